@@ -1,0 +1,217 @@
+# Everything a developer or CI does; .ci/run runs `make check` and `make demo`.
+#
+# build, run and clean need Go alone. The other targets build the tools that
+# they need from pinned Go modules (tools/*/go.mod) into bin/, once, and, run as
+# root where there is apt, install the Debian packages that are missing.
+MAKEFLAGS += --warn-undefined-variables
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+
+# More arguments for the program, as in: make run ARGS='--wire off'
+ARGS ?=
+# More arguments for go test, as in: make test TESTFLAGS='-run Duplicate'
+TESTFLAGS ?=
+# The packages to test.
+PKGS ?= ./...
+
+# Another clang writes other bytes into bpf/*.o, so the version is fixed.
+export BPF2GO_CC := clang-19
+export BPF2GO_STRIP := llvm-strip-19
+export BPF2GO_CFLAGS := -O2 -g -Wall -Wextra -Werror -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu
+CLANG_FORMAT := clang-format-19
+
+# Where tests, demo and benchmarks find the real CNI plugins.
+export IPWITNESS_CNI_BIN := $(CURDIR)/bin/cni
+
+BUF := bin/tools/buf
+GOLANGCI := bin/tools/golangci-lint
+PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway openapiv2)
+CNI_PLUGINS := $(addprefix bin/cni/,bridge host-local loopback macvlan ptp)
+
+C_FILES := $(wildcard bpf/*.c bpf/*.h)
+
+# What must be there: a command or a file, and the Debian package that has it.
+TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2
+FORMAT_NEEDS := $(CLANG_FORMAT):clang-format-19
+BPF_NEEDS := $(BPF2GO_CC):clang-19 $(BPF2GO_STRIP):llvm-19 \
+	/usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/linux/bpf.h:linux-libc-dev
+
+# Prefix of a command that must run as root: nothing for root, sudo for others.
+AS_ROOT = $(if $(filter 0,$(shell id -u)),,$(if $(shell type -P sudo || true),sudo -E env "PATH=$$PATH",\
+	$(error this needs root (network namespaces, BPF), and there is no sudo: run make $@ as root)))
+
+##@ Use
+
+.PHONY: help
+help: ## Show this help
+	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: build
+build: ## Build bin/ipwitness, a static binary; needs only Go
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ipwitness ./cmd/ipwitness
+
+.PHONY: run
+run: build ## Watch this host: bin/ipwitness run $(ARGS), as root
+	@$(AS_ROOT) bin/ipwitness run $(ARGS)
+
+.PHONY: demo
+demo: build cni-plugins ## Show a real IPAM accident and what ipwitness says of it
+	@CGO_ENABLED=0 go build -trimpath -o bin/demo ./tests/demo
+	@$(AS_ROOT) bin/demo $(ARGS)
+
+##@ Check
+
+.PHONY: check
+check: lint check-generate build test ## All that must hold at every commit
+
+.PHONY: test
+test: deps-test build cni-plugins ## Run all tests, as root, with the race detector
+	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
+		$(addprefix -exec=,$(call quote,$(AS_ROOT))) $(TESTFLAGS) $(PKGS)
+
+.PHONY: bench
+bench: build cni-plugins ## Measure the budgets of the design and print them as a table
+	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./tests/bench
+	@$(AS_ROOT) bin/bench $(ARGS)
+
+.PHONY: lint
+lint: lint-go lint-proto lint-c ## Check style and walls, find mistakes
+
+.PHONY: fmt
+fmt: $(GOLANGCI) $(BUF) deps-format ## Format all sources
+	$(GOLANGCI) fmt
+	$(BUF) format -w
+	$(if $(C_FILES),$(CLANG_FORMAT) -i $(C_FILES))
+
+.PHONY: lint-go
+lint-go: $(GOLANGCI)
+	$(GOLANGCI) config verify
+	$(GOLANGCI) fmt --diff
+	$(GOLANGCI) run ./...
+
+.PHONY: lint-c
+lint-c: deps-format
+	$(if $(C_FILES),$(CLANG_FORMAT) --dry-run -Werror $(C_FILES))
+
+# The API may grow, but what programs read may not change: compare it with the
+# last commit and the one before it, where they are there. A break that is meant
+# is written down in buf.yaml, under breaking.ignore_only.
+.PHONY: lint-proto
+lint-proto: $(BUF)
+	$(BUF) lint
+	$(BUF) format --diff --exit-code
+	@for ref in HEAD HEAD~1; do \
+		git cat-file -e "$$ref:proto/ipwitness" 2>/dev/null || continue; \
+		echo "$(BUF) breaking --against $$ref"; \
+		git archive --format=tar -o bin/proto-before.tar "$$ref" proto buf.yaml; \
+		$(BUF) breaking --against bin/proto-before.tar; \
+		rm bin/proto-before.tar; \
+	done
+
+##@ Generate
+
+.PHONY: generate
+generate: generate-bpf generate-proto ## Remake all generated files
+
+.PHONY: generate-bpf
+generate-bpf: deps-bpf ## Remake bpf/*.o and their Go
+	go generate ./bpf
+
+.PHONY: generate-proto
+generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Remake proto/**: Go, gateway, OpenAPI
+	$(BUF) generate
+
+# Sums before and after, not git diff: work that is not committed is no fault.
+GENERATED_SUMS := find bpf proto -type f -exec sha256sum {} + | sort -k 2
+.PHONY: check-generate
+check-generate: ## Fail if a generated file is not what its source gives
+	@mkdir -p bin && $(GENERATED_SUMS) >bin/generated-before
+	@$(MAKE) --no-print-directory generate
+	@$(GENERATED_SUMS) | diff bin/generated-before - || { \
+		echo 'These files were out of date and are remade now: look at them and commit them.'; \
+		echo "Only bpf/*.o, with no change in its source? Another $(BPF2GO_CC) made it; here it is $$($(BPF2GO_CC) --version | head -n 1)"; \
+		exit 1; } >&2
+	@rm bin/generated-before
+
+##@ Tools
+
+.PHONY: cni-plugins
+cni-plugins: $(CNI_PLUGINS) ## Build the real CNI plugins that tests and demo use
+
+.PHONY: tools
+tools: $(BUF) $(GOLANGCI) $(PROTOC_PLUGINS) ## Build the pinned lint and generation tools
+
+.PHONY: deps
+deps: deps-test deps-format deps-bpf ## Install the Debian packages that all targets need
+
+.PHONY: clean
+clean: ## Remove all that was built (bin/)
+	rm -rf bin
+
+# One module each, so that no tool's versions bend another's or the product's.
+# touch: go build leaves the time of a file that it finds up to date.
+$(BUF): tools/buf/go.mod tools/buf/go.sum
+	CGO_ENABLED=0 go -C tools/buf build -trimpath -o '$(CURDIR)/bin/tools/' tool
+	@touch $@
+
+$(GOLANGCI): tools/lint/go.mod tools/lint/go.sum
+	CGO_ENABLED=0 go -C tools/lint build -trimpath -o '$(CURDIR)/bin/tools/' tool
+	@touch $@
+
+$(PROTOC_PLUGINS) &: tools/protoc/go.mod tools/protoc/go.sum
+	CGO_ENABLED=0 go -C tools/protoc build -trimpath -o '$(CURDIR)/bin/tools/' tool
+	@touch $(PROTOC_PLUGINS)
+
+CNI_MODULE := github.com/containernetworking/plugins
+$(CNI_PLUGINS) &: tools/cni/go.mod tools/cni/go.sum
+	v=$$(go -C tools/cni list -m -f '{{.Version}}' $(CNI_MODULE)); \
+	CGO_ENABLED=0 go -C tools/cni build -trimpath -o '$(CURDIR)/bin/cni/' \
+		-ldflags "-X $(CNI_MODULE)/pkg/utils/buildversion.BuildVersion=$$v" tool
+	@touch $(CNI_PLUGINS)
+
+.PHONY: deps-test deps-format deps-bpf
+deps-test:
+	@$(call need,$(TEST_NEEDS))
+
+deps-format:
+	@$(if $(C_FILES),$(call need,$(FORMAT_NEEDS)))
+
+deps-bpf:
+	@$(call need,$(BPF_NEEDS))
+
+# quote one shell word, if there is one.
+quote = $(if $(strip $(1)),'$(strip $(1))')
+
+# need COMMAND-OR-FILE:PACKAGE… installs the packages of what is missing, or says
+# what to install. The second try is for machines whose package lists are empty
+# or old.
+define need
+want=(); \
+for n in $(1); do \
+	what=$${n%%:*}; \
+	[[ $$what == /* && -e $$what ]] || type -P "$$what" >/dev/null || want+=("$${n#*:}"); \
+done; \
+[[ $${#want[@]} == 0 ]] && exit; \
+if [[ $$(id -u) == 0 ]] && type -P apt-get >/dev/null; then \
+	export DEBIAN_FRONTEND=noninteractive; \
+	echo "installing $${want[*]}"; \
+	install=(apt-get -qq install --yes --no-install-recommends "$${want[@]}"); \
+	"$${install[@]}" &>/dev/null </dev/null || \
+		{ apt-get -qq update && "$${install[@]}" >/dev/null; } </dev/null && exit; \
+fi; \
+{ \
+	echo "make $@ needs these Debian packages, or what your system calls them: $${want[*]}"; \
+	echo "On Debian and Ubuntu: sudo apt-get install $${want[*]}"; \
+	if [[ "$${want[*]}" == *-19* ]]; then \
+		echo "A release without version 19 of clang and LLVM finds it at https://apt.llvm.org."; \
+		echo "Only make generate, lint, fmt and check need them: build, run, test and demo do not."; \
+	fi; \
+} >&2; \
+exit 1
+endef
