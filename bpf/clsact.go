@@ -1,0 +1,246 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// clsactName marks our filters. tc filter show prints it.
+	clsactName = "ipwitness_observe"
+
+	// The handle of our filter tells, also to a later run, whether we made the
+	// qdisc and so take it away again.
+	handleOnOurQdisc   = 0x69700001
+	handleOnTheirQdisc = 0x69700002
+
+	// maxPriority is the last that we try ourselves before the kernel chooses
+	// one, which is behind all that a person would.
+	maxPriority = 16
+)
+
+// AttachClsact adds the Observer to the ingress filters of an interface of the
+// calling thread's network namespace, as far to the front as there is room, and
+// makes the clsact qdisc where there is neither one nor its elder, ingress. The
+// error is ErrGone when there is no such interface.
+//
+// The filter outlives a killed process: see RemoveLeftovers.
+func (o *Observer) AttachClsact(ifindex int) (*Attachment, error) {
+	f := clsactFilter{ifindex: ifindex, programID: o.programID}
+	if err := f.add(o.objects.Observe.FD()); err != nil {
+		return nil, attachError(Clsact, ifindex, err)
+	}
+	return &Attachment{mode: Clsact, detach: f.remove}, nil
+}
+
+// RemoveLeftovers removes from an interface of the calling thread's network
+// namespace the clsact filters of a run that was killed, with the qdisc if that
+// run made it and nothing else is in it, and gives their number. It cannot tell
+// them from those of an agent that is alive.
+func RemoveLeftovers(ifindex int) (removed int, err error) {
+	filters, err := listFilters(ifindex, netlink.HANDLE_MIN_INGRESS)
+	if err != nil {
+		return 0, fmt.Errorf("remove leftovers from interface %d: %w", ifindex, err)
+	}
+	for _, f := range filters {
+		if !f.ours() {
+			continue
+		}
+		if err := f.remove(); err != nil {
+			return removed, fmt.Errorf("remove leftovers from interface %d: %w", ifindex, err)
+		}
+		removed++
+	}
+	return removed, nil
+}
+
+// clsactFilter is a filter as the kernel lists it.
+type clsactFilter struct {
+	ifindex   int
+	priority  uint16
+	handle    uint32
+	kind      string
+	name      string
+	programID ebpf.ProgramID
+}
+
+func (f *clsactFilter) ours() bool {
+	return f.kind == "bpf" && f.name == clsactName && f.handle != 0
+}
+
+// add hangs the program into the kernel, and notes where.
+func (f *clsactFilter) add(program int) error {
+	filters, err := listFilters(f.ifindex, netlink.HANDLE_MIN_INGRESS)
+	if err != nil {
+		return err
+	}
+	for _, other := range filters {
+		if other.ours() {
+			return fmt.Errorf("filter %s is there already: stop the other agent on this host, "+
+				"or remove what a killed one left", clsactName)
+		}
+	}
+
+	f.kind, f.name = "bpf", clsactName
+	switch err := netlink.QdiscAdd(f.qdisc()); {
+	case err == nil:
+		f.handle = handleOnOurQdisc
+	case errors.Is(err, unix.EEXIST):
+		f.handle = handleOnTheirQdisc
+	default:
+		return fmt.Errorf("add clsact qdisc: %w", err)
+	}
+	if err := f.addToQdisc(program); err != nil {
+		return errors.Join(fmt.Errorf("add filter: %w", err), f.removeQdisc())
+	}
+	return nil
+}
+
+// addToQdisc takes the first priority that is free, or held by filters of our
+// type and protocol, among which the kernel puts the newest first.
+func (f *clsactFilter) addToQdisc(program int) error {
+	var err error
+	for f.priority = 1; f.priority <= maxPriority; f.priority++ {
+		// A priority has one type and one protocol: any other is EINVAL.
+		err = netlink.FilterAdd(f.netlink(program))
+		if !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+	}
+	f.priority = 0
+	return netlink.FilterAdd(f.netlink(program))
+}
+
+// remove takes away the filter, if it is still there, and then the qdisc, if it
+// is ours and empty.
+func (f *clsactFilter) remove() error {
+	filters, err := listFilters(f.ifindex, netlink.HANDLE_MIN_INGRESS)
+	if err != nil {
+		return err
+	}
+	for _, found := range filters {
+		// By the program too: the interface may be another one that has
+		// its index now.
+		if !found.ours() || found.handle != f.handle || found.programID != f.programID {
+			continue
+		}
+		if err := netlink.FilterDel(found.netlink(-1)); err != nil && !isGone(err) {
+			return fmt.Errorf("remove filter: %w", err)
+		}
+		return f.removeQdisc()
+	}
+	return nil
+}
+
+// removeQdisc removes the clsact qdisc if we made it and nobody has a filter in
+// it.
+func (f *clsactFilter) removeQdisc() error {
+	if f.handle != handleOnOurQdisc {
+		return nil
+	}
+	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+		filters, err := listFilters(f.ifindex, parent)
+		if err != nil {
+			return err
+		}
+		if len(filters) > 0 {
+			return nil
+		}
+	}
+	if err := netlink.QdiscDel(f.qdisc()); err != nil && !isGone(err) {
+		return fmt.Errorf("remove clsact qdisc: %w", err)
+	}
+	return nil
+}
+
+func (f *clsactFilter) netlink(program int) *netlink.BpfFilter {
+	return &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: f.ifindex,
+			Parent:    netlink.HANDLE_MIN_INGRESS,
+			Handle:    f.handle,
+			Priority:  f.priority,
+			Protocol:  unix.ETH_P_ALL,
+		},
+		Fd:           program,
+		Name:         f.name,
+		DirectAction: true,
+	}
+}
+
+func (f *clsactFilter) qdisc() *netlink.Clsact {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: f.ifindex,
+		Handle:    netlink.MakeHandle(0xffff, 0),
+		Parent:    netlink.HANDLE_CLSACT,
+	}}
+}
+
+// isGone says whether there is nothing left to remove: the interface, the qdisc
+// or the filter itself.
+func isGone(err error) bool {
+	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)
+}
+
+// listFilters gives all filters of one direction. It is empty when there is no
+// qdisc, or no interface. netlink.FilterList would fail on filters that it
+// cannot read, and leave some out.
+func listFilters(ifindex int, parent uint32) ([]clsactFilter, error) {
+	const tries = 5
+	var messages [][]byte
+	for try := 1; ; try++ {
+		req := nl.NewNetlinkRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP)
+		req.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(ifindex), Parent: parent})
+		var err error
+		messages, err = req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWTFILTER)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == tries {
+			return nil, fmt.Errorf("list filters: %w", err)
+		}
+	}
+
+	var filters []clsactFilter
+	for _, m := range messages {
+		msg := nl.DeserializeTcMsg(m)
+		priority, _ := netlink.MajorMinor(msg.Info)
+		f := clsactFilter{ifindex: ifindex, priority: priority, handle: msg.Handle}
+		if err := f.parse(m[msg.Len():]); err != nil {
+			return nil, fmt.Errorf("list filters: %w", err)
+		}
+		filters = append(filters, f)
+	}
+	return filters, nil
+}
+
+// parse reads the attributes of a filter as far as we care for them.
+func (f *clsactFilter) parse(b []byte) error {
+	attrs, err := nl.ParseRouteAttrAsMap(b)
+	if err != nil {
+		return err
+	}
+	f.kind = text(attrs[nl.TCA_KIND].Value)
+	if f.kind != "bpf" {
+		return nil
+	}
+	opts, err := nl.ParseRouteAttrAsMap(attrs[nl.TCA_OPTIONS].Value)
+	if err != nil {
+		return err
+	}
+	f.name = text(opts[nl.TCA_BPF_NAME].Value)
+	if id := opts[nl.TCA_BPF_ID].Value; len(id) == 4 {
+		f.programID = ebpf.ProgramID(nl.NativeEndian().Uint32(id))
+	}
+	return nil
+}
+
+func text(b []byte) string {
+	return strings.TrimRight(string(b), "\x00")
+}

@@ -1,0 +1,49 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// explain adds to an error of the kernel what the operator can do about it.
+func explain(err error) error {
+	missing := missingCapabilities()
+	switch {
+	case len(missing) > 0:
+		// Without them the kernel gives all kinds of errors.
+		return fmt.Errorf("%w: give this process %s", err, strings.Join(missing, ", "))
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("%w: no capability is missing: look for a seccomp profile, "+
+			"an LSM or kernel lockdown that denies bpf(2)", err)
+	case errors.Is(err, unix.ENOMEM):
+		return fmt.Errorf("%w: the maps need about 20 MiB of this control group's memory", err)
+	}
+	return err
+}
+
+// missingCapabilities names those of the needed ones that this thread lacks.
+func missingCapabilities() []string {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return nil
+	}
+	have := func(capability int) bool {
+		return sets[capability/32].Effective&(1<<(capability%32)) != 0
+	}
+	var missing []string
+	if !have(unix.CAP_BPF) && !have(unix.CAP_SYS_ADMIN) {
+		missing = append(missing, "CAP_BPF")
+	}
+	if !have(unix.CAP_PERFMON) && !have(unix.CAP_SYS_ADMIN) {
+		missing = append(missing, "CAP_PERFMON")
+	}
+	if !have(unix.CAP_NET_ADMIN) {
+		missing = append(missing, "CAP_NET_ADMIN")
+	}
+	return missing
+}

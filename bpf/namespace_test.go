@@ -1,0 +1,113 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// enterNamespace puts the test, until it ends, into a network namespace of its
+// own. Its thread is never unlocked, so Go ends it with the test, and the
+// namespace with it.
+func enterNamespace(tb testing.TB) netns.NsHandle {
+	tb.Helper()
+	requireRoot(tb)
+	runtime.LockOSThread()
+	return newNamespace(tb)
+}
+
+// newNamespace makes one more, and enters it: the caller owns its thread.
+func newNamespace(tb testing.TB) netns.NsHandle {
+	tb.Helper()
+	ns, err := netns.New()
+	if err != nil {
+		tb.Fatal("create network namespace: ", err)
+	}
+	tb.Cleanup(func() { _ = ns.Close() })
+	return ns
+}
+
+// cable is a veth pair from the test's namespace to a host in another one.
+type cable struct {
+	here     netlink.Link
+	ifindex  int // of here
+	peer     netns.NsHandle
+	socket   int // raw, on the peer's end
+	peerAddr unix.SockaddrLinklayer
+}
+
+// connect puts the test into a new namespace with one end of a cable.
+func connect(tb testing.TB) *cable {
+	tb.Helper()
+	requireRoot(tb)
+	runtime.LockOSThread()
+	c := &cable{peer: newNamespace(tb)}
+	home := newNamespace(tb)
+	must := func(what string, err error) {
+		tb.Helper()
+		if err != nil {
+			tb.Fatalf("%s: %v", what, err)
+		}
+	}
+	must("add veth pair", netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs:     netlink.LinkAttrs{Name: "eth0"},
+		PeerName:      "eth0",
+		PeerNamespace: netlink.NsFd(c.peer),
+	}))
+	var err error
+	c.here, err = netlink.LinkByName("eth0")
+	must("find eth0", err)
+	c.ifindex = c.here.Attrs().Index
+	must("set eth0 up", netlink.LinkSetUp(c.here))
+
+	// The peer comes up last: it can send at once.
+	must("enter peer's namespace", netns.Set(c.peer))
+	peer, err := netlink.LinkByName("eth0")
+	must("find peer's eth0", err)
+	must("set peer's eth0 up", netlink.LinkSetUp(peer))
+	c.socket, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ARP)))
+	must("open packet socket", err)
+	tb.Cleanup(func() { _ = unix.Close(c.socket) })
+	c.peerAddr = unix.SockaddrLinklayer{Ifindex: peer.Attrs().Index, Protocol: htons(unix.ETH_P_ARP)}
+	must("bind packet socket", unix.Bind(c.socket, &c.peerAddr))
+	timeout := unix.NsecToTimeval(int64(200 * time.Millisecond))
+	must("set timeout", unix.SetsockoptTimeval(c.socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout))
+	must("enter own namespace", netns.Set(home))
+	return c
+}
+
+// send has the peer send a frame.
+func (c *cable) send(tb testing.TB, frame []byte) {
+	tb.Helper()
+	if err := unix.Sendto(c.socket, frame, 0, &c.peerAddr); err != nil {
+		tb.Fatal("send frame: ", err)
+	}
+}
+
+// answers has the peer ask for an address of this end until it is answered.
+func (c *cable) answers(tb testing.TB, spa, tpa netip.Addr) {
+	tb.Helper()
+	const tries = 50
+	frame := make([]byte, 1514)
+	for range tries {
+		c.send(tb, request(macB, spa, tpa))
+		n, _, err := unix.Recvfrom(c.socket, frame, 0)
+		if err != nil {
+			continue // timeout
+		}
+		if b, result := Decode(frame[:n], 0); result == ResultEvent && b.Kind == Answered && b.Addr == tpa {
+			return
+		}
+	}
+	tb.Errorf("got no answer of the kernel to %d ARP requests, want one", tries)
+}
+
+func htons(v uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
+}

@@ -1,0 +1,151 @@
+// Package bpf watches the ingress of interfaces in the kernel for claims to
+// addresses, and gives them as events.
+//
+// Here live the C program, its loader, the ways to attach it, and Decode, which
+// reads a frame in Go as the program does. The program never changes the fate
+// of a frame. What a claim means is not decided here: this package knows
+// frames, not owners.
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+)
+
+// Observer is the program and its maps in the kernel. Its methods may be called
+// at the same time, except Read, which takes one caller at a time, and Close,
+// which comes last.
+type Observer struct {
+	objects   observeObjects
+	programID ebpf.ProgramID
+	reader    *ringbuf.Reader
+	record    ringbuf.Record
+	raw       observeEvent // what record.RawSample points at
+}
+
+// Load brings the program and its maps into the kernel, attached to nothing. It
+// takes CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and Linux 6.1 or newer.
+func Load() (*Observer, error) {
+	spec, err := loadObserve()
+	if err != nil {
+		return nil, fmt.Errorf("read bpf object: %w", err)
+	}
+	return load(spec)
+}
+
+func load(spec *ebpf.CollectionSpec) (*Observer, error) {
+	var o Observer
+	if err := spec.LoadAndAssign(&o.objects, nil); err != nil {
+		return nil, fmt.Errorf("load bpf program: %w", explain(err))
+	}
+	info, err := o.objects.Observe.Info()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("ask for bpf program id: %w", err), o.objects.Close())
+	}
+	o.programID, _ = info.ID()
+	o.reader, err = ringbuf.NewReader(o.objects.Events)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open event ring: %w", err), o.objects.Close())
+	}
+	o.record.RawSample = unsafe.Slice((*byte)(unsafe.Pointer(&o.raw)), unsafe.Sizeof(o.raw))
+	return &o, nil
+}
+
+// Close takes the program and its maps out of the kernel, and ends Read. Close
+// the attachments first: what is still attached goes on unheard.
+func (o *Observer) Close() error {
+	return errors.Join(o.reader.Close(), o.objects.Close())
+}
+
+// Interrupt makes Read, now and ever after, give os.ErrClosed. Everything else
+// still works. It may be called more than once.
+func (o *Observer) Interrupt() {
+	// All that can go wrong is taking the ring out of our memory.
+	_ = o.reader.Close()
+}
+
+// Read waits for the next event. After Close or Interrupt the error is
+// os.ErrClosed.
+func (o *Observer) Read(ev *Event) error {
+	if err := o.reader.ReadInto(&o.record); err != nil {
+		return fmt.Errorf("read event: %w", err)
+	}
+	ev.set(&o.raw)
+	return nil
+}
+
+// Contest has the claims to addr told every second (on), or every 30 s again.
+// At most 16384 addresses can be contested at a time.
+func (o *Observer) Contest(addr netip.Addr, on bool) error {
+	if !addr.IsValid() {
+		return errors.New("contest address: the address is zero")
+	}
+	key := addr.As16()
+	if !on {
+		if err := o.objects.Contested.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("end contest of address %s: %w", addr, err)
+		}
+		return nil
+	}
+	err := o.objects.Contested.Put(key, uint8(1))
+	if errors.Is(err, unix.E2BIG) {
+		return fmt.Errorf("contest address %s: %d are contested already: end one first",
+			addr, o.objects.Contested.MaxEntries())
+	}
+	if err != nil {
+		return fmt.Errorf("contest address %s: %w", addr, err)
+	}
+	return nil
+}
+
+// Forget has the next claim of that binding told at once, as if it were new. It
+// is no error when there is no such binding.
+func (o *Observer) Forget(ifindex uint32, vlan, innerVLAN uint16, addr netip.Addr, sha MAC) error {
+	if !addr.IsValid() {
+		return errors.New("forget binding: the address is zero")
+	}
+	key := observeBinding{
+		Ifindex:   ifindex,
+		Vlan:      vlan,
+		InnerVlan: innerVLAN,
+		Addr:      addr.As16(),
+		Sha:       sha,
+	}
+	if err := o.objects.Bindings.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("forget binding of %s to %s: %w", addr, sha, err)
+	}
+	return nil
+}
+
+// Counter is how many frames of a protocol came to a result.
+type Counter struct {
+	// Protocol and Result are the strings of the types of those names.
+	Protocol, Result string
+	Frames           uint64
+}
+
+// Counters gives all counters since Load, also those at 0, in a fixed order.
+func (o *Observer) Counters() ([]Counter, error) {
+	var counters []Counter
+	var perCPU []uint64
+	for protocol := range Protocol(observeProtocolPROTOCOLS) {
+		for result := ResultNone + 1; result < results; result++ {
+			key := uint32(protocol)*uint32(results) + uint32(result)
+			if err := o.objects.Counters.Lookup(key, &perCPU); err != nil {
+				return nil, fmt.Errorf("read counter of %s frames with result %s: %w", protocol, result, err)
+			}
+			c := Counter{Protocol: protocol.String(), Result: result.String()}
+			for _, frames := range perCPU {
+				c.Frames += frames
+			}
+			counters = append(counters, c)
+		}
+	}
+	return counters, nil
+}

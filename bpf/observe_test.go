@@ -1,0 +1,412 @@
+package bpf
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+const loopback = 1 // the interface on which BPF_PROG_TEST_RUN has frames come in
+
+// age moves the start of a binding's period into the past.
+func (o *Observer) age(tb testing.TB, sha MAC, addr netip.Addr, by time.Duration) {
+	tb.Helper()
+	key := observeBinding{Ifindex: loopback, Addr: addr.As16(), Sha: sha}
+	var told observeTold
+	if err := o.objects.Bindings.Lookup(&key, &told); err != nil {
+		tb.Fatal("look up binding: ", err)
+	}
+	// A whole number of its 256 ns keeps the bits of the kinds.
+	told.Period -= uint64(by) &^ 0xff
+	if err := o.objects.Bindings.Put(&key, &told); err != nil {
+		tb.Fatal("change binding: ", err)
+	}
+}
+
+// wantTold runs a frame that has to be told, and gives its event.
+func (o *Observer) wantTold(tb testing.TB, frame []byte) Event {
+	tb.Helper()
+	if got := o.runFor(tb, frame); got != ResultEvent {
+		tb.Fatalf("got %s, want %s", got, ResultEvent)
+	}
+	ev, ok := o.waiting(tb)
+	if !ok {
+		tb.Fatal("got no event, want one")
+	}
+	return ev
+}
+
+// wantSilent runs a frame that has to be known.
+func (o *Observer) wantSilent(tb testing.TB, frame []byte) {
+	tb.Helper()
+	if got := o.runFor(tb, frame); got != ResultKnown {
+		tb.Errorf("got %s, want %s", got, ResultKnown)
+	}
+	if ev, ok := o.waiting(tb); ok {
+		tb.Errorf("got event %+v, want none", ev)
+	}
+}
+
+func TestKnownBindingIsSilentFor30Seconds(t *testing.T) {
+	o := newObserver(t)
+	frame := request(macA, addrA, addrB)
+	o.wantTold(t, frame)
+	o.wantSilent(t, frame)
+	o.wantSilent(t, request(macA, addrA, netip.MustParseAddr("192.0.2.77")))
+	o.age(t, macA, addrA, 29*time.Second)
+	o.wantSilent(t, frame)
+	o.age(t, macA, addrA, time.Second)
+	if ev := o.wantTold(t, frame); ev.Frames != 4 {
+		t.Errorf("got %d frames since the last event, want 4", ev.Frames)
+	}
+	o.wantSilent(t, frame)
+}
+
+func TestContestedAddressIsToldEverySecond(t *testing.T) {
+	o := newObserver(t)
+	frame := reply(macA, addrA, addrB)
+	o.wantTold(t, frame)
+	if err := o.Contest(addrA, true); err != nil {
+		t.Fatal(err)
+	}
+	o.wantSilent(t, frame)
+	o.age(t, macA, addrA, time.Second)
+	if ev := o.wantTold(t, frame); ev.Frames != 2 {
+		t.Errorf("got %d frames since the last event, want 2", ev.Frames)
+	}
+	o.wantSilent(t, frame)
+
+	if err := o.Contest(addrA, false); err != nil {
+		t.Fatal(err)
+	}
+	o.age(t, macA, addrA, 2*time.Second)
+	o.wantSilent(t, frame)
+}
+
+func TestContestTouchesOneAddress(t *testing.T) {
+	o := newObserver(t)
+	if err := o.Contest(addrB, true); err != nil {
+		t.Fatal(err)
+	}
+	frame := reply(macA, addrA, addrB)
+	o.wantTold(t, frame)
+	o.age(t, macA, addrA, 2*time.Second)
+	o.wantSilent(t, frame)
+}
+
+func TestEndingAContestThatIsNoneIsNoError(t *testing.T) {
+	o := newObserver(t)
+	if err := o.Contest(addrA, false); err != nil {
+		t.Errorf("got %v, want no error", err)
+	}
+	if err := o.Contest(netip.Addr{}, true); err == nil {
+		t.Error("got no error for the zero address, want one")
+	}
+}
+
+func TestFullContestTableSaysSo(t *testing.T) {
+	o := newObserver(t, func(spec *ebpf.CollectionSpec) { spec.Maps[observeMapContested].MaxEntries = 1 })
+	if err := o.Contest(addrA, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Contest(addrA, true); err != nil {
+		t.Errorf("again: got %v, want no error", err)
+	}
+	if err := o.Contest(addrB, true); err == nil {
+		t.Error("got no error, want that the table is full")
+	}
+}
+
+func TestEachKindIsToldOnceInAPeriod(t *testing.T) {
+	o := newObserver(t)
+	used, answered, announced := request(macA, addrA, addrB), reply(macA, addrA, addrB), request(macA, addrA, addrA)
+	for range 3 {
+		for _, frame := range [][]byte{used, announced, answered} {
+			o.wantTold(t, frame)
+			o.wantSilent(t, used)
+			o.wantSilent(t, frame)
+		}
+		for range 5 {
+			o.wantSilent(t, used)
+			o.wantSilent(t, answered)
+			o.wantSilent(t, announced)
+		}
+		o.age(t, macA, addrA, 30*time.Second)
+	}
+}
+
+func TestBindingsDifferByAddressMACAndVLAN(t *testing.T) {
+	o := newObserver(t)
+	frames := [][]byte{
+		request(macA, addrA, addrB),
+		request(macB, addrA, addrB),
+		request(macA, addrB, addrA),
+		arpFrame{tags: []vlanTag{{0x8100, 10}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(),
+		arpFrame{tags: []vlanTag{{0x8100, 11}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(),
+		arpFrame{tags: []vlanTag{{0x8100, 10}, {0x8100, 11}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(),
+	}
+	for _, frame := range frames {
+		o.wantTold(t, frame)
+	}
+	for range 3 { // alternating as fast as it may
+		for _, frame := range frames {
+			o.wantSilent(t, frame)
+		}
+	}
+}
+
+func TestForgottenBindingIsToldAgain(t *testing.T) {
+	o := newObserver(t)
+	frame := arpFrame{tags: []vlanTag{{0x88a8, 20}, {0x8100, 10}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes()
+	if err := o.Forget(loopback, 20, 10, addrA, macA); err != nil {
+		t.Errorf("before it was seen: got %v, want no error", err)
+	}
+	o.wantTold(t, frame)
+	if err := o.Forget(loopback, 20, 0, addrA, macA); err != nil {
+		t.Errorf("another one: got %v, want no error", err)
+	}
+	o.wantSilent(t, frame)
+	if err := o.Forget(loopback, 20, 10, addrA, macA); err != nil {
+		t.Fatal(err)
+	}
+	if ev := o.wantTold(t, frame); ev.Frames != 1 {
+		t.Errorf("got %d frames since the last event, want 1", ev.Frames)
+	}
+}
+
+func TestWhatAFullRingLosesIsToldLater(t *testing.T) {
+	o := newObserver(t, func(spec *ebpf.CollectionSpec) { spec.Maps[observeMapEvents].MaxEntries = 4096 })
+	known := request(macA, addrA, addrB)
+	o.run(t, known)
+
+	addr := netip.MustParseAddr("198.51.100.1")
+	told := 1
+	for o.runFor(t, request(macB, addr, addrB)) == ResultEvent {
+		addr = addr.Next()
+		if told++; told > 4096 {
+			t.Fatalf("got %d events into a ring of a page, want it full", told)
+		}
+	}
+	lost := request(macB, addr, addrB)
+	if got := o.runFor(t, lost); got != ResultLost {
+		t.Errorf("tried again: got %s, want %s", got, ResultLost)
+	}
+	announced := request(macA, addrA, addrA)
+	if got := o.runFor(t, announced); got != ResultLost {
+		t.Errorf("new kind of a known binding: got %s, want %s", got, ResultLost)
+	}
+	o.wantSilentButFull(t, known)
+
+	for range told {
+		if _, ok := o.waiting(t); !ok {
+			t.Fatalf("got fewer events than the %d told", told)
+		}
+	}
+	if ev := o.wantTold(t, lost); ev.Addr != addr {
+		t.Errorf("got address %s, want %s", ev.Addr, addr)
+	}
+	if ev := o.wantTold(t, announced); ev.Kind != Announced || ev.Frames != 3 {
+		t.Errorf("got %s of %d frames, want %s of 3", ev.Kind, ev.Frames, Announced)
+	}
+}
+
+// wantSilentButFull is wantSilent with a ring that has events.
+func (o *Observer) wantSilentButFull(tb testing.TB, frame []byte) {
+	tb.Helper()
+	if got := o.runFor(tb, frame); got != ResultKnown {
+		tb.Errorf("got %s, want %s", got, ResultKnown)
+	}
+}
+
+func TestCPUsThatRaceTellEachKindOnce(t *testing.T) {
+	o := newObserver(t)
+	const runners, rounds = 4, 500
+	frames := [][]byte{request(macA, addrA, addrB), reply(macA, addrA, addrB), request(macA, addrA, addrA)}
+	for round := range 20 {
+		var wg sync.WaitGroup
+		for runner := range runners {
+			wg.Go(func() {
+				for i := range rounds {
+					o.run(t, frames[(runner+i)%len(frames)])
+				}
+			})
+		}
+		wg.Wait()
+		told := map[Kind]int{}
+		for {
+			ev, ok := o.waiting(t)
+			if !ok {
+				break
+			}
+			told[ev.Kind]++
+		}
+		if told[Used] != 1 || told[Answered] != 1 || told[Announced] != 1 {
+			t.Errorf("round %d: got events %v, want one of each kind", round, told)
+		}
+		// A new period, and at times a new binding.
+		if round%2 == 0 {
+			o.age(t, macA, addrA, 30*time.Second)
+		} else if err := o.Forget(loopback, 0, 0, addrA, macA); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := o.counts(t)[ResultLost]; got != 0 {
+		t.Errorf("got %d frames lost, want none", got)
+	}
+}
+
+func TestInterruptEndsReadForGood(t *testing.T) {
+	o := newObserver(t)
+	o.run(t, request(macA, addrA, addrB))
+	o.await(t)
+	o.reader.SetDeadline(time.Time{})
+
+	read := make(chan error)
+	go func() {
+		var ev Event
+		read <- o.Read(&ev)
+	}()
+	o.Interrupt()
+	o.Interrupt()
+	if err := <-read; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("got %v, want %v", err, os.ErrClosed)
+	}
+	var ev Event
+	if err := o.Read(&ev); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("afterwards: got %v, want %v", err, os.ErrClosed)
+	}
+	if _, err := o.Counters(); err != nil {
+		t.Errorf("counters afterwards: got %v, want no error", err)
+	}
+	if err := o.Contest(addrA, true); err != nil {
+		t.Errorf("contest afterwards: got %v, want no error", err)
+	}
+}
+
+func TestCloseEndsRead(t *testing.T) {
+	requireRoot(t)
+	o, err := Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan error)
+	go func() {
+		var ev Event
+		read <- o.Read(&ev)
+	}()
+	if err := o.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-read; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("got %v, want %v", err, os.ErrClosed)
+	}
+}
+
+func TestReadAllocatesNothing(t *testing.T) {
+	o := newObserver(t)
+	addr := netip.MustParseAddr("198.51.100.1")
+	const events = 100
+	for range events + 1 { // AllocsPerRun runs once more
+		o.run(t, request(macA, addr, addrB))
+		addr = addr.Next()
+	}
+	var ev Event
+	if got := testing.AllocsPerRun(events, func() {
+		if err := o.Read(&ev); err != nil {
+			t.Error(err)
+		}
+	}); got != 0 {
+		t.Errorf("got %v allocations an event, want none", got)
+	}
+}
+
+func TestCountersNameAllResults(t *testing.T) {
+	o := newObserver(t)
+	counters, err := o.Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range counters {
+		if c.Protocol != "arp" || c.Frames != 0 {
+			t.Errorf("got %+v, want 0 frames of arp", c)
+		}
+		got = append(got, c.Result)
+	}
+	want := []string{"event", "known", "probe", "malformed", "invalid", "other", "lost"}
+	if len(got) != len(want) {
+		t.Fatalf("got results %v, want %v", got, want)
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("got result %s, want %s", got[i], want[i])
+		}
+	}
+}
+
+func TestKernelAndGoShareTheirTypes(t *testing.T) {
+	spec, err := loadObserve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		typ  btf.Type
+		size uintptr
+	}{
+		{"binding", spec.Maps[observeMapBindings].Key, unsafe.Sizeof(observeBinding{})},
+		{"told", spec.Maps[observeMapBindings].Value, unsafe.Sizeof(observeTold{})},
+		{"event", spec.Maps[observeMapEvents].Value, unsafe.Sizeof(observeEvent{})},
+	} {
+		size, err := btf.Sizeof(tt.typ)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if uintptr(size) != tt.size || tt.typ.TypeName() != tt.name {
+			t.Errorf("got struct %s of %d bytes, want %s of %d", tt.typ.TypeName(), size, tt.name, tt.size)
+		}
+	}
+	var refresh, contested uint64
+	if err := spec.Variables[observeVarRefreshNs].Get(&refresh); err != nil {
+		t.Fatal(err)
+	}
+	if err := spec.Variables[observeVarContestedRefreshNs].Get(&contested); err != nil {
+		t.Fatal(err)
+	}
+	if time.Duration(refresh) != 30*time.Second || time.Duration(contested) != time.Second {
+		t.Errorf("got refresh %d and %d, want 30 s and 1 s", refresh, contested)
+	}
+	for name, want := range map[string]uint32{observeMapBindings: 131072, observeMapContested: 16384, observeMapEvents: 1 << 20} {
+		if got := spec.Maps[name].MaxEntries; got != want {
+			t.Errorf("%s: got %d entries, want %d", name, got, want)
+		}
+	}
+}
+
+func TestNamesAreThoseOfTheReport(t *testing.T) {
+	for _, tt := range []struct{ got, want string }{
+		{Announced.String(), "ANNOUNCED"},
+		{Answered.String(), "ANSWERED"},
+		{Used.String(), "USED"},
+		{Kind(9).String(), "Kind(9)"},
+		{ARP.String(), "arp"},
+		{Protocol(9).String(), "Protocol(9)"},
+		{TCX.String(), "tcx"},
+		{Clsact.String(), "clsact"},
+		{Mode(0).String(), "Mode(0)"},
+		{ResultNone.String(), "none"},
+		{Result(99).String(), "Result(99)"},
+		{macA.String(), "02:00:5e:10:00:01"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("got %q, want %q", tt.got, tt.want)
+		}
+	}
+}
