@@ -1,0 +1,334 @@
+// Package agent is the NODE: it witnesses who holds which address on this
+// node, and reports it.
+//
+// What lives here: the sources (frames from the BPF observer, links, addresses
+// and namespaces from rtnetlink, names from files), the table of claims that
+// they fill, and the stream that carries the table to an aggregator. What may
+// not: any judgement. The agent does not know what a conflict is, and meets
+// the aggregator only in proto.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	"github.com/ipwitness/ipwitness/bpf"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Config is what an agent can be told.
+type Config struct {
+	// Node is the name of this node: a label. Empty: the host's name.
+	Node string
+	// Version is the version that is reported.
+	Version string
+	// Wire says how the wire is watched. Empty: auto.
+	Wire Wire
+	// Interfaces are globs (path.Match) of interface names to watch. Empty: all.
+	Interfaces []string
+	// ExcludeInterfaces are globs of interface names that are not watched.
+	ExcludeInterfaces []string
+	// NetnsDirs have a file for each named network namespace. Empty:
+	// /run/netns and /run/docker/netns.
+	NetnsDirs []string
+	// CNIResults is libcni's result cache. Empty: /var/lib/cni/results.
+	CNIResults string
+}
+
+// defaults fills in what is empty, and refuses what cannot be meant.
+func (c Config) defaults() (Config, error) {
+	if c.Node == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return c, fmt.Errorf("get host name: %w: name the node with --node", err)
+		}
+		c.Node = name
+	}
+	if c.Wire == "" {
+		c.Wire = WireAuto
+	}
+	if !slices.Contains([]Wire{WireAuto, WireTCX, WireClsact, WireOff}, c.Wire) {
+		return c, fmt.Errorf("unknown way to watch the wire %q: use auto, tcx, clsact or off", c.Wire)
+	}
+	for _, glob := range slices.Concat(c.Interfaces, c.ExcludeInterfaces) {
+		if _, err := path.Match(glob, ""); err != nil {
+			return c, fmt.Errorf("parse interface glob %q: %w", glob, err)
+		}
+	}
+	if len(c.NetnsDirs) == 0 {
+		c.NetnsDirs = []string{"/run/netns", "/run/docker/netns"}
+	}
+	if c.CNIResults == "" {
+		c.CNIResults = "/var/lib/cni/results"
+	}
+	return c, nil
+}
+
+// Agent witnesses one node.
+type Agent struct {
+	cfg      Config
+	log      *slog.Logger
+	hello    *ipwitnessv1.Hello
+	table    *table
+	inode    uint64
+	problems []string // of the start: fixed
+
+	wire     atomic.Pointer[wire]
+	reporter atomic.Pointer[reporter]
+
+	lostNetlink atomic.Uint32
+	malformed   atomic.Uint32
+}
+
+// New checks cfg and reads who this node is. It starts nothing.
+func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error) {
+	cfg, err := cfg.defaults()
+	if err != nil {
+		return nil, err
+	}
+	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("read boot id: %w", err)
+	}
+	inode, err := readInode("/proc/self/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("read own network namespace: %w", err)
+	}
+	a := &Agent{
+		cfg:   cfg,
+		log:   log,
+		table: newTable(),
+		inode: inode,
+		hello: &ipwitnessv1.Hello{
+			Node:    cfg.Node,
+			BootId:  strings.TrimSpace(string(bootID)),
+			Netns:   fmt.Sprint(inode),
+			Epoch:   uint64(time.Now().UnixNano()),
+			Version: cfg.Version,
+			Kernel:  kernelRelease(),
+		},
+	}
+	if err := reg.Register(&collector{agent: a}); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	return a, nil
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// Run witnesses the node and reports it to the aggregator behind conn until
+// ctx ends. It gives nil then, after everything is detached. It gives an error
+// when neither netlink nor the wire can work, or when another agent runs in
+// this network namespace.
+func (a *Agent) Run(ctx context.Context, conn grpc.ClientConnInterface) error {
+	unlock, err := lockNamespace()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	req, err := newRTNL()
+	if err != nil {
+		return err
+	}
+	defer req.close()
+	ownNSID, foreignErr := ownNSID(req)
+	if foreignErr != nil {
+		a.problem("addresses inside pods are not seen: only frames and the node's own addresses are", foreignErr)
+	}
+	listen, hearErr := newListener(true)
+	if hearErr != nil {
+		if listen, err = newListener(false); err != nil {
+			return err
+		}
+		if foreignErr == nil {
+			a.problem(fmt.Sprintf("addresses inside pods are not heard: they are read every %s instead", relistEvery), hearErr)
+		}
+	}
+	defer listen.close()
+
+	obs, mode, wireErr := a.startObserver()
+	if obs != nil {
+		defer func() { _ = obs.Close() }()
+	}
+	switch {
+	case wireErr == nil:
+	case foreignErr != nil:
+		return fmt.Errorf("nothing to witness with: %w", errors.Join(foreignErr, wireErr))
+	default:
+		a.problem("frames are not seen: only addresses inside network namespaces are", wireErr)
+	}
+
+	k := newKernel(a.log, a.table, req, ownNSID, a.inode, bootTime(), a.cfg.Node)
+	n := newNames(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc")
+	r := &reporter{
+		log:     a.log,
+		table:   a.table,
+		hello:   a.hello,
+		client:  ipwitnessv1.NewReportServiceClient(conn),
+		check:   k.reread,
+		contest: func(netip.Addr, bool) {},
+	}
+	a.reporter.Store(r)
+
+	var w *wire
+	if obs != nil {
+		w = newWire(a.log, k, obs, mode, a.cfg.Interfaces, a.cfg.ExcludeInterfaces)
+		w.statusChanged = a.report
+		r.contest = w.contest
+		a.wire.Store(w)
+	}
+	n.look(true) // names before addresses, so that the first account has both
+	if err := k.list(); err != nil {
+		return err
+	}
+	a.report()
+
+	g, ctx := errgroup.WithContext(ctx)
+	if w != nil {
+		g.Go(func() error { return w.run(ctx) })
+	}
+	g.Go(func() error { return n.run(ctx) })
+	g.Go(func() error { return a.follow(ctx, k, listen) })
+	if hearErr != nil && foreignErr == nil {
+		g.Go(func() error { return a.relist(ctx, k) })
+	}
+	g.Go(func() error { return r.run(ctx) })
+	return g.Wait()
+}
+
+// relistEvery is how often everything is listed where changes are not heard.
+const relistEvery = 2 * time.Second
+
+// follow takes the changes that netlink tells, and lists everything anew when
+// some were lost.
+func (a *Agent) follow(ctx context.Context, k *kernel, listen *listener) error {
+	lost := func() {
+		a.lostNetlink.Add(1)
+		a.log.Warn("netlink events were lost: listing everything again")
+		if err := k.list(); err != nil {
+			a.log.Warn("cannot list after lost events", "error", err)
+		}
+		a.report()
+	}
+	return listen.run(ctx, k.handle, lost, func() { a.malformed.Add(1) })
+}
+
+// relist lists everything every two seconds.
+func (a *Agent) relist(ctx context.Context, k *kernel) error {
+	tick := time.NewTicker(relistEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if err := k.list(); err != nil {
+				a.log.Warn("cannot list addresses", "error", err)
+			}
+		}
+	}
+}
+
+// startObserver loads the observer and chooses how it is attached. It gives
+// nil and no error where the wire is off.
+func (a *Agent) startObserver() (*bpf.Observer, bpf.Mode, error) {
+	mode := bpf.TCX
+	switch a.cfg.Wire {
+	case WireOff:
+		return nil, 0, nil
+	case WireClsact:
+		mode = bpf.Clsact
+	case WireTCX:
+		if err := bpf.HaveTCX(); err != nil {
+			return nil, 0, fmt.Errorf("%w: use --wire auto", err)
+		}
+	case WireAuto:
+		if err := bpf.HaveTCX(); err != nil {
+			a.log.Info("watching the wire by clsact", "reason", err)
+			mode = bpf.Clsact
+		}
+	}
+	obs, err := bpf.Load()
+	if err != nil {
+		return nil, 0, fmt.Errorf("load the observer: %w", err)
+	}
+	return obs, mode, nil
+}
+
+// ownNSID gives our own id in our own table of namespaces, and proves by it
+// that other namespaces can be read.
+func ownNSID(req *rtnl) (int32, error) {
+	self, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		return elsewhere, err
+	}
+	defer func() { _ = self.Close() }()
+	id, err := req.nsidOf(int(self.Fd()))
+	if err == nil {
+		_, err = req.addrs(id, 0)
+	}
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		err = fmt.Errorf("%w: give this process CAP_NET_ADMIN", err)
+	}
+	if err != nil && id < 0 {
+		id = elsewhere
+	}
+	return id, err
+}
+
+// lockNamespace makes this the only agent of its network namespace. An abstract
+// socket belongs to the namespace, and ends with the process.
+func lockNamespace() (unlock func(), err error) {
+	l, err := net.Listen("unix", "@ipwitness-agent")
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, errors.New("another ipwitness agent runs in this network namespace: stop it first, or ask it with 'ipwitness owners'")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock network namespace: %w", err)
+	}
+	return func() { _ = l.Close() }, nil
+}
+
+// problem notes what does not work, and why.
+func (a *Agent) problem(what string, err error) {
+	a.problems = append(a.problems, fmt.Sprintf("%s: %v", what, err))
+	a.log.Warn("agent is limited", "problem", what, "error", err)
+}
+
+// report puts the agent's health into the table.
+func (a *Agent) report() {
+	s := &ipwitnessv1.StatusRecord{
+		Wire:       string(WireOff),
+		LostEvents: a.lostNetlink.Load(),
+		Problems:   slices.Clone(a.problems),
+	}
+	if w := a.wire.Load(); w != nil {
+		var problems []string
+		s.Wire = w.mode.String()
+		s.Ports, problems = w.ports()
+		s.Problems = append(s.Problems, problems...)
+	}
+	a.table.update(func() { a.table.setStatus(s) })
+}

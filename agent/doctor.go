@@ -1,0 +1,219 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/bpf"
+)
+
+// The states of a Check.
+const (
+	StatusOK       = "ok"       // it is there
+	StatusDegraded = "degraded" // it is not, and something else is used instead
+	StatusMissing  = "missing"  // it is not, and something is lost by it
+)
+
+// Check is one thing that the agent needs, and whether this host has it.
+type Check struct {
+	// Feature is its name.
+	Feature string `json:"feature"`
+	// Status is ok, degraded or missing.
+	Status string `json:"status"`
+	// Detail is what was found.
+	Detail string `json:"detail"`
+	// Used is what is used instead.
+	Used string `json:"used,omitempty"`
+	// Lost is what is lost by it.
+	Lost string `json:"lost,omitempty"`
+	// Fix is what to do.
+	Fix string `json:"fix,omitempty"`
+}
+
+// The names of the checks that decide whether the agent can work.
+const (
+	checkObserver   = "observer"
+	checkNamespaces = "namespaces"
+)
+
+// Doctor tries everything that the agent needs on this host. It attaches
+// nothing to the host's interfaces and leaves nothing behind, but for ids of
+// network namespaces (RTM_NEWNSID), which the agent assigns as well.
+func Doctor(_ context.Context, cfg Config) []Check {
+	cfg, err := cfg.defaults()
+	if err != nil {
+		return []Check{{Feature: "configuration", Status: StatusMissing, Detail: err.Error(), Lost: "everything", Fix: "correct the flag"}}
+	}
+	var out []Check
+	add := func(c Check, err error, found string) {
+		if c.Detail = found; err != nil {
+			c.Detail = err.Error()
+		} else {
+			c.Status, c.Used, c.Lost, c.Fix = StatusOK, "", "", ""
+		}
+		out = append(out, c)
+	}
+
+	add(Check{Feature: "kernel"}, nil, kernelRelease())
+	for _, c := range capabilities {
+		status := StatusMissing
+		if c.used != "" {
+			status = StatusDegraded
+		}
+		add(Check{Feature: c.name, Status: status, Used: c.used, Lost: c.lost, Fix: "give the process " + c.name + " (or run it as root)"},
+			haveCapability(c.value), c.purpose)
+	}
+
+	const noFrames = "frames are not seen: conflicts with devices outside this node's namespaces stay hidden"
+	add(Check{Feature: "BPF programs", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"},
+		features.HaveProgramType(ebpf.SchedCLS), "programs of type sched_cls load")
+	add(Check{Feature: "BPF ring buffer", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 5.8 or newer"},
+		features.HaveMapType(ebpf.RingBuf), "BPF_MAP_TYPE_RINGBUF")
+	add(Check{Feature: "BPF LRU map", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 4.10 or newer"},
+		features.HaveMapType(ebpf.LRUHash), "BPF_MAP_TYPE_LRU_HASH")
+	tcx := bpf.HaveTCX()
+	add(Check{Feature: "TCX", Status: StatusDegraded, Used: "clsact", Lost: "the first place in line: another program may hide frames", Fix: "Linux 6.6 or newer"},
+		tcx, "links of attach type BPF_TCX_INGRESS")
+	out = append(out, tryClsact(tcx))
+	obs, err := bpf.Load()
+	if err == nil {
+		_ = obs.Close()
+	}
+	add(Check{Feature: checkObserver, Status: StatusMissing, Used: "netlink only (as with --wire off)", Lost: noFrames, Fix: "see the lines above"},
+		err, "the observer's programs and maps load")
+
+	req, err := newRTNL()
+	add(Check{Feature: "rtnetlink strict checking", Status: StatusMissing, Lost: "everything: without it the kernel answers for the wrong namespace", Fix: "Linux 4.20 or newer"},
+		err, "NETLINK_GET_STRICT_CHK")
+	if req != nil {
+		defer req.close()
+		nsid, err := ownNSID(req)
+		add(Check{Feature: checkNamespaces, Status: StatusMissing, Used: "frames, and the node's own addresses", Lost: "addresses inside pods: duplicates that no frame shows", Fix: "give the process CAP_NET_ADMIN"},
+			err, fmt.Sprintf("interfaces and addresses are read by nsid (ours is %d)", nsid))
+	}
+	listen, err := newListener(true)
+	if err == nil {
+		listen.close()
+	}
+	add(Check{
+		Feature: "events of all namespaces", Status: StatusDegraded,
+		Used: fmt.Sprintf("a listing every %s", relistEvery), Lost: "milliseconds: a change is seen up to two seconds late",
+		Fix: "give the process CAP_NET_BROADCAST (Linux 4.2)",
+	}, err, "NETLINK_LISTEN_ALL_NSID")
+
+	for _, dir := range cfg.NetnsDirs {
+		out = append(out, source("named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
+	}
+	out = append(out, source("CNI results", cfg.CNIResults, "names of pods and containers"))
+	_, err = os.Readlink("/proc/1/ns/net")
+	add(Check{
+		Feature: "processes", Status: StatusDegraded, Used: "veth peers and named namespaces",
+		Lost: "namespaces that have neither a veth here nor a name", Fix: "hostPID and CAP_SYS_PTRACE, if you have such namespaces",
+	}, err, "/proc/PID/ns/net of other processes")
+	return out
+}
+
+// Usable says why the agent cannot work here, by the checks of Doctor; nil
+// where the wire or netlink can.
+func Usable(checks []Check) error {
+	var missing []string
+	for _, c := range checks {
+		if c.Feature == "rtnetlink strict checking" && c.Status == StatusMissing {
+			return fmt.Errorf("the agent cannot work here: %s: %s", c.Feature, c.Detail)
+		}
+		if (c.Feature == checkObserver || c.Feature == checkNamespaces) && c.Status == StatusMissing {
+			missing = append(missing, c.Detail)
+		}
+	}
+	if len(missing) == 2 {
+		return errors.New("the agent cannot work here, neither by the wire nor by netlink: " + strings.Join(missing, "; "))
+	}
+	return nil
+}
+
+// capabilities are the five that the agent uses (capabilities(7)).
+var capabilities = []struct {
+	name    string
+	value   int
+	purpose string
+	used    string
+	lost    string
+}{
+	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, "attaches the observer, reads addresses in other namespaces", "", "frames and addresses inside pods"},
+	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "hears changes in all namespaces", fmt.Sprintf("a listing every %s", relistEvery), "milliseconds"},
+	{"CAP_BPF", unix.CAP_BPF, "loads the observer", "netlink only", "frames"},
+	{"CAP_PERFMON", unix.CAP_PERFMON, "loads the observer", "netlink only", "frames"},
+	{"CAP_NET_RAW", unix.CAP_NET_RAW, "sends probes (a later version)", "nothing: this version sends no probe", ""},
+}
+
+// haveCapability says whether the process has a capability in effect.
+func haveCapability(value int) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return fmt.Errorf("get capabilities: %w", err)
+	}
+	if sets[value/32].Effective&(1<<(value%32)) == 0 {
+		return errors.New("not in the effective set")
+	}
+	return nil
+}
+
+// tryClsact attaches the observer by clsact in a network namespace that is
+// made for it and gone at once.
+func tryClsact(tcx error) Check {
+	c := Check{Feature: "clsact", Status: StatusOK}
+	err := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread and its namespace end with the goroutine
+		if e := unix.Unshare(unix.CLONE_NEWNET); e != nil {
+			c.Detail = "not tried: that needs a network namespace of its own, and CAP_SYS_ADMIN to make one"
+			err <- nil
+			return
+		}
+		obs, e := bpf.Load()
+		if e == nil {
+			var att *bpf.Attachment
+			if att, e = obs.AttachClsact(loopbackIndex); e == nil {
+				e = att.Close()
+			}
+			_ = obs.Close()
+		}
+		c.Detail = "filters attach by a clsact qdisc"
+		err <- e
+	}()
+	if e := <-err; e != nil {
+		c.Status, c.Detail = StatusDegraded, e.Error()
+		c.Used, c.Lost = "TCX", "nothing"
+		if tcx != nil {
+			c.Status, c.Used, c.Lost = StatusMissing, "netlink only", "frames"
+		}
+		c.Fix = "a kernel with CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF"
+	}
+	return c
+}
+
+// loopbackIndex is the index of lo in every network namespace (LOOPBACK_IFINDEX).
+const loopbackIndex = 1
+
+// source checks a directory that names are read from.
+func source(feature, dir, gives string) Check {
+	c := Check{Feature: feature, Status: StatusOK, Detail: dir}
+	_, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		c.Detail += " does not exist (it may come later)"
+	case err != nil:
+		c.Status, c.Detail = StatusDegraded, err.Error()
+		c.Used, c.Lost, c.Fix = "other sources", gives, "let the process read it; in a container, mount its parent read-only with HostToContainer propagation"
+	}
+	return c
+}

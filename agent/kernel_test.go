@@ -1,0 +1,468 @@
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/bpf"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// fakeKernel answers requests from tables. nsid -> interface -> addresses.
+type fakeKernel map[int32]*fakeNamespace
+
+type fakeNamespace struct {
+	link  map[int32]linkMsg
+	addrs map[int32][]addrMsg
+}
+
+func (f fakeKernel) namespace(nsid int32) (*fakeNamespace, error) {
+	if ns, ok := f[nsid]; ok {
+		return ns, nil
+	}
+	return nil, fmt.Errorf("nsid %d: %w", nsid, errNamespaceGone)
+}
+
+func (f fakeKernel) links(nsid int32) (out []linkMsg, err error) {
+	ns, err := f.namespace(nsid)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range ns.link {
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+func (f fakeKernel) link(nsid, index int32) (linkMsg, error) {
+	ns, err := f.namespace(nsid)
+	if err != nil {
+		return linkMsg{}, err
+	}
+	l, ok := ns.link[index]
+	if !ok {
+		return linkMsg{}, unix.ENODEV
+	}
+	return l, nil
+}
+
+func (f fakeKernel) addrs(nsid, index int32) (out []addrMsg, err error) {
+	ns, err := f.namespace(nsid)
+	if err != nil {
+		return nil, err
+	}
+	for i, addrs := range ns.addrs {
+		if index == 0 || index == i {
+			out = append(out, addrs...)
+		}
+	}
+	return out, nil
+}
+
+func (f fakeKernel) nsids() (out []int32, err error) {
+	for id := range f {
+		if id != noNSID {
+			out = append(out, id)
+		}
+	}
+	return out, nil
+}
+
+// put makes an interface with addresses.
+func (f fakeKernel) put(nsid int32, l linkMsg, addrs ...string) {
+	if f[nsid] == nil {
+		f[nsid] = &fakeNamespace{link: map[int32]linkMsg{}, addrs: map[int32][]addrMsg{}}
+	}
+	f[nsid].link[l.index] = l
+	f[nsid].addrs[l.index] = nil
+	for _, a := range addrs {
+		f[nsid].addrs[l.index] = append(f[nsid].addrs[l.index], address(l.index, a))
+	}
+}
+
+func address(index int32, prefix string) addrMsg {
+	p := netip.MustParsePrefix(prefix)
+	return addrMsg{index: index, addr: p.Addr(), prefixLen: uint8(p.Bits())}
+}
+
+const (
+	testNSID = 77 // our own id in our own table
+	up       = unix.IFF_UP
+)
+
+// hostVeth and podVeth are the two ends of one pair.
+func hostVeth(index int32, nsid int32) linkMsg {
+	return linkMsg{index: index, name: fmt.Sprintf("veth%d", index), kind: "veth", mac: fmt.Sprintf("host%02d", index), arphrd: unix.ARPHRD_ETHER, flags: up, lower: 2, lowerNSID: nsid}
+}
+
+func podVeth(host int32) linkMsg {
+	return linkMsg{index: 2, name: "eth0", kind: "veth", mac: fmt.Sprintf("pods%02d", host), arphrd: unix.ARPHRD_ETHER, flags: up, lower: host, lowerNSID: testNSID}
+}
+
+func newTestKernel(t *testing.T, f fakeKernel) *kernel {
+	t.Helper()
+	if f[noNSID] == nil {
+		f.put(noNSID, linkMsg{index: 1, name: "lo", flags: up | unix.IFF_LOOPBACK})
+	}
+	f[testNSID] = f[noNSID]
+	k := newKernel(slog.New(slog.DiscardHandler), newTable(), f, testNSID, 1, time.Unix(0, 0), "node1")
+	if err := k.list(); err != nil {
+		t.Fatal("list: ", err)
+	}
+	return k
+}
+
+// claims says what the table claims: "address kind namespace/interface".
+func claims(k *kernel) string {
+	var out []string
+	for c := range k.table.claims.live {
+		out = append(out, fmt.Sprintf("%s %s %d/%d", c.addr, c.kind, c.at.namespace, c.at.index))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+func wantClaims(t *testing.T, k *kernel, want string) {
+	t.Helper()
+	if got := claims(k); got != want {
+		t.Fatalf("claims: got %q, want %q", got, want)
+	}
+}
+
+func TestAddressInAPodIsClaimedAsItIsAssigned(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10))
+	k := newTestKernel(t, f)
+	wantClaims(t, k, "")
+
+	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "10.244.0.2/24")})
+	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
+	k.handle(&message{typ: unix.RTM_DELADDR, nsid: 5, addr: address(2, "10.244.0.2/24")})
+	wantClaims(t, k, "")
+}
+
+func TestDeathOfANamespaceEndsItsClaimsWithoutADeladdr(t *testing.T) {
+	for name, end := range map[string]func(*kernel, fakeKernel){
+		"by RTM_DELNSID": func(k *kernel, _ fakeKernel) {
+			k.handle(&message{typ: unix.RTM_DELNSID, nsid: noNSID, id: 5})
+		},
+		"by RTM_DELLINK of the host's veth": func(k *kernel, f fakeKernel) {
+			delete(f, 5)
+			k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: hostVeth(10, 5)})
+		},
+		"by a listing after lost events": func(k *kernel, f fakeKernel) {
+			delete(f, 5)
+			if err := k.list(); err != nil {
+				panic(err)
+			}
+		},
+		"by an answer to a request": func(k *kernel, f fakeKernel) {
+			delete(f, 5)
+			k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: podVeth(10)})
+		},
+		"by reading it again": func(k *kernel, f fakeKernel) {
+			delete(f, 5)
+			k.reread([]netip.Addr{netip.MustParseAddr("10.244.0.2")})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := fakeKernel{}
+			f.put(noNSID, hostVeth(10, 5))
+			f.put(5, podVeth(10), "10.244.0.2/24")
+			k := newTestKernel(t, f)
+			wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
+			end(k, f)
+			wantClaims(t, k, "")
+			if n := len(k.table.namespaces.live); n != 1 {
+				t.Errorf("namespaces in the table: got %d, want only our own", n)
+			}
+		})
+	}
+}
+
+func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10), "10.244.0.2/24")
+	k := newTestKernel(t, f)
+	k.adopt(5, 4026532000)
+
+	f.put(5, podVeth(10), "10.244.0.3/24") // the new one, already
+	k.handle(&message{typ: unix.RTM_DELNSID, nsid: noNSID, id: 5})
+	wantClaims(t, k, "")
+	if k.known(4026532000) {
+		t.Error("the inode of a dead namespace is still known")
+	}
+	k.handle(&message{typ: unix.RTM_NEWNSID, nsid: noNSID, id: 5})
+	k.adopt(5, 4026532000)
+	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
+	if got := k.table.namespaces.live[3].GetNetns(); got != "4026532000" {
+		t.Errorf("inode of the new namespace: got %q", got)
+	}
+}
+
+func TestNamespaceIDsOfOtherTablesAreIgnored(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10), "10.244.0.2/24")
+	k := newTestKernel(t, f)
+	// The pod's own table lost its id 5: that is not our id 5.
+	k.handle(&message{typ: unix.RTM_DELNSID, nsid: 5, id: 5})
+	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
+}
+
+func TestMessagesWithOurOwnIDAreAboutUs(t *testing.T) {
+	f := fakeKernel{}
+	eth0 := linkMsg{index: 2, name: "eth0", arphrd: unix.ARPHRD_ETHER, flags: up, lowerNSID: noNSID}
+	f.put(noNSID, eth0)
+	k := newTestKernel(t, f)
+	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: testNSID, addr: address(2, "192.0.2.1/24")})
+	wantClaims(t, k, "192.0.2.1 ASSIGNED 1/2")
+}
+
+func TestForeignNamespaceIsNotOursUntilAVethOfOursIsInIt(t *testing.T) {
+	f := fakeKernel{}
+	stranger := podVeth(10)
+	stranger.lowerNSID = 6 // its peer is on another node of this machine
+	f.put(5, stranger, "10.244.0.2/24")
+	k := newTestKernel(t, f)
+	wantClaims(t, k, "")
+
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10), "10.244.0.2/24")
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: hostVeth(10, 5)})
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: linkMsg{index: 2, lowerNSID: 1}}) // numbered by the pod's own table
+	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
+
+	f.put(5, stranger, "10.244.0.2/24")
+	delete(f[noNSID].link, 10)
+	k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: hostVeth(10, 5)})
+	wantClaims(t, k, "")
+}
+
+func TestAddressIsClaimedWhileItsInterfaceIsUpAndItIsUsable(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10), "10.244.0.2/24")
+	k := newTestKernel(t, f)
+
+	down := podVeth(10)
+	down.flags = 0
+	f[5].link[2] = down
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: down})
+	wantClaims(t, k, "")
+	f[5].link[2] = podVeth(10)
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: podVeth(10)})
+	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
+
+	v6 := address(2, "2001:db8::2/64")
+	for _, step := range []struct {
+		flags uint32
+		want  string
+	}{
+		{unix.IFA_F_TENTATIVE, "10.244.0.2 ASSIGNED 2/2"},
+		{unix.IFA_F_TENTATIVE | unix.IFA_F_OPTIMISTIC, "10.244.0.2 ASSIGNED 2/2, 2001:db8::2 ASSIGNED 2/2"},
+		{0, "10.244.0.2 ASSIGNED 2/2, 2001:db8::2 ASSIGNED 2/2"},
+		{unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED, "10.244.0.2 ASSIGNED 2/2, 2001:db8::2 DAD_FAILED 2/2"},
+	} {
+		v6.flags = step.flags
+		k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: v6})
+		wantClaims(t, k, step.want)
+	}
+	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "127.0.0.2/8")})
+	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 2001:db8::2 DAD_FAILED 2/2")
+}
+
+func TestLostEventsAreMadeUpByAListing(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10), "10.244.0.2/24")
+	k := newTestKernel(t, f)
+
+	f.put(5, podVeth(10), "10.244.0.9/24")
+	f.put(noNSID, hostVeth(11, 6))
+	f.put(6, podVeth(11), "10.244.0.3/24")
+	if err := k.list(); err != nil {
+		t.Fatal(err)
+	}
+	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2, 10.244.0.9 ASSIGNED 2/2")
+}
+
+func TestFrameThatWasSentBeforeItsHolderGaveTheAddressUpIsDropped(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10), "10.244.0.2/24")
+	k := newTestKernel(t, f)
+	var forgotten []claimKey
+	k.claimEnded = func(keys []claimKey) { forgotten = append(forgotten, keys...) }
+	frame := bpf.Event{Ktime: monotonic(t), Ifindex: 10, Kind: bpf.Used, Addr: netip.MustParseAddr("10.244.0.2"), SHA: bpf.MAC([]byte("pods10")), Frames: 1}
+
+	k.frame(&frame)
+	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 10.244.0.2 USED 1/10")
+	k.handle(&message{typ: unix.RTM_DELADDR, nsid: 5, addr: address(2, "10.244.0.2/24")})
+	wantClaims(t, k, "")
+	if len(forgotten) != 1 || forgotten[0].addr != frame.Addr {
+		t.Errorf("bindings that the observer is to forget: got %v", forgotten)
+	}
+	k.frame(&frame)
+	wantClaims(t, k, "")
+	frame.Ktime = monotonic(t)
+	k.frame(&frame)
+	wantClaims(t, k, "10.244.0.2 USED 1/10")
+
+	k.expire(time.Now().Add(time.Second))
+	wantClaims(t, k, "")
+}
+
+func TestFrameOfAPortThatEndedIsDropped(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10))
+	k := newTestKernel(t, f)
+	frame := bpf.Event{Ktime: monotonic(t), Ifindex: 10, Kind: bpf.Announced, Addr: netip.MustParseAddr("10.244.0.7"), Frames: 1}
+	k.frame(&frame)
+	wantClaims(t, k, "10.244.0.7 ANNOUNCED 1/10")
+	k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: hostVeth(10, 5)})
+	wantClaims(t, k, "")
+	k.frame(&frame)
+	wantClaims(t, k, "")
+}
+
+func monotonic(t *testing.T) time.Duration {
+	t.Helper()
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(ts.Nano())
+}
+
+func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
+	f := fakeKernel{}
+	own := func(index int32, name, kind string, more func(*linkMsg), addrs ...string) {
+		l := linkMsg{index: index, name: name, kind: kind, mac: fmt.Sprintf("own%03d", index), arphrd: unix.ARPHRD_ETHER, flags: up, lowerNSID: noNSID}
+		if more != nil {
+			more(&l)
+		}
+		f.put(noNSID, l, addrs...)
+	}
+	own(1, "lo", "", func(l *linkMsg) { l.flags |= unix.IFF_LOOPBACK }, "10.96.0.1/32")
+	own(2, "eth0", "", nil, "192.0.2.1/24")
+	own(3, "eth0.10", "vlan", func(l *linkMsg) { l.lower, l.vlan = 2, 10 })
+	own(4, "cni0", "bridge", nil, "10.244.0.1/24", "fe80::1/64")
+	own(5, "br-iso", "bridge", nil, "fe80::1/64")
+	own(6, "dummy0", "dummy", nil, "169.254.20.10/32")
+	own(7, "bond0", "bond", nil)
+	own(8, "eth1", "", func(l *linkMsg) { l.master, l.slaveKind = 7, "bond" })
+	own(9, "blue", "vrf", nil)
+	own(20, "veth20", "veth", func(l *linkMsg) { l.master, l.slaveKind, l.lower, l.lowerNSID = 4, "bridge", 2, 5 })
+	own(21, "veth21", "veth", func(l *linkMsg) { l.lower, l.lowerNSID, l.master, l.slaveKind = 2, 6, 9, "vrf" }, "10.0.0.1/32")
+	own(22, "veth22", "veth", func(l *linkMsg) { l.lower, l.lowerNSID, l.slaveKind, l.master = 2, 7, "openvswitch", 99 })
+	own(23, "veth23", "veth", func(l *linkMsg) { l.master, l.slaveKind, l.lower, l.lowerNSID = 5, "bridge", 2, 8 })
+	own(24, "uplink", "veth", func(l *linkMsg) { l.lower, l.lowerNSID = 2, 9 }, "198.51.100.2/24")
+	pod := func(nsid int32, l linkMsg) { f.put(nsid, l) }
+	for nsid, host := range map[int32]int32{5: 20, 6: 21, 7: 22, 8: 23} {
+		pod(nsid, podVeth(host))
+	}
+	switchPort := podVeth(24)
+	switchPort.master = 3 // a bridge over there
+	pod(9, switchPort)
+	pod(10, linkMsg{index: 2, name: "net1", kind: "macvlan", mac: "maclan", flags: up, lower: 2, lowerNSID: testNSID})
+	pod(5, linkMsg{index: 3, name: "k6t-eth0", kind: "bridge", mac: "inside", flags: up, lowerNSID: noNSID})
+	k := newTestKernel(t, f)
+
+	got := map[string]string{}
+	byNS := map[uint32]int32{1: 0}
+	for nsid, ns := range k.byNSID {
+		byNS[ns.id] = nsid
+	}
+	for key, r := range k.table.interfaces.live {
+		s := fmt.Sprintf("%s on %q", r.GetAttachment(), r.GetLink())
+		if r.GetHostInterface() != "" {
+			s += " by " + r.GetHostInterface()
+		}
+		if r.GetVrf() != "" {
+			s += " in vrf " + r.GetVrf()
+		}
+		if r.GetUplink() {
+			s += ", uplink"
+		}
+		got[fmt.Sprintf("%d/%s", byNS[key.namespace], r.GetName())] = s
+	}
+	for name, want := range map[string]string{
+		"0/lo":       `LOCAL on ""`,
+		"0/dummy0":   `LOCAL on ""`,
+		"0/eth0":     `OWN on "eth0", uplink`,
+		"0/eth0.10":  `OWN on "eth0.10"`,
+		"0/eth1":     `OWN on "bond0", uplink`,
+		"0/cni0":     `OWN on "cni0"`,
+		"0/veth20":   `OWN on "cni0"`,
+		"5/eth0":     `PEER on "cni0" by veth20`,
+		"5/k6t-eth0": `PRIVATE on ""`,
+		"6/eth0":     `PEER on "veth21" by veth21 in vrf blue`,
+		"7/eth0":     `PEER on "veth22" by veth22`,
+		"8/eth0":     `PEER on "br-iso" by veth23`,
+		"10/net1":    `LOWER on "eth0" by eth0`,
+		"0/uplink":   `OWN on "uplink", uplink`,
+		"0/veth21":   `OWN on "veth21" in vrf blue`,
+	} {
+		if got[name] != want {
+			t.Errorf("%s: got %s, want %s", name, got[name], want)
+		}
+	}
+	for name, want := range map[string]*ipwitnessv1.LinkRecord{
+		"cni0":   {Kind: ipwitnessv1.LinkRecord_BRIDGE, Routed: true},
+		"br-iso": {Kind: ipwitnessv1.LinkRecord_BRIDGE},
+		"veth21": {Kind: ipwitnessv1.LinkRecord_POINT_TO_POINT},
+		"veth22": {Kind: ipwitnessv1.LinkRecord_OVS_PORT},
+		"eth0":   {Kind: ipwitnessv1.LinkRecord_UPLINK},
+	} {
+		if got := k.table.links.live[name]; got.GetKind() != want.GetKind() || got.GetRouted() != want.GetRouted() {
+			t.Errorf("link %s: got %v, want %v", name, got, want)
+		}
+	}
+
+	var ports []string
+	for _, p := range k.ports() {
+		ports = append(ports, p.name)
+	}
+	if got, want := strings.Join(ports, " "), "eth0 eth1 veth20 veth21 veth22 veth23 uplink"; got != want {
+		t.Errorf("ports: got %s, want %s", got, want)
+	}
+
+	// The bridge gets an address: the node routes for its ports from now on.
+	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(5, "10.9.0.1/24")})
+	if !k.table.links.live["br-iso"].GetRouted() {
+		t.Error("bridge with a unicast address: got not routed")
+	}
+	// A port leaves its bridge: its pod is on a link of its own.
+	left := f[noNSID].link[20]
+	left.master, left.slaveKind = 0, ""
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: left})
+	for key, r := range k.table.interfaces.live {
+		if byNS[key.namespace] == 5 && r.GetName() == "eth0" && r.GetLink() != "veth20" {
+			t.Errorf("pod whose port left the bridge: got link %q, want veth20", r.GetLink())
+		}
+	}
+}
+
+func TestNameOfANamespaceOutlivesItsFile(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10), "10.244.0.2/24")
+	k := newTestKernel(t, f)
+	k.adopt(5, 4000)
+	k.setNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "pod1"}})
+	k.setNames(map[uint64]*ipwitnessv1.Workload{})
+	if got := k.table.namespaces.live[2].GetWorkload().GetName(); got != "pod1" {
+		t.Errorf("name after its file is gone: got %q, want pod1", got)
+	}
+}

@@ -1,0 +1,72 @@
+package agent
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// collector reads the agent's metrics when they are scraped.
+type collector struct {
+	agent *Agent
+}
+
+var (
+	framesDesc = prometheus.NewDesc("ipwitness_agent_frames_total",
+		"Frames that the observer looked at, by protocol and by what became of them.",
+		[]string{"protocol", "result"}, nil)
+	lostDesc = prometheus.NewDesc("ipwitness_agent_lost_events_total",
+		"Events that were lost and listed again from their source (netlink), that could not be read (netlink_malformed), or that come again with the next frame (ringbuf).",
+		[]string{"source"}, nil)
+	interfacesDesc = prometheus.NewDesc("ipwitness_agent_interfaces",
+		"Interfaces with the observer on them, by how it is attached.",
+		[]string{"mode"}, nil)
+	claimsDesc = prometheus.NewDesc("ipwitness_agent_claims",
+		"Claims in the agent's table.", nil, nil)
+	connectedDesc = prometheus.NewDesc("ipwitness_agent_report_connected",
+		"1 while the agent reports to an aggregator.", nil, nil)
+	problemsDesc = prometheus.NewDesc("ipwitness_agent_problems",
+		"Things that do not work on this node; the log and 'ipwitness nodes' name them.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{framesDesc, lostDesc, interfacesDesc, claimsDesc, connectedDesc, problemsDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	a := c.agent
+	problems := len(a.table.problemsNow())
+	modes := map[string]float64{"tcx": 0, "clsact": 0}
+	if w := a.wire.Load(); w != nil {
+		ports, _ := w.ports()
+		for _, p := range ports {
+			modes[p.GetMode()]++
+		}
+		var lost uint64
+		counters, err := w.obs.Counters()
+		if err != nil {
+			a.log.Debug("cannot read the observer's counters", "error", err)
+		}
+		for _, n := range counters {
+			ch <- prometheus.MustNewConstMetric(framesDesc, prometheus.CounterValue, float64(n.Frames), n.Protocol, n.Result)
+			if n.Result == "lost" {
+				lost += n.Frames
+			}
+		}
+		ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(lost), "ringbuf")
+	}
+	for mode, n := range modes {
+		ch <- prometheus.MustNewConstMetric(interfacesDesc, prometheus.GaugeValue, n, mode)
+	}
+	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.lostNetlink.Load()), "netlink")
+	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.malformed.Load()), "netlink_malformed")
+	ch <- prometheus.MustNewConstMetric(claimsDesc, prometheus.GaugeValue, float64(a.table.claimsNow()))
+	ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(problems))
+	connected := 0.0
+	if r := a.reporter.Load(); r != nil && r.connected.Load() {
+		connected = 1
+	}
+	ch <- prometheus.MustNewConstMetric(connectedDesc, prometheus.GaugeValue, connected)
+}

@@ -1,0 +1,360 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// names finds the network namespaces of the machine by their files and by
+// processes, gives each an nsid so that netlink hears it, and says who lives
+// in it. It holds no namespace open: that would keep dead ones alive.
+type names struct {
+	log        *slog.Logger
+	kernel     *kernel
+	netnsDirs  []string
+	cniResults string
+	procDir    string
+	changed    chan struct{}
+
+	cache map[string]cniFile // parsed results by file name
+}
+
+// cniFile is one parsed file of libcni's result cache.
+type cniFile struct {
+	modified time.Time
+	size     int64
+	netns    []string // paths of the sandbox
+	workload *ipwitnessv1.Workload
+}
+
+func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults, procDir string) *names {
+	n := &names{
+		log:        log,
+		kernel:     k,
+		netnsDirs:  netnsDirs,
+		cniResults: cniResults,
+		procDir:    procDir,
+		changed:    make(chan struct{}, 1),
+		cache:      map[string]cniFile{},
+	}
+	k.unnamed = n.wake
+	return n
+}
+
+func (n *names) wake() {
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+}
+
+// procEvery is how often processes are looked through for namespaces that have
+// no file and no veth to this one.
+const procEvery = 15 * time.Second
+
+// run keeps looking until ctx ends.
+func (n *names) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return n.watchMounts(ctx) })
+	g.Go(func() error { return n.watchResults(ctx) })
+	g.Go(func() error {
+		tick := time.NewTicker(procEvery)
+		defer tick.Stop()
+		processes := true
+		for {
+			n.look(processes || n.kernel.anonymous())
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-n.changed:
+				processes = false
+			case <-tick.C:
+				processes = true
+			}
+		}
+	})
+	return g.Wait()
+}
+
+// look lists the namespaces once, and takes up what is new.
+func (n *names) look(processes bool) {
+	byInode := map[uint64]*ipwitnessv1.Workload{}
+	byPath := map[string]uint64{}
+	for _, dir := range n.netnsDirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue // no such source here
+		}
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			inode, err := namespaceInode(path)
+			if err != nil {
+				continue // being made, or gone
+			}
+			byPath[path] = inode
+			if byInode[inode] == nil {
+				source := "netns"
+				if filepath.Base(filepath.Dir(dir)) == "docker" {
+					source = "docker-netns"
+				}
+				byInode[inode] = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: e.Name(), Source: source}
+			}
+			n.adopt(path, inode)
+		}
+	}
+	if processes {
+		n.processes()
+	}
+	for _, f := range n.results() {
+		for _, path := range f.netns {
+			inode, ok := byPath[path]
+			if !ok {
+				continue // the sandbox is gone: results outlive it
+			}
+			byInode[inode] = f.workload
+		}
+	}
+	n.kernel.setNames(byInode)
+}
+
+// errNotNamespace says that a file is not (yet) a namespace: `ip netns add`
+// makes the file first and mounts the namespace over it later.
+var errNotNamespace = errors.New("not a network namespace")
+
+// namespaceInode gives the inode of the namespace that is mounted at path.
+func namespaceInode(path string) (uint64, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	if fs.Type != unix.NSFS_MAGIC {
+		return 0, errNotNamespace
+	}
+	return readInode(path)
+}
+
+// adopt gives the namespace behind path an nsid, where it is not known yet.
+func (n *names) adopt(path string, inode uint64) {
+	if n.kernel.known(inode) {
+		return
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return // gone, or not for us
+	}
+	// Open until the mirror has it, so that neither inode nor nsid can be reused
+	// before; and no longer.
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Ino != inode {
+		return // replaced between the two: the next look finds it
+	}
+	req, err := newRTNL()
+	if err != nil {
+		n.log.Warn("cannot ask for namespace id", "error", err)
+		return
+	}
+	defer req.close()
+	nsid, err := req.nsidOf(fd)
+	if err != nil {
+		n.log.Debug("cannot give namespace an id", "path", path, "error", err)
+		return
+	}
+	n.kernel.adopt(nsid, inode)
+}
+
+// processes looks for namespaces by the processes in them. Those that we may
+// not read are left.
+func (n *names) processes() {
+	dir, err := os.Open(n.procDir)
+	if err != nil {
+		return
+	}
+	defer func() { _ = dir.Close() }()
+	pids, _ := dir.Readdirnames(-1)
+	seen := map[uint64]bool{}
+	for _, pid := range pids {
+		if pid[0] < '1' || pid[0] > '9' {
+			continue
+		}
+		path := filepath.Join(n.procDir, pid, "ns/net")
+		target, err := os.Readlink(path) // net:[4026531840]
+		if err != nil {
+			continue
+		}
+		inode, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(target, "net:["), "]"), 10, 64)
+		if err != nil || seen[inode] {
+			continue
+		}
+		seen[inode] = true
+		n.adopt(path, inode)
+	}
+}
+
+// watchMounts wakes the search whenever a mount comes or goes: a named
+// namespace is a mount. The kernel tells by poll(2) on mountinfo.
+func (n *names) watchMounts(ctx context.Context) error {
+	mounts, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		n.log.Warn("cannot watch mounts: named namespaces without a veth are found late", "error", err)
+		return nil
+	}
+	defer func() { _ = mounts.Close() }()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make pipe: %w", err)
+	}
+	defer func() { _ = r.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = w.Close() })
+	defer stop()
+	fds := []unix.PollFd{
+		{Fd: int32(mounts.Fd()), Events: unix.POLLPRI},
+		{Fd: int32(r.Fd()), Events: unix.POLLIN},
+	}
+	for {
+		_, err := unix.Poll(fds, -1)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("poll mountinfo: %w", err)
+		case err == nil && fds[0].Revents != 0:
+			n.wake()
+		}
+	}
+}
+
+// watchResults wakes the search whenever a CNI result comes or goes. The
+// directory may be missing, and may come later: its parents are watched.
+func (n *names) watchResults(ctx context.Context) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		n.log.Warn("cannot watch CNI results: pods get their names late", "error", err)
+		return nil
+	}
+	defer func() { _ = w.Close() }()
+	watch := func() {
+		for dir := n.cniResults; ; dir = filepath.Dir(dir) {
+			if err := w.Add(dir); err == nil && dir != n.cniResults {
+				break // the deepest parent that there is, so that its child is heard
+			}
+			if dir == filepath.Dir(dir) {
+				break
+			}
+		}
+	}
+	watch()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-w.Events:
+			if !ok {
+				return nil
+			}
+			if strings.HasPrefix(n.cniResults, e.Name) {
+				watch()
+			}
+			if strings.HasPrefix(e.Name, n.cniResults) {
+				n.wake()
+			}
+		case err := <-w.Errors:
+			n.log.Debug("events about CNI results were lost", "error", err)
+			n.wake()
+		}
+	}
+}
+
+// results reads libcni's result cache. A missing one is no error.
+func (n *names) results() map[string]cniFile {
+	entries, err := os.ReadDir(n.cniResults)
+	if err != nil {
+		clear(n.cache)
+		return nil
+	}
+	living := map[string]cniFile{}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || info.IsDir() {
+			continue
+		}
+		f, ok := n.cache[e.Name()]
+		if !ok || !f.modified.Equal(info.ModTime()) || f.size != info.Size() {
+			data, err := os.ReadFile(filepath.Join(n.cniResults, e.Name()))
+			if err != nil {
+				continue
+			}
+			if f, err = parseResult(data); err != nil {
+				n.log.Debug("cannot read CNI result", "file", e.Name(), "error", err)
+			}
+			f.modified, f.size = info.ModTime(), info.Size()
+		}
+		living[e.Name()] = f
+	}
+	n.cache = living
+	return living
+}
+
+// parseResult reads one file of libcni's cache (cniCacheV1, libcni/api.go of
+// github.com/containernetworking/cni).
+func parseResult(data []byte) (cniFile, error) {
+	var c struct {
+		ContainerID string      `json:"containerId"`
+		NetNS       string      `json:"netns"`
+		CNIArgs     [][2]string `json:"cniArgs"`
+		Result      struct {
+			Interfaces []struct {
+				Sandbox string `json:"sandbox"`
+			} `json:"interfaces"`
+		} `json:"result"`
+	}
+	if err := json.Unmarshal(data, &c); err != nil {
+		return cniFile{}, fmt.Errorf("parse CNI result: %w", err)
+	}
+	w := &ipwitnessv1.Workload{
+		Kind:        ipwitnessv1.Workload_CONTAINER,
+		Name:        c.ContainerID,
+		ContainerId: c.ContainerID,
+		Source:      "cni-result",
+	}
+	for _, arg := range c.CNIArgs {
+		switch arg[0] {
+		case "K8S_POD_NAMESPACE":
+			w.Namespace = arg[1]
+		case "K8S_POD_NAME":
+			w.Kind, w.Name = ipwitnessv1.Workload_POD, arg[1]
+		case "K8S_POD_UID":
+			w.Uid = arg[1]
+		}
+	}
+	f := cniFile{workload: w}
+	add := func(path string) {
+		if path != "" {
+			// /var/run is /run.
+			path = filepath.Clean(path)
+			if rest, ok := strings.CutPrefix(path, "/var/run/"); ok {
+				path = "/run/" + rest
+			}
+			f.netns = append(f.netns, path)
+		}
+	}
+	add(c.NetNS)
+	for _, i := range c.Result.Interfaces {
+		add(i.Sandbox)
+	}
+	return f, nil
+}

@@ -1,0 +1,604 @@
+package agent
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// noNSID is the nsid of a namespace that has none in our table
+// (NETNSA_NSID_NOT_ASSIGNED in include/uapi/linux/net_namespace.h).
+const noNSID int32 = -1
+
+// elsewhere is the nsid of a namespace that is not ours and has no nsid: it is dying.
+const elsewhere int32 = -2
+
+// Attributes that golang.org/x/sys does not name.
+const (
+	netnsaNSID = 1 // NETNSA_NSID
+	netnsaFD   = 3 // NETNSA_FD
+
+	iflaVLANID    = 1      // IFLA_VLAN_ID, in IFLA_INFO_DATA of a VLAN device
+	nlaTypeMask   = 0x3fff // NLA_TYPE_MASK: without the flags NESTED and NET_BYTEORDER
+	rtextSkipStat = 1 << 3 // RTEXT_FILTER_SKIP_STATS: leaves 200 bytes of counters out
+)
+
+// errNamespaceGone says that an nsid names no living namespace.
+var errNamespaceGone = errors.New("network namespace is gone")
+
+// linkMsg is what we read of RTM_NEWLINK and RTM_DELLINK (rtnetlink(7)).
+type linkMsg struct {
+	index     int32
+	name      string
+	kind      string // IFLA_INFO_KIND: veth, bridge, …; empty for hardware
+	slaveKind string // IFLA_INFO_SLAVE_KIND: what its master is: bridge, bond, openvswitch, vrf
+	mac       string // raw bytes
+	arphrd    uint16
+	flags     uint32
+	lower     int32 // IFLA_LINK: veth peer, or lower device; 0 for none
+	lowerNSID int32 // IFLA_LINK_NETNSID; noNSID where the lower device is in the same namespace
+	master    int32
+	vlan      uint16 // VLAN devices only
+}
+
+// addrMsg is what we read of RTM_NEWADDR and RTM_DELADDR.
+type addrMsg struct {
+	index     int32
+	addr      netip.Addr // IFA_LOCAL: on point-to-point addresses IFA_ADDRESS is the peer
+	prefixLen uint8
+	flags     uint32
+	created   time.Duration // IFA_CACHEINFO's cstamp: since boot, in steps of 10 ms
+}
+
+// message is one message of the route family, with the namespace that it is about.
+type message struct {
+	typ  uint16
+	nsid int32 // noNSID: our own
+	link linkMsg
+	addr addrMsg
+	id   int32 // RTM_NEWNSID, RTM_DELNSID
+}
+
+// rtnl asks the kernel by rtnetlink, in the namespace of the thread that made
+// it. It is not safe for concurrent use.
+type rtnl struct {
+	fd  int
+	seq uint32
+	buf []byte
+}
+
+// newRTNL opens a socket for requests. Without strict checking the kernel
+// silently ignores IFA_TARGET_NETNSID and answers with our own addresses, so
+// there is no going on without it.
+func newRTNL() (*rtnl, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
+	}
+	r := &rtnl{fd: fd, buf: make([]byte, 64<<10)}
+	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
+		r.close()
+		return nil, fmt.Errorf("set NETLINK_GET_STRICT_CHK (needs Linux 4.20): %w", err)
+	}
+	// Extended acknowledgements only make errors readable.
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
+	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		r.close()
+		return nil, fmt.Errorf("bind rtnetlink socket: %w", err)
+	}
+	return r, nil
+}
+
+func (r *rtnl) close() { _ = unix.Close(r.fd) }
+
+// do sends one request and calls fn with each message of the answer.
+func (r *rtnl) do(typ, flags uint16, body []byte, fn func(typ uint16, data []byte) error) error {
+	r.seq++
+	req := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+len(body))
+	binary.NativeEndian.PutUint32(req[0:], uint32(unix.SizeofNlMsghdr+len(body)))
+	binary.NativeEndian.PutUint16(req[4:], typ)
+	binary.NativeEndian.PutUint16(req[6:], flags|unix.NLM_F_REQUEST)
+	binary.NativeEndian.PutUint32(req[8:], r.seq)
+	if err := unix.Sendto(r.fd, append(req, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+
+	var fault error // the first error of fn: the rest of the answer is still to be read
+	interrupted := false
+	for {
+		n, from, err := unix.Recvfrom(r.fd, r.buf, 0)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fmt.Errorf("receive: %w", err)
+		}
+		if sa, ok := from.(*unix.SockaddrNetlink); !ok || sa.Pid != 0 {
+			continue // only the kernel may answer
+		}
+		for h, data := range messages(r.buf[:n]) {
+			if h.seq != r.seq {
+				continue // left over from a request that was given up
+			}
+			interrupted = interrupted || h.flags&unix.NLM_F_DUMP_INTR != 0
+			switch h.typ {
+			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+				// A dump's error hides in the payload of NLMSG_DONE.
+				if len(data) >= 4 {
+					if errno := int32(binary.NativeEndian.Uint32(data)); errno != 0 {
+						return ackError(h, data, unix.Errno(-errno))
+					}
+				}
+				if fault == nil && interrupted {
+					return errDumpInterrupted
+				}
+				return fault
+			case unix.NLMSG_NOOP:
+			default:
+				if fault == nil && fn != nil {
+					fault = fn(h.typ, data)
+				}
+				if flags&(unix.NLM_F_DUMP|unix.NLM_F_ACK) == 0 {
+					return fault
+				}
+			}
+		}
+	}
+}
+
+// errDumpInterrupted says that the list changed while it was read (NLM_F_DUMP_INTR).
+var errDumpInterrupted = errors.New("dump was interrupted by a change")
+
+// ackError adds the kernel's own words (NLMSGERR_ATTR_MSG) to its errno.
+func ackError(h header, data []byte, errno unix.Errno) error {
+	off := 4
+	if h.typ == unix.NLMSG_ERROR {
+		off = unix.SizeofNlMsgerr
+		if h.flags&unix.NLM_F_CAPPED == 0 && len(data) >= unix.SizeofNlMsgerr {
+			if inner := int(binary.NativeEndian.Uint32(data[4:])); inner > unix.SizeofNlMsghdr {
+				off += inner - unix.SizeofNlMsghdr
+			}
+		}
+	}
+	if h.flags&unix.NLM_F_ACK_TLVS != 0 && off <= len(data) {
+		for typ, val := range attributes(data[off:]) {
+			if typ == unix.NLMSGERR_ATTR_MSG {
+				return fmt.Errorf("%w (%s)", errno, cString(val))
+			}
+		}
+	}
+	return errno
+}
+
+// dump repeats a dump that a change interrupted: each try calls fn anew, and
+// reset before it.
+func (r *rtnl) dump(typ uint16, body []byte, reset func(), fn func(typ uint16, data []byte) error) error {
+	var err error
+	for range 16 {
+		reset()
+		if err = r.do(typ, unix.NLM_F_DUMP, body, fn); !errors.Is(err, errDumpInterrupted) {
+			return err
+		}
+	}
+	return err
+}
+
+// target appends the attribute that sends a request to another namespace.
+func target(body []byte, attr uint16, nsid int32) []byte {
+	if nsid == noNSID {
+		return body
+	}
+	return appendAttr(body, attr, uint32(nsid))
+}
+
+// links lists the interfaces of a namespace.
+func (r *rtnl) links(nsid int32) ([]linkMsg, error) {
+	var out []linkMsg
+	body := make([]byte, unix.SizeofIfInfomsg)
+	body = appendAttr(target(body, unix.IFLA_TARGET_NETNSID, nsid), unix.IFLA_EXT_MASK, rtextSkipStat)
+	err := r.dump(unix.RTM_GETLINK, body, func() { out = out[:0] }, func(_ uint16, data []byte) error {
+		l, err := parseLink(data)
+		out = append(out, l)
+		return err
+	})
+	return out, namespaceError("list links", nsid, err)
+}
+
+// link reads one interface of a namespace; unix.ENODEV says that it is not there.
+func (r *rtnl) link(nsid, index int32) (linkMsg, error) {
+	var out linkMsg
+	body := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(body[4:], uint32(index))
+	body = appendAttr(target(body, unix.IFLA_TARGET_NETNSID, nsid), unix.IFLA_EXT_MASK, rtextSkipStat)
+	err := r.do(unix.RTM_GETLINK, 0, body, func(_ uint16, data []byte) (err error) {
+		out, err = parseLink(data)
+		return err
+	})
+	return out, namespaceError("get link", nsid, err)
+}
+
+// addrs lists the addresses of a namespace, IPv4 and IPv6; of one interface
+// where index is not 0.
+func (r *rtnl) addrs(nsid, index int32) ([]addrMsg, error) {
+	var out []addrMsg
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		begin := len(out)
+		body := make([]byte, unix.SizeofIfAddrmsg)
+		body[0] = family
+		binary.NativeEndian.PutUint32(body[4:], uint32(index))
+		body = target(body, unix.IFA_TARGET_NETNSID, nsid)
+		err := r.dump(unix.RTM_GETADDR, body, func() { out = out[:begin] }, func(typ uint16, data []byte) error {
+			if typ != unix.RTM_NEWADDR {
+				return nil // without IPv6 the kernel answers AF_INET6 with other families' messages
+			}
+			a, err := parseAddr(data)
+			if err == nil && (index == 0 || a.index == index) {
+				out = append(out, a)
+			}
+			return err
+		})
+		if family == unix.AF_INET6 && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)) {
+			break // a kernel without IPv6
+		}
+		if errors.Is(err, unix.ENODEV) {
+			return nil, nil // the interface is gone, and its addresses with it
+		}
+		if err != nil {
+			return nil, namespaceError("list addresses", nsid, err)
+		}
+	}
+	return out, nil
+}
+
+// nsids lists the ids of all namespaces in our table.
+func (r *rtnl) nsids() ([]int32, error) {
+	var out []int32
+	body := make([]byte, 4) // struct rtgenmsg, padded
+	err := r.dump(unix.RTM_GETNSID, body, func() { out = out[:0] }, func(_ uint16, data []byte) error {
+		id, err := parseNSID(data)
+		if id >= 0 {
+			out = append(out, id)
+		}
+		return err
+	})
+	return out, namespaceError("list namespace ids", noNSID, err)
+}
+
+// nsidOf gives the nsid of an open namespace in our table, and assigns one
+// where it has none.
+func (r *rtnl) nsidOf(fd int) (int32, error) {
+	get := func() (int32, error) {
+		id := noNSID
+		err := r.do(unix.RTM_GETNSID, 0, appendAttr(make([]byte, 4), netnsaFD, uint32(fd)), func(_ uint16, data []byte) (err error) {
+			id, err = parseNSID(data)
+			return err
+		})
+		return id, err
+	}
+	if id, err := get(); err != nil || id >= 0 {
+		return id, namespaceError("get namespace id", noNSID, err)
+	}
+	body := appendAttr(make([]byte, 4), netnsaFD, uint32(fd))
+	auto := noNSID // any free id
+	body = appendAttr(body, netnsaNSID, uint32(auto))
+	// EEXIST: somebody was quicker.
+	if err := r.do(unix.RTM_NEWNSID, unix.NLM_F_ACK, body, nil); err != nil && !errors.Is(err, unix.EEXIST) {
+		return noNSID, namespaceError("assign namespace id", noNSID, err)
+	}
+	id, err := get()
+	return id, namespaceError("get namespace id", noNSID, err)
+}
+
+// namespaceError says what was asked, and recognises the answer to an nsid
+// that names nothing any more.
+func namespaceError(what string, nsid int32, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case nsid != noNSID && errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("%s of nsid %d: %w", what, nsid, errNamespaceGone)
+	case nsid != noNSID:
+		return fmt.Errorf("%s of nsid %d: %w", what, nsid, err)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// listener hears the changes of links, addresses and namespace ids in every
+// namespace that has an nsid in ours.
+type listener struct {
+	file *os.File
+	rc   syscall.RawConn
+	buf  []byte
+	oob  []byte
+}
+
+// newListener subscribes: to all namespaces, which needs CAP_NET_BROADCAST, or
+// to our own only.
+func newListener(everywhere bool) (*listener, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
+	}
+	fail := func(what string, err error) (*listener, error) {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	if everywhere {
+		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1); err != nil {
+			return fail("set NETLINK_LISTEN_ALL_NSID (needs CAP_NET_BROADCAST)", err)
+		}
+	}
+	// A storm of thousands of changes must fit. Beyond it ENOBUFS tells, and we list again.
+	const room = 16 << 20
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, room)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fail("bind rtnetlink socket", err)
+	}
+	for _, group := range []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NSID} {
+		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group); err != nil {
+			return fail(fmt.Sprintf("join rtnetlink group %d", group), err)
+		}
+	}
+	file := os.NewFile(uintptr(fd), "rtnetlink")
+	rc, err := file.SyscallConn()
+	if err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("watch rtnetlink socket: %w", err)
+	}
+	return &listener{file: file, rc: rc, buf: make([]byte, 64<<10), oob: make([]byte, 256)}, nil
+}
+
+func (l *listener) close() { _ = l.file.Close() }
+
+// run calls fn with every message until ctx ends, and lost after messages were
+// lost (ENOBUFS). What cannot be parsed is counted by malformed and left.
+func (l *listener) run(ctx context.Context, fn func(*message), lost, malformed func()) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var msg message
+	for {
+		var n, oobn int
+		var from unix.Sockaddr
+		var errno error
+		err := l.rc.Read(func(fd uintptr) bool {
+			// recvmsg: the nsid comes as a control message, which recvfrom drops.
+			n, oobn, _, from, errno = unix.Recvmsg(int(fd), l.buf, l.oob, 0)
+			return !errors.Is(errno, unix.EAGAIN) && !errors.Is(errno, unix.EINTR)
+		})
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("receive from rtnetlink: %w", err)
+		case errors.Is(errno, unix.ENOBUFS):
+			lost()
+			continue
+		case errno != nil:
+			return fmt.Errorf("receive from rtnetlink: %w", errno)
+		}
+		if sa, ok := from.(*unix.SockaddrNetlink); !ok || sa.Pid != 0 {
+			continue
+		}
+		nsid := controlNSID(l.oob[:oobn])
+		for h, data := range messages(l.buf[:n]) {
+			known, err := msg.parse(h.typ, nsid, data)
+			switch {
+			case err != nil:
+				malformed()
+			case known:
+				fn(&msg)
+			}
+		}
+	}
+}
+
+// parse reads one message of the listener and says whether it is of a type that we follow.
+func (m *message) parse(typ uint16, nsid int32, data []byte) (known bool, err error) {
+	*m = message{typ: typ, nsid: nsid}
+	switch typ {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		if len(data) > 0 && data[0] != unix.AF_UNSPEC {
+			return false, nil // AF_BRIDGE: a port left its bridge, not the end of an interface
+		}
+		m.link, err = parseLink(data)
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		m.addr, err = parseAddr(data)
+	case unix.RTM_NEWNSID, unix.RTM_DELNSID:
+		m.id, err = parseNSID(data)
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
+// controlNSID reads the namespace that a message came from: noNSID for our own.
+func controlNSID(oob []byte) int32 {
+	for len(oob) >= unix.SizeofCmsghdr {
+		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
+		if err != nil {
+			break
+		}
+		if h.Level == unix.SOL_NETLINK && h.Type == unix.NETLINK_LISTEN_ALL_NSID && len(data) >= 4 {
+			return int32(binary.NativeEndian.Uint32(data))
+		}
+		oob = rest
+	}
+	return noNSID
+}
+
+// header is struct nlmsghdr without its length.
+type header struct {
+	typ, flags uint16
+	seq        uint32
+}
+
+// messages walks the messages of one datagram and stops at the first that
+// does not fit.
+func messages(b []byte) func(yield func(header, []byte) bool) {
+	return func(yield func(header, []byte) bool) {
+		for len(b) >= unix.SizeofNlMsghdr {
+			n := int(binary.NativeEndian.Uint32(b))
+			if n < unix.SizeofNlMsghdr || n > len(b) {
+				return
+			}
+			h := header{
+				typ:   binary.NativeEndian.Uint16(b[4:]),
+				flags: binary.NativeEndian.Uint16(b[6:]),
+				seq:   binary.NativeEndian.Uint32(b[8:]),
+			}
+			if !yield(h, b[unix.SizeofNlMsghdr:n]) {
+				return
+			}
+			b = b[min(align4(n), len(b)):]
+		}
+	}
+}
+
+// attributes walks the attributes (struct nlattr) of b and stops at the first
+// that does not fit. Flag bits of the type are left out.
+func attributes(b []byte) func(yield func(uint16, []byte) bool) {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= unix.SizeofNlAttr {
+			n := int(binary.NativeEndian.Uint16(b))
+			if n < unix.SizeofNlAttr || n > len(b) {
+				return
+			}
+			if !yield(binary.NativeEndian.Uint16(b[2:])&nlaTypeMask, b[unix.SizeofNlAttr:n]) {
+				return
+			}
+			b = b[min(align4(n), len(b)):]
+		}
+	}
+}
+
+func align4(n int) int { return (n + 3) &^ 3 }
+
+// appendAttr appends an attribute of four bytes.
+func appendAttr(b []byte, typ uint16, val uint32) []byte {
+	b = binary.NativeEndian.AppendUint16(b, unix.SizeofNlAttr+4)
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	return binary.NativeEndian.AppendUint32(b, val)
+}
+
+// u32 reads an attribute of four bytes; 0 for another length.
+func u32(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(b)
+}
+
+func cString(b []byte) string {
+	s, _, _ := strings.Cut(string(b), "\x00")
+	return s
+}
+
+// errShort says that a message ends before its header does.
+var errShort = errors.New("message is too short")
+
+// parseLink reads struct ifinfomsg and its attributes.
+func parseLink(b []byte) (linkMsg, error) {
+	if len(b) < unix.SizeofIfInfomsg {
+		return linkMsg{}, fmt.Errorf("parse link: %w", errShort)
+	}
+	l := linkMsg{
+		arphrd:    binary.NativeEndian.Uint16(b[2:]),
+		index:     int32(binary.NativeEndian.Uint32(b[4:])),
+		flags:     binary.NativeEndian.Uint32(b[8:]),
+		lowerNSID: noNSID,
+	}
+	for typ, val := range attributes(b[unix.SizeofIfInfomsg:]) {
+		switch typ {
+		case unix.IFLA_IFNAME:
+			l.name = cString(val)
+		case unix.IFLA_ADDRESS:
+			l.mac = string(val)
+		case unix.IFLA_LINK:
+			l.lower = int32(u32(val))
+		case unix.IFLA_LINK_NETNSID:
+			if l.lowerNSID = int32(u32(val)); l.lowerNSID < 0 {
+				l.lowerNSID = elsewhere
+			}
+		case unix.IFLA_MASTER:
+			l.master = int32(u32(val))
+		case unix.IFLA_LINKINFO:
+			var data []byte
+			for typ, val := range attributes(val) {
+				switch typ {
+				case unix.IFLA_INFO_KIND:
+					l.kind = cString(val)
+				case unix.IFLA_INFO_SLAVE_KIND:
+					l.slaveKind = cString(val)
+				case unix.IFLA_INFO_DATA:
+					data = val
+				}
+			}
+			if l.kind == "vlan" {
+				for typ, val := range attributes(data) {
+					if typ == iflaVLANID && len(val) == 2 {
+						l.vlan = binary.NativeEndian.Uint16(val)
+					}
+				}
+			}
+		}
+	}
+	return l, nil
+}
+
+// parseAddr reads struct ifaddrmsg and its attributes.
+func parseAddr(b []byte) (addrMsg, error) {
+	if len(b) < unix.SizeofIfAddrmsg {
+		return addrMsg{}, fmt.Errorf("parse address: %w", errShort)
+	}
+	a := addrMsg{
+		prefixLen: b[1],
+		flags:     uint32(b[2]),
+		index:     int32(binary.NativeEndian.Uint32(b[4:])),
+	}
+	var address, local netip.Addr
+	for typ, val := range attributes(b[unix.SizeofIfAddrmsg:]) {
+		switch typ {
+		case unix.IFA_ADDRESS:
+			address, _ = netip.AddrFromSlice(val)
+		case unix.IFA_LOCAL:
+			local, _ = netip.AddrFromSlice(val)
+		case unix.IFA_FLAGS:
+			a.flags = u32(val)
+		case unix.IFA_CACHEINFO: // struct ifa_cacheinfo: prefered, valid, cstamp, tstamp
+			if len(val) >= 16 {
+				a.created = time.Duration(binary.NativeEndian.Uint32(val[8:])) * 10 * time.Millisecond
+			}
+		}
+	}
+	if a.addr = local; !local.IsValid() {
+		a.addr = address
+	}
+	if !a.addr.IsValid() {
+		return a, errors.New("parse address: no IFA_LOCAL and no IFA_ADDRESS")
+	}
+	return a, nil
+}
+
+// parseNSID reads struct rtgenmsg and NETNSA_NSID.
+func parseNSID(b []byte) (int32, error) {
+	if len(b) < 4 {
+		return noNSID, fmt.Errorf("parse namespace id: %w", errShort)
+	}
+	for typ, val := range attributes(b[4:]) {
+		if typ == netnsaNSID {
+			return int32(u32(val)), nil
+		}
+	}
+	return noNSID, nil
+}

@@ -1,0 +1,390 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/bpf"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Wire says how the agent watches the wire.
+type Wire string
+
+// The ways to watch the wire.
+const (
+	WireAuto   Wire = "auto"   // TCX where the kernel has it, clsact otherwise
+	WireTCX    Wire = "tcx"    // TCX only (Linux 6.6)
+	WireClsact Wire = "clsact" // a filter in the clsact qdisc
+	WireOff    Wire = "off"    // netlink only
+)
+
+// wireKept is how long a claim that only the wire shows is kept after it was
+// last seen. A known binding is told again every 30 s while it is used.
+const wireKept = 10 * time.Minute
+
+// wire keeps the observer on the ports of the node, and turns what it sees
+// into claims.
+type wire struct {
+	log              *slog.Logger
+	kernel           *kernel
+	obs              *bpf.Observer
+	mode             bpf.Mode
+	include, exclude []string
+	changed          chan struct{} // holds one token while ports may have changed
+	statusChanged    func()
+
+	mu       sync.Mutex
+	attached map[int32]*port
+}
+
+// port is one interface with the observer on it, or the reason why not.
+type port struct {
+	name string
+	gen  uint64
+	att  *bpf.Attachment
+	err  error
+}
+
+func newWire(log *slog.Logger, k *kernel, obs *bpf.Observer, mode bpf.Mode, include, exclude []string) *wire {
+	w := &wire{
+		log:           log,
+		kernel:        k,
+		obs:           obs,
+		mode:          mode,
+		include:       include,
+		exclude:       exclude,
+		changed:       make(chan struct{}, 1),
+		statusChanged: func() {},
+		attached:      map[int32]*port{},
+	}
+	k.portsChanged = func() {
+		select {
+		case w.changed <- struct{}{}:
+		default:
+		}
+	}
+	k.claimEnded = func(keys []claimKey) {
+		for _, c := range keys {
+			w.forget(c)
+		}
+	}
+	k.portRenamed = func(index int32) {
+		k.claimEnded(k.table.dropClaims(func(c claimKey) bool {
+			return isWire(c.kind) && c.at.index == index
+		}, time.Now()))
+	}
+	return w
+}
+
+func isWire(kind ipwitnessv1.Evidence_Kind) bool {
+	switch kind {
+	case ipwitnessv1.Evidence_ANNOUNCED, ipwitnessv1.Evidence_ANSWERED, ipwitnessv1.Evidence_USED:
+		return true
+	}
+	return false
+}
+
+// run attaches, reads and expires until ctx ends. It detaches everything
+// before it returns.
+func (w *wire) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(ctx, w.obs.Interrupt)
+	defer stop()
+	g.Go(func() error { return w.read(ctx) })
+	g.Go(func() error { w.keep(ctx); return nil })
+	return g.Wait()
+}
+
+// read turns frames into claims.
+func (w *wire) read(ctx context.Context) error {
+	var ev bpf.Event
+	for {
+		err := w.obs.Read(&ev)
+		switch {
+		case ctx.Err() != nil || errors.Is(err, os.ErrClosed):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read frames from the observer: %w", err)
+		}
+		w.kernel.frame(&ev)
+	}
+}
+
+// keep holds the attachments equal to the ports that there are.
+func (w *wire) keep(ctx context.Context) {
+	defer w.detachAll()
+	for _, p := range w.kernel.ports() {
+		// Filters survive the SIGKILL of the agent that made them.
+		if n, err := bpf.RemoveLeftovers(int(p.index)); err != nil && !errors.Is(err, bpf.ErrGone) {
+			w.log.Warn("cannot remove filters of an earlier run", "interface", p.name, "error", err)
+		} else if n > 0 {
+			w.log.Info("removed filters of an earlier run", "interface", p.name, "filters", n)
+		}
+	}
+	// A port that could not be had is tried again; old claims are let go.
+	tick := time.NewTicker(30 * time.Second)
+	defer tick.Stop()
+	for {
+		w.attach(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.changed:
+		case <-tick.C:
+			w.retry()
+			w.kernel.expire(time.Now().Add(-wireKept))
+		}
+	}
+}
+
+// attach brings the attachments up to date.
+func (w *wire) attach(ctx context.Context) {
+	want := w.kernel.ports()
+	living := map[int32]uint64{}
+	for _, p := range want {
+		if w.wanted(p.name) {
+			living[p.index] = p.gen
+		}
+	}
+	changed := false
+	w.mu.Lock()
+	var ended []*port
+	for index, p := range w.attached {
+		if gen, ok := living[index]; !ok || gen != p.gen {
+			delete(w.attached, index)
+			ended = append(ended, p)
+		}
+	}
+	w.mu.Unlock()
+	for _, p := range ended {
+		changed = true
+		w.detach(p)
+	}
+	for _, l := range want {
+		if _, ok := living[l.index]; !ok || ctx.Err() != nil {
+			continue
+		}
+		w.mu.Lock()
+		old := w.attached[l.index]
+		if old != nil {
+			changed = changed || old.name != l.name
+			old.name = l.name
+		}
+		w.mu.Unlock()
+		if old != nil {
+			continue
+		}
+		p := &port{name: l.name, gen: l.gen}
+		p.att, p.err = w.attachOne(int(l.index))
+		if errors.Is(p.err, bpf.ErrGone) {
+			continue // its end is told by netlink, or was
+		}
+		if p.err != nil {
+			w.log.Warn("cannot watch interface", "interface", l.name, "error", p.err)
+		}
+		w.mu.Lock()
+		w.attached[l.index] = p
+		w.mu.Unlock()
+		changed = true
+	}
+	if changed {
+		w.statusChanged()
+	}
+}
+
+func (w *wire) attachOne(index int) (*bpf.Attachment, error) {
+	if w.mode == bpf.Clsact {
+		return w.obs.AttachClsact(index)
+	}
+	return w.obs.AttachTCX(index)
+}
+
+func (w *wire) detach(p *port) {
+	if p.att == nil {
+		return
+	}
+	if err := p.att.Close(); err != nil {
+		w.log.Warn("cannot detach from interface", "interface", p.name, "error", err)
+	}
+}
+
+// retry forgets the ports that could not be had.
+func (w *wire) retry() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for index, p := range w.attached {
+		if p.err != nil {
+			delete(w.attached, index)
+		}
+	}
+}
+
+func (w *wire) detachAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for index, p := range w.attached {
+		w.detach(p)
+		delete(w.attached, index)
+	}
+}
+
+// wanted says whether the globs let an interface be watched.
+func (w *wire) wanted(name string) bool {
+	match := func(globs []string) bool {
+		return slices.ContainsFunc(globs, func(g string) bool {
+			ok, _ := path.Match(g, name) // the patterns were checked by New
+			return ok
+		})
+	}
+	return (len(w.include) == 0 || match(w.include)) && !match(w.exclude)
+}
+
+// ports lists the interfaces with the observer on them, by name, and why others
+// could not be watched.
+func (w *wire) ports() (out []*ipwitnessv1.Node_Port, problems []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.attached {
+		if p.err != nil {
+			problems = append(problems, fmt.Sprintf("frames on %s are not seen: %v", p.name, p.err))
+			continue
+		}
+		out = append(out, &ipwitnessv1.Node_Port{Interface: p.name, Mode: p.att.Mode().String()})
+	}
+	slices.SortFunc(out, func(a, b *ipwitnessv1.Node_Port) int {
+		return cmpString(a.GetInterface(), b.GetInterface())
+	})
+	slices.Sort(problems)
+	return out, problems
+}
+
+func cmpString(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// contest makes the kernel tell a known binding of an address every second.
+func (w *wire) contest(addr netip.Addr, on bool) {
+	if err := w.obs.Contest(addr, on); err != nil {
+		w.log.Warn("cannot watch contested address more often", "address", addr, "error", err)
+	}
+}
+
+// forget makes the kernel tell the next frame of a binding.
+func (w *wire) forget(c claimKey) {
+	var mac bpf.MAC
+	copy(mac[:], c.mac)
+	if err := w.obs.Forget(uint32(c.at.index), c.vlan, c.innerVLAN, c.addr, mac); err != nil {
+		w.log.Debug("cannot forget binding", "address", c.addr, "error", err)
+	}
+}
+
+// watched is one interface that the observer belongs on.
+type watched struct {
+	index int32
+	gen   uint64
+	name  string
+}
+
+// ports lists the lowest devices of our own namespace by which frames can
+// enter: not a bridge or a bond and its port both, nor a VLAN and its parent.
+func (k *kernel) ports() []watched {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []watched
+	for _, l := range k.own.links {
+		if isPort(l) {
+			out = append(out, watched{l.index, l.gen, l.name})
+		}
+	}
+	slices.SortFunc(out, func(a, b watched) int { return int(a.index) - int(b.index) })
+	return out
+}
+
+func isPort(l *link) bool {
+	if l.arphrd != unix.ARPHRD_ETHER || isLocal(l) || isChild(l.kind) {
+		return false
+	}
+	switch l.kind {
+	case "bridge", "bond", "team", "vlan", "vrf", "openvswitch", "ifb":
+		return false
+	}
+	return true
+}
+
+// frame takes what the observer saw.
+func (k *kernel) frame(ev *bpf.Event) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.own.links[int32(ev.Ifindex)]
+	if l == nil {
+		return // the port has ended, and what entered by it with it
+	}
+	now := time.Now()
+	received := now
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) == nil {
+		received = now.Add(ev.Ktime - time.Duration(ts.Nano()))
+	}
+	if end, ok := k.ended[holding{ev.Addr, string(ev.SHA[:])}]; ok && received.Before(end) {
+		return // sent before its holder gave the address up
+	}
+	d := k.domainOf(l)
+	for _, vlan := range []uint16{ev.VLAN, ev.InnerVLAN} {
+		if vlan != 0 {
+			d.name = fmt.Sprintf("%s.%d", d.name, vlan)
+		}
+	}
+	c := claim{link: d.name, first: received, last: received, count: ev.Frames}
+	if ev.Source != ev.SHA {
+		c.source = string(ev.Source[:])
+	}
+	key := claimKey{
+		addr:      ev.Addr,
+		kind:      evidenceOf[ev.Kind],
+		at:        interfaceKey{ownNamespace, l.index},
+		mac:       string(ev.SHA[:]),
+		vlan:      ev.VLAN,
+		innerVLAN: ev.InnerVLAN,
+	}
+	k.table.update(func() {
+		k.putDomain(d, now)
+		k.table.seen(key, c, received)
+	})
+}
+
+var evidenceOf = map[bpf.Kind]ipwitnessv1.Evidence_Kind{
+	bpf.Announced: ipwitnessv1.Evidence_ANNOUNCED,
+	bpf.Answered:  ipwitnessv1.Evidence_ANSWERED,
+	bpf.Used:      ipwitnessv1.Evidence_USED,
+}
+
+// expire ends the wire claims that were last seen before a time.
+func (k *kernel) expire(before time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.ended, func(_ holding, at time.Time) bool { return at.Before(before) })
+	k.table.update(func() {
+		k.claimEnded(k.table.dropClaims(func(c claimKey) bool {
+			return isWire(c.kind) && k.table.claims.live[c].last.Before(before)
+		}, time.Now()))
+	})
+}

@@ -1,0 +1,181 @@
+// Command demo plays the accident that ipwitness exists for, with the real ptp
+// and host-local plugins: pods come up, the IPAM directory is deleted, more
+// pods come up with the same addresses. All of it happens in namespaces of the
+// demo's own, which are gone when it ends.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	ctx, timeout := context.WithTimeout(ctx, time.Minute)
+	defer timeout()
+	if err := demo(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		cancel()
+		os.Exit(1)
+	}
+}
+
+func demo(ctx context.Context) error {
+	if err := netlab.Possible(); errors.Is(err, netlab.ErrNoRoot) {
+		return errors.New("needs root to make namespaces: run 'sudo make demo'")
+	} else if err != nil {
+		return err
+	}
+	bin, err := filepath.Abs("bin/ipwitness")
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(bin); err != nil {
+		return fmt.Errorf("%w: run 'make build' first", err)
+	}
+
+	step("A node comes up, with ipwitness on it. The network is kindnet's: ptp and host-local.")
+	host, err := netlab.New()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	cni, err := host.CNI(netlab.PTP)
+	if err != nil {
+		return err
+	}
+	command("ipwitness run")
+	program, err := host.Launch(ctx, host.Command(bin, "run", "--node", "node-1"))
+	if err != nil {
+		return err
+	}
+	conflicts, failed := watch(ctx, program)
+
+	step("Three pods start.")
+	for _, pod := range []string{"web-1", "web-2", "web-3"} {
+		if err := cni.Add(pod); err != nil {
+			return err
+		}
+	}
+	if err := show(host, bin, "owners", "10.244.0.0/16"); err != nil {
+		return err
+	}
+
+	step("Somebody deletes what host-local knows: a restore, a cleanup script, a tmpfs after a reboot.")
+	command("rm -rf /run/cni-ipam-state")
+	if err := cni.Forget(); err != nil {
+		return err
+	}
+
+	step("Three more pods start. CNI gives them the addresses of the first three, and reports success.")
+	for _, pod := range []string{"api-1", "api-2", "api-3"} {
+		if err := cni.Add(pod); err != nil {
+			return err
+		}
+	}
+	if err := await(ctx, conflicts, failed, 3, ipwitnessv1.Conflict_CONFIRMED); err != nil {
+		return err
+	}
+	if err := show(host, bin, "conflicts"); err != nil {
+		return err
+	}
+	if err := show(host, bin, "explain", "10.244.0.2"); err != nil {
+		return err
+	}
+
+	step("The older pods are deleted, as the advice says.")
+	for _, pod := range []string{"web-1", "web-2", "web-3"} {
+		if err := cni.Delete(pod); err != nil {
+			return err
+		}
+	}
+	if err := await(ctx, conflicts, failed, 3, ipwitnessv1.Conflict_RESOLVED); err != nil {
+		return err
+	}
+	if err := show(host, bin, "conflicts"); err != nil {
+		return err
+	}
+	if _, err := program.Stop(); err != nil {
+		return fmt.Errorf("stop ipwitness: %w", err)
+	}
+	step("Done. The namespaces, and all in them, are gone.")
+	return nil
+}
+
+// watch follows the conflicts in the background.
+func watch(ctx context.Context, p *netlab.Program) (<-chan *ipwitnessv1.Conflict, <-chan error) {
+	conflicts := make(chan *ipwitnessv1.Conflict, 1024)
+	failed := make(chan error, 1)
+	go func() {
+		failed <- p.WatchConflicts(ctx, func(e netlab.Event) bool {
+			if c := e.GetConflict(); c != nil {
+				conflicts <- c
+			}
+			return true
+		})
+	}()
+	return conflicts, failed
+}
+
+// await prints conflicts as they change, until n of them are in a state.
+func await(ctx context.Context, conflicts <-chan *ipwitnessv1.Conflict, failed <-chan error, n int, state ipwitnessv1.Conflict_State) error {
+	states := map[string]ipwitnessv1.Conflict_State{}
+	for {
+		reached := 0
+		for _, s := range states {
+			if s == state {
+				reached++
+			}
+		}
+		if reached == n {
+			return nil
+		}
+		select {
+		case c := <-conflicts:
+			if states[c.GetId()] != c.GetState() {
+				states[c.GetId()] = c.GetState()
+				fmt.Printf("   %s  %-9s  %-12s %s\n", time.Now().Format("15:04:05.000"), c.GetState(), c.GetAddress(), names(c))
+			}
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %d conflicts to be %s, saw %v: %w", n, state, states, ctx.Err())
+		}
+	}
+}
+
+func names(c *ipwitnessv1.Conflict) string {
+	var out []string
+	for _, o := range c.GetOwners() {
+		out = append(out, o.GetWorkload().GetNamespace()+"/"+o.GetWorkload().GetName())
+	}
+	slices.Sort(out)
+	return strings.Join(out, " | ")
+}
+
+func step(text string) { fmt.Printf("\n-- %s\n", text) }
+
+func command(line string) { fmt.Printf("   $ %s\n", line) }
+
+// show runs ipwitness as a person would, and prints what they would see.
+func show(host *netlab.Host, bin string, args ...string) error {
+	fmt.Println()
+	command("ipwitness " + strings.Join(args, " "))
+	out, err := host.Output(host.Command(bin, args...))
+	for line := range strings.Lines(out) {
+		fmt.Print("   ", line)
+	}
+	return err
+}

@@ -1,0 +1,344 @@
+// Package tests proves whole paths: real kernels, real CNI plugins, real
+// servers. Every test builds a host out of namespaces of its own.
+package tests
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// patience is how long a condition may take. It is no budget: machines are
+// shared, and `make bench` measures.
+const patience = 60 * time.Second
+
+// binary is ipwitness, built once for all tests.
+var binary string
+
+func TestMain(m *testing.M) {
+	code, err := func() (int, error) {
+		dir, err := os.MkdirTemp("", "ipwitness-test")
+		if err != nil {
+			return 1, err
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		binary = filepath.Join(dir, "ipwitness")
+		build := exec.Command("go", "build", "-o", binary, "../cmd/ipwitness")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return 1, fmt.Errorf("build ipwitness: %w\n%s", err, out)
+		}
+		return m.Run(), nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}
+
+// lab is one host with ipwitness on it.
+type lab struct {
+	*netlab.Host
+	t       *testing.T
+	program *netlab.Program
+	watch   *watch
+}
+
+// newHost makes a host that is gone when the test ends.
+func newHost(t *testing.T) *netlab.Host {
+	t.Helper()
+	if err := netlab.Possible(); err != nil {
+		if os.Getenv("IPWITNESS_ROOT_TESTS") != "" {
+			t.Fatal("IPWITNESS_ROOT_TESTS is set: ", err)
+		}
+		t.Skip(err, ": run make test")
+	}
+	h, err := netlab.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	return h
+}
+
+// newLab makes a host and starts ipwitness on it.
+func newLab(t *testing.T, args ...string) *lab {
+	t.Helper()
+	return startLab(t, newHost(t), args...)
+}
+
+func startLab(t *testing.T, h *netlab.Host, args ...string) *lab {
+	t.Helper()
+	l := &lab{Host: h, t: t}
+	l.start(append([]string{"--node", "node1"}, args...)...)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("ipwitness said:\n%s", l.program.Log)
+		}
+		l.program.Kill()
+	})
+	return l
+}
+
+func (l *lab) start(args ...string) {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
+	defer cancel()
+	var err error
+	if l.program, err = l.Ipwitness(ctx, binary, args...); err != nil {
+		l.t.Fatal(err)
+	}
+	l.watch = watchConflicts(l.t, l.program)
+}
+
+// sh runs command lines inside the host.
+func (l *lab) sh(lines ...string) {
+	l.t.Helper()
+	for _, line := range lines {
+		if _, err := l.Run("%s", line); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+}
+
+// cni configures a network of real plugins.
+func (l *lab) cni(conflist string) *netlab.CNI {
+	l.t.Helper()
+	c, err := l.CNI(conflist)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return c
+}
+
+// pod makes a named namespace with a veth to the host. The end in the pod has
+// the addresses; the host's end is called vNAME.
+func (l *lab) pod(name string, addrs ...string) {
+	l.t.Helper()
+	l.sh("ip netns add "+name,
+		fmt.Sprintf("ip link add v%s type veth peer name eth0 netns %s", name, name),
+		fmt.Sprintf("ip link set v%s up", name),
+		fmt.Sprintf("ip -n %s link set eth0 up", name))
+	l.assign(name, addrs...)
+}
+
+// assign gives a pod addresses, without duplicate address detection.
+func (l *lab) assign(name string, addrs ...string) {
+	l.t.Helper()
+	for _, a := range addrs {
+		nodad := ""
+		if strings.Contains(a, ":") {
+			nodad = " nodad"
+		}
+		l.sh(fmt.Sprintf("ip -n %s addr add %s dev eth0%s", name, a, nodad))
+	}
+}
+
+// plant makes a true duplicate, waits until it is confirmed, and so proves that
+// whatever was there a settle time before it has been judged, too.
+func (l *lab) plant() {
+	l.t.Helper()
+	l.pod("plant1", "198.51.100.1/32")
+	l.pod("plant2", "198.51.100.1/32")
+	l.watch.await("the planted duplicate to be confirmed", inState("198.51.100.1", ipwitnessv1.Conflict_CONFIRMED))
+}
+
+// wantOnlyPlanted fails where there is, or ever was, a conflict that was confirmed, but
+// for the planted one.
+func (l *lab) wantOnlyPlanted() {
+	l.t.Helper()
+	l.plant()
+	for _, c := range l.watch.all() {
+		if c.GetAddress() != "198.51.100.1" && c.GetConfirmedAt() != nil {
+			l.t.Errorf("a look-alike was confirmed: %v", c)
+		}
+	}
+}
+
+// owners lists who holds what, by the query of the REST path.
+func (l *lab) owners(query string) []*ipwitnessv1.Owner {
+	l.t.Helper()
+	var m ipwitnessv1.ListOwnersResponse
+	if err := l.program.Get(l.t.Context(), "/v1/owners"+query, &m); err != nil {
+		l.t.Fatal(err)
+	}
+	return m.GetOwners()
+}
+
+// explain asks why.
+func (l *lab) explain(addr string) *ipwitnessv1.ExplainResponse {
+	l.t.Helper()
+	var m ipwitnessv1.ExplainResponse
+	if err := l.program.Get(l.t.Context(), "/v1/explain?address="+addr, &m); err != nil {
+		l.t.Fatal(err)
+	}
+	return &m
+}
+
+// until waits for a condition that no watch tells, asking again and again.
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline.C:
+			t.Fatal("waited in vain for ", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// awaitOwners waits until so many owners hold an address.
+func (l *lab) awaitOwners(addr string, n int) []*ipwitnessv1.Owner {
+	l.t.Helper()
+	var got []*ipwitnessv1.Owner
+	until(l.t, fmt.Sprintf("%d owners of %s", n, addr), func() bool {
+		got = slices.DeleteFunc(l.owners("?address="+addr), func(o *ipwitnessv1.Owner) bool { return o.GetExcluded() != "" })
+		return len(got) == n
+	})
+	return got
+}
+
+// watch folds the lines of conflicts:watch.
+type watch struct {
+	t       *testing.T
+	mu      sync.Mutex
+	byID    map[string]*ipwitnessv1.Conflict
+	events  []netlab.Event
+	changed chan struct{}
+	ended   error
+}
+
+func watchConflicts(t *testing.T, p *netlab.Program) *watch {
+	t.Helper()
+	w := &watch{t: t, byID: map[string]*ipwitnessv1.Conflict{}, changed: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err := p.WatchConflicts(ctx, func(e netlab.Event) bool {
+			w.mu.Lock()
+			w.events = append(w.events, e)
+			if c := e.GetConflict(); c != nil {
+				w.byID[c.GetId()] = c
+			}
+			w.mu.Unlock()
+			w.wake()
+			return true
+		})
+		w.mu.Lock()
+		w.ended = err
+		w.mu.Unlock()
+		w.wake()
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return w
+}
+
+func (w *watch) wake() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// all gives every conflict that was ever told.
+func (w *watch) all() []*ipwitnessv1.Conflict {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []*ipwitnessv1.Conflict
+	for _, c := range w.byID {
+		out = append(out, c)
+	}
+	return out
+}
+
+// await waits until a condition holds for the conflicts that were told.
+func (w *watch) await(what string, cond func([]*ipwitnessv1.Conflict) bool) {
+	w.t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	for {
+		all := w.all()
+		if cond(all) {
+			return
+		}
+		w.mu.Lock()
+		ended := w.ended
+		w.mu.Unlock()
+		if ended != nil {
+			w.t.Fatalf("watch ended while waiting for %s: %v", what, ended)
+		}
+		select {
+		case <-w.changed:
+		case <-deadline.C:
+			w.t.Fatalf("waited in vain for %s: conflicts are %v", what, all)
+		}
+	}
+}
+
+// find gives the conflicts of an address.
+func (w *watch) find(addr string) (out []*ipwitnessv1.Conflict) {
+	for _, c := range w.all() {
+		if c.GetAddress() == addr {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// inState is the condition that an address has a conflict in that state.
+func inState(addr string, state ipwitnessv1.Conflict_State) func([]*ipwitnessv1.Conflict) bool {
+	return func(all []*ipwitnessv1.Conflict) bool {
+		return slices.ContainsFunc(all, func(c *ipwitnessv1.Conflict) bool {
+			return c.GetAddress() == addr && c.GetState() == state
+		})
+	}
+}
+
+// ownerNames names the workloads of a conflict, in order.
+func ownerNames(c *ipwitnessv1.Conflict) string {
+	var out []string
+	for _, o := range c.GetOwners() {
+		name := o.GetWorkload().GetName()
+		if ns := o.GetWorkload().GetNamespace(); ns != "" {
+			name = ns + "/" + name
+		}
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " | ")
+}
+
+// only gives the one conflict of an address.
+func (l *lab) only(addr string) *ipwitnessv1.Conflict {
+	l.t.Helper()
+	all := l.watch.find(addr)
+	if len(all) != 1 {
+		l.t.Fatalf("conflicts of %s: got %v, want one", addr, all)
+	}
+	return all[0]
+}
+
+// podAddress is the n-th address that host-local gives out of 10.244.0.0/16.
+func podAddress(n int) string {
+	a := netip.MustParseAddr("10.244.0.1")
+	for range n {
+		a = a.Next()
+	}
+	return a.String()
+}

@@ -1,0 +1,102 @@
+package netlab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// CNI runs real CNI plugins on a host, as a container runtime does: with the
+// result cache in /var/lib/cni/results.
+type CNI struct {
+	host *Host
+	bin  string // plugins and cnitool
+	conf string // directory of network configurations, in the host
+	name string // of the network
+}
+
+// PTP is the network of kindnet: a routed veth for each pod, addresses by
+// host-local in /run/cni-ipam-state.
+const PTP = `{"cniVersion":"1.0.0","name":"kindnet","plugins":[{"type":"ptp","ipMasq":false,"mtu":1500,
+	"ipam":{"type":"host-local","dataDir":"/run/cni-ipam-state","routes":[{"dst":"0.0.0.0/0"}],"ranges":[[{"subnet":"10.244.0.0/16"}]]}}]}`
+
+// Bridge is the network of flannel and kubenet: all pods on one bridge with the
+// gateway address, addresses by host-local in /var/lib/cni/networks.
+const Bridge = `{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":false,
+	"ipam":{"type":"host-local","ranges":[[{"subnet":"10.244.0.0/16"}]]}}]}`
+
+// Plugins finds the directory with the plugins: IPWITNESS_CNI_BIN, or bin/cni
+// of the repository that the working directory is in.
+func Plugins() (string, error) {
+	if dir := os.Getenv("IPWITNESS_CNI_BIN"); dir != "" {
+		return dir, nil
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		bin := filepath.Join(dir, "bin/cni")
+		if _, err := os.Stat(filepath.Join(bin, "cnitool")); err == nil {
+			return bin, nil
+		}
+	}
+	return "", errors.New("no CNI plugins in bin/cni: run 'make cni-plugins', or set IPWITNESS_CNI_BIN")
+}
+
+// CNI configures a network on the host.
+func (h *Host) CNI(conflist string) (*CNI, error) {
+	bin, err := Plugins()
+	if err != nil {
+		return nil, err
+	}
+	_, name, ok := strings.Cut(conflist, `"name":"`)
+	if name, _, ok = strings.Cut(name, `"`); !ok {
+		return nil, errors.New("network configuration has no name")
+	}
+	c := &CNI{host: h, bin: bin, conf: "/run/cni.d/" + name, name: name}
+	if err := os.MkdirAll(h.Path(c.conf), 0o755); err != nil {
+		return nil, err
+	}
+	return c, os.WriteFile(filepath.Join(h.Path(c.conf), "10.conflist"), []byte(conflist), 0o644)
+}
+
+// Add makes a pod: a named network namespace, and the network in it. The pod
+// is called default/NAME in the CNI arguments, as kubelet would.
+func (c *CNI) Add(pod string) error { return c.AddAs(pod, pod) }
+
+// AddAs makes a sandbox of a pod: a named network namespace, and the network in
+// it, with the pod's name in the CNI arguments.
+func (c *CNI) AddAs(sandbox, pod string) error {
+	if _, err := c.host.Run("ip netns add %s", sandbox); err != nil {
+		return err
+	}
+	return c.tool("add", sandbox, pod)
+}
+
+// Delete takes a pod away: the network first, then its namespace.
+func (c *CNI) Delete(pod string) error {
+	if err := c.tool("del", pod, pod); err != nil {
+		return err
+	}
+	_, err := c.host.Run("ip netns del %s", pod)
+	return err
+}
+
+func (c *CNI) tool(command, sandbox, pod string) error {
+	_, err := c.host.Run("env CNI_PATH=%s NETCONFPATH=%s CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s;K8S_POD_UID=uid-%s %s/cnitool %s %s /run/netns/%s",
+		c.bin, c.conf, pod, pod, c.bin, command, c.name, sandbox)
+	return err
+}
+
+// Forget deletes what host-local knows: the accident of the blog post.
+func (c *CNI) Forget() error {
+	for _, dir := range []string{"/run/cni-ipam-state", "/var/lib/cni/networks"} {
+		if err := os.RemoveAll(c.host.Path(dir)); err != nil {
+			return fmt.Errorf("delete IPAM directory: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+// Package netlab builds hosts out of namespaces, for tests, the demo and the
+// benchmarks.
+//
+// A Host has a network namespace and a mount namespace of its own, with an
+// empty /run and /var/lib in it, so that named network namespaces and what CNI
+// plugins write are its own, too. Nothing in here touches the network of the
+// machine, and all of it is gone when the Host is closed or when the process
+// that made it dies.
+package netlab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Host is one machine.
+type Host struct {
+	holder *exec.Cmd // keeps the namespaces
+	netns  *os.File
+}
+
+// ready is what the holder says once its namespaces are set up.
+const ready = "ready\n"
+
+// New makes a host with only a loopback interface.
+func New() (*Host, error) {
+	return hold(exec.Command("unshare", "--net", "--mount", "--propagation", "private", "sh", "-euc", `
+		mount -t tmpfs tmpfs /run
+		mount -t tmpfs tmpfs /var/lib
+		mkdir -p /run/netns /var/lib/cni
+		ip link set lo up
+		echo ready
+		exec sleep infinity`))
+}
+
+// Beside makes a host with a network of its own that shares the files of h:
+// both see the same /run/netns, as two nodes of one machine do.
+func (h *Host) Beside() (*Host, error) {
+	return hold(h.Command("unshare", "--net", "sh", "-euc", "ip link set lo up; echo ready; exec sleep infinity"))
+}
+
+// hold starts a process that makes namespaces and keeps them.
+func hold(cmd *exec.Cmd) (*Host, error) {
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("make pipe: %w", err)
+	}
+	var fault bytes.Buffer
+	cmd.Stderr = &fault
+	if err := start(cmd); err != nil {
+		return nil, fmt.Errorf("make namespaces: %w", err)
+	}
+	h := &Host{holder: cmd}
+	line := make([]byte, len(ready))
+	if _, err := io.ReadFull(out, line); err != nil {
+		h.Close()
+		return nil, fmt.Errorf("make namespaces (needs root, iproute2 and util-linux): %w: %s", err, strings.TrimSpace(fault.String()))
+	}
+	if h.netns, err = os.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid)); err != nil {
+		h.Close()
+		return nil, fmt.Errorf("open network namespace: %w", err)
+	}
+	return h, nil
+}
+
+// start starts a command that dies with this process. The parent of a process
+// is a thread, so the thread must not end before the process.
+func start(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		e := cmd.Start()
+		err <- e
+		if e == nil {
+			var info unix.Siginfo
+			_ = unix.Waitid(unix.P_PID, cmd.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
+		}
+		runtime.UnlockOSThread()
+	}()
+	return <-err
+}
+
+// Close ends the host and all in it that was started by Command.
+func (h *Host) Close() {
+	if h.netns != nil {
+		_ = h.netns.Close()
+	}
+	_ = h.holder.Process.Kill()
+	_ = h.holder.Wait()
+}
+
+// Command is a command that will run inside the host. Start it with Start, so
+// that it cannot outlive this process.
+func (h *Host) Command(name string, args ...string) *exec.Cmd {
+	pid := strconv.Itoa(h.holder.Process.Pid)
+	return exec.Command("nsenter", append([]string{"--target", pid, "--net", "--mount", "--", name}, args...)...)
+}
+
+// Start starts a command of Command.
+func (h *Host) Start(cmd *exec.Cmd) error { return start(cmd) }
+
+// Run runs a command line inside the host, split at blanks, and gives what it
+// printed.
+func (h *Host) Run(format string, args ...any) (string, error) {
+	line := fmt.Sprintf(format, args...)
+	words := strings.Fields(line)
+	return h.Output(h.Command(words[0], words[1:]...))
+}
+
+// Output runs a command of Command and gives what it printed.
+func (h *Host) Output(cmd *exec.Cmd) (string, error) {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args[6:], " "), err, bytes.TrimSpace(out))
+	}
+	return string(out), nil
+}
+
+// Do runs fn on a thread that is inside the host's network namespace. fn must
+// not start goroutines that use the network: they would run outside.
+func (h *Host) Do(fn func() error) error { return inside(h.netns, fn) }
+
+// inside runs fn on a thread of its own in a network namespace. The thread is
+// never unlocked, so Go ends it with the goroutine.
+func inside(netns *os.File, fn func() error) error {
+	err := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if e := unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET); e != nil {
+			err <- fmt.Errorf("enter network namespace: %w", e)
+			return
+		}
+		err <- fn()
+	}()
+	return <-err
+}
+
+// Client is an HTTP client whose connections begin inside the host.
+func (h *Host) Client() *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+			err = h.Do(func() error {
+				conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+				return err
+			})
+			return conn, err
+		},
+	}}
+}
+
+// Pod opens the network namespace with that name, as `ip netns add` made it.
+func (h *Host) Pod(name string) (*Pod, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/root/run/netns/%s", h.holder.Process.Pid, name))
+	if err != nil {
+		return nil, fmt.Errorf("open named network namespace: %w", err)
+	}
+	return &Pod{netns: f}, nil
+}
+
+// Path is where this process finds a file of the host.
+func (h *Host) Path(path string) string {
+	return fmt.Sprintf("/proc/%d/root%s", h.holder.Process.Pid, path)
+}
+
+// Pod is one open network namespace of a host. Close it before the pod is
+// deleted: it keeps the namespace alive.
+type Pod struct {
+	netns *os.File
+}
+
+// Do runs fn on a thread that is inside the pod's network namespace.
+func (p *Pod) Do(fn func() error) error { return inside(p.netns, fn) }
+
+// Inode is the inode of the pod's network namespace: its name in the owners' list.
+func (p *Pod) Inode() (string, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(p.netns.Fd()), &st); err != nil {
+		return "", fmt.Errorf("stat network namespace: %w", err)
+	}
+	return fmt.Sprint(st.Ino), nil
+}
+
+// Close lets the namespace go.
+func (p *Pod) Close() { _ = p.netns.Close() }
+
+// ErrNoRoot says that hosts cannot be made here.
+var ErrNoRoot = errors.New("needs root")
+
+// Possible says why hosts cannot be made here.
+func Possible() error {
+	if os.Geteuid() != 0 {
+		return ErrNoRoot
+	}
+	for _, tool := range []string{"unshare", "nsenter", "ip", "sh", "mount"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return fmt.Errorf("needs %s (Debian: apt-get install util-linux iproute2): %w", tool, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package netlab
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Server is where ipwitness serves HTTP inside a host.
+const Server = "http://127.0.0.1:9641"
+
+// Program is ipwitness, running inside a host.
+type Program struct {
+	Cmd    *exec.Cmd
+	Log    *Log // standard error
+	client *http.Client
+	ended  chan struct{}
+	err    error // once ended
+}
+
+// Log collects what a program prints.
+type Log struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+// String is all that was printed so far.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// Ipwitness starts `bin run args…` inside the host and waits until it serves
+// and its agent reports.
+func (h *Host) Ipwitness(ctx context.Context, bin string, args ...string) (*Program, error) {
+	return h.Launch(ctx, h.Command(bin, append([]string{"run"}, args...)...))
+}
+
+// Launch starts a command that ends up as ipwitness, and waits as Ipwitness does.
+func (h *Host) Launch(ctx context.Context, cmd *exec.Cmd) (*Program, error) {
+	p := &Program{Cmd: cmd, Log: &Log{}, client: h.Client(), ended: make(chan struct{})}
+	p.Cmd.Stderr = p.Log
+	p.Cmd.Stdout = p.Log
+	if err := h.Start(p.Cmd); err != nil {
+		return nil, fmt.Errorf("start ipwitness: %w", err)
+	}
+	go func() {
+		p.err = p.Cmd.Wait()
+		close(p.ended)
+	}()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var nodes ipwitnessv1.ListNodesResponse
+		if err := p.Get(ctx, "/v1/nodes", &nodes); err == nil && len(nodes.GetNodes()) > 0 {
+			return p, nil
+		}
+		select {
+		case <-ctx.Done():
+			p.Kill()
+			return nil, fmt.Errorf("wait for ipwitness: %w\n%s", ctx.Err(), p.Log)
+		case <-p.ended:
+			return nil, fmt.Errorf("ipwitness ended: %w\n%s", p.err, p.Log)
+		case <-tick.C:
+		}
+	}
+}
+
+// Stop sends SIGTERM and gives how long the program took, and its error.
+func (p *Program) Stop() (took time.Duration, err error) {
+	begin := time.Now()
+	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
+	<-p.ended
+	p.client.CloseIdleConnections()
+	return time.Since(begin), p.err
+}
+
+// Kill sends SIGKILL and waits for the end.
+func (p *Program) Kill() {
+	_ = p.Cmd.Process.Kill()
+	<-p.ended
+	p.client.CloseIdleConnections()
+}
+
+// Ended is closed when the program has ended.
+func (p *Program) Ended() <-chan struct{} { return p.ended }
+
+// Text gets a path as it is.
+func (p *Program) Text(ctx context.Context, path string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, Server+path, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return "", err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("GET %s: %s: %s", path, resp.Status, body)
+	}
+	return string(body), nil
+}
+
+// Get gets a path into a message.
+func (p *Program) Get(ctx context.Context, path string, m proto.Message) error {
+	body, err := p.Text(ctx, path)
+	if err != nil {
+		return err
+	}
+	return protojson.Unmarshal([]byte(body), m)
+}
+
+// Event is one line of a watch of conflicts, with the time that it was read.
+type Event struct {
+	*ipwitnessv1.WatchConflictsResponse
+	Read time.Time
+}
+
+// WatchConflicts calls fn with every line of conflicts:watch until fn gives
+// false, ctx ends or the stream does.
+func (p *Program) WatchConflicts(ctx context.Context, fn func(Event) bool) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, Server+"/v1/conflicts:watch", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if got := resp.Header.Get("Content-Type"); !strings.HasPrefix(got, "application/x-ndjson") {
+		return fmt.Errorf("content type of a watch: got %q, want application/x-ndjson", got)
+	}
+	lines := bufio.NewReaderSize(resp.Body, 1<<20)
+	for {
+		line, err := lines.ReadBytes('\n')
+		read := time.Now()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return fmt.Errorf("read watch: %w", err)
+		}
+		var outer struct {
+			Result json.RawMessage `json:"result"`
+			Error  json.RawMessage `json:"error"`
+		}
+		if err := json.Unmarshal(line, &outer); err != nil {
+			return fmt.Errorf("parse line of watch: %w", err)
+		}
+		if outer.Result == nil {
+			return fmt.Errorf("watch ended: %s", outer.Error)
+		}
+		m := &ipwitnessv1.WatchConflictsResponse{}
+		if err := protojson.Unmarshal(outer.Result, m); err != nil {
+			return fmt.Errorf("parse event of watch: %w", err)
+		}
+		if !fn(Event{m, read}) {
+			return nil
+		}
+	}
+}
