@@ -31,7 +31,7 @@ export IPWITNESS_CNI_BIN := $(CURDIR)/bin/cni
 BUF := bin/tools/buf
 GOLANGCI := bin/tools/golangci-lint
 PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway openapiv2)
-CNI_PLUGINS := $(addprefix bin/cni/,bridge host-local loopback macvlan ptp)
+CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool host-local loopback macvlan ptp)
 
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
@@ -42,8 +42,11 @@ BPF_NEEDS := $(BPF2GO_CC):clang-19 $(BPF2GO_STRIP):llvm-19 \
 	/usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/linux/bpf.h:linux-libc-dev
 
 # Prefix of a command that must run as root: nothing for root, sudo for others.
-AS_ROOT = $(if $(filter 0,$(shell id -u)),,$(if $(shell type -P sudo || true),sudo -E env "PATH=$$PATH",\
-	$(error this needs root (network namespaces, BPF), and there is no sudo: run make $@ as root)))
+# go test builds as the caller, and only the test programs run as root.
+AS_ROOT = $(if $(NEED_SUDO),sudo -E env "PATH=$$PATH")
+EXEC_AS_ROOT = $(if $(NEED_SUDO),-exec "sudo -E env 'PATH=$$PATH'")
+NEED_SUDO = $(if $(filter 0,$(shell id -u)),,$(or $(shell type -P sudo || true),\
+	$(error make $@ needs root (network namespaces, BPF), and there is no sudo: run it as root)))
 
 ##@ Use
 
@@ -61,7 +64,7 @@ run: build ## Watch this host: bin/ipwitness run $(ARGS), as root
 	@$(AS_ROOT) bin/ipwitness run $(ARGS)
 
 .PHONY: demo
-demo: build cni-plugins ## Show a real IPAM accident and what ipwitness says of it
+demo: deps-test build cni-plugins ## Show a real IPAM accident and what ipwitness says of it
 	@CGO_ENABLED=0 go build -trimpath -o bin/demo ./tests/demo
 	@$(AS_ROOT) bin/demo $(ARGS)
 
@@ -73,10 +76,10 @@ check: lint check-generate build test ## All that must hold at every commit
 .PHONY: test
 test: deps-test build cni-plugins ## Run all tests, as root, with the race detector
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
-		$(addprefix -exec=,$(call quote,$(AS_ROOT))) $(TESTFLAGS) $(PKGS)
+		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
 
 .PHONY: bench
-bench: build cni-plugins ## Measure the budgets of the design and print them as a table
+bench: deps-test build cni-plugins ## Measure the budgets of the design and print them as a table
 	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./tests/bench
 	@$(AS_ROOT) bin/bench $(ARGS)
 
@@ -91,9 +94,10 @@ fmt: $(GOLANGCI) $(BUF) deps-format ## Format all sources
 
 .PHONY: lint-go
 lint-go: $(GOLANGCI)
+	go mod tidy -diff
 	$(GOLANGCI) config verify
 	$(GOLANGCI) fmt --diff
-	$(GOLANGCI) run ./...
+	$(GOLANGCI) run --allow-serial-runners ./...
 
 .PHONY: lint-c
 lint-c: deps-format
@@ -128,7 +132,8 @@ generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Remake proto/**: Go, gateway, OpenAP
 	$(BUF) generate
 
 # Sums before and after, not git diff: work that is not committed is no fault.
-GENERATED_SUMS := find bpf proto -type f -exec sha256sum {} + | sort -k 2
+GENERATED_SUMS := find bpf proto -type f -regex '.*\(\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\)' \
+	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
 check-generate: ## Fail if a generated file is not what its source gives
 	@mkdir -p bin && $(GENERATED_SUMS) >bin/generated-before
@@ -185,9 +190,6 @@ deps-format:
 deps-bpf:
 	@$(call need,$(BPF_NEEDS))
 
-# quote one shell word, if there is one.
-quote = $(if $(strip $(1)),'$(strip $(1))')
-
 # need COMMAND-OR-FILE:PACKAGE… installs the packages of what is missing, or says
 # what to install. The second try is for machines whose package lists are empty
 # or old.
@@ -206,7 +208,7 @@ if [[ $$(id -u) == 0 ]] && type -P apt-get >/dev/null; then \
 		{ apt-get -qq update && "$${install[@]}" >/dev/null; } </dev/null && exit; \
 fi; \
 { \
-	echo "make $@ needs these Debian packages, or what your system calls them: $${want[*]}"; \
+	echo "missing Debian packages, or what your system calls them: $${want[*]}"; \
 	echo "On Debian and Ubuntu: sudo apt-get install $${want[*]}"; \
 	if [[ "$${want[*]}" == *-19* ]]; then \
 		echo "A release without version 19 of clang and LLVM finds it at https://apt.llvm.org."; \

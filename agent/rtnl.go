@@ -575,7 +575,7 @@ func parseAddr(b []byte) (addrMsg, error) {
 			local, _ = netip.AddrFromSlice(val)
 		case unix.IFA_FLAGS:
 			a.flags = u32(val)
-		case unix.IFA_CACHEINFO: // struct ifa_cacheinfo: prefered, valid, cstamp, tstamp
+		case unix.IFA_CACHEINFO: // two lifetimes, then cstamp and tstamp
 			if len(val) >= 16 {
 				a.created = time.Duration(binary.NativeEndian.Uint32(val[8:])) * 10 * time.Millisecond
 			}

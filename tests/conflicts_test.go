@@ -129,8 +129,11 @@ func TestT13IPv6DuplicateThatNoFrameShows(t *testing.T) {
 	for _, pod := range []string{"a", "b"} {
 		l.pod(pod)
 		// As the CNI bridge plugin does: without duplicate address detection.
-		l.sh(fmt.Sprintf("ip netns exec %s sysctl -qw net.ipv6.conf.eth0.accept_dad=0", pod),
-			fmt.Sprintf("ip link set v%s master cni0", pod),
+		off := l.Command("ip", "netns", "exec", pod, "sh", "-c", "echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad")
+		if _, err := l.Output(off); err != nil {
+			t.Fatal(err)
+		}
+		l.sh(fmt.Sprintf("ip link set v%s master cni0", pod),
 			fmt.Sprintf("ip -n %s addr add fd00:10:244::7/64 dev eth0", pod))
 	}
 	l.watch.await("fd00:10:244::7 to be confirmed", inState("fd00:10:244::7", ipwitnessv1.Conflict_CONFIRMED))

@@ -145,22 +145,27 @@ func (l *lab) assign(name string, addrs ...string) {
 	}
 }
 
+// planted is the address of the duplicate that plant makes.
+const planted = "198.51.100.1"
+
 // plant makes a true duplicate, waits until it is confirmed, and so proves that
-// whatever was there a settle time before it has been judged, too.
-func (l *lab) plant() {
+// whatever was there a settle time before has been judged, too.
+func (l *lab) plant() { l.t.Helper(); l.plantAs("plant") }
+
+func (l *lab) plantAs(name string) {
 	l.t.Helper()
-	l.pod("plant1", "198.51.100.1/32")
-	l.pod("plant2", "198.51.100.1/32")
-	l.watch.await("the planted duplicate to be confirmed", inState("198.51.100.1", ipwitnessv1.Conflict_CONFIRMED))
+	l.pod(name+"1", planted+"/32")
+	l.pod(name+"2", planted+"/32")
+	l.watch.await("the planted duplicate to be confirmed", inState(planted, ipwitnessv1.Conflict_CONFIRMED))
 }
 
-// wantOnlyPlanted fails where there is, or ever was, a conflict that was confirmed, but
-// for the planted one.
-func (l *lab) wantOnlyPlanted() {
+// wantOnlyPlanted fails where a conflict is, or ever was, confirmed, but for
+// the planted one and those of the addresses given.
+func (l *lab) wantOnlyPlanted(addrs ...string) {
 	l.t.Helper()
 	l.plant()
 	for _, c := range l.watch.all() {
-		if c.GetAddress() != "198.51.100.1" && c.GetConfirmedAt() != nil {
+		if c.GetConfirmedAt() != nil && c.GetAddress() != planted && !slices.Contains(addrs, c.GetAddress()) {
 			l.t.Errorf("a look-alike was confirmed: %v", c)
 		}
 	}

@@ -1,11 +1,11 @@
 package netlab
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // CNI runs real CNI plugins on a host, as a container runtime does: with the
@@ -52,11 +52,13 @@ func (h *Host) CNI(conflist string) (*CNI, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, name, ok := strings.Cut(conflist, `"name":"`)
-	if name, _, ok = strings.Cut(name, `"`); !ok {
-		return nil, errors.New("network configuration has no name")
+	var network struct {
+		Name string `json:"name"`
 	}
-	c := &CNI{host: h, bin: bin, conf: "/run/cni.d/" + name, name: name}
+	if err := json.Unmarshal([]byte(conflist), &network); err != nil {
+		return nil, fmt.Errorf("parse network configuration: %w", err)
+	}
+	c := &CNI{host: h, bin: bin, conf: "/run/cni.d/" + network.Name, name: network.Name}
 	if err := os.MkdirAll(h.Path(c.conf), 0o755); err != nil {
 		return nil, err
 	}

@@ -194,6 +194,9 @@ func (p *Pod) Inode() (string, error) {
 	return fmt.Sprint(st.Ino), nil
 }
 
+// Fd is the descriptor of the open namespace.
+func (p *Pod) Fd() int { return int(p.netns.Fd()) }
+
 // Close lets the namespace go.
 func (p *Pod) Close() { _ = p.netns.Close() }
 

@@ -1,0 +1,195 @@
+package tests
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// usage is what a process holds.
+type usage struct {
+	descriptors int
+	rssKiB      int
+	nsids       int
+}
+
+func (l *lab) usage() usage {
+	l.t.Helper()
+	var u usage
+	// nsenter became the program.
+	dir := fmt.Sprintf("/proc/%d", l.program.Cmd.Process.Pid)
+	fds, err := os.ReadDir(dir + "/fd")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	u.descriptors = len(fds)
+	status, err := os.ReadFile(dir + "/status")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	_, rss, _ := strings.Cut(string(status), "VmRSS:")
+	if _, err := fmt.Sscan(rss, &u.rssKiB); err != nil {
+		l.t.Fatal("parse VmRSS: ", err)
+	}
+	list, err := l.Run("ip netns list-id")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	u.nsids = strings.Count(list, "\n")
+	return u
+}
+
+// churn makes and deletes pods by netlink, as fast as that goes. Each reuses
+// the address of the one before it at once.
+func (l *lab) churn(from, to int) {
+	l.t.Helper()
+	for i := from; i < to; i++ {
+		l.pod(fmt.Sprintf("c%d", i), "10.244.9.9/24")
+		if i > from {
+			l.sh(fmt.Sprintf("ip netns del c%d", i-1))
+		}
+	}
+	l.sh(fmt.Sprintf("ip netns del c%d", to-1))
+}
+
+func TestFiveHundredPodsComeAndGoWithImmediateReuse(t *testing.T) {
+	l := newLab(t)
+	l.churn(0, 100) // caches and heaps are warm after it
+	l.awaitOwners("10.244.9.9", 0)
+	l.ports(0)
+	before := l.usage()
+
+	// True duplicates among them, one in each hundred.
+	for round := 1; round <= 4; round++ {
+		a, b := fmt.Sprintf("dup%da", round), fmt.Sprintf("dup%db", round)
+		addr := fmt.Sprintf("10.244.8.%d", round)
+		l.pod(a, addr+"/24")
+		l.churn(100*round, 100*round+50)
+		l.pod(b, addr+"/24")
+		l.churn(100*round+50, 100*round+100)
+		l.watch.await(addr+" to be confirmed", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
+		l.sh("ip netns del "+a, "ip netns del "+b)
+	}
+	l.wantOnlyPlanted("10.244.8.1", "10.244.8.2", "10.244.8.3", "10.244.8.4")
+	l.sh("ip netns del plant1", "ip netns del plant2")
+	l.awaitOwners("10.244.9.9", 0)
+	l.ports(0)
+
+	until(t, "all namespaces to be gone", func() bool { return l.usage().nsids <= before.nsids })
+	after := l.usage()
+	if after.descriptors > before.descriptors {
+		t.Errorf("descriptors: got %d, want at most %d", after.descriptors, before.descriptors)
+	}
+	// Flat: four hundred pods more may not cost more than the noise of a heap.
+	if after.rssKiB > before.rssKiB+8<<10 {
+		t.Errorf("RSS: got %d KiB, want at most 8 MiB more than %d KiB", after.rssKiB, before.rssKiB)
+	}
+	t.Logf("before: %+v, after: %+v", before, after)
+}
+
+func TestAThousandLinksComeAndGo(t *testing.T) {
+	for _, wire := range []string{"tcx", "clsact"} {
+		t.Run("wire "+wire, func(t *testing.T) {
+			l := newLab(t, "--wire", wire)
+			before := l.usage()
+			// Pairs of which both ends stay on the host: two ports each. Half are
+			// renamed, half move to another namespace before they go.
+			l.sh("ip netns add away")
+			away, err := l.Pod("away")
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = l.Do(func() error {
+				for i := range 500 {
+					v := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("a%d", i)}, PeerName: fmt.Sprintf("b%d", i)}
+					if err := netlink.LinkAdd(v); err != nil {
+						return err
+					}
+					if i%2 == 0 {
+						if err := netlink.LinkSetName(v, fmt.Sprintf("r%d", i)); err != nil {
+							return err
+						}
+					} else if err := netlink.LinkSetNsFd(v, away.Fd()); err != nil {
+						return err
+					}
+					if i >= 20 {
+						peer, err := netlink.LinkByName(fmt.Sprintf("b%d", i-20))
+						if err != nil {
+							return err
+						}
+						if err := netlink.LinkDel(peer); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			})
+			away.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			// 20 pairs are left, of which ten have one end away.
+			l.ports(30)
+			l.sh("ip netns del away")
+			l.ports(20)
+			err = l.Do(func() error {
+				for i := 480; i < 500; i += 2 {
+					if err := netlink.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("r%d", i)}}); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.ports(0)
+			if after := l.usage(); after.descriptors > before.descriptors {
+				t.Errorf("descriptors: got %d, want at most %d", after.descriptors, before.descriptors)
+			}
+			if wire == "clsact" {
+				l.wantNoFilters()
+			}
+		})
+	}
+}
+
+// wantNoFilters fails where a filter or clsact qdisc is left on the host.
+func (l *lab) wantNoFilters() {
+	l.t.Helper()
+	if out, err := l.Run("tc qdisc show"); err != nil || strings.Contains(out, "clsact") {
+		l.t.Errorf("qdiscs: got %q, %v, want no clsact", out, err)
+	}
+}
+
+func TestTwoAgentsWithOneRunNetnsDoNotSeeEachOthersPods(t *testing.T) {
+	t.Parallel()
+	first := newLab(t)
+	host, err := first.Beside()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(host.Close)
+	second := startLab(t, host)
+	for name, l := range map[string]*lab{"one": first, "two": second} {
+		l.pod(name, "10.244.0.7/24")
+	}
+	// One address on two nodes that share no link is none of their business; each
+	// sees the pod of its own, and only that.
+	for name, l := range map[string]*lab{"one": first, "two": second} {
+		owner := l.awaitOwners("10.244.0.7", 1)[0]
+		if owner.GetWorkload().GetName() != name {
+			t.Errorf("owner: got %s, want %s", owner.GetWorkload().GetName(), name)
+		}
+		l.plantAs("plant" + name)
+		if c := l.watch.find("10.244.0.7"); len(c) != 0 {
+			t.Errorf("conflict with a pod of the other node: %v", c)
+		}
+		l.awaitOwners("10.244.0.7", 1)
+	}
+}

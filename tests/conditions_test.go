@@ -1,0 +1,198 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// refused runs ipwitness inside the host, and gives what it said when it gave up.
+func refused(t *testing.T, h *netlab.Host, code int, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := h.Command(binary, args...)
+	cmd.Cancel = nil
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+	defer stop()
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != code {
+		t.Fatalf("ipwitness %s: got %v, want exit code %d\n%s", strings.Join(args, " "), err, code, out)
+	}
+	return string(out)
+}
+
+// wantSaid fails where one of the words is missing.
+func wantSaid(t *testing.T, said string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(said, w) {
+			t.Errorf("%q was not said in:\n%s", w, said)
+		}
+	}
+}
+
+func TestSecondAgentInOneNetworkNamespaceIsRefused(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	said := refused(t, l.Host, 1, "run", "--http-listen", "127.0.0.1:19641", "--grpc-listen", "127.0.0.1:19640")
+	wantSaid(t, said, "another ipwitness agent runs in this network namespace", "stop it")
+}
+
+func TestPortInUseIsASentence(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	said := refused(t, l.Host, 1, "run")
+	wantSaid(t, said, "address already in use", "-listen")
+}
+
+func TestUnknownFlagSaysWhereToLook(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	wantSaid(t, refused(t, h, 1, "run", "--wires", "tcx"), "--wires", "--help")
+	wantSaid(t, refused(t, h, 1, "run", "--wire", "carrier-pigeon"), "carrier-pigeon", "clsact")
+	wantSaid(t, refused(t, h, 1, "run", "--interfaces", "[eth"), "[eth")
+}
+
+func TestUnreachableServerSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	wantSaid(t, refused(t, h, 1, "owners"), "127.0.0.1:9641", "ipwitness run", "--server")
+}
+
+// without makes a command line run with capabilities taken away.
+func without(capabilities string, args ...string) []string {
+	return append([]string{"setpriv", "--bounding-set", capabilities, "--inh-caps", capabilities, "--ambient-caps", "-all", binary}, args...)
+}
+
+func TestMissingCapabilitiesAreNamedAndTheRestWorks(t *testing.T) {
+	for name, c := range map[string]struct {
+		capabilities string
+		wire         string
+		problem      string
+	}{
+		"no BPF":           {"-bpf,-perfmon,-sys_admin", "off", "CAP_BPF"},
+		"no NET_BROADCAST": {"-net_broadcast", "tcx", "CAP_NET_BROADCAST"},
+		"only the five":    {"-all,+net_admin,+net_broadcast,+bpf,+perfmon,+net_raw", "tcx", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := &lab{Host: newHost(t), t: t}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			args := without(c.capabilities, "run", "--node", "node1")
+			var err error
+			if l.program, err = l.Launch(ctx, l.Command(args[0], args[1:]...)); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(l.program.Kill)
+			l.watch = watchConflicts(t, l.program)
+
+			l.pod("a", "10.244.0.7/24")
+			l.pod("b", "10.244.0.7/24")
+			l.watch.await("10.244.0.7 to be confirmed", inState("10.244.0.7", ipwitnessv1.Conflict_CONFIRMED))
+			var m ipwitnessv1.ListNodesResponse
+			if err := l.program.Get(ctx, "/v1/nodes", &m); err != nil {
+				t.Fatal(err)
+			}
+			n := m.GetNodes()[0]
+			if n.GetWire() != c.wire {
+				t.Errorf("wire: got %s, want %s", n.GetWire(), c.wire)
+			}
+			problems := strings.Join(n.GetProblems(), "\n")
+			if (c.problem == "") != (problems == "") || !strings.Contains(problems, c.problem) {
+				t.Errorf("problems: got %q, want %q named", problems, c.problem)
+			}
+			if c.problem != "" {
+				wantSaid(t, l.program.Log.String(), c.problem)
+			}
+			doctor := without(c.capabilities, "doctor")
+			said, err := l.Output(l.Command(doctor[0], doctor[1:]...))
+			if err != nil {
+				t.Error("doctor: ", err)
+			}
+			wantSaid(t, said, c.problem)
+		})
+	}
+}
+
+func TestNothingToWitnessWithEndsWithTheNameOfWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	args := without("-net_admin,-bpf,-perfmon,-sys_admin", "run")
+	out, err := h.Command(args[0], args[1:]...).CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Fatalf("got %v, want exit code 1\n%s", err, out)
+	}
+	wantSaid(t, string(out), "CAP_NET_ADMIN", "CAP_BPF")
+}
+
+func TestMalformedFramesAreCountedAndNotLogged(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, "--log-level", "debug")
+	l.pod("a", "10.244.0.7/24")
+	l.ports(1)
+	p, err := l.Pod("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	frame := netlab.ARP(1, mac, netip.MustParseAddr("10.244.0.7"), netip.MustParseAddr("10.244.0.1"))
+	frame[18] = 8 // hlen
+	l.t.Log("sending")
+	logged := strings.Count(l.program.Log.String(), "\n")
+	err = p.Do(func() error {
+		for range 1000 {
+			if err := netlab.Send("eth0", frame); err != nil {
+				return err
+			}
+			if err := netlab.Send("eth0", frame[:20]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.frames("malformed", 2000)
+	if got := strings.Count(l.program.Log.String(), "\n") - logged; got > 100 {
+		t.Errorf("log lines while 2000 malformed frames came: got %d", got)
+	}
+	l.awaitOwners("10.244.0.7", 1)
+}
+
+func TestSIGTERMDetachesAndLeftoversOfSIGKILLAreRemoved(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, "--wire", "clsact")
+	for _, pod := range []string{"a", "b", "c"} {
+		l.pod(pod)
+	}
+	l.ports(3)
+	l.program.Kill()
+	if out, err := l.Run("tc filter show dev va ingress"); err != nil || strings.Count(out, "ipwitness_observe") != 1 {
+		t.Fatalf("filters after SIGKILL: got %q, %v, want ours: clsact filters survive", out, err)
+	}
+
+	l.start("--wire", "clsact")
+	l.ports(3)
+	if out, err := l.Run("tc filter show dev va ingress"); err != nil || strings.Count(out, "ipwitness_observe") != 1 {
+		t.Errorf("filters of the second run: got %q, %v, want one", out, err)
+	}
+	took, err := l.program.Stop()
+	if err != nil {
+		t.Errorf("stop by SIGTERM: %v\n%s", err, l.program.Log)
+	}
+	t.Log("stopped in ", took)
+	l.wantNoFilters()
+}
