@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// frameRows runs the benchmarks of the observer (BPF_PROG_TEST_RUN).
+func frameRows(ctx context.Context) ([]row, error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "NonARPFrame|KnownBinding$", "./bpf")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("run the observer's benchmarks: %w\n%s", err, out)
+	}
+	metrics := map[string]float64{}
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		words := strings.Fields(lines.Text())
+		if len(words) < 2 || !strings.HasPrefix(words[0], "Benchmark") {
+			continue
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(words[0], "Benchmark"), "-")
+		for i := 2; i+1 < len(words); i += 2 {
+			var v float64
+			if _, err := fmt.Sscan(words[i], &v); err == nil {
+				metrics[name+" "+words[i+1]] = v
+			}
+		}
+	}
+	ratio := metrics["NonARPFrame x-empty"]
+	if ratio == 0 {
+		return nil, fmt.Errorf("the observer's benchmarks gave no ratio:\n%s", out)
+	}
+	return []row{
+		{
+			"frame that is neither ARP nor NDP, by an empty program",
+			fmt.Sprintf("%.3f × (%.0f ns by %.0f ns)", ratio, metrics["NonARPFrame ns/frame"], metrics["NonARPFrame ns/frame-empty"]),
+			"≤ 1.25 ×", ratio <= 1.25,
+		},
+		{"ARP frame of a known binding", fmt.Sprintf("%.0f ns", metrics["KnownBinding ns/frame"]), "", true},
+	}, nil
+}
+
+// tcpRows compares TCP between two pods with and without the agent, in pairs
+// of runs.
+func tcpRows(ctx context.Context, bin string) ([]row, error) {
+	host, err := netlab.New()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	for _, line := range []string{
+		"ip link add br0 type bridge", "ip link set br0 up", "ip addr add 10.9.0.1/24 dev br0",
+		"ip netns add a", "ip link add va type veth peer name eth0 netns a", "ip link set va up master br0",
+		"ip -n a link set eth0 up", "ip -n a addr add 10.9.0.2/24 dev eth0",
+		"ip netns add b", "ip link add vb type veth peer name eth0 netns b", "ip link set vb up master br0",
+		"ip -n b link set eth0 up", "ip -n b addr add 10.9.0.3/24 dev eth0",
+	} {
+		if _, err := host.Run("%s", line); err != nil {
+			return nil, err
+		}
+	}
+	a, err := host.Pod("a")
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	b, err := host.Pod("b")
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+
+	if _, err := transfer(ctx, a, b); err != nil { // warms up
+		return nil, err
+	}
+	var ratios []float64
+	for range 7 {
+		without, err := transfer(ctx, a, b)
+		if err != nil {
+			return nil, err
+		}
+		p, err := host.Ipwitness(ctx, bin)
+		if err != nil {
+			return nil, err
+		}
+		s := &site{Host: host, program: p}
+		if err := s.settled(ctx, 2); err != nil {
+			return nil, err
+		}
+		with, err := transfer(ctx, a, b)
+		if _, e := p.Stop(); err != nil || e != nil {
+			return nil, errors.Join(err, e)
+		}
+		ratios = append(ratios, with/without)
+	}
+	slices.Sort(ratios)
+	median := ratios[len(ratios)/2]
+	return []row{{
+		"TCP between two pods, with the agent by without, median of 7 pairs", fmt.Sprintf("%.3f × (%.3f … %.3f)", median, ratios[0], ratios[len(ratios)-1]),
+		"≥ 0.98 ×", median >= 0.98,
+	}}, nil
+}
+
+// transfer sends from one pod to the other for a second, and gives bytes a second.
+func transfer(ctx context.Context, from, to *netlab.Pod) (float64, error) {
+	var l net.Listener
+	err := to.Do(func() (err error) {
+		l, err = net.Listen("tcp", "10.9.0.3:0")
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = l.Close() }()
+	received := make(chan int64, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			received <- 0
+			return
+		}
+		defer func() { _ = c.Close() }()
+		buf := make([]byte, 1<<20)
+		var n int64
+		for {
+			m, err := c.Read(buf)
+			n += int64(m)
+			if err != nil {
+				received <- n
+				return
+			}
+		}
+	}()
+	var c net.Conn
+	err = from.Do(func() (err error) {
+		c, err = (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	buf := make([]byte, 1<<20)
+	for time.Since(begin) < time.Second {
+		if _, err := c.Write(buf); err != nil {
+			return 0, err
+		}
+	}
+	if err := c.Close(); err != nil {
+		return 0, err
+	}
+	return float64(<-received) / time.Since(begin).Seconds(), nil
+}

@@ -1,0 +1,425 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+const duplicates = 200
+
+// stamps are the times at which something was first known of each address.
+type stamps struct {
+	mu   sync.Mutex
+	at   map[string]time.Time
+	more chan struct{}
+}
+
+func newStamps() *stamps {
+	return &stamps{at: map[string]time.Time{}, more: make(chan struct{}, 1)}
+}
+
+func (s *stamps) set(key string, at time.Time) {
+	s.mu.Lock()
+	if _, ok := s.at[key]; !ok {
+		s.at[key] = at
+	}
+	s.mu.Unlock()
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+}
+
+func (s *stamps) get(key string) (time.Time, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, ok := s.at[key]
+	return at, ok
+}
+
+// await waits until so many keys are stamped.
+func (s *stamps) await(ctx context.Context, what string, n int) error {
+	for {
+		s.mu.Lock()
+		have := len(s.at)
+		s.mu.Unlock()
+		if have >= n {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Minute):
+			return fmt.Errorf("waited in vain for %s: have %d of %d", what, have, n)
+		case <-s.more:
+		}
+	}
+}
+
+// site is a host with ipwitness on it, whose conflicts are stamped.
+type site struct {
+	*netlab.Host
+	program              *netlab.Program
+	suspected, confirmed *stamps
+	watching             chan error
+}
+
+func newSite(ctx context.Context, bin string) (*site, error) {
+	host, err := netlab.New()
+	if err != nil {
+		return nil, err
+	}
+	s := &site{Host: host, suspected: newStamps(), confirmed: newStamps(), watching: make(chan error, 1)}
+	if s.program, err = host.Ipwitness(ctx, bin); err != nil {
+		host.Close()
+		return nil, err
+	}
+	ready := make(chan struct{})
+	go func() {
+		s.watching <- s.program.WatchConflicts(ctx, func(e netlab.Event) bool {
+			switch c := e.GetConflict(); {
+			case e.GetType() == ipwitnessv1.Watch_BOOKMARK:
+				select {
+				case <-ready:
+				default:
+					close(ready)
+				}
+			case c.GetState() == ipwitnessv1.Conflict_SUSPECTED:
+				s.suspected.set(c.GetAddress(), e.Read)
+			case c.GetState() == ipwitnessv1.Conflict_CONFIRMED:
+				s.confirmed.set(c.GetAddress(), e.Read)
+			}
+			return true
+		})
+	}()
+	select {
+	case <-ready:
+	case err := <-s.watching:
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *site) close() {
+	s.program.Kill()
+	s.Close()
+}
+
+// bareReader stamps RTM_NEWADDR with nothing between it and the kernel: the
+// floor. It stamps the nth time that an address is told.
+func (s *site) bareReader(nth int) (*stamps, func(), error) {
+	out := newStamps()
+	var fd int
+	err := s.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1); err != nil {
+			return err
+		}
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)
+		return unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_IPV4_IFADDR - 1)})
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("open bare reader: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "rtnetlink")
+	go func() {
+		buf := make([]byte, 64<<10)
+		told := map[string]int{}
+		for {
+			n, err := file.Read(buf)
+			at := time.Now()
+			if err != nil {
+				return
+			}
+			messages, err := parseMessages(buf[:n])
+			if err != nil {
+				return
+			}
+			for _, addr := range messages {
+				if told[addr]++; told[addr] == nth {
+					out.set(addr, at)
+				}
+			}
+		}
+	}()
+	return out, func() { _ = file.Close() }, nil
+}
+
+// parseMessages gives the addresses that RTM_NEWADDR messages tell.
+func parseMessages(b []byte) (out []string, err error) {
+	const ifaLocal = unix.SizeofNlMsghdr + unix.SizeofIfAddrmsg
+	for len(b) > ifaLocal {
+		n := int(binary.NativeEndian.Uint32(b))
+		if n < ifaLocal || n > len(b) {
+			return out, fmt.Errorf("message of %d bytes", n)
+		}
+		if binary.NativeEndian.Uint16(b[4:]) == unix.RTM_NEWADDR {
+			for a := b[ifaLocal:n]; len(a) >= 8; {
+				l := int(binary.NativeEndian.Uint16(a))
+				if binary.NativeEndian.Uint16(a[2:]) == unix.IFA_LOCAL {
+					addr, _ := netip.AddrFromSlice(a[4:8])
+					out = append(out, addr.String())
+				}
+				if l < 4 || (l+3)&^3 > len(a) {
+					break
+				}
+				a = a[(l+3)&^3:]
+			}
+		}
+		b = b[min((n+3)&^3, len(b)):]
+	}
+	return out, nil
+}
+
+// requestRows measures from just before the RTM_NEWADDR request to the line
+// that an HTTP client reads.
+func requestRows(ctx context.Context, bin string) ([]row, error) {
+	s, err := newSite(ctx, bin)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	for i := range duplicates {
+		for _, side := range []string{"a", "b"} {
+			pod := fmt.Sprintf("%s%d", side, i)
+			for _, line := range []string{
+				"ip netns add " + pod,
+				fmt.Sprintf("ip link add v%s type veth peer name eth0 netns %s", pod, pod),
+				fmt.Sprintf("ip link set v%s up", pod),
+				fmt.Sprintf("ip -n %s link set eth0 up", pod),
+			} {
+				if _, err := s.Run("%s", line); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if _, err := s.Run("ip -n a%d addr add 10.9.%d.%d/32 dev eth0", i, i/250, i%250+1); err != nil {
+			return nil, err
+		}
+	}
+	// The observer attaches in the background, under the same kernel lock that
+	// the requests below need.
+	if err := s.settled(ctx, 2*duplicates); err != nil {
+		return nil, err
+	}
+	bare, stop, err := s.bareReader(1)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	hop, err := s.hop(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	requested := map[string]time.Time{}
+	for i := range duplicates {
+		addr := fmt.Sprintf("10.9.%d.%d", i/250, i%250+1)
+		pod, err := s.Pod(fmt.Sprintf("b%d", i))
+		if err != nil {
+			return nil, err
+		}
+		h, err := netlink.NewHandleAt(netns.NsHandle(pod.Fd()), unix.NETLINK_ROUTE)
+		pod.Close()
+		if err != nil {
+			return nil, err
+		}
+		link, err := h.LinkByName("eth0")
+		if err != nil {
+			return nil, err
+		}
+		a, _ := netlink.ParseAddr(addr + "/32")
+		at := time.Now()
+		requested[addr] = at
+		err = h.AddrAdd(link, a)
+		h.Close()
+		if err != nil {
+			return nil, err
+		}
+		if err := s.suspected.await(ctx, "SUSPECTED lines", i+1); err != nil {
+			return nil, fmt.Errorf("%w\n%s", err, s.program.Log)
+		}
+	}
+	if err := s.confirmed.await(ctx, "CONFIRMED lines", duplicates); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, s.program.Log)
+	}
+
+	var suspected, confirmed, floor []time.Duration
+	for addr, at := range requested {
+		line, _ := s.suspected.get(addr)
+		suspected = append(suspected, line.Sub(at))
+		line, _ = s.confirmed.get(addr)
+		confirmed = append(confirmed, line.Sub(at)-time.Second)
+		if heard, ok := bare.get(addr); ok {
+			floor = append(floor, heard.Sub(at))
+		}
+	}
+	rows := latencyRows("RTM_NEWADDR request to the SUSPECTED line", suspected, confirmed)
+	f := quantile(floor, 0.5) + 2*hop
+	ratio := float64(quantile(suspected, 0.5)) / float64(f)
+	rows = append(rows, row{
+		"  p50 by its floor: a bare netlink reader and two gRPC hops",
+		fmt.Sprintf("%.1f × (%s + 2 × %s)", ratio, millis(quantile(floor, 0.5)), millis(hop)), "≤ 5 ×", ratio <= 5,
+	})
+	rss, err := s.rss()
+	if err != nil {
+		return rows, err
+	}
+	return append(rows, row{fmt.Sprintf("RSS of agent and aggregator with %d pods", 2*duplicates), fmt.Sprintf("%.1f MiB", rss), "", true}), nil
+}
+
+func latencyRows(what string, suspected, confirmed []time.Duration) []row {
+	p50, p99 := quantile(suspected, 0.5), quantile(suspected, 0.99)
+	c99 := quantile(confirmed, 0.99)
+	return []row{
+		{what + ", p50", millis(p50), "≤ 0.5 ms", p50 <= 500*time.Microsecond},
+		{"  p99", millis(p99), "≤ 5 ms", p99 <= 5*time.Millisecond},
+		{"  to the CONFIRMED line less settle, p99", millis(c99), "≤ 20 ms", c99 <= 20*time.Millisecond},
+	}
+}
+
+// pluginRows measures the accident with the real plugins: from a bare reader's
+// hearing of the second RTM_NEWADDR to the line.
+func pluginRows(ctx context.Context, bin, name, conflist string) ([]row, error) {
+	s, err := newSite(ctx, bin)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	cni, err := s.CNI(conflist)
+	if err != nil {
+		return nil, err
+	}
+	bare, stop, err := s.bareReader(2)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	for _, generation := range []string{"old", "new"} {
+		for i := range duplicates {
+			if err := cni.Add(fmt.Sprintf("%s%d", generation, i)); err != nil {
+				return nil, err
+			}
+		}
+		if generation == "old" {
+			if err := cni.Forget(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := s.confirmed.await(ctx, "CONFIRMED lines", duplicates); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, s.program.Log)
+	}
+	var conflicts ipwitnessv1.ListConflictsResponse
+	if err := s.program.Get(ctx, "/v1/conflicts", &conflicts); err != nil {
+		return nil, err
+	}
+	wrong := 0
+	for _, c := range conflicts.GetConflicts() {
+		var names []string
+		for _, o := range c.GetOwners() {
+			names = append(names, o.GetWorkload().GetName())
+		}
+		slices.Sort(names)
+		if len(names) != 2 || !strings.HasPrefix(names[0], "new") || names[1] != "old"+strings.TrimPrefix(names[0], "new") {
+			wrong++
+		}
+	}
+	found := len(conflicts.GetConflicts())
+	var suspected, confirmed []time.Duration
+	for addr, line := range s.confirmed.at {
+		heard, ok := bare.get(addr)
+		if !ok {
+			return nil, fmt.Errorf("%s was confirmed, but its second RTM_NEWADDR was not heard", addr)
+		}
+		confirmed = append(confirmed, line.Sub(heard)-time.Second)
+		line, _ = s.suspected.get(addr)
+		suspected = append(suspected, line.Sub(heard))
+	}
+	rows := []row{{
+		name + ": duplicates found, both owners named", fmt.Sprintf("%d, %d", found, found-wrong),
+		fmt.Sprint(duplicates), found == duplicates && wrong == 0,
+	}}
+	return append(rows, latencyRows("  bare reader's RTM_NEWADDR to the SUSPECTED line", suspected, confirmed)...), nil
+}
+
+// settled waits until the observer is on so many ports.
+func (s *site) settled(ctx context.Context, ports uint32) error {
+	for {
+		var m ipwitnessv1.ListNodesResponse
+		if err := s.program.Get(ctx, "/v1/nodes", &m); err != nil {
+			return err
+		}
+		if n := m.GetNodes(); len(n) == 1 && n[0].GetPorts() == ports {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// hop is the median time of one way between a gRPC client and server here.
+func (s *site) hop(ctx context.Context) (time.Duration, error) {
+	conn, err := grpc.NewClient("passthrough:///127.0.0.1:9640",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (c net.Conn, err error) {
+			err = s.Do(func() error {
+				c, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
+				return err
+			})
+			return c, err
+		}))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close() }()
+	health := healthpb.NewHealthClient(conn)
+	var trips []time.Duration
+	for range 1000 {
+		begin := time.Now()
+		if _, err := health.Check(ctx, &healthpb.HealthCheckRequest{}); err != nil {
+			return 0, fmt.Errorf("measure gRPC hop: %w", err)
+		}
+		trips = append(trips, time.Since(begin)/2)
+	}
+	return quantile(trips, 0.5), nil
+}
+
+// rss is what the program holds, in MiB.
+func (s *site) rss() (float64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.program.Cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rss, _ := strings.Cut(string(status), "VmRSS:")
+	var kib float64
+	if _, err := fmt.Sscan(rss, &kib); err != nil {
+		return 0, fmt.Errorf("parse VmRSS: %w", err)
+	}
+	return kib / 1024, nil
+}
