@@ -174,10 +174,10 @@ func (k *kernel) apply(m *message, now time.Time) {
 		}
 		ns, known := k.byNSID[m.id]
 		switch {
-		case m.typ == unix.RTM_NEWNSID && !known:
+		case known:
+			k.renew(ns, now)
+		case m.typ == unix.RTM_NEWNSID:
 			k.discover(m.id, now)
-		case m.typ == unix.RTM_DELNSID && known:
-			k.end(ns, now)
 		}
 		return
 	}
@@ -239,6 +239,30 @@ func (k *kernel) discover(nsid int32, now time.Time) *namespace {
 		k.unnamed()
 	}
 	return ns
+}
+
+// renew looks again who has the nsid of a namespace that we mirror. The kernel
+// frees an nsid before it tells so (unhash_nsid in net/core/net_namespace.c):
+// the RTM_NEWNSID of the next namespace with it may come before the RTM_DELNSID
+// of the last one, and neither says which of the two is there now.
+func (k *kernel) renew(ns *namespace, now time.Time) {
+	links, err := k.req.links(ns.nsid)
+	if err != nil {
+		k.fail(ns, err, now)
+		return
+	}
+	for _, l := range links {
+		// Indexes of our own interfaces are not reused, so a veth's peer tells for sure.
+		if old, ok := ns.links[l.index]; ok && l.flags&unix.IFF_LOOPBACK == 0 &&
+			old.mac == l.mac && old.kind == l.kind && old.lower == l.lower && old.lowerNSID == l.lowerNSID {
+			if err := k.load(ns, now); err != nil {
+				k.fail(ns, err, now)
+			}
+			return
+		}
+	}
+	k.end(ns, now)
+	k.discover(ns.nsid, now)
 }
 
 // load lists the interfaces and addresses of a namespace and makes the mirror
@@ -450,6 +474,17 @@ func (k *kernel) adopt(nsid int32, inode uint64) {
 		}
 		if ns.inode == inode {
 			return
+		}
+		// The mirror may have the last holder of this nsid: its end is not told yet.
+		k.renew(ns, now)
+		if ns = k.byNSID[nsid]; ns == nil {
+			return
+		}
+		if ns.inode != 0 && ns.inode != inode {
+			k.end(ns, now)
+			if ns = k.discover(nsid, now); ns == nil {
+				return
+			}
 		}
 		ns.inode = inode
 		k.inodes[inode] = ns

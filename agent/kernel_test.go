@@ -151,7 +151,8 @@ func TestAddressInAPodIsClaimedAsItIsAssigned(t *testing.T) {
 
 func TestDeathOfANamespaceEndsItsClaimsWithoutADeladdr(t *testing.T) {
 	for name, end := range map[string]func(*kernel, fakeKernel){
-		"by RTM_DELNSID": func(k *kernel, _ fakeKernel) {
+		"by RTM_DELNSID": func(k *kernel, f fakeKernel) {
+			delete(f, 5)
 			k.handle(&message{typ: unix.RTM_DELNSID, nsid: noNSID, id: 5})
 		},
 		"by RTM_DELLINK of the host's veth": func(k *kernel, f fakeKernel) {
@@ -195,9 +196,10 @@ func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
 	k := newTestKernel(t, f)
 	k.adopt(5, 4026532000)
 
-	f.put(5, podVeth(10), "10.244.0.3/24") // the new one, already
+	f.put(noNSID, hostVeth(11, 5))
+	f.put(5, podVeth(11), "10.244.0.3/24")
 	k.handle(&message{typ: unix.RTM_DELNSID, nsid: noNSID, id: 5})
-	wantClaims(t, k, "")
+	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2") // of the new one, already
 	if k.known(4026532000) {
 		t.Error("the inode of a dead namespace is still known")
 	}
@@ -207,6 +209,26 @@ func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
 	if got := k.table.namespaces.live[3].GetNetns(); got != "4026532000" {
 		t.Errorf("inode of the new namespace: got %q", got)
 	}
+}
+
+func TestEndOfANamespaceToldAfterItsIDWasReusedDoesNotEndTheNewOne(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10), "10.244.0.2/24")
+	k := newTestKernel(t, f)
+
+	f.put(noNSID, hostVeth(11, 5))
+	f.put(5, podVeth(11), "10.244.0.3/24")
+	k.handle(&message{typ: unix.RTM_NEWNSID, nsid: noNSID, id: 5})
+	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
+	k.handle(&message{typ: unix.RTM_DELNSID, nsid: noNSID, id: 5})
+	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
+
+	// The file of a third one is found before anything is told of it.
+	f.put(noNSID, hostVeth(12, 5))
+	f.put(5, podVeth(12), "10.244.0.4/24")
+	k.adopt(5, 4026532001)
+	wantClaims(t, k, "10.244.0.4 ASSIGNED 4/2")
 }
 
 func TestNamespaceIDsOfOtherTablesAreIgnored(t *testing.T) {

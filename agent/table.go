@@ -63,12 +63,14 @@ type table struct {
 type records[K comparable, V any] struct {
 	live  map[K]V
 	dirty map[K]time.Time
+	grown bool // dirty was large: walking it stays as slow as it was then
 }
 
 func (r *records[K, V]) mark(k K, received time.Time) {
 	if _, ok := r.dirty[k]; !ok {
 		r.dirty[k] = received
 	}
+	r.grown = r.grown || len(r.dirty) > maxRecords
 }
 
 func (r *records[K, V]) put(k K, v V, received time.Time) {
@@ -88,7 +90,7 @@ func (r *records[K, V]) remove(k K, received time.Time) {
 func (r *records[K, V]) all(now time.Time) {
 	clear(r.dirty)
 	for k := range r.live {
-		r.dirty[k] = now
+		r.mark(k, now)
 	}
 }
 
@@ -215,6 +217,9 @@ func takeKeys[K comparable, V any](r *records[K, V], room *int) func(yield func(
 			if !yield(k, received) {
 				return
 			}
+		}
+		if r.grown {
+			r.dirty, r.grown = map[K]time.Time{}, false
 		}
 	}
 }

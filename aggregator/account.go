@@ -1,0 +1,53 @@
+package aggregator
+
+import (
+	"context"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// account writes what happens into the log until ctx ends. It is a watcher like
+// any other: a log that is slow, or stuck, delays no verdict.
+func (s *store) account(ctx context.Context) {
+	next := s.conflicts.revision()
+	var events []event
+	for {
+		var lost uint64
+		var changed <-chan struct{}
+		events, next, lost, changed = s.conflicts.since(next, events[:0])
+		if lost > 0 {
+			s.log.Warn("log fell behind", "events_left_out", lost)
+		}
+		for i := range events {
+			s.enter(&events[i])
+		}
+		clear(events)
+		if changed == nil {
+			if ctx.Err() != nil {
+				return
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// enter writes one event into the log.
+func (s *store) enter(e *event) {
+	if n := e.node; n != nil {
+		if n.GetState() == pb.Node_LIVE {
+			s.log.Info("node reports", "node", n.GetName(), "claims", n.GetClaims(), "namespaces", n.GetNamespaces())
+		} else {
+			s.log.Warn("node not heard from", "node", n.GetName(), "last_heard", n.GetLastHeard().AsTime(),
+				"node_timeout", s.policy.NodeTimeout)
+		}
+		return
+	}
+	c := e.conflict
+	s.log.Info("conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(), "episode", c.GetEpisode(),
+		"scope", c.GetScope().GetName(), "rule", c.GetRule(), "summary", c.GetSummary())
+}

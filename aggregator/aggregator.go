@@ -1,0 +1,151 @@
+// Package aggregator joins what all agents witness into one truth: it takes
+// their tables, has every address that changes judged, and tells who asks or
+// watches.
+//
+// Here live the Report stream's other end, the tables, the API over gRPC and
+// HTTP, and the metrics. What a conflict is, is decided in verdict. Nothing here
+// touches a kernel; agents are met in proto/ only.
+//
+// The way of a change:
+//
+//	session (one Report stream) -> store (tables) -> verdict.Judge -> hub -> watch
+//
+// All of it happens in the goroutine that received the message, so that the
+// answer is out before the next message is read.
+package aggregator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Defaults of a Config.
+const (
+	DefaultCluster       = "default"
+	DefaultSettle        = time.Second
+	DefaultStaleAfter    = 5 * time.Minute
+	DefaultNodeTimeout   = 5 * time.Minute
+	DefaultHandoverGrace = 10 * time.Second
+)
+
+// Config is what an operator decides. Zero fields have the defaults.
+type Config struct {
+	// Cluster keeps the conflict ids of clusters apart.
+	Cluster string
+	// Settle is how long two owners must live side by side before the conflict
+	// is confirmed.
+	Settle time.Duration
+	// StaleAfter is how long an owner counts as alive that only the wire shows.
+	StaleAfter time.Duration
+	// NodeTimeout is how long a silent node's owners count as alive.
+	NodeTimeout time.Duration
+	// HandoverGrace is what Settle is for two sandboxes of one pod.
+	HandoverGrace time.Duration
+	// Shared are addresses that several owners hold on purpose.
+	Shared []verdict.Shared
+}
+
+// Aggregator joins what all agents witness. Use New.
+type Aggregator struct {
+	store   *store
+	health  *health.Server
+	started chan struct{}
+	stopped chan struct{}
+}
+
+// New makes an aggregator, which does nothing before Run. Its metrics are
+// registered with reg.
+func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, error) {
+	policy := verdict.Policy{
+		Cluster: cfg.Cluster, Settle: cfg.Settle, StaleAfter: cfg.StaleAfter,
+		NodeTimeout: cfg.NodeTimeout, HandoverGrace: cfg.HandoverGrace,
+	}
+	if policy.Cluster == "" {
+		policy.Cluster = DefaultCluster
+	}
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		unset time.Duration
+	}{
+		{"settle", &policy.Settle, DefaultSettle},
+		{"stale-after", &policy.StaleAfter, DefaultStaleAfter},
+		{"node-timeout", &policy.NodeTimeout, DefaultNodeTimeout},
+		{"handover-grace", &policy.HandoverGrace, DefaultHandoverGrace},
+	} {
+		switch {
+		case *d.value == 0:
+			*d.value = d.unset
+		case *d.value < 0:
+			return nil, fmt.Errorf("use %s %s: it must not be negative", d.name, *d.value)
+		}
+	}
+	for _, s := range cfg.Shared {
+		if !s.Prefix.IsValid() || s.Reason == "" {
+			return nil, errors.New("use shared: it needs a prefix and a reason, as in 192.0.2.0/24=anycast")
+		}
+		policy.Shared = append(policy.Shared, verdict.Shared{Prefix: s.Prefix.Masked(), Reason: s.Reason})
+	}
+
+	m := newMetrics()
+	a := &Aggregator{
+		store: newStore(policy, log, m), health: health.NewServer(),
+		started: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	a.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	m.store = a.store
+	if err := reg.Register(m); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	return a, nil
+}
+
+// Register enters the services of an aggregator, with health and reflection.
+func (a *Aggregator) Register(s *grpc.Server) {
+	pb.RegisterReportServiceServer(s, reports{Aggregator: a})
+	pb.RegisterWitnessServiceServer(s, witness{Aggregator: a})
+	healthpb.RegisterHealthServer(s, a.health)
+	reflection.Register(s)
+}
+
+// Run judges again what is due until ctx ends, and then ends all streams. It is
+// called once.
+func (a *Aggregator) Run(ctx context.Context) error {
+	close(a.started)
+	a.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
+	var group errgroup.Group
+	group.Go(func() error { a.store.run(ctx); return nil })
+	group.Go(func() error { a.store.account(ctx); return nil })
+	err := group.Wait()
+	a.health.Shutdown()
+	close(a.stopped)
+	return err
+}
+
+// ready tells whether the aggregator runs.
+func (a *Aggregator) ready() bool {
+	select {
+	case <-a.stopped:
+		return false
+	default:
+	}
+	select {
+	case <-a.started:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,112 @@
+package aggregator
+
+import (
+	"net/netip"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// The other way, from the contract to the verdict, is in ingest.go.
+
+func timestamp(s verdict.Stamp) *timestamppb.Timestamp {
+	if s == 0 {
+		return nil
+	}
+	return &timestamppb.Timestamp{Seconds: int64(s) / 1e9, Nanos: int32(int64(s) % 1e9)}
+}
+
+func scopeProto(kind verdict.ScopeKind, name string) *pb.Scope {
+	if kind == 0 {
+		return nil
+	}
+	return &pb.Scope{Kind: pb.Scope_Kind(kind), Name: name}
+}
+
+// ownerProto is an owner in the contract's form.
+func ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
+	w := o.Workload()
+	out := &pb.Owner{
+		Address: a.String(), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
+		Mac: o.MAC.String(), Netns: netns(o),
+		Workload: &pb.Workload{
+			Kind: pb.Workload_Kind(w.Kind), Namespace: w.Namespace, Name: w.Name, Uid: w.UID,
+			ContainerId: w.ContainerID, Source: w.Source,
+		},
+		State: pb.Owner_State(o.State), Excluded: o.Excluded,
+		AssignedAt: timestamp(o.AssignedAt()),
+		Evidence:   make([]*pb.Evidence, 0, len(o.Claims)),
+	}
+	if i := o.Interface; o.Namespace != nil && i.Namespace.ID == o.ID {
+		out.Interface, out.HostInterface = i.Name, i.HostInterface
+	} else {
+		out.HostInterface = i.Name // the port its frames enter by
+	}
+	var first, last verdict.Stamp
+	for _, c := range o.Claims {
+		if c.First != 0 && (first == 0 || c.First < first) {
+			first = c.First
+		}
+		last = max(last, c.Last)
+		mac := c.MAC
+		if mac == "" {
+			mac = c.Interface.MAC
+		}
+		out.Evidence = append(out.Evidence, &pb.Evidence{
+			Kind: pb.Evidence_Kind(c.Kind), FirstSeen: timestamp(c.First), LastSeen: timestamp(c.Last),
+			Count: c.Count, Witness: c.Node().Name + "/" + c.Interface.Name, Mac: mac.String(),
+		})
+	}
+	out.FirstSeen, out.LastSeen = timestamp(first), timestamp(last)
+	return out
+}
+
+// netns is the inode of an owner's namespace, or its number with the agent.
+func netns(o *verdict.Owner) string {
+	switch {
+	case o.Namespace == nil:
+		return ""
+	case o.Namespace.Netns != "":
+		return o.Namespace.Netns
+	}
+	return "#" + o.Namespace.ID[len(o.Namespace.Node.Boot)+1:]
+}
+
+func ownersProto(a netip.Addr, owners []verdict.Owner) []*pb.Owner {
+	out := make([]*pb.Owner, 0, len(owners))
+	for i := range owners {
+		out = append(out, ownerProto(a, &owners[i]))
+	}
+	return out
+}
+
+// conflictProto is a conflict in the contract's form.
+func conflictProto(c *verdict.Conflict) *pb.Conflict {
+	return &pb.Conflict{
+		Id: c.ID, Episode: c.Episode, Address: c.Address.String(), Scope: scopeProto(c.Kind, c.Scope),
+		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: c.Summary, Advice: c.Advice,
+		Owners:     ownersProto(c.Address, c.Owners),
+		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
+	}
+}
+
+// nodeProto is a node in the contract's form; s.mu is held.
+func (s *store) nodeProto(n *node) *pb.Node {
+	state := pb.Node_LIVE
+	if n.rec.Unheard {
+		state = pb.Node_UNHEARD
+	}
+	return &pb.Node{
+		Name: n.rec.Name, State: state, Version: n.version, Kernel: n.kernel, BootId: n.id.boot, Netns: n.id.netns,
+		Wire: n.status.GetWire(), Ports: uint32(len(n.status.GetPorts())), Claims: uint32(n.claims),
+		Namespaces: uint32(len(n.namespaces)), LostEvents: n.status.GetLostEvents(), Problems: n.status.GetProblems(),
+		ConnectedAt: timestamp(n.connectedAt), LastHeard: timestamp(n.lastHeard),
+	}
+}
+
+// phaseWords are the states of a conflict in logs and metrics.
+var phaseWords = map[verdict.Phase]string{
+	verdict.Suspected: "suspected", verdict.Confirmed: "confirmed", verdict.Resolved: "resolved",
+}

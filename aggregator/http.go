@@ -1,0 +1,95 @@
+package aggregator
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const index = `ipwitness: who really holds this address, right now, and does anybody else?
+
+/v1/owners           ?address= &cidr= &node= &namespace= &pod= &mac=
+/v1/conflicts        ?state= &address= &all=true
+/v1/conflicts/{id}
+/v1/explain          ?address=
+/v1/nodes
+/v1/owners:watch     a stream, one JSON object a line
+/v1/conflicts:watch  a stream, one JSON object a line
+/openapi.json        what these take and give
+/metrics             for Prometheus
+/healthz /readyz
+`
+
+// jsonLines is the JSON of the contract: lists and zeros are there, and a stream
+// has one object a line.
+type jsonLines struct{ runtime.JSONPb }
+
+// StreamContentType is for runtime.StreamContentType.
+func (*jsonLines) StreamContentType(any) string { return "application/x-ndjson" }
+
+// Delimiter is for runtime.Delimited.
+func (*jsonLines) Delimiter() []byte { return []byte("\n") }
+
+// Handler serves the API over HTTP: REST by calls over conn, which leads to a
+// server that this aggregator is registered with, and metrics of gatherer.
+func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.Gatherer) (http.Handler, error) {
+	gateway := runtime.NewServeMux(
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, &jsonLines{runtime.JSONPb{
+			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
+		}}),
+		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
+		runtime.WithRoutingErrorHandler(noRoute),
+	)
+	err := pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, pb.NewWitnessServiceClient(conn))
+	if err != nil {
+		return nil, fmt.Errorf("register REST routes: %w", err)
+	}
+
+	mux := http.NewServeMux()
+	mux.Handle("/", gateway)
+	mux.HandleFunc("GET /{$}", text(index))
+	mux.HandleFunc("GET /healthz", text("ok\n"))
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if !a.ready() {
+			http.Error(w, "not running", http.StatusServiceUnavailable)
+			return
+		}
+		text("ok\n")(w, r)
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(pb.OpenAPI)
+	})
+	return mux, nil
+}
+
+func text(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// noRoute answers a request that no call of the API is for.
+func noRoute(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
+	err := error(&runtime.HTTPStatusError{
+		HTTPStatus: code,
+		Err:        status.Errorf(codes.InvalidArgument, "%s is not possible with %s", r.Method, r.URL.Path),
+	})
+	if code == http.StatusNotFound {
+		err = status.Errorf(codes.NotFound, "there is no %s here: / lists what there is", r.URL.Path)
+	}
+	runtime.HTTPError(ctx, mux, m, w, r, err)
+}

@@ -1,0 +1,230 @@
+package aggregator
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+var policyForTests = verdict.Policy{
+	Cluster: "test", Settle: DefaultSettle, StaleAfter: DefaultStaleAfter,
+	NodeTimeout: DefaultNodeTimeout, HandoverGrace: DefaultHandoverGrace,
+}
+
+func (l *lab) serve() string {
+	l.Helper()
+	h, err := l.Handler(l.conn, l.registry)
+	if err != nil {
+		l.Fatal(err)
+	}
+	server := httptest.NewServer(h)
+	l.Cleanup(server.Close)
+	return server.URL
+}
+
+func get(t *testing.T, url string) (code int, contentType string, body string) {
+	t.Helper()
+	r, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, r.Header.Get("Content-Type"), string(raw)
+}
+
+// compact takes out the spaces that protojson puts in at random.
+func compact(t *testing.T, text string) string {
+	t.Helper()
+	var out strings.Builder
+	dec := json.NewDecoder(strings.NewReader(text))
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	if err := json.NewEncoder(&out).Encode(v); err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(out.String())
+}
+
+func TestRESTOfAnEmptyAggregator(t *testing.T) {
+	url := newLab(t, Config{}).serve()
+	for _, test := range []struct {
+		path string
+		code int
+		body string
+	}{
+		{"/v1/owners", 200, `{"nextPageToken":"","owners":[]}`},
+		{"/v1/conflicts?all=true", 200, `{"conflicts":[],"nextPageToken":""}`},
+		{"/v1/nodes", 200, `{"nodes":[]}`},
+		{"/v1/owners?address=10.1", 400, `"message":"\"10.1\" is not an address: give one like`},
+		{"/v1/owners?cidr=10.1", 400, "is not a prefix"},
+		{"/v1/owners?mac=zz", 400, "is not a hardware address"},
+		{"/v1/owners?page_token=zz", 400, "page_token"},
+		{"/v1/owners?nonsense=1", 200, ""},
+		{"/v1/conflicts?state=BROKEN", 400, ""},
+		{"/v1/conflicts/abcdefgh", 404, `"message":"no conflict has the id`},
+		{"/v1/findings", 501, "later version"},
+		{"/v1/nowhere", 404, "there is no /v1/nowhere here"},
+		{"/nowhere", 404, "there is no /nowhere here"},
+		{"/v1/explain?address=10.0.0.1", 200, "nobody is known to hold 10.0.0.1"},
+	} {
+		code, contentType, body := get(t, url+test.path)
+		if code != test.code || contentType != "application/json" || !strings.Contains(compact(t, body), test.body) {
+			t.Errorf("%s: got %d %s %s, want %d and %s", test.path, code, contentType, body, test.code, test.body)
+		}
+	}
+	for path, want := range map[string]string{
+		"/": "/v1/owners", "/healthz": "ok", "/readyz": "ok", "/openapi.json": `"swagger"`,
+		"/metrics": `ipwitness_conflicts{cause="unknown",state="confirmed"} 0`,
+	} {
+		if code, _, body := get(t, url+path); code != 200 || !strings.Contains(body, want) {
+			t.Errorf("%s: got %d %s, want 200 and %s", path, code, body, want)
+		}
+	}
+}
+
+func TestRESTOfAConflict(t *testing.T) {
+	l := newLab(t, Config{})
+	url := l.serve()
+	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", addr), podVeth(4, "c", "fd00::4"))).sync()
+	id := l.conflict(pb.Conflict_SUSPECTED).GetId()
+	for _, test := range []struct{ path, want string }{
+		{"/v1/conflicts/" + id, `"state":"SUSPECTED"`},
+		{"/v1/conflicts/" + id, `"id":"` + id + `"`},
+		{"/v1/conflicts?state=SUSPECTED&address=" + addr, `"rule":"assigned-twice"`},
+		{"/v1/owners?address=::ffff:" + addr, `"hostInterface":"veth2"`},
+		{"/v1/owners?cidr=10.244.0.0/16", `"scope":{"kind":"NODE","name":"n1"}`},
+		{"/v1/owners?mac=02-00-00-00-00-04", `"address":"fd00::4"`},
+		{"/v1/owners?namespace=default&pod=c", `"address":"fd00::4"`},
+		{"/v1/explain?address=" + addr, `"applied":true`},
+		{"/v1/nodes", `"state":"LIVE"`},
+		{"/metrics", `ipwitness_owners{scope_kind="node"} 3`},
+		{"/metrics", `ipwitness_conflict_info{address="10.244.0.5",cause="unknown",id="` + id + `",scope="n1",state="suspected"} 1`},
+	} {
+		code, contentType, body := get(t, url+test.path)
+		if contentType == "application/json" {
+			body = compact(t, body)
+		}
+		if code != 200 || !strings.Contains(body, test.want) {
+			t.Errorf("%s: got %d %s, want %s", test.path, code, body, test.want)
+		}
+	}
+	if _, _, body := get(t, url+"/v1/owners?node=n2"); compact(t, body) != `{"nextPageToken":"","owners":[]}` {
+		t.Errorf("got %s, want nobody on n2", body)
+	}
+}
+
+func TestListsArePagedInOrder(t *testing.T) {
+	l := newLab(t, Config{})
+	parts := []*pb.ReportRequest{}
+	for i := range uint32(50) {
+		parts = append(parts, podVeth(2+i, fmt.Sprintf("p%d", i), fmt.Sprintf("10.244.0.%d", 100-i/2)))
+	}
+	l.dial().send(snapshot(hello("n1", 1), parts...)).sync()
+	all := l.owners(&pb.ListOwnersRequest{})
+	for size := uint32(1); size < 60; size += 7 {
+		var got []string
+		q := &pb.ListOwnersRequest{PageSize: size}
+		for {
+			page, err := l.client.ListOwners(l.ctx, q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range page.GetOwners() {
+				got = append(got, o.GetWorkload().GetName())
+			}
+			if q.PageToken = page.GetNextPageToken(); q.PageToken == "" {
+				break
+			}
+		}
+		if len(got) != 50 || len(all) != 50 {
+			t.Fatalf("page size %d: got %d owners, want 50", size, len(got))
+		}
+		for i := range all {
+			if all[i].GetWorkload().GetName() != got[i] {
+				t.Errorf("page size %d: got %s at %d, want %s", size, got[i], i, all[i].GetWorkload().GetName())
+			}
+		}
+	}
+	q := &pb.ListConflictsRequest{PageSize: 10}
+	n := 0
+	for {
+		page, err := l.client.ListConflicts(l.ctx, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(page.GetConflicts())
+		if q.PageToken = page.GetNextPageToken(); q.PageToken == "" {
+			break
+		}
+	}
+	if n != 25 {
+		t.Errorf("got %d conflicts, want 25", n)
+	}
+}
+
+func TestWatchConflictsOverHTTP(t *testing.T) {
+	l := newLab(t, Config{Settle: time.Millisecond})
+	url := l.serve()
+	a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+	r, err := http.Get(url + "/v1/conflicts:watch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if got := r.Header.Get("Content-Type"); r.StatusCode != 200 || got != "application/x-ndjson" {
+		t.Fatalf("got %d %s, want 200 application/x-ndjson", r.StatusCode, got)
+	}
+	lines := bufio.NewScanner(r.Body)
+	type line struct {
+		Result struct {
+			Type        string
+			ResumeToken string
+			Conflict    struct {
+				State  string
+				Owners []struct{ Workload struct{ Name string } }
+			}
+		}
+	}
+	next := func(typ, state string) {
+		t.Helper()
+		var l line
+		if !lines.Scan() {
+			t.Fatal(lines.Err())
+		}
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			t.Fatalf("%s: %v", lines.Text(), err)
+		}
+		if l.Result.Type != typ || l.Result.Conflict.State != state {
+			t.Fatalf("got %s, want %s %s", lines.Text(), typ, state)
+		}
+	}
+	next("BOOKMARK", "")
+	a.send(podVeth(3, "b", addr)).sync()
+	next("ADDED", "SUSPECTED")
+	a.send(&pb.ReportRequest{Checked: []uint64{a.check().GetId()}}).sync()
+	next("UPDATED", "CONFIRMED")
+	a.send(gone(assigned(2, addr))).sync()
+	next("UPDATED", "RESOLVED")
+	l.stop()
+	if !lines.Scan() || !strings.Contains(lines.Text(), "stopping") || lines.Scan() {
+		t.Errorf("got %q, want the end with a reason", lines.Text())
+	}
+	if code, _, _ := get(t, url+"/readyz"); code != 503 {
+		t.Errorf("got %d from /readyz of a stopped aggregator, want 503", code)
+	}
+}

@@ -1,0 +1,305 @@
+package aggregator
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// What one node may report at most: an agent that counts wrongly must not take
+// the memory of all.
+const (
+	maxClaims     = 250_000
+	maxInterfaces = 100_000
+	maxNamespaces = 50_000
+	maxLinks      = 100_000
+	maxText       = 1024
+	maxTexts      = 10_000
+	maxNodes      = 20_000
+)
+
+var errTakenOver = status.Error(codes.Aborted, "another connection of this node's agent took over")
+
+func tooMany(what, limit string) error {
+	return status.Errorf(codes.ResourceExhausted,
+		"the agent reports too many %s: the limit is %s for one node; exclude interfaces that are not to be watched", what, limit)
+}
+
+// validate refuses what no agent of any version sends. What a newer agent may
+// send is dropped and counted later, record by record.
+func validate(m *pb.ReportRequest) error {
+	bad := func(what string) error {
+		return status.Error(codes.InvalidArgument, what+": this is not what an ipwitness agent sends")
+	}
+	for _, c := range m.GetClaims() {
+		switch {
+		case c == nil || len(c.GetAddress()) != 4 && len(c.GetAddress()) != 16:
+			return bad("an address must have 4 or 16 bytes")
+		case len(c.GetMac()) > 32 || len(c.GetSource()) > 32:
+			return bad("a hardware address must have at most 32 bytes")
+		case c.GetVlan() > 4095 || c.GetInnerVlan() > 4095:
+			return bad("a VLAN id must be below 4096")
+		case c.GetPrefixLength() > 128:
+			return bad("a prefix has at most 128 bits")
+		case len(c.GetLink()) > maxText:
+			return bad("the name of a link is too long")
+		}
+	}
+	for _, i := range m.GetInterfaces() {
+		if len(i.GetMac()) > 32 {
+			return bad("a hardware address must have at most 32 bytes")
+		}
+		if tooLong(i.GetName(), i.GetKind(), i.GetLink(), i.GetHostInterface(), i.GetVrf()) {
+			return bad("a name of an interface is too long")
+		}
+	}
+	for _, ns := range m.GetNamespaces() {
+		w := ns.GetWorkload()
+		if tooLong(ns.GetNetns(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetSource()) {
+			return bad("a name of a namespace is too long")
+		}
+	}
+	for _, l := range m.GetLinks() {
+		if l.GetName() == "" || tooLong(l.GetName()) {
+			return bad("the name of a link is empty or too long")
+		}
+	}
+	return nil
+}
+
+func tooLong(texts ...string) bool {
+	return slices.ContainsFunc(texts, func(s string) bool { return len(s) > maxText })
+}
+
+// apply brings one message into a node's tables and tells how long the slowest
+// claim of it was in the agent.
+func (s *store) apply(n *node, m *pb.ReportRequest, now, newest verdict.Stamp, snapshot bool) (residence time.Duration) {
+	for _, rec := range m.GetNamespaces() {
+		s.applyNamespace(n, rec)
+	}
+	for _, rec := range m.GetLinks() {
+		s.applyLink(n, rec)
+	}
+	for _, rec := range m.GetInterfaces() {
+		s.applyInterface(n, rec)
+	}
+	for _, rec := range m.GetClaims() {
+		s.applyClaim(n, rec, now, newest, snapshot)
+		if !rec.GetGone() {
+			residence = max(residence, rec.GetResidence().AsDuration())
+		}
+	}
+	if m.GetStatus() != nil {
+		n.status = m.GetStatus()
+	}
+	return residence
+}
+
+func (s *store) applyNamespace(n *node, rec *pb.NamespaceRecord) {
+	old := n.namespaces[rec.GetId()]
+	if rec.GetGone() {
+		if old != nil {
+			s.endNamespace(n, old)
+		}
+		return
+	}
+	if rec.GetId() == 0 || old == nil && len(n.namespaces) >= maxNamespaces {
+		s.metrics.dropped("namespace")
+		return
+	}
+	ns := verdict.Namespace{Node: n.rec, Record: rec.GetId(), Netns: rec.GetNetns(), Workload: s.workload(rec.GetWorkload())}
+	if ns.Record == verdict.OwnRecord && ns.Netns == "" {
+		ns.Netns = n.id.netns
+	}
+	ns.ID = verdict.OwnerID(n.rec, ns.Record, ns.Netns)
+	s.setNamespace(n, ns)
+}
+
+func (s *store) workload(w *pb.Workload) verdict.Workload {
+	kind := verdict.WorkloadKind(w.GetKind())
+	if kind == 0 || kind > verdict.Unknown {
+		kind = verdict.Unknown
+	}
+	return verdict.Workload{
+		Kind: kind, Namespace: s.intern(w.GetNamespace()), Name: w.GetName(), UID: w.GetUid(),
+		ContainerID: w.GetContainerId(), Source: s.intern(w.GetSource()),
+	}
+}
+
+func (s *store) applyLink(n *node, rec *pb.LinkRecord) {
+	old := n.links[rec.GetName()]
+	if rec.GetGone() {
+		if old != nil {
+			s.endLink(n, old)
+		}
+		return
+	}
+	if old == nil && len(n.links) >= maxLinks {
+		s.metrics.dropped("link")
+		return
+	}
+	s.setLink(n, verdict.Link{
+		Node: n.rec, Name: rec.GetName(), Kind: verdict.LinkKind(rec.GetKind()), Routed: rec.GetRouted(),
+	})
+}
+
+func (s *store) applyInterface(n *node, rec *pb.InterfaceRecord) {
+	old := n.interfaces[ifaceKey{rec.GetNamespace(), rec.GetIndex()}]
+	if rec.GetGone() {
+		if old != nil {
+			s.endInterface(n, old)
+		}
+		return
+	}
+	ns := n.namespaces[rec.GetNamespace()]
+	attachment := verdict.Attachment(rec.GetAttachment())
+	if ns == nil || attachment == 0 || attachment > verdict.Local || old == nil && len(n.interfaces) >= maxInterfaces {
+		s.metrics.dropped("interface")
+		return
+	}
+	s.setInterface(n, ns, verdict.Interface{
+		Index: rec.GetIndex(), Name: s.intern(rec.GetName()), Kind: s.intern(rec.GetKind()), MAC: verdict.MAC(rec.GetMac()),
+		Attachment: attachment, HostInterface: rec.GetHostInterface(), VRF: s.intern(rec.GetVrf()),
+		Uplink: rec.GetUplink(), Peer: rec.GetPeerNamespace(),
+	}, rec.GetLink())
+}
+
+func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now, newest verdict.Stamp, snapshot bool) {
+	addr, _ := netip.AddrFromSlice(rec.GetAddress())
+	addr = addr.Unmap()
+	port := n.interfaces[ifaceKey{rec.GetNamespace(), rec.GetIndex()}]
+	kind := verdict.Evidence(rec.GetKind())
+	if port == nil {
+		if !rec.GetGone() { // it went with its interface
+			s.metrics.dropped("claim")
+		}
+		return
+	}
+	kernel := kind == verdict.Assigned || kind == verdict.DADFailed
+	if kind == 0 || kind > verdict.Believed || addr.IsUnspecified() || addr.IsMulticast() || !kernel && len(rec.GetMac()) == 0 {
+		s.metrics.dropped("claim")
+		return
+	}
+	if addr.IsLoopback() {
+		return // one in every namespace, compared by nobody
+	}
+	key := claimKey{kind: kind}
+	if !kernel {
+		key = claimKey{kind, verdict.MAC(rec.GetMac()), uint16(rec.GetVlan()), uint16(rec.GetInnerVlan())}
+	}
+
+	var h *holding
+	if e := s.table.get(addr); e != nil {
+		h = e.find(port, key)
+	}
+	switch {
+	case rec.GetGone():
+		if h != nil {
+			s.end(n, h)
+		}
+		return
+	case h == nil:
+		h = &holding{entry: s.table.enter(addr), port: port}
+		h.Kind, h.MAC, h.VLAN, h.InnerVLAN = key.kind, key.mac, key.vlan, key.innerVLAN
+		h.Interface = port.rec
+		h.Begun, h.Read = now, now
+		s.setClaimLink(n, h, rec)
+		n.list(h)
+		s.saw(h, rec, now, newest, snapshot)
+	case snapshot && h.Last == stamp(rec.GetLastSeen()) && h.Count == rec.GetCount():
+		// Known, and not seen since.
+		s.moveClaimLink(n, h, rec)
+	default:
+		s.moveClaimLink(n, h, rec)
+		h.Before = h.Seen
+		if !snapshot {
+			h.Read = now // the kernel said something just now
+		}
+		s.saw(h, rec, now, newest, snapshot)
+	}
+	h.sweep = n.sweep
+}
+
+// saw takes over what a record says of a claim.
+func (s *store) saw(h *holding, rec *pb.ClaimRecord, now, newest verdict.Stamp, snapshot bool) {
+	h.Source = verdict.MAC(rec.GetSource())
+	h.PrefixLength, h.Flags, h.Count = uint8(rec.GetPrefixLength()), rec.GetFlags(), rec.GetCount()
+	h.First, h.Last = stamp(rec.GetFirstSeen()), stamp(rec.GetLastSeen())
+	h.AssignedAt = stamp(rec.GetAssignedAt())
+	h.Seen = now
+	if snapshot && h.mac != nil {
+		// A table has old sightings, too: they are as old as the agent says,
+		// compared with the newest of the same clock.
+		h.Seen = now.Add(-staleness(newest, h.Last))
+		h.Begun = min(h.Begun, h.Seen)
+	}
+	s.touch(h.entry)
+}
+
+// setClaimLink names the link that a frame was seen on.
+func (s *store) setClaimLink(n *node, h *holding, rec *pb.ClaimRecord) {
+	if h.Kind == verdict.Assigned || h.Kind == verdict.DADFailed {
+		return
+	}
+	h.link = h.port.link
+	if rec.GetLink() != "" {
+		h.link = n.link(rec.GetLink())
+	}
+	h.Link = nil
+	if h.link != nil {
+		h.Link = h.link.rec
+	}
+}
+
+// moveClaimLink follows a port to another link.
+func (s *store) moveClaimLink(n *node, h *holding, rec *pb.ClaimRecord) {
+	if h.mac == nil || rec.GetLink() == "" || h.link != nil && h.link.rec.Name == rec.GetLink() {
+		return
+	}
+	if old := h.link; old != nil {
+		old.users--
+		n.dropLink(old)
+	}
+	s.setClaimLink(n, h, rec)
+	h.link.users++
+	s.touch(h.entry)
+}
+
+// newestStamp is the latest that an agent saw anything, by its clock.
+func newestStamp(messages []*pb.ReportRequest) (newest verdict.Stamp) {
+	for _, m := range messages {
+		for _, c := range m.GetClaims() {
+			newest = max(newest, stamp(c.GetLastSeen()))
+		}
+	}
+	return newest
+}
+
+func stamp(t *timestamppb.Timestamp) verdict.Stamp {
+	if t == nil {
+		return 0
+	}
+	return verdict.Stamp(t.GetSeconds()*1e9 + int64(t.GetNanos()))
+}
+
+// intern keeps one copy of a text that many records have.
+func (s *store) intern(text string) string {
+	if text == "" {
+		return ""
+	}
+	if known, ok := s.texts[text]; ok {
+		return known
+	}
+	if len(s.texts) >= maxTexts {
+		clear(s.texts)
+	}
+	s.texts[text] = text
+	return text
+}

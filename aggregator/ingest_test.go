@@ -1,0 +1,444 @@
+package aggregator
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const addr = "10.244.0.5"
+
+func TestADuplicateIsSuspectedCheckedConfirmedAndResolved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+		if got := l.conflicts(); len(got) != 0 {
+			t.Fatalf("got %v, want no conflict", got)
+		}
+		a.send(podVeth(3, "b", addr)).sync()
+		c := l.conflict(pb.Conflict_SUSPECTED)
+		if c.GetScope().GetName() != "n1" || len(c.GetOwners()) != 2 || c.GetCause() != "unknown" || len(c.GetAdvice()) == 0 {
+			t.Errorf("got %v, want both pods on node n1, and advice", c)
+		}
+
+		began := time.Now()
+		check := a.check()
+		if waited := time.Since(began); waited != time.Second || len(check.GetAddresses()) != 1 {
+			t.Fatalf("got a check of %d addresses after %s, want 1 after 1s", len(check.GetAddresses()), waited)
+		}
+		if !a.contests[addr] {
+			t.Error("got no word that the address is contested")
+		}
+		again := a.check()
+		if waited := time.Since(began); waited != 2*time.Second {
+			t.Errorf("got asked again after %s, want 2s", waited)
+		}
+		a.send(&pb.ReportRequest{Checked: []uint64{again.GetId()}}).sync()
+		if c := l.conflict(pb.Conflict_CONFIRMED); c.GetConfirmedAt().AsTime().Sub(c.GetDetectedAt().AsTime()) != 2*time.Second {
+			t.Errorf("got confirmed at %s, want with the answer", c.GetConfirmedAt().AsTime())
+		}
+
+		a.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}}).sync()
+		c = l.conflict(pb.Conflict_RESOLVED)
+		if c.GetOwners()[0].GetState() != pb.Owner_GONE || c.GetOwners()[1].GetState() != pb.Owner_LIVE {
+			t.Errorf("got %v, want the older gone and the other alive", c.GetOwners())
+		}
+		for a.contests[addr] {
+			a.take()
+		}
+		if n := l.metric("ipwitness_detection_seconds", ""); n != 1 {
+			t.Errorf("got %v detections measured, want 1", n)
+		}
+	})
+}
+
+func TestAnotherEpisodeHasTheSameID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", addr))).sync()
+		first := l.conflict(pb.Conflict_SUSPECTED)
+		a.send(gone(assigned(3, addr))).sync()
+		l.conflict(pb.Conflict_RESOLVED)
+		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(3, addr)}}).sync()
+		second := l.conflict(pb.Conflict_SUSPECTED)
+		if first.GetId() != second.GetId() || second.GetEpisode() != 2 {
+			t.Errorf("got %s episode %d, want %s episode 2", second.GetId(), second.GetEpisode(), first.GetId())
+		}
+		got, err := l.client.GetConflict(l.ctx, &pb.GetConflictRequest{Id: first.GetId()})
+		if err != nil || got.GetConflict().GetEpisode() != 2 {
+			t.Errorf("got %v, %v", got, err)
+		}
+	})
+}
+
+func TestNothingFlapsWhenAnAgentComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		table := func(epoch uint64) *pb.ReportRequest {
+			return snapshot(hello("n1", epoch), podVeth(2, "a", addr), podVeth(3, "b", addr), podVeth(4, "c", "10.244.0.6"))
+		}
+		old := l.dial().send(table(1)).sync()
+		w := l.watchOwners(&pb.WatchOwnersRequest{})
+		w.until(pb.Watch_BOOKMARK)
+		before := l.conflict(pb.Conflict_SUSPECTED)
+
+		// Half open, taken over by the same agent, then by a newer one.
+		for _, epoch := range []uint64{1, 2} {
+			next := l.dial().send(table(epoch)).sync()
+			if err := old.ended(); status.Code(err) != codes.Aborted {
+				t.Fatalf("got %v, want ABORTED", err)
+			}
+			old = next
+		}
+		// Gone, and back with the same table.
+		old.cancel()
+		synctest.Wait()
+		if o := l.owners(&pb.ListOwnersRequest{Address: addr}); o[0].GetState() != pb.Owner_UNHEARD {
+			t.Errorf("got state %s, want UNHEARD", o[0].GetState())
+		}
+		a := l.dial().send(table(2)).sync()
+		if !slices.ContainsFunc([]bool{a.contests[addr]}, func(b bool) bool { return b }) {
+			t.Error("got no word of the contested address after coming back")
+		}
+		after := l.conflict(pb.Conflict_SUSPECTED)
+		if before.GetId() != after.GetId() || after.GetEpisode() != 1 || !before.GetDetectedAt().AsTime().Equal(after.GetDetectedAt().AsTime()) {
+			t.Errorf("got %v, want the same as before: %v", after, before)
+		}
+		a.send(podVeth(5, "last", "10.244.0.7")).sync()
+		for _, m := range w.until(pb.Watch_ADDED) {
+			switch m.GetType() {
+			case pb.Watch_REMOVED:
+				t.Errorf("got %v, want nothing removed", m)
+			case pb.Watch_ADDED:
+				if m.GetOwner().GetWorkload().GetName() != "last" {
+					t.Errorf("got %v, want nothing added", m)
+				}
+			}
+		}
+	})
+}
+
+func TestASnapshotReplacesWhatWasKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", "10.244.0.6"))).sync()
+		// The address moves from one pod to the other: never held by both.
+		m := snapshot(nil, podVeth(3, "b", addr))
+		rest := &pb.ReportRequest{SnapshotEnd: true, Claims: m.Claims}
+		m.SnapshotEnd, m.Claims = false, nil
+		a.send(m).send(rest).sync()
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || got[0].GetWorkload().GetName() != "b" {
+			t.Errorf("got %v, want b alone", got)
+		}
+		if got := l.conflicts(); len(got) != 0 {
+			t.Errorf("got %v, want no conflict", got)
+		}
+	})
+}
+
+func TestAGapAsksForAResync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+		a.sequence++ // one is lost
+		a.send(podVeth(3, "b", addr)).send(podVeth(4, "c", addr))
+		for a.resyncs == 0 {
+			a.take()
+		}
+		synctest.Wait()
+		if got := l.conflicts(); len(got) != 0 {
+			t.Errorf("got %v, want nothing taken before the snapshot", got)
+		}
+		a.send(snapshot(nil, podVeth(2, "a", addr), podVeth(3, "b", addr))).sync()
+		l.conflict(pb.Conflict_SUSPECTED)
+		if a.resyncs != 1 {
+			t.Errorf("got %d resyncs, want 1", a.resyncs)
+		}
+	})
+}
+
+func TestDuplicatedAndReorderedMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+		a.send(podVeth(3, "b", "10.244.0.6")).send(gone(assigned(3, "10.244.0.6"))).sync()
+		a.sequence -= 2
+		a.send(podVeth(3, "b", "10.244.0.6")) // again: taken before
+		a.sequence++
+		a.send(podVeth(4, "c", "10.244.0.7")).sync()
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 2 {
+			t.Errorf("got %v, want a and c", got)
+		}
+	})
+}
+
+func TestJunkEndsTheStreamWithASentence(t *testing.T) {
+	for name, test := range map[string]struct {
+		messages []*pb.ReportRequest
+		code     codes.Code
+		text     string
+	}{
+		"no hello":      {[]*pb.ReportRequest{{SnapshotBegin: true}}, codes.InvalidArgument, "first message"},
+		"no snapshot":   {[]*pb.ReportRequest{{Hello: hello("n1", 1)}}, codes.InvalidArgument, "begin a snapshot"},
+		"empty hello":   {[]*pb.ReportRequest{{Hello: &pb.Hello{}, SnapshotBegin: true}}, codes.InvalidArgument, "boot_id"},
+		"two hellos":    {[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Hello: hello("n1", 1)}}, codes.InvalidArgument, "only the first"},
+		"short address": {[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Claims: []*pb.ClaimRecord{{Address: []byte{1}}}}}, codes.InvalidArgument, "4 or 16 bytes"},
+		"a long name":   {[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Links: []*pb.LinkRecord{{Name: strings.Repeat("x", 2000)}}}}, codes.InvalidArgument, "too long"},
+		"a VLAN of 5000": {
+			[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Claims: []*pb.ClaimRecord{{Address: make([]byte, 4), Vlan: 5000}}}},
+			codes.InvalidArgument, "VLAN",
+		},
+		"never a snapshot's end": {[]*pb.ReportRequest{{Hello: hello("n1", 1), SnapshotBegin: true}}, codes.DeadlineExceeded, "no complete snapshot"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLab(t, Config{})
+				a := l.dial()
+				for _, m := range test.messages {
+					a.send(m)
+				}
+				if err := a.ended(); status.Code(err) != test.code || !strings.Contains(err.Error(), test.text) {
+					t.Errorf("got %v, want %s with %q", err, test.code, test.text)
+				}
+			})
+		})
+	}
+}
+
+func TestRecordsThatDoNotFitAreDroppedAndCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+		newer := assigned(2, addr)
+		newer.Kind = 99
+		a.send(&pb.ReportRequest{
+			Claims:     []*pb.ClaimRecord{assigned(77, addr), newer, announced(2, "0.0.0.0", podMAC(2)), announced(2, "224.0.0.1", podMAC(2))},
+			Interfaces: []*pb.InterfaceRecord{{Namespace: 77, Index: 1}, {Namespace: 2, Index: 9, Attachment: 99}},
+		}).sync()
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || len(got[0].GetEvidence()) != 1 {
+			t.Errorf("got %v, want a with its assignment alone", got)
+		}
+		for record, want := range map[string]float64{"claim": 4, "interface": 2} {
+			if got := l.metric("ipwitness_aggregator_dropped_records_total", record); got != want {
+				t.Errorf("got %v dropped of %s, want %v", got, record, want)
+			}
+		}
+	})
+}
+
+func TestAnOlderAgentIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		newer := l.dial().send(snapshot(hello("n1", 2), podVeth(2, "a", addr))).sync()
+		older := l.dial().send(snapshot(hello("n1", 1)))
+		if err := older.ended(); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("got %v, want FAILED_PRECONDITION", err)
+		}
+		newer.send(podVeth(3, "b", "10.244.0.6")).sync()
+	})
+}
+
+func TestTooManyClaimsEndOneStreamOnly(t *testing.T) {
+	l := newLab(t, Config{})
+	good := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+	bad := l.dial()
+	m := snapshot(hello("n2", 1), podVeth(2, "a", addr))
+	m.SnapshotEnd = false
+	bad.send(m)
+	some := &pb.ReportRequest{}
+	for range 10_000 {
+		some.Claims = append(some.Claims, &pb.ClaimRecord{Address: []byte{10, 0, 0, 1}})
+	}
+	for i := range 30 {
+		some.SnapshotEnd = i == 29
+		bad.send(some)
+	}
+	if err := bad.ended(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("got %v, want RESOURCE_EXHAUSTED", err)
+	}
+	good.send(podVeth(3, "b", "10.244.0.6")).sync()
+}
+
+func TestASilentNodeResolvesNothingUntilItTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{NodeTimeout: time.Minute})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", addr))).sync()
+		a.cancel()
+		time.Sleep(59 * time.Second)
+		c := l.conflict(pb.Conflict_SUSPECTED)
+		if !strings.Contains(c.GetSummary(), "not heard from") || c.GetOwners()[0].GetState() != pb.Owner_UNHEARD {
+			t.Errorf("got %v, want it to say that the node is not heard from", c)
+		}
+		time.Sleep(2 * time.Second)
+		c = l.conflict(pb.Conflict_RESOLVED)
+		if !strings.Contains(c.GetSummary(), "was not heard from for 1m0s") {
+			t.Errorf("got %q, want the reason", c.GetSummary())
+		}
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 {
+			t.Errorf("got %v, want no owner", got)
+		}
+		nodes, _ := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
+		if len(nodes.GetNodes()) != 1 || nodes.GetNodes()[0].GetState() != pb.Node_UNHEARD {
+			t.Errorf("got %v, want the node as UNHEARD", nodes)
+		}
+		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || got[0].GetState() != pb.Owner_LIVE {
+			t.Errorf("got %v, want a alive again", got)
+		}
+		time.Sleep(2 * time.Minute)
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 {
+			t.Errorf("got %v, want a still there", got)
+		}
+	})
+}
+
+func TestSightingsEndWithTheirOwnerAtHome(t *testing.T) {
+	for name, end := range map[string]*pb.ReportRequest{
+		"address":   gone(assigned(2, addr)),
+		"interface": {Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}}},
+		"namespace": {Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLab(t, Config{})
+				a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", "10.244.0.6"))).sync()
+				a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{
+					announced(2, addr, podMAC(2)), announced(3, addr, podMAC(2)), announced(2, "10.244.0.9", []byte{6, 6, 6, 6, 6, 6}),
+				}}).sync()
+				if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 || len(got[0].GetEvidence()) != 3 {
+					t.Fatalf("got %v, want one owner with three kinds of evidence", got)
+				}
+				a.send(end).sync()
+				if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 0 {
+					t.Errorf("got %v, want nobody", got)
+				}
+				guests := l.owners(&pb.ListOwnersRequest{Address: "10.244.0.9"})
+				if want := 1; name == "namespace" && len(guests) != 0 || name != "namespace" && len(guests) != want {
+					t.Errorf("got guests %v, want them to end with the namespace", guests)
+				}
+			})
+		})
+	}
+}
+
+func TestAChangedRecordHasItsAddressesJudgedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		one, two := podVeth(2, "a", addr), podVeth(3, "b", addr)
+		for i, p := range []*pb.ReportRequest{one, two} {
+			p.Interfaces[0].Link, p.Interfaces[1].Link = "br"+string(rune('0'+i)), "br"+string(rune('0'+i))
+		}
+		bridges := func(routed bool) *pb.ReportRequest {
+			return &pb.ReportRequest{Links: []*pb.LinkRecord{
+				{Name: "br0", Kind: pb.LinkRecord_BRIDGE, Routed: routed}, {Name: "br1", Kind: pb.LinkRecord_BRIDGE, Routed: routed},
+			}}
+		}
+		a := l.dial().send(snapshot(hello("n1", 1), bridges(false), one, two)).sync()
+		if got := l.conflicts(); len(got) != 0 {
+			t.Fatalf("got %v, want none between isolated bridges", got)
+		}
+		a.send(bridges(true)).sync()
+		l.conflict(pb.Conflict_SUSPECTED)
+		a.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{podNamespace(3, "renamed")}}).sync()
+		if c := l.conflict(pb.Conflict_SUSPECTED); !strings.Contains(c.GetSummary(), "default/renamed") {
+			t.Errorf("got %q, want the new name", c.GetSummary())
+		}
+		a.send(bridges(false)).sync()
+		l.conflict(pb.Conflict_RESOLVED)
+	})
+}
+
+func TestAMACThatIsLearntLateMakesAStrangerAWitness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		p := podVeth(2, "a", addr)
+		inside := p.Interfaces[0]
+		p.Interfaces, p.Claims = p.Interfaces[1:], nil
+		p.Interfaces[0].PeerNamespace = 0
+		a := l.dial().send(snapshot(hello("n1", 1), p)).sync()
+		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(2, addr, podMAC(2))}}).sync()
+		if got := l.owners(&pb.ListOwnersRequest{}); got[0].GetWorkload().GetKind() != pb.Workload_EXTERNAL {
+			t.Fatalf("got %v, want an external device", got)
+		}
+		a.send(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{inside}}).sync()
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || got[0].GetWorkload().GetName() != "a" {
+			t.Errorf("got %v, want the pod", got)
+		}
+	})
+}
+
+func TestWireOnlyOwnersWearOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(2, "10.0.0.9", []byte{6, 6, 6, 6, 6, 6})}}).sync()
+		for _, want := range []pb.Owner_State{pb.Owner_LIVE, pb.Owner_STALE} {
+			if got := l.owners(&pb.ListOwnersRequest{Address: "10.0.0.9"}); len(got) != 1 || got[0].GetState() != want {
+				t.Fatalf("got %v, want one that is %s", got, want)
+			}
+			time.Sleep(DefaultStaleAfter + time.Second)
+		}
+		if got := l.owners(&pb.ListOwnersRequest{Address: "10.0.0.9"}); len(got) != 0 {
+			t.Errorf("got %v, want nobody", got)
+		}
+	})
+}
+
+func TestTwoNodesOfOneName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+		twin := hello("n1", 1)
+		twin.BootId = "another-boot"
+		l.dial().send(snapshot(twin, podVeth(2, "b", addr))).sync()
+		nodes, _ := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
+		if len(nodes.GetNodes()) != 2 || nodes.GetNodes()[1].GetName() != "n1@another-" {
+			t.Errorf("got %v, want n1 and n1@another-", nodes)
+		}
+		if got := l.conflicts(); len(got) != 0 {
+			t.Errorf("got %v, want two nodes to be two scopes", got)
+		}
+	})
+}
+
+func TestTheLoopbackAddressOfEveryNamespaceCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", "127.0.0.1"))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 {
+			t.Errorf("got %v, want nobody", got)
+		}
+	})
+}
+
+// The verdict has the contract's numbers, so that a conversion is a cast.
+func TestNumbersAreTheContracts(t *testing.T) {
+	for name, pair := range map[string]struct {
+		last protoreflect.EnumNumber
+		enum protoreflect.Enum
+	}{
+		"Evidence":   {protoreflect.EnumNumber(verdict.Believed), pb.Evidence_BELIEVED},
+		"Attachment": {protoreflect.EnumNumber(verdict.Local), pb.InterfaceRecord_LOCAL},
+		"LinkKind":   {protoreflect.EnumNumber(verdict.OVSPort), pb.LinkRecord_OVS_PORT},
+		"Workload":   {protoreflect.EnumNumber(verdict.Unknown), pb.Workload_UNKNOWN},
+		"Scope":      {protoreflect.EnumNumber(verdict.NetworkScope), pb.Scope_NETWORK},
+		"State":      {protoreflect.EnumNumber(verdict.Gone), pb.Owner_GONE},
+		"Phase":      {protoreflect.EnumNumber(verdict.Resolved), pb.Conflict_RESOLVED},
+	} {
+		if pair.last != pair.enum.Number() {
+			t.Errorf("%s: got %d, want %d", name, pair.last, pair.enum.Number())
+		}
+		if n := pair.enum.Descriptor().Values().Len(); n != int(pair.last)+1 {
+			t.Errorf("%s: the contract has %d values, the verdict %d", name, n, pair.last+1)
+		}
+	}
+}

@@ -1,0 +1,295 @@
+package aggregator
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// judgedAtOnce is after how many judgements others get the lock.
+const judgedAtOnce = 256
+
+// received is what came before a judgement: for the detection time.
+type received struct {
+	// at is when the message was received, 0 where there is none to measure.
+	at verdict.Stamp
+	// residence is how long its change was in the agent.
+	residence time.Duration
+}
+
+// touch has an entry judged at the end of what is being done.
+func (s *store) touch(e *entry) {
+	if !e.dirty {
+		e.dirty = true
+		s.touched = append(s.touched, e)
+	}
+}
+
+func (s *store) touchAll(list []*holding) {
+	for _, h := range list {
+		s.touch(h.entry)
+	}
+}
+
+// judgeTouched judges what was touched since the stack had base entries. The
+// last touched come first, so that who has little to do needs not wait for one
+// who has much, and gives up the lock in between.
+func (s *store) judgeTouched(base int, r received) {
+	for n := 1; len(s.touched) > base; n++ {
+		last := len(s.touched) - 1
+		e := s.touched[last]
+		s.touched[last] = nil
+		s.touched = s.touched[:last]
+		e.dirty = false
+		s.judge(e, r)
+		if n%judgedAtOnce == 0 {
+			s.sendChecks()
+			s.mu.Unlock()
+			s.mu.Lock()
+		}
+	}
+	if cap(s.touched) > 1<<16 && len(s.touched) == 0 {
+		s.touched = nil
+	}
+	s.sendChecks()
+}
+
+// judge judges one address and makes the outcome known.
+func (s *store) judge(e *entry, r received) {
+	in := s.input(e)
+	out := s.policy.Judge(s, &in)
+	if len(out.Expired) > 0 {
+		for _, h := range slices.Clone(e.holdings) {
+			if slices.Contains(out.Expired, &h.Claim) {
+				s.nodeOf(h).unlist(h)
+			}
+		}
+		in = s.input(e)
+		out = s.policy.Judge(s, &in)
+	}
+
+	s.takeOwners(e, out.Owners)
+	for i := range out.Conflicts {
+		s.takeConflict(e, &out.Conflicts[i], r)
+	}
+	if out.Contested || e.told != nil {
+		s.contest(e, out.Contested)
+	}
+	for _, n := range out.Check {
+		if n := s.nodes[nodeID{n.Boot, n.Netns}]; n != nil && n.session != nil {
+			s.checks[n] = append(s.checks[n], e.addr)
+		}
+	}
+	if out.Again != 0 {
+		s.arm(&e.alarm, out.Again)
+	}
+	if len(e.holdings) == 0 {
+		s.disarm(&e.alarm)
+		s.table.drop(e)
+	}
+}
+
+// input is what is known of an address. Its claims are only lent.
+func (s *store) input(e *entry) verdict.Input {
+	s.claims = s.claims[:0]
+	for _, h := range e.holdings {
+		s.claims = append(s.claims, &h.Claim)
+	}
+	return verdict.Input{Address: e.addr, Claims: s.claims, Conflicts: e.conflicts, Now: s.clock()}
+}
+
+// takeOwners makes known how the owners of an address changed.
+func (s *store) takeOwners(e *entry, owners []verdict.Owner) {
+	old := e.owners
+	e.owners = owners
+	for i := range owners {
+		o := &owners[i]
+		was := findOwner(old, i, o.ID)
+		s.ownerCount[o.Scope.Kind]++
+		switch {
+		case was == nil:
+			s.publishOwner(added, e, o)
+		case ownerChanged(was, o):
+			s.publishOwner(updated, e, o)
+		}
+	}
+	for i := range old {
+		o := &old[i]
+		s.ownerCount[o.Scope.Kind]--
+		if findOwner(owners, i, o.ID) == nil {
+			o.State = verdict.Gone
+			s.publishOwner(removed, e, o)
+		}
+	}
+}
+
+// publishOwner makes an owner known, if anybody listens.
+func (s *store) publishOwner(typ watchType, e *entry, o *verdict.Owner) {
+	if s.owners.heard(s.clock()) {
+		s.owners.publish(event{typ: typ, addr: e.addr, holder: *o, owner: ownerProto(e.addr, o)})
+	}
+}
+
+// findOwner looks for an owner, first where it is likely to be.
+func findOwner(owners []verdict.Owner, hint int, id string) *verdict.Owner {
+	if hint < len(owners) && owners[hint].ID == id {
+		return &owners[hint]
+	}
+	for i := range owners {
+		if owners[i].ID == id {
+			return &owners[i]
+		}
+	}
+	return nil
+}
+
+// ownerChanged tells whether a watcher is to hear of an owner. That it was seen
+// once more is no change.
+func ownerChanged(a, b *verdict.Owner) bool {
+	return a.State != b.State || a.Scope != b.Scope || a.Excluded != b.Excluded || a.MAC != b.MAC ||
+		a.Assigned != b.Assigned || interfaceChanged(a.Interface, b.Interface) ||
+		a.Namespace != b.Namespace && a.Workload() != b.Workload() ||
+		!slices.EqualFunc(a.Claims, b.Claims, func(a, b *verdict.Claim) bool {
+			return a == b || a.Kind == b.Kind && a.MAC == b.MAC && a.Node() == b.Node() && a.Interface.Name == b.Interface.Name
+		})
+}
+
+func interfaceChanged(a, b *verdict.Interface) bool {
+	return a != b && (a.Name != b.Name || a.HostInterface != b.HostInterface || a.MAC != b.MAC)
+}
+
+// takeConflict makes known how a conflict changed.
+func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
+	was := e.conflict(c.ID)
+	if was == nil {
+		e.conflicts = append(e.conflicts, *c)
+		s.byID[c.ID] = e
+	}
+	opened := c.Active() && (was == nil || !was.Active())
+	changed := was == nil || conflictChanged(was, c)
+	if was != nil {
+		*was = *c
+	}
+	if !changed {
+		return
+	}
+	typ := updated
+	if opened {
+		typ = added
+		if r.at != 0 {
+			s.metrics.detection.Observe((r.residence + s.clock().Sub(r.at)).Seconds())
+		}
+	}
+	s.conflicts.publish(event{typ: typ, addr: c.Address, conflict: conflictProto(c)})
+	if !c.Active() {
+		s.resolved = append(s.resolved, ended{e, c.ID, c.ResolvedAt})
+		s.forget(s.clock())
+	}
+}
+
+func conflictChanged(a, b *verdict.Conflict) bool {
+	return a.Phase != b.Phase || a.Episode != b.Episode || a.Rule != b.Rule || a.Summary != b.Summary ||
+		!slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool {
+			return a.ID == b.ID && !ownerChanged(&a, &b)
+		})
+}
+
+// ended is a conflict that is over, and kept for a while.
+type ended struct {
+	entry *entry
+	id    string
+	at    verdict.Stamp
+}
+
+const (
+	keepResolved    = 10_000
+	keepResolvedFor = 24 * time.Hour
+)
+
+// forget drops the conflicts that were over for long enough.
+func (s *store) forget(now verdict.Stamp) {
+	for len(s.resolved) > 0 && (len(s.resolved) > keepResolved || s.resolved[0].at.Add(keepResolvedFor) <= now) {
+		old := s.resolved[0]
+		s.resolved[0] = ended{}
+		s.resolved = s.resolved[1:]
+		c := old.entry.conflict(old.id)
+		if c == nil || c.Active() || c.ResolvedAt != old.at {
+			continue // it came back
+		}
+		e := old.entry
+		e.conflicts = slices.DeleteFunc(e.conflicts, func(c verdict.Conflict) bool { return c.ID == old.id })
+		if len(e.conflicts) == 0 {
+			e.conflicts = nil
+		}
+		delete(s.byID, old.id)
+		s.table.drop(e)
+	}
+}
+
+// contest tells the nodes that have claims of an address to look at it more
+// closely, or no longer.
+func (s *store) contest(e *entry, contested bool) {
+	if !contested {
+		for n := range e.told {
+			if n.session != nil {
+				n.session.contest(e.addr, false)
+			}
+		}
+		e.told = nil
+		delete(s.contested, e)
+		return
+	}
+	if e.told == nil {
+		e.told = make(map[*node]struct{})
+		s.contested[e] = struct{}{}
+	}
+	for _, h := range e.holdings {
+		n := s.nodeOf(h)
+		if _, ok := e.told[n]; !ok && n.session != nil {
+			e.told[n] = struct{}{}
+			n.session.contest(e.addr, true)
+		}
+	}
+}
+
+// sendChecks asks each node once for all addresses that it is to read again.
+func (s *store) sendChecks() {
+	for n, addrs := range s.checks {
+		if n.session != nil {
+			n.session.check(addrs)
+		}
+		delete(s.checks, n)
+	}
+}
+
+// Namespace is for verdict.Tables.
+func (s *store) Namespace(rec *verdict.Node, record uint32) *verdict.Namespace {
+	if n := s.nodes[nodeID{rec.Boot, rec.Netns}]; n != nil {
+		if ns := n.namespaces[record]; ns != nil {
+			return ns.rec
+		}
+	}
+	return nil
+}
+
+// Holders is for verdict.Tables.
+func (s *store) Holders(rec *verdict.Node, mac verdict.MAC) []*verdict.Interface {
+	if n := s.nodes[nodeID{rec.Boot, rec.Netns}]; n != nil {
+		if hw := n.macs[mac]; hw != nil {
+			return hw.holders
+		}
+	}
+	return nil
+}
+
+// explain says why an address is, or is not, in conflict.
+func (s *store) explain(a netip.Addr) (verdict.Explanation, []verdict.Conflict) {
+	e := s.table.get(a)
+	if e == nil {
+		e = &entry{addr: a}
+	}
+	in := s.input(e)
+	return s.policy.Explain(s, &in), e.conflicts
+}

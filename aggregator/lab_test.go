@@ -1,0 +1,294 @@
+package aggregator
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// lab is a running aggregator with a client.
+type lab struct {
+	testing.TB
+	*Aggregator
+	registry *prometheus.Registry
+	conn     *grpc.ClientConn
+	client   pb.WitnessServiceClient
+	ctx      context.Context
+	stop     func()
+}
+
+func newLab(t testing.TB, cfg Config) *lab {
+	t.Helper()
+	l := &lab{TB: t, registry: prometheus.NewPedanticRegistry()}
+	var err error
+	l.Aggregator, err = New(cfg, slog.New(slog.DiscardHandler), l.registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := bufconn.Listen(1 << 20)
+	server := grpc.NewServer()
+	l.Register(server)
+	go func() { _ = server.Serve(listener) }()
+	l.conn, err = grpc.NewClient("passthrough:///lab", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.client = pb.NewWitnessServiceClient(l.conn)
+	ctx, cancel := context.WithCancel(context.Background())
+	l.ctx = ctx
+	done := make(chan struct{})
+	runCtx, stopRun := context.WithCancel(context.Background())
+	go func() { _ = l.Run(runCtx); close(done) }()
+	l.stop = func() { stopRun(); <-done }
+	t.Cleanup(func() {
+		l.stop()
+		cancel()
+		_ = l.conn.Close()
+		server.Stop()
+	})
+	return l
+}
+
+// agent speaks the Report protocol.
+type agent struct {
+	testing.TB
+	stream    pb.ReportService_ReportClient
+	cancel    func()
+	sequence  uint64
+	acked     uint64
+	responses chan *pb.ReportResponse
+	end       error
+	// What was asked of the agent and is not looked at yet.
+	checks   []*pb.Check
+	contests map[string]bool
+	resyncs  int
+}
+
+func (l *lab) dial() *agent {
+	l.Helper()
+	ctx, cancel := context.WithCancel(l.ctx)
+	stream, err := pb.NewReportServiceClient(l.conn).Report(ctx)
+	if err != nil {
+		l.Fatal(err)
+	}
+	a := &agent{TB: l.TB, stream: stream, cancel: cancel, responses: make(chan *pb.ReportResponse, 1000), contests: map[string]bool{}}
+	go func() {
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				a.end = err
+				close(a.responses)
+				return
+			}
+			a.responses <- m
+		}
+	}()
+	l.Cleanup(cancel)
+	return a
+}
+
+// send sends a message and numbers it.
+func (a *agent) send(m *pb.ReportRequest) *agent {
+	a.Helper()
+	a.sequence++
+	m.Sequence = a.sequence
+	if err := a.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
+		a.Fatal(err)
+	}
+	return a
+}
+
+// take takes one response; false at the end of the stream.
+func (a *agent) take() bool {
+	m, ok := <-a.responses
+	if !ok {
+		return false
+	}
+	a.acked = max(a.acked, m.GetAcknowledged())
+	if m.GetCheck() != nil {
+		a.checks = append(a.checks, m.GetCheck())
+	}
+	for _, c := range m.GetContests() {
+		addr, _ := netip.AddrFromSlice(c.GetAddress())
+		a.contests[addr.String()] = c.GetContested()
+	}
+	if m.GetResync() {
+		a.resyncs++
+	}
+	return true
+}
+
+// sync waits until all that was sent is taken.
+func (a *agent) sync() *agent {
+	a.Helper()
+	for a.acked < a.sequence {
+		if !a.take() {
+			a.Fatalf("the stream ended: %v", a.end)
+		}
+	}
+	return a
+}
+
+// ended waits for the end of the stream.
+func (a *agent) ended() error {
+	for a.take() {
+	}
+	return a.end
+}
+
+// check waits for a check and answers it.
+func (a *agent) check() *pb.Check {
+	a.Helper()
+	for len(a.checks) == 0 {
+		if !a.take() {
+			a.Fatalf("the stream ended: %v", a.end)
+		}
+	}
+	c := a.checks[0]
+	a.checks = a.checks[1:]
+	return c
+}
+
+func hello(node string, epoch uint64) *pb.Hello {
+	return &pb.Hello{Node: node, BootId: "boot-" + node, Netns: "4026531840", Epoch: epoch, Version: "v0", Kernel: "6.18"}
+}
+
+// snapshot is a whole snapshot in one message.
+func snapshot(h *pb.Hello, parts ...*pb.ReportRequest) *pb.ReportRequest {
+	m := &pb.ReportRequest{
+		Hello: h, SnapshotBegin: true, SnapshotEnd: true,
+		Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "4026531840", Workload: &pb.Workload{Kind: pb.Workload_HOST, Name: "host"}}},
+		Status:     &pb.StatusRecord{Wire: "tcx", Ports: []*pb.Node_Port{{Interface: "eth0", Mode: "tcx"}}},
+	}
+	return merge(append([]*pb.ReportRequest{m}, parts...)...)
+}
+
+func merge(parts ...*pb.ReportRequest) *pb.ReportRequest {
+	m := parts[0]
+	for _, p := range parts[1:] {
+		m.Namespaces = append(m.Namespaces, p.Namespaces...)
+		m.Links = append(m.Links, p.Links...)
+		m.Interfaces = append(m.Interfaces, p.Interfaces...)
+		m.Claims = append(m.Claims, p.Claims...)
+	}
+	return m
+}
+
+// podVeth is a ptp pod: its namespace, its veth, and its address. Record numbers
+// begin with 2.
+func podVeth(record uint32, name, addr string) *pb.ReportRequest {
+	port := "veth" + strconv.Itoa(int(record))
+	return &pb.ReportRequest{
+		Namespaces: []*pb.NamespaceRecord{podNamespace(record, name)},
+		Links:      []*pb.LinkRecord{{Name: port, Kind: pb.LinkRecord_POINT_TO_POINT}},
+		Interfaces: []*pb.InterfaceRecord{
+			{
+				Namespace: record, Index: 2, Name: "eth0", Kind: "veth", Mac: podMAC(record),
+				Attachment: pb.InterfaceRecord_PEER, Link: port, HostInterface: port,
+			},
+			{
+				Namespace: 1, Index: 100 + record, Name: port, Kind: "veth", Mac: []byte{2, 1, 0, 0, 0, byte(record)},
+				Attachment: pb.InterfaceRecord_OWN, Link: port, PeerNamespace: record,
+			},
+		},
+		Claims: []*pb.ClaimRecord{assigned(record, addr)},
+	}
+}
+
+func podNamespace(record uint32, name string) *pb.NamespaceRecord {
+	return &pb.NamespaceRecord{Id: record, Netns: strconv.Itoa(4026532000 + int(record)), Workload: &pb.Workload{
+		Kind: pb.Workload_POD, Namespace: "default", Name: name, Uid: "uid-" + name, Source: "cni-result",
+	}}
+}
+
+func podMAC(record uint32) []byte { return []byte{2, 0, 0, 0, byte(record >> 8), byte(record)} }
+
+func assigned(record uint32, addr string) *pb.ClaimRecord {
+	return &pb.ClaimRecord{
+		Address: netip.MustParseAddr(addr).AsSlice(), Kind: pb.Evidence_ASSIGNED, Namespace: record, Index: 2,
+		PrefixLength: 24, FirstSeen: timestamppb.Now(), LastSeen: timestamppb.Now(), AssignedAt: timestamppb.Now(), Count: 1,
+		Residence: durationpb.New(20 * time.Microsecond),
+	}
+}
+
+// announced is a frame that entered by a pod's port.
+func announced(record uint32, addr string, mac []byte) *pb.ClaimRecord {
+	return &pb.ClaimRecord{
+		Address: netip.MustParseAddr(addr).AsSlice(), Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 100 + record,
+		Mac: mac, Link: "veth" + strconv.Itoa(int(record)), FirstSeen: timestamppb.Now(), LastSeen: timestamppb.Now(), Count: 1,
+	}
+}
+
+func gone(c *pb.ClaimRecord) *pb.ReportRequest {
+	c.Gone = true
+	return &pb.ReportRequest{Claims: []*pb.ClaimRecord{c}}
+}
+
+// conflicts lists all conflicts.
+func (l *lab) conflicts() []*pb.Conflict {
+	l.Helper()
+	out, err := l.client.ListConflicts(l.ctx, &pb.ListConflictsRequest{All: true})
+	if err != nil {
+		l.Fatal(err)
+	}
+	return out.GetConflicts()
+}
+
+// conflict is the only conflict, which must have a state.
+func (l *lab) conflict(state pb.Conflict_State) *pb.Conflict {
+	l.Helper()
+	all := l.conflicts()
+	if len(all) != 1 || all[0].GetState() != state {
+		l.Fatalf("got conflicts %v, want one that is %s", all, state)
+	}
+	return all[0]
+}
+
+func (l *lab) owners(q *pb.ListOwnersRequest) []*pb.Owner {
+	l.Helper()
+	out, err := l.client.ListOwners(l.ctx, q)
+	if err != nil {
+		l.Fatal(err)
+	}
+	return out.GetOwners()
+}
+
+// metric is the value of the series that has a label's value, or the count of a
+// histogram.
+func (l *lab) metric(name, label string) float64 {
+	l.Helper()
+	families, err := l.registry.Gather()
+	if err != nil {
+		l.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if label == "" && m.GetHistogram() != nil {
+				return float64(m.GetHistogram().GetSampleCount())
+			}
+			if len(m.GetLabel()) > 0 && m.GetLabel()[0].GetValue() == label {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,270 @@
+package aggregator
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// witness is the WitnessService.
+type witness struct {
+	pb.UnimplementedWitnessServiceServer
+	*Aggregator
+}
+
+const (
+	defaultPage = 1000
+	maxPage     = 10_000
+)
+
+func pageSize(asked uint32) int {
+	if asked == 0 {
+		return defaultPage
+	}
+	return int(min(asked, maxPage))
+}
+
+// place is where a page ends: after one item of one address.
+type place struct {
+	addr netip.Addr
+	id   string
+}
+
+func (p place) token() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(p.addr.String() + " " + p.id))
+}
+
+func parsePlace(token string) (p place, err error) {
+	if token == "" {
+		return p, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	addr, id, ok := strings.Cut(string(raw), " ")
+	if err == nil && ok {
+		p.addr, err = netip.ParseAddr(addr)
+		p.id = id
+	}
+	if err != nil || !ok {
+		return p, status.Error(codes.InvalidArgument, "page_token is not one that was given out: leave it out to begin anew")
+	}
+	return p, nil
+}
+
+// ListOwners lists who holds which address now.
+func (w witness) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
+	f, err := newFilter(q)
+	if err != nil {
+		return nil, err
+	}
+	from, err := parsePlace(q.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	owners, next := w.store.listOwners(&f, from, pageSize(q.GetPageSize()))
+	return &pb.ListOwnersResponse{Owners: owners, NextPageToken: next}, nil
+}
+
+// listOwners gives one page of owners and the token of the next one. The lock
+// is taken for one part of the table at a time.
+func (s *store) listOwners(f *filter, from place, size int) (page []*pb.Owner, next string) {
+	page = []*pb.Owner{}
+	addrs := s.addresses(f, from.addr, size+2) // the first may be done, the last is for the token
+	for _, a := range addrs {
+		s.mu.Lock()
+		e := s.table.get(a)
+		var owners []verdict.Owner
+		if e != nil {
+			owners = e.owners
+		}
+		skip := 0
+		if a == from.addr {
+			skip = 1 + slices.IndexFunc(owners, func(o verdict.Owner) bool { return o.ID == from.id })
+		}
+		for i := skip; i < len(owners); i++ {
+			if !f.owner(&owners[i], owners[i].Node.Name) {
+				continue
+			}
+			if len(page) == size {
+				s.mu.Unlock()
+				return page, from.token()
+			}
+			page = append(page, ownerProto(a, &owners[i]))
+			from = place{a, owners[i].ID}
+		}
+		s.mu.Unlock()
+	}
+	return page, ""
+}
+
+// addresses gives the first n addresses, from one on, that have an owner that
+// matches, in order.
+func (s *store) addresses(f *filter, from netip.Addr, n int) []netip.Addr {
+	if f.addr.IsValid() {
+		if f.address(f.addr) && f.addr.Compare(from) >= 0 {
+			return []netip.Addr{f.addr}
+		}
+		return nil
+	}
+	var found []netip.Addr
+	var bound netip.Addr // once there are enough: what comes later is not looked at
+	for i := range s.table.shards {
+		s.mu.Lock()
+		for a, e := range s.table.shards[i] {
+			if a.Less(from) || bound.IsValid() && bound.Less(a) || !f.address(a) {
+				continue
+			}
+			if f.any(e.owners) {
+				found = append(found, a)
+			}
+		}
+		s.mu.Unlock()
+		if len(found) >= 2*n {
+			slices.SortFunc(found, netip.Addr.Compare)
+			found = found[:n]
+			bound = found[n-1]
+		}
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return found[:min(n, len(found))]
+}
+
+// ListConflicts lists the conflicts, active ones unless all is set.
+func (w witness) ListConflicts(_ context.Context, q *pb.ListConflictsRequest) (*pb.ListConflictsResponse, error) {
+	addr, err := optionalAddress(q.GetAddress())
+	if err != nil {
+		return nil, err
+	}
+	from, err := parsePlace(q.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	state := verdict.Phase(q.GetState())
+	if state > verdict.Resolved {
+		return nil, status.Error(codes.InvalidArgument, "state must be SUSPECTED, CONFIRMED or RESOLVED")
+	}
+	wanted := func(c *verdict.Conflict) bool {
+		if state != 0 && c.Phase != state || addr.IsValid() && c.Address != addr {
+			return false
+		}
+		return c.Active() || q.GetAll() || state == verdict.Resolved
+	}
+	page, next := w.store.listConflicts(wanted, from, pageSize(q.GetPageSize()))
+	return &pb.ListConflictsResponse{Conflicts: page, NextPageToken: next}, nil
+}
+
+// listConflicts gives one page of conflicts and the token of the next one.
+func (s *store) listConflicts(wanted func(*verdict.Conflict) bool, from place, size int) (page []*pb.Conflict, next string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	places := []place{}
+	for id, e := range s.byID {
+		p := place{e.addr, id}
+		if comparePlaces(p, from) > 0 && wanted(e.conflict(id)) {
+			places = append(places, p)
+		}
+	}
+	slices.SortFunc(places, comparePlaces)
+	if len(places) > size {
+		places = places[:size]
+		next = places[size-1].token()
+	}
+	page = make([]*pb.Conflict, 0, len(places))
+	for _, p := range places {
+		page = append(page, conflictProto(s.byID[p.id].conflict(p.id)))
+	}
+	return page, next
+}
+
+func comparePlaces(a, b place) int {
+	return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.id, b.id))
+}
+
+// GetConflict gives one conflict by its id.
+func (w witness) GetConflict(_ context.Context, q *pb.GetConflictRequest) (*pb.GetConflictResponse, error) {
+	s := w.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.byID[q.GetId()]
+	if e == nil {
+		return nil, status.Errorf(codes.NotFound,
+			"no conflict has the id %q: `ipwitness conflicts --all` lists them; those that are over are kept for a day", q.GetId())
+	}
+	return &pb.GetConflictResponse{Conflict: conflictProto(e.conflict(q.GetId()))}, nil
+}
+
+// AcknowledgeConflict is not there yet.
+func (witness) AcknowledgeConflict(context.Context, *pb.AcknowledgeConflictRequest) (*pb.AcknowledgeConflictResponse, error) {
+	return nil, errLater
+}
+
+// ListFindings is not there yet.
+func (witness) ListFindings(context.Context, *pb.ListFindingsRequest) (*pb.ListFindingsResponse, error) {
+	return nil, errLater
+}
+
+// WatchFindings is not there yet.
+func (witness) WatchFindings(*pb.WatchFindingsRequest, pb.WitnessService_WatchFindingsServer) error {
+	return errLater
+}
+
+var errLater = status.Error(codes.Unimplemented, "this comes with a later version of ipwitness")
+
+// Explain says why an address is, or is not, in conflict.
+func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainResponse, error) {
+	addr, err := parseAddress(q.GetAddress())
+	if err != nil {
+		return nil, err
+	}
+	s := w.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	why, conflicts := s.explain(addr)
+	out := &pb.ExplainResponse{
+		Address: addr.String(), Summary: why.Summary, Scope: scopeProto(why.Kind, why.Scope),
+		Owners: ownersProto(addr, why.Owners),
+	}
+	for _, step := range why.Steps {
+		out.Steps = append(out.Steps, &pb.ExplainResponse_Step{
+			Rule: step.Rule, Scope: scopeProto(step.Kind, step.Scope), Applied: step.Applied, Reason: step.Reason,
+		})
+	}
+	conflicts = slices.Clone(conflicts)
+	latest := func(c *verdict.Conflict) verdict.Stamp {
+		if c.Active() {
+			return math.MaxInt64
+		}
+		return c.ResolvedAt
+	}
+	slices.SortFunc(conflicts, func(a, b verdict.Conflict) int {
+		return cmp.Or(cmp.Compare(latest(&b), latest(&a)), cmp.Compare(a.ID, b.ID))
+	})
+	for i := range conflicts {
+		out.Conflicts = append(out.Conflicts, conflictProto(&conflicts[i]))
+	}
+	return out, nil
+}
+
+// ListNodes lists the agents and their health.
+func (w witness) ListNodes(context.Context, *pb.ListNodesRequest) (*pb.ListNodesResponse, error) {
+	s := w.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := &pb.ListNodesResponse{Nodes: make([]*pb.Node, 0, len(s.nodes))}
+	for _, n := range s.nodes {
+		out.Nodes = append(out.Nodes, s.nodeProto(n))
+	}
+	slices.SortFunc(out.Nodes, func(a, b *pb.Node) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.BootId, b.BootId), strings.Compare(a.Netns, b.Netns))
+	})
+	return out, nil
+}

@@ -1,0 +1,236 @@
+package aggregator
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// model is an agent's table: the records by key.
+type model struct {
+	namespaces map[uint32]*pb.NamespaceRecord
+	links      map[string]*pb.LinkRecord
+	interfaces map[ifaceKey]*pb.InterfaceRecord
+	claims     map[string]*pb.ClaimRecord
+}
+
+func (m *model) message() *pb.ReportRequest {
+	out := &pb.ReportRequest{}
+	for _, r := range m.namespaces {
+		out.Namespaces = append(out.Namespaces, r)
+	}
+	for _, r := range m.links {
+		out.Links = append(out.Links, r)
+	}
+	for _, r := range m.interfaces {
+		out.Interfaces = append(out.Interfaces, r)
+	}
+	for _, r := range m.claims {
+		out.Claims = append(out.Claims, r)
+	}
+	return proto.CloneOf(out)
+}
+
+func pick[T any](r *rand.Rand, items ...T) T { return items[r.IntN(len(items))] }
+
+func claimName(c *pb.ClaimRecord) string {
+	return fmt.Sprintf("%x %d %d %d %x", c.GetAddress(), c.GetKind(), c.GetNamespace(), c.GetIndex(), c.GetMac())
+}
+
+// change makes a random change of the table and the message that tells it.
+func (m *model) change(r *rand.Rand) *pb.ReportRequest {
+	record := pick[uint32](r, 1, 2, 3, 4)
+	switch r.IntN(8) {
+	case 0:
+		ns := &pb.NamespaceRecord{Id: record, Netns: strconv.Itoa(4000 + int(record)), Workload: &pb.Workload{
+			Kind: pb.Workload_POD, Namespace: "default", Name: pick(r, "a", "b", "c"), Source: "cni-result",
+		}}
+		if record > 1 && r.IntN(3) == 0 {
+			m.endNamespace(record)
+			return &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: record, Gone: true}}}
+		}
+		m.namespaces[record] = ns
+		return &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{ns}}
+	case 1:
+		l := &pb.LinkRecord{Name: pick(r, "l1", "l2", "l3"), Kind: pick(r, pb.LinkRecord_BRIDGE, pb.LinkRecord_POINT_TO_POINT), Routed: r.IntN(2) == 0}
+		if r.IntN(4) == 0 {
+			delete(m.links, l.GetName())
+			return &pb.ReportRequest{Links: []*pb.LinkRecord{{Name: l.GetName(), Gone: true}}}
+		}
+		m.links[l.GetName()] = l
+		return &pb.ReportRequest{Links: []*pb.LinkRecord{l}}
+	case 2, 3, 4:
+		if m.namespaces[record] == nil {
+			return nil
+		}
+		i := &pb.InterfaceRecord{
+			Namespace: record, Index: pick[uint32](r, 1, 2), Name: "eth0", Mac: podMAC(pick[uint32](r, 1, 2, 3)),
+			Attachment: pb.InterfaceRecord_Attachment(1 + r.IntN(5)), Link: pick(r, "l1", "l2", "l3", ""),
+		}
+		if record == 1 {
+			i.Attachment, i.Uplink, i.PeerNamespace = pb.InterfaceRecord_OWN, r.IntN(3) == 0, pick[uint32](r, 0, 2, 3, 4)
+		}
+		key := ifaceKey{i.GetNamespace(), i.GetIndex()}
+		if r.IntN(5) == 0 {
+			m.endInterface(key)
+			return &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: key.namespace, Index: key.index, Gone: true}}}
+		}
+		m.interfaces[key] = i
+		return &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{i}}
+	default:
+		c := assigned(record, pick(r, "10.0.0.1", "10.0.0.2"))
+		c.Index = pick[uint32](r, 1, 2)
+		if record == 1 && r.IntN(3) > 0 {
+			c.Kind, c.Mac, c.Link = pb.Evidence_ANSWERED, podMAC(pick[uint32](r, 1, 2, 3, 9)), pick(r, "l1", "l2", "l3")
+		}
+		if m.interfaces[ifaceKey{record, c.GetIndex()}] == nil {
+			return nil
+		}
+		if r.IntN(4) == 0 {
+			delete(m.claims, claimName(c))
+			return gone(c)
+		}
+		m.claims[claimName(c)] = c
+		return &pb.ReportRequest{Claims: []*pb.ClaimRecord{c}}
+	}
+}
+
+func (m *model) endNamespace(record uint32) {
+	delete(m.namespaces, record)
+	for key := range m.interfaces {
+		if key.namespace == record {
+			m.endInterface(key)
+		}
+	}
+}
+
+func (m *model) endInterface(key ifaceKey) {
+	delete(m.interfaces, key)
+	for name, c := range m.claims {
+		if c.GetNamespace() == key.namespace && c.GetIndex() == key.index {
+			delete(m.claims, name)
+		}
+	}
+}
+
+// Whatever changed, in whatever order: what is known in the end is what a
+// snapshot of the end tells. So nothing is missed, and no list is left wrong.
+func TestChangesLeadWhereASnapshotLeads(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		m := &model{
+			map[uint32]*pb.NamespaceRecord{}, map[string]*pb.LinkRecord{}, map[ifaceKey]*pb.InterfaceRecord{}, map[string]*pb.ClaimRecord{},
+		}
+		begin := func() (*store, *session) {
+			s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+			session := newSession(s)
+			if err := s.connect(session, hello("n1", 1)); err != nil {
+				t.Fatal(err)
+			}
+			return s, session
+		}
+		changed, session := begin()
+		if err := changed.snapshot(session, []*pb.ReportRequest{m.message()}); err != nil {
+			t.Fatal(err)
+		}
+		for step := range 150 {
+			if c := m.change(r); c != nil {
+				if err := changed.delta(session, c, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			changed.wantLists(t, seed, step)
+		}
+		// Sightings end with their owner at home; an agent has them still.
+		for _, c := range m.claims {
+			a, _ := netip.AddrFromSlice(c.GetAddress())
+			e := changed.table.get(a)
+			if e == nil || !slices.ContainsFunc(e.holdings, func(h *holding) bool {
+				return claimName(c) == fmt.Sprintf("%x %d %d %d %x", a.AsSlice(), h.Kind, h.port.namespace.rec.Record, h.port.rec.Index, string(h.MAC))
+			}) {
+				if err := changed.delta(session, &pb.ReportRequest{Claims: []*pb.ClaimRecord{c}}, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+
+		fresh, session := begin()
+		if err := fresh.snapshot(session, []*pb.ReportRequest{m.message()}); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := changed.told(), fresh.told(); !reflect.DeepEqual(got, want) {
+			t.Fatalf("seed %d: got\n%v\nwant\n%v", seed, got, want)
+		}
+	}
+}
+
+// told is what the owners are, without times.
+func (s *store) told() (lines []string) {
+	page, _ := s.listOwners(&filter{}, place{}, maxPage)
+	for _, o := range page {
+		line := fmt.Sprint(o.GetAddress(), o.GetNode(), o.GetInterface(), o.GetMac(), o.GetNetns(), o.GetWorkload(), o.GetScope(), o.GetState(), o.GetExcluded())
+		for _, e := range o.GetEvidence() {
+			line += fmt.Sprint(" ", e.GetKind(), e.GetMac(), e.GetWitness())
+		}
+		lines = append(lines, line)
+	}
+	return append(lines, fmt.Sprint(s.ownerCount))
+}
+
+// wantLists checks that the lists by address, interface and MAC agree.
+func (s *store) wantLists(t *testing.T, seed uint64, step int) {
+	t.Helper()
+	byAddress, byInterface, byMAC, onLinks := 0, 0, 0, 0
+	for _, shard := range s.table.shards {
+		for _, e := range shard {
+			byAddress += len(e.holdings)
+			if len(e.holdings) == 0 && len(e.conflicts) == 0 {
+				t.Fatalf("seed %d step %d: %s is kept for nothing", seed, step, e.addr)
+			}
+		}
+	}
+	for _, n := range s.nodes {
+		users := 0
+		for _, i := range n.interfaces {
+			for at, h := range i.holdings {
+				if h.atPort != int32(at) || h.Interface != i.rec || h.link != nil && h.Link != h.link.rec {
+					t.Fatalf("seed %d step %d: a claim of %s is listed wrongly", seed, step, h.entry.addr)
+				}
+				if h.link != nil {
+					users++
+				}
+			}
+			byInterface += len(i.holdings)
+			if i.link != nil {
+				users++
+				if i.rec.Link != i.link.rec {
+					t.Fatalf("seed %d step %d: an interface has an old link", seed, step)
+				}
+			}
+		}
+		for mac, hw := range n.macs {
+			byMAC += len(hw.claims)
+			if len(hw.claims)+len(hw.holders) == 0 {
+				t.Fatalf("seed %d step %d: %s is kept for nothing", seed, step, mac)
+			}
+		}
+		for _, l := range n.links {
+			onLinks += l.users
+		}
+		if users != onLinks || n.claims != byInterface || byMAC > byInterface {
+			t.Fatalf("seed %d step %d: got %d users of links, want %d; %d claims, want %d", seed, step, onLinks, users, n.claims, byInterface)
+		}
+	}
+	if byAddress != byInterface {
+		t.Fatalf("seed %d step %d: %d claims by address, %d by interface", seed, step, byAddress, byInterface)
+	}
+}

@@ -1,0 +1,365 @@
+package aggregator
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// nodeID is the identity of a node; its name is a label.
+type nodeID struct{ boot, netns string }
+
+// node is one agent's tables, as far as it has reported them.
+type node struct {
+	id  nodeID
+	rec *verdict.Node
+	// name is what the agent calls itself; rec.Name may have more to it.
+	name            string
+	version, kernel string
+	status          *pb.StatusRecord
+
+	connectedAt, lastHeard verdict.Stamp
+	// session is the open stream; nil while there is none.
+	session *session
+	alarm   alarm
+
+	namespaces map[uint32]*namespace
+	interfaces map[ifaceKey]*iface
+	links      map[string]*link
+	macs       map[verdict.MAC]*hardware
+	claims     int
+	// sweep counts snapshots: what the last one did not have is swept out.
+	sweep uint32
+}
+
+type ifaceKey struct{ namespace, index uint32 }
+
+// namespace, iface and link hold the present version of a record that itself
+// never changes, and what hangs on it.
+type namespace struct {
+	rec    *verdict.Namespace
+	ifaces []*iface
+	sweep  uint32
+}
+
+type iface struct {
+	rec       *verdict.Interface
+	namespace *namespace
+	link      *link
+	holdings  []*holding
+	sweep     uint32
+}
+
+type link struct {
+	rec *verdict.Link
+	// known is false for a link that was only named so far.
+	known bool
+	// users counts interfaces and wire claims on it.
+	users int
+	sweep uint32
+}
+
+// hardware is one MAC on a node: who has it, and which wire claims name it.
+type hardware struct {
+	holders []*verdict.Interface
+	claims  []*holding
+}
+
+func newNode(id nodeID) *node {
+	n := &node{id: id, rec: &verdict.Node{Boot: id.boot, Netns: id.netns, Unheard: true}}
+	n.reset()
+	return n
+}
+
+// reset forgets all records.
+func (n *node) reset() {
+	n.namespaces = make(map[uint32]*namespace)
+	n.interfaces = make(map[ifaceKey]*iface)
+	n.links = make(map[string]*link)
+	n.macs = make(map[verdict.MAC]*hardware)
+}
+
+// hardware is the node's entry of a MAC, made where there is none.
+func (n *node) hardware(mac verdict.MAC) *hardware {
+	hw := n.macs[mac]
+	if hw == nil {
+		hw = &hardware{}
+		n.macs[mac] = hw
+	}
+	return hw
+}
+
+func (n *node) dropHardware(mac verdict.MAC, hw *hardware) {
+	if len(hw.holders) == 0 && len(hw.claims) == 0 {
+		delete(n.macs, mac)
+	}
+}
+
+// link is the node's link of a name, made where it is not known yet.
+func (n *node) link(name string) *link {
+	l := n.links[name]
+	if l == nil {
+		l = &link{rec: &verdict.Link{Node: n.rec, Name: name}}
+		n.links[name] = l
+	}
+	return l
+}
+
+func (n *node) dropLink(l *link) {
+	if !l.known && l.users == 0 {
+		delete(n.links, l.rec.Name)
+	}
+}
+
+// setNamespace enters a namespace, or a new version of it.
+func (s *store) setNamespace(n *node, rec verdict.Namespace) {
+	ns := n.namespaces[rec.Record]
+	// A namespace whose inode became known is the same one by a better id. Any
+	// other id says that the number now means another one: a new epoch.
+	if ns != nil && ns.rec.ID != rec.ID && ns.rec.ID != verdict.OwnerID(n.rec, rec.Record, "") {
+		s.endNamespace(n, ns)
+		ns = nil
+	}
+	switch {
+	case ns == nil:
+		ns = &namespace{rec: &rec}
+		n.namespaces[rec.Record] = ns
+		s.touchPorts(n, rec.Record)
+	case *ns.rec != rec:
+		ns.rec = &rec
+		for _, i := range ns.ifaces {
+			next := *i.rec
+			next.Namespace = ns.rec
+			s.replaceInterface(n, i, &next)
+		}
+		s.touchPorts(n, rec.Record)
+	}
+	ns.sweep = n.sweep
+}
+
+// touchPorts has all looked at that entered by a namespace's own port.
+func (s *store) touchPorts(n *node, record uint32) {
+	for _, i := range n.ports(record) {
+		s.touchAll(i.holdings)
+	}
+}
+
+// ports are the node's ends of a namespace's interfaces.
+func (n *node) ports(record uint32) []*iface {
+	var ports []*iface
+	if own := n.namespaces[verdict.OwnRecord]; own != nil {
+		for _, i := range own.ifaces {
+			if i.rec.Peer == record {
+				ports = append(ports, i)
+			}
+		}
+	}
+	return ports
+}
+
+// endNamespace ends a namespace with its interfaces and claims, and with what
+// entered by its port: otherwise that would look like a stranger's for a moment.
+func (s *store) endNamespace(n *node, ns *namespace) {
+	for _, i := range slices.Clone(ns.ifaces) {
+		s.endInterface(n, i)
+	}
+	if ns.rec.Record != verdict.OwnRecord {
+		for _, port := range n.ports(ns.rec.Record) {
+			for _, h := range slices.Clone(port.holdings) {
+				if h.mac != nil {
+					s.end(n, h)
+				}
+			}
+		}
+	}
+	delete(n.namespaces, ns.rec.Record)
+}
+
+// setLink enters a link, or a new version of it.
+func (s *store) setLink(n *node, rec verdict.Link) {
+	l := n.link(rec.Name)
+	l.known, l.sweep = true, n.sweep
+	if *l.rec == rec {
+		return
+	}
+	s.replaceLink(n, l, &rec)
+}
+
+func (s *store) endLink(n *node, l *link) {
+	l.known = false
+	if l.users > 0 {
+		s.replaceLink(n, l, &verdict.Link{Node: n.rec, Name: l.rec.Name})
+	}
+	n.dropLink(l)
+}
+
+// replaceLink puts a new version of a link wherever the old one is used. That
+// walks the node's tables: links seldom change once something is on them.
+func (s *store) replaceLink(n *node, l *link, rec *verdict.Link) {
+	l.rec = rec
+	if l.users == 0 {
+		return
+	}
+	for _, i := range n.interfaces {
+		if i.link == l {
+			next := *i.rec
+			next.Link = rec
+			s.replaceInterface(n, i, &next)
+		}
+		for _, h := range i.holdings {
+			if h.link == l {
+				h.Link = rec
+				s.touch(h.entry)
+			}
+		}
+	}
+}
+
+// setInterface enters an interface, or a new version of it. The link is named
+// apart, as rec cannot have it yet.
+func (s *store) setInterface(n *node, ns *namespace, rec verdict.Interface, linkName string) {
+	var l *link
+	if linkName != "" {
+		l = n.link(linkName)
+		rec.Link = l.rec
+	}
+	rec.Namespace = ns.rec
+	key := ifaceKey{rec.Namespace.Record, rec.Index}
+	i := n.interfaces[key]
+	if i == nil {
+		i = &iface{namespace: ns, rec: &verdict.Interface{}}
+		n.interfaces[key] = i
+		ns.ifaces = append(ns.ifaces, i)
+	}
+	if i.link != l {
+		if l != nil {
+			l.users++
+		}
+		if i.link != nil {
+			i.link.users--
+			n.dropLink(i.link)
+		}
+		i.link = l
+	}
+	if *i.rec != rec {
+		s.replaceInterface(n, i, &rec)
+	}
+	i.sweep = n.sweep
+}
+
+// replaceInterface puts a new version of an interface wherever the old one is
+// used, and has all addresses looked at that are judged by it.
+func (s *store) replaceInterface(n *node, i *iface, rec *verdict.Interface) {
+	old := i.rec
+	i.rec = rec
+	s.unlistHardware(n, old)
+	if rec.MAC != "" {
+		hw := n.hardware(rec.MAC)
+		hw.holders = append(hw.holders, rec)
+		s.touchAll(hw.claims)
+	}
+	for _, h := range i.holdings {
+		h.Interface = rec
+		s.touch(h.entry)
+	}
+}
+
+func (s *store) unlistHardware(n *node, rec *verdict.Interface) {
+	if hw := n.macs[rec.MAC]; hw != nil && rec.MAC != "" {
+		if at := slices.Index(hw.holders, rec); at >= 0 {
+			hw.holders = slices.Delete(hw.holders, at, at+1)
+		}
+		s.touchAll(hw.claims)
+		n.dropHardware(rec.MAC, hw)
+	}
+}
+
+// endInterface ends an interface with the claims on it.
+func (s *store) endInterface(n *node, i *iface) {
+	for _, h := range slices.Clone(i.holdings) {
+		s.end(n, h)
+	}
+	s.unlistHardware(n, i.rec)
+	if i.link != nil {
+		i.link.users--
+		n.dropLink(i.link)
+	}
+	if at := slices.Index(i.namespace.ifaces, i); at >= 0 {
+		i.namespace.ifaces = slices.Delete(i.namespace.ifaces, at, at+1)
+	}
+	delete(n.interfaces, ifaceKey{i.namespace.rec.Record, i.rec.Index})
+}
+
+// end ends one claim. When a kernel's word on a holding ends, so do the wire's
+// sightings of that owner: nobody will take them back.
+func (s *store) end(n *node, h *holding) {
+	if !slices.Contains(h.entry.holdings, h) {
+		return // ended with its owner
+	}
+	n.unlist(h)
+	s.touch(h.entry)
+	if h.Kind != verdict.Assigned && h.Kind != verdict.DADFailed {
+		return
+	}
+	id := h.Interface.Namespace.ID
+	for _, other := range h.entry.holdings {
+		if other.mac == nil && other.Interface.Namespace.ID == id {
+			return
+		}
+	}
+	o := h.entry.owner(id)
+	if o == nil {
+		return
+	}
+	for _, sighting := range slices.Clone(h.entry.holdings) {
+		if sighting.mac != nil && slices.Contains(o.Claims, &sighting.Claim) &&
+			(!s.sweeping || sighting.sweep != s.nodeOf(sighting).sweep) {
+			s.nodeOf(sighting).unlist(sighting)
+		}
+	}
+}
+
+// nodeOf is the node that a holding is of.
+func (s *store) nodeOf(h *holding) *node {
+	rec := h.Node()
+	return s.nodes[nodeID{rec.Boot, rec.Netns}]
+}
+
+// sweepOut ends all that the snapshot did not have.
+func (s *store) sweepOut(n *node) {
+	var over []*holding
+	for _, ns := range n.namespaces {
+		if ns.sweep != n.sweep {
+			s.endNamespace(n, ns)
+		}
+	}
+	for _, i := range n.interfaces {
+		if i.sweep != n.sweep {
+			s.endInterface(n, i)
+			continue
+		}
+		for _, h := range i.holdings {
+			if h.sweep != n.sweep {
+				over = append(over, h)
+			}
+		}
+	}
+	for _, h := range over {
+		s.end(n, h)
+	}
+	for _, l := range n.links {
+		if l.known && l.sweep != n.sweep {
+			s.endLink(n, l)
+		}
+	}
+}
+
+// staleness is how much older than the newest of a message a stamp is, by one clock.
+func staleness(newest, stamp verdict.Stamp) time.Duration {
+	if stamp == 0 || stamp > newest {
+		return 0
+	}
+	return newest.Sub(stamp)
+}

@@ -1,0 +1,300 @@
+package aggregator
+
+import (
+	"errors"
+	"io"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// snapshotWithin is how long an agent may take for its snapshot.
+	snapshotWithin = time.Minute
+	// maxChecks is how many checks of one agent may be unanswered.
+	maxChecks = 64
+)
+
+// reports is the ReportService.
+type reports struct {
+	pb.UnimplementedReportServiceServer
+	*Aggregator
+}
+
+// session is one Report stream.
+type session struct {
+	store *store
+	// Of the goroutine that receives: the place in the stream, and a snapshot
+	// that is not complete.
+	sequence uint64
+	lost     bool
+	inside   bool
+	pending  []*pb.ReportRequest
+	records  int
+	// node is set with the first message.
+	node *node
+
+	synced chan struct{} // closed with the first snapshot
+	wake   chan struct{}
+
+	mu sync.Mutex
+	// What is to be sent, by key: it cannot grow beyond the agent's own table.
+	acknowledged uint64
+	news, resync bool
+	contests     map[netip.Addr]bool
+	reread       map[netip.Addr]struct{}
+	checkID      uint64
+	checks       map[uint64][]netip.Addr
+
+	ended chan struct{}
+	err   error
+}
+
+func newSession(s *store) *session {
+	return &session{
+		store: s, synced: make(chan struct{}), wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		contests: make(map[netip.Addr]bool), reread: make(map[netip.Addr]struct{}), checks: make(map[uint64][]netip.Addr),
+	}
+}
+
+// Report takes an agent's table and the changes of it. One goroutine receives
+// and judges, this one sends: an agent that does not read delays nobody.
+func (a reports) Report(stream pb.ReportService_ReportServer) error {
+	r := newSession(a.store)
+	done := make(chan error, 1)
+	go func() {
+		err := r.receive(stream)
+		a.store.disconnect(r)
+		done <- err
+	}()
+	late := time.NewTimer(snapshotWithin)
+	defer late.Stop()
+	synced := r.synced
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-a.stopped:
+			return errStopping
+		case <-r.ended:
+			return r.err
+		case <-synced:
+			late.Stop()
+			synced = nil
+		case <-late.C:
+			return status.Errorf(codes.DeadlineExceeded, "no complete snapshot within %s: connect again", snapshotWithin)
+		case <-r.wake:
+			for m := r.take(); m != nil; m = r.take() {
+				if err := stream.Send(m); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// receive takes messages until the stream ends.
+func (r *session) receive(stream pb.ReportService_ReportServer) error {
+	for {
+		m, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := r.accept(m, r.store.clock()); err != nil {
+			r.store.log.Warn("report stream ended", "node", r.name(), "reason", err)
+			return err
+		}
+	}
+}
+
+func (r *session) name() string {
+	if r.node == nil {
+		return ""
+	}
+	return r.node.name
+}
+
+// accept takes the next message of the stream.
+func (r *session) accept(m *pb.ReportRequest, at verdict.Stamp) error {
+	if r.node == nil {
+		if err := r.begin(m); err != nil {
+			return err
+		}
+	} else if m.GetHello() != nil {
+		return status.Error(codes.InvalidArgument, "only the first message of a stream says hello")
+	}
+	switch sequence := m.GetSequence(); {
+	case sequence <= r.sequence:
+		r.acknowledge() // taken before
+		return nil
+	case sequence != r.sequence+1 && !m.GetSnapshotBegin() && !r.lost:
+		r.lost = true
+		r.askResync()
+		fallthrough
+	default:
+		r.sequence = sequence
+	}
+	if m.GetSnapshotBegin() {
+		r.lost, r.inside, r.pending, r.records = false, true, nil, 0
+	}
+	if r.lost {
+		return nil // until the snapshot that was asked for
+	}
+	if err := validate(m); err != nil {
+		return err
+	}
+	if err := r.bring(m, at); err != nil {
+		return err
+	}
+	r.acknowledge()
+	return nil
+}
+
+// begin takes the first message.
+func (r *session) begin(m *pb.ReportRequest) error {
+	hello := m.GetHello()
+	switch {
+	case hello == nil || !m.GetSnapshotBegin() || m.GetSequence() != 1:
+		return status.Error(codes.InvalidArgument,
+			"the first message of a stream must have sequence 1, say hello and begin a snapshot: this is not an ipwitness agent of this version")
+	case hello.GetNode() == "" || hello.GetBootId() == "" || hello.GetNetns() == "" || hello.GetEpoch() == 0:
+		return status.Error(codes.InvalidArgument, "hello must have node, boot_id, netns and epoch")
+	case tooLong(hello.GetNode(), hello.GetBootId(), hello.GetNetns(), hello.GetVersion(), hello.GetKernel()):
+		return status.Error(codes.InvalidArgument, "hello has a text that is too long")
+	}
+	return r.store.connect(r, hello)
+}
+
+// bring brings a message into the table; those of a snapshot are kept until it
+// is complete.
+func (r *session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
+	if !r.inside {
+		return r.store.delta(r, m, at)
+	}
+	r.pending = append(r.pending, m)
+	r.records += len(m.GetClaims()) + len(m.GetInterfaces()) + len(m.GetNamespaces()) + len(m.GetLinks())
+	if r.records > maxClaims+maxInterfaces+maxNamespaces+maxLinks || len(r.pending) > maxClaims {
+		return tooMany("records", strconv.Itoa(maxClaims+maxInterfaces+maxNamespaces+maxLinks))
+	}
+	if !m.GetSnapshotEnd() {
+		return nil
+	}
+	claims := 0
+	for _, m := range r.pending {
+		claims += len(m.GetClaims())
+	}
+	if claims > maxClaims {
+		return tooMany("claims", strconv.Itoa(maxClaims))
+	}
+	if err := r.store.snapshot(r, r.pending); err != nil {
+		return err
+	}
+	r.inside, r.pending = false, nil
+	select {
+	case <-r.synced:
+	default:
+		close(r.synced)
+	}
+	return nil
+}
+
+// end has the stream end with an error; the first one counts.
+func (r *session) end(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = err
+		close(r.ended)
+	}
+}
+
+// say notes what is to be sent, and has it sent.
+func (r *session) say(note func()) {
+	r.mu.Lock()
+	note()
+	r.news = true
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *session) acknowledge() {
+	r.say(func() { r.acknowledged = r.sequence })
+}
+
+func (r *session) askResync() {
+	r.say(func() { r.resync = true })
+}
+
+func (r *session) contest(a netip.Addr, contested bool) {
+	r.say(func() { r.contests[a] = contested })
+}
+
+func (r *session) check(addrs []netip.Addr) {
+	r.say(func() {
+		for _, a := range addrs {
+			r.reread[a] = struct{}{}
+		}
+	})
+}
+
+// checked gives the addresses of a check that was answered.
+func (r *session) checked(id uint64) []netip.Addr {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	addrs := r.checks[id]
+	delete(r.checks, id)
+	return addrs
+}
+
+// take gives the next message to send; nil for none. None has more than fits.
+func (r *session) take() *pb.ReportResponse {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.news {
+		return nil
+	}
+	const atOnce = 10_000
+	m := &pb.ReportResponse{Acknowledged: r.acknowledged, Resync: r.resync}
+	r.resync = false
+	for a, contested := range r.contests {
+		if len(m.Contests) == atOnce {
+			break
+		}
+		m.Contests = append(m.Contests, &pb.Contest{Address: a.AsSlice(), Contested: contested})
+		delete(r.contests, a)
+	}
+	if len(r.reread) > 0 {
+		r.checkID++
+		m.Check = &pb.Check{Id: r.checkID}
+		var addrs []netip.Addr
+		for a := range r.reread {
+			if len(addrs) == atOnce {
+				break
+			}
+			addrs = append(addrs, a)
+			m.Check.Addresses = append(m.Check.Addresses, a.AsSlice())
+			delete(r.reread, a)
+		}
+		r.checks[r.checkID] = addrs
+		for id := range r.checks {
+			if id+maxChecks <= r.checkID {
+				delete(r.checks, id) // it is asked again
+			}
+		}
+	}
+	r.news = len(r.contests) > 0 || len(r.reread) > 0
+	return m
+}

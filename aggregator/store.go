@@ -1,0 +1,305 @@
+package aggregator
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// forgetNodeAfter is how long a node that timed out is still listed.
+const forgetNodeAfter = 24 * time.Hour
+
+// store is the live state: the nodes' tables, the addresses with what was
+// judged of them, and what is due. Everything in it is behind mu, and whoever
+// changes a record judges all addresses on it before letting go.
+type store struct {
+	policy  verdict.Policy
+	log     *slog.Logger
+	metrics *metrics
+	base    time.Time
+	wake    chan struct{}
+
+	owners, conflicts *hub
+
+	mu        sync.Mutex
+	table     table
+	nodes     map[nodeID]*node
+	alarms    alarms
+	byID      map[string]*entry
+	resolved  []ended
+	contested map[*entry]struct{}
+
+	// Of the change under way.
+	touched  []*entry
+	checks   map[*node][]netip.Addr
+	claims   []*verdict.Claim
+	sweeping bool
+	texts    map[string]string
+
+	ownerCount [verdict.NetworkScope + 1]int
+}
+
+func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
+	base := time.Now()
+	return &store{
+		policy: policy, log: log, metrics: m, base: base,
+		wake:      make(chan struct{}, 1),
+		owners:    newHub(base.UnixNano()),
+		conflicts: newHub(base.UnixNano()),
+		nodes:     make(map[nodeID]*node),
+		byID:      make(map[string]*entry),
+		contested: make(map[*entry]struct{}),
+		texts:     make(map[string]string),
+		checks:    make(map[*node][]netip.Addr),
+	}
+}
+
+// clock is the wall clock of the start, carried on by the monotonic clock: it
+// never jumps, whatever is done to the wall clock.
+func (s *store) clock() verdict.Stamp {
+	return verdict.At(s.base).Add(time.Since(s.base))
+}
+
+// connect makes a session the one that reports for its node. An older one that
+// is half open is ended; an older agent is refused.
+func (s *store) connect(r *session, hello *pb.Hello) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := nodeID{hello.GetBootId(), hello.GetNetns()}
+	n := s.nodes[id]
+	if n == nil {
+		if len(s.nodes) >= maxNodes {
+			return status.Errorf(codes.ResourceExhausted, "there are %d nodes already: no more are taken", maxNodes)
+		}
+		n = newNode(id)
+		n.alarm.node = n
+		s.nodes[id] = n
+	}
+	if old := n.session; old != nil {
+		if hello.GetEpoch() < n.rec.Epoch {
+			return status.Errorf(codes.FailedPrecondition,
+				"a newer agent already reports for node %s: stop one of the two, there must be one agent in a network namespace", n.rec.Name)
+		}
+		old.end(status.Errorf(codes.Aborted, "another connection of the agent of node %s took over", n.rec.Name))
+		s.untell(n)
+	}
+	now := s.clock()
+	n.session, r.node = r, n
+	n.rec.Epoch = hello.GetEpoch()
+	n.version, n.kernel = hello.GetVersion(), hello.GetKernel()
+	n.connectedAt, n.lastHeard = now, now
+	if n.name != hello.GetNode() {
+		n.name = hello.GetNode()
+		s.label(n)
+	}
+	if n.rec.Unheard && !n.alarmSet() {
+		s.arm(&n.alarm, now.Add(s.policy.NodeTimeout)) // it may never send a snapshot
+	}
+	return nil
+}
+
+func (n *node) alarmSet() bool { return n.alarm.index != 0 }
+
+// label gives a node the name that its agent calls itself. Of two with one name
+// one has more to it: the later one, or the one that is silent (a node that was
+// booted anew is another node, with the same name).
+func (s *store) label(n *node) {
+	n.rec.Name = n.name
+	for _, other := range s.nodes {
+		if other == n || other.rec.Name != n.name {
+			continue
+		}
+		longer := n
+		if other.rec.Unheard {
+			longer = other
+		}
+		longer.rec.Name = s.longName(longer)
+	}
+}
+
+// longName is a node's name with as much of its identity as it takes.
+func (s *store) longName(n *node) string {
+	name := n.name + "@" + n.id.boot[:min(len(n.id.boot), 8)]
+	for _, other := range s.nodes {
+		if other != n && other.rec.Name == name {
+			return name + "." + n.id.netns
+		}
+	}
+	return name
+}
+
+// disconnect tells that a session is over: its node is not heard from any more.
+func (s *store) disconnect(r *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := r.node
+	if n == nil || n.session != r {
+		return
+	}
+	n.session = nil
+	s.untell(n)
+	if n.rec.TimedOut {
+		return
+	}
+	if !n.rec.Unheard {
+		n.rec.Unheard = true
+		s.publishNode(n)
+	}
+	s.disarm(&n.alarm)
+	s.arm(&n.alarm, s.clock().Add(s.policy.NodeTimeout))
+	base := len(s.touched)
+	s.touchNode(n)
+	s.judgeTouched(base, received{})
+}
+
+func (s *store) touchNode(n *node) {
+	for _, i := range n.interfaces {
+		s.touchAll(i.holdings)
+	}
+}
+
+// untell forgets what a node was told to look at: its next session starts anew.
+func (s *store) untell(n *node) {
+	for e := range s.contested {
+		delete(e.told, n)
+	}
+}
+
+// timeOut ends the owners of a node that was not heard from for too long, and
+// forgets the node itself a day later.
+func (s *store) timeOut(n *node) {
+	switch {
+	case !n.rec.Unheard:
+		return
+	case n.rec.TimedOut:
+		if n.session == nil {
+			delete(s.nodes, n.id)
+		}
+		return
+	}
+	n.rec.TimedOut = true
+	var over []*holding
+	for _, i := range n.interfaces {
+		over = append(over, i.holdings...)
+	}
+	for _, h := range over { // once with the reason, then without the claims
+		s.judge(h.entry, received{})
+	}
+	for _, h := range over {
+		n.unlist(h)
+		s.touch(h.entry)
+	}
+	n.reset()
+	s.publishNode(n)
+	s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
+}
+
+// heard marks a node whose snapshot is complete.
+func (s *store) heard(n *node) {
+	s.disarm(&n.alarm)
+	if !n.rec.Unheard {
+		return
+	}
+	n.rec.Unheard, n.rec.TimedOut = false, false
+	s.touchNode(n)
+	s.publishNode(n)
+}
+
+// publishNode makes the state of a node known in all watches.
+func (s *store) publishNode(n *node) {
+	e := event{typ: nodeChanged, node: s.nodeProto(n)}
+	s.owners.publish(e)
+	s.conflicts.publish(e)
+}
+
+// snapshot replaces all that was known of a node, in one step.
+func (s *store) snapshot(r *session, messages []*pb.ReportRequest) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := r.node
+	if n.session != r {
+		return errTakenOver
+	}
+	now := s.clock()
+	n.lastHeard = now
+	n.sweep++
+	base := len(s.touched)
+	newest := newestStamp(messages)
+	for _, m := range messages {
+		s.apply(n, m, now, newest, true)
+	}
+	s.sweeping = true
+	s.sweepOut(n)
+	s.sweeping = false
+	for _, m := range messages {
+		s.answer(r, m, now)
+	}
+	s.heard(n)
+	s.judgeTouched(base, received{})
+	s.tellAll(n)
+	if n.session != r {
+		return errTakenOver
+	}
+	return nil
+}
+
+// tellAll tells a node that came back what is contested of its addresses.
+func (s *store) tellAll(n *node) {
+	for e := range s.contested {
+		if slices.ContainsFunc(e.holdings, func(h *holding) bool { return h.port.namespace.rec.Node == n.rec }) {
+			s.contest(e, true)
+		}
+	}
+}
+
+// delta applies one message of changes.
+func (s *store) delta(r *session, m *pb.ReportRequest, at verdict.Stamp) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := r.node
+	if n.session != r {
+		return errTakenOver
+	}
+	now := s.clock()
+	n.lastHeard = now
+	base := len(s.touched)
+	residence := s.apply(n, m, now, 0, false)
+	s.answer(r, m, now)
+	s.judgeTouched(base, received{at: at, residence: residence})
+	if n.claims > maxClaims {
+		return tooMany("claims", strconv.Itoa(maxClaims))
+	}
+	return nil
+}
+
+// answer takes the answers to checks.
+func (s *store) answer(r *session, m *pb.ReportRequest, now verdict.Stamp) {
+	for _, id := range m.GetChecked() {
+		for _, a := range r.checked(id) {
+			s.readAgain(r.node, a, now)
+		}
+	}
+}
+
+// readAgain tells that a node has read an address again from its kernel.
+func (s *store) readAgain(n *node, a netip.Addr, now verdict.Stamp) {
+	e := s.table.get(a)
+	if e == nil {
+		return
+	}
+	for _, h := range e.holdings {
+		if h.Kind == verdict.Assigned && h.Node() == n.rec {
+			h.Read = now
+			s.touch(e)
+		}
+	}
+}

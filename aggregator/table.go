@@ -1,0 +1,172 @@
+package aggregator
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// shardCount is in how many parts the address table can be walked, so that a
+// walk never holds the lock for long.
+const shardCount = 256
+
+// table is all that is known, by address.
+type table struct {
+	shards [shardCount]map[netip.Addr]*entry
+}
+
+// entry is one address: who claims it, and what was judged of it.
+type entry struct {
+	addr     netip.Addr
+	holdings []*holding
+	// owners are those of the last judgement, in order.
+	owners []verdict.Owner
+	// conflicts are the latest of each id: active, or resolved and kept.
+	conflicts []verdict.Conflict
+	// told are the nodes that watch the address more closely; nil for none.
+	told  map[*node]struct{}
+	alarm alarm
+	dirty bool
+}
+
+// holding is one claim in the table, and where it is listed.
+type holding struct {
+	verdict.Claim
+	entry *entry
+	port  *iface
+	// Of the wire only.
+	link *link
+	mac  *hardware
+
+	atPort, atMAC int32
+	// sweep is the last snapshot that had it.
+	sweep uint32
+}
+
+func shardOf(a netip.Addr) int {
+	b := a.As16()
+	return int(b[15] ^ b[14]*31 ^ b[13]*17 ^ b[7])
+}
+
+func (t *table) get(a netip.Addr) *entry { return t.shards[shardOf(a)][a] }
+
+// enter is the entry of an address, made where there is none.
+func (t *table) enter(a netip.Addr) *entry {
+	shard := &t.shards[shardOf(a)]
+	if e := (*shard)[a]; e != nil {
+		return e
+	}
+	if *shard == nil {
+		*shard = make(map[netip.Addr]*entry)
+	}
+	e := &entry{addr: a}
+	e.alarm.entry = e
+	(*shard)[a] = e
+	return e
+}
+
+// drop forgets an entry that says nothing any more.
+func (t *table) drop(e *entry) {
+	if len(e.holdings) == 0 && len(e.conflicts) == 0 && len(e.owners) == 0 {
+		delete(t.shards[shardOf(e.addr)], e.addr)
+	}
+}
+
+// conflict is the entry's conflict with an id, nil for none.
+func (e *entry) conflict(id string) *verdict.Conflict {
+	for i := range e.conflicts {
+		if e.conflicts[i].ID == id {
+			return &e.conflicts[i]
+		}
+	}
+	return nil
+}
+
+// owner is the entry's owner with an id, nil for none.
+func (e *entry) owner(id string) *verdict.Owner {
+	for i := range e.owners {
+		if e.owners[i].ID == id {
+			return &e.owners[i]
+		}
+	}
+	return nil
+}
+
+// claimKey is what makes a claim on one interface the same claim.
+type claimKey struct {
+	kind            verdict.Evidence
+	mac             verdict.MAC
+	vlan, innerVLAN uint16
+}
+
+func (h *holding) key() claimKey {
+	return claimKey{h.Kind, h.MAC, h.VLAN, h.InnerVLAN}
+}
+
+// find is the holding of an address by a key on an interface, nil for none.
+// It looks where there is less to look through.
+func (e *entry) find(port *iface, key claimKey) *holding {
+	if len(port.holdings) < len(e.holdings) {
+		for _, h := range port.holdings {
+			if h.entry == e && h.key() == key {
+				return h
+			}
+		}
+		return nil
+	}
+	for _, h := range e.holdings {
+		if h.port == port && h.key() == key {
+			return h
+		}
+	}
+	return nil
+}
+
+// list enters a new holding wherever it is looked for.
+func (n *node) list(h *holding) {
+	h.entry.holdings = append(h.entry.holdings, h)
+	h.atPort = int32(len(h.port.holdings))
+	h.port.holdings = append(h.port.holdings, h)
+	if h.Wire() || h.Kind == verdict.Believed {
+		h.mac = n.hardware(h.MAC)
+		h.atMAC = int32(len(h.mac.claims))
+		h.mac.claims = append(h.mac.claims, h)
+		if h.link != nil {
+			h.link.users++
+		}
+	}
+	n.claims++
+}
+
+// unlist takes a holding out of all lists.
+func (n *node) unlist(h *holding) {
+	e := h.entry
+	i := slices.Index(e.holdings, h)
+	if i < 0 {
+		return
+	}
+	e.holdings = slices.Delete(e.holdings, i, i+1)
+	if len(e.holdings) == 0 {
+		e.holdings = nil
+	}
+	h.port.holdings = unlistAt(h.port.holdings, h.atPort, func(h *holding, at int32) { h.atPort = at })
+	if h.mac != nil {
+		h.mac.claims = unlistAt(h.mac.claims, h.atMAC, func(h *holding, at int32) { h.atMAC = at })
+		n.dropHardware(h.MAC, h.mac)
+		if h.link != nil {
+			h.link.users--
+			n.dropLink(h.link)
+		}
+	}
+	n.claims--
+}
+
+// unlistAt takes out one holding and puts the last one in its place.
+func unlistAt(list []*holding, at int32, moved func(*holding, int32)) []*holding {
+	last := len(list) - 1
+	list[at] = list[last]
+	moved(list[at], at)
+	list[last] = nil
+	return list[:last]
+}

@@ -1,0 +1,101 @@
+package verdict
+
+import (
+	"fmt"
+	"slices"
+)
+
+// advice says what to do about a conflict, in order.
+func (j *judging) advice(c *Conflict) []string {
+	if c.Rule == RuleSamePod && c.Phase == Suspected {
+		return []string{fmt.Sprintf("Wait %s: a sandbox that is made anew takes over its address. Act only if the conflict is confirmed.",
+			j.policy.HandoverGrace)}
+	}
+	var steps []string
+	second := newcomer(c.Owners)
+	if second != nil {
+		steps = append(steps, fmt.Sprintf("%s came second: it got the address at %s, by the clock of node %s. Start with it.",
+			capital(second.placed()), second.AssignedAt().Time().Format("2006-01-02 15:04:05.000 MST"), second.Node.Name))
+	}
+	if pooled(c.Owners) {
+		steps = append(steps, "Before anything is restarted, look at the IPAM that gave out the address: while its records miss addresses in use, it gives out the next duplicate.")
+	}
+	if second != nil {
+		steps = append(steps, j.remedy(second))
+	} else {
+		steps = append(steps, "Decide who is to keep the address; the other one must give it up:")
+		for i := range c.Owners {
+			steps = append(steps, j.remedy(&c.Owners[i]))
+		}
+	}
+	return append(steps, "The conflict resolves by itself when one owner is left; `ipwitness explain "+c.Address.String()+"` shows how it was judged.")
+}
+
+// newcomer is the owner that was given the address last; nil where that is not
+// known of all, or not one.
+func newcomer(owners []Owner) *Owner {
+	var last *Owner
+	for i := range owners {
+		at := owners[i].AssignedAt()
+		switch {
+		case at == 0:
+			return nil
+		case last == nil || at > last.AssignedAt():
+			last = &owners[i]
+		}
+	}
+	for i := range owners {
+		if o := &owners[i]; o != last && o.AssignedAt() == last.AssignedAt() {
+			return nil
+		}
+	}
+	if len(owners) < 2 {
+		return nil
+	}
+	return last
+}
+
+// pooled tells whether an IPAM may have given out the address: to a pod or container.
+func pooled(owners []Owner) bool {
+	return slices.ContainsFunc(owners, func(o Owner) bool {
+		w := o.Workload()
+		return w.Kind == Pod || w.Kind == Container && !w.named()
+	})
+}
+
+// remedy is how an owner gives the address up.
+func (j *judging) remedy(o *Owner) string {
+	w := o.Workload()
+	switch {
+	case o.Namespace == nil:
+		return fmt.Sprintf("Find the device with MAC %s, which is seen on %s: the switch's table of MAC addresses shows its port. Give it another address.",
+			o.MAC, witness(o.Claims[0]))
+	case w.Kind == Pod:
+		return fmt.Sprintf("Delete pod %s/%s; its controller, if it has one, makes a new one, which asks for a new address: kubectl delete pod -n %s %s",
+			w.Namespace, w.Name, w.Namespace, w.Name)
+	case w.Kind == Container && !w.named():
+		return fmt.Sprintf("Stop %s on node %s and start it anew with its container runtime, so that it gets another address.", o.name(), o.Node.Name)
+	case w.Kind == VM:
+		return fmt.Sprintf("Give %s another address, or stop it.", o.name())
+	}
+	c := o.Claims[0]
+	if !c.counts() && c.Kind != DADFailed {
+		return fmt.Sprintf("Find what uses the address behind %s of node %s (MAC %s) and give it another one.", o.Interface.Name, o.Node.Name, o.MAC)
+	}
+	del := fmt.Sprintf("addr del %s/%d dev %s", j.in.Address, c.PrefixLength, o.Interface.Name)
+	switch {
+	case w.Kind == Host:
+		return fmt.Sprintf("If node %s itself is not to have the address, take it away there: ip %s", o.Node.Name, del)
+	case w.named():
+		return fmt.Sprintf("Take the address away from network namespace %s on node %s: ip -n %s %s", w.Name, o.Node.Name, w.Name, del)
+	}
+	return fmt.Sprintf("Find what runs in %s on node %s (`lsns -t net` lists its processes) and stop it, or take the address off its %s.",
+		o.name(), o.Node.Name, o.Interface.Name)
+}
+
+func capital(s string) string {
+	if s == "" || s[0] < 'a' || s[0] > 'z' {
+		return s
+	}
+	return string(s[0]-'a'+'A') + s[1:]
+}

@@ -1,0 +1,350 @@
+package verdict
+
+import (
+	"slices"
+	"time"
+)
+
+// conflicts compares the owners in every scope, and carries the conflicts that
+// there were on.
+func (j *judging) conflicts() {
+	compared, failed := 0, false
+	for i := range j.out.Owners {
+		if o := &j.out.Owners[i]; o.Excluded == "" && o.Alive() {
+			compared++
+			failed = failed || o.dadFailed()
+		}
+	}
+	var over coverage
+	if compared >= 2 || failed {
+		for _, g := range j.groups() {
+			if over.covers(g) {
+				j.noteCovered(g)
+				continue
+			}
+			if j.conflict(g) {
+				over = append(over, g)
+			}
+		}
+	}
+	for i := range j.in.Conflicts {
+		if prev := &j.in.Conflicts[i]; prev.Active() && !j.continues(prev.ID) {
+			j.out.Conflicts = append(j.out.Conflicts, j.resolved(prev, over))
+		}
+	}
+	for i := range j.out.Conflicts {
+		if j.out.Conflicts[i].Active() {
+			j.out.Contested = true
+		}
+	}
+}
+
+// coverage is the groups that are reported already: a set of owners is
+// reported once, in the widest scope.
+type coverage []group
+
+func (c coverage) covers(g group) bool {
+	return slices.ContainsFunc(c, func(wider group) bool {
+		for _, o := range g.owners {
+			if !slices.Contains(wider.owners, o) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (j *judging) continues(id string) bool {
+	return slices.ContainsFunc(j.out.Conflicts, func(c Conflict) bool { return c.ID == id })
+}
+
+// conflict judges one scope and tells whether it is a conflict.
+func (j *judging) conflict(g group) bool {
+	owners := j.members(g)
+	prev := j.previous(g, owners)
+	active := prev != nil && prev.Active()
+	rule := j.rule(g, owners)
+	if rule == "" && active && len(owners) >= 2 {
+		rule = prev.Rule // what is silent now may still be there
+	}
+	if rule == "" {
+		return false
+	}
+
+	var c Conflict
+	if active {
+		c = *prev
+	} else {
+		c = Conflict{
+			Address: j.in.Address, Kind: g.scope.Kind, Scope: g.scope.Text(),
+			Phase: Suspected, DetectedAt: j.in.Now, Episode: 1,
+		}
+		c.ID = ID(j.policy.Cluster, c.Kind, c.Scope, c.Address)
+		if prev != nil {
+			c.Episode = prev.Episode + 1
+		}
+	}
+	c.Rule, c.Cause, c.Owners = rule, CauseUnknown, owners
+	if c.Phase == Suspected {
+		j.settle(&c)
+	}
+	c.Summary, c.Advice = j.summary(&c), j.advice(&c)
+	j.out.Conflicts = append(j.out.Conflicts, c)
+	if j.explain {
+		j.noteConflict(g.scope, &c)
+	}
+	return true
+}
+
+func (j *judging) members(g group) []Owner {
+	owners := make([]Owner, len(g.owners))
+	for i, o := range g.owners {
+		owners[i] = j.out.Owners[o]
+	}
+	return owners
+}
+
+// previous is the conflict that a group continues: the one of its scope, active
+// or not; else an active one with two of its owners, whose scope was widened
+// since; nil for none.
+func (j *judging) previous(g group, owners []Owner) *Conflict {
+	text := g.scope.Text()
+	var same *Conflict
+	for i := range j.in.Conflicts {
+		if c := &j.in.Conflicts[i]; c.Kind == g.scope.Kind && c.Scope == text {
+			if c.Active() {
+				return c
+			}
+			same = c
+		}
+	}
+	for i := range j.in.Conflicts {
+		c := &j.in.Conflicts[i]
+		if !c.Active() || c.Kind > g.scope.Kind || j.continues(c.ID) {
+			continue
+		}
+		both := 0
+		for k := range owners {
+			if slices.ContainsFunc(c.Owners, func(o Owner) bool { return o.ID == owners[k].ID }) {
+				both++
+			}
+		}
+		if both >= 2 {
+			return c
+		}
+	}
+	return same
+}
+
+// rule is the rule by which a group is a conflict; empty for none.
+func (j *judging) rule(g group, owners []Owner) string {
+	assigned := 0
+	for i := range owners {
+		switch {
+		case owners[i].dadFailed():
+			return RuleDADFailed
+		case owners[i].Assigned:
+			assigned++
+		}
+	}
+	switch {
+	case len(owners) < 2:
+		return ""
+	case samePod(owners):
+		return RuleSamePod
+	case assigned >= 2:
+		return RuleAssignedTwice
+	case assigned == 1:
+		return RuleAssignedAndWire
+	}
+	j.out.Contested = true // so that A-B-A is seen, if it is
+	if alternate(owners) {
+		return RuleExternalsAlternate
+	}
+	if j.explain {
+		j.noteHint(g.scope, owners)
+	}
+	return ""
+}
+
+// settle confirms a suspected conflict when its time has come and both sides
+// were witnessed again since; else it says what is missing.
+func (j *judging) settle(c *Conflict) {
+	if c.Rule == RuleDADFailed {
+		c.confirm(j.in.Now)
+		return
+	}
+	if c.Rule == RuleExternalsAlternate {
+		return // no agent can read either of them again
+	}
+	due := max(c.DetectedAt, together(c.Owners)).Add(j.wait(c.Rule))
+	if j.in.Now < due {
+		j.again(due)
+		return
+	}
+	configured, firm := 0, 0
+	var silent []*Node
+	for i := range c.Owners {
+		o := &c.Owners[i]
+		switch {
+		case o.readSince(due):
+			configured++
+			firm++
+		case o.State != Live:
+		case o.Assigned:
+			silent = o.readers(silent)
+		case o.claimedSince(due):
+			firm++
+		}
+	}
+	if configured >= 1 && firm >= 2 {
+		c.confirm(j.in.Now)
+		return
+	}
+	if len(silent) == 0 {
+		return
+	}
+	if c.Asked == 0 || c.Asked.Add(askEvery) <= j.in.Now {
+		c.Asked = j.in.Now
+		for _, n := range silent {
+			if !slices.Contains(j.out.Check, n) {
+				j.out.Check = append(j.out.Check, n)
+			}
+		}
+	}
+	j.again(c.Asked.Add(askEvery))
+}
+
+// wait is how long owners must live side by side before they are confirmed.
+func (j *judging) wait(rule string) time.Duration {
+	if rule == RuleSamePod {
+		return j.policy.HandoverGrace
+	}
+	return j.policy.Settle
+}
+
+func (c *Conflict) confirm(now Stamp) {
+	c.Phase, c.ConfirmedAt = Confirmed, now
+}
+
+// together is when the owners that are there now became two.
+func together(owners []Owner) Stamp {
+	begun := make([]Stamp, 0, 8)
+	for i := range owners {
+		first := owners[i].Claims[0].Begun
+		for _, c := range owners[i].Claims {
+			first = min(first, c.Begun)
+		}
+		begun = append(begun, first)
+	}
+	if len(begun) < 2 {
+		return 0
+	}
+	slices.Sort(begun)
+	return begun[1]
+}
+
+// readSince tells whether a kernel that is heard from had the address at a time or later.
+func (o *Owner) readSince(at Stamp) bool {
+	return o.State == Live && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.counts() && c.Read >= at && !c.Node().Unheard
+	})
+}
+
+// claimedSince tells whether the wire showed the owner at a time or later.
+func (o *Owner) claimedSince(at Stamp) bool {
+	return slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.Wire() && c.Source == "" && c.Seen >= at && !c.Node().Unheard
+	})
+}
+
+// readers adds the nodes that can read the owner's address again.
+func (o *Owner) readers(nodes []*Node) []*Node {
+	for _, c := range o.Claims {
+		if n := c.Node(); c.counts() && !n.Unheard && !slices.Contains(nodes, n) {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+// counts tells whether the claim makes its owner an assigned one.
+func (c *Claim) counts() bool {
+	return c.Kind == Assigned && c.Interface.Attachment != Local && c.Interface.Attachment != Private
+}
+
+func (o *Owner) dadFailed() bool {
+	return o.Excluded == "" && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.Kind == DADFailed && c.Interface.Attachment != Local && c.Interface.Attachment != Private
+	})
+}
+
+// samePod tells whether all owners are sandboxes of one pod.
+func samePod(owners []Owner) bool {
+	first := owners[0].Workload()
+	for i := range owners[1:] {
+		if !first.samePod(owners[i+1].Workload()) {
+			return false
+		}
+	}
+	return true
+}
+
+func (w Workload) samePod(other Workload) bool {
+	switch {
+	case w.UID != "" && other.UID != "":
+		return w.UID == other.UID
+	case w.ContainerID != "" && w.ContainerID == other.ContainerID:
+		return true
+	}
+	return w.Kind == Pod && other.Kind == Pod && w.Name != "" && w.Name == other.Name && w.Namespace == other.Namespace
+}
+
+// alternate tells whether two owners were seen A-B-A within ten seconds.
+func alternate(owners []Owner) bool {
+	for i := range owners {
+		for k := range owners {
+			if i != k && owners[i].surrounds(&owners[k]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// surrounds tells whether the owner was seen before and after the other one.
+func (o *Owner) surrounds(other *Owner) bool {
+	for _, a := range o.Claims {
+		if !a.Wire() || a.Source != "" || a.Before == 0 || a.Seen.Sub(a.Before) > alternateWithin {
+			continue
+		}
+		for _, b := range other.Claims {
+			if b.Wire() && b.Source == "" && a.Before < b.Seen && b.Seen < a.Seen {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// resolved ends a conflict: fewer than two of its owners are left in its scope.
+func (j *judging) resolved(prev *Conflict, over coverage) Conflict {
+	c := *prev
+	c.Phase, c.ResolvedAt = Resolved, j.in.Now
+	c.Owners = make([]Owner, len(prev.Owners))
+	var left []*Owner
+	for i := range prev.Owners {
+		c.Owners[i] = prev.Owners[i]
+		k := slices.IndexFunc(j.out.Owners, func(o Owner) bool { return o.ID == prev.Owners[i].ID })
+		if k < 0 {
+			c.Owners[i].State = Gone
+			continue
+		}
+		c.Owners[i] = j.out.Owners[k]
+		if o := &c.Owners[i]; o.Alive() {
+			left = append(left, o)
+		}
+	}
+	c.Summary, c.Advice = j.resolution(&c, left, over), nil
+	return c
+}

@@ -1,0 +1,180 @@
+package verdict
+
+import (
+	"fmt"
+	"slices"
+)
+
+// explanation puts a judgement in words.
+func (j *judging) explanation(out Judgement) Explanation {
+	e := Explanation{Owners: out.Owners}
+	var compared []*Owner
+	var widest Scope
+	for i := range out.Owners {
+		o := &out.Owners[i]
+		j.noteOwner(o)
+		if o.Excluded != "" || !o.Alive() {
+			continue
+		}
+		compared = append(compared, o)
+		if o.Scope.Kind != 0 && (widest.Kind == 0 || compareScopes(o.Scope, widest) < 0) {
+			widest = o.Scope
+		}
+	}
+	e.Kind, e.Scope = widest.Kind, widest.Text()
+	if j.in.Address.IsLinkLocalUnicast() && len(compared) > 0 {
+		j.note(RuleLinkLocal, Scope{}, true,
+			"A link-local address must be unique on its link only: what is configured on another link is another address.")
+	}
+	j.noteApart(compared)
+	e.Steps = j.steps
+	e.Summary = j.answer(out, compared)
+	return e
+}
+
+// answer is the explanation in short.
+func (j *judging) answer(out Judgement, compared []*Owner) string {
+	for i := range out.Conflicts {
+		if c := &out.Conflicts[i]; c.Active() {
+			verb := "Suspected conflict"
+			if c.Phase == Confirmed {
+				verb = "Conflict"
+			}
+			return verb + ". " + c.Summary
+		}
+	}
+	a := j.in.Address
+	names := make([]string, 0, len(compared))
+	for _, o := range compared {
+		names = append(names, o.placed())
+	}
+	switch {
+	case len(out.Owners) == 0:
+		return fmt.Sprintf("No conflict: nobody is known to hold %s.", a)
+	case len(compared) == 0:
+		return fmt.Sprintf("No conflict: %s is seen, but nobody who has it is compared with others (%s).", a, out.Owners[0].why())
+	case len(compared) == 1:
+		return fmt.Sprintf("No conflict: %s is held by one owner, %s.", a, names[0])
+	}
+	if out.Contested {
+		return fmt.Sprintf("No conflict so far: %s is claimed on the wire by %s, one after the other.", a, list(names))
+	}
+	return fmt.Sprintf("No conflict: %s is held by %s, which meet in no scope in which it must be unique.", a, list(names))
+}
+
+// why is why an owner is not compared.
+func (o *Owner) why() string {
+	if o.Excluded != "" {
+		return o.Excluded
+	}
+	return "it is not there any more"
+}
+
+// noteOwner tells what is particular about one owner.
+func (j *judging) noteOwner(o *Owner) {
+	if o.Excluded != "" {
+		j.note(o.Rule, Scope{}, true, fmt.Sprintf("%s is not compared: %s.", capital(o.placed()), o.Excluded))
+		return
+	}
+	switch o.State {
+	case Unheard:
+		j.note(RuleNodeUnheard, Scope{Kind: NodeScope, Node: o.Node}, true, fmt.Sprintf(
+			"%s was last seen on a node not heard from (%s). It counts as alive until the node has been silent for %s.",
+			capital(o.name()), o.Node.Name, j.policy.NodeTimeout))
+	case Stale:
+		j.note(RuleStale, o.Scope, true, fmt.Sprintf("%s is known only from the wire and was not seen there for %s.",
+			capital(o.placed()), j.policy.StaleAfter))
+	}
+	var places []string
+	for _, c := range o.Claims {
+		if w := witness(c); !slices.Contains(places, w) {
+			places = append(places, w)
+		}
+	}
+	if len(places) > 1 {
+		j.note(RuleOneNamespace, o.Scope, true, fmt.Sprintf(
+			"%s is witnessed %d times (%s) and is one owner.", capital(o.name()), len(o.Claims), list(places)))
+	}
+}
+
+// noteApart tells why owners that do not meet do not meet.
+func (j *judging) noteApart(compared []*Owner) {
+	switch len(compared) {
+	case 0:
+		return
+	case 1:
+		o := compared[0]
+		j.note(RuleOneOwner, o.Scope, true, fmt.Sprintf("%s is the only owner %s.",
+			capital(o.placed()), phrase(o.Scope.Kind, o.Scope.Text())))
+		return
+	}
+	for i, a := range compared {
+		for _, b := range compared[i+1:] {
+			if !j.meet(a, b) {
+				j.note(RuleDifferentLinks, Scope{}, true, fmt.Sprintf(
+					"%s is compared %s, %s %s: no scope has both.", capital(a.placed()), j.places(a), b.placed(), j.places(b)))
+			}
+			if i >= 8 {
+				return // enough to read
+			}
+		}
+	}
+}
+
+// meet tells whether two owners are compared in some scope.
+func (j *judging) meet(a, b *Owner) bool {
+	found := false
+	for _, c := range a.Claims {
+		j.scopes(a, c, func(s Scope) {
+			for _, d := range b.Claims {
+				j.scopes(b, d, func(other Scope) { found = found || s == other })
+			}
+		})
+	}
+	return found
+}
+
+// places names the scopes of an owner.
+func (j *judging) places(o *Owner) string {
+	var names []string
+	for _, c := range o.Claims {
+		j.scopes(o, c, func(s Scope) {
+			if name := phrase(s.Kind, s.Text()); !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		})
+	}
+	return list(names)
+}
+
+// noteConflict tells by which rule a scope is a conflict.
+func (j *judging) noteConflict(s Scope, c *Conflict) {
+	var reason string
+	switch c.Rule {
+	case RuleAssignedTwice:
+		reason = fmt.Sprintf("%d owners have it configured: %s.", len(c.Owners), list(each(c.Owners, (*Owner).placed)))
+	case RuleAssignedAndWire:
+		reason = fmt.Sprintf("One owner has it configured and another claims it on the wire: %s.", list(each(c.Owners, (*Owner).placed)))
+	case RuleExternalsAlternate:
+		reason = fmt.Sprintf("Senders that no agent can look into take turns with it within %s: %s.", alternateWithin, list(each(c.Owners, (*Owner).placed)))
+	case RuleDADFailed:
+		reason = "The kernel's duplicate address detection found that somebody else has it."
+	case RuleSamePod:
+		reason = "All owners are sandboxes of one pod: a hand-over, unless it lasts."
+	}
+	j.note(c.Rule, s, true, reason+" "+j.standing(c))
+}
+
+// noteCovered tells that a narrower scope is part of a conflict.
+func (j *judging) noteCovered(g group) {
+	if j.explain && len(g.owners) >= 2 {
+		j.note(RuleWiderScope, g.scope, false, "The same owners meet here, too; they are reported once, in the wider scope.")
+	}
+}
+
+// noteHint tells that senders changed, which alone proves nothing.
+func (j *judging) noteHint(s Scope, owners []Owner) {
+	j.note(RuleMACChanged, s, false, fmt.Sprintf(
+		"Claimed on the wire by %s, one after the other: that may be a hand-over. It is a conflict if the first one comes back within %s.",
+		list(each(owners, (*Owner).placed)), alternateWithin))
+}

@@ -1,0 +1,348 @@
+package verdict
+
+import (
+	"net/netip"
+	"strconv"
+	"time"
+)
+
+// Stamp is a moment in nanoseconds since the Unix epoch; 0 is unknown.
+type Stamp int64
+
+// At is the stamp of a time.
+func At(t time.Time) Stamp {
+	if t.IsZero() {
+		return 0
+	}
+	return Stamp(t.UnixNano())
+}
+
+// Time is the stamp as a time in UTC; the zero time where it is unknown.
+func (s Stamp) Time() time.Time {
+	if s == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(s)).UTC()
+}
+
+// Add is the stamp d later.
+func (s Stamp) Add(d time.Duration) Stamp { return s + Stamp(d) }
+
+// Sub is how long after other the stamp is.
+func (s Stamp) Sub(other Stamp) time.Duration { return time.Duration(s - other) }
+
+// MAC is a hardware address: its bytes as a string, so that it can be compared.
+type MAC string
+
+// String is the usual notation: lower-case hexadecimal with colons.
+func (m MAC) String() string {
+	if m == "" {
+		return ""
+	}
+	const digits = "0123456789abcdef"
+	text := make([]byte, 0, 3*len(m))
+	for i := range len(m) {
+		if i > 0 {
+			text = append(text, ':')
+		}
+		text = append(text, digits[m[i]>>4], digits[m[i]&15])
+	}
+	return string(text)
+}
+
+// Evidence is one way in which a holding is witnessed. The numbers are the contract's.
+type Evidence uint8
+
+// The ways.
+const (
+	Assigned  Evidence = iota + 1 // configured on an interface
+	Announced                     // gratuitous ARP, unsolicited neighbour advertisement
+	Answered                      // ARP reply, solicited neighbour advertisement
+	Used                          // sender of an ordinary ARP request
+	DADFailed                     // the kernel's own duplicate address detection failed
+	Believed                      // a neighbour table entry
+)
+
+// Attachment is how an interface is joined to its node. The numbers are the contract's.
+type Attachment uint8
+
+// The attachments.
+const (
+	Own     Attachment = iota + 1 // it is in the agent's own namespace
+	Peer                          // its peer is in the agent's own namespace
+	Lower                         // its lower device is in the agent's own namespace
+	Private                       // neither: inside a namespace only
+	Local                         // loopback or dummy
+)
+
+// LinkKind is how a broadcast domain is made. The numbers are the contract's.
+type LinkKind uint8
+
+// The kinds of links.
+const (
+	Bridge LinkKind = iota + 1
+	PointToPoint
+	Uplink
+	OVSPort
+)
+
+// WorkloadKind is what sort of thing an owner is. The numbers are the contract's.
+type WorkloadKind uint8
+
+// The kinds of workloads.
+const (
+	Pod WorkloadKind = iota + 1
+	Container
+	VM
+	Host
+	External
+	Unknown
+)
+
+// Workload says who an owner is.
+type Workload struct {
+	Kind                                      WorkloadKind
+	Namespace, Name, UID, ContainerID, Source string
+}
+
+// Node is what one agent watches. It is compared by pointer.
+type Node struct {
+	// Name is the label; the identity is (Boot, Netns).
+	Name, Boot, Netns string
+	Epoch             uint64
+	// Unheard is set while no agent reports for the node.
+	Unheard bool
+	// TimedOut is set when it was not heard from for too long: its owners end.
+	TimedOut bool
+}
+
+// Namespace is one network namespace as one node sees it. It never changes: a
+// change of the record makes a new one.
+type Namespace struct {
+	Node *Node
+	// Record is the agent's number for it; OwnRecord is the agent's own.
+	Record uint32
+	// Netns is the inode in decimal, empty where it is not known.
+	Netns string
+	// ID is the owner that the namespace is: OwnerID of the other fields.
+	ID       string
+	Workload Workload
+}
+
+// OwnRecord is the number of the agent's own namespace.
+const OwnRecord = 1
+
+// OwnerID is the identity of the owner that a namespace is. By boot and inode,
+// two agents on one kernel agree on it; without an inode only the agent's own
+// numbering tells namespaces apart.
+func OwnerID(n *Node, record uint32, netns string) string {
+	if netns != "" {
+		return n.Boot + "/" + netns
+	}
+	return n.Boot + "/" + n.Netns + "/" + strconv.FormatUint(n.Epoch, 10) + "/" + strconv.FormatUint(uint64(record), 10)
+}
+
+// Link is a broadcast domain as one node sees it. It never changes.
+type Link struct {
+	Node   *Node
+	Name   string
+	Kind   LinkKind
+	Routed bool // a bridge that the node routes for
+}
+
+// Interface is one interface of a namespace. It never changes.
+type Interface struct {
+	Namespace     *Namespace
+	Index         uint32
+	Name, Kind    string
+	MAC           MAC
+	Attachment    Attachment
+	Link          *Link // nil for Private and Local
+	HostInterface string
+	VRF           string
+	Uplink        bool
+	Peer          uint32 // record of the namespace with the veth peer, 0 for none
+}
+
+// Claim is one way in which an address is held, joined with the tables of its
+// node. First, Last and AssignedAt are by the agent's clock and only shown; the
+// other stamps are the receiver's, and the verdict goes by them alone.
+type Claim struct {
+	Kind Evidence
+	// Interface has the address (Assigned, DADFailed), or is the port that the
+	// frame entered by.
+	Interface *Interface
+
+	// Of the wire only: the sender's hardware address, the link and VLAN, and
+	// the Ethernet source where it was another: then the claim is weak.
+	MAC             MAC
+	Link            *Link
+	VLAN, InnerVLAN uint16
+	Source          MAC
+
+	PrefixLength uint8
+	Flags        uint32
+	Count        uint32
+
+	First, Last, AssignedAt Stamp
+
+	Begun  Stamp // first received
+	Seen   Stamp // last received
+	Before Stamp // received before that, 0 for never
+	Read   Stamp // Assigned: last read from the kernel
+}
+
+// Node is the node that witnesses the claim.
+func (c *Claim) Node() *Node { return c.Interface.Namespace.Node }
+
+// Wire tells whether the claim was seen on the wire.
+func (c *Claim) Wire() bool {
+	return c.Kind == Announced || c.Kind == Answered || c.Kind == Used
+}
+
+// ScopeKind is how wide a scope is. The numbers are the contract's; wider is more.
+type ScopeKind uint8
+
+// The kinds of scopes.
+const (
+	LinkScope ScopeKind = iota + 1
+	NodeScope
+	NetworkScope
+)
+
+// Scope is a set of owners within which an address must be unique.
+type Scope struct {
+	Kind ScopeKind
+	Node *Node
+	// Name is the link or the VRF (empty for the default one).
+	Name string
+}
+
+// Text is the scope's name in the contract.
+func (s Scope) Text() string {
+	if s.Kind == 0 {
+		return ""
+	}
+	if s.Name == "" {
+		return s.Node.Name
+	}
+	return s.Node.Name + "/" + s.Name
+}
+
+// State is how sure it is that an owner is there. The numbers are the contract's.
+type State uint8
+
+// The states of an owner.
+const (
+	Live State = iota + 1
+	Stale
+	Unheard
+	Gone
+)
+
+// Owner is one network namespace or external device that holds the address,
+// with all of its witnesses merged.
+type Owner struct {
+	ID   string
+	Node *Node
+	// Namespace is nil for an external device.
+	Namespace *Namespace
+	// Interface has the address; for an owner known from the wire only, it is
+	// the port that its frames enter by.
+	Interface *Interface
+	MAC       MAC
+	// Scope is the widest that applies, zero for an address that is not compared.
+	Scope Scope
+	State State
+	// Assigned tells that the address is configured on an interface that counts.
+	Assigned bool
+	// Excluded says why the owner is not compared, Rule which rule says so.
+	Excluded, Rule string
+	Claims         []*Claim
+}
+
+// Alive tells whether the owner counts as one of two.
+func (o *Owner) Alive() bool { return o.State == Live || o.State == Unheard }
+
+// Workload is who the owner is.
+func (o *Owner) Workload() Workload {
+	if o.Namespace == nil {
+		return Workload{Kind: External}
+	}
+	return o.Namespace.Workload
+}
+
+// AssignedAt is when a kernel first gave the address to the owner, by that
+// node's clock; 0 where that is not known.
+func (o *Owner) AssignedAt() Stamp {
+	var first Stamp
+	for _, c := range o.Claims {
+		if c.Kind == Assigned && c.AssignedAt != 0 && (first == 0 || c.AssignedAt < first) {
+			first = c.AssignedAt
+		}
+	}
+	return first
+}
+
+// Phase is how far a conflict has come. The numbers are the contract's.
+type Phase uint8
+
+// The phases of a conflict.
+const (
+	Suspected Phase = iota + 1
+	Confirmed
+	Resolved
+)
+
+// Conflict is two or more owners alive at once in one scope. It is also the
+// memory that one judgement hands to the next.
+type Conflict struct {
+	ID      string
+	Episode uint32
+	Address netip.Addr
+	// Kind and Scope are the scope as it was when the conflict was detected.
+	Kind    ScopeKind
+	Scope   string
+	Phase   Phase
+	Rule    string
+	Cause   string
+	Summary string
+	Advice  []string
+	Owners  []Owner
+
+	DetectedAt, ConfirmedAt, ResolvedAt Stamp
+	// Asked is when the owners' nodes were last asked to read again.
+	Asked Stamp
+}
+
+// Active tells whether the conflict is not over.
+func (c *Conflict) Active() bool { return c.Phase != Resolved }
+
+// Shared declares that addresses are held by several owners on purpose.
+type Shared struct {
+	Prefix netip.Prefix
+	Reason string
+}
+
+// Policy is what the operator decides. No field has a default here.
+type Policy struct {
+	// Cluster keeps the conflict ids of clusters apart.
+	Cluster string
+	// Settle is how long two owners must live side by side to be confirmed.
+	Settle time.Duration
+	// StaleAfter is how long an owner that only the wire shows counts as alive.
+	StaleAfter time.Duration
+	// HandoverGrace is what Settle is for two sandboxes of one pod.
+	HandoverGrace time.Duration
+	// NodeTimeout is only named in texts: nodes are timed out by the caller.
+	NodeTimeout time.Duration
+	Shared      []Shared
+}
+
+// Tables are what claims are looked up in.
+type Tables interface {
+	// Namespace is a node's namespace by its record; nil where there is none.
+	Namespace(n *Node, record uint32) *Namespace
+	// Holders are all interfaces of a node that have the hardware address.
+	Holders(n *Node, mac MAC) []*Interface
+}

@@ -1,0 +1,317 @@
+package verdict
+
+import (
+	"cmp"
+	"slices"
+)
+
+// manyClaims is from when on owners are found by a map.
+const manyClaims = 16
+
+// evidence is what speaks for one owner, gathered while claims are attributed.
+type evidence struct {
+	assigned, failed, local, private bool // by the kernel
+	strong, old, weak                bool // by the wire; old is what was strong
+	claims                           int
+}
+
+// configured tells whether a kernel has the address for the owner, wherever.
+func (e *evidence) configured() bool { return e.assigned || e.failed || e.local || e.private }
+
+// ledger collects claims by owner.
+type ledger struct {
+	owners   []Owner
+	evidence []evidence
+	byID     map[string]int // only where there are many claims
+}
+
+// at is the position of the owner with an id; -1 where it is new.
+func (l *ledger) at(id string) int {
+	if l.byID != nil {
+		if i, ok := l.byID[id]; ok {
+			return i
+		}
+		return -1
+	}
+	return slices.IndexFunc(l.owners, func(o Owner) bool { return o.ID == id })
+}
+
+func (l *ledger) enter(o Owner) int {
+	if l.byID != nil {
+		l.byID[o.ID] = len(l.owners)
+	}
+	l.owners = append(l.owners, o)
+	l.evidence = append(l.evidence, evidence{})
+	return len(l.owners) - 1
+}
+
+// namespace is the position of the owner that a namespace is. Of two agents
+// that see one namespace, the first by name is shown.
+func (l *ledger) namespace(ns *Namespace) int {
+	i := l.at(ns.ID)
+	if i < 0 {
+		return l.enter(Owner{ID: ns.ID, Node: ns.Node, Namespace: ns})
+	}
+	if o := &l.owners[i]; o.Node != ns.Node && compareNodes(ns.Node, o.Node) < 0 {
+		o.Node, o.Namespace = ns.Node, ns
+	}
+	return i
+}
+
+// external is the position of the owner that a foreign MAC on a link is.
+func (l *ledger) external(c *Claim) int {
+	n := c.Node()
+	id := n.Boot + "/" + n.Netns + "/" + linkName(c.Link) + "/" + c.MAC.String()
+	if i := l.at(id); i >= 0 {
+		return i
+	}
+	return l.enter(Owner{ID: id, Node: n, MAC: c.MAC})
+}
+
+// owners attributes every claim to an owner, and says of each owner whether it
+// is there and whether it is compared.
+func (j *judging) owners() {
+	claims := j.in.Claims
+	if len(claims) == 0 {
+		return
+	}
+	var fewEvidence [4]evidence
+	l := ledger{owners: make([]Owner, 0, min(len(claims), 2)), evidence: fewEvidence[:0]}
+	if len(claims) > manyClaims {
+		l.byID = make(map[string]int, len(claims))
+	}
+	var few [manyClaims]int32
+	belongs := few[:0]
+	for _, c := range claims {
+		belongs = append(belongs, j.kernelClaim(&l, c))
+	}
+	for i, c := range claims {
+		if belongs[i] < 0 {
+			belongs[i] = j.wireClaim(&l, c)
+		}
+		l.evidence[belongs[i]].claims++
+	}
+
+	// One array holds the claims of all owners, one after the other.
+	all := make([]*Claim, len(claims))
+	from := 0
+	for o := range l.owners {
+		n := l.evidence[o].claims
+		l.owners[o].Claims = all[from : from : from+n]
+		from += n
+	}
+	for i, c := range claims {
+		o := &l.owners[belongs[i]]
+		o.Claims = append(o.Claims, c)
+	}
+	for o := range l.owners {
+		slices.SortFunc(l.owners[o].Claims, compareClaims)
+		j.weigh(&l.owners[o], &l.evidence[o])
+	}
+	slices.SortFunc(l.owners, compareOwners)
+	j.out.Owners = l.owners
+}
+
+// kernelClaim enters what a kernel says; -1 for a claim of the wire.
+func (j *judging) kernelClaim(l *ledger, c *Claim) int32 {
+	if c.Kind != Assigned && c.Kind != DADFailed {
+		return -1
+	}
+	o := l.namespace(c.Interface.Namespace)
+	e := &l.evidence[o]
+	switch {
+	case c.Interface.Attachment == Local:
+		e.local = true
+	case c.Interface.Attachment == Private:
+		e.private = true
+	case c.Kind == DADFailed:
+		e.failed = true
+	default:
+		e.assigned = true
+	}
+	return int32(o)
+}
+
+// wireClaim enters what a frame says, for the owner whose frame it is.
+func (j *judging) wireClaim(l *ledger, c *Claim) int32 {
+	ns, via, rule := j.sender(c)
+	var o int
+	if ns != nil {
+		o = l.namespace(ns)
+		if known := l.owners[o].Interface; via != nil && (known == nil || compareInterfaces(via, known) < 0) {
+			l.owners[o].Interface = via
+		}
+	} else {
+		o = l.external(c)
+	}
+	if j.explain {
+		j.noteSender(rule, c, ns)
+	}
+	switch e := &l.evidence[o]; {
+	case c.Kind == Believed:
+	case c.Source != "":
+		e.weak = true
+	case j.fresh(c):
+		e.strong = true
+	default:
+		e.old = true
+	}
+	return int32(o)
+}
+
+// fresh tells whether the wire's word still counts. What was heard from a node
+// that is silent now cannot be taken back by silence.
+func (j *judging) fresh(c *Claim) bool {
+	n := c.Node()
+	return !n.TimedOut && (n.Unheard || c.Seen.Add(j.policy.StaleAfter) > j.in.Now)
+}
+
+// weigh says of one owner whether it is there, and whether it is compared.
+func (j *judging) weigh(o *Owner, e *evidence) {
+	o.Assigned = e.assigned
+	j.face(o)
+	o.State = j.state(o, e)
+	o.Rule, o.Excluded = j.exclusion(e)
+	if o.Excluded != "" {
+		return
+	}
+	for _, c := range o.Claims {
+		j.scopes(o, c, func(s Scope) {
+			if o.Scope.Kind == 0 || compareScopes(s, o.Scope) < 0 {
+				o.Scope = s
+			}
+		})
+	}
+}
+
+// face chooses the interface and the MAC to show: those of the first claim, as
+// the kernel's come before the wire's.
+func (j *judging) face(o *Owner) {
+	first := o.Claims[0]
+	if first.Wire() || first.Kind == Believed {
+		o.MAC = first.MAC
+		if o.Interface == nil {
+			o.Interface = first.Interface
+		}
+		return
+	}
+	o.Interface, o.MAC = first.Interface, first.Interface.MAC
+	o.Namespace, o.Node = first.Interface.Namespace, first.Node()
+}
+
+// state says whether an owner is there. The kernel's word lasts until it is
+// taken back; the wire's word wears off, unless its node is silent.
+func (j *judging) state(o *Owner, e *evidence) State {
+	var kernel, unheard, heard bool
+	var newest Stamp
+	for _, c := range o.Claims {
+		switch n := c.Node(); {
+		case n.TimedOut:
+		case n.Unheard:
+			unheard = true
+		case c.Wire() || c.Kind == Believed:
+			heard = true
+			newest = max(newest, c.Seen)
+		default:
+			kernel = true
+		}
+	}
+	stale := newest.Add(j.policy.StaleAfter)
+	switch {
+	case kernel:
+		return Live
+	case heard && j.in.Now < stale:
+		j.again(stale)
+		return Live
+	case unheard:
+		return Unheard
+	case heard && !e.configured():
+		j.expire(o, stale)
+		return Stale
+	}
+	return Gone
+}
+
+// expire ends an owner that the wire alone shows, after twice the time that
+// makes it stale.
+func (j *judging) expire(o *Owner, stale Stamp) {
+	if end := stale.Add(j.policy.StaleAfter); j.in.Now < end {
+		j.again(end)
+		return
+	}
+	j.out.Expired = append(j.out.Expired, o.Claims...)
+}
+
+// exclusion says by which rule, and why, an owner is not compared.
+func (j *judging) exclusion(e *evidence) (rule, why string) {
+	if s, ok := j.shared(); ok {
+		return RuleDeclaredShared, "declared as shared on purpose: " + s.Reason
+	}
+	switch {
+	case e.assigned, e.failed:
+		return "", ""
+	case e.local, j.in.Address.IsLoopback():
+		return RuleLoopbackOrDummy, "the address is on a loopback or dummy device, where service and anycast addresses stand on purpose"
+	case e.strong:
+		return "", ""
+	case e.private:
+		return RulePrivateLink, "the address is on a link inside this network namespace that does not lead to the node"
+	case e.old:
+		return RuleStale, "known only from the wire, and not seen there for " + j.policy.StaleAfter.String()
+	case e.weak:
+		return RuleWeakSource, "known only from frames whose Ethernet source is not the hardware address they claim it for"
+	}
+	return RuleBelieved, "known only from a neighbour table, which shows what others believe"
+}
+
+// shared is the declaration that covers the address; the longest prefix wins.
+func (j *judging) shared() (best Shared, ok bool) {
+	for _, s := range j.policy.Shared {
+		if s.Prefix.Contains(j.in.Address) && (!ok || s.Prefix.Bits() > best.Prefix.Bits()) {
+			best, ok = s, true
+		}
+	}
+	return best, ok
+}
+
+// compareClaims orders the claims of one owner: the kernel's before the wire's,
+// interfaces that count before those that do not.
+func compareClaims(a, b *Claim) int {
+	return cmp.Or(
+		cmp.Compare(a.Kind, b.Kind),
+		cmp.Compare(a.Interface.Attachment, b.Interface.Attachment),
+		compareNodes(a.Node(), b.Node()),
+		cmp.Compare(a.Interface.Name, b.Interface.Name),
+		cmp.Compare(a.Interface.Index, b.Interface.Index),
+		cmp.Compare(a.MAC, b.MAC),
+		cmp.Compare(a.VLAN, b.VLAN),
+		cmp.Compare(a.InnerVLAN, b.InnerVLAN),
+	)
+}
+
+// compareOwners is the order of the contract: node, namespace, interface.
+func compareOwners(a, b Owner) int {
+	return cmp.Or(
+		cmp.Compare(a.Node.Name, b.Node.Name),
+		compareNumbers(a.netns(), b.netns()),
+		cmp.Compare(a.Interface.Name, b.Interface.Name),
+		cmp.Compare(a.ID, b.ID),
+	)
+}
+
+// compareNodes orders nodes by name, then by identity.
+func compareNodes(a, b *Node) int {
+	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Boot, b.Boot), cmp.Compare(a.Netns, b.Netns))
+}
+
+// compareNumbers orders decimal numbers without leading zeros.
+func compareNumbers(a, b string) int {
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+}
+
+func (o *Owner) netns() string {
+	if o.Namespace == nil {
+		return ""
+	}
+	return o.Namespace.Netns
+}

@@ -1,0 +1,260 @@
+package verdict_test
+
+import (
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// The names of these tests are rows of situations.md.
+
+// twoPods are two pods of one node, each on its own link of a kind.
+func twoPods(w *world, kind verdict.LinkKind, routed bool, macs [2]string) (a, b *verdict.Claim) {
+	links := [2]string{"v1", "v2"}
+	if kind == verdict.Bridge {
+		links = [2]string{"cni0", "cni0"}
+	}
+	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), macs[0], w.link("n1", links[0], kind, routed))
+	two, _ := w.veth(w.namespace("n1", 3, "103", pod("b")), macs[1], w.link("n1", links[1], kind, routed))
+	a = w.assigned(one)
+	b = w.assigned(two)
+	b.AssignedAt++
+	return a, b
+}
+
+func TestT1PtpPodsWithOneAddress(t *testing.T) {
+	w := newWorld("10.244.0.5")
+	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"aaaaaa", "bbbbbb"})
+	c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	if len(c.Owners) != 2 || c.Owners[0].Workload().Name != "a" {
+		t.Fatalf("got owners %+v, want a and b", c.Owners)
+	}
+	w.after(w.policy.Settle)
+	w.read(a, b)
+	c = w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	if c.ConfirmedAt != w.now || c.DetectedAt != start {
+		t.Errorf("got detected %d confirmed %d, want %d and %d", c.DetectedAt, c.ConfirmedAt, start, w.now)
+	}
+	t.Log(c.Summary)
+	for _, step := range c.Advice {
+		t.Log(" - ", step)
+	}
+	w.drop(a)
+	c = w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	if c.Owners[0].State != verdict.Gone || c.Owners[1].State != verdict.Live {
+		t.Errorf("got states %d and %d, want gone and live", c.Owners[0].State, c.Owners[1].State)
+	}
+	t.Log(c.Summary)
+}
+
+func TestT2BridgePodsAreReportedOnceInTheWiderScope(t *testing.T) {
+	w := newWorld("10.85.0.5")
+	twoPods(w, verdict.Bridge, true, [2]string{"aaaaaa", "bbbbbb"})
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	w.wantRule(t, verdict.RuleWiderScope)
+}
+
+func TestT9OneMACForBothDuplicates(t *testing.T) {
+	w := newWorld("10.244.0.5")
+	one, portOne := w.veth(w.namespace("n1", 2, "102", pod("a")), "samesa", w.link("n1", "v1", verdict.PointToPoint, false))
+	two, portTwo := w.veth(w.namespace("n1", 3, "103", pod("b")), "samesa", w.link("n1", "v2", verdict.PointToPoint, false))
+	w.assigned(one)
+	w.wire(portOne, "samesa")
+	w.wantNone(t)
+	w.assigned(two)
+	w.wire(portTwo, "samesa")
+	c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	for _, o := range c.Owners {
+		if len(o.Claims) != 2 {
+			t.Errorf("got %d claims of %s, want its own assignment and its own frame", len(o.Claims), o.Workload().Name)
+		}
+	}
+}
+
+func TestT13IPv6WithoutDAD(t *testing.T) {
+	w := newWorld("fd00:10::5")
+	twoPods(w, verdict.Bridge, true, [2]string{"aaaaaa", "bbbbbb"})
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+}
+
+func TestL1ReuseOverlapsForAMoment(t *testing.T) {
+	w := newWorld("10.244.0.5")
+	a, _ := twoPods(w, verdict.PointToPoint, false, [2]string{"aaaaaa", "bbbbbb"})
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	w.after(14e6).drop(a)
+	c := w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	if c.ConfirmedAt != 0 {
+		t.Error("got a confirmed conflict, want one that never was")
+	}
+	w.wantNone(t)
+}
+
+func TestL3SandboxMadeAnew(t *testing.T) {
+	w := newWorld("10.244.0.5")
+	l := w.link("n1", "cni0", verdict.Bridge, true)
+	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+	two, _ := w.veth(w.namespace("n1", 3, "103", pod("a")), "bbbbbb", l)
+	a, b := w.assigned(one), w.assigned(two)
+	w.want(t, verdict.Suspected, verdict.RuleSamePod, verdict.NodeScope, "n1")
+	w.after(5*w.policy.Settle).read(a, b)
+	w.want(t, verdict.Suspected, verdict.RuleSamePod, verdict.NodeScope, "n1")
+	w.after(w.policy.HandoverGrace).read(a, b)
+	w.want(t, verdict.Confirmed, verdict.RuleSamePod, verdict.NodeScope, "n1")
+}
+
+func TestL5HostNetworkPodsAreTheNode(t *testing.T) {
+	w := newWorld("192.168.1.10")
+	eth0 := w.iface(w.host("n1"), verdict.Interface{MAC: "hosthh", Attachment: verdict.Own, Link: w.link("n1", "eth0", verdict.Uplink, false), Uplink: true})
+	w.assigned(eth0)
+	w.wire(eth0, "hosthh")
+	if out := w.wantNone(t); len(out.Owners) != 1 {
+		t.Errorf("got %d owners, want the node", len(out.Owners))
+	}
+}
+
+func TestL9LinkLocalOnEveryNode(t *testing.T) {
+	for _, addr := range []string{"169.254.169.2", "fe80::1"} {
+		w := newWorld(addr)
+		for _, node := range []string{"n1", "n2"} {
+			for _, name := range []string{"br-ex", "br-two"} {
+				w.assigned(w.iface(w.host(node), verdict.Interface{
+					Name: name, MAC: verdict.MAC(node + name), Attachment: verdict.Own, Link: w.link(node, name, verdict.Bridge, true),
+				}))
+			}
+		}
+		w.wantNone(t)
+		w.wantRule(t, verdict.RuleLinkLocal)
+	}
+	w := newWorld("169.254.169.2")
+	twoPods(w, verdict.Bridge, true, [2]string{"aaaaaa", "bbbbbb"})
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
+}
+
+func TestL8L9DummyAndLoopback(t *testing.T) {
+	w := newWorld("10.96.0.1")
+	port := w.iface(w.host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: w.link("n1", "eth0", verdict.Uplink, false), Uplink: true})
+	dummy := w.iface(w.host("n1"), verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local})
+	w.assigned(dummy)
+	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
+	w.assigned(one)
+	w.wire(port, "hosthh") // the wire shows the node using it
+	w.wantNone(t)
+	w.wantRule(t, verdict.RuleLoopbackOrDummy)
+}
+
+func TestL11PtpGatewayOnEveryHostVeth(t *testing.T) {
+	w := newWorld("10.244.0.1")
+	for i := range 30 {
+		name := string(rune('a' + i))
+		w.assigned(w.iface(w.host("n1"), verdict.Interface{
+			Name: "veth" + name, MAC: verdict.MAC("host-" + name), Attachment: verdict.Own,
+			Link: w.link("n1", "veth"+name, verdict.PointToPoint, false),
+		}))
+	}
+	if out := w.wantNone(t); len(out.Owners) != 1 || len(out.Owners[0].Claims) != 30 {
+		t.Errorf("got %d owners, want one with 30 claims", len(out.Owners))
+	}
+	w.wantRule(t, verdict.RuleOneNamespace)
+}
+
+func TestL11CalicoHardwareAddressOnEveryPort(t *testing.T) {
+	w := newWorld("169.254.1.1")
+	for i, name := range []string{"a", "b"} {
+		_, port := w.veth(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), "pod-"+name, w.link("n1", "cali"+name, verdict.PointToPoint, false))
+		port.MAC = "\xee\xee\xee\xee\xee\xee"
+		w.wire(port, "\xee\xee\xee\xee\xee\xee")
+	}
+	w.wantNone(t)
+}
+
+func TestL17EqualRangesThatDoNotMeet(t *testing.T) {
+	separate := map[string]func(w *world){
+		"isolated bridges": func(w *world) {
+			for i, name := range []string{"br1", "br2"} {
+				inside, _ := w.veth(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), "pod-"+name, w.link("n1", name, verdict.Bridge, false))
+				w.assigned(inside)
+			}
+		},
+		"VRFs": func(w *world) {
+			for i, name := range []string{"red", "blue"} {
+				inside, _ := w.veth(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), "pod-"+name, w.link("n1", name, verdict.PointToPoint, false))
+				inside.VRF = name
+				w.assigned(inside)
+			}
+		},
+		"Open vSwitch ports": func(w *world) {
+			for i, name := range []string{"tap1", "tap2"} {
+				inside, _ := w.veth(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), "pod-"+name, w.link("n1", name, verdict.OVSPort, false))
+				w.assigned(inside)
+			}
+		},
+		"macvlan on two parents": func(w *world) {
+			for i, name := range []string{"eth1", "eth2"} {
+				w.assigned(w.iface(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), verdict.Interface{
+					MAC: verdict.MAC("mv" + name), Attachment: verdict.Lower, Link: w.link("n1", name, verdict.Uplink, false),
+				}))
+			}
+		},
+		"two nodes": func(w *world) {
+			for _, name := range []string{"n1", "n2"} {
+				inside, _ := w.veth(w.namespace(name, 2, "10"+name, pod(name)), "pod-"+name, w.link(name, "cni0", verdict.Bridge, true))
+				w.assigned(inside)
+			}
+		},
+	}
+	for name, build := range separate {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld("10.0.0.5")
+			build(w)
+			if out := w.wantNone(t); len(out.Owners) != 2 {
+				t.Errorf("got %d owners, want 2", len(out.Owners))
+			}
+			w.wantRule(t, verdict.RuleDifferentLinks)
+		})
+	}
+}
+
+func TestT14RoutedBridgesMeetOnTheNode(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	for i, name := range []string{"br1", "br2"} {
+		inside, _ := w.veth(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), "pod-"+name, w.link("n1", name, verdict.Bridge, true))
+		w.assigned(inside)
+	}
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+}
+
+func TestT4MacvlanPodsOfOneParent(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	for i, name := range []string{"a", "b"} {
+		w.assigned(w.iface(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), verdict.Interface{
+			MAC: verdict.MAC("mv" + name), Attachment: verdict.Lower, Link: w.link("n1", "eth1", verdict.Uplink, false),
+		}))
+	}
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth1")
+}
+
+func TestL16PrivateLinkInEveryLauncher(t *testing.T) {
+	w := newWorld("10.0.2.1")
+	for i, name := range []string{"a", "b", "c"} {
+		w.assigned(w.iface(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), verdict.Interface{
+			Name: "k6t-eth0", Kind: "bridge", MAC: verdict.MAC("br" + name), Attachment: verdict.Private,
+		}))
+	}
+	w.wantNone(t)
+	w.wantRule(t, verdict.RulePrivateLink)
+}
+
+func TestL20OneFrameSeenOnSeveralPorts(t *testing.T) {
+	w := newWorld("10.85.0.5")
+	l := w.link("n1", "cni0", verdict.Bridge, true)
+	one, port := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+	_, other := w.veth(w.namespace("n1", 3, "103", pod("b")), "bbbbbb", l)
+	uplink := w.iface(w.host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
+	w.assigned(one)
+	for _, p := range []*verdict.Interface{port, other, uplink} {
+		w.wire(p, "aaaaaa")
+	}
+	if out := w.wantNone(t); len(out.Owners) != 1 || len(out.Owners[0].Claims) != 4 {
+		t.Errorf("got %d owners, want one with 4 claims", len(out.Owners))
+	}
+}

@@ -1,0 +1,162 @@
+// Package verdict is the mind of ipwitness: it decides who holds an address, in
+// which scope holders must not meet, and when two of them are a conflict.
+//
+// It is pure. The claims of one address, the tables of the nodes, the conflicts
+// that there were, and the time come in; owners, conflicts, reasons and the time
+// to judge again come out. It does no I/O, keeps no state and starts nothing.
+// The order of claims never matters. A judgement costs as much as the address
+// has claims, however many other addresses there are.
+package verdict
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// The rules that make a conflict.
+const (
+	RuleAssignedTwice      = "assigned-twice"
+	RuleAssignedAndWire    = "assigned-and-wire"
+	RuleExternalsAlternate = "externals-alternate"
+	RuleDADFailed          = "dad-failed"
+	RuleSamePod            = "same-pod"
+)
+
+// The rules that keep something from being one.
+const (
+	RuleLoopbackOrDummy = "loopback-or-dummy"
+	RulePrivateLink     = "private-link"
+	RuleLinkLocal       = "link-local"
+	RuleOneNamespace    = "one-namespace"
+	RuleDifferentLinks  = "different-links"
+	RuleWeakSource      = "weak-source"
+	RuleBelieved        = "believed"
+	RuleDeclaredShared  = "declared-shared"
+	RuleNodeMAC         = "node-mac"
+	RuleGuest           = "guest"
+	RuleStale           = "stale"
+	RuleMACChanged      = "mac-changed"
+	RuleNodeUnheard     = "node-unheard"
+	RuleOneOwner        = "one-owner"
+	RuleWiderScope      = "wider-scope"
+)
+
+// CauseUnknown is the cause of a conflict that no diagnosis names.
+const CauseUnknown = "unknown"
+
+const (
+	// alternateWithin is how soon A must come back after B to count as A-B-A.
+	alternateWithin = 10 * time.Second
+	// askEvery is how often a node is asked again that has not read again.
+	askEvery = time.Second
+)
+
+// Input is what is known of one address.
+type Input struct {
+	Address netip.Addr
+	Claims  []*Claim
+	// Conflicts are the latest of each id, active or resolved.
+	Conflicts []Conflict
+	Now       Stamp
+}
+
+// Judgement is what follows from an Input.
+type Judgement struct {
+	// Owners are all who hold the address or are seen with it, ordered by node,
+	// namespace and interface.
+	Owners []Owner
+	// Conflicts are those that are active, and those that ended just now.
+	Conflicts []Conflict
+	// Check are the nodes that must read the address again, now.
+	Check []*Node
+	// Again is when to judge again though nothing is received; 0 for never.
+	Again Stamp
+	// Contested tells that the address is worth a closer look on the wire.
+	Contested bool
+	// Expired are wire claims that are too old to be kept.
+	Expired []*Claim
+}
+
+// Step is one rule that was asked, and its answer in words.
+type Step struct {
+	Rule    string
+	Kind    ScopeKind
+	Scope   string
+	Applied bool
+	Reason  string
+}
+
+// Explanation is a judgement in words.
+type Explanation struct {
+	Summary string
+	Kind    ScopeKind
+	Scope   string
+	Owners  []Owner
+	Steps   []Step
+}
+
+// Judge judges one address.
+func (p *Policy) Judge(t Tables, in *Input) Judgement {
+	j := judging{policy: p, tables: t, in: in}
+	return j.judge()
+}
+
+// Explain judges one address and says why.
+func (p *Policy) Explain(t Tables, in *Input) Explanation {
+	j := judging{policy: p, tables: t, in: in, explain: true}
+	return j.explanation(j.judge())
+}
+
+// judging is one judgement under way.
+type judging struct {
+	policy  *Policy
+	tables  Tables
+	in      *Input
+	explain bool
+	steps   []Step
+	out     Judgement
+}
+
+func (j *judging) judge() Judgement {
+	j.owners()
+	j.conflicts()
+	return j.out
+}
+
+// again asks for another judgement at a time, or sooner.
+func (j *judging) again(at Stamp) {
+	if j.out.Again == 0 || at < j.out.Again {
+		j.out.Again = at
+	}
+}
+
+// note keeps a step. Callers ask explain first, so that no words are made for nothing.
+func (j *judging) note(rule string, s Scope, applied bool, reason string) {
+	j.steps = append(j.steps, Step{Rule: rule, Kind: s.Kind, Scope: s.Text(), Applied: applied, Reason: reason})
+}
+
+// ID is the id of a conflict: the same wherever and whenever it is computed.
+func ID(cluster string, kind ScopeKind, scope string, address netip.Addr) string {
+	h := sha256.New()
+	for _, part := range []string{cluster, kind.String(), scope, address.Unmap().String()} {
+		h.Write([]byte(part))
+		h.Write([]byte{0})
+	}
+	return strings.ToLower(base32.StdEncoding.EncodeToString(h.Sum(nil))[:16])
+}
+
+// String is the kind's name in the contract.
+func (k ScopeKind) String() string {
+	switch k {
+	case LinkScope:
+		return "LINK"
+	case NodeScope:
+		return "NODE"
+	case NetworkScope:
+		return "NETWORK"
+	}
+	return "UNSPECIFIED"
+}

@@ -1,0 +1,200 @@
+package aggregator
+
+import (
+	"context"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// bookmarkEvery is how often a watcher hears from us though nothing happens.
+	bookmarkEvery = 15 * time.Second
+	// snapshotPage is how many items of the present state are made at a time.
+	snapshotPage = 500
+)
+
+// watch is one watcher of a hub: what it is sent, and how.
+type watch struct {
+	hub   *hub
+	clock func() verdict.Stamp
+	// present sends the present state.
+	present func() error
+	// change sends an event, or leaves it out.
+	change   func(*event) error
+	bookmark func(token string) error
+	lost     func(n uint32) error
+}
+
+// WatchOwners sends the owners there are, then every change.
+func (w witness) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_WatchOwnersServer) error {
+	f, err := newFilter(q)
+	if err != nil {
+		return err
+	}
+	return watch{
+		hub: w.store.owners, clock: w.store.clock,
+		present: func() error {
+			var from place
+			for {
+				page, next := w.store.listOwners(&f, from, snapshotPage)
+				for _, o := range page {
+					if err := stream.Send(&pb.WatchOwnersResponse{Type: added, Owner: o}); err != nil {
+						return err
+					}
+				}
+				if next == "" {
+					return nil
+				}
+				if from, err = parsePlace(next); err != nil {
+					return err
+				}
+			}
+		},
+		change: func(e *event) error {
+			if e.owner != nil && (!f.address(e.addr) || !f.owner(&e.holder, e.owner.GetNode())) {
+				return nil
+			}
+			return stream.Send(&pb.WatchOwnersResponse{Type: e.typ, Owner: e.owner, Node: e.node})
+		},
+		bookmark: func(token string) error {
+			return stream.Send(&pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token})
+		},
+		lost: func(n uint32) error {
+			return stream.Send(&pb.WatchOwnersResponse{Type: pb.Watch_LOST, Lost: n})
+		},
+	}.serve(stream.Context(), w.stopped, q.GetResumeToken())
+}
+
+// WatchConflicts sends the active conflicts, then every change.
+func (w witness) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessService_WatchConflictsServer) error {
+	addr, err := optionalAddress(q.GetAddress())
+	if err != nil {
+		return err
+	}
+	matches := func(a netip.Addr) bool { return !addr.IsValid() || a == addr }
+	return watch{
+		hub: w.store.conflicts, clock: w.store.clock,
+		present: func() error {
+			page, _ := w.store.listConflicts(func(c *verdict.Conflict) bool {
+				return c.Active() && matches(c.Address)
+			}, place{}, math.MaxInt)
+			for _, c := range page {
+				if err := stream.Send(&pb.WatchConflictsResponse{Type: added, Conflict: c}); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		change: func(e *event) error {
+			if e.conflict != nil && !matches(e.addr) {
+				return nil
+			}
+			return stream.Send(&pb.WatchConflictsResponse{Type: e.typ, Conflict: e.conflict, Node: e.node})
+		},
+		bookmark: func(token string) error {
+			return stream.Send(&pb.WatchConflictsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token})
+		},
+		lost: func(n uint32) error {
+			return stream.Send(&pb.WatchConflictsResponse{Type: pb.Watch_LOST, Lost: n})
+		},
+	}.serve(stream.Context(), w.stopped, q.GetResumeToken())
+}
+
+// serve sends the present state, then changes, until the watcher leaves or the
+// aggregator stops.
+func (w watch) serve(ctx context.Context, stopped <-chan struct{}, token string) error {
+	w.hub.join()
+	defer func() { w.hub.leave(w.clock()) }()
+
+	next, resumed, err := w.hub.resume(token)
+	if err != nil {
+		return err
+	}
+	if !resumed {
+		next = w.hub.revision()
+		if err := w.present(); err != nil {
+			return err
+		}
+	}
+	if err := w.bookmark(w.hub.token(next)); err != nil {
+		return err
+	}
+
+	quiet := time.NewTicker(bookmarkEvery)
+	defer quiet.Stop()
+	var events []event
+	for {
+		var lost uint64
+		var changed <-chan struct{}
+		events, next, lost, changed = w.hub.since(next, events[:0])
+		if lost > 0 {
+			if err := w.lost(uint32(min(lost, math.MaxUint32))); err != nil {
+				return err
+			}
+			if err := w.present(); err != nil {
+				return err
+			}
+			if err := w.bookmark(w.hub.token(next)); err != nil {
+				return err
+			}
+			continue
+		}
+		for i := range events {
+			if err := w.change(&events[i]); err != nil {
+				return err
+			}
+		}
+		clear(events)
+		if changed == nil {
+			select {
+			case <-stopped:
+				return errStopping
+			case <-ctx.Done():
+				return ctx.Err()
+			default:
+			}
+			continue
+		}
+		select {
+		case <-changed:
+		case <-quiet.C:
+			if err := w.bookmark(w.hub.token(next)); err != nil {
+				return err
+			}
+		case <-stopped:
+			return errStopping
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping: connect again, with the last resume token")
+
+// token is what a watcher resumes with: this instance of the hub and a revision.
+func (h *hub) token(revision uint64) string {
+	return strconv.FormatInt(h.instance, 36) + "-" + strconv.FormatUint(revision, 36)
+}
+
+// resume reads a token and tells whether all since then is still known. One of
+// another instance is like none.
+func (h *hub) resume(token string) (from uint64, ok bool, err error) {
+	if token == "" {
+		return 0, false, nil
+	}
+	instance, revision, cut := strings.Cut(token, "-")
+	from, err = strconv.ParseUint(revision, 36, 64)
+	if !cut || err != nil {
+		return 0, false, status.Error(codes.InvalidArgument, "resume_token is not one that was given out: leave it out to begin anew")
+	}
+	return from, instance == strconv.FormatInt(h.instance, 36) && h.holds(from), nil
+}

@@ -1,0 +1,199 @@
+package aggregator
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// ownerWatch reads a watch of owners.
+type ownerWatch struct {
+	testing.TB
+	stream pb.WitnessService_WatchOwnersClient
+	cancel func()
+}
+
+func (l *lab) watchOwners(q *pb.WatchOwnersRequest) *ownerWatch {
+	l.Helper()
+	ctx, cancel := context.WithCancel(l.ctx)
+	stream, err := l.client.WatchOwners(ctx, q)
+	if err != nil {
+		l.Fatal(err)
+	}
+	l.Cleanup(cancel)
+	return &ownerWatch{l.TB, stream, cancel}
+}
+
+// until reads events up to the first of a type.
+func (w *ownerWatch) until(typ pb.Watch_Type) (events []*pb.WatchOwnersResponse) {
+	w.Helper()
+	for {
+		m, err := w.stream.Recv()
+		if err != nil {
+			w.Fatalf("after %v: %v", events, err)
+		}
+		events = append(events, m)
+		if m.GetType() == typ {
+			return events
+		}
+	}
+}
+
+func types(events []*pb.WatchOwnersResponse) (types []pb.Watch_Type) {
+	for _, m := range events {
+		types = append(types, m.GetType())
+	}
+	return types
+}
+
+func TestWatchOwnersBeginsWithThePresentState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", "10.244.0.6"))).sync()
+		w := l.watchOwners(&pb.WatchOwnersRequest{})
+		if got := w.until(pb.Watch_BOOKMARK); len(got) != 3 || got[2].GetResumeToken() == "" {
+			t.Fatalf("got %v, want two owners and a bookmark", types(got))
+		}
+		a.send(podVeth(4, "c", "10.244.0.7")).sync()
+		if got := w.until(pb.Watch_ADDED); got[0].GetOwner().GetWorkload().GetName() != "c" {
+			t.Errorf("got %v, want c", got)
+		}
+		a.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{podNamespace(4, "renamed")}}).sync()
+		if got := w.until(pb.Watch_UPDATED); got[0].GetOwner().GetWorkload().GetName() != "renamed" {
+			t.Errorf("got %v, want renamed", got)
+		}
+		a.send(gone(assigned(4, "10.244.0.7"))).sync()
+		if got := w.until(pb.Watch_REMOVED); got[0].GetOwner().GetState() != pb.Owner_GONE {
+			t.Errorf("got %v, want GONE", got)
+		}
+		began := time.Now()
+		if w.until(pb.Watch_BOOKMARK); time.Since(began) > bookmarkEvery {
+			t.Errorf("got a bookmark after %s", time.Since(began))
+		}
+		a.cancel()
+		if got := w.until(pb.Watch_NODE); got[len(got)-1].GetNode().GetState() != pb.Node_UNHEARD {
+			t.Errorf("got %v, want the node UNHEARD", got)
+		}
+	})
+}
+
+func TestWatchResumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+		w := l.watchOwners(&pb.WatchOwnersRequest{})
+		token := w.until(pb.Watch_BOOKMARK)[1].GetResumeToken()
+		w.cancel()
+		synctest.Wait()
+		a.send(podVeth(3, "b", "10.244.0.6")).sync()
+		w = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: token})
+		w.until(pb.Watch_BOOKMARK)
+		if got := w.until(pb.Watch_ADDED); len(got) != 1 || got[0].GetOwner().GetWorkload().GetName() != "b" {
+			t.Errorf("got %v, want only what was missed", got)
+		}
+		w.cancel()
+		synctest.Wait()
+		time.Sleep(2 * quietAfter)
+		a.send(podVeth(4, "c", "10.244.0.7")).sync()
+		w = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: token})
+		if got := w.until(pb.Watch_BOOKMARK); len(got) != 4 {
+			t.Errorf("got %v, want the present state for a token that is too old", types(got))
+		}
+		w = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: "junk"})
+		if _, err := w.stream.Recv(); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("got %v, want INVALID_ARGUMENT", err)
+		}
+		w = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: "otherinstance-1"})
+		if got := w.until(pb.Watch_BOOKMARK); len(got) != 4 {
+			t.Errorf("got %v, want the present state for another instance's token", types(got))
+		}
+	})
+}
+
+func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(1)
+		gate, sent := make(chan struct{}), 0
+		var got []string
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			done <- watch{
+				hub: h, clock: newStore(policyForTests, nil, nil).clock,
+				present:  func() error { got = append(got, "present"); return nil },
+				change:   func(*event) error { <-gate; sent++; return nil },
+				bookmark: func(string) error { return nil },
+				lost: func(n uint32) error {
+					got = append(got, "lost")
+					if n == 0 {
+						t.Error("got 0 lost")
+					}
+					return nil
+				},
+			}.serve(ctx, make(chan struct{}), "")
+		}()
+		synctest.Wait()
+		h.publish(event{})
+		synctest.Wait()
+		for range 3 * ringSize {
+			h.publish(event{}) // never waits for the watcher
+		}
+		close(gate)
+		synctest.Wait()
+		if want := []string{"present", "lost", "present"}; len(got) != 3 || got[1] != want[1] || got[2] != want[2] {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		before := sent
+		h.publish(event{})
+		synctest.Wait()
+		if sent != before+1 {
+			t.Errorf("got %d events after that, want 1", sent-before)
+		}
+		cancel()
+		if err := <-done; status.Code(err) != codes.Canceled {
+			t.Errorf("got %v, want CANCELED", err)
+		}
+	})
+}
+
+func TestHubForgetsTheOldest(t *testing.T) {
+	h := newHub(1)
+	for range ringSize + 10 {
+		h.publish(event{typ: added})
+	}
+	if h.holds(10) || !h.holds(11) || !h.holds(h.revision()) || h.holds(h.revision()+1) {
+		t.Errorf("got first %d next %d", h.first, h.next)
+	}
+	if _, next, lost, _ := h.since(5, nil); lost != 6 || next != h.revision() {
+		t.Errorf("got %d lost, next %d, want 6 and %d", lost, next, h.revision())
+	}
+	events, next, _, _ := h.since(11, nil)
+	if len(events) == 0 || next != 11+uint64(len(events)) {
+		t.Errorf("got %d events and next %d", len(events), next)
+	}
+	if events, _, _, changed := h.since(h.revision(), nil); len(events) != 0 || changed == nil {
+		t.Error("got no channel to wait on")
+	}
+}
+
+func TestWatchesEndWhenTheAggregatorStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1))).sync()
+		w := l.watchOwners(&pb.WatchOwnersRequest{})
+		w.until(pb.Watch_BOOKMARK)
+		l.stop()
+		if _, err := w.stream.Recv(); status.Code(err) != codes.Unavailable {
+			t.Errorf("got %v, want UNAVAILABLE", err)
+		}
+		if err := a.ended(); status.Code(err) != codes.Unavailable {
+			t.Errorf("got %v, want UNAVAILABLE", err)
+		}
+	})
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// answerTimeout is how long a list may take, and a watch to begin.
+const answerTimeout = 30 * time.Second
+
+// client asks the REST API of one server.
+type client struct {
+	base    string // http://HOST:PORT, without a slash at the end
+	program string // for advice
+	http    http.Client
+}
+
+// newTransport makes the transport of a client that is no stranger to slow servers.
+func newTransport() http.RoundTripper {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.DialContext = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
+	t.ResponseHeaderTimeout = answerTimeout
+	return t
+}
+
+// parseServer accepts http://HOST:PORT, also without http://, and with a path.
+func parseServer(s string) (string, error) {
+	full := s
+	if !strings.Contains(s, "://") {
+		full = "http://" + s
+	}
+	u, err := url.Parse(full)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("%q is not the URL of a server: write it like http://127.0.0.1:9641", s)
+	}
+	return strings.TrimRight(u.String(), "/"), nil
+}
+
+// serverError is what the server answers instead of what it was asked for.
+type serverError struct {
+	code    codes.Code
+	message string
+}
+
+func (e *serverError) Error() string { return e.message }
+
+// lasting tells whether asking again will give the same answer.
+func (e *serverError) lasting() bool {
+	switch e.code {
+	case codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated,
+		codes.Unimplemented, codes.FailedPrecondition, codes.OutOfRange:
+		return true
+	default:
+		return false
+	}
+}
+
+// get asks for one thing.
+func (c *client) get(ctx context.Context, path string, query url.Values, into proto.Message) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, fmt.Errorf("no answer within %s", answerTimeout))
+	defer cancel()
+	body, err := c.open(ctx, path, query)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = body.Close() }() // only read
+	raw, err := io.ReadAll(body)
+	if err != nil {
+		return c.unreachable(ctx, err)
+	}
+	if err := decode(raw, into); err != nil {
+		return fmt.Errorf("%s gave an answer to %s that is not of ipwitness: is --server right? (%w)", c.base, path, err)
+	}
+	return nil
+}
+
+// paged is a list that may have more pages.
+type paged interface {
+	proto.Message
+	GetNextPageToken() string
+}
+
+// pages asks for a list, page by page, and gives each page to take.
+func pages[P paged](ctx context.Context, c *client, path string, query url.Values, page P, take func(P)) error {
+	q := url.Values{}
+	maps.Copy(q, query)
+	for {
+		next := page.ProtoReflect().New().Interface().(P)
+		if err := c.get(ctx, path, q, next); err != nil {
+			return err
+		}
+		take(next)
+		if next.GetNextPageToken() == "" {
+			return nil
+		}
+		q.Set("page_token", next.GetNextPageToken())
+	}
+}
+
+// open sends a request and gives the body of an answer that is no error.
+func (c *client) open(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+	target := c.base + path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/json")
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if res.StatusCode == http.StatusOK {
+		return res.Body, nil
+	}
+	defer func() { _ = res.Body.Close() }() // only read
+	raw, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10))
+	if err := decodeStatus(raw); err != nil {
+		return nil, err
+	}
+	code := codes.Unavailable
+	if res.StatusCode < http.StatusInternalServerError {
+		code = codes.InvalidArgument
+	}
+	return nil, &serverError{code, fmt.Sprintf("%s answered %s, and not as ipwitness does: is --server right?", target, res.Status)}
+}
+
+// decode reads a message and skips what a newer server adds.
+func decode(raw []byte, into proto.Message) error {
+	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(raw, into)
+}
+
+// decodeStatus gives the error in the body of an answer, or nil if it has none.
+func decodeStatus(raw []byte) error {
+	var status struct {
+		Code    uint32 `json:"code"` // codes.Code refuses numbers that it does not know
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(raw, &status) != nil || status.Message == "" {
+		return nil
+	}
+	return &serverError{codes.Code(status.Code), status.Message}
+}
+
+// unreachableError says that there was no server, or that it went away.
+type unreachableError struct {
+	base, program string
+	reason        error
+}
+
+func (e *unreachableError) Error() string {
+	return fmt.Sprintf("cannot reach %s: %s: start it with '%s run', or name another server with --server or IPWITNESS_SERVER",
+		e.base, e.reason, e.program)
+}
+
+func (e *unreachableError) Unwrap() error { return e.reason }
+
+func (c *client) unreachable(ctx context.Context, err error) error {
+	return &unreachableError{c.base, c.program, reason(ctx, err)}
+}
+
+// reason takes from an error of net/http what the user knows already.
+func reason(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var op *net.OpError
+	var call *os.SyscallError
+	var asked *url.Error
+	switch {
+	case errors.As(err, &call):
+		return call.Err
+	case errors.As(err, &op):
+		return op.Err
+	case errors.As(err, &asked):
+		return asked.Err
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("the server ended it")
+	default:
+		return err
+	}
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ipwitness/ipwitness/agent"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+)
+
+func newDoctor(sys system) *cobra.Command {
+	var cfg agent.Config
+	var format show.Format
+	cmd := &cobra.Command{
+		Use:   "doctor [flags]",
+		Short: "Say whether this host can run the agent, and how",
+		Long: `Say whether this host can run the agent, and how: for every kernel feature and
+capability whether it is there, what is used instead, what is lost, and what to do.
+
+Run it as the agent will run: the same user, container and capabilities. It exits
+with 1 only where the agent cannot work at all.`,
+		Example: `
+  ipwitness doctor
+  ipwitness doctor -o json`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			checks := agent.Doctor(cmd.Context(), cfg)
+			usable := agent.Usable(checks)
+			if format.ForPrograms() {
+				if err := show.Value(sys.stdout, format, map[string]any{"usable": usable == nil, "checks": checks}); err != nil {
+					return err
+				}
+				return usable
+			}
+			t := show.NewTable(sys.stdout, "FEATURE", "STATUS", "FOUND")
+			for _, c := range checks {
+				t.Row(c.Feature, c.Status, c.Detail)
+			}
+			if err := t.Flush(); err != nil {
+				return err
+			}
+			if _, err := fmt.Fprint(sys.stdout, lacks(checks)); err != nil {
+				return err
+			}
+			if usable != nil {
+				return usable
+			}
+			_, err := fmt.Fprintf(sys.stdout, "\nThis host can run the agent: %s.\n", ways(cfg, checks))
+			return err
+		},
+	}
+	agentFlags(cmd, &cfg)
+	outputFlag(cmd, &format)
+	return cmd
+}
+
+// lacks says of each check that is not ok what follows from it.
+func lacks(checks []agent.Check) string {
+	var b strings.Builder
+	for _, c := range checks {
+		if c.Status == agent.StatusOK {
+			continue
+		}
+		fmt.Fprintf(&b, "\n%s is %s: %s\n", c.Feature, c.Status, c.Detail)
+		for _, fact := range [][2]string{{"used instead", c.Used}, {"lost", c.Lost}, {"what to do", c.Fix}} {
+			if fact[1] != "" {
+				fmt.Fprintf(&b, "  %-13s %s\n", fact[0]+":", fact[1])
+			}
+		}
+	}
+	return b.String()
+}
+
+// ways says in short by which ways the agent would witness.
+func ways(cfg agent.Config, checks []agent.Check) string {
+	found := map[string]agent.Check{}
+	for _, c := range checks {
+		found[c.Feature] = c
+	}
+	ok := func(feature string) bool { return found[feature].Status == agent.StatusOK }
+
+	wire := "wire by clsact"
+	switch {
+	case cfg.Wire == agent.WireOff:
+		wire = "wire not watched (--wire off)"
+	case !ok("observer"):
+		wire = "wire not seen"
+	case cfg.Wire != agent.WireClsact && ok("TCX"):
+		wire = "wire by TCX"
+	}
+	addresses := "addresses by netlink"
+	switch {
+	case !ok("namespaces"):
+		addresses = "addresses of the host only"
+	case !ok("events of all namespaces"):
+		addresses += ", by " + found["events of all namespaces"].Used
+	}
+	return wire + ", " + addresses
+}

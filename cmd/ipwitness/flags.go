@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ipwitness/ipwitness/agent"
+	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// agentFlags adds the flags of an agent.
+func agentFlags(cmd *cobra.Command, cfg *agent.Config) {
+	fs := cmd.Flags()
+	cfg.Node, _ = os.Hostname() // without one, the agent asks for --node
+	fs.Var(value[string]{&cfg.Node, "NAME", parseName}, "node", "the name of this node")
+	choiceFlag(cmd, &cfg.Wire, "wire", "", "how to watch frames; auto is tcx where the kernel has it (Linux 6.6)",
+		agent.WireAuto, agent.WireTCX, agent.WireClsact, agent.WireOff)
+	globsFlag(fs, &cfg.Interfaces, "interfaces", "watch frames only on interfaces with these names (default all)")
+	globsFlag(fs, &cfg.ExcludeInterfaces, "exclude-interfaces", "watch no frames on interfaces with these names")
+}
+
+// aggregatorFlags adds the flags of an aggregator.
+func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
+	fs := cmd.Flags()
+	cfg.Cluster = aggregator.DefaultCluster
+	fs.Var(value[string]{&cfg.Cluster, "NAME", parseName}, "cluster", "the cluster that the nodes are of; conflict ids depend on it")
+	fs.Var(&list[verdict.Shared]{to: &cfg.Shared, kind: "CIDR=REASON", separator: "\n", parse: parseShared}, "shared",
+		"addresses that are meant to be held more than once; repeatable")
+	durationFlag(fs, &cfg.Settle, "settle", aggregator.DefaultSettle, "how long two owners must live side by side to be confirmed")
+	durationFlag(fs, &cfg.StaleAfter, "stale-after", aggregator.DefaultStaleAfter, "when an owner that only the wire shows is stale")
+	durationFlag(fs, &cfg.NodeTimeout, "node-timeout", aggregator.DefaultNodeTimeout, "when a node that is not heard from is given up")
+	durationFlag(fs, &cfg.HandoverGrace, "handover-grace", aggregator.DefaultHandoverGrace, "how long a hand-over between two nodes may take")
+}
+
+// listenFlags adds the addresses that an aggregator listens on.
+func listenFlags(cmd *cobra.Command, to *addresses, byDefault addresses) {
+	listenFlag(cmd.Flags(), &to.grpc, grpcListen, byDefault.grpc, "where gRPC is offered")
+	listenFlag(cmd.Flags(), &to.http, httpListen, byDefault.http, "where the REST API and the metrics are offered")
+}
+
+// The names of the flags that an error about a listener names.
+const (
+	grpcListen = "grpc-listen"
+	httpListen = "http-listen"
+)
+
+// logging has the flags that say how to log.
+type logging struct {
+	level  logLevel
+	format logFormat
+}
+
+type (
+	logLevel  string
+	logFormat string
+)
+
+const (
+	logText logFormat = "text"
+	logJSON logFormat = "json"
+)
+
+func (l *logging) addFlags(cmd *cobra.Command) {
+	choiceFlag(cmd, &l.level, "log-level", "", "what to log; in a terminal the default is warn", logLevel("info"), "debug", "warn", "error")
+	choiceFlag(cmd, &l.format, "log-format", "", "how to log", logText, logJSON)
+}
+
+// logger makes the logger that the flags ask for.
+func (l *logging) logger(w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.level)); err != nil {
+		return nil, fmt.Errorf("--log-level: %w", err)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if l.format == logJSON {
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return slog.New(slog.NewTextHandler(w, options)), nil
+}

@@ -1,0 +1,25 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+)
+
+func TestListenNamesThePortAndTheFlag(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	_, err = listen(t.Context(), addresses{grpc: "127.0.0.1:0", http: taken.Addr().String()})
+	want := fmt.Sprintf("listen on %s: address already in use: is another ipwitness running? Choose another with --http-listen", taken.Addr())
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	_, err = listen(t.Context(), addresses{grpc: "192.0.2.1:0", http: "127.0.0.1:0"})
+	if err == nil || !strings.Contains(err.Error(), "--grpc-listen") {
+		t.Errorf("got %v, want an error that names --grpc-listen", err)
+	}
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func newNodes(sys system) *cobra.Command {
+	q := &query{sys: sys}
+	cmd := &cobra.Command{
+		Use:   "nodes [flags]",
+		Short: "Show the agents and their health",
+		Example: `
+  ipwitness nodes
+  ipwitness nodes -o json`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var list pb.ListNodesResponse
+			if err := q.client().get(cmd.Context(), "/v1/nodes", nil, &list); err != nil {
+				return err
+			}
+			if q.format.ForPrograms() {
+				return show.List(sys.stdout, q.format, "nodes", list.GetNodes())
+			}
+			if len(list.GetNodes()) == 0 {
+				q.tell("No nodes: no agent has connected yet.")
+				return nil
+			}
+			return show.Nodes(sys.stdout, list.GetNodes(), q.wide(), sys.now())
+		},
+	}
+	q.addFlags(cmd)
+	return cmd
+}

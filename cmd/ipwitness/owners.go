@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func newOwners(sys system) *cobra.Command {
+	q := &query{sys: sys}
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "owners [ADDRESS|CIDR|NAMESPACE/POD|MAC] [flags]",
+		Short: "Show who holds which address",
+		Long: `Show who holds which address now, as the kernels and the wire show it.
+
+The name of a workload as the table shows it (container/NAME, host/NODE) selects, too.`,
+		Example: `
+  ipwitness owners
+  ipwitness owners 10.244.0.7 -o wide
+  ipwitness owners 10.244.0.0/16 --watch
+  ipwitness owners default/web-1 -o json`,
+		Args:              atMostOne("an ADDRESS, CIDR, NAMESPACE/POD or MAC"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			sel, err := parseSelector(slices.Concat(args, []string{""})[0])
+			if err != nil {
+				return err
+			}
+			if watch {
+				return q.watchOwners(cmd.Context(), sel)
+			}
+			return q.owners(cmd.Context(), sel)
+		},
+	}
+	q.addFlags(cmd)
+	watchFlag(cmd, &watch)
+	return cmd
+}
+
+// watchFlag adds -w.
+func watchFlag(cmd *cobra.Command, to *bool) {
+	cmd.Flags().BoolVarP(to, "watch", "w", false, "go on with every change, until Ctrl-C")
+}
+
+func (q *query) owners(ctx context.Context, sel selector) error {
+	var owners []*pb.Owner
+	err := pages(ctx, q.client(), "/v1/owners", sel.query, (*pb.ListOwnersResponse)(nil), func(page *pb.ListOwnersResponse) {
+		for _, o := range page.GetOwners() {
+			if sel.keep(o) {
+				owners = append(owners, o)
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return err
+	case q.format.ForPrograms():
+		return show.List(q.sys.stdout, q.format, "owners", owners)
+	case len(owners) == 0 && sel.what != "":
+		q.tell("No owner %s.", sel.what)
+		return nil
+	case len(owners) == 0:
+		q.tell("No owners: no agent has reported an address yet. See the agents with '%s nodes'.", q.sys.program)
+		return nil
+	}
+	return show.Owners(q.sys.stdout, owners, q.wide(), q.sys.now())
+}
+
+func (q *query) watchOwners(ctx context.Context, sel selector) error {
+	table := show.NewOwnerWatch(q.sys.stdout, q.wide())
+	w := &watcher[*pb.WatchOwnersResponse]{
+		client: q.client(),
+		notice: q.sys.stderr,
+		path:   "/v1/owners:watch",
+		query:  sel.query,
+		begin:  table.Begin,
+		event: func(e *pb.WatchOwnersResponse) error {
+			if e.GetOwner() != nil && !sel.keep(e.GetOwner()) {
+				return nil
+			}
+			if q.format.ForPrograms() {
+				return q.encodeEvent(e, "owner", e.GetOwner())
+			}
+			q.tellLost(e)
+			return table.Event(e.GetType(), e.GetOwner(), q.sys.now())
+		},
+	}
+	return w.run(ctx)
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os/signal"
+	"syscall"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ipwitness/ipwitness/agent"
+	"github.com/ipwitness/ipwitness/aggregator"
+)
+
+// runCommand has the flags of run: those of an agent and those of an aggregator.
+type runCommand struct {
+	sys        system
+	agent      agent.Config
+	aggregator aggregator.Config
+	listen     addresses
+	logging    logging
+	live       bool
+}
+
+func newRun(sys system) *cobra.Command {
+	r := &runCommand{sys: sys}
+	cmd := &cobra.Command{
+		Use:   "run [flags]",
+		Short: "Watch this host: agent and aggregator in one process",
+		Long: `Watch this host: agent and aggregator in one process.
+
+In a terminal, tell who comes and goes and report every conflict. Otherwise, log
+to stderr. Either way the API listens for the other commands. Needs root, or
+CAP_NET_ADMIN, CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor'
+says what works without.
+
+Flags can also be set by IPWITNESS_* variables (IPWITNESS_HTTP_LISTEN) and by a
+file (--config); the command line comes first, then the variable, then the file.`,
+		Example: `
+  ipwitness run
+  ipwitness run --wire off --exclude-interfaces 'docker*,virbr*'
+  ipwitness run --shared 10.9.0.0/24=anycast --log-format json --live=false`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("live") {
+				r.live = sys.terminal
+			}
+			if r.live && !cmd.Flags().Changed("log-level") {
+				r.logging.level = "warn"
+			}
+			return r.run(cmd.Context())
+		},
+	}
+	agentFlags(cmd, &r.agent)
+	aggregatorFlags(cmd, &r.aggregator)
+	listenFlags(cmd, &r.listen, addresses{grpc: "127.0.0.1:9640", http: "127.0.0.1:9641"})
+	r.logging.addFlags(cmd)
+	cmd.Flags().BoolVar(&r.live, "live", false, "tell what happens, for a person to read (default: in a terminal)")
+	return cmd
+}
+
+// run runs until ctx ends.
+func (r *runCommand) run(ctx context.Context) error {
+	// Somebody who reads our output and goes away must not kill us: the agent
+	// has to detach from the interfaces.
+	signal.Ignore(syscall.SIGPIPE)
+
+	log, err := r.logging.logger(r.sys.stderr)
+	if err != nil {
+		return err
+	}
+	b := readBuild(version)
+	registry := newRegistry(b)
+
+	l, err := listen(ctx, r.listen)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	agg, err := aggregator.New(r.aggregator, log, registry)
+	if err != nil {
+		return err
+	}
+	r.agent.Version = b.Version
+	a, err := agent.New(r.agent, log, registry)
+	if err != nil {
+		return err
+	}
+	s, err := newServer(l, agg, registry, log)
+	if err != nil {
+		return err
+	}
+
+	log.Info("starting", "version", b.Version, "node", r.agent.Node, "wire", r.agent.Wire, "cluster", r.aggregator.Cluster,
+		"http", l.http.Addr(), "grpc", l.grpc.Addr())
+	g, ctx := errgroup.WithContext(ctx)
+	// The aggregator ends first: that its own agent leaves is no news then.
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	g.Go(func() error {
+		defer stop()
+		return agg.Run(ctx)
+	})
+	g.Go(func() error { return s.run(serving) })
+	g.Go(func() error { return a.Run(serving, s.conn) })
+	if r.live {
+		g.Go(func() error { return r.tell(ctx, s, b) })
+	}
+	err = g.Wait()
+	if errors.Is(err, context.Canceled) {
+		err = nil // it was asked to stop
+	}
+	log.Info("stopped")
+	return err
+}
+
+// newRegistry makes the registry of all metrics of this process.
+func newRegistry(b build) *prometheus.Registry {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "ipwitness_build_info",
+		Help:        "Always 1; the labels say which build this is.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Commit, "goversion": b.Go},
+	})
+	info.Set(1)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return registry
+}

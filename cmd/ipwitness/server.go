@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/ipwitness/ipwitness/aggregator"
+)
+
+// stopGrace is how long open calls may take to end when the server stops.
+const stopGrace = time.Second
+
+// pipeBuffer is how many bytes may be under way in process.
+const pipeBuffer = 1 << 20
+
+// server offers one aggregator by gRPC and by REST, and by a pipe in process.
+type server struct {
+	listeners listeners
+	pipe      *bufconn.Listener
+	conn      *grpc.ClientConn // through the pipe
+	grpc      *grpc.Server
+	http      *http.Server
+}
+
+// newServer makes a server. It takes over the listeners, and starts nothing.
+func newServer(l listeners, agg *aggregator.Aggregator, gatherer prometheus.Gatherer, log *slog.Logger) (*server, error) {
+	pipe := bufconn.Listen(pipeBuffer)
+	conn, err := grpc.NewClient("passthrough:///in-process",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32))) // a page has up to 10000 owners
+	if err != nil {
+		return nil, fmt.Errorf("connect in process: %w", err)
+	}
+	handler, err := agg.Handler(conn, gatherer)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("make the REST API: %w", err), conn.Close())
+	}
+	s := &server{
+		listeners: l,
+		pipe:      pipe,
+		conn:      conn,
+		grpc:      grpc.NewServer(),
+		http: &http.Server{
+			Handler:           handler,
+			ReadHeaderTimeout: 10 * time.Second,
+			IdleTimeout:       2 * time.Minute, // and no WriteTimeout: a watch has no end
+			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		},
+	}
+	agg.Register(s.grpc)
+	return s, nil
+}
+
+// run serves until ctx ends, and gives nil then.
+func (s *server) run(ctx context.Context) error {
+	defer func() { _ = s.conn.Close() }() // nothing is under way any more
+	g, ctx := errgroup.WithContext(ctx)
+	s.http.BaseContext = func(net.Listener) context.Context { return ctx } // ends watches
+	serveGRPC := func(l net.Listener) error {
+		if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			return fmt.Errorf("serve gRPC: %w", err)
+		}
+		return nil
+	}
+	g.Go(func() error { return serveGRPC(s.listeners.grpc) })
+	g.Go(func() error { return serveGRPC(s.pipe) })
+	g.Go(func() error {
+		if err := s.http.Serve(s.listeners.http); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve HTTP: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		s.stop()
+		return nil
+	})
+	return g.Wait()
+}
+
+// stop ends all calls: at once, if they can, or else after stopGrace.
+func (s *server) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	force := context.AfterFunc(ctx, s.grpc.Stop)
+	defer force()
+	// REST first: it asks gRPC.
+	if s.http.Shutdown(ctx) != nil {
+		_ = s.http.Close() // what is left is cut off
+	}
+	s.grpc.GracefulStop()
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// testServer runs a server with an aggregator and no agent; stop ends it and
+// gives what it ended with.
+func testServer(t *testing.T) (s *server, stop func() error) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	registry := newRegistry(readBuild("v1.2.3"))
+	l, err := listen(t.Context(), addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	agg, err := aggregator.New(aggregator.Config{}, log, registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err = newServer(l, agg, registry, log); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	go func() { ended <- agg.Run(ctx) }()
+	go func() { ended <- s.run(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		if err := <-ended; err != nil {
+			return err
+		}
+		return <-ended
+	})
+	t.Cleanup(func() { _ = stop() })
+	return s, stop
+}
+
+func TestServerStopsInTimeWithWatchesOpen(t *testing.T) {
+	s, stop := testServer(t)
+	res, err := http.Get("http://" + s.listeners.http.Addr().String() + "/v1/owners:watch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	lines := bufio.NewReader(res.Body)
+	if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, "BOOKMARK") {
+		t.Fatalf("got %q, %v; want a bookmark", line, err)
+	}
+	watch, err := pb.NewWitnessServiceClient(s.conn).WatchConflicts(t.Context(), &pb.WatchConflictsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watch.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if err := stop(); err != nil {
+		t.Errorf("got %v, want nil", err)
+	}
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("took %s to stop, want 2s at most", took)
+	}
+}
+
+func TestMetricsSayWhichBuildThisIs(t *testing.T) {
+	s, _ := testServer(t)
+	res, err := http.Get("http://" + s.listeners.http.Addr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`ipwitness_build_info{goversion="go`, `version="v1.2.3"} 1`, "go_goroutines ", "process_open_fds "} {
+		if !strings.Contains(string(body), want) {
+			t.Errorf("got no %s in the metrics", want)
+		}
+	}
+}
+
+// report sends a snapshot of a node with one address, and holds the stream.
+func report(t *testing.T, s *server) {
+	t.Helper()
+	stream, err := pb.NewReportServiceClient(s.conn).Report(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = stream.Send(&pb.ReportRequest{
+		Sequence:      1,
+		Hello:         &pb.Hello{Node: "n1", BootId: "b", Netns: "1", Epoch: 1, Kernel: "6.18"},
+		SnapshotBegin: true, SnapshotEnd: true,
+		Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1", Workload: &pb.Workload{Kind: pb.Workload_HOST, Name: "n1"}}},
+		Links:      []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_UPLINK}},
+		Interfaces: []*pb.InterfaceRecord{{
+			Namespace: 1, Index: 2, Name: "eth0", Mac: []byte{2, 0, 0, 0, 0, 1}, Link: "eth0",
+			Attachment: pb.InterfaceRecord_OWN, Uplink: true,
+		}},
+		Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 1}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 2, PrefixLength: 24}},
+		Status: &pb.StatusRecord{Wire: "off"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lineWriter ends a context at the first line that has the text.
+type lineWriter struct {
+	bytes.Buffer
+	text string
+	end  func()
+}
+
+func (w *lineWriter) Write(b []byte) (int, error) {
+	n, err := w.Buffer.Write(b)
+	if strings.Contains(w.String(), w.text) {
+		w.end()
+	}
+	return n, err
+}
+
+func TestTellBeginsWithWhatThereIs(t *testing.T) {
+	s, _ := testServer(t)
+	report(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &lineWriter{text: "no conflicts", end: cancel}
+	c := newConsole()
+	c.system.stdout = out
+	r := &runCommand{sys: c.system}
+	if err := r.tell(ctx, s, build{Version: "v1.2.3"}); err != nil {
+		t.Errorf("got %v, want nil", err)
+	}
+	for _, want := range []string{"ipwitness v1.2.3 watches node n1 (Linux 6.18)\n", "1 address held by 1 owner\n", "no conflicts\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("got\n%s\nwant %q in it", out, want)
+		}
+	}
+}
+
+func TestTellEndsWhenNobodyReads(t *testing.T) {
+	s, _ := testServer(t)
+	report(t, s)
+	c := newConsole()
+	c.system.stdout = errWriter{}
+	r := &runCommand{sys: c.system}
+	if err := r.tell(t.Context(), s, build{}); err == nil || !strings.Contains(err.Error(), "no space left") {
+		t.Errorf("got %v, want the error of writing", err)
+	}
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// applySettings gives the flags that are not on the command line the values of
+// the environment (IPWITNESS_HTTP_LISTEN for --http-listen) or else of the file
+// that --config names.
+func applySettings(cmd *cobra.Command, getenv func(string) string) error {
+	// A variable that is empty counts as not set. Variables that name no flag
+	// are left alone: Kubernetes sets IPWITNESS_SERVICE_HOST and the like for
+	// a service of that name.
+	config := cmd.Flags().Lookup("config")
+	if env := getenv(envName(config.Name)); env != "" && !config.Changed {
+		if err := config.Value.Set(env); err != nil {
+			return err
+		}
+	}
+	file, err := readSettings(config.Value.String(), knownFlags(cmd.Root()))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed || !settable(f) {
+			return
+		}
+		name := envName(f.Name)
+		if env := getenv(name); env != "" {
+			if err := cmd.Flags().Set(f.Name, env); err != nil {
+				errs = append(errs, valueError(name, f, env, errors.Unwrap(err)))
+			}
+		} else if node, ok := file[f.Name]; ok {
+			if err := setFromFile(f, node); err != nil {
+				errs = append(errs, fmt.Errorf("%s, line %d: %w", config.Value, node.Line, err))
+			}
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// envName is the variable that sets a flag.
+func envName(flag string) string {
+	return "IPWITNESS_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// settable tells whether a flag has a meaning off the command line.
+func settable(f *pflag.Flag) bool {
+	return f.Name != "help" && f.Name != "version" && f.Name != "config"
+}
+
+// knownFlags gives the flags of all commands, so that one file serves them all.
+func knownFlags(root *cobra.Command) map[string]bool {
+	known := map[string]bool{}
+	for _, c := range root.Commands() {
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if settable(f) {
+				known[f.Name] = true
+			}
+		})
+	}
+	return known
+}
+
+// readSettings reads a file of flag names and values; no name, no settings.
+func readSettings(name string, known map[string]bool) (map[string]*yaml.Node, error) {
+	if name == "" {
+		return nil, nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("read the settings of --config: %w", err)
+	}
+	defer func() { _ = f.Close() }() // only read
+
+	var doc yaml.Node
+	if err := yaml.NewDecoder(f).Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, nil // empty
+	} else if err != nil {
+		return nil, fmt.Errorf("%s is not YAML: %w", name, err)
+	}
+	top := doc.Content[0]
+	if top.Kind == yaml.ScalarNode && top.Tag == "!!null" {
+		return nil, nil
+	}
+	if top.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("%s, line %d: want flag names with values, like http-listen: 127.0.0.1:9641", name, top.Line)
+	}
+	settings := map[string]*yaml.Node{}
+	for pair := range slices.Chunk(top.Content, 2) {
+		key := pair[0].Value
+		if !known[key] {
+			return nil, fmt.Errorf("%s, line %d: %q is not the name of a flag: keys are flag names without the dashes, like http-listen", name, pair[0].Line, key)
+		}
+		if settings[key] != nil {
+			return nil, fmt.Errorf("%s, line %d: %q is there twice", name, pair[0].Line, key)
+		}
+		settings[key] = pair[1]
+	}
+	return settings, nil
+}
+
+// setFromFile sets a flag to a value or, if it can have several, to a list.
+func setFromFile(f *pflag.Flag, node *yaml.Node) error {
+	if node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	many, isList := f.Value.(pflag.SliceValue)
+	switch {
+	case node.Kind == yaml.ScalarNode && node.Tag == "!!null":
+		return fmt.Errorf("%s has no value", f.Name)
+	case node.Kind == yaml.ScalarNode:
+		if err := f.Value.Set(node.Value); err != nil {
+			return valueError(f.Name, f, node.Value, err)
+		}
+	case node.Kind == yaml.SequenceNode && isList:
+		var values []string
+		for _, n := range node.Content {
+			if n.Kind != yaml.ScalarNode {
+				return fmt.Errorf("%s: want a list of plain values", f.Name)
+			}
+			values = append(values, n.Value)
+		}
+		if err := many.Replace(values); err != nil {
+			return valueError(f.Name, f, "", err)
+		}
+	case node.Kind == yaml.SequenceNode:
+		return fmt.Errorf("%s takes one value, not a list", f.Name)
+	default:
+		return fmt.Errorf("%s takes a value, not a map", f.Name)
+	}
+	f.Changed = true
+	return nil
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ipwitness/ipwitness/agent"
+	"github.com/ipwitness/ipwitness/aggregator"
+)
+
+// settings runs a command line of the flags of run, and gives what they came to.
+func settings(t *testing.T, env map[string]string, file string, args ...string) (agent.Config, aggregator.Config, addresses) {
+	t.Helper()
+	var a agent.Config
+	var g aggregator.Config
+	var l addresses
+	run := &cobra.Command{Use: "run", RunE: func(cmd *cobra.Command, _ []string) error {
+		return applySettings(cmd, func(name string) string { return env[name] })
+	}}
+	agentFlags(run, &a)
+	aggregatorFlags(run, &g)
+	listenFlags(run, &l, addresses{grpc: ":1", http: ":2"})
+	root := &cobra.Command{Use: "ipwitness", SilenceErrors: true, SilenceUsage: true}
+	root.PersistentFlags().String("config", "", "")
+	other := &cobra.Command{Use: "owners", Run: func(*cobra.Command, []string) {}}
+	other.Flags().String("server", "", "")
+	root.AddCommand(run, other)
+	if file != "" {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "--config", path)
+	}
+	root.SetArgs(append([]string{"run"}, args...))
+	if err := root.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	return a, g, l
+}
+
+func TestSettingsComeFromFlagThenEnvironmentThenFile(t *testing.T) {
+	const file = `
+cluster: from-file
+settle: 2s
+http-listen: 127.0.0.1:1111
+server: http://elsewhere   # of another command
+`
+	tests := map[string]struct {
+		env  map[string]string
+		file string
+		args []string
+		want string
+	}{
+		"default":     {nil, "", nil, "default"},
+		"file":        {nil, file, nil, "from-file"},
+		"environment": {map[string]string{"IPWITNESS_CLUSTER": "from-env"}, file, nil, "from-env"},
+		"empty":       {map[string]string{"IPWITNESS_CLUSTER": ""}, file, nil, "from-file"},
+		"flag":        {map[string]string{"IPWITNESS_CLUSTER": "from-env"}, file, []string{"--cluster", "from-flag"}, "from-flag"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, g, l := settings(t, test.env, test.file, test.args...)
+			if g.Cluster != test.want {
+				t.Errorf("got cluster %q, want %q", g.Cluster, test.want)
+			}
+			if test.file != "" && (g.Settle != 2*time.Second || l.http != "127.0.0.1:1111") {
+				t.Errorf("got settle %s and http-listen %q, want those of the file", g.Settle, l.http)
+			}
+		})
+	}
+}
+
+func TestListsComeFromAllSources(t *testing.T) {
+	check := func(a agent.Config, g aggregator.Config, _ addresses) {
+		t.Helper()
+		if len(a.Interfaces) != 2 || a.Interfaces[0] != "eth*" || a.Interfaces[1] != "veth*" {
+			t.Errorf("got interfaces %q, want eth* and veth*", a.Interfaces)
+		}
+		if len(g.Shared) != 2 || g.Shared[0].Reason != "anycast, on purpose" || g.Shared[1].Prefix.String() != "fd00::1/128" {
+			t.Errorf("got shared %v, want two", g.Shared)
+		}
+	}
+	check(settings(t, nil, "", "--interfaces", "eth*,veth*", "--shared", "10.9.0.0/24=anycast, on purpose", "--shared", "fd00::1=x"))
+	check(settings(t, map[string]string{"IPWITNESS_INTERFACES": "eth*, veth*", "IPWITNESS_SHARED": "10.9.0.0/24=anycast, on purpose\nfd00::1=x\n"}, ""))
+	check(settings(t, nil, "interfaces: [eth*, veth*]\nshared:\n- 10.9.0.0/24=anycast, on purpose\n- fd00::1=x\n"))
+	check(settings(t, nil, "interfaces: eth*,veth*\nshared: |\n  10.9.0.0/24=anycast, on purpose\n  fd00::1=x\n"))
+}
+
+func TestDefaultsOfRun(t *testing.T) {
+	a, g, _ := settings(t, nil, "# nothing\n")
+	host, _ := os.Hostname()
+	if a.Node != host || a.Wire != agent.WireAuto {
+		t.Errorf("got node %q, wire %q; want %q, auto", a.Node, a.Wire, host)
+	}
+	if g.Settle != time.Second || g.StaleAfter != 5*time.Minute || g.NodeTimeout != 5*time.Minute || g.HandoverGrace != 10*time.Second {
+		t.Errorf("got %+v, want the times of the contract", g)
+	}
+}

@@ -1,0 +1,115 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// conflictColumns is how a table shows conflicts.
+func conflictColumns() []column[*pb.Conflict] {
+	return []column[*pb.Conflict]{
+		{header: "ID", room: 16, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetId() }},
+		{header: "ADDRESS", room: 15, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetAddress() }},
+		{header: "STATE", room: 9, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetState().String() }},
+		{header: "SCOPE", room: 20, cell: func(c *pb.Conflict, _ time.Time) string { return scope(c.GetScope()) }},
+		{header: "OWNERS", room: 40, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictNames(c) }},
+		{header: "CAUSE", cell: func(c *pb.Conflict, _ time.Time) string { return c.GetCause() }},
+		{header: "SINCE", ages: true, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetDetectedAt(), now) }},
+		{header: "RULE", wide: true, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetRule() }},
+		{header: "EPISODE", wide: true, cell: func(c *pb.Conflict, _ time.Time) string { return fmt.Sprint(c.GetEpisode()) }},
+		{header: "CONFIRMED", wide: true, ages: true, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetConfirmedAt(), now) }},
+		{header: "RESOLVED", wide: true, ages: true, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetResolvedAt(), now) }},
+	}
+}
+
+// ConflictNames gives the short names of the owners of a conflict.
+func ConflictNames(c *pb.Conflict) string { return strings.Join(names(c.GetOwners()), " | ") }
+
+// ConflictChanges makes a Changes of conflicts.
+func ConflictChanges() *Changes[*pb.Conflict] { return NewChanges((*pb.Conflict).GetId) }
+
+// Conflicts writes conflicts as a table.
+func Conflicts(w io.Writer, conflicts []*pb.Conflict, wide bool, now time.Time) error {
+	return list(w, narrow(conflictColumns(), wide), conflicts, now)
+}
+
+// Conflict writes all that is known of one conflict as a page.
+func Conflict(w io.Writer, c *pb.Conflict, now time.Time) error {
+	p := &page{now: now}
+	p.line("%s", c.GetSummary())
+	p.line("")
+	id := c.GetId()
+	if c.GetEpisode() > 1 {
+		id += fmt.Sprintf(" (episode %d)", c.GetEpisode())
+	}
+	p.fields(
+		"Conflict", id,
+		"Address", c.GetAddress(),
+		"State", c.GetState().String()+lasting(c, now),
+		"Scope", scope(c.GetScope()),
+		"Rule", c.GetRule(),
+		"Cause", c.GetCause(),
+	)
+	p.owners("Owners:", c.GetOwners())
+	p.timeline(c)
+	if len(c.GetAdvice()) > 0 {
+		p.line("")
+		p.line("What to do:")
+		for i, a := range c.GetAdvice() {
+			p.line("  %d. %s", i+1, a)
+		}
+	}
+	return p.write(w)
+}
+
+// lasting says how long a conflict lasts or lasted.
+func lasting(c *pb.Conflict, now time.Time) string {
+	from := c.GetDetectedAt()
+	switch {
+	case from == nil:
+		return ""
+	case c.GetResolvedAt() != nil:
+		return ", lasted " + age(from, c.GetResolvedAt().AsTime())
+	default:
+		return ", for " + age(from, now)
+	}
+}
+
+// timeline writes what happened, in the order in which it did.
+func (p *page) timeline(c *pb.Conflict) {
+	type event struct {
+		at   *timestamppb.Timestamp
+		what string
+	}
+	var events []event
+	add := func(at *timestamppb.Timestamp, what string) {
+		if at != nil {
+			events = append(events, event{at, what})
+		}
+	}
+	owners := c.GetOwners()
+	for i, name := range names(owners) {
+		add(owners[i].GetAssignedAt(), name+" was given the address")
+		add(owners[i].GetFirstSeen(), name+" was first seen with it")
+	}
+	add(c.GetDetectedAt(), "suspected")
+	add(c.GetConfirmedAt(), "confirmed")
+	add(c.GetResolvedAt(), "resolved")
+	slices.SortStableFunc(events, func(a, b event) int {
+		return a.at.AsTime().Compare(b.at.AsTime())
+	})
+	p.line("")
+	p.line("Timeline:")
+	t := NewTable(p)
+	for _, e := range events {
+		t.Row("  "+clock(e.at, p.now), e.what)
+	}
+	_ = t.Flush() // a page keeps its text in memory
+}

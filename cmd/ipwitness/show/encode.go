@@ -1,0 +1,127 @@
+package show
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// Format is what -o asks for.
+type Format string
+
+// The formats.
+const (
+	FormatTable Format = "table" // for people
+	FormatWide  Format = "wide"  // for people, with more columns
+	FormatJSON  Format = "json"  // for programs
+	FormatYAML  Format = "yaml"  // for programs
+)
+
+// ForPrograms tells whether the format is JSON or YAML.
+func (f Format) ForPrograms() bool { return f == FormatJSON || f == FormatYAML }
+
+// Message writes one message.
+func Message(w io.Writer, f Format, m proto.Message) error {
+	raw, err := messageJSON(m)
+	if err != nil {
+		return err
+	}
+	return encode(w, f, raw)
+}
+
+// List writes an object that has all messages under one name.
+func List[T proto.Message](w io.Writer, f Format, name string, items []T) error {
+	raw := make([]json.RawMessage, len(items)) // not nil: no items are [], not null
+	for i, item := range items {
+		var err error
+		if raw[i], err = messageJSON(item); err != nil {
+			return err
+		}
+	}
+	return Value(w, f, map[string][]json.RawMessage{name: raw})
+}
+
+// Value writes a value that is no message.
+func Value(w io.Writer, f Format, v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return encode(w, f, raw)
+}
+
+// Event writes one event of a watch: in JSON on one line, in YAML as one
+// document. The name says what the message is.
+func Event(w io.Writer, f Format, kind, name string, m proto.Message) error {
+	raw, err := messageJSON(m)
+	if err != nil {
+		return err
+	}
+	return writeEvent(w, f, fmt.Sprintf(`{"type":%q,%q:%s}`, kind, name, raw))
+}
+
+// Lost writes the event that says how many others were left out.
+func Lost(w io.Writer, f Format, kind string, lost uint32) error {
+	return writeEvent(w, f, fmt.Sprintf(`{"type":%q,"lost":%d}`, kind, lost))
+}
+
+func writeEvent(w io.Writer, f Format, raw string) error {
+	if f == FormatYAML {
+		if _, err := io.WriteString(w, "---\n"); err != nil {
+			return err
+		}
+		return encode(w, f, []byte(raw))
+	}
+	var line bytes.Buffer // whole, so that a reader never finds half a line
+	if err := json.Compact(&line, []byte(raw)); err != nil {
+		return err
+	}
+	line.WriteByte('\n')
+	_, err := w.Write(line.Bytes())
+	return err
+}
+
+// messageJSON encodes as the REST API does: zeros and empty lists are there.
+func messageJSON(m proto.Message) (json.RawMessage, error) {
+	return protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
+}
+
+// encode writes JSON, indented, or as YAML with the fields in the same order.
+func encode(w io.Writer, f Format, raw []byte) error {
+	var out bytes.Buffer
+	if f == FormatYAML {
+		var doc yaml.Node // JSON is YAML
+		if err := yaml.Unmarshal(raw, &doc); err != nil {
+			return err
+		}
+		plain(&doc)
+		enc := yaml.NewEncoder(&out)
+		enc.SetIndent(2)
+		if err := enc.Encode(&doc); err != nil {
+			return err
+		}
+	} else {
+		if err := json.Indent(&out, raw, "", "  "); err != nil {
+			return err
+		}
+		out.WriteByte('\n')
+	}
+	_, err := w.Write(out.Bytes())
+	return err
+}
+
+// plain takes the braces and quotes of JSON from a YAML document; empty lists
+// and maps keep theirs.
+func plain(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode || len(n.Content) > 0 {
+		n.Style = 0
+	}
+	for _, c := range n.Content {
+		plain(c)
+	}
+}

@@ -1,0 +1,57 @@
+package show
+
+import (
+	"io"
+	"time"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Explain writes why an address is, or is not, in conflict: the answer first,
+// then what it rests on.
+func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
+	p := &page{now: now}
+	p.line("%s", e.GetSummary())
+	p.line("")
+	p.fields("Address", e.GetAddress(), "Scope", scope(e.GetScope()))
+
+	var holding, excluded []*pb.Owner
+	for _, o := range e.GetOwners() {
+		if o.GetExcluded() == "" {
+			holding = append(holding, o)
+		} else {
+			excluded = append(excluded, o)
+		}
+	}
+	p.owners("Held by:", holding)
+	p.owners("Seen with it, but not compared:", excluded)
+
+	p.steps("Rules that applied:", e.GetSteps(), true)
+	p.steps("Rules that did not:", e.GetSteps(), false)
+
+	if len(e.GetConflicts()) > 0 {
+		p.line("")
+		p.line("Conflicts:")
+		t := NewTable(p)
+		for _, c := range e.GetConflicts() {
+			t.Row("  "+c.GetId(), c.GetState().String()+lasting(c, now), scope(c.GetScope()), ConflictNames(c), c.GetCause())
+		}
+		_ = t.Flush() // a page keeps its text in memory
+	}
+	return p.write(w)
+}
+
+// steps adds the rules that applied, or those that did not.
+func (p *page) steps(title string, steps []*pb.ExplainResponse_Step, applied bool) {
+	t := NewTable(p)
+	for _, s := range steps {
+		if s.GetApplied() == applied {
+			t.Row("  "+s.GetRule(), scope(s.GetScope()), s.GetReason())
+		}
+	}
+	if len(t.rows) > 0 {
+		p.line("")
+		p.line("%s", title)
+	}
+	_ = t.Flush() // a page keeps its text in memory
+}

@@ -1,0 +1,243 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"time"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Live is the account that ipwitness run gives in a terminal: one line for each
+// owner that comes or goes, and what there is to know of each conflict. It is
+// not safe for concurrent use.
+type Live struct {
+	w       io.Writer
+	paint   painter
+	program string
+	err     error
+
+	owners    *Changes[*pb.Owner]
+	conflicts *Changes[*pb.Conflict]
+	opened    bool // the owners there were at the start have been told
+	looked    bool // and the conflicts
+	widths    *Table
+
+	ownerBurst, conflictBurst burst
+}
+
+// NewLive makes an account on w; program is how the user calls this program.
+func NewLive(w io.Writer, color bool, program string) *Live {
+	return &Live{
+		w:         w,
+		paint:     painter(color),
+		program:   program,
+		owners:    OwnerChanges(),
+		conflicts: ConflictChanges(),
+		widths:    &Table{w: w, widths: []int{15, 30, 22, 0}}, // address, name, place, note
+	}
+}
+
+// Err gives the first error of writing.
+func (l *Live) Err() error { return l.err }
+
+// Watching is what the account begins with.
+type Watching struct {
+	Node       *pb.Node // the node, as its agent reported it
+	GRPC, HTTP string   // where the servers listen
+}
+
+// Start says what is watched, and how to ask.
+func (l *Live) Start(version string, w Watching) {
+	n := w.Node
+	l.print("%s %s watches node %s (Linux %s)\n", l.paint.bold("ipwitness"), version, clean(n.GetName()), clean(n.GetKernel()))
+	l.print("  addresses   by netlink, in %s\n", Count(int(n.GetNamespaces()), "network namespace", "network namespaces"))
+	l.print("  wire        %s\n", wire(n))
+	l.print("  API         http://%s (REST, metrics), %s (gRPC)\n", w.HTTP, w.GRPC)
+	for _, p := range n.GetProblems() {
+		l.print("  %s     %s\n", l.paint.yellow("problem"), clean(p))
+	}
+	server := ""
+	if w.HTTP != "127.0.0.1:9641" {
+		server = " --server http://" + w.HTTP
+	}
+	l.print("In another terminal: %s owners%s (or: conflicts, explain ADDRESS, nodes). Stop with Ctrl-C.\n\n", l.program, server)
+}
+
+func wire(n *pb.Node) string {
+	if n.GetPorts() == 0 {
+		return clean(first(n.GetWire(), "off")) + ", no port to watch yet"
+	}
+	return clean(n.GetWire()) + " on " + Count(int(n.GetPorts()), "port", "ports")
+}
+
+// Begin says that the whole state comes now: after a start, and after a loss.
+func (l *Live) Begin() {
+	l.owners.Begin()
+	l.conflicts.Begin()
+}
+
+// Owner takes one event of the watch of owners.
+func (l *Live) Owner(e *pb.WatchOwnersResponse, now time.Time) {
+	o := e.GetOwner()
+	switch e.GetType() {
+	case pb.Watch_ADDED, pb.Watch_UPDATED:
+		before, had := l.owners.Put(o)
+		switch {
+		case !l.opened || quiet(o):
+		case !had:
+			l.owner(now, "+", "came", o, "")
+		case Name(before) != Name(o):
+			l.owner(now, "~", "got a name", o, "was "+Name(before))
+		case before.GetState() != o.GetState():
+			l.owner(now, "~", "changed", o, strings.ToLower(o.GetState().String()))
+		}
+	case pb.Watch_REMOVED:
+		if before, had := l.owners.Drop(o); had && l.opened && !quiet(before) {
+			l.owner(now, "-", "left", before, "")
+		}
+	case pb.Watch_BOOKMARK:
+		for _, gone := range l.owners.Complete() {
+			if l.opened && !quiet(gone) {
+				l.owner(now, "-", "left", gone, "")
+			}
+		}
+		if !l.opened {
+			l.opened = true
+			l.say(now, "%s\n", l.summary())
+		}
+	case pb.Watch_LOST:
+		l.owners.Begin()
+	}
+}
+
+// quiet tells of an owner that it is no news: link-local addresses come with
+// every interface, and what is not compared concerns nobody else.
+func quiet(o *pb.Owner) bool {
+	addr, err := netip.ParseAddr(o.GetAddress())
+	return err == nil && addr.Is6() && addr.IsLinkLocalUnicast() || o.GetExcluded() != ""
+}
+
+// summary counts what is held now.
+func (l *Live) summary() string {
+	addresses, holders := map[string]bool{}, map[string]bool{}
+	for _, o := range l.owners.known {
+		if !quiet(o) {
+			addresses[o.GetAddress()] = true
+			holders[holder(o)] = true
+		}
+	}
+	return Count(len(addresses), "address", "addresses") + " held by " + Count(len(holders), "owner", "owners")
+}
+
+func (l *Live) owner(now time.Time, sign, event string, o *pb.Owner, note string) {
+	if !l.ownerBurst.take(now, event, l.endOwners) {
+		return
+	}
+	l.say(now, "%s\n", l.columns(sign, o.GetAddress(), Name(o), place(o), note))
+}
+
+// columns gives one aligned line; columns widen as the account goes on.
+func (l *Live) columns(sign string, cells ...string) string {
+	l.widths.Row(cells...)
+	row := l.widths.rows[0]
+	l.widths.rows = nil
+	if row[len(row)-1] == none {
+		row[len(row)-1] = ""
+	}
+	return sign + gap + strings.TrimRight(l.widths.line(row), " ")
+}
+
+// Conflict takes one event of the watch of conflicts.
+func (l *Live) Conflict(e *pb.WatchConflictsResponse, now time.Time) {
+	c := e.GetConflict()
+	switch e.GetType() {
+	case pb.Watch_ADDED, pb.Watch_UPDATED:
+		before, had := l.conflicts.Put(c)
+		if !had || before.GetState() != c.GetState() || before.GetEpisode() != c.GetEpisode() || ConflictNames(before) != ConflictNames(c) {
+			l.conflict(now, c)
+		}
+	case pb.Watch_REMOVED:
+		l.conflicts.Drop(c)
+	case pb.Watch_BOOKMARK:
+		l.conflicts.Complete()
+		if !l.looked && len(l.conflicts.known) == 0 {
+			l.say(now, "no conflicts\n")
+		}
+		l.looked = true
+	case pb.Watch_LOST:
+		l.conflicts.Begin()
+	}
+}
+
+func (l *Live) conflict(now time.Time, c *pb.Conflict) {
+	state := c.GetState().String()
+	if !l.conflictBurst.take(now, strings.ToLower(state), l.endConflicts) {
+		return
+	}
+	switch c.GetState() {
+	case pb.Conflict_CONFIRMED:
+		l.say(now, "%s  %s: %s  id %s\n", l.paint.red(state), clean(c.GetAddress()), clean(ConflictNames(c)), clean(c.GetId()))
+		l.note("%s", clean(c.GetSummary()))
+		for i, name := range names(c.GetOwners()) {
+			o := c.GetOwners()[i]
+			l.note("%s", clean("- "+join(", ", name, prefixed("node ", o.GetNode()), place(o), o.GetMac(),
+				evidenceKinds(o), prefixed("since ", clock(heldSince(o), now)))))
+		}
+		if cause := c.GetCause(); cause != "" && cause != "unknown" {
+			l.note("cause: %s", clean(cause))
+		}
+		l.note("more: %s conflicts %s", l.program, clean(c.GetId()))
+	case pb.Conflict_RESOLVED:
+		l.say(now, "%s   %s: after %s  id %s\n", l.paint.green(state), clean(c.GetAddress()),
+			age(c.GetDetectedAt(), c.GetResolvedAt().AsTime()), clean(c.GetId()))
+	default:
+		l.say(now, "%s  %s: %s  id %s\n", l.paint.yellow(state), clean(c.GetAddress()), clean(ConflictNames(c)), clean(c.GetId()))
+	}
+}
+
+// Tick ends bursts whose second is over; call it every second or so.
+func (l *Live) Tick(now time.Time) {
+	l.ownerBurst.tick(now, l.endOwners)
+	l.conflictBurst.tick(now, l.endConflicts)
+}
+
+func (l *Live) endOwners(now time.Time, count string) {
+	l.say(now, "%s\n", l.paint.dim("…  "+count+": "+l.summary()+" now"))
+}
+
+func (l *Live) endConflicts(now time.Time, count string) {
+	l.say(now, "%s\n", l.paint.bold("…  conflicts: "+count+" (see "+l.program+" conflicts)"))
+}
+
+// say writes a line that begins with the time.
+func (l *Live) say(now time.Time, format string, args ...any) {
+	l.print("%s  "+format, append([]any{l.paint.dim(now.Format(time.TimeOnly))}, args...)...)
+}
+
+// note writes a line that belongs to the one before.
+func (l *Live) note(format string, args ...any) { l.print("            "+format+"\n", args...) }
+
+func (l *Live) print(format string, args ...any) {
+	if l.err == nil {
+		_, l.err = fmt.Fprintf(l.w, format, args...)
+	}
+}
+
+// painter adds colours, if it is true.
+type painter bool
+
+func (p painter) with(code, s string) string {
+	if !p {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+func (p painter) bold(s string) string   { return p.with("1", s) }
+func (p painter) dim(s string) string    { return p.with("2", s) }
+func (p painter) red(s string) string    { return p.with("1;31", s) }
+func (p painter) green(s string) string  { return p.with("32", s) }
+func (p painter) yellow(s string) string { return p.with("33", s) }

@@ -1,0 +1,47 @@
+package show
+
+import (
+	"io"
+	"time"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// ownerColumns is how a table shows owners.
+func ownerColumns() []column[*pb.Owner] {
+	return []column[*pb.Owner]{
+		{header: "ADDRESS", room: 15, cell: func(o *pb.Owner, _ time.Time) string { return o.GetAddress() }},
+		{header: "WORKLOAD", room: 24, cell: func(o *pb.Owner, _ time.Time) string { return Name(o) }},
+		{header: "NODE", room: 12, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNode() }},
+		{header: "INTERFACE", room: 9, cell: func(o *pb.Owner, _ time.Time) string { return o.GetInterface() }},
+		{header: "EVIDENCE", room: 17, cell: func(o *pb.Owner, _ time.Time) string { return evidenceKinds(o) }},
+		{header: "STATE", room: 7, cell: func(o *pb.Owner, _ time.Time) string { return o.GetState().String() }},
+		{header: "AGE", ages: true, cell: func(o *pb.Owner, now time.Time) string { return age(heldSince(o), now) }},
+		{header: "MAC", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetMac() }},
+		{header: "HOST-INTERFACE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetHostInterface() }},
+		{header: "NETNS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNetns() }},
+		{header: "SOURCE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetWorkload().GetSource() }},
+		{header: "SCOPE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return scope(o.GetScope()) }},
+		{header: "NOT COMPARED", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetExcluded() }},
+	}
+}
+
+// Owners writes owners as a table.
+func Owners(w io.Writer, owners []*pb.Owner, wide bool, now time.Time) error {
+	return list(w, narrow(ownerColumns(), wide), owners, now)
+}
+
+// OwnerChanges makes a Changes of owners.
+func OwnerChanges() *Changes[*pb.Owner] { return NewChanges(ownerKey) }
+
+// ownerKey is the same for all that a watch says of one owner of an address.
+func ownerKey(o *pb.Owner) string { return o.GetAddress() + "|" + holder(o) }
+
+// holder is the same for all addresses of one owner: its namespace or, for a
+// device outside, its MAC address on one port.
+func holder(o *pb.Owner) string {
+	if o.GetWorkload().GetKind() == pb.Workload_EXTERNAL || o.GetNetns() == "" {
+		return o.GetNode() + "|" + o.GetInterface() + "|" + o.GetMac()
+	}
+	return o.GetNode() + "|" + o.GetNetns()
+}

@@ -1,0 +1,185 @@
+// Package show renders what ipwitness knows: tables and pages for people, JSON
+// and YAML for programs, and the live account of ipwitness run. It writes to
+// the writer it is given and is told the time; it knows no network, no terminal
+// and no clock.
+package show
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// none stands in a table for what is not known.
+const none = "-"
+
+// Name gives the short name of an owner: NAMESPACE/POD, container/NAME,
+// vm/NAME, host/NODE, netns/NAME or, for a device outside, external.
+func Name(o *pb.Owner) string {
+	w := o.GetWorkload()
+	switch w.GetKind() {
+	case pb.Workload_POD:
+		return w.GetNamespace() + "/" + w.GetName()
+	case pb.Workload_CONTAINER:
+		return "container/" + first(w.GetName(), shortID(w.GetContainerId()), o.GetNetns())
+	case pb.Workload_VM:
+		return "vm/" + first(w.GetName(), o.GetNetns())
+	case pb.Workload_HOST:
+		return "host/" + first(o.GetNode(), w.GetName())
+	case pb.Workload_EXTERNAL:
+		return "external"
+	default:
+		return "netns/" + first(w.GetName(), o.GetNetns(), "?")
+	}
+}
+
+// names gives short names that tell the owners of one conflict apart: those
+// that are equal get their MAC address (external devices) or their node.
+func names(owners []*pb.Owner) []string {
+	out := make([]string, len(owners))
+	count := map[string]int{}
+	for i, o := range owners {
+		out[i] = Name(o)
+		if o.GetWorkload().GetKind() == pb.Workload_EXTERNAL {
+			out[i] += "/" + o.GetMac()
+		}
+		count[out[i]]++
+	}
+	for i, o := range owners {
+		if count[out[i]] > 1 && o.GetWorkload().GetKind() != pb.Workload_HOST {
+			out[i] += "@" + o.GetNode()
+		}
+	}
+	return out
+}
+
+// shortID cuts a container id to the length that docker ps shows.
+func shortID(id string) string { return id[:min(len(id), 12)] }
+
+// place gives where an owner holds its address: INTERFACE (HOST-INTERFACE).
+func place(o *pb.Owner) string {
+	if host := o.GetHostInterface(); host != "" && host != o.GetInterface() {
+		return strings.TrimSpace(o.GetInterface() + " (" + host + ")")
+	}
+	return o.GetInterface()
+}
+
+// scope gives a scope as KIND NAME.
+func scope(s *pb.Scope) string {
+	if s.GetKind() == pb.Scope_UNSPECIFIED {
+		return ""
+	}
+	return strings.TrimSpace(s.GetKind().String() + " " + s.GetName())
+}
+
+// evidenceKinds gives the kinds of evidence, each once, strongest first.
+func evidenceKinds(o *pb.Owner) string {
+	var kinds []pb.Evidence_Kind
+	for _, e := range o.GetEvidence() {
+		kinds = append(kinds, e.GetKind())
+	}
+	slices.Sort(kinds)
+	var out []string
+	for _, k := range slices.Compact(kinds) {
+		out = append(out, k.String())
+	}
+	return strings.Join(out, ",")
+}
+
+// heldSince is when the kernel was given the address or, where nobody knows,
+// when the owner was first seen with it.
+func heldSince(o *pb.Owner) *timestamppb.Timestamp {
+	if o.GetAssignedAt() != nil {
+		return o.GetAssignedAt()
+	}
+	return o.GetFirstSeen()
+}
+
+// age gives the time from ts to now in at most two units: 12s, 3m5s, 4h10m, 2d3h.
+func age(ts *timestamppb.Timestamp, now time.Time) string {
+	if ts == nil {
+		return ""
+	}
+	return Duration(now.Sub(ts.AsTime()))
+}
+
+// ago is age, as a phrase.
+func ago(ts *timestamppb.Timestamp, now time.Time) string {
+	if ts == nil {
+		return ""
+	}
+	return age(ts, now) + " ago"
+}
+
+// Duration gives a duration in at most two units: 0.4s, 12s, 3m5s, 4h10m, 2d3h.
+// A negative one, which clocks of two machines can give, is 0s.
+func Duration(d time.Duration) string {
+	d = max(d, 0)
+	switch {
+	case d < time.Second && d >= 100*time.Millisecond:
+		return fmt.Sprintf("%.1fs", d.Truncate(100*time.Millisecond).Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return units(d, time.Minute, "m", time.Second, "s")
+	case d < 24*time.Hour:
+		return units(d, time.Hour, "h", time.Minute, "m")
+	default:
+		return units(d, 24*time.Hour, "d", time.Hour, "h")
+	}
+}
+
+func units(d, big time.Duration, bigName string, small time.Duration, smallName string) string {
+	s := fmt.Sprintf("%d%s", d/big, bigName)
+	if rest := d % big / small; rest > 0 {
+		s += fmt.Sprintf("%d%s", rest, smallName)
+	}
+	return s
+}
+
+// clock gives the time of day in the zone of now, with the date where it is another day.
+func clock(ts *timestamppb.Timestamp, now time.Time) string {
+	if ts == nil {
+		return ""
+	}
+	t := ts.AsTime().In(now.Location())
+	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		return t.Format("15:04:05.000")
+	}
+	return t.Format("2006-01-02 15:04:05.000")
+}
+
+// Count gives a number with its noun: 1 owner, 2 owners.
+func Count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// first gives the first that is not empty.
+func first(s ...string) string {
+	for _, x := range s {
+		if x != "" {
+			return x
+		}
+	}
+	return ""
+}
+
+// clean replaces what could steer a terminal: names come from whoever made the
+// container or the interface.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,368 @@
+package show
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// now is the time of all tests; at gives the time that long before it.
+var now = time.Date(2026, 3, 14, 15, 9, 26, 0, time.UTC)
+
+func at(before time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-before)) }
+
+// golden compares text with testdata/NAME.golden, and checks what holds of all output.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	for line := range strings.Lines(got) {
+		if strings.TrimRight(line, " \n") != strings.TrimRight(line, "\n") {
+			t.Errorf("got spaces at the end of %q, want none", line)
+		}
+	}
+	file := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v: make it with go test -update", err)
+	}
+	if got != string(want) {
+		t.Errorf("got\n%s\nwant (%s)\n%s", got, file, want)
+	}
+}
+
+func pod(namespace, name, netns string) *pb.Owner {
+	return &pb.Owner{
+		Address:       "10.244.0.7",
+		Scope:         &pb.Scope{Kind: pb.Scope_NODE, Name: "worker-1"},
+		Node:          "worker-1",
+		Interface:     "eth0",
+		HostInterface: "veth" + netns,
+		Mac:           "0a:58:0a:f4:00:07",
+		Netns:         "40265319" + netns,
+		Workload:      &pb.Workload{Kind: pb.Workload_POD, Namespace: namespace, Name: name, Source: "cni-result"},
+		Evidence: []*pb.Evidence{
+			{Kind: pb.Evidence_ANSWERED, FirstSeen: at(4 * time.Minute), LastSeen: at(time.Second), Count: 12, Witness: "worker-1/veth" + netns, Mac: "0a:58:0a:f4:00:07"},
+			{Kind: pb.Evidence_ASSIGNED, FirstSeen: at(5 * time.Minute), LastSeen: at(5 * time.Minute), Count: 1, Witness: "worker-1"},
+		},
+		FirstSeen:  at(5 * time.Minute),
+		LastSeen:   at(time.Second),
+		State:      pb.Owner_LIVE,
+		AssignedAt: at(6 * time.Minute),
+	}
+}
+
+func external() *pb.Owner {
+	return &pb.Owner{
+		Address:   "192.168.1.5",
+		Scope:     &pb.Scope{Kind: pb.Scope_LINK, Name: "worker-1/eth0"},
+		Node:      "worker-1",
+		Interface: "eth0",
+		Mac:       "de:ad:be:ef:00:05",
+		Workload:  &pb.Workload{Kind: pb.Workload_EXTERNAL},
+		Evidence:  []*pb.Evidence{{Kind: pb.Evidence_USED, FirstSeen: at(30 * time.Hour), LastSeen: at(20 * time.Minute), Count: 3, Witness: "worker-1/eth0"}},
+		FirstSeen: at(30 * time.Hour),
+		LastSeen:  at(20 * time.Minute),
+		State:     pb.Owner_STALE,
+	}
+}
+
+func owners() []*pb.Owner {
+	local := pod("kube-system", "dns", "4")
+	local.Address, local.Excluded, local.Scope = "169.254.20.10", "it is on a loopback or dummy device", nil
+	unknown := pod("", "", "5")
+	unknown.Address, unknown.Workload = "fd00:10:244::7", &pb.Workload{Kind: pb.Workload_UNKNOWN}
+	host := pod("", "", "0")
+	host.Address, host.HostInterface, host.Workload = "172.18.0.2", "", &pb.Workload{Kind: pb.Workload_HOST, Name: "worker-1"}
+	container := pod("", "", "6")
+	container.Workload = &pb.Workload{Kind: pb.Workload_CONTAINER, ContainerId: "0123456789abcdef0123"}
+	return []*pb.Owner{pod("default", "web-1", "1"), pod("shop", "cart-7d5f\x1b[31m", "2"), container, host, external(), local, unknown}
+}
+
+func conflict(state pb.Conflict_State) *pb.Conflict {
+	c := &pb.Conflict{
+		Id:         "k3j5x2a7",
+		Episode:    2,
+		Address:    "10.244.0.7",
+		Scope:      &pb.Scope{Kind: pb.Scope_NODE, Name: "worker-1"},
+		State:      state,
+		Cause:      "ipam-state-lost",
+		Rule:       "assigned-twice",
+		Summary:    "10.244.0.7 is held by default/web-1 and shop/cart on node worker-1.",
+		Advice:     []string{"Delete one of the pods.", "Restore the state of the IPAM plugin."},
+		Owners:     []*pb.Owner{pod("default", "web-1", "1"), pod("shop", "cart", "2")},
+		DetectedAt: at(3 * time.Minute),
+	}
+	c.Owners[1].AssignedAt = at(3*time.Minute + 2*time.Millisecond)
+	c.Owners[1].FirstSeen = at(3*time.Minute + time.Millisecond)
+	if state != pb.Conflict_SUSPECTED {
+		c.ConfirmedAt = at(3*time.Minute - time.Second)
+	}
+	if state == pb.Conflict_RESOLVED {
+		c.ResolvedAt = at(30 * time.Second)
+	}
+	return c
+}
+
+func conflicts() []*pb.Conflict {
+	outside := conflict(pb.Conflict_SUSPECTED)
+	outside.Id, outside.Address, outside.Cause, outside.Episode = "b4c5d6", "192.168.1.5", "unknown", 1
+	one, other := external(), external()
+	other.Mac = "de:ad:be:ef:00:06"
+	outside.Owners = []*pb.Owner{one, other}
+	return []*pb.Conflict{conflict(pb.Conflict_CONFIRMED), outside}
+}
+
+func TestTablesAndPages(t *testing.T) {
+	nodes := []*pb.Node{
+		{
+			Name: "worker-1", State: pb.Node_LIVE, Version: "v0.1.0", Kernel: "6.18.44", Wire: "tcx", Ports: 14, Namespaces: 12,
+			Claims: 260, LastHeard: at(0), ConnectedAt: at(26 * time.Hour), Netns: "4026531840", BootId: "8d0f7f8a",
+		},
+		{
+			Name: "worker-2", State: pb.Node_UNHEARD, Version: "v0.1.0", Kernel: "5.15.0", Wire: "off", LostEvents: 3, LastHeard: at(90 * time.Second),
+			Problems: []string{"frames are not seen: give the process CAP_BPF"},
+		},
+	}
+	explained := &pb.ExplainResponse{
+		Address: "10.244.0.7",
+		Summary: "10.244.0.7 is in conflict: two namespaces of worker-1 have it.",
+		Scope:   &pb.Scope{Kind: pb.Scope_NODE, Name: "worker-1"},
+		Owners:  owners()[:6],
+		Steps: []*pb.ExplainResponse_Step{
+			{Rule: "assigned-twice", Scope: &pb.Scope{Kind: pb.Scope_NODE, Name: "worker-1"}, Applied: true, Reason: "both are configured with it"},
+			{Rule: "declared-shared", Reason: "no --shared range has it"},
+			{Rule: "different-links", Scope: &pb.Scope{Kind: pb.Scope_LINK, Name: "worker-1/veth1"}, Reason: "each pod is on a link of its own"},
+		},
+		Conflicts: []*pb.Conflict{conflict(pb.Conflict_CONFIRMED), conflict(pb.Conflict_RESOLVED)},
+	}
+	nobody := &pb.ExplainResponse{Address: "10.9.9.9", Summary: "Nobody holds 10.9.9.9."}
+
+	tests := map[string]func(*bytes.Buffer) error{
+		"owners":                  func(b *bytes.Buffer) error { return Owners(b, owners(), false, now) },
+		"owners-wide":             func(b *bytes.Buffer) error { return Owners(b, owners(), true, now) },
+		"conflicts":               func(b *bytes.Buffer) error { return Conflicts(b, conflicts(), false, now) },
+		"conflicts-wide":          func(b *bytes.Buffer) error { return Conflicts(b, conflicts(), true, now) },
+		"conflict-page":           func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_CONFIRMED), now) },
+		"conflict-page-resolved":  func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_RESOLVED), now) },
+		"conflict-page-externals": func(b *bytes.Buffer) error { return Conflict(b, conflicts()[1], now) },
+		"explain":                 func(b *bytes.Buffer) error { return Explain(b, explained, now) },
+		"explain-nobody":          func(b *bytes.Buffer) error { return Explain(b, nobody, now) },
+		"nodes":                   func(b *bytes.Buffer) error { return Nodes(b, nodes, false, now) },
+		"nodes-wide":              func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], true, now) },
+		"owner-json":              func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
+		"owner-yaml":              func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
+		"conflicts-json":          func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:]) },
+		"no-owners-json":          func(b *bytes.Buffer) error { return List(b, FormatJSON, "owners", []*pb.Owner(nil)) },
+		"no-owners-yaml":          func(b *bytes.Buffer) error { return List(b, FormatYAML, "owners", []*pb.Owner(nil)) },
+	}
+	for name, show := range tests {
+		t.Run(name, func(t *testing.T) {
+			var b bytes.Buffer
+			if err := show(&b); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name, b.String())
+		})
+	}
+}
+
+func TestEventIsOneLineOfJSON(t *testing.T) {
+	var b bytes.Buffer
+	if err := Event(&b, FormatJSON, "ADDED", "owner", &pb.Owner{Address: "10.0.0.1"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := Lost(&b, FormatJSON, "LOST", 7); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(b.String(), "\n")
+	if len(lines) != 3 || !strings.HasPrefix(lines[0], `{"type":"ADDED","owner":{"address":"10.0.0.1",`) || lines[1] != `{"type":"LOST","lost":7}` {
+		t.Errorf("got %q, want an ADDED line and a LOST line", lines)
+	}
+}
+
+func TestYAMLKeepsStringsThatLookLikeNumbers(t *testing.T) {
+	var b bytes.Buffer
+	if err := Value(&b, FormatYAML, map[string]any{"netns": "4026531840", "yes": "true", "none": nil, "n": 3}); err != nil {
+		t.Fatal(err)
+	}
+	want := "n: 3\nnetns: \"4026531840\"\nnone: null\nyes: \"true\"\n"
+	if b.String() != want {
+		t.Errorf("got %q, want %q", b.String(), want)
+	}
+}
+
+func TestDurationHasTwoUnitsAtMost(t *testing.T) {
+	tests := map[time.Duration]string{
+		-time.Second: "0s", 0: "0s", 50 * time.Millisecond: "0s", 450 * time.Millisecond: "0.4s", 12 * time.Second: "12s",
+		3*time.Minute + 5*time.Second: "3m5s", 4 * time.Hour: "4h", 50*time.Hour + 59*time.Minute: "2d2h",
+	}
+	for d, want := range tests {
+		if got := Duration(d); got != want {
+			t.Errorf("Duration(%s): got %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestNamesTellOwnersApart(t *testing.T) {
+	elsewhere := pod("default", "web-1", "1")
+	elsewhere.Node = "worker-2"
+	got := strings.Join(names([]*pb.Owner{pod("default", "web-1", "1"), elsewhere, external()}), " | ")
+	want := "default/web-1@worker-1 | default/web-1@worker-2 | external/de:ad:be:ef:00:05"
+	if got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestOwnerWatchShowsChangesOnly(t *testing.T) {
+	var b bytes.Buffer
+	w := NewOwnerWatch(&b, false)
+	seconds := 0
+	event := func(kind pb.Watch_Type, o *pb.Owner) {
+		t.Helper()
+		seconds++
+		if err := w.Event(kind, o, now.Add(time.Duration(seconds)*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, other := pod("default", "web-1", "1"), pod("shop", "a-name-that-is-longer-than-all-before", "2")
+	w.Begin()
+	event(pb.Watch_ADDED, one)
+	if b.Len() > 0 {
+		t.Errorf("got %q before the state was complete, want nothing", b.String())
+	}
+	event(pb.Watch_BOOKMARK, nil)
+	event(pb.Watch_ADDED, other)
+	stale := pod("default", "web-1", "1")
+	stale.State = pb.Owner_STALE
+	event(pb.Watch_UPDATED, stale)
+	event(pb.Watch_UPDATED, stale) // nothing that the table shows
+	event(pb.Watch_NODE, nil)
+	// The watch is cut; meanwhile the other goes.
+	w.Begin()
+	event(pb.Watch_ADDED, stale)
+	event(pb.Watch_BOOKMARK, nil)
+	event(pb.Watch_REMOVED, stale)
+	golden(t, "owners-watch", b.String())
+}
+
+func TestConflictWatchShowsEveryState(t *testing.T) {
+	var b bytes.Buffer
+	w := NewConflictWatch(&b, false)
+	w.Begin()
+	for i, e := range []struct {
+		kind pb.Watch_Type
+		c    *pb.Conflict
+	}{
+		{pb.Watch_BOOKMARK, nil},
+		{pb.Watch_ADDED, conflict(pb.Conflict_SUSPECTED)},
+		{pb.Watch_UPDATED, conflict(pb.Conflict_CONFIRMED)},
+		{pb.Watch_UPDATED, conflict(pb.Conflict_RESOLVED)},
+		{pb.Watch_REMOVED, conflict(pb.Conflict_RESOLVED)}, // no news
+	} {
+		if err := w.Event(e.kind, e.c, now.Add(time.Duration(i)*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	golden(t, "conflicts-watch", b.String())
+}
+
+// account feeds a Live and gives what it wrote.
+func account(feed func(l *Live)) string {
+	var b bytes.Buffer
+	l := NewLive(&b, false, "ipwitness")
+	feed(l)
+	return b.String()
+}
+
+func owner(kind pb.Watch_Type, o *pb.Owner) *pb.WatchOwnersResponse {
+	return &pb.WatchOwnersResponse{Type: kind, Owner: o}
+}
+
+func conflictEvent(kind pb.Watch_Type, c *pb.Conflict) *pb.WatchConflictsResponse {
+	return &pb.WatchConflictsResponse{Type: kind, Conflict: c}
+}
+
+func TestLiveTellsWhatHappens(t *testing.T) {
+	golden(t, "live", account(func(l *Live) {
+		l.Start("v0.1.0", Watching{
+			Node: &pb.Node{Name: "worker-1", Kernel: "6.18.44", Wire: "tcx", Ports: 14, Namespaces: 12, Problems: []string{"no names: /var/lib/cni/results cannot be read"}},
+			GRPC: "127.0.0.1:9640", HTTP: "127.0.0.1:9999",
+		})
+		l.Begin()
+		for _, o := range owners() {
+			l.Owner(owner(pb.Watch_ADDED, o), now)
+		}
+		l.Owner(owner(pb.Watch_BOOKMARK, nil), now)
+		l.Conflict(conflictEvent(pb.Watch_BOOKMARK, nil), now)
+
+		late := pod("", "", "9")
+		late.Workload, late.Address = &pb.Workload{Kind: pb.Workload_UNKNOWN}, "10.244.0.19"
+		l.Owner(owner(pb.Watch_ADDED, late), now.Add(2*time.Second))
+		named := pod("default", "late", "9")
+		named.Address = "10.244.0.19"
+		l.Owner(owner(pb.Watch_UPDATED, named), now.Add(3*time.Second))
+		linkLocal := pod("default", "late", "9")
+		linkLocal.Address = "fe80::858:aff:fef4:13"
+		l.Owner(owner(pb.Watch_ADDED, linkLocal), now.Add(3*time.Second))
+
+		l.Conflict(conflictEvent(pb.Watch_ADDED, conflict(pb.Conflict_SUSPECTED)), now.Add(4*time.Second))
+		l.Conflict(conflictEvent(pb.Watch_UPDATED, conflict(pb.Conflict_CONFIRMED)), now.Add(5*time.Second))
+		l.Conflict(conflictEvent(pb.Watch_UPDATED, conflict(pb.Conflict_CONFIRMED)), now.Add(5*time.Second))
+		l.Conflict(conflictEvent(pb.Watch_UPDATED, conflict(pb.Conflict_RESOLVED)), now.Add(6*time.Second))
+		l.Conflict(conflictEvent(pb.Watch_REMOVED, conflict(pb.Conflict_RESOLVED)), now.Add(6*time.Second))
+		l.Owner(owner(pb.Watch_REMOVED, named), now.Add(7*time.Second))
+	}))
+}
+
+func TestLiveSumsUpBursts(t *testing.T) {
+	golden(t, "live-burst", account(func(l *Live) {
+		l.Owner(owner(pb.Watch_BOOKMARK, nil), now)
+		second := func(n int) time.Time { return now.Add(time.Duration(n) * time.Second) }
+		many := func(kind pb.Watch_Type, from, to int, when time.Time) {
+			for i := from; i < to; i++ {
+				o := pod("default", fmt.Sprintf("web-%d", i), fmt.Sprint(i))
+				o.Address = fmt.Sprintf("10.244.0.%d", i)
+				l.Owner(owner(kind, o), when)
+			}
+		}
+		many(pb.Watch_ADDED, 1, 101, second(1)) // 20 lines, 80 counted
+		many(pb.Watch_REMOVED, 1, 51, second(2))
+		many(pb.Watch_ADDED, 101, 103, second(2))
+		l.Tick(second(3))                           // the second burst: all counted
+		many(pb.Watch_ADDED, 103, 105, second(4))   // after a burst, still counted
+		l.Tick(second(5))                           // calm again
+		many(pb.Watch_REMOVED, 103, 104, second(6)) // a line of its own
+		for i := range 30 {
+			c := conflict(pb.Conflict_SUSPECTED)
+			c.Id = fmt.Sprintf("id%d", i)
+			l.Conflict(conflictEvent(pb.Watch_ADDED, c), second(7))
+		}
+		l.Tick(second(9))
+	}))
+}
+
+func TestLiveColoursOnlyWhenAsked(t *testing.T) {
+	for _, color := range []bool{false, true} {
+		var b bytes.Buffer
+		l := NewLive(&b, color, "ipwitness")
+		l.Conflict(conflictEvent(pb.Watch_ADDED, conflict(pb.Conflict_CONFIRMED)), now)
+		if got := strings.Contains(b.String(), "\x1b["); got != color {
+			t.Errorf("colour %t: got escape codes %t", color, got)
+		}
+	}
+}

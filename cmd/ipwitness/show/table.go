@@ -1,0 +1,113 @@
+package show
+
+import (
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// gap is what stands between two columns.
+const gap = "  "
+
+// Table lays out rows in aligned columns. Rows that come after a Flush keep the
+// columns where they are, and widen them where they must.
+type Table struct {
+	w      io.Writer
+	rows   [][]string
+	widths []int
+}
+
+// NewTable makes a table on w. Without a header it has none.
+func NewTable(w io.Writer, header ...string) *Table {
+	t := &Table{w: w}
+	if len(header) > 0 {
+		t.Row(header...)
+	}
+	return t
+}
+
+// Row adds a row. An empty cell is shown as a dash.
+func (t *Table) Row(cells ...string) {
+	row := make([]string, len(cells))
+	for i, c := range cells {
+		row[i] = first(clean(c), none)
+		if i == len(t.widths) {
+			t.widths = append(t.widths, 0)
+		}
+		t.widths[i] = max(t.widths[i], utf8.RuneCountInString(row[i]))
+	}
+	t.rows = append(t.rows, row)
+}
+
+// Flush writes the rows that were added since the last Flush.
+func (t *Table) Flush() error {
+	var b strings.Builder
+	for _, row := range t.rows {
+		b.WriteString(t.line(row))
+		b.WriteByte('\n')
+	}
+	t.rows = nil
+	_, err := io.WriteString(t.w, b.String())
+	return err
+}
+
+// line gives one row without spaces at its end.
+func (t *Table) line(row []string) string {
+	var b strings.Builder
+	for i, c := range row {
+		b.WriteString(c)
+		if i < len(row)-1 {
+			b.WriteString(strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(c)))
+			b.WriteString(gap)
+		}
+	}
+	return b.String()
+}
+
+// column is one column of a table of things.
+type column[T any] struct {
+	header string
+	cell   func(item T, now time.Time) string
+	room   int  // how wide a watch begins it, not knowing what comes
+	wide   bool // with -o wide only
+	ages   bool // changes as time goes by: not in a watch
+}
+
+// headers gives the headers of columns.
+func headers[T any](columns []column[T]) []string {
+	var out []string
+	for _, c := range columns {
+		out = append(out, c.header)
+	}
+	return out
+}
+
+// cells gives one item's row.
+func cells[T any](columns []column[T], item T, now time.Time) []string {
+	var out []string
+	for _, c := range columns {
+		out = append(out, c.cell(item, now))
+	}
+	return out
+}
+
+// narrow leaves out the columns that are for -o wide only, unless wide is set.
+func narrow[T any](columns []column[T], wide bool) []column[T] {
+	var out []column[T]
+	for _, c := range columns {
+		if wide || !c.wide {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// list writes a table of items.
+func list[T any](w io.Writer, columns []column[T], items []T, now time.Time) error {
+	t := NewTable(w, headers(columns)...)
+	for _, item := range items {
+		t.Row(cells(columns, item, now)...)
+	}
+	return t.Flush()
+}

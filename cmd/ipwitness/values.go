@@ -1,0 +1,197 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// value is a flag with one value. It refuses a bad one when it is set, so that
+// the error can say where it was: command line, environment or file.
+type value[T any] struct {
+	to    *T
+	kind  string
+	parse func(string) (T, error)
+}
+
+func (v value[T]) Type() string { return v.kind }
+
+func (v value[T]) String() string {
+	if v.to == nil { // pflag asks a zero value for its string
+		return ""
+	}
+	return fmt.Sprint(*v.to)
+}
+
+func (v value[T]) Set(s string) error {
+	x, err := v.parse(s)
+	if err != nil {
+		return err
+	}
+	*v.to = x
+	return nil
+}
+
+// list is a flag with several values: it is repeatable, and one string can have
+// several, with the separator between them.
+type list[T any] struct {
+	to        *[]T
+	kind      string
+	separator string
+	parse     func(string) (T, error)
+	// text keeps the values as they were given.
+	text []string
+}
+
+func (v *list[T]) Type() string       { return v.kind }
+func (v *list[T]) String() string     { return strings.Join(v.text, v.separator) }
+func (v *list[T]) GetSlice() []string { return v.text }
+
+func (v *list[T]) Set(s string) error {
+	for part := range strings.SplitSeq(s, v.separator) {
+		if part = strings.TrimSpace(part); part != "" {
+			if err := v.Append(part); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (v *list[T]) Append(s string) error {
+	x, err := v.parse(s)
+	if err != nil {
+		return err
+	}
+	*v.to = append(*v.to, x)
+	v.text = append(v.text, s)
+	return nil
+}
+
+func (v *list[T]) Replace(all []string) error {
+	*v.to, v.text = nil, nil
+	for _, s := range all {
+		if err := v.Append(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// durationFlag adds a flag for a time that is more than nothing.
+func durationFlag(fs *pflag.FlagSet, to *time.Duration, name string, byDefault time.Duration, usage string) {
+	*to = byDefault
+	fs.Var(value[time.Duration]{to, "duration", parseDuration}, name, usage)
+}
+
+func parseDuration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("%q is not a duration: write it like 500ms, 10s or 5m", s)
+	case d <= 0:
+		return 0, fmt.Errorf("%q is not more than 0", s)
+	}
+	return d, nil
+}
+
+// choiceFlag adds a flag with a fixed set of values, the first of which is the
+// default, and completes them.
+func choiceFlag[T ~string](cmd *cobra.Command, to *T, name, short, usage string, choices ...T) {
+	var names []string
+	for _, c := range choices {
+		names = append(names, string(c))
+	}
+	*to = choices[0]
+	cmd.Flags().VarP(value[T]{to, strings.Join(names, "|"), func(s string) (T, error) {
+		if !slices.Contains(choices, T(s)) {
+			return "", fmt.Errorf("%q is none of %s", s, strings.Join(names, ", "))
+		}
+		return T(s), nil
+	}}, name, short, usage)
+	complete := cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp)
+	if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
+		panic(err) // the flag was added above
+	}
+}
+
+// listenFlag adds a flag for the address of a listener.
+func listenFlag(fs *pflag.FlagSet, to *string, name, byDefault, usage string) {
+	*to = byDefault
+	fs.Var(value[string]{to, "HOST:PORT", parseListen}, name, usage)
+}
+
+func parseListen(s string) (string, error) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return "", fmt.Errorf("%q is not HOST:PORT: write it like 127.0.0.1:9641, or :9641 for all addresses of this host", s)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", fmt.Errorf("%q has no port from 0 to 65535 after the last colon", s)
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// globsFlag adds a flag for patterns of names.
+func globsFlag(fs *pflag.FlagSet, to *[]string, name, usage string) {
+	fs.Var(&list[string]{to: to, kind: "GLOB,...", separator: ",", parse: parseGlob}, name, usage)
+}
+
+func parseGlob(s string) (string, error) {
+	if _, err := path.Match(s, ""); err != nil {
+		return "", fmt.Errorf("%q is not a pattern: * stands for any letters, ? for one, [a-c] for one of a set", s)
+	}
+	return s, nil
+}
+
+// parseShared parses CIDR=REASON.
+func parseShared(s string) (verdict.Shared, error) {
+	cidr, reason, _ := strings.Cut(s, "=")
+	reason = strings.TrimSpace(reason)
+	prefix, err := parsePrefix(strings.TrimSpace(cidr))
+	if err != nil {
+		return verdict.Shared{}, err
+	}
+	if reason == "" {
+		return verdict.Shared{}, fmt.Errorf("%q does not say why it is shared: write CIDR=REASON, like 10.9.0.0/24=anycast", s)
+	}
+	return verdict.Shared{Prefix: prefix, Reason: reason}, nil
+}
+
+// parsePrefix parses a CIDR, or an address, which is a CIDR of one.
+func parsePrefix(s string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(s); err == nil {
+		return addr.WithZone("").Prefix(addr.BitLen())
+	}
+	prefix, err := netip.ParsePrefix(s)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%q is not a CIDR: write it like 10.9.0.0/24 or fd00:9::/64", s)
+	}
+	if prefix != prefix.Masked() {
+		one := netip.PrefixFrom(prefix.Addr(), prefix.Addr().BitLen())
+		return netip.Prefix{}, fmt.Errorf("%q has bits beyond its mask: write %s or, for one address, %s", s, prefix.Masked(), one)
+	}
+	return prefix, nil
+}
+
+// parseName accepts a name that is there and fits on a line.
+func parseName(s string) (string, error) {
+	if strings.TrimSpace(s) == "" {
+		return "", errors.New("the name is empty")
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' || r == 0x7f }) {
+		return "", fmt.Errorf("%q has a space, a slash or a control character in it", s)
+	}
+	return s, nil
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// silence is how long a watch may say nothing: three bookmarks.
+	silence = 45 * time.Second
+	// A watch that was cut is tried again after firstWait, then after twice
+	// as long each time, up to lastWait.
+	firstWait = 500 * time.Millisecond
+	lastWait  = 10 * time.Second
+)
+
+// watcher follows a watch, and begins again when it is cut.
+type watcher[T proto.Message] struct {
+	client *client
+	notice io.Writer // told when the watch is cut, and when it goes on
+	path   string
+	query  url.Values
+	// begin is called before the first event of each stream: the whole state
+	// comes now.
+	begin func()
+	event func(T) error
+}
+
+// run follows the watch until ctx is done. It gives an error only if the first
+// try fails, if the server refuses, or if event does.
+func (w *watcher[T]) run(ctx context.Context) error {
+	connected, wait := false, firstWait
+	for {
+		err := w.stream(ctx, func() {
+			if connected && wait > firstWait {
+				fmt.Fprintln(w.notice, "The watch goes on.")
+			}
+			connected, wait = true, firstWait
+			w.begin()
+		})
+		var refused *serverError
+		var failed *eventError
+		switch {
+		case errors.As(err, &failed):
+			return failed.err
+		case ctx.Err() != nil:
+			return nil
+		case errors.As(err, &refused) && refused.lasting(), !connected:
+			return err
+		}
+		if wait == firstWait {
+			fmt.Fprintf(w.notice, "The watch of %s was cut (%s). Trying again; Ctrl-C ends it.\n", w.client.base, why(err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, lastWait)
+	}
+}
+
+// why gives the reason without the advice.
+func why(err error) error {
+	if unreachable, ok := errors.AsType[*unreachableError](err); ok {
+		return unreachable.reason
+	}
+	return err
+}
+
+// eventError is an error of the one who reads the events.
+type eventError struct{ err error }
+
+func (e *eventError) Error() string { return e.err.Error() }
+
+// stream follows one stream to its end, which is always an error.
+func (w *watcher[T]) stream(ctx context.Context, begin func()) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	quiet := time.AfterFunc(silence, func() {
+		cancel(fmt.Errorf("nothing heard for %s", silence))
+	})
+	defer quiet.Stop()
+
+	body, err := w.client.open(ctx, w.path, w.query)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = body.Close() }() // only read
+	lines := bufio.NewReader(body)
+	for first := true; ; first = false {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return w.client.unreachable(ctx, err)
+		}
+		quiet.Reset(silence)
+		event, err := w.decode(line)
+		if err != nil {
+			return err
+		}
+		if first {
+			begin()
+		}
+		if err := w.event(event); err != nil {
+			return &eventError{err}
+		}
+	}
+}
+
+// decode reads one line: {"result":EVENT} or {"error":STATUS}.
+func (w *watcher[T]) decode(line []byte) (T, error) {
+	var event T
+	var envelope struct{ Result, Error json.RawMessage }
+	if err := json.Unmarshal(line, &envelope); err != nil {
+		return event, fmt.Errorf("%s sent a line that is not of ipwitness: is --server right? (%w)", w.client.base, err)
+	}
+	if err := decodeStatus(envelope.Error); err != nil {
+		return event, err
+	}
+	event = event.ProtoReflect().Type().New().Interface().(T)
+	if err := decode(envelope.Result, event); err != nil {
+		return event, fmt.Errorf("%s sent an event that is not of ipwitness: is --server right? (%w)", w.client.base, err)
+	}
+	return event, nil
+}

@@ -1,0 +1,11 @@
+// Package ipwitnessv1 is the contract: the messages and services of ipwitness,
+// generated from the .proto files beside it, and the description of the REST
+// interface. Only this file is written by hand.
+package ipwitnessv1
+
+import _ "embed"
+
+// OpenAPI describes the REST interface, in JSON (OpenAPI 2.0).
+//
+//go:embed openapi.swagger.json
+var OpenAPI []byte
