@@ -44,11 +44,13 @@ type kernel struct {
 	names   map[uint64]*ipwitnessv1.Workload
 	nextID  uint32
 	nextGen uint64
-	routed  map[string]int32 // published LinkRecord -> index of the device that makes it
-	ended   map[holding]time.Time
+	// attached has the interfaces of other namespaces by the index of our
+	// interface that is their peer or lower device.
+	attached map[int32]map[*link]*namespace
+	routed   map[string]int32 // published LinkRecord -> index of the device that makes it
+	ended    map[holding]time.Time
 
 	portsChanged func()             // an interface of our own came, went or changed
-	portRenamed  func(index int32)  // frames of it now belong to another link
 	unnamed      func()             // a namespace was found whose inode is not known
 	claimEnded   func(k []claimKey) // wire claims ended with their port
 }
@@ -61,6 +63,7 @@ type namespace struct {
 	first     time.Time
 	links     map[int32]*link
 	published bool
+	untold    bool // we gave it its nsid, and the RTM_NEWNSID is still to come
 }
 
 // link is one interface.
@@ -77,6 +80,13 @@ type holding struct {
 	addr netip.Addr
 	mac  string
 }
+
+// A frame may be told after the end of its sender, but not this long after it;
+// ends that are older are let go once there are many.
+const (
+	latestFrame = 5 * time.Second
+	keptEnds    = 1024
+)
 
 // assigned is what the kernel tells addresses of one interface apart by.
 type assigned struct {
@@ -98,10 +108,10 @@ func newKernel(log *slog.Logger, t *table, req requests, ownNSID int32, ownInode
 		inodes:       map[uint64]*namespace{ownInode: own},
 		names:        map[uint64]*ipwitnessv1.Workload{},
 		nextID:       ownNamespace,
+		attached:     map[int32]map[*link]*namespace{},
 		routed:       map[string]int32{},
 		ended:        map[holding]time.Time{},
 		portsChanged: func() {},
-		portRenamed:  func(int32) {},
 		unnamed:      func() {},
 		claimEnded:   func([]claimKey) {},
 	}
@@ -174,6 +184,8 @@ func (k *kernel) apply(m *message, now time.Time) {
 		}
 		ns, known := k.byNSID[m.id]
 		switch {
+		case known && m.typ == unix.RTM_NEWNSID && ns.untold:
+			ns.untold = false
 		case known:
 			k.renew(ns, now)
 		case m.typ == unix.RTM_NEWNSID:
@@ -194,20 +206,14 @@ func (k *kernel) apply(m *message, now time.Time) {
 	case unix.RTM_NEWLINK:
 		l := m.link
 		if ns != k.own {
-			// In a message, IFLA_LINK_NETNSID is in the numbering of the namespace
-			// that it came from; in an answer to us, in ours.
-			var err error
-			if l, err = k.req.link(ns.nsid, m.link.index); err != nil {
-				k.fail(ns, err, now)
-				return
-			}
+			l = k.resolve(ns, l)
 		}
 		k.setLink(ns, l, now)
 	case unix.RTM_DELLINK:
 		k.removeLink(ns, m.link.index, now)
 	case unix.RTM_NEWADDR:
 		l, known := ns.links[m.addr.index]
-		if !known { // the answer about its RTM_NEWLINK was not yet to be had
+		if !known || l.lowerNSID == unresolved {
 			info, err := k.req.link(ns.nsid, m.addr.index)
 			if err != nil {
 				k.fail(ns, err, now)
@@ -224,6 +230,31 @@ func (k *kernel) apply(m *message, now time.Time) {
 			k.publish(ns, l, now)
 		}
 	}
+}
+
+// resolve makes a message about another namespace's interface say what an
+// answer to us would. In a message IFLA_LINK_NETNSID is in the numbering of the
+// namespace that it came from; in an answer, in ours. What cannot be known yet
+// is left unresolved, until our end of the pair tells or an address depends on
+// it: to ask at once would be to wait for the rtnl lock, which whoever makes
+// the pod holds just now.
+func (k *kernel) resolve(ns *namespace, m linkMsg) linkMsg {
+	host, old := k.own.links[m.lower], ns.links[m.index]
+	switch {
+	case m.lowerNSID == noNSID: // the lower device is in its own namespace
+	case host != nil && isPeer(host, ns, m):
+		m.lowerNSID = k.ownNSID
+	case old != nil && old.kind == m.kind && old.lower == m.lower && old.lowerNSID != noNSID:
+		m.lowerNSID = old.lowerNSID // if our end had moved, our end would have told
+	default:
+		m.lowerNSID = unresolved
+	}
+	return m
+}
+
+// isPeer says whether our interface tells that its other end is m of ns.
+func isPeer(host *link, ns *namespace, m linkMsg) bool {
+	return isPair(m.kind) && isPair(host.kind) && host.lowerNSID == ns.nsid && host.lower == m.index && m.lower == host.index
 }
 
 // discover takes up a namespace that got an nsid.
@@ -297,10 +328,10 @@ func (k *kernel) load(ns *namespace, now time.Time) error {
 	}
 	for _, l := range links {
 		if _, ok := ns.links[l.index]; !ok {
-			ns.links[l.index] = k.newLink(l)
+			fresh := k.addLink(ns, l)
 			for _, a := range addrs {
 				if a.index == l.index {
-					ns.links[l.index].addrs[assigned{a.addr, a.prefixLen}] = a
+					fresh.addrs[assigned{a.addr, a.prefixLen}] = a
 				}
 			}
 			if ns == k.own {
@@ -318,17 +349,37 @@ func (k *kernel) load(ns *namespace, now time.Time) error {
 	return nil
 }
 
-func (k *kernel) newLink(m linkMsg) *link {
+func (k *kernel) addLink(ns *namespace, m linkMsg) *link {
 	k.nextGen++
-	return &link{linkMsg: m, gen: k.nextGen, addrs: map[assigned]addrMsg{}, claims: map[claimKey]addrMsg{}}
+	l := &link{linkMsg: m, gen: k.nextGen, addrs: map[assigned]addrMsg{}, claims: map[claimKey]addrMsg{}}
+	ns.links[m.index] = l
+	k.join(ns, l)
+	return l
+}
+
+// join and part keep k.attached: which interfaces of other namespaces have
+// their peer or lower device among ours.
+func (k *kernel) join(ns *namespace, l *link) {
+	if ns == k.own || l.lowerNSID != k.ownNSID {
+		return
+	}
+	if k.attached[l.lower] == nil {
+		k.attached[l.lower] = map[*link]*namespace{}
+	}
+	k.attached[l.lower][l] = ns
+}
+
+func (k *kernel) part(l *link) {
+	if delete(k.attached[l.lower], l); len(k.attached[l.lower]) == 0 {
+		delete(k.attached, l.lower)
+	}
 }
 
 // setLink takes an interface as the kernel has it now.
 func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 	l, known := ns.links[m.index]
 	if !known {
-		l = k.newLink(m)
-		ns.links[m.index] = l
+		l = k.addLink(ns, m)
 		if ns != k.own {
 			// It may have come from another namespace with addresses, or with the
 			// messages about them lost.
@@ -342,7 +393,9 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 		return
 	}
 	old := l.linkMsg
+	k.part(l)
 	l.linkMsg = m
+	k.join(ns, l)
 
 	if ns != k.own {
 		if !ns.published || old.lower != m.lower || old.lowerNSID != m.lowerNSID {
@@ -352,17 +405,41 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 		return
 	}
 
-	if known && old.flags&unix.IFF_UP == m.flags&unix.IFF_UP && sameWiring(old, m) {
+	if known && sameWiring(old, m) {
 		k.publish(ns, l, now)
 		return
 	}
 	k.portsChanged()
-	if known && !sameWiring(old, m) {
+	if known && old.name != m.name {
 		k.dropLinkRecords(m.index, now)
-		k.portRenamed(m.index)
+	}
+	if isPair(m.kind) {
+		k.resolvePeer(l, now)
 	}
 	k.publish(ns, l, now)
 	k.publishAttached(l, now)
+}
+
+// resolvePeer has the other end of our pair know it.
+func (k *kernel) resolvePeer(l *link, now time.Time) {
+	other := k.byNSID[l.lowerNSID]
+	if other == nil || other.links[l.lower] == nil {
+		return
+	}
+	peer := other.links[l.lower].linkMsg
+	switch {
+	case peer.lowerNSID == k.ownNSID:
+		return
+	case isPeer(l, other, peer):
+		peer.lowerNSID = k.ownNSID
+	default: // our end came from elsewhere, by another index
+		var err error
+		if peer, err = k.req.link(other.nsid, l.lower); err != nil {
+			k.fail(other, err, now)
+			return
+		}
+	}
+	k.setLink(other, peer, now)
 }
 
 // sameWiring says that two states of an interface put it on the same link.
@@ -378,6 +455,7 @@ func (k *kernel) removeLink(ns *namespace, index int32, now time.Time) {
 		return
 	}
 	delete(ns.links, index)
+	k.part(l)
 	k.unpublish(ns, l, now)
 	if ns != k.own {
 		k.publishNamespace(ns, now)
@@ -389,12 +467,10 @@ func (k *kernel) removeLink(ns *namespace, index int32, now time.Time) {
 	k.dropLinkRecords(index, now)
 	k.portsChanged()
 	// Frames that entered by it say nothing any more.
-	k.claimEnded(k.table.dropClaims(func(c claimKey) bool {
-		return c.at == interfaceKey{ownNamespace, index} && isWire(c.kind)
-	}, now))
+	k.dropFrames(index, now)
 	// The other end went with it, or one of the two moved. A namespace that is
 	// dying sends nothing of its own, so ask.
-	for other, peer := range k.attachedTo(index) {
+	for peer, other := range maps.Clone(k.attached[index]) {
 		m, err := k.req.link(other.nsid, peer.index)
 		switch {
 		case err == nil:
@@ -407,18 +483,11 @@ func (k *kernel) removeLink(ns *namespace, index int32, now time.Time) {
 	}
 }
 
-// attachedTo walks the interfaces of other namespaces whose peer or lower
-// device is our interface with that index.
-func (k *kernel) attachedTo(index int32) func(yield func(*namespace, *link) bool) {
-	return func(yield func(*namespace, *link) bool) {
-		for _, ns := range k.byNSID {
-			for _, l := range ns.links {
-				if l.lower == index && l.lowerNSID == k.ownNSID && !yield(ns, l) {
-					return
-				}
-			}
-		}
-	}
+// dropFrames ends the claims of frames that entered by our interface.
+func (k *kernel) dropFrames(index int32, now time.Time) {
+	k.claimEnded(k.table.dropClaims(func(c claimKey) bool {
+		return c.at == interfaceKey{ownNamespace, index} && isWire(c.kind)
+	}, now))
 }
 
 // end takes the end of a namespace: everything in it ends, untold.
@@ -428,6 +497,9 @@ func (k *kernel) end(ns *namespace, now time.Time) {
 		delete(k.inodes, ns.inode)
 	}
 	k.retract(ns, now)
+	for _, l := range ns.links {
+		k.part(l)
+	}
 	k.unnamed() // its inode may be in use again
 }
 
@@ -467,24 +539,18 @@ func (k *kernel) adopt(nsid int32, inode uint64) {
 	now := time.Now()
 	k.table.update(func() {
 		ns, known := k.byNSID[nsid]
+		if known && ns.inode == inode {
+			return
+		}
+		if known && ns.inode != 0 {
+			k.end(ns, now) // the last holder of this nsid: its end is not told yet
+			known = false
+		}
 		if !known {
 			if ns = k.discover(nsid, now); ns == nil {
 				return
 			}
-		}
-		if ns.inode == inode {
-			return
-		}
-		// The mirror may have the last holder of this nsid: its end is not told yet.
-		k.renew(ns, now)
-		if ns = k.byNSID[nsid]; ns == nil {
-			return
-		}
-		if ns.inode != 0 && ns.inode != inode {
-			k.end(ns, now)
-			if ns = k.discover(nsid, now); ns == nil {
-				return
-			}
+			ns.untold = true
 		}
 		ns.inode = inode
 		k.inodes[inode] = ns
@@ -535,7 +601,8 @@ func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload) {
 }
 
 // reread reads the addresses again from the kernel, wherever the mirror has
-// them, so that what it says of them is of now.
+// them, so that what it says of them is of now. An interface that is gone has
+// none any more.
 func (k *kernel) reread(addrs []netip.Addr) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -564,15 +631,7 @@ func (k *kernel) reread(addrs []netip.Addr) {
 			if h.ns.links[h.l.index] != h.l || (h.ns != k.own && k.byNSID[h.ns.nsid] != h.ns) {
 				continue // ended while the holders before it were read
 			}
-			m, err := k.req.link(h.ns.nsid, h.l.index)
-			if errors.Is(err, unix.ENODEV) {
-				k.removeLink(h.ns, h.l.index, now)
-				continue
-			}
-			var found []addrMsg
-			if err == nil {
-				found, err = k.req.addrs(h.ns.nsid, h.l.index)
-			}
+			found, err := k.req.addrs(h.ns.nsid, h.l.index)
 			if err != nil {
 				k.fail(h.ns, err, now)
 				continue
@@ -586,7 +645,6 @@ func (k *kernel) reread(addrs []netip.Addr) {
 					delete(h.l.claims, c) // say it again
 				}
 			}
-			k.setLink(h.ns, m, now)
 			k.publish(h.ns, h.l, now)
 		}
 	})
@@ -645,22 +703,16 @@ func (k *kernel) putNamespace(ns *namespace, now time.Time) {
 // publishAttached publishes again what depends on our interface p: everything
 // where p is nil.
 func (k *kernel) publishAttached(p *link, now time.Time) {
-	depends := func(l *link) bool {
-		return p == nil || l.lower == p.index || l.master == p.index
-	}
 	for _, l := range k.own.links {
-		if l != p && depends(l) {
+		switch {
+		case l == p:
+		case p == nil, l.lower == p.index, l.master == p.index:
 			k.publish(k.own, l, now)
+		default:
+			continue
 		}
-	}
-	for _, ns := range k.byNSID {
-		for _, l := range ns.links {
-			if l.lowerNSID != k.ownNSID {
-				continue
-			}
-			if host := k.own.links[l.lower]; p == nil || l.lower == p.index || (host != nil && host.master == p.index) {
-				k.publish(ns, l, now)
-			}
+		for child, ns := range k.attached[l.index] {
+			k.publish(ns, child, now)
 		}
 	}
 }
@@ -671,6 +723,9 @@ func (k *kernel) publish(ns *namespace, l *link, now time.Time) {
 		return
 	}
 	if r := k.interfaceRecord(ns, l, now); !proto.Equal(r, l.published) {
+		if old := l.published.GetLink(); ns == k.own && old != "" && old != r.GetLink() {
+			k.leaveLink(l, old, now)
+		}
 		l.published = r
 		k.table.interfaces.put(interfaceKey{ns.id, l.index}, r, now)
 		if ns != k.own && r.Attachment == ipwitnessv1.InterfaceRecord_PEER {
@@ -739,6 +794,9 @@ func (k *kernel) unpublish(ns *namespace, l *link, now time.Time) {
 func (k *kernel) endClaim(ns *namespace, l *link, c claimKey, now time.Time) {
 	delete(l.claims, c)
 	k.table.claims.remove(c, now)
+	if len(k.ended) > keptEnds {
+		maps.DeleteFunc(k.ended, func(_ holding, at time.Time) bool { return now.Sub(at) > latestFrame })
+	}
 	k.ended[holding{c.addr, l.mac}] = now
 	k.claimEnded(k.table.dropClaims(func(w claimKey) bool {
 		if w.addr != c.addr || !isWire(w.kind) {

@@ -167,7 +167,7 @@ func TestDeathOfANamespaceEndsItsClaimsWithoutADeladdr(t *testing.T) {
 		},
 		"by an answer to a request": func(k *kernel, f fakeKernel) {
 			delete(f, 5)
-			k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: podVeth(10)})
+			k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(9, "10.244.0.3/24")})
 		},
 		"by reading it again": func(k *kernel, f fakeKernel) {
 			delete(f, 5)
@@ -225,6 +225,7 @@ func TestEndOfANamespaceToldAfterItsIDWasReusedDoesNotEndTheNewOne(t *testing.T)
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
 
 	// The file of a third one is found before anything is told of it.
+	k.adopt(5, 4026532000)
 	f.put(noNSID, hostVeth(12, 5))
 	f.put(5, podVeth(12), "10.244.0.4/24")
 	k.adopt(5, 4026532001)
@@ -261,7 +262,9 @@ func TestForeignNamespaceIsNotOursUntilAVethOfOursIsInIt(t *testing.T) {
 	f.put(noNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: hostVeth(10, 5)})
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: linkMsg{index: 2, lowerNSID: 1}}) // numbered by the pod's own table
+	numbered := podVeth(10)
+	numbered.lowerNSID = 1 // by the pod's own table
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: numbered})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 
 	f.put(5, stranger, "10.244.0.2/24")
@@ -473,6 +476,40 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 		if byNS[key.namespace] == 5 && r.GetName() == "eth0" && r.GetLink() != "veth20" {
 			t.Errorf("pod whose port left the bridge: got link %q, want veth20", r.GetLink())
 		}
+	}
+}
+
+func TestPeerThatOnlyAnotherTableNumbersIsResolvedByOurEndOrByAnAddress(t *testing.T) {
+	foreign := podVeth(10)
+	foreign.lowerNSID = 0 // ours, in the numbering of the pod
+	for name, resolve := range map[string]func(*kernel){
+		"our end tells": func(k *kernel) {
+			k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: hostVeth(10, 5)})
+		},
+		"an address depends on it": func(k *kernel) {
+			k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "10.244.0.2/24")})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := fakeKernel{}
+			f.put(noNSID, linkMsg{index: 1, name: "lo", flags: up | unix.IFF_LOOPBACK})
+			f.put(5, linkMsg{index: 1, name: "lo", flags: up | unix.IFF_LOOPBACK, lowerNSID: noNSID})
+			k := newTestKernel(t, f)
+
+			alone := hostVeth(10, noNSID)
+			alone.lower = 0 // as it is told before the pair is complete
+			k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: alone})
+			f.put(noNSID, hostVeth(10, 5))
+			f.put(5, podVeth(10))
+			k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: foreign})
+			if n := len(k.table.namespaces.live); n != 1 {
+				t.Fatalf("namespaces before the peer is known: got %d, want only our own", n)
+			}
+			resolve(k)
+			if r := k.table.interfaces.live[interfaceKey{2, 2}]; r.GetAttachment() != ipwitnessv1.InterfaceRecord_PEER || r.GetHostInterface() != "veth10" {
+				t.Errorf("interface of the pod: got %v, want the peer of veth10", r)
+			}
+		})
 	}
 }
 

@@ -146,7 +146,7 @@ func (k *kernel) peerOf(l *link) uint32 {
 	if ns := k.byNSID[l.lowerNSID]; ns != nil {
 		return ns.id
 	}
-	for ns := range k.attachedTo(l.index) { // it moved there, untold to our end
+	for _, ns := range k.attached[l.index] { // it moved there, untold to our end
 		return ns.id
 	}
 	return 0
@@ -163,7 +163,7 @@ func (k *kernel) isUplink(l *link, peer uint32) bool {
 	if peer == 0 {
 		return false
 	}
-	for ns, p := range k.attachedTo(l.index) {
+	for p, ns := range k.attached[l.index] {
 		if ns.id != peer || p.master == 0 {
 			continue
 		}
@@ -203,6 +203,16 @@ func (k *kernel) dropLinkRecords(index int32, now time.Time) {
 			k.table.links.remove(name, now)
 		}
 	}
+}
+
+// leaveLink takes our interface off a broadcast domain: the domain ends if it
+// made it, and frames that entered by it belong to another one from now on.
+func (k *kernel) leaveLink(l *link, domain string, now time.Time) {
+	if k.routed[domain] == l.index {
+		delete(k.routed, domain)
+		k.table.links.remove(domain, now)
+	}
+	k.dropFrames(l.index, now)
 }
 
 // hasUnicast says that an interface has a unicast address that is not

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -28,15 +30,25 @@ type names struct {
 	netnsDirs  []string
 	cniResults string
 	procDir    string
-	changed    chan struct{}
+	changed    chan struct{} // holds one token while there may be something new
 
-	cache map[string]cniFile // parsed results by file name
+	files   map[netnsFile]uint64 // inodes of the namespaces that were found, by their files
+	results map[string]cniFile   // parsed results, by file name
+
+	mu    sync.Mutex
+	stale map[string]bool // names of results to read again
+	all   bool            // read them all again
 }
 
-// cniFile is one parsed file of libcni's result cache.
+// netnsFile is one file of a directory of named namespaces. A file that is made
+// again is another one.
+type netnsFile struct {
+	path string
+	file uint64 // inode of the file below the namespace that is mounted over it
+}
+
+// cniFile is what a file of libcni's result cache says.
 type cniFile struct {
-	modified time.Time
-	size     int64
 	netns    []string // paths of the sandbox
 	workload *ipwitnessv1.Workload
 }
@@ -49,7 +61,10 @@ func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults, procD
 		cniResults: cniResults,
 		procDir:    procDir,
 		changed:    make(chan struct{}, 1),
-		cache:      map[string]cniFile{},
+		files:      map[netnsFile]uint64{},
+		results:    map[string]cniFile{},
+		stale:      map[string]bool{},
+		all:        true,
 	}
 	k.unnamed = n.wake
 	return n
@@ -62,9 +77,10 @@ func (n *names) wake() {
 	}
 }
 
-// procEvery is how often processes are looked through for namespaces that have
-// no file and no veth to this one.
-const procEvery = 15 * time.Second
+// everythingEvery is how often everything is read anew: processes, for
+// namespaces that have no file and no veth to this one, and all that a lost
+// event would have told.
+const everythingEvery = 15 * time.Second
 
 // run keeps looking until ctx ends.
 func (n *names) run(ctx context.Context) error {
@@ -72,63 +88,103 @@ func (n *names) run(ctx context.Context) error {
 	g.Go(func() error { return n.watchMounts(ctx) })
 	g.Go(func() error { return n.watchResults(ctx) })
 	g.Go(func() error {
-		tick := time.NewTicker(procEvery)
+		tick := time.NewTicker(everythingEvery)
 		defer tick.Stop()
-		processes := true
 		for {
-			n.look(processes || n.kernel.anonymous())
+			n.look(false)
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-n.changed:
-				processes = false
 			case <-tick.C:
-				processes = true
+				n.look(true)
 			}
 		}
 	})
 	return g.Wait()
 }
 
-// look lists the namespaces once, and takes up what is new.
-func (n *names) look(processes bool) {
+// look takes up what is new among the namespaces and their names; everything
+// has it forget what it knows.
+func (n *names) look(everything bool) {
+	if everything {
+		clear(n.files)
+		n.forgetResults()
+	}
 	byInode := map[uint64]*ipwitnessv1.Workload{}
 	byPath := map[string]uint64{}
+	files := map[netnsFile]uint64{}
 	for _, dir := range n.netnsDirs {
-		entries, err := os.ReadDir(dir)
+		source := "netns"
+		if filepath.Base(filepath.Dir(dir)) == "docker" {
+			source = "docker-netns"
+		}
+		entries, err := readDir(dir)
 		if err != nil {
 			continue // no such source here
 		}
-		for _, e := range entries {
-			path := filepath.Join(dir, e.Name())
-			inode, err := namespaceInode(path)
-			if err != nil {
-				continue // being made, or gone
-			}
-			byPath[path] = inode
-			if byInode[inode] == nil {
-				source := "netns"
-				if filepath.Base(filepath.Dir(dir)) == "docker" {
-					source = "docker-netns"
+		for name, file := range entries {
+			f := netnsFile{filepath.Join(dir, name), file}
+			inode, ok := n.files[f]
+			if !ok {
+				if inode, err = namespaceInode(f.path); err != nil {
+					continue // being made, or gone
 				}
-				byInode[inode] = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: e.Name(), Source: source}
 			}
-			n.adopt(path, inode)
+			files[f] = inode
+			byPath[f.path] = inode
+			if byInode[inode] == nil {
+				byInode[inode] = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: name, Source: source}
+			}
+			n.adopt(f.path, inode)
 		}
 	}
-	if processes {
+	n.files = files
+	if everything || n.kernel.anonymous() {
 		n.processes()
 	}
-	for _, f := range n.results() {
+	n.readResults()
+	for _, f := range n.results {
 		for _, path := range f.netns {
-			inode, ok := byPath[path]
-			if !ok {
-				continue // the sandbox is gone: results outlive it
+			// Results outlive their sandboxes.
+			if inode, ok := byPath[path]; ok {
+				byInode[inode] = f.workload
 			}
-			byInode[inode] = f.workload
 		}
 	}
 	n.kernel.setNames(byInode)
+}
+
+// readDir gives the names in a directory, each with the inode of its file:
+// not that of what is mounted over it, which only stat(2) tells.
+func readDir(dir string) (map[string]uint64, error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }()
+	out := map[string]uint64{}
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := unix.Getdents(fd, buf)
+		if err != nil {
+			return nil, &os.PathError{Op: "getdents64", Path: dir, Err: err}
+		}
+		if n == 0 {
+			return out, nil
+		}
+		// struct linux_dirent64: inode, offset, record length, type, name.
+		for b := buf[:n]; len(b) > 19; {
+			size := int(binary.NativeEndian.Uint16(b[16:]))
+			if size <= 19 || size > len(b) {
+				break
+			}
+			if name := cString(b[19:size]); name != "." && name != ".." {
+				out[name] = binary.NativeEndian.Uint64(b)
+			}
+			b = b[size:]
+		}
+	}
 }
 
 // errNotNamespace says that a file is not (yet) a namespace: `ip netns add`
@@ -269,44 +325,62 @@ func (n *names) watchResults(ctx context.Context) error {
 			if strings.HasPrefix(n.cniResults, e.Name) {
 				watch()
 			}
-			if strings.HasPrefix(e.Name, n.cniResults) {
-				n.wake()
+			switch {
+			case filepath.Dir(e.Name) == n.cniResults:
+				n.mu.Lock()
+				n.stale[filepath.Base(e.Name)] = true
+				n.mu.Unlock()
+			case strings.HasPrefix(n.cniResults, e.Name):
+				n.forgetResults()
+			default:
+				continue
 			}
+			n.wake()
 		case err := <-w.Errors:
 			n.log.Debug("events about CNI results were lost", "error", err)
+			n.forgetResults()
 			n.wake()
 		}
 	}
 }
 
-// results reads libcni's result cache. A missing one is no error.
-func (n *names) results() map[string]cniFile {
-	entries, err := os.ReadDir(n.cniResults)
-	if err != nil {
-		clear(n.cache)
-		return nil
+// forgetResults has all results read again.
+func (n *names) forgetResults() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all = true
+}
+
+// readResults reads what changed of libcni's result cache. A missing one is no error.
+func (n *names) readResults() {
+	n.mu.Lock()
+	stale, all := n.stale, n.all
+	n.stale, n.all = map[string]bool{}, false
+	n.mu.Unlock()
+	if all {
+		clear(n.results)
+		entries, err := os.ReadDir(n.cniResults)
+		if err != nil {
+			return
+		}
+		for _, e := range entries {
+			stale[e.Name()] = true
+		}
 	}
-	living := map[string]cniFile{}
-	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil || info.IsDir() {
+	for name := range stale {
+		delete(n.results, name)
+		data, err := os.ReadFile(filepath.Join(n.cniResults, name))
+		if err != nil {
+			continue // gone
+		}
+		f, err := parseResult(data)
+		if err != nil {
+			// Half written: its next event brings the rest.
+			n.log.Debug("cannot read CNI result", "file", name, "error", err)
 			continue
 		}
-		f, ok := n.cache[e.Name()]
-		if !ok || !f.modified.Equal(info.ModTime()) || f.size != info.Size() {
-			data, err := os.ReadFile(filepath.Join(n.cniResults, e.Name()))
-			if err != nil {
-				continue
-			}
-			if f, err = parseResult(data); err != nil {
-				n.log.Debug("cannot read CNI result", "file", e.Name(), "error", err)
-			}
-			f.modified, f.size = info.ModTime(), info.Size()
-		}
-		living[e.Name()] = f
+		n.results[name] = f
 	}
-	n.cache = living
-	return living
 }
 
 // parseResult reads one file of libcni's cache (cniCacheV1, libcni/api.go of

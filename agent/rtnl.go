@@ -21,6 +21,9 @@ const noNSID int32 = -1
 // elsewhere is the nsid of a namespace that is not ours and has no nsid: it is dying.
 const elsewhere int32 = -2
 
+// unresolved is the nsid of a namespace that only another table has a number for.
+const unresolved int32 = -3
+
 // Attributes that golang.org/x/sys does not name.
 const (
 	netnsaNSID = 1 // NETNSA_NSID

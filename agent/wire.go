@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"os"
 	"path"
@@ -80,11 +79,6 @@ func newWire(log *slog.Logger, k *kernel, obs *bpf.Observer, mode bpf.Mode, incl
 		for _, c := range keys {
 			w.forget(c)
 		}
-	}
-	k.portRenamed = func(index int32) {
-		k.claimEnded(k.table.dropClaims(func(c claimKey) bool {
-			return isWire(c.kind) && c.at.index == index
-		}, time.Now()))
 	}
 	return w
 }
@@ -381,7 +375,6 @@ var evidenceOf = map[bpf.Kind]ipwitnessv1.Evidence_Kind{
 func (k *kernel) expire(before time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	maps.DeleteFunc(k.ended, func(_ holding, at time.Time) bool { return at.Before(before) })
 	k.table.update(func() {
 		k.claimEnded(k.table.dropClaims(func(c claimKey) bool {
 			return isWire(c.kind) && k.table.claims.live[c].last.Before(before)

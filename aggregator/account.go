@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"context"
+	"log/slog"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -11,6 +12,7 @@ import (
 func (s *store) account(ctx context.Context) {
 	next := s.conflicts.revision()
 	var events []event
+	told := map[string]pb.Conflict_State{} // of the active conflicts
 	for {
 		var lost uint64
 		var changed <-chan struct{}
@@ -19,7 +21,7 @@ func (s *store) account(ctx context.Context) {
 			s.log.Warn("log fell behind", "events_left_out", lost)
 		}
 		for i := range events {
-			s.enter(&events[i])
+			s.enter(&events[i], told)
 		}
 		clear(events)
 		if changed == nil {
@@ -36,8 +38,9 @@ func (s *store) account(ctx context.Context) {
 	}
 }
 
-// enter writes one event into the log.
-func (s *store) enter(e *event) {
+// enter writes one event into the log, if it is more than another word about a
+// state that was told.
+func (s *store) enter(e *event, told map[string]pb.Conflict_State) {
 	if n := e.node; n != nil {
 		if n.GetState() == pb.Node_LIVE {
 			s.log.Info("node reports", "node", n.GetName(), "claims", n.GetClaims(), "namespaces", n.GetNamespaces())
@@ -48,6 +51,16 @@ func (s *store) enter(e *event) {
 		return
 	}
 	c := e.conflict
-	s.log.Info("conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(), "episode", c.GetEpisode(),
-		"scope", c.GetScope().GetName(), "rule", c.GetRule(), "summary", c.GetSummary())
+	if told[c.GetId()] == c.GetState() {
+		return
+	}
+	if told[c.GetId()] = c.GetState(); c.GetState() == pb.Conflict_RESOLVED {
+		delete(told, c.GetId())
+	}
+	level := slog.LevelInfo
+	if c.GetState() == pb.Conflict_CONFIRMED {
+		level = slog.LevelWarn
+	}
+	s.log.Log(context.Background(), level, "conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(),
+		"episode", c.GetEpisode(), "scope", c.GetScope().GetName(), "rule", c.GetRule(), "cause", c.GetCause(), "summary", c.GetSummary())
 }

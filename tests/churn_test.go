@@ -96,6 +96,8 @@ func TestAThousandLinksComeAndGo(t *testing.T) {
 	for _, wire := range []string{"tcx", "clsact"} {
 		t.Run("wire "+wire, func(t *testing.T) {
 			l := newLab(t, "--wire", wire)
+			l.churn(0, 3)
+			l.ports(0)
 			before := l.usage()
 			// Pairs of which both ends stay on the host: two ports each. Half are
 			// renamed, half move to another namespace before they go.

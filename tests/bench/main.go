@@ -77,9 +77,9 @@ func bench(ctx context.Context) (rows []row, err error) {
 	if rows = append(rows, more...); err != nil {
 		return rows, err
 	}
-	for name, conflist := range map[string]string{"T1 (ptp)": netlab.PTP, "T2 (bridge)": netlab.Bridge} {
-		progress("200 duplicates by real plugins: " + name)
-		more, err = pluginRows(ctx, bin, name, conflist)
+	for _, network := range []struct{ name, conflist string }{{"T1 (ptp)", netlab.PTP}, {"T2 (bridge)", netlab.Bridge}} {
+		progress("200 duplicates by real plugins: " + network.name)
+		more, err = pluginRows(ctx, bin, network.name, network.conflist)
 		if rows = append(rows, more...); err != nil {
 			return rows, err
 		}

@@ -115,13 +115,13 @@ func demo(ctx context.Context) error {
 }
 
 // watch follows the conflicts in the background.
-func watch(ctx context.Context, p *netlab.Program) (<-chan *ipwitnessv1.Conflict, <-chan error) {
-	conflicts := make(chan *ipwitnessv1.Conflict, 1024)
+func watch(ctx context.Context, p *netlab.Program) (<-chan netlab.Event, <-chan error) {
+	conflicts := make(chan netlab.Event, 1024)
 	failed := make(chan error, 1)
 	go func() {
 		failed <- p.WatchConflicts(ctx, func(e netlab.Event) bool {
-			if c := e.GetConflict(); c != nil {
-				conflicts <- c
+			if e.GetConflict() != nil {
+				conflicts <- e
 			}
 			return true
 		})
@@ -130,7 +130,7 @@ func watch(ctx context.Context, p *netlab.Program) (<-chan *ipwitnessv1.Conflict
 }
 
 // await prints conflicts as they change, until n of them are in a state.
-func await(ctx context.Context, conflicts <-chan *ipwitnessv1.Conflict, failed <-chan error, n int, state ipwitnessv1.Conflict_State) error {
+func await(ctx context.Context, conflicts <-chan netlab.Event, failed <-chan error, n int, state ipwitnessv1.Conflict_State) error {
 	states := map[string]ipwitnessv1.Conflict_State{}
 	for {
 		reached := 0
@@ -143,10 +143,11 @@ func await(ctx context.Context, conflicts <-chan *ipwitnessv1.Conflict, failed <
 			return nil
 		}
 		select {
-		case c := <-conflicts:
+		case e := <-conflicts:
+			c := e.GetConflict()
 			if states[c.GetId()] != c.GetState() {
 				states[c.GetId()] = c.GetState()
-				fmt.Printf("   %s  %-9s  %-12s %s\n", time.Now().Format("15:04:05.000"), c.GetState(), c.GetAddress(), names(c))
+				fmt.Printf("   %s  %-9s  %-10s  %s\n", e.Read.Format("15:04:05.000"), c.GetState(), c.GetAddress(), names(c))
 			}
 		case err := <-failed:
 			return err
@@ -159,7 +160,15 @@ func await(ctx context.Context, conflicts <-chan *ipwitnessv1.Conflict, failed <
 func names(c *ipwitnessv1.Conflict) string {
 	var out []string
 	for _, o := range c.GetOwners() {
-		out = append(out, o.GetWorkload().GetNamespace()+"/"+o.GetWorkload().GetName())
+		w := o.GetWorkload()
+		switch {
+		case w.GetNamespace() != "":
+			out = append(out, w.GetNamespace()+"/"+w.GetName())
+		case w.GetName() != "":
+			out = append(out, w.GetName())
+		default:
+			out = append(out, "netns "+o.GetNetns())
+		}
 	}
 	slices.Sort(out)
 	return strings.Join(out, " | ")

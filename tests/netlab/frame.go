@@ -18,9 +18,9 @@ func ARP(op uint16, sha net.HardwareAddr, spa, tpa netip.Addr) []byte {
 	return append(f, tpa.AsSlice()...)
 }
 
-// Send sends a frame by an interface of the calling thread's namespace: call it
+// Send sends frames by an interface of the calling thread's namespace: call it
 // inside Do.
-func Send(ifname string, frame []byte) error {
+func Send(ifname string, frames ...[]byte) error {
 	i, err := net.InterfaceByName(ifname)
 	if err != nil {
 		return fmt.Errorf("find interface: %w", err)
@@ -30,8 +30,10 @@ func Send(ifname string, frame []byte) error {
 		return fmt.Errorf("open packet socket: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: i.Index}); err != nil {
-		return fmt.Errorf("send frame by %s: %w", ifname, err)
+	for _, f := range frames {
+		if err := unix.Sendto(fd, f, 0, &unix.SockaddrLinklayer{Ifindex: i.Index}); err != nil {
+			return fmt.Errorf("send frame by %s: %w", ifname, err)
+		}
 	}
 	return nil
 }
