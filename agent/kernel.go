@@ -32,18 +32,19 @@ type requests interface {
 type kernel struct {
 	log   *slog.Logger
 	table *table
-	boot  time.Time // wall time of boot, for IFA_CACHEINFO
+	boot  time.Time // wall time at which IFA_CACHEINFO counts 0
 	host  *ipwitnessv1.Workload
 
-	mu      sync.Mutex
-	req     requests
-	ownNSID int32 // our own id in our own table: some messages about us carry it
-	own     *namespace
-	byNSID  map[int32]*namespace // all but our own
-	inodes  map[uint64]*namespace
-	names   map[uint64]*ipwitnessv1.Workload
-	nextID  uint32
-	nextGen uint64
+	mu         sync.Mutex
+	req        requests
+	ownNSID    int32 // our own id in our own table: some messages about us carry it
+	own        *namespace
+	byNSID     map[int32]*namespace // all but our own
+	calibrated bool                 // boot is from an address whose beginning was heard
+	inodes     map[uint64]*namespace
+	names      map[uint64]*ipwitnessv1.Workload
+	nextID     uint32
+	nextGen    uint64
 	// attached has the interfaces of other namespaces by the index of our
 	// interface that is their peer or lower device.
 	attached map[int32]map[*link]*namespace
@@ -124,6 +125,28 @@ func bootTime() time.Time {
 		return time.Time{}
 	}
 	return time.Now().Add(-time.Duration(ts.Nano()))
+}
+
+// calibrate learns from an address that is new how IFA_CACHEINFO counts: in
+// jiffies, which begin some tenths of a second off the monotonic clock. The
+// least delay that was seen between the two tells best.
+func (k *kernel) calibrate(created time.Duration, now time.Time) {
+	const atMost = 2 * time.Second // off by more: it is no new address
+	boot := now.Add(-created)
+	off := boot.Sub(k.boot)
+	if k.calibrated && off >= 0 || off.Abs() > atMost {
+		return
+	}
+	k.boot, k.calibrated = boot, true
+	if off.Abs() < 20*time.Millisecond {
+		return
+	}
+	for key, c := range k.table.claims.live {
+		if !c.assigned.IsZero() {
+			c.assigned = c.assigned.Add(off)
+			k.table.claims.mark(key, now)
+		}
+	}
 }
 
 // list reads everything anew: at the start, and after messages were lost.
@@ -222,7 +245,11 @@ func (k *kernel) apply(m *message, now time.Time) {
 			k.setLink(ns, info, now)
 			l = ns.links[m.addr.index]
 		}
-		l.addrs[assigned{m.addr.addr, m.addr.prefixLen}] = m.addr
+		key := assigned{m.addr.addr, m.addr.prefixLen}
+		if _, known := l.addrs[key]; !known && m.addr.addr.Is4() {
+			k.calibrate(m.addr.created, now)
+		}
+		l.addrs[key] = m.addr
 		k.publish(ns, l, now)
 	case unix.RTM_DELADDR:
 		if l, known := ns.links[m.addr.index]; known {

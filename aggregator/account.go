@@ -2,7 +2,6 @@ package aggregator
 
 import (
 	"context"
-	"log/slog"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -57,10 +56,6 @@ func (s *store) enter(e *event, told map[string]pb.Conflict_State) {
 	if told[c.GetId()] = c.GetState(); c.GetState() == pb.Conflict_RESOLVED {
 		delete(told, c.GetId())
 	}
-	level := slog.LevelInfo
-	if c.GetState() == pb.Conflict_CONFIRMED {
-		level = slog.LevelWarn
-	}
-	s.log.Log(context.Background(), level, "conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(),
+	s.log.Info("conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(),
 		"episode", c.GetEpisode(), "scope", c.GetScope().GetName(), "rule", c.GetRule(), "cause", c.GetCause(), "summary", c.GetSummary())
 }

@@ -91,11 +91,11 @@ func demo(ctx context.Context) error {
 	if err := show(host, bin, "conflicts"); err != nil {
 		return err
 	}
-	if err := show(host, bin, "explain", "10.244.0.2"); err != nil {
+	if err := show(host, bin, "conflicts", "10.244.0.2"); err != nil {
 		return err
 	}
 
-	step("The older pods are deleted, as the advice says.")
+	step("The older pods are deleted, as a rollout would.")
 	for _, pod := range []string{"web-1", "web-2", "web-3"} {
 		if err := cni.Delete(pod); err != nil {
 			return err
