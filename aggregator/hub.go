@@ -11,7 +11,7 @@ import (
 
 const (
 	// ringSize is how many events a watcher may be behind.
-	ringSize = 4096
+	ringSize = 1024
 	// quietAfter is how long after the last watcher left events are still kept,
 	// so that it can come back with its resume token.
 	quietAfter = time.Minute

@@ -99,11 +99,7 @@ func TestMissingCapabilitiesAreNamedAndTheRestWorks(t *testing.T) {
 			l.pod("a", "10.244.0.7/24")
 			l.pod("b", "10.244.0.7/24")
 			l.watch.await("10.244.0.7 to be confirmed", inState("10.244.0.7", ipwitnessv1.Conflict_CONFIRMED))
-			var m ipwitnessv1.ListNodesResponse
-			if err := l.program.Get(ctx, "/v1/nodes", &m); err != nil {
-				t.Fatal(err)
-			}
-			n := m.GetNodes()[0]
+			n := l.node()
 			if n.GetWire() != c.wire {
 				t.Errorf("wire: got %s, want %s", n.GetWire(), c.wire)
 			}

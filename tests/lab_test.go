@@ -23,11 +23,14 @@ import (
 // shared, and `make bench` measures.
 const patience = 60 * time.Second
 
-// binary is ipwitness, built once for all tests.
-var binary string
+// binary is ipwitness: IPWITNESS_BIN (a race build, say), or built once for all tests.
+var binary = os.Getenv("IPWITNESS_BIN")
 
 func TestMain(m *testing.M) {
 	code, err := func() (int, error) {
+		if binary != "" {
+			return m.Run(), nil
+		}
 		dir, err := os.MkdirTemp("", "ipwitness-test")
 		if err != nil {
 			return 1, err
@@ -84,7 +87,8 @@ func startLab(t *testing.T, h *netlab.Host, args ...string) *lab {
 	l.start(append([]string{"--node", "node1"}, args...)...)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("ipwitness said:\n%s", l.program.Log)
+			said := strings.Split(l.program.Log.String(), "\n")
+			t.Logf("ipwitness said:\n%s", strings.Join(said[max(0, len(said)-40):], "\n"))
 		}
 		l.program.Kill()
 	})
@@ -179,6 +183,19 @@ func (l *lab) owners(query string) []*ipwitnessv1.Owner {
 		l.t.Fatal(err)
 	}
 	return m.GetOwners()
+}
+
+// node gives the health of the host's agent.
+func (l *lab) node() *ipwitnessv1.Node {
+	l.t.Helper()
+	var m ipwitnessv1.ListNodesResponse
+	if err := l.program.Get(l.t.Context(), "/v1/nodes", &m); err != nil {
+		l.t.Fatal(err)
+	}
+	if len(m.GetNodes()) != 1 {
+		l.t.Fatalf("nodes: got %v, want one", m.GetNodes())
+	}
+	return m.GetNodes()[0]
 }
 
 // explain asks why.

@@ -174,13 +174,7 @@ func (l *lab) arp(pod string, op uint16, sha, spa, tpa string) {
 // ports waits until the observer is on so many ports.
 func (l *lab) ports(n uint32) {
 	l.t.Helper()
-	until(l.t, fmt.Sprintf("%d ports", n), func() bool {
-		var m ipwitnessv1.ListNodesResponse
-		if err := l.program.Get(l.t.Context(), "/v1/nodes", &m); err != nil {
-			l.t.Fatal(err)
-		}
-		return m.GetNodes()[0].GetPorts() == n
-	})
+	until(l.t, fmt.Sprintf("%d ports", n), func() bool { return l.node().GetPorts() == n })
 }
 
 // frames waits until the observer counted so many frames with a result.
