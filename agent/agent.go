@@ -254,27 +254,26 @@ func (a *Agent) relist(ctx context.Context, k *kernel) error {
 // startObserver loads the observer and chooses how it is attached. It gives
 // nil and no error where the wire is off.
 func (a *Agent) startObserver() (*bpf.Observer, bpf.Mode, error) {
-	mode := bpf.TCX
-	switch a.cfg.Wire {
-	case WireOff:
+	if a.cfg.Wire == WireOff {
 		return nil, 0, nil
-	case WireClsact:
-		mode = bpf.Clsact
-	case WireTCX:
-		if err := bpf.HaveTCX(); err != nil {
-			return nil, 0, fmt.Errorf("%w: use --wire auto", err)
-		}
-	case WireAuto:
-		if err := bpf.HaveTCX(); err != nil {
-			a.log.Info("watching the wire by clsact", "reason", err)
-			mode = bpf.Clsact
-		}
 	}
 	obs, err := bpf.Load()
 	if err != nil {
 		return nil, 0, fmt.Errorf("load the observer: %w", err)
 	}
-	return obs, mode, nil
+	if a.cfg.Wire == WireClsact {
+		return obs, bpf.Clsact, nil
+	}
+	switch err := bpf.HaveTCX(); {
+	case err == nil:
+		return obs, bpf.TCX, nil
+	case a.cfg.Wire == WireTCX:
+		_ = obs.Close()
+		return nil, 0, fmt.Errorf("%w: use --wire auto", err)
+	default:
+		a.log.Info("watching the wire by clsact", "reason", err)
+		return obs, bpf.Clsact, nil
+	}
 }
 
 // ownNSID gives our own id in our own table of namespaces, and proves by it

@@ -54,9 +54,13 @@ func Doctor(_ context.Context, cfg Config) []Check {
 	}
 	var out []Check
 	add := func(c Check, err error, found string) {
-		if c.Detail = found; err != nil {
+		switch c.Detail = found; {
+		case errors.Is(err, os.ErrPermission) && c.Fix != "":
 			c.Detail = err.Error()
-		} else {
+			c.Fix = "give the process the capabilities that are missing above (or run it as root)"
+		case err != nil:
+			c.Detail = err.Error()
+		default:
 			c.Status, c.Used, c.Lost, c.Fix = StatusOK, "", "", ""
 		}
 		out = append(out, c)

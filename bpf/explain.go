@@ -14,8 +14,7 @@ func explain(err error) error {
 	missing := missingCapabilities()
 	switch {
 	case len(missing) > 0:
-		// Without them the kernel gives all kinds of errors.
-		return fmt.Errorf("%w: give this process %s", err, strings.Join(missing, ", "))
+		return &missingError{missing, err}
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("%w: no capability is missing: look for a seccomp profile, "+
 			"an LSM or kernel lockdown that denies bpf(2)", err)
@@ -24,6 +23,21 @@ func explain(err error) error {
 	}
 	return err
 }
+
+// missingError says which capabilities are missing instead of what the kernel
+// said of it: without them that is one of many things.
+type missingError struct {
+	capabilities []string
+	err          error
+}
+
+// Error implements error.
+func (e *missingError) Error() string {
+	return "operation not permitted: give this process " + strings.Join(e.capabilities, ", ")
+}
+
+// Unwrap gives the kernel's error.
+func (e *missingError) Unwrap() error { return e.err }
 
 // missingCapabilities names those of the needed ones that this thread lacks.
 func missingCapabilities() []string {
