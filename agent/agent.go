@@ -21,6 +21,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -58,6 +59,9 @@ func (c Config) defaults() (Config, error) {
 			return c, fmt.Errorf("get host name: %w: name the node with --node", err)
 		}
 		c.Node = name
+	}
+	if !utf8.ValidString(c.Node) {
+		return c, fmt.Errorf("name of the node %q is not UTF-8", c.Node)
 	}
 	if c.Wire == "" {
 		c.Wire = WireAuto
@@ -322,6 +326,10 @@ func (a *Agent) report() {
 		Wire:       string(WireOff),
 		LostEvents: a.lostNetlink.Load(),
 		Problems:   slices.Clone(a.problems),
+	}
+	if _, refused := a.table.claimsNow(); refused > 0 {
+		s.Problems = append(s.Problems, fmt.Sprintf(
+			"a port showed more than %d bindings: %d claims of frames were not taken (look for a scanner or a loop)", maxPerPort, refused))
 	}
 	if w := a.wire.Load(); w != nil {
 		var problems []string

@@ -71,7 +71,7 @@ type namespace struct {
 type link struct {
 	linkMsg
 	gen       uint64 // tells two interfaces with one index apart
-	addrs     map[assigned]addrMsg
+	addrs     addresses
 	published *ipwitnessv1.InterfaceRecord
 	claims    map[claimKey]addrMsg // published ones
 }
@@ -89,10 +89,20 @@ const (
 	keptEnds    = 1024
 )
 
-// assigned is what the kernel tells addresses of one interface apart by.
-type assigned struct {
-	addr      netip.Addr
-	prefixLen uint8
+// addresses are those of one interface. The kernel tells them apart by their
+// prefix length, too.
+type addresses map[netip.Addr][]addrMsg
+
+func (a addresses) set(m addrMsg) {
+	a.remove(m)
+	a[m.addr] = append(a[m.addr], m)
+}
+
+func (a addresses) remove(m addrMsg) {
+	rest := slices.DeleteFunc(a[m.addr], func(have addrMsg) bool { return have.prefixLen == m.prefixLen })
+	if a[m.addr] = rest; len(rest) == 0 {
+		delete(a, m.addr)
+	}
 }
 
 func newKernel(log *slog.Logger, t *table, req requests, ownNSID int32, ownInode uint64, boot time.Time, node string) *kernel {
@@ -245,16 +255,15 @@ func (k *kernel) apply(m *message, now time.Time) {
 			k.setLink(ns, info, now)
 			l = ns.links[m.addr.index]
 		}
-		key := assigned{m.addr.addr, m.addr.prefixLen}
-		if _, known := l.addrs[key]; !known && m.addr.addr.Is4() {
+		if _, known := l.addrs[m.addr.addr]; !known && m.addr.addr.Is4() {
 			k.calibrate(m.addr.created, now)
 		}
-		l.addrs[key] = m.addr
-		k.publish(ns, l, now)
+		l.addrs.set(m.addr)
+		k.addressChanged(ns, l, m.addr.addr, now)
 	case unix.RTM_DELADDR:
 		if l, known := ns.links[m.addr.index]; known {
-			delete(l.addrs, assigned{m.addr.addr, m.addr.prefixLen})
-			k.publish(ns, l, now)
+			l.addrs.remove(m.addr)
+			k.addressChanged(ns, l, m.addr.addr, now)
 		}
 	}
 }
@@ -344,29 +353,22 @@ func (k *kernel) load(ns *namespace, now time.Time) error {
 		}
 	}
 	for _, l := range links {
-		if old, ok := ns.links[l.index]; ok {
-			clear(old.addrs)
-		}
-	}
-	for _, a := range addrs {
-		if l, ok := ns.links[a.index]; ok {
-			l.addrs[assigned{a.addr, a.prefixLen}] = a
-		}
-	}
-	for _, l := range links {
 		if _, ok := ns.links[l.index]; !ok {
-			fresh := k.addLink(ns, l)
-			for _, a := range addrs {
-				if a.index == l.index {
-					fresh.addrs[assigned{a.addr, a.prefixLen}] = a
-				}
-			}
+			k.addLink(ns, l)
 			if ns == k.own {
 				k.portsChanged()
 			}
 			continue
 		}
 		k.setLink(ns, l, now)
+	}
+	for _, l := range ns.links {
+		clear(l.addrs)
+	}
+	for _, a := range addrs {
+		if l, ok := ns.links[a.index]; ok {
+			l.addrs.set(a)
+		}
 	}
 	k.publishNamespace(ns, now)
 	if ns == k.own {
@@ -378,7 +380,7 @@ func (k *kernel) load(ns *namespace, now time.Time) error {
 
 func (k *kernel) addLink(ns *namespace, m linkMsg) *link {
 	k.nextGen++
-	l := &link{linkMsg: m, gen: k.nextGen, addrs: map[assigned]addrMsg{}, claims: map[claimKey]addrMsg{}}
+	l := &link{linkMsg: m, gen: k.nextGen, addrs: addresses{}, claims: map[claimKey]addrMsg{}}
 	ns.links[m.index] = l
 	k.join(ns, l)
 	return l
@@ -412,7 +414,7 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 			// messages about them lost.
 			if addrs, err := k.req.addrs(ns.nsid, m.index); err == nil {
 				for _, a := range addrs {
-					l.addrs[assigned{a.addr, a.prefixLen}] = a
+					l.addrs.set(a)
 				}
 			}
 		}
@@ -512,9 +514,7 @@ func (k *kernel) removeLink(ns *namespace, index int32, now time.Time) {
 
 // dropFrames ends the claims of frames that entered by our interface.
 func (k *kernel) dropFrames(index int32, now time.Time) {
-	k.claimEnded(k.table.dropClaims(func(c claimKey) bool {
-		return c.at == interfaceKey{ownNamespace, index} && isWire(c.kind)
-	}, now))
+	k.claimEnded(k.table.dropPort(index, now))
 }
 
 // end takes the end of a namespace: everything in it ends, untold.
@@ -645,11 +645,8 @@ func (k *kernel) reread(addrs []netip.Addr) {
 	var holders []holder
 	for _, ns := range k.all() {
 		for _, l := range ns.links {
-			for a := range l.addrs {
-				if asked[a.addr] {
-					holders = append(holders, holder{ns, l})
-					break
-				}
+			if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return l.addrs[a] != nil }) {
+				holders = append(holders, holder{ns, l})
 			}
 		}
 	}
@@ -665,7 +662,7 @@ func (k *kernel) reread(addrs []netip.Addr) {
 			}
 			clear(h.l.addrs)
 			for _, a := range found {
-				h.l.addrs[assigned{a.addr, a.prefixLen}] = a
+				h.l.addrs.set(a)
 			}
 			for c := range h.l.claims {
 				if asked[c.addr] {
@@ -749,6 +746,19 @@ func (k *kernel) publish(ns *namespace, l *link, now time.Time) {
 	if !ns.published {
 		return
 	}
+	k.publishRecord(ns, l, now)
+	for a := range l.addrs {
+		k.publishAddress(ns, l, a, now)
+	}
+	for c := range l.claims {
+		if l.addrs[c.addr] == nil {
+			k.endClaim(ns, l, c, now)
+		}
+	}
+}
+
+// publishRecord makes the table say of an interface what the mirror says.
+func (k *kernel) publishRecord(ns *namespace, l *link, now time.Time) {
 	if r := k.interfaceRecord(ns, l, now); !proto.Equal(r, l.published) {
 		if old := l.published.GetLink(); ns == k.own && old != "" && old != r.GetLink() {
 			k.leaveLink(l, old, now)
@@ -765,43 +775,57 @@ func (k *kernel) publish(ns *namespace, l *link, now time.Time) {
 	if ns == k.own && l.kind == "bridge" {
 		k.putLinkRecord(l, now) // its addresses decide whether the node routes for its ports
 	}
+}
 
+// addressChanged publishes one address of an interface, and what else depends on it.
+func (k *kernel) addressChanged(ns *namespace, l *link, addr netip.Addr, now time.Time) {
+	if !ns.published {
+		return
+	}
+	if ns == k.own {
+		k.publishRecord(ns, l, now)
+	}
+	k.publishAddress(ns, l, addr, now)
+}
+
+// publishAddress makes the table say of one address what the mirror says.
+func (k *kernel) publishAddress(ns *namespace, l *link, addr netip.Addr, now time.Time) {
 	want := map[claimKey]addrMsg{}
-	if l.flags&unix.IFF_UP != 0 { // addresses stay listed on interfaces that are down
-		for _, a := range l.addrs {
-			kind := ipwitnessv1.Evidence_ASSIGNED
-			switch {
-			case a.addr.IsLoopback() || a.addr.IsMulticast():
-				continue
-			case a.flags&unix.IFA_F_DADFAILED != 0:
-				kind = ipwitnessv1.Evidence_DAD_FAILED
-			case a.flags&unix.IFA_F_TENTATIVE != 0 && a.flags&unix.IFA_F_OPTIMISTIC == 0:
-				continue
-			}
-			c := claimKey{addr: a.addr, kind: kind, at: interfaceKey{ns.id, l.index}}
-			if have, ok := want[c]; !ok || a.prefixLen < have.prefixLen {
-				want[c] = a
-			}
-		}
-	}
-	for c := range l.claims {
-		if _, ok := want[c]; !ok {
-			k.endClaim(ns, l, c, now)
-		}
-	}
-	for c, a := range want {
-		if have, ok := l.claims[c]; ok && have == a {
+	for _, a := range l.addrs[addr] {
+		kind := ipwitnessv1.Evidence_ASSIGNED
+		switch {
+		case l.flags&unix.IFF_UP == 0: // addresses stay listed on interfaces that are down
+			continue
+		case a.addr.IsLoopback() || a.addr.IsMulticast():
+			continue
+		case a.flags&unix.IFA_F_DADFAILED != 0:
+			kind = ipwitnessv1.Evidence_DAD_FAILED
+		case a.flags&unix.IFA_F_TENTATIVE != 0 && a.flags&unix.IFA_F_OPTIMISTIC == 0:
 			continue
 		}
-		l.claims[c] = a
-		k.table.seen(c, claim{
-			prefixLen: a.prefixLen,
-			flags:     a.flags,
-			assigned:  k.boot.Add(a.created).Round(10 * time.Millisecond),
-			first:     now,
-			last:      now,
-			count:     1,
-		}, now)
+		c := claimKey{addr: a.addr, kind: kind, at: interfaceKey{ns.id, l.index}}
+		if have, ok := want[c]; !ok || a.prefixLen < have.prefixLen {
+			want[c] = a
+		}
+	}
+	for _, kind := range []ipwitnessv1.Evidence_Kind{ipwitnessv1.Evidence_ASSIGNED, ipwitnessv1.Evidence_DAD_FAILED} {
+		c := claimKey{addr: addr, kind: kind, at: interfaceKey{ns.id, l.index}}
+		a, wanted := want[c]
+		have, told := l.claims[c]
+		switch {
+		case told && !wanted:
+			k.endClaim(ns, l, c, now)
+		case wanted && (!told || have != a):
+			l.claims[c] = a
+			k.table.seen(c, claim{
+				prefixLen: a.prefixLen,
+				flags:     a.flags,
+				assigned:  k.boot.Add(a.created).Round(10 * time.Millisecond),
+				first:     now,
+				last:      now,
+				count:     1,
+			}, now)
+		}
 	}
 }
 
@@ -825,10 +849,7 @@ func (k *kernel) endClaim(ns *namespace, l *link, c claimKey, now time.Time) {
 		maps.DeleteFunc(k.ended, func(_ holding, at time.Time) bool { return now.Sub(at) > latestFrame })
 	}
 	k.ended[holding{c.addr, l.mac}] = now
-	k.claimEnded(k.table.dropClaims(func(w claimKey) bool {
-		if w.addr != c.addr || !isWire(w.kind) {
-			return false
-		}
+	k.claimEnded(k.table.dropFrames(c.addr, func(w claimKey) bool {
 		return w.mac == l.mac || (ns != k.own && l.lowerNSID == k.ownNSID && isPair(l.kind) && w.at.index == l.lower)
 	}, now))
 }

@@ -306,6 +306,19 @@ func TestAddressIsClaimedWhileItsInterfaceIsUpAndItIsUsable(t *testing.T) {
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 2001:db8::2 DAD_FAILED 2/2")
 }
 
+func TestAddressWithTwoPrefixLengthsIsOneClaim(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10), "10.244.0.2/24")
+	k := newTestKernel(t, f)
+	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "10.244.0.2/32")})
+	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
+	k.handle(&message{typ: unix.RTM_DELADDR, nsid: 5, addr: address(2, "10.244.0.2/24")})
+	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
+	k.handle(&message{typ: unix.RTM_DELADDR, nsid: 5, addr: address(2, "10.244.0.2/32")})
+	wantClaims(t, k, "")
+}
+
 func TestLostEventsAreMadeUpByAListing(t *testing.T) {
 	f := fakeKernel{}
 	f.put(noNSID, hostVeth(10, 5))

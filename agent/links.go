@@ -167,9 +167,11 @@ func (k *kernel) isUplink(l *link, peer uint32) bool {
 		if ns.id != peer || p.master == 0 {
 			continue
 		}
-		for _, a := range l.addrs {
-			if int(a.prefixLen) < a.addr.BitLen() && !a.addr.IsLinkLocalUnicast() {
-				return true
+		for addr, entries := range l.addrs {
+			for _, a := range entries {
+				if int(a.prefixLen) < addr.BitLen() && !addr.IsLinkLocalUnicast() {
+					return true
+				}
 			}
 		}
 	}
@@ -218,8 +220,8 @@ func (k *kernel) leaveLink(l *link, domain string, now time.Time) {
 // hasUnicast says that an interface has a unicast address that is not
 // link-local. Every bridge that is up has an fe80 address: that does not count.
 func hasUnicast(l *link) bool {
-	for a := range l.addrs {
-		if usable(a.addr) {
+	for addr := range l.addrs {
+		if usable(addr) {
 			return true
 		}
 	}

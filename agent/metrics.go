@@ -14,7 +14,7 @@ var (
 		"Frames that the observer looked at, by protocol and by what became of them.",
 		[]string{"protocol", "result"}, nil)
 	lostDesc = prometheus.NewDesc("ipwitness_agent_lost_events_total",
-		"Events that were lost and listed again from their source (netlink), that could not be read (netlink_malformed), or that come again with the next frame (ringbuf).",
+		"Events that were lost and listed again from their source (netlink), that could not be read (netlink_malformed), that come again with the next frame (ringbuf), or that one port showed beyond its share of the table (port_full).",
 		[]string{"source"}, nil)
 	interfacesDesc = prometheus.NewDesc("ipwitness_agent_interfaces",
 		"Interfaces with the observer on them, by how it is attached.",
@@ -62,7 +62,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.lostNetlink.Load()), "netlink")
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.malformed.Load()), "netlink_malformed")
-	ch <- prometheus.MustNewConstMetric(claimsDesc, prometheus.GaugeValue, float64(a.table.claimsNow()))
+	held, refused := a.table.claimsNow()
+	ch <- prometheus.MustNewConstMetric(claimsDesc, prometheus.GaugeValue, float64(held))
+	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(refused), "port_full")
 	ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(problems))
 	connected := 0.0
 	if r := a.reporter.Load(); r != nil && r.connected.Load() {

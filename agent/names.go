@@ -134,7 +134,7 @@ func (n *names) look(everything bool) {
 			files[f] = inode
 			byPath[f.path] = inode
 			if byInode[inode] == nil {
-				byInode[inode] = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: name, Source: source}
+				byInode[inode] = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: printable(name), Source: source}
 			}
 			n.adopt(f.path, inode)
 		}

@@ -502,10 +502,15 @@ func u32(b []byte) uint32 {
 	return binary.NativeEndian.Uint32(b)
 }
 
+// cString is the text before the first NUL.
 func cString(b []byte) string {
 	s, _, _ := strings.Cut(string(b), "\x00")
 	return s
 }
+
+// printable is text that may be sent: an interface can be given any bytes for a
+// name, and protobuf takes only UTF-8.
+func printable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // errShort says that a message ends before its header does.
 var errShort = errors.New("message is too short")
@@ -524,7 +529,7 @@ func parseLink(b []byte) (linkMsg, error) {
 	for typ, val := range attributes(b[unix.SizeofIfInfomsg:]) {
 		switch typ {
 		case unix.IFLA_IFNAME:
-			l.name = cString(val)
+			l.name = printable(cString(val))
 		case unix.IFLA_ADDRESS:
 			l.mac = string(val)
 		case unix.IFLA_LINK:
@@ -540,9 +545,9 @@ func parseLink(b []byte) (linkMsg, error) {
 			for typ, val := range attributes(val) {
 				switch typ {
 				case unix.IFLA_INFO_KIND:
-					l.kind = cString(val)
+					l.kind = printable(cString(val))
 				case unix.IFLA_INFO_SLAVE_KIND:
-					l.slaveKind = cString(val)
+					l.slaveKind = printable(cString(val))
 				case unix.IFLA_INFO_DATA:
 					data = val
 				}

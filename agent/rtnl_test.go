@@ -9,6 +9,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // requireRoot skips a test that needs root; under make test it fails instead.
@@ -138,6 +141,18 @@ func TestBridgeMessagesAreNotAboutTheEndOfAnInterface(t *testing.T) {
 	known, err := m.parse(unix.RTM_DELLINK, noNSID, body)
 	if known || err != nil {
 		t.Errorf("RTM_DELLINK of family AF_BRIDGE: got known %v, error %v, want it left alone", known, err)
+	}
+}
+
+func TestInterfaceNameThatIsNoUTF8CanBeReported(t *testing.T) {
+	body := make([]byte, unix.SizeofIfInfomsg)
+	body = append(body, 8, 0, unix.IFLA_IFNAME, 0, 'e', 0xff, '0', 0)
+	l, err := parseLink(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := proto.Marshal(&ipwitnessv1.InterfaceRecord{Name: l.name}); err != nil {
+		t.Errorf("record of interface %q: %v", l.name, err)
 	}
 }
 

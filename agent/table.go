@@ -3,6 +3,7 @@ package agent
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +53,9 @@ type table struct {
 	links      records[string, *ipwitnessv1.LinkRecord]
 	interfaces records[interfaceKey, *ipwitnessv1.InterfaceRecord]
 	claims     records[claimKey, *claim]
+	frames     map[netip.Addr][]claimKey // of the wire, by address
+	perPort    map[int32]int             // claims of the wire, by port
+	refused    uint32                    // claims of the wire that found their port full
 	status     *ipwitnessv1.StatusRecord
 	statusNew  bool
 	checked    []uint64
@@ -104,6 +108,8 @@ func newTable() *table {
 		links:      newRecords[string, *ipwitnessv1.LinkRecord](),
 		interfaces: newRecords[interfaceKey, *ipwitnessv1.InterfaceRecord](),
 		claims:     newRecords[claimKey, *claim](),
+		frames:     map[netip.Addr][]claimKey{},
+		perPort:    map[int32]int{},
 		wake:       make(chan struct{}, 1),
 	}
 }
@@ -119,29 +125,69 @@ func (t *table) update(fn func()) {
 	}
 }
 
+// maxPerPort is how many claims of the wire one port may make: enough for a
+// large LAN behind an uplink, and not enough for one port to fill the table.
+const maxPerPort = 8192
+
 // seen puts one claim, or counts it again where it is known. Claims of one key
-// that say the same merge. The caller holds the lock.
-func (t *table) seen(k claimKey, c claim, received time.Time) {
-	old, ok := t.claims.live[k]
-	if !ok {
-		t.claims.put(k, &c, received)
-		return
+// that say the same merge. It gives false where a claim of the wire finds its
+// port full. The caller holds the lock.
+func (t *table) seen(k claimKey, c claim, received time.Time) bool {
+	if old, ok := t.claims.live[k]; ok {
+		c.first = old.first
+		c.count += old.count
+		*old = c
+		t.claims.mark(k, received)
+		return true
 	}
-	c.first = old.first
-	c.count += old.count
-	*old = c
-	t.claims.mark(k, received)
+	if isWire(k.kind) {
+		if t.perPort[k.at.index] >= maxPerPort {
+			t.refused++
+			return false
+		}
+		t.perPort[k.at.index]++
+		t.frames[k.addr] = append(t.frames[k.addr], k)
+	}
+	t.claims.put(k, &c, received)
+	return true
 }
 
-// dropClaims removes the claims that match, and gives their keys. The caller
-// holds the lock.
-func (t *table) dropClaims(match func(claimKey) bool, received time.Time) []claimKey {
-	var dropped []claimKey
-	for k := range t.claims.live {
-		if match(k) {
-			dropped = append(dropped, k)
-			t.claims.remove(k, received)
+// dropFrames removes the claims of the wire to an address that match, and gives
+// their keys. The caller holds the lock.
+func (t *table) dropFrames(addr netip.Addr, match func(claimKey) bool, received time.Time) (dropped []claimKey) {
+	rest := slices.DeleteFunc(t.frames[addr], func(k claimKey) bool {
+		if !match(k) {
+			return false
 		}
+		dropped = append(dropped, k)
+		t.claims.remove(k, received)
+		if t.perPort[k.at.index]--; t.perPort[k.at.index] == 0 {
+			delete(t.perPort, k.at.index)
+		}
+		return true
+	})
+	if t.frames[addr] = rest; len(rest) == 0 {
+		delete(t.frames, addr)
+	}
+	return dropped
+}
+
+// dropPort removes the claims of the wire by a port. The caller holds the lock.
+func (t *table) dropPort(index int32, received time.Time) (dropped []claimKey) {
+	if t.perPort[index] == 0 {
+		return nil
+	}
+	for addr := range t.frames {
+		dropped = append(dropped, t.dropFrames(addr, func(k claimKey) bool { return k.at.index == index }, received)...)
+	}
+	return dropped
+}
+
+// dropOld removes the claims of the wire that were last seen before a time. The
+// caller holds the lock.
+func (t *table) dropOld(before, received time.Time) (dropped []claimKey) {
+	for addr := range t.frames {
+		dropped = append(dropped, t.dropFrames(addr, func(k claimKey) bool { return t.claims.live[k].last.Before(before) }, received)...)
 	}
 	return dropped
 }
@@ -236,11 +282,11 @@ func (t *table) snapshot(now time.Time) {
 	t.checked = nil // the stream that asked is gone
 }
 
-// claimsNow is how many claims the table holds.
-func (t *table) claimsNow() int {
+// claimsNow is how many claims the table holds, and how many it refused.
+func (t *table) claimsNow() (held int, refused uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.claims.live)
+	return len(t.claims.live), t.refused
 }
 
 // setStatus puts the agent's health. The caller holds the lock.

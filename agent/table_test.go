@@ -99,6 +99,36 @@ func TestEndOfANamespaceIsTheEndOfAllInIt(t *testing.T) {
 	}
 }
 
+func TestOnePortCannotFillTheTable(t *testing.T) {
+	tab := newTable()
+	now := time.Now()
+	frame := func(port, i int) claimKey {
+		k := testClaim(i)
+		k.kind, k.at = ipwitnessv1.Evidence_USED, interfaceKey{ownNamespace, int32(port)}
+		return k
+	}
+	for i := range maxPerPort + 10 {
+		if took, want := tab.seen(frame(7, i), claim{last: now, count: 1}, now), i < maxPerPort; took != want {
+			t.Fatalf("claim %d of one port: got taken %v, want %v", i, took, want)
+		}
+	}
+	if !tab.seen(frame(7, 1), claim{last: now, count: 1}, now) || !tab.seen(frame(8, 1), claim{last: now, count: 1}, now) || !tab.seen(testClaim(1), claim{count: 1}, now) {
+		t.Error("a known claim, another port's and an assigned one: got one refused, want all taken")
+	}
+	if held, refused := tab.claimsNow(); held != maxPerPort+2 || refused != 10 {
+		t.Errorf("claims: got %d held and %d refused, want %d and 10", held, refused, maxPerPort+2)
+	}
+	if got := len(tab.dropPort(7, now)); got != maxPerPort {
+		t.Errorf("claims that ended with their port: got %d, want %d", got, maxPerPort)
+	}
+	if !tab.seen(frame(7, 1), claim{last: now, count: 1}, now) {
+		t.Error("a claim by the port after it was emptied was refused")
+	}
+	if got := len(tab.dropOld(now.Add(time.Second), now)); got != 2 || len(tab.frames)+len(tab.perPort) != 0 {
+		t.Errorf("old claims: got %d, want 2, and nothing left of %v, %v", got, tab.frames, tab.perPort)
+	}
+}
+
 // BenchmarkChange is one change of a claim, put and taken, as the table grows.
 func BenchmarkChange(b *testing.B) {
 	for _, size := range []int{1_000, 100_000} {

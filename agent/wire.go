@@ -140,6 +140,7 @@ func (w *wire) keep(ctx context.Context) {
 		case <-tick.C:
 			w.retry()
 			w.kernel.expire(time.Now().Add(-wireKept))
+			w.statusChanged()
 		}
 	}
 }
@@ -376,8 +377,6 @@ func (k *kernel) expire(before time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.table.update(func() {
-		k.claimEnded(k.table.dropClaims(func(c claimKey) bool {
-			return isWire(c.kind) && k.table.claims.live[c].last.Before(before)
-		}, time.Now()))
+		k.claimEnded(k.table.dropOld(before, time.Now()))
 	})
 }
