@@ -203,9 +203,20 @@ func (a *Agent) Run(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r.contest = w.contest
 		a.wire.Store(w)
 	}
+	incomplete := make(chan struct{}, 1)
+	k.incomplete = func() {
+		select {
+		case incomplete <- struct{}{}:
+		default:
+		}
+	}
 	n.look(true) // names before addresses, so that the first account has both
 	if err := k.list(); err != nil {
-		return err
+		a.log.Warn("cannot list addresses, trying again", "error", err)
+		k.incomplete()
+	}
+	for _, p := range k.ports() {
+		a.removeLeftovers(p)
 	}
 	a.report()
 
@@ -215,9 +226,7 @@ func (a *Agent) Run(ctx context.Context, conn grpc.ClientConnInterface) error {
 	}
 	g.Go(func() error { return n.run(ctx) })
 	g.Go(func() error { return a.follow(ctx, k, listen) })
-	if hearErr != nil && foreignErr == nil {
-		g.Go(func() error { return a.relist(ctx, k) })
-	}
+	g.Go(func() error { return a.relist(ctx, k, incomplete, hearErr != nil && foreignErr == nil) })
 	g.Go(func() error { return r.run(ctx) })
 	return g.Wait()
 }
@@ -232,26 +241,45 @@ func (a *Agent) follow(ctx context.Context, k *kernel, listen *listener) error {
 		a.lostNetlink.Add(1)
 		a.log.Warn("netlink events were lost: listing everything again")
 		if err := k.list(); err != nil {
-			a.log.Warn("cannot list after lost events", "error", err)
+			a.log.Warn("cannot list after lost events, trying again", "error", err)
+			k.incomplete()
 		}
 		a.report()
 	}
 	return listen.run(ctx, k.handle, lost, func() { a.malformed.Add(1) })
 }
 
-// relist lists everything every two seconds.
-func (a *Agent) relist(ctx context.Context, k *kernel) error {
+// relist lists everything every two seconds, or where always is not set, after
+// something could not be read.
+func (a *Agent) relist(ctx context.Context, k *kernel, wanted <-chan struct{}, always bool) error {
 	tick := time.NewTicker(relistEvery)
 	defer tick.Stop()
 	for {
+		if !always {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-wanted:
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			if err := k.list(); err != nil {
-				a.log.Warn("cannot list addresses", "error", err)
-			}
 		}
+		if err := k.list(); err != nil {
+			a.log.Warn("cannot list addresses, trying again", "error", err)
+			k.incomplete()
+		}
+	}
+}
+
+// removeLeftovers removes the filters of an agent that was killed: they outlive it.
+func (a *Agent) removeLeftovers(p watched) {
+	if n, err := bpf.RemoveLeftovers(int(p.index)); err != nil && !errors.Is(err, bpf.ErrGone) {
+		a.log.Warn("cannot remove filters of an earlier run", "interface", p.name, "error", err)
+	} else if n > 0 {
+		a.log.Info("removed filters of an earlier run", "interface", p.name, "filters", n)
 	}
 }
 
@@ -288,7 +316,7 @@ func ownNSID(req *rtnl) (int32, error) {
 		return elsewhere, err
 	}
 	defer func() { _ = self.Close() }()
-	id, err := req.nsidOf(int(self.Fd()))
+	id, _, err := req.nsidOf(int(self.Fd()))
 	if err == nil {
 		_, err = req.addrs(id, 0)
 	}

@@ -50,9 +50,11 @@ type kernel struct {
 	attached map[int32]map[*link]*namespace
 	routed   map[string]int32 // published LinkRecord -> index of the device that makes it
 	ended    map[holding]time.Time
+	swept    time.Time // when ended was last cleaned
 
 	portsChanged func()             // an interface of our own came, went or changed
 	unnamed      func()             // a namespace was found whose inode is not known
+	incomplete   func()             // something could not be read, and is to be listed again
 	claimEnded   func(k []claimKey) // wire claims ended with their port
 }
 
@@ -90,7 +92,7 @@ const (
 )
 
 // addresses are those of one interface. The kernel tells them apart by their
-// prefix length, too.
+// prefix length and their peer, too.
 type addresses map[netip.Addr][]addrMsg
 
 func (a addresses) set(m addrMsg) {
@@ -99,7 +101,9 @@ func (a addresses) set(m addrMsg) {
 }
 
 func (a addresses) remove(m addrMsg) {
-	rest := slices.DeleteFunc(a[m.addr], func(have addrMsg) bool { return have.prefixLen == m.prefixLen })
+	rest := slices.DeleteFunc(a[m.addr], func(have addrMsg) bool {
+		return have.prefixLen == m.prefixLen && have.peer == m.peer
+	})
 	if a[m.addr] = rest; len(rest) == 0 {
 		delete(a, m.addr)
 	}
@@ -124,6 +128,7 @@ func newKernel(log *slog.Logger, t *table, req requests, ownNSID int32, ownInode
 		ended:        map[holding]time.Time{},
 		portsChanged: func() {},
 		unnamed:      func() {},
+		incomplete:   func() {},
 		claimEnded:   func([]claimKey) {},
 	}
 }
@@ -192,8 +197,8 @@ func (k *kernel) listLocked() error {
 		}
 		if ns, ok := k.byNSID[id]; !ok {
 			k.discover(id, now)
-		} else if err := k.load(ns, now); err != nil {
-			k.fail(ns, err, now)
+		} else {
+			k.renew(ns, now)
 		}
 	}
 	return nil
@@ -522,6 +527,7 @@ func (k *kernel) end(ns *namespace, now time.Time) {
 	delete(k.byNSID, ns.nsid)
 	if ns.inode != 0 && k.inodes[ns.inode] == ns {
 		delete(k.inodes, ns.inode)
+		delete(k.names, ns.inode)
 	}
 	k.retract(ns, now)
 	for _, l := range ns.links {
@@ -541,6 +547,7 @@ func (k *kernel) retract(ns *namespace, now time.Time) {
 		k.unpublish(ns, l, now)
 	}
 	k.table.removeNamespace(ns.id, now)
+	ns.id = 0 // the end of that record must be told, even where it is ours again at once
 }
 
 // fail takes an error of a request about a namespace.
@@ -553,11 +560,13 @@ func (k *kernel) fail(ns *namespace, err error, now time.Time) {
 		}
 	default:
 		k.log.Warn("cannot read network namespace", "nsid", ns.nsid, "error", err)
+		k.incomplete()
 	}
 }
 
-// adopt names the namespace with that nsid by its inode.
-func (k *kernel) adopt(nsid int32, inode uint64) {
+// adopt names the namespace with that nsid by its inode. assigned says that the
+// nsid is new, so that its RTM_NEWNSID is still to be heard.
+func (k *kernel) adopt(nsid int32, inode uint64, assigned bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if nsid == k.ownNSID {
@@ -577,7 +586,7 @@ func (k *kernel) adopt(nsid int32, inode uint64) {
 			if ns = k.discover(nsid, now); ns == nil {
 				return
 			}
-			ns.untold = true
+			ns.untold = assigned
 		}
 		ns.inode = inode
 		k.inodes[inode] = ns
@@ -702,7 +711,10 @@ func (k *kernel) publishNamespace(ns *namespace, now time.Time) {
 		k.retract(ns, now)
 		return
 	case !ns.published:
-		ns.published = true
+		if ns.published = true; ns.id == 0 {
+			k.nextID++
+			ns.id = k.nextID
+		}
 		k.putNamespace(ns, now)
 		if ns.inode == 0 {
 			k.unnamed()
@@ -845,7 +857,8 @@ func (k *kernel) unpublish(ns *namespace, l *link, now time.Time) {
 func (k *kernel) endClaim(ns *namespace, l *link, c claimKey, now time.Time) {
 	delete(l.claims, c)
 	k.table.claims.remove(c, now)
-	if len(k.ended) > keptEnds {
+	if len(k.ended) > keptEnds && now.Sub(k.swept) > time.Second {
+		k.swept = now
 		maps.DeleteFunc(k.ended, func(_ holding, at time.Time) bool { return now.Sub(at) > latestFrame })
 	}
 	k.ended[holding{c.addr, l.mac}] = now

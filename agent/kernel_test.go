@@ -194,7 +194,7 @@ func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
 	f.put(noNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
-	k.adopt(5, 4026532000)
+	k.adopt(5, 4026532000, true)
 
 	f.put(noNSID, hostVeth(11, 5))
 	f.put(5, podVeth(11), "10.244.0.3/24")
@@ -204,7 +204,7 @@ func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
 		t.Error("the inode of a dead namespace is still known")
 	}
 	k.handle(&message{typ: unix.RTM_NEWNSID, nsid: noNSID, id: 5})
-	k.adopt(5, 4026532000)
+	k.adopt(5, 4026532000, true)
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
 	if got := k.table.namespaces.live[3].GetNetns(); got != "4026532000" {
 		t.Errorf("inode of the new namespace: got %q", got)
@@ -225,10 +225,10 @@ func TestEndOfANamespaceToldAfterItsIDWasReusedDoesNotEndTheNewOne(t *testing.T)
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
 
 	// The file of a third one is found before anything is told of it.
-	k.adopt(5, 4026532000)
+	k.adopt(5, 4026532000, true)
 	f.put(noNSID, hostVeth(12, 5))
 	f.put(5, podVeth(12), "10.244.0.4/24")
-	k.adopt(5, 4026532001)
+	k.adopt(5, 4026532001, true)
 	wantClaims(t, k, "10.244.0.4 ASSIGNED 4/2")
 }
 
@@ -319,6 +319,49 @@ func TestAddressWithTwoPrefixLengthsIsOneClaim(t *testing.T) {
 	wantClaims(t, k, "")
 }
 
+func TestHolderWithTwoPeersIsOneClaimUntilBothAreGone(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10))
+	k := newTestKernel(t, f)
+	for _, typ := range []uint16{unix.RTM_NEWADDR, unix.RTM_DELADDR} {
+		for i, peer := range []string{"10.244.0.3", "10.244.0.4"} {
+			a := address(2, "10.244.0.2/32")
+			a.peer = netip.MustParseAddr(peer)
+			k.handle(&message{typ: typ, nsid: 5, addr: a})
+			if typ == unix.RTM_NEWADDR || i == 0 {
+				wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
+			}
+		}
+	}
+	wantClaims(t, k, "")
+}
+
+func TestNamespaceThatIsOursAgainAtOnceIsANewRecord(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10), "10.244.0.2/24")
+	k := newTestKernel(t, f)
+	k.table.take(time.Now())
+	// CNI DEL and ADD in one sandbox, before the reporter takes anything.
+	delete(f[noNSID].link, 10)
+	delete(f[5].link, 2)
+	k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: hostVeth(10, 5)})
+	f.put(noNSID, hostVeth(11, 5))
+	f.put(5, podVeth(11), "10.244.0.3/24")
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: hostVeth(11, 5)})
+	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "10.244.0.3/24")})
+	m, _ := k.table.take(time.Now())
+	ended := false
+	for _, n := range m.GetNamespaces() {
+		ended = ended || n.GetId() == 2 && n.GetGone()
+	}
+	if !ended {
+		t.Errorf("the end of the first record was not told: %v", m.GetNamespaces())
+	}
+	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
+}
+
 func TestLostEventsAreMadeUpByAListing(t *testing.T) {
 	f := fakeKernel{}
 	f.put(noNSID, hostVeth(10, 5))
@@ -356,8 +399,16 @@ func TestFrameThatWasSentBeforeItsHolderGaveTheAddressUpIsDropped(t *testing.T) 
 	k.frame(&frame)
 	wantClaims(t, k, "10.244.0.2 USED 1/10")
 
+	frame.VLAN = 10
+	k.frame(&frame)
+	if k.table.links.live["veth10.10"] == nil {
+		t.Errorf("links after a frame of VLAN 10: got %v", k.table.links.live)
+	}
 	k.expire(time.Now().Add(time.Second))
 	wantClaims(t, k, "")
+	if k.table.links.live["veth10.10"] != nil || k.table.links.live["veth10"] == nil {
+		t.Errorf("links after its claims ended: got %v, want only veth10", k.table.links.live)
+	}
 }
 
 func TestFrameOfAPortThatEndedIsDropped(t *testing.T) {
@@ -401,6 +452,7 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 	own(7, "bond0", "bond", nil)
 	own(8, "eth1", "", func(l *linkMsg) { l.master, l.slaveKind = 7, "bond" })
 	own(9, "blue", "vrf", nil)
+	own(11, "eth0.20", "vlan", func(l *linkMsg) { l.lower, l.vlan = 2, 20 })
 	own(20, "veth20", "veth", func(l *linkMsg) { l.master, l.slaveKind, l.lower, l.lowerNSID = 4, "bridge", 2, 5 })
 	own(21, "veth21", "veth", func(l *linkMsg) { l.lower, l.lowerNSID, l.master, l.slaveKind = 2, 6, 9, "vrf" }, "10.0.0.1/32")
 	own(22, "veth22", "veth", func(l *linkMsg) { l.lower, l.lowerNSID, l.slaveKind, l.master = 2, 7, "openvswitch", 99 })
@@ -414,6 +466,7 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 	switchPort.master = 3 // a bridge over there
 	pod(9, switchPort)
 	pod(10, linkMsg{index: 2, name: "net1", kind: "macvlan", mac: "maclan", flags: up, lower: 2, lowerNSID: testNSID})
+	pod(10, linkMsg{index: 3, name: "net2", kind: "vlan", vlan: 30, mac: "vlan30", flags: up, lower: 2, lowerNSID: testNSID})
 	pod(5, linkMsg{index: 3, name: "k6t-eth0", kind: "bridge", mac: "inside", flags: up, lowerNSID: noNSID})
 	k := newTestKernel(t, f)
 
@@ -449,6 +502,8 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 		"7/eth0":     `PEER on "veth22" by veth22`,
 		"8/eth0":     `PEER on "br-iso" by veth23`,
 		"10/net1":    `LOWER on "eth0" by eth0`,
+		"10/net2":    `LOWER on "eth0.30" by eth0`,
+		"0/blue":     `OWN on "blue" in vrf blue`,
 		"0/uplink":   `OWN on "uplink", uplink`,
 		"0/veth21":   `OWN on "veth21" in vrf blue`,
 	} {
@@ -531,7 +586,7 @@ func TestNameOfANamespaceOutlivesItsFile(t *testing.T) {
 	f.put(noNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
-	k.adopt(5, 4000)
+	k.adopt(5, 4000, true)
 	k.setNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "pod1"}})
 	k.setNames(map[uint64]*ipwitnessv1.Workload{})
 	if got := k.table.namespaces.live[2].GetWorkload().GetName(); got != "pod1" {

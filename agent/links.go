@@ -84,14 +84,12 @@ func isLocal(l *link) bool {
 // vrfOf names the VRF that one of our own interfaces, or its master, is in.
 func (k *kernel) vrfOf(l *link) string {
 	for range 4 {
-		master := k.own.links[l.master]
-		switch {
-		case master == nil:
-			return ""
-		case master.kind == "vrf":
-			return master.name
+		if l.kind == "vrf" {
+			return l.name
 		}
-		l = master
+		if l = k.own.links[l.master]; l == nil {
+			return ""
+		}
 	}
 	return ""
 }
@@ -131,6 +129,9 @@ func (k *kernel) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwitne
 		r.HostInterface = host.name
 	}
 	d := k.domainOf(host)
+	if ns != k.own && l.kind == "vlan" {
+		d.name = fmt.Sprintf("%s.%d", d.name, l.vlan)
+	}
 	r.Link = d.name
 	r.Vrf = k.vrfOf(host)
 	k.putDomain(d, now)

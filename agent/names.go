@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -225,12 +226,12 @@ func (n *names) adopt(path string, inode uint64) {
 		return
 	}
 	defer req.close()
-	nsid, err := req.nsidOf(fd)
+	nsid, assigned, err := req.nsidOf(fd)
 	if err != nil {
 		n.log.Debug("cannot give namespace an id", "path", path, "error", err)
 		return
 	}
-	n.kernel.adopt(nsid, inode)
+	n.kernel.adopt(nsid, inode, assigned)
 }
 
 // processes looks for namespaces by the processes in them. Those that we may
@@ -369,11 +370,14 @@ func (n *names) readResults() {
 	}
 	for name := range stale {
 		delete(n.results, name)
-		data, err := os.ReadFile(filepath.Join(n.cniResults, name))
-		if err != nil {
-			continue // gone
+		data, err := readSmall(filepath.Join(n.cniResults, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
 		}
-		f, err := parseResult(data)
+		var f cniFile
+		if err == nil {
+			f, err = parseResult(data)
+		}
 		if err != nil {
 			// Half written: its next event brings the rest.
 			n.log.Debug("cannot read CNI result", "file", name, "error", err)
@@ -381,6 +385,25 @@ func (n *names) readResults() {
 		}
 		n.results[name] = f
 	}
+}
+
+// readSmall reads a regular file of at most 1 MiB. It does not follow links, nor
+// wait for a pipe: who can write there must not be able to stop the agent.
+func readSmall(path string) ([]byte, error) {
+	const most = 1 << 20
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > most {
+		return nil, fmt.Errorf("%s is no regular file of at most %d bytes", path, most)
+	}
+	return io.ReadAll(io.LimitReader(f, most))
 }
 
 // parseResult reads one file of libcni's cache (cniCacheV1, libcni/api.go of

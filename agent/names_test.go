@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -42,6 +46,27 @@ func TestCNIResultNamesThePodOfASandbox(t *testing.T) {
 	for _, junk := range []string{"", "null", "[]", `{"cniArgs":[["a"]]}`, `{"result":7}`} {
 		if f, err := parseResult([]byte(junk)); err == nil && len(f.netns) != 0 {
 			t.Errorf("result %q: got namespaces %v", junk, f.netns)
+		}
+	}
+}
+
+func TestOnlySmallRegularFilesAreRead(t *testing.T) {
+	dir := t.TempDir()
+	fifo, link, large, fine := filepath.Join(dir, "fifo"), filepath.Join(dir, "link"), filepath.Join(dir, "large"), filepath.Join(dir, "fine")
+	for _, err := range []error{
+		unix.Mkfifo(fifo, 0o600),
+		os.Symlink("/dev/zero", link),
+		os.WriteFile(large, nil, 0o600),
+		os.Truncate(large, 2<<20),
+		os.WriteFile(fine, []byte("{}"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, readable := range map[string]bool{fifo: false, link: false, large: false, fine: true} {
+		if _, err := readSmall(path); (err == nil) != readable {
+			t.Errorf("read %s: got %v", filepath.Base(path), err)
 		}
 	}
 }

@@ -55,7 +55,8 @@ type linkMsg struct {
 // addrMsg is what we read of RTM_NEWADDR and RTM_DELADDR.
 type addrMsg struct {
 	index     int32
-	addr      netip.Addr // IFA_LOCAL: on point-to-point addresses IFA_ADDRESS is the peer
+	addr      netip.Addr // IFA_LOCAL
+	peer      netip.Addr // IFA_ADDRESS: on point-to-point addresses it is the peer
 	prefixLen uint8
 	flags     uint32
 	created   time.Duration // IFA_CACHEINFO's cstamp: since boot, in steps of 10 ms
@@ -278,7 +279,7 @@ func (r *rtnl) nsids() ([]int32, error) {
 
 // nsidOf gives the nsid of an open namespace in our table, and assigns one
 // where it has none.
-func (r *rtnl) nsidOf(fd int) (int32, error) {
+func (r *rtnl) nsidOf(fd int) (nsid int32, assigned bool, err error) {
 	get := func() (int32, error) {
 		id := noNSID
 		err := r.do(unix.RTM_GETNSID, 0, appendAttr(make([]byte, 4), netnsaFD, uint32(fd)), func(_ uint16, data []byte) (err error) {
@@ -288,17 +289,19 @@ func (r *rtnl) nsidOf(fd int) (int32, error) {
 		return id, err
 	}
 	if id, err := get(); err != nil || id >= 0 {
-		return id, namespaceError("get namespace id", noNSID, err)
+		return id, false, namespaceError("get namespace id", noNSID, err)
 	}
 	body := appendAttr(make([]byte, 4), netnsaFD, uint32(fd))
 	auto := noNSID // any free id
 	body = appendAttr(body, netnsaNSID, uint32(auto))
 	// EEXIST: somebody was quicker.
-	if err := r.do(unix.RTM_NEWNSID, unix.NLM_F_ACK, body, nil); err != nil && !errors.Is(err, unix.EEXIST) {
-		return noNSID, namespaceError("assign namespace id", noNSID, err)
+	err = r.do(unix.RTM_NEWNSID, unix.NLM_F_ACK, body, nil)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return noNSID, false, namespaceError("assign namespace id", noNSID, err)
 	}
-	id, err := get()
-	return id, namespaceError("get namespace id", noNSID, err)
+	assigned = err == nil
+	nsid, err = get()
+	return nsid, assigned, namespaceError("get namespace id", noNSID, err)
 }
 
 // namespaceError says what was asked, and recognises the answer to an nsid
@@ -370,6 +373,9 @@ func (l *listener) run(ctx context.Context, fn func(*message), lost, malformed f
 	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var msg message
+	// After ENOBUFS the socket takes nothing new until what it holds was read:
+	// that is older than the list to come, and the list must come after it.
+	draining := false
 	for {
 		var n, oobn int
 		var from unix.Sockaddr
@@ -377,7 +383,7 @@ func (l *listener) run(ctx context.Context, fn func(*message), lost, malformed f
 		err := l.rc.Read(func(fd uintptr) bool {
 			// recvmsg: the nsid comes as a control message, which recvfrom drops.
 			n, oobn, _, from, errno = unix.Recvmsg(int(fd), l.buf, l.oob, 0)
-			return !errors.Is(errno, unix.EAGAIN) && !errors.Is(errno, unix.EINTR)
+			return draining || !errors.Is(errno, unix.EAGAIN) && !errors.Is(errno, unix.EINTR)
 		})
 		switch {
 		case ctx.Err() != nil:
@@ -385,7 +391,13 @@ func (l *listener) run(ctx context.Context, fn func(*message), lost, malformed f
 		case err != nil:
 			return fmt.Errorf("receive from rtnetlink: %w", err)
 		case errors.Is(errno, unix.ENOBUFS):
+			draining = true
+			continue
+		case draining && errors.Is(errno, unix.EAGAIN):
+			draining = false
 			lost()
+			continue
+		case draining && (errno == nil || errors.Is(errno, unix.EINTR)):
 			continue
 		case errno != nil:
 			return fmt.Errorf("receive from rtnetlink: %w", errno)
@@ -589,6 +601,7 @@ func parseAddr(b []byte) (addrMsg, error) {
 			}
 		}
 	}
+	a.peer = address
 	if a.addr = local; !local.IsValid() {
 		a.addr = address
 	}

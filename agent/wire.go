@@ -120,14 +120,6 @@ func (w *wire) read(ctx context.Context) error {
 // keep holds the attachments equal to the ports that there are.
 func (w *wire) keep(ctx context.Context) {
 	defer w.detachAll()
-	for _, p := range w.kernel.ports() {
-		// Filters survive the SIGKILL of the agent that made them.
-		if n, err := bpf.RemoveLeftovers(int(p.index)); err != nil && !errors.Is(err, bpf.ErrGone) {
-			w.log.Warn("cannot remove filters of an earlier run", "interface", p.name, "error", err)
-		} else if n > 0 {
-			w.log.Info("removed filters of an earlier run", "interface", p.name, "filters", n)
-		}
-	}
 	// A port that could not be had is tried again; old claims are let go.
 	tick := time.NewTicker(30 * time.Second)
 	defer tick.Stop()
@@ -138,7 +130,7 @@ func (w *wire) keep(ctx context.Context) {
 			return
 		case <-w.changed:
 		case <-tick.C:
-			w.retry()
+			w.check()
 			w.kernel.expire(time.Now().Add(-wireKept))
 			w.statusChanged()
 		}
@@ -216,24 +208,37 @@ func (w *wire) detach(p *port) {
 	}
 }
 
-// retry forgets the ports that could not be had.
-func (w *wire) retry() {
+// check forgets the ports that could not be had, and those that somebody took
+// the observer off, so that they are tried again.
+func (w *wire) check() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for index, p := range w.attached {
-		if p.err != nil {
+		switch {
+		case p.err != nil:
+			delete(w.attached, index)
+		case !p.att.There():
+			w.log.Warn("somebody removed the observer: attaching it again", "interface", p.name)
+			w.detach(p)
 			delete(w.attached, index)
 		}
+	}
+	select {
+	case w.changed <- struct{}{}:
+	default:
 	}
 }
 
 func (w *wire) detachAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for index, p := range w.attached {
-		w.detach(p)
-		delete(w.attached, index)
+	var g errgroup.Group
+	g.SetLimit(32) // each waits for the kernel, not for a processor
+	for _, p := range w.attached {
+		g.Go(func() error { w.detach(p); return nil })
 	}
+	_ = g.Wait()
+	clear(w.attached)
 }
 
 // wanted says whether the globs let an interface be watched.
@@ -361,8 +366,9 @@ func (k *kernel) frame(ev *bpf.Event) {
 		innerVLAN: ev.InnerVLAN,
 	}
 	k.table.update(func() {
-		k.putDomain(d, now)
-		k.table.seen(key, c, received)
+		if k.table.seen(key, c, received) {
+			k.putDomain(d, now)
+		}
 	})
 }
 
@@ -372,11 +378,28 @@ var evidenceOf = map[bpf.Kind]ipwitnessv1.Evidence_Kind{
 	bpf.Used:      ipwitnessv1.Evidence_USED,
 }
 
-// expire ends the wire claims that were last seen before a time.
+// expire ends the wire claims that were last seen before a time, and the links
+// that only they were on.
 func (k *kernel) expire(before time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	now := time.Now()
 	k.table.update(func() {
-		k.claimEnded(k.table.dropOld(before, time.Now()))
+		k.claimEnded(k.table.dropOld(before, now))
+		used := map[string]bool{}
+		for _, r := range k.table.interfaces.live {
+			used[r.GetLink()] = true
+		}
+		for _, keys := range k.table.frames {
+			for _, c := range keys {
+				used[k.table.claims.live[c].link] = true
+			}
+		}
+		for name := range k.routed {
+			if !used[name] {
+				delete(k.routed, name)
+				k.table.links.remove(name, now)
+			}
+		}
 	})
 }

@@ -41,8 +41,15 @@ func (m Mode) String() string {
 // Attachment is an Observer on the ingress of one interface.
 type Attachment struct {
 	mode   Mode
+	there  func() bool // nil where nobody else can take it off
 	mu     sync.Mutex
 	detach func() error // nil once done
+}
+
+// There says whether it still hangs on the interface: whoever removes a clsact
+// qdisc removes what is in it. Where that cannot be told it is taken to.
+func (a *Attachment) There() bool {
+	return a.there == nil || a.there()
 }
 
 // Mode is how it hangs there.

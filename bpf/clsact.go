@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -36,7 +37,13 @@ func (o *Observer) AttachClsact(ifindex int) (*Attachment, error) {
 	if err := f.add(o.objects.Observe.FD()); err != nil {
 		return nil, attachError(Clsact, ifindex, err)
 	}
-	return &Attachment{mode: Clsact, detach: f.remove}, nil
+	return &Attachment{mode: Clsact, there: f.there, detach: f.remove}, nil
+}
+
+// there says whether the filter is still in its qdisc.
+func (f *clsactFilter) there() bool {
+	filters, err := listFilters(f.ifindex, netlink.HANDLE_MIN_INGRESS)
+	return err != nil || slices.ContainsFunc(filters, func(have clsactFilter) bool { return have.ours() })
 }
 
 // RemoveLeftovers removes from an interface of the calling thread's network
