@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -190,4 +191,99 @@ func TestTwoAgentsWithOneRunNetnsDoNotSeeEachOthersPods(t *testing.T) {
 		}
 		l.awaitOwners("10.244.0.7", 1)
 	}
+}
+
+// signal sends a signal to ipwitness.
+func (l *lab) signal(s syscall.Signal) {
+	l.t.Helper()
+	if err := l.program.Cmd.Process.Signal(s); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func TestLostNetlinkEventsAreMadeUpForByListing(t *testing.T) {
+	l := newLab(t, "--wire", "off")
+	l.pod("a")
+	l.pod("b", "10.40.0.1/24")
+	l.awaitOwners("10.40.0.1", 1)
+	a, err := l.Pod("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	// change adds (+) and deletes (-) addresses, so many times.
+	change := func(times int, changes ...string) {
+		t.Helper()
+		err := a.Do(func() error {
+			eth0, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			for range times {
+				for _, c := range changes {
+					addr, err := netlink.ParseAddr(c[1:])
+					if err != nil {
+						return err
+					}
+					act := netlink.AddrAdd
+					if c[0] == '-' {
+						act = netlink.AddrDel
+					}
+					if err := act(eth0, addr); err != nil {
+						return fmt.Errorf("%s: %w", c, err)
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	l.signal(syscall.SIGSTOP)
+	change(1, "+10.50.0.1/32")                       // is heard
+	change(30_000, "+10.60.0.1/32", "-10.60.0.1/32") // fills the socket
+	change(1, "-10.50.0.1/32")                       // is lost
+	l.sh("ip link del vb", "ip link add vb type veth peer name eth0 netns b", "ip link set vb up", "ip -n b link set eth0 up")
+	l.assign("b", "10.40.0.2/24")
+	l.signal(syscall.SIGCONT)
+	for i := range 8 { // while the backlog is read
+		change(1, fmt.Sprintf("+10.51.0.%d/32", i+1))
+	}
+
+	until(t, "a loss to be counted", func() bool { return l.node().GetLostEvents() > 0 })
+	for i := range 8 {
+		l.awaitOwners(fmt.Sprintf("10.51.0.%d", i+1), 1)
+	}
+	l.awaitOwners("10.40.0.2", 1)
+	for _, gone := range []string{"10.40.0.1", "10.50.0.1", "10.60.0.1"} {
+		l.awaitOwners(gone, 0)
+	}
+}
+
+func TestInterfaceOfASandboxReplacedWhileNobodyListens(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.pod("a", "10.40.0.1/24")
+	l.awaitOwners("10.40.0.1", 1)
+	for i := range 5 {
+		l.signal(syscall.SIGSTOP)
+		l.sh("ip link del va", "ip link add va type veth peer name eth0 netns a", "ip link set va up", "ip -n a link set eth0 up")
+		l.assign("a", fmt.Sprintf("10.40.0.%d/24", i+2))
+		l.signal(syscall.SIGCONT)
+	}
+	l.awaitOwners("10.40.0.6", 1)
+	for i := range 5 {
+		l.awaitOwners(fmt.Sprintf("10.40.0.%d", i+1), 0)
+	}
+}
+
+func TestOddInterfaceNameBlindsNobody(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.pod("odd")
+	l.sh("ip -n odd link set eth0 down", "ip -n odd link set eth0 name e\xff0", "ip -n odd link set e\xff0 up", "ip -n odd addr add 10.40.0.1/24 dev e\xff0")
+	l.awaitOwners("10.40.0.1", 1)
+	l.plant()
 }
