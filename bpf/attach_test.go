@@ -525,6 +525,25 @@ func TestLeftoversOfAKilledRunAreRemoved(t *testing.T) {
 	}
 }
 
+func TestFilterThatSomebodyRemovedIsNotThere(t *testing.T) {
+	c := connect(t)
+	o := newObserver(t)
+	a, err := o.AttachClsact(c.ifindex)
+	attached(t, a, err)
+	if !a.There() {
+		t.Error("just attached: got not there")
+	}
+	if err := netlink.QdiscDel(clsactOf(c.ifindex)); err != nil {
+		t.Fatal(err)
+	}
+	if a.There() {
+		t.Error("after its qdisc was deleted: got still there")
+	}
+	if err := a.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
 func TestClosingInAnotherNamespaceRemovesNothingThere(t *testing.T) {
 	c := connect(t)
 	o, other := newObserver(t), newObserver(t)
