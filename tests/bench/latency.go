@@ -288,7 +288,47 @@ func requestRows(ctx context.Context, bin string) ([]row, error) {
 	if err != nil {
 		return rows, err
 	}
-	return append(rows, row{fmt.Sprintf("RSS of agent and aggregator with %d pods", 2*duplicates), fmt.Sprintf("%.1f MiB", rss), "", true}), nil
+	rows = append(rows, row{fmt.Sprintf("RSS of agent and aggregator with %d pods", 2*duplicates), fmt.Sprintf("%.1f MiB", rss), "", true})
+	const idle = 20 * time.Second
+	before, err := s.cpu()
+	if err != nil {
+		return rows, err
+	}
+	select {
+	case <-ctx.Done():
+		return rows, ctx.Err()
+	case <-time.After(idle):
+	}
+	after, err := s.cpu()
+	if err != nil {
+		return rows, err
+	}
+	percent := 100 * (after - before).Seconds() / idle.Seconds()
+	rows = append(rows, row{"  CPU of a core while nothing happens", fmt.Sprintf("%.2f %%", percent), "≤ 0.2 % with 250", percent <= 0.2})
+	took, err := s.program.Stop()
+	if err != nil {
+		return rows, fmt.Errorf("stop by SIGTERM: %w", err)
+	}
+	return append(rows, row{"  SIGTERM to the end, all detached", millis(took), "≤ 2 s", took <= 2*time.Second}), nil
+}
+
+// cpu is the processor time that the program has used.
+func (s *site) cpu() (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.program.Cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ") // the name may have blanks
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("parse stat: %d fields", len(fields))
+	}
+	var user, system int64
+	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
+		return 0, fmt.Errorf("parse stat: %w", err)
+	}
+	const tick = 10 * time.Millisecond // USER_HZ is 100 everywhere
+	return time.Duration(user+system) * tick, nil
 }
 
 func latencyRows(what string, suspected, confirmed []time.Duration) []row {

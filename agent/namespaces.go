@@ -1,0 +1,182 @@
+package agent
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// discover takes up a namespace that got an nsid.
+func (k *kernel) discover(nsid int32, now time.Time) *namespace {
+	k.nextID++
+	ns := &namespace{id: k.nextID, nsid: nsid, first: now, links: map[int32]*link{}}
+	k.byNSID[nsid] = ns
+	if err := k.load(ns, now); err != nil {
+		k.fail(ns, err, now)
+		return nil
+	}
+	if ns.inode == 0 {
+		k.unnamed()
+	}
+	return ns
+}
+
+// renew looks again who has the nsid of a namespace that we mirror. The kernel
+// frees an nsid before it tells so (unhash_nsid in net/core/net_namespace.c):
+// the RTM_NEWNSID of the next namespace with it may come before the RTM_DELNSID
+// of the last one, and neither says which of the two is there now.
+func (k *kernel) renew(ns *namespace, now time.Time) {
+	links, err := k.req.links(ns.nsid)
+	if err != nil {
+		k.fail(ns, err, now)
+		return
+	}
+	for _, l := range links {
+		// Indexes of our own interfaces are not reused, so a veth's peer tells for sure.
+		if old, ok := ns.links[l.index]; ok && l.flags&unix.IFF_LOOPBACK == 0 &&
+			old.mac == l.mac && old.kind == l.kind && old.lower == l.lower && old.lowerNSID == l.lowerNSID {
+			if err := k.load(ns, now); err != nil {
+				k.fail(ns, err, now)
+			}
+			return
+		}
+	}
+	k.end(ns, now)
+	k.discover(ns.nsid, now)
+}
+
+// end takes the end of a namespace: everything in it ends, untold.
+func (k *kernel) end(ns *namespace, now time.Time) {
+	delete(k.byNSID, ns.nsid)
+	if ns.inode != 0 && k.inodes[ns.inode] == ns {
+		delete(k.inodes, ns.inode)
+		delete(k.names, ns.inode)
+	}
+	k.retract(ns, now)
+	for _, l := range ns.links {
+		k.part(l)
+	}
+	k.unnamed() // its inode may be in use again
+}
+
+// fail takes an error of a request about a namespace.
+func (k *kernel) fail(ns *namespace, err error, now time.Time) {
+	switch {
+	case ns == nil || errors.Is(err, unix.ENODEV):
+	case errors.Is(err, errNamespaceGone):
+		if k.byNSID[ns.nsid] == ns {
+			k.end(ns, now)
+		}
+	default:
+		k.log.Warn("cannot read network namespace", "nsid", ns.nsid, "error", err)
+		k.incomplete()
+	}
+}
+
+// adopt names the namespace with that nsid by its inode. assigned says that the
+// nsid is new, so that its RTM_NEWNSID is still to be heard.
+func (k *kernel) adopt(nsid int32, inode uint64, assigned bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if nsid == k.ownNSID {
+		return
+	}
+	now := time.Now()
+	k.table.update(func() {
+		ns, known := k.byNSID[nsid]
+		if known && ns.inode == inode {
+			return
+		}
+		if known && ns.inode != 0 {
+			k.end(ns, now) // the last holder of this nsid: its end is not told yet
+			known = false
+		}
+		if !known {
+			if ns = k.discover(nsid, now); ns == nil {
+				return
+			}
+			ns.untold = assigned
+		}
+		ns.inode = inode
+		k.inodes[inode] = ns
+		if ns.published {
+			k.putNamespace(ns, now)
+		}
+	})
+}
+
+// known says whether a namespace with that inode is mirrored, so that it need
+// not be opened.
+func (k *kernel) known(inode uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, ok := k.inodes[inode]
+	return ok
+}
+
+// anonymous says whether there is a namespace of ours whose inode is not known.
+func (k *kernel) anonymous() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, ns := range k.byNSID {
+		if ns.inode == 0 && ns.published {
+			return true
+		}
+	}
+	return false
+}
+
+// setNames takes who lives in which namespace, by inode. It keeps the map.
+func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	old := k.names
+	k.names = names
+	k.table.update(func() {
+		for inode, ns := range k.inodes {
+			if names[inode] == nil && old[inode] != nil {
+				names[inode] = old[inode] // its file is gone, and it is not: the last name is the best
+			}
+			if ns.published && !proto.Equal(old[inode], names[inode]) {
+				k.putNamespace(ns, now)
+			}
+		}
+	})
+}
+
+// all gives every mirrored namespace.
+func (k *kernel) all() []*namespace {
+	return append(slices.Collect(maps.Values(k.byNSID)), k.own)
+}
+
+// ours says whether a namespace belongs to this node: one of its interfaces
+// has its peer or lower device in our own namespace. Any other namespace of
+// the machine is somebody else's.
+func (k *kernel) ours(ns *namespace) bool {
+	if ns == k.own {
+		return true
+	}
+	for _, l := range ns.links {
+		if l.lowerNSID == k.ownNSID {
+			return true
+		}
+	}
+	return false
+}
+
+// readInode gives the inode of the network namespace behind a path.
+func readInode(path string) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return st.Ino, nil
+}
