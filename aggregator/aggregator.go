@@ -97,7 +97,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		if !s.Prefix.IsValid() || s.Reason == "" {
 			return nil, errors.New("use shared: it needs a prefix and a reason, as in 192.0.2.0/24=anycast")
 		}
-		policy.Shared = append(policy.Shared, verdict.Shared{Prefix: s.Prefix.Masked(), Reason: s.Reason})
+		policy.Shared = append(policy.Shared, verdict.Shared{Prefix: unmap(s.Prefix).Masked(), Reason: s.Reason})
 	}
 
 	m := newMetrics()
@@ -105,7 +105,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		store: newStore(policy, log, m), health: health.NewServer(),
 		started: make(chan struct{}), stopped: make(chan struct{}),
 	}
-	a.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
 	m.store = a.store
 	if err := reg.Register(m); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -125,7 +125,7 @@ func (a *Aggregator) Register(s *grpc.Server) {
 // called once.
 func (a *Aggregator) Run(ctx context.Context) error {
 	close(a.started)
-	a.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
+	a.healthy(healthpb.HealthCheckResponse_SERVING)
 	var group errgroup.Group
 	group.Go(func() error { a.store.run(ctx); return nil })
 	group.Go(func() error { a.store.account(ctx); return nil })
@@ -133,6 +133,13 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	a.health.Shutdown()
 	close(a.stopped)
 	return err
+}
+
+// healthy says of the server and of each service how it is.
+func (a *Aggregator) healthy(status healthpb.HealthCheckResponse_ServingStatus) {
+	for _, name := range []string{"", pb.WitnessService_ServiceDesc.ServiceName, pb.ReportService_ServiceDesc.ServiceName} {
+		a.health.SetServingStatus(name, status)
+	}
 }
 
 // ready tells whether the aggregator runs.

@@ -1,7 +1,9 @@
 package aggregator
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -12,7 +14,7 @@ import (
 // The other way, from the contract to the verdict, is in ingest.go.
 
 func timestamp(s verdict.Stamp) *timestamppb.Timestamp {
-	if s == 0 {
+	if s <= 0 {
 		return nil
 	}
 	return &timestamppb.Timestamp{Seconds: int64(s) / 1e9, Nanos: int32(int64(s) % 1e9)}
@@ -98,10 +100,16 @@ func (s *store) nodeProto(n *node) *pb.Node {
 	if n.rec.Unheard {
 		state = pb.Node_UNHEARD
 	}
+	problems := n.status.GetProblems()
+	if n.excess > 0 {
+		problems = append(slices.Clone(problems), fmt.Sprintf(
+			"the aggregator left out %d reports of the wire: it takes %d claims of one node at most; exclude interfaces that are not to be watched",
+			n.excess, maxClaims))
+	}
 	return &pb.Node{
 		Name: n.rec.Name, State: state, Version: n.version, Kernel: n.kernel, BootId: n.id.boot, Netns: n.id.netns,
 		Wire: n.status.GetWire(), Ports: uint32(len(n.status.GetPorts())), Claims: uint32(n.claims),
-		Namespaces: uint32(len(n.namespaces)), LostEvents: n.status.GetLostEvents(), Problems: n.status.GetProblems(),
+		Namespaces: uint32(len(n.namespaces)), LostEvents: n.status.GetLostEvents(), Problems: problems,
 		ConnectedAt: timestamp(n.connectedAt), LastHeard: timestamp(n.lastHeard),
 	}
 }

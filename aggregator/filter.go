@@ -38,6 +38,7 @@ func newFilter(q filtering) (f filter, err error) {
 		if f.prefix, err = netip.ParsePrefix(text); err != nil {
 			return f, status.Errorf(codes.InvalidArgument, "%q is not a prefix: give one like 10.244.0.0/16 or fd00::/64", text)
 		}
+		f.prefix = unmap(f.prefix)
 	}
 	if text := q.GetMac(); text != "" {
 		var ok bool
@@ -62,6 +63,14 @@ func optionalAddress(text string) (netip.Addr, error) {
 		return netip.Addr{}, nil
 	}
 	return parseAddress(text)
+}
+
+// unmap is what a prefix of IPv4 addresses in IPv6 notation means.
+func unmap(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p
 }
 
 // parseMAC reads a hardware address in any usual notation:
@@ -97,6 +106,29 @@ func (f *filter) owner(o *verdict.Owner, node string) bool {
 		}
 	}
 	return false
+}
+
+// event is what an event is to a watcher with this filter, and whether it is
+// one: an owner that matches no longer is gone for it, one that begins to is new.
+func (f *filter) event(e *event) (typ watchType, ok bool) {
+	if e.owner == nil {
+		return e.typ, true
+	}
+	if !f.address(e.addr) {
+		return e.typ, false
+	}
+	is := f.owner(&e.holder.owner, e.holder.node)
+	was := is
+	if e.typ == updated {
+		was = f.owner(&e.before.owner, e.before.node)
+	}
+	switch {
+	case is && !was:
+		return added, true
+	case was && !is:
+		return removed, true
+	}
+	return e.typ, is
 }
 
 // any tells whether one of the owners of a matching address matches.

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,7 +60,7 @@ func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.
 	}
 
 	mux := http.NewServeMux()
-	mux.Handle("/", gateway)
+	mux.Handle("/", plainQuery(gateway))
 	mux.HandleFunc("GET /{$}", text(index))
 	mux.HandleFunc("GET /healthz", text("ok\n"))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
@@ -80,6 +83,40 @@ func text(body string) http.HandlerFunc {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, body)
 	}
+}
+
+// plainQuery reads the parameters that are no texts before the gateway does,
+// which would answer with its parser's words. States may be in lower case.
+func plainQuery(gateway *runtime.ServeMux) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		if err := readQuery(q); err != nil {
+			_, marshaler := runtime.MarshalerForRequest(gateway, r)
+			runtime.HTTPError(r.Context(), gateway, marshaler, w, r, err)
+			return
+		}
+		r.URL.RawQuery = q.Encode()
+		gateway.ServeHTTP(w, r)
+	}
+}
+
+func readQuery(q url.Values) error {
+	if state := strings.ToUpper(q.Get("state")); q.Has("state") {
+		if _, ok := pb.Conflict_State_value[state]; !ok && state != "" {
+			return errState
+		}
+		q.Set("state", state)
+	}
+	for _, name := range []string{"page_size", "pageSize"} {
+		if _, err := strconv.ParseUint(q.Get(name), 10, 32); q.Has(name) && err != nil {
+			return status.Errorf(codes.InvalidArgument,
+				"%s must be a number: 0 is %d, and there are at most %d on a page", name, defaultPage, maxPage)
+		}
+	}
+	if _, err := strconv.ParseBool(q.Get("all")); q.Has("all") && err != nil {
+		return status.Error(codes.InvalidArgument, "all must be true or false")
+	}
+	return nil
 }
 
 // noRoute answers a request that no call of the API is for.

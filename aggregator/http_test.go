@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -75,7 +78,12 @@ func TestRESTOfAnEmptyAggregator(t *testing.T) {
 		{"/v1/owners?mac=zz", 400, "is not a hardware address"},
 		{"/v1/owners?page_token=zz", 400, "page_token"},
 		{"/v1/owners?nonsense=1", 200, ""},
-		{"/v1/conflicts?state=BROKEN", 400, ""},
+		{"/v1/conflicts?state=BROKEN", 400, "state must be SUSPECTED, CONFIRMED or RESOLVED"},
+		{"/v1/conflicts?state=257", 400, "state must be SUSPECTED, CONFIRMED or RESOLVED"},
+		{"/v1/conflicts?state=confirmed", 200, `{"conflicts":[],"nextPageToken":""}`},
+		{"/v1/conflicts?all=perhaps", 400, "all must be true or false"},
+		{"/v1/owners?page_size=-1", 400, "page_size must be a number: 0 is 1000"},
+		{"/v1/owners?pageSize=x", 400, "pageSize must be a number"},
 		{"/v1/conflicts/abcdefgh", 404, `"message":"no conflict has the id`},
 		{"/v1/findings", 501, "later version"},
 		{"/v1/nowhere", 404, "there is no /v1/nowhere here"},
@@ -108,6 +116,8 @@ func TestRESTOfAConflict(t *testing.T) {
 		{"/v1/conflicts?state=SUSPECTED&address=" + addr, `"rule":"assigned-twice"`},
 		{"/v1/owners?address=::ffff:" + addr, `"hostInterface":"veth2"`},
 		{"/v1/owners?cidr=10.244.0.0/16", `"scope":{"kind":"NODE","name":"n1"}`},
+		{"/v1/owners?cidr=::ffff:10.244.0.0/112", `"scope":{"kind":"NODE","name":"n1"}`},
+		{"/v1/conflicts?state=suspected", id},
 		{"/v1/owners?mac=02-00-00-00-00-04", `"address":"fd00::4"`},
 		{"/v1/owners?namespace=default&pod=c", `"address":"fd00::4"`},
 		{"/v1/explain?address=" + addr, `"applied":true`},
@@ -174,6 +184,72 @@ func TestListsArePagedInOrder(t *testing.T) {
 	}
 	if n != 25 {
 		t.Errorf("got %d conflicts, want 25", n)
+	}
+}
+
+// A page is full although owners leave while it is made.
+func TestAPageEndsOnlyWhereTheListEnds(t *testing.T) {
+	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+	r := newSession(s)
+	if err := s.connect(r, hello("n1", 1)); err != nil {
+		t.Fatal(err)
+	}
+	err := s.snapshot(r, []*pb.ReportRequest{snapshot(nil, podVeth(2, "a", "10.9.0.1"), podVeth(3, "b", "10.0.0.1"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for is := false; ; is = !is {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			m := &pb.ReportRequest{}
+			for i := range 5 {
+				c := assigned(3, fmt.Sprintf("10.0.0.%d", 1+i))
+				c.Gone = !is
+				m.Claims = append(m.Claims, c)
+			}
+			if err := s.delta(r, m, 0); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	defer func() { close(stop); <-done }()
+	for began := time.Now(); time.Since(began) < 500*time.Millisecond; {
+		seen := false
+		for from := (place{}); !seen; {
+			page, next := s.listOwners(&filter{}, from, 1)
+			seen = len(page) > 0 && page[0].GetAddress() == "10.9.0.1"
+			if next == "" {
+				break
+			}
+			from, _ = parsePlace(next)
+		}
+		if !seen {
+			t.Fatal("got a list without 10.9.0.1, which never left")
+		}
+	}
+}
+
+func TestHealthOfEachService(t *testing.T) {
+	l := newLab(t, Config{})
+	client := healthpb.NewHealthClient(l.conn)
+	for _, service := range []string{"", "ipwitness.v1.WitnessService", "ipwitness.v1.ReportService"} {
+		<-l.started
+		for { // at once after the start
+			got, err := client.Check(l.ctx, &healthpb.HealthCheckRequest{Service: service})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.GetStatus() == healthpb.HealthCheckResponse_SERVING {
+				break
+			}
+		}
 	}
 }
 

@@ -12,6 +12,10 @@ import (
 const (
 	// ringSize is how many events a watcher may be behind.
 	ringSize = 1024
+	// ringWeight is how many owners the events in the ring may have in all, but
+	// ringLeast events are kept however many theirs are.
+	ringWeight = 16 << 10
+	ringLeast  = 8
 	// quietAfter is how long after the last watcher left events are still kept,
 	// so that it can come back with its resume token.
 	quietAfter = time.Minute
@@ -29,13 +33,23 @@ const (
 
 // event is one change. All that it points to is never changed again.
 type event struct {
-	typ      watchType
-	addr     netip.Addr
-	holder   verdict.Owner // what filters look at
-	owner    *pb.Owner
-	conflict *pb.Conflict
-	node     *pb.Node
+	typ  watchType
+	addr netip.Addr
+	// What filters look at: before of updated ones only.
+	holder, before holder
+	owner          *pb.Owner
+	conflict       *pb.Conflict
+	node           *pb.Node
 }
+
+// holder is an owner with the name that its node had then.
+type holder struct {
+	owner verdict.Owner
+	node  string
+}
+
+// weight is how much an event takes of the ring.
+func (e *event) weight() int { return 1 + len(e.conflict.GetOwners()) }
 
 // hub keeps the latest events of one kind in a ring. A watcher is a place in
 // it: whoever is slow loses events, and nobody waits for anybody.
@@ -46,6 +60,7 @@ type hub struct {
 	// next is the revision that the next event gets; the ring has those from first on.
 	next, first uint64
 	ring        []event
+	weight      int // of all events in the ring
 	// changed is closed at the next event; nil while nobody waits.
 	changed  chan struct{}
 	watchers int
@@ -65,7 +80,7 @@ func (h *hub) heard(now verdict.Stamp) bool {
 		return true
 	}
 	h.next++
-	h.first = h.next
+	h.first, h.ring, h.weight = h.next, nil, 0
 	return false
 }
 
@@ -75,11 +90,15 @@ func (h *hub) publish(e event) {
 	if h.ring == nil {
 		h.ring = make([]event, ringSize)
 	}
-	h.ring[h.next%ringSize] = e
-	h.next++
-	if h.next-h.first > ringSize {
-		h.first = h.next - ringSize
+	for held := h.next - h.first; held == ringSize || held >= ringLeast && h.weight+e.weight() > ringWeight; held-- {
+		oldest := &h.ring[h.first%ringSize]
+		h.weight -= oldest.weight()
+		*oldest = event{}
+		h.first++
 	}
+	h.ring[h.next%ringSize] = e
+	h.weight += e.weight()
+	h.next++
 	if h.changed != nil {
 		close(h.changed)
 		h.changed = nil

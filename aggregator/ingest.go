@@ -1,6 +1,7 @@
 package aggregator
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -16,13 +17,14 @@ import (
 // What one node may report at most: an agent that counts wrongly must not take
 // the memory of all.
 const (
-	maxClaims     = 250_000
+	maxClaims     = 250_000 // of its kernels, and as many of the wire
 	maxInterfaces = 100_000
 	maxNamespaces = 50_000
 	maxLinks      = 100_000
 	maxText       = 1024
 	maxTexts      = 10_000
 	maxNodes      = 20_000
+	maxSeconds    = math.MaxInt64 / 1_000_000_000 // of a stamp: in the year 2262
 )
 
 var errTakenOver = status.Error(codes.Aborted, "another connection of this node's agent took over")
@@ -74,6 +76,14 @@ func validate(m *pb.ReportRequest) error {
 	return nil
 }
 
+// known is a number of the contract; 0 for one that a newer agent may send.
+func known[E ~int32, T ~uint8](number E, last T) T {
+	if number < 0 || number > E(last) {
+		return 0
+	}
+	return T(number)
+}
+
 func tooLong(texts ...string) bool {
 	return slices.ContainsFunc(texts, func(s string) bool { return len(s) > maxText })
 }
@@ -123,8 +133,8 @@ func (s *store) applyNamespace(n *node, rec *pb.NamespaceRecord) {
 }
 
 func (s *store) workload(w *pb.Workload) verdict.Workload {
-	kind := verdict.WorkloadKind(w.GetKind())
-	if kind == 0 || kind > verdict.Unknown {
+	kind := known(w.GetKind(), verdict.Unknown)
+	if kind == 0 {
 		kind = verdict.Unknown
 	}
 	return verdict.Workload{
@@ -146,7 +156,7 @@ func (s *store) applyLink(n *node, rec *pb.LinkRecord) {
 		return
 	}
 	s.setLink(n, verdict.Link{
-		Node: n.rec, Name: rec.GetName(), Kind: verdict.LinkKind(rec.GetKind()), Routed: rec.GetRouted(),
+		Node: n.rec, Name: rec.GetName(), Kind: known(rec.GetKind(), verdict.OVSPort), Routed: rec.GetRouted(),
 	})
 }
 
@@ -159,8 +169,8 @@ func (s *store) applyInterface(n *node, rec *pb.InterfaceRecord) {
 		return
 	}
 	ns := n.namespaces[rec.GetNamespace()]
-	attachment := verdict.Attachment(rec.GetAttachment())
-	if ns == nil || attachment == 0 || attachment > verdict.Local || old == nil && len(n.interfaces) >= maxInterfaces {
+	attachment := known(rec.GetAttachment(), verdict.Local)
+	if ns == nil || attachment == 0 || old == nil && len(n.interfaces) >= maxInterfaces {
 		s.metrics.dropped("interface")
 		return
 	}
@@ -175,15 +185,15 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now, newest verdict.Sta
 	addr, _ := netip.AddrFromSlice(rec.GetAddress())
 	addr = addr.Unmap()
 	port := n.interfaces[ifaceKey{rec.GetNamespace(), rec.GetIndex()}]
-	kind := verdict.Evidence(rec.GetKind())
+	kind := known(rec.GetKind(), verdict.Believed)
 	if port == nil {
 		if !rec.GetGone() { // it went with its interface
 			s.metrics.dropped("claim")
 		}
 		return
 	}
-	kernel := kind == verdict.Assigned || kind == verdict.DADFailed
-	if kind == 0 || kind > verdict.Believed || addr.IsUnspecified() || addr.IsMulticast() || !kernel && len(rec.GetMac()) == 0 {
+	kernel := fromKernel(rec)
+	if kind == 0 || addr.IsUnspecified() || addr.IsMulticast() || !kernel && len(rec.GetMac()) == 0 {
 		s.metrics.dropped("claim")
 		return
 	}
@@ -205,6 +215,9 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now, newest verdict.Sta
 			s.end(n, h)
 		}
 		return
+	case h == nil && !kernel && !snapshot && n.wireClaims >= maxClaims:
+		s.dropExcess(n, 1)
+		return
 	case h == nil:
 		h = &holding{entry: s.table.enter(addr), port: port}
 		h.Kind, h.MAC, h.VLAN, h.InnerVLAN = key.kind, key.mac, key.vlan, key.innerVLAN
@@ -225,6 +238,17 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now, newest verdict.Sta
 		s.saw(h, rec, now, newest, snapshot)
 	}
 	h.sweep = n.sweep
+}
+
+// fromKernel tells whether a record says what a kernel has, not what the wire shows.
+func fromKernel(rec *pb.ClaimRecord) bool {
+	return rec.GetKind() == pb.Evidence_ASSIGNED || rec.GetKind() == pb.Evidence_DAD_FAILED
+}
+
+// dropExcess counts claims of the wire that a node has no room for.
+func (s *store) dropExcess(n *node, claims int) {
+	n.excess += claims
+	s.metrics.records.WithLabelValues("claim").Add(float64(claims))
 }
 
 // saw takes over what a record says of a claim.
@@ -282,8 +306,9 @@ func newestStamp(messages []*pb.ReportRequest) (newest verdict.Stamp) {
 	return newest
 }
 
+// stamp is a time of an agent; 0 where it is none, or one that no clock shows.
 func stamp(t *timestamppb.Timestamp) verdict.Stamp {
-	if t == nil {
+	if t.GetSeconds() < 0 || t.GetSeconds() >= maxSeconds || t.GetNanos() < 0 || t.GetNanos() >= 1e9 {
 		return 0
 	}
 	return verdict.Stamp(t.GetSeconds()*1e9 + int64(t.GetNanos()))

@@ -110,9 +110,9 @@ func (s *store) takeOwners(e *entry, owners []verdict.Owner) {
 		s.ownerCount[o.Scope.Kind]++
 		switch {
 		case was == nil:
-			s.publishOwner(added, e, o)
+			s.publishOwner(added, e, o, nil)
 		case ownerChanged(was, o):
-			s.publishOwner(updated, e, o)
+			s.publishOwner(updated, e, o, was)
 		}
 	}
 	for i := range old {
@@ -120,16 +120,21 @@ func (s *store) takeOwners(e *entry, owners []verdict.Owner) {
 		s.ownerCount[o.Scope.Kind]--
 		if findOwner(owners, i, o.ID) == nil {
 			o.State = verdict.Gone
-			s.publishOwner(removed, e, o)
+			s.publishOwner(removed, e, o, nil)
 		}
 	}
 }
 
 // publishOwner makes an owner known, if anybody listens.
-func (s *store) publishOwner(typ watchType, e *entry, o *verdict.Owner) {
-	if s.owners.heard(s.clock()) {
-		s.owners.publish(event{typ: typ, addr: e.addr, holder: *o, owner: ownerProto(e.addr, o)})
+func (s *store) publishOwner(typ watchType, e *entry, o, before *verdict.Owner) {
+	if !s.owners.heard(s.clock()) {
+		return
 	}
+	out := event{typ: typ, addr: e.addr, holder: holder{*o, o.Node.Name}, owner: ownerProto(e.addr, o)}
+	if before != nil {
+		out.before = holder{*before, before.Node.Name}
+	}
+	s.owners.publish(out)
 }
 
 // findOwner looks for an owner, first where it is likely to be.

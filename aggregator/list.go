@@ -78,32 +78,46 @@ func (w witness) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.Lis
 // is taken for one part of the table at a time.
 func (s *store) listOwners(f *filter, from place, size int) (page []*pb.Owner, next string) {
 	page = []*pb.Owner{}
-	addrs := s.addresses(f, from.addr, size+2) // the first may be done, the last is for the token
-	for _, a := range addrs {
-		s.mu.Lock()
-		e := s.table.get(a)
-		var owners []verdict.Owner
-		if e != nil {
-			owners = e.owners
-		}
-		skip := 0
-		if a == from.addr {
-			skip = 1 + slices.IndexFunc(owners, func(o verdict.Owner) bool { return o.ID == from.id })
-		}
-		for i := skip; i < len(owners); i++ {
-			if !f.owner(&owners[i], owners[i].Node.Name) {
-				continue
+	for {
+		n := size - len(page) + 2 // the first may be done, the last is for the token
+		addrs := s.addresses(f, from.addr, n)
+		for _, a := range addrs {
+			if a != from.addr {
+				from = place{addr: a}
 			}
-			if len(page) == size {
-				s.mu.Unlock()
+			var full bool
+			if page, full = s.appendOwners(page, f, &from, size); full {
 				return page, from.token()
 			}
-			page = append(page, ownerProto(a, &owners[i]))
-			from = place{a, owners[i].ID}
 		}
-		s.mu.Unlock()
+		if len(addrs) < n { // else some may have left before they were looked at
+			return page, ""
+		}
 	}
-	return page, ""
+}
+
+// appendOwners appends the owners of one address from a place on, and moves the
+// place. It tells whether there are more than fit in.
+func (s *store) appendOwners(page []*pb.Owner, f *filter, from *place, size int) (longer []*pb.Owner, full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.table.get(from.addr)
+	if e == nil {
+		return page, false
+	}
+	skip := 1 + slices.IndexFunc(e.owners, func(o verdict.Owner) bool { return o.ID == from.id })
+	for i := skip; i < len(e.owners); i++ {
+		o := &e.owners[i]
+		if !f.owner(o, o.Node.Name) {
+			continue
+		}
+		if len(page) == size {
+			return page, true
+		}
+		page = append(page, ownerProto(from.addr, o))
+		from.id = o.ID
+	}
+	return page, false
 }
 
 // addresses gives the first n addresses, from one on, that have an owner that
@@ -148,9 +162,9 @@ func (w witness) ListConflicts(_ context.Context, q *pb.ListConflictsRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	state := verdict.Phase(q.GetState())
-	if state > verdict.Resolved {
-		return nil, status.Error(codes.InvalidArgument, "state must be SUSPECTED, CONFIRMED or RESOLVED")
+	state := known(q.GetState(), verdict.Resolved)
+	if state == 0 && q.GetState() != 0 {
+		return nil, errState
 	}
 	wanted := func(c *verdict.Conflict) bool {
 		if state != 0 && c.Phase != state || addr.IsValid() && c.Address != addr {
@@ -161,6 +175,8 @@ func (w witness) ListConflicts(_ context.Context, q *pb.ListConflictsRequest) (*
 	page, next := w.store.listConflicts(wanted, from, pageSize(q.GetPageSize()))
 	return &pb.ListConflictsResponse{Conflicts: page, NextPageToken: next}, nil
 }
+
+var errState = status.Error(codes.InvalidArgument, "state must be SUSPECTED, CONFIRMED or RESOLVED: leave it out for those that are active")
 
 // listConflicts gives one page of conflicts and the token of the next one.
 func (s *store) listConflicts(wanted func(*verdict.Conflict) bool, from place, size int) (page []*pb.Conflict, next string) {

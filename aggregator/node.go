@@ -29,7 +29,10 @@ type node struct {
 	interfaces map[ifaceKey]*iface
 	links      map[string]*link
 	macs       map[verdict.MAC]*hardware
-	claims     int
+	// claims are all, wireClaims those that no kernel told of.
+	claims, wireClaims int
+	// excess is how many of the wire had no room since the last snapshot.
+	excess int
 	// sweep counts snapshots: what the last one did not have is swept out.
 	sweep uint32
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -37,7 +38,8 @@ type session struct {
 	lost     bool
 	inside   bool
 	pending  []*pb.ReportRequest
-	records  int
+	// What of it is there, and how many claims of the wire had no room.
+	records, kernelClaims, wireClaims, excess int
 	// node is set with the first message.
 	node *node
 
@@ -145,7 +147,8 @@ func (r *session) accept(m *pb.ReportRequest, at verdict.Stamp) error {
 		r.sequence = sequence
 	}
 	if m.GetSnapshotBegin() {
-		r.lost, r.inside, r.pending, r.records = false, true, nil, 0
+		r.lost, r.inside, r.pending = false, true, nil
+		r.records, r.kernelClaims, r.wireClaims, r.excess = 0, 0, 0, 0
 	}
 	if r.lost {
 		return nil // until the snapshot that was asked for
@@ -181,20 +184,18 @@ func (r *session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	if !r.inside {
 		return r.store.delta(r, m, at)
 	}
+	r.count(m)
+	if r.kernelClaims > maxClaims {
+		return tooMany("claims", strconv.Itoa(maxClaims))
+	}
 	r.pending = append(r.pending, m)
 	r.records += len(m.GetClaims()) + len(m.GetInterfaces()) + len(m.GetNamespaces()) + len(m.GetLinks())
-	if r.records > maxClaims+maxInterfaces+maxNamespaces+maxLinks || len(r.pending) > maxClaims {
-		return tooMany("records", strconv.Itoa(maxClaims+maxInterfaces+maxNamespaces+maxLinks))
+	const maxRecords = 2*maxClaims + maxInterfaces + maxNamespaces + maxLinks
+	if r.records > maxRecords || len(r.pending) > maxClaims {
+		return tooMany("records", strconv.Itoa(maxRecords))
 	}
 	if !m.GetSnapshotEnd() {
 		return nil
-	}
-	claims := 0
-	for _, m := range r.pending {
-		claims += len(m.GetClaims())
-	}
-	if claims > maxClaims {
-		return tooMany("claims", strconv.Itoa(maxClaims))
 	}
 	if err := r.store.snapshot(r, r.pending); err != nil {
 		return err
@@ -206,6 +207,33 @@ func (r *session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 		close(r.synced)
 	}
 	return nil
+}
+
+// count counts the claims of a snapshot's message, and takes out those of the
+// wire that there is no room for.
+func (r *session) count(m *pb.ReportRequest) {
+	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool {
+		switch {
+		case fromKernel(c):
+			r.kernelClaims++
+		case r.wireClaims == maxClaims:
+			r.excess++
+			return true
+		default:
+			r.wireClaims++
+		}
+		return false
+	})
+}
+
+// kernelClaims is how many claims more a message may make its kernels have.
+func kernelClaims(m *pb.ReportRequest) (n int) {
+	for _, c := range m.GetClaims() {
+		if fromKernel(c) && !c.GetGone() {
+			n++
+		}
+	}
+	return n
 }
 
 // end has the stream end with an error; the first one counts.

@@ -147,7 +147,8 @@ func (s *store) disconnect(r *session) {
 	}
 	n.session = nil
 	s.untell(n)
-	if n.rec.TimedOut {
+	if n.rec.TimedOut { // it came without a snapshot
+		s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
 		return
 	}
 	if !n.rec.Unheard {
@@ -243,6 +244,8 @@ func (s *store) snapshot(r *session, messages []*pb.ReportRequest) error {
 	for _, m := range messages {
 		s.answer(r, m, now)
 	}
+	n.excess = 0
+	s.dropExcess(n, r.excess)
 	s.heard(n)
 	s.judgeTouched(base, received{})
 	s.tellAll(n)
@@ -272,12 +275,12 @@ func (s *store) delta(r *session, m *pb.ReportRequest, at verdict.Stamp) error {
 	now := s.clock()
 	n.lastHeard = now
 	base := len(s.touched)
+	if n.claims-n.wireClaims+kernelClaims(m) > maxClaims {
+		return tooMany("claims", strconv.Itoa(maxClaims))
+	}
 	residence := s.apply(n, m, now, 0, false)
 	s.answer(r, m, now)
 	s.judgeTouched(base, received{at: at, residence: residence})
-	if n.claims > maxClaims {
-		return tooMany("claims", strconv.Itoa(maxClaims))
-	}
 	return nil
 }
 

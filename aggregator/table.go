@@ -68,8 +68,9 @@ func (t *table) enter(a netip.Addr) *entry {
 
 // drop forgets an entry that says nothing any more.
 func (t *table) drop(e *entry) {
-	if len(e.holdings) == 0 && len(e.conflicts) == 0 && len(e.owners) == 0 {
-		delete(t.shards[shardOf(e.addr)], e.addr)
+	shard := t.shards[shardOf(e.addr)]
+	if len(e.holdings) == 0 && len(e.conflicts) == 0 && len(e.owners) == 0 && shard[e.addr] == e {
+		delete(shard, e.addr)
 	}
 }
 
@@ -132,6 +133,7 @@ func (n *node) list(h *holding) {
 		h.mac = n.hardware(h.MAC)
 		h.atMAC = int32(len(h.mac.claims))
 		h.mac.claims = append(h.mac.claims, h)
+		n.wireClaims++
 		if h.link != nil {
 			h.link.users++
 		}
@@ -153,6 +155,7 @@ func (n *node) unlist(h *holding) {
 	h.port.holdings = unlistAt(h.port.holdings, h.atPort, func(h *holding, at int32) { h.atPort = at })
 	if h.mac != nil {
 		h.mac.claims = unlistAt(h.mac.claims, h.atMAC, func(h *holding, at int32) { h.atMAC = at })
+		n.wireClaims--
 		n.dropHardware(h.MAC, h.mac)
 		if h.link != nil {
 			h.link.users--

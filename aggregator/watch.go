@@ -60,10 +60,11 @@ func (w witness) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_
 			}
 		},
 		change: func(e *event) error {
-			if e.owner != nil && (!f.address(e.addr) || !f.owner(&e.holder, e.owner.GetNode())) {
+			typ, ok := f.event(e)
+			if !ok {
 				return nil
 			}
-			return stream.Send(&pb.WatchOwnersResponse{Type: e.typ, Owner: e.owner, Node: e.node})
+			return stream.Send(&pb.WatchOwnersResponse{Type: typ, Owner: e.owner, Node: e.node})
 		},
 		bookmark: func(token string) error {
 			return stream.Send(&pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token})
@@ -120,6 +121,11 @@ func (w watch) serve(ctx context.Context, stopped <-chan struct{}, token string)
 		return err
 	}
 	if !resumed {
+		if token != "" { // what follows replaces all that the watcher has
+			if err := w.lost(0); err != nil {
+				return err
+			}
+		}
 		next = w.hub.revision()
 		if err := w.present(); err != nil {
 			return err

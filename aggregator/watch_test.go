@@ -102,16 +102,16 @@ func TestWatchResumes(t *testing.T) {
 		time.Sleep(2 * quietAfter)
 		a.send(podVeth(4, "c", "10.244.0.7")).sync()
 		w = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: token})
-		if got := w.until(pb.Watch_BOOKMARK); len(got) != 4 {
-			t.Errorf("got %v, want the present state for a token that is too old", types(got))
+		if got := w.until(pb.Watch_BOOKMARK); len(got) != 5 || got[0].GetType() != pb.Watch_LOST {
+			t.Errorf("got %v, want LOST and the present state for a token that is too old", types(got))
 		}
 		w = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: "junk"})
 		if _, err := w.stream.Recv(); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("got %v, want INVALID_ARGUMENT", err)
 		}
 		w = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: "otherinstance-1"})
-		if got := w.until(pb.Watch_BOOKMARK); len(got) != 4 {
-			t.Errorf("got %v, want the present state for another instance's token", types(got))
+		if got := w.until(pb.Watch_BOOKMARK); len(got) != 5 || got[0].GetType() != pb.Watch_LOST {
+			t.Errorf("got %v, want LOST and the present state for another instance's token", types(got))
 		}
 	})
 }
@@ -180,6 +180,57 @@ func TestHubForgetsTheOldest(t *testing.T) {
 	if events, _, _, changed := h.since(h.revision(), nil); len(events) != 0 || changed == nil {
 		t.Error("got no channel to wait on")
 	}
+}
+
+func TestTheRingIsBoundedByWeight(t *testing.T) {
+	h := newHub(1)
+	event := event{conflict: &pb.Conflict{Owners: make([]*pb.Owner, 200)}}
+	for range 2000 {
+		h.publish(event)
+	}
+	held := 0
+	for i := range h.ring {
+		if h.ring[i].conflict != nil {
+			held += h.ring[i].weight()
+		}
+	}
+	if held != h.weight || held > ringWeight || held < ringWeight-event.weight() {
+		t.Errorf("got a weight of %d, counted as %d, want almost %d", held, h.weight, ringWeight)
+	}
+	if _, _, lost, _ := h.since(1, nil); lost != h.first-1 || h.holds(h.first-1) {
+		t.Errorf("got %d lost, want %d", lost, h.first-1)
+	}
+	event.conflict = &pb.Conflict{Owners: make([]*pb.Owner, ringWeight)}
+	for range 2000 {
+		h.publish(event)
+	}
+	if h.next-h.first != ringLeast {
+		t.Errorf("got %d events, want the last %d", h.next-h.first, ringLeast)
+	}
+}
+
+func TestAFilteredWatchSeesOwnersComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+		one := l.watchOwners(&pb.WatchOwnersRequest{Pod: "a"})
+		two := l.watchOwners(&pb.WatchOwnersRequest{Pod: "b"})
+		one.until(pb.Watch_BOOKMARK)
+		two.until(pb.Watch_BOOKMARK)
+		a.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{podNamespace(2, "b")}}).sync()
+		if got := one.until(pb.Watch_REMOVED); len(got) != 1 {
+			t.Errorf("got %v, want it removed", types(got))
+		}
+		if got := two.until(pb.Watch_ADDED); len(got) != 1 {
+			t.Errorf("got %v, want it added", types(got))
+		}
+		change := podVeth(2, "b", addr).Interfaces[0]
+		change.Mac = podMAC(9)
+		a.send(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{change}}).sync()
+		if got := two.until(pb.Watch_UPDATED); len(got) != 1 {
+			t.Errorf("got %v, want it updated", types(got))
+		}
+	})
 }
 
 func TestWatchesEndWhenTheAggregatorStops(t *testing.T) {

@@ -17,10 +17,14 @@ func (j *judging) conflicts() {
 	}
 	var over coverage
 	if compared >= 2 || failed {
-		for _, g := range j.groups() {
+		j.grouped = j.groups()
+		for _, g := range j.grouped {
 			if over.covers(g) {
 				j.noteCovered(g)
 				continue
+			}
+			if len(g.owners) == 1 && j.rivaled(g.owners[0]) {
+				continue // reported with its rival
 			}
 			if j.conflict(g) {
 				over = append(over, g)
@@ -54,6 +58,11 @@ func (c coverage) covers(g group) bool {
 	})
 }
 
+// rivaled tells whether an owner meets another one in some scope.
+func (j *judging) rivaled(owner int) bool {
+	return slices.ContainsFunc(j.grouped, func(g group) bool { return len(g.owners) >= 2 && slices.Contains(g.owners, owner) })
+}
+
 func (j *judging) continues(id string) bool {
 	return slices.ContainsFunc(j.out.Conflicts, func(c Conflict) bool { return c.ID == id })
 }
@@ -64,7 +73,7 @@ func (j *judging) conflict(g group) bool {
 	prev := j.previous(g, owners)
 	active := prev != nil && prev.Active()
 	rule := j.rule(g, owners)
-	if rule == "" && active && len(owners) >= 2 {
+	if rule == "" && active && len(owners) >= 2 && prev.Rule == RuleExternalsAlternate {
 		rule = prev.Rule // what is silent now may still be there
 	}
 	if rule == "" {
@@ -83,6 +92,9 @@ func (j *judging) conflict(g group) bool {
 		if prev != nil {
 			c.Episode = prev.Episode + 1
 		}
+	}
+	if rule == RuleExternalsAlternate {
+		c.Phase, c.ConfirmedAt = Suspected, 0 // whom an agent could read has left
 	}
 	c.Rule, c.Cause, c.Owners = rule, CauseUnknown, owners
 	if c.Phase == Suspected {
@@ -106,7 +118,7 @@ func (j *judging) members(g group) []Owner {
 
 // previous is the conflict that a group continues: the one of its scope, active
 // or not; else an active one with two of its owners, whose scope was widened
-// since; nil for none.
+// since and has nobody else; nil for none.
 func (j *judging) previous(g group, owners []Owner) *Conflict {
 	text := g.scope.Text()
 	var same *Conflict
@@ -120,7 +132,7 @@ func (j *judging) previous(g group, owners []Owner) *Conflict {
 	}
 	for i := range j.in.Conflicts {
 		c := &j.in.Conflicts[i]
-		if !c.Active() || c.Kind > g.scope.Kind || j.continues(c.ID) {
+		if !c.Active() || c.Kind > g.scope.Kind || j.continues(c.ID) || j.outgrows(c, g) {
 			continue
 		}
 		both := 0
@@ -134,6 +146,14 @@ func (j *judging) previous(g group, owners []Owner) *Conflict {
 		}
 	}
 	return same
+}
+
+// outgrows tells whether the scope of a conflict has an owner that a group
+// lacks: then it is judged on its own, and the conflict is its.
+func (j *judging) outgrows(c *Conflict, g group) bool {
+	return slices.ContainsFunc(j.grouped, func(own group) bool {
+		return own.scope.Kind == c.Kind && own.scope.Text() == c.Scope && !coverage{g}.covers(own)
+	})
 }
 
 // rule is the rule by which a group is a conflict; empty for none.

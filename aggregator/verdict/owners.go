@@ -12,6 +12,7 @@ const manyClaims = 16
 type evidence struct {
 	assigned, failed, local, private bool // by the kernel
 	strong, old, weak                bool // by the wire; old is what was strong
+	proxied                          bool // it only answers for the address
 	claims                           int
 }
 
@@ -151,6 +152,8 @@ func (j *judging) wireClaim(l *ledger, c *Claim) int32 {
 	case c.Kind == Believed:
 	case c.Source != "":
 		e.weak = true
+	case c.Kind == Answered && via != nil && !e.configured():
+		e.proxied = true
 	case j.fresh(c):
 		e.strong = true
 	default:
@@ -254,6 +257,8 @@ func (j *judging) exclusion(e *evidence) (rule, why string) {
 		return RuleLoopbackOrDummy, "the address is on a loopback or dummy device, where service and anycast addresses stand on purpose"
 	case e.strong:
 		return "", ""
+	case e.proxied:
+		return RuleReachableVia, "it answers for the address with a hardware address of its own, but its kernel does not have it: the address is reachable via it (proxy ARP or NDP)"
 	case e.private:
 		return RulePrivateLink, "the address is on a link inside this network namespace that does not lead to the node"
 	case e.old:

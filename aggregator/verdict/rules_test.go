@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -301,6 +302,140 @@ func TestANarrowerGroupThatIsNotCoveredIsItsOwn(t *testing.T) {
 	if len(out.Conflicts) != 2 || out.Conflicts[0].Kind != verdict.NodeScope || out.Conflicts[1].Kind != verdict.LinkScope ||
 		len(out.Conflicts[0].Owners) != 2 || len(out.Conflicts[1].Owners) != 3 {
 		t.Fatalf("got %+v, want one of two on the node and one of three on the link", out.Conflicts)
+	}
+}
+
+// threeOnALink are two pods on a bridge and an external device.
+func threeOnALink(w *world) (a, b, stranger *verdict.Claim) {
+	l := w.link("n1", "cni0", verdict.Bridge, false)
+	a, b = twoPods(w, verdict.Bridge, false, [2]string{"aaaaaa", "bbbbbb"})
+	eth0 := w.iface(w.host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
+	return a, b, w.wire(eth0, "strang")
+}
+
+func wantTwoIDs(t *testing.T, w *world, kept string) {
+	t.Helper()
+	out := w.judge()
+	if len(out.Conflicts) != 2 || out.Conflicts[0].ID == kept || len(out.Conflicts[0].Owners) != 2 ||
+		out.Conflicts[1].ID != kept || len(out.Conflicts[1].Owners) != 3 || out.Conflicts[1].Kind != verdict.LinkScope {
+		t.Fatalf("got %+v, want a new one of two owners and %s with three", out.Conflicts, kept)
+	}
+}
+
+func TestTwoScopesNeverShareAConflict(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	threeOnALink(w)
+	first := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
+	w.link("n1", "cni0", verdict.Bridge, false).Routed = true
+	wantTwoIDs(t, w, first.ID)
+	wantTwoIDs(t, w, first.ID)
+
+	// The third one comes when the scope was widened already.
+	w = newWorld("10.0.0.5")
+	_, _, stranger := threeOnALink(w)
+	w.drop(stranger)
+	first = w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
+	w.link("n1", "cni0", verdict.Bridge, false).Routed = true
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
+	w.claims = append(w.claims, stranger)
+	wantTwoIDs(t, w, first.ID)
+}
+
+func TestConflictsOfAnAddressHaveDifferentIDs(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 11))
+		w := randomWorld(r)
+		all := slices.Clone(w.claims)
+		for range 20 {
+			w.claims = slices.DeleteFunc(slices.Clone(all), func(*verdict.Claim) bool { return r.IntN(4) == 0 })
+			for _, l := range w.links {
+				l.Routed = r.IntN(2) == 0
+			}
+			ids := map[string]bool{}
+			for _, c := range w.after(time.Second).judge().Conflicts {
+				if ids[c.ID] {
+					t.Fatalf("seed %d: got two conflicts %s", seed, c.ID)
+				}
+				ids[c.ID] = true
+			}
+		}
+	}
+}
+
+func TestAProxyIsNoRival(t *testing.T) {
+	for name, test := range map[string]struct {
+		kind   verdict.Evidence
+		mac    string
+		rivals bool
+	}{
+		"it only answers":        {verdict.Answered, "proxyp", false},
+		"it announces":           {verdict.Announced, "proxyp", true},
+		"it uses":                {verdict.Used, "proxyp", true},
+		"a guest behind it does": {verdict.Answered, "guestg", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld("10.0.0.5")
+			l := w.link("n1", "cni0", verdict.Bridge, false)
+			owner, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+			_, port := w.veth(w.namespace("n1", 3, "103", pod("proxy")), "proxyp", l)
+			own, other := w.assigned(owner), w.wire(port, test.mac)
+			other.Kind = test.kind
+			if test.rivals {
+				w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/cni0")
+				return
+			}
+			for range 3 {
+				if out := w.wantNone(t); len(out.Owners) != 2 || out.Owners[1].Rule != verdict.RuleReachableVia {
+					t.Fatalf("got owners %+v, want the proxy as excluded", out.Owners)
+				}
+				w.after(2 * time.Second).read(own)
+				w.seen(other)
+			}
+			w.wantRule(t, verdict.RuleReachableVia)
+		})
+	}
+}
+
+func TestDADFailedAndItsRivalAreOneConflict(t *testing.T) {
+	w := newWorld("fd00::5")
+	l := w.link("n1", "cni0", verdict.Bridge, true)
+	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+	w.claim(verdict.Claim{Kind: verdict.DADFailed, Interface: one, PrefixLength: 64})
+	alone := w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.NodeScope, "n1")
+	eth0 := w.iface(w.host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
+	w.wire(eth0, "strang")
+	out := w.judge()
+	if len(out.Conflicts) != 2 || out.Conflicts[0].Phase != verdict.Confirmed || len(out.Conflicts[0].Owners) != 2 ||
+		out.Conflicts[1].ID != alone.ID || out.Conflicts[1].Phase != verdict.Resolved || !strings.Contains(out.Conflicts[1].Summary, "goes on") {
+		t.Fatalf("got %+v, want one of both, and that of one over", out.Conflicts)
+	}
+	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/cni0")
+}
+
+func TestAConfirmedConflictEndsWithItsEvidence(t *testing.T) {
+	confirmed := func() (w *world, own, a, b *verdict.Claim) {
+		w = newWorld("192.168.1.10")
+		eth0 := uplink(w, "n1")
+		own, a, b = w.assigned(eth0), w.wire(eth0, "aaaaaa"), w.wire(eth0, "bbbbbb")
+		w.judge()
+		w.after(time.Second).read(own)
+		w.seen(a)
+		w.want(t, verdict.Confirmed, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
+		return w, own, a, b
+	}
+	w, own, _, _ := confirmed()
+	w.after(time.Minute).drop(own)
+	w.want(t, verdict.Resolved, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
+	w.wantNone(t)
+
+	w, own, a, b := confirmed()
+	w.after(time.Second).seen(a)
+	w.after(time.Second).seen(b)
+	w.after(time.Second).seen(a)
+	w.drop(own)
+	c := w.want(t, verdict.Suspected, verdict.RuleExternalsAlternate, verdict.LinkScope, "n1/eth0")
+	if c.ConfirmedAt != 0 || c.Episode != 1 {
+		t.Errorf("got confirmed at %d in episode %d, want not confirmed, in the same one", c.ConfirmedAt, c.Episode)
 	}
 }
 

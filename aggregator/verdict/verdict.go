@@ -37,6 +37,7 @@ const (
 	RuleDeclaredShared  = "declared-shared"
 	RuleNodeMAC         = "node-mac"
 	RuleGuest           = "guest"
+	RuleReachableVia    = "reachable-via"
 	RuleStale           = "stale"
 	RuleMACChanged      = "mac-changed"
 	RuleNodeUnheard     = "node-unheard"
@@ -118,6 +119,7 @@ type judging struct {
 	explain bool
 	steps   []Step
 	out     Judgement
+	grouped []group
 }
 
 func (j *judging) judge() Judgement {

@@ -171,6 +171,8 @@ func (j *judging) resolution(c *Conflict, left []*Owner, over coverage) string {
 		}
 	}
 	switch {
+	case c.Rule == RuleDADFailed && len(c.Owners) == 1 && len(over) > 0:
+		return start + " Who else has it is known now: it goes on as a conflict of them both."
 	case len(left) == 0:
 		return start + " None of them has it now."
 	case len(left) == 1:

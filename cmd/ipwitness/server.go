@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ipwitness/ipwitness/aggregator"
@@ -21,6 +22,15 @@ import (
 
 // stopGrace is how long open calls may take to end when the server stops.
 const stopGrace = time.Second
+
+const (
+	// keepaliveAfter is how long a client may be silent before it is asked
+	// whether it is there, keepaliveTimeout how long it may take to say so.
+	keepaliveAfter   = 30 * time.Second
+	keepaliveTimeout = 10 * time.Second
+	// keepaliveMin is how often a client may ask us the same.
+	keepaliveMin = 10 * time.Second
+)
 
 // pipeBuffer is how many bytes may be under way in process.
 const pipeBuffer = 1 << 20
@@ -52,7 +62,11 @@ func newServer(l listeners, agg *aggregator.Aggregator, gatherer prometheus.Gath
 		listeners: l,
 		pipe:      pipe,
 		conn:      conn,
-		grpc:      grpc.NewServer(),
+		grpc: grpc.NewServer(
+			// A node that died sends no end of its stream.
+			grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveAfter, Timeout: keepaliveTimeout}),
+			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
+		),
 		http: &http.Server{
 			Handler:           handler,
 			ReadHeaderTimeout: 10 * time.Second,

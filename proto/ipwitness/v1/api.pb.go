@@ -38,7 +38,9 @@ const (
 	Watch_BOOKMARK Watch_Type = 4
 	// The state of a node changed.
 	Watch_NODE Watch_Type = 5
-	// The watcher was too slow: events were left out, the present state follows.
+	// Events were left out, as the watcher was too slow (lost says how many) or
+	// its resume token is too old (lost is 0). The present state follows, to a
+	// BOOKMARK: it replaces all that was sent before.
 	Watch_LOST Watch_Type = 6
 )
 
