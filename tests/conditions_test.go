@@ -132,6 +132,19 @@ func TestNothingToWitnessWithEndsWithTheNameOfWhatIsMissing(t *testing.T) {
 	wantSaid(t, string(out), "CAP_NET_ADMIN", "CAP_BPF")
 }
 
+func TestGlobsChooseWhichPortsAreWatched(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, "--interfaces", "v*", "--exclude-interfaces", "vb,vx*")
+	for _, pod := range []string{"a", "b", "c"} {
+		l.pod(pod)
+	}
+	l.ports(2)
+	l.sh("ip link set vc name vx") // a rename takes it out
+	l.ports(1)
+	l.sh("ip link set vb name vd") // and another one in
+	l.ports(2)
+}
+
 func TestMalformedFramesAreCountedAndNotLogged(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, "--log-level", "debug")
