@@ -177,10 +177,9 @@ func (a *Agent) Run(ctx context.Context, conn grpc.ClientConnInterface) error {
 		defer func() { _ = obs.Close() }()
 	}
 	switch {
-	case wireErr == nil:
-	case foreignErr != nil:
+	case obs == nil && foreignErr != nil:
 		return fmt.Errorf("nothing to witness with: %w", errors.Join(foreignErr, wireErr))
-	default:
+	case wireErr != nil:
 		a.problem("frames are not seen: only addresses inside network namespaces are", wireErr)
 	}
 
@@ -204,12 +203,7 @@ func (a *Agent) Run(ctx context.Context, conn grpc.ClientConnInterface) error {
 		a.wire.Store(w)
 	}
 	incomplete := make(chan struct{}, 1)
-	k.incomplete = func() {
-		select {
-		case incomplete <- struct{}{}:
-		default:
-		}
-	}
+	k.incomplete = func() { poke(incomplete) }
 	n.look(true) // names before addresses, so that the first account has both
 	if err := k.list(); err != nil {
 		a.log.Warn("cannot list addresses, trying again", "error", err)

@@ -72,10 +72,7 @@ func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults, procD
 }
 
 func (n *names) wake() {
-	select {
-	case n.changed <- struct{}{}:
-	default:
-	}
+	poke(n.changed)
 }
 
 // everythingEvery is how often everything is read anew: processes, for

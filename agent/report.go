@@ -147,10 +147,7 @@ func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, resync
 			r.table.update(func() { r.table.checked = append(r.table.checked, c.GetId()) })
 		}
 		if m.GetResync() {
-			select {
-			case resync <- struct{}{}:
-			default:
-			}
+			poke(resync)
 		}
 	}
 }

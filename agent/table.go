@@ -119,15 +119,20 @@ func (t *table) update(fn func()) {
 	t.mu.Lock()
 	fn()
 	t.mu.Unlock()
-	select {
-	case t.wake <- struct{}{}:
-	default:
-	}
+	poke(t.wake)
 }
 
 // maxPerPort is how many claims of the wire one port may make: enough for a
 // large LAN behind an uplink, and not enough for one port to fill the table.
 const maxPerPort = 8192
+
+// poke puts a token into a channel that holds one, unless it is there.
+func poke(ch chan<- struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
 
 // seen puts one claim, or counts it again where it is known. Claims of one key
 // that say the same merge. It gives false where a claim of the wire finds its

@@ -69,12 +69,7 @@ func newWire(log *slog.Logger, k *kernel, obs *bpf.Observer, mode bpf.Mode, incl
 		statusChanged: func() {},
 		attached:      map[int32]*port{},
 	}
-	k.portsChanged = func() {
-		select {
-		case w.changed <- struct{}{}:
-		default:
-		}
-	}
+	k.portsChanged = func() { poke(w.changed) }
 	k.claimEnded = func(keys []claimKey) {
 		for _, c := range keys {
 			w.forget(c)
@@ -223,10 +218,7 @@ func (w *wire) check() {
 			delete(w.attached, index)
 		}
 	}
-	select {
-	case w.changed <- struct{}{}:
-	default:
-	}
+	poke(w.changed)
 }
 
 func (w *wire) detachAll() {

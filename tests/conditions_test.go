@@ -123,13 +123,21 @@ func TestMissingCapabilitiesAreNamedAndTheRestWorks(t *testing.T) {
 func TestNothingToWitnessWithEndsWithTheNameOfWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	args := without("-net_admin,-bpf,-perfmon,-sys_admin", "run")
-	out, err := h.Command(args[0], args[1:]...).CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Fatalf("got %v, want exit code 1\n%s", err, out)
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"run"}, []string{"CAP_NET_ADMIN", "CAP_BPF"}},
+		{[]string{"run", "--wire", "off"}, []string{"CAP_NET_ADMIN"}},
+	} {
+		args := without("-net_admin,-bpf,-perfmon,-sys_admin", c.args...)
+		out, err := h.Command(args[0], args[1:]...).CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			t.Fatalf("%v: got %v, want exit code 1\n%s", c.args, err, out)
+		}
+		wantSaid(t, string(out), c.want...)
 	}
-	wantSaid(t, string(out), "CAP_NET_ADMIN", "CAP_BPF")
 }
 
 func TestGlobsChooseWhichPortsAreWatched(t *testing.T) {
