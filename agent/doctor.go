@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -47,7 +46,7 @@ const (
 // Doctor tries everything that the agent needs on this host. It attaches
 // nothing to the host's interfaces and leaves nothing behind, but for ids of
 // network namespaces (RTM_NEWNSID), which the agent assigns as well.
-func Doctor(_ context.Context, cfg Config) []Check {
+func Doctor(cfg Config) []Check {
 	cfg, err := cfg.defaults()
 	if err != nil {
 		return []Check{{Feature: "configuration", Status: StatusMissing, Detail: err.Error(), Lost: "everything", Fix: "correct the flag"}}

@@ -44,7 +44,7 @@ type kernel struct {
 	// attached has the interfaces of other namespaces by the index of our
 	// interface that is their peer or lower device.
 	attached map[int32]map[*link]*namespace
-	routed   map[string]int32 // published LinkRecord -> index of the device that makes it
+	domains  map[string]int32 // published LinkRecord -> index of the device that makes it
 	ended    map[holding]time.Time
 	swept    time.Time // when ended was last cleaned
 
@@ -120,7 +120,7 @@ func newKernel(log *slog.Logger, t *table, req requests, ownNSID int32, ownInode
 		names:        map[uint64]*ipwitnessv1.Workload{},
 		nextID:       ownNamespace,
 		attached:     map[int32]map[*link]*namespace{},
-		routed:       map[string]int32{},
+		domains:      map[string]int32{},
 		ended:        map[holding]time.Time{},
 		portsChanged: func() {},
 		unnamed:      func() {},
@@ -476,8 +476,8 @@ func (k *kernel) removeLink(ns *namespace, index int32, now time.Time) {
 
 // reread reads the addresses again from the kernel, wherever the mirror has
 // them, so that what it says of them is of now. An interface that is gone has
-// none any more.
-func (k *kernel) reread(addrs []netip.Addr) {
+// none any more. It gives false where some could not be read.
+func (k *kernel) reread(addrs []netip.Addr) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
@@ -497,6 +497,7 @@ func (k *kernel) reread(addrs []netip.Addr) {
 			}
 		}
 	}
+	complete := true
 	k.table.update(func() {
 		for _, h := range holders {
 			if h.ns.links[h.l.index] != h.l || (h.ns != k.own && k.byNSID[h.ns.nsid] != h.ns) {
@@ -504,6 +505,7 @@ func (k *kernel) reread(addrs []netip.Addr) {
 			}
 			found, err := k.req.addrs(h.ns.nsid, h.l.index)
 			if err != nil {
+				complete = complete && errors.Is(err, errNamespaceGone)
 				k.fail(h.ns, err, now)
 				continue
 			}
@@ -512,11 +514,12 @@ func (k *kernel) reread(addrs []netip.Addr) {
 				h.l.addrs.set(a)
 			}
 			for c := range h.l.claims {
-				if asked[c.addr] {
-					delete(h.l.claims, c) // say it again
+				if asked[c.addr] && h.l.addrs[c.addr] != nil {
+					delete(h.l.claims, c) // say it again; publish ends those that are gone
 				}
 			}
 			k.publish(h.ns, h.l, now)
 		}
 	})
+	return complete
 }

@@ -362,6 +362,27 @@ func TestNamespaceThatIsOursAgainAtOnceIsANewRecord(t *testing.T) {
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
 }
 
+func TestAddressThatIsGoneWhenItIsReadAgainIsClaimedNoMore(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10), "10.244.0.2/24", "10.244.0.3/24")
+	k := newTestKernel(t, f)
+	k.table.take(time.Now())
+
+	f.put(5, podVeth(10), "10.244.0.3/24") // its RTM_DELADDR is still in the queue
+	k.reread([]netip.Addr{netip.MustParseAddr("10.244.0.2"), netip.MustParseAddr("10.244.0.3")})
+	wantClaims(t, k, "10.244.0.3 ASSIGNED 2/2")
+	m, _ := k.table.take(time.Now())
+	told := map[bool]string{}
+	for _, c := range m.GetClaims() {
+		addr, _ := netip.AddrFromSlice(c.GetAddress())
+		told[c.GetGone()] += addr.String()
+	}
+	if told[true] != "10.244.0.2" || told[false] != "10.244.0.3" {
+		t.Errorf("told: got %q gone and %q there, want 10.244.0.2 and 10.244.0.3", told[true], told[false])
+	}
+}
+
 func TestLostEventsAreMadeUpByAListing(t *testing.T) {
 	f := fakeKernel{}
 	f.put(noNSID, hostVeth(10, 5))

@@ -185,13 +185,13 @@ func (k *kernel) putDomain(d domain, now time.Time) {
 	if old, ok := k.table.links.live[d.name]; !ok || !proto.Equal(old, r) {
 		k.table.links.put(d.name, r, now)
 	}
-	k.routed[d.name] = d.base.index
+	k.domains[d.name] = d.base.index
 }
 
 // putLinkRecord puts the records of the domains that a bridge makes again,
 // after its addresses may have changed.
 func (k *kernel) putLinkRecord(bridge *link, now time.Time) {
-	for name, index := range k.routed {
+	for name, index := range k.domains {
 		if index == bridge.index {
 			k.putDomain(domain{name, ipwitnessv1.LinkRecord_BRIDGE, bridge}, now)
 		}
@@ -200,9 +200,9 @@ func (k *kernel) putLinkRecord(bridge *link, now time.Time) {
 
 // dropLinkRecords removes the records of the domains that a device made.
 func (k *kernel) dropLinkRecords(index int32, now time.Time) {
-	for name, base := range k.routed {
+	for name, base := range k.domains {
 		if base == index {
-			delete(k.routed, name)
+			delete(k.domains, name)
 			k.table.links.remove(name, now)
 		}
 	}
@@ -211,8 +211,8 @@ func (k *kernel) dropLinkRecords(index int32, now time.Time) {
 // leaveLink takes our interface off a broadcast domain: the domain ends if it
 // made it, and frames that entered by it belong to another one from now on.
 func (k *kernel) leaveLink(l *link, domain string, now time.Time) {
-	if k.routed[domain] == l.index {
-		delete(k.routed, domain)
+	if k.domains[domain] == l.index {
+		delete(k.domains, domain)
 		k.table.links.remove(domain, now)
 	}
 	k.dropFrames(l.index, now)

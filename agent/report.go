@@ -20,7 +20,7 @@ type reporter struct {
 	table     *table
 	hello     *ipwitnessv1.Hello
 	client    ipwitnessv1.ReportServiceClient
-	check     func([]netip.Addr)             // reads addresses again from their sources
+	check     func([]netip.Addr) bool        // reads addresses again from their sources, and says whether it could
 	contest   func(addr netip.Addr, on bool) // looks at an address more often
 	connected atomic.Bool
 }
@@ -143,8 +143,9 @@ func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, resync
 					addrs = append(addrs, addr)
 				}
 			}
-			r.check(addrs)
-			r.table.update(func() { r.table.checked = append(r.table.checked, c.GetId()) })
+			if r.check(addrs) { // no answer: it will be asked again
+				r.table.update(func() { r.table.checked = append(r.table.checked, c.GetId()) })
+			}
 		}
 		if m.GetResync() {
 			poke(resync)

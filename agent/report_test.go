@@ -124,9 +124,15 @@ func TestCheckIsAnsweredAfterWhatItFound(t *testing.T) {
 	tab := newTable()
 	asked := make(chan []netip.Addr, 1)
 	r := &reporter{table: tab, hello: &ipwitnessv1.Hello{}}
-	r.check = func(addrs []netip.Addr) {
+	readable := false
+	r.check = func(addrs []netip.Addr) bool {
+		if !readable {
+			readable = true
+			return false
+		}
 		tab.update(func() { tab.seen(testClaim(9), claim{count: 1}, time.Now()) })
 		asked <- addrs
+		return true
 	}
 	contested := make(chan netip.Addr, 1)
 	r.contest = func(addr netip.Addr, on bool) {
@@ -137,6 +143,10 @@ func TestCheckIsAnsweredAfterWhatItFound(t *testing.T) {
 	s := startReporter(t, r)()
 	s.next()
 	addr := netip.MustParseAddr("10.0.0.9")
+	// The first time it cannot be read: that is no answer.
+	if err := s.Send(&ipwitnessv1.ReportResponse{Check: &ipwitnessv1.Check{Id: 41, Addresses: [][]byte{addr.AsSlice()}}}); err != nil {
+		t.Fatal(err)
+	}
 	err := s.Send(&ipwitnessv1.ReportResponse{
 		Check:    &ipwitnessv1.Check{Id: 42, Addresses: [][]byte{addr.AsSlice(), {1, 2, 3}}},
 		Contests: []*ipwitnessv1.Contest{{Address: addr.AsSlice(), Contested: true}},

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -224,12 +225,10 @@ func (w *wire) check() {
 func (w *wire) detachAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var g errgroup.Group
-	g.SetLimit(32) // each waits for the kernel, not for a processor
+	// One after the other: the kernel holds the rtnl lock for each.
 	for _, p := range w.attached {
-		g.Go(func() error { w.detach(p); return nil })
+		w.detach(p)
 	}
-	_ = g.Wait()
 	clear(w.attached)
 }
 
@@ -257,20 +256,10 @@ func (w *wire) ports() (out []*ipwitnessv1.Node_Port, problems []string) {
 		out = append(out, &ipwitnessv1.Node_Port{Interface: p.name, Mode: p.att.Mode().String()})
 	}
 	slices.SortFunc(out, func(a, b *ipwitnessv1.Node_Port) int {
-		return cmpString(a.GetInterface(), b.GetInterface())
+		return cmp.Compare(a.GetInterface(), b.GetInterface())
 	})
 	slices.Sort(problems)
 	return out, problems
-}
-
-func cmpString(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // contest makes the kernel tell a known binding of an address every second.
@@ -387,9 +376,9 @@ func (k *kernel) expire(before time.Time) {
 				used[k.table.claims.live[c].link] = true
 			}
 		}
-		for name := range k.routed {
+		for name := range k.domains {
 			if !used[name] {
-				delete(k.routed, name)
+				delete(k.domains, name)
 				k.table.links.remove(name, now)
 			}
 		}

@@ -27,7 +27,7 @@ with 1 only where the agent cannot work at all.`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			checks := agent.Doctor(cmd.Context(), cfg)
+			checks := agent.Doctor(cfg)
 			usable := agent.Usable(checks)
 			if format.ForPrograms() {
 				if err := show.Value(sys.stdout, format, map[string]any{"usable": usable == nil, "checks": checks}); err != nil {
