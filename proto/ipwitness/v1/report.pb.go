@@ -858,7 +858,7 @@ func (x *InterfaceRecord) GetGone() bool {
 }
 
 // ClaimRecord is one way in which one address is held. Its key is all fields
-// down to inner_vlan.
+// down to no_override.
 type ClaimRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address: 4 or 16 bytes. The partition key.
@@ -875,6 +875,10 @@ type ClaimRecord struct {
 	Vlan uint32 `protobuf:"varint,6,opt,name=vlan,proto3" json:"vlan,omitempty"`
 	// Wire: the VLAN id of the inner tag of QinQ, 0 for none.
 	InnerVlan uint32 `protobuf:"varint,7,opt,name=inner_vlan,json=innerVlan,proto3" json:"inner_vlan,omitempty"`
+	// Wire: a neighbour advertisement without the Override flag (RFC 4861, section
+	// 4.4): proxies and holders of anycast addresses answer so, and who is still
+	// testing the address.
+	NoOverride bool `protobuf:"varint,18,opt,name=no_override,json=noOverride,proto3" json:"no_override,omitempty"`
 	// Wire: the LinkRecord that the frame was seen on.
 	Link string `protobuf:"bytes,8,opt,name=link,proto3" json:"link,omitempty"`
 	// Wire: the Ethernet source, where it is not the sender hardware address. Such a claim is weak.
@@ -977,6 +981,13 @@ func (x *ClaimRecord) GetInnerVlan() uint32 {
 		return x.InnerVlan
 	}
 	return 0
+}
+
+func (x *ClaimRecord) GetNoOverride() bool {
+	if x != nil {
+		return x.NoOverride
+	}
+	return false
 }
 
 func (x *ClaimRecord) GetLink() string {
@@ -1205,7 +1216,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04PEER\x10\x02\x12\t\n" +
 	"\x05LOWER\x10\x03\x12\v\n" +
 	"\aPRIVATE\x10\x04\x12\t\n" +
-	"\x05LOCAL\x10\x05\"\xcc\x04\n" +
+	"\x05LOCAL\x10\x05\"\xed\x04\n" +
 	"\vClaimRecord\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x12\x1c\n" +
@@ -1214,7 +1225,9 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x03mac\x18\x05 \x01(\fR\x03mac\x12\x12\n" +
 	"\x04vlan\x18\x06 \x01(\rR\x04vlan\x12\x1d\n" +
 	"\n" +
-	"inner_vlan\x18\a \x01(\rR\tinnerVlan\x12\x12\n" +
+	"inner_vlan\x18\a \x01(\rR\tinnerVlan\x12\x1f\n" +
+	"\vno_override\x18\x12 \x01(\bR\n" +
+	"noOverride\x12\x12\n" +
 	"\x04link\x18\b \x01(\tR\x04link\x12\x16\n" +
 	"\x06source\x18\t \x01(\fR\x06source\x12#\n" +
 	"\rprefix_length\x18\n" +

@@ -385,7 +385,7 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{6, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7, 0}
 }
 
 // Workload says who an owner is.
@@ -401,8 +401,10 @@ type Workload struct {
 	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
 	// Container or sandbox id as the runtime gave it to CNI.
 	ContainerId string `protobuf:"bytes,5,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
-	// Where the name is from: cni-result, netns, docker-netns, process, node.
-	Source        string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
+	// Where the name is from: cni-result, netns, docker-netns, cgroup, process, node.
+	Source string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
+	// The oldest process in the namespace, as NAME (PID); empty where none is readable.
+	Process       string `protobuf:"bytes,7,opt,name=process,proto3" json:"process,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -475,6 +477,13 @@ func (x *Workload) GetContainerId() string {
 func (x *Workload) GetSource() string {
 	if x != nil {
 		return x.Source
+	}
+	return ""
+}
+
+func (x *Workload) GetProcess() string {
+	if x != nil {
+		return x.Process
 	}
 	return ""
 }
@@ -816,9 +825,11 @@ type Conflict struct {
 	// When it was confirmed.
 	ConfirmedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=confirmed_at,json=confirmedAt,proto3" json:"confirmed_at,omitempty"`
 	// When it was over.
-	ResolvedAt    *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=resolved_at,json=resolvedAt,proto3" json:"resolved_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ResolvedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=resolved_at,json=resolvedAt,proto3" json:"resolved_at,omitempty"`
+	// Set while somebody has acknowledged it.
+	Acknowledgement *Acknowledgement `protobuf:"bytes,14,opt,name=acknowledgement,proto3" json:"acknowledgement,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Conflict) Reset() {
@@ -942,6 +953,77 @@ func (x *Conflict) GetResolvedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Conflict) GetAcknowledgement() *Acknowledgement {
+	if x != nil {
+		return x.Acknowledgement
+	}
+	return nil
+}
+
+// Acknowledgement says that a person knows of a conflict and lives with it.
+type Acknowledgement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When it was given.
+	AcknowledgedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=acknowledged_at,json=acknowledgedAt,proto3" json:"acknowledged_at,omitempty"`
+	// When it ends; the conflict speaks up again then.
+	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Acknowledgement) Reset() {
+	*x = Acknowledgement{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Acknowledgement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Acknowledgement) ProtoMessage() {}
+
+func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Acknowledgement.ProtoReflect.Descriptor instead.
+func (*Acknowledgement) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Acknowledgement) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Acknowledgement) GetAcknowledgedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AcknowledgedAt
+	}
+	return nil
+}
+
+func (x *Acknowledgement) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
 // Finding is wrong, but not yet a conflict.
 type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -957,7 +1039,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1051,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1064,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Finding) GetKind() string {
@@ -1043,7 +1125,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1055,7 +1137,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1068,7 +1150,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Node) GetName() string {
@@ -1182,7 +1264,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1276,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1289,7 @@ func (x *Node_Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Port.ProtoReflect.Descriptor instead.
 func (*Node_Port) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{6, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7, 0}
 }
 
 func (x *Node_Port) GetInterface() string {
@@ -1228,14 +1310,15 @@ var File_ipwitness_v1_types_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x98\x02\n" +
+	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb2\x02\n" +
 	"\bWorkload\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.ipwitness.v1.Workload.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x04 \x01(\tR\x03uid\x12!\n" +
 	"\fcontainer_id\x18\x05 \x01(\tR\vcontainerId\x12\x16\n" +
-	"\x06source\x18\x06 \x01(\tR\x06source\"\\\n" +
+	"\x06source\x18\x06 \x01(\tR\x06source\x12\x18\n" +
+	"\aprocess\x18\a \x01(\tR\aprocess\"\\\n" +
 	"\x04Kind\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\a\n" +
 	"\x03POD\x10\x01\x12\r\n" +
@@ -1292,7 +1375,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04LIVE\x10\x01\x12\t\n" +
 	"\x05STALE\x10\x02\x12\v\n" +
 	"\aUNHEARD\x10\x03\x12\b\n" +
-	"\x04GONE\x10\x04\"\xb5\x04\n" +
+	"\x04GONE\x10\x04\"\xfe\x04\n" +
 	"\bConflict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aepisode\x18\x02 \x01(\rR\aepisode\x12\x18\n" +
@@ -1309,12 +1392,18 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"detectedAt\x12=\n" +
 	"\fconfirmed_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vconfirmedAt\x12;\n" +
 	"\vresolved_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"resolvedAt\"D\n" +
+	"resolvedAt\x12G\n" +
+	"\x0facknowledgement\x18\x0e \x01(\v2\x1d.ipwitness.v1.AcknowledgementR\x0facknowledgement\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSUSPECTED\x10\x01\x12\r\n" +
 	"\tCONFIRMED\x10\x02\x12\f\n" +
-	"\bRESOLVED\x10\x03\"Q\n" +
+	"\bRESOLVED\x10\x03\"\xa9\x01\n" +
+	"\x0fAcknowledgement\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12C\n" +
+	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
+	"\n" +
+	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"Q\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -1360,7 +1449,7 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -1373,38 +1462,42 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(*Scope)(nil),                 // 8: ipwitness.v1.Scope
 	(*Owner)(nil),                 // 9: ipwitness.v1.Owner
 	(*Conflict)(nil),              // 10: ipwitness.v1.Conflict
-	(*Finding)(nil),               // 11: ipwitness.v1.Finding
-	(*Node)(nil),                  // 12: ipwitness.v1.Node
-	(*Node_Port)(nil),             // 13: ipwitness.v1.Node.Port
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*Acknowledgement)(nil),       // 11: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 12: ipwitness.v1.Finding
+	(*Node)(nil),                  // 13: ipwitness.v1.Node
+	(*Node_Port)(nil),             // 14: ipwitness.v1.Node.Port
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
 	1,  // 1: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	14, // 2: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	14, // 3: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	15, // 2: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	15, // 3: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 4: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
 	8,  // 5: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
 	6,  // 6: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
 	7,  // 7: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	14, // 8: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	14, // 9: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	15, // 8: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	15, // 9: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 10: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	14, // 11: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	15, // 11: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
 	8,  // 12: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 13: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
 	9,  // 14: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	14, // 15: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	14, // 16: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	14, // 17: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	5,  // 18: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	14, // 19: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	14, // 20: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	15, // 15: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	15, // 16: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	15, // 17: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	11, // 18: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	15, // 19: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	15, // 20: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	5,  // 21: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	15, // 22: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	15, // 23: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -1418,7 +1511,7 @@ func file_ipwitness_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
