@@ -20,6 +20,7 @@ type requests interface {
 	link(nsid, index int32) (linkMsg, error)
 	addrs(nsid, index int32) ([]addrMsg, error)
 	nsids() ([]int32, error)
+	pvids() (map[int32]uint16, error)
 }
 
 // kernel mirrors what rtnetlink tells of the namespaces of this machine, and
@@ -44,7 +45,8 @@ type kernel struct {
 	// attached has the interfaces of other namespaces by the index of our
 	// interface that is their peer or lower device.
 	attached map[int32]map[*link]*namespace
-	domains  map[string]int32 // published LinkRecord -> index of the device that makes it
+	domains  map[string]domain // those with a published LinkRecord, by its name
+	wiring   *wiring           // nil: to be made
 	ended    map[holding]time.Time
 	swept    time.Time // when ended was last cleaned
 
@@ -69,6 +71,7 @@ type namespace struct {
 type link struct {
 	linkMsg
 	gen       uint64 // tells two interfaces with one index apart
+	pvid      uint16 // our own bridges and their ports: the VLAN of untagged frames, 0 for none
 	addrs     addresses
 	published *ipwitnessv1.InterfaceRecord
 	claims    map[claimKey]addrMsg // published ones
@@ -120,7 +123,7 @@ func newKernel(log *slog.Logger, t *table, req requests, ownNSID int32, ownInode
 		names:        map[uint64]*ipwitnessv1.Workload{},
 		nextID:       ownNamespace,
 		attached:     map[int32]map[*link]*namespace{},
-		domains:      map[string]int32{},
+		domains:      map[string]domain{},
 		ended:        map[holding]time.Time{},
 		portsChanged: func() {},
 		unnamed:      func() {},
@@ -237,6 +240,10 @@ func (k *kernel) apply(m *message, now time.Time) {
 		}
 	}
 	switch m.typ {
+	case rtmNewPort:
+		if ns == k.own {
+			k.setPVID(m.link.index, m.pvid, now)
+		}
 	case unix.RTM_NEWLINK:
 		l := m.link
 		if ns != k.own {
@@ -317,9 +324,6 @@ func (k *kernel) load(ns *namespace, now time.Time) error {
 	for _, l := range links {
 		if _, ok := ns.links[l.index]; !ok {
 			k.addLink(ns, l)
-			if ns == k.own {
-				k.portsChanged()
-			}
 			continue
 		}
 		k.setLink(ns, l, now)
@@ -331,6 +335,9 @@ func (k *kernel) load(ns *namespace, now time.Time) error {
 		if l, ok := ns.links[a.index]; ok {
 			l.addrs.set(a)
 		}
+	}
+	if ns == k.own {
+		k.readPVIDs()
 	}
 	k.publishNamespace(ns, now)
 	if ns == k.own {
@@ -345,7 +352,16 @@ func (k *kernel) addLink(ns *namespace, m linkMsg) *link {
 	l := &link{linkMsg: m, gen: k.nextGen, addrs: addresses{}, claims: map[claimKey]addrMsg{}}
 	ns.links[m.index] = l
 	k.join(ns, l)
+	if ns == k.own {
+		k.rewired()
+	}
 	return l
+}
+
+// rewired has the broadcast domains and the ports worked out anew.
+func (k *kernel) rewired() {
+	k.wiring = nil
+	k.portsChanged()
 }
 
 // join and part keep k.attached: which interfaces of other namespaces have
@@ -400,15 +416,59 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 		k.publish(ns, l, now)
 		return
 	}
-	k.portsChanged()
+	k.rewired()
 	if known && old.name != m.name {
-		k.dropLinkRecords(m.index, now)
+		k.dropDomains(m.index, now)
 	}
 	if isPair(m.kind) {
 		k.resolvePeer(l, now)
 	}
+	switch bridge := k.own.links[m.master]; {
+	case m.filtering: // the VLANs of all of its ports may be others now
+		k.readPVIDs()
+	case bridge != nil && bridge.filtering && (!known || old.master != m.master):
+		l.pvid = bridge.defaultPVID // the kernel's doing, told after this
+	}
 	k.publish(ns, l, now)
+	if isPair(m.kind) && k.lowerOf(l) != nil {
+		k.publishAttached(nil, now) // it may have joined two bridges, or parted them
+		return
+	}
 	k.publishAttached(l, now)
+}
+
+// setPVID takes in which VLAN a bridge, or a port of one, puts untagged frames.
+func (k *kernel) setPVID(index int32, pvid uint16, now time.Time) {
+	l := k.own.links[index]
+	if l == nil || l.pvid == pvid {
+		return
+	}
+	l.pvid = pvid
+	if bridge := k.own.links[l.master]; l.filtering || bridge != nil && bridge.filtering {
+		k.publish(k.own, l, now)
+		k.publishAttached(l, now)
+	}
+}
+
+// readPVIDs reads in which VLANs bridges put untagged frames, where one filters
+// by VLAN.
+func (k *kernel) readPVIDs() {
+	filtering := false
+	for _, l := range k.own.links {
+		filtering = filtering || l.filtering
+	}
+	if !filtering {
+		return
+	}
+	pvids, err := k.req.pvids()
+	if err != nil {
+		k.log.Warn("cannot read the VLANs of bridge ports", "error", err)
+		k.incomplete()
+		return
+	}
+	for index, l := range k.own.links {
+		l.pvid = pvids[index]
+	}
 }
 
 // resolvePeer has the other end of our pair know it.
@@ -436,7 +496,8 @@ func (k *kernel) resolvePeer(l *link, now time.Time) {
 // sameWiring says that two states of an interface put it on the same link.
 func sameWiring(a, b linkMsg) bool {
 	return a.name == b.name && a.master == b.master && a.slaveKind == b.slaveKind && a.kind == b.kind &&
-		a.lower == b.lower && a.lowerNSID == b.lowerNSID && a.vlan == b.vlan
+		a.lower == b.lower && a.lowerNSID == b.lowerNSID && a.vlan == b.vlan &&
+		a.filtering == b.filtering && a.defaultPVID == b.defaultPVID
 }
 
 // removeLink takes the end of an interface.
@@ -455,10 +516,13 @@ func (k *kernel) removeLink(ns *namespace, index int32, now time.Time) {
 		}
 		return
 	}
-	k.dropLinkRecords(index, now)
-	k.portsChanged()
+	k.rewired()
+	k.dropDomains(index, now)
 	// Frames that entered by it say nothing any more.
 	k.dropFrames(index, now)
+	if isPair(l.kind) && k.lowerOf(l) != nil {
+		k.publishAttached(nil, now) // it may have joined two bridges
+	}
 	// The other end went with it, or one of the two moved. A namespace that is
 	// dying sends nothing of its own, so ask.
 	for peer, other := range maps.Clone(k.attached[index]) {

@@ -21,6 +21,7 @@ type fakeKernel map[int32]*fakeNamespace
 type fakeNamespace struct {
 	link  map[int32]linkMsg
 	addrs map[int32][]addrMsg
+	pvids map[int32]uint16
 }
 
 func (f fakeKernel) namespace(nsid int32) (*fakeNamespace, error) {
@@ -74,6 +75,8 @@ func (f fakeKernel) nsids() (out []int32, err error) {
 	}
 	return out, nil
 }
+
+func (f fakeKernel) pvids() (map[int32]uint16, error) { return f[noNSID].pvids, nil }
 
 // put makes an interface with addresses.
 func (f fakeKernel) put(nsid int32, l linkMsg, addrs ...string) {
@@ -453,119 +456,6 @@ func monotonic(t *testing.T) time.Duration {
 		t.Fatal(err)
 	}
 	return time.Duration(ts.Nano())
-}
-
-func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
-	f := fakeKernel{}
-	own := func(index int32, name, kind string, more func(*linkMsg), addrs ...string) {
-		l := linkMsg{index: index, name: name, kind: kind, mac: fmt.Sprintf("own%03d", index), arphrd: unix.ARPHRD_ETHER, flags: up, lowerNSID: noNSID}
-		if more != nil {
-			more(&l)
-		}
-		f.put(noNSID, l, addrs...)
-	}
-	own(1, "lo", "", func(l *linkMsg) { l.flags |= unix.IFF_LOOPBACK }, "10.96.0.1/32")
-	own(2, "eth0", "", nil, "192.0.2.1/24")
-	own(3, "eth0.10", "vlan", func(l *linkMsg) { l.lower, l.vlan = 2, 10 })
-	own(4, "cni0", "bridge", nil, "10.244.0.1/24", "fe80::1/64")
-	own(5, "br-iso", "bridge", nil, "fe80::1/64")
-	own(6, "dummy0", "dummy", nil, "169.254.20.10/32")
-	own(7, "bond0", "bond", nil)
-	own(8, "eth1", "", func(l *linkMsg) { l.master, l.slaveKind = 7, "bond" })
-	own(9, "blue", "vrf", nil)
-	own(11, "eth0.20", "vlan", func(l *linkMsg) { l.lower, l.vlan = 2, 20 })
-	own(20, "veth20", "veth", func(l *linkMsg) { l.master, l.slaveKind, l.lower, l.lowerNSID = 4, "bridge", 2, 5 })
-	own(21, "veth21", "veth", func(l *linkMsg) { l.lower, l.lowerNSID, l.master, l.slaveKind = 2, 6, 9, "vrf" }, "10.0.0.1/32")
-	own(22, "veth22", "veth", func(l *linkMsg) { l.lower, l.lowerNSID, l.slaveKind, l.master = 2, 7, "openvswitch", 99 })
-	own(23, "veth23", "veth", func(l *linkMsg) { l.master, l.slaveKind, l.lower, l.lowerNSID = 5, "bridge", 2, 8 })
-	own(24, "uplink", "veth", func(l *linkMsg) { l.lower, l.lowerNSID = 2, 9 }, "198.51.100.2/24")
-	pod := func(nsid int32, l linkMsg) { f.put(nsid, l) }
-	for nsid, host := range map[int32]int32{5: 20, 6: 21, 7: 22, 8: 23} {
-		pod(nsid, podVeth(host))
-	}
-	switchPort := podVeth(24)
-	switchPort.master = 3 // a bridge over there
-	pod(9, switchPort)
-	pod(10, linkMsg{index: 2, name: "net1", kind: "macvlan", mac: "maclan", flags: up, lower: 2, lowerNSID: testNSID})
-	pod(10, linkMsg{index: 3, name: "net2", kind: "vlan", vlan: 30, mac: "vlan30", flags: up, lower: 2, lowerNSID: testNSID})
-	pod(5, linkMsg{index: 3, name: "k6t-eth0", kind: "bridge", mac: "inside", flags: up, lowerNSID: noNSID})
-	k := newTestKernel(t, f)
-
-	got := map[string]string{}
-	byNS := map[uint32]int32{1: 0}
-	for nsid, ns := range k.byNSID {
-		byNS[ns.id] = nsid
-	}
-	for key, r := range k.table.interfaces.live {
-		s := fmt.Sprintf("%s on %q", r.GetAttachment(), r.GetLink())
-		if r.GetHostInterface() != "" {
-			s += " by " + r.GetHostInterface()
-		}
-		if r.GetVrf() != "" {
-			s += " in vrf " + r.GetVrf()
-		}
-		if r.GetUplink() {
-			s += ", uplink"
-		}
-		got[fmt.Sprintf("%d/%s", byNS[key.namespace], r.GetName())] = s
-	}
-	for name, want := range map[string]string{
-		"0/lo":       `LOCAL on ""`,
-		"0/dummy0":   `LOCAL on ""`,
-		"0/eth0":     `OWN on "eth0", uplink`,
-		"0/eth0.10":  `OWN on "eth0.10"`,
-		"0/eth1":     `OWN on "bond0", uplink`,
-		"0/cni0":     `OWN on "cni0"`,
-		"0/veth20":   `OWN on "cni0"`,
-		"5/eth0":     `PEER on "cni0" by veth20`,
-		"5/k6t-eth0": `PRIVATE on ""`,
-		"6/eth0":     `PEER on "veth21" by veth21 in vrf blue`,
-		"7/eth0":     `PEER on "veth22" by veth22`,
-		"8/eth0":     `PEER on "br-iso" by veth23`,
-		"10/net1":    `LOWER on "eth0" by eth0`,
-		"10/net2":    `LOWER on "eth0.30" by eth0`,
-		"0/blue":     `OWN on "blue" in vrf blue`,
-		"0/uplink":   `OWN on "uplink", uplink`,
-		"0/veth21":   `OWN on "veth21" in vrf blue`,
-	} {
-		if got[name] != want {
-			t.Errorf("%s: got %s, want %s", name, got[name], want)
-		}
-	}
-	for name, want := range map[string]*ipwitnessv1.LinkRecord{
-		"cni0":   {Kind: ipwitnessv1.LinkRecord_BRIDGE, Routed: true},
-		"br-iso": {Kind: ipwitnessv1.LinkRecord_BRIDGE},
-		"veth21": {Kind: ipwitnessv1.LinkRecord_POINT_TO_POINT},
-		"veth22": {Kind: ipwitnessv1.LinkRecord_OVS_PORT},
-		"eth0":   {Kind: ipwitnessv1.LinkRecord_UPLINK},
-	} {
-		if got := k.table.links.live[name]; got.GetKind() != want.GetKind() || got.GetRouted() != want.GetRouted() {
-			t.Errorf("link %s: got %v, want %v", name, got, want)
-		}
-	}
-
-	var ports []string
-	for _, p := range k.ports() {
-		ports = append(ports, p.name)
-	}
-	if got, want := strings.Join(ports, " "), "eth0 eth1 veth20 veth21 veth22 veth23 uplink"; got != want {
-		t.Errorf("ports: got %s, want %s", got, want)
-	}
-
-	// The bridge gets an address: the node routes for its ports from now on.
-	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(5, "10.9.0.1/24")})
-	if !k.table.links.live["br-iso"].GetRouted() {
-		t.Error("bridge with a unicast address: got not routed")
-	}
-	// A port leaves its bridge: its pod is on a link of its own.
-	left := f[noNSID].link[20]
-	left.master, left.slaveKind = 0, ""
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: left})
-	for key, r := range k.table.interfaces.live {
-		if byNS[key.namespace] == 5 && r.GetName() == "eth0" && r.GetLink() != "veth20" {
-			t.Errorf("pod whose port left the bridge: got link %q, want veth20", r.GetLink())
-		}
-	}
 }
 
 func TestPeerThatOnlyAnotherTableNumbersIsResolvedByOurEndOrByAnAddress(t *testing.T) {

@@ -15,53 +15,146 @@ import (
 type domain struct {
 	name string
 	kind ipwitnessv1.LinkRecord_Kind
-	base *link // the device that makes it: the bridge, the uplink, our end of the veth
+	base *link    // the device that makes it: the bridge, the uplink, our end of the veth
+	tags []uint16 // the VLANs on it, from the outside in
 }
 
-// domainOf finds the broadcast domain of one of our own interfaces.
-func (k *kernel) domainOf(l *link) domain {
-	const deepest = 8 // eth0 in a bond in a bridge under a VLAN: nobody stacks more
-	vlan := ""
-	for range deepest {
-		master := k.own.links[l.master]
-		lower := k.own.links[l.lower]
-		if l.lowerNSID != noNSID && l.lowerNSID != k.ownNSID {
-			lower = nil // in another namespace
+// vlanOn is a VLAN of a device.
+type vlanOn struct {
+	index int32
+	vid   uint16
+}
+
+// wiring is what domainOf needs to look up: it is made anew after a change.
+type wiring struct {
+	vlans   map[vlanOn]*link // the VLAN devices
+	patched map[int32]*link  // bridges that veth pairs join to others: the one that names them all
+}
+
+// wired gives the wiring.
+func (k *kernel) wired() *wiring {
+	if k.wiring == nil {
+		k.wiring = &wiring{vlans: map[vlanOn]*link{}, patched: map[int32]*link{}}
+		for _, l := range k.own.links {
+			if l.kind == "vlan" && k.lowerOf(l) != nil {
+				k.wiring.vlans[vlanOn{l.lower, l.vlan}] = l
+			}
+			k.patch(l)
 		}
+	}
+	return k.wiring
+}
+
+// patch joins the bridges that a veth pair connects. What a bridge that filters
+// VLANs lets through is another question for each of them: it is not joined.
+func (k *kernel) patch(l *link) {
+	peer := k.lowerOf(l)
+	if !isPair(l.kind) || peer == nil {
+		return
+	}
+	a, b := k.own.links[l.master], k.own.links[peer.master]
+	if a == nil || b == nil || a == b || a.kind != "bridge" || b.kind != "bridge" || a.filtering || b.filtering {
+		return
+	}
+	name := func(l *link) *link {
+		if first := k.wiring.patched[l.index]; first != nil {
+			return first
+		}
+		return l
+	}
+	first, other := name(a), name(b)
+	if other.name < first.name {
+		first, other = other, first
+	}
+	for index, l := range k.wiring.patched {
+		if l == other {
+			k.wiring.patched[index] = first
+		}
+	}
+	k.wiring.patched[other.index], k.wiring.patched[first.index] = first, first
+}
+
+// lowerOf gives the lower device, or the other end of the pair, of one of our
+// own interfaces where it is our own, too.
+func (k *kernel) lowerOf(l *link) *link {
+	if l.lowerNSID != noNSID && l.lowerNSID != k.ownNSID {
+		return nil
+	}
+	return k.own.links[l.lower]
+}
+
+// domainOf finds the broadcast domain that frames with these VLAN tags, from
+// the outside in, are on when they pass one of our own interfaces. It follows
+// them as the kernel does: a VLAN device takes the frames of its VLAN off its
+// lower device before a bridge or a bond gets them.
+func (k *kernel) domainOf(l *link, tags ...uint16) domain {
+	const deepest = 8 // eth0 in a bond under a VLAN in a bridge: nobody stacks more
+	for range deepest {
+		lower, master := k.lowerOf(l), k.own.links[l.master]
+		over := k.vlanOver(l, tags)
 		switch {
-		case master != nil && master.kind == "bridge":
-			l = master
-			continue
-		case master != nil && (master.kind == "bond" || master.kind == "team"):
-			l = master
-			continue
-		case l.master != 0 && l.slaveKind == "openvswitch":
-			return domain{l.name + vlan, ipwitnessv1.LinkRecord_OVS_PORT, l}
-		case l.kind == "bridge":
-			return domain{l.name + vlan, ipwitnessv1.LinkRecord_BRIDGE, l}
-		case l.kind == "vlan" && lower != nil:
-			// eth0.10 and VLAN 10 of eth0 are one.
-			vlan = fmt.Sprintf(".%d%s", l.vlan, vlan)
-			l = lower
-			continue
+		case over != nil && isMaster(k.own.links[over.master]):
+			l, tags = over, tags[1:]
 		case isChild(l.kind) && lower != nil:
 			l = lower
-			continue
-		case isPair(l.kind):
-			if lower != nil { // both ends are ours
-				if lower.master != 0 && l.master == 0 {
-					l = lower
-					continue
+		case isPair(l.kind) && lower != nil && l.master == 0 && lower.master != 0:
+			l = lower // its frames go in by the other end
+		case over != nil:
+			return newDomain(l, tags)
+		case isMaster(master):
+			if master.filtering && len(tags) == 0 {
+				if l.pvid == 0 {
+					return newDomain(l, nil) // the bridge lets no untagged frames in here
 				}
-				if lower.name < l.name {
-					l = lower
-				}
+				tags = []uint16{l.pvid}
 			}
-			return domain{l.name + vlan, ipwitnessv1.LinkRecord_POINT_TO_POINT, l}
+			l = master
+		case l.kind == "vlan" && lower != nil:
+			// eth0.10 and VLAN 10 of eth0 are one.
+			l, tags = lower, append([]uint16{l.vlan}, tags...)
+		case l.kind == "bridge" && l.filtering && len(tags) == 0 && l.pvid != 0:
+			tags = []uint16{l.pvid}
+		case l.kind == "bridge" && k.wired().patched[l.index] != nil:
+			return newDomain(k.wired().patched[l.index], tags)
+		case isPair(l.kind) && lower != nil && lower.name < l.name: // both ends are ours
+			return newDomain(lower, tags)
+		default:
+			return newDomain(l, tags)
 		}
-		return domain{l.name + vlan, ipwitnessv1.LinkRecord_UPLINK, l}
 	}
-	return domain{l.name + vlan, ipwitnessv1.LinkRecord_UPLINK, l}
+	return newDomain(l, tags)
+}
+
+// newDomain is the domain that a device makes for a VLAN.
+func newDomain(l *link, tags []uint16) domain {
+	d := domain{name: l.name, kind: ipwitnessv1.LinkRecord_UPLINK, base: l, tags: tags}
+	switch {
+	case l.kind == "bridge":
+		d.kind = ipwitnessv1.LinkRecord_BRIDGE
+	case l.master != 0 && l.slaveKind == "openvswitch":
+		d.kind = ipwitnessv1.LinkRecord_OVS_PORT
+	case isPair(l.kind):
+		d.kind = ipwitnessv1.LinkRecord_POINT_TO_POINT
+	}
+	for _, vid := range tags {
+		d.name = fmt.Sprintf("%s.%d", d.name, vid)
+	}
+	return d
+}
+
+// vlanOver gives the VLAN device that takes frames with these tags off one of
+// our own interfaces; nil for none.
+func (k *kernel) vlanOver(l *link, tags []uint16) *link {
+	if len(tags) == 0 {
+		return nil
+	}
+	return k.wired().vlans[vlanOn{l.index, tags[0]}]
+}
+
+// isMaster says that an interface is one of a kind whose ports are all on one
+// broadcast domain, so far as it does not filter VLANs.
+func isMaster(l *link) bool {
+	return l != nil && (l.kind == "bridge" || l.kind == "bond" || l.kind == "team")
 }
 
 // isPair says that interfaces of the kind come in pairs.
@@ -130,7 +223,7 @@ func (k *kernel) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwitne
 	}
 	d := k.domainOf(host)
 	if ns != k.own && l.kind == "vlan" {
-		d.name = fmt.Sprintf("%s.%d", d.name, l.vlan)
+		d = k.domainOf(host, l.vlan)
 	}
 	r.Link = d.name
 	r.Vrf = k.vrfOf(host)
@@ -181,41 +274,72 @@ func (k *kernel) isUplink(l *link, peer uint32) bool {
 
 // putDomain puts the record of a broadcast domain.
 func (k *kernel) putDomain(d domain, now time.Time) {
-	r := &ipwitnessv1.LinkRecord{Name: d.name, Kind: d.kind, Routed: d.kind == ipwitnessv1.LinkRecord_BRIDGE && hasUnicast(d.base)}
+	if old, ok := k.domains[d.name]; ok && old.base == d.base && old.kind == d.kind {
+		return
+	}
+	k.domains[d.name] = d
+	k.publishDomain(d, now)
+}
+
+func (k *kernel) publishDomain(d domain, now time.Time) {
+	r := &ipwitnessv1.LinkRecord{Name: d.name, Kind: d.kind, Routed: k.routes(d)}
 	if old, ok := k.table.links.live[d.name]; !ok || !proto.Equal(old, r) {
 		k.table.links.put(d.name, r, now)
 	}
-	k.domains[d.name] = d.base.index
 }
 
-// putLinkRecord puts the records of the domains that a bridge makes again,
-// after its addresses may have changed.
-func (k *kernel) putLinkRecord(bridge *link, now time.Time) {
-	for name, index := range k.domains {
-		if index == bridge.index {
-			k.putDomain(domain{name, ipwitnessv1.LinkRecord_BRIDGE, bridge}, now)
+// routes says whether the node routes for the ports of a bridge: it has an
+// address on the bridge, on a VLAN device over it, or behind a veth into it.
+func (k *kernel) routes(d domain) bool {
+	if d.kind != ipwitnessv1.LinkRecord_BRIDGE {
+		return false
+	}
+	for _, l := range k.own.links {
+		if hasUnicast(l) && !isMaster(k.own.links[l.master]) && k.domainOf(l).name == d.name {
+			return true
+		}
+	}
+	return false
+}
+
+// addressed publishes the domain of one of our own interfaces again: its
+// addresses decide whether the node routes for it.
+func (k *kernel) addressed(l *link, now time.Time) {
+	if d, ok := k.domains[k.domainOf(l).name]; ok {
+		k.publishDomain(d, now)
+	}
+}
+
+// dropDomains ends the domains that a device made.
+func (k *kernel) dropDomains(index int32, now time.Time) {
+	for _, d := range k.domains {
+		if d.base.index == index {
+			k.dropDomain(d.name, now)
 		}
 	}
 }
 
-// dropLinkRecords removes the records of the domains that a device made.
-func (k *kernel) dropLinkRecords(index int32, now time.Time) {
-	for name, base := range k.domains {
-		if base == index {
-			delete(k.domains, name)
-			k.table.links.remove(name, now)
-		}
-	}
+func (k *kernel) dropDomain(name string, now time.Time) {
+	delete(k.domains, name)
+	k.table.links.remove(name, now)
 }
 
 // leaveLink takes our interface off a broadcast domain: the domain ends if it
-// made it, and frames that entered by it belong to another one from now on.
-func (k *kernel) leaveLink(l *link, domain string, now time.Time) {
-	if k.domains[domain] == l.index {
-		delete(k.domains, domain)
-		k.table.links.remove(domain, now)
+// made it, and frames that entered by it, or by what is below it, belong to
+// another one from now on.
+func (k *kernel) leaveLink(l *link, name string, now time.Time) {
+	if d, ok := k.domains[name]; ok && d.base == l {
+		k.dropDomain(name, now)
 	}
 	k.dropFrames(l.index, now)
+	if l.kind == "vlan" && k.lowerOf(l) != nil {
+		k.dropFrames(l.lower, now)
+		for _, slave := range k.own.links {
+			if slave.master == l.lower {
+				k.dropFrames(slave.index, now)
+			}
+		}
+	}
 }
 
 // hasUnicast says that an interface has a unicast address that is not

@@ -24,6 +24,9 @@ type linkMsg struct {
 	lowerNSID int32 // IFLA_LINK_NETNSID; noNSID where the lower device is in the same namespace
 	master    int32
 	vlan      uint16 // VLAN devices only
+	filtering bool   // bridges only: by VLAN
+	// defaultPVID is the VLAN that a bridge gives its new ports for untagged frames.
+	defaultPVID uint16
 }
 
 // addrMsg is what we read of RTM_NEWADDR and RTM_DELADDR.
@@ -42,8 +45,13 @@ type message struct {
 	nsid int32 // noNSID: our own
 	link linkMsg
 	addr addrMsg
-	id   int32 // RTM_NEWNSID, RTM_DELNSID
+	id   int32  // RTM_NEWNSID, RTM_DELNSID
+	pvid uint16 // rtmNewPort
 }
+
+// rtmNewPort is our name for RTM_NEWLINK of the family AF_BRIDGE, which tells of
+// a bridge or a port of one. Netlink has no such number.
+const rtmNewPort uint16 = 0xffff
 
 // parse reads one message of the listener and says whether it is of a type that we follow.
 func (m *message) parse(typ uint16, nsid int32, data []byte) (known bool, err error) {
@@ -51,7 +59,12 @@ func (m *message) parse(typ uint16, nsid int32, data []byte) (known bool, err er
 	switch typ {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		if len(data) > 0 && data[0] != unix.AF_UNSPEC {
-			return false, nil // AF_BRIDGE: a port left its bridge, not the end of an interface
+			if data[0] != unix.AF_BRIDGE || typ != unix.RTM_NEWLINK {
+				return false, nil // a port left its bridge: not the end of an interface
+			}
+			m.typ = rtmNewPort
+			m.link.index, m.pvid, err = parsePort(data)
+			return true, err
 		}
 		m.link, err = parseLink(data)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
@@ -191,16 +204,40 @@ func parseLink(b []byte) (linkMsg, error) {
 					data = val
 				}
 			}
-			if l.kind == "vlan" {
-				for typ, val := range attributes(data) {
-					if typ == iflaVLANID && len(val) == 2 {
-						l.vlan = binary.NativeEndian.Uint16(val)
-					}
+			for typ, val := range attributes(data) {
+				switch {
+				case l.kind == "vlan" && typ == iflaVLANID && len(val) == 2:
+					l.vlan = binary.NativeEndian.Uint16(val)
+				case l.kind == "bridge" && typ == iflaBridgeFiltering && len(val) == 1:
+					l.filtering = val[0] != 0
+				case l.kind == "bridge" && typ == iflaBridgeDefaultPVID && len(val) == 2:
+					l.defaultPVID = binary.NativeEndian.Uint16(val)
 				}
 			}
 		}
 	}
 	return l, nil
+}
+
+// parsePort reads which interface a message of the family AF_BRIDGE is about, and
+// the VLAN that it gives untagged frames: 0 for none.
+func parsePort(b []byte) (index int32, pvid uint16, err error) {
+	if len(b) < unix.SizeofIfInfomsg {
+		return 0, 0, fmt.Errorf("parse bridge port: %w", errShort)
+	}
+	index = int32(binary.NativeEndian.Uint32(b[4:]))
+	for typ, val := range attributes(b[unix.SizeofIfInfomsg:]) {
+		if typ != unix.IFLA_AF_SPEC {
+			continue
+		}
+		for typ, val := range attributes(val) {
+			// struct bridge_vlan_info: flags, vid.
+			if typ == iflaBridgeVLANInfo && len(val) == 4 && binary.NativeEndian.Uint16(val)&bridgeVLANPVID != 0 {
+				pvid = binary.NativeEndian.Uint16(val[2:])
+			}
+		}
+	}
+	return index, pvid, nil
 }
 
 // parseAddr reads struct ifaddrmsg and its attributes.

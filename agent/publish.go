@@ -113,8 +113,8 @@ func (k *kernel) publishRecord(ns *namespace, l *link, now time.Time) {
 			}
 		}
 	}
-	if ns == k.own && l.kind == "bridge" {
-		k.putLinkRecord(l, now) // its addresses decide whether the node routes for its ports
+	if ns == k.own {
+		k.addressed(l, now)
 	}
 }
 

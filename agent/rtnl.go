@@ -27,9 +27,15 @@ const (
 	netnsaNSID = 1 // NETNSA_NSID
 	netnsaFD   = 3 // NETNSA_FD
 
-	iflaVLANID    = 1      // IFLA_VLAN_ID, in IFLA_INFO_DATA of a VLAN device
+	iflaVLANID            = 1  // IFLA_VLAN_ID, in IFLA_INFO_DATA of a VLAN device
+	iflaBridgeFiltering   = 7  // IFLA_BR_VLAN_FILTERING, in IFLA_INFO_DATA of a bridge
+	iflaBridgeDefaultPVID = 39 // IFLA_BR_VLAN_DEFAULT_PVID, likewise
+	iflaBridgeVLANInfo    = 2  // IFLA_BRIDGE_VLAN_INFO, in IFLA_AF_SPEC of the family AF_BRIDGE
+	bridgeVLANPVID        = 2  // BRIDGE_VLAN_INFO_PVID
+
 	nlaTypeMask   = 0x3fff // NLA_TYPE_MASK: without the flags NESTED and NET_BYTEORDER
 	rtextSkipStat = 1 << 3 // RTEXT_FILTER_SKIP_STATS: leaves 200 bytes of counters out
+	rtextVLANs    = 1 << 2 // RTEXT_FILTER_BRVLAN_COMPRESSED: ranges of VLANs, not each
 )
 
 // errNamespaceGone says that an nsid names no living namespace.
@@ -225,6 +231,21 @@ func (r *rtnl) addrs(nsid, index int32) ([]addrMsg, error) {
 		}
 	}
 	return out, nil
+}
+
+// pvids gives the VLAN that each bridge of our own, and each port of one, gives
+// untagged frames.
+func (r *rtnl) pvids() (map[int32]uint16, error) {
+	out := map[int32]uint16{}
+	body := make([]byte, unix.SizeofIfInfomsg)
+	body[0] = unix.AF_BRIDGE
+	body = appendAttr(body, unix.IFLA_EXT_MASK, rtextVLANs)
+	err := r.dump(unix.RTM_GETLINK, body, func() { clear(out) }, func(_ uint16, data []byte) error {
+		index, pvid, err := parsePort(data)
+		out[index] = pvid
+		return err
+	})
+	return out, namespaceError("list VLANs of bridge ports", noNSID, err)
 }
 
 // nsids lists the ids of all namespaces in our table.

@@ -29,6 +29,7 @@ type claimKey struct {
 	at              interfaceKey
 	mac             string // raw bytes; wire only
 	vlan, innerVLAN uint16 // wire only
+	noOverride      bool   // wire only
 }
 
 // claim is what a claim record says beyond its key. It is comparable: a claim
@@ -309,8 +310,10 @@ func claimRecord(k claimKey, c *claim, residence time.Duration) *ipwitnessv1.Cla
 		Mac:       []byte(k.mac),
 		Vlan:      uint32(k.vlan),
 		InnerVlan: uint32(k.innerVLAN),
-		Residence: durationpb.New(residence),
-		Gone:      c == nil,
+
+		NoOverride: k.noOverride,
+		Residence:  durationpb.New(residence),
+		Gone:       c == nil,
 	}
 	if c == nil {
 		return r

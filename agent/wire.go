@@ -328,12 +328,13 @@ func (k *kernel) frame(ev *bpf.Event) {
 	if end, ok := k.ended[holding{ev.Addr, string(ev.SHA[:])}]; ok && received.Before(end) {
 		return // sent before its holder gave the address up
 	}
-	d := k.domainOf(l)
-	for _, vlan := range []uint16{ev.VLAN, ev.InnerVLAN} {
-		if vlan != 0 {
-			d.name = fmt.Sprintf("%s.%d", d.name, vlan)
+	var tags []uint16
+	for _, vid := range [...]uint16{ev.VLAN, ev.InnerVLAN} {
+		if vid != 0 {
+			tags = append(tags, vid)
 		}
 	}
+	d := k.domainOf(l, tags...)
 	c := claim{link: d.name, first: received, last: received, count: ev.Frames}
 	if ev.Source != ev.SHA {
 		c.source = string(ev.Source[:])
@@ -378,8 +379,7 @@ func (k *kernel) expire(before time.Time) {
 		}
 		for name := range k.domains {
 			if !used[name] {
-				delete(k.domains, name)
-				k.table.links.remove(name, now)
+				k.dropDomain(name, now)
 			}
 		}
 	})

@@ -202,7 +202,7 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now, newest verdict.Sta
 	}
 	key := claimKey{kind: kind}
 	if !kernel {
-		key = claimKey{kind, verdict.MAC(rec.GetMac()), uint16(rec.GetVlan()), uint16(rec.GetInnerVlan())}
+		key = claimKey{kind, verdict.MAC(rec.GetMac()), uint16(rec.GetVlan()), uint16(rec.GetInnerVlan()), rec.GetNoOverride()}
 	}
 
 	var h *holding
@@ -220,11 +220,14 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now, newest verdict.Sta
 		return
 	case h == nil:
 		h = &holding{entry: s.table.enter(addr), port: port}
-		h.Kind, h.MAC, h.VLAN, h.InnerVLAN = key.kind, key.mac, key.vlan, key.innerVLAN
+		h.Kind, h.MAC, h.VLAN, h.InnerVLAN, h.NoOverride = key.kind, key.mac, key.vlan, key.innerVLAN, key.noOverride
 		h.Interface = port.rec
 		h.Begun, h.Read = now, now
 		s.setClaimLink(n, h, rec)
 		n.list(h)
+		if h.Kind == verdict.Answered && h.mac.answers == verdict.ManyAnswers {
+			s.touchAll(h.mac.claims) // many from now on
+		}
 		s.saw(h, rec, now, newest, snapshot)
 	case snapshot && h.Last == stamp(rec.GetLastSeen()) && h.Count == rec.GetCount():
 		// Known, and not seen since.

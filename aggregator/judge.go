@@ -281,10 +281,24 @@ func (s *store) Namespace(rec *verdict.Node, record uint32) *verdict.Namespace {
 
 // Holders is for verdict.Tables.
 func (s *store) Holders(rec *verdict.Node, mac verdict.MAC) []*verdict.Interface {
+	if hw := s.hardware(rec, mac); hw != nil {
+		return hw.holders
+	}
+	return nil
+}
+
+// Answers is for verdict.Tables.
+func (s *store) Answers(rec *verdict.Node, mac verdict.MAC) int {
+	if hw := s.hardware(rec, mac); hw != nil {
+		return hw.answers
+	}
+	return 0
+}
+
+// hardware is a node's entry of a MAC; nil where there is none.
+func (s *store) hardware(rec *verdict.Node, mac verdict.MAC) *hardware {
 	if n := s.nodes[nodeID{rec.Boot, rec.Netns}]; n != nil {
-		if hw := n.macs[mac]; hw != nil {
-			return hw.holders
-		}
+		return n.macs[mac]
 	}
 	return nil
 }

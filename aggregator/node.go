@@ -68,6 +68,8 @@ type link struct {
 type hardware struct {
 	holders []*verdict.Interface
 	claims  []*holding
+	// answers counts the claims that are answers.
+	answers int
 }
 
 func newNode(id nodeID) *node {
@@ -303,6 +305,9 @@ func (s *store) end(n *node, h *holding) {
 	}
 	n.unlist(h)
 	s.touch(h.entry)
+	if h.Kind == verdict.Answered && h.mac.answers == verdict.ManyAnswers-1 {
+		s.touchAll(h.mac.claims) // few again
+	}
 	if h.Kind != verdict.Assigned && h.Kind != verdict.DADFailed {
 		return
 	}

@@ -99,10 +99,11 @@ type claimKey struct {
 	kind            verdict.Evidence
 	mac             verdict.MAC
 	vlan, innerVLAN uint16
+	noOverride      bool
 }
 
 func (h *holding) key() claimKey {
-	return claimKey{h.Kind, h.MAC, h.VLAN, h.InnerVLAN}
+	return claimKey{h.Kind, h.MAC, h.VLAN, h.InnerVLAN, h.NoOverride}
 }
 
 // find is the holding of an address by a key on an interface, nil for none.
@@ -133,6 +134,9 @@ func (n *node) list(h *holding) {
 		h.mac = n.hardware(h.MAC)
 		h.atMAC = int32(len(h.mac.claims))
 		h.mac.claims = append(h.mac.claims, h)
+		if h.Kind == verdict.Answered {
+			h.mac.answers++
+		}
 		n.wireClaims++
 		if h.link != nil {
 			h.link.users++
@@ -156,6 +160,9 @@ func (n *node) unlist(h *holding) {
 	if h.mac != nil {
 		h.mac.claims = unlistAt(h.mac.claims, h.atMAC, func(h *holding, at int32) { h.atMAC = at })
 		n.wireClaims--
+		if h.Kind == verdict.Answered {
+			h.mac.answers--
+		}
 		n.dropHardware(h.MAC, h.mac)
 		if h.link != nil {
 			h.link.users--

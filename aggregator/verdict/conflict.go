@@ -274,7 +274,7 @@ func (o *Owner) readSince(at Stamp) bool {
 // claimedSince tells whether the wire showed the owner at a time or later.
 func (o *Owner) claimedSince(at Stamp) bool {
 	return slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return c.Wire() && c.Source == "" && c.Seen >= at && !c.Node().Unheard
+		return c.Wire() && !c.weak() && c.Seen >= at && !c.Node().Unheard
 	})
 }
 
@@ -335,11 +335,11 @@ func alternate(owners []Owner) bool {
 // surrounds tells whether the owner was seen before and after the other one.
 func (o *Owner) surrounds(other *Owner) bool {
 	for _, a := range o.Claims {
-		if !a.Wire() || a.Source != "" || a.Before == 0 || a.Seen.Sub(a.Before) > alternateWithin {
+		if !a.Wire() || a.weak() || a.Before == 0 || a.Seen.Sub(a.Before) > alternateWithin {
 			continue
 		}
 		for _, b := range other.Claims {
-			if b.Wire() && b.Source == "" && a.Before < b.Seen && b.Seen < a.Seen {
+			if b.Wire() && !b.weak() && a.Before < b.Seen && b.Seen < a.Seen {
 				return true
 			}
 		}

@@ -179,6 +179,9 @@ type Claim struct {
 	Link            *Link
 	VLAN, InnerVLAN uint16
 	Source          MAC
+	// NoOverride tells that it is a neighbour advertisement without the Override
+	// flag (RFC 4861, section 4.4).
+	NoOverride bool
 
 	PrefixLength uint8
 	Flags        uint32
@@ -199,6 +202,10 @@ func (c *Claim) Node() *Node { return c.Interface.Namespace.Node }
 func (c *Claim) Wire() bool {
 	return c.Kind == Announced || c.Kind == Answered || c.Kind == Used
 }
+
+// weak tells whether the claim does not make its sender an owner: somebody may
+// speak for somebody else.
+func (c *Claim) weak() bool { return c.Source != "" || c.NoOverride }
 
 // ScopeKind is how wide a scope is. The numbers are the contract's; wider is more.
 type ScopeKind uint8
@@ -345,4 +352,6 @@ type Tables interface {
 	Namespace(n *Node, record uint32) *Namespace
 	// Holders are all interfaces of a node that have the hardware address.
 	Holders(n *Node, mac MAC) []*Interface
+	// Answers is how many claims of a node's wire are answers by the hardware address.
+	Answers(n *Node, mac MAC) int
 }

@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 )
 
@@ -12,7 +13,7 @@ const manyClaims = 16
 type evidence struct {
 	assigned, failed, local, private bool // by the kernel
 	strong, old, weak                bool // by the wire; old is what was strong
-	proxied                          bool // it only answers for the address
+	proxied                          string // why what it says on the wire does not make it the holder
 	claims                           int
 }
 
@@ -152,14 +153,51 @@ func (j *judging) wireClaim(l *ledger, c *Claim) int32 {
 	case c.Kind == Believed:
 	case c.Source != "":
 		e.weak = true
-	case c.Kind == Answered && via != nil && !e.configured():
-		e.proxied = true
-	case j.fresh(c):
-		e.strong = true
 	default:
-		e.old = true
+		proxied := ""
+		if !e.configured() {
+			proxied = j.proxied(c, ns, via)
+		}
+		switch {
+		case proxied != "":
+			e.proxied = proxied
+		case j.fresh(c):
+			e.strong = true
+		default:
+			e.old = true
+		}
 	}
 	return int32(o)
+}
+
+// ManyAnswers is how many addresses a hardware address must answer for to be
+// taken for a proxy's.
+const ManyAnswers = 16
+
+// responders are hardware addresses that network plugins answer with for others.
+var responders = map[MAC]string{
+	"\xaa\xbb\xcc\xdd\xee\xff": "Antrea",
+	"\xee\xee\xee\xee\xee\xee": "Calico",
+}
+
+// proxied says why a claim to an address that its sender's kernel does not have
+// is no holding; empty where it is one.
+func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) string {
+	switch {
+	case c.NoOverride:
+		return "it advertises the address without the Override flag, as a proxy does (NDP proxy): the address is reachable via it"
+	case c.Kind != Answered:
+		return ""
+	case via != nil:
+		return "it answers for the address with a hardware address of its own, but its kernel does not have it: the address is reachable via it (proxy ARP or NDP)"
+	case ns != nil:
+		return ""
+	case responders[c.MAC] != "":
+		return fmt.Sprintf("its hardware address is the one with which %s answers for others: the address is reachable via it", responders[c.MAC])
+	case j.tables.Answers(c.Node(), c.MAC) >= ManyAnswers:
+		return fmt.Sprintf("it only ever answered for the address, as it does for %d or more: the address is reachable via it (a router with proxy ARP or NDP)", ManyAnswers)
+	}
+	return ""
 }
 
 // fresh tells whether the wire's word still counts. What was heard from a node
@@ -257,8 +295,8 @@ func (j *judging) exclusion(e *evidence) (rule, why string) {
 		return RuleLoopbackOrDummy, "the address is on a loopback or dummy device, where service and anycast addresses stand on purpose"
 	case e.strong:
 		return "", ""
-	case e.proxied:
-		return RuleReachableVia, "it answers for the address with a hardware address of its own, but its kernel does not have it: the address is reachable via it (proxy ARP or NDP)"
+	case e.proxied != "":
+		return RuleReachableVia, e.proxied
 	case e.private:
 		return RulePrivateLink, "the address is on a link inside this network namespace that does not lead to the node"
 	case e.old:
@@ -291,6 +329,7 @@ func compareClaims(a, b *Claim) int {
 		cmp.Compare(a.MAC, b.MAC),
 		cmp.Compare(a.VLAN, b.VLAN),
 		cmp.Compare(a.InnerVLAN, b.InnerVLAN),
+		compareBools(a.NoOverride, b.NoOverride),
 	)
 }
 
@@ -307,6 +346,17 @@ func compareOwners(a, b Owner) int {
 // compareNodes orders nodes by name, then by identity.
 func compareNodes(a, b *Node) int {
 	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Boot, b.Boot), cmp.Compare(a.Netns, b.Netns))
+}
+
+// compareBools orders false before true.
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 // compareNumbers orders decimal numbers without leading zeros.

@@ -9,7 +9,7 @@ import (
 // (Declared and discovered networks belong here, as the widest of them.)
 func (j *judging) scopes(o *Owner, c *Claim, yield func(Scope)) {
 	a := c.Interface.Attachment
-	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed || c.Source != "" {
+	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed || c.weak() {
 		return
 	}
 	link := c.Interface.Link
@@ -29,8 +29,10 @@ func (j *judging) scopes(o *Owner, c *Claim, yield func(Scope)) {
 func routed(o *Owner, c *Claim, link *Link) bool {
 	reached := link != nil && (link.Kind == PointToPoint || link.Kind == Bridge && link.Routed)
 	if c.Wire() {
-		// What enters by a namespace's own port stands where its interface does.
-		return reached && o.Namespace != nil && c.Interface.Peer != 0 && !c.Interface.Uplink
+		// What enters by a namespace's own port, or a virtual machine's, stands
+		// where its interface does; what the node's own hardware address shows
+		// does not stand where it was seen.
+		return reached && !c.Interface.Uplink && (o.Namespace == nil || c.Interface.Peer != 0)
 	}
 	switch c.Interface.Attachment {
 	case Own:

@@ -22,6 +22,7 @@ type world struct {
 	claims     []*verdict.Claim
 	conflicts  []verdict.Conflict
 	nodes      map[string]*verdict.Node
+	answers    map[verdict.MAC]int
 }
 
 func newWorld(addr string) *world {
@@ -52,6 +53,9 @@ func (w *world) Holders(n *verdict.Node, mac verdict.MAC) (found []*verdict.Inte
 	}
 	return found
 }
+
+// Answers counts those that were entered by answers.
+func (w *world) Answers(n *verdict.Node, mac verdict.MAC) int { return w.answers[mac] }
 
 func (w *world) node(name string) *verdict.Node {
 	if w.nodes[name] == nil {

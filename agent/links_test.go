@@ -1,0 +1,327 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/bpf"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
+	f := fakeKernel{}
+	own := func(index int32, name, kind string, more func(*linkMsg), addrs ...string) {
+		l := linkMsg{index: index, name: name, kind: kind, mac: fmt.Sprintf("own%03d", index), arphrd: unix.ARPHRD_ETHER, flags: up, lowerNSID: noNSID}
+		if more != nil {
+			more(&l)
+		}
+		f.put(noNSID, l, addrs...)
+	}
+	own(1, "lo", "", func(l *linkMsg) { l.flags |= unix.IFF_LOOPBACK }, "10.96.0.1/32")
+	own(2, "eth0", "", nil, "192.0.2.1/24")
+	own(3, "eth0.10", "vlan", func(l *linkMsg) { l.lower, l.vlan = 2, 10 })
+	own(4, "cni0", "bridge", nil, "10.244.0.1/24", "fe80::1/64")
+	own(5, "br-iso", "bridge", nil, "fe80::1/64")
+	own(6, "dummy0", "dummy", nil, "169.254.20.10/32")
+	own(7, "bond0", "bond", nil)
+	own(8, "eth1", "", func(l *linkMsg) { l.master, l.slaveKind = 7, "bond" })
+	own(9, "blue", "vrf", nil)
+	own(11, "eth0.20", "vlan", func(l *linkMsg) { l.lower, l.vlan = 2, 20 })
+	own(20, "veth20", "veth", func(l *linkMsg) { l.master, l.slaveKind, l.lower, l.lowerNSID = 4, "bridge", 2, 5 })
+	own(21, "veth21", "veth", func(l *linkMsg) { l.lower, l.lowerNSID, l.master, l.slaveKind = 2, 6, 9, "vrf" }, "10.0.0.1/32")
+	own(22, "veth22", "veth", func(l *linkMsg) { l.lower, l.lowerNSID, l.slaveKind, l.master = 2, 7, "openvswitch", 99 })
+	own(23, "veth23", "veth", func(l *linkMsg) { l.master, l.slaveKind, l.lower, l.lowerNSID = 5, "bridge", 2, 8 })
+	own(24, "uplink", "veth", func(l *linkMsg) { l.lower, l.lowerNSID = 2, 9 }, "198.51.100.2/24")
+	pod := func(nsid int32, l linkMsg) { f.put(nsid, l) }
+	for nsid, host := range map[int32]int32{5: 20, 6: 21, 7: 22, 8: 23} {
+		pod(nsid, podVeth(host))
+	}
+	switchPort := podVeth(24)
+	switchPort.master = 3 // a bridge over there
+	pod(9, switchPort)
+	pod(10, linkMsg{index: 2, name: "net1", kind: "macvlan", mac: "maclan", flags: up, lower: 2, lowerNSID: testNSID})
+	pod(10, linkMsg{index: 3, name: "net2", kind: "vlan", vlan: 30, mac: "vlan30", flags: up, lower: 2, lowerNSID: testNSID})
+	pod(5, linkMsg{index: 3, name: "k6t-eth0", kind: "bridge", mac: "inside", flags: up, lowerNSID: noNSID})
+	k := newTestKernel(t, f)
+
+	got := map[string]string{}
+	byNS := map[uint32]int32{1: 0}
+	for nsid, ns := range k.byNSID {
+		byNS[ns.id] = nsid
+	}
+	for key, r := range k.table.interfaces.live {
+		s := fmt.Sprintf("%s on %q", r.GetAttachment(), r.GetLink())
+		if r.GetHostInterface() != "" {
+			s += " by " + r.GetHostInterface()
+		}
+		if r.GetVrf() != "" {
+			s += " in vrf " + r.GetVrf()
+		}
+		if r.GetUplink() {
+			s += ", uplink"
+		}
+		got[fmt.Sprintf("%d/%s", byNS[key.namespace], r.GetName())] = s
+	}
+	for name, want := range map[string]string{
+		"0/lo":       `LOCAL on ""`,
+		"0/dummy0":   `LOCAL on ""`,
+		"0/eth0":     `OWN on "eth0", uplink`,
+		"0/eth0.10":  `OWN on "eth0.10"`,
+		"0/eth1":     `OWN on "bond0", uplink`,
+		"0/cni0":     `OWN on "cni0"`,
+		"0/veth20":   `OWN on "cni0"`,
+		"5/eth0":     `PEER on "cni0" by veth20`,
+		"5/k6t-eth0": `PRIVATE on ""`,
+		"6/eth0":     `PEER on "veth21" by veth21 in vrf blue`,
+		"7/eth0":     `PEER on "veth22" by veth22`,
+		"8/eth0":     `PEER on "br-iso" by veth23`,
+		"10/net1":    `LOWER on "eth0" by eth0`,
+		"10/net2":    `LOWER on "eth0.30" by eth0`,
+		"0/blue":     `OWN on "blue" in vrf blue`,
+		"0/uplink":   `OWN on "uplink", uplink`,
+		"0/veth21":   `OWN on "veth21" in vrf blue`,
+	} {
+		if got[name] != want {
+			t.Errorf("%s: got %s, want %s", name, got[name], want)
+		}
+	}
+	for name, want := range map[string]*ipwitnessv1.LinkRecord{
+		"cni0":   {Kind: ipwitnessv1.LinkRecord_BRIDGE, Routed: true},
+		"br-iso": {Kind: ipwitnessv1.LinkRecord_BRIDGE},
+		"veth21": {Kind: ipwitnessv1.LinkRecord_POINT_TO_POINT},
+		"veth22": {Kind: ipwitnessv1.LinkRecord_OVS_PORT},
+		"eth0":   {Kind: ipwitnessv1.LinkRecord_UPLINK},
+	} {
+		if got := k.table.links.live[name]; got.GetKind() != want.GetKind() || got.GetRouted() != want.GetRouted() {
+			t.Errorf("link %s: got %v, want %v", name, got, want)
+		}
+	}
+
+	var ports []string
+	for _, p := range k.ports() {
+		ports = append(ports, p.name)
+	}
+	if got, want := strings.Join(ports, " "), "eth0 eth1 veth20 veth21 veth22 veth23 uplink"; got != want {
+		t.Errorf("ports: got %s, want %s", got, want)
+	}
+
+	// The bridge gets an address: the node routes for its ports from now on.
+	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(5, "10.9.0.1/24")})
+	if !k.table.links.live["br-iso"].GetRouted() {
+		t.Error("bridge with a unicast address: got not routed")
+	}
+	// A port leaves its bridge: its pod is on a link of its own.
+	left := f[noNSID].link[20]
+	left.master, left.slaveKind = 0, ""
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: left})
+	for key, r := range k.table.interfaces.live {
+		if byNS[key.namespace] == 5 && r.GetName() == "eth0" && r.GetLink() != "veth20" {
+			t.Errorf("pod whose port left the bridge: got link %q, want veth20", r.GetLink())
+		}
+	}
+}
+
+// device is an interface of our own, as a test needs it.
+func device(index int32, name, kind string, more func(*linkMsg)) linkMsg {
+	l := linkMsg{index: index, name: name, kind: kind, mac: fmt.Sprintf("own%03d", index), arphrd: unix.ARPHRD_ETHER, flags: up, lowerNSID: noNSID}
+	if more != nil {
+		more(&l)
+	}
+	return l
+}
+
+// inBridge makes an interface a port of a bridge.
+func inBridge(master int32) func(*linkMsg) {
+	return func(l *linkMsg) { l.master, l.slaveKind = master, "bridge" }
+}
+
+// wantLinks checks on which links our own interfaces are.
+func wantLinks(t *testing.T, k *kernel, want map[string]string) {
+	t.Helper()
+	for _, l := range k.own.links {
+		if name, ok := want[l.name]; ok && l.published.GetLink() != name {
+			t.Errorf("%s: got link %q, want %q", l.name, l.published.GetLink(), name)
+		}
+	}
+}
+
+// wantFrame checks on which link a frame is that enters by an interface.
+func wantFrame(t *testing.T, k *kernel, index int32, want string, tags ...uint16) {
+	t.Helper()
+	if got := k.domainOf(k.own.links[index], tags...).name; got != want {
+		t.Errorf("frame by %s with VLANs %v: got link %q, want %q", k.own.links[index].name, tags, got, want)
+	}
+}
+
+func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
+	f := fakeKernel{}
+	filtering := func(l *linkMsg) { l.filtering, l.defaultPVID = true, 1 }
+	for _, l := range []linkMsg{
+		device(1, "lo", "", func(l *linkMsg) { l.flags |= unix.IFF_LOOPBACK }),
+		device(4, "br0", "bridge", filtering),
+		device(5, "eth0", "", inBridge(4)),
+		device(6, "br0.10", "vlan", func(l *linkMsg) { l.lower, l.vlan = 4, 10 }),
+	} {
+		f.put(noNSID, l)
+	}
+	for host, nsid := range map[int32]int32{20: 5, 21: 6, 22: 7} {
+		l := hostVeth(host, nsid)
+		l.master, l.slaveKind = 4, "bridge"
+		f.put(noNSID, l)
+		f.put(nsid, podVeth(host), "10.0.0.5/24")
+	}
+	f[noNSID].pvids = map[int32]uint16{4: 1, 5: 1, 20: 10, 21: 20}
+	k := newTestKernel(t, f)
+
+	wantLinks(t, k, map[string]string{
+		"br0": "br0.1", "eth0": "br0.1", "br0.10": "br0.10", "veth20": "br0.10", "veth21": "br0.20", "veth22": "veth22",
+	})
+	wantFrame(t, k, 5, "br0.10", 10)
+	wantFrame(t, k, 5, "br0.20.7", 20, 7)
+	wantFrame(t, k, 20, "br0.10")
+	wantFrame(t, k, 22, "veth22")
+	for _, ns := range []int32{5, 6, 7} {
+		pod := k.byNSID[ns]
+		want := map[int32]string{5: "br0.10", 6: "br0.20", 7: "veth22"}[ns]
+		if got := pod.links[2].published.GetLink(); got != want {
+			t.Errorf("pod of nsid %d: got link %q, want %q", ns, got, want)
+		}
+	}
+
+	// The node has an address on VLAN 10, and routes for that one alone.
+	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(6, "10.0.0.1/24")})
+	for name, want := range map[string]bool{"br0.10": true, "br0.20": false, "br0.1": false} {
+		if got := k.table.links.live[name]; got == nil || got.GetRouted() != want {
+			t.Errorf("link %s: got %v, want routed %v", name, got, want)
+		}
+	}
+
+	// A port is given another VLAN for its untagged frames: what it showed before
+	// was on another link.
+	k.frame(&bpf.Event{Ktime: monotonic(t), Ifindex: 21, Kind: bpf.Announced, Addr: address(2, "10.0.0.9/24").addr, SHA: bpf.MAC{2, 0, 0, 0, 0, 9}})
+	k.handle(&message{typ: rtmNewPort, nsid: noNSID, link: linkMsg{index: 21}, pvid: 10})
+	wantLinks(t, k, map[string]string{"veth21": "br0.10"})
+	if got := k.byNSID[6].links[2].published.GetLink(); got != "br0.10" {
+		t.Errorf("pod behind the port: got link %q, want br0.10", got)
+	}
+	if strings.Contains(claims(k), "10.0.0.9") {
+		t.Errorf("claims: got %s, want none of the frame on VLAN 20", claims(k))
+	}
+
+	// The bridge ceases to filter: all are on one link.
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: device(4, "br0", "bridge", nil)})
+	wantLinks(t, k, map[string]string{"br0": "br0", "eth0": "br0", "br0.10": "br0.10", "veth20": "br0", "veth22": "br0"})
+
+	// And filters again: VLANs are read again, as nobody tells them.
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: device(4, "br0", "bridge", filtering)})
+	wantLinks(t, k, map[string]string{"br0": "br0.1", "veth20": "br0.10"})
+
+	// A port that joins has the bridge's default, until more is told.
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: device(30, "eth1", "", inBridge(4))})
+	wantLinks(t, k, map[string]string{"eth1": "br0.1"})
+}
+
+func TestVLANDeviceInABridgeTakesItsVLANThere(t *testing.T) {
+	f := fakeKernel{}
+	for _, l := range []linkMsg{
+		device(2, "eth0", "", nil),
+		device(3, "eth0.30", "vlan", func(l *linkMsg) { l.lower, l.vlan, l.master, l.slaveKind = 2, 30, 4, "bridge" }),
+		device(4, "br30", "bridge", nil),
+		device(5, "eth0.40", "vlan", func(l *linkMsg) { l.lower, l.vlan = 2, 40 }),
+		device(6, "bond0", "bond", nil),
+		device(7, "eth1", "", func(l *linkMsg) { l.master, l.slaveKind = 6, "bond" }),
+		device(8, "bond0.50", "vlan", func(l *linkMsg) { l.lower, l.vlan, l.master, l.slaveKind = 6, 50, 9, "bridge" }),
+		device(9, "br50", "bridge", nil),
+	} {
+		f.put(noNSID, l)
+	}
+	k := newTestKernel(t, f)
+	wantLinks(t, k, map[string]string{
+		"eth0": "eth0", "eth0.30": "br30", "br30": "br30", "eth0.40": "eth0.40", "eth1": "bond0", "bond0.50": "br50",
+	})
+	wantFrame(t, k, 2, "eth0")
+	wantFrame(t, k, 2, "br30", 30)
+	wantFrame(t, k, 2, "br30.7", 30, 7)
+	wantFrame(t, k, 2, "eth0.40", 40)
+	wantFrame(t, k, 2, "eth0.99", 99)
+	wantFrame(t, k, 7, "bond0")
+	wantFrame(t, k, 7, "br50", 50)
+
+	// It leaves the bridge, and what it showed there is on a link of its own.
+	mac := bpf.MAC{2, 0, 0, 0, 0, 9}
+	k.frame(&bpf.Event{Ktime: monotonic(t), Ifindex: 2, VLAN: 30, Kind: bpf.Announced, Addr: address(2, "10.0.0.9/24").addr, SHA: mac})
+	wantClaims(t, k, "10.0.0.9 ANNOUNCED 1/2")
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: device(3, "eth0.30", "vlan", func(l *linkMsg) { l.lower, l.vlan = 2, 30 })})
+	wantFrame(t, k, 2, "eth0.30", 30)
+	wantClaims(t, k, "")
+}
+
+func TestVethPairsInsideTheHost(t *testing.T) {
+	f := fakeKernel{}
+	pair := func(a, b, masterA, masterB int32) {
+		for index, l := range map[int32][2]int32{a: {b, masterA}, b: {a, masterB}} {
+			f.put(noNSID, device(index, fmt.Sprintf("in%d", index), "veth", func(m *linkMsg) {
+				m.lower = l[0]
+				if l[1] != 0 {
+					inBridge(l[1])(m)
+				}
+			}))
+		}
+	}
+	for index, name := range map[int32]string{2: "br-a", 3: "br-b", 4: "br-c", 5: "br-d"} {
+		f.put(noNSID, device(index, name, "bridge", nil))
+	}
+	pair(10, 11, 0, 0)
+	pair(12, 13, 2, 0) // the node's address is behind a veth into br-a
+	pair(14, 15, 3, 4) // br-b and br-c are patched together
+	k := newTestKernel(t, f)
+	wantLinks(t, k, map[string]string{
+		"in10": "in10", "in11": "in10", "in12": "br-a", "in13": "br-a", "br-a": "br-a",
+		"in14": "br-b", "in15": "br-b", "br-b": "br-b", "br-c": "br-b", "br-d": "br-d",
+	})
+	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(13, "10.1.0.1/24")})
+	if !k.table.links.live["br-a"].GetRouted() {
+		t.Error("bridge with the node's address behind a veth: got not routed")
+	}
+	for _, l := range k.own.links {
+		if l.published.GetUplink() {
+			t.Errorf("%s: got an uplink, want none: both ends of its pair are ours", l.name)
+		}
+	}
+
+	// Another pair joins br-d to them; then the first one goes.
+	pair(16, 17, 4, 5)
+	for _, index := range []int32{16, 17} {
+		k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: f[noNSID].link[index]})
+	}
+	wantLinks(t, k, map[string]string{"br-b": "br-b", "br-c": "br-b", "br-d": "br-b"})
+	for _, index := range []int32{14, 15} {
+		k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: f[noNSID].link[index]})
+	}
+	wantLinks(t, k, map[string]string{"br-b": "br-b", "br-c": "br-c", "br-d": "br-c"})
+}
+
+func TestBridgePortTellsItsPVID(t *testing.T) {
+	// struct ifinfomsg of family AF_BRIDGE, then IFLA_AF_SPEC with a range of
+	// VLANs and the one for untagged frames.
+	data := make([]byte, unix.SizeofIfInfomsg)
+	data[0], data[4] = unix.AF_BRIDGE, 21
+	spec := []byte{
+		8, 0, iflaBridgeVLANInfo, 0, 8, 0, 2, 0, // RANGE_BEGIN, VLAN 2
+		8, 0, iflaBridgeVLANInfo, 0, 16, 0, 9, 0, // RANGE_END, VLAN 9
+		8, 0, iflaBridgeVLANInfo, 0, 6, 0, 10, 0, // PVID and UNTAGGED, VLAN 10
+	}
+	data = append(data, byte(4+len(spec)), 0, unix.IFLA_AF_SPEC, 0x80)
+	data = append(data, spec...)
+	var m message
+	known, err := m.parse(unix.RTM_NEWLINK, noNSID, data)
+	if err != nil || !known || m.typ != rtmNewPort || m.link.index != 21 || m.pvid != 10 {
+		t.Errorf("parse: got %+v, %v, %v, want PVID 10 of interface 21", m, known, err)
+	}
+	if _, err := m.parse(unix.RTM_NEWLINK, noNSID, data[:8]); err == nil {
+		t.Error("parse of a message cut off: got no error")
+	}
+}
