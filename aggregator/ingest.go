@@ -224,10 +224,7 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now, newest verdict.Sta
 		h.Interface = port.rec
 		h.Begun, h.Read = now, now
 		s.setClaimLink(n, h, rec)
-		n.list(h)
-		if h.Kind == verdict.Answered && h.mac.answers == verdict.ManyAnswers {
-			s.touchAll(h.mac.claims) // many from now on
-		}
+		s.list(n, h)
 		s.saw(h, rec, now, newest, snapshot)
 	case snapshot && h.Last == stamp(rec.GetLastSeen()) && h.Count == rec.GetCount():
 		// Known, and not seen since.

@@ -271,6 +271,36 @@ func TestTooManyClaimsEndOneStreamOnly(t *testing.T) {
 	good.send(podVeth(3, "b", "10.244.0.6")).sync()
 }
 
+func TestWhoAnswersForManyAddressesIsAProxyFromThenOn(t *testing.T) {
+	l := newLab(t, Config{})
+	router := []byte{2, 9, 9, 9, 9, 9}
+	answer := func(n int) *pb.ClaimRecord {
+		return &pb.ClaimRecord{
+			Address: []byte{10, 244, 0, byte(n)}, Kind: pb.Evidence_ANSWERED, Namespace: 1, Index: 50, Mac: router, Link: "br0",
+			FirstSeen: timestamppb.Now(), LastSeen: timestamppb.Now(), Count: 1,
+		}
+	}
+	m := snapshot(hello("n1", 1), podVeth(2, "a", "10.244.0.1"), &pb.ReportRequest{
+		Links:      []*pb.LinkRecord{{Name: "br0", Kind: pb.LinkRecord_BRIDGE, Routed: true}},
+		Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 50, Name: "eth0", Attachment: pb.InterfaceRecord_OWN, Link: "br0", Uplink: true}},
+		Claims:     []*pb.ClaimRecord{answer(1)},
+	})
+	for _, i := range m.Interfaces {
+		i.Link = "br0"
+	}
+	a := l.dial().send(m).sync()
+	l.conflict(pb.Conflict_SUSPECTED)
+	for n := 2; n < verdict.ManyAnswers; n++ {
+		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{answer(n)}})
+	}
+	a.sync()
+	l.conflict(pb.Conflict_SUSPECTED)
+	a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{answer(verdict.ManyAnswers)}}).sync()
+	l.conflict(pb.Conflict_RESOLVED)
+	a.send(gone(answer(verdict.ManyAnswers))).sync()
+	l.conflict(pb.Conflict_SUSPECTED)
+}
+
 func TestClaimsOfTheWireOverTheLimitAreLeftOut(t *testing.T) {
 	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
 	r := newSession(s)

@@ -303,11 +303,8 @@ func (s *store) end(n *node, h *holding) {
 	if !slices.Contains(h.entry.holdings, h) {
 		return // ended with its owner
 	}
-	n.unlist(h)
+	s.unlist(n, h)
 	s.touch(h.entry)
-	if h.Kind == verdict.Answered && h.mac.answers == verdict.ManyAnswers-1 {
-		s.touchAll(h.mac.claims) // few again
-	}
 	if h.Kind != verdict.Assigned && h.Kind != verdict.DADFailed {
 		return
 	}
@@ -324,8 +321,24 @@ func (s *store) end(n *node, h *holding) {
 	for _, sighting := range slices.Clone(h.entry.holdings) {
 		if sighting.mac != nil && slices.Contains(o.Claims, &sighting.Claim) &&
 			(!s.sweeping || sighting.sweep != s.nodeOf(sighting).sweep) {
-			s.nodeOf(sighting).unlist(sighting)
+			s.unlist(s.nodeOf(sighting), sighting)
 		}
+	}
+}
+
+// list and unlist enter a claim and take it out, and have all looked at whose
+// sender answers for many from now on, or no longer.
+func (s *store) list(n *node, h *holding) {
+	n.list(h)
+	if h.Kind == verdict.Answered && h.mac.answers == verdict.ManyAnswers {
+		s.touchAll(h.mac.claims)
+	}
+}
+
+func (s *store) unlist(n *node, h *holding) {
+	n.unlist(h)
+	if h.Kind == verdict.Answered && h.mac.answers == verdict.ManyAnswers-1 {
+		s.touchAll(h.mac.claims)
 	}
 }
 

@@ -11,8 +11,8 @@ const manyClaims = 16
 
 // evidence is what speaks for one owner, gathered while claims are attributed.
 type evidence struct {
-	assigned, failed, local, private bool // by the kernel
-	strong, old, weak                bool // by the wire; old is what was strong
+	assigned, failed, local, private bool   // by the kernel
+	strong, old, weak                bool   // by the wire; old is what was strong
 	proxied                          string // why what it says on the wire does not make it the holder
 	claims                           int
 }

@@ -362,40 +362,6 @@ func TestConflictsOfAnAddressHaveDifferentIDs(t *testing.T) {
 	}
 }
 
-func TestAProxyIsNoRival(t *testing.T) {
-	for name, test := range map[string]struct {
-		kind   verdict.Evidence
-		mac    string
-		rivals bool
-	}{
-		"it only answers":        {verdict.Answered, "proxyp", false},
-		"it announces":           {verdict.Announced, "proxyp", true},
-		"it uses":                {verdict.Used, "proxyp", true},
-		"a guest behind it does": {verdict.Answered, "guestg", true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld("10.0.0.5")
-			l := w.link("n1", "cni0", verdict.Bridge, false)
-			owner, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
-			_, port := w.veth(w.namespace("n1", 3, "103", pod("proxy")), "proxyp", l)
-			own, other := w.assigned(owner), w.wire(port, test.mac)
-			other.Kind = test.kind
-			if test.rivals {
-				w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/cni0")
-				return
-			}
-			for range 3 {
-				if out := w.wantNone(t); len(out.Owners) != 2 || out.Owners[1].Rule != verdict.RuleReachableVia {
-					t.Fatalf("got owners %+v, want the proxy as excluded", out.Owners)
-				}
-				w.after(2 * time.Second).read(own)
-				w.seen(other)
-			}
-			w.wantRule(t, verdict.RuleReachableVia)
-		})
-	}
-}
-
 func TestDADFailedAndItsRivalAreOneConflict(t *testing.T) {
 	w := newWorld("fd00::5")
 	l := w.link("n1", "cni0", verdict.Bridge, true)

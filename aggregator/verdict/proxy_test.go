@@ -1,0 +1,95 @@
+package verdict_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// antrea is the hardware address that Antrea answers with for others.
+const antrea = "\xaa\xbb\xcc\xdd\xee\xff"
+
+func TestAProxyIsNoRival(t *testing.T) {
+	for name, test := range map[string]struct {
+		kind       verdict.Evidence
+		mac        string
+		uplink     bool // it is seen there, not by a pod's port
+		noOverride bool
+		answers    int // how many addresses it answers for
+		rivals     bool
+	}{
+		"a pod only answers":                       {kind: verdict.Answered, mac: "proxyp"},
+		"a pod announces":                          {kind: verdict.Announced, mac: "proxyp", rivals: true},
+		"a pod uses it":                            {kind: verdict.Used, mac: "proxyp", rivals: true},
+		"a pod answers that may be overridden":     {kind: verdict.Answered, mac: "proxyp", noOverride: true},
+		"a guest behind a pod answers":             {kind: verdict.Answered, mac: "guestg", rivals: true},
+		"a guest's answer may be overridden":       {kind: verdict.Answered, mac: "guestg", noOverride: true},
+		"a stranger answers":                       {kind: verdict.Answered, mac: "strang", uplink: true, answers: 1, rivals: true},
+		"a stranger answers for some":              {kind: verdict.Answered, mac: "strang", uplink: true, answers: verdict.ManyAnswers - 1, rivals: true},
+		"a stranger answers for many":              {kind: verdict.Answered, mac: "strang", uplink: true, answers: verdict.ManyAnswers},
+		"who answers for many announces this one":  {kind: verdict.Announced, mac: "strang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
+		"who answers for many uses this one":       {kind: verdict.Used, mac: "strang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
+		"a stranger's answer may be overridden":    {kind: verdict.Answered, mac: "strang", uplink: true, noOverride: true},
+		"its announcement may be overridden":       {kind: verdict.Announced, mac: "strang", uplink: true, noOverride: true},
+		"a network plugin's responder answers":     {kind: verdict.Answered, mac: antrea, uplink: true, answers: 1},
+		"somebody has a responder's address to be": {kind: verdict.Announced, mac: antrea, uplink: true, rivals: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld("fd00::5")
+			w.answers = map[verdict.MAC]int{verdict.MAC(test.mac): test.answers}
+			l := w.link("n1", "cni0", verdict.Bridge, false)
+			owner, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+			_, port := w.veth(w.namespace("n1", 3, "103", pod("proxy")), "proxyp", l)
+			if test.uplink {
+				port = w.iface(w.host("n1"), verdict.Interface{MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
+			}
+			own, other := w.assigned(owner), w.wire(port, test.mac)
+			other.Kind, other.NoOverride = test.kind, test.noOverride
+			if test.rivals {
+				w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/cni0")
+				return
+			}
+			for range 3 {
+				out := w.wantNone(t)
+				if len(out.Owners) != 2 || out.Owners[0].Rule != verdict.RuleReachableVia && out.Owners[1].Rule != verdict.RuleReachableVia {
+					t.Fatalf("got owners %+v, want the proxy as excluded", out.Owners)
+				}
+				w.after(2 * time.Second).read(own)
+				w.seen(other)
+			}
+			w.wantRule(t, verdict.RuleReachableVia)
+		})
+	}
+}
+
+func TestHolderWhoseAnswersMayBeOverriddenIsAnOwner(t *testing.T) {
+	w := newWorld("fd00::5")
+	l := w.link("n1", "cni0", verdict.Bridge, false)
+	one, port := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+	two, _ := w.veth(w.namespace("n1", 3, "103", pod("b")), "bbbbbb", l)
+	w.assigned(one)
+	c := w.wire(port, "aaaaaa")
+	c.Kind, c.NoOverride = verdict.Answered, true // its address is still optimistic (RFC 4429)
+	w.assigned(two)
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
+}
+
+func TestVirtualMachineOnABridgeOfTheNodeIsComparedOnTheNode(t *testing.T) {
+	w := newWorld("10.244.0.5")
+	inside, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
+	w.assigned(inside)
+	virbr0 := w.link("n1", "virbr0", verdict.Bridge, true)
+	tap := w.iface(w.host("n1"), verdict.Interface{Name: "vnet0", Kind: "tun", MAC: "taptap", Attachment: verdict.Own, Link: virbr0})
+	w.wire(tap, "vmvmvm")
+	w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.NodeScope, "n1")
+
+	// The same by an uplink in the bridge is a device on that link alone.
+	w = newWorld("10.244.0.5")
+	inside, _ = w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
+	w.assigned(inside)
+	virbr0 = w.link("n1", "virbr0", verdict.Bridge, true)
+	w.wire(w.iface(w.host("n1"), verdict.Interface{MAC: "uplink", Attachment: verdict.Own, Link: virbr0, Uplink: true}), "vmvmvm")
+	w.wantNone(t)
+	w.wantRule(t, verdict.RuleDifferentLinks)
+}
