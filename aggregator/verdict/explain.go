@@ -52,14 +52,21 @@ func (j *judging) answer(out Judgement, compared []*Owner) string {
 	case len(out.Owners) == 0:
 		return fmt.Sprintf("No conflict: nobody is known to hold %s.", a)
 	case len(compared) == 0:
-		return fmt.Sprintf("No conflict: %s is seen, but nobody who has it is compared with others (%s).", a, out.Owners[0].why())
+		return fmt.Sprintf("No conflict: %s is seen with %s, but that makes no rivals: %s.",
+			a, list(each(out.Owners, (*Owner).placed)), out.Owners[0].why())
 	case len(compared) == 1:
 		return fmt.Sprintf("No conflict: %s is held by one owner, %s.", a, names[0])
 	}
 	if out.Contested {
 		return fmt.Sprintf("No conflict so far: %s is claimed on the wire by %s, one after the other.", a, list(names))
 	}
-	return fmt.Sprintf("No conflict: %s is held by %s, which meet in no scope in which it must be unique.", a, list(names))
+	for i, o := range compared {
+		names[i] += " " + j.places(o)
+	}
+	if a.IsLinkLocalUnicast() {
+		return fmt.Sprintf("No conflict: %s is held by %s. It is a link-local address, and on another link it is another address.", a, list(names))
+	}
+	return fmt.Sprintf("No conflict: %s is held by %s. These are apart: nobody who asks for the address can reach the wrong one.", a, list(names))
 }
 
 // why is why an owner is not compared.

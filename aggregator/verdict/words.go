@@ -140,17 +140,17 @@ func (j *judging) standing(c *Conflict) string {
 	case c.Rule == RuleDADFailed:
 		return "The kernel does not use an address that failed this test."
 	case c.Phase == Confirmed && c.Rule == RuleAssignedAndWire:
-		return "Seen again on both sides after the settle time: it is real."
+		return fmt.Sprintf("Both sides were witnessed again %s later: it is real.", j.policy.Settle)
 	case c.Phase == Confirmed:
-		return "All was read again after the settle time: it is real."
+		return fmt.Sprintf("Their kernels were asked again %s later and still have it: it is real.", j.wait(c.Rule))
 	case c.Rule == RuleSamePod:
 		return fmt.Sprintf("Expected while a sandbox is made anew; confirmed if it lasts %s.", j.policy.HandoverGrace)
 	case c.Rule == RuleExternalsAlternate:
 		return "No agent can look inside them, so this stays a suspicion."
 	case c.Rule == RuleAssignedAndWire:
-		return fmt.Sprintf("Confirmed when both are witnessed again after %s.", j.policy.Settle)
+		return fmt.Sprintf("Confirmed when both sides are witnessed again after %s.", j.policy.Settle)
 	}
-	return fmt.Sprintf("To be read again after %s.", j.policy.Settle)
+	return fmt.Sprintf("Confirmed if their kernels still have it when they are asked again after %s.", j.policy.Settle)
 }
 
 // resolution says how a conflict ended.

@@ -37,6 +37,8 @@ func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
 			t.Row("  "+c.GetId(), c.GetState().String()+lasting(c, now), scope(c.GetScope()), ConflictNames(c), c.GetCause())
 		}
 		_ = t.Flush() // a page keeps its text in memory
+		p.line("")
+		p.line("`ipwitness conflicts ID` shows one of them with its timeline and what to do.")
 	}
 	return p.write(w)
 }

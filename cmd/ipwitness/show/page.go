@@ -61,13 +61,37 @@ func (p *page) detail(name, value string) {
 	}
 }
 
-// evidence says how, by whom and when a holding was witnessed.
+// evidence says how, by whom and when a holding was witnessed, in words for
+// somebody who has never read them before.
 func evidence(e *pb.Evidence, now time.Time) string {
 	s := e.GetKind().String()
-	if e.GetCount() > 1 {
-		s += fmt.Sprintf(" %d times", e.GetCount())
+	inside := e.GetWitness()[strings.LastIndexByte(e.GetWitness(), '/')+1:]
+	when := "last seen "
+	switch e.GetKind() {
+	case pb.Evidence_ASSIGNED:
+		s += ": its kernel has the address on " + inside
+		when = "last read "
+	case pb.Evidence_DAD_FAILED:
+		s += ": its kernel was to have the address on " + inside + " and found somebody else using it"
+		when = "last read "
+	case pb.Evidence_ANNOUNCED:
+		s += times(e.GetCount()) + ": it told everybody so unasked, seen on " + e.GetWitness()
+	case pb.Evidence_ANSWERED:
+		s += times(e.GetCount()) + ": it said so when asked, seen on " + e.GetWitness()
+	case pb.Evidence_USED:
+		s += times(e.GetCount()) + ": it asked for other addresses with it, seen on " + e.GetWitness()
+	default:
+		s += times(e.GetCount()) + join("", prefixed(", by ", e.GetWitness()))
 	}
-	return join(", ", s, prefixed("by ", e.GetWitness()), prefixed("MAC ", e.GetMac()), prefixed("last ", clock(e.GetLastSeen(), now)))
+	return join(", ", s, prefixed("MAC ", e.GetMac()), prefixed(when, clock(e.GetLastSeen(), now)))
+}
+
+// times counts what was seen more than once.
+func times(n uint32) string {
+	if n < 2 {
+		return ""
+	}
+	return fmt.Sprintf(" %d times", n)
 }
 
 // write writes the page.
