@@ -11,7 +11,7 @@ import (
 func (s *store) account(ctx context.Context) {
 	next := s.conflicts.revision()
 	var events []event
-	told := map[string]pb.Conflict_State{} // of the active conflicts
+	said := map[string]told{} // of the active conflicts
 	for {
 		var lost uint64
 		var changed <-chan struct{}
@@ -20,7 +20,7 @@ func (s *store) account(ctx context.Context) {
 			s.log.Warn("log fell behind", "events_left_out", lost)
 		}
 		for i := range events {
-			s.enter(&events[i], told)
+			s.enter(&events[i], said)
 		}
 		clear(events)
 		if changed == nil {
@@ -37,9 +37,15 @@ func (s *store) account(ctx context.Context) {
 	}
 }
 
-// enter writes one event into the log, if it is more than another word about a
-// state that was told.
-func (s *store) enter(e *event, told map[string]pb.Conflict_State) {
+// told is what the log says of a conflict.
+type told struct {
+	state           pb.Conflict_State
+	acknowledgement *pb.Acknowledgement
+}
+
+// enter writes one event into the log, if it is more than another word about
+// what was told.
+func (s *store) enter(e *event, said map[string]told) {
 	if n := e.node; n != nil {
 		if n.GetState() == pb.Node_LIVE {
 			s.log.Info("node reports", "node", n.GetName(), "claims", n.GetClaims(), "namespaces", n.GetNamespaces())
@@ -50,12 +56,20 @@ func (s *store) enter(e *event, told map[string]pb.Conflict_State) {
 		return
 	}
 	c := e.conflict
-	if told[c.GetId()] == c.GetState() {
-		return
+	before, is := said[c.GetId()], told{c.GetState(), c.GetAcknowledgement()}
+	if said[c.GetId()] = is; is.state == pb.Conflict_RESOLVED {
+		delete(said, c.GetId())
 	}
-	if told[c.GetId()] = c.GetState(); c.GetState() == pb.Conflict_RESOLVED {
-		delete(told, c.GetId())
+	if is.state != before.state {
+		s.log.Info("conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(),
+			"episode", c.GetEpisode(), "scope", c.GetScope().GetName(), "rule", c.GetRule(), "cause", c.GetCause(), "summary", c.GetSummary())
 	}
-	s.log.Info("conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(),
-		"episode", c.GetEpisode(), "scope", c.GetScope().GetName(), "rule", c.GetRule(), "cause", c.GetCause(), "summary", c.GetSummary())
+	switch ack := is.acknowledgement; {
+	case ack == before.acknowledgement:
+	case ack != nil:
+		s.log.Info("conflict acknowledged", "address", c.GetAddress(), "id", c.GetId(),
+			"expires_at", ack.GetExpiresAt().AsTime(), "reason", ack.GetReason())
+	default:
+		s.log.Info("acknowledgement ended", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(), "summary", c.GetSummary())
+	}
 }

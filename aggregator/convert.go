@@ -84,13 +84,14 @@ func ownersProto(a netip.Addr, owners []verdict.Owner) []*pb.Owner {
 	return out
 }
 
-// conflictProto is a conflict in the contract's form.
-func conflictProto(c *verdict.Conflict) *pb.Conflict {
+// conflictProto is a conflict in the contract's form; s.mu is held.
+func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
 	return &pb.Conflict{
 		Id: c.ID, Episode: c.Episode, Address: c.Address.String(), Scope: scopeProto(c.Kind, c.Scope),
 		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: c.Summary, Advice: c.Advice,
 		Owners:     ownersProto(c.Address, c.Owners),
 		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
+		Acknowledgement: s.acknowledged[c.ID].message(),
 	}
 }
 

@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -25,6 +26,7 @@ const index = `ipwitness: who really holds this address, right now, and does any
 /v1/owners           ?address= &cidr= &node= &namespace= &pod= &mac=
 /v1/conflicts        ?state= &address= &all=true
 /v1/conflicts/{id}
+/v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
 /v1/explain          ?address=
 /v1/nodes
 /v1/owners:watch     a stream, one JSON object a line
@@ -44,6 +46,22 @@ func (*jsonLines) StreamContentType(any) string { return "application/x-ndjson" 
 // Delimiter is for runtime.Delimited.
 func (*jsonLines) Delimiter() []byte { return []byte("\n") }
 
+// NewDecoder is for runtime.Marshaler: of the body of a request, in words that
+// tell what it should be.
+func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
+	decoder := m.JSONPb.NewDecoder(r)
+	return runtime.DecoderFunc(func(v any) error {
+		err := decoder.Decode(v)
+		if err == nil || errors.Is(err, io.EOF) { // no body has no fields
+			return err
+		}
+		return fmt.Errorf("read the body: want JSON as /openapi.json describes it: %w", err)
+	})
+}
+
+// maxBody is how many bytes the body of a request has at most.
+const maxBody = 64 << 10
+
 // Handler serves the API over HTTP: REST by calls over conn, which leads to a
 // server that this aggregator is registered with, and metrics of gatherer.
 func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.Gatherer) (http.Handler, error) {
@@ -59,8 +77,15 @@ func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.
 		return nil, fmt.Errorf("register REST routes: %w", err)
 	}
 
+	// A page of another site, open in the browser of somebody who can reach us,
+	// is not to change anything.
+	foreign := http.NewCrossOriginProtection()
+	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, marshaler := runtime.MarshalerForRequest(gateway, r)
+		runtime.HTTPError(r.Context(), gateway, marshaler, w, r, errForeign)
+	}))
 	mux := http.NewServeMux()
-	mux.Handle("/", plainQuery(gateway))
+	mux.Handle("/", foreign.Handler(http.MaxBytesHandler(plainQuery(gateway), maxBody)))
 	mux.HandleFunc("GET /{$}", text(index))
 	mux.HandleFunc("GET /healthz", text("ok\n"))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
@@ -77,6 +102,9 @@ func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.
 	})
 	return mux, nil
 }
+
+var errForeign = status.Error(codes.PermissionDenied,
+	"a browser sent this for a page of another site: changes are taken from programs, and from pages of this address")
 
 func text(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {

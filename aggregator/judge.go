@@ -177,6 +177,9 @@ func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 	if was != nil {
 		*was = *c
 	}
+	if s.lapse(e, c) {
+		changed = true
+	}
 	if !changed {
 		return
 	}
@@ -187,7 +190,7 @@ func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 			s.metrics.detection.Observe((r.residence + s.clock().Sub(r.at)).Seconds())
 		}
 	}
-	s.conflicts.publish(event{typ: typ, addr: c.Address, conflict: conflictProto(c)})
+	s.conflicts.publish(event{typ: typ, addr: c.Address, conflict: s.conflictProto(c)})
 	if !c.Active() {
 		s.resolved = append(s.resolved, ended{e, c.ID, c.ResolvedAt})
 		s.forget(s.clock())

@@ -196,7 +196,7 @@ func (s *store) listConflicts(wanted func(*verdict.Conflict) bool, from place, s
 	}
 	page = make([]*pb.Conflict, 0, len(places))
 	for _, p := range places {
-		page = append(page, conflictProto(s.byID[p.id].conflict(p.id)))
+		page = append(page, s.conflictProto(s.byID[p.id].conflict(p.id)))
 	}
 	return page, next
 }
@@ -212,15 +212,14 @@ func (w witness) GetConflict(_ context.Context, q *pb.GetConflictRequest) (*pb.G
 	defer s.mu.Unlock()
 	e := s.byID[q.GetId()]
 	if e == nil {
-		return nil, status.Errorf(codes.NotFound,
-			"no conflict has the id %q: `ipwitness conflicts --all` lists them; those that are over are kept for a day", q.GetId())
+		return nil, noConflict(q.GetId())
 	}
-	return &pb.GetConflictResponse{Conflict: conflictProto(e.conflict(q.GetId()))}, nil
+	return &pb.GetConflictResponse{Conflict: s.conflictProto(e.conflict(q.GetId()))}, nil
 }
 
-// AcknowledgeConflict is not there yet.
-func (witness) AcknowledgeConflict(context.Context, *pb.AcknowledgeConflictRequest) (*pb.AcknowledgeConflictResponse, error) {
-	return nil, errLater
+func noConflict(id string) error {
+	return status.Errorf(codes.NotFound,
+		"no conflict has the id %q: `ipwitness conflicts --all` lists them; those that are over are kept for a day", id)
 }
 
 // ListFindings is not there yet.
@@ -265,7 +264,7 @@ func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainRe
 		return cmp.Or(cmp.Compare(latest(&b), latest(&a)), cmp.Compare(a.ID, b.ID))
 	})
 	for i := range conflicts {
-		out.Conflicts = append(out.Conflicts, conflictProto(&conflicts[i]))
+		out.Conflicts = append(out.Conflicts, s.conflictProto(&conflicts[i]))
 	}
 	return out, nil
 }

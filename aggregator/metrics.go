@@ -18,7 +18,7 @@ type metrics struct {
 	detection prometheus.Histogram
 	records   *prometheus.CounterVec
 
-	conflicts, info, owners, nodes *prometheus.Desc
+	conflicts, acknowledged, info, owners, nodes *prometheus.Desc
 }
 
 func newMetrics() *metrics {
@@ -34,9 +34,12 @@ func newMetrics() *metrics {
 			Name: "ipwitness_aggregator_dropped_records_total",
 			Help: "Records of agents that do not fit: of an unknown kind, or on an interface or namespace that was not reported.",
 		}, []string{"record"}),
-		conflicts: prometheus.NewDesc("ipwitness_conflicts", "Active conflicts.", []string{"state", "cause"}, nil),
+		conflicts: prometheus.NewDesc("ipwitness_conflicts", "Active conflicts, with those that are acknowledged.", []string{"state", "cause"}, nil),
+		acknowledged: prometheus.NewDesc("ipwitness_conflicts_acknowledged",
+			"Active conflicts that are acknowledged: with the labels of ipwitness_conflicts, so that one can be taken from the other.",
+			[]string{"state", "cause"}, nil),
 		info: prometheus.NewDesc("ipwitness_conflict_info",
-			fmt.Sprintf("One series for each active conflict, at most %d.", maxConflictInfo),
+			fmt.Sprintf("One series for each active conflict that is not acknowledged, at most %d.", maxConflictInfo),
 			[]string{"address", "scope", "cause", "id", "state"}, nil),
 		owners: prometheus.NewDesc("ipwitness_owners", "Owners of addresses, by the widest scope in which they are compared.",
 			[]string{"scope_kind"}, nil),
@@ -50,7 +53,7 @@ func (m *metrics) dropped(record string) { m.records.WithLabelValues(record).Inc
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	m.detection.Describe(out)
 	m.records.Describe(out)
-	for _, d := range []*prometheus.Desc{m.conflicts, m.info, m.owners, m.nodes} {
+	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.owners, m.nodes} {
 		out <- d
 	}
 }
@@ -64,10 +67,11 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	}
 
 	type class struct{ state, cause string }
+	type count struct{ all, acknowledged int }
 	// The two series that alerts look at are there even when all is well.
-	conflicts := map[class]int{
-		{phaseWords[verdict.Suspected], verdict.CauseUnknown}: 0,
-		{phaseWords[verdict.Confirmed], verdict.CauseUnknown}: 0,
+	conflicts := map[class]count{
+		{phaseWords[verdict.Suspected], verdict.CauseUnknown}: {},
+		{phaseWords[verdict.Confirmed], verdict.CauseUnknown}: {},
 	}
 	nodes := map[string]int{"live": 0, "unheard": 0}
 	var infos []verdict.Conflict
@@ -79,10 +83,15 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		if !c.Active() {
 			continue
 		}
-		conflicts[class{phaseWords[c.Phase], c.Cause}]++
-		if len(infos) < maxConflictInfo {
+		of := class{phaseWords[c.Phase], c.Cause}
+		n := conflicts[of]
+		n.all++
+		if s.acknowledged[id] != nil {
+			n.acknowledged++
+		} else if len(infos) < maxConflictInfo {
 			infos = append(infos, *c)
 		}
+		conflicts[of] = n
 	}
 	owners := s.ownerCount
 	for _, n := range s.nodes {
@@ -95,7 +104,8 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	s.mu.Unlock()
 
 	for c, n := range conflicts {
-		gauge(m.conflicts, n, c.state, c.cause)
+		gauge(m.conflicts, n.all, c.state, c.cause)
+		gauge(m.acknowledged, n.acknowledged, c.state, c.cause)
 	}
 	for _, c := range infos {
 		gauge(m.info, 1, c.Address.String(), c.Scope, c.Cause, c.ID, phaseWords[c.Phase])

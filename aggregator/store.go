@@ -30,13 +30,15 @@ type store struct {
 
 	owners, conflicts *hub
 
-	mu        sync.Mutex
-	table     table
-	nodes     map[nodeID]*node
-	alarms    alarms
-	byID      map[string]*entry
-	resolved  []ended
-	contested map[*entry]struct{}
+	mu       sync.Mutex
+	table    table
+	nodes    map[nodeID]*node
+	alarms   alarms
+	byID     map[string]*entry
+	resolved []ended
+	// acknowledged has active conflicts only, by id.
+	acknowledged map[string]*acknowledgement
+	contested    map[*entry]struct{}
 
 	// Of the change under way.
 	touched  []*entry
@@ -52,14 +54,15 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 	base := time.Now()
 	return &store{
 		policy: policy, log: log, metrics: m, base: base,
-		wake:      make(chan struct{}, 1),
-		owners:    newHub(base.UnixNano()),
-		conflicts: newHub(base.UnixNano()),
-		nodes:     make(map[nodeID]*node),
-		byID:      make(map[string]*entry),
-		contested: make(map[*entry]struct{}),
-		texts:     make(map[string]string),
-		checks:    make(map[*node][]netip.Addr),
+		wake:         make(chan struct{}, 1),
+		owners:       newHub(base.UnixNano()),
+		conflicts:    newHub(base.UnixNano()),
+		nodes:        make(map[nodeID]*node),
+		byID:         make(map[string]*entry),
+		acknowledged: make(map[string]*acknowledgement),
+		contested:    make(map[*entry]struct{}),
+		texts:        make(map[string]string),
+		checks:       make(map[*node][]netip.Addr),
 	}
 }
 

@@ -96,6 +96,12 @@ func conflict(id string, state pb.Conflict_State) *pb.Conflict {
 	}
 }
 
+func acknowledged(id string) *pb.Conflict {
+	c := conflict(id, pb.Conflict_CONFIRMED)
+	c.Acknowledgement = &pb.Acknowledgement{Reason: "NET-42", AcknowledgedAt: timestamppb.New(now), ExpiresAt: timestamppb.New(now.Add(time.Hour))}
+	return c
+}
+
 func TestExitCodes(t *testing.T) {
 	list := func(states ...pb.Conflict_State) handler {
 		var out pb.ListConflictsResponse
@@ -105,9 +111,11 @@ func TestExitCodes(t *testing.T) {
 		return handler{
 			"/v1/conflicts":     ok(&out),
 			"/v1/conflicts/abc": ok(conflict("abc", pb.Conflict_CONFIRMED)),
+			"/v1/conflicts/ack": ok(acknowledged("ack")),
 			"/v1/owners":        func(*http.Request) (int, string) { return 400, `{"code":3,"message":"no such address"}` },
 		}
 	}
+	known := handler{"/v1/conflicts": ok(&pb.ListConflictsResponse{Conflicts: []*pb.Conflict{acknowledged("ack"), conflict("abc", pb.Conflict_SUSPECTED)}})}
 	tests := map[string]struct {
 		server handler
 		args   []string
@@ -121,6 +129,8 @@ func TestExitCodes(t *testing.T) {
 		"confirmed, not asked":          {list(pb.Conflict_CONFIRMED), []string{"conflicts"}, 0},
 		"one by id":                     {list(), []string{"conflicts", "abc", "--exit-code"}, 2},
 		"one by address":                {list(pb.Conflict_CONFIRMED), []string{"conflicts", "10.0.0.7", "--exit-code"}, 2},
+		"acknowledged":                  {known, []string{"conflicts", "--exit-code"}, 0},
+		"acknowledged, by id":           {list(), []string{"conflicts", "ack", "--exit-code"}, 0},
 		"the server refuses":            {list(), []string{"owners"}, 1},
 		"not a server of ours":          {handler{}, []string{"conflicts", "--exit-code"}, 1},
 		"watch and exit code":           {list(), []string{"conflicts", "--exit-code", "-w"}, 1},
@@ -390,7 +400,7 @@ func TestPluginSpeaksOfKubectl(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, name := range []string{"ipwitness", "run", "owners", "conflicts", "explain", "nodes", "doctor", "version"} {
+	for _, name := range []string{"ipwitness", "run", "owners", "conflicts", "explain", "acknowledge", "nodes", "doctor", "version"} {
 		t.Run(name, func(t *testing.T) {
 			c := newConsole()
 			c.run(t, 0, "help", strings.TrimPrefix(name, "ipwitness"))

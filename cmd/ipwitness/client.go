@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,9 +72,25 @@ func (e *serverError) lasting() bool {
 
 // get asks for one thing.
 func (c *client) get(ctx context.Context, path string, query url.Values, into proto.Message) error {
+	return c.call(ctx, into, path, func(ctx context.Context) (io.ReadCloser, error) { return c.open(ctx, path, query) })
+}
+
+// post changes one thing, and gives what it is then.
+func (c *client) post(ctx context.Context, path string, ask, into proto.Message) error {
+	raw, err := protojson.Marshal(ask)
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, into, path, func(ctx context.Context) (io.ReadCloser, error) {
+		return c.do(ctx, http.MethodPost, c.base+path, bytes.NewReader(raw))
+	})
+}
+
+// call reads the whole answer to a request.
+func (c *client) call(ctx context.Context, into proto.Message, path string, request func(context.Context) (io.ReadCloser, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, fmt.Errorf("no answer within %s", answerTimeout))
 	defer cancel()
-	body, err := c.open(ctx, path, query)
+	body, err := request(ctx)
 	if err != nil {
 		return err
 	}
@@ -111,17 +128,25 @@ func pages[P paged](ctx context.Context, c *client, path string, query url.Value
 	}
 }
 
-// open sends a request and gives the body of an answer that is no error.
+// open asks, and gives the body of an answer that is no error.
 func (c *client) open(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 	target := c.base + path
 	if len(query) > 0 {
 		target += "?" + query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	return c.do(ctx, http.MethodGet, target, nil)
+}
+
+// do sends a request and gives the body of an answer that is no error.
+func (c *client) do(ctx context.Context, method, target string, ask io.Reader) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, method, target, ask)
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Accept", "application/json")
+	if ask != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	res, err := c.http.Do(req)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)

@@ -26,8 +26,9 @@ func newConflicts(sys system) *cobra.Command {
 		Long: `Show the addresses that more than one owner holds at once.
 
 A conflict is SUSPECTED when it is seen, CONFIRMED when both owners are still
-there after the settle time, RESOLVED when it is over. With an ID or an ADDRESS,
-say all that is known: who, since when, why it is one, and what to do.`,
+there after the settle time, RESOLVED when it is over; (ack) marks one that
+somebody has acknowledged. With an ID or an ADDRESS, say all that is known: who,
+since when, why it is one, and what to do.`,
 		Example: `
   ipwitness conflicts
   ipwitness conflicts 10.244.0.7
@@ -59,7 +60,7 @@ say all that is known: who, since when, why it is one, and what to do.`,
 	c.addFlags(cmd)
 	watchFlag(cmd, &c.watch)
 	cmd.Flags().BoolVar(&c.all, "all", false, "resolved ones, too")
-	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit with 2 if a conflict is confirmed, 0 if none is, 1 on an error")
+	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit with 2 if a conflict is confirmed and not acknowledged, 0 if none is, 1 on an error")
 	return cmd
 }
 
@@ -129,10 +130,11 @@ func (c *conflictsCommand) inFull(conflicts []*pb.Conflict) error {
 	return nil
 }
 
-// found gives the exit code for conflicts: confirmed ones count.
+// found gives the exit code for conflicts: those count that are confirmed and
+// not acknowledged.
 func (c *conflictsCommand) found(conflicts ...*pb.Conflict) error {
 	for _, conflict := range conflicts {
-		if c.exitCode && conflict.GetState() == pb.Conflict_CONFIRMED {
+		if c.exitCode && conflict.GetState() == pb.Conflict_CONFIRMED && conflict.GetAcknowledgement() == nil {
 			return exitFound
 		}
 	}

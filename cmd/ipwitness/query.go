@@ -88,7 +88,7 @@ func (q *query) completeConflicts(cmd *cobra.Command, args []string, _ string) (
 	// Without a server there is nothing to offer, and nobody to tell.
 	_ = pages(ctx, q.client(), "/v1/conflicts", nil, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
 		for _, c := range page.GetConflicts() {
-			about := fmt.Sprintf("%s %s: %s", c.GetState(), c.GetAddress(), show.ConflictNames(c))
+			about := fmt.Sprintf("%s %s: %s", show.ConflictState(c), c.GetAddress(), show.ConflictNames(c))
 			out = append(out, cobra.CompletionWithDesc(c.GetId(), about))
 		}
 	})

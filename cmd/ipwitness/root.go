@@ -69,6 +69,7 @@ another terminal.`,
 	root.AddGroup(
 		&cobra.Group{ID: "serve", Title: "Watch:"},
 		&cobra.Group{ID: "ask", Title: "Ask:"},
+		&cobra.Group{ID: "act", Title: "Act:"},
 		&cobra.Group{ID: "other", Title: "Other:"},
 	)
 	root.SetHelpCommandGroupID("other")
@@ -90,6 +91,7 @@ another terminal.`,
 	}
 	add("serve", newRun(sys))
 	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newNodes(sys))
+	add("act", newAcknowledge(sys))
 	add("other", newDoctor(sys), newVersion(sys))
 	return root
 }

@@ -17,7 +17,7 @@ func conflictColumns() []column[*pb.Conflict] {
 	return []column[*pb.Conflict]{
 		{header: "ID", room: 16, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetId() }},
 		{header: "ADDRESS", room: 15, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetAddress() }},
-		{header: "STATE", room: 9, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetState().String() }},
+		{header: "STATE", room: 9, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictState(c) }},
 		{header: "SCOPE", room: 20, cell: func(c *pb.Conflict, _ time.Time) string { return scope(c.GetScope()) }},
 		{header: "OWNERS", room: 40, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictNames(c) }},
 		{header: "CAUSE", cell: func(c *pb.Conflict, _ time.Time) string { return c.GetCause() }},
@@ -32,6 +32,36 @@ func conflictColumns() []column[*pb.Conflict] {
 // ConflictNames gives the short names of the owners of a conflict.
 func ConflictNames(c *pb.Conflict) string { return strings.Join(names(c.GetOwners()), " | ") }
 
+// ConflictState gives the state of a conflict, and whether it is acknowledged.
+func ConflictState(c *pb.Conflict) string {
+	if c.GetAcknowledgement() != nil {
+		return c.GetState().String() + " (ack)"
+	}
+	return c.GetState().String()
+}
+
+// ConflictLine tells a conflict from others of its address.
+func ConflictLine(c *pb.Conflict) string {
+	return clean(join("  ", c.GetId(), scope(c.GetScope()), ConflictNames(c)))
+}
+
+// Acknowledged says whether a conflict is acknowledged.
+func Acknowledged(w io.Writer, c *pb.Conflict, now time.Time) error {
+	p := &page{now: now}
+	about := fmt.Sprintf("Conflict %s of %s (%s)", c.GetId(), c.GetAddress(), ConflictNames(c))
+	if ack := c.GetAcknowledgement(); ack != nil {
+		p.line("%s is acknowledged %s", about, until(ack, now))
+	} else {
+		p.line("%s is not acknowledged.", about)
+	}
+	return p.write(w)
+}
+
+// until says how long an acknowledgement lasts, and why it was given.
+func until(ack *pb.Acknowledgement, now time.Time) string {
+	return fmt.Sprintf("until %s: %s", clockTo(time.TimeOnly, ack.GetExpiresAt(), now), strings.Join(strings.Fields(ack.GetReason()), " "))
+}
+
 // ConflictChanges makes a Changes of conflicts.
 func ConflictChanges() *Changes[*pb.Conflict] { return NewChanges((*pb.Conflict).GetId) }
 
@@ -44,6 +74,9 @@ func Conflicts(w io.Writer, conflicts []*pb.Conflict, wide bool, now time.Time) 
 func Conflict(w io.Writer, c *pb.Conflict, now time.Time) error {
 	p := &page{now: now}
 	p.line("%s", c.GetSummary())
+	if ack := c.GetAcknowledgement(); ack != nil {
+		p.line("Acknowledged %s", until(ack, now))
+	}
 	p.line("")
 	id := c.GetId()
 	if c.GetEpisode() > 1 {
@@ -52,7 +85,7 @@ func Conflict(w io.Writer, c *pb.Conflict, now time.Time) error {
 	p.fields(
 		"Conflict", id,
 		"Address", c.GetAddress(),
-		"State", c.GetState().String()+lasting(c, now),
+		"State", ConflictState(c)+lasting(c, now),
 		"Scope", scope(c.GetScope()),
 		"Rule", c.GetRule(),
 		"Cause", c.GetCause(),
@@ -101,6 +134,7 @@ func (p *page) timeline(c *pb.Conflict) {
 	}
 	add(c.GetDetectedAt(), "suspected")
 	add(c.GetConfirmedAt(), "confirmed")
+	add(c.GetAcknowledgement().GetAcknowledgedAt(), "acknowledged")
 	add(c.GetResolvedAt(), "resolved")
 	slices.SortStableFunc(events, func(a, b event) int {
 		return a.at.AsTime().Compare(b.at.AsTime())

@@ -34,9 +34,14 @@ func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
 		p.line("Conflicts:")
 		t := NewTable(p)
 		for _, c := range e.GetConflicts() {
-			t.Row("  "+c.GetId(), c.GetState().String()+lasting(c, now), scope(c.GetScope()), ConflictNames(c), c.GetCause())
+			t.Row("  "+c.GetId(), ConflictState(c)+lasting(c, now), scope(c.GetScope()), ConflictNames(c), c.GetCause())
 		}
 		_ = t.Flush() // a page keeps its text in memory
+		for _, c := range e.GetConflicts() {
+			if ack := c.GetAcknowledgement(); ack != nil {
+				p.line("  %s is acknowledged %s", c.GetId(), until(ack, now))
+			}
+		}
 		p.line("")
 		p.line("`ipwitness conflicts ID` shows one of them with its timeline and what to do.")
 	}

@@ -156,8 +156,11 @@ func (l *Live) Conflict(e *pb.WatchConflictsResponse, now time.Time) {
 	switch e.GetType() {
 	case pb.Watch_ADDED, pb.Watch_UPDATED:
 		before, had := l.conflicts.Put(c)
-		if !had || before.GetState() != c.GetState() || before.GetEpisode() != c.GetEpisode() || ConflictNames(before) != ConflictNames(c) {
+		switch ended := before.GetAcknowledgement() != nil && c.GetAcknowledgement() == nil; {
+		case !had || ended || before.GetState() != c.GetState() || before.GetEpisode() != c.GetEpisode() || ConflictNames(before) != ConflictNames(c):
 			l.conflict(now, c)
+		case before.GetAcknowledgement() == nil && c.GetAcknowledgement() != nil:
+			l.say(now, "ACK        %s: %s  id %s\n", clean(c.GetAddress()), clean(until(c.GetAcknowledgement(), now)), clean(c.GetId()))
 		}
 	case pb.Watch_REMOVED:
 		l.conflicts.Drop(c)
@@ -173,12 +176,12 @@ func (l *Live) Conflict(e *pb.WatchConflictsResponse, now time.Time) {
 }
 
 func (l *Live) conflict(now time.Time, c *pb.Conflict) {
-	state := c.GetState().String()
+	state := ConflictState(c)
 	if !l.conflictBurst.take(now, strings.ToLower(state), l.endConflicts) {
 		return
 	}
-	switch c.GetState() {
-	case pb.Conflict_CONFIRMED:
+	switch {
+	case c.GetState() == pb.Conflict_CONFIRMED && c.GetAcknowledgement() == nil:
 		l.say(now, "%s  %s: %s  id %s\n", l.paint.red(state), clean(c.GetAddress()), clean(ConflictNames(c)), clean(c.GetId()))
 		l.note("%s", clean(c.GetSummary()))
 		for i, name := range names(c.GetOwners()) {
@@ -190,7 +193,7 @@ func (l *Live) conflict(now time.Time, c *pb.Conflict) {
 			l.note("cause: %s", clean(cause))
 		}
 		l.note("more: %s conflicts %s", l.program, clean(c.GetId()))
-	case pb.Conflict_RESOLVED:
+	case c.GetState() == pb.Conflict_RESOLVED:
 		l.say(now, "%s   %s: after %s  id %s\n", l.paint.green(state), clean(c.GetAddress()),
 			age(c.GetDetectedAt(), c.GetResolvedAt().AsTime()), clean(c.GetId()))
 	default:

@@ -144,15 +144,18 @@ func units(d, big time.Duration, bigName string, small time.Duration, smallName 
 }
 
 // clock gives the time of day in the zone of now, with the date where it is another day.
-func clock(ts *timestamppb.Timestamp, now time.Time) string {
+func clock(ts *timestamppb.Timestamp, now time.Time) string { return clockTo("15:04:05.000", ts, now) }
+
+// clockTo is clock in another layout of the time of day.
+func clockTo(layout string, ts *timestamppb.Timestamp, now time.Time) string {
 	if ts == nil {
 		return ""
 	}
 	t := ts.AsTime().In(now.Location())
-	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
-		return t.Format("15:04:05.000")
+	if t.Format(time.DateOnly) != now.Format(time.DateOnly) {
+		layout = time.DateOnly + " " + layout
 	}
-	return t.Format("2006-01-02 15:04:05.000")
+	return t.Format(layout)
 }
 
 // Count gives a number with its noun: 1 owner, 2 owners.

@@ -118,6 +118,14 @@ func conflict(state pb.Conflict_State) *pb.Conflict {
 	return c
 }
 
+func acknowledged() *pb.Conflict {
+	c := conflict(pb.Conflict_CONFIRMED)
+	c.Acknowledgement = &pb.Acknowledgement{
+		Reason: "NET-42: the old pod\nmoves on Friday", AcknowledgedAt: at(2 * time.Minute), ExpiresAt: at(-24 * time.Hour),
+	}
+	return c
+}
+
 func conflicts() []*pb.Conflict {
 	outside := conflict(pb.Conflict_SUSPECTED)
 	outside.Id, outside.Address, outside.Cause, outside.Episode = "b4c5d6", "192.168.1.5", "unknown", 1
@@ -150,6 +158,10 @@ func TestTablesAndPages(t *testing.T) {
 		},
 		Conflicts: []*pb.Conflict{conflict(pb.Conflict_CONFIRMED), conflict(pb.Conflict_RESOLVED)},
 	}
+	known := &pb.ExplainResponse{
+		Address: "10.244.0.7", Summary: "10.244.0.7 is in conflict: two namespaces of worker-1 have it.",
+		Conflicts: []*pb.Conflict{acknowledged(), conflict(pb.Conflict_RESOLVED)},
+	}
 	nobody := &pb.ExplainResponse{Address: "10.9.9.9", Summary: "Nobody holds 10.9.9.9."}
 
 	tests := map[string]func(*bytes.Buffer) error{
@@ -161,14 +173,25 @@ func TestTablesAndPages(t *testing.T) {
 		"conflict-page-resolved":  func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_RESOLVED), now) },
 		"conflict-page-externals": func(b *bytes.Buffer) error { return Conflict(b, conflicts()[1], now) },
 		"explain":                 func(b *bytes.Buffer) error { return Explain(b, explained, now) },
-		"explain-nobody":          func(b *bytes.Buffer) error { return Explain(b, nobody, now) },
-		"nodes":                   func(b *bytes.Buffer) error { return Nodes(b, nodes, false, now) },
-		"nodes-wide":              func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], true, now) },
-		"owner-json":              func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
-		"owner-yaml":              func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
-		"conflicts-json":          func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:]) },
-		"no-owners-json":          func(b *bytes.Buffer) error { return List(b, FormatJSON, "owners", []*pb.Owner(nil)) },
-		"no-owners-yaml":          func(b *bytes.Buffer) error { return List(b, FormatYAML, "owners", []*pb.Owner(nil)) },
+		"conflicts-acknowledged": func(b *bytes.Buffer) error {
+			return Conflicts(b, append(conflicts(), acknowledged()), false, now)
+		},
+		"conflict-page-acknowledged": func(b *bytes.Buffer) error { return Conflict(b, acknowledged(), now) },
+		"conflict-acknowledged": func(b *bytes.Buffer) error {
+			if err := Acknowledged(b, acknowledged(), now); err != nil {
+				return err
+			}
+			return Acknowledged(b, conflict(pb.Conflict_CONFIRMED), now)
+		},
+		"explain-acknowledged": func(b *bytes.Buffer) error { return Explain(b, known, now) },
+		"explain-nobody":       func(b *bytes.Buffer) error { return Explain(b, nobody, now) },
+		"nodes":                func(b *bytes.Buffer) error { return Nodes(b, nodes, false, now) },
+		"nodes-wide":           func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], true, now) },
+		"owner-json":           func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
+		"owner-yaml":           func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
+		"conflicts-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:]) },
+		"no-owners-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "owners", []*pb.Owner(nil)) },
+		"no-owners-yaml":       func(b *bytes.Buffer) error { return List(b, FormatYAML, "owners", []*pb.Owner(nil)) },
 	}
 	for name, show := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -271,6 +294,8 @@ func TestConflictWatchShowsEveryState(t *testing.T) {
 		{pb.Watch_BOOKMARK, nil},
 		{pb.Watch_ADDED, conflict(pb.Conflict_SUSPECTED)},
 		{pb.Watch_UPDATED, conflict(pb.Conflict_CONFIRMED)},
+		{pb.Watch_UPDATED, acknowledged()},
+		{pb.Watch_UPDATED, acknowledged()}, // renewed
 		{pb.Watch_UPDATED, conflict(pb.Conflict_RESOLVED)},
 		{pb.Watch_REMOVED, conflict(pb.Conflict_RESOLVED)}, // no news
 	} {
@@ -326,6 +351,19 @@ func TestLiveTellsWhatHappens(t *testing.T) {
 		l.Conflict(conflictEvent(pb.Watch_UPDATED, conflict(pb.Conflict_RESOLVED)), now.Add(6*time.Second))
 		l.Conflict(conflictEvent(pb.Watch_REMOVED, conflict(pb.Conflict_RESOLVED)), now.Add(6*time.Second))
 		l.Owner(owner(pb.Watch_REMOVED, named), now.Add(7*time.Second))
+	}))
+}
+
+func TestLiveIsShortOfWhatIsAcknowledged(t *testing.T) {
+	suspected := acknowledged()
+	suspected.State = pb.Conflict_SUSPECTED
+	golden(t, "live-acknowledged", account(func(l *Live) {
+		for i, c := range []*pb.Conflict{
+			conflict(pb.Conflict_SUSPECTED), suspected, suspected, acknowledged(),
+			conflict(pb.Conflict_CONFIRMED), // it has expired
+		} {
+			l.Conflict(conflictEvent(pb.Watch_UPDATED, c), now.Add(time.Duration(i)*time.Second))
+		}
 	}))
 }
 

@@ -842,15 +842,19 @@ func (x *WatchConflictsResponse) GetLost() uint32 {
 	return 0
 }
 
-// AcknowledgeConflictRequest silences a conflict.
+// AcknowledgeConflictRequest silences a conflict, anew where it is acknowledged
+// already. That ends when it expires, when the conflict is over, and when the
+// conflict has an owner that was not there.
 type AcknowledgeConflictRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its id.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Why it is to be silent.
+	// Why it is to be silent, in 1024 bytes at most.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Until when.
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// Until when: in the future, and within a year.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// Takes the acknowledgement back; without reason and expires_at.
+	Withdraw      bool `protobuf:"varint,4,opt,name=withdraw,proto3" json:"withdraw,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -904,6 +908,13 @@ func (x *AcknowledgeConflictRequest) GetExpiresAt() *timestamppb.Timestamp {
 		return x.ExpiresAt
 	}
 	return nil
+}
+
+func (x *AcknowledgeConflictRequest) GetWithdraw() bool {
+	if x != nil {
+		return x.Withdraw
+	}
+	return false
 }
 
 // AcknowledgeConflictResponse has the conflict.
@@ -1528,12 +1539,13 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\bconflict\x18\x02 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\x12&\n" +
 	"\x04node\x18\x03 \x01(\v2\x12.ipwitness.v1.NodeR\x04node\x12!\n" +
 	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\x12\x12\n" +
-	"\x04lost\x18\x05 \x01(\rR\x04lost\"\x7f\n" +
+	"\x04lost\x18\x05 \x01(\rR\x04lost\"\x9b\x01\n" +
 	"\x1aAcknowledgeConflictRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x129\n" +
 	"\n" +
-	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"Q\n" +
+	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1a\n" +
+	"\bwithdraw\x18\x04 \x01(\bR\bwithdraw\"Q\n" +
 	"\x1bAcknowledgeConflictResponse\x122\n" +
 	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"*\n" +
 	"\x0eExplainRequest\x12\x18\n" +

@@ -1,0 +1,128 @@
+package aggregator
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// maxReason is how many bytes a reason has at most.
+	maxReason = 1024
+	// longestAcknowledgement is a year, also a leap year.
+	longestAcknowledgement = 366 * 24 * time.Hour
+)
+
+// acknowledgement says that a person knows of a conflict and lives with it: with
+// the owners that it has, in this episode, for a time. It silences alerts and
+// changes no verdict, which knows nothing of it. It never changes.
+type acknowledgement struct {
+	proto  *pb.Acknowledgement
+	until  verdict.Stamp
+	owners []string
+}
+
+// message is the acknowledgement in the contract's form; nil for none.
+func (a *acknowledgement) message() *pb.Acknowledgement {
+	if a == nil {
+		return nil
+	}
+	return a.proto
+}
+
+// covers tells whether a conflict has only owners that were there when it was
+// acknowledged. One that left and came back was.
+func (a *acknowledgement) covers(c *verdict.Conflict) bool {
+	return !slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return !slices.Contains(a.owners, o.ID) })
+}
+
+// AcknowledgeConflict silences one conflict until it expires, or takes that back.
+func (w witness) AcknowledgeConflict(_ context.Context, q *pb.AcknowledgeConflictRequest) (*pb.AcknowledgeConflictResponse, error) {
+	s := w.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock()
+	ack, err := newAcknowledgement(q, now)
+	if err != nil {
+		return nil, err
+	}
+	e := s.byID[q.GetId()]
+	if e == nil {
+		return nil, noConflict(q.GetId())
+	}
+	c := e.conflict(q.GetId())
+	if !c.Active() {
+		return nil, status.Errorf(codes.FailedPrecondition,
+			"the conflict %s of %s is over since %s: wait whether it comes back, and acknowledge that",
+			c.ID, c.Address, c.ResolvedAt.Time().Format(time.RFC3339))
+	}
+	if ack == nil && s.acknowledged[c.ID] == nil {
+		return &pb.AcknowledgeConflictResponse{Conflict: s.conflictProto(c)}, nil // as was asked for
+	}
+	if delete(s.acknowledged, c.ID); ack != nil {
+		for i := range c.Owners {
+			ack.owners = append(ack.owners, c.Owners[i].ID)
+		}
+		s.acknowledged[c.ID] = ack
+		s.arm(&e.alarm, ack.until)
+	}
+	out := s.conflictProto(c)
+	s.conflicts.publish(event{typ: updated, addr: c.Address, conflict: out})
+	return &pb.AcknowledgeConflictResponse{Conflict: out}, nil
+}
+
+// newAcknowledgement is what a request asks for; nil for one that takes back.
+func newAcknowledgement(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) (*acknowledgement, error) {
+	bad := func(format string, args ...any) (*acknowledgement, error) {
+		return nil, status.Errorf(codes.InvalidArgument, format, args...)
+	}
+	if q.GetWithdraw() {
+		if q.GetReason() != "" || q.GetExpiresAt() != nil {
+			return bad("withdraw ends the acknowledgement now: leave out reason and expires_at, or withdraw")
+		}
+		return nil, nil
+	}
+	reason := strings.TrimSpace(q.GetReason())
+	expires := q.GetExpiresAt().AsTime()
+	switch {
+	case reason == "":
+		return bad("reason is missing: say why the conflict is to be silent, for whoever finds it")
+	case len(reason) > maxReason:
+		return bad("reason has %d bytes: %d are the most", len(reason), maxReason)
+	case q.GetExpiresAt() == nil:
+		return bad("expires_at is missing: say until when, like %s", now.Add(24*time.Hour).Time().Format(time.RFC3339))
+	case !q.GetExpiresAt().IsValid():
+		return bad("expires_at is no time: give one like %s", now.Add(24*time.Hour).Time().Format(time.RFC3339))
+	case !expires.After(now.Time()):
+		return bad("expires_at is %s, and here it is %s: give a time that is to come, or withdraw the acknowledgement",
+			expires.Format(time.RFC3339), now.Time().Format(time.RFC3339))
+	case expires.After(now.Add(longestAcknowledgement).Time()):
+		return bad("expires_at is %s: an acknowledgement lasts a year at most; it can be renewed", expires.Format(time.RFC3339))
+	}
+	return &acknowledgement{
+		proto: &pb.Acknowledgement{Reason: reason, AcknowledgedAt: timestamp(now), ExpiresAt: q.GetExpiresAt()},
+		until: verdict.At(expires),
+	}, nil
+}
+
+// lapse ends the acknowledgement of a conflict that is over or has an owner
+// more, or when its time is up, and tells whether it did.
+func (s *store) lapse(e *entry, c *verdict.Conflict) bool {
+	ack := s.acknowledged[c.ID]
+	if ack == nil {
+		return false
+	}
+	if c.Active() && s.clock() < ack.until && ack.covers(c) {
+		s.arm(&e.alarm, ack.until)
+		return false
+	}
+	delete(s.acknowledged, c.ID)
+	return true
+}

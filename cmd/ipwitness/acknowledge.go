@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// acknowledgeCommand has the flags of acknowledge.
+type acknowledgeCommand struct {
+	query
+	reason   string
+	period   time.Duration
+	withdraw bool
+}
+
+func newAcknowledge(sys system) *cobra.Command {
+	c := &acknowledgeCommand{query: query{sys: sys}}
+	cmd := &cobra.Command{
+		Use:     "acknowledge ID|ADDRESS --reason TEXT --for TIME [flags]",
+		Aliases: []string{"ack"},
+		Short:   "Silence a conflict that is known, for a time",
+		Long: `Silence a conflict that is known, for a time: it is still shown, marked (ack),
+but --exit-code and alerts leave it out.
+
+That ends when its time is up, when the conflict is over, when another owner
+joins, when the aggregator starts anew, and with --withdraw. Again with another
+--reason and --for replaces it.`,
+		Example: `
+  ipwitness acknowledge 10.244.0.7 --reason "NET-42: moves on Friday" --for 3d
+  ipwitness acknowledge 6frtk3pjavxaruax --withdraw`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return fmt.Errorf("acknowledge needs the ID of a conflict, or its ADDRESS: '%s conflicts' shows them", sys.program)
+			}
+			if err := atMostOne("the ID or the ADDRESS of a conflict")(cmd, args); err != nil {
+				return err
+			}
+			_, _, err := idOrAddress(args[0])
+			return err
+		},
+		ValidArgsFunction: c.completeConflicts,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ask, err := c.request()
+			if err != nil {
+				return err
+			}
+			id, address, err := idOrAddress(args[0])
+			if err != nil {
+				return err
+			}
+			if address != "" {
+				if id, err = c.onlyConflict(cmd.Context(), address); err != nil {
+					return err
+				}
+			}
+			conflict := &pb.Conflict{}
+			if err := c.client().post(cmd.Context(), "/v1/conflicts/"+url.PathEscape(id)+":acknowledge", ask, conflict); err != nil {
+				return err
+			}
+			if c.format.ForPrograms() {
+				return show.Message(sys.stdout, c.format, conflict)
+			}
+			return show.Acknowledged(sys.stdout, conflict, sys.now())
+		},
+	}
+	c.addFlags(cmd)
+	fs := cmd.Flags()
+	fs.StringVar(&c.reason, "reason", "", "a `TEXT` that says why, for whoever finds it")
+	fs.Var(value[time.Duration]{&c.period, "TIME", parsePeriod}, "for", "for how long, like 30m, 24h or 7d; a year at most")
+	fs.Lookup("for").DefValue = "" // there is none
+	fs.BoolVar(&c.withdraw, "withdraw", false, "take the acknowledgement back")
+	return cmd
+}
+
+// request is what the server is asked for.
+func (c *acknowledgeCommand) request() (*pb.AcknowledgeConflictRequest, error) {
+	switch {
+	case c.withdraw && (c.reason != "" || c.period != 0):
+		return nil, errors.New("--withdraw takes the acknowledgement back: leave out --reason and --for, or --withdraw")
+	case c.withdraw:
+		return &pb.AcknowledgeConflictRequest{Withdraw: true}, nil
+	case strings.TrimSpace(c.reason) == "":
+		return nil, errors.New(`--reason is missing: say why, for whoever finds it, like --reason "NET-42: moves on Friday"`)
+	case c.period == 0:
+		return nil, errors.New("--for is missing: say for how long, like --for 24h")
+	}
+	return &pb.AcknowledgeConflictRequest{Reason: c.reason, ExpiresAt: timestamppb.New(c.sys.now().Add(c.period))}, nil
+}
+
+// onlyConflict gives the id of the active conflict of an address, if it has one
+// and no more.
+func (q *query) onlyConflict(ctx context.Context, address string) (id string, err error) {
+	var conflicts []*pb.Conflict
+	err = pages(ctx, q.client(), "/v1/conflicts", url.Values{"address": {address}}, (*pb.ListConflictsResponse)(nil),
+		func(page *pb.ListConflictsResponse) { conflicts = append(conflicts, page.GetConflicts()...) })
+	switch {
+	case err != nil:
+		return "", err
+	case len(conflicts) == 0:
+		return "", fmt.Errorf("no conflict of %s: to see why, '%s explain %s'", address, q.sys.program, address)
+	case len(conflicts) == 1:
+		return conflicts[0].GetId(), nil
+	}
+	lines := []string{fmt.Sprintf("%s has %d conflicts: name one by its id:", address, len(conflicts))}
+	for _, c := range conflicts {
+		lines = append(lines, show.ConflictLine(c))
+	}
+	return "", errors.New(strings.Join(lines, "\n  "))
+}
+
+// parsePeriod parses a duration that can be in days.
+func parsePeriod(s string) (time.Duration, error) {
+	const most = 100 * 366 // days: what is longer does not fit
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		if n, err := strconv.ParseUint(days, 10, 32); err == nil && n > 0 && n < most {
+			return time.Duration(n) * 24 * time.Hour, nil
+		}
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%q is not how long something lasts: write it like 30m, 24h or 7d", s)
+	}
+	return d, nil
+}
