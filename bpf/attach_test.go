@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"errors"
+	"net/netip"
 	"runtime"
 	"strings"
 	"testing"
@@ -151,30 +152,43 @@ func TestSentFramesAreTold(t *testing.T) {
 			{"priority tag with a VLAN inside", []vlanTag{{0x8100, 0xe000}, {0x8100, 7}}, 7, 0},
 			{"VLAN with a priority tag inside", []vlanTag{{0x8100, 8}, {0x8100, 0xe000}}, 8, 0},
 		} {
-			f := arpFrame{source: macB, tags: tt.tags, op: 2, sha: macA, spa: addrA, tpa: addrB}
-			c.send(t, f.bytes())
-			got := o.await(t)
-			want := Event{
-				Ktime:   got.Ktime,
-				Ifindex: uint32(c.ifindex),
-				VLAN:    tt.vlan, InnerVLAN: tt.inner,
-				Protocol: ARP,
-				Kind:     Answered,
-				Addr:     addrA,
-				SHA:      macA, Source: macB,
-				Frames: 1,
-			}
-			if got != want {
-				t.Errorf("%s: got %+v, want %+v", tt.name, got, want)
-			}
-			// As the kernel has it, with its outermost tag beside it.
-			if len(f.tags) > 0 {
-				outer := f.tags[0][1]
-				f.tags = f.tags[1:]
-				b, result := Decode(f.bytes(), outer)
-				if result != ResultEvent || b.VLAN != got.VLAN || b.InnerVLAN != got.InnerVLAN {
-					t.Errorf("%s: in Go got VLANs %d.%d, in the kernel %d.%d",
-						tt.name, b.VLAN, b.InnerVLAN, got.VLAN, got.InnerVLAN)
+			for _, f := range []struct {
+				protocol Protocol
+				addr     netip.Addr
+				bytes    func(tags []vlanTag) []byte
+			}{
+				{ARP, addrA, func(tags []vlanTag) []byte {
+					return arpFrame{source: macB, tags: tags, op: 2, sha: macA, spa: addrA, tpa: addrB}.bytes()
+				}},
+				{NDP, addr6A, func(tags []vlanTag) []byte {
+					return ndpFrame{
+						source: macB, tags: tags, from: addr6A, to: addr6B, typ: ndAdvertisement,
+						flags: ndSolicited | ndOverride, target: addr6A, options: targetOption(macA),
+					}.bytes()
+				}},
+			} {
+				c.send(t, f.bytes(tt.tags))
+				got := o.await(t)
+				want := Event{
+					Ktime:   got.Ktime,
+					Ifindex: uint32(c.ifindex),
+					VLAN:    tt.vlan, InnerVLAN: tt.inner,
+					Protocol: f.protocol,
+					Kind:     Answered,
+					Addr:     f.addr,
+					SHA:      macA, Source: macB,
+					Frames: 1,
+				}
+				if got != want {
+					t.Errorf("%s: got %+v, want %+v", tt.name, got, want)
+				}
+				// As the kernel has it, with its outermost tag beside it.
+				if len(tt.tags) > 0 {
+					b, result := Decode(f.bytes(tt.tags[1:]), tt.tags[0][1])
+					if result != ResultEvent || b.VLAN != got.VLAN || b.InnerVLAN != got.InnerVLAN {
+						t.Errorf("%s: in Go got VLANs %d.%d, in the kernel %d.%d",
+							tt.name, b.VLAN, b.InnerVLAN, got.VLAN, got.InnerVLAN)
+					}
 				}
 			}
 		}

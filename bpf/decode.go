@@ -14,21 +14,26 @@ type Result uint8
 // memory and a ring.
 const (
 	// ResultNone is a frame of none of our protocols, or under more VLANs than
-	// two. It is not counted.
+	// two. It is not counted. That is also NDP in a fragment, which receivers
+	// ignore (RFC 6980), behind IPsec, or behind more than four extension headers.
 	ResultNone = Result(observeResultRESULT_NONE)
 	// ResultEvent is a claim that is told.
 	ResultEvent = Result(observeResultRESULT_EVENT)
 	// ResultKnown is a claim that was told before.
 	ResultKnown = Result(observeResultRESULT_KNOWN)
-	// ResultProbe asks whether an address is free (RFC 5227, section 2.1.1):
-	// nothing is claimed yet.
+	// ResultProbe asks whether an address is free (RFC 5227, section 2.1.1, and
+	// RFC 4862, section 5.4.2): nothing is claimed yet.
 	ResultProbe = Result(observeResultRESULT_PROBE)
-	// ResultMalformed is ARP that is cut off, or not for IPv4 over Ethernet.
+	// ResultMalformed is cut off, ARP that is not for IPv4 over Ethernet, or NDP
+	// whose options do not fill it exactly or are more than 16.
 	ResultMalformed = Result(observeResultRESULT_MALFORMED)
-	// ResultInvalid is a sender that no host can be: no MAC or a group's, a
-	// loopback, multicast, class E or broadcast address, or none in a reply.
+	// ResultInvalid is a holder that no host can be: no MAC or a group's; a
+	// loopback, multicast, class E or broadcast address, or none in a reply; an
+	// IPv4-mapped address in NDP. Or it is NDP that RFC 4861, sections 7.1.1 and
+	// 7.1.2, has its receivers discard, such as what a router has forwarded.
 	ResultInvalid = Result(observeResultRESULT_INVALID)
-	// ResultOther is ARP that is neither request nor reply.
+	// ResultOther claims nothing: ARP that is neither request nor reply, or NDP
+	// without the link-layer address of what it speaks for.
 	ResultOther = Result(observeResultRESULT_OTHER)
 	// ResultLost is a claim for which the ring had no room. It is not noted as
 	// told, so the next one like it is.
@@ -65,6 +70,7 @@ type Binding struct {
 	VLAN, InnerVLAN uint16
 	Protocol        Protocol
 	Kind            Kind
+	NoOverride      bool
 	Addr            netip.Addr
 	SHA, Source     MAC
 }
@@ -73,9 +79,13 @@ const (
 	ethernetLen = 14
 	vlanTagLen  = 4
 	arpLen      = 28
+	ipv6Len     = 40
+	ndLen       = 24
+	ndOptionLen = 8 // of the shortest
 
 	etherTypeIPv4  = 0x0800
 	etherTypeARP   = 0x0806
+	etherTypeIPv6  = 0x86dd
 	etherType8021Q = 0x8100
 	etherType8021A = 0x88a8
 
@@ -83,7 +93,22 @@ const (
 	arpRequest  = 1
 	arpReply    = 2
 
-	maxFrameTags = 2
+	protocolHopOpts = 0
+	protocolRouting = 43
+	protocolICMPv6  = 58
+	protocolDstOpts = 60
+
+	ndSolicitation  = 135
+	ndAdvertisement = 136
+	ndSolicited     = 0x40
+	ndOverride      = 0x20
+	ndSourceLLAddr  = 1
+	ndTargetLLAddr  = 2
+	ndHopLimit      = 255
+
+	maxFrameTags  = 2
+	maxExtensions = 4
+	maxNDOptions  = 16
 )
 
 // Decode reads an Ethernet frame as observe.c does, so that frames from
@@ -106,10 +131,14 @@ func Decode(frame []byte, offloadedVLAN uint16) (Binding, Result) {
 		}
 		etherType, rest = binary.BigEndian.Uint16(rest[2:]), rest[vlanTagLen:]
 	}
-	if etherType != etherTypeARP {
-		return Binding{}, ResultNone
+	result := ResultNone
+	switch etherType {
+	case etherTypeARP:
+		result = b.readARP(rest)
+	case etherTypeIPv6:
+		result = b.readNDP(rest)
 	}
-	if result := b.readARP(rest); result != ResultEvent {
+	if result != ResultEvent {
 		return Binding{}, result
 	}
 	b.Source = MAC(frame[6:12])
@@ -146,7 +175,7 @@ func (b *Binding) readARP(arp []byte) Result {
 
 	sha, spa, tpa := MAC(arp[8:14]), [4]byte(arp[14:18]), [4]byte(arp[24:28])
 	switch {
-	case sha == MAC{}, sha[0]&1 != 0:
+	case !sha.isHost():
 		return ResultInvalid
 	case spa[0] == 127, spa[0] >= 224:
 		return ResultInvalid
@@ -168,4 +197,129 @@ func (b *Binding) readARP(arp []byte) Result {
 		b.Kind = Used
 	}
 	return ResultEvent
+}
+
+// isHost says whether it can be the MAC of one host.
+func (m MAC) isHost() bool {
+	return m != MAC{} && m[0]&1 == 0
+}
+
+// readNDP classifies by RFC 4861 and RFC 4862.
+func (b *Binding) readNDP(packet []byte) Result {
+	header, at := findICMPv6(packet)
+	if header != protocolICMPv6 || len(packet) <= at {
+		return ResultNone
+	}
+	typ := packet[at]
+	if typ != ndSolicitation && typ != ndAdvertisement {
+		return ResultNone
+	}
+	end := ipv6Len + int(binary.BigEndian.Uint16(packet[4:]))
+	if end > len(packet) || at+ndLen > end {
+		return ResultMalformed
+	}
+	nd, options := packet[at:at+ndLen], packet[at+ndLen:end]
+
+	hopLimit, code, flags := packet[7], nd[1], nd[4]
+	source := netip.AddrFrom16([16]byte(packet[8:24]))
+	destination := netip.AddrFrom16([16]byte(packet[24:40]))
+	target := netip.AddrFrom16([16]byte(nd[8:24]))
+	switch {
+	case hopLimit != ndHopLimit, code != 0:
+		return ResultInvalid
+	case !isHostAddr(target):
+		return ResultInvalid
+	case !source.IsUnspecified() && !isHostAddr(source):
+		return ResultInvalid
+	}
+
+	var lladdr []byte
+	var ok bool
+	if typ == ndSolicitation {
+		if lladdr, ok = findOption(options, ndSourceLLAddr); !ok {
+			return ResultMalformed
+		}
+		switch {
+		case source.IsUnspecified() && isSolicitedNode(destination) && lladdr == nil:
+			return ResultProbe
+		case source.IsUnspecified():
+			return ResultInvalid
+		}
+		b.Kind, b.Addr = Used, source
+	} else {
+		solicited := flags&ndSolicited != 0
+		if solicited && destination.IsMulticast() {
+			return ResultInvalid
+		}
+		if lladdr, ok = findOption(options, ndTargetLLAddr); !ok {
+			return ResultMalformed
+		}
+		b.Kind, b.Addr, b.NoOverride = Announced, target, flags&ndOverride == 0
+		if solicited {
+			b.Kind = Answered
+		}
+	}
+	switch {
+	case lladdr == nil:
+		return ResultOther
+	case len(lladdr) != ndOptionLen || !MAC(lladdr[2:]).isHost():
+		return ResultInvalid
+	}
+	b.Protocol = NDP
+	b.SHA = MAC(lladdr[2:])
+	return ResultEvent
+}
+
+// findICMPv6 walks the extension headers that NDP may stand behind, and gives
+// the first other header: its protocol and where it begins.
+func findICMPv6(packet []byte) (header byte, at int) {
+	const none = 59 // RFC 8200, section 4.7
+	if len(packet) < ipv6Len || packet[0]>>4 != 6 {
+		return none, 0
+	}
+	header, at = packet[6], ipv6Len
+	for i := range maxExtensions {
+		if len(packet) < at+4 {
+			break
+		}
+		extension := packet[at:]
+		switch {
+		case header == protocolHopOpts && i == 0, header == protocolDstOpts:
+		case header == protocolRouting && extension[3] == 0: // no segments left
+		default:
+			return header, at
+		}
+		header, at = extension[0], at+(int(extension[1])+1)*8
+	}
+	return header, at
+}
+
+// findOption walks all options, and gives the first of a type, nil for none. It
+// gives false if they do not add up, or are more than maxNDOptions.
+func findOption(options []byte, typ byte) (found []byte, ok bool) {
+	for range maxNDOptions {
+		if len(options) < ndOptionLen {
+			break
+		}
+		length := int(options[1]) * ndOptionLen
+		if length == 0 || length > len(options) {
+			return nil, false
+		}
+		if options[0] == typ && found == nil {
+			found = options[:length]
+		}
+		options = options[length:]
+	}
+	return found, len(options) == 0
+}
+
+// isHostAddr says whether it can be the address of one host.
+func isHostAddr(a netip.Addr) bool {
+	return !a.IsMulticast() && !a.IsUnspecified() && !a.IsLoopback() && !a.Is4In6()
+}
+
+// isSolicitedNode says whether it is in ff02::1:ff00:0/104 (RFC 4291, section 2.7.1).
+func isSolicitedNode(a netip.Addr) bool {
+	b := a.As16()
+	return [13]byte(b[:13]) == [13]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff}
 }

@@ -14,7 +14,7 @@ type frameCase struct {
 	want   Binding // if it is an event
 }
 
-func frameCases() []frameCase {
+func arpCases() []frameCase {
 	padded := func(b []byte) []byte { return append(b, make([]byte, max(0, 60-len(b)))...) }
 	tagged := func(tags ...vlanTag) []byte {
 		return arpFrame{tags: tags, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes()
@@ -114,24 +114,34 @@ func frameCases() []frameCase {
 	return cases
 }
 
-func TestFramesMeanTheSameInKernelAndGo(t *testing.T) {
-	o := newObserver(t)
-	for _, tt := range frameCases() {
-		t.Run(tt.name, func(t *testing.T) {
-			assertAgrees(t, o, tt.frame, tt.result, tt.want)
+// forEachFrame runs a test on the frames of each protocol.
+func forEachFrame(t *testing.T, test func(t *testing.T, protocol Protocol, tt frameCase)) {
+	for protocol, cases := range map[Protocol][]frameCase{ARP: arpCases(), NDP: ndpCases()} {
+		t.Run(protocol.String(), func(t *testing.T) {
+			for _, tt := range cases {
+				t.Run(tt.name, func(t *testing.T) { test(t, protocol, tt) })
+			}
 		})
 	}
 }
 
+func TestFramesMeanTheSameInKernelAndGo(t *testing.T) {
+	o := newObserver(t)
+	forEachFrame(t, func(t *testing.T, protocol Protocol, tt frameCase) {
+		got := assertAgrees(t, o, tt.frame, tt.result, tt.want)
+		if tt.result != ResultNone && got != protocol {
+			t.Errorf("got it counted as %s, want as %s", got, protocol)
+		}
+	})
+}
+
 func TestDecodeKnowsEachFrame(t *testing.T) {
-	for _, tt := range frameCases() {
-		t.Run(tt.name, func(t *testing.T) {
-			got, result := Decode(tt.frame, 0)
-			if got != tt.want || result != tt.result {
-				t.Errorf("got %+v %s, want %+v %s", got, result, tt.want, tt.result)
-			}
-		})
-	}
+	forEachFrame(t, func(t *testing.T, _ Protocol, tt frameCase) {
+		got, result := Decode(tt.frame, 0)
+		if got != tt.want || result != tt.result {
+			t.Errorf("got %+v %s, want %+v %s", got, result, tt.want, tt.result)
+		}
+	})
 }
 
 func TestDecodeTakesTheOffloadedTagAsTheOutermost(t *testing.T) {
@@ -179,7 +189,7 @@ func TestDecodeLeavesARuntAlone(t *testing.T) {
 
 // FuzzDecodeAgrees holds the two decoders together.
 func FuzzDecodeAgrees(f *testing.F) {
-	for _, tt := range frameCases() {
+	for _, tt := range append(arpCases(), ndpCases()...) {
 		f.Add(tt.frame)
 	}
 	o := newObserver(f)
@@ -201,15 +211,16 @@ func FuzzDecodeAgrees(f *testing.F) {
 }
 
 // assertAgrees runs both decoders on a frame of a binding that o does not know,
-// and forgets it again.
-func assertAgrees(tb testing.TB, o *Observer, frame []byte, result Result, want Binding) {
+// and forgets it again. It gives the protocol that the kernel counted it as.
+func assertAgrees(tb testing.TB, o *Observer, frame []byte, result Result, want Binding) Protocol {
 	tb.Helper()
 	if got, r := Decode(frame, 0); got != want || r != result {
 		tb.Errorf("in Go got %+v %s, want %+v %s", got, r, want, result)
 	}
 
 	before := monotonic()
-	if got := o.runFor(tb, frame); got != result {
+	protocol, got := o.runCounted(tb, frame)
+	if got != result {
 		tb.Errorf("in the kernel got counter %s moved, want %s", got, result)
 	}
 	ev, ok := o.waiting(tb)
@@ -217,22 +228,26 @@ func assertAgrees(tb testing.TB, o *Observer, frame []byte, result Result, want 
 		tb.Fatalf("in the kernel got event %t (%+v), want %t", ok, ev, !ok)
 	}
 	if !ok {
-		return
+		return protocol
+	}
+	if protocol != want.Protocol {
+		tb.Errorf("got it counted as %s, want as %s", protocol, want.Protocol)
 	}
 	if ev.Ktime < before || ev.Ktime > monotonic() {
 		tb.Errorf("got ktime %s, want between %s and now", ev.Ktime, before)
 	}
 	wantEvent := Event{
-		Ktime:     ev.Ktime,
-		Ifindex:   1,
-		VLAN:      want.VLAN,
-		InnerVLAN: want.InnerVLAN,
-		Protocol:  want.Protocol,
-		Kind:      want.Kind,
-		Addr:      want.Addr,
-		SHA:       want.SHA,
-		Source:    want.Source,
-		Frames:    1,
+		Ktime:      ev.Ktime,
+		Ifindex:    1,
+		VLAN:       want.VLAN,
+		InnerVLAN:  want.InnerVLAN,
+		Protocol:   want.Protocol,
+		Kind:       want.Kind,
+		NoOverride: want.NoOverride,
+		Addr:       want.Addr,
+		SHA:        want.SHA,
+		Source:     want.Source,
+		Frames:     1,
 	}
 	if ev != wantEvent {
 		tb.Errorf("in the kernel got %+v, want %+v", ev, wantEvent)
@@ -243,4 +258,5 @@ func assertAgrees(tb testing.TB, o *Observer, frame []byte, result Result, want 
 	if err := o.Forget(ev.Ifindex, ev.VLAN, ev.InnerVLAN, ev.Addr, ev.SHA); err != nil {
 		tb.Error(err)
 	}
+	return protocol
 }

@@ -10,13 +10,21 @@ import (
 // Protocol is what a claim was made in.
 type Protocol uint8
 
-// ARP is the protocol of RFC 826.
-const ARP = Protocol(observeProtocolPROTOCOL_ARP)
+// The protocols.
+const (
+	// ARP is the protocol of RFC 826, for IPv4.
+	ARP = Protocol(observeProtocolPROTOCOL_ARP)
+	// NDP is neighbour discovery, RFC 4861, for IPv6.
+	NDP = Protocol(observeProtocolPROTOCOL_NDP)
+)
 
 // String gives the protocol as metrics name it.
 func (p Protocol) String() string {
-	if p == ARP {
+	switch p {
+	case ARP:
 		return "arp"
+	case NDP:
+		return "ndp"
 	}
 	return fmt.Sprintf("Protocol(%d)", uint8(p))
 }
@@ -24,14 +32,17 @@ func (p Protocol) String() string {
 // Kind is how an address was claimed on the wire.
 type Kind uint8
 
-// The kinds of evidence that a frame can be (RFC 5227, sections 1.1 and 3, for the first).
+// The kinds of evidence that a frame can be.
 const (
 	// Announced is a gratuitous ARP: a request for, or a reply with, the
-	// sender's own address.
+	// sender's own address (RFC 5227, sections 1.1 and 3). Or a neighbour
+	// advertisement that nobody solicited, which is also how an address is
+	// defended against one who probes for it (RFC 4861, section 7.2.4).
 	Announced = Kind(observeKindKIND_ANNOUNCED)
-	// Answered is an ARP reply.
+	// Answered is an ARP reply, or a solicited neighbour advertisement.
 	Answered = Kind(observeKindKIND_ANSWERED)
-	// Used is an ARP request for another address.
+	// Used is an ARP request for another address, or a neighbour solicitation:
+	// the sender's own address.
 	Used = Kind(observeKindKIND_USED)
 )
 
@@ -67,9 +78,15 @@ type Event struct {
 	VLAN, InnerVLAN uint16
 	Protocol        Protocol
 	Kind            Kind
+	// NoOverride is a neighbour advertisement that asks not to replace what
+	// its receivers know: that of a proxy, of one of many holders of an anycast
+	// address, or of one whose address is not sure yet (RFC 4861, sections 4.4,
+	// 7.2.7 and 7.2.8, RFC 4429, RFC 9131). It is told even if the same binding
+	// was told with override in this period, and the other way round.
+	NoOverride bool
 	// Addr is never an IPv4-mapped IPv6 address.
 	Addr netip.Addr
-	// SHA is the sender's hardware address by the protocol, Source that of
+	// SHA is the holder's hardware address by the protocol, Source that of
 	// the Ethernet frame. Where they differ somebody speaks for somebody else.
 	SHA, Source MAC
 	// Frames counts those of this binding since its last event, of whatever
@@ -80,15 +97,16 @@ type Event struct {
 // set takes the event over from the kernel.
 func (ev *Event) set(raw *observeEvent) {
 	*ev = Event{
-		Ktime:     time.Duration(raw.Ktime),
-		Ifindex:   raw.Ifindex,
-		VLAN:      raw.Vlan,
-		InnerVLAN: raw.InnerVlan,
-		Protocol:  Protocol(raw.Protocol),
-		Kind:      Kind(raw.Kind),
-		Addr:      netip.AddrFrom16(raw.Addr).Unmap(),
-		SHA:       raw.Sha,
-		Source:    raw.Source,
-		Frames:    raw.Frames,
+		Ktime:      time.Duration(raw.Ktime),
+		Ifindex:    raw.Ifindex,
+		VLAN:       raw.Vlan,
+		InnerVLAN:  raw.InnerVlan,
+		Protocol:   Protocol(raw.Protocol),
+		Kind:       Kind(raw.Kind),
+		NoOverride: raw.NoOverride != 0,
+		Addr:       netip.AddrFrom16(raw.Addr).Unmap(),
+		SHA:        raw.Sha,
+		Source:     raw.Source,
+		Frames:     raw.Frames,
 	}
 }

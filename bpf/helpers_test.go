@@ -71,39 +71,53 @@ func (o *Observer) run(tb testing.TB, frame []byte) {
 	}
 }
 
-// runFor is run, and gives the one counter that moved.
+// runFor is run, and gives the result of which a counter moved.
 func (o *Observer) runFor(tb testing.TB, frame []byte) Result {
+	tb.Helper()
+	_, result := o.runCounted(tb, frame)
+	return result
+}
+
+// runCounted is run, and gives the one counter that moved.
+func (o *Observer) runCounted(tb testing.TB, frame []byte) (protocol Protocol, result Result) {
 	tb.Helper()
 	before := o.counts(tb)
 	o.run(tb, frame)
 	after := o.counts(tb)
-	moved := ResultNone
-	for result := range results {
-		switch after[result] - before[result] {
-		case 0:
-		case 1:
-			if moved != ResultNone {
-				tb.Errorf("got counters %s and %s moved, want at most one", moved, result)
+	for p := range after {
+		for r := range after[p] {
+			switch after[p][r] - before[p][r] {
+			case 0:
+			case 1:
+				if result != ResultNone {
+					tb.Errorf("got counters %s %s and %s %s moved, want at most one", protocol, result, Protocol(p), Result(r))
+				}
+				protocol, result = Protocol(p), Result(r)
+			default:
+				tb.Errorf("got counter %s %s moved from %d to %d, want by one",
+					Protocol(p), Result(r), before[p][r], after[p][r])
 			}
-			moved = result
-		default:
-			tb.Errorf("got counter %s moved from %d to %d, want by one", result, before[result], after[result])
 		}
 	}
-	return moved
+	return protocol, result
 }
 
-// counts gives the counters of ARP by their result.
-func (o *Observer) counts(tb testing.TB) (counts [results]uint64) {
+// tally is how many frames of each protocol came to each result.
+type tally [observeProtocolPROTOCOLS][results]uint64
+
+// counts gives the counters.
+func (o *Observer) counts(tb testing.TB) (counts tally) {
 	tb.Helper()
 	counters, err := o.Counters()
 	if err != nil {
 		tb.Fatal(err)
 	}
 	for _, c := range counters {
-		for result := range results {
-			if c.Protocol == "arp" && c.Result == result.String() {
-				counts[result] += c.Frames
+		for p := range counts {
+			for r := range counts[p] {
+				if c.Protocol == Protocol(p).String() && c.Result == Result(r).String() {
+					counts[p][r] = c.Frames
+				}
 			}
 		}
 	}

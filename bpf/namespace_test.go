@@ -82,6 +82,33 @@ func connect(tb testing.TB) *cable {
 	return c
 }
 
+// peerLink is the peer's end, for one who is in its namespace.
+func (c *cable) peerLink(tb testing.TB) netlink.Link {
+	tb.Helper()
+	l, err := netlink.LinkByIndex(c.peerAddr.Ifindex)
+	if err != nil {
+		tb.Fatal("find peer's eth0: ", err)
+	}
+	return l
+}
+
+// inPeer runs f in the peer's namespace.
+func (c *cable) inPeer(tb testing.TB, f func()) {
+	tb.Helper()
+	home, err := netns.Get()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = home.Close() }()
+	if err := netns.Set(c.peer); err != nil {
+		tb.Fatal("enter peer's namespace: ", err)
+	}
+	f()
+	if err := netns.Set(home); err != nil {
+		tb.Fatal("enter own namespace: ", err)
+	}
+}
+
 // send has the peer send a frame.
 func (c *cable) send(tb testing.TB, frame []byte) {
 	tb.Helper()

@@ -5,7 +5,8 @@
 /* Sees who claims which address on the ingress of one interface, and tells user space.
  *
  * It watches only: every frame goes on as if this program were not there. ARP is read as RFC 826
- * and RFC 5227 define it. decode.go says the same in Go, and a fuzz test holds the two together.
+ * and RFC 5227 define it, neighbour discovery (NDP) as RFC 4861 and RFC 4862. decode.go says the
+ * same in Go, and a fuzz test holds the two together.
  */
 
 #include <asm/errno.h>
@@ -14,25 +15,43 @@
 #include <linux/pkt_cls.h>
 #include <linux/types.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Not from linux/if_arp.h and linux/in.h: those need the headers of a 32-bit libc. */
-#define ARPHRD_ETHER   1
-#define ARPOP_REQUEST  1
-#define ARPOP_REPLY    2
-#define IN_LOOPBACKNET 127
+/* Not from linux/if_arp.h, linux/in.h, linux/in6.h and linux/icmpv6.h: those need the headers of a
+ * 32-bit libc.
+ */
+#define ARPHRD_ETHER     1
+#define ARPOP_REQUEST    1
+#define ARPOP_REPLY      2
+#define IN_LOOPBACKNET   127
+#define IPPROTO_HOPOPTS  0
+#define IPPROTO_ROUTING  43
+#define IPPROTO_ICMPV6   58
+#define IPPROTO_DSTOPTS  60
+#define ND_SOLICITATION  135
+#define ND_ADVERTISEMENT 136
+#define ND_SOLICITED     0x40
+#define ND_OVERRIDE      0x20
+#define ND_SOURCE_LLADDR 1
+#define ND_TARGET_LLADDR 2
+#define ND_HOP_LIMIT     255 /* what no router has forwarded */
 
 #define VLAN_VID_MASK 0x0fff
 /* More tags than these, or more VLANs, no interface of a host is likely to terminate. */
 #define MAX_FRAME_TAGS 2
+/* As many as RFC 8200, section 4.1, lets stand before ICMPv6. */
+#define MAX_EXTENSIONS 4
+/* Hosts send one or two, and six with SEND (RFC 3971). */
+#define MAX_ND_OPTIONS 16
 #define MAX_BINDINGS   131072
 #define MAX_CONTESTED  16384
 #define EVENTS_SIZE    (1 << 20)
 /* A try fails when another CPU tells of the same binding at that moment, which it can do once for
- * each kind.
+ * each bit of KINDS in use.
  */
-#define MAX_TRIES    4
+#define MAX_TRIES    6
 #define NSEC_PER_SEC 1000000000ULL
 
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
@@ -42,6 +61,7 @@ char __license[] SEC("license") = "Dual BSD/GPL";
 /* One byte each, so that the event, too, is declared with them. */
 enum __attribute__((packed)) protocol {
 	PROTOCOL_ARP,
+	PROTOCOL_NDP,
 	PROTOCOLS,
 };
 
@@ -57,10 +77,10 @@ enum __attribute__((packed)) result {
 	RESULT_NONE,      /* none of our protocols: not counted */
 	RESULT_EVENT,     /* user space was told */
 	RESULT_KNOWN,     /* user space has been told before */
-	RESULT_PROBE,     /* asks whether an address is free: claims nothing */
-	RESULT_MALFORMED, /* not ARP for IPv4 over Ethernet, or cut off */
-	RESULT_INVALID,   /* a sender that no host can be */
-	RESULT_OTHER,     /* neither request nor reply */
+	RESULT_PROBE,     /* asks whether an address is free: claims nothing yet */
+	RESULT_MALFORMED, /* cut off, ARP not for IPv4 over Ethernet, or wrong option lengths */
+	RESULT_INVALID,   /* receivers ignore it, or no host can be who it names */
+	RESULT_OTHER,     /* claims nothing: neither request nor reply, or no link-layer address */
 	RESULT_LOST,      /* the ring was full: the next such frame tries again */
 	RESULTS,
 };
@@ -78,14 +98,16 @@ struct binding {
 /* What user space knows of a binding. */
 struct told {
 	/* The start of the period, in bpf_ktime_get_coarse_ns(), and in its lowest byte a bit for
-	 * each kind told in that period: one word, so that one compare-and-swap claims both.
+	 * each kind told in that period: one word, so that one compare-and-swap claims both. A
+	 * kind without override has a bit of its own.
 	 */
 	__u64 period;
 	__u32 frames; /* since the last event */
 	__u32 pad;
 };
 
-#define KINDS 0xffULL
+#define KINDS            0xffULL
+#define NO_OVERRIDE_BITS 4 /* added to a kind */
 
 struct event {
 	__u64 ktime; /* bpf_ktime_get_ns() */
@@ -98,7 +120,17 @@ struct event {
 	__u8 source[ETH_ALEN]; /* of the Ethernet frame */
 	enum kind kind;
 	enum protocol protocol;
-	__u8 pad[6];
+	__u8 no_override; /* 1 for an advertisement that asks not to be preferred */
+	__u8 pad[5];
+};
+
+/* What one frame says. */
+struct claim {
+	struct binding binding;
+	enum kind kind;
+	enum protocol protocol;
+	__u8 no_override;
+	__u8 pad;
 };
 
 /* How long a binding stays told, and how long while its address is contested. */
@@ -155,6 +187,41 @@ struct arp {
 	__u8 tpa[4];
 };
 
+struct ipv6 {
+	__u8 version; /* in its upper half */
+	__u8 flow[3];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__be32 source[4];
+	__be32 destination[4];
+};
+
+/* How each extension header that may stand before NDP begins. */
+struct ipv6_extension {
+	__u8 next_header;
+	__u8 length; /* in 8 bytes, without the first 8 */
+	__u8 routing_type;
+	__u8 segments_left;
+};
+
+/* A neighbour solicitation or advertisement, without its options. */
+struct nd_message {
+	__u8 type;
+	__u8 code;
+	__be16 checksum;
+	__u8 flags; /* of an advertisement */
+	__u8 reserved[3];
+	__be32 target[4];
+};
+
+/* An option of the shortest length, which a link-layer address of Ethernet has. */
+struct nd_option {
+	__u8 type;
+	__u8 length; /* in 8 bytes */
+	__u8 lladdr[ETH_ALEN];
+};
+
 static __always_inline void count(enum protocol protocol, enum result result)
 {
 	__u32 index = protocol * RESULTS + result;
@@ -167,16 +234,17 @@ static __always_inline void count(enum protocol protocol, enum result result)
 /* Tells user space of a claim, unless it has been told of that kind in this period. RESULT_NONE
  * means that another CPU was faster: look again.
  */
-static __noinline enum result tell(struct __sk_buff *skb, const struct binding *binding,
-				   enum protocol protocol, enum kind kind)
+static __noinline enum result tell(struct __sk_buff *skb, const struct claim *claim)
 {
+	const struct binding *binding = &claim->binding;
+	const __u64 bit = 1ULL << (claim->kind + (claim->no_override ? NO_OVERRIDE_BITS : 0));
 	struct told *told = bpf_map_lookup_elem(&bindings, binding);
 	__u64 was = told ? READ_ONCE(told->period) : 0;
 	/* Read after the period, so that it is never before it. Good to some milliseconds, which
 	 * is enough here, and cheaper than the exact clock.
 	 */
 	__u64 now = bpf_ktime_get_coarse_ns();
-	__u64 period = (now & ~KINDS) | 1ULL << kind;
+	__u64 period = (now & ~KINDS) | bit;
 	struct event *event;
 	__u32 frames = 0;
 
@@ -185,7 +253,7 @@ static __noinline enum result tell(struct __sk_buff *skb, const struct binding *
 
 		if (age < refresh_ns && (age < contested_refresh_ns ||
 					 !bpf_map_lookup_elem(&contested, binding->addr))) {
-			period = was | 1ULL << kind;
+			period = was | bit;
 			if (period == was) {
 				__sync_fetch_and_add(&told->frames, 1);
 				return RESULT_KNOWN;
@@ -223,8 +291,9 @@ static __noinline enum result tell(struct __sk_buff *skb, const struct binding *
 	event->inner_vlan = binding->inner_vlan;
 	__builtin_memcpy(event->sha, binding->sha, sizeof(event->sha));
 	bpf_skb_load_bytes(skb, ETH_ALEN, event->source, sizeof(event->source));
-	event->kind = kind;
-	event->protocol = protocol;
+	event->kind = claim->kind;
+	event->protocol = claim->protocol;
+	event->no_override = claim->no_override;
 	__builtin_memset(event->pad, 0, sizeof(event->pad));
 	bpf_ringbuf_submit(event, 0);
 	return RESULT_EVENT;
@@ -251,35 +320,18 @@ static __always_inline bool add_vlan(struct binding *binding, __u16 tci)
 	return false;
 }
 
-/* A function of its own, so that frames that are not ours do not pay for its stack. */
-static __noinline enum result observe_arp(struct __sk_buff *skb)
+/* Whether it can be the MAC of one host. */
+static __always_inline bool is_host_mac(const __u8 mac[ETH_ALEN])
 {
-	struct binding binding = {.ifindex = skb->ifindex};
-	__be16 protocol = skb->protocol;
-	__u32 offset = ETH_HLEN;
+	return !(mac[0] & 1) && (mac[0] | mac[1] | mac[2] | mac[3] | mac[4] | mac[5]);
+}
+
+/* RESULT_EVENT means that it claims what is in claim now. */
+static __always_inline enum result read_arp(struct __sk_buff *skb, __u32 offset,
+					    struct claim *claim)
+{
 	struct arp arp;
 	__be32 spa, tpa;
-	enum kind kind;
-
-	/* The kernel has taken the outermost tag out of the frame, except in BPF_PROG_TEST_RUN.
-	 * Before Linux 6.2 vlan_tci may hold a former tag.
-	 */
-	if (skb->vlan_present)
-		add_vlan(&binding, skb->vlan_tci);
-	for (int i = 0; i < MAX_FRAME_TAGS; i++) {
-		struct vlan_tag tag;
-
-		if (protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD))
-			break;
-		if (bpf_skb_load_bytes(skb, offset, &tag, sizeof(tag)))
-			return RESULT_NONE;
-		if (!add_vlan(&binding, bpf_ntohs(tag.tci)))
-			return RESULT_NONE;
-		protocol = tag.protocol;
-		offset += sizeof(tag);
-	}
-	if (protocol != bpf_htons(ETH_P_ARP))
-		return RESULT_NONE;
 
 	/* Copied, because the frame may not be in one piece. */
 	if (bpf_skb_load_bytes(skb, offset, &arp, sizeof(arp)))
@@ -290,9 +342,7 @@ static __noinline enum result observe_arp(struct __sk_buff *skb)
 	if (arp.op != bpf_htons(ARPOP_REQUEST) && arp.op != bpf_htons(ARPOP_REPLY))
 		return RESULT_OTHER;
 
-	if (arp.sha[0] & 1) /* a group of hosts */
-		return RESULT_INVALID;
-	if (!(arp.sha[0] | arp.sha[1] | arp.sha[2] | arp.sha[3] | arp.sha[4] | arp.sha[5]))
+	if (!is_host_mac(arp.sha))
 		return RESULT_INVALID;
 	/* Loopback, multicast, class E and broadcast. */
 	if (arp.spa[0] == IN_LOOPBACKNET || arp.spa[0] >= 224)
@@ -306,38 +356,233 @@ static __noinline enum result observe_arp(struct __sk_buff *skb)
 	 * address.
 	 */
 	if (spa == tpa)
-		kind = KIND_ANNOUNCED;
+		claim->kind = KIND_ANNOUNCED;
 	else if (arp.op == bpf_htons(ARPOP_REPLY))
-		kind = KIND_ANSWERED;
+		claim->kind = KIND_ANSWERED;
 	else
-		kind = KIND_USED;
+		claim->kind = KIND_USED;
 
-	binding.addr[10] = 0xff;
-	binding.addr[11] = 0xff;
-	__builtin_memcpy(binding.addr + 12, arp.spa, sizeof(arp.spa));
-	__builtin_memcpy(binding.sha, arp.sha, sizeof(arp.sha));
+	claim->binding.addr[10] = 0xff;
+	claim->binding.addr[11] = 0xff;
+	__builtin_memcpy(claim->binding.addr + 12, arp.spa, sizeof(arp.spa));
+	__builtin_memcpy(claim->binding.sha, arp.sha, sizeof(arp.sha));
+	return RESULT_EVENT;
+}
 
-	for (int i = 0; i < MAX_TRIES; i++) {
-		enum result result = tell(skb, &binding, PROTOCOL_ARP, kind);
+/* Whether a header is ICMPv6, or one of those that may stand before it. A fragment is none: NDP in
+ * fragments is ignored by its receivers (RFC 6980). Nor is AH or ESP, which take a key to judge.
+ */
+static __always_inline bool leads_to_ndp(__u8 header)
+{
+	return header == IPPROTO_ICMPV6 || header == IPPROTO_HOPOPTS || header == IPPROTO_ROUTING ||
+	       header == IPPROTO_DSTOPTS;
+}
 
-		if (result != RESULT_NONE)
-			return result;
+static __always_inline bool is_multicast(const __be32 addr[4])
+{
+	return (addr[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
+}
+
+static __always_inline bool is_unspecified(const __be32 addr[4])
+{
+	return !(addr[0] | addr[1] | addr[2] | addr[3]);
+}
+
+/* ff02::1:ff00:0/104, RFC 4291, section 2.7.1. */
+static __always_inline bool is_solicited_node(const __be32 addr[4])
+{
+	return addr[0] == bpf_htonl(0xff020000) && !addr[1] && addr[2] == bpf_htonl(1) &&
+	       (addr[3] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
+}
+
+/* Whether it can be the address of one host: not multicast, :: or ::1. Nor ::ffff:0:0/96, which no
+ * receiver takes from a frame, and which is how a binding writes what ARP says.
+ */
+static __always_inline bool is_host_addr(const __be32 addr[4])
+{
+	if (is_multicast(addr))
+		return false;
+	if (addr[0] | addr[1])
+		return true;
+	if (!addr[2])
+		return addr[3] && addr[3] != bpf_htonl(1);
+	return addr[2] != bpf_htonl(0xffff);
+}
+
+/* Walks all options from offset to end, and gives the first of a type: its length is 0 if there is
+ * none. False means that they do not add up, or are more than MAX_ND_OPTIONS: then it is not known
+ * what a receiver makes of the message.
+ */
+static __always_inline bool find_option(struct __sk_buff *skb, __u32 offset, __u32 end, __u8 type,
+					struct nd_option *found)
+{
+	*found = (struct nd_option){};
+	for (int i = 0; i < MAX_ND_OPTIONS && offset < end; i++) {
+		struct nd_option option;
+
+		if (bpf_skb_load_bytes(skb, offset, &option, sizeof(option)) || !option.length)
+			return false;
+		if (option.type == type && !found->length)
+			*found = option;
+		offset += option.length * sizeof(option);
 	}
-	return RESULT_LOST;
+	return offset == end;
+}
+
+/* RESULT_EVENT means that it claims what is in claim now.
+ *
+ * The checksum is not verified: receivers do, a forger can compute it, and where a virtual
+ * interface leaves it to the hardware (CHECKSUM_PARTIAL) a good frame does not have it yet.
+ */
+static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
+					    struct claim *claim)
+{
+	struct nd_option lladdr;
+	struct nd_message nd;
+	struct ipv6 ip;
+	__u8 header, type;
+	__u32 end;
+
+	if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)) || ip.version >> 4 != 6)
+		return RESULT_NONE;
+	offset += sizeof(ip);
+	/* Not the end of the frame: that may be padded. */
+	end = offset + bpf_ntohs(ip.payload_length);
+
+	/* What stands in the options of extension headers is for the receiver to judge. */
+	header = ip.next_header;
+	for (int i = 0; i < MAX_EXTENSIONS && header != IPPROTO_ICMPV6; i++) {
+		struct ipv6_extension extension;
+
+		if (!leads_to_ndp(header) || (header == IPPROTO_HOPOPTS && i) ||
+		    bpf_skb_load_bytes(skb, offset, &extension, sizeof(extension)))
+			return RESULT_NONE;
+		/* On its way to somebody else, and forwarded before it is read. */
+		if (header == IPPROTO_ROUTING && extension.segments_left)
+			return RESULT_NONE;
+		header = extension.next_header;
+		offset += (extension.length + 1) * 8;
+	}
+	if (header != IPPROTO_ICMPV6 || bpf_skb_load_bytes(skb, offset, &type, sizeof(type)) ||
+	    (type != ND_SOLICITATION && type != ND_ADVERTISEMENT))
+		return RESULT_NONE;
+
+	if (end > skb->len || offset + sizeof(nd) > end ||
+	    bpf_skb_load_bytes(skb, offset, &nd, sizeof(nd)))
+		return RESULT_MALFORMED;
+	offset += sizeof(nd);
+
+	/* RFC 4861, sections 7.1.1 and 7.1.2. */
+	if (ip.hop_limit != ND_HOP_LIMIT || nd.code)
+		return RESULT_INVALID;
+	if (!is_host_addr(nd.target))
+		return RESULT_INVALID;
+	if (!is_unspecified(ip.source) && !is_host_addr(ip.source))
+		return RESULT_INVALID;
+
+	if (type == ND_SOLICITATION) {
+		if (!find_option(skb, offset, end, ND_SOURCE_LLADDR, &lladdr))
+			return RESULT_MALFORMED;
+		/* RFC 4862, section 5.4.2: duplicate address detection. Whether it is one's own
+		 * that has come back (RFC 7527) need not be known where nothing is claimed.
+		 */
+		if (is_unspecified(ip.source))
+			return is_solicited_node(ip.destination) && !lladdr.length ? RESULT_PROBE
+										   : RESULT_INVALID;
+		claim->kind = KIND_USED;
+		__builtin_memcpy(claim->binding.addr, ip.source, sizeof(ip.source));
+	} else {
+		bool solicited = nd.flags & ND_SOLICITED;
+
+		if (solicited && is_multicast(ip.destination))
+			return RESULT_INVALID;
+		if (!find_option(skb, offset, end, ND_TARGET_LLADDR, &lladdr))
+			return RESULT_MALFORMED;
+		claim->kind = solicited ? KIND_ANSWERED : KIND_ANNOUNCED;
+		claim->no_override = !(nd.flags & ND_OVERRIDE);
+		__builtin_memcpy(claim->binding.addr, nd.target, sizeof(nd.target));
+	}
+	/* Without an option the frame says who is there, but not at which MAC. */
+	if (!lladdr.length)
+		return RESULT_OTHER;
+	if (lladdr.length != 1 || !is_host_mac(lladdr.lladdr))
+		return RESULT_INVALID;
+	__builtin_memcpy(claim->binding.sha, lladdr.lladdr, sizeof(lladdr.lladdr));
+	return RESULT_EVENT;
+}
+
+/* A function of its own, so that frames that are not ours do not pay for its stack. */
+static __noinline void observe_frame(struct __sk_buff *skb)
+{
+	struct claim claim = {.binding.ifindex = skb->ifindex};
+	__be16 protocol = skb->protocol;
+	__u32 offset = ETH_HLEN;
+	enum result result;
+
+	/* The kernel has taken the outermost tag out of the frame, except in BPF_PROG_TEST_RUN.
+	 * Before Linux 6.2 vlan_tci may hold a former tag.
+	 */
+	if (skb->vlan_present)
+		add_vlan(&claim.binding, skb->vlan_tci);
+	for (int i = 0; i < MAX_FRAME_TAGS; i++) {
+		struct vlan_tag tag;
+
+		if (protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD))
+			break;
+		if (bpf_skb_load_bytes(skb, offset, &tag, sizeof(tag)))
+			return;
+		if (!add_vlan(&claim.binding, bpf_ntohs(tag.tci)))
+			return;
+		protocol = tag.protocol;
+		offset += sizeof(tag);
+	}
+
+	switch (protocol) {
+	case bpf_htons(ETH_P_ARP):
+		claim.protocol = PROTOCOL_ARP;
+		result = read_arp(skb, offset, &claim);
+		break;
+	case bpf_htons(ETH_P_IPV6):
+		claim.protocol = PROTOCOL_NDP;
+		result = read_ndp(skb, offset, &claim);
+		break;
+	default:
+		return;
+	}
+	if (result == RESULT_EVENT) {
+		result = RESULT_NONE;
+		for (int i = 0; i < MAX_TRIES && result == RESULT_NONE; i++)
+			result = tell(skb, &claim);
+		if (result == RESULT_NONE)
+			result = RESULT_LOST;
+	}
+	if (result != RESULT_NONE)
+		count(claim.protocol, result);
+}
+
+/* Whether an IPv6 frame shows at the first look that it cannot be NDP. One whose header is not at
+ * hand does not.
+ */
+static __always_inline bool cannot_be_ndp(struct __sk_buff *skb)
+{
+	const __u8 *header =
+		(void *)(long)skb->data + ETH_HLEN + offsetof(struct ipv6, next_header);
+
+	return (void *)(header + 1) <= (void *)(long)skb->data_end && !leads_to_ndp(*header);
 }
 
 SEC("tc")
 int observe(struct __sk_buff *skb)
 {
 	switch (skb->protocol) {
+	case bpf_htons(ETH_P_IPV6):
+		if (cannot_be_ndp(skb))
+			break;
+		__attribute__((fallthrough));
 	case bpf_htons(ETH_P_ARP):
 	case bpf_htons(ETH_P_8021Q):
-	case bpf_htons(ETH_P_8021AD): {
-		enum result result = observe_arp(skb);
-
-		if (result != RESULT_NONE)
-			count(PROTOCOL_ARP, result);
-	}
+	case bpf_htons(ETH_P_8021AD):
+		observe_frame(skb);
 	}
 	/* The same as TCX_NEXT, which headers before Linux 6.6 do not have. */
 	return TC_ACT_UNSPEC;

@@ -24,18 +24,19 @@ type observeBinding struct {
 }
 
 type observeEvent struct {
-	_         structs.HostLayout
-	Ktime     uint64
-	Ifindex   uint32
-	Frames    uint32
-	Addr      [16]uint8
-	Vlan      uint16
-	InnerVlan uint16
-	Sha       [6]uint8
-	Source    [6]uint8
-	Kind      observeKind
-	Protocol  observeProtocol
-	Pad       [6]uint8
+	_          structs.HostLayout
+	Ktime      uint64
+	Ifindex    uint32
+	Frames     uint32
+	Addr       [16]uint8
+	Vlan       uint16
+	InnerVlan  uint16
+	Sha        [6]uint8
+	Source     [6]uint8
+	Kind       observeKind
+	Protocol   observeProtocol
+	NoOverride uint8
+	Pad        [5]uint8
 }
 
 type observeKind uint8
@@ -50,7 +51,8 @@ type observeProtocol uint8
 
 const (
 	observeProtocolPROTOCOL_ARP observeProtocol = 0
-	observeProtocolPROTOCOLS    observeProtocol = 1
+	observeProtocolPROTOCOL_NDP observeProtocol = 1
+	observeProtocolPROTOCOLS    observeProtocol = 2
 )
 
 type observeResult uint8

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -226,9 +227,23 @@ func (o *Observer) wantSilentButFull(tb testing.TB, frame []byte) {
 }
 
 func TestCPUsThatRaceTellEachKindOnce(t *testing.T) {
+	t.Run("arp", func(t *testing.T) {
+		testRace(t, addrA, request(macA, addrA, addrB), reply(macA, addrA, addrB), request(macA, addrA, addrA))
+	})
+	t.Run("ndp", func(t *testing.T) {
+		testRace(t, addr6A,
+			solicitation(macA, addr6A, addr6B),
+			advertisement(macA, addr6A, ndSolicited|ndOverride),
+			advertisement(macA, addr6A, ndSolicited),
+			advertisement(macA, addr6A, ndOverride),
+			advertisement(macA, addr6A, 0))
+	})
+}
+
+// testRace runs frames of one binding, each of another kind, on all CPUs.
+func testRace(t *testing.T, addr netip.Addr, frames ...[]byte) {
 	o := newObserver(t)
 	const runners, rounds = 4, 500
-	frames := [][]byte{request(macA, addrA, addrB), reply(macA, addrA, addrB), request(macA, addrA, addrA)}
 	for round := range 20 {
 		var wg sync.WaitGroup
 		for runner := range runners {
@@ -239,26 +254,33 @@ func TestCPUsThatRaceTellEachKindOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		told := map[Kind]int{}
+		type kind struct {
+			Kind
+			noOverride bool
+		}
+		told, events := map[kind]int{}, 0
 		for {
 			ev, ok := o.waiting(t)
 			if !ok {
 				break
 			}
-			told[ev.Kind]++
+			told[kind{ev.Kind, ev.NoOverride}]++
+			events++
 		}
-		if told[Used] != 1 || told[Answered] != 1 || told[Announced] != 1 {
-			t.Errorf("round %d: got events %v, want one of each kind", round, told)
+		if len(told) != len(frames) || events != len(frames) {
+			t.Errorf("round %d: got events %v, want one of each of %d kinds", round, told, len(frames))
 		}
 		// A new period, and at times a new binding.
 		if round%2 == 0 {
-			o.age(t, macA, addrA, 30*time.Second)
-		} else if err := o.Forget(loopback, 0, 0, addrA, macA); err != nil {
+			o.age(t, macA, addr, 30*time.Second)
+		} else if err := o.Forget(loopback, 0, 0, addr, macA); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := o.counts(t)[ResultLost]; got != 0 {
-		t.Errorf("got %d frames lost, want none", got)
+	for protocol, counts := range o.counts(t) {
+		if got := counts[ResultLost]; got != 0 {
+			t.Errorf("got %d %s frames lost, want none", got, Protocol(protocol))
+		}
 	}
 }
 
@@ -333,21 +355,14 @@ func TestCountersNameAllResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []string
-	for _, c := range counters {
-		if c.Protocol != "arp" || c.Frames != 0 {
-			t.Errorf("got %+v, want 0 frames of arp", c)
+	var want []Counter
+	for _, protocol := range []string{"arp", "ndp"} {
+		for _, result := range []string{"event", "known", "probe", "malformed", "invalid", "other", "lost"} {
+			want = append(want, Counter{Protocol: protocol, Result: result})
 		}
-		got = append(got, c.Result)
 	}
-	want := []string{"event", "known", "probe", "malformed", "invalid", "other", "lost"}
-	if len(got) != len(want) {
-		t.Fatalf("got results %v, want %v", got, want)
-	}
-	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("got result %s, want %s", got[i], want[i])
-		}
+	if !slices.Equal(counters, want) {
+		t.Errorf("got %+v, want %+v", counters, want)
 	}
 }
 
@@ -397,6 +412,7 @@ func TestNamesAreThoseOfTheReport(t *testing.T) {
 		{Used.String(), "USED"},
 		{Kind(9).String(), "Kind(9)"},
 		{ARP.String(), "arp"},
+		{NDP.String(), "ndp"},
 		{Protocol(9).String(), "Protocol(9)"},
 		{TCX.String(), "tcx"},
 		{Clsact.String(), "clsact"},
