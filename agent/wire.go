@@ -346,6 +346,8 @@ func (k *kernel) frame(ev *bpf.Event) {
 		mac:       string(ev.SHA[:]),
 		vlan:      ev.VLAN,
 		innerVLAN: ev.InnerVLAN,
+
+		noOverride: ev.NoOverride,
 	}
 	k.table.update(func() {
 		if k.table.seen(key, c, received) {
