@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -116,11 +118,7 @@ func Doctor(cfg Config) []Check {
 		out = append(out, source("named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
 	}
 	out = append(out, source("CNI results", cfg.CNIResults, "names of pods and containers"))
-	_, err = os.Readlink("/proc/1/ns/net")
-	add(Check{
-		Feature: "processes", Status: StatusDegraded, Used: "veth peers and named namespaces",
-		Lost: "namespaces that have neither a veth here nor a name", Fix: "hostPID and CAP_SYS_PTRACE, if you have such namespaces",
-	}, err, "/proc/PID/ns/net of other processes")
+	out = append(out, readProcesses("/proc"))
 	return out
 }
 
@@ -217,6 +215,59 @@ func source(feature, dir, gives string) Check {
 	case err != nil:
 		c.Status, c.Detail = StatusDegraded, err.Error()
 		c.Used, c.Lost, c.Fix = "other sources", gives, "let the process read it; in a container, mount its parent read-only with HostToContainer propagation"
+	}
+	return c
+}
+
+// initialPIDNamespace is the inode of the first PID namespace of every kernel
+// (PROC_PID_INIT_INO, include/linux/proc_ns.h).
+const initialPIDNamespace = "pid:[4026531836]"
+
+// readProcesses checks how many processes tell of their namespaces.
+func readProcesses(procDir string) Check {
+	c := Check{
+		Feature: "processes", Status: StatusDegraded, Used: "veth peers, named namespaces and CNI results",
+		Lost: "namespaces that have neither a veth here nor a name; ids of containers, and processes, in names",
+		Fix:  "hostPID and CAP_SYS_PTRACE, if you want those names",
+	}
+	entries, err := os.ReadDir(procDir)
+	if err != nil {
+		c.Detail = err.Error()
+		return c
+	}
+	own, _ := netnsOf(procDir, os.Getpid())
+	read, refused, elsewhere := 0, 0, 0
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		switch inode, err := netnsOf(procDir, pid); {
+		case errors.Is(err, os.ErrPermission):
+			refused++
+		case err == nil:
+			read++
+			if inode != own {
+				elsewhere++
+			}
+		}
+	}
+	pidns, err := os.Readlink(filepath.Join(procDir, "self/ns/pid"))
+	_, hidden := os.Stat(filepath.Join(procDir, "1"))
+	switch {
+	case refused > read:
+		c.Detail = fmt.Sprintf("/proc/PID/ns/net of %d out of %d processes cannot be read", refused, read+refused)
+	case hidden != nil:
+		c.Detail = "processes of other users are hidden (/proc is mounted with hidepid)"
+		c.Fix = "run it as root, or mount /proc without hidepid, if you want those names"
+	case elsewhere == 0 && err == nil && pidns != initialPIDNamespace:
+		c.Detail = fmt.Sprintf("only processes of this PID namespace are seen (%d), and none is in another network namespace", read)
+	default:
+		c.Status, c.Used, c.Lost, c.Fix = StatusOK, "", "", ""
+		c.Detail = fmt.Sprintf("ns/net, stat and cgroup in /proc/PID: %d processes, %d of them in other network namespaces", read, elsewhere)
+		if refused > 0 {
+			c.Detail += fmt.Sprintf("; %d cannot be read", refused)
+		}
 	}
 	return c
 }

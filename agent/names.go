@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -35,6 +34,7 @@ type names struct {
 
 	files   map[netnsFile]uint64 // inodes of the namespaces that were found, by their files
 	results map[string]cniFile   // parsed results, by file name
+	tenants map[uint64]*tenant   // of the namespaces of ours, by inode
 
 	mu    sync.Mutex
 	stale map[string]bool // names of results to read again
@@ -64,6 +64,7 @@ func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults, procD
 		changed:    make(chan struct{}, 1),
 		files:      map[netnsFile]uint64{},
 		results:    map[string]cniFile{},
+		tenants:    map[uint64]*tenant{},
 		stale:      map[string]bool{},
 		all:        true,
 	}
@@ -76,8 +77,8 @@ func (n *names) wake() {
 }
 
 // everythingEvery is how often everything is read anew: processes, for
-// namespaces that have no file and no veth to this one, and all that a lost
-// event would have told.
+// namespaces that have no file and no veth to this one and for who lives in
+// those that we know, and all that a lost event would have told.
 const everythingEvery = 15 * time.Second
 
 // run keeps looking until ctx ends.
@@ -138,7 +139,7 @@ func (n *names) look(everything bool) {
 		}
 	}
 	n.files = files
-	if everything || n.kernel.anonymous() {
+	if everything || n.kernel.anonymous(byInode) {
 		n.processes()
 	}
 	n.readResults()
@@ -150,6 +151,7 @@ func (n *names) look(everything bool) {
 			}
 		}
 	}
+	n.addTenants(byInode)
 	n.kernel.setNames(byInode)
 }
 
@@ -229,34 +231,6 @@ func (n *names) adopt(path string, inode uint64) {
 		return
 	}
 	n.kernel.adopt(nsid, inode, assigned)
-}
-
-// processes looks for namespaces by the processes in them. Those that we may
-// not read are left.
-func (n *names) processes() {
-	dir, err := os.Open(n.procDir)
-	if err != nil {
-		return
-	}
-	defer func() { _ = dir.Close() }()
-	pids, _ := dir.Readdirnames(-1)
-	seen := map[uint64]bool{}
-	for _, pid := range pids {
-		if pid[0] < '1' || pid[0] > '9' {
-			continue
-		}
-		path := filepath.Join(n.procDir, pid, "ns/net")
-		target, err := os.Readlink(path) // net:[4026531840]
-		if err != nil {
-			continue
-		}
-		inode, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(target, "net:["), "]"), 10, 64)
-		if err != nil || seen[inode] {
-			continue
-		}
-		seen[inode] = true
-		n.adopt(path, inode)
-	}
 }
 
 // watchMounts wakes the search whenever a mount comes or goes: a named

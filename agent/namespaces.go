@@ -121,16 +121,30 @@ func (k *kernel) known(inode uint64) bool {
 	return ok
 }
 
-// anonymous says whether there is a namespace of ours whose inode is not known.
-func (k *kernel) anonymous() bool {
+// anonymous says whether there is a namespace of ours whose inode is not known,
+// or that has no name, neither among those given nor from before.
+func (k *kernel) anonymous(names map[uint64]*ipwitnessv1.Workload) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, ns := range k.byNSID {
-		if ns.inode == 0 && ns.published {
+		if ns.published && (ns.inode == 0 || names[ns.inode] == nil && k.names[ns.inode] == nil) {
 			return true
 		}
 	}
 	return false
+}
+
+// ourInodes gives the namespaces of this node whose inode is known, but for our own.
+func (k *kernel) ourInodes() map[uint64]*namespace {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ours := make(map[uint64]*namespace, len(k.inodes))
+	for inode, ns := range k.inodes {
+		if ns.published && ns != k.own {
+			ours[inode] = ns
+		}
+	}
+	return ours
 }
 
 // setNames takes who lives in which namespace, by inode. It keeps the map.

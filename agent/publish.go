@@ -45,7 +45,7 @@ func (k *kernel) publishNamespace(ns *namespace, now time.Time) {
 			ns.id = k.nextID
 		}
 		k.putNamespace(ns, now)
-		if ns.inode == 0 {
+		if k.names[ns.inode] == nil {
 			k.unnamed()
 		}
 	}

@@ -35,7 +35,7 @@ func ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
 		Mac: o.MAC.String(), Netns: netns(o),
 		Workload: &pb.Workload{
 			Kind: pb.Workload_Kind(w.Kind), Namespace: w.Namespace, Name: w.Name, Uid: w.UID,
-			ContainerId: w.ContainerID, Source: w.Source,
+			ContainerId: w.ContainerID, Source: w.Source, Process: w.Process,
 		},
 		State: pb.Owner_State(o.State), Excluded: o.Excluded,
 		AssignedAt: timestamp(o.AssignedAt()),

@@ -64,7 +64,7 @@ func validate(m *pb.ReportRequest) error {
 	}
 	for _, ns := range m.GetNamespaces() {
 		w := ns.GetWorkload()
-		if tooLong(ns.GetNetns(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetSource()) {
+		if tooLong(ns.GetNetns(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetSource(), w.GetProcess()) {
 			return bad("a name of a namespace is too long")
 		}
 	}
@@ -139,7 +139,7 @@ func (s *store) workload(w *pb.Workload) verdict.Workload {
 	}
 	return verdict.Workload{
 		Kind: kind, Namespace: s.intern(w.GetNamespace()), Name: w.GetName(), UID: w.GetUid(),
-		ContainerID: w.GetContainerId(), Source: s.intern(w.GetSource()),
+		ContainerID: w.GetContainerId(), Source: s.intern(w.GetSource()), Process: w.GetProcess(),
 	}
 }
 

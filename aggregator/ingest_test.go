@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -184,6 +185,26 @@ func TestDuplicatedAndReorderedMessages(t *testing.T) {
 	})
 }
 
+func TestWorkloadIsGivenAsItWasReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		m := podVeth(2, "a", "10.244.0.7")
+		m.Namespaces[0].Workload = &pb.Workload{
+			Kind: pb.Workload_POD, Namespace: "shop", Name: "web-0", Uid: "u-1", ContainerId: "c-1", Source: "cni-result", Process: "pause (12)",
+		}
+		a := l.dial().send(snapshot(hello("n1", 1), m)).sync()
+		want := m.GetNamespaces()[0].GetWorkload()
+		if got := l.owners(&pb.ListOwnersRequest{})[0].GetWorkload(); !proto.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		want.Process = "pause (13)"
+		a.send(&pb.ReportRequest{Namespaces: m.GetNamespaces()}).sync()
+		if got := l.owners(&pb.ListOwnersRequest{})[0].GetWorkload(); !proto.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
 func TestJunkEndsTheStreamWithASentence(t *testing.T) {
 	for name, test := range map[string]struct {
 		messages []*pb.ReportRequest
@@ -196,6 +217,10 @@ func TestJunkEndsTheStreamWithASentence(t *testing.T) {
 		"two hellos":    {[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Hello: hello("n1", 1)}}, codes.InvalidArgument, "only the first"},
 		"short address": {[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Claims: []*pb.ClaimRecord{{Address: []byte{1}}}}}, codes.InvalidArgument, "4 or 16 bytes"},
 		"a long name":   {[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Links: []*pb.LinkRecord{{Name: strings.Repeat("x", 2000)}}}}, codes.InvalidArgument, "too long"},
+		"a long process": {
+			[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Namespaces: []*pb.NamespaceRecord{{Id: 2, Workload: &pb.Workload{Process: strings.Repeat("x", 2000)}}}}},
+			codes.InvalidArgument, "too long",
+		},
 		"a VLAN of 5000": {
 			[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Claims: []*pb.ClaimRecord{{Address: make([]byte, 4), Vlan: 5000}}}},
 			codes.InvalidArgument, "VLAN",

@@ -3,6 +3,7 @@ package verdict
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // advice says what to do about a conflict, in order.
@@ -63,6 +64,10 @@ func pooled(owners []Owner) bool {
 	})
 }
 
+// listPods names pods with their UIDs; that of a static pod is the hash of its
+// configuration.
+const listPods = `kubectl get pods -A -o 'custom-columns=NAMESPACE:.metadata.namespace,NAME:.metadata.name,UID:.metadata.uid,HASH:.metadata.annotations.kubernetes\.io/config\.hash'`
+
 // remedy is how an owner gives the address up.
 func (j *judging) remedy(o *Owner) string {
 	w := o.Workload()
@@ -70,6 +75,8 @@ func (j *judging) remedy(o *Owner) string {
 	case o.Namespace == nil:
 		return fmt.Sprintf("Find the device with MAC %s, which is seen on %s: the switch's table of MAC addresses shows its port. Give it another address.",
 			o.MAC, witness(o.Claims[0]))
+	case w.Kind == Pod && w.Name == "":
+		return fmt.Sprintf("Find out what %s on node %s is called, and delete it: %s | grep %s", o.name(), o.Node.Name, listPods, w.UID)
 	case w.Kind == Pod:
 		return fmt.Sprintf("Delete pod %s/%s; its controller, if it has one, makes a new one, which asks for a new address: kubectl delete pod -n %s %s",
 			w.Namespace, w.Name, w.Namespace, w.Name)
@@ -88,6 +95,10 @@ func (j *judging) remedy(o *Owner) string {
 		return fmt.Sprintf("If node %s itself is not to have the address, take it away there: ip %s", o.Node.Name, del)
 	case w.named():
 		return fmt.Sprintf("Take the address away from network namespace %s on node %s: ip -n %s %s", w.Name, o.Node.Name, w.Name, del)
+	case w.Name == "" && w.Process != "":
+		pid := strings.TrimSuffix(w.Process[strings.LastIndexByte(w.Process, '(')+1:], ")")
+		return fmt.Sprintf("Find what %s on node %s is for and stop it, or take the address away from its network namespace: nsenter --net=/proc/%s/ns/net ip %s",
+			o.name(), o.Node.Name, pid, del)
 	}
 	return fmt.Sprintf("Find what runs in %s on node %s (`lsns -t net` lists its processes) and stop it, or take the address off its %s.",
 		o.name(), o.Node.Name, o.Interface.Name)

@@ -312,6 +312,8 @@ func samePod(owners []Owner) bool {
 
 func (w Workload) samePod(other Workload) bool {
 	switch {
+	case w.named() || other.named(): // what runs in there says nothing of whose it is
+		return false
 	case w.UID != "" && other.UID != "":
 		return w.UID == other.UID
 	case w.ContainerID != "" && w.ContainerID == other.ContainerID:

@@ -103,6 +103,8 @@ const (
 type Workload struct {
 	Kind                                      WorkloadKind
 	Namespace, Name, UID, ContainerID, Source string
+	// Process is the oldest in the namespace, as NAME (PID).
+	Process string
 }
 
 // Node is what one agent watches. It is compared by pointer.

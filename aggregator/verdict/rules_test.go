@@ -414,7 +414,12 @@ func TestAdviceFitsTheWorkload(t *testing.T) {
 		{verdict.Workload{Kind: verdict.Unknown, Name: "blue", Source: "netns"}, "ip -n blue addr del 10.244.0.5/24 dev eth0"},
 		{verdict.Workload{Kind: verdict.Container, Name: "blue", Source: "netns"}, "ip -n blue addr del 10.244.0.5/24 dev eth0"},
 		{verdict.Workload{Kind: verdict.Unknown}, "lsns -t net"},
-		{verdict.Workload{Kind: verdict.Container, ContainerID: "0123456789abcdef"}, "container 0123456789ab"},
+		{verdict.Workload{Kind: verdict.Container, ContainerID: "0123456789abcdef"}, "Stop container 0123456789ab on node n1"},
+		{verdict.Workload{Kind: verdict.Container, Name: "web", Source: "cgroup"}, "Stop container web on node n1"},
+		{verdict.Workload{Kind: verdict.Pod, UID: "u-1", ContainerID: "0123456789abcdef", Source: "cgroup"}, "pod with uid u-1 on node n1 is called, and delete it: kubectl get pods -A"},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12)", Source: "process"}, "process ns (x) (12) on node n1"},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12)", Source: "process"}, "nsenter --net=/proc/12/ns/net ip addr del 10.244.0.5/24 dev eth0"},
+		{verdict.Workload{Kind: verdict.Container, Name: "blue", ContainerID: "0123456789abcdef", Process: "sleep (12)", Source: "netns"}, "ip -n blue addr del"},
 	} {
 		w := newWorld("10.244.0.5")
 		one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
@@ -425,6 +430,20 @@ func TestAdviceFitsTheWorkload(t *testing.T) {
 		if !strings.Contains(advice, test.want) || strings.Contains(advice, "delete pod -n default a") {
 			t.Errorf("got advice\n%s\nwant %q, and nothing to be done to a", advice, test.want)
 		}
+	}
+}
+
+// A process of one container may be the oldest in namespaces that people named.
+func TestContainerOfAProcessMakesNamedNamespacesNoPod(t *testing.T) {
+	w := newWorld("10.244.0.5")
+	for i, name := range []string{"blue", "red"} {
+		who := verdict.Workload{Kind: verdict.Container, Name: name, UID: "u-1", ContainerID: "0123456789abcdef", Process: "sleep (12)", Source: "netns"}
+		inside, _ := w.veth(w.namespace("n1", uint32(2+i), name, who), name, w.link("n1", name, verdict.PointToPoint, false))
+		w.assigned(inside)
+	}
+	c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	if !strings.Contains(c.Summary, "network namespace blue") || !strings.Contains(c.Summary, "network namespace red") {
+		t.Errorf("got summary %q, want the names of the namespaces", c.Summary)
 	}
 }
 

@@ -16,6 +16,9 @@ func describe(ns *Namespace, c *Claim) string {
 	}
 	switch w.Kind {
 	case Pod:
+		if w.Name == "" {
+			return "pod with uid " + w.UID
+		}
 		return "pod " + w.Namespace + "/" + w.Name
 	case Container:
 		if w.Name != "" {
@@ -32,6 +35,8 @@ func describe(ns *Namespace, c *Claim) string {
 		return "network namespace " + w.Name
 	case w.ContainerID != "":
 		return "container " + shortID(w.ContainerID)
+	case w.Process != "":
+		return "process " + w.Process
 	case ns.Netns != "":
 		return "network namespace " + ns.Netns
 	}

@@ -21,6 +21,8 @@ func ownerColumns() []column[*pb.Owner] {
 		{header: "HOST-INTERFACE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetHostInterface() }},
 		{header: "NETNS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNetns() }},
 		{header: "SOURCE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetWorkload().GetSource() }},
+		{header: "CONTAINER", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return shortID(o.GetWorkload().GetContainerId()) }},
+		{header: "PROCESS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetWorkload().GetProcess() }},
 		{header: "SCOPE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return scope(o.GetScope()) }},
 		{header: "NOT COMPARED", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetExcluded() }},
 	}

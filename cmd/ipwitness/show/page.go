@@ -46,12 +46,20 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 		p.detail("state", o.GetState().String()+", since "+clock(heldSince(o), p.now)+" ("+ago(heldSince(o), p.now)+")")
 		p.detail("where", join(", ", prefixed("node ", o.GetNode()), prefixed("interface ", place(o)),
 			prefixed("MAC ", o.GetMac()), prefixed("netns ", o.GetNetns())))
-		p.detail("named by", o.GetWorkload().GetSource())
+		p.workload(o.GetWorkload())
 		p.detail("not compared", o.GetExcluded())
 		for _, e := range o.GetEvidence() {
 			p.detail("evidence", evidence(e, p.now))
 		}
 	}
+}
+
+// workload adds what is known of who an owner is, besides its name.
+func (p *page) workload(w *pb.Workload) {
+	p.detail("named by", w.GetSource())
+	p.detail("pod uid", w.GetUid())
+	p.detail("container", shortID(w.GetContainerId()))
+	p.detail("process", w.GetProcess())
 }
 
 // detail adds one fact of an owner, if there is one.

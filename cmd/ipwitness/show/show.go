@@ -19,12 +19,16 @@ import (
 // none stands in a table for what is not known.
 const none = "-"
 
-// Name gives the short name of an owner: NAMESPACE/POD, container/NAME,
-// vm/NAME, host/NODE, netns/NAME or, for a device outside, external.
+// Name gives the short name of an owner: NAMESPACE/POD (pod-uid/UID, cut, where
+// that is all), container/NAME, vm/NAME, host/NODE, netns/NAME, process/NAME
+// (PID) or, for a device outside, external.
 func Name(o *pb.Owner) string {
 	w := o.GetWorkload()
 	switch w.GetKind() {
 	case pb.Workload_POD:
+		if w.GetName() == "" {
+			return "pod-uid/" + shortID(w.GetUid())
+		}
 		return w.GetNamespace() + "/" + w.GetName()
 	case pb.Workload_CONTAINER:
 		return "container/" + first(w.GetName(), shortID(w.GetContainerId()), o.GetNetns())
@@ -35,6 +39,9 @@ func Name(o *pb.Owner) string {
 	case pb.Workload_EXTERNAL:
 		return "external"
 	default:
+		if w.GetName() == "" && w.GetProcess() != "" {
+			return "process/" + w.GetProcess()
+		}
 		return "netns/" + first(w.GetName(), o.GetNetns(), "?")
 	}
 }

@@ -89,8 +89,14 @@ func owners() []*pb.Owner {
 	host := pod("", "", "0")
 	host.Address, host.HostInterface, host.Workload = "172.18.0.2", "", &pb.Workload{Kind: pb.Workload_HOST, Name: "worker-1"}
 	container := pod("", "", "6")
-	container.Workload = &pb.Workload{Kind: pb.Workload_CONTAINER, ContainerId: "0123456789abcdef0123"}
-	return []*pb.Owner{pod("default", "web-1", "1"), pod("shop", "cart-7d5f\x1b[31m", "2"), container, host, external(), local, unknown}
+	container.Workload = &pb.Workload{Kind: pb.Workload_CONTAINER, ContainerId: "0123456789abcdef0123", Source: "cgroup", Process: "ng\ninx (4711)"}
+	uid := pod("", "", "7")
+	uid.Workload = &pb.Workload{
+		Kind: pb.Workload_POD, Uid: "0125ec2f-b64a-4868-8f5b-94b56cbab864", ContainerId: "0123456789abcdef0123", Source: "cgroup", Process: "pause (815)",
+	}
+	process := pod("", "", "8")
+	process.Workload = &pb.Workload{Kind: pb.Workload_UNKNOWN, Source: "process", Process: "sleep (42)"}
+	return []*pb.Owner{pod("default", "web-1", "1"), pod("shop", "cart-7d5f\x1b[31m", "2"), container, uid, process, host, external(), local, unknown}
 }
 
 func conflict(state pb.Conflict_State) *pb.Conflict {
@@ -150,7 +156,7 @@ func TestTablesAndPages(t *testing.T) {
 		Address: "10.244.0.7",
 		Summary: "10.244.0.7 is in conflict: two namespaces of worker-1 have it.",
 		Scope:   &pb.Scope{Kind: pb.Scope_NODE, Name: "worker-1"},
-		Owners:  owners()[:6],
+		Owners:  owners()[:8],
 		Steps: []*pb.ExplainResponse_Step{
 			{Rule: "assigned-twice", Scope: &pb.Scope{Kind: pb.Scope_NODE, Name: "worker-1"}, Applied: true, Reason: "both are configured with it"},
 			{Rule: "declared-shared", Reason: "no --shared range has it"},

@@ -1,0 +1,150 @@
+package tests
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// containerID is what the cgroup of a test says that its processes are of.
+const containerID = "5eed00000000000000000000000000000000000000000000000000000000c0de"
+
+// containerCgroup makes a cgroup as a container runtime would. It is empty
+// where none can be made here.
+func containerCgroup(t *testing.T) string {
+	t.Helper()
+	mounts, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = mounts.Close() }()
+	var root string
+	for lines := bufio.NewScanner(mounts); lines.Scan(); {
+		// … mount point, options, optional fields - type, source, options (proc_pid_mountinfo(5)).
+		place, kind, _ := strings.Cut(lines.Text(), " - ")
+		switch fields := strings.Fields(place); {
+		case strings.HasPrefix(kind, "cgroup2 "):
+			root = fields[4]
+		case strings.HasPrefix(kind, "cgroup ") && strings.Contains(kind, "freezer") && root == "":
+			root = fields[4] // any hierarchy of version 1 in which a cgroup needs no settings
+		}
+	}
+	if root == "" {
+		return ""
+	}
+	parent, err := os.MkdirTemp(root, "ipwitness-test-")
+	if err != nil {
+		return ""
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(parent); err != nil {
+			t.Error("remove cgroup: ", err)
+		}
+	})
+	dir := filepath.Join(parent, containerID)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return ""
+	}
+	t.Cleanup(func() { until(t, "the cgroup to be empty", func() bool { return os.Remove(dir) == nil }) })
+	return dir
+}
+
+// sleeper starts a process in a network namespace of its own that has no file,
+// in a cgroup where one is given, and gives its PID.
+func (l *lab) sleeper(cgroup string) int {
+	l.t.Helper()
+	cmd := l.Command("unshare", "--net", "sleep", "infinity")
+	if err := l.Start(cmd); err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	pid := cmd.Process.Pid
+	until(l.t, "sleep in its network namespace", func() bool {
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		return string(name) == "sleep\n"
+	})
+	if cgroup != "" {
+		if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	return pid
+}
+
+// plug gives the namespace of a process a veth to the host, with an address.
+func (l *lab) plug(pid int, name, addr string) {
+	l.t.Helper()
+	l.sh(fmt.Sprintf("ip link add v%s type veth peer name eth0%s", name, name),
+		fmt.Sprintf("ip link set eth0%s netns %d name eth0", name, pid),
+		fmt.Sprintf("ip link set v%s up", name),
+		fmt.Sprintf("nsenter --net=/proc/%d/ns/net ip link set eth0 up", pid),
+		fmt.Sprintf("nsenter --net=/proc/%d/ns/net ip addr add %s/32 dev eth0", pid, addr))
+}
+
+func TestProcessesNameANamespaceWithoutAFile(t *testing.T) {
+	t.Parallel()
+	const addr = "10.244.0.7"
+	l := newLab(t)
+	cgroup := containerCgroup(t)
+	before := l.sleeper(cgroup) // known to no one when it becomes this node's
+	after := l.sleeper("")
+	l.plug(before, "a", addr)
+	l.plug(after, "b", addr)
+	l.watch.await(addr+" to be confirmed", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
+
+	want := map[string]*ipwitnessv1.Workload{
+		fmt.Sprintf("sleep (%d)", before): {Kind: ipwitnessv1.Workload_CONTAINER, ContainerId: containerID, Source: "cgroup"},
+		fmt.Sprintf("sleep (%d)", after):  {Kind: ipwitnessv1.Workload_UNKNOWN, Source: "process"},
+	}
+	if cgroup == "" {
+		t.Log("no cgroup can be made here: only processes are looked at")
+		want[fmt.Sprintf("sleep (%d)", before)] = want[fmt.Sprintf("sleep (%d)", after)]
+	}
+	until(t, "both to be named", func() bool {
+		named := 0
+		for _, o := range l.owners("?address=" + addr) {
+			w := o.GetWorkload()
+			if x := want[w.GetProcess()]; x != nil && w.GetKind() == x.GetKind() && w.GetContainerId() == x.GetContainerId() && w.GetSource() == x.GetSource() {
+				named++
+			}
+		}
+		return named == len(want)
+	})
+	e := l.explain(addr)
+	wantSaid(t, fmt.Sprint(e.GetSummary(), e.GetConflicts()), fmt.Sprintf("process sleep (%d)", after), fmt.Sprintf("nsenter --net=/proc/%d/ns/net ip addr del %s/32 dev eth0", after, addr))
+	if cgroup != "" {
+		wantSaid(t, fmt.Sprint(e.GetSummary(), e.GetConflicts()), "container "+containerID[:12])
+	}
+	wide, err := l.Output(l.Command(binary, "owners", addr, "-o", "wide"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantSaid(t, wide, "PROCESS", fmt.Sprintf("sleep (%d)", before), fmt.Sprintf("process/sleep (%d)", after))
+
+	// The namespace outlives its process by an open descriptor; its name stays.
+	held, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", after))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Close() }()
+	if err := unix.Kill(after, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	l.plant()
+	for _, o := range l.awaitOwners(addr, 2) {
+		if want[o.GetWorkload().GetProcess()] == nil {
+			t.Errorf("after the end of a process: got owner %v, want the name that it had", o)
+		}
+	}
+}
