@@ -399,7 +399,7 @@ type Workload struct {
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Kubernetes UID of a pod.
 	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
-	// Container or sandbox id as the runtime gave it to CNI.
+	// Container or sandbox id as the runtime gave it to CNI, or as the cgroup says.
 	ContainerId string `protobuf:"bytes,5,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
 	// Where the name is from: cni-result, netns, docker-netns, cgroup, process, node.
 	Source string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
