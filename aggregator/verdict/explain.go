@@ -55,7 +55,7 @@ func (j *judging) answer(out Judgement, compared []*Owner) string {
 		return fmt.Sprintf("No conflict: %s is seen with %s, but that makes no rivals: %s.",
 			a, list(each(out.Owners, (*Owner).placed)), out.Owners[0].why())
 	case len(compared) == 1:
-		return fmt.Sprintf("No conflict: %s is held by one owner, %s.", a, names[0])
+		return fmt.Sprintf("No conflict: %s is held by one owner, %s.%s", a, names[0], j.others(out.Owners))
 	}
 	if out.Contested {
 		return fmt.Sprintf("No conflict so far: %s is claimed on the wire by %s, one after the other.", a, list(names))
@@ -67,6 +67,26 @@ func (j *judging) answer(out Judgement, compared []*Owner) string {
 		return fmt.Sprintf("No conflict: %s is held by %s. It is a link-local address, and on another link it is another address.", a, list(names))
 	}
 	return fmt.Sprintf("No conflict: %s is held by %s. These are apart: nobody who asks for the address can reach the wrong one.", a, list(names))
+}
+
+// others says of those that are seen with the address, too, why they are no
+// rivals: in short where they are many, as what follows says it of each.
+func (j *judging) others(owners []Owner) string {
+	var names []string
+	why := ""
+	for i := range owners {
+		if o := &owners[i]; o.Excluded != "" {
+			names = append(names, o.name())
+			why = o.Excluded
+		}
+	}
+	switch len(names) {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf(" %s is seen with it, too, but is no rival: %s.", capital(names[0]), why)
+	}
+	return fmt.Sprintf(" %s are seen with it, too, but are no rivals.", capital(list(names)))
 }
 
 // why is why an owner is not compared.
@@ -94,14 +114,22 @@ func (j *judging) noteOwner(o *Owner) {
 	}
 	var places []string
 	for _, c := range o.Claims {
-		if w := witness(c); !slices.Contains(places, w) {
+		if w := place(c); !slices.Contains(places, w) {
 			places = append(places, w)
 		}
 	}
 	if len(places) > 1 {
 		j.note(RuleOneNamespace, o.Scope, true, fmt.Sprintf(
-			"%s is witnessed %d times (%s) and is one owner.", capital(o.name()), len(o.Claims), list(places)))
+			"%s is witnessed in %d ways (%s) and is one owner.", capital(o.name()), len(places), list(places)))
 	}
+}
+
+// place is where a claim was witnessed, in words.
+func place(c *Claim) string {
+	if c.Wire() || c.Kind == Believed {
+		return "frames on " + witness(c)
+	}
+	return "its kernel on " + c.Interface.Name
 }
 
 // noteApart tells why owners that do not meet do not meet.

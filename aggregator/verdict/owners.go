@@ -195,7 +195,7 @@ func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) string {
 	case responders[c.MAC] != "":
 		return fmt.Sprintf("its hardware address is the one with which %s answers for others: the address is reachable via it", responders[c.MAC])
 	case j.tables.Answers(c.Node(), c.MAC) >= ManyAnswers:
-		return fmt.Sprintf("it only ever answered for the address, as it does for %d or more: the address is reachable via it (a router with proxy ARP or NDP)", ManyAnswers)
+		return fmt.Sprintf("it only ever answered for the address, as it does for %d addresses or more: the address is reachable via it (a router with proxy ARP or NDP)", ManyAnswers)
 	}
 	return ""
 }

@@ -118,8 +118,7 @@ func (j *judging) summary(c *Conflict) string {
 		what = fmt.Sprintf("The kernel found %s in use by somebody else when %s was to get it; who else has it is not known.",
 			c.Address, names)
 	case c.Rule == RuleDADFailed:
-		what = fmt.Sprintf("%s is used by %d owners %s: %s. The kernel's own duplicate address detection failed.",
-			c.Address, len(c.Owners), place, names)
+		what = fmt.Sprintf("%s is used by %d owners %s: %s.", c.Address, len(c.Owners), place, names)
 	case c.Rule == RuleSamePod:
 		what = fmt.Sprintf("%s is held by %d sandboxes of one pod %s: %s.", c.Address, len(c.Owners), place, names)
 	case c.Rule == RuleExternalsAlternate:
@@ -143,7 +142,7 @@ func (j *judging) standing(c *Conflict) string {
 	}
 	switch {
 	case c.Rule == RuleDADFailed:
-		return "The kernel does not use an address that failed this test."
+		return fmt.Sprintf("Duplicate address detection failed in %s: the kernel there does not use the address.", list(failed(c.Owners)))
 	case c.Phase == Confirmed && c.Rule == RuleAssignedAndWire:
 		return fmt.Sprintf("Both sides were witnessed again %s later: it is real.", j.policy.Settle)
 	case c.Phase == Confirmed:
@@ -156,6 +155,16 @@ func (j *judging) standing(c *Conflict) string {
 		return fmt.Sprintf("Confirmed when both sides are witnessed again after %s.", j.policy.Settle)
 	}
 	return fmt.Sprintf("Confirmed if their kernels still have it when they are asked again after %s.", j.policy.Settle)
+}
+
+// failed names the owners whose kernels found somebody else with the address.
+func failed(owners []Owner) (names []string) {
+	for i := range owners {
+		if o := &owners[i]; o.dadFailed() {
+			names = append(names, o.name())
+		}
+	}
+	return names
 }
 
 // resolution says how a conflict ended.
