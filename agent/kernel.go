@@ -47,6 +47,7 @@ type kernel struct {
 	domains  map[string]int32 // published LinkRecord -> index of the device that makes it
 	ended    map[holding]time.Time
 	swept    time.Time // when ended was last cleaned
+	clock    frameClock
 
 	portsChanged func()             // an interface of our own came, went or changed
 	unnamed      func()             // a namespace was found whose inode is not known
