@@ -3,6 +3,7 @@ package agent
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -207,8 +208,8 @@ func takeOut[K comparable](lists map[K][]*claim, k K, at int, moved func(*claim,
 // dropFrames removes the claims of the wire to an address that match, and gives
 // their keys. The caller holds the lock.
 func (t *table) dropFrames(addr netip.Addr, match func(claimKey) bool, received time.Time) (dropped []claimKey) {
-	for i := len(t.byAddr[addr]) - 1; i >= 0; i-- { // from the end: its place is taken by one that was looked at
-		if c := t.byAddr[addr][i]; match(c.key) {
+	for _, c := range slices.Backward(t.byAddr[addr]) { // its place is taken by one that was looked at
+		if match(c.key) {
 			dropped = append(dropped, c.key)
 			t.dropFrame(c, received)
 		}
@@ -230,8 +231,8 @@ func (t *table) dropPort(index int32, received time.Time) (dropped []claimKey) {
 // caller holds the lock.
 func (t *table) dropOld(before, received time.Time) (dropped []claimKey) {
 	for port := range t.byPort {
-		for i := len(t.byPort[port]) - 1; i >= 0; i-- {
-			if c := t.byPort[port][i]; c.last.Before(before) {
+		for _, c := range slices.Backward(t.byPort[port]) {
+			if c.last.Before(before) {
 				dropped = append(dropped, c.key)
 				t.dropFrame(c, received)
 			}
