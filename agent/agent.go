@@ -19,6 +19,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -97,6 +98,24 @@ type Agent struct {
 
 	lostNetlink atomic.Uint32
 	malformed   atomic.Uint32
+
+	reporting           sync.Mutex
+	lostFrames, refused rising
+}
+
+// rising is a counter of what is missing from the table, and when it last rose.
+type rising struct {
+	count uint32
+	at    time.Time
+}
+
+// recent takes the counter, and says whether what it counts may still be
+// missing: what was claimed longer ago would have been let go by now.
+func (r *rising) recent(count uint32, now time.Time) bool {
+	if count != r.count {
+		r.count, r.at = count, now
+	}
+	return count > 0 && now.Sub(r.at) < wireKept
 }
 
 // New checks cfg and reads who this node is. It starts nothing.
@@ -344,20 +363,30 @@ func (a *Agent) problem(what string, err error) {
 
 // report puts the agent's health into the table.
 func (a *Agent) report() {
+	a.reporting.Lock()
+	defer a.reporting.Unlock()
+	now := time.Now()
 	s := &ipwitnessv1.StatusRecord{
 		Wire:       string(WireOff),
 		LostEvents: a.lostNetlink.Load(),
 		Problems:   slices.Clone(a.problems),
 	}
-	if _, refused := a.table.claimsNow(); refused > 0 {
+	if _, refused := a.table.claimsNow(); a.refused.recent(refused, now) {
 		s.Problems = append(s.Problems, fmt.Sprintf(
-			"a port showed more than %d bindings: %d claims of frames were not taken (look for a scanner or a loop)", maxPerPort, refused))
+			"%d claims of frames were not taken: a port may show %d bindings, an address %d, and all ports %d (look for a scanner or a loop)",
+			refused, maxPerPort, maxPerAddress, maxWire))
 	}
 	if w := a.wire.Load(); w != nil {
 		var problems []string
 		s.Wire = w.mode.String()
 		s.Ports, problems = w.ports()
 		s.Problems = append(s.Problems, problems...)
+		lost := w.lost()
+		s.LostEvents += lost
+		if a.lostFrames.recent(lost, now) {
+			s.Problems = append(s.Problems, fmt.Sprintf(
+				"%d frames came faster than they could be told: a binding is told by its next frame, but one that has had no other since is not known", lost))
+		}
 	}
 	a.table.update(func() { a.table.setStatus(s) })
 }

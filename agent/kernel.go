@@ -49,6 +49,7 @@ type kernel struct {
 	wiring   *wiring           // nil: to be made
 	ended    map[holding]time.Time
 	swept    time.Time // when ended was last cleaned
+	clock    frameClock
 
 	portsChanged func()             // an interface of our own came, went or changed
 	unnamed      func()             // a namespace was found whose inode is not known

@@ -109,7 +109,7 @@ func podVeth(host int32) linkMsg {
 	return linkMsg{index: 2, name: "eth0", kind: "veth", mac: fmt.Sprintf("pods%02d", host), arphrd: unix.ARPHRD_ETHER, flags: up, lower: host, lowerNSID: testNSID}
 }
 
-func newTestKernel(t *testing.T, f fakeKernel) *kernel {
+func newTestKernel(t testing.TB, f fakeKernel) *kernel {
 	t.Helper()
 	if f[noNSID] == nil {
 		f.put(noNSID, linkMsg{index: 1, name: "lo", flags: up | unix.IFF_LOOPBACK})
@@ -449,7 +449,7 @@ func TestFrameOfAPortThatEndedIsDropped(t *testing.T) {
 	wantClaims(t, k, "")
 }
 
-func monotonic(t *testing.T) time.Duration {
+func monotonic(t testing.TB) time.Duration {
 	t.Helper()
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

@@ -14,7 +14,7 @@ var (
 		"Frames that the observer looked at, by protocol and by what became of them.",
 		[]string{"protocol", "result"}, nil)
 	lostDesc = prometheus.NewDesc("ipwitness_agent_lost_events_total",
-		"Events that were lost and listed again from their source (netlink), that could not be read (netlink_malformed), that come again with the next frame (ringbuf), or that one port showed beyond its share of the table (port_full).",
+		"Events that were lost and listed again from their source (netlink), that could not be read (netlink_malformed), frames that found the ring full and are told by the next one like them (ringbuf), or claims beyond what a port, an address or all ports may show (port_full).",
 		[]string{"source"}, nil)
 	interfacesDesc = prometheus.NewDesc("ipwitness_agent_interfaces",
 		"Interfaces with the observer on them, by how it is attached.",

@@ -32,8 +32,7 @@ type claimKey struct {
 	noOverride      bool   // wire only
 }
 
-// claim is what a claim record says beyond its key. It is comparable: a claim
-// that is put again unchanged is not sent again.
+// claim is what a claim record says beyond its key.
 type claim struct {
 	link      string // wire only
 	source    string // wire only: the Ethernet source where it is not the sender hardware address
@@ -43,6 +42,9 @@ type claim struct {
 	first     time.Time
 	last      time.Time
 	count     uint32
+
+	key            claimKey // wire only
+	atPort, atAddr int      // wire only: its places in the lists of table
 }
 
 // table is the agent's current state and what of it is not sent yet. It is no
@@ -54,9 +56,10 @@ type table struct {
 	links      records[string, *ipwitnessv1.LinkRecord]
 	interfaces records[interfaceKey, *ipwitnessv1.InterfaceRecord]
 	claims     records[claimKey, *claim]
-	frames     map[netip.Addr][]claimKey // of the wire, by address
-	perPort    map[int32]int             // claims of the wire, by port
-	refused    uint32                    // claims of the wire that found their port full
+	byAddr     map[netip.Addr][]*claim // of the wire
+	byPort     map[int32][]*claim      // of the wire
+	wire       int                     // claims of the wire
+	refused    uint32                  // claims of the wire that found no room
 	status     *ipwitnessv1.StatusRecord
 	statusNew  bool
 	checked    []uint64
@@ -71,11 +74,14 @@ type records[K comparable, V any] struct {
 	grown bool // dirty was large: walking it stays as slow as it was then
 }
 
+// large is from how many keys on a map of changes is not used again.
+const large = 256
+
 func (r *records[K, V]) mark(k K, received time.Time) {
 	if _, ok := r.dirty[k]; !ok {
 		r.dirty[k] = received
 	}
-	r.grown = r.grown || len(r.dirty) > maxRecords
+	r.grown = r.grown || len(r.dirty) > large
 }
 
 func (r *records[K, V]) put(k K, v V, received time.Time) {
@@ -109,8 +115,8 @@ func newTable() *table {
 		links:      newRecords[string, *ipwitnessv1.LinkRecord](),
 		interfaces: newRecords[interfaceKey, *ipwitnessv1.InterfaceRecord](),
 		claims:     newRecords[claimKey, *claim](),
-		frames:     map[netip.Addr][]claimKey{},
-		perPort:    map[int32]int{},
+		byAddr:     map[netip.Addr][]*claim{},
+		byPort:     map[int32][]*claim{},
 		wake:       make(chan struct{}, 1),
 	}
 }
@@ -123,9 +129,19 @@ func (t *table) update(fn func()) {
 	poke(t.wake)
 }
 
-// maxPerPort is how many claims of the wire one port may make: enough for a
-// large LAN behind an uplink, and not enough for one port to fill the table.
-const maxPerPort = 8192
+// What the wire may take of the table: it is the one source that anybody can
+// fill. Beyond it claims are refused and counted; a frame that comes again
+// later, when there is room, is taken.
+const (
+	// maxWire is as many bindings as the observer remembers.
+	maxWire = 131072
+	// maxPerPort is enough for the largest LAN behind an uplink.
+	maxPerPort = 65536
+	// portShare is what a port may always have, however full others are.
+	portShare = 256
+	// maxPerAddress is enough to say that an address is in dispute.
+	maxPerAddress = 256
+)
 
 // poke puts a token into a channel that holds one, unless it is there.
 func poke(ch chan<- struct{}) {
@@ -136,55 +152,78 @@ func poke(ch chan<- struct{}) {
 }
 
 // seen puts one claim, or counts it again where it is known. Claims of one key
-// that say the same merge. It gives false where a claim of the wire finds its
-// port full. The caller holds the lock.
+// that say the same merge. It gives false where a claim of the wire finds no
+// room. The caller holds the lock.
 func (t *table) seen(k claimKey, c claim, received time.Time) bool {
 	if old, ok := t.claims.live[k]; ok {
 		c.first = old.first
 		c.count += old.count
+		c.key, c.atPort, c.atAddr = old.key, old.atPort, old.atAddr
 		*old = c
 		t.claims.mark(k, received)
 		return true
 	}
-	if isWire(k.kind) {
-		if t.perPort[k.at.index] >= maxPerPort {
-			t.refused++
-			return false
-		}
-		t.perPort[k.at.index]++
-		t.frames[k.addr] = append(t.frames[k.addr], k)
+	wire := isWire(k.kind)
+	if wire && !t.room(k) {
+		t.refused++
+		return false
 	}
-	t.claims.put(k, &c, received)
+	held := new(claim) // not &c: that would cost an allocation for each that is known, too
+	if wire {
+		c.key, c.atPort, c.atAddr = k, len(t.byPort[k.at.index]), len(t.byAddr[k.addr])
+		t.byPort[k.at.index] = append(t.byPort[k.at.index], held)
+		t.byAddr[k.addr] = append(t.byAddr[k.addr], held)
+		t.wire++
+	}
+	*held = c
+	t.claims.put(k, held, received)
 	return true
+}
+
+// room says whether the table takes one more claim of the wire.
+func (t *table) room(k claimKey) bool {
+	onPort := len(t.byPort[k.at.index])
+	return onPort < maxPerPort && len(t.byAddr[k.addr]) < maxPerAddress && (t.wire < maxWire || onPort < portShare)
+}
+
+// dropFrame removes one claim of the wire. The caller holds the lock.
+func (t *table) dropFrame(c *claim, received time.Time) {
+	t.claims.remove(c.key, received)
+	t.wire--
+	takeOut(t.byPort, c.key.at.index, c.atPort, func(c *claim, at int) { c.atPort = at })
+	takeOut(t.byAddr, c.key.addr, c.atAddr, func(c *claim, at int) { c.atAddr = at })
+}
+
+// takeOut takes one claim out of a list, and puts the last one in its place.
+func takeOut[K comparable](lists map[K][]*claim, k K, at int, moved func(*claim, int)) {
+	list := lists[k]
+	last := len(list) - 1
+	list[at] = list[last]
+	moved(list[at], at)
+	list[last] = nil
+	if lists[k] = list[:last]; last == 0 {
+		delete(lists, k)
+	}
 }
 
 // dropFrames removes the claims of the wire to an address that match, and gives
 // their keys. The caller holds the lock.
 func (t *table) dropFrames(addr netip.Addr, match func(claimKey) bool, received time.Time) (dropped []claimKey) {
-	rest := slices.DeleteFunc(t.frames[addr], func(k claimKey) bool {
-		if !match(k) {
-			return false
+	for _, c := range slices.Backward(t.byAddr[addr]) { // its place is taken by one that was looked at
+		if match(c.key) {
+			dropped = append(dropped, c.key)
+			t.dropFrame(c, received)
 		}
-		dropped = append(dropped, k)
-		t.claims.remove(k, received)
-		if t.perPort[k.at.index]--; t.perPort[k.at.index] == 0 {
-			delete(t.perPort, k.at.index)
-		}
-		return true
-	})
-	if t.frames[addr] = rest; len(rest) == 0 {
-		delete(t.frames, addr)
 	}
 	return dropped
 }
 
 // dropPort removes the claims of the wire by a port. The caller holds the lock.
 func (t *table) dropPort(index int32, received time.Time) (dropped []claimKey) {
-	if t.perPort[index] == 0 {
-		return nil
-	}
-	for addr := range t.frames {
-		dropped = append(dropped, t.dropFrames(addr, func(k claimKey) bool { return k.at.index == index }, received)...)
+	for list := t.byPort[index]; len(list) > 0; list = t.byPort[index] {
+		c := list[len(list)-1]
+		dropped = append(dropped, c.key)
+		t.dropFrame(c, received)
 	}
 	return dropped
 }
@@ -192,8 +231,13 @@ func (t *table) dropPort(index int32, received time.Time) (dropped []claimKey) {
 // dropOld removes the claims of the wire that were last seen before a time. The
 // caller holds the lock.
 func (t *table) dropOld(before, received time.Time) (dropped []claimKey) {
-	for addr := range t.frames {
-		dropped = append(dropped, t.dropFrames(addr, func(k claimKey) bool { return t.claims.live[k].last.Before(before) }, received)...)
+	for port := range t.byPort {
+		for _, c := range slices.Backward(t.byPort[port]) {
+			if c.last.Before(before) {
+				dropped = append(dropped, c.key)
+				t.dropFrame(c, received)
+			}
+		}
 	}
 	return dropped
 }

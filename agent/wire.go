@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"os"
 	"path"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -48,6 +50,8 @@ type wire struct {
 
 	mu       sync.Mutex
 	attached map[int32]*port
+
+	full atomic.Bool // that the table refuses claims was said
 }
 
 // port is one interface with the observer on it, or the reason why not.
@@ -109,7 +113,9 @@ func (w *wire) read(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("read frames from the observer: %w", err)
 		}
-		w.kernel.frame(&ev)
+		if !w.kernel.frame(&ev) && !w.full.Swap(true) {
+			w.statusChanged()
+		}
 	}
 }
 
@@ -128,6 +134,7 @@ func (w *wire) keep(ctx context.Context) {
 		case <-tick.C:
 			w.check()
 			w.kernel.expire(time.Now().Add(-wireKept))
+			w.full.Store(false)
 			w.statusChanged()
 		}
 	}
@@ -262,6 +269,21 @@ func (w *wire) ports() (out []*ipwitnessv1.Node_Port, problems []string) {
 	return out, problems
 }
 
+// lost is how many frames found the ring full.
+func (w *wire) lost() uint32 {
+	counters, err := w.obs.Counters()
+	if err != nil {
+		w.log.Debug("cannot read the observer's counters", "error", err)
+	}
+	var frames uint64
+	for _, c := range counters {
+		if c.Result == bpf.ResultLost.String() {
+			frames += c.Frames
+		}
+	}
+	return uint32(min(frames, math.MaxUint32))
+}
+
 // contest makes the kernel tell a known binding of an address every second.
 func (w *wire) contest(addr netip.Addr, on bool) {
 	if err := w.obs.Contest(addr, on); err != nil {
@@ -311,22 +333,18 @@ func isPort(l *link) bool {
 	return true
 }
 
-// frame takes what the observer saw.
-func (k *kernel) frame(ev *bpf.Event) {
+// frame takes what the observer saw. It gives false where the table has no room
+// for it.
+func (k *kernel) frame(ev *bpf.Event) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.own.links[int32(ev.Ifindex)]
 	if l == nil {
-		return // the port has ended, and what entered by it with it
+		return true // the port has ended, and what entered by it with it
 	}
-	now := time.Now()
-	received := now
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) == nil {
-		received = now.Add(ev.Ktime - time.Duration(ts.Nano()))
-	}
+	received := k.clock.at(ev.Ktime)
 	if end, ok := k.ended[holding{ev.Addr, string(ev.SHA[:])}]; ok && received.Before(end) {
-		return // sent before its holder gave the address up
+		return true // sent before its holder gave the address up
 	}
 	var tags []uint16
 	for _, vid := range [...]uint16{ev.VLAN, ev.InnerVLAN} {
@@ -349,11 +367,33 @@ func (k *kernel) frame(ev *bpf.Event) {
 
 		noOverride: ev.NoOverride,
 	}
+	room := false
 	k.table.update(func() {
-		if k.table.seen(key, c, received) {
-			k.putDomain(d, now)
+		if room = k.table.seen(key, c, received); !room {
+			return
 		}
+		k.putDomain(d, received)
 	})
+	return room
+}
+
+// frameClock turns the monotonic time of the kernel into ours.
+type frameClock struct {
+	now       time.Time
+	monotonic time.Duration
+}
+
+// at gives the time of a frame. The two clocks are compared once a second, and
+// not for each frame: that would be a system call.
+func (c *frameClock) at(ktime time.Duration) time.Time {
+	if c.now.IsZero() || (ktime-c.monotonic).Abs() > time.Second {
+		var ts unix.Timespec
+		if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
+			return time.Now()
+		}
+		c.now, c.monotonic = time.Now(), time.Duration(ts.Nano())
+	}
+	return c.now.Add(ktime - c.monotonic)
 }
 
 var evidenceOf = map[bpf.Kind]ipwitnessv1.Evidence_Kind{
@@ -374,9 +414,9 @@ func (k *kernel) expire(before time.Time) {
 		for _, r := range k.table.interfaces.live {
 			used[r.GetLink()] = true
 		}
-		for _, keys := range k.table.frames {
-			for _, c := range keys {
-				used[k.table.claims.live[c].link] = true
+		for _, list := range k.table.byPort {
+			for _, c := range list {
+				used[c.link] = true
 			}
 		}
 		for name := range k.domains {

@@ -205,7 +205,9 @@ func TestLostNetlinkEventsAreMadeUpForByListing(t *testing.T) {
 	l := newLab(t, "--wire", "off")
 	l.pod("a")
 	l.pod("b", "10.40.0.1/24")
+	l.pod("c", "10.40.0.3/24")
 	l.awaitOwners("10.40.0.1", 1)
+	l.awaitOwners("10.40.0.3", 1)
 	a, err := l.Pod("a")
 	if err != nil {
 		t.Fatal(err)
@@ -247,6 +249,8 @@ func TestLostNetlinkEventsAreMadeUpForByListing(t *testing.T) {
 	change(1, "-10.50.0.1/32")                       // is lost
 	l.sh("ip link del vb", "ip link add vb type veth peer name eth0 netns b", "ip link set vb up", "ip -n b link set eth0 up")
 	l.assign("b", "10.40.0.2/24")
+	l.sh("ip netns del c") // and what a whole namespace says, and that of the next one
+	l.pod("d", "10.40.0.3/24")
 	l.signal(syscall.SIGCONT)
 	for i := range 8 { // while the backlog is read
 		change(1, fmt.Sprintf("+10.51.0.%d/32", i+1))
@@ -260,6 +264,14 @@ func TestLostNetlinkEventsAreMadeUpForByListing(t *testing.T) {
 	for _, gone := range []string{"10.40.0.1", "10.50.0.1", "10.60.0.1"} {
 		l.awaitOwners(gone, 0)
 	}
+	until(t, "10.40.0.3 to be the new pod's", func() bool {
+		owners := l.owners("?address=10.40.0.3")
+		return len(owners) == 1 && owners[0].GetWorkload().GetName() == "d"
+	})
+	if got := l.lost("netlink"); got == 0 {
+		t.Error("lost events: got none counted of netlink")
+	}
+	l.wantOnlyPlanted()
 }
 
 func TestInterfaceOfASandboxReplacedWhileNobodyListens(t *testing.T) {

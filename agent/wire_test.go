@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/bpf"
+)
+
+func TestTimeOfAFrameIsThatOfItsOwnClock(t *testing.T) {
+	var c frameClock
+	before := time.Now()
+	at := monotonic(t)
+	if got := c.at(at); got.Sub(before) < -time.Second || got.After(time.Now()) {
+		t.Errorf("time of a frame that came now: got %v, want %v", got, before)
+	}
+	first := c.at(at)
+	if got := c.at(at + 3*time.Millisecond).Sub(first); got != 3*time.Millisecond {
+		t.Errorf("time between two frames: got %v, want 3ms", got)
+	}
+	// Long after the two clocks were compared, they are compared again.
+	c.now = c.now.Add(-time.Hour)
+	c.monotonic -= 2 * time.Second
+	if got := c.at(at).Sub(first); got.Abs() > time.Minute {
+		t.Errorf("time by a clock that was set: got %v off", got)
+	}
+}
+
+// BenchmarkFrame is one frame that is told: of a binding that is new, of one
+// that is known, and of one for which there is no room.
+func BenchmarkFrame(b *testing.B) {
+	for _, c := range []struct {
+		name        string
+		begin, most int // bindings before, and at most
+	}{{"new", 0, maxPerPort}, {"known", 1000, 1000}, {"refused", maxPerPort, 1 << 24}} {
+		b.Run(c.name, func(b *testing.B) {
+			f := fakeKernel{}
+			f.put(noNSID, hostVeth(10, 5))
+			f.put(5, podVeth(10))
+			k := newTestKernel(b, f)
+			ev := bpf.Event{Ktime: monotonic(b), Ifindex: 10, Kind: bpf.Used, Frames: 1}
+			tell := func(i int) {
+				ev.Addr = testClaim(i).addr
+				ev.SHA = bpf.MAC{2, 0, 0, byte(i >> 16), byte(i >> 8), byte(i)}
+				ev.Source = ev.SHA
+				ev.Ktime += time.Microsecond
+				k.frame(&ev)
+			}
+			for i := range c.begin {
+				tell(i)
+			}
+			b.ReportAllocs()
+			i := c.begin
+			for b.Loop() {
+				if i == c.most {
+					i = 0
+					if c.name == "new" {
+						b.StopTimer()
+						k.expire(time.Now().Add(time.Hour))
+						b.StartTimer()
+					}
+				}
+				tell(i)
+				i++
+			}
+		})
+	}
+}

@@ -1,0 +1,465 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// binding is the n-th of a storm: an address and the MAC that claims it.
+func binding(n int) (netip.Addr, net.HardwareAddr) {
+	n += 256
+	a := [4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}
+	return netip.AddrFrom4(a), append(net.HardwareAddr{2, 0}, a[:]...)
+}
+
+// answers are ARP replies to a station that is not there, one for each binding.
+func answers(from, to int) (frames [][]byte) {
+	for n := from; n < to; n++ {
+		addr, mac := binding(n)
+		frames = append(frames, answer(addr, mac))
+	}
+	return frames
+}
+
+func answer(addr netip.Addr, mac net.HardwareAddr) []byte {
+	f := netlab.ARP(2, mac, addr, netip.MustParseAddr("10.255.255.254"))
+	copy(f, net.HardwareAddr{2, 0, 0, 0, 0, 1})
+	return f
+}
+
+// flood sends frames by a pod's eth0 as long as more says so.
+func (l *lab) flood(pod string, frames [][]byte, more func(sent int) int) {
+	l.t.Helper()
+	p, err := l.Pod(pod)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer p.Close()
+	err = p.Do(func() error {
+		_, err := netlab.Flood("eth0", frames, more)
+		return err
+	})
+	runtime.KeepAlive(frames)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// metric reads one number of /metrics.
+func (l *lab) metric(series string) float64 {
+	l.t.Helper()
+	text, err := l.program.Text(l.t.Context(), "/metrics")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	_, value, ok := strings.Cut(text, "\n"+series+" ")
+	value, _, _ = strings.Cut(value, "\n")
+	n, err := strconv.ParseFloat(value, 64)
+	if !ok || err != nil {
+		l.t.Fatalf("metric %s: got %q", series, value)
+	}
+	return n
+}
+
+// ownersOfNode counts the owners whose address must be unique on the node.
+const ownersOfNode = `ipwitness_owners{scope_kind="node"}`
+
+// result is how many ARP frames came to a result.
+func (l *lab) result(result string) float64 {
+	l.t.Helper()
+	return l.metric(fmt.Sprintf("ipwitness_agent_frames_total{protocol=\"arp\",result=%q}", result))
+}
+
+// counted waits until the observer has seen so many frames that claim an address.
+func (l *lab) counted(frames int) {
+	l.t.Helper()
+	until(l.t, fmt.Sprintf("%d frames to be counted", frames), func() bool {
+		return l.result("known")+l.result("event")+l.result("lost") >= float64(frames)
+	})
+}
+
+func (l *lab) lost(source string) float64 {
+	l.t.Helper()
+	return l.metric(fmt.Sprintf("ipwitness_agent_lost_events_total{source=%q}", source))
+}
+
+// held is how many addresses the list of owners has of a prefix, and how many
+// owners in all. It follows the pages.
+func (l *lab) held(prefix string) (addresses map[string]bool, owners int) {
+	l.t.Helper()
+	addresses = map[string]bool{}
+	for token := ""; ; {
+		text, err := l.program.Text(l.t.Context(), "/v1/owners?page_size=10000&cidr="+prefix+"&page_token="+token)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		var page struct { // protojson takes ten times as long
+			Owners        []struct{ Address string }
+			NextPageToken string
+		}
+		if err := json.Unmarshal([]byte(text), &page); err != nil {
+			l.t.Fatal("parse owners: ", err)
+		}
+		for _, o := range page.Owners {
+			addresses[o.Address] = true
+			owners++
+		}
+		if token = page.NextPageToken; token == "" {
+			return addresses, owners
+		}
+	}
+}
+
+// wantHeld fails unless each address of the bindings has one owner, and no other has.
+func (l *lab) wantHeld(prefix string, from, to int) {
+	l.t.Helper()
+	got, owners := l.held(prefix)
+	for n := from; n < to; n++ {
+		if addr, _ := binding(n); !got[addr.String()] {
+			l.t.Errorf("nobody holds %s", addr)
+			break
+		}
+	}
+	if len(got) != to-from || owners != to-from {
+		l.t.Errorf("owners: got %d of %d addresses, want %d of as many", owners, len(got), to-from)
+	}
+}
+
+// wantProblem waits until the node names a problem. A port that comes has the
+// agent say how it is, which else it does twice a minute.
+func (l *lab) wantProblem(words string) {
+	l.t.Helper()
+	l.pod("news")
+	until(l.t, "the node to say "+words, func() bool {
+		return strings.Contains(strings.Join(l.node().GetProblems(), "\n"), words)
+	})
+	l.sh("ip netns del news")
+}
+
+func TestTwoMACsAlternateAtLineRate(t *testing.T) {
+	const atLeast = 200_000
+	addr := netip.MustParseAddr("192.0.2.7")
+	first, second := net.HardwareAddr{2, 0, 0, 0, 0, 0xa}, net.HardwareAddr{2, 0, 0, 0, 0, 0xb}
+	frames := [][]byte{answer(addr, first), answer(addr, second)}
+	for i := len(frames); i < 1024; i++ {
+		frames = append(frames, frames[i%2])
+	}
+	for name, owners := range map[string]int{
+		"behind the port of a pod, as its guests": 1,
+		"behind an uplink, as strangers":          2,
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.pod("lan")
+			if owners == 2 { // a switch at the other end, and an address of a LAN at ours
+				l.sh("ip -n lan link add br0 type bridge", "ip -n lan link set br0 up",
+					"ip -n lan link set eth0 master br0", "ip addr add 192.0.2.1/24 dev vlan")
+				l.awaitOwners("192.0.2.1", 1)
+			}
+			l.ports(1)
+			l.flood("lan", frames, netlab.Times(20_000))
+			l.awaitOwners(addr.String(), owners)
+			before := l.usage()
+
+			var over atomic.Bool
+			sent, done := 0, make(chan struct{})
+			go func() {
+				defer close(done)
+				l.flood("lan", frames, func(n int) int {
+					if sent = n; over.Load() && n >= atLeast {
+						return 0
+					}
+					return len(frames)
+				})
+			}()
+			if owners == 2 {
+				l.watch.await("A-B-A to be seen", inState(addr.String(), ipwitnessv1.Conflict_SUSPECTED))
+			}
+			over.Store(true)
+			<-done
+			l.counted(sent + 20_000)
+
+			// One event of each MAC, and one a second while the address is contested.
+			if got := l.result("event"); got > 1000 {
+				t.Errorf("events of %d frames: got %v, want a few", sent, got)
+			}
+			if got := l.result("lost"); got != 0 {
+				t.Errorf("frames that were lost: got %v, want none", got)
+			}
+			held, evidence := l.awaitOwners(addr.String(), owners), 0
+			for _, o := range held {
+				evidence += len(o.GetEvidence())
+			}
+			if evidence != 2 {
+				t.Errorf("claims: got %d, want 2, one of each MAC: %v", evidence, held)
+			}
+			if after := l.usage(); after.rssKiB > before.rssKiB+8<<10 {
+				t.Errorf("RSS: got %d KiB after %d frames, want at most 8 MiB more than %d KiB", after.rssKiB, sent, before.rssKiB)
+			}
+			conflicts := l.watch.find(addr.String())
+			switch {
+			case owners == 1 && len(conflicts) != 0:
+				t.Errorf("conflicts of a pod with its own guest: got %v, want none", conflicts)
+			case owners == 2 && l.only(addr.String()).GetRule() != "externals-alternate":
+				t.Errorf("rule: got %s, want externals-alternate", l.only(addr.String()).GetRule())
+			}
+			l.wantOnlyPlanted() // whom no agent can read is never confirmed
+		})
+	}
+}
+
+func TestFiftyThousandBindingsOnOnePortAreAllKnown(t *testing.T) {
+	l := newLab(t)
+	l.pod("a")
+	l.ports(1)
+	const bindings = 50_000
+	frames := answers(0, bindings)
+	until(t, "all bindings to be known", func() bool {
+		l.flood("a", frames, netlab.Times(bindings))
+		return l.metric(ownersOfNode) >= bindings
+	})
+	l.wantHeld("10.0.0.0/8", 0, bindings)
+	if got := l.lost("port_full"); got != 0 {
+		t.Errorf("claims that were refused: got %v, want none", got)
+	}
+	l.plant() // and a duplicate among them is found
+	// They end with their port, and nothing of them is left.
+	l.sh("ip netns del a", "ip netns del plant1", "ip netns del plant2")
+	until(t, "all owners to be gone", func() bool { return l.metric(ownersOfNode) == 0 })
+	if got := l.metric("ipwitness_agent_claims"); got > 100 {
+		t.Errorf("claims after the port is gone: got %v, want next to none", got)
+	}
+}
+
+func TestMoreBindingsThanTheObserverRemembers(t *testing.T) {
+	l := newLab(t)
+	for _, pod := range []string{"a", "b", "c"} {
+		l.pod(pod)
+	}
+	l.ports(3)
+	// What the table may hold of one port, and of all (agent/table.go); the second
+	// is what the observer remembers, too (bpf/observe.c).
+	const onePort, all, more = 65536, 131072, 70_000
+	ports := map[string][][]byte{"a": answers(0, more), "b": answers(more, 2*more)}
+	until(t, "the table to be full", func() bool {
+		for pod, frames := range ports {
+			l.flood(pod, frames, netlab.Times(more))
+		}
+		return l.metric(ownersOfNode) >= all
+	})
+	if got := l.lost("port_full"); got == 0 {
+		t.Error("claims that were refused: got none counted")
+	}
+	// What the observer forgot is told again, though it was told before.
+	told := l.result("event")
+	until(t, "bindings to be told again", func() bool {
+		for pod, frames := range ports {
+			l.flood(pod, frames, netlab.Times(more))
+		}
+		return l.result("event") > told+1000
+	})
+	if got := l.metric("ipwitness_agent_claims"); got > all+100 {
+		t.Errorf("claims: got %v, want no more than the table may hold", got)
+	}
+	l.wantProblem("claims of frames were not taken")
+
+	// A port that is quiet is heard as ever, and nothing wrong was said.
+	l.flood("c", answers(3*more, 3*more+1), netlab.Times(1))
+	addr, _ := binding(3 * more)
+	if o := l.awaitOwners(addr.String(), 1)[0]; o.GetWorkload().GetName() != "c" {
+		t.Errorf("owner behind a quiet port: got %v, want pod c", o)
+	}
+	l.wantOnlyPlanted()
+	if c := slices.DeleteFunc(l.watch.all(), func(c *ipwitnessv1.Conflict) bool { return c.GetAddress() == planted }); len(c) != 0 {
+		t.Errorf("conflicts: got %v, want none but the planted one", c)
+	}
+}
+
+func TestManyMACsOnOneAddressAreBounded(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.pod("a")
+	l.ports(1)
+	addr := netip.MustParseAddr("10.40.0.1")
+	const claimants, most = 5000, 256 // most: agent/table.go
+	var frames [][]byte
+	for n := range claimants {
+		_, mac := binding(n)
+		frames = append(frames, answer(addr, mac))
+	}
+	until(t, "claimants to be refused", func() bool {
+		l.flood("a", frames, netlab.Times(claimants))
+		return l.lost("port_full") >= claimants-most
+	})
+	if got := len(l.awaitOwners(addr.String(), 1)[0].GetEvidence()); got != most {
+		t.Errorf("evidence: got %d, want %d", got, most)
+	}
+	l.wantProblem("claims of frames were not taken")
+	l.wantOnlyPlanted()
+}
+
+func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
+	l := newLab(t)
+	l.pod("a")
+	l.ports(1)
+	const bindings = 40_000
+	frames := answers(0, bindings)
+	l.signal(syscall.SIGSTOP)
+	l.flood("a", frames, netlab.Times(bindings))
+	l.signal(syscall.SIGCONT)
+	l.counted(bindings)
+	lost := l.result("lost")
+	told := bindings - lost
+	if lost == 0 || told == 0 {
+		t.Fatalf("frames into a ring that nobody reads: got %v lost and %v told, want some of each", lost, told)
+	}
+	if got := l.lost("ringbuf"); got != lost {
+		t.Errorf("lost events: got %v, want the %v frames that were lost", got, lost)
+	}
+	// What was told is all that is known; what was lost is said to be.
+	until(t, "the ring to be read", func() bool { return l.metric(ownersOfNode) >= told })
+	if got := l.metric(ownersOfNode); got != told {
+		t.Errorf("owners: got %v, want the %v that were told", got, told)
+	}
+	l.wantProblem("is told by its next frame")
+	if got := l.node().GetLostEvents(); float64(got) < lost {
+		t.Errorf("lost events of the node: got %d, want %v", got, lost)
+	}
+
+	until(t, "all bindings to be known", func() bool {
+		l.flood("a", frames, netlab.Times(bindings))
+		return l.metric(ownersOfNode) >= bindings
+	})
+	l.wantHeld("10.0.0.0/8", 0, bindings)
+}
+
+func TestAThousandAddressesOnOneInterface(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.pod("a")
+	p, err := l.Pod("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	const addresses = 1000
+	each := func(change func(netlink.Link, *netlink.Addr) error) {
+		t.Helper()
+		err := p.Do(func() error {
+			eth0, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			for n := range addresses {
+				addr, _ := binding(n)
+				if err := change(eth0, &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(32, 32)}}); err != nil {
+					return fmt.Errorf("%s: %w", addr, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // and once more, when they were all gone
+		each(netlink.AddrAdd)
+		until(t, "all addresses to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == addresses })
+		l.wantHeld("10.0.0.0/8", 0, addresses)
+		each(netlink.AddrDel)
+		until(t, "no address to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == 0 })
+	}
+	// And all at once, with the interface.
+	each(netlink.AddrAdd)
+	until(t, "all addresses to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == addresses })
+	l.sh("ip link del va")
+	until(t, "no address to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == 0 })
+	l.wantOnlyPlanted()
+}
+
+func TestLinksThatFlapAndMoveBetweenBridges(t *testing.T) {
+	for _, wire := range []string{"tcx", "clsact"} {
+		t.Run("wire "+wire, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, "--wire", wire)
+			l.sh("ip link add br0 type bridge", "ip link set br0 up", "ip link add br1 type bridge", "ip link set br1 up")
+			l.pod("a", "10.40.0.1/24")
+			l.pod("b", "10.40.0.2/24")
+			l.sh("ip link set va master br0", "ip link set vb master br1")
+			l.ports(2)
+			l.awaitOwners("10.40.0.1", 1)
+			goroutines, before := l.metric("go_goroutines"), l.usage()
+
+			p, err := l.Pod("a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			flap := func(where func(func() error) error, name string, times int, steps ...func(netlink.Link) error) {
+				t.Helper()
+				err := where(func() error {
+					link, err := netlink.LinkByName(name)
+					if err != nil {
+						return err
+					}
+					for range times {
+						for _, step := range steps {
+							if err := step(link); err != nil {
+								return err
+							}
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			const times = 200
+			var bridges [2]int
+			for i := range bridges {
+				flap(l.Do, fmt.Sprintf("br%d", i), 1, func(l netlink.Link) error { bridges[i] = l.Attrs().Index; return nil })
+			}
+			flap(p.Do, "eth0", times, netlink.LinkSetDown, netlink.LinkSetUp)
+			flap(l.Do, "va", times, netlink.LinkSetDown, netlink.LinkSetUp)
+			flap(l.Do, "va", times,
+				func(l netlink.Link) error { return netlink.LinkSetMasterByIndex(l, bridges[1]) },
+				func(l netlink.Link) error { return netlink.LinkSetNoMaster(l) },
+				func(l netlink.Link) error { return netlink.LinkSetMasterByIndex(l, bridges[0]) })
+			p.Close()
+
+			until(t, "the right owner on the right link", func() bool {
+				owners := l.owners("?address=10.40.0.1")
+				return len(owners) == 1 && owners[0].GetWorkload().GetName() == "a" && owners[0].GetScope().GetName() == "node1/br0"
+			})
+			l.ports(2)
+			// Its frames are heard: the observer is still on it.
+			_, mac := binding(1)
+			l.arp("a", 2, mac.String(), "10.40.0.9", "10.40.0.1")
+			l.awaitOwners("10.40.0.9", 1)
+			l.wantOnlyPlanted()
+			l.sh("ip netns del plant1", "ip netns del plant2")
+			l.ports(2)
+			until(t, "goroutines to end", func() bool { return l.metric("go_goroutines") <= goroutines+2 })
+			if after := l.usage(); after.descriptors > before.descriptors+1 {
+				t.Errorf("descriptors: got %d, want about %d", after.descriptors, before.descriptors)
+			}
+			if got := l.lost("netlink"); got != 0 {
+				t.Logf("netlink events that were lost, and listed again: %v times", got)
+			}
+		})
+	}
+}
