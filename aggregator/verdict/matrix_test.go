@@ -1,0 +1,103 @@
+package verdict_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// The names of these tests are rows of situations.md, too: variants with
+// devices that not every kernel has. What an agent makes of such devices is
+// tested beside it; here is what follows.
+
+// child is a pod's macvlan or ipvlan device over an uplink.
+func (w *world) child(name, mac string, parent *verdict.Link) *verdict.Interface {
+	ns := w.namespace("n1", uint32(len(w.namespaces)+2), "10"+name, pod(name))
+	return w.iface(ns, verdict.Interface{MAC: verdict.MAC(mac), Attachment: verdict.Lower, Link: parent, HostInterface: "eth0"})
+}
+
+func TestT4IPVLANPodsOfOneParent(t *testing.T) {
+	w := newWorld("192.168.1.100")
+	eth0 := uplink(w, "n1")
+	// Children of ipvlan have the MAC of their parent.
+	a := w.assigned(w.child("a", "upn1", eth0.Link))
+	b := w.assigned(w.child("b", "upn1", eth0.Link))
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
+	w.after(time.Second).read(a, b)
+	w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
+}
+
+func TestT4PodOnAVLANAndAMachineOnIt(t *testing.T) {
+	w := newWorld("192.168.1.100")
+	eth0 := uplink(w, "n1")
+	vlan10 := w.link("n1", "eth0.10", verdict.Uplink, false)
+	own := w.assigned(w.child("a", "aaaaaa", vlan10))
+	machine := w.wire(eth0, "strang")
+	machine.Link, machine.VLAN = vlan10, 10
+	w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0.10")
+	w.after(time.Second).read(own)
+	w.seen(machine)
+	w.want(t, verdict.Confirmed, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0.10")
+}
+
+func TestL14BondWhosePortsHaveTheirOwnMACs(t *testing.T) {
+	w := newWorld("192.168.1.10")
+	l := w.link("n1", "bond0", verdict.Uplink, false)
+	bond := w.iface(w.host("n1"), verdict.Interface{Name: "bond0", Kind: "bond", MAC: "eth0e0", Attachment: verdict.Own, Link: l})
+	own := w.assigned(bond)
+	for _, port := range []string{"eth0", "eth1"} {
+		w.iface(w.host("n1"), verdict.Interface{Name: port, MAC: verdict.MAC(port + port[2:]), Attachment: verdict.Own, Link: l, Uplink: true})
+	}
+	// What one port sends comes back by the other one, before and after the
+	// fail-over.
+	ports := w.interfaces[len(w.interfaces)-2:]
+	w.wire(ports[0], string(ports[1].MAC))
+	w.wire(ports[1], string(ports[0].MAC))
+	w.wantNone(t)
+	w.after(time.Second).read(own)
+	if out := w.wantNone(t); len(out.Owners) != 1 || len(out.Owners[0].Claims) != 3 {
+		t.Errorf("got owners %+v, want the node with three claims", out.Owners)
+	}
+	w.wantRule(t, verdict.RuleOneNamespace)
+}
+
+func TestL14BondOfAMachineOutsideFailsOver(t *testing.T) {
+	w := newWorld("192.168.1.20")
+	eth0 := uplink(w, "n1")
+	w.wire(eth0, "bond-a")
+	w.after(time.Second).wire(eth0, "bond-b") // fail_over_mac=active: another MAC, once
+	w.wantNone(t)
+	w.wantRule(t, verdict.RuleMACChanged)
+}
+
+func TestL15IPVLANPodsShareOneMAC(t *testing.T) {
+	w := newWorld("192.168.1.100")
+	eth0 := uplink(w, "n1")
+	for _, name := range []string{"x", "y", "z"} {
+		w.child(name, "upn1", eth0.Link)
+	}
+	own := w.child("a", "upn1", eth0.Link)
+	w.assigned(own)
+	second := w.iface(w.host("n1"), verdict.Interface{Name: "eth1", MAC: "eth1e1", Attachment: verdict.Own, Link: eth0.Link, Uplink: true})
+	w.wire(second, "upn1") // their frames, seen by another interface on the LAN
+	out := w.wantNone(t)
+	if len(out.Owners) != 1 || out.Owners[0].Workload().Name != "a" || len(out.Owners[0].Claims) != 2 {
+		t.Errorf("got owners %+v, want a with both claims", out.Owners)
+	}
+	w.wantRule(t, verdict.RuleOneOwner)
+}
+
+func TestL17PortsOfOneBridgeInDifferentVLANs(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	for i, vlan := range []string{"cni0.10", "cni0.20"} {
+		inside, _ := w.veth(w.namespace("n1", uint32(i+2), "10"+vlan, pod(vlan)), "pod-"+vlan, w.link("n1", vlan, verdict.Bridge, false))
+		w.assigned(inside)
+	}
+	w.wantNone(t)
+	w.wantRule(t, verdict.RuleDifferentLinks)
+
+	inside, _ := w.veth(w.namespace("n1", 4, "104", pod("c")), "pod-cc", w.link("n1", "cni0.10", verdict.Bridge, false))
+	w.assigned(inside)
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0.10")
+}
