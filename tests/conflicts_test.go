@@ -65,11 +65,14 @@ func TestT1PTPWithTheIPAMDirectoryDeletedUnderLivePods(t *testing.T) {
 	for _, wire := range []string{"auto", "clsact", "off"} {
 		t.Run("wire "+wire, func(t *testing.T) {
 			t.Parallel()
-			l := newLab(t, "--wire", wire)
+			l := newRow(t, "--wire", wire)
 			cni := l.cni(netlab.PTP)
 			const pods = 3
 			wipe(t, l, cni, pods)
 			wantWiped(t, l, pods)
+			if wire == "auto" {
+				l.row("T1", podAddress(1), "assigned-twice")
+			}
 
 			for i := range pods {
 				if err := cni.Delete(fmt.Sprintf("old%d", i+1)); err != nil {
@@ -87,24 +90,34 @@ func TestT1PTPWithTheIPAMDirectoryDeletedUnderLivePods(t *testing.T) {
 
 func TestT2BridgeWithTheIPAMDirectoryWiped(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newRow(t)
 	cni := l.cni(netlab.Bridge)
 	const pods = 3
 	wipe(t, l, cni, pods)
 	wantWiped(t, l, pods)
 
-	// Both pods announced the address when they came: the wire is a witness of each.
-	c := l.only(podAddress(1))
-	for _, o := range c.GetOwners() {
-		if len(o.GetEvidence()) == 0 || o.GetEvidence()[0].GetKind() != ipwitnessv1.Evidence_ASSIGNED {
+	// The plugin has a pod announce its address when it comes, which may be too
+	// soon for the observer: once more. And both answer whoever asks.
+	l.ports(2 * pods)
+	addr := podAddress(1)
+	for _, pod := range []string{"old1", "new1"} {
+		l.announce(pod, addr)
+	}
+	l.resolve("", "cni0", addr)
+	for _, pod := range []string{"old1", "new1"} {
+		l.evidence(addr, pod, "ASSIGNED", "ANNOUNCED", "ANSWERED")
+	}
+	for _, o := range l.owners("?address=" + addr) {
+		if o.GetEvidence()[0].GetKind() != ipwitnessv1.Evidence_ASSIGNED {
 			t.Errorf("evidence for %s: got %v, want ASSIGNED first", o.GetWorkload().GetName(), o.GetEvidence())
 		}
 	}
+	l.row("T2", addr, "assigned-twice")
 }
 
 func TestT9DuplicatesWithOneMACDerivedFromTheAddress(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newRow(t)
 	for _, pod := range []string{"a", "b"} {
 		l.pod(pod)
 		l.sh(fmt.Sprintf("ip -n %s link set eth0 address 0a:58:0a:f4:00:07", pod))
@@ -120,11 +133,12 @@ func TestT9DuplicatesWithOneMACDerivedFromTheAddress(t *testing.T) {
 			t.Errorf("MAC of %s: got %s", o.GetWorkload().GetName(), o.GetMac())
 		}
 	}
+	l.row("T9", "10.244.0.7", "assigned-twice")
 }
 
 func TestT13IPv6DuplicateThatNoFrameShows(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newRow(t)
 	l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add fd00:10:244::1/64 dev cni0 nodad")
 	for _, pod := range []string{"a", "b"} {
 		l.pod(pod)
@@ -140,4 +154,131 @@ func TestT13IPv6DuplicateThatNoFrameShows(t *testing.T) {
 	if got, want := ownerNames(l.only("fd00:10:244::7")), "a | b"; got != want {
 		t.Errorf("owners: got %s, want %s", got, want)
 	}
+	l.row("T13", "fd00:10:244::7", "assigned-twice")
+}
+
+func TestT6AddressSetByHandInsideThePodNetwork(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	l.lan("192.0.2.1/24")
+	cni := l.cni(netlab.PTP)
+	if err := cni.Add("web"); err != nil {
+		t.Fatal(err)
+	}
+	addr := podAddress(1)
+	l.awaitOwners(addr, 1)
+	// Somebody on the node, or a process of a hostNetwork pod.
+	l.sh("ip addr add " + addr + "/32 dev eth0")
+	l.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/web | node1", "NODE node1",
+		"node node1 itself", "pod default/web")
+	l.row("T6", addr, "assigned-twice")
+}
+
+func TestT6GuestInsideThePodNetwork(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	cni := l.cni(netlab.Bridge)
+	for _, pod := range []string{"web", "launcher"} {
+		if err := cni.Add(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	addr := podAddress(1)
+	l.ports(2)
+	l.announce("web", addr)
+	l.evidence(addr, "web", "ASSIGNED eth0", "ANNOUNCED")
+	// A virtual machine: bridged behind the launcher's port, with a MAC and a
+	// kernel of its own. Somebody gave it an address that the pod has.
+	l.sh("ip -n launcher link add br0 type bridge", "ip -n launcher link set br0 up", "ip -n launcher addr flush dev eth0",
+		"ip -n launcher link set eth0 master br0",
+		"ip netns add guest", "ip -n launcher link add tap0 type veth peer name eth0 netns guest", "ip -n launcher link set tap0 master br0",
+		"ip -n launcher link set tap0 up", "ip -n guest link set eth0 address 02:00:00:00:00:06", "ip -n guest link set eth0 up")
+	l.assign("guest", addr+"/16")
+	l.ask("guest", addr, "10.244.0.77")
+	until(t, addr+" to be confirmed", func() bool {
+		l.sh("ip -n guest neigh flush dev eth0")
+		l.ask("guest", addr, "10.244.0.77")
+		return inState(addr, ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
+	})
+	l.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "assigned-and-wire", "default/launcher | default/web", "NODE node1",
+		"pod default/web", "pod default/launcher")
+	l.row("T6-guest", addr, "assigned-and-wire")
+}
+
+func TestT11TunnelAddressThatAPodHas(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	l.lan("192.0.2.1/24")
+	cni := l.cni(netlab.PTP)
+	if err := cni.Add("web"); err != nil {
+		t.Fatal(err)
+	}
+	addr := podAddress(1)
+	l.awaitOwners(addr, 1)
+	l.sh("ip link add vxlan.calico type vxlan id 4096 dstport 4789 dev eth0 local 192.0.2.1 nolearning",
+		"ip addr add "+addr+"/32 dev vxlan.calico", "ip link set vxlan.calico up")
+	l.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/web | node1", "NODE node1",
+		"node node1 itself (vxlan.calico)", "pod default/web")
+	l.row("T11", addr, "assigned-twice")
+}
+
+func TestT11BridgeAddressThatAPodHas(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	cni := l.cni(netlab.Bridge)
+	if err := cni.Add("web"); err != nil {
+		t.Fatal(err)
+	}
+	l.awaitOwners("10.244.0.1", 1)
+	l.sh("ip -n web addr add 10.244.0.1/16 dev eth0")
+	l.wantConflict("10.244.0.1", ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/web | node1", "NODE node1",
+		"node node1 itself (cni0)", "pod default/web")
+	l.row("T11-bridge", "10.244.0.1", "assigned-twice")
+}
+
+func TestT12IPv6DuplicateThatTheKernelDetects(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add fd00:10:244::1/64 dev cni0 nodad")
+	for _, pod := range []string{"a", "b"} {
+		l.pod(pod)
+		l.sh(fmt.Sprintf("ip link set v%s master cni0", pod))
+		l.sysctl(pod, "net/ipv6/conf/eth0/accept_dad=1")
+	}
+	l.ports(2)
+	const addr = "fd00:10:244::7"
+	l.assign("a", addr+"/64")
+	l.awaitOwners(addr, 1)
+	l.sh("ip -n b addr add " + addr + "/64 dev eth0")
+	until(t, "the kernel of b to find the duplicate", func() bool {
+		out, err := l.Run("ip -n b -6 addr show dev eth0 dadfailed")
+		return err == nil && strings.Contains(out, addr)
+	})
+	l.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "dad-failed", "a | b", "NODE node1",
+		"network namespace a", "network namespace b")
+	// Who asks whether an address is free is answered by a word to everybody
+	// (RFC 4861, section 7.2.4).
+	l.evidence(addr, "a", "ASSIGNED", "ANNOUNCED va")
+	l.evidence(addr, "b", "DAD_FAILED")
+	l.row("T12", addr, "dad-failed")
+}
+
+func TestT14TwoNetworksWithOneRange(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	for i, name := range []string{"web", "db"} {
+		network := strings.NewReplacer("cbr0", fmt.Sprint("net", i), "cni0", fmt.Sprint("cni", i)).Replace(netlab.Bridge)
+		if err := l.cni(network).Add(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	addr := podAddress(1)
+	l.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/db | default/web", "NODE node1",
+		"pod default/web", "pod default/db")
+	l.ports(2)
+	for _, pod := range []string{"web", "db"} {
+		l.announce(pod, addr)
+		l.evidence(addr, pod, "ASSIGNED eth0", "ANNOUNCED")
+	}
+	l.row("T14", addr, "assigned-twice")
 }

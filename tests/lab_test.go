@@ -5,6 +5,7 @@ package tests
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -130,7 +131,10 @@ func (l *lab) cni(conflist string) *netlab.CNI {
 // the addresses; the host's end is called vNAME.
 func (l *lab) pod(name string, addrs ...string) {
 	l.t.Helper()
-	l.sh("ip netns add "+name,
+	if err := l.Namespace(name); err != nil {
+		l.t.Fatal(err)
+	}
+	l.sh(
 		fmt.Sprintf("ip link add v%s type veth peer name eth0 netns %s", name, name),
 		fmt.Sprintf("ip link set v%s up", name),
 		fmt.Sprintf("ip -n %s link set eth0 up", name))
@@ -152,24 +156,44 @@ func (l *lab) assign(name string, addrs ...string) {
 // planted is the address of the duplicate that plant makes.
 const planted = "198.51.100.1"
 
+// allPlanted are the addresses of those that plantNext makes.
+var allPlanted = []string{planted, "198.51.100.2"}
+
 // plant makes a true duplicate, waits until it is confirmed, and so proves that
 // whatever was there a settle time before has been judged, too.
 func (l *lab) plant() { l.t.Helper(); l.plantAs("plant") }
 
-func (l *lab) plantAs(name string) {
+func (l *lab) plantAs(name string) { l.t.Helper(); l.plantAt(name, planted) }
+
+// plantNext plants the one after the last: what was claimed once more since
+// then has been judged, too.
+func (l *lab) plantNext() {
 	l.t.Helper()
-	l.pod(name+"1", planted+"/32")
-	l.pod(name+"2", planted+"/32")
-	l.watch.await("the planted duplicate to be confirmed", inState(planted, ipwitnessv1.Conflict_CONFIRMED))
+	n := slices.IndexFunc(allPlanted, func(addr string) bool { return len(l.watch.find(addr)) == 0 })
+	l.plantAt(fmt.Sprintf("plant%d", n), allPlanted[n])
 }
 
-// wantOnlyPlanted fails where a conflict is, or ever was, confirmed, but for
-// the planted one and those of the addresses given.
+func (l *lab) plantAt(name, addr string) {
+	l.t.Helper()
+	l.pod(name+"1", addr+"/32")
+	l.pod(name+"2", addr+"/32")
+	l.watch.await("the planted duplicate to be confirmed", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
+}
+
+// wantOnlyPlanted plants, and fails where a conflict is, or ever was, confirmed,
+// but for the planted ones and those of the addresses given.
 func (l *lab) wantOnlyPlanted(addrs ...string) {
 	l.t.Helper()
 	l.plant()
+	l.wantConfirmed(append(addrs, allPlanted...)...)
+}
+
+// wantConfirmed fails where a conflict of another address is, or ever was,
+// confirmed.
+func (l *lab) wantConfirmed(addrs ...string) {
+	l.t.Helper()
 	for _, c := range l.watch.all() {
-		if c.GetConfirmedAt() != nil && c.GetAddress() != planted && !slices.Contains(addrs, c.GetAddress()) {
+		if c.GetConfirmedAt() != nil && !slices.Contains(addrs, c.GetAddress()) {
 			l.t.Errorf("a look-alike was confirmed: %v", c)
 		}
 	}
@@ -363,4 +387,109 @@ func podAddress(n int) string {
 		a = a.Next()
 	}
 	return a.String()
+}
+
+// sysctl sets variables of a pod, or of the host itself where none is named,
+// each written net/…=VALUE.
+func (l *lab) sysctl(pod string, settings ...string) {
+	l.t.Helper()
+	for _, s := range settings {
+		name, value, _ := strings.Cut(s, "=")
+		set := []string{"sh", "-c", fmt.Sprintf("echo %s >/proc/sys/%s", value, name)}
+		if pod != "" {
+			set = append([]string{"ip", "netns", "exec", pod}, set...)
+		}
+		if _, err := l.Output(l.Command(set[0], set[1:]...)); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+}
+
+// in runs fn in the namespace of a pod, or of the host itself where none is named.
+func (l *lab) in(pod string, fn func() error) {
+	l.t.Helper()
+	do := l.Do
+	if pod != "" {
+		p, err := l.Pod(pod)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		defer p.Close()
+		do = p.Do
+	}
+	if err := do(fn); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// ask has the kernel of a pod (of the host, where none is named) ask for an
+// address that nobody has, with a source of its own: it sends a datagram.
+func (l *lab) ask(pod, source, addr string) {
+	l.t.Helper()
+	l.in(pod, func() error {
+		c, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(source)}, &net.UDPAddr{IP: net.ParseIP(addr), Port: 9})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = c.Close() }()
+		_, err = c.Write([]byte("?"))
+		return err
+	})
+}
+
+// resolve has the kernel of a pod (of the host, where none is named) ask who has
+// an address on one of its interfaces, as it does before it sends. It sends
+// nothing: what is sent may be answered, and whoever answers asks in turn.
+func (l *lab) resolve(pod, dev, addr string) {
+	l.t.Helper()
+	in := ""
+	if pod != "" {
+		in = " -n " + pod
+	}
+	l.sh(fmt.Sprintf("ip%s neigh flush to %s dev %s", in, addr, dev), fmt.Sprintf("ip%s neigh replace %s dev %s use", in, addr, dev))
+}
+
+// knows waits until the neighbour table of a pod (of the host, where none is
+// named) has a MAC for an address: the kernel's question was answered.
+func (l *lab) knows(pod, addr, mac string) {
+	l.t.Helper()
+	in := ""
+	if pod != "" {
+		in = " -n " + pod
+	}
+	until(l.t, fmt.Sprintf("%q to know %s at %s", pod, addr, mac), func() bool {
+		out, err := l.Run("ip%s neigh show %s", in, addr)
+		return err == nil && strings.Contains(out, "lladdr "+mac)
+	})
+}
+
+// wantConflict waits until an address has a conflict in a state, and checks
+// who, where and why it is, and that the summary names the owners so.
+func (l *lab) wantConflict(addr string, state ipwitnessv1.Conflict_State, rule, owners, scope string, named ...string) {
+	l.t.Helper()
+	l.watch.await(fmt.Sprintf("%s to be %s", addr, state), inState(addr, state))
+	c := l.only(addr)
+	if got := ownerNames(c); got != owners {
+		l.t.Errorf("owners of %s: got %s, want %s", addr, got, owners)
+	}
+	if got := fmt.Sprint(c.GetScope().GetKind(), " ", c.GetScope().GetName()); got != scope {
+		l.t.Errorf("scope of %s: got %s, want %s", addr, got, scope)
+	}
+	if c.GetRule() != rule {
+		l.t.Errorf("rule for %s: got %s, want %s", addr, c.GetRule(), rule)
+	}
+	wantSaid(l.t, c.GetSummary(), named...)
+	if len(c.GetAdvice()) == 0 {
+		l.t.Errorf("conflict of %s has no advice", addr)
+	}
+}
+
+// wantNone fails where an address has, or ever had, a conflict.
+func (l *lab) wantNone(addrs ...string) {
+	l.t.Helper()
+	for _, addr := range addrs {
+		if c := l.watch.find(addr); len(c) != 0 {
+			l.t.Errorf("conflict of %s: got %v, want none", addr, c)
+		}
+	}
 }

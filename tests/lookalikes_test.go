@@ -25,7 +25,7 @@ func wantApplied(t *testing.T, e *ipwitnessv1.ExplainResponse, rule string) {
 
 func TestL1AddressReusedAfterItsPodWasDeleted(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newRow(t)
 	for i := range 10 {
 		pod := fmt.Sprintf("p%d", i)
 		l.pod(pod, "10.244.0.9/24")
@@ -35,11 +35,21 @@ func TestL1AddressReusedAfterItsPodWasDeleted(t *testing.T) {
 	}
 	l.wantOnlyPlanted()
 	l.awaitOwners("10.244.0.9", 0)
+
+	// Where the first end was heard before the second beginning, not even the
+	// history has an overlap.
+	l.pod("before", "10.244.0.8/24")
+	l.awaitOwners("10.244.0.8", 1)
+	l.sh("ip netns del before")
+	l.awaitOwners("10.244.0.8", 0)
+	l.pod("after", "10.244.0.8/24")
+	l.awaitOwners("10.244.0.8", 1)
+	l.row("L1", "10.244.0.8", "one-owner")
 }
 
 func TestL3SandboxOfOnePodMadeAgain(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, "--handover-grace", "1h")
+	l := newRow(t, "--handover-grace", "1h")
 	cni := l.cni(netlab.PTP)
 	// kubelet makes a new sandbox for the same pod, while the old one still ends:
 	// another namespace, the same pod in the CNI arguments.
@@ -56,6 +66,7 @@ func TestL3SandboxOfOnePodMadeAgain(t *testing.T) {
 	if c := l.only(podAddress(1)); c.GetState() != ipwitnessv1.Conflict_SUSPECTED || c.GetRule() != "same-pod" {
 		t.Errorf("two sandboxes of one pod: got %s by rule %s, want SUSPECTED by same-pod", c.GetState(), c.GetRule())
 	}
+	l.row("L3", podAddress(1), "same-pod")
 	if err := cni.Delete("sandbox1"); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +75,7 @@ func TestL3SandboxOfOnePodMadeAgain(t *testing.T) {
 
 func TestL5HostNetworkPodsShareTheNodesAddress(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newRow(t)
 	l.pod("p1")
 	l.sh("ip addr add 192.0.2.1/24 dev vp1")
 	// Processes of hostNetwork pods are in the node's own namespace.
@@ -80,15 +91,16 @@ func TestL5HostNetworkPodsShareTheNodesAddress(t *testing.T) {
 	if owners[0].GetWorkload().GetKind() != ipwitnessv1.Workload_HOST {
 		t.Errorf("owner of the node's address: got %v, want HOST", owners[0].GetWorkload())
 	}
+	l.row("L5", "192.0.2.1", "one-owner")
 }
 
 func TestL9LinkLocalAddressesThatEveryLinkHas(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newRow(t)
 	l.sh("ip addr add 169.254.20.10/32 dev lo") // nodelocaldns
 	for _, pod := range []string{"a", "b"} {
 		l.pod(pod, "169.254.169.2/30", "fe80::1/64")
-		l.sh(fmt.Sprintf("ip -n %s addr add 169.254.20.10/32 dev lo", pod))
+		l.sh(fmt.Sprintf("ip -n %s link set lo up", pod), fmt.Sprintf("ip -n %s addr add 169.254.20.10/32 dev lo", pod))
 	}
 	l.wantOnlyPlanted()
 	for _, addr := range []string{"169.254.169.2", "fe80::1", "169.254.20.10"} {
@@ -96,13 +108,13 @@ func TestL9LinkLocalAddressesThatEveryLinkHas(t *testing.T) {
 			t.Errorf("conflict of %s: got %v, want none", addr, c)
 		}
 	}
-	wantApplied(t, l.explain("169.254.169.2"), "link-local")
-	wantApplied(t, l.explain("169.254.20.10"), "loopback-or-dummy")
+	l.row("L9", "169.254.169.2", "link-local")
+	l.row("L9-nodelocaldns", "169.254.20.10", "loopback-or-dummy")
 }
 
 func TestL11GatewayAddressOnEveryHostVeth(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newRow(t)
 	cni := l.cni(netlab.PTP)
 	for i := range 5 {
 		if err := cni.Add(fmt.Sprintf("p%d", i)); err != nil {
@@ -118,12 +130,12 @@ func TestL11GatewayAddressOnEveryHostVeth(t *testing.T) {
 	if owners[0].GetWorkload().GetKind() != ipwitnessv1.Workload_HOST {
 		t.Errorf("owner of the gateway address: got %v, want HOST", owners[0].GetWorkload())
 	}
-	wantApplied(t, l.explain("10.244.0.1"), "one-namespace")
+	l.row("L11", "10.244.0.1", "one-namespace")
 }
 
 func TestL17EqualRangesOnIsolatedBridges(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newRow(t)
 	for _, tenant := range []string{"red", "blue"} {
 		l.sh(fmt.Sprintf("ip link add br-%s type bridge", tenant), fmt.Sprintf("ip link set br-%s up", tenant))
 		l.pod(tenant)
@@ -134,7 +146,7 @@ func TestL17EqualRangesOnIsolatedBridges(t *testing.T) {
 	if c := l.watch.find("10.0.0.5"); slices.ContainsFunc(c, func(c *ipwitnessv1.Conflict) bool { return c.GetConfirmedAt() != nil }) {
 		t.Errorf("conflict of 10.0.0.5: got %v, want none", c)
 	}
-	wantApplied(t, l.explain("10.0.0.5"), "different-links")
+	l.row("L17", "10.0.0.5", "different-links")
 
 	// The same two on one bridge are a conflict, even where the node has no part in it.
 	l.pod("green")
@@ -171,29 +183,47 @@ func (l *lab) arp(pod string, op uint16, sha, spa, tpa string) {
 	}
 }
 
+// announce has the kernel's own MAC of a pod announce an address (RFC 5227,
+// section 3: gratuitous ARP).
+func (l *lab) announce(pod, addr string) {
+	l.t.Helper()
+	l.arp(pod, 1, l.mac(pod), addr, addr)
+}
+
+// mac is the hardware address of a pod's eth0.
+func (l *lab) mac(pod string) string {
+	l.t.Helper()
+	p, err := l.Pod(pod)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer p.Close()
+	var eth0 *net.Interface
+	err = p.Do(func() (err error) {
+		eth0, err = net.InterfaceByName("eth0")
+		return err
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return eth0.HardwareAddr.String()
+}
+
 // ports waits until the observer is on so many ports.
 func (l *lab) ports(n uint32) {
 	l.t.Helper()
 	until(l.t, fmt.Sprintf("%d ports", n), func() bool { return l.node().GetPorts() == n })
 }
 
-// frames waits until the observer counted so many frames with a result.
+// frames waits until the observer counted so many ARP frames with a result.
 func (l *lab) frames(result string, n int) {
 	l.t.Helper()
-	until(l.t, fmt.Sprintf("%d frames with result %s", n, result), func() bool {
-		text, err := l.program.Text(l.t.Context(), "/metrics")
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		_, value, _ := strings.Cut(text, fmt.Sprintf("ipwitness_agent_frames_total{protocol=%q,result=%q} ", "arp", result))
-		value, _, _ = strings.Cut(value, "\n")
-		return value != "" && value == fmt.Sprint(n)
-	})
+	until(l.t, fmt.Sprintf("%d frames with result %s", n, result), func() bool { return l.result(result) == float64(n) })
 }
 
 func TestL19ARPProbesOwnNothing(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newRow(t)
 	l.pod("holder", "10.244.0.7/24")
 	l.pod("prober")
 	l.ports(2)
@@ -206,11 +236,38 @@ func TestL19ARPProbesOwnNothing(t *testing.T) {
 		t.Errorf("conflict of a probed address: got %v, want none", c)
 	}
 	l.awaitOwners("10.244.0.7", 1)
+	l.row("L19", "10.244.0.7", "one-owner")
+}
+
+func TestL19DuplicateAddressDetectionOwnsNothing(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	const addr = "fd00:10:244::7"
+	l.pod("holder", addr+"/64")
+	l.pod("prober")
+	l.ports(2)
+	l.awaitOwners(addr, 1)
+	// The kernels' own questions, for their link-local addresses, are over.
+	for _, pod := range []string{"holder", "prober"} {
+		until(t, "the addresses of "+pod+" to be proven", func() bool {
+			out, err := l.Run("ip -n %s -6 addr show dev eth0 scope link", pod)
+			return err == nil && strings.Contains(out, "fe80:") && !strings.Contains(out, "tentative")
+		})
+	}
+	probes := func() float64 { return l.metric(`ipwitness_agent_frames_total{protocol="ndp",result="probe"}`) }
+	before := probes()
+	frame := netlab.DAD(net.HardwareAddr{2, 0, 0, 0, 0, 0x99}, netip.MustParseAddr(addr))
+	l.in("prober", func() error { return netlab.Send("eth0", frame, frame) })
+	until(t, "two probes", func() bool { return probes() == before+2 })
+	l.wantOnlyPlanted()
+	l.wantNone(addr)
+	l.awaitOwners(addr, 1)
+	l.row("L19-ipv6", addr, "one-owner")
 }
 
 func TestL20OneHolderSeenOnTheWireIsOneOwner(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newRow(t)
 	l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add 10.244.0.1/24 dev cni0")
 	for _, pod := range []string{"a", "b"} {
 		l.pod(pod)
@@ -237,4 +294,170 @@ func TestL20OneHolderSeenOnTheWireIsOneOwner(t *testing.T) {
 	if c := l.watch.find("10.244.0.7"); len(c) != 0 {
 		t.Errorf("conflict: got %v, want none", c)
 	}
+	l.row("L20", "10.244.0.7", "one-owner")
+}
+
+func TestL8ServiceAddressOnLoopback(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	const service = "10.96.0.10"
+	l.sh("ip addr add "+service+"/32 dev lo", "ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add 10.244.0.1/24 dev cni0")
+	for i, pod := range []string{"a", "b"} {
+		l.pod(pod, fmt.Sprintf("10.244.0.%d/24", i+2))
+		l.sh(fmt.Sprintf("ip link set v%s master cni0", pod),
+			fmt.Sprintf("ip -n %s link set lo up", pod), fmt.Sprintf("ip -n %s addr add %s/32 dev lo", pod, service))
+	}
+	l.pod("c", "10.244.0.4/24")
+	l.sh("ip link set vc master cni0", "ip -n c route add "+service+"/32 dev eth0")
+	l.ports(3)
+	// Linux asks with it, and answers for it, on any interface.
+	for _, pod := range []string{"a", "b"} {
+		l.ask(pod, service, "10.244.0.1")
+		l.evidence(service, pod, "ASSIGNED lo", "USED v"+pod)
+	}
+	l.resolve("c", "eth0", service)
+	for _, pod := range []string{"a", "b"} {
+		l.evidence(service, pod, "ANSWERED v"+pod)
+	}
+	l.wantOnlyPlanted()
+	l.wantNone(service)
+	l.awaitOwners(service, 0)
+	l.row("L8", service, "loopback-or-dummy")
+}
+
+func TestL10DockersBridgesOnOneNode(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	for i, bridge := range []string{"docker0", "podman0", "virbr0"} {
+		gateway := fmt.Sprintf("172.%d.0.1", 17+i)
+		l.sh(fmt.Sprintf("ip link add %s type bridge", bridge), fmt.Sprintf("ip link set %s up", bridge),
+			fmt.Sprintf("ip addr add %s/16 dev %s", gateway, bridge))
+	}
+	l.pod("c1")
+	l.sh("ip link set vc1 master docker0", "ip -n c1 link set eth0 address 02:42:ac:11:00:02")
+	l.assign("c1", "172.17.0.2/16")
+	l.ports(1)
+	l.resolve("c1", "eth0", "172.17.0.1")
+	l.evidence("172.17.0.2", "c1", "ASSIGNED eth0", "USED vc1")
+	l.wantOnlyPlanted()
+	l.wantNone("172.17.0.1", "172.17.0.2")
+	l.row("L10", "172.17.0.2", "one-owner")
+}
+
+func TestL12PodWithProxyARP(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add 10.244.0.1/24 dev cni0")
+	for i, pod := range []string{"holder", "proxy", "asker"} {
+		l.pod(pod, fmt.Sprintf("10.244.0.%d/24", 7+i))
+		l.sh(fmt.Sprintf("ip link set v%s master cni0", pod))
+	}
+	l.sh("ip -n proxy link add in0 type veth peer name in1", "ip -n proxy link set in0 up", "ip -n proxy link set in1 up",
+		"ip -n proxy route add 10.244.0.7/32 dev in0")
+	l.sysctl("proxy", "net/ipv4/ip_forward=1", "net/ipv4/conf/eth0/proxy_arp=1", "net/ipv4/neigh/eth0/proxy_delay=0")
+	l.ports(3)
+	for range 2 {
+		l.resolve("asker", "eth0", "10.244.0.7")
+		l.evidence("10.244.0.7", "holder", "ASSIGNED eth0", "ANSWERED vholder")
+		l.evidence("10.244.0.7", "proxy", "ANSWERED vproxy")
+		l.plantNext()
+	}
+	l.wantConfirmed(allPlanted...)
+	l.wantNone("10.244.0.7")
+	l.row("L12-pod", "10.244.0.7", "reachable-via")
+}
+
+func TestL12PodWithNDPProxy(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add fd00:10:244::1/64 dev cni0 nodad")
+	for i, pod := range []string{"holder", "proxy", "asker"} {
+		l.pod(pod, fmt.Sprintf("fd00:10:244::%d/64", 7+i))
+		l.sh(fmt.Sprintf("ip link set v%s master cni0", pod), fmt.Sprintf("ip -n %s link set eth0 address 02:00:00:00:00:0%d", pod, 7+i))
+	}
+	l.sh("ip -n proxy neigh add proxy fd00:10:244::7 dev eth0")
+	l.sysctl("proxy", "net/ipv6/conf/all/forwarding=1", "net/ipv6/conf/eth0/proxy_ndp=1", "net/ipv6/neigh/eth0/proxy_delay=0")
+	l.ports(3)
+	for range 2 {
+		l.resolve("asker", "eth0", "fd00:10:244::7")
+		l.evidence("fd00:10:244::7", "holder", "ASSIGNED eth0", "ANSWERED vholder")
+		l.evidence("fd00:10:244::7", "proxy", "ANSWERED vproxy")
+		l.plantNext()
+	}
+	l.wantConfirmed(allPlanted...)
+	l.wantNone("fd00:10:244::7")
+	l.row("L12-ndp", "fd00:10:244::7", "reachable-via")
+}
+
+func TestL14PodWithTwoInterfacesOnOneBridge(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add 10.244.0.1/24 dev cni0")
+	l.pod("a", "10.244.0.7/24")
+	l.sh("ip link set va master cni0", "ip -n a link set eth0 address 02:00:00:00:00:a0",
+		"ip link add va1 type veth peer name eth1 netns a", "ip link set va1 master cni0", "ip link set va1 up",
+		"ip -n a link set eth1 address 02:00:00:00:00:a1", "ip -n a link set eth1 up", "ip -n a addr add 10.244.0.8/24 dev eth1")
+	l.ports(2)
+	l.awaitOwners("10.244.0.7", 1)
+	// The node asks everybody, and the pod answers by both with both MACs.
+	l.resolve("", "cni0", "10.244.0.7")
+	l.evidence("10.244.0.7", "a", "ANSWERED va", "ANSWERED va1")
+	l.wantOnlyPlanted()
+	l.wantNone("10.244.0.7", "10.244.0.8")
+	l.row("L14-pod", "10.244.0.7", "one-namespace")
+}
+
+func TestL16PrivateLinkInEveryLauncher(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	for i, pod := range []string{"launcher1", "launcher2"} {
+		l.pod(pod, fmt.Sprintf("10.244.0.%d/24", i+2))
+		l.sh(fmt.Sprintf("ip -n %s link add k6t-eth0 type bridge", pod), fmt.Sprintf("ip -n %s link set k6t-eth0 up", pod),
+			fmt.Sprintf("ip -n %s addr add 10.0.2.1/24 dev k6t-eth0", pod))
+	}
+	until(t, "both launchers to be seen with 10.0.2.1", func() bool { return len(l.owners("?address=10.0.2.1")) == 2 })
+	l.wantOnlyPlanted()
+	l.wantNone("10.0.2.1")
+	l.row("L16", "10.0.2.1", "private-link")
+}
+
+func TestL21NeighbourEntriesOwnNothing(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add 10.244.0.1/24 dev cni0")
+	for _, pod := range []string{"holder", "believer"} {
+		l.pod(pod)
+		l.sh(fmt.Sprintf("ip link set v%s master cni0", pod))
+	}
+	l.assign("holder", "10.244.0.7/24")
+	l.assign("believer", "10.244.0.8/24")
+	l.awaitOwners("10.244.0.7", 1)
+	for _, state := range []string{"permanent", "stale", "reachable"} {
+		l.sh("ip neigh replace 10.244.0.7 lladdr 02:00:00:00:00:99 nud "+state+" dev cni0",
+			"ip -n believer neigh replace 10.244.0.7 lladdr 02:00:00:00:00:98 nud "+state+" dev eth0")
+	}
+	l.sh("ip neigh replace 10.244.0.99 lladdr 02:00:00:00:00:99 nud permanent dev cni0")
+	l.wantOnlyPlanted()
+	l.wantNone("10.244.0.7", "10.244.0.99")
+	l.awaitOwners("10.244.0.7", 1)
+	l.awaitOwners("10.244.0.99", 0)
+	l.row("L21", "10.244.0.7", "one-owner")
+}
+
+func TestL22DeclaredSharedAddress(t *testing.T) {
+	t.Parallel()
+	l := newRow(t, "--shared", "10.96.0.0/24=anycast DNS")
+	for _, pod := range []string{"dns1", "dns2"} {
+		l.pod(pod, "10.96.0.10/32")
+	}
+	until(t, "both to be seen", func() bool { return len(l.owners("?address=10.96.0.10")) == 2 })
+	l.wantOnlyPlanted()
+	l.wantNone("10.96.0.10")
+	e := l.explain("10.96.0.10")
+	if !slices.ContainsFunc(e.GetSteps(), func(s *ipwitnessv1.ExplainResponse_Step) bool {
+		return s.GetRule() == "declared-shared" && strings.Contains(s.GetReason(), "anycast DNS")
+	}) {
+		t.Errorf("explanation: got %v, want the reason that was declared", e.GetSteps())
+	}
+	l.row("L22", "10.96.0.10", "declared-shared")
 }

@@ -72,7 +72,7 @@ func (c *CNI) Add(pod string) error { return c.AddAs(pod, pod) }
 // AddAs makes a sandbox of a pod: a named network namespace, and the network in
 // it, with the pod's name in the CNI arguments.
 func (c *CNI) AddAs(sandbox, pod string) error {
-	if _, err := c.host.Run("ip netns add %s", sandbox); err != nil {
+	if err := c.host.Namespace(sandbox); err != nil {
 		return err
 	}
 	return c.tool("add", sandbox, pod)

@@ -28,8 +28,13 @@ import (
 
 // Host is one machine.
 type Host struct {
+	// InOrder has Namespace make pods whose inodes grow, so that lists of owners,
+	// which are ordered by them, have one order.
+	InOrder bool
+
 	holder *exec.Cmd // keeps the namespaces
 	netns  *os.File
+	last   uint64 // inode of the newest namespace, if they are in order
 }
 
 // ready is what the holder says once its namespaces are set up.
@@ -162,6 +167,51 @@ func (h *Host) Client() *http.Client {
 	}}
 }
 
+// Namespace makes a named network namespace.
+func (h *Host) Namespace(name string) error {
+	if h.InOrder && h.last == 0 {
+		var err error
+		if h.last, err = inode(h.netns); err != nil {
+			return err
+		}
+	}
+	for {
+		if _, err := h.Run("ip netns add %s", name); err != nil || !h.InOrder {
+			return err
+		}
+		p, err := h.Pod(name)
+		if err != nil {
+			return err
+		}
+		// Open until the end, so that the next one cannot have its inode.
+		defer p.Close()
+		i, err := inode(p.netns)
+		if err != nil {
+			return err
+		}
+		if i > h.last {
+			h.last = i
+			return nil
+		}
+		if _, err := h.Run("ip netns del %s", name); err != nil {
+			return err
+		}
+	}
+}
+
+// Cable lays a cable to another host: a veth of which each has one end, up.
+func (h *Host) Cable(ifname string, other *Host, otherIfname string) error {
+	_, err := h.Run("ip link add %s type veth peer name %s netns %d", ifname, otherIfname, other.holder.Process.Pid)
+	if err != nil {
+		return err
+	}
+	if _, err = h.Run("ip link set %s up", ifname); err != nil {
+		return err
+	}
+	_, err = other.Run("ip link set %s up", otherIfname)
+	return err
+}
+
 // Pod opens the network namespace with that name, as `ip netns add` made it.
 func (h *Host) Pod(name string) (*Pod, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/root/run/netns/%s", h.holder.Process.Pid, name))
@@ -187,11 +237,16 @@ func (p *Pod) Do(fn func() error) error { return inside(p.netns, fn) }
 
 // Inode is the inode of the pod's network namespace: its name in the owners' list.
 func (p *Pod) Inode() (string, error) {
+	i, err := inode(p.netns)
+	return fmt.Sprint(i), err
+}
+
+func inode(netns *os.File) (uint64, error) {
 	var st unix.Stat_t
-	if err := unix.Fstat(int(p.netns.Fd()), &st); err != nil {
-		return "", fmt.Errorf("stat network namespace: %w", err)
+	if err := unix.Fstat(int(netns.Fd()), &st); err != nil {
+		return 0, fmt.Errorf("stat network namespace: %w", err)
 	}
-	return fmt.Sprint(st.Ino), nil
+	return st.Ino, nil
 }
 
 // Fd is the descriptor of the open namespace.

@@ -1,0 +1,289 @@
+package tests
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// lan is a switch outside, and the machines on it. It has no agent.
+type lan struct {
+	*lab
+	cables int
+}
+
+// lan makes a network outside and lays a cable to it: eth0, with an address.
+func (l *lab) lan(addr string) *lan {
+	l.t.Helper()
+	out := &lan{lab: &lab{Host: newHost(l.t), t: l.t}}
+	out.sh("ip link add br0 type bridge", "ip link set br0 up")
+	out.cable(l, "eth0")
+	l.sh("ip addr add " + addr + " dev eth0")
+	return out
+}
+
+// cable joins an interface of the node to the switch.
+func (n *lan) cable(node *lab, ifname string) {
+	n.t.Helper()
+	n.cables++
+	port := fmt.Sprintf("port%d", n.cables)
+	if err := node.Cable(ifname, n.Host, port); err != nil {
+		n.t.Fatal(err)
+	}
+	n.sh("ip link set " + port + " master br0")
+}
+
+// machine makes a machine on the switch, with a MAC and addresses.
+func (n *lan) machine(name, mac string, addrs ...string) {
+	n.t.Helper()
+	n.pod(name)
+	n.sh(fmt.Sprintf("ip -n %s link set eth0 address %s", name, mac), fmt.Sprintf("ip link set v%s master br0", name))
+	n.assign(name, addrs...)
+}
+
+// macvlan is a network of the macvlan plugin on the node's uplink.
+const macvlan = `{"cniVersion":"1.0.0","name":"lan","plugins":[{"type":"macvlan","master":"eth0","mode":"bridge",
+	"ipam":{"type":"host-local","ranges":[[{"subnet":"192.0.2.0/24","rangeStart":"192.0.2.100","gateway":"192.0.2.1"}]]}}]}`
+
+func TestT4MacvlanPodsOfOneParentWithTheIPAMDirectoryWiped(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	l.lan("192.0.2.1/24")
+	cni := l.cni(macvlan)
+	// Frames between the two never enter a port of the node: netlink alone shows it.
+	wipe(t, l, cni, 1)
+	l.wantConflict("192.0.2.100", ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/new1 | default/old1", "LINK node1/eth0",
+		"pod default/old1", "pod default/new1")
+	l.row("T4", "192.0.2.100", "assigned-twice")
+
+	if err := cni.Delete("old1"); err != nil {
+		t.Fatal(err)
+	}
+	l.watch.await("the conflict to be resolved", inState("192.0.2.100", ipwitnessv1.Conflict_RESOLVED))
+	l.awaitOwners("192.0.2.100", 1)
+}
+
+// takes has a machine outside claim an address until its conflict is confirmed:
+// its kernel asks for a neighbour, with the address that it was given.
+func (l *lab) takes(out *lan, machine, addr, neighbour string) {
+	l.t.Helper()
+	until(l.t, addr+" to be confirmed", func() bool {
+		out.sh(fmt.Sprintf("ip -n %s neigh flush dev eth0", machine))
+		out.ask(machine, addr, neighbour)
+		return inState(addr, ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
+	})
+}
+
+func TestT7MachineOutsideTakesTheNodesAddress(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	out := l.lan("192.0.2.1/24")
+	l.ports(1)
+	l.awaitOwners("192.0.2.1", 1)
+	out.machine("thief", "02:00:00:00:00:99", "192.0.2.1/24")
+	l.takes(out, "thief", "192.0.2.1", "192.0.2.77")
+	l.wantConflict("192.0.2.1", ipwitnessv1.Conflict_CONFIRMED, "assigned-and-wire", " | node1", "LINK node1/eth0",
+		"node node1 itself", "02:00:00:00:00:99")
+	l.evidence("192.0.2.1", "", "USED eth0")
+	l.row("T7", "192.0.2.1", "assigned-and-wire")
+}
+
+func TestT7MachineOutsideTakesAPodsAddress(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	out := l.lan("192.0.2.1/24")
+	cni := l.cni(macvlan)
+	if err := cni.Add("web"); err != nil {
+		t.Fatal(err)
+	}
+	l.ports(1)
+	l.awaitOwners("192.0.2.100", 1)
+	out.machine("thief", "02:00:00:00:00:99", "192.0.2.100/24")
+	out.announce("thief", "192.0.2.100")
+	l.evidence("192.0.2.100", "", "ANNOUNCED eth0")
+	l.plant() // one frame confirms nothing, however long ago it was
+	if c := l.only("192.0.2.100"); c.GetState() != ipwitnessv1.Conflict_SUSPECTED {
+		t.Errorf("state after one frame: got %s, want SUSPECTED", c.GetState())
+	}
+	l.takes(out, "thief", "192.0.2.100", "192.0.2.77")
+	l.wantConflict("192.0.2.100", ipwitnessv1.Conflict_CONFIRMED, "assigned-and-wire", " | default/web", "LINK node1/eth0",
+		"pod default/web", "02:00:00:00:00:99")
+	l.evidence("192.0.2.100", "", "USED eth0")
+	l.row("T7-pod", "192.0.2.100", "assigned-and-wire")
+}
+
+func TestT7TwoMachinesOutsideTakeTurns(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	out := l.lan("192.0.2.1/24")
+	l.ports(1)
+	out.machine("one", "02:00:00:00:00:91", "192.0.2.50/24")
+	out.machine("two", "02:00:00:00:00:92", "192.0.2.50/24")
+	// Each claims it again and again: what is heard once is one change of MAC only.
+	until(t, "192.0.2.50 to be suspected", func() bool {
+		out.announce("one", "192.0.2.50")
+		out.announce("two", "192.0.2.50")
+		return inState("192.0.2.50", ipwitnessv1.Conflict_SUSPECTED)(l.watch.all())
+	})
+	l.wantOnlyPlanted() // no agent sees either of them, so it stays a suspicion
+	l.wantConflict("192.0.2.50", ipwitnessv1.Conflict_SUSPECTED, "externals-alternate", " | ", "LINK node1/eth0",
+		"02:00:00:00:00:91", "02:00:00:00:00:92")
+	l.row("T7-externals", "192.0.2.50", "externals-alternate")
+}
+
+func TestL12RouterOutsideAnswersForMany(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	out := l.lan("192.0.2.1/24")
+	cni := l.cni(macvlan)
+	if err := cni.Add("web"); err != nil {
+		t.Fatal(err)
+	}
+	l.ports(1)
+	l.awaitOwners("192.0.2.100", 1)
+	// A router with proxy ARP answers for all that it believes to be behind it,
+	// also for the pod, which the node itself does not reach by this link.
+	out.machine("router", "02:00:00:00:00:fe", "192.0.2.254/24")
+	out.sh("ip -n router link add in0 type veth peer name in1", "ip -n router link set in0 up", "ip -n router link set in1 up",
+		"ip -n router route add 192.0.2.96/27 dev in0")
+	out.sysctl("router", "net/ipv4/ip_forward=1", "net/ipv4/conf/eth0/proxy_arp=1", "net/ipv4/neigh/eth0/proxy_delay=0")
+	const many = 20
+	for i := range many {
+		addr := fmt.Sprintf("192.0.2.%d", 101+i)
+		l.resolve("", "eth0", addr)
+		l.knows("", addr, "02:00:00:00:00:fe")
+		l.evidence(addr, "", "ANSWERED eth0")
+	}
+	for range 2 { // once more after the settle time, so that it is no single event
+		l.resolve("", "eth0", "192.0.2.100")
+		l.knows("", "192.0.2.100", "02:00:00:00:00:fe")
+		l.evidence("192.0.2.100", "", "ANSWERED eth0")
+		l.plantNext()
+	}
+	l.wantConfirmed(allPlanted...)
+	l.wantNone("192.0.2.100")
+	l.row("L12-router", "192.0.2.100", "reachable-via")
+}
+
+func TestL12NodeWithProxyARPOnItsUplink(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	out := l.lan("192.0.2.1/24")
+	l.sysctl("", "net/ipv4/ip_forward=1", "net/ipv4/conf/eth0/proxy_arp=1", "net/ipv4/neigh/eth0/proxy_delay=0")
+	// A pod with an address of the LAN, which the node answers for. A second
+	// cable to the LAN shows the node its own answers.
+	l.pod("web", "192.0.2.100/32")
+	l.sh("ip route add 192.0.2.100/32 dev vweb", "ip link set eth0 address 02:00:00:00:00:10")
+	out.cable(l, "eth1")
+	l.ports(3)
+	l.awaitOwners("192.0.2.100", 1)
+	out.machine("asker", "02:00:00:00:00:20", "192.0.2.20/24")
+	out.resolve("asker", "eth0", "192.0.2.100")
+	out.knows("asker", "192.0.2.100", "02:00:00:00:00:10")
+	// The answer goes to the asker alone. Said to everybody, as a kernel with
+	// arp_notify or a proxy that announces does, it comes back by the other cable.
+	mac, _ := net.ParseMAC("02:00:00:00:00:10")
+	l.in("", func() error {
+		return netlab.Send("eth0", netlab.ARP(2, mac, netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("192.0.2.20")))
+	})
+	l.evidence("192.0.2.100", "web", "ANSWERED eth1")
+	l.wantOnlyPlanted()
+	l.wantNone("192.0.2.100")
+	l.row("L12-node", "192.0.2.100", "node-mac")
+}
+
+func TestL13ResponderAnswersWithTheOwnersMAC(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	out := l.lan("192.0.2.1/24")
+	l.sh("ip link add br-ext type bridge", "ip link set br-ext up", "ip addr flush dev eth0", "ip link set eth0 master br-ext")
+	l.pod("a")
+	l.sh("ip link set va master br-ext", "ip -n a link set eth0 address 02:00:00:00:00:0a")
+	l.assign("a", "192.0.2.7/24")
+	l.ports(2)
+	l.awaitOwners("192.0.2.7", 1)
+	// EVPN and OVN answer from what the control plane knows: for the owner, with
+	// the owner's MAC, from anywhere.
+	out.machine("vtep", "02:00:00:00:00:0e")
+	out.arp("vtep", 2, "02:00:00:00:00:0a", "192.0.2.7", "192.0.2.9")
+	l.evidence("192.0.2.7", "a", "ANSWERED eth0")
+	l.wantOnlyPlanted()
+	l.wantNone("192.0.2.7")
+	l.row("L13", "192.0.2.7", "one-owner")
+}
+
+func TestL13AntreasResponderMAC(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	out := l.lan("192.0.2.1/24")
+	l.ports(1)
+	l.awaitOwners("192.0.2.1", 1)
+	// Antrea's flows answer every ARP request with this MAC, for whomever.
+	out.machine("responder", "02:00:00:00:00:0e")
+	for range 2 {
+		out.arp("responder", 2, "aa:bb:cc:dd:ee:ff", "192.0.2.1", "192.0.2.9")
+		l.evidence("192.0.2.1", "", "ANSWERED eth0")
+		l.plantNext()
+	}
+	l.wantConfirmed(allPlanted...)
+	l.wantNone("192.0.2.1")
+	l.row("L13-antrea", "192.0.2.1", "reachable-via")
+}
+
+func TestL14HostWithTwoCablesToOneLAN(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	out := l.lan("192.0.2.1/24")
+	out.cable(l, "eth1")
+	l.sh("ip link set eth0 address 02:00:00:00:00:e0", "ip link set eth1 address 02:00:00:00:00:e1", "ip addr add 192.0.2.2/24 dev eth1")
+	l.ports(2)
+	l.awaitOwners("192.0.2.1", 1)
+	// ARP flux: Linux asks by one interface with the address of another, and
+	// answers for both by each. What it asks comes back by the other cable.
+	out.machine("asker", "02:00:00:00:00:20", "192.0.2.20/24")
+	out.resolve("asker", "eth0", "192.0.2.1")
+	until(t, "an answer of the node", func() bool {
+		got, err := out.Run("ip -n asker neigh show 192.0.2.1")
+		return err == nil && strings.Contains(got, "lladdr 02:00:00:00:00:e")
+	})
+	l.sh("ip route add 192.0.2.77/32 dev eth1", "ip route add 192.0.2.78/32 dev eth0")
+	l.ask("", "192.0.2.1", "192.0.2.77") // out by eth1, in by eth0
+	l.ask("", "192.0.2.1", "192.0.2.78") // out by eth0, in by eth1
+	l.evidence("192.0.2.1", "node1", "USED eth0", "USED eth1")
+	l.wantOnlyPlanted()
+	l.wantNone("192.0.2.1", "192.0.2.2")
+	l.row("L14-host", "192.0.2.1", "one-namespace")
+}
+
+func TestL15FiftyAddressesOnOneMAC(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	out := l.lan("192.0.2.1/24")
+	cni := l.cni(macvlan)
+	if err := cni.Add("web"); err != nil {
+		t.Fatal(err)
+	}
+	l.ports(1)
+	out.machine("many", "02:00:00:00:00:15")
+	for i := range 50 {
+		inside, outside := fmt.Sprintf("192.0.2.%d", 101+i), fmt.Sprintf("192.0.2.%d", 201+i)
+		l.sh("ip -n web addr add " + inside + "/24 dev eth0")
+		out.arp("many", 1, "02:00:00:00:00:15", outside, outside)
+	}
+	l.frames("event", 50)
+	for i := range 50 {
+		l.awaitOwners(fmt.Sprintf("192.0.2.%d", 101+i), 1)
+		l.awaitOwners(fmt.Sprintf("192.0.2.%d", 201+i), 1)
+	}
+	l.wantOnlyPlanted()
+	if got := l.watch.all(); len(got) != 1 {
+		t.Errorf("conflicts: got %v, want the planted one", got)
+	}
+	l.row("L15", "192.0.2.150", "one-owner")
+	l.row("L15-outside", "192.0.2.250", "one-owner")
+}
