@@ -121,7 +121,7 @@ lint-proto: $(BUF)
 ##@ Generate
 
 .PHONY: generate
-generate: generate-bpf generate-proto ## Remake all generated files
+generate: generate-bpf generate-proto generate-situations ## Remake all generated files
 
 .PHONY: generate-bpf
 generate-bpf: deps-bpf ## Remake bpf/*.o and their Go
@@ -131,8 +131,17 @@ generate-bpf: deps-bpf ## Remake bpf/*.o and their Go
 generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Remake proto/**: Go, gateway, OpenAPI
 	$(BUF) generate
 
+.PHONY: generate-situations
+generate-situations: ## Remake docs/situations.md from what the tests wrote
+	go run ./tests/catalogue
+
+.PHONY: update-situations
+update-situations: deps-test cni-plugins ## Have the tests write their explanations anew, and remake docs/situations.md
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test[TL][0-9]' ./tests -args -update
+	@$(MAKE) --no-print-directory generate-situations
+
 # Sums before and after, not git diff: work that is not committed is no fault.
-GENERATED_SUMS := find bpf proto -type f -regex '.*\(\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\)' \
+GENERATED_SUMS := find bpf proto docs -type f -regex '.*\(\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|/situations\.md\)' \
 	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
 check-generate: ## Fail if a generated file is not what its source gives

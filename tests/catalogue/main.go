@@ -1,0 +1,253 @@
+// Command catalogue writes docs/situations.md: each situation, what ipwitness
+// says of it, and the test that proves it. The texts come from the tests
+// themselves (tests/testdata/situations); it fails where a text or a test is
+// missing, or where one belongs to no situation.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const (
+	page  = "docs/situations.md"
+	texts = "tests/testdata/situations"
+)
+
+func main() {
+	if err := catalogue(); err != nil {
+		fmt.Fprintln(os.Stderr, "catalogue:", err)
+		os.Exit(1)
+	}
+}
+
+// catalogue writes the page, in the repository that is the working directory.
+func catalogue() error {
+	c := book{texts: map[string]text{}, tests: map[string]string{}}
+	for _, dir := range []string{"tests", "aggregator/verdict"} {
+		if err := c.readTests(dir); err != nil {
+			return err
+		}
+	}
+	if err := c.readTexts(); err != nil {
+		return err
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	return os.WriteFile(page, []byte(c.page()), 0o644)
+}
+
+// book is what the page is made of.
+type book struct {
+	texts map[string]text   // by name
+	tests map[string]string // file of each test
+}
+
+// text is what a test says of a row.
+type text struct {
+	verdict, rule, test, command string
+	out                          string // what the command prints
+}
+
+// readTests finds the tests of a directory.
+func (c *book) readTests(dir string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return fmt.Errorf("parse tests: %w", err)
+		}
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil {
+				c.tests[fn.Name.Name] = file
+			}
+		}
+	}
+	return nil
+}
+
+// readTexts reads what the tests wrote: a head of names and values, an empty
+// line, and the text.
+func (c *book) readTexts() error {
+	files, err := filepath.Glob(texts + "/*.txt")
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		head, out, ok := strings.Cut(string(data), "\n\n")
+		if !ok {
+			return fmt.Errorf("%s has no head", file)
+		}
+		t := text{out: out}
+		for line := range strings.Lines(head) {
+			name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+			switch name {
+			case "verdict":
+				t.verdict = value
+			case "rule":
+				t.rule = value
+			case "test":
+				t.test = value
+			case "command":
+				t.command = value
+			}
+		}
+		c.texts[strings.TrimSuffix(filepath.Base(file), ".txt")] = t
+	}
+	return nil
+}
+
+// rowTest begins the name of a test of rows, rowID is one of them.
+var (
+	rowTest = regexp.MustCompile(`^Test([TL]\d+)+`)
+	rowID   = regexp.MustCompile(`[TL]\d+`)
+)
+
+// check fails where rows, texts and tests do not fit.
+func (c *book) check() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	ids, used := map[string]bool{}, map[string]bool{}
+	for _, r := range rows {
+		ids[r.id] = true
+		if len(r.shown) == 0 && r.waits == "" {
+			fault("row %s has no text", r.id)
+		}
+		for _, s := range r.shown {
+			used[s.text] = true
+			t, ok := c.texts[s.text]
+			if !ok {
+				fault("row %s: no %s/%s.txt: run make update-situations", r.id, texts, s.text)
+				continue
+			}
+			c.checkTest(r, t.test, fault)
+			// A row whose test says otherwise is in the wrong table, or a fault.
+			if confirmed := strings.HasPrefix(t.verdict, "CONFIRMED"); r.id[0] == 'T' && t.verdict == noConflict || r.id[0] == 'L' && confirmed {
+				fault("row %s: the verdict of %s is %s", r.id, s.text, t.verdict)
+			}
+		}
+		for _, p := range r.pure {
+			c.checkTest(r, p.test, fault)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.texts)) {
+		if !used[name] {
+			fault("%s/%s.txt belongs to no row", texts, name)
+		}
+	}
+	for _, test := range slices.Sorted(maps.Keys(c.tests)) {
+		for _, id := range idsOf(test) {
+			if !ids[id] {
+				fault("%s in %s belongs to no row", test, c.tests[test])
+			}
+		}
+	}
+	return errors.Join(faults...)
+}
+
+const noConflict = "no conflict"
+
+// checkTest fails where a row has no such test.
+func (c *book) checkTest(r row, test string, fault func(string, ...any)) {
+	switch {
+	case c.tests[test] == "":
+		fault("row %s: there is no test %s", r.id, test)
+	case !slices.Contains(idsOf(test), r.id):
+		fault("row %s: %s is no test of it by its name", r.id, test)
+	}
+}
+
+// idsOf gives the rows that the name of a test begins with: TestL8L9Dummy… is
+// one of L8 and of L9.
+func idsOf(test string) []string {
+	return rowID.FindAllString(rowTest.FindString(test), -1)
+}
+
+const intro = `<!-- Made by make generate from the texts of the tests: do not edit. -->
+
+# Situations
+
+What is a conflict, what only looks like one, and what ipwitness says of each. Every text below is what ` + "`ipwitness explain`" + ` printed in the test that is named with it, which builds the situation out of network namespaces, real CNI plugins and real frames, and fails when the text changes. Times, ages and counts of frames, and the inodes, MACs and names that the kernel or a plugin made up, are replaced by fixed ones. How it judges: [verdicts.md](verdicts.md).
+
+*Kernel matrix* stands by variants with devices that not every kernel has: their verdict is proven without a kernel. *Not yet* stands by what no test proves.
+`
+
+// page writes the page.
+func (c *book) page() string {
+	var b strings.Builder
+	b.WriteString(intro)
+	for _, part := range []struct {
+		letter byte
+		title  string
+	}{{'T', "True conflicts"}, {'L', "Legitimate: never an alert"}} {
+		fmt.Fprintf(&b, "\n## %s\n\n| | Situation | Verdict | Rule |\n|---|---|---|---|\n", part.title)
+		for _, r := range rows {
+			if r.id[0] != part.letter {
+				continue
+			}
+			verdict, rule := "*not yet: "+r.waits+"*", ""
+			if len(r.shown) > 0 {
+				verdict, rule = c.told(r, func(t text) string { return t.verdict }), c.told(r, func(t text) string { return "`" + t.rule + "`" })
+			}
+			fmt.Fprintf(&b, "| [%s](#%s) | %s | %s | %s |\n", r.id, strings.ToLower(r.id), r.situation, verdict, rule)
+		}
+		for _, r := range rows {
+			if r.id[0] == part.letter {
+				c.row(&b, r)
+			}
+		}
+	}
+	return b.String()
+}
+
+// told lists what the texts of a row tell, each once.
+func (c *book) told(r row, what func(text) string) string {
+	var out []string
+	for _, s := range r.shown {
+		if w := what(c.texts[s.text]); !slices.Contains(out, w) {
+			out = append(out, w)
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+// row writes one row.
+func (c *book) row(b *strings.Builder, r row) {
+	fmt.Fprintf(b, "\n### %s\n\n%s\n", r.id, r.situation)
+	for _, s := range r.shown {
+		t := c.texts[s.text]
+		what := s.what
+		if what != "" {
+			what += " "
+		}
+		fmt.Fprintf(b, "\n%sVerdict: **%s**, by rule `%s`. Proven by %s.\n\n```\n$ %s\n%s```\n", what, t.verdict, t.rule, c.proof(t.test), t.command, t.out)
+	}
+	for _, p := range r.pure {
+		fmt.Fprintf(b, "\nKernel matrix: %s; %s.\n", p.what, c.proof(p.test))
+	}
+	if r.waits != "" {
+		fmt.Fprintf(b, "\n*Not yet: %s.*\n", r.waits)
+	}
+}
+
+// proof names a test and links its file.
+func (c *book) proof(test string) string {
+	return fmt.Sprintf("`%s` ([%s](../%s))", test, c.tests[test], c.tests[test])
+}

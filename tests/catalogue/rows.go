@@ -1,0 +1,236 @@
+package main
+
+// row is one situation. Its id begins the names of its tests: T for true
+// conflicts, L for what only looks like one.
+type row struct {
+	id        string
+	situation string
+	// shown are the texts of testdata/situations.
+	shown []shown
+	// pure are tests of aggregator/verdict for variants with devices that not
+	// every kernel has.
+	pure []pure
+	// waits says what is missing, if not all of the row is proven yet.
+	waits string
+}
+
+// shown is one text, named after the row, and what it shows of the row.
+type shown struct{ text, what string }
+
+// pure is a variant of a row that is judged without a kernel.
+type pure struct{ what, test string }
+
+const (
+	manyNodes  = "needs many nodes"
+	kubernetes = "needs Kubernetes"
+)
+
+var rows = []row{
+	{
+		id:        "T1",
+		situation: "On a routed network (kindnet: `ptp` and `host-local`) the directory of the IPAM is deleted while pods run; the pods that start next get the addresses of those that live. No frame ever shows it.",
+		shown:     []shown{{"T1", ""}},
+	},
+	{
+		id:        "T2",
+		situation: "The same on one bridge (flannel, kubenet): both pods answer whoever asks for the address.",
+		shown:     []shown{{"T2", ""}},
+	},
+	{
+		id:        "T3",
+		situation: "A node with another node's name books its pods' addresses there; later they are freed as leaked, and given out again.",
+		waits:     manyNodes,
+	},
+	{
+		id:        "T4",
+		situation: "Two pods whose `macvlan` or `ipvlan` interfaces share an uplink get one address. Frames between them never enter a port of their node.",
+		shown:     []shown{{"T4", ""}},
+		pure: []pure{
+			{"`ipvlan`: both have the MAC of the uplink", "TestT4IPVLANPodsOfOneParent"},
+			{"a pod on a VLAN of the uplink, and a machine on that VLAN", "TestT4PodOnAVLANAndAMachineOnIt"},
+		},
+	},
+	{
+		id:        "T5",
+		situation: "Two nodes were given one range of pod addresses, as a cloned node is.",
+		waits:     manyNodes,
+	},
+	{
+		id:        "T6",
+		situation: "An address inside the pod network was set by hand: on the node (somebody, or a process of a hostNetwork pod), or in a virtual machine.",
+		shown:     []shown{{"T6", "On the node."}, {"T6-guest", "In a virtual machine behind another pod's port: no kernel that can be read has it, its frames show it."}},
+	},
+	{
+		id:        "T7",
+		situation: "A machine that is no part of the cluster takes an address that the node, or a pod of it, has on a shared LAN.",
+		shown: []shown{
+			{"T7", "The node's own address."},
+			{"T7-pod", "The address of a `macvlan` pod."},
+			{"T7-externals", "Two machines outside: no agent can read either, so it stays a suspicion."},
+		},
+	},
+	{
+		id:        "T8",
+		situation: "A virtual IP (keepalived, kube-vip, MetalLB) stays on two nodes after a hand-over.",
+		waits:     manyNodes,
+	},
+	{
+		id:        "T9",
+		situation: "MACs are derived from addresses (OVN-Kubernetes, spiderpool), so both duplicates have one MAC.",
+		shown:     []shown{{"T9", ""}},
+	},
+	{
+		id:        "T10",
+		situation: "A pod was deleted by force; its namespace lives on, and its address is given to another pod.",
+		waits:     kubernetes,
+	},
+	{
+		id:        "T11",
+		situation: "The node's tunnel or bridge has an address that a pod has, too.",
+		shown:     []shown{{"T11", "`vxlan.calico`."}, {"T11-bridge", "`cni0`."}},
+	},
+	{
+		id:        "T12",
+		situation: "An IPv6 duplicate where the kernel checks addresses before it uses them (`accept_dad=1`).",
+		shown:     []shown{{"T12", ""}},
+	},
+	{
+		id:        "T13",
+		situation: "An IPv6 duplicate where it does not (`accept_dad=0`, as the bridge plugin sets it).",
+		shown:     []shown{{"T13", ""}},
+	},
+	{
+		id:        "T14",
+		situation: "Two networks of one node have overlapping ranges, and the node routes for both.",
+		shown:     []shown{{"T14", ""}},
+	},
+
+	{
+		id:        "L1",
+		situation: "An address is given out again after its pod was deleted.",
+		shown:     []shown{{"L1", ""}},
+	},
+	{
+		id:        "L2",
+		situation: "A pod of a StatefulSet moves to another node with its address.",
+		waits:     manyNodes,
+	},
+	{
+		id:        "L3",
+		situation: "The sandbox of a pod is made again, and the old one takes a while to end.",
+		shown:     []shown{{"L3", ""}},
+	},
+	{
+		id:        "L4",
+		situation: "A completed pod still lists its address in the API.",
+		waits:     kubernetes,
+	},
+	{
+		id:        "L5",
+		situation: "Pods with hostNetwork have the node's address.",
+		shown:     []shown{{"L5", ""}},
+	},
+	{
+		id:        "L6",
+		situation: "A VRRP or CARP address changes hands.",
+		waits:     manyNodes,
+	},
+	{
+		id:        "L7",
+		situation: "A kube-vip or MetalLB address changes hands.",
+		waits:     manyNodes,
+	},
+	{
+		id:        "L8",
+		situation: "A service or anycast address stands on the loopback or dummy device of the node and of pods, and Linux answers for it and asks with it.",
+		shown:     []shown{{"L8", ""}},
+		pure:      []pure{{"a dummy device such as `kube-ipvs0`", "TestL8L9DummyAndLoopback"}},
+	},
+	{
+		id:        "L9",
+		situation: "Link-local addresses that every link or node has, and nodelocaldns.",
+		shown:     []shown{{"L9", "One link-local address on two links."}, {"L9-nodelocaldns", "nodelocaldns."}},
+	},
+	{
+		id:        "L10",
+		situation: "The bridges of docker, podman and libvirt, with the same addresses on every node.",
+		shown:     []shown{{"L10", "On one node."}},
+		waits:     "several such nodes: " + manyNodes,
+	},
+	{
+		id:        "L11",
+		situation: "The gateway address stands on the node's end of every pod's veth.",
+		shown:     []shown{{"L11", ""}},
+		pure:      []pure{{"Calico's MAC on every port", "TestL11CalicoHardwareAddressOnEveryPort"}},
+	},
+	{
+		id:        "L12",
+		situation: "Somebody answers for others: proxy ARP or NDP proxy.",
+		shown: []shown{
+			{"L12-node", "The node answers on its uplink for a pod."},
+			{"L12-pod", "A pod answers for another one."},
+			{"L12-ndp", "The same in IPv6."},
+			{"L12-router", "A router on the LAN answers for many."},
+		},
+	},
+	{
+		id:        "L13",
+		situation: "A fabric or a network plugin answers for the owner (EVPN, OVN, Antrea).",
+		shown:     []shown{{"L13", "With the owner's MAC."}, {"L13-antrea", "With a MAC that is Antrea's everywhere."}},
+	},
+	{
+		id:        "L14",
+		situation: "One owner is seen with two MACs: ARP flux between two interfaces of a namespace, fail-over of a bond.",
+		shown:     []shown{{"L14-host", "A node with two cables to one LAN."}, {"L14-pod", "A pod with two interfaces on one bridge."}},
+		pure: []pure{
+			{"a bond of the node", "TestL14BondWhosePortsHaveTheirOwnMACs"},
+			{"a bond of a machine outside", "TestL14BondOfAMachineOutsideFailsOver"},
+		},
+	},
+	{
+		id:        "L15",
+		situation: "One MAC has many addresses.",
+		shown:     []shown{{"L15", "A `macvlan` pod with fifty."}, {"L15-outside", "A machine outside with fifty."}},
+		pure:      []pure{{"`ipvlan`: many pods, one MAC", "TestL15IPVLANPodsShareOneMAC"}},
+	},
+	{
+		id:        "L16",
+		situation: "KubeVirt: every launcher has 10.0.2.1 on a bridge of its own; in a migration, two launchers hold one address.",
+		shown:     []shown{{"L16", "The bridge inside the launchers."}},
+		waits:     "the migration: " + kubernetes,
+	},
+	{
+		id:        "L17",
+		situation: "Equal ranges that do not meet: isolated bridges, VLANs, VRFs, ports of Open vSwitch.",
+		shown:     []shown{{"L17", "Two bridges that the node does not route for."}},
+		pure: []pure{
+			{"VRFs, ports of Open vSwitch, two uplinks", "TestL17EqualRangesThatDoNotMeet"},
+			{"ports of one bridge in different VLANs", "TestL17PortsOfOneBridgeInDifferentVLANs"},
+		},
+	},
+	{
+		id:        "L18",
+		situation: "Two clusters, or two kind nodes, on one machine.",
+		waits:     manyNodes,
+	},
+	{
+		id:        "L19",
+		situation: "Switches, DHCP servers and starting hosts ask whether an address is free (ARP probes, duplicate address detection).",
+		shown:     []shown{{"L19", "ARP."}, {"L19-ipv6", "IPv6."}},
+	},
+	{
+		id:        "L20",
+		situation: "One frame is seen on several ports.",
+		shown:     []shown{{"L20", ""}},
+	},
+	{
+		id:        "L21",
+		situation: "Neighbour tables hold stale or permanent entries with another MAC.",
+		shown:     []shown{{"L21", ""}},
+	},
+	{
+		id:        "L22",
+		situation: "Sharing that is declared: `--shared '10.96.0.0/24=anycast DNS'`.",
+		shown:     []shown{{"L22", ""}},
+	},
+}
