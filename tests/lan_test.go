@@ -117,6 +117,22 @@ func TestT7MachineOutsideTakesAPodsAddress(t *testing.T) {
 	l.row("T7-pod", "192.0.2.100", "assigned-and-wire")
 }
 
+func TestT7MachineOutsideAndAnUplinkInABridge(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	out := l.lan("192.0.2.1/24")
+	// As libvirt, OVN and Multus have it: the uplink is a port, and the bridge
+	// has the node's address.
+	l.sh("ip link add br-ext type bridge", "ip link set br-ext up", "ip addr del 192.0.2.1/24 dev eth0",
+		"ip link set eth0 master br-ext", "ip addr add 192.0.2.1/24 dev br-ext")
+	l.ports(1)
+	l.awaitOwners("192.0.2.1", 1)
+	out.machine("thief", "02:00:00:00:00:99", "192.0.2.1/24")
+	l.takes(out, "thief", "192.0.2.1", "192.0.2.77")
+	l.wantConflict("192.0.2.1", ipwitnessv1.Conflict_CONFIRMED, "assigned-and-wire", " | node1", "LINK node1/br-ext",
+		"node node1 itself", "the device with MAC 02:00:00:00:00:99")
+}
+
 func TestT7TwoMachinesOutsideTakeTurns(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
