@@ -410,6 +410,9 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 			k.publishNamespace(ns, now) // it may have become ours, or ceased to be
 		}
 		k.publish(ns, l, now)
+		if l.master != 0 {
+			k.publishHostEnds(ns, now)
+		}
 		return
 	}
 
@@ -469,6 +472,16 @@ func (k *kernel) readPVIDs() {
 	}
 	for index, l := range k.own.links {
 		l.pvid = pvids[index]
+	}
+}
+
+// publishHostEnds publishes our ends of the pairs with a namespace again whose
+// other ends are ports of bridges there: it may have become a switch, or be none.
+func (k *kernel) publishHostEnds(ns *namespace, now time.Time) {
+	for _, l := range ns.links {
+		if host := k.own.links[l.lower]; host != nil && l.master != 0 && l.lowerNSID == k.ownNSID {
+			k.publish(k.own, host, now)
+		}
 	}
 }
 

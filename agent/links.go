@@ -249,7 +249,9 @@ func (k *kernel) peerOf(l *link) uint32 {
 // isUplink says that frames which enter by our interface come from outside the
 // node. Hardware does that; and a veth of a nested node (kind, a test lab),
 // whose other end is a port of a switch, and which has an address and the
-// prefix of a LAN here. A pod's veth has neither, or a host prefix.
+// prefix of a LAN here, or is a port of a bridge that has. A pod's veth has
+// neither, or a host prefix. A bridge inside a pod, for a virtual machine say, is
+// no switch, as far as it can be told.
 func (k *kernel) isUplink(l *link, peer uint32) bool {
 	if !isPair(l.kind) {
 		return isPort(l) && l.kind != "tun"
@@ -258,15 +260,44 @@ func (k *kernel) isUplink(l *link, peer uint32) bool {
 		return false
 	}
 	for p, ns := range k.attached[l.index] {
-		if ns.id != peer || p.master == 0 {
+		if ns.id != peer || p.master == 0 || k.names[ns.inode].GetKind() == ipwitnessv1.Workload_POD {
 			continue
 		}
-		for addr, entries := range l.addrs {
-			for _, a := range entries {
-				if int(a.prefixLen) < addr.BitLen() && !addr.IsLinkLocalUnicast() {
-					return true
-				}
+		if hasPrefix(l) || isMaster(k.own.links[l.master]) && isSwitch(ns, p) && k.onLAN(k.domainOf(l)) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasPrefix says that an interface has an address with the prefix of a LAN.
+func hasPrefix(l *link) bool {
+	for addr, entries := range l.addrs {
+		for _, a := range entries {
+			if int(a.prefixLen) < addr.BitLen() && usable(addr) {
+				return true
 			}
+		}
+	}
+	return false
+}
+
+// onLAN says that the node has an address with the prefix of a LAN on a domain.
+func (k *kernel) onLAN(d domain) bool {
+	for _, l := range k.own.links {
+		if hasPrefix(l) && k.domainOf(l).name == d.name {
+			return true
+		}
+	}
+	return false
+}
+
+// isSwitch says that the bridge of a port in another namespace leads out of that
+// namespace by another port, too.
+func isSwitch(ns *namespace, port *link) bool {
+	for _, l := range ns.links {
+		if l != port && l.master == port.master && (l.kind == "" || isPair(l.kind) && l.lowerNSID != noNSID) {
+			return true
 		}
 	}
 	return false
@@ -281,11 +312,14 @@ func (k *kernel) putDomain(d domain, now time.Time) {
 	k.publishDomain(d, now)
 }
 
-func (k *kernel) publishDomain(d domain, now time.Time) {
+// publishDomain says whether there was anything new to tell.
+func (k *kernel) publishDomain(d domain, now time.Time) bool {
 	r := &ipwitnessv1.LinkRecord{Name: d.name, Kind: d.kind, Routed: k.routes(d)}
-	if old, ok := k.table.links.live[d.name]; !ok || !proto.Equal(old, r) {
-		k.table.links.put(d.name, r, now)
+	if old, ok := k.table.links.live[d.name]; ok && proto.Equal(old, r) {
+		return false
 	}
+	k.table.links.put(d.name, r, now)
+	return true
 }
 
 // routes says whether the node routes for the ports of a bridge: it has an
@@ -303,10 +337,14 @@ func (k *kernel) routes(d domain) bool {
 }
 
 // addressed publishes the domain of one of our own interfaces again: its
-// addresses decide whether the node routes for it.
+// addresses decide whether the node routes for it, and what its ports are.
 func (k *kernel) addressed(l *link, now time.Time) {
-	if d, ok := k.domains[k.domainOf(l).name]; ok {
-		k.publishDomain(d, now)
+	d, ok := k.domains[k.domainOf(l).name]
+	if !ok {
+		return
+	}
+	if k.publishDomain(d, now) {
+		k.publishAttached(d.base, now)
 	}
 }
 

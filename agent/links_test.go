@@ -304,6 +304,43 @@ func TestVethPairsInsideTheHost(t *testing.T) {
 	wantLinks(t, k, map[string]string{"br-b": "br-b", "br-c": "br-c", "br-d": "br-c"})
 }
 
+func TestUplinkThatIsAPortOfABridge(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, device(4, "br-ext", "bridge", nil))
+	for host, nsid := range map[int32]int32{20: 5, 21: 6} {
+		l := hostVeth(host, nsid)
+		l.master, l.slaveKind = 4, "bridge"
+		f.put(noNSID, l)
+		inside := podVeth(host)
+		inside.master = 9 // a bridge over there
+		f.put(nsid, inside)
+	}
+	// In one it is a switch; in the other a virtual machine's, as KubeVirt makes it.
+	f.put(5, linkMsg{index: 3, name: "port2", kind: "veth", mac: "switch", arphrd: unix.ARPHRD_ETHER, flags: up, master: 9, lower: 2, lowerNSID: 8})
+	f.put(6, linkMsg{index: 3, name: "tap0", kind: "tun", mac: "taptap", arphrd: unix.ARPHRD_ETHER, flags: up, master: 9, lowerNSID: noNSID})
+	k := newTestKernel(t, f)
+	want := func(when string, first, second bool) {
+		t.Helper()
+		for index, want := range map[int32]bool{20: first, 21: second} {
+			if got := k.own.links[index].published.GetUplink(); got != want {
+				t.Errorf("%s, veth%d: got uplink %v, want %v", when, index, got, want)
+			}
+		}
+	}
+	want("without an address", false, false)
+	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(4, "192.0.2.1/24")})
+	want("with an address on the bridge", true, false)
+
+	// The machine becomes a switch: another port of its bridge leads out.
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 6, link: linkMsg{index: 4, name: "eth1", mac: "nicnic", arphrd: unix.ARPHRD_ETHER, flags: up, master: 9, lowerNSID: noNSID}})
+	want("with hardware on the other bridge", true, true)
+
+	// It is told that it is a pod.
+	k.adopt(6, 4000, true)
+	k.setNames(map[uint64]*ipwitnessv1.Workload{4000: {Kind: ipwitnessv1.Workload_POD, Name: "launcher"}})
+	want("named as a pod", true, false)
+}
+
 func TestBridgePortTellsItsPVID(t *testing.T) {
 	// struct ifinfomsg of family AF_BRIDGE, then IFLA_AF_SPEC with a range of
 	// VLANs and the one for untagged frames.

@@ -161,6 +161,7 @@ func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload) {
 			}
 			if ns.published && !proto.Equal(old[inode], names[inode]) {
 				k.putNamespace(ns, now)
+				k.publishHostEnds(ns, now) // a pod is no switch
 			}
 		}
 	})

@@ -190,12 +190,12 @@ func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) string {
 		return ""
 	case via != nil:
 		return "it answers for the address with a hardware address of its own, but its kernel does not have it: the address is reachable via it (proxy ARP or NDP)"
+	case responders[c.MAC] != "":
+		return fmt.Sprintf("%s is the hardware address with which %s answers for others: the address is reachable via it", c.MAC, responders[c.MAC])
 	case ns != nil:
 		return ""
-	case responders[c.MAC] != "":
-		return fmt.Sprintf("its hardware address is the one with which %s answers for others: the address is reachable via it", responders[c.MAC])
 	case j.tables.Answers(c.Node(), c.MAC) >= ManyAnswers:
-		return fmt.Sprintf("it only ever answered for the address, as it does for %d addresses or more: the address is reachable via it (a router with proxy ARP or NDP)", ManyAnswers)
+		return fmt.Sprintf("it answers for %d addresses or more, and never announced or used this one: the address is reachable via it (a router with proxy ARP or NDP)", ManyAnswers)
 	}
 	return ""
 }
@@ -286,7 +286,7 @@ func (j *judging) expire(o *Owner, stale Stamp) {
 // exclusion says by which rule, and why, an owner is not compared.
 func (j *judging) exclusion(e *evidence) (rule, why string) {
 	if s, ok := j.shared(); ok {
-		return RuleDeclaredShared, "declared as shared on purpose: " + s.Reason
+		return RuleDeclaredShared, "it is declared as shared on purpose (" + s.Reason + ")"
 	}
 	switch {
 	case e.assigned, e.failed:

@@ -34,7 +34,7 @@ func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
 		p.line("Conflicts:")
 		t := NewTable(p)
 		for _, c := range e.GetConflicts() {
-			t.Row("  "+c.GetId(), ConflictState(c)+lasting(c, now), scope(c.GetScope()), ConflictNames(c), c.GetCause())
+			t.Row("  "+c.GetId(), ConflictState(c)+lasting(c, now), scope(c.GetScope()), ConflictNames(c), prefixed("cause ", c.GetCause()))
 		}
 		_ = t.Flush() // a page keeps its text in memory
 		for _, c := range e.GetConflicts() {

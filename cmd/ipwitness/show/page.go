@@ -44,10 +44,13 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 		o := owners[i]
 		p.line("  %s", name)
 		p.detail("state", o.GetState().String()+", since "+clock(heldSince(o), p.now)+" ("+ago(heldSince(o), p.now)+")")
-		p.detail("where", join(", ", prefixed("node ", o.GetNode()), prefixed("interface ", place(o)),
+		where := prefixed("interface ", place(o))
+		if o.GetInterface() == "" {
+			where = prefixed("seen on interface ", o.GetHostInterface())
+		}
+		p.detail("where", join(", ", prefixed("node ", o.GetNode()), where,
 			prefixed("MAC ", o.GetMac()), prefixed("netns ", o.GetNetns())))
 		p.workload(o.GetWorkload())
-		p.detail("not compared", o.GetExcluded())
 		for _, e := range o.GetEvidence() {
 			p.detail("evidence", evidence(e, p.now))
 		}
@@ -83,7 +86,7 @@ func evidence(e *pb.Evidence, now time.Time) string {
 		s += ": its kernel was to have the address on " + inside + " and found somebody else using it"
 		when = "last read "
 	case pb.Evidence_ANNOUNCED:
-		s += times(e.GetCount()) + ": it told everybody so unasked, seen on " + e.GetWitness()
+		s += times(e.GetCount()) + ": it told everybody so, seen on " + e.GetWitness()
 	case pb.Evidence_ANSWERED:
 		s += times(e.GetCount()) + ": it said so when asked, seen on " + e.GetWitness()
 	case pb.Evidence_USED:

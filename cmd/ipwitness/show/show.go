@@ -31,6 +31,9 @@ func Name(o *pb.Owner) string {
 		}
 		return w.GetNamespace() + "/" + w.GetName()
 	case pb.Workload_CONTAINER:
+		if w.GetSource() == "netns" {
+			return "netns/" + w.GetName() // that is all the name says
+		}
 		return "container/" + first(w.GetName(), shortID(w.GetContainerId()), o.GetNetns())
 	case pb.Workload_VM:
 		return "vm/" + first(w.GetName(), o.GetNetns())
@@ -47,7 +50,8 @@ func Name(o *pb.Owner) string {
 }
 
 // names gives short names that tell the owners of one conflict apart: those
-// that are equal get their MAC address (external devices) or their node.
+// that are equal get their MAC address (external devices), their node, or their
+// network namespace where the node is one, too.
 func names(owners []*pb.Owner) []string {
 	out := make([]string, len(owners))
 	count := map[string]int{}
@@ -61,6 +65,12 @@ func names(owners []*pb.Owner) []string {
 	for i, o := range owners {
 		if count[out[i]] > 1 && o.GetWorkload().GetKind() != pb.Workload_HOST {
 			out[i] += "@" + o.GetNode()
+			count[out[i]]++
+		}
+	}
+	for i, o := range owners {
+		if count[out[i]] > 1 && o.GetNetns() != "" {
+			out[i] += " (netns " + o.GetNetns() + ")"
 		}
 	}
 	return out
