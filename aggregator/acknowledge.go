@@ -37,10 +37,17 @@ func (a *acknowledgement) message() *pb.Acknowledgement {
 	return a.proto
 }
 
-// covers tells whether a conflict has only owners that were there when it was
-// acknowledged. One that left and came back was.
-func (a *acknowledgement) covers(c *verdict.Conflict) bool {
-	return !slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return !slices.Contains(a.owners, o.ID) })
+// covers tells until when the acknowledgement holds: the settle time after an
+// owner came that was not there when it was given, as one that goes again at once
+// is none to speak of. One that left and came back was there.
+func (a *acknowledgement) covers(c *verdict.Conflict, settle time.Duration) verdict.Stamp {
+	until := a.until
+	for i := range c.Owners {
+		if o := &c.Owners[i]; !slices.Contains(a.owners, o.ID) {
+			until = min(until, o.Begun().Add(settle))
+		}
+	}
+	return until
 }
 
 // AcknowledgeConflict silences one conflict until it expires, or takes that back.
@@ -113,14 +120,14 @@ func newAcknowledgement(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) (*a
 }
 
 // lapse ends the acknowledgement of a conflict that is over or has an owner
-// more, or when its time is up, and tells whether it did.
+// more for the settle time, or when its time is up, and tells whether it did.
 func (s *store) lapse(e *entry, c *verdict.Conflict) bool {
 	ack := s.acknowledged[c.ID]
 	if ack == nil {
 		return false
 	}
-	if c.Active() && s.clock() < ack.until && ack.covers(c) {
-		s.arm(&e.alarm, ack.until)
+	if until := ack.covers(c, s.policy.Settle); c.Active() && s.clock() < until {
+		s.arm(&e.alarm, until)
 		return false
 	}
 	delete(s.acknowledged, c.ID)

@@ -59,6 +59,7 @@ func ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
 		out.Evidence = append(out.Evidence, &pb.Evidence{
 			Kind: pb.Evidence_Kind(c.Kind), FirstSeen: timestamp(c.First), LastSeen: timestamp(c.Last),
 			Count: c.Count, Witness: c.Node().Name + "/" + c.Interface.Name, Mac: mac.String(),
+			NoOverride: c.NoOverride,
 		})
 	}
 	out.FirstSeen, out.LastSeen = timestamp(first), timestamp(last)

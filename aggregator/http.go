@@ -55,6 +55,9 @@ func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
 		if err == nil || errors.Is(err, io.EOF) { // no body has no fields
 			return err
 		}
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+			return fmt.Errorf("the body is too large: %d bytes are the most", tooLarge.Limit)
+		}
 		return fmt.Errorf("read the body: want JSON as /openapi.json describes it: %w", err)
 	})
 }

@@ -63,7 +63,7 @@ func (s *store) judge(e *entry, r received) {
 	if len(out.Expired) > 0 {
 		for _, h := range slices.Clone(e.holdings) {
 			if slices.Contains(out.Expired, &h.Claim) {
-				s.nodeOf(h).unlist(h)
+				s.unlist(s.nodeOf(h), h)
 			}
 		}
 		in = s.input(e)
@@ -291,11 +291,55 @@ func (s *store) Holders(rec *verdict.Node, mac verdict.MAC) []*verdict.Interface
 }
 
 // Answers is for verdict.Tables.
-func (s *store) Answers(rec *verdict.Node, mac verdict.MAC) int {
-	if hw := s.hardware(rec, mac); hw != nil {
-		return hw.answers
+func (s *store) Answers(l *verdict.Link, mac verdict.MAC) (addresses, owners int) {
+	if l == nil {
+		return 0, 0
 	}
-	return 0
+	hw := s.hardware(l.Node, mac)
+	if hw == nil {
+		return 0, 0
+	}
+	var answered []*entry
+	var owned []string
+	for _, h := range hw.claims {
+		if h.Link == nil || h.Link.Name != l.Name || slices.Contains(answered, h.entry) || !h.onlyAnswered() {
+			continue
+		}
+		answered = append(answered, h.entry)
+		if id := h.entry.assignee(); id != "" && !slices.Contains(owned, id) {
+			owned = append(owned, id)
+		}
+		if len(answered) >= verdict.ManyAnswers || len(owned) >= verdict.SeveralOwned {
+			break
+		}
+	}
+	return len(answered), len(owned)
+}
+
+// onlyAnswered tells whether a claim of the wire is an answer, and whether its
+// sender never claimed the address unasked on that link.
+func (h *holding) onlyAnswered() bool {
+	if h.Kind != verdict.Answered || h.Weak() {
+		return false
+	}
+	return !slices.ContainsFunc(h.entry.holdings, func(o *holding) bool {
+		return o.mac == h.mac && o.link == h.link && !o.Weak() && (o.Kind == verdict.Announced || o.Kind == verdict.Used)
+	})
+}
+
+// assignee is an owner that has the address by its kernel: the first by id;
+// empty for none.
+func (e *entry) assignee() (id string) {
+	for _, h := range e.holdings {
+		at := h.Interface.Attachment
+		if h.Kind != verdict.Assigned || at == verdict.Local || at == verdict.Private {
+			continue
+		}
+		if id == "" || h.Interface.Namespace.ID < id {
+			id = h.Interface.Namespace.ID
+		}
+	}
+	return id
 }
 
 // hardware is a node's entry of a MAC; nil where there is none.

@@ -68,8 +68,6 @@ type link struct {
 type hardware struct {
 	holders []*verdict.Interface
 	claims  []*holding
-	// answers counts the claims that are answers.
-	answers int
 }
 
 func newNode(id nodeID) *node {
@@ -326,18 +324,35 @@ func (s *store) end(n *node, h *holding) {
 	}
 }
 
-// list and unlist enter a claim and take it out, and have all looked at whose
-// sender answers for many from now on, or no longer.
+// list and unlist enter a claim and take it out, and have looked at what else
+// depends on it.
 func (s *store) list(n *node, h *holding) {
 	n.list(h)
-	if h.Kind == verdict.Answered && h.mac.answers == verdict.ManyAnswers {
-		s.touchAll(h.mac.claims)
-	}
+	s.touchAnswers(h)
 }
 
 func (s *store) unlist(n *node, h *holding) {
 	n.unlist(h)
-	if h.Kind == verdict.Answered && h.mac.answers == verdict.ManyAnswers-1 {
+	s.touchAnswers(h)
+}
+
+// fewAnswers is up to how many claims of one MAC are looked at again after
+// another one: who has more is known for a proxy, or for none.
+const fewAnswers = 4 * verdict.ManyAnswers
+
+// touchAnswers has the other addresses looked at that somebody answers for,
+// after it answers for one more or less, or a kernel says who has that: both
+// tell a proxy.
+func (s *store) touchAnswers(h *holding) {
+	if h.mac == nil {
+		for _, other := range h.entry.holdings {
+			if other.Kind == verdict.Answered && len(other.mac.claims) <= fewAnswers {
+				s.touchAll(other.mac.claims)
+			}
+		}
+		return
+	}
+	if len(h.mac.claims) > 1 && len(h.mac.claims) <= fewAnswers {
 		s.touchAll(h.mac.claims)
 	}
 }

@@ -134,9 +134,6 @@ func (n *node) list(h *holding) {
 		h.mac = n.hardware(h.MAC)
 		h.atMAC = int32(len(h.mac.claims))
 		h.mac.claims = append(h.mac.claims, h)
-		if h.Kind == verdict.Answered {
-			h.mac.answers++
-		}
 		n.wireClaims++
 		if h.link != nil {
 			h.link.users++
@@ -160,9 +157,6 @@ func (n *node) unlist(h *holding) {
 	if h.mac != nil {
 		h.mac.claims = unlistAt(h.mac.claims, h.atMAC, func(h *holding, at int32) { h.atMAC = at })
 		n.wireClaims--
-		if h.Kind == verdict.Answered {
-			h.mac.answers--
-		}
 		n.dropHardware(h.MAC, h.mac)
 		if h.link != nil {
 			h.link.users--

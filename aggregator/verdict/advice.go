@@ -72,6 +72,9 @@ const listPods = `kubectl get pods -A -o 'custom-columns=NAMESPACE:.metadata.nam
 func (j *judging) remedy(o *Owner) string {
 	w := o.Workload()
 	switch {
+	case o.Namespace == nil && o.Claims[0].Interface.Kind == tap:
+		return fmt.Sprintf("Find what is behind %s of node %s, most likely a virtual machine (`virsh domiflist` names the interfaces of each), and give it another address.",
+			o.Claims[0].Interface.Name, o.Node.Name)
 	case o.Namespace == nil:
 		return fmt.Sprintf("Find the device with MAC %s, which is seen on %s: the switch's table of MAC addresses shows its port. Give it another address.",
 			o.MAC, witness(o.Claims[0]))

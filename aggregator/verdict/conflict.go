@@ -251,17 +251,22 @@ func (c *Conflict) confirm(now Stamp) {
 func together(owners []Owner) Stamp {
 	begun := make([]Stamp, 0, 8)
 	for i := range owners {
-		first := owners[i].Claims[0].Begun
-		for _, c := range owners[i].Claims {
-			first = min(first, c.Begun)
-		}
-		begun = append(begun, first)
+		begun = append(begun, owners[i].Begun())
 	}
 	if len(begun) < 2 {
 		return 0
 	}
 	slices.Sort(begun)
 	return begun[1]
+}
+
+// Begun is when the owner was first heard of.
+func (o *Owner) Begun() Stamp {
+	first := o.Claims[0].Begun
+	for _, c := range o.Claims {
+		first = min(first, c.Begun)
+	}
+	return first
 }
 
 // readSince tells whether a kernel that is heard from had the address at a time or later.
@@ -274,7 +279,7 @@ func (o *Owner) readSince(at Stamp) bool {
 // claimedSince tells whether the wire showed the owner at a time or later.
 func (o *Owner) claimedSince(at Stamp) bool {
 	return slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return c.Wire() && !c.weak() && c.Seen >= at && !c.Node().Unheard
+		return c.Wire() && !c.Weak() && c.Seen >= at && !c.Node().Unheard
 	})
 }
 
@@ -337,11 +342,11 @@ func alternate(owners []Owner) bool {
 // surrounds tells whether the owner was seen before and after the other one.
 func (o *Owner) surrounds(other *Owner) bool {
 	for _, a := range o.Claims {
-		if !a.Wire() || a.weak() || a.Before == 0 || a.Seen.Sub(a.Before) > alternateWithin {
+		if !a.Wire() || a.Weak() || a.Before == 0 || a.Seen.Sub(a.Before) > alternateWithin {
 			continue
 		}
 		for _, b := range other.Claims {
-			if b.Wire() && !b.weak() && a.Before < b.Seen && b.Seen < a.Seen {
+			if b.Wire() && !b.Weak() && a.Before < b.Seen && b.Seen < a.Seen {
 				return true
 			}
 		}

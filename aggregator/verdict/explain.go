@@ -53,7 +53,7 @@ func (j *judging) answer(out Judgement, compared []*Owner) string {
 		return fmt.Sprintf("No conflict: nobody is known to hold %s.", a)
 	case len(compared) == 0:
 		return fmt.Sprintf("No conflict: %s is seen with %s, but that makes no rivals: %s.",
-			a, list(each(out.Owners, (*Owner).placed)), out.Owners[0].why())
+			a, list(each(out.Owners, (*Owner).placed)), j.why(out.Owners))
 	case len(compared) == 1:
 		return fmt.Sprintf("No conflict: %s is held by one owner, %s.%s", a, names[0], j.others(out.Owners))
 	}
@@ -66,7 +66,7 @@ func (j *judging) answer(out Judgement, compared []*Owner) string {
 	if a.IsLinkLocalUnicast() {
 		return fmt.Sprintf("No conflict: %s is held by %s. It is a link-local address, and on another link it is another address.", a, list(names))
 	}
-	return fmt.Sprintf("No conflict: %s is held by %s. These are apart: nobody who asks for the address can reach the wrong one.", a, list(names))
+	return fmt.Sprintf("No conflict: %s is held by %s. They meet in no scope in which it must be unique.", a, list(names))
 }
 
 // others says of those that are seen with the address, too, why they are no
@@ -89,12 +89,22 @@ func (j *judging) others(owners []Owner) string {
 	return fmt.Sprintf(" %s are seen with it, too, but are no rivals.", capital(list(names)))
 }
 
-// why is why an owner is not compared.
-func (o *Owner) why() string {
-	if o.Excluded != "" {
-		return o.Excluded
+// why is why none of the owners is compared.
+func (j *judging) why(owners []Owner) string {
+	var reasons []string
+	for i := range owners {
+		reason := "it was not seen for " + j.policy.StaleAfter.String()
+		if owners[i].Excluded != "" {
+			reason = owners[i].Excluded
+		}
+		if !slices.Contains(reasons, reason) {
+			reasons = append(reasons, reason)
+		}
 	}
-	return "it is not there any more"
+	if len(reasons) > 1 {
+		return "the rules below say why of each"
+	}
+	return reasons[0]
 }
 
 // noteOwner tells what is particular about one owner.
@@ -178,6 +188,9 @@ func (j *judging) places(o *Owner) string {
 				names = append(names, name)
 			}
 		})
+	}
+	if len(names) == 0 {
+		return "on a link that is not known yet"
 	}
 	return list(names)
 }

@@ -205,9 +205,9 @@ func (c *Claim) Wire() bool {
 	return c.Kind == Announced || c.Kind == Answered || c.Kind == Used
 }
 
-// weak tells whether the claim does not make its sender an owner: somebody may
+// Weak tells whether the claim does not make its sender an owner: somebody may
 // speak for somebody else.
-func (c *Claim) weak() bool { return c.Source != "" || c.NoOverride }
+func (c *Claim) Weak() bool { return c.Source != "" || c.NoOverride }
 
 // ScopeKind is how wide a scope is. The numbers are the contract's; wider is more.
 type ScopeKind uint8
@@ -354,6 +354,8 @@ type Tables interface {
 	Namespace(n *Node, record uint32) *Namespace
 	// Holders are all interfaces of a node that have the hardware address.
 	Holders(n *Node, mac MAC) []*Interface
-	// Answers is how many claims of a node's wire are answers by the hardware address.
-	Answers(n *Node, mac MAC) int
+	// Answers counts the addresses that a hardware address only ever answered for
+	// on a link, and the owners that have one of them by their kernels. Neither
+	// need be counted on from where it tells a proxy.
+	Answers(l *Link, mac MAC) (addresses, owners int)
 }

@@ -153,6 +153,7 @@ func (j *judging) wireClaim(l *ledger, c *Claim) int32 {
 	case c.Kind == Believed:
 	case c.Source != "":
 		e.weak = true
+	case c.NoOverride && e.configured(): // its kernel's word says more
 	default:
 		proxied := ""
 		if !e.configured() {
@@ -160,7 +161,9 @@ func (j *judging) wireClaim(l *ledger, c *Claim) int32 {
 		}
 		switch {
 		case proxied != "":
-			e.proxied = proxied
+			if e.proxied == "" || proxied < e.proxied { // whatever the order of claims
+				e.proxied = proxied
+			}
 		case j.fresh(c):
 			e.strong = true
 		default:
@@ -170,9 +173,12 @@ func (j *judging) wireClaim(l *ledger, c *Claim) int32 {
 	return int32(o)
 }
 
-// ManyAnswers is how many addresses a hardware address must answer for to be
-// taken for a proxy's.
-const ManyAnswers = 16
+// A stranger is taken for a proxy that only answers for so many addresses, or
+// for addresses of so many owners: those are not all duplicates.
+const (
+	ManyAnswers  = 16
+	SeveralOwned = 2
+)
 
 // responders are hardware addresses that network plugins answer with for others.
 var responders = map[MAC]string{
@@ -194,10 +200,23 @@ func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) string {
 		return fmt.Sprintf("%s is the hardware address with which %s answers for others: the address is reachable via it", c.MAC, responders[c.MAC])
 	case ns != nil:
 		return ""
-	case j.tables.Answers(c.Node(), c.MAC) >= ManyAnswers:
-		return fmt.Sprintf("it answers for %d addresses or more, and never announced or used this one: the address is reachable via it (a router with proxy ARP or NDP)", ManyAnswers)
+	case j.spoke(c):
+		return ""
+	}
+	switch addresses, owners := j.tables.Answers(c.Link, c.MAC); {
+	case owners >= SeveralOwned:
+		return "it answers for what several owners have, and never announced or used any of it: the address is reachable via it (a router with proxy ARP or NDP)"
+	case addresses >= ManyAnswers:
+		return fmt.Sprintf("it answers for %d addresses or more, and never announced or used them: the address is reachable via it (a router with proxy ARP or NDP)", ManyAnswers)
 	}
 	return ""
+}
+
+// spoke tells whether the sender of an answer ever claimed the address unasked.
+func (j *judging) spoke(c *Claim) bool {
+	return slices.ContainsFunc(j.in.Claims, func(o *Claim) bool {
+		return (o.Kind == Announced || o.Kind == Used) && !o.Weak() && o.MAC == c.MAC && sameLink(o.Link, c.Link)
+	})
 }
 
 // fresh tells whether the wire's word still counts. What was heard from a node

@@ -17,6 +17,8 @@ func TestAProxyIsNoRival(t *testing.T) {
 		uplink     bool // it is seen there, not by a pod's port
 		noOverride bool
 		answers    int // how many addresses it answers for
+		owned      int // how many owners have some of them
+		announced  bool
 		rivals     bool
 	}{
 		"a pod only answers":                       {kind: verdict.Answered, mac: "proxyp"},
@@ -27,6 +29,9 @@ func TestAProxyIsNoRival(t *testing.T) {
 		"a guest's answer may be overridden":       {kind: verdict.Answered, mac: "guestg", noOverride: true},
 		"a stranger answers":                       {kind: verdict.Answered, mac: "strang", uplink: true, answers: 1, rivals: true},
 		"a stranger answers for some":              {kind: verdict.Answered, mac: "strang", uplink: true, answers: verdict.ManyAnswers - 1, rivals: true},
+		"a stranger answers for two owners":        {kind: verdict.Answered, mac: "strang", uplink: true, answers: 2, owned: 2},
+		"who answers for two announced this one":   {kind: verdict.Answered, mac: "strang", uplink: true, answers: 2, owned: 2, announced: true, rivals: true},
+		"a responder answers behind a pod":         {kind: verdict.Answered, mac: antrea},
 		"a stranger answers for many":              {kind: verdict.Answered, mac: "strang", uplink: true, answers: verdict.ManyAnswers},
 		"who answers for many announces this one":  {kind: verdict.Announced, mac: "strang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
 		"who answers for many uses this one":       {kind: verdict.Used, mac: "strang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
@@ -37,12 +42,16 @@ func TestAProxyIsNoRival(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld("fd00::5")
-			w.answers = map[verdict.MAC]int{verdict.MAC(test.mac): test.answers}
+			w.answers = map[verdict.MAC][2]int{verdict.MAC(test.mac): {test.answers, test.owned}}
 			l := w.link("n1", "cni0", verdict.Bridge, false)
 			owner, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
 			_, port := w.veth(w.namespace("n1", 3, "103", pod("proxy")), "proxyp", l)
 			if test.uplink {
 				port = w.iface(w.host("n1"), verdict.Interface{MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
+			}
+			if test.announced {
+				w.wire(port, test.mac)
+				w.after(-w.policy.StaleAfter)
 			}
 			own, other := w.assigned(owner), w.wire(port, test.mac)
 			other.Kind, other.NoOverride = test.kind, test.noOverride
@@ -90,6 +99,8 @@ func TestVirtualMachineOnABridgeOfTheNodeIsComparedOnTheNode(t *testing.T) {
 	w.assigned(inside)
 	virbr0 = w.link("n1", "virbr0", verdict.Bridge, true)
 	w.wire(w.iface(w.host("n1"), verdict.Interface{MAC: "uplink", Attachment: verdict.Own, Link: virbr0, Uplink: true}), "vmvmvm")
+	// And it is, where a veth inside the host shows it once more.
+	w.wire(w.iface(w.host("n1"), verdict.Interface{Name: "p1", Kind: "veth", MAC: "patchp", Attachment: verdict.Own, Link: virbr0}), "vmvmvm")
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleDifferentLinks)
 }

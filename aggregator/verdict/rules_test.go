@@ -490,9 +490,11 @@ func randomWorld(r *rand.Rand) *world {
 				if r.IntN(5) == 0 {
 					c.Source = "source"
 				}
+				c.NoOverride = r.IntN(5) == 0
 			}
 		}
 	}
+	w.answers = map[verdict.MAC][2]int{"mac-aa": {verdict.ManyAnswers, 0}, "mac-bb": {2, 2}}
 	w.node("n2").Unheard = r.IntN(3) == 0
 	w.node("n2").TimedOut = r.IntN(6) == 0
 	w.after(time.Duration(r.IntN(int(6 * time.Minute))))
@@ -503,7 +505,7 @@ func randomWorld(r *rand.Rand) *world {
 func describeJudgement(out verdict.Judgement) []string {
 	text := []string{fmt.Sprint(out.Again, out.Contested, len(out.Check), len(out.Expired))}
 	owner := func(o verdict.Owner) string {
-		s := fmt.Sprint(o.ID, o.Node.Name, o.MAC, o.Scope.Text(), o.State, o.Assigned, o.Rule, o.Interface.Name, o.Interface.Index)
+		s := fmt.Sprint(o.ID, o.Node.Name, o.MAC, o.Scope.Text(), o.State, o.Assigned, o.Rule, o.Excluded, o.Interface.Name, o.Interface.Index)
 		for _, c := range o.Claims {
 			s += fmt.Sprint(" ", c.Kind, c.Interface.Name, c.MAC, c.VLAN)
 		}

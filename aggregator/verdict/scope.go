@@ -9,7 +9,7 @@ import (
 // (Declared and discovered networks belong here, as the widest of them.)
 func (j *judging) scopes(o *Owner, c *Claim, yield func(Scope)) {
 	a := c.Interface.Attachment
-	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed || c.weak() {
+	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed || c.Weak() {
 		return
 	}
 	link := c.Interface.Link
@@ -32,7 +32,7 @@ func routed(o *Owner, c *Claim, link *Link) bool {
 		// What enters by a namespace's own port, or a virtual machine's, stands
 		// where its interface does; what the node's own hardware address shows
 		// does not stand where it was seen.
-		return reached && !c.Interface.Uplink && (o.Namespace == nil || c.Interface.Peer != 0)
+		return reached && !c.Interface.Uplink && (c.Interface.Peer != 0 || o.Namespace == nil && c.Interface.Kind == tap)
 	}
 	switch c.Interface.Attachment {
 	case Own:
@@ -42,6 +42,9 @@ func routed(o *Owner, c *Claim, link *Link) bool {
 	}
 	return false
 }
+
+// tap is the kind of the interfaces that virtual machines are behind.
+const tap = "tun"
 
 // compareScopes orders scopes, the widest first.
 func compareScopes(a, b Scope) int {

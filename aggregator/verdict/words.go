@@ -115,8 +115,8 @@ func (j *judging) summary(c *Conflict) string {
 	var what string
 	switch {
 	case c.Rule == RuleDADFailed && len(c.Owners) == 1:
-		what = fmt.Sprintf("The kernel found %s in use by somebody else when %s was to get it; who else has it is not known.",
-			c.Address, names)
+		what = fmt.Sprintf("The kernel found %s in use by somebody else when %s was to get it; who else has it is not known.%s",
+			c.Address, names, j.advertisers())
 	case c.Rule == RuleDADFailed:
 		what = fmt.Sprintf("%s is used by %d owners %s: %s.", c.Address, len(c.Owners), place, names)
 	case c.Rule == RuleSamePod:
@@ -144,9 +144,9 @@ func (j *judging) standing(c *Conflict) string {
 	case c.Rule == RuleDADFailed:
 		return fmt.Sprintf("Duplicate address detection failed in %s: the kernel there does not use the address.", list(failed(c.Owners)))
 	case c.Phase == Confirmed && c.Rule == RuleAssignedAndWire:
-		return fmt.Sprintf("Both sides were witnessed again %s later: it is real.", j.policy.Settle)
+		return fmt.Sprintf("Both sides were witnessed again %s later: it is real.%s", j.policy.Settle, c.joined())
 	case c.Phase == Confirmed:
-		return fmt.Sprintf("Their kernels were asked again %s later and still have it: it is real.", j.wait(c.Rule))
+		return fmt.Sprintf("Their kernels were asked again %s later and still have it: it is real.%s", j.wait(c.Rule), c.joined())
 	case c.Rule == RuleSamePod:
 		return fmt.Sprintf("Expected while a sandbox is made anew; confirmed if it lasts %s.", j.policy.HandoverGrace)
 	case c.Rule == RuleExternalsAlternate:
@@ -155,6 +155,36 @@ func (j *judging) standing(c *Conflict) string {
 		return fmt.Sprintf("Confirmed when both sides are witnessed again after %s.", j.policy.Settle)
 	}
 	return fmt.Sprintf("Confirmed if their kernels still have it when they are asked again after %s.", j.policy.Settle)
+}
+
+// joined says who came after a conflict was confirmed: of them nothing was asked
+// again.
+func (c *Conflict) joined() string {
+	var names []string
+	for i := range c.Owners {
+		if o := &c.Owners[i]; o.Begun() > c.ConfirmedAt {
+			names = append(names, o.name())
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" %s came after that.", capital(list(names)))
+}
+
+// advertisers names those who only answer for the address: where duplicate
+// address detection fails, one of them may be why.
+func (j *judging) advertisers() string {
+	var names []string
+	for i := range j.out.Owners {
+		if o := &j.out.Owners[i]; o.Rule == RuleReachableVia {
+			names = append(names, o.placed())
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" %s only answers for it, as a proxy does, and may be why.", capital(list(names)))
 }
 
 // failed names the owners whose kernels found somebody else with the address.

@@ -22,7 +22,7 @@ type world struct {
 	claims     []*verdict.Claim
 	conflicts  []verdict.Conflict
 	nodes      map[string]*verdict.Node
-	answers    map[verdict.MAC]int
+	answers    map[verdict.MAC][2]int
 }
 
 func newWorld(addr string) *world {
@@ -54,8 +54,10 @@ func (w *world) Holders(n *verdict.Node, mac verdict.MAC) (found []*verdict.Inte
 	return found
 }
 
-// Answers counts those that were entered by answers.
-func (w *world) Answers(n *verdict.Node, mac verdict.MAC) int { return w.answers[mac] }
+// Answers is what was entered by hand.
+func (w *world) Answers(_ *verdict.Link, mac verdict.MAC) (addresses, owners int) {
+	return w.answers[mac][0], w.answers[mac][1]
+}
 
 func (w *world) node(name string) *verdict.Node {
 	if w.nodes[name] == nil {

@@ -121,15 +121,18 @@ func (q *query) onlyConflict(ctx context.Context, address string) (id string, er
 
 // parsePeriod parses a duration that can be in days.
 func parsePeriod(s string) (time.Duration, error) {
-	const most = 100 * 366 // days: what is longer does not fit
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		if n, err := strconv.ParseUint(days, 10, 32); err == nil && n > 0 && n < most {
-			return time.Duration(n) * 24 * time.Hour, nil
-		}
-	}
+	const year = 366 * 24 * time.Hour
 	d, err := time.ParseDuration(s)
-	if err != nil || d <= 0 {
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		var n uint64
+		n, err = strconv.ParseUint(days, 10, 16)
+		d = time.Duration(n) * 24 * time.Hour
+	}
+	switch {
+	case err != nil || d <= 0:
 		return 0, fmt.Errorf("%q is not how long something lasts: write it like 30m, 24h or 7d", s)
+	case d > year:
+		return 0, fmt.Errorf("%s is more than a year, which is the most: it can be renewed", s)
 	}
 	return d, nil
 }

@@ -94,6 +94,9 @@ func evidence(e *pb.Evidence, now time.Time) string {
 	default:
 		s += times(e.GetCount()) + join("", prefixed(", by ", e.GetWitness()))
 	}
+	if e.GetNoOverride() {
+		s += " without the Override flag"
+	}
 	return join(", ", s, prefixed("MAC ", e.GetMac()), prefixed(when, clock(e.GetLastSeen(), now)))
 }
 

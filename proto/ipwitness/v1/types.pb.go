@@ -502,7 +502,10 @@ type Evidence struct {
 	// Who saw it: NODE/INTERFACE.
 	Witness string `protobuf:"bytes,5,opt,name=witness,proto3" json:"witness,omitempty"`
 	// The MAC address that was seen with it.
-	Mac           string `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`
+	Mac string `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`
+	// ANNOUNCED, ANSWERED: a neighbour advertisement without the Override flag (RFC
+	// 4861, section 4.4), which alone makes no owner.
+	NoOverride    bool `protobuf:"varint,7,opt,name=no_override,json=noOverride,proto3" json:"no_override,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -577,6 +580,13 @@ func (x *Evidence) GetMac() string {
 		return x.Mac
 	}
 	return ""
+}
+
+func (x *Evidence) GetNoOverride() bool {
+	if x != nil {
+		return x.NoOverride
+	}
+	return false
 }
 
 // Scope is a set of owners within which an address must be unique.
@@ -1326,7 +1336,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x02VM\x10\x03\x12\b\n" +
 	"\x04HOST\x10\x04\x12\f\n" +
 	"\bEXTERNAL\x10\x05\x12\v\n" +
-	"\aUNKNOWN\x10\x06\"\xdd\x02\n" +
+	"\aUNKNOWN\x10\x06\"\xfe\x02\n" +
 	"\bEvidence\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x129\n" +
 	"\n" +
@@ -1334,7 +1344,9 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\tlast_seen\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\rR\x05count\x12\x18\n" +
 	"\awitness\x18\x05 \x01(\tR\awitness\x12\x10\n" +
-	"\x03mac\x18\x06 \x01(\tR\x03mac\"j\n" +
+	"\x03mac\x18\x06 \x01(\tR\x03mac\x12\x1f\n" +
+	"\vno_override\x18\a \x01(\bR\n" +
+	"noOverride\"j\n" +
 	"\x04Kind\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\f\n" +
 	"\bASSIGNED\x10\x01\x12\r\n" +
