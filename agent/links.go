@@ -133,6 +133,8 @@ func newDomain(l *link, tags []uint16) domain {
 		d.kind = ipwitnessv1.LinkRecord_BRIDGE
 	case l.master != 0 && l.slaveKind == "openvswitch":
 		d.kind = ipwitnessv1.LinkRecord_OVS_PORT
+	case isPair(l.kind) && l.slaveKind == "bridge" && len(tags) == 0:
+		d.kind = ipwitnessv1.LinkRecord_BRIDGE // which lets nothing in here: nobody routes to it
 	case isPair(l.kind):
 		d.kind = ipwitnessv1.LinkRecord_POINT_TO_POINT
 	}

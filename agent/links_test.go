@@ -191,6 +191,11 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 		}
 	}
 
+	// No frame gets from a port without a VLAN to the node.
+	if got := k.table.links.live["veth22"]; got.GetKind() != ipwitnessv1.LinkRecord_BRIDGE || got.GetRouted() {
+		t.Errorf("link of a port without a VLAN: got %v, want a bridge that is not routed", got)
+	}
+
 	// The node has an address on VLAN 10, and routes for that one alone.
 	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(6, "10.0.0.1/24")})
 	for name, want := range map[string]bool{"br0.10": true, "br0.20": false, "br0.1": false} {
