@@ -332,6 +332,8 @@ func (k *kernel) dropDomain(name string, now time.Time) {
 func (k *kernel) leaveLink(l *link, name string, now time.Time) {
 	if d, ok := k.domains[name]; ok && d.base == l {
 		k.dropDomain(name, now)
+	} else if ok {
+		k.publishDomain(d, now) // it may have been the node's leg in it
 	}
 	k.dropFrames(l.index, now)
 	if l.kind == "vlan" && k.lowerOf(l) != nil {
