@@ -37,6 +37,8 @@ C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 # What must be there: a command or a file, and the Debian package that has it.
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2
+KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
+	ip:iproute2 ldd:libc-bin
 FORMAT_NEEDS := $(CLANG_FORMAT):clang-format-19
 BPF_NEEDS := $(BPF2GO_CC):clang-19 $(BPF2GO_STRIP):llvm-19 \
 	/usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/linux/bpf.h:linux-libc-dev
@@ -77,6 +79,12 @@ check: lint check-generate build test ## All that must hold at every commit
 test: deps-test build cni-plugins ## Run all tests, as root, with the race detector
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
+
+.PHONY: test-kernels
+test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu and run tests there; ARGS='-kernel 6.12 -run VLAN'
+	@CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o bin/kernels/ ./bpf ./agent ./tests
+	@CGO_ENABLED=0 go build -trimpath -o bin/kernels/run ./tests/kernels
+	@bin/kernels/run $(ARGS)
 
 .PHONY: bench
 bench: deps-test build cni-plugins ## Measure the budgets of the design and print them as a table
@@ -162,7 +170,7 @@ cni-plugins: $(CNI_PLUGINS) ## Build the real CNI plugins that tests and demo us
 tools: $(BUF) $(GOLANGCI) $(PROTOC_PLUGINS) ## Build the pinned lint and generation tools
 
 .PHONY: deps
-deps: deps-test deps-format deps-bpf ## Install the Debian packages that all targets need
+deps: deps-test deps-kernels deps-format deps-bpf ## Install the Debian packages that all targets need
 
 .PHONY: clean
 clean: ## Remove all that was built (bin/)
@@ -189,7 +197,10 @@ $(CNI_PLUGINS) &: tools/cni/go.mod tools/cni/go.sum
 		-ldflags "-X $(CNI_MODULE)/pkg/utils/buildversion.BuildVersion=$$v" tool
 	@touch $(CNI_PLUGINS)
 
-.PHONY: deps-test deps-format deps-bpf
+.PHONY: deps-test deps-kernels deps-format deps-bpf
+deps-kernels:
+	@$(call need,$(KERNELS_NEEDS))
+
 deps-test:
 	@$(call need,$(TEST_NEEDS))
 

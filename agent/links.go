@@ -133,6 +133,8 @@ func newDomain(l *link, tags []uint16) domain {
 		d.kind = ipwitnessv1.LinkRecord_BRIDGE
 	case l.master != 0 && l.slaveKind == "openvswitch":
 		d.kind = ipwitnessv1.LinkRecord_OVS_PORT
+	case isPair(l.kind) && l.slaveKind == "bridge" && len(tags) == 0:
+		d.kind = ipwitnessv1.LinkRecord_BRIDGE // which lets nothing in here: nobody routes to it
 	case isPair(l.kind):
 		d.kind = ipwitnessv1.LinkRecord_POINT_TO_POINT
 	}
@@ -368,6 +370,8 @@ func (k *kernel) dropDomain(name string, now time.Time) {
 func (k *kernel) leaveLink(l *link, name string, now time.Time) {
 	if d, ok := k.domains[name]; ok && d.base == l {
 		k.dropDomain(name, now)
+	} else if ok {
+		k.publishDomain(d, now) // it may have been the node's leg in it
 	}
 	k.dropFrames(l.index, now)
 	if l.kind == "vlan" && k.lowerOf(l) != nil {

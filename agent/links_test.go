@@ -191,6 +191,11 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 		}
 	}
 
+	// No frame gets from a port without a VLAN to the node.
+	if got := k.table.links.live["veth22"]; got.GetKind() != ipwitnessv1.LinkRecord_BRIDGE || got.GetRouted() {
+		t.Errorf("link of a port without a VLAN: got %v, want a bridge that is not routed", got)
+	}
+
 	// The node has an address on VLAN 10, and routes for that one alone.
 	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(6, "10.0.0.1/24")})
 	for name, want := range map[string]bool{"br0.10": true, "br0.20": false, "br0.1": false} {
@@ -209,6 +214,27 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 	}
 	if strings.Contains(claims(k), "10.0.0.9") {
 		t.Errorf("claims: got %s, want none of the frame on VLAN 20", claims(k))
+	}
+
+	// The node's leg in the bridge is moved to another VLAN.
+	leg := device(31, "leg", "veth", func(l *linkMsg) { l.lower = 32 })
+	port := device(32, "legport", "veth", func(l *linkMsg) { l.lower, l.master, l.slaveKind = 31, 4, "bridge" })
+	for _, l := range []linkMsg{leg, port} {
+		k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: l})
+	}
+	k.handle(&message{typ: rtmNewPort, nsid: noNSID, link: linkMsg{index: 32}, pvid: 1})
+	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(31, "10.9.0.1/24")})
+	for _, vid := range []uint16{1, 20} {
+		k.handle(&message{typ: rtmNewPort, nsid: noNSID, link: linkMsg{index: 32}, pvid: vid})
+		k.handle(&message{typ: rtmNewPort, nsid: noNSID, link: linkMsg{index: 22}, pvid: 20}) // somebody else is there
+		for name, want := range map[string]bool{"br0.1": vid == 1, "br0.20": vid == 20} {
+			if got := k.table.links.live[name]; got.GetRouted() != want {
+				t.Errorf("link %s with the node's leg in VLAN %d: got %v, want routed %v", name, vid, got, want)
+			}
+		}
+	}
+	for _, index := range []int32{31, 32} {
+		k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: linkMsg{index: index}})
 	}
 
 	// The bridge ceases to filter: all are on one link.
@@ -360,5 +386,13 @@ func TestBridgePortTellsItsPVID(t *testing.T) {
 	}
 	if _, err := m.parse(unix.RTM_NEWLINK, noNSID, data[:8]); err == nil {
 		t.Error("parse of a message cut off: got no error")
+	}
+
+	// A network card that is a port of the bridge tells of the switch in itself:
+	// that does not take its VLAN.
+	data = data[:unix.SizeofIfInfomsg]
+	data = append(data, 4+8, 0, unix.IFLA_AF_SPEC, 0x80, 6, 0, iflaBridgeFlags, 0, bridgeFlagsSelf, 0, 0, 0)
+	if known, err := m.parse(unix.RTM_NEWLINK, noNSID, data); err != nil || !known || m.link.index != 0 {
+		t.Errorf("parse of what a network card tells of itself: got %+v, %v, %v, want no interface", m, known, err)
 	}
 }

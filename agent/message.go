@@ -220,7 +220,9 @@ func parseLink(b []byte) (linkMsg, error) {
 }
 
 // parsePort reads which interface a message of the family AF_BRIDGE is about, and
-// the VLAN that it gives untagged frames: 0 for none.
+// the VLAN that it gives untagged frames: 0 for none. The index is 0 where it is
+// a network card that tells of the switch in itself, with no word on the bridge
+// that it may be a port of (ndo_dflt_bridge_getlink in net/core/rtnetlink.c).
 func parsePort(b []byte) (index int32, pvid uint16, err error) {
 	if len(b) < unix.SizeofIfInfomsg {
 		return 0, 0, fmt.Errorf("parse bridge port: %w", errShort)
@@ -231,6 +233,9 @@ func parsePort(b []byte) (index int32, pvid uint16, err error) {
 			continue
 		}
 		for typ, val := range attributes(val) {
+			if typ == iflaBridgeFlags && len(val) == 2 && binary.NativeEndian.Uint16(val)&bridgeFlagsSelf != 0 {
+				return 0, 0, nil
+			}
 			// struct bridge_vlan_info: flags, vid.
 			if typ == iflaBridgeVLANInfo && len(val) == 4 && binary.NativeEndian.Uint16(val)&bridgeVLANPVID != 0 {
 				pvid = binary.NativeEndian.Uint16(val[2:])

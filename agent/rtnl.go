@@ -30,7 +30,9 @@ const (
 	iflaVLANID            = 1  // IFLA_VLAN_ID, in IFLA_INFO_DATA of a VLAN device
 	iflaBridgeFiltering   = 7  // IFLA_BR_VLAN_FILTERING, in IFLA_INFO_DATA of a bridge
 	iflaBridgeDefaultPVID = 39 // IFLA_BR_VLAN_DEFAULT_PVID, likewise
-	iflaBridgeVLANInfo    = 2  // IFLA_BRIDGE_VLAN_INFO, in IFLA_AF_SPEC of the family AF_BRIDGE
+	iflaBridgeFlags       = 0  // IFLA_BRIDGE_FLAGS, in IFLA_AF_SPEC of the family AF_BRIDGE
+	bridgeFlagsSelf       = 2  // BRIDGE_FLAGS_SELF
+	iflaBridgeVLANInfo    = 2  // IFLA_BRIDGE_VLAN_INFO, likewise
 	bridgeVLANPVID        = 2  // BRIDGE_VLAN_INFO_PVID
 
 	nlaTypeMask   = 0x3fff // NLA_TYPE_MASK: without the flags NESTED and NET_BYTEORDER

@@ -1,0 +1,539 @@
+package tests
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// The tests of this file need devices that not every kernel has. Where one is
+// missing a test is skipped, but never under `make test-kernels`, which boots a
+// kernel that has them all.
+
+// probes make a device of each kind, called probe, over one that is called lower.
+var probes = map[string][]string{
+	"bond":   {"ip link add name probe type bond"},
+	"dummy":  {"ip link add name probe type dummy"},
+	"ipvlan": {"ip link add name probe link lower type ipvlan"},
+	"tap":    {"ip tuntap add dev probe mode tap"},
+	"vlan":   {"ip link add name probe link lower type vlan id 9"},
+	"vrf":    {"ip link add name probe type vrf table 9"},
+	"netkit": {"ip link add name probe type netkit"},
+	"bridge that filters VLANs": {
+		"ip link add name probe type bridge vlan_filtering 1", "bridge vlan add dev probe vid 9 self",
+	},
+}
+
+// newDeviceLab is newLab on a kernel that has devices of these kinds.
+func newDeviceLab(t *testing.T, kinds ...string) *lab {
+	t.Helper()
+	h := newHost(t)
+	l := &lab{Host: h, t: t}
+	for _, kind := range kinds {
+		l.sh("ip link add name lower type veth peer name lowerpeer")
+		for _, line := range probes[kind] {
+			if _, err := l.Run("%s", line); err != nil {
+				kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+				said := fmt.Sprintf("Linux %s has no %s: make test-kernels has a kernel with it (%v)", strings.TrimSpace(string(kernel)), kind, err)
+				if os.Getenv("IPWITNESS_KERNEL_MATRIX") != "" {
+					t.Fatal(said)
+				}
+				t.Skip(said)
+			}
+		}
+		l.sh("ip link del probe", "ip link del lower")
+	}
+	return startLab(t, h)
+}
+
+// outside is a switch, with a cable from each of its ports to the host's
+// interface of the same name.
+func (l *lab) outside(cables ...string) *lab {
+	l.t.Helper()
+	out := &lab{Host: newHost(l.t), t: l.t}
+	pid := strings.Split(out.Path(""), "/")[2]
+	out.sh("ip link add switch type bridge", "ip link set switch up")
+	for _, name := range cables {
+		l.sh(fmt.Sprintf("ip link add %s type veth peer name %s netns %s", name, name, pid))
+		out.sh(fmt.Sprintf("ip link set %s up", name), fmt.Sprintf("ip link set %s master switch", name))
+	}
+	return out
+}
+
+// stranger is the MAC of a machine that is no part of a host.
+var stranger = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x99}
+
+// claim is the stranger's gratuitous ARP, with VLAN tags from the outside in.
+func claim(addr string, vlans ...uint16) []byte {
+	a := netip.MustParseAddr(addr)
+	f := netlab.ARP(1, stranger, a, a)
+	for _, vid := range slices.Backward(vlans) {
+		f = slices.Insert(f, 12, 0x81, 0x00, byte(vid>>8), byte(vid))
+	}
+	return f
+}
+
+// from sends frames by an interface of a host.
+func (l *lab) from(ifname string, frames ...[]byte) {
+	l.t.Helper()
+	if err := l.Do(func() error { return netlab.Send(ifname, frames...) }); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// awaitScopes waits until the owners of an address are compared in these scopes,
+// each KIND NAME, in order.
+func (l *lab) awaitScopes(addr string, want ...string) {
+	l.t.Helper()
+	var got []string
+	defer func() {
+		if l.t.Failed() {
+			l.t.Logf("scopes of %s: got %q, want %q", addr, got, want)
+		}
+	}()
+	until(l.t, fmt.Sprintf("%s to be in the scopes %q", addr, want), func() bool {
+		got = nil
+		for _, o := range l.owners("?address=" + addr) {
+			if o.GetExcluded() == "" && o.GetState() == ipwitnessv1.Owner_LIVE {
+				got = append(got, fmt.Sprint(o.GetScope().GetKind(), " ", o.GetScope().GetName()))
+			}
+		}
+		slices.Sort(got)
+		return slices.Equal(got, want)
+	})
+}
+
+// awaitConflict waits until a conflict is confirmed in a scope, KIND NAME, while
+// again does whatever keeps it up.
+func (l *lab) awaitConflict(addr, scope, rule string, again func()) *ipwitnessv1.Conflict {
+	l.t.Helper()
+	var found *ipwitnessv1.Conflict
+	defer func() {
+		if l.t.Failed() {
+			l.t.Logf("owners of %s: %v\nconflicts: %v", addr, l.owners("?address="+addr), l.watch.find(addr))
+		}
+	}()
+	until(l.t, fmt.Sprintf("%s to be confirmed in %s", addr, scope), func() bool {
+		if again != nil {
+			again()
+		}
+		for _, c := range l.watch.find(addr) {
+			if c.GetState() == ipwitnessv1.Conflict_CONFIRMED && fmt.Sprint(c.GetScope().GetKind(), " ", c.GetScope().GetName()) == scope {
+				found = c
+			}
+		}
+		return found != nil
+	})
+	if found.GetRule() != rule {
+		l.t.Errorf("rule for %s: got %s, want %s", addr, found.GetRule(), rule)
+	}
+	return found
+}
+
+// awaitNoConflict waits until all conflicts of an address are resolved.
+func (l *lab) awaitNoConflict(addr string) {
+	l.t.Helper()
+	l.watch.await(addr+" to have no conflict", func([]*ipwitnessv1.Conflict) bool {
+		return !slices.ContainsFunc(l.watch.find(addr), func(c *ipwitnessv1.Conflict) bool {
+			return c.GetState() != ipwitnessv1.Conflict_RESOLVED
+		})
+	})
+}
+
+// evidenceBy waits until an interface of the node has witnessed an address in a way.
+func (l *lab) evidenceBy(addr string, kind ipwitnessv1.Evidence_Kind, ifname string) {
+	l.t.Helper()
+	until(l.t, fmt.Sprintf("%s to be witnessed as %s by %s", addr, kind, ifname), func() bool {
+		return slices.ContainsFunc(l.owners("?address="+addr), func(o *ipwitnessv1.Owner) bool {
+			return slices.ContainsFunc(o.GetEvidence(), func(e *ipwitnessv1.Evidence) bool {
+				return e.GetKind() == kind && e.GetWitness() == "node1/"+ifname
+			})
+		})
+	})
+}
+
+func TestDeviceBridgeWithVLANsIsALinkForEachVLAN(t *testing.T) {
+	t.Parallel()
+	l := newDeviceLab(t, "bridge that filters VLANs", "vlan")
+	l.sh("ip link add br0 type bridge vlan_filtering 1", "ip link set br0 up")
+	for pod, vid := range map[string]int{"a": 10, "b": 20} {
+		l.pod(pod)
+		l.sh(fmt.Sprintf("ip link set v%s master br0", pod), fmt.Sprintf("bridge vlan add dev v%s vid %d pvid untagged", pod, vid))
+		l.assign(pod, "10.0.0.5/24")
+	}
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "LINK node1/br0.20")
+	l.wantOnlyPlanted()
+	if c := l.watch.find("10.0.0.5"); slices.ContainsFunc(c, func(c *ipwitnessv1.Conflict) bool { return c.GetConfirmedAt() != nil }) {
+		t.Errorf("one address in two VLANs: got %v, want no conflict", c)
+	}
+	wantApplied(t, l.explain("10.0.0.5"), "different-links")
+
+	// One of them is moved to the other's VLAN, and back.
+	l.sh("bridge vlan add dev vb vid 10 pvid untagged")
+	c := l.awaitConflict("10.0.0.5", "LINK node1/br0.10", "assigned-twice", nil)
+	if got, want := ownerNames(c), "a | b"; got != want {
+		t.Errorf("owners: got %s, want %s", got, want)
+	}
+	l.sh("bridge vlan add dev vb vid 20 pvid untagged")
+	l.awaitNoConflict("10.0.0.5")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "LINK node1/br0.20")
+
+	// A port that has no VLAN for untagged frames lets none in.
+	l.sh("bridge vlan del dev vb vid 20")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "LINK node1/vb")
+	l.sh("bridge vlan add dev vb vid 20 pvid untagged")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "LINK node1/br0.20")
+
+	// The node has a leg in VLAN 10, and so routes for that one.
+	l.sh("ip link add br0.10 link br0 type vlan id 10", "bridge vlan add dev br0 vid 10 self", "ip link set br0.10 up",
+		"ip addr add 10.0.0.1/24 dev br0.10")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.20", "NODE node1")
+	l.awaitScopes("10.0.0.1", "NODE node1")
+	l.sh("ip link del br0.10")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "LINK node1/br0.20")
+
+	// The bridge ceases to filter, and filters again.
+	l.sh("ip link set br0 type bridge vlan_filtering 0")
+	l.awaitConflict("10.0.0.5", "LINK node1/br0", "assigned-twice", nil)
+	l.sh("ip link set br0 type bridge vlan_filtering 1")
+	l.awaitNoConflict("10.0.0.5")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "LINK node1/br0.20")
+}
+
+func TestDeviceBridgeGivesItsPortsAnotherDefaultVLAN(t *testing.T) {
+	t.Parallel()
+	l := newDeviceLab(t, "bridge that filters VLANs")
+	l.sh("ip link add br0 type bridge vlan_filtering 1", "ip link set br0 up")
+	for _, pod := range []string{"a", "b"} {
+		l.pod(pod)
+		l.sh(fmt.Sprintf("ip link set v%s master br0", pod))
+		l.assign(pod, "10.0.0.5/24")
+	}
+	l.awaitConflict("10.0.0.5", "LINK node1/br0.1", "assigned-twice", nil)
+	l.sh("bridge vlan add dev vb vid 30 pvid untagged")
+	l.awaitNoConflict("10.0.0.5")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.1", "LINK node1/br0.30")
+
+	// Ports that have the default follow it: to another VLAN, and to none.
+	l.sh("ip link set br0 type bridge vlan_default_pvid 40")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.30", "LINK node1/br0.40")
+	l.sh("ip link set br0 type bridge vlan_default_pvid 0")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.30", "LINK node1/va")
+
+	// Without a default a new port has none, and once there is one all have it.
+	l.pod("c")
+	l.sh("ip link set vc master br0")
+	l.assign("c", "10.0.0.5/24")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.30", "LINK node1/va", "LINK node1/vc")
+	l.sh("ip link set br0 type bridge vlan_default_pvid 50")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.50", "LINK node1/br0.50", "LINK node1/br0.50")
+	l.sh("bridge vlan add dev vb vid 30 pvid untagged", "ip link set vc nomaster", "ip link set vc master br0")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.30", "LINK node1/br0.50", "LINK node1/br0.50")
+	l.sh("ip netns del c")
+	l.awaitNoConflict("10.0.0.5")
+
+	// What enters tagged is on the link of its tag.
+	l.assign("b", "10.0.0.7/24")
+	l.sh("bridge vlan add dev va vid 30")
+	p, err := l.Pod("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	l.awaitConflict("10.0.0.7", "LINK node1/br0.30", "assigned-and-wire", func() {
+		if err := p.Do(func() error { return netlab.Send("eth0", claim("10.0.0.7", 30)) }); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestDeviceVLANOfTheUplink(t *testing.T) {
+	t.Parallel()
+	l := newDeviceLab(t, "vlan")
+	out := l.outside("eth0")
+	l.sh("ip link set eth0 up", "ip addr add 192.0.2.1/24 dev eth0",
+		"ip link add eth0.10 link eth0 type vlan id 10", "ip link set eth0.10 up", "ip addr add 203.0.113.1/24 dev eth0.10")
+	l.ports(1)
+	l.awaitScopes("203.0.113.1", "NODE node1")
+
+	// On another VLAN it is another address.
+	out.from("eth0", claim("203.0.113.1"), claim("203.0.113.1", 20), claim("203.0.113.1", 10, 10))
+	l.evidenceBy("203.0.113.1", ipwitnessv1.Evidence_ANNOUNCED, "eth0")
+	l.wantOnlyPlanted()
+	if c := l.watch.find("203.0.113.1"); len(c) != 0 {
+		t.Errorf("one address on two VLANs of the uplink: got %v, want no conflict", c)
+	}
+	wantApplied(t, l.explain("203.0.113.1"), "different-links")
+	l.awaitConflict("203.0.113.1", "LINK node1/eth0.10", "assigned-and-wire", func() { out.from("eth0", claim("203.0.113.1", 10)) })
+
+	// A pod has a VLAN of the node's uplink.
+	l.sh("ip netns add web", "ip link add net1 link eth0 netns web type vlan id 30", "ip -n web link set net1 up",
+		"ip -n web addr add 10.30.0.5/24 dev net1")
+	l.awaitScopes("10.30.0.5", "LINK node1/eth0.30")
+	l.awaitConflict("10.30.0.5", "LINK node1/eth0.30", "assigned-and-wire", func() { out.from("eth0", claim("10.30.0.5", 30)) })
+}
+
+func TestDeviceVLANInABridgeJoinsPodsWithMachinesOutside(t *testing.T) {
+	t.Parallel()
+	l := newDeviceLab(t, "vlan")
+	out := l.outside("eth0")
+	l.sh("ip link set eth0 up", "ip addr add 192.0.2.1/24 dev eth0",
+		"ip link add eth0.30 link eth0 type vlan id 30", "ip link set eth0.30 up",
+		"ip link add br30 type bridge", "ip link set br30 up", "ip link set eth0.30 master br30")
+	l.pod("web")
+	l.sh("ip link set vweb master br30")
+	l.assign("web", "10.30.0.5/24")
+	l.ports(2)
+	l.awaitScopes("10.30.0.5", "LINK node1/br30")
+	out.from("eth0", claim("10.30.0.5"), claim("10.30.0.5", 31))
+	l.evidenceBy("10.30.0.5", ipwitnessv1.Evidence_ANNOUNCED, "eth0")
+	l.wantOnlyPlanted()
+	if c := l.watch.find("10.30.0.5"); len(c) != 0 {
+		t.Errorf("the address on another VLAN: got %v, want no conflict", c)
+	}
+	l.awaitConflict("10.30.0.5", "LINK node1/br30", "assigned-and-wire", func() { out.from("eth0", claim("10.30.0.5", 30)) })
+
+	// The VLAN leaves the bridge, and what it showed is no rival of the pod any more.
+	l.sh("ip link set eth0.30 nomaster")
+	l.awaitNoConflict("10.30.0.5")
+}
+
+func TestDeviceBondFailsOver(t *testing.T) {
+	t.Parallel()
+	l := newDeviceLab(t, "bond")
+	out := l.outside("eth0", "eth1")
+	// Each port keeps its MAC, and the bond takes that of the active one.
+	l.sh("ip link add bond0 type bond mode active-backup fail_over_mac active miimon 100",
+		"ip link set eth0 master bond0", "ip link set eth1 master bond0", "ip link set bond0 up", "ip addr add 192.0.2.1/24 dev bond0")
+	l.ports(2)
+	l.awaitScopes("192.0.2.1", "NODE node1")
+	// The port that takes over announces the address, and the other one hears it.
+	for _, port := range [][2]string{{"eth1", "eth0"}, {"eth0", "eth1"}} {
+		until(t, "the bond to fail over to "+port[0], func() bool {
+			l.sh("ip link set bond0 type bond active_slave " + port[0])
+			got, err := l.Run("ip -d link show bond0")
+			return err == nil && strings.Contains(got, "active_slave "+port[0])
+		})
+		l.evidenceBy("192.0.2.1", ipwitnessv1.Evidence_ANNOUNCED, port[1])
+	}
+	l.wantOnlyPlanted()
+	if c := l.watch.find("192.0.2.1"); len(c) != 0 {
+		t.Errorf("fail-over: got %v, want no conflict", c)
+	}
+	l.awaitOwners("192.0.2.1", 1)
+	l.awaitConflict("192.0.2.1", "LINK node1/bond0", "assigned-and-wire", func() { out.from("eth1", claim("192.0.2.1")) })
+}
+
+func TestDeviceDummyAddressesMakeNoOwner(t *testing.T) {
+	t.Parallel()
+	l := newDeviceLab(t, "dummy")
+	l.sh("ip link add name kube-ipvs0 type dummy", "ip addr add 10.96.0.1/32 dev kube-ipvs0")
+	for _, pod := range []string{"a", "b"} {
+		l.pod(pod)
+		l.sh(fmt.Sprintf("ip -n %s link add name dummy0 type dummy", pod), fmt.Sprintf("ip -n %s link set dummy0 up", pod),
+			fmt.Sprintf("ip -n %s addr add 10.96.0.1/32 dev dummy0", pod))
+	}
+	l.wantOnlyPlanted()
+	l.awaitOwners("10.96.0.1", 0)
+	if c := l.watch.find("10.96.0.1"); len(c) != 0 {
+		t.Errorf("service address on dummy devices: got %v, want no conflict", c)
+	}
+	wantApplied(t, l.explain("10.96.0.1"), "loopback-or-dummy")
+}
+
+func TestDeviceIPVLANPodsOfOneUplink(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"l2", "l3"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			l := newDeviceLab(t, "ipvlan")
+			out := l.outside("eth0", "eth1")
+			l.sh("ip link set eth0 up", "ip link set eth1 up", "ip addr add 192.0.2.1/24 dev eth0")
+			for i, pod := range []string{"a", "b", "c"} {
+				l.sh("ip netns add "+pod, fmt.Sprintf("ip link add net1 link eth0 netns %s type ipvlan mode %s", pod, mode),
+					fmt.Sprintf("ip -n %s link set net1 up", pod), fmt.Sprintf("ip -n %s addr add 192.0.2.%d/24 dev net1", pod, 101+i))
+			}
+			l.ports(2)
+			for i := range 3 {
+				l.awaitScopes(fmt.Sprintf("192.0.2.%d", 101+i), "LINK node1/eth0")
+			}
+			// The kernel guards the children of one parent against each other.
+			if said, err := l.Run("ip -n b addr add 192.0.2.101/24 dev net1"); err == nil {
+				t.Errorf("a second child with one address: the kernel took it: %s", said)
+			}
+			if mode == "l2" {
+				// Three addresses on one MAC are announced, and heard by the other cable.
+				for i, pod := range []string{"a", "b", "c"} {
+					l.shout(pod, "net1", fmt.Sprintf("192.0.2.%d", 101+i))
+					l.evidenceBy(fmt.Sprintf("192.0.2.%d", 101+i), ipwitnessv1.Evidence_ANNOUNCED, "eth1")
+				}
+			}
+			l.wantOnlyPlanted()
+			for i := range 3 {
+				addr := fmt.Sprintf("192.0.2.%d", 101+i)
+				if c := l.watch.find(addr); len(c) != 0 {
+					t.Errorf("addresses on one MAC: got %v, want no conflict", c)
+				}
+				l.awaitOwners(addr, 1)
+			}
+			// But not against the parent, nor against a machine outside.
+			l.sh("ip -n b addr add 192.0.2.1/24 dev net1")
+			l.awaitConflict("192.0.2.1", "LINK node1/eth0", "assigned-twice", nil)
+			l.awaitConflict("192.0.2.101", "LINK node1/eth0", "assigned-and-wire", func() { out.from("eth0", claim("192.0.2.101")) })
+		})
+	}
+}
+
+// shout announces an address by an interface of a pod, with its MAC.
+func (l *lab) shout(pod, ifname, addr string) {
+	l.t.Helper()
+	p, err := l.Pod(pod)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer p.Close()
+	err = p.Do(func() error {
+		i, err := net.InterfaceByName(ifname)
+		if err != nil {
+			return err
+		}
+		a := netip.MustParseAddr(addr)
+		return netlab.Send(ifname, netlab.ARP(1, i.HardwareAddr, a, a))
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func TestDeviceVRFsAreNodesOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	l := newDeviceLab(t, "vrf")
+	for i, vrf := range []string{"blue", "red"} {
+		l.sh(fmt.Sprintf("ip link add %s type vrf table %d", vrf, 10+i), fmt.Sprintf("ip link set %s up", vrf))
+		l.pod("in" + vrf)
+		l.sh(fmt.Sprintf("ip link set vin%s master %s", vrf, vrf))
+		l.assign("in"+vrf, "10.0.0.5/32")
+	}
+	l.awaitScopes("10.0.0.5", "NODE node1/blue", "NODE node1/red")
+	l.wantOnlyPlanted()
+	if c := l.watch.find("10.0.0.5"); slices.ContainsFunc(c, func(c *ipwitnessv1.Conflict) bool { return c.GetConfirmedAt() != nil }) {
+		t.Errorf("one address in two VRFs: got %v, want no conflict", c)
+	}
+	l.sh("ip link set vinblue master red")
+	c := l.awaitConflict("10.0.0.5", "NODE node1/red", "assigned-twice", nil)
+	if got, want := ownerNames(c), "inblue | inred"; got != want {
+		t.Errorf("owners: got %s, want %s", got, want)
+	}
+	// The node's own address in a VRF, and on a bridge in one.
+	l.sh("ip link add br0 type bridge", "ip link set br0 master blue", "ip link set br0 up", "ip addr add 10.1.0.1/24 dev br0")
+	l.awaitScopes("10.1.0.1", "NODE node1/blue")
+	l.pod("c")
+	l.sh("ip link set vc master br0")
+	l.assign("c", "10.1.0.1/24")
+	l.awaitConflict("10.1.0.1", "NODE node1/blue", "assigned-twice", nil)
+}
+
+func TestDeviceNetkitIsAPair(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]netlink.NetkitMode{"l2": netlink.NETKIT_MODE_L2, "l3": netlink.NETKIT_MODE_L3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newDeviceLab(t, "netkit")
+			for _, pod := range []string{"a", "b"} {
+				l.sh("ip netns add " + pod)
+				p, err := l.Pod(pod)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pair := &netlink.Netkit{
+					LinkAttrs: netlink.LinkAttrs{Name: "nk" + pod}, Mode: mode,
+					Policy: netlink.NETKIT_POLICY_FORWARD, PeerPolicy: netlink.NETKIT_POLICY_FORWARD,
+				}
+				pair.SetPeerAttrs(&netlink.LinkAttrs{Name: "eth0", Namespace: netlink.NsFd(p.Fd())})
+				err = l.Do(func() error { return netlink.LinkAdd(pair) })
+				p.Close()
+				if err != nil {
+					t.Fatal(err)
+				}
+				l.sh(fmt.Sprintf("ip link set nk%s up", pod), fmt.Sprintf("ip -n %s link set eth0 up", pod))
+				l.assign(pod, "10.0.0.5/32")
+			}
+			c := l.awaitConflict("10.0.0.5", "NODE node1", "assigned-twice", nil)
+			if got, want := ownerNames(c), "a | b"; got != want {
+				t.Errorf("owners: got %s, want %s", got, want)
+			}
+			if mode == netlink.NETKIT_MODE_L2 {
+				l.ports(2)
+				l.shout("a", "eth0", "10.0.0.5")
+				l.evidenceBy("10.0.0.5", ipwitnessv1.Evidence_ANNOUNCED, "nka")
+			}
+			l.sh("ip netns del a")
+			l.awaitNoConflict("10.0.0.5")
+			l.awaitOwners("10.0.0.5", 1)
+		})
+	}
+}
+
+func TestDeviceTapOfAVirtualMachineOnARoutedBridge(t *testing.T) {
+	t.Parallel()
+	l := newDeviceLab(t, "tap")
+	l.sh("ip link add virbr0 type bridge", "ip link set virbr0 up", "ip addr add 10.0.0.1/24 dev virbr0")
+	l.pod("web")
+	l.sh("ip link set vweb master virbr0")
+	l.assign("web", "10.0.0.5/24")
+	machine := l.tap("tap0")
+	l.sh("ip link set tap0 master virbr0", "ip link set tap0 up")
+	l.ports(2)
+	send := func(frame []byte) {
+		if _, err := machine.Write(frame); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(claim("10.0.0.6"))
+	l.awaitScopes("10.0.0.6", "NODE node1")
+	c := l.awaitConflict("10.0.0.5", "NODE node1", "assigned-and-wire", func() { send(claim("10.0.0.5")) })
+	if !strings.Contains(c.GetSummary(), stranger.String()) {
+		t.Errorf("summary does not name the machine's MAC: %q", c.GetSummary())
+	}
+	// The machine is turned off, and its port goes.
+	if err := machine.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l.awaitNoConflict("10.0.0.5")
+	l.awaitOwners("10.0.0.6", 0)
+}
+
+// tap makes a tap device of the host and gives its other end: what a virtual
+// machine is connected to. The device lives as long as this is open.
+func (l *lab) tap(name string) *os.File {
+	l.t.Helper()
+	var f *os.File
+	err := l.Do(func() error {
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		f = os.NewFile(uintptr(fd), name)
+		req, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+		return unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
+	})
+	if err != nil {
+		l.t.Fatal("make tap device: ", err)
+	}
+	l.t.Cleanup(func() { _ = f.Close() })
+	return f
+}

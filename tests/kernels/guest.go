@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// result is what a guest told of one suite.
+type result struct {
+	suite                   string
+	verdict                 string // ok, or what was wrong
+	passed, failed, skipped int
+	seconds                 string
+}
+
+// says is what the lines of init.sh begin with.
+const says = "ipwitness-guest: "
+
+// boot runs the suites in a kernel, with what it prints copied to out. It gives
+// a result for each suite.
+func boot(ctx context.Context, k *kernel, dir, cni, ipwitness string, suites []suite, out io.Writer) ([]result, error) {
+	results := make([]result, len(suites))
+	for i, s := range suites {
+		results[i] = result{suite: s.name, verdict: "not run"}
+	}
+	initramfs := filepath.Join(dir, "initramfs-"+k.release)
+	if err := pack(initramfs, k, dir, cni, ipwitness, suites); err != nil {
+		return results, fmt.Errorf("make initramfs: %w", err)
+	}
+	defer func() { _ = os.Remove(initramfs) }()
+
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "1024",
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
+		"-kernel", k.image, "-initrd", initramfs, "-append", "console=ttyS0 quiet panic=-1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = os.Stderr
+	cmd.WaitDelay = 5 * time.Second
+	console, err := cmd.StdoutPipe()
+	if err != nil {
+		return results, fmt.Errorf("make pipe: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return results, fmt.Errorf("start qemu: %w", err)
+	}
+	done := follow(console, results, out)
+	err = cmd.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return results, fmt.Errorf("it was given up: %w", context.Cause(ctx))
+	case err != nil:
+		return results, fmt.Errorf("run qemu: %w", err)
+	case !done:
+		return results, errors.New("it ended without a word: see above what it printed last")
+	}
+	return results, nil
+}
+
+// follow reads the console of a guest to its end, notes what it tells of the
+// suites, and says whether it came to its own end.
+func follow(console io.Reader, results []result, out io.Writer) (done bool) {
+	var r *result
+	lines := bufio.NewScanner(console)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := strings.TrimRight(lines.Text(), "\r")
+		if line == "" || strings.HasPrefix(line, "=== ") {
+			continue
+		}
+		_, _ = fmt.Fprintln(out, line)
+		// The kernel's own messages may stand before ours in a line.
+		if _, told, ok := strings.Cut(line, says); ok {
+			words := append(strings.Fields(told), "", "", "")
+			switch words[0] {
+			case "done":
+				done = true
+			case "begin":
+				for i := range results {
+					if results[i].suite == words[1] {
+						r = &results[i]
+						r.verdict = "no end"
+					}
+				}
+			case "end":
+				if r.verdict = "ok"; words[2] != "0" {
+					r.verdict = "FAILED: exit " + words[2]
+				} else if r.passed == 0 {
+					r.verdict = "FAILED: no test passed"
+				}
+				r.seconds = words[3]
+			}
+			continue
+		}
+		if r == nil {
+			continue
+		}
+		switch { // tests, not their subtests
+		case strings.HasPrefix(line, "--- PASS"):
+			r.passed++
+		case strings.HasPrefix(line, "--- FAIL"):
+			r.failed++
+		case strings.HasPrefix(line, "--- SKIP"):
+			r.skipped++
+		}
+	}
+	return done
+}
+
+// pack writes an initramfs.
+func pack(file string, k *kernel, dir, cni, ipwitness string, suites []suite) error {
+	var a archive
+	for _, d := range []string{"dev", "proc", "sys", "run", "tmp", "var/lib", "usr/sbin"} {
+		a.add(d, fs.ModeDir|0o755, nil)
+	}
+	a.add("init", 0o755, initScript)
+
+	var order strings.Builder
+	seen := map[string]bool{}
+	for _, m := range modules {
+		err := k.load(m, seen, func(name string, data []byte) {
+			a.add("modules/"+name+".ko", 0o644, data)
+			order.WriteString(name + ".ko\n")
+		})
+		if err != nil {
+			return err
+		}
+	}
+	a.add("modules/order", 0o644, []byte(order.String()))
+
+	var list strings.Builder
+	for _, s := range suites {
+		list.WriteString(s.name + " " + s.command + "\n")
+	}
+	a.add("suites", 0o644, []byte(list.String()))
+
+	programs := map[string]string{"bin/busybox": "busybox", "bin/ipwitness": ipwitness}
+	for _, name := range []string{"ip", "tc", "bridge", "unshare", "nsenter"} {
+		programs["usr/sbin/"+name] = name
+	}
+	for _, pattern := range []string{dir + "/*.test", cni + "/*"} {
+		found, _ := filepath.Glob(pattern)
+		if len(found) == 0 {
+			return fmt.Errorf("no file %s: run make test-kernels", pattern)
+		}
+		for _, f := range found {
+			to := "bin/"
+			if strings.HasPrefix(pattern, cni) {
+				to = "cni/"
+			}
+			programs[to+filepath.Base(f)] = f
+		}
+	}
+	for as, name := range programs {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			return err
+		}
+		if err := a.program(as, path); err != nil {
+			return err
+		}
+	}
+	a.add(trailer, 0, nil)
+	return os.WriteFile(file, a.Bytes(), 0o600)
+}

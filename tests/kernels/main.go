@@ -1,0 +1,97 @@
+// Kernels boots real Debian kernels in qemu and runs our tests in each of them:
+// `make test-kernels`. It needs no KVM, and installs nothing: a kernel and its
+// modules are unpacked under -dir, where its package stays for the next time.
+package main
+
+import (
+	"context"
+	_ "embed"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+// modules are what the tests need of a kernel, so far as it is not built in.
+var modules = strings.Fields("veth bridge macvlan vxlan 8021q bonding dummy ipvlan vrf tun sch_ingress cls_bpf cls_u32 act_bpf")
+
+// suite is one test binary of -dir with its arguments.
+type suite struct{ name, command string }
+
+// kernels are what is run in each series of them. The scenarios are a choice:
+// without KVM a guest is many times slower than the machine.
+var kernels = []struct {
+	series string
+	suites []suite
+}{
+	// 6.1 has no TCX.
+	{"6.1", []suite{bpf, agent, scenarios("^Test(T1PTP|T2Bridge|L20)")}},
+	{"6.12", []suite{bpf, agent, scenarios("^Test(T1PTP|T2Bridge|Device)")}},
+}
+
+var (
+	bpf   = suite{"bpf", "bpf.test -test.v -test.timeout 5m"}
+	agent = suite{"agent", "agent.test -test.v -test.timeout 5m"}
+)
+
+// scenarios are those of tests/ whose names match.
+func scenarios(names string) suite {
+	return suite{"scenarios", "tests.test -test.v -test.timeout 8m -test.run " + names}
+}
+
+//go:embed init.sh
+var initScript []byte
+
+func main() {
+	dir := flag.String("dir", "bin/kernels", "directory of the packages, the kernels and the test binaries")
+	program := flag.String("ipwitness", "bin/ipwitness", "program to test")
+	cni := flag.String("cni", "bin/cni", "directory of the CNI plugins")
+	timeout := flag.Duration("timeout", 10*time.Minute, "end a kernel that takes longer")
+	only := flag.String("kernel", "", "test this series only, as in 6.12")
+	run := flag.String("run", "", "run the scenarios of this name only, as in go test -run")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	summary := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(summary, "\nKERNEL\tSUITE\tPASSED\tFAILED\tSKIPPED\tSECONDS\tRESULT")
+	code := 0
+	for _, k := range kernels {
+		if *only != "" && *only != k.series {
+			continue
+		}
+		if *run != "" {
+			k.suites = []suite{scenarios(*run)}
+		}
+		release, results, err := test(ctx, k.series, k.suites, *dir, *cni, *program, *timeout)
+		for _, r := range results {
+			if r.verdict != "ok" {
+				code = 1
+			}
+			_, _ = fmt.Fprintf(summary, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", release, r.suite, r.passed, r.failed, r.skipped, r.seconds, r.verdict)
+		}
+		if err != nil {
+			code = 1
+			fmt.Fprintf(os.Stderr, "kernel %s: %v\n", k.series, err)
+		}
+	}
+	_ = summary.Flush()
+	os.Exit(code)
+}
+
+// test runs the suites in the kernel of a series.
+func test(ctx context.Context, series string, suites []suite, dir, cni, program string, timeout time.Duration) (string, []result, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it took longer than %s", timeout))
+	defer cancel()
+	k, err := unpacked(dir, series)
+	if err != nil {
+		return "", nil, err
+	}
+	fmt.Printf("\nLinux %s\n", k.release)
+	results, err := boot(ctx, k, dir, cni, program, suites, os.Stdout)
+	return k.release, results, err
+}
