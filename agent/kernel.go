@@ -339,6 +339,7 @@ func (k *kernel) load(ns *namespace, now time.Time) error {
 	}
 	if ns == k.own {
 		k.readPVIDs()
+		k.wiring = nil
 	}
 	k.publishNamespace(ns, now)
 	if ns == k.own {
@@ -434,9 +435,8 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 		l.pvid = bridge.defaultPVID // the kernel's doing, told after this
 	}
 	k.publish(ns, l, now)
-	if isPair(m.kind) && k.lowerOf(l) != nil {
-		k.publishAttached(nil, now) // it may have joined two bridges, or parted them
-		return
+	if known && old.name != m.name || !isPair(m.kind) || k.lowerOf(l) != nil {
+		l = nil // others may hang on it, at any distance
 	}
 	k.publishAttached(l, now)
 }
@@ -448,9 +448,10 @@ func (k *kernel) setPVID(index int32, pvid uint16, now time.Time) {
 		return
 	}
 	l.pvid = pvid
+	k.wiring = nil
 	if bridge := k.own.links[l.master]; l.filtering || bridge != nil && bridge.filtering {
 		k.publish(k.own, l, now)
-		k.publishAttached(l, now)
+		k.publishAttached(nil, now)
 	}
 }
 
@@ -473,6 +474,7 @@ func (k *kernel) readPVIDs() {
 	for index, l := range k.own.links {
 		l.pvid = pvids[index]
 	}
+	k.wiring = nil
 }
 
 // publishHostEnds publishes our ends of the pairs with a namespace again whose
@@ -534,7 +536,7 @@ func (k *kernel) removeLink(ns *namespace, index int32, now time.Time) {
 	k.dropDomains(index, now)
 	// Frames that entered by it say nothing any more.
 	k.dropFrames(index, now)
-	if isPair(l.kind) && k.lowerOf(l) != nil {
+	if !isPair(l.kind) || k.lowerOf(l) != nil {
 		k.publishAttached(nil, now) // it may have joined two bridges
 	}
 	// The other end went with it, or one of the two moved. A namespace that is

@@ -29,6 +29,7 @@ type vlanOn struct {
 type wiring struct {
 	vlans   map[vlanOn]*link // the VLAN devices
 	patched map[int32]*link  // bridges that veth pairs join to others: the one that names them all
+	routed  map[string]bool  // domains on which the node has an address; nil: to be made
 }
 
 // wired gives the wiring.
@@ -99,7 +100,7 @@ func (k *kernel) domainOf(l *link, tags ...uint16) domain {
 			l = lower
 		case isPair(l.kind) && lower != nil && l.master == 0 && lower.master != 0:
 			l = lower // its frames go in by the other end
-		case over != nil:
+		case over != nil && isMaster(master):
 			return newDomain(l, tags)
 		case isMaster(master):
 			if master.filtering && len(tags) == 0 {
@@ -330,12 +331,16 @@ func (k *kernel) routes(d domain) bool {
 	if d.kind != ipwitnessv1.LinkRecord_BRIDGE {
 		return false
 	}
-	for _, l := range k.own.links {
-		if hasUnicast(l) && !isMaster(k.own.links[l.master]) && k.domainOf(l).name == d.name {
-			return true
+	w := k.wired()
+	if w.routed == nil {
+		w.routed = map[string]bool{}
+		for _, l := range k.own.links {
+			if hasUnicast(l) && !isMaster(k.own.links[l.master]) {
+				w.routed[k.domainOf(l).name] = true
+			}
 		}
 	}
-	return false
+	return w.routed[d.name]
 }
 
 // addressed publishes the domain of one of our own interfaces again: its
@@ -374,14 +379,37 @@ func (k *kernel) leaveLink(l *link, name string, now time.Time) {
 		k.publishDomain(d, now) // it may have been the node's leg in it
 	}
 	k.dropFrames(l.index, now)
-	if l.kind == "vlan" && k.lowerOf(l) != nil {
-		k.dropFrames(l.lower, now)
-		for _, slave := range k.own.links {
-			if slave.master == l.lower {
-				k.dropFrames(slave.index, now)
+}
+
+// redirected ends the claims of frames by our interface p, by any where p is
+// nil, that would be on another link now.
+func (k *kernel) redirected(p *link, now time.Time) {
+	for index, list := range k.table.byPort {
+		if p != nil && p.index != index {
+			continue
+		}
+		stays := map[[2]uint16]string{}
+		port := k.own.links[index]
+		for _, c := range list {
+			vids := [2]uint16{c.key.vlan, c.key.innerVLAN}
+			if _, ok := stays[vids]; !ok {
+				stays[vids] = k.domainOf(port, tagsOf(vids[0], vids[1])...).name
+			}
+			if c.link != stays[vids] {
+				k.dropFrames(index, now)
+				break
 			}
 		}
 	}
+}
+
+func tagsOf(vids ...uint16) (tags []uint16) {
+	for _, vid := range vids {
+		if vid != 0 {
+			tags = append(tags, vid)
+		}
+	}
+	return tags
 }
 
 // hasUnicast says that an interface has a unicast address that is not

@@ -80,6 +80,7 @@ func (k *kernel) publishAttached(p *link, now time.Time) {
 			k.publish(ns, child, now)
 		}
 	}
+	k.redirected(p, now)
 }
 
 // publish makes the table say of an interface and its addresses what the mirror says.
@@ -124,6 +125,7 @@ func (k *kernel) addressChanged(ns *namespace, l *link, addr netip.Addr, now tim
 		return
 	}
 	if ns == k.own {
+		k.wired().routed = nil
 		k.publishRecord(ns, l, now)
 	}
 	k.publishAddress(ns, l, addr, now)

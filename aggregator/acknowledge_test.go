@@ -239,9 +239,19 @@ func TestAnAcknowledgementCoversOnlyTheOwnersThatWereThere(t *testing.T) {
 		a.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{podNamespace(4, "renamed")}}).sync()
 		l.wantAcknowledged(w.next(updated), true)
 
+		// One that goes again within the settle time is none to speak of.
+		a.send(podVeth(6, "e", addr)).sync()
+		l.wantAcknowledged(w.next(updated), true)
+		a.send(gone(assigned(6, addr))).sync()
+		l.wantAcknowledged(w.next(updated), true)
+
 		a.send(podVeth(5, "d", addr)).sync()
+		if c := w.next(updated); len(c.GetOwners()) != 4 || c.GetAcknowledgement() == nil {
+			t.Errorf("got %v, want it acknowledged with an owner more that has just come", c)
+		}
+		time.Sleep(l.store.policy.Settle)
 		if c := w.next(updated); len(c.GetOwners()) != 4 || c.GetAcknowledgement() != nil {
-			t.Errorf("got %v, want one event that has the owner more and no acknowledgement", c)
+			t.Errorf("got %v, want no acknowledgement after the settle time", c)
 		}
 		l.wantAcknowledged(l.conflict(pb.Conflict_SUSPECTED), false)
 		l.acknowledge(id, time.Hour)
@@ -335,7 +345,7 @@ func TestAcknowledgeOverREST(t *testing.T) {
 		"no time":        {path, `{"reason":"x","expiresAt":"tomorrow"}`, nil, 400, `want JSON as /openapi.json describes it: proto`},
 		"unknown field":  {path, `{"reason":"x","expires":"` + expires + `"}`, nil, 400, `unknown field`},
 		"no JSON":        {path, `reason=x`, nil, 400, "want JSON as"},
-		"too much":       {path, `{"reason":"` + strings.Repeat("x", maxBody) + `"}`, nil, 400, "request body too large"},
+		"too much":       {path, `{"reason":"` + strings.Repeat("x", maxBody) + `"}`, nil, 400, "the body is too large"},
 		"unknown id":     {"/v1/conflicts/nope:acknowledge", given, nil, 404, `no conflict has the id`},
 		"another site":   {path, given, []string{"Origin", "http://evil.example"}, 403, "a page of another site"},
 		"another site's": {path, given, []string{"Sec-Fetch-Site", "cross-site"}, 403, "a page of another site"},
