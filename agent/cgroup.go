@@ -67,7 +67,7 @@ func containerOf(path string) (c container, levels int) {
 			continue
 		}
 		if m := containerCgroup.FindStringSubmatch(part); m != nil {
-			if before != "libpod_parent" { // that is a pod of podman
+			if before != "libpod_parent" || part != m[1] { // the bare id is a pod of podman
 				c.id, c.name = m[1], ""
 				levels++
 			}

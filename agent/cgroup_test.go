@@ -62,6 +62,8 @@ func TestCgroupSaysWhichContainerAProcessIsOf(t *testing.T) {
 		{"podman pod's own", "0::/machine.slice/machine-libpod_pod_" + outerID + ".slice", container{}},
 		{"podman pod, cgroupfs driver", "0::/libpod_parent/" + outerID + "/libpod-" + innerID, container{id: innerID}},
 		{"its monitor", "0::/libpod_parent/" + outerID + "/conmon", container{}},
+		{"podman without a pod, cgroupfs driver", "0::/libpod_parent/libpod-" + innerID, container{id: innerID}},
+		{"podman without a pod, cgroupfs driver, its own group", "0::/libpod_parent/libpod-" + innerID + "/container", container{id: innerID}},
 		{"quadlet", "0::/system.slice/nginx.service/libpod-payload-" + innerID, container{id: innerID}},
 		{"quadlet's runtime", "0::/system.slice/nginx.service/runtime", container{}},
 

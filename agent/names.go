@@ -34,6 +34,8 @@ type names struct {
 
 	files   map[netnsFile]uint64 // inodes of the namespaces that were found, by their files
 	results map[string]cniFile   // parsed results, by file name
+	walked  time.Time            // when processes were last looked through
+	later   bool                 // they are to be looked through once the time has come
 	tenants map[uint64]*tenant   // of the namespaces of ours, by inode
 
 	mu    sync.Mutex
@@ -140,7 +142,7 @@ func (n *names) look(everything bool) {
 	}
 	n.files = files
 	if everything || n.kernel.anonymous(byInode) {
-		n.processes()
+		n.walk(everything)
 	}
 	n.readResults()
 	for _, f := range n.results {
@@ -153,6 +155,20 @@ func (n *names) look(everything bool) {
 	}
 	n.addTenants(byInode)
 	n.kernel.setNames(byInode)
+}
+
+// walk looks through the processes: at most once a second, so that a namespace
+// which stays without a name does not have every mount cost that.
+func (n *names) walk(now bool) {
+	if wait := time.Second - time.Since(n.walked); !now && wait > 0 {
+		if !n.later {
+			n.later = true
+			time.AfterFunc(wait, n.wake)
+		}
+		return
+	}
+	n.walked, n.later = time.Now(), false
+	n.processes()
 }
 
 // readDir gives the names in a directory, each with the inode of its file:

@@ -71,7 +71,7 @@ func (k *kernel) publishAttached(p *link, now time.Time) {
 	for _, l := range k.own.links {
 		switch {
 		case l == p:
-		case p == nil, l.lower == p.index, l.master == p.index:
+		case p == nil, k.lowerOf(l) == p, l.master == p.index:
 			k.publish(k.own, l, now)
 		default:
 			continue

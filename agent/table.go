@@ -141,6 +141,9 @@ const (
 	portShare = 256
 	// maxPerAddress is enough to say that an address is in dispute.
 	maxPerAddress = 256
+	// addressShare is what a port may always show of an address: other links,
+	// such as those of other tenants, may have one that is full of claims.
+	addressShare = 8
 )
 
 // poke puts a token into a channel that holds one, unless it is there.
@@ -183,7 +186,19 @@ func (t *table) seen(k claimKey, c claim, received time.Time) bool {
 // room says whether the table takes one more claim of the wire.
 func (t *table) room(k claimKey) bool {
 	onPort := len(t.byPort[k.at.index])
-	return onPort < maxPerPort && len(t.byAddr[k.addr]) < maxPerAddress && (t.wire < maxWire || onPort < portShare)
+	if onPort >= maxPerPort || t.wire >= maxWire && onPort >= portShare {
+		return false
+	}
+	if len(t.byAddr[k.addr]) < maxPerAddress {
+		return true
+	}
+	have := 0
+	for _, c := range t.byAddr[k.addr] {
+		if c.key.at == k.at {
+			have++
+		}
+	}
+	return have < addressShare
 }
 
 // dropFrame removes one claim of the wire. The caller holds the lock.

@@ -172,6 +172,11 @@ func TestOneAddressIsNotWorthMoreThanAFewClaimants(t *testing.T) {
 	if !tab.seen(wireClaim(1, 8, 1), claim{last: now}, now) {
 		t.Error("another address was refused")
 	}
+	for i := range addressShare + 1 {
+		if took, want := tab.seen(wireClaim(9, 7, i), claim{last: now}, now), i < addressShare; took != want {
+			t.Fatalf("claimant %d by another port, which may be another tenant's: got taken %v, want %v", i, took, want)
+		}
+	}
 }
 
 func TestClaimsOfTheWireAreListedOnceEach(t *testing.T) {

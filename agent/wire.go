@@ -51,6 +51,13 @@ type wire struct {
 	mu       sync.Mutex
 	attached map[int32]*port
 
+	// Bindings that the observer is to forget. Each costs a system call, and there
+	// can be thousands: it is done without the locks that are held when they end,
+	// as to be late means only to be told once more.
+	endedMu sync.Mutex
+	ended   []claimKey
+	letting chan struct{} // holds one token while there are some
+
 	full atomic.Bool // that the table refuses claims was said
 }
 
@@ -73,13 +80,10 @@ func newWire(log *slog.Logger, k *kernel, obs *bpf.Observer, mode bpf.Mode, incl
 		changed:       make(chan struct{}, 1),
 		statusChanged: func() {},
 		attached:      map[int32]*port{},
+		letting:       make(chan struct{}, 1),
 	}
 	k.portsChanged = func() { poke(w.changed) }
-	k.claimEnded = func(keys []claimKey) {
-		for _, c := range keys {
-			w.forget(c)
-		}
-	}
+	k.claimEnded = w.letGo
 	return w
 }
 
@@ -99,7 +103,41 @@ func (w *wire) run(ctx context.Context) error {
 	defer stop()
 	g.Go(func() error { return w.read(ctx) })
 	g.Go(func() error { w.keep(ctx); return nil })
+	g.Go(func() error { w.forget(ctx); return nil })
 	return g.Wait()
+}
+
+// letGo has the observer tell the next frames of bindings.
+func (w *wire) letGo(keys []claimKey) {
+	if len(keys) == 0 {
+		return
+	}
+	w.endedMu.Lock()
+	w.ended = append(w.ended, keys...)
+	w.endedMu.Unlock()
+	poke(w.letting)
+}
+
+// forget makes the observer forget what was let go, until ctx ends.
+func (w *wire) forget(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.letting:
+		}
+		w.endedMu.Lock()
+		ended := w.ended
+		w.ended = nil
+		w.endedMu.Unlock()
+		for _, c := range ended {
+			var mac bpf.MAC
+			copy(mac[:], c.mac)
+			if err := w.obs.Forget(uint32(c.at.index), c.vlan, c.innerVLAN, c.addr, mac); err != nil {
+				w.log.Debug("cannot forget binding", "address", c.addr, "error", err)
+			}
+		}
+	}
 }
 
 // read turns frames into claims.
@@ -291,15 +329,6 @@ func (w *wire) contest(addr netip.Addr, on bool) {
 	}
 }
 
-// forget makes the kernel tell the next frame of a binding.
-func (w *wire) forget(c claimKey) {
-	var mac bpf.MAC
-	copy(mac[:], c.mac)
-	if err := w.obs.Forget(uint32(c.at.index), c.vlan, c.innerVLAN, c.addr, mac); err != nil {
-		w.log.Debug("cannot forget binding", "address", c.addr, "error", err)
-	}
-}
-
 // watched is one interface that the observer belongs on.
 type watched struct {
 	index int32
@@ -343,16 +372,7 @@ func (k *kernel) frame(ev *bpf.Event) bool {
 		return true // the port has ended, and what entered by it with it
 	}
 	received := k.clock.at(ev.Ktime)
-	if end, ok := k.ended[holding{ev.Addr, string(ev.SHA[:])}]; ok && received.Before(end) {
-		return true // sent before its holder gave the address up
-	}
-	var tags []uint16
-	for _, vid := range [...]uint16{ev.VLAN, ev.InnerVLAN} {
-		if vid != 0 {
-			tags = append(tags, vid)
-		}
-	}
-	d := k.domainOf(l, tags...)
+	d := k.domainOf(l, tagsOf(ev.VLAN, ev.InnerVLAN)...)
 	c := claim{link: d.name, first: received, last: received, count: ev.Frames}
 	if ev.Source != ev.SHA {
 		c.source = string(ev.Source[:])
@@ -366,6 +386,10 @@ func (k *kernel) frame(ev *bpf.Event) bool {
 		innerVLAN: ev.InnerVLAN,
 
 		noOverride: ev.NoOverride,
+	}
+	if end, ok := k.ended[holding{ev.Addr, key.mac}]; ok && received.Before(end) {
+		k.claimEnded([]claimKey{key}) // sent before its holder gave the address up: the next one is not
+		return true
 	}
 	room := false
 	k.table.update(func() {
@@ -387,11 +411,17 @@ type frameClock struct {
 // not for each frame: that would be a system call.
 func (c *frameClock) at(ktime time.Duration) time.Time {
 	if c.now.IsZero() || (ktime-c.monotonic).Abs() > time.Second {
-		var ts unix.Timespec
-		if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
-			return time.Now()
+		for range 4 { // until nothing came between the two
+			begin := time.Now()
+			var ts unix.Timespec
+			if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
+				return begin
+			}
+			c.now, c.monotonic = begin, time.Duration(ts.Nano())
+			if time.Since(begin) < 100*time.Microsecond {
+				break
+			}
 		}
-		c.now, c.monotonic = time.Now(), time.Duration(ts.Nano())
 	}
 	return c.now.Add(ktime - c.monotonic)
 }

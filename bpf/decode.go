@@ -248,7 +248,7 @@ func (b *Binding) readNDP(packet []byte) Result {
 		b.Kind, b.Addr = Used, source
 	} else {
 		solicited := flags&ndSolicited != 0
-		if solicited && destination.IsMulticast() {
+		if solicited && packet[24] == 0xff { // Addr.IsMulticast takes ::ffff:224.0.0.1 for IPv4
 			return ResultInvalid
 		}
 		if lladdr, ok = findOption(options, ndTargetLLAddr); !ok {

@@ -122,6 +122,11 @@ func ndpCases() []frameCase {
 
 		nonce   = option(14, 1, 2, 3, 4, 5, 6)
 		unknown = option(253, 1, 2, 3)
+
+		toMapped = ndpFrame{
+			source: macA, from: addr6A, to: addr("::ffff:224.0.0.1"), typ: ndAdvertisement, flags: ndOverride | ndSolicited,
+			target: addr6A, options: targetOption(macA),
+		}
 	)
 	with := func(f ndpFrame, change func(f *ndpFrame)) []byte {
 		change(&f)
@@ -167,6 +172,7 @@ func ndpCases() []frameCase {
 	}
 
 	return []frameCase{
+		{"a solicited advertisement to what is no multicast in IPv6", toMapped.bytes(), ResultEvent, answered},
 		{"a solicitation uses its source", ask.bytes(), ResultEvent, used},
 		{"a solicitation to one host uses its source", with(ask, func(f *ndpFrame) { f.to = addr6B }), ResultEvent, used},
 		{"a solicited advertisement answers", advertisement(macA, addr6A, ndSolicited|ndOverride), ResultEvent, answered},
