@@ -37,6 +37,7 @@ C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 # What must be there: a command or a file, and the Debian package that has it.
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2
+BENCH_NEEDS := tcpdump:tcpdump arpwatch:arpwatch
 FORMAT_NEEDS := $(CLANG_FORMAT):clang-format-19
 BPF_NEEDS := $(BPF2GO_CC):clang-19 $(BPF2GO_STRIP):llvm-19 \
 	/usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/linux/bpf.h:linux-libc-dev
@@ -79,7 +80,7 @@ test: deps-test build cni-plugins ## Run all tests, as root, with the race detec
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
 
 .PHONY: bench
-bench: deps-test build cni-plugins ## Measure the budgets of the design and print them as a table
+bench: deps-test deps-bench build cni-plugins ## Measure the budgets of the design (ARGS=storm: only that part)
 	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./tests/bench
 	@$(AS_ROOT) bin/bench $(ARGS)
 
@@ -153,7 +154,7 @@ cni-plugins: $(CNI_PLUGINS) ## Build the real CNI plugins that tests and demo us
 tools: $(BUF) $(GOLANGCI) $(PROTOC_PLUGINS) ## Build the pinned lint and generation tools
 
 .PHONY: deps
-deps: deps-test deps-format deps-bpf ## Install the Debian packages that all targets need
+deps: deps-test deps-bench deps-format deps-bpf ## Install the Debian packages that all targets need
 
 .PHONY: clean
 clean: ## Remove all that was built (bin/)
@@ -180,9 +181,12 @@ $(CNI_PLUGINS) &: tools/cni/go.mod tools/cni/go.sum
 		-ldflags "-X $(CNI_MODULE)/pkg/utils/buildversion.BuildVersion=$$v" tool
 	@touch $(CNI_PLUGINS)
 
-.PHONY: deps-test deps-format deps-bpf
+.PHONY: deps-test deps-bench deps-format deps-bpf
 deps-test:
 	@$(call need,$(TEST_NEEDS))
+
+deps-bench:
+	@$(call need,$(BENCH_NEEDS))
 
 deps-format:
 	@$(if $(C_FILES),$(call need,$(FORMAT_NEEDS)))
