@@ -39,6 +39,7 @@ C_FILES := $(wildcard bpf/*.c bpf/*.h)
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin
+BENCH_NEEDS := tcpdump:tcpdump arpwatch:arpwatch
 FORMAT_NEEDS := $(CLANG_FORMAT):clang-format-19
 BPF_NEEDS := $(BPF2GO_CC):clang-19 $(BPF2GO_STRIP):llvm-19 \
 	/usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/linux/bpf.h:linux-libc-dev
@@ -87,7 +88,7 @@ test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu 
 	@bin/kernels/run $(ARGS)
 
 .PHONY: bench
-bench: deps-test build cni-plugins ## Measure the budgets of the design and print them as a table
+bench: deps-test deps-bench build cni-plugins ## Measure the budgets of the design (ARGS=storm: only that part)
 	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./tests/bench
 	@$(AS_ROOT) bin/bench $(ARGS)
 
@@ -170,7 +171,7 @@ cni-plugins: $(CNI_PLUGINS) ## Build the real CNI plugins that tests and demo us
 tools: $(BUF) $(GOLANGCI) $(PROTOC_PLUGINS) ## Build the pinned lint and generation tools
 
 .PHONY: deps
-deps: deps-test deps-kernels deps-format deps-bpf ## Install the Debian packages that all targets need
+deps: deps-test deps-bench deps-kernels deps-format deps-bpf ## Install the Debian packages that all targets need
 
 .PHONY: clean
 clean: ## Remove all that was built (bin/)
@@ -197,12 +198,15 @@ $(CNI_PLUGINS) &: tools/cni/go.mod tools/cni/go.sum
 		-ldflags "-X $(CNI_MODULE)/pkg/utils/buildversion.BuildVersion=$$v" tool
 	@touch $(CNI_PLUGINS)
 
-.PHONY: deps-test deps-kernels deps-format deps-bpf
+.PHONY: deps-test deps-bench deps-kernels deps-format deps-bpf
 deps-kernels:
 	@$(call need,$(KERNELS_NEEDS))
 
 deps-test:
 	@$(call need,$(TEST_NEEDS))
+
+deps-bench:
+	@$(call need,$(BENCH_NEEDS))
 
 deps-format:
 	@$(if $(C_FILES),$(call need,$(FORMAT_NEEDS)))

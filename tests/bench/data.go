@@ -16,7 +16,7 @@ import (
 )
 
 // frameRows runs the benchmarks of the observer (BPF_PROG_TEST_RUN).
-func frameRows(ctx context.Context) ([]row, error) {
+func frameRows(ctx context.Context, _ string) ([]row, error) {
 	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^Benchmark(NonNeighbourFrame|KnownBinding)$", "./bpf")
 	out, err := cmd.CombinedOutput()
 	if err != nil {

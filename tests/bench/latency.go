@@ -205,12 +205,7 @@ func requestRows(ctx context.Context, bin string) ([]row, error) {
 	for i := range duplicates {
 		for _, side := range []string{"a", "b"} {
 			pod := fmt.Sprintf("%s%d", side, i)
-			for _, line := range []string{
-				"ip netns add " + pod,
-				fmt.Sprintf("ip link add v%s type veth peer name eth0 netns %s", pod, pod),
-				fmt.Sprintf("ip link set v%s up", pod),
-				fmt.Sprintf("ip -n %s link set eth0 up", pod),
-			} {
+			for _, line := range podLines(pod) {
 				if _, err := s.Run("%s", line); err != nil {
 					return nil, err
 				}
@@ -284,27 +279,6 @@ func requestRows(ctx context.Context, bin string) ([]row, error) {
 		"  p50 by its floor: a bare netlink reader and two gRPC hops",
 		fmt.Sprintf("%.1f × (%s + 2 × %s)", ratio, millis(quantile(floor, 0.5)), millis(hop)), "≤ 5 ×", ratio <= 5,
 	})
-	rss, err := s.rss()
-	if err != nil {
-		return rows, err
-	}
-	rows = append(rows, row{fmt.Sprintf("RSS of agent and aggregator with %d pods", 2*duplicates), fmt.Sprintf("%.1f MiB", rss), "", true})
-	const idle = 20 * time.Second
-	before, err := s.cpu()
-	if err != nil {
-		return rows, err
-	}
-	select {
-	case <-ctx.Done():
-		return rows, ctx.Err()
-	case <-time.After(idle):
-	}
-	after, err := s.cpu()
-	if err != nil {
-		return rows, err
-	}
-	percent := 100 * (after - before).Seconds() / idle.Seconds()
-	rows = append(rows, row{"  CPU of a core while nothing happens", fmt.Sprintf("%.2f %%", percent), "≤ 0.2 % with 250", percent <= 0.2})
 	took, err := s.program.Stop()
 	if err != nil {
 		return rows, fmt.Errorf("stop by SIGTERM: %w", err)

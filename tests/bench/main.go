@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -21,7 +22,7 @@ import (
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	rows, err := bench(ctx)
+	rows, err := bench(ctx, os.Args[1:])
 	if len(rows) > 0 {
 		printRows(rows)
 	}
@@ -51,7 +52,10 @@ func printRows(rows []row) {
 	_ = w.Flush()
 }
 
-func bench(ctx context.Context) (rows []row, err error) {
+func bench(ctx context.Context, only []string) (rows []row, err error) {
+	if err := named(only); err != nil {
+		return nil, err
+	}
 	if err := netlab.Possible(); errors.Is(err, netlab.ErrNoRoot) {
 		return nil, errors.New("needs root to make namespaces: run 'sudo make bench'")
 	} else if err != nil {
@@ -61,30 +65,51 @@ func bench(ctx context.Context) (rows []row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	progress := func(what string) { fmt.Fprintln(os.Stderr, "measuring", what, "…") }
-
-	progress("a frame through the observer")
-	if rows, err = frameRows(ctx); err != nil {
-		return rows, err
-	}
-	progress("TCP between two pods")
-	more, err := tcpRows(ctx, bin)
-	if rows = append(rows, more...); err != nil {
-		return rows, err
-	}
-	progress("200 duplicates by rtnetlink")
-	more, err = requestRows(ctx, bin)
-	if rows = append(rows, more...); err != nil {
-		return rows, err
-	}
-	for _, network := range []struct{ name, conflist string }{{"T1 (ptp)", netlab.PTP}, {"T2 (bridge)", netlab.Bridge}} {
-		progress("200 duplicates by real plugins: " + network.name)
-		more, err = pluginRows(ctx, bin, network.name, network.conflist)
+	for _, p := range parts {
+		if len(only) > 0 && !slices.Contains(only, p.name) {
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "measuring %s (%s) …\n", p.what, p.name)
+		more, err := p.measure(ctx, bin)
 		if rows = append(rows, more...); err != nil {
 			return rows, err
 		}
 	}
 	return rows, nil
+}
+
+// part is one benchmark. Its name chooses it: make bench ARGS=storm.
+type part struct {
+	name, what string
+	measure    func(ctx context.Context, bin string) ([]row, error)
+}
+
+var parts = []part{
+	{"frame", "a frame through the observer", frameRows},
+	{"tcp", "TCP between two pods", tcpRows},
+	{"latency", "200 duplicates by rtnetlink", requestRows},
+	{"plugins", "200 duplicates by the real ptp plugin", func(ctx context.Context, bin string) ([]row, error) {
+		return pluginRows(ctx, bin, "T1 (ptp)", netlab.PTP)
+	}},
+	{"plugins", "200 duplicates by the real bridge plugin", func(ctx context.Context, bin string) ([]row, error) {
+		return pluginRows(ctx, bin, "T2 (bridge)", netlab.Bridge)
+	}},
+	{"storm", "a storm of ARP, here and with libpcap listeners", stormRows},
+	{"pods", "0, 50 and 250 pods that do nothing", podRows},
+}
+
+// named refuses what is not the name of a part.
+func named(only []string) error {
+	for _, name := range only {
+		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
+			var names []string
+			for _, p := range parts {
+				names = append(names, p.name)
+			}
+			return fmt.Errorf("there is no benchmark %q: there are %s", name, strings.Join(slices.Compact(names), ", "))
+		}
+	}
+	return nil
 }
 
 // quantile gives the value below which a part q of them is.

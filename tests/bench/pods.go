@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// After pods came their kernels still have a word to say (duplicate address
+// detection, router solicitations), which calmTime waits for. idleTime is how
+// long nothing happens then.
+const calmTime, idleTime = 15 * time.Second, 20 * time.Second
+
+// podRows measures what it costs to watch pods that do nothing.
+func podRows(ctx context.Context, bin string) (rows []row, err error) {
+	s, err := newSite(ctx, bin)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	have := 0
+	for _, pods := range []int{0, 50, 250} {
+		for ; have < pods; have++ {
+			for _, line := range podLines(fmt.Sprintf("p%d", have), fmt.Sprintf("10.9.%d.%d/32", have/250, have%250+1)) {
+				if _, err := s.Run("%s", line); err != nil {
+					return rows, err
+				}
+			}
+		}
+		if err := s.settled(ctx, uint32(pods)); err != nil {
+			return rows, err
+		}
+		used, err := s.idle(ctx)
+		if err != nil {
+			return rows, err
+		}
+		rss, err := s.rss()
+		if err != nil {
+			return rows, err
+		}
+		percent := 100 * used.Seconds() / idleTime.Seconds()
+		memory := row{fmt.Sprintf("RSS of agent and aggregator with %d pods", pods), fmt.Sprintf("%.1f MiB", rss), "", true}
+		idle := row{fmt.Sprintf("  CPU of a core while nothing happens for %.0f s", idleTime.Seconds()), fmt.Sprintf("%.2f %%", percent), "", true}
+		if pods == 250 {
+			memory.budget, memory.met = "≤ 48 MiB", rss <= 48
+			idle.budget, idle.met = "≤ 0.2 %", percent <= 0.2
+		}
+		rows = append(rows, memory, idle)
+	}
+	return rows, nil
+}
+
+// idle is the processor time of a while in which nothing happens.
+func (s *site) idle(ctx context.Context) (time.Duration, error) {
+	var before time.Duration
+	for _, d := range []time.Duration{calmTime, idleTime} {
+		var err error
+		if before, err = s.cpu(); err != nil {
+			return 0, err
+		}
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(d):
+		}
+	}
+	after, err := s.cpu()
+	return after - before, err
+}
