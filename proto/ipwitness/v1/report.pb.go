@@ -1067,7 +1067,8 @@ type StatusRecord struct {
 	Wire string `protobuf:"bytes,1,opt,name=wire,proto3" json:"wire,omitempty"`
 	// Ports with the observer on them.
 	Ports []*Node_Port `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty"`
-	// Events that were lost and listed again from their source.
+	// Events that were lost: of netlink, and listed again from their source; and
+	// frames that found the ring full, of which the next one like it is told.
 	LostEvents uint32 `protobuf:"varint,3,opt,name=lost_events,json=lostEvents,proto3" json:"lost_events,omitempty"`
 	// What does not work, in words: what is lost by it and what to do.
 	Problems      []string `protobuf:"bytes,4,rep,name=problems,proto3" json:"problems,omitempty"`

@@ -1121,7 +1121,8 @@ type Node struct {
 	Claims uint32 `protobuf:"varint,9,opt,name=claims,proto3" json:"claims,omitempty"`
 	// Namespaces of this node that the agent follows.
 	Namespaces uint32 `protobuf:"varint,10,opt,name=namespaces,proto3" json:"namespaces,omitempty"`
-	// Events that were lost and listed again from their source.
+	// Events that were lost: of netlink, and listed again from their source; and
+	// frames that found the ring full, of which the next one like it is told.
 	LostEvents uint32 `protobuf:"varint,11,opt,name=lost_events,json=lostEvents,proto3" json:"lost_events,omitempty"`
 	// When its agent connected.
 	ConnectedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=connected_at,json=connectedAt,proto3" json:"connected_at,omitempty"`
