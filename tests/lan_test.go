@@ -133,6 +133,21 @@ func TestT7MachineOutsideAndAnUplinkInABridge(t *testing.T) {
 		"node node1 itself", "the device with MAC 02:00:00:00:00:99")
 }
 
+func TestT7MachineOutsideTakesTheNodesIPv6Address(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	out := l.lan("192.0.2.1/24")
+	l.sh("ip addr add fd00:2::1/64 dev eth0 nodad")
+	l.ports(1)
+	l.awaitOwners("fd00:2::1", 1)
+	out.machine("thief", "02:00:00:00:00:99", "fd00:2::1/64") // without a question before
+	l.takes(out, "thief", "fd00:2::1", "fd00:2::77")
+	l.wantConflict("fd00:2::1", ipwitnessv1.Conflict_CONFIRMED, "assigned-and-wire", " | node1", "LINK node1/eth0",
+		"node node1 itself", "02:00:00:00:00:99")
+	l.evidence("fd00:2::1", "", "USED eth0")
+	l.row("T7-ipv6", "fd00:2::1", "assigned-and-wire")
+}
+
 func TestT7TwoMachinesOutsideTakeTurns(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)

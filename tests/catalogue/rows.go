@@ -66,6 +66,7 @@ var rows = []row{
 		shown: []shown{
 			{"T7", "The node's own address."},
 			{"T7-pod", "The address of a `macvlan` pod."},
+			{"T7-ipv6", "The node's own IPv6 address."},
 			{"T7-externals", "Two machines outside: no agent can read either, so it stays a suspicion."},
 		},
 	},
