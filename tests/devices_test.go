@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -43,17 +44,23 @@ func newDeviceLab(t *testing.T, kinds ...string) *lab {
 		l.sh("ip link add name lower type veth peer name lowerpeer")
 		for _, line := range probes[kind] {
 			if _, err := l.Run("%s", line); err != nil {
-				kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
-				said := fmt.Sprintf("Linux %s has no %s: make test-kernels has a kernel with it (%v)", strings.TrimSpace(string(kernel)), kind, err)
-				if os.Getenv("IPWITNESS_KERNEL_MATRIX") != "" {
-					t.Fatal(said)
-				}
-				t.Skip(said)
+				lacks(t, kind, err)
 			}
 		}
 		l.sh("ip link del probe", "ip link del lower")
 	}
 	return startLab(t, h)
+}
+
+// lacks ends a test: the kernel has no device of a kind.
+func lacks(t *testing.T, kind string, err error) {
+	t.Helper()
+	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	said := fmt.Sprintf("Linux %s has no %s: make test-kernels has a kernel with it (%v)", strings.TrimSpace(string(kernel)), kind, err)
+	if os.Getenv("IPWITNESS_KERNEL_MATRIX") != "" {
+		t.Fatal(said)
+	}
+	t.Skip(said)
 }
 
 // outside is a switch, with a cable from each of its ports to the host's
@@ -202,6 +209,21 @@ func TestDeviceBridgeWithVLANsIsALinkForEachVLAN(t *testing.T) {
 	l.sh("ip link del br0.10")
 	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "LINK node1/br0.20")
 
+	// The same with the bridge's own address, and with a veth into the bridge,
+	// which go from one VLAN to another.
+	l.sh("ip addr add 10.0.0.1/24 dev br0", "bridge vlan add dev br0 vid 10 pvid untagged self")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.20", "NODE node1")
+	l.sh("bridge vlan add dev br0 vid 20 pvid untagged self")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "NODE node1")
+	l.sh("ip addr del 10.0.0.1/24 dev br0", "ip link add leg type veth peer name legport", "ip link set leg up",
+		"ip link set legport master br0", "ip link set legport up", "ip addr add 10.0.0.1/24 dev leg",
+		"bridge vlan add dev legport vid 20 pvid untagged")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "NODE node1")
+	l.sh("bridge vlan add dev legport vid 10 pvid untagged")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.20", "NODE node1")
+	l.sh("ip link del leg")
+	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "LINK node1/br0.20")
+
 	// The bridge ceases to filter, and filters again.
 	l.sh("ip link set br0 type bridge vlan_filtering 0")
 	l.awaitConflict("10.0.0.5", "LINK node1/br0", "assigned-twice", nil)
@@ -281,6 +303,12 @@ func TestDeviceVLANOfTheUplink(t *testing.T) {
 		"ip -n web addr add 10.30.0.5/24 dev net1")
 	l.awaitScopes("10.30.0.5", "LINK node1/eth0.30")
 	l.awaitConflict("10.30.0.5", "LINK node1/eth0.30", "assigned-and-wire", func() { out.from("eth0", claim("10.30.0.5", 30)) })
+
+	// And another one is on a VLAN device of the node.
+	l.sh("ip netns add db", "ip link add net1 link eth0.10 netns db type macvlan mode bridge", "ip -n db link set net1 up",
+		"ip -n db addr add 203.0.113.5/24 dev net1")
+	l.awaitScopes("203.0.113.5", "LINK node1/eth0.10")
+	l.awaitConflict("203.0.113.5", "LINK node1/eth0.10", "assigned-and-wire", func() { out.from("eth0", claim("203.0.113.5", 10)) })
 }
 
 func TestDeviceVLANInABridgeJoinsPodsWithMachinesOutside(t *testing.T) {
@@ -310,7 +338,7 @@ func TestDeviceVLANInABridgeJoinsPodsWithMachinesOutside(t *testing.T) {
 
 func TestDeviceBondFailsOver(t *testing.T) {
 	t.Parallel()
-	l := newDeviceLab(t, "bond")
+	l := newDeviceLab(t, "bond", "vlan")
 	out := l.outside("eth0", "eth1")
 	// Each port keeps its MAC, and the bond takes that of the active one.
 	l.sh("ip link add bond0 type bond mode active-backup fail_over_mac active miimon 100",
@@ -332,6 +360,14 @@ func TestDeviceBondFailsOver(t *testing.T) {
 	}
 	l.awaitOwners("192.0.2.1", 1)
 	l.awaitConflict("192.0.2.1", "LINK node1/bond0", "assigned-and-wire", func() { out.from("eth1", claim("192.0.2.1")) })
+	// A pod is on the bond, and one on a VLAN of it.
+	l.sh("ip link add bond0.40 link bond0 type vlan id 40", "ip link set bond0.40 up")
+	for pod, on := range map[string]string{"a": "bond0", "b": "bond0.40"} {
+		l.sh("ip netns add "+pod, fmt.Sprintf("ip link add net1 link %s netns %s type macvlan mode bridge", on, pod),
+			fmt.Sprintf("ip -n %s link set net1 up", pod), fmt.Sprintf("ip -n %s addr add 192.0.2.5/24 dev net1", pod))
+	}
+	l.awaitScopes("192.0.2.5", "LINK node1/bond0", "LINK node1/bond0.40")
+	l.awaitConflict("192.0.2.5", "LINK node1/bond0.40", "assigned-and-wire", func() { out.from("eth0", claim("192.0.2.5", 40)) })
 }
 
 func TestDeviceDummyAddressesMakeNoOwner(t *testing.T) {
@@ -482,6 +518,89 @@ func TestDeviceNetkitIsAPair(t *testing.T) {
 			l.awaitOwners("10.0.0.5", 1)
 		})
 	}
+}
+
+func TestDeviceOpenVSwitchPortsAreLinksOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	if err := h.Do(func() error { return openvswitch("ovs-system") }); err != nil {
+		lacks(t, "Open vSwitch", err)
+	}
+	l := startLab(t, h)
+	for _, pod := range []string{"a", "b"} {
+		l.pod(pod)
+		if err := l.Do(func() error { return openvswitch("ovs-system", "v"+pod) }); err != nil {
+			t.Fatal(err)
+		}
+		l.assign(pod, "10.0.0.5/24")
+	}
+	// Flows decide what passes between them: the agent cannot know.
+	l.awaitScopes("10.0.0.5", "LINK node1/va", "LINK node1/vb")
+	l.ports(2)
+	l.shout("a", "eth0", "10.0.0.5")
+	l.evidenceBy("10.0.0.5", ipwitnessv1.Evidence_ANNOUNCED, "va")
+	l.wantOnlyPlanted()
+	if c := l.watch.find("10.0.0.5"); slices.ContainsFunc(c, func(c *ipwitnessv1.Conflict) bool { return c.GetConfirmedAt() != nil }) {
+		t.Errorf("one address behind two ports of Open vSwitch: got %v, want no conflict", c)
+	}
+}
+
+// ovsHeader is struct ovs_header: the index of a datapath.
+type ovsHeader uint32
+
+// Len implements nl.NetlinkRequestData.
+func (ovsHeader) Len() int { return 4 }
+
+// Serialize implements nl.NetlinkRequestData.
+func (h ovsHeader) Serialize() []byte { return nl.Uint32Attr(uint32(h)) }
+
+// openvswitch makes a datapath of the kernel's Open vSwitch, or adds interfaces
+// to it, in the calling thread's namespace, as ovs-vswitchd would
+// (include/uapi/linux/openvswitch.h).
+func openvswitch(datapath string, ports ...string) error {
+	const (
+		newOne          = 1 // OVS_DP_CMD_NEW, OVS_VPORT_CMD_NEW
+		dpName          = 1 // OVS_DP_ATTR_NAME
+		dpUpcallPID     = 2 // OVS_DP_ATTR_UPCALL_PID
+		portType        = 2 // OVS_VPORT_ATTR_TYPE
+		portName        = 3 // OVS_VPORT_ATTR_NAME
+		portUpcallPID   = 5 // OVS_VPORT_ATTR_UPCALL_PID
+		portTypeNetdev  = 1 // OVS_VPORT_TYPE_NETDEV
+		dpVersion       = 2 // OVS_DATAPATH_VERSION
+		portVersion     = 1 // OVS_VPORT_VERSION
+		nobodyGetsMiss  = 0 // upcall port id: drop what no flow takes
+		noDatapathIndex = 0
+	)
+	request := func(family string, version uint8, dp int, attrs ...*nl.RtAttr) error {
+		f, err := netlink.GenlFamilyGet(family)
+		if err != nil {
+			return fmt.Errorf("find %s: %w", family, err)
+		}
+		req := nl.NewNetlinkRequest(int(f.ID), unix.NLM_F_ACK)
+		req.AddData(&nl.Genlmsg{Command: newOne, Version: version})
+		req.AddData(ovsHeader(dp))
+		for _, a := range attrs {
+			req.AddData(a)
+		}
+		_, err = req.Execute(unix.NETLINK_GENERIC, 0)
+		return err
+	}
+	if len(ports) == 0 {
+		return request("ovs_datapath", dpVersion, noDatapathIndex,
+			nl.NewRtAttr(dpName, nl.ZeroTerminated(datapath)), nl.NewRtAttr(dpUpcallPID, nl.Uint32Attr(nobodyGetsMiss)))
+	}
+	dp, err := net.InterfaceByName(datapath)
+	if err != nil {
+		return err
+	}
+	for _, port := range ports {
+		err := request("ovs_vport", portVersion, dp.Index, nl.NewRtAttr(portType, nl.Uint32Attr(portTypeNetdev)),
+			nl.NewRtAttr(portName, nl.ZeroTerminated(port)), nl.NewRtAttr(portUpcallPID, nl.Uint32Attr(nobodyGetsMiss)))
+		if err != nil {
+			return fmt.Errorf("add port %s: %w", port, err)
+		}
+	}
+	return nil
 }
 
 func TestDeviceTapOfAVirtualMachineOnARoutedBridge(t *testing.T) {

@@ -28,7 +28,7 @@ func unpacked(dir, series string) (*kernel, error) {
 		deb, err := fetch(dir, series)
 		if err != nil {
 			return nil, fmt.Errorf("no package linux-image-%s.*-amd64 to be had: %w\n"+
-				"Any of Debian's will do: put one into %s, and run this again", series, err, dir)
+				"Any of Debian's will do: put one (its .deb) into %s, and run this again", series, err, dir)
 		}
 		// Into a directory beside it first: an unpacking cut short is none.
 		if err := sh(`rm -rf "$2.new" && mkdir "$2.new" && dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2.new" --wildcards \
@@ -52,28 +52,45 @@ func unpacked(dir, series string) (*kernel, error) {
 	return k, err
 }
 
-// fetch finds the newest package of a series in dir, and downloads it where there is none.
+// fetch finds the newest package of a series in dir, and downloads it where
+// there is none.
 func fetch(dir, series string) (string, error) {
 	if deb := newest(dir, series); deb != "" {
 		return deb, nil
 	}
-	out, err := exec.Command("apt-cache", "pkgnames", "linux-image-"+series+".").Output()
+	err := download(dir, series)
 	if err != nil {
-		return "", fmt.Errorf("ask apt-cache: %w", err)
+		// The lists of packages may be old, or empty as in a new container.
+		if sh("apt-get -qq update") == nil {
+			err = download(dir, series)
+		}
 	}
-	// Not those for clouds or with PREEMPT_RT, nor those without a signature.
-	plain := regexp.MustCompile(`(?m)^linux-image-[0-9.]+(-[0-9]+)?(\+deb[0-9]+)?-amd64$`)
-	names := plain.FindAllString(string(out), -1)
-	if len(names) == 0 {
-		return "", fmt.Errorf("apt-cache knows none (does `apt-get update` help? is this Debian?)")
-	}
-	if err := sh(`cd "$1" && apt-get -qq download "$(printf '%s\n' "${@:2}" | sort -V | tail -n 1)"`, append([]string{dir}, names...)...); err != nil {
-		return "", fmt.Errorf("apt-get download: %w", err)
+	if err != nil {
+		return "", err
 	}
 	if deb := newest(dir, series); deb != "" {
 		return deb, nil
 	}
 	return "", errors.New("apt-get downloaded nothing")
+}
+
+// download gets the newest package of a series that apt knows.
+func download(dir, series string) error {
+	out, err := exec.Command("apt-cache", "pkgnames", "linux-image-"+series+".").Output()
+	if err != nil {
+		return fmt.Errorf("ask apt-cache: %w", err)
+	}
+	// Not those for clouds or with PREEMPT_RT, nor those without a signature.
+	plain := regexp.MustCompile(`(?m)^linux-image-[0-9.]+(-[0-9]+)?(\+deb[0-9]+)?-amd64$`)
+	names := plain.FindAllString(string(out), -1)
+	if len(names) == 0 {
+		return errors.New("apt-cache knows none")
+	}
+	err = sh(`cd "$1" && apt-get -qq download "$(printf '%s\n' "${@:2}" | sort -V | tail -n 1)"`, append([]string{dir}, names...)...)
+	if err != nil {
+		return fmt.Errorf("apt-get download: %w", err)
+	}
+	return nil
 }
 
 // newest gives the package of a series that is in dir; nothing for none.

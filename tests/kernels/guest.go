@@ -23,6 +23,9 @@ type result struct {
 	seconds                 string
 }
 
+// home is where suites are run: as go test does, beside testdata.
+const home = "home"
+
 // says is what the lines of init.sh begin with.
 const says = "ipwitness-guest: "
 
@@ -80,23 +83,24 @@ func follow(console io.Reader, results []result, out io.Writer) (done bool) {
 		// The kernel's own messages may stand before ours in a line.
 		if _, told, ok := strings.Cut(line, says); ok {
 			words := append(strings.Fields(told), "", "", "")
-			switch words[0] {
-			case "done":
-				done = true
-			case "begin":
-				for i := range results {
-					if results[i].suite == words[1] {
-						r = &results[i]
-						r.verdict = "no end"
-					}
+			for i := range results {
+				if results[i].suite == words[1] {
+					r = &results[i]
 				}
-			case "end":
+			}
+			switch {
+			case words[0] == "done":
+				done = true
+			case r == nil:
+			case words[0] == "begin":
+				r.verdict = "no end"
+			case words[0] == "end":
+				r.seconds = words[3]
 				if r.verdict = "ok"; words[2] != "0" {
 					r.verdict = "FAILED: exit " + words[2]
 				} else if r.passed == 0 {
 					r.verdict = "FAILED: no test passed"
 				}
-				r.seconds = words[3]
 			}
 			continue
 		}
@@ -157,6 +161,13 @@ func pack(file string, k *kernel, dir, cni, ipwitness string, suites []suite) er
 				to = "cni/"
 			}
 			programs[to+filepath.Base(f)] = f
+		}
+	}
+	a.add(home, fs.ModeDir|0o755, nil)
+	golden, _ := filepath.Glob("tests/testdata/*/*")
+	for _, f := range golden {
+		if err := a.file(home+strings.TrimPrefix(f, "tests"), f); err != nil {
+			return err
 		}
 	}
 	for as, name := range programs {

@@ -19,6 +19,7 @@ while read -r module; do
 	insmod "/modules/$module" || echo "ipwitness-guest: cannot load $module"
 done </modules/order
 
+cd /home
 while read -r name command; do
 	begin=$(date +%s)
 	echo "ipwitness-guest: begin $name"

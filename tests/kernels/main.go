@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"flag"
@@ -17,7 +18,8 @@ import (
 )
 
 // modules are what the tests need of a kernel, so far as it is not built in.
-var modules = strings.Fields("veth bridge macvlan vxlan 8021q bonding dummy ipvlan vrf tun sch_ingress cls_bpf cls_u32 act_bpf")
+// (openvswitch needs crc32c_generic, and does not say so.)
+var modules = strings.Fields("veth bridge macvlan vxlan 8021q bonding dummy ipvlan vrf tun crc32c_generic openvswitch sch_ingress cls_bpf cls_u32 act_bpf")
 
 // suite is one test binary of -dir with its arguments.
 type suite struct{ name, command string }
@@ -28,10 +30,11 @@ var kernels = []struct {
 	series string
 	suites []suite
 }{
-	// 6.1 has no TCX.
-	{"6.1", []suite{bpf, agent, scenarios("^Test(T1PTP|T2Bridge|L20)")}},
-	{"6.12", []suite{bpf, agent, scenarios("^Test(T1PTP|T2Bridge|Device)")}},
+	{"6.1", []suite{bpf, agent, scenarios(choice + " -test.skip Netkit")}}, // no TCX before 6.6, no netkit before 6.7
+	{"6.12", []suite{bpf, agent, scenarios(choice)}},
 }
+
+const choice = "^Test(Device|T1PTP|T2Bridge|T9|T13|L1Address|L20)"
 
 var (
 	bpf   = suite{"bpf", "bpf.test -test.v -test.timeout 5m"}
@@ -40,7 +43,7 @@ var (
 
 // scenarios are those of tests/ whose names match.
 func scenarios(names string) suite {
-	return suite{"scenarios", "tests.test -test.v -test.timeout 8m -test.run " + names}
+	return suite{"scenarios", "tests.test -test.v -test.timeout 9m -test.run " + names}
 }
 
 //go:embed init.sh
@@ -76,6 +79,7 @@ func main() {
 		}
 		if err != nil {
 			code = 1
+			_, _ = fmt.Fprintf(summary, "%s\t\t\t\t\t\tFAILED, see above\n", cmp.Or(release, k.series))
 			fmt.Fprintf(os.Stderr, "kernel %s: %v\n", k.series, err)
 		}
 	}
