@@ -355,15 +355,24 @@ func (k *kernel) addLink(ns *namespace, m linkMsg) *link {
 	ns.links[m.index] = l
 	k.join(ns, l)
 	if ns == k.own {
-		k.rewired()
+		k.rewired(l)
 	}
 	return l
 }
 
-// rewired has the broadcast domains and the ports worked out anew.
-func (k *kernel) rewired() {
-	k.wiring = nil
+// rewired has the ports worked out anew, and the broadcast domains where others
+// than that of our interface l may be affected.
+func (k *kernel) rewired(l *link) {
+	if k.carries(l) {
+		k.wiring = nil
+	}
 	k.portsChanged()
+}
+
+// carries says that others may hang on one of our own interfaces, at whatever
+// distance. Nothing does on our end of a pod's veth, of which there are hundreds.
+func (k *kernel) carries(l *link) bool {
+	return !isPair(l.kind) || k.lowerOf(l) != nil
 }
 
 // join and part keep k.attached: which interfaces of other namespaces have
@@ -402,6 +411,7 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 		return
 	}
 	old := l.linkMsg
+	carried := ns == k.own && k.carries(l)
 	k.part(l)
 	l.linkMsg = m
 	k.join(ns, l)
@@ -421,7 +431,10 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 		k.publish(ns, l, now)
 		return
 	}
-	k.rewired()
+	if carried = carried || k.carries(l); carried {
+		k.wiring = nil
+	}
+	k.portsChanged()
 	if known && old.name != m.name {
 		k.dropDomains(m.index, now)
 	}
@@ -435,8 +448,8 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 		l.pvid = bridge.defaultPVID // the kernel's doing, told after this
 	}
 	k.publish(ns, l, now)
-	if known && old.name != m.name || !isPair(m.kind) || k.lowerOf(l) != nil {
-		l = nil // others may hang on it, at any distance
+	if carried || known && old.name != m.name {
+		l = nil // everything
 	}
 	k.publishAttached(l, now)
 }
@@ -532,12 +545,12 @@ func (k *kernel) removeLink(ns *namespace, index int32, now time.Time) {
 		}
 		return
 	}
-	k.rewired()
+	k.rewired(l)
 	k.dropDomains(index, now)
 	// Frames that entered by it say nothing any more.
 	k.dropFrames(index, now)
-	if !isPair(l.kind) || k.lowerOf(l) != nil {
-		k.publishAttached(nil, now) // it may have joined two bridges
+	if k.carries(l) {
+		k.publishAttached(nil, now)
 	}
 	// The other end went with it, or one of the two moved. A namespace that is
 	// dying sends nothing of its own, so ask.

@@ -57,7 +57,15 @@ func newWirings(t *testing.T, seed uint64) *wirings {
 
 func (w *wirings) own() map[int32]linkMsg { return w.f[noNSID].link }
 
-func (w *wirings) name(kind string) string { return fmt.Sprintf("%s%d", kind, w.r.IntN(1000)) }
+// name gives one that no interface has; one may have had it.
+func (w *wirings) name(kind string) string {
+	for {
+		name := fmt.Sprintf("%s%d", kind, w.r.IntN(100))
+		if !slices.ContainsFunc(w.sorted(), func(l linkMsg) bool { return l.name == name }) {
+			return name
+		}
+	}
+}
 
 // set makes an interface, or changes it.
 func (w *wirings) set(l linkMsg) {
