@@ -9,15 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
-
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// The tests of this file need devices that not every kernel has. Where one is
+// The tests called TestDevice… need devices that not every kernel has. Where one is
 // missing a test is skipped, but never under `make test-kernels`, which boots a
 // kernel that has them all.
 
@@ -68,11 +64,12 @@ func lacks(t *testing.T, kind string, err error) {
 func (l *lab) outside(cables ...string) *lab {
 	l.t.Helper()
 	out := &lab{Host: newHost(l.t), t: l.t}
-	pid := strings.Split(out.Path(""), "/")[2]
 	out.sh("ip link add switch type bridge", "ip link set switch up")
 	for _, name := range cables {
-		l.sh(fmt.Sprintf("ip link add %s type veth peer name %s netns %s", name, name, pid))
-		out.sh(fmt.Sprintf("ip link set %s up", name), fmt.Sprintf("ip link set %s master switch", name))
+		if err := l.Cable(name, out.Host, name); err != nil {
+			l.t.Fatal(err)
+		}
+		out.sh(fmt.Sprintf("ip link set %s master switch", name))
 	}
 	return out
 }
@@ -477,182 +474,4 @@ func TestDeviceVRFsAreNodesOfTheirOwn(t *testing.T) {
 	l.sh("ip link set vc master br0")
 	l.assign("c", "10.1.0.1/24")
 	l.awaitConflict("10.1.0.1", "NODE node1/blue", "assigned-twice", nil)
-}
-
-func TestDeviceNetkitIsAPair(t *testing.T) {
-	t.Parallel()
-	for name, mode := range map[string]netlink.NetkitMode{"l2": netlink.NETKIT_MODE_L2, "l3": netlink.NETKIT_MODE_L3} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := newDeviceLab(t, "netkit")
-			for _, pod := range []string{"a", "b"} {
-				l.sh("ip netns add " + pod)
-				p, err := l.Pod(pod)
-				if err != nil {
-					t.Fatal(err)
-				}
-				pair := &netlink.Netkit{
-					LinkAttrs: netlink.LinkAttrs{Name: "nk" + pod}, Mode: mode,
-					Policy: netlink.NETKIT_POLICY_FORWARD, PeerPolicy: netlink.NETKIT_POLICY_FORWARD,
-				}
-				pair.SetPeerAttrs(&netlink.LinkAttrs{Name: "eth0", Namespace: netlink.NsFd(p.Fd())})
-				err = l.Do(func() error { return netlink.LinkAdd(pair) })
-				p.Close()
-				if err != nil {
-					t.Fatal(err)
-				}
-				l.sh(fmt.Sprintf("ip link set nk%s up", pod), fmt.Sprintf("ip -n %s link set eth0 up", pod))
-				l.assign(pod, "10.0.0.5/32")
-			}
-			c := l.awaitConflict("10.0.0.5", "NODE node1", "assigned-twice", nil)
-			if got, want := ownerNames(c), "a | b"; got != want {
-				t.Errorf("owners: got %s, want %s", got, want)
-			}
-			if mode == netlink.NETKIT_MODE_L2 {
-				l.ports(2)
-				l.shout("a", "eth0", "10.0.0.5")
-				l.evidenceBy("10.0.0.5", ipwitnessv1.Evidence_ANNOUNCED, "nka")
-			}
-			l.sh("ip netns del a")
-			l.awaitNoConflict("10.0.0.5")
-			l.awaitOwners("10.0.0.5", 1)
-		})
-	}
-}
-
-func TestDeviceOpenVSwitchPortsAreLinksOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	h := newHost(t)
-	if err := h.Do(func() error { return openvswitch("ovs-system") }); err != nil {
-		lacks(t, "Open vSwitch", err)
-	}
-	l := startLab(t, h)
-	for _, pod := range []string{"a", "b"} {
-		l.pod(pod)
-		if err := l.Do(func() error { return openvswitch("ovs-system", "v"+pod) }); err != nil {
-			t.Fatal(err)
-		}
-		l.assign(pod, "10.0.0.5/24")
-	}
-	// Flows decide what passes between them: the agent cannot know.
-	l.awaitScopes("10.0.0.5", "LINK node1/va", "LINK node1/vb")
-	l.ports(2)
-	l.shout("a", "eth0", "10.0.0.5")
-	l.evidenceBy("10.0.0.5", ipwitnessv1.Evidence_ANNOUNCED, "va")
-	l.wantOnlyPlanted()
-	if c := l.watch.find("10.0.0.5"); slices.ContainsFunc(c, func(c *ipwitnessv1.Conflict) bool { return c.GetConfirmedAt() != nil }) {
-		t.Errorf("one address behind two ports of Open vSwitch: got %v, want no conflict", c)
-	}
-}
-
-// ovsHeader is struct ovs_header: the index of a datapath.
-type ovsHeader uint32
-
-// Len implements nl.NetlinkRequestData.
-func (ovsHeader) Len() int { return 4 }
-
-// Serialize implements nl.NetlinkRequestData.
-func (h ovsHeader) Serialize() []byte { return nl.Uint32Attr(uint32(h)) }
-
-// openvswitch makes a datapath of the kernel's Open vSwitch, or adds interfaces
-// to it, in the calling thread's namespace, as ovs-vswitchd would
-// (include/uapi/linux/openvswitch.h).
-func openvswitch(datapath string, ports ...string) error {
-	const (
-		newOne          = 1 // OVS_DP_CMD_NEW, OVS_VPORT_CMD_NEW
-		dpName          = 1 // OVS_DP_ATTR_NAME
-		dpUpcallPID     = 2 // OVS_DP_ATTR_UPCALL_PID
-		portType        = 2 // OVS_VPORT_ATTR_TYPE
-		portName        = 3 // OVS_VPORT_ATTR_NAME
-		portUpcallPID   = 5 // OVS_VPORT_ATTR_UPCALL_PID
-		portTypeNetdev  = 1 // OVS_VPORT_TYPE_NETDEV
-		dpVersion       = 2 // OVS_DATAPATH_VERSION
-		portVersion     = 1 // OVS_VPORT_VERSION
-		nobodyGetsMiss  = 0 // upcall port id: drop what no flow takes
-		noDatapathIndex = 0
-	)
-	request := func(family string, version uint8, dp int, attrs ...*nl.RtAttr) error {
-		f, err := netlink.GenlFamilyGet(family)
-		if err != nil {
-			return fmt.Errorf("find %s: %w", family, err)
-		}
-		req := nl.NewNetlinkRequest(int(f.ID), unix.NLM_F_ACK)
-		req.AddData(&nl.Genlmsg{Command: newOne, Version: version})
-		req.AddData(ovsHeader(dp))
-		for _, a := range attrs {
-			req.AddData(a)
-		}
-		_, err = req.Execute(unix.NETLINK_GENERIC, 0)
-		return err
-	}
-	if len(ports) == 0 {
-		return request("ovs_datapath", dpVersion, noDatapathIndex,
-			nl.NewRtAttr(dpName, nl.ZeroTerminated(datapath)), nl.NewRtAttr(dpUpcallPID, nl.Uint32Attr(nobodyGetsMiss)))
-	}
-	dp, err := net.InterfaceByName(datapath)
-	if err != nil {
-		return err
-	}
-	for _, port := range ports {
-		err := request("ovs_vport", portVersion, dp.Index, nl.NewRtAttr(portType, nl.Uint32Attr(portTypeNetdev)),
-			nl.NewRtAttr(portName, nl.ZeroTerminated(port)), nl.NewRtAttr(portUpcallPID, nl.Uint32Attr(nobodyGetsMiss)))
-		if err != nil {
-			return fmt.Errorf("add port %s: %w", port, err)
-		}
-	}
-	return nil
-}
-
-func TestDeviceTapOfAVirtualMachineOnARoutedBridge(t *testing.T) {
-	t.Parallel()
-	l := newDeviceLab(t, "tap")
-	l.sh("ip link add virbr0 type bridge", "ip link set virbr0 up", "ip addr add 10.0.0.1/24 dev virbr0")
-	l.pod("web")
-	l.sh("ip link set vweb master virbr0")
-	l.assign("web", "10.0.0.5/24")
-	machine := l.tap("tap0")
-	l.sh("ip link set tap0 master virbr0", "ip link set tap0 up")
-	l.ports(2)
-	send := func(frame []byte) {
-		if _, err := machine.Write(frame); err != nil {
-			t.Fatal(err)
-		}
-	}
-	send(claim("10.0.0.6"))
-	l.awaitScopes("10.0.0.6", "NODE node1")
-	c := l.awaitConflict("10.0.0.5", "NODE node1", "assigned-and-wire", func() { send(claim("10.0.0.5")) })
-	if !strings.Contains(c.GetSummary(), stranger.String()) {
-		t.Errorf("summary does not name the machine's MAC: %q", c.GetSummary())
-	}
-	// The machine is turned off, and its port goes.
-	if err := machine.Close(); err != nil {
-		t.Fatal(err)
-	}
-	l.awaitNoConflict("10.0.0.5")
-	l.awaitOwners("10.0.0.6", 0)
-}
-
-// tap makes a tap device of the host and gives its other end: what a virtual
-// machine is connected to. The device lives as long as this is open.
-func (l *lab) tap(name string) *os.File {
-	l.t.Helper()
-	var f *os.File
-	err := l.Do(func() error {
-		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		f = os.NewFile(uintptr(fd), name)
-		req, err := unix.NewIfreq(name)
-		if err != nil {
-			return err
-		}
-		req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
-		return unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
-	})
-	if err != nil {
-		l.t.Fatal("make tap device: ", err)
-	}
-	l.t.Cleanup(func() { _ = f.Close() })
-	return f
 }
