@@ -146,6 +146,11 @@ func (c *book) check() error {
 		for _, p := range r.pure {
 			c.checkTest(r, p.test, fault)
 		}
+		for _, test := range r.devices {
+			if c.tests[test] == "" {
+				fault("row %s: there is no test %s", r.id, test)
+			}
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.texts)) {
 		if !used[name] {
@@ -186,7 +191,7 @@ const intro = `<!-- Made by make generate from the texts of the tests: do not ed
 
 What is a conflict, what only looks like one, and what ipwitness says of each. Every text below is what ` + "`ipwitness explain`" + ` printed in the test that is named with it, which builds the situation out of network namespaces, real CNI plugins and real frames, and fails when the text changes. Times, ages and counts of frames, and the inodes, MACs and names that the kernel or a plugin made up, are replaced by fixed ones. How it judges: [verdicts.md](verdicts.md).
 
-*Kernel matrix* stands by variants with devices that not every kernel has: their verdict is proven without a kernel. *Not yet* stands by what no test proves.
+*Kernel matrix* stands by variants with devices that not every kernel has: their verdict is proven without a kernel, and with real devices by ` + "`make test-kernels`" + `, which boots Linux 6.1 and 6.12. *Not yet* stands by what no test proves.
 `
 
 // page writes the page.
@@ -240,7 +245,14 @@ func (c *book) row(b *strings.Builder, r row) {
 		fmt.Fprintf(b, "\n%sVerdict: **%s**, by rule `%s`. Proven by %s.\n\n```\n$ %s\n%s```\n", what, t.verdict, t.rule, c.proof(t.test), t.command, t.out)
 	}
 	for _, p := range r.pure {
-		fmt.Fprintf(b, "\nKernel matrix: %s; %s.\n", p.what, c.proof(p.test))
+		fmt.Fprintf(b, "\nKernel matrix, without a kernel: %s; %s.\n", p.what, c.proof(p.test))
+	}
+	if len(r.devices) > 0 {
+		var proofs []string
+		for _, test := range r.devices {
+			proofs = append(proofs, c.proof(test))
+		}
+		fmt.Fprintf(b, "\nKernel matrix, with real devices: %s.\n", strings.Join(proofs, ", "))
 	}
 	if r.waits != "" {
 		fmt.Fprintf(b, "\n*Not yet: %s.*\n", r.waits)

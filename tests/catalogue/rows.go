@@ -10,6 +10,8 @@ type row struct {
 	// pure are tests of aggregator/verdict for variants with devices that not
 	// every kernel has.
 	pure []pure
+	// devices are tests with such devices, which need a kernel that has them.
+	devices []string
 	// waits says what is missing, if not all of the row is proven yet.
 	waits string
 }
@@ -49,6 +51,7 @@ var rows = []row{
 			{"`ipvlan`: both have the MAC of the uplink", "TestT4IPVLANPodsOfOneParent"},
 			{"a pod on a VLAN of the uplink, and a machine on that VLAN", "TestT4PodOnAVLANAndAMachineOnIt"},
 		},
+		devices: []string{"TestDeviceIPVLANPodsOfOneUplink", "TestDeviceVLANOfTheUplink", "TestDeviceVLANInABridgeJoinsPodsWithMachinesOutside"},
 	},
 	{
 		id:        "T5",
@@ -59,6 +62,7 @@ var rows = []row{
 		id:        "T6",
 		situation: "An address inside the pod network was set by hand: on the node (somebody, or a process of a hostNetwork pod), or in a virtual machine.",
 		shown:     []shown{{"T6", "On the node."}, {"T6-guest", "In a virtual machine behind another pod's port: no kernel that can be read has it, its frames show it."}},
+		devices:   []string{"TestDeviceTapOfAVirtualMachineOnARoutedBridge"},
 	},
 	{
 		id:        "T7",
@@ -146,6 +150,7 @@ var rows = []row{
 		situation: "A service or anycast address stands on the loopback or dummy device of the node and of pods, and Linux answers for it and asks with it.",
 		shown:     []shown{{"L8", ""}},
 		pure:      []pure{{"a dummy device such as `kube-ipvs0`", "TestL8L9DummyAndLoopback"}},
+		devices:   []string{"TestDeviceDummyAddressesMakeNoOwner"},
 	},
 	{
 		id:        "L9",
@@ -187,12 +192,14 @@ var rows = []row{
 			{"a bond of the node", "TestL14BondWhosePortsHaveTheirOwnMACs"},
 			{"a bond of a machine outside", "TestL14BondOfAMachineOutsideFailsOver"},
 		},
+		devices: []string{"TestDeviceBondFailsOver"},
 	},
 	{
 		id:        "L15",
 		situation: "One MAC has many addresses.",
 		shown:     []shown{{"L15", "A `macvlan` pod with fifty."}, {"L15-outside", "A machine outside with fifty."}},
 		pure:      []pure{{"`ipvlan`: many pods, one MAC", "TestL15IPVLANPodsShareOneMAC"}},
+		devices:   []string{"TestDeviceIPVLANPodsOfOneUplink"},
 	},
 	{
 		id:        "L16",
@@ -208,6 +215,7 @@ var rows = []row{
 			{"VRFs, ports of Open vSwitch, two uplinks", "TestL17EqualRangesThatDoNotMeet"},
 			{"ports of one bridge in different VLANs", "TestL17PortsOfOneBridgeInDifferentVLANs"},
 		},
+		devices: []string{"TestDeviceBridgeWithVLANsIsALinkForEachVLAN", "TestDeviceVRFsAreNodesOfTheirOwn", "TestDeviceOpenVSwitchPortsAreLinksOfTheirOwn"},
 	},
 	{
 		id:        "L18",
