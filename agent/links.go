@@ -370,8 +370,7 @@ func (k *kernel) dropDomain(name string, now time.Time) {
 }
 
 // leaveLink takes our interface off a broadcast domain: the domain ends if it
-// made it, and frames that entered by it, or by what is below it, belong to
-// another one from now on.
+// made it, and frames that entered by it belong to another one from now on.
 func (k *kernel) leaveLink(l *link, name string, now time.Time) {
 	if d, ok := k.domains[name]; ok && d.base == l {
 		k.dropDomain(name, now)
