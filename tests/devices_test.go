@@ -339,6 +339,7 @@ func TestDeviceBondFailsOver(t *testing.T) {
 	out := l.outside("eth0", "eth1")
 	// Each port keeps its MAC, and the bond takes that of the active one.
 	l.sh("ip link add bond0 type bond mode active-backup fail_over_mac active miimon 100",
+		"ip link set eth0 down", "ip link set eth1 down", // a bond takes no port that is up
 		"ip link set eth0 master bond0", "ip link set eth1 master bond0", "ip link set bond0 up", "ip addr add 192.0.2.1/24 dev bond0")
 	l.ports(2)
 	l.awaitScopes("192.0.2.1", "NODE node1")
