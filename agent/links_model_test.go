@@ -15,7 +15,11 @@ import (
 // TestLinksAreThoseOfAFreshListing changes the wiring of a host at random, and
 // compares after each step with what a listing of it gives.
 func TestLinksAreThoseOfAFreshListing(t *testing.T) {
-	for seed := range uint64(200) {
+	seeds := uint64(200)
+	if testing.Short() {
+		seeds = 20
+	}
+	for seed := range seeds {
 		w := newWirings(t, seed)
 		for step := 0; step < 60 && !t.Failed(); step++ {
 			w.step()

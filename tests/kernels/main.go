@@ -37,7 +37,7 @@ const choice = "^Test(Device|T1PTP|T2Bridge|T9|T13|L1Address|L20)"
 
 var (
 	bpf   = suite{"bpf", "bpf.test -test.v -test.timeout 5m"}
-	agent = suite{"agent", "agent.test -test.v -test.timeout 5m"}
+	agent = suite{"agent", "agent.test -test.v -test.short -test.timeout 5m"}
 )
 
 // scenarios are those of tests/ whose names match the first, and not the second.
