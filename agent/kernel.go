@@ -454,42 +454,6 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 	k.publishAttached(l, now)
 }
 
-// setPVID takes in which VLAN a bridge, or a port of one, puts untagged frames.
-func (k *kernel) setPVID(index int32, pvid uint16, now time.Time) {
-	l := k.own.links[index]
-	if l == nil || l.pvid == pvid {
-		return
-	}
-	l.pvid = pvid
-	k.wiring = nil
-	if bridge := k.own.links[l.master]; l.filtering || bridge != nil && bridge.filtering {
-		k.publish(k.own, l, now)
-		k.publishAttached(nil, now)
-	}
-}
-
-// readPVIDs reads in which VLANs bridges put untagged frames, where one filters
-// by VLAN.
-func (k *kernel) readPVIDs() {
-	filtering := false
-	for _, l := range k.own.links {
-		filtering = filtering || l.filtering
-	}
-	if !filtering {
-		return
-	}
-	pvids, err := k.req.pvids()
-	if err != nil {
-		k.log.Warn("cannot read the VLANs of bridge ports", "error", err)
-		k.incomplete()
-		return
-	}
-	for index, l := range k.own.links {
-		l.pvid = pvids[index]
-	}
-	k.wiring = nil
-}
-
 // publishHostEnds publishes our ends of the pairs with a namespace again whose
 // other ends are ports of bridges there: it may have become a switch, or be none.
 func (k *kernel) publishHostEnds(ns *namespace, now time.Time) {

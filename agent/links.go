@@ -177,6 +177,42 @@ func isLocal(l *link) bool {
 	return l.flags&unix.IFF_LOOPBACK != 0 || l.kind == "dummy"
 }
 
+// setPVID takes in which VLAN a bridge, or a port of one, puts untagged frames.
+func (k *kernel) setPVID(index int32, pvid uint16, now time.Time) {
+	l := k.own.links[index]
+	if l == nil || l.pvid == pvid {
+		return
+	}
+	l.pvid = pvid
+	k.wiring = nil
+	if bridge := k.own.links[l.master]; l.filtering || bridge != nil && bridge.filtering {
+		k.publish(k.own, l, now)
+		k.publishAttached(nil, now)
+	}
+}
+
+// readPVIDs reads in which VLANs bridges put untagged frames, where one filters
+// by VLAN.
+func (k *kernel) readPVIDs() {
+	filtering := false
+	for _, l := range k.own.links {
+		filtering = filtering || l.filtering
+	}
+	if !filtering {
+		return
+	}
+	pvids, err := k.req.pvids()
+	if err != nil {
+		k.log.Warn("cannot read the VLANs of bridge ports", "error", err)
+		k.incomplete()
+		return
+	}
+	for index, l := range k.own.links {
+		l.pvid = pvids[index]
+	}
+	k.wiring = nil
+}
+
 // vrfOf names the VRF that one of our own interfaces, or its master, is in.
 func (k *kernel) vrfOf(l *link) string {
 	for range 4 {
