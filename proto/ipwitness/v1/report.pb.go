@@ -81,7 +81,7 @@ func (x LinkRecord_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LinkRecord_Kind.Descriptor instead.
 func (LinkRecord_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{6, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{7, 0}
 }
 
 // Attachment is how the interface is joined to the node.
@@ -146,7 +146,7 @@ func (x InterfaceRecord_Attachment) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use InterfaceRecord_Attachment.Descriptor instead.
 func (InterfaceRecord_Attachment) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{7, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8, 0}
 }
 
 // ReportRequest is one batch of the agent's table. The first message of a
@@ -175,7 +175,9 @@ type ReportRequest struct {
 	Status *StatusRecord `protobuf:"bytes,9,opt,name=status,proto3" json:"status,omitempty"`
 	// Answers the check with this id: all of its addresses were read again from
 	// the kernel, and what differed is in this message or was sent before it.
-	Checked       []uint64 `protobuf:"varint,10,rep,packed,name=checked,proto3" json:"checked,omitempty"`
+	Checked []uint64 `protobuf:"varint,10,rep,packed,name=checked,proto3" json:"checked,omitempty"`
+	// Answers a ping.
+	Pong          *Pong `protobuf:"bytes,11,opt,name=pong,proto3" json:"pong,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -280,6 +282,70 @@ func (x *ReportRequest) GetChecked() []uint64 {
 	return nil
 }
 
+func (x *ReportRequest) GetPong() *Pong {
+	if x != nil {
+		return x.Pong
+	}
+	return nil
+}
+
+// Pong answers a ping. All that the agent knew when the ping came was sent
+// before it, or is in the same message.
+type Pong struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The ping.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The agent's wall clock when it was sent: it is compared with the aggregator's
+	// and shown, and never decides anything.
+	SentAt        *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=sent_at,json=sentAt,proto3" json:"sent_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pong) Reset() {
+	*x = Pong{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pong) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pong) ProtoMessage() {}
+
+func (x *Pong) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pong.ProtoReflect.Descriptor instead.
+func (*Pong) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Pong) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Pong) GetSentAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SentAt
+	}
+	return nil
+}
+
 // ReportResponse is what the aggregator asks of the agent.
 type ReportResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -290,14 +356,17 @@ type ReportResponse struct {
 	// Addresses to look at more often, or no longer.
 	Contests []*Contest `protobuf:"bytes,3,rep,name=contests,proto3" json:"contests,omitempty"`
 	// Addresses to read again from the kernel, now.
-	Check         *Check `protobuf:"bytes,4,opt,name=check,proto3" json:"check,omitempty"`
+	Check *Check `protobuf:"bytes,4,opt,name=check,proto3" json:"check,omitempty"`
+	// Answer with a pong: counts from 1, 0 is none. An agent that is silent for
+	// long is not heard from any more, and its stream is ended.
+	Ping          uint64 `protobuf:"varint,5,opt,name=ping,proto3" json:"ping,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[1]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +378,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[1]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +391,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{1}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ReportResponse) GetAcknowledged() uint64 {
@@ -353,6 +422,13 @@ func (x *ReportResponse) GetCheck() *Check {
 	return nil
 }
 
+func (x *ReportResponse) GetPing() uint64 {
+	if x != nil {
+		return x.Ping
+	}
+	return 0
+}
+
 // Contest tells that an address is contested: the observer repeats a known
 // binding of it every second instead of every 30.
 type Contest struct {
@@ -367,7 +443,7 @@ type Contest struct {
 
 func (x *Contest) Reset() {
 	*x = Contest{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[2]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -379,7 +455,7 @@ func (x *Contest) String() string {
 func (*Contest) ProtoMessage() {}
 
 func (x *Contest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[2]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -392,7 +468,7 @@ func (x *Contest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contest.ProtoReflect.Descriptor instead.
 func (*Contest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{2}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Contest) GetAddress() []byte {
@@ -422,7 +498,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[3]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -434,7 +510,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[3]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -447,7 +523,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{3}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Check) GetId() uint64 {
@@ -485,7 +561,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[4]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +573,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[4]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +586,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{4}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Hello) GetNode() string {
@@ -574,7 +650,7 @@ type NamespaceRecord struct {
 
 func (x *NamespaceRecord) Reset() {
 	*x = NamespaceRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +662,7 @@ func (x *NamespaceRecord) String() string {
 func (*NamespaceRecord) ProtoMessage() {}
 
 func (x *NamespaceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +675,7 @@ func (x *NamespaceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceRecord.ProtoReflect.Descriptor instead.
 func (*NamespaceRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{5}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *NamespaceRecord) GetId() uint32 {
@@ -655,7 +731,7 @@ type LinkRecord struct {
 
 func (x *LinkRecord) Reset() {
 	*x = LinkRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -667,7 +743,7 @@ func (x *LinkRecord) String() string {
 func (*LinkRecord) ProtoMessage() {}
 
 func (x *LinkRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -680,7 +756,7 @@ func (x *LinkRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkRecord.ProtoReflect.Descriptor instead.
 func (*LinkRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *LinkRecord) GetName() string {
@@ -745,7 +821,7 @@ type InterfaceRecord struct {
 
 func (x *InterfaceRecord) Reset() {
 	*x = InterfaceRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +833,7 @@ func (x *InterfaceRecord) String() string {
 func (*InterfaceRecord) ProtoMessage() {}
 
 func (x *InterfaceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +846,7 @@ func (x *InterfaceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterfaceRecord.ProtoReflect.Descriptor instead.
 func (*InterfaceRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *InterfaceRecord) GetNamespace() uint32 {
@@ -899,14 +975,20 @@ type ClaimRecord struct {
 	// receipt of the event, or the frame's bpf_ktime, to the sending.
 	Residence *durationpb.Duration `protobuf:"bytes,16,opt,name=residence,proto3" json:"residence,omitempty"`
 	// The claim has ended.
-	Gone          bool `protobuf:"varint,17,opt,name=gone,proto3" json:"gone,omitempty"`
+	Gone bool `protobuf:"varint,17,opt,name=gone,proto3" json:"gone,omitempty"`
+	// How long before it was sent the claim was last seen, on the agent's monotonic
+	// clock: in a snapshot this can be long. Missing: as long as residence.
+	Age *durationpb.Duration `protobuf:"bytes,19,opt,name=age,proto3" json:"age,omitempty"`
+	// rtnetlink: the network, as a CNI result names it, that gave this interface the
+	// address; empty where none is known to have.
+	Network       string `protobuf:"bytes,20,opt,name=network,proto3" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClaimRecord) Reset() {
 	*x = ClaimRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -918,7 +1000,7 @@ func (x *ClaimRecord) String() string {
 func (*ClaimRecord) ProtoMessage() {}
 
 func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -931,7 +1013,7 @@ func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRecord.ProtoReflect.Descriptor instead.
 func (*ClaimRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ClaimRecord) GetAddress() []byte {
@@ -1060,6 +1142,20 @@ func (x *ClaimRecord) GetGone() bool {
 	return false
 }
 
+func (x *ClaimRecord) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+func (x *ClaimRecord) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
 // StatusRecord is the agent's health.
 type StatusRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1078,7 +1174,7 @@ type StatusRecord struct {
 
 func (x *StatusRecord) Reset() {
 	*x = StatusRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1090,7 +1186,7 @@ func (x *StatusRecord) String() string {
 func (*StatusRecord) ProtoMessage() {}
 
 func (x *StatusRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1103,7 +1199,7 @@ func (x *StatusRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRecord.ProtoReflect.Descriptor instead.
 func (*StatusRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StatusRecord) GetWire() string {
@@ -1138,7 +1234,7 @@ var File_ipwitness_v1_report_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\n" +
-	"\x19ipwitness/v1/report.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xcf\x03\n" +
+	"\x19ipwitness/v1/report.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xf7\x03\n" +
 	"\rReportRequest\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12)\n" +
 	"\x05hello\x18\x02 \x01(\v2\x13.ipwitness.v1.HelloR\x05hello\x12%\n" +
@@ -1154,12 +1250,17 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x06claims\x18\b \x03(\v2\x19.ipwitness.v1.ClaimRecordR\x06claims\x122\n" +
 	"\x06status\x18\t \x01(\v2\x1a.ipwitness.v1.StatusRecordR\x06status\x12\x18\n" +
 	"\achecked\x18\n" +
-	" \x03(\x04R\achecked\"\xaa\x01\n" +
+	" \x03(\x04R\achecked\x12&\n" +
+	"\x04pong\x18\v \x01(\v2\x12.ipwitness.v1.PongR\x04pong\"K\n" +
+	"\x04Pong\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
+	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\"\xbe\x01\n" +
 	"\x0eReportResponse\x12\"\n" +
 	"\facknowledged\x18\x01 \x01(\x04R\facknowledged\x12\x16\n" +
 	"\x06resync\x18\x02 \x01(\bR\x06resync\x121\n" +
 	"\bcontests\x18\x03 \x03(\v2\x15.ipwitness.v1.ContestR\bcontests\x12)\n" +
-	"\x05check\x18\x04 \x01(\v2\x13.ipwitness.v1.CheckR\x05check\"A\n" +
+	"\x05check\x18\x04 \x01(\v2\x13.ipwitness.v1.CheckR\x05check\x12\x12\n" +
+	"\x04ping\x18\x05 \x01(\x04R\x04ping\"A\n" +
 	"\aContest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x1c\n" +
 	"\tcontested\x18\x02 \x01(\bR\tcontested\"5\n" +
@@ -1217,7 +1318,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04PEER\x10\x02\x12\t\n" +
 	"\x05LOWER\x10\x03\x12\v\n" +
 	"\aPRIVATE\x10\x04\x12\t\n" +
-	"\x05LOCAL\x10\x05\"\xed\x04\n" +
+	"\x05LOCAL\x10\x05\"\xb4\x05\n" +
 	"\vClaimRecord\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x12\x1c\n" +
@@ -1241,7 +1342,9 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"assignedAt\x12\x14\n" +
 	"\x05count\x18\x0f \x01(\rR\x05count\x127\n" +
 	"\tresidence\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\tresidence\x12\x12\n" +
-	"\x04gone\x18\x11 \x01(\bR\x04gone\"\x8e\x01\n" +
+	"\x04gone\x18\x11 \x01(\bR\x04gone\x12+\n" +
+	"\x03age\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
+	"\anetwork\x18\x14 \x01(\tR\anetwork\"\x8e\x01\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
@@ -1264,52 +1367,56 @@ func file_ipwitness_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_ipwitness_v1_report_proto_goTypes = []any{
 	(LinkRecord_Kind)(0),            // 0: ipwitness.v1.LinkRecord.Kind
 	(InterfaceRecord_Attachment)(0), // 1: ipwitness.v1.InterfaceRecord.Attachment
 	(*ReportRequest)(nil),           // 2: ipwitness.v1.ReportRequest
-	(*ReportResponse)(nil),          // 3: ipwitness.v1.ReportResponse
-	(*Contest)(nil),                 // 4: ipwitness.v1.Contest
-	(*Check)(nil),                   // 5: ipwitness.v1.Check
-	(*Hello)(nil),                   // 6: ipwitness.v1.Hello
-	(*NamespaceRecord)(nil),         // 7: ipwitness.v1.NamespaceRecord
-	(*LinkRecord)(nil),              // 8: ipwitness.v1.LinkRecord
-	(*InterfaceRecord)(nil),         // 9: ipwitness.v1.InterfaceRecord
-	(*ClaimRecord)(nil),             // 10: ipwitness.v1.ClaimRecord
-	(*StatusRecord)(nil),            // 11: ipwitness.v1.StatusRecord
-	(*Workload)(nil),                // 12: ipwitness.v1.Workload
+	(*Pong)(nil),                    // 3: ipwitness.v1.Pong
+	(*ReportResponse)(nil),          // 4: ipwitness.v1.ReportResponse
+	(*Contest)(nil),                 // 5: ipwitness.v1.Contest
+	(*Check)(nil),                   // 6: ipwitness.v1.Check
+	(*Hello)(nil),                   // 7: ipwitness.v1.Hello
+	(*NamespaceRecord)(nil),         // 8: ipwitness.v1.NamespaceRecord
+	(*LinkRecord)(nil),              // 9: ipwitness.v1.LinkRecord
+	(*InterfaceRecord)(nil),         // 10: ipwitness.v1.InterfaceRecord
+	(*ClaimRecord)(nil),             // 11: ipwitness.v1.ClaimRecord
+	(*StatusRecord)(nil),            // 12: ipwitness.v1.StatusRecord
 	(*timestamppb.Timestamp)(nil),   // 13: google.protobuf.Timestamp
-	(Evidence_Kind)(0),              // 14: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 15: google.protobuf.Duration
-	(*Node_Port)(nil),               // 16: ipwitness.v1.Node.Port
+	(*Workload)(nil),                // 14: ipwitness.v1.Workload
+	(Evidence_Kind)(0),              // 15: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 16: google.protobuf.Duration
+	(*Node_Port)(nil),               // 17: ipwitness.v1.Node.Port
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
-	6,  // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
-	7,  // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
-	8,  // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
-	9,  // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
-	10, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
-	11, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
-	4,  // 6: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
-	5,  // 7: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
-	12, // 8: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
-	13, // 9: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	0,  // 10: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
-	1,  // 11: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	14, // 12: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	13, // 13: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	13, // 14: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	13, // 15: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	15, // 16: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	16, // 17: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
-	2,  // 18: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	3,  // 19: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	19, // [19:20] is the sub-list for method output_type
-	18, // [18:19] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	7,  // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
+	8,  // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
+	9,  // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
+	10, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
+	11, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
+	12, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
+	3,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
+	13, // 7: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
+	5,  // 8: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
+	6,  // 9: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
+	14, // 10: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
+	13, // 11: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
+	0,  // 12: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
+	1,  // 13: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
+	15, // 14: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	13, // 15: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	13, // 16: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	13, // 17: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	16, // 18: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	16, // 19: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	17, // 20: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	2,  // 21: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	4,  // 22: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	22, // [22:23] is the sub-list for method output_type
+	21, // [21:22] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }
@@ -1324,7 +1431,7 @@ func file_ipwitness_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_report_proto_rawDesc), len(file_ipwitness_v1_report_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

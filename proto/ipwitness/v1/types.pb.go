@@ -9,6 +9,7 @@ package ipwitnessv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -1042,7 +1043,15 @@ type Finding struct {
 	// Address or prefix concerned.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	// One or two sentences for a person.
-	Summary       string `protobuf:"bytes,3,opt,name=summary,proto3" json:"summary,omitempty"`
+	Summary string `protobuf:"bytes,3,opt,name=summary,proto3" json:"summary,omitempty"`
+	// Hash of cluster, kind and what is concerned: the same after every restart.
+	Id string `protobuf:"bytes,4,opt,name=id,proto3" json:"id,omitempty"`
+	// The nodes concerned, by name.
+	Nodes []string `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// What to do, in order.
+	Advice []string `protobuf:"bytes,6,rep,name=advice,proto3" json:"advice,omitempty"`
+	// When it was found.
+	DetectedAt    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1098,6 +1107,34 @@ func (x *Finding) GetSummary() string {
 	return ""
 }
 
+func (x *Finding) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Finding) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *Finding) GetAdvice() []string {
+	if x != nil {
+		return x.Advice
+	}
+	return nil
+}
+
+func (x *Finding) GetDetectedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DetectedAt
+	}
+	return nil
+}
+
 // Node is one agent and its health.
 type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1129,7 +1166,13 @@ type Node struct {
 	// When it was last heard from.
 	LastHeard *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=last_heard,json=lastHeard,proto3" json:"last_heard,omitempty"`
 	// What does not work there, in words.
-	Problems      []string `protobuf:"bytes,14,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []string `protobuf:"bytes,14,rep,name=problems,proto3" json:"problems,omitempty"`
+	// How far the aggregator is behind the agent: half the time that the last ping
+	// took, or the time since a ping that was not answered yet.
+	Lag *durationpb.Duration `protobuf:"bytes,15,opt,name=lag,proto3" json:"lag,omitempty"`
+	// How much the node's wall clock is ahead of the aggregator's, negative where it
+	// is behind; half the time of a ping is how wrong that can be. It decides nothing.
+	Skew          *durationpb.Duration `protobuf:"bytes,16,opt,name=skew,proto3" json:"skew,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1262,6 +1305,20 @@ func (x *Node) GetProblems() []string {
 	return nil
 }
 
+func (x *Node) GetLag() *durationpb.Duration {
+	if x != nil {
+		return x.Lag
+	}
+	return nil
+}
+
+func (x *Node) GetSkew() *durationpb.Duration {
+	if x != nil {
+		return x.Skew
+	}
+	return nil
+}
+
 // Port is one interface with the observer on it.
 type Node_Port struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1321,7 +1378,7 @@ var File_ipwitness_v1_types_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb2\x02\n" +
+	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb2\x02\n" +
 	"\bWorkload\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.ipwitness.v1.Workload.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -1416,11 +1473,16 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12C\n" +
 	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
 	"\n" +
-	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"Q\n" +
+	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\xcc\x01\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
-	"\asummary\x18\x03 \x01(\tR\asummary\"\xaf\x04\n" +
+	"\asummary\x18\x03 \x01(\tR\asummary\x12\x0e\n" +
+	"\x02id\x18\x04 \x01(\tR\x02id\x12\x14\n" +
+	"\x05nodes\x18\x05 \x03(\tR\x05nodes\x12\x16\n" +
+	"\x06advice\x18\x06 \x03(\tR\x06advice\x12;\n" +
+	"\vdetected_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"detectedAt\"\x8b\x05\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.ipwitness.v1.Node.StateR\x05state\x12\x18\n" +
@@ -1440,7 +1502,9 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\fconnected_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vconnectedAt\x129\n" +
 	"\n" +
 	"last_heard\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tlastHeard\x12\x1a\n" +
-	"\bproblems\x18\x0e \x03(\tR\bproblems\x1a8\n" +
+	"\bproblems\x18\x0e \x03(\tR\bproblems\x12+\n" +
+	"\x03lag\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\x03lag\x12-\n" +
+	"\x04skew\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x04skew\x1a8\n" +
 	"\x04Port\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\"/\n" +
@@ -1480,6 +1544,7 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(*Node)(nil),                  // 13: ipwitness.v1.Node
 	(*Node_Port)(nil),             // 14: ipwitness.v1.Node.Port
 	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
@@ -1503,14 +1568,17 @@ var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	11, // 18: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
 	15, // 19: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
 	15, // 20: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	5,  // 21: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	15, // 22: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	15, // 23: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	15, // 21: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	5,  // 22: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	15, // 23: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	15, // 24: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	16, // 25: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	16, // 26: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
