@@ -30,9 +30,13 @@ type store struct {
 
 	owners, conflicts *hub
 
-	mu       sync.Mutex
-	table    table
-	nodes    map[nodeID]*node
+	mu    sync.Mutex
+	table table
+	nodes map[nodeID]*node
+	// macs are those that several nodes may meet.
+	macs map[verdict.MAC]*abroad
+	seams
+	graves
 	alarms   alarms
 	byID     map[string]*entry
 	resolved []ended
@@ -58,6 +62,9 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		owners:       newHub(base.UnixNano()),
 		conflicts:    newHub(base.UnixNano()),
 		nodes:        make(map[nodeID]*node),
+		macs:         make(map[verdict.MAC]*abroad),
+		seams:        seams{domains: make(map[*domain]struct{})},
+		graves:       graves{buried: make(map[grave]death)},
 		byID:         make(map[string]*entry),
 		acknowledged: make(map[string]*acknowledgement),
 		contested:    make(map[*entry]struct{}),
@@ -190,6 +197,12 @@ func (s *store) timeOut(n *node) {
 		}
 		return
 	}
+	s.giveUp(n)
+	s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
+}
+
+// giveUp ends all that a node was known to have.
+func (s *store) giveUp(n *node) {
 	n.rec.TimedOut = true
 	var over []*holding
 	for _, i := range n.interfaces {
@@ -199,12 +212,17 @@ func (s *store) timeOut(n *node) {
 		s.judge(h.entry, received{})
 	}
 	for _, h := range over {
-		n.unlist(h)
+		s.unlist(n, h)
 		s.touch(h.entry)
+	}
+	for _, i := range n.interfaces {
+		s.unlistHardware(n, i.rec)
+	}
+	for _, l := range n.links {
+		s.leaveDomain(l)
 	}
 	n.reset()
 	s.publishNode(n)
-	s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
 }
 
 // heard marks a node whose snapshot is complete.
@@ -213,7 +231,7 @@ func (s *store) heard(n *node) {
 	if !n.rec.Unheard {
 		return
 	}
-	n.rec.Unheard, n.rec.TimedOut = false, false
+	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted = false, false, false
 	s.touchNode(n)
 	s.publishNode(n)
 }
@@ -237,9 +255,8 @@ func (s *store) snapshot(r *session, messages []*pb.ReportRequest) error {
 	n.lastHeard = now
 	n.sweep++
 	base := len(s.touched)
-	newest := newestStamp(messages)
 	for _, m := range messages {
-		s.apply(n, m, now, newest, true)
+		s.apply(n, m, now, true)
 	}
 	s.sweeping = true
 	s.sweepOut(n)
@@ -281,7 +298,7 @@ func (s *store) delta(r *session, m *pb.ReportRequest, at verdict.Stamp) error {
 	if n.claims-n.wireClaims+kernelClaims(m) > maxClaims {
 		return tooMany("claims", strconv.Itoa(maxClaims))
 	}
-	residence := s.apply(n, m, now, 0, false)
+	residence := s.apply(n, m, now, false)
 	s.answer(r, m, now)
 	s.judgeTouched(base, received{at: at, residence: residence})
 	return nil
