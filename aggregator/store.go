@@ -169,7 +169,50 @@ func (s *store) disconnect(r *session) {
 	s.arm(&n.alarm, s.clock().Add(s.policy.NodeTimeout))
 	base := len(s.touched)
 	s.touchNode(n)
+	for _, other := range s.nodes {
+		if other.session != nil && !other.rec.Unheard && n.bootedAs(other) {
+			s.booted(n)
+			break
+		}
+	}
 	s.judgeTouched(base, received{})
+}
+
+// bootedAs tells whether a node is what a silent one became when its machine was
+// booted: it has the name and a hardware address of an uplink, and another boot id.
+func (n *node) bootedAs(now *node) bool {
+	if n == now || n.name != now.name || n.id.boot == now.id.boot {
+		return false
+	}
+	old := n.uplinks()
+	return slices.ContainsFunc(now.uplinks(), func(mac verdict.MAC) bool { return slices.Contains(old, mac) })
+}
+
+// uplinks are the hardware addresses of a node's uplinks, but for those that
+// several may have by design.
+func (n *node) uplinks() (macs []verdict.MAC) {
+	own := n.namespaces[verdict.OwnRecord]
+	if own == nil {
+		return nil
+	}
+	for _, i := range own.ifaces {
+		if i.rec.Uplink && i.rec.MAC != "" && !i.rec.MAC.Shared() {
+			macs = append(macs, i.rec.MAC)
+		}
+	}
+	return macs
+}
+
+// booted ends all that a node had before its machine was booted: no network
+// namespace outlives that.
+func (s *store) booted(n *node) {
+	if n.rec.TimedOut {
+		return
+	}
+	n.rec.Rebooted = true
+	s.giveUp(n)
+	s.disarm(&n.alarm)
+	s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
 }
 
 func (s *store) touchNode(n *node) {
@@ -267,6 +310,11 @@ func (s *store) snapshot(r *session, messages []*pb.ReportRequest) error {
 	n.excess = 0
 	s.dropExcess(n, r.excess)
 	s.heard(n)
+	for _, old := range s.nodes {
+		if old.rec.Unheard && old.session == nil && old.bootedAs(n) {
+			s.booted(old)
+		}
+	}
 	s.judgeTouched(base, received{})
 	s.tellAll(n)
 	if n.session != r {
