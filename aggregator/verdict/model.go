@@ -394,7 +394,8 @@ type Shared struct {
 	Reason string
 }
 
-// Network declares that addresses must be unique on all nodes.
+// Network is a declared network: each of its addresses may be held once in the
+// whole cluster, whatever node and wire the holder is on.
 type Network struct {
 	Name     string
 	Prefixes []netip.Prefix
