@@ -160,11 +160,22 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// Run witnesses the node and reports it to the aggregator behind conn until
-// ctx ends. It gives nil then, after everything is detached. It gives an error
-// when neither netlink nor the wire can work, or when another agent runs in
-// this network namespace.
-func (a *Agent) Run(ctx context.Context, conn grpc.ClientConnInterface) error {
+// Aggregator is where an agent reports to.
+type Aggregator struct {
+	// Name is how the log names it.
+	Name string
+	// Conn leads to it.
+	Conn grpc.ClientConnInterface
+}
+
+// Run witnesses the node and reports it to the aggregator until ctx ends. It
+// gives nil then, after everything is detached. It gives an error when neither
+// netlink nor the wire can work, or when another agent runs in this network
+// namespace.
+func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
+	if len(to) != 1 {
+		return errors.New("this version reports to one aggregator: name one")
+	}
 	unlock, err := lockNamespace()
 	if err != nil {
 		return err
@@ -205,10 +216,10 @@ func (a *Agent) Run(ctx context.Context, conn grpc.ClientConnInterface) error {
 	k := newKernel(a.log, a.table, req, ownNSID, a.inode, bootTime(), a.cfg.Node)
 	n := newNames(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc")
 	r := &reporter{
-		log:     a.log,
+		log:     a.log.With("aggregator", to[0].Name),
 		table:   a.table,
 		hello:   a.hello,
-		client:  ipwitnessv1.NewReportServiceClient(conn),
+		client:  ipwitnessv1.NewReportServiceClient(to[0].Conn),
 		check:   k.reread,
 		contest: func(netip.Addr, bool) {},
 	}
@@ -242,6 +253,12 @@ func (a *Agent) Run(ctx context.Context, conn grpc.ClientConnInterface) error {
 	g.Go(func() error { return a.relist(ctx, k, incomplete, hearErr != nil && foreignErr == nil) })
 	g.Go(func() error { return r.run(ctx) })
 	return g.Wait()
+}
+
+// reports tells whether an aggregator takes what the agent reports.
+func (a *Agent) reports() bool {
+	r := a.reporter.Load()
+	return r != nil && r.connected.Load()
 }
 
 // relistEvery is how often everything is listed where changes are not heard.

@@ -22,7 +22,7 @@ var (
 	claimsDesc = prometheus.NewDesc("ipwitness_agent_claims",
 		"Claims in the agent's table.", nil, nil)
 	connectedDesc = prometheus.NewDesc("ipwitness_agent_report_connected",
-		"1 while the agent reports to an aggregator.", nil, nil)
+		"1 while the agent reports to an aggregator and is answered.", nil, nil)
 	problemsDesc = prometheus.NewDesc("ipwitness_agent_problems",
 		"Things that do not work on this node; the log and 'ipwitness nodes' name them.", nil, nil)
 )
@@ -67,7 +67,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(refused), "port_full")
 	ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(problems))
 	connected := 0.0
-	if r := a.reporter.Load(); r != nil && r.connected.Load() {
+	if a.reports() {
 		connected = 1
 	}
 	ch <- prometheus.MustNewConstMetric(connectedDesc, prometheus.GaugeValue, connected)

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -10,6 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -22,55 +26,63 @@ type reporter struct {
 	client    ipwitnessv1.ReportServiceClient
 	check     func([]netip.Addr) bool        // reads addresses again from their sources, and says whether it could
 	contest   func(addr netip.Addr, on bool) // looks at an address more often
-	connected atomic.Bool
+	connected atomic.Bool                    // the aggregator has answered on the stream
 }
 
-// Waits between two tries to connect.
+// Waits between two tries to connect, and between two streams that end early.
 const (
-	firstBackoff = 100 * time.Millisecond
-	lastBackoff  = 10 * time.Second
+	FirstBackoff = 100 * time.Millisecond
+	LastBackoff  = 3 * time.Second
 )
 
-// run connects again and again until ctx ends.
+// run keeps a stream until ctx ends.
 func (r *reporter) run(ctx context.Context) error {
-	backoff := firstBackoff
+	backoff := FirstBackoff
 	for {
-		begin := time.Now()
-		err := r.stream(ctx)
-		r.connected.Store(false)
+		lasted, err := r.stream(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if time.Since(begin) > lastBackoff {
-			backoff = firstBackoff
+		if lasted > LastBackoff {
+			backoff = FirstBackoff
 		}
-		wait := backoff/2 + rand.N(backoff)
-		r.log.Warn("connection to the aggregator ended, trying again", "error", err, "wait", wait)
+		wait := backoff/2 + rand.N(backoff/2)
+		r.log.Warn("report to the aggregator ended, trying again", "error", status.Convert(err).Message(), "wait", wait)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(wait):
 		}
-		backoff = min(backoff*2, lastBackoff)
+		backoff = min(backoff*2, LastBackoff)
 	}
 }
 
-// stream is one connection, from hello to its end.
-func (r *reporter) stream(ctx context.Context) error {
+// stream is one stream, from hello to its end, and says how long it lasted.
+func (r *reporter) stream(ctx context.Context) (lasted time.Duration, err error) {
 	g, ctx := errgroup.WithContext(ctx)
-	stream, err := r.client.Report(ctx, grpc.WaitForReady(true))
-	if err != nil {
-		return err
+	stream, err := r.client.Report(ctx)
+	if status.Code(err) == codes.Unavailable && ctx.Err() == nil {
+		r.log.Warn("cannot reach the aggregator: what is witnessed is kept, and reported once it can be reached",
+			"error", status.Convert(err).Message())
+		// From here on the connection is tried again, with a backoff of its own.
+		stream, err = r.client.Report(ctx, grpc.WaitForReady(true))
 	}
+	if err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	defer r.connected.Store(false)
 	resync := make(chan struct{}, 1)
 	g.Go(func() error { return r.receive(stream, resync) })
 	g.Go(func() error {
 		err := r.send(ctx, stream, resync)
-		// Either half takes the other with it.
-		_ = stream.CloseSend()
+		if errors.Is(err, io.EOF) {
+			return nil // it has ended, and the other half is told why
+		}
 		return err
 	})
-	return g.Wait()
+	err = g.Wait()
+	return time.Since(begin), err
 }
 
 // send sends the table, and what changes of it.
@@ -112,7 +124,6 @@ func (r *reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_Re
 			if err := stream.Send(m); err != nil {
 				return err
 			}
-			r.connected.Store(true)
 		}
 		select {
 		case <-ctx.Done():
@@ -128,8 +139,14 @@ func (r *reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_Re
 func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, resync chan<- struct{}) error {
 	for {
 		m, err := stream.Recv()
-		if err != nil {
+		switch {
+		case errors.Is(err, io.EOF):
+			return errors.New("the aggregator ended the stream")
+		case err != nil:
 			return err
+		}
+		if !r.connected.Swap(true) {
+			r.log.Info("reporting to the aggregator")
 		}
 		for _, c := range m.GetContests() {
 			if addr, ok := netip.AddrFromSlice(c.GetAddress()); ok {

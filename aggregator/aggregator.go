@@ -19,6 +19,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -56,6 +58,8 @@ type Config struct {
 	HandoverGrace time.Duration
 	// Shared are addresses that several owners hold on purpose.
 	Shared []verdict.Shared
+	// Networks are declared. Several of one name add up.
+	Networks []verdict.Network
 }
 
 // Aggregator joins what all agents witness. Use New.
@@ -98,6 +102,12 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 			return nil, errors.New("use shared: it needs a prefix and a reason, as in 192.0.2.0/24=anycast")
 		}
 		policy.Shared = append(policy.Shared, verdict.Shared{Prefix: unmap(s.Prefix).Masked(), Reason: s.Reason})
+	}
+
+	for _, n := range cfg.Networks {
+		if n.Name == "" || len(n.Prefixes) == 0 || slices.ContainsFunc(n.Prefixes, func(p netip.Prefix) bool { return !p.IsValid() }) {
+			return nil, errors.New("use network: it needs a name and prefixes, as in pods=10.244.0.0/16")
+		}
 	}
 
 	m := newMetrics()

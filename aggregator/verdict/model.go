@@ -333,6 +333,13 @@ type Shared struct {
 	Reason string
 }
 
+// Network is a declared network: each of its addresses may be held once in the
+// whole cluster, whatever node and wire the holder is on.
+type Network struct {
+	Name     string
+	Prefixes []netip.Prefix
+}
+
 // Policy is what the operator decides. No field has a default here.
 type Policy struct {
 	// Cluster keeps the conflict ids of clusters apart.

@@ -220,6 +220,46 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			nil,
 			"ipwitness: --http-listen: \"localhost\" is not HOST:PORT: write it like 127.0.0.1:9641, or :9641 for all addresses of this host\nRun 'ipwitness run --help' for usage.\n",
 		},
+		"agent without an aggregator": {
+			[]string{"agent"},
+			nil,
+			"ipwitness: no aggregator is named: use --aggregator HOST:PORT, or 'ipwitness run' to have agent and aggregator in one process\n",
+		},
+		"aggregator as a URL": {
+			[]string{"agent", "--aggregator", "http://agg:9640"},
+			nil,
+			"ipwitness: --aggregator: \"http://agg:9640\" is not HOST:PORT: write it like ipwitness.example.net:9640, 192.0.2.1:9640 or [2001:db8::1]:9640\nRun 'ipwitness agent --help' for usage.\n",
+		},
+		"aggregator without a port": {
+			[]string{"agent"},
+			map[string]string{"IPWITNESS_AGGREGATOR": "a:9640,b"},
+			"ipwitness: IPWITNESS_AGGREGATOR: \"b\" is not HOST:PORT: write it like ipwitness.example.net:9640, 192.0.2.1:9640 or [2001:db8::1]:9640\nRun 'ipwitness agent --help' for usage.\n",
+		},
+		"aggregator on port 0": {
+			[]string{"agent", "--aggregator", "[2001:db8::1]:0"},
+			nil,
+			"ipwitness: --aggregator: \"[2001:db8::1]:0\" has no port from 1 to 65535 after the last colon\nRun 'ipwitness agent --help' for usage.\n",
+		},
+		"aggregator twice": {
+			[]string{"agent", "--aggregator", "agg:9640", "--aggregator", "agg:9640"},
+			nil,
+			"ipwitness: the aggregator agg:9640 is named twice: leave one out\n",
+		},
+		"network without addresses": {
+			[]string{"aggregator", "--network", "pods"},
+			nil,
+			"ipwitness: --network: \"pods\" does not say which addresses the network has: write NAME=CIDR, like pods=10.244.0.0/16\nRun 'ipwitness aggregator --help' for usage.\n",
+		},
+		"network without a name": {
+			[]string{"aggregator", "--network", "=10.244.0.0/16"},
+			nil,
+			"ipwitness: --network: the name is empty\nRun 'ipwitness aggregator --help' for usage.\n",
+		},
+		"network that is none": {
+			[]string{"run", "--network", "pods=10.244.0.0/16,10.245.0.1/16"},
+			nil,
+			"ipwitness: --network: \"10.245.0.1/16\" has bits beyond its mask: write 10.245.0.0/16 or, for one address, 10.245.0.1/32\nRun 'ipwitness run --help' for usage.\n",
+		},
 		"not a bool": {
 			[]string{"conflicts", "--all=maybe"},
 			nil,
@@ -400,7 +440,7 @@ func TestPluginSpeaksOfKubectl(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, name := range []string{"ipwitness", "run", "owners", "conflicts", "explain", "acknowledge", "nodes", "doctor", "version"} {
+	for _, name := range []string{"ipwitness", "run", "agent", "aggregator", "owners", "conflicts", "explain", "acknowledge", "nodes", "doctor", "version"} {
 		t.Run(name, func(t *testing.T) {
 			c := newConsole()
 			c.run(t, 0, "help", strings.TrimPrefix(name, "ipwitness"))

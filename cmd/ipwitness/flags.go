@@ -31,6 +31,8 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	fs.Var(value[string]{&cfg.Cluster, "NAME", parseName}, "cluster", "the cluster that the nodes are of; conflict ids depend on it")
 	fs.Var(&list[verdict.Shared]{to: &cfg.Shared, kind: "CIDR=REASON", separator: "\n", parse: parseShared}, "shared",
 		"addresses that are meant to be held more than once; repeatable")
+	fs.Var(&list[verdict.Network]{to: &cfg.Networks, kind: "NAME=CIDR[,CIDR...]", separator: "\n", parse: parseNetwork}, "network",
+		"addresses that may be held once in the whole cluster; repeatable")
 	durationFlag(fs, &cfg.Settle, "settle", aggregator.DefaultSettle, "how long two owners must live side by side to be confirmed")
 	durationFlag(fs, &cfg.StaleAfter, "stale-after", aggregator.DefaultStaleAfter, "when an owner that only the wire shows is stale")
 	durationFlag(fs, &cfg.NodeTimeout, "node-timeout", aggregator.DefaultNodeTimeout, "when a node that is not heard from is given up")

@@ -89,7 +89,7 @@ another terminal.`,
 			root.AddCommand(c)
 		}
 	}
-	add("serve", newRun(sys))
+	add("serve", newRun(sys), newAgent(sys), newAggregator(sys))
 	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newNodes(sys))
 	add("act", newAcknowledge(sys))
 	add("other", newDoctor(sys), newVersion(sys))

@@ -3,11 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"os/signal"
-	"syscall"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -65,38 +61,23 @@ file (--config); the command line comes first, then the variable, then the file.
 
 // run runs until ctx ends.
 func (r *runCommand) run(ctx context.Context) error {
-	// Somebody who reads our output and goes away must not kill us: the agent
-	// has to detach from the interfaces.
-	signal.Ignore(syscall.SIGPIPE)
-
-	log, err := r.logging.logger(r.sys.stderr)
+	p, err := newProcess(r.sys, r.logging)
 	if err != nil {
 		return err
 	}
-	b := readBuild(version)
-	registry := newRegistry(b)
-
-	l, err := listen(ctx, r.listen)
+	agg, s, err := openAggregator(ctx, r.aggregator, r.listen, p)
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	agg, err := aggregator.New(r.aggregator, log, registry)
-	if err != nil {
-		return err
-	}
-	r.agent.Version = b.Version
-	a, err := agent.New(r.agent, log, registry)
-	if err != nil {
-		return err
-	}
-	s, err := newServer(l, agg, registry, log)
+	defer s.listeners.close()
+	r.agent.Version = p.build.Version
+	a, err := agent.New(r.agent, p.log, p.registry)
 	if err != nil {
 		return err
 	}
 
-	log.Info("starting", "version", b.Version, "node", r.agent.Node, "wire", r.agent.Wire, "cluster", r.aggregator.Cluster,
-		"http", l.http.Addr(), "grpc", l.grpc.Addr())
+	p.log.Info("starting", "version", p.build.Version, "node", r.agent.Node, "wire", r.agent.Wire, "cluster", r.aggregator.Cluster,
+		"http", s.listeners.http.Addr(), "grpc", s.listeners.grpc.Addr())
 	g, ctx := errgroup.WithContext(ctx)
 	// The aggregator ends first: that its own agent leaves is no news then.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -105,27 +86,14 @@ func (r *runCommand) run(ctx context.Context) error {
 		return agg.Run(ctx)
 	})
 	g.Go(func() error { return s.run(serving) })
-	g.Go(func() error { return a.Run(serving, s.conn) })
+	g.Go(func() error { return a.Run(serving, agent.Aggregator{Name: "in process", Conn: s.conn}) })
 	if r.live {
-		g.Go(func() error { return r.tell(ctx, s, b) })
+		g.Go(func() error { return r.tell(ctx, s, p.build) })
 	}
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {
 		err = nil // it was asked to stop
 	}
-	log.Info("stopped")
+	p.log.Info("stopped")
 	return err
-}
-
-// newRegistry makes the registry of all metrics of this process.
-func newRegistry(b build) *prometheus.Registry {
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name:        "ipwitness_build_info",
-		Help:        "Always 1; the labels say which build this is.",
-		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Commit, "goversion": b.Go},
-	})
-	info.Set(1)
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return registry
 }

@@ -67,12 +67,7 @@ func newServer(l listeners, agg *aggregator.Aggregator, gatherer prometheus.Gath
 			grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveAfter, Timeout: keepaliveTimeout}),
 			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 		),
-		http: &http.Server{
-			Handler:           handler,
-			ReadHeaderTimeout: 10 * time.Second,
-			IdleTimeout:       2 * time.Minute, // and no WriteTimeout: a watch has no end
-			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		},
+		http: newHTTPServer(handler, log),
 	}
 	agg.Register(s.grpc)
 	return s, nil
@@ -91,12 +86,7 @@ func (s *server) run(ctx context.Context) error {
 	}
 	g.Go(func() error { return serveGRPC(s.listeners.grpc) })
 	g.Go(func() error { return serveGRPC(s.pipe) })
-	g.Go(func() error {
-		if err := s.http.Serve(s.listeners.http); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve HTTP: %w", err)
-		}
-		return nil
-	})
+	g.Go(func() error { return serveHTTP(s.http, s.listeners.http) })
 	g.Go(func() error {
 		<-ctx.Done()
 		s.stop()
@@ -111,9 +101,31 @@ func (s *server) stop() {
 	defer cancel()
 	force := context.AfterFunc(ctx, s.grpc.Stop)
 	defer force()
-	// REST first: it asks gRPC.
-	if s.http.Shutdown(ctx) != nil {
-		_ = s.http.Close() // what is left is cut off
-	}
+	stopHTTP(ctx, s.http) // REST first: it asks gRPC
 	s.grpc.GracefulStop()
+}
+
+// newHTTPServer makes a server of HTTP.
+func newHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute, // and no WriteTimeout: a watch has no end
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// serveHTTP serves until the server is shut down, and gives nil then.
+func serveHTTP(s *http.Server, l net.Listener) error {
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP: %w", err)
+	}
+	return nil
+}
+
+// stopHTTP ends a server: at once, if its requests can end, or else with ctx.
+func stopHTTP(ctx context.Context, s *http.Server) {
+	if s.Shutdown(ctx) != nil {
+		_ = s.Close() // what is left is cut off
+	}
 }

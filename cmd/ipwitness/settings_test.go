@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -84,11 +85,34 @@ func TestListsComeFromAllSources(t *testing.T) {
 		if len(g.Shared) != 2 || g.Shared[0].Reason != "anycast, on purpose" || g.Shared[1].Prefix.String() != "fd00::1/128" {
 			t.Errorf("got shared %v, want two", g.Shared)
 		}
+		if got, want := fmt.Sprint(g.Networks), "[{pods [10.1.0.0/16 fd00:1::/64]} {vms [10.2.0.0/16]}]"; got != want {
+			t.Errorf("got networks %s, want %s", got, want)
+		}
 	}
-	check(settings(t, nil, "", "--interfaces", "eth*,veth*", "--shared", "10.9.0.0/24=anycast, on purpose", "--shared", "fd00::1=x"))
-	check(settings(t, map[string]string{"IPWITNESS_INTERFACES": "eth*, veth*", "IPWITNESS_SHARED": "10.9.0.0/24=anycast, on purpose\nfd00::1=x\n"}, ""))
-	check(settings(t, nil, "interfaces: [eth*, veth*]\nshared:\n- 10.9.0.0/24=anycast, on purpose\n- fd00::1=x\n"))
-	check(settings(t, nil, "interfaces: eth*,veth*\nshared: |\n  10.9.0.0/24=anycast, on purpose\n  fd00::1=x\n"))
+	check(settings(t, nil, "", "--interfaces", "eth*,veth*", "--shared", "10.9.0.0/24=anycast, on purpose", "--shared", "fd00::1=x",
+		"--network", "pods=10.1.0.0/16,fd00:1::/64", "--network", "vms = 10.2.0.0/16"))
+	check(settings(t, map[string]string{
+		"IPWITNESS_INTERFACES": "eth*, veth*", "IPWITNESS_SHARED": "10.9.0.0/24=anycast, on purpose\nfd00::1=x\n",
+		"IPWITNESS_NETWORK": "pods=10.1.0.0/16, fd00:1::/64\nvms=10.2.0.0/16\n",
+	}, ""))
+	check(settings(t, nil, `
+interfaces: [eth*, veth*]
+shared:
+- 10.9.0.0/24=anycast, on purpose
+- fd00::1=x
+network:
+- pods=10.1.0.0/16,fd00:1::/64
+- vms=10.2.0.0/16
+`))
+	check(settings(t, nil, `
+interfaces: eth*,veth*
+shared: |
+  10.9.0.0/24=anycast, on purpose
+  fd00::1=x
+network: |
+  pods=10.1.0.0/16,fd00:1::/64
+  vms=10.2.0.0/16
+`))
 }
 
 func TestDefaultsOfRun(t *testing.T) {

@@ -169,6 +169,39 @@ func parseShared(s string) (verdict.Shared, error) {
 	return verdict.Shared{Prefix: prefix, Reason: reason}, nil
 }
 
+// parseNetwork parses NAME=CIDR[,CIDR…].
+func parseNetwork(s string) (verdict.Network, error) {
+	name, cidrs, _ := strings.Cut(s, "=")
+	name, err := parseName(strings.TrimSpace(name))
+	if err != nil {
+		return verdict.Network{}, err
+	}
+	if strings.TrimSpace(cidrs) == "" {
+		return verdict.Network{}, fmt.Errorf("%q does not say which addresses the network has: write NAME=CIDR, like pods=10.244.0.0/16", s)
+	}
+	n := verdict.Network{Name: name}
+	for cidr := range strings.SplitSeq(cidrs, ",") {
+		prefix, err := parsePrefix(strings.TrimSpace(cidr))
+		if err != nil {
+			return verdict.Network{}, err
+		}
+		n.Prefixes = append(n.Prefixes, prefix)
+	}
+	return n, nil
+}
+
+// parseAggregator parses the HOST:PORT of somebody else.
+func parseAggregator(s string) (string, error) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || host == "" || strings.ContainsAny(host, "/@ ") {
+		return "", fmt.Errorf("%q is not HOST:PORT: write it like ipwitness.example.net:9640, 192.0.2.1:9640 or [2001:db8::1]:9640", s)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", fmt.Errorf("%q has no port from 1 to 65535 after the last colon", s)
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
 // parsePrefix parses a CIDR, or an address, which is a CIDR of one.
 func parsePrefix(s string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(s); err == nil {

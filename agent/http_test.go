@@ -1,0 +1,38 @@
+package agent
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func TestAgentIsHealthyBeforeItReportsAndReadyAfter(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	a, err := New(Config{Node: "node1"}, slog.New(slog.DiscardHandler), registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := a.Handler(registry)
+	check := func(path string, status int, text string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if w.Code != status || !strings.Contains(w.Body.String(), text) {
+			t.Errorf("GET %s: got %d %q, want %d and %q in it", path, w.Code, w.Body, status, text)
+		}
+	}
+	check("/", 200, "/readyz")
+	check("/healthz", 200, "ok")
+	check("/readyz", 503, "not reporting")
+	check("/metrics", 200, "ipwitness_agent_report_connected 0")
+	check("/v1/owners", 404, "")
+	r := &reporter{}
+	r.connected.Store(true)
+	a.reporter.Store(r)
+	check("/readyz", 200, "ok")
+	check("/metrics", 200, "ipwitness_agent_report_connected 1")
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/ipwitness/ipwitness/agent"
+)
+
+const (
+	// askAfter is how long an aggregator may be silent before its host is asked
+	// whether it is there, answerWithin how long it may take to say so. A server
+	// refuses to be asked more often than every keepaliveMin.
+	askAfter     = keepaliveMin
+	answerWithin = 5 * time.Second
+	// connectWithin is how long one try to connect may take.
+	connectWithin = 5 * time.Second
+)
+
+// agentCommand has the flags of agent.
+type agentCommand struct {
+	sys         system
+	agent       agent.Config
+	aggregators []string
+	listen      string
+	logging     logging
+}
+
+func newAgent(sys system) *cobra.Command {
+	a := &agentCommand{sys: sys}
+	cmd := &cobra.Command{
+		Use:   "agent --aggregator HOST:PORT [flags]",
+		Short: "Watch this node, and report it to aggregators",
+		Long: `Watch this node, and report it to one aggregator or several. Each of them gets
+everything. While one cannot be reached the agent keeps what it witnesses, tries
+again, and then tells all of it.
+
+There is one agent for a network namespace. It needs root, or CAP_NET_ADMIN,
+CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor' says what works
+without.`,
+		Example: `
+  ipwitness agent --aggregator ipwitness.example.net:9640
+  ipwitness agent --aggregator 192.0.2.1:9640 --aggregator 192.0.2.2:9640 --node worker-1`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return a.run(cmd.Context()) },
+	}
+	cmd.Flags().Var(&list[string]{to: &a.aggregators, kind: "HOST:PORT", separator: ",", parse: parseAggregator}, "aggregator",
+		"where an aggregator offers gRPC; repeatable")
+	agentFlags(cmd, &a.agent)
+	listenFlag(cmd.Flags(), &a.listen, httpListen, ":9642", "where health and metrics are offered")
+	a.logging.addFlags(cmd)
+	return cmd
+}
+
+// run runs until ctx ends.
+func (c *agentCommand) run(ctx context.Context) error {
+	if len(c.aggregators) == 0 {
+		return errors.New("no aggregator is named: use --aggregator HOST:PORT, or 'ipwitness run' to have agent and aggregator in one process")
+	}
+	for i, at := range c.aggregators {
+		if slices.Contains(c.aggregators[:i], at) {
+			return fmt.Errorf("the aggregator %s is named twice: leave one out", at)
+		}
+	}
+	p, err := newProcess(c.sys, c.logging)
+	if err != nil {
+		return err
+	}
+	l, err := listenOn(ctx, c.listen, httpListen)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }() // the server has closed it already, if it ran
+	c.agent.Version = p.build.Version
+	a, err := agent.New(c.agent, p.log, p.registry)
+	if err != nil {
+		return err
+	}
+	var to []agent.Aggregator
+	for _, at := range c.aggregators {
+		conn, err := dial(at)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }() // nothing is under way any more
+		to = append(to, agent.Aggregator{Name: at, Conn: conn})
+	}
+
+	p.log.Info("starting", "version", p.build.Version, "node", c.agent.Node, "wire", c.agent.Wire,
+		"aggregators", c.aggregators, "http", l.Addr())
+	s := newHTTPServer(a.Handler(p.registry), p.log)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return serveHTTP(s, l) })
+	g.Go(func() error {
+		<-ctx.Done()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+		defer cancel()
+		stopHTTP(grace, s)
+		return nil
+	})
+	g.Go(func() error { return a.Run(ctx, to...) })
+	err = g.Wait()
+	p.log.Info("stopped")
+	return err
+}
+
+// dial makes a connection to the aggregator at HOST:PORT, which is kept up from
+// its first use on.
+func dial(at string) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("dns:///"+at,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: askAfter, Timeout: answerWithin}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{
+				BaseDelay: agent.FirstBackoff, Multiplier: backoff.DefaultConfig.Multiplier,
+				Jitter: backoff.DefaultConfig.Jitter, MaxDelay: agent.LastBackoff,
+			},
+			MinConnectTimeout: connectWithin,
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the aggregator %s: %w", at, err)
+	}
+	return conn, nil
+}

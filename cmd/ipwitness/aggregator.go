@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ipwitness/ipwitness/aggregator"
+)
+
+// aggregatorCommand has the flags of aggregator.
+type aggregatorCommand struct {
+	sys        system
+	aggregator aggregator.Config
+	listen     addresses
+	logging    logging
+}
+
+func newAggregator(sys system) *cobra.Command {
+	a := &aggregatorCommand{sys: sys}
+	cmd := &cobra.Command{
+		Use:   "aggregator [flags]",
+		Short: "Join what all agents report, and find the conflicts",
+		Long: `Join what the agents of all nodes report, and find the addresses that two owners
+hold at once. The agents come by gRPC; the other commands and Prometheus by HTTP.
+
+It needs no privilege, and keeps nothing on disk: after a restart the agents tell
+everything again.
+
+A network is a set of addresses of which each may be held once in the whole
+cluster, whatever node and wire it is on: declare it with --network.`,
+		Example: `
+  ipwitness aggregator
+  ipwitness aggregator --cluster prod --network pods=10.244.0.0/16,fd00:244::/48 --network vms=10.50.0.0/16
+  ipwitness aggregator --shared 10.9.0.0/24=anycast --log-format json`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return a.run(cmd.Context()) },
+	}
+	aggregatorFlags(cmd, &a.aggregator)
+	listenFlags(cmd, &a.listen, addresses{grpc: ":9640", http: ":9641"})
+	a.logging.addFlags(cmd)
+	return cmd
+}
+
+// run runs until ctx ends.
+func (c *aggregatorCommand) run(ctx context.Context) error {
+	p, err := newProcess(c.sys, c.logging)
+	if err != nil {
+		return err
+	}
+	agg, s, err := openAggregator(ctx, c.aggregator, c.listen, p)
+	if err != nil {
+		return err
+	}
+	p.log.Info("starting", "version", p.build.Version, "cluster", c.aggregator.Cluster,
+		"http", s.listeners.http.Addr(), "grpc", s.listeners.grpc.Addr())
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return agg.Run(ctx) })
+	g.Go(func() error { return s.run(ctx) })
+	err = g.Wait()
+	p.log.Info("stopped")
+	return err
+}
+
+// openAggregator makes an aggregator and the server that offers it, which has
+// taken its addresses. It starts nothing.
+func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, p process) (*aggregator.Aggregator, *server, error) {
+	l, err := listen(ctx, at)
+	if err != nil {
+		return nil, nil, err
+	}
+	agg, err := aggregator.New(cfg, p.log, p.registry)
+	if err != nil {
+		l.close()
+		return nil, nil, err
+	}
+	s, err := newServer(l, agg, p.registry, p.log)
+	if err != nil {
+		l.close()
+		return nil, nil, err
+	}
+	return agg, s, nil
+}
