@@ -61,6 +61,8 @@ type lab struct {
 	// Where there are several nodes: what it is called, and which one it is, from 1.
 	name   string
 	number int
+	args   []string // of its agent
+	lines  []line   // to its aggregators
 }
 
 // service is the ipwitness that is asked: that of the host, or an aggregator
