@@ -185,13 +185,12 @@ func (c *cluster) wantOnlyPlanted(addrs ...string) {
 	c.wantConfirmed(addrs...)
 }
 
-// join lays a cable from a node's eth0 to the switch, and gives it an address
-// and a MAC that ends with that.
+// join lays a cable from a node's eth0 to the switch, and gives it an address,
+// and a MAC by which the node is known in texts.
 func (n *lan) join(node *lab, addr string) (port string) {
 	n.t.Helper()
 	port = n.cable(node, "eth0")
-	a := netip.MustParsePrefix(addr).Addr().As4()
-	node.sh(fmt.Sprintf("ip link set eth0 address 02:00:00:%02x:%02x:%02x", a[1], a[2], a[3]), "ip addr add "+addr+" dev eth0")
+	node.sh(fmt.Sprintf("ip link set eth0 address 02:00:00:00:0e:%02x", node.number), "ip addr add "+addr+" dev eth0")
 	return port
 }
 

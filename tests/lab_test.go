@@ -398,6 +398,18 @@ func (w *watch) find(addr string) (out []*ipwitnessv1.Conflict) {
 	return out
 }
 
+// told gives the states in which the conflicts of an address were told, in order.
+func (w *watch) told(addr string) (states []ipwitnessv1.Conflict_State) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.events {
+		if e.GetConflict().GetAddress() == addr {
+			states = append(states, e.GetConflict().GetState())
+		}
+	}
+	return states
+}
+
 // inState is the condition that an address has a conflict in that state.
 func inState(addr string, state ipwitnessv1.Conflict_State) func([]*ipwitnessv1.Conflict) bool {
 	return func(all []*ipwitnessv1.Conflict) bool {
