@@ -144,6 +144,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { a.store.run(ctx); return nil })
 	group.Go(func() error { a.store.account(ctx); return nil })
+	group.Go(func() error { a.store.accountFindings(ctx); return nil })
 	err := group.Wait()
 	a.health.Shutdown()
 	close(a.stopped)

@@ -29,9 +29,11 @@ const index = `ipwitness: who really holds this address, right now, and does any
 /v1/conflicts/{id}
 /v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
 /v1/explain          ?address=
+/v1/findings
 /v1/nodes
 /v1/owners:watch     a stream, one JSON object a line
 /v1/conflicts:watch  a stream, one JSON object a line
+/v1/findings:watch   a stream, one JSON object a line
 /openapi.json        what these take and give
 /metrics             for Prometheus
 /healthz /readyz
