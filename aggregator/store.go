@@ -30,6 +30,7 @@ type store struct {
 
 	owners, conflicts *hub
 	findings          findings
+	archive           archive
 
 	mu    sync.Mutex
 	table table
@@ -73,6 +74,7 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		checks:       make(map[*node][]netip.Addr),
 	}
 	s.findings = newFindings(base.UnixNano(), s.clock)
+	s.archive = newArchive(&dataDir{}, nil)
 	return s
 }
 
