@@ -315,9 +315,8 @@ func TestL18TwoClustersOnOneLAN(t *testing.T) {
 	var all []*cluster
 	for i, name := range []string{"red", "blue"} {
 		c := newAggregator(t, "--cluster", name, "--network", "pods=10.244.0.0/16")
-		n := c.addMachine(name + "-control-plane")
-		n.number = i + 1
-		n.report([]*cluster{c})
+		n := c.addMachine(newHost(t), name+"-control-plane", i+1)
+		n.report(c)
 		c.awaitNodes(n)
 		out.join(n, fmt.Sprintf("192.0.2.%d/24", n.number))
 		n.ports(1)
@@ -340,6 +339,34 @@ func TestL18TwoClustersOnOneLAN(t *testing.T) {
 		})
 	}
 	all[0].row("L18", addr, "one-owner")
+}
+
+func TestL18TwoNodesOfOneMachine(t *testing.T) {
+	t.Parallel()
+	// Two kind nodes: one kernel, and one /run/netns that both agents read.
+	c := newAggregator(t, "--network", "pods=10.244.0.0/16")
+	one := newHost(t)
+	two, err := one.Beside()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(two.Close)
+	for i, h := range []*netlab.Host{one, two} {
+		c.addMachine(h, fmt.Sprintf("worker%d", i+1), i+1).report(c)
+	}
+	c.awaitNodes(c.nodes...)
+	c.shared()
+	for i, n := range c.nodes {
+		n.pod(fmt.Sprintf("p%d", i+1), fmt.Sprintf("10.244.%d.2/32", i+1))
+	}
+	c.plant()
+	c.wantConfirmed()
+	c.wantHolders(map[string][]string{
+		"10.244.1.2": {"worker1/p1"}, "10.244.2.2": {"worker2/p2"}, "192.0.2.1": {"worker1/worker1"}, "192.0.2.2": {"worker2/worker2"},
+	})
+	// What is held twice there is held twice.
+	c.nodes[1].pod("p3", "10.244.1.2/32")
+	c.wantConflict("10.244.1.2", confirmed, "assigned-twice", "p1 | p3", "NETWORK pods", "node worker1", "node worker2")
 }
 
 func TestL20FrameThatTwoNodesSee(t *testing.T) {
