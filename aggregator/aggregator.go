@@ -108,6 +108,11 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		if n.Name == "" || len(n.Prefixes) == 0 || slices.ContainsFunc(n.Prefixes, func(p netip.Prefix) bool { return !p.IsValid() }) {
 			return nil, errors.New("use network: it needs a name and prefixes, as in pods=10.244.0.0/16")
 		}
+		declared := verdict.Network{Name: n.Name}
+		for _, p := range n.Prefixes {
+			declared.Prefixes = append(declared.Prefixes, unmap(p).Masked())
+		}
+		policy.Networks = append(policy.Networks, declared)
 	}
 
 	m := newMetrics()

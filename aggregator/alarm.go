@@ -8,7 +8,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// alarm is when an entry is to be judged again, or a node is out of time.
+// alarm is when an entry is to be judged again, a node is out of time, or, without
+// either, a generation of stitches is over.
 type alarm struct {
 	at    verdict.Stamp
 	entry *entry
@@ -97,11 +98,14 @@ func (s *store) ring() time.Duration {
 	base := len(s.touched)
 	for len(s.alarms) > 0 && s.alarms[0].at <= now {
 		a := heap.Pop(&s.alarms).(*alarm)
-		if a.node != nil {
+		switch {
+		case a.node != nil:
 			s.timeOut(a.node)
-			continue
+		case a.entry != nil:
+			s.touch(a.entry)
+		default:
+			s.rotate()
 		}
-		s.touch(a.entry)
 	}
 	s.judgeTouched(base, received{})
 	if len(s.alarms) == 0 {

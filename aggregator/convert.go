@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -108,12 +109,21 @@ func (s *store) nodeProto(n *node) *pb.Node {
 			"the aggregator left out %d reports of the wire: it takes %d claims of one node at most; exclude interfaces that are not to be watched",
 			n.excess, maxClaims))
 	}
-	return &pb.Node{
+	out := &pb.Node{
 		Name: n.rec.Name, State: state, Version: n.version, Kernel: n.kernel, BootId: n.id.boot, Netns: n.id.netns,
 		Wire: n.status.GetWire(), Ports: uint32(len(n.status.GetPorts())), Claims: uint32(n.claims),
 		Namespaces: uint32(len(n.namespaces)), LostEvents: n.status.GetLostEvents(), Problems: problems,
 		ConnectedAt: timestamp(n.connectedAt), LastHeard: timestamp(n.lastHeard),
 	}
+	if n.rec.SkewKnown {
+		out.Skew = durationpb.New(n.rec.Skew)
+	}
+	if n.session != nil {
+		if lag, known := n.session.lag(s.clock()); known {
+			out.Lag = durationpb.New(lag)
+		}
+	}
+	return out
 }
 
 // phaseWords are the states of a conflict in logs and metrics.

@@ -50,8 +50,8 @@ func validate(m *pb.ReportRequest) error {
 			return bad("a VLAN id must be below 4096")
 		case c.GetPrefixLength() > 128:
 			return bad("a prefix has at most 128 bits")
-		case len(c.GetLink()) > maxText:
-			return bad("the name of a link is too long")
+		case tooLong(c.GetLink(), c.GetNetwork()):
+			return bad("the name of a link or network is too long")
 		}
 	}
 	for _, i := range m.GetInterfaces() {
@@ -90,7 +90,7 @@ func tooLong(texts ...string) bool {
 
 // apply brings one message into a node's tables and tells how long the slowest
 // claim of it was in the agent.
-func (s *store) apply(n *node, m *pb.ReportRequest, now, newest verdict.Stamp, snapshot bool) (residence time.Duration) {
+func (s *store) apply(n *node, m *pb.ReportRequest, now verdict.Stamp, snapshot bool) (residence time.Duration) {
 	for _, rec := range m.GetNamespaces() {
 		s.applyNamespace(n, rec)
 	}
@@ -101,7 +101,7 @@ func (s *store) apply(n *node, m *pb.ReportRequest, now, newest verdict.Stamp, s
 		s.applyInterface(n, rec)
 	}
 	for _, rec := range m.GetClaims() {
-		s.applyClaim(n, rec, now, newest, snapshot)
+		s.applyClaim(n, rec, now, snapshot)
 		if !rec.GetGone() {
 			residence = max(residence, rec.GetResidence().AsDuration())
 		}
@@ -181,7 +181,7 @@ func (s *store) applyInterface(n *node, rec *pb.InterfaceRecord) {
 	}, rec.GetLink())
 }
 
-func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now, newest verdict.Stamp, snapshot bool) {
+func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now verdict.Stamp, snapshot bool) {
 	addr, _ := netip.AddrFromSlice(rec.GetAddress())
 	addr = addr.Unmap()
 	port := n.interfaces[ifaceKey{rec.GetNamespace(), rec.GetIndex()}]
@@ -205,6 +205,11 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now, newest verdict.Sta
 		key = claimKey{kind, verdict.MAC(rec.GetMac()), uint16(rec.GetVlan()), uint16(rec.GetInnerVlan()), rec.GetNoOverride()}
 	}
 
+	at := now
+	if rec.GetAge() != nil {
+		at = now.Add(-max(0, rec.GetAge().AsDuration()))
+	}
+
 	var h *holding
 	if e := s.table.get(addr); e != nil {
 		h = e.find(port, key)
@@ -212,9 +217,13 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now, newest verdict.Sta
 	switch {
 	case rec.GetGone():
 		if h != nil {
+			s.late = rec.GetResidence().AsDuration()
 			s.end(n, h)
+			s.late = 0
 		}
 		return
+	case h == nil && !kernel && s.isBuried(n, addr, key.mac, at):
+		return // it was seen before its sender gave the address up
 	case h == nil && !kernel && !snapshot && n.wireClaims >= maxClaims:
 		s.dropExcess(n, 1)
 		return
@@ -225,17 +234,19 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now, newest verdict.Sta
 		h.Begun, h.Read = now, now
 		s.setClaimLink(n, h, rec)
 		s.list(n, h)
-		s.saw(h, rec, now, newest, snapshot)
-	case snapshot && h.Last == stamp(rec.GetLastSeen()) && h.Count == rec.GetCount():
+		s.saw(h, rec, at)
+	case snapshot && h.Last == stamp(rec.GetLastSeen()) && h.Count == rec.GetCount() && h.Network == rec.GetNetwork():
 		// Known, and not seen since.
 		s.moveClaimLink(n, h, rec)
 	default:
 		s.moveClaimLink(n, h, rec)
-		h.Before = h.Seen
+		if h.Count != rec.GetCount() {
+			h.Before = h.Seen
+		}
 		if !snapshot {
 			h.Read = now // the kernel said something just now
 		}
-		s.saw(h, rec, now, newest, snapshot)
+		s.saw(h, rec, at)
 	}
 	h.sweep = n.sweep
 }
@@ -251,18 +262,19 @@ func (s *store) dropExcess(n *node, claims int) {
 	s.metrics.records.WithLabelValues("claim").Add(float64(claims))
 }
 
-// saw takes over what a record says of a claim.
-func (s *store) saw(h *holding, rec *pb.ClaimRecord, now, newest verdict.Stamp, snapshot bool) {
+// saw takes over what a record says of a claim. When it was seen is reckoned from
+// how long ago that was by the agent's monotonic clock, and never by a wall clock.
+func (s *store) saw(h *holding, rec *pb.ClaimRecord, at verdict.Stamp) {
 	h.Source = verdict.MAC(rec.GetSource())
 	h.PrefixLength, h.Flags, h.Count = uint8(rec.GetPrefixLength()), rec.GetFlags(), rec.GetCount()
 	h.First, h.Last = stamp(rec.GetFirstSeen()), stamp(rec.GetLastSeen())
-	h.AssignedAt = stamp(rec.GetAssignedAt())
-	h.Seen = now
-	if snapshot && h.mac != nil {
-		// A table has old sightings, too: they are as old as the agent says,
-		// compared with the newest of the same clock.
-		h.Seen = now.Add(-staleness(newest, h.Last))
+	h.AssignedAt, h.Network = stamp(rec.GetAssignedAt()), s.intern(rec.GetNetwork())
+	h.Seen = max(h.Seen, at)
+	if h.mac != nil {
 		h.Begun = min(h.Begun, h.Seen)
+		if h.port.rec.Uplink {
+			s.sightings = append(s.sightings, h)
+		}
 	}
 	s.touch(h.entry)
 }
@@ -289,21 +301,11 @@ func (s *store) moveClaimLink(n *node, h *holding, rec *pb.ClaimRecord) {
 	}
 	if old := h.link; old != nil {
 		old.users--
-		n.dropLink(old)
+		s.dropLink(n, old)
 	}
 	s.setClaimLink(n, h, rec)
 	h.link.users++
 	s.touch(h.entry)
-}
-
-// newestStamp is the latest that an agent saw anything, by its clock.
-func newestStamp(messages []*pb.ReportRequest) (newest verdict.Stamp) {
-	for _, m := range messages {
-		for _, c := range m.GetClaims() {
-			newest = max(newest, stamp(c.GetLastSeen()))
-		}
-	}
-	return newest
 }
 
 // stamp is a time of an agent; 0 where it is none, or one that no clock shows.

@@ -37,6 +37,7 @@ func (s *store) touchAll(list []*holding) {
 // last touched come first, so that who has little to do needs not wait for one
 // who has much, and gives up the lock in between.
 func (s *store) judgeTouched(base int, r received) {
+	s.sew()
 	for n := 1; len(s.touched) > base; n++ {
 		last := len(s.touched) - 1
 		e := s.touched[last]

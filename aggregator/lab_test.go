@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,6 +70,8 @@ func newLab(t testing.TB, cfg Config) *lab {
 // agent speaks the Report protocol.
 type agent struct {
 	testing.TB
+	mu        sync.Mutex  // of stream.Send
+	mute      atomic.Bool // leaves pings unanswered
 	stream    pb.ReportService_ReportClient
 	cancel    func()
 	sequence  uint64
@@ -89,6 +93,7 @@ func (l *lab) dial() *agent {
 	}
 	a := &agent{TB: l.TB, stream: stream, cancel: cancel, responses: make(chan *pb.ReportResponse, 1000), contests: map[string]bool{}}
 	go func() {
+		var acked uint64
 		for {
 			m, err := stream.Recv()
 			if err != nil {
@@ -96,7 +101,15 @@ func (l *lab) dial() *agent {
 				close(a.responses)
 				return
 			}
-			a.responses <- m
+			if m.GetPing() != 0 && !a.mute.Load() {
+				a.mu.Lock()
+				_ = stream.Send(&pb.ReportRequest{Pong: &pb.Pong{Id: m.GetPing(), SentAt: timestamppb.Now()}})
+				a.mu.Unlock()
+			}
+			if m.GetAcknowledged() > acked || m.GetCheck() != nil || len(m.GetContests()) > 0 || m.GetResync() {
+				acked = m.GetAcknowledged()
+				a.responses <- m
+			}
 		}
 	}()
 	l.Cleanup(cancel)
@@ -108,6 +121,8 @@ func (a *agent) send(m *pb.ReportRequest) *agent {
 	a.Helper()
 	a.sequence++
 	m.Sequence = a.sequence
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if err := a.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
 		a.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package aggregator
 
 import (
 	"slices"
-	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -56,7 +55,14 @@ type iface struct {
 }
 
 type link struct {
-	rec *verdict.Link
+	node *node
+	rec  *verdict.Link
+	// domain is what it is one of with links of other nodes; nil for none.
+	domain *domain
+	// root leads to the link that stands for all that a generation of stitches
+	// holds together.
+	root       *link
+	generation uint32
 	// known is false for a link that was only named so far.
 	known bool
 	// users counts interfaces and wire claims on it.
@@ -104,15 +110,16 @@ func (n *node) dropHardware(mac verdict.MAC, hw *hardware) {
 func (n *node) link(name string) *link {
 	l := n.links[name]
 	if l == nil {
-		l = &link{rec: &verdict.Link{Node: n.rec, Name: name}}
+		l = &link{node: n, rec: &verdict.Link{Node: n.rec, Name: name}}
 		n.links[name] = l
 	}
 	return l
 }
 
-func (n *node) dropLink(l *link) {
-	if !l.known && l.users == 0 {
+func (s *store) dropLink(n *node, l *link) {
+	if !l.known && l.users == 0 && n.links[l.rec.Name] == l {
 		delete(n.links, l.rec.Name)
+		s.leaveDomain(l)
 	}
 }
 
@@ -184,6 +191,7 @@ func (s *store) endNamespace(n *node, ns *namespace) {
 func (s *store) setLink(n *node, rec verdict.Link) {
 	l := n.link(rec.Name)
 	l.known, l.sweep = true, n.sweep
+	rec.Domain = l.rec.Domain
 	if *l.rec == rec {
 		return
 	}
@@ -192,10 +200,11 @@ func (s *store) setLink(n *node, rec verdict.Link) {
 
 func (s *store) endLink(n *node, l *link) {
 	l.known = false
+	s.leaveDomain(l)
 	if l.users > 0 {
 		s.replaceLink(n, l, &verdict.Link{Node: n.rec, Name: l.rec.Name})
 	}
-	n.dropLink(l)
+	s.dropLink(n, l)
 }
 
 // replaceLink puts a new version of a link wherever the old one is used. That
@@ -242,7 +251,7 @@ func (s *store) setInterface(n *node, ns *namespace, rec verdict.Interface, link
 		}
 		if i.link != nil {
 			i.link.users--
-			n.dropLink(i.link)
+			s.dropLink(n, i.link)
 		}
 		i.link = l
 	}
@@ -262,10 +271,16 @@ func (s *store) replaceInterface(n *node, i *iface, rec *verdict.Interface) {
 		hw := n.hardware(rec.MAC)
 		hw.holders = append(hw.holders, rec)
 		s.touchAll(hw.claims)
+		s.listAbroad(rec)
 	}
 	for _, h := range i.holdings {
 		h.Interface = rec
 		s.touch(h.entry)
+		if old.Uplink != rec.Uplink {
+			s.unlistSighting(h)
+			s.listSighting(h)
+			s.sightings = append(s.sightings, h)
+		}
 	}
 }
 
@@ -276,6 +291,7 @@ func (s *store) unlistHardware(n *node, rec *verdict.Interface) {
 		}
 		s.touchAll(hw.claims)
 		n.dropHardware(rec.MAC, hw)
+		s.unlistAbroad(rec)
 	}
 }
 
@@ -287,7 +303,7 @@ func (s *store) endInterface(n *node, i *iface) {
 	s.unlistHardware(n, i.rec)
 	if i.link != nil {
 		i.link.users--
-		n.dropLink(i.link)
+		s.dropLink(n, i.link)
 	}
 	if at := slices.Index(i.namespace.ifaces, i); at >= 0 {
 		i.namespace.ifaces = slices.Delete(i.namespace.ifaces, at, at+1)
@@ -298,8 +314,8 @@ func (s *store) endInterface(n *node, i *iface) {
 // end ends one claim. When a kernel's word on a holding ends, so do the wire's
 // sightings of that owner: nobody will take them back.
 func (s *store) end(n *node, h *holding) {
-	if !slices.Contains(h.entry.holdings, h) {
-		return // ended with its owner
+	if h.ended {
+		return // with its owner
 	}
 	s.unlist(n, h)
 	s.touch(h.entry)
@@ -312,14 +328,22 @@ func (s *store) end(n *node, h *holding) {
 			return
 		}
 	}
+	if meets(h.Interface) {
+		s.bury(n, h.entry.addr, h.Interface.MAC)
+	}
 	o := h.entry.owner(id)
 	if o == nil {
 		return
 	}
 	for _, sighting := range slices.Clone(h.entry.holdings) {
-		if sighting.mac != nil && slices.Contains(o.Claims, &sighting.Claim) &&
-			(!s.sweeping || sighting.sweep != s.nodeOf(sighting).sweep) {
-			s.unlist(s.nodeOf(sighting), sighting)
+		if sighting.mac == nil || !slices.Contains(o.Claims, &sighting.Claim) {
+			continue
+		}
+		if by := s.nodeOf(sighting); by != n || !s.sweeping || sighting.sweep != n.sweep {
+			s.unlist(by, sighting)
+			if by != n {
+				s.bury(n, h.entry.addr, sighting.MAC)
+			}
 		}
 	}
 }
@@ -328,11 +352,20 @@ func (s *store) end(n *node, h *holding) {
 // depends on it.
 func (s *store) list(n *node, h *holding) {
 	n.list(h)
+	s.listSighting(h)
 	s.touchAnswers(h)
 }
 
 func (s *store) unlist(n *node, h *holding) {
+	if h.ended {
+		return
+	}
+	h.ended = true
+	s.unlistSighting(h)
 	n.unlist(h)
+	if h.link != nil {
+		s.dropLink(n, h.link)
+	}
 	s.touchAnswers(h)
 }
 
@@ -390,12 +423,4 @@ func (s *store) sweepOut(n *node) {
 			s.endLink(n, l)
 		}
 	}
-}
-
-// staleness is how much older than the newest of a message a stamp is, by one clock.
-func staleness(newest, stamp verdict.Stamp) time.Duration {
-	if stamp == 0 || stamp > newest {
-		return 0
-	}
-	return newest.Sub(stamp)
 }

@@ -21,6 +21,10 @@ const (
 	snapshotWithin = time.Minute
 	// maxChecks is how many checks of one agent may be unanswered.
 	maxChecks = 64
+	// pingEvery is how often an agent is asked whether it is there.
+	pingEvery = 3 * time.Second
+	// silentAfter is after what silence it is not.
+	silentAfter = 10 * time.Second
 )
 
 // reports is the ReportService.
@@ -54,6 +58,9 @@ type session struct {
 	reread       map[netip.Addr]struct{}
 	checkID      uint64
 	checks       map[uint64][]netip.Addr
+	pings
+	// idle is since when the next message is waited for; 0 while one is taken.
+	idle verdict.Stamp
 
 	ended chan struct{}
 	err   error
@@ -67,18 +74,27 @@ func newSession(s *store) *session {
 }
 
 // Report takes an agent's table and the changes of it. One goroutine receives
-// and judges, this one sends: an agent that does not read delays nobody.
+// and judges, one sends, and this one sees that the agent is there: one that does
+// not read delays nobody.
 func (a reports) Report(stream pb.ReportService_ReportServer) error {
 	r := newSession(a.store)
-	done := make(chan error, 1)
+	done := make(chan error, 2)
 	go func() {
 		err := r.receive(stream)
 		a.store.disconnect(r)
 		done <- err
 	}()
+	go func() {
+		if err := r.send(stream); err != nil {
+			done <- err
+		}
+	}()
 	late := time.NewTimer(snapshotWithin)
 	defer late.Stop()
 	synced := r.synced
+	ping := time.NewTicker(pingEvery)
+	defer ping.Stop()
+	r.ping(a.store.clock())
 	for {
 		select {
 		case err := <-done:
@@ -92,11 +108,27 @@ func (a reports) Report(stream pb.ReportService_ReportServer) error {
 			synced = nil
 		case <-late.C:
 			return status.Errorf(codes.DeadlineExceeded, "no complete snapshot within %s: connect again", snapshotWithin)
+		case <-ping.C:
+			now := a.store.clock()
+			if r.silent(now) {
+				return status.Errorf(codes.DeadlineExceeded, "nothing was heard of the agent for %s: connect again", silentAfter)
+			}
+			r.ping(now)
+		}
+	}
+}
+
+// send sends what there is to say until the stream ends.
+func (r *session) send(stream pb.ReportService_ReportServer) error {
+	for {
+		select {
+		case <-stream.Context().Done():
+			return nil
 		case <-r.wake:
-			for m := r.take(); m != nil; m = r.take() {
-				if err := stream.Send(m); err != nil {
-					return err
-				}
+		}
+		for m := r.take(); m != nil; m = r.take() {
+			if err := stream.Send(m); err != nil {
+				return err
 			}
 		}
 	}
@@ -105,16 +137,22 @@ func (a reports) Report(stream pb.ReportService_ReportServer) error {
 // receive takes messages until the stream ends.
 func (r *session) receive(stream pb.ReportService_ReportServer) error {
 	for {
+		r.waiting(r.store.clock())
 		m, err := stream.Recv()
+		r.waiting(0)
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return err
 		}
-		if err := r.accept(m, r.store.clock()); err != nil {
+		now := r.store.clock()
+		if err := r.accept(m, now); err != nil {
 			r.store.log.Warn("report stream ended", "node", r.name(), "reason", err)
 			return err
+		}
+		if p := m.GetPong(); p != nil {
+			r.pong(p, now)
 		}
 	}
 }
@@ -295,8 +333,8 @@ func (r *session) take() *pb.ReportResponse {
 		return nil
 	}
 	const atOnce = 10_000
-	m := &pb.ReportResponse{Acknowledged: r.acknowledged, Resync: r.resync}
-	r.resync = false
+	m := &pb.ReportResponse{Acknowledged: r.acknowledged, Resync: r.resync, Ping: r.due}
+	r.resync, r.due = false, 0
 	for a, contested := range r.contests {
 		if len(m.Contests) == atOnce {
 			break

@@ -30,9 +30,13 @@ type store struct {
 
 	owners, conflicts *hub
 
-	mu       sync.Mutex
-	table    table
-	nodes    map[nodeID]*node
+	mu    sync.Mutex
+	table table
+	nodes map[nodeID]*node
+	// macs are those that several nodes may meet.
+	macs map[verdict.MAC]*abroad
+	seams
+	graves
 	alarms   alarms
 	byID     map[string]*entry
 	resolved []ended
@@ -58,6 +62,9 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		owners:       newHub(base.UnixNano()),
 		conflicts:    newHub(base.UnixNano()),
 		nodes:        make(map[nodeID]*node),
+		macs:         make(map[verdict.MAC]*abroad),
+		seams:        seams{domains: make(map[*domain]struct{})},
+		graves:       graves{buried: make(map[grave]death)},
 		byID:         make(map[string]*entry),
 		acknowledged: make(map[string]*acknowledgement),
 		contested:    make(map[*entry]struct{}),
@@ -162,7 +169,50 @@ func (s *store) disconnect(r *session) {
 	s.arm(&n.alarm, s.clock().Add(s.policy.NodeTimeout))
 	base := len(s.touched)
 	s.touchNode(n)
+	for _, other := range s.nodes {
+		if other.session != nil && !other.rec.Unheard && n.bootedAs(other) {
+			s.booted(n)
+			break
+		}
+	}
 	s.judgeTouched(base, received{})
+}
+
+// bootedAs tells whether a node is what a silent one became when its machine was
+// booted: it has the name and a hardware address of an uplink, and another boot id.
+func (n *node) bootedAs(now *node) bool {
+	if n == now || n.name != now.name || n.id.boot == now.id.boot {
+		return false
+	}
+	old := n.uplinks()
+	return slices.ContainsFunc(now.uplinks(), func(mac verdict.MAC) bool { return slices.Contains(old, mac) })
+}
+
+// uplinks are the hardware addresses of a node's uplinks, but for those that
+// several may have by design.
+func (n *node) uplinks() (macs []verdict.MAC) {
+	own := n.namespaces[verdict.OwnRecord]
+	if own == nil {
+		return nil
+	}
+	for _, i := range own.ifaces {
+		if i.rec.Uplink && i.rec.MAC != "" && !i.rec.MAC.Shared() {
+			macs = append(macs, i.rec.MAC)
+		}
+	}
+	return macs
+}
+
+// booted ends all that a node had before its machine was booted: no network
+// namespace outlives that.
+func (s *store) booted(n *node) {
+	if n.rec.TimedOut {
+		return
+	}
+	n.rec.Rebooted = true
+	s.giveUp(n)
+	s.disarm(&n.alarm)
+	s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
 }
 
 func (s *store) touchNode(n *node) {
@@ -190,6 +240,12 @@ func (s *store) timeOut(n *node) {
 		}
 		return
 	}
+	s.giveUp(n)
+	s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
+}
+
+// giveUp ends all that a node was known to have.
+func (s *store) giveUp(n *node) {
 	n.rec.TimedOut = true
 	var over []*holding
 	for _, i := range n.interfaces {
@@ -199,12 +255,17 @@ func (s *store) timeOut(n *node) {
 		s.judge(h.entry, received{})
 	}
 	for _, h := range over {
-		n.unlist(h)
+		s.unlist(n, h)
 		s.touch(h.entry)
+	}
+	for _, i := range n.interfaces {
+		s.unlistHardware(n, i.rec)
+	}
+	for _, l := range n.links {
+		s.leaveDomain(l)
 	}
 	n.reset()
 	s.publishNode(n)
-	s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
 }
 
 // heard marks a node whose snapshot is complete.
@@ -213,7 +274,7 @@ func (s *store) heard(n *node) {
 	if !n.rec.Unheard {
 		return
 	}
-	n.rec.Unheard, n.rec.TimedOut = false, false
+	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted = false, false, false
 	s.touchNode(n)
 	s.publishNode(n)
 }
@@ -237,9 +298,8 @@ func (s *store) snapshot(r *session, messages []*pb.ReportRequest) error {
 	n.lastHeard = now
 	n.sweep++
 	base := len(s.touched)
-	newest := newestStamp(messages)
 	for _, m := range messages {
-		s.apply(n, m, now, newest, true)
+		s.apply(n, m, now, true)
 	}
 	s.sweeping = true
 	s.sweepOut(n)
@@ -250,6 +310,11 @@ func (s *store) snapshot(r *session, messages []*pb.ReportRequest) error {
 	n.excess = 0
 	s.dropExcess(n, r.excess)
 	s.heard(n)
+	for _, old := range s.nodes {
+		if old.rec.Unheard && old.session == nil && old.bootedAs(n) {
+			s.booted(old)
+		}
+	}
 	s.judgeTouched(base, received{})
 	s.tellAll(n)
 	if n.session != r {
@@ -281,7 +346,7 @@ func (s *store) delta(r *session, m *pb.ReportRequest, at verdict.Stamp) error {
 	if n.claims-n.wireClaims+kernelClaims(m) > maxClaims {
 		return tooMany("claims", strconv.Itoa(maxClaims))
 	}
-	residence := s.apply(n, m, now, 0, false)
+	residence := s.apply(n, m, now, false)
 	s.answer(r, m, now)
 	s.judgeTouched(base, received{at: at, residence: residence})
 	return nil

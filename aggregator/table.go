@@ -39,9 +39,12 @@ type holding struct {
 	link *link
 	mac  *hardware
 
-	atPort, atMAC int32
+	// The places in the lists that it is in; atAbroad is one more, 0 for none.
+	atPort, atMAC, atAbroad int32
 	// sweep is the last snapshot that had it.
 	sweep uint32
+	// ended tells that it is in no list any more.
+	ended bool
 }
 
 func shardOf(a netip.Addr) int {
@@ -160,7 +163,6 @@ func (n *node) unlist(h *holding) {
 		n.dropHardware(h.MAC, h.mac)
 		if h.link != nil {
 			h.link.users--
-			n.dropLink(h.link)
 		}
 	}
 	n.claims--

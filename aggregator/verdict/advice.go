@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // advice says what to do about a conflict, in order.
@@ -13,6 +14,13 @@ func (j *judging) advice(c *Conflict) []string {
 			j.policy.HandoverGrace)}
 	}
 	var steps []string
+	if c.Rule == RuleSplitBrain {
+		if c.Phase == Suspected {
+			return []string{fmt.Sprintf("Wait %s: nodes that hand an address over may both have it for a moment. Act only if the conflict is confirmed.",
+				j.policy.HandoverGrace)}
+		}
+		steps = append(steps, "If the address is a virtual one, find out why each of the nodes takes itself for the active one (keepalived: VRRP advertisements that do not get through; kube-vip: its lease; MetalLB: what its speakers know of each other). While that is so, no other remedy lasts.")
+	}
 	second := newcomer(c.Owners)
 	if second != nil {
 		steps = append(steps, fmt.Sprintf("%s came second: it got the address at %s, by the clock of node %s. Start with it.",
@@ -32,25 +40,37 @@ func (j *judging) advice(c *Conflict) []string {
 	return append(steps, "The conflict resolves by itself when one owner is left; `ipwitness explain "+c.Address.String()+"` shows how it was judged.")
 }
 
+// clocksDiffer is how well clocks of nodes can be compared by their skew: that is
+// measured to within milliseconds, and kernels stamp addresses by the tick.
+const clocksDiffer = 200 * time.Millisecond
+
 // newcomer is the owner that was given the address last; nil where that is not
-// known of all, or not one.
+// known of all, or not one. Clocks of several nodes are compared by their skew.
 func newcomer(owners []Owner) *Owner {
-	var last *Owner
-	for i := range owners {
-		at := owners[i].AssignedAt()
-		switch {
-		case at == 0:
-			return nil
-		case last == nil || at > last.AssignedAt():
-			last = &owners[i]
-		}
-	}
-	for i := range owners {
-		if o := &owners[i]; o != last && o.AssignedAt() == last.AssignedAt() {
-			return nil
-		}
-	}
 	if len(owners) < 2 {
+		return nil
+	}
+	var last *Owner
+	var latest, before Stamp
+	many := false
+	for i := range owners {
+		o := &owners[i]
+		at := o.AssignedAt()
+		if at == 0 {
+			return nil
+		}
+		many = many || o.Node != owners[0].Node
+		at = at.Add(-o.Node.Skew)
+		if last == nil || at > latest {
+			before, last, latest = latest, o, at
+		} else {
+			before = max(before, at)
+		}
+	}
+	if many && (latest.Sub(before) < clocksDiffer || slices.ContainsFunc(owners, func(o Owner) bool { return !o.Node.SkewKnown })) {
+		return nil
+	}
+	if latest == before {
 		return nil
 	}
 	return last

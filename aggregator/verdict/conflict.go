@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -69,12 +70,15 @@ func (j *judging) continues(id string) bool {
 
 // conflict judges one scope and tells whether it is a conflict.
 func (j *judging) conflict(g group) bool {
-	owners := j.members(g)
+	owners := j.takingPart(g, j.members(g))
 	prev := j.previous(g, owners)
 	active := prev != nil && prev.Active()
-	rule := j.rule(g, owners)
-	if rule == "" && active && len(owners) >= 2 && prev.Rule == RuleExternalsAlternate {
+	rule := j.rule(owners)
+	if rule == "" && active && len(owners) >= 2 && (prev.Rule == RuleExternalsAlternate || prev.Rule == RuleSplitBrain) {
 		rule = prev.Rule // what is silent now may still be there
+	}
+	if rule == "" && len(owners) >= 2 && j.explain {
+		j.noteHint(g.scope, owners)
 	}
 	if rule == "" {
 		return false
@@ -96,7 +100,7 @@ func (j *judging) conflict(g group) bool {
 	if rule == RuleExternalsAlternate {
 		c.Phase, c.ConfirmedAt = Suspected, 0 // whom an agent could read has left
 	}
-	c.Rule, c.Cause, c.Owners = rule, CauseUnknown, owners
+	c.Rule, c.Cause, c.Owners = rule, cause(rule, c.Kind), owners
 	if c.Phase == Suspected {
 		j.settle(&c)
 	}
@@ -156,8 +160,70 @@ func (j *judging) outgrows(c *Conflict, g group) bool {
 	})
 }
 
+// cause is what a rule says of the cause by itself.
+func cause(rule string, kind ScopeKind) string {
+	if rule == RuleSplitBrain && kind == LinkScope {
+		return CauseSplitBrain
+	}
+	return CauseUnknown
+}
+
+// quietGraces is after how many hand-over graces without a frame a node has
+// handed over an address that its kernel does not have.
+const quietGraces = 3
+
+// takingPart leaves out of nodes that hold an address themselves those that
+// handed it over: their kernels do not have it, and they fell silent.
+func (j *judging) takingPart(g group, owners []Owner) []Owner {
+	if len(owners) < 2 || !hostsOnly(owners) {
+		return owners
+	}
+	return slices.DeleteFunc(owners, func(o Owner) bool {
+		if o.Assigned || !j.quiet(&o) {
+			return false
+		}
+		if j.explain {
+			j.note(RuleHandedOver, g.scope, true, fmt.Sprintf(
+				"%s has not claimed it for %s, and its kernel does not have it: it has handed it over.", capital(o.placed()), j.quietAfter()))
+		}
+		return true
+	})
+}
+
+func (j *judging) quietAfter() time.Duration { return quietGraces * j.policy.HandoverGrace }
+
+// quiet tells whether the wire has not shown an owner for so long that it counts
+// as having handed its address over; and asks to be called when it has.
+func (j *judging) quiet(o *Owner) bool {
+	var newest Stamp
+	for _, c := range o.Claims {
+		if c.Wire() && !c.Weak() {
+			newest = max(newest, c.Seen)
+		}
+	}
+	quiet := newest.Add(j.quietAfter())
+	if j.in.Now < quiet {
+		j.again(quiet)
+		return false
+	}
+	return true
+}
+
+// hostsOnly tells whether all owners are nodes themselves: a virtual address may
+// be handed over from one to the other.
+func hostsOnly(owners []Owner) bool {
+	return !slices.ContainsFunc(owners, func(o Owner) bool { return o.Workload().Kind != Host })
+}
+
+// virtual tells whether one of the owners is a virtual router.
+func virtual(owners []Owner) bool {
+	return slices.ContainsFunc(owners, func(o Owner) bool {
+		return o.MAC.Virtual() || slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.MAC.Virtual() })
+	})
+}
+
 // rule is the rule by which a group is a conflict; empty for none.
-func (j *judging) rule(g group, owners []Owner) string {
+func (j *judging) rule(owners []Owner) string {
 	assigned := 0
 	for i := range owners {
 		switch {
@@ -172,19 +238,21 @@ func (j *judging) rule(g group, owners []Owner) string {
 		return ""
 	case samePod(owners):
 		return RuleSamePod
+	case assigned >= 1 && hostsOnly(owners):
+		return RuleSplitBrain
 	case assigned >= 2:
 		return RuleAssignedTwice
 	case assigned == 1:
 		return RuleAssignedAndWire
 	}
 	j.out.Contested = true // so that A-B-A is seen, if it is
-	if alternate(owners) {
-		return RuleExternalsAlternate
+	switch {
+	case !alternate(owners):
+		return ""
+	case hostsOnly(owners):
+		return RuleSplitBrain
 	}
-	if j.explain {
-		j.noteHint(g.scope, owners)
-	}
-	return ""
+	return RuleExternalsAlternate
 }
 
 // settle confirms a suspected conflict when its time has come and both sides
@@ -197,7 +265,7 @@ func (j *judging) settle(c *Conflict) {
 	if c.Rule == RuleExternalsAlternate {
 		return // no agent can read either of them again
 	}
-	due := max(c.DetectedAt, together(c.Owners)).Add(j.wait(c.Rule))
+	due := max(c.DetectedAt, together(c.Owners)).Add(j.wait(c))
 	if j.in.Now < due {
 		j.again(due)
 		return
@@ -217,7 +285,7 @@ func (j *judging) settle(c *Conflict) {
 			firm++
 		}
 	}
-	if configured >= 1 && firm >= 2 {
+	if firm >= 2 && (configured >= 1 || c.Rule == RuleSplitBrain) {
 		c.confirm(j.in.Now)
 		return
 	}
@@ -236,8 +304,8 @@ func (j *judging) settle(c *Conflict) {
 }
 
 // wait is how long owners must live side by side before they are confirmed.
-func (j *judging) wait(rule string) time.Duration {
-	if rule == RuleSamePod {
+func (j *judging) wait(c *Conflict) time.Duration {
+	if c.Rule == RuleSamePod || c.Rule == RuleSplitBrain || virtual(c.Owners) {
 		return j.policy.HandoverGrace
 	}
 	return j.policy.Settle
@@ -368,7 +436,7 @@ func (j *judging) resolved(prev *Conflict, over coverage) Conflict {
 			continue
 		}
 		c.Owners[i] = j.out.Owners[k]
-		if o := &c.Owners[i]; o.Alive() {
+		if o := &c.Owners[i]; o.Alive() && (prev.Rule != RuleSplitBrain || o.Assigned || !j.quiet(o)) {
 			left = append(left, o)
 		}
 	}

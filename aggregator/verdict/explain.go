@@ -26,6 +26,7 @@ func (j *judging) explanation(out Judgement) Explanation {
 		j.note(RuleLinkLocal, Scope{}, true,
 			"A link-local address must be unique on its link only: what is configured on another link is another address.")
 	}
+	j.noteScopes(compared)
 	j.noteApart(compared)
 	e.Steps = j.steps
 	e.Summary = j.answer(out, compared)
@@ -142,6 +143,67 @@ func place(c *Claim) string {
 	return "its kernel on " + c.Interface.Name
 }
 
+// noteScopes tells in which scopes the address is compared, and why.
+func (j *judging) noteScopes(compared []*Owner) {
+	if len(compared) == 0 {
+		return
+	}
+	var noted []Scope
+	network := false
+	for _, o := range compared {
+		for _, c := range o.Claims {
+			j.scopes(o, c, func(s Scope) {
+				network = network || s.Kind == NetworkScope
+				if whole := s.whole(); !slices.Contains(noted, whole) {
+					noted = append(noted, whole)
+					j.noteScope(s, o, c)
+				}
+			})
+		}
+	}
+	if !network && !j.in.Address.IsLinkLocalUnicast() {
+		j.note(RuleInNetwork, Scope{}, false,
+			"No declared network (--network) has it, and no CNI result says that a pod was given it: owners on several nodes are compared where they are on one link.")
+	}
+}
+
+// noteScope tells why a claim of an owner is compared in a scope.
+func (j *judging) noteScope(s Scope, o *Owner, c *Claim) {
+	switch s.Kind {
+	case NetworkScope:
+		if n := j.declared(); n.Name != "" {
+			j.note(RuleInNetwork, s, true, fmt.Sprintf(
+				"It is in %s, which is declared as network %s: it must be unique on all nodes.", n.Prefixes[0], n.Name))
+			return
+		}
+		j.note(RuleInNetwork, s, true, fmt.Sprintf(
+			"A CNI result says that network %s gave it to %s: the addresses of pods must be unique on all nodes.", c.Network, o.name()))
+	case NodeScope:
+		in := ""
+		if s.Name != "" {
+			in = " in VRF " + s.Name
+		}
+		j.note(RuleOnNode, s, true, fmt.Sprintf("Node %s itself routes to it%s: it must be unique there.", s.Node.Name, in))
+	case LinkScope:
+		if s.Domain == nil {
+			j.note(RuleOnLink, s, true, "It must be unique on its link.")
+			return
+		}
+		stitches := j.tables.Stitches(s.Domain)
+		words := make([]string, 0, len(stitches))
+		for i := range stitches {
+			words = append(words, j.stitched(&stitches[i]))
+		}
+		j.note(RuleOnLink, s, true, fmt.Sprintf("It must be unique on its link, which is one with links of other nodes: %s.", list(words)))
+	}
+}
+
+// stitched tells why two links are one.
+func (j *judging) stitched(s *Stitch) string {
+	return fmt.Sprintf("%s/%s with %s/%s, as a frame from %s of %s came in there",
+		s.Entered.Node.Name, s.Entered.Name, s.Home.Node.Name, s.Home.Name, s.MAC, s.Home.Node.Name)
+}
+
 // noteApart tells why owners that do not meet do not meet.
 func (j *judging) noteApart(compared []*Owner) {
 	switch len(compared) {
@@ -172,7 +234,7 @@ func (j *judging) meet(a, b *Owner) bool {
 	for _, c := range a.Claims {
 		j.scopes(a, c, func(s Scope) {
 			for _, d := range b.Claims {
-				j.scopes(b, d, func(other Scope) { found = found || s == other })
+				j.scopes(b, d, func(other Scope) { found = found || s.whole() == other.whole() })
 			}
 		})
 	}
@@ -207,6 +269,8 @@ func (j *judging) noteConflict(s Scope, c *Conflict) {
 		reason = fmt.Sprintf("Senders that no agent can look into take turns with it within %s: %s.", alternateWithin, list(each(c.Owners, (*Owner).placed)))
 	case RuleDADFailed:
 		reason = "The kernel's duplicate address detection found that somebody else has it."
+	case RuleSplitBrain:
+		reason = fmt.Sprintf("%d nodes hold it themselves: %s.", len(c.Owners), list(each(c.Owners, (*Owner).placed)))
 	case RuleSamePod:
 		reason = "All owners are sandboxes of one pod: a hand-over, unless it lasts."
 	}

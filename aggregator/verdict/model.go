@@ -3,6 +3,7 @@ package verdict
 import (
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -48,6 +49,22 @@ func (m MAC) String() string {
 		text = append(text, digits[m[i]>>4], digits[m[i]&15])
 	}
 	return string(text)
+}
+
+// Virtual tells whether the hardware address is a virtual router's (RFC 5798,
+// section 7.3; CARP has those of VRRP): whoever is the master at the time has it.
+func (m MAC) Virtual() bool {
+	return strings.HasPrefix(string(m), "\x00\x00\x5e\x00\x01") || strings.HasPrefix(string(m), "\x00\x00\x5e\x00\x02")
+}
+
+// Shared tells whether a hardware address is such that several interfaces have it
+// by design, so that it says nothing of where its sender is: a virtual router's,
+// one that is made from an address (docker: 02:42, OVN-Kubernetes and others:
+// 0a:58), one with which a network plugin answers for others, and the fe:ff:… of
+// Xen's back ends.
+func (m MAC) Shared() bool {
+	return len(m) != 6 || m.Virtual() || strings.HasPrefix(string(m), "\x02\x42") || strings.HasPrefix(string(m), "\x0a\x58") ||
+		strings.HasPrefix(string(m), "\x00\x00\x0c\x07\xac") || responders[m] != "" || m == "\xfe\xff\xff\xff\xff\xff"
 }
 
 // Evidence is one way in which a holding is witnessed. The numbers are the contract's.
@@ -116,6 +133,13 @@ type Node struct {
 	Unheard bool
 	// TimedOut is set when it was not heard from for too long: its owners end.
 	TimedOut bool
+	// Rebooted is set with TimedOut where the machine was booted anew: that ended
+	// them, not silence.
+	Rebooted bool
+	// Skew is how much its clock is ahead, where SkewKnown is set. It decides
+	// nothing: advice goes by it, where clocks of two nodes are compared.
+	Skew      time.Duration
+	SkewKnown bool
 }
 
 // Namespace is one network namespace as one node sees it. It never changes: a
@@ -150,6 +174,26 @@ type Link struct {
 	Name   string
 	Kind   LinkKind
 	Routed bool // a bridge that the node routes for
+	// Domain is what links of several nodes share that are one; nil for a link
+	// that is not known to be another node's, too.
+	Domain *Domain
+}
+
+// Domain is one broadcast domain that several nodes are on. It is compared by
+// pointer.
+type Domain struct {
+	// Node and Name are its first link, by node and name.
+	Node *Node
+	Name string
+}
+
+// Stitch is how two links are known to be one: a frame that entered one of them
+// by an uplink carried a hardware address that only a node on the other one has.
+type Stitch struct {
+	// Entered is the link that the frame entered, Home that of its sender.
+	Entered, Home *Link
+	MAC           MAC
+	Seen          Stamp
 }
 
 // Interface is one interface of a namespace. It never changes.
@@ -188,6 +232,9 @@ type Claim struct {
 	PrefixLength uint8
 	Flags        uint32
 	Count        uint32
+	// Network is the network that a container runtime or CNI result gave the
+	// interface the address for; empty where none is known to have.
+	Network string
 
 	First, Last, AssignedAt Stamp
 
@@ -222,17 +269,31 @@ const (
 // Scope is a set of owners within which an address must be unique.
 type Scope struct {
 	Kind ScopeKind
+	// Node is nil for a network.
 	Node *Node
-	// Name is the link or the VRF (empty for the default one).
+	// Name is the link, the VRF (empty for the default one) or the network.
 	Name string
+	// Domain is the one of the link, if it is another node's, too.
+	Domain *Domain
+}
+
+// whole is the scope by which others are compared with it: all links of one
+// domain have one.
+func (s Scope) whole() Scope {
+	if s.Domain != nil {
+		return Scope{Kind: s.Kind, Node: s.Domain.Node, Name: s.Domain.Name, Domain: s.Domain}
+	}
+	return s
 }
 
 // Text is the scope's name in the contract.
 func (s Scope) Text() string {
-	if s.Kind == 0 {
+	switch {
+	case s.Kind == 0:
 		return ""
-	}
-	if s.Name == "" {
+	case s.Node == nil:
+		return s.Name
+	case s.Name == "":
 		return s.Node.Name
 	}
 	return s.Node.Name + "/" + s.Name
@@ -348,10 +409,12 @@ type Policy struct {
 	Settle time.Duration
 	// StaleAfter is how long an owner that only the wire shows counts as alive.
 	StaleAfter time.Duration
-	// HandoverGrace is what Settle is for two sandboxes of one pod.
+	// HandoverGrace is what Settle is where an address may be handed over: between
+	// nodes that hold it themselves, or two sandboxes of one pod.
 	HandoverGrace time.Duration
 	// NodeTimeout is only named in texts: nodes are timed out by the caller.
 	NodeTimeout time.Duration
+	Networks    []Network
 	Shared      []Shared
 }
 
@@ -361,6 +424,12 @@ type Tables interface {
 	Namespace(n *Node, record uint32) *Namespace
 	// Holders are all interfaces of a node that have the hardware address.
 	Holders(n *Node, mac MAC) []*Interface
+	// Neighbours are the interfaces of other nodes that have the hardware address
+	// and are on the same domain as the link. One that is shared by design, as
+	// MAC.Shared says, has none.
+	Neighbours(l *Link, mac MAC) []*Interface
+	// Stitches are how the links of a domain are known to be one.
+	Stitches(d *Domain) []Stitch
 	// Answers counts the addresses that a hardware address only ever answered for
 	// on a link, and the owners that have one of them by their kernels. Neither
 	// need be counted on from where it tells a proxy.

@@ -62,12 +62,15 @@ func (l *ledger) namespace(ns *Namespace) int {
 
 // external is the position of the owner that a foreign MAC on a link is.
 func (l *ledger) external(c *Claim) int {
-	n := c.Node()
-	id := n.Boot + "/" + n.Netns + "/" + linkName(c.Link) + "/" + c.MAC.String()
+	n, name := c.Node(), linkName(c.Link)
+	if c.Link != nil && c.Link.Domain != nil {
+		n, name = c.Link.Domain.Node, c.Link.Domain.Name
+	}
+	id := n.Boot + "/" + n.Netns + "/" + name + "/" + c.MAC.String()
 	if i := l.at(id); i >= 0 {
 		return i
 	}
-	return l.enter(Owner{ID: id, Node: n, MAC: c.MAC})
+	return l.enter(Owner{ID: id, Node: c.Node(), MAC: c.MAC})
 }
 
 // owners attributes every claim to an owner, and says of each owner whether it
@@ -215,7 +218,7 @@ func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) string {
 // spoke tells whether the sender of an answer ever claimed the address unasked.
 func (j *judging) spoke(c *Claim) bool {
 	return slices.ContainsFunc(j.in.Claims, func(o *Claim) bool {
-		return (o.Kind == Announced || o.Kind == Used) && !o.Weak() && o.MAC == c.MAC && sameLink(o.Link, c.Link)
+		return (o.Kind == Announced || o.Kind == Used) && !o.Weak() && o.MAC == c.MAC && oneLink(o.Link, c.Link)
 	})
 }
 
@@ -250,6 +253,9 @@ func (j *judging) face(o *Owner) {
 	first := o.Claims[0]
 	if first.Wire() || first.Kind == Believed {
 		o.MAC = first.MAC
+		if o.Namespace == nil {
+			o.Node = first.Node()
+		}
 		if o.Interface == nil {
 			o.Interface = first.Interface
 		}

@@ -2,11 +2,11 @@ package verdict
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 )
 
 // scopes yields the scopes in which one claim of an owner is compared.
-// (Declared and discovered networks belong here, as the widest of them.)
 func (j *judging) scopes(o *Owner, c *Claim, yield func(Scope)) {
 	a := c.Interface.Attachment
 	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed || c.Weak() {
@@ -16,12 +16,73 @@ func (j *judging) scopes(o *Owner, c *Claim, yield func(Scope)) {
 	if c.Wire() {
 		link = c.Link
 	}
-	if !j.in.Address.IsLinkLocalUnicast() && routed(o, c, link) {
-		yield(Scope{Kind: NodeScope, Node: c.Node(), Name: c.Interface.VRF})
+	alone := j.in.Address.IsLinkLocalUnicast()
+	if !alone {
+		if name := j.network(o, c, link); name != "" {
+			yield(Scope{Kind: NetworkScope, Name: name})
+		}
+		if routed(o, c, link) {
+			yield(Scope{Kind: NodeScope, Node: c.Node(), Name: c.Interface.VRF})
+		}
 	}
 	if link != nil {
-		yield(Scope{Kind: LinkScope, Node: link.Node, Name: link.Name})
+		s := Scope{Kind: LinkScope, Node: link.Node, Name: link.Name, Domain: link.Domain}
+		if alone {
+			s.Domain = nil // across nodes only by what the wire shows
+		}
+		yield(s)
 	}
+}
+
+// podNetwork is the network that is discovered: Kubernetes wants every pod to
+// have an address of its own in the whole cluster, whatever gives them out.
+const podNetwork = "pods"
+
+// firstInterface is what container runtimes call the interface with the address
+// by which Kubernetes knows a pod. What more a pod has (Multus) is often the same
+// on each node.
+const firstInterface = "eth0"
+
+// network is the network in which a claim is compared: the declared one that
+// the address is in, or else that of pods, if a CNI result says so; empty for
+// none. Devices outside are compared on their links only, and what is in a VRF
+// on its node.
+func (j *judging) network(o *Owner, c *Claim, link *Link) string {
+	i := c.Interface
+	switch {
+	case i.VRF != "":
+		return ""
+	case c.Wire():
+		if i.Uplink || !inside(o, i) {
+			return ""
+		}
+		return j.declared().Name
+	case i.Attachment != Own && i.Attachment != Peer && i.Attachment != Lower:
+		return ""
+	}
+	if n := j.declared(); n.Name != "" {
+		return n.Name
+	}
+	// Tenants of an Open vSwitch may have equal ranges on purpose.
+	given := c.Network != "" && i.Name == firstInterface && i.Attachment != Own && (link == nil || link.Kind != OVSPort)
+	if given && i.Namespace.Workload.Kind == Pod {
+		return podNetwork
+	}
+	return ""
+}
+
+// declared is the declared network that the address is in, by its longest
+// prefix; none has no name.
+func (j *judging) declared() (best Network) {
+	bits := -1
+	for _, n := range j.policy.Networks {
+		for _, p := range n.Prefixes {
+			if p.Bits() > bits && p.Contains(j.in.Address) {
+				best, bits = Network{n.Name, []netip.Prefix{p}}, p.Bits()
+			}
+		}
+	}
+	return best
 }
 
 // routed tells whether the node itself routes to the interface that has the
@@ -32,7 +93,7 @@ func routed(o *Owner, c *Claim, link *Link) bool {
 		// What enters by a namespace's own port, or a virtual machine's, stands
 		// where its interface does; what the node's own hardware address shows
 		// does not stand where it was seen.
-		return reached && !c.Interface.Uplink && (c.Interface.Peer != 0 || o.Namespace == nil && c.Interface.Kind == tap)
+		return reached && !c.Interface.Uplink && inside(o, c.Interface)
 	}
 	switch c.Interface.Attachment {
 	case Own:
@@ -41,6 +102,12 @@ func routed(o *Owner, c *Claim, link *Link) bool {
 		return reached
 	}
 	return false
+}
+
+// inside tells whether what enters by a port is a namespace behind it, or a
+// virtual machine.
+func inside(o *Owner, port *Interface) bool {
+	return port.Peer != 0 || o.Namespace == nil && port.Kind == tap
 }
 
 // tap is the kind of the interfaces that virtual machines are behind.
@@ -65,12 +132,15 @@ type group struct {
 	owners []int
 }
 
+// member is one owner in one scope, as one of its claims has it there.
+type member struct {
+	scope    Scope
+	owner    int
+	assigned bool
+}
+
 // groups are the scopes in which somebody is alive and compared, widest first.
 func (j *judging) groups() []group {
-	type member struct {
-		scope Scope
-		owner int
-	}
 	var members []member
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
@@ -78,20 +148,59 @@ func (j *judging) groups() []group {
 			continue
 		}
 		for _, c := range o.Claims {
-			j.scopes(o, c, func(s Scope) { members = append(members, member{s, i}) })
+			j.scopes(o, c, func(s Scope) { members = append(members, member{s, i, c.counts()}) })
 		}
 	}
 	slices.SortFunc(members, func(a, b member) int {
-		return cmp.Or(compareScopes(a.scope, b.scope), a.owner-b.owner)
+		return cmp.Or(compareScopes(a.scope.whole(), b.scope.whole()), a.owner-b.owner)
 	})
-	members = slices.Compact(members)
 	var groups []group
-	for i, m := range members {
-		if i == 0 || members[i-1].scope != m.scope {
-			groups = append(groups, group{scope: m.scope})
+	for len(members) > 0 {
+		n := 1
+		for n < len(members) && members[n].scope.whole() == members[0].scope.whole() {
+			n++
 		}
-		g := &groups[len(groups)-1]
-		g.owners = append(g.owners, m.owner)
+		groups = append(groups, newGroup(members[:n]))
+		members = members[n:]
+	}
+	return j.leaveOut(groups)
+}
+
+// newGroup makes a group of the members of one scope, in order of owners. Of the
+// links of a domain it has the name of the first on which a kernel has the
+// address: so it has one name wherever and whenever it is found, and whoever else
+// is on the domain.
+func newGroup(members []member) group {
+	g := group{scope: members[0].scope.whole()}
+	named := false
+	for i, m := range members {
+		if i == 0 || members[i-1].owner != m.owner {
+			g.owners = append(g.owners, m.owner)
+		}
+		if m.assigned && (!named || compareScopes(m.scope, g.scope) < 0) {
+			g.scope, named = m.scope, true
+		}
+	}
+	return g
+}
+
+// leaveOut leaves out the network of pods where the same owners meet on one node:
+// that is known at once, and it is not known at once who is a pod. So what is
+// found there is always found on the node, and has one id.
+func (j *judging) leaveOut(groups []group) []group {
+	if len(groups) == 0 || groups[0].scope.Kind != NetworkScope || j.declared().Name != "" {
+		return groups
+	}
+	pods := groups[0]
+	for i := range j.in.Conflicts {
+		if c := &j.in.Conflicts[i]; c.Active() && c.Kind == NetworkScope && c.Scope == pods.scope.Text() {
+			return groups
+		}
+	}
+	if slices.ContainsFunc(groups[1:], func(g group) bool {
+		return g.scope.Kind == NodeScope && slices.Equal(g.owners, pods.owners)
+	}) {
+		return groups[1:]
 	}
 	return groups
 }
@@ -104,5 +213,5 @@ func linkScope(c *Claim) Scope {
 	if l == nil {
 		return Scope{}
 	}
-	return Scope{Kind: LinkScope, Node: l.Node, Name: l.Name}
+	return Scope{Kind: LinkScope, Node: l.Node, Name: l.Name, Domain: l.Domain}
 }

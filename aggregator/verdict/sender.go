@@ -22,41 +22,72 @@ func (j *judging) sender(c *Claim) (ns *Namespace, via *Interface, rule string) 
 			return via.Namespace, via, ""
 		}
 	}
-
-	// Who on this link has both address and MAC; of the node, who is nearest.
-	var owner *Interface
-	for _, a := range j.in.Claims {
-		if a.Kind != Assigned || a.Node() != n {
-			continue
-		}
-		i := a.Interface
-		if i.MAC == c.MAC && sameLink(i.Link, c.Link) && (via == nil || compareInterfaces(i, via) < 0) {
-			via = i
-		}
-		if owner == nil || compareWitnessed(i, owner, c.Link) < 0 {
-			owner = i
-		}
-	}
-	if via != nil {
+	if via = j.both(c); via != nil {
 		return via.Namespace, via, ""
 	}
-	// Who of the node has the MAC: it witnesses the node's owner, or is it.
-	for _, h := range holders {
-		if via == nil || compareInterfaces(h, via) < 0 {
-			via = h
-		}
+
+	// Who has the MAC: of the node itself, or of another one on this link. A
+	// virtual router's says nothing: whoever may be the master next has it, too.
+	if !c.MAC.Virtual() {
+		via = j.nearest(holders)
+	}
+	inside := port.Peer != 0 && !port.Uplink
+	if via == nil && !inside && !c.MAC.Virtual() {
+		via = j.nearest(j.tables.Neighbours(c.Link, c.MAC))
 	}
 	switch {
-	case via != nil && owner != nil && !j.assignedTo(via.Namespace):
-		return owner.Namespace, owner, RuleNodeMAC
 	case via != nil:
+		// The MAC of a node that hosts the owner witnesses that owner.
+		if owner := j.hosted(via.Namespace.Node, c.Link); owner != nil && !j.assignedTo(via.Namespace) {
+			return owner.Namespace, owner, RuleNodeMAC
+		}
 		return via.Namespace, via, ""
-	case port.Peer != 0 && !port.Uplink:
+	case inside:
 		if ns := j.tables.Namespace(n, port.Peer); ns != nil {
 			return ns, nil, RuleGuest
 		}
 	}
 	return nil, nil, ""
+}
+
+// both is who has the address and the MAC of a wire claim on its link, whatever
+// the node: its own node comes first.
+func (j *judging) both(c *Claim) (via *Interface) {
+	for _, a := range j.in.Claims {
+		if i := a.Interface; a.Kind == Assigned && i.MAC == c.MAC && oneLink(i.Link, c.Link) &&
+			(via == nil || compareFrom(c.Node(), i, via) < 0) {
+			via = i
+		}
+	}
+	return via
+}
+
+// nearest is the first of the interfaces that have a MAC. Where several nodes
+// have it, one that hosts an owner of the address comes first.
+func (j *judging) nearest(holders []*Interface) (via *Interface) {
+	hosts := func(i *Interface) int {
+		if j.hosted(i.Namespace.Node, i.Link) != nil {
+			return 0
+		}
+		return 1
+	}
+	for _, h := range holders {
+		if via == nil || cmp.Or(hosts(h)-hosts(via), compareFrom(nil, h, via)) < 0 {
+			via = h
+		}
+	}
+	return via
+}
+
+// hosted is the interface of a node that has the address by its kernel: the
+// nearest to a link; nil for none.
+func (j *judging) hosted(n *Node, l *Link) (owner *Interface) {
+	for _, a := range j.in.Claims {
+		if a.Kind == Assigned && a.Node() == n && (owner == nil || compareWitnessed(a.Interface, owner, l) < 0) {
+			owner = a.Interface
+		}
+	}
+	return owner
 }
 
 // assignedTo tells whether a namespace has the address, on whatever interface.
@@ -71,13 +102,27 @@ func compareInterfaces(a, b *Interface) int {
 	return cmp.Or(cmp.Compare(a.Namespace.Record, b.Namespace.Record), cmp.Compare(a.Index, b.Index))
 }
 
+// compareFrom orders interfaces of several nodes, those of one node first.
+func compareFrom(n *Node, a, b *Interface) int {
+	na, nb := a.Namespace.Node, b.Namespace.Node
+	switch {
+	case na == nb:
+		return compareInterfaces(a, b)
+	case na == n:
+		return -1
+	case nb == n:
+		return 1
+	}
+	return compareNodes(na, nb)
+}
+
 // compareWitnessed orders interfaces with the address by how near they are to a link.
 func compareWitnessed(a, b *Interface, l *Link) int {
 	far := func(i *Interface) int {
 		switch {
 		case i.Attachment == Local || i.Attachment == Private:
 			return 2
-		case !sameLink(i.Link, l):
+		case !oneLink(i.Link, l):
 			return 1
 		}
 		return 0
@@ -87,6 +132,11 @@ func compareWitnessed(a, b *Interface, l *Link) int {
 
 func sameLink(a, b *Link) bool {
 	return a == b || (a != nil && b != nil && a.Node == b.Node && a.Name == b.Name)
+}
+
+// oneLink tells whether two links are one broadcast domain.
+func oneLink(a, b *Link) bool {
+	return sameLink(a, b) || a != nil && b != nil && a.Domain != nil && a.Domain == b.Domain
 }
 
 func linkName(l *Link) string {
@@ -107,7 +157,7 @@ func (j *judging) noteSender(rule string, c *Claim, ns *Namespace) {
 	case RuleNodeMAC:
 		j.note(rule, linkScope(c), true, fmt.Sprintf(
 			"%s, seen on %s, is a hardware address of node %s, which hosts %s: it witnesses that owner and is no rival.",
-			c.MAC, witness(c), c.Node().Name, describe(ns, c)))
+			c.MAC, witness(c), ns.Node.Name, describe(ns, c)))
 	case RuleGuest:
 		j.note(rule, linkScope(c), true, fmt.Sprintf(
 			"%s, seen on %s, is unknown and enters by the port of %s: a guest (such as a virtual machine) behind it, counted as that owner.",

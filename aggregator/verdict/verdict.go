@@ -23,6 +23,7 @@ const (
 	RuleExternalsAlternate = "externals-alternate"
 	RuleDADFailed          = "dad-failed"
 	RuleSamePod            = "same-pod"
+	RuleSplitBrain         = "split-brain"
 )
 
 // The rules that keep something from being one.
@@ -43,10 +44,24 @@ const (
 	RuleNodeUnheard     = "node-unheard"
 	RuleOneOwner        = "one-owner"
 	RuleWiderScope      = "wider-scope"
+	RuleHandedOver      = "handed-over"
 )
 
-// CauseUnknown is the cause of a conflict that no diagnosis names.
-const CauseUnknown = "unknown"
+// The rules that say where an address is compared.
+const (
+	RuleInNetwork = "in-network"
+	RuleOnNode    = "on-node"
+	RuleOnLink    = "on-link"
+)
+
+// The causes of conflicts.
+const (
+	// CauseUnknown is the cause of a conflict that no diagnosis names.
+	CauseUnknown = "unknown"
+	// CauseSplitBrain is that of an address that several nodes of one link hold
+	// themselves for longer than it takes to hand it over.
+	CauseSplitBrain = "split-brain"
+)
 
 const (
 	// alternateWithin is how soon A must come back after B to count as A-B-A.

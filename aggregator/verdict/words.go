@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -121,6 +122,8 @@ func (j *judging) summary(c *Conflict) string {
 		what = fmt.Sprintf("%s is used by %d owners %s: %s.", c.Address, len(c.Owners), place, names)
 	case c.Rule == RuleSamePod:
 		what = fmt.Sprintf("%s is held by %d sandboxes of one pod %s: %s.", c.Address, len(c.Owners), place, names)
+	case c.Rule == RuleSplitBrain:
+		what = fmt.Sprintf("%s is held by %d nodes themselves %s: %s.", c.Address, len(c.Owners), place, names)
 	case c.Rule == RuleExternalsAlternate:
 		what = fmt.Sprintf("%s is claimed in turn by %d senders %s: %s.", c.Address, len(c.Owners), place, names)
 	default:
@@ -143,18 +146,25 @@ func (j *judging) standing(c *Conflict) string {
 	switch {
 	case c.Rule == RuleDADFailed:
 		return fmt.Sprintf("Duplicate address detection failed in %s: the kernel there does not use the address.", list(failed(c.Owners)))
-	case c.Phase == Confirmed && c.Rule == RuleAssignedAndWire:
-		return fmt.Sprintf("Both sides were witnessed again %s later: it is real.%s", j.policy.Settle, c.joined())
+	case c.Phase == Confirmed && (c.Rule == RuleAssignedAndWire || !configured(c.Owners)):
+		return fmt.Sprintf("Both sides were witnessed again %s later: it is real.%s", j.wait(c), c.joined())
 	case c.Phase == Confirmed:
-		return fmt.Sprintf("Their kernels were asked again %s later and still have it: it is real.%s", j.wait(c.Rule), c.joined())
+		return fmt.Sprintf("Their kernels were asked again %s later and still have it: it is real.%s", j.wait(c), c.joined())
+	case c.Rule == RuleSplitBrain:
+		return fmt.Sprintf("Expected while nodes hand an address over; confirmed if it lasts %s.", j.policy.HandoverGrace)
 	case c.Rule == RuleSamePod:
 		return fmt.Sprintf("Expected while a sandbox is made anew; confirmed if it lasts %s.", j.policy.HandoverGrace)
 	case c.Rule == RuleExternalsAlternate:
 		return "No agent can look inside them, so this stays a suspicion."
 	case c.Rule == RuleAssignedAndWire:
-		return fmt.Sprintf("Confirmed when both sides are witnessed again after %s.", j.policy.Settle)
+		return fmt.Sprintf("Confirmed when both sides are witnessed again after %s.", j.wait(c))
 	}
-	return fmt.Sprintf("Confirmed if their kernels still have it when they are asked again after %s.", j.policy.Settle)
+	return fmt.Sprintf("Confirmed if their kernels still have it when they are asked again after %s.", j.wait(c))
+}
+
+// configured tells whether all owners have the address by their kernels.
+func configured(owners []Owner) bool {
+	return !slices.ContainsFunc(owners, func(o Owner) bool { return !o.Assigned })
 }
 
 // joined says who came after a conflict was confirmed: of them nothing was asked
@@ -201,6 +211,9 @@ func failed(owners []Owner) (names []string) {
 func (j *judging) resolution(c *Conflict, left []*Owner, over coverage) string {
 	start := fmt.Sprintf("Over: %s was held by %s %s.", c.Address, list(each(c.Owners, (*Owner).name)), phrase(c.Kind, c.Scope))
 	for i := range c.Owners {
+		if o := &c.Owners[i]; o.State == Gone && o.Node.Rebooted {
+			return fmt.Sprintf("%s Node %s was booted anew, so %s is gone.", start, o.Node.Name, o.name())
+		}
 		if o := &c.Owners[i]; o.State == Gone && o.Node.TimedOut {
 			return fmt.Sprintf("%s Node %s was not heard from for %s, so %s counts as gone.",
 				start, o.Node.Name, j.policy.NodeTimeout, o.name())

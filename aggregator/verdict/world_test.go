@@ -23,6 +23,7 @@ type world struct {
 	conflicts  []verdict.Conflict
 	nodes      map[string]*verdict.Node
 	answers    map[verdict.MAC][2]int
+	stitches   map[*verdict.Domain][]verdict.Stitch
 }
 
 func newWorld(addr string) *world {
@@ -52,6 +53,28 @@ func (w *world) Holders(n *verdict.Node, mac verdict.MAC) (found []*verdict.Inte
 		}
 	}
 	return found
+}
+
+func (w *world) Neighbours(l *verdict.Link, mac verdict.MAC) (found []*verdict.Interface) {
+	if mac.Shared() || l == nil || l.Domain == nil {
+		return nil
+	}
+	for _, i := range w.interfaces {
+		if i.Namespace.Node != l.Node && i.MAC == mac && i.Link != nil && i.Link.Domain == l.Domain {
+			found = append(found, i)
+		}
+	}
+	return found
+}
+
+// Stitches are what stitch entered.
+func (w *world) Stitches(d *verdict.Domain) []verdict.Stitch { return w.stitches[d] }
+
+// stitch makes two links one.
+func (w *world) stitch(entered, home *verdict.Link, mac verdict.MAC) {
+	d := &verdict.Domain{Node: home.Node, Name: home.Name}
+	entered.Domain, home.Domain = d, d
+	w.stitches = map[*verdict.Domain][]verdict.Stitch{d: {{Entered: entered, Home: home, MAC: mac, Seen: w.now}}}
 }
 
 // Answers is what was entered by hand.

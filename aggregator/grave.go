@@ -1,0 +1,74 @@
+package aggregator
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// When an owner ends at home, what other nodes saw of it ends, too. But a frame of
+// it may still be under way, in another agent or in the snapshot of one that comes
+// back: it must not bring the dead to life. So it is remembered when a holder gave
+// an address up, for as long as a sighting counts.
+
+const (
+	// maxGraves is how many are remembered.
+	maxGraves = 65536
+	// lateWithin is how much later than the end a frame may seem to be that was
+	// before it: messages of two agents take different times.
+	lateWithin = 100 * time.Millisecond
+)
+
+// grave is an address and the MAC of who gave it up.
+type grave struct {
+	addr netip.Addr
+	mac  verdict.MAC
+}
+
+// death is when a holder ended, and on which node: that one tells things in order.
+type death struct {
+	at   verdict.Stamp
+	node *node
+}
+
+// graves are the latest holders that ended, and when.
+type graves struct {
+	buried map[grave]death
+	// digged are the graves in order; one that was used again is in it twice.
+	digged []burial
+	// late is how long ago the agent heard of the end under way.
+	late time.Duration
+}
+
+type burial struct {
+	grave grave
+	at    verdict.Stamp
+}
+
+// bury remembers that the holder of an address by a MAC ended just now.
+func (s *store) bury(n *node, addr netip.Addr, mac verdict.MAC) {
+	now := s.clock()
+	g, at := grave{addr, mac}, now.Add(-s.late)
+	s.buried[g] = death{at, n}
+	s.digged = append(s.digged, burial{g, at})
+	for len(s.digged) > maxGraves || s.digged[0].at.Add(s.policy.StaleAfter) <= now {
+		if old := s.digged[0]; s.buried[old.grave].at == old.at {
+			delete(s.buried, old.grave)
+		}
+		s.digged = s.digged[1:]
+		if len(s.digged) == 0 {
+			s.digged = nil
+			break
+		}
+	}
+}
+
+// isBuried tells whether what a node saw was before its sender gave the address up.
+func (s *store) isBuried(by *node, addr netip.Addr, mac verdict.MAC, seen verdict.Stamp) bool {
+	if len(s.buried) == 0 {
+		return false
+	}
+	d, ok := s.buried[grave{addr, mac}]
+	return ok && d.node != by && seen <= d.at.Add(lateWithin)
+}

@@ -1,0 +1,86 @@
+package aggregator
+
+import (
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// pings are how a session asks whether its agent is there. The answer comes after
+// all that the agent knew, so that it also tells how far behind we are.
+type pings struct {
+	// due is the ping to send, 0 for none.
+	due, last uint64
+	// sent is when the last one was asked for; 0 when it was answered.
+	sent verdict.Stamp
+	// took is how long the last answered one took.
+	took time.Duration
+	// skew is how much the agent's wall clock is ahead, once that is known.
+	skew  time.Duration
+	known bool
+}
+
+// ping asks the agent whether it is there, if it is not asked already.
+func (r *session) ping(now verdict.Stamp) {
+	r.mu.Lock()
+	asked := r.sent != 0
+	r.mu.Unlock()
+	if !asked {
+		r.say(func() {
+			r.last++
+			r.due, r.sent = r.last, now
+		})
+	}
+}
+
+// pong takes an answer.
+func (r *session) pong(p *pb.Pong, now verdict.Stamp) {
+	r.mu.Lock()
+	if p.GetId() != r.last || r.sent == 0 {
+		r.mu.Unlock()
+		return
+	}
+	r.took, r.sent = now.Sub(r.sent), 0
+	if at := stamp(p.GetSentAt()); at != 0 {
+		r.skew, r.known = at.Sub(verdict.At(time.Now()).Add(-r.took/2)), true
+	}
+	skew, known := r.skew, r.known
+	r.mu.Unlock()
+	r.store.skewed(r, skew, known)
+}
+
+// waiting notes since when the next message is waited for.
+func (r *session) waiting(since verdict.Stamp) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.idle = since
+}
+
+// silent tells whether nothing was heard for long, though we asked. While a
+// message is being taken, it is we who are slow.
+func (r *session) silent(now verdict.Stamp) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.idle != 0 && r.idle.Add(silentAfter) <= now && r.sent != 0 && r.sent.Add(silentAfter) <= now
+}
+
+// lag is how far we are behind the agent.
+func (r *session) lag(now verdict.Stamp) (lag time.Duration, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lag = r.took / 2
+	if r.sent != 0 {
+		lag = max(lag, now.Sub(r.sent))
+	}
+	return lag, r.took != 0 || lag > pingEvery
+}
+
+// skewed takes over how much the clock of a session's node is ahead.
+func (s *store) skewed(r *session, skew time.Duration, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.node != nil && r.node.session == r {
+		r.node.rec.Skew, r.node.rec.SkewKnown = skew, known
+	}
+}
