@@ -24,9 +24,9 @@ type reporter struct {
 	table     *table
 	hello     *ipwitnessv1.Hello
 	client    ipwitnessv1.ReportServiceClient
-	check     func([]netip.Addr) bool        // reads addresses again from their sources, and says whether it could
-	contest   func(addr netip.Addr, on bool) // looks at an address more often
-	connected atomic.Bool                    // the aggregator has answered on the stream
+	check     func([]netip.Addr) bool // reads addresses again from their sources, and says whether it could
+	contests  *contests
+	connected atomic.Bool // the aggregator has answered on the stream
 }
 
 // Waits between two tries to connect, and between two streams that end early.
@@ -71,11 +71,14 @@ func (r *reporter) stream(ctx context.Context) (lasted time.Duration, err error)
 		return 0, err
 	}
 	begin := time.Now()
+	reader := r.table.attach()
+	defer reader.detach()
+	contests := r.contests.of()
+	defer contests.end()
 	defer r.connected.Store(false)
-	resync := make(chan struct{}, 1)
-	g.Go(func() error { return r.receive(stream, resync) })
+	g.Go(func() error { return r.receive(stream, reader, contests) })
 	g.Go(func() error {
-		err := r.send(ctx, stream, resync)
+		err := r.send(ctx, stream, reader)
 		if errors.Is(err, io.EOF) {
 			return nil // it has ended, and the other half is told why
 		}
@@ -86,57 +89,26 @@ func (r *reporter) stream(ctx context.Context) (lasted time.Duration, err error)
 }
 
 // send sends the table, and what changes of it.
-func (r *reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_ReportClient, resync <-chan struct{}) error {
-	var sequence uint64
-	begin := true
-	for {
-		if begin {
-			r.table.snapshot(time.Now())
-		}
-		for {
-			m, more := r.table.take(time.Now())
-			if m == nil {
-				if !begin {
-					break
-				}
-				m = &ipwitnessv1.ReportRequest{} // an empty table is a snapshot, too
-			}
-			if begin {
-				m.SnapshotBegin = true
-				begin = false
-				if sequence == 0 {
-					m.Hello = r.hello
-				}
-				for more { // a snapshot ends with the message that says so
-					sequence++
-					m.Sequence = sequence
-					if err := stream.Send(m); err != nil {
-						return err
-					}
-					if m, more = r.table.take(time.Now()); m == nil {
-						m, more = &ipwitnessv1.ReportRequest{}, false
-					}
-				}
-				m.SnapshotEnd = true
-			}
-			sequence++
-			m.Sequence = sequence
-			if err := stream.Send(m); err != nil {
-				return err
+func (r *reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_ReportClient, reader *reader) error {
+	hello := r.hello
+	for sequence := uint64(1); ; sequence++ {
+		m := reader.take(time.Now())
+		for ; m == nil; m = reader.take(time.Now()) {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-reader.wake:
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-resync:
-			begin = true
-		case <-r.table.wake:
+		m.Sequence, m.Hello, hello = sequence, hello, nil
+		if err := stream.Send(m); err != nil {
+			return err
 		}
 	}
 }
 
 // receive does what the aggregator asks.
-func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, resync chan<- struct{}) error {
+func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader *reader, contests *contestsOf) error {
 	for {
 		m, err := stream.Recv()
 		switch {
@@ -150,22 +122,25 @@ func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, resync
 		}
 		for _, c := range m.GetContests() {
 			if addr, ok := netip.AddrFromSlice(c.GetAddress()); ok {
-				r.contest(addr, c.GetContested())
+				contests.set(addr.Unmap(), c.GetContested())
 			}
 		}
 		if c := m.GetCheck(); c != nil {
 			var addrs []netip.Addr
 			for _, b := range c.GetAddresses() {
 				if addr, ok := netip.AddrFromSlice(b); ok {
-					addrs = append(addrs, addr)
+					addrs = append(addrs, addr.Unmap())
 				}
 			}
 			if r.check(addrs) { // no answer: it will be asked again
-				r.table.update(func() { r.table.checked = append(r.table.checked, c.GetId()) })
+				reader.ask(questions{checks: []uint64{c.GetId()}})
 			}
 		}
+		if id := m.GetPing(); id != 0 {
+			reader.ask(questions{ping: id})
+		}
 		if m.GetResync() {
-			poke(resync)
+			reader.again()
 		}
 	}
 }

@@ -38,6 +38,7 @@ func BenchmarkFrame(b *testing.B) {
 			f.put(noNSID, hostVeth(10, 5))
 			f.put(5, podVeth(10))
 			k := newTestKernel(b, f)
+			follow(k.table)
 			ev := bpf.Event{Ktime: monotonic(b), Ifindex: 10, Kind: bpf.Used, Frames: 1}
 			tell := func(i int) {
 				ev.Addr = testClaim(i).addr
