@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -35,19 +36,33 @@ const (
 	LastBackoff  = 3 * time.Second
 )
 
+// silentFor is how long an aggregator that pings may say nothing: it pings every
+// few seconds.
+const silentFor = 30 * time.Second
+
+var (
+	errEnded  = errors.New("the aggregator ended the stream")
+	errSilent = fmt.Errorf("the aggregator has said nothing for %s", silentFor)
+)
+
 // run keeps a stream until ctx ends.
 func (r *reporter) run(ctx context.Context) error {
 	backoff := FirstBackoff
+	said := "" // why streams end, so that it is not said again and again
 	for {
 		lasted, err := r.stream(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if lasted > LastBackoff {
-			backoff = FirstBackoff
+			backoff, said = FirstBackoff, ""
 		}
 		wait := backoff/2 + rand.N(backoff/2)
-		r.log.Warn("report to the aggregator ended, trying again", "error", status.Convert(err).Message(), "wait", wait)
+		level := slog.LevelDebug
+		if reason := status.Convert(err).Message(); reason != said {
+			level, said = slog.LevelWarn, reason
+		}
+		r.log.Log(ctx, level, "report to the aggregator ended, trying again", "error", status.Convert(err).Message(), "wait", wait)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -59,6 +74,8 @@ func (r *reporter) run(ctx context.Context) error {
 
 // stream is one stream, from hello to its end, and says how long it lasted.
 func (r *reporter) stream(ctx context.Context) (lasted time.Duration, err error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	g, ctx := errgroup.WithContext(ctx)
 	stream, err := r.client.Report(ctx)
 	if status.Code(err) == codes.Unavailable && ctx.Err() == nil {
@@ -76,7 +93,7 @@ func (r *reporter) stream(ctx context.Context) (lasted time.Duration, err error)
 	contests := r.contests.of()
 	defer contests.end()
 	defer r.connected.Store(false)
-	g.Go(func() error { return r.receive(stream, reader, contests) })
+	g.Go(func() error { return r.receive(stream, reader, contests, end) })
 	g.Go(func() error {
 		err := r.send(ctx, stream, reader)
 		if errors.Is(err, io.EOF) {
@@ -84,8 +101,8 @@ func (r *reporter) stream(ctx context.Context) (lasted time.Duration, err error)
 		}
 		return err
 	})
-	err = g.Wait()
-	return time.Since(begin), err
+	_ = g.Wait() // the cause says more
+	return time.Since(begin), context.Cause(ctx)
 }
 
 // send sends the table, and what changes of it.
@@ -107,15 +124,23 @@ func (r *reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_Re
 	}
 }
 
-// receive does what the aggregator asks.
-func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader *reader, contests *contestsOf) error {
+// receive does what the aggregator asks. Where that says nothing any more, it
+// ends the stream.
+func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader *reader, contests *contestsOf, end func(error)) error {
+	silence := time.AfterFunc(silentFor, func() { end(errSilent) })
+	silence.Stop() // until the first ping: an older aggregator has none
+	defer silence.Stop()
+	pings := false
 	for {
 		m, err := stream.Recv()
 		switch {
 		case errors.Is(err, io.EOF):
-			return errors.New("the aggregator ended the stream")
+			return errEnded
 		case err != nil:
 			return err
+		}
+		if pings = pings || m.GetPing() != 0; pings {
+			silence.Reset(silentFor)
 		}
 		if !r.connected.Swap(true) {
 			r.log.Info("reporting to the aggregator")
