@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+	"unsafe"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -131,6 +132,43 @@ func TestEachReaderTakesEveryChangeInItsOwnTime(t *testing.T) {
 	}
 	if got := drain(fast); len(got) != 1 || len(got[0].GetChecked()) != 1 {
 		t.Errorf("answer to a check: got %v, want one", got)
+	}
+}
+
+// byAnotherWall is the same moment by a wall clock that was set by some seconds
+// since. It relies on how package time keeps a time that has both clocks.
+func byAnotherWall(t *testing.T, at time.Time, seconds int) time.Time {
+	t.Helper()
+	set := at
+	*(*uint64)(unsafe.Pointer(&set)) += uint64(seconds) << 30
+	if set.Sub(at) != 0 || set.Unix()-at.Unix() != int64(seconds) {
+		t.Fatalf("set the wall clock of %v: got %v", at, set)
+	}
+	return set
+}
+
+func TestAgeOfAClaimIsByTheMonotonicClock(t *testing.T) {
+	for _, seconds := range []int{0, 3600, -3600} {
+		tab := newTable()
+		seen := time.Now()
+		last := byAnotherWall(t, seen, seconds)
+		tab.seen(testClaim(1), claim{first: last, last: last, count: 1}, last)
+		r := tab.attach()
+		for _, age := range []time.Duration{5 * time.Second, time.Minute} {
+			r.again()
+			c := r.take(seen.Add(age)).GetClaims()[0]
+			if got := c.GetAge().AsDuration(); got != age {
+				t.Errorf("age in a snapshot, wall clock set by %d s: got %s, want %s", seconds, got, age)
+			}
+			if got := c.GetResidence().AsDuration(); got != 0 {
+				t.Errorf("residence in a snapshot: got %s, want none", got)
+			}
+		}
+		tab.update(func() { tab.seen(testClaim(1), claim{last: last, count: 1}, last) })
+		c := r.take(seen.Add(time.Second)).GetClaims()[0]
+		if c.GetAge().AsDuration() != time.Second || c.GetResidence().AsDuration() != time.Second {
+			t.Errorf("change, wall clock set by %d s: got age %v and residence %v, want 1s", seconds, c.GetAge(), c.GetResidence())
+		}
 	}
 }
 

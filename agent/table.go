@@ -277,7 +277,7 @@ func claimRecord(k claimKey, c *claim, now, received time.Time) *ipwitnessv1.Cla
 		InnerVlan: uint32(k.innerVLAN),
 
 		NoOverride: k.noOverride,
-		Residence:  durationpb.New(now.Sub(received)),
+		Residence:  durationpb.New(max(now.Sub(received), 0)),
 		Gone:       c == nil,
 	}
 	if c == nil {
@@ -289,6 +289,7 @@ func claimRecord(k claimKey, c *claim, now, received time.Time) *ipwitnessv1.Cla
 	r.Flags = c.flags
 	r.FirstSeen = timestamppb.New(c.first)
 	r.LastSeen = timestamppb.New(c.last)
+	r.Age = durationpb.New(max(now.Sub(c.last), 0)) // by the monotonic clock: both have its reading
 	r.Count = c.count
 	if !c.assigned.IsZero() {
 		r.AssignedAt = timestamppb.New(c.assigned)
