@@ -221,7 +221,7 @@ func (s *store) generationTime() time.Duration { return generationOf * s.policy.
 
 // root is the link that stands for all that this generation holds together.
 func (s *store) root(l *link) *link {
-	if l.generation != s.generation {
+	if l.root == nil || l.generation != s.generation {
 		l.generation, l.root = s.generation, l
 	}
 	for l.root != l {

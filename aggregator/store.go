@@ -136,6 +136,23 @@ func (s *store) label(n *node) {
 	}
 }
 
+// unlabel gives the name of a node that is given up to one that is heard from and
+// had to have a longer one.
+func (s *store) unlabel(n *node) {
+	if n.rec.Name != n.name {
+		return
+	}
+	for _, other := range s.nodes {
+		if other != n && other.name == n.name && !other.rec.Unheard {
+			n.rec.Name = s.longName(n)
+			other.rec.Name = other.name
+			s.touchNode(other)
+			s.publishNode(other)
+			return
+		}
+	}
+}
+
 // longName is a node's name with as much of its identity as it takes.
 func (s *store) longName(n *node) string {
 	name := n.name + "@" + n.id.boot[:min(len(n.id.boot), 8)]
@@ -265,6 +282,7 @@ func (s *store) giveUp(n *node) {
 		s.leaveDomain(l)
 	}
 	n.reset()
+	s.unlabel(n)
 	s.publishNode(n)
 }
 

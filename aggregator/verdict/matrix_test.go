@@ -21,8 +21,8 @@ func TestT4IPVLANPodsOfOneParent(t *testing.T) {
 	w := newWorld("192.168.1.100")
 	eth0 := uplink(w, "n1")
 	// Children of ipvlan have the MAC of their parent.
-	a := w.assigned(w.child("a", "upn1", eth0.Link))
-	b := w.assigned(w.child("b", "upn1", eth0.Link))
+	a := w.assigned(w.child("a", "uplkn1", eth0.Link))
+	b := w.assigned(w.child("b", "uplkn1", eth0.Link))
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
 	w.after(time.Second).read(a, b)
 	w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
@@ -75,12 +75,12 @@ func TestL15IPVLANPodsShareOneMAC(t *testing.T) {
 	w := newWorld("192.168.1.100")
 	eth0 := uplink(w, "n1")
 	for _, name := range []string{"x", "y", "z"} {
-		w.child(name, "upn1", eth0.Link)
+		w.child(name, "uplkn1", eth0.Link)
 	}
-	own := w.child("a", "upn1", eth0.Link)
+	own := w.child("a", "uplkn1", eth0.Link)
 	w.assigned(own)
 	second := w.iface(w.host("n1"), verdict.Interface{Name: "eth1", MAC: "eth1e1", Attachment: verdict.Own, Link: eth0.Link, Uplink: true})
-	w.wire(second, "upn1") // their frames, seen by another interface on the LAN
+	w.wire(second, "uplkn1") // their frames, seen by another interface on the LAN
 	out := w.wantNone(t)
 	if len(out.Owners) != 1 || out.Owners[0].Workload().Name != "a" || len(out.Owners[0].Claims) != 2 {
 		t.Errorf("got owners %+v, want a with both claims", out.Owners)

@@ -105,7 +105,7 @@ func TestOwnersComeAndGoInsideAConflict(t *testing.T) {
 
 func uplink(w *world, node string) *verdict.Interface {
 	return w.iface(w.host(node), verdict.Interface{
-		Name: "eth0", MAC: verdict.MAC("up" + node), Attachment: verdict.Own,
+		Name: "eth0", MAC: verdict.MAC("uplk" + node), Attachment: verdict.Own,
 		Link: w.link(node, "eth0", verdict.Uplink, false), Uplink: true,
 	})
 }
@@ -240,7 +240,7 @@ func TestANodesMACWitnessesItsOwner(t *testing.T) {
 	eth0 := uplink(w, "n1")
 	inside, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
 	w.assigned(inside)
-	w.wire(eth0, "upn1") // the node answers for its pod
+	w.wire(eth0, "uplkn1") // the node answers for its pod
 	if out := w.wantNone(t); len(out.Owners) != 1 {
 		t.Fatalf("got %d owners, want one", len(out.Owners))
 	}

@@ -232,3 +232,10 @@ func (w *world) wantRule(t *testing.T, rule string) {
 		t.Logf("  %s %v: %s", s.Rule, s.Applied, s.Reason)
 	}
 }
+
+func prefixes(texts ...string) (out []netip.Prefix) {
+	for _, t := range texts {
+		out = append(out, netip.MustParsePrefix(t))
+	}
+	return out
+}
