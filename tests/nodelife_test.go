@@ -35,6 +35,7 @@ type turmoil struct {
 func (c *cluster) turmoil() *turmoil {
 	u := &turmoil{t: c.t, done: make(chan struct{}), holders: map[string][]string{}}
 	for _, n := range c.nodes {
+		n.InOrder = false // would take longer with every pod
 		changes := &atomic.Int64{}
 		u.changes = append(u.changes, changes)
 		u.workers.Go(func() {

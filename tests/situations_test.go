@@ -86,11 +86,12 @@ var (
 	clocks     = regexp.MustCompile(`(\d{4}-\d\d-\d\d )?\b\d\d:\d\d:\d\d\.\d{3}\b`)
 	ages       = regexp.MustCompile(`\((\d+(\.\d+)?(ms|[smhd]))+ ago\)`)
 	lasted     = regexp.MustCompile(`(, (for|lasted)) (\d+(\.\d+)?(ms|[smhd]))+ +`)
+	silences   = regexp.MustCompile(`\b(not claimed it for) (\d+(\.\d+)?(ms|[smhd]))+`)
 	counts     = regexp.MustCompile(`\b(ASSIGNED|ANNOUNCED|ANSWERED|USED|DAD_FAILED) \d+ times\b`)
 	inodes     = regexp.MustCompile(`netns \d+`)
 	cniVeths   = regexp.MustCompile(`\bveth[0-9a-f]{8}\b`)
 	macs       = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
-	chosenMACs = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
+	chosenMACs = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|00:00:5e|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
 )
 
 // stable replaces what differs from run to run: times, ages, counts of frames,
@@ -99,6 +100,7 @@ func stable(text string) string {
 	text = clocks.ReplaceAllString(text, "12:00:00.000")
 	text = ages.ReplaceAllString(text, "(2s ago)")
 	text = lasted.ReplaceAllString(text, "$1 2s  ")
+	text = silences.ReplaceAllString(text, "$1 2s")
 	text = counts.ReplaceAllString(text, "$1")
 	text = numbered(text, inodes, "netns 4026532%03d")
 	text = numbered(text, cniVeths, "veth%08x")
