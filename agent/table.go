@@ -35,6 +35,7 @@ type claimKey struct {
 type claim struct {
 	link      string // wire only
 	source    string // wire only: the Ethernet source where it is not the sender hardware address
+	network   string // rtnetlink only: the network, as a CNI result names it, that gave the address
 	prefixLen uint8
 	flags     uint32
 	assigned  time.Time
@@ -165,6 +166,15 @@ func (t *table) seen(k claimKey, c claim, received time.Time) bool {
 	return true
 }
 
+// setNetwork says which network gave the address of a known claim. That is no
+// sighting of it. The caller holds the lock.
+func (t *table) setNetwork(k claimKey, network string, received time.Time) {
+	if c := t.claims.live[k]; c != nil && c.network != network {
+		c.network = network
+		t.claims.mark(k, received)
+	}
+}
+
 // room says whether the table takes one more claim of the wire.
 func (t *table) room(k claimKey) bool {
 	onPort := len(t.byPort[k.at.index])
@@ -284,6 +294,7 @@ func claimRecord(k claimKey, c *claim, now, received time.Time) *ipwitnessv1.Cla
 		return r
 	}
 	r.Link = c.link
+	r.Network = c.network
 	r.Source = []byte(c.source)
 	r.PrefixLength = uint32(c.prefixLen)
 	r.Flags = c.flags
