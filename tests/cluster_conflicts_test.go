@@ -95,6 +95,12 @@ func TestT5TwoNodesWithOneRangeOfPodAddresses(t *testing.T) {
 	c.wantConflict(podAddress(1), confirmed, "assigned-twice", "default/web1 | default/web2", "NETWORK pods",
 		"pod default/web1", "pod default/web2", "node node1", "node node2")
 	c.wantConflict(podAddress(2), confirmed, "assigned-twice", "default/db1 | default/db2", "NETWORK pods")
+	for i, n := range c.nodes {
+		pod := fmt.Sprintf("web%d", i+1)
+		n.ports(2)
+		n.announce(pod, podAddress(1)) // the plugin may have been too soon for the observer
+		c.evidence(podAddress(1), pod, "ASSIGNED eth0", "ANNOUNCED")
+	}
 	c.plant()
 	c.wantActive(podAddress(1)+" CONFIRMED", podAddress(2)+" CONFIRMED")
 	c.row("T5", podAddress(1), "assigned-twice")
