@@ -98,17 +98,6 @@ func (l *lab) router(pod string) {
 		fmt.Sprintf("ip%s link set vrrp.51 addrgenmode none", in), fmt.Sprintf("ip%s link set vrrp.51 up", in))
 }
 
-// advertise has the virtual router announce its address.
-func (l *lab) advertise(pod, addr string) {
-	l.t.Helper()
-	mac, err := net.ParseMAC(vrrp)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	a := netip.MustParseAddr(addr)
-	l.in(pod, func() error { return netlab.Send("vrrp.51", netlab.ARP(1, mac, a, a)) })
-}
-
 func TestL6VirtualRouterOnTwoNodesChangesHands(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
@@ -121,13 +110,13 @@ func TestL6VirtualRouterOnTwoNodesChangesHands(t *testing.T) {
 	take := func(n, other *lab) {
 		t.Helper()
 		n.sh("ip addr add " + vip + "/32 dev vrrp.51")
-		n.advertise("", vip)
+		n.announce("/vrrp.51", vip)
 		c.seen(vip, other.name+"/eth0")
 	}
 	take(one, two)
 	// The backup did not hear an advertisement in time: for a moment both are master.
 	take(two, one)
-	one.advertise("", vip)
+	one.announce("/vrrp.51", vip)
 	one.sh("ip addr del " + vip + "/32 dev vrrp.51")
 	c.awaitOwners(vip, 1)
 	c.wantOnlyPlanted()
@@ -147,7 +136,7 @@ func TestL6VirtualRouterOutsideChangesHands(t *testing.T) {
 	}
 	for range 3 { // there and back again
 		for _, router := range []string{"r1", "r2"} {
-			out.advertise(router, vip)
+			out.announce(router+"/vrrp.51", vip)
 		}
 	}
 	c.evidence(vip, "", "ANNOUNCED node1/eth0", "ANNOUNCED node2/eth0")
@@ -166,14 +155,14 @@ func TestL7VirtualAddressChangesHands(t *testing.T) {
 	take := func(n, other *lab) {
 		t.Helper()
 		n.sh("ip addr add " + vip + "/32 dev eth0")
-		n.announceBy("eth0", vip)
+		n.announce("/eth0", vip)
 		c.evidence(vip, n.name, "ASSIGNED eth0", "ANNOUNCED "+other.name+"/eth0")
 	}
 	// kube-vip: the new leader takes the address before the old one lets it go.
 	take(one, two)
 	take(two, one)
 	c.watch.await("it to be suspected", inState(vip, ipwitnessv1.Conflict_SUSPECTED))
-	one.announceBy("eth0", vip)
+	one.announce("/eth0", vip)
 	c.plant() // a settle time makes no conflict of it
 	if got := c.only(vip).GetState(); got != ipwitnessv1.Conflict_SUSPECTED {
 		t.Errorf("state within the grace: got %s, want SUSPECTED", got)
@@ -192,16 +181,16 @@ func TestL7AnnouncedAddressChangesHands(t *testing.T) {
 	const vip = "192.0.2.50"
 	one, two := c.nodes[0], c.nodes[1]
 	// MetalLB: nobody has the address, one speaker announces it.
-	one.announceBy("eth0", vip)
+	one.announce("/eth0", vip)
 	c.evidence(vip, "node1", "ANNOUNCED node2/eth0")
 	// The new one does, too, before the old one stops.
 	until(t, vip+" to be suspected", func() bool {
-		two.announceBy("eth0", vip)
-		one.announceBy("eth0", vip)
+		two.announce("/eth0", vip)
+		one.announce("/eth0", vip)
 		return inState(vip, ipwitnessv1.Conflict_SUSPECTED)(c.watch.all())
 	})
 	until(t, "the hand-over to end", func() bool {
-		two.announceBy("eth0", vip)
+		two.announce("/eth0", vip)
 		return inState(vip, ipwitnessv1.Conflict_RESOLVED)(c.watch.all())
 	})
 	c.wantConfirmed()
@@ -210,7 +199,7 @@ func TestL7AnnouncedAddressChangesHands(t *testing.T) {
 
 func TestL9LinkLocalAddressThatEveryNodeHas(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 2)
+	c := newCluster(t, 2, "--handover-grace", "1s")
 	out := newLAN(t)
 	// OVN-Kubernetes: the uplink is a port of br-ex, which has 169.254.169.2 on
 	// every node.
@@ -224,7 +213,7 @@ func TestL9LinkLocalAddressThatEveryNodeHas(t *testing.T) {
 		n.ports(1)
 		other := c.nodes[1-i]
 		until(t, other.name+" to hear "+n.name, func() bool {
-			n.announceBy("br-ex", fmt.Sprintf("192.0.2.%d", n.number))
+			n.announce("/br-ex", fmt.Sprintf("192.0.2.%d", n.number))
 			return strings.Contains(fmt.Sprint(c.owners(fmt.Sprintf("?address=192.0.2.%d", n.number))), other.name+"/eth0")
 		})
 	}
@@ -237,7 +226,7 @@ func TestL9LinkLocalAddressThatEveryNodeHas(t *testing.T) {
 
 	// What a wire shows is there: now one of them does use it on the LAN.
 	until(t, "169.254.169.2 to be confirmed", func() bool {
-		c.nodes[1].announceBy("br-ex", "169.254.169.2")
+		c.nodes[1].announce("/br-ex", "169.254.169.2")
 		return inState("169.254.169.2", confirmed)(c.watch.all())
 	})
 	if got, want := ownerNames(c.only("169.254.169.2")), "node1 | node2"; got != want {
@@ -300,7 +289,7 @@ func TestL17OneAddressOnTwoLANs(t *testing.T) {
 		out := newLAN(t)
 		out.join(n, "192.0.2.1/24")
 		n.ports(1)
-		add(t, n.cni(macvlan), fmt.Sprintf("p%d", i+1))
+		add(t, n.macvlan(), fmt.Sprintf("p%d", i+1))
 		// Everywhere there is a router with this MAC, and a container with that one,
 		// which the other node has, too.
 		out.machine("router", vrrp, "192.0.2.254/24")
@@ -338,7 +327,7 @@ func TestL18TwoClustersOnOneLAN(t *testing.T) {
 	}
 	for _, c := range all {
 		n := c.nodes[0]
-		n.announceBy("eth0", fmt.Sprintf("192.0.2.%d", n.number))
+		n.announce("/eth0", fmt.Sprintf("192.0.2.%d", n.number))
 	}
 	for i, c := range all {
 		n := c.nodes[0]

@@ -3,7 +3,6 @@ package tests
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -222,7 +221,7 @@ func (c *cluster) meet() {
 	c.t.Helper()
 	for _, n := range c.nodes {
 		own := fmt.Sprintf("192.0.2.%d", n.number)
-		n.announceBy("eth0", own)
+		n.announce("/eth0", own)
 		for _, other := range c.nodes {
 			if other != n {
 				c.seen(own, other.name+"/eth0")
@@ -240,21 +239,6 @@ func (c *cluster) seen(addr, witness string) {
 				return e.GetKind() != ipwitnessv1.Evidence_ASSIGNED && e.GetWitness() == witness
 			})
 		})
-	})
-}
-
-// announceBy has the host itself announce an address by one of its interfaces,
-// with the MAC of that: what a kernel with arp_notify, keepalived, kube-vip and
-// MetalLB do.
-func (l *lab) announceBy(ifname, addr string) {
-	l.t.Helper()
-	a := netip.MustParseAddr(addr)
-	l.in("", func() error {
-		i, err := net.InterfaceByName(ifname)
-		if err != nil {
-			return err
-		}
-		return netlab.Send(ifname, netlab.ARP(1, i.HardwareAddr, a, a))
 	})
 }
 
