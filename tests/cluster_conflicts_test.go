@@ -67,14 +67,14 @@ func TestT4MacvlanPodsOfTwoNodesOnOneLAN(t *testing.T) {
 	const addr = "192.0.2.100"
 	// Where the reservation is lost, each node gives the first address.
 	for i, n := range c.nodes {
-		add(t, n.cni(macvlan), fmt.Sprintf("p%d", i+1))
+		add(t, n.macvlan(), fmt.Sprintf("p%d", i+1))
 	}
 	c.wantConflict(addr, confirmed, "assigned-twice", "default/p1 | default/p2", "LINK node1/eth0",
 		"pod default/p1", "pod default/p2", "node node1", "node node2")
 	for i, n := range c.nodes {
 		pod := fmt.Sprintf("p%d", i+1)
-		n.announce(pod, addr)
-		c.evidence(addr, pod, "ASSIGNED "+n.name+"/eth0", "ANNOUNCED "+c.nodes[1-i].name+"/eth0")
+		n.announce(pod+"/net1", addr)
+		c.evidence(addr, pod, "ASSIGNED "+n.name+"/net1", "ANNOUNCED "+c.nodes[1-i].name+"/eth0")
 	}
 	c.plant()
 	c.wantActive(addr + " CONFIRMED") // one for the LAN, not one for each end of it
@@ -95,6 +95,12 @@ func TestT5TwoNodesWithOneRangeOfPodAddresses(t *testing.T) {
 	c.wantConflict(podAddress(1), confirmed, "assigned-twice", "default/web1 | default/web2", "NETWORK pods",
 		"pod default/web1", "pod default/web2", "node node1", "node node2")
 	c.wantConflict(podAddress(2), confirmed, "assigned-twice", "default/db1 | default/db2", "NETWORK pods")
+	for i, n := range c.nodes {
+		pod := fmt.Sprintf("web%d", i+1)
+		n.ports(2)
+		n.announce(pod, podAddress(1)) // the plugin may have been too soon for the observer
+		c.evidence(podAddress(1), pod, "ASSIGNED eth0", "ANNOUNCED")
+	}
 	c.plant()
 	c.wantActive(podAddress(1)+" CONFIRMED", podAddress(2)+" CONFIRMED")
 	c.row("T5", podAddress(1), "assigned-twice")
@@ -147,7 +153,7 @@ func TestT7MachineOutsideThatOnlyAnotherNodeSees(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
 	out := c.shared()
-	add(t, c.nodes[0].cni(macvlan), "web")
+	add(t, c.nodes[0].macvlan(), "web")
 	const addr = "192.0.2.100"
 	c.awaitOwners(addr, 1)
 	// The switch keeps the machine's frames from node1: storm control, a private
@@ -190,7 +196,7 @@ func TestT8VirtualAddressStaysOnTwoNodes(t *testing.T) {
 	// keepalived that does not hear its peer: it has the address, and says so.
 	for _, n := range c.nodes {
 		n.sh("ip addr add " + vip + "/32 dev eth0")
-		n.announceBy("eth0", vip)
+		n.announce("/eth0", vip)
 	}
 	c.wantConflict(vip, confirmed, "split-brain", "node1 | node2", "LINK node1/eth0", "node node1 itself", "node node2 itself")
 	c.wantGrace(vip, 2*time.Second)
@@ -213,7 +219,7 @@ func TestT8TwoSpeakersAnnounceOneAddress(t *testing.T) {
 	// MetalLB: no interface has the address, a process answers for it.
 	until(t, vip+" to be confirmed", func() bool {
 		for _, n := range c.nodes {
-			n.announceBy("eth0", vip)
+			n.announce("/eth0", vip)
 		}
 		return inState(vip, confirmed)(c.watch.all())
 	})

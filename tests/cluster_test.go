@@ -3,7 +3,6 @@ package tests
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -59,32 +58,42 @@ func (c *cluster) serve() {
 }
 
 // addNode makes a node, joins it to the aggregator and starts its agent.
-func (c *cluster) addNode(name string, args ...string) *lab {
+func (c *cluster) addNode(name string) *lab {
 	c.t.Helper()
-	n := c.addMachine(name)
-	n.report([]*cluster{c}, args...)
+	n := c.addMachine(newHost(c.t), name, len(c.nodes)+1)
+	n.boot(n.number)
+	n.report(c)
 	return n
 }
 
-// addMachine makes a node without an agent.
-func (c *cluster) addMachine(name string) *lab {
-	c.t.Helper()
-	n := &lab{Host: newHost(c.t), service: c.service, t: c.t, name: name, number: len(c.nodes) + 1}
-	n.InOrder = true
+// addMachine makes a node of a host, without an agent.
+func (c *cluster) addMachine(h *netlab.Host, name string, number int) *lab {
+	h.InOrder = true
+	n := &lab{Host: h, service: c.service, t: c.t, name: name, number: number}
 	c.nodes = append(c.nodes, n)
 	return n
 }
 
+// boot makes the node a machine of its own: without it, all are on one kernel.
+func (l *lab) boot(id int) {
+	l.t.Helper()
+	if err := l.Boot(bootID(id)); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func bootID(id int) string { return fmt.Sprintf("b007%04d-0000-4000-8000-000000000000", id) }
+
 // report starts the agent of a node, which is joined to each of the aggregators
 // by a cable of its own: their common network is point to point, so that it joins
 // no links.
-func (l *lab) report(to []*cluster, args ...string) {
+func (l *lab) report(to ...*cluster) {
 	l.t.Helper()
-	var all []string
+	var args []string
 	for _, c := range to {
-		all = append(all, "--aggregator", l.managed(c)+":9640")
+		args = append(args, "--aggregator", l.managed(c)+":9640")
 	}
-	l.witness(append(all, args...)...)
+	l.witness(args...)
 }
 
 // witness starts the agent of a node, and remembers how.
@@ -212,7 +221,7 @@ func (c *cluster) meet() {
 	c.t.Helper()
 	for _, n := range c.nodes {
 		own := fmt.Sprintf("192.0.2.%d", n.number)
-		n.announceBy("eth0", own)
+		n.announce("/eth0", own)
 		for _, other := range c.nodes {
 			if other != n {
 				c.seen(own, other.name+"/eth0")
@@ -230,21 +239,6 @@ func (c *cluster) seen(addr, witness string) {
 				return e.GetKind() != ipwitnessv1.Evidence_ASSIGNED && e.GetWitness() == witness
 			})
 		})
-	})
-}
-
-// announceBy has the host itself announce an address by one of its interfaces,
-// with the MAC of that: what a kernel with arp_notify, keepalived, kube-vip and
-// MetalLB do.
-func (l *lab) announceBy(ifname, addr string) {
-	l.t.Helper()
-	a := netip.MustParseAddr(addr)
-	l.in("", func() error {
-		i, err := net.InterfaceByName(ifname)
-		if err != nil {
-			return err
-		}
-		return netlab.Send(ifname, netlab.ARP(1, i.HardwareAddr, a, a))
 	})
 }
 
@@ -352,8 +346,14 @@ func (c *cluster) wantActive(want ...string) {
 	})
 }
 
-// kill ends the aggregator by a signal that it cannot catch.
-func (c *cluster) kill() { c.program.Kill() }
+// again ends the agent of a node by SIGTERM, and starts it as before.
+func (l *lab) again() {
+	l.t.Helper()
+	if _, err := l.agent.Stop(); err != nil {
+		l.t.Errorf("agent of %s: %v", l.name, err)
+	}
+	l.witness(l.args...)
+}
 
 // pause stops the agent of a node where it stands, goOn lets it go on.
 func (l *lab) pause() { l.t.Helper(); l.signal(syscall.SIGSTOP) }

@@ -209,7 +209,7 @@ func (l *lab) seedNext() string {
 	for len(l.watch.find(l.seedbed(n))) != 0 {
 		n++
 	}
-	l.seed(fmt.Sprintf("plant%d", n), l.seedbed(n))
+	l.seed(fmt.Sprintf("plant%d-", 10*l.number+n), l.seedbed(n))
 	return l.seedbed(n)
 }
 

@@ -53,7 +53,15 @@ func (n *lan) machine(name, mac string, addrs ...string) {
 	n.assign(name, addrs...)
 }
 
-// macvlan is a network of the macvlan plugin on the node's uplink.
+// macvlan is a network of the macvlan plugin on the node's uplink, a further one
+// of its pods as Multus gives it: net1.
+func (l *lab) macvlan() *netlab.CNI {
+	l.t.Helper()
+	c := l.cni(macvlan)
+	c.Interface = "net1"
+	return c
+}
+
 const macvlan = `{"cniVersion":"1.0.0","name":"lan","plugins":[{"type":"macvlan","master":"eth0","mode":"bridge",
 	"ipam":{"type":"host-local","ranges":[[{"subnet":"192.0.2.0/24","rangeStart":"192.0.2.100","gateway":"192.0.2.1"}]]}}]}`
 
@@ -61,7 +69,7 @@ func TestT4MacvlanPodsOfOneParentWithTheIPAMDirectoryWiped(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
 	l.lan("192.0.2.1/24")
-	cni := l.cni(macvlan)
+	cni := l.macvlan()
 	// Frames between the two never enter a port of the node: netlink alone shows it.
 	wipe(t, l, cni, 1)
 	l.wantConflict("192.0.2.100", ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/new1 | default/old1", "LINK node1/eth0",
@@ -104,7 +112,7 @@ func TestT7MachineOutsideTakesAPodsAddress(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
 	out := l.lan("192.0.2.1/24")
-	cni := l.cni(macvlan)
+	cni := l.macvlan()
 	if err := cni.Add("web"); err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +186,7 @@ func TestL12RouterOutsideAnswersForMany(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
 	out := l.lan("192.0.2.1/24")
-	cni := l.cni(macvlan)
+	cni := l.macvlan()
 	if err := cni.Add("web"); err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +310,7 @@ func TestL15FiftyAddressesOnOneMAC(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
 	out := l.lan("192.0.2.1/24")
-	cni := l.cni(macvlan)
+	cni := l.macvlan()
 	if err := cni.Add("web"); err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +318,7 @@ func TestL15FiftyAddressesOnOneMAC(t *testing.T) {
 	out.machine("many", "02:00:00:00:00:15")
 	for i := range 50 {
 		inside, outside := fmt.Sprintf("192.0.2.%d", 101+i), fmt.Sprintf("192.0.2.%d", 201+i)
-		l.sh("ip -n web addr add " + inside + "/24 dev eth0")
+		l.sh("ip -n web addr add " + inside + "/24 dev net1")
 		out.arp("many", 1, "02:00:00:00:00:15", outside, outside)
 	}
 	l.frames("event", 50)
