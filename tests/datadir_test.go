@@ -21,7 +21,7 @@ func TestAnAcknowledgementOutlivesSIGKILL(t *testing.T) {
 	before := c.only(addr)
 	c.says("acknowledge", addr, "--reason", "NET-42", "--for", "1d")
 
-	c.kill()
+	c.program.Kill()
 	c.serve()
 	c.watch.await("the duplicate to be confirmed again", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
 	if after := c.only(addr); after.GetId() != before.GetId() || after.GetAcknowledgement().GetReason() != "NET-42" {

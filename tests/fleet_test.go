@@ -19,7 +19,7 @@ func TestFiftyAgentsComeBackAfterTheAggregatorWasKilled(t *testing.T) {
 	defer fleet.Stop()
 	c.wantFleet(fleet)
 	for range 2 {
-		c.kill()
+		c.program.Kill()
 		c.serve()
 		c.wantFleet(fleet)
 	}

@@ -13,11 +13,11 @@ import (
 	"github.com/ipwitness/ipwitness/tests/sim"
 )
 
-// The cluster: so many agents, each with so many owners.
+// A crowd is so many agents, each with so many owners.
 const (
-	clusterNodes = 200
-	nodeOwners   = 110
-	allOwners    = clusterNodes * nodeOwners
+	crowdNodes = 200
+	crowdOwners   = 110
+	allOwners    = crowdNodes * crowdOwners
 )
 
 // awayTime is how long an aggregator is away for all agents to have given up
@@ -45,7 +45,7 @@ func agentRows(ctx context.Context, bin string) (rows []row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.fleet, err = sim.Start(host, "127.0.0.1:9640", clusterNodes, nodeOwners); err != nil {
+	if c.fleet, err = sim.Start(host, local+":9640", crowdNodes, crowdOwners); err != nil {
 		return nil, err
 	}
 	defer c.fleet.Stop()
@@ -104,7 +104,7 @@ func (c *crowd) restart(ctx context.Context, away time.Duration) ([]row, error) 
 	if err != nil {
 		return nil, err
 	}
-	what := fmt.Sprintf("aggregator killed and started at once, %d agents with %d owners each: until all are known", clusterNodes, nodeOwners)
+	what := fmt.Sprintf("aggregator killed and started at once, %d agents with %d owners each: until all are known", crowdNodes, crowdOwners)
 	if away > 0 {
 		what = fmt.Sprintf("aggregator away for %s: until all are known", away)
 	}
@@ -127,10 +127,10 @@ func (c *crowd) complete(ctx context.Context) error {
 		}
 		nodes, owners = sum(text, `ipwitness_nodes{state="live"}`), sum(text, "ipwitness_owners{")
 		switch {
-		case nodes == clusterNodes && owners == allOwners:
+		case nodes == crowdNodes && owners == allOwners:
 			return nil
 		case time.Now().After(deadline):
-			return fmt.Errorf("waited in vain for all: have %d nodes of %d, %d owners of %d\n%s", nodes, clusterNodes, owners, allOwners, c.program.Log)
+			return fmt.Errorf("waited in vain for all: have %d nodes of %d, %d owners of %d\n%s", nodes, crowdNodes, owners, allOwners, c.program.Log)
 		}
 		select {
 		case <-ctx.Done():
