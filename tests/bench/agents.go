@@ -15,9 +15,9 @@ import (
 
 // A crowd is so many agents, each with so many owners.
 const (
-	crowdNodes = 200
-	crowdOwners   = 110
-	allOwners    = crowdNodes * crowdOwners
+	crowdNodes  = 200
+	crowdOwners = 110
+	allOwners   = crowdNodes * crowdOwners
 )
 
 // awayTime is how long an aggregator is away for all agents to have given up
