@@ -47,6 +47,7 @@ func newLab(t testing.TB, cfg Config) *lab {
 	l.Register(server)
 	go func() { _ = server.Serve(listener) }()
 	l.conn, err = grpc.NewClient("passthrough:///lab", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(64<<10), // one that grows would hide for how long nobody reads
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
