@@ -68,42 +68,36 @@ func (w witness) AcknowledgeConflict(_ context.Context, q *pb.AcknowledgeConflic
 	// those who acknowledge.
 	s.archive.dir.mu.Lock()
 	defer s.archive.dir.mu.Unlock()
-
-	s.mu.Lock()
-	c, ack, err := s.acknowledging(q)
-	if err != nil || ack == nil && s.acknowledged[c.ID] == nil {
-		defer s.mu.Unlock()
-		if err != nil {
-			return nil, err
-		}
-		return &pb.AcknowledgeConflictResponse{Conflict: s.conflictProto(c)}, nil // as was asked for
-	}
-	episode, next := c.Episode, s.allAcknowledgements()
-	if delete(next, c.ID); ack != nil {
-		next[c.ID] = ack
-	}
-	s.mu.Unlock()
-	if err := s.archive.dir.save(next); err != nil {
-		return nil, status.Errorf(codes.Unavailable,
-			"the acknowledgement cannot be kept: %s: nothing was changed; see to the data directory of the aggregator, and try again", err)
-	}
-
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c, _, err = s.acknowledging(q); err == nil && c.Episode != episode {
-		err = status.Errorf(codes.Aborted, "the conflict %s ended and came back meanwhile: look at it, and try again", c.ID)
+	c, ack, err := s.acknowledging(q)
+	for err == nil && (ack != nil || s.acknowledged[c.ID] != nil) {
+		episode := c.Episode
+		if err = s.saveWith(c.ID, ack); err != nil {
+			return nil, status.Errorf(codes.Unavailable,
+				"the acknowledgement cannot be kept: %s: nothing was changed; see to the data directory of the aggregator, and try again", err)
+		}
+		var next *acknowledgement
+		if c, next, err = s.acknowledging(q); err != nil {
+			s.archive.changed() // what was written is not so
+			break
+		}
+		if c.Episode != episode { // it ended and came back meanwhile
+			ack = next
+			continue
+		}
+		if delete(s.acknowledged, c.ID); ack != nil {
+			s.acknowledged[c.ID] = ack
+			s.arm(&s.byID[c.ID].alarm, ack.until)
+		}
+		out := s.conflictProto(c)
+		s.conflicts.publish(event{typ: updated, addr: c.Address, conflict: out})
+		return &pb.AcknowledgeConflictResponse{Conflict: out}, nil
 	}
 	if err != nil {
-		s.archive.changed() // it is not what was written
 		return nil, err
 	}
-	if delete(s.acknowledged, c.ID); ack != nil {
-		s.acknowledged[c.ID] = ack
-		s.arm(&s.byID[c.ID].alarm, ack.until)
-	}
-	out := s.conflictProto(c)
-	s.conflicts.publish(event{typ: updated, addr: c.Address, conflict: out})
-	return &pb.AcknowledgeConflictResponse{Conflict: out}, nil
+	return &pb.AcknowledgeConflictResponse{Conflict: s.conflictProto(c)}, nil // as was asked for
 }
 
 // acknowledging is the conflict that a request is for, and the acknowledgement

@@ -97,6 +97,18 @@ func (s *store) saveAcknowledgements() bool {
 	return true
 }
 
+// saveWith writes what is in memory, but for one conflict that has another
+// acknowledgement, or none. While it writes it gives the store's lock away.
+func (s *store) saveWith(id string, ack *acknowledgement) error {
+	all := s.allAcknowledgements()
+	if delete(all, id); ack != nil {
+		all[id] = ack
+	}
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	return s.archive.dir.save(all)
+}
+
 // allAcknowledgements are those of conflicts that are there, and of those that may
 // come back.
 func (s *store) allAcknowledgements() map[string]*acknowledgement {
