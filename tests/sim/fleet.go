@@ -28,7 +28,7 @@ func Start(host *netlab.Host, at string, nodes, owners int) (*Fleet, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &Fleet{nodes: nodes, owners: owners, cancel: cancel}
 	for node := range nodes {
-		conn, err := dial(host, at)
+		conn, err := Dial(host, at)
 		if err != nil {
 			f.Stop()
 			return nil, err
@@ -42,8 +42,8 @@ func Start(host *netlab.Host, at string, nodes, owners int) (*Fleet, error) {
 	return f, nil
 }
 
-// dial makes a connection from inside the host, as the real agent does.
-func dial(host *netlab.Host, at string) (*grpc.ClientConn, error) {
+// Dial makes a connection from inside the host, as the real agent does.
+func Dial(host *netlab.Host, at string) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+at,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
