@@ -70,11 +70,13 @@ func (c *fakeCall) Recv() (*ipwitnessv1.ReportResponse, error) {
 type logged struct {
 	mu    sync.Mutex
 	lines bytes.Buffer
+	more  chan struct{} // holds one token after each line
 }
 
 func (l *logged) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer poke(l.more)
 	return l.lines.Write(b)
 }
 
@@ -86,7 +88,7 @@ func (l *logged) count(text string) int {
 
 // newTestReporter makes a reporter with a log of its own.
 func newTestReporter(tab *table, client ipwitnessv1.ReportServiceClient) (*reporter, *logged) {
-	l := &logged{}
+	l := &logged{more: make(chan struct{}, 1)}
 	log := slog.New(slog.NewTextHandler(l, nil))
 	return &reporter{
 		log: log, table: tab, hello: &ipwitnessv1.Hello{}, client: client,
@@ -250,6 +252,7 @@ func TestAggregatorThatReadsNothingDelaysNobodyElse(t *testing.T) {
 				stuck.answers <- &ipwitnessv1.ReportResponse{Resync: true} // it cannot be had yet
 			}
 		}
+		synctest.Wait()
 		<-stuck.sent // the snapshot that it began with
 		if m := <-stuck.sent; !m.GetSnapshotBegin() || !m.GetSnapshotEnd() || len(m.GetClaims()) != 10 || m.GetClaims()[0].GetCount() != 1000 {
 			t.Errorf("after the aggregator reads again: got %v, want one snapshot for all that it asked for", m)
@@ -268,7 +271,7 @@ func TestAggregatorThatReadsNothingDelaysNobodyElse(t *testing.T) {
 func TestAggregatorThatCannotBeReachedIsToldOnceAndFoundAgain(t *testing.T) {
 	listener := bufconn.Listen(1 << 20)
 	there := make(chan struct{})
-	tried := make(chan struct{}, 100)
+	tried := make(chan struct{}, 1)
 	conn, err := grpc.NewClient("passthrough:///bufconn",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			select {
@@ -276,7 +279,7 @@ func TestAggregatorThatCannotBeReachedIsToldOnceAndFoundAgain(t *testing.T) {
 				return listener.DialContext(ctx)
 			default:
 			}
-			tried <- struct{}{}
+			poke(tried)
 			return nil, errors.New("connection refused")
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}), // and no backoff to speak of
@@ -295,6 +298,9 @@ func TestAggregatorThatCannotBeReachedIsToldOnceAndFoundAgain(t *testing.T) {
 	r, log := newTestReporter(tab, ipwitnessv1.NewReportServiceClient(conn))
 	stop := start(t, r)
 	defer stop()
+	for log.count("cannot reach the aggregator") == 0 {
+		<-log.more
+	}
 	for range 10 {
 		<-tried
 	}

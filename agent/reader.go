@@ -228,7 +228,7 @@ func (r *reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Tim
 	for ; room > 0; room-- {
 		if len(r.batch) == 0 {
 			if r.inside {
-				m.SnapshotEnd, r.inside = true, false
+				m.SnapshotEnd, r.inside, r.batch = true, false, nil
 				return
 			}
 			r.answer(m, now)

@@ -64,7 +64,7 @@ func TestL2PodMovesAwayFromANodeThatIsSilent(t *testing.T) {
 	one.witness(one.args...)
 	c.watch.await("the conflict to be resolved", inState(addr, ipwitnessv1.Conflict_RESOLVED))
 	c.wantConfirmed()
-	c.wantHolders(map[string][]string{addr: {"node2/default/web-1"}, "10.244.0.1": {"node1/node1", "node2/node2"}})
+	c.wantHolders(map[string][]string{addr: {"node2/default/web-1"}, "10.244.0.1": {"node2/node2"}})
 }
 
 func TestL2NodeThatIsSilentForTooLong(t *testing.T) {

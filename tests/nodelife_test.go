@@ -120,7 +120,7 @@ func stir(l *lab, done <-chan struct{}, changes *atomic.Int64) (pods []*stirred,
 			return pods, nil
 		case <-tick.C:
 		}
-		switch n := r.IntN(20); {
+		switch n := r.IntN(30); {
 		case len(pods) < 2 || n == 0 && len(pods) < most:
 			p, err := newStirred(l, fmt.Sprintf("t%d", i))
 			if err != nil {
@@ -263,7 +263,7 @@ func TestAggregatorKilledInTurmoil(t *testing.T) {
 	c := newCluster(t, 3, "--network", pods)
 	id := c.duplicate()
 	u := c.turmoil()
-	u.goOn(200)
+	u.goOn(100)
 	c.program.Kill()
 	u.goOn(100)
 	c.serve()
@@ -281,7 +281,7 @@ func TestNodeCutOffInTurmoil(t *testing.T) {
 	u.goOn(100)
 	c.nodes[0].cut()
 	c.unheard(c.nodes[0])
-	u.goOn(200)
+	u.goOn(100)
 	c.nodes[0].mend()
 	c.awaitNodes(c.nodes...)
 	u.goOn(100)
@@ -302,7 +302,7 @@ func TestAgentPausedInTurmoil(t *testing.T) {
 	}
 	c.nodes[0].pause()
 	c.unheard(c.nodes[0])
-	u.goOn(200)
+	u.goOn(100)
 	c.nodes[0].goOn()
 	c.awaitNodes(c.nodes...)
 	u.goOn(100)
