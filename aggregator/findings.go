@@ -31,7 +31,7 @@ type findings struct {
 func newFindings(instance int64, clock func() verdict.Stamp) findings {
 	return findings{
 		hub: newHub(instance), clock: clock, byID: make(map[string]*pb.Finding),
-		namesakes: make(namesakes),
+		namesakes: newNamesakes(),
 	}
 }
 

@@ -119,7 +119,7 @@ func TestAnAcknowledgementIsDroppedWhenItsConflictDoesNotComeBack(t *testing.T) 
 		dir = killed(t, dir)
 		a.cancel()
 		for range 3 { // it is not forgotten by an aggregator that is killed again and again
-			l = newLab(t, Config{DataDir: dir})
+			newLab(t, Config{DataDir: dir})
 			time.Sleep(DefaultNodeTimeout - time.Second)
 			dir = killed(t, dir)
 		}

@@ -13,16 +13,40 @@ import (
 // same, and are both there.
 const duplicateNodeName = "duplicate-node-name"
 
-// namesakes are the nodes that share their name, by that name, and with an empty
-// one those that are asked whether they are there: when a machine was booted, the
-// stream of before may be open for a while, and is none of a second node.
-type namesakes map[*node]string
+// namesakes are the nodes that are heard from, by what they call themselves.
+type namesakes struct {
+	byName map[string][]*node
+	// called is by which name a node is there.
+	called map[*node]string
+	// found has the nodes that share their name and, as false, those that are asked
+	// whether they are there: when a machine was booted, the stream of before may be
+	// open for a while, and is none of a second node.
+	found map[*node]bool
+}
+
+func newNamesakes() namesakes {
+	return namesakes{byName: make(map[string][]*node), called: make(map[*node]string), found: make(map[*node]bool)}
+}
 
 // checkNames looks whether a node has its name for itself: after it came, left, or
 // was called otherwise.
 func (s *store) checkNames(n *node) {
-	if before := s.findings.namesakes[n]; before != "" && before != n.name {
+	names := &s.findings.namesakes
+	live := n.session != nil && !n.rec.Unheard
+	before, was := names.called[n]
+	if was && (!live || before != n.name) {
+		delete(names.called, n)
+		delete(names.found, n)
+		names.byName[before] = slices.DeleteFunc(names.byName[before], func(other *node) bool { return other == n })
 		s.checkName(before)
+		was = false
+	}
+	if !live {
+		return
+	}
+	if !was {
+		names.called[n] = n.name
+		names.byName[n.name] = append(names.byName[n.name], n)
 	}
 	s.checkName(n.name)
 }
@@ -30,50 +54,44 @@ func (s *store) checkNames(n *node) {
 // answered tells that a node is there, just now.
 func (s *store) answered(n *node) {
 	n.lastHeard = s.clock()
-	if name, ok := s.findings.namesakes[n]; ok && name == "" {
-		delete(s.findings.namesakes, n)
-		s.checkName(n.name)
+	if found, ok := s.findings.found[n]; ok && !found {
+		s.checkNames(n)
 	}
 }
 
 // checkName looks which nodes are there that have a name.
 func (s *store) checkName(name string) {
-	var live, found []*node
+	names := &s.findings.namesakes
+	nodes := names.byName[name]
+	if len(nodes) == 0 {
+		delete(names.byName, name)
+	}
 	var newest verdict.Stamp
-	for _, n := range s.nodes {
-		if n.name == name && n.session != nil && !n.rec.Unheard {
-			live = append(live, n)
-			newest = max(newest, n.connectedAt)
-		}
+	for _, n := range nodes {
+		newest = max(newest, n.connectedAt)
 	}
-	now := s.clock()
-	for _, n := range live {
-		switch {
-		case s.findings.namesakes[n] == name || n.lastHeard >= newest:
-			found = append(found, n)
-		case len(live) > 1:
-			s.findings.namesakes[n] = ""
-			n.session.ping(now)
-		}
-	}
-	if len(found) < 2 {
-		found = nil
-	}
-	for n, as := range s.findings.namesakes {
-		if as == name && !slices.Contains(found, n) {
-			delete(s.findings.namesakes, n)
+	var sure []*node
+	for _, n := range nodes {
+		if names.found[n] || n.lastHeard >= newest {
+			sure = append(sure, n)
+		} else {
+			names.found[n] = false
+			n.session.ping(s.clock())
 		}
 	}
 	id := verdict.FindingID(s.policy.Cluster, duplicateNodeName, name)
-	if found == nil {
+	if len(sure) < 2 {
+		for _, n := range sure {
+			delete(names.found, n)
+		}
 		s.findings.drop(id)
 		return
 	}
-	for _, n := range found {
-		s.findings.namesakes[n] = name
+	for _, n := range sure {
+		names.found[n] = true
 	}
-	slices.SortFunc(found, func(a, b *node) int { return strings.Compare(a.rec.Name, b.rec.Name) })
-	s.findings.put(namesakesProto(id, name, found))
+	slices.SortFunc(sure, func(a, b *node) int { return strings.Compare(a.rec.Name, b.rec.Name) })
+	s.findings.put(namesakesProto(id, name, sure))
 }
 
 // namesakesProto is the finding that several nodes have one name.
@@ -105,7 +123,7 @@ func namesakesProto(id, name string, nodes []*node) *pb.Finding {
 
 // nameProblem is what is said of a node that shares its name; empty for others.
 func (s *store) nameProblem(n *node) []string {
-	if s.findings.namesakes[n] == "" {
+	if !s.findings.found[n] {
 		return nil
 	}
 	var others []string

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -249,7 +250,7 @@ func TestAClientThatReadsAgainInTimeReadsWhyItWasCutOff(t *testing.T) {
 				got[line.Result.Owner.Address]++
 			}
 		}
-		if slow.err != io.EOF || codes.Code(last.Error.Code) != codes.ResourceExhausted || len(last.Error.Details) != 1 {
+		if !errors.Is(slow.err, io.EOF) || codes.Code(last.Error.Code) != codes.ResourceExhausted || len(last.Error.Details) != 1 {
 			t.Fatalf("got %v and %v, want a reason and the end", last, slow.err)
 		}
 		token := last.Error.Details[0].Metadata["resume_token"]
@@ -283,7 +284,7 @@ func TestAClientThatNeverReadsIsGivenUp(t *testing.T) {
 		for _, ok := slow.next(); ok; _, ok = slow.next() {
 			got++
 		}
-		if slow.err != io.ErrUnexpectedEOF || got == enough {
+		if !errors.Is(slow.err, io.ErrUnexpectedEOF) || got == enough {
 			t.Errorf("got %d lines and %v, want the connection closed before the end", got, slow.err)
 		}
 	})
@@ -302,7 +303,7 @@ func TestALongAnswerMayTakeItsTimeWhileItIsRead(t *testing.T) {
 		defer r.Body.Close()
 		var body strings.Builder
 		for n := int64(answerPart / 2); n == answerPart/2; time.Sleep(readWithin / 3) {
-			if n, err = io.CopyN(&body, r.Body, n); err != nil && err != io.EOF {
+			if n, err = io.CopyN(&body, r.Body, n); err != nil && !errors.Is(err, io.EOF) {
 				t.Fatal(err)
 			}
 		}

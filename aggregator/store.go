@@ -154,6 +154,7 @@ func (s *store) unlabel(n *node) {
 			other.rec.Name = other.name
 			s.touchNode(other)
 			s.publishNode(other)
+			s.checkNames(other)
 			return
 		}
 	}
@@ -290,7 +291,6 @@ func (s *store) giveUp(n *node) {
 	}
 	n.reset()
 	s.unlabel(n)
-	s.checkNames(n)
 	s.publishNode(n)
 }
 
