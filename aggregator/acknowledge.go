@@ -78,7 +78,7 @@ func (w witness) AcknowledgeConflict(_ context.Context, q *pb.AcknowledgeConflic
 			ack.owners = append(ack.owners, c.Owners[i].ID)
 		}
 		s.acknowledged[c.ID] = ack
-		s.arm(&e.alarm, ack.until)
+		s.arm(e, ack.until)
 	}
 	out := s.conflictProto(c)
 	s.conflicts.publish(event{typ: updated, addr: c.Address, conflict: out})
@@ -127,7 +127,7 @@ func (s *store) lapse(e *entry, c *verdict.Conflict) bool {
 		return false
 	}
 	if until := ack.covers(c, s.policy.Settle); c.Active() && s.clock() < until {
-		s.arm(&e.alarm, until)
+		s.arm(e, until)
 		return false
 	}
 	delete(s.acknowledged, c.ID)

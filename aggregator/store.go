@@ -48,6 +48,7 @@ type store struct {
 	touched  []*entry
 	checks   map[*node][]netip.Addr
 	claims   []*verdict.Claim
+	holders  []*verdict.Interface
 	sweeping bool
 	texts    map[string]string
 
@@ -63,6 +64,7 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		conflicts:    newHub(base.UnixNano()),
 		nodes:        make(map[nodeID]*node),
 		macs:         make(map[verdict.MAC]*abroad),
+		table:        newTable(),
 		seams:        seams{domains: make(map[*domain]struct{})},
 		graves:       graves{buried: make(map[grave]death)},
 		byID:         make(map[string]*entry),
@@ -91,7 +93,6 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 			return status.Errorf(codes.ResourceExhausted, "there are %d nodes already: no more are taken", maxNodes)
 		}
 		n = newNode(id)
-		n.alarm.node = n
 		s.nodes[id] = n
 	}
 	if old := n.session; old != nil {
@@ -111,13 +112,11 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 		n.name = hello.GetNode()
 		s.label(n)
 	}
-	if n.rec.Unheard && !n.alarmSet() {
-		s.arm(&n.alarm, now.Add(s.policy.NodeTimeout)) // it may never send a snapshot
+	if n.rec.Unheard && !n.alarm.set() {
+		s.arm(n, now.Add(s.policy.NodeTimeout)) // it may never send a snapshot
 	}
 	return nil
 }
-
-func (n *node) alarmSet() bool { return n.alarm.index != 0 }
 
 // label gives a node the name that its agent calls itself. Of two with one name
 // one has more to it: the later one, or the one that is silent (a node that was
@@ -175,15 +174,15 @@ func (s *store) disconnect(r *session) {
 	n.session = nil
 	s.untell(n)
 	if n.rec.TimedOut { // it came without a snapshot
-		s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
+		s.arm(n, s.clock().Add(forgetNodeAfter))
 		return
 	}
 	if !n.rec.Unheard {
 		n.rec.Unheard = true
 		s.publishNode(n)
 	}
-	s.disarm(&n.alarm)
-	s.arm(&n.alarm, s.clock().Add(s.policy.NodeTimeout))
+	s.disarm(n)
+	s.arm(n, s.clock().Add(s.policy.NodeTimeout))
 	base := len(s.touched)
 	s.touchNode(n)
 	for _, other := range s.nodes {
@@ -208,7 +207,7 @@ func (n *node) bootedAs(now *node) bool {
 // uplinks are the hardware addresses of a node's uplinks, but for those that
 // several may have by design.
 func (n *node) uplinks() (macs []verdict.MAC) {
-	own := n.namespaces[verdict.OwnRecord]
+	own := n.namespaces.get(verdict.OwnRecord)
 	if own == nil {
 		return nil
 	}
@@ -228,12 +227,12 @@ func (s *store) booted(n *node) {
 	}
 	n.rec.Rebooted = true
 	s.giveUp(n)
-	s.disarm(&n.alarm)
-	s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
+	s.disarm(n)
+	s.arm(n, s.clock().Add(forgetNodeAfter))
 }
 
 func (s *store) touchNode(n *node) {
-	for _, i := range n.interfaces {
+	for i := range n.interfaces.all() {
 		s.touchAll(i.holdings)
 	}
 }
@@ -241,7 +240,7 @@ func (s *store) touchNode(n *node) {
 // untell forgets what a node was told to look at: its next session starts anew.
 func (s *store) untell(n *node) {
 	for e := range s.contested {
-		delete(e.told, n)
+		delete(e.dispute.told, n)
 	}
 }
 
@@ -258,14 +257,14 @@ func (s *store) timeOut(n *node) {
 		return
 	}
 	s.giveUp(n)
-	s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
+	s.arm(n, s.clock().Add(forgetNodeAfter))
 }
 
 // giveUp ends all that a node was known to have.
 func (s *store) giveUp(n *node) {
 	n.rec.TimedOut = true
 	var over []*holding
-	for _, i := range n.interfaces {
+	for i := range n.interfaces.all() {
 		over = append(over, i.holdings...)
 	}
 	for _, h := range over { // once with the reason, then without the claims
@@ -275,10 +274,10 @@ func (s *store) giveUp(n *node) {
 		s.unlist(n, h)
 		s.touch(h.entry)
 	}
-	for _, i := range n.interfaces {
-		s.unlistHardware(n, i.rec)
+	for i := range n.interfaces.all() {
+		s.unlistHardware(n, i)
 	}
-	for _, l := range n.links {
+	for l := range n.links.all() {
 		s.leaveDomain(l)
 	}
 	n.reset()
@@ -288,7 +287,7 @@ func (s *store) giveUp(n *node) {
 
 // heard marks a node whose snapshot is complete.
 func (s *store) heard(n *node) {
-	s.disarm(&n.alarm)
+	s.disarm(n)
 	if !n.rec.Unheard {
 		return
 	}

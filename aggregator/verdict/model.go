@@ -199,22 +199,22 @@ type Stitch struct {
 // Interface is one interface of a namespace. It never changes.
 type Interface struct {
 	Namespace     *Namespace
-	Index         uint32
-	Name, Kind    string
-	MAC           MAC
-	Attachment    Attachment
 	Link          *Link // nil for Private and Local
+	Name          string
+	MAC           MAC
 	HostInterface string
 	VRF           string
-	Uplink        bool
+	Index         uint32
 	Peer          uint32 // record of the namespace with the veth peer, 0 for none
+	Attachment    Attachment
+	Uplink        bool
+	Tap           bool // a virtual machine is behind it
 }
 
 // Claim is one way in which an address is held, joined with the tables of its
 // node. First, Last and AssignedAt are by the agent's clock and only shown; the
 // other stamps are the receiver's, and the verdict goes by them alone.
 type Claim struct {
-	Kind Evidence
 	// Interface has the address (Assigned, DADFailed), or is the port that the
 	// frame entered by.
 	Interface *Interface
@@ -223,8 +223,10 @@ type Claim struct {
 	// the Ethernet source where it was another: then the claim is weak.
 	MAC             MAC
 	Link            *Link
-	VLAN, InnerVLAN uint16
 	Source          MAC
+	VLAN, InnerVLAN uint16
+
+	Kind Evidence
 	// NoOverride tells that it is a neighbour advertisement without the Override
 	// flag (RFC 4861, section 4.4).
 	NoOverride bool
