@@ -124,23 +124,24 @@ func (s *store) applyNamespace(n *node, rec *pb.NamespaceRecord) {
 		s.metrics.dropped("namespace")
 		return
 	}
-	ns := verdict.Namespace{Node: n.rec, Record: rec.GetId(), Netns: rec.GetNetns(), Workload: s.workload(rec.GetWorkload())}
+	ns := verdict.Namespace{Node: n.rec, Record: rec.GetId(), Netns: rec.GetNetns(), Who: who(rec.GetWorkload())}
 	if ns.Record == verdict.OwnRecord && ns.Netns == "" {
 		ns.Netns = n.id.netns
 	}
 	ns.ID = verdict.OwnerID(n.rec, ns.Record, ns.Netns)
+	ns.Netns = ns.ID[len(ns.ID)-len(ns.Netns):] // one copy of both
 	s.setNamespace(n, ns)
 }
 
-func (s *store) workload(w *pb.Workload) verdict.Workload {
+func who(w *pb.Workload) verdict.Who {
 	kind := known(w.GetKind(), verdict.Unknown)
 	if kind == 0 {
 		kind = verdict.Unknown
 	}
 	return verdict.Workload{
-		Kind: kind, Namespace: s.intern(w.GetNamespace()), Name: w.GetName(), UID: w.GetUid(),
-		ContainerID: w.GetContainerId(), Source: s.intern(w.GetSource()), Process: w.GetProcess(),
-	}
+		Kind: kind, Namespace: w.GetNamespace(), Name: w.GetName(), UID: w.GetUid(),
+		ContainerID: w.GetContainerId(), Source: w.GetSource(), Process: w.GetProcess(),
+	}.Who()
 }
 
 func (s *store) applyLink(n *node, rec *pb.LinkRecord) {

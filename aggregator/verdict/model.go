@@ -146,13 +146,14 @@ type Node struct {
 // change of the record makes a new one.
 type Namespace struct {
 	Node *Node
-	// Record is the agent's number for it; OwnRecord is the agent's own.
-	Record uint32
 	// Netns is the inode in decimal, empty where it is not known.
 	Netns string
 	// ID is the owner that the namespace is: OwnerID of the other fields.
-	ID       string
-	Workload Workload
+	ID string
+	// Who lives in it.
+	Who Who
+	// Record is the agent's number for it; OwnRecord is the agent's own.
+	Record uint32
 }
 
 // OwnRecord is the number of the agent's own namespace.
@@ -341,7 +342,7 @@ func (o *Owner) Workload() Workload {
 	if o.Namespace == nil {
 		return Workload{Kind: External}
 	}
-	return o.Namespace.Workload
+	return o.Namespace.Who.Workload()
 }
 
 // AssignedAt is when a kernel first gave the address to the owner, by that

@@ -80,9 +80,8 @@ func (j *judging) owners() {
 	if len(claims) == 0 {
 		return
 	}
-	var fewOwners [2]Owner
 	var fewEvidence [4]evidence
-	l := ledger{owners: fewOwners[:0], evidence: fewEvidence[:0]}
+	l := ledger{owners: make([]Owner, 0, 1), evidence: fewEvidence[:0]} // most addresses have one
 	if len(claims) > manyClaims {
 		l.byID = make(map[string]int, len(claims))
 	}
@@ -115,7 +114,7 @@ func (j *judging) owners() {
 		j.weigh(&l.owners[o], &l.evidence[o])
 	}
 	slices.SortFunc(l.owners, compareOwners)
-	j.out.Owners = slices.Clone(l.owners)
+	j.out.Owners = l.owners
 }
 
 // kernelClaim enters what a kernel says; -1 for a claim of the wire.

@@ -65,7 +65,7 @@ func (j *judging) network(o *Owner, c *Claim, link *Link) string {
 	}
 	// Tenants of an Open vSwitch may have equal ranges on purpose.
 	given := c.Network != "" && i.Name == firstInterface && i.Attachment != Own && (link == nil || link.Kind != OVSPort)
-	if given && i.Namespace.Workload.Kind == Pod {
+	if given && i.Namespace.Who.Kind() == Pod {
 		return podNetwork
 	}
 	return ""
