@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime"
+	"runtime/debug"
+	runtimemetrics "runtime/metrics"
 	"slices"
 	"strconv"
 	"testing"
@@ -222,6 +224,37 @@ func BenchmarkMemory(b *testing.B) {
 				runtime.KeepAlive(s)
 			}
 		})
+	}
+}
+
+// BenchmarkBudget is the cluster of the budget, with the garbage collector as the
+// command sets it: what the process holds of the system's memory, without the
+// connections, at its worst; and how long it takes to learn of all owners.
+func BenchmarkBudget(b *testing.B) {
+	const nodes = 5000
+	held := func() float64 {
+		samples := []runtimemetrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+		runtimemetrics.Read(samples)
+		return float64(samples[0].Value.Uint64() - samples[1].Value.Uint64())
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(50))
+	for b.Loop() {
+		debug.FreeOSMemory()
+		before, most := held(), 0.0
+		s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+		for _, name := range []string{"first", "again"} {
+			var took time.Duration
+			for n := range nodes {
+				raw := realSnapshot(b, n, true)
+				start := time.Now()
+				s.report(b, raw)
+				took += time.Since(start)
+				most = max(most, held())
+			}
+			b.ReportMetric(took.Seconds(), name+"-s")
+		}
+		b.ReportMetric((most-before)/(nodes*perNode), "held-bytes/owner")
+		runtime.KeepAlive(s)
 	}
 }
 

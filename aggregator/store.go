@@ -29,6 +29,8 @@ type store struct {
 	wake    chan struct{}
 
 	owners, conflicts *hub
+	// turns has one for each agent whose first snapshot is being taken.
+	turns chan struct{}
 
 	mu    sync.Mutex
 	table table
@@ -62,6 +64,7 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		wake:         make(chan struct{}, 1),
 		owners:       newHub(base.UnixNano()),
 		conflicts:    newHub(base.UnixNano()),
+		turns:        make(chan struct{}, snapshotsAtOnce),
 		nodes:        make(map[nodeID]*node),
 		macs:         make(map[verdict.MAC]*abroad),
 		table:        newTable(),
