@@ -93,8 +93,8 @@ type Agent struct {
 	inode    uint64
 	problems []string // of the start: fixed
 
-	wire     atomic.Pointer[wire]
-	reporter atomic.Pointer[reporter]
+	wire      atomic.Pointer[wire]
+	reporters atomic.Pointer[[]*reporter]
 
 	lostNetlink atomic.Uint32
 	malformed   atomic.Uint32
@@ -168,13 +168,13 @@ type Aggregator struct {
 	Conn grpc.ClientConnInterface
 }
 
-// Run witnesses the node and reports it to the aggregator until ctx ends. It
-// gives nil then, after everything is detached. It gives an error when neither
-// netlink nor the wire can work, or when another agent runs in this network
-// namespace.
+// Run witnesses the node and reports all of it to each of the aggregators until
+// ctx ends. It gives nil then, after everything is detached. It gives an error
+// when neither netlink nor the wire can work, or when another agent runs in this
+// network namespace.
 func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
-	if len(to) != 1 {
-		return errors.New("this version reports to one aggregator: name one")
+	if len(to) == 0 {
+		return errors.New("no aggregator to report to: name one with --aggregator")
 	}
 	unlock, err := lockNamespace()
 	if err != nil {
@@ -215,23 +215,27 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 
 	k := newKernel(a.log, a.table, req, ownNSID, a.inode, bootTime(), a.cfg.Node)
 	n := newNames(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc")
-	r := &reporter{
-		log:     a.log.With("aggregator", to[0].Name),
-		table:   a.table,
-		hello:   a.hello,
-		client:  ipwitnessv1.NewReportServiceClient(to[0].Conn),
-		check:   k.reread,
-		contest: func(netip.Addr, bool) {},
-	}
-	a.reporter.Store(r)
-
+	look := func(netip.Addr, bool) {}
 	var w *wire
 	if obs != nil {
 		w = newWire(a.log, k, obs, mode, a.cfg.Interfaces, a.cfg.ExcludeInterfaces)
 		w.statusChanged = a.report
-		r.contest = w.contest
+		look = w.contest
 		a.wire.Store(w)
 	}
+	contests := newContests(a.log, look)
+	var reporters []*reporter
+	for _, agg := range to {
+		reporters = append(reporters, &reporter{
+			log:      a.log.With("aggregator", agg.Name),
+			table:    a.table,
+			hello:    a.hello,
+			client:   ipwitnessv1.NewReportServiceClient(agg.Conn),
+			check:    k.reread,
+			contests: contests,
+		})
+	}
+	a.reporters.Store(&reporters)
 	incomplete := make(chan struct{}, 1)
 	k.incomplete = func() { poke(incomplete) }
 	n.look(true) // names before addresses, so that the first account has both
@@ -251,14 +255,24 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	g.Go(func() error { return n.run(ctx) })
 	g.Go(func() error { return a.follow(ctx, k, listen) })
 	g.Go(func() error { return a.relist(ctx, k, incomplete, hearErr != nil && foreignErr == nil) })
-	g.Go(func() error { return r.run(ctx) })
+	for _, r := range reporters {
+		g.Go(func() error { return r.run(ctx) })
+	}
 	return g.Wait()
 }
 
-// reports tells whether an aggregator takes what the agent reports.
-func (a *Agent) reports() bool {
-	r := a.reporter.Load()
-	return r != nil && r.connected.Load()
+// aggregators counts those that take what the agent reports, and those that do not.
+func (a *Agent) aggregators() (connected, disconnected int) {
+	if all := a.reporters.Load(); all != nil {
+		for _, r := range *all {
+			if r.connected.Load() {
+				connected++
+			} else {
+				disconnected++
+			}
+		}
+	}
+	return connected, disconnected
 }
 
 // relistEvery is how often everything is listed where changes are not heard.

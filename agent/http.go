@@ -22,7 +22,7 @@ func (a *Agent) Handler(gatherer prometheus.Gatherer) http.Handler {
 	mux.HandleFunc("GET /{$}", text(index))
 	mux.HandleFunc("GET /healthz", text("ok\n"))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if !a.reports() {
+		if connected, _ := a.aggregators(); connected == 0 {
 			http.Error(w, "not reporting to any aggregator: the log says why", http.StatusServiceUnavailable)
 			return
 		}

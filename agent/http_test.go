@@ -30,9 +30,13 @@ func TestAgentIsHealthyBeforeItReportsAndReadyAfter(t *testing.T) {
 	check("/readyz", 503, "not reporting")
 	check("/metrics", 200, "ipwitness_agent_report_connected 0")
 	check("/v1/owners", 404, "")
-	r := &reporter{}
-	r.connected.Store(true)
-	a.reporter.Store(r)
+	reporters := []*reporter{{}, {}}
+	a.reporters.Store(&reporters)
+	reporters[0].connected.Store(true)
 	check("/readyz", 200, "ok")
+	check("/metrics", 200, "ipwitness_agent_report_connected 0")
+	check("/metrics", 200, `ipwitness_agent_aggregators{state="connected"} 1`)
+	check("/metrics", 200, `ipwitness_agent_aggregators{state="disconnected"} 1`)
+	reporters[1].connected.Store(true)
 	check("/metrics", 200, "ipwitness_agent_report_connected 1")
 }

@@ -40,6 +40,7 @@ type kernel struct {
 	calibrated bool                 // boot is from an address whose beginning was heard
 	inodes     map[uint64]*namespace
 	names      map[uint64]*ipwitnessv1.Workload
+	networks   map[uint64]networks
 	nextID     uint32
 	nextGen    uint64
 	// attached has the interfaces of other namespaces by the index of our
@@ -122,6 +123,7 @@ func newKernel(log *slog.Logger, t *table, req requests, ownNSID int32, ownInode
 		byNSID:       map[int32]*namespace{},
 		inodes:       map[uint64]*namespace{ownInode: own},
 		names:        map[uint64]*ipwitnessv1.Workload{},
+		networks:     map[uint64]networks{},
 		nextID:       ownNamespace,
 		attached:     map[int32]map[*link]*namespace{},
 		domains:      map[string]domain{},

@@ -345,7 +345,7 @@ func TestNamespaceThatIsOursAgainAtOnceIsANewRecord(t *testing.T) {
 	f.put(noNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
-	k.table.take(time.Now())
+	r := follow(k.table)
 	// CNI DEL and ADD in one sandbox, before the reporter takes anything.
 	delete(f[noNSID].link, 10)
 	delete(f[5].link, 2)
@@ -354,7 +354,7 @@ func TestNamespaceThatIsOursAgainAtOnceIsANewRecord(t *testing.T) {
 	f.put(5, podVeth(11), "10.244.0.3/24")
 	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: hostVeth(11, 5)})
 	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "10.244.0.3/24")})
-	m, _ := k.table.take(time.Now())
+	m := r.take(time.Now())
 	ended := false
 	for _, n := range m.GetNamespaces() {
 		ended = ended || n.GetId() == 2 && n.GetGone()
@@ -370,12 +370,12 @@ func TestAddressThatIsGoneWhenItIsReadAgainIsClaimedNoMore(t *testing.T) {
 	f.put(noNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24", "10.244.0.3/24")
 	k := newTestKernel(t, f)
-	k.table.take(time.Now())
+	r := follow(k.table)
 
 	f.put(5, podVeth(10), "10.244.0.3/24") // its RTM_DELADDR is still in the queue
 	k.reread([]netip.Addr{netip.MustParseAddr("10.244.0.2"), netip.MustParseAddr("10.244.0.3")})
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 2/2")
-	m, _ := k.table.take(time.Now())
+	m := r.take(time.Now())
 	told := map[bool]string{}
 	for _, c := range m.GetClaims() {
 		addr, _ := netip.AddrFromSlice(c.GetAddress())
@@ -498,8 +498,8 @@ func TestNameOfANamespaceOutlivesItsFile(t *testing.T) {
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	k.adopt(5, 4000, true)
-	k.setNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "pod1"}})
-	k.setNames(map[uint64]*ipwitnessv1.Workload{})
+	k.setNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "pod1"}}, nil)
+	k.setNames(map[uint64]*ipwitnessv1.Workload{}, nil)
 	if got := k.table.namespaces.live[2].GetWorkload().GetName(); got != "pod1" {
 		t.Errorf("name after its file is gone: got %q, want pod1", got)
 	}

@@ -101,11 +101,11 @@ func (k *kernel) domainOf(l *link, tags ...uint16) domain {
 		case isPair(l.kind) && lower != nil && l.master == 0 && lower.master != 0:
 			l = lower // its frames go in by the other end
 		case over != nil && isMaster(master):
-			return newDomain(l, tags)
+			return k.newDomain(l, tags)
 		case isMaster(master):
 			if master.filtering && len(tags) == 0 {
 				if l.pvid == 0 {
-					return newDomain(l, nil) // the bridge lets no untagged frames in here
+					return k.newDomain(l, nil) // the bridge lets no untagged frames in here
 				}
 				tags = []uint16{l.pvid}
 			}
@@ -116,18 +116,18 @@ func (k *kernel) domainOf(l *link, tags ...uint16) domain {
 		case l.kind == "bridge" && l.filtering && len(tags) == 0 && l.pvid != 0:
 			tags = []uint16{l.pvid}
 		case l.kind == "bridge" && k.wired().patched[l.index] != nil:
-			return newDomain(k.wired().patched[l.index], tags)
+			return k.newDomain(k.wired().patched[l.index], tags)
 		case isPair(l.kind) && lower != nil && lower.name < l.name: // both ends are ours
-			return newDomain(lower, tags)
+			return k.newDomain(lower, tags)
 		default:
-			return newDomain(l, tags)
+			return k.newDomain(l, tags)
 		}
 	}
-	return newDomain(l, tags)
+	return k.newDomain(l, tags)
 }
 
 // newDomain is the domain that a device makes for a VLAN.
-func newDomain(l *link, tags []uint16) domain {
+func (k *kernel) newDomain(l *link, tags []uint16) domain {
 	d := domain{name: l.name, kind: ipwitnessv1.LinkRecord_UPLINK, base: l, tags: tags}
 	switch {
 	case l.kind == "bridge":
@@ -136,7 +136,7 @@ func newDomain(l *link, tags []uint16) domain {
 		d.kind = ipwitnessv1.LinkRecord_OVS_PORT
 	case isPair(l.kind) && l.slaveKind == "bridge" && len(tags) == 0:
 		d.kind = ipwitnessv1.LinkRecord_BRIDGE // which lets nothing in here: nobody routes to it
-	case isPair(l.kind):
+	case isPair(l.kind) && !k.isUplink(l, k.peerOf(l)):
 		d.kind = ipwitnessv1.LinkRecord_POINT_TO_POINT
 	}
 	for _, vid := range tags {
@@ -382,10 +382,11 @@ func (k *kernel) routes(d domain) bool {
 // addressed publishes the domain of one of our own interfaces again: its
 // addresses decide whether the node routes for it, and what its ports are.
 func (k *kernel) addressed(l *link, now time.Time) {
-	d, ok := k.domains[k.domainOf(l).name]
-	if !ok {
+	d := k.domainOf(l)
+	if _, ok := k.domains[d.name]; !ok {
 		return
 	}
+	k.domains[d.name] = d
 	if k.publishDomain(d, now) {
 		k.publishAttached(d.base, now)
 	}

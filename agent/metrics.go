@@ -22,14 +22,17 @@ var (
 	claimsDesc = prometheus.NewDesc("ipwitness_agent_claims",
 		"Claims in the agent's table.", nil, nil)
 	connectedDesc = prometheus.NewDesc("ipwitness_agent_report_connected",
-		"1 while the agent reports to an aggregator and is answered.", nil, nil)
+		"1 while the agent reports to all of its aggregators and is answered.", nil, nil)
+	aggregatorsDesc = prometheus.NewDesc("ipwitness_agent_aggregators",
+		"Aggregators of the agent: connected are those that it reports to and that answer. The log names the others.",
+		[]string{"state"}, nil)
 	problemsDesc = prometheus.NewDesc("ipwitness_agent_problems",
 		"Things that do not work on this node; the log and 'ipwitness nodes' name them.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{framesDesc, lostDesc, interfacesDesc, claimsDesc, connectedDesc, problemsDesc} {
+	for _, d := range []*prometheus.Desc{framesDesc, lostDesc, interfacesDesc, claimsDesc, connectedDesc, aggregatorsDesc, problemsDesc} {
 		ch <- d
 	}
 }
@@ -66,9 +69,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(claimsDesc, prometheus.GaugeValue, float64(held))
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(refused), "port_full")
 	ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(problems))
-	connected := 0.0
-	if a.reports() {
-		connected = 1
+	connected, disconnected := a.aggregators()
+	all := 0.0
+	if connected > 0 && disconnected == 0 {
+		all = 1
 	}
-	ch <- prometheus.MustNewConstMetric(connectedDesc, prometheus.GaugeValue, connected)
+	ch <- prometheus.MustNewConstMetric(connectedDesc, prometheus.GaugeValue, all)
+	ch <- prometheus.MustNewConstMetric(aggregatorsDesc, prometheus.GaugeValue, float64(connected), "connected")
+	ch <- prometheus.MustNewConstMetric(aggregatorsDesc, prometheus.GaugeValue, float64(disconnected), "disconnected")
 }

@@ -3,18 +3,14 @@ package agent
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -48,12 +44,6 @@ type names struct {
 type netnsFile struct {
 	path string
 	file uint64 // inode of the file below the namespace that is mounted over it
-}
-
-// cniFile is what a file of libcni's result cache says.
-type cniFile struct {
-	netns    []string // paths of the sandbox
-	workload *ipwitnessv1.Workload
 }
 
 func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults, procDir string) *names {
@@ -145,6 +135,7 @@ func (n *names) look(everything bool) {
 		n.walk(everything)
 	}
 	n.readResults()
+	gave := map[uint64]networks{}
 	for _, f := range n.results {
 		for _, path := range f.netns {
 			// Results outlive their sandboxes.
@@ -152,9 +143,14 @@ func (n *names) look(everything bool) {
 				byInode[inode] = f.workload
 			}
 		}
+		for path, addrs := range f.networks {
+			if inode, ok := byPath[path]; ok {
+				gave[inode] = gave[inode].with(addrs)
+			}
+		}
 	}
 	n.addTenants(byInode)
-	n.kernel.setNames(byInode)
+	n.kernel.setNames(byInode, gave)
 }
 
 // walk looks through the processes: at most once a second, so that a namespace
@@ -280,165 +276,4 @@ func (n *names) watchMounts(ctx context.Context) error {
 			n.wake()
 		}
 	}
-}
-
-// watchResults wakes the search whenever a CNI result comes or goes. The
-// directory may be missing, and may come later: its parents are watched.
-func (n *names) watchResults(ctx context.Context) error {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		n.log.Warn("cannot watch CNI results: pods get their names late", "error", err)
-		return nil
-	}
-	defer func() { _ = w.Close() }()
-	watch := func() {
-		for dir := n.cniResults; ; dir = filepath.Dir(dir) {
-			if err := w.Add(dir); err == nil && dir != n.cniResults {
-				break // the deepest parent that there is, so that its child is heard
-			}
-			if dir == filepath.Dir(dir) {
-				break
-			}
-		}
-	}
-	watch()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case e, ok := <-w.Events:
-			if !ok {
-				return nil
-			}
-			if strings.HasPrefix(n.cniResults, e.Name) {
-				watch()
-			}
-			switch {
-			case filepath.Dir(e.Name) == n.cniResults:
-				n.mu.Lock()
-				n.stale[filepath.Base(e.Name)] = true
-				n.mu.Unlock()
-			case strings.HasPrefix(n.cniResults, e.Name):
-				n.forgetResults()
-			default:
-				continue
-			}
-			n.wake()
-		case err := <-w.Errors:
-			n.log.Debug("events about CNI results were lost", "error", err)
-			n.forgetResults()
-			n.wake()
-		}
-	}
-}
-
-// forgetResults has all results read again.
-func (n *names) forgetResults() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.all = true
-}
-
-// readResults reads what changed of libcni's result cache. A missing one is no error.
-func (n *names) readResults() {
-	n.mu.Lock()
-	stale, all := n.stale, n.all
-	n.stale, n.all = map[string]bool{}, false
-	n.mu.Unlock()
-	if all {
-		clear(n.results)
-		entries, err := os.ReadDir(n.cniResults)
-		if err != nil {
-			return
-		}
-		for _, e := range entries {
-			stale[e.Name()] = true
-		}
-	}
-	for name := range stale {
-		delete(n.results, name)
-		data, err := readSmall(filepath.Join(n.cniResults, name))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		var f cniFile
-		if err == nil {
-			f, err = parseResult(data)
-		}
-		if err != nil {
-			// Half written: its next event brings the rest.
-			n.log.Debug("cannot read CNI result", "file", name, "error", err)
-			continue
-		}
-		n.results[name] = f
-	}
-}
-
-// readSmall reads a regular file of at most 1 MiB. It does not follow links, nor
-// wait for a pipe: who can write there must not be able to stop the agent.
-func readSmall(path string) ([]byte, error) {
-	const most = 1 << 20
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, fmt.Errorf("%s is no regular file of at most %d bytes", path, most)
-	}
-	return io.ReadAll(io.LimitReader(f, most))
-}
-
-// parseResult reads one file of libcni's cache (cniCacheV1, libcni/api.go of
-// github.com/containernetworking/cni).
-func parseResult(data []byte) (cniFile, error) {
-	var c struct {
-		ContainerID string      `json:"containerId"`
-		NetNS       string      `json:"netns"`
-		CNIArgs     [][2]string `json:"cniArgs"`
-		Result      struct {
-			Interfaces []struct {
-				Sandbox string `json:"sandbox"`
-			} `json:"interfaces"`
-		} `json:"result"`
-	}
-	if err := json.Unmarshal(data, &c); err != nil {
-		return cniFile{}, fmt.Errorf("parse CNI result: %w", err)
-	}
-	w := &ipwitnessv1.Workload{
-		Kind:        ipwitnessv1.Workload_CONTAINER,
-		Name:        c.ContainerID,
-		ContainerId: c.ContainerID,
-		Source:      "cni-result",
-	}
-	for _, arg := range c.CNIArgs {
-		switch arg[0] {
-		case "K8S_POD_NAMESPACE":
-			w.Namespace = arg[1]
-		case "K8S_POD_NAME":
-			w.Kind, w.Name = ipwitnessv1.Workload_POD, arg[1]
-		case "K8S_POD_UID":
-			w.Uid = arg[1]
-		}
-	}
-	f := cniFile{workload: w}
-	add := func(path string) {
-		if path != "" {
-			// /var/run is /run.
-			path = filepath.Clean(path)
-			if rest, ok := strings.CutPrefix(path, "/var/run/"); ok {
-				path = "/run/" + rest
-			}
-			f.netns = append(f.netns, path)
-		}
-	}
-	add(c.NetNS)
-	for _, i := range c.Result.Interfaces {
-		add(i.Sandbox)
-	}
-	return f, nil
 }

@@ -58,6 +58,7 @@ func (k *kernel) end(ns *namespace, now time.Time) {
 	if ns.inode != 0 && k.inodes[ns.inode] == ns {
 		delete(k.inodes, ns.inode)
 		delete(k.names, ns.inode)
+		delete(k.networks, ns.inode)
 	}
 	k.retract(ns, now)
 	for _, l := range ns.links {
@@ -108,6 +109,7 @@ func (k *kernel) adopt(nsid int32, inode uint64, assigned bool) {
 		k.inodes[inode] = ns
 		if ns.published {
 			k.putNamespace(ns, now)
+			k.publishAddresses(ns, now) // their networks are known by the inode
 		}
 	})
 }
@@ -147,13 +149,14 @@ func (k *kernel) ourInodes() map[uint64]*namespace {
 	return ours
 }
 
-// setNames takes who lives in which namespace, by inode. It keeps the map.
-func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload) {
+// setNames takes who lives in which namespace, and which networks gave the
+// addresses there, by inode. It keeps the maps.
+func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint64]networks) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
-	old := k.names
-	k.names = names
+	old, before := k.names, k.networks
+	k.names, k.networks = names, gave
 	k.table.update(func() {
 		for inode, ns := range k.inodes {
 			if names[inode] == nil && old[inode] != nil {
@@ -162,6 +165,9 @@ func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload) {
 			if ns.published && !proto.Equal(old[inode], names[inode]) {
 				k.putNamespace(ns, now)
 				k.publishHostEnds(ns, now) // a pod is no switch
+			}
+			if ns.published && !maps.Equal(before[inode], gave[inode]) {
+				k.publishAddresses(ns, now)
 			}
 		}
 	})

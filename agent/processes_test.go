@@ -89,7 +89,7 @@ func (n *names) named(inode uint64, by map[uint64]*ipwitnessv1.Workload) string 
 	}
 	n.processes()
 	n.addTenants(by)
-	n.kernel.setNames(by)
+	n.kernel.setNames(by, nil)
 	w := n.kernel.names[inode]
 	return fmt.Sprintf("%s %s/%s uid=%s id=%s process=%s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(),
 		w.GetContainerId()[:min(4, len(w.GetContainerId()))], w.GetProcess(), w.GetSource())

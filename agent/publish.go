@@ -131,6 +131,16 @@ func (k *kernel) addressChanged(ns *namespace, l *link, addr netip.Addr, now tim
 	k.publishAddress(ns, l, addr, now)
 }
 
+// publishAddresses makes the table say of all addresses in a namespace what the
+// mirror says.
+func (k *kernel) publishAddresses(ns *namespace, now time.Time) {
+	for _, l := range ns.links {
+		for a := range l.addrs {
+			k.publishAddress(ns, l, a, now)
+		}
+	}
+}
+
 // publishAddress makes the table say of one address what the mirror says.
 func (k *kernel) publishAddress(ns *namespace, l *link, addr netip.Addr, now time.Time) {
 	want := map[claimKey]addrMsg{}
@@ -155,12 +165,19 @@ func (k *kernel) publishAddress(ns *namespace, l *link, addr netip.Addr, now tim
 		c := claimKey{addr: addr, kind: kind, at: interfaceKey{ns.id, l.index}}
 		a, wanted := want[c]
 		have, told := l.claims[c]
+		network := ""
+		if kind == ipwitnessv1.Evidence_ASSIGNED {
+			network = k.networks[ns.inode][given{l.name, addr}]
+		}
 		switch {
 		case told && !wanted:
 			k.endClaim(ns, l, c, now)
-		case wanted && (!told || have != a):
+		case wanted && told && have == a:
+			k.table.setNetwork(c, network, now)
+		case wanted:
 			l.claims[c] = a
 			k.table.seen(c, claim{
+				network:   network,
 				prefixLen: a.prefixLen,
 				flags:     a.flags,
 				assigned:  k.boot.Add(a.created).Round(10 * time.Millisecond),

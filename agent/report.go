@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -24,9 +25,9 @@ type reporter struct {
 	table     *table
 	hello     *ipwitnessv1.Hello
 	client    ipwitnessv1.ReportServiceClient
-	check     func([]netip.Addr) bool        // reads addresses again from their sources, and says whether it could
-	contest   func(addr netip.Addr, on bool) // looks at an address more often
-	connected atomic.Bool                    // the aggregator has answered on the stream
+	check     func([]netip.Addr) bool // reads addresses again from their sources, and says whether it could
+	contests  *contests
+	connected atomic.Bool // the aggregator has answered on the stream
 }
 
 // Waits between two tries to connect, and between two streams that end early.
@@ -35,19 +36,33 @@ const (
 	LastBackoff  = 3 * time.Second
 )
 
+// silentFor is how long an aggregator that pings may say nothing: it pings every
+// few seconds.
+const silentFor = 30 * time.Second
+
+var (
+	errEnded  = errors.New("the aggregator ended the stream")
+	errSilent = fmt.Errorf("the aggregator has said nothing for %s", silentFor)
+)
+
 // run keeps a stream until ctx ends.
 func (r *reporter) run(ctx context.Context) error {
 	backoff := FirstBackoff
+	said := "" // why streams end, so that it is not said again and again
 	for {
 		lasted, err := r.stream(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if lasted > LastBackoff {
-			backoff = FirstBackoff
+			backoff, said = FirstBackoff, ""
 		}
 		wait := backoff/2 + rand.N(backoff/2)
-		r.log.Warn("report to the aggregator ended, trying again", "error", status.Convert(err).Message(), "wait", wait)
+		level := slog.LevelDebug
+		if reason := status.Convert(err).Message(); reason != said {
+			level, said = slog.LevelWarn, reason
+		}
+		r.log.Log(ctx, level, "report to the aggregator ended, trying again", "error", status.Convert(err).Message(), "wait", wait)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -59,6 +74,8 @@ func (r *reporter) run(ctx context.Context) error {
 
 // stream is one stream, from hello to its end, and says how long it lasted.
 func (r *reporter) stream(ctx context.Context) (lasted time.Duration, err error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	g, ctx := errgroup.WithContext(ctx)
 	stream, err := r.client.Report(ctx)
 	if status.Code(err) == codes.Unavailable && ctx.Err() == nil {
@@ -71,101 +88,84 @@ func (r *reporter) stream(ctx context.Context) (lasted time.Duration, err error)
 		return 0, err
 	}
 	begin := time.Now()
+	reader := r.table.attach()
+	defer reader.detach()
+	contests := r.contests.of()
+	defer contests.end()
 	defer r.connected.Store(false)
-	resync := make(chan struct{}, 1)
-	g.Go(func() error { return r.receive(stream, resync) })
+	g.Go(func() error { return r.receive(stream, reader, contests, end) })
 	g.Go(func() error {
-		err := r.send(ctx, stream, resync)
+		err := r.send(ctx, stream, reader)
 		if errors.Is(err, io.EOF) {
 			return nil // it has ended, and the other half is told why
 		}
 		return err
 	})
-	err = g.Wait()
-	return time.Since(begin), err
+	_ = g.Wait() // the cause says more
+	return time.Since(begin), context.Cause(ctx)
 }
 
 // send sends the table, and what changes of it.
-func (r *reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_ReportClient, resync <-chan struct{}) error {
-	var sequence uint64
-	begin := true
-	for {
-		if begin {
-			r.table.snapshot(time.Now())
-		}
-		for {
-			m, more := r.table.take(time.Now())
-			if m == nil {
-				if !begin {
-					break
-				}
-				m = &ipwitnessv1.ReportRequest{} // an empty table is a snapshot, too
-			}
-			if begin {
-				m.SnapshotBegin = true
-				begin = false
-				if sequence == 0 {
-					m.Hello = r.hello
-				}
-				for more { // a snapshot ends with the message that says so
-					sequence++
-					m.Sequence = sequence
-					if err := stream.Send(m); err != nil {
-						return err
-					}
-					if m, more = r.table.take(time.Now()); m == nil {
-						m, more = &ipwitnessv1.ReportRequest{}, false
-					}
-				}
-				m.SnapshotEnd = true
-			}
-			sequence++
-			m.Sequence = sequence
-			if err := stream.Send(m); err != nil {
-				return err
+func (r *reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_ReportClient, reader *reader) error {
+	hello := r.hello
+	for sequence := uint64(1); ; sequence++ {
+		m := reader.take(time.Now())
+		for ; m == nil; m = reader.take(time.Now()) {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-reader.wake:
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-resync:
-			begin = true
-		case <-r.table.wake:
+		m.Sequence, m.Hello, hello = sequence, hello, nil
+		if err := stream.Send(m); err != nil {
+			return err
 		}
 	}
 }
 
-// receive does what the aggregator asks.
-func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, resync chan<- struct{}) error {
+// receive does what the aggregator asks. Where that says nothing any more, it
+// ends the stream.
+func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader *reader, contests *contestsOf, end func(error)) error {
+	silence := time.AfterFunc(silentFor, func() { end(errSilent) })
+	silence.Stop() // until the first ping: an older aggregator has none
+	defer silence.Stop()
+	pings := false
 	for {
 		m, err := stream.Recv()
 		switch {
 		case errors.Is(err, io.EOF):
-			return errors.New("the aggregator ended the stream")
+			return errEnded
 		case err != nil:
 			return err
+		}
+		if pings = pings || m.GetPing() != 0; pings {
+			silence.Reset(silentFor)
 		}
 		if !r.connected.Swap(true) {
 			r.log.Info("reporting to the aggregator")
 		}
 		for _, c := range m.GetContests() {
 			if addr, ok := netip.AddrFromSlice(c.GetAddress()); ok {
-				r.contest(addr, c.GetContested())
+				contests.set(addr.Unmap(), c.GetContested())
 			}
 		}
 		if c := m.GetCheck(); c != nil {
 			var addrs []netip.Addr
 			for _, b := range c.GetAddresses() {
 				if addr, ok := netip.AddrFromSlice(b); ok {
-					addrs = append(addrs, addr)
+					addrs = append(addrs, addr.Unmap())
 				}
 			}
 			if r.check(addrs) { // no answer: it will be asked again
-				r.table.update(func() { r.table.checked = append(r.table.checked, c.GetId()) })
+				reader.ask(questions{checks: []uint64{c.GetId()}})
 			}
 		}
+		if id := m.GetPing(); id != 0 {
+			reader.ask(questions{ping: id})
+		}
 		if m.GetResync() {
-			poke(resync)
+			reader.again()
 		}
 	}
 }

@@ -62,6 +62,9 @@ func startReporter(t *testing.T, r *reporter) func() *fakeStream {
 		t.Fatal(err)
 	}
 	r.log = slog.New(slog.DiscardHandler)
+	if r.contests == nil {
+		r.contests = newContests(r.log, func(netip.Addr, bool) {})
+	}
 	r.client = ipwitnessv1.NewReportServiceClient(conn)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -135,11 +138,11 @@ func TestCheckIsAnsweredAfterWhatItFound(t *testing.T) {
 		return true
 	}
 	contested := make(chan netip.Addr, 1)
-	r.contest = func(addr netip.Addr, on bool) {
+	r.contests = newContests(slog.New(slog.DiscardHandler), func(addr netip.Addr, on bool) {
 		if on {
 			contested <- addr
 		}
-	}
+	})
 	s := startReporter(t, r)()
 	s.next()
 	addr := netip.MustParseAddr("10.0.0.9")

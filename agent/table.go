@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -36,6 +35,7 @@ type claimKey struct {
 type claim struct {
 	link      string // wire only
 	source    string // wire only: the Ethernet source where it is not the sender hardware address
+	network   string // rtnetlink only: the network, as a CNI result names it, that gave the address
 	prefixLen uint8
 	flags     uint32
 	assigned  time.Time
@@ -47,9 +47,7 @@ type claim struct {
 	atPort, atAddr int      // wire only: its places in the lists of table
 }
 
-// table is the agent's current state and what of it is not sent yet. It is no
-// log: changes of one record coalesce until the reporter takes them, so that
-// memory is bounded by what exists and no final state is lost.
+// table is the agent's current state, and who reads it.
 type table struct {
 	mu         sync.Mutex
 	namespaces records[uint32, *ipwitnessv1.NamespaceRecord]
@@ -61,27 +59,19 @@ type table struct {
 	wire       int                     // claims of the wire
 	refused    uint32                  // claims of the wire that found no room
 	status     *ipwitnessv1.StatusRecord
-	statusNew  bool
-	checked    []uint64
-	wake       chan struct{} // holds one token while there is something to take
+	readers    []*reader // never changed in place
 }
 
-// records is one table of records and the keys that changed since they were
-// taken, each with the time that its oldest change was received.
+// records is one table of records, and what its readers have not taken of it.
 type records[K comparable, V any] struct {
-	live  map[K]V
-	dirty map[K]time.Time
-	grown bool // dirty was large: walking it stays as slow as it was then
+	live    map[K]V
+	changes []*changes[K]
 }
-
-// large is from how many keys on a map of changes is not used again.
-const large = 256
 
 func (r *records[K, V]) mark(k K, received time.Time) {
-	if _, ok := r.dirty[k]; !ok {
-		r.dirty[k] = received
+	for _, c := range r.changes {
+		c.mark(k, received, len(r.live)+spareChanges)
 	}
-	r.grown = r.grown || len(r.dirty) > large
 }
 
 func (r *records[K, V]) put(k K, v V, received time.Time) {
@@ -96,17 +86,8 @@ func (r *records[K, V]) remove(k K, received time.Time) {
 	}
 }
 
-// all marks everything that lives, and forgets what is gone: a snapshot has no
-// need to say so.
-func (r *records[K, V]) all(now time.Time) {
-	clear(r.dirty)
-	for k := range r.live {
-		r.mark(k, now)
-	}
-}
-
 func newRecords[K comparable, V any]() records[K, V] {
-	return records[K, V]{live: map[K]V{}, dirty: map[K]time.Time{}}
+	return records[K, V]{live: map[K]V{}}
 }
 
 func newTable() *table {
@@ -117,16 +98,18 @@ func newTable() *table {
 		claims:     newRecords[claimKey, *claim](),
 		byAddr:     map[netip.Addr][]*claim{},
 		byPort:     map[int32][]*claim{},
-		wake:       make(chan struct{}, 1),
 	}
 }
 
-// update runs fn with the table locked, and wakes the reporter after it.
+// update runs fn with the table locked, and wakes the readers after it.
 func (t *table) update(fn func()) {
 	t.mu.Lock()
 	fn()
+	readers := t.readers
 	t.mu.Unlock()
-	poke(t.wake)
+	for _, r := range readers {
+		poke(r.wake)
+	}
 }
 
 // What the wire may take of the table: it is the one source that anybody can
@@ -181,6 +164,15 @@ func (t *table) seen(k claimKey, c claim, received time.Time) bool {
 	*held = c
 	t.claims.put(k, held, received)
 	return true
+}
+
+// setNetwork says which network gave the address of a known claim. That is no
+// sighting of it. The caller holds the lock.
+func (t *table) setNetwork(k claimKey, network string, received time.Time) {
+	if c := t.claims.live[k]; c != nil && c.network != network {
+		c.network = network
+		t.claims.mark(k, received)
+	}
 }
 
 // room says whether the table takes one more claim of the wire.
@@ -262,89 +254,9 @@ func (t *table) dropOld(before, received time.Time) (dropped []claimKey) {
 // holds the lock.
 func (t *table) removeNamespace(id uint32, received time.Time) {
 	t.namespaces.remove(id, received)
-	maps.DeleteFunc(t.interfaces.dirty, func(k interfaceKey, _ time.Time) bool { return k.namespace == id })
-	maps.DeleteFunc(t.claims.dirty, func(k claimKey, _ time.Time) bool { return k.at.namespace == id })
-}
-
-// maxRecords bounds one message, so that it stays far below gRPC's 4 MiB.
-const maxRecords = 4096
-
-// take gives the changes since the last take, at most maxRecords of them, and
-// says whether there are more. It gives nil where there is nothing.
-func (t *table) take(now time.Time) (m *ipwitnessv1.ReportRequest, more bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	m = &ipwitnessv1.ReportRequest{}
-	room := maxRecords
-
-	// What a record refers to travels before it, or with it.
-	for k := range takeKeys(&t.namespaces, &room) {
-		if v, ok := t.namespaces.live[k]; ok {
-			m.Namespaces = append(m.Namespaces, v)
-		} else {
-			m.Namespaces = append(m.Namespaces, &ipwitnessv1.NamespaceRecord{Id: k, Gone: true})
-		}
+	for _, r := range t.readers {
+		r.forget(id)
 	}
-	for k := range takeKeys(&t.links, &room) {
-		if v, ok := t.links.live[k]; ok {
-			m.Links = append(m.Links, v)
-		} else {
-			m.Links = append(m.Links, &ipwitnessv1.LinkRecord{Name: k, Gone: true})
-		}
-	}
-	for k := range takeKeys(&t.interfaces, &room) {
-		if v, ok := t.interfaces.live[k]; ok {
-			m.Interfaces = append(m.Interfaces, v)
-		} else {
-			m.Interfaces = append(m.Interfaces, &ipwitnessv1.InterfaceRecord{Namespace: k.namespace, Index: uint32(k.index), Gone: true})
-		}
-	}
-	for k, received := range takeKeys(&t.claims, &room) {
-		m.Claims = append(m.Claims, claimRecord(k, t.claims.live[k], now.Sub(received)))
-	}
-	if t.statusNew {
-		m.Status, t.statusNew = t.status, false
-	}
-	more = room <= 0
-	if !more {
-		// A check is answered once all that it may have changed has been taken.
-		m.Checked, t.checked = t.checked, nil
-	}
-	if room == maxRecords && m.Status == nil && m.Checked == nil {
-		return nil, false
-	}
-	return m, more
-}
-
-// takeKeys walks changed keys and takes them, as long as there is room.
-func takeKeys[K comparable, V any](r *records[K, V], room *int) func(yield func(K, time.Time) bool) {
-	return func(yield func(K, time.Time) bool) {
-		for k, received := range r.dirty {
-			if *room <= 0 {
-				return
-			}
-			*room--
-			delete(r.dirty, k)
-			if !yield(k, received) {
-				return
-			}
-		}
-		if r.grown {
-			r.dirty, r.grown = map[K]time.Time{}, false
-		}
-	}
-}
-
-// snapshot makes everything due, for a stream that begins.
-func (t *table) snapshot(now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.namespaces.all(now)
-	t.links.all(now)
-	t.interfaces.all(now)
-	t.claims.all(now)
-	t.statusNew = t.status != nil
-	t.checked = nil // the stream that asked is gone
 }
 
 // claimsNow is how many claims the table holds, and how many it refused.
@@ -356,11 +268,15 @@ func (t *table) claimsNow() (held int, refused uint32) {
 
 // setStatus puts the agent's health. The caller holds the lock.
 func (t *table) setStatus(s *ipwitnessv1.StatusRecord) {
-	t.status, t.statusNew = s, true
+	t.status = s
+	for _, r := range t.readers {
+		r.status = true
+	}
 }
 
-// claimRecord converts a claim for the wire; nil says that it is gone.
-func claimRecord(k claimKey, c *claim, residence time.Duration) *ipwitnessv1.ClaimRecord {
+// claimRecord converts a claim for the wire; nil says that it is gone. received
+// is when the change of it was.
+func claimRecord(k claimKey, c *claim, now, received time.Time) *ipwitnessv1.ClaimRecord {
 	r := &ipwitnessv1.ClaimRecord{
 		Address:   k.addr.AsSlice(),
 		Kind:      k.kind,
@@ -371,18 +287,20 @@ func claimRecord(k claimKey, c *claim, residence time.Duration) *ipwitnessv1.Cla
 		InnerVlan: uint32(k.innerVLAN),
 
 		NoOverride: k.noOverride,
-		Residence:  durationpb.New(residence),
+		Residence:  durationpb.New(max(now.Sub(received), 0)),
 		Gone:       c == nil,
 	}
 	if c == nil {
 		return r
 	}
 	r.Link = c.link
+	r.Network = c.network
 	r.Source = []byte(c.source)
 	r.PrefixLength = uint32(c.prefixLen)
 	r.Flags = c.flags
 	r.FirstSeen = timestamppb.New(c.first)
 	r.LastSeen = timestamppb.New(c.last)
+	r.Age = durationpb.New(max(now.Sub(c.last), 0)) // by the monotonic clock: both have its reading
 	r.Count = c.count
 	if !c.assigned.IsZero() {
 		r.AssignedAt = timestamppb.New(c.assigned)

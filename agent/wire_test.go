@@ -26,6 +26,21 @@ func TestTimeOfAFrameIsThatOfItsOwnClock(t *testing.T) {
 	}
 }
 
+func TestAgeOfAFrameIsFromWhenTheKernelSawIt(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10))
+	k := newTestKernel(t, f)
+	const ago = 10 * time.Second
+	ev := bpf.Event{Ktime: monotonic(t) - ago, Ifindex: 10, Kind: bpf.Used, Frames: 1, Addr: testClaim(1).addr}
+	begin := time.Now()
+	k.frame(&ev)
+	c := k.table.attach().take(time.Now()).GetClaims()[0]
+	if got, most := c.GetAge().AsDuration(), ago+time.Since(begin)+time.Millisecond; got < ago-time.Millisecond || got > most {
+		t.Errorf("age of a frame of %s ago: got %s, want %s at most", ago, got, most)
+	}
+}
+
 // BenchmarkFrame is one frame that is told: of a binding that is new, of one
 // that is known, and of one for which there is no room.
 func BenchmarkFrame(b *testing.B) {
@@ -38,6 +53,7 @@ func BenchmarkFrame(b *testing.B) {
 			f.put(noNSID, hostVeth(10, 5))
 			f.put(5, podVeth(10))
 			k := newTestKernel(b, f)
+			follow(k.table)
 			ev := bpf.Event{Ktime: monotonic(b), Ifindex: 10, Kind: bpf.Used, Frames: 1}
 			tell := func(i int) {
 				ev.Addr = testClaim(i).addr

@@ -256,9 +256,9 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now verdict.Stamp, snap
 		s.moveClaimLink(n, h, rec)
 		if h.Count != rec.GetCount() {
 			h.Before = h.Seen
-		}
-		if !snapshot {
-			h.Read = now // the kernel said something just now
+			if !snapshot {
+				h.Read = now // the kernel said something just now
+			}
 		}
 		s.saw(h, rec, at)
 	}

@@ -20,7 +20,7 @@ func (l *lab) post(path, body string) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	client := l.Client()
+	client := l.at.Client()
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	if err != nil {
@@ -35,7 +35,7 @@ func (l *lab) post(path, body string) {
 // says runs ipwitness, which must succeed, and gives what it said.
 func (l *lab) says(args ...string) string {
 	l.t.Helper()
-	said, err := l.Output(l.Command(binary, args...))
+	said, err := l.at.Output(l.at.Command(binary, args...))
 	if err != nil {
 		l.t.Fatal(err)
 	}

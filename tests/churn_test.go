@@ -23,7 +23,7 @@ func (l *lab) usage() usage {
 	l.t.Helper()
 	var u usage
 	// nsenter became the program.
-	dir := fmt.Sprintf("/proc/%d", l.program.Cmd.Process.Pid)
+	dir := fmt.Sprintf("/proc/%d", l.agent.Cmd.Process.Pid)
 	fds, err := os.ReadDir(dir + "/fd")
 	if err != nil {
 		l.t.Fatal(err)
@@ -193,10 +193,10 @@ func TestTwoAgentsWithOneRunNetnsDoNotSeeEachOthersPods(t *testing.T) {
 	}
 }
 
-// signal sends a signal to ipwitness.
+// signal sends a signal to the host's agent.
 func (l *lab) signal(s syscall.Signal) {
 	l.t.Helper()
-	if err := l.program.Cmd.Process.Signal(s); err != nil {
+	if err := l.agent.Cmd.Process.Signal(s); err != nil {
 		l.t.Fatal(err)
 	}
 }

@@ -86,15 +86,8 @@ func TestMissingCapabilitiesAreNamedAndTheRestWorks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := &lab{Host: newHost(t), t: t}
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
 			args := without(c.capabilities, "run", "--node", "node1")
-			var err error
-			if l.program, err = l.Launch(ctx, l.Command(args[0], args[1:]...)); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(l.program.Kill)
-			l.watch = watchConflicts(t, l.program)
+			l.launch(l.Command(args[0], args[1:]...))
 
 			l.pod("a", "10.244.0.7/24")
 			l.pod("b", "10.244.0.7/24")

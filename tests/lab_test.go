@@ -51,10 +51,24 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// lab is one host with ipwitness on it.
+// lab is one host, and the ipwitness that witnesses it.
 type lab struct {
 	*netlab.Host
-	t       *testing.T
+	*service
+	t     *testing.T
+	agent *netlab.Program // `ipwitness run`, or `ipwitness agent`
+
+	// Where there are several nodes: what it is called, and which one it is, from 1.
+	name   string
+	number int
+	args   []string // of its agent
+	lines  []line   // to its aggregators
+}
+
+// service is the ipwitness that is asked: that of the host, or an aggregator
+// that hosts share.
+type service struct {
+	at      *netlab.Host // its machine
 	program *netlab.Program
 	watch   *watch
 }
@@ -86,25 +100,38 @@ func startLab(t *testing.T, h *netlab.Host, args ...string) *lab {
 	t.Helper()
 	l := &lab{Host: h, t: t}
 	l.start(append([]string{"--node", "node1"}, args...)...)
-	t.Cleanup(func() {
-		if t.Failed() {
-			said := strings.Split(l.program.Log.String(), "\n")
-			t.Logf("ipwitness said:\n%s", strings.Join(said[max(0, len(said)-40):], "\n"))
-		}
-		l.program.Kill()
-	})
 	return l
 }
 
+// start starts `ipwitness run`.
 func (l *lab) start(args ...string) {
+	l.t.Helper()
+	l.launch(l.Command(binary, append([]string{"run"}, args...)...))
+}
+
+// launch starts a command that ends up as `ipwitness run`.
+func (l *lab) launch(cmd *exec.Cmd) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
 	defer cancel()
-	var err error
-	if l.program, err = l.Ipwitness(ctx, binary, args...); err != nil {
+	p, err := l.Launch(ctx, cmd)
+	if err != nil {
 		l.t.Fatal(err)
 	}
-	l.watch = watchConflicts(l.t, l.program)
+	killed(l.t, "ipwitness", p)
+	l.agent, l.service = p, &service{at: l.Host, program: p, watch: watchConflicts(l.t, p)}
+}
+
+// killed has a program killed when the test ends, which tells what it said last
+// if it fails.
+func killed(t *testing.T, name string, p *netlab.Program) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			said := strings.Split(p.Log.String(), "\n")
+			t.Logf("%s said:\n%s", name, strings.Join(said[max(0, len(said)-40):], "\n"))
+		}
+		p.Kill()
+	})
 }
 
 // sh runs command lines inside the host.
@@ -153,30 +180,47 @@ func (l *lab) assign(name string, addrs ...string) {
 	}
 }
 
-// planted is the address of the duplicate that plant makes.
+// plantations is where the duplicates are that plant makes.
+var plantations = netip.MustParsePrefix("198.51.100.0/24")
+
+// planted is the first one of a host without a number.
 const planted = "198.51.100.1"
 
-// allPlanted are the addresses of those that plantNext makes.
-var allPlanted = []string{planted, "198.51.100.2"}
-
-// plant makes a true duplicate, waits until it is confirmed, and so proves that
-// whatever was there a settle time before has been judged, too.
+// plant makes a true duplicate on the host, waits until it is confirmed, and so
+// proves that whatever was there a settle time before has been judged, too.
 func (l *lab) plant() { l.t.Helper(); l.plantAs("plant") }
 
-func (l *lab) plantAs(name string) { l.t.Helper(); l.plantAt(name, planted) }
+func (l *lab) plantAs(name string) { l.t.Helper(); l.seed(name, l.seedbed(1)); l.grown(l.seedbed(1)) }
 
 // plantNext plants the one after the last: what was claimed once more since
 // then has been judged, too.
 func (l *lab) plantNext() {
 	l.t.Helper()
-	n := slices.IndexFunc(allPlanted, func(addr string) bool { return len(l.watch.find(addr)) == 0 })
-	l.plantAt(fmt.Sprintf("plant%d", n), allPlanted[n])
+	l.grown(l.seedNext())
 }
 
-func (l *lab) plantAt(name, addr string) {
+// seedbed is the address of the n-th duplicate that is planted on the host.
+func (l *lab) seedbed(n int) string { return fmt.Sprintf("198.51.100.%d", 10*l.number+n) }
+
+// seedNext makes the next duplicate, and gives its address.
+func (l *lab) seedNext() string {
+	l.t.Helper()
+	n := 1
+	for len(l.watch.find(l.seedbed(n))) != 0 {
+		n++
+	}
+	l.seed(fmt.Sprintf("plant%d-", 10*l.number+n), l.seedbed(n))
+	return l.seedbed(n)
+}
+
+func (l *lab) seed(name, addr string) {
 	l.t.Helper()
 	l.pod(name+"1", addr+"/32")
 	l.pod(name+"2", addr+"/32")
+}
+
+func (l *lab) grown(addr string) {
+	l.t.Helper()
 	l.watch.await("the planted duplicate to be confirmed", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
 }
 
@@ -185,18 +229,22 @@ func (l *lab) plantAt(name, addr string) {
 func (l *lab) wantOnlyPlanted(addrs ...string) {
 	l.t.Helper()
 	l.plant()
-	l.wantConfirmed(append(addrs, allPlanted...)...)
+	l.wantConfirmed(addrs...)
 }
 
-// wantConfirmed fails where a conflict of another address is, or ever was,
-// confirmed.
+// wantConfirmed fails where a conflict is, or ever was, confirmed, but for the
+// planted ones and those of the addresses given.
 func (l *lab) wantConfirmed(addrs ...string) {
 	l.t.Helper()
 	for _, c := range l.watch.all() {
-		if c.GetConfirmedAt() != nil && !slices.Contains(addrs, c.GetAddress()) {
+		if c.GetConfirmedAt() != nil && !slices.Contains(addrs, c.GetAddress()) && !isPlanted(c) {
 			l.t.Errorf("a look-alike was confirmed: %v", c)
 		}
 	}
+}
+
+func isPlanted(c *ipwitnessv1.Conflict) bool {
+	return plantations.Contains(netip.MustParseAddr(c.GetAddress()))
 }
 
 // owners lists who holds what, by the query of the REST path.
@@ -212,14 +260,17 @@ func (l *lab) owners(query string) []*ipwitnessv1.Owner {
 // node gives the health of the host's agent.
 func (l *lab) node() *ipwitnessv1.Node {
 	l.t.Helper()
-	var m ipwitnessv1.ListNodesResponse
-	if err := l.program.Get(l.t.Context(), "/v1/nodes", &m); err != nil {
+	nodes, err := l.program.Nodes(l.t.Context())
+	if err != nil {
 		l.t.Fatal(err)
 	}
-	if len(m.GetNodes()) != 1 {
-		l.t.Fatalf("nodes: got %v, want one", m.GetNodes())
+	if l.name != "" {
+		nodes = slices.DeleteFunc(nodes, func(n *ipwitnessv1.Node) bool { return n.GetName() != l.name })
 	}
-	return m.GetNodes()[0]
+	if len(nodes) != 1 {
+		l.t.Fatalf("nodes called %q: got %v, want one", l.name, nodes)
+	}
+	return nodes[0]
 }
 
 // explain asks why.
@@ -345,6 +396,18 @@ func (w *watch) find(addr string) (out []*ipwitnessv1.Conflict) {
 		}
 	}
 	return out
+}
+
+// told gives the states in which the conflicts of an address were told, in order.
+func (w *watch) told(addr string) (states []ipwitnessv1.Conflict_State) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.events {
+		if e.GetConflict().GetAddress() == addr {
+			states = append(states, e.GetConflict().GetState())
+		}
+	}
+	return states
 }
 
 // inState is the condition that an address has a conflict in that state.

@@ -17,25 +17,32 @@ type lan struct {
 	cables int
 }
 
+func newLAN(t *testing.T) *lan {
+	t.Helper()
+	n := &lan{lab: &lab{Host: newHost(t), t: t}}
+	n.sh("ip link add br0 type bridge", "ip link set br0 up")
+	return n
+}
+
 // lan makes a network outside and lays a cable to it: eth0, with an address.
 func (l *lab) lan(addr string) *lan {
 	l.t.Helper()
-	out := &lan{lab: &lab{Host: newHost(l.t), t: l.t}}
-	out.sh("ip link add br0 type bridge", "ip link set br0 up")
-	out.cable(l, "eth0")
+	n := newLAN(l.t)
+	n.cable(l, "eth0")
 	l.sh("ip addr add " + addr + " dev eth0")
-	return out
+	return n
 }
 
-// cable joins an interface of the node to the switch.
-func (n *lan) cable(node *lab, ifname string) {
+// cable joins an interface of the node to the switch, and gives the port.
+func (n *lan) cable(node *lab, ifname string) (port string) {
 	n.t.Helper()
 	n.cables++
-	port := fmt.Sprintf("port%d", n.cables)
+	port = fmt.Sprintf("port%d", n.cables)
 	if err := node.Cable(ifname, n.Host, port); err != nil {
 		n.t.Fatal(err)
 	}
 	n.sh("ip link set " + port + " master br0")
+	return port
 }
 
 // machine makes a machine on the switch, with a MAC and addresses.
@@ -46,7 +53,15 @@ func (n *lan) machine(name, mac string, addrs ...string) {
 	n.assign(name, addrs...)
 }
 
-// macvlan is a network of the macvlan plugin on the node's uplink.
+// macvlan is a network of the macvlan plugin on the node's uplink, a further one
+// of its pods as Multus gives it: net1.
+func (l *lab) macvlan() *netlab.CNI {
+	l.t.Helper()
+	c := l.cni(macvlan)
+	c.Interface = "net1"
+	return c
+}
+
 const macvlan = `{"cniVersion":"1.0.0","name":"lan","plugins":[{"type":"macvlan","master":"eth0","mode":"bridge",
 	"ipam":{"type":"host-local","ranges":[[{"subnet":"192.0.2.0/24","rangeStart":"192.0.2.100","gateway":"192.0.2.1"}]]}}]}`
 
@@ -54,7 +69,7 @@ func TestT4MacvlanPodsOfOneParentWithTheIPAMDirectoryWiped(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
 	l.lan("192.0.2.1/24")
-	cni := l.cni(macvlan)
+	cni := l.macvlan()
 	// Frames between the two never enter a port of the node: netlink alone shows it.
 	wipe(t, l, cni, 1)
 	l.wantConflict("192.0.2.100", ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/new1 | default/old1", "LINK node1/eth0",
@@ -97,7 +112,7 @@ func TestT7MachineOutsideTakesAPodsAddress(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
 	out := l.lan("192.0.2.1/24")
-	cni := l.cni(macvlan)
+	cni := l.macvlan()
 	if err := cni.Add("web"); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +186,7 @@ func TestL12RouterOutsideAnswersForMany(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
 	out := l.lan("192.0.2.1/24")
-	cni := l.cni(macvlan)
+	cni := l.macvlan()
 	if err := cni.Add("web"); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +211,7 @@ func TestL12RouterOutsideAnswersForMany(t *testing.T) {
 		l.evidence("192.0.2.100", "", "ANSWERED eth0")
 		l.plantNext()
 	}
-	l.wantConfirmed(allPlanted...)
+	l.wantConfirmed()
 	l.wantNone("192.0.2.100")
 	l.row("L12-router", "192.0.2.100", "reachable-via")
 }
@@ -261,7 +276,7 @@ func TestL13AntreasResponderMAC(t *testing.T) {
 		l.evidence("192.0.2.1", "", "ANSWERED eth0")
 		l.plantNext()
 	}
-	l.wantConfirmed(allPlanted...)
+	l.wantConfirmed()
 	l.wantNone("192.0.2.1")
 	l.row("L13-antrea", "192.0.2.1", "reachable-via")
 }
@@ -295,7 +310,7 @@ func TestL15FiftyAddressesOnOneMAC(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
 	out := l.lan("192.0.2.1/24")
-	cni := l.cni(macvlan)
+	cni := l.macvlan()
 	if err := cni.Add("web"); err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +318,7 @@ func TestL15FiftyAddressesOnOneMAC(t *testing.T) {
 	out.machine("many", "02:00:00:00:00:15")
 	for i := range 50 {
 		inside, outside := fmt.Sprintf("192.0.2.%d", 101+i), fmt.Sprintf("192.0.2.%d", 201+i)
-		l.sh("ip -n web addr add " + inside + "/24 dev eth0")
+		l.sh("ip -n web addr add " + inside + "/24 dev net1")
 		out.arp("many", 1, "02:00:00:00:00:15", outside, outside)
 	}
 	l.frames("event", 50)

@@ -45,7 +45,7 @@ func (l *lab) row(id, addr, rule string) {
 				verdict = fmt.Sprintf("%s, %s %s", c.GetState(), c.GetScope().GetKind(), c.GetScope().GetName())
 			}
 		}
-		out, err := l.Output(l.Command(binary, "explain", addr))
+		out, err := l.at.Output(l.at.Command(binary, "explain", addr))
 		if err != nil {
 			l.t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ var (
 	inodes     = regexp.MustCompile(`netns \d+`)
 	cniVeths   = regexp.MustCompile(`\bveth[0-9a-f]{8}\b`)
 	macs       = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
-	chosenMACs = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
+	chosenMACs = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|00:00:5e|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
 )
 
 // stable replaces what differs from run to run: times, ages, counts of frames,
@@ -130,7 +130,7 @@ func diff(file, text string) string {
 }
 
 // evidence waits until an owner of an address has been witnessed in these ways,
-// each written KIND or KIND PORT.
+// each written KIND, KIND PORT or KIND NODE/PORT.
 func (l *lab) evidence(addr, name string, ways ...string) {
 	l.t.Helper()
 	until(l.t, fmt.Sprintf("%s of %s to be witnessed by %v", addr, name, ways), func() bool {
@@ -143,6 +143,7 @@ func (l *lab) evidence(addr, name string, ways ...string) {
 				_, port, _ := strings.Cut(e.GetWitness(), "/")
 				seen[e.GetKind().String()] = true
 				seen[e.GetKind().String()+" "+port] = true
+				seen[e.GetKind().String()+" "+e.GetWitness()] = true
 			}
 		}
 		return !slices.ContainsFunc(ways, func(w string) bool { return !seen[w] })

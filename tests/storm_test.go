@@ -59,10 +59,10 @@ func (l *lab) flood(pod string, frames [][]byte, more func(sent int) int) {
 	}
 }
 
-// metric reads one number of /metrics.
+// metric reads one number of the /metrics of the host's agent.
 func (l *lab) metric(series string) float64 {
 	l.t.Helper()
-	text, err := l.program.Text(l.t.Context(), "/metrics")
+	text, err := l.agent.Text(l.t.Context(), "/metrics")
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func (j *judging) continues(id string) bool {
 
 // conflict judges one scope and tells whether it is a conflict.
 func (j *judging) conflict(g group) bool {
-	owners := j.takingPart(g, j.members(g))
+	owners := j.takingPart(g)
 	prev := j.previous(g, owners)
 	active := prev != nil && prev.Active()
 	rule := j.rule(owners)
@@ -172,22 +172,32 @@ func cause(rule string, kind ScopeKind) string {
 // handed over an address that its kernel does not have.
 const quietGraces = 3
 
-// takingPart leaves out of nodes that hold an address themselves those that
-// handed it over: their kernels do not have it, and they fell silent.
-func (j *judging) takingPart(g group, owners []Owner) []Owner {
+// takingPart are the owners of a group, without those of nodes that hold an
+// address themselves that handed it over: their kernels do not have it, they fell
+// silent, and somebody claimed it after them.
+func (j *judging) takingPart(g group) []Owner {
+	owners := j.members(g)
 	if len(owners) < 2 || !hostsOnly(owners) {
 		return owners
 	}
-	return slices.DeleteFunc(owners, func(o Owner) bool {
-		if o.Assigned || !j.quiet(&o) {
-			return false
+	var newest Stamp
+	for i := range owners {
+		if owners[i].Assigned {
+			newest = j.in.Now
 		}
-		if j.explain {
-			j.note(RuleHandedOver, g.scope, true, fmt.Sprintf(
-				"%s has not claimed it for %s, and its kernel does not have it: it has handed it over.", capital(o.placed()), j.quietAfter()))
+		newest = max(newest, owners[i].claimed())
+	}
+	owners = owners[:0]
+	for _, i := range g.owners {
+		o := &j.out.Owners[i]
+		if !o.Assigned && o.claimed() != newest && j.quiet(o) {
+			o.Rule = RuleHandedOver
+			o.Excluded = fmt.Sprintf("its kernel does not have the address, and others claimed it since, but it did not for %s: it has handed it over", j.quietAfter())
+			continue
 		}
-		return true
-	})
+		owners = append(owners, *o)
+	}
+	return owners
 }
 
 func (j *judging) quietAfter() time.Duration { return quietGraces * j.policy.HandoverGrace }
@@ -195,18 +205,22 @@ func (j *judging) quietAfter() time.Duration { return quietGraces * j.policy.Han
 // quiet tells whether the wire has not shown an owner for so long that it counts
 // as having handed its address over; and asks to be called when it has.
 func (j *judging) quiet(o *Owner) bool {
-	var newest Stamp
-	for _, c := range o.Claims {
-		if c.Wire() && !c.Weak() {
-			newest = max(newest, c.Seen)
-		}
-	}
-	quiet := newest.Add(j.quietAfter())
+	quiet := o.claimed().Add(j.quietAfter())
 	if j.in.Now < quiet {
 		j.again(quiet)
 		return false
 	}
 	return true
+}
+
+// claimed is when the wire last showed an owner.
+func (o *Owner) claimed() (newest Stamp) {
+	for _, c := range o.Claims {
+		if c.Wire() && !c.Weak() {
+			newest = max(newest, c.Seen)
+		}
+	}
+	return newest
 }
 
 // hostsOnly tells whether all owners are nodes themselves: a virtual address may
@@ -436,7 +450,7 @@ func (j *judging) resolved(prev *Conflict, over coverage) Conflict {
 			continue
 		}
 		c.Owners[i] = j.out.Owners[k]
-		if o := &c.Owners[i]; o.Alive() && (prev.Rule != RuleSplitBrain || o.Assigned || !j.quiet(o)) {
+		if o := &c.Owners[i]; o.Alive() && o.Rule != RuleHandedOver {
 			left = append(left, o)
 		}
 	}

@@ -22,6 +22,12 @@ func (j *judging) explanation(out Judgement) Explanation {
 		}
 	}
 	e.Kind, e.Scope = widest.Kind, widest.Text()
+	for i := range out.Conflicts {
+		if c := &out.Conflicts[i]; c.Active() {
+			e.Kind, e.Scope = c.Kind, c.Scope
+			break
+		}
+	}
 	if j.in.Address.IsLinkLocalUnicast() && len(compared) > 0 {
 		j.note(RuleLinkLocal, Scope{}, true,
 			"A link-local address must be unique on its link only: what is configured on another link is another address.")
@@ -148,18 +154,31 @@ func (j *judging) noteScopes(compared []*Owner) {
 	if len(compared) == 0 {
 		return
 	}
-	var noted []Scope
+	type place struct {
+		members []member
+		owner   *Owner
+		claim   *Claim
+	}
+	places := map[Scope]*place{}
+	var order []Scope
 	network := false
-	for _, o := range compared {
+	for i, o := range compared {
 		for _, c := range o.Claims {
 			j.scopes(o, c, func(s Scope) {
 				network = network || s.Kind == NetworkScope
-				if whole := s.whole(); !slices.Contains(noted, whole) {
-					noted = append(noted, whole)
-					j.noteScope(s, o, c)
+				at := places[s.whole()]
+				if at == nil {
+					at = &place{owner: o, claim: c}
+					places[s.whole()] = at
+					order = append(order, s.whole())
 				}
+				at.members = append(at.members, member{s, i, c.counts()})
 			})
 		}
+	}
+	for _, s := range order {
+		at := places[s]
+		j.noteScope(newGroup(at.members).scope, at.owner, at.claim)
 	}
 	if !network && !j.in.Address.IsLinkLocalUnicast() {
 		j.note(RuleInNetwork, Scope{}, false,

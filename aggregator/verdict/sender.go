@@ -12,6 +12,11 @@ import (
 func (j *judging) sender(c *Claim) (ns *Namespace, via *Interface, rule string) {
 	port, n := c.Interface, c.Node()
 	holders := j.tables.Holders(n, c.MAC)
+	if port.Uplink && c.MAC.Shared() {
+		// It came from outside: that a namespace elsewhere on the node has it, too,
+		// says nothing.
+		holders = slices.DeleteFunc(slices.Clone(holders), func(h *Interface) bool { return !oneLink(h.Link, c.Link) })
+	}
 	if port.Peer != 0 {
 		for _, h := range holders {
 			if h.Namespace.Record == port.Peer && (via == nil || compareInterfaces(h, via) < 0) {

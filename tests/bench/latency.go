@@ -83,13 +83,19 @@ type site struct {
 	watching             chan error
 }
 
+// newSite makes a host with `ipwitness run` on it.
 func newSite(ctx context.Context, bin string) (*site, error) {
+	return openSite(ctx, func(h *netlab.Host) (*netlab.Program, error) { return h.Ipwitness(ctx, bin) })
+}
+
+// openSite makes a host, starts ipwitness on it, and watches its conflicts.
+func openSite(ctx context.Context, start func(*netlab.Host) (*netlab.Program, error)) (*site, error) {
 	host, err := netlab.New()
 	if err != nil {
 		return nil, err
 	}
 	s := &site{Host: host, suspected: newStamps(), confirmed: newStamps(), watching: make(chan error, 1)}
-	if s.program, err = host.Ipwitness(ctx, bin); err != nil {
+	if s.program, err = start(host); err != nil {
 		host.Close()
 		return nil, err
 	}
@@ -125,12 +131,12 @@ func (s *site) close() {
 	s.Close()
 }
 
-// bareReader stamps RTM_NEWADDR with nothing between it and the kernel: the
-// floor. It stamps the nth time that an address is told.
-func (s *site) bareReader(nth int) (*stamps, func(), error) {
+// bareReader stamps RTM_NEWADDR on a host with nothing between it and the kernel:
+// the floor. It stamps the nth time that an address is told.
+func bareReader(h *netlab.Host, nth int) (*stamps, func(), error) {
 	out := newStamps()
 	var fd int
-	err := s.Do(func() (err error) {
+	err := h.Do(func() (err error) {
 		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 		if err != nil {
 			return err
@@ -220,12 +226,12 @@ func requestRows(ctx context.Context, bin string) ([]row, error) {
 	if err := s.settled(ctx, 2*duplicates); err != nil {
 		return nil, err
 	}
-	bare, stop, err := s.bareReader(1)
+	bare, stop, err := bareReader(s.Host, 1)
 	if err != nil {
 		return nil, err
 	}
 	defer stop()
-	hop, err := s.hop(ctx, 1000, nil)
+	hop, err := hopTime(ctx, s.Host, local, 1000, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -233,27 +239,11 @@ func requestRows(ctx context.Context, bin string) ([]row, error) {
 	requested := map[string]time.Time{}
 	for i := range duplicates {
 		addr := fmt.Sprintf("10.9.%d.%d", i/250, i%250+1)
-		pod, err := s.Pod(fmt.Sprintf("b%d", i))
+		at, err := request(s.Host, fmt.Sprintf("b%d", i), addr)
 		if err != nil {
 			return nil, err
 		}
-		h, err := netlink.NewHandleAt(netns.NsHandle(pod.Fd()), unix.NETLINK_ROUTE)
-		pod.Close()
-		if err != nil {
-			return nil, err
-		}
-		link, err := h.LinkByName("eth0")
-		if err != nil {
-			return nil, err
-		}
-		a, _ := netlink.ParseAddr(addr + "/32")
-		at := time.Now()
 		requested[addr] = at
-		err = h.AddrAdd(link, a)
-		h.Close()
-		if err != nil {
-			return nil, err
-		}
 		if err := s.suspected.await(ctx, "SUSPECTED lines", i+1); err != nil {
 			return nil, fmt.Errorf("%w\n%s", err, s.program.Log)
 		}
@@ -262,28 +252,70 @@ func requestRows(ctx context.Context, bin string) ([]row, error) {
 		return nil, fmt.Errorf("%w\n%s", err, s.program.Log)
 	}
 
-	var suspected, confirmed, floor []time.Duration
-	for addr, at := range requested {
-		line, _ := s.suspected.get(addr)
-		suspected = append(suspected, line.Sub(at))
-		line, _ = s.confirmed.get(addr)
-		confirmed = append(confirmed, line.Sub(at)-time.Second)
-		if heard, ok := bare.get(addr); ok {
-			floor = append(floor, heard.Sub(at))
-		}
-	}
+	suspected, confirmed := s.since(requested)
 	rows := latencyRows("RTM_NEWADDR request to the SUSPECTED line", suspected, confirmed)
-	f := quantile(floor, 0.5) + 2*hop
-	ratio := float64(quantile(suspected, 0.5)) / float64(f)
-	rows = append(rows, row{
-		"  p50 by its floor: a bare netlink reader and two gRPC hops",
-		fmt.Sprintf("%.1f × (%s + 2 × %s)", ratio, millis(quantile(floor, 0.5)), millis(hop)), "≤ 5 ×", ratio <= 5,
-	})
+	rows = append(rows, floorRow(suspected, after(bare, requested), hop))
 	took, err := s.program.Stop()
 	if err != nil {
 		return rows, fmt.Errorf("stop by SIGTERM: %w", err)
 	}
 	return append(rows, row{"  SIGTERM to the end, all detached", millis(took), "≤ 2 s", took <= 2*time.Second}), nil
+}
+
+// request has the kernel of a pod take an address, and gives when it was asked.
+func request(h *netlab.Host, name, addr string) (at time.Time, err error) {
+	pod, err := h.Pod(name)
+	if err != nil {
+		return at, err
+	}
+	handle, err := netlink.NewHandleAt(netns.NsHandle(pod.Fd()), unix.NETLINK_ROUTE)
+	pod.Close()
+	if err != nil {
+		return at, err
+	}
+	defer handle.Close()
+	link, err := handle.LinkByName("eth0")
+	if err != nil {
+		return at, err
+	}
+	a, err := netlink.ParseAddr(addr + "/32")
+	if err != nil {
+		return at, err
+	}
+	at = time.Now()
+	return at, handle.AddrAdd(link, a)
+}
+
+// since is how long after the requests the lines were read, less the time to
+// settle where they say CONFIRMED.
+func (s *site) since(requested map[string]time.Time) (suspected, confirmed []time.Duration) {
+	for addr, at := range requested {
+		line, _ := s.suspected.get(addr)
+		suspected = append(suspected, line.Sub(at))
+		line, _ = s.confirmed.get(addr)
+		confirmed = append(confirmed, line.Sub(at)-time.Second)
+	}
+	return suspected, confirmed
+}
+
+// after is how long after the requests a bare reader heard of them.
+func after(bare *stamps, requested map[string]time.Time) (all []time.Duration) {
+	for addr, at := range requested {
+		if heard, ok := bare.get(addr); ok {
+			all = append(all, heard.Sub(at))
+		}
+	}
+	return all
+}
+
+// floorRow compares the median with what it takes at least.
+func floorRow(suspected, bare []time.Duration, hop time.Duration) row {
+	f := quantile(bare, 0.5) + 2*hop
+	ratio := float64(quantile(suspected, 0.5)) / float64(f)
+	return row{
+		"  p50 by its floor: a bare netlink reader and two gRPC hops",
+		fmt.Sprintf("%.1f × (%s + 2 × %s)", ratio, millis(quantile(bare, 0.5)), millis(hop)), "≤ 5 ×", ratio <= 5,
+	}
 }
 
 // cpu is the processor time that the program has used.
@@ -327,7 +359,7 @@ func pluginRows(ctx context.Context, bin, name, conflist string) ([]row, error) 
 	if err != nil {
 		return nil, err
 	}
-	bare, stop, err := s.bareReader(2)
+	bare, stop, err := bareReader(s.Host, 2)
 	if err != nil {
 		return nil, err
 	}
@@ -338,7 +370,7 @@ func pluginRows(ctx context.Context, bin, name, conflist string) ([]row, error) 
 	}
 	quiet, hops := make(chan struct{}), make(chan loaded, 1)
 	go func() {
-		hop, err := s.hop(ctx, math.MaxInt, quiet)
+		hop, err := hopTime(ctx, s.Host, local, math.MaxInt, quiet)
 		hops <- loaded{hop, err}
 	}()
 	for _, generation := range []string{"old", "new"} {
@@ -399,14 +431,18 @@ func pluginRows(ctx context.Context, bin, name, conflist string) ([]row, error) 
 	}), nil
 }
 
-// settled waits until the observer is on so many ports.
+// settled waits until the observer is on so many ports, of all nodes together.
 func (s *site) settled(ctx context.Context, ports uint32) error {
 	for {
-		var m ipwitnessv1.ListNodesResponse
-		if err := s.program.Get(ctx, "/v1/nodes", &m); err != nil {
+		nodes, err := s.program.Nodes(ctx)
+		if err != nil {
 			return err
 		}
-		if n := m.GetNodes(); len(n) == 1 && n[0].GetPorts() == ports {
+		var n uint32
+		for _, node := range nodes {
+			n += node.GetPorts()
+		}
+		if n == ports {
 			return nil
 		}
 		select {
@@ -417,13 +453,16 @@ func (s *site) settled(ctx context.Context, ports uint32) error {
 	}
 }
 
-// hop is the median time of one way between a gRPC client and server here, of
-// so many measurements or until stop is closed.
-func (s *site) hop(ctx context.Context, n int, stop <-chan struct{}) (time.Duration, error) {
-	conn, err := grpc.NewClient("passthrough:///127.0.0.1:9640",
+// local is where the server of a host is for its own clients.
+const local = "127.0.0.1"
+
+// hopTime is the median time of one way between a gRPC client on a host and the
+// server at an address, of so many measurements or until stop is closed.
+func hopTime(ctx context.Context, h *netlab.Host, server string, n int, stop <-chan struct{}) (time.Duration, error) {
+	conn, err := grpc.NewClient("passthrough:///"+server+":9640",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (c net.Conn, err error) {
-			err = s.Do(func() error {
+			err = h.Do(func() error {
 				c, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
 				return err
 			})

@@ -22,10 +22,7 @@ type shown struct{ text, what string }
 // pure is a variant of a row that is judged without a kernel.
 type pure struct{ what, test string }
 
-const (
-	manyNodes  = "needs many nodes"
-	kubernetes = "needs Kubernetes"
-)
+const kubernetes = "needs Kubernetes"
 
 var rows = []row{
 	{
@@ -41,12 +38,18 @@ var rows = []row{
 	{
 		id:        "T3",
 		situation: "A node with another node's name books its pods' addresses there; later they are freed as leaked, and given out again.",
-		waits:     manyNodes,
+		shown: []shown{
+			{"T3", "Kubernetes pods: what a CNI result gave must be unique in the whole cluster. No wire joins the nodes."},
+			{"T3-declared", "A network that is declared: `--network pods=10.244.0.0/16`."},
+		},
 	},
 	{
 		id:        "T4",
 		situation: "Two pods whose `macvlan` or `ipvlan` interfaces share an uplink get one address. Frames between them never enter a port of their node.",
-		shown:     []shown{{"T4", ""}},
+		shown: []shown{
+			{"T4", "On one node."},
+			{"T4-nodes", "On two nodes of one LAN: each lost the other's reservation."},
+		},
 		pure: []pure{
 			{"`ipvlan`: both have the MAC of the uplink", "TestT4IPVLANPodsOfOneParent"},
 			{"a pod on a VLAN of the uplink, and a machine on that VLAN", "TestT4PodOnAVLANAndAMachineOnIt"},
@@ -56,7 +59,10 @@ var rows = []row{
 	{
 		id:        "T5",
 		situation: "Two nodes were given one range of pod addresses, as a cloned node is.",
-		waits:     manyNodes,
+		shown: []shown{
+			{"T5", "The pods."},
+			{"T5-gateway", "The gateway address, where the network is declared."},
+		},
 	},
 	{
 		id:        "T6",
@@ -71,13 +77,17 @@ var rows = []row{
 			{"T7", "The node's own address."},
 			{"T7-pod", "The address of a `macvlan` pod."},
 			{"T7-ipv6", "The node's own IPv6 address."},
+			{"T7-nodes", "On a LAN of two nodes, where only the other one hears it."},
 			{"T7-externals", "Two machines outside: no agent can read either, so it stays a suspicion."},
 		},
 	},
 	{
 		id:        "T8",
 		situation: "A virtual IP (keepalived, kube-vip, MetalLB) stays on two nodes after a hand-over.",
-		waits:     manyNodes,
+		shown: []shown{
+			{"T8", "Both have the address (keepalived, kube-vip)."},
+			{"T8-announced", "None has it, and both announce it (MetalLB)."},
+		},
 	},
 	{
 		id:        "T9",
@@ -118,7 +128,10 @@ var rows = []row{
 	{
 		id:        "L2",
 		situation: "A pod of a StatefulSet moves to another node with its address.",
-		waits:     manyNodes,
+		shown: []shown{
+			{"L2", "Its end on the old node is known."},
+			{"L2-unheard", "The old node is silent: a suspicion, which silence neither confirms nor ends."},
+		},
 	},
 	{
 		id:        "L3",
@@ -138,12 +151,15 @@ var rows = []row{
 	{
 		id:        "L6",
 		situation: "A VRRP or CARP address changes hands.",
-		waits:     manyNodes,
+		shown:     []shown{{"L6", "Between two nodes (keepalived with `use_vmac`)."}, {"L6-outside", "Between two routers outside."}},
 	},
 	{
 		id:        "L7",
 		situation: "A kube-vip or MetalLB address changes hands.",
-		waits:     manyNodes,
+		shown: []shown{
+			{"L7", "The new node takes the address before the old one lets it go (kube-vip)."},
+			{"L7-announced", "The new node announces it before the old one stops (MetalLB)."},
+		},
 	},
 	{
 		id:        "L8",
@@ -155,13 +171,16 @@ var rows = []row{
 	{
 		id:        "L9",
 		situation: "Link-local addresses that every link or node has, and nodelocaldns.",
-		shown:     []shown{{"L9", "One link-local address on two links."}, {"L9-nodelocaldns", "nodelocaldns."}},
+		shown: []shown{
+			{"L9", "One link-local address on two links."},
+			{"L9-nodes", "The address that OVN-Kubernetes gives to `br-ex` of every node, on one LAN."},
+			{"L9-nodelocaldns", "nodelocaldns."},
+		},
 	},
 	{
 		id:        "L10",
 		situation: "The bridges of docker, podman and libvirt, with the same addresses on every node.",
-		shown:     []shown{{"L10", "On one node."}},
-		waits:     "several such nodes: " + manyNodes,
+		shown:     []shown{{"L10", "On one node."}, {"L10-nodes", "On two nodes of one LAN; docker makes the same MACs on both."}},
 	},
 	{
 		id:        "L11",
@@ -210,7 +229,7 @@ var rows = []row{
 	{
 		id:        "L17",
 		situation: "Equal ranges that do not meet: isolated bridges, VLANs, VRFs, ports of Open vSwitch.",
-		shown:     []shown{{"L17", "Two bridges that the node does not route for."}},
+		shown:     []shown{{"L17", "Two bridges that the node does not route for."}, {"L17-lans", "Two nodes on two LANs."}},
 		pure: []pure{
 			{"VRFs, ports of Open vSwitch, two uplinks", "TestL17EqualRangesThatDoNotMeet"},
 			{"ports of one bridge in different VLANs", "TestL17PortsOfOneBridgeInDifferentVLANs"},
@@ -220,7 +239,7 @@ var rows = []row{
 	{
 		id:        "L18",
 		situation: "Two clusters, or two kind nodes, on one machine.",
-		waits:     manyNodes,
+		shown:     []shown{{"L18", "Two clusters with one range of pod addresses, on one LAN."}},
 	},
 	{
 		id:        "L19",
@@ -229,8 +248,12 @@ var rows = []row{
 	},
 	{
 		id:        "L20",
-		situation: "One frame is seen on several ports.",
-		shown:     []shown{{"L20", ""}},
+		situation: "One frame is seen on several ports, or by several nodes.",
+		shown: []shown{
+			{"L20", "On two ports."},
+			{"L20-nodes", "By three nodes."},
+			{"L20-moved", "A virtual machine that moves between nodes with its MAC and its address."},
+		},
 	},
 	{
 		id:        "L21",

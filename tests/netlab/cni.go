@@ -1,6 +1,7 @@
 package netlab
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,10 @@ import (
 // CNI runs real CNI plugins on a host, as a container runtime does: with the
 // result cache in /var/lib/cni/results.
 type CNI struct {
+	// Interface is what pods call their interface; empty: eth0, as container
+	// runtimes do. Multus calls further ones net1 and so on.
+	Interface string
+
 	host *Host
 	bin  string // plugins and cnitool
 	conf string // directory of network configurations, in the host
@@ -88,8 +93,8 @@ func (c *CNI) Delete(pod string) error {
 }
 
 func (c *CNI) tool(command, sandbox, pod string) error {
-	_, err := c.host.Run("env CNI_PATH=%s NETCONFPATH=%s CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s;K8S_POD_UID=uid-%s %s/cnitool %s %s /run/netns/%s",
-		c.bin, c.conf, pod, pod, c.bin, command, c.name, sandbox)
+	_, err := c.host.Run("env CNI_PATH=%s NETCONFPATH=%s CNI_IFNAME=%s CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s;K8S_POD_UID=uid-%s %s/cnitool %s %s /run/netns/%s",
+		c.bin, c.conf, cmp.Or(c.Interface, "eth0"), pod, pod, c.bin, command, c.name, sandbox)
 	return err
 }
 

@@ -57,6 +57,17 @@ func (h *Host) Beside() (*Host, error) {
 	return hold(h.Command("unshare", "--net", "sh", "-euc", "ip link set lo up; echo ready; exec sleep infinity"))
 }
 
+// Boot gives the host a boot id of its own, which its programs read where the
+// kernel's is: it is another machine then, or the same one booted anew.
+func (h *Host) Boot(id string) error {
+	const file = "/run/boot_id"
+	if err := os.WriteFile(h.Path(file), []byte(id+"\n"), 0o444); err != nil {
+		return fmt.Errorf("write boot id: %w", err)
+	}
+	_, err := h.Run("mount --bind %s /proc/sys/kernel/random/boot_id", file)
+	return err
+}
+
 // hold starts a process that makes namespaces and keeps them.
 func hold(cmd *exec.Cmd) (*Host, error) {
 	out, err := cmd.StdoutPipe()

@@ -21,13 +21,17 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Server is where ipwitness serves HTTP inside a host.
-const Server = "http://127.0.0.1:9641"
+// Where ipwitness serves HTTP inside a host: run and aggregator, and agent.
+const (
+	Server      = "http://127.0.0.1:9641"
+	AgentServer = "http://127.0.0.1:9642"
+)
 
 // Program is ipwitness, running inside a host.
 type Program struct {
 	Cmd    *exec.Cmd
 	Log    *Log // standard error
+	server string
 	client *http.Client
 	ended  chan struct{}
 	err    error // once ended
@@ -59,9 +63,35 @@ func (h *Host) Ipwitness(ctx context.Context, bin string, args ...string) (*Prog
 	return h.Launch(ctx, h.Command(bin, append([]string{"run"}, args...)...))
 }
 
-// Launch starts a command that ends up as ipwitness, and waits as Ipwitness does.
+// Launch starts a command that ends up as `ipwitness run`, and waits as Ipwitness does.
 func (h *Host) Launch(ctx context.Context, cmd *exec.Cmd) (*Program, error) {
-	p := &Program{Cmd: cmd, Log: &Log{}, client: h.Client(), ended: make(chan struct{})}
+	return h.begin(ctx, cmd, Server, func(p *Program) bool {
+		nodes, err := p.Nodes(ctx)
+		return err == nil && len(nodes) > 0
+	})
+}
+
+// Aggregator starts `bin aggregator args…` inside the host and waits until it
+// serves.
+func (h *Host) Aggregator(ctx context.Context, bin string, args ...string) (*Program, error) {
+	return h.begin(ctx, h.Command(bin, append([]string{"aggregator"}, args...)...), Server, func(p *Program) bool {
+		_, err := p.Nodes(ctx)
+		return err == nil
+	})
+}
+
+// Agent starts `bin agent args…` inside the host and waits until it serves its
+// metrics. Its aggregator may hear of it later.
+func (h *Host) Agent(ctx context.Context, bin string, args ...string) (*Program, error) {
+	return h.begin(ctx, h.Command(bin, append([]string{"agent"}, args...)...), AgentServer, func(p *Program) bool {
+		_, err := p.Text(ctx, "/metrics")
+		return err == nil
+	})
+}
+
+// begin starts a command that ends up as ipwitness, and waits until it is ready.
+func (h *Host) begin(ctx context.Context, cmd *exec.Cmd, server string, ready func(*Program) bool) (*Program, error) {
+	p := &Program{Cmd: cmd, Log: &Log{}, server: server, client: h.Client(), ended: make(chan struct{})}
 	p.Cmd.Stderr = p.Log
 	p.Cmd.Stdout = p.Log
 	if err := h.Start(p.Cmd); err != nil {
@@ -73,11 +103,7 @@ func (h *Host) Launch(ctx context.Context, cmd *exec.Cmd) (*Program, error) {
 	}()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for {
-		var nodes ipwitnessv1.ListNodesResponse
-		if err := p.Get(ctx, "/v1/nodes", &nodes); err == nil && len(nodes.GetNodes()) > 0 {
-			return p, nil
-		}
+	for !ready(p) {
 		select {
 		case <-ctx.Done():
 			p.Kill()
@@ -87,6 +113,14 @@ func (h *Host) Launch(ctx context.Context, cmd *exec.Cmd) (*Program, error) {
 		case <-tick.C:
 		}
 	}
+	return p, nil
+}
+
+// Nodes lists the agents that report to the program.
+func (p *Program) Nodes(ctx context.Context) ([]*ipwitnessv1.Node, error) {
+	var m ipwitnessv1.ListNodesResponse
+	err := p.Get(ctx, "/v1/nodes", &m)
+	return m.GetNodes(), err
 }
 
 // Stop sends SIGTERM and gives how long the program took, and its error.
@@ -110,7 +144,7 @@ func (p *Program) Ended() <-chan struct{} { return p.ended }
 
 // Text gets a path as it is.
 func (p *Program) Text(ctx context.Context, path string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, Server+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.server+path, nil)
 	if err != nil {
 		return "", err
 	}
@@ -147,7 +181,7 @@ type Event struct {
 // WatchConflicts calls fn with every line of conflicts:watch until fn gives
 // false, ctx ends or the stream does.
 func (p *Program) WatchConflicts(ctx context.Context, fn func(Event) bool) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, Server+"/v1/conflicts:watch", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.server+"/v1/conflicts:watch", nil)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,293 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// cniFile is what a file of libcni's result cache says.
+type cniFile struct {
+	netns    []string // paths of the sandbox
+	workload *ipwitnessv1.Workload
+	networks map[string]networks // by path of the sandbox: what a pod was given there
+}
+
+// networks are the names of the networks that addresses are of, by who has them
+// in one namespace. They are never changed in place.
+type networks map[given]string
+
+// given is an address that CNI gave to an interface of a sandbox.
+type given struct {
+	iface string
+	addr  netip.Addr
+}
+
+// with adds others. Of two networks that gave the same address the name that
+// sorts first counts: any choice will do that all nodes make alike.
+func (n networks) with(others networks) networks {
+	if n == nil {
+		return others
+	}
+	sum := maps.Clone(n)
+	for g, name := range others {
+		if have, ok := sum[g]; !ok || name < have {
+			sum[g] = name
+		}
+	}
+	return sum
+}
+
+// watchResults wakes the search whenever a CNI result comes or goes. The
+// directory may be missing, and may come later: its parents are watched.
+func (n *names) watchResults(ctx context.Context) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		n.log.Warn("cannot watch CNI results: pods get their names late", "error", err)
+		return nil
+	}
+	defer func() { _ = w.Close() }()
+	watch := func() {
+		for dir := n.cniResults; ; dir = filepath.Dir(dir) {
+			if err := w.Add(dir); err == nil && dir != n.cniResults {
+				break // the deepest parent that there is, so that its child is heard
+			}
+			if dir == filepath.Dir(dir) {
+				break
+			}
+		}
+	}
+	watch()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-w.Events:
+			if !ok {
+				return nil
+			}
+			if strings.HasPrefix(n.cniResults, e.Name) {
+				watch()
+			}
+			switch {
+			case filepath.Dir(e.Name) == n.cniResults:
+				n.mu.Lock()
+				n.stale[filepath.Base(e.Name)] = true
+				n.mu.Unlock()
+			case strings.HasPrefix(n.cniResults, e.Name):
+				n.forgetResults()
+			default:
+				continue
+			}
+			n.wake()
+		case err := <-w.Errors:
+			n.log.Debug("events about CNI results were lost", "error", err)
+			n.forgetResults()
+			n.wake()
+		}
+	}
+}
+
+// forgetResults has all results read again.
+func (n *names) forgetResults() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all = true
+}
+
+// readResults reads what changed of libcni's result cache. A missing one is no error.
+func (n *names) readResults() {
+	n.mu.Lock()
+	stale, all := n.stale, n.all
+	n.stale, n.all = map[string]bool{}, false
+	n.mu.Unlock()
+	if all {
+		clear(n.results)
+		entries, err := os.ReadDir(n.cniResults)
+		if err != nil {
+			return
+		}
+		for _, e := range entries {
+			stale[e.Name()] = true
+		}
+	}
+	for name := range stale {
+		delete(n.results, name)
+		data, err := readSmall(filepath.Join(n.cniResults, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		var f cniFile
+		if err == nil {
+			f, err = parseResult(data)
+		}
+		if err != nil {
+			// Half written: its next event brings the rest.
+			n.log.Debug("cannot read CNI result", "file", name, "error", err)
+			continue
+		}
+		n.results[name] = f
+	}
+}
+
+// readSmall reads a regular file of at most 1 MiB. It does not follow links, nor
+// wait for a pipe: who can write there must not be able to stop the agent.
+func readSmall(path string) ([]byte, error) {
+	const most = 1 << 20
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > most {
+		return nil, fmt.Errorf("%s is no regular file of at most %d bytes", path, most)
+	}
+	return io.ReadAll(io.LimitReader(f, most))
+}
+
+// cniResult is a file of libcni's cache (cniCacheV1, libcni/api.go of
+// github.com/containernetworking/cni), with a result of any version.
+type cniResult struct {
+	ContainerID string      `json:"containerId"`
+	IfName      string      `json:"ifName"`
+	NetworkName string      `json:"networkName"`
+	NetNS       string      `json:"netns"`
+	CNIArgs     [][2]string `json:"cniArgs"`
+	Result      struct {
+		Interfaces []struct {
+			Name    string `json:"name"`
+			Sandbox string `json:"sandbox"`
+		} `json:"interfaces"`
+		IPs []struct {
+			Interface *int   `json:"interface"`
+			Address   string `json:"address"`
+		} `json:"ips"`
+		// Until 0.2.0.
+		IP4 struct {
+			IP string `json:"ip"`
+		} `json:"ip4"`
+		IP6 struct {
+			IP string `json:"ip"`
+		} `json:"ip6"`
+	} `json:"result"`
+}
+
+// parseResult reads one file of libcni's cache.
+func parseResult(data []byte) (cniFile, error) {
+	var c cniResult
+	if err := json.Unmarshal(data, &c); err != nil {
+		return cniFile{}, fmt.Errorf("parse CNI result: %w", err)
+	}
+	w := &ipwitnessv1.Workload{
+		Kind:        ipwitnessv1.Workload_CONTAINER,
+		Name:        c.ContainerID,
+		ContainerId: c.ContainerID,
+		Source:      "cni-result",
+	}
+	for _, arg := range c.CNIArgs {
+		switch arg[0] {
+		case "K8S_POD_NAMESPACE":
+			w.Namespace = arg[1]
+		case "K8S_POD_NAME":
+			w.Kind, w.Name = ipwitnessv1.Workload_POD, arg[1]
+		case "K8S_POD_UID":
+			w.Uid = arg[1]
+		}
+	}
+	f := cniFile{workload: w}
+	add := func(path string) {
+		if path != "" {
+			f.netns = append(f.netns, sandboxPath(path))
+		}
+	}
+	add(c.NetNS)
+	for _, i := range c.Result.Interfaces {
+		add(i.Sandbox)
+	}
+	if w.Kind == ipwitnessv1.Workload_POD && c.isPodNetwork() {
+		f.networks = c.networks()
+	}
+	return f, nil
+}
+
+// sandboxPath is the path of a sandbox as names has it.
+func sandboxPath(path string) string {
+	path = filepath.Clean(path)
+	// /var/run is /run.
+	if rest, ok := strings.CutPrefix(path, "/var/run/"); ok {
+		path = "/run/" + rest
+	}
+	return path
+}
+
+// isPodNetwork tells whether the network may be one of pods: podman has such
+// results, too, but its bridges are worlds of their own on each host.
+func (c *cniResult) isPodNetwork() bool {
+	if c.NetworkName == "podman" || !isNetworkName(c.NetworkName) {
+		return false
+	}
+	for _, i := range c.Result.Interfaces {
+		if i.Sandbox == "" && strings.HasPrefix(i.Name, "cni-podman") {
+			return false
+		}
+	}
+	return true
+}
+
+// isNetworkName says what libcni says of names (ValidateNetworkName in
+// pkg/utils), and that they have an end.
+func isNetworkName(s string) bool {
+	const most = 253
+	for i, r := range s {
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
+		case i > 0 && (r == '_' || r == '.' || r == '-'):
+		default:
+			return false
+		}
+	}
+	return s != "" && len(s) <= most
+}
+
+// networks gives the addresses of the result, by sandbox.
+func (c *cniResult) networks() map[string]networks {
+	all := map[string]networks{}
+	add := func(sandbox, iface, address string) {
+		prefix, err := netip.ParsePrefix(address)
+		if err != nil || sandbox == "" || iface == "" {
+			return
+		}
+		path := sandboxPath(sandbox)
+		if all[path] == nil {
+			all[path] = networks{}
+		}
+		all[path][given{iface, prefix.Addr().Unmap()}] = c.NetworkName
+	}
+	add(c.NetNS, c.IfName, c.Result.IP4.IP)
+	add(c.NetNS, c.IfName, c.Result.IP6.IP)
+	for _, ip := range c.Result.IPs {
+		switch i := ip.Interface; {
+		case i == nil: // that which was asked for
+			add(c.NetNS, c.IfName, ip.Address)
+		case *i >= 0 && *i < len(c.Result.Interfaces): // none of the host's: it has no sandbox
+			add(c.Result.Interfaces[*i].Sandbox, c.Result.Interfaces[*i].Name, ip.Address)
+		}
+	}
+	return all
+}

@@ -1,0 +1,264 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func TestCNIResultNamesThePodOfASandbox(t *testing.T) {
+	for name, c := range map[string]struct {
+		file  string
+		want  *ipwitnessv1.Workload
+		netns []string
+	}{
+		"Kubernetes": {
+			`{"kind":"cniCacheV1","containerId":"abc","ifName":"eth0","networkName":"kindnet","netns":"/var/run/netns/cni-1",
+			  "cniArgs":[["IgnoreUnknown","1"],["K8S_POD_NAMESPACE","shop"],["K8S_POD_NAME","web-0"],["K8S_POD_UID","u1"]],
+			  "result":{"interfaces":[{"name":"veth1"},{"name":"eth0","sandbox":"/var/run/netns/cni-1"}]}}`,
+			&ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "web-0", Uid: "u1", ContainerId: "abc", Source: "cni-result"},
+			[]string{"/run/netns/cni-1"},
+		},
+		"podman": {
+			`{"kind":"cniCacheV1","containerId":"abc","result":{"interfaces":[{"name":"eth0","sandbox":"/run/netns/cni-2"}]}}`,
+			&ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "abc", ContainerId: "abc", Source: "cni-result"},
+			[]string{"/run/netns/cni-2"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := parseResult([]byte(c.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.workload.String() != c.want.String() {
+				t.Errorf("workload: got %v, want %v", f.workload, c.want)
+			}
+			if got := slices.Compact(f.netns); !slices.Equal(got, c.netns) {
+				t.Errorf("namespaces: got %v, want %v", got, c.netns)
+			}
+		})
+	}
+	for _, junk := range []string{"", "null", "[]", `{"cniArgs":[["a"]]}`, `{"result":7}`} {
+		if f, err := parseResult([]byte(junk)); err == nil && len(f.netns) != 0 {
+			t.Errorf("result %q: got namespaces %v", junk, f.netns)
+		}
+	}
+}
+
+func TestOnlySmallRegularFilesAreRead(t *testing.T) {
+	dir := t.TempDir()
+	fifo, link, large, fine := filepath.Join(dir, "fifo"), filepath.Join(dir, "link"), filepath.Join(dir, "large"), filepath.Join(dir, "fine")
+	for _, err := range []error{
+		unix.Mkfifo(fifo, 0o600),
+		os.Symlink("/dev/zero", link),
+		os.WriteFile(large, nil, 0o600),
+		os.Truncate(large, 2<<20),
+		os.WriteFile(fine, []byte("{}"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, readable := range map[string]bool{fifo: false, link: false, large: false, fine: true} {
+		if _, err := readSmall(path); (err == nil) != readable {
+			t.Errorf("read %s: got %v", filepath.Base(path), err)
+		}
+	}
+}
+
+// realResult is what libcni kept of a pod that the real bridge plugin made.
+func realResult(t *testing.T, version string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", "cni", version+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestCNIResultSaysWhichNetworkGaveAnAddress(t *testing.T) {
+	real := func(version string) string { return realResult(t, version) }
+	// pod has the file that libcni would keep of a pod with that result.
+	pod := func(network, result string) string {
+		return `{"kind":"cniCacheV1","containerId":"abc","ifName":"eth0","networkName":"` + network + `","netns":"/var/run/netns/cni-1",
+			"cniArgs":[["K8S_POD_NAMESPACE","shop"],["K8S_POD_NAME","web-0"]],"result":` + result + `}`
+	}
+	const eth0 = `{"interfaces":[{"name":"cbr0"},{"name":"eth0","sandbox":"/var/run/netns/cni-1"}],"ips":[{"interface":1,"address":"10.0.0.2/24"}]}`
+	for name, c := range map[string]struct{ file, want string }{
+		"version 0.2.0": {real("0.2.0"), "/run/netns/cni-0.2.0 eth0 10.242.0.2 pods-0.2.0"},
+		"version 0.3.1": {real("0.3.1"), "/run/netns/cni-0.3.1 eth0 10.243.0.2 pods-0.3.1, /run/netns/cni-0.3.1 eth0 fd00:243::2 pods-0.3.1"},
+		"version 0.4.0": {real("0.4.0"), "/run/netns/cni-0.4.0 eth0 10.244.0.2 pods-0.4.0, /run/netns/cni-0.4.0 eth0 fd00:244::2 pods-0.4.0"},
+		"version 1.0.0": {real("1.0.0"), "/run/netns/cni-1.0.0 eth0 10.240.0.2 pods-1.0.0, /run/netns/cni-1.0.0 eth0 fd00:240::2 pods-1.0.0"},
+		"version 1.1.0": {real("1.1.0"), "/run/netns/cni-1.1.0 eth0 10.241.0.2 pods-1.1.0, /run/netns/cni-1.1.0 eth0 fd00:241::2 pods-1.1.0"},
+		"no pod": {
+			strings.ReplaceAll(real("1.0.0"), "K8S_POD_NAME\"", "OTHER\""),
+			"",
+		},
+		"version 0.2.0, IPv6": {pod("net", `{"ip6":{"ip":"fd00::2/64"}}`), "/run/netns/cni-1 eth0 fd00::2 net"},
+		"no index of an interface": {
+			pod("net", `{"interfaces":[{"name":"x","sandbox":"/run/netns/cni-1"}],"ips":[{"address":"10.0.0.2/24"}]}`),
+			"/run/netns/cni-1 eth0 10.0.0.2 net",
+		},
+		"interfaces in two sandboxes": {
+			pod("net", `{"interfaces":[{"name":"net1","sandbox":"/run/netns/a"},{"name":"net2","sandbox":"/var/run/netns/b"}],
+				"ips":[{"interface":0,"address":"10.0.0.2/24"},{"interface":1,"address":"10.0.0.3/24"}]}`),
+			"/run/netns/a net1 10.0.0.2 net, /run/netns/b net2 10.0.0.3 net",
+		},
+		"address of the host's end": {pod("net", `{"interfaces":[{"name":"veth0"}],"ips":[{"interface":0,"address":"10.0.0.2/24"}]}`), ""},
+		"index that is none":        {pod("net", `{"interfaces":[],"ips":[{"interface":0,"address":"10.0.0.2/24"},{"interface":-1,"address":"10.0.0.3/24"}]}`), ""},
+		"address that is none":      {pod("net", `{"ips":[{"address":"10.0.0.2"},{"address":""}]}`), ""},
+		"a pod of Kubernetes":       {pod("kindnet", eth0), "/run/netns/cni-1 eth0 10.0.0.2 kindnet"},
+		"podman's own network":      {pod("podman", eth0), ""},
+		"another one of podman":     {pod("net", strings.Replace(eth0, "cbr0", "cni-podman1", 1)), ""},
+		"no name":                   {pod("", eth0), ""},
+		"no name of a network":      {pod("a/b", eth0), ""},
+		"name without an end":       {pod(strings.Repeat("a", 300), eth0), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := parseResult([]byte(c.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for path, addrs := range f.networks {
+				for g, network := range addrs {
+					got = append(got, fmt.Sprint(path, " ", g.iface, " ", g.addr, " ", network))
+				}
+			}
+			slices.Sort(got)
+			if text := strings.Join(got, ", "); text != c.want {
+				t.Errorf("networks: got %q, want %q", text, c.want)
+			}
+		})
+	}
+}
+
+func TestOfTwoNetworksTheSameOneCountsEverywhere(t *testing.T) {
+	g := given{"eth0", netip.MustParseAddr("10.0.0.2")}
+	a, b := networks{g: "a"}, networks{g: "b"}
+	if got, same := a.with(b)[g], b.with(a)[g]; got != "a" || same != "a" {
+		t.Errorf("networks: got %q and %q, want a", got, same)
+	}
+	if a[g] != "a" || b[g] != "b" {
+		t.Error("what was added to has changed")
+	}
+	if got := networks(nil).with(b)[g]; got != "b" {
+		t.Errorf("one network: got %q, want b", got)
+	}
+}
+
+// wantNetworks compares the networks of the claims in a table, by address.
+func wantNetworks(t *testing.T, k *kernel, want string) {
+	t.Helper()
+	var got []string
+	for c, held := range k.table.claims.live {
+		got = append(got, fmt.Sprint(c.addr, " ", c.kind, " ", held.network))
+	}
+	slices.Sort(got)
+	if text := strings.Join(got, ", "); text != want {
+		t.Errorf("networks: got %q, want %q", text, want)
+	}
+}
+
+func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10), "10.0.0.2/24", "fd00::2/64", "10.0.0.9/24")
+	k := newTestKernel(t, f)
+	k.adopt(5, 4000, true)
+	r := follow(k.table)
+	result := map[uint64]networks{4000: {
+		{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods",
+		{"eth0", netip.MustParseAddr("fd00::2")}:  "pods",
+		{"eth1", netip.MustParseAddr("10.0.0.9")}: "pods",
+		{"eth0", netip.MustParseAddr("10.0.0.3")}: "pods",
+	}}
+	give := func(by map[uint64]networks) { k.setNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by)) }
+
+	give(result) // after the address
+	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
+	m := r.take(time.Now())
+	if len(m.GetClaims()) != 2 || m.GetClaims()[0].GetNetwork() != "pods" || m.GetClaims()[0].GetCount() != 1 {
+		t.Errorf("told: got %v, want two claims with their network, seen once", m.GetClaims())
+	}
+	give(result)
+	if m := r.take(time.Now()); m != nil {
+		t.Errorf("told of what did not change: got %v, want nothing", m)
+	}
+	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "10.0.0.3/24")}) // before the address
+	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods, 10.0.0.3 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
+
+	failed := address(2, "10.0.0.3/24")
+	failed.flags = unix.IFA_F_DADFAILED
+	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: failed})
+	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
+
+	renamed := podVeth(10)
+	renamed.name = "eth1"
+	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: renamed})
+	wantNetworks(t, k, "10.0.0.2 ASSIGNED , 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
+
+	give(nil)
+	wantNetworks(t, k, "10.0.0.2 ASSIGNED , 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED ")
+}
+
+func TestNetworkIsKnownOfANamespaceThatIsFoundLate(t *testing.T) {
+	f := fakeKernel{}
+	f.put(noNSID, hostVeth(10, 5))
+	f.put(5, podVeth(10), "10.0.0.2/24")
+	k := newTestKernel(t, f)
+	k.setNames(map[uint64]*ipwitnessv1.Workload{}, map[uint64]networks{4000: {{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods"}})
+	wantNetworks(t, k, "10.0.0.2 ASSIGNED ")
+	k.adopt(5, 4000, true)
+	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods")
+	// The inode may be another namespace's next.
+	k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: hostVeth(10, 5)})
+	delete(f, 5)
+	k.handle(&message{typ: unix.RTM_DELNSID, nsid: noNSID, id: 5})
+	if len(k.networks) != 0 {
+		t.Errorf("networks after the end of the namespace: got %v, want none", k.networks)
+	}
+}
+
+func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
+	dir := t.TempDir()
+	sandbox := filepath.Join(dir, "cni-1.0.0")
+	if err := os.WriteFile(sandbox, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("/proc/self/ns/net", sandbox, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal("mount a namespace, which needs root: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(sandbox, unix.MNT_DETACH) })
+	inode, err := namespaceInode(sandbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, _ := newTestNames(t, inode)
+	n.netnsDirs = []string{dir}
+	n.kernel.handle(&message{typ: unix.RTM_NEWADDR, nsid: 1, addr: address(2, "10.240.0.2/24")})
+	if err := os.Mkdir(n.cniResults, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(n.cniResults, "pods-1.0.0-x-eth0")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(realResult(t, "1.0.0"), "/run/netns/cni-1.0.0", sandbox)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.look(true)
+	wantNetworks(t, n.kernel, "10.240.0.2 ASSIGNED pods-1.0.0")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	n.look(true)
+	wantNetworks(t, n.kernel, "10.240.0.2 ASSIGNED ")
+}

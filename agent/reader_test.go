@@ -1,0 +1,461 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+	"time"
+	"unsafe"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// follow gives a reader of a table that has taken all that there is.
+func follow(t *table) *reader {
+	r := t.attach()
+	drain(r)
+	return r
+}
+
+// drain takes all messages that are due.
+func drain(r *reader) (all []*ipwitnessv1.ReportRequest) {
+	for m := r.take(time.Now()); m != nil; m = r.take(time.Now()) {
+		all = append(all, m)
+	}
+	return all
+}
+
+func TestChangesOfOneClaimCoalesceUntilTheyAreTaken(t *testing.T) {
+	tab := newTable()
+	r := follow(tab)
+	now := time.Now()
+	for i := range 1000 {
+		tab.update(func() { tab.seen(testClaim(1), claim{first: now, last: now.Add(time.Duration(i)), count: 1}, now) })
+	}
+	m := r.take(now.Add(time.Millisecond))
+	if len(m.GetClaims()) != 1 {
+		t.Fatalf("claims taken: got %d, want one", len(m.GetClaims()))
+	}
+	c := m.GetClaims()[0]
+	if c.GetCount() != 1000 || !c.GetFirstSeen().AsTime().Equal(now) || c.GetResidence().AsDuration() != time.Millisecond {
+		t.Errorf("claim: got count %d, first %v, residence %v", c.GetCount(), c.GetFirstSeen().AsTime(), c.GetResidence().AsDuration())
+	}
+	if m := r.take(now); m != nil {
+		t.Errorf("second take: got %v, want nothing", m)
+	}
+}
+
+func TestEndOfAClaimIsToldEvenWhereItsBeginningWasNotTaken(t *testing.T) {
+	tab := newTable()
+	r := follow(tab)
+	now := time.Now()
+	tab.update(func() {
+		tab.seen(testClaim(1), claim{count: 1}, now)
+		tab.claims.remove(testClaim(1), now)
+	})
+	m := r.take(now)
+	if len(m.GetClaims()) != 1 || !m.GetClaims()[0].GetGone() {
+		t.Errorf("claims taken: got %v, want one that is gone", m.GetClaims())
+	}
+}
+
+func TestSnapshotHasAllThatLivesAndNothingThatIsGone(t *testing.T) {
+	tab := newTable()
+	now := time.Now()
+	const claims = 3*maxRecords + 7
+	tab.update(func() {
+		for i := range claims {
+			tab.seen(testClaim(i), claim{count: 1}, now)
+		}
+	})
+	r := follow(tab)
+	tab.update(func() { tab.claims.remove(testClaim(5), now) })
+	r.again()
+	got := 0
+	messages := drain(r)
+	for i, m := range messages {
+		if len(m.GetClaims()) > maxRecords {
+			t.Errorf("claims in one message: got %d, want at most %d", len(m.GetClaims()), maxRecords)
+		}
+		if m.GetSnapshotBegin() != (i == 0) || m.GetSnapshotEnd() != (i == len(messages)-1) {
+			t.Errorf("message %d: got begin %v and end %v", i, m.GetSnapshotBegin(), m.GetSnapshotEnd())
+		}
+		for _, c := range m.GetClaims() {
+			if c.GetGone() {
+				t.Error("a snapshot told of a claim that is gone")
+			}
+			got++
+		}
+	}
+	if got != claims-1 || len(messages) != 4 {
+		t.Errorf("snapshot: got %d claims in %d messages, want %d in 4", got, len(messages), claims-1)
+	}
+}
+
+func TestEndOfANamespaceIsTheEndOfAllInIt(t *testing.T) {
+	tab := newTable()
+	now := time.Now()
+	tab.update(func() {
+		tab.namespaces.put(2, &ipwitnessv1.NamespaceRecord{Id: 2}, now)
+		tab.interfaces.put(interfaceKey{2, 2}, &ipwitnessv1.InterfaceRecord{Namespace: 2, Index: 2}, now)
+		tab.seen(testClaim(1), claim{count: 1}, now)
+	})
+	r := follow(tab)
+	tab.update(func() {
+		tab.claims.remove(testClaim(1), now)
+		tab.interfaces.remove(interfaceKey{2, 2}, now)
+		tab.removeNamespace(2, now)
+	})
+	m := r.take(now)
+	if len(m.GetNamespaces()) != 1 || !m.GetNamespaces()[0].GetGone() || len(m.GetInterfaces())+len(m.GetClaims()) != 0 {
+		t.Errorf("told: got %v, want only the end of the namespace", m)
+	}
+}
+
+func TestEachReaderTakesEveryChangeInItsOwnTime(t *testing.T) {
+	tab := newTable()
+	fast, slow := follow(tab), follow(tab)
+	now := time.Now()
+	for i := range 3 {
+		tab.update(func() { tab.seen(testClaim(1), claim{count: 1}, now) })
+		if got := drain(fast); len(got) != 1 || got[0].GetClaims()[0].GetCount() != uint32(i+1) {
+			t.Errorf("change %d: got %v, want one message with it", i, got)
+		}
+	}
+	if got := drain(slow); len(got) != 1 || len(got[0].GetClaims()) != 1 || got[0].GetClaims()[0].GetCount() != 3 {
+		t.Errorf("three changes for a slow reader: got %v, want one claim", got)
+	}
+	fast.ask(questions{checks: []uint64{7}})
+	if got := drain(slow); got != nil {
+		t.Errorf("answer to a check of somebody else: got %v, want nothing", got)
+	}
+	if got := drain(fast); len(got) != 1 || len(got[0].GetChecked()) != 1 {
+		t.Errorf("answer to a check: got %v, want one", got)
+	}
+}
+
+// byAnotherWall is the same moment by a wall clock that was set by some seconds
+// since. It relies on how package time keeps a time that has both clocks.
+func byAnotherWall(t *testing.T, at time.Time, seconds int) time.Time {
+	t.Helper()
+	set := at
+	*(*uint64)(unsafe.Pointer(&set)) += uint64(seconds) << 30
+	if set.Sub(at) != 0 || set.Unix()-at.Unix() != int64(seconds) {
+		t.Fatalf("set the wall clock of %v: got %v", at, set)
+	}
+	return set
+}
+
+func TestAgeOfAClaimIsByTheMonotonicClock(t *testing.T) {
+	for _, seconds := range []int{0, 3600, -3600} {
+		tab := newTable()
+		seen := time.Now()
+		last := byAnotherWall(t, seen, seconds)
+		tab.seen(testClaim(1), claim{first: last, last: last, count: 1}, last)
+		r := tab.attach()
+		for _, age := range []time.Duration{5 * time.Second, time.Minute} {
+			r.again()
+			c := r.take(seen.Add(age)).GetClaims()[0]
+			if got := c.GetAge().AsDuration(); got != age {
+				t.Errorf("age in a snapshot, wall clock set by %d s: got %s, want %s", seconds, got, age)
+			}
+			if got := c.GetResidence().AsDuration(); got != 0 {
+				t.Errorf("residence in a snapshot: got %s, want none", got)
+			}
+		}
+		tab.update(func() { tab.seen(testClaim(1), claim{last: last, count: 1}, last) })
+		c := r.take(seen.Add(time.Second)).GetClaims()[0]
+		if c.GetAge().AsDuration() != time.Second || c.GetResidence().AsDuration() != time.Second {
+			t.Errorf("change, wall clock set by %d s: got age %v and residence %v, want 1s", seconds, c.GetAge(), c.GetResidence())
+		}
+	}
+}
+
+func TestNothingIsKeptForWhoDoesNotRead(t *testing.T) {
+	tab := newTable()
+	r := follow(tab)
+	r.detach()
+	tab.update(func() { tab.seen(testClaim(1), claim{count: 1}, time.Now()) })
+	if kept := len(tab.readers) + len(tab.namespaces.changes) + len(tab.links.changes) + len(tab.interfaces.changes) + len(tab.claims.changes); kept != 0 {
+		t.Errorf("kept for readers that left: got %d, want nothing", kept)
+	}
+	if len(r.claims.dirty) != 0 {
+		t.Error("a reader that left was told of a change")
+	}
+}
+
+func TestReaderThatIsLeftBehindBeginsASnapshot(t *testing.T) {
+	tab := newTable()
+	r := follow(tab)
+	now := time.Now()
+	tab.update(func() { tab.seen(testClaim(0), claim{count: 1}, now) })
+	churn := func() {
+		for i := 1; i < spareChanges+10; i++ {
+			tab.update(func() {
+				tab.seen(testClaim(i), claim{count: 1}, now)
+				tab.claims.remove(testClaim(i), now)
+			})
+			if len(r.claims.dirty) > spareChanges+2 {
+				t.Fatalf("changes that wait: got %d, want %d at most", len(r.claims.dirty), spareChanges+2)
+			}
+		}
+	}
+	churn()
+	m := r.take(now)
+	if !m.GetSnapshotBegin() || !m.GetSnapshotEnd() || len(m.GetClaims()) != 1 {
+		t.Fatalf("after too many changes: got %d claims, begin %v, end %v, want a snapshot of one", len(m.GetClaims()), m.GetSnapshotBegin(), m.GetSnapshotEnd())
+	}
+
+	// Again, while a snapshot is under way.
+	tab.update(func() {
+		for i := range maxRecords + 1 {
+			tab.seen(testClaim(1<<20+i), claim{count: 1}, now)
+		}
+	})
+	r.again()
+	if m = r.take(now); !m.GetSnapshotBegin() || m.GetSnapshotEnd() {
+		t.Fatalf("first part of a snapshot: got begin %v and end %v", m.GetSnapshotBegin(), m.GetSnapshotEnd())
+	}
+	tab.update(func() {
+		for i := range maxRecords + 1 {
+			tab.claims.remove(testClaim(1<<20+i), now)
+		}
+	})
+	churn()
+	if m = r.take(now); !m.GetSnapshotBegin() || !m.GetSnapshotEnd() || len(m.GetClaims()) != 1 {
+		t.Errorf("after too many changes in a snapshot: got %d claims, begin %v, end %v, want another, of one", len(m.GetClaims()), m.GetSnapshotBegin(), m.GetSnapshotEnd())
+	}
+}
+
+func TestSnapshotIsCompletedBeforeTheNextThatIsAskedFor(t *testing.T) {
+	tab := newTable()
+	for i := range maxRecords + 1 {
+		tab.seen(testClaim(i), claim{count: 1}, time.Now())
+	}
+	r := tab.attach()
+	var got []string
+	for m := r.take(time.Now()); m != nil && len(got) < 10; m = r.take(time.Now()) {
+		got = append(got, fmt.Sprint(m.GetSnapshotBegin(), m.GetSnapshotEnd()))
+		if len(got) == 1 {
+			r.again()
+			r.again()
+		}
+	}
+	if want := "[true false false true true false false true]"; fmt.Sprint(got) != want {
+		t.Errorf("begins and ends: got %v, want %v", got, want)
+	}
+}
+
+func TestAnswersComeWhileTheTableKeepsChanging(t *testing.T) {
+	tab := newTable()
+	r := follow(tab)
+	const before = 2*maxRecords + 5
+	change := func(from, to int) {
+		tab.update(func() {
+			for i := from; i < to; i++ {
+				tab.seen(testClaim(i), claim{count: 1}, time.Now())
+			}
+		})
+	}
+	change(0, before)
+	r.take(time.Now()) // a batch is under way
+	change(0, before)
+	r.ask(questions{checks: []uint64{5}, ping: 1})
+	r.ask(questions{checks: []uint64{6}, ping: 2})
+	sent := map[string]bool{}
+	for i := range 10 {
+		change(before, before+4*maxRecords) // more than fits, every time
+		m := r.take(time.Now())
+		for _, c := range m.GetClaims() {
+			sent[string(c.GetAddress())] = true
+		}
+		if m.GetPong() == nil {
+			continue
+		}
+		for i := range before {
+			if !sent[string(testClaim(i).addr.AsSlice())] {
+				t.Fatalf("claim %d changed before the ping: it was not sent before the pong", i)
+			}
+		}
+		if m.GetPong().GetId() != 2 || fmt.Sprint(m.GetChecked()) != "[5 6]" || m.GetPong().GetSentAt() == nil {
+			t.Errorf("answers: got %v and %v, want pong 2, checks 5 and 6", m.GetPong(), m.GetChecked())
+		}
+		if i == 0 {
+			t.Error("the answer came before what had changed")
+		}
+		return
+	}
+	t.Error("no answer in 10 messages")
+}
+
+func TestChecksThatAreNotAnsweredDoNotPileUp(t *testing.T) {
+	tab := newTable()
+	r := follow(tab)
+	for i := range uint64(3 * maxChecks) {
+		r.ask(questions{checks: []uint64{i}})
+	}
+	got := drain(r)
+	if len(got) != 1 || len(got[0].GetChecked()) != maxChecks || got[0].GetChecked()[maxChecks-1] != 3*maxChecks-1 {
+		t.Errorf("answers: got %d messages, want one with the last %d", len(got), maxChecks)
+	}
+}
+
+// replica is what an aggregator knows by the messages that it got.
+type replica struct {
+	inside     bool
+	namespaces map[uint32]bool
+	interfaces map[interfaceKey]bool
+	claims     map[interfaceKey]map[string]uint32
+}
+
+// apply takes a message, and refuses one that refers to what is not known.
+func (p *replica) apply(m *ipwitnessv1.ReportRequest) error {
+	if m.GetSnapshotBegin() {
+		*p = replica{true, map[uint32]bool{}, map[interfaceKey]bool{}, map[interfaceKey]map[string]uint32{}}
+	}
+	for _, r := range m.GetNamespaces() {
+		if r.GetGone() {
+			delete(p.namespaces, r.GetId())
+			maps.DeleteFunc(p.interfaces, func(k interfaceKey, _ bool) bool { return k.namespace == r.GetId() })
+			maps.DeleteFunc(p.claims, func(k interfaceKey, _ map[string]uint32) bool { return k.namespace == r.GetId() })
+			continue
+		}
+		p.namespaces[r.GetId()] = true
+	}
+	for _, r := range m.GetInterfaces() {
+		k := interfaceKey{r.GetNamespace(), int32(r.GetIndex())}
+		if r.GetGone() {
+			delete(p.interfaces, k)
+			delete(p.claims, k)
+			continue
+		}
+		if !p.namespaces[k.namespace] {
+			return fmt.Errorf("interface %v of a namespace that was not told", k)
+		}
+		p.interfaces[k] = true
+	}
+	for _, r := range m.GetClaims() {
+		k := interfaceKey{r.GetNamespace(), int32(r.GetIndex())}
+		if r.GetGone() {
+			delete(p.claims[k], string(r.GetAddress()))
+			continue
+		}
+		if !p.interfaces[k] {
+			return fmt.Errorf("claim on interface %v, which was not told", k)
+		}
+		if p.claims[k] == nil {
+			p.claims[k] = map[string]uint32{}
+		}
+		p.claims[k][string(r.GetAddress())] = r.GetCount()
+	}
+	p.inside = p.inside && !m.GetSnapshotEnd()
+	return nil
+}
+
+// check compares with the table.
+func (p *replica) check(t *table) error {
+	claims := 0
+	for _, on := range p.claims {
+		claims += len(on)
+	}
+	if p.inside || len(p.namespaces) != len(t.namespaces.live) || len(p.interfaces) != len(t.interfaces.live) || claims != len(t.claims.live) {
+		return fmt.Errorf("got %d namespaces, %d interfaces, %d claims, inside %v, want %d, %d, %d, outside", len(p.namespaces), len(p.interfaces),
+			claims, p.inside, len(t.namespaces.live), len(t.interfaces.live), len(t.claims.live))
+	}
+	for k, c := range t.claims.live {
+		if got := p.claims[k.at][string(k.addr.AsSlice())]; got != c.count {
+			return fmt.Errorf("claim %v: got count %d, want %d", k, got, c.count)
+		}
+	}
+	return nil
+}
+
+func TestReadersEndUpWithTheTableWhateverHappens(t *testing.T) {
+	tab := newTable()
+	random := rand.New(rand.NewPCG(3, 4))
+	readers, replicas := []*reader{tab.attach(), tab.attach()}, []*replica{{}, {}}
+	put := func(id uint32, now time.Time) {
+		if tab.namespaces.live[id] == nil {
+			tab.namespaces.put(id, &ipwitnessv1.NamespaceRecord{Id: id}, now)
+		}
+		at := interfaceKey{id, int32(random.IntN(3))}
+		if tab.interfaces.live[at] == nil {
+			tab.interfaces.put(at, &ipwitnessv1.InterfaceRecord{Namespace: id, Index: uint32(at.index)}, now)
+		}
+		for range random.IntN(300) {
+			k := testClaim(random.IntN(2000))
+			k.at = at
+			tab.seen(k, claim{count: 1}, now)
+		}
+	}
+	drop := func(at interfaceKey, now time.Time) {
+		for k := range tab.claims.live {
+			if k.at == at {
+				tab.claims.remove(k, now)
+			}
+		}
+		tab.interfaces.remove(at, now)
+	}
+	for range 400 {
+		now := time.Now()
+		id := uint32(1 + random.IntN(20))
+		one := random.IntN(2)
+		tab.update(func() {
+			switch random.IntN(12) {
+			case 0:
+				drop(interfaceKey{id, int32(random.IntN(3))}, now)
+			case 1:
+				for i := range int32(3) {
+					drop(interfaceKey{id, i}, now)
+				}
+				tab.removeNamespace(id, now)
+			default:
+				put(id, now)
+			}
+		})
+		switch random.IntN(50) {
+		case 0:
+			readers[one].again()
+		case 1:
+			readers[one].detach()
+			readers[one], replicas[one] = tab.attach(), &replica{}
+		case 2:
+			readers[one].claims.lost = true
+		}
+		if m := readers[one].take(now); m != nil {
+			if err := replicas[one].apply(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, r := range readers {
+		for _, m := range drain(r) {
+			if err := replicas[i].apply(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := replicas[i].check(tab); err != nil {
+			t.Errorf("reader %d: %v", i, err)
+		}
+	}
+}
+
+// BenchmarkChange is one change of a claim, put and taken, as the table grows.
+func BenchmarkChange(b *testing.B) {
+	for _, size := range []int{1_000, 100_000} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			tab := newTable()
+			now := time.Now()
+			for i := range size {
+				tab.seen(testClaim(i), claim{count: 1}, now)
+			}
+			r := follow(tab)
+			b.ReportAllocs()
+			for b.Loop() {
+				tab.update(func() { tab.seen(testClaim(7), claim{count: 1}, now) })
+				r.take(now)
+			}
+		})
+	}
+}

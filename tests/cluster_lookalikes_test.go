@@ -1,0 +1,422 @@
+package tests
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+func TestL2PodMovesToAnotherNode(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	one, two := c.nodes[0].cni(podsByPTP), c.nodes[1].cni(podsByPTP)
+	move := func(addr string, ended bool) {
+		t.Helper()
+		add(t, one, "web-0")
+		c.awaitOwners(addr, 1)
+		if err := one.Delete("web-0"); err != nil {
+			t.Fatal(err)
+		}
+		if ended {
+			c.awaitOwners(addr, 0)
+		}
+		add(t, two, "web-0")
+	}
+	// As fast as it goes: its end here may be heard after its beginning there.
+	for n := range 3 {
+		move(podAddress(n+1), false)
+		if err := two.Delete("web-0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	move(podAddress(4), true)
+	c.wantOnlyPlanted()
+	c.wantNone(podAddress(4))
+	c.wantHolders(map[string][]string{podAddress(4): {"node2/default/web-0"}, "10.244.0.1": {"node2/node2"}})
+	c.row("L2", podAddress(4), "one-owner")
+}
+
+func TestL2PodMovesAwayFromANodeThatIsSilent(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	one, two := c.nodes[0], c.nodes[1]
+	addr := podAddress(1)
+	add(t, one.cni(podsByPTP), "web-0")
+	c.awaitOwners(addr, 1)
+	one.agent.Kill()
+	c.awaitNode("node1", ipwitnessv1.Node_UNHEARD)
+	add(t, two.cni(podsByPTP), "web-1")
+	c.wantConflict(addr, ipwitnessv1.Conflict_SUSPECTED, "assigned-twice", "default/web-0 | default/web-1", "NETWORK pods",
+		"last seen on a node not heard from")
+	// Nobody can read again what it has: silence neither confirms nor resolves.
+	two.plantNext()
+	c.wantActive(addr + " SUSPECTED")
+	c.wantConfirmed()
+	c.row("L2-unheard", addr, "node-unheard")
+
+	// It is heard again, and the pod is gone.
+	one.sh("ip netns del web-0")
+	one.witness(one.args...)
+	c.watch.await("the conflict to be resolved", inState(addr, ipwitnessv1.Conflict_RESOLVED))
+	c.wantConfirmed()
+	c.wantHolders(map[string][]string{addr: {"node2/default/web-1"}, "10.244.0.1": {"node2/node2"}})
+}
+
+func TestL2NodeThatIsSilentForTooLong(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "--node-timeout", "3s")
+	one, two := c.nodes[0], c.nodes[1]
+	addr := podAddress(1)
+	add(t, one.cni(podsByPTP), "web-0")
+	c.awaitOwners(addr, 1)
+	one.agent.Kill()
+	add(t, two.cni(podsByPTP), "web-1")
+	c.watch.await("the conflict to be resolved", inState(addr, ipwitnessv1.Conflict_RESOLVED))
+	c.wantConfirmed()
+	wantSaid(t, c.only(addr).GetSummary(), "node1", "not heard from", "3s")
+	c.awaitOwners(addr, 1)
+}
+
+// vrrp is the MAC of the VRRP router 51 (RFC 9568, section 7.3).
+const vrrp = "00:00:5e:00:01:33"
+
+// router makes the interface that keepalived makes with use_vmac: a macvlan with
+// the virtual router's MAC, in the pod, or on the host itself where none is named.
+func (l *lab) router(pod string) {
+	l.t.Helper()
+	in := ""
+	if pod != "" {
+		in = " -n " + pod
+	}
+	// Without a link-local address (RFC 9568, section 7.4): both would make the same.
+	l.sh(fmt.Sprintf("ip%s link add vrrp.51 link eth0 address %s type macvlan mode private", in, vrrp),
+		fmt.Sprintf("ip%s link set vrrp.51 addrgenmode none", in), fmt.Sprintf("ip%s link set vrrp.51 up", in))
+}
+
+func TestL6VirtualRouterOnTwoNodesChangesHands(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	c.shared()
+	const vip = "192.0.2.50"
+	one, two := c.nodes[0], c.nodes[1]
+	for _, n := range c.nodes {
+		n.router("")
+	}
+	take := func(n, other *lab) {
+		t.Helper()
+		n.sh("ip addr add " + vip + "/32 dev vrrp.51")
+		n.announce("/vrrp.51", vip)
+		c.seen(vip, other.name+"/eth0")
+	}
+	take(one, two)
+	// The backup did not hear an advertisement in time: for a moment both are master.
+	take(two, one)
+	one.announce("/vrrp.51", vip)
+	one.sh("ip addr del " + vip + "/32 dev vrrp.51")
+	c.awaitOwners(vip, 1)
+	c.wantOnlyPlanted()
+	c.wantActive()
+	c.wantHolders(map[string][]string{vip: {"node2/node2"}, "192.0.2.1": {"node1/node1"}, "192.0.2.2": {"node2/node2"}})
+	c.row("L6", vip, "one-owner")
+}
+
+func TestL6VirtualRouterOutsideChangesHands(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	out := c.shared()
+	const vip = "192.0.2.254"
+	for i, router := range []string{"r1", "r2"} {
+		out.machine(router, fmt.Sprintf("02:00:00:00:00:f%d", i+1), fmt.Sprintf("192.0.2.%d/24", 251+i))
+		out.router(router)
+	}
+	for range 3 { // there and back again
+		for _, router := range []string{"r1", "r2"} {
+			out.announce(router+"/vrrp.51", vip)
+		}
+	}
+	c.evidence(vip, "", "ANNOUNCED node1/eth0", "ANNOUNCED node2/eth0")
+	c.wantOnlyPlanted()
+	c.wantNone(vip)
+	c.awaitOwners(vip, 1)
+	c.row("L6-outside", vip, "one-owner")
+}
+
+func TestL7VirtualAddressChangesHands(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	c.shared()
+	const vip = "192.0.2.50"
+	one, two := c.nodes[0], c.nodes[1]
+	take := func(n, other *lab) {
+		t.Helper()
+		n.sh("ip addr add " + vip + "/32 dev eth0")
+		n.announce("/eth0", vip)
+		c.evidence(vip, n.name, "ASSIGNED eth0", "ANNOUNCED "+other.name+"/eth0")
+	}
+	// kube-vip: the new leader takes the address before the old one lets it go.
+	take(one, two)
+	take(two, one)
+	c.watch.await("it to be suspected", inState(vip, ipwitnessv1.Conflict_SUSPECTED))
+	one.announce("/eth0", vip)
+	c.plant() // a settle time makes no conflict of it
+	if got := c.only(vip).GetState(); got != ipwitnessv1.Conflict_SUSPECTED {
+		t.Errorf("state within the grace: got %s, want SUSPECTED", got)
+	}
+	one.sh("ip addr del " + vip + "/32 dev eth0")
+	c.watch.await("the hand-over to end", inState(vip, ipwitnessv1.Conflict_RESOLVED))
+	c.wantOnlyPlanted()
+	c.wantHolders(map[string][]string{vip: {"node2/node2"}, "192.0.2.1": {"node1/node1"}, "192.0.2.2": {"node2/node2"}})
+	c.row("L7", vip, "one-owner")
+}
+
+func TestL7AnnouncedAddressChangesHands(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "--handover-grace", "3s")
+	c.shared()
+	const vip = "192.0.2.50"
+	one, two := c.nodes[0], c.nodes[1]
+	// MetalLB: nobody has the address, one speaker announces it.
+	one.announce("/eth0", vip)
+	c.evidence(vip, "node1", "ANNOUNCED node2/eth0")
+	// The new one does, too, before the old one stops.
+	until(t, vip+" to be suspected", func() bool {
+		two.announce("/eth0", vip)
+		one.announce("/eth0", vip)
+		return inState(vip, ipwitnessv1.Conflict_SUSPECTED)(c.watch.all())
+	})
+	until(t, "the hand-over to end", func() bool {
+		two.announce("/eth0", vip)
+		return inState(vip, ipwitnessv1.Conflict_RESOLVED)(c.watch.all())
+	})
+	c.wantConfirmed()
+	c.row("L7-announced", vip, "handed-over")
+}
+
+func TestL9LinkLocalAddressThatEveryNodeHas(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "--handover-grace", "1s")
+	out := newLAN(t)
+	// OVN-Kubernetes: the uplink is a port of br-ex, which has 169.254.169.2 on
+	// every node.
+	for _, n := range c.nodes {
+		out.join(n, fmt.Sprintf("192.0.2.%d/24", n.number))
+		n.sh("ip link add br-ex type bridge", "ip link set br-ex up", "ip addr flush dev eth0", "ip link set eth0 master br-ex",
+			fmt.Sprintf("ip addr add 192.0.2.%d/24 dev br-ex", n.number),
+			"ip addr add 169.254.169.2/29 dev br-ex", "ip addr add fe80::1/64 dev br-ex nodad")
+	}
+	for i, n := range c.nodes {
+		n.ports(1)
+		other := c.nodes[1-i]
+		until(t, other.name+" to hear "+n.name, func() bool {
+			n.announce("/br-ex", fmt.Sprintf("192.0.2.%d", n.number))
+			return strings.Contains(fmt.Sprint(c.owners(fmt.Sprintf("?address=192.0.2.%d", n.number))), other.name+"/eth0")
+		})
+	}
+	until(t, "both to have both", func() bool {
+		return len(c.owners("?address=169.254.169.2")) == 2 && len(c.owners("?address=fe80::1")) == 2
+	})
+	c.wantOnlyPlanted()
+	c.wantNone("169.254.169.2", "fe80::1")
+	c.row("L9-nodes", "169.254.169.2", "link-local")
+
+	// What a wire shows is there: now one of them does use it on the LAN.
+	until(t, "169.254.169.2 to be confirmed", func() bool {
+		c.nodes[1].announce("/br-ex", "169.254.169.2")
+		return inState("169.254.169.2", confirmed)(c.watch.all())
+	})
+	if got, want := ownerNames(c.only("169.254.169.2")), "node1 | node2"; got != want {
+		t.Errorf("owners: got %s, want %s", got, want)
+	}
+	c.wantNone("fe80::1")
+}
+
+const (
+	dockerAddress = "172.17.0.2"
+	dockerMAC     = "02:42:ac:11:00:02" // of that address, on every node
+)
+
+// docker has every node run a container, as docker does.
+func (c *cluster) docker() {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		pod := "c" + n.name
+		n.sh("ip link add docker0 type bridge", "ip link set docker0 up", "ip addr add 172.17.0.1/16 dev docker0")
+		n.pod(pod)
+		n.sh(fmt.Sprintf("ip link set v%s master docker0", pod), fmt.Sprintf("ip -n %s link set eth0 address %s", pod, dockerMAC))
+		n.assign(pod, dockerAddress+"/16")
+		n.ports(2)
+		n.resolve(pod, "eth0", "172.17.0.1")
+		c.evidence(dockerAddress, pod, "ASSIGNED "+n.name+"/eth0", "USED "+n.name+"/v"+pod)
+	}
+}
+
+func TestL10DockerOnEveryNode(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	c.shared()
+	c.docker()
+	c.wantOnlyPlanted()
+	c.wantNone(dockerAddress, "172.17.0.1")
+	c.row("L10-nodes", dockerAddress, "different-links")
+}
+
+func TestL10FrameOfAContainerGetsOutOfItsNode(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	c.shared()
+	c.docker()
+	// It enters another node, where a container has that MAC and that address, too.
+	sha, _ := net.ParseMAC(dockerMAC)
+	a := netip.MustParseAddr(dockerAddress)
+	for i, n := range c.nodes {
+		n.from("eth0", netlab.ARP(1, sha, a, a))
+		c.seen(dockerAddress, c.nodes[1-i].name+"/eth0")
+	}
+	c.wantOnlyPlanted()
+	c.wantNone(dockerAddress, "172.17.0.1")
+}
+
+func TestL17OneAddressOnTwoLANs(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	const addr = "192.0.2.100"
+	for i, n := range c.nodes {
+		out := newLAN(t)
+		out.join(n, "192.0.2.1/24")
+		n.ports(1)
+		add(t, n.macvlan(), fmt.Sprintf("p%d", i+1))
+		// Everywhere there is a router with this MAC, and a container with that one,
+		// which the other node has, too.
+		out.machine("router", vrrp, "192.0.2.254/24")
+		out.announce("router", "192.0.2.254")
+		c.seen("192.0.2.254", n.name+"/eth0")
+		n.pod("docked")
+		n.sh("ip -n docked link set eth0 address 02:42:ac:11:00:02")
+		n.router("")
+		out.machine("docked", "02:42:ac:11:00:02", "192.0.2.253/24")
+		out.announce("docked", "192.0.2.253")
+		c.seen("192.0.2.253", n.name+"/eth0")
+		c.awaitOwners(addr, i+1)
+	}
+	c.wantOnlyPlanted()
+	c.wantNone(addr, "192.0.2.1")
+	c.row("L17-lans", addr, "different-links")
+}
+
+func TestL18TwoClustersOnOneLAN(t *testing.T) {
+	t.Parallel()
+	// Two kind clusters of one machine: each with an aggregator, a node, and the
+	// same addresses for its pods.
+	const addr = "10.244.0.7"
+	out := newLAN(t)
+	var all []*cluster
+	for i, name := range []string{"red", "blue"} {
+		c := newAggregator(t, "--cluster", name, "--network", "pods=10.244.0.0/16")
+		n := c.addMachine(newHost(t), name+"-control-plane", i+1)
+		n.report(c)
+		c.awaitNodes(n)
+		out.join(n, fmt.Sprintf("192.0.2.%d/24", n.number))
+		n.ports(1)
+		n.pod(name, addr+"/32")
+		all = append(all, c)
+	}
+	for _, c := range all {
+		n := c.nodes[0]
+		n.announce("/eth0", fmt.Sprintf("192.0.2.%d", n.number))
+	}
+	for i, c := range all {
+		n := c.nodes[0]
+		c.seen(fmt.Sprintf("192.0.2.%d", 2-i), n.name+"/eth0")
+		c.wantOnlyPlanted()
+		c.wantNone(addr)
+		c.wantHolders(map[string][]string{
+			addr:                                {n.name + "/" + []string{"red", "blue"}[i]},
+			fmt.Sprintf("192.0.2.%d", n.number): {n.name + "/" + n.name},
+			fmt.Sprintf("192.0.2.%d", 2-i):      {fmt.Sprintf("%s/02:00:00:00:0e:%02d", n.name, 2-i)},
+		})
+	}
+	all[0].row("L18", addr, "one-owner")
+}
+
+func TestL18TwoNodesOfOneMachine(t *testing.T) {
+	t.Parallel()
+	// Two kind nodes: one kernel, and one /run/netns that both agents read.
+	c := newAggregator(t, "--network", "pods=10.244.0.0/16")
+	one := newHost(t)
+	two, err := one.Beside()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(two.Close)
+	for i, h := range []*netlab.Host{one, two} {
+		c.addMachine(h, fmt.Sprintf("worker%d", i+1), i+1).report(c)
+	}
+	c.awaitNodes(c.nodes...)
+	c.shared()
+	for i, n := range c.nodes {
+		n.pod(fmt.Sprintf("p%d", i+1), fmt.Sprintf("10.244.%d.2/32", i+1))
+	}
+	c.plant()
+	c.wantConfirmed()
+	c.wantHolders(map[string][]string{
+		"10.244.1.2": {"worker1/p1"}, "10.244.2.2": {"worker2/p2"}, "192.0.2.1": {"worker1/worker1"}, "192.0.2.2": {"worker2/worker2"},
+	})
+	// What is held twice there is held twice.
+	c.nodes[1].pod("p3", "10.244.1.2/32")
+	c.wantConflict("10.244.1.2", confirmed, "assigned-twice", "p1 | p3", "NETWORK pods", "node worker1", "node worker2")
+}
+
+func TestL20FrameThatTwoNodesSee(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	out := c.shared()
+	const addr = "192.0.2.60"
+	out.machine("printer", "02:00:00:00:00:60", addr+"/24")
+	out.announce("printer", addr)
+	c.evidence(addr, "", "ANNOUNCED node1/eth0", "ANNOUNCED node2/eth0", "ANNOUNCED node3/eth0")
+	c.wantOnlyPlanted()
+	c.wantNone(addr)
+	c.wantHolders(map[string][]string{
+		addr: {"node1/02:00:00:00:00:60"}, "192.0.2.1": {"node1/node1"}, "192.0.2.2": {"node2/node2"}, "192.0.2.3": {"node3/node3"},
+	})
+	c.row("L20-nodes", addr, "one-owner")
+}
+
+func TestL20MachineThatMovesBetweenNodes(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	out := c.shared()
+	const addr, mac = "192.0.2.60", "02:00:00:00:00:60"
+	want := func(holder string) {
+		t.Helper()
+		c.wantHolders(map[string][]string{addr: {holder}, "192.0.2.1": {"node1/node1"}, "192.0.2.2": {"node2/node2"}})
+	}
+	out.machine("vm", mac, addr+"/24")
+	out.announce("vm", addr)
+	c.evidence(addr, "", "ANNOUNCED node1/eth0", "ANNOUNCED node2/eth0")
+	want("node1/" + mac)
+	// From a host that has no agent to one that has, and on to the next: it keeps
+	// its MAC and its address, and announces itself at once.
+	out.sh("ip netns del vm")
+	for i, n := range c.nodes {
+		if err := n.Namespace("vm"); err != nil {
+			t.Fatal(err)
+		}
+		n.sh("ip link add vm0 link eth0 address "+mac+" type macvlan mode bridge", "ip link set vm0 netns vm name eth0", "ip -n vm link set eth0 up")
+		n.assign("vm", addr+"/24")
+		n.announce("vm", addr)
+		c.evidence(addr, "vm", "ASSIGNED eth0", "ANNOUNCED "+c.nodes[1-i].name+"/eth0")
+		want(n.name + "/vm")
+		if i == 0 {
+			n.sh("ip netns del vm")
+		}
+	}
+	c.wantOnlyPlanted()
+	c.wantNone(addr)
+	c.row("L20-moved", addr, "one-owner")
+}

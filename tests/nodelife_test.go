@@ -1,0 +1,486 @@
+package tests
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// turmoil changes who holds which address on nodes, all the time, and knows it.
+type turmoil struct {
+	t       *testing.T
+	done    chan struct{}
+	workers sync.WaitGroup
+	changes []*atomic.Int64 // of each node
+	mu      sync.Mutex
+	holders map[string][]string // once it is over: each NODE/POD
+	err     error
+}
+
+// turmoil begins on all nodes: pods come and go, and take addresses of
+// 10.244.7.0/27 from each other.
+func (c *cluster) turmoil() *turmoil {
+	u := &turmoil{t: c.t, done: make(chan struct{}), holders: map[string][]string{}}
+	for _, n := range c.nodes {
+		n.InOrder = false // would take longer with every pod
+		changes := &atomic.Int64{}
+		u.changes = append(u.changes, changes)
+		u.workers.Go(func() {
+			pods, err := stir(n, u.done, changes)
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			for _, p := range pods {
+				for addr := range p.addrs {
+					u.holders[addr] = append(u.holders[addr], n.name+"/"+p.name)
+				}
+				p.close()
+			}
+			if u.err == nil {
+				u.err = err
+			}
+		})
+	}
+	c.t.Cleanup(func() { u.end() })
+	return u
+}
+
+func (u *turmoil) end() {
+	select {
+	case <-u.done:
+	default:
+		close(u.done)
+	}
+	u.workers.Wait()
+}
+
+// goOn waits until every node has seen so many changes more.
+func (u *turmoil) goOn(changes int64) {
+	u.t.Helper()
+	for _, n := range u.changes {
+		until := n.Load() + changes
+		u.await(func() bool { return n.Load() >= until })
+	}
+}
+
+func (u *turmoil) await(cond func() bool) {
+	u.t.Helper()
+	until(u.t, "changes on the nodes", func() bool {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		return cond() || u.err != nil
+	})
+}
+
+// stop ends it, and gives who holds which address then, each NODE/POD.
+func (u *turmoil) stop() map[string][]string {
+	u.t.Helper()
+	u.end()
+	if u.err != nil {
+		u.t.Fatal(u.err)
+	}
+	return maps.Clone(u.holders)
+}
+
+// stirred is a pod in turmoil.
+type stirred struct {
+	name   string
+	pod    *netlab.Pod
+	handle *netlink.Handle
+	link   netlink.Link
+	addrs  map[string]bool
+}
+
+func (p *stirred) close() {
+	p.handle.Close()
+	p.pod.Close()
+}
+
+// stir changes the pods of one node until done, as a seed has it.
+func stir(l *lab, done <-chan struct{}, changes *atomic.Int64) (pods []*stirred, err error) {
+	const most, addresses = 5, 24
+	r := rand.New(rand.NewPCG(7, uint64(l.number)))
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-done:
+			return pods, nil
+		case <-tick.C:
+		}
+		switch n := r.IntN(30); {
+		case len(pods) < 2 || n == 0 && len(pods) < most:
+			p, err := newStirred(l, fmt.Sprintf("t%d", i))
+			if err != nil {
+				return pods, err
+			}
+			pods = append(pods, p)
+		case n == 1:
+			at := r.IntN(len(pods))
+			pods[at].close()
+			if _, err := l.Run("ip netns del %s", pods[at].name); err != nil {
+				return nil, err
+			}
+			pods = slices.Delete(pods, at, at+1)
+		default:
+			if err := pods[r.IntN(len(pods))].toggle(fmt.Sprintf("10.244.7.%d", 1+r.IntN(addresses))); err != nil {
+				return pods, err
+			}
+		}
+		changes.Add(1)
+	}
+}
+
+func newStirred(l *lab, name string) (*stirred, error) {
+	if err := l.Namespace(name); err != nil {
+		return nil, err
+	}
+	for _, line := range []string{
+		"ip link add v%s type veth peer name eth0 netns %[1]s", "ip link set v%s up", "ip -n %s link set eth0 up",
+	} {
+		if _, err := l.Run(line, name); err != nil {
+			return nil, err
+		}
+	}
+	pod, err := l.Pod(name)
+	if err != nil {
+		return nil, err
+	}
+	handle, err := netlink.NewHandleAt(netns.NsHandle(pod.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		pod.Close()
+		return nil, err
+	}
+	p := &stirred{name: name, pod: pod, handle: handle, addrs: map[string]bool{}}
+	if p.link, err = handle.LinkByName("eth0"); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// toggle takes an address, or gives it up.
+func (p *stirred) toggle(addr string) error {
+	a, err := netlink.ParseAddr(addr + "/32")
+	if err != nil {
+		return err
+	}
+	if p.addrs[addr] {
+		delete(p.addrs, addr)
+		return p.handle.AddrDel(p.link, a)
+	}
+	p.addrs[addr] = true
+	return p.handle.AddrAdd(p.link, a)
+}
+
+// wantExactly waits until the aggregator knows exactly these holders, and a
+// confirmed conflict of each address that has two, and no others.
+func (c *cluster) wantExactly(holders map[string][]string) {
+	c.t.Helper()
+	c.wantHolders(holders)
+	var twice []string
+	for addr, names := range holders {
+		if len(names) > 1 {
+			twice = append(twice, addr+" CONFIRMED")
+		}
+	}
+	c.wantActive(twice...)
+}
+
+const twiceHeld = "10.244.9.9"
+
+// duplicate makes one that lasts, between node1 and node2, and gives the id of
+// its conflict.
+func (c *cluster) duplicate() (id string) {
+	c.t.Helper()
+	for i, n := range c.nodes[:2] {
+		n.pod(fmt.Sprintf("p%d", i+1), twiceHeld+"/32")
+	}
+	c.watch.await("the duplicate to be confirmed", inState(twiceHeld, confirmed))
+	return c.only(twiceHeld).GetId()
+}
+
+// wantSame checks that the conflict of the duplicate is what it was, and was
+// never over.
+func (c *cluster) wantSame(id string) {
+	c.t.Helper()
+	c.watch.await("the duplicate to be confirmed", inState(twiceHeld, confirmed))
+	if got := c.only(twiceHeld); got.GetId() != id || got.GetEpisode() != 1 {
+		c.t.Errorf("conflict of %s: got %s, episode %d, want %s, episode 1", twiceHeld, got.GetId(), got.GetEpisode(), id)
+	}
+	if told := c.watch.told(twiceHeld); slices.Contains(told, ipwitnessv1.Conflict_RESOLVED) {
+		c.t.Errorf("states that were told of %s: got %v, want none resolved", twiceHeld, told)
+	}
+}
+
+// lasting are the holders of what duplicate made.
+func lasting(more map[string][]string) map[string][]string {
+	all := map[string][]string{twiceHeld: {"node1/p1", "node2/p2"}}
+	maps.Copy(all, more)
+	return all
+}
+
+// pods declares the network of the pods.
+const pods = "pods=10.244.0.0/16"
+
+// unheard waits until a node, and all that it has told, is not heard from any more.
+func (c *cluster) unheard(n *lab) {
+	c.t.Helper()
+	c.awaitNode(n.name, ipwitnessv1.Node_UNHEARD)
+	for _, o := range c.everyOwner() {
+		if o.GetNode() == n.name && o.GetState() == ipwitnessv1.Owner_LIVE && o.GetWorkload().GetKind() != ipwitnessv1.Workload_EXTERNAL {
+			c.t.Errorf("owner on a silent node: got %v, want UNHEARD", o)
+		}
+	}
+}
+
+// leaves counts how often a node was told to be not heard from.
+func (w *watch) leaves(name string) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.events {
+		if e.GetNode().GetName() == name && e.GetNode().GetState() == ipwitnessv1.Node_UNHEARD {
+			n++
+		}
+	}
+	return n
+}
+
+func TestAggregatorKilledInTurmoil(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, "--network", pods)
+	id := c.duplicate()
+	u := c.turmoil()
+	u.goOn(100)
+	c.program.Kill()
+	u.goOn(100)
+	c.serve()
+	c.awaitNodes(c.nodes...)
+	u.goOn(100)
+	c.wantExactly(lasting(u.stop()))
+	c.wantSame(id)
+}
+
+func TestNodeCutOffInTurmoil(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, "--network", pods)
+	id := c.duplicate()
+	u := c.turmoil()
+	u.goOn(100)
+	c.nodes[0].cut()
+	c.unheard(c.nodes[0])
+	u.goOn(100)
+	c.nodes[0].mend()
+	c.awaitNodes(c.nodes...)
+	u.goOn(100)
+	c.wantExactly(lasting(u.stop()))
+	c.wantSame(id)
+}
+
+func TestAgentPausedInTurmoil(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "--network", pods)
+	id := c.duplicate()
+	u := c.turmoil()
+	for range 5 { // for so short that nobody notices
+		c.nodes[0].pause()
+		u.goOn(30)
+		c.nodes[0].goOn()
+		u.goOn(10)
+	}
+	c.nodes[0].pause()
+	c.unheard(c.nodes[0])
+	u.goOn(100)
+	c.nodes[0].goOn()
+	c.awaitNodes(c.nodes...)
+	u.goOn(100)
+	c.wantExactly(lasting(u.stop()))
+	c.wantSame(id)
+}
+
+func TestAgentStartedAnewInTurmoil(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "--network", pods)
+	id := c.duplicate()
+	u := c.turmoil()
+	u.goOn(50)
+	c.nodes[0].again()
+	u.goOn(50)
+	c.nodes[1].agent.Kill()
+	c.unheard(c.nodes[1])
+	u.goOn(50)
+	c.nodes[1].witness(c.nodes[1].args...)
+	c.awaitNodes(c.nodes...)
+	u.goOn(50)
+	c.wantExactly(lasting(u.stop()))
+	c.wantSame(id)
+	if got := len(c.allNodes()); got != 2 {
+		t.Errorf("nodes: got %v, want two", c.allNodes())
+	}
+}
+
+func TestHalfOpenStreamIsTakenOver(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "--network", pods)
+	id := c.duplicate()
+	n := c.nodes[0]
+	// The node loses its network and its agent; nobody tells the aggregator, whose
+	// end of the connection stays open.
+	n.sh("ip link del mgmt1")
+	n.agent.Kill()
+	n.sh("ip netns del p1")
+	n.pod("p3", "10.244.0.3/32")
+	n.pod("p1", twiceHeld+"/32")
+	n.lines = nil
+	n.report(c)
+	c.wantExactly(lasting(map[string][]string{"10.244.0.3": {"node1/p3"}}))
+	c.wantSame(id)
+	if got := c.watch.leaves("node1"); got != 0 {
+		t.Errorf("node1 was not heard from %d times, want never: a newer agent takes over", got)
+	}
+}
+
+func TestNodeBootedAnew(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "--network", pods, "--node-timeout", "3s")
+	one, two := c.nodes[0], c.nodes[1]
+	one.pod("old", "10.244.0.2/32")
+	c.wantHolders(map[string][]string{"10.244.0.2": {"node1/old"}})
+	one.agent.Kill()
+	one.Close()
+
+	c.nodes = c.nodes[1:]
+	one = c.addMachine(newHost(t), "node1", 1)
+	one.boot(9)
+	one.report(c)
+	c.awaitNode("node1", ipwitnessv1.Node_LIVE)
+	one.pod("new", "10.244.0.3/32")
+	two.pod("other", "10.244.0.2/32") // the address of the pod that is gone
+	c.wantHolders(map[string][]string{"10.244.0.2": {"node2/other"}, "10.244.0.3": {"node1/new"}})
+	c.wantActive()
+	c.wantOnlyPlanted()
+	for _, n := range c.allNodes() {
+		if n.GetName() == "node1" && n.GetBootId() != bootID(9) {
+			t.Errorf("node1: got %v, want the new one", n)
+		}
+	}
+}
+
+func TestNodeRenamed(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "--network", pods)
+	id := c.duplicate()
+	c.nodes[0].name = "worker1"
+	c.nodes[0].again()
+	c.awaitNode("worker1", ipwitnessv1.Node_LIVE)
+	c.wantExactly(map[string][]string{twiceHeld: {"node2/p2", "worker1/p1"}})
+	c.wantSame(id)
+	if nodes := c.allNodes(); len(nodes) != 2 || nodes[0].GetName() != "node2" {
+		t.Errorf("nodes: got %v, want node2 and worker1", nodes)
+	}
+}
+
+func TestTwoNodesWithOneName(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, "--network", pods)
+	twin := c.addNode("node1")
+	const long = "node1@b0070002"
+	c.awaitNode("node1", ipwitnessv1.Node_LIVE)
+	c.awaitNode(long, ipwitnessv1.Node_LIVE)
+	c.nodes[0].pod("p1", "10.244.0.2/32")
+	twin.pod("p2", "10.244.0.2/32")
+	c.wantExactly(map[string][]string{"10.244.0.2": {"node1/p1", long + "/p2"}})
+	wantSaid(t, c.only("10.244.0.2").GetSummary(), "node node1", "node "+long)
+
+	// The other one goes on alone.
+	twin.agent.Kill()
+	c.awaitNode(long, ipwitnessv1.Node_UNHEARD)
+	c.awaitNode("node1", ipwitnessv1.Node_LIVE)
+}
+
+func TestTwoNodesWithOneNameAreAFinding(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	findings := func() (of []*ipwitnessv1.Finding) {
+		t.Helper()
+		var m ipwitnessv1.ListFindingsResponse
+		if err := c.program.Get(t.Context(), "/v1/findings", &m); err != nil {
+			t.Fatal(err)
+		}
+		return slices.DeleteFunc(m.GetFindings(), func(f *ipwitnessv1.Finding) bool { return f.GetKind() != "duplicate-node-name" })
+	}
+	if got := findings(); len(got) != 0 {
+		t.Errorf("findings: got %v, want none", got)
+	}
+	twin := c.addNode("node1")
+	until(t, "the finding", func() bool { return len(findings()) == 1 })
+	f := findings()[0]
+	if names := slices.Sorted(slices.Values(f.GetNodes())); !slices.Equal(names, []string{"node1", "node1@b0070002"}) {
+		t.Errorf("nodes of the finding: got %v, want node1 and node1@b0070002", names)
+	}
+	if f.GetId() == "" || f.GetSummary() == "" || len(f.GetAdvice()) == 0 || f.GetDetectedAt() == nil {
+		t.Errorf("finding: got %v, want id, summary, advice and time", f)
+	}
+	twin.name = "node2"
+	twin.again()
+	until(t, "the finding to end", func() bool { return len(findings()) == 0 })
+}
+
+func TestAgentWithTwoAggregators(t *testing.T) {
+	t.Parallel()
+	a, b := newAggregator(t, "--network", pods), newAggregator(t, "--network", pods)
+	for i := range 2 {
+		n := a.addMachine(newHost(t), fmt.Sprintf("node%d", i+1), i+1)
+		n.boot(i + 1)
+		n.report(a, b)
+	}
+	b.nodes = a.nodes
+	a.awaitNodes(a.nodes...)
+	b.awaitNodes(b.nodes...)
+	id := a.duplicate()
+	a.wantExactly(lasting(nil))
+	b.wantExactly(lasting(nil))
+	b.wantSame(id) // both call it the same
+
+	a.program.Kill()
+	a.nodes[0].pod("p3", "10.244.0.3/32")
+	b.wantExactly(lasting(map[string][]string{"10.244.0.3": {"node1/p3"}}))
+	b.wantSame(id)
+	for _, n := range b.nodes {
+		if got := b.watch.leaves(n.name); got != 0 {
+			t.Errorf("%s was not heard from %d times by the other aggregator", n.name, got)
+		}
+	}
+	a.serve()
+	a.wantExactly(lasting(map[string][]string{"10.244.0.3": {"node1/p3"}}))
+	a.wantSame(id)
+}
+
+func TestNodesAreListedWithTheirHealth(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	said := strings.Fields(c.says("nodes"))
+	for _, want := range []string{"node1", "node2", "LIVE"} {
+		if !slices.Contains(said, want) {
+			t.Errorf("ipwitness nodes: got %q, want %s in it", said, want)
+		}
+	}
+	until(t, "a ping to be answered", func() bool {
+		return !slices.ContainsFunc(c.allNodes(), func(n *ipwitnessv1.Node) bool { return n.GetLag() == nil || n.GetSkew() == nil })
+	})
+	c.nodes[1].agent.Kill()
+	c.unheard(c.nodes[1])
+	wantSaid(t, c.says("nodes"), "UNHEARD")
+}
