@@ -425,7 +425,8 @@ type Policy struct {
 type Tables interface {
 	// Namespace is a node's namespace by its record; nil where there is none.
 	Namespace(n *Node, record uint32) *Namespace
-	// Holders are all interfaces of a node that have the hardware address.
+	// Holders are all interfaces of a node that have the hardware address. The
+	// list is lent until the next call.
 	Holders(n *Node, mac MAC) []*Interface
 	// Neighbours are the interfaces of other nodes that have the hardware address
 	// and are on the same domain as the link. One that is shared by design, as
