@@ -88,7 +88,7 @@ func (w witness) AcknowledgeConflict(_ context.Context, q *pb.AcknowledgeConflic
 		}
 		if delete(s.acknowledged, c.ID); ack != nil {
 			s.acknowledged[c.ID] = ack
-			s.arm(&s.byID[c.ID].alarm, ack.until)
+			s.arm(s.byID[c.ID], ack.until)
 		}
 		out := s.conflictProto(c)
 		s.conflicts.publish(event{typ: updated, addr: c.Address, conflict: out})
@@ -168,7 +168,7 @@ func (s *store) lapse(e *entry, c *verdict.Conflict) bool {
 		return false
 	}
 	if until := ack.covers(c, s.policy.Settle); c.Active() && s.clock() < until {
-		s.arm(&e.alarm, until)
+		s.arm(e, until)
 		return false
 	}
 	delete(s.acknowledged, c.ID)

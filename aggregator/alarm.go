@@ -8,32 +8,41 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// alarm is when an entry is to be judged again, a node is out of time, or, without
-// either, a generation of stitches is over.
+// alarm is when an entry is to be judged again, a node is out of time, or a
+// generation of stitches is over.
 type alarm struct {
-	at    verdict.Stamp
-	entry *entry
-	node  *node
+	at verdict.Stamp
 	// index is the place in the heap plus one; 0 while it is not set.
-	index int
+	index int32
+	// dirty tells of an entry that it is judged at the end of what is being done.
+	dirty bool
 }
 
-// alarms is a heap of alarms, the next one first.
-type alarms []*alarm
+func (a *alarm) set() bool { return a.index != 0 }
+
+// ringing is what has an alarm: an entry, a node, or the stitches.
+type ringing interface{ clock() *alarm }
+
+func (e *entry) clock() *alarm    { return &e.alarm }
+func (n *node) clock() *alarm     { return &n.alarm }
+func (r *rotation) clock() *alarm { return &r.alarm }
+
+// alarms is a heap of what has its alarm set, the next one first.
+type alarms []ringing
 
 func (a alarms) Len() int           { return len(a) }
-func (a alarms) Less(i, k int) bool { return a[i].at < a[k].at }
+func (a alarms) Less(i, k int) bool { return a[i].clock().at < a[k].clock().at }
 
 func (a alarms) Swap(i, k int) {
 	a[i], a[k] = a[k], a[i]
-	a[i].index, a[k].index = i+1, k+1
+	a[i].clock().index, a[k].clock().index = int32(i+1), int32(k+1)
 }
 
 // Push is for container/heap.
 func (a *alarms) Push(x any) {
-	one := x.(*alarm)
+	one := x.(ringing)
 	*a = append(*a, one)
-	one.index = len(*a)
+	one.clock().index = int32(len(*a))
 }
 
 // Pop is for container/heap.
@@ -42,21 +51,22 @@ func (a *alarms) Pop() any {
 	one := (*a)[last]
 	(*a)[last] = nil
 	*a = (*a)[:last]
-	one.index = 0
+	one.clock().index = 0
 	return one
 }
 
 // arm sets an alarm. One that is set to ring sooner stays as it is: it rings
 // for nothing once, and then it is set anew. So a claim that is seen again and
 // again costs nothing here.
-func (s *store) arm(a *alarm, at verdict.Stamp) {
+func (s *store) arm(r ringing, at verdict.Stamp) {
+	a := r.clock()
 	switch {
-	case a.index == 0:
+	case !a.set():
 		a.at = at
-		heap.Push(&s.alarms, a)
+		heap.Push(&s.alarms, r)
 	case at < a.at:
 		a.at = at
-		heap.Fix(&s.alarms, a.index-1)
+		heap.Fix(&s.alarms, int(a.index-1))
 	default:
 		return
 	}
@@ -68,9 +78,9 @@ func (s *store) arm(a *alarm, at verdict.Stamp) {
 	}
 }
 
-func (s *store) disarm(a *alarm) {
-	if a.index != 0 {
-		heap.Remove(&s.alarms, a.index-1)
+func (s *store) disarm(r ringing) {
+	if a := r.clock(); a.set() {
+		heap.Remove(&s.alarms, int(a.index-1))
 	}
 }
 
@@ -96,14 +106,13 @@ func (s *store) ring() time.Duration {
 	now := s.clock()
 	s.forget(now)
 	base := len(s.touched)
-	for len(s.alarms) > 0 && s.alarms[0].at <= now {
-		a := heap.Pop(&s.alarms).(*alarm)
-		switch {
-		case a.node != nil:
-			s.timeOut(a.node)
-		case a.entry != nil:
-			s.touch(a.entry)
-		default:
+	for len(s.alarms) > 0 && s.alarms[0].clock().at <= now {
+		switch r := heap.Pop(&s.alarms).(type) {
+		case *node:
+			s.timeOut(r)
+		case *entry:
+			s.touch(r)
+		case *rotation:
 			s.rotate()
 		}
 	}
@@ -111,5 +120,5 @@ func (s *store) ring() time.Duration {
 	if len(s.alarms) == 0 {
 		return time.Hour
 	}
-	return max(0, s.alarms[0].at.Sub(s.clock()))
+	return max(0, s.alarms[0].clock().at.Sub(s.clock()))
 }

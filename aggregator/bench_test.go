@@ -2,12 +2,21 @@ package aggregator
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"runtime"
+	"runtime/debug"
+	runtimemetrics "runtime/metrics"
+	"slices"
+	"strconv"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -17,7 +26,6 @@ import (
 func filledStore(tb testing.TB, owners int) (*store, *session) {
 	tb.Helper()
 	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
-	const perNode = 110
 	var r *session
 	for n := 0; n*perNode < owners; n++ {
 		r = newSession(s)
@@ -127,16 +135,125 @@ func BenchmarkDuplicateToLine(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory is how much heap one owner takes.
+// realPod is a pod with names as long as Kubernetes makes them; with wire, its
+// port has shown one frame of it.
+func realPod(node, number int, wire bool) *pb.ReportRequest {
+	var a [4]byte
+	binary.BigEndian.PutUint32(a[:], 10<<24|uint32(node)<<8|uint32(number))
+	hash := sha256.Sum256(a[:])
+	id := hex.EncodeToString(hash[:])
+	m := podVeth(uint32(number+2), "checkout-7d9f8b6c5d-"+id[:5], "10.0.0.1")
+	m.Claims[0].Address, m.Claims[0].Network = a[:], "cbr0"
+	w := m.Namespaces[0].Workload
+	w.ContainerId = id
+	w.Uid = fmt.Sprintf("%s-%s-%s-%s-%s", id[:8], id[8:12], id[12:16], id[16:20], id[20:32])
+	m.Namespaces[0].Netns = strconv.Itoa(4026532000 + number)
+	port := "veth" + id[:8]
+	m.Links[0].Name = port
+	for i, rec := range m.Interfaces {
+		rec.Link, rec.Mac = port, slices.Concat([]byte{byte(2 + 4*i)}, hash[i:i+5])
+	}
+	m.Interfaces[0].HostInterface, m.Interfaces[1].Name = port, port
+	if wire {
+		c := announced(uint32(number+2), "10.0.0.1", m.Interfaces[0].Mac)
+		c.Address, c.Link = a[:], port
+		m.Claims = append(m.Claims, c)
+	}
+	return m
+}
+
+// perNode is how many owners a node has in the budget.
+const perNode = 110
+
+// realSnapshot is the snapshot of a node, as it is on the wire.
+func realSnapshot(tb testing.TB, node int, wire bool) []byte {
+	tb.Helper()
+	h := hello(fmt.Sprintf("node-%d", node), 1)
+	h.BootId = fmt.Sprintf("%08x-9f64-4e6b-8d0c-0b7f5a1c2d3e", node)
+	parts := make([]*pb.ReportRequest, perNode)
+	for i := range parts {
+		parts[i] = realPod(node, i, wire)
+	}
+	m := snapshot(h, parts...)
+	m.Sequence = 1
+	raw, err := proto.Marshal(m)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return raw
+}
+
+// report takes the snapshot of a node as if it were received.
+func (s *store) report(tb testing.TB, raw []byte) {
+	tb.Helper()
+	m := new(pb.ReportRequest)
+	if err := proto.Unmarshal(raw, m); err != nil {
+		tb.Fatal(err)
+	}
+	if err := newSession(s).accept(m, s.clock()); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// BenchmarkMemory is how much heap one owner takes that a kernel tells of, and
+// one that the wire shows, too; and how long it takes to learn of them all, twice.
 func BenchmarkMemory(b *testing.B) {
+	for _, wire := range []bool{false, true} {
+		b.Run(fmt.Sprintf("wire=%t", wire), func(b *testing.B) {
+			const nodes = 1000
+			snapshots := make([][]byte, nodes)
+			for n := range snapshots {
+				snapshots[n] = realSnapshot(b, n, wire)
+			}
+			for b.Loop() {
+				var before, after runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&before)
+				s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+				for _, name := range []string{"first", "again"} {
+					start := time.Now()
+					for _, raw := range snapshots {
+						s.report(b, raw)
+					}
+					b.ReportMetric(float64(time.Since(start).Nanoseconds())/(nodes*perNode), name+"-ns/owner")
+				}
+				runtime.GC()
+				runtime.ReadMemStats(&after)
+				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(nodes*perNode), "bytes/owner")
+				b.ReportMetric(float64(after.HeapObjects-before.HeapObjects)/(nodes*perNode), "objects/owner")
+				runtime.KeepAlive(s)
+			}
+		})
+	}
+}
+
+// BenchmarkBudget is the cluster of the budget, with the garbage collector as the
+// command sets it: what the process holds of the system's memory, without the
+// connections, at its worst; and how long it takes to learn of all owners.
+func BenchmarkBudget(b *testing.B) {
+	const nodes = 5000
+	held := func() float64 {
+		samples := []runtimemetrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+		runtimemetrics.Read(samples)
+		return float64(samples[0].Value.Uint64() - samples[1].Value.Uint64())
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(50))
 	for b.Loop() {
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		s, _ := filledStore(b, 200_000)
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/200_000, "bytes/owner")
+		debug.FreeOSMemory()
+		before, most := held(), 0.0
+		s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+		for _, name := range []string{"first", "again"} {
+			var took time.Duration
+			for n := range nodes {
+				raw := realSnapshot(b, n, true)
+				start := time.Now()
+				s.report(b, raw)
+				took += time.Since(start)
+				most = max(most, held())
+			}
+			b.ReportMetric(took.Seconds(), name+"-s")
+		}
+		b.ReportMetric((most-before)/(nodes*perNode), "held-bytes/owner")
 		runtime.KeepAlive(s)
 	}
 }

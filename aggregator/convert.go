@@ -112,7 +112,7 @@ func (s *store) nodeProto(n *node) *pb.Node {
 	out := &pb.Node{
 		Name: n.rec.Name, State: state, Version: n.version, Kernel: n.kernel, BootId: n.id.boot, Netns: n.id.netns,
 		Wire: n.status.GetWire(), Ports: uint32(len(n.status.GetPorts())), Claims: uint32(n.claims),
-		Namespaces: uint32(len(n.namespaces)), LostEvents: n.status.GetLostEvents(), Problems: problems,
+		Namespaces: uint32(n.namespaces.len()), LostEvents: n.status.GetLostEvents(), Problems: problems,
 		ConnectedAt: timestamp(n.connectedAt), LastHeard: timestamp(n.lastHeard),
 	}
 	if n.rec.SkewKnown {

@@ -36,12 +36,15 @@ type stitch struct {
 	seen          verdict.Stamp
 }
 
+// rotation is when the generation of stitches is over.
+type rotation struct{ alarm alarm }
+
 // seams are all stitches.
 type seams struct {
 	generation        uint32
 	present, previous []stitch
 	domains           map[*domain]struct{}
-	rotation          alarm
+	rotation          rotation
 	// sightings are claims that may show that links are one, and are not looked at yet.
 	sightings []*holding
 }
@@ -214,7 +217,7 @@ func homeOf(holders []*verdict.Interface, n *verdict.Node, e *entry) *verdict.Li
 
 // linkOf is the link of a record.
 func (s *store) linkOf(rec *verdict.Link) *link {
-	return s.nodes[nodeID{rec.Node.Boot, rec.Node.Netns}].links[rec.Name]
+	return s.nodes[nodeID{rec.Node.Boot, rec.Node.Netns}].links.get(rec.Name)
 }
 
 func (s *store) generationTime() time.Duration { return generationOf * s.policy.StaleAfter }

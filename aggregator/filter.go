@@ -92,8 +92,11 @@ func (f *filter) owner(o *verdict.Owner, node string) bool {
 		return false
 	}
 	if f.namespace != "" || f.pod != "" {
-		w := o.Workload()
-		if f.namespace != "" && f.namespace != w.Namespace || f.pod != "" && f.pod != w.Name {
+		var w verdict.Who
+		if o.Namespace != nil {
+			w = o.Namespace.Who
+		}
+		if f.namespace != "" && f.namespace != w.Namespace() || f.pod != "" && f.pod != w.Name() {
 			return false
 		}
 	}

@@ -113,45 +113,46 @@ func (s *store) apply(n *node, m *pb.ReportRequest, now verdict.Stamp, snapshot 
 }
 
 func (s *store) applyNamespace(n *node, rec *pb.NamespaceRecord) {
-	old := n.namespaces[rec.GetId()]
+	old := n.namespaces.get(rec.GetId())
 	if rec.GetGone() {
 		if old != nil {
 			s.endNamespace(n, old)
 		}
 		return
 	}
-	if rec.GetId() == 0 || old == nil && len(n.namespaces) >= maxNamespaces {
+	if rec.GetId() == 0 || old == nil && n.namespaces.len() >= maxNamespaces {
 		s.metrics.dropped("namespace")
 		return
 	}
-	ns := verdict.Namespace{Node: n.rec, Record: rec.GetId(), Netns: rec.GetNetns(), Workload: s.workload(rec.GetWorkload())}
+	ns := verdict.Namespace{Node: n.rec, Record: rec.GetId(), Netns: rec.GetNetns(), Who: who(rec.GetWorkload())}
 	if ns.Record == verdict.OwnRecord && ns.Netns == "" {
 		ns.Netns = n.id.netns
 	}
 	ns.ID = verdict.OwnerID(n.rec, ns.Record, ns.Netns)
+	ns.Netns = ns.ID[len(ns.ID)-len(ns.Netns):] // one copy of both
 	s.setNamespace(n, ns)
 }
 
-func (s *store) workload(w *pb.Workload) verdict.Workload {
+func who(w *pb.Workload) verdict.Who {
 	kind := known(w.GetKind(), verdict.Unknown)
 	if kind == 0 {
 		kind = verdict.Unknown
 	}
 	return verdict.Workload{
-		Kind: kind, Namespace: s.intern(w.GetNamespace()), Name: w.GetName(), UID: w.GetUid(),
-		ContainerID: w.GetContainerId(), Source: s.intern(w.GetSource()), Process: w.GetProcess(),
-	}
+		Kind: kind, Namespace: w.GetNamespace(), Name: w.GetName(), UID: w.GetUid(),
+		ContainerID: w.GetContainerId(), Source: w.GetSource(), Process: w.GetProcess(),
+	}.Who()
 }
 
 func (s *store) applyLink(n *node, rec *pb.LinkRecord) {
-	old := n.links[rec.GetName()]
+	old := n.links.get(rec.GetName())
 	if rec.GetGone() {
 		if old != nil {
 			s.endLink(n, old)
 		}
 		return
 	}
-	if old == nil && len(n.links) >= maxLinks {
+	if old == nil && n.links.len() >= maxLinks {
 		s.metrics.dropped("link")
 		return
 	}
@@ -161,30 +162,43 @@ func (s *store) applyLink(n *node, rec *pb.LinkRecord) {
 }
 
 func (s *store) applyInterface(n *node, rec *pb.InterfaceRecord) {
-	old := n.interfaces[ifaceKey{rec.GetNamespace(), rec.GetIndex()}]
+	old := n.interfaces.get(ifaceKey{rec.GetNamespace(), rec.GetIndex()})
 	if rec.GetGone() {
 		if old != nil {
 			s.endInterface(n, old)
 		}
 		return
 	}
-	ns := n.namespaces[rec.GetNamespace()]
+	ns := n.namespaces.get(rec.GetNamespace())
 	attachment := known(rec.GetAttachment(), verdict.Local)
-	if ns == nil || attachment == 0 || old == nil && len(n.interfaces) >= maxInterfaces {
+	if ns == nil || attachment == 0 || old == nil && n.interfaces.len() >= maxInterfaces {
 		s.metrics.dropped("interface")
 		return
 	}
+	// Both ends of a pod's veth and its link have one name, and one copy of it.
+	name, host := rec.GetName(), rec.GetHostInterface()
+	if l := n.links.get(rec.GetLink()); l != nil && name == l.rec.Name {
+		name = l.rec.Name
+	} else {
+		if l != nil && host == l.rec.Name {
+			host = l.rec.Name
+		}
+		name = s.intern(name)
+	}
 	s.setInterface(n, ns, verdict.Interface{
-		Index: rec.GetIndex(), Name: s.intern(rec.GetName()), Kind: s.intern(rec.GetKind()), MAC: verdict.MAC(rec.GetMac()),
-		Attachment: attachment, HostInterface: rec.GetHostInterface(), VRF: s.intern(rec.GetVrf()),
-		Uplink: rec.GetUplink(), Peer: rec.GetPeerNamespace(),
+		Index: rec.GetIndex(), Name: name, MAC: verdict.MAC(rec.GetMac()),
+		Attachment: attachment, HostInterface: host, VRF: s.intern(rec.GetVrf()),
+		Uplink: rec.GetUplink(), Peer: rec.GetPeerNamespace(), Tap: rec.GetKind() == tap,
 	}, rec.GetLink())
 }
+
+// tap is the kind of the interfaces that virtual machines are behind.
+const tap = "tun"
 
 func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now verdict.Stamp, snapshot bool) {
 	addr, _ := netip.AddrFromSlice(rec.GetAddress())
 	addr = addr.Unmap()
-	port := n.interfaces[ifaceKey{rec.GetNamespace(), rec.GetIndex()}]
+	port := n.interfaces.get(ifaceKey{rec.GetNamespace(), rec.GetIndex()})
 	kind := known(rec.GetKind(), verdict.Believed)
 	if port == nil {
 		if !rec.GetGone() { // it went with its interface

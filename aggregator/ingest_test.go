@@ -385,7 +385,7 @@ func TestANodeThatComesAndGoesIsForgottenInTheEnd(t *testing.T) {
 }
 
 func TestAnEntryIsDroppedForItselfOnly(t *testing.T) {
-	var all table
+	all := newTable()
 	a := netip.MustParseAddr(addr)
 	old := all.enter(a)
 	all.drop(old)

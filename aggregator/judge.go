@@ -21,8 +21,8 @@ type received struct {
 
 // touch has an entry judged at the end of what is being done.
 func (s *store) touch(e *entry) {
-	if !e.dirty {
-		e.dirty = true
+	if !e.alarm.dirty {
+		e.alarm.dirty = true
 		s.touched = append(s.touched, e)
 	}
 }
@@ -43,7 +43,7 @@ func (s *store) judgeTouched(base int, r received) {
 		e := s.touched[last]
 		s.touched[last] = nil
 		s.touched = s.touched[:last]
-		e.dirty = false
+		e.alarm.dirty = false
 		s.judge(e, r)
 		if n%judgedAtOnce == 0 {
 			s.sendChecks()
@@ -75,7 +75,7 @@ func (s *store) judge(e *entry, r received) {
 	for i := range out.Conflicts {
 		s.takeConflict(e, &out.Conflicts[i], r)
 	}
-	if out.Contested || e.told != nil {
+	if out.Contested || e.dispute != nil && e.dispute.told != nil {
 		s.contest(e, out.Contested)
 	}
 	for _, n := range out.Check {
@@ -84,10 +84,10 @@ func (s *store) judge(e *entry, r received) {
 		}
 	}
 	if out.Again != 0 {
-		s.arm(&e.alarm, out.Again)
+		s.arm(e, out.Again)
 	}
 	if len(e.holdings) == 0 {
-		s.disarm(&e.alarm)
+		s.disarm(e)
 		s.table.drop(e)
 	}
 }
@@ -98,7 +98,7 @@ func (s *store) input(e *entry) verdict.Input {
 	for _, h := range e.holdings {
 		s.claims = append(s.claims, &h.Claim)
 	}
-	return verdict.Input{Address: e.addr, Claims: s.claims, Conflicts: e.conflicts, Now: s.clock()}
+	return verdict.Input{Address: e.addr, Claims: s.claims, Conflicts: e.conflicts(), Now: s.clock()}
 }
 
 // takeOwners makes known how the owners of an address changed.
@@ -170,7 +170,8 @@ func interfaceChanged(a, b *verdict.Interface) bool {
 func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 	was := e.conflict(c.ID)
 	if was == nil {
-		e.conflicts = append(e.conflicts, *c)
+		d := e.disputed()
+		d.conflicts = append(d.conflicts, *c)
 		s.byID[c.ID] = e
 	}
 	opened := c.Active() && (was == nil || !was.Active())
@@ -229,10 +230,8 @@ func (s *store) forget(now verdict.Stamp) {
 			continue // it came back
 		}
 		e := old.entry
-		e.conflicts = slices.DeleteFunc(e.conflicts, func(c verdict.Conflict) bool { return c.ID == old.id })
-		if len(e.conflicts) == 0 {
-			e.conflicts = nil
-		}
+		e.dispute.conflicts = slices.DeleteFunc(e.dispute.conflicts, func(c verdict.Conflict) bool { return c.ID == old.id })
+		e.settle()
 		delete(s.byID, old.id)
 		s.table.drop(e)
 	}
@@ -241,24 +240,26 @@ func (s *store) forget(now verdict.Stamp) {
 // contest tells the nodes that have claims of an address to look at it more
 // closely, or no longer.
 func (s *store) contest(e *entry, contested bool) {
+	d := e.disputed()
 	if !contested {
-		for n := range e.told {
+		for n := range d.told {
 			if n.session != nil {
 				n.session.contest(e.addr, false)
 			}
 		}
-		e.told = nil
+		d.told = nil
+		e.settle()
 		delete(s.contested, e)
 		return
 	}
-	if e.told == nil {
-		e.told = make(map[*node]struct{})
+	if d.told == nil {
+		d.told = make(map[*node]struct{})
 		s.contested[e] = struct{}{}
 	}
 	for _, h := range e.holdings {
 		n := s.nodeOf(h)
-		if _, ok := e.told[n]; !ok && n.session != nil {
-			e.told[n] = struct{}{}
+		if _, ok := d.told[n]; !ok && n.session != nil {
+			d.told[n] = struct{}{}
 			n.session.contest(e.addr, true)
 		}
 	}
@@ -277,19 +278,22 @@ func (s *store) sendChecks() {
 // Namespace is for verdict.Tables.
 func (s *store) Namespace(rec *verdict.Node, record uint32) *verdict.Namespace {
 	if n := s.nodes[nodeID{rec.Boot, rec.Netns}]; n != nil {
-		if ns := n.namespaces[record]; ns != nil {
+		if ns := n.namespaces.get(record); ns != nil {
 			return ns.rec
 		}
 	}
 	return nil
 }
 
-// Holders is for verdict.Tables.
+// Holders is for verdict.Tables. The list is only lent.
 func (s *store) Holders(rec *verdict.Node, mac verdict.MAC) []*verdict.Interface {
-	if hw := s.hardware(rec, mac); hw != nil {
-		return hw.holders
+	s.holders = s.holders[:0]
+	if n := s.nodes[nodeID{rec.Boot, rec.Netns}]; n != nil {
+		for i := n.holders.get(mac); i != nil; i = i.alike {
+			s.holders = append(s.holders, i.rec)
+		}
 	}
-	return nil
+	return s.holders
 }
 
 // Answers is for verdict.Tables.
@@ -344,10 +348,10 @@ func (e *entry) assignee() (id string) {
 	return id
 }
 
-// hardware is a node's entry of a MAC; nil where there is none.
+// hardware is a node's entry of a MAC that claims name; nil where there is none.
 func (s *store) hardware(rec *verdict.Node, mac verdict.MAC) *hardware {
 	if n := s.nodes[nodeID{rec.Boot, rec.Netns}]; n != nil {
-		return n.macs[mac]
+		return n.hardware.get(mac)
 	}
 	return nil
 }
@@ -359,5 +363,5 @@ func (s *store) explain(a netip.Addr) (verdict.Explanation, []verdict.Conflict) 
 		e = &entry{addr: a}
 	}
 	in := s.input(e)
-	return s.policy.Explain(s, &in), e.conflicts
+	return s.policy.Explain(s, &in), e.conflicts()
 }

@@ -135,7 +135,8 @@ func (s *store) addresses(f *filter, from netip.Addr, n int) []netip.Addr {
 	var bound netip.Addr // once there are enough: what comes later is not looked at
 	for i := range s.table.shards {
 		s.mu.Lock()
-		for a, e := range s.table.shards[i] {
+		for e := range s.table.shards[i].all() {
+			a := e.addr
 			if a.Less(from) || bound.IsValid() && bound.Less(a) || !f.address(a) {
 				continue
 			}

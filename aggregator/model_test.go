@@ -200,16 +200,16 @@ func (s *store) wantLists(t *testing.T, seed uint64, step int) {
 	t.Helper()
 	byAddress, byInterface, byMAC, onLinks := 0, 0, 0, 0
 	for _, shard := range s.table.shards {
-		for _, e := range shard {
+		for e := range shard.all() {
 			byAddress += len(e.holdings)
-			if len(e.holdings) == 0 && len(e.conflicts) == 0 {
+			if len(e.holdings) == 0 && e.dispute == nil {
 				t.Fatalf("seed %d step %d: %s is kept for nothing", seed, step, e.addr)
 			}
 		}
 	}
 	for _, n := range s.nodes {
 		users := 0
-		for _, i := range n.interfaces {
+		for i := range n.interfaces.all() {
 			for at, h := range i.holdings {
 				if h.atPort != int32(at) || h.Interface != i.rec || h.link != nil && h.Link != h.link.rec {
 					t.Fatalf("seed %d step %d: a claim of %s is listed wrongly", seed, step, h.entry.addr)
@@ -226,14 +226,14 @@ func (s *store) wantLists(t *testing.T, seed uint64, step int) {
 				}
 			}
 		}
-		for mac, hw := range n.macs {
+		for hw := range n.hardware.all() {
 			byMAC += len(hw.claims)
-			if len(hw.claims)+len(hw.holders) == 0 {
-				t.Fatalf("seed %d step %d: %s is kept for nothing", seed, step, mac)
+			if len(hw.claims) == 0 {
+				t.Fatalf("seed %d step %d: %s is kept for nothing", seed, step, hw.mac)
 			}
 		}
-		for _, l := range n.links {
-			onLinks += l.users
+		for l := range n.links.all() {
+			onLinks += int(l.users)
 		}
 		if users != onLinks || n.claims != byInterface || byMAC > byInterface {
 			t.Fatalf("seed %d step %d: got %d users of links, want %d; %d claims, want %d", seed, step, onLinks, users, n.claims, byInterface)

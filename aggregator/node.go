@@ -24,10 +24,12 @@ type node struct {
 	session *session
 	alarm   alarm
 
-	namespaces map[uint32]*namespace
-	interfaces map[ifaceKey]*iface
-	links      map[string]*link
-	macs       map[verdict.MAC]*hardware
+	namespaces lookup[uint32, *namespace]
+	interfaces lookup[ifaceKey, *iface]
+	links      lookup[string, *link]
+	// holders has the first of all interfaces with one MAC.
+	holders  lookup[verdict.MAC, *iface]
+	hardware lookup[verdict.MAC, *hardware]
 	// claims are all, wireClaims those that no kernel told of.
 	claims, wireClaims int
 	// excess is how many of the wire had no room since the last snapshot.
@@ -50,8 +52,10 @@ type iface struct {
 	rec       *verdict.Interface
 	namespace *namespace
 	link      *link
-	holdings  []*holding
-	sweep     uint32
+	// alike is the next one with the same MAC.
+	alike    *iface
+	holdings []*holding
+	sweep    uint32
 }
 
 type link struct {
@@ -63,17 +67,17 @@ type link struct {
 	// holds together.
 	root       *link
 	generation uint32
+	// users counts interfaces and wire claims on it.
+	users int32
+	sweep uint32
 	// known is false for a link that was only named so far.
 	known bool
-	// users counts interfaces and wire claims on it.
-	users int
-	sweep uint32
 }
 
-// hardware is one MAC on a node: who has it, and which wire claims name it.
+// hardware is one MAC on a node that claims of the wire name, or neighbour tables.
 type hardware struct {
-	holders []*verdict.Interface
-	claims  []*holding
+	mac    verdict.MAC
+	claims []*holding
 }
 
 func newNode(id nodeID) *node {
@@ -84,48 +88,71 @@ func newNode(id nodeID) *node {
 
 // reset forgets all records.
 func (n *node) reset() {
-	n.namespaces = make(map[uint32]*namespace)
-	n.interfaces = make(map[ifaceKey]*iface)
-	n.links = make(map[string]*link)
-	n.macs = make(map[verdict.MAC]*hardware)
+	n.namespaces = newLookup(func(ns *namespace) uint32 { return ns.rec.Record })
+	n.interfaces = newLookup(func(i *iface) ifaceKey { return ifaceKey{i.namespace.rec.Record, i.rec.Index} })
+	n.links = newLookup(func(l *link) string { return l.rec.Name })
+	n.holders = newLookup(func(i *iface) verdict.MAC { return i.rec.MAC })
+	n.hardware = newLookup(func(hw *hardware) verdict.MAC { return hw.mac })
 }
 
-// hardware is the node's entry of a MAC, made where there is none.
-func (n *node) hardware(mac verdict.MAC) *hardware {
-	hw := n.macs[mac]
+// named is the node's entry of a MAC that claims name, made where there is none.
+func (n *node) named(mac verdict.MAC) *hardware {
+	hw := n.hardware.get(mac)
 	if hw == nil {
-		hw = &hardware{}
-		n.macs[mac] = hw
+		hw = &hardware{mac: mac}
+		n.hardware.put(hw)
 	}
 	return hw
 }
 
-func (n *node) dropHardware(mac verdict.MAC, hw *hardware) {
-	if len(hw.holders) == 0 && len(hw.claims) == 0 {
-		delete(n.macs, mac)
+func (n *node) dropHardware(hw *hardware) {
+	if len(hw.claims) == 0 {
+		n.hardware.remove(hw.mac)
 	}
+}
+
+// listHolder enters an interface by its MAC.
+func (n *node) listHolder(i *iface) {
+	i.alike = n.holders.get(i.rec.MAC)
+	n.holders.put(i)
+}
+
+func (n *node) unlistHolder(i *iface) {
+	first := n.holders.get(i.rec.MAC)
+	switch {
+	case first != i:
+		for first.alike != i {
+			first = first.alike
+		}
+		first.alike = i.alike
+	case i.alike != nil:
+		n.holders.put(i.alike)
+	default:
+		n.holders.remove(i.rec.MAC)
+	}
+	i.alike = nil
 }
 
 // link is the node's link of a name, made where it is not known yet.
 func (n *node) link(name string) *link {
-	l := n.links[name]
+	l := n.links.get(name)
 	if l == nil {
 		l = &link{node: n, rec: &verdict.Link{Node: n.rec, Name: name}}
-		n.links[name] = l
+		n.links.put(l)
 	}
 	return l
 }
 
 func (s *store) dropLink(n *node, l *link) {
-	if !l.known && l.users == 0 && n.links[l.rec.Name] == l {
-		delete(n.links, l.rec.Name)
+	if !l.known && l.users == 0 && n.links.get(l.rec.Name) == l {
+		n.links.remove(l.rec.Name)
 		s.leaveDomain(l)
 	}
 }
 
 // setNamespace enters a namespace, or a new version of it.
 func (s *store) setNamespace(n *node, rec verdict.Namespace) {
-	ns := n.namespaces[rec.Record]
+	ns := n.namespaces.get(rec.Record)
 	// A namespace whose inode became known is the same one by a better id. Any
 	// other id says that the number now means another one: a new epoch.
 	if ns != nil && ns.rec.ID != rec.ID && ns.rec.ID != verdict.OwnerID(n.rec, rec.Record, "") {
@@ -135,7 +162,7 @@ func (s *store) setNamespace(n *node, rec verdict.Namespace) {
 	switch {
 	case ns == nil:
 		ns = &namespace{rec: &rec}
-		n.namespaces[rec.Record] = ns
+		n.namespaces.put(ns)
 		s.touchPorts(n, rec.Record)
 	case *ns.rec != rec:
 		ns.rec = &rec
@@ -159,7 +186,7 @@ func (s *store) touchPorts(n *node, record uint32) {
 // ports are the node's ends of a namespace's interfaces.
 func (n *node) ports(record uint32) []*iface {
 	var ports []*iface
-	if own := n.namespaces[verdict.OwnRecord]; own != nil {
+	if own := n.namespaces.get(verdict.OwnRecord); own != nil {
 		for _, i := range own.ifaces {
 			if i.rec.Peer == record {
 				ports = append(ports, i)
@@ -184,7 +211,7 @@ func (s *store) endNamespace(n *node, ns *namespace) {
 			}
 		}
 	}
-	delete(n.namespaces, ns.rec.Record)
+	n.namespaces.remove(ns.rec.Record)
 }
 
 // setLink enters a link, or a new version of it.
@@ -214,7 +241,7 @@ func (s *store) replaceLink(n *node, l *link, rec *verdict.Link) {
 	if l.users == 0 {
 		return
 	}
-	for _, i := range n.interfaces {
+	for i := range n.interfaces.all() {
 		if i.link == l {
 			next := *i.rec
 			next.Link = rec
@@ -239,10 +266,10 @@ func (s *store) setInterface(n *node, ns *namespace, rec verdict.Interface, link
 	}
 	rec.Namespace = ns.rec
 	key := ifaceKey{rec.Namespace.Record, rec.Index}
-	i := n.interfaces[key]
+	i := n.interfaces.get(key)
 	if i == nil {
-		i = &iface{namespace: ns, rec: &verdict.Interface{}}
-		n.interfaces[key] = i
+		i = &iface{namespace: ns, rec: &verdict.Interface{Index: rec.Index}}
+		n.interfaces.put(i)
 		ns.ifaces = append(ns.ifaces, i)
 	}
 	if i.link != l {
@@ -265,12 +292,11 @@ func (s *store) setInterface(n *node, ns *namespace, rec verdict.Interface, link
 // used, and has all addresses looked at that are judged by it.
 func (s *store) replaceInterface(n *node, i *iface, rec *verdict.Interface) {
 	old := i.rec
+	s.unlistHardware(n, i)
 	i.rec = rec
-	s.unlistHardware(n, old)
 	if rec.MAC != "" {
-		hw := n.hardware(rec.MAC)
-		hw.holders = append(hw.holders, rec)
-		s.touchAll(hw.claims)
+		n.listHolder(i)
+		s.touchNamed(n, rec.MAC)
 		s.listAbroad(rec)
 	}
 	for _, h := range i.holdings {
@@ -284,14 +310,19 @@ func (s *store) replaceInterface(n *node, i *iface, rec *verdict.Interface) {
 	}
 }
 
-func (s *store) unlistHardware(n *node, rec *verdict.Interface) {
-	if hw := n.macs[rec.MAC]; hw != nil && rec.MAC != "" {
-		if at := slices.Index(hw.holders, rec); at >= 0 {
-			hw.holders = slices.Delete(hw.holders, at, at+1)
-		}
+func (s *store) unlistHardware(n *node, i *iface) {
+	if i.rec.MAC == "" {
+		return
+	}
+	n.unlistHolder(i)
+	s.touchNamed(n, i.rec.MAC)
+	s.unlistAbroad(i.rec)
+}
+
+// touchNamed has all looked at that frames with a MAC claimed.
+func (s *store) touchNamed(n *node, mac verdict.MAC) {
+	if hw := n.hardware.get(mac); hw != nil {
 		s.touchAll(hw.claims)
-		n.dropHardware(rec.MAC, hw)
-		s.unlistAbroad(rec)
 	}
 }
 
@@ -300,7 +331,7 @@ func (s *store) endInterface(n *node, i *iface) {
 	for _, h := range slices.Clone(i.holdings) {
 		s.end(n, h)
 	}
-	s.unlistHardware(n, i.rec)
+	s.unlistHardware(n, i)
 	if i.link != nil {
 		i.link.users--
 		s.dropLink(n, i.link)
@@ -308,7 +339,7 @@ func (s *store) endInterface(n *node, i *iface) {
 	if at := slices.Index(i.namespace.ifaces, i); at >= 0 {
 		i.namespace.ifaces = slices.Delete(i.namespace.ifaces, at, at+1)
 	}
-	delete(n.interfaces, ifaceKey{i.namespace.rec.Record, i.rec.Index})
+	n.interfaces.remove(ifaceKey{i.namespace.rec.Record, i.rec.Index})
 }
 
 // end ends one claim. When a kernel's word on a holding ends, so do the wire's
@@ -399,12 +430,12 @@ func (s *store) nodeOf(h *holding) *node {
 // sweepOut ends all that the snapshot did not have.
 func (s *store) sweepOut(n *node) {
 	var over []*holding
-	for _, ns := range n.namespaces {
+	for _, ns := range slices.Collect(n.namespaces.all()) {
 		if ns.sweep != n.sweep {
 			s.endNamespace(n, ns)
 		}
 	}
-	for _, i := range n.interfaces {
+	for _, i := range slices.Collect(n.interfaces.all()) {
 		if i.sweep != n.sweep {
 			s.endInterface(n, i)
 			continue
@@ -418,7 +449,7 @@ func (s *store) sweepOut(n *node) {
 	for _, h := range over {
 		s.end(n, h)
 	}
-	for _, l := range n.links {
+	for _, l := range slices.Collect(n.links.all()) {
 		if l.known && l.sweep != n.sweep {
 			s.endLink(n, l)
 		}

@@ -31,6 +31,8 @@ type store struct {
 	owners, conflicts *hub
 	findings          findings
 	archive           archive
+	// turns has one for each agent whose first snapshot is being taken.
+	turns chan struct{}
 
 	mu    sync.Mutex
 	table table
@@ -50,6 +52,7 @@ type store struct {
 	touched  []*entry
 	checks   map[*node][]netip.Addr
 	claims   []*verdict.Claim
+	holders  []*verdict.Interface
 	sweeping bool
 	texts    map[string]string
 
@@ -63,8 +66,10 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		wake:         make(chan struct{}, 1),
 		owners:       newHub(base.UnixNano()),
 		conflicts:    newHub(base.UnixNano()),
+		turns:        make(chan struct{}, snapshotsAtOnce),
 		nodes:        make(map[nodeID]*node),
 		macs:         make(map[verdict.MAC]*abroad),
+		table:        newTable(),
 		seams:        seams{domains: make(map[*domain]struct{})},
 		graves:       graves{buried: make(map[grave]death)},
 		byID:         make(map[string]*entry),
@@ -96,7 +101,6 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 			return status.Errorf(codes.ResourceExhausted, "there are %d nodes already: no more are taken", maxNodes)
 		}
 		n = newNode(id)
-		n.alarm.node = n
 		s.nodes[id] = n
 	}
 	if old := n.session; old != nil {
@@ -116,13 +120,11 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 		n.name = hello.GetNode()
 		s.label(n)
 	}
-	if n.rec.Unheard && !n.alarmSet() {
-		s.arm(&n.alarm, now.Add(s.policy.NodeTimeout)) // it may never send a snapshot
+	if n.rec.Unheard && !n.alarm.set() {
+		s.arm(n, now.Add(s.policy.NodeTimeout)) // it may never send a snapshot
 	}
 	return nil
 }
-
-func (n *node) alarmSet() bool { return n.alarm.index != 0 }
 
 // label gives a node the name that its agent calls itself. Of two with one name
 // one has more to it: the later one, or the one that is silent (a node that was
@@ -182,7 +184,7 @@ func (s *store) disconnect(r *session) {
 	n.session = nil
 	s.untell(n)
 	if n.rec.TimedOut { // it came without a snapshot
-		s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
+		s.arm(n, s.clock().Add(forgetNodeAfter))
 		return
 	}
 	if !n.rec.Unheard {
@@ -190,8 +192,8 @@ func (s *store) disconnect(r *session) {
 		s.publishNode(n)
 		s.checkNames(n)
 	}
-	s.disarm(&n.alarm)
-	s.arm(&n.alarm, s.clock().Add(s.policy.NodeTimeout))
+	s.disarm(n)
+	s.arm(n, s.clock().Add(s.policy.NodeTimeout))
 	base := len(s.touched)
 	s.touchNode(n)
 	for _, other := range s.nodes {
@@ -216,7 +218,7 @@ func (n *node) bootedAs(now *node) bool {
 // uplinks are the hardware addresses of a node's uplinks, but for those that
 // several may have by design.
 func (n *node) uplinks() (macs []verdict.MAC) {
-	own := n.namespaces[verdict.OwnRecord]
+	own := n.namespaces.get(verdict.OwnRecord)
 	if own == nil {
 		return nil
 	}
@@ -236,12 +238,12 @@ func (s *store) booted(n *node) {
 	}
 	n.rec.Rebooted = true
 	s.giveUp(n)
-	s.disarm(&n.alarm)
-	s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
+	s.disarm(n)
+	s.arm(n, s.clock().Add(forgetNodeAfter))
 }
 
 func (s *store) touchNode(n *node) {
-	for _, i := range n.interfaces {
+	for i := range n.interfaces.all() {
 		s.touchAll(i.holdings)
 	}
 }
@@ -249,7 +251,7 @@ func (s *store) touchNode(n *node) {
 // untell forgets what a node was told to look at: its next session starts anew.
 func (s *store) untell(n *node) {
 	for e := range s.contested {
-		delete(e.told, n)
+		delete(e.dispute.told, n)
 	}
 }
 
@@ -266,14 +268,14 @@ func (s *store) timeOut(n *node) {
 		return
 	}
 	s.giveUp(n)
-	s.arm(&n.alarm, s.clock().Add(forgetNodeAfter))
+	s.arm(n, s.clock().Add(forgetNodeAfter))
 }
 
 // giveUp ends all that a node was known to have.
 func (s *store) giveUp(n *node) {
 	n.rec.TimedOut = true
 	var over []*holding
-	for _, i := range n.interfaces {
+	for i := range n.interfaces.all() {
 		over = append(over, i.holdings...)
 	}
 	for _, h := range over { // once with the reason, then without the claims
@@ -283,10 +285,10 @@ func (s *store) giveUp(n *node) {
 		s.unlist(n, h)
 		s.touch(h.entry)
 	}
-	for _, i := range n.interfaces {
-		s.unlistHardware(n, i.rec)
+	for i := range n.interfaces.all() {
+		s.unlistHardware(n, i)
 	}
-	for _, l := range n.links {
+	for l := range n.links.all() {
 		s.leaveDomain(l)
 	}
 	n.reset()
@@ -296,7 +298,7 @@ func (s *store) giveUp(n *node) {
 
 // heard marks a node whose snapshot is complete.
 func (s *store) heard(n *node) {
-	s.disarm(&n.alarm)
+	s.disarm(n)
 	if !n.rec.Unheard {
 		return
 	}

@@ -13,7 +13,14 @@ const shardCount = 256
 
 // table is all that is known, by address.
 type table struct {
-	shards [shardCount]map[netip.Addr]*entry
+	shards [shardCount]lookup[netip.Addr, *entry]
+}
+
+func newTable() (t table) {
+	for i := range t.shards {
+		t.shards[i] = newLookup(func(e *entry) netip.Addr { return e.addr })
+	}
+	return t
 }
 
 // entry is one address: who claims it, and what was judged of it.
@@ -22,12 +29,40 @@ type entry struct {
 	holdings []*holding
 	// owners are those of the last judgement, in order.
 	owners []verdict.Owner
+	// dispute is nil for most.
+	dispute *dispute
+	alarm   alarm
+}
+
+// dispute is what there is of an address that several claim, or did.
+type dispute struct {
 	// conflicts are the latest of each id: active, or resolved and kept.
 	conflicts []verdict.Conflict
 	// told are the nodes that watch the address more closely; nil for none.
-	told  map[*node]struct{}
-	alarm alarm
-	dirty bool
+	told map[*node]struct{}
+}
+
+// conflicts are those of the dispute.
+func (e *entry) conflicts() []verdict.Conflict {
+	if e.dispute == nil {
+		return nil
+	}
+	return e.dispute.conflicts
+}
+
+// disputed is the entry's dispute, made where there is none.
+func (e *entry) disputed() *dispute {
+	if e.dispute == nil {
+		e.dispute = &dispute{}
+	}
+	return e.dispute
+}
+
+// settle forgets a dispute of which nothing is left.
+func (e *entry) settle() {
+	if d := e.dispute; d != nil && len(d.conflicts) == 0 && d.told == nil {
+		e.dispute = nil
+	}
 }
 
 // holding is one claim in the table, and where it is listed.
@@ -47,41 +82,37 @@ type holding struct {
 	ended bool
 }
 
-func shardOf(a netip.Addr) int {
+func (t *table) shard(a netip.Addr) *lookup[netip.Addr, *entry] {
 	b := a.As16()
-	return int(b[15] ^ b[14]*31 ^ b[13]*17 ^ b[7])
+	return &t.shards[b[15]^b[14]*31^b[13]*17^b[7]]
 }
 
-func (t *table) get(a netip.Addr) *entry { return t.shards[shardOf(a)][a] }
+func (t *table) get(a netip.Addr) *entry { return t.shard(a).get(a) }
 
 // enter is the entry of an address, made where there is none.
 func (t *table) enter(a netip.Addr) *entry {
-	shard := &t.shards[shardOf(a)]
-	if e := (*shard)[a]; e != nil {
+	shard := t.shard(a)
+	if e := shard.get(a); e != nil {
 		return e
 	}
-	if *shard == nil {
-		*shard = make(map[netip.Addr]*entry)
-	}
 	e := &entry{addr: a}
-	e.alarm.entry = e
-	(*shard)[a] = e
+	shard.put(e)
 	return e
 }
 
 // drop forgets an entry that says nothing any more.
 func (t *table) drop(e *entry) {
-	shard := t.shards[shardOf(e.addr)]
-	if len(e.holdings) == 0 && len(e.conflicts) == 0 && len(e.owners) == 0 && shard[e.addr] == e {
-		delete(shard, e.addr)
+	if shard := t.shard(e.addr); len(e.holdings) == 0 && e.dispute == nil && len(e.owners) == 0 && shard.get(e.addr) == e {
+		shard.remove(e.addr)
 	}
 }
 
 // conflict is the entry's conflict with an id, nil for none.
 func (e *entry) conflict(id string) *verdict.Conflict {
-	for i := range e.conflicts {
-		if e.conflicts[i].ID == id {
-			return &e.conflicts[i]
+	conflicts := e.conflicts()
+	for i := range conflicts {
+		if conflicts[i].ID == id {
+			return &conflicts[i]
 		}
 	}
 	return nil
@@ -134,7 +165,7 @@ func (n *node) list(h *holding) {
 	h.atPort = int32(len(h.port.holdings))
 	h.port.holdings = append(h.port.holdings, h)
 	if h.Wire() || h.Kind == verdict.Believed {
-		h.mac = n.hardware(h.MAC)
+		h.mac = n.named(h.MAC)
 		h.atMAC = int32(len(h.mac.claims))
 		h.mac.claims = append(h.mac.claims, h)
 		n.wireClaims++
@@ -160,7 +191,7 @@ func (n *node) unlist(h *holding) {
 	if h.mac != nil {
 		h.mac.claims = unlistAt(h.mac.claims, h.atMAC, func(h *holding, at int32) { h.atMAC = at })
 		n.wireClaims--
-		n.dropHardware(h.MAC, h.mac)
+		n.dropHardware(h.mac)
 		if h.link != nil {
 			h.link.users--
 		}

@@ -92,7 +92,7 @@ const listPods = `kubectl get pods -A -o 'custom-columns=NAMESPACE:.metadata.nam
 func (j *judging) remedy(o *Owner) string {
 	w := o.Workload()
 	switch {
-	case o.Namespace == nil && o.Claims[0].Interface.Kind == tap:
+	case o.Namespace == nil && o.Claims[0].Interface.Tap:
 		return fmt.Sprintf("Find what is behind %s of node %s, most likely a virtual machine (`virsh domiflist` names the interfaces of each), and give it another address.",
 			o.Claims[0].Interface.Name, o.Node.Name)
 	case o.Namespace == nil:

@@ -63,7 +63,7 @@ func TestL6BackupHasTheMACOfTheVirtualRouterToo(t *testing.T) {
 	var vrrp []*verdict.Interface
 	for i, n := range []string{"n1", "n2"} {
 		vrrp = append(vrrp, w.iface(w.host(n), verdict.Interface{
-			Name: "vrrp.51", Kind: "macvlan", MAC: mac, Attachment: verdict.Own, Link: lan[i].Link,
+			Name: "vrrp.51", MAC: mac, Attachment: verdict.Own, Link: lan[i].Link,
 		}))
 	}
 	master := w.assigned(vrrp[0])

@@ -44,7 +44,7 @@ func TestT4PodOnAVLANAndAMachineOnIt(t *testing.T) {
 func TestL14BondWhosePortsHaveTheirOwnMACs(t *testing.T) {
 	w := newWorld("192.168.1.10")
 	l := w.link("n1", "bond0", verdict.Uplink, false)
-	bond := w.iface(w.host("n1"), verdict.Interface{Name: "bond0", Kind: "bond", MAC: "eth0e0", Attachment: verdict.Own, Link: l})
+	bond := w.iface(w.host("n1"), verdict.Interface{Name: "bond0", MAC: "eth0e0", Attachment: verdict.Own, Link: l})
 	own := w.assigned(bond)
 	for _, port := range []string{"eth0", "eth1"} {
 		w.iface(w.host("n1"), verdict.Interface{Name: port, MAC: verdict.MAC(port + port[2:]), Attachment: verdict.Own, Link: l, Uplink: true})

@@ -146,13 +146,14 @@ type Node struct {
 // change of the record makes a new one.
 type Namespace struct {
 	Node *Node
-	// Record is the agent's number for it; OwnRecord is the agent's own.
-	Record uint32
 	// Netns is the inode in decimal, empty where it is not known.
 	Netns string
 	// ID is the owner that the namespace is: OwnerID of the other fields.
-	ID       string
-	Workload Workload
+	ID string
+	// Who lives in it.
+	Who Who
+	// Record is the agent's number for it; OwnRecord is the agent's own.
+	Record uint32
 }
 
 // OwnRecord is the number of the agent's own namespace.
@@ -199,22 +200,22 @@ type Stitch struct {
 // Interface is one interface of a namespace. It never changes.
 type Interface struct {
 	Namespace     *Namespace
-	Index         uint32
-	Name, Kind    string
-	MAC           MAC
-	Attachment    Attachment
 	Link          *Link // nil for Private and Local
+	Name          string
+	MAC           MAC
 	HostInterface string
 	VRF           string
-	Uplink        bool
+	Index         uint32
 	Peer          uint32 // record of the namespace with the veth peer, 0 for none
+	Attachment    Attachment
+	Uplink        bool
+	Tap           bool // a virtual machine is behind it
 }
 
 // Claim is one way in which an address is held, joined with the tables of its
 // node. First, Last and AssignedAt are by the agent's clock and only shown; the
 // other stamps are the receiver's, and the verdict goes by them alone.
 type Claim struct {
-	Kind Evidence
 	// Interface has the address (Assigned, DADFailed), or is the port that the
 	// frame entered by.
 	Interface *Interface
@@ -223,8 +224,10 @@ type Claim struct {
 	// the Ethernet source where it was another: then the claim is weak.
 	MAC             MAC
 	Link            *Link
-	VLAN, InnerVLAN uint16
 	Source          MAC
+	VLAN, InnerVLAN uint16
+
+	Kind Evidence
 	// NoOverride tells that it is a neighbour advertisement without the Override
 	// flag (RFC 4861, section 4.4).
 	NoOverride bool
@@ -339,7 +342,7 @@ func (o *Owner) Workload() Workload {
 	if o.Namespace == nil {
 		return Workload{Kind: External}
 	}
-	return o.Namespace.Workload
+	return o.Namespace.Who.Workload()
 }
 
 // AssignedAt is when a kernel first gave the address to the owner, by that
@@ -422,7 +425,8 @@ type Policy struct {
 type Tables interface {
 	// Namespace is a node's namespace by its record; nil where there is none.
 	Namespace(n *Node, record uint32) *Namespace
-	// Holders are all interfaces of a node that have the hardware address.
+	// Holders are all interfaces of a node that have the hardware address. The
+	// list is lent until the next call.
 	Holders(n *Node, mac MAC) []*Interface
 	// Neighbours are the interfaces of other nodes that have the hardware address
 	// and are on the same domain as the link. One that is shared by design, as

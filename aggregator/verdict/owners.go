@@ -81,7 +81,7 @@ func (j *judging) owners() {
 		return
 	}
 	var fewEvidence [4]evidence
-	l := ledger{owners: make([]Owner, 0, min(len(claims), 2)), evidence: fewEvidence[:0]}
+	l := ledger{owners: make([]Owner, 0, 1), evidence: fewEvidence[:0]} // most addresses have one
 	if len(claims) > manyClaims {
 		l.byID = make(map[string]int, len(claims))
 	}

@@ -89,7 +89,7 @@ func TestVirtualMachineOnABridgeOfTheNodeIsComparedOnTheNode(t *testing.T) {
 	inside, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
 	w.assigned(inside)
 	virbr0 := w.link("n1", "virbr0", verdict.Bridge, true)
-	tap := w.iface(w.host("n1"), verdict.Interface{Name: "vnet0", Kind: "tun", MAC: "taptap", Attachment: verdict.Own, Link: virbr0})
+	tap := w.iface(w.host("n1"), verdict.Interface{Name: "vnet0", Tap: true, MAC: "taptap", Attachment: verdict.Own, Link: virbr0})
 	w.wire(tap, "vmvmvm")
 	w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.NodeScope, "n1")
 
@@ -100,7 +100,7 @@ func TestVirtualMachineOnABridgeOfTheNodeIsComparedOnTheNode(t *testing.T) {
 	virbr0 = w.link("n1", "virbr0", verdict.Bridge, true)
 	w.wire(w.iface(w.host("n1"), verdict.Interface{MAC: "uplink", Attachment: verdict.Own, Link: virbr0, Uplink: true}), "vmvmvm")
 	// And it is, where a veth inside the host shows it once more.
-	w.wire(w.iface(w.host("n1"), verdict.Interface{Name: "p1", Kind: "veth", MAC: "patchp", Attachment: verdict.Own, Link: virbr0}), "vmvmvm")
+	w.wire(w.iface(w.host("n1"), verdict.Interface{Name: "p1", MAC: "patchp", Attachment: verdict.Own, Link: virbr0}), "vmvmvm")
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleDifferentLinks)
 }

@@ -65,7 +65,7 @@ func (j *judging) network(o *Owner, c *Claim, link *Link) string {
 	}
 	// Tenants of an Open vSwitch may have equal ranges on purpose.
 	given := c.Network != "" && i.Name == firstInterface && i.Attachment != Own && (link == nil || link.Kind != OVSPort)
-	if given && i.Namespace.Workload.Kind == Pod {
+	if given && i.Namespace.Who.Kind() == Pod {
 		return podNetwork
 	}
 	return ""
@@ -107,11 +107,8 @@ func routed(o *Owner, c *Claim, link *Link) bool {
 // inside tells whether what enters by a port is a namespace behind it, or a
 // virtual machine.
 func inside(o *Owner, port *Interface) bool {
-	return port.Peer != 0 || o.Namespace == nil && port.Kind == tap
+	return port.Peer != 0 || o.Namespace == nil && port.Tap
 }
-
-// tap is the kind of the interfaces that virtual machines are behind.
-const tap = "tun"
 
 // compareScopes orders scopes, the widest first.
 func compareScopes(a, b Scope) int {

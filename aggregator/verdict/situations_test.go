@@ -237,7 +237,7 @@ func TestL16PrivateLinkInEveryLauncher(t *testing.T) {
 	w := newWorld("10.0.2.1")
 	for i, name := range []string{"a", "b", "c"} {
 		w.assigned(w.iface(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), verdict.Interface{
-			Name: "k6t-eth0", Kind: "bridge", MAC: verdict.MAC("br" + name), Attachment: verdict.Private,
+			Name: "k6t-eth0", MAC: verdict.MAC("br" + name), Attachment: verdict.Private,
 		}))
 	}
 	w.wantNone(t)

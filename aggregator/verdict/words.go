@@ -11,7 +11,7 @@ func describe(ns *Namespace, c *Claim) string {
 	if ns == nil {
 		return "the device with MAC " + c.MAC.String()
 	}
-	w := ns.Workload
+	w := ns.Who.Workload()
 	if w.named() {
 		return "network namespace " + w.Name
 	}

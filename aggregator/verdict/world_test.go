@@ -99,7 +99,7 @@ func (w *world) host(node string) *verdict.Namespace {
 }
 
 func (w *world) namespace(node string, record uint32, netns string, who verdict.Workload) *verdict.Namespace {
-	ns := &verdict.Namespace{Node: w.node(node), Record: record, Netns: netns, Workload: who}
+	ns := &verdict.Namespace{Node: w.node(node), Record: record, Netns: netns, Who: who.Who()}
 	ns.ID = verdict.OwnerID(ns.Node, record, netns)
 	w.namespaces = append(w.namespaces, ns)
 	return ns

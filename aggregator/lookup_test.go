@@ -1,0 +1,43 @@
+package aggregator
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// Whatever is entered and taken out: a lookup finds what a map finds.
+func TestLookupFindsWhatAMapFinds(t *testing.T) {
+	type record struct{ key, value int }
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		x := newLookup(func(v *record) int { return v.key })
+		want := map[int]*record{}
+		keys := 1 + r.IntN(100)
+		for step := range 1000 {
+			if k := r.IntN(keys); r.IntN(2) == 0 {
+				want[k] = &record{k, step}
+				x.put(want[k])
+			} else {
+				delete(want, k)
+				x.remove(k)
+			}
+			if x.len() != len(want) {
+				t.Fatalf("seed %d step %d: got %d records, want %d", seed, step, x.len(), len(want))
+			}
+		}
+		for k := range keys {
+			if got := x.get(k); got != want[k] {
+				t.Fatalf("seed %d: got %v for key %d, want %v", seed, got, k, want[k])
+			}
+		}
+		all := 0
+		for v := range x.all() {
+			if all++; want[v.key] != v {
+				t.Fatalf("seed %d: got %v, want %v", seed, v, want[v.key])
+			}
+		}
+		if all != len(want) {
+			t.Fatalf("seed %d: got %d records in all, want %d", seed, all, len(want))
+		}
+	}
+}

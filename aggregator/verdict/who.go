@@ -1,0 +1,110 @@
+package verdict
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"strings"
+)
+
+// Who is a Workload in one string, which takes a third of the memory: there is
+// one for each network namespace of a cluster. The first byte is the kind; then
+// each text has its length and its form before it.
+type Who string
+
+// The forms of a text.
+const (
+	plain = iota
+	hexadecimal
+	uuid // with hyphens, as Kubernetes writes it
+)
+
+// shortestHex is from when on a text is looked at for being hexadecimal. The names
+// of workloads are shorter, but ids of containers are not.
+const shortestHex = 32
+
+// Who packs the workload.
+func (w Workload) Who() Who {
+	packed := make([]byte, 0, 256)
+	packed = append(packed, byte(w.Kind))
+	for _, text := range []string{w.Namespace, w.Name, w.UID, w.ContainerID, w.Source, w.Process} {
+		form, raw := shorten(text)
+		packed = binary.AppendUvarint(packed, uint64(len(raw)<<2|form))
+		packed = append(packed, raw...)
+	}
+	return Who(packed)
+}
+
+// shorten is the shortest form of a text.
+func shorten(text string) (form int, raw string) {
+	if len(text) < shortestHex {
+		return plain, text
+	}
+	form, digits := hexadecimal, text
+	if strings.Count(text, "-") == 4 {
+		form, digits = uuid, strings.ReplaceAll(text, "-", "")
+	}
+	if b, err := hex.DecodeString(digits); err == nil && lengthen(form, string(b)) == text {
+		return form, string(b)
+	}
+	return plain, text
+}
+
+// lengthen is the text that was shortened.
+func lengthen(form int, raw string) string {
+	if form == plain {
+		return raw
+	}
+	text := hex.EncodeToString([]byte(raw))
+	if form == uuid && len(text) == 32 {
+		return text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
+	}
+	return text
+}
+
+// text is one of the texts, by its place.
+func (w Who) text(place int) string {
+	if w == "" {
+		return ""
+	}
+	for rest := w[1:]; ; place-- {
+		length, n := uvarint(rest)
+		raw := rest[n : n+length>>2]
+		if place == 0 {
+			return lengthen(length&3, string(raw))
+		}
+		rest = rest[n+length>>2:]
+	}
+}
+
+// uvarint reads a number as binary.AppendUvarint writes it.
+func uvarint(w Who) (number, n int) {
+	for shift := 0; ; shift += 7 {
+		b := w[n]
+		n++
+		if number |= int(b&127) << shift; b < 128 {
+			return number, n
+		}
+	}
+}
+
+// Kind is the workload's kind.
+func (w Who) Kind() WorkloadKind {
+	if w == "" {
+		return 0
+	}
+	return WorkloadKind(w[0])
+}
+
+// Namespace is the workload's namespace.
+func (w Who) Namespace() string { return w.text(0) }
+
+// Name is the workload's name.
+func (w Who) Name() string { return w.text(1) }
+
+// Workload unpacks the workload.
+func (w Who) Workload() Workload {
+	return Workload{
+		Kind: w.Kind(), Namespace: w.Namespace(), Name: w.Name(), UID: w.text(2), ContainerID: w.text(3),
+		Source: w.text(4), Process: w.text(5),
+	}
+}

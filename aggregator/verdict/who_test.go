@@ -1,0 +1,30 @@
+package verdict_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+func TestWhoIsTheWorkload(t *testing.T) {
+	for _, text := range []string{
+		"", "web", "0123456789abcdef", strings.Repeat("0123456789abcdef", 4), strings.Repeat("0123456789ABCDEF", 4),
+		"2d1f8a3c-9f64-4e6b-8d0c-0b7f5a1c2d3e", "2D1F8A3C-9f64-4e6b-8d0c-0b7f5a1c2d3e", "2d1f8a3c9f64-4e6b-8d0c-0b7f-5a1c2d3e",
+		"2d1f8a3c-9f64-4e6b-8d0c-0b7f5a1c2d3e2d1f8a3c", "----2d1f8a3c9f644e6b8d0c0b7f5a1c2d3e",
+		strings.Repeat("a", 33), strings.Repeat("x", 1024), "nerdctl (1)", strings.Repeat("ä", 64),
+	} {
+		for _, w := range []verdict.Workload{
+			{Kind: verdict.Pod, Namespace: text, Name: "name", UID: text, ContainerID: "id", Source: text},
+			{Kind: verdict.Unknown, Namespace: "namespace", Name: text, UID: "uid", ContainerID: text, Source: "source", Process: text},
+		} {
+			who := w.Who()
+			if got := who.Workload(); got != w || who.Kind() != w.Kind || who.Namespace() != w.Namespace || who.Name() != w.Name {
+				t.Errorf("got %+v, want %+v", got, w)
+			}
+		}
+	}
+	if got := verdict.Who("").Workload(); got != (verdict.Workload{}) {
+		t.Errorf("got %+v, want nobody", got)
+	}
+}
