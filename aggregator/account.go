@@ -6,21 +6,31 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// account writes what happens into the log until ctx ends. It is a watcher like
-// any other: a log that is slow, or stuck, delays no verdict.
+// account writes what happens to conflicts and nodes into the log until ctx ends.
 func (s *store) account(ctx context.Context) {
-	next := s.conflicts.revision()
-	var events []event
 	said := map[string]told{} // of the active conflicts
+	s.accountOf(ctx, s.conflicts, func(e *event) { s.enter(e, said) })
+}
+
+// accountFindings does the same for findings.
+func (s *store) accountFindings(ctx context.Context) {
+	s.accountOf(ctx, s.findings.hub, s.enterFinding)
+}
+
+// accountOf enters the events of a hub until ctx ends. It is a watcher like any
+// other: a log that is slow, or stuck, delays no verdict.
+func (s *store) accountOf(ctx context.Context, h *hub, enter func(*event)) {
+	next := h.revision()
+	var events []event
 	for {
 		var lost uint64
 		var changed <-chan struct{}
-		events, next, lost, changed = s.conflicts.since(next, events[:0])
+		events, next, lost, changed = h.since(next, events[:0])
 		if lost > 0 {
 			s.log.Warn("log fell behind", "events_left_out", lost)
 		}
 		for i := range events {
-			s.enter(&events[i], said)
+			enter(&events[i])
 		}
 		clear(events)
 		if changed == nil {
@@ -71,5 +81,18 @@ func (s *store) enter(e *event, said map[string]told) {
 			"expires_at", ack.GetExpiresAt().AsTime(), "reason", ack.GetReason())
 	default:
 		s.log.Info("acknowledgement ended", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(), "summary", c.GetSummary())
+	}
+}
+
+// enterFinding writes that a finding came or is over. What more is known of it is
+// in the API.
+func (s *store) enterFinding(e *event) {
+	f := e.finding
+	switch e.typ {
+	case added:
+		s.log.Warn("finding", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress(), "summary", f.GetSummary())
+	case removed:
+		s.log.Info("finding is over", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress())
+	default:
 	}
 }

@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -24,9 +25,10 @@ const (
 // the owners that it has, in this episode, for a time. It silences alerts and
 // changes no verdict, which knows nothing of it. It never changes.
 type acknowledgement struct {
-	proto  *pb.Acknowledgement
-	until  verdict.Stamp
-	owners []string
+	proto   *pb.Acknowledgement
+	address netip.Addr
+	until   verdict.Stamp
+	owners  []string
 }
 
 // message is the acknowledgement in the contract's form; nil for none.
@@ -43,46 +45,85 @@ func (a *acknowledgement) message() *pb.Acknowledgement {
 func (a *acknowledgement) covers(c *verdict.Conflict, settle time.Duration) verdict.Stamp {
 	until := a.until
 	for i := range c.Owners {
-		if o := &c.Owners[i]; !slices.Contains(a.owners, o.ID) {
+		if o := &c.Owners[i]; !slices.Contains(a.owners, acknowledgedAs(o)) {
 			until = min(until, o.Begun().Add(settle))
 		}
 	}
 	return until
 }
 
+// acknowledgedAs is how an acknowledgement knows an owner again. A device outside
+// is known by its hardware address: the links that it is seen on may become one.
+func acknowledgedAs(o *verdict.Owner) string {
+	if o.Namespace == nil && o.MAC != "" {
+		return o.MAC.String()
+	}
+	return o.ID
+}
+
 // AcknowledgeConflict silences one conflict until it expires, or takes that back.
 func (w witness) AcknowledgeConflict(_ context.Context, q *pb.AcknowledgeConflictRequest) (*pb.AcknowledgeConflictResponse, error) {
 	s := w.store
+	// What is answered is on the disk, and nobody is kept waiting by the disk but
+	// those who acknowledge.
+	s.archive.dir.mu.Lock()
+	defer s.archive.dir.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.clock()
-	ack, err := newAcknowledgement(q, now)
+	c, ack, err := s.acknowledging(q)
+	for err == nil && (ack != nil || s.acknowledged[c.ID] != nil) {
+		episode := c.Episode
+		if err = s.saveWith(c.ID, ack); err != nil {
+			return nil, status.Errorf(codes.Unavailable,
+				"the acknowledgement cannot be kept: %s: nothing was changed; see to the data directory of the aggregator, and try again", err)
+		}
+		var next *acknowledgement
+		if c, next, err = s.acknowledging(q); err != nil {
+			s.archive.changed() // what was written is not so
+			break
+		}
+		if c.Episode != episode { // it ended and came back meanwhile
+			ack = next
+			continue
+		}
+		if delete(s.acknowledged, c.ID); ack != nil {
+			s.acknowledged[c.ID] = ack
+			s.arm(s.byID[c.ID], ack.until)
+		}
+		out := s.conflictProto(c)
+		s.conflicts.publish(event{typ: updated, addr: c.Address, conflict: out})
+		return &pb.AcknowledgeConflictResponse{Conflict: out}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
+	return &pb.AcknowledgeConflictResponse{Conflict: s.conflictProto(c)}, nil // as was asked for
+}
+
+// acknowledging is the conflict that a request is for, and the acknowledgement
+// that it asks for; nil for one that takes back.
+func (s *store) acknowledging(q *pb.AcknowledgeConflictRequest) (*verdict.Conflict, *acknowledgement, error) {
+	ack, err := newAcknowledgement(q, s.clock())
+	if err != nil {
+		return nil, nil, err
+	}
 	e := s.byID[q.GetId()]
 	if e == nil {
-		return nil, noConflict(q.GetId())
+		return nil, nil, noConflict(q.GetId())
 	}
 	c := e.conflict(q.GetId())
 	if !c.Active() {
-		return nil, status.Errorf(codes.FailedPrecondition,
+		return nil, nil, status.Errorf(codes.FailedPrecondition,
 			"the conflict %s of %s is over since %s: wait whether it comes back, and acknowledge that",
 			c.ID, c.Address, c.ResolvedAt.Time().Format(time.RFC3339))
 	}
-	if ack == nil && s.acknowledged[c.ID] == nil {
-		return &pb.AcknowledgeConflictResponse{Conflict: s.conflictProto(c)}, nil // as was asked for
-	}
-	if delete(s.acknowledged, c.ID); ack != nil {
+	if ack != nil {
+		ack.address = c.Address
 		for i := range c.Owners {
-			ack.owners = append(ack.owners, c.Owners[i].ID)
+			ack.owners = append(ack.owners, acknowledgedAs(&c.Owners[i]))
 		}
-		s.acknowledged[c.ID] = ack
-		s.arm(e, ack.until)
 	}
-	out := s.conflictProto(c)
-	s.conflicts.publish(event{typ: updated, addr: c.Address, conflict: out})
-	return &pb.AcknowledgeConflictResponse{Conflict: out}, nil
+	return c, ack, nil
 }
 
 // newAcknowledgement is what a request asks for; nil for one that takes back.
@@ -131,5 +172,6 @@ func (s *store) lapse(e *entry, c *verdict.Conflict) bool {
 		return false
 	}
 	delete(s.acknowledged, c.ID)
+	s.archive.changed()
 	return true
 }

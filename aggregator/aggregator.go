@@ -58,6 +58,8 @@ type Config struct {
 	HandoverGrace time.Duration
 	// Shared are addresses that several owners hold on purpose.
 	Shared []verdict.Shared
+	// DataDir is where acknowledgements are kept; empty to keep them in memory only.
+	DataDir string
 	// Networks are declared. Several of one name add up.
 	Networks []verdict.Network
 }
@@ -70,8 +72,8 @@ type Aggregator struct {
 	stopped chan struct{}
 }
 
-// New makes an aggregator, which does nothing before Run. Its metrics are
-// registered with reg.
+// New makes an aggregator, which does nothing before Run but that it has taken its
+// data directory. Its metrics are registered with reg.
 func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, error) {
 	policy := verdict.Policy{
 		Cluster: cfg.Cluster, Settle: cfg.Settle, StaleAfter: cfg.StaleAfter,
@@ -115,6 +117,14 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		policy.Networks = append(policy.Networks, declared)
 	}
 
+	dir, err := openDataDir(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	recalled, err := dir.load()
+	if err != nil {
+		return nil, errors.Join(err, dir.close())
+	}
 	m := newMetrics()
 	a := &Aggregator{
 		store: newStore(policy, log, m), health: health.NewServer(),
@@ -122,8 +132,9 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
 	m.store = a.store
+	a.store.archive = newArchive(dir, recalled)
 	if err := reg.Register(m); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
+		return nil, errors.Join(fmt.Errorf("register metrics: %w", err), dir.close())
 	}
 	return a, nil
 }
@@ -144,6 +155,8 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { a.store.run(ctx); return nil })
 	group.Go(func() error { a.store.account(ctx); return nil })
+	group.Go(func() error { a.store.accountFindings(ctx); return nil })
+	group.Go(func() error { a.store.keep(ctx); return nil })
 	err := group.Wait()
 	a.health.Shutdown()
 	close(a.stopped)

@@ -103,9 +103,9 @@ func (s *store) nodeProto(n *node) *pb.Node {
 	if n.rec.Unheard {
 		state = pb.Node_UNHEARD
 	}
-	problems := n.status.GetProblems()
+	problems := slices.Concat(n.status.GetProblems(), s.nameProblem(n))
 	if n.excess > 0 {
-		problems = append(slices.Clone(problems), fmt.Sprintf(
+		problems = append(problems, fmt.Sprintf(
 			"the aggregator left out %d reports of the wire: it takes %d claims of one node at most; exclude interfaces that are not to be watched",
 			n.excess, maxClaims))
 	}

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,9 +29,11 @@ const index = `ipwitness: who really holds this address, right now, and does any
 /v1/conflicts/{id}
 /v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
 /v1/explain          ?address=
+/v1/findings
 /v1/nodes
 /v1/owners:watch     a stream, one JSON object a line
 /v1/conflicts:watch  a stream, one JSON object a line
+/v1/findings:watch   a stream, one JSON object a line
 /openapi.json        what these take and give
 /metrics             for Prometheus
 /healthz /readyz
@@ -103,7 +106,37 @@ func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(pb.OpenAPI)
 	})
-	return mux, nil
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mux.ServeHTTP(&impatient{ResponseWriter: w}, r)
+	}), nil
+}
+
+const (
+	// readWithin is how long a client may take to read a part of an answer. It is
+	// longer than a watch waits: who reads again in time reads why it was cut off.
+	readWithin = 2 * sendWithin
+	// answerPart is how many bytes have that time.
+	answerPart = 64 << 10
+)
+
+// impatient gives up a client that does not read.
+type impatient struct{ http.ResponseWriter }
+
+// Unwrap is for http.ResponseController.
+func (w *impatient) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Write is for io.Writer. What is flushed later has the time of the last Write.
+func (w *impatient) Write(p []byte) (written int, err error) {
+	control := http.NewResponseController(w.ResponseWriter)
+	for {
+		// A writer that takes no deadline is none of a network.
+		_ = control.SetWriteDeadline(time.Now().Add(readWithin))
+		n, err := w.ResponseWriter.Write(p[:min(len(p), answerPart)])
+		written, p = written+n, p[n:]
+		if err != nil || len(p) == 0 {
+			return written, err
+		}
+	}
 }
 
 var errForeign = status.Error(codes.PermissionDenied,

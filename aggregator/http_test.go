@@ -85,7 +85,8 @@ func TestRESTOfAnEmptyAggregator(t *testing.T) {
 		{"/v1/owners?page_size=-1", 400, "page_size must be a number: 0 is 1000"},
 		{"/v1/owners?pageSize=x", 400, "pageSize must be a number"},
 		{"/v1/conflicts/abcdefgh", 404, `"message":"no conflict has the id`},
-		{"/v1/findings", 501, "later version"},
+		{"/v1/findings", 200, `{"findings":[],"nextPageToken":""}`},
+		{"/v1/findings?page_token=zz", 400, "page_token"},
 		{"/v1/nowhere", 404, "there is no /v1/nowhere here"},
 		{"/nowhere", 404, "there is no /nowhere here"},
 		{"/v1/explain?address=10.0.0.1", 200, "nobody is known to hold 10.0.0.1"},
@@ -297,7 +298,11 @@ func TestWatchConflictsOverHTTP(t *testing.T) {
 	a.send(gone(assigned(2, addr))).sync()
 	next("UPDATED", "RESOLVED")
 	l.stop()
-	if !lines.Scan() || !strings.Contains(lines.Text(), "stopping") || lines.Scan() {
+	ended := lines.Scan()
+	for ended && strings.Contains(lines.Text(), `"type":"NODE"`) { // whose stream ends, too
+		ended = lines.Scan()
+	}
+	if !ended || !strings.Contains(lines.Text(), "stopping") || lines.Scan() {
 		t.Errorf("got %q, want the end with a reason", lines.Text())
 	}
 	if code, _, _ := get(t, url+"/readyz"); code != 503 {

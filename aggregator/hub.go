@@ -40,6 +40,7 @@ type event struct {
 	owner          *pb.Owner
 	conflict       *pb.Conflict
 	node           *pb.Node
+	finding        *pb.Finding
 }
 
 // holder is an owner with the name that its node had then.

@@ -179,6 +179,7 @@ func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 	if was != nil {
 		*was = *c
 	}
+	s.recall(c)
 	if s.lapse(e, c) {
 		changed = true
 	}

@@ -47,6 +47,7 @@ func newLab(t testing.TB, cfg Config) *lab {
 	l.Register(server)
 	go func() { _ = server.Serve(listener) }()
 	l.conn, err = grpc.NewClient("passthrough:///lab", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(64<<10), // one that grows would hide for how long nobody reads
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
@@ -72,6 +73,7 @@ type agent struct {
 	testing.TB
 	mu        sync.Mutex  // of stream.Send
 	mute      atomic.Bool // leaves pings unanswered
+	asked     uint64      // a ping that came before there was anything to say
 	stream    pb.ReportService_ReportClient
 	cancel    func()
 	sequence  uint64
@@ -103,7 +105,9 @@ func (l *lab) dial() *agent {
 			}
 			if m.GetPing() != 0 && !a.mute.Load() {
 				a.mu.Lock()
-				_ = stream.Send(&pb.ReportRequest{Pong: &pb.Pong{Id: m.GetPing(), SentAt: timestamppb.Now()}})
+				if a.asked = m.GetPing(); a.sequence > 0 {
+					a.pong()
+				}
 				a.mu.Unlock()
 			}
 			if m.GetAcknowledged() > acked || m.GetCheck() != nil || len(m.GetContests()) > 0 || m.GetResync() {
@@ -119,14 +123,23 @@ func (l *lab) dial() *agent {
 // send sends a message and numbers it.
 func (a *agent) send(m *pb.ReportRequest) *agent {
 	a.Helper()
-	a.sequence++
-	m.Sequence = a.sequence
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.sequence++
+	m.Sequence = a.sequence
 	if err := a.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
 		a.Fatal(err)
 	}
+	if a.asked != 0 {
+		a.pong()
+	}
 	return a
+}
+
+// pong answers the last ping.
+func (a *agent) pong() {
+	_ = a.stream.Send(&pb.ReportRequest{Pong: &pb.Pong{Id: a.asked, SentAt: timestamppb.Now()}})
+	a.asked = 0
 }
 
 // take takes one response; false at the end of the stream.

@@ -55,10 +55,12 @@ func parsePlace(token string) (p place, err error) {
 		p.id = id
 	}
 	if err != nil || !ok {
-		return p, status.Error(codes.InvalidArgument, "page_token is not one that was given out: leave it out to begin anew")
+		return p, errPageToken
 	}
 	return p, nil
 }
+
+var errPageToken = status.Error(codes.InvalidArgument, "page_token is not one that was given out: leave it out to begin anew")
 
 // ListOwners lists who holds which address now.
 func (w witness) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
@@ -222,18 +224,6 @@ func noConflict(id string) error {
 	return status.Errorf(codes.NotFound,
 		"no conflict has the id %q: `ipwitness conflicts --all` lists them; those that are over are kept for a day", id)
 }
-
-// ListFindings is not there yet.
-func (witness) ListFindings(context.Context, *pb.ListFindingsRequest) (*pb.ListFindingsResponse, error) {
-	return nil, errLater
-}
-
-// WatchFindings is not there yet.
-func (witness) WatchFindings(*pb.WatchFindingsRequest, pb.WitnessService_WatchFindingsServer) error {
-	return errLater
-}
-
-var errLater = status.Error(codes.Unimplemented, "this comes with a later version of ipwitness")
 
 // Explain says why an address is, or is not, in conflict.
 func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainResponse, error) {

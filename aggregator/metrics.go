@@ -18,7 +18,7 @@ type metrics struct {
 	detection prometheus.Histogram
 	records   *prometheus.CounterVec
 
-	conflicts, acknowledged, info, owners, nodes *prometheus.Desc
+	conflicts, acknowledged, info, findings, owners, nodes *prometheus.Desc
 }
 
 func newMetrics() *metrics {
@@ -41,6 +41,7 @@ func newMetrics() *metrics {
 		info: prometheus.NewDesc("ipwitness_conflict_info",
 			fmt.Sprintf("One series for each active conflict that is not acknowledged, at most %d.", maxConflictInfo),
 			[]string{"address", "scope", "cause", "id", "state"}, nil),
+		findings: prometheus.NewDesc("ipwitness_findings", "What is wrong and not yet a conflict.", []string{"kind"}, nil),
 		owners: prometheus.NewDesc("ipwitness_owners", "Owners of addresses, by the widest scope in which they are compared.",
 			[]string{"scope_kind"}, nil),
 		nodes: prometheus.NewDesc("ipwitness_nodes", "Nodes, by whether their agent is heard from.", []string{"state"}, nil),
@@ -53,7 +54,7 @@ func (m *metrics) dropped(record string) { m.records.WithLabelValues(record).Inc
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	m.detection.Describe(out)
 	m.records.Describe(out)
-	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.owners, m.nodes} {
+	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.findings, m.owners, m.nodes} {
 		out <- d
 	}
 }
@@ -93,7 +94,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		}
 		conflicts[of] = n
 	}
-	owners := s.ownerCount
+	findings, owners := s.findings.count(), s.ownerCount
 	for _, n := range s.nodes {
 		if n.rec.Unheard {
 			nodes["unheard"]++
@@ -109,6 +110,9 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, c := range infos {
 		gauge(m.info, 1, c.Address.String(), c.Scope, c.Cause, c.ID, phaseWords[c.Phase])
+	}
+	for kind, n := range findings {
+		gauge(m.findings, n, kind)
 	}
 	for kind, name := range []string{"none", "link", "node", "network"} {
 		gauge(m.owners, owners[kind], name)

@@ -23,6 +23,12 @@ type model struct {
 	claims     map[string]*pb.ClaimRecord
 }
 
+func newModel() *model {
+	return &model{
+		map[uint32]*pb.NamespaceRecord{}, map[string]*pb.LinkRecord{}, map[ifaceKey]*pb.InterfaceRecord{}, map[string]*pb.ClaimRecord{},
+	}
+}
+
 func (m *model) message() *pb.ReportRequest {
 	out := &pb.ReportRequest{}
 	for _, r := range m.namespaces {
@@ -127,9 +133,7 @@ func (m *model) endInterface(key ifaceKey) {
 func TestChangesLeadWhereASnapshotLeads(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		m := &model{
-			map[uint32]*pb.NamespaceRecord{}, map[string]*pb.LinkRecord{}, map[ifaceKey]*pb.InterfaceRecord{}, map[string]*pb.ClaimRecord{},
-		}
+		m := newModel()
 		begin := func() (*store, *session) {
 			s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
 			session := newSession(s)
@@ -152,11 +156,7 @@ func TestChangesLeadWhereASnapshotLeads(t *testing.T) {
 		}
 		// Sightings end with their owner at home; an agent has them still.
 		for _, c := range m.claims {
-			a, _ := netip.AddrFromSlice(c.GetAddress())
-			e := changed.table.get(a)
-			if e == nil || !slices.ContainsFunc(e.holdings, func(h *holding) bool {
-				return claimName(c) == fmt.Sprintf("%x %d %d %d %x", a.AsSlice(), h.Kind, h.port.namespace.rec.Record, h.port.rec.Index, string(h.MAC))
-			}) {
+			if !changed.hasClaim(c) {
 				if err := changed.delta(session, &pb.ReportRequest{Claims: []*pb.ClaimRecord{c}}, 0); err != nil {
 					t.Fatal(err)
 				}
@@ -171,6 +171,15 @@ func TestChangesLeadWhereASnapshotLeads(t *testing.T) {
 			t.Fatalf("seed %d: got\n%v\nwant\n%v", seed, got, want)
 		}
 	}
+}
+
+// hasClaim tells whether a claim is in the table.
+func (s *store) hasClaim(c *pb.ClaimRecord) bool {
+	a, _ := netip.AddrFromSlice(c.GetAddress())
+	e := s.table.get(a)
+	return e != nil && slices.ContainsFunc(e.holdings, func(h *holding) bool {
+		return claimName(c) == fmt.Sprintf("%x %d %d %d %x", a.AsSlice(), h.Kind, h.port.namespace.rec.Record, h.port.rec.Index, string(h.MAC))
+	})
 }
 
 // told is what the owners are, without times.

@@ -82,5 +82,6 @@ func (s *store) skewed(r *session, skew time.Duration, known bool) {
 	defer s.mu.Unlock()
 	if r.node != nil && r.node.session == r {
 		r.node.rec.Skew, r.node.rec.SkewKnown = skew, known
+		s.answered(r.node)
 	}
 }

@@ -29,6 +29,8 @@ type store struct {
 	wake    chan struct{}
 
 	owners, conflicts *hub
+	findings          findings
+	archive           archive
 	// turns has one for each agent whose first snapshot is being taken.
 	turns chan struct{}
 
@@ -59,7 +61,7 @@ type store struct {
 
 func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 	base := time.Now()
-	return &store{
+	s := &store{
 		policy: policy, log: log, metrics: m, base: base,
 		wake:         make(chan struct{}, 1),
 		owners:       newHub(base.UnixNano()),
@@ -76,6 +78,9 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		texts:        make(map[string]string),
 		checks:       make(map[*node][]netip.Addr),
 	}
+	s.findings = newFindings(base.UnixNano(), s.clock)
+	s.archive = newArchive(&dataDir{}, nil)
+	return s
 }
 
 // clock is the wall clock of the start, carried on by the monotonic clock: it
@@ -136,6 +141,7 @@ func (s *store) label(n *node) {
 		}
 		longer.rec.Name = s.longName(longer)
 	}
+	s.checkNames(n)
 }
 
 // unlabel gives the name of a node that is given up to one that is heard from and
@@ -150,6 +156,7 @@ func (s *store) unlabel(n *node) {
 			other.rec.Name = other.name
 			s.touchNode(other)
 			s.publishNode(other)
+			s.checkNames(other)
 			return
 		}
 	}
@@ -183,6 +190,7 @@ func (s *store) disconnect(r *session) {
 	if !n.rec.Unheard {
 		n.rec.Unheard = true
 		s.publishNode(n)
+		s.checkNames(n)
 	}
 	s.disarm(n)
 	s.arm(n, s.clock().Add(s.policy.NodeTimeout))
@@ -295,6 +303,7 @@ func (s *store) heard(n *node) {
 		return
 	}
 	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted = false, false, false
+	s.checkNames(n)
 	s.touchNode(n)
 	s.publishNode(n)
 }

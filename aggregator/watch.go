@@ -26,6 +26,8 @@ const (
 type watch struct {
 	hub   *hub
 	clock func() verdict.Stamp
+	// patience is of all that is sent.
+	patience *patience
 	// present sends the present state.
 	present func() error
 	// change sends an event, or leaves it out.
@@ -40,14 +42,16 @@ func (w witness) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_
 	if err != nil {
 		return err
 	}
+	patience := newPatience()
+	send := patient(patience, stream.Send)
 	return watch{
-		hub: w.store.owners, clock: w.store.clock,
+		hub: w.store.owners, clock: w.store.clock, patience: patience,
 		present: func() error {
 			var from place
 			for {
 				page, next := w.store.listOwners(&f, from, snapshotPage)
 				for _, o := range page {
-					if err := stream.Send(&pb.WatchOwnersResponse{Type: added, Owner: o}); err != nil {
+					if err := send(&pb.WatchOwnersResponse{Type: added, Owner: o}); err != nil {
 						return err
 					}
 				}
@@ -64,13 +68,13 @@ func (w witness) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_
 			if !ok {
 				return nil
 			}
-			return stream.Send(&pb.WatchOwnersResponse{Type: typ, Owner: e.owner, Node: e.node})
+			return send(&pb.WatchOwnersResponse{Type: typ, Owner: e.owner, Node: e.node})
 		},
 		bookmark: func(token string) error {
-			return stream.Send(&pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token})
+			return send(&pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token})
 		},
 		lost: func(n uint32) error {
-			return stream.Send(&pb.WatchOwnersResponse{Type: pb.Watch_LOST, Lost: n})
+			return send(&pb.WatchOwnersResponse{Type: pb.Watch_LOST, Lost: n})
 		},
 	}.serve(stream.Context(), w.stopped, q.GetResumeToken())
 }
@@ -82,14 +86,16 @@ func (w witness) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessSe
 		return err
 	}
 	matches := func(a netip.Addr) bool { return !addr.IsValid() || a == addr }
+	patience := newPatience()
+	send := patient(patience, stream.Send)
 	return watch{
-		hub: w.store.conflicts, clock: w.store.clock,
+		hub: w.store.conflicts, clock: w.store.clock, patience: patience,
 		present: func() error {
 			page, _ := w.store.listConflicts(func(c *verdict.Conflict) bool {
 				return c.Active() && matches(c.Address)
 			}, place{}, math.MaxInt)
 			for _, c := range page {
-				if err := stream.Send(&pb.WatchConflictsResponse{Type: added, Conflict: c}); err != nil {
+				if err := send(&pb.WatchConflictsResponse{Type: added, Conflict: c}); err != nil {
 					return err
 				}
 			}
@@ -99,23 +105,41 @@ func (w witness) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessSe
 			if e.conflict != nil && !matches(e.addr) {
 				return nil
 			}
-			return stream.Send(&pb.WatchConflictsResponse{Type: e.typ, Conflict: e.conflict, Node: e.node})
+			return send(&pb.WatchConflictsResponse{Type: e.typ, Conflict: e.conflict, Node: e.node})
 		},
 		bookmark: func(token string) error {
-			return stream.Send(&pb.WatchConflictsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token})
+			return send(&pb.WatchConflictsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token})
 		},
 		lost: func(n uint32) error {
-			return stream.Send(&pb.WatchConflictsResponse{Type: pb.Watch_LOST, Lost: n})
+			return send(&pb.WatchConflictsResponse{Type: pb.Watch_LOST, Lost: n})
 		},
 	}.serve(stream.Context(), w.stopped, q.GetResumeToken())
 }
 
-// serve sends the present state, then changes, until the watcher leaves or the
+// serve serves the watcher until it leaves, lets a Send wait for too long, or the
 // aggregator stops.
 func (w watch) serve(ctx context.Context, stopped <-chan struct{}, token string) error {
 	w.hub.join()
 	defer func() { w.hub.leave(w.clock()) }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 
+	done := make(chan error, 1)
+	go func() { done <- w.follow(ctx, token) }()
+	select {
+	case err := <-done:
+		return err
+	case <-w.patience.late.C:
+		return errCutOff(w.hub.token(w.patience.from.Load()))
+	case <-stopped:
+		return errStopping
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// follow sends the present state, then changes. A Send of it can take for ever.
+func (w watch) follow(ctx context.Context, token string) error {
 	next, resumed, err := w.hub.resume(token)
 	if err != nil {
 		return err
@@ -131,6 +155,7 @@ func (w watch) serve(ctx context.Context, stopped <-chan struct{}, token string)
 			return err
 		}
 	}
+	w.patience.from.Store(next)
 	if err := w.bookmark(w.hub.token(next)); err != nil {
 		return err
 	}
@@ -141,14 +166,17 @@ func (w watch) serve(ctx context.Context, stopped <-chan struct{}, token string)
 	for {
 		var lost uint64
 		var changed <-chan struct{}
-		events, next, lost, changed = w.hub.since(next, events[:0])
+		from := next
+		events, next, lost, changed = w.hub.since(from, events[:0])
 		if lost > 0 {
+			w.patience.from.Store(anew)
 			if err := w.lost(uint32(min(lost, math.MaxUint32))); err != nil {
 				return err
 			}
 			if err := w.present(); err != nil {
 				return err
 			}
+			w.patience.from.Store(next)
 			if err := w.bookmark(w.hub.token(next)); err != nil {
 				return err
 			}
@@ -158,15 +186,12 @@ func (w watch) serve(ctx context.Context, stopped <-chan struct{}, token string)
 			if err := w.change(&events[i]); err != nil {
 				return err
 			}
+			w.patience.from.Store(from + uint64(i) + 1)
 		}
 		clear(events)
 		if changed == nil {
-			select {
-			case <-stopped:
-				return errStopping
-			case <-ctx.Done():
-				return ctx.Err()
-			default:
+			if ctx.Err() != nil {
+				return status.FromContextError(ctx.Err()).Err()
 			}
 			continue
 		}
@@ -176,8 +201,6 @@ func (w watch) serve(ctx context.Context, stopped <-chan struct{}, token string)
 			if err := w.bookmark(w.hub.token(next)); err != nil {
 				return err
 			}
-		case <-stopped:
-			return errStopping
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}

@@ -125,7 +125,7 @@ func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 		done := make(chan error)
 		go func() {
 			done <- watch{
-				hub: h, clock: newStore(policyForTests, nil, nil).clock,
+				hub: h, clock: newStore(policyForTests, nil, nil).clock, patience: newPatience(),
 				present:  func() error { got = append(got, "present"); return nil },
 				change:   func(*event) error { <-gate; sent++; return nil },
 				bookmark: func(string) error { return nil },

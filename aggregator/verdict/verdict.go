@@ -157,8 +157,13 @@ func (j *judging) note(rule string, s Scope, applied bool, reason string) {
 
 // ID is the id of a conflict: the same wherever and whenever it is computed.
 func ID(cluster string, kind ScopeKind, scope string, address netip.Addr) string {
+	return hashed(cluster, kind.String(), scope, address.Unmap().String())
+}
+
+// hashed is an id: a hash of its parts.
+func hashed(parts ...string) string {
 	h := sha256.New()
-	for _, part := range []string{cluster, kind.String(), scope, address.Unmap().String()} {
+	for _, part := range parts {
 		h.Write([]byte(part))
 		h.Write([]byte{0})
 	}

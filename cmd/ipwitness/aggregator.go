@@ -26,8 +26,8 @@ func newAggregator(sys system) *cobra.Command {
 		Long: `Join what the agents of all nodes report, and find the addresses that two owners
 hold at once. The agents come by gRPC; the other commands and Prometheus by HTTP.
 
-It needs no privilege, and keeps nothing on disk: after a restart the agents tell
-everything again.
+It needs no privilege. After a restart the agents tell everything again; with
+--data-dir it keeps what they cannot know: acknowledgements.
 
 A network is a set of addresses of which each may be held once in the whole
 cluster, whatever node and wire it is on: declare it with --network.`,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -55,6 +56,8 @@ func parseServer(s string) (string, error) {
 type serverError struct {
 	code    codes.Code
 	message string
+	// resume is what a watch goes on with that was cut off because we did not read.
+	resume string
 }
 
 func (e *serverError) Error() string { return e.message }
@@ -163,7 +166,7 @@ func (c *client) do(ctx context.Context, method, target string, ask io.Reader) (
 	if res.StatusCode < http.StatusInternalServerError {
 		code = codes.InvalidArgument
 	}
-	return nil, &serverError{code, fmt.Sprintf("%s answered %s, and not as ipwitness does: is --server right?", target, res.Status)}
+	return nil, &serverError{code: code, message: fmt.Sprintf("%s answered %s, and not as ipwitness does: is --server right?", target, res.Status)}
 }
 
 // decode reads a message and skips what a newer server adds.
@@ -176,11 +179,20 @@ func decodeStatus(raw []byte) error {
 	var status struct {
 		Code    uint32 `json:"code"` // codes.Code refuses numbers that it does not know
 		Message string `json:"message"`
+		Details []struct {
+			Metadata struct {
+				ResumeToken string `json:"resume_token"`
+			} `json:"metadata"`
+		} `json:"details"`
 	}
 	if json.Unmarshal(raw, &status) != nil || status.Message == "" {
 		return nil
 	}
-	return &serverError{codes.Code(status.Code), status.Message}
+	e := &serverError{code: codes.Code(status.Code), message: status.Message}
+	for _, detail := range status.Details {
+		e.resume = cmp.Or(e.resume, detail.Metadata.ResumeToken)
+	}
+	return e
 }
 
 // unreachableError says that there was no server, or that it went away.

@@ -12,6 +12,11 @@ func newNodes(sys system) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes [flags]",
 		Short: "Show the agents and their health",
+		Long: `Show the agents and their health.
+
+LAG is how far the server is behind the agent, SKEW how much the node's clock is
+ahead of the server's: it is shown, and decides nothing. LOST counts events that
+were lost in the kernel; they are listed again where that is possible.`,
 		Example: `
   ipwitness nodes
   ipwitness nodes -o json`,

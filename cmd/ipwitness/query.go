@@ -69,7 +69,11 @@ func (q *query) encodeEvent(e event, name string, item proto.Message) error {
 
 // tellLost says that a watch left out events.
 func (q *query) tellLost(e event) {
-	if e.GetType() == pb.Watch_LOST {
+	switch {
+	case e.GetType() != pb.Watch_LOST:
+	case e.GetLost() == 0:
+		q.tell("Changes are left out that are not known any more; what is there now follows.")
+	default:
 		q.tell("%d changes came too fast and are left out; what is there now follows.", e.GetLost())
 	}
 }

@@ -125,3 +125,10 @@ func TestDefaultsOfRun(t *testing.T) {
 		t.Errorf("got %+v, want the times of the contract", g)
 	}
 }
+
+func TestTheDataDirectoryComesFromTheEnvironmentToo(t *testing.T) {
+	_, cfg, _ := settings(t, map[string]string{"IPWITNESS_DATA_DIR": "/var/lib/ipwitness"}, "")
+	if cfg.DataDir != "/var/lib/ipwitness" {
+		t.Errorf("got %q, want /var/lib/ipwitness", cfg.DataDir)
+	}
+}

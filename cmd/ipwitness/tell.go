@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -41,12 +42,14 @@ func (r *runCommand) tell(ctx context.Context, s *server, b build) error {
 	owners := make(chan *pb.WatchOwnersResponse)
 	conflicts := make(chan *pb.WatchConflictsResponse)
 	g.Go(func() error {
-		watch, err := client.WatchOwners(telling, &pb.WatchOwnersRequest{})
-		return forward(telling, watch, err, owners)
+		return forward(telling, owners, func(token string) (grpc.ServerStreamingClient[pb.WatchOwnersResponse], error) {
+			return client.WatchOwners(telling, &pb.WatchOwnersRequest{ResumeToken: token})
+		})
 	})
 	g.Go(func() error {
-		watch, err := client.WatchConflicts(telling, &pb.WatchConflictsRequest{})
-		return forward(telling, watch, err, conflicts)
+		return forward(telling, conflicts, func(token string) (grpc.ServerStreamingClient[pb.WatchConflictsResponse], error) {
+			return client.WatchConflicts(telling, &pb.WatchConflictsRequest{ResumeToken: token})
+		})
 	})
 	g.Go(func() error {
 		tick := time.NewTicker(tellEvery)
@@ -118,13 +121,19 @@ func (r *runCommand) color() bool {
 	return r.sys.terminal && r.sys.getenv("NO_COLOR") == "" && r.sys.getenv("TERM") != "dumb"
 }
 
-// forward sends the events of a watch to a channel until the watch ends.
-func forward[T any](ctx context.Context, watch grpc.ServerStreamingClient[T], err error, to chan<- *T) error {
-	if err != nil {
-		return err
-	}
+// forward sends the events of a watch to a channel until the watch ends. One that
+// was cut off, because the terminal stood still, goes on where it was.
+func forward[T any](ctx context.Context, to chan<- *T, watch func(token string) (grpc.ServerStreamingClient[T], error)) error {
+	events, err := watch("")
 	for {
-		e, err := watch.Recv()
+		var e *T
+		if err == nil {
+			e, err = events.Recv()
+		}
+		if token := aggregator.ResumeToken(err); token != "" {
+			events, err = watch(token)
+			continue
+		}
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"time"
 
@@ -28,10 +29,12 @@ type watcher[T proto.Message] struct {
 	notice io.Writer // told when the watch is cut, and when it goes on
 	path   string
 	query  url.Values
-	// begin is called before the first event of each stream: the whole state
-	// comes now.
+	// begin is called before the first event of each stream that has the whole
+	// state, so of all but those that go on where one was cut off.
 	begin func()
 	event func(T) error
+	// resume is what the next stream goes on with; empty to begin anew.
+	resume string
 }
 
 // run follows the watch until ctx is done. It gives an error only if the first
@@ -44,8 +47,11 @@ func (w *watcher[T]) run(ctx context.Context) error {
 				fmt.Fprintln(w.notice, "The watch goes on.")
 			}
 			connected, wait = true, firstWait
-			w.begin()
+			if w.resume == "" {
+				w.begin()
+			}
 		})
+		w.resume = ""
 		var refused *serverError
 		var failed *eventError
 		switch {
@@ -53,6 +59,9 @@ func (w *watcher[T]) run(ctx context.Context) error {
 			return failed.err
 		case ctx.Err() != nil:
 			return nil
+		case errors.As(err, &refused) && refused.resume != "":
+			w.resume = refused.resume
+			continue // we were slow, and nothing is lost: no news
 		case errors.As(err, &refused) && refused.lasting(), !connected:
 			return err
 		}
@@ -90,7 +99,12 @@ func (w *watcher[T]) stream(ctx context.Context, begin func()) error {
 	})
 	defer quiet.Stop()
 
-	body, err := w.client.open(ctx, w.path, w.query)
+	query := url.Values{}
+	maps.Copy(query, w.query)
+	if w.resume != "" {
+		query.Set("resume_token", w.resume)
+	}
+	body, err := w.client.open(ctx, w.path, query)
 	if err != nil {
 		return err
 	}

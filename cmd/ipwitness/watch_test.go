@@ -34,12 +34,14 @@ type try struct {
 type script struct {
 	tries  []try
 	at     []time.Duration // when each request came
+	asked  []string        // and what it asked for
 	begin  time.Time
 	cancel context.CancelFunc
 }
 
 func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.at = append(s.at, time.Since(s.begin))
+	s.asked = append(s.asked, r.URL.RawQuery)
 	if len(s.at) > len(s.tries) {
 		s.cancel() // as Ctrl-C
 		return nil, r.Context().Err()
@@ -115,6 +117,39 @@ func TestWatchBeginsAgainWhenItIsCut(t *testing.T) {
 		got, wantEvents := strings.Join(events, ", "), "EVENT ADDRESS, ADDED 10.0.0.1, ADDED 10.0.0.2, ADDED 10.0.0.3, REMOVED 10.0.0.1"
 		if got != wantEvents {
 			t.Errorf("got %q, want %q", got, wantEvents)
+		}
+	})
+}
+
+func TestWatchGoesOnWhereItWasCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cutOff := `{"error":{"code":8,"message":"the watch was cut off","details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo",` +
+			`"reason":"WATCH_CUT_OFF","domain":"ipwitness","metadata":{"resume_token":"abc-1"}}]}}` + "\n"
+		s := &script{tries: []try{
+			{status: 200, body: line("ADDED", "10.0.0.1") + line("BOOKMARK", "") + line("ADDED", "10.0.0.2") + cutOff},
+			{status: 200, body: line("BOOKMARK", "") + line("ADDED", "10.0.0.2") + line("ADDED", "10.0.0.3") + cutOff},
+			{status: 200, body: `{"result":{"type":"LOST","lost":0}}` + "\n" + line("ADDED", "10.0.0.4") + line("BOOKMARK", "")},
+		}}
+		_, c := watchOwners(t, s, "10.0.0.0/24")
+		if got, want := strings.Join(s.asked, " "), "cidr=10.0.0.0%2F24 cidr=10.0.0.0%2F24&resume_token=abc-1 "+
+			"cidr=10.0.0.0%2F24&resume_token=abc-1 cidr=10.0.0.0%2F24"; got != want {
+			t.Errorf("got requests %q, want %q", got, want)
+		}
+		if s.at[2] != 0 {
+			t.Errorf("got requests at %v, want the watch to go on at once", s.at)
+		}
+		if got := c.stderr.String(); !strings.HasPrefix(got, "Changes are left out") || strings.Count(got, "\n") != 2 {
+			t.Errorf("got notices %q, want one of what is left out, and one of the end", got)
+		}
+		var events []string
+		for line := range strings.Lines(c.stdout.String()) {
+			f := strings.Fields(line)
+			events = append(events, f[1]+" "+f[2])
+		}
+		got, want := strings.Join(events[1:], ", "), "ADDED 10.0.0.1, ADDED 10.0.0.2, ADDED 10.0.0.3, ADDED 10.0.0.4, "+
+			"REMOVED 10.0.0.1, REMOVED 10.0.0.2, REMOVED 10.0.0.3"
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	})
 }

@@ -493,15 +493,18 @@ func hopTime(ctx context.Context, h *netlab.Host, server string, n int, stop <-c
 }
 
 // rss is what the program holds, in MiB.
-func (s *site) rss() (float64, error) {
+func (s *site) rss() (float64, error) { return s.memory("VmRSS") }
+
+// memory is one of the sizes in /proc/PID/status, in MiB.
+func (s *site) memory(name string) (float64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.program.Cmd.Process.Pid))
 	if err != nil {
 		return 0, err
 	}
-	_, rss, _ := strings.Cut(string(status), "VmRSS:")
+	_, size, _ := strings.Cut(string(status), name+":")
 	var kib float64
-	if _, err := fmt.Sscan(rss, &kib); err != nil {
-		return 0, fmt.Errorf("parse VmRSS: %w", err)
+	if _, err := fmt.Sscan(size, &kib); err != nil {
+		return 0, fmt.Errorf("parse %s: %w", name, err)
 	}
 	return kib / 1024, nil
 }

@@ -5,6 +5,8 @@ import (
 	"io"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -17,13 +19,49 @@ func nodeColumns() []column[*pb.Node] {
 		{header: "KERNEL", cell: func(n *pb.Node, _ time.Time) string { return n.GetKernel() }},
 		{header: "WIRE", cell: func(n *pb.Node, _ time.Time) string { return n.GetWire() }},
 		{header: "PORTS", cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetPorts()) }},
-		{header: "NAMESPACES", cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetNamespaces()) }},
 		{header: "CLAIMS", cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetClaims()) }},
+		{header: "LAG", cell: func(n *pb.Node, _ time.Time) string { return lag(n.GetLag()) }},
+		{header: "SKEW", cell: func(n *pb.Node, _ time.Time) string { return skew(n.GetSkew()) }},
 		{header: "LOST", cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetLostEvents()) }},
 		{header: "LAST HEARD", cell: func(n *pb.Node, now time.Time) string { return ago(n.GetLastHeard(), now) }},
+		{header: "NAMESPACES", wide: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetNamespaces()) }},
 		{header: "CONNECTED", wide: true, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetConnectedAt(), now) }},
 		{header: "NETNS", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetNetns() }},
 		{header: "BOOT ID", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetBootId() }},
+	}
+}
+
+// lag gives how far the aggregator is behind an agent; nothing where that is not known.
+func lag(d *durationpb.Duration) string {
+	if d == nil {
+		return ""
+	}
+	return precise(d.AsDuration())
+}
+
+// skew gives how much a clock is ahead; nothing where that is not known.
+func skew(d *durationpb.Duration) string {
+	switch ahead := d.AsDuration(); {
+	case d == nil:
+		return ""
+	case ahead < 0:
+		return "-" + precise(-ahead)
+	default:
+		return "+" + precise(ahead)
+	}
+}
+
+// precise gives a duration that may be short: 0.3ms, 25ms, 2.1s, 3m5s.
+func precise(d time.Duration) string {
+	switch {
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1fms", float64(d.Truncate(100*time.Microsecond).Microseconds())/1000)
+	case d < time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.1fs", d.Truncate(100*time.Millisecond).Seconds())
+	default:
+		return Duration(d)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -141,15 +142,31 @@ func conflicts() []*pb.Conflict {
 	return []*pb.Conflict{conflict(pb.Conflict_CONFIRMED), outside}
 }
 
+func TestShortDurationsAreExact(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0.0ms", 49 * time.Microsecond: "0.0ms", 349 * time.Microsecond: "0.3ms", 9999 * time.Microsecond: "9.9ms", 25 * time.Millisecond: "25ms",
+		999 * time.Millisecond: "999ms", 2190 * time.Millisecond: "2.1s", 59999 * time.Millisecond: "59.9s", 185 * time.Second: "3m5s",
+	} {
+		if got := precise(d); got != want {
+			t.Errorf("got %s for %s, want %s", got, d, want)
+		}
+	}
+}
+
 func TestTablesAndPages(t *testing.T) {
 	nodes := []*pb.Node{
 		{
 			Name: "worker-1", State: pb.Node_LIVE, Version: "v0.1.0", Kernel: "6.18.44", Wire: "tcx", Ports: 14, Namespaces: 12,
 			Claims: 260, LastHeard: at(0), ConnectedAt: at(26 * time.Hour), Netns: "4026531840", BootId: "8d0f7f8a",
+			Lag: durationpb.New(340 * time.Microsecond), Skew: durationpb.New(-2170 * time.Millisecond),
 		},
 		{
 			Name: "worker-2", State: pb.Node_UNHEARD, Version: "v0.1.0", Kernel: "5.15.0", Wire: "off", LostEvents: 3, LastHeard: at(90 * time.Second),
 			Problems: []string{"frames are not seen: give the process CAP_BPF"},
+		},
+		{
+			Name: "node-10-244-17-231", State: pb.Node_LIVE, Version: "v0.1.0", Kernel: "6.8.0-1021-azure", Wire: "clsact",
+			Ports: 254, Claims: 1204, LostEvents: 10, LastHeard: at(0), Lag: durationpb.New(12 * time.Second), Skew: durationpb.New(25 * time.Millisecond),
 		},
 	}
 	explained := &pb.ExplainResponse{

@@ -439,7 +439,11 @@ func (x *WatchOwnersResponse) GetLost() uint32 {
 	return 0
 }
 
-// Watch is what all watches share.
+// Watch is what all watches share. A watcher that reads nothing for 30 s, while
+// there is something to read, is cut off with RESOURCE_EXHAUSTED: its message, and
+// the metadata of its google.rpc.ErrorInfo (reason WATCH_CUT_OFF), have the
+// resume_token to go on with. Nothing is left out then, and the one event that was
+// under way may come twice.
 type Watch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1103,7 +1107,7 @@ func (x *ExplainResponse) GetConflicts() []*Conflict {
 // ListFindingsRequest pages the list.
 type ListFindingsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most.
+	// How many at most; 0 is 1000, more than 10000 is 10000.
 	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -1155,7 +1159,7 @@ func (x *ListFindingsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListFindingsResponse is one page.
+// ListFindingsResponse is one page, ordered by kind, address and id.
 type ListFindingsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The findings.
@@ -1213,7 +1217,7 @@ func (x *ListFindingsResponse) GetNextPageToken() string {
 // WatchFindingsRequest has no fields yet.
 type WatchFindingsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// resume_token of a bookmark.
+	// resume_token of a bookmark: leaves out what was sent before it, where that is still known.
 	ResumeToken   string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1261,10 +1265,12 @@ type WatchFindingsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What happened.
 	Type Watch_Type `protobuf:"varint,1,opt,name=type,proto3,enum=ipwitness.v1.Watch_Type" json:"type,omitempty"`
-	// The finding.
+	// ADDED, UPDATED, REMOVED: the finding.
 	Finding *Finding `protobuf:"bytes,2,opt,name=finding,proto3" json:"finding,omitempty"`
 	// BOOKMARK: resume here.
-	ResumeToken   string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	ResumeToken string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// LOST: how many events the watcher was too slow for. The present state follows.
+	Lost          uint32 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1318,6 +1324,13 @@ func (x *WatchFindingsResponse) GetResumeToken() string {
 		return x.ResumeToken
 	}
 	return ""
+}
+
+func (x *WatchFindingsResponse) GetLost() uint32 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
 }
 
 // ListNodesRequest has no fields yet.
@@ -1570,11 +1583,12 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\bfindings\x18\x01 \x03(\v2\x15.ipwitness.v1.FindingR\bfindings\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"9\n" +
 	"\x14WatchFindingsRequest\x12!\n" +
-	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\x99\x01\n" +
+	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\xad\x01\n" +
 	"\x15WatchFindingsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12/\n" +
 	"\afinding\x18\x02 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\x12!\n" +
-	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\"\x12\n" +
+	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\x12\x12\n" +
+	"\x04lost\x18\x04 \x01(\rR\x04lost\"\x12\n" +
 	"\x10ListNodesRequest\"=\n" +
 	"\x11ListNodesResponse\x12(\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x12.ipwitness.v1.NodeR\x05nodes2\xf9\x06\n" +

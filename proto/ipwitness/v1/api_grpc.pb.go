@@ -51,7 +51,7 @@ type WitnessServiceClient interface {
 	AcknowledgeConflict(ctx context.Context, in *AcknowledgeConflictRequest, opts ...grpc.CallOption) (*AcknowledgeConflictResponse, error)
 	// Explain says why an address is, or is not, in conflict.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
-	// ListFindings lists what the IPAM audit found.
+	// ListFindings lists what is wrong and not yet a conflict.
 	ListFindings(ctx context.Context, in *ListFindingsRequest, opts ...grpc.CallOption) (*ListFindingsResponse, error)
 	// WatchFindings sends the findings there are, then every change.
 	WatchFindings(ctx context.Context, in *WatchFindingsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFindingsResponse], error)
@@ -214,7 +214,7 @@ type WitnessServiceServer interface {
 	AcknowledgeConflict(context.Context, *AcknowledgeConflictRequest) (*AcknowledgeConflictResponse, error)
 	// Explain says why an address is, or is not, in conflict.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
-	// ListFindings lists what the IPAM audit found.
+	// ListFindings lists what is wrong and not yet a conflict.
 	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
 	// WatchFindings sends the findings there are, then every change.
 	WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error

@@ -1038,9 +1038,9 @@ func (x *Acknowledgement) GetExpiresAt() *timestamppb.Timestamp {
 // Finding is wrong, but not yet a conflict.
 type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The kind of finding.
+	// The kind of finding: duplicate-node-name.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Address or prefix concerned.
+	// Address or prefix concerned; empty where it is about none.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	// One or two sentences for a person.
 	Summary string `protobuf:"bytes,3,opt,name=summary,proto3" json:"summary,omitempty"`

@@ -1,0 +1,60 @@
+package aggregator
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Streams that say nothing, that only say hello, and whose snapshot never ends,
+// though they go on with it: each is ended, and nothing of it is left.
+func TestStreamsWithoutASnapshotAreEndedAndHarmNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const each = 30
+		l := newLab(t, Config{})
+		good := l.dial().send(snapshot(hello("good", 1), podVeth(2, "a", addr))).sync()
+		var idle, slow []*agent
+		for n := range each {
+			idle = append(idle, l.dial())
+			idle = append(idle, l.dial().send(&pb.ReportRequest{Hello: hello(fmt.Sprintf("idle-%d", n), 1), SnapshotBegin: true}).sync())
+			begun := snapshot(hello(fmt.Sprintf("slow-%d", n), 1), podVeth(2, "b", addr))
+			begun.SnapshotEnd = false
+			slow = append(slow, l.dial().send(begun).sync())
+		}
+		for step := range 11 { // for less than snapshotWithin
+			time.Sleep(5 * time.Second)
+			for _, a := range slow {
+				a.send(podVeth(uint32(3+step), "c", addr)).sync()
+			}
+			good.send(podVeth(uint32(3+step), fmt.Sprintf("p%d", step), fmt.Sprintf("10.244.1.%d", step))).sync()
+		}
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 12 {
+			t.Errorf("got %d owners, want the 12 of the good one", len(got))
+		}
+		time.Sleep(snapshotWithin)
+		for _, a := range append(idle, slow...) {
+			if err := a.ended(); status.Code(err) != codes.DeadlineExceeded {
+				t.Errorf("got %v, want DEADLINE_EXCEEDED", err)
+			}
+		}
+		good.send(gone(assigned(2, addr))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 11 {
+			t.Errorf("got %d owners, want the 11 of the good one", len(got))
+		}
+		if got := l.conflicts(); len(got) != 0 {
+			t.Errorf("got %v, want no conflict", got)
+		}
+
+		time.Sleep(DefaultNodeTimeout + forgetNodeAfter + time.Minute)
+		nodes, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
+		if err != nil || len(nodes.GetNodes()) != 1 {
+			t.Errorf("got %d nodes and %v, want the good one alone", len(nodes.GetNodes()), err)
+		}
+	})
+}

@@ -1,0 +1,133 @@
+package aggregator
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// saveAgainAfter is how long after a failure it is tried again to write.
+const saveAgainAfter = 10 * time.Second
+
+// archive is what outlives a restart: acknowledgements.
+type archive struct {
+	dir *dataDir
+	// recalled are those of before the start whose conflict did not come back yet;
+	// behind the store's mu.
+	recalled map[string]*acknowledgement
+	// unsaved asks to write what is in memory.
+	unsaved chan struct{}
+}
+
+func newArchive(dir *dataDir, recalled map[string]*acknowledgement) archive {
+	return archive{dir: dir, recalled: recalled, unsaved: make(chan struct{}, 1)}
+}
+
+// changed asks to write what is in memory, some time soon.
+func (a *archive) changed() {
+	select {
+	case a.unsaved <- struct{}{}:
+	default:
+	}
+}
+
+// recall gives a conflict that came back the acknowledgement that it had.
+func (s *store) recall(c *verdict.Conflict) {
+	ack := s.archive.recalled[c.ID]
+	if ack == nil || !c.Active() {
+		return
+	}
+	delete(s.archive.recalled, c.ID)
+	s.acknowledged[c.ID] = ack
+}
+
+// keep writes acknowledgements that ended, and drops those whose conflict did not
+// come back, until ctx ends. Then it gives the data directory up.
+func (s *store) keep(ctx context.Context) {
+	over := time.NewTimer(s.policy.NodeTimeout)
+	defer over.Stop()
+	again := time.NewTimer(saveAgainAfter)
+	again.Stop()
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			select {
+			case <-s.archive.unsaved:
+				failed = true
+			default:
+			}
+			if failed {
+				s.saveAcknowledgements()
+			}
+			if err := s.archive.dir.close(); err != nil {
+				s.log.Warn("close data directory", "error", err)
+			}
+			return
+		case <-over.C:
+			if !s.dropRecalled() {
+				continue
+			}
+		case <-again.C:
+		case <-s.archive.unsaved:
+		}
+		again.Stop()
+		if failed = !s.saveAcknowledgements(); failed {
+			again.Reset(saveAgainAfter)
+		}
+	}
+}
+
+// saveAcknowledgements writes what is in memory and tells whether it could.
+func (s *store) saveAcknowledgements() bool {
+	d := s.archive.dir
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.mu.Lock()
+	all := s.allAcknowledgements()
+	s.mu.Unlock()
+	if err := d.save(all); err != nil {
+		s.log.Warn("cannot keep acknowledgements: those that ended come back after a restart; make room in the data directory",
+			"error", err, "again_in", saveAgainAfter)
+		return false
+	}
+	return true
+}
+
+// saveWith writes what is in memory, but for one conflict that has another
+// acknowledgement, or none. While it writes it gives the store's lock away.
+func (s *store) saveWith(id string, ack *acknowledgement) error {
+	all := s.allAcknowledgements()
+	if delete(all, id); ack != nil {
+		all[id] = ack
+	}
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	return s.archive.dir.save(all)
+}
+
+// allAcknowledgements are those of conflicts that are there, and of those that may
+// come back.
+func (s *store) allAcknowledgements() map[string]*acknowledgement {
+	all := make(map[string]*acknowledgement, len(s.archive.recalled)+len(s.acknowledged))
+	maps.Copy(all, s.archive.recalled)
+	maps.Copy(all, s.acknowledged)
+	return all
+}
+
+// dropRecalled forgets the acknowledgements whose conflict did not come back, and
+// tells whether there were any.
+func (s *store) dropRecalled() bool {
+	s.mu.Lock()
+	gone := s.archive.recalled
+	s.archive.recalled = nil
+	s.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(gone)) {
+		s.log.Info("acknowledgement dropped: its conflict did not come back", "id", id, "address", gone[id].address,
+			"reason", gone[id].proto.GetReason())
+	}
+	return len(gone) > 0
+}

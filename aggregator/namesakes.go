@@ -1,0 +1,147 @@
+package aggregator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// duplicateNodeName is the kind of the finding that two nodes call themselves the
+// same, and are both there.
+const duplicateNodeName = "duplicate-node-name"
+
+// namesakes are the nodes that are heard from, by what they call themselves.
+type namesakes struct {
+	byName map[string][]*node
+	// called is by which name a node is there.
+	called map[*node]string
+	// found has the nodes that share their name and, as false, those that are asked
+	// whether they are there: when a machine was booted, the stream of before may be
+	// open for a while, and is none of a second node.
+	found map[*node]bool
+}
+
+func newNamesakes() namesakes {
+	return namesakes{byName: make(map[string][]*node), called: make(map[*node]string), found: make(map[*node]bool)}
+}
+
+// checkNames looks whether a node has its name for itself: after it came, left, or
+// was called otherwise.
+func (s *store) checkNames(n *node) {
+	names := &s.findings.namesakes
+	live := n.session != nil && !n.rec.Unheard
+	before, was := names.called[n]
+	if was && (!live || before != n.name) {
+		delete(names.called, n)
+		delete(names.found, n)
+		names.byName[before] = slices.DeleteFunc(names.byName[before], func(other *node) bool { return other == n })
+		s.checkName(before)
+		was = false
+	}
+	if !live {
+		return
+	}
+	if !was {
+		names.called[n] = n.name
+		names.byName[n.name] = append(names.byName[n.name], n)
+	}
+	s.checkName(n.name)
+}
+
+// answered tells that a node is there, just now.
+func (s *store) answered(n *node) {
+	n.lastHeard = s.clock()
+	if found, ok := s.findings.found[n]; ok && !found {
+		s.checkNames(n)
+	}
+}
+
+// checkName looks which nodes are there that have a name.
+func (s *store) checkName(name string) {
+	names := &s.findings.namesakes
+	nodes := names.byName[name]
+	if len(nodes) == 0 {
+		delete(names.byName, name)
+	}
+	var newest verdict.Stamp
+	for _, n := range nodes {
+		newest = max(newest, n.connectedAt)
+	}
+	var sure []*node
+	for _, n := range nodes {
+		if names.found[n] || n.lastHeard >= newest {
+			sure = append(sure, n)
+		} else {
+			names.found[n] = false
+			n.session.ping(s.clock())
+		}
+	}
+	id := verdict.FindingID(s.policy.Cluster, duplicateNodeName, name)
+	if len(sure) < 2 {
+		for _, n := range sure {
+			delete(names.found, n)
+		}
+		s.findings.drop(id)
+		return
+	}
+	for _, n := range sure {
+		names.found[n] = true
+	}
+	slices.SortFunc(sure, func(a, b *node) int { return strings.Compare(a.rec.Name, b.rec.Name) })
+	s.findings.put(namesakesProto(id, name, sure))
+}
+
+// namesakesProto is the finding that several nodes have one name.
+func namesakesProto(id, name string, nodes []*node) *pb.Finding {
+	f := &pb.Finding{Id: id, Kind: duplicateNodeName}
+	var boots, machines []string
+	for _, n := range nodes {
+		f.Nodes = append(f.Nodes, n.rec.Name)
+		boots = append(boots, fmt.Sprintf("%s (boot id %s)", n.rec.Name, n.id.boot))
+		machines = append(machines, fmt.Sprintf("%s: boot id %s, network namespace %s, Linux %s, agent %s, reporting since %s",
+			n.rec.Name, n.id.boot, n.id.netns, n.kernel, n.version, n.connectedAt.Time().UTC().Format("2006-01-02 15:04:05 MST")))
+	}
+	f.Summary = fmt.Sprintf("%d nodes that report now call themselves %s: they are shown as %s. "+
+		"What they hold is kept apart, but the name alone does not say which of them is meant, "+
+		"and Kubernetes knows one node of that name at most.",
+		len(nodes), name, joined(boots))
+	f.Advice = []string{"Find out which they are: `cat /proc/sys/kernel/random/boot_id` on a machine gives its boot id. " + strings.Join(machines, "; ") + "."}
+	if nodes[0].id.boot == nodes[len(nodes)-1].id.boot {
+		f.Advice = append(f.Advice,
+			"Some run on one kernel, in several network namespaces, and have its hostname: start each agent with a --node of its own.")
+	}
+	f.Advice = append(f.Advice,
+		"Give each machine a hostname of its own (`hostnamectl set-hostname`), or its agent another name (--node), and restart its agent.",
+		"Machines cloned from one image share more than the hostname: /etc/machine-id, from which DHCP identities and derived hardware addresses come. "+
+			"On the clone, remove it and run `systemd-machine-id-setup`.",
+		"The finding is over as soon as one of them has another name, or is not heard from.")
+	return f
+}
+
+// nameProblem is what is said of a node that shares its name; empty for others.
+func (s *store) nameProblem(n *node) []string {
+	if !s.findings.found[n] {
+		return nil
+	}
+	var others []string
+	id := verdict.FindingID(s.policy.Cluster, duplicateNodeName, n.name)
+	for _, name := range s.findings.byID[id].GetNodes() {
+		if name != n.rec.Name {
+			others = append(others, name)
+		}
+	}
+	return []string{fmt.Sprintf("it calls itself %s, as does %s: give each a hostname of its own, or name it with --node (finding %s)",
+		n.name, joined(others), id)}
+}
+
+// joined lists words: a, b and c.
+func joined(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " and " + words[last]
+}

@@ -1,0 +1,315 @@
+package aggregator
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// enough events of chatty owners fill what is between a watcher and the
+// aggregator, and are not too many for the ring.
+const enough = 900
+
+// chatty is a pod whose owners take some room in an event.
+func chatty() *pb.ReportRequest {
+	p := podVeth(2, "a", addr)
+	p.Namespaces[0].Workload.Process = strings.Repeat("x", 500)
+	return p
+}
+
+// come lets so many owners come, one event each, and gives their addresses.
+func (a *agent) come(subnet byte, n int) (addrs []string) {
+	a.Helper()
+	m := &pb.ReportRequest{}
+	for i := range n {
+		addr := fmt.Sprintf("10.%d.%d.%d", subnet, i/250, 1+i%250)
+		addrs = append(addrs, addr)
+		m.Claims = append(m.Claims, assigned(2, addr))
+	}
+	a.send(m).sync()
+	return addrs
+}
+
+// wantOnce checks that each address was read once; one that was under way may
+// have come twice.
+func wantOnce(t *testing.T, want []string, got map[string]int) {
+	t.Helper()
+	twice := 0
+	for _, addr := range want {
+		if got[addr] == 2 {
+			twice++
+		} else if got[addr] != 1 {
+			t.Errorf("got %s %d times, want it once", addr, got[addr])
+			return
+		}
+	}
+	if twice > 1 {
+		t.Errorf("got %d twice, want one at most", twice)
+	}
+}
+
+// watchers checks how many watch the owners.
+func (l *lab) watchers(want int) {
+	l.Helper()
+	h := l.store.owners
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.watchers != want {
+		l.Fatalf("got %d watchers, want %d", h.watchers, want)
+	}
+}
+
+func TestAWatcherThatDoesNotReadIsCutOffAndResumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), chatty())).sync()
+		slow, quick := l.watchOwners(&pb.WatchOwnersRequest{}), l.watchOwners(&pb.WatchOwnersRequest{})
+		slow.until(pb.Watch_BOOKMARK)
+		quick.until(pb.Watch_BOOKMARK)
+
+		want := a.come(1, enough)
+		for range want {
+			quick.until(pb.Watch_ADDED) // while the other one reads nothing
+		}
+		synctest.Wait()
+		l.watchers(2)
+		time.Sleep(sendWithin)
+		synctest.Wait()
+		l.watchers(1)
+		more := a.come(2, 10)
+		for range more {
+			quick.until(pb.Watch_ADDED)
+		}
+
+		got := map[string]int{}
+		var err error
+		for err == nil {
+			var m *pb.WatchOwnersResponse
+			if m, err = slow.stream.Recv(); m.GetType() == pb.Watch_ADDED {
+				got[m.GetOwner().GetAddress()]++
+			}
+		}
+		token := ResumeToken(err)
+		if status.Code(err) != codes.ResourceExhausted || token == "" || !strings.Contains(err.Error(), "resume_token="+token+":") {
+			t.Fatalf("got %v, want RESOURCE_EXHAUSTED with a resume token", err)
+		}
+		if read := len(got); read < 10 || read > enough-10 {
+			t.Fatalf("got %d of %d events before the end: nothing is tested", read, enough)
+		}
+		slow = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: token})
+		if first := slow.until(pb.Watch_BOOKMARK); len(first) != 1 {
+			t.Fatalf("got %v, want a bookmark at once", types(first))
+		}
+		for want = append(want, more...); len(got) < len(want); {
+			got[slow.until(pb.Watch_ADDED)[0].GetOwner().GetAddress()]++
+		}
+		wantOnce(t, want, got)
+	})
+}
+
+func TestAWatcherThatNeverReadThePresentStateBeginsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), chatty())).sync()
+		want := append(a.come(1, enough), addr)
+		slow := l.watchOwners(&pb.WatchOwnersRequest{})
+		time.Sleep(sendWithin + time.Second)
+		var err error
+		for err == nil {
+			_, err = slow.stream.Recv()
+		}
+		slow = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: ResumeToken(err)})
+		events := slow.until(pb.Watch_BOOKMARK)
+		if events[0].GetType() != pb.Watch_LOST || events[0].GetLost() != 0 || len(events) != len(want)+2 {
+			t.Errorf("got %s first of %d after %v, want LOST with 0 and the present state", events[0].GetType(), len(events), err)
+		}
+	})
+}
+
+func TestAWatcherThatDoesNotReadDelaysNoStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), chatty())).sync()
+		slow := l.watchOwners(&pb.WatchOwnersRequest{})
+		slow.until(pb.Watch_BOOKMARK)
+		a.come(1, enough)
+		synctest.Wait()
+		l.stop()
+		synctest.Wait()
+		l.watchers(0)
+		var err error
+		for err == nil {
+			_, err = slow.stream.Recv()
+		}
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("got %v, want UNAVAILABLE", err)
+		}
+	})
+}
+
+// serveInMemory is serve without a network, so that its time is the test's. What
+// is under way to a client is small.
+func (l *lab) serveInMemory() *http.Client {
+	l.Helper()
+	h, err := l.Handler(l.conn, l.registry)
+	if err != nil {
+		l.Fatal(err)
+	}
+	listener := bufconn.Listen(4096)
+	server := &http.Server{Handler: h}
+	go func() { _ = server.Serve(listener) }()
+	l.Cleanup(func() { _ = server.Close() })
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true, // a deadline of bufconn may come late, in the next request
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) },
+	}}
+}
+
+// restLine is a line of a watch of owners.
+type restLine struct {
+	Result struct {
+		Type, ResumeToken string
+		Owner             struct{ Address string }
+	}
+	Error struct {
+		Code    int
+		Message string
+		Details []struct {
+			Reason, Domain string
+			Metadata       map[string]string
+		}
+	}
+}
+
+// restWatch reads a watch of owners over HTTP.
+type restWatch struct {
+	testing.TB
+	lines *bufio.Reader
+	err   error
+}
+
+func (l *lab) watchREST(client *http.Client, token string) *restWatch {
+	l.Helper()
+	r, err := client.Get("http://lab/v1/owners:watch?resume_token=" + url.QueryEscape(token))
+	if err != nil {
+		l.Fatal(err)
+	}
+	l.Cleanup(func() { _ = r.Body.Close() })
+	if r.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(r.Body)
+		l.Fatalf("got %s: %s", r.Status, body)
+	}
+	return &restWatch{TB: l.TB, lines: bufio.NewReader(r.Body)}
+}
+
+// next reads a line; false at the end.
+func (w *restWatch) next() (line restLine, ok bool) {
+	w.Helper()
+	raw, err := w.lines.ReadBytes('\n')
+	if err != nil {
+		w.err = err
+		return line, false
+	}
+	if err := json.Unmarshal(raw, &line); err != nil {
+		w.Fatalf("%s: %v", raw, err)
+	}
+	return line, true
+}
+
+func TestAClientThatReadsAgainInTimeReadsWhyItWasCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		client := l.serveInMemory()
+		a := l.dial().send(snapshot(hello("n1", 1), chatty())).sync()
+		slow := l.watchREST(client, "")
+		slow.next()
+		slow.next()
+		want := a.come(1, enough)
+		time.Sleep(sendWithin + time.Second)
+
+		got := map[string]int{}
+		var last restLine
+		for line, ok := slow.next(); ok; line, ok = slow.next() {
+			if last = line; line.Result.Type == "ADDED" {
+				got[line.Result.Owner.Address]++
+			}
+		}
+		if !errors.Is(slow.err, io.EOF) || codes.Code(last.Error.Code) != codes.ResourceExhausted || len(last.Error.Details) != 1 {
+			t.Fatalf("got %v and %v, want a reason and the end", last, slow.err)
+		}
+		token := last.Error.Details[0].Metadata["resume_token"]
+		if !strings.Contains(last.Error.Message, "resume_token="+token+":") {
+			t.Errorf("got %q, want the token", last.Error.Message)
+		}
+		again := l.watchREST(client, token)
+		again.next() // the bookmark
+		for len(got) < len(want) {
+			line, ok := again.next()
+			if !ok || line.Result.Type == "" {
+				t.Fatal(line, again.err)
+			}
+			got[line.Result.Owner.Address]++
+		}
+		wantOnce(t, want, got)
+	})
+}
+
+func TestAClientThatNeverReadsIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		client := l.serveInMemory()
+		a := l.dial().send(snapshot(hello("n1", 1), chatty())).sync()
+		slow := l.watchREST(client, "")
+		slow.next()
+		slow.next()
+		a.come(1, enough)
+		time.Sleep(readWithin + time.Second)
+		got := 0
+		for _, ok := slow.next(); ok; _, ok = slow.next() {
+			got++
+		}
+		if !errors.Is(slow.err, io.ErrUnexpectedEOF) || got == enough {
+			t.Errorf("got %d lines and %v, want the connection closed before the end", got, slow.err)
+		}
+	})
+}
+
+func TestALongAnswerMayTakeItsTimeWhileItIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		client := l.serveInMemory()
+		a := l.dial().send(snapshot(hello("n1", 1), chatty())).sync()
+		a.come(1, enough)
+		r, err := client.Get("http://lab/v1/owners")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		var body strings.Builder
+		for n := int64(answerPart / 2); n == answerPart/2; time.Sleep(readWithin / 3) {
+			if n, err = io.CopyN(&body, r.Body, n); err != nil && !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+		}
+		var list struct{ Owners []any }
+		if err := json.Unmarshal([]byte(body.String()), &list); err != nil || len(list.Owners) != enough+1 || body.Len() < 4*answerPart {
+			t.Errorf("got %d owners in %d bytes and %v, want %d", len(list.Owners), body.Len(), err, enough+1)
+		}
+	})
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/sim"
+)
+
+// A crowd is so many agents, each with so many owners.
+const (
+	crowdNodes  = 200
+	crowdOwners = 110
+	allOwners   = crowdNodes * crowdOwners
+)
+
+// awayTime is how long an aggregator is away for all agents to have given up
+// asking often.
+const awayTime = 10 * time.Second
+
+// agentRows measures an aggregator with many simulated agents: what it costs, and
+// how soon it knows all again after it was killed.
+func agentRows(ctx context.Context, bin string) (rows []row, err error) {
+	host, err := netlab.New()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	c := &crowd{site: site{Host: host}, bin: bin}
+	defer func() {
+		if c.program != nil {
+			c.program.Kill()
+		}
+	}()
+	if err := c.start(ctx); err != nil {
+		return nil, err
+	}
+	empty, err := c.rss()
+	if err != nil {
+		return nil, err
+	}
+	if c.fleet, err = sim.Start(host, local+":9640", crowdNodes, crowdOwners); err != nil {
+		return nil, err
+	}
+	defer c.fleet.Stop()
+	if err := c.complete(ctx); err != nil {
+		return nil, err
+	}
+	for _, away := range []time.Duration{0, awayTime} {
+		back, err := c.restart(ctx, away)
+		if err != nil {
+			return rows, err
+		}
+		rows = append(rows, back...)
+	}
+	cost, err := c.cost(ctx, empty)
+	return append(rows, cost...), err
+}
+
+// crowd is an aggregator with a fleet of agents.
+type crowd struct {
+	site
+	bin   string
+	fleet *sim.Fleet
+	// began and listened are when the process was started, and when it answered.
+	began, listened time.Time
+}
+
+// start starts the aggregator, and waits until it answers.
+func (c *crowd) start(ctx context.Context) (err error) {
+	c.began = time.Now()
+	c.program, err = c.Aggregator(ctx, c.bin)
+	c.listened = time.Now()
+	return err
+}
+
+// restart kills the aggregator, starts it again and measures how soon it knows
+// all that it knew.
+func (c *crowd) restart(ctx context.Context, away time.Duration) ([]row, error) {
+	c.program.Kill()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(away):
+	}
+	if err := c.start(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.complete(ctx); err != nil {
+		return nil, err
+	}
+	whole, heard := time.Since(c.began), time.Since(c.listened)
+	used, err := c.cpu()
+	if err != nil {
+		return nil, err
+	}
+	conflicts, err := c.verify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	what := fmt.Sprintf("aggregator killed and started at once, %d agents with %d owners each: until all are known", crowdNodes, crowdOwners)
+	if away > 0 {
+		what = fmt.Sprintf("aggregator away for %s: until all are known", away)
+	}
+	return []row{
+		{what, millis(whole), "≤ 5 s", whole <= 5*time.Second},
+		{"  from when it listens", millis(heard), "", true},
+		{"  CPU of the aggregator until then", millis(used), "", true},
+		{"  conflicts ever", fmt.Sprint(conflicts), "0", conflicts == 0},
+	}, nil
+}
+
+// complete waits until all agents are heard from and all owners known. Metrics
+// are cheap to ask for: who asks is not to be what is measured.
+func (c *crowd) complete(ctx context.Context) error {
+	var nodes, owners int
+	for deadline := time.Now().Add(time.Minute); ; {
+		text, err := c.program.Text(ctx, "/metrics")
+		if err != nil {
+			return fmt.Errorf("%w\n%s", err, c.program.Log)
+		}
+		nodes, owners = sum(text, `ipwitness_nodes{state="live"}`), sum(text, "ipwitness_owners{")
+		switch {
+		case nodes == crowdNodes && owners == allOwners:
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("waited in vain for all: have %d nodes of %d, %d owners of %d\n%s", nodes, crowdNodes, owners, allOwners, c.program.Log)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// sum adds up the series whose lines begin with a text.
+func sum(metrics, prefix string) (total int) {
+	for line := range strings.Lines(metrics) {
+		if strings.HasPrefix(line, prefix) {
+			var value float64
+			_, _ = fmt.Sscan(line[strings.LastIndex(line, " "):], &value)
+			total += int(value)
+		}
+	}
+	return total
+}
+
+// verify compares the owners with what the agents report, and counts conflicts,
+// also those that are over.
+func (c *crowd) verify(ctx context.Context) (conflicts int, err error) {
+	want := c.fleet.Holders()
+	for token := ""; ; {
+		var m ipwitnessv1.ListOwnersResponse
+		if err := c.program.Get(ctx, "/v1/owners?page_size=5000&page_token="+token, &m); err != nil {
+			return 0, err
+		}
+		for _, o := range m.GetOwners() {
+			addr, err := netip.ParseAddr(o.GetAddress())
+			if err != nil || want[addr] != o.GetNode() || o.GetState() != ipwitnessv1.Owner_LIVE {
+				return 0, fmt.Errorf("%s is %s of %s: want it live, of %s", o.GetAddress(), o.GetState(), o.GetNode(), want[addr])
+			}
+			delete(want, addr)
+		}
+		if token = m.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	if len(want) > 0 {
+		return 0, fmt.Errorf("%d owners are not known", len(want))
+	}
+	var m ipwitnessv1.ListConflictsResponse
+	err = c.program.Get(ctx, "/v1/conflicts?all=true", &m)
+	return len(m.GetConflicts()), err
+}
+
+// cost measures what the aggregator takes while nothing happens.
+func (c *crowd) cost(ctx context.Context, empty float64) ([]row, error) {
+	// Anew: what was listed to verify is not what it costs.
+	c.program.Kill()
+	if err := c.start(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.complete(ctx); err != nil {
+		return nil, err
+	}
+	used, err := c.idle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	text, textErr := c.program.Text(ctx, "/metrics")
+	rss, rssErr := c.rss()
+	peak, peakErr := c.memory("VmHWM")
+	if err := errors.Join(textErr, rssErr, peakErr); err != nil {
+		return nil, err
+	}
+	// The next collection begins when the heap is twice what the last one left.
+	heap := float64(sum(text, "go_memstats_next_gc_bytes ")) / 2 / (1 << 20)
+	stacks := float64(sum(text, "go_memstats_stack_inuse_bytes ")) / (1 << 20)
+	perOwner := func(mib float64) float64 { return mib * (1 << 20) / allOwners }
+	return []row{
+		{
+			fmt.Sprintf("RSS for each of %d owners, less that of an empty aggregator", allOwners),
+			fmt.Sprintf("%.0f bytes (%.1f MiB of %.1f)", perOwner(rss-empty), rss-empty, rss), "≤ 700 bytes", perOwner(rss-empty) <= 700,
+		},
+		{"  all of it", fmt.Sprintf("%.0f bytes", perOwner(rss)), "", true},
+		{"  live heap, and stacks", fmt.Sprintf("%.0f bytes, %.0f bytes", perOwner(heap), perOwner(stacks)), "", true},
+		{"  peak", fmt.Sprintf("%.1f MiB", peak), "", true},
+		{fmt.Sprintf("  CPU of a core while nothing happens for %.0f s", idleTime.Seconds()), fmt.Sprintf("%.2f %%", 100*used.Seconds()/idleTime.Seconds()), "", true},
+	}, nil
+}

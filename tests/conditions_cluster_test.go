@@ -1,0 +1,193 @@
+package tests
+
+import (
+	"crypto/tls"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/sim"
+)
+
+// grpcServer is where an aggregator offers gRPC, inside of its host.
+const grpcServer = "127.0.0.1:9640"
+
+// dialTCP opens a connection inside a host.
+func dialTCP(t *testing.T, h *netlab.Host, address string) net.Conn {
+	t.Helper()
+	var conn net.Conn
+	err := h.Do(func() (err error) {
+		conn, err = (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// dialGRPC makes a client inside a host, which ends with the test.
+func dialGRPC(t *testing.T, h *netlab.Host, address string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := sim.Dial(h, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// rawCodec sends and takes bytes as they are, in place of messages.
+type rawCodec struct{}
+
+func (rawCodec) Marshal(v any) ([]byte, error)     { return v.([]byte), nil }
+func (rawCodec) Unmarshal(raw []byte, v any) error { *v.(*[]byte) = raw; return nil }
+func (rawCodec) Name() string                      { return "proto" }
+
+// noise is bytes that mean nothing, the same each time.
+func noise(n int) []byte {
+	var seed [32]byte
+	bytes := make([]byte, n)
+	_, _ = rand.NewChaCha8(seed).Read(bytes) // never fails
+	return bytes
+}
+
+// descriptors is how many files a program has open.
+func descriptors(t *testing.T, p *netlab.Program) int {
+	t.Helper()
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(open)
+}
+
+func TestJunkOnTheGRPCPortHarmsNobody(t *testing.T) {
+	t.Parallel()
+	c := newAggregator(t)
+	quiet := descriptors(t, c.program)
+	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" // RFC 9113, section 3.4
+	var open []net.Conn
+	for range 20 {
+		for _, junk := range []string{
+			"",
+			"GET /v1/owners HTTP/1.1\r\nHost: ipwitness\r\n\r\n",
+			preface[:10],
+			preface,
+			preface + string(noise(1000)),
+			// A frame of SETTINGS of the greatest length, which does not come.
+			preface + "\xff\xff\xff\x04\x00\x00\x00\x00\x00",
+			string(noise(1000)),
+		} {
+			conn := dialTCP(t, c.Host, grpcServer)
+			open = append(open, conn)
+			_, _ = conn.Write([]byte(junk)) // it may be cut off already
+		}
+		conn := dialTCP(t, c.Host, grpcServer)
+		open = append(open, conn)
+		if err := tls.Client(conn, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(t.Context()); err == nil {
+			t.Error("a TLS handshake: got no error")
+		}
+	}
+
+	conn := dialGRPC(t, c.Host, grpcServer)
+	call := func(method string, body []byte, want codes.Code) {
+		t.Helper()
+		var answer []byte
+		err := conn.Invoke(t.Context(), method, body, &answer, grpc.ForceCodec(rawCodec{}), grpc.WaitForReady(true))
+		if status.Code(err) != want {
+			t.Errorf("%s with %d bytes: got %v, want %s", method, len(body), err, want)
+		}
+	}
+	call("/ipwitness.v1.Nothing/Nothing", nil, codes.Unimplemented)
+	call("/ipwitness.v1.WitnessService/ListOwners", noise(1000), codes.Internal)
+	call(ipwitnessv1.ReportService_Report_FullMethodName, noise(1000), codes.Internal)
+	call(ipwitnessv1.ReportService_Report_FullMethodName, noise(5<<20), codes.ResourceExhausted)
+	call(ipwitnessv1.ReportService_Report_FullMethodName, nil, codes.InvalidArgument)
+
+	fleet, err := sim.Start(c.Host, grpcServer, 5, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fleet.Stop()
+	c.wantFleet(fleet)
+	for _, conn := range open {
+		_ = conn.Close()
+	}
+	until(t, "the junk to be forgotten", func() bool { return descriptors(t, c.program) < quiet+30 })
+	c.wantFleet(fleet)
+}
+
+func TestAnAgentThatClaimsAMillionAddressesIsRefused(t *testing.T) {
+	t.Parallel()
+	c := newAggregator(t)
+	fleet, err := sim.Start(c.Host, grpcServer, 5, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fleet.Stop()
+	c.wantFleet(fleet)
+
+	client := ipwitnessv1.NewReportServiceClient(dialGRPC(t, c.Host, grpcServer))
+	for range 5 { // it comes back, as agents do
+		stream, err := client.Report(t.Context(), grpc.WaitForReady(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		const million, atOnce = 1_000_000, 4000
+		for n := 0; n < million && err == nil; n += atOnce {
+			err = stream.Send(greedy(n, atOnce, n+atOnce >= million))
+		}
+		for err = nil; err == nil; {
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "too many claims: the limit is 250000 for one node") {
+			t.Fatalf("got %v, want RESOURCE_EXHAUSTED with the limit", err)
+		}
+		c.wantFleet(fleet)
+	}
+	if peak := c.peak(); peak > 512 {
+		t.Errorf("got a peak of %d MiB, want 512 at most", peak)
+	}
+}
+
+// greedy is one message of a snapshot in which a node claims addresses without end.
+func greedy(from, claims int, last bool) *ipwitnessv1.ReportRequest {
+	m := &ipwitnessv1.ReportRequest{Sequence: uint64(from/claims) + 1, SnapshotEnd: last}
+	if from == 0 {
+		m.Hello = &ipwitnessv1.Hello{Node: "greedy", BootId: "b0070000-0000-4000-8000-000000000000", Netns: "4026531840", Epoch: 1}
+		m.SnapshotBegin = true
+		m.Namespaces = []*ipwitnessv1.NamespaceRecord{{Id: 1, Netns: "4026531840"}}
+		m.Interfaces = []*ipwitnessv1.InterfaceRecord{{Namespace: 1, Index: 2, Name: "eth0", Attachment: ipwitnessv1.InterfaceRecord_OWN}}
+	}
+	for n := range claims {
+		addr, _ := binding(from + n)
+		m.Claims = append(m.Claims, &ipwitnessv1.ClaimRecord{
+			Address: addr.AsSlice(), Kind: ipwitnessv1.Evidence_ASSIGNED, Namespace: 1, Index: 2, PrefixLength: 32,
+		})
+	}
+	return m
+}
+
+// peak is the most memory that the aggregator ever had, in MiB.
+func (c *cluster) peak() (mib int) {
+	c.t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.program.Cmd.Process.Pid))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	_, size, _ := strings.Cut(string(status), "VmHWM:")
+	if _, err := fmt.Sscan(size, &mib); err != nil {
+		c.t.Fatal("parse VmHWM: ", err)
+	}
+	return mib / 1024
+}

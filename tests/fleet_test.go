@@ -1,0 +1,59 @@
+package tests
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/sim"
+)
+
+func TestFiftyAgentsComeBackAfterTheAggregatorWasKilled(t *testing.T) {
+	t.Parallel()
+	c := newAggregator(t)
+	fleet, err := sim.Start(c.Host, grpcServer, 50, 110)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fleet.Stop()
+	c.wantFleet(fleet)
+	for range 2 {
+		c.program.Kill()
+		c.serve()
+		c.wantFleet(fleet)
+	}
+}
+
+// wantFleet waits until exactly the owners are known that a fleet reports, and
+// fails where there is, or was, a conflict.
+func (c *cluster) wantFleet(fleet *sim.Fleet) {
+	c.t.Helper()
+	want := fleet.Holders()
+	wrong := "nothing"
+	defer func() {
+		if c.t.Failed() {
+			c.t.Log("of the fleet: ", wrong)
+		}
+	}()
+	until(c.t, "exactly the owners of the fleet", func() bool {
+		owners := c.everyOwner()
+		if wrong = fmt.Sprintf("got %d owners, want %d", len(owners), len(want)); len(owners) != len(want) {
+			return false
+		}
+		for _, o := range owners {
+			if holder := want[netip.MustParseAddr(o.GetAddress())]; holder != o.GetNode() || o.GetState() != ipwitnessv1.Owner_LIVE {
+				wrong = fmt.Sprintf("got %s of %s, %s, want it LIVE of %s", o.GetAddress(), o.GetNode(), o.GetState(), holder)
+				return false
+			}
+		}
+		return true
+	})
+	var m ipwitnessv1.ListConflictsResponse
+	if err := c.program.Get(c.t.Context(), "/v1/conflicts?all=true", &m); err != nil {
+		c.t.Fatal(err)
+	}
+	if len(m.GetConflicts()) > 0 {
+		c.t.Errorf("got %v, want no conflict ever", m.GetConflicts())
+	}
+}
