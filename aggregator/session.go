@@ -23,10 +23,6 @@ const (
 	maxChecks = 64
 	// pingEvery is how often an agent is asked whether it is there.
 	pingEvery = 3 * time.Second
-	// snapshotsAtOnce is how many agents are listened to that have to send their
-	// first snapshot. After a restart all come at once: each snapshot that waits for
-	// the others takes more memory than what is kept of it.
-	snapshotsAtOnce = 128
 	// silentAfter is after what silence it is not.
 	silentAfter = 10 * time.Second
 )
@@ -81,16 +77,6 @@ func newSession(s *store) *session {
 // and judges, one sends, and this one sees that the agent is there: one that does
 // not read delays nobody.
 func (a reports) Report(stream pb.ReportService_ReportServer) error {
-	select {
-	case a.store.turns <- struct{}{}:
-	case <-stream.Context().Done():
-		return status.FromContextError(stream.Context().Err()).Err()
-	case <-a.stopped:
-		return errStopping
-	}
-	next := sync.OnceFunc(func() { <-a.store.turns })
-	defer next()
-
 	r := newSession(a.store)
 	done := make(chan error, 2)
 	go func() {
@@ -118,13 +104,11 @@ func (a reports) Report(stream pb.ReportService_ReportServer) error {
 		case <-r.ended:
 			return r.err
 		case <-synced:
-			next()
 			late.Stop()
 			synced = nil
 		case <-late.C:
 			return status.Errorf(codes.DeadlineExceeded, "no complete snapshot within %s: connect again", snapshotWithin)
 		case <-ping.C:
-			next() // one that is slow delays the others for no longer
 			now := a.store.clock()
 			if r.silent(now) {
 				return status.Errorf(codes.DeadlineExceeded, "nothing was heard of the agent for %s: connect again", silentAfter)

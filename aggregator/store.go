@@ -31,8 +31,6 @@ type store struct {
 	owners, conflicts *hub
 	findings          findings
 	archive           archive
-	// turns has one for each agent whose first snapshot is being taken.
-	turns chan struct{}
 
 	mu    sync.Mutex
 	table table
@@ -66,7 +64,6 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		wake:         make(chan struct{}, 1),
 		owners:       newHub(base.UnixNano()),
 		conflicts:    newHub(base.UnixNano()),
-		turns:        make(chan struct{}, snapshotsAtOnce),
 		nodes:        make(map[nodeID]*node),
 		macs:         make(map[verdict.MAC]*abroad),
 		table:        newTable(),
