@@ -197,8 +197,20 @@ func (r *session) accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	if err := r.bring(m, at); err != nil {
 		return err
 	}
+	if onlyPong(m) { // the next response will do
+		r.mu.Lock()
+		r.acknowledged = r.sequence
+		r.mu.Unlock()
+		return nil
+	}
 	r.acknowledge()
 	return nil
+}
+
+// onlyPong tells whether a message does nothing but answer a ping.
+func onlyPong(m *pb.ReportRequest) bool {
+	return m.GetPong() != nil && m.GetHello() == nil && !m.GetSnapshotBegin() && !m.GetSnapshotEnd() && m.GetStatus() == nil &&
+		len(m.GetNamespaces())+len(m.GetLinks())+len(m.GetInterfaces())+len(m.GetClaims())+len(m.GetChecked()) == 0
 }
 
 // begin takes the first message.
