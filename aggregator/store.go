@@ -285,11 +285,11 @@ func (s *store) giveUp(n *node) {
 		s.unlist(n, h)
 		s.touch(h.entry)
 	}
+	for l := range n.links.all() { // first, as what is left of a domain may be the node's own
+		s.leaveDomain(l)
+	}
 	for i := range n.interfaces.all() {
 		s.unlistHardware(n, i)
-	}
-	for l := range n.links.all() {
-		s.leaveDomain(l)
 	}
 	n.reset()
 	s.unlabel(n)
