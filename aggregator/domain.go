@@ -102,6 +102,9 @@ func (s *store) unlistAbroad(rec *verdict.Interface) {
 	if at := slices.Index(a.holders, rec); at >= 0 {
 		a.holders = slices.Delete(a.holders, at, at+1)
 	}
+	if len(a.holders) > 0 { // what was of several may be plain now
+		s.sightings = append(s.sightings, a.claims...)
+	}
 	s.touchAll(a.claims)
 	s.dropAbroad(rec.MAC, a)
 }

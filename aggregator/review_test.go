@@ -36,3 +36,24 @@ func TestANodeWithTwoUplinksOnOneLANTimesOut(t *testing.T) {
 		}
 	})
 }
+func TestAMACThatOnlyOneNodeHasLeftMakesLinksOne(t *testing.T) {
+	l := newLab(t, Config{})
+	mac := []byte{2, 9, 9, 9, 9, 9}
+	agents := l.onLAN(3, func(node int) *pb.ReportRequest {
+		if node == 2 {
+			return &pb.ReportRequest{}
+		}
+		return samePods(node)
+	})
+	moving := macvlan(9, "x", "192.0.2.99", mac)
+	agents[1].send(moving).sync()
+	agents[2].send(macvlan(9, "x", "192.0.2.99", mac)).sync()
+	agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.99", mac))).sync()
+	agents[1].send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 9, Gone: true}}}).sync()
+	for _, c := range l.conflicts() {
+		if c.GetAddress() == addr {
+			return
+		}
+	}
+	t.Error("want n1 and n3 to be on one LAN: their pods have one address")
+}
