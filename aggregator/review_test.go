@@ -57,3 +57,20 @@ func TestAMACThatOnlyOneNodeHasLeftMakesLinksOne(t *testing.T) {
 	}
 	t.Error("want n1 and n3 to be on one LAN: their pods have one address")
 }
+func TestANodeThatNeverCompletesASnapshotTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+		a.cancel()
+		synctest.Wait()
+		for range 20 {
+			time.Sleep(time.Minute)
+			b := l.dial().send(&pb.ReportRequest{Hello: hello("n1", 1), SnapshotBegin: true}).sync()
+			b.cancel()
+			synctest.Wait()
+		}
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 {
+			t.Errorf("got %v, 20 minutes after the last complete snapshot, want none", got)
+		}
+	})
+}

@@ -192,7 +192,7 @@ func (s *store) disconnect(r *session) {
 		s.publishNode(n)
 		s.checkNames(n)
 	}
-	s.disarm(n)
+	// One that came without a snapshot has no more time than it had.
 	s.arm(n, s.clock().Add(s.policy.NodeTimeout))
 	base := len(s.touched)
 	s.touchNode(n)
