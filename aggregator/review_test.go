@@ -5,6 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -71,6 +73,21 @@ func TestANodeThatNeverCompletesASnapshotTimesOut(t *testing.T) {
 		}
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 {
 			t.Errorf("got %v, 20 minutes after the last complete snapshot, want none", got)
+		}
+	})
+}
+func TestANegativeResidenceDigsNoGraveAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		mac := []byte{2, 3, 0, 0, 0, 2}
+		agents := l.onLAN(2, onlyOn(2, macvlan(2, "web", addr, mac)))
+		over := assigned(2, addr)
+		over.Residence = durationpb.New(-time.Hour)
+		agents[1].send(gone(over)).sync()
+		time.Sleep(time.Minute)
+		agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 {
+			t.Errorf("got %v, want who claims it a minute later", got)
 		}
 	})
 }
