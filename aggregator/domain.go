@@ -240,8 +240,8 @@ func (s *store) root(l *link) *link {
 // stitch makes two links one.
 func (s *store) stitch(entered, home *link, mac verdict.MAC, seen verdict.Stamp) {
 	a, b := s.root(entered), s.root(home)
-	if a == b {
-		return
+	if a == b && entered.domain != nil && entered.domain == home.domain {
+		return // else one of them ended and came back
 	}
 	a.root = b
 	s.present = append(s.present, stitch{entered, home, mac, seen})

@@ -91,3 +91,15 @@ func TestANegativeResidenceDigsNoGraveAhead(t *testing.T) {
 		}
 	})
 }
+func TestALinkThatIsBackIsJoinedAgain(t *testing.T) {
+	l := newLab(t, Config{})
+	agents := l.onLAN(2, samePods)
+	frame := entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2))
+	agents[0].send(claims(frame)).sync()
+	l.conflict(pb.Conflict_SUSPECTED)
+	agents[0].send(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}}).sync()
+	agents[0].send(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_UPLINK}}}).sync()
+	frame.Count = 2
+	agents[0].send(claims(frame)).sync()
+	l.conflict(pb.Conflict_SUSPECTED)
+}
