@@ -103,3 +103,25 @@ func TestALinkThatIsBackIsJoinedAgain(t *testing.T) {
 	agents[0].send(claims(frame)).sync()
 	l.conflict(pb.Conflict_SUSPECTED)
 }
+func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		mac := []byte{2, 3, 0, 0, 0, 2}
+		agents := l.onLAN(3, onlyOn(2, macvlan(2, "web", addr, mac)))
+		agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, addr, mac), entered(pb.Evidence_USED, "192.0.2.3", nodeMAC(3)))).sync()
+		agents[1].cancel()
+		synctest.Wait()
+		time.Sleep(30 * time.Second)
+		h := hello("n2", 2)
+		h.BootId = "another boot"
+		l.dial().send(snapshot(h, uplink(nodeMAC(2)))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 && got[0].GetWorkload().GetKind() == pb.Workload_EXTERNAL {
+			t.Errorf("got %v, want nobody: its pod is gone", got)
+		}
+		// The address is given to another pod.
+		agents[2].send(macvlan(2, "web", addr, []byte{2, 3, 0, 0, 0, 3})).sync()
+		if got := l.conflicts(); len(got) != 0 {
+			t.Errorf("got %v, want none", got)
+		}
+	})
+}

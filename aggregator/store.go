@@ -282,6 +282,10 @@ func (s *store) giveUp(n *node) {
 		s.judge(h.entry, received{})
 	}
 	for _, h := range over {
+		if n.rec.Rebooted && h.Interface.Namespace.Record != verdict.OwnRecord {
+			s.end(n, h) // with what others saw of it, which the machine still is for its own
+			continue
+		}
 		s.unlist(n, h)
 		s.touch(h.entry)
 	}
