@@ -117,6 +117,19 @@ func TestAFrameOfAnotherNodeMakesTheirLinksOne(t *testing.T) {
 		},
 		"a MAC of two links, of which one has the address": {
 			frame: entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)),
+			more:  onlyOn(2, merge(ownAddress("192.0.2.2"), vlan10(""))),
+		},
+		"a MAC of two links, of which one has the address, of our subnet": {
+			frame: entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)),
+			more: func(node int) *pb.ReportRequest {
+				if node == 1 {
+					return ownAddress("192.0.2.1")
+				}
+				return onlyOn(2, merge(ownAddress("192.0.2.2"), vlan10("")))(node)
+			}, one: true,
+		},
+		"a MAC of two links, of which one has the address, which it announced": {
+			frame: entered(pb.Evidence_ANNOUNCED, "192.0.2.2", nodeMAC(2)),
 			more:  onlyOn(2, merge(ownAddress("192.0.2.2"), vlan10(""))), one: true,
 		},
 	} {

@@ -125,3 +125,22 @@ func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
 		}
 	})
 }
+func TestAnAddressOfAVLANThatLeaksMakesNoLinksOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		// n2 has the VLAN on its eth0, with the same MAC, and asks on eth0 with the
+		// VLAN's address (arp_announce=0).
+		inVLAN := macvlan(2, "tenant", addr, []byte{2, 3, 0, 0, 0, 2})
+		inVLAN.Interfaces[0].Link, inVLAN.Interfaces[0].HostInterface = "eth0.10", "eth0.10"
+		agents := l.onLAN(2, func(node int) *pb.ReportRequest {
+			if node == 1 {
+				return samePods(1)
+			}
+			return merge(ownAddress("192.0.2.2"), vlan10("198.51.100.2"), inVLAN)
+		})
+		agents[0].send(claims(entered(pb.Evidence_USED, "198.51.100.2", nodeMAC(2)))).sync()
+		if got := l.conflicts(); len(got) != 0 {
+			t.Errorf("got %v, want none: eth0 and VLAN 10 are two wires", got)
+		}
+	})
+}
