@@ -368,6 +368,9 @@ func (s *store) rotate() {
 	above := map[*link]*link{}
 	root := func(l *link) *link {
 		for above[l] != nil {
+			if next := above[above[l]]; next != nil {
+				above[l] = next // half the way for who comes next
+			}
 			l = above[l]
 		}
 		return l

@@ -1,6 +1,8 @@
 package aggregator
 
 import (
+	"fmt"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -143,4 +145,63 @@ func TestAnAddressOfAVLANThatLeaksMakesNoLinksOne(t *testing.T) {
 			t.Errorf("got %v, want none: eth0 and VLAN 10 are two wires", got)
 		}
 	})
+}
+func BenchmarkLAN(b *testing.B) {
+	for _, n := range []int{500, 1000, 2000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+			var last *session
+			began := time.Now()
+			for i := range n {
+				last = newSession(s)
+				if err := s.connect(last, hello(fmt.Sprintf("n%d", i), 1)); err != nil {
+					b.Fatal(err)
+				}
+				m := snapshot(nil, uplink(nodeMAC(i+1)), ownAddress(fmt.Sprintf("10.9.%d.%d", i/250, i%250+1)),
+					claims(entered(pb.Evidence_USED, "10.9.200.1", []byte{6, 6, 6, 6, 6, 6})),
+					claims(entered(pb.Evidence_USED, "10.9.0.1", nodeMAC(1))))
+				if i == 0 {
+					m.Claims = m.Claims[:len(m.Claims)-1]
+				}
+				if err := s.snapshot(last, []*pb.ReportRequest{m}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(time.Since(began).Seconds(), "s/fill")
+			c := entered(pb.Evidence_USED, "10.9.200.1", []byte{6, 6, 6, 6, 6, 6})
+			m := &pb.ReportRequest{Claims: []*pb.ClaimRecord{c}}
+			b.ResetTimer()
+			for b.Loop() {
+				c.Count++
+				if err := s.delta(last, m, 0); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkRotate(b *testing.B) {
+	for _, n := range []int{1000, 5000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+			var links []*link
+			for i := range n {
+				id := nodeID{fmt.Sprint("boot", i), "1"}
+				nd := newNode(id)
+				nd.rec.Name = fmt.Sprint("n", i)
+				s.nodes[id] = nd
+				links = append(links, nd.link("eth0"))
+			}
+			for b.Loop() {
+				b.StopTimer()
+				s.present = nil
+				for i := 1; i < n; i++ { // the first sees all others
+					s.stitch(links[0], links[i], "\x02\x00\x00\x00\x00\x01", s.clock())
+				}
+				b.StartTimer()
+				s.rotate()
+			}
+		})
+	}
 }

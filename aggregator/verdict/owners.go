@@ -87,7 +87,11 @@ func (j *judging) owners() {
 	}
 	var few [manyClaims]int32
 	belongs := few[:0]
+	j.assigned = j.fewAssigned[:0]
 	for _, c := range claims {
+		if c.Kind == Assigned {
+			j.assigned = append(j.assigned, c)
+		}
 		belongs = append(belongs, j.kernelClaim(&l, c))
 	}
 	for i, c := range claims {

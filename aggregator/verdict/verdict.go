@@ -135,6 +135,10 @@ type judging struct {
 	steps   []Step
 	out     Judgement
 	grouped []group
+	// assigned are the claims by which kernels have the address: of many claims on
+	// a LAN they are few.
+	assigned    []*Claim
+	fewAssigned [2]*Claim
 }
 
 func (j *judging) judge() Judgement {
