@@ -3,12 +3,14 @@ package aggregator
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -204,4 +206,23 @@ func BenchmarkRotate(b *testing.B) {
 			}
 		})
 	}
+}
+func TestAVirtualMachineThatIsANodeIsOneOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{Networks: []verdict.Network{{Name: "nodes", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}})
+		vm := []byte{0x52, 0x54, 0, 0, 0, 1}
+		host := l.dial().send(snapshot(hello("host", 1), &pb.ReportRequest{
+			Links: []*pb.LinkRecord{{Name: "br0", Kind: pb.LinkRecord_BRIDGE}},
+			Interfaces: []*pb.InterfaceRecord{
+				{Namespace: 1, Index: 7, Name: "tap0", Kind: "tun", Mac: []byte{0xfe, 0x54, 0, 0, 0, 1}, Attachment: pb.InterfaceRecord_OWN, Link: "br0"},
+			},
+		})).sync()
+		l.dial().send(snapshot(hello("vm", 1), uplink(vm), ownAddress("192.0.2.9"))).sync()
+		c := entered(pb.Evidence_USED, "192.0.2.9", vm)
+		c.Index, c.Link = 7, "br0"
+		host.send(claims(c)).sync()
+		if got := l.conflicts(); len(got) != 0 {
+			t.Errorf("got %v, want none: the machine is that node", got)
+		}
+	})
 }
