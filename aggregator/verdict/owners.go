@@ -87,15 +87,14 @@ func (j *judging) owners() {
 	}
 	var few [manyClaims]int32
 	belongs := few[:0]
-	j.assigned = j.fewAssigned[:0]
 	for _, c := range claims {
-		if c.Kind == Assigned {
-			j.assigned = append(j.assigned, c)
-		}
 		belongs = append(belongs, j.kernelClaim(&l, c))
 	}
 	for i, c := range claims {
 		if belongs[i] < 0 {
+			if j.assigned == nil {
+				j.assigned = assigned(claims)
+			}
 			belongs[i] = j.wireClaim(&l, c)
 		}
 		l.evidence[belongs[i]].claims++
@@ -119,6 +118,17 @@ func (j *judging) owners() {
 	}
 	slices.SortFunc(l.owners, compareOwners)
 	j.out.Owners = l.owners
+}
+
+// assigned are the claims by which kernels have the address; never nil.
+func assigned(claims []*Claim) []*Claim {
+	of := make([]*Claim, 0, 1)
+	for _, c := range claims {
+		if c.Kind == Assigned {
+			of = append(of, c)
+		}
+	}
+	return of
 }
 
 // kernelClaim enters what a kernel says; -1 for a claim of the wire.

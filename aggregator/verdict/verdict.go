@@ -135,10 +135,9 @@ type judging struct {
 	steps   []Step
 	out     Judgement
 	grouped []group
-	// assigned are the claims by which kernels have the address: of many claims on
-	// a LAN they are few.
-	assigned    []*Claim
-	fewAssigned [2]*Claim
+	// assigned are the claims by which kernels have the address, listed once the
+	// wire shows somebody: of many claims on a LAN they are few.
+	assigned []*Claim
 }
 
 func (j *judging) judge() Judgement {
