@@ -160,7 +160,7 @@ func BenchmarkLAN(b *testing.B) {
 					b.Fatal(err)
 				}
 				m := snapshot(nil, uplink(nodeMAC(i+1)), ownAddress(fmt.Sprintf("10.9.%d.%d", i/250, i%250+1)),
-					claims(entered(pb.Evidence_USED, "10.9.200.1", []byte{6, 6, 6, 6, 6, 6})),
+					claims(entered(pb.Evidence_ANSWERED, "10.9.200.1", []byte{6, 6, 6, 6, 6, 6})),
 					claims(entered(pb.Evidence_USED, "10.9.0.1", nodeMAC(1))))
 				if i == 0 {
 					m.Claims = m.Claims[:len(m.Claims)-1]
@@ -170,7 +170,7 @@ func BenchmarkLAN(b *testing.B) {
 				}
 			}
 			b.ReportMetric(time.Since(began).Seconds(), "s/fill")
-			c := entered(pb.Evidence_USED, "10.9.200.1", []byte{6, 6, 6, 6, 6, 6})
+			c := entered(pb.Evidence_ANSWERED, "10.9.200.1", []byte{6, 6, 6, 6, 6, 6})
 			m := &pb.ReportRequest{Claims: []*pb.ClaimRecord{c}}
 			b.ResetTimer()
 			for b.Loop() {

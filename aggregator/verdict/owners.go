@@ -93,7 +93,7 @@ func (j *judging) owners() {
 	for i, c := range claims {
 		if belongs[i] < 0 {
 			if j.assigned == nil {
-				j.assigned = assigned(claims)
+				j.list()
 			}
 			belongs[i] = j.wireClaim(&l, c)
 		}
@@ -120,15 +120,17 @@ func (j *judging) owners() {
 	j.out.Owners = l.owners
 }
 
-// assigned are the claims by which kernels have the address; never nil.
-func assigned(claims []*Claim) []*Claim {
-	of := make([]*Claim, 0, 1)
-	for _, c := range claims {
-		if c.Kind == Assigned {
-			of = append(of, c)
+// list lists the claims that are looked through for each one of the wire.
+func (j *judging) list() {
+	j.assigned = make([]*Claim, 0, 1)
+	for _, c := range j.in.Claims {
+		switch {
+		case c.Kind == Assigned:
+			j.assigned = append(j.assigned, c)
+		case (c.Kind == Announced || c.Kind == Used) && !c.Weak():
+			j.spoken = append(j.spoken, c)
 		}
 	}
-	return of
 }
 
 // kernelClaim enters what a kernel says; -1 for a claim of the wire.
@@ -231,9 +233,7 @@ func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) string {
 
 // spoke tells whether the sender of an answer ever claimed the address unasked.
 func (j *judging) spoke(c *Claim) bool {
-	return slices.ContainsFunc(j.in.Claims, func(o *Claim) bool {
-		return (o.Kind == Announced || o.Kind == Used) && !o.Weak() && o.MAC == c.MAC && oneLink(o.Link, c.Link)
-	})
+	return slices.ContainsFunc(j.spoken, func(o *Claim) bool { return o.MAC == c.MAC && oneLink(o.Link, c.Link) })
 }
 
 // fresh tells whether the wire's word still counts. What was heard from a node

@@ -138,6 +138,8 @@ type judging struct {
 	// assigned are the claims by which kernels have the address, listed once the
 	// wire shows somebody: of many claims on a LAN they are few.
 	assigned []*Claim
+	// spoken are those by which somebody claimed it unasked, listed with them.
+	spoken []*Claim
 }
 
 func (j *judging) judge() Judgement {
