@@ -226,3 +226,25 @@ func TestAVirtualMachineThatIsANodeIsOneOwner(t *testing.T) {
 		}
 	})
 }
+
+func TestAConfirmedConflictConfirmsNoneOfOtherOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)), podVeth(2, "p", addr), podVeth(3, "q", addr))).sync()
+		time.Sleep(1100 * time.Millisecond)
+		synctest.Wait()
+		a.send(&pb.ReportRequest{Checked: []uint64{a.check().GetId()}}).sync()
+		l.conflict(pb.Conflict_CONFIRMED)
+		a.cancel()
+		synctest.Wait()
+		// Another machine has the name now, and two pods overlap on it for a moment.
+		h := hello("n1", 1)
+		h.BootId = "another boot"
+		l.dial().send(snapshot(h, uplink(nodeMAC(2)), podVeth(2, "r", addr), podVeth(3, "s", addr))).sync()
+		for _, c := range l.conflicts() {
+			if c.GetScope().GetName() == "n1" && c.GetState() != pb.Conflict_SUSPECTED {
+				t.Errorf("got %v, want it suspected: nobody has asked again", c)
+			}
+		}
+	})
+}
