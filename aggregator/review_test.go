@@ -248,3 +248,20 @@ func TestAConfirmedConflictConfirmsNoneOfOtherOwners(t *testing.T) {
 		}
 	})
 }
+
+func TestAFrameOfAStreamThatIsBehindIsBuried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		mac := []byte{2, 3, 0, 0, 0, 2}
+		agents := l.onLAN(2, onlyOn(2, macvlan(2, "web", addr, mac)))
+		time.Sleep(time.Second)
+		agents[0].mute.Store(true)
+		time.Sleep(7 * time.Second) // a ping is under way since 5 s
+		agents[1].send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}}).sync()
+		time.Sleep(time.Second)
+		agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 0 {
+			t.Errorf("got %v, want nobody: what comes late was seen before the end", got)
+		}
+	})
+}
