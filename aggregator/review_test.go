@@ -37,6 +37,8 @@ func TestANodeWithTwoUplinksOnOneLANTimesOut(t *testing.T) {
 		agents[0].cancel()
 		synctest.Wait()
 		time.Sleep(6 * time.Minute)
+		l.store.mu.Lock()
+		defer l.store.mu.Unlock()
 		if len(l.store.macs) != 0 || len(l.store.domains) != 0 {
 			t.Errorf("got %d MACs and %d domains, want none", len(l.store.macs), len(l.store.domains))
 		}
