@@ -267,3 +267,26 @@ func TestAFrameOfAStreamThatIsBehindIsBuried(t *testing.T) {
 		}
 	})
 }
+
+func TestACloneIsNotWhatAMachineBecame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		one := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)), podVeth(2, "a", addr))).sync()
+		h := hello("n1", 1)
+		h.BootId = "clone"
+		two := l.dial().send(snapshot(h, uplink(nodeMAC(1)))).sync()
+		time.Sleep(10 * time.Second) // both answer pings
+		synctest.Wait()
+		one.cancel()
+		synctest.Wait()
+		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 || got[0].GetState() != pb.Owner_UNHEARD {
+			t.Errorf("got %v, want the pod of a node that is not heard from", got)
+		}
+		two.cancel()
+		synctest.Wait()
+		l.dial().send(snapshot(h, uplink(nodeMAC(1)))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 {
+			t.Errorf("got %v, want it still there: the clone's agent was restarted", got)
+		}
+	})
+}

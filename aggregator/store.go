@@ -188,7 +188,7 @@ func (s *store) disconnect(r *session) {
 		return
 	}
 	if !n.rec.Unheard {
-		n.rec.Unheard = true
+		n.rec.Unheard, n.shared = true, s.findings.found[n]
 		s.publishNode(n)
 		s.checkNames(n)
 	}
@@ -208,10 +208,10 @@ func (s *store) disconnect(r *session) {
 // bootedAs tells whether a node is what a silent one became when its machine was
 // booted: it has the name and a hardware address of an uplink, and another boot id.
 func (n *node) bootedAs(now *node) bool {
-	if n == now || n.name != now.name || n.id.boot == now.id.boot {
+	if n == now || n.shared || n.name != now.name || n.id.boot == now.id.boot {
 		return false
 	}
-	old := n.uplinks()
+	old := n.uplinks() // of a clone, they are the same, too
 	return slices.ContainsFunc(now.uplinks(), func(mac verdict.MAC) bool { return slices.Contains(old, mac) })
 }
 
