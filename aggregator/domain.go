@@ -3,6 +3,7 @@ package aggregator
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -102,6 +103,9 @@ func (s *store) unlistAbroad(rec *verdict.Interface) {
 	if at := slices.Index(a.holders, rec); at >= 0 {
 		a.holders = slices.Delete(a.holders, at, at+1)
 	}
+	if len(a.holders) > 0 { // what was of several may be plain now
+		s.sightings = append(s.sightings, a.claims...)
+	}
 	s.touchAll(a.claims)
 	s.dropAbroad(rec.MAC, a)
 }
@@ -172,7 +176,7 @@ func (s *store) look(h *holding) {
 		}
 	}
 	for _, n := range nodesOf(a.holders) {
-		if home := homeOf(a.holders, n, h.entry); home != nil {
+		if home := s.homeOf(a.holders, n, h); home != nil {
 			s.stitch(h.link, s.linkOf(home), h.MAC, h.Seen)
 		}
 	}
@@ -189,9 +193,9 @@ func nodesOf(interfaces []*verdict.Interface) (nodes []*verdict.Node) {
 	return nodes
 }
 
-// homeOf is the link of a node that a MAC is on: where it has the address too, or
-// else the only one; nil where that is not plain.
-func homeOf(holders []*verdict.Interface, n *verdict.Node, e *entry) *verdict.Link {
+// homeOf is the link of a node that the MAC of a sighting is on: the only one, or
+// else the one where it has the address too; nil where that is not plain.
+func (s *store) homeOf(holders []*verdict.Interface, n *verdict.Node, seen *holding) *verdict.Link {
 	var all, exact []string
 	var home, best *verdict.Link
 	for _, i := range holders {
@@ -201,18 +205,37 @@ func homeOf(holders []*verdict.Interface, n *verdict.Node, e *entry) *verdict.Li
 		if !slices.Contains(all, i.Link.Name) {
 			all, home = append(all, i.Link.Name), i.Link
 		}
-		has := slices.ContainsFunc(e.holdings, func(h *holding) bool { return h.Kind == verdict.Assigned && h.Interface == i })
+		has := slices.ContainsFunc(seen.entry.holdings, func(h *holding) bool { return h.Kind == verdict.Assigned && h.Interface == i })
 		if has && !slices.Contains(exact, i.Link.Name) {
 			exact, best = append(exact, i.Link.Name), i.Link
 		}
 	}
 	switch {
-	case len(exact) == 1:
+	case len(exact) == 1 && (len(all) == 1 || s.belongs(seen)):
 		return best
 	case len(exact) == 0 && len(all) == 1:
 		return home
 	}
 	return nil
+}
+
+// belongs tells whether an address belongs on the link that it was seen on. Linux
+// answers and asks on every link with the addresses of all (arp_ignore and
+// arp_announce are 0), and VLANs have the MAC of their device: so that what was seen
+// may be of another VLAN. It is not where it was announced, or where the node that
+// saw it has an address of that subnet on the link.
+func (s *store) belongs(seen *holding) bool {
+	if seen.Kind == verdict.Announced {
+		return true
+	}
+	for i := range s.nodeOf(seen).interfaces.all() {
+		if i.link == seen.link && slices.ContainsFunc(i.holdings, func(h *holding) bool {
+			return h.Kind == verdict.Assigned && netip.PrefixFrom(h.entry.addr, int(h.PrefixLength)).Contains(seen.entry.addr)
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // linkOf is the link of a record.
@@ -237,8 +260,8 @@ func (s *store) root(l *link) *link {
 // stitch makes two links one.
 func (s *store) stitch(entered, home *link, mac verdict.MAC, seen verdict.Stamp) {
 	a, b := s.root(entered), s.root(home)
-	if a == b {
-		return
+	if a == b && entered.domain != nil && entered.domain == home.domain {
+		return // else one of them ended and came back
 	}
 	a.root = b
 	s.present = append(s.present, stitch{entered, home, mac, seen})
@@ -345,6 +368,9 @@ func (s *store) rotate() {
 	above := map[*link]*link{}
 	root := func(l *link) *link {
 		for above[l] != nil {
+			if next := above[above[l]]; next != nil {
+				above[l] = next // half the way for who comes next
+			}
 			l = above[l]
 		}
 		return l

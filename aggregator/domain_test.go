@@ -117,6 +117,19 @@ func TestAFrameOfAnotherNodeMakesTheirLinksOne(t *testing.T) {
 		},
 		"a MAC of two links, of which one has the address": {
 			frame: entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)),
+			more:  onlyOn(2, merge(ownAddress("192.0.2.2"), vlan10(""))),
+		},
+		"a MAC of two links, of which one has the address, of our subnet": {
+			frame: entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)),
+			more: func(node int) *pb.ReportRequest {
+				if node == 1 {
+					return ownAddress("192.0.2.1")
+				}
+				return onlyOn(2, merge(ownAddress("192.0.2.2"), vlan10("")))(node)
+			}, one: true,
+		},
+		"a MAC of two links, of which one has the address, which it announced": {
+			frame: entered(pb.Evidence_ANNOUNCED, "192.0.2.2", nodeMAC(2)),
 			more:  onlyOn(2, merge(ownAddress("192.0.2.2"), vlan10(""))), one: true,
 		},
 	} {
@@ -401,9 +414,10 @@ func TestAMachineThatWasBootedAnewHasNothingOfBefore(t *testing.T) {
 					old.cancel()
 					synctest.Wait()
 				}
+				old.mute.Store(true) // it is not there any more
+				time.Sleep(time.Second)
 				l.dial().send(snapshot(h, uplink(nodeMAC(1)), podVeth(5, "b", addr))).sync()
 				if strings.HasPrefix(order, "the new") {
-					old.mute.Store(true)
 					if err := old.ended(); !strings.Contains(err.Error(), "nothing was heard") {
 						t.Errorf("got %v, want that the agent is silent", err)
 					}

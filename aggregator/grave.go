@@ -16,8 +16,9 @@ const (
 	// maxGraves is how many are remembered.
 	maxGraves = 65536
 	// lateWithin is how much later than the end a frame may seem to be that was
-	// before it: messages of two agents take different times.
-	lateWithin = 100 * time.Millisecond
+	// before it: messages of two agents take different times. What is known of how far
+	// behind its agent a stream is comes on top.
+	lateWithin time.Duration = 100 * time.Millisecond
 )
 
 // grave is an address and the MAC of who gave it up.
@@ -70,5 +71,14 @@ func (s *store) isBuried(by *node, addr netip.Addr, mac verdict.MAC, seen verdic
 		return false
 	}
 	d, ok := s.buried[grave{addr, mac}]
-	return ok && d.node != by && seen <= d.at.Add(lateWithin)
+	if !ok || d.node == by {
+		return false
+	}
+	late := lateWithin
+	if by.session != nil {
+		if lag, known := by.session.lag(s.clock()); known {
+			late += lag
+		}
+	}
+	return seen <= d.at.Add(late)
 }

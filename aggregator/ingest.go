@@ -231,7 +231,7 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now verdict.Stamp, snap
 	switch {
 	case rec.GetGone():
 		if h != nil {
-			s.late = rec.GetResidence().AsDuration()
+			s.late = max(0, rec.GetResidence().AsDuration())
 			s.end(n, h)
 			s.late = 0
 		}

@@ -328,8 +328,12 @@ func (h *holding) onlyAnswered() bool {
 	if h.Kind != verdict.Answered || h.Weak() {
 		return false
 	}
-	return !slices.ContainsFunc(h.entry.holdings, func(o *holding) bool {
-		return o.mac == h.mac && o.link == h.link && !o.Weak() && (o.Kind == verdict.Announced || o.Kind == verdict.Used)
+	among := h.entry.holdings
+	if len(h.mac.claims) < len(among) {
+		among = h.mac.claims
+	}
+	return !slices.ContainsFunc(among, func(o *holding) bool {
+		return o.entry == h.entry && o.mac == h.mac && o.link == h.link && !o.Weak() && (o.Kind == verdict.Announced || o.Kind == verdict.Used)
 	})
 }
 
@@ -337,6 +341,9 @@ func (h *holding) onlyAnswered() bool {
 // empty for none.
 func (e *entry) assignee() (id string) {
 	for _, h := range e.holdings {
+		if h.mac != nil {
+			break // the kernels' come first
+		}
 		at := h.Interface.Attachment
 		if h.Kind != verdict.Assigned || at == verdict.Local || at == verdict.Private {
 			continue

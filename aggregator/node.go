@@ -23,6 +23,9 @@ type node struct {
 	// session is the open stream; nil while there is none.
 	session *session
 	alarm   alarm
+	// shared tells of a silent node that another one had its name while both were
+	// there: that one is not what it became.
+	shared bool
 
 	namespaces lookup[uint32, *namespace]
 	interfaces lookup[ifaceKey, *iface]

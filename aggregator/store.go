@@ -190,11 +190,11 @@ func (s *store) disconnect(r *session) {
 		return
 	}
 	if !n.rec.Unheard {
-		n.rec.Unheard = true
+		n.rec.Unheard, n.shared = true, s.findings.found[n]
 		s.publishNode(n)
 		s.checkNames(n)
 	}
-	s.disarm(n)
+	// One that came without a snapshot has no more time than it had.
 	s.arm(n, s.clock().Add(s.policy.NodeTimeout))
 	base := len(s.touched)
 	s.touchNode(n)
@@ -210,10 +210,10 @@ func (s *store) disconnect(r *session) {
 // bootedAs tells whether a node is what a silent one became when its machine was
 // booted: it has the name and a hardware address of an uplink, and another boot id.
 func (n *node) bootedAs(now *node) bool {
-	if n == now || n.name != now.name || n.id.boot == now.id.boot {
+	if n == now || n.shared || n.name != now.name || n.id.boot == now.id.boot {
 		return false
 	}
-	old := n.uplinks()
+	old := n.uplinks() // of a clone, they are the same, too
 	return slices.ContainsFunc(now.uplinks(), func(mac verdict.MAC) bool { return slices.Contains(old, mac) })
 }
 
@@ -284,14 +284,18 @@ func (s *store) giveUp(n *node) {
 		s.judge(h.entry, received{})
 	}
 	for _, h := range over {
+		if n.rec.Rebooted && h.Interface.Namespace.Record != verdict.OwnRecord {
+			s.end(n, h) // with what others saw of it, which the machine still is for its own
+			continue
+		}
 		s.unlist(n, h)
 		s.touch(h.entry)
 	}
+	for l := range n.links.all() { // first, as what is left of a domain may be the node's own
+		s.leaveDomain(l)
+	}
 	for i := range n.interfaces.all() {
 		s.unlistHardware(n, i)
-	}
-	for l := range n.links.all() {
-		s.leaveDomain(l)
 	}
 	n.reset()
 	s.unlabel(n)

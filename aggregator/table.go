@@ -25,7 +25,8 @@ func newTable() (t table) {
 
 // entry is one address: who claims it, and what was judged of it.
 type entry struct {
-	addr     netip.Addr
+	addr netip.Addr
+	// holdings are what kernels say, then what the wire shows, which may be much.
 	holdings []*holding
 	// owners are those of the last judgement, in order.
 	owners []verdict.Owner
@@ -167,7 +168,6 @@ func (e *entry) find(port *iface, key claimKey) *holding {
 
 // list enters a new holding wherever it is looked for.
 func (n *node) list(h *holding) {
-	h.entry.holdings = append(h.entry.holdings, h)
 	h.atPort = int32(len(h.port.holdings))
 	h.port.holdings = append(h.port.holdings, h)
 	if h.Wire() || h.Kind == verdict.Believed {
@@ -178,6 +178,9 @@ func (n *node) list(h *holding) {
 		if h.link != nil {
 			h.link.users++
 		}
+		h.entry.holdings = append(h.entry.holdings, h)
+	} else {
+		h.entry.holdings = slices.Insert(h.entry.holdings, 0, h)
 	}
 	n.claims++
 }

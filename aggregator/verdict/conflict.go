@@ -100,6 +100,9 @@ func (j *judging) conflict(g group) bool {
 	if rule == RuleExternalsAlternate {
 		c.Phase, c.ConfirmedAt = Suspected, 0 // whom an agent could read has left
 	}
+	if !c.has(owners) {
+		c.Phase, c.ConfirmedAt, c.Asked = Suspected, 0, 0 // those that were witnessed have all left
+	}
 	c.Rule, c.Cause, c.Owners = rule, cause(rule, c.Kind), owners
 	if c.Phase == Suspected {
 		j.settle(&c)
@@ -110,6 +113,16 @@ func (j *judging) conflict(g group) bool {
 		j.noteConflict(g.scope, &c)
 	}
 	return true
+}
+
+// has tells whether one of some owners is in the conflict already. A device outside
+// is known by its hardware address: its link may have become one with others.
+func (c *Conflict) has(owners []Owner) bool {
+	return slices.ContainsFunc(c.Owners, func(was Owner) bool {
+		return slices.ContainsFunc(owners, func(o Owner) bool {
+			return o.ID == was.ID || o.Namespace == nil && was.Namespace == nil && o.MAC == was.MAC
+		})
+	})
 }
 
 func (j *judging) members(g group) []Owner {

@@ -87,16 +87,14 @@ func (j *judging) owners() {
 	}
 	var few [manyClaims]int32
 	belongs := few[:0]
-	var fewAssigned [4]*Claim
-	j.assigned = fewAssigned[:0]
 	for _, c := range claims {
 		belongs = append(belongs, j.kernelClaim(&l, c))
-		if c.Kind == Assigned {
-			j.assigned = append(j.assigned, c)
-		}
 	}
 	for i, c := range claims {
 		if belongs[i] < 0 {
+			if j.assigned == nil {
+				j.list()
+			}
 			belongs[i] = j.wireClaim(&l, c)
 		}
 		l.evidence[belongs[i]].claims++
@@ -120,6 +118,16 @@ func (j *judging) owners() {
 	}
 	slices.SortFunc(l.owners, compareOwners)
 	j.out.Owners = l.owners
+}
+
+// list lists the claims of kernels.
+func (j *judging) list() {
+	j.assigned = make([]*Claim, 0, 1)
+	for _, c := range j.in.Claims {
+		if c.Kind == Assigned {
+			j.assigned = append(j.assigned, c)
+		}
+	}
 }
 
 // kernelClaim enters what a kernel says; -1 for a claim of the wire.

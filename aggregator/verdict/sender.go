@@ -27,7 +27,10 @@ func (j *judging) sender(c *Claim) (ns *Namespace, via *Interface, rule string) 
 			return via.Namespace, via, ""
 		}
 	}
-	if via = j.both(c); via != nil {
+	if via = j.both(c); via == nil {
+		via = j.machine(c)
+	}
+	if via != nil {
 		return via.Namespace, via, ""
 	}
 
@@ -61,6 +64,22 @@ func (j *judging) both(c *Claim) (via *Interface) {
 	for _, a := range j.assigned {
 		if i := a.Interface; i.MAC == c.MAC && oneLink(i.Link, c.Link) &&
 			(via == nil || compareFrom(c.Node(), i, via) < 0) {
+			via = i
+		}
+	}
+	return via
+}
+
+// machine is who has the address and the MAC of a frame that a virtual machine
+// sent, on whatever link: one that is a node with an agent of its own. It is no
+// second owner of a network, though no frame showed yet that its uplink is here.
+func (j *judging) machine(c *Claim) (via *Interface) {
+	if !c.Interface.Tap || c.MAC.Shared() {
+		return nil
+	}
+	for _, a := range j.assigned {
+		if i := a.Interface; a.Node() != c.Node() && a.counts() && i.MAC == c.MAC &&
+			(via == nil || compareFrom(nil, i, via) < 0) {
 			via = i
 		}
 	}

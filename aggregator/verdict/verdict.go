@@ -135,9 +135,11 @@ type judging struct {
 	steps   []Step
 	out     Judgement
 	grouped []group
-	// assigned are the claims of kernels, spoken who claimed the address unasked.
+	// assigned are the claims by which kernels have the address, listed once the
+	// wire shows somebody: of many claims on a LAN they are few.
 	assigned []*Claim
-	spoken   map[speaker]struct{}
+	// spoken is who claimed it unasked, listed when that is asked for.
+	spoken map[speaker]struct{}
 }
 
 func (j *judging) judge() Judgement {

@@ -1,0 +1,292 @@
+package aggregator
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// eth1 is a second uplink of a node, on the LAN of the first.
+func eth1(mac []byte) *pb.ReportRequest {
+	return &pb.ReportRequest{
+		Links: []*pb.LinkRecord{{Name: "eth1", Kind: pb.LinkRecord_UPLINK}},
+		Interfaces: []*pb.InterfaceRecord{{
+			Namespace: 1, Index: 3, Name: "eth1", Mac: mac, Attachment: pb.InterfaceRecord_OWN, Link: "eth1", Uplink: true,
+		}},
+	}
+}
+
+func TestANodeWithTwoUplinksOnOneLANTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		agents := l.onLAN(2, onlyOn(1, eth1([]byte{2, 2, 9, 0, 0, 1})))
+		second := entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2))
+		second.Index, second.Link = 3, "eth1"
+		agents[0].send(claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)), second)).sync()
+		agents[1].cancel()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		agents[0].cancel()
+		synctest.Wait()
+		time.Sleep(6 * time.Minute)
+		l.store.mu.Lock()
+		defer l.store.mu.Unlock()
+		if len(l.store.macs) != 0 || len(l.store.domains) != 0 {
+			t.Errorf("got %d MACs and %d domains, want none", len(l.store.macs), len(l.store.domains))
+		}
+	})
+}
+func TestAMACThatOnlyOneNodeHasLeftMakesLinksOne(t *testing.T) {
+	l := newLab(t, Config{})
+	mac := []byte{2, 9, 9, 9, 9, 9}
+	agents := l.onLAN(3, func(node int) *pb.ReportRequest {
+		if node == 2 {
+			return &pb.ReportRequest{}
+		}
+		return samePods(node)
+	})
+	moving := macvlan(9, "x", "192.0.2.99", mac)
+	agents[1].send(moving).sync()
+	agents[2].send(macvlan(9, "x", "192.0.2.99", mac)).sync()
+	agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.99", mac))).sync()
+	agents[1].send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 9, Gone: true}}}).sync()
+	for _, c := range l.conflicts() {
+		if c.GetAddress() == addr {
+			return
+		}
+	}
+	t.Error("want n1 and n3 to be on one LAN: their pods have one address")
+}
+func TestANodeThatNeverCompletesASnapshotTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+		a.cancel()
+		synctest.Wait()
+		for range 20 {
+			time.Sleep(time.Minute)
+			b := l.dial().send(&pb.ReportRequest{Hello: hello("n1", 1), SnapshotBegin: true}).sync()
+			b.cancel()
+			synctest.Wait()
+		}
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 {
+			t.Errorf("got %v, 20 minutes after the last complete snapshot, want none", got)
+		}
+	})
+}
+func TestANegativeResidenceDigsNoGraveAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		mac := []byte{2, 3, 0, 0, 0, 2}
+		agents := l.onLAN(2, onlyOn(2, macvlan(2, "web", addr, mac)))
+		over := assigned(2, addr)
+		over.Residence = durationpb.New(-time.Hour)
+		agents[1].send(gone(over)).sync()
+		time.Sleep(time.Minute)
+		agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 {
+			t.Errorf("got %v, want who claims it a minute later", got)
+		}
+	})
+}
+func TestALinkThatIsBackIsJoinedAgain(t *testing.T) {
+	l := newLab(t, Config{})
+	agents := l.onLAN(2, samePods)
+	frame := entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2))
+	agents[0].send(claims(frame)).sync()
+	l.conflict(pb.Conflict_SUSPECTED)
+	agents[0].send(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}}).sync()
+	agents[0].send(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_UPLINK}}}).sync()
+	frame.Count = 2
+	agents[0].send(claims(frame)).sync()
+	l.conflict(pb.Conflict_SUSPECTED)
+}
+func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		mac := []byte{2, 3, 0, 0, 0, 2}
+		agents := l.onLAN(3, onlyOn(2, macvlan(2, "web", addr, mac)))
+		agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, addr, mac), entered(pb.Evidence_USED, "192.0.2.3", nodeMAC(3)))).sync()
+		agents[1].cancel()
+		synctest.Wait()
+		time.Sleep(30 * time.Second)
+		h := hello("n2", 2)
+		h.BootId = "another boot"
+		l.dial().send(snapshot(h, uplink(nodeMAC(2)))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 && got[0].GetWorkload().GetKind() == pb.Workload_EXTERNAL {
+			t.Errorf("got %v, want nobody: its pod is gone", got)
+		}
+		// The address is given to another pod.
+		agents[2].send(macvlan(2, "web", addr, []byte{2, 3, 0, 0, 0, 3})).sync()
+		if got := l.conflicts(); len(got) != 0 {
+			t.Errorf("got %v, want none", got)
+		}
+	})
+}
+func TestAnAddressOfAVLANThatLeaksMakesNoLinksOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		// n2 has the VLAN on its eth0, with the same MAC, and asks on eth0 with the
+		// VLAN's address (arp_announce=0).
+		inVLAN := macvlan(2, "tenant", addr, []byte{2, 3, 0, 0, 0, 2})
+		inVLAN.Interfaces[0].Link, inVLAN.Interfaces[0].HostInterface = "eth0.10", "eth0.10"
+		agents := l.onLAN(2, func(node int) *pb.ReportRequest {
+			if node == 1 {
+				return samePods(1)
+			}
+			return merge(ownAddress("192.0.2.2"), vlan10("198.51.100.2"), inVLAN)
+		})
+		agents[0].send(claims(entered(pb.Evidence_USED, "198.51.100.2", nodeMAC(2)))).sync()
+		if got := l.conflicts(); len(got) != 0 {
+			t.Errorf("got %v, want none: eth0 and VLAN 10 are two wires", got)
+		}
+	})
+}
+func BenchmarkLAN(b *testing.B) {
+	for _, n := range []int{500, 1000, 2000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+			var last *session
+			began := time.Now()
+			for i := range n {
+				last = newSession(s)
+				if err := s.connect(last, hello(fmt.Sprintf("n%d", i), 1)); err != nil {
+					b.Fatal(err)
+				}
+				m := snapshot(nil, uplink(nodeMAC(i+1)), ownAddress(fmt.Sprintf("10.9.%d.%d", i/250, i%250+1)),
+					claims(entered(pb.Evidence_ANSWERED, "10.9.200.1", []byte{6, 6, 6, 6, 6, 6})),
+					claims(entered(pb.Evidence_USED, "10.9.0.1", nodeMAC(1))))
+				if i == 0 {
+					m.Claims = m.Claims[:len(m.Claims)-1]
+				}
+				if err := s.snapshot(last, []*pb.ReportRequest{m}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(time.Since(began).Seconds(), "s/fill")
+			c := entered(pb.Evidence_ANSWERED, "10.9.200.1", []byte{6, 6, 6, 6, 6, 6})
+			m := &pb.ReportRequest{Claims: []*pb.ClaimRecord{c}}
+			b.ResetTimer()
+			for b.Loop() {
+				c.Count++
+				if err := s.delta(last, m, 0); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkRotate(b *testing.B) {
+	for _, n := range []int{1000, 5000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+			var links []*link
+			for i := range n {
+				id := nodeID{fmt.Sprint("boot", i), "1"}
+				nd := newNode(id)
+				nd.rec.Name = fmt.Sprint("n", i)
+				s.nodes[id] = nd
+				links = append(links, nd.link("eth0"))
+			}
+			for b.Loop() {
+				b.StopTimer()
+				s.present = nil
+				for i := 1; i < n; i++ { // the first sees all others
+					s.stitch(links[0], links[i], "\x02\x00\x00\x00\x00\x01", s.clock())
+				}
+				b.StartTimer()
+				s.rotate()
+			}
+		})
+	}
+}
+func TestAVirtualMachineThatIsANodeIsOneOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{Networks: []verdict.Network{{Name: "nodes", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}})
+		vm := []byte{0x52, 0x54, 0, 0, 0, 1}
+		host := l.dial().send(snapshot(hello("host", 1), &pb.ReportRequest{
+			Links: []*pb.LinkRecord{{Name: "br0", Kind: pb.LinkRecord_BRIDGE}},
+			Interfaces: []*pb.InterfaceRecord{
+				{Namespace: 1, Index: 7, Name: "tap0", Kind: "tun", Mac: []byte{0xfe, 0x54, 0, 0, 0, 1}, Attachment: pb.InterfaceRecord_OWN, Link: "br0"},
+			},
+		})).sync()
+		l.dial().send(snapshot(hello("vm", 1), uplink(vm), ownAddress("192.0.2.9"))).sync()
+		c := entered(pb.Evidence_USED, "192.0.2.9", vm)
+		c.Index, c.Link = 7, "br0"
+		host.send(claims(c)).sync()
+		if got := l.conflicts(); len(got) != 0 {
+			t.Errorf("got %v, want none: the machine is that node", got)
+		}
+	})
+}
+
+func TestAConfirmedConflictConfirmsNoneOfOtherOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)), podVeth(2, "p", addr), podVeth(3, "q", addr))).sync()
+		time.Sleep(1100 * time.Millisecond)
+		synctest.Wait()
+		a.send(&pb.ReportRequest{Checked: []uint64{a.check().GetId()}}).sync()
+		l.conflict(pb.Conflict_CONFIRMED)
+		a.cancel()
+		synctest.Wait()
+		// Another machine has the name now, and two pods overlap on it for a moment.
+		h := hello("n1", 1)
+		h.BootId = "another boot"
+		l.dial().send(snapshot(h, uplink(nodeMAC(2)), podVeth(2, "r", addr), podVeth(3, "s", addr))).sync()
+		for _, c := range l.conflicts() {
+			if c.GetScope().GetName() == "n1" && c.GetState() != pb.Conflict_SUSPECTED {
+				t.Errorf("got %v, want it suspected: nobody has asked again", c)
+			}
+		}
+	})
+}
+
+func TestAFrameOfAStreamThatIsBehindIsBuried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		mac := []byte{2, 3, 0, 0, 0, 2}
+		agents := l.onLAN(2, onlyOn(2, macvlan(2, "web", addr, mac)))
+		time.Sleep(time.Second)
+		agents[0].mute.Store(true)
+		time.Sleep(7 * time.Second) // a ping is under way since 5 s
+		agents[1].send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}}).sync()
+		time.Sleep(time.Second)
+		agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 0 {
+			t.Errorf("got %v, want nobody: what comes late was seen before the end", got)
+		}
+	})
+}
+
+func TestACloneIsNotWhatAMachineBecame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		one := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)), podVeth(2, "a", addr))).sync()
+		h := hello("n1", 1)
+		h.BootId = "clone"
+		two := l.dial().send(snapshot(h, uplink(nodeMAC(1)))).sync()
+		time.Sleep(10 * time.Second) // both answer pings
+		synctest.Wait()
+		one.cancel()
+		synctest.Wait()
+		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 || got[0].GetState() != pb.Owner_UNHEARD {
+			t.Errorf("got %v, want the pod of a node that is not heard from", got)
+		}
+		two.cancel()
+		synctest.Wait()
+		l.dial().send(snapshot(h, uplink(nodeMAC(1)))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 {
+			t.Errorf("got %v, want it still there: the clone's agent was restarted", got)
+		}
+	})
+}
