@@ -310,8 +310,7 @@ func (d *domain) name(links []*link) {
 
 func compareLinks(a, b *link) int {
 	return cmp.Or(
-		strings.Compare(a.node.rec.Name, b.node.rec.Name), strings.Compare(a.node.id.boot, b.node.id.boot),
-		strings.Compare(a.node.id.netns, b.node.id.netns), strings.Compare(a.rec.Name, b.rec.Name))
+		strings.Compare(a.node.rec.Name, b.node.rec.Name), a.node.id.compare(b.node.id), strings.Compare(a.rec.Name, b.rec.Name))
 }
 
 // setDomain puts a link into a domain, or takes it out of all.

@@ -75,17 +75,17 @@ func TestTwoNodesOfOneNameAreFound(t *testing.T) {
 		}
 		next(pb.Watch_BOOKMARK)
 
-		second := l.dial().send(&pb.ReportRequest{Hello: twin("n1", "another-boot", 1), SnapshotBegin: true}).sync()
+		second := l.dial().send(&pb.ReportRequest{Hello: twin("n1", "later-boot", 1), SnapshotBegin: true}).sync()
 		l.wantNoFinding("a node of which nothing is known yet")
 		second.send(&pb.ReportRequest{SnapshotEnd: true}).sync()
-		f := l.finding("n1", "n1@another-")
-		for _, want := range []string{"2 nodes", "n1 (boot id boot-n1)", "n1@another- (boot id another-boot)"} {
+		f := l.finding("n1", "n1@later-bo")
+		for _, want := range []string{"2 nodes", "n1 (boot id boot-n1)", "n1@later-bo (boot id later-boot)"} {
 			if !strings.Contains(f.GetSummary(), want) {
 				t.Errorf("got summary %q, want %q in it", f.GetSummary(), want)
 			}
 		}
 		advice := strings.Join(f.GetAdvice(), "\n")
-		for _, want := range []string{"--node", "hostname of its own", "machine-id", "n1@another-: boot id another-boot, network namespace 4026531840, Linux 6.18, agent v0"} {
+		for _, want := range []string{"--node", "hostname of its own", "machine-id", "n1@later-bo: boot id later-boot, network namespace 4026531840, Linux 6.18, agent v0"} {
 			if !strings.Contains(advice, want) {
 				t.Errorf("got advice %q, want %q in it", advice, want)
 			}
@@ -100,7 +100,7 @@ func TestTwoNodesOfOneNameAreFound(t *testing.T) {
 			t.Errorf("got %v in ipwitness_findings, want 1", got)
 		}
 		nodes, _ := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
-		for i, other := range []string{"n1@another-", "n1", ""} {
+		for i, other := range []string{"n1@later-bo", "n1", ""} {
 			problems := strings.Join(nodes.GetNodes()[i].GetProblems(), " ")
 			if (other == "") != (problems == "") || !strings.Contains(problems, "as does "+other+":") && other != "" {
 				t.Errorf("got problems %q of %s, want them to name %q", problems, nodes.GetNodes()[i].GetName(), other)
@@ -109,12 +109,12 @@ func TestTwoNodesOfOneNameAreFound(t *testing.T) {
 
 		time.Sleep(time.Minute)
 		third := l.dial().send(snapshot(twin("n1", "third-boot", 1))).sync()
-		f = l.finding("n1", "n1@another-", "n1@third-bo")
+		f = l.finding("n1", "n1@later-bo", "n1@third-bo")
 		if got := next(pb.Watch_UPDATED).GetFinding(); got.GetId() != f.GetId() || !got.GetDetectedAt().AsTime().Equal(time.Now().Add(-time.Minute)) {
 			t.Errorf("got %v, want it changed, and found a minute ago", got)
 		}
 		third.cancel()
-		l.finding("n1", "n1@another-")
+		l.finding("n1", "n1@later-bo")
 		next(pb.Watch_UPDATED)
 		second.cancel()
 		l.wantNoFinding("the second one is silent")
@@ -125,11 +125,11 @@ func TestTwoNodesOfOneNameAreFound(t *testing.T) {
 			t.Errorf("got %v in ipwitness_findings, want 0", got)
 		}
 		id := f.GetId()
-		l.dial().send(snapshot(twin("n1", "another-boot", 2))).sync()
-		if f = l.finding("n1", "n1@another-"); f.GetId() != id {
+		l.dial().send(snapshot(twin("n1", "later-boot", 2))).sync()
+		if f = l.finding("n1", "n1@later-bo"); f.GetId() != id {
 			t.Errorf("got id %s, want %s again", f.GetId(), id)
 		}
-		l.dial().send(snapshot(twin("renamed", "another-boot", 3))).sync()
+		l.dial().send(snapshot(twin("renamed", "later-boot", 3))).sync()
 		l.wantNoFinding("the second one has a name of its own")
 	})
 }
@@ -151,7 +151,7 @@ func TestAMachineThatWasBootedIsNoSecondNode(t *testing.T) {
 
 		time.Sleep(time.Second)
 		l.dial().send(snapshot(twin("n1", "boot-3", 3))).sync()
-		l.finding("n1", "n1@boot-2") // the silent one had the name
+		l.finding("n1", "n1@boot-3")
 	})
 }
 

@@ -526,14 +526,23 @@ func TestTwoNodesOfOneName(t *testing.T) {
 		l := newLab(t, Config{})
 		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
 		twin := hello("n1", 1)
-		twin.BootId = "another-boot"
+		twin.BootId = "later-boot"
 		l.dial().send(snapshot(twin, podVeth(2, "b", addr))).sync()
 		nodes, _ := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
-		if len(nodes.GetNodes()) != 2 || nodes.GetNodes()[1].GetName() != "n1@another-" {
-			t.Errorf("got %v, want n1 and n1@another-", nodes)
+		if len(nodes.GetNodes()) != 2 || nodes.GetNodes()[1].GetName() != "n1@later-bo" {
+			t.Errorf("got %v, want n1 and n1@later-bo", nodes)
 		}
 		if got := l.conflicts(); len(got) != 0 {
 			t.Errorf("got %v, want two nodes to be two scopes", got)
+		}
+		// Which of them has which name does not hang on who came first.
+		third := hello("n1", 1)
+		third.BootId = "a-boot"
+		l.dial().send(snapshot(third)).sync()
+		for _, o := range l.owners(&pb.ListOwnersRequest{Address: addr}) {
+			if want := map[string]string{"a": "n1@boot-n1", "b": "n1@later-bo"}[o.GetWorkload().GetName()]; o.GetNode() != want {
+				t.Errorf("%s: got node %s, want %s", o.GetWorkload().GetName(), o.GetNode(), want)
+			}
 		}
 	})
 }

@@ -1,12 +1,14 @@
 package aggregator
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -114,6 +116,7 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 		s.untell(n)
 	}
 	now := s.clock()
+	base := len(s.touched)
 	n.session, r.node = r, n
 	n.rec.Epoch = hello.GetEpoch()
 	n.version, n.kernel = hello.GetVersion(), hello.GetKernel()
@@ -125,25 +128,39 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 	if n.rec.Unheard && !n.alarm.set() {
 		s.arm(n, now.Add(s.policy.NodeTimeout)) // it may never send a snapshot
 	}
+	s.judgeTouched(base, received{}) // what has another name now
 	return nil
 }
 
 // label gives a node the name that its agent calls itself. Of two with one name
-// one has more to it: the later one, or the one that is silent (a node that was
-// booted anew is another node, with the same name).
+// one has more to it: the one that is silent (a node that was booted anew is
+// another node, with the same name), or else the one with the later identity, so
+// that each has the same name after every restart.
 func (s *store) label(n *node) {
+	before := n.rec.Name
 	n.rec.Name = n.name
 	for _, other := range s.nodes {
 		if other == n || other.rec.Name != n.name {
 			continue
 		}
 		longer := n
-		if other.rec.Unheard {
+		if other.session == nil || n.id.compare(other.id) < 0 {
 			longer = other
 		}
 		longer.rec.Name = s.longName(longer)
+		if longer == other {
+			s.touchNode(other)
+			s.publishNode(other)
+		}
+	}
+	if before != "" && before != n.rec.Name {
+		s.touchNode(n)
 	}
 	s.checkNames(n)
+}
+
+func (id nodeID) compare(other nodeID) int {
+	return cmp.Or(strings.Compare(id.boot, other.boot), strings.Compare(id.netns, other.netns))
 }
 
 // unlabel gives the name of a node that is given up to one that is heard from and
