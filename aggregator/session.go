@@ -86,7 +86,7 @@ func (a reports) Report(stream pb.ReportService_ReportServer) error {
 	case <-stream.Context().Done():
 		return status.FromContextError(stream.Context().Err()).Err()
 	case <-a.stopped:
-		return errStopping
+		return errReportStopping
 	}
 	next := sync.OnceFunc(func() { <-a.store.turns })
 	defer next()
@@ -114,7 +114,7 @@ func (a reports) Report(stream pb.ReportService_ReportServer) error {
 		case err := <-done:
 			return err
 		case <-a.stopped:
-			return errStopping
+			return errReportStopping
 		case <-r.ended:
 			return r.err
 		case <-synced:
