@@ -30,7 +30,7 @@ func TestT8TwoNodesKeepAVirtualAddress(t *testing.T) {
 	if !strings.Contains(c.Summary, "handed over") && !strings.Contains(c.Summary, "hand an address over") {
 		t.Errorf("got %q, want it to say that this may be a hand-over", c.Summary)
 	}
-	w.after(9 * time.Second).read(a, b)
+	w.after(9*time.Second).read(a, b)
 	w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
 	w.after(time.Second)
 	if out := w.judge(); len(out.Check) != 2 {

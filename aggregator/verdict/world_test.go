@@ -70,13 +70,6 @@ func (w *world) Neighbours(l *verdict.Link, mac verdict.MAC) (found []*verdict.I
 // Stitches are what stitch entered.
 func (w *world) Stitches(d *verdict.Domain) []verdict.Stitch { return w.stitches[d] }
 
-// stitch makes two links one.
-func (w *world) stitch(entered, home *verdict.Link, mac verdict.MAC) {
-	d := &verdict.Domain{Node: home.Node, Name: home.Name}
-	entered.Domain, home.Domain = d, d
-	w.stitches = map[*verdict.Domain][]verdict.Stitch{d: {{Entered: entered, Home: home, MAC: mac, Seen: w.now}}}
-}
-
 // Answers is what was entered by hand.
 func (w *world) Answers(_ *verdict.Link, mac verdict.MAC) (addresses, owners int) {
 	return w.answers[mac][0], w.answers[mac][1]
