@@ -157,6 +157,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	group.Go(func() error { a.store.account(ctx); return nil })
 	group.Go(func() error { a.store.accountFindings(ctx); return nil })
 	group.Go(func() error { a.store.keep(ctx); return nil })
+	group.Go(func() error { a.store.tidy(ctx); return nil })
 	err := group.Wait()
 	a.health.Shutdown()
 	close(a.stopped)

@@ -367,6 +367,28 @@ func TestPodsOfOneNodeAreItsConflictUnlessAnotherNodeHasOneToo(t *testing.T) {
 	}
 }
 
+func TestPodsOfOneLANAreItsConflictWhateverCameFirst(t *testing.T) {
+	for _, order := range []string{"the frame", "the results of CNI"} {
+		l := newLab(t, Config{})
+		agents := l.onLAN(2)
+		frame := claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))
+		if order == "the frame" {
+			agents[0].send(frame).sync()
+		}
+		for i, a := range agents {
+			m := samePods(i + 1)
+			m.Interfaces[0].Name, m.Claims[0].Network = "eth0", "lan"
+			if order != "the frame" && i == 1 {
+				agents[0].send(frame).sync()
+			}
+			a.send(m).sync()
+		}
+		if c := l.conflict(pb.Conflict_SUSPECTED); c.GetScope().GetName() != "n1/eth0" {
+			t.Errorf("%s first: got %v, want a conflict of the link", order, c.GetScope())
+		}
+	}
+}
+
 func TestAMachineThatWasBootedAnewHasNothingOfBefore(t *testing.T) {
 	for _, order := range []string{"the old one is silent first", "the new one comes first"} {
 		t.Run(order, func(t *testing.T) {

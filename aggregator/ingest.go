@@ -279,6 +279,7 @@ func (s *store) dropExcess(n *node, claims int) {
 // saw takes over what a record says of a claim. When it was seen is reckoned from
 // how long ago that was by the agent's monotonic clock, and never by a wall clock.
 func (s *store) saw(h *holding, rec *pb.ClaimRecord, at verdict.Stamp) {
+	same := h.mac != nil && h.Count != 0 && h.Source == verdict.MAC(rec.GetSource()) && h.entry.plain()
 	h.Source = verdict.MAC(rec.GetSource())
 	h.PrefixLength, h.Flags, h.Count = uint8(rec.GetPrefixLength()), rec.GetFlags(), rec.GetCount()
 	h.First, h.Last = stamp(rec.GetFirstSeen()), stamp(rec.GetLastSeen())
@@ -290,7 +291,9 @@ func (s *store) saw(h *holding, rec *pb.ClaimRecord, at verdict.Stamp) {
 			s.sightings = append(s.sightings, h)
 		}
 	}
-	s.touch(h.entry)
+	if !same {
+		s.touch(h.entry)
+	}
 }
 
 // setClaimLink names the link that a frame was seen on.

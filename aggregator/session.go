@@ -24,10 +24,6 @@ const (
 	maxChecks = 64
 	// pingEvery is how often an agent is asked whether it is there.
 	pingEvery = 3 * time.Second
-	// snapshotsAtOnce is how many agents are listened to that have to send their
-	// first snapshot. After a restart all come at once: each snapshot that waits for
-	// the others takes more memory than what is kept of it.
-	snapshotsAtOnce = 128
 	// silentAfter is after what silence it is not.
 	silentAfter = 10 * time.Second
 )
@@ -82,16 +78,6 @@ func newSession(s *store) *session {
 // and judges, one sends, and this one sees that the agent is there: one that does
 // not read delays nobody.
 func (a reports) Report(stream pb.ReportService_ReportServer) error {
-	select {
-	case a.store.turns <- struct{}{}:
-	case <-stream.Context().Done():
-		return status.FromContextError(stream.Context().Err()).Err()
-	case <-a.stopped:
-		return errReportStopping
-	}
-	next := sync.OnceFunc(func() { <-a.store.turns })
-	defer next()
-
 	r := newSession(a.store)
 	done := make(chan error, 2)
 	go func() {
@@ -119,13 +105,11 @@ func (a reports) Report(stream pb.ReportService_ReportServer) error {
 		case <-r.ended:
 			return r.err
 		case <-synced:
-			next()
 			late.Stop()
 			synced = nil
 		case <-late.C:
 			return status.Errorf(codes.DeadlineExceeded, "no complete snapshot within %s: connect again", snapshotWithin)
 		case <-ping.C:
-			next() // one that is slow delays the others for no longer
 			now := a.store.clock()
 			if r.silent(now) {
 				return status.Errorf(codes.DeadlineExceeded, "nothing was heard of the agent for %s: connect again", silentAfter)
@@ -222,8 +206,20 @@ func (r *session) accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	if err := r.bring(m, at); err != nil {
 		return err
 	}
+	if onlyPong(m) { // the next response will do
+		r.mu.Lock()
+		r.acknowledged = r.sequence
+		r.mu.Unlock()
+		return nil
+	}
 	r.acknowledge()
 	return nil
+}
+
+// onlyPong tells whether a message does nothing but answer a ping.
+func onlyPong(m *pb.ReportRequest) bool {
+	return m.GetPong() != nil && m.GetHello() == nil && !m.GetSnapshotBegin() && !m.GetSnapshotEnd() && m.GetStatus() == nil &&
+		len(m.GetNamespaces())+len(m.GetLinks())+len(m.GetInterfaces())+len(m.GetClaims())+len(m.GetChecked()) == 0
 }
 
 // begin takes the first message.

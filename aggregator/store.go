@@ -1,8 +1,10 @@
 package aggregator
 
 import (
+	"context"
 	"log/slog"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
@@ -27,12 +29,12 @@ type store struct {
 	metrics *metrics
 	base    time.Time
 	wake    chan struct{}
+	// untidy holds one token after a snapshot.
+	untidy chan struct{}
 
 	owners, conflicts *hub
 	findings          findings
 	archive           archive
-	// turns has one for each agent whose first snapshot is being taken.
-	turns chan struct{}
 
 	mu    sync.Mutex
 	table table
@@ -64,9 +66,9 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 	s := &store{
 		policy: policy, log: log, metrics: m, base: base,
 		wake:         make(chan struct{}, 1),
+		untidy:       make(chan struct{}, 1),
 		owners:       newHub(base.UnixNano()),
 		conflicts:    newHub(base.UnixNano()),
-		turns:        make(chan struct{}, snapshotsAtOnce),
 		nodes:        make(map[nodeID]*node),
 		macs:         make(map[verdict.MAC]*abroad),
 		table:        newTable(),
@@ -346,10 +348,35 @@ func (s *store) snapshot(r *session, messages []*pb.ReportRequest) error {
 	}
 	s.judgeTouched(base, received{})
 	s.tellAll(n)
+	select {
+	case s.untidy <- struct{}{}:
+	default:
+	}
 	if n.session != r {
 		return errTakenOver
 	}
 	return nil
+}
+
+// tidyAfter is how long no snapshot came when what they left behind is given back.
+const tidyAfter = 5 * time.Second
+
+// tidy gives the memory back that snapshots took while they were under way, until
+// ctx ends: the runtime would keep it for minutes, and a restart of many agents
+// leaves more of it than what is known of them.
+func (s *store) tidy(ctx context.Context) {
+	quiet := time.NewTimer(tidyAfter)
+	quiet.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.untidy:
+			quiet.Reset(tidyAfter)
+		case <-quiet.C:
+			debug.FreeOSMemory()
+		}
+	}
 }
 
 // tellAll tells a node that came back what is contested of its addresses.

@@ -118,6 +118,12 @@ func (e *entry) conflict(id string) *verdict.Conflict {
 	return nil
 }
 
+// plain tells whether one owner is there and nothing is in dispute: that the wire
+// shows it once more changes nothing then. Its alarm rings for nothing.
+func (e *entry) plain() bool {
+	return len(e.owners) == 1 && e.owners[0].State == verdict.Live && e.owners[0].Excluded == "" && e.dispute == nil
+}
+
 // owner is the entry's owner with an id, nil for none.
 func (e *entry) owner(id string) *verdict.Owner {
 	for i := range e.owners {

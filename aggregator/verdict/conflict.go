@@ -226,7 +226,7 @@ func (o *Owner) claimed() (newest Stamp) {
 // hostsOnly tells whether all owners are nodes themselves: a virtual address may
 // be handed over from one to the other.
 func hostsOnly(owners []Owner) bool {
-	return !slices.ContainsFunc(owners, func(o Owner) bool { return o.Workload().Kind != Host })
+	return !slices.ContainsFunc(owners, func(o Owner) bool { return o.kind() != Host })
 }
 
 // virtual tells whether one of the owners is a virtual router.

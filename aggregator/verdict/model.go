@@ -345,6 +345,14 @@ func (o *Owner) Workload() Workload {
 	return o.Namespace.Who.Workload()
 }
 
+// kind is what sort of thing the owner is.
+func (o *Owner) kind() WorkloadKind {
+	if o.Namespace == nil {
+		return External
+	}
+	return o.Namespace.Who.Kind()
+}
+
 // AssignedAt is when a kernel first gave the address to the owner, by that
 // node's clock; 0 where that is not known.
 func (o *Owner) AssignedAt() Stamp {

@@ -87,8 +87,13 @@ func (j *judging) owners() {
 	}
 	var few [manyClaims]int32
 	belongs := few[:0]
+	var fewAssigned [4]*Claim
+	j.assigned = fewAssigned[:0]
 	for _, c := range claims {
 		belongs = append(belongs, j.kernelClaim(&l, c))
+		if c.Kind == Assigned {
+			j.assigned = append(j.assigned, c)
+		}
 	}
 	for i, c := range claims {
 		if belongs[i] < 0 {
@@ -217,9 +222,22 @@ func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) string {
 
 // spoke tells whether the sender of an answer ever claimed the address unasked.
 func (j *judging) spoke(c *Claim) bool {
-	return slices.ContainsFunc(j.in.Claims, func(o *Claim) bool {
-		return (o.Kind == Announced || o.Kind == Used) && !o.Weak() && o.MAC == c.MAC && oneLink(o.Link, c.Link)
-	})
+	if j.spoken == nil { // once, as many nodes may have heard the answers of one router
+		j.spoken = map[speaker]struct{}{}
+		for _, o := range j.in.Claims {
+			if (o.Kind == Announced || o.Kind == Used) && !o.Weak() {
+				j.spoken[speaker{o.MAC, linkScope(o).whole()}] = struct{}{}
+			}
+		}
+	}
+	_, ok := j.spoken[speaker{c.MAC, linkScope(c).whole()}]
+	return ok
+}
+
+// speaker is a MAC on a link, whichever node's.
+type speaker struct {
+	mac  MAC
+	link Scope
 }
 
 // fresh tells whether the wire's word still counts. What was heard from a node

@@ -181,9 +181,9 @@ func newGroup(members []member) group {
 	return g
 }
 
-// leaveOut leaves out the network of pods where the same owners meet on one node:
-// that is known at once, and it is not known at once who is a pod. So what is
-// found there is always found on the node, and has one id.
+// leaveOut leaves out the network of pods where the same owners meet on one node
+// or link: that is known at once, and it is not known at once who is a pod. So what
+// is found there has one id, whatever came first.
 func (j *judging) leaveOut(groups []group) []group {
 	if len(groups) == 0 || groups[0].scope.Kind != NetworkScope || j.declared().Name != "" {
 		return groups
@@ -195,7 +195,7 @@ func (j *judging) leaveOut(groups []group) []group {
 		}
 	}
 	if slices.ContainsFunc(groups[1:], func(g group) bool {
-		return g.scope.Kind == NodeScope && slices.Equal(g.owners, pods.owners)
+		return slices.Equal(g.owners, pods.owners)
 	}) {
 		return groups[1:]
 	}

@@ -58,8 +58,8 @@ func (j *judging) sender(c *Claim) (ns *Namespace, via *Interface, rule string) 
 // both is who has the address and the MAC of a wire claim on its link, whatever
 // the node: its own node comes first.
 func (j *judging) both(c *Claim) (via *Interface) {
-	for _, a := range j.in.Claims {
-		if i := a.Interface; a.Kind == Assigned && i.MAC == c.MAC && oneLink(i.Link, c.Link) &&
+	for _, a := range j.assigned {
+		if i := a.Interface; i.MAC == c.MAC && oneLink(i.Link, c.Link) &&
 			(via == nil || compareFrom(c.Node(), i, via) < 0) {
 			via = i
 		}
@@ -87,8 +87,8 @@ func (j *judging) nearest(holders []*Interface) (via *Interface) {
 // hosted is the interface of a node that has the address by its kernel: the
 // nearest to a link; nil for none.
 func (j *judging) hosted(n *Node, l *Link) (owner *Interface) {
-	for _, a := range j.in.Claims {
-		if a.Kind == Assigned && a.Node() == n && (owner == nil || compareWitnessed(a.Interface, owner, l) < 0) {
+	for _, a := range j.assigned {
+		if a.Node() == n && (owner == nil || compareWitnessed(a.Interface, owner, l) < 0) {
 			owner = a.Interface
 		}
 	}
@@ -97,9 +97,7 @@ func (j *judging) hosted(n *Node, l *Link) (owner *Interface) {
 
 // assignedTo tells whether a namespace has the address, on whatever interface.
 func (j *judging) assignedTo(ns *Namespace) bool {
-	return slices.ContainsFunc(j.in.Claims, func(c *Claim) bool {
-		return c.Kind == Assigned && c.Interface.Namespace == ns
-	})
+	return slices.ContainsFunc(j.assigned, func(c *Claim) bool { return c.Interface.Namespace == ns })
 }
 
 // compareInterfaces orders the interfaces of one node, the agent's own first.

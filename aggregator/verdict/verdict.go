@@ -135,6 +135,9 @@ type judging struct {
 	steps   []Step
 	out     Judgement
 	grouped []group
+	// assigned are the claims of kernels, spoken who claimed the address unasked.
+	assigned []*Claim
+	spoken   map[speaker]struct{}
 }
 
 func (j *judging) judge() Judgement {

@@ -61,19 +61,22 @@ func lengthen(form int, raw string) string {
 	return text
 }
 
-// text is one of the texts, by its place.
-func (w Who) text(place int) string {
+// next is the first text, and what comes after it.
+func (w Who) next() (text string, rest Who) {
+	if w == "" {
+		return "", ""
+	}
+	length, n := uvarint(w)
+	end := n + length>>2
+	return lengthen(length&3, string(w[n:end])), w[end:]
+}
+
+// texts are all after the kind.
+func (w Who) texts() Who {
 	if w == "" {
 		return ""
 	}
-	for rest := w[1:]; ; place-- {
-		length, n := uvarint(rest)
-		raw := rest[n : n+length>>2]
-		if place == 0 {
-			return lengthen(length&3, string(raw))
-		}
-		rest = rest[n+length>>2:]
-	}
+	return w[1:]
 }
 
 // uvarint reads a number as binary.AppendUvarint writes it.
@@ -96,15 +99,24 @@ func (w Who) Kind() WorkloadKind {
 }
 
 // Namespace is the workload's namespace.
-func (w Who) Namespace() string { return w.text(0) }
+func (w Who) Namespace() string {
+	namespace, _ := w.texts().next()
+	return namespace
+}
 
 // Name is the workload's name.
-func (w Who) Name() string { return w.text(1) }
+func (w Who) Name() string {
+	_, rest := w.texts().next()
+	name, _ := rest.next()
+	return name
+}
 
 // Workload unpacks the workload.
-func (w Who) Workload() Workload {
-	return Workload{
-		Kind: w.Kind(), Namespace: w.Namespace(), Name: w.Name(), UID: w.text(2), ContainerID: w.text(3),
-		Source: w.text(4), Process: w.text(5),
+func (w Who) Workload() (out Workload) {
+	out.Kind = w.Kind()
+	rest := w.texts()
+	for _, text := range []*string{&out.Namespace, &out.Name, &out.UID, &out.ContainerID, &out.Source, &out.Process} {
+		*text, rest = rest.next()
 	}
+	return out
 }

@@ -61,7 +61,7 @@ func (o *Owner) placed() string {
 	case o.Interface.Namespace.ID != o.ID:
 		return fmt.Sprintf("%s (behind %s of node %s)", o.name(), o.Interface.Name, o.Node.Name)
 	}
-	if o.Workload().Kind == Host {
+	if o.kind() == Host {
 		return fmt.Sprintf("%s (%s)", o.name(), o.Interface.Name)
 	}
 	return fmt.Sprintf("%s (%s, node %s)", o.name(), o.Interface.Name, o.Node.Name)

@@ -111,7 +111,7 @@ func (c *crowd) restart(ctx context.Context, away time.Duration) ([]row, error) 
 	return []row{
 		{what, millis(whole), "≤ 5 s", whole <= 5*time.Second},
 		{"  from when it listens", millis(heard), "", true},
-		{"  CPU of the aggregator until then", millis(used), "", true},
+		{"  CPU of the aggregator until then, with what it takes to ask it", millis(used), "", true},
 		{"  conflicts ever", fmt.Sprint(conflicts), "0", conflicts == 0},
 	}, nil
 }
@@ -135,7 +135,7 @@ func (c *crowd) complete(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
@@ -210,7 +210,7 @@ func (c *crowd) cost(ctx context.Context, empty float64) ([]row, error) {
 			fmt.Sprintf("%.0f bytes (%.1f MiB of %.1f)", perOwner(rss-empty), rss-empty, rss), "≤ 700 bytes", perOwner(rss-empty) <= 700,
 		},
 		{"  all of it", fmt.Sprintf("%.0f bytes", perOwner(rss)), "", true},
-		{"  live heap, and stacks", fmt.Sprintf("%.0f bytes, %.0f bytes", perOwner(heap), perOwner(stacks)), "", true},
+		{"  heap that the last collection left, and stacks", fmt.Sprintf("%.0f bytes, %.0f bytes", perOwner(heap), perOwner(stacks)), "", true},
 		{"  peak", fmt.Sprintf("%.1f MiB", peak), "", true},
 		{fmt.Sprintf("  CPU of a core while nothing happens for %.0f s", idleTime.Seconds()), fmt.Sprintf("%.2f %%", 100*used.Seconds()/idleTime.Seconds()), "", true},
 	}, nil

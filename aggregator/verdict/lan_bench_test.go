@@ -1,0 +1,34 @@
+package verdict_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// BenchmarkLAN judges the address of a gateway that so many nodes of one LAN have
+// seen: that must grow with their number, and not with its square.
+func BenchmarkLAN(b *testing.B) {
+	for _, nodes := range []int{100, 1000} {
+		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
+			w := newWorld("192.168.1.1")
+			d := &verdict.Domain{}
+			for n := range nodes {
+				i := uplink(w, fmt.Sprint("n", n))
+				i.Link.Domain = d
+				if n == 0 {
+					d.Node, d.Name = i.Link.Node, i.Link.Name
+				}
+				w.wire(i, "\x00\x11\x22\x33\x44\x55").Kind = verdict.Answered
+				w.wire(i, "\x00\x11\x22\x33\x44\x55").Kind = verdict.Used
+			}
+			w.interfaces = nil // the MAC is nobody's, and looking for it is not the verdict's
+			b.ReportAllocs()
+			for b.Loop() {
+				w.policy.Judge(w, w.input())
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*nodes), "ns/node")
+		})
+	}
+}
