@@ -164,6 +164,34 @@ func TestStreamsThatEndEarlyAreTriedLessAndLessOften(t *testing.T) {
 	})
 }
 
+func TestOneOfTwoStreamsToOneAggregatorLeavesItToTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, calls := callsOf()
+		r, log := newTestReporter(newTable(), client)
+		stop := start(t, r)
+		for range 3 {
+			c := <-calls
+			c.ended <- status.Error(codes.Aborted, "another connection took over")
+			ended := time.Now()
+			c = <-calls
+			if wait := time.Since(ended); wait < takenOverBackoff/2 || wait > takenOverBackoff {
+				t.Errorf("wait: got %s, want half of %s to all of it", wait, takenOverBackoff)
+			}
+			c.ended <- status.Error(codes.Unavailable, "stopping")
+			ended = time.Now()
+			c = <-calls
+			if wait := time.Since(ended); wait > LastBackoff {
+				t.Errorf("wait after another reason: got %s, want %s at most", wait, LastBackoff)
+			}
+			c.ended <- status.Error(codes.Aborted, "another connection took over")
+		}
+		if log.count("another connection took over: is this the same aggregator as that of another --aggregator") == 0 {
+			t.Errorf("log: got %s, want it to say what may be wrong", &log.lines)
+		}
+		stop()
+	})
+}
+
 func TestAggregatorThatPingsNoMoreIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, calls := callsOf()

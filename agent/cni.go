@@ -188,6 +188,9 @@ type cniResult struct {
 	} `json:"result"`
 }
 
+// maxText is more than any name of Kubernetes or of a container runtime has.
+const maxText = 512
+
 // parseResult reads one file of libcni's cache.
 func parseResult(data []byte) (cniFile, error) {
 	var c cniResult
@@ -208,6 +211,12 @@ func parseResult(data []byte) (cniFile, error) {
 			w.Kind, w.Name = ipwitnessv1.Workload_POD, arg[1]
 		case "K8S_POD_UID":
 			w.Uid = arg[1]
+		}
+	}
+	for _, text := range []string{w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId()} {
+		// An aggregator would refuse all that the node tells.
+		if len(text) > maxText {
+			return cniFile{}, fmt.Errorf("parse CNI result: a name has %d bytes, %d are possible", len(text), maxText)
 		}
 	}
 	f := cniFile{workload: w}

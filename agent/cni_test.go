@@ -55,6 +55,18 @@ func TestCNIResultNamesThePodOfASandbox(t *testing.T) {
 	}
 }
 
+func TestCNIResultWithANameWithoutEndIsNotTaken(t *testing.T) {
+	long := strings.Repeat("x", 2000)
+	for _, file := range []string{
+		`{"containerId":"` + long + `"}`, `{"cniArgs":[["K8S_POD_NAMESPACE","` + long + `"]]}`,
+		`{"cniArgs":[["K8S_POD_NAME","` + long + `"]]}`, `{"cniArgs":[["K8S_POD_UID","` + long + `"]]}`,
+	} {
+		if f, err := parseResult([]byte(file)); err == nil {
+			t.Errorf("%.40s…: got %.60v, want an error: the aggregator would refuse all of the node for it", file, f.workload)
+		}
+	}
+}
+
 func TestOnlySmallRegularFilesAreRead(t *testing.T) {
 	dir := t.TempDir()
 	fifo, link, large, fine := filepath.Join(dir, "fifo"), filepath.Join(dir, "link"), filepath.Join(dir, "large"), filepath.Join(dir, "fine")

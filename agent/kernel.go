@@ -74,6 +74,7 @@ type link struct {
 	linkMsg
 	gen       uint64 // tells two interfaces with one index apart
 	pvid      uint16 // our own bridges and their ports: the VLAN of untagged frames, 0 for none
+	lan       bool   // our own: an address with the prefix of a LAN is published
 	addrs     addresses
 	published *ipwitnessv1.InterfaceRecord
 	claims    map[claimKey]addrMsg // published ones
@@ -423,7 +424,7 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 			k.publishNamespace(ns, now) // it may have become ours, or ceased to be
 		}
 		k.publish(ns, l, now)
-		if l.master != 0 {
+		if l.master != 0 || old.master != 0 {
 			k.publishHostEnds(ns, now)
 		}
 		return
@@ -457,10 +458,12 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 }
 
 // publishHostEnds publishes our ends of the pairs with a namespace again whose
-// other ends are ports of bridges there: it may have become a switch, or be none.
+// other ends are, or were, ports of bridges there: it may have become a switch,
+// or be none.
 func (k *kernel) publishHostEnds(ns *namespace, now time.Time) {
 	for _, l := range ns.links {
-		if host := k.own.links[l.lower]; host != nil && l.master != 0 && l.lowerNSID == k.ownNSID {
+		host := k.own.links[l.lower]
+		if host != nil && l.lowerNSID == k.ownNSID && (l.master != 0 || host.published.GetUplink()) {
 			k.publish(k.own, host, now)
 		}
 	}
@@ -508,6 +511,9 @@ func (k *kernel) removeLink(ns *namespace, index int32, now time.Time) {
 		k.publishNamespace(ns, now)
 		if host := k.own.links[l.lower]; host != nil && l.lowerNSID == k.ownNSID {
 			k.publish(k.own, host, now) // it has lost its peer
+		}
+		if l.master != 0 {
+			k.publishHostEnds(ns, now)
 		}
 		return
 	}

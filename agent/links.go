@@ -351,6 +351,15 @@ func (k *kernel) putDomain(d domain, now time.Time) {
 	k.publishDomain(d, now)
 }
 
+// putTagged puts again what VLANs our interface makes: they are of its kind.
+func (k *kernel) putTagged(l *link, now time.Time) {
+	for _, d := range k.domains {
+		if d.base == l && len(d.tags) > 0 {
+			k.putDomain(k.newDomain(l, d.tags), now)
+		}
+	}
+}
+
 // publishDomain says whether there was anything new to tell.
 func (k *kernel) publishDomain(d domain, now time.Time) bool {
 	r := &ipwitnessv1.LinkRecord{Name: d.name, Kind: d.kind, Routed: k.routes(d)}
@@ -383,6 +392,11 @@ func (k *kernel) routes(d domain) bool {
 // addresses decide whether the node routes for it, and what its ports are.
 func (k *kernel) addressed(l *link, now time.Time) {
 	d := k.domainOf(l)
+	if lan := hasPrefix(l); lan != l.lan {
+		if l.lan = lan; isMaster(d.base) {
+			defer k.publishAttached(nil, now) // its ports may be uplinks now, or none
+		}
+	}
 	if _, ok := k.domains[d.name]; !ok {
 		return
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/bpf"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // TestLinksAreThoseOfAFreshListing changes the wiring of a host at random, and
@@ -42,6 +44,7 @@ type wirings struct {
 	k      *kernel
 	next   int32
 	frames uint16
+	names  map[uint64]*ipwitnessv1.Workload
 	log    []string
 }
 
@@ -56,7 +59,7 @@ func newWirings(t *testing.T, seed uint64) *wirings {
 		f.put(noNSID, l)
 	}
 	f[noNSID].pvids = map[int32]uint16{104: 1, 105: 1}
-	return &wirings{t: t, r: rand.New(rand.NewPCG(seed, 0)), f: f, k: newTestKernel(t, f), next: 200}
+	return &wirings{t: t, r: rand.New(rand.NewPCG(seed, 0)), f: f, k: newTestKernel(t, f), next: 200, names: map[uint64]*ipwitnessv1.Workload{}}
 }
 
 func (w *wirings) own() map[int32]linkMsg { return w.f[noNSID].link }
@@ -168,7 +171,7 @@ func (w *wirings) over(l linkMsg, index int32) bool {
 func (w *wirings) step() {
 	w.next += 2
 	i := w.next
-	switch w.r.IntN(12) {
+	switch w.r.IntN(16) {
 	case 0:
 		w.f[noNSID].pvids[i] = 1
 		w.set(device(i, w.name("br"), "bridge", func(l *linkMsg) { l.defaultPVID, l.filtering = 1, w.r.IntN(3) == 0 }))
@@ -210,6 +213,7 @@ func (w *wirings) step() {
 		w.f.put(noNSID, hostVeth(i, 1000+i))
 		w.k.handle(&message{typ: unix.RTM_NEWNSID, nsid: noNSID, id: 1000 + i})
 		w.set(hostVeth(i, 1000+i))
+		w.k.adopt(1000+i, inodeOf(1000+i), false)
 	case 10:
 		switch l := w.pick("vlan", "veth", "bridge", "macvlan", "bond", ""); {
 		case l.index == 0:
@@ -220,7 +224,18 @@ func (w *wirings) step() {
 			w.remove(l.index)
 		}
 	case 11:
-		w.address(w.pick("vlan", "veth", "bridge", ""))
+		w.address(w.pick("vlan", "veth", "bridge", ""), []string{"192.0.2.1/24", "192.0.2.1/32", "198.51.100.1/24"}[w.r.IntN(3)])
+	case 12, 13, 14:
+		if nsid := w.other(); nsid != 0 {
+			w.inside(nsid, i)
+		}
+	case 15:
+		if nsid := w.other(); nsid != 0 {
+			w.log = append(w.log, fmt.Sprintf("nsid %d is told who it is", nsid))
+			kind := []ipwitnessv1.Workload_Kind{ipwitnessv1.Workload_POD, ipwitnessv1.Workload_CONTAINER}[w.r.IntN(2)]
+			w.names[inodeOf(nsid)] = &ipwitnessv1.Workload{Kind: kind, Name: "some"}
+			w.k.setNames(maps.Clone(w.names), nil)
+		}
 	}
 	if l := w.pick("", "veth"); l.index != 0 {
 		vlan := uint16(w.r.IntN(3) * 10)
@@ -228,17 +243,67 @@ func (w *wirings) step() {
 	}
 }
 
+// inodeOf is the inode of another namespace.
+func inodeOf(nsid int32) uint64 { return uint64(10000 + nsid) }
+
+// other gives one of the other namespaces; 0 for none.
+func (w *wirings) other() int32 {
+	var all []int32
+	for nsid := range w.f {
+		if nsid != noNSID && nsid != testNSID {
+			all = append(all, nsid)
+		}
+	}
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[w.r.IntN(len(all))]
+}
+
+// inside changes what the other end of a pair is a port of: with a bridge, and
+// hardware or another pair in that, it is a switch.
+func (w *wirings) inside(nsid, i int32) {
+	const bridge = 9
+	ns := w.f[nsid]
+	ports := slices.Sorted(maps.Keys(ns.link))
+	l := ns.link[ports[w.r.IntN(len(ports))]]
+	switch {
+	case w.r.IntN(3) == 0 && len(ports) < 4:
+		l = linkMsg{index: i, name: fmt.Sprintf("port%d", i), mac: "port", arphrd: unix.ARPHRD_ETHER, flags: up, master: bridge, lowerNSID: noNSID}
+		if w.r.IntN(3) == 0 {
+			l.kind = "tun"
+		}
+	case l.index != 2 && w.r.IntN(3) == 0:
+		w.log = append(w.log, fmt.Sprintf("delete link %d of nsid %d", l.index, nsid))
+		delete(ns.link, l.index)
+		delete(ns.addrs, l.index)
+		w.k.handle(&message{typ: unix.RTM_DELLINK, nsid: nsid, link: l})
+		return
+	case l.master == 0:
+		l.master = bridge
+	default:
+		l.master = 0
+	}
+	w.log = append(w.log, fmt.Sprintf("link %d %q of nsid %d: master %d", l.index, l.kind, nsid, l.master))
+	ns.link[l.index] = l
+	if l.index == 2 {
+		l.lowerNSID = 0 // by the numbers of that namespace
+	}
+	w.k.handle(&message{typ: unix.RTM_NEWLINK, nsid: nsid, link: l})
+}
+
 // address gives an interface an address, or takes it away.
-func (w *wirings) address(l linkMsg) {
+func (w *wirings) address(l linkMsg, prefix string) {
 	if l.index == 0 {
 		return
 	}
-	w.log = append(w.log, fmt.Sprintf("address of %d comes or goes", l.index))
-	typ, a := uint16(unix.RTM_NEWADDR), address(l.index, "192.0.2.1/24")
-	if len(w.f[noNSID].addrs[l.index]) > 0 {
-		typ, w.f[noNSID].addrs[l.index] = unix.RTM_DELADDR, nil
+	w.log = append(w.log, fmt.Sprintf("address %s of %d comes or goes", prefix, l.index))
+	typ, a := uint16(unix.RTM_NEWADDR), address(l.index, prefix)
+	if on := w.f[noNSID].addrs[l.index]; slices.Contains(on, a) {
+		typ, w.f[noNSID].addrs[l.index] = unix.RTM_DELADDR, slices.DeleteFunc(on, func(have addrMsg) bool { return have == a })
 	} else {
-		w.f[noNSID].addrs[l.index] = []addrMsg{a}
+		w.f[noNSID].addrs[l.index] = append(on, a)
 	}
 	w.k.handle(&message{typ: typ, nsid: noNSID, addr: a})
 }
@@ -257,6 +322,12 @@ func (w *wirings) frame(index int32, vlan, inner uint16) {
 func (w *wirings) compare() {
 	w.t.Helper()
 	fresh := newTestKernel(w.t, w.f)
+	for nsid := range w.f {
+		if nsid != noNSID && nsid != testNSID {
+			fresh.adopt(nsid, inodeOf(nsid), false)
+		}
+	}
+	fresh.setNames(maps.Clone(w.names), nil)
 	for _, ns := range fresh.all() {
 		followed := w.k.own
 		if ns != fresh.own {
@@ -266,6 +337,9 @@ func (w *wirings) compare() {
 			got, want := followed.links[index].published.GetLink(), l.published.GetLink()
 			if got != want {
 				w.t.Errorf("%s of nsid %d: got link %q, want %q", l.name, ns.nsid, got, want)
+			}
+			if got, want := followed.links[index].published.GetUplink(), l.published.GetUplink(); got != want {
+				w.t.Errorf("%s of nsid %d: got uplink %v, want %v", l.name, ns.nsid, got, want)
 			}
 			if want != "" && w.k.table.links.live[want] == nil {
 				w.t.Errorf("%s of nsid %d: its link %q has no record", l.name, ns.nsid, want)

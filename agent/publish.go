@@ -105,6 +105,9 @@ func (k *kernel) publishRecord(ns *namespace, l *link, now time.Time) {
 		if old := l.published.GetLink(); ns == k.own && old != "" && old != r.GetLink() {
 			k.leaveLink(l, old, now)
 		}
+		if ns == k.own && l.published.GetUplink() != r.GetUplink() {
+			k.putTagged(l, now)
+		}
 		l.published = r
 		k.table.interfaces.put(interfaceKey{ns.id, l.index}, r, now)
 		if ns != k.own && r.Attachment == ipwitnessv1.InterfaceRecord_PEER {

@@ -32,7 +32,7 @@ type reader struct {
 	inside     bool // a snapshot has begun
 
 	batch   []claimChange // claims that are being sent: the next is the last
-	answers questions     // to be answered with the end of the batch
+	answers questions     // to be answered with the end of the batch, or of the snapshot
 	asked   questions     // and with that of the next
 }
 
@@ -229,6 +229,7 @@ func (r *reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Tim
 		if len(r.batch) == 0 {
 			if r.inside {
 				m.SnapshotEnd, r.inside, r.batch = true, false, nil
+				r.answer(m, now)
 				return
 			}
 			r.answer(m, now)
@@ -251,7 +252,7 @@ func (r *reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Tim
 	}
 }
 
-// answer answers what was asked before the batch that has been sent.
+// answer answers what was asked before the batch, or the snapshot, that has been sent.
 func (r *reader) answer(m *ipwitnessv1.ReportRequest, now time.Time) {
 	m.Checked = append(m.Checked, r.answers.checks...)
 	if r.answers.ping != 0 {
@@ -290,9 +291,9 @@ func (r *reader) begin(now time.Time) {
 		r.batch = append(r.batch, claimChange{k, now})
 	}
 	r.status = t.status != nil
-	// The snapshot says what the batch would have said.
+	// The snapshot says what the batch would have said, and the next one.
 	r.answers.add(r.asked)
-	r.asked, r.answers = r.answers, questions{}
+	r.asked = questions{}
 }
 
 // all marks everything that lives, and forgets what is gone: a snapshot has no

@@ -289,6 +289,27 @@ func TestAnswersComeWhileTheTableKeepsChanging(t *testing.T) {
 	t.Error("no answer in 10 messages")
 }
 
+// A snapshot that is asked for again and again does not keep a question without
+// an answer.
+func TestAnswersComeWhileSnapshotsAreAskedForWithoutEnd(t *testing.T) {
+	tab := newTable()
+	for i := range 10 {
+		tab.seen(testClaim(i), claim{count: 1}, time.Now())
+	}
+	r := follow(tab)
+	r.ask(questions{checks: []uint64{5}, ping: 7})
+	for range 10 {
+		r.again()
+		if m := r.take(time.Now()); m.GetPong().GetId() == 7 {
+			if len(m.GetChecked()) != 1 || !m.GetSnapshotEnd() {
+				t.Errorf("answer: got %v, want both with the end of the snapshot", m)
+			}
+			return
+		}
+	}
+	t.Error("no answer in 10 snapshots")
+}
+
 func TestChecksThatAreNotAnsweredDoNotPileUp(t *testing.T) {
 	tab := newTable()
 	r := follow(tab)

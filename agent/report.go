@@ -36,6 +36,10 @@ const (
 	LastBackoff  = 3 * time.Second
 )
 
+// takenOverBackoff is how long one of two streams to the same aggregator leaves
+// that to the other: each takes over from the other, with a snapshot.
+const takenOverBackoff = time.Minute
+
 // silentFor is how long an aggregator that pings may say nothing: it pings every
 // few seconds.
 const silentFor = 30 * time.Second
@@ -57,12 +61,18 @@ func (r *reporter) run(ctx context.Context) error {
 		if lasted > LastBackoff {
 			backoff, said = FirstBackoff, ""
 		}
+		reason := status.Convert(err).Message()
+		if status.Code(err) == codes.Aborted {
+			// Not by our own next stream: that begins when this one has ended.
+			backoff = takenOverBackoff
+			reason += ": is this the same aggregator as that of another --aggregator, or was this machine cloned while it ran?"
+		}
 		wait := backoff/2 + rand.N(backoff/2)
 		level := slog.LevelDebug
-		if reason := status.Convert(err).Message(); reason != said {
+		if reason != said {
 			level, said = slog.LevelWarn, reason
 		}
-		r.log.Log(ctx, level, "report to the aggregator ended, trying again", "error", status.Convert(err).Message(), "wait", wait)
+		r.log.Log(ctx, level, "report to the aggregator ended, trying again", "error", reason, "wait", wait)
 		select {
 		case <-ctx.Done():
 			return nil

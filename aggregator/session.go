@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -100,7 +101,7 @@ func (a reports) Report(stream pb.ReportService_ReportServer) error {
 		case err := <-done:
 			return err
 		case <-a.stopped:
-			return errStopping
+			return errReportStopping
 		case <-r.ended:
 			return r.err
 		case <-synced:
@@ -148,13 +149,21 @@ func (r *session) receive(stream pb.ReportService_ReportServer) error {
 		}
 		now := r.store.clock()
 		if err := r.accept(m, now); err != nil {
-			r.store.log.Warn("report stream ended", "node", r.name(), "reason", err)
+			r.store.log.Warn("report stream ended", "node", r.name(), "from", from(stream), "reason", err)
 			return err
 		}
 		if p := m.GetPong(); p != nil {
 			r.pong(p, now)
 		}
 	}
+}
+
+// from is the address of who is at the other end of a stream.
+func from(stream pb.ReportService_ReportServer) string {
+	if p, ok := peer.FromContext(stream.Context()); ok {
+		return p.Addr.String()
+	}
+	return ""
 }
 
 func (r *session) name() string {

@@ -209,6 +209,9 @@ func (w watch) follow(ctx context.Context, token string) error {
 
 var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping: connect again, with the last resume token")
 
+// errReportStopping is the same for an agent, which has no token.
+var errReportStopping = status.Error(codes.Unavailable, "the aggregator is stopping")
+
 // token is what a watcher resumes with: this instance of the hub and a revision.
 func (h *hub) token(revision uint64) string {
 	return strconv.FormatInt(h.instance, 36) + "-" + strconv.FormatUint(revision, 36)

@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -247,8 +248,8 @@ func TestWatchesEndWhenTheAggregatorStops(t *testing.T) {
 		if status.Code(err) != codes.Unavailable {
 			t.Errorf("got %v, want UNAVAILABLE", err)
 		}
-		if err := a.ended(); status.Code(err) != codes.Unavailable {
-			t.Errorf("got %v, want UNAVAILABLE", err)
+		if err := a.ended(); status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "token") {
+			t.Errorf("got %v, want UNAVAILABLE, and nothing of a token: an agent has none", err)
 		}
 	})
 }

@@ -289,6 +289,27 @@ func TestNodeCutOffInTurmoil(t *testing.T) {
 	c.wantSame(id)
 }
 
+func TestNodeCutOffUntilItsAgentGivesUpTheConnection(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "--network", pods)
+	id := c.duplicate()
+	u := c.turmoil()
+	u.goOn(50)
+	n := c.nodes[0]
+	n.cut()
+	c.unheard(n)
+	// Neither end of the connection is left: it has to be made anew.
+	until(t, "the agent to give the connection up", func() bool {
+		return strings.Contains(n.agent.Log.String(), "cannot reach the aggregator")
+	})
+	u.goOn(50)
+	n.mend()
+	c.awaitNodes(c.nodes...)
+	u.goOn(50)
+	c.wantExactly(lasting(u.stop()))
+	c.wantSame(id)
+}
+
 func TestAgentPausedInTurmoil(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
@@ -354,21 +375,25 @@ func TestHalfOpenStreamIsTakenOver(t *testing.T) {
 
 func TestNodeBootedAnew(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 2, "--network", pods, "--node-timeout", "3s")
+	c := newCluster(t, 2, "--network", pods)
 	one, two := c.nodes[0], c.nodes[1]
+	out := newLAN(t)
+	out.join(one, "192.0.2.1/24") // its network card is what tells that it is the same machine
+	one.ports(1)
 	one.pod("old", "10.244.0.2/32")
-	c.wantHolders(map[string][]string{"10.244.0.2": {"node1/old"}})
+	c.wantHolders(map[string][]string{"10.244.0.2": {"node1/old"}, "192.0.2.1": {"node1/node1"}})
 	one.agent.Kill()
 	one.Close()
 
 	c.nodes = c.nodes[1:]
 	one = c.addMachine(newHost(t), "node1", 1)
 	one.boot(9)
+	out.join(one, "192.0.2.1/24")
 	one.report(c)
 	c.awaitNode("node1", ipwitnessv1.Node_LIVE)
 	one.pod("new", "10.244.0.3/32")
 	two.pod("other", "10.244.0.2/32") // the address of the pod that is gone
-	c.wantHolders(map[string][]string{"10.244.0.2": {"node2/other"}, "10.244.0.3": {"node1/new"}})
+	c.wantHolders(map[string][]string{"10.244.0.2": {"node2/other"}, "10.244.0.3": {"node1/new"}, "192.0.2.1": {"node1/node1"}})
 	c.wantActive()
 	c.wantOnlyPlanted()
 	for _, n := range c.allNodes() {

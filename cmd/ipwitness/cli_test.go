@@ -255,6 +255,11 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			nil,
 			"ipwitness: --network: the name is empty\nRun 'ipwitness aggregator --help' for usage.\n",
 		},
+		"node with a name without end": {
+			[]string{"agent", "--aggregator", "agg:9640", "--node", strings.Repeat("n", 254)},
+			nil,
+			"ipwitness: --node: the name has 254 bytes: 253 are possible\nRun 'ipwitness agent --help' for usage.\n",
+		},
 		"network that is none": {
 			[]string{"run", "--network", "pods=10.244.0.0/16,10.245.0.1/16"},
 			nil,

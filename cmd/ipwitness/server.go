@@ -77,7 +77,6 @@ func newServer(l listeners, agg *aggregator.Aggregator, gatherer prometheus.Gath
 func (s *server) run(ctx context.Context) error {
 	defer func() { _ = s.conn.Close() }() // nothing is under way any more
 	g, ctx := errgroup.WithContext(ctx)
-	s.http.BaseContext = func(net.Listener) context.Context { return ctx } // ends watches
 	serveGRPC := func(l net.Listener) error {
 		if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return fmt.Errorf("serve gRPC: %w", err)

@@ -73,6 +73,9 @@ func TestServerStopsInTimeWithWatchesOpen(t *testing.T) {
 	if took := time.Since(begin); took > 2*time.Second {
 		t.Errorf("took %s to stop, want 2s at most", took)
 	}
+	if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, "the aggregator is stopping") {
+		t.Errorf("end of the watch: got %q, %v; want that the aggregator is stopping", line, err)
+	}
 }
 
 func TestMetricsSayWhichBuildThisIs(t *testing.T) {

@@ -218,8 +218,13 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// parseName accepts a name that is there and fits on a line.
+// parseName accepts a name that is there and fits on a line, as those of hosts do
+// and those of Kubernetes.
 func parseName(s string) (string, error) {
+	const most = 253
+	if len(s) > most {
+		return "", fmt.Errorf("the name has %d bytes: %d are possible", len(s), most)
+	}
 	if strings.TrimSpace(s) == "" {
 		return "", errors.New("the name is empty")
 	}
