@@ -149,7 +149,9 @@ func (r *session) receive(stream pb.ReportService_ReportServer) error {
 		}
 		now := r.store.clock()
 		if err := r.accept(m, now); err != nil {
-			r.store.log.Warn("report stream ended", "node", r.name(), "from", from(stream), "reason", err)
+			if r.store.complaints.first(from(stream), status.Convert(err).Message(), now) {
+				r.store.log.Warn("report stream ended", "node", r.name(), "from", from(stream), "reason", err)
+			}
 			return err
 		}
 		if p := m.GetPong(); p != nil {

@@ -31,6 +31,8 @@ type store struct {
 	metrics *metrics
 	base    time.Time
 	wake    chan struct{}
+	// complaints are what the log says of streams.
+	complaints complaints
 	// untidy holds one token after a snapshot.
 	untidy chan struct{}
 
@@ -155,6 +157,7 @@ func (s *store) label(n *node) {
 	}
 	if before != "" && before != n.rec.Name {
 		s.touchNode(n)
+		s.publishNode(n)
 	}
 	s.checkNames(n)
 }

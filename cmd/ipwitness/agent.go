@@ -47,7 +47,9 @@ again, and then tells all of it.
 
 There is one agent for a network namespace. It needs root, or CAP_NET_ADMIN,
 CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor' says what works
-without.`,
+without.
+
+` + settingsHelp,
 		Example: `
   ipwitness agent --aggregator ipwitness.example.net:9640
   ipwitness agent --aggregator 192.0.2.1:9640 --aggregator 192.0.2.2:9640 --node worker-1`,

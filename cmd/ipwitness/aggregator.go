@@ -30,7 +30,9 @@ It needs no privilege. After a restart the agents tell everything again; with
 --data-dir it keeps what they cannot know: acknowledgements.
 
 A network is a set of addresses of which each may be held once in the whole
-cluster, whatever node and wire it is on: declare it with --network.`,
+cluster, whatever node and wire it is on: declare it with --network.
+
+` + settingsHelp,
 		Example: `
   ipwitness aggregator
   ipwitness aggregator --cluster prod --network pods=10.244.0.0/16,fd00:244::/48 --network vms=10.50.0.0/16

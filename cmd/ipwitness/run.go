@@ -33,8 +33,7 @@ to stderr. Either way the API listens for the other commands. Needs root, or
 CAP_NET_ADMIN, CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor'
 says what works without.
 
-Flags can also be set by IPWITNESS_* variables (IPWITNESS_HTTP_LISTEN) and by a
-file (--config); the command line comes first, then the variable, then the file.`,
+` + settingsHelp,
 		Example: `
   ipwitness run
   ipwitness run --wire off --exclude-interfaces 'docker*,virbr*'

@@ -13,6 +13,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// settingsHelp says where else flags come from.
+const settingsHelp = `Flags can also be set by IPWITNESS_* variables (IPWITNESS_HTTP_LISTEN) and by a
+file (--config); the command line comes first, then the variable, then the file.`
+
 // applySettings gives the flags that are not on the command line the values of
 // the environment (IPWITNESS_HTTP_LISTEN for --http-listen) or else of the file
 // that --config names.

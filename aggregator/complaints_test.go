@@ -1,0 +1,35 @@
+package aggregator
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+func TestTheSameIsSaidOfOneHostOnceAMinute(t *testing.T) {
+	var c complaints
+	for _, step := range []struct {
+		peer, reason string
+		at           time.Duration
+		want         bool
+	}{
+		{"192.0.2.1:1000", "no hello", 0, true},
+		{"192.0.2.1:2000", "no hello", time.Second, false},
+		{"192.0.2.2:1000", "no hello", time.Second, true},
+		{"192.0.2.1:3000", "too many", time.Second, true},
+		{"192.0.2.1:4000", "no hello", time.Minute, true},
+		{"bufconn", "no hello", time.Minute, true},
+	} {
+		if got := c.first(step.peer, step.reason, verdict.Stamp(1).Add(step.at)); got != step.want {
+			t.Errorf("%v: got %v", step, got)
+		}
+	}
+	for i := range 3 * maxComplaints {
+		c.first(strconv.Itoa(i), "no hello", verdict.Stamp(1))
+	}
+	if len(c.said) > maxComplaints {
+		t.Errorf("got %d complaints in memory, want %d at most", len(c.said), maxComplaints)
+	}
+}
