@@ -44,6 +44,7 @@ func TestANodeWithTwoUplinksOnOneLANTimesOut(t *testing.T) {
 		}
 	})
 }
+
 func TestAMACThatOnlyOneNodeHasLeftMakesLinksOne(t *testing.T) {
 	l := newLab(t, Config{})
 	mac := []byte{2, 9, 9, 9, 9, 9}
@@ -65,6 +66,7 @@ func TestAMACThatOnlyOneNodeHasLeftMakesLinksOne(t *testing.T) {
 	}
 	t.Error("want n1 and n3 to be on one LAN: their pods have one address")
 }
+
 func TestANodeThatNeverCompletesASnapshotTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -82,6 +84,7 @@ func TestANodeThatNeverCompletesASnapshotTimesOut(t *testing.T) {
 		}
 	})
 }
+
 func TestANegativeResidenceDigsNoGraveAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -97,6 +100,7 @@ func TestANegativeResidenceDigsNoGraveAhead(t *testing.T) {
 		}
 	})
 }
+
 func TestALinkThatIsBackIsJoinedAgain(t *testing.T) {
 	l := newLab(t, Config{})
 	agents := l.onLAN(2, samePods)
@@ -109,6 +113,7 @@ func TestALinkThatIsBackIsJoinedAgain(t *testing.T) {
 	agents[0].send(claims(frame)).sync()
 	l.conflict(pb.Conflict_SUSPECTED)
 }
+
 func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -131,6 +136,7 @@ func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
 		}
 	})
 }
+
 func TestAnAddressOfAVLANThatLeaksMakesNoLinksOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -150,6 +156,7 @@ func TestAnAddressOfAVLANThatLeaksMakesNoLinksOne(t *testing.T) {
 		}
 	})
 }
+
 func BenchmarkLAN(b *testing.B) {
 	for _, n := range []int{500, 1000, 2000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -209,6 +216,7 @@ func BenchmarkRotate(b *testing.B) {
 		})
 	}
 }
+
 func TestAVirtualMachineThatIsANodeIsOneOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{Networks: []verdict.Network{{Name: "nodes", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}})
