@@ -113,7 +113,8 @@ func TestJunkOnTheGRPCPortHarmsNobody(t *testing.T) {
 	call(ipwitnessv1.ReportService_Report_FullMethodName, noise(1000), codes.Internal)
 	call(ipwitnessv1.ReportService_Report_FullMethodName, noise(5<<20), codes.ResourceExhausted)
 	call(ipwitnessv1.ReportService_Report_FullMethodName, nil, codes.InvalidArgument)
-	wantSaid(t, c.program.Log.String(), `msg="report stream ended"`, "from=127.0.0.1:", "this is not an ipwitness agent")
+	until(t, "the log to say why", func() bool { return strings.Contains(c.program.Log.String(), `msg="report stream ended"`) })
+	wantSaid(t, c.program.Log.String(), "from=127.0.0.1:", "this is not an ipwitness agent")
 
 	fleet, err := sim.Start(c.Host, grpcServer, 5, 20)
 	if err != nil {
