@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"embed"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -88,10 +89,15 @@ func TestOnlySmallRegularFilesAreRead(t *testing.T) {
 	}
 }
 
+// results are embedded, as the tests also run where the sources are not.
+//
+//go:embed testdata/cni
+var results embed.FS
+
 // realResult is what libcni kept of a pod that the real bridge plugin made.
 func realResult(t *testing.T, version string) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", "cni", version+".json"))
+	data, err := results.ReadFile("testdata/cni/" + version + ".json")
 	if err != nil {
 		t.Fatal(err)
 	}
