@@ -85,7 +85,7 @@ func TestANodeThatNeverCompletesASnapshotTimesOut(t *testing.T) {
 	})
 }
 
-func TestANegativeResidenceDigsNoGraveAhead(t *testing.T) {
+func TestANegativeResidenceSetsNoTombstoneAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		mac := []byte{2, 3, 0, 0, 0, 2}

@@ -46,7 +46,7 @@ type store struct {
 	// macs are those that several nodes may meet.
 	macs map[verdict.MAC]*abroad
 	seams
-	graves
+	tombstones
 	alarms   alarms
 	byID     map[string]*entry
 	resolved []ended
@@ -77,7 +77,7 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		macs:         make(map[verdict.MAC]*abroad),
 		table:        newTable(),
 		seams:        seams{domains: make(map[*domain]struct{})},
-		graves:       graves{buried: make(map[grave]death)},
+		tombstones:   tombstones{tombs: make(map[tombstone]death)},
 		byID:         make(map[string]*entry),
 		acknowledged: make(map[string]*acknowledgement),
 		contested:    make(map[*entry]struct{}),

@@ -13,16 +13,16 @@ import (
 // an address up, for as long as a sighting counts.
 
 const (
-	// maxGraves is how many are remembered.
-	maxGraves = 65536
+	// maxTombstones is how many are remembered.
+	maxTombstones = 65536
 	// lateWithin is how much later than the end a frame may seem to be that was
 	// before it: messages of two agents take different times. What is known of how far
 	// behind its agent a stream is comes on top.
 	lateWithin time.Duration = 100 * time.Millisecond
 )
 
-// grave is an address and the MAC of who gave it up.
-type grave struct {
+// tombstone is an address and the MAC of who gave it up.
+type tombstone struct {
 	addr netip.Addr
 	mac  verdict.MAC
 }
@@ -33,33 +33,33 @@ type death struct {
 	node *node
 }
 
-// graves are the latest holders that ended, and when.
-type graves struct {
-	buried map[grave]death
-	// digged are the graves in order; one that was used again is in it twice.
-	digged []burial
+// tombstones are the latest holders that ended, and when.
+type tombstones struct {
+	tombs map[tombstone]death
+	// burials are the tombstones in order; one that was used again is in them twice.
+	burials []burial
 	// late is how long ago the agent heard of the end under way.
 	late time.Duration
 }
 
 type burial struct {
-	grave grave
-	at    verdict.Stamp
+	tombstone tombstone
+	at        verdict.Stamp
 }
 
 // bury remembers that the holder of an address by a MAC ended just now.
 func (s *store) bury(n *node, addr netip.Addr, mac verdict.MAC) {
 	now := s.clock()
-	g, at := grave{addr, mac}, now.Add(-s.late)
-	s.buried[g] = death{at, n}
-	s.digged = append(s.digged, burial{g, at})
-	for len(s.digged) > maxGraves || s.digged[0].at.Add(s.policy.StaleAfter) <= now {
-		if old := s.digged[0]; s.buried[old.grave].at == old.at {
-			delete(s.buried, old.grave)
+	one, at := tombstone{addr, mac}, now.Add(-s.late)
+	s.tombs[one] = death{at, n}
+	s.burials = append(s.burials, burial{one, at})
+	for len(s.burials) > maxTombstones || s.burials[0].at.Add(s.policy.StaleAfter) <= now {
+		if old := s.burials[0]; s.tombs[old.tombstone].at == old.at {
+			delete(s.tombs, old.tombstone)
 		}
-		s.digged = s.digged[1:]
-		if len(s.digged) == 0 {
-			s.digged = nil
+		s.burials = s.burials[1:]
+		if len(s.burials) == 0 {
+			s.burials = nil
 			break
 		}
 	}
@@ -67,10 +67,10 @@ func (s *store) bury(n *node, addr netip.Addr, mac verdict.MAC) {
 
 // isBuried tells whether what a node saw was before its sender gave the address up.
 func (s *store) isBuried(by *node, addr netip.Addr, mac verdict.MAC, seen verdict.Stamp) bool {
-	if len(s.buried) == 0 {
+	if len(s.tombs) == 0 {
 		return false
 	}
-	d, ok := s.buried[grave{addr, mac}]
+	d, ok := s.tombs[tombstone{addr, mac}]
 	if !ok || d.node == by {
 		return false
 	}
