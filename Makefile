@@ -25,13 +25,17 @@ export BPF2GO_STRIP := llvm-strip-19
 export BPF2GO_CFLAGS := -O2 -g -Wall -Wextra -Werror -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu
 CLANG_FORMAT := clang-format-19
 
-# Where tests, demo and benchmarks find the real CNI plugins.
+# Where tests, demo and benchmarks find the real CNI plugins, and the cluster's
+# tests Kubernetes.
 export IPWITNESS_CNI_BIN := $(CURDIR)/bin/cni
+export IPWITNESS_KUBERNETES_BIN := $(CURDIR)/bin/kubernetes
 
 BUF := bin/tools/buf
 GOLANGCI := bin/tools/golangci-lint
 PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway openapiv2)
 CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool host-local loopback macvlan ptp)
+KUBERNETES := $(addprefix bin/kubernetes/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
+ETCD := bin/kubernetes/etcd
 
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
@@ -39,6 +43,7 @@ C_FILES := $(wildcard bpf/*.c bpf/*.h)
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin
+CLUSTER_NEEDS := containerd:containerd runc:runc
 BENCH_NEEDS := tcpdump:tcpdump arpwatch:arpwatch
 FORMAT_NEEDS := $(CLANG_FORMAT):clang-format-19
 BPF_NEEDS := $(BPF2GO_CC):clang-19 $(BPF2GO_STRIP):llvm-19 \
@@ -80,6 +85,11 @@ check: lint check-generate build test ## All that must hold at every commit
 test: deps-test build cni-plugins ## Run all tests, as root, with the race detector
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
+
+.PHONY: test-cluster
+test-cluster: deps-test deps-cluster build cni-plugins kubernetes ## Run the tests on a real Kubernetes of two nodes, as root; the first time builds it (minutes)
+	IPWITNESS_CLUSTER_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
+		$(EXEC_AS_ROOT) $(TESTFLAGS) ./tests/kubernetes
 
 .PHONY: test-kernels
 test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu and run tests there; ARGS='-kernel 6.12 -run VLAN'
@@ -167,11 +177,14 @@ check-generate: ## Fail if a generated file is not what its source gives
 .PHONY: cni-plugins
 cni-plugins: $(CNI_PLUGINS) ## Build the real CNI plugins that tests and demo use
 
+.PHONY: kubernetes
+kubernetes: $(KUBERNETES) $(ETCD) ## Build the real Kubernetes that the cluster's tests use
+
 .PHONY: tools
 tools: $(BUF) $(GOLANGCI) $(PROTOC_PLUGINS) ## Build the pinned lint and generation tools
 
 .PHONY: deps
-deps: deps-test deps-bench deps-kernels deps-format deps-bpf ## Install the Debian packages that all targets need
+deps: deps-test deps-cluster deps-bench deps-kernels deps-format deps-bpf ## Install the Debian packages that all targets need
 
 .PHONY: clean
 clean: ## Remove all that was built (bin/)
@@ -198,12 +211,29 @@ $(CNI_PLUGINS) &: tools/cni/go.mod tools/cni/go.sum
 		-ldflags "-X $(CNI_MODULE)/pkg/utils/buildversion.BuildVersion=$$v" tool
 	@touch $(CNI_PLUGINS)
 
-.PHONY: deps-test deps-bench deps-kernels deps-format deps-bpf
+# Kubernetes reads its own version from there. Its parts are built one by one:
+# each needs more than a gigabyte of memory, and is kept when the next one fails.
+K8S_VERSION = $(shell go -C tools/kubernetes list -m -f '{{.Version}}' k8s.io/kubernetes)
+K8S_FLAGS = $(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
+	-X $p.gitVersion=$(K8S_VERSION) -X $p.gitTreeState=clean)
+$(KUBERNETES): tools/kubernetes/go.mod tools/kubernetes/go.sum
+	CGO_ENABLED=0 go -C tools/kubernetes build -trimpath -o '$(CURDIR)/bin/kubernetes/' \
+		-ldflags '-s -w $(K8S_FLAGS)' k8s.io/kubernetes/cmd/$(@F)
+	@touch $@
+
+$(ETCD): tools/etcd/go.mod tools/etcd/go.sum
+	CGO_ENABLED=0 go -C tools/etcd build -trimpath -o '$(CURDIR)/$@' -ldflags '-s -w' tool
+	@touch $@
+
+.PHONY: deps-test deps-cluster deps-bench deps-kernels deps-format deps-bpf
 deps-kernels:
 	@$(call need,$(KERNELS_NEEDS))
 
 deps-test:
 	@$(call need,$(TEST_NEEDS))
+
+deps-cluster:
+	@$(call need,$(CLUSTER_NEEDS))
 
 deps-bench:
 	@$(call need,$(BENCH_NEEDS))
