@@ -322,6 +322,12 @@ func (s *store) Answers(l *verdict.Link, mac verdict.MAC) (addresses, owners int
 	return len(answered), len(owned)
 }
 
+// PodObject is for verdict.Tables.
+func (s *store) PodObject(*verdict.Namespace) *verdict.PodObject { return nil }
+
+// InPodCIDR is for verdict.Tables.
+func (s *store) InPodCIDR(netip.Addr) bool { return false }
+
 // onlyAnswered tells whether a claim of the wire is an answer, and whether its
 // sender never claimed the address unasked on that link.
 func (h *holding) onlyAnswered() bool {

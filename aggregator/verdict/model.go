@@ -122,6 +122,34 @@ type Workload struct {
 	Namespace, Name, UID, ContainerID, Source string
 	// Process is the oldest in the namespace, as NAME (PID).
 	Process string
+	// VirtualMachine is the one that the pod runs, in the pod's namespace.
+	VirtualMachine string
+	// Sources are where fields are from that another source than Source gave, as
+	// FIELD=SOURCE with commas between, in order.
+	Sources string
+}
+
+// PodObject is what the Kubernetes API says of a pod. It never changes: when the object
+// does, there is a new one. It is compared by pointer.
+type PodObject struct {
+	Namespace, Name, UID string
+	// Node is the one that it is bound to; empty before.
+	Node string
+	// Phase is Pending, Running, Succeeded, Failed or Unknown.
+	Phase string
+	// ControllerKind and Controller are what made it, a Deployment for its
+	// ReplicaSets; empty for none.
+	ControllerKind, Controller string
+	// VirtualMachine is the one that it runs (KubeVirt), in its namespace.
+	VirtualMachine string
+	// IPs are Pod.status.podIPs.
+	IPs []netip.Addr
+	// HostNetwork tells that its addresses are the node's.
+	HostNetwork bool
+	// Ending is its deletionTimestamp; 0 for none.
+	Ending Stamp
+	// Absent tells that the API has no such pod: all else is empty.
+	Absent bool
 }
 
 // Node is what one agent watches. It is compared by pointer.
@@ -152,6 +180,9 @@ type Namespace struct {
 	ID string
 	// Who lives in it.
 	Who Who
+	// Intended are the addresses that it was meant to have and has not, as the node
+	// tells them: ADDRESS SOURCE INTERFACE, one in a line.
+	Intended string
 	// Record is the agent's number for it; OwnRecord is the agent's own.
 	Record uint32
 }
@@ -332,6 +363,8 @@ type Owner struct {
 	// Excluded says why the owner is not compared, Rule which rule says so.
 	Excluded, Rule string
 	Claims         []*Claim
+	// Pod is what the Kubernetes API says of the owner; nil where it says nothing.
+	Pod *PodObject
 }
 
 // Alive tells whether the owner counts as one of two.
@@ -446,4 +479,11 @@ type Tables interface {
 	// on a link, and the owners that have one of them by their kernels. Neither
 	// need be counted on from where it tells a proxy.
 	Answers(l *Link, mac MAC) (addresses, owners int)
+	// PodObject is what the Kubernetes API says of the pod in a namespace: Absent
+	// where it is heard from and has none, nil where it is not or where there is no
+	// pod.
+	PodObject(ns *Namespace) *PodObject
+	// InPodCIDR tells whether an address is in the range of pods of some node
+	// (Node.spec.podCIDRs).
+	InPodCIDR(a netip.Addr) bool
 }

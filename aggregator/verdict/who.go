@@ -26,7 +26,7 @@ const shortestHex = 32
 func (w Workload) Who() Who {
 	packed := make([]byte, 0, 256)
 	packed = append(packed, byte(w.Kind))
-	for _, text := range []string{w.Namespace, w.Name, w.UID, w.ContainerID, w.Source, w.Process} {
+	for _, text := range []string{w.Namespace, w.Name, w.UID, w.ContainerID, w.Source, w.Process, w.VirtualMachine, w.Sources} {
 		form, raw := shorten(text)
 		packed = binary.AppendUvarint(packed, uint64(len(raw)<<2|form))
 		packed = append(packed, raw...)
@@ -115,7 +115,7 @@ func (w Who) Name() string {
 func (w Who) Workload() (out Workload) {
 	out.Kind = w.Kind()
 	rest := w.texts()
-	for _, text := range []*string{&out.Namespace, &out.Name, &out.UID, &out.ContainerID, &out.Source, &out.Process} {
+	for _, text := range []*string{&out.Namespace, &out.Name, &out.UID, &out.ContainerID, &out.Source, &out.Process, &out.VirtualMachine, &out.Sources} {
 		*text, rest = rest.next()
 	}
 	return out

@@ -70,6 +70,10 @@ func (w *world) Neighbours(l *verdict.Link, mac verdict.MAC) (found []*verdict.I
 func (w *world) Stitches(*verdict.Domain) []verdict.Stitch { return nil }
 
 // Answers is what was entered by hand.
+func (w *world) PodObject(*verdict.Namespace) *verdict.PodObject { return nil }
+
+func (w *world) InPodCIDR(netip.Addr) bool { return false }
+
 func (w *world) Answers(_ *verdict.Link, mac verdict.MAC) (addresses, owners int) {
 	return w.answers[mac][0], w.answers[mac][1]
 }

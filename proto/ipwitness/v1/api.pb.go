@@ -1374,7 +1374,9 @@ func (*ListNodesRequest) Descriptor() ([]byte, []int) {
 type ListNodesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agents.
-	Nodes         []*Node `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Nodes []*Node `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// The Kubernetes API, as the aggregator sees it.
+	Kubernetes    *Kubernetes `protobuf:"bytes,2,opt,name=kubernetes,proto3" json:"kubernetes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1412,6 +1414,13 @@ func (*ListNodesResponse) Descriptor() ([]byte, []int) {
 func (x *ListNodesResponse) GetNodes() []*Node {
 	if x != nil {
 		return x.Nodes
+	}
+	return nil
+}
+
+func (x *ListNodesResponse) GetKubernetes() *Kubernetes {
+	if x != nil {
+		return x.Kubernetes
 	}
 	return nil
 }
@@ -1589,9 +1598,12 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\afinding\x18\x02 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\x12!\n" +
 	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\x12\x12\n" +
 	"\x04lost\x18\x04 \x01(\rR\x04lost\"\x12\n" +
-	"\x10ListNodesRequest\"=\n" +
+	"\x10ListNodesRequest\"w\n" +
 	"\x11ListNodesResponse\x12(\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x12.ipwitness.v1.NodeR\x05nodes2\xf9\x06\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x12.ipwitness.v1.NodeR\x05nodes\x128\n" +
+	"\n" +
+	"kubernetes\x18\x02 \x01(\v2\x18.ipwitness.v1.KubernetesR\n" +
+	"kubernetes2\xf9\x06\n" +
 	"\x0eWitnessService\x12O\n" +
 	"\n" +
 	"ListOwners\x12\x1f.ipwitness.v1.ListOwnersRequest\x1a .ipwitness.v1.ListOwnersResponse\x12T\n" +
@@ -1650,6 +1662,7 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil),       // 27: google.protobuf.Timestamp
 	(*Scope)(nil),                       // 28: ipwitness.v1.Scope
 	(*Finding)(nil),                     // 29: ipwitness.v1.Finding
+	(*Kubernetes)(nil),                  // 30: ipwitness.v1.Kubernetes
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	23, // 0: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
@@ -1672,32 +1685,33 @@ var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	0,  // 17: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
 	29, // 18: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
 	24, // 19: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	28, // 20: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	1,  // 21: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	3,  // 22: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	6,  // 23: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	8,  // 24: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	10, // 25: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	12, // 26: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	14, // 27: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	16, // 28: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	18, // 29: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	20, // 30: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	2,  // 31: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	4,  // 32: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	7,  // 33: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	9,  // 34: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	11, // 35: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	13, // 36: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	15, // 37: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	17, // 38: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	19, // 39: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	21, // 40: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	31, // [31:41] is the sub-list for method output_type
-	21, // [21:31] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	30, // 20: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	28, // 21: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	1,  // 22: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	3,  // 23: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	6,  // 24: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	8,  // 25: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	10, // 26: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	12, // 27: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	14, // 28: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	16, // 29: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	18, // 30: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	20, // 31: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	2,  // 32: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	4,  // 33: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	7,  // 34: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	9,  // 35: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	11, // 36: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	13, // 37: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	15, // 38: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	17, // 39: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	19, // 40: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	21, // 41: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	32, // [32:42] is the sub-list for method output_type
+	22, // [22:32] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }

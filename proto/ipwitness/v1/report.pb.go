@@ -643,7 +643,10 @@ type NamespaceRecord struct {
 	// When the agent first saw it.
 	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
 	// The namespace has ended, and with it all of its interfaces and claims.
-	Gone          bool `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`
+	Gone bool `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`
+	// Addresses that the container runtime or CNI meant it to have, and that no
+	// interface in it has.
+	Intended      []*Intended `protobuf:"bytes,6,rep,name=intended,proto3" json:"intended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -711,6 +714,13 @@ func (x *NamespaceRecord) GetGone() bool {
 		return x.Gone
 	}
 	return false
+}
+
+func (x *NamespaceRecord) GetIntended() []*Intended {
+	if x != nil {
+		return x.Intended
+	}
+	return nil
 }
 
 // LinkRecord is a broadcast domain as the node sees it.
@@ -980,7 +990,8 @@ type ClaimRecord struct {
 	// clock: in a snapshot this can be long. Missing: as long as residence.
 	Age *durationpb.Duration `protobuf:"bytes,19,opt,name=age,proto3" json:"age,omitempty"`
 	// rtnetlink: the network, as a CNI result names it, that gave this interface the
-	// address; empty where none is known to have.
+	// address; cri where only the container runtime says that it has it; empty where
+	// none is known to have.
 	Network       string `protobuf:"bytes,20,opt,name=network,proto3" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1167,7 +1178,9 @@ type StatusRecord struct {
 	// frames that found the ring full, of which the next one like it is told.
 	LostEvents uint32 `protobuf:"varint,3,opt,name=lost_events,json=lostEvents,proto3" json:"lost_events,omitempty"`
 	// What does not work, in words: what is lost by it and what to do.
-	Problems      []string `protobuf:"bytes,4,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []string `protobuf:"bytes,4,rep,name=problems,proto3" json:"problems,omitempty"`
+	// The container runtime: its name and version, empty where none is asked.
+	Runtime       string `protobuf:"bytes,5,opt,name=runtime,proto3" json:"runtime,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1230,6 +1243,13 @@ func (x *StatusRecord) GetProblems() []string {
 	return nil
 }
 
+func (x *StatusRecord) GetRuntime() string {
+	if x != nil {
+		return x.Runtime
+	}
+	return ""
+}
+
 var File_ipwitness_v1_report_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_report_proto_rawDesc = "" +
@@ -1273,14 +1293,15 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x05netns\x18\x03 \x01(\tR\x05netns\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\tR\aversion\x12\x16\n" +
-	"\x06kernel\x18\x06 \x01(\tR\x06kernel\"\xba\x01\n" +
+	"\x06kernel\x18\x06 \x01(\tR\x06kernel\"\xee\x01\n" +
 	"\x0fNamespaceRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x14\n" +
 	"\x05netns\x18\x02 \x01(\tR\x05netns\x122\n" +
 	"\bworkload\x18\x03 \x01(\v2\x16.ipwitness.v1.WorkloadR\bworkload\x129\n" +
 	"\n" +
 	"first_seen\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tfirstSeen\x12\x12\n" +
-	"\x04gone\x18\x05 \x01(\bR\x04gone\"\xd2\x01\n" +
+	"\x04gone\x18\x05 \x01(\bR\x04gone\x122\n" +
+	"\bintended\x18\x06 \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\"\xd2\x01\n" +
 	"\n" +
 	"LinkRecord\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
@@ -1344,13 +1365,14 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\tresidence\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\tresidence\x12\x12\n" +
 	"\x04gone\x18\x11 \x01(\bR\x04gone\x12+\n" +
 	"\x03age\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
-	"\anetwork\x18\x14 \x01(\tR\anetwork\"\x8e\x01\n" +
+	"\anetwork\x18\x14 \x01(\tR\anetwork\"\xa8\x01\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
 	"\vlost_events\x18\x03 \x01(\rR\n" +
 	"lostEvents\x12\x1a\n" +
-	"\bproblems\x18\x04 \x03(\tR\bproblems2X\n" +
+	"\bproblems\x18\x04 \x03(\tR\bproblems\x12\x18\n" +
+	"\aruntime\x18\x05 \x01(\tR\aruntime2X\n" +
 	"\rReportService\x12G\n" +
 	"\x06Report\x12\x1b.ipwitness.v1.ReportRequest\x1a\x1c.ipwitness.v1.ReportResponse(\x010\x01B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
@@ -1384,9 +1406,10 @@ var file_ipwitness_v1_report_proto_goTypes = []any{
 	(*StatusRecord)(nil),            // 12: ipwitness.v1.StatusRecord
 	(*timestamppb.Timestamp)(nil),   // 13: google.protobuf.Timestamp
 	(*Workload)(nil),                // 14: ipwitness.v1.Workload
-	(Evidence_Kind)(0),              // 15: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 16: google.protobuf.Duration
-	(*Node_Port)(nil),               // 17: ipwitness.v1.Node.Port
+	(*Intended)(nil),                // 15: ipwitness.v1.Intended
+	(Evidence_Kind)(0),              // 16: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 17: google.protobuf.Duration
+	(*Node_Port)(nil),               // 18: ipwitness.v1.Node.Port
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
 	7,  // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
@@ -1401,22 +1424,23 @@ var file_ipwitness_v1_report_proto_depIdxs = []int32{
 	6,  // 9: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
 	14, // 10: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
 	13, // 11: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	0,  // 12: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
-	1,  // 13: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	15, // 14: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	13, // 15: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	13, // 16: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	13, // 17: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	16, // 18: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	16, // 19: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
-	17, // 20: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
-	2,  // 21: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	4,  // 22: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	22, // [22:23] is the sub-list for method output_type
-	21, // [21:22] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	15, // 12: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
+	0,  // 13: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
+	1,  // 14: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
+	16, // 15: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	13, // 16: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	13, // 17: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	13, // 18: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	17, // 19: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	17, // 20: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	18, // 21: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	2,  // 22: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	4,  // 23: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	23, // [23:24] is the sub-list for method output_type
+	22, // [22:23] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }

@@ -158,7 +158,7 @@ func (x Evidence_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Evidence_Kind.Descriptor instead.
 func (Evidence_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{1, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{3, 0}
 }
 
 // Kind is how wide the scope is.
@@ -215,7 +215,7 @@ func (x Scope_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Scope_Kind.Descriptor instead.
 func (Scope_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{2, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{4, 0}
 }
 
 // State is how sure it is that the owner is there now.
@@ -276,7 +276,7 @@ func (x Owner_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Owner_State.Descriptor instead.
 func (Owner_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{3, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{5, 0}
 }
 
 // State is how far the conflict has come.
@@ -333,7 +333,68 @@ func (x Conflict_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Conflict_State.Descriptor instead.
 func (Conflict_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{4, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{6, 0}
+}
+
+// State is how far what is known can be relied on.
+type Kubernetes_State int32
+
+const (
+	// Never sent.
+	Kubernetes_UNSPECIFIED Kubernetes_State = 0
+	// It is not asked: no cluster is configured.
+	Kubernetes_OFF Kubernetes_State = 1
+	// The first listing is not complete.
+	Kubernetes_SYNCING Kubernetes_State = 2
+	// All is known, and changes are heard.
+	Kubernetes_LIVE Kubernetes_State = 3
+	// The API server is not heard from: what is known may be old.
+	Kubernetes_STALE Kubernetes_State = 4
+)
+
+// Enum value maps for Kubernetes_State.
+var (
+	Kubernetes_State_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "OFF",
+		2: "SYNCING",
+		3: "LIVE",
+		4: "STALE",
+	}
+	Kubernetes_State_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"OFF":         1,
+		"SYNCING":     2,
+		"LIVE":        3,
+		"STALE":       4,
+	}
+)
+
+func (x Kubernetes_State) Enum() *Kubernetes_State {
+	p := new(Kubernetes_State)
+	*p = x
+	return p
+}
+
+func (x Kubernetes_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Kubernetes_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_types_proto_enumTypes[5].Descriptor()
+}
+
+func (Kubernetes_State) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_types_proto_enumTypes[5]
+}
+
+func (x Kubernetes_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Kubernetes_State.Descriptor instead.
+func (Kubernetes_State) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8, 0}
 }
 
 // State is whether the agent is heard from.
@@ -373,11 +434,11 @@ func (x Node_State) String() string {
 }
 
 func (Node_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[5].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[6].Descriptor()
 }
 
 func (Node_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[5]
+	return &file_ipwitness_v1_types_proto_enumTypes[6]
 }
 
 func (x Node_State) Number() protoreflect.EnumNumber {
@@ -386,7 +447,7 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // Workload says who an owner is.
@@ -402,10 +463,25 @@ type Workload struct {
 	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
 	// Container or sandbox id as the runtime gave it to CNI, or as the cgroup says.
 	ContainerId string `protobuf:"bytes,5,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
-	// Where the name is from: cni-result, netns, docker-netns, cgroup, process, node.
+	// Where the name is from: cri, cni-result, netns, docker-netns, cgroup, process, node.
 	Source string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
 	// The oldest process in the namespace, as NAME (PID); empty where none is readable.
-	Process       string `protobuf:"bytes,7,opt,name=process,proto3" json:"process,omitempty"`
+	Process string `protobuf:"bytes,7,opt,name=process,proto3" json:"process,omitempty"`
+	// Where fields are from that another source than the one above gave, by their
+	// names here: cri, cni-result, cgroup, process, kubernetes.
+	Sources map[string]string `protobuf:"bytes,8,rep,name=sources,proto3" json:"sources,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The virtual machine of a pod that runs one (KubeVirt): its name, in the pod's
+	// namespace.
+	VirtualMachine string `protobuf:"bytes,9,opt,name=virtual_machine,json=virtualMachine,proto3" json:"virtual_machine,omitempty"`
+	// What made the pod: Deployment, StatefulSet, DaemonSet, Job and others. From
+	// the Kubernetes API, as are all fields from here on.
+	Controller *Controller `protobuf:"bytes,10,opt,name=controller,proto3" json:"controller,omitempty"`
+	// Pending, Running, Succeeded, Failed or Unknown.
+	Phase string `protobuf:"bytes,11,opt,name=phase,proto3" json:"phase,omitempty"`
+	// When the pod was asked to end.
+	DeletionRequestedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=deletion_requested_at,json=deletionRequestedAt,proto3" json:"deletion_requested_at,omitempty"`
+	// The API has no such pod, or not any more: what is here was left behind.
+	Orphaned      bool `protobuf:"varint,13,opt,name=orphaned,proto3" json:"orphaned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -489,6 +565,167 @@ func (x *Workload) GetProcess() string {
 	return ""
 }
 
+func (x *Workload) GetSources() map[string]string {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *Workload) GetVirtualMachine() string {
+	if x != nil {
+		return x.VirtualMachine
+	}
+	return ""
+}
+
+func (x *Workload) GetController() *Controller {
+	if x != nil {
+		return x.Controller
+	}
+	return nil
+}
+
+func (x *Workload) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *Workload) GetDeletionRequestedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeletionRequestedAt
+	}
+	return nil
+}
+
+func (x *Workload) GetOrphaned() bool {
+	if x != nil {
+		return x.Orphaned
+	}
+	return false
+}
+
+// Controller is the object that made a pod.
+type Controller struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its kind. A ReplicaSet that a Deployment made is told as the Deployment.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Its name, in the pod's namespace.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Controller) Reset() {
+	*x = Controller{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Controller) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Controller) ProtoMessage() {}
+
+func (x *Controller) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Controller.ProtoReflect.Descriptor instead.
+func (*Controller) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Controller) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Controller) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// Intended is an address that somebody meant an owner to have.
+type Intended struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The address, in its canonical text form.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Who: cri, cni-result or kubernetes.
+	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	// The interface it is meant for; empty where that is not said.
+	Interface     string `protobuf:"bytes,3,opt,name=interface,proto3" json:"interface,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Intended) Reset() {
+	*x = Intended{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Intended) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Intended) ProtoMessage() {}
+
+func (x *Intended) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Intended.ProtoReflect.Descriptor instead.
+func (*Intended) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Intended) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Intended) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Intended) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
 // Evidence is one way in which a holding was witnessed.
 type Evidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -513,7 +750,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[1]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +762,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[1]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +775,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Evidence) GetKind() Evidence_Kind {
@@ -603,7 +840,7 @@ type Scope struct {
 
 func (x *Scope) Reset() {
 	*x = Scope{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[2]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +852,7 @@ func (x *Scope) String() string {
 func (*Scope) ProtoMessage() {}
 
 func (x *Scope) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[2]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +865,7 @@ func (x *Scope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scope.ProtoReflect.Descriptor instead.
 func (*Scope) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Scope) GetKind() Scope_Kind {
@@ -675,14 +912,16 @@ type Owner struct {
 	// When the kernel was given the address (IFA_CACHEINFO); tells who came second.
 	AssignedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=assigned_at,json=assignedAt,proto3" json:"assigned_at,omitempty"`
 	// Why the owner is not compared with others, where it is not.
-	Excluded      string `protobuf:"bytes,14,opt,name=excluded,proto3" json:"excluded,omitempty"`
+	Excluded string `protobuf:"bytes,14,opt,name=excluded,proto3" json:"excluded,omitempty"`
+	// Addresses that it was meant to have and does not have.
+	Intended      []*Intended `protobuf:"bytes,15,rep,name=intended,proto3" json:"intended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[3]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -694,7 +933,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[3]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -707,7 +946,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Owner) GetAddress() string {
@@ -808,6 +1047,13 @@ func (x *Owner) GetExcluded() string {
 	return ""
 }
 
+func (x *Owner) GetIntended() []*Intended {
+	if x != nil {
+		return x.Intended
+	}
+	return nil
+}
+
 // Conflict is two or more owners alive at once for one address in one scope.
 type Conflict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -839,13 +1085,15 @@ type Conflict struct {
 	ResolvedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=resolved_at,json=resolvedAt,proto3" json:"resolved_at,omitempty"`
 	// Set while somebody has acknowledged it.
 	Acknowledgement *Acknowledgement `protobuf:"bytes,14,opt,name=acknowledgement,proto3" json:"acknowledgement,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// What Kubernetes has to say that may explain it, the most telling first.
+	Related       []*Related `protobuf:"bytes,15,rep,name=related,proto3" json:"related,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Conflict) Reset() {
 	*x = Conflict{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[4]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -857,7 +1105,7 @@ func (x *Conflict) String() string {
 func (*Conflict) ProtoMessage() {}
 
 func (x *Conflict) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[4]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -870,7 +1118,7 @@ func (x *Conflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conflict.ProtoReflect.Descriptor instead.
 func (*Conflict) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Conflict) GetId() string {
@@ -971,6 +1219,240 @@ func (x *Conflict) GetAcknowledgement() *Acknowledgement {
 	return nil
 }
 
+func (x *Conflict) GetRelated() []*Related {
+	if x != nil {
+		return x.Related
+	}
+	return nil
+}
+
+// Related is a Kubernetes object that may explain a conflict, or says more of it.
+type Related struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Event, Pod (of the CNI plugin), Node, Service or Lease.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Its namespace. Of an event: that of the object it is about.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its name. Of an event: that of the object it is about.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// The node it is on or about; empty where it is about none.
+	Node string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	// In a word: the reason of an event, or the state of the object.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// In words.
+	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	// Of an event: how often it came.
+	Count uint32 `protobuf:"varint,7,opt,name=count,proto3" json:"count,omitempty"`
+	// When it began, by the API server's clock.
+	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
+	// When it was last so, by the API server's clock.
+	LastSeen *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	// Whether it is as it should be: then it only rules something out.
+	Healthy       bool `protobuf:"varint,10,opt,name=healthy,proto3" json:"healthy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Related) Reset() {
+	*x = Related{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Related) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Related) ProtoMessage() {}
+
+func (x *Related) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Related.ProtoReflect.Descriptor instead.
+func (*Related) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Related) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Related) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Related) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Related) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Related) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Related) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Related) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Related) GetFirstSeen() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FirstSeen
+	}
+	return nil
+}
+
+func (x *Related) GetLastSeen() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastSeen
+	}
+	return nil
+}
+
+func (x *Related) GetHealthy() bool {
+	if x != nil {
+		return x.Healthy
+	}
+	return false
+}
+
+// Kubernetes is what the aggregator knows of the Kubernetes API.
+type Kubernetes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How far what is known can be relied on.
+	State Kubernetes_State `protobuf:"varint,1,opt,name=state,proto3,enum=ipwitness.v1.Kubernetes_State" json:"state,omitempty"`
+	// Address of the API server.
+	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
+	// Since when the state is so.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// When the API server was last heard from.
+	LastHeard *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_heard,json=lastHeard,proto3" json:"last_heard,omitempty"`
+	// Pods that are known.
+	Pods uint32 `protobuf:"varint,5,opt,name=pods,proto3" json:"pods,omitempty"`
+	// Nodes that are known.
+	Nodes uint32 `protobuf:"varint,6,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// What does not work, in words: what is lost by it and what to do.
+	Problems      []string `protobuf:"bytes,7,rep,name=problems,proto3" json:"problems,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Kubernetes) Reset() {
+	*x = Kubernetes{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Kubernetes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Kubernetes) ProtoMessage() {}
+
+func (x *Kubernetes) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Kubernetes.ProtoReflect.Descriptor instead.
+func (*Kubernetes) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Kubernetes) GetState() Kubernetes_State {
+	if x != nil {
+		return x.State
+	}
+	return Kubernetes_UNSPECIFIED
+}
+
+func (x *Kubernetes) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *Kubernetes) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Kubernetes) GetLastHeard() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastHeard
+	}
+	return nil
+}
+
+func (x *Kubernetes) GetPods() uint32 {
+	if x != nil {
+		return x.Pods
+	}
+	return 0
+}
+
+func (x *Kubernetes) GetNodes() uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *Kubernetes) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
 // Acknowledgement says that a person knows of a conflict and lives with it.
 type Acknowledgement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -986,7 +1468,7 @@ type Acknowledgement struct {
 
 func (x *Acknowledgement) Reset() {
 	*x = Acknowledgement{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -998,7 +1480,7 @@ func (x *Acknowledgement) String() string {
 func (*Acknowledgement) ProtoMessage() {}
 
 func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1011,7 +1493,7 @@ func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acknowledgement.ProtoReflect.Descriptor instead.
 func (*Acknowledgement) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Acknowledgement) GetReason() string {
@@ -1058,7 +1540,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1070,7 +1552,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1083,7 +1565,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Finding) GetKind() string {
@@ -1179,7 +1661,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1673,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1686,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Node) GetName() string {
@@ -1332,7 +1814,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1344,7 +1826,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1357,7 +1839,7 @@ func (x *Node_Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Port.ProtoReflect.Descriptor instead.
 func (*Node_Port) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11, 0}
 }
 
 func (x *Node_Port) GetInterface() string {
@@ -1378,7 +1860,7 @@ var File_ipwitness_v1_types_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb2\x02\n" +
+	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x92\x05\n" +
 	"\bWorkload\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.ipwitness.v1.Workload.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -1386,7 +1868,19 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x03uid\x18\x04 \x01(\tR\x03uid\x12!\n" +
 	"\fcontainer_id\x18\x05 \x01(\tR\vcontainerId\x12\x16\n" +
 	"\x06source\x18\x06 \x01(\tR\x06source\x12\x18\n" +
-	"\aprocess\x18\a \x01(\tR\aprocess\"\\\n" +
+	"\aprocess\x18\a \x01(\tR\aprocess\x12=\n" +
+	"\asources\x18\b \x03(\v2#.ipwitness.v1.Workload.SourcesEntryR\asources\x12'\n" +
+	"\x0fvirtual_machine\x18\t \x01(\tR\x0evirtualMachine\x128\n" +
+	"\n" +
+	"controller\x18\n" +
+	" \x01(\v2\x18.ipwitness.v1.ControllerR\n" +
+	"controller\x12\x14\n" +
+	"\x05phase\x18\v \x01(\tR\x05phase\x12N\n" +
+	"\x15deletion_requested_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x13deletionRequestedAt\x12\x1a\n" +
+	"\borphaned\x18\r \x01(\bR\borphaned\x1a:\n" +
+	"\fSourcesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
 	"\x04Kind\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\a\n" +
 	"\x03POD\x10\x01\x12\r\n" +
@@ -1394,7 +1888,15 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x02VM\x10\x03\x12\b\n" +
 	"\x04HOST\x10\x04\x12\f\n" +
 	"\bEXTERNAL\x10\x05\x12\v\n" +
-	"\aUNKNOWN\x10\x06\"\xfe\x02\n" +
+	"\aUNKNOWN\x10\x06\"4\n" +
+	"\n" +
+	"Controller\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"Z\n" +
+	"\bIntended\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1c\n" +
+	"\tinterface\x18\x03 \x01(\tR\tinterface\"\xfe\x02\n" +
 	"\bEvidence\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x129\n" +
 	"\n" +
@@ -1421,7 +1923,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LINK\x10\x01\x12\b\n" +
 	"\x04NODE\x10\x02\x12\v\n" +
-	"\aNETWORK\x10\x03\"\xf9\x04\n" +
+	"\aNETWORK\x10\x03\"\xad\x05\n" +
 	"\x05Owner\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x12\n" +
@@ -1439,13 +1941,14 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05state\x18\f \x01(\x0e2\x19.ipwitness.v1.Owner.StateR\x05state\x12;\n" +
 	"\vassigned_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"assignedAt\x12\x1a\n" +
-	"\bexcluded\x18\x0e \x01(\tR\bexcluded\"D\n" +
+	"\bexcluded\x18\x0e \x01(\tR\bexcluded\x122\n" +
+	"\bintended\x18\x0f \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LIVE\x10\x01\x12\t\n" +
 	"\x05STALE\x10\x02\x12\v\n" +
 	"\aUNHEARD\x10\x03\x12\b\n" +
-	"\x04GONE\x10\x04\"\xfe\x04\n" +
+	"\x04GONE\x10\x04\"\xaf\x05\n" +
 	"\bConflict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aepisode\x18\x02 \x01(\rR\aepisode\x12\x18\n" +
@@ -1463,12 +1966,42 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\fconfirmed_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vconfirmedAt\x12;\n" +
 	"\vresolved_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"resolvedAt\x12G\n" +
-	"\x0facknowledgement\x18\x0e \x01(\v2\x1d.ipwitness.v1.AcknowledgementR\x0facknowledgement\"D\n" +
+	"\x0facknowledgement\x18\x0e \x01(\v2\x1d.ipwitness.v1.AcknowledgementR\x0facknowledgement\x12/\n" +
+	"\arelated\x18\x0f \x03(\v2\x15.ipwitness.v1.RelatedR\arelated\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSUSPECTED\x10\x01\x12\r\n" +
 	"\tCONFIRMED\x10\x02\x12\f\n" +
-	"\bRESOLVED\x10\x03\"\xa9\x01\n" +
+	"\bRESOLVED\x10\x03\"\xb9\x02\n" +
+	"\aRelated\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12\x14\n" +
+	"\x05count\x18\a \x01(\rR\x05count\x129\n" +
+	"\n" +
+	"first_seen\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tfirstSeen\x127\n" +
+	"\tlast_seen\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12\x18\n" +
+	"\ahealthy\x18\n" +
+	" \x01(\bR\ahealthy\"\xd2\x02\n" +
+	"\n" +
+	"Kubernetes\x124\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x1e.ipwitness.v1.Kubernetes.StateR\x05state\x12\x16\n" +
+	"\x06server\x18\x02 \x01(\tR\x06server\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x129\n" +
+	"\n" +
+	"last_heard\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tlastHeard\x12\x12\n" +
+	"\x04pods\x18\x05 \x01(\rR\x04pods\x12\x14\n" +
+	"\x05nodes\x18\x06 \x01(\rR\x05nodes\x12\x1a\n" +
+	"\bproblems\x18\a \x03(\tR\bproblems\"C\n" +
+	"\x05State\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\a\n" +
+	"\x03OFF\x10\x01\x12\v\n" +
+	"\aSYNCING\x10\x02\x12\b\n" +
+	"\x04LIVE\x10\x03\x12\t\n" +
+	"\x05STALE\x10\x04\"\xa9\x01\n" +
 	"\x0fAcknowledgement\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12C\n" +
 	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
@@ -1525,60 +2058,76 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_types_proto_rawDescData
 }
 
-var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
 	(Scope_Kind)(0),               // 2: ipwitness.v1.Scope.Kind
 	(Owner_State)(0),              // 3: ipwitness.v1.Owner.State
 	(Conflict_State)(0),           // 4: ipwitness.v1.Conflict.State
-	(Node_State)(0),               // 5: ipwitness.v1.Node.State
-	(*Workload)(nil),              // 6: ipwitness.v1.Workload
-	(*Evidence)(nil),              // 7: ipwitness.v1.Evidence
-	(*Scope)(nil),                 // 8: ipwitness.v1.Scope
-	(*Owner)(nil),                 // 9: ipwitness.v1.Owner
-	(*Conflict)(nil),              // 10: ipwitness.v1.Conflict
-	(*Acknowledgement)(nil),       // 11: ipwitness.v1.Acknowledgement
-	(*Finding)(nil),               // 12: ipwitness.v1.Finding
-	(*Node)(nil),                  // 13: ipwitness.v1.Node
-	(*Node_Port)(nil),             // 14: ipwitness.v1.Node.Port
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
+	(Kubernetes_State)(0),         // 5: ipwitness.v1.Kubernetes.State
+	(Node_State)(0),               // 6: ipwitness.v1.Node.State
+	(*Workload)(nil),              // 7: ipwitness.v1.Workload
+	(*Controller)(nil),            // 8: ipwitness.v1.Controller
+	(*Intended)(nil),              // 9: ipwitness.v1.Intended
+	(*Evidence)(nil),              // 10: ipwitness.v1.Evidence
+	(*Scope)(nil),                 // 11: ipwitness.v1.Scope
+	(*Owner)(nil),                 // 12: ipwitness.v1.Owner
+	(*Conflict)(nil),              // 13: ipwitness.v1.Conflict
+	(*Related)(nil),               // 14: ipwitness.v1.Related
+	(*Kubernetes)(nil),            // 15: ipwitness.v1.Kubernetes
+	(*Acknowledgement)(nil),       // 16: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 17: ipwitness.v1.Finding
+	(*Node)(nil),                  // 18: ipwitness.v1.Node
+	nil,                           // 19: ipwitness.v1.Workload.SourcesEntry
+	(*Node_Port)(nil),             // 20: ipwitness.v1.Node.Port
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 22: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	1,  // 1: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	15, // 2: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	15, // 3: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
-	2,  // 4: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
-	8,  // 5: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
-	6,  // 6: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
-	7,  // 7: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	15, // 8: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	15, // 9: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
-	3,  // 10: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	15, // 11: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
-	8,  // 12: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
-	4,  // 13: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
-	9,  // 14: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	15, // 15: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	15, // 16: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	15, // 17: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	11, // 18: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	15, // 19: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	15, // 20: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	15, // 21: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
-	5,  // 22: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	15, // 23: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	15, // 24: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	16, // 25: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	16, // 26: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	19, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	8,  // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
+	21, // 3: ipwitness.v1.Workload.deletion_requested_at:type_name -> google.protobuf.Timestamp
+	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
+	21, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	21, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
+	11, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
+	7,  // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
+	10, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
+	21, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	21, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
+	21, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	9,  // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
+	11, // 16: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
+	4,  // 17: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
+	12, // 18: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
+	21, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	21, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	21, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	16, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	14, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	21, // 24: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	21, // 25: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	5,  // 26: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
+	21, // 27: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	21, // 28: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	21, // 29: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	21, // 30: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	21, // 31: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	6,  // 32: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	21, // 33: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	21, // 34: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	22, // 35: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	22, // 36: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -1591,8 +2140,8 @@ func file_ipwitness_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   9,
+			NumEnums:      7,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
