@@ -231,14 +231,16 @@ func (h *Host) Namespace(name string) error {
 
 // Cable lays a cable to another host: a veth of which each has one end, up.
 func (h *Host) Cable(ifname string, other *Host, otherIfname string) error {
-	_, err := h.Run("ip link add %s type veth peer name %s netns %d", ifname, otherIfname, other.pid)
-	if err != nil {
+	// Not by Run: inside a machine, other processes have other ids.
+	add := exec.Command("nsenter", "--target", strconv.Itoa(h.pid), "--net", "--",
+		"ip", "link", "add", ifname, "type", "veth", "peer", "name", otherIfname, "netns", strconv.Itoa(other.pid))
+	if out, err := add.CombinedOutput(); err != nil {
+		return fmt.Errorf("lay cable %s: %w: %s", ifname, err, bytes.TrimSpace(out))
+	}
+	if _, err := h.Run("ip link set %s up", ifname); err != nil {
 		return err
 	}
-	if _, err = h.Run("ip link set %s up", ifname); err != nil {
-		return err
-	}
-	_, err = other.Run("ip link set %s up", otherIfname)
+	_, err := other.Run("ip link set %s up", otherIfname)
 	return err
 }
 
