@@ -25,18 +25,25 @@ export BPF2GO_STRIP := llvm-strip-19
 export BPF2GO_CFLAGS := -O2 -g -Wall -Wextra -Werror -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu
 CLANG_FORMAT := clang-format-19
 
-# Where tests, demo and benchmarks find the real CNI plugins.
+# Where tests, demo and benchmarks find the real CNI plugins, a containerd that is
+# newer than Debian's, and Kubernetes.
 export IPWITNESS_CNI_BIN := $(CURDIR)/bin/cni
+export IPWITNESS_CONTAINERD_BIN := $(CURDIR)/bin/containerd
+export IPWITNESS_KUBERNETES_BIN := $(CURDIR)/bin/kubernetes
 
 BUF := bin/tools/buf
 GOLANGCI := bin/tools/golangci-lint
 PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway openapiv2)
 CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool host-local loopback macvlan ptp)
+KUBERNETES := $(addprefix bin/kubernetes/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
+ETCD := bin/kubernetes/etcd
+CONTAINERD := $(addprefix bin/containerd/,containerd containerd-shim-runc-v2 ctr)
 
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
 # What must be there: a command or a file, and the Debian package that has it.
-TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2
+TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
+	containerd:containerd ctr:containerd runc:runc
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin
 BENCH_NEEDS := tcpdump:tcpdump arpwatch:arpwatch
@@ -77,9 +84,14 @@ demo: deps-test build cni-plugins ## Show a real IPAM accident and what ipwitnes
 check: lint check-generate build test ## All that must hold at every commit
 
 .PHONY: test
-test: deps-test build cni-plugins ## Run all tests, as root, with the race detector
+test: deps-test build cni-plugins containerd ## Run all tests, as root, with the race detector
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
+
+.PHONY: test-cluster
+test-cluster: deps-test build cni-plugins kubernetes ## Run the tests on a real Kubernetes of two nodes, as root; the first time builds it (minutes)
+	IPWITNESS_CLUSTER_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
+		$(EXEC_AS_ROOT) $(TESTFLAGS) ./tests/kubernetes
 
 .PHONY: test-kernels
 test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu and run tests there; ARGS='-kernel 6.12 -run VLAN'
@@ -88,7 +100,7 @@ test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu 
 	@bin/kernels/run $(ARGS)
 
 .PHONY: bench
-bench: deps-test deps-bench build cni-plugins ## Measure the budgets of the design (ARGS=storm: only that part)
+bench: deps-test deps-bench build cni-plugins containerd ## Measure the budgets of the design (ARGS=storm: only that part)
 	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./tests/bench
 	@$(AS_ROOT) bin/bench $(ARGS)
 
@@ -167,6 +179,12 @@ check-generate: ## Fail if a generated file is not what its source gives
 .PHONY: cni-plugins
 cni-plugins: $(CNI_PLUGINS) ## Build the real CNI plugins that tests and demo use
 
+.PHONY: kubernetes
+kubernetes: $(KUBERNETES) $(ETCD) ## Build the real Kubernetes that the cluster's tests use
+
+.PHONY: containerd
+containerd: $(CONTAINERD) ## Build the newest containerd, which tests use beside Debian's
+
 .PHONY: tools
 tools: $(BUF) $(GOLANGCI) $(PROTOC_PLUGINS) ## Build the pinned lint and generation tools
 
@@ -197,6 +215,27 @@ $(CNI_PLUGINS) &: tools/cni/go.mod tools/cni/go.sum
 	CGO_ENABLED=0 go -C tools/cni build -trimpath -o '$(CURDIR)/bin/cni/' \
 		-ldflags "-X $(CNI_MODULE)/pkg/utils/buildversion.BuildVersion=$$v" tool
 	@touch $(CNI_PLUGINS)
+
+# Kubernetes reads its own version from there. Its parts are built one by one:
+# each needs more than a gigabyte of memory, and is kept when the next one fails.
+K8S_VERSION = $(shell go -C tools/kubernetes list -m -f '{{.Version}}' k8s.io/kubernetes)
+K8S_FLAGS = $(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
+	-X $p.gitVersion=$(K8S_VERSION) -X $p.gitTreeState=clean)
+$(KUBERNETES): tools/kubernetes/go.mod tools/kubernetes/go.sum
+	CGO_ENABLED=0 go -C tools/kubernetes build -trimpath -o '$(CURDIR)/bin/kubernetes/' \
+		-ldflags '-s -w $(K8S_FLAGS)' k8s.io/kubernetes/cmd/$(@F)
+	@touch $@
+
+$(ETCD): tools/etcd/go.mod tools/etcd/go.sum
+	CGO_ENABLED=0 go -C tools/etcd build -trimpath -o '$(CURDIR)/$@' -ldflags '-s -w' tool
+	@touch $@
+
+CONTAINERD_MODULE := github.com/containerd/containerd/v2
+$(CONTAINERD) &: tools/containerd/go.mod tools/containerd/go.sum
+	v=$$(go -C tools/containerd list -m -f '{{.Version}}' $(CONTAINERD_MODULE)); \
+	CGO_ENABLED=0 go -C tools/containerd build -trimpath -o '$(CURDIR)/bin/containerd/' \
+		-ldflags "-s -w -X $(CONTAINERD_MODULE)/version.Version=$$v" tool
+	@touch $(CONTAINERD)
 
 .PHONY: deps-test deps-bench deps-kernels deps-format deps-bpf
 deps-kernels:

@@ -1,0 +1,373 @@
+// Package containerd runs a real containerd on a host of netlab, for tests, the
+// demo and the benchmarks: at the paths where it usually is, with a pause image
+// made by hand and real CNI plugins.
+//
+// It has a PID namespace of its own, so that its shims and containers, which are
+// nobody's children, end with it; and it has a cgroup of its own, which is
+// removed even where the process that started all this is killed.
+package containerd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// Socket is where a host has its containerd.
+const Socket = "/run/containerd/containerd.sock"
+
+// Options are what a containerd can be told.
+type Options struct {
+	// Bin is the directory of containerd, its shim and ctr. Empty: those in PATH,
+	// of Debian's packages.
+	Bin string
+	// Network is the configuration of the pods' network (a conflist). Empty: there
+	// is none, as long as no other is put into /etc/cni/net.d of the host.
+	Network string
+}
+
+// Containerd is a container runtime that runs inside a host.
+type Containerd struct {
+	// Log is what it printed.
+	Log *netlab.Log
+	// Cgroup is the parent of the cgroups of its pods.
+	Cgroup string
+
+	host    *netlab.Host
+	options Options
+	plugins string
+	init    *exec.Cmd // unshare, whose child is the first process of the PID namespace
+	pid     int       // of that child
+	janitor *exec.Cmd
+	broom   io.Closer // the janitor sweeps when this is closed
+	server  *exec.Cmd // nsenter, whose child is containerd
+	ended   chan struct{}
+	conn    *grpc.ClientConn
+}
+
+const ready = "ready\n"
+
+// Start makes a containerd on a host, and waits until it answers. A host has one.
+func Start(ctx context.Context, host *netlab.Host, o Options) (*Containerd, error) {
+	plugins, err := netlab.Plugins()
+	if err != nil {
+		return nil, err
+	}
+	c := &Containerd{Log: &netlab.Log{}, host: host, options: o, plugins: plugins}
+	if err := c.prepare(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Containerd) prepare(ctx context.Context) error {
+	if err := c.makeCgroup(); err != nil {
+		return err
+	}
+	if err := c.makeFiles(); err != nil {
+		return err
+	}
+	if err := c.makeNamespaces(); err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient("unix://"+c.host.Path(Socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("connect to containerd: %w", err)
+	}
+	c.conn = conn
+	if err := c.Restart(ctx); err != nil {
+		return err
+	}
+	return c.importImage()
+}
+
+// sweep removes a cgroup and all below it in every hierarchy, once its processes
+// have ended. It waits for the end of its standard input before.
+const sweep = `
+	read -r _ || true
+	for i in $(seq 200); do
+		find /sys/fs/cgroup -mindepth 1 -depth -type d -path "*/$0*" -exec rmdir {} + 2>/dev/null || true
+		[ -n "$(find /sys/fs/cgroup -mindepth 1 -type d -name "$0" 2>/dev/null)" ] || exit 0
+		sleep .05
+	done
+	exit 1`
+
+// onMachine says that the host is a machine (netlab.NewMachine), which has
+// process ids and a cgroup of its own already.
+func (c *Containerd) onMachine() bool { return c.host.Cgroup() != "" }
+
+// makeCgroup names the cgroup, and starts who removes it.
+func (c *Containerd) makeCgroup() error {
+	if c.onMachine() {
+		c.Cgroup = c.host.Cgroup()
+		return nil
+	}
+	dir, err := os.MkdirTemp("", "ipwitness-ctd-") // a name that nobody else has
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(dir); err != nil {
+		return err
+	}
+	c.Cgroup = "/" + filepath.Base(dir)
+	c.janitor = exec.Command("sh", "-c", sweep, filepath.Base(dir))
+	c.janitor.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives us, and what ends us
+	if c.broom, err = c.janitor.StdinPipe(); err != nil {
+		return fmt.Errorf("make pipe: %w", err)
+	}
+	if err := c.janitor.Start(); err != nil {
+		c.janitor = nil
+		return fmt.Errorf("start who removes cgroups: %w", err)
+	}
+	return nil
+}
+
+// configPath is in the host.
+const configPath = "/etc/containerd/config.toml"
+
+// makeFiles gives the host an /etc of its own and configures containerd there.
+func (c *Containerd) makeFiles() error {
+	// What is mounted in /run must be seen in and out of containerd's mount namespace.
+	_, err := c.host.Output(c.host.Command("sh", "-euc", `
+		mount --make-shared /run
+		if ! [ -d /run/etc ]; then
+			mkdir -p /run/etc/upper /run/etc/work
+			mount -t overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work overlay /etc
+		fi
+		mkdir -p /etc/cni/net.d /etc/containerd`))
+	if err != nil {
+		return fmt.Errorf("make files of the host: %w", err)
+	}
+	config := fmt.Sprintf(`version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+[grpc]
+  address = %q
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = %q
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = %q
+    conf_dir = "/etc/cni/net.d"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "/var/lib/containerd/opt"
+`, Socket, Image, c.plugins)
+	if err := os.WriteFile(c.host.Path(configPath), []byte(config), 0o644); err != nil {
+		return err
+	}
+	if c.options.Network == "" {
+		return nil
+	}
+	return os.WriteFile(c.host.Path("/etc/cni/net.d/10-test.conflist"), []byte(c.options.Network), 0o644)
+}
+
+// makeNamespaces makes a PID namespace, and a mount namespace with its /proc. The
+// first process waits for all that is left to it.
+func (c *Containerd) makeNamespaces() error {
+	if c.onMachine() {
+		return nil
+	}
+	cmd := c.host.Command("unshare", "--pid", "--fork", "--kill-child", "--mount", "--propagation", "unchanged", "sh", "-euc", `
+		mount -t proc proc /proc
+		echo ready
+		sleep infinity &
+		wait`)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("make pipe: %w", err)
+	}
+	var fault bytes.Buffer
+	cmd.Stderr = &fault
+	if err := c.host.Start(cmd); err != nil {
+		return fmt.Errorf("make PID namespace: %w", err)
+	}
+	c.init = cmd
+	line := make([]byte, len(ready))
+	if _, err := io.ReadFull(out, line); err != nil {
+		return fmt.Errorf("make PID namespace: %w: %s", err, strings.TrimSpace(fault.String()))
+	}
+	c.pid, err = child(cmd.Process.Pid)
+	return err
+}
+
+// child gives the only child of a process.
+func child(pid int) (int, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
+	if err != nil {
+		return 0, fmt.Errorf("find child: %w", err)
+	}
+	return strconv.Atoi(strings.TrimSpace(string(data)))
+}
+
+// Command is a command that will run where containerd runs: in the host, and in
+// containerd's PID namespace. Start it with Start of the host. It ends with Close.
+func (c *Containerd) Command(name string, args ...string) *exec.Cmd {
+	var cmd *exec.Cmd
+	if c.onMachine() {
+		cmd = c.host.Command(name, args...)
+	} else {
+		cmd = exec.Command("nsenter", append([]string{"--target", strconv.Itoa(c.pid), "--net", "--mount", "--pid", "--", name}, args...)...)
+	}
+	if c.options.Bin != "" {
+		cmd.Env = append(os.Environ(), "PATH="+c.options.Bin+":"+os.Getenv("PATH"))
+	}
+	return cmd
+}
+
+// Restart starts containerd where it does not run, and waits until it answers.
+// Sandboxes of before are there.
+func (c *Containerd) Restart(ctx context.Context) error {
+	if c.server != nil {
+		return errors.New("containerd runs already")
+	}
+	program := filepath.Join(c.options.Bin, "containerd")
+	if c.options.Bin == "" {
+		var err error
+		if program, err = exec.LookPath("containerd"); err != nil {
+			return fmt.Errorf("needs containerd (Debian: apt-get install containerd runc): %w", err)
+		}
+	}
+	cmd := c.Command(program, "--config", configPath)
+	cmd.Stdout, cmd.Stderr = c.Log, c.Log
+	if err := c.host.Start(cmd); err != nil {
+		return fmt.Errorf("start containerd: %w", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	c.server, c.ended = cmd, ended
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		status, err := c.Runtime().Status(ctx, &runtimev1.StatusRequest{})
+		if err == nil && c.isReady(status.GetStatus()) {
+			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("not ready: %v", status.GetStatus())
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for containerd: %w: %w\n%s", ctx.Err(), err, c.Log)
+		case <-ended:
+			return fmt.Errorf("containerd ended: %w\n%s", err, c.Log)
+		case <-tick.C:
+			c.conn.ResetConnectBackoff()
+		}
+	}
+}
+
+// isReady says whether sandboxes can be made. There are conditions that tell of
+// other things.
+func (c *Containerd) isReady(s *runtimev1.RuntimeStatus) bool {
+	for _, cond := range s.GetConditions() {
+		needed := cond.GetType() == runtimev1.RuntimeReady || cond.GetType() == runtimev1.NetworkReady && c.options.Network != ""
+		if needed && !cond.GetStatus() {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *Containerd) importImage() error {
+	image, err := archive()
+	if err != nil {
+		return err
+	}
+	cmd := c.Command("ctr", "--namespace", "k8s.io", "images", "import", "-")
+	cmd.Stdin = bytes.NewReader(image)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("import pause image: %w: %s", err, out)
+	}
+	return nil
+}
+
+// Version is how it calls itself.
+func (c *Containerd) Version(ctx context.Context) (name, version string, err error) {
+	v, err := c.Runtime().Version(ctx, &runtimev1.VersionRequest{})
+	return v.GetRuntimeName(), v.GetRuntimeVersion(), err
+}
+
+// Socket is where this process finds the socket.
+func (c *Containerd) Socket() string { return c.host.Path(Socket) }
+
+// Runtime talks CRI with it.
+func (c *Containerd) Runtime() runtimev1.RuntimeServiceClient {
+	return runtimev1.NewRuntimeServiceClient(c.conn)
+}
+
+// Images talks CRI with it, too.
+func (c *Containerd) Images() runtimev1.ImageServiceClient {
+	return runtimev1.NewImageServiceClient(c.conn)
+}
+
+// PID is that of containerd, outside of its PID namespace.
+func (c *Containerd) PID() (int, error) {
+	if c.server == nil {
+		return 0, errors.New("containerd does not run")
+	}
+	return child(c.server.Process.Pid)
+}
+
+// Kill kills containerd as an accident would: its sandboxes live on.
+func (c *Containerd) Kill() error {
+	if c.server == nil {
+		return nil
+	}
+	pid, err := c.PID()
+	if err != nil {
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill containerd: %w", err)
+	}
+	<-c.ended
+	c.server = nil
+	return nil
+}
+
+// Close ends containerd and every container of it, and removes their cgroups. On
+// a machine, containers end with the machine.
+func (c *Containerd) Close() error {
+	if c.conn != nil {
+		_ = c.conn.Close()
+	}
+	if c.onMachine() && c.server != nil {
+		_ = c.server.Process.Kill() // the machine takes the rest along
+	}
+	if c.init != nil {
+		_ = c.init.Process.Kill()
+		_ = c.init.Wait()
+	}
+	if c.server != nil {
+		<-c.ended
+	}
+	if c.janitor == nil {
+		return nil
+	}
+	_ = c.broom.Close()
+	if err := c.janitor.Wait(); err != nil {
+		return fmt.Errorf("remove cgroup %s: %w", c.Cgroup, err)
+	}
+	return nil
+}
