@@ -30,6 +30,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -41,7 +42,12 @@ const (
 	DefaultStaleAfter    = 5 * time.Minute
 	DefaultNodeTimeout   = 5 * time.Minute
 	DefaultHandoverGrace = 10 * time.Second
+	DefaultKubeconfig    = kube.Auto
 )
+
+// migrationGrace is what settle is between two pods that run one virtual machine:
+// live migration ends within it, or is stuck.
+const migrationGrace = time.Minute
 
 // Config is what an operator decides. Zero fields have the defaults.
 type Config struct {
@@ -62,6 +68,11 @@ type Config struct {
 	DataDir string
 	// Networks are declared. Several of one name add up.
 	Networks []verdict.Network
+	// Kubeconfig says which Kubernetes cluster is asked who the owners are: auto for
+	// the one that we are a pod of, if we are, off for none, or a file.
+	Kubeconfig string
+	// Version is what the Kubernetes API is told of us.
+	Version string
 }
 
 // Aggregator joins what all agents witness. Use New.
@@ -76,7 +87,8 @@ type Aggregator struct {
 // data directory. Its metrics are registered with reg.
 func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, error) {
 	policy := verdict.Policy{
-		Cluster: cfg.Cluster, Settle: cfg.Settle, StaleAfter: cfg.StaleAfter,
+		MigrationGrace: migrationGrace,
+		Cluster:        cfg.Cluster, Settle: cfg.Settle, StaleAfter: cfg.StaleAfter,
 		NodeTimeout: cfg.NodeTimeout, HandoverGrace: cfg.HandoverGrace,
 	}
 	if policy.Cluster == "" {
@@ -117,6 +129,10 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		policy.Networks = append(policy.Networks, declared)
 	}
 
+	cluster, err := kube.Open(kube.Config{Kubeconfig: cfg.Kubeconfig, Log: log, Metrics: reg, Version: cfg.Version})
+	if err != nil {
+		return nil, err
+	}
 	dir, err := openDataDir(cfg.DataDir)
 	if err != nil {
 		return nil, err
@@ -132,6 +148,8 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
 	m.store = a.store
+	a.store.kube = cluster
+	cluster.Notify(a.store.kubernetesChanged)
 	a.store.archive = newArchive(dir, recalled)
 	if err := reg.Register(m); err != nil {
 		return nil, errors.Join(fmt.Errorf("register metrics: %w", err), dir.close())
@@ -156,6 +174,10 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	group.Go(func() error { a.store.run(ctx); return nil })
 	group.Go(func() error { a.store.account(ctx); return nil })
 	group.Go(func() error { a.store.accountFindings(ctx); return nil })
+	if a.store.kube != nil {
+		group.Go(func() error { return a.store.kube.Run(ctx) })
+		group.Go(func() error { a.store.announce(ctx); return nil })
+	}
 	group.Go(func() error { a.store.keep(ctx); return nil })
 	group.Go(func() error { a.store.tidy(ctx); return nil })
 	err := group.Wait()
