@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -16,6 +18,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/containerd"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/situations"
 )
 
 // patience is how long a condition may take. It is no budget.
@@ -117,6 +120,7 @@ func newLab(t *testing.T, namespace string) *lab {
 			t.Fatal(err)
 		}
 	}
+	l.kube("wait", "--for=delete", "namespace/"+l.namespace, "--timeout=2m") // under -count
 	l.kube("create", "namespace", l.namespace)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -251,6 +255,39 @@ func (l *lab) sandbox(p pod, not string) (got Sandbox) {
 		return nil
 	})
 	return got
+}
+
+// announce has pods tell everybody that they have their address, and waits until
+// the agent has heard it. The plugin does so, too, but maybe before the agent listens.
+func (l *lab) announce(pods ...pod) {
+	l.t.Helper()
+	for _, p := range pods {
+		ns, err := l.node(p.Node).PodAt(fmt.Sprintf("/proc/%d/ns/net", l.sandbox(p, "").PID))
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		defer ns.Close()
+		addr := netip.MustParseAddr(p.Address)
+		l.until(p.Name+" to be heard", func() error {
+			err := ns.Do(func() error {
+				i, err := net.InterfaceByName("eth0")
+				if err != nil {
+					return err
+				}
+				return netlab.Send("eth0", netlab.ARP(1, i.HardwareAddr, addr, addr))
+			})
+			if err != nil {
+				return err
+			}
+			for _, o := range l.owners(p.Address) {
+				heard := func(e *ipwitnessv1.Evidence) bool { return e.GetKind() == ipwitnessv1.Evidence_ANNOUNCED }
+				if nameOf(o) == l.owner(p) && slices.ContainsFunc(o.GetEvidence(), heard) {
+					return nil
+				}
+			}
+			return errors.New("not yet")
+		})
+	}
 }
 
 // sh runs a command line on a node.
@@ -461,15 +498,31 @@ func (l *lab) awaitConflict(addr string, state ipwitnessv1.Conflict_State) (got 
 	return got
 }
 
+// row proves what ipwitness says of a row of docs/situations.md.
+func (l *lab) row(id, addr, rule string) {
+	l.t.Helper()
+	if l.t.Failed() {
+		return // what is wrong must not become the text
+	}
+	situations.Check(l.t, "../testdata/situations", id, addr, rule, func() situations.Said {
+		var s situations.Said
+		var err error
+		if s.Printed, err = l.Output(l.Command(binary, "explain", addr)); err != nil {
+			l.t.Fatal(err)
+		}
+		s.Explanation = &ipwitnessv1.ExplainResponse{}
+		if err := l.aggregator.Get(l.t.Context(), "/v1/explain?address="+addr, s.Explanation); err != nil {
+			l.t.Fatal(err)
+		}
+		return s
+	})
+}
+
 // holders gives NODE/NAMESPACE/NAME/UID of those who hold an address.
 func (l *lab) holders(addr string) []string {
 	l.t.Helper()
-	var m ipwitnessv1.ListOwnersResponse
-	if err := l.aggregator.Get(l.t.Context(), "/v1/owners?address="+addr, &m); err != nil {
-		l.t.Fatal(err)
-	}
 	var names []string
-	for _, o := range m.GetOwners() {
+	for _, o := range l.owners(addr) {
 		if o.GetState() == ipwitnessv1.Owner_LIVE && o.GetExcluded() == "" {
 			names = append(names, nameOf(o))
 		}
@@ -478,6 +531,17 @@ func (l *lab) holders(addr string) []string {
 	return names
 }
 
+// owners lists all of an address.
+func (l *lab) owners(addr string) []*ipwitnessv1.Owner {
+	l.t.Helper()
+	var m ipwitnessv1.ListOwnersResponse
+	if err := l.aggregator.Get(l.t.Context(), "/v1/owners?address="+addr, &m); err != nil {
+		l.t.Fatal(err)
+	}
+	return m.GetOwners()
+}
+
+// nameOf is NODE/NAMESPACE/NAME/UID.
 func nameOf(o *ipwitnessv1.Owner) string {
 	w := o.GetWorkload()
 	return strings.Join([]string{o.GetNode(), w.GetNamespace(), w.GetName(), w.GetUid()}, "/")

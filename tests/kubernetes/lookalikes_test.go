@@ -25,6 +25,8 @@ func TestL3KubeletMakesASandboxAgain(t *testing.T) {
 	}
 	l.awaitHolders(p.Address, p)
 	l.wantOnlyPlanted()
+	l.announce(p)
+	l.row("L3-kubelet", p.Address, "one-owner")
 }
 
 func TestL4CompletedPodStillListsItsAddress(t *testing.T) {
@@ -54,6 +56,8 @@ func TestL4CompletedPodStillListsItsAddress(t *testing.T) {
 	if all := l.conflicts(next.Address); all != nil {
 		t.Errorf("conflict: got %v, want none", all)
 	}
+	l.announce(next)
+	l.row("L4", next.Address, "one-owner")
 }
 
 func TestL5HostNetworkPodsHaveTheNodesAddress(t *testing.T) {
@@ -77,22 +81,26 @@ func TestL5HostNetworkPodsHaveTheNodesAddress(t *testing.T) {
 		}
 		return nil
 	})
+	l.row("L5-kubernetes", addr, "one-owner")
 }
 
 func TestL16TwoLaunchersOfOneVirtualMachine(t *testing.T) {
 	l := newLab(t, "migration")
-	l.witness()
+	l.witness("--network", "machines=10.99.0.0/24")
 	l.api(ipwitnessv1.Kubernetes_LIVE)
-	const vm = `"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm1"`
-	for name, labels := range map[string]string{"vm1-a": vm, "vm1-b": vm, "other-a": "", "other-b": ""} {
-		p := l.run(name, "node1", labels)
-		addr := "10.99.0.2"
-		if labels == vm {
-			addr = "10.99.0.1"
-		}
-		l.sh(l.node("node1"), "nsenter --target %d --net -- ip addr add %s/32 dev eth0", l.sandbox(p, "").PID, addr)
+	const vm1 = `"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm1"`
+	launch := func(name, node, labels, addr string) pod {
+		p := l.run(name, node, labels)
+		l.sh(l.node(node), "nsenter --target %d --net -- ip addr add %s/32 dev eth0", l.sandbox(p, "").PID, addr)
+		return p
 	}
-	l.awaitHolders("10.99.0.1", l.pod("vm1-a"), l.pod("vm1-b"))
-	l.awaitConflict("10.99.0.2", confirmed) // the same, without labels
-	l.wantOnlyPlanted("10.99.0.2")
+	from := launch("vm1-from", "node1", vm1, "10.99.0.1")
+	to := launch("vm1-to", "node2", vm1, "10.99.0.1")
+	l.awaitHolders("10.99.0.1", from, to)
+	// The same, of pods that run no machine.
+	other := launch("other-from", "node1", "", "10.99.0.2")
+	launch("other-to", "node2", "", "10.99.0.2")
+	l.awaitConflict("10.99.0.2", confirmed)
+	l.wantOnlyPlanted("10.99.0.2", other.Address)
+	l.row("L16-migration", "10.99.0.1", "same-vm")
 }
