@@ -31,6 +31,9 @@ type health struct {
 	since time.Time
 	// synced tells that the pods were listed, following that they are followed.
 	synced, following bool
+	// placed tells that the nodes were listed, or may not be: on which of them a pod
+	// can be absent is known by then.
+	placed bool
 	// missed counts answers that did not come.
 	missed int
 	// problems are in words, by what they are about.
@@ -112,8 +115,11 @@ func (c *Cluster) failed(f *feed, err error) {
 	default:
 		c.problem(f.resource, fmt.Sprintf("cannot follow %s: %s: %s", f.resource, f.lost, cut(plain(err.Error()), maxMessage)))
 	}
-	if f.name == podFeed {
+	switch {
+	case f.name == podFeed:
 		c.health.following = false
+	case f.name == nodeFeed && apierrors.IsForbidden(err):
+		c.health.placed = true
 	}
 	c.assess()
 }
@@ -139,8 +145,11 @@ func (c *Cluster) worked(f *feed) {
 // listed notes that a resource was listed.
 func (c *Cluster) listed(f *feed) {
 	c.mu.Lock()
-	if f.name == podFeed {
+	switch f.name {
+	case podFeed:
 		c.health.synced = true
+	case nodeFeed:
+		c.health.placed = true
 	}
 	c.mu.Unlock()
 	c.worked(f)
@@ -152,7 +161,7 @@ func (c *Cluster) assess() {
 	h := &c.health
 	state := pb.Kubernetes_LIVE
 	switch {
-	case !h.synced:
+	case !h.synced || !h.placed:
 		state = pb.Kubernetes_SYNCING
 	case !h.following || h.missed >= misses:
 		state = pb.Kubernetes_STALE
