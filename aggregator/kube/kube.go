@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -62,7 +63,6 @@ type Cluster struct {
 	log     *slog.Logger
 	clients clients
 	notify  func(Changes)
-	started time.Time
 
 	// cidrs are the ranges of all nodes.
 	cidrs atomic.Pointer[ranges]
@@ -85,7 +85,10 @@ type Cluster struct {
 
 // Open makes a mirror, which asks nothing before Run. It is nil, without an error,
 // where there is no cluster to ask.
-func Open(cfg Config) (*Cluster, error) {
+func Open(cfg Config) (*Cluster, error) { return open(cfg, func(*rest.Config) {}) }
+
+// open is Open for a test, which has another way to the API server.
+func open(cfg Config, by func(*rest.Config)) (*Cluster, error) {
 	log := cfg.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -94,7 +97,8 @@ func Open(cfg Config) (*Cluster, error) {
 	if err != nil || where == nil {
 		return nil, err
 	}
-	c := &Cluster{log: log, started: time.Now()}
+	by(where)
+	c := &Cluster{log: log}
 	if c.clients, err = newClients(where, log, cfg.Version); err != nil {
 		return nil, err
 	}
