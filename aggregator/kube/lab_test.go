@@ -220,7 +220,7 @@ func (l *lab) mirror(account string) *mirrored {
 		l.Fatal(err)
 	}
 	m := &mirrored{lab: l}
-	c, err := open(Config{Kubeconfig: file, Log: slog.New(slog.NewTextHandler(l.TB.Output(), nil)), Version: "test"},
+	c, err := open(Config{Kubeconfig: file, Log: slog.New(slog.NewTextHandler(l.Output(), nil)), Version: "test"},
 		func(where *rest.Config) { where.Dial = m.dial })
 	if err != nil {
 		l.Fatal(err)
