@@ -12,6 +12,7 @@ import (
 
 func TestPodsOfARealAPI(t *testing.T) {
 	l := newLab(t)
+	l.node("other-node", "10.99.9.0/24")
 	l.node("pods-node", "10.99.1.0/24")
 	l.pod("plain", "pods-node", "10.99.1.7", "")
 	l.apply(`
@@ -27,6 +28,7 @@ spec:
 	m := l.mirror("ipwitness")
 	m.awaitState(pb.Kubernetes_LIVE)
 
+	m.until("the node's range is known", func() bool { return m.InPodCIDR(netip.MustParseAddr("10.99.1.200")) })
 	before := m.named("plain", "pods-node")
 	if before == nil || before.Absent || before.Phase != "Running" || before.Node != "pods-node" || before.UID == "" ||
 		!slices.Equal(before.IPs, []netip.Addr{netip.MustParseAddr("10.99.1.7")}) {
@@ -36,7 +38,7 @@ spec:
 		t.Errorf("by uid: got %+v, want the same object", by)
 	}
 	for what, p := range map[string]*verdict.PodObject{
-		"another node":    m.named("plain", "elsewhere"),
+		"another node":    m.named("plain", "other-node"),
 		"an unknown name": m.named("nobody", "pods-node"),
 		"an unknown uid":  m.Pod(l.namespace, "plain", "7c6e8a8e-0000-0000-0000-000000000000", "pods-node"),
 	} {
@@ -44,7 +46,9 @@ spec:
 			t.Errorf("%s: got %+v, want absent", what, p)
 		}
 	}
-	m.until("the node's range is known", func() bool { return m.InPodCIDR(netip.MustParseAddr("10.99.1.200")) })
+	if p := m.named("nobody", "elsewhere"); p != nil {
+		t.Errorf("on a machine that is none of the cluster's: got %+v, want nothing", p)
+	}
 	if m.InPodCIDR(netip.MustParseAddr("10.99.2.1")) {
 		t.Error("a range is known that no node has")
 	}
@@ -68,7 +72,7 @@ spec:
 	l.kube("delete", "--namespace", l.namespace, "pod/plain", "--wait=false")
 	m.until("its end is asked for", func() bool { return m.named("plain", "pods-node").Ending != 0 })
 	l.kube("patch", "--namespace", l.namespace, "pod/plain", "--patch", `{"metadata":{"finalizers":null}}`)
-	m.until("it is absent", func() bool { return m.Pod("", "", before.UID, "").Absent })
+	m.until("it is absent", func() bool { return m.Pod("", "", before.UID, "pods-node").Absent })
 	m.until("its end is told", func() bool {
 		return m.told(func(c Changes) bool {
 			return slices.ContainsFunc(c.Pods, func(p *verdict.PodObject) bool { return p.UID == before.UID && p.Ending != 0 })
@@ -137,7 +141,7 @@ func TestWhatHappensMeanwhile(t *testing.T) {
 		m.cut(false)
 		m.awaitState(pb.Kubernetes_LIVE)
 		m.until("the new pod is known", func() bool { return !m.named("comes", "meanwhile-node").Absent })
-		m.until("the pod that is gone is absent", func() bool { return m.Pod("", "", goes.UID, "").Absent })
+		m.until("the pod that is gone is absent", func() bool { return m.Pod("", "", goes.UID, "meanwhile-node").Absent })
 		m.until("its end is told", func() bool {
 			return m.told(func(c Changes) bool { return slices.Contains(c.Pods, goes) })
 		})

@@ -53,6 +53,8 @@ type Changes struct {
 	Networks []netip.Prefix
 	// State tells that Status().State changed: what Pod says of unknown pods did.
 	State bool
+	// Nodes came or went: what Pod says of unknown pods of theirs changed.
+	Nodes []string
 	// Related are the nodes of which Related may say something new.
 	Related []string
 }
@@ -98,7 +100,12 @@ func open(cfg Config, by func(*rest.Config)) (*Cluster, error) {
 		return nil, err
 	}
 	by(where)
-	c := &Cluster{log: log}
+	return openAt(where, log, cfg)
+}
+
+// openAt makes the mirror of a cluster that was found.
+func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err error) {
+	c = &Cluster{log: log}
 	if c.clients, err = newClients(where, log, cfg.Version); err != nil {
 		return nil, err
 	}

@@ -72,6 +72,9 @@ func newLab(t testing.TB) *lab {
 	}
 	l := &lab{Cluster: shared.cluster, TB: t, namespace: strings.ToLower(t.Name())}
 	l.kube("create", "namespace", l.namespace)
+	// Without it no pod can be made; whoever makes it may have lost the API server
+	// in the test before.
+	l.kube("wait", "--for=create", "serviceaccount/default", "--namespace", l.namespace, "--timeout=2m")
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the cluster said:\n%s", l.Logs())
