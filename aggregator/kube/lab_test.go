@@ -38,6 +38,7 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
+	logOfClientGo(slog.New(slog.DiscardHandler)) // or it would log to the first test after its end
 	code := m.Run()
 	if shared.cluster != nil {
 		shared.cluster.Close()
