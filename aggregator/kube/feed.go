@@ -182,7 +182,8 @@ func (f *feed) pages(ctx context.Context) error {
 }
 
 func (f *feed) request(options metav1.ListOptions) *rest.Request {
-	r := f.client.Get().Resource(f.resource).VersionedParams(&options, metav1.ParameterCodec)
+	// It is tried again here, not there: what does not work is to be known at once.
+	r := f.client.Get().Resource(f.resource).VersionedParams(&options, metav1.ParameterCodec).MaxRetries(0)
 	if f.namespace != "" {
 		r = r.Namespace(f.namespace)
 	}
