@@ -3,9 +3,11 @@ package kube
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -98,7 +100,7 @@ func (c *Cluster) failed(f *feed, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err) && c.health.missed == 0: // a server that begins forbids all until it is ready
 		c.hear()
 		c.problem(f.resource, fmt.Sprintf("may not list and watch %s: %s; grant ipwitness's ClusterRole list and watch of %s",
 			f.resource, f.lost, f.resource))
@@ -106,14 +108,14 @@ func (c *Cluster) failed(f *feed, err error) {
 		c.hear()
 		c.problem(serverProblem, fmt.Sprintf("the API server %s does not know us any more: renew the token or certificate of the kubeconfig or service account",
 			c.clients.server))
-	case unreachable(err):
+	case unreachable(err), apierrors.IsForbidden(err):
 		c.problem(serverProblem, c.unheard(err))
 		select {
 		case c.health.kick <- struct{}{}:
 		default:
 		}
 	default:
-		c.problem(f.resource, fmt.Sprintf("cannot follow %s: %s: %s", f.resource, f.lost, cut(plain(err.Error()), maxMessage)))
+		c.problem(f.resource, fmt.Sprintf("cannot follow %s: %s: %s", f.resource, f.lost, shorten(err.Error())))
 	}
 	switch {
 	case f.name == podFeed:
@@ -125,7 +127,11 @@ func (c *Cluster) failed(f *feed, err error) {
 }
 
 func (c *Cluster) unheard(err error) string {
-	return fmt.Sprintf("the API server %s is not heard from: what is said of pods may be old: %s", c.clients.server, cut(plain(err.Error()), maxMessage))
+	// Without the address of each request, which may be as long as all else.
+	if request := (*url.Error)(nil); errors.As(err, &request) {
+		err = request.Err
+	}
+	return fmt.Sprintf("the API server %s is not heard from: what is said of pods may be old: %s", c.clients.server, shorten(err.Error()))
 }
 
 // worked notes that a resource is followed again.

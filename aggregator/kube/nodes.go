@@ -91,6 +91,10 @@ func (n *nodes) changed(before, after *nodeRecord) {
 	if !slices.Equal(was.cidrs, is.cidrs) {
 		n.moved = slices.Concat(n.moved, was.cidrs, is.cidrs)
 	}
+	if after == nil || before == nil {
+		changes := &n.cluster.pending.changes
+		changes.Nodes = append(changes.Nodes, cmp.Or(was.name, is.name))
+	}
 	if after == nil || before == nil || was.ready != is.ready || was.uid != is.uid {
 		n.cluster.pending.relate(cmp.Or(was.name, is.name))
 	}
