@@ -81,10 +81,13 @@ func (s *store) kubernetesChanged(c kube.Changes) {
 		s.touchPod(p.UID)
 		s.touchPod(p.Namespace + "/" + p.Name)
 	}
-	if c.State {
+	if c.State || len(c.Nodes) > 0 {
+		slices.Sort(c.Nodes)
 		for ns := range s.pods.all() {
 			for ; ns != nil; ns = ns.alike {
-				s.touchNamespace(ns)
+				if _, moved := slices.BinarySearch(c.Nodes, ns.rec.Node.Name); c.State || moved {
+					s.touchNamespace(ns)
+				}
 			}
 		}
 	}

@@ -3,9 +3,11 @@ package kube
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -31,6 +33,9 @@ type health struct {
 	since time.Time
 	// synced tells that the pods were listed, following that they are followed.
 	synced, following bool
+	// placed tells that the nodes were listed, or may not be: on which of them a pod
+	// can be absent is known by then.
+	placed bool
 	// missed counts answers that did not come.
 	missed int
 	// problems are in words, by what they are about.
@@ -95,7 +100,7 @@ func (c *Cluster) failed(f *feed, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err) && c.health.missed == 0: // a server that begins forbids all until it is ready
 		c.hear()
 		c.problem(f.resource, fmt.Sprintf("may not list and watch %s: %s; grant ipwitness's ClusterRole list and watch of %s",
 			f.resource, f.lost, f.resource))
@@ -103,23 +108,30 @@ func (c *Cluster) failed(f *feed, err error) {
 		c.hear()
 		c.problem(serverProblem, fmt.Sprintf("the API server %s does not know us any more: renew the token or certificate of the kubeconfig or service account",
 			c.clients.server))
-	case unreachable(err):
+	case unreachable(err), apierrors.IsForbidden(err):
 		c.problem(serverProblem, c.unheard(err))
 		select {
 		case c.health.kick <- struct{}{}:
 		default:
 		}
 	default:
-		c.problem(f.resource, fmt.Sprintf("cannot follow %s: %s: %s", f.resource, f.lost, cut(plain(err.Error()), maxMessage)))
+		c.problem(f.resource, fmt.Sprintf("cannot follow %s: %s: %s", f.resource, f.lost, shorten(err.Error())))
 	}
-	if f.name == podFeed {
+	switch {
+	case f.name == podFeed:
 		c.health.following = false
+	case f.name == nodeFeed && apierrors.IsForbidden(err):
+		c.health.placed = true
 	}
 	c.assess()
 }
 
 func (c *Cluster) unheard(err error) string {
-	return fmt.Sprintf("the API server %s is not heard from: what is said of pods may be old: %s", c.clients.server, cut(plain(err.Error()), maxMessage))
+	// Without the address of each request, which may be as long as all else.
+	if request := (*url.Error)(nil); errors.As(err, &request) {
+		err = request.Err
+	}
+	return fmt.Sprintf("the API server %s is not heard from: what is said of pods may be old: %s", c.clients.server, shorten(err.Error()))
 }
 
 // worked notes that a resource is followed again.
@@ -139,8 +151,11 @@ func (c *Cluster) worked(f *feed) {
 // listed notes that a resource was listed.
 func (c *Cluster) listed(f *feed) {
 	c.mu.Lock()
-	if f.name == podFeed {
+	switch f.name {
+	case podFeed:
 		c.health.synced = true
+	case nodeFeed:
+		c.health.placed = true
 	}
 	c.mu.Unlock()
 	c.worked(f)
@@ -152,7 +167,7 @@ func (c *Cluster) assess() {
 	h := &c.health
 	state := pb.Kubernetes_LIVE
 	switch {
-	case !h.synced:
+	case !h.synced || !h.placed:
 		state = pb.Kubernetes_SYNCING
 	case !h.following || h.missed >= misses:
 		state = pb.Kubernetes_STALE

@@ -98,6 +98,7 @@ var parts = []part{
 	{"storm", "a storm of ARP, here and with libpcap listeners", stormRows},
 	{"pods", "0, 50 and 250 pods that do nothing", podRows},
 	{"agents", fmt.Sprintf("%d simulated agents, and an aggregator that is killed", crowdNodes), agentRows},
+	{"kubernetes", fmt.Sprintf("%d pods in a real Kubernetes API, whose server is killed", apiPods), kubernetesRows},
 }
 
 // named refuses what is not the name of a part.

@@ -42,6 +42,8 @@ type Options struct {
 	// NodeRanges is a range of addresses of which each node is given a part
 	// (Node.spec.podCIDRs), which the network here does not care about. Empty: none.
 	NodeRanges string
+	// Bare leaves out the controllers and the scheduler: nothing happens by itself.
+	Bare bool
 	// Containerd is the directory of the programs of containerd. Empty: those in PATH.
 	Containerd string
 }
@@ -119,7 +121,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	}
 	err := c.awaitAPI(ctx)
 	wg.Wait()
-	if err := errors.Join(append(faults, err)...); err != nil {
+	if err := errors.Join(append(faults, err)...); err != nil || c.options.Bare {
 		return err
 	}
 	for _, n := range c.Nodes {
