@@ -25,15 +25,18 @@ export BPF2GO_STRIP := llvm-strip-19
 export BPF2GO_CFLAGS := -O2 -g -Wall -Wextra -Werror -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu
 CLANG_FORMAT := clang-format-19
 
-# Where tests, demo and benchmarks find the real CNI plugins, and a containerd
-# that is newer than Debian's.
+# Where tests, demo and benchmarks find the real CNI plugins, a containerd that is
+# newer than Debian's, and Kubernetes.
 export IPWITNESS_CNI_BIN := $(CURDIR)/bin/cni
 export IPWITNESS_CONTAINERD_BIN := $(CURDIR)/bin/containerd
+export IPWITNESS_KUBERNETES_BIN := $(CURDIR)/bin/kubernetes
 
 BUF := bin/tools/buf
 GOLANGCI := bin/tools/golangci-lint
 PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway openapiv2)
 CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool host-local loopback macvlan ptp)
+KUBERNETES := $(addprefix bin/kubernetes/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
+ETCD := bin/kubernetes/etcd
 CONTAINERD := $(addprefix bin/containerd/,containerd containerd-shim-runc-v2 ctr)
 
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
@@ -84,6 +87,11 @@ check: lint check-generate build test ## All that must hold at every commit
 test: deps-test build cni-plugins containerd ## Run all tests, as root, with the race detector
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
+
+.PHONY: test-cluster
+test-cluster: deps-test build cni-plugins kubernetes ## Run the tests on a real Kubernetes of two nodes, as root; the first time builds it (minutes)
+	IPWITNESS_CLUSTER_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
+		$(EXEC_AS_ROOT) $(TESTFLAGS) ./tests/kubernetes
 
 .PHONY: test-kernels
 test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu and run tests there; ARGS='-kernel 6.12 -run VLAN'
@@ -171,6 +179,9 @@ check-generate: ## Fail if a generated file is not what its source gives
 .PHONY: cni-plugins
 cni-plugins: $(CNI_PLUGINS) ## Build the real CNI plugins that tests and demo use
 
+.PHONY: kubernetes
+kubernetes: $(KUBERNETES) $(ETCD) ## Build the real Kubernetes that the cluster's tests use
+
 .PHONY: containerd
 containerd: $(CONTAINERD) ## Build the newest containerd, which tests use beside Debian's
 
@@ -204,6 +215,20 @@ $(CNI_PLUGINS) &: tools/cni/go.mod tools/cni/go.sum
 	CGO_ENABLED=0 go -C tools/cni build -trimpath -o '$(CURDIR)/bin/cni/' \
 		-ldflags "-X $(CNI_MODULE)/pkg/utils/buildversion.BuildVersion=$$v" tool
 	@touch $(CNI_PLUGINS)
+
+# Kubernetes reads its own version from there. Its parts are built one by one:
+# each needs more than a gigabyte of memory, and is kept when the next one fails.
+K8S_VERSION = $(shell go -C tools/kubernetes list -m -f '{{.Version}}' k8s.io/kubernetes)
+K8S_FLAGS = $(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
+	-X $p.gitVersion=$(K8S_VERSION) -X $p.gitTreeState=clean)
+$(KUBERNETES): tools/kubernetes/go.mod tools/kubernetes/go.sum
+	CGO_ENABLED=0 go -C tools/kubernetes build -trimpath -o '$(CURDIR)/bin/kubernetes/' \
+		-ldflags '-s -w $(K8S_FLAGS)' k8s.io/kubernetes/cmd/$(@F)
+	@touch $@
+
+$(ETCD): tools/etcd/go.mod tools/etcd/go.sum
+	CGO_ENABLED=0 go -C tools/etcd build -trimpath -o '$(CURDIR)/$@' -ldflags '-s -w' tool
+	@touch $@
 
 CONTAINERD_MODULE := github.com/containerd/containerd/v2
 $(CONTAINERD) &: tools/containerd/go.mod tools/containerd/go.sum

@@ -30,6 +30,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -41,6 +42,7 @@ const (
 	DefaultStaleAfter    = 5 * time.Minute
 	DefaultNodeTimeout   = 5 * time.Minute
 	DefaultHandoverGrace = 10 * time.Second
+	DefaultKubeconfig    = kube.Auto
 )
 
 // Config is what an operator decides. Zero fields have the defaults.
@@ -62,6 +64,9 @@ type Config struct {
 	DataDir string
 	// Networks are declared. Several of one name add up.
 	Networks []verdict.Network
+	// Kubeconfig says which Kubernetes cluster is asked who the owners are: auto for
+	// the one that we are a pod of, if we are, off for none, or a file.
+	Kubeconfig string
 }
 
 // Aggregator joins what all agents witness. Use New.

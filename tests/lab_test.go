@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -37,11 +36,8 @@ func TestMain(m *testing.M) {
 			return 1, err
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
-		binary = filepath.Join(dir, "ipwitness")
-		build := exec.Command("go", "build", "-o", binary, "../cmd/ipwitness")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			return 1, fmt.Errorf("build ipwitness: %w\n%s", err, out)
+		if binary, err = netlab.Build(dir); err != nil {
+			return 1, err
 		}
 		return m.Run(), nil
 	}()

@@ -108,8 +108,16 @@ const sweep = `
 	done
 	exit 1`
 
+// onMachine says that the host is a machine (netlab.NewMachine), which has
+// process ids and a cgroup of its own already.
+func (c *Containerd) onMachine() bool { return c.host.Cgroup() != "" }
+
 // makeCgroup names the cgroup, and starts who removes it.
 func (c *Containerd) makeCgroup() error {
+	if c.onMachine() {
+		c.Cgroup = c.host.Cgroup()
+		return nil
+	}
 	dir, err := os.MkdirTemp("", "ipwitness-ctd-") // a name that nobody else has
 	if err != nil {
 		return err
@@ -174,6 +182,9 @@ state = "/run/containerd"
 // makeNamespaces makes a PID namespace, and a mount namespace with its /proc. The
 // first process waits for all that is left to it.
 func (c *Containerd) makeNamespaces() error {
+	if c.onMachine() {
+		return nil
+	}
 	cmd := c.host.Command("unshare", "--pid", "--fork", "--kill-child", "--mount", "--propagation", "unchanged", "sh", "-euc", `
 		mount -t proc proc /proc
 		echo ready
@@ -209,7 +220,12 @@ func child(pid int) (int, error) {
 // Command is a command that will run where containerd runs: in the host, and in
 // containerd's PID namespace. Start it with Start of the host. It ends with Close.
 func (c *Containerd) Command(name string, args ...string) *exec.Cmd {
-	cmd := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(c.pid), "--net", "--mount", "--pid", "--", name}, args...)...)
+	var cmd *exec.Cmd
+	if c.onMachine() {
+		cmd = c.host.Command(name, args...)
+	} else {
+		cmd = exec.Command("nsenter", append([]string{"--target", strconv.Itoa(c.pid), "--net", "--mount", "--pid", "--", name}, args...)...)
+	}
 	if c.options.Bin != "" {
 		cmd.Env = append(os.Environ(), "PATH="+c.options.Bin+":"+os.Getenv("PATH"))
 	}
@@ -330,10 +346,14 @@ func (c *Containerd) Kill() error {
 	return nil
 }
 
-// Close ends containerd and every container of it, and removes their cgroups.
+// Close ends containerd and every container of it, and removes their cgroups. On
+// a machine, containers end with the machine.
 func (c *Containerd) Close() error {
 	if c.conn != nil {
 		_ = c.conn.Close()
+	}
+	if c.onMachine() && c.server != nil {
+		_ = c.server.Process.Kill() // the machine takes the rest along
 	}
 	if c.init != nil {
 		_ = c.init.Process.Kill()

@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,7 +34,11 @@ type Host struct {
 	InOrder bool
 
 	holder *exec.Cmd // keeps the namespaces
+	pid    int       // of a process in them
+	enter  []string  // how a command gets into them
 	netns  *os.File
+	tie    io.Closer // of a machine: its holder ends when this is closed
+	cgroup string
 	last   uint64 // inode of the newest namespace, if they are in order
 }
 
@@ -85,11 +90,21 @@ func hold(cmd *exec.Cmd) (*Host, error) {
 		h.Close()
 		return nil, fmt.Errorf("make namespaces (needs root, iproute2 and util-linux): %w: %s", err, strings.TrimSpace(fault.String()))
 	}
-	if h.netns, err = os.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid)); err != nil {
+	if err := h.settle(cmd.Process.Pid, "--net", "--mount"); err != nil {
 		h.Close()
-		return nil, fmt.Errorf("open network namespace: %w", err)
+		return nil, err
 	}
 	return h, nil
+}
+
+// settle has the host be where a process is.
+func (h *Host) settle(pid int, namespaces ...string) (err error) {
+	h.pid = pid
+	h.enter = append(append([]string{"nsenter", "--target", strconv.Itoa(pid)}, namespaces...), "--")
+	if h.netns, err = os.Open(fmt.Sprintf("/proc/%d/ns/net", pid)); err != nil {
+		return fmt.Errorf("open network namespace: %w", err)
+	}
+	return nil
 }
 
 // start starts a command that dies with this process. The parent of a process
@@ -115,15 +130,19 @@ func (h *Host) Close() {
 	if h.netns != nil {
 		_ = h.netns.Close()
 	}
-	_ = h.holder.Process.Kill()
+	if h.tie != nil {
+		_ = h.tie.Close() // the holder ends the host
+	} else {
+		_ = h.holder.Process.Kill()
+	}
 	_ = h.holder.Wait()
 }
 
 // Command is a command that will run inside the host. Start it with Start, so
 // that it cannot outlive this process.
 func (h *Host) Command(name string, args ...string) *exec.Cmd {
-	pid := strconv.Itoa(h.holder.Process.Pid)
-	return exec.Command("nsenter", append([]string{"--target", pid, "--net", "--mount", "--", name}, args...)...)
+	line := slices.Concat(h.enter, []string{name}, args)
+	return exec.Command(line[0], line[1:]...)
 }
 
 // Start starts a command of Command.
@@ -141,7 +160,7 @@ func (h *Host) Run(format string, args ...any) (string, error) {
 func (h *Host) Output(cmd *exec.Cmd) (string, error) {
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return string(out), fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args[6:], " "), err, bytes.TrimSpace(out))
+		return string(out), fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args[len(h.enter):], " "), err, bytes.TrimSpace(out))
 	}
 	return string(out), nil
 }
@@ -212,20 +231,22 @@ func (h *Host) Namespace(name string) error {
 
 // Cable lays a cable to another host: a veth of which each has one end, up.
 func (h *Host) Cable(ifname string, other *Host, otherIfname string) error {
-	_, err := h.Run("ip link add %s type veth peer name %s netns %d", ifname, otherIfname, other.holder.Process.Pid)
-	if err != nil {
+	// Not by Run: inside a machine, other processes have other ids.
+	add := exec.Command("nsenter", "--target", strconv.Itoa(h.pid), "--net", "--",
+		"ip", "link", "add", ifname, "type", "veth", "peer", "name", otherIfname, "netns", strconv.Itoa(other.pid))
+	if out, err := add.CombinedOutput(); err != nil {
+		return fmt.Errorf("lay cable %s: %w: %s", ifname, err, bytes.TrimSpace(out))
+	}
+	if _, err := h.Run("ip link set %s up", ifname); err != nil {
 		return err
 	}
-	if _, err = h.Run("ip link set %s up", ifname); err != nil {
-		return err
-	}
-	_, err = other.Run("ip link set %s up", otherIfname)
+	_, err := other.Run("ip link set %s up", otherIfname)
 	return err
 }
 
 // Pod opens the network namespace with that name, as `ip netns add` made it.
 func (h *Host) Pod(name string) (*Pod, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/root/run/netns/%s", h.holder.Process.Pid, name))
+	f, err := os.Open(fmt.Sprintf("/proc/%d/root/run/netns/%s", h.pid, name))
 	if err != nil {
 		return nil, fmt.Errorf("open named network namespace: %w", err)
 	}
@@ -234,7 +255,7 @@ func (h *Host) Pod(name string) (*Pod, error) {
 
 // Path is where this process finds a file of the host.
 func (h *Host) Path(path string) string {
-	return fmt.Sprintf("/proc/%d/root%s", h.holder.Process.Pid, path)
+	return fmt.Sprintf("/proc/%d/root%s", h.pid, path)
 }
 
 // Pod is one open network namespace of a host. Close it before the pod is

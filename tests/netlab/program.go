@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +28,17 @@ const (
 	Server      = "http://127.0.0.1:9641"
 	AgentServer = "http://127.0.0.1:9642"
 )
+
+// Build makes the program in a directory, and gives its path.
+func Build(dir string) (string, error) {
+	bin := filepath.Join(dir, "ipwitness")
+	build := exec.Command("go", "build", "-o", bin, "github.com/ipwitness/ipwitness/cmd/ipwitness")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build ipwitness: %w\n%s", err, out)
+	}
+	return bin, nil
+}
 
 // Program is ipwitness, running inside a host.
 type Program struct {

@@ -1,0 +1,455 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/flowcontrol"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// Reasons of the events.
+	conflictReason = "AddressConflict"
+	resolvedReason = "AddressConflictResolved"
+
+	// reporter is who the events say that they are from.
+	reporter = "ipwitness"
+	// nodeNamespace is where events about nodes are, as the kubelet's.
+	nodeNamespace = metav1.NamespaceDefault
+	// maxText is how long the API lets the message of an event be.
+	maxText = 1024
+
+	// Annotations by which it is known what an event was about.
+	conflictNote = "ipwitness/conflict"
+	detectedNote = "ipwitness/detected-at"
+
+	// Events each second, and at once; of one name at most one in eventPause.
+	eventRate, eventBurst = 10, 50
+	eventPause            = 10 * time.Second
+	// maxQueue is how many announcements wait, for at most lately.
+	maxQueue = 1000
+	// maxSaidConflicts is how many conflicts are remembered.
+	maxSaidConflicts = 20000
+	// rightsAgain is when it is tried again what is forbidden.
+	rightsAgain = 10 * time.Minute
+	// writeWithin is how long writing one event may take.
+	writeWithin = 10 * time.Second
+)
+
+// result is what became of an event that was to be written.
+type result int
+
+const (
+	written result = iota
+	repeated
+	known
+	limited
+	dropped
+	forbidden
+	failed
+	results // how many there are
+)
+
+// String is the label of the metric.
+func (r result) String() string {
+	return [...]string{"written", "repeated", "known", "limited", "dropped", "forbidden", "failed"}[r]
+}
+
+// target is what an event is written about: a pod, or with no more than a node, a node.
+type target struct{ namespace, name, uid, node string }
+
+// announcement is what is to be written of a conflict.
+type announcement struct {
+	conflict, address string
+	resolved          bool
+	detected          time.Time
+	// again tells that the conflict was over in between, as far as we know.
+	again   bool
+	since   time.Time // when it was queued
+	summary string
+	advice  string
+	// owners are what they are called, targets what is left to write about.
+	owners  map[target]string
+	targets []target
+}
+
+// announcer writes events about conflicts.
+type announcer struct {
+	cluster *Cluster
+	counts  [results]atomic.Uint64
+	limiter flowcontrol.RateLimiter
+	bell    chan struct{}
+	// written is when each name was last written. Only run uses it.
+	written map[string]time.Time
+
+	mu    sync.Mutex
+	said  map[string]*saidOf // by conflict
+	queue []*announcement
+}
+
+// saidOf is what was said of one conflict.
+type saidOf struct {
+	detected time.Time
+	again    bool
+	resolved bool
+	targets  map[target]bool
+}
+
+func newAnnouncer(c *Cluster) announcer {
+	return announcer{
+		cluster: c, limiter: flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst), bell: make(chan struct{}, 1),
+		written: make(map[string]time.Time), said: make(map[string]*saidOf),
+	}
+}
+
+// Announce has Events written about a conflict, when it is confirmed and when that
+// is over: one for each pod that the API has, one for each node. It may be called
+// again and again for the same state, and only notes what is to be done.
+func (c *Cluster) Announce(conflict *pb.Conflict) {
+	if c == nil || conflict.GetConfirmedAt() == nil || conflict.GetAcknowledgement() != nil {
+		return
+	}
+	resolved := conflict.GetState() == pb.Conflict_RESOLVED
+	if !resolved && conflict.GetState() != pb.Conflict_CONFIRMED {
+		return
+	}
+	a := &c.announcer
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := a.note(conflict, resolved); n != nil {
+		if len(a.queue) >= maxQueue {
+			a.counts[dropped].Add(uint64(len(a.queue[0].targets)))
+			a.queue = slices.Delete(a.queue, 0, 1)
+		}
+		a.queue = append(a.queue, n)
+		select {
+		case a.bell <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// note finds what is new in a conflict; nil for nothing. It is called under mu.
+func (a *announcer) note(conflict *pb.Conflict, resolved bool) *announcement {
+	detected := conflict.GetDetectedAt().AsTime()
+	of := a.said[conflict.GetId()]
+	if of == nil || !of.detected.Equal(detected) {
+		if len(a.said) >= maxSaidConflicts {
+			maps.DeleteFunc(a.said, func(_ string, of *saidOf) bool { return of.resolved })
+			if len(a.said) >= maxSaidConflicts {
+				clear(a.said)
+			}
+		}
+		of = &saidOf{detected: detected, again: of != nil, targets: make(map[target]bool)}
+		a.said[conflict.GetId()] = of
+	}
+	if of.resolved {
+		return nil
+	}
+	n := &announcement{
+		conflict: conflict.GetId(), address: conflict.GetAddress(), resolved: resolved, detected: detected, again: of.again,
+		since: time.Now(), summary: conflict.GetSummary(), owners: make(map[target]string),
+	}
+	if len(conflict.GetAdvice()) > 0 {
+		n.advice = conflict.GetAdvice()[0]
+	}
+	for _, o := range conflict.GetOwners() {
+		w := o.GetWorkload()
+		node := target{node: o.GetNode()}
+		n.aim(of, node)
+		name := cmp.Or(w.GetName(), o.GetMac(), "somebody")
+		if w.GetNamespace() != "" {
+			name = w.GetNamespace() + "/" + name
+		}
+		own := target{name: o.GetMac(), node: o.GetNode()} // an external device: nothing to write about
+		switch {
+		case w.GetKind() == pb.Workload_HOST:
+			own = node
+		case w.GetUid() != "" || w.GetNamespace() != "":
+			own = target{w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()}
+			n.aim(of, own)
+		}
+		n.owners[own] = name + " on " + o.GetNode()
+	}
+	if resolved {
+		of.resolved = true
+		n.targets = slices.Collect(maps.Keys(of.targets)) // also those that are no owners any more
+		of.targets = nil
+	}
+	if len(n.targets) == 0 {
+		return nil
+	}
+	slices.SortFunc(n.targets, func(x, y target) int {
+		return cmp.Or(cmp.Compare(x.namespace, y.namespace), cmp.Compare(x.name, y.name), cmp.Compare(x.uid, y.uid), cmp.Compare(x.node, y.node))
+	})
+	return n
+}
+
+// aim has an event written about a target, if none was before.
+func (n *announcement) aim(of *saidOf, t target) {
+	if t != (target{}) && !of.targets[t] {
+		of.targets[t] = true
+		n.targets = append(n.targets, t)
+	}
+}
+
+// first is the announcement that has waited longest; nil for none.
+func (a *announcer) first() *announcement {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(a.queue) > 0 {
+		n := a.queue[0]
+		if time.Since(n.since) < lately {
+			return n
+		}
+		a.counts[dropped].Add(uint64(len(n.targets)))
+		a.queue = slices.Delete(a.queue, 0, 1)
+	}
+	return nil
+}
+
+// done takes an announcement off the queue.
+func (a *announcer) done(n *announcement) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.queue = slices.DeleteFunc(a.queue, func(other *announcement) bool { return other == n })
+}
+
+// run writes what is queued until ctx ends.
+func (a *announcer) run(ctx context.Context) {
+	const again = time.Second
+	wait, backoff := time.Duration(0), again
+	for {
+		var timer <-chan time.Time
+		bell := a.bell
+		if wait > 0 {
+			timer = time.After(wait)
+			bell = nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-bell:
+		case <-timer:
+		}
+		wait = 0
+		for ctx.Err() == nil {
+			n := a.first()
+			if n == nil {
+				break
+			}
+			if a.cluster.Status().GetState() != pb.Kubernetes_LIVE { // what pods there are is not known
+				wait = again
+				break
+			}
+			if err := a.write(ctx, n); err != nil {
+				wait, backoff = backoff, min(2*backoff, maxBackoff)
+				if apierrors.IsForbidden(err) {
+					wait = rightsAgain
+				}
+				break
+			}
+			a.done(n)
+			backoff = again
+		}
+	}
+}
+
+// eventsProblem is what the problem of writing events is about.
+const eventsProblem = "write events"
+
+// write writes what is left to write of an announcement. An error is one after
+// which it can be tried again.
+func (a *announcer) write(ctx context.Context, n *announcement) error {
+	for ; len(n.targets) > 0; n.targets = n.targets[1:] {
+		event := a.event(n, n.targets[0])
+		if event == nil {
+			continue
+		}
+		if last, ok := a.written[event.Name]; ok && time.Since(last) < eventPause {
+			a.counts[limited].Add(1)
+			continue
+		}
+		if err := a.limiter.Wait(ctx); err != nil {
+			return err
+		}
+		became, err := a.put(ctx, n, event)
+		if err != nil {
+			switch {
+			case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+				a.counts[failed].Add(1)
+				a.cluster.log.Debug("an event was not written", "event", event.Namespace+"/"+event.Name, "err", err)
+				continue
+			case apierrors.IsForbidden(err):
+				a.counts[forbidden].Add(1)
+				a.problem("may not write Events: conflicts are not shown by kubectl describe; grant ipwitness's ClusterRole create, get and patch of events")
+			}
+			return err
+		}
+		a.problem("")
+		a.counts[became].Add(1)
+		a.remember(event.Name)
+	}
+	return nil
+}
+
+func (a *announcer) problem(text string) {
+	a.cluster.mu.Lock()
+	a.cluster.problem(eventsProblem, text)
+	a.cluster.mu.Unlock()
+}
+
+// remember notes that an event was written.
+func (a *announcer) remember(name string) {
+	now := time.Now()
+	if len(a.written) >= maxQueue {
+		maps.DeleteFunc(a.written, func(_ string, at time.Time) bool { return now.Sub(at) >= eventPause })
+	}
+	a.written[name] = now
+}
+
+// event is what is written about a target; nil where the API has no such object.
+func (a *announcer) event(n *announcement, t target) *corev1.Event {
+	about := corev1.ObjectReference{APIVersion: "v1"}
+	c := a.cluster
+	c.mu.RLock()
+	if t.name == "" && t.uid == "" {
+		if node := c.nodes.of(t.node); node != nil {
+			// As the kubelet has it, and kubectl describe looks for it.
+			about.Kind, about.Name, about.UID = "Node", node.name, types.UID(node.name)
+		}
+	} else if p := c.pods.find(t.namespace, t.name, t.uid, t.node); p != nil {
+		about.Kind, about.Namespace, about.Name, about.UID = "Pod", p.Namespace, p.Name, types.UID(p.UID)
+	}
+	c.mu.RUnlock()
+	if about.Kind == "" {
+		return nil
+	}
+	reason, kind := conflictReason, corev1.EventTypeWarning
+	if n.resolved {
+		reason, kind = resolvedReason, corev1.EventTypeNormal
+	}
+	now := metav1.Now()
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: cmp.Or(about.Namespace, nodeNamespace), Name: eventName(about.Name, n.conflict, reason, string(about.UID)),
+			Annotations: map[string]string{conflictNote: n.conflict, detectedNote: n.detected.UTC().Format(time.RFC3339Nano)},
+		},
+		InvolvedObject: about, Reason: reason, Type: kind, Message: n.text(t),
+		Source: corev1.EventSource{Component: reporter}, ReportingController: reporter,
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}
+}
+
+// eventName is the same whoever writes the event, and whenever: so nobody writes
+// it twice.
+func eventName(object, conflict, reason, uid string) string {
+	sum := sha256.Sum256([]byte(conflict + "\x00" + reason + "\x00" + uid))
+	const longest = 253 // of names: RFC 1123
+	hash := hex.EncodeToString(sum[:8])
+	if room := longest - len(hash) - 1; len(object) > room {
+		object = strings.TrimRight(object[:room], "-.")
+	}
+	return object + "." + hash
+}
+
+// text is the message of an event: what is the matter, who else is in it, what to do.
+func (n *announcement) text(t target) string {
+	var others []string
+	for of, name := range n.owners {
+		if of != t {
+			others = append(others, name)
+		}
+	}
+	slices.Sort(others)
+	head := n.address + ": "
+	switch {
+	case n.resolved:
+		head += "the address conflict is resolved. "
+	case n.owners[t] != "" && len(others) > 0:
+		head += "also held by " + cut(strings.Join(others, ", "), maxMessage) + ". "
+	case len(others) > 0:
+		head += "held by " + cut(strings.Join(others, ", "), maxMessage) + ". "
+	}
+	tail := ""
+	if n.advice != "" && !n.resolved {
+		tail = " First: " + cut(plain(n.advice), maxMessage)
+	}
+	tail += " More: ipwitness explain " + n.address
+	return plain(head) + " " + cut(plain(n.summary), max(0, maxText-len(head)-len(tail)-1)) + tail
+}
+
+// put writes an event, or counts it again where it was written before.
+func (a *announcer) put(ctx context.Context, n *announcement, event *corev1.Event) (result, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeWithin)
+	defer cancel()
+	client := a.cluster.clients.core
+	err := client.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Error()
+	if !apierrors.IsAlreadyExists(err) {
+		return written, err
+	}
+	var before corev1.Event
+	if err := client.Get().Namespace(event.Namespace).Resource("events").Name(event.Name).Do(ctx).Into(&before); err != nil {
+		return failed, fmt.Errorf("read event %s/%s: %w", event.Namespace, event.Name, err)
+	}
+	if before.Annotations[detectedNote] == event.Annotations[detectedNote] {
+		return known, nil // a replica did it, or we before
+	}
+	if !before.LastTimestamp.Time.Before(n.detected.Truncate(time.Second)) {
+		return known, nil // a replica did it, for which the conflict began at another time
+	}
+	if !n.again {
+		over, err := a.over(ctx, n, &before)
+		if err != nil {
+			return failed, err
+		}
+		if !over {
+			return known, nil // we were restarted, and found the same conflict anew
+		}
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": event.Annotations}, "message": event.Message,
+		"count": before.Count + 1, "lastTimestamp": event.LastTimestamp,
+	})
+	if err != nil {
+		return failed, err
+	}
+	err = client.Patch(types.MergePatchType).Namespace(event.Namespace).Resource("events").Name(event.Name).Body(patch).Do(ctx).Error()
+	return repeated, err
+}
+
+// over tells whether the episode that an event was written in is another than this
+// one: the one that tells the opposite was written after it.
+func (a *announcer) over(ctx context.Context, n *announcement, before *corev1.Event) (bool, error) {
+	opposite := resolvedReason
+	if n.resolved {
+		opposite = conflictReason
+	}
+	about := before.InvolvedObject
+	var twin corev1.Event
+	err := a.cluster.clients.core.Get().Namespace(before.Namespace).Resource("events").
+		Name(eventName(about.Name, n.conflict, opposite, string(about.UID))).Do(ctx).Into(&twin)
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("read event: %w", err)
+	}
+	return !twin.LastTimestamp.Before(&before.LastTimestamp), nil
+}

@@ -1,0 +1,113 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+)
+
+// clients are how the API server is asked. The whole typed client set of client-go
+// is not used: its scheme alone makes a program some 20 MB larger.
+type clients struct {
+	server             string
+	core, coordination *rest.RESTClient
+}
+
+// configure finds the cluster; nil where there is none.
+func configure(cfg Config, log *slog.Logger) (*rest.Config, error) {
+	switch cfg.Kubeconfig {
+	case Off:
+		return nil, nil
+	case Auto, "":
+		where, err := rest.InClusterConfig()
+		switch {
+		case errors.Is(err, rest.ErrNotInCluster):
+			return nil, nil
+		case errors.Is(err, fs.ErrNotExist):
+			log.Info("the Kubernetes API is not asked: this pod has no service account token; see --kubeconfig")
+			return nil, nil
+		case err != nil:
+			return nil, fmt.Errorf("find the Kubernetes API of this pod: %w", err)
+		}
+		return where, nil
+	}
+	where, err := clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", cfg.Kubeconfig, err)
+	}
+	return where, nil
+}
+
+// newClients makes the clients. They connect when they are used.
+func newClients(where *rest.Config, log *slog.Logger, version string) (clients, error) {
+	logOfClientGo(log)
+	where = rest.CopyConfig(where)
+	where.UserAgent = "ipwitness/" + version
+	where.WarningHandlerWithContext = warnings{log}
+	// Protobuf is a third of JSON's size, and is read in a fraction of the time.
+	where.ContentType = runtime.ContentTypeProtobuf
+	where.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	where.QPS, where.Burst = 50, 100
+
+	scheme := runtime.NewScheme()
+	core := schema.GroupVersion{Version: "v1"}
+	scheme.AddKnownTypes(core,
+		&corev1.Pod{}, &corev1.PodList{}, &corev1.Node{}, &corev1.NodeList{},
+		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Event{}, &corev1.EventList{})
+	coordination := coordinationv1.SchemeGroupVersion
+	scheme.AddKnownTypes(coordination, &coordinationv1.Lease{}, &coordinationv1.LeaseList{})
+	metav1.AddToGroupVersion(scheme, core)
+	metav1.AddToGroupVersion(scheme, coordination)
+	where.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+
+	c := clients{server: where.Host}
+	hc, err := rest.HTTPClientFor(where)
+	if err != nil {
+		return c, fmt.Errorf("use the Kubernetes API server %s: %w", where.Host, err)
+	}
+	make := func(path string, version schema.GroupVersion) (*rest.RESTClient, error) {
+		of := rest.CopyConfig(where)
+		of.APIPath, of.GroupVersion = path, &version
+		client, err := rest.RESTClientForConfigAndClient(of, hc)
+		if err != nil {
+			return nil, fmt.Errorf("use the Kubernetes API server %s: %w", where.Host, err)
+		}
+		return client, nil
+	}
+	if c.core, err = make("/api", core); err != nil {
+		return c, err
+	}
+	c.coordination, err = make("/apis", coordination)
+	return c, err
+}
+
+// warnings are what the API server says of a request beside its answer.
+type warnings struct{ log *slog.Logger }
+
+// HandleWarningHeaderWithContext is for rest.WarningHandlerWithContext.
+func (w warnings) HandleWarningHeaderWithContext(ctx context.Context, code int, _, text string) {
+	if code == 299 && text != "" { // what Kubernetes uses
+		w.log.DebugContext(ctx, "the Kubernetes API server warns", "warning", plain(text))
+	}
+}
+
+var clientGoLogs sync.Once
+
+// logOfClientGo has client-go log to our log, too. Its logger is one for the
+// process and cannot be changed while it is in use.
+func logOfClientGo(log *slog.Logger) {
+	clientGoLogs.Do(func() { klog.SetSlogLogger(log.With("source", "client-go")) })
+}

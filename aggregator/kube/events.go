@@ -1,0 +1,187 @@
+package kube
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+const (
+	// maxEvents is how many events are kept, maxNodeEvents how many of one node.
+	maxEvents, maxNodeEvents = 8192, 64
+)
+
+// eventRecord is what is kept of an event.
+type eventRecord struct {
+	at              key // its own
+	reason          string
+	kind            string // what it is about: Pod or Node
+	namespace, name string // of that
+	node            string
+	message         string
+	count           uint32
+	first, last     verdict.Stamp
+}
+
+// events are those of the last hour that may explain a conflict.
+type events struct{ warnings, normal eventLog }
+
+// eventLog is what one feed of events has told.
+type eventLog struct {
+	mirror[eventRecord]
+	byNode map[string][]*eventRecord
+}
+
+func newEvents(c *Cluster) events {
+	return events{newEventLog(c, func() *eventLog { return &c.events.warnings }), newEventLog(c, func() *eventLog { return &c.events.normal })}
+}
+
+func newEventLog(c *Cluster, self func() *eventLog) eventLog {
+	return eventLog{byNode: make(map[string][]*eventRecord), mirror: mirror[eventRecord]{
+		cluster: c, records: make(map[key]*eventRecord), limit: 2 * maxEvents,
+		read:    c.readEvent,
+		same:    func(a, b *eventRecord) bool { return *a == *b },
+		changed: func(_ key, before, after *eventRecord) { self().changed(before, after) },
+	}}
+}
+
+// tellingReasons are those of events that may explain a conflict.
+var tellingReasons = map[string]bool{
+	// The kubelet, of pods.
+	"FailedCreatePodSandBox": true, "FailedPodSandBoxStatus": true, "FailedKillPod": true, "NetworkNotReady": true,
+	"FailedSync": false,
+	// The kubelet and the node controllers, of nodes.
+	"Rebooted": true, "NodeNotReady": true, "CIDRNotAvailable": true, "CIDRAssignmentFailed": true, "FailedToCreateRoute": true,
+	"KubeletSetupFailed": true, "DeletingNode": true, "RemovingNode": true,
+	// CNI plugins.
+	"AcquireAddressFailed": true, "ReleaseAddressFailed": true, "IPAMError": true,
+}
+
+// tellingWords make an event telling that has another reason.
+var tellingWords = []string{"cni", "ipam", "ip address", "podcidr", "duplicate address"}
+
+// dull are reasons of which there may be many, and none that tells anything here:
+// the API server is asked to leave them out.
+var dull = []string{
+	"BackOff", "Unhealthy", "ProbeWarning", "FailedScheduling", "FailedMount", "FailedAttachVolume", "Failed", "InspectFailed", "Evicted",
+	"FailedCreate", "FailedGetResourceMetric", "FailedComputeMetricsReplicas", "DNSConfigForming", "NodeHasSufficientMemory",
+	"NodeHasNoDiskPressure", "NodeHasSufficientPID", "NodeAllocatableEnforced", conflictReason,
+}
+
+// eventFeeds follow warnings, and what is said of nodes: there even the worst is
+// of type Normal.
+func (c *Cluster) eventFeeds() []*feed {
+	lively := []fields.Selector{}
+	for _, reason := range dull {
+		lively = append(lively, fields.OneTermNotEqualSelector("reason", reason))
+	}
+	of := func(name string, into sink, terms ...fields.Selector) *feed {
+		return &feed{
+			name: name, lost: "conflicts are not explained by events",
+			client: c.clients.core, resource: "events", into: into, list: func() list { return &corev1.EventList{} },
+			fields: fields.AndSelectors(slices.Concat(terms, lively)...).String(),
+		}
+	}
+	return []*feed{
+		of("events (warnings)", &c.events.warnings.mirror, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)),
+		of("events (of nodes)", &c.events.normal.mirror, fields.OneTermEqualSelector("involvedObject.kind", "Node"),
+			fields.OneTermNotEqualSelector("type", corev1.EventTypeWarning)),
+	}
+}
+
+// readEvent keeps of an event what is used.
+func (c *Cluster) readEvent(o runtime.Object) (key, *eventRecord) {
+	event, ok := o.(*corev1.Event)
+	if !ok {
+		return key{}, nil
+	}
+	at := key{event.Namespace, event.Name}
+	about := &event.InvolvedObject
+	if about.Kind != "Pod" && about.Kind != "Node" || !telling(event) {
+		return at, nil
+	}
+	r := &eventRecord{
+		at: at, reason: plain(event.Reason), kind: about.Kind, namespace: about.Namespace, name: about.Name,
+		message: shorten(event.Message), count: uint32(max(1, event.Count)), //nolint:gosec // not negative
+		first: verdict.At(event.FirstTimestamp.Time), last: verdict.At(event.LastTimestamp.Time),
+	}
+	for _, t := range []time.Time{event.EventTime.Time, event.CreationTimestamp.Time} {
+		r.first, r.last = cmp.Or(r.first, verdict.At(t)), max(r.last, verdict.At(t))
+	}
+	if event.Series != nil {
+		r.count = max(r.count, uint32(max(0, event.Series.Count))) //nolint:gosec // not negative
+		r.last = max(r.last, verdict.At(event.Series.LastObservedTime.Time))
+	}
+	if stampNow().Sub(r.last) > lately {
+		return at, nil
+	}
+	switch {
+	case about.Kind == "Node":
+		r.node, r.namespace = about.Name, ""
+	case event.Source.Host != "":
+		r.node = event.Source.Host
+	default:
+		c.mu.RLock()
+		if p := c.pods.records[key{about.Namespace, about.Name}]; p != nil {
+			r.node = p.Node
+		}
+		c.mu.RUnlock()
+	}
+	return at, r
+}
+
+// telling tells whether an event may explain a conflict.
+func telling(event *corev1.Event) bool {
+	if wanted, known := tellingReasons[event.Reason]; known {
+		return wanted
+	}
+	if event.Type != corev1.EventTypeWarning {
+		return false
+	}
+	message := strings.ToLower(event.Message)
+	return slices.ContainsFunc(tellingWords, func(word string) bool { return strings.Contains(message, word) })
+}
+
+// changed keeps the index and the limits. It is called under mu.
+func (l *eventLog) changed(before, after *eventRecord) {
+	if before != nil {
+		l.forget(before)
+	}
+	if after == nil {
+		return
+	}
+	of := l.byNode[after.node]
+	if before == nil && !slices.ContainsFunc(of, func(r *eventRecord) bool { return r.reason == after.reason }) {
+		l.cluster.pending.relate(after.node)
+	}
+	if len(of) >= maxNodeEvents {
+		oldest := slices.MinFunc(of, byLast)
+		delete(l.records, oldest.at)
+		l.forget(oldest)
+	}
+	l.byNode[after.node] = append(l.byNode[after.node], after)
+	if len(l.records) > maxEvents {
+		all := slices.SortedFunc(maps.Values(l.records), byLast)
+		for _, r := range all[:maxEvents/8] {
+			delete(l.records, r.at)
+			l.forget(r)
+		}
+	}
+}
+
+func byLast(a, b *eventRecord) int { return cmp.Compare(a.last, b.last) }
+
+func (l *eventLog) forget(r *eventRecord) {
+	rest := slices.DeleteFunc(l.byNode[r.node], func(other *eventRecord) bool { return other == r })
+	if l.byNode[r.node] = rest; len(rest) == 0 {
+		delete(l.byNode, r.node)
+	}
+}

@@ -1,0 +1,236 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// beatEvery is how often the API server is asked whether it is ready, beatAgain
+	// how soon again after it did not answer, beatWithin how long that may take.
+	beatEvery  = 10 * time.Second
+	beatAgain  = time.Second
+	beatWithin = 5 * time.Second
+	// misses is how many answers may be missing in a row before what is known
+	// counts as old: a server that is busy may leave out one.
+	misses = 2
+)
+
+// health is how far what is known can be relied on. It is behind the cluster's mu.
+type health struct {
+	state pb.Kubernetes_State
+	since time.Time
+	// synced tells that the pods were listed, following that they are followed.
+	synced, following bool
+	// missed counts answers that did not come.
+	missed int
+	// problems are in words, by what they are about.
+	problems map[string]string
+	// returned is closed when the server is heard again.
+	returned chan struct{}
+	cluster  *Cluster
+	// kick has the server asked at once.
+	kick chan struct{}
+}
+
+func newHealth(c *Cluster) health {
+	return health{
+		state: pb.Kubernetes_SYNCING, since: time.Now(), problems: make(map[string]string),
+		returned: make(chan struct{}), kick: make(chan struct{}, 1), cluster: c,
+	}
+}
+
+// told are the problems, in order.
+func (h *health) told() []string {
+	var told []string
+	for _, about := range slices.Sorted(maps.Keys(h.problems)) {
+		if text := h.problems[about]; !slices.Contains(told, text) {
+			told = append(told, text)
+		}
+	}
+	return told
+}
+
+// back is closed when the server is heard again after it was not.
+func (h *health) back() <-chan struct{} {
+	h.cluster.mu.RLock()
+	defer h.cluster.mu.RUnlock()
+	return h.returned
+}
+
+// hear notes that the server said something.
+func (c *Cluster) hear() { c.heard.Store(time.Now().UnixNano()) }
+
+// problem notes a problem, or with no text that there is none of it any more. It
+// is called under mu.
+func (c *Cluster) problem(about, text string) {
+	before := c.health.problems[about]
+	switch {
+	case before == text:
+	case text == "":
+		delete(c.health.problems, about)
+		c.log.Info("a problem with the Kubernetes API is over", "problem", before)
+	default:
+		c.health.problems[about] = text
+		if before == "" { // other words for it are no news
+			c.log.Warn("there is a problem with the Kubernetes API", "problem", text)
+		}
+	}
+}
+
+// serverProblem is what problems of the server itself are about.
+const serverProblem = "server"
+
+// failed notes that an attempt to list or follow failed.
+func (c *Cluster) failed(f *feed, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case apierrors.IsForbidden(err):
+		c.hear()
+		c.problem(f.resource, fmt.Sprintf("may not list and watch %s: %s; grant ipwitness's ClusterRole list and watch of %s",
+			f.resource, f.lost, f.resource))
+	case apierrors.IsUnauthorized(err):
+		c.hear()
+		c.problem(serverProblem, fmt.Sprintf("the API server %s does not know us any more: renew the token or certificate of the kubeconfig or service account",
+			c.clients.server))
+	case unreachable(err):
+		c.problem(serverProblem, c.unheard(err))
+		select {
+		case c.health.kick <- struct{}{}:
+		default:
+		}
+	default:
+		c.problem(f.resource, fmt.Sprintf("cannot follow %s: %s: %s", f.resource, f.lost, cut(plain(err.Error()), maxMessage)))
+	}
+	if f.name == podFeed {
+		c.health.following = false
+	}
+	c.assess()
+}
+
+func (c *Cluster) unheard(err error) string {
+	return fmt.Sprintf("the API server %s is not heard from: what is said of pods may be old: %s", c.clients.server, cut(plain(err.Error()), maxMessage))
+}
+
+// worked notes that a resource is followed again.
+func (c *Cluster) worked(f *feed) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hear()
+	c.problem(f.resource, "")
+	if f.name == podFeed {
+		c.health.following = true
+		c.health.missed = 0
+		c.problem(serverProblem, "")
+	}
+	c.assess()
+}
+
+// listed notes that a resource was listed.
+func (c *Cluster) listed(f *feed) {
+	c.mu.Lock()
+	if f.name == podFeed {
+		c.health.synced = true
+	}
+	c.mu.Unlock()
+	c.worked(f)
+	c.pending.ring()
+}
+
+// assess says anew what state this is. It is called under mu.
+func (c *Cluster) assess() {
+	h := &c.health
+	state := pb.Kubernetes_LIVE
+	switch {
+	case !h.synced:
+		state = pb.Kubernetes_SYNCING
+	case !h.following || h.missed >= misses:
+		state = pb.Kubernetes_STALE
+	}
+	if state == h.state {
+		return
+	}
+	c.log.Info("what is known of Kubernetes", "state", state.String(), "before", h.state.String(),
+		"server", c.clients.server, "pods", len(c.pods.records), "nodes", len(c.nodes.records))
+	h.state, h.since = state, time.Now()
+	c.pending.changes.State = true
+	c.pending.ring()
+}
+
+// beat asks the API server from time to time whether it is ready: a watch says
+// nothing for a minute when nothing happens.
+func (c *Cluster) beat(ctx context.Context) {
+	wait := beatEvery
+	for {
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-c.health.kick:
+		case <-timer.C:
+		}
+		timer.Stop()
+		err := c.ready(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		c.mu.Lock()
+		if err == nil {
+			wait = beatEvery
+			c.hear()
+			if c.health.missed > 0 {
+				close(c.health.returned)
+				c.health.returned = make(chan struct{})
+			}
+			c.health.missed = 0
+			if c.health.following {
+				c.problem(serverProblem, "")
+			}
+		} else {
+			wait = beatAgain
+			if c.health.missed++; c.health.missed >= misses {
+				c.problem(serverProblem, c.unheard(err))
+			}
+		}
+		c.assess()
+		c.mu.Unlock()
+	}
+}
+
+// ready asks the API server whether it is ready.
+func (c *Cluster) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, beatWithin)
+	defer cancel()
+	var code int
+	err := c.clients.core.Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).StatusCode(&code).Error()
+	if code != 0 && code < http.StatusInternalServerError {
+		return nil // it is there, and does not tell us
+	}
+	return err
+}
+
+// tell calls who wants to know of changes.
+func (c *Cluster) tell(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.pending.bell:
+		}
+		if changes, any := c.take(); any && c.notify != nil {
+			slices.SortFunc(changes.Related, cmp.Compare[string])
+			c.notify(changes)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package kube
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// collector has the metrics, which are read when they are asked for.
+type collector struct{ *Cluster }
+
+var (
+	descObjects = prometheus.NewDesc("ipwitness_kubernetes_objects",
+		"Kubernetes objects that are known; of services, leases and events only those that may explain something.", []string{"resource"}, nil)
+	descUp = prometheus.NewDesc("ipwitness_kubernetes_up",
+		"1 while all pods are known and the Kubernetes API server is heard from.", nil, nil)
+	descHeard = prometheus.NewDesc("ipwitness_kubernetes_last_heard_timestamp_seconds",
+		"When the Kubernetes API server last said something; 0 for never.", nil, nil)
+	descProblems = prometheus.NewDesc("ipwitness_kubernetes_problems",
+		"Things that do not work with the Kubernetes API: missing rights, a server that is away. `ipwitness nodes` names them.", nil, nil)
+	descWritten = prometheus.NewDesc("ipwitness_kubernetes_events_total",
+		"Events to be written about conflicts: written, repeated, known (written before), limited (one object, too often), dropped (too many or too old), forbidden, failed.",
+		[]string{"result"}, nil)
+)
+
+// Describe is for prometheus.Collector.
+func (collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descObjects, descUp, descHeard, descProblems, descWritten} {
+		out <- d
+	}
+}
+
+// Collect is for prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	c.mu.RLock()
+	objects := map[string]int{
+		"pods": len(c.pods.records), "nodes": len(c.nodes.records), "services": len(c.services.records), "leases": len(c.leases.records),
+		"events": len(c.events.warnings.records) + len(c.events.normal.records),
+	}
+	up, problems := 0.0, len(c.health.told())
+	if c.health.state == pb.Kubernetes_LIVE {
+		up = 1
+	}
+	c.mu.RUnlock()
+	for resource, n := range objects {
+		gauge(descObjects, float64(n), resource)
+	}
+	gauge(descUp, up)
+	gauge(descHeard, float64(c.heard.Load())/1e9)
+	gauge(descProblems, float64(problems))
+	for r := range results {
+		out <- prometheus.MustNewConstMetric(descWritten, prometheus.CounterValue, float64(c.announcer.counts[r].Load()), r.String())
+	}
+}

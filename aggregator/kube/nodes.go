@@ -1,0 +1,154 @@
+package kube
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// nodeRecord is what is kept of a node.
+type nodeRecord struct {
+	name  string
+	uid   string
+	cidrs []netip.Prefix
+	added verdict.Stamp
+	ready corev1.ConditionStatus
+	// reason and said are why it is not ready, since is since when.
+	reason, said string
+	since        verdict.Stamp
+}
+
+// nodes are the nodes of the cluster.
+type nodes struct {
+	mirror[nodeRecord]
+	// rangesChanged tells that what InPodCIDR says is not what the nodes say.
+	rangesChanged bool
+}
+
+func newNodes(c *Cluster) nodes {
+	return nodes{mirror: mirror[nodeRecord]{
+		cluster: c, records: make(map[key]*nodeRecord),
+		read:    readNode,
+		same:    sameNode,
+		changed: func(_ key, before, after *nodeRecord) { c.nodes.changed(before, after) },
+		settled: func() { c.nodes.keepRanges() },
+	}}
+}
+
+// of is the node of a name; nil for none.
+func (n *nodes) of(name string) *nodeRecord { return n.records[key{name: name}] }
+
+// readNode keeps of a node what is used.
+func readNode(o runtime.Object) (key, *nodeRecord) {
+	node, ok := o.(*corev1.Node)
+	if !ok {
+		return key{}, nil
+	}
+	r := &nodeRecord{name: node.Name, uid: string(node.UID), added: verdict.At(node.CreationTimestamp.Time)}
+	cidrs := node.Spec.PodCIDRs
+	if len(cidrs) == 0 && node.Spec.PodCIDR != "" {
+		cidrs = []string{node.Spec.PodCIDR}
+	}
+	for _, cidr := range cidrs {
+		if p, err := netip.ParsePrefix(cidr); err == nil {
+			r.cidrs = append(r.cidrs, p.Masked())
+		}
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			r.ready, r.since = condition.Status, verdict.At(condition.LastTransitionTime.Time)
+			if r.ready != corev1.ConditionTrue {
+				r.reason, r.said = plain(condition.Reason), shorten(condition.Message)
+			}
+		}
+	}
+	return key{name: node.Name}, r
+}
+
+func sameNode(a, b *nodeRecord) bool {
+	return a.uid == b.uid && a.added == b.added && a.ready == b.ready && a.reason == b.reason && a.said == b.said && a.since == b.since &&
+		slices.Equal(a.cidrs, b.cidrs)
+}
+
+// changed keeps the ranges, and notes what to tell. It is called under mu.
+func (n *nodes) changed(before, after *nodeRecord) {
+	var was, is nodeRecord
+	if before != nil {
+		was = *before
+	}
+	if after != nil {
+		is = *after
+	}
+	if !slices.Equal(was.cidrs, is.cidrs) {
+		n.rangesChanged = true
+	}
+	if after == nil || before == nil || was.ready != is.ready || was.uid != is.uid {
+		n.cluster.pending.relate(cmp.Or(was.name, is.name))
+	}
+}
+
+// ranges are sets of addresses that do not touch, in order.
+type ranges struct{ first, last []netip.Addr }
+
+// newRanges are the addresses of prefixes, which may overlap.
+func newRanges(prefixes []netip.Prefix) *ranges {
+	slices.SortFunc(prefixes, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	r := &ranges{}
+	for _, p := range prefixes {
+		first, last := p.Addr(), lastOf(p)
+		if n := len(r.last); n > 0 && first.Compare(r.last[n-1]) <= 0 { // IPv4 comes before IPv6
+			if last.Compare(r.last[n-1]) > 0 {
+				r.last[n-1] = last
+			}
+			continue
+		}
+		r.first, r.last = append(r.first, first), append(r.last, last)
+	}
+	return r
+}
+
+// contain tells whether an address is in one of them.
+func (r *ranges) contain(a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	i, found := slices.BinarySearchFunc(r.first, a, netip.Addr.Compare)
+	return found || i > 0 && a.Compare(r.last[i-1]) <= 0
+}
+
+// lastOf is the last address of a prefix that is masked.
+func lastOf(p netip.Prefix) netip.Addr {
+	bytes := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < 8*len(bytes); bit++ {
+		bytes[bit/8] |= 1 << (7 - bit%8)
+	}
+	a, _ := netip.AddrFromSlice(bytes)
+	return a
+}
+
+// keepRanges has InPodCIDR say what the nodes say: once for many that changed. It
+// is called under mu.
+func (n *nodes) keepRanges() {
+	if !n.rangesChanged {
+		return
+	}
+	n.rangesChanged = false
+	var prefixes []netip.Prefix
+	for _, r := range n.records {
+		prefixes = append(prefixes, r.cidrs...)
+	}
+	n.cluster.cidrs.Store(newRanges(prefixes))
+	n.cluster.pending.changes.Networks = true
+}
+
+// addedLately tells whether the node is new.
+func (r *nodeRecord) addedLately(now verdict.Stamp) bool {
+	return r.added != 0 && now.Sub(r.added) < lately
+}
+
+// stampNow is the time by our clock.
+func stampNow() verdict.Stamp { return verdict.At(time.Now()) }

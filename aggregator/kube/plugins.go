@@ -1,0 +1,160 @@
+package kube
+
+import (
+	"cmp"
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// pluginSets are the DaemonSets by which CNI plugins run on the nodes: their names
+// as the projects' own manifests and charts have them.
+var pluginSets = map[string]string{
+	"calico-node": "Calico", "canal": "Canal", "rke2-canal": "Canal",
+	"cilium": "Cilium", "cilium-envoy": "Cilium",
+	"kube-flannel": "Flannel", "kube-flannel-ds": "Flannel",
+	"kindnet": "kindnet", "weave-net": "Weave Net",
+	"antrea-agent": "Antrea",
+	"ovnkube-node": "OVN-Kubernetes", "ovnkube-controller": "OVN-Kubernetes", "ovs-node": "OVN-Kubernetes",
+	"kube-ovn-cni": "Kube-OVN", "ovs-ovn": "Kube-OVN",
+	"kube-router": "kube-router", "romana-agent": "Romana", "contiv-vpp-vswitch": "Contiv",
+	"aws-node": "Amazon VPC CNI", "azure-cns": "Azure CNI", "azure-npm": "Azure CNI", "azure-ipam": "Azure CNI",
+	"netd": "GKE netd", "anetd": "GKE Dataplane V2", "terway": "Terway", "terway-eniip": "Terway",
+	"multus": "Multus", "kube-multus-ds": "Multus", "multus-daemonset": "Multus",
+	"whereabouts": "whereabouts", "spiderpool-agent": "spiderpool", "danm-cni": "DANM",
+	"sriov-cni": "SR-IOV CNI", "kube-sriov-cni-ds": "SR-IOV CNI", "kube-ovs-cni": "OVS CNI", "ovs-cni-amd64": "OVS CNI",
+	"tigera-operator": "Calico", "nsx-ncp-bootstrap": "NSX-T", "nsx-node-agent": "NSX-T",
+}
+
+// pluginApps are labels (k8s-app, app, app.kubernetes.io/name) of their pods, for
+// those that are installed under another name.
+var pluginApps = map[string]string{
+	"calico-node": "Calico", "canal": "Canal", "cilium": "Cilium", "flannel": "Flannel", "kindnet": "kindnet",
+	"weave-net": "Weave Net", "antrea": "Antrea", "ovnkube-node": "OVN-Kubernetes", "kube-ovn-cni": "Kube-OVN",
+	"kube-router": "kube-router", "aws-node": "Amazon VPC CNI", "azure-cns": "Azure CNI", "multus": "Multus",
+	"whereabouts": "whereabouts", "spiderpool-agent": "spiderpool",
+}
+
+// pluginOf is the CNI plugin that a pod of a DaemonSet is of; empty for none.
+// Anybody may call a DaemonSet so, but not in the namespaces where these run, and
+// not in the node's network.
+func pluginOf(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil || owner.Kind != "DaemonSet" || !pod.Spec.HostNetwork && !systemNamespace(pod.Namespace) {
+		return ""
+	}
+	if name := pluginSets[owner.Name]; name != "" {
+		return name
+	}
+	component := pod.Labels["component"]
+	if component == "agent" && pod.Labels["app"] == "antrea" {
+		return "Antrea"
+	}
+	for _, label := range []string{"k8s-app", "app.kubernetes.io/name", "app", "name"} {
+		if name := pluginApps[pod.Labels[label]]; name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// systemNamespace tells whether a namespace is one that a cluster's network runs in.
+func systemNamespace(name string) bool {
+	switch name {
+	case "kube-system", "kube-flannel", "calico-system", "cilium", "cilium-system", "antrea-system", "ovn-kubernetes",
+		"openshift-ovn-kubernetes", "openshift-multus", "kube-ovn", "kube-router", "weave", "spiderpool", "multus", "whereabouts":
+		return true
+	}
+	return false
+}
+
+// pluginState is how a pod of a CNI plugin is.
+type pluginState struct {
+	name string
+	// word is one for it: Running, or what keeps it from being.
+	word string
+	// said is what the kubelet says of that.
+	said     string
+	ready    bool
+	restarts int32
+	// restarted and begun are when a container of it ended last, and when the pod
+	// was started.
+	restarted, begun verdict.Stamp
+}
+
+// readPlugin reads how a pod of a CNI plugin is.
+func readPlugin(name string, pod *corev1.Pod) *pluginState {
+	s := &pluginState{name: name, word: string(pod.Status.Phase), said: shorten(pod.Status.Message)}
+	if pod.Status.Reason != "" {
+		s.word = plain(pod.Status.Reason)
+	}
+	if pod.Status.StartTime != nil {
+		s.begun = verdict.At(pod.Status.StartTime.Time)
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			s.ready = condition.Status == corev1.ConditionTrue
+		}
+	}
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range statuses {
+			c := &statuses[i]
+			s.restarts += c.RestartCount
+			if ended := c.LastTerminationState.Terminated; ended != nil {
+				s.restarted = max(s.restarted, verdict.At(ended.FinishedAt.Time))
+			}
+			if waiting := c.State.Waiting; waiting != nil && waiting.Reason != "" && waiting.Reason != "PodInitializing" {
+				s.word, s.said = plain(waiting.Reason), shorten(waiting.Message)
+			}
+			if ended := c.State.Terminated; ended != nil && ended.ExitCode != 0 {
+				s.restarted = max(s.restarted, verdict.At(ended.FinishedAt.Time))
+				s.word, s.said = plain(cmp.Or(ended.Reason, "Error")), shorten(ended.Message)
+			}
+		}
+	}
+	if s.word == string(corev1.PodRunning) && !s.ready {
+		s.word = "NotReady"
+	}
+	if pod.DeletionTimestamp != nil {
+		s.word = "Terminating"
+	}
+	return s
+}
+
+// lately is how long ago something may be that explains what happens now.
+const lately = time.Hour
+
+// healthy tells whether there is nothing to say against it.
+func (s *pluginState) healthy(now verdict.Stamp) bool {
+	return s.ready && s.word == string(corev1.PodRunning) && (s.restarted == 0 || now.Sub(s.restarted) >= lately)
+}
+
+// pluginNews is of a CNI plugin's pod what is worth telling when it changes.
+type pluginNews struct {
+	word     string
+	ready    bool
+	restarts int32
+}
+
+func (s *pluginState) told() pluginNews { return pluginNews{s.word, s.ready, s.restarts} }
+
+// keptVIP is the address that a kube-vip pod keeps for the control plane.
+func keptVIP(pod *corev1.Pod) netip.Addr {
+	if pod.Namespace != "kube-system" || !strings.HasPrefix(pod.Name, "kube-vip") {
+		return netip.Addr{}
+	}
+	for i := range pod.Spec.Containers {
+		for _, v := range pod.Spec.Containers[i].Env {
+			if v.Name == "address" || v.Name == "vip_address" {
+				a, _ := netip.ParseAddr(v.Value)
+				return a.Unmap()
+			}
+		}
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,271 @@
+package kube
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// podFeed is the feed on which it depends how far all can be relied on.
+const podFeed = "pods"
+
+// podRecord is what is kept of a pod.
+type podRecord struct {
+	verdict.PodObject
+	// more is of the few pods that have more to keep.
+	more *podMore
+}
+
+// podMore is what only some pods have.
+type podMore struct {
+	// alias is the uid by which the container runtime knows a static pod.
+	alias string
+	// plugin is of the pods of CNI plugins.
+	plugin *pluginState
+	// vip is the address that a kube-vip pod keeps for the control plane.
+	vip netip.Addr
+}
+
+// pods are the pods of all namespaces.
+type pods struct {
+	mirror[podRecord]
+	byUID   map[string]*podRecord
+	aliases map[string]*podRecord
+	// plugins are the CNI plugins' pods of each node.
+	plugins map[string][]*podRecord
+	// vips are the addresses that kube-vip keeps for control planes.
+	vips map[netip.Addr]int
+	// names are the strings that many pods have, each once. Only the feed uses it.
+	names interned
+}
+
+func newPods(c *Cluster) pods {
+	p := pods{
+		byUID: make(map[string]*podRecord), aliases: make(map[string]*podRecord),
+		plugins: make(map[string][]*podRecord), vips: make(map[netip.Addr]int),
+	}
+	p.mirror = mirror[podRecord]{
+		cluster: c, records: make(map[key]*podRecord),
+		read:    func(o runtime.Object) (key, *podRecord) { return c.pods.read(o) },
+		same:    samePod,
+		changed: func(_ key, before, after *podRecord) { c.pods.changed(before, after) },
+	}
+	return p
+}
+
+// find is the pod that Pod is asked for.
+func (p *pods) find(namespace, name, uid, node string) *podRecord {
+	if uid != "" {
+		if r := p.byUID[uid]; r != nil {
+			return r
+		}
+		return p.aliases[uid]
+	}
+	r := p.records[key{namespace, name}]
+	if r != nil && r.Node != "" && r.Node != node {
+		return nil
+	}
+	return r
+}
+
+// read keeps of a pod what is used.
+func (p *pods) read(o runtime.Object) (key, *podRecord) {
+	pod, ok := o.(*corev1.Pod)
+	if !ok {
+		return key{}, nil
+	}
+	namespace := p.names.of(pod.Namespace)
+	r := &podRecord{PodObject: verdict.PodObject{
+		Namespace: namespace, Name: pod.Name, UID: string(pod.UID), Node: p.names.of(pod.Spec.NodeName),
+		Phase: p.names.of(string(pod.Status.Phase)), HostNetwork: pod.Spec.HostNetwork, IPs: podIPs(pod),
+		VirtualMachine: p.names.of(virtualMachine(pod)),
+	}}
+	kind, name := controller(pod)
+	r.ControllerKind, r.Controller = p.names.of(kind), p.names.of(name)
+	if pod.DeletionTimestamp != nil {
+		r.Ending = verdict.At(pod.DeletionTimestamp.Time)
+	}
+	more := podMore{vip: keptVIP(pod)}
+	if alias := pod.Annotations[corev1.MirrorPodAnnotationKey]; alias != r.UID {
+		more.alias = alias
+	}
+	if name := pluginOf(pod); name != "" {
+		more.plugin = readPlugin(name, pod)
+	}
+	if more != (podMore{}) {
+		r.more = &more
+	}
+	return key{namespace, pod.Name}, r
+}
+
+// podIPs are the addresses that the API says the pod has.
+func podIPs(pod *corev1.Pod) []netip.Addr {
+	n := len(pod.Status.PodIPs)
+	if n == 0 {
+		if a, err := netip.ParseAddr(pod.Status.PodIP); err == nil {
+			return []netip.Addr{a.Unmap()}
+		}
+		return nil
+	}
+	ips := make([]netip.Addr, 0, n)
+	for _, ip := range pod.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			ips = append(ips, a.Unmap())
+		}
+	}
+	return ips
+}
+
+// controller is what made a pod. A ReplicaSet's name is its Deployment's, a dash
+// and the hash that is also the pod's label pod-template-hash: so the ReplicaSets
+// need not be followed.
+func controller(pod *corev1.Pod) (kind, name string) {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil {
+		return "", ""
+	}
+	if hash := pod.Labels["pod-template-hash"]; owner.Kind == "ReplicaSet" && hash != "" {
+		if deployment, ok := strings.CutSuffix(owner.Name, "-"+hash); ok {
+			return "Deployment", deployment
+		}
+	}
+	return owner.Kind, owner.Name
+}
+
+// virtualMachine is the name of the virtual machine that a pod runs (KubeVirt);
+// empty for none.
+func virtualMachine(pod *corev1.Pod) string {
+	if pod.Labels["kubevirt.io"] != "virt-launcher" {
+		return ""
+	}
+	if name := pod.Labels["vm.kubevirt.io/name"]; name != "" {
+		return name
+	}
+	for _, owner := range pod.OwnerReferences {
+		if owner.Kind == "VirtualMachineInstance" {
+			return owner.Name
+		}
+	}
+	return pod.Labels["kubevirt.io/domain"]
+}
+
+// samePod tells whether two records of a pod say the same.
+func samePod(a, b *podRecord) bool {
+	return sameObject(&a.PodObject, &b.PodObject) && sameMore(a.more, b.more)
+}
+
+func sameObject(a, b *verdict.PodObject) bool {
+	return a.UID == b.UID && a.Node == b.Node && a.Phase == b.Phase && a.Ending == b.Ending && a.HostNetwork == b.HostNetwork &&
+		a.Controller == b.Controller && a.ControllerKind == b.ControllerKind && a.VirtualMachine == b.VirtualMachine && slices.Equal(a.IPs, b.IPs)
+}
+
+func sameMore(a, b *podMore) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.alias == b.alias && a.vip == b.vip && (a.plugin == b.plugin || a.plugin != nil && b.plugin != nil && *a.plugin == *b.plugin)
+}
+
+// changed keeps the indexes, and notes what to tell. It is called under mu.
+func (p *pods) changed(before, after *podRecord) {
+	pending := &p.cluster.pending
+	told := before == nil || after == nil || !sameObject(&before.PodObject, &after.PodObject)
+	if before != nil {
+		p.unindex(before)
+		if told {
+			pending.pod(&before.PodObject)
+		}
+	}
+	if after != nil {
+		p.index(after)
+		if told {
+			pending.pod(&after.PodObject)
+		}
+	}
+	p.relate(before, after)
+}
+
+func (p *pods) index(r *podRecord) {
+	p.byUID[r.UID] = r
+	if r.more == nil {
+		return
+	}
+	if r.more.alias != "" {
+		p.aliases[r.more.alias] = r
+	}
+	if r.more.plugin != nil {
+		p.plugins[r.Node] = append(p.plugins[r.Node], r)
+	}
+	if r.more.vip.IsValid() {
+		p.vips[r.more.vip]++
+	}
+}
+
+func (p *pods) unindex(r *podRecord) {
+	// A pod of the same uid under another name would be a mistake of the API, and
+	// one of the same alias is the static pod anew.
+	if p.byUID[r.UID] == r {
+		delete(p.byUID, r.UID)
+	}
+	if r.more == nil {
+		return
+	}
+	if p.aliases[r.more.alias] == r {
+		delete(p.aliases, r.more.alias)
+	}
+	if r.more.plugin != nil {
+		rest := slices.DeleteFunc(p.plugins[r.Node], func(other *podRecord) bool { return other == r })
+		if p.plugins[r.Node] = rest; len(rest) == 0 {
+			delete(p.plugins, r.Node)
+		}
+	}
+	if r.more.vip.IsValid() {
+		if p.vips[r.more.vip]--; p.vips[r.more.vip] == 0 {
+			delete(p.vips, r.more.vip)
+		}
+	}
+}
+
+// relate notes that the health of a node's CNI plugin changed.
+func (p *pods) relate(before, after *podRecord) {
+	var was, is *pluginState
+	var node string
+	if before != nil && before.more != nil {
+		was, node = before.more.plugin, before.Node
+	}
+	if after != nil && after.more != nil {
+		is, node = after.more.plugin, after.Node
+	}
+	if was == is || was != nil && is != nil && was.told() == is.told() {
+		return
+	}
+	p.cluster.pending.relate(node)
+}
+
+// interned holds strings that occur often, so that each is in memory once.
+type interned map[string]string
+
+// maxInterned is how many strings are remembered: those that are forgotten are
+// only held twice from then on.
+const maxInterned = 1 << 16
+
+// of is the string as it was first given.
+func (i *interned) of(s string) string {
+	if s == "" {
+		return ""
+	}
+	if known, ok := (*i)[s]; ok {
+		return known
+	}
+	if *i == nil || len(*i) >= maxInterned {
+		*i = make(interned)
+	}
+	(*i)[s] = s
+	return s
+}

@@ -1,0 +1,281 @@
+package kube
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// maxSaid is how much Related says, maxSaidNodes of how many nodes.
+	maxSaid, maxSaidNodes = 12, 16
+)
+
+// rank is how telling something is: less is more.
+type rank int
+
+const (
+	ofAddress    rank = iota // what the address is for
+	ofOwner                  // an event about one of the owners
+	ofNode                   // what is wrong with a node or its CNI plugin
+	ofNeighbours             // an event about a node, or another pod of it
+	nothing                  // what is in order, and so is not the cause
+)
+
+// said is one thing to say.
+type said struct {
+	rank rank
+	*pb.Related
+}
+
+// subject is what a conflict is about.
+type subject struct {
+	address netip.Addr
+	pods    map[key]bool
+	nodes   []string
+}
+
+// subjectOf finds what a conflict is about. It is called under mu.
+func (c *Cluster) subjectOf(conflict *pb.Conflict) subject {
+	s := subject{pods: make(map[key]bool)}
+	s.address, _ = netip.ParseAddr(conflict.GetAddress())
+	s.address = s.address.Unmap()
+	node := func(name string) {
+		if name != "" && len(s.nodes) < maxSaidNodes && !slices.Contains(s.nodes, name) {
+			s.nodes = append(s.nodes, name)
+		}
+	}
+	for _, o := range conflict.GetOwners() {
+		w := o.GetWorkload()
+		if w.GetKind() != pb.Workload_EXTERNAL {
+			node(o.GetNode())
+		}
+		if w.GetNamespace() != "" {
+			s.pods[key{w.GetNamespace(), w.GetName()}] = true
+		}
+		if p := c.pods.find(w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()); p != nil {
+			s.pods[key{p.Namespace, p.Name}] = true
+			node(p.Node) // where the agent's name for it is another
+		}
+	}
+	return s
+}
+
+// Related is what Kubernetes has to say that may explain a conflict, the most
+// telling first.
+func (c *Cluster) Related(conflict *pb.Conflict) []*pb.Related {
+	if c == nil {
+		return nil
+	}
+	now := stampNow()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	about := c.subjectOf(conflict)
+	all := slices.Concat(c.sayAddress(about), c.sayEvents(about, now), c.sayNodes(about, now), c.sayPlugins(about, now))
+	slices.SortStableFunc(all, func(a, b said) int { return cmp.Compare(a.rank, b.rank) })
+	var related []*pb.Related
+	for _, s := range all[:min(len(all), maxSaid)] {
+		related = append(related, s.Related)
+	}
+	return related
+}
+
+// sayAddress says what the address is for.
+func (c *Cluster) sayAddress(about subject) []said {
+	var all []said
+	for _, s := range c.services.byAddress[about.address] {
+		as := s.addresses[slices.IndexFunc(s.addresses, func(a serviceAddress) bool { return a.Addr == about.address })].as
+		text := fmt.Sprintf("%s is %s of Service %s/%s", about.address, as, s.namespace, s.name)
+		if s.class != "" {
+			text += " (class " + s.class + ")"
+		}
+		if s.host != "" {
+			text += "; kube-vip has it on " + s.host
+		}
+		all = append(all, said{ofAddress, &pb.Related{
+			Kind: "Service", Namespace: s.namespace, Name: s.name, Node: s.host, Reason: "Address", Message: cut(text, maxMessage), Healthy: true,
+		}})
+		if s.host != "" {
+			all = append(all, c.sayLease(servicesLease, "of services")...)
+		}
+	}
+	if c.pods.vips[about.address] > 0 {
+		all = append(all, c.sayLease(controlPlaneLease, "of the control plane")...)
+	}
+	return all
+}
+
+// sayLease says who holds the lease on addresses.
+func (c *Cluster) sayLease(name, of string) []said {
+	l := c.leases.records[key{leaseNamespace, name}]
+	if l == nil {
+		return nil
+	}
+	holder := cmp.Or(l.holder, "nobody")
+	text := fmt.Sprintf("kube-vip's lease on the addresses %s is held by %s", of, holder)
+	if l.acquired != 0 {
+		text += " since " + l.acquired.Time().Format(time.RFC3339)
+	}
+	if l.renewed != 0 {
+		text += ", renewed " + l.renewed.Time().Format(time.RFC3339)
+	}
+	return []said{{ofAddress, &pb.Related{
+		Kind: "Lease", Namespace: l.namespace, Name: l.name, Node: l.holder, Reason: "Holder", Message: cut(text, maxMessage),
+		FirstSeen: timestamp(l.acquired), LastSeen: timestamp(l.renewed), Healthy: true,
+	}}}
+}
+
+// sayEvents says what happened to the owners, and on their nodes.
+func (c *Cluster) sayEvents(about subject, now verdict.Stamp) []said {
+	type group struct {
+		node, reason string
+		own          bool // about an owner
+	}
+	groups := make(map[group]*pb.Related)
+	note := func(r *eventRecord) {
+		if now.Sub(r.last) > lately {
+			return
+		}
+		g := group{r.node, r.reason, r.kind == "Pod" && about.pods[key{r.namespace, r.name}]}
+		s := groups[g]
+		if s == nil {
+			s = &pb.Related{Kind: "Event", Node: r.node, Reason: r.reason, FirstSeen: timestamp(r.first)}
+			groups[g] = s
+		}
+		s.Count += r.count
+		if t := timestamp(r.first); t != nil && t.AsTime().Before(s.GetFirstSeen().AsTime()) {
+			s.FirstSeen = t
+		}
+		if t := timestamp(r.last); s.LastSeen == nil || t.AsTime().After(s.GetLastSeen().AsTime()) {
+			s.LastSeen, s.Message, s.Namespace, s.Name = t, r.message, r.namespace, r.name
+		}
+	}
+	for _, node := range about.nodes {
+		for _, l := range []*eventLog{&c.events.warnings, &c.events.normal} {
+			for _, r := range l.byNode[node] {
+				note(r)
+			}
+		}
+	}
+	for _, r := range c.events.warnings.byNode[""] { // their node is not known
+		if about.pods[key{r.namespace, r.name}] {
+			note(r)
+		}
+	}
+	var all []said
+	for g, s := range groups {
+		r := ofNeighbours
+		if g.own {
+			r = ofOwner
+		}
+		all = append(all, said{r, s})
+	}
+	slices.SortFunc(all, func(a, b said) int {
+		return cmp.Or(b.GetLastSeen().AsTime().Compare(a.GetLastSeen().AsTime()), cmp.Compare(a.GetNode(), b.GetNode()), cmp.Compare(a.GetReason(), b.GetReason()))
+	})
+	return all
+}
+
+// sayNodes says what is particular about the owners' nodes.
+func (c *Cluster) sayNodes(about subject, now verdict.Stamp) []said {
+	var all []said
+	for _, name := range about.nodes {
+		n := c.nodes.of(name)
+		if n == nil {
+			continue
+		}
+		say := func(reason, message string, since verdict.Stamp) {
+			all = append(all, said{ofNode, &pb.Related{
+				Kind: "Node", Name: name, Node: name, Reason: reason, Message: cut(message, maxMessage), FirstSeen: timestamp(since),
+			}})
+		}
+		if n.ready != corev1.ConditionTrue && n.ready != "" {
+			say(cmp.Or(n.reason, "NotReady"), "node "+name+" is not ready: "+cmp.Or(n.said, "its condition Ready is "+plain(string(n.ready))), n.since)
+		}
+		if n.addedLately(now) {
+			say("Added", fmt.Sprintf("node %s was added to the cluster within the hour", name), n.added)
+		}
+		if len(n.cidrs) == 0 && len(c.cidrs.Load().first) > 0 {
+			say("NoPodCIDR", fmt.Sprintf("node %s has no range of pods (spec.podCIDR), as others have", name), 0)
+		}
+	}
+	return all
+}
+
+// sayPlugins says how the CNI plugin is on the owners' nodes.
+func (c *Cluster) sayPlugins(about subject, now verdict.Stamp) []said {
+	var all []said
+	for _, name := range about.nodes {
+		of := c.pods.plugins[name]
+		if len(of) == 0 && len(c.pods.plugins) > 0 && c.nodes.of(name) != nil && c.health.synced {
+			all = append(all, said{ofNode, &pb.Related{
+				Kind: "Node", Name: name, Node: name, Reason: "NoCNIPod",
+				Message: cut(fmt.Sprintf("node %s has no pod of a CNI plugin: %d nodes have (%s)", name, len(c.pods.plugins), c.pluginNames()), maxMessage),
+			}})
+		}
+		of = slices.SortedFunc(slices.Values(of), func(a, b *podRecord) int { return cmp.Compare(a.Name, b.Name) })
+		for _, p := range of {
+			all = append(all, sayPlugin(p, now))
+		}
+	}
+	return all
+}
+
+// pluginNames are the CNI plugins that run somewhere.
+func (c *Cluster) pluginNames() string {
+	names := make(map[string]bool)
+	for _, of := range c.pods.plugins {
+		for _, p := range of {
+			names[p.more.plugin.name] = true
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
+}
+
+// sayPlugin says how a pod of a CNI plugin is.
+func sayPlugin(p *podRecord, now verdict.Stamp) said {
+	s := p.more.plugin
+	r := &pb.Related{
+		Kind: "Pod", Namespace: p.Namespace, Name: p.Name, Node: p.Node, Reason: s.word, Healthy: s.healthy(now), FirstSeen: timestamp(s.begun),
+	}
+	text := fmt.Sprintf("%s on %s ", s.name, p.Node)
+	rank := ofNode
+	switch {
+	case r.GetHealthy():
+		rank = nothing
+		text += "runs and is ready"
+		if s.restarts > 0 {
+			text += fmt.Sprintf(", its last restart was %s", s.restarted.Time().Format(time.RFC3339))
+		}
+	case s.word == string(corev1.PodRunning):
+		r.Reason = "Restarted"
+		text += fmt.Sprintf("was restarted %s (%d restarts)", s.restarted.Time().Format(time.RFC3339), s.restarts)
+	default:
+		text += "is not as it should be: " + s.word
+		if s.restarts > 0 {
+			text += fmt.Sprintf(" (%d restarts)", s.restarts)
+		}
+		if s.said != "" {
+			text += ": " + s.said
+		}
+	}
+	r.LastSeen, r.Message = timestamp(s.restarted), cut(text, maxMessage)
+	return said{rank, r}
+}
+
+func timestamp(s verdict.Stamp) *timestamppb.Timestamp {
+	if s <= 0 {
+		return nil
+	}
+	return timestamppb.New(s.Time())
+}

@@ -1,0 +1,575 @@
+// Package kubernetes runs a real Kubernetes on machines of netlab: etcd, the API
+// server, the controller manager and the scheduler on one, and a containerd and a
+// kubelet on each of the nodes. `make kubernetes` builds them.
+//
+// Nodes are joined to the control plane by cables, and to each other by nothing:
+// pods have a bridge on each node, and all nodes the same range of addresses.
+// Nothing of it outlives Close, nor the process that made it.
+package kubernetes
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ipwitness/ipwitness/tests/containerd"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// Network is that of the pods, unless Options have another: one range for all
+// nodes, so that the same addresses are given out on each.
+var Network = strings.Replace(netlab.Bridge, "cbr0", "pods", 1)
+
+// Address is that of the control plane: of the API server, and of what else runs there.
+const Address = "198.18.0.1"
+
+// Options are what a cluster can be made of.
+type Options struct {
+	// Nodes is how many there are: node1 and so on.
+	Nodes int
+	// Network is the configuration of the pods' network (a conflist).
+	Network string
+	// NodeRanges is a range of addresses of which each node is given a part
+	// (Node.spec.podCIDRs), which the network here does not care about. Empty: none.
+	NodeRanges string
+	// Containerd is the directory of the programs of containerd. Empty: those in PATH.
+	Containerd string
+}
+
+// Cluster is a control plane, and its nodes.
+type Cluster struct {
+	*netlab.Host // the machine of the control plane
+	Nodes        []*Node
+
+	options    Options
+	programs   string // their directory
+	daemons    []*daemon
+	api        *daemon
+	kubeconfig string // of an administrator
+}
+
+// New makes a cluster, and waits until all its nodes are ready.
+func New(ctx context.Context, o Options) (*Cluster, error) {
+	if o.Network == "" {
+		o.Network = Network
+	}
+	programs, err := Programs()
+	if err != nil {
+		return nil, err
+	}
+	h, err := netlab.New()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Host: h, options: o, programs: programs}
+	if err := c.start(ctx); err != nil {
+		err = fmt.Errorf("%w\n%s", err, c.Logs())
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Programs finds the directory with the programs: IPWITNESS_KUBERNETES_BIN, or
+// bin/kubernetes of the repository that the working directory is in.
+func Programs() (string, error) {
+	if dir := os.Getenv("IPWITNESS_KUBERNETES_BIN"); dir != "" {
+		return dir, nil
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		bin := filepath.Join(dir, "bin/kubernetes")
+		if _, err := os.Stat(filepath.Join(bin, "kubelet")); err == nil {
+			return bin, nil
+		}
+	}
+	return "", errors.New("no Kubernetes in bin/kubernetes: run 'make kubernetes', or set IPWITNESS_KUBERNETES_BIN")
+}
+
+// start starts the control plane and the nodes, as far as possible at once.
+func (c *Cluster) start(ctx context.Context) error {
+	if err := c.startControlPlane(); err != nil {
+		return err
+	}
+	for i := range c.options.Nodes {
+		n, err := c.newNode(i + 1)
+		if err != nil {
+			return err
+		}
+		c.Nodes = append(c.Nodes, n)
+	}
+	// Containers can run before there is somebody to ask for them.
+	faults := make([]error, len(c.Nodes))
+	var wg sync.WaitGroup
+	for i, n := range c.Nodes {
+		wg.Go(func() { faults[i] = n.startRuntime(ctx) })
+	}
+	err := c.awaitAPI(ctx)
+	wg.Wait()
+	if err := errors.Join(append(faults, err)...); err != nil {
+		return err
+	}
+	for _, n := range c.Nodes {
+		if err := n.startKubelet(); err != nil {
+			return err
+		}
+	}
+	if err := c.startControllers(); err != nil {
+		return err
+	}
+	for _, n := range c.Nodes {
+		if _, err := c.Kubectl(ctx, "wait", "--for=create", "node/"+n.Name, "--timeout=2m"); err != nil {
+			return err
+		}
+		if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "node/"+n.Name, "--timeout=2m"); err != nil {
+			return err
+		}
+	}
+	// The service account that every pod has: without it, none can be made.
+	_, err = c.Kubectl(ctx, "wait", "--for=create", "serviceaccount/default", "--timeout=2m")
+	return err
+}
+
+// Where the control plane has its files.
+const (
+	etcDir  = "/var/lib/kubernetes"
+	apiCert = etcDir + "/apiserver/apiserver.crt" // of itself, made when it starts
+	saKey   = etcDir + "/sa.key"
+	saPub   = etcDir + "/sa.pub"
+	tokens  = etcDir + "/tokens.csv"
+)
+
+// The token of each is its name: nobody else is here.
+func (c *Cluster) writeTokens() error {
+	lines := []string{"admin,admin,admin,system:masters"}
+	for i := range c.options.Nodes {
+		name := nodeName(i + 1)
+		lines = append(lines, fmt.Sprintf("%s,system:node:%[1]s,%[1]s,system:nodes", name))
+	}
+	return c.write(tokens, strings.Join(lines, "\n")+"\n")
+}
+
+// write writes a file of the control plane's machine.
+func (c *Cluster) write(path, text string) error { return write(c.Host, path, text) }
+
+func write(h *netlab.Host, path, text string) error {
+	if err := os.MkdirAll(filepath.Dir(h.Path(path)), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(h.Path(path), []byte(text), 0o600)
+}
+
+func (c *Cluster) startControlPlane() error {
+	if _, err := c.Run("ip addr add %s/32 dev lo", Address); err != nil {
+		return err
+	}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return err
+	}
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(
+		c.writeTokens(),
+		c.write(saKey, string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))),
+		c.write(saPub, string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}))))
+	if err != nil {
+		return err
+	}
+	etcd, err := c.begin(c.Host, "etcd", "--data-dir", etcDir+"/etcd", "--unsafe-no-fsync", "--log-level", "warn",
+		"--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
+		"--listen-peer-urls", "http://127.0.0.1:2380")
+	if err != nil {
+		return err
+	}
+	c.daemons = append(c.daemons, etcd)
+	return c.beginAPI()
+}
+
+func (c *Cluster) beginAPI() (err error) {
+	c.api, err = c.begin(c.Host, "kube-apiserver", "--etcd-servers=http://127.0.0.1:2379",
+		"--bind-address="+Address, "--advertise-address="+Address, "--secure-port=6443", "--cert-dir="+filepath.Dir(apiCert),
+		"--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=Node,RBAC", "--token-auth-file="+tokens,
+		"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+		"--service-account-key-file="+saPub, "--service-account-signing-key-file="+saKey,
+		"--service-account-issuer=https://kubernetes.default.svc")
+	return err
+}
+
+// awaitAPI waits until the API server is ready, and has the administrator know it.
+func (c *Cluster) awaitAPI(ctx context.Context) error {
+	err := c.await(ctx, "the certificate of the API server", func() error {
+		if err := c.api.running(); err != nil {
+			return err
+		}
+		_, err := os.Stat(c.Path(apiCert))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if c.kubeconfig, err = c.Kubeconfig("admin", "admin"); err != nil {
+		return err
+	}
+	return c.await(ctx, "the API server", func() error {
+		if err := c.api.running(); err != nil {
+			return err
+		}
+		_, err := c.Kubectl(ctx, "get", "--raw=/readyz")
+		return err
+	})
+}
+
+func (c *Cluster) startControllers() error {
+	args := []string{
+		"--kubeconfig=" + c.kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1",
+		"--service-account-private-key-file=" + saKey, "--root-ca-file=" + apiCert,
+		// A pod of a node that died moves at once, and not after five minutes: see
+		// Node.Kill.
+		"--node-monitor-grace-period=20s",
+	}
+	if r := c.options.NodeRanges; r != "" {
+		args = append(args, "--allocate-node-cidrs=true", "--cluster-cidr="+r)
+	}
+	manager, err := c.begin(c.Host, "kube-controller-manager", args...)
+	if err != nil {
+		return err
+	}
+	scheduler, err := c.begin(c.Host, "kube-scheduler", "--kubeconfig="+c.kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1")
+	if err != nil {
+		return err
+	}
+	c.daemons = append(c.daemons, manager, scheduler)
+	return nil
+}
+
+// Kubeconfig writes a file for who has a token, and gives its path, which is the
+// same on the machine of the control plane and on the nodes.
+func (c *Cluster) Kubeconfig(user, token string) (path string, err error) {
+	cert, err := os.ReadFile(c.Path(apiCert))
+	if err != nil {
+		return "", err
+	}
+	path = "/run/kubernetes/" + user + ".conf"
+	const ca = "/run/kubernetes/ca.crt"
+	config := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: test, cluster: {server: "https://%s:6443", certificate-authority: %q}}]
+users: [{name: %q, user: {token: %q}}]
+contexts: [{name: test, context: {cluster: test, user: %[3]q}}]
+current-context: test
+`, Address, ca, user, token)
+	for _, h := range c.machines() {
+		if err := errors.Join(write(h, ca, string(cert)), write(h, path, config)); err != nil {
+			return "", err
+		}
+	}
+	return path, nil
+}
+
+// ServiceAccount writes a kubeconfig for a service account, which has exactly its
+// rights, and gives its path.
+func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string) (path string, err error) {
+	token, err := c.Kubectl(ctx, "create", "token", name, "--namespace", namespace, "--duration=12h")
+	if err != nil {
+		return "", err
+	}
+	return c.Kubeconfig(namespace+"-"+name, strings.TrimSpace(token))
+}
+
+func (c *Cluster) machines() []*netlab.Host {
+	all := []*netlab.Host{c.Host}
+	for _, n := range c.Nodes {
+		all = append(all, n.Host)
+	}
+	return all
+}
+
+// KubectlCommand is kubectl, run by an administrator on the machine of the
+// control plane.
+func (c *Cluster) KubectlCommand(args ...string) *exec.Cmd {
+	return c.Command(filepath.Join(c.programs, "kubectl"), append([]string{"--kubeconfig", c.kubeconfig, "--cache-dir", "/run/kubernetes/cache"}, args...)...)
+}
+
+// Kubectl runs kubectl, and gives what it printed.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return c.kubectl(ctx, "", args...)
+}
+
+// Apply makes what a manifest describes.
+func (c *Cluster) Apply(ctx context.Context, manifest string) error {
+	_, err := c.kubectl(ctx, manifest, "apply", "--server-side", "--filename", "-")
+	return err
+}
+
+func (c *Cluster) kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
+	cmd := c.KubectlCommand(args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var out, fault netlab.Log
+	cmd.Stdout, cmd.Stderr = &out, &fault
+	if err := c.Start(cmd); err != nil {
+		return "", fmt.Errorf("start kubectl: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })()
+	if err := cmd.Wait(); err != nil {
+		return out.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), errors.Join(ctx.Err(), err), strings.TrimSpace(fault.String()))
+	}
+	return out.String(), nil
+}
+
+// KillAPI kills the API server as an accident would.
+func (c *Cluster) KillAPI() { c.api.kill() }
+
+// RestartAPI starts the API server after KillAPI, and waits until it is ready.
+func (c *Cluster) RestartAPI(ctx context.Context) error {
+	if err := c.beginAPI(); err != nil {
+		return err
+	}
+	return c.awaitAPI(ctx)
+}
+
+// Logs are the last lines of what the parts of the cluster said.
+func (c *Cluster) Logs() string {
+	var b strings.Builder
+	tail := func(name string, log *netlab.Log) {
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		fmt.Fprintf(&b, "--- %s\n%s\n", name, strings.Join(lines[max(0, len(lines)-25):], "\n"))
+	}
+	for _, d := range append(slices.Clone(c.daemons), c.api) {
+		if d != nil {
+			tail(d.name, d.log)
+		}
+	}
+	for _, n := range c.Nodes {
+		if n.Runtime != nil {
+			tail("containerd of "+n.Name, n.Runtime.Log)
+		}
+		if n.kubelet != nil {
+			tail("kubelet of "+n.Name, n.kubelet.log)
+		}
+	}
+	return b.String()
+}
+
+// Close ends all of it.
+func (c *Cluster) Close() {
+	var wg sync.WaitGroup
+	for _, n := range c.Nodes {
+		wg.Go(n.close)
+	}
+	for _, d := range append(c.daemons, c.api) {
+		if d != nil {
+			d.kill()
+		}
+	}
+	wg.Wait()
+	c.Host.Close()
+}
+
+// await asks again and again, until there is no error.
+func (c *Cluster) await(ctx context.Context, what string, done func() error) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := done()
+		if err == nil {
+			return nil
+		}
+		var over ended
+		if errors.As(err, &over) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w: %w", what, ctx.Err(), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// daemon is a program that goes on until it is killed.
+type daemon struct {
+	name string
+	log  *netlab.Log
+	cmd  *exec.Cmd
+	over chan struct{}
+}
+
+// ended says that a daemon does not run any more.
+type ended string
+
+func (e ended) Error() string { return string(e) + " ended" }
+
+// begin starts one of the programs on a machine.
+func (c *Cluster) begin(h *netlab.Host, program string, args ...string) (*daemon, error) {
+	d := &daemon{name: program, log: &netlab.Log{}, cmd: h.Command(filepath.Join(c.programs, program), args...), over: make(chan struct{})}
+	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
+	if err := h.Start(d.cmd); err != nil {
+		return nil, fmt.Errorf("start %s: %w", program, err)
+	}
+	go func() {
+		_ = d.cmd.Wait()
+		close(d.over)
+	}()
+	return d, nil
+}
+
+func (d *daemon) running() error {
+	select {
+	case <-d.over:
+		return ended(d.name)
+	default:
+		return nil
+	}
+}
+
+func (d *daemon) kill() {
+	_ = d.cmd.Process.Kill()
+	<-d.over
+}
+
+// Node is a machine with a container runtime and a kubelet.
+type Node struct {
+	*netlab.Host
+	// Name is that of the Node object.
+	Name string
+	// Address is its InternalIP, on its cable to the control plane, mgmt.
+	Address string
+	// Runtime is its containerd.
+	Runtime *containerd.Containerd
+
+	cluster *Cluster
+	kubelet *daemon
+}
+
+func nodeName(number int) string { return "node" + strconv.Itoa(number) }
+
+// Uplink is a node's end of its cable to the control plane.
+const Uplink = "mgmt"
+
+// newNode makes a machine and joins it to the control plane.
+func (c *Cluster) newNode(number int) (*Node, error) {
+	h, err := netlab.NewMachine(nodeName(number))
+	if err != nil {
+		return nil, err
+	}
+	gateway := netip.AddrFrom4([4]byte{198, 18, 1, byte(2 * number)})
+	n := &Node{Host: h, Name: nodeName(number), Address: gateway.Next().String(), cluster: c}
+	far := n.Name
+	err = errors.Join(
+		h.Boot(fmt.Sprintf("c1a5%04d-0000-4000-8000-000000000000", number)),
+		h.Cable(Uplink, c.Host, far))
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
+	for _, line := range []struct {
+		on   *netlab.Host
+		line string
+	}{
+		{c.Host, fmt.Sprintf("ip addr add %s peer %s dev %s", gateway, n.Address, far)},
+		{h, fmt.Sprintf("ip addr add %s peer %s dev %s", n.Address, gateway, Uplink)},
+		{h, fmt.Sprintf("ip route add default via %s dev %s", gateway, Uplink)},
+	} {
+		if _, err := line.on.Run("%s", line.line); err != nil {
+			h.Close()
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+func (n *Node) startRuntime(ctx context.Context) (err error) {
+	n.Runtime, err = containerd.Start(ctx, n.Host, containerd.Options{Bin: n.cluster.options.Containerd, Network: n.cluster.options.Network})
+	if err != nil {
+		return fmt.Errorf("%s: %w", n.Name, err)
+	}
+	return nil
+}
+
+const kubeletConfig = "/etc/kubernetes/kubelet.yaml"
+
+// tunables are what kubelet writes to, which is the whole kernel's: it finds plain
+// files in their places.
+const tunables = `
+	for f in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
+		mkdir -p $(dirname /run/sysctl/$f)
+		cat /proc/sys/$f >/run/sysctl/$f
+		mount --bind /run/sysctl/$f /proc/sys/$f
+	done`
+
+// startKubelet configures kubelet, and starts it.
+func (n *Node) startKubelet() error {
+	if _, err := n.Output(n.Command("sh", "-euc", tunables)); err != nil {
+		return err
+	}
+	if _, err := n.cluster.Kubeconfig(n.Name, n.Name); err != nil {
+		return err
+	}
+	// Both nodes share the kernel's cgroups: without a root of its own, each
+	// kubelet would kill the pods of the other.
+	err := write(n.Host, kubeletConfig, fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+cgroupDriver: cgroupfs
+cgroupRoot: %s
+containerRuntimeEndpoint: unix://%s
+failSwapOn: false
+failCgroupV1: false
+enforceNodeAllocatable: []
+makeIPTablesUtilChains: false
+imageGCHighThresholdPercent: 100
+evictionHard: {}
+localStorageCapacityIsolation: false
+readOnlyPort: 0
+serverTLSBootstrap: false
+syncFrequency: 10s
+nodeStatusUpdateFrequency: 5s
+registerWithTaints: []
+resolvConf: ""
+`, n.Cgroup(), containerd.Socket))
+	if err != nil {
+		return err
+	}
+	return n.RestartKubelet()
+}
+
+// KillKubelet kills kubelet as an accident would: pods live on, and nobody looks
+// after them.
+func (n *Node) KillKubelet() { n.kubelet.kill() }
+
+// RestartKubelet starts kubelet after KillKubelet. It does not wait.
+func (n *Node) RestartKubelet() (err error) {
+	n.kubelet, err = n.cluster.begin(n.Host, "kubelet", "--config="+kubeletConfig, "--kubeconfig=/run/kubernetes/"+n.Name+".conf",
+		"--hostname-override="+n.Name, "--node-ip="+n.Address, "--v=2")
+	return err
+}
+
+func (n *Node) close() {
+	if n.kubelet != nil {
+		n.kubelet.kill()
+	}
+	if n.Runtime != nil {
+		_ = n.Runtime.Close()
+	}
+	n.Host.Close()
+}

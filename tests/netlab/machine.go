@@ -1,0 +1,137 @@
+package netlab
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+)
+
+// machines counts those of this process, for the names of their cgroups.
+var machines atomic.Int64
+
+// holdMachine makes the namespaces of a machine and keeps them until its
+// standard input ends: $1 is what the machine's first process does, the other
+// arguments are its cgroups. It outlives the process that started it, for
+// cgroups can be removed only when all that ran in the machine has ended. The
+// kernel ends it with its first process.
+const holdMachine = `
+	trap '' INT TERM HUP
+	init=$1
+	shift
+	mkdir "$@"
+	unshare --net --mount --pid --uts --ipc --kill-child --propagation private sh -euc "$init" &
+	read -r first || first=$!
+	cat >/dev/null
+	kill -KILL $first || true
+	wait $! || true
+	find "$@" -depth -type d -exec rmdir {} +`
+
+// initMachine is the first process of a machine. What others leave behind is
+// reaped when it ends, for SIGCHLD is ignored. All that is under / is shared from
+// here on, as on a real machine: kubelet and container runtimes want it.
+const initMachine = `
+	read -r pid rest </proc/self/stat
+	mount -t proc proc /proc
+	mount -t tmpfs tmpfs /run
+	mount -t tmpfs tmpfs /var/lib
+	mount -t tmpfs tmpfs /var/log
+	mkdir -p /run/netns /var/lib/cni /run/etc/upper /run/etc/work
+	mount -t overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work overlay /etc
+	mount --make-rshared /
+	ip link set lo up
+	trap '' CHLD
+	echo "ready $pid"
+	exec sleep infinity`
+
+// NewMachine makes a host that can run a container runtime and kubelet. Beside
+// what a host of New has, it has process ids of its own, so that all that daemons
+// leave behind ends with it, a hostname, an /etc that can be written to, an empty
+// /var/log, and a cgroup. Programs in it end by SIGKILL only.
+func NewMachine(hostname string) (*Host, error) {
+	cgroup := fmt.Sprintf("/ipwitness-%d-%d", os.Getpid(), machines.Add(1))
+	dirs, err := cgroupHierarchies()
+	if err != nil {
+		return nil, err
+	}
+	for i := range dirs {
+		dirs[i] += cgroup
+	}
+	cmd := exec.Command("sh", slices.Concat([]string{"-euc", holdMachine, "sh", initMachine}, dirs)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // out of the reach of Ctrl-C
+	tie, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("make pipe: %w", err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("make pipe: %w", err)
+	}
+	var fault bytes.Buffer
+	cmd.Stderr = &fault
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("make machine: %w", err)
+	}
+	h := &Host{holder: cmd, tie: tie, cgroup: cgroup}
+	if err := h.firstProcess(out, tie); err != nil {
+		h.Close()
+		return nil, fmt.Errorf("make machine (needs root, iproute2, util-linux and overlayfs): %w: %s", err, strings.TrimSpace(fault.String()))
+	}
+	if _, err := h.Run("hostname %s", hostname); err != nil {
+		h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// firstProcess hears which one it is, tells the holder, and settles there.
+func (h *Host) firstProcess(out io.Reader, tie io.Writer) error {
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "ready ")))
+	if err != nil {
+		return fmt.Errorf("read its first process: %w", err)
+	}
+	if _, err := fmt.Fprintln(tie, pid); err != nil {
+		return fmt.Errorf("tell the holder: %w", err)
+	}
+	if err := h.settle(pid, "--net", "--mount", "--pid", "--uts", "--ipc"); err != nil {
+		return err
+	}
+	// Who enters a PID namespace waits outside for a child that is inside: when
+	// the one is killed, so is the other.
+	h.enter = append(h.enter, "setpriv", "--pdeathsig", "KILL", "--")
+	return nil
+}
+
+// Cgroup is the path of a machine's cgroup, the same in every hierarchy: a root
+// for kubelet and container runtimes, which is removed with the machine.
+func (h *Host) Cgroup() string { return h.cgroup }
+
+// cgroupHierarchies gives where they are mounted.
+func cgroupHierarchies() (dirs []string, err error) {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		w := strings.Fields(line)
+		if (w[2] == "cgroup" || w[2] == "cgroup2") && strings.HasPrefix(w[1], "/sys/fs/cgroup") {
+			dirs = append(dirs, w[1])
+		}
+	}
+	if dirs == nil {
+		return nil, errors.New("no cgroup hierarchy is mounted under /sys/fs/cgroup")
+	}
+	return dirs, nil
+}
