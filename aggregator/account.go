@@ -9,17 +9,17 @@ import (
 // account writes what happens to conflicts and nodes into the log until ctx ends.
 func (s *store) account(ctx context.Context) {
 	said := map[string]told{} // of the active conflicts
-	s.accountOf(ctx, s.conflicts, func(e *event) { s.enter(e, said) })
+	s.accountOf(ctx, "log", s.conflicts, func(e *event) { s.enter(e, said) })
 }
 
 // accountFindings does the same for findings.
 func (s *store) accountFindings(ctx context.Context) {
-	s.accountOf(ctx, s.findings.hub, s.enterFinding)
+	s.accountOf(ctx, "log", s.findings.hub, s.enterFinding)
 }
 
-// accountOf enters the events of a hub until ctx ends. It is a watcher like any
-// other: a log that is slow, or stuck, delays no verdict.
-func (s *store) accountOf(ctx context.Context, h *hub, enter func(*event)) {
+// accountOf enters the events of a hub until ctx ends, into what where names. It is
+// a watcher like any other: a log that is slow, or stuck, delays no verdict.
+func (s *store) accountOf(ctx context.Context, where string, h *hub, enter func(*event)) {
 	next := h.revision()
 	var events []event
 	for {
@@ -27,7 +27,7 @@ func (s *store) accountOf(ctx context.Context, h *hub, enter func(*event)) {
 		var changed <-chan struct{}
 		events, next, lost, changed = h.since(next, events[:0])
 		if lost > 0 {
-			s.log.Warn("log fell behind", "events_left_out", lost)
+			s.log.Warn("what tells of events fell behind", "where", where, "events_left_out", lost)
 		}
 		for i := range events {
 			enter(&events[i])

@@ -45,6 +45,10 @@ const (
 	DefaultKubeconfig    = kube.Auto
 )
 
+// migrationGrace is what settle is between two pods that run one virtual machine:
+// live migration ends within it, or is stuck.
+const migrationGrace = time.Minute
+
 // Config is what an operator decides. Zero fields have the defaults.
 type Config struct {
 	// Cluster keeps the conflict ids of clusters apart.
@@ -67,6 +71,8 @@ type Config struct {
 	// Kubeconfig says which Kubernetes cluster is asked who the owners are: auto for
 	// the one that we are a pod of, if we are, off for none, or a file.
 	Kubeconfig string
+	// Version is what the Kubernetes API is told of us.
+	Version string
 }
 
 // Aggregator joins what all agents witness. Use New.
@@ -81,7 +87,8 @@ type Aggregator struct {
 // data directory. Its metrics are registered with reg.
 func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, error) {
 	policy := verdict.Policy{
-		Cluster: cfg.Cluster, Settle: cfg.Settle, StaleAfter: cfg.StaleAfter,
+		MigrationGrace: migrationGrace,
+		Cluster:        cfg.Cluster, Settle: cfg.Settle, StaleAfter: cfg.StaleAfter,
 		NodeTimeout: cfg.NodeTimeout, HandoverGrace: cfg.HandoverGrace,
 	}
 	if policy.Cluster == "" {
@@ -122,6 +129,10 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		policy.Networks = append(policy.Networks, declared)
 	}
 
+	cluster, err := kube.Open(kube.Config{Kubeconfig: cfg.Kubeconfig, Log: log, Metrics: reg, Version: cfg.Version})
+	if err != nil {
+		return nil, err
+	}
 	dir, err := openDataDir(cfg.DataDir)
 	if err != nil {
 		return nil, err
@@ -137,6 +148,8 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
 	m.store = a.store
+	a.store.kube = cluster
+	cluster.Notify(a.store.kubernetesChanged)
 	a.store.archive = newArchive(dir, recalled)
 	if err := reg.Register(m); err != nil {
 		return nil, errors.Join(fmt.Errorf("register metrics: %w", err), dir.close())
@@ -161,6 +174,10 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	group.Go(func() error { a.store.run(ctx); return nil })
 	group.Go(func() error { a.store.account(ctx); return nil })
 	group.Go(func() error { a.store.accountFindings(ctx); return nil })
+	if a.store.kube != nil {
+		group.Go(func() error { return a.store.kube.Run(ctx) })
+		group.Go(func() error { a.store.announce(ctx); return nil })
+	}
 	group.Go(func() error { a.store.keep(ctx); return nil })
 	group.Go(func() error { a.store.tidy(ctx); return nil })
 	err := group.Wait()

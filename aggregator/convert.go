@@ -28,16 +28,12 @@ func scopeProto(kind verdict.ScopeKind, name string) *pb.Scope {
 	return &pb.Scope{Kind: pb.Scope_Kind(kind), Name: name}
 }
 
-// ownerProto is an owner in the contract's form.
-func ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
-	w := o.Workload()
+// ownerProto is an owner in the contract's form; s.mu is held.
+func (s *store) ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
 	out := &pb.Owner{
 		Address: a.String(), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
 		Mac: o.MAC.String(), Netns: netns(o),
-		Workload: &pb.Workload{
-			Kind: pb.Workload_Kind(w.Kind), Namespace: w.Namespace, Name: w.Name, Uid: w.UID,
-			ContainerId: w.ContainerID, Source: w.Source, Process: w.Process,
-		},
+		Workload: workloadProto(o), Intended: s.lacking(o),
 		State: pb.Owner_State(o.State), Excluded: o.Excluded,
 		AssignedAt: timestamp(o.AssignedAt()),
 		Evidence:   make([]*pb.Evidence, 0, len(o.Claims)),
@@ -78,23 +74,25 @@ func netns(o *verdict.Owner) string {
 	return "#" + o.Namespace.ID[len(o.Namespace.Node.Boot)+1:]
 }
 
-func ownersProto(a netip.Addr, owners []verdict.Owner) []*pb.Owner {
+func (s *store) ownersProto(a netip.Addr, owners []verdict.Owner) []*pb.Owner {
 	out := make([]*pb.Owner, 0, len(owners))
 	for i := range owners {
-		out = append(out, ownerProto(a, &owners[i]))
+		out = append(out, s.ownerProto(a, &owners[i]))
 	}
 	return out
 }
 
 // conflictProto is a conflict in the contract's form; s.mu is held.
 func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
-	return &pb.Conflict{
+	out := &pb.Conflict{
 		Id: c.ID, Episode: c.Episode, Address: c.Address.String(), Scope: scopeProto(c.Kind, c.Scope),
 		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: c.Summary, Advice: c.Advice,
-		Owners:     ownersProto(c.Address, c.Owners),
+		Owners:     s.ownersProto(c.Address, c.Owners),
 		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
 		Acknowledgement: s.acknowledged[c.ID].message(),
 	}
+	out.Related = s.related(out)
+	return out
 }
 
 // nodeProto is a node in the contract's form; s.mu is held.
@@ -113,7 +111,7 @@ func (s *store) nodeProto(n *node) *pb.Node {
 		Name: n.rec.Name, State: state, Version: n.version, Kernel: n.kernel, BootId: n.id.boot, Netns: n.id.netns,
 		Wire: n.status.GetWire(), Ports: uint32(len(n.status.GetPorts())), Claims: uint32(n.claims),
 		Namespaces: uint32(n.namespaces.len()), LostEvents: n.status.GetLostEvents(), Problems: problems,
-		ConnectedAt: timestamp(n.connectedAt), LastHeard: timestamp(n.lastHeard),
+		ConnectedAt: timestamp(n.connectedAt), LastHeard: timestamp(n.lastHeard), Runtime: n.status.GetRuntime(),
 	}
 	if n.rec.SkewKnown {
 		out.Skew = durationpb.New(n.rec.Skew)

@@ -92,11 +92,7 @@ func (f *filter) owner(o *verdict.Owner, node string) bool {
 		return false
 	}
 	if f.namespace != "" || f.pod != "" {
-		var w verdict.Who
-		if o.Namespace != nil {
-			w = o.Namespace.Who
-		}
-		if f.namespace != "" && f.namespace != w.Namespace() || f.pod != "" && f.pod != w.Name() {
+		if namespace, name := o.Named(); f.namespace != "" && f.namespace != namespace || f.pod != "" && f.pod != name {
 			return false
 		}
 	}

@@ -64,7 +64,8 @@ func validate(m *pb.ReportRequest) error {
 	}
 	for _, ns := range m.GetNamespaces() {
 		w := ns.GetWorkload()
-		if tooLong(ns.GetNetns(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetSource(), w.GetProcess()) {
+		if tooLong(ns.GetNetns(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetSource(), w.GetProcess(), w.GetVirtualMachine()) ||
+			len(w.GetSources()) > maxSources || len(ns.GetIntended()) > maxIntended {
 			return bad("a name of a namespace is too long")
 		}
 	}
@@ -124,7 +125,7 @@ func (s *store) applyNamespace(n *node, rec *pb.NamespaceRecord) {
 		s.metrics.dropped("namespace")
 		return
 	}
-	ns := verdict.Namespace{Node: n.rec, Record: rec.GetId(), Netns: rec.GetNetns(), Who: who(rec.GetWorkload())}
+	ns := verdict.Namespace{Node: n.rec, Record: rec.GetId(), Netns: rec.GetNetns(), Who: who(rec.GetWorkload()), Intended: intended(rec.GetIntended())}
 	if ns.Record == verdict.OwnRecord && ns.Netns == "" {
 		ns.Netns = n.id.netns
 	}
@@ -141,6 +142,7 @@ func who(w *pb.Workload) verdict.Who {
 	return verdict.Workload{
 		Kind: kind, Namespace: w.GetNamespace(), Name: w.GetName(), UID: w.GetUid(),
 		ContainerID: w.GetContainerId(), Source: w.GetSource(), Process: w.GetProcess(),
+		VirtualMachine: w.GetVirtualMachine(), Sources: sources(w.GetSources()),
 	}.Who()
 }
 

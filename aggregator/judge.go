@@ -131,7 +131,7 @@ func (s *store) publishOwner(typ watchType, e *entry, o, before *verdict.Owner) 
 	if !s.owners.heard(s.clock()) {
 		return
 	}
-	out := event{typ: typ, addr: e.addr, holder: holder{*o, o.Node.Name}, owner: ownerProto(e.addr, o)}
+	out := event{typ: typ, addr: e.addr, holder: holder{*o, o.Node.Name}, owner: s.ownerProto(e.addr, o)}
 	if before != nil {
 		out.before = holder{*before, before.Node.Name}
 	}
@@ -156,7 +156,8 @@ func findOwner(owners []verdict.Owner, hint int, id string) *verdict.Owner {
 func ownerChanged(a, b *verdict.Owner) bool {
 	return a.State != b.State || a.Scope != b.Scope || a.Excluded != b.Excluded || a.MAC != b.MAC ||
 		a.Assigned != b.Assigned || interfaceChanged(a.Interface, b.Interface) ||
-		a.Namespace != b.Namespace && a.Workload() != b.Workload() ||
+		a.Pod != b.Pod || a.Orphaned != b.Orphaned ||
+		a.Namespace != b.Namespace && (a.Workload() != b.Workload() || a.Namespace.Intended != b.Namespace.Intended) ||
 		!slices.EqualFunc(a.Claims, b.Claims, func(a, b *verdict.Claim) bool {
 			return a == b || a.Kind == b.Kind && a.MAC == b.MAC && a.Node() == b.Node() && a.Interface.Name == b.Interface.Name
 		})
@@ -201,7 +202,7 @@ func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 }
 
 func conflictChanged(a, b *verdict.Conflict) bool {
-	return a.Phase != b.Phase || a.Episode != b.Episode || a.Rule != b.Rule || a.Summary != b.Summary ||
+	return a.Phase != b.Phase || a.Episode != b.Episode || a.Rule != b.Rule || a.Cause != b.Cause || a.Summary != b.Summary ||
 		!slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool {
 			return a.ID == b.ID && !ownerChanged(&a, &b)
 		})
@@ -321,12 +322,6 @@ func (s *store) Answers(l *verdict.Link, mac verdict.MAC) (addresses, owners int
 	}
 	return len(answered), len(owned)
 }
-
-// PodObject is for verdict.Tables.
-func (s *store) PodObject(*verdict.Namespace) *verdict.PodObject { return nil }
-
-// InPodCIDR is for verdict.Tables.
-func (s *store) InPodCIDR(netip.Addr) bool { return false }
 
 // onlyAnswered tells whether a claim of the wire is an answer, and whether its
 // sender never claimed the address unasked on that link.

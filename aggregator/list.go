@@ -116,7 +116,7 @@ func (s *store) appendOwners(page []*pb.Owner, f *filter, from *place, size int)
 		if len(page) == size {
 			return page, true
 		}
-		page = append(page, ownerProto(from.addr, o))
+		page = append(page, s.ownerProto(from.addr, o))
 		from.id = o.ID
 	}
 	return page, false
@@ -237,7 +237,7 @@ func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainRe
 	why, conflicts := s.explain(addr)
 	out := &pb.ExplainResponse{
 		Address: addr.String(), Summary: why.Summary, Scope: scopeProto(why.Kind, why.Scope),
-		Owners: ownersProto(addr, why.Owners),
+		Owners: w.store.ownersProto(addr, why.Owners),
 	}
 	for _, step := range why.Steps {
 		out.Steps = append(out.Steps, &pb.ExplainResponse_Step{
@@ -265,7 +265,7 @@ func (w witness) ListNodes(context.Context, *pb.ListNodesRequest) (*pb.ListNodes
 	s := w.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := &pb.ListNodesResponse{Nodes: make([]*pb.Node, 0, len(s.nodes))}
+	out := &pb.ListNodesResponse{Nodes: make([]*pb.Node, 0, len(s.nodes)), Kubernetes: s.kube.Status()}
 	for _, n := range s.nodes {
 		out.Nodes = append(out.Nodes, s.nodeProto(n))
 	}

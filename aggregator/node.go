@@ -48,7 +48,9 @@ type ifaceKey struct{ namespace, index uint32 }
 type namespace struct {
 	rec    *verdict.Namespace
 	ifaces []*iface
-	sweep  uint32
+	// alike is the next one of the same pod.
+	alike *namespace
+	sweep uint32
 }
 
 type iface struct {
@@ -166,9 +168,12 @@ func (s *store) setNamespace(n *node, rec verdict.Namespace) {
 	case ns == nil:
 		ns = &namespace{rec: &rec}
 		n.namespaces.put(ns)
+		s.listPod(ns)
 		s.touchPorts(n, rec.Record)
 	case *ns.rec != rec:
+		s.unlistPod(ns)
 		ns.rec = &rec
+		s.listPod(ns)
 		for _, i := range ns.ifaces {
 			next := *i.rec
 			next.Namespace = ns.rec
@@ -214,6 +219,7 @@ func (s *store) endNamespace(n *node, ns *namespace) {
 			}
 		}
 	}
+	s.unlistPod(ns)
 	n.namespaces.remove(ns.rec.Record)
 }
 

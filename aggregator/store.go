@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -43,6 +44,10 @@ type store struct {
 	mu    sync.Mutex
 	table table
 	nodes map[nodeID]*node
+	// kube is the Kubernetes API; nil where there is none to ask.
+	kube *kube.Cluster
+	// pods has the first of all namespaces with one pod, by podKey.
+	pods lookup[string, *namespace]
 	// macs are those that several nodes may meet.
 	macs map[verdict.MAC]*abroad
 	seams
@@ -74,6 +79,7 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		owners:       newHub(base.UnixNano()),
 		conflicts:    newHub(base.UnixNano()),
 		nodes:        make(map[nodeID]*node),
+		pods:         newLookup(func(ns *namespace) string { return podKey(ns.rec) }),
 		macs:         make(map[verdict.MAC]*abroad),
 		table:        newTable(),
 		seams:        seams{domains: make(map[*domain]struct{})},
@@ -316,6 +322,9 @@ func (s *store) giveUp(n *node) {
 	}
 	for i := range n.interfaces.all() {
 		s.unlistHardware(n, i)
+	}
+	for ns := range n.namespaces.all() {
+		s.unlistPod(ns)
 	}
 	n.reset()
 	s.unlabel(n)

@@ -48,8 +48,8 @@ type Changes struct {
 	// Pods are new, changed or gone, as they are or last were: both where a pod
 	// was known by another content before.
 	Pods []*verdict.PodObject
-	// Networks tells that ranges of pods changed: what InPodCIDR says.
-	Networks bool
+	// Networks are ranges of pods that came or went: what InPodCIDR says.
+	Networks []netip.Prefix
 	// State tells that Status().State changed: what Pod says of unknown pods did.
 	State bool
 	// Related are the nodes of which Related may say something new.
@@ -171,7 +171,8 @@ var absent = &verdict.PodObject{Absent: true}
 // Pod is what the API says of a pod: by its uid if that is given (for a static pod
 // the one that the runtime knows will do), otherwise by namespace and name, and
 // then only if it is bound to the node or to none. It is Absent where the API has
-// no such pod, and nil where that cannot be told.
+// no such pod but has the node, and nil where it cannot be told: what runs on
+// another machine is none of this cluster's.
 func (c *Cluster) Pod(namespace, name, uid, node string) *verdict.PodObject {
 	if c == nil || uid == "" && (namespace == "" || name == "") {
 		return nil
@@ -181,7 +182,7 @@ func (c *Cluster) Pod(namespace, name, uid, node string) *verdict.PodObject {
 	if p := c.pods.find(namespace, name, uid, node); p != nil {
 		return &p.PodObject
 	}
-	if c.health.state == pb.Kubernetes_LIVE {
+	if c.health.state == pb.Kubernetes_LIVE && c.nodes.of(node) != nil {
 		return absent
 	}
 	return nil

@@ -27,8 +27,8 @@ type nodeRecord struct {
 // nodes are the nodes of the cluster.
 type nodes struct {
 	mirror[nodeRecord]
-	// rangesChanged tells that what InPodCIDR says is not what the nodes say.
-	rangesChanged bool
+	// moved are the ranges by which what InPodCIDR says is not what the nodes say.
+	moved []netip.Prefix
 }
 
 func newNodes(c *Cluster) nodes {
@@ -86,7 +86,7 @@ func (n *nodes) changed(before, after *nodeRecord) {
 		is = *after
 	}
 	if !slices.Equal(was.cidrs, is.cidrs) {
-		n.rangesChanged = true
+		n.moved = slices.Concat(n.moved, was.cidrs, is.cidrs)
 	}
 	if after == nil || before == nil || was.ready != is.ready || was.uid != is.uid {
 		n.cluster.pending.relate(cmp.Or(was.name, is.name))
@@ -133,16 +133,16 @@ func lastOf(p netip.Prefix) netip.Addr {
 // keepRanges has InPodCIDR say what the nodes say: once for many that changed. It
 // is called under mu.
 func (n *nodes) keepRanges() {
-	if !n.rangesChanged {
+	if len(n.moved) == 0 {
 		return
 	}
-	n.rangesChanged = false
 	var prefixes []netip.Prefix
 	for _, r := range n.records {
 		prefixes = append(prefixes, r.cidrs...)
 	}
 	n.cluster.cidrs.Store(newRanges(prefixes))
-	n.cluster.pending.changes.Networks = true
+	changes := &n.cluster.pending.changes
+	changes.Networks, n.moved = append(changes.Networks, n.moved...), nil
 }
 
 // addedLately tells whether the node is new.

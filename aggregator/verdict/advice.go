@@ -13,7 +13,20 @@ func (j *judging) advice(c *Conflict) []string {
 		return []string{fmt.Sprintf("Wait %s: a sandbox that is made anew takes over its address. Act only if the conflict is confirmed.",
 			j.policy.HandoverGrace)}
 	}
+	if c.Rule == RuleSameVM && c.Phase == Suspected {
+		return []string{fmt.Sprintf("Wait %s: while a virtual machine is migrated, the pods that it comes from and goes to may both have its address. Act only if the conflict is confirmed.",
+			j.policy.MigrationGrace)}
+	}
 	var steps []string
+	if c.Rule == RuleSameVM {
+		steps = append(steps, "See whether the migration is stuck (kubectl get vmim -A), and which of the two runs the virtual machine (kubectl get vmi -A -o wide); the other one must go.")
+	}
+	if left := orphans(c.Owners); len(left) > 0 && len(left) < len(c.Owners) {
+		for _, o := range left {
+			steps = append(steps, o.removal())
+		}
+		return append(steps, c.closing())
+	}
 	if c.Rule == RuleSplitBrain {
 		if c.Phase == Suspected {
 			return []string{fmt.Sprintf("Wait %s: nodes that hand an address over may both have it for a moment. Act only if the conflict is confirmed.",
@@ -37,7 +50,12 @@ func (j *judging) advice(c *Conflict) []string {
 			steps = append(steps, j.remedy(&c.Owners[i]))
 		}
 	}
-	return append(steps, "The conflict resolves by itself when one owner is left; `ipwitness explain "+c.Address.String()+"` shows how it was judged.")
+	return append(steps, c.closing())
+}
+
+// closing says how the conflict ends.
+func (c *Conflict) closing() string {
+	return "The conflict resolves by itself when one owner is left; `ipwitness explain " + c.Address.String() + "` shows how it was judged."
 }
 
 // clocksDiffer is how well clocks of nodes can be compared by their skew: that is
@@ -91,6 +109,9 @@ const listPods = `kubectl get pods -A -o 'custom-columns=NAMESPACE:.metadata.nam
 // remedy is how an owner gives the address up.
 func (j *judging) remedy(o *Owner) string {
 	w := o.Workload()
+	if o.Orphaned {
+		return o.removal()
+	}
 	switch {
 	case o.Namespace == nil && o.Claims[0].Interface.Tap:
 		return fmt.Sprintf("Find what is behind %s of node %s, most likely a virtual machine (`virsh domiflist` names the interfaces of each), and give it another address.",

@@ -103,7 +103,11 @@ func (j *judging) conflict(g group) bool {
 	if !c.has(owners) {
 		c.Phase, c.ConfirmedAt, c.Asked = Suspected, 0, 0 // those that were witnessed have all left
 	}
-	c.Rule, c.Cause, c.Owners = rule, cause(rule, c.Kind), owners
+	if active {
+		recall(owners, prev.Owners)
+	}
+	c.Rule, c.Owners = rule, owners
+	c.Cause = cause(&c)
 	if c.Phase == Suspected {
 		j.settle(&c)
 	}
@@ -171,14 +175,6 @@ func (j *judging) outgrows(c *Conflict, g group) bool {
 	return slices.ContainsFunc(j.grouped, func(own group) bool {
 		return own.scope.Kind == c.Kind && own.scope.Text() == c.Scope && !coverage{g}.covers(own)
 	})
-}
-
-// cause is what a rule says of the cause by itself.
-func cause(rule string, kind ScopeKind) string {
-	if rule == RuleSplitBrain && kind == LinkScope {
-		return CauseSplitBrain
-	}
-	return CauseUnknown
 }
 
 // quietGraces is after how many hand-over graces without a frame a node has
@@ -265,6 +261,8 @@ func (j *judging) rule(owners []Owner) string {
 		return ""
 	case samePod(owners):
 		return RuleSamePod
+	case sameVM(owners):
+		return RuleSameVM
 	case assigned >= 1 && hostsOnly(owners):
 		return RuleSplitBrain
 	case assigned >= 2:
@@ -332,6 +330,9 @@ func (j *judging) settle(c *Conflict) {
 
 // wait is how long owners must live side by side before they are confirmed.
 func (j *judging) wait(c *Conflict) time.Duration {
+	if c.Rule == RuleSameVM {
+		return j.policy.MigrationGrace
+	}
 	if c.Rule == RuleSamePod || c.Rule == RuleSplitBrain || virtual(c.Owners) {
 		return j.policy.HandoverGrace
 	}
@@ -397,29 +398,6 @@ func (o *Owner) dadFailed() bool {
 	return o.Excluded == "" && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
 		return c.Kind == DADFailed && c.Interface.Attachment != Local && c.Interface.Attachment != Private
 	})
-}
-
-// samePod tells whether all owners are sandboxes of one pod.
-func samePod(owners []Owner) bool {
-	first := owners[0].Workload()
-	for i := range owners[1:] {
-		if !first.samePod(owners[i+1].Workload()) {
-			return false
-		}
-	}
-	return true
-}
-
-func (w Workload) samePod(other Workload) bool {
-	switch {
-	case w.named() || other.named(): // what runs in there says nothing of whose it is
-		return false
-	case w.UID != "" && other.UID != "":
-		return w.UID == other.UID
-	case w.ContainerID != "" && w.ContainerID == other.ContainerID:
-		return true
-	}
-	return w.Kind == Pod && other.Kind == Pod && w.Name != "" && w.Name == other.Name && w.Namespace == other.Namespace
 }
 
 // alternate tells whether two owners were seen A-B-A within ten seconds.

@@ -182,7 +182,7 @@ func (j *judging) noteScopes(compared []*Owner) {
 	}
 	if !network && !j.in.Address.IsLinkLocalUnicast() {
 		j.note(RuleInNetwork, Scope{}, false,
-			"No declared network (--network) has it, and no CNI result says that a pod was given it: owners on several nodes are compared where they are on one link.")
+			"No declared network (--network) has it, nor the range of pods of a node, and neither a container runtime nor a CNI result says that a pod was given it: owners on several nodes are compared where they are on one link.")
 	}
 }
 
@@ -193,6 +193,16 @@ func (j *judging) noteScope(s Scope, o *Owner, c *Claim) {
 		if n := j.declared(); n.Name != "" {
 			j.note(RuleInNetwork, s, true, fmt.Sprintf(
 				"It is in %s, which is declared as network %s: it must be unique on all nodes.", n.Prefixes[0], n.Name))
+			return
+		}
+		if c.Network == "" || c.Interface.Attachment == Own {
+			j.note(RuleInNetwork, s, true,
+				"It is in the range of pods of a node (Node.spec.podCIDRs): the addresses of pods must be unique on all nodes.")
+			return
+		}
+		if c.Network == networkOfRuntime {
+			j.note(RuleInNetwork, s, true, fmt.Sprintf(
+				"The container runtime says that it gave it to %s: the addresses of pods must be unique on all nodes.", o.name()))
 			return
 		}
 		j.note(RuleInNetwork, s, true, fmt.Sprintf(
@@ -297,6 +307,8 @@ func (j *judging) noteConflict(s Scope, c *Conflict) {
 		reason = "The kernel's duplicate address detection found that somebody else has it."
 	case RuleSplitBrain:
 		reason = fmt.Sprintf("%d nodes hold it themselves: %s.", len(c.Owners), list(each(c.Owners, (*Owner).placed)))
+	case RuleSameVM:
+		reason = fmt.Sprintf("All owners are pods of virtual machine %s: a migration, unless it lasts.", c.Owners[0].virtualMachine())
 	case RuleSamePod:
 		reason = "All owners are sandboxes of one pod: a hand-over, unless it lasts."
 	}

@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"cmp"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -365,17 +366,37 @@ type Owner struct {
 	Claims         []*Claim
 	// Pod is what the Kubernetes API says of the owner; nil where it says nothing.
 	Pod *PodObject
+	// Orphaned tells that its kernel has the address, and its pod is no more, or has
+	// ended for good.
+	Orphaned bool
 }
 
 // Alive tells whether the owner counts as one of two.
 func (o *Owner) Alive() bool { return o.State == Live || o.State == Unheard }
 
-// Workload is who the owner is.
+// Workload is who the owner is, as its node says; what that does not know, the
+// Kubernetes API may.
 func (o *Owner) Workload() Workload {
 	if o.Namespace == nil {
 		return Workload{Kind: External}
 	}
-	return o.Namespace.Who.Workload()
+	w := o.Namespace.Who.Workload()
+	if p := o.Pod; p != nil && !p.Absent {
+		w.Namespace, w.Name, w.UID = cmp.Or(w.Namespace, p.Namespace), cmp.Or(w.Name, p.Name), cmp.Or(w.UID, p.UID)
+		w.VirtualMachine = cmp.Or(w.VirtualMachine, p.VirtualMachine)
+	}
+	return w
+}
+
+// Named are the namespace and the name of the owner's workload.
+func (o *Owner) Named() (namespace, name string) {
+	if o.Namespace == nil {
+		return "", ""
+	}
+	if name = o.Namespace.Who.Name(); name == "" && o.Pod != nil {
+		return o.Pod.Namespace, o.Pod.Name
+	}
+	return o.Namespace.Who.Namespace(), name
 }
 
 // kind is what sort of thing the owner is.
@@ -456,6 +477,8 @@ type Policy struct {
 	// HandoverGrace is what Settle is where an address may be handed over: between
 	// nodes that hold it themselves, or two sandboxes of one pod.
 	HandoverGrace time.Duration
+	// MigrationGrace is what Settle is between two pods that run one virtual machine.
+	MigrationGrace time.Duration
 	// NodeTimeout is only named in texts: nodes are timed out by the caller.
 	NodeTimeout time.Duration
 	Networks    []Network

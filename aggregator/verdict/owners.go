@@ -115,6 +115,7 @@ func (j *judging) owners() {
 	for o := range l.owners {
 		slices.SortFunc(l.owners[o].Claims, compareClaims)
 		j.weigh(&l.owners[o], &l.evidence[o])
+		j.join(&l.owners[o])
 	}
 	slices.SortFunc(l.owners, compareOwners)
 	j.out.Owners = l.owners

@@ -38,14 +38,17 @@ func (j *judging) scopes(o *Owner, c *Claim, yield func(Scope)) {
 // have an address of its own in the whole cluster, whatever gives them out.
 const podNetwork = "pods"
 
+// networkOfRuntime is what an agent calls the network of an address of which only the
+// container runtime says that it gave it.
+const networkOfRuntime = "cri"
+
 // firstInterface is what container runtimes call the interface with the address
 // by which Kubernetes knows a pod. What more a pod has (Multus) is often the same
 // on each node.
 const firstInterface = "eth0"
 
 // network is the network in which a claim is compared: the declared one that
-// the address is in, or else that of pods, if a CNI result says so; empty for
-// none. Devices outside are compared on their links only, and what is in a VRF
+// the address is in, or else that of pods, if it is one of theirs; empty for none. Devices outside are compared on their links only, and what is in a VRF
 // on its node.
 func (j *judging) network(o *Owner, c *Claim, link *Link) string {
 	i := c.Interface
@@ -63,12 +66,26 @@ func (j *judging) network(o *Owner, c *Claim, link *Link) string {
 	if n := j.declared(); n.Name != "" {
 		return n.Name
 	}
-	// Tenants of an Open vSwitch may have equal ranges on purpose.
-	given := c.Network != "" && i.Name == firstInterface && i.Attachment != Own && (link == nil || link.Kind != OVSPort)
-	if given && i.Namespace.Who.Kind() == Pod {
+	if j.ofPods(c, link) {
 		return podNetwork
 	}
 	return ""
+}
+
+// ofPods tells whether what a kernel has is an address of the network of pods:
+// who runs pods says so, or the cluster gave the node of some pod its range. What
+// a node has on an uplink never is.
+func (j *judging) ofPods(c *Claim, link *Link) bool {
+	i := c.Interface
+	switch {
+	case link != nil && link.Kind == OVSPort:
+		return false // its tenants may have equal ranges on purpose
+	case i.Attachment == Own:
+		return !i.Uplink && j.tables.InPodCIDR(j.in.Address)
+	case i.Namespace.Who.Kind() != Pod:
+		return false
+	}
+	return c.Network != "" && i.Name == firstInterface || j.tables.InPodCIDR(j.in.Address)
 }
 
 // declared is the declared network that the address is in, by its longest

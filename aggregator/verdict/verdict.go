@@ -23,6 +23,7 @@ const (
 	RuleExternalsAlternate = "externals-alternate"
 	RuleDADFailed          = "dad-failed"
 	RuleSamePod            = "same-pod"
+	RuleSameVM             = "same-vm"
 	RuleSplitBrain         = "split-brain"
 )
 
@@ -61,6 +62,9 @@ const (
 	// CauseSplitBrain is that of an address that several nodes of one link hold
 	// themselves for longer than it takes to hand it over.
 	CauseSplitBrain = "split-brain"
+	// CauseOrphanedSandbox is that of an address that a sandbox still has whose pod
+	// is no more.
+	CauseOrphanedSandbox = "orphaned-sandbox"
 )
 
 const (

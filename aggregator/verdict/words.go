@@ -6,12 +6,16 @@ import (
 	"strings"
 )
 
-// describe names a workload as a person would; c is a claim of it.
+// describe names who is in a namespace as a person would; c is a claim of it.
 func describe(ns *Namespace, c *Claim) string {
 	if ns == nil {
 		return "the device with MAC " + c.MAC.String()
 	}
-	w := ns.Who.Workload()
+	return ns.call(ns.Who.Workload())
+}
+
+// call names a workload that is in the namespace.
+func (ns *Namespace) call(w Workload) string {
 	if w.named() {
 		return "network namespace " + w.Name
 	}
@@ -51,7 +55,12 @@ func (w Workload) named() bool { return w.Source == "netns" && w.Name != "" && w
 func shortID(id string) string { return id[:min(len(id), 12)] }
 
 // name names an owner without its place.
-func (o *Owner) name() string { return describe(o.Namespace, o.Claims[0]) }
+func (o *Owner) name() string {
+	if o.Namespace == nil {
+		return describe(nil, o.Claims[0])
+	}
+	return o.Namespace.call(o.Workload())
+}
 
 // placed names an owner and where it is.
 func (o *Owner) placed() string {
@@ -63,6 +72,9 @@ func (o *Owner) placed() string {
 	}
 	if o.kind() == Host {
 		return fmt.Sprintf("%s (%s)", o.name(), o.Interface.Name)
+	}
+	if p := o.Pod; p != nil && p.Controller != "" {
+		return fmt.Sprintf("%s of %s %s (%s, node %s)", o.name(), p.ControllerKind, p.Controller, o.Interface.Name, o.Node.Name)
 	}
 	return fmt.Sprintf("%s (%s, node %s)", o.name(), o.Interface.Name, o.Node.Name)
 }
@@ -122,6 +134,8 @@ func (j *judging) summary(c *Conflict) string {
 		what = fmt.Sprintf("%s is used by %d owners %s: %s.", c.Address, len(c.Owners), place, names)
 	case c.Rule == RuleSamePod:
 		what = fmt.Sprintf("%s is held by %d sandboxes of one pod %s: %s.", c.Address, len(c.Owners), place, names)
+	case c.Rule == RuleSameVM:
+		what = fmt.Sprintf("%s is held by %d pods of virtual machine %s %s: %s.", c.Address, len(c.Owners), c.Owners[0].virtualMachine(), place, names)
 	case c.Rule == RuleSplitBrain:
 		what = fmt.Sprintf("%s is held by %d nodes themselves %s: %s.", c.Address, len(c.Owners), place, names)
 	case c.Rule == RuleExternalsAlternate:
@@ -129,7 +143,7 @@ func (j *judging) summary(c *Conflict) string {
 	default:
 		what = fmt.Sprintf("%s is held by %d owners %s: %s.", c.Address, len(c.Owners), place, names)
 	}
-	return what + " " + j.standing(c)
+	return what + " " + j.standing(c) + c.because()
 }
 
 // standing says how sure the conflict is.
@@ -152,6 +166,8 @@ func (j *judging) standing(c *Conflict) string {
 		return fmt.Sprintf("Their kernels were asked again %s later and still have it: it is real.%s", j.wait(c), c.joined())
 	case c.Rule == RuleSplitBrain:
 		return fmt.Sprintf("Expected while nodes hand an address over; confirmed if it lasts %s.", j.policy.HandoverGrace)
+	case c.Rule == RuleSameVM:
+		return fmt.Sprintf("Expected while a virtual machine is migrated; confirmed if it lasts %s.", j.policy.MigrationGrace)
 	case c.Rule == RuleSamePod:
 		return fmt.Sprintf("Expected while a sandbox is made anew; confirmed if it lasts %s.", j.policy.HandoverGrace)
 	case c.Rule == RuleExternalsAlternate:

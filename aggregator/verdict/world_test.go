@@ -23,13 +23,15 @@ type world struct {
 	conflicts  []verdict.Conflict
 	nodes      map[string]*verdict.Node
 	answers    map[verdict.MAC][2]int
+	pods       map[string]*verdict.PodObject
+	podCIDR    netip.Prefix
 }
 
 func newWorld(addr string) *world {
 	return &world{
 		policy: verdict.Policy{
 			Cluster: "test", Settle: time.Second, StaleAfter: 5 * time.Minute,
-			NodeTimeout: 5 * time.Minute, HandoverGrace: 10 * time.Second,
+			NodeTimeout: 5 * time.Minute, HandoverGrace: 10 * time.Second, MigrationGrace: time.Minute,
 		},
 		addr: netip.MustParseAddr(addr), now: start,
 		links: map[string]*verdict.Link{}, nodes: map[string]*verdict.Node{},
@@ -69,11 +71,14 @@ func (w *world) Neighbours(l *verdict.Link, mac verdict.MAC) (found []*verdict.I
 // Stitches are none: they are only told of.
 func (w *world) Stitches(*verdict.Domain) []verdict.Stitch { return nil }
 
+// PodObject is what was entered by hand, by uid; none where the API is not asked.
+func (w *world) PodObject(ns *verdict.Namespace) *verdict.PodObject {
+	return w.pods[ns.Who.Workload().UID]
+}
+
+func (w *world) InPodCIDR(a netip.Addr) bool { return w.podCIDR.IsValid() && w.podCIDR.Contains(a) }
+
 // Answers is what was entered by hand.
-func (w *world) PodObject(*verdict.Namespace) *verdict.PodObject { return nil }
-
-func (w *world) InPodCIDR(netip.Addr) bool { return false }
-
 func (w *world) Answers(_ *verdict.Link, mac verdict.MAC) (addresses, owners int) {
 	return w.answers[mac][0], w.answers[mac][1]
 }

@@ -82,6 +82,7 @@ func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, p 
 	if err != nil {
 		return nil, nil, err
 	}
+	cfg.Version = p.build.Version
 	agg, err := aggregator.New(cfg, p.log, p.registry)
 	if err != nil {
 		l.close()

@@ -36,7 +36,7 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	fs.Var(&list[verdict.Network]{to: &cfg.Networks, kind: "NAME=CIDR[,CIDR...]", separator: "\n", parse: parseNetwork}, "network",
 		"addresses that may be held once in the whole cluster; repeatable")
 	fs.StringVar(&cfg.Kubeconfig, "kubeconfig", aggregator.DefaultKubeconfig,
-		"the Kubernetes cluster to ask who the owners are (`auto|off|FILE`); auto is the one that this is a pod of")
+		"the cluster to ask who owners are: a kubeconfig `FILE`, off, or auto: this pod's")
 	durationFlag(fs, &cfg.Settle, "settle", aggregator.DefaultSettle, "how long two owners must live side by side to be confirmed")
 	durationFlag(fs, &cfg.StaleAfter, "stale-after", aggregator.DefaultStaleAfter, "when an owner that only the wire shows is stale")
 	durationFlag(fs, &cfg.NodeTimeout, "node-timeout", aggregator.DefaultNodeTimeout, "when a node that is not heard from is given up")

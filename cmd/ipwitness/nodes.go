@@ -12,7 +12,7 @@ func newNodes(sys system) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes [flags]",
 		Short: "Show the agents and their health",
-		Long: `Show the agents and their health.
+		Long: `Show the agents and their health, and whether the server hears the Kubernetes API.
 
 LAG is how far the server is behind the agent, SKEW how much the node's clock is
 ahead of the server's: it is shown, and decides nothing. LOST counts events that
@@ -28,13 +28,13 @@ were lost in the kernel; they are listed again where that is possible.`,
 				return err
 			}
 			if q.format.ForPrograms() {
-				return show.List(sys.stdout, q.format, "nodes", list.GetNodes())
+				return show.Message(sys.stdout, q.format, &list)
 			}
 			if len(list.GetNodes()) == 0 {
 				q.tell("No nodes: no agent has connected yet.")
 				return nil
 			}
-			return show.Nodes(sys.stdout, list.GetNodes(), q.wide(), sys.now())
+			return show.Nodes(sys.stdout, list.GetNodes(), list.GetKubernetes(), q.wide(), sys.now())
 		},
 	}
 	q.addFlags(cmd)

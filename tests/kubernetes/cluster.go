@@ -242,9 +242,6 @@ func (c *Cluster) startControllers() error {
 	args := []string{
 		"--kubeconfig=" + c.kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1",
 		"--service-account-private-key-file=" + saKey, "--root-ca-file=" + apiCert,
-		// A pod of a node that died moves at once, and not after five minutes: see
-		// Node.Kill.
-		"--node-monitor-grace-period=20s",
 	}
 	if r := c.options.NodeRanges; r != "" {
 		args = append(args, "--allocate-node-cidrs=true", "--cluster-cidr="+r)
@@ -373,7 +370,7 @@ func (c *Cluster) Logs() string {
 func (c *Cluster) Close() {
 	var wg sync.WaitGroup
 	for _, n := range c.Nodes {
-		wg.Go(n.close)
+		wg.Go(n.Close)
 	}
 	for _, d := range append(c.daemons, c.api) {
 		if d != nil {
@@ -393,8 +390,7 @@ func (c *Cluster) await(ctx context.Context, what string, done func() error) err
 		if err == nil {
 			return nil
 		}
-		var over ended
-		if errors.As(err, &over) {
+		if _, over := errors.AsType[ended](err); over {
 			return err
 		}
 		select {
@@ -544,7 +540,6 @@ readOnlyPort: 0
 serverTLSBootstrap: false
 syncFrequency: 10s
 nodeStatusUpdateFrequency: 5s
-registerWithTaints: []
 resolvConf: ""
 `, n.Cgroup(), containerd.Socket))
 	if err != nil {
@@ -564,7 +559,8 @@ func (n *Node) RestartKubelet() (err error) {
 	return err
 }
 
-func (n *Node) close() {
+// Close ends the node and all that runs on it, without telling the control plane.
+func (n *Node) Close() {
 	if n.kubelet != nil {
 		n.kubelet.kill()
 	}

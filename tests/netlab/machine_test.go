@@ -1,17 +1,74 @@
 package netlab
 
 import (
+	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
-func TestMachineLeavesNothingBehind(t *testing.T) {
+// held has the test program be the one that is killed.
+const held = "IPWITNESS_TEST_HOLDS_MACHINE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(held) == "" {
+		os.Exit(m.Run())
+	}
+	h, err := NewMachine("box")
+	if err == nil {
+		_, err = h.Output(h.Command("sh", "-euc", daemon(h)))
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println(h.Cgroup())
+	select {}
+}
+
+// daemon leaves a process behind, as a container runtime does for each pod, and
+// makes cgroups.
+func daemon(h *Host) string {
+	return `mkdir -p /etc/test
+		for d in $(awk '$3 ~ /^cgroup/ { print $2 }' /proc/mounts); do mkdir -p $d` + h.Cgroup() + `/pod; done
+		setsid -f ` + sleeper(h.Cgroup()) + ` >/dev/null 2>&1`
+}
+
+// sleeper is a command like no other.
+func sleeper(cgroup string) string {
+	return "sleep 9" + strings.ReplaceAll(strings.TrimPrefix(cgroup, "/ipwitness-"), "-", ".")
+}
+
+// left gives what is there of a machine.
+func left(t *testing.T, cgroup string) (all []string) {
+	t.Helper()
+	out, err := exec.Command("sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '").Output()
+	if err != nil && len(out) == 0 {
+		t.Fatal(err)
+	}
+	for range strings.Count(string(out), sleeper(cgroup)+" ") {
+		all = append(all, "daemon")
+	}
+	cgroups, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroup)
+	return append(all, cgroups...)
+}
+
+func possible(t *testing.T) {
+	t.Helper()
 	if err := Possible(); err != nil {
+		if os.Getenv("IPWITNESS_ROOT_TESTS") != "" {
+			t.Fatal("IPWITNESS_ROOT_TESTS is set: ", err)
+		}
 		t.Skip(err, ": run make test")
 	}
+}
+
+func TestMachineLeavesNothingBehind(t *testing.T) {
+	possible(t)
 	h, err := NewMachine("box")
 	if err != nil {
 		t.Fatal(err)
@@ -20,33 +77,51 @@ func TestMachineLeavesNothingBehind(t *testing.T) {
 	if out, err := h.Run("hostname"); err != nil || out != "box\n" {
 		t.Errorf("hostname: got %q, %v, want box", out, err)
 	}
-	// A daemon, as a container runtime leaves one for each pod, in a cgroup.
-	daemon := `mkdir -p /etc/test
-		for d in $(awk '$3 ~ /^cgroup/ { print $2 }' /proc/mounts); do mkdir -p $d` + h.Cgroup() + `/pod; done
-		setsid -f sleep 1234567 >/dev/null 2>&1`
-	if _, err := h.Output(h.Command("sh", "-euc", daemon)); err != nil {
+	if _, err := h.Output(h.Command("sh", "-euc", daemon(h))); err != nil {
 		t.Fatal(err)
 	}
-	if got := sleepers(t); got != 1 {
-		t.Fatalf("daemons: got %d, want 1", got)
+	if got := left(t, h.Cgroup()); len(got) < 2 || got[0] != "daemon" {
+		t.Errorf("before the end: got %v, want a daemon and cgroups", got)
 	}
 	h.Close()
-	if got := sleepers(t); got != 0 {
-		t.Errorf("daemons after the end: got %d, want none", got)
-	}
-	if left, _ := filepath.Glob("/sys/fs/cgroup/*" + h.Cgroup()); left != nil {
-		t.Errorf("cgroups after the end: got %v, want none", left)
+	if got := left(t, h.Cgroup()); got != nil {
+		t.Errorf("after the end: got %v, want nothing", got)
 	}
 	if _, err := os.Stat("/etc/test"); err == nil {
 		t.Error("what a machine wrote into /etc is on this one")
 	}
 }
 
-func sleepers(t *testing.T) int {
-	t.Helper()
-	out, err := exec.Command("sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '").Output()
-	if err != nil && len(out) == 0 {
+func TestMachineEndsWithWhoMadeIt(t *testing.T) {
+	possible(t)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), held+"=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.Count(string(out), "sleep 1234567")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	cgroup, err := bufio.NewReader(out).ReadString('\n')
+	before := left(t, strings.TrimSpace(cgroup))
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if err != nil || len(before) < 2 || before[0] != "daemon" {
+		t.Fatalf("before the end: got %v, %q, %v, want a daemon and cgroups", before, cgroup, err)
+	}
+	deadline := time.NewTimer(time.Minute)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		got := left(t, strings.TrimSpace(cgroup))
+		if got == nil {
+			return
+		}
+		select {
+		case <-deadline.C:
+			t.Fatalf("left behind: %v", got)
+		case <-tick.C:
+		}
+	}
 }

@@ -26,6 +26,12 @@ func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
 	p.owners("Held by:", holding)
 	p.owners("Seen with it, but not compared:", excluded)
 
+	for _, c := range e.GetConflicts() {
+		if c.GetState() != pb.Conflict_RESOLVED {
+			p.related("Kubernetes says:", c.GetRelated())
+			break // of all conflicts of one address it says much the same
+		}
+	}
 	p.steps("Rules that applied:", e.GetSteps(), true)
 	p.steps("Rules that did not:", e.GetSteps(), false)
 

@@ -24,6 +24,7 @@ func nodeColumns() []column[*pb.Node] {
 		{header: "SKEW", cell: func(n *pb.Node, _ time.Time) string { return skew(n.GetSkew()) }},
 		{header: "LOST", cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetLostEvents()) }},
 		{header: "LAST HEARD", cell: func(n *pb.Node, now time.Time) string { return ago(n.GetLastHeard(), now) }},
+		{header: "RUNTIME", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetRuntime() }},
 		{header: "NAMESPACES", wide: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetNamespaces()) }},
 		{header: "CONNECTED", wide: true, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetConnectedAt(), now) }},
 		{header: "NETNS", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetNetns() }},
@@ -65,10 +66,19 @@ func precise(d time.Duration) string {
 	}
 }
 
-// Nodes writes nodes as a table, and below it what does not work on them.
-func Nodes(w io.Writer, nodes []*pb.Node, wide bool, now time.Time) error {
+// Nodes writes nodes as a table, and below it how the Kubernetes API is and what
+// does not work.
+func Nodes(w io.Writer, nodes []*pb.Node, k *pb.Kubernetes, wide bool, now time.Time) error {
 	if err := list(w, narrow(nodeColumns(), wide), nodes, now); err != nil {
 		return err
+	}
+	if k.GetState() > pb.Kubernetes_OFF {
+		p := &page{now: now}
+		p.line("")
+		p.line("Kubernetes API: %s", kubernetes(k, now))
+		if err := p.write(w); err != nil {
+			return err
+		}
 	}
 	p := &page{now: now}
 	for _, n := range nodes {
@@ -80,5 +90,26 @@ func Nodes(w io.Writer, nodes []*pb.Node, wide bool, now time.Time) error {
 			p.line("  %s: %s", n.GetName(), problem)
 		}
 	}
+	for _, problem := range k.GetProblems() {
+		if p.text.Len() == 0 {
+			p.line("")
+			p.line("Problems:")
+		}
+		p.line("  Kubernetes API: %s", problem)
+	}
 	return p.write(w)
+}
+
+// kubernetes says how the Kubernetes API is.
+func kubernetes(k *pb.Kubernetes, now time.Time) string {
+	known := Count(int(k.GetPods()), "pod", "pods") + " and " + Count(int(k.GetNodes()), "node", "nodes")
+	switch k.GetState() {
+	case pb.Kubernetes_LIVE:
+		return join(", ", "LIVE", k.GetServer(), known, prefixed("last heard ", ago(k.GetLastHeard(), now)))
+	case pb.Kubernetes_STALE:
+		return join(", ", "STALE", k.GetServer(), prefixed("not heard from since ", clock(k.GetLastHeard(), now)),
+			prefixed("", ago(k.GetLastHeard(), now))) + ": what is known of " + known + " may be old"
+	default:
+		return join(", ", k.GetState().String(), k.GetServer())
+	}
 }

@@ -23,6 +23,9 @@ func ownerColumns() []column[*pb.Owner] {
 		{header: "SOURCE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetWorkload().GetSource() }},
 		{header: "CONTAINER", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return shortID(o.GetWorkload().GetContainerId()) }},
 		{header: "PROCESS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetWorkload().GetProcess() }},
+		{header: "CONTROLLER", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return controller(o.GetWorkload()) }},
+		{header: "PHASE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return phase(o.GetWorkload()) }},
+		{header: "INTENDED", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return intended(o) }},
 		{header: "SCOPE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return scope(o.GetScope()) }},
 		{header: "NOT COMPARED", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetExcluded() }},
 	}

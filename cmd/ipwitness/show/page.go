@@ -51,6 +51,9 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 		p.detail("where", join(", ", prefixed("node ", o.GetNode()), where,
 			prefixed("MAC ", o.GetMac()), prefixed("netns ", o.GetNetns())))
 		p.workload(o.GetWorkload())
+		for _, i := range o.GetIntended() {
+			p.detail("intended", join(" ", i.GetAddress(), prefixed("on ", i.GetInterface()))+", which it does not have"+from(i.GetSource()))
+		}
 		for _, e := range o.GetEvidence() {
 			p.detail("evidence", evidence(e, p.now))
 		}
@@ -59,10 +62,79 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 
 // workload adds what is known of who an owner is, besides its name.
 func (p *page) workload(w *pb.Workload) {
-	p.detail("named by", w.GetSource())
-	p.detail("pod uid", w.GetUid())
-	p.detail("container", shortID(w.GetContainerId()))
+	p.detail("named by", first(w.GetSources()["name"], w.GetSource()))
+	said := func(name, field, value string) {
+		if value != "" {
+			p.detail(name, value+from(w.GetSources()[field]))
+		}
+	}
+	said("pod uid", "uid", w.GetUid())
+	said("container", "containerId", shortID(w.GetContainerId()))
 	p.detail("process", w.GetProcess())
+	said("machine", "virtualMachine", w.GetVirtualMachine())
+	said("made by", "controller", controller(w))
+	said("phase", "phase", phase(w))
+}
+
+// from says where a field is from, if not from where the name is.
+func from(source string) string {
+	if source == "" {
+		return ""
+	}
+	return " (from " + source + ")"
+}
+
+// controller gives what made a pod, as KIND/NAME.
+func controller(w *pb.Workload) string {
+	if c := w.GetController(); c != nil {
+		return c.GetKind() + "/" + c.GetName()
+	}
+	return ""
+}
+
+// phase gives how far a pod has come, as the Kubernetes API says.
+func phase(w *pb.Workload) string {
+	switch {
+	case w.GetOrphaned() && w.GetPhase() == "":
+		return "orphaned, the API has no such pod"
+	case w.GetOrphaned():
+		return w.GetPhase() + ", orphaned"
+	case w.GetDeletionRequestedAt() != nil:
+		return w.GetPhase() + ", ending"
+	}
+	return w.GetPhase()
+}
+
+// intended gives the addresses that an owner was meant to have and has not, each
+// with who says so.
+func intended(o *pb.Owner) string {
+	var words []string
+	for _, i := range o.GetIntended() {
+		words = append(words, i.GetAddress()+" ("+i.GetSource()+")")
+	}
+	return strings.Join(words, ", ")
+}
+
+// related adds what Kubernetes says beside a conflict.
+func (p *page) related(title string, list []*pb.Related) {
+	if len(list) == 0 {
+		return
+	}
+	p.line("")
+	p.line("%s", title)
+	t := NewTable(p)
+	for _, r := range list {
+		name := r.GetName()
+		if r.GetNamespace() != "" {
+			name = r.GetNamespace() + "/" + name
+		}
+		count := ""
+		if r.GetCount() > 1 {
+			count = fmt.Sprintf(" (%d times)", r.GetCount())
+		}
+		t.Row("  "+r.GetKind()+" "+name, first(r.GetNode(), none), r.GetReason()+count, prefixed("last ", ago(r.GetLastSeen(), p.now)), r.GetMessage())
+	}
+	_ = t.Flush() // a page keeps its text in memory
 }
 
 // detail adds one fact of an owner, if there is one.

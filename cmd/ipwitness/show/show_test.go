@@ -157,7 +157,7 @@ func TestTablesAndPages(t *testing.T) {
 	nodes := []*pb.Node{
 		{
 			Name: "worker-1", State: pb.Node_LIVE, Version: "v0.1.0", Kernel: "6.18.44", Wire: "tcx", Ports: 14, Namespaces: 12,
-			Claims: 260, LastHeard: at(0), ConnectedAt: at(26 * time.Hour), Netns: "4026531840", BootId: "8d0f7f8a",
+			Claims: 260, LastHeard: at(0), ConnectedAt: at(26 * time.Hour), Netns: "4026531840", BootId: "8d0f7f8a", Runtime: "containerd 1.7.27",
 			Lag: durationpb.New(340 * time.Microsecond), Skew: durationpb.New(-2170 * time.Millisecond),
 		},
 		{
@@ -169,6 +169,11 @@ func TestTablesAndPages(t *testing.T) {
 			Ports: 254, Claims: 1204, LostEvents: 10, LastHeard: at(0), Lag: durationpb.New(12 * time.Second), Skew: durationpb.New(25 * time.Millisecond),
 		},
 	}
+	live := &pb.Kubernetes{
+		State: pb.Kubernetes_LIVE, Server: "https://10.96.0.1:443", LastHeard: at(3 * time.Second), Pods: 812, Nodes: 1,
+		Problems: []string{"may not list services: addresses of load balancers are not explained"},
+	}
+	stale := &pb.Kubernetes{State: pb.Kubernetes_STALE, Server: "https://10.96.0.1:443", LastHeard: at(42 * time.Second), Pods: 812, Nodes: 3}
 	explained := &pb.ExplainResponse{
 		Address: "10.244.0.7",
 		Summary: "10.244.0.7 is in conflict: two namespaces of worker-1 have it.",
@@ -188,14 +193,16 @@ func TestTablesAndPages(t *testing.T) {
 	nobody := &pb.ExplainResponse{Address: "10.9.9.9", Summary: "Nobody holds 10.9.9.9."}
 
 	tests := map[string]func(*bytes.Buffer) error{
-		"owners":                  func(b *bytes.Buffer) error { return Owners(b, owners(), false, now) },
-		"owners-wide":             func(b *bytes.Buffer) error { return Owners(b, owners(), true, now) },
-		"conflicts":               func(b *bytes.Buffer) error { return Conflicts(b, conflicts(), false, now) },
-		"conflicts-wide":          func(b *bytes.Buffer) error { return Conflicts(b, conflicts(), true, now) },
-		"conflict-page":           func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_CONFIRMED), now) },
-		"conflict-page-resolved":  func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_RESOLVED), now) },
-		"conflict-page-externals": func(b *bytes.Buffer) error { return Conflict(b, conflicts()[1], now) },
-		"explain":                 func(b *bytes.Buffer) error { return Explain(b, explained, now) },
+		"owners":                   func(b *bytes.Buffer) error { return Owners(b, owners(), false, now) },
+		"owners-wide":              func(b *bytes.Buffer) error { return Owners(b, owners(), true, now) },
+		"conflicts":                func(b *bytes.Buffer) error { return Conflicts(b, conflicts(), false, now) },
+		"conflicts-wide":           func(b *bytes.Buffer) error { return Conflicts(b, conflicts(), true, now) },
+		"conflict-page":            func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_CONFIRMED), now) },
+		"conflict-page-resolved":   func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_RESOLVED), now) },
+		"conflict-page-externals":  func(b *bytes.Buffer) error { return Conflict(b, conflicts()[1], now) },
+		"conflict-page-kubernetes": func(b *bytes.Buffer) error { return Conflict(b, orphaned(), now) },
+		"owners-kubernetes":        func(b *bytes.Buffer) error { return Owners(b, orphaned().GetOwners(), true, now) },
+		"explain":                  func(b *bytes.Buffer) error { return Explain(b, explained, now) },
 		"conflicts-acknowledged": func(b *bytes.Buffer) error {
 			return Conflicts(b, append(conflicts(), acknowledged()), false, now)
 		},
@@ -208,8 +215,8 @@ func TestTablesAndPages(t *testing.T) {
 		},
 		"explain-acknowledged": func(b *bytes.Buffer) error { return Explain(b, known, now) },
 		"explain-nobody":       func(b *bytes.Buffer) error { return Explain(b, nobody, now) },
-		"nodes":                func(b *bytes.Buffer) error { return Nodes(b, nodes, false, now) },
-		"nodes-wide":           func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], true, now) },
+		"nodes":                func(b *bytes.Buffer) error { return Nodes(b, nodes, stale, false, now) },
+		"nodes-wide":           func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], live, true, now) },
 		"owner-json":           func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
 		"owner-yaml":           func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
 		"conflicts-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:]) },
@@ -225,6 +232,30 @@ func TestTablesAndPages(t *testing.T) {
 			golden(t, name, b.String())
 		})
 	}
+}
+
+// orphaned is a conflict of which the Kubernetes API knows much.
+func orphaned() *pb.Conflict {
+	c := conflict(pb.Conflict_CONFIRMED)
+	c.Cause = "orphaned-sandbox"
+	left, there := c.Owners[0], c.Owners[1]
+	left.Workload = &pb.Workload{
+		Kind: pb.Workload_POD, Namespace: "default", Name: "web-1", Source: "cri", Uid: "0125ec2f-b64a-4868-8f5b-94b56cbab864",
+		ContainerId: "0123456789abcdef0123", Process: "pause (815)", Orphaned: true,
+		Sources: map[string]string{"process": "process", "orphaned": "kubernetes"},
+	}
+	there.Workload = &pb.Workload{
+		Kind: pb.Workload_POD, Namespace: "shop", Name: "cart-7d5f9c-x2x", Source: "cni-result", Uid: "9c1d4b8e-6d0a-4a53-bd4b-8c2a4d7c8f11",
+		Controller: &pb.Controller{Kind: "Deployment", Name: "cart"}, Phase: "Running", VirtualMachine: "vm1",
+		Sources: map[string]string{"uid": "cgroup", "controller": "kubernetes", "phase": "kubernetes", "virtualMachine": "kubernetes"},
+	}
+	there.Intended = []*pb.Intended{{Address: "10.244.0.9", Source: "kubernetes"}, {Address: "10.244.0.8", Source: "cri", Interface: "eth0"}}
+	c.Related = []*pb.Related{
+		{Kind: "Event", Namespace: "shop", Name: "cart-7d5f9c-zzz", Node: "worker-1", Reason: "FailedCreatePodSandBox", Count: 14, LastSeen: at(20 * time.Second), Message: "plugin type=\"calico\" failed (add): no free addresses"},
+		{Kind: "Pod", Namespace: "kube-system", Name: "calico-node-7s2lk", Node: "worker-1", Reason: "CrashLoopBackOff", Message: "12 restarts, the last one 2m ago"},
+		{Kind: "Service", Namespace: "shop", Name: "front", Reason: "LoadBalancer", Message: "10.244.0.7 is its address", Healthy: true},
+	}
+	return c
 }
 
 func TestEventIsOneLineOfJSON(t *testing.T) {

@@ -1654,7 +1654,9 @@ type Node struct {
 	Lag *durationpb.Duration `protobuf:"bytes,15,opt,name=lag,proto3" json:"lag,omitempty"`
 	// How much the node's wall clock is ahead of the aggregator's, negative where it
 	// is behind; half the time of a ping is how wrong that can be. It decides nothing.
-	Skew          *durationpb.Duration `protobuf:"bytes,16,opt,name=skew,proto3" json:"skew,omitempty"`
+	Skew *durationpb.Duration `protobuf:"bytes,16,opt,name=skew,proto3" json:"skew,omitempty"`
+	// The container runtime that is asked there, with its version; empty where none is.
+	Runtime       string `protobuf:"bytes,17,opt,name=runtime,proto3" json:"runtime,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1799,6 +1801,13 @@ func (x *Node) GetSkew() *durationpb.Duration {
 		return x.Skew
 	}
 	return nil
+}
+
+func (x *Node) GetRuntime() string {
+	if x != nil {
+		return x.Runtime
+	}
+	return ""
 }
 
 // Port is one interface with the observer on it.
@@ -2015,7 +2024,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05nodes\x18\x05 \x03(\tR\x05nodes\x12\x16\n" +
 	"\x06advice\x18\x06 \x03(\tR\x06advice\x12;\n" +
 	"\vdetected_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"detectedAt\"\x8b\x05\n" +
+	"detectedAt\"\xa5\x05\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.ipwitness.v1.Node.StateR\x05state\x12\x18\n" +
@@ -2037,7 +2046,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"last_heard\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tlastHeard\x12\x1a\n" +
 	"\bproblems\x18\x0e \x03(\tR\bproblems\x12+\n" +
 	"\x03lag\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\x03lag\x12-\n" +
-	"\x04skew\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x04skew\x1a8\n" +
+	"\x04skew\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x04skew\x12\x18\n" +
+	"\aruntime\x18\x11 \x01(\tR\aruntime\x1a8\n" +
 	"\x04Port\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\"/\n" +

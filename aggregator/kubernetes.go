@@ -1,0 +1,140 @@
+package aggregator
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// What the Kubernetes API says is kept in kube, and joined to owners when their
+// addresses are judged. Here is how it gets there: who has a pod is looked for by
+// the pod, and judged again when the API says something else of it.
+
+// podKey is by what a namespace of a pod is found: the pod's uid or, where that is
+// not known, its namespace and name; empty for one that has no pod.
+func podKey(ns *verdict.Namespace) string {
+	if ns.Record == verdict.OwnRecord || ns.Who.Kind() != verdict.Pod {
+		return ""
+	}
+	if w := ns.Who.Workload(); w.UID != "" {
+		return w.UID
+	}
+	return ns.Who.Namespace() + "/" + ns.Who.Name()
+}
+
+// listPod enters a namespace by its pod, if there is a cluster to ask for it.
+func (s *store) listPod(ns *namespace) {
+	if key := podKey(ns.rec); s.kube != nil && key != "" {
+		ns.alike = s.pods.get(key)
+		s.pods.put(ns)
+	}
+}
+
+// unlistPod takes out what listPod entered, before the record changes.
+func (s *store) unlistPod(ns *namespace) {
+	key := podKey(ns.rec)
+	if s.kube == nil || key == "" {
+		return
+	}
+	first := s.pods.get(key)
+	switch {
+	case first != ns:
+		for first.alike != ns {
+			first = first.alike
+		}
+		first.alike = ns.alike
+	case ns.alike != nil:
+		s.pods.put(ns.alike)
+	default:
+		s.pods.remove(key)
+	}
+	ns.alike = nil
+}
+
+// touchPod has all looked at that a pod has.
+func (s *store) touchPod(key string) {
+	for ns := s.pods.get(key); ns != nil; ns = ns.alike {
+		s.touchNamespace(ns)
+	}
+}
+
+func (s *store) touchNamespace(ns *namespace) {
+	for _, i := range ns.ifaces {
+		s.touchAll(i.holdings)
+	}
+	rec := ns.rec.Node
+	if n := s.nodes[nodeID{rec.Boot, rec.Netns}]; n != nil {
+		s.touchPorts(n, ns.rec.Record)
+	}
+}
+
+// kubernetesChanged brings what the Kubernetes API says to who it is about.
+func (s *store) kubernetesChanged(c kube.Changes) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	base := len(s.touched)
+	for _, p := range c.Pods {
+		s.touchPod(p.UID)
+		s.touchPod(p.Namespace + "/" + p.Name)
+	}
+	if c.State {
+		for ns := range s.pods.all() {
+			for ; ns != nil; ns = ns.alike {
+				s.touchNamespace(ns)
+			}
+		}
+	}
+	if len(c.Networks) > 0 {
+		for _, e := range s.table.inside(c.Networks) {
+			s.touch(e)
+		}
+	}
+	s.judgeTouched(base, received{})
+	if len(c.Related) > 0 {
+		s.retell(c.Related)
+	}
+}
+
+// retell makes the conflicts known again that have an owner on one of the nodes.
+func (s *store) retell(nodes []string) {
+	for e := range s.contested {
+		for _, c := range e.conflicts() {
+			if c.Active() && slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return slices.Contains(nodes, o.Node.Name) }) {
+				s.conflicts.publish(event{typ: updated, addr: c.Address, conflict: s.conflictProto(&c)})
+			}
+		}
+	}
+}
+
+// announce has conflicts told as Kubernetes Events until ctx ends.
+func (s *store) announce(ctx context.Context) {
+	s.accountOf(ctx, "Kubernetes Events", s.conflicts, func(e *event) {
+		if e.conflict != nil {
+			s.kube.Announce(e.conflict)
+		}
+	})
+}
+
+// PodObject is for verdict.Tables.
+func (s *store) PodObject(ns *verdict.Namespace) *verdict.PodObject {
+	if s.kube == nil || ns == nil || ns.Who.Kind() != verdict.Pod {
+		return nil
+	}
+	w := ns.Who.Workload()
+	return s.kube.Pod(w.Namespace, w.Name, w.UID, ns.Node.Name)
+}
+
+// InPodCIDR is for verdict.Tables.
+func (s *store) InPodCIDR(a netip.Addr) bool { return s.kube.InPodCIDR(a) }
+
+// related is what the Kubernetes API has to say beside a conflict.
+func (s *store) related(c *pb.Conflict) []*pb.Related {
+	if c.GetState() == pb.Conflict_RESOLVED {
+		return nil
+	}
+	return s.kube.Related(c)
+}

@@ -1,0 +1,150 @@
+package verdict
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// samePod tells whether all owners are sandboxes of one pod.
+func samePod(owners []Owner) bool {
+	first := owners[0].Workload()
+	for i := range owners[1:] {
+		if !first.samePod(owners[i+1].Workload()) {
+			return false
+		}
+	}
+	return true
+}
+
+func (w Workload) samePod(other Workload) bool {
+	switch {
+	case w.named() || other.named(): // what runs in there says nothing of whose it is
+		return false
+	case w.UID != "" && other.UID != "":
+		return w.UID == other.UID
+	case w.ContainerID != "" && w.ContainerID == other.ContainerID:
+		return true
+	}
+	return w.Kind == Pod && other.Kind == Pod && w.Name != "" && w.Name == other.Name && w.Namespace == other.Namespace
+}
+
+// sameVM tells whether all owners are pods that run one virtual machine, as two do
+// while it is migrated.
+func sameVM(owners []Owner) bool {
+	name := owners[0].virtualMachine()
+	return name != "" && !slices.ContainsFunc(owners, func(o Owner) bool { return o.virtualMachine() != name })
+}
+
+// virtualMachine is the one that the owner runs, as NAMESPACE/NAME; empty for none.
+func (o *Owner) virtualMachine() string {
+	if o.kind() != Pod {
+		return ""
+	}
+	w := o.Workload()
+	if w.VirtualMachine == "" {
+		return ""
+	}
+	return w.Namespace + "/" + w.VirtualMachine
+}
+
+// absentAfter is how long an owner is there before it counts that the Kubernetes
+// API has no pod for it: what we know of the API may be that much behind the node.
+const absentAfter = 5 * time.Second
+
+// join says of an owner what the Kubernetes API does.
+func (j *judging) join(o *Owner) {
+	if o.kind() != Pod {
+		return
+	}
+	o.Pod = j.tables.PodObject(o.Namespace)
+	switch p := o.Pod; {
+	case p == nil || !o.Assigned:
+	case p.ended():
+		o.Orphaned = true
+	case p.Absent:
+		if at := o.Begun().Add(absentAfter); j.in.Now < at {
+			j.again(at)
+		} else {
+			o.Orphaned = true
+		}
+	}
+}
+
+// ended tells whether all containers of the pod have ended for good.
+func (p *PodObject) ended() bool { return p.Phase == "Succeeded" || p.Phase == "Failed" }
+
+// orphans are the owners that were left behind.
+func orphans(owners []Owner) (left []*Owner) {
+	for i := range owners {
+		if owners[i].Orphaned {
+			left = append(left, &owners[i])
+		}
+	}
+	return left
+}
+
+// recall keeps what the Kubernetes API said of owners that were left behind while it
+// is not heard from: nothing speaks against that.
+func recall(owners, before []Owner) {
+	for i := range owners {
+		o := &owners[i]
+		k := slices.IndexFunc(before, func(was Owner) bool { return was.ID == o.ID })
+		if k >= 0 && before[k].Orphaned && o.Assigned && o.kind() == Pod && o.Pod == nil {
+			o.Pod, o.Orphaned = before[k].Pod, true
+		}
+	}
+}
+
+// cause is the probable cause of a conflict, so far as a rule or the Kubernetes API
+// tells it.
+func cause(c *Conflict) string {
+	switch {
+	case c.Rule == RuleSplitBrain && c.Kind == LinkScope, c.Rule == RuleSameVM:
+		return CauseSplitBrain
+	case len(orphans(c.Owners)) > 0:
+		return CauseOrphanedSandbox
+	}
+	return CauseUnknown
+}
+
+// because says in a sentence what the Kubernetes API knows of the cause.
+func (c *Conflict) because() string {
+	if c.Cause != CauseOrphanedSandbox {
+		return ""
+	}
+	words := ""
+	for _, o := range orphans(c.Owners) {
+		if o.Pod.Absent {
+			words += fmt.Sprintf(" The Kubernetes API has no %s: its sandbox on node %s was left behind.", o.exactly(), o.Node.Name)
+		} else {
+			words += fmt.Sprintf(" %s has ended (%s), but its sandbox on node %s was left behind.", capital(o.name()), o.Pod.Phase, o.Node.Name)
+		}
+	}
+	return words
+}
+
+// exactly names a pod with its uid, where that is known: there may be another one
+// of that name by now.
+func (o *Owner) exactly() string {
+	if w := o.Workload(); w.UID != "" && w.Name != "" {
+		return o.name() + " with uid " + w.UID
+	}
+	return o.name()
+}
+
+// removal is how a sandbox that was left behind is removed.
+func (o *Owner) removal() string {
+	const kubelet = "kubelet does so by itself where it runs: if it does not, find out why."
+	w := o.Workload()
+	switch {
+	case w.ContainerID != "":
+		id := shortID(w.ContainerID)
+		return fmt.Sprintf("Remove the sandbox of %s on node %s: crictl stopp %s && crictl rmp %s; %s", o.name(), o.Node.Name, id, id, kubelet)
+	case w.UID != "":
+		return fmt.Sprintf("Remove the sandbox of %s on node %s (crictl pods --label io.kubernetes.pod.uid=%s has its id; crictl stopp and rmp remove it); %s",
+			o.name(), o.Node.Name, w.UID, kubelet)
+	}
+	return fmt.Sprintf("Remove the sandbox of %s on node %s (crictl pods --namespace %s --name %s has its id; crictl stopp and rmp remove it); %s",
+		o.name(), o.Node.Name, w.Namespace, w.Name, kubelet)
+}

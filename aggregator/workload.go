@@ -1,0 +1,149 @@
+package aggregator
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// What one namespace may have at most: more than any that is real.
+const (
+	maxSources  = 32
+	maxIntended = 256
+)
+
+// sourceKubernetes is the source of what the Kubernetes API says.
+const sourceKubernetes = "kubernetes"
+
+// sources packs where the fields of a workload are from.
+func sources(fields map[string]string) string {
+	if len(fields) == 0 {
+		return ""
+	}
+	words := make([]string, 0, len(fields))
+	for field, source := range fields {
+		if !strings.ContainsAny(field+source, "=,") {
+			words = append(words, field+"="+source)
+		}
+	}
+	slices.Sort(words)
+	return strings.Join(words, ",")
+}
+
+// sourcesProto unpacks what sources packed.
+func sourcesProto(packed string) map[string]string {
+	if packed == "" {
+		return nil
+	}
+	fields := map[string]string{}
+	for word := range strings.SplitSeq(packed, ",") {
+		field, source, _ := strings.Cut(word, "=")
+		fields[field] = source
+	}
+	return fields
+}
+
+// intended packs the addresses that a namespace was meant to have and has not.
+func intended(list []*pb.Intended) string {
+	if len(list) == 0 {
+		return ""
+	}
+	lines := make([]string, 0, len(list))
+	for _, i := range list {
+		a, err := parseAddress(i.GetAddress())
+		if err != nil || strings.ContainsAny(i.GetSource()+i.GetInterface(), " \n") {
+			continue
+		}
+		lines = append(lines, a.String()+" "+i.GetSource()+" "+i.GetInterface())
+	}
+	slices.Sort(lines)
+	return strings.Join(slices.Compact(lines), "\n")
+}
+
+// intendedProto unpacks what intended packed.
+func intendedProto(packed string) (list []*pb.Intended) {
+	if packed == "" {
+		return nil
+	}
+	for line := range strings.SplitSeq(packed, "\n") {
+		address, rest, _ := strings.Cut(line, " ")
+		source, iface, _ := strings.Cut(rest, " ")
+		list = append(list, &pb.Intended{Address: address, Source: source, Interface: iface})
+	}
+	return list
+}
+
+// workloadProto is who an owner is, with what the Kubernetes API says of it.
+func workloadProto(o *verdict.Owner) *pb.Workload {
+	w := verdict.Workload{Kind: verdict.External}
+	if o.Namespace != nil {
+		w = o.Namespace.Who.Workload()
+	}
+	out := &pb.Workload{
+		Kind: pb.Workload_Kind(w.Kind), Namespace: w.Namespace, Name: w.Name, Uid: w.UID,
+		ContainerId: w.ContainerID, Source: w.Source, Process: w.Process,
+		VirtualMachine: w.VirtualMachine, Sources: sourcesProto(w.Sources),
+	}
+	p := o.Pod
+	if p == nil {
+		return out
+	}
+	says := map[string]string{}
+	fill := func(field string, at *string, value string) {
+		if *at == "" && value != "" {
+			*at, says[field] = value, sourceKubernetes
+		}
+	}
+	fill("namespace", &out.Namespace, p.Namespace)
+	fill("name", &out.Name, p.Name)
+	fill("uid", &out.Uid, p.UID)
+	fill("virtualMachine", &out.VirtualMachine, p.VirtualMachine)
+	fill("phase", &out.Phase, p.Phase)
+	if p.Controller != "" {
+		out.Controller = &pb.Controller{Kind: p.ControllerKind, Name: p.Controller}
+		says["controller"] = sourceKubernetes
+	}
+	if p.Ending != 0 {
+		out.DeletionRequestedAt = timestamp(p.Ending)
+		says["deletionRequestedAt"] = sourceKubernetes
+	}
+	if out.Orphaned = o.Orphaned; out.Orphaned {
+		says["orphaned"] = sourceKubernetes
+	}
+	if out.Sources == nil {
+		out.Sources = says
+	} else {
+		maps.Copy(out.Sources, says)
+	}
+	return out
+}
+
+// lacking are the addresses that an owner was meant to have and has not: what its
+// node tells, and those of its pod in the Kubernetes API. s.mu is held.
+func (s *store) lacking(o *verdict.Owner) []*pb.Intended {
+	if o.Namespace == nil {
+		return nil
+	}
+	list := intendedProto(o.Namespace.Intended)
+	if o.Pod == nil || o.Pod.HostNetwork || o.Pod.Absent || o.Pod.Phase != "Running" {
+		return list
+	}
+	for _, a := range o.Pod.IPs {
+		if !s.holds(o.ID, a) {
+			list = append(list, &pb.Intended{Address: a.String(), Source: sourceKubernetes})
+		}
+	}
+	return list
+}
+
+// holds tells whether an owner has an address by its kernel.
+func (s *store) holds(id string, a netip.Addr) bool {
+	e := s.table.get(a)
+	return e != nil && slices.ContainsFunc(e.holdings, func(h *holding) bool {
+		return h.Kind == verdict.Assigned && h.Interface.Namespace.ID == id
+	})
+}

@@ -1,0 +1,332 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/containerd"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// patience is how long a condition may take. It is no budget.
+const patience = 2 * time.Minute
+
+// gate is set where a cluster is wanted: make test-cluster.
+const gate = "IPWITNESS_CLUSTER_TESTS"
+
+// binary is ipwitness: IPWITNESS_BIN (a race build, say), or built once for all tests.
+var binary = os.Getenv("IPWITNESS_BIN")
+
+// one is the cluster that all tests share, from the first one on that wants it.
+var one struct {
+	once    sync.Once
+	cluster *Cluster
+	// kubeconfig has the rights of testdata/rbac.yaml.
+	kubeconfig string
+	took       time.Duration
+	err        error
+}
+
+func TestMain(m *testing.M) {
+	code, err := func() (int, error) {
+		if os.Getenv(gate) != "" && binary == "" {
+			dir, err := os.MkdirTemp("", "ipwitness-test")
+			if err != nil {
+				return 1, err
+			}
+			defer func() { _ = os.RemoveAll(dir) }()
+			if binary, err = netlab.Build(dir); err != nil {
+				return 1, err
+			}
+		}
+		defer func() {
+			if one.cluster != nil {
+				one.cluster.Close()
+			}
+		}()
+		return m.Run(), nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}
+
+// needCluster skips where none is wanted.
+func needCluster(t *testing.T) {
+	t.Helper()
+	if os.Getenv(gate) == "" {
+		t.Skip("run make test-cluster")
+	}
+	if err := errors.Join(netlab.Possible(), containerd.Versions()[0].Missing); err != nil {
+		t.Fatal(gate+" is set: ", err)
+	}
+}
+
+// lab is the shared cluster, as one test sees it: in a namespace of its own, with
+// an aggregator and agents of its own.
+type lab struct {
+	*Cluster
+	t          *testing.T
+	namespace  string
+	kubeconfig string // of the service account ipwitness
+
+	aggregator *netlab.Program
+	agents     map[string]*netlab.Program // by node
+}
+
+// newLab waits for the cluster, and makes a namespace in it. Tests that have one
+// do not run at the same time: they share the nodes.
+func newLab(t *testing.T, namespace string) *lab {
+	t.Helper()
+	needCluster(t)
+	one.once.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		begin := time.Now()
+		if one.cluster, one.err = New(ctx, Options{Nodes: 2}); one.err != nil {
+			return
+		}
+		one.took = time.Since(begin)
+		rbac, err := os.ReadFile("testdata/rbac.yaml")
+		if err == nil {
+			err = one.cluster.Apply(ctx, string(rbac))
+		}
+		if err == nil {
+			one.kubeconfig, err = one.cluster.ServiceAccount(ctx, "ipwitness", "ipwitness")
+		}
+		one.err = err
+	})
+	if one.err != nil {
+		t.Fatal("no cluster: ", one.err)
+	}
+	l := &lab{Cluster: one.cluster, t: t, namespace: namespace, kubeconfig: one.kubeconfig, agents: map[string]*netlab.Program{}}
+	t.Logf("the cluster was ready after %s", one.took.Round(10*time.Millisecond))
+	l.kube("create", "namespace", l.namespace)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("pods, and the cluster said:\n%s\n%s", l.tryKube("get", "pods", "--all-namespaces", "--output", "wide"), l.Logs())
+		}
+		if out := l.tryKube("delete", "namespace", l.namespace, "--timeout=2m"); !strings.Contains(out, "deleted") {
+			t.Errorf("delete namespace: %s", out)
+		}
+	})
+	return l
+}
+
+// context is for what must not take for ever; it lasts into the clean-up.
+func (l *lab) context() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(l.t.Context()), patience)
+}
+
+// kube runs kubectl.
+func (l *lab) kube(args ...string) string {
+	l.t.Helper()
+	ctx, cancel := l.context()
+	defer cancel()
+	out, err := l.Kubectl(ctx, args...)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return out
+}
+
+// tryKube runs kubectl, and gives its error as a text.
+func (l *lab) tryKube(args ...string) string {
+	ctx, cancel := l.context()
+	defer cancel()
+	out, err := l.Kubectl(ctx, args...)
+	if err != nil {
+		out += err.Error()
+	}
+	return out
+}
+
+// in runs kubectl in the test's namespace.
+func (l *lab) in(args ...string) string {
+	l.t.Helper()
+	return l.kube(append([]string{"--namespace", l.namespace}, args...)...)
+}
+
+// apply makes what a manifest describes, in the test's namespace.
+func (l *lab) apply(manifest string) {
+	l.t.Helper()
+	ctx, cancel := l.context()
+	defer cancel()
+	if _, err := l.kubectl(ctx, manifest, "--namespace", l.namespace, "apply", "--server-side", "--filename", "-"); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// deploy makes a Deployment whose pods are spread over the nodes, and waits until
+// they run.
+func (l *lab) deploy(name string, replicas int) {
+	l.t.Helper()
+	l.apply(fmt.Sprintf(`apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s}
+spec:
+  replicas: %[2]d
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      topologySpreadConstraints:
+        - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: %[1]s}}}
+      containers: [{name: main, image: %[3]q, imagePullPolicy: Never}]
+`, name, replicas, containerd.Image))
+	l.in("rollout", "status", "deployment/"+name, "--timeout=2m")
+}
+
+// pod is what a test has to know of a pod of the API.
+type pod struct {
+	Name, UID, Node, Address, Phase string
+}
+
+// pods lists those of the test's namespace that a selector selects, by name.
+func (l *lab) pods(selector string) []pod {
+	l.t.Helper()
+	var list struct {
+		Items []struct {
+			Metadata struct{ Name, UID string }
+			Spec     struct{ NodeName string }
+			Status   struct{ PodIP, Phase string }
+		}
+	}
+	if err := json.Unmarshal([]byte(l.in("get", "pods", "--selector", selector, "--output", "json")), &list); err != nil {
+		l.t.Fatal(err)
+	}
+	var pods []pod
+	for _, i := range list.Items {
+		pods = append(pods, pod{Name: i.Metadata.Name, UID: i.Metadata.UID, Node: i.Spec.NodeName, Address: i.Status.PodIP, Phase: i.Status.Phase})
+	}
+	slices.SortFunc(pods, func(a, b pod) int { return strings.Compare(a.Name, b.Name) })
+	return pods
+}
+
+// witness starts an aggregator on the machine of the control plane, and an agent
+// on each node, and waits until they are heard from.
+func (l *lab) witness(aggregatorArgs ...string) {
+	l.t.Helper()
+	ctx, cancel := l.context()
+	defer cancel()
+	p, err := l.Aggregator(ctx, binary, aggregatorArgs...)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.killed("the aggregator", p)
+	l.aggregator = p
+	for _, n := range l.Nodes {
+		l.startAgent(n)
+	}
+	l.until("both nodes to be live", func() error {
+		nodes, err := p.Nodes(ctx)
+		for _, n := range nodes {
+			if n.GetState() != ipwitnessv1.Node_LIVE {
+				err = errors.Join(err, fmt.Errorf("%s is %s", n.GetName(), n.GetState()))
+			}
+		}
+		if len(nodes) != len(l.Nodes) {
+			err = errors.Join(err, fmt.Errorf("got %d nodes", len(nodes)))
+		}
+		return err
+	})
+}
+
+// startAgent starts the agent of a node, as a DaemonSet would: it sees the node's
+// processes.
+func (l *lab) startAgent(n *Node, args ...string) {
+	l.t.Helper()
+	ctx, cancel := l.context()
+	defer cancel()
+	p, err := n.Agent(ctx, binary, append([]string{"--node", n.Name, "--exclude-interfaces", Uplink, "--aggregator", Address + ":9640"}, args...)...)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.killed("the agent of "+n.Name, p)
+	l.agents[n.Name] = p
+}
+
+// killed has a program killed when the test ends, which tells what it said last
+// if it fails.
+func (l *lab) killed(name string, p *netlab.Program) {
+	l.t.Cleanup(func() {
+		if l.t.Failed() {
+			said := strings.Split(p.Log.String(), "\n")
+			l.t.Logf("%s said:\n%s", name, strings.Join(said[max(0, len(said)-40):], "\n"))
+		}
+		p.Kill()
+	})
+}
+
+// until waits for a condition: that there is no error.
+func (l *lab) until(what string, cond func() error) {
+	l.t.Helper()
+	ctx, cancel := l.context()
+	defer cancel()
+	if err := l.await(ctx, what, cond); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// conflicts lists those of an address, resolved ones, too.
+func (l *lab) conflicts(addr string) []*ipwitnessv1.Conflict {
+	l.t.Helper()
+	var m ipwitnessv1.ListConflictsResponse
+	if err := l.aggregator.Get(l.t.Context(), "/v1/conflicts?all=true&address="+addr, &m); err != nil {
+		l.t.Fatal(err)
+	}
+	return m.GetConflicts()
+}
+
+// awaitConflict waits until the conflict of an address is in a state.
+func (l *lab) awaitConflict(addr string, state ipwitnessv1.Conflict_State) (got *ipwitnessv1.Conflict) {
+	l.t.Helper()
+	l.until(fmt.Sprintf("the conflict of %s to be %s", addr, state), func() error {
+		all := l.conflicts(addr)
+		for _, got = range all {
+			if got.GetState() == state {
+				return nil
+			}
+		}
+		return fmt.Errorf("it is %v; holders are %v", all, l.holders(addr))
+	})
+	return got
+}
+
+// holders gives NODE/NAMESPACE/NAME/UID of those who hold an address.
+func (l *lab) holders(addr string) []string {
+	l.t.Helper()
+	var m ipwitnessv1.ListOwnersResponse
+	if err := l.aggregator.Get(l.t.Context(), "/v1/owners?address="+addr, &m); err != nil {
+		l.t.Fatal(err)
+	}
+	var names []string
+	for _, o := range m.GetOwners() {
+		if o.GetState() == ipwitnessv1.Owner_LIVE && o.GetExcluded() == "" {
+			names = append(names, nameOf(o))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func nameOf(o *ipwitnessv1.Owner) string {
+	w := o.GetWorkload()
+	return strings.Join([]string{o.GetNode(), w.GetNamespace(), w.GetName(), w.GetUid()}, "/")
+}
+
+// owner is how nameOf calls a pod of the test.
+func (l *lab) owner(p pod) string {
+	return strings.Join([]string{p.Node, l.namespace, p.Name, p.UID}, "/")
+}
