@@ -134,6 +134,7 @@ func TestCNIResultSaysWhichNetworkGaveAnAddress(t *testing.T) {
 		},
 		"address of the host's end": {pod("net", `{"interfaces":[{"name":"veth0"}],"ips":[{"interface":0,"address":"10.0.0.2/24"}]}`), ""},
 		"index that is none":        {pod("net", `{"interfaces":[],"ips":[{"interface":0,"address":"10.0.0.2/24"},{"interface":-1,"address":"10.0.0.3/24"}]}`), ""},
+		"interface that is none":    {pod("net", `{"interfaces":[{"name":"`+strings.Repeat("x", 16)+`","sandbox":"/run/netns/a"}],"ips":[{"interface":0,"address":"10.0.0.2/24"}]}`), ""},
 		"address that is none":      {pod("net", `{"ips":[{"address":"10.0.0.2"},{"address":""}]}`), ""},
 		"a pod of Kubernetes":       {pod("kindnet", eth0), "/run/netns/cni-1 eth0 10.0.0.2 kindnet"},
 		"podman's own network":      {pod("podman", eth0), ""},

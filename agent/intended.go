@@ -20,6 +20,9 @@ type meant map[given]string
 // namespace that ends is.
 const intendedAfter = 5 * time.Second
 
+// mostIntended is more than anybody gives one pod; only so many are told.
+const mostIntended = 64
+
 // compareMeant compares the addresses that a namespace is meant to have with
 // those that it has, and tells of those that have been missing for long.
 func (k *kernel) compareMeant(ns *namespace, now time.Time) {
@@ -53,6 +56,7 @@ func (k *kernel) compareMeant(ns *namespace, now time.Time) {
 	slices.SortFunc(told, func(a, b *ipwitnessv1.Intended) int {
 		return cmp.Or(cmp.Compare(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetInterface(), b.GetInterface()))
 	})
+	told = told[:min(len(told), mostIntended)]
 	if slices.EqualFunc(told, ns.intended, func(a, b *ipwitnessv1.Intended) bool { return proto.Equal(a, b) }) {
 		return
 	}
