@@ -231,12 +231,10 @@ func (c *cri) find(ctx context.Context) (conn *grpc.ClientConn, found bool) {
 	for _, s := range c.sockets {
 		conn, runtime, err := c.connect(ctx, s)
 		if err == nil {
-			c.mu.Lock()
-			if c.socket != s {
+			if c.socketIs(runtime, s) {
 				clear(c.known) // of another runtime
+				c.publish()
 			}
-			c.runtime, c.socket = runtime, s
-			c.mu.Unlock()
 			return conn, true
 		}
 		if !errors.Is(err, os.ErrNotExist) {
@@ -252,6 +250,15 @@ func (c *cri) find(ctx context.Context) (conn *grpc.ClientConn, found bool) {
 		c.failed(fault)
 	}
 	return nil, found
+}
+
+// socketIs notes which runtime answers, and says whether it is another one.
+func (c *cri) socketIs(runtime, socket string) (other bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	other = c.socket != "" && c.socket != socket
+	c.runtime, c.socket = runtime, socket
+	return other
 }
 
 // isLast says whether a socket is that of the runtime that answered last.
@@ -563,8 +570,12 @@ func (c *cri) list(ctx context.Context, client runtimev1.RuntimeServiceClient) e
 	maps.DeleteFunc(c.known, func(id string, _ *sandbox) bool { return !ready[id] })
 	maps.DeleteFunc(c.unanswered, func(id string, _ *attempt) bool { return !ready[id] })
 	for id := range ready {
-		if c.known[id] == nil && c.unanswered[id] == nil {
+		switch a := c.unanswered[id]; {
+		case c.known[id] != nil:
+		case a == nil:
 			c.unanswered[id] = &attempt{} // at once
+		case a.tries >= mostTries && begun.Sub(a.last) >= listEvery:
+			a.tries = mostTries - 1 // once more
 		}
 	}
 	if len(c.known) != before {

@@ -20,39 +20,46 @@ type runtimeLab struct {
 	runtime *containerd.Containerd
 }
 
+// newRuntimeLab makes a host with a containerd. No agent runs there yet.
+func newRuntimeLab(t *testing.T, v containerd.Version) *runtimeLab {
+	t.Helper()
+	if v.Missing != nil && os.Getenv("IPWITNESS_ROOT_TESTS") != "" {
+		t.Fatal("IPWITNESS_ROOT_TESTS is set: ", v.Missing)
+	} else if v.Missing != nil {
+		t.Skip(v.Missing, ": run make test")
+	}
+	l := &lab{Host: newHost(t), t: t}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := containerd.Start(ctx, l.Host, containerd.Options{Bin: v.Bin, Network: netlab.PTP})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			said := strings.Split(c.Log.String(), "\n")
+			t.Logf("containerd said:\n%s", strings.Join(said[max(0, len(said)-10):], "\n"))
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &runtimeLab{l, c}
+}
+
 // onRuntimes runs a test with each containerd that is here, one without events
-// and one with them, of which the agent has been told. Where alone is set, it
-// sees no CNI results.
+// and one with them, once the agent has found it. Where alone is set, the agent
+// sees no CNI results, which containerd goes on to keep.
 func onRuntimes(t *testing.T, alone bool, test func(t *testing.T, l *runtimeLab), args ...string) {
 	t.Parallel()
 	for _, v := range containerd.Versions() {
 		t.Run("containerd "+v.Name, func(t *testing.T) {
 			t.Parallel()
-			if v.Missing != nil && os.Getenv("IPWITNESS_ROOT_TESTS") != "" {
-				t.Fatal("IPWITNESS_ROOT_TESTS is set: ", v.Missing)
-			} else if v.Missing != nil {
-				t.Skip(v.Missing, ": run make test")
-			}
-			h := newHost(t)
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			c, err := containerd.Start(ctx, h, containerd.Options{Bin: v.Bin, Network: netlab.PTP})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if t.Failed() {
-					said := strings.Split(c.Log.String(), "\n")
-					t.Logf("containerd said:\n%s", strings.Join(said[max(0, len(said)-10):], "\n"))
-				}
-				if err := c.Close(); err != nil {
-					t.Error(err)
-				}
-			})
+			l := newRuntimeLab(t, v)
 			if alone {
-				hideResults(t, h)
+				l.sh("mount -t tmpfs tmpfs /var/lib/cni")
 			}
-			l := &runtimeLab{startLab(t, h, args...), c}
+			l.start(append([]string{"--node", "node1"}, args...)...)
 			l.awaitMetric("ipwitness_agent_cri_connected", 1)
 			test(t, l)
 		})
@@ -78,14 +85,6 @@ func (l *runtimeLab) remove(id string) {
 	defer cancel()
 	if err := errors.Join(l.runtime.StopPod(ctx, id), l.runtime.RemovePod(ctx, id)); err != nil {
 		l.t.Fatal(err)
-	}
-}
-
-// hideResults has the agent see no CNI results, which containerd goes on to keep.
-func hideResults(t *testing.T, h *netlab.Host) {
-	t.Helper()
-	if _, err := h.Run("mount -t tmpfs tmpfs /var/lib/cni"); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -273,4 +272,39 @@ func TestRuntimeIsAskedOncePerPod(t *testing.T) {
 		}
 		l.awaitMetric(`ipwitness_agent_cri_calls_total{method="PodSandboxStatus",result="ok"}`, pods)
 	})
+}
+
+func TestRuntimeThatMayNotBeAskedIsNamed(t *testing.T) {
+	t.Parallel()
+	l := newRuntimeLab(t, containerd.Versions()[0])
+	if err := os.Chmod(l.runtime.Socket(), 0); err != nil {
+		t.Fatal(err)
+	}
+	// Without CAP_DAC_OVERRIDE even root minds who may write to a file.
+	const five = "-all,+net_admin,+net_broadcast,+bpf,+perfmon,+net_raw"
+	args := without(five, "run", "--node", "node1")
+	l.launch(l.Command(args[0], args[1:]...))
+	until(t, "the problem to be shown", func() bool { return len(l.node().GetProblems()) == 1 })
+	said := l.node().GetProblems()[0]
+	wantSaid(t, said, containerd.Socket, "may not be asked", "permission denied", "names of new pods come from CNI results and processes")
+	doctor := without(five, "doctor")
+	out, err := l.Output(l.Command(doctor[0], doctor[1:]...))
+	if err != nil {
+		t.Error("doctor: ", err)
+	}
+	wantSaid(t, out, "container runtime is degraded", "permission denied", "let the process write to that socket")
+
+	if err := os.Chmod(l.runtime.Socket(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l.awaitMetric("ipwitness_agent_cri_connected", 1)
+	id := l.run(containerd.Pod{Name: "web", UID: uid(1)})
+	l.wantNamed(podAddress(1), byCRI("web", uid(1), id))
+	if got := l.node().GetProblems(); len(got) != 0 {
+		t.Errorf("problems once it may be asked: got %q, want none", got)
+	}
+	if out, err = l.Output(l.Command(doctor[0], doctor[1:]...)); err != nil {
+		t.Error("doctor: ", err)
+	}
+	wantSaid(t, out, "containerd ", " at "+containerd.Socket)
 }
