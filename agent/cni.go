@@ -279,7 +279,7 @@ func (c *cniResult) networks() map[string]networks {
 	all := map[string]networks{}
 	add := func(sandbox, iface, address string) {
 		prefix, err := netip.ParsePrefix(address)
-		if err != nil || sandbox == "" || iface == "" {
+		if err != nil || sandbox == "" || iface == "" || len(iface) >= unix.IFNAMSIZ {
 			return
 		}
 		path := sandboxPath(sandbox)

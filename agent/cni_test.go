@@ -134,6 +134,7 @@ func TestCNIResultSaysWhichNetworkGaveAnAddress(t *testing.T) {
 		},
 		"address of the host's end": {pod("net", `{"interfaces":[{"name":"veth0"}],"ips":[{"interface":0,"address":"10.0.0.2/24"}]}`), ""},
 		"index that is none":        {pod("net", `{"interfaces":[],"ips":[{"interface":0,"address":"10.0.0.2/24"},{"interface":-1,"address":"10.0.0.3/24"}]}`), ""},
+		"interface that is none":    {pod("net", `{"interfaces":[{"name":"`+strings.Repeat("x", 16)+`","sandbox":"/run/netns/a"}],"ips":[{"interface":0,"address":"10.0.0.2/24"}]}`), ""},
 		"address that is none":      {pod("net", `{"ips":[{"address":"10.0.0.2"},{"address":""}]}`), ""},
 		"a pod of Kubernetes":       {pod("kindnet", eth0), "/run/netns/cni-1 eth0 10.0.0.2 kindnet"},
 		"podman's own network":      {pod("podman", eth0), ""},
@@ -201,7 +202,7 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 		{"eth1", netip.MustParseAddr("10.0.0.9")}: "pods",
 		{"eth0", netip.MustParseAddr("10.0.0.3")}: "pods",
 	}}
-	give := func(by map[uint64]networks) { k.setNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by)) }
+	give := func(by map[uint64]networks) { k.setNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by), nil) }
 
 	give(result) // after the address
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
@@ -235,7 +236,7 @@ func TestNetworkIsKnownOfANamespaceThatIsFoundLate(t *testing.T) {
 	f.put(noNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.0.0.2/24")
 	k := newTestKernel(t, f)
-	k.setNames(map[uint64]*ipwitnessv1.Workload{}, map[uint64]networks{4000: {{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods"}})
+	k.setNames(map[uint64]*ipwitnessv1.Workload{}, map[uint64]networks{4000: {{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods"}}, nil)
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED ")
 	k.adopt(5, 4000, true)
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods")
