@@ -39,6 +39,9 @@ type health struct {
 	since time.Time
 	// synced tells that the pods were listed.
 	synced bool
+	// placed tells that the nodes were listed, or may not be: on which of them a pod
+	// can be absent is known by then.
+	placed bool
 	// failures counts attempts to follow the pods that failed, missed answers that
 	// did not come, both in a row.
 	failures, missed int
@@ -122,8 +125,11 @@ func (c *Cluster) failed(f *feed, err error) {
 	default:
 		c.problem(f.resource, fmt.Sprintf("cannot follow %s: %s: %s", f.resource, f.lost, shorten(err.Error())))
 	}
-	if f.name == podFeed {
+	switch {
+	case f.name == podFeed:
 		c.health.failures++
+	case f.name == nodeFeed && apierrors.IsForbidden(err):
+		c.health.placed = true
 	}
 	c.assess()
 }
@@ -152,8 +158,11 @@ func (c *Cluster) worked(f *feed) {
 // listed notes that a resource was listed.
 func (c *Cluster) listed(f *feed) {
 	c.mu.Lock()
-	if f.name == podFeed {
+	switch f.name {
+	case podFeed:
 		c.health.synced = true
+	case nodeFeed:
+		c.health.placed = true
 	}
 	c.mu.Unlock()
 	c.worked(f)
@@ -165,7 +174,7 @@ func (c *Cluster) assess() {
 	h := &c.health
 	state := pb.Kubernetes_LIVE
 	switch {
-	case !h.synced:
+	case !h.synced || !h.placed:
 		state = pb.Kubernetes_SYNCING
 	case h.failures >= misses || h.missed >= misses:
 		state = pb.Kubernetes_STALE

@@ -12,6 +12,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
+// nodeFeed is the feed that says which nodes are of the cluster.
+const nodeFeed = "nodes"
+
 // nodeRecord is what is kept of a node.
 type nodeRecord struct {
 	name  string
