@@ -92,7 +92,7 @@ test: deps-test build cni-plugins containerd ## Run all tests, as root, with the
 
 .PHONY: test-cluster
 test-cluster: deps-test build cni-plugins kubernetes ## Run the tests on a real Kubernetes of two nodes, as root; the first time builds it (minutes)
-	IPWITNESS_CLUSTER_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
+	IPWITNESS_CLUSTER_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m -p 1 \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(CLUSTER_PKGS)
 
 .PHONY: test-kernels
@@ -102,7 +102,7 @@ test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu 
 	@bin/kernels/run $(ARGS)
 
 .PHONY: bench
-bench: deps-test deps-bench build cni-plugins containerd ## Measure the budgets of the design (ARGS=storm: only that part)
+bench: deps-test deps-bench build cni-plugins containerd kubernetes ## Measure the budgets of the design (ARGS=storm: only that part)
 	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./tests/bench
 	@$(AS_ROOT) bin/bench $(ARGS)
 

@@ -72,6 +72,10 @@ func (s *store) touchNamespace(ns *namespace) {
 	}
 }
 
+// manyPods are so many at once as only a listing gives, which leaves behind much
+// more memory than what is kept of it.
+const manyPods = 1000
+
 // kubernetesChanged brings what the Kubernetes API says to who it is about.
 func (s *store) kubernetesChanged(c kube.Changes) {
 	s.mu.Lock()
@@ -97,6 +101,12 @@ func (s *store) kubernetesChanged(c kube.Changes) {
 		}
 	}
 	s.judgeTouched(base, received{})
+	if len(c.Pods) >= manyPods {
+		select {
+		case s.untidy <- struct{}{}:
+		default:
+		}
+	}
 	if len(c.Related) > 0 {
 		s.retell(c.Related)
 	}

@@ -179,7 +179,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: poor-is-rich}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: ipwitness}
-subjects: [{kind: ServiceAccount, name: poor, namespace: kube-system}]
+subjects: [{kind: ServiceAccount, name: poor, namespace: ipwitness}]
 `)
 	t.Cleanup(func() { l.kube("delete", "clusterrolebinding", "poor-is-rich") })
 	m.until("services and events are followed", func() bool {

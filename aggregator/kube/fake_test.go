@@ -39,6 +39,8 @@ type fakeAPI struct {
 	lists, pages int
 	// down has it answer as a server whose etcd is away.
 	down bool
+	// silent has it answer nothing until it is closed.
+	silent chan struct{}
 	// forbidden are resources that may not be listed.
 	forbidden map[string]bool
 }
@@ -128,6 +130,14 @@ func (f *fakeAPI) set(change func()) {
 func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	f.mu.Lock()
+	if silent := f.silent; silent != nil {
+		f.mu.Unlock()
+		select {
+		case <-silent:
+		case <-r.Context().Done():
+		}
+		return
+	}
 	resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	switch {
 	case f.down:

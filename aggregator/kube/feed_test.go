@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -142,6 +143,24 @@ func TestAServerThatIsNotWell(t *testing.T) {
 		p := c.Status().GetProblems()
 		return len(p) == 1 && strings.HasPrefix(p[0], "may not list and watch services")
 	})
+}
+
+// A server that is there and says nothing is noticed, though no watch ends.
+func TestAServerThatSaysNothing(t *testing.T) {
+	f := newFakeAPI(t)
+	f.put(testPod("one", "n1", "10.0.0.1"))
+	c := f.open()
+	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: 20 * time.Millisecond}
+	start(t, c)
+	live(t, c)
+	f.set(func() { f.silent = make(chan struct{}) })
+	until(t, "the state is STALE", func() bool { return c.Status().GetState() == pb.Kubernetes_STALE })
+	heard := c.Status().GetLastHeard().AsTime()
+	f.set(func() { close(f.silent); f.silent = nil })
+	live(t, c)
+	if !c.Status().GetLastHeard().AsTime().After(heard) || f.lists != 1 {
+		t.Errorf("it was not heard again, or listed %d times", f.lists)
+	}
 }
 
 func TestPodsThatMayNotBeListed(t *testing.T) {

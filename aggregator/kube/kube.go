@@ -135,7 +135,7 @@ func (c *Cluster) newFeeds() []*feed {
 			client: c.clients.core, resource: "pods", into: &c.pods.mirror, list: func() list { return &corev1.PodList{} },
 		},
 		{
-			name: "nodes", lost: "the nodes' ranges of pods are not known as networks",
+			name: "nodes", lost: "their ranges of pods are not known as networks, and pods that were left behind are not known as such",
 			client: c.clients.core, resource: "nodes", into: &c.nodes.mirror, list: func() list { return &corev1.NodeList{} },
 		},
 		{

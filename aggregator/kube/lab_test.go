@@ -64,8 +64,12 @@ func newLab(t testing.TB) *lab {
 	shared.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
+		var manifest []byte
+		if manifest, shared.err = os.ReadFile(rights); shared.err != nil {
+			return
+		}
 		if shared.cluster, shared.err = kubernetes.New(ctx, kubernetes.Options{}); shared.err == nil {
-			shared.err = shared.cluster.Apply(ctx, rights)
+			shared.err = errors.Join(shared.cluster.Apply(ctx, string(manifest)), shared.cluster.Apply(ctx, poor))
 		}
 	})
 	if shared.err != nil {
@@ -85,43 +89,15 @@ func newLab(t testing.TB) *lab {
 	return l
 }
 
-// rights are those that docs/reference.md asks for.
-const rights = `
+// rights is the file of those that docs/reference.md asks for: of the service
+// account ipwitness, in a namespace of that name.
+const rights = "../../tests/kubernetes/testdata/rbac.yaml"
+
+// poor is a service account without all of them.
+const poor = `
 apiVersion: v1
 kind: ServiceAccount
-metadata: {name: ipwitness, namespace: kube-system}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: poor, namespace: kube-system}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: ipwitness}
-rules:
-- {apiGroups: [""], resources: [pods, nodes, services], verbs: [list, watch]}
-- {apiGroups: [""], resources: [events], verbs: [list, watch, create, get, patch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: ipwitness}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: ipwitness}
-subjects: [{kind: ServiceAccount, name: ipwitness, namespace: kube-system}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: ipwitness, namespace: kube-system}
-rules:
-- apiGroups: [coordination.k8s.io]
-  resources: [leases]
-  resourceNames: [plndr-cp-lock, plndr-svcs-lock]
-  verbs: [list, watch]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: ipwitness, namespace: kube-system}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: ipwitness}
-subjects: [{kind: ServiceAccount, name: ipwitness, namespace: kube-system}]
+metadata: {name: poor, namespace: ipwitness}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -133,7 +109,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: poor}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: poor}
-subjects: [{kind: ServiceAccount, name: poor, namespace: kube-system}]
+subjects: [{kind: ServiceAccount, name: poor, namespace: ipwitness}]
 `
 
 // kube runs kubectl.
@@ -204,12 +180,12 @@ type mirrored struct {
 	away    bool
 }
 
-// mirror starts one as a service account of kube-system.
+// mirror starts one as a service account.
 func (l *lab) mirror(account string) *mirrored {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	path, err := l.ServiceAccount(ctx, "kube-system", account)
+	path, err := l.ServiceAccount(ctx, "ipwitness", account)
 	if err != nil {
 		l.Fatal(err)
 	}
