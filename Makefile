@@ -1,4 +1,5 @@
-# Everything a developer or CI does; .ci/run runs `make check`, `make test-kernels` and `make demo`.
+# Everything a developer or CI does; .ci/run runs `make check`, `make test-cluster`,
+# `make test-kernels` and `make demo`.
 #
 # build, run and clean need Go alone. The other targets build the tools that
 # they need from pinned Go modules (tools/*/go.mod) into bin/, once, and, run as
