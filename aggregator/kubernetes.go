@@ -72,6 +72,10 @@ func (s *store) touchNamespace(ns *namespace) {
 	}
 }
 
+// manyPods are so many at once as only a listing gives, which leaves behind much
+// more memory than what is kept of it.
+const manyPods = 1000
+
 // kubernetesChanged brings what the Kubernetes API says to who it is about.
 func (s *store) kubernetesChanged(c kube.Changes) {
 	s.mu.Lock()
@@ -81,10 +85,13 @@ func (s *store) kubernetesChanged(c kube.Changes) {
 		s.touchPod(p.UID)
 		s.touchPod(p.Namespace + "/" + p.Name)
 	}
-	if c.State {
+	if c.State || len(c.Nodes) > 0 {
+		slices.Sort(c.Nodes)
 		for ns := range s.pods.all() {
 			for ; ns != nil; ns = ns.alike {
-				s.touchNamespace(ns)
+				if _, moved := slices.BinarySearch(c.Nodes, ns.rec.Node.Name); c.State || moved {
+					s.touchNamespace(ns)
+				}
 			}
 		}
 	}
@@ -94,6 +101,12 @@ func (s *store) kubernetesChanged(c kube.Changes) {
 		}
 	}
 	s.judgeTouched(base, received{})
+	if len(c.Pods) >= manyPods {
+		select {
+		case s.untidy <- struct{}{}:
+		default:
+		}
+	}
 	if len(c.Related) > 0 {
 		s.retell(c.Related)
 	}

@@ -11,6 +11,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/situations"
 )
 
 // The tests called TestDevice… need devices that not every kernel has. Where one is
@@ -180,7 +181,7 @@ func TestDeviceBridgeWithVLANsIsALinkForEachVLAN(t *testing.T) {
 	if c := l.watch.find("10.0.0.5"); slices.ContainsFunc(c, func(c *ipwitnessv1.Conflict) bool { return c.GetConfirmedAt() != nil }) {
 		t.Errorf("one address in two VLANs: got %v, want no conflict", c)
 	}
-	wantApplied(t, l.explain("10.0.0.5"), "different-links")
+	situations.WantApplied(t, l.explain("10.0.0.5"), "different-links")
 
 	// One of them is moved to the other's VLAN, and back.
 	l.sh("bridge vlan add dev vb vid 10 pvid untagged")
@@ -292,7 +293,7 @@ func TestDeviceVLANOfTheUplink(t *testing.T) {
 	if c := l.watch.find("203.0.113.1"); len(c) != 0 {
 		t.Errorf("one address on two VLANs of the uplink: got %v, want no conflict", c)
 	}
-	wantApplied(t, l.explain("203.0.113.1"), "different-links")
+	situations.WantApplied(t, l.explain("203.0.113.1"), "different-links")
 	l.awaitConflict("203.0.113.1", "LINK node1/eth0.10", "assigned-and-wire", func() { out.from("eth0", claim("203.0.113.1", 10)) })
 
 	// A pod has a VLAN of the node's uplink.
@@ -382,7 +383,7 @@ func TestDeviceDummyAddressesMakeNoOwner(t *testing.T) {
 	if c := l.watch.find("10.96.0.1"); len(c) != 0 {
 		t.Errorf("service address on dummy devices: got %v, want no conflict", c)
 	}
-	wantApplied(t, l.explain("10.96.0.1"), "loopback-or-dummy")
+	situations.WantApplied(t, l.explain("10.96.0.1"), "loopback-or-dummy")
 }
 
 func TestDeviceIPVLANPodsOfOneUplink(t *testing.T) {

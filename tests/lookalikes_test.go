@@ -12,17 +12,6 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// wantApplied fails where the explanation of an address does not say that a
-// rule applied.
-func wantApplied(t *testing.T, e *ipwitnessv1.ExplainResponse, rule string) {
-	t.Helper()
-	if !slices.ContainsFunc(e.GetSteps(), func(s *ipwitnessv1.ExplainResponse_Step) bool {
-		return s.GetRule() == rule && s.GetApplied() && s.GetReason() != ""
-	}) {
-		t.Errorf("explanation of %s: rule %s did not apply in %v", e.GetAddress(), rule, e.GetSteps())
-	}
-}
-
 func TestL1AddressReusedAfterItsPodWasDeleted(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)

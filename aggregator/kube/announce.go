@@ -280,6 +280,7 @@ func (a *announcer) write(ctx context.Context, n *announcement) error {
 	for ; len(n.targets) > 0; n.targets = n.targets[1:] {
 		event := a.event(n, n.targets[0])
 		if event == nil {
+			a.miss(n, n.targets[0])
 			continue
 		}
 		if last, ok := a.written[event.Name]; ok && time.Since(last) < eventPause {
@@ -307,6 +308,16 @@ func (a *announcer) write(ctx context.Context, n *announcement) error {
 		a.remember(event.Name)
 	}
 	return nil
+}
+
+// miss forgets that an event was to be written about what the API does not have: when
+// it has, the conflict is announced again.
+func (a *announcer) miss(n *announcement, t target) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if of := a.said[n.conflict]; of != nil && of.detected.Equal(n.detected) {
+		delete(of.targets, t)
+	}
 }
 
 func (a *announcer) problem(text string) {

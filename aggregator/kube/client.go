@@ -62,16 +62,7 @@ func newClients(where *rest.Config, log *slog.Logger, version string) (clients, 
 	where.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	where.QPS, where.Burst = 50, 100
 
-	scheme := runtime.NewScheme()
-	core := schema.GroupVersion{Version: "v1"}
-	scheme.AddKnownTypes(core,
-		&corev1.Pod{}, &corev1.PodList{}, &corev1.Node{}, &corev1.NodeList{},
-		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Event{}, &corev1.EventList{})
-	coordination := coordinationv1.SchemeGroupVersion
-	scheme.AddKnownTypes(coordination, &coordinationv1.Lease{}, &coordinationv1.LeaseList{})
-	metav1.AddToGroupVersion(scheme, core)
-	metav1.AddToGroupVersion(scheme, coordination)
-	where.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	where.NegotiatedSerializer = newCodecs().WithoutConversion()
 
 	c := clients{server: where.Host}
 	hc, err := rest.HTTPClientFor(where)
@@ -87,11 +78,24 @@ func newClients(where *rest.Config, log *slog.Logger, version string) (clients, 
 		}
 		return client, nil
 	}
-	if c.core, err = make("/api", core); err != nil {
+	if c.core, err = make("/api", corev1.SchemeGroupVersion); err != nil {
 		return c, err
 	}
-	c.coordination, err = make("/apis", coordination)
+	c.coordination, err = make("/apis", coordinationv1.SchemeGroupVersion)
 	return c, err
+}
+
+// newCodecs read and write the objects that are used.
+func newCodecs() serializer.CodecFactory {
+	scheme := runtime.NewScheme()
+	core, coordination := corev1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion
+	scheme.AddKnownTypes(core,
+		&corev1.Pod{}, &corev1.PodList{}, &corev1.Node{}, &corev1.NodeList{},
+		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Event{}, &corev1.EventList{})
+	scheme.AddKnownTypes(coordination, &coordinationv1.Lease{}, &coordinationv1.LeaseList{})
+	metav1.AddToGroupVersion(scheme, core)
+	metav1.AddToGroupVersion(scheme, coordination)
+	return serializer.NewCodecFactory(scheme)
 }
 
 // warnings are what the API server says of a request beside its answer.

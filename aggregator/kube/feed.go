@@ -23,10 +23,9 @@ const (
 	pageSize = 500
 	// watchFor is how long a watch lasts at least; at most it is twice that.
 	watchFor = 5 * time.Minute
-	// forbiddenAgain is when it is tried again what is forbidden.
-	forbiddenAgain = time.Minute
-	firstBackoff   = 500 * time.Millisecond
-	maxBackoff     = 30 * time.Second
+	// firstBackoff and maxBackoff are when it is tried again what did not work.
+	firstBackoff = 500 * time.Millisecond
+	maxBackoff   = 30 * time.Second
 )
 
 // list is the answer to a listing.
@@ -98,9 +97,6 @@ func (f *feed) run(ctx context.Context) {
 			if worked {
 				continue
 			}
-		case apierrors.IsForbidden(err):
-			wait = forbiddenAgain
-			f.cluster.failed(f, err)
 		default:
 			f.cluster.failed(f, err)
 		}
@@ -186,7 +182,8 @@ func (f *feed) pages(ctx context.Context) error {
 }
 
 func (f *feed) request(options metav1.ListOptions) *rest.Request {
-	r := f.client.Get().Resource(f.resource).VersionedParams(&options, metav1.ParameterCodec)
+	// It is tried again here, not there: what does not work is to be known at once.
+	r := f.client.Get().Resource(f.resource).VersionedParams(&options, metav1.ParameterCodec).MaxRetries(0)
 	if f.namespace != "" {
 		r = r.Namespace(f.namespace)
 	}

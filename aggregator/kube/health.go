@@ -3,9 +3,11 @@ package kube
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -15,24 +17,35 @@ import (
 )
 
 const (
-	// beatEvery is how often the API server is asked whether it is ready, beatAgain
-	// how soon again after it did not answer, beatWithin how long that may take.
-	beatEvery  = 10 * time.Second
-	beatAgain  = time.Second
-	beatWithin = 5 * time.Second
-	// misses is how many answers may be missing in a row before what is known
-	// counts as old: a server that is busy may leave out one.
+	// misses is how many answers must be missing in a row, and how many attempts to
+	// follow the pods must fail, before what is known counts as old: a busy server
+	// may leave out one, and where there are several, one that goes away is followed
+	// by another at once. All owners are judged again when it does.
 	misses = 2
 )
+
+// pulse is how often the API server is asked whether it is ready.
+type pulse struct {
+	every  time.Duration
+	again  time.Duration // after it did not answer
+	within time.Duration // how long an answer may take
+}
+
+var usualPulse = pulse{every: 10 * time.Second, again: time.Second, within: 5 * time.Second}
 
 // health is how far what is known can be relied on. It is behind the cluster's mu.
 type health struct {
 	state pb.Kubernetes_State
 	since time.Time
-	// synced tells that the pods were listed, following that they are followed.
-	synced, following bool
-	// missed counts answers that did not come.
-	missed int
+	// synced tells that the pods were listed.
+	synced bool
+	// placed tells that the nodes were listed, or may not be: on which of them a pod
+	// can be absent is known by then.
+	placed bool
+	// failures counts attempts to follow the pods that failed, missed answers that
+	// did not come, both in a row.
+	failures, missed int
+	pulse            pulse
 	// problems are in words, by what they are about.
 	problems map[string]string
 	// returned is closed when the server is heard again.
@@ -45,7 +58,7 @@ type health struct {
 func newHealth(c *Cluster) health {
 	return health{
 		state: pb.Kubernetes_SYNCING, since: time.Now(), problems: make(map[string]string),
-		returned: make(chan struct{}), kick: make(chan struct{}, 1), cluster: c,
+		returned: make(chan struct{}), kick: make(chan struct{}, 1), cluster: c, pulse: usualPulse,
 	}
 }
 
@@ -95,7 +108,7 @@ func (c *Cluster) failed(f *feed, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err) && c.health.missed == 0: // a server that begins forbids all until it is ready
 		c.hear()
 		c.problem(f.resource, fmt.Sprintf("may not list and watch %s: %s; grant ipwitness's ClusterRole list and watch of %s",
 			f.resource, f.lost, f.resource))
@@ -103,23 +116,30 @@ func (c *Cluster) failed(f *feed, err error) {
 		c.hear()
 		c.problem(serverProblem, fmt.Sprintf("the API server %s does not know us any more: renew the token or certificate of the kubeconfig or service account",
 			c.clients.server))
-	case unreachable(err):
+	case unreachable(err), apierrors.IsForbidden(err):
 		c.problem(serverProblem, c.unheard(err))
 		select {
 		case c.health.kick <- struct{}{}:
 		default:
 		}
 	default:
-		c.problem(f.resource, fmt.Sprintf("cannot follow %s: %s: %s", f.resource, f.lost, cut(plain(err.Error()), maxMessage)))
+		c.problem(f.resource, fmt.Sprintf("cannot follow %s: %s: %s", f.resource, f.lost, shorten(err.Error())))
 	}
-	if f.name == podFeed {
-		c.health.following = false
+	switch {
+	case f.name == podFeed:
+		c.health.failures++
+	case f.name == nodeFeed && apierrors.IsForbidden(err):
+		c.health.placed = true
 	}
 	c.assess()
 }
 
 func (c *Cluster) unheard(err error) string {
-	return fmt.Sprintf("the API server %s is not heard from: what is said of pods may be old: %s", c.clients.server, cut(plain(err.Error()), maxMessage))
+	// Without the address of each request, which may be as long as all else.
+	if request := (*url.Error)(nil); errors.As(err, &request) {
+		err = request.Err
+	}
+	return fmt.Sprintf("the API server %s is not heard from: what is said of pods may be old: %s", c.clients.server, shorten(err.Error()))
 }
 
 // worked notes that a resource is followed again.
@@ -129,8 +149,7 @@ func (c *Cluster) worked(f *feed) {
 	c.hear()
 	c.problem(f.resource, "")
 	if f.name == podFeed {
-		c.health.following = true
-		c.health.missed = 0
+		c.health.failures, c.health.missed = 0, 0
 		c.problem(serverProblem, "")
 	}
 	c.assess()
@@ -139,8 +158,11 @@ func (c *Cluster) worked(f *feed) {
 // listed notes that a resource was listed.
 func (c *Cluster) listed(f *feed) {
 	c.mu.Lock()
-	if f.name == podFeed {
+	switch f.name {
+	case podFeed:
 		c.health.synced = true
+	case nodeFeed:
+		c.health.placed = true
 	}
 	c.mu.Unlock()
 	c.worked(f)
@@ -152,9 +174,9 @@ func (c *Cluster) assess() {
 	h := &c.health
 	state := pb.Kubernetes_LIVE
 	switch {
-	case !h.synced:
+	case !h.synced || !h.placed:
 		state = pb.Kubernetes_SYNCING
-	case !h.following || h.missed >= misses:
+	case h.failures >= misses || h.missed >= misses:
 		state = pb.Kubernetes_STALE
 	}
 	if state == h.state {
@@ -170,7 +192,8 @@ func (c *Cluster) assess() {
 // beat asks the API server from time to time whether it is ready: a watch says
 // nothing for a minute when nothing happens.
 func (c *Cluster) beat(ctx context.Context) {
-	wait := beatEvery
+	pulse := c.health.pulse // never changes
+	wait := pulse.every
 	for {
 		timer := time.NewTimer(wait)
 		select {
@@ -187,18 +210,18 @@ func (c *Cluster) beat(ctx context.Context) {
 		}
 		c.mu.Lock()
 		if err == nil {
-			wait = beatEvery
+			wait = pulse.every
 			c.hear()
 			if c.health.missed > 0 {
 				close(c.health.returned)
 				c.health.returned = make(chan struct{})
 			}
 			c.health.missed = 0
-			if c.health.following {
+			if c.health.failures == 0 {
 				c.problem(serverProblem, "")
 			}
 		} else {
-			wait = beatAgain
+			wait = pulse.again
 			if c.health.missed++; c.health.missed >= misses {
 				c.problem(serverProblem, c.unheard(err))
 			}
@@ -210,7 +233,7 @@ func (c *Cluster) beat(ctx context.Context) {
 
 // ready asks the API server whether it is ready.
 func (c *Cluster) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, beatWithin)
+	ctx, cancel := context.WithTimeout(ctx, c.health.pulse.within)
 	defer cancel()
 	var code int
 	err := c.clients.core.Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).StatusCode(&code).Error()

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -52,6 +53,8 @@ type Changes struct {
 	Networks []netip.Prefix
 	// State tells that Status().State changed: what Pod says of unknown pods did.
 	State bool
+	// Nodes came or went: what Pod says of unknown pods of theirs changed.
+	Nodes []string
 	// Related are the nodes of which Related may say something new.
 	Related []string
 }
@@ -62,7 +65,6 @@ type Cluster struct {
 	log     *slog.Logger
 	clients clients
 	notify  func(Changes)
-	started time.Time
 
 	// cidrs are the ranges of all nodes.
 	cidrs atomic.Pointer[ranges]
@@ -85,7 +87,10 @@ type Cluster struct {
 
 // Open makes a mirror, which asks nothing before Run. It is nil, without an error,
 // where there is no cluster to ask.
-func Open(cfg Config) (*Cluster, error) {
+func Open(cfg Config) (*Cluster, error) { return open(cfg, func(*rest.Config) {}) }
+
+// open is Open for a test, which has another way to the API server.
+func open(cfg Config, by func(*rest.Config)) (*Cluster, error) {
 	log := cfg.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -94,7 +99,13 @@ func Open(cfg Config) (*Cluster, error) {
 	if err != nil || where == nil {
 		return nil, err
 	}
-	c := &Cluster{log: log, started: time.Now()}
+	by(where)
+	return openAt(where, log, cfg)
+}
+
+// openAt makes the mirror of a cluster that was found.
+func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err error) {
+	c = &Cluster{log: log}
 	if c.clients, err = newClients(where, log, cfg.Version); err != nil {
 		return nil, err
 	}
@@ -124,7 +135,7 @@ func (c *Cluster) newFeeds() []*feed {
 			client: c.clients.core, resource: "pods", into: &c.pods.mirror, list: func() list { return &corev1.PodList{} },
 		},
 		{
-			name: "nodes", lost: "the nodes' ranges of pods are not known as networks",
+			name: "nodes", lost: "their ranges of pods are not known as networks, and pods that were left behind are not known as such",
 			client: c.clients.core, resource: "nodes", into: &c.nodes.mirror, list: func() list { return &corev1.NodeList{} },
 		},
 		{

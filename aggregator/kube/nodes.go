@@ -12,6 +12,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
+// nodeFeed is the feed that says which nodes are of the cluster.
+const nodeFeed = "nodes"
+
 // nodeRecord is what is kept of a node.
 type nodeRecord struct {
 	name  string
@@ -87,6 +90,10 @@ func (n *nodes) changed(before, after *nodeRecord) {
 	}
 	if !slices.Equal(was.cidrs, is.cidrs) {
 		n.moved = slices.Concat(n.moved, was.cidrs, is.cidrs)
+	}
+	if after == nil || before == nil {
+		changes := &n.cluster.pending.changes
+		changes.Nodes = append(changes.Nodes, cmp.Or(was.name, is.name))
 	}
 	if after == nil || before == nil || was.ready != is.ready || was.uid != is.uid {
 		n.cluster.pending.relate(cmp.Or(was.name, is.name))

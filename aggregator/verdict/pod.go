@@ -3,6 +3,7 @@ package verdict
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -113,15 +114,15 @@ func (c *Conflict) because() string {
 	if c.Cause != CauseOrphanedSandbox {
 		return ""
 	}
-	words := ""
+	var sentences []string
 	for _, o := range orphans(c.Owners) {
 		if o.Pod.Absent {
-			words += fmt.Sprintf(" The Kubernetes API has no %s: its sandbox on node %s was left behind.", o.exactly(), o.Node.Name)
+			sentences = append(sentences, fmt.Sprintf(" The Kubernetes API has no %s: its sandbox on node %s was left behind.", o.exactly(), o.Node.Name))
 		} else {
-			words += fmt.Sprintf(" %s has ended (%s), but its sandbox on node %s was left behind.", capital(o.name()), o.Pod.Phase, o.Node.Name)
+			sentences = append(sentences, fmt.Sprintf(" %s has ended (%s), but its sandbox on node %s was left behind.", capital(o.name()), o.Pod.Phase, o.Node.Name))
 		}
 	}
-	return words
+	return strings.Join(sentences, "")
 }
 
 // exactly names a pod with its uid, where that is known: there may be another one

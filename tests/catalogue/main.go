@@ -33,7 +33,7 @@ func main() {
 // catalogue writes the page, in the repository that is the working directory.
 func catalogue() error {
 	c := book{texts: map[string]text{}, tests: map[string]string{}}
-	for _, dir := range []string{"tests", "aggregator/verdict"} {
+	for _, dir := range []string{"tests", "tests/kubernetes", "aggregator/verdict"} {
 		if err := c.readTests(dir); err != nil {
 			return err
 		}
@@ -189,7 +189,7 @@ const intro = `<!-- Made by make generate from the texts of the tests: do not ed
 
 # Situations
 
-What is a conflict, what only looks like one, and what ipwitness says of each. Every text below is what ` + "`ipwitness explain`" + ` printed in the test that is named with it, which builds the situation out of network namespaces, real CNI plugins and real frames, and fails when the text changes. Times, ages and counts of frames, and the inodes, MACs and names that the kernel or a plugin made up, are replaced by fixed ones. How it judges: [verdicts.md](verdicts.md).
+What is a conflict, what only looks like one, and what ipwitness says of each. Every text below is what ` + "`ipwitness explain`" + ` printed in the test that is named with it, which builds the situation out of network namespaces, real CNI plugins and real frames, or out of a real Kubernetes, and fails when the text changes. Times, ages and counts of frames, and the inodes, MACs, ids and names that the kernel, a plugin or Kubernetes made up, are replaced by fixed ones. How it judges: [verdicts.md](verdicts.md).
 
 *Kernel matrix* stands by variants with devices that not every kernel has: their verdict is proven without a kernel, and with real devices by ` + "`make test-kernels`" + `, which boots Linux 6.1 and 6.12. *Not yet* stands by what no test proves.
 `

@@ -15,17 +15,14 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/ipwitness/ipwitness/tests/containerd"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
@@ -45,6 +42,8 @@ type Options struct {
 	// NodeRanges is a range of addresses of which each node is given a part
 	// (Node.spec.podCIDRs), which the network here does not care about. Empty: none.
 	NodeRanges string
+	// Bare leaves out the controllers and the scheduler: nothing happens by itself.
+	Bare bool
 	// Containerd is the directory of the programs of containerd. Empty: those in PATH.
 	Containerd string
 }
@@ -122,7 +121,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	}
 	err := c.awaitAPI(ctx)
 	wg.Wait()
-	if err := errors.Join(append(faults, err)...); err != nil {
+	if err := errors.Join(append(faults, err)...); err != nil || c.options.Bare {
 		return err
 	}
 	for _, n := range c.Nodes {
@@ -440,132 +439,4 @@ func (d *daemon) running() error {
 func (d *daemon) kill() {
 	_ = d.cmd.Process.Kill()
 	<-d.over
-}
-
-// Node is a machine with a container runtime and a kubelet.
-type Node struct {
-	*netlab.Host
-	// Name is that of the Node object.
-	Name string
-	// Address is its InternalIP, on its cable to the control plane, mgmt.
-	Address string
-	// Runtime is its containerd.
-	Runtime *containerd.Containerd
-
-	cluster *Cluster
-	kubelet *daemon
-}
-
-func nodeName(number int) string { return "node" + strconv.Itoa(number) }
-
-// Uplink is a node's end of its cable to the control plane.
-const Uplink = "mgmt"
-
-// newNode makes a machine and joins it to the control plane.
-func (c *Cluster) newNode(number int) (*Node, error) {
-	h, err := netlab.NewMachine(nodeName(number))
-	if err != nil {
-		return nil, err
-	}
-	gateway := netip.AddrFrom4([4]byte{198, 18, 1, byte(2 * number)})
-	n := &Node{Host: h, Name: nodeName(number), Address: gateway.Next().String(), cluster: c}
-	far := n.Name
-	err = errors.Join(
-		h.Boot(fmt.Sprintf("c1a5%04d-0000-4000-8000-000000000000", number)),
-		h.Cable(Uplink, c.Host, far))
-	if err != nil {
-		h.Close()
-		return nil, err
-	}
-	for _, line := range []struct {
-		on   *netlab.Host
-		line string
-	}{
-		{c.Host, fmt.Sprintf("ip addr add %s peer %s dev %s", gateway, n.Address, far)},
-		{h, fmt.Sprintf("ip addr add %s peer %s dev %s", n.Address, gateway, Uplink)},
-		{h, fmt.Sprintf("ip route add default via %s dev %s", gateway, Uplink)},
-	} {
-		if _, err := line.on.Run("%s", line.line); err != nil {
-			h.Close()
-			return nil, err
-		}
-	}
-	return n, nil
-}
-
-func (n *Node) startRuntime(ctx context.Context) (err error) {
-	n.Runtime, err = containerd.Start(ctx, n.Host, containerd.Options{Bin: n.cluster.options.Containerd, Network: n.cluster.options.Network})
-	if err != nil {
-		return fmt.Errorf("%s: %w", n.Name, err)
-	}
-	return nil
-}
-
-const kubeletConfig = "/etc/kubernetes/kubelet.yaml"
-
-// tunables are what kubelet writes to, which is the whole kernel's: it finds plain
-// files in their places.
-const tunables = `
-	for f in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
-		mkdir -p $(dirname /run/sysctl/$f)
-		cat /proc/sys/$f >/run/sysctl/$f
-		mount --bind /run/sysctl/$f /proc/sys/$f
-	done`
-
-// startKubelet configures kubelet, and starts it.
-func (n *Node) startKubelet() error {
-	if _, err := n.Output(n.Command("sh", "-euc", tunables)); err != nil {
-		return err
-	}
-	if _, err := n.cluster.Kubeconfig(n.Name, n.Name); err != nil {
-		return err
-	}
-	// Both nodes share the kernel's cgroups: without a root of its own, each
-	// kubelet would kill the pods of the other.
-	err := write(n.Host, kubeletConfig, fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
-authorization: {mode: AlwaysAllow}
-cgroupDriver: cgroupfs
-cgroupRoot: %s
-containerRuntimeEndpoint: unix://%s
-failSwapOn: false
-failCgroupV1: false
-enforceNodeAllocatable: []
-makeIPTablesUtilChains: false
-imageGCHighThresholdPercent: 100
-evictionHard: {}
-localStorageCapacityIsolation: false
-readOnlyPort: 0
-serverTLSBootstrap: false
-syncFrequency: 10s
-nodeStatusUpdateFrequency: 5s
-resolvConf: ""
-`, n.Cgroup(), containerd.Socket))
-	if err != nil {
-		return err
-	}
-	return n.RestartKubelet()
-}
-
-// KillKubelet kills kubelet as an accident would: pods live on, and nobody looks
-// after them.
-func (n *Node) KillKubelet() { n.kubelet.kill() }
-
-// RestartKubelet starts kubelet after KillKubelet. It does not wait.
-func (n *Node) RestartKubelet() (err error) {
-	n.kubelet, err = n.cluster.begin(n.Host, "kubelet", "--config="+kubeletConfig, "--kubeconfig=/run/kubernetes/"+n.Name+".conf",
-		"--hostname-override="+n.Name, "--node-ip="+n.Address, "--v=2")
-	return err
-}
-
-// Close ends the node and all that runs on it, without telling the control plane.
-func (n *Node) Close() {
-	if n.kubelet != nil {
-		n.kubelet.kill()
-	}
-	if n.Runtime != nil {
-		_ = n.Runtime.Close()
-	}
-	n.Host.Close()
 }

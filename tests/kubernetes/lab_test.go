@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +18,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/containerd"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/situations"
 )
 
 // patience is how long a condition may take. It is no budget.
@@ -111,15 +115,26 @@ func newLab(t *testing.T, namespace string) *lab {
 	}
 	l := &lab{Cluster: one.cluster, t: t, namespace: namespace, kubeconfig: one.kubeconfig, agents: map[string]*netlab.Program{}}
 	t.Logf("the cluster was ready after %s", one.took.Round(10*time.Millisecond))
+	for _, n := range l.Nodes {
+		if err := n.Forget(); err != nil { // so that each test has the same addresses
+			t.Fatal(err)
+		}
+	}
+	l.kube("wait", "--for=delete", "namespace/"+l.namespace, "--timeout=2m") // under -count
 	l.kube("create", "namespace", l.namespace)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("pods, and the cluster said:\n%s\n%s", l.tryKube("get", "pods", "--all-namespaces", "--output", "wide"), l.Logs())
 		}
-		if out := l.tryKube("delete", "namespace", l.namespace, "--timeout=2m"); !strings.Contains(out, "deleted") {
-			t.Errorf("delete namespace: %s", out)
+		// Nothing of it may hold an address in the next test. The rest of the
+		// namespace may take its time.
+		out := l.tryKube("--namespace", l.namespace, "delete", "deployment,pod", "--all", "--cascade=foreground", "--timeout=2m")
+		if strings.Contains(out, "rror") {
+			t.Errorf("delete pods: %s", out)
 		}
+		l.kube("delete", "namespace", l.namespace, "--wait=false")
 	})
+	l.in("wait", "--for=create", "serviceaccount/default", "--timeout=2m") // no pod without it
 	return l
 }
 
@@ -188,6 +203,152 @@ spec:
 	l.in("rollout", "status", "deployment/"+name, "--timeout=2m")
 }
 
+// run makes a pod on a node, and waits until it runs. It has the labels and the
+// further fields of its spec that are given, each in the syntax of JSON.
+func (l *lab) run(name, node, labels string, fields ...string) pod {
+	l.t.Helper()
+	spec := strings.Join(append([]string{fmt.Sprintf(`"nodeName": %q, "terminationGracePeriodSeconds": 1`, node)}, fields...), ", ")
+	l.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q, "labels": {%s}},
+		"spec": {%s, "containers": [{"name": "main", "image": %q, "imagePullPolicy": "Never"}]}}`, name, labels, spec, containerd.Image))
+	l.in("wait", "--for=condition=Ready", "pod/"+name, "--timeout=2m")
+	return l.pod(name)
+}
+
+// pod gives one pod of the test's namespace.
+func (l *lab) pod(name string) pod {
+	l.t.Helper()
+	for _, p := range l.pods("") {
+		if p.Name == name {
+			return p
+		}
+	}
+	l.t.Fatalf("no pod %s", name)
+	return pod{}
+}
+
+// node gives a node by its name.
+func (l *lab) node(name string) *Node {
+	l.t.Helper()
+	for _, n := range l.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	l.t.Fatalf("no node %s", name)
+	return nil
+}
+
+// sandbox waits until a pod has one sandbox, which is not the one given.
+func (l *lab) sandbox(p pod, not string) (got Sandbox) {
+	l.t.Helper()
+	ctx, cancel := l.context()
+	defer cancel()
+	l.until("one sandbox of "+p.Name, func() error {
+		all, err := l.node(p.Node).Sandboxes(ctx, p.UID)
+		if err != nil {
+			return err
+		}
+		if len(all) != 1 || all[0].ID == not {
+			return fmt.Errorf("got %v", all)
+		}
+		got = all[0]
+		return nil
+	})
+	return got
+}
+
+// announce has pods tell everybody that they have their address, and waits until
+// the agent has heard it. The plugin does so, too, but maybe before the agent listens.
+func (l *lab) announce(pods ...pod) {
+	l.t.Helper()
+	for _, p := range pods {
+		ns, err := l.node(p.Node).PodAt(fmt.Sprintf("/proc/%d/ns/net", l.sandbox(p, "").PID))
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		defer ns.Close()
+		addr := netip.MustParseAddr(p.Address)
+		l.until(p.Name+" to be heard", func() error {
+			err := ns.Do(func() error {
+				i, err := net.InterfaceByName("eth0")
+				if err != nil {
+					return err
+				}
+				return netlab.Send("eth0", netlab.ARP(1, i.HardwareAddr, addr, addr))
+			})
+			if err != nil {
+				return err
+			}
+			for _, o := range l.owners(p.Address) {
+				heard := func(e *ipwitnessv1.Evidence) bool { return e.GetKind() == ipwitnessv1.Evidence_ANNOUNCED }
+				if nameOf(o) == l.owner(p) && slices.ContainsFunc(o.GetEvidence(), heard) {
+					return nil
+				}
+			}
+			return errors.New("not yet")
+		})
+	}
+}
+
+// sh runs a command line on a node.
+func (l *lab) sh(n *Node, format string, args ...any) {
+	l.t.Helper()
+	if _, err := n.Run(format, args...); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// plant makes a true duplicate on every node, of two namespaces that are no pods,
+// and waits until it is confirmed: whatever was there a settle time before has
+// been judged, too.
+func (l *lab) plant() {
+	l.t.Helper()
+	planted := func(i int) string { return fmt.Sprintf("198.51.100.%d", i+1) }
+	for i, n := range l.Nodes {
+		for _, name := range []string{"plant1", "plant2"} {
+			if err := n.Namespace(name); err != nil {
+				l.t.Fatal(err)
+			}
+			l.t.Cleanup(func() { l.sh(n, "ip netns del %s", name) })
+			l.sh(n, "ip link add v%s type veth peer name eth0 netns %[1]s", name)
+			l.sh(n, "ip link set v%s up", name)
+			l.sh(n, "ip -n %s link set eth0 up", name)
+			l.sh(n, "ip -n %s addr add %s/32 dev eth0", name, planted(i))
+		}
+	}
+	for i := range l.Nodes {
+		l.awaitConflict(planted(i), ipwitnessv1.Conflict_CONFIRMED)
+	}
+}
+
+// wantOnlyPlanted plants, and fails where a conflict is, or ever was, confirmed,
+// but for the planted ones and those of the addresses given.
+func (l *lab) wantOnlyPlanted(addrs ...string) {
+	l.t.Helper()
+	l.plant()
+	for _, c := range l.conflicts("") {
+		if c.GetConfirmedAt() != nil && !slices.Contains(addrs, c.GetAddress()) && !strings.HasPrefix(c.GetAddress(), "198.51.100.") {
+			l.t.Errorf("a look-alike was confirmed: %v", c)
+		}
+	}
+}
+
+// awaitHolders waits until exactly these pods hold an address.
+func (l *lab) awaitHolders(addr string, pods ...pod) {
+	l.t.Helper()
+	var want []string
+	for _, p := range pods {
+		want = append(want, l.owner(p))
+	}
+	slices.Sort(want)
+	l.until("the right holders of "+addr, func() error {
+		if got := l.holders(addr); !slices.Equal(got, want) {
+			return fmt.Errorf("got %v, want %v", got, want)
+		}
+		return nil
+	})
+}
+
 // pod is what a test has to know of a pod of the API.
 type pod struct {
 	Name, UID, Node, Address, Phase string
@@ -220,6 +381,9 @@ func (l *lab) witness(aggregatorArgs ...string) {
 	l.t.Helper()
 	ctx, cancel := l.context()
 	defer cancel()
+	if strings.Contains(l.help("aggregator"), "--kubeconfig") {
+		aggregatorArgs = append([]string{"--kubeconfig", l.kubeconfig}, aggregatorArgs...)
+	}
 	p, err := l.Aggregator(ctx, binary, aggregatorArgs...)
 	if err != nil {
 		l.t.Fatal(err)
@@ -240,6 +404,36 @@ func (l *lab) witness(aggregatorArgs ...string) {
 			err = errors.Join(err, fmt.Errorf("got %d nodes", len(nodes)))
 		}
 		return err
+	})
+}
+
+// help is what a command says of its flags.
+func (l *lab) help(command string) string {
+	l.t.Helper()
+	out, err := exec.Command(binary, command, "--help").CombinedOutput()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return string(out)
+}
+
+// api waits until the aggregator has heard all from the Kubernetes API, and skips
+// where it does not ask.
+func (l *lab) api(state ipwitnessv1.Kubernetes_State) {
+	l.t.Helper()
+	l.until(fmt.Sprintf("the Kubernetes API to be %s", state), func() error {
+		var m ipwitnessv1.ListNodesResponse
+		if err := l.aggregator.Get(l.t.Context(), "/v1/nodes", &m); err != nil {
+			return err
+		}
+		k := m.GetKubernetes()
+		if k.GetState() == ipwitnessv1.Kubernetes_UNSPECIFIED {
+			l.t.Skip("this ipwitness does not ask the Kubernetes API")
+		}
+		if k.GetState() != state {
+			return fmt.Errorf("it is %v", k)
+		}
+		return nil
 	})
 }
 
@@ -283,7 +477,7 @@ func (l *lab) until(what string, cond func() error) {
 func (l *lab) conflicts(addr string) []*ipwitnessv1.Conflict {
 	l.t.Helper()
 	var m ipwitnessv1.ListConflictsResponse
-	if err := l.aggregator.Get(l.t.Context(), "/v1/conflicts?all=true&address="+addr, &m); err != nil {
+	if err := l.aggregator.Get(l.t.Context(), "/v1/conflicts?all=true&page_size=10000&address="+addr, &m); err != nil {
 		l.t.Fatal(err)
 	}
 	return m.GetConflicts()
@@ -304,15 +498,31 @@ func (l *lab) awaitConflict(addr string, state ipwitnessv1.Conflict_State) (got 
 	return got
 }
 
+// row proves what ipwitness says of a row of docs/situations.md.
+func (l *lab) row(id, addr, rule string) {
+	l.t.Helper()
+	if l.t.Failed() {
+		return // what is wrong must not become the text
+	}
+	situations.Check(l.t, "../testdata/situations", id, addr, rule, func() situations.Said {
+		var s situations.Said
+		var err error
+		if s.Printed, err = l.Output(l.Command(binary, "explain", addr)); err != nil {
+			l.t.Fatal(err)
+		}
+		s.Explanation = &ipwitnessv1.ExplainResponse{}
+		if err := l.aggregator.Get(l.t.Context(), "/v1/explain?address="+addr, s.Explanation); err != nil {
+			l.t.Fatal(err)
+		}
+		return s
+	})
+}
+
 // holders gives NODE/NAMESPACE/NAME/UID of those who hold an address.
 func (l *lab) holders(addr string) []string {
 	l.t.Helper()
-	var m ipwitnessv1.ListOwnersResponse
-	if err := l.aggregator.Get(l.t.Context(), "/v1/owners?address="+addr, &m); err != nil {
-		l.t.Fatal(err)
-	}
 	var names []string
-	for _, o := range m.GetOwners() {
+	for _, o := range l.owners(addr) {
 		if o.GetState() == ipwitnessv1.Owner_LIVE && o.GetExcluded() == "" {
 			names = append(names, nameOf(o))
 		}
@@ -321,6 +531,17 @@ func (l *lab) holders(addr string) []string {
 	return names
 }
 
+// owners lists all of an address.
+func (l *lab) owners(addr string) []*ipwitnessv1.Owner {
+	l.t.Helper()
+	var m ipwitnessv1.ListOwnersResponse
+	if err := l.aggregator.Get(l.t.Context(), "/v1/owners?address="+addr, &m); err != nil {
+		l.t.Fatal(err)
+	}
+	return m.GetOwners()
+}
+
+// nameOf is NODE/NAMESPACE/NAME/UID.
 func nameOf(o *ipwitnessv1.Owner) string {
 	w := o.GetWorkload()
 	return strings.Join([]string{o.GetNode(), w.GetNamespace(), w.GetName(), w.GetUid()}, "/")

@@ -246,9 +246,14 @@ func (h *Host) Cable(ifname string, other *Host, otherIfname string) error {
 
 // Pod opens the network namespace with that name, as `ip netns add` made it.
 func (h *Host) Pod(name string) (*Pod, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/root/run/netns/%s", h.pid, name))
+	return h.PodAt("/run/netns/" + name)
+}
+
+// PodAt opens the network namespace at a path of the host, as /proc/PID/ns/net is.
+func (h *Host) PodAt(path string) (*Pod, error) {
+	f, err := os.Open(h.Path(path))
 	if err != nil {
-		return nil, fmt.Errorf("open named network namespace: %w", err)
+		return nil, fmt.Errorf("open network namespace: %w", err)
 	}
 	return &Pod{netns: f}, nil
 }

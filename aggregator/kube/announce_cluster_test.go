@@ -1,0 +1,244 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// conflictOf is a conflict of pods, by NAME@NODE, or of nodes, by @NODE.
+func conflictOf(namespace, address string, state pb.Conflict_State, owners ...string) *pb.Conflict {
+	c := &pb.Conflict{
+		Id: "id" + strings.ReplaceAll(address, ".", ""), Address: address, State: state,
+		Summary: address + " is held by two pods of two nodes.", Advice: []string{"Delete the pod that came second.", "Look at IPAM."},
+		DetectedAt: timestamppb.Now(),
+	}
+	if state != pb.Conflict_SUSPECTED {
+		c.ConfirmedAt = timestamppb.Now()
+	}
+	for _, o := range owners {
+		name, node, _ := strings.Cut(o, "@")
+		w := &pb.Workload{Kind: pb.Workload_POD, Namespace: namespace, Name: name}
+		if name == "" {
+			w = &pb.Workload{Kind: pb.Workload_HOST, Name: node}
+		}
+		c.Owners = append(c.Owners, &pb.Owner{Address: address, Node: node, Workload: w})
+	}
+	return c
+}
+
+// events are those about an object, as TYPE REASON COUNT.
+func (l *lab) events(kind, name string) []string {
+	l.Helper()
+	namespace := l.namespace
+	if kind == "Node" {
+		namespace = "default"
+	}
+	out := l.kube("get", "events", "--namespace", namespace, "--field-selector", "involvedObject.kind="+kind+",involvedObject.name="+name,
+		"--output", `jsonpath={range .items[?(@.source.component=="ipwitness")]}{.type} {.reason} {.count}{"\n"}{end}`)
+	lines := strings.FieldsFunc(out, func(r rune) bool { return r == '\n' })
+	slices.Sort(lines)
+	return lines
+}
+
+// counted is how often something became of an event.
+func (m *mirrored) counted(r result) uint64 { return m.announcer.counts[r].Load() }
+
+func TestEventsOfAConflict(t *testing.T) {
+	l := newLab(t)
+	l.node("event-node1", "10.99.5.0/24")
+	l.node("event-node2", "10.99.5.0/24")
+	const address = "10.99.5.7"
+	l.pod("one", "event-node1", address, "")
+	l.pod("two", "event-node2", address, "")
+	m := l.mirror("ipwitness")
+	m.awaitState(pb.Kubernetes_LIVE)
+	m.until("the nodes are known", func() bool { return m.Status().GetNodes() >= 2 })
+	conflict := conflictOf(l.namespace, address, pb.Conflict_SUSPECTED, "one@event-node1", "two@event-node2", "nobody@event-node2", "ghost@elsewhere")
+	m.Announce(conflict)
+	conflict.State, conflict.ConfirmedAt = pb.Conflict_CONFIRMED, timestamppb.Now()
+	acknowledged := proto.CloneOf(conflict)
+	acknowledged.Acknowledgement = &pb.Acknowledgement{Reason: "known"}
+	m.Announce(acknowledged)
+	for range 3 {
+		m.Announce(conflict)
+	}
+	m.until("all is written", func() bool { return m.counted(written) == 4 })
+
+	want := []string{"Warning AddressConflict 1"}
+	for _, object := range [][2]string{{"Pod", "one"}, {"Pod", "two"}, {"Node", "event-node1"}, {"Node", "event-node2"}} {
+		if got := l.events(object[0], object[1]); !slices.Equal(got, want) {
+			t.Errorf("events of %s: got %q, want %q", object, got, want)
+		}
+	}
+	described := l.kube("describe", "pod", "one", "--namespace", l.namespace)
+	for _, text := range []string{"AddressConflict", "ipwitness", "two on event-node2", "Delete the pod that came second.", "ipwitness explain " + address} {
+		if !strings.Contains(described, text) {
+			t.Errorf("kubectl describe pod does not say %q:\n%s", text, described)
+		}
+	}
+	if described := l.kube("describe", "node", "event-node1"); !strings.Contains(described, "AddressConflict") {
+		t.Errorf("kubectl describe node:\n%s", described)
+	}
+
+	// Another replica, or we anew: they find the same conflict at another time.
+	m.stop()
+	again := l.mirror("ipwitness")
+	again.awaitState(pb.Kubernetes_LIVE)
+	again.until("the nodes are known", func() bool { return again.Status().GetNodes() >= 2 })
+	conflict.DetectedAt = timestamppb.New(time.Now().Add(2 * time.Second))
+	again.Announce(conflict)
+	again.until("it is known", func() bool { return again.counted(known) == 4 })
+	if got := l.events("Pod", "one"); !slices.Equal(got, want) {
+		t.Errorf("after a restart: got %q, want %q", got, want)
+	}
+
+	// It is over, also for a pod that is no owner any more.
+	over := proto.CloneOf(conflict)
+	over.State, over.Owners = pb.Conflict_RESOLVED, over.Owners[1:]
+	for range 2 {
+		again.Announce(over)
+	}
+	again.until("its end is written", func() bool { return again.counted(written) == 4 })
+	want = append(want, "Normal AddressConflictResolved 1")
+	slices.Sort(want)
+	for _, object := range [][2]string{{"Pod", "one"}, {"Node", "event-node2"}} {
+		if got := l.events(object[0], object[1]); !slices.Equal(got, want) {
+			t.Errorf("events of %s: got %q, want %q", object, got, want)
+		}
+	}
+
+	// Another episode counts on, whoever finds it.
+	again.stop()
+	third := l.mirror("ipwitness")
+	third.awaitState(pb.Kubernetes_LIVE)
+	third.until("the nodes are known", func() bool { return third.Status().GetNodes() >= 2 })
+	conflict.DetectedAt = timestamppb.New(time.Now().Add(3 * time.Second))
+	third.Announce(conflict)
+	third.until("it is counted", func() bool { return third.counted(repeated) == 4 })
+	if got, want := l.events("Pod", "two"), []string{"Normal AddressConflictResolved 1", "Warning AddressConflict 2"}; !slices.Equal(got, want) {
+		t.Errorf("another episode: got %q, want %q", got, want)
+	}
+	if n := third.counted(written) + third.counted(failed) + third.counted(limited); n != 0 {
+		t.Errorf("%d events of another kind", n)
+	}
+}
+
+// Events wait for the API server.
+func TestEventsOfAConflictWhileTheAPIServerIsAway(t *testing.T) {
+	l := newLab(t)
+	l.node("away-node", "10.99.6.0/24")
+	l.pod("one", "away-node", "10.99.6.7", "")
+	m := l.mirror("ipwitness")
+	m.awaitState(pb.Kubernetes_LIVE)
+	m.until("the node is known", func() bool { return m.Status().GetNodes() >= 1 })
+	m.cut(true)
+	m.awaitState(pb.Kubernetes_STALE)
+	m.Announce(conflictOf(l.namespace, "10.99.6.7", pb.Conflict_CONFIRMED, "one@away-node", "@away-node"))
+	m.cut(false)
+	m.until("the events are written", func() bool { return m.counted(written) == 2 })
+}
+
+func TestMissingRights(t *testing.T) {
+	l := newLab(t)
+	l.node("poor-node", "10.99.7.0/24")
+	l.pod("one", "poor-node", "10.99.7.7", "")
+	m := l.mirror("poor")
+	m.awaitState(pb.Kubernetes_LIVE)
+	problems := func(about string) int {
+		n := 0
+		for _, p := range m.Status().GetProblems() {
+			if strings.HasPrefix(p, about) {
+				n++
+			}
+		}
+		return n
+	}
+	m.until("all problems are there", func() bool { return len(m.Status().GetProblems()) == 3 })
+	for _, what := range []string{"services", "leases", "events"} {
+		if problems("may not list and watch "+what+": ") != 1 {
+			t.Errorf("no problem with %s, or several: %q", what, m.Status().GetProblems())
+		}
+	}
+	if !slices.Equal(m.named("one", "poor-node").IPs, addresses("10.99.7.7")) || !m.InPodCIDR(addresses("10.99.7.9")[0]) {
+		t.Error("pods and nodes are not known")
+	}
+	m.Announce(conflictOf(l.namespace, "10.99.7.7", pb.Conflict_CONFIRMED, "one@poor-node"))
+	m.until("it is said that events are forbidden", func() bool { return problems("may not write Events: ") == 1 })
+
+	// What is granted works, without a restart.
+	l.apply(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: poor-is-rich}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: ipwitness}
+subjects: [{kind: ServiceAccount, name: poor, namespace: ipwitness}]
+`)
+	t.Cleanup(func() { l.kube("delete", "clusterrolebinding", "poor-is-rich") })
+	m.until("services and events are followed", func() bool {
+		return problems("may not list and watch services: ") == 0 && problems("may not list and watch events: ") == 0
+	})
+}
+
+// What explains a conflict.
+func TestRelatedOfARealAPI(t *testing.T) {
+	l := newLab(t)
+	l.node("related-node1", "10.99.8.0/24")
+	l.node("related-node2", "10.99.8.0/24")
+	l.pod("one", "related-node1", "10.99.8.7", "")
+	m := l.mirror("ipwitness")
+	m.awaitState(pb.Kubernetes_LIVE)
+	conflict := conflictOf(l.namespace, "192.0.2.80", pb.Conflict_CONFIRMED, "one@related-node1", "@related-node2")
+	l.apply(`
+apiVersion: v1
+kind: Service
+metadata: {name: front, namespace: NAMESPACE, annotations: {kube-vip.io/vipHost: related-node2}}
+spec: {type: LoadBalancer, ports: [{port: 80}], selector: {app: front}}
+`)
+	l.status("service/front", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.80"}]}}}`)
+	l.apply(`
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {name: plndr-svcs-lock, namespace: kube-system}
+spec: {holderIdentity: related-node1, leaseDurationSeconds: 15, acquireTime: "2026-03-14T15:09:26.000000Z", renewTime: "2026-03-14T15:10:26.000000Z"}
+`)
+	t.Cleanup(func() { l.kube("delete", "lease", "plndr-svcs-lock", "--namespace", "kube-system") })
+	now := time.Now().UTC().Format(time.RFC3339)
+	for i := range 3 {
+		l.apply(`
+apiVersion: v1
+kind: Event
+metadata: {name: sandbox.%d, namespace: NAMESPACE}
+involvedObject: {apiVersion: v1, kind: Pod, namespace: NAMESPACE, name: one}
+type: Warning
+reason: FailedCreatePodSandBox
+message: "Failed to create pod sandbox: plugin type=\"ptp\" failed (add): \e[31mno IP addresses available"
+count: %d
+firstTimestamp: %q
+lastTimestamp: %[3]q
+source: {component: kubelet, host: related-node1}
+`, i, i+1, now)
+	}
+	var said []string
+	m.until("all is known", func() bool {
+		said = said[:0]
+		for _, r := range m.Related(conflict) {
+			said = append(said, fmt.Sprintf("%s %s %s ×%d: %s", r.GetKind(), r.GetName(), r.GetReason(), r.GetCount(), r.GetMessage()))
+		}
+		return len(said) >= 5 && m.told(func(c Changes) bool { return slices.Contains(c.Related, "related-node1") }) &&
+			slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "×6") }) && strings.HasPrefix(said[1], "Lease ")
+	})
+	if !strings.HasPrefix(said[0], "Service front Address ×0: 192.0.2.80 is the load balancer address of Service "+l.namespace+"/front; kube-vip has it on related-node2") ||
+		!strings.Contains(said[1], "is held by related-node1 since 2026-03-14T15:09:26Z") ||
+		!strings.HasPrefix(said[2], "Event one FailedCreatePodSandBox ×6: ") || strings.Contains(said[2], "\x1b") {
+		t.Errorf("got:\n%s", strings.Join(said, "\n"))
+	}
+	t.Log("\n" + strings.Join(said, "\n"))
+}

@@ -1,0 +1,120 @@
+package kube
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// queued are what waits to be written, a word for each.
+func queued(c *Cluster) string {
+	a := &c.announcer
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var words []string
+	for _, n := range a.queue {
+		word := "conflict"
+		if n.resolved {
+			word = "resolved"
+		}
+		for _, t := range n.targets {
+			word += fmt.Sprintf(" %s@%s", t.name, t.node)
+		}
+		words = append(words, word)
+	}
+	a.queue = nil
+	return strings.Join(words, "; ")
+}
+
+func TestWhatIsAnnounced(t *testing.T) {
+	c := knowing(t, func(*Cluster) {})
+	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_SUSPECTED, "one@n1", "@n2")
+	conflict.Owners = append(conflict.Owners, &pb.Owner{Node: "n1", Mac: "02:00:00:00:00:01", Workload: &pb.Workload{Kind: pb.Workload_EXTERNAL}})
+	announce := func(what, want string) {
+		t.Helper()
+		c.Announce(proto.CloneOf(conflict))
+		if got := queued(c); got != want {
+			t.Errorf("%s: got %q, want %q", what, got, want)
+		}
+	}
+	announce("suspected", "")
+	conflict.State, conflict.ConfirmedAt = pb.Conflict_CONFIRMED, timestamppb.Now()
+	conflict.Acknowledgement = &pb.Acknowledgement{}
+	announce("acknowledged", "")
+	conflict.Acknowledgement = nil
+	announce("confirmed", "conflict @n1 @n2 one@n1")
+	announce("confirmed again", "")
+	conflict.Owners = append(conflict.Owners, &pb.Owner{Node: "n3", Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: "late"}})
+	announce("one more", "conflict @n3 late@n3")
+	conflict.State, conflict.Owners = pb.Conflict_RESOLVED, conflict.Owners[1:2]
+	announce("resolved", "resolved @n1 @n2 @n3 late@n3 one@n1")
+	announce("resolved again", "")
+	conflict.State, conflict.DetectedAt = pb.Conflict_CONFIRMED, timestamppb.Now()
+	announce("another episode", "conflict @n2")
+	conflict.State, conflict.ConfirmedAt, conflict.DetectedAt = pb.Conflict_RESOLVED, nil, timestamppb.Now()
+	announce("one that was only suspected", "")
+}
+
+// What waits for the API server is bounded, and the newest of it is kept.
+func TestAnnouncementsAreBounded(t *testing.T) {
+	c := knowing(t, func(*Cluster) {})
+	for i := range maxQueue + 7 {
+		conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1")
+		conflict.Id = fmt.Sprint(i)
+		c.Announce(conflict)
+	}
+	a := &c.announcer
+	if n, first := len(a.queue), a.queue[0].conflict; n != maxQueue || first != "7" || a.counts[dropped].Load() != 2*7 {
+		t.Errorf("%d wait, from %s on, and %d were dropped", n, first, a.counts[dropped].Load())
+	}
+}
+
+func TestTextOfAnEvent(t *testing.T) {
+	c := knowing(t, func(c *Cluster) {
+		c.nodes.put(testNode("n1", ""))
+		c.pods.put(testPod("one", "n1", "10.0.0.1"))
+	})
+	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1", "two@n2", "@n3")
+	for i, summary := range []string{"It is held twice.", strings.Repeat("long \x1b", 500)} {
+		conflict.Summary, conflict.Id = summary, fmt.Sprint(i)
+		conflict.Advice[0] = strings.Repeat("Delete the pod. ", 1+50*i)
+		c.Announce(conflict)
+		n := c.announcer.queue[i]
+		for _, of := range n.targets {
+			text := n.text(of)
+			if len(text) > maxText || strings.Contains(text, "\x1b") || !strings.HasSuffix(text, " More: ipwitness explain 10.0.0.1") {
+				t.Errorf("%d bytes: %q", len(text), text)
+			}
+		}
+	}
+	n := c.announcer.queue[0]
+	for of, want := range map[target]string{
+		{"default", "one", "", "n1"}: "10.0.0.1: also held by default/two on n2, n3 on n3. It is held twice. First: Delete the pod. More: ipwitness explain 10.0.0.1",
+		{node: "n3"}:                 "10.0.0.1: also held by default/one on n1, default/two on n2. It is held twice. First: Delete the pod. More: ipwitness explain 10.0.0.1",
+		{node: "n1"}:                 "10.0.0.1: held by default/one on n1, default/two on n2, n3 on n3. It is held twice. First: Delete the pod. More: ipwitness explain 10.0.0.1",
+	} {
+		if got := n.text(of); got != want {
+			t.Errorf("of %v: got %q, want %q", of, got, want)
+		}
+	}
+	if e := c.announcer.event(n, target{"default", "one", "", "n1"}); e == nil || e.Name != eventName("one", "0", conflictReason, "uid-one") ||
+		e.InvolvedObject.UID != "uid-one" || e.Namespace != "default" {
+		t.Errorf("got %+v", e)
+	}
+	if e := c.announcer.event(n, target{node: "n1"}); e == nil || e.InvolvedObject.UID != "n1" || e.Namespace != "default" {
+		t.Errorf("got %+v", e)
+	}
+	for _, gone := range []target{{"default", "two", "", "n2"}, {node: "n2"}, {"default", "one", "another", "n1"}} {
+		if e := c.announcer.event(n, gone); e != nil {
+			t.Errorf("of %v: got %+v", gone, e)
+		}
+	}
+	if name := eventName(strings.Repeat("a.", 126)+"a", "id", conflictReason, "uid"); len(name) > 253 {
+		t.Errorf("a name of %d bytes", len(name))
+	}
+}

@@ -1,0 +1,132 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/kubernetes"
+)
+
+// BenchmarkMirror lists 10,000 pods of a server in this process, which sends what it
+// has encoded before: all that lives afterwards is the mirror's. In pages the server
+// makes each page of parts, so that what is allocated then is for the most part its.
+func BenchmarkMirror(b *testing.B) {
+	const pods = 10_000
+	f := newFakeAPI(b)
+	for i := range pods {
+		f.put(kubernetes.Pod(i))
+	}
+	text, err := json.Marshal(kubernetes.Pod(1))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, paged := range []bool{false, true} {
+		b.Run(map[bool]string{false: "stream", true: "pages"}[paged], func(b *testing.B) {
+			f.paged = paged
+			var kept, peak, took float64
+			for b.Loop() {
+				c := f.open()
+				before := heap()
+				var most uint64
+				sampled, sampling := make(chan struct{}), make(chan struct{})
+				go func() {
+					defer close(sampled)
+					for {
+						select {
+						case <-sampling:
+							return
+						case <-time.After(time.Millisecond):
+							var m runtime.MemStats
+							runtime.ReadMemStats(&m)
+							most = max(most, m.HeapAlloc)
+						}
+					}
+				}()
+				begin := time.Now()
+				stop := run(c)
+				live(b, c)
+				took += time.Since(begin).Seconds()
+				close(sampling)
+				<-sampled
+				until(b, "all is told", func() bool {
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					return len(c.pending.changes.Pods) == 0
+				})
+				kept += float64(heap() - before)
+				peak += float64(most - before)
+				if n := c.Status().GetPods(); n != pods {
+					b.Fatalf("got %d pods", n)
+				}
+				stop()
+				runtime.KeepAlive(c)
+			}
+			n := float64(b.N)
+			b.ReportMetric(kept/n/pods, "heap-B/pod")
+			b.ReportMetric(peak/n/1e6, "peak-MB")
+			b.ReportMetric(took/n, "sync-s")
+			b.ReportMetric(float64(len(f.pods[kubernetes.Pod(1).Name])), "protobuf-B")
+			b.ReportMetric(float64(len(text)), "json-B")
+		})
+	}
+}
+
+func heap() uint64 {
+	var m runtime.MemStats
+	for range 3 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// BenchmarkPod asks for pods, as the aggregator does for each judgement.
+func BenchmarkPod(b *testing.B) {
+	c := newFakeAPI(b).open()
+	for i := range 10_000 {
+		c.pods.put(kubernetes.Pod(i))
+	}
+	c.health.state = pb.Kubernetes_LIVE
+	known := kubernetes.Pod(77)
+	for name, ask := range map[string]func() *verdict.PodObject{
+		"uid":     func() *verdict.PodObject { return c.Pod("", "", string(known.UID), known.Spec.NodeName) },
+		"name":    func() *verdict.PodObject { return c.Pod(known.Namespace, known.Name, "", known.Spec.NodeName) },
+		"unknown": func() *verdict.PodObject { return c.Pod("", "", "none", known.Spec.NodeName) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				ask()
+			}
+		})
+	}
+}
+
+// BenchmarkInPodCIDR asks for addresses of a cluster of 5,000 nodes.
+func BenchmarkInPodCIDR(b *testing.B) {
+	c := newFakeAPI(b).open()
+	const nodes = 5000
+	listing := c.nodes.anew()
+	for i := range nodes {
+		listing.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}, Spec: corev1.NodeSpec{
+			PodCIDRs: []string{fmt.Sprintf("10.%d.%d.0/24", i/250, i%250), fmt.Sprintf("fd00:%x::/64", i)},
+		}})
+	}
+	listing.complete()
+	a := netip.MustParseAddr("10.7.77.7")
+	b.ReportAllocs()
+	for b.Loop() {
+		if !c.InPodCIDR(a) {
+			b.Fatal("not found")
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func testPod(name, node, ip string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       corev1.PodSpec{NodeName: node},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: ip}}},
+	}
+}
+
+// start runs a mirror until the test ends.
+func start(t testing.TB, c *Cluster) (told func() []Changes) {
+	t.Helper()
+	var mu sync.Mutex
+	var all []Changes
+	c.Notify(func(changes Changes) {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, changes)
+	})
+	t.Cleanup(run(c))
+	return func() []Changes {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
+}
+
+// run runs a mirror until it is stopped.
+func run(c *Cluster) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			panic(err) // it ends without
+		}
+	}
+}
+
+func live(t testing.TB, c *Cluster) {
+	t.Helper()
+	until(t, "the state is LIVE", func() bool { return c.Status().GetState() == pb.Kubernetes_LIVE })
+}
+
+// A mirror is the same whether the listing is streamed or comes in pages, and
+// follows from there.
+func TestListings(t *testing.T) {
+	for _, paged := range []bool{false, true} {
+		t.Run(fmt.Sprintf("paged %t", paged), func(t *testing.T) {
+			f := newFakeAPI(t)
+			f.paged = paged
+			const pods = 2*pageSize + 1
+			for i := range pods {
+				f.put(testPod(fmt.Sprintf("p%d", i), "n1", fmt.Sprintf("10.0.%d.%d", i/250, i%250+1)))
+			}
+			c := f.open()
+			told := start(t, c)
+			live(t, c)
+			if n := c.Status().GetPods(); n != pods || f.lists != 1 || paged && f.pages != 3 {
+				t.Errorf("got %d pods by %d listings of %d pages", n, f.lists, f.pages)
+			}
+			until(t, "all pods are told", func() bool {
+				n := 0
+				for _, c := range told() {
+					n += len(c.Pods)
+				}
+				return n == pods
+			})
+			if n := len(told()); n > 4 {
+				t.Errorf("they are told in %d parts", n)
+			}
+
+			// A watch that ends goes on from where it was.
+			p := testPod("p7", "n1", "10.0.0.8")
+			first := c.Pod("", "", "uid-p7", "n1")
+			f.cut()
+			p.Status.Phase = corev1.PodSucceeded
+			until(t, "it is watched again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.watches) == 1 })
+			f.put(p)
+			until(t, "the change is heard", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Succeeded" })
+			if f.lists != 1 {
+				t.Errorf("it was listed %d times", f.lists)
+			}
+			second := c.Pod("", "", "uid-p7", "n1")
+			until(t, "both are told", func() bool {
+				return slices.ContainsFunc(told(), func(c Changes) bool {
+					return slices.Equal(c.Pods, []*verdict.PodObject{first, second})
+				})
+			})
+			f.drop(p)
+			until(t, "the end is heard", func() bool { return c.Pod("", "", "uid-p7", "n1") == nil })
+
+			// Where the server forgot what happened since, it is listed again.
+			f.set(func() { f.expired = true })
+			f.cut()
+			until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lists >= 2 })
+			f.set(func() { f.expired = false })
+			live(t, c)
+			if n := c.Status().GetPods(); n != pods-1 {
+				t.Errorf("got %d pods, want %d", n, pods-1)
+			}
+		})
+	}
+}
+
+// A server that answers with errors is not heard from: what is known stays.
+func TestAServerThatIsNotWell(t *testing.T) {
+	f := newFakeAPI(t)
+	f.put(testPod("one", "n1", "10.0.0.1"))
+	f.forbidden["services"] = true
+	c := f.open()
+	start(t, c)
+	live(t, c)
+	f.set(func() { f.down = true })
+	f.cut()
+	until(t, "the state is STALE", func() bool { return c.Status().GetState() == pb.Kubernetes_STALE })
+	if p := c.Pod("default", "one", "", "n1"); p == nil || p.Absent {
+		t.Errorf("got %+v, want what was known", p)
+	}
+	f.set(func() { f.down = false })
+	live(t, c)
+	until(t, "the one problem is the missing right", func() bool {
+		p := c.Status().GetProblems()
+		return len(p) == 1 && strings.HasPrefix(p[0], "may not list and watch services")
+	})
+}
+
+// A server that is there and says nothing is noticed, though no watch ends.
+func TestAServerThatSaysNothing(t *testing.T) {
+	f := newFakeAPI(t)
+	f.put(testPod("one", "n1", "10.0.0.1"))
+	c := f.open()
+	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: 20 * time.Millisecond}
+	start(t, c)
+	live(t, c)
+	f.set(func() { f.silent = make(chan struct{}) })
+	until(t, "the state is STALE", func() bool { return c.Status().GetState() == pb.Kubernetes_STALE })
+	heard := c.Status().GetLastHeard().AsTime()
+	f.set(func() { close(f.silent); f.silent = nil })
+	live(t, c)
+	if !c.Status().GetLastHeard().AsTime().After(heard) || f.lists != 1 {
+		t.Errorf("it was not heard again, or listed %d times", f.lists)
+	}
+}
+
+func TestPodsThatMayNotBeListed(t *testing.T) {
+	f := newFakeAPI(t)
+	f.forbidden["pods"] = true
+	c := f.open()
+	start(t, c)
+	until(t, "it is said", func() bool { return len(c.Status().GetProblems()) == 1 })
+	if s := c.Status().GetState(); s != pb.Kubernetes_SYNCING {
+		t.Errorf("got %s", s)
+	}
+	f.set(func() { f.forbidden["pods"] = false })
+	live(t, c)
+}
+
+func TestNoCluster(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	for _, where := range []string{Auto, Off, ""} {
+		c, err := Open(Config{Kubeconfig: where})
+		if c != nil || err != nil {
+			t.Errorf("%q: got %v, %v", where, c, err)
+		}
+	}
+	if c, err := Open(Config{Kubeconfig: t.TempDir() + "/none"}); c != nil || err == nil || !strings.Contains(err.Error(), "/none") {
+		t.Errorf("a file that is not there: got %v, %v", c, err)
+	}
+	var c *Cluster
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	c.Notify(nil)
+	c.Announce(&pb.Conflict{})
+	if err := c.Run(ctx); err != nil || c.Pod("a", "b", "c", "d") != nil || c.InPodCIDR(netip.MustParseAddr("10.0.0.1")) ||
+		c.Related(&pb.Conflict{}) != nil || c.Status().GetState() != pb.Kubernetes_OFF {
+		t.Errorf("no cluster says something: %v", err)
+	}
+}

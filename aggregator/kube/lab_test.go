@@ -1,0 +1,310 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/kubernetes"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// gate is set where there is a Kubernetes to test with: make test-cluster.
+const gate = "IPWITNESS_CLUSTER_TESTS"
+
+// patience is how long anything may take that is waited for.
+const patience = 2 * time.Minute
+
+// shared is the control plane that all tests share. It has no nodes but those that
+// tests make up.
+var shared struct {
+	once    sync.Once
+	cluster *kubernetes.Cluster
+	err     error
+}
+
+func TestMain(m *testing.M) {
+	logOfClientGo(slog.New(slog.DiscardHandler)) // or it would log to the first test after its end
+	code := m.Run()
+	if shared.cluster != nil {
+		shared.cluster.Close()
+	}
+	os.Exit(code)
+}
+
+// lab is a namespace on the real control plane, and a mirror of it.
+type lab struct {
+	*kubernetes.Cluster
+	testing.TB
+	namespace string
+}
+
+func newLab(t testing.TB) *lab {
+	t.Helper()
+	if os.Getenv(gate) == "" {
+		t.Skip("run make test-cluster")
+	}
+	if err := netlab.Possible(); err != nil {
+		t.Fatal(gate+" is set: ", err)
+	}
+	shared.once.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		var manifest []byte
+		if manifest, shared.err = os.ReadFile(rights); shared.err != nil {
+			return
+		}
+		if shared.cluster, shared.err = kubernetes.New(ctx, kubernetes.Options{}); shared.err == nil {
+			shared.err = errors.Join(shared.cluster.Apply(ctx, string(manifest)), shared.cluster.Apply(ctx, poor))
+		}
+	})
+	if shared.err != nil {
+		t.Fatal("no cluster: ", shared.err)
+	}
+	l := &lab{Cluster: shared.cluster, TB: t, namespace: strings.ToLower(t.Name())}
+	l.kube("create", "namespace", l.namespace)
+	// Without it no pod can be made; whoever makes it may have lost the API server
+	// in the test before.
+	l.kube("wait", "--for=create", "serviceaccount/default", "--namespace", l.namespace, "--timeout=2m")
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the cluster said:\n%s", l.Logs())
+		}
+		l.kube("delete", "namespace", l.namespace, "--wait=false")
+	})
+	return l
+}
+
+// rights is the file of those that docs/reference.md asks for: of the service
+// account ipwitness, in a namespace of that name.
+const rights = "../../tests/kubernetes/testdata/rbac.yaml"
+
+// poor is a service account without all of them.
+const poor = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: poor, namespace: ipwitness}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: poor}
+rules:
+- {apiGroups: [""], resources: [pods, nodes], verbs: [list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: poor}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: poor}
+subjects: [{kind: ServiceAccount, name: poor, namespace: ipwitness}]
+`
+
+// kube runs kubectl.
+func (l *lab) kube(args ...string) string {
+	l.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	out, err := l.Kubectl(ctx, args...)
+	if err != nil {
+		l.Fatal(err)
+	}
+	return out
+}
+
+// apply makes what a manifest describes, in the test's namespace.
+func (l *lab) apply(format string, args ...any) {
+	l.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	manifest := strings.ReplaceAll(fmt.Sprintf(format, args...), "NAMESPACE", l.namespace)
+	if err := l.Apply(ctx, manifest); err != nil {
+		l.Fatal(err)
+	}
+}
+
+// status has the status of an object say something.
+func (l *lab) status(object, patch string) {
+	l.Helper()
+	l.kube("patch", "--namespace", l.namespace, object, "--subresource=status", "--type=merge", "--patch", patch)
+}
+
+// pod makes a pod that is bound to a node which nobody is at.
+func (l *lab) pod(name, node, ip, more string) {
+	l.Helper()
+	l.apply(`
+apiVersion: v1
+kind: Pod
+metadata:
+  name: %s
+  namespace: NAMESPACE
+%s
+spec:
+  nodeName: %s
+  tolerations: [{operator: Exists}]
+  terminationGracePeriodSeconds: 0
+  automountServiceAccountToken: false
+  containers: [{name: main, image: example/image}]
+`, name, more, node)
+	l.status("pod/"+name, fmt.Sprintf(`{"status":{"phase":"Running","podIP":%q,"podIPs":[{"ip":%[1]q}]}}`, ip))
+}
+
+// node makes a node that nobody is at.
+func (l *lab) node(name, cidr string) {
+	l.Helper()
+	l.apply(`{"apiVersion":"v1","kind":"Node","metadata":{"name":%q},"spec":{"podCIDR":%q,"podCIDRs":[%[2]q]}}`, name, cidr)
+	l.Cleanup(func() { l.kube("delete", "node", name, "--ignore-not-found", "--wait=false") })
+}
+
+// mirrored is a mirror that runs, and what it tells.
+type mirrored struct {
+	*Cluster
+	lab  *lab
+	stop func()
+
+	mu      sync.Mutex
+	changes []Changes
+	conns   []net.Conn
+	away    bool
+}
+
+// mirror starts one as a service account.
+func (l *lab) mirror(account string) *mirrored {
+	l.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	path, err := l.ServiceAccount(ctx, "ipwitness", account)
+	if err != nil {
+		l.Fatal(err)
+	}
+	// As a program reads it that is not on that machine.
+	config, err := os.ReadFile(l.Path(path))
+	if err != nil {
+		l.Fatal(err)
+	}
+	const ca = "/run/kubernetes/ca.crt"
+	file := filepath.Join(l.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(config), ca, l.Path(ca))), 0o600); err != nil {
+		l.Fatal(err)
+	}
+	m := &mirrored{lab: l}
+	c, err := open(Config{Kubeconfig: file, Log: slog.New(slog.NewTextHandler(l.Output(), nil)), Version: "test"},
+		func(where *rest.Config) { where.Dial = m.dial })
+	if err != nil {
+		l.Fatal(err)
+	}
+	m.Cluster = c
+	c.Notify(func(changes Changes) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.changes = append(m.changes, changes)
+	})
+	running, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(running) }()
+	m.stop = sync.OnceFunc(func() {
+		stop()
+		if err := <-done; err != nil {
+			l.Errorf("run: %v", err)
+		}
+	})
+	l.Cleanup(m.stop)
+	return m
+}
+
+// dial connects from the control plane's machine.
+func (m *mirrored) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.away {
+		return nil, errors.New("the test lets nobody through")
+	}
+	err = m.lab.Do(func() error {
+		// A literal address: nothing is looked up, so that all is done on this thread.
+		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+		return err
+	})
+	if err == nil {
+		m.conns = append(m.conns, conn)
+	}
+	return conn, err
+}
+
+// cut has the mirror not reach the API server, or reach it again.
+func (m *mirrored) cut(away bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.away = away
+	for _, conn := range m.conns {
+		_ = conn.Close()
+	}
+	m.conns = nil
+}
+
+// restart starts the API server anew.
+func (l *lab) restart() {
+	l.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := l.RestartAPI(ctx); err != nil {
+		l.Fatal(err)
+	}
+}
+
+// until waits for something.
+func (m *mirrored) until(what string, is func() bool) {
+	m.lab.Helper()
+	until(m.lab, what, is)
+}
+
+func until(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	over := time.After(patience)
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-over:
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+func (m *mirrored) awaitState(want pb.Kubernetes_State) {
+	m.lab.Helper()
+	m.until("the state is "+want.String(), func() bool { return m.Status().GetState() == want })
+}
+
+// told tells whether a change was told that is such.
+func (m *mirrored) told(such func(Changes) bool) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.ContainsFunc(m.changes, such)
+}
+
+// named is a pod as it is known by its name.
+func (m *mirrored) named(name, node string) *verdict.PodObject {
+	return m.Pod(m.lab.namespace, name, "", node)
+}
+
+// addresses parses.
+func addresses(texts ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, text := range texts {
+		all = append(all, netip.MustParseAddr(text))
+	}
+	return all
+}

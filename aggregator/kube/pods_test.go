@@ -1,0 +1,208 @@
+package kube
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func ownedBy(kind, name string) []metav1.OwnerReference {
+	yes := true
+	return []metav1.OwnerReference{{Kind: kind, Name: name, Controller: &yes}}
+}
+
+func TestWhatIsReadOfAPod(t *testing.T) {
+	ending := metav1.NewTime(time.Unix(1773500966, 0))
+	for name, test := range map[string]struct {
+		pod  corev1.Pod
+		want verdict.PodObject
+	}{
+		"a Deployment's": {
+			corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Labels: map[string]string{"pod-template-hash": "7d4b9c6f5d"}, OwnerReferences: ownedBy("ReplicaSet", "my-web-7d4b9c6f5d"),
+			}},
+			verdict.PodObject{ControllerKind: "Deployment", Controller: "my-web"},
+		},
+		"a ReplicaSet's that nobody made": {
+			corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("ReplicaSet", "web")}},
+			verdict.PodObject{ControllerKind: "ReplicaSet", Controller: "web"},
+		},
+		"a ReplicaSet's of another hash": {
+			corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Labels: map[string]string{"pod-template-hash": "1"}, OwnerReferences: ownedBy("ReplicaSet", "web-2"),
+			}},
+			verdict.PodObject{ControllerKind: "ReplicaSet", Controller: "web-2"},
+		},
+		"a Job's": {
+			corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("Job", "backup-29")}},
+			verdict.PodObject{ControllerKind: "Job", Controller: "backup-29"},
+		},
+		"one that an object owns and does not control": {
+			corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "Thing", Name: "one"}}}},
+			verdict.PodObject{},
+		},
+		"a virtual machine's": {
+			corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Labels:          map[string]string{"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "db", "kubevirt.io/domain": "other"},
+				OwnerReferences: ownedBy("VirtualMachineInstance", "other"),
+			}},
+			verdict.PodObject{VirtualMachine: "db", ControllerKind: "VirtualMachineInstance", Controller: "other"},
+		},
+		"a virtual machine's of an older KubeVirt": {
+			corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Labels: map[string]string{"kubevirt.io": "virt-launcher"}, OwnerReferences: ownedBy("VirtualMachineInstance", "db"),
+			}},
+			verdict.PodObject{VirtualMachine: "db", ControllerKind: "VirtualMachineInstance", Controller: "db"},
+		},
+		"one by its domain": {
+			corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"kubevirt.io": "virt-launcher", "kubevirt.io/domain": "db"}}},
+			verdict.PodObject{VirtualMachine: "db"},
+		},
+		"a pod that only says that it is a virtual machine": {
+			corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"vm.kubevirt.io/name": "db"}}},
+			verdict.PodObject{},
+		},
+		"an old API's address": {
+			corev1.Pod{Status: corev1.PodStatus{PodIP: "10.0.0.1"}},
+			verdict.PodObject{IPs: addresses("10.0.0.1")},
+		},
+		"two addresses, and one that is none": {
+			corev1.Pod{Status: corev1.PodStatus{PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "x"}, {IP: "fd00::1"}}}},
+			verdict.PodObject{IPs: addresses("10.0.0.1", "fd00::1")},
+		},
+		"one that is to end, in the node's network": {
+			corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &ending}, Spec: corev1.PodSpec{NodeName: "n1", HostNetwork: true},
+				Status: corev1.PodStatus{Phase: corev1.PodFailed},
+			},
+			verdict.PodObject{Node: "n1", HostNetwork: true, Phase: "Failed", Ending: verdict.At(ending.Time)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.pod.Namespace, test.pod.Name, test.pod.UID = "team", "pod", "u1"
+			test.want.Namespace, test.want.Name, test.want.UID = "team", "pod", "u1"
+			var p pods
+			at, got := p.read(&test.pod)
+			if at != (key{"team", "pod"}) || fmt.Sprintf("%+v", got.PodObject) != fmt.Sprintf("%+v", test.want) {
+				t.Errorf("got %+v, want %+v", got.PodObject, test.want)
+			}
+		})
+	}
+}
+
+// knowing makes a mirror that knows objects, and is LIVE.
+func knowing(t testing.TB, fill func(c *Cluster)) *Cluster {
+	c := newFakeAPI(t).open()
+	c.health.state, c.health.synced = pb.Kubernetes_LIVE, true
+	fill(c)
+	return c
+}
+
+func testNode(name, cidr string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "node"}}
+	n.Spec.PodCIDR = cidr
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	return n
+}
+
+// The runtime knows a static pod by another uid than the API does.
+func TestStaticPods(t *testing.T) {
+	static := testPod("static-n1", "n1", "10.0.0.1")
+	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+	c := knowing(t, func(c *Cluster) {
+		c.nodes.put(testNode("n1", "10.0.0.0/24"))
+		c.pods.put(static)
+	})
+	if p := c.Pod("default", "static-n1", "hash", "n1"); p == nil || p.Absent || p.UID != "uid-static-n1" {
+		t.Errorf("got %+v", p)
+	}
+	// Its object is made anew.
+	anew := static.DeepCopy()
+	anew.UID = "another"
+	c.pods.put(anew)
+	c.pods.drop(static)
+	c.pods.put(anew)
+	if p := c.Pod("", "", "hash", "n1"); p == nil || p.UID != "another" {
+		t.Errorf("anew: got %+v", p)
+	}
+	if p := c.Pod("", "", "uid-static-n1", "n1"); p != absent {
+		t.Errorf("the one before: got %+v", p)
+	}
+	c.pods.drop(anew)
+	if p := c.Pod("", "", "hash", "n1"); p != absent {
+		t.Errorf("without it: got %+v", p)
+	}
+	if len(c.pods.byUID)+len(c.pods.aliases)+len(c.pods.records) != 0 {
+		t.Errorf("something is left: %+v", c.pods)
+	}
+}
+
+// A change that is none of what is kept is none.
+func TestWhatDoesNotChange(t *testing.T) {
+	one := testPod("one", "n1", "10.0.0.1")
+	c := knowing(t, func(c *Cluster) { c.pods.put(one) })
+	before := c.Pod("", "", "uid-one", "")
+	_, _ = c.take()
+	again := one.DeepCopy()
+	again.ResourceVersion, again.Labels = "77", map[string]string{"new": "label"}
+	c.pods.put(again)
+	if changes, any := c.take(); any || c.Pod("", "", "uid-one", "") != before {
+		t.Errorf("got %+v", changes)
+	}
+}
+
+// What is told late tells the first and the last of each pod.
+func TestChangesAreNotKeptForEver(t *testing.T) {
+	c := knowing(t, func(*Cluster) {})
+	one := testPod("one", "n1", "10.0.0.1")
+	for i := range 5 * firstCompact {
+		one.Status.Phase = []corev1.PodPhase{corev1.PodRunning, corev1.PodUnknown}[i%2]
+		c.pods.put(one)
+	}
+	changes, _ := c.take()
+	if n := len(changes.Pods); n >= firstCompact {
+		t.Errorf("%d are kept", n)
+	}
+	if last := changes.Pods[len(changes.Pods)-1]; last != c.Pod("", "", "uid-one", "") {
+		t.Error("the last is not told")
+	}
+}
+
+func TestRanges(t *testing.T) {
+	c := knowing(t, func(c *Cluster) {
+		for i, cidr := range []string{"10.0.1.0/24", "10.0.0.0/16", "10.2.0.0/24", "10.2.0.128/25", "10.2.1.0/24", "fd00:1::/64", "", "bad", "10.9.9.9/24"} {
+			c.nodes.put(testNode(fmt.Sprint(i), cidr))
+		}
+	})
+	for text, want := range map[string]bool{
+		"10.0.0.0": true, "10.0.1.7": true, "10.0.255.255": true, "10.1.0.0": false, "9.255.255.255": false, "10.2.0.1": true, "10.2.0.255": true,
+		"10.2.1.0": true, "10.2.2.0": false, "fd00:1::1": true, "fd00:1:0:1::": false, "::": false, "255.255.255.255": false,
+		"10.9.9.1": true, "::ffff:10.0.0.1": true, "fd00:1::1%eth0": true,
+	} {
+		if got := c.InPodCIDR(netip.MustParseAddr(text)); got != want {
+			t.Errorf("%s: got %t", text, got)
+		}
+	}
+	if c.InPodCIDR(netip.Addr{}) {
+		t.Error("no address is in a range")
+	}
+	changes, _ := c.take()
+	if !slices.Contains(changes.Networks, netip.MustParsePrefix("10.9.9.0/24")) {
+		t.Errorf("got %v", changes.Networks)
+	}
+	c.nodes.drop(testNode("1", ""))
+	if c.InPodCIDR(netip.MustParseAddr("10.0.0.1")) || !c.InPodCIDR(netip.MustParseAddr("10.0.1.1")) {
+		t.Error("a node that is gone has a range, or another has none")
+	}
+	if changes, _ := c.take(); !slices.Equal(changes.Networks, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}) || !slices.Equal(changes.Nodes, []string{"1"}) {
+		t.Errorf("got %+v", changes)
+	}
+}

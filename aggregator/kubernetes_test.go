@@ -1,0 +1,384 @@
+package aggregator
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	uid "k8s.io/apimachinery/pkg/types"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// api is as much of an API server as lists, follows and takes Events: what a real
+// one does is tested in tests/kubernetes.
+type api struct {
+	testing.TB
+	*httptest.Server
+	mu      sync.Mutex
+	version int
+	objects map[string]map[string]any // by resource and name
+	changed chan struct{}
+	history []apiEvent
+	events  []corev1.Event
+	over    chan struct{}
+	once    sync.Once
+}
+
+type apiEvent struct {
+	resource, typ string
+	object        any
+}
+
+func newAPI(t testing.TB) *api {
+	a := &api{TB: t, objects: map[string]map[string]any{}, changed: make(chan struct{}), over: make(chan struct{})}
+	a.Server = httptest.NewServer(a)
+	t.Cleanup(a.down)
+	return a
+}
+
+// down ends the server, and all that follow it.
+func (a *api) down() {
+	a.once.Do(func() { close(a.over) })
+	a.Close()
+}
+
+// kubeconfig is a file by which the server is found.
+func (a *api) kubeconfig() string {
+	a.Helper()
+	file := filepath.Join(a.TempDir(), "config")
+	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: %q}}], users: [{name: u, user: {}}]}`, a.URL)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		a.Fatal(err)
+	}
+	return file
+}
+
+// set has an object; typ is ADDED, MODIFIED or DELETED.
+func (a *api) set(typ string, object metav1.Object) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	resource := "pods"
+	if _, ok := object.(*corev1.Node); ok {
+		resource = "nodes"
+	}
+	a.version++
+	object.SetResourceVersion(fmt.Sprint(a.version))
+	if a.objects[resource] == nil {
+		a.objects[resource] = map[string]any{}
+	}
+	if typ == "DELETED" {
+		delete(a.objects[resource], object.GetName())
+	} else {
+		a.objects[resource][object.GetName()] = object
+	}
+	a.history = append(a.history, apiEvent{resource, typ, object})
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+	switch {
+	case r.URL.Path == "/readyz":
+		return
+	case r.Method == http.MethodPost:
+		a.take(w, r)
+		return
+	case r.URL.Query().Get("watch") == "":
+		http.Error(w, "list as a watch", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	send := func(typ string, object any) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"type": typ, "object": object})
+	}
+	a.mu.Lock()
+	next := len(a.history)
+	for _, o := range a.objects[resource] {
+		send("ADDED", o)
+	}
+	mark := &corev1.Pod{TypeMeta: kindOf(resource)}
+	mark.ResourceVersion = fmt.Sprint(a.version)
+	mark.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+	a.mu.Unlock()
+	send("BOOKMARK", mark)
+	for {
+		a.mu.Lock()
+		for ; next < len(a.history); next++ {
+			if e := a.history[next]; e.resource == resource {
+				send(e.typ, e.object)
+			}
+		}
+		changed := a.changed
+		a.mu.Unlock()
+		w.(http.Flusher).Flush()
+		select {
+		case <-r.Context().Done():
+			return
+		case <-a.over:
+			return
+		case <-changed:
+		}
+	}
+}
+
+// take takes an Event.
+func (a *api) take(w http.ResponseWriter, r *http.Request) {
+	var e corev1.Event
+	if err := decodeEvent(r, &e); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	a.mu.Lock()
+	a.events = append(a.events, e)
+	a.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	e.TypeMeta = kindOf("events")
+	_ = json.NewEncoder(w).Encode(e)
+}
+
+// decodeEvent reads an Event in protobuf, as client-go sends it: four bytes of
+// magic, then runtime.Unknown, whose second field is the object.
+func decodeEvent(r *http.Request, e *corev1.Event) error {
+	raw, err := io.ReadAll(r.Body)
+	if err != nil || len(raw) < 4 {
+		return errors.Join(err, io.ErrUnexpectedEOF)
+	}
+	var unknown runtime.Unknown
+	if err := unknown.Unmarshal(raw[4:]); err != nil {
+		return err
+	}
+	return e.Unmarshal(unknown.Raw)
+}
+
+func kindOf(resource string) metav1.TypeMeta {
+	kind := map[string]string{"pods": "Pod", "nodes": "Node", "services": "Service", "events": "Event", "leases": "Lease"}[resource]
+	version := "v1"
+	if kind == "Lease" {
+		version = "coordination.k8s.io/v1"
+	}
+	return metav1.TypeMeta{Kind: kind, APIVersion: version}
+}
+
+// apiPod is a pod that the lab's podVeth is of, made by Deployment web.
+func apiPod(name, node string, addrs ...string) *corev1.Pod {
+	yes := true
+	p := &corev1.Pod{
+		TypeMeta: kindOf("pods"),
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, UID: uid.UID("uid-" + name), Labels: map[string]string{"pod-template-hash": "5d9"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-5d9", Controller: &yes}},
+		},
+		Spec:   corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	for _, a := range addrs {
+		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a})
+	}
+	return p
+}
+
+func apiNode(name string, cidrs ...string) *corev1.Node {
+	return &corev1.Node{TypeMeta: kindOf("nodes"), ObjectMeta: metav1.ObjectMeta{Name: name, UID: uid.UID("node-" + name)}, Spec: corev1.NodeSpec{PodCIDRs: cidrs}}
+}
+
+// owner is the owner of an address on a node.
+func (l *lab) owner(addr, node string) *pb.Owner {
+	for _, o := range l.owners(&pb.ListOwnersRequest{Address: addr}) {
+		if o.GetNode() == node {
+			return o
+		}
+	}
+	return nil
+}
+
+func TestKubernetesNamesOwners(t *testing.T) {
+	a := newAPI(t)
+	a.set("ADDED", apiNode("n1"))
+	a.set("ADDED", apiPod("web-5d9-x", "n1", "10.0.0.5"))
+	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
+	report := podVeth(2, "", "10.0.0.5") // the node knows the uid only, by a cgroup
+	report.Namespaces[0].Workload.Uid, report.Namespaces[0].Workload.Namespace = "uid-web-5d9-x", ""
+	report.Namespaces[0].Workload.Source = "cgroup"
+	l.dial().send(snapshot(hello("n1", 1), report)).sync()
+	eventually(t, func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetController() != nil })
+
+	w := l.owner("10.0.0.5", "n1").GetWorkload()
+	if w.GetName() != "web-5d9-x" || w.GetNamespace() != "default" || w.GetPhase() != "Running" ||
+		w.GetController().GetKind() != "Deployment" || w.GetController().GetName() != "web" {
+		t.Errorf("got %v, want the pod's name, phase and Deployment", w)
+	}
+	if s := w.GetSources(); w.GetSource() != "cgroup" || s["name"] != "kubernetes" || s["controller"] != "kubernetes" || s["uid"] != "" {
+		t.Errorf("got source %s and %v, want the uid from the cgroup and the rest from Kubernetes", w.GetSource(), s)
+	}
+	for _, q := range []*pb.ListOwnersRequest{{Namespace: "default", Pod: "web-5d9-x"}, {Namespace: "default"}} {
+		if got := l.owners(q); len(got) != 1 {
+			t.Errorf("got %d owners for %v, want the one that only Kubernetes can name", len(got), q)
+		}
+	}
+
+	// What the API says later is brought to who has the pod, and watchers hear of it.
+	watch, err := l.client.WatchOwners(l.ctx, &pb.WatchOwnersRequest{Address: "10.0.0.5"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := apiPod("web-5d9-x", "n1", "10.0.0.5")
+	now := metav1.Now()
+	ended.DeletionTimestamp = &now
+	for updated := false; !updated; {
+		m, err := watch.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch m.GetType() {
+		case pb.Watch_BOOKMARK:
+			a.set("MODIFIED", ended)
+		case pb.Watch_UPDATED:
+			updated = m.GetOwner().GetWorkload().GetDeletionRequestedAt() != nil
+		}
+	}
+}
+
+func TestKubernetesAndTheKernelDiffer(t *testing.T) {
+	a := newAPI(t)
+	a.set("ADDED", apiNode("n1"))
+	a.set("ADDED", apiPod("web", "n1", "10.0.0.5", "10.0.0.6", "fd00::5"))
+	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
+	report := podVeth(2, "web", "10.0.0.5")
+	report.Claims = append(report.Claims, assigned(2, "fd00::5"))
+	report.Namespaces[0].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cri", Interface: "eth0"}, {Address: "nonsense", Source: "cri"}}
+	l.dial().send(snapshot(hello("n1", 1), report)).sync()
+	eventually(t, func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetPhase() != "" })
+	var got []string
+	for _, i := range l.owner("10.0.0.5", "n1").GetIntended() {
+		got = append(got, i.GetAddress()+" "+i.GetSource()+" "+i.GetInterface())
+	}
+	if want := []string{"10.0.0.7 cri eth0", "10.0.0.6 kubernetes "}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q: what it was meant to have and has not", got, want)
+	}
+}
+
+func TestRangesOfNodesAreANetwork(t *testing.T) {
+	a := newAPI(t)
+	a.set("ADDED", apiNode("n1"))
+	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
+	for _, n := range []string{"n1", "n2"} {
+		l.dial().send(snapshot(hello(n, 1), podVeth(2, "web-"+n, "10.244.1.5"))).sync()
+	}
+	if got := l.conflicts(); len(got) != 0 {
+		t.Fatalf("got %v before anybody said that it is the pods' range", got)
+	}
+	a.set("ADDED", apiNode("n2", "10.244.1.0/24", "fd00::/64"))
+	eventually(t, func() bool { return len(l.conflicts()) == 1 })
+	if c := l.conflict(pb.Conflict_SUSPECTED); c.GetScope().GetKind() != pb.Scope_NETWORK || c.GetScope().GetName() != "pods" {
+		t.Errorf("got scope %v, want NETWORK pods", c.GetScope())
+	}
+	a.set("DELETED", apiNode("n2", "10.244.1.0/24"))
+	eventually(t, func() bool { return l.conflicts()[0].GetState() == pb.Conflict_RESOLVED })
+}
+
+func TestOrphanAndItsEvents(t *testing.T) {
+	a := newAPI(t)
+	a.set("ADDED", apiNode("n1"))
+	a.set("ADDED", apiNode("n2"))
+	old := apiPod("old", "n1", "10.244.1.5")
+	a.set("ADDED", old)
+	l := newLab(t, Config{Kubeconfig: a.kubeconfig(), Networks: []verdict.Network{{Name: "pods", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}, Settle: 1})
+	left := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "old", "10.244.1.5"))).sync()
+	eventually(t, func() bool { return l.owner("10.244.1.5", "n1").GetWorkload().GetPhase() == "Running" })
+	a.set("DELETED", old)
+	eventually(t, func() bool { return l.owner("10.244.1.5", "n1").GetWorkload().GetOrphaned() })
+
+	a.set("ADDED", apiPod("new", "n2", "10.244.1.5"))
+	fresh := l.dial().send(snapshot(hello("n2", 1), podVeth(2, "new", "10.244.1.5"))).sync()
+	for _, node := range []*agent{left, fresh} {
+		node.send(&pb.ReportRequest{Checked: []uint64{node.check().GetId()}}).sync()
+	}
+	eventually(t, func() bool { return l.conflicts()[0].GetState() == pb.Conflict_CONFIRMED })
+	c := l.conflict(pb.Conflict_CONFIRMED)
+	if c.GetCause() != "orphaned-sandbox" || !strings.Contains(c.GetSummary(), "no pod default/old with uid uid-old") {
+		t.Errorf("got cause %s, %q", c.GetCause(), c.GetSummary())
+	}
+	// The pod that is no more gets no event, its node does.
+	eventually(t, func() bool { return len(a.written("AddressConflict")) == 3 })
+	if got, want := a.written("AddressConflict"), []string{"Node n1", "Node n2", "Pod new"}; !slices.Equal(got, want) {
+		t.Errorf("got events about %q, want %q", got, want)
+	}
+	left.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}}).sync()
+	eventually(t, func() bool { return len(a.written("AddressConflictResolved")) == 3 })
+
+	// The API server goes away: what it said stays, and that it may be old is said.
+	a.down()
+	eventually(t, func() bool { return l.kubernetes().GetState() == pb.Kubernetes_STALE })
+	if w := l.owner("10.244.1.5", "n2").GetWorkload(); w.GetController().GetName() != "web" || l.kubernetes().GetPods() != 1 {
+		t.Errorf("got %v and %v, want what was known", w, l.kubernetes())
+	}
+}
+
+// written names what events of a reason are about.
+func (a *api) written(reason string) (about []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range a.events {
+		if e.Reason == reason {
+			about = append(about, e.InvolvedObject.Kind+" "+e.InvolvedObject.Name)
+		}
+	}
+	slices.Sort(about)
+	return about
+}
+
+func (l *lab) kubernetes() *pb.Kubernetes {
+	l.Helper()
+	out, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
+	if err != nil {
+		l.Fatal(err)
+	}
+	return out.GetKubernetes()
+}
+
+func TestWithoutKubernetes(t *testing.T) {
+	l := newLab(t, Config{Kubeconfig: "off"})
+	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "web", "10.0.0.5"))).sync()
+	if w := l.owner("10.0.0.5", "n1").GetWorkload(); w.GetName() != "web" || w.GetOrphaned() || w.GetPhase() != "" {
+		t.Errorf("got %v, want what the node knows and no more", w)
+	}
+	if got := l.kubernetes().GetState(); got != pb.Kubernetes_OFF {
+		t.Errorf("got %s, want OFF", got)
+	}
+	if _, err := New(Config{Kubeconfig: "/no/such/file"}, l.store.log, nil); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
+		t.Errorf("got %v, want an error that names the file", err)
+	}
+}
+
+// eventually waits for a condition.
+func eventually(t testing.TB, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(time.Minute); !cond(); {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatal("it does not come")
+		}
+	}
+}

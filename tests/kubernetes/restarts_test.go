@@ -1,0 +1,95 @@
+package kubernetes
+
+import (
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// duplicate makes two pods with one address, and waits until that is confirmed.
+func (l *lab) duplicate() (pods []pod, c *ipwitnessv1.Conflict) {
+	l.t.Helper()
+	l.deploy("web", 2)
+	pods = l.pods("app=web")
+	return pods, l.awaitConflict(pods[0].Address, confirmed)
+}
+
+// wantUnmoved fails where a conflict is not as it was.
+func (l *lab) wantUnmoved(was *ipwitnessv1.Conflict, pods ...pod) {
+	l.t.Helper()
+	l.plant() // what changed is known
+	c := l.awaitConflict(was.GetAddress(), confirmed)
+	if c.GetId() != was.GetId() || c.GetEpisode() != was.GetEpisode() || !c.GetConfirmedAt().AsTime().Equal(was.GetConfirmedAt().AsTime()) {
+		l.t.Errorf("conflict after a restart: got %v, want %v", c, was)
+	}
+	l.wantOwners(c, pods...)
+}
+
+func TestAPIServerRestarts(t *testing.T) {
+	l := newLab(t, "api-restarts")
+	l.witness()
+	pods, c := l.duplicate()
+	l.KillAPI()
+	t.Cleanup(func() {
+		if l.Cluster.api.running() != nil {
+			l.restartAPI()
+		}
+	})
+	l.wantUnmoved(c, pods...)
+	l.restartAPI()
+	l.in("delete", "pod", pods[0].Name)
+	l.awaitConflict(c.GetAddress(), resolved)
+}
+
+func (l *lab) restartAPI() {
+	l.t.Helper()
+	ctx, cancel := l.context()
+	defer cancel()
+	if err := l.RestartAPI(ctx); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func TestWhatTheAPISaidIsStaleWhileItIsAway(t *testing.T) {
+	l := newLab(t, "api-away")
+	l.witness()
+	l.api(ipwitnessv1.Kubernetes_LIVE)
+	pods, c := l.duplicate()
+	l.KillAPI()
+	t.Cleanup(func() {
+		if l.Cluster.api.running() != nil {
+			l.restartAPI()
+		}
+	})
+	l.api(ipwitnessv1.Kubernetes_STALE)
+	l.wantUnmoved(c, pods...)
+	l.restartAPI()
+	l.api(ipwitnessv1.Kubernetes_LIVE)
+	for _, o := range l.awaitConflict(c.GetAddress(), confirmed).GetOwners() {
+		if got := o.GetWorkload().GetController(); got.GetKind() != "Deployment" || got.GetName() != "web" {
+			t.Errorf("controller of %s: got %v, want Deployment web", nameOf(o), got)
+		}
+	}
+}
+
+func TestContainerRuntimeRestarts(t *testing.T) {
+	l := newLab(t, "runtime-restarts")
+	l.witness()
+	pods, c := l.duplicate()
+	node1 := l.node("node1")
+	restart := func() error {
+		ctx, cancel := l.context()
+		defer cancel()
+		return node1.Runtime.Restart(ctx)
+	}
+	t.Cleanup(func() { _ = restart() }) // an error where it runs
+	if err := node1.Runtime.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	l.wantUnmoved(c, pods...)
+	if err := restart(); err != nil {
+		t.Fatal(err)
+	}
+	l.in("delete", "pod", pods[0].Name)
+	l.awaitConflict(c.GetAddress(), resolved)
+}

@@ -1,0 +1,140 @@
+// Package situations compares what ipwitness says of a situation with the text that
+// docs/situations.md has of it. The texts are in tests/testdata/situations; each has
+// a head of names and values, which tests/catalogue reads.
+package situations
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+var update = flag.Bool("update", false, "write the texts of docs/situations.md anew: make update-situations")
+
+// Said is what ipwitness says of an address.
+type Said struct {
+	Explanation *ipwitnessv1.ExplainResponse
+	Printed     string // by `ipwitness explain`
+}
+
+// Check fails where what is said of a row of docs/situations.md is not the text of
+// that name in a directory, or where the rule did not decide. The caller has waited
+// for the evidence that the text tells; what comes by other ways, as names do, is
+// waited for here.
+func Check(t testing.TB, dir, id, addr, rule string, ask func() Said) {
+	t.Helper()
+	text := func() string {
+		said := ask()
+		verdict := "no conflict"
+		for _, c := range said.Explanation.GetConflicts() {
+			if c.GetState() != ipwitnessv1.Conflict_RESOLVED {
+				verdict = fmt.Sprintf("%s, %s %s", c.GetState(), c.GetScope().GetKind(), c.GetScope().GetName())
+			}
+		}
+		test, _, _ := strings.Cut(t.Name(), "/")
+		return fmt.Sprintf("verdict: %s\nrule: %s\ntest: %s\ncommand: ipwitness explain %s\n\n%s", verdict, rule, test, addr, Stable(said.Printed))
+	}
+
+	file := filepath.Join(dir, id+".txt")
+	want, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	// The text is as it should be, or it stays as it is.
+	const stays = 100
+	got := text()
+	for same := 1; same < stays && (*update || got != string(want)); same++ {
+		if next := text(); next != got {
+			got, same = next, 0
+		}
+	}
+	WantApplied(t, ask().Explanation, rule)
+	switch {
+	case *update:
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	case want == nil:
+		t.Errorf("no text for row %s: run make update-situations, and look at it", id)
+	case got != string(want):
+		t.Errorf("row %s: the text differs from %s (- want, + got); if it is better, run make update-situations:\n%s",
+			id, file, diff(file, got))
+	}
+}
+
+// WantApplied fails where the explanation of an address does not say that a rule
+// applied.
+func WantApplied(t testing.TB, e *ipwitnessv1.ExplainResponse, rule string) {
+	t.Helper()
+	if !slices.ContainsFunc(e.GetSteps(), func(s *ipwitnessv1.ExplainResponse_Step) bool {
+		return s.GetRule() == rule && s.GetApplied() && s.GetReason() != ""
+	}) {
+		t.Errorf("explanation of %s: rule %s did not apply in %v", e.GetAddress(), rule, e.GetSteps())
+	}
+}
+
+// What differs from run to run. A MAC that a test chose begins with 02:00:00 or
+// 0a:58:0a, or is a well-known one.
+var (
+	clocks     = regexp.MustCompile(`(\d{4}-\d\d-\d\d )?\b\d\d:\d\d:\d\d\.\d{3}\b`)
+	ages       = regexp.MustCompile(`\((\d+(\.\d+)?(ms|[smhd]))+ ago\)`)
+	lasted     = regexp.MustCompile(`(, (for|lasted)) (\d+(\.\d+)?(ms|[smhd]))+ +`)
+	counts     = regexp.MustCompile(`\b(ASSIGNED|ANNOUNCED|ANSWERED|USED|DAD_FAILED) \d+ times\b`)
+	inodes     = regexp.MustCompile(`netns \d+`)
+	cniVeths   = regexp.MustCompile(`\bveth[0-9a-f]{8}\b`)
+	uids       = regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
+	containers = regexp.MustCompile(`\bcontainer     [0-9a-f]{12}\b`)
+	processes  = regexp.MustCompile(`(\bprocess +\S+) \(\d+\)`)
+	macs       = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
+	chosenMACs = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|00:00:5e|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
+)
+
+// Stable replaces what differs from run to run: times, ages, counts of frames,
+// inodes and process ids, and the MACs, ids and names that the kernel, a plugin or
+// Kubernetes made up.
+func Stable(text string) string {
+	text = clocks.ReplaceAllString(text, "12:00:00.000")
+	text = ages.ReplaceAllString(text, "(2s ago)")
+	text = lasted.ReplaceAllString(text, "$1 2s  ")
+	text = counts.ReplaceAllString(text, "$1")
+	text = numbered(text, inodes, "netns 4026532%03d")
+	text = numbered(text, cniVeths, "veth%08x")
+	text = numbered(text, uids, "0ddba110-0000-4000-8000-%012d")
+	text = numbered(text, containers, "container     c0ffee%06x")
+	text = processes.ReplaceAllString(text, "$1 (42)")
+	return numbered(text, macs, "5e:00:00:00:00:%02x")
+}
+
+// numbered replaces each different match by its number, in order of appearance.
+func numbered(text string, what *regexp.Regexp, format string) string {
+	var seen []string
+	return what.ReplaceAllStringFunc(text, func(s string) string {
+		if chosenMACs.MatchString(s) {
+			return s
+		}
+		i := slices.Index(seen, s)
+		if i < 0 {
+			i = len(seen)
+			seen = append(seen, s)
+		}
+		return fmt.Sprintf(format, i+1)
+	})
+}
+
+// diff gives the lines in which a text differs from a file.
+func diff(file, text string) string {
+	cmd := exec.Command("diff", "--unified=3", file, "-")
+	cmd.Stdin = strings.NewReader(text)
+	out, _ := cmd.CombinedOutput() // it fails where they differ
+	return string(out)
+}

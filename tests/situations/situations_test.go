@@ -1,0 +1,19 @@
+package situations
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestStableTextHasNothingThatDiffersFromRunToRun(t *testing.T) {
+	now := time.Date(2026, 2, 3, 4, 5, 6, 7e6, time.UTC)
+	one := fmt.Sprintf("netns 4026532001 a6:9f:e1:00:00:01 and 02:00:00:00:00:01, last %s (0.4s ago), for 3m5s  x, ANNOUNCED 3 times: seen on node1/veth0a1b2c3d",
+		now.Format("15:04:05.000"))
+	two := fmt.Sprintf("netns 4026532007 12:34:56:10:00:77 and 02:00:00:00:00:01, last %s (12s ago), for 2s  x, ANNOUNCED: seen on node1/vethffffffff",
+		now.Format("2006-01-02 15:04:05.000"))
+	if Stable(one) != Stable(two) || !strings.Contains(Stable(one), "02:00:00:00:00:01") {
+		t.Errorf("got %q and %q, want one text", Stable(one), Stable(two))
+	}
+}
