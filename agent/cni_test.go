@@ -139,6 +139,7 @@ func TestCNIResultSaysWhichNetworkGaveAnAddress(t *testing.T) {
 		"a pod of Kubernetes":       {pod("kindnet", eth0), "/run/netns/cni-1 eth0 10.0.0.2 kindnet"},
 		"podman's own network":      {pod("podman", eth0), ""},
 		"another one of podman":     {pod("net", strings.Replace(eth0, "cbr0", "cni-podman1", 1)), ""},
+		"loopback":                  {pod("cni-loopback", `{"interfaces":[{"name":"lo","sandbox":"/run/netns/a"}],"ips":[{"interface":0,"address":"127.0.0.1/8"},{"interface":0,"address":"::1/128"}]}`), ""},
 		"no name":                   {pod("", eth0), ""},
 		"no name of a network":      {pod("a/b", eth0), ""},
 		"name without an end":       {pod(strings.Repeat("a", 300), eth0), ""},
@@ -280,4 +281,40 @@ func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
 	}
 	n.look(true)
 	wantNetworks(t, n.kernel, "10.240.0.2 ASSIGNED ")
+}
+
+func TestResultThatIsTheSameIsReadOnce(t *testing.T) {
+	n, _ := newTestNames(t)
+	file := filepath.Join(n.cniResults, "pods-x-eth0")
+	write := func(name string) {
+		t.Helper()
+		for _, err := range []error{
+			os.MkdirAll(n.cniResults, 0o700),
+			os.WriteFile(file, []byte(`{"netns":"/run/netns/a","cniArgs":[["K8S_POD_NAME","`+name+`"]]}`), 0o600),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	read := func() *ipwitnessv1.Workload {
+		n.forgetResults()
+		n.readResults()
+		return n.results["pods-x-eth0"].workload
+	}
+	write("web-0")
+	first := read()
+	if again := read(); again != first || first.GetName() != "web-0" {
+		t.Errorf("result that is the same: got %v and then %v, want one that is read once", first, again)
+	}
+	write("web-10")
+	if got := read(); got.GetName() != "web-10" {
+		t.Errorf("result that is another one: got %v, want web-10", got)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); got != nil {
+		t.Errorf("result that is gone: got %v, want none", got)
+	}
 }

@@ -33,12 +33,12 @@ type names struct {
 	runtime    *cri
 	changed    chan struct{} // holds one token while there may be something new
 
-	files   map[netnsFile]uint64 // inodes of the namespaces that were found, by their files
-	results map[string]cniFile   // parsed results, by file name
-	walked  time.Time            // when processes were last looked through
-	later   bool                 // they are to be looked through once the time has come
-	waking  atomic.Bool          // wakeAfter is on its way
-	tenants map[uint64]*tenant   // of the namespaces of ours, by inode
+	files   map[netnsFile]namedNetns // the namespaces that were found, by their files
+	results map[string]cniFile       // parsed results, by file name
+	walked  time.Time                // when processes were last looked through
+	later   bool                     // they are to be looked through once the time has come
+	waking  atomic.Bool              // wakeAfter is on its way
+	tenants map[uint64]*tenant       // of the namespaces of ours, by inode
 
 	mu    sync.Mutex
 	stale map[string]bool // names of results to read again
@@ -52,6 +52,12 @@ type netnsFile struct {
 	file uint64 // inode of the file below the namespace that is mounted over it
 }
 
+// namedNetns is what a file of such a directory says.
+type namedNetns struct {
+	inode uint64 // of the namespace
+	name  *ipwitnessv1.Workload
+}
+
 func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults, procDir string, runtime *cri) *names {
 	n := &names{
 		log:        log,
@@ -61,7 +67,7 @@ func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults, procD
 		procDir:    procDir,
 		runtime:    runtime,
 		changed:    make(chan struct{}, 1),
-		files:      map[netnsFile]uint64{},
+		files:      map[netnsFile]namedNetns{},
 		results:    map[string]cniFile{},
 		tenants:    map[uint64]*tenant{},
 		stale:      map[string]bool{},
@@ -91,6 +97,13 @@ func (n *names) wakeAfter(wait time.Duration) {
 // those that we know, and all that a lost event would have told.
 const everythingEvery = 15 * time.Second
 
+// A look costs what there is, not what is new, and a pod that starts is a dozen
+// reasons for one: after each the search rests for so many times as long.
+const (
+	restShare   = 4
+	longestRest = 100 * time.Millisecond
+)
+
 // run keeps looking until ctx ends.
 func (n *names) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
@@ -100,14 +113,23 @@ func (n *names) run(ctx context.Context) error {
 	g.Go(func() error {
 		tick := time.NewTicker(everythingEvery)
 		defer tick.Stop()
+		everything := false
 		for {
-			n.look(false)
+			begin := time.Now()
+			n.look(everything)
+			rest := time.NewTimer(min(longestRest, restShare*time.Since(begin)))
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-rest.C:
+			}
+			everything = false
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-n.changed:
 			case <-tick.C:
-				n.look(true)
+				everything = true
 			}
 		}
 	})
@@ -118,22 +140,21 @@ func (n *names) run(ctx context.Context) error {
 // has it forget what it knows.
 func (n *names) look(everything bool) {
 	if everything {
-		clear(n.files)
 		n.forgetResults()
 	}
-	byPath, said := n.lookFiles()
+	byPath, said := n.lookFiles(everything)
 	n.readResults()
 	for _, f := range n.results {
 		for _, path := range f.netns {
 			// Results outlive their sandboxes.
 			if inode, ok := byPath[path]; ok {
-				said[inode] = said[inode].with(tenant{result: f.workload})
+				said[inode] = said[inode].with(facts{result: f.workload})
 			}
 		}
 	}
 	for _, s := range n.runtime.now() {
 		if inode := n.sandboxInode(s, byPath); inode != 0 {
-			said[inode] = said[inode].with(tenant{sandbox: s})
+			said[inode] = said[inode].with(facts{sandbox: s})
 		}
 	}
 	if everything || n.kernel.anonymous(said) {
@@ -146,10 +167,11 @@ func (n *names) look(everything bool) {
 }
 
 // lookFiles finds the named namespaces, and gives their inodes by path, and what
-// their files say of them, by inode.
-func (n *names) lookFiles() (byPath map[string]uint64, said map[uint64]tenant) {
-	byPath, said = map[string]uint64{}, map[uint64]tenant{}
-	files := map[netnsFile]uint64{}
+// their files say of them, by inode. It looks again at those that are known where
+// that is asked for.
+func (n *names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64]facts) {
+	byPath, said = map[string]uint64{}, map[uint64]facts{}
+	files := make(map[netnsFile]namedNetns, len(n.files))
 	for _, dir := range n.netnsDirs {
 		source := "netns"
 		if filepath.Base(filepath.Dir(dir)) == "docker" {
@@ -161,18 +183,21 @@ func (n *names) lookFiles() (byPath map[string]uint64, said map[uint64]tenant) {
 		}
 		for _, name := range slices.Sorted(maps.Keys(entries)) { // one namespace may have two names
 			f := netnsFile{filepath.Join(dir, name), entries[name]}
-			inode, ok := n.files[f]
-			if !ok {
-				if inode, err = namespaceInode(f.path); err != nil {
+			ns, ok := n.files[f]
+			if !ok || again {
+				if ns.inode, err = namespaceInode(f.path); err != nil {
 					continue // being made, or gone
 				}
 			}
-			files[f] = inode
-			byPath[f.path] = inode
-			if said[inode].file == nil {
-				said[inode] = tenant{file: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: printable(name), Source: source}}
+			if !ok {
+				ns.name = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: printable(name), Source: source}
 			}
-			n.adopt(f.path, inode)
+			files[f] = ns
+			byPath[f.path] = ns.inode
+			if said[ns.inode].file == nil {
+				said[ns.inode] = facts{file: ns.name}
+			}
+			n.adopt(f.path, ns.inode)
 		}
 	}
 	n.files = files
@@ -203,7 +228,7 @@ func (n *names) sandboxInode(s *sandbox, byPath map[string]uint64) uint64 {
 
 // moveTenants takes what is said of each namespace now to what is known of it,
 // and gives their names; and those of this node that the runtime has no name for.
-func (n *names) moveTenants(said map[uint64]tenant) (names map[uint64]*ipwitnessv1.Workload, unnamed []*namespace) {
+func (n *names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv1.Workload, unnamed []*namespace) {
 	ours := n.kernel.ourInodes()
 	for inode, t := range n.tenants {
 		if ours[inode] != t.namespace {
@@ -217,18 +242,20 @@ func (n *names) moveTenants(said map[uint64]tenant) (names map[uint64]*ipwitness
 	names = make(map[uint64]*ipwitnessv1.Workload, len(said))
 	for inode, ns := range ours {
 		t := n.tenantOf(inode, ns)
-		*t = t.with(said[inode])
+		t.facts = t.with(said[inode])
 		if s := byID[t.container.id]; s != nil && t.sandbox == nil {
 			t.sandbox = s // the runtime tells no path, but the cgroup whose it is
 		}
 		if t.sandbox == nil {
 			unnamed = append(unnamed, ns)
 		}
-		said[inode] = *t
+		if said[inode] = t.facts; t.name() != nil {
+			names[inode] = t.name()
+		}
 	}
-	for inode, t := range said {
-		if w := t.workload(); w != nil {
-			names[inode] = w
+	for inode, f := range said {
+		if ours[inode] == nil {
+			names[inode] = f.workload() // it may become ours
 		}
 	}
 	return names, unnamed
@@ -236,7 +263,7 @@ func (n *names) moveTenants(said map[uint64]tenant) (names map[uint64]*ipwitness
 
 // given gives the addresses that somebody meant a namespace to have, by inode:
 // the names of their networks, and who said so.
-func (n *names) given(byPath map[string]uint64, said map[uint64]tenant) (map[uint64]networks, map[uint64]meant) {
+func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint64]networks, map[uint64]meant) {
 	gave, all := map[uint64]networks{}, map[uint64]meant{}
 	mean := func(inode uint64, g given, source string) {
 		if all[inode] == nil {
@@ -258,12 +285,12 @@ func (n *names) given(byPath map[string]uint64, said map[uint64]tenant) (map[uin
 	for _, s := range n.runtime.now() {
 		there[s] = true
 	}
-	for inode, t := range said {
-		if !there[t.sandbox] {
+	for inode, f := range said {
+		if !there[f.sandbox] {
 			continue // the runtime has ended it, and takes its addresses away
 		}
 		only := networks{}
-		for _, ip := range t.sandbox.ips {
+		for _, ip := range f.sandbox.ips {
 			g := given{podInterface, ip}
 			if _, ok := gave[inode][g]; !ok {
 				only[g] = sourceCRI

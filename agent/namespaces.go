@@ -126,7 +126,7 @@ func (k *kernel) known(inode uint64) bool {
 
 // anonymous says whether there is a namespace of ours whose inode is not known,
 // or that has no name, neither from what is said now nor from before.
-func (k *kernel) anonymous(said map[uint64]tenant) bool {
+func (k *kernel) anonymous(said map[uint64]facts) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, ns := range k.byNSID {
@@ -166,7 +166,7 @@ func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint6
 			if names[inode] == nil && old[inode] != nil {
 				names[inode] = old[inode] // its file is gone, and it is not: the last name is the best
 			}
-			if ns.published && !proto.Equal(old[inode], names[inode]) {
+			if ns.published && old[inode] != names[inode] && !proto.Equal(old[inode], names[inode]) {
 				k.putNamespace(ns, now)
 				k.publishHostEnds(ns, now) // a pod is no switch
 			}

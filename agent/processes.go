@@ -10,20 +10,7 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
-
-// tenant is all that is known of who lives in a namespace of ours. What a source
-// has said stays when the source is gone and the namespace is not.
-type tenant struct {
-	namespace *namespace            // an inode alone may be another namespace's by now
-	sandbox   *sandbox              // by the container runtime; nil: by nothing
-	result    *ipwitnessv1.Workload // by a CNI result
-	file      *ipwitnessv1.Workload // by the name of its file
-	process   process               // the oldest: pause, or whoever made the namespace
-	container container             // by that process's cgroup
-}
 
 // process is one process, as /proc/PID/stat has it.
 type process struct {

@@ -84,10 +84,10 @@ func newTestNames(t *testing.T, inodes ...uint64) (*names, procTree) {
 }
 
 // named has a look with names that files or CNI results gave, and says what comes of one.
-func (n *names) named(inode uint64, by map[uint64]tenant) string {
+func (n *names) named(inode uint64, by map[uint64]facts) string {
 	said := maps.Clone(by)
 	if said == nil {
-		said = map[uint64]tenant{}
+		said = map[uint64]facts{}
 	}
 	n.processes()
 	names, _ := n.moveTenants(said)
@@ -98,11 +98,11 @@ func (n *names) named(inode uint64, by map[uint64]tenant) string {
 }
 
 // saidBy has the source of a name say it.
-func saidBy(w *ipwitnessv1.Workload) tenant {
+func saidBy(w *ipwitnessv1.Workload) facts {
 	if w.GetSource() == "cni-result" {
-		return tenant{result: w}
+		return facts{result: w}
 	}
-	return tenant{file: w}
+	return facts{file: w}
 }
 
 func wantNamed(t *testing.T, got, want string) {
@@ -165,10 +165,10 @@ func TestBetterNamesAreFilledInAndStay(t *testing.T) {
 			n, p := newTestNames(t, 100)
 			p.put(40, 2, "pause", 600, 100, c.cgroup)
 			before := c.named.String()
-			wantNamed(t, n.named(100, map[uint64]tenant{100: saidBy(c.named)}), c.want)
+			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), c.want)
 			wantNamed(t, n.named(100, nil), c.want) // the file is gone, and its namespace is not
 			p.end(40)
-			wantNamed(t, n.named(100, map[uint64]tenant{100: saidBy(c.named)}), c.want) // the process is gone
+			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), c.want) // the process is gone
 			if c.named.String() != before {
 				t.Errorf("what others hold as well was changed: got %s, want %s", c.named, before)
 			}
@@ -253,7 +253,7 @@ func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	if len(n.changed) == 0 {
 		t.Error("a namespace of ours without a name: got no look")
 	}
-	if k.anonymous(map[uint64]tenant{100: {file: &ipwitnessv1.Workload{Name: "a"}}}) {
+	if k.anonymous(map[uint64]facts{100: {file: &ipwitnessv1.Workload{Name: "a"}}}) {
 		t.Error("a namespace of ours whose file is found in the same look: got that it needs a look at processes")
 	}
 	n.look(false) // too soon after the last walk: later

@@ -21,27 +21,53 @@ func isMadeUp(file *ipwitnessv1.Workload) bool {
 	return re != nil && re.MatchString(file.GetName())
 }
 
-// with gives the tenant as it is with what is said of it now. Nothing that was
-// said before is forgotten.
-func (t tenant) with(now tenant) tenant {
+// tenant is who lives in a namespace of ours. What a source has said stays when
+// the source is gone and the namespace is not.
+type tenant struct {
+	facts
+	namespace *namespace            // an inode alone may be another namespace's by now
+	merged    *ipwitnessv1.Workload // of the facts in from
+	from      facts
+}
+
+// name is what follows from the facts. It is made anew only when they change.
+func (t *tenant) name() *ipwitnessv1.Workload {
+	if t.merged == nil || t.from != t.facts {
+		t.merged, t.from = t.workload(), t.facts
+	}
+	return t.merged
+}
+
+// facts are all that the sources say of who lives in a namespace.
+type facts struct {
+	sandbox   *sandbox              // by the container runtime; nil: by nothing
+	result    *ipwitnessv1.Workload // by a CNI result
+	file      *ipwitnessv1.Workload // by the name of its file
+	process   process               // the oldest: pause, or whoever made the namespace
+	container container             // by that process's cgroup
+}
+
+// with gives the facts with what is said now. Nothing that was said before is
+// forgotten.
+func (f facts) with(now facts) facts {
 	if now.sandbox != nil {
-		t.sandbox = now.sandbox
+		f.sandbox = now.sandbox
 	}
 	if now.result != nil {
-		t.result = now.result
+		f.result = now.result
 	}
 	if now.file != nil {
-		t.file = now.file
+		f.file = now.file
 	}
-	return t
+	return f
 }
 
 // workload says who lives in the namespace: nil where nothing is known. The best
 // source says what it is and how it is called; each other fact is from the best
 // source that has it.
-func (t tenant) workload() *ipwitnessv1.Workload {
+func (f facts) workload() *ipwitnessv1.Workload {
 	var w *ipwitnessv1.Workload
-	for _, from := range t.sources() {
+	for _, from := range f.sources() {
 		if w == nil {
 			w = proto.CloneOf(from)
 			continue
@@ -66,20 +92,20 @@ func (t tenant) workload() *ipwitnessv1.Workload {
 
 // sources gives what each source says, the best one first. The name of a file
 // that a person gave is better than a cgroup, one that a runtime made up is not.
-func (t tenant) sources() (all []*ipwitnessv1.Workload) {
+func (f facts) sources() (all []*ipwitnessv1.Workload) {
 	add := func(w *ipwitnessv1.Workload, there bool) {
 		if there {
 			all = append(all, w)
 		}
 	}
-	if t.sandbox != nil {
-		add(t.sandbox.workload, true)
+	if f.sandbox != nil {
+		add(f.sandbox.workload, true)
 	}
-	add(t.result, t.result != nil)
-	add(t.file, t.file != nil && !isMadeUp(t.file))
-	add(t.container.workload(), t.container != container{})
-	add(t.file, t.file != nil && isMadeUp(t.file))
-	add(t.process.workload(), t.process.pid != 0)
+	add(f.result, f.result != nil)
+	add(f.file, f.file != nil && !isMadeUp(f.file))
+	add(f.container.workload(), f.container != container{})
+	add(f.file, f.file != nil && isMadeUp(f.file))
+	add(f.process.workload(), f.process.pid != 0)
 	return all
 }
 

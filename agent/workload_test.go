@@ -32,29 +32,29 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 	cgroup := container{id: "c-cgroup", pod: "u-cgroup"}
 	pause := process{pid: 7, name: "pause"}
 	for name, c := range map[string]struct {
-		tenant tenant
-		want   string
+		facts facts
+		want  string
 	}{
-		"nothing":                 {tenant{}, "nothing"},
-		"all":                     {tenant{sandbox: runtime, result: result, file: person, container: cgroup, process: pause}, "POD shop/by-cri u-cri c-cri vm1 pause (7) by cri, process:process"},
-		"runtime alone":           {tenant{sandbox: runtime}, "POD shop/by-cri u-cri c-cri vm1  by cri"},
-		"runtime without ids":     {tenant{sandbox: runtimeWithout, result: result}, "POD shop/by-cri u-cni c-cni   by cri, containerId:cni-result uid:cni-result"},
-		"ids of the cgroup":       {tenant{sandbox: runtimeWithout, result: resultWithout, container: cgroup, process: pause}, "POD shop/by-cri u-cgroup c-cgroup  pause (7) by cri, containerId:cgroup process:process uid:cgroup"},
-		"no runtime":              {tenant{result: result, file: madeUp, container: cgroup, process: pause}, "POD net/by-cni u-cni c-cni  pause (7) by cni-result, process:process"},
-		"result without ids":      {tenant{result: resultWithout, container: cgroup}, "POD net/by-cni u-cgroup c-cgroup   by cni-result, containerId:cgroup uid:cgroup"},
-		"person":                  {tenant{file: person, container: container{id: "c-cgroup"}, process: pause}, "CONTAINER /blue  c-cgroup  pause (7) by netns, containerId:cgroup process:process"},
-		"made up, and a cgroup":   {tenant{file: madeUp, container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
-		"made up, and no cgroup":  {tenant{file: madeUp, process: pause}, "CONTAINER /cni-" + podUID + "    pause (7) by netns, process:process"},
-		"cgroup":                  {tenant{container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
-		"process":                 {tenant{process: pause}, "UNKNOWN /    pause (7) by process"},
-		"runtime, and its result": {tenant{sandbox: runtimeWithout}.with(tenant{result: result}), "POD shop/by-cri u-cni c-cni   by cri, containerId:cni-result uid:cni-result"},
-		"result, and its runtime": {tenant{result: result, file: madeUp}.with(tenant{sandbox: runtime}), "POD shop/by-cri u-cri c-cri vm1  by cri"},
-		"nothing more is said":    {tenant{sandbox: runtime, result: result, file: person}.with(tenant{}), "POD shop/by-cri u-cri c-cri vm1  by cri"},
+		"nothing":                 {facts{}, "nothing"},
+		"all":                     {facts{sandbox: runtime, result: result, file: person, container: cgroup, process: pause}, "POD shop/by-cri u-cri c-cri vm1 pause (7) by cri, process:process"},
+		"runtime alone":           {facts{sandbox: runtime}, "POD shop/by-cri u-cri c-cri vm1  by cri"},
+		"runtime without ids":     {facts{sandbox: runtimeWithout, result: result}, "POD shop/by-cri u-cni c-cni   by cri, containerId:cni-result uid:cni-result"},
+		"ids of the cgroup":       {facts{sandbox: runtimeWithout, result: resultWithout, container: cgroup, process: pause}, "POD shop/by-cri u-cgroup c-cgroup  pause (7) by cri, containerId:cgroup process:process uid:cgroup"},
+		"no runtime":              {facts{result: result, file: madeUp, container: cgroup, process: pause}, "POD net/by-cni u-cni c-cni  pause (7) by cni-result, process:process"},
+		"result without ids":      {facts{result: resultWithout, container: cgroup}, "POD net/by-cni u-cgroup c-cgroup   by cni-result, containerId:cgroup uid:cgroup"},
+		"person":                  {facts{file: person, container: container{id: "c-cgroup"}, process: pause}, "CONTAINER /blue  c-cgroup  pause (7) by netns, containerId:cgroup process:process"},
+		"made up, and a cgroup":   {facts{file: madeUp, container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
+		"made up, and no cgroup":  {facts{file: madeUp, process: pause}, "CONTAINER /cni-" + podUID + "    pause (7) by netns, process:process"},
+		"cgroup":                  {facts{container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
+		"process":                 {facts{process: pause}, "UNKNOWN /    pause (7) by process"},
+		"runtime, and its result": {facts{sandbox: runtimeWithout}.with(facts{result: result}), "POD shop/by-cri u-cni c-cni   by cri, containerId:cni-result uid:cni-result"},
+		"result, and its runtime": {facts{result: result, file: madeUp}.with(facts{sandbox: runtime}), "POD shop/by-cri u-cri c-cri vm1  by cri"},
+		"nothing more is said":    {facts{sandbox: runtime, result: result, file: person}.with(facts{}), "POD shop/by-cri u-cri c-cri vm1  by cri"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := "nothing"
 			before := fmt.Sprint(runtime.workload, runtimeWithout.workload, result, resultWithout, person, madeUp)
-			if w := c.tenant.workload(); w != nil {
+			if w := c.facts.workload(); w != nil {
 				got = fmt.Sprintf("%s %s/%s %s %s %s %s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetVirtualMachine(), w.GetProcess(), w.GetSource())
 				if len(w.GetSources()) > 0 {
 					got += ", " + strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(w.GetSources()), "map["), "]")
@@ -179,7 +179,7 @@ func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
 		workload: &ipwitnessv1.Workload{Source: "cni-result"},
 		networks: map[string]networks{"/p": {g("eth0", "10.0.0.2"): "pods", g("net1", "10.1.0.2"): "storage"}},
 	}
-	gave, mean := n.given(map[string]uint64{"/p": 100}, map[uint64]tenant{100: {sandbox: s}})
+	gave, mean := n.given(map[string]uint64{"/p": 100}, map[uint64]facts{100: {sandbox: s}})
 	if want := (networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "10.0.0.3"): "cri", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(gave[100], want) {
 		t.Errorf("networks: got %v, want %v", gave[100], want)
 	}
