@@ -82,6 +82,7 @@ type announcement struct {
 	// again tells that the conflict was over in between, as far as we know.
 	again   bool
 	since   time.Time // when it was queued
+	due     time.Time // when it is to be written; zero for at once
 	summary string
 	advice  string
 	// owners are what they are called, targets what is left to write about.
@@ -95,6 +96,7 @@ type announcer struct {
 	counts  [results]atomic.Uint64
 	limiter flowcontrol.RateLimiter
 	bell    chan struct{}
+	pause   time.Duration // eventPause
 	// written is when each name was last written. Only run uses it.
 	written map[string]time.Time
 
@@ -113,7 +115,7 @@ type saidOf struct {
 
 func newAnnouncer(c *Cluster) announcer {
 	return announcer{
-		cluster: c, limiter: flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst), bell: make(chan struct{}, 1),
+		cluster: c, limiter: flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst), bell: make(chan struct{}, 1), pause: eventPause,
 		written: make(map[string]time.Time), said: make(map[string]*saidOf),
 	}
 }
@@ -133,11 +135,7 @@ func (c *Cluster) Announce(conflict *pb.Conflict) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if n := a.note(conflict, resolved); n != nil {
-		if len(a.queue) >= maxQueue {
-			a.counts[dropped].Add(uint64(len(a.queue[0].targets)))
-			a.queue = slices.Delete(a.queue, 0, 1)
-		}
-		a.queue = append(a.queue, n)
+		a.enqueue(n)
 		select {
 		case a.bell <- struct{}{}:
 		default:
@@ -209,19 +207,73 @@ func (n *announcement) aim(of *saidOf, t target) {
 	}
 }
 
-// first is the announcement that has waited longest; nil for none.
-func (a *announcer) first() *announcement {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for len(a.queue) > 0 {
-		n := a.queue[0]
-		if time.Since(n.since) < lately {
-			return n
-		}
-		a.counts[dropped].Add(uint64(len(n.targets)))
+// enqueue has an announcement written, and the oldest one not where there are too
+// many. It is called under mu.
+func (a *announcer) enqueue(n *announcement) {
+	if len(a.queue) >= maxQueue {
+		a.counts[dropped].Add(uint64(len(a.queue[0].targets)))
 		a.queue = slices.Delete(a.queue, 0, 1)
 	}
-	return nil
+	a.queue = append(a.queue, n)
+}
+
+// due is when an event may be written: not soon after one of its name, and after
+// what was said of the conflict before.
+func (a *announcer) due(n *announcement, t target, name string) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var due time.Time
+	if last, ok := a.written[name]; ok {
+		due = last.Add(a.pause)
+	}
+	for _, before := range a.queue {
+		if before == n {
+			break
+		}
+		if before.conflict == n.conflict && before.targets[0] == t && before.due.After(due) {
+			due = before.due
+		}
+	}
+	return due
+}
+
+// later has an event written when its name may be written again: the last of those
+// that come until then. What is told last is how it is.
+func (a *announcer) later(n *announcement, t target, due time.Time) {
+	a.counts[limited].Add(1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.queue = slices.DeleteFunc(a.queue, func(other *announcement) bool {
+		return !other.due.IsZero() && other.conflict == n.conflict && other.resolved == n.resolved && other.targets[0] == t
+	})
+	one := *n
+	one.targets, one.due = []target{t}, due
+	a.enqueue(&one)
+}
+
+// first is the announcement that is to be written; nil for none, and then when one
+// will be, if any.
+func (a *announcer) first() (*announcement, time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	a.queue = slices.DeleteFunc(a.queue, func(n *announcement) bool {
+		old := now.Sub(n.since) >= lately
+		if old {
+			a.counts[dropped].Add(uint64(len(n.targets)))
+		}
+		return old
+	})
+	var next time.Time
+	for _, n := range a.queue {
+		if !n.due.After(now) {
+			return n, time.Time{}
+		}
+		if next.IsZero() || n.due.Before(next) {
+			next = n.due
+		}
+	}
+	return nil, next
 }
 
 // done takes an announcement off the queue.
@@ -233,13 +285,15 @@ func (a *announcer) done(n *announcement) {
 
 // run writes what is queued until ctx ends.
 func (a *announcer) run(ctx context.Context) {
-	const again = time.Second
-	wait, backoff := time.Duration(0), again
+	backoff := firstBackoff
+	var next time.Time // when to go on; zero for when there is something new
+	deaf := false      // until then nothing can be written
 	for {
-		var timer <-chan time.Time
-		bell := a.bell
-		if wait > 0 {
-			timer = time.After(wait)
+		bell, timer := a.bell, (<-chan time.Time)(nil)
+		if !next.IsZero() {
+			timer = time.After(time.Until(next))
+		}
+		if deaf {
 			bell = nil
 		}
 		select {
@@ -248,25 +302,26 @@ func (a *announcer) run(ctx context.Context) {
 		case <-bell:
 		case <-timer:
 		}
-		wait = 0
+		deaf = false
 		for ctx.Err() == nil {
-			n := a.first()
-			if n == nil {
+			var n *announcement
+			if n, next = a.first(); n == nil {
 				break
 			}
 			if a.cluster.Status().GetState() != pb.Kubernetes_LIVE { // what pods there are is not known
-				wait = again
+				deaf, next = true, time.Now().Add(time.Second)
 				break
 			}
 			if err := a.write(ctx, n); err != nil {
-				wait, backoff = backoff, min(2*backoff, maxBackoff)
+				deaf, next = true, time.Now().Add(backoff)
+				backoff = min(2*backoff, maxBackoff)
 				if apierrors.IsForbidden(err) {
-					wait = rightsAgain
+					next = time.Now().Add(rightsAgain)
 				}
 				break
 			}
 			a.done(n)
-			backoff = again
+			backoff = firstBackoff
 		}
 	}
 }
@@ -283,8 +338,8 @@ func (a *announcer) write(ctx context.Context, n *announcement) error {
 			a.miss(n, n.targets[0])
 			continue
 		}
-		if last, ok := a.written[event.Name]; ok && time.Since(last) < eventPause {
-			a.counts[limited].Add(1)
+		if due := a.due(n, n.targets[0], event.Name); due.After(time.Now()) {
+			a.later(n, n.targets[0], due)
 			continue
 		}
 		if err := a.limiter.Wait(ctx); err != nil {
@@ -330,7 +385,7 @@ func (a *announcer) problem(text string) {
 func (a *announcer) remember(name string) {
 	now := time.Now()
 	if len(a.written) >= maxQueue {
-		maps.DeleteFunc(a.written, func(_ string, at time.Time) bool { return now.Sub(at) >= eventPause })
+		maps.DeleteFunc(a.written, func(_ string, at time.Time) bool { return now.Sub(at) >= a.pause })
 	}
 	a.written[name] = now
 }

@@ -146,6 +146,39 @@ func TestEventsOfAConflictWhileTheAPIServerIsAway(t *testing.T) {
 	m.until("the events are written", func() bool { return m.counted(written) == 2 })
 }
 
+// Of a conflict that comes and goes, the last word is how it is.
+func TestEventsOfAConflictThatComesAndGoes(t *testing.T) {
+	l := newLab(t)
+	l.node("flap-node", "10.99.9.0/24")
+	l.pod("one", "flap-node", "10.99.9.7", "")
+	m := l.mirror("ipwitness")
+	m.awaitState(pb.Kubernetes_LIVE)
+	m.announcer.mu.Lock()
+	m.announcer.pause = 3 * time.Second
+	m.announcer.mu.Unlock()
+	conflict := conflictOf(l.namespace, "10.99.9.7", pb.Conflict_CONFIRMED, "one@flap-node")
+	for i := range 4 {
+		conflict.DetectedAt = timestamppb.New(time.Now().Add(time.Duration(i) * 10 * time.Second))
+		for _, state := range []pb.Conflict_State{pb.Conflict_CONFIRMED, pb.Conflict_RESOLVED} {
+			conflict.State = state
+			m.Announce(proto.CloneOf(conflict))
+		}
+	}
+	conflict.State, conflict.DetectedAt = pb.Conflict_CONFIRMED, timestamppb.New(time.Now().Add(time.Minute))
+	m.Announce(conflict)
+	want := []string{"Normal AddressConflictResolved 2", "Warning AddressConflict 2"}
+	m.until("all is written", func() bool { return m.counted(repeated) == 4 })
+	if got := l.events("Pod", "one"); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	when := func(reason string) string {
+		return l.kube("get", "events", "--namespace", l.namespace, "--field-selector", "reason="+reason, "--output", "jsonpath={.items[0].lastTimestamp}")
+	}
+	if over, is := when(resolvedReason), when(conflictReason); over > is { // to the second
+		t.Errorf("the last word is that it is over, at %s, and it came again at %s", over, is)
+	}
+}
+
 func TestMissingRights(t *testing.T) {
 	l := newLab(t)
 	l.node("poor-node", "10.99.7.0/24")
