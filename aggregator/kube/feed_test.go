@@ -176,6 +176,39 @@ func TestPodsThatMayNotBeListed(t *testing.T) {
 	live(t, c)
 }
 
+// While pods are not followed nobody can tell that one is not there, even where the
+// server is heard; nor at once when they are again.
+func TestUntilWhenPodsAreKnown(t *testing.T) {
+	f := newFakeAPI(t)
+	c := f.open()
+	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: time.Second}
+	start(t, c)
+	live(t, c)
+	if c.KnownUntil() != 0 {
+		t.Error("all is known as soon as it is listed")
+	}
+	until(t, "they are known", func() bool { return c.KnownUntil() != 0 })
+	f.set(func() { f.forbidden["pods"] = true })
+	f.cut()
+	until(t, "they are not followed", func() bool { return c.following.Load() == 0 })
+	hear := func() {
+		heard := c.heard.Load()
+		until(t, "the server is heard", func() bool { return c.heard.Load() > heard })
+	}
+	hear()
+	known := c.KnownUntil()
+	hear()
+	if c.KnownUntil() != known {
+		t.Error("they are known, and are not followed")
+	}
+	f.set(func() { f.forbidden["pods"] = false })
+	until(t, "they are followed", func() bool { return c.following.Load() != 0 })
+	if c.KnownUntil() != known {
+		t.Error("they are known, and may still be told")
+	}
+	until(t, "they are known again", func() bool { return c.KnownUntil() > known })
+}
+
 func TestNoCluster(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	for _, where := range []string{Auto, Off, ""} {

@@ -80,8 +80,21 @@ func (h *health) back() <-chan struct{} {
 	return h.returned
 }
 
+// catchUp is how long after it was opened a watch may still tell of what happened
+// before: what there is of that, the server sends at once.
+const catchUp = time.Second
+
+// clock is now, and goes on when the time of day is set.
+func (c *Cluster) clock() int64 { return c.begun.UnixNano() + int64(time.Since(c.begun)) }
+
 // hear notes that the server said something.
-func (c *Cluster) hear() { c.heard.Store(time.Now().UnixNano()) }
+func (c *Cluster) hear() {
+	c.heard.Store(time.Now().UnixNano())
+	now := c.clock()
+	if since := c.following.Load(); since != 0 && now-since >= int64(catchUp) {
+		c.complete.Store(now)
+	}
+}
 
 // problem notes a problem, or with no text that there is none of it any more. It
 // is called under mu.
@@ -149,6 +162,7 @@ func (c *Cluster) worked(f *feed) {
 	c.hear()
 	c.problem(f.resource, "")
 	if f.name == podFeed {
+		c.following.CompareAndSwap(0, c.clock())
 		c.health.failures, c.health.missed = 0, 0
 		c.problem(serverProblem, "")
 	}

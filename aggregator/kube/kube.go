@@ -71,6 +71,10 @@ type Cluster struct {
 	// heard is when the API server last said something, in nanoseconds since the
 	// Unix epoch.
 	heard atomic.Int64
+	// begun is from when clock counts; following since when the pods are followed
+	// without a break, 0 where they are not; complete is KnownUntil.
+	begun               time.Time
+	following, complete atomic.Int64
 
 	mu       sync.RWMutex
 	pods     pods
@@ -105,7 +109,7 @@ func open(cfg Config, by func(*rest.Config)) (*Cluster, error) {
 
 // openAt makes the mirror of a cluster that was found.
 func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err error) {
-	c = &Cluster{log: log}
+	c = &Cluster{log: log, begun: time.Now()}
 	if c.clients, err = newClients(where, log, cfg.Version); err != nil {
 		return nil, err
 	}
@@ -197,6 +201,15 @@ func (c *Cluster) Pod(namespace, name, uid, node string) *verdict.PodObject {
 		return absent
 	}
 	return nil
+}
+
+// KnownUntil is until when what Pod says is complete: a pod that was there by then, and
+// is not known, is no more. What is heard again after a break may lack the newest.
+func (c *Cluster) KnownUntil() verdict.Stamp {
+	if c == nil {
+		return 0
+	}
+	return verdict.Stamp(c.complete.Load())
 }
 
 // InPodCIDR tells whether an address is in the range of pods of some node.
