@@ -47,7 +47,8 @@ type Config struct {
 // Changes are what a mirror has heard since it last told.
 type Changes struct {
 	// Pods are new, changed or gone, as they are or last were: both where a pod
-	// was known by another content before.
+	// was known by another content before. Static pods come twice, the second time by
+	// the uid that the runtime knows, and with no more than that.
 	Pods []*verdict.PodObject
 	// Networks are ranges of pods that came or went: what InPodCIDR says.
 	Networks []netip.Prefix
