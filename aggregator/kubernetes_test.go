@@ -371,6 +371,18 @@ func (l *lab) kubernetes() *pb.Kubernetes {
 	return out.GetKubernetes()
 }
 
+// What an agent says of sources and intended addresses is kept in memory: long words are
+// no agent's.
+func TestLongWordsAreNotKept(t *testing.T) {
+	long := strings.Repeat("x", maxWord+1)
+	if got := intended([]*pb.Intended{{Address: "10.0.0.1", Source: long}, {Address: "10.0.0.2", Interface: long}, {Address: "10.0.0.3", Source: "cri"}}); got != "10.0.0.3 cri " {
+		t.Errorf("got %d bytes of intended addresses", len(got))
+	}
+	if got := sources(map[string]string{long: "cri", "uid": long, "name": "cri"}); got != "name=cri" {
+		t.Errorf("got %d bytes of sources", len(got))
+	}
+}
+
 func TestWithoutKubernetes(t *testing.T) {
 	l := newLab(t, Config{Kubeconfig: "off"})
 	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "web", "10.0.0.5"))).sync()
