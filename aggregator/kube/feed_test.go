@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -207,6 +208,21 @@ func TestUntilWhenPodsAreKnown(t *testing.T) {
 		t.Error("they are known, and may still be told")
 	}
 	until(t, "they are known again", func() bool { return c.KnownUntil() > known })
+}
+
+// stuckLog is a log that takes nothing, as a pipe that nobody reads.
+type stuckLog struct{ slog.Handler }
+
+func (stuckLog) Handle(ctx context.Context, _ slog.Record) error { <-ctx.Done(); return nil }
+
+func TestALogThatIsStuckDelaysNobody(t *testing.T) {
+	f := newFakeAPI(t)
+	f.put(testPod("one", "n1", "10.0.0.1"))
+	c := f.open()
+	c.log = slog.New(stuckLog{slog.Default().Handler()})
+	start(t, c)
+	until(t, "the pod is known", func() bool { return c.Pod("", "", "uid-one", "n1") != nil })
+	live(t, c)
 }
 
 func TestNoCluster(t *testing.T) {

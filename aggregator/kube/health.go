@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -104,11 +105,32 @@ func (c *Cluster) problem(about, text string) {
 	case before == text:
 	case text == "":
 		delete(c.health.problems, about)
-		c.log.Info("a problem with the Kubernetes API is over", "problem", before)
+		c.tellLog(slog.LevelInfo, "a problem with the Kubernetes API is over", "problem", before)
 	default:
 		c.health.problems[about] = text
 		if before == "" { // other words for it are no news
-			c.log.Warn("there is a problem with the Kubernetes API", "problem", text)
+			c.tellLog(slog.LevelWarn, "there is a problem with the Kubernetes API", "problem", text)
+		}
+	}
+}
+
+// tellLog has something written into the log, but not here: who has mu, or waits for
+// it, must not wait for the log.
+func (c *Cluster) tellLog(level slog.Level, text string, more ...any) {
+	select {
+	case c.entries <- func(ctx context.Context) { c.log.Log(ctx, level, text, more...) }: //nolint:sloglint // constant where it is called
+	default: // the log is stuck
+	}
+}
+
+// writeLog writes what is to be in the log until ctx ends.
+func (c *Cluster) writeLog(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case write := <-c.entries:
+			write(ctx)
 		}
 	}
 }
@@ -196,7 +218,7 @@ func (c *Cluster) assess() {
 	if state == h.state {
 		return
 	}
-	c.log.Info("what is known of Kubernetes", "state", state.String(), "before", h.state.String(),
+	c.tellLog(slog.LevelInfo, "what is known of Kubernetes", "state", state.String(), "before", h.state.String(),
 		"server", c.clients.server, "pods", len(c.pods.records), "nodes", len(c.nodes.records))
 	h.state, h.since = state, time.Now()
 	c.pending.changes.State = true

@@ -60,12 +60,17 @@ type Changes struct {
 	Related []string
 }
 
+// maxEntries is how many entries wait for a log that is slow.
+const maxEntries = 64
+
 // Cluster is the mirror of one Kubernetes cluster. Its methods can be called at
 // any time from anywhere, and on nil, which is where there is no cluster.
 type Cluster struct {
 	log     *slog.Logger
 	clients clients
 	notify  func(Changes)
+	// entries are to be written into the log, which may be slow.
+	entries chan func(context.Context)
 
 	// cidrs are the ranges of all nodes.
 	cidrs atomic.Pointer[ranges]
@@ -110,7 +115,7 @@ func open(cfg Config, by func(*rest.Config)) (*Cluster, error) {
 
 // openAt makes the mirror of a cluster that was found.
 func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err error) {
-	c = &Cluster{log: log, begun: time.Now()}
+	c = &Cluster{log: log, begun: time.Now(), entries: make(chan func(context.Context), maxEntries)}
 	if c.clients, err = newClients(where, log, cfg.Version); err != nil {
 		return nil, err
 	}
@@ -178,6 +183,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	group.Go(func() error { c.beat(ctx); return nil })
 	group.Go(func() error { c.tell(ctx); return nil })
 	group.Go(func() error { c.announcer.run(ctx); return nil })
+	group.Go(func() error { c.writeLog(ctx); return nil })
 	return group.Wait()
 }
 
