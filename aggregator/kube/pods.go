@@ -184,6 +184,11 @@ func (p *pods) changed(before, after *podRecord) {
 		}
 	}
 	if after != nil {
+		// Nobody has seen the record before the lock is given up.
+		after.Heard = verdict.Stamp(p.cluster.clock())
+		if before != nil && !told {
+			after.Heard = before.Heard
+		}
 		p.index(after)
 		if told {
 			pending.pod(&after.PodObject)

@@ -149,6 +149,8 @@ type PodObject struct {
 	HostNetwork bool
 	// Ending is its deletionTimestamp; 0 for none.
 	Ending Stamp
+	// Heard is since when it is known to be as this says.
+	Heard Stamp
 	// Absent tells that the API has no such pod: all else is empty.
 	Absent bool
 }

@@ -53,6 +53,10 @@ func (o *Owner) virtualMachine() string {
 // API has no pod for it: what we know of the API may be that much behind the node.
 const absentAfter = 5 * time.Second
 
+// endedAfter is how long a sandbox may be there after its pod has ended: the kubelet
+// says so first, and removes it then.
+const endedAfter = 5 * time.Second
+
 // join says of an owner what the Kubernetes API does.
 func (j *judging) join(o *Owner) {
 	if o.kind() != Pod {
@@ -62,7 +66,11 @@ func (j *judging) join(o *Owner) {
 	switch p := o.Pod; {
 	case p == nil || !o.Assigned:
 	case p.ended():
-		o.Orphaned = true
+		if at := p.Heard.Add(endedAfter); j.in.Now < at {
+			j.again(at)
+		} else {
+			o.Orphaned = true
+		}
 	case p.Absent:
 		switch at := o.Begun().Add(absentAfter); {
 		case j.in.Now < at:

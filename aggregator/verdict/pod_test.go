@@ -95,6 +95,23 @@ func TestANewPodIsNotOrphanedBeforeTheAPICanHaveToldOfIt(t *testing.T) {
 	}
 }
 
+// The kubelet tells that a pod has ended, and removes its sandbox then.
+func TestAPodThatHasJustEndedIsNotOrphaned(t *testing.T) {
+	w := newWorld("10.244.1.5")
+	given(w, w.namespace("n1", 2, "100", pod("job")))
+	w.says("uid-job", verdict.PodObject{Namespace: "default", Name: "job", Phase: "Running"})
+	w.wantNone(t)
+	w.after(time.Hour)
+	w.says("uid-job", verdict.PodObject{Namespace: "default", Name: "job", Phase: "Succeeded", Heard: w.now})
+	if out := w.wantNone(t); out.Owners[0].Orphaned || out.Again != w.now.Add(5*time.Second) {
+		t.Fatalf("got orphaned %v, again %s later, want no such word for 5s", out.Owners[0].Orphaned, out.Again.Sub(w.now))
+	}
+	w.after(5 * time.Second)
+	if out := w.wantNone(t); !out.Owners[0].Orphaned {
+		t.Error("got a sandbox that stays for one that is not left behind")
+	}
+}
+
 func TestL4CompletedPodHoldsNothing(t *testing.T) {
 	// That its object lists the address makes no owner: its namespace is gone.
 	w := newWorld("10.244.1.5")
