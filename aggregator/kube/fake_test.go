@@ -39,6 +39,8 @@ type fakeAPI struct {
 	lists, pages int
 	// down has it answer as a server whose etcd is away.
 	down bool
+	// opened counts the watches of pods.
+	opened int
 	// silent has it answer nothing until it is closed.
 	silent chan struct{}
 	// forbidden are resources that may not be listed.
@@ -253,6 +255,7 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string)
 			present = slices.Collect(maps.Values(f.pods))
 		}
 		f.watches[events] = true
+		f.opened++
 	}
 	f.mu.Unlock()
 	defer f.set(func() { delete(f.watches, events) })

@@ -209,13 +209,18 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 // listing is complete is of the listing.
 func (f *feed) hear(ctx context.Context, w watch.Interface, into listing) (heard int, err error) {
 	defer w.Stop()
+	silence := f.cluster.health.pulse.silence // never changes
+	quiet := time.NewTimer(silence)
+	defer quiet.Stop()
 	for {
 		var event watch.Event
 		var open bool
 		select {
 		case <-ctx.Done():
 			return heard, ctx.Err()
+		case <-quiet.C: // it may hang, though the server answers: then it is as one that ended
 		case event, open = <-w.ResultChan():
+			quiet.Reset(silence)
 		}
 		if !open {
 			if into != nil { // the listing is not complete: it is worth nothing

@@ -151,7 +151,7 @@ func TestAServerThatSaysNothing(t *testing.T) {
 	f := newFakeAPI(t)
 	f.put(testPod("one", "n1", "10.0.0.1"))
 	c := f.open()
-	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: 20 * time.Millisecond}
+	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: 20 * time.Millisecond, silence: time.Minute}
 	start(t, c)
 	live(t, c)
 	f.set(func() { f.silent = make(chan struct{}) })
@@ -182,7 +182,7 @@ func TestPodsThatMayNotBeListed(t *testing.T) {
 func TestUntilWhenPodsAreKnown(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.open()
-	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: time.Second}
+	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: time.Second, silence: time.Minute}
 	start(t, c)
 	live(t, c)
 	if c.KnownUntil() != 0 {
@@ -208,6 +208,19 @@ func TestUntilWhenPodsAreKnown(t *testing.T) {
 		t.Error("they are known, and may still be told")
 	}
 	until(t, "they are known again", func() bool { return c.KnownUntil() > known })
+}
+
+// A watch that says nothing is opened again, though the server answers.
+func TestAWatchThatSaysNothing(t *testing.T) {
+	f := newFakeAPI(t)
+	c := f.open()
+	c.health.pulse.silence = 1100 * time.Millisecond // one that ends within a second is no good
+	start(t, c)
+	live(t, c)
+	until(t, "it is opened again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.opened >= 2 })
+	if s := c.Status(); f.lists != 1 || s.GetState() != pb.Kubernetes_LIVE || len(s.GetProblems()) != 0 {
+		t.Errorf("it was listed %d times: %v", f.lists, s)
+	}
 }
 
 // stuckLog is a log that takes nothing, as a pipe that nobody reads.

@@ -30,9 +30,12 @@ type pulse struct {
 	every  time.Duration
 	again  time.Duration // after it did not answer
 	within time.Duration // how long an answer may take
+	// silence is how long a watch may say nothing before it is opened again: the
+	// server sends a bookmark each minute or so.
+	silence time.Duration
 }
 
-var usualPulse = pulse{every: 10 * time.Second, again: time.Second, within: 5 * time.Second}
+var usualPulse = pulse{every: 10 * time.Second, again: time.Second, within: 5 * time.Second, silence: 5 * time.Minute}
 
 // health is how far what is known can be relied on. It is behind the cluster's mu.
 type health struct {
