@@ -45,6 +45,8 @@ type fakeAPI struct {
 	silent chan struct{}
 	// forbidden are resources that may not be listed.
 	forbidden map[string]bool
+	// broken is a resource of which the server cannot say anything.
+	broken string
 	// quota is a namespace that has no room for events; events are how many others got.
 	quota  string
 	events int
@@ -156,6 +158,9 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPost:
 		f.events++
 		f.mu.Unlock()
+	case f.broken != "" && f.broken == resource:
+		f.mu.Unlock()
+		f.refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
 	case f.forbidden[resource]:
 		f.mu.Unlock()
 		f.refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)

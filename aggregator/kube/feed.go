@@ -272,3 +272,9 @@ func unreachable(err error) bool {
 	}
 	return status.Status().Code >= http.StatusInternalServerError
 }
+
+// answered tells whether an error is an answer of the API server, good or bad.
+func answered(err error) bool {
+	status := apierrors.APIStatus(nil)
+	return errors.As(err, &status)
+}

@@ -164,6 +164,20 @@ func TestAServerThatSaysNothing(t *testing.T) {
 	}
 }
 
+// That a server cannot tell of events, which may have an etcd of their own, does not
+// make old what it tells of pods.
+func TestAServerThatCannotTellOfEvents(t *testing.T) {
+	f := newFakeAPI(t)
+	f.broken = "events"
+	c := f.open()
+	start(t, c)
+	live(t, c)
+	until(t, "it is said", func() bool { return len(c.Status().GetProblems()) > 0 })
+	if p := c.Status().GetProblems(); slices.ContainsFunc(p, func(p string) bool { return !strings.HasPrefix(p, "cannot follow events: ") }) {
+		t.Errorf("got problems %q, want those of events only", p)
+	}
+}
+
 func TestPodsThatMayNotBeListed(t *testing.T) {
 	f := newFakeAPI(t)
 	f.forbidden["pods"] = true

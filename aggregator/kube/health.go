@@ -148,20 +148,21 @@ func (c *Cluster) failed(f *feed, err error) {
 	switch {
 	case apierrors.IsForbidden(err) && c.health.missed == 0: // a server that begins forbids all until it is ready
 		c.hear()
-		c.problem(f.resource, fmt.Sprintf("may not list and watch %s: %s; grant ipwitness's ClusterRole list and watch of %s",
+		c.problem(f.name, fmt.Sprintf("may not list and watch %s: %s; grant ipwitness's ClusterRole list and watch of %s",
 			f.resource, f.lost, f.resource))
 	case apierrors.IsUnauthorized(err):
 		c.hear()
 		c.problem(serverProblem, fmt.Sprintf("the API server %s does not know us any more: renew the token or certificate of the kubeconfig or service account",
 			c.clients.server))
-	case unreachable(err), apierrors.IsForbidden(err):
+	case (f.name == podFeed || !answered(err)) && unreachable(err), apierrors.IsForbidden(err):
 		c.problem(serverProblem, c.unheard(err))
 		select {
 		case c.health.kick <- struct{}{}:
 		default:
 		}
 	default:
-		c.problem(f.resource, fmt.Sprintf("cannot follow %s: %s: %s", f.resource, f.lost, shorten(err.Error())))
+		// Of one resource alone it says nothing of the server: events may have an etcd of their own.
+		c.problem(f.name, fmt.Sprintf("cannot follow %s: %s: %s", f.resource, f.lost, shorten(err.Error())))
 	}
 	switch {
 	case f.name == podFeed:
@@ -185,7 +186,7 @@ func (c *Cluster) worked(f *feed) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hear()
-	c.problem(f.resource, "")
+	c.problem(f.name, "")
 	if f.name == podFeed {
 		c.following.CompareAndSwap(0, c.clock())
 		c.health.failures, c.health.missed = 0, 0
