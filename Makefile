@@ -1,4 +1,5 @@
-# Everything a developer or CI does; .ci/run runs `make check`, `make test-kernels` and `make demo`.
+# Everything a developer or CI does; .ci/run runs `make check`, `make test-cluster`,
+# `make test-kernels` and `make demo`.
 #
 # build, run and clean need Go alone. The other targets build the tools that
 # they need from pinned Go modules (tools/*/go.mod) into bin/, once, and, run as
@@ -18,6 +19,8 @@ ARGS ?=
 TESTFLAGS ?=
 # The packages to test.
 PKGS ?= ./...
+# Those of make test-cluster.
+CLUSTER_PKGS ?= ./aggregator/kube ./tests/kubernetes
 
 # Another clang writes other bytes into bpf/*.o, so the version is fixed.
 export BPF2GO_CC := clang-19
@@ -91,7 +94,7 @@ test: deps-test build cni-plugins containerd ## Run all tests, as root, with the
 .PHONY: test-cluster
 test-cluster: deps-test build cni-plugins kubernetes ## Run the tests on a real Kubernetes of two nodes, as root; the first time builds it (minutes)
 	IPWITNESS_CLUSTER_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m -p 1 \
-		$(EXEC_AS_ROOT) $(TESTFLAGS) ./tests/kubernetes ./aggregator/kube
+		$(EXEC_AS_ROOT) $(TESTFLAGS) $(CLUSTER_PKGS)
 
 .PHONY: test-kernels
 test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu and run tests there; ARGS='-kernel 6.12 -run VLAN'

@@ -2,7 +2,8 @@
 // node, and reports it.
 //
 // What lives here: the sources (frames from the BPF observer, links, addresses
-// and namespaces from rtnetlink, names from files and processes), the table of
+// and namespaces from rtnetlink, names from the container runtime, files and
+// processes), the table of
 // claims that they fill, and the stream that carries the table to an aggregator.
 // What may not: any judgement. The agent does not know what a conflict is, and
 // meets the aggregator only in proto.
@@ -50,6 +51,9 @@ type Config struct {
 	NetnsDirs []string
 	// CNIResults is libcni's result cache. Empty: /var/lib/cni/results.
 	CNIResults string
+	// CRISocket is where the container runtime offers CRI: a path, which may be
+	// that of a unix:// URL, CRIAuto or CRIOff. Empty: auto.
+	CRISocket string
 }
 
 // defaults fills in what is empty, and refuses what cannot be meant.
@@ -81,7 +85,9 @@ func (c Config) defaults() (Config, error) {
 	if c.CNIResults == "" {
 		c.CNIResults = "/var/lib/cni/results"
 	}
-	return c, nil
+	var err error
+	c.CRISocket, err = criSocket(c.CRISocket)
+	return c, err
 }
 
 // Agent witnesses one node.
@@ -91,6 +97,7 @@ type Agent struct {
 	hello    *ipwitnessv1.Hello
 	table    *table
 	inode    uint64
+	runtime  *cri
 	problems []string // of the start: fixed
 
 	wire      atomic.Pointer[wire]
@@ -133,10 +140,11 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 		return nil, fmt.Errorf("read own network namespace: %w", err)
 	}
 	a := &Agent{
-		cfg:   cfg,
-		log:   log,
-		table: newTable(),
-		inode: inode,
+		cfg:     cfg,
+		log:     log,
+		table:   newTable(),
+		inode:   inode,
+		runtime: newCRI(log, cfg.CRISocket, "/proc"),
 		hello: &ipwitnessv1.Hello{
 			Node:    cfg.Node,
 			BootId:  strings.TrimSpace(string(bootID)),
@@ -146,6 +154,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 			Kernel:  kernelRelease(),
 		},
 	}
+	a.runtime.statusChanged = a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
@@ -214,7 +223,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	}
 
 	k := newKernel(a.log, a.table, req, ownNSID, a.inode, bootTime(), a.cfg.Node)
-	n := newNames(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc")
+	n := newNames(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)
 	look := func(netip.Addr, bool) {}
 	var w *wire
 	if obs != nil {
@@ -402,6 +411,8 @@ func (a *Agent) report() {
 		LostEvents: a.lostNetlink.Load(),
 		Problems:   slices.Clone(a.problems),
 	}
+	runtime, problems := a.runtime.health(now)
+	s.Runtime, s.Problems = runtime, append(s.Problems, problems...)
 	if _, refused := a.table.claimsNow(); a.refused.recent(refused, now) {
 		s.Problems = append(s.Problems, fmt.Sprintf(
 			"%d claims of frames were not taken: a port may show %d bindings, an address %d, and all ports %d (look for a scanner or a loop)",

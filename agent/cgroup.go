@@ -4,8 +4,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-
-	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // container is what the path of a cgroup says of the container that it was made for.
@@ -111,22 +109,4 @@ func unescapeUnit(name string) string {
 		b, _ := strconv.ParseUint(code[2:], 16, 8) // two hexadecimal digits, as unitByte says
 		return string([]byte{byte(b)})
 	})
-}
-
-// workload is who lives in a namespace of which nothing else is known.
-func (c container) workload() *ipwitnessv1.Workload {
-	w := &ipwitnessv1.Workload{
-		Kind:        ipwitnessv1.Workload_CONTAINER,
-		Name:        printable(c.name),
-		Uid:         c.pod,
-		ContainerId: c.id,
-		Source:      "cgroup",
-	}
-	switch {
-	case c.pod != "":
-		w.Kind = ipwitnessv1.Workload_POD
-	case c == container{}:
-		w.Kind, w.Source = ipwitnessv1.Workload_UNKNOWN, "process"
-	}
-	return w
 }

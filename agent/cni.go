@@ -20,9 +20,18 @@ import (
 
 // cniFile is what a file of libcni's result cache says.
 type cniFile struct {
+	version  version  // of the file
 	netns    []string // paths of the sandbox
 	workload *ipwitnessv1.Workload
 	networks map[string]networks // by path of the sandbox: what a pod was given there
+}
+
+// version tells whether a file is still the same: its ctime changes with whatever
+// is done to it.
+type version struct {
+	inode        uint64
+	size         int64
+	mtime, ctime unix.Timespec
 }
 
 // networks are the names of the networks that addresses are of, by who has them
@@ -114,18 +123,23 @@ func (n *names) readResults() {
 	n.stale, n.all = map[string]bool{}, false
 	n.mu.Unlock()
 	if all {
-		clear(n.results)
-		entries, err := os.ReadDir(n.cniResults)
+		entries, err := readDir(n.cniResults)
 		if err != nil {
+			clear(n.results)
 			return
 		}
-		for _, e := range entries {
-			stale[e.Name()] = true
+		maps.DeleteFunc(n.results, func(name string, _ cniFile) bool { _, there := entries[name]; return !there })
+		for name := range entries {
+			if old, ok := n.results[name]; !ok || fileVersion(filepath.Join(n.cniResults, name)) != old.version {
+				stale[name] = true
+			}
 		}
 	}
 	for name := range stale {
 		delete(n.results, name)
-		data, err := readSmall(filepath.Join(n.cniResults, name))
+		path := filepath.Join(n.cniResults, name)
+		v := fileVersion(path) // before its content, which may be a newer one
+		data, err := readSmall(path)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -138,8 +152,18 @@ func (n *names) readResults() {
 			n.log.Debug("cannot read CNI result", "file", name, "error", err)
 			continue
 		}
+		f.version = v
 		n.results[name] = f
 	}
+}
+
+// fileVersion gives the version of a file; none where there is no file.
+func fileVersion(path string) version {
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) != nil {
+		return version{}
+	}
+	return version{st.Ino, st.Size, st.Mtim, st.Ctim}
 }
 
 // readSmall reads a regular file of at most 1 MiB. It does not follow links, nor
@@ -279,7 +303,7 @@ func (c *cniResult) networks() map[string]networks {
 	all := map[string]networks{}
 	add := func(sandbox, iface, address string) {
 		prefix, err := netip.ParsePrefix(address)
-		if err != nil || sandbox == "" || iface == "" {
+		if err != nil || prefix.Addr().IsLoopback() || sandbox == "" || iface == "" || len(iface) >= unix.IFNAMSIZ {
 			return
 		}
 		path := sandboxPath(sandbox)

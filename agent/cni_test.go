@@ -134,10 +134,12 @@ func TestCNIResultSaysWhichNetworkGaveAnAddress(t *testing.T) {
 		},
 		"address of the host's end": {pod("net", `{"interfaces":[{"name":"veth0"}],"ips":[{"interface":0,"address":"10.0.0.2/24"}]}`), ""},
 		"index that is none":        {pod("net", `{"interfaces":[],"ips":[{"interface":0,"address":"10.0.0.2/24"},{"interface":-1,"address":"10.0.0.3/24"}]}`), ""},
+		"interface that is none":    {pod("net", `{"interfaces":[{"name":"`+strings.Repeat("x", 16)+`","sandbox":"/run/netns/a"}],"ips":[{"interface":0,"address":"10.0.0.2/24"}]}`), ""},
 		"address that is none":      {pod("net", `{"ips":[{"address":"10.0.0.2"},{"address":""}]}`), ""},
 		"a pod of Kubernetes":       {pod("kindnet", eth0), "/run/netns/cni-1 eth0 10.0.0.2 kindnet"},
 		"podman's own network":      {pod("podman", eth0), ""},
 		"another one of podman":     {pod("net", strings.Replace(eth0, "cbr0", "cni-podman1", 1)), ""},
+		"loopback":                  {pod("cni-loopback", `{"interfaces":[{"name":"lo","sandbox":"/run/netns/a"}],"ips":[{"interface":0,"address":"127.0.0.1/8"},{"interface":0,"address":"::1/128"}]}`), ""},
 		"no name":                   {pod("", eth0), ""},
 		"no name of a network":      {pod("a/b", eth0), ""},
 		"name without an end":       {pod(strings.Repeat("a", 300), eth0), ""},
@@ -201,7 +203,7 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 		{"eth1", netip.MustParseAddr("10.0.0.9")}: "pods",
 		{"eth0", netip.MustParseAddr("10.0.0.3")}: "pods",
 	}}
-	give := func(by map[uint64]networks) { k.setNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by)) }
+	give := func(by map[uint64]networks) { k.setNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by), nil) }
 
 	give(result) // after the address
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
@@ -235,7 +237,7 @@ func TestNetworkIsKnownOfANamespaceThatIsFoundLate(t *testing.T) {
 	f.put(noNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.0.0.2/24")
 	k := newTestKernel(t, f)
-	k.setNames(map[uint64]*ipwitnessv1.Workload{}, map[uint64]networks{4000: {{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods"}})
+	k.setNames(map[uint64]*ipwitnessv1.Workload{}, map[uint64]networks{4000: {{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods"}}, nil)
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED ")
 	k.adopt(5, 4000, true)
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods")
@@ -279,4 +281,40 @@ func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
 	}
 	n.look(true)
 	wantNetworks(t, n.kernel, "10.240.0.2 ASSIGNED ")
+}
+
+func TestResultThatIsTheSameIsReadOnce(t *testing.T) {
+	n, _ := newTestNames(t)
+	file := filepath.Join(n.cniResults, "pods-x-eth0")
+	write := func(name string) {
+		t.Helper()
+		for _, err := range []error{
+			os.MkdirAll(n.cniResults, 0o700),
+			os.WriteFile(file, []byte(`{"netns":"/run/netns/a","cniArgs":[["K8S_POD_NAME","`+name+`"]]}`), 0o600),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	read := func() *ipwitnessv1.Workload {
+		n.forgetResults()
+		n.readResults()
+		return n.results["pods-x-eth0"].workload
+	}
+	write("web-0")
+	first := read()
+	if again := read(); again != first || first.GetName() != "web-0" {
+		t.Errorf("result that is the same: got %v and then %v, want one that is read once", first, again)
+	}
+	write("web-10")
+	if got := read(); got.GetName() != "web-10" {
+		t.Errorf("result that is another one: got %v, want web-10", got)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); got != nil {
+		t.Errorf("result that is gone: got %v, want none", got)
+	}
 }

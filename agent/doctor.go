@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -118,7 +120,7 @@ func Doctor(cfg Config) []Check {
 		out = append(out, source("named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
 	}
 	out = append(out, source("CNI results", cfg.CNIResults, "names of pods and containers"))
-	out = append(out, readProcesses("/proc"))
+	out = append(out, readRuntime(cfg.CRISocket), readProcesses("/proc"))
 	return out
 }
 
@@ -215,6 +217,34 @@ func source(feature, dir, gives string) Check {
 	case err != nil:
 		c.Status, c.Detail = StatusDegraded, err.Error()
 		c.Used, c.Lost, c.Fix = "other sources", gives, "let the process read it; in a container, mount its parent read-only with HostToContainer propagation"
+	}
+	return c
+}
+
+// readRuntime asks the container runtime what it is.
+func readRuntime(socket string) Check {
+	c := Check{Feature: "container runtime", Status: StatusOK}
+	r := newCRI(slog.New(slog.DiscardHandler), socket, "/proc")
+	if len(r.sockets) == 0 {
+		c.Detail = "none is asked (--cri-socket off)"
+		return c
+	}
+	conn, _ := r.find(context.Background())
+	if conn != nil {
+		_ = conn.Close()
+		c.Detail = r.runtime + " at " + r.socket
+		return c
+	}
+	if r.fault == nil {
+		c.Detail = "none is found (it may come later)"
+		return c
+	}
+	c.Status, c.Detail = StatusDegraded, short(r.fault)
+	c.Used = "CNI results, cgroups and processes"
+	c.Lost = "names of pods that have no CNI result; virtual machines, and addresses that the runtime believes"
+	c.Fix = "correct --cri-socket, or start the runtime"
+	if errors.Is(r.fault, os.ErrPermission) {
+		c.Fix = "let the process write to that socket (in a container, mount the directory that it is in)"
 	}
 	return c
 }

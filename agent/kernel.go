@@ -41,6 +41,7 @@ type kernel struct {
 	inodes     map[uint64]*namespace
 	names      map[uint64]*ipwitnessv1.Workload
 	networks   map[uint64]networks
+	meant      map[uint64]meant
 	nextID     uint32
 	nextGen    uint64
 	// attached has the interfaces of other namespaces by the index of our
@@ -52,10 +53,11 @@ type kernel struct {
 	swept    time.Time // when ended was last cleaned
 	clock    frameClock
 
-	portsChanged func()             // an interface of our own came, went or changed
-	unnamed      func()             // a namespace was found whose inode is not known
-	incomplete   func()             // something could not be read, and is to be listed again
-	claimEnded   func(k []claimKey) // wire claims ended with their port
+	portsChanged func()              // an interface of our own came, went or changed
+	unnamed      func()              // a namespace was found whose inode is not known
+	compareAgain func(time.Duration) // names are to be set anew after a while
+	incomplete   func()              // something could not be read, and is to be listed again
+	claimEnded   func(k []claimKey)  // wire claims ended with their port
 }
 
 // namespace is one network namespace.
@@ -66,7 +68,9 @@ type namespace struct {
 	first     time.Time
 	links     map[int32]*link
 	published bool
-	untold    bool // we gave it its nsid, and the RTM_NEWNSID is still to come
+	missing   map[given]time.Time     // addresses that it is meant to have: since when no interface has them
+	intended  []*ipwitnessv1.Intended // those of them that are published
+	untold    bool                    // we gave it its nsid, and the RTM_NEWNSID is still to come
 }
 
 // link is one interface.
@@ -125,12 +129,14 @@ func newKernel(log *slog.Logger, t *table, req requests, ownNSID int32, ownInode
 		inodes:       map[uint64]*namespace{ownInode: own},
 		names:        map[uint64]*ipwitnessv1.Workload{},
 		networks:     map[uint64]networks{},
+		meant:        map[uint64]meant{},
 		nextID:       ownNamespace,
 		attached:     map[int32]map[*link]*namespace{},
 		domains:      map[string]domain{},
 		ended:        map[holding]time.Time{},
 		portsChanged: func() {},
 		unnamed:      func() {},
+		compareAgain: func(time.Duration) {},
 		incomplete:   func() {},
 		claimEnded:   func([]claimKey) {},
 	}

@@ -498,8 +498,8 @@ func TestNameOfANamespaceOutlivesItsFile(t *testing.T) {
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	k.adopt(5, 4000, true)
-	k.setNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "pod1"}}, nil)
-	k.setNames(map[uint64]*ipwitnessv1.Workload{}, nil)
+	k.setNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "pod1"}}, nil, nil)
+	k.setNames(map[uint64]*ipwitnessv1.Workload{}, nil, nil)
 	if got := k.table.namespaces.live[2].GetWorkload().GetName(); got != "pod1" {
 		t.Errorf("name after its file is gone: got %q, want pod1", got)
 	}

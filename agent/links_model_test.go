@@ -234,7 +234,7 @@ func (w *wirings) step() {
 			w.log = append(w.log, fmt.Sprintf("nsid %d is told who it is", nsid))
 			kind := []ipwitnessv1.Workload_Kind{ipwitnessv1.Workload_POD, ipwitnessv1.Workload_CONTAINER}[w.r.IntN(2)]
 			w.names[inodeOf(nsid)] = &ipwitnessv1.Workload{Kind: kind, Name: "some"}
-			w.k.setNames(maps.Clone(w.names), nil)
+			w.k.setNames(maps.Clone(w.names), nil, nil)
 		}
 	}
 	if l := w.pick("", "veth"); l.index != 0 {
@@ -327,7 +327,7 @@ func (w *wirings) compare() {
 			fresh.adopt(nsid, inodeOf(nsid), false)
 		}
 	}
-	fresh.setNames(maps.Clone(w.names), nil)
+	fresh.setNames(maps.Clone(w.names), nil, nil)
 	for _, ns := range fresh.all() {
 		followed := w.k.own
 		if ns != fresh.own {

@@ -363,7 +363,7 @@ func TestUplinkThatIsAPortOfABridge(t *testing.T) {
 
 	// It is told that it is a pod.
 	k.adopt(6, 4000, true)
-	k.setNames(map[uint64]*ipwitnessv1.Workload{4000: {Kind: ipwitnessv1.Workload_POD, Name: "launcher"}}, nil)
+	k.setNames(map[uint64]*ipwitnessv1.Workload{4000: {Kind: ipwitnessv1.Workload_POD, Name: "launcher"}}, nil, nil)
 	want("named as a pod", true, false)
 }
 

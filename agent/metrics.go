@@ -26,13 +26,18 @@ var (
 	aggregatorsDesc = prometheus.NewDesc("ipwitness_agent_aggregators",
 		"Aggregators of the agent: connected are those that it reports to and that answer. The log names the others.",
 		[]string{"state"}, nil)
+	criCallsDesc = prometheus.NewDesc("ipwitness_agent_cri_calls_total",
+		"Calls to the container runtime (CRI), by method and by how they ended.",
+		[]string{"method", "result"}, nil)
+	criConnectedDesc = prometheus.NewDesc("ipwitness_agent_cri_connected",
+		"1 while a container runtime answers the agent.", nil, nil)
 	problemsDesc = prometheus.NewDesc("ipwitness_agent_problems",
 		"Things that do not work on this node; the log and 'ipwitness nodes' name them.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{framesDesc, lostDesc, interfacesDesc, claimsDesc, connectedDesc, aggregatorsDesc, problemsDesc} {
+	for _, d := range []*prometheus.Desc{framesDesc, lostDesc, interfacesDesc, claimsDesc, connectedDesc, aggregatorsDesc, criCallsDesc, criConnectedDesc, problemsDesc} {
 		ch <- d
 	}
 }
@@ -69,6 +74,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(claimsDesc, prometheus.GaugeValue, float64(held))
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(refused), "port_full")
 	ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(problems))
+	calls, answers := a.runtime.counters()
+	for c, n := range calls {
+		ch <- prometheus.MustNewConstMetric(criCallsDesc, prometheus.CounterValue, float64(n), c.method, c.result)
+	}
+	ch <- prometheus.MustNewConstMetric(criConnectedDesc, prometheus.GaugeValue, answers)
 	connected, disconnected := a.aggregators()
 	all := 0.0
 	if connected > 0 && disconnected == 0 {

@@ -6,9 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,13 +30,15 @@ type names struct {
 	netnsDirs  []string
 	cniResults string
 	procDir    string
+	runtime    *cri
 	changed    chan struct{} // holds one token while there may be something new
 
-	files   map[netnsFile]uint64 // inodes of the namespaces that were found, by their files
-	results map[string]cniFile   // parsed results, by file name
-	walked  time.Time            // when processes were last looked through
-	later   bool                 // they are to be looked through once the time has come
-	tenants map[uint64]*tenant   // of the namespaces of ours, by inode
+	files   map[netnsFile]namedNetns // the namespaces that were found, by their files
+	results map[string]cniFile       // parsed results, by file name
+	walked  time.Time                // when processes were last looked through
+	later   bool                     // they are to be looked through once the time has come
+	waking  atomic.Bool              // wakeAfter is on its way
+	tenants map[uint64]*tenant       // of the namespaces of ours, by inode
 
 	mu    sync.Mutex
 	stale map[string]bool // names of results to read again
@@ -46,21 +52,29 @@ type netnsFile struct {
 	file uint64 // inode of the file below the namespace that is mounted over it
 }
 
-func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults, procDir string) *names {
+// namedNetns is what a file of such a directory says.
+type namedNetns struct {
+	inode uint64 // of the namespace
+	name  *ipwitnessv1.Workload
+}
+
+func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults, procDir string, runtime *cri) *names {
 	n := &names{
 		log:        log,
 		kernel:     k,
 		netnsDirs:  netnsDirs,
 		cniResults: cniResults,
 		procDir:    procDir,
+		runtime:    runtime,
 		changed:    make(chan struct{}, 1),
-		files:      map[netnsFile]uint64{},
+		files:      map[netnsFile]namedNetns{},
 		results:    map[string]cniFile{},
 		tenants:    map[uint64]*tenant{},
 		stale:      map[string]bool{},
 		all:        true,
 	}
-	k.unnamed = n.wake
+	k.unnamed, runtime.changed = n.wake, n.wake
+	k.compareAgain = n.wakeAfter
 	return n
 }
 
@@ -68,27 +82,54 @@ func (n *names) wake() {
 	poke(n.changed)
 }
 
+// wakeAfter wakes the search after a while. One that is on its way counts for all.
+func (n *names) wakeAfter(wait time.Duration) {
+	if n.waking.CompareAndSwap(false, true) {
+		time.AfterFunc(wait, func() {
+			n.waking.Store(false)
+			n.wake()
+		})
+	}
+}
+
 // everythingEvery is how often everything is read anew: processes, for
 // namespaces that have no file and no veth to this one and for who lives in
 // those that we know, and all that a lost event would have told.
 const everythingEvery = 15 * time.Second
+
+// A look costs what there is, not what is new, and a pod that starts is a dozen
+// reasons for one: after each the search rests for so many times as long.
+const (
+	restShare   = 4
+	longestRest = 100 * time.Millisecond
+)
 
 // run keeps looking until ctx ends.
 func (n *names) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.watchMounts(ctx) })
 	g.Go(func() error { return n.watchResults(ctx) })
+	g.Go(func() error { return n.runtime.run(ctx) })
 	g.Go(func() error {
 		tick := time.NewTicker(everythingEvery)
 		defer tick.Stop()
+		everything := false
 		for {
-			n.look(false)
+			begin := time.Now()
+			n.look(everything)
+			rest := time.NewTimer(min(longestRest, restShare*time.Since(begin)))
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-rest.C:
+			}
+			everything = false
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-n.changed:
 			case <-tick.C:
-				n.look(true)
+				everything = true
 			}
 		}
 	})
@@ -99,12 +140,38 @@ func (n *names) run(ctx context.Context) error {
 // has it forget what it knows.
 func (n *names) look(everything bool) {
 	if everything {
-		clear(n.files)
 		n.forgetResults()
 	}
-	byInode := map[uint64]*ipwitnessv1.Workload{}
-	byPath := map[string]uint64{}
-	files := map[netnsFile]uint64{}
+	byPath, said := n.lookFiles(everything)
+	n.readResults()
+	for _, f := range n.results {
+		for _, path := range f.netns {
+			// Results outlive their sandboxes.
+			if inode, ok := byPath[path]; ok {
+				said[inode] = said[inode].with(facts{result: f.workload})
+			}
+		}
+	}
+	for _, s := range n.runtime.now() {
+		if inode := n.sandboxInode(s, byPath); inode != 0 {
+			said[inode] = said[inode].with(facts{sandbox: s})
+		}
+	}
+	if everything || n.kernel.anonymous(said) {
+		n.walk(everything)
+	}
+	names, unnamed := n.moveTenants(said)
+	gave, meant := n.given(byPath, said)
+	n.kernel.setNames(names, gave, meant)
+	n.runtime.namespaces(unnamed)
+}
+
+// lookFiles finds the named namespaces, and gives their inodes by path, and what
+// their files say of them, by inode. It looks again at those that are known where
+// that is asked for.
+func (n *names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64]facts) {
+	byPath, said = map[string]uint64{}, map[uint64]facts{}
+	files := make(map[netnsFile]namedNetns, len(n.files))
 	for _, dir := range n.netnsDirs {
 		source := "netns"
 		if filepath.Base(filepath.Dir(dir)) == "docker" {
@@ -114,43 +181,127 @@ func (n *names) look(everything bool) {
 		if err != nil {
 			continue // no such source here
 		}
-		for name, file := range entries {
-			f := netnsFile{filepath.Join(dir, name), file}
-			inode, ok := n.files[f]
-			if !ok {
-				if inode, err = namespaceInode(f.path); err != nil {
+		for _, name := range slices.Sorted(maps.Keys(entries)) { // one namespace may have two names
+			f := netnsFile{filepath.Join(dir, name), entries[name]}
+			ns, ok := n.files[f]
+			if !ok || again {
+				if ns.inode, err = namespaceInode(f.path); err != nil {
 					continue // being made, or gone
 				}
 			}
-			files[f] = inode
-			byPath[f.path] = inode
-			if byInode[inode] == nil {
-				byInode[inode] = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: printable(name), Source: source}
+			if !ok {
+				ns.name = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: printable(name), Source: source}
 			}
-			n.adopt(f.path, inode)
+			files[f] = ns
+			byPath[f.path] = ns.inode
+			if said[ns.inode].file == nil {
+				said[ns.inode] = facts{file: ns.name}
+			}
+			n.adopt(f.path, ns.inode)
 		}
 	}
 	n.files = files
-	if everything || n.kernel.anonymous(byInode) {
-		n.walk(everything)
+	return byPath, said
+}
+
+// sandboxInode finds the network namespace of a sandbox; 0 where it is not known.
+func (n *names) sandboxInode(s *sandbox, byPath map[string]uint64) uint64 {
+	if inode, ok := byPath[s.path]; ok {
+		return inode
 	}
-	n.readResults()
-	gave := map[uint64]networks{}
-	for _, f := range n.results {
-		for _, path := range f.netns {
-			// Results outlive their sandboxes.
-			if inode, ok := byPath[path]; ok {
-				byInode[inode] = f.workload
+	switch {
+	case strings.HasPrefix(s.path, "/run/"): // elsewhere than others have it; whatever else is there may never answer
+		if inode, err := namespaceInode(s.path); err == nil {
+			n.adopt(s.path, inode)
+			return inode
+		}
+	case s.process.pid != 0:
+		// A PID may be another process's by now.
+		if p, err := n.readProcess(s.process.pid); err == nil && p.start == s.process.start {
+			if inode, err := n.netnsOf(p.pid); err == nil && inode != n.kernel.own.inode {
+				return inode
 			}
 		}
+	}
+	return 0
+}
+
+// moveTenants takes what is said of each namespace now to what is known of it,
+// and gives their names; and those of this node that the runtime has no name for.
+func (n *names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv1.Workload, unnamed []*namespace) {
+	ours := n.kernel.ourInodes()
+	for inode, t := range n.tenants {
+		if ours[inode] != t.namespace {
+			delete(n.tenants, inode)
+		}
+	}
+	byID := map[string]*sandbox{}
+	for _, s := range n.runtime.now() {
+		byID[s.id] = s
+	}
+	names = make(map[uint64]*ipwitnessv1.Workload, len(said))
+	for inode, ns := range ours {
+		t := n.tenantOf(inode, ns)
+		t.facts = t.with(said[inode])
+		if s := byID[t.container.id]; s != nil && t.sandbox == nil {
+			t.sandbox = s // the runtime tells no path, but the cgroup whose it is
+		}
+		if t.sandbox == nil {
+			unnamed = append(unnamed, ns)
+		}
+		if said[inode] = t.facts; t.name() != nil {
+			names[inode] = t.name()
+		}
+	}
+	for inode, f := range said {
+		if ours[inode] == nil {
+			names[inode] = f.workload() // it may become ours
+		}
+	}
+	return names, unnamed
+}
+
+// given gives the addresses that somebody meant a namespace to have, by inode:
+// the names of their networks, and who said so.
+func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint64]networks, map[uint64]meant) {
+	gave, all := map[uint64]networks{}, map[uint64]meant{}
+	mean := func(inode uint64, g given, source string) {
+		if all[inode] == nil {
+			all[inode] = meant{}
+		}
+		all[inode][g] = source
+	}
+	for _, f := range n.results {
 		for path, addrs := range f.networks {
 			if inode, ok := byPath[path]; ok {
 				gave[inode] = gave[inode].with(addrs)
+				for g := range addrs {
+					mean(inode, g, f.workload.GetSource())
+				}
 			}
 		}
 	}
-	n.addTenants(byInode)
-	n.kernel.setNames(byInode, gave)
+	there := map[*sandbox]bool{}
+	for _, s := range n.runtime.now() {
+		there[s] = true
+	}
+	for inode, f := range said {
+		if !there[f.sandbox] {
+			continue // the runtime has ended it, and takes its addresses away
+		}
+		only := networks{}
+		for _, ip := range f.sandbox.ips {
+			g := given{podInterface, ip}
+			if _, ok := gave[inode][g]; !ok {
+				only[g] = sourceCRI
+			}
+			mean(inode, g, sourceCRI)
+		}
+		if len(only) > 0 {
+			gave[inode] = gave[inode].with(only)
+		}
+	}
+	return gave, all
 }
 
 // walk looks through the processes: at most once a second, so that a namespace

@@ -59,6 +59,7 @@ func (k *kernel) end(ns *namespace, now time.Time) {
 		delete(k.inodes, ns.inode)
 		delete(k.names, ns.inode)
 		delete(k.networks, ns.inode)
+		delete(k.meant, ns.inode)
 	}
 	k.retract(ns, now)
 	for _, l := range ns.links {
@@ -124,12 +125,15 @@ func (k *kernel) known(inode uint64) bool {
 }
 
 // anonymous says whether there is a namespace of ours whose inode is not known,
-// or that has no name, neither among those given nor from before.
-func (k *kernel) anonymous(names map[uint64]*ipwitnessv1.Workload) bool {
+// or that has no name, neither from what is said now nor from before.
+func (k *kernel) anonymous(said map[uint64]facts) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, ns := range k.byNSID {
-		if ns.published && (ns.inode == 0 || names[ns.inode] == nil && k.names[ns.inode] == nil) {
+		if !ns.published {
+			continue
+		}
+		if _, ok := said[ns.inode]; ns.inode == 0 || !ok && k.names[ns.inode] == nil {
 			return true
 		}
 	}
@@ -149,26 +153,27 @@ func (k *kernel) ourInodes() map[uint64]*namespace {
 	return ours
 }
 
-// setNames takes who lives in which namespace, and which networks gave the
-// addresses there, by inode. It keeps the maps.
-func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint64]networks) {
+// setNames takes who lives in which namespace, which networks gave the addresses
+// there, and which addresses it is meant to have, by inode. It keeps the maps.
+func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint64]networks, mean map[uint64]meant) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
 	old, before := k.names, k.networks
-	k.names, k.networks = names, gave
+	k.names, k.networks, k.meant = names, gave, mean
 	k.table.update(func() {
 		for inode, ns := range k.inodes {
 			if names[inode] == nil && old[inode] != nil {
 				names[inode] = old[inode] // its file is gone, and it is not: the last name is the best
 			}
-			if ns.published && !proto.Equal(old[inode], names[inode]) {
+			if ns.published && old[inode] != names[inode] && !proto.Equal(old[inode], names[inode]) {
 				k.putNamespace(ns, now)
 				k.publishHostEnds(ns, now) // a pod is no switch
 			}
 			if ns.published && !maps.Equal(before[inode], gave[inode]) {
 				k.publishAddresses(ns, now)
 			}
+			k.compareMeant(ns, now)
 		}
 	})
 }

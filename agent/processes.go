@@ -5,25 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
-
-	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
-
-// tenant is all that is known of who lives in a namespace of ours. It stays
-// when its source is gone and the namespace is not.
-type tenant struct {
-	namespace *namespace            // an inode alone may be another namespace's by now
-	named     *ipwitnessv1.Workload // by a CNI result or a file; nil: by nothing
-	process   process               // the oldest: pause, or whoever made the namespace
-	container container             // by that process's cgroup
-}
 
 // process is one process, as /proc/PID/stat has it.
 type process struct {
@@ -77,25 +64,6 @@ func (n *names) tenantOf(inode uint64, ns *namespace) *tenant {
 		n.tenants[inode] = t
 	}
 	return t
-}
-
-// addTenants has the names by inode say what the processes tell, too.
-func (n *names) addTenants(byInode map[uint64]*ipwitnessv1.Workload) {
-	ours := n.kernel.ourInodes()
-	for inode, t := range n.tenants {
-		if ours[inode] != t.namespace {
-			delete(n.tenants, inode)
-		}
-	}
-	for inode, ns := range ours {
-		t := n.tenantOf(inode, ns)
-		if byInode[inode] != nil {
-			t.named = byInode[inode]
-		}
-		if w := t.workload(); w != nil {
-			byInode[inode] = w
-		}
-	}
 }
 
 // moveIn finds the oldest of the processes in a namespace, and its container.
@@ -161,8 +129,10 @@ func netnsOf(procDir string, pid int) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(string(link[:size]), "net:["), "]"), 10, 64)
 }
 
-func (n *names) readProcess(pid int) (process, error) {
-	data, err := os.ReadFile(n.proc(pid, "stat"))
+func (n *names) readProcess(pid int) (process, error) { return readProcess(n.procDir, pid) }
+
+func readProcess(procDir string, pid int) (process, error) {
+	data, err := os.ReadFile(filepath.Join(procDir, strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return process{}, err
 	}
@@ -199,35 +169,4 @@ func parseStat(data string) (process, error) {
 		return process{}, fmt.Errorf("%w: %w", errNoStat, err)
 	}
 	return process{pid: pid, parent: parent, name: printable(data[begin+1 : end]), start: start}, nil
-}
-
-// madeUp are the names that container runtimes make up for files of namespaces:
-// containerd, CRI-O and podman in /run/netns, docker in /run/docker/netns.
-var madeUp = map[string]*regexp.Regexp{
-	"netns":        regexp.MustCompile(`^(?:cni-|netns-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`),
-	"docker-netns": regexp.MustCompile(`^[0-9a-f]{12}$`),
-}
-
-// workload says who lives in the namespace: nil where nothing is known. The
-// name is that of a CNI result or a file, unless a container says more than the
-// file's name; whatever is empty is filled in.
-func (t *tenant) workload() *ipwitnessv1.Workload {
-	if t.process.pid == 0 {
-		return t.named
-	}
-	w := t.container.workload()
-	if t.named != nil {
-		re := madeUp[t.named.GetSource()]
-		if t.container == (container{}) || re == nil || !re.MatchString(t.named.GetName()) {
-			w = proto.CloneOf(t.named)
-		}
-	}
-	if w.GetUid() == "" {
-		w.Uid = t.container.pod
-	}
-	if w.GetContainerId() == "" {
-		w.ContainerId = t.container.id
-	}
-	w.Process = fmt.Sprintf("%s (%d)", t.process.name, t.process.pid)
-	return w
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,7 +76,7 @@ func newTestNames(t *testing.T, inodes ...uint64) (*names, procTree) {
 	}
 	k := newTestKernel(t, f)
 	p := procTree{t, t.TempDir()}
-	n := newNames(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.dir, "results"), p.dir)
+	n := newNames(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.dir, "results"), p.dir, newCRI(slog.New(slog.DiscardHandler), CRIOff, p.dir))
 	for i, inode := range inodes {
 		k.adopt(int32(i+1), inode, false)
 	}
@@ -83,16 +84,25 @@ func newTestNames(t *testing.T, inodes ...uint64) (*names, procTree) {
 }
 
 // named has a look with names that files or CNI results gave, and says what comes of one.
-func (n *names) named(inode uint64, by map[uint64]*ipwitnessv1.Workload) string {
-	if by == nil {
-		by = map[uint64]*ipwitnessv1.Workload{}
+func (n *names) named(inode uint64, by map[uint64]facts) string {
+	said := maps.Clone(by)
+	if said == nil {
+		said = map[uint64]facts{}
 	}
 	n.processes()
-	n.addTenants(by)
-	n.kernel.setNames(by, nil)
+	names, _ := n.moveTenants(said)
+	n.kernel.setNames(names, nil, nil)
 	w := n.kernel.names[inode]
 	return fmt.Sprintf("%s %s/%s uid=%s id=%s process=%s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(),
 		w.GetContainerId()[:min(4, len(w.GetContainerId()))], w.GetProcess(), w.GetSource())
+}
+
+// saidBy has the source of a name say it.
+func saidBy(w *ipwitnessv1.Workload) facts {
+	if w.GetSource() == "cni-result" {
+		return facts{result: w}
+	}
+	return facts{file: w}
 }
 
 func wantNamed(t *testing.T, got, want string) {
@@ -155,10 +165,10 @@ func TestBetterNamesAreFilledInAndStay(t *testing.T) {
 			n, p := newTestNames(t, 100)
 			p.put(40, 2, "pause", 600, 100, c.cgroup)
 			before := c.named.String()
-			wantNamed(t, n.named(100, map[uint64]*ipwitnessv1.Workload{100: c.named}), c.want)
+			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), c.want)
 			wantNamed(t, n.named(100, nil), c.want) // the file is gone, and its namespace is not
 			p.end(40)
-			wantNamed(t, n.named(100, map[uint64]*ipwitnessv1.Workload{100: c.named}), c.want) // the process is gone
+			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), c.want) // the process is gone
 			if c.named.String() != before {
 				t.Errorf("what others hold as well was changed: got %s, want %s", c.named, before)
 			}
@@ -243,7 +253,7 @@ func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	if len(n.changed) == 0 {
 		t.Error("a namespace of ours without a name: got no look")
 	}
-	if k.anonymous(map[uint64]*ipwitnessv1.Workload{100: {Name: "a"}}) {
+	if k.anonymous(map[uint64]facts{100: {file: &ipwitnessv1.Workload{Name: "a"}}}) {
 		t.Error("a namespace of ours whose file is found in the same look: got that it needs a look at processes")
 	}
 	n.look(false) // too soon after the last walk: later

@@ -29,6 +29,7 @@ func (k *kernel) retract(ns *namespace, now time.Time) {
 		k.unpublish(ns, l, now)
 	}
 	k.table.removeNamespace(ns.id, now)
+	ns.missing, ns.intended = nil, nil
 	ns.id = 0 // the end of that record must be told, even where it is ours again at once
 }
 
@@ -52,10 +53,11 @@ func (k *kernel) publishNamespace(ns *namespace, now time.Time) {
 	for _, l := range ns.links {
 		k.publish(ns, l, now)
 	}
+	k.compareMeant(ns, now)
 }
 
 func (k *kernel) putNamespace(ns *namespace, now time.Time) {
-	r := &ipwitnessv1.NamespaceRecord{Id: ns.id, FirstSeen: timestamppb.New(ns.first), Workload: k.names[ns.inode]}
+	r := &ipwitnessv1.NamespaceRecord{Id: ns.id, FirstSeen: timestamppb.New(ns.first), Workload: k.names[ns.inode], Intended: ns.intended}
 	if ns == k.own {
 		r.Workload = k.host
 	}
@@ -132,6 +134,7 @@ func (k *kernel) addressChanged(ns *namespace, l *link, addr netip.Addr, now tim
 		k.publishRecord(ns, l, now)
 	}
 	k.publishAddress(ns, l, addr, now)
+	k.compareMeant(ns, now)
 }
 
 // publishAddresses makes the table say of all addresses in a namespace what the

@@ -107,10 +107,10 @@ func (j *judging) conflict(g group) bool {
 		recall(owners, prev.Owners)
 	}
 	c.Rule, c.Owners = rule, owners
-	c.Cause = cause(&c)
 	if c.Phase == Suspected {
 		j.settle(&c)
 	}
+	c.Cause = cause(&c)
 	c.Summary, c.Advice = j.summary(&c), j.advice(&c)
 	j.out.Conflicts = append(j.out.Conflicts, c)
 	if j.explain {

@@ -101,7 +101,7 @@ func recall(owners, before []Owner) {
 // tells it.
 func cause(c *Conflict) string {
 	switch {
-	case c.Rule == RuleSplitBrain && c.Kind == LinkScope, c.Rule == RuleSameVM:
+	case c.Rule == RuleSplitBrain && c.Kind == LinkScope, c.Rule == RuleSameVM && c.Phase == Confirmed:
 		return CauseSplitBrain
 	case len(orphans(c.Owners)) > 0:
 		return CauseOrphanedSandbox

@@ -319,8 +319,11 @@ func floorRow(suspected, bare []time.Duration, hop time.Duration) row {
 }
 
 // cpu is the processor time that the program has used.
-func (s *site) cpu() (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.program.Cmd.Process.Pid))
+func (s *site) cpu() (time.Duration, error) { return cpuOf(s.program.Cmd.Process.Pid) }
+
+// cpuOf is the processor time that a process has used.
+func cpuOf(pid int) (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
@@ -495,9 +498,11 @@ func hopTime(ctx context.Context, h *netlab.Host, server string, n int, stop <-c
 // rss is what the program holds, in MiB.
 func (s *site) rss() (float64, error) { return s.memory("VmRSS") }
 
-// memory is one of the sizes in /proc/PID/status, in MiB.
-func (s *site) memory(name string) (float64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.program.Cmd.Process.Pid))
+func (s *site) memory(name string) (float64, error) { return memoryOf(s.program.Cmd.Process.Pid, name) }
+
+// memoryOf is one of the sizes in /proc/PID/status, in MiB.
+func memoryOf(pid int, name string) (float64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}

@@ -97,6 +97,7 @@ var parts = []part{
 	}},
 	{"storm", "a storm of ARP, here and with libpcap listeners", stormRows},
 	{"pods", "0, 50 and 250 pods that do nothing", podRows},
+	{"runtime", fmt.Sprintf("%d sandboxes of a real containerd", sandboxes), runtimeRows},
 	{"agents", fmt.Sprintf("%d simulated agents, and an aggregator that is killed", crowdNodes), agentRows},
 	{"kubernetes", fmt.Sprintf("%d pods in a real Kubernetes API, whose server is killed", apiPods), kubernetesRows},
 }

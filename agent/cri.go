@@ -1,0 +1,775 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// The socket of the container runtime is found, or no runtime is asked.
+const (
+	CRIAuto = "auto"
+	CRIOff  = "off"
+)
+
+// criSockets are where container runtimes offer CRI, in the order in which they
+// are tried.
+var criSockets = []string{
+	"/run/containerd/containerd.sock",
+	"/run/crio/crio.sock",
+	"/run/k3s/containerd/containerd.sock", // rke2, too
+	"/run/k0s/containerd.sock",
+	"/var/snap/microk8s/common/run/containerd.sock",
+	"/run/cri-dockerd.sock",
+}
+
+// sourceCRI is what a name by the runtime is from.
+const sourceCRI = "cri"
+
+const (
+	// callTimeout is how long the runtime may take to answer. What it answers may
+	// be as long as kubelet takes it.
+	callTimeout = 2 * time.Second
+	maxAnswer   = 16 << 20
+	// maxSandboxes is more than any node has; only so many are asked for.
+	maxSandboxes = 4096
+	// askAtOnce is how many sandboxes are asked for side by side, askPerRound how
+	// many before they are told.
+	askAtOnce   = 4
+	askPerRound = 64
+	// listEvery is how often the sandboxes are listed without a reason: events can
+	// be lost.
+	listEvery = time.Minute
+	// findEvery is how often the sockets are tried without a reason, findSoonest
+	// after one came.
+	findEvery   = 15 * time.Second
+	findSoonest = 50 * time.Millisecond
+	// awayAfter is how long a runtime may be away before that is a problem: it may
+	// be restarted.
+	awayAfter = 5 * time.Second
+	// A namespace appears before the runtime lists its sandbox, which is tried
+	// again, each time after twice the time, mostTries times: for 25 s. Where the
+	// runtime tells of sandboxes by itself, that is given time first.
+	firstTry    = 200 * time.Millisecond
+	mostTries   = 7
+	eventsFirst = 3 * time.Second
+	// A list may take 1/listShare of the time.
+	listShare = 20
+)
+
+// cri asks the container runtime which pods it runs. It has its own pace:
+// nothing waits for the runtime but cri.
+type cri struct {
+	log     *slog.Logger
+	sockets []string
+	chosen  bool // the one socket was chosen: that it is missing is a problem
+	procDir string
+
+	changed       func()        // the sandboxes are others now
+	statusChanged func()        // there is another problem, or one less
+	hurry         chan struct{} // holds one token while a socket may have come
+	poked         chan struct{} // holds one token while there may be something to ask
+
+	// sandboxes is what the runtime said, finished: nobody changes it.
+	sandboxes atomic.Pointer[[]*sandbox]
+
+	// Of run alone.
+	known      map[string]*sandbox // by id
+	unanswered map[string]*attempt // of the sandboxes whose status is not known, by id
+
+	mu        sync.Mutex
+	runtime   string // name and version
+	socket    string // where it is, or was last
+	connected bool
+	away      time.Time // since when it does not answer
+	fault     error     // why
+	tooMany   int       // sandboxes that are not asked for
+	calls     map[criCall]uint64
+	unnamed   map[*namespace]*attempt // namespaces that no sandbox is known for
+	events    bool                    // it tells of sandboxes by itself
+	told      map[string]bool         // sandboxes that it told of: whether they are there
+}
+
+// criCall is a kind of call, and how it ended.
+type criCall struct{ method, result string }
+
+// attempt is something that the runtime does not know yet.
+type attempt struct {
+	last  time.Time
+	tries int
+}
+
+// due is when to try again; zero: never.
+func (a *attempt) due(first time.Duration) time.Time {
+	if a.tries >= mostTries {
+		return time.Time{}
+	}
+	return a.last.Add(max(first, firstTry<<a.tries))
+}
+
+func newCRI(log *slog.Logger, socket, procDir string) *cri {
+	c := &cri{
+		log:           log,
+		sockets:       criSockets,
+		procDir:       procDir,
+		changed:       func() {},
+		statusChanged: func() {},
+		hurry:         make(chan struct{}, 1),
+		poked:         make(chan struct{}, 1),
+		known:         map[string]*sandbox{},
+		unanswered:    map[string]*attempt{},
+		calls:         map[criCall]uint64{},
+		unnamed:       map[*namespace]*attempt{},
+		told:          map[string]bool{},
+	}
+	if socket == CRIOff {
+		c.sockets = nil
+	} else if socket != CRIAuto {
+		c.sockets, c.chosen = []string{socket}, true
+	}
+	return c
+}
+
+// run keeps asking until ctx ends.
+func (c *cri) run(ctx context.Context) error {
+	if len(c.sockets) == 0 {
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.watchSockets(ctx) })
+	g.Go(func() error {
+		wait := time.NewTimer(0)
+		defer wait.Stop()
+		backoff := findSoonest
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-c.hurry:
+				backoff = findSoonest
+			case <-wait.C:
+			}
+			conn, found := c.find(ctx)
+			if conn != nil {
+				c.serve(ctx, conn)
+				_ = conn.Close()
+				backoff, found = findSoonest, true
+			}
+			if backoff = min(2*backoff, findEvery); !found {
+				backoff = findEvery // there is no socket: its coming is told
+			}
+			wait.Reset(backoff)
+		}
+	})
+	return g.Wait()
+}
+
+// watchSockets has the sockets tried whenever one comes.
+func (c *cri) watchSockets(ctx context.Context) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		c.log.Warn("cannot watch for the container runtime: it is found late", "error", err)
+		return nil
+	}
+	defer func() { _ = w.Close() }()
+	for _, s := range c.sockets {
+		watchUp(w, s)
+	}
+	poke(c.hurry)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-w.Events:
+			if !ok {
+				return nil
+			}
+			for _, s := range c.sockets {
+				if within(s, e.Name) {
+					watchUp(w, s) // its directory may be another one now
+					poke(c.hurry)
+				}
+			}
+		case err := <-w.Errors:
+			c.log.Debug("events about sockets were lost", "error", err)
+			poke(c.hurry)
+		}
+	}
+}
+
+// within says whether path is dir, or below it.
+func within(path, dir string) bool {
+	rest, ok := strings.CutPrefix(path, dir)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+// find connects to the first runtime that answers. found says that there was a
+// socket at all.
+func (c *cri) find(ctx context.Context) (conn *grpc.ClientConn, found bool) {
+	var fault error
+	for _, s := range c.sockets {
+		conn, runtime, err := c.connect(ctx, s)
+		if err == nil {
+			if c.socketIs(runtime, s) {
+				clear(c.known) // of another runtime
+				c.publish()
+			}
+			return conn, true
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			found = true
+		}
+		// Sockets that nobody listens on are often left behind, and dockerd has a
+		// containerd that does not offer CRI.
+		if c.chosen || c.isLast(s) || errors.Is(err, os.ErrPermission) && fault == nil {
+			fault = fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	if ctx.Err() == nil && fault != nil {
+		c.failed(fault)
+	}
+	return nil, found
+}
+
+// socketIs notes which runtime answers, and says whether it is another one.
+func (c *cri) socketIs(runtime, socket string) (other bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	other = c.socket != "" && c.socket != socket
+	c.runtime, c.socket = runtime, socket
+	return other
+}
+
+// isLast says whether a socket is that of the runtime that answered last.
+func (c *cri) isLast(socket string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.socket == socket
+}
+
+// connect asks the runtime at a socket what it is.
+func (c *cri) connect(ctx context.Context, socket string) (conn *grpc.ClientConn, runtime string, err error) {
+	info, err := os.Stat(socket)
+	if err != nil {
+		return nil, "", err
+	}
+	if info.Mode().Type() != os.ModeSocket {
+		return nil, "", errors.New("it is not a socket")
+	}
+	var refused atomic.Pointer[error] // gRPC tells it as a text only
+	conn, err = grpc.NewClient("passthrough:///"+filepath.Base(socket),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			if err != nil {
+				refused.Store(&err)
+			}
+			return conn, err
+		}),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"),
+		grpc.WithIdleTimeout(0),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
+	if err != nil {
+		return nil, "", err
+	}
+	v, err := call(ctx, c, "Version", runtimev1.NewRuntimeServiceClient(conn).Version, &runtimev1.VersionRequest{Version: "0.1.0"})
+	if err != nil {
+		_ = conn.Close()
+		if why := refused.Load(); why != nil {
+			return nil, "", *why
+		}
+		if status.Code(err) == codes.Unimplemented {
+			return nil, "", errors.New("whoever listens there does not offer CRI v1")
+		}
+		return nil, "", errors.New(status.Convert(err).Message())
+	}
+	name := strings.TrimSpace(v.GetRuntimeName() + " " + strings.TrimPrefix(v.GetRuntimeVersion(), "v"))
+	if len(name) > maxText {
+		name = "a runtime whose name has no end"
+	}
+	return conn, name, nil
+}
+
+// call makes one call, and counts it.
+func call[Q, A any](ctx context.Context, c *cri, method string, to func(context.Context, *Q, ...grpc.CallOption) (*A, error), q *Q) (*A, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	a, err := to(ctx, q)
+	c.count(method, err)
+	return a, err
+}
+
+func (c *cri) count(method string, err error) {
+	result := "ok"
+	switch status.Code(err) {
+	case codes.OK:
+	case codes.DeadlineExceeded:
+		result = "timeout"
+	case codes.Unimplemented:
+		result = "unimplemented"
+	default:
+		result = "error"
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls[criCall{method, result}]++
+}
+
+// failed notes that the runtime does not answer.
+func (c *cri) failed(err error) {
+	c.mu.Lock()
+	first := c.away.IsZero()
+	if first {
+		c.away = time.Now()
+	}
+	other := c.fault == nil || c.fault.Error() != err.Error()
+	c.connected, c.fault = false, err
+	c.mu.Unlock()
+	if first {
+		c.log.Warn("the container runtime does not answer", "error", err)
+		time.AfterFunc(awayAfter, c.statusChanged)
+	}
+	if other {
+		c.statusChanged()
+	}
+}
+
+// answers notes that the runtime does.
+func (c *cri) answers() {
+	c.mu.Lock()
+	was := c.connected
+	c.connected, c.away, c.fault = true, time.Time{}, nil
+	runtime, socket := c.runtime, c.socket
+	c.mu.Unlock()
+	if !was {
+		c.log.Info("the container runtime answers", "runtime", runtime, "socket", socket)
+		c.statusChanged()
+	}
+}
+
+// health gives the runtime's name, and what does not work.
+func (c *cri) health(now time.Time) (runtime string, problems []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	const lost = "names of new pods come from CNI results and processes"
+	switch {
+	case c.fault == nil:
+	case c.runtime != "":
+		if now.Sub(c.away) >= awayAfter {
+			problems = append(problems, fmt.Sprintf("the container runtime at %s does not answer since %s: %s (%s)",
+				c.socket, c.away.UTC().Format(time.RFC3339), lost, short(c.fault)))
+		}
+	case errors.Is(c.fault, os.ErrPermission):
+		problems = append(problems, fmt.Sprintf("the container runtime may not be asked (%s): %s; "+
+			"let the agent's user write to that socket, or set --cri-socket off", short(c.fault), lost))
+	default:
+		problems = append(problems, fmt.Sprintf("there is no container runtime to ask (%s): %s; "+
+			"correct --cri-socket, or start the runtime: it is found when it comes", short(c.fault), lost))
+	}
+	if c.tooMany > 0 {
+		problems = append(problems, fmt.Sprintf("the container runtime lists %d sandboxes more than the %d that are asked for: their names come from CNI results and processes",
+			c.tooMany, maxSandboxes))
+	}
+	return c.runtime, problems
+}
+
+// counters gives how many calls were made, and 1 while the runtime answers.
+func (c *cri) counters() (calls map[criCall]uint64, answers float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.connected {
+		answers = 1
+	}
+	return maps.Clone(c.calls), answers
+}
+
+// short is the text of an error that others wrote.
+func short(err error) string {
+	text := err.Error()
+	return printable(text[:min(len(text), maxText)])
+}
+
+// namespaces takes the namespaces that no sandbox is known for.
+func (c *cri) namespaces(unnamed []*namespace) {
+	if len(c.sockets) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, before := time.Now(), c.unnamed
+	c.unnamed = make(map[*namespace]*attempt, len(unnamed))
+	for _, ns := range unnamed {
+		a := before[ns]
+		if a == nil {
+			a = &attempt{last: now}
+			defer poke(c.poked)
+		}
+		c.unnamed[ns] = a
+	}
+}
+
+// serve asks the runtime until its connection is lost.
+func (c *cri) serve(ctx context.Context, conn *grpc.ClientConn) {
+	ctx, cancel := context.WithCancel(ctx)
+	var g sync.WaitGroup
+	defer g.Wait()
+	defer cancel()
+	g.Go(func() {
+		if conn.WaitForStateChange(ctx, connectivity.Ready) {
+			cancel()
+		}
+	})
+	client := runtimev1.NewRuntimeServiceClient(conn)
+	c.begin()
+	g.Go(func() { c.follow(ctx, client) }) // before the list, so that nothing comes between
+	lists := listing{next: time.Now()}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		now := time.Now()
+		if !lists.due(c.unnamedDue()).After(now) {
+			lists.done(now, c.list(ctx, client))
+		}
+		c.ask(ctx, client)
+		timer.Reset(max(0, time.Until(soonest(lists.due(c.unnamedDue()), c.unansweredDue()))))
+		select {
+		case <-ctx.Done():
+		case <-c.poked:
+		case <-timer.C:
+		}
+	}
+}
+
+// begin has everything asked anew that the runtime did not know.
+func (c *cri) begin() {
+	clear(c.unanswered)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.told)
+	for _, a := range c.unnamed {
+		*a = attempt{last: time.Now()}
+	}
+}
+
+// listing says when to list.
+type listing struct {
+	next     time.Time // without a reason
+	soonest  time.Time // with one
+	failures int
+}
+
+// due is when to list, with a reason to do so at a time that is zero for none.
+func (l *listing) due(reason time.Time) time.Time {
+	if reason.IsZero() || l.failures > 0 || reason.After(l.next) {
+		return l.next
+	}
+	if reason.Before(l.soonest) {
+		return l.soonest
+	}
+	return reason
+}
+
+// done takes the end of a list that was begun at a time.
+func (l *listing) done(begun time.Time, err error) {
+	now := time.Now()
+	if err != nil {
+		l.next = now.Add(min(findEvery, firstTry<<min(l.failures, 10)))
+		l.failures++
+		return
+	}
+	l.failures, l.next = 0, now.Add(listEvery)
+	l.soonest = now.Add(max(firstTry, listShare*now.Sub(begun)))
+}
+
+// soonest gives the earlier one of two times; zero is never.
+func soonest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// unnamedDue is when the next namespace without a sandbox wants a list; zero: never.
+func (c *cri) unnamedDue() (next time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := firstTry
+	if c.events {
+		first = eventsFirst
+	}
+	for _, a := range c.unnamed {
+		next = soonest(next, a.due(first))
+	}
+	return next
+}
+
+// unansweredDue is when to ask for a sandbox again.
+func (c *cri) unansweredDue() (next time.Time) {
+	for _, a := range c.unanswered {
+		next = soonest(next, a.due(firstTry))
+	}
+	return next
+}
+
+// list lists the sandboxes that are ready: those that are not known yet are to
+// be asked for, and those that are gone are forgotten.
+func (c *cri) list(ctx context.Context, client runtimev1.RuntimeServiceClient) error {
+	begun := time.Now()
+	r, err := call(ctx, c, "ListPodSandbox", client.ListPodSandbox, &runtimev1.ListPodSandboxRequest{
+		Filter: &runtimev1.PodSandboxFilter{State: &runtimev1.PodSandboxStateValue{State: runtimev1.PodSandboxState_SANDBOX_READY}},
+	})
+	if err != nil {
+		if ctx.Err() == nil {
+			c.failed(errors.New("it lists no sandboxes: " + status.Convert(err).Message()))
+		}
+		return err
+	}
+	c.answers()
+	c.mu.Lock()
+	for _, a := range c.unnamed {
+		if !a.last.After(begun) {
+			a.last = begun
+			a.tries++
+		}
+	}
+	c.mu.Unlock()
+
+	ready := make(map[string]bool, len(r.GetItems()))
+	tooMany := 0
+	for _, s := range r.GetItems() {
+		switch id := s.GetId(); {
+		case id == "" || len(id) > maxText || s.GetState() != runtimev1.PodSandboxState_SANDBOX_READY:
+		case len(ready) < maxSandboxes:
+			ready[id] = true
+		default:
+			tooMany++
+		}
+	}
+	before := len(c.known)
+	maps.DeleteFunc(c.known, func(id string, _ *sandbox) bool { return !ready[id] })
+	maps.DeleteFunc(c.unanswered, func(id string, _ *attempt) bool { return !ready[id] })
+	for id := range ready {
+		switch a := c.unanswered[id]; {
+		case c.known[id] != nil:
+		case a == nil:
+			c.unanswered[id] = &attempt{} // at once
+		case a.tries >= mostTries && begun.Sub(a.last) >= listEvery:
+			a.tries = mostTries - 1 // once more
+		}
+	}
+	if len(c.known) != before {
+		c.publish()
+	}
+	c.mu.Lock()
+	other := tooMany != c.tooMany
+	c.tooMany = tooMany
+	c.mu.Unlock()
+	if other {
+		c.statusChanged()
+	}
+	return nil
+}
+
+// ask asks for the sandboxes that the runtime listed or told of.
+func (c *cri) ask(ctx context.Context, client runtimev1.RuntimeServiceClient) {
+	c.mu.Lock()
+	told := c.told
+	c.told = map[string]bool{}
+	c.mu.Unlock()
+	gone := false
+	for id, there := range told {
+		switch _, known := c.known[id]; {
+		case !there:
+			delete(c.known, id)
+			delete(c.unanswered, id)
+			gone = gone || known
+		case !known && len(c.known)+len(c.unanswered) < maxSandboxes:
+			c.unanswered[id] = &attempt{}
+		}
+	}
+	if gone {
+		c.publish()
+	}
+	var ids []string
+	now := time.Now()
+	for id, a := range c.unanswered {
+		if due := a.due(firstTry); !due.IsZero() && !due.After(now) {
+			ids = append(ids, id)
+		}
+	}
+	for round := range slices.Chunk(ids, askPerRound) {
+		if !c.askRound(ctx, client, round) {
+			return
+		}
+	}
+}
+
+// askRound asks for some sandboxes, and publishes what is known then. It gives
+// false where the runtime takes too long.
+func (c *cri) askRound(ctx context.Context, client runtimev1.RuntimeServiceClient, ids []string) bool {
+	type answer struct {
+		sandbox *sandbox
+		err     error
+	}
+	answers := make([]answer, len(ids))
+	var slow atomic.Bool
+	var g errgroup.Group
+	g.SetLimit(askAtOnce)
+	for i, id := range ids {
+		g.Go(func() error {
+			if slow.Load() {
+				answers[i].err = context.DeadlineExceeded
+				return nil
+			}
+			r, err := call(ctx, c, "PodSandboxStatus", client.PodSandboxStatus, &runtimev1.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+			if err == nil {
+				answers[i].sandbox, err = parseSandbox(r)
+			}
+			if status.Code(err) == codes.DeadlineExceeded {
+				slow.Store(true)
+			}
+			answers[i].err = err
+			return nil
+		})
+	}
+	_ = g.Wait() // they give none
+	if ctx.Err() != nil {
+		return false
+	}
+	news := false
+	for i, id := range ids {
+		switch s, err := answers[i].sandbox, answers[i].err; {
+		case err == nil && s.id == id:
+			if s.process.pid != 0 {
+				s.process, _ = readProcess(c.procDir, s.process.pid)
+			}
+			c.known[id] = s
+			delete(c.unanswered, id)
+			news = true
+		case errors.Is(err, errNotReady), status.Code(err) == codes.NotFound:
+			delete(c.unanswered, id) // it has ended
+		default:
+			if err == nil {
+				err = fmt.Errorf("the answer is about sandbox %q", s.id)
+			}
+			c.log.Debug("cannot get status of sandbox", "id", id, "error", err)
+			a := c.unanswered[id]
+			a.last = time.Now()
+			a.tries++
+		}
+	}
+	if news {
+		c.publish()
+	}
+	return !slow.Load()
+}
+
+// publish has others see the sandboxes that are known.
+func (c *cri) publish() {
+	out := make([]*sandbox, 0, len(c.known))
+	for _, s := range c.known {
+		if s.workload != nil {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, func(a, b *sandbox) int { return cmp.Compare(a.id, b.id) })
+	c.sandboxes.Store(&out)
+	c.changed()
+}
+
+// now gives the sandboxes that the runtime has, or had when it answered last.
+func (c *cri) now() []*sandbox {
+	if all := c.sandboxes.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// follow takes what the runtime tells of sandboxes by itself, if it does.
+func (c *cri) follow(ctx context.Context, client runtimev1.RuntimeServiceClient) {
+	defer c.setEvents(false)
+	stream, err := client.GetContainerEvents(ctx, &runtimev1.GetEventsRequest{})
+	for err == nil {
+		var e *runtimev1.ContainerEventResponse
+		if e, err = stream.Recv(); err != nil {
+			break
+		}
+		// Some have a stream on which nothing is ever told.
+		c.setEvents(true)
+		s := e.GetPodSandboxStatus()
+		id := cmp.Or(s.GetId(), e.GetContainerId())
+		ready := s.GetState() == runtimev1.PodSandboxState_SANDBOX_READY
+		if s == nil {
+			ready = false // it has been removed; or it is no sandbox, and is not known
+		}
+		if id == "" || len(id) > maxText {
+			continue
+		}
+		c.mu.Lock()
+		if len(c.told) < maxSandboxes {
+			c.told[id] = ready
+		}
+		c.mu.Unlock()
+		poke(c.poked)
+	}
+	if ctx.Err() != nil {
+		err = nil
+	}
+	c.count("GetContainerEvents", err)
+	if err != nil {
+		c.log.Debug("the container runtime does not tell of sandboxes: they are listed when namespaces come", "error", err)
+	}
+}
+
+func (c *cri) setEvents(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.events = on
+}
+
+// watchUp watches a file that may be missing, and may come later, by its
+// directories, down to the deepest that there is.
+func watchUp(w *fsnotify.Watcher, path string) {
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		if err := w.Add(dir); err == nil || dir == filepath.Dir(dir) {
+			return
+		}
+	}
+}
+
+// criSocket reads the flag: a path may be that of a URL.
+func criSocket(flag string) (string, error) {
+	path := strings.TrimPrefix(flag, "unix://")
+	switch {
+	case flag == "":
+		return CRIAuto, nil
+	case flag == CRIAuto, flag == CRIOff:
+		return flag, nil
+	case !filepath.IsAbs(path):
+		return "", fmt.Errorf("socket of the container runtime %q is no absolute path: use auto, off, or a path such as %s", flag, criSockets[0])
+	case len(path) >= len(unix.RawSockaddrUnix{}.Path):
+		return "", fmt.Errorf("path of the container runtime's socket has %d bytes, %d are possible", len(path), len(unix.RawSockaddrUnix{}.Path)-1)
+	}
+	return filepath.Clean(path), nil
+}

@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// meant says who means a namespace to have which addresses.
+type meant map[given]string
+
+// intendedAfter is how long an address may be missing before that is told. It is
+// set before anybody says that it is meant, but duplicate address detection
+// keeps a new one of IPv6 to itself for two seconds; and it is gone before the
+// namespace that ends is.
+const intendedAfter = 5 * time.Second
+
+// mostIntended is more than anybody gives one pod; only so many are told.
+const mostIntended = 64
+
+// compareMeant compares the addresses that a namespace is meant to have with
+// those that it has, and tells of those that have been missing for long.
+func (k *kernel) compareMeant(ns *namespace, now time.Time) {
+	mean := k.meant[ns.inode]
+	if ns == k.own || !ns.published || len(mean) == 0 && len(ns.missing) == 0 {
+		return
+	}
+	var told []*ipwitnessv1.Intended
+	for g := range ns.missing {
+		if mean[g] == "" || ns.has(g.addr) {
+			delete(ns.missing, g)
+		}
+	}
+	for g, source := range mean {
+		if ns.has(g.addr) {
+			continue
+		}
+		since, ok := ns.missing[g]
+		if !ok {
+			if ns.missing == nil {
+				ns.missing = map[given]time.Time{}
+			}
+			since, ns.missing[g] = now, now
+		}
+		if wait := intendedAfter - now.Sub(since); wait > 0 {
+			k.compareAgain(wait)
+			continue
+		}
+		told = append(told, &ipwitnessv1.Intended{Address: g.addr.String(), Source: source, Interface: g.iface})
+	}
+	slices.SortFunc(told, func(a, b *ipwitnessv1.Intended) int {
+		return cmp.Or(cmp.Compare(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetInterface(), b.GetInterface()))
+	})
+	told = told[:min(len(told), mostIntended)]
+	if slices.EqualFunc(told, ns.intended, func(a, b *ipwitnessv1.Intended) bool { return proto.Equal(a, b) }) {
+		return
+	}
+	ns.intended = told
+	k.putNamespace(ns, now)
+}
+
+// has says whether an interface of the namespace has an address, whatever its state.
+func (ns *namespace) has(addr netip.Addr) bool {
+	for _, l := range ns.links {
+		if l.addrs[addr] != nil {
+			return true
+		}
+	}
+	return false
+}

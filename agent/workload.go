@@ -1,0 +1,130 @@
+package agent
+
+import (
+	"fmt"
+	"regexp"
+
+	"google.golang.org/protobuf/proto"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// madeUp are the names that container runtimes make up for files of namespaces:
+// containerd, CRI-O and podman in /run/netns, docker in /run/docker/netns.
+var madeUp = map[string]*regexp.Regexp{
+	"netns":        regexp.MustCompile(`^(?:cni-|netns-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`),
+	"docker-netns": regexp.MustCompile(`^[0-9a-f]{12}$`),
+}
+
+func isMadeUp(file *ipwitnessv1.Workload) bool {
+	re := madeUp[file.GetSource()]
+	return re != nil && re.MatchString(file.GetName())
+}
+
+// tenant is who lives in a namespace of ours. What a source has said stays when
+// the source is gone and the namespace is not.
+type tenant struct {
+	facts
+	namespace *namespace            // an inode alone may be another namespace's by now
+	merged    *ipwitnessv1.Workload // of the facts in from
+	from      facts
+}
+
+// name is what follows from the facts. It is made anew only when they change.
+func (t *tenant) name() *ipwitnessv1.Workload {
+	if t.merged == nil || t.from != t.facts {
+		t.merged, t.from = t.workload(), t.facts
+	}
+	return t.merged
+}
+
+// facts are all that the sources say of who lives in a namespace.
+type facts struct {
+	sandbox   *sandbox              // by the container runtime; nil: by nothing
+	result    *ipwitnessv1.Workload // by a CNI result
+	file      *ipwitnessv1.Workload // by the name of its file
+	process   process               // the oldest: pause, or whoever made the namespace
+	container container             // by that process's cgroup
+}
+
+// with gives the facts with what is said now. Nothing that was said before is
+// forgotten.
+func (f facts) with(now facts) facts {
+	if now.sandbox != nil {
+		f.sandbox = now.sandbox
+	}
+	if now.result != nil {
+		f.result = now.result
+	}
+	if now.file != nil {
+		f.file = now.file
+	}
+	return f
+}
+
+// workload says who lives in the namespace: nil where nothing is known. The best
+// source says what it is and how it is called; each other fact is from the best
+// source that has it.
+func (f facts) workload() *ipwitnessv1.Workload {
+	var w *ipwitnessv1.Workload
+	for _, from := range f.sources() {
+		if w == nil {
+			w = proto.CloneOf(from)
+			continue
+		}
+		fill := func(field string, to *string, value string) {
+			if *to != "" || value == "" {
+				return
+			}
+			*to = value
+			if w.Sources == nil {
+				w.Sources = map[string]string{}
+			}
+			w.Sources[field] = from.GetSource()
+		}
+		fill("uid", &w.Uid, from.GetUid())
+		fill("containerId", &w.ContainerId, from.GetContainerId())
+		fill("process", &w.Process, from.GetProcess())
+		fill("virtualMachine", &w.VirtualMachine, from.GetVirtualMachine())
+	}
+	return w
+}
+
+// sources gives what each source says, the best one first. The name of a file
+// that a person gave is better than a cgroup, one that a runtime made up is not.
+func (f facts) sources() (all []*ipwitnessv1.Workload) {
+	add := func(w *ipwitnessv1.Workload, there bool) {
+		if there {
+			all = append(all, w)
+		}
+	}
+	if f.sandbox != nil {
+		add(f.sandbox.workload, true)
+	}
+	add(f.result, f.result != nil)
+	add(f.file, f.file != nil && !isMadeUp(f.file))
+	add(f.container.workload(), f.container != container{})
+	add(f.file, f.file != nil && isMadeUp(f.file))
+	add(f.process.workload(), f.process.pid != 0)
+	return all
+}
+
+// workload is who lives in a namespace, as far as its cgroup says.
+func (c container) workload() *ipwitnessv1.Workload {
+	w := &ipwitnessv1.Workload{
+		Kind:        ipwitnessv1.Workload_CONTAINER,
+		Name:        printable(c.name),
+		Uid:         c.pod,
+		ContainerId: c.id,
+		Source:      "cgroup",
+	}
+	if c.pod != "" {
+		w.Kind = ipwitnessv1.Workload_POD
+	}
+	return w
+}
+
+// workload is who lives in a namespace of which nothing else is known.
+func (p process) workload() *ipwitnessv1.Workload {
+	return &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN, Process: fmt.Sprintf("%s (%d)", p.name, p.pid), Source: "process"}
+}

@@ -1,0 +1,277 @@
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
+	runtime := &sandbox{id: "sandbox", workload: &ipwitnessv1.Workload{
+		Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "by-cri", Uid: "u-cri", ContainerId: "c-cri", VirtualMachine: "vm1", Source: "cri",
+	}}
+	runtimeWithout := &sandbox{id: "sandbox", workload: &ipwitnessv1.Workload{
+		Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "by-cri", Source: "cri",
+	}}
+	result := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Uid: "u-cni", ContainerId: "c-cni", Source: "cni-result"}
+	resultWithout := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Source: "cni-result"}
+	person := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "blue", Source: "netns"}
+	madeUp := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "cni-" + podUID, Source: "netns"}
+	cgroup := container{id: "c-cgroup", pod: "u-cgroup"}
+	pause := process{pid: 7, name: "pause"}
+	for name, c := range map[string]struct {
+		facts facts
+		want  string
+	}{
+		"nothing":                 {facts{}, "nothing"},
+		"all":                     {facts{sandbox: runtime, result: result, file: person, container: cgroup, process: pause}, "POD shop/by-cri u-cri c-cri vm1 pause (7) by cri, process:process"},
+		"runtime alone":           {facts{sandbox: runtime}, "POD shop/by-cri u-cri c-cri vm1  by cri"},
+		"runtime without ids":     {facts{sandbox: runtimeWithout, result: result}, "POD shop/by-cri u-cni c-cni   by cri, containerId:cni-result uid:cni-result"},
+		"ids of the cgroup":       {facts{sandbox: runtimeWithout, result: resultWithout, container: cgroup, process: pause}, "POD shop/by-cri u-cgroup c-cgroup  pause (7) by cri, containerId:cgroup process:process uid:cgroup"},
+		"no runtime":              {facts{result: result, file: madeUp, container: cgroup, process: pause}, "POD net/by-cni u-cni c-cni  pause (7) by cni-result, process:process"},
+		"result without ids":      {facts{result: resultWithout, container: cgroup}, "POD net/by-cni u-cgroup c-cgroup   by cni-result, containerId:cgroup uid:cgroup"},
+		"person":                  {facts{file: person, container: container{id: "c-cgroup"}, process: pause}, "CONTAINER /blue  c-cgroup  pause (7) by netns, containerId:cgroup process:process"},
+		"made up, and a cgroup":   {facts{file: madeUp, container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
+		"made up, and no cgroup":  {facts{file: madeUp, process: pause}, "CONTAINER /cni-" + podUID + "    pause (7) by netns, process:process"},
+		"cgroup":                  {facts{container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
+		"process":                 {facts{process: pause}, "UNKNOWN /    pause (7) by process"},
+		"runtime, and its result": {facts{sandbox: runtimeWithout}.with(facts{result: result}), "POD shop/by-cri u-cni c-cni   by cri, containerId:cni-result uid:cni-result"},
+		"result, and its runtime": {facts{result: result, file: madeUp}.with(facts{sandbox: runtime}), "POD shop/by-cri u-cri c-cri vm1  by cri"},
+		"nothing more is said":    {facts{sandbox: runtime, result: result, file: person}.with(facts{}), "POD shop/by-cri u-cri c-cri vm1  by cri"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := "nothing"
+			before := fmt.Sprint(runtime.workload, runtimeWithout.workload, result, resultWithout, person, madeUp)
+			if w := c.facts.workload(); w != nil {
+				got = fmt.Sprintf("%s %s/%s %s %s %s %s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetVirtualMachine(), w.GetProcess(), w.GetSource())
+				if len(w.GetSources()) > 0 {
+					got += ", " + strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(w.GetSources()), "map["), "]")
+				}
+			}
+			if got != c.want {
+				t.Errorf("name: got  %q\n          want %q", got, c.want)
+			}
+			if after := fmt.Sprint(runtime.workload, runtimeWithout.workload, result, resultWithout, person, madeUp); after != before {
+				t.Errorf("what others hold as well was changed: got %s, want %s", after, before)
+			}
+		})
+	}
+}
+
+// say has a runtime that does not run say something.
+func (n *names) say(all ...*sandbox) { n.runtime.sandboxes.Store(&all) }
+
+// sandboxNamed is a sandbox whose first process is that one.
+func sandboxNamed(name string, p process, ips ...string) *sandbox {
+	s := &sandbox{id: "id-" + name, process: p, workload: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: name, Source: "cri"}}
+	for _, ip := range ips {
+		s.ips = append(s.ips, netip.MustParseAddr(ip))
+	}
+	return s
+}
+
+// name is how a namespace is called.
+func (n *names) name(inode uint64) string {
+	w := n.kernel.names[inode]
+	return fmt.Sprint(w.GetName(), " by ", w.GetSource())
+}
+
+func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "cni-1")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("/proc/self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal("mount a namespace, which needs root: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	inode, err := namespaceInode(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, p := newTestNames(t, inode, 100, 200, 300)
+	n.netnsDirs = []string{dir}
+	n.kernel.own.inode = 1
+	p.put(40, 2, "pause", 600, 100, "/")
+	p.put(50, 2, "pause", 700, 200, "/docker/"+innerID)
+	byPath, byProcess, byCgroup := sandboxNamed("by-path", process{}), sandboxNamed("by-process", process{pid: 40, start: 600}), sandboxNamed("by-cgroup", process{})
+	byPath.path, byCgroup.id = path, innerID
+	n.say(byPath, byProcess, byCgroup)
+	n.look(true)
+	for inode, want := range map[uint64]string{inode: "by-path by cri", 100: "by-process by cri", 200: "by-cgroup by cri", 300: " by "} {
+		if got := n.name(inode); got != want {
+			t.Errorf("namespace %d: got %q, want %q", inode, got, want)
+		}
+	}
+	// The PID is another process's.
+	p.put(40, 2, "other", 900, 300, "/")
+	n.say(byPath, byProcess, byCgroup, sandboxNamed("stale", process{pid: 40, start: 600}))
+	n.look(true)
+	if got := n.name(300); got != " by process" {
+		t.Errorf("namespace of another process: got %q, want no name", got)
+	}
+	// What the runtime forgets stays the name of what lives.
+	n.say()
+	n.look(true)
+	if got := n.name(100); got != "by-process by cri" {
+		t.Errorf("namespace of a sandbox that is forgotten: got %q, want its name", got)
+	}
+}
+
+func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
+	n, p := newTestNames(t, 100, 200)
+	n.runtime.sockets = []string{"/x"}
+	p.put(40, 2, "pause", 600, 100, "/")
+	n.look(true)
+	unnamed := func() (ids []uint64) {
+		for ns := range n.runtime.unnamed {
+			ids = append(ids, ns.inode)
+		}
+		slices.Sort(ids)
+		return ids
+	}
+	if got := unnamed(); !slices.Equal(got, []uint64{100, 200}) {
+		t.Errorf("namespaces without a sandbox: got %v, want both", got)
+	}
+	if len(n.runtime.poked) != 1 {
+		t.Error("new namespaces: got no poke")
+	}
+	<-n.runtime.poked
+	n.say(sandboxNamed("web-0", process{pid: 40, start: 600}))
+	n.look(false)
+	if got := unnamed(); !slices.Equal(got, []uint64{200}) || len(n.runtime.poked) != 0 {
+		t.Errorf("namespaces without a sandbox: got %v and %d pokes, want 200, and nothing to do", got, len(n.runtime.poked))
+	}
+}
+
+func TestRuntimeSaysThatAnAddressIsOfPods(t *testing.T) {
+	n, p := newTestNames(t, 100)
+	p.put(40, 2, "pause", 600, 100, "/")
+	n.kernel.handle(&message{typ: unix.RTM_NEWADDR, nsid: 1, addr: address(2, "10.0.0.2/24")})
+	n.kernel.handle(&message{typ: unix.RTM_NEWADDR, nsid: 1, addr: address(2, "10.0.0.9/24")})
+	n.say(sandboxNamed("web-0", process{pid: 40, start: 600}, "10.0.0.2", "10.0.0.3"))
+	n.look(true)
+	wantNetworks(t, n.kernel, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
+	n.say()
+	n.look(true)
+	wantNetworks(t, n.kernel, "10.0.0.2 ASSIGNED , 10.0.0.9 ASSIGNED ")
+}
+
+func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
+	n := &names{runtime: newCRI(slog.New(slog.DiscardHandler), CRIOff, ""), results: map[string]cniFile{}}
+	s := sandboxNamed("web-0", process{}, "10.0.0.2", "10.0.0.3")
+	n.say(s)
+	g := func(iface, ip string) given { return given{iface, netip.MustParseAddr(ip)} }
+	n.results["x"] = cniFile{
+		workload: &ipwitnessv1.Workload{Source: "cni-result"},
+		networks: map[string]networks{"/p": {g("eth0", "10.0.0.2"): "pods", g("net1", "10.1.0.2"): "storage"}},
+	}
+	gave, mean := n.given(map[string]uint64{"/p": 100}, map[uint64]facts{100: {sandbox: s}})
+	if want := (networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "10.0.0.3"): "cri", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(gave[100], want) {
+		t.Errorf("networks: got %v, want %v", gave[100], want)
+	}
+	if want := (meant{g("eth0", "10.0.0.2"): "cri", g("eth0", "10.0.0.3"): "cri", g("net1", "10.1.0.2"): "cni-result"}); !maps.Equal(mean[100], want) {
+		t.Errorf("meant: got %v, want %v", mean[100], want)
+	}
+}
+
+// intended are the addresses that a namespace is told to lack.
+func intended(k *kernel, inode uint64) string {
+	var all []string
+	for _, i := range k.table.namespaces.live[k.inodes[inode].id].GetIntended() {
+		all = append(all, fmt.Sprint(i.GetAddress(), " ", i.GetInterface(), " by ", i.GetSource()))
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestAddressThatIsMeantAndMissingIsToldAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fakeKernel{}
+		f.put(noNSID, hostVeth(10, 5))
+		f.put(5, podVeth(10), "10.0.0.2/24")
+		k := newTestKernel(t, f)
+		k.adopt(5, 4000, true)
+		g := func(ip string) given { return given{"eth0", netip.MustParseAddr(ip)} }
+		mean := meant{g("10.0.0.2"): "cri", g("fd00::2"): "cni-result"}
+		say := func(m meant) {
+			k.setNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, nil, map[uint64]meant{4000: m})
+		}
+		var again []time.Duration
+		k.compareAgain = func(d time.Duration) { again = append(again, d) }
+		want := func(when, want string) {
+			t.Helper()
+			if got := intended(k, 4000); got != want {
+				t.Errorf("%s: got %q, want %q", when, got, want)
+			}
+		}
+		add := func(ip string) {
+			k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, ip)})
+		}
+		remove := func(ip string) {
+			k.handle(&message{typ: unix.RTM_DELADDR, nsid: 5, addr: address(2, ip)})
+		}
+		say(mean)
+		want("at once", "")
+		if len(again) != 1 || again[0] != intendedAfter {
+			t.Errorf("looks again: got %v, want one after %s", again, intendedAfter)
+		}
+		time.Sleep(intendedAfter - time.Second)
+		say(mean)
+		want("soon after", "")
+		if len(again) != 2 || again[1] != time.Second {
+			t.Errorf("looks again: got %v, want one more after the second that is left", again)
+		}
+		time.Sleep(time.Second)
+		say(mean)
+		want("later", "fd00::2 eth0 by cni-result")
+		add("fd00::2/64")
+		want("with the address", "")
+		remove("10.0.0.2/24")
+		remove("fd00::2/64") // the pod ends: its addresses go first
+		want("at the end", "")
+		time.Sleep(intendedAfter)
+		say(mean)
+		want("where it does not end", "10.0.0.2 eth0 by cri, fd00::2 eth0 by cni-result")
+		say(meant{g("10.0.0.2"): "cri"})
+		want("when one is not meant any more", "10.0.0.2 eth0 by cri")
+		many := meant{}
+		for i := range 1000 {
+			many[g(fmt.Sprintf("10.1.%d.%d", i/250, i%250))] = "cni-result"
+		}
+		say(many)
+		time.Sleep(intendedAfter)
+		say(many)
+		if got := strings.Count(intended(k, 4000), "by"); got != mostIntended {
+			t.Errorf("addresses without end: got %d, want %d", got, mostIntended)
+		}
+		say(nil)
+		want("when none is", "")
+	})
+}
+
+func TestSearchIsWokenAfterAWhileOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &names{changed: make(chan struct{}, 1)}
+		for range 3 {
+			n.wakeAfter(time.Second)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if len(n.changed) != 1 || n.waking.Load() {
+			t.Errorf("woken: got %d, want once", len(n.changed))
+		}
+	})
+}
