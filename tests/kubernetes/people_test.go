@@ -126,7 +126,7 @@ spec:
 		return nil
 	})
 	page, err := l.Output(l.Command(binary, "conflicts", addr))
-	if err != nil || !strings.Contains(page, "Kubernetes says:\n  Event "+l.namespace+"/stuck") {
+	if err != nil || !strings.Contains(page, "Kubernetes says:\n") || !strings.Contains(page, "  Event "+l.namespace+"/stuck ") {
 		t.Errorf("got\n%s\nwant what the event says", page)
 	}
 }
