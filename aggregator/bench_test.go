@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"runtime"
 	"runtime/debug"
 	runtimemetrics "runtime/metrics"
@@ -18,6 +19,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/kube"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -267,5 +269,26 @@ func BenchmarkListPage(b *testing.B) {
 		if page, _ := s.listOwners(&filter{}, place{}, defaultPage); len(page) != defaultPage {
 			b.Fatalf("got %d owners", len(page))
 		}
+	}
+}
+
+// BenchmarkKubernetes is what the Kubernetes API may say at once of 1,000 nodes: their
+// ranges of pods, that its state changed, and that one node is new.
+func BenchmarkKubernetes(b *testing.B) {
+	const nodes = 1000
+	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+	networks := make([]netip.Prefix, nodes)
+	for n := range nodes {
+		s.report(b, realSnapshot(b, n, true))
+		networks[n] = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), 0}), 24)
+	}
+	for name, c := range map[string]kube.Changes{
+		"ranges": {Networks: networks}, "state": {State: true}, "node": {Nodes: []string{"node-7"}},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				s.kubernetesChanged(c)
+			}
+		})
 	}
 }

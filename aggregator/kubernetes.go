@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -20,10 +21,13 @@ func podKey(ns *verdict.Namespace) string {
 	if ns.Record == verdict.OwnRecord || ns.Who.Kind() != verdict.Pod {
 		return ""
 	}
-	if w := ns.Who.Workload(); w.UID != "" {
+	switch w := ns.Who.Workload(); {
+	case w.UID != "":
 		return w.UID
+	case w.Name != "":
+		return w.Namespace + "/" + w.Name
 	}
-	return ns.Who.Namespace() + "/" + ns.Who.Name()
+	return ""
 }
 
 // listPod enters a namespace by its pod, if there is a cluster to ask for it.
@@ -76,6 +80,41 @@ func (s *store) touchNamespace(ns *namespace) {
 // more memory than what is kept of it.
 const manyPods = 1000
 
+// judgePods judges all that the pods of some nodes have, and gives up the lock after
+// each node.
+func (s *store) judgePods(on func(node string) bool) {
+	for _, n := range slices.Collect(maps.Values(s.nodes)) {
+		if !on(n.rec.Name) {
+			continue
+		}
+		base := len(s.touched)
+		for ns := range n.namespaces.all() {
+			if ns.rec.Who.Kind() == verdict.Pod {
+				s.touchNamespace(ns)
+			}
+		}
+		s.judgeTouched(base, received{})
+		s.mu.Unlock()
+		s.mu.Lock()
+	}
+}
+
+// judgeInside judges the addresses inside. It walks the table, and gives up the lock
+// after each part of it.
+func (s *store) judgeInside(inside func(netip.Addr) bool) {
+	for i := range s.table.shards {
+		base := len(s.touched)
+		for e := range s.table.shards[i].all() {
+			if inside(e.addr) {
+				s.touch(e)
+			}
+		}
+		s.judgeTouched(base, received{})
+		s.mu.Unlock()
+		s.mu.Lock()
+	}
+}
+
 // kubernetesChanged brings what the Kubernetes API says to who it is about.
 func (s *store) kubernetesChanged(c kube.Changes) {
 	s.mu.Lock()
@@ -85,22 +124,17 @@ func (s *store) kubernetesChanged(c kube.Changes) {
 		s.touchPod(p.UID)
 		s.touchPod(p.Namespace + "/" + p.Name)
 	}
+	s.judgeTouched(base, received{})
 	if c.State || len(c.Nodes) > 0 {
 		slices.Sort(c.Nodes)
-		for ns := range s.pods.all() {
-			for ; ns != nil; ns = ns.alike {
-				if _, moved := slices.BinarySearch(c.Nodes, ns.rec.Node.Name); c.State || moved {
-					s.touchNamespace(ns)
-				}
-			}
-		}
+		s.judgePods(func(node string) bool {
+			_, moved := slices.BinarySearch(c.Nodes, node)
+			return c.State || moved
+		})
 	}
 	if len(c.Networks) > 0 {
-		for _, e := range s.table.inside(c.Networks) {
-			s.touch(e)
-		}
+		s.judgeInside(kube.Within(c.Networks))
 	}
-	s.judgeTouched(base, received{})
 	if len(c.Pods) >= manyPods {
 		select {
 		case s.untidy <- struct{}{}:
@@ -114,9 +148,13 @@ func (s *store) kubernetesChanged(c kube.Changes) {
 
 // retell makes the conflicts known again that have an owner on one of the nodes.
 func (s *store) retell(nodes []string) {
+	told := make(map[string]bool, len(nodes))
+	for _, n := range nodes {
+		told[n] = true
+	}
 	for e := range s.contested {
 		for _, c := range e.conflicts() {
-			if c.Active() && slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return slices.Contains(nodes, o.Node.Name) }) {
+			if c.Active() && slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return told[o.Node.Name] }) {
 				s.conflicts.publish(event{typ: updated, addr: c.Address, conflict: s.conflictProto(&c)})
 			}
 		}

@@ -90,18 +90,6 @@ func (t *table) shard(a netip.Addr) *lookup[netip.Addr, *entry] {
 
 func (t *table) get(a netip.Addr) *entry { return t.shard(a).get(a) }
 
-// inside are the entries of all addresses in some prefixes. It walks the table.
-func (t *table) inside(prefixes []netip.Prefix) (found []*entry) {
-	for i := range t.shards {
-		for e := range t.shards[i].all() {
-			if slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(e.addr) }) {
-				found = append(found, e)
-			}
-		}
-	}
-	return found
-}
-
 // enter is the entry of an address, made where there is none.
 func (t *table) enter(a netip.Addr) *entry {
 	shard := t.shard(a)

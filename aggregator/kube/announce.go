@@ -97,8 +97,9 @@ type announcer struct {
 	limiter flowcontrol.RateLimiter
 	bell    chan struct{}
 	pause   time.Duration // eventPause
-	// written is when each name was last written. Only run uses it.
-	written map[string]time.Time
+	// written is when each name was last written, refused until when nothing is
+	// written in a namespace where that is forbidden. Only run uses them.
+	written, refused map[string]time.Time
 
 	mu    sync.Mutex
 	said  map[string]*saidOf // by conflict
@@ -116,7 +117,7 @@ type saidOf struct {
 func newAnnouncer(c *Cluster) announcer {
 	return announcer{
 		cluster: c, limiter: flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst), bell: make(chan struct{}, 1), pause: eventPause,
-		written: make(map[string]time.Time), said: make(map[string]*saidOf),
+		written: make(map[string]time.Time), refused: make(map[string]time.Time), said: make(map[string]*saidOf),
 	}
 }
 
@@ -237,10 +238,9 @@ func (a *announcer) due(n *announcement, t target, name string) time.Time {
 	return due
 }
 
-// later has an event written when its name may be written again: the last of those
-// that come until then. What is told last is how it is.
+// later has an event written when it may be: the last of those that come until then.
+// What is told last is how it is.
 func (a *announcer) later(n *announcement, t target, due time.Time) {
-	a.counts[limited].Add(1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.queue = slices.DeleteFunc(a.queue, func(other *announcement) bool {
@@ -315,9 +315,6 @@ func (a *announcer) run(ctx context.Context) {
 			if err := a.write(ctx, n); err != nil {
 				deaf, next = true, time.Now().Add(backoff)
 				backoff = min(2*backoff, maxBackoff)
-				if apierrors.IsForbidden(err) {
-					next = time.Now().Add(rightsAgain)
-				}
 				break
 			}
 			a.done(n)
@@ -332,13 +329,19 @@ const eventsProblem = "write events"
 // write writes what is left to write of an announcement. An error is one after
 // which it can be tried again.
 func (a *announcer) write(ctx context.Context, n *announcement) error {
-	for ; len(n.targets) > 0; n.targets = n.targets[1:] {
+	for ; len(n.targets) > 0; a.next(n) {
 		event := a.event(n, n.targets[0])
 		if event == nil {
 			a.miss(n, n.targets[0])
 			continue
 		}
+		if until := a.refused[event.Namespace]; until.After(time.Now()) {
+			a.counts[forbidden].Add(1)
+			a.later(n, n.targets[0], until)
+			continue
+		}
 		if due := a.due(n, n.targets[0], event.Name); due.After(time.Now()) {
+			a.counts[limited].Add(1)
 			a.later(n, n.targets[0], due)
 			continue
 		}
@@ -355,14 +358,29 @@ func (a *announcer) write(ctx context.Context, n *announcement) error {
 			case apierrors.IsForbidden(err):
 				a.counts[forbidden].Add(1)
 				a.problem("may not write Events: conflicts are not shown by kubectl describe; grant ipwitness's ClusterRole create, get and patch of events")
+				// A quota of one namespace is no reason to tell nothing elsewhere.
+				a.refused[event.Namespace] = time.Now().Add(rightsAgain)
+				a.later(n, n.targets[0], a.refused[event.Namespace])
+				continue
 			}
 			return err
 		}
-		a.problem("")
+		delete(a.refused, event.Namespace)
+		maps.DeleteFunc(a.refused, func(_ string, until time.Time) bool { return !until.After(time.Now()) })
+		if len(a.refused) == 0 {
+			a.problem("")
+		}
 		a.counts[became].Add(1)
 		a.remember(event.Name)
 	}
 	return nil
+}
+
+// next has a target left behind that is done. Announce looks at them, too.
+func (a *announcer) next(n *announcement) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n.targets = n.targets[1:]
 }
 
 // miss forgets that an event was to be written about what the API does not have: when

@@ -118,3 +118,25 @@ func TestTextOfAnEvent(t *testing.T) {
 		t.Errorf("a name of %d bytes", len(name))
 	}
 }
+
+// Where one namespace takes no event (a quota, an admission webhook), the others do.
+func TestOneNamespaceThatTakesNoEvents(t *testing.T) {
+	f := newFakeAPI(t)
+	f.quota = "full"
+	pod := testPod("one", "n1", "10.0.0.1")
+	pod.Namespace = "full"
+	f.put(pod)
+	f.put(testPod("two", "n1", "10.0.0.2"))
+	c := f.open()
+	start(t, c)
+	live(t, c)
+	c.Announce(conflictOf("full", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"))
+	until(t, "it is said that events are forbidden", func() bool { return len(c.Status().GetProblems()) == 1 })
+	other := conflictOf("default", "10.0.0.2", pb.Conflict_CONFIRMED, "two@n1")
+	other.Id = "another"
+	c.Announce(other)
+	until(t, "the other event is written", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.events == 1 })
+	if p := c.Status().GetProblems(); len(p) != 1 {
+		t.Errorf("got problems %q, want the one of the namespace", p)
+	}
+}

@@ -43,6 +43,9 @@ type fakeAPI struct {
 	silent chan struct{}
 	// forbidden are resources that may not be listed.
 	forbidden map[string]bool
+	// quota is a namespace that has no room for events; events are how many others got.
+	quota  string
+	events int
 }
 
 var (
@@ -144,6 +147,12 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.mu.Unlock()
 		http.Error(w, "etcd is away", http.StatusInternalServerError)
 	case r.URL.Path == "/readyz":
+		f.mu.Unlock()
+	case r.Method == http.MethodPost && f.quota != "" && strings.Contains(r.URL.Path, "/"+f.quota+"/"):
+		f.mu.Unlock()
+		f.refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
+	case r.Method == http.MethodPost:
+		f.events++
 		f.mu.Unlock()
 	case f.forbidden[resource]:
 		f.mu.Unlock()

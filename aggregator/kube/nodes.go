@@ -89,7 +89,7 @@ func (n *nodes) changed(before, after *nodeRecord) {
 		is = *after
 	}
 	if !slices.Equal(was.cidrs, is.cidrs) {
-		n.moved = slices.Concat(n.moved, was.cidrs, is.cidrs)
+		n.moved = append(append(n.moved, was.cidrs...), is.cidrs...)
 	}
 	if after == nil || before == nil {
 		changes := &n.cluster.pending.changes
@@ -126,6 +126,10 @@ func (r *ranges) contain(a netip.Addr) bool {
 	i, found := slices.BinarySearchFunc(r.first, a, netip.Addr.Compare)
 	return found || i > 0 && a.Compare(r.last[i-1]) <= 0
 }
+
+// Within tells of an address whether it is in one of the prefixes, however many there
+// are. It takes their order.
+func Within(prefixes []netip.Prefix) func(netip.Addr) bool { return newRanges(prefixes).contain }
 
 // lastOf is the last address of a prefix that is masked.
 func lastOf(p netip.Prefix) netip.Addr {
