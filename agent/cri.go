@@ -442,7 +442,9 @@ func (c *cri) serve(ctx context.Context, conn *grpc.ClientConn) {
 	})
 	client := runtimev1.NewRuntimeServiceClient(conn)
 	c.begin()
-	g.Go(func() { c.follow(ctx, client) }) // before the list, so that nothing comes between
+	if c.mayFollow() {
+		g.Go(func() { c.follow(ctx, client) }) // before the list, so that nothing comes between
+	}
 	lists := listing{next: time.Now()}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -704,6 +706,15 @@ func (c *cri) now() []*sandbox {
 		return *all
 	}
 	return nil
+}
+
+// mayFollow says whether to listen takes nothing from others. containerd 1.7 gives
+// each event to one listener alone (containerEventsChan in pkg/cri): what we
+// heard kubelet would miss, which waits for events where it has EventedPLEG.
+func (c *cri) mayFollow() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !strings.HasPrefix(c.runtime, "containerd 1.")
 }
 
 // follow takes what the runtime tells of sandboxes by itself, if it does.

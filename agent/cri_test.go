@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,7 @@ type fakeRuntime struct {
 	runtimev1.UnimplementedRuntimeServiceServer
 
 	mu     sync.Mutex
+	name   string                                         // fake, where it is empty
 	pods   map[string]*runtimev1.PodSandboxStatusResponse // by id
 	asked  map[string]int                                 // status calls by id
 	lists  int
@@ -54,7 +56,7 @@ func (f *fakeRuntime) does(ctx context.Context, method string) error {
 }
 
 func (f *fakeRuntime) Version(ctx context.Context, _ *runtimev1.VersionRequest) (*runtimev1.VersionResponse, error) {
-	return &runtimev1.VersionResponse{RuntimeName: "fake", RuntimeVersion: "v1.2.3"}, f.does(ctx, "Version")
+	return &runtimev1.VersionResponse{RuntimeName: cmp.Or(f.name, "fake"), RuntimeVersion: "v1.2.3"}, f.does(ctx, "Version")
 }
 
 func (f *fakeRuntime) ListPodSandbox(ctx context.Context, _ *runtimev1.ListPodSandboxRequest) (*runtimev1.ListPodSandboxResponse, error) {
@@ -486,6 +488,25 @@ func TestEventsTellOfSandboxesWithoutAList(t *testing.T) {
 	defer f.mu.Unlock()
 	if f.lists != 1 || !maps.Equal(f.asked, map[string]int{"1": 1, "2": 1}) {
 		t.Errorf("calls: got %d lists and %v, want one at the start, and each sandbox once", f.lists, f.asked)
+	}
+}
+
+func TestEventsThatOnlyOneListenerHearsAreLeftToKubelet(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "fake.sock")
+	f := newFakeRuntime()
+	f.name = "containerd"
+	f.events = make(chan *runtimev1.ContainerEventResponse, 1)
+	f.events <- &runtimev1.ContainerEventResponse{ContainerId: "c9"}
+	f.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a")
+	f.serve(t, socket)
+	a := ask(t, socket)
+	a.awaitNames("web-0") // who listens does so before
+	f.set(func() { f.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
+	a.namespaces([]*namespace{{}})
+	a.awaitNames("web-0 web-1")
+	if len(f.events) != 1 {
+		t.Error("events of containerd 1.2.3: got them taken, want them left")
 	}
 }
 
