@@ -277,6 +277,41 @@ func TestRuntimeThatComesLaterIsFound(t *testing.T) {
 	}
 }
 
+func TestOfTwoRuntimesTheOneWithSandboxesIsAsked(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	docker, kubelet := newFakeRuntime(), newFakeRuntime()
+	docker.name, kubelet.name = "docker's", "kubelet's"
+	kubelet.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a")
+	docker.serve(t, filepath.Join(dir, "docker.sock"))
+	stop := kubelet.serve(t, filepath.Join(dir, "kubelet.sock"))
+	a := ask(t, filepath.Join(dir, "docker.sock"), filepath.Join(dir, "kubelet.sock"))
+	a.awaitNames("web-0")
+
+	// While it is started anew, the other one does not take its place.
+	stop()
+	tried := func() int {
+		calls, _ := a.counters()
+		return int(calls[criCall{"Version", "ok"}])
+	}
+	before := tried()
+	a.await("the other one to be tried", func() bool { return tried() >= before+2 })
+	if got := a.problem(); !strings.Contains(got, "kubelet.sock does not answer since") {
+		t.Errorf("problem: got %q, want that kubelet's is away", got)
+	}
+	kubelet.set(func() { kubelet.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
+	stop = kubelet.serve(t, filepath.Join(dir, "kubelet.sock"))
+	a.awaitNames("web-0 web-1")
+	if got, _ := a.health(time.Now()); got != "kubelet's 1.2.3" {
+		t.Errorf("runtime: got %q, want kubelet's", got)
+	}
+
+	// It does once it has sandboxes, and the last one is gone.
+	docker.set(func() { docker.pods["3"] = sandboxAnswer("3", "web-2", "/run/netns/c") })
+	stop()
+	a.awaitNames("web-2")
+}
+
 func TestSocketThatWasChosenIsMissedInWords(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "fake.sock")
