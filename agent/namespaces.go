@@ -192,6 +192,9 @@ func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint6
 				k.putNamespace(ns, now)
 				k.publishHostEnds(ns, now) // a pod is no switch
 			}
+			if kept := gave[inode].keep(before[inode]); kept != nil {
+				gave[inode] = kept // a sandbox that was left behind has what it was given
+			}
 			if ns.published && !maps.Equal(before[inode], gave[inode]) {
 				k.publishAddresses(ns, now)
 			}
