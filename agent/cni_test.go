@@ -203,7 +203,9 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 		{"eth1", netip.MustParseAddr("10.0.0.9")}: "pods",
 		{"eth0", netip.MustParseAddr("10.0.0.3")}: "pods",
 	}}
-	give := func(by map[uint64]networks) { k.setNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by), map[uint64]meant{}) }
+	give := func(by map[uint64]networks) {
+		k.setNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by), map[uint64]meant{})
+	}
 
 	give(result) // after the address
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
@@ -282,8 +284,8 @@ func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	n.look(true)
-	wantNetworks(t, n.kernel, "10.240.0.2 ASSIGNED ")
+	n.look(true) // the namespace is there, and was given it
+	wantNetworks(t, n.kernel, "10.240.0.2 ASSIGNED pods-1.0.0")
 }
 
 func TestResultThatIsTheSameIsReadOnce(t *testing.T) {
