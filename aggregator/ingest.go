@@ -69,6 +69,9 @@ func validate(m *pb.ReportRequest) error {
 			return bad("a name of a namespace is too long")
 		}
 	}
+	if tooLong(m.GetStatus().GetRuntime()) {
+		return bad("the name of the container runtime is too long")
+	}
 	for _, l := range m.GetLinks() {
 		if l.GetName() == "" || tooLong(l.GetName()) {
 			return bad("the name of a link is empty or too long")

@@ -179,6 +179,9 @@ func (s *store) PodObject(ns *verdict.Namespace) *verdict.PodObject {
 	return s.kube.Pod(w.Namespace, w.Name, w.UID, ns.Node.Name)
 }
 
+// PodsKnownUntil is for verdict.Tables.
+func (s *store) PodsKnownUntil() verdict.Stamp { return s.kube.KnownUntil() }
+
 // InPodCIDR is for verdict.Tables.
 func (s *store) InPodCIDR(a netip.Addr) bool { return s.kube.InPodCIDR(a) }
 

@@ -276,6 +276,22 @@ func TestKubernetesAndTheKernelDiffer(t *testing.T) {
 	}
 }
 
+// The node knows a static pod by another uid than the API does.
+func TestStaticPodThatTheAPIHearsOfLate(t *testing.T) {
+	a := newAPI(t)
+	a.set("ADDED", apiNode("n1"))
+	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
+	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "static-n1", "10.0.0.5"))).sync()
+	eventually(t, func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetOrphaned() })
+	mirror := apiPod("static-n1", "n1", "10.0.0.5")
+	mirror.UID, mirror.Annotations = "of-the-mirror", map[string]string{corev1.MirrorPodAnnotationKey: "uid-static-n1"}
+	a.set("ADDED", mirror)
+	eventually(t, func() bool {
+		w := l.owner("10.0.0.5", "n1").GetWorkload()
+		return !w.GetOrphaned() && w.GetPhase() == "Running"
+	})
+}
+
 func TestRangesOfNodesAreANetwork(t *testing.T) {
 	a := newAPI(t)
 	a.set("ADDED", apiNode("n1"))
@@ -353,6 +369,18 @@ func (l *lab) kubernetes() *pb.Kubernetes {
 		l.Fatal(err)
 	}
 	return out.GetKubernetes()
+}
+
+// What an agent says of sources and intended addresses is kept in memory: long words are
+// no agent's.
+func TestLongWordsAreNotKept(t *testing.T) {
+	long := strings.Repeat("x", maxWord+1)
+	if got := intended([]*pb.Intended{{Address: "10.0.0.1", Source: long}, {Address: "10.0.0.2", Interface: long}, {Address: "10.0.0.3", Source: "cri"}}); got != "10.0.0.3 cri " {
+		t.Errorf("got %d bytes of intended addresses", len(got))
+	}
+	if got := sources(map[string]string{long: "cri", "uid": long, "name": "cri"}); got != "name=cri" {
+		t.Errorf("got %d bytes of sources", len(got))
+	}
 }
 
 func TestWithoutKubernetes(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 const (
 	maxSources  = 32
 	maxIntended = 256
+	maxWord     = 64 // bytes of a field, source or interface in them
 )
 
 // sourceKubernetes is the source of what the Kubernetes API says.
@@ -26,7 +27,7 @@ func sources(fields map[string]string) string {
 	}
 	words := make([]string, 0, len(fields))
 	for field, source := range fields {
-		if !strings.ContainsAny(field+source, "=,") {
+		if len(field) <= maxWord && len(source) <= maxWord && !strings.ContainsAny(field+source, "=,") {
 			words = append(words, field+"="+source)
 		}
 	}
@@ -55,7 +56,7 @@ func intended(list []*pb.Intended) string {
 	lines := make([]string, 0, len(list))
 	for _, i := range list {
 		a, err := parseAddress(i.GetAddress())
-		if err != nil || strings.ContainsAny(i.GetSource()+i.GetInterface(), " \n") {
+		if err != nil || len(i.GetSource()) > maxWord || len(i.GetInterface()) > maxWord || strings.ContainsAny(i.GetSource()+i.GetInterface(), " \n") {
 			continue
 		}
 		lines = append(lines, a.String()+" "+i.GetSource()+" "+i.GetInterface())

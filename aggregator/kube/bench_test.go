@@ -130,3 +130,25 @@ func BenchmarkInPodCIDR(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkRelated asks what there is to say beside a conflict of two nodes, as the
+// aggregator does, under its lock, for each conflict that it tells of. All room for
+// events is taken.
+func BenchmarkRelated(b *testing.B) {
+	c := newFakeAPI(b).open()
+	for _, node := range []string{"n1", "n2"} {
+		c.nodes.put(testNode(node, "10.0.0.0/24"))
+		c.pods.put(pluginPod("kindnet", node))
+		for i := range maxNodeEvents {
+			c.events.warnings.put(testEvent(fmt.Sprintf("w-%s-%d", node, i), fmt.Sprintf("p%d", i), node, "FailedCreatePodSandBox", 3, time.Minute))
+			c.events.normal.put(testEvent(fmt.Sprintf("n-%s-%d", node, i), node, node, "Rebooted", 3, time.Minute))
+		}
+	}
+	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "p1@n1", "p2@n2")
+	b.ReportAllocs()
+	for b.Loop() {
+		if len(c.Related(conflict)) == 0 {
+			b.Fatal("nothing")
+		}
+	}
+}

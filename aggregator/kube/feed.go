@@ -80,6 +80,9 @@ func (f *feed) run(ctx context.Context) {
 	for {
 		back := f.cluster.health.back()
 		worked, err := f.follow(ctx)
+		if f.name == podFeed {
+			f.cluster.following.Store(0)
+		}
 		if ctx.Err() != nil {
 			return
 		}

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -173,6 +174,54 @@ func TestPodsThatMayNotBeListed(t *testing.T) {
 		t.Errorf("got %s", s)
 	}
 	f.set(func() { f.forbidden["pods"] = false })
+	live(t, c)
+}
+
+// While pods are not followed nobody can tell that one is not there, even where the
+// server is heard; nor at once when they are again.
+func TestUntilWhenPodsAreKnown(t *testing.T) {
+	f := newFakeAPI(t)
+	c := f.open()
+	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: time.Second}
+	start(t, c)
+	live(t, c)
+	if c.KnownUntil() != 0 {
+		t.Error("all is known as soon as it is listed")
+	}
+	until(t, "they are known", func() bool { return c.KnownUntil() != 0 })
+	f.set(func() { f.forbidden["pods"] = true })
+	f.cut()
+	until(t, "they are not followed", func() bool { return c.following.Load() == 0 })
+	hear := func() {
+		heard := c.heard.Load()
+		until(t, "the server is heard", func() bool { return c.heard.Load() > heard })
+	}
+	hear()
+	known := c.KnownUntil()
+	hear()
+	if c.KnownUntil() != known {
+		t.Error("they are known, and are not followed")
+	}
+	f.set(func() { f.forbidden["pods"] = false })
+	until(t, "they are followed", func() bool { return c.following.Load() != 0 })
+	if c.KnownUntil() != known {
+		t.Error("they are known, and may still be told")
+	}
+	until(t, "they are known again", func() bool { return c.KnownUntil() > known })
+}
+
+// stuckLog is a log that takes nothing, as a pipe that nobody reads.
+type stuckLog struct{ slog.Handler }
+
+func (stuckLog) Handle(ctx context.Context, _ slog.Record) error { <-ctx.Done(); return nil }
+
+func TestALogThatIsStuckDelaysNobody(t *testing.T) {
+	f := newFakeAPI(t)
+	f.put(testPod("one", "n1", "10.0.0.1"))
+	c := f.open()
+	c.log = slog.New(stuckLog{slog.Default().Handler()})
+	start(t, c)
+	until(t, "the pod is known", func() bool { return c.Pod("", "", "uid-one", "n1") != nil })
 	live(t, c)
 }
 

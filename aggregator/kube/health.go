@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -80,8 +81,21 @@ func (h *health) back() <-chan struct{} {
 	return h.returned
 }
 
+// catchUp is how long after it was opened a watch may still tell of what happened
+// before: what there is of that, the server sends at once.
+const catchUp = time.Second
+
+// clock is now, and goes on when the time of day is set.
+func (c *Cluster) clock() int64 { return c.begun.UnixNano() + int64(time.Since(c.begun)) }
+
 // hear notes that the server said something.
-func (c *Cluster) hear() { c.heard.Store(time.Now().UnixNano()) }
+func (c *Cluster) hear() {
+	c.heard.Store(time.Now().UnixNano())
+	now := c.clock()
+	if since := c.following.Load(); since != 0 && now-since >= int64(catchUp) {
+		c.complete.Store(now)
+	}
+}
 
 // problem notes a problem, or with no text that there is none of it any more. It
 // is called under mu.
@@ -91,11 +105,32 @@ func (c *Cluster) problem(about, text string) {
 	case before == text:
 	case text == "":
 		delete(c.health.problems, about)
-		c.log.Info("a problem with the Kubernetes API is over", "problem", before)
+		c.tellLog(slog.LevelInfo, "a problem with the Kubernetes API is over", "problem", before)
 	default:
 		c.health.problems[about] = text
 		if before == "" { // other words for it are no news
-			c.log.Warn("there is a problem with the Kubernetes API", "problem", text)
+			c.tellLog(slog.LevelWarn, "there is a problem with the Kubernetes API", "problem", text)
+		}
+	}
+}
+
+// tellLog has something written into the log, but not here: who has mu, or waits for
+// it, must not wait for the log.
+func (c *Cluster) tellLog(level slog.Level, text string, more ...any) {
+	select {
+	case c.entries <- func(ctx context.Context) { c.log.Log(ctx, level, text, more...) }: //nolint:sloglint // constant where it is called
+	default: // the log is stuck
+	}
+}
+
+// writeLog writes what is to be in the log until ctx ends.
+func (c *Cluster) writeLog(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case write := <-c.entries:
+			write(ctx)
 		}
 	}
 }
@@ -149,6 +184,7 @@ func (c *Cluster) worked(f *feed) {
 	c.hear()
 	c.problem(f.resource, "")
 	if f.name == podFeed {
+		c.following.CompareAndSwap(0, c.clock())
 		c.health.failures, c.health.missed = 0, 0
 		c.problem(serverProblem, "")
 	}
@@ -182,7 +218,7 @@ func (c *Cluster) assess() {
 	if state == h.state {
 		return
 	}
-	c.log.Info("what is known of Kubernetes", "state", state.String(), "before", h.state.String(),
+	c.tellLog(slog.LevelInfo, "what is known of Kubernetes", "state", state.String(), "before", h.state.String(),
 		"server", c.clients.server, "pods", len(c.pods.records), "nodes", len(c.nodes.records))
 	h.state, h.since = state, time.Now()
 	c.pending.changes.State = true

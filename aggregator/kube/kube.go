@@ -47,7 +47,8 @@ type Config struct {
 // Changes are what a mirror has heard since it last told.
 type Changes struct {
 	// Pods are new, changed or gone, as they are or last were: both where a pod
-	// was known by another content before.
+	// was known by another content before. Static pods come twice, the second time by
+	// the uid that the runtime knows, and with no more than that.
 	Pods []*verdict.PodObject
 	// Networks are ranges of pods that came or went: what InPodCIDR says.
 	Networks []netip.Prefix
@@ -59,18 +60,27 @@ type Changes struct {
 	Related []string
 }
 
+// maxEntries is how many entries wait for a log that is slow.
+const maxEntries = 64
+
 // Cluster is the mirror of one Kubernetes cluster. Its methods can be called at
 // any time from anywhere, and on nil, which is where there is no cluster.
 type Cluster struct {
 	log     *slog.Logger
 	clients clients
 	notify  func(Changes)
+	// entries are to be written into the log, which may be slow.
+	entries chan func(context.Context)
 
 	// cidrs are the ranges of all nodes.
 	cidrs atomic.Pointer[ranges]
 	// heard is when the API server last said something, in nanoseconds since the
 	// Unix epoch.
 	heard atomic.Int64
+	// begun is from when clock counts; following since when the pods are followed
+	// without a break, 0 where they are not; complete is KnownUntil.
+	begun               time.Time
+	following, complete atomic.Int64
 
 	mu       sync.RWMutex
 	pods     pods
@@ -105,7 +115,7 @@ func open(cfg Config, by func(*rest.Config)) (*Cluster, error) {
 
 // openAt makes the mirror of a cluster that was found.
 func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err error) {
-	c = &Cluster{log: log}
+	c = &Cluster{log: log, begun: time.Now(), entries: make(chan func(context.Context), maxEntries)}
 	if c.clients, err = newClients(where, log, cfg.Version); err != nil {
 		return nil, err
 	}
@@ -173,6 +183,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	group.Go(func() error { c.beat(ctx); return nil })
 	group.Go(func() error { c.tell(ctx); return nil })
 	group.Go(func() error { c.announcer.run(ctx); return nil })
+	group.Go(func() error { c.writeLog(ctx); return nil })
 	return group.Wait()
 }
 
@@ -197,6 +208,15 @@ func (c *Cluster) Pod(namespace, name, uid, node string) *verdict.PodObject {
 		return absent
 	}
 	return nil
+}
+
+// KnownUntil is until when what Pod says is complete: a pod that was there by then, and
+// is not known, is no more. What is heard again after a break may lack the newest.
+func (c *Cluster) KnownUntil() verdict.Stamp {
+	if c == nil {
+		return 0
+	}
+	return verdict.Stamp(c.complete.Load())
 }
 
 // InPodCIDR tells whether an address is in the range of pods of some node.

@@ -180,15 +180,25 @@ func (p *pods) changed(before, after *podRecord) {
 		p.unindex(before)
 		if told {
 			pending.pod(&before.PodObject)
+			before.tellAlias(pending)
 		}
 	}
 	if after != nil {
 		p.index(after)
 		if told {
 			pending.pod(&after.PodObject)
+			after.tellAlias(pending)
 		}
 	}
 	p.relate(before, after)
+}
+
+// tellAlias notes a static pod also by the uid by which its node knows it: who has it
+// is found by that.
+func (r *podRecord) tellAlias(p *pending) {
+	if r.more != nil && r.more.alias != "" {
+		p.pod(&verdict.PodObject{Namespace: r.Namespace, Name: r.Name, UID: r.more.alias})
+	}
 }
 
 func (p *pods) index(r *podRecord) {

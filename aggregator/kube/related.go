@@ -142,23 +142,28 @@ func (c *Cluster) sayEvents(about subject, now verdict.Stamp) []said {
 		node, reason string
 		own          bool // about an owner
 	}
-	groups := make(map[group]*pb.Related)
+	type total struct {
+		count uint32
+		first verdict.Stamp
+		last  *eventRecord
+	}
+	groups := make(map[group]*total)
 	note := func(r *eventRecord) {
 		if now.Sub(r.last) > lately {
 			return
 		}
 		g := group{r.node, r.reason, r.kind == "Pod" && about.pods[key{r.namespace, r.name}]}
-		s := groups[g]
-		if s == nil {
-			s = &pb.Related{Kind: "Event", Node: r.node, Reason: r.reason, FirstSeen: timestamp(r.first)}
-			groups[g] = s
+		t := groups[g]
+		if t == nil {
+			t = &total{first: r.first, last: r}
+			groups[g] = t
 		}
-		s.Count += r.count
-		if t := timestamp(r.first); t != nil && t.AsTime().Before(s.GetFirstSeen().AsTime()) {
-			s.FirstSeen = t
+		t.count += r.count
+		if r.first > 0 {
+			t.first = min(t.first, r.first)
 		}
-		if t := timestamp(r.last); s.LastSeen == nil || t.AsTime().After(s.GetLastSeen().AsTime()) {
-			s.LastSeen, s.Message, s.Namespace, s.Name = t, r.message, r.namespace, r.name
+		if r.last > t.last.last {
+			t.last = r
 		}
 	}
 	for _, node := range about.nodes {
@@ -174,12 +179,15 @@ func (c *Cluster) sayEvents(about subject, now verdict.Stamp) []said {
 		}
 	}
 	var all []said
-	for g, s := range groups {
+	for g, t := range groups {
 		r := ofNeighbours
 		if g.own {
 			r = ofOwner
 		}
-		all = append(all, said{r, s})
+		all = append(all, said{r, &pb.Related{
+			Kind: "Event", Namespace: t.last.namespace, Name: t.last.name, Node: g.node, Reason: g.reason, Message: t.last.message,
+			Count: t.count, FirstSeen: timestamp(t.first), LastSeen: timestamp(t.last.last),
+		}})
 	}
 	slices.SortFunc(all, func(a, b said) int {
 		return cmp.Or(b.GetLastSeen().AsTime().Compare(a.GetLastSeen().AsTime()), cmp.Compare(a.GetNode(), b.GetNode()), cmp.Compare(a.GetReason(), b.GetReason()))

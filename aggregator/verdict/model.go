@@ -506,6 +506,9 @@ type Tables interface {
 	// where it is heard from and has none, nil where it is not or where there is no
 	// pod.
 	PodObject(ns *Namespace) *PodObject
+	// PodsKnownUntil is until when PodObject is complete: what it has not of a pod
+	// that began later, it may not have heard yet.
+	PodsKnownUntil() Stamp
 	// InPodCIDR tells whether an address is in the range of pods of some node
 	// (Node.spec.podCIDRs).
 	InPodCIDR(a netip.Addr) bool

@@ -64,9 +64,12 @@ func (j *judging) join(o *Owner) {
 	case p.ended():
 		o.Orphaned = true
 	case p.Absent:
-		if at := o.Begun().Add(absentAfter); j.in.Now < at {
+		switch at := o.Begun().Add(absentAfter); {
+		case j.in.Now < at:
 			j.again(at)
-		} else {
+		case j.tables.PodsKnownUntil() < at: // it is not followed just now, or listed anew
+			j.again(j.in.Now.Add(askEvery))
+		default:
 			o.Orphaned = true
 		}
 	}

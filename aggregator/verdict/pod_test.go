@@ -84,7 +84,12 @@ func TestANewPodIsNotOrphanedBeforeTheAPICanHaveToldOfIt(t *testing.T) {
 	if out.Owners[0].Orphaned || out.Again != w.now.Add(5*time.Second) {
 		t.Fatalf("got orphaned %v, again %s later, want no such word for 5s", out.Owners[0].Orphaned, out.Again.Sub(w.now))
 	}
+	w.known = w.now
 	w.after(5 * time.Second)
+	if out = w.wantNone(t); out.Owners[0].Orphaned || out.Again != w.now.Add(time.Second) {
+		t.Fatalf("got orphaned %v, again %s later, though the API was not followed meanwhile", out.Owners[0].Orphaned, out.Again.Sub(w.now))
+	}
+	w.known = 0
 	if out = w.wantNone(t); !out.Owners[0].Orphaned {
 		t.Error("got a pod that the API does not have for one that it has")
 	}

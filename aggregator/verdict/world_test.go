@@ -1,6 +1,7 @@
 package verdict_test
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"testing"
@@ -25,6 +26,7 @@ type world struct {
 	answers    map[verdict.MAC][2]int
 	pods       map[string]*verdict.PodObject
 	podCIDR    netip.Prefix
+	known      verdict.Stamp // until when pods are; 0 for now
 }
 
 func newWorld(addr string) *world {
@@ -75,6 +77,8 @@ func (w *world) Stitches(*verdict.Domain) []verdict.Stitch { return nil }
 func (w *world) PodObject(ns *verdict.Namespace) *verdict.PodObject {
 	return w.pods[ns.Who.Workload().UID]
 }
+
+func (w *world) PodsKnownUntil() verdict.Stamp { return cmp.Or(w.known, w.now) }
 
 func (w *world) InPodCIDR(a netip.Addr) bool { return w.podCIDR.IsValid() && w.podCIDR.Contains(a) }
 
