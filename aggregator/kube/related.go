@@ -268,11 +268,11 @@ func sayPlugin(p *podRecord, now verdict.Stamp) said {
 		}
 	case s.word == string(corev1.PodRunning):
 		r.Reason = "Restarted"
-		text += fmt.Sprintf("was restarted %s (%d restarts)", s.restarted.Time().Format(time.RFC3339), s.restarts)
+		text += fmt.Sprintf("was restarted %s (%s)", s.restarted.Time().Format(time.RFC3339), s.counted())
 	default:
 		text += "is not as it should be: " + s.word
 		if s.restarts > 0 {
-			text += fmt.Sprintf(" (%d restarts)", s.restarts)
+			text += " (" + s.counted() + ")"
 		}
 		if s.said != "" {
 			text += ": " + s.said
