@@ -160,7 +160,7 @@ generate-situations: ## Remake docs/situations.md from what the tests wrote
 	go run ./tests/catalogue
 
 .PHONY: update-situations
-update-situations: deps-test cni-plugins kubernetes ## Have the tests write their explanations anew, and remake docs/situations.md
+update-situations: deps-test cni-plugins containerd kubernetes ## Have the tests write their explanations anew, and remake docs/situations.md
 	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test[TL][0-9]' ./tests -args -update
 	IPWITNESS_CLUSTER_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test[TL][0-9]' ./tests/kubernetes -args -update
 	@$(MAKE) --no-print-directory generate-situations

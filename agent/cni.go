@@ -59,6 +59,24 @@ func (n networks) with(others networks) networks {
 	return sum
 }
 
+// keep gives the networks with what was said before, of addresses of which nothing
+// is said now.
+func (n networks) keep(before networks) networks {
+	copied := false
+	for g, name := range before {
+		if _, ok := n[g]; ok {
+			continue
+		}
+		if !copied {
+			if n, copied = maps.Clone(n), true; n == nil {
+				n = networks{}
+			}
+		}
+		n[g] = name
+	}
+	return n
+}
+
 // watchResults wakes the search whenever a CNI result comes or goes. The
 // directory may be missing, and may come later: its parents are watched.
 func (n *names) watchResults(ctx context.Context) error {

@@ -203,7 +203,9 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 		{"eth1", netip.MustParseAddr("10.0.0.9")}: "pods",
 		{"eth0", netip.MustParseAddr("10.0.0.3")}: "pods",
 	}}
-	give := func(by map[uint64]networks) { k.setNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by), nil) }
+	give := func(by map[uint64]networks) {
+		k.setNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by), map[uint64]meant{})
+	}
 
 	give(result) // after the address
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
@@ -228,8 +230,11 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: renamed})
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED , 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
 
-	give(nil)
-	wantNetworks(t, k, "10.0.0.2 ASSIGNED , 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED ")
+	// Who is left behind has what it was given, though nobody says so any more.
+	give(map[uint64]networks{4000: {{"eth1", netip.MustParseAddr("10.0.0.2")}: "other"}})
+	wantNetworks(t, k, "10.0.0.2 ASSIGNED other, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
+	give(map[uint64]networks{})
+	wantNetworks(t, k, "10.0.0.2 ASSIGNED other, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
 }
 
 func TestNetworkIsKnownOfANamespaceThatIsFoundLate(t *testing.T) {
@@ -279,8 +284,8 @@ func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	n.look(true)
-	wantNetworks(t, n.kernel, "10.240.0.2 ASSIGNED ")
+	n.look(true) // the namespace is there, and was given it
+	wantNetworks(t, n.kernel, "10.240.0.2 ASSIGNED pods-1.0.0")
 }
 
 func TestResultThatIsTheSameIsReadOnce(t *testing.T) {

@@ -224,18 +224,33 @@ func within(path, dir string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// find connects to the first runtime that answers. found says that there was a
-// socket at all.
+// find connects to the first runtime that has sandboxes, or else to the first
+// that answers: beside kubelet's there may be docker's containerd, which offers
+// CRI in some distributions and has none. While the last one is away, none without
+// sandboxes takes its place. found says that there was a socket at all.
 func (c *cri) find(ctx context.Context) (conn *grpc.ClientConn, found bool) {
 	var fault error
+	type candidate struct {
+		conn            *grpc.ClientConn
+		runtime, socket string
+	}
+	var best candidate
 	for _, s := range c.sockets {
 		conn, runtime, err := c.connect(ctx, s)
 		if err == nil {
-			if c.socketIs(runtime, s) {
-				clear(c.known) // of another runtime
-				c.publish()
+			found = true
+			has := c.chosen || c.hasSandboxes(ctx, conn)
+			if has || best.conn == nil && c.mayBeIdle(s) {
+				best.conn, conn = conn, best.conn
+				best.runtime, best.socket = runtime, s
 			}
-			return conn, true
+			if conn != nil {
+				_ = conn.Close()
+			}
+			if has {
+				break
+			}
+			continue
 		}
 		if !errors.Is(err, os.ErrNotExist) {
 			found = true
@@ -246,10 +261,31 @@ func (c *cri) find(ctx context.Context) (conn *grpc.ClientConn, found bool) {
 			fault = fmt.Errorf("%s: %w", s, err)
 		}
 	}
+	if best.conn != nil {
+		if c.socketIs(best.runtime, best.socket) {
+			clear(c.known) // of another runtime
+			c.publish()
+		}
+		return best.conn, true
+	}
 	if ctx.Err() == nil && fault != nil {
 		c.failed(fault)
 	}
 	return nil, found
+}
+
+// hasSandboxes says whether a runtime lists a sandbox that is ready.
+func (c *cri) hasSandboxes(ctx context.Context, conn *grpc.ClientConn) bool {
+	r, err := call(ctx, c, "ListPodSandbox", runtimev1.NewRuntimeServiceClient(conn).ListPodSandbox, readySandboxes())
+	return err == nil && len(r.GetItems()) > 0
+}
+
+// mayBeIdle says whether a runtime without sandboxes will do: the last one, or
+// any where there was none.
+func (c *cri) mayBeIdle(socket string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.socket == "" || c.socket == socket
 }
 
 // socketIs notes which runtime answers, and says whether it is another one.
@@ -442,7 +478,9 @@ func (c *cri) serve(ctx context.Context, conn *grpc.ClientConn) {
 	})
 	client := runtimev1.NewRuntimeServiceClient(conn)
 	c.begin()
-	g.Go(func() { c.follow(ctx, client) }) // before the list, so that nothing comes between
+	if c.mayFollow() {
+		g.Go(func() { c.follow(ctx, client) }) // before the list, so that nothing comes between
+	}
 	lists := listing{next: time.Now()}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -532,13 +570,17 @@ func (c *cri) unansweredDue() (next time.Time) {
 	return next
 }
 
+func readySandboxes() *runtimev1.ListPodSandboxRequest {
+	return &runtimev1.ListPodSandboxRequest{
+		Filter: &runtimev1.PodSandboxFilter{State: &runtimev1.PodSandboxStateValue{State: runtimev1.PodSandboxState_SANDBOX_READY}},
+	}
+}
+
 // list lists the sandboxes that are ready: those that are not known yet are to
 // be asked for, and those that are gone are forgotten.
 func (c *cri) list(ctx context.Context, client runtimev1.RuntimeServiceClient) error {
 	begun := time.Now()
-	r, err := call(ctx, c, "ListPodSandbox", client.ListPodSandbox, &runtimev1.ListPodSandboxRequest{
-		Filter: &runtimev1.PodSandboxFilter{State: &runtimev1.PodSandboxStateValue{State: runtimev1.PodSandboxState_SANDBOX_READY}},
-	})
+	r, err := call(ctx, c, "ListPodSandbox", client.ListPodSandbox, readySandboxes())
 	if err != nil {
 		if ctx.Err() == nil {
 			c.failed(errors.New("it lists no sandboxes: " + status.Convert(err).Message()))
@@ -704,6 +746,15 @@ func (c *cri) now() []*sandbox {
 		return *all
 	}
 	return nil
+}
+
+// mayFollow says whether to listen takes nothing from others. containerd 1.7 gives
+// each event to one listener alone (containerEventsChan in pkg/cri): what we
+// heard kubelet would miss, which waits for events where it has EventedPLEG.
+func (c *cri) mayFollow() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !strings.HasPrefix(c.runtime, "containerd 1.")
 }
 
 // follow takes what the runtime tells of sandboxes by itself, if it does.

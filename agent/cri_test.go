@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,7 @@ type fakeRuntime struct {
 	runtimev1.UnimplementedRuntimeServiceServer
 
 	mu     sync.Mutex
+	name   string                                         // fake, where it is empty
 	pods   map[string]*runtimev1.PodSandboxStatusResponse // by id
 	asked  map[string]int                                 // status calls by id
 	lists  int
@@ -54,7 +56,7 @@ func (f *fakeRuntime) does(ctx context.Context, method string) error {
 }
 
 func (f *fakeRuntime) Version(ctx context.Context, _ *runtimev1.VersionRequest) (*runtimev1.VersionResponse, error) {
-	return &runtimev1.VersionResponse{RuntimeName: "fake", RuntimeVersion: "v1.2.3"}, f.does(ctx, "Version")
+	return &runtimev1.VersionResponse{RuntimeName: cmp.Or(f.name, "fake"), RuntimeVersion: "v1.2.3"}, f.does(ctx, "Version")
 }
 
 func (f *fakeRuntime) ListPodSandbox(ctx context.Context, _ *runtimev1.ListPodSandboxRequest) (*runtimev1.ListPodSandboxResponse, error) {
@@ -275,6 +277,41 @@ func TestRuntimeThatComesLaterIsFound(t *testing.T) {
 	}
 }
 
+func TestOfTwoRuntimesTheOneWithSandboxesIsAsked(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	docker, kubelet := newFakeRuntime(), newFakeRuntime()
+	docker.name, kubelet.name = "docker's", "kubelet's"
+	kubelet.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a")
+	docker.serve(t, filepath.Join(dir, "docker.sock"))
+	stop := kubelet.serve(t, filepath.Join(dir, "kubelet.sock"))
+	a := ask(t, filepath.Join(dir, "docker.sock"), filepath.Join(dir, "kubelet.sock"))
+	a.awaitNames("web-0")
+
+	// While it is started anew, the other one does not take its place.
+	stop()
+	tried := func() int {
+		calls, _ := a.counters()
+		return int(calls[criCall{"Version", "ok"}])
+	}
+	before := tried()
+	a.await("the other one to be tried", func() bool { return tried() >= before+2 })
+	if got := a.problem(); !strings.Contains(got, "kubelet.sock does not answer since") {
+		t.Errorf("problem: got %q, want that kubelet's is away", got)
+	}
+	kubelet.set(func() { kubelet.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
+	stop = kubelet.serve(t, filepath.Join(dir, "kubelet.sock"))
+	a.awaitNames("web-0 web-1")
+	if got, _ := a.health(time.Now()); got != "kubelet's 1.2.3" {
+		t.Errorf("runtime: got %q, want kubelet's", got)
+	}
+
+	// It does once it has sandboxes, and the last one is gone.
+	docker.set(func() { docker.pods["3"] = sandboxAnswer("3", "web-2", "/run/netns/c") })
+	stop()
+	a.awaitNames("web-2")
+}
+
 func TestSocketThatWasChosenIsMissedInWords(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "fake.sock")
@@ -486,6 +523,25 @@ func TestEventsTellOfSandboxesWithoutAList(t *testing.T) {
 	defer f.mu.Unlock()
 	if f.lists != 1 || !maps.Equal(f.asked, map[string]int{"1": 1, "2": 1}) {
 		t.Errorf("calls: got %d lists and %v, want one at the start, and each sandbox once", f.lists, f.asked)
+	}
+}
+
+func TestEventsThatOnlyOneListenerHearsAreLeftToKubelet(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "fake.sock")
+	f := newFakeRuntime()
+	f.name = "containerd"
+	f.events = make(chan *runtimev1.ContainerEventResponse, 1)
+	f.events <- &runtimev1.ContainerEventResponse{ContainerId: "c9"}
+	f.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a")
+	f.serve(t, socket)
+	a := ask(t, socket)
+	a.awaitNames("web-0") // who listens does so before
+	f.set(func() { f.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
+	a.namespaces([]*namespace{{}})
+	a.awaitNames("web-0 web-1")
+	if len(f.events) != 1 {
+		t.Error("events of containerd 1.2.3: got them taken, want them left")
 	}
 }
 

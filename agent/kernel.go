@@ -42,6 +42,7 @@ type kernel struct {
 	names      map[uint64]*ipwitnessv1.Workload
 	networks   map[uint64]networks
 	meant      map[uint64]meant
+	reusable   map[uint64]bool // inodes of namespaces that ended since names began to look
 	nextID     uint32
 	nextGen    uint64
 	// attached has the interfaces of other namespaces by the index of our
@@ -130,6 +131,7 @@ func newKernel(log *slog.Logger, t *table, req requests, ownNSID int32, ownInode
 		names:        map[uint64]*ipwitnessv1.Workload{},
 		networks:     map[uint64]networks{},
 		meant:        map[uint64]meant{},
+		reusable:     map[uint64]bool{},
 		nextID:       ownNamespace,
 		attached:     map[int32]map[*link]*namespace{},
 		domains:      map[string]domain{},

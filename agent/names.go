@@ -142,6 +142,7 @@ func (n *names) look(everything bool) {
 	if everything {
 		n.forgetResults()
 	}
+	n.kernel.beginNames()
 	byPath, said := n.lookFiles(everything)
 	n.readResults()
 	for _, f := range n.results {
@@ -230,6 +231,7 @@ func (n *names) sandboxInode(s *sandbox, byPath map[string]uint64) uint64 {
 // and gives their names; and those of this node that the runtime has no name for.
 func (n *names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv1.Workload, unnamed []*namespace) {
 	ours := n.kernel.ourInodes()
+	n.kernel.notReusable(said) // after that: who is not ours any more may be another one
 	for inode, t := range n.tenants {
 		if ours[inode] != t.namespace {
 			delete(n.tenants, inode)

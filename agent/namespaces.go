@@ -60,6 +60,7 @@ func (k *kernel) end(ns *namespace, now time.Time) {
 		delete(k.names, ns.inode)
 		delete(k.networks, ns.inode)
 		delete(k.meant, ns.inode)
+		k.reusable[ns.inode] = true
 	}
 	k.retract(ns, now)
 	for _, l := range ns.links {
@@ -115,6 +116,22 @@ func (k *kernel) adopt(nsid int32, inode uint64, assigned bool) {
 	})
 }
 
+// beginNames says that names begin to be looked for, until setNames.
+func (k *kernel) beginNames() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	clear(k.reusable)
+}
+
+// notReusable takes out what may have been said of a namespace that ended since
+// the look began, and not of the one that has its inode now. The next look, which
+// that end asked for, says it anew.
+func (k *kernel) notReusable(said map[uint64]facts) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(said, func(inode uint64, _ facts) bool { return k.reusable[inode] })
+}
+
 // known says whether a namespace with that inode is mirrored, so that it need
 // not be opened.
 func (k *kernel) known(inode uint64) bool {
@@ -159,6 +176,11 @@ func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint6
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
+	for inode := range k.reusable { // as in notReusable
+		delete(names, inode)
+		delete(gave, inode)
+		delete(mean, inode)
+	}
 	old, before := k.names, k.networks
 	k.names, k.networks, k.meant = names, gave, mean
 	k.table.update(func() {
@@ -169,6 +191,9 @@ func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint6
 			if ns.published && old[inode] != names[inode] && !proto.Equal(old[inode], names[inode]) {
 				k.putNamespace(ns, now)
 				k.publishHostEnds(ns, now) // a pod is no switch
+			}
+			if kept := gave[inode].keep(before[inode]); kept != nil {
+				gave[inode] = kept // a sandbox that was left behind has what it was given
 			}
 			if ns.published && !maps.Equal(before[inode], gave[inode]) {
 				k.publishAddresses(ns, now)

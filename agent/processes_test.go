@@ -205,6 +205,53 @@ func TestNamespaceWithTheInodeOfADeadOneHasNoneOfItsNames(t *testing.T) {
 	wantNamed(t, n.named(100, nil), "UNSPECIFIED / uid= id= process= by ")
 }
 
+func TestNamespaceThatEndsDuringALookGivesItsNameToNoOther(t *testing.T) {
+	web := sandboxNamed("web-0", process{})
+	for _, when := range []string{"before tenants move", "before names are set"} {
+		t.Run(when, func(t *testing.T) {
+			n, _ := newTestNames(t, 100)
+			k := n.kernel
+			next := func() { // another namespace gets the inode at once
+				func() {
+					k.mu.Lock()
+					defer k.mu.Unlock()
+					k.table.update(func() {
+						k.end(k.inodes[100], time.Now())
+						k.discover(1, time.Now())
+					})
+				}()
+				k.adopt(1, 100, false)
+			}
+			published := func() string { return k.table.namespaces.live[k.inodes[100].id].GetWorkload().GetName() }
+
+			k.beginNames()
+			said := map[uint64]facts{100: {sandbox: web}}
+			if when == "before tenants move" {
+				next()
+			}
+			names, _ := n.moveTenants(said)
+			if when == "before names are set" {
+				next()
+			}
+			k.setNames(names, map[uint64]networks{100: {}}, map[uint64]meant{100: {}})
+			if got := published(); got != "" || len(k.networks)+len(k.meant) != 0 {
+				t.Errorf("the next namespace: got name %q, networks %v, meant %v, want none", got, k.networks, k.meant)
+			}
+			wantNamed(t, n.named(100, nil), "UNSPECIFIED / uid= id= process= by ")
+
+			// It is named as soon as it is looked for.
+			if len(n.changed) != 1 {
+				t.Error("end of a namespace: got no look")
+			}
+			k.beginNames()
+			n.named(100, map[uint64]facts{100: {sandbox: sandboxNamed("web-1", process{})}})
+			if got := published(); got != "web-1" {
+				t.Errorf("the next namespace, said what it is: got %q, want web-1", got)
+			}
+		})
+	}
+}
+
 func TestProcessesAreReadOnlyInNamespacesOfOurs(t *testing.T) {
 	n, p := newTestNames(t, 100)
 	p.put(20, 1, "sshd", 5, 1, "/")           // ours alone

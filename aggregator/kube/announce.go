@@ -85,8 +85,7 @@ type announcement struct {
 	due     time.Time // when it is to be written; zero for at once
 	summary string
 	advice  string
-	// owners are what they are called, targets what is left to write about.
-	owners  map[target]string
+	// targets are what is left to write about.
 	targets []target
 }
 
@@ -163,28 +162,17 @@ func (a *announcer) note(conflict *pb.Conflict, resolved bool) *announcement {
 	}
 	n := &announcement{
 		conflict: conflict.GetId(), address: conflict.GetAddress(), resolved: resolved, detected: detected, again: of.again,
-		since: time.Now(), summary: conflict.GetSummary(), owners: make(map[target]string),
+		since: time.Now(), summary: conflict.GetSummary(),
 	}
 	if len(conflict.GetAdvice()) > 0 {
 		n.advice = conflict.GetAdvice()[0]
 	}
 	for _, o := range conflict.GetOwners() {
 		w := o.GetWorkload()
-		node := target{node: o.GetNode()}
-		n.aim(of, node)
-		name := cmp.Or(w.GetName(), o.GetMac(), "somebody")
-		if w.GetNamespace() != "" {
-			name = w.GetNamespace() + "/" + name
+		n.aim(of, target{node: o.GetNode()})
+		if w.GetKind() == pb.Workload_POD && (w.GetUid() != "" || w.GetName() != "") {
+			n.aim(of, target{w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()})
 		}
-		own := target{name: o.GetMac(), node: o.GetNode()} // an external device: nothing to write about
-		switch {
-		case w.GetKind() == pb.Workload_HOST:
-			own = node
-		case w.GetUid() != "" || w.GetNamespace() != "":
-			own = target{w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()}
-			n.aim(of, own)
-		}
-		n.owners[own] = name + " on " + o.GetNode()
 	}
 	if resolved {
 		of.resolved = true
@@ -435,7 +423,7 @@ func (a *announcer) event(n *announcement, t target) *corev1.Event {
 			Namespace: cmp.Or(about.Namespace, nodeNamespace), Name: eventName(about.Name, n.conflict, reason, string(about.UID)),
 			Annotations: map[string]string{conflictNote: n.conflict, detectedNote: n.detected.UTC().Format(time.RFC3339Nano)},
 		},
-		InvolvedObject: about, Reason: reason, Type: kind, Message: n.text(t),
+		InvolvedObject: about, Reason: reason, Type: kind, Message: n.text(),
 		Source: corev1.EventSource{Component: reporter}, ReportingController: reporter,
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
@@ -453,30 +441,14 @@ func eventName(object, conflict, reason, uid string) string {
 	return object + "." + hash
 }
 
-// text is the message of an event: what is the matter, who else is in it, what to do.
-func (n *announcement) text(t target) string {
-	var others []string
-	for of, name := range n.owners {
-		if of != t {
-			others = append(others, name)
-		}
-	}
-	slices.Sort(others)
-	head := n.address + ": "
-	switch {
-	case n.resolved:
-		head += "the address conflict is resolved. "
-	case n.owners[t] != "" && len(others) > 0:
-		head += "also held by " + cut(strings.Join(others, ", "), maxMessage) + ". "
-	case len(others) > 0:
-		head += "held by " + cut(strings.Join(others, ", "), maxMessage) + ". "
-	}
-	tail := ""
+// text is the message of an event: what is the matter and who is in it, what to do
+// first, and where there is more.
+func (n *announcement) text() string {
+	tail := " More: ipwitness explain " + n.address
 	if n.advice != "" && !n.resolved {
-		tail = " First: " + cut(plain(n.advice), maxMessage)
+		tail = " First: " + cut(plain(n.advice), maxMessage) + tail
 	}
-	tail += " More: ipwitness explain " + n.address
-	return plain(head) + " " + cut(plain(n.summary), max(0, maxText-len(head)-len(tail)-1)) + tail
+	return cut(plain(n.summary), maxText-len(tail)) + tail
 }
 
 // put writes an event, or counts it again where it was written before.

@@ -16,7 +16,7 @@ import (
 // conflictOf is a conflict of pods, by NAME@NODE, or of nodes, by @NODE.
 func conflictOf(namespace, address string, state pb.Conflict_State, owners ...string) *pb.Conflict {
 	c := &pb.Conflict{
-		Id: "id" + strings.ReplaceAll(address, ".", ""), Address: address, State: state,
+		Id: namespace + strings.ReplaceAll(address, ".", ""), Address: address, State: state,
 		Summary: address + " is held by two pods of two nodes.", Advice: []string{"Delete the pod that came second.", "Look at IPAM."},
 		DetectedAt: timestamppb.Now(),
 	}

@@ -85,22 +85,13 @@ func TestTextOfAnEvent(t *testing.T) {
 		conflict.Advice[0] = strings.Repeat("Delete the pod. ", 1+50*i)
 		c.Announce(conflict)
 		n := c.announcer.queue[i]
-		for _, of := range n.targets {
-			text := n.text(of)
-			if len(text) > maxText || strings.Contains(text, "\x1b") || !strings.HasSuffix(text, " More: ipwitness explain 10.0.0.1") {
-				t.Errorf("%d bytes: %q", len(text), text)
-			}
+		if text := n.text(); len(text) > maxText || strings.Contains(text, "\x1b") || !strings.HasSuffix(text, " More: ipwitness explain 10.0.0.1") {
+			t.Errorf("%d bytes: %q", len(text), text)
 		}
 	}
 	n := c.announcer.queue[0]
-	for of, want := range map[target]string{
-		{"default", "one", "", "n1"}: "10.0.0.1: also held by default/two on n2, n3 on n3. It is held twice. First: Delete the pod. More: ipwitness explain 10.0.0.1",
-		{node: "n3"}:                 "10.0.0.1: also held by default/one on n1, default/two on n2. It is held twice. First: Delete the pod. More: ipwitness explain 10.0.0.1",
-		{node: "n1"}:                 "10.0.0.1: held by default/one on n1, default/two on n2, n3 on n3. It is held twice. First: Delete the pod. More: ipwitness explain 10.0.0.1",
-	} {
-		if got := n.text(of); got != want {
-			t.Errorf("of %v: got %q, want %q", of, got, want)
-		}
+	if got, want := n.text(), "It is held twice. First: Delete the pod. More: ipwitness explain 10.0.0.1"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 	if e := c.announcer.event(n, target{"default", "one", "", "n1"}); e == nil || e.Name != eventName("one", "0", conflictReason, "uid-one") ||
 		e.InvolvedObject.UID != "uid-one" || e.Namespace != "default" {

@@ -35,6 +35,7 @@ var shared struct {
 	once    sync.Once
 	cluster *kubernetes.Cluster
 	err     error
+	labs    int // that there were
 }
 
 func TestMain(m *testing.M) {
@@ -75,7 +76,9 @@ func newLab(t testing.TB) *lab {
 	if shared.err != nil {
 		t.Fatal("no cluster: ", shared.err)
 	}
-	l := &lab{Cluster: shared.cluster, TB: t, namespace: strings.ToLower(t.Name())}
+	shared.labs++
+	name := strings.ToLower(t.Name())
+	l := &lab{Cluster: shared.cluster, TB: t, namespace: fmt.Sprintf("%s-%d", name[:min(len(name), 50)], shared.labs)}
 	l.kube("create", "namespace", l.namespace)
 	// Without it no pod can be made; whoever makes it may have lost the API server
 	// in the test before.
@@ -165,7 +168,10 @@ spec:
 func (l *lab) node(name, cidr string) {
 	l.Helper()
 	l.apply(`{"apiVersion":"v1","kind":"Node","metadata":{"name":%q},"spec":{"podCIDR":%q,"podCIDRs":[%[2]q]}}`, name, cidr)
-	l.Cleanup(func() { l.kube("delete", "node", name, "--ignore-not-found", "--wait=false") })
+	l.Cleanup(func() {
+		l.kube("delete", "node", name, "--ignore-not-found", "--wait=false")
+		l.kube("delete", "events", "--namespace", "default", "--field-selector", "involvedObject.name="+name)
+	})
 }
 
 // mirrored is a mirror that runs, and what it tells.

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -157,4 +158,12 @@ func keptVIP(pod *corev1.Pod) netip.Addr {
 		}
 	}
 	return netip.Addr{}
+}
+
+// counted says how often the pod's containers were restarted.
+func (s *pluginState) counted() string {
+	if s.restarts == 1 {
+		return "1 restart"
+	}
+	return fmt.Sprintf("%d restarts", s.restarts)
 }

@@ -29,6 +29,7 @@ const (
 	ofOwner                  // an event about one of the owners
 	ofNode                   // what is wrong with a node or its CNI plugin
 	ofNeighbours             // an event about a node, or another pod of it
+	newNode                  // a node was added
 	nothing                  // what is in order, and so is not the cause
 )
 
@@ -202,19 +203,19 @@ func (c *Cluster) sayNodes(about subject, now verdict.Stamp) []said {
 		if n == nil {
 			continue
 		}
-		say := func(reason, message string, since verdict.Stamp) {
-			all = append(all, said{ofNode, &pb.Related{
+		say := func(as rank, reason, message string, since verdict.Stamp) {
+			all = append(all, said{as, &pb.Related{
 				Kind: "Node", Name: name, Node: name, Reason: reason, Message: cut(message, maxMessage), FirstSeen: timestamp(since),
 			}})
 		}
 		if n.ready != corev1.ConditionTrue && n.ready != "" {
-			say(cmp.Or(n.reason, "NotReady"), "node "+name+" is not ready: "+cmp.Or(n.said, "its condition Ready is "+plain(string(n.ready))), n.since)
+			say(ofNode, cmp.Or(n.reason, "NotReady"), "node "+name+" is not ready: "+cmp.Or(n.said, "its condition Ready is "+plain(string(n.ready))), n.since)
 		}
 		if n.addedLately(now) {
-			say("Added", fmt.Sprintf("node %s was added to the cluster within the hour", name), n.added)
+			say(newNode, "Added", fmt.Sprintf("node %s was added less than an hour ago: was it made from a template that had pods?", name), n.added)
 		}
 		if len(n.cidrs) == 0 && len(c.cidrs.Load().first) > 0 {
-			say("NoPodCIDR", fmt.Sprintf("node %s has no range of pods (spec.podCIDR), as others have", name), 0)
+			say(ofNode, "NoPodCIDR", fmt.Sprintf("node %s has no range of pods (spec.podCIDR), as others have", name), 0)
 		}
 	}
 	return all
@@ -267,11 +268,11 @@ func sayPlugin(p *podRecord, now verdict.Stamp) said {
 		}
 	case s.word == string(corev1.PodRunning):
 		r.Reason = "Restarted"
-		text += fmt.Sprintf("was restarted %s (%d restarts)", s.restarted.Time().Format(time.RFC3339), s.restarts)
+		text += fmt.Sprintf("was restarted %s (%s)", s.restarted.Time().Format(time.RFC3339), s.counted())
 	default:
 		text += "is not as it should be: " + s.word
 		if s.restarts > 0 {
-			text += fmt.Sprintf(" (%d restarts)", s.restarts)
+			text += " (" + s.counted() + ")"
 		}
 		if s.said != "" {
 			text += ": " + s.said

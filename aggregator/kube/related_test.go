@@ -179,12 +179,12 @@ func TestTheMostTellingComesFirst(t *testing.T) {
 		`Lease kube-system/plndr-cp-lock on "n1", Holder, healthy ×0: kube-vip's lease on the addresses of the control plane is held by n1`,
 		`Event default/one on "n1", FailedCreatePodSandBox, bad ×3: FailedCreatePodSandBox of one`,
 		`Event default/one on "n1", NetworkNotReady, bad ×1: NetworkNotReady of one`,
-		`Node /n2 on "n2", Added, bad ×0: node n2 was added to the cluster within the hour`,
 		`Node /n2 on "n2", NoPodCIDR, bad ×0: node n2 has no range of pods (spec.podCIDR), as others have`,
 		`Node /n3 on "n3", NodeStatusUnknown, bad ×0: node n3 is not ready: Kubelet stopped posting node status.`,
 		`Node /n3 on "n3", NoCNIPod, bad ×0: node n3 has no pod of a CNI plugin: 3 nodes have (kindnet)`,
 		`Event /n2 on "n2", CIDRNotAvailable, bad ×1: CIDRNotAvailable of`,
 		`Event default/third on "n1", FailedCreatePodSandBox, bad ×6: FailedCreatePodSandBox of third`,
+		`Node /n2 on "n2", Added, bad ×0: node n2 was added less than an hour ago: was it made from a template that had pods?`,
 		`Pod kube-system/kindnet-n1 on "n1", Running, healthy ×0: kindnet on n1 runs and is ready`,
 	}
 	if got, want := strings.Join(said, "\n"), strings.Join(want, "\n"); got != want {

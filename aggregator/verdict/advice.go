@@ -122,8 +122,7 @@ func (j *judging) remedy(o *Owner) string {
 	case w.Kind == Pod && w.Name == "":
 		return fmt.Sprintf("Find out what %s on node %s is called, and delete it: %s | grep %s", o.name(), o.Node.Name, listPods, w.UID)
 	case w.Kind == Pod:
-		return fmt.Sprintf("Delete pod %s/%s; its controller, if it has one, makes a new one, which asks for a new address: kubectl delete pod -n %s %s",
-			w.Namespace, w.Name, w.Namespace, w.Name)
+		return fmt.Sprintf("Delete pod %s/%s; %s: kubectl delete pod -n %s %s", w.Namespace, w.Name, o.successor(), w.Namespace, w.Name)
 	case w.Kind == Container && !w.named():
 		return fmt.Sprintf("Stop %s on node %s and start it anew with its container runtime, so that it gets another address.", o.name(), o.Node.Name)
 	case w.Kind == VM:

@@ -160,3 +160,16 @@ func (o *Owner) removal() string {
 	return fmt.Sprintf("Remove the sandbox of %s on node %s (crictl pods --namespace %s --name %s has its id; crictl stopp and rmp remove it); %s",
 		o.name(), o.Node.Name, w.Namespace, w.Name, kubelet)
 }
+
+// successor says what comes after a pod that is deleted.
+func (o *Owner) successor() string {
+	const asks = "makes a new one, which asks for a new address"
+	switch p := o.Pod; {
+	case p == nil || p.Absent:
+		return "its controller, if it has one, " + asks
+	case p.Controller == "":
+		return "it has no controller, so keep its manifest (kubectl get pod -o yaml): nobody makes a new one"
+	default:
+		return p.ControllerKind + " " + p.Controller + " " + asks
+	}
+}

@@ -48,7 +48,7 @@ func kubernetesRows(ctx context.Context, bin string) ([]row, error) {
 		{"    of the heap that the last collection left", perPod(full.heap - empty.heap), "", true},
 		{"  peak while they are listed", fmt.Sprintf("%.1f MiB", full.peak), "", true},
 		{fmt.Sprintf("From the start until %d pods are known", apiPods), millis(full.synced), "", true},
-		{"From the death of the API server until STALE", millis(full.stale), "", true},
+		{"From SIGKILL of the API server until STALE (it takes long to end)", millis(full.stale), "", true},
 		{"From when it is ready again until LIVE", millis(full.live), "", true},
 	}, nil
 }
@@ -103,8 +103,8 @@ func measureAPI(ctx context.Context, bin string, c *kubernetes.Cluster, kubeconf
 		return cost, err
 	}
 
-	c.KillAPI() // its memory is gone when this returns: that takes a while
 	begin = time.Now()
+	c.KillAPI() // its connections end only when its memory is given back: that takes most of it
 	if err := await(ipwitnessv1.Kubernetes_STALE); err != nil {
 		return cost, err
 	}

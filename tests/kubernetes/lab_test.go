@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -381,10 +380,7 @@ func (l *lab) witness(aggregatorArgs ...string) {
 	l.t.Helper()
 	ctx, cancel := l.context()
 	defer cancel()
-	if strings.Contains(l.help("aggregator"), "--kubeconfig") {
-		aggregatorArgs = append([]string{"--kubeconfig", l.kubeconfig}, aggregatorArgs...)
-	}
-	p, err := l.Aggregator(ctx, binary, aggregatorArgs...)
+	p, err := l.Aggregator(ctx, binary, append([]string{"--kubeconfig", l.kubeconfig}, aggregatorArgs...)...)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -407,18 +403,7 @@ func (l *lab) witness(aggregatorArgs ...string) {
 	})
 }
 
-// help is what a command says of its flags.
-func (l *lab) help(command string) string {
-	l.t.Helper()
-	out, err := exec.Command(binary, command, "--help").CombinedOutput()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return string(out)
-}
-
-// api waits until the aggregator has heard all from the Kubernetes API, and skips
-// where it does not ask.
+// api waits until what the aggregator knows of the Kubernetes API is in a state.
 func (l *lab) api(state ipwitnessv1.Kubernetes_State) {
 	l.t.Helper()
 	l.until(fmt.Sprintf("the Kubernetes API to be %s", state), func() error {
@@ -427,9 +412,6 @@ func (l *lab) api(state ipwitnessv1.Kubernetes_State) {
 			return err
 		}
 		k := m.GetKubernetes()
-		if k.GetState() == ipwitnessv1.Kubernetes_UNSPECIFIED {
-			l.t.Skip("this ipwitness does not ask the Kubernetes API")
-		}
 		if k.GetState() != state {
 			return fmt.Errorf("it is %v", k)
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -53,8 +52,16 @@ func left(t *testing.T, cgroup string) (all []string) {
 	for range strings.Count(string(out), sleeper(cgroup)+" ") {
 		all = append(all, "daemon")
 	}
-	cgroups, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroup)
-	return append(all, cgroups...)
+	hierarchies, err := cgroupHierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range hierarchies {
+		if _, err := os.Stat(dir + cgroup); err == nil {
+			all = append(all, dir+cgroup)
+		}
+	}
+	return all
 }
 
 func possible(t *testing.T) {

@@ -1,0 +1,132 @@
+package kubernetes
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/tests/containerd"
+)
+
+// As a plugin of kubectl it is what people have at hand.
+func TestKubectlIpwitness(t *testing.T) {
+	l := newLab(t, "plugin")
+	l.witness()
+	l.deploy("web", 2)
+	pods := l.pods("app=web")
+	addr := pods[0].Address
+	l.awaitConflict(addr, confirmed)
+
+	dir := t.TempDir()
+	if err := os.Symlink(binary, filepath.Join(dir, "kubectl-ipwitness")); err != nil {
+		t.Fatal(err)
+	}
+	plugin := func(args ...string) string {
+		t.Helper()
+		cmd := l.KubectlCommand()
+		cmd.Args = append(cmd.Args[:len(cmd.Args)-4], append([]string{"ipwitness"}, args...)...) // flags of kubectl are none of a plugin's
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		out, err := l.Output(cmd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	for _, p := range pods {
+		for command, out := range map[string]string{
+			"conflicts": plugin("conflicts"), "conflicts " + addr: plugin("conflicts", addr), "owners": plugin("owners", addr, "-o", "wide"),
+		} {
+			if name := l.namespace + "/" + p.Name; !strings.Contains(out, name) {
+				t.Errorf("kubectl ipwitness %s: got\n%s\nwant it to name %s", command, out, name)
+			}
+		}
+	}
+	if out := plugin("owners", addr, "-o", "wide"); strings.Count(out, "Deployment/web") != 2 || strings.Count(out, "Running") != 2 {
+		t.Errorf("got\n%s\nwant the Deployment and the phase of both", out)
+	}
+	if out := plugin("conflicts", "--help"); !strings.Contains(out, "kubectl ipwitness conflicts") {
+		t.Errorf("got %q, want it to call itself as it is called", out)
+	}
+	if out := plugin("nodes"); !strings.Contains(out, "Kubernetes API: LIVE, https://"+Address+":6443") {
+		t.Errorf("got\n%s\nwant how the Kubernetes API is", out)
+	}
+}
+
+// Steps two to four of the runbook, beside the conflict: what events say, which pods
+// there are, and how the CNI plugin's own are.
+func TestWhatKubernetesSaysBesideAConflict(t *testing.T) {
+	l := newLab(t, "beside")
+	l.witness()
+	l.deploy("web", 2)
+	addr := l.pods("app=web")[0].Address
+	l.awaitConflict(addr, confirmed)
+
+	// IPAM fails on node1: no more pods can start there.
+	node1 := l.node("node1")
+	state := node1.Path("/var/lib/cni/networks")
+	if err := os.Rename(state, state+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(state, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(state); err != nil {
+			t.Error(err)
+		}
+		if err := os.Rename(state+".away", state); err != nil {
+			t.Error(err)
+		}
+	})
+	l.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stuck"},
+		"spec": {"nodeName": "node1", "containers": [{"name": "main", "image": %q, "imagePullPolicy": "Never"}]}}`, containerd.Image))
+	t.Cleanup(func() { l.tryKube("--namespace", l.namespace, "delete", "pod", "stuck", "--force", "--grace-period=0") })
+
+	// The plugin's own pods: on each node one, which does not come up.
+	daemons := func(args ...string) string { return l.kube(append([]string{"--namespace", "kube-system"}, args...)...) }
+	ctx, cancel := l.context()
+	defer cancel()
+	err := l.Apply(ctx, fmt.Sprintf(`apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-flannel-ds, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: flannel}}
+  template:
+    metadata: {labels: {app: flannel}}
+    spec:
+      hostNetwork: true
+      terminationGracePeriodSeconds: 1
+      containers: [{name: main, image: %q, imagePullPolicy: Never, command: [/no/such/program]}]
+`, containerd.Image))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { daemons("delete", "daemonset", "kube-flannel-ds", "--timeout=2m") })
+
+	wants := []string{
+		"Event " + l.namespace + "/stuck node1 FailedCreatePodSandBox: ",
+		"Pod kube-system/kube-flannel-ds-",
+	}
+	l.until("what Kubernetes says beside the conflict", func() error {
+		var said []string
+		for _, r := range l.awaitConflict(addr, confirmed).GetRelated() {
+			said = append(said, fmt.Sprintf("%s %s/%s %s %s: %s", r.GetKind(), r.GetNamespace(), r.GetName(), r.GetNode(), r.GetReason(), r.GetMessage()))
+		}
+		all := strings.Join(said, "\n")
+		for _, want := range wants {
+			if !strings.Contains(all, want) {
+				return fmt.Errorf("got %q, want %q", all, want)
+			}
+		}
+		if !strings.Contains(all, "Flannel") {
+			return fmt.Errorf("got %q, want the name of the plugin", all)
+		}
+		return nil
+	})
+	page, err := l.Output(l.Command(binary, "conflicts", addr))
+	if err != nil || !strings.Contains(page, "Kubernetes says:\n") || !strings.Contains(page, "  Event "+l.namespace+"/stuck ") {
+		t.Errorf("got\n%s\nwant what the event says", page)
+	}
+}
