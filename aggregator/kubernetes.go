@@ -119,12 +119,16 @@ func (s *store) judgeInside(inside func(netip.Addr) bool) {
 func (s *store) kubernetesChanged(c kube.Changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	base := len(s.touched)
-	for _, p := range c.Pods {
-		s.touchPod(p.UID)
-		s.touchPod(p.Namespace + "/" + p.Name)
+	for some := range slices.Chunk(c.Pods, judgedAtOnce) {
+		base := len(s.touched) // anew each time: others use the stack, too
+		for _, p := range some {
+			s.touchPod(p.UID)
+			s.touchPod(p.Namespace + "/" + p.Name)
+		}
+		s.judgeTouched(base, received{})
+		s.mu.Unlock()
+		s.mu.Lock()
 	}
-	s.judgeTouched(base, received{})
 	if c.State || len(c.Nodes) > 0 {
 		slices.Sort(c.Nodes)
 		s.judgePods(func(node string) bool {
