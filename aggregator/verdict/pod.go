@@ -112,10 +112,10 @@ func recall(owners, before []Owner) {
 // tells it.
 func cause(c *Conflict) string {
 	switch {
+	case len(orphans(c.Owners)) > 0: // also of a launcher that has ended after a migration
+		return CauseOrphanedSandbox
 	case c.Rule == RuleSplitBrain && c.Kind == LinkScope, c.Rule == RuleSameVM && c.Phase == Confirmed:
 		return CauseSplitBrain
-	case len(orphans(c.Owners)) > 0:
-		return CauseOrphanedSandbox
 	}
 	return CauseUnknown
 }

@@ -161,6 +161,22 @@ func TestL16TwinsOfOneVirtualMachine(t *testing.T) {
 	}
 }
 
+// A launcher that has ended, and whose sandbox stays, is no migration that is stuck.
+func TestLauncherThatWasLeftBehind(t *testing.T) {
+	w := newWorld("10.244.1.5")
+	from, to := pod("from"), pod("to")
+	from.VirtualMachine, to.VirtualMachine = "vm1", "vm1"
+	a := given(w, w.namespace("n1", 2, "100", from))
+	b := given(w, w.namespace("n2", 2, "200", to))
+	w.want(t, verdict.Suspected, verdict.RuleSameVM, verdict.NetworkScope, "pods")
+	w.says("uid-from", verdict.PodObject{Namespace: "default", Name: "from", Phase: "Succeeded"})
+	w.after(time.Minute).read(a, b)
+	c := w.want(t, verdict.Confirmed, verdict.RuleSameVM, verdict.NetworkScope, "pods")
+	if c.Cause != verdict.CauseOrphanedSandbox || !strings.Contains(c.Summary, "has ended (Succeeded)") {
+		t.Errorf("got cause %s, %q", c.Cause, c.Summary)
+	}
+}
+
 func TestPodsOfDifferentVirtualMachinesAreNoTwins(t *testing.T) {
 	for _, other := range []verdict.Workload{
 		{Kind: verdict.Pod, Namespace: "default", Name: "b", UID: "b", VirtualMachine: "vm2"},
