@@ -189,6 +189,9 @@ func (s *store) PodsKnownUntil() verdict.Stamp { return s.kube.KnownUntil() }
 // InPodCIDR is for verdict.Tables.
 func (s *store) InPodCIDR(a netip.Addr) bool { return s.kube.InPodCIDR(a) }
 
+// InPodCIDROf is for verdict.Tables.
+func (s *store) InPodCIDROf(n *verdict.Node, a netip.Addr) bool { return s.kube.InPodCIDROf(n.Name, a) }
+
 // related is what the Kubernetes API has to say beside a conflict.
 func (s *store) related(c *pb.Conflict) []*pb.Related {
 	if c.GetState() == pb.Conflict_RESOLVED {

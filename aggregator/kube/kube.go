@@ -13,6 +13,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -217,6 +218,17 @@ func (c *Cluster) KnownUntil() verdict.Stamp {
 		return 0
 	}
 	return verdict.Stamp(c.complete.Load())
+}
+
+// InPodCIDROf tells whether an address is in the range of pods of a node.
+func (c *Cluster) InPodCIDROf(node string, a netip.Addr) bool {
+	if !c.InPodCIDR(a) {
+		return false
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	n := c.nodes.of(node)
+	return n != nil && slices.ContainsFunc(n.cidrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // InPodCIDR tells whether an address is in the range of pods of some node.

@@ -514,4 +514,6 @@ type Tables interface {
 	// InPodCIDR tells whether an address is in the range of pods of some node
 	// (Node.spec.podCIDRs).
 	InPodCIDR(a netip.Addr) bool
+	// InPodCIDROf tells whether an address is in the range of pods of that node.
+	InPodCIDROf(n *Node, a netip.Addr) bool
 }

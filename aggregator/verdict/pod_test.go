@@ -203,22 +203,27 @@ func TestRangesOfPodsAreOneNetwork(t *testing.T) {
 		name string
 		put  func(w *world, node string) *verdict.Interface
 		want bool
+		of   string
 	}{
-		{"pods", func(w *world, node string) *verdict.Interface { return onVeth(w, node, pod("p"+node)) }, true},
+		{"pods", func(w *world, node string) *verdict.Interface { return onVeth(w, node, pod("p"+node)) }, true, ""},
 		{"bridges of the nodes", func(w *world, node string) *verdict.Interface {
 			return w.iface(w.host(node), verdict.Interface{Name: "cni0", Attachment: verdict.Own, Link: w.link(node, "cni0", verdict.Bridge, true)})
-		}, true},
-		{"uplinks", func(w *world, node string) *verdict.Interface { return uplink(w, node) }, false},
+		}, true, ""},
+		{"bridges that are the same everywhere", func(w *world, node string) *verdict.Interface {
+			return w.iface(w.host(node), verdict.Interface{Name: "docker0", Attachment: verdict.Own, Link: w.link(node, "docker0", verdict.Bridge, true)})
+		}, false, "n1"},
+		{"pods of a pool that no node's range matters to", func(w *world, node string) *verdict.Interface { return onVeth(w, node, pod("p"+node)) }, true, "n1"},
+		{"uplinks", func(w *world, node string) *verdict.Interface { return uplink(w, node) }, false, ""},
 		{"containers", func(w *world, node string) *verdict.Interface {
 			return onVeth(w, node, verdict.Workload{Kind: verdict.Container, Name: "c" + node})
-		}, false},
+		}, false, ""},
 		{"ports of Open vSwitch", func(w *world, node string) *verdict.Interface {
 			inside, _ := w.veth(w.namespace(node, 2, "1"+node[1:]+"0", pod("p"+node)), "\x02\x00\x00\x00\x00"+node[1:], w.link(node, "ovs", verdict.OVSPort, false))
 			return inside
-		}, false},
+		}, false, ""},
 		{"private links", func(w *world, node string) *verdict.Interface {
 			return w.iface(w.namespace(node, 2, "1"+node[1:]+"0", pod("p"+node)), verdict.Interface{Name: "k6t-eth0", Attachment: verdict.Private})
-		}, false},
+		}, false, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -226,7 +231,7 @@ func TestRangesOfPodsAreOneNetwork(t *testing.T) {
 			w.assigned(tt.put(w, "n1"))
 			w.assigned(tt.put(w, "n2"))
 			w.wantNone(t)
-			w.podCIDR = netip.MustParsePrefix("10.244.1.0/24")
+			w.podCIDR, w.podCIDROf = netip.MustParsePrefix("10.244.1.0/24"), tt.of
 			if !tt.want {
 				w.wantNone(t)
 				return

@@ -73,15 +73,16 @@ func (j *judging) network(o *Owner, c *Claim, link *Link) string {
 }
 
 // ofPods tells whether what a kernel has is an address of the network of pods:
-// who runs pods says so, or the cluster gave the node of some pod its range. What
-// a node has on an uplink never is.
+// who runs pods says so, or it is in the range of a node. What a node has itself is
+// one in its own range only, and never on an uplink.
 func (j *judging) ofPods(c *Claim, link *Link) bool {
 	i := c.Interface
 	switch {
 	case link != nil && link.Kind == OVSPort:
 		return false // its tenants may have equal ranges on purpose
 	case i.Attachment == Own:
-		return !i.Uplink && j.tables.InPodCIDR(j.in.Address)
+		// Bridges that are the same on all nodes (docker0) may be in the range of another.
+		return !i.Uplink && j.tables.InPodCIDROf(c.Node(), j.in.Address)
 	case i.Namespace.Who.Kind() != Pod:
 		return false
 	}

@@ -26,6 +26,7 @@ type world struct {
 	answers    map[verdict.MAC][2]int
 	pods       map[string]*verdict.PodObject
 	podCIDR    netip.Prefix
+	podCIDROf  string        // the one node that has it; empty for all
 	known      verdict.Stamp // until when pods are; 0 for now
 }
 
@@ -81,6 +82,10 @@ func (w *world) PodObject(ns *verdict.Namespace) *verdict.PodObject {
 func (w *world) PodsKnownUntil() verdict.Stamp { return cmp.Or(w.known, w.now) }
 
 func (w *world) InPodCIDR(a netip.Addr) bool { return w.podCIDR.IsValid() && w.podCIDR.Contains(a) }
+
+func (w *world) InPodCIDROf(n *verdict.Node, a netip.Addr) bool {
+	return w.InPodCIDR(a) && (w.podCIDROf == "" || w.podCIDROf == n.Name)
+}
 
 // Answers is what was entered by hand.
 func (w *world) Answers(_ *verdict.Link, mac verdict.MAC) (addresses, owners int) {

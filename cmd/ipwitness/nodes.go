@@ -32,7 +32,7 @@ were lost in the kernel; they are listed again where that is possible.`,
 			}
 			if len(list.GetNodes()) == 0 {
 				q.tell("No nodes: no agent has connected yet.")
-				return nil
+				return show.Kubernetes(sys.stdout, list.GetKubernetes(), sys.now())
 			}
 			return show.Nodes(sys.stdout, list.GetNodes(), list.GetKubernetes(), q.wide(), sys.now())
 		},

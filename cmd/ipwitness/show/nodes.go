@@ -72,14 +72,6 @@ func Nodes(w io.Writer, nodes []*pb.Node, k *pb.Kubernetes, wide bool, now time.
 	if err := list(w, narrow(nodeColumns(), wide), nodes, now); err != nil {
 		return err
 	}
-	if k.GetState() > pb.Kubernetes_OFF {
-		p := &page{now: now}
-		p.line("")
-		p.line("Kubernetes API: %s", kubernetes(k, now))
-		if err := p.write(w); err != nil {
-			return err
-		}
-	}
 	p := &page{now: now}
 	for _, n := range nodes {
 		for _, problem := range n.GetProblems() {
@@ -90,12 +82,23 @@ func Nodes(w io.Writer, nodes []*pb.Node, k *pb.Kubernetes, wide bool, now time.
 			p.line("  %s: %s", n.GetName(), problem)
 		}
 	}
+	if err := p.write(w); err != nil {
+		return err
+	}
+	return Kubernetes(w, k, now)
+}
+
+// Kubernetes writes how the Kubernetes API is, and what does not work there; nothing
+// where it is not asked.
+func Kubernetes(w io.Writer, k *pb.Kubernetes, now time.Time) error {
+	if k.GetState() <= pb.Kubernetes_OFF {
+		return nil
+	}
+	p := &page{now: now}
+	p.line("")
+	p.line("Kubernetes API: %s", kubernetes(k, now))
 	for _, problem := range k.GetProblems() {
-		if p.text.Len() == 0 {
-			p.line("")
-			p.line("Problems:")
-		}
-		p.line("  Kubernetes API: %s", problem)
+		p.line("  %s", problem)
 	}
 	return p.write(w)
 }
