@@ -148,6 +148,9 @@ func (a *announcer) note(conflict *pb.Conflict, resolved bool) *announcement {
 	detected := conflict.GetDetectedAt().AsTime()
 	of := a.said[conflict.GetId()]
 	if of == nil || !of.detected.Equal(detected) {
+		if resolved {
+			return nil // of nobody told: it was acknowledged from the start
+		}
 		if len(a.said) >= maxSaidConflicts {
 			maps.DeleteFunc(a.said, func(_ string, of *saidOf) bool { return of.resolved })
 			if len(a.said) >= maxSaidConflicts {

@@ -58,6 +58,8 @@ func TestWhatIsAnnounced(t *testing.T) {
 	announce("another episode", "conflict @n2")
 	conflict.State, conflict.ConfirmedAt, conflict.DetectedAt = pb.Conflict_RESOLVED, nil, timestamppb.Now()
 	announce("one that was only suspected", "")
+	conflict.ConfirmedAt = timestamppb.Now()
+	announce("one that was acknowledged to its end", "")
 }
 
 // What waits for the API server is bounded, and the newest of it is kept.
