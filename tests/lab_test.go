@@ -295,6 +295,16 @@ func until(t *testing.T, what string, cond func() bool) {
 	}
 }
 
+// awaitOwner waits until an address has one owner, with a name: that may come later
+// than the address.
+func (l *lab) awaitOwner(addr, name string) {
+	l.t.Helper()
+	until(l.t, fmt.Sprintf("%s to be the owner of %s", name, addr), func() bool {
+		got := l.awaitOwners(addr, 1)
+		return got[0].GetWorkload().GetName() == name
+	})
+}
+
 // awaitOwners waits until so many owners hold an address.
 func (l *lab) awaitOwners(addr string, n int) []*ipwitnessv1.Owner {
 	l.t.Helper()
