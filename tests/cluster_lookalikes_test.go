@@ -69,7 +69,7 @@ func TestL2PodMovesAwayFromANodeThatIsSilent(t *testing.T) {
 
 func TestL2NodeThatIsSilentForTooLong(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 2, "--node-timeout", "3s")
+	c := newCluster(t, 2, "--node-timeout", "10s")
 	one, two := c.nodes[0], c.nodes[1]
 	addr := podAddress(1)
 	add(t, one.cni(podsByPTP), "web-0")
@@ -78,7 +78,7 @@ func TestL2NodeThatIsSilentForTooLong(t *testing.T) {
 	add(t, two.cni(podsByPTP), "web-1")
 	c.watch.await("the conflict to be resolved", inState(addr, ipwitnessv1.Conflict_RESOLVED))
 	c.wantConfirmed()
-	wantSaid(t, c.only(addr).GetSummary(), "node1", "not heard from", "3s")
+	wantSaid(t, c.only(addr).GetSummary(), "node1", "not heard from", "10s")
 	c.awaitOwners(addr, 1)
 }
 
