@@ -102,8 +102,11 @@ test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu 
 	@CGO_ENABLED=0 go build -trimpath -o bin/kernels/run ./tests/kernels
 	@bin/kernels/run $(ARGS)
 
+# What the parts that are named need to be built; all of it where none is named.
+BENCH_BUILDS := $(if $(strip $(ARGS)),$(if $(findstring runtime,$(ARGS)),containerd) \
+	$(if $(findstring kubernetes,$(ARGS)),kubernetes),containerd kubernetes)
 .PHONY: bench
-bench: deps-test deps-bench build cni-plugins containerd kubernetes ## Measure the budgets of the design (ARGS=storm: only that part)
+bench: deps-test deps-bench build cni-plugins $(BENCH_BUILDS) ## Measure the budgets of the design (ARGS=storm: only that part)
 	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./tests/bench
 	@$(AS_ROOT) bin/bench $(ARGS)
 
