@@ -252,7 +252,7 @@ func TestKubernetesNamesOwners(t *testing.T) {
 		case pb.Watch_BOOKMARK:
 			a.set("MODIFIED", ended)
 		case pb.Watch_UPDATED:
-			updated = m.GetOwner().GetWorkload().GetDeletionRequestedAt() != nil
+			updated = m.GetOwner().GetWorkload().GetDeletionTimestamp() != nil
 		}
 	}
 }

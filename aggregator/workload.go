@@ -108,9 +108,9 @@ func workloadProto(o *verdict.Owner) *pb.Workload {
 		out.Controller = &pb.Controller{Kind: p.ControllerKind, Name: p.Controller}
 		says["controller"] = sourceKubernetes
 	}
-	if p.Ending != 0 {
-		out.DeletionRequestedAt = timestamp(p.Ending)
-		says["deletionRequestedAt"] = sourceKubernetes
+	if p.DeletionTimestamp != 0 {
+		out.DeletionTimestamp = timestamp(p.DeletionTimestamp)
+		says["deletionTimestamp"] = sourceKubernetes
 	}
 	if out.Orphaned = o.Orphaned; out.Orphaned {
 		says["orphaned"] = sourceKubernetes

@@ -70,12 +70,12 @@ spec:
 	// With a finalizer, it is asked to end and does not.
 	l.kube("patch", "--namespace", l.namespace, "pod/plain", "--patch", `{"metadata":{"finalizers":["ipwitness.test/stay"]}}`)
 	l.kube("delete", "--namespace", l.namespace, "pod/plain", "--wait=false")
-	m.until("its end is asked for", func() bool { return m.named("plain", "pods-node").Ending != 0 })
+	m.until("its end is asked for", func() bool { return m.named("plain", "pods-node").DeletionTimestamp != 0 })
 	l.kube("patch", "--namespace", l.namespace, "pod/plain", "--patch", `{"metadata":{"finalizers":null}}`)
 	m.until("it is absent", func() bool { return m.Pod("", "", before.UID, "pods-node").Absent })
 	m.until("its end is told", func() bool {
 		return m.told(func(c Changes) bool {
-			return slices.ContainsFunc(c.Pods, func(p *verdict.PodObject) bool { return p.UID == before.UID && p.Ending != 0 })
+			return slices.ContainsFunc(c.Pods, func(p *verdict.PodObject) bool { return p.UID == before.UID && p.DeletionTimestamp != 0 })
 		})
 	})
 	if s := m.Status(); len(s.GetProblems()) > 0 || s.GetNodes() == 0 || !strings.HasPrefix(s.GetServer(), "https://") || s.GetLastHeard() == nil {

@@ -89,7 +89,7 @@ func (p *pods) read(o runtime.Object) (key, *podRecord) {
 	kind, name := controller(pod)
 	r.ControllerKind, r.Controller = p.names.of(kind), p.names.of(name)
 	if pod.DeletionTimestamp != nil {
-		r.Ending = verdict.At(pod.DeletionTimestamp.Time)
+		r.DeletionTimestamp = verdict.At(pod.DeletionTimestamp.Time)
 	}
 	more := podMore{vip: keptVIP(pod)}
 	if alias := pod.Annotations[corev1.MirrorPodAnnotationKey]; alias != r.UID {
@@ -161,7 +161,7 @@ func samePod(a, b *podRecord) bool {
 }
 
 func sameObject(a, b *verdict.PodObject) bool {
-	return a.UID == b.UID && a.Node == b.Node && a.Phase == b.Phase && a.Ending == b.Ending && a.HostNetwork == b.HostNetwork &&
+	return a.UID == b.UID && a.Node == b.Node && a.Phase == b.Phase && a.DeletionTimestamp == b.DeletionTimestamp && a.HostNetwork == b.HostNetwork &&
 		a.Controller == b.Controller && a.ControllerKind == b.ControllerKind && a.VirtualMachine == b.VirtualMachine && slices.Equal(a.IPs, b.IPs)
 }
 

@@ -83,7 +83,7 @@ func TestWhatIsReadOfAPod(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &ending}, Spec: corev1.PodSpec{NodeName: "n1", HostNetwork: true},
 				Status: corev1.PodStatus{Phase: corev1.PodFailed},
 			},
-			verdict.PodObject{Node: "n1", HostNetwork: true, Phase: "Failed", Ending: verdict.At(ending.Time)},
+			verdict.PodObject{Node: "n1", HostNetwork: true, Phase: "Failed", DeletionTimestamp: verdict.At(ending.Time)},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -147,8 +147,8 @@ type PodObject struct {
 	IPs []netip.Addr
 	// HostNetwork tells that its addresses are the node's.
 	HostNetwork bool
-	// Ending is its deletionTimestamp; 0 for none.
-	Ending Stamp
+	// DeletionTimestamp is when it is to have ended; 0 where nobody deleted it.
+	DeletionTimestamp Stamp
 	// Heard is since when it is known to be as this says.
 	Heard Stamp
 	// Absent tells that the API has no such pod: all else is empty.

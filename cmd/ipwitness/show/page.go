@@ -99,8 +99,8 @@ func phase(w *pb.Workload) string {
 		return "orphaned, the API has no such pod"
 	case w.GetOrphaned():
 		return w.GetPhase() + ", orphaned"
-	case w.GetDeletionRequestedAt() != nil:
-		return w.GetPhase() + ", ending"
+	case w.GetDeletionTimestamp() != nil:
+		return w.GetPhase() + ", terminating"
 	}
 	return w.GetPhase()
 }

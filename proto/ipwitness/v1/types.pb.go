@@ -478,8 +478,8 @@ type Workload struct {
 	Controller *Controller `protobuf:"bytes,10,opt,name=controller,proto3" json:"controller,omitempty"`
 	// Pending, Running, Succeeded, Failed or Unknown.
 	Phase string `protobuf:"bytes,11,opt,name=phase,proto3" json:"phase,omitempty"`
-	// When the pod was asked to end.
-	DeletionRequestedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=deletion_requested_at,json=deletionRequestedAt,proto3" json:"deletion_requested_at,omitempty"`
+	// When the pod is to have ended, grace period and all, after somebody deleted it.
+	DeletionTimestamp *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=deletion_timestamp,json=deletionTimestamp,proto3" json:"deletion_timestamp,omitempty"`
 	// The API has no such pod, or not any more: what is here was left behind.
 	Orphaned      bool `protobuf:"varint,13,opt,name=orphaned,proto3" json:"orphaned,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -593,9 +593,9 @@ func (x *Workload) GetPhase() string {
 	return ""
 }
 
-func (x *Workload) GetDeletionRequestedAt() *timestamppb.Timestamp {
+func (x *Workload) GetDeletionTimestamp() *timestamppb.Timestamp {
 	if x != nil {
-		return x.DeletionRequestedAt
+		return x.DeletionTimestamp
 	}
 	return nil
 }
@@ -1869,7 +1869,7 @@ var File_ipwitness_v1_types_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x92\x05\n" +
+	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8d\x05\n" +
 	"\bWorkload\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.ipwitness.v1.Workload.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -1884,8 +1884,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"controller\x18\n" +
 	" \x01(\v2\x18.ipwitness.v1.ControllerR\n" +
 	"controller\x12\x14\n" +
-	"\x05phase\x18\v \x01(\tR\x05phase\x12N\n" +
-	"\x15deletion_requested_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x13deletionRequestedAt\x12\x1a\n" +
+	"\x05phase\x18\v \x01(\tR\x05phase\x12I\n" +
+	"\x12deletion_timestamp\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x11deletionTimestamp\x12\x1a\n" +
 	"\borphaned\x18\r \x01(\bR\borphaned\x1a:\n" +
 	"\fSourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -2099,7 +2099,7 @@ var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
 	19, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
 	8,  // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	21, // 3: ipwitness.v1.Workload.deletion_requested_at:type_name -> google.protobuf.Timestamp
+	21, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
 	21, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
 	21, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
