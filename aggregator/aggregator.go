@@ -87,8 +87,7 @@ type Aggregator struct {
 // data directory. Its metrics are registered with reg.
 func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, error) {
 	policy := verdict.Policy{
-		MigrationGrace: migrationGrace,
-		Cluster:        cfg.Cluster, Settle: cfg.Settle, StaleAfter: cfg.StaleAfter,
+		Cluster: cfg.Cluster, Settle: cfg.Settle, StaleAfter: cfg.StaleAfter, MigrationGrace: migrationGrace,
 		NodeTimeout: cfg.NodeTimeout, HandoverGrace: cfg.HandoverGrace,
 	}
 	if policy.Cluster == "" {

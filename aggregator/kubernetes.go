@@ -32,31 +32,16 @@ func podKey(ns *verdict.Namespace) string {
 
 // listPod enters a namespace by its pod, if there is a cluster to ask for it.
 func (s *store) listPod(ns *namespace) {
-	if key := podKey(ns.rec); s.kube != nil && key != "" {
-		ns.alike = s.pods.get(key)
-		s.pods.put(ns)
+	if s.kube != nil && podKey(ns.rec) != "" {
+		s.pods.enter(ns)
 	}
 }
 
 // unlistPod takes out what listPod entered, before the record changes.
 func (s *store) unlistPod(ns *namespace) {
-	key := podKey(ns.rec)
-	if s.kube == nil || key == "" {
-		return
+	if s.kube != nil && podKey(ns.rec) != "" {
+		s.pods.leave(ns)
 	}
-	first := s.pods.get(key)
-	switch {
-	case first != ns:
-		for first.alike != ns {
-			first = first.alike
-		}
-		first.alike = ns.alike
-	case ns.alike != nil:
-		s.pods.put(ns.alike)
-	default:
-		s.pods.remove(key)
-	}
-	ns.alike = nil
 }
 
 // touchPod has all looked at that a pod has.

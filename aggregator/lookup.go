@@ -121,3 +121,39 @@ func (x *lookup[K, V]) all() iter.Seq[V] {
 		}
 	}
 }
+
+// chains finds all records that have one key, of which each has the next one in
+// itself: next is where.
+type chains[K comparable, V comparable] struct {
+	lookup[K, V]
+	next func(V) *V
+}
+
+func newChains[K comparable, V comparable](key func(V) K, next func(V) *V) chains[K, V] {
+	return chains[K, V]{newLookup(key), next}
+}
+
+// enter puts a record first of those that have its key.
+func (x *chains[K, V]) enter(v V) {
+	*x.next(v) = x.get(x.key(v))
+	x.put(v)
+}
+
+// leave takes a record out, which must be in.
+func (x *chains[K, V]) leave(v V) {
+	var none V
+	k := x.key(v)
+	after := x.next(v)
+	switch at := x.get(k); {
+	case at != v:
+		for *x.next(at) != v {
+			at = *x.next(at)
+		}
+		*x.next(at) = *after
+	case *after != none:
+		x.put(*after)
+	default:
+		x.remove(k)
+	}
+	*after = none
+}

@@ -41,3 +41,41 @@ func TestLookupFindsWhatAMapFinds(t *testing.T) {
 		}
 	}
 }
+
+// chained is a record of which several have one key.
+type chained struct {
+	key  int
+	next *chained
+}
+
+func TestChainsHaveAllRecordsOfAKey(t *testing.T) {
+	x := newChains(func(c *chained) int { return c.key }, func(c *chained) **chained { return &c.next })
+	r := rand.New(rand.NewPCG(1, 2))
+	in := map[*chained]bool{}
+	for range 5000 {
+		if c := (&chained{key: r.IntN(40)}); r.IntN(2) == 0 {
+			x.enter(c)
+			in[c] = true
+		} else if len(in) > 0 {
+			for c = range in {
+				break
+			}
+			x.leave(c)
+			delete(in, c)
+			if c.next != nil {
+				t.Fatal("a record that left leads to another one")
+			}
+		}
+		found := 0
+		for key := range 40 {
+			for c := x.get(key); c != nil; c = c.next {
+				if found++; c.key != key || !in[c] {
+					t.Fatalf("got a record of key %d for %d, or one that left", c.key, key)
+				}
+			}
+		}
+		if found != len(in) {
+			t.Fatalf("got %d records, want %d", found, len(in))
+		}
+	}
+}

@@ -31,7 +31,7 @@ type node struct {
 	interfaces lookup[ifaceKey, *iface]
 	links      lookup[string, *link]
 	// holders has the first of all interfaces with one MAC.
-	holders  lookup[verdict.MAC, *iface]
+	holders  chains[verdict.MAC, *iface]
 	hardware lookup[verdict.MAC, *hardware]
 	// claims are all, wireClaims those that no kernel told of.
 	claims, wireClaims int
@@ -96,7 +96,7 @@ func (n *node) reset() {
 	n.namespaces = newLookup(func(ns *namespace) uint32 { return ns.rec.Record })
 	n.interfaces = newLookup(func(i *iface) ifaceKey { return ifaceKey{i.namespace.rec.Record, i.rec.Index} })
 	n.links = newLookup(func(l *link) string { return l.rec.Name })
-	n.holders = newLookup(func(i *iface) verdict.MAC { return i.rec.MAC })
+	n.holders = newChains(func(i *iface) verdict.MAC { return i.rec.MAC }, func(i *iface) **iface { return &i.alike })
 	n.hardware = newLookup(func(hw *hardware) verdict.MAC { return hw.mac })
 }
 
@@ -114,28 +114,6 @@ func (n *node) dropHardware(hw *hardware) {
 	if len(hw.claims) == 0 {
 		n.hardware.remove(hw.mac)
 	}
-}
-
-// listHolder enters an interface by its MAC.
-func (n *node) listHolder(i *iface) {
-	i.alike = n.holders.get(i.rec.MAC)
-	n.holders.put(i)
-}
-
-func (n *node) unlistHolder(i *iface) {
-	first := n.holders.get(i.rec.MAC)
-	switch {
-	case first != i:
-		for first.alike != i {
-			first = first.alike
-		}
-		first.alike = i.alike
-	case i.alike != nil:
-		n.holders.put(i.alike)
-	default:
-		n.holders.remove(i.rec.MAC)
-	}
-	i.alike = nil
 }
 
 // link is the node's link of a name, made where it is not known yet.
@@ -304,7 +282,7 @@ func (s *store) replaceInterface(n *node, i *iface, rec *verdict.Interface) {
 	s.unlistHardware(n, i)
 	i.rec = rec
 	if rec.MAC != "" {
-		n.listHolder(i)
+		n.holders.enter(i)
 		s.touchNamed(n, rec.MAC)
 		s.listAbroad(rec)
 	}
@@ -323,7 +301,7 @@ func (s *store) unlistHardware(n *node, i *iface) {
 	if i.rec.MAC == "" {
 		return
 	}
-	n.unlistHolder(i)
+	n.holders.leave(i)
 	s.touchNamed(n, i.rec.MAC)
 	s.unlistAbroad(i.rec)
 }

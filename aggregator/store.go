@@ -47,7 +47,7 @@ type store struct {
 	// kube is the Kubernetes API; nil where there is none to ask.
 	kube *kube.Cluster
 	// pods has the first of all namespaces with one pod, by podKey.
-	pods lookup[string, *namespace]
+	pods chains[string, *namespace]
 	// macs are those that several nodes may meet.
 	macs map[verdict.MAC]*abroad
 	seams
@@ -79,7 +79,7 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		owners:       newHub(base.UnixNano()),
 		conflicts:    newHub(base.UnixNano()),
 		nodes:        make(map[nodeID]*node),
-		pods:         newLookup(func(ns *namespace) string { return podKey(ns.rec) }),
+		pods:         newChains(func(ns *namespace) string { return podKey(ns.rec) }, func(ns *namespace) **namespace { return &ns.alike }),
 		macs:         make(map[verdict.MAC]*abroad),
 		table:        newTable(),
 		seams:        seams{domains: make(map[*domain]struct{})},
