@@ -47,9 +47,9 @@ const networkOfRuntime = "cri"
 // on each node.
 const firstInterface = "eth0"
 
-// network is the network in which a claim is compared: the declared one that
-// the address is in, or else that of pods, if it is one of theirs; empty for none. Devices outside are compared on their links only, and what is in a VRF
-// on its node.
+// network is the network in which a claim is compared: the declared one that the
+// address is in, or else that of pods, if it is one of theirs; empty for none.
+// Devices outside are compared on their links only, and what is in a VRF on its node.
 func (j *judging) network(o *Owner, c *Claim, link *Link) string {
 	i := c.Interface
 	switch {
