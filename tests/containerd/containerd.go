@@ -94,7 +94,7 @@ func (c *Containerd) prepare(ctx context.Context) error {
 	if err := c.Restart(ctx); err != nil {
 		return err
 	}
-	return c.importImage()
+	return c.importImage(ctx)
 }
 
 // sweep removes a cgroup and all below it in every hierarchy, once its processes
@@ -289,7 +289,10 @@ func (c *Containerd) isReady(s *runtimev1.RuntimeStatus) bool {
 	return true
 }
 
-func (c *Containerd) importImage() error {
+// importImage imports the pause image, and waits until CRI has it too: containerd
+// tells its CRI server by an event, later than ctr. A sandbox asked for in between
+// would have it look for the image in a registry.
+func (c *Containerd) importImage(ctx context.Context) error {
 	image, err := archive()
 	if err != nil {
 		return err
@@ -299,7 +302,19 @@ func (c *Containerd) importImage() error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("import pause image: %w: %s", err, out)
 	}
-	return nil
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		status, err := c.Images().ImageStatus(ctx, &runtimev1.ImageStatusRequest{Image: &runtimev1.ImageSpec{Image: Image}})
+		if err == nil && status.GetImage() != nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait until CRI has the pause image: %w\n%s", errors.Join(ctx.Err(), err), c.Log)
+		case <-tick.C:
+		}
+	}
 }
 
 // Version is how it calls itself.
