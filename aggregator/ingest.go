@@ -193,7 +193,7 @@ func (s *store) applyInterface(n *node, rec *pb.InterfaceRecord) {
 	s.setInterface(n, ns, verdict.Interface{
 		Index: rec.GetIndex(), Name: name, MAC: verdict.MAC(rec.GetMac()),
 		Attachment: attachment, HostInterface: host, VRF: s.intern(rec.GetVrf()),
-		Uplink: rec.GetUplink(), Peer: rec.GetPeerNamespace(), Tap: rec.GetKind() == tap,
+		Uplink: rec.GetUplink(), Peer: rec.GetPeerNamespace(), Tap: rec.GetKind() == tap, Kind: s.intern(rec.GetKind()),
 	}, rec.GetLink())
 }
 

@@ -11,7 +11,7 @@ import (
 
 // duplicateNodeName is the kind of the finding that two nodes call themselves the
 // same, and are both there.
-const duplicateNodeName = "duplicate-node-name"
+const duplicateNodeName = verdict.FindingDuplicateNodeName
 
 // namesakes are the nodes that are heard from, by what they call themselves.
 type namesakes struct {

@@ -59,6 +59,19 @@ type Changes struct {
 	Nodes []string
 	// Related are the nodes of which Related may say something new.
 	Related []string
+	// IPAM is what the cluster's IPAMs say anew, in order.
+	IPAM []IPAMChange
+}
+
+// IPAMChange is one thing that an IPAM says anew. Either Pool or Allocation is set.
+type IPAMChange struct {
+	// Pool is as it is now, or last was. It is known by IPAM and Name, never changes,
+	// and comes before its allocations; with it go all that it has.
+	Pool *verdict.Pool
+	// Allocation is known by IPAM and Name of its pool, and its address.
+	Allocation *verdict.Allocation
+	// Gone tells that it is no more.
+	Gone bool
 }
 
 // maxEntries is how many entries wait for a log that is slow.

@@ -201,5 +201,5 @@ func (c *Cluster) take() (changes Changes, any bool) {
 	}
 	clear(p.related)
 	p.changes, p.compact = Changes{}, firstCompact
-	return changes, len(changes.Pods) > 0 || len(changes.Networks) > 0 || changes.State || len(changes.Nodes) > 0 || len(changes.Related) > 0
+	return changes, len(changes.Pods) > 0 || len(changes.Networks) > 0 || changes.State || len(changes.Nodes) > 0 || len(changes.Related) > 0 || len(changes.IPAM) > 0
 }

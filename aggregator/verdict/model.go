@@ -171,6 +171,8 @@ type Node struct {
 	// nothing: advice goes by it, where clocks of two nodes are compared.
 	Skew      time.Duration
 	SkewKnown bool
+	// CalicoNodename is what /var/lib/calico/nodename says there; empty for none.
+	CalicoNodename string
 }
 
 // Namespace is one network namespace as one node sees it. It never changes: a
@@ -244,6 +246,9 @@ type Interface struct {
 	Attachment    Attachment
 	Uplink        bool
 	Tap           bool // a virtual machine is behind it
+	// Kind is the link kind as rtnetlink names it (veth, bridge, vxlan, …); empty for
+	// hardware.
+	Kind string
 }
 
 // Claim is one way in which an address is held, joined with the tables of its
@@ -446,11 +451,34 @@ type Conflict struct {
 	Summary string
 	Advice  []string
 	Owners  []Owner
+	// Because are the facts that the cause follows from, Excluded what else could be
+	// it and why it is not, Diagnosis what is to be seen where one would look.
+	Because   []string
+	Excluded  []Exclusion
+	Diagnosis []DiagnosisStep
+	// Allocations are what IPAM says of the address.
+	Allocations []*Allocation
 
 	DetectedAt, ConfirmedAt, ResolvedAt Stamp
 	// Asked is when the owners' nodes were last asked to read again.
 	Asked Stamp
 }
+
+// Exclusion is a cause that was considered, and why it is not the one.
+type Exclusion struct{ Cause, Reason string }
+
+// DiagnosisStep is what one would look at by hand, and what is to be seen there.
+type DiagnosisStep struct{ Step, Answer string }
+
+// The steps of a diagnosis by hand.
+const (
+	StepEvents    = "events"
+	StepPods      = "pods"
+	StepCNIPlugin = "cni-plugin"
+	StepIPAM      = "ipam"
+	StepPodCIDRs  = "pod-cidrs"
+	StepNewNodes  = "new-nodes"
+)
 
 // Active tells whether the conflict is not over.
 func (c *Conflict) Active() bool { return c.Phase != Resolved }
@@ -483,6 +511,8 @@ type Policy struct {
 	MigrationGrace time.Duration
 	// NodeTimeout is only named in texts: nodes are timed out by the caller.
 	NodeTimeout time.Duration
+	// LeakedAfter is how long an allocation may be without a holder.
+	LeakedAfter time.Duration
 	Networks    []Network
 	Shared      []Shared
 }
@@ -516,4 +546,13 @@ type Tables interface {
 	InPodCIDR(a netip.Addr) bool
 	// InPodCIDROf tells whether an address is in the range of pods of that node.
 	InPodCIDROf(n *Node, a netip.Addr) bool
+	// PoolsOf are the pools of a node: what its own IPAM gives addresses from. The
+	// list is lent until the next call.
+	PoolsOf(n *Node) []*Pool
+	// Subnets are the addresses that the node itself has, with their prefixes. The
+	// list is lent until the next call.
+	Subnets(n *Node) []Subnet
+	// Covered tells whether all is known that is on the node of a name; of the whole
+	// cluster, where the name is empty.
+	Covered(node string) bool
 }

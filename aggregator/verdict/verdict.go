@@ -65,6 +65,24 @@ const (
 	// CauseOrphanedSandbox is that of an address that a sandbox still has whose pod
 	// is no more.
 	CauseOrphanedSandbox = "orphaned-sandbox"
+	// CauseIPAMStateLost is that of an address that IPAM gave to one and forgot, so
+	// that it gave it to another one.
+	CauseIPAMStateLost = "ipam-state-lost"
+	// CauseIPAMBookedElsewhere is that of an address that IPAM had for another node or
+	// pod than the one that held it, and freed with that.
+	CauseIPAMBookedElsewhere = "ipam-booked-elsewhere"
+	// CausePodCIDROverlap is that of two nodes that give pods addresses of one range.
+	CausePodCIDROverlap = "pod-cidr-overlap"
+	// CauseOverlappingNetworks is that of two networks of one node with one range.
+	CauseOverlappingNetworks = "overlapping-networks"
+	// CauseStaticAddress is that of an address that somebody set by hand inside a
+	// network whose IPAM gave it to another one.
+	CauseStaticAddress = "static-address"
+	// CauseTunnelAddress is that of an address of a node's own tunnel or bridge device
+	// that a pod has, too.
+	CauseTunnelAddress = "tunnel-address"
+	// CauseExternalDevice is that of an address that a device outside has taken.
+	CauseExternalDevice = "external-device"
 )
 
 const (
@@ -80,7 +98,12 @@ type Input struct {
 	Claims  []*Claim
 	// Conflicts are the latest of each id, active or resolved.
 	Conflicts []Conflict
-	Now       Stamp
+	// Allocations are what IPAMs say of the address, Pools those that may give it to
+	// somebody, and Past is what is remembered of its owners.
+	Allocations []*Allocation
+	Pools       []*Pool
+	Past        []Past
+	Now         Stamp
 }
 
 // Judgement is what follows from an Input.

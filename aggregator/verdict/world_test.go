@@ -28,6 +28,12 @@ type world struct {
 	podCIDR    netip.Prefix
 	podCIDROf  string        // the one node that has it; empty for all
 	known      verdict.Stamp // until when pods are; 0 for now
+
+	allocations []*verdict.Allocation
+	pools       []*verdict.Pool
+	past        []verdict.Past
+	subnets     []verdict.Subnet
+	uncovered   []string // nodes that no agent reports for
 }
 
 func newWorld(addr string) *world {
@@ -85,6 +91,28 @@ func (w *world) InPodCIDR(a netip.Addr) bool { return w.podCIDR.IsValid() && w.p
 
 func (w *world) InPodCIDROf(n *verdict.Node, a netip.Addr) bool {
 	return w.InPodCIDR(a) && (w.podCIDROf == "" || w.podCIDROf == n.Name)
+}
+
+func (w *world) PoolsOf(n *verdict.Node) (found []*verdict.Pool) {
+	for _, p := range w.pools {
+		if p.Node == n {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+func (w *world) Subnets(n *verdict.Node) (found []verdict.Subnet) {
+	for _, s := range w.subnets {
+		if s.Interface.Namespace.Node == n {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+func (w *world) Covered(node string) bool {
+	return len(w.uncovered) == 0 || node != "" && !slices.Contains(w.uncovered, node)
 }
 
 // Answers is what was entered by hand.

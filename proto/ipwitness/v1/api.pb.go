@@ -1110,7 +1110,13 @@ type ListFindingsRequest struct {
 	// How many at most; 0 is 1000, more than 10000 is 10000.
 	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
-	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Of one kind.
+	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// About one address.
+	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	// About one node.
+	Node          string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1155,6 +1161,27 @@ func (x *ListFindingsRequest) GetPageSize() uint32 {
 func (x *ListFindingsRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListFindingsRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ListFindingsRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ListFindingsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
 	}
 	return ""
 }
@@ -1214,7 +1241,7 @@ func (x *ListFindingsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// WatchFindingsRequest has no fields yet.
+// WatchFindingsRequest narrows the watch.
 type WatchFindingsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// resume_token of a bookmark: leaves out what was sent before it, where that is still known.
@@ -1333,6 +1360,116 @@ func (x *WatchFindingsResponse) GetLost() uint32 {
 	return 0
 }
 
+// ListPoolsRequest pages the list.
+type ListPoolsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many at most; 0 is 1000, more than 10000 is 10000.
+	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoolsRequest) Reset() {
+	*x = ListPoolsRequest{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoolsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoolsRequest) ProtoMessage() {}
+
+func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoolsRequest.ProtoReflect.Descriptor instead.
+func (*ListPoolsRequest) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ListPoolsRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListPoolsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListPoolsResponse is one page, ordered by IPAM, node and name.
+type ListPoolsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pools.
+	Pools []*Pool `protobuf:"bytes,1,rep,name=pools,proto3" json:"pools,omitempty"`
+	// For the next page; empty on the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoolsResponse) Reset() {
+	*x = ListPoolsResponse{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoolsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoolsResponse) ProtoMessage() {}
+
+func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoolsResponse.ProtoReflect.Descriptor instead.
+func (*ListPoolsResponse) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ListPoolsResponse) GetPools() []*Pool {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
+func (x *ListPoolsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 // ListNodesRequest has no fields yet.
 type ListNodesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1342,7 +1479,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1491,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1504,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{19}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{21}
 }
 
 // ListNodesResponse has all agents, by name.
@@ -1383,7 +1520,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1395,7 +1532,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1408,7 +1545,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{20}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -1442,7 +1579,7 @@ type ExplainResponse_Step struct {
 
 func (x *ExplainResponse_Step) Reset() {
 	*x = ExplainResponse_Step{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +1591,7 @@ func (x *ExplainResponse_Step) String() string {
 func (*ExplainResponse_Step) ProtoMessage() {}
 
 func (x *ExplainResponse_Step) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,11 +1720,14 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
 	"\aapplied\x18\x03 \x01(\bR\aapplied\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"Q\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x93\x01\n" +
 	"\x13ListFindingsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"q\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x18\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\"q\n" +
 	"\x14ListFindingsResponse\x121\n" +
 	"\bfindings\x18\x01 \x03(\v2\x15.ipwitness.v1.FindingR\bfindings\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"9\n" +
@@ -1597,13 +1737,20 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12/\n" +
 	"\afinding\x18\x02 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\x12!\n" +
 	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\x12\x12\n" +
-	"\x04lost\x18\x04 \x01(\rR\x04lost\"\x12\n" +
+	"\x04lost\x18\x04 \x01(\rR\x04lost\"N\n" +
+	"\x10ListPoolsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"e\n" +
+	"\x11ListPoolsResponse\x12(\n" +
+	"\x05pools\x18\x01 \x03(\v2\x12.ipwitness.v1.PoolR\x05pools\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x12\n" +
 	"\x10ListNodesRequest\"w\n" +
 	"\x11ListNodesResponse\x12(\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x12.ipwitness.v1.NodeR\x05nodes\x128\n" +
 	"\n" +
 	"kubernetes\x18\x02 \x01(\v2\x18.ipwitness.v1.KubernetesR\n" +
-	"kubernetes2\xf9\x06\n" +
+	"kubernetes2\xc7\a\n" +
 	"\x0eWitnessService\x12O\n" +
 	"\n" +
 	"ListOwners\x12\x1f.ipwitness.v1.ListOwnersRequest\x1a .ipwitness.v1.ListOwnersResponse\x12T\n" +
@@ -1615,6 +1762,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\aExplain\x12\x1c.ipwitness.v1.ExplainRequest\x1a\x1d.ipwitness.v1.ExplainResponse\x12U\n" +
 	"\fListFindings\x12!.ipwitness.v1.ListFindingsRequest\x1a\".ipwitness.v1.ListFindingsResponse\x12Z\n" +
 	"\rWatchFindings\x12\".ipwitness.v1.WatchFindingsRequest\x1a#.ipwitness.v1.WatchFindingsResponse0\x01\x12L\n" +
+	"\tListPools\x12\x1e.ipwitness.v1.ListPoolsRequest\x1a\x1f.ipwitness.v1.ListPoolsResponse\x12L\n" +
 	"\tListNodes\x12\x1e.ipwitness.v1.ListNodesRequest\x1a\x1f.ipwitness.v1.ListNodesResponseB?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
 var (
@@ -1630,7 +1778,7 @@ func file_ipwitness_v1_api_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_api_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_ipwitness_v1_api_proto_goTypes = []any{
 	(Watch_Type)(0),                     // 0: ipwitness.v1.Watch.Type
 	(*ListOwnersRequest)(nil),           // 1: ipwitness.v1.ListOwnersRequest
@@ -1652,66 +1800,72 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*ListFindingsResponse)(nil),        // 17: ipwitness.v1.ListFindingsResponse
 	(*WatchFindingsRequest)(nil),        // 18: ipwitness.v1.WatchFindingsRequest
 	(*WatchFindingsResponse)(nil),       // 19: ipwitness.v1.WatchFindingsResponse
-	(*ListNodesRequest)(nil),            // 20: ipwitness.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),           // 21: ipwitness.v1.ListNodesResponse
-	(*ExplainResponse_Step)(nil),        // 22: ipwitness.v1.ExplainResponse.Step
-	(*Owner)(nil),                       // 23: ipwitness.v1.Owner
-	(*Node)(nil),                        // 24: ipwitness.v1.Node
-	(Conflict_State)(0),                 // 25: ipwitness.v1.Conflict.State
-	(*Conflict)(nil),                    // 26: ipwitness.v1.Conflict
-	(*timestamppb.Timestamp)(nil),       // 27: google.protobuf.Timestamp
-	(*Scope)(nil),                       // 28: ipwitness.v1.Scope
-	(*Finding)(nil),                     // 29: ipwitness.v1.Finding
-	(*Kubernetes)(nil),                  // 30: ipwitness.v1.Kubernetes
+	(*ListPoolsRequest)(nil),            // 20: ipwitness.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),           // 21: ipwitness.v1.ListPoolsResponse
+	(*ListNodesRequest)(nil),            // 22: ipwitness.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),           // 23: ipwitness.v1.ListNodesResponse
+	(*ExplainResponse_Step)(nil),        // 24: ipwitness.v1.ExplainResponse.Step
+	(*Owner)(nil),                       // 25: ipwitness.v1.Owner
+	(*Node)(nil),                        // 26: ipwitness.v1.Node
+	(Conflict_State)(0),                 // 27: ipwitness.v1.Conflict.State
+	(*Conflict)(nil),                    // 28: ipwitness.v1.Conflict
+	(*timestamppb.Timestamp)(nil),       // 29: google.protobuf.Timestamp
+	(*Scope)(nil),                       // 30: ipwitness.v1.Scope
+	(*Finding)(nil),                     // 31: ipwitness.v1.Finding
+	(*Pool)(nil),                        // 32: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                  // 33: ipwitness.v1.Kubernetes
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
-	23, // 0: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
+	25, // 0: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
 	0,  // 1: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
-	23, // 2: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
-	24, // 3: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
-	25, // 4: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
-	26, // 5: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	26, // 6: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	25, // 2: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
+	26, // 3: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
+	27, // 4: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	28, // 5: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	28, // 6: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
 	0,  // 7: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	26, // 8: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
-	24, // 9: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
-	27, // 10: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
-	26, // 11: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	28, // 12: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
-	23, // 13: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
-	22, // 14: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
-	26, // 15: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	29, // 16: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	28, // 8: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
+	26, // 9: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
+	29, // 10: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
+	28, // 11: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	30, // 12: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
+	25, // 13: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
+	24, // 14: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
+	28, // 15: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	31, // 16: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
 	0,  // 17: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	29, // 18: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	24, // 19: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	30, // 20: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	28, // 21: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	1,  // 22: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	3,  // 23: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	6,  // 24: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	8,  // 25: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	10, // 26: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	12, // 27: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	14, // 28: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	16, // 29: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	18, // 30: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	20, // 31: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	2,  // 32: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	4,  // 33: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	7,  // 34: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	9,  // 35: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	11, // 36: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	13, // 37: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	15, // 38: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	17, // 39: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	19, // 40: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	21, // 41: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	32, // [32:42] is the sub-list for method output_type
-	22, // [22:32] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	31, // 18: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	32, // 19: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	26, // 20: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	33, // 21: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	30, // 22: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	1,  // 23: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	3,  // 24: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	6,  // 25: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	8,  // 26: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	10, // 27: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	12, // 28: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	14, // 29: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	16, // 30: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	18, // 31: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	20, // 32: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	22, // 33: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	2,  // 34: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	4,  // 35: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	7,  // 36: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	9,  // 37: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	11, // 38: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	13, // 39: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	15, // 40: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	17, // 41: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	19, // 42: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	21, // 43: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	23, // 44: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	34, // [34:45] is the sub-list for method output_type
+	23, // [23:34] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }
@@ -1726,7 +1880,7 @@ func file_ipwitness_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_api_proto_rawDesc), len(file_ipwitness_v1_api_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   22,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

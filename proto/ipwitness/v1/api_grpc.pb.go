@@ -28,6 +28,7 @@ const (
 	WitnessService_Explain_FullMethodName             = "/ipwitness.v1.WitnessService/Explain"
 	WitnessService_ListFindings_FullMethodName        = "/ipwitness.v1.WitnessService/ListFindings"
 	WitnessService_WatchFindings_FullMethodName       = "/ipwitness.v1.WitnessService/WatchFindings"
+	WitnessService_ListPools_FullMethodName           = "/ipwitness.v1.WitnessService/ListPools"
 	WitnessService_ListNodes_FullMethodName           = "/ipwitness.v1.WitnessService/ListNodes"
 )
 
@@ -55,6 +56,8 @@ type WitnessServiceClient interface {
 	ListFindings(ctx context.Context, in *ListFindingsRequest, opts ...grpc.CallOption) (*ListFindingsResponse, error)
 	// WatchFindings sends the findings there are, then every change.
 	WatchFindings(ctx context.Context, in *WatchFindingsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFindingsResponse], error)
+	// ListPools lists what IPAM gives addresses from, and how full it is.
+	ListPools(ctx context.Context, in *ListPoolsRequest, opts ...grpc.CallOption) (*ListPoolsResponse, error)
 	// ListNodes lists the agents and their health.
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
 }
@@ -184,6 +187,16 @@ func (c *witnessServiceClient) WatchFindings(ctx context.Context, in *WatchFindi
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WitnessService_WatchFindingsClient = grpc.ServerStreamingClient[WatchFindingsResponse]
 
+func (c *witnessServiceClient) ListPools(ctx context.Context, in *ListPoolsRequest, opts ...grpc.CallOption) (*ListPoolsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPoolsResponse)
+	err := c.cc.Invoke(ctx, WitnessService_ListPools_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *witnessServiceClient) ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListNodesResponse)
@@ -218,6 +231,8 @@ type WitnessServiceServer interface {
 	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
 	// WatchFindings sends the findings there are, then every change.
 	WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error
+	// ListPools lists what IPAM gives addresses from, and how full it is.
+	ListPools(context.Context, *ListPoolsRequest) (*ListPoolsResponse, error)
 	// ListNodes lists the agents and their health.
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
 	mustEmbedUnimplementedWitnessServiceServer()
@@ -256,6 +271,9 @@ func (UnimplementedWitnessServiceServer) ListFindings(context.Context, *ListFind
 }
 func (UnimplementedWitnessServiceServer) WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchFindings not implemented")
+}
+func (UnimplementedWitnessServiceServer) ListPools(context.Context, *ListPoolsRequest) (*ListPoolsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPools not implemented")
 }
 func (UnimplementedWitnessServiceServer) ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListNodes not implemented")
@@ -422,6 +440,24 @@ func _WitnessService_WatchFindings_Handler(srv interface{}, stream grpc.ServerSt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WitnessService_WatchFindingsServer = grpc.ServerStreamingServer[WatchFindingsResponse]
 
+func _WitnessService_ListPools_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPoolsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WitnessServiceServer).ListPools(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WitnessService_ListPools_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WitnessServiceServer).ListPools(ctx, req.(*ListPoolsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _WitnessService_ListNodes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListNodesRequest)
 	if err := dec(in); err != nil {
@@ -470,6 +506,10 @@ var WitnessService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListFindings",
 			Handler:    _WitnessService_ListFindings_Handler,
+		},
+		{
+			MethodName: "ListPools",
+			Handler:    _WitnessService_ListPools_Handler,
 		},
 		{
 			MethodName: "ListNodes",

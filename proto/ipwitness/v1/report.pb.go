@@ -177,7 +177,11 @@ type ReportRequest struct {
 	// the kernel, and what differed is in this message or was sent before it.
 	Checked []uint64 `protobuf:"varint,10,rep,packed,name=checked,proto3" json:"checked,omitempty"`
 	// Answers a ping.
-	Pong          *Pong `protobuf:"bytes,11,opt,name=pong,proto3" json:"pong,omitempty"`
+	Pong *Pong `protobuf:"bytes,11,opt,name=pong,proto3" json:"pong,omitempty"`
+	// What IPAM on this node gives addresses from.
+	Pools []*PoolRecord `protobuf:"bytes,12,rep,name=pools,proto3" json:"pools,omitempty"`
+	// What it has given.
+	Allocations   []*AllocationRecord `protobuf:"bytes,13,rep,name=allocations,proto3" json:"allocations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -285,6 +289,20 @@ func (x *ReportRequest) GetChecked() []uint64 {
 func (x *ReportRequest) GetPong() *Pong {
 	if x != nil {
 		return x.Pong
+	}
+	return nil
+}
+
+func (x *ReportRequest) GetPools() []*PoolRecord {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
+func (x *ReportRequest) GetAllocations() []*AllocationRecord {
+	if x != nil {
+		return x.Allocations
 	}
 	return nil
 }
@@ -1180,9 +1198,12 @@ type StatusRecord struct {
 	// What does not work, in words: what is lost by it and what to do.
 	Problems []string `protobuf:"bytes,4,rep,name=problems,proto3" json:"problems,omitempty"`
 	// The container runtime: its name and version, empty where none is asked.
-	Runtime       string `protobuf:"bytes,5,opt,name=runtime,proto3" json:"runtime,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Runtime string `protobuf:"bytes,5,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	// What /var/lib/calico/nodename says: the node that Calico's plugin books
+	// addresses for; empty where there is no such file.
+	CalicoNodename string `protobuf:"bytes,6,opt,name=calico_nodename,json=calicoNodename,proto3" json:"calico_nodename,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StatusRecord) Reset() {
@@ -1250,11 +1271,338 @@ func (x *StatusRecord) GetRuntime() string {
 	return ""
 }
 
+func (x *StatusRecord) GetCalicoNodename() string {
+	if x != nil {
+		return x.CalicoNodename
+	}
+	return ""
+}
+
+// PoolRecord is what one IPAM on the node gives addresses of one network from.
+type PoolRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key, with ipam: its place. host-local: the directory of its allocations.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Key, with name: host-local.
+	Ipam string `protobuf:"bytes,2,opt,name=ipam,proto3" json:"ipam,omitempty"`
+	// The CNI network that it is for.
+	Network string `protobuf:"bytes,3,opt,name=network,proto3" json:"network,omitempty"`
+	// What it gives, without its gateways: empty where no configuration says so.
+	Ranges []*AddressRange `protobuf:"bytes,4,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	// The gateways of its ranges: the node's own or a router's, given to nobody.
+	Gateways [][]byte `protobuf:"bytes,5,rep,name=gateways,proto3" json:"gateways,omitempty"`
+	// How far its allocations are known.
+	State Pool_State `protobuf:"varint,6,opt,name=state,proto3,enum=ipwitness.v1.Pool_State" json:"state,omitempty"`
+	// Why they are not, in words.
+	Problem string `protobuf:"bytes,7,opt,name=problem,proto3" json:"problem,omitempty"`
+	// When all allocations were lost at once while the agent watched, by its clock:
+	// host-local's directory went away, or was emptied.
+	LostAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=lost_at,json=lostAt,proto3" json:"lost_at,omitempty"`
+	// How many allocations there were before that.
+	Lost uint32 `protobuf:"varint,9,opt,name=lost,proto3" json:"lost,omitempty"`
+	// The CNI plugin that it serves: bridge, ptp, macvlan, ipvlan and others.
+	Plugin string `protobuf:"bytes,10,opt,name=plugin,proto3" json:"plugin,omitempty"`
+	// The bridge that the plugin's ports are on, or the master of its devices.
+	Device string `protobuf:"bytes,11,opt,name=device,proto3" json:"device,omitempty"`
+	// The node routes for what has its addresses: it gives itself an address there.
+	Routed bool `protobuf:"varint,12,opt,name=routed,proto3" json:"routed,omitempty"`
+	// The file of the configuration; empty where there is none.
+	Config string `protobuf:"bytes,13,opt,name=config,proto3" json:"config,omitempty"`
+	// Gone, and with it its allocations.
+	Gone          bool `protobuf:"varint,14,opt,name=gone,proto3" json:"gone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolRecord) Reset() {
+	*x = PoolRecord{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolRecord) ProtoMessage() {}
+
+func (x *PoolRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolRecord.ProtoReflect.Descriptor instead.
+func (*PoolRecord) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PoolRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PoolRecord) GetIpam() string {
+	if x != nil {
+		return x.Ipam
+	}
+	return ""
+}
+
+func (x *PoolRecord) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *PoolRecord) GetRanges() []*AddressRange {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *PoolRecord) GetGateways() [][]byte {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+func (x *PoolRecord) GetState() Pool_State {
+	if x != nil {
+		return x.State
+	}
+	return Pool_UNSPECIFIED
+}
+
+func (x *PoolRecord) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *PoolRecord) GetLostAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LostAt
+	}
+	return nil
+}
+
+func (x *PoolRecord) GetLost() uint32 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *PoolRecord) GetPlugin() string {
+	if x != nil {
+		return x.Plugin
+	}
+	return ""
+}
+
+func (x *PoolRecord) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *PoolRecord) GetRouted() bool {
+	if x != nil {
+		return x.Routed
+	}
+	return false
+}
+
+func (x *PoolRecord) GetConfig() string {
+	if x != nil {
+		return x.Config
+	}
+	return ""
+}
+
+func (x *PoolRecord) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+// AddressRange is all addresses from first to last.
+type AddressRange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 4 or 16 bytes.
+	First []byte `protobuf:"bytes,1,opt,name=first,proto3" json:"first,omitempty"`
+	// As many bytes as first, and not before it.
+	Last          []byte `protobuf:"bytes,2,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddressRange) Reset() {
+	*x = AddressRange{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddressRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddressRange) ProtoMessage() {}
+
+func (x *AddressRange) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddressRange.ProtoReflect.Descriptor instead.
+func (*AddressRange) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *AddressRange) GetFirst() []byte {
+	if x != nil {
+		return x.First
+	}
+	return nil
+}
+
+func (x *AddressRange) GetLast() []byte {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
+// AllocationRecord is one address that an IPAM has given. Its key is ipam, pool and
+// address.
+type AllocationRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The IPAM of the pool.
+	Ipam string `protobuf:"bytes,1,opt,name=ipam,proto3" json:"ipam,omitempty"`
+	// The name of the pool.
+	Pool string `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
+	// The address: 4 or 16 bytes.
+	Address []byte `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	// The sandbox that it was given to.
+	ContainerId string `protobuf:"bytes,4,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
+	// The interface that it was given for; empty where that is not said.
+	Interface string `protobuf:"bytes,5,opt,name=interface,proto3" json:"interface,omitempty"`
+	// When, by the agent's clock: host-local's file was written then.
+	AllocatedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=allocated_at,json=allocatedAt,proto3" json:"allocated_at,omitempty"`
+	// It was given back.
+	Gone          bool `protobuf:"varint,7,opt,name=gone,proto3" json:"gone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AllocationRecord) Reset() {
+	*x = AllocationRecord{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AllocationRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AllocationRecord) ProtoMessage() {}
+
+func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AllocationRecord.ProtoReflect.Descriptor instead.
+func (*AllocationRecord) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *AllocationRecord) GetIpam() string {
+	if x != nil {
+		return x.Ipam
+	}
+	return ""
+}
+
+func (x *AllocationRecord) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *AllocationRecord) GetAddress() []byte {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+func (x *AllocationRecord) GetContainerId() string {
+	if x != nil {
+		return x.ContainerId
+	}
+	return ""
+}
+
+func (x *AllocationRecord) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *AllocationRecord) GetAllocatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AllocatedAt
+	}
+	return nil
+}
+
+func (x *AllocationRecord) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
 var File_ipwitness_v1_report_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\n" +
-	"\x19ipwitness/v1/report.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xf7\x03\n" +
+	"\x19ipwitness/v1/report.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xe9\x04\n" +
 	"\rReportRequest\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12)\n" +
 	"\x05hello\x18\x02 \x01(\v2\x13.ipwitness.v1.HelloR\x05hello\x12%\n" +
@@ -1271,7 +1619,9 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x06status\x18\t \x01(\v2\x1a.ipwitness.v1.StatusRecordR\x06status\x12\x18\n" +
 	"\achecked\x18\n" +
 	" \x03(\x04R\achecked\x12&\n" +
-	"\x04pong\x18\v \x01(\v2\x12.ipwitness.v1.PongR\x04pong\"K\n" +
+	"\x04pong\x18\v \x01(\v2\x12.ipwitness.v1.PongR\x04pong\x12.\n" +
+	"\x05pools\x18\f \x03(\v2\x18.ipwitness.v1.PoolRecordR\x05pools\x12@\n" +
+	"\vallocations\x18\r \x03(\v2\x1e.ipwitness.v1.AllocationRecordR\vallocations\"K\n" +
 	"\x04Pong\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
 	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\"\xbe\x01\n" +
@@ -1365,14 +1715,43 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\tresidence\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\tresidence\x12\x12\n" +
 	"\x04gone\x18\x11 \x01(\bR\x04gone\x12+\n" +
 	"\x03age\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
-	"\anetwork\x18\x14 \x01(\tR\anetwork\"\xa8\x01\n" +
+	"\anetwork\x18\x14 \x01(\tR\anetwork\"\xd1\x01\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
 	"\vlost_events\x18\x03 \x01(\rR\n" +
 	"lostEvents\x12\x1a\n" +
 	"\bproblems\x18\x04 \x03(\tR\bproblems\x12\x18\n" +
-	"\aruntime\x18\x05 \x01(\tR\aruntime2X\n" +
+	"\aruntime\x18\x05 \x01(\tR\aruntime\x12'\n" +
+	"\x0fcalico_nodename\x18\x06 \x01(\tR\x0ecalicoNodename\"\xa5\x03\n" +
+	"\n" +
+	"PoolRecord\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04ipam\x18\x02 \x01(\tR\x04ipam\x12\x18\n" +
+	"\anetwork\x18\x03 \x01(\tR\anetwork\x122\n" +
+	"\x06ranges\x18\x04 \x03(\v2\x1a.ipwitness.v1.AddressRangeR\x06ranges\x12\x1a\n" +
+	"\bgateways\x18\x05 \x03(\fR\bgateways\x12.\n" +
+	"\x05state\x18\x06 \x01(\x0e2\x18.ipwitness.v1.Pool.StateR\x05state\x12\x18\n" +
+	"\aproblem\x18\a \x01(\tR\aproblem\x123\n" +
+	"\alost_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x06lostAt\x12\x12\n" +
+	"\x04lost\x18\t \x01(\rR\x04lost\x12\x16\n" +
+	"\x06plugin\x18\n" +
+	" \x01(\tR\x06plugin\x12\x16\n" +
+	"\x06device\x18\v \x01(\tR\x06device\x12\x16\n" +
+	"\x06routed\x18\f \x01(\bR\x06routed\x12\x16\n" +
+	"\x06config\x18\r \x01(\tR\x06config\x12\x12\n" +
+	"\x04gone\x18\x0e \x01(\bR\x04gone\"8\n" +
+	"\fAddressRange\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\fR\x05first\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\fR\x04last\"\xe8\x01\n" +
+	"\x10AllocationRecord\x12\x12\n" +
+	"\x04ipam\x18\x01 \x01(\tR\x04ipam\x12\x12\n" +
+	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\fR\aaddress\x12!\n" +
+	"\fcontainer_id\x18\x04 \x01(\tR\vcontainerId\x12\x1c\n" +
+	"\tinterface\x18\x05 \x01(\tR\tinterface\x12=\n" +
+	"\fallocated_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\x12\x12\n" +
+	"\x04gone\x18\a \x01(\bR\x04gone2X\n" +
 	"\rReportService\x12G\n" +
 	"\x06Report\x12\x1b.ipwitness.v1.ReportRequest\x1a\x1c.ipwitness.v1.ReportResponse(\x010\x01B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
@@ -1389,7 +1768,7 @@ func file_ipwitness_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_ipwitness_v1_report_proto_goTypes = []any{
 	(LinkRecord_Kind)(0),            // 0: ipwitness.v1.LinkRecord.Kind
 	(InterfaceRecord_Attachment)(0), // 1: ipwitness.v1.InterfaceRecord.Attachment
@@ -1404,12 +1783,16 @@ var file_ipwitness_v1_report_proto_goTypes = []any{
 	(*InterfaceRecord)(nil),         // 10: ipwitness.v1.InterfaceRecord
 	(*ClaimRecord)(nil),             // 11: ipwitness.v1.ClaimRecord
 	(*StatusRecord)(nil),            // 12: ipwitness.v1.StatusRecord
-	(*timestamppb.Timestamp)(nil),   // 13: google.protobuf.Timestamp
-	(*Workload)(nil),                // 14: ipwitness.v1.Workload
-	(*Intended)(nil),                // 15: ipwitness.v1.Intended
-	(Evidence_Kind)(0),              // 16: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 17: google.protobuf.Duration
-	(*Node_Port)(nil),               // 18: ipwitness.v1.Node.Port
+	(*PoolRecord)(nil),              // 13: ipwitness.v1.PoolRecord
+	(*AddressRange)(nil),            // 14: ipwitness.v1.AddressRange
+	(*AllocationRecord)(nil),        // 15: ipwitness.v1.AllocationRecord
+	(*timestamppb.Timestamp)(nil),   // 16: google.protobuf.Timestamp
+	(*Workload)(nil),                // 17: ipwitness.v1.Workload
+	(*Intended)(nil),                // 18: ipwitness.v1.Intended
+	(Evidence_Kind)(0),              // 19: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 20: google.protobuf.Duration
+	(*Node_Port)(nil),               // 21: ipwitness.v1.Node.Port
+	(Pool_State)(0),                 // 22: ipwitness.v1.Pool.State
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
 	7,  // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
@@ -1419,28 +1802,34 @@ var file_ipwitness_v1_report_proto_depIdxs = []int32{
 	11, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
 	12, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
 	3,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
-	13, // 7: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
-	5,  // 8: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
-	6,  // 9: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
-	14, // 10: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
-	13, // 11: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	15, // 12: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
-	0,  // 13: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
-	1,  // 14: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	16, // 15: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	13, // 16: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	13, // 17: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	13, // 18: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	17, // 19: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	17, // 20: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
-	18, // 21: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
-	2,  // 22: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	4,  // 23: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	23, // [23:24] is the sub-list for method output_type
-	22, // [22:23] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	13, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
+	15, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
+	16, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
+	5,  // 10: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
+	6,  // 11: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
+	17, // 12: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
+	16, // 13: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
+	18, // 14: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
+	0,  // 15: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
+	1,  // 16: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
+	19, // 17: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	16, // 18: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	16, // 19: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	16, // 20: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	20, // 21: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	20, // 22: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	21, // 23: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	14, // 24: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
+	22, // 25: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
+	16, // 26: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
+	16, // 27: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
+	2,  // 28: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	4,  // 29: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	29, // [29:30] is the sub-list for method output_type
+	28, // [28:29] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }
@@ -1455,7 +1844,7 @@ func file_ipwitness_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_report_proto_rawDesc), len(file_ipwitness_v1_report_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   11,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

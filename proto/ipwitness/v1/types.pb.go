@@ -394,7 +394,129 @@ func (x Kubernetes_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Kubernetes_State.Descriptor instead.
 func (Kubernetes_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10, 0}
+}
+
+// Severity is how much it matters.
+type Finding_Severity int32
+
+const (
+	// Never sent.
+	Finding_UNSPECIFIED Finding_Severity = 0
+	// Good to know; nothing breaks.
+	Finding_INFO Finding_Severity = 1
+	// It will hurt in time: a pool runs dry, a name misleads.
+	Finding_WARNING Finding_Severity = 2
+	// The next duplicate: IPAM will give an address to somebody else that is in use.
+	Finding_CRITICAL Finding_Severity = 3
+)
+
+// Enum value maps for Finding_Severity.
+var (
+	Finding_Severity_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "INFO",
+		2: "WARNING",
+		3: "CRITICAL",
+	}
+	Finding_Severity_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"INFO":        1,
+		"WARNING":     2,
+		"CRITICAL":    3,
+	}
+)
+
+func (x Finding_Severity) Enum() *Finding_Severity {
+	p := new(Finding_Severity)
+	*p = x
+	return p
+}
+
+func (x Finding_Severity) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Finding_Severity) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_types_proto_enumTypes[6].Descriptor()
+}
+
+func (Finding_Severity) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_types_proto_enumTypes[6]
+}
+
+func (x Finding_Severity) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Finding_Severity.Descriptor instead.
+func (Finding_Severity) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{12, 0}
+}
+
+// State is how far its allocations are known.
+type Pool_State int32
+
+const (
+	// Never sent.
+	Pool_UNSPECIFIED Pool_State = 0
+	// All are known, and changes are heard.
+	Pool_KNOWN Pool_State = 1
+	// They are being read.
+	Pool_READING Pool_State = 2
+	// Its records are gone, or were never there: it takes all for free.
+	Pool_MISSING Pool_State = 3
+	// It cannot be read.
+	Pool_UNREADABLE Pool_State = 4
+	// What is known may be old: its source is not heard from.
+	Pool_STALE Pool_State = 5
+)
+
+// Enum value maps for Pool_State.
+var (
+	Pool_State_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "KNOWN",
+		2: "READING",
+		3: "MISSING",
+		4: "UNREADABLE",
+		5: "STALE",
+	}
+	Pool_State_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"KNOWN":       1,
+		"READING":     2,
+		"MISSING":     3,
+		"UNREADABLE":  4,
+		"STALE":       5,
+	}
+)
+
+func (x Pool_State) Enum() *Pool_State {
+	p := new(Pool_State)
+	*p = x
+	return p
+}
+
+func (x Pool_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Pool_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_types_proto_enumTypes[7].Descriptor()
+}
+
+func (Pool_State) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_types_proto_enumTypes[7]
+}
+
+func (x Pool_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Pool_State.Descriptor instead.
+func (Pool_State) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // State is whether the agent is heard from.
@@ -434,11 +556,11 @@ func (x Node_State) String() string {
 }
 
 func (Node_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[6].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[8].Descriptor()
 }
 
 func (Node_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[6]
+	return &file_ipwitness_v1_types_proto_enumTypes[8]
 }
 
 func (x Node_State) Number() protoreflect.EnumNumber {
@@ -447,7 +569,7 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16, 0}
 }
 
 // Workload says who an owner is.
@@ -1086,7 +1208,17 @@ type Conflict struct {
 	// Set while somebody has acknowledged it.
 	Acknowledgement *Acknowledgement `protobuf:"bytes,14,opt,name=acknowledgement,proto3" json:"acknowledgement,omitempty"`
 	// What Kubernetes has to say that may explain it, the most telling first.
-	Related       []*Related `protobuf:"bytes,15,rep,name=related,proto3" json:"related,omitempty"`
+	Related []*Related `protobuf:"bytes,15,rep,name=related,proto3" json:"related,omitempty"`
+	// The facts that the cause follows from, in words.
+	Because []string `protobuf:"bytes,16,rep,name=because,proto3" json:"because,omitempty"`
+	// What else could be the cause, and why it is not.
+	Excluded []*Exclusion `protobuf:"bytes,17,rep,name=excluded,proto3" json:"excluded,omitempty"`
+	// What one would look at to find the cause, and what is to be seen there.
+	Diagnosis []*DiagnosisStep `protobuf:"bytes,18,rep,name=diagnosis,proto3" json:"diagnosis,omitempty"`
+	// What IPAM says of the address.
+	Allocations []*Allocation `protobuf:"bytes,19,rep,name=allocations,proto3" json:"allocations,omitempty"`
+	// The page about its cause, a URL.
+	Runbook       string `protobuf:"bytes,20,opt,name=runbook,proto3" json:"runbook,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1226,6 +1358,151 @@ func (x *Conflict) GetRelated() []*Related {
 	return nil
 }
 
+func (x *Conflict) GetBecause() []string {
+	if x != nil {
+		return x.Because
+	}
+	return nil
+}
+
+func (x *Conflict) GetExcluded() []*Exclusion {
+	if x != nil {
+		return x.Excluded
+	}
+	return nil
+}
+
+func (x *Conflict) GetDiagnosis() []*DiagnosisStep {
+	if x != nil {
+		return x.Diagnosis
+	}
+	return nil
+}
+
+func (x *Conflict) GetAllocations() []*Allocation {
+	if x != nil {
+		return x.Allocations
+	}
+	return nil
+}
+
+func (x *Conflict) GetRunbook() string {
+	if x != nil {
+		return x.Runbook
+	}
+	return ""
+}
+
+// Exclusion is a cause that was considered.
+type Exclusion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A name of the contract's list.
+	Cause string `protobuf:"bytes,1,opt,name=cause,proto3" json:"cause,omitempty"`
+	// Why it is not this one.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Exclusion) Reset() {
+	*x = Exclusion{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Exclusion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Exclusion) ProtoMessage() {}
+
+func (x *Exclusion) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Exclusion.ProtoReflect.Descriptor instead.
+func (*Exclusion) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Exclusion) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Exclusion) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// DiagnosisStep is what one would look at by hand, and its answer.
+type DiagnosisStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is looked at: events, pods, cni-plugin, ipam, pod-cidrs, new-nodes.
+	Step string `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
+	// What is to be seen there.
+	Answer        string `protobuf:"bytes,2,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiagnosisStep) Reset() {
+	*x = DiagnosisStep{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiagnosisStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiagnosisStep) ProtoMessage() {}
+
+func (x *DiagnosisStep) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiagnosisStep.ProtoReflect.Descriptor instead.
+func (*DiagnosisStep) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DiagnosisStep) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *DiagnosisStep) GetAnswer() string {
+	if x != nil {
+		return x.Answer
+	}
+	return ""
+}
+
 // Related is a Kubernetes object that may explain a conflict, or says more of it.
 type Related struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1255,7 +1532,7 @@ type Related struct {
 
 func (x *Related) Reset() {
 	*x = Related{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1544,7 @@ func (x *Related) String() string {
 func (*Related) ProtoMessage() {}
 
 func (x *Related) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1557,7 @@ func (x *Related) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Related.ProtoReflect.Descriptor instead.
 func (*Related) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Related) GetKind() string {
@@ -1376,7 +1653,7 @@ type Kubernetes struct {
 
 func (x *Kubernetes) Reset() {
 	*x = Kubernetes{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1665,7 @@ func (x *Kubernetes) String() string {
 func (*Kubernetes) ProtoMessage() {}
 
 func (x *Kubernetes) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1678,7 @@ func (x *Kubernetes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kubernetes.ProtoReflect.Descriptor instead.
 func (*Kubernetes) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Kubernetes) GetState() Kubernetes_State {
@@ -1468,7 +1745,7 @@ type Acknowledgement struct {
 
 func (x *Acknowledgement) Reset() {
 	*x = Acknowledgement{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +1757,7 @@ func (x *Acknowledgement) String() string {
 func (*Acknowledgement) ProtoMessage() {}
 
 func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +1770,7 @@ func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acknowledgement.ProtoReflect.Descriptor instead.
 func (*Acknowledgement) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Acknowledgement) GetReason() string {
@@ -1520,7 +1797,10 @@ func (x *Acknowledgement) GetExpiresAt() *timestamppb.Timestamp {
 // Finding is wrong, but not yet a conflict.
 type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The kind of finding: duplicate-node-name.
+	// The kind of finding: in-use-unallocated, booked-elsewhere, leaked,
+	// pod-cidr-overlap, ranges-overlap, double-allocated, intended-not-observed,
+	// ipam-state-lost, ipam-unreadable, pool-exhaustion, shared-address-answered,
+	// duplicate-node-name.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Address or prefix concerned; empty where it is about none.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
@@ -1533,14 +1813,30 @@ type Finding struct {
 	// What to do, in order.
 	Advice []string `protobuf:"bytes,6,rep,name=advice,proto3" json:"advice,omitempty"`
 	// When it was found.
-	DetectedAt    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
+	DetectedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
+	// How much it matters.
+	Severity Finding_Severity `protobuf:"varint,8,opt,name=severity,proto3,enum=ipwitness.v1.Finding_Severity" json:"severity,omitempty"`
+	// The facts that it follows from, in words.
+	Evidence []string `protobuf:"bytes,9,rep,name=evidence,proto3" json:"evidence,omitempty"`
+	// Who holds the address.
+	Owners []*Owner `protobuf:"bytes,10,rep,name=owners,proto3" json:"owners,omitempty"`
+	// What IPAM says of the address.
+	Allocations []*Allocation `protobuf:"bytes,11,rep,name=allocations,proto3" json:"allocations,omitempty"`
+	// The pool concerned.
+	Pool *Pool `protobuf:"bytes,12,opt,name=pool,proto3" json:"pool,omitempty"`
+	// All addresses concerned, where they are many: 1000 at most.
+	Addresses []string `protobuf:"bytes,13,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// What would put it right, as commands: `ipwitness audit --fix-plan` prints them.
+	Fixes []*Fix `protobuf:"bytes,14,rep,name=fixes,proto3" json:"fixes,omitempty"`
+	// The page about its kind, a URL.
+	Runbook       string `protobuf:"bytes,15,opt,name=runbook,proto3" json:"runbook,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1848,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1861,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Finding) GetKind() string {
@@ -1617,6 +1913,383 @@ func (x *Finding) GetDetectedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Finding) GetSeverity() Finding_Severity {
+	if x != nil {
+		return x.Severity
+	}
+	return Finding_UNSPECIFIED
+}
+
+func (x *Finding) GetEvidence() []string {
+	if x != nil {
+		return x.Evidence
+	}
+	return nil
+}
+
+func (x *Finding) GetOwners() []*Owner {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
+func (x *Finding) GetAllocations() []*Allocation {
+	if x != nil {
+		return x.Allocations
+	}
+	return nil
+}
+
+func (x *Finding) GetPool() *Pool {
+	if x != nil {
+		return x.Pool
+	}
+	return nil
+}
+
+func (x *Finding) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Finding) GetFixes() []*Fix {
+	if x != nil {
+		return x.Fixes
+	}
+	return nil
+}
+
+func (x *Finding) GetRunbook() string {
+	if x != nil {
+		return x.Runbook
+	}
+	return ""
+}
+
+// Fix is one step that would put IPAM right. Nothing runs it but a person.
+type Fix struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node to run it on; empty for anywhere with kubectl.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// What it does and why, in words.
+	What string `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
+	// A command of POSIX shell that can run twice, and does nothing where the state is
+	// not as it was found.
+	Command string `protobuf:"bytes,3,opt,name=command,proto3" json:"command,omitempty"`
+	// What must be done by hand, or is dangerous: such a command is printed as a
+	// comment only.
+	Manual        bool `protobuf:"varint,4,opt,name=manual,proto3" json:"manual,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fix) Reset() {
+	*x = Fix{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fix) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fix) ProtoMessage() {}
+
+func (x *Fix) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fix.ProtoReflect.Descriptor instead.
+func (*Fix) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Fix) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Fix) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Fix) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *Fix) GetManual() bool {
+	if x != nil {
+		return x.Manual
+	}
+	return false
+}
+
+// Pool is what one IPAM gives addresses of one network from.
+type Pool struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// host-local, whereabouts, calico, cilium.
+	Ipam string `protobuf:"bytes,1,opt,name=ipam,proto3" json:"ipam,omitempty"`
+	// Its name with its IPAM: a directory, an object, a prefix.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The node that it is of; empty where it is the whole cluster's.
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// The CNI network that it is for; empty where that is not known.
+	Network string `protobuf:"bytes,4,opt,name=network,proto3" json:"network,omitempty"`
+	// What it gives, as FIRST-LAST or a prefix.
+	Ranges []string `protobuf:"bytes,5,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	// How far its allocations are known.
+	State Pool_State `protobuf:"varint,6,opt,name=state,proto3,enum=ipwitness.v1.Pool_State" json:"state,omitempty"`
+	// How many addresses it can give; 0 where that is not known.
+	Size uint64 `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`
+	// How many it has given.
+	Allocated uint64 `protobuf:"varint,8,opt,name=allocated,proto3" json:"allocated,omitempty"`
+	// How many of those nobody holds any more.
+	Leaked uint64 `protobuf:"varint,9,opt,name=leaked,proto3" json:"leaked,omitempty"`
+	// When it will have none left, at the rate of the last hour; missing where it does
+	// not grow.
+	ExhaustedIn   *durationpb.Duration `protobuf:"bytes,10,opt,name=exhausted_in,json=exhaustedIn,proto3" json:"exhausted_in,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pool) Reset() {
+	*x = Pool{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pool) ProtoMessage() {}
+
+func (x *Pool) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pool.ProtoReflect.Descriptor instead.
+func (*Pool) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Pool) GetIpam() string {
+	if x != nil {
+		return x.Ipam
+	}
+	return ""
+}
+
+func (x *Pool) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Pool) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Pool) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *Pool) GetRanges() []string {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *Pool) GetState() Pool_State {
+	if x != nil {
+		return x.State
+	}
+	return Pool_UNSPECIFIED
+}
+
+func (x *Pool) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Pool) GetAllocated() uint64 {
+	if x != nil {
+		return x.Allocated
+	}
+	return 0
+}
+
+func (x *Pool) GetLeaked() uint64 {
+	if x != nil {
+		return x.Leaked
+	}
+	return 0
+}
+
+func (x *Pool) GetExhaustedIn() *durationpb.Duration {
+	if x != nil {
+		return x.ExhaustedIn
+	}
+	return nil
+}
+
+// Allocation is what an IPAM says of one address.
+type Allocation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its IPAM.
+	Ipam string `protobuf:"bytes,1,opt,name=ipam,proto3" json:"ipam,omitempty"`
+	// The pool's name.
+	Pool string `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
+	// The node that it is booked for; empty where IPAM does not say.
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// Kubernetes namespace of the pod that it is booked for.
+	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of that pod.
+	Pod string `protobuf:"bytes,5,opt,name=pod,proto3" json:"pod,omitempty"`
+	// The sandbox that it is booked for.
+	ContainerId string `protobuf:"bytes,6,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
+	// The interface that it is booked for.
+	Interface string `protobuf:"bytes,7,opt,name=interface,proto3" json:"interface,omitempty"`
+	// Where it is written: a file, or an object and the key in it.
+	Location string `protobuf:"bytes,8,opt,name=location,proto3" json:"location,omitempty"`
+	// When it was made; missing where IPAM does not say.
+	AllocatedAt   *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=allocated_at,json=allocatedAt,proto3" json:"allocated_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Allocation) Reset() {
+	*x = Allocation{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Allocation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Allocation) ProtoMessage() {}
+
+func (x *Allocation) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Allocation.ProtoReflect.Descriptor instead.
+func (*Allocation) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Allocation) GetIpam() string {
+	if x != nil {
+		return x.Ipam
+	}
+	return ""
+}
+
+func (x *Allocation) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Allocation) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Allocation) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Allocation) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *Allocation) GetContainerId() string {
+	if x != nil {
+		return x.ContainerId
+	}
+	return ""
+}
+
+func (x *Allocation) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *Allocation) GetLocation() string {
+	if x != nil {
+		return x.Location
+	}
+	return ""
+}
+
+func (x *Allocation) GetAllocatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AllocatedAt
+	}
+	return nil
+}
+
 // Node is one agent and its health.
 type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1663,7 +2336,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +2348,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +2361,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Node) GetName() string {
@@ -1823,7 +2496,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1835,7 +2508,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1848,7 +2521,7 @@ func (x *Node_Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Port.ProtoReflect.Descriptor instead.
 func (*Node_Port) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16, 0}
 }
 
 func (x *Node_Port) GetInterface() string {
@@ -1957,7 +2630,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04LIVE\x10\x01\x12\t\n" +
 	"\x05STALE\x10\x02\x12\v\n" +
 	"\aUNHEARD\x10\x03\x12\b\n" +
-	"\x04GONE\x10\x04\"\xaf\x05\n" +
+	"\x04GONE\x10\x04\"\x8f\a\n" +
 	"\bConflict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aepisode\x18\x02 \x01(\rR\aepisode\x12\x18\n" +
@@ -1976,12 +2649,23 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\vresolved_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"resolvedAt\x12G\n" +
 	"\x0facknowledgement\x18\x0e \x01(\v2\x1d.ipwitness.v1.AcknowledgementR\x0facknowledgement\x12/\n" +
-	"\arelated\x18\x0f \x03(\v2\x15.ipwitness.v1.RelatedR\arelated\"D\n" +
+	"\arelated\x18\x0f \x03(\v2\x15.ipwitness.v1.RelatedR\arelated\x12\x18\n" +
+	"\abecause\x18\x10 \x03(\tR\abecause\x123\n" +
+	"\bexcluded\x18\x11 \x03(\v2\x17.ipwitness.v1.ExclusionR\bexcluded\x129\n" +
+	"\tdiagnosis\x18\x12 \x03(\v2\x1b.ipwitness.v1.DiagnosisStepR\tdiagnosis\x12:\n" +
+	"\vallocations\x18\x13 \x03(\v2\x18.ipwitness.v1.AllocationR\vallocations\x12\x18\n" +
+	"\arunbook\x18\x14 \x01(\tR\arunbook\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSUSPECTED\x10\x01\x12\r\n" +
 	"\tCONFIRMED\x10\x02\x12\f\n" +
-	"\bRESOLVED\x10\x03\"\xb9\x02\n" +
+	"\bRESOLVED\x10\x03\"9\n" +
+	"\tExclusion\x12\x14\n" +
+	"\x05cause\x18\x01 \x01(\tR\x05cause\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\";\n" +
+	"\rDiagnosisStep\x12\x12\n" +
+	"\x04step\x18\x01 \x01(\tR\x04step\x12\x16\n" +
+	"\x06answer\x18\x02 \x01(\tR\x06answer\"\xb9\x02\n" +
 	"\aRelated\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -2015,7 +2699,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12C\n" +
 	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
 	"\n" +
-	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\xcc\x01\n" +
+	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\xd8\x04\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -2024,7 +2708,57 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05nodes\x18\x05 \x03(\tR\x05nodes\x12\x16\n" +
 	"\x06advice\x18\x06 \x03(\tR\x06advice\x12;\n" +
 	"\vdetected_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"detectedAt\"\xa5\x05\n" +
+	"detectedAt\x12:\n" +
+	"\bseverity\x18\b \x01(\x0e2\x1e.ipwitness.v1.Finding.SeverityR\bseverity\x12\x1a\n" +
+	"\bevidence\x18\t \x03(\tR\bevidence\x12+\n" +
+	"\x06owners\x18\n" +
+	" \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x12:\n" +
+	"\vallocations\x18\v \x03(\v2\x18.ipwitness.v1.AllocationR\vallocations\x12&\n" +
+	"\x04pool\x18\f \x01(\v2\x12.ipwitness.v1.PoolR\x04pool\x12\x1c\n" +
+	"\taddresses\x18\r \x03(\tR\taddresses\x12'\n" +
+	"\x05fixes\x18\x0e \x03(\v2\x11.ipwitness.v1.FixR\x05fixes\x12\x18\n" +
+	"\arunbook\x18\x0f \x01(\tR\arunbook\"@\n" +
+	"\bSeverity\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\b\n" +
+	"\x04INFO\x10\x01\x12\v\n" +
+	"\aWARNING\x10\x02\x12\f\n" +
+	"\bCRITICAL\x10\x03\"_\n" +
+	"\x03Fix\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04what\x18\x02 \x01(\tR\x04what\x12\x18\n" +
+	"\acommand\x18\x03 \x01(\tR\acommand\x12\x16\n" +
+	"\x06manual\x18\x04 \x01(\bR\x06manual\"\x86\x03\n" +
+	"\x04Pool\x12\x12\n" +
+	"\x04ipam\x18\x01 \x01(\tR\x04ipam\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x18\n" +
+	"\anetwork\x18\x04 \x01(\tR\anetwork\x12\x16\n" +
+	"\x06ranges\x18\x05 \x03(\tR\x06ranges\x12.\n" +
+	"\x05state\x18\x06 \x01(\x0e2\x18.ipwitness.v1.Pool.StateR\x05state\x12\x12\n" +
+	"\x04size\x18\a \x01(\x04R\x04size\x12\x1c\n" +
+	"\tallocated\x18\b \x01(\x04R\tallocated\x12\x16\n" +
+	"\x06leaked\x18\t \x01(\x04R\x06leaked\x12<\n" +
+	"\fexhausted_in\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\vexhaustedIn\"X\n" +
+	"\x05State\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\t\n" +
+	"\x05KNOWN\x10\x01\x12\v\n" +
+	"\aREADING\x10\x02\x12\v\n" +
+	"\aMISSING\x10\x03\x12\x0e\n" +
+	"\n" +
+	"UNREADABLE\x10\x04\x12\t\n" +
+	"\x05STALE\x10\x05\"\x94\x02\n" +
+	"\n" +
+	"Allocation\x12\x12\n" +
+	"\x04ipam\x18\x01 \x01(\tR\x04ipam\x12\x12\n" +
+	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\x05 \x01(\tR\x03pod\x12!\n" +
+	"\fcontainer_id\x18\x06 \x01(\tR\vcontainerId\x12\x1c\n" +
+	"\tinterface\x18\a \x01(\tR\tinterface\x12\x1a\n" +
+	"\blocation\x18\b \x01(\tR\blocation\x12=\n" +
+	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\"\xa5\x05\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.ipwitness.v1.Node.StateR\x05state\x12\x18\n" +
@@ -2068,8 +2802,8 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_types_proto_rawDescData
 }
 
-var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -2077,67 +2811,85 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Owner_State)(0),              // 3: ipwitness.v1.Owner.State
 	(Conflict_State)(0),           // 4: ipwitness.v1.Conflict.State
 	(Kubernetes_State)(0),         // 5: ipwitness.v1.Kubernetes.State
-	(Node_State)(0),               // 6: ipwitness.v1.Node.State
-	(*Workload)(nil),              // 7: ipwitness.v1.Workload
-	(*Controller)(nil),            // 8: ipwitness.v1.Controller
-	(*Intended)(nil),              // 9: ipwitness.v1.Intended
-	(*Evidence)(nil),              // 10: ipwitness.v1.Evidence
-	(*Scope)(nil),                 // 11: ipwitness.v1.Scope
-	(*Owner)(nil),                 // 12: ipwitness.v1.Owner
-	(*Conflict)(nil),              // 13: ipwitness.v1.Conflict
-	(*Related)(nil),               // 14: ipwitness.v1.Related
-	(*Kubernetes)(nil),            // 15: ipwitness.v1.Kubernetes
-	(*Acknowledgement)(nil),       // 16: ipwitness.v1.Acknowledgement
-	(*Finding)(nil),               // 17: ipwitness.v1.Finding
-	(*Node)(nil),                  // 18: ipwitness.v1.Node
-	nil,                           // 19: ipwitness.v1.Workload.SourcesEntry
-	(*Node_Port)(nil),             // 20: ipwitness.v1.Node.Port
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 22: google.protobuf.Duration
+	(Finding_Severity)(0),         // 6: ipwitness.v1.Finding.Severity
+	(Pool_State)(0),               // 7: ipwitness.v1.Pool.State
+	(Node_State)(0),               // 8: ipwitness.v1.Node.State
+	(*Workload)(nil),              // 9: ipwitness.v1.Workload
+	(*Controller)(nil),            // 10: ipwitness.v1.Controller
+	(*Intended)(nil),              // 11: ipwitness.v1.Intended
+	(*Evidence)(nil),              // 12: ipwitness.v1.Evidence
+	(*Scope)(nil),                 // 13: ipwitness.v1.Scope
+	(*Owner)(nil),                 // 14: ipwitness.v1.Owner
+	(*Conflict)(nil),              // 15: ipwitness.v1.Conflict
+	(*Exclusion)(nil),             // 16: ipwitness.v1.Exclusion
+	(*DiagnosisStep)(nil),         // 17: ipwitness.v1.DiagnosisStep
+	(*Related)(nil),               // 18: ipwitness.v1.Related
+	(*Kubernetes)(nil),            // 19: ipwitness.v1.Kubernetes
+	(*Acknowledgement)(nil),       // 20: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 21: ipwitness.v1.Finding
+	(*Fix)(nil),                   // 22: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 23: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 24: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 25: ipwitness.v1.Node
+	nil,                           // 26: ipwitness.v1.Workload.SourcesEntry
+	(*Node_Port)(nil),             // 27: ipwitness.v1.Node.Port
+	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	19, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
-	8,  // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	21, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	26, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	10, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
+	28, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	21, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	21, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	28, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	28, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
-	11, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
-	7,  // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
-	10, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	21, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	21, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	13, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
+	9,  // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
+	12, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
+	28, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	28, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	21, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
-	9,  // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
-	11, // 16: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
+	28, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	11, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
+	13, // 16: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 17: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
-	12, // 18: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	21, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	21, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	21, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	16, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	14, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
-	21, // 24: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	21, // 25: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
-	5,  // 26: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	21, // 27: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	21, // 28: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	21, // 29: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	21, // 30: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	21, // 31: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
-	6,  // 32: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	21, // 33: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	21, // 34: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	22, // 35: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	22, // 36: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	14, // 18: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
+	28, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	28, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	28, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	20, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	18, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	16, // 24: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
+	17, // 25: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
+	24, // 26: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	28, // 27: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	28, // 28: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	5,  // 29: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
+	28, // 30: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	28, // 31: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	28, // 32: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	28, // 33: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	28, // 34: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	6,  // 35: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
+	14, // 36: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
+	24, // 37: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	23, // 38: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	22, // 39: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	7,  // 40: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	29, // 41: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	28, // 42: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	8,  // 43: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	28, // 44: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	28, // 45: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	29, // 46: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	29, // 47: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -2150,8 +2902,8 @@ func file_ipwitness_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   14,
+			NumEnums:      9,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

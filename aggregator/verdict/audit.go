@@ -1,0 +1,396 @@
+package verdict
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The audit compares what IPAM says of an address with who holds it, both ways. It
+// finds the next duplicate: an address in use that IPAM takes for free, or has for
+// somebody else and will free with that.
+
+const (
+	// endsWithin is how long a pod that somebody deleted may hold an address that its
+	// IPAM has freed: plugins free it first.
+	endsWithin = 30 * time.Second
+	// ciliumWithin is how long Cilium may take to tell of an endpoint.
+	ciliumWithin = 30 * time.Second
+)
+
+// AuditInput is what is known of one address.
+type AuditInput struct {
+	Address netip.Addr
+	// Owners are those of the judgement.
+	Owners []Owner
+	// Contested tells of an active conflict: it says more than a finding would.
+	Contested   bool
+	Allocations []*Allocation
+	Pools       []*Pool
+	// Past is what is remembered; Vanished are allocations that are gone since the
+	// last audit.
+	Past     []Past
+	Vanished []*Allocation
+	// Before are what the last audit found.
+	Before []Finding
+	Now    Stamp
+}
+
+// Audit is what follows from an AuditInput.
+type Audit struct {
+	// Findings are what is wrong. Those that wait are not told yet: they may be over
+	// in a moment.
+	Findings []Finding
+	Past     []Past
+	// Again is when to audit again though nothing changes; 0 for never.
+	Again Stamp
+}
+
+// Audit audits one address.
+func (p *Policy) Audit(t Tables, in *AuditInput) Audit {
+	a := auditing{policy: p, tables: t, in: in}
+	a.past()
+	for i := range in.Owners {
+		if o := &in.Owners[i]; o.holds() {
+			a.holder(o)
+		}
+	}
+	for _, al := range in.Allocations {
+		a.allocation(al)
+	}
+	a.twice()
+	return a.out
+}
+
+// auditing is one audit under way.
+type auditing struct {
+	policy *Policy
+	tables Tables
+	in     *AuditInput
+	out    Audit
+}
+
+// holds tells whether an owner has the address by its kernel, and is compared.
+func (o *Owner) holds() bool {
+	return o.Namespace != nil && o.Assigned && o.Alive() && o.Excluded == "" && o.Scope.Kind != 0
+}
+
+// networks are those that gave the owner its address, as CNI results name them.
+func (o *Owner) networks() (names []string) {
+	for _, c := range o.Claims {
+		if c.Kind == Assigned && c.Network != "" && c.Network != networkOfCRI && !slices.Contains(names, c.Network) {
+			names = append(names, c.Network)
+		}
+	}
+	return names
+}
+
+// networkOfCRI stands for a network of which only the container runtime tells.
+const networkOfCRI = "cri"
+
+// holder compares who has the address with what IPAM says.
+func (a *auditing) holder(o *Owner) {
+	for _, p := range a.poolsOf(o) {
+		if o.State == Unheard || p.Node != nil && p.Node.Unheard {
+			a.keep(p, FindingInUseUnallocated, FindingBookedElsewhere)
+			continue
+		}
+		if p.State != PoolKnown && p.State != PoolMissing {
+			a.keep(p, FindingInUseUnallocated, FindingBookedElsewhere)
+			continue
+		}
+		switch booked, others := a.booked(p, o); {
+		case booked:
+		case len(others) > 0:
+			a.find(FindingBookedElsewhere, Critical, p, o, others, a.policy.Settle)
+		default:
+			a.find(FindingInUseUnallocated, Critical, p, o, nil, a.patience(p, o))
+		}
+	}
+}
+
+// booked tells whether the pool has the address for an owner, and gives what it has
+// for others.
+func (a *auditing) booked(p *Pool, o *Owner) (booked bool, others []*Allocation) {
+	for _, al := range a.in.Allocations {
+		if al.Pool != p {
+			continue
+		}
+		if al.For(o) {
+			booked = true
+		} else {
+			others = append(others, al)
+		}
+	}
+	return booked, others
+}
+
+// patience is how long an owner may hold an address that its pool takes for free:
+// plugins free an address before they take it away, and what they write may be read
+// later than what they do.
+func (a *auditing) patience(p *Pool, o *Owner) time.Duration {
+	switch {
+	case o.Pod != nil && o.Pod.DeletionTimestamp != 0:
+		return endsWithin
+	case p.IPAM == Cilium:
+		return ciliumWithin
+	case p.State == PoolMissing, p.LostHeard != 0 && o.Begun() < p.LostHeard:
+		return 0 // no pod's end does that
+	}
+	return a.policy.Settle
+}
+
+// poolsOf are the pools that will give the address of an owner to somebody else, if
+// they take it for free.
+func (a *auditing) poolsOf(o *Owner) (pools []*Pool) {
+	var sure []*Pool
+	networks := o.networks()
+	for _, p := range a.in.Pools {
+		if p.Node != nil && p.Node != o.Node || !p.Contains(a.in.Address) && !a.has(p) {
+			continue
+		}
+		named, unknown := false, true
+		for _, n := range networks {
+			serves, nobody := p.Serves(n)
+			named, unknown = named || serves, unknown && nobody
+		}
+		switch {
+		case named:
+			sure = append(sure, p)
+		case len(networks) > 0 && !unknown && p.Node == nil && p.IPAM != Calico:
+			// Another network's pool of the cluster: whether they meet is not known.
+		case p.meets(o):
+			pools = append(pools, p)
+		}
+	}
+	if len(sure) > 0 {
+		return sure
+	}
+	return pools
+}
+
+// has tells whether a pool has given the address: a range may be unknown.
+func (a *auditing) has(p *Pool) bool {
+	return slices.ContainsFunc(a.in.Allocations, func(al *Allocation) bool { return al.Pool == p })
+}
+
+// meets tells whether who gets an address of the pool meets an owner that has it from
+// somebody else.
+func (p *Pool) meets(o *Owner) bool {
+	switch i := o.Interface; {
+	case p.Node == nil && p.IPAM != Whereabouts: // routed in the whole cluster
+		return o.Scope.Kind >= NodeScope
+	case p.Node == nil: // on some link: that of its pods
+		return o.kind() != Host && i.Attachment == Lower
+	case p.Device != "" && i.Link != nil && i.Link.Name == p.Device, p.Device != "" && i.HostInterface == p.Device:
+		return true
+	default:
+		return p.Routed && o.Scope.Kind >= NodeScope
+	}
+}
+
+// sameNode tells whether a name that an IPAM or Kubernetes has for a node is that of
+// an owner's.
+func (o *Owner) sameNode(name string) bool {
+	if o.Pod != nil && o.Pod.Node != "" && o.Pod.Node == name {
+		return true
+	}
+	own, _, _ := strings.Cut(o.Node.Name, "@")
+	if strings.EqualFold(own, name) {
+		return true
+	}
+	short, long := strings.ToLower(own), strings.ToLower(name)
+	if len(short) > len(long) {
+		short, long = long, short
+	}
+	return strings.HasPrefix(long, short+".")
+}
+
+// For tells whether an allocation is for an owner, as far as both say who they are.
+func (al *Allocation) For(o *Owner) bool {
+	w := o.Workload()
+	switch {
+	case al.Node != "" && !o.sameNode(al.Node):
+		return false
+	case al.Purpose != "" || w.Kind == Host:
+		return al.Purpose != "" && w.Kind == Host
+	case al.ContainerID != "" && al.ContainerID == w.ContainerID:
+		return true
+	case al.Pod != "" && w.Kind == Pod && w.Name != "":
+		return al.Pod == w.Name && al.Namespace == w.Namespace
+	case al.ContainerID != "" && w.ContainerID != "":
+		return false
+	}
+	return true // neither says
+}
+
+// allocation looks whether somebody holds what IPAM has given.
+func (a *auditing) allocation(al *Allocation) {
+	p := al.Pool
+	if p.IPAM == KubernetesAPI || al.Purpose != "" || al.ContainerID == "" && al.Pod == "" {
+		return
+	}
+	held := slices.ContainsFunc(a.in.Owners, func(o Owner) bool {
+		return o.Alive() && (p.Node == nil || o.Node == p.Node)
+	})
+	if held {
+		return
+	}
+	where := ""
+	if p.Node != nil {
+		where = p.Node.Name
+	}
+	if p.State != PoolKnown || p.Node != nil && p.Node.Unheard || !a.tables.Covered(where) {
+		a.keep(p, FindingLeaked)
+		return
+	}
+	a.find(FindingLeaked, Warning, p, nil, []*Allocation{al}, a.policy.LeakedAfter)
+}
+
+// twice looks whether IPAM has given the address twice.
+func (a *auditing) twice() {
+	all := a.in.Allocations
+	for i, al := range all {
+		for _, other := range all[i+1:] {
+			if al.Pool.shares(other.Pool) && !al.same(other) {
+				a.find(FindingDoubleAllocated, Critical, al.Pool, nil, []*Allocation{al, other}, a.policy.Settle)
+				return
+			}
+		}
+	}
+}
+
+// shares tells whether who has an address of one pool meets who has it of the other.
+func (p *Pool) shares(other *Pool) bool {
+	switch {
+	case p.IPAM != other.IPAM || p.Node != other.Node:
+		return false
+	case p == other, p.Node == nil && p.IPAM != Whereabouts:
+		return true
+	case p.Network != "" && p.Network == other.Network, p.Node == nil && p.Network == "" && other.Network == "":
+		return true
+	}
+	return p.Routed && other.Routed
+}
+
+// same tells whether two allocations are for the same, as far as both say who it is.
+func (al *Allocation) same(other *Allocation) bool {
+	switch {
+	case al.ContainerID != "" && al.ContainerID == other.ContainerID:
+		return true
+	case al.Pod != "" && other.Pod != "":
+		return al.Pod == other.Pod && al.Namespace == other.Namespace
+	case al.ContainerID != "" && other.ContainerID != "":
+		return false
+	}
+	return al.Node == other.Node
+}
+
+// find notes what is wrong: told once it has been so for long enough.
+func (a *auditing) find(kind string, severity Severity, p *Pool, o *Owner, allocations []*Allocation, patience time.Duration) {
+	f := Finding{
+		Kind: kind, Severity: severity, Address: a.in.Address, Pool: p, Allocations: allocations,
+		ID: FindingID(a.policy.Cluster, kind, p.subject()+" "+a.in.Address.String()), Since: a.in.Now,
+	}
+	if o != nil {
+		f.Owners = []Owner{*o}
+		a.remember(&f)
+	}
+	if slices.ContainsFunc(a.out.Findings, func(other Finding) bool { return other.ID == f.ID }) {
+		return
+	}
+	for i := range a.in.Before {
+		if b := &a.in.Before[i]; b.ID == f.ID && b.about(o) {
+			f.Since = b.Since
+			if !b.Waiting {
+				patience = 0 // what was told stays told
+			}
+		}
+	}
+	switch due := f.Since.Add(patience); {
+	case a.in.Contested:
+		return
+	case a.in.Now < due:
+		f.Waiting = true
+		a.again(due)
+	}
+	a.out.Findings = append(a.out.Findings, f)
+}
+
+// about tells whether a finding is about an owner, where it is about one.
+func (f *Finding) about(o *Owner) bool {
+	return o == nil || len(f.Owners) > 0 && f.Owners[0].ID == o.ID
+}
+
+// subject is what a pool is called in ids.
+func (p *Pool) subject() string {
+	if p.Node != nil {
+		return p.IPAM + " " + p.Name + " " + p.Node.Name
+	}
+	return p.IPAM + " " + p.Name
+}
+
+// keep carries on what was found while nothing new can be known.
+func (a *auditing) keep(p *Pool, kinds ...string) {
+	for _, b := range a.in.Before {
+		if b.Pool == p && !b.Waiting && slices.Contains(kinds, b.Kind) && !a.in.Contested &&
+			!slices.ContainsFunc(a.out.Findings, func(f Finding) bool { return f.ID == b.ID }) {
+			a.out.Findings = append(a.out.Findings, b)
+		}
+	}
+}
+
+func (a *auditing) again(at Stamp) {
+	if a.out.Again == 0 || at < a.out.Again {
+		a.out.Again = at
+	}
+}
+
+// past carries on what is remembered of owners that are alive, and remembers which of
+// their allocations vanished.
+func (a *auditing) past() {
+	for _, p := range a.in.Past {
+		if slices.ContainsFunc(a.in.Owners, func(o Owner) bool { return o.ID == p.Owner && o.Alive() }) {
+			a.out.Past = append(a.out.Past, p)
+		}
+	}
+	for _, al := range a.in.Vanished {
+		for i := range a.in.Owners {
+			if o := &a.in.Owners[i]; o.holds() && (al.Pool.Node == nil || al.Pool.Node == o.Node) {
+				kind := FindingBookedElsewhere
+				if al.For(o) {
+					kind = FindingInUseUnallocated
+				}
+				a.note(Past{Owner: o.ID, Kind: kind, Allocation: al, Since: a.in.Now})
+			}
+		}
+	}
+}
+
+// remember keeps what is wrong with an owner's address beside it.
+func (a *auditing) remember(f *Finding) {
+	past := Past{Owner: f.Owners[0].ID, Kind: f.Kind, Since: a.in.Now}
+	if len(f.Allocations) > 0 {
+		past.Allocation = f.Allocations[0]
+	}
+	a.note(past)
+}
+
+// mostPast is how much is remembered of one address.
+const mostPast = 8
+
+func (a *auditing) note(p Past) {
+	for i := range a.out.Past {
+		b := &a.out.Past[i]
+		if b.Owner == p.Owner && b.Kind == p.Kind {
+			if p.Allocation != nil {
+				b.Allocation = p.Allocation
+			}
+			return
+		}
+	}
+	if len(a.out.Past) < mostPast {
+		a.out.Past = append(a.out.Past, p)
+	}
+}

@@ -1,0 +1,192 @@
+package verdict
+
+import (
+	"math/bits"
+	"net/netip"
+)
+
+// What IPAM believes is never evidence of who holds an address. It is compared with
+// what the kernels have: that is the audit, and tells why a conflict came about.
+
+// The IPAMs that are read.
+const (
+	HostLocal   = "host-local"
+	Whereabouts = "whereabouts"
+	Calico      = "calico"
+	Cilium      = "cilium"
+	// KubernetesAPI is no IPAM: its allocations are Pod.status.podIPs that several
+	// running pods have.
+	KubernetesAPI = "kubernetes"
+)
+
+// PoolState is how far the allocations of a pool are known. The numbers are the
+// contract's.
+type PoolState uint8
+
+// The states of a pool.
+const (
+	PoolKnown      PoolState = iota + 1 // all are known, and changes are heard
+	PoolReading                         // they are being read
+	PoolMissing                         // its records are gone, or were never there
+	PoolUnreadable                      // it cannot be read
+	PoolStale                           // its source is not heard from
+)
+
+// Range is all addresses from First to Last.
+type Range struct{ First, Last netip.Addr }
+
+// Contains tells whether an address is in the range.
+func (r Range) Contains(a netip.Addr) bool {
+	return r.First.BitLen() == a.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
+}
+
+// Overlaps tells whether two ranges have an address in common.
+func (r Range) Overlaps(other Range) bool {
+	return r.First.BitLen() == other.First.BitLen() && r.First.Compare(other.Last) <= 0 && other.First.Compare(r.Last) <= 0
+}
+
+// Size is how many addresses the range has; the largest number for more than that
+// has room for.
+func (r Range) Size() uint64 {
+	first, last := r.First.As16(), r.Last.As16()
+	var low, high, borrow uint64
+	low, borrow = bits.Sub64(number(last[8:]), number(first[8:]), 0)
+	high, _ = bits.Sub64(number(last[:8]), number(first[:8]), borrow)
+	if high != 0 || low == ^uint64(0) {
+		return ^uint64(0)
+	}
+	return low + 1
+}
+
+func number(bytes []byte) (n uint64) {
+	for _, b := range bytes {
+		n = n<<8 | uint64(b)
+	}
+	return n
+}
+
+// Pool is what one IPAM gives addresses of one network from. It is compared by
+// pointer, and what it says may change.
+type Pool struct {
+	// IPAM and Name, with Node, are what it is known by. Name is a directory of
+	// host-local, NAMESPACE/NAME of a whereabouts IPPool, the name of a Calico
+	// IPPool, or the name of a CiliumNode.
+	IPAM, Name string
+	// Node is the one that it is of; nil where it is the whole cluster's.
+	Node *Node
+	// Network is the CNI network that it is for; empty where that is not known.
+	Network string
+	// Networks are all of them, where several are served by one pool.
+	Networks []string
+	// Ranges are what it gives, without what it never gives to anybody.
+	Ranges []Range
+	// Gateways are in its ranges, and the node's own or a router's.
+	Gateways []netip.Addr
+	State    PoolState
+	// Problem says why it is not known, in words.
+	Problem string
+	// LostAt is when all of its allocations were lost at once, by the clock of its
+	// node, Lost how many; 0 for never, as far as we know.
+	LostAt Stamp
+	Lost   uint32
+	// LostHeard is when we heard of that, by our clock.
+	LostHeard Stamp
+	// Plugin is the CNI plugin that it serves, Device the bridge that its ports are
+	// on or the master of its devices.
+	Plugin, Device string
+	// Routed tells that the node routes for what has its addresses, so that they
+	// meet all else that the node has.
+	Routed bool
+	// Config is where it is configured: a file, or an object.
+	Config string
+	// Base is what offsets in its records count from (whereabouts).
+	Base netip.Addr
+}
+
+// Contains tells whether the pool may give an address to somebody.
+func (p *Pool) Contains(a netip.Addr) bool {
+	for _, r := range p.Ranges {
+		if r.Contains(a) {
+			for _, g := range p.Gateways {
+				if g == a {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	return false
+}
+
+// Size is how many addresses the pool can give; 0 where that is not known.
+func (p *Pool) Size() (size uint64) {
+	for _, r := range p.Ranges {
+		sum, carry := bits.Add64(size, r.Size(), 0)
+		if carry != 0 {
+			return ^uint64(0)
+		}
+		size = sum
+	}
+	for _, g := range p.Gateways {
+		for _, r := range p.Ranges {
+			if r.Contains(g) && size > 0 && size < ^uint64(0) {
+				size--
+				break
+			}
+		}
+	}
+	return size
+}
+
+// Serves tells whether the pool is for a CNI network; unknown says that nobody knows
+// which networks it is for.
+func (p *Pool) Serves(network string) (serves, unknown bool) {
+	for _, n := range p.Networks {
+		if n == network {
+			return true, false
+		}
+	}
+	return p.Network == network && network != "", p.Network == "" && len(p.Networks) == 0
+}
+
+// Allocation is what an IPAM says of one address. It never changes.
+type Allocation struct {
+	Pool    *Pool
+	Address netip.Addr
+	// Node is the name of the one that it is booked for: of the node as Kubernetes or
+	// the IPAM calls it; empty where IPAM does not say. host-local books for its own.
+	Node string
+	// Namespace and Pod are the pod that it is booked for, ContainerID and Interface
+	// the sandbox and its interface: what IPAM says of them.
+	Namespace, Pod, ContainerID, Interface string
+	// Purpose is set where it is for no pod: a tunnel's or router's address of the
+	// node. It is in words: "VXLAN tunnel".
+	Purpose string
+	// Location is where it is written: a file, or KIND NAMESPACE/NAME and a path in
+	// it, as /spec/allocations/3.
+	Location string
+	// AllocatedAt is when it was made, by whose clock ever; 0 where IPAM does not say.
+	AllocatedAt Stamp
+	// Heard is since when we know it, by our clock.
+	Heard Stamp
+}
+
+// Past is what is remembered of an address while an owner of that time lives: what
+// IPAM said of it before it said what it does now. It tells causes.
+type Past struct {
+	// Owner is the id of the owner that it is about.
+	Owner string
+	// Kind is FindingInUseUnallocated or FindingBookedElsewhere: what was wrong.
+	Kind string
+	// Allocation is the one that was there: of somebody else's name, or the owner's
+	// before it vanished; nil where there was none.
+	Allocation *Allocation
+	// Since is when it began, as far as we know.
+	Since Stamp
+}
+
+// Subnet is an address of a node itself, with the prefix that it is in.
+type Subnet struct {
+	Prefix    netip.Prefix
+	Interface *Interface
+}
