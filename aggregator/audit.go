@@ -245,9 +245,10 @@ const (
 	poolPause = 200 * time.Millisecond
 	// poolEvery is when those of a pool that grows are made again.
 	poolEvery = time.Minute
-	// nearlyFull is how much of a pool may be given before that is told, and soon is
-	// when it is to be full before that is.
+	// nearlyFull is how much of a pool may be given before that is told, halfFull if it
+	// is to be full soon.
 	nearlyFull = 0.9
+	halfFull   = 0.5
 	soon       = time.Hour
 	// maxTold is how many addresses are named in one finding.
 	maxTold = 1000
@@ -255,7 +256,8 @@ const (
 
 // lookAt has the pool's own findings made at the end of what is being done.
 func (s *store) lookAt(p *pool) {
-	if !p.ended && !slices.Contains(s.looked, p) {
+	if !p.ended && !p.looked {
+		p.looked = true
 		s.looked = append(s.looked, p)
 	}
 }
@@ -264,6 +266,7 @@ func (s *store) lookAt(p *pool) {
 func (s *store) lookAtPools() {
 	now := s.clock()
 	for _, p := range s.looked {
+		p.looked = false
 		p.growth.see(now, p.allocated)
 		if next := p.told.Add(poolPause); p.told != 0 && now < next {
 			s.arm(p, next)
@@ -285,7 +288,8 @@ func (s *store) checkPool(p *pool, now verdict.Stamp) {
 	lost := len(p.atRisk) > 0 && (p.rec.State == verdict.PoolMissing || p.rec.LostAt != 0)
 	s.poolFinding(p, verdict.FindingIPAMStateLost, verdict.Critical, lost, use)
 	s.poolFinding(p, verdict.FindingIPAMUnreadable, verdict.Warning, p.rec.Problem != "", use)
-	full := use.Size > 0 && (float64(use.Allocated) >= nearlyFull*float64(use.Size) || use.ExhaustedIn > 0 && use.ExhaustedIn < soon.Seconds())
+	share := float64(use.Allocated) / float64(max(use.Size, 1))
+	full := use.Size > 0 && (share >= nearlyFull || share >= halfFull && use.ExhaustedIn > 0 && use.ExhaustedIn < soon.Seconds())
 	s.poolFinding(p, verdict.FindingPoolExhaustion, verdict.Warning, full, use)
 	if use.ExhaustedIn > 0 {
 		s.arm(p, now.Add(poolEvery))

@@ -14,14 +14,14 @@ const intendedAfter = 5 * time.Second
 
 func (ns *namespace) clock() *alarm { return &ns.alarm }
 
-// lack looks whether a namespace has all addresses that it was meant to have: at once
-// for what its agent says, later for what the Kubernetes API does.
+// lack has it looked at whether a namespace has all addresses that it was meant to
+// have: soon for what its agent says, later for what the Kubernetes API does.
 func (s *store) lack(ns *namespace) {
 	if ns.rec.Record == verdict.OwnRecord {
 		return
 	}
 	if ns.rec.Intended != "" || len(ns.lacks) > 0 {
-		s.intend(ns)
+		s.arm(ns, s.clock()) // once its interfaces are known, too
 	}
 	if p := s.PodObject(ns.rec); p != nil && !p.HostNetwork && len(p.IPs) > 0 && !ns.alarm.set() {
 		s.arm(ns, s.clock().Add(intendedAfter))

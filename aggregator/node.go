@@ -156,6 +156,7 @@ func (s *store) setNamespace(n *node, rec verdict.Namespace) {
 		n.namespaces.put(ns)
 		s.listPod(ns)
 		s.touchPorts(n, rec.Record)
+		s.lack(ns)
 	case *ns.rec != rec:
 		s.unlistPod(ns)
 		ns.rec = &rec

@@ -47,7 +47,8 @@ type pool struct {
 	alarm alarm
 	told  verdict.Stamp
 	sweep uint32
-	ended bool
+	// looked tells that they are made at the end of what is being done.
+	looked, ended bool
 }
 
 func (p *pool) clock() *alarm { return &p.alarm }

@@ -307,7 +307,6 @@ func (a *auditing) find(kind string, severity Severity, p *Pool, o *Owner, alloc
 	f := Finding{Kind: kind, Severity: severity, Pool: p, Allocations: allocations}
 	if o != nil {
 		f.Owners = []Owner{*o}
-		a.remember(&f)
 	}
 	a.tell(f, p.subject()+" ", patience)
 }
@@ -327,12 +326,14 @@ func (a *auditing) tell(f Finding, subject string, patience time.Duration) {
 			}
 		}
 	}
-	switch due := f.Since.Add(patience); {
-	case a.in.Contested:
+	if a.in.Contested {
 		return
-	case a.in.Now < due:
+	}
+	if due := f.Since.Add(patience); a.in.Now < due {
 		f.Waiting = true
 		a.again(due)
+	} else if len(f.Owners) == 1 {
+		a.remember(&f)
 	}
 	f.Past = a.out.Past
 	a.out.Findings = append(a.out.Findings, f)
@@ -405,7 +406,7 @@ func (a *auditing) note(p Past) {
 	for i := range a.out.Past {
 		b := &a.out.Past[i]
 		if b.Owner == p.Owner && b.Kind == p.Kind {
-			if p.Allocation != nil {
+			if b.Allocation == nil {
 				b.Allocation = p.Allocation
 			}
 			return
