@@ -52,6 +52,7 @@ func (s *store) touchPod(key string) {
 }
 
 func (s *store) touchNamespace(ns *namespace) {
+	s.lack(ns)
 	for _, i := range ns.ifaces {
 		s.touchAll(i.holdings)
 	}
@@ -129,6 +130,12 @@ func (s *store) kubernetesChanged(c kube.Changes) {
 		case s.untidy <- struct{}{}:
 		default:
 		}
+	}
+	if len(c.IPAM) > 0 {
+		s.ipamChanged(c.IPAM)
+	}
+	if len(c.Networks) > 0 || len(c.Nodes) > 0 {
+		s.overlapped(nil)
 	}
 	if len(c.Related) > 0 {
 		s.retell(c.Related)

@@ -33,6 +33,10 @@ type node struct {
 	// holders has the first of all interfaces with one MAC.
 	holders  chains[verdict.MAC, *iface]
 	hardware lookup[verdict.MAC, *hardware]
+	// pools are what its own IPAM gives addresses from.
+	pools []*pool
+	// ranges are those of its pods, as far as overlaps are looked for.
+	ranges []side
 	// claims are all, wireClaims those that no kernel told of.
 	claims, wireClaims int
 	// excess is how many of the wire had no room since the last snapshot.
@@ -50,7 +54,11 @@ type namespace struct {
 	ifaces []*iface
 	// alike is the next one of the same pod.
 	alike *namespace
+	// lacks are the findings that it has not what it was meant to have.
+	lacks []verdict.Finding
+	alarm alarm
 	sweep uint32
+	ended bool
 }
 
 type iface struct {
@@ -158,6 +166,7 @@ func (s *store) setNamespace(n *node, rec verdict.Namespace) {
 			s.replaceInterface(n, i, &next)
 		}
 		s.touchPorts(n, rec.Record)
+		s.lack(ns)
 	}
 	ns.sweep = n.sweep
 }
@@ -198,6 +207,7 @@ func (s *store) endNamespace(n *node, ns *namespace) {
 		}
 	}
 	s.unlistPod(ns)
+	s.endLacks(ns)
 	n.namespaces.remove(ns.rec.Record)
 }
 
@@ -370,6 +380,7 @@ func (s *store) end(n *node, h *holding) {
 // depends on it.
 func (s *store) list(n *node, h *holding) {
 	n.list(h)
+	s.addressed(n, h)
 	s.listSighting(h)
 	s.touchAnswers(h)
 }
@@ -381,6 +392,7 @@ func (s *store) unlist(n *node, h *holding) {
 	h.ended = true
 	s.unlistSighting(h)
 	n.unlist(h)
+	s.addressed(n, h)
 	if h.link != nil {
 		s.dropLink(n, h.link)
 	}
@@ -441,4 +453,5 @@ func (s *store) sweepOut(n *node) {
 			s.endLink(n, l)
 		}
 	}
+	s.sweepPools(n)
 }

@@ -60,6 +60,7 @@ func (p *Policy) Audit(t Tables, in *AuditInput) Audit {
 		a.allocation(al)
 	}
 	a.twice()
+	a.shared()
 	return a.out
 }
 
@@ -274,6 +275,20 @@ func (p *Pool) shares(other *Pool) bool {
 	return p.Routed && other.Routed
 }
 
+// shared looks whether several nodes answer on a wire for an address that they have on
+// a loopback or dummy device: whoever asks gets one of them by chance.
+func (a *auditing) shared() {
+	var answering []Owner
+	for _, o := range a.in.Owners {
+		if o.Rule == RuleLoopbackOrDummy && o.Alive() && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Wire() && !c.Weak() }) {
+			answering = append(answering, o)
+		}
+	}
+	if len(answering) >= 2 {
+		a.tell(Finding{Kind: FindingSharedAddressAnswered, Severity: Warning, Owners: answering}, "", a.policy.Settle)
+	}
+}
+
 // same tells whether two allocations are for the same, as far as both say who it is.
 func (al *Allocation) same(other *Allocation) bool {
 	switch {
@@ -287,21 +302,25 @@ func (al *Allocation) same(other *Allocation) bool {
 	return al.Node == other.Node
 }
 
-// find notes what is wrong: told once it has been so for long enough.
+// find notes what is wrong with a pool's address.
 func (a *auditing) find(kind string, severity Severity, p *Pool, o *Owner, allocations []*Allocation, patience time.Duration) {
-	f := Finding{
-		Kind: kind, Severity: severity, Address: a.in.Address, Pool: p, Allocations: allocations,
-		ID: FindingID(a.policy.Cluster, kind, p.subject()+" "+a.in.Address.String()), Since: a.in.Now,
-	}
+	f := Finding{Kind: kind, Severity: severity, Pool: p, Allocations: allocations}
 	if o != nil {
 		f.Owners = []Owner{*o}
 		a.remember(&f)
 	}
+	a.tell(f, p.subject()+" ", patience)
+}
+
+// tell notes what is wrong: told once it has been so for long enough.
+func (a *auditing) tell(f Finding, subject string, patience time.Duration) {
+	f.Address, f.Since = a.in.Address, a.in.Now
+	f.ID = FindingID(a.policy.Cluster, f.Kind, subject+a.in.Address.String())
 	if slices.ContainsFunc(a.out.Findings, func(other Finding) bool { return other.ID == f.ID }) {
 		return
 	}
 	for i := range a.in.Before {
-		if b := &a.in.Before[i]; b.ID == f.ID && b.about(o) {
+		if b := &a.in.Before[i]; b.ID == f.ID && b.about(&f) {
 			f.Since = b.Since
 			if !b.Waiting {
 				patience = 0 // what was told stays told
@@ -315,12 +334,14 @@ func (a *auditing) find(kind string, severity Severity, p *Pool, o *Owner, alloc
 		f.Waiting = true
 		a.again(due)
 	}
+	f.Past = a.out.Past
 	a.out.Findings = append(a.out.Findings, f)
 }
 
-// about tells whether a finding is about an owner, where it is about one.
-func (f *Finding) about(o *Owner) bool {
-	return o == nil || len(f.Owners) > 0 && f.Owners[0].ID == o.ID
+// about tells whether two findings of one id are about the same owner, where they are
+// about one.
+func (f *Finding) about(other *Finding) bool {
+	return len(f.Owners) == 0 || len(other.Owners) == 0 || f.Owners[0].ID == other.Owners[0].ID
 }
 
 // subject is what a pool is called in ids.
