@@ -197,22 +197,27 @@ func (t *telling) doubleAllocated() {
 func (t *telling) intendedNotObserved() {
 	t.told.Summary = fmt.Sprintf("%s was meant to have %s, and no interface in it has it. Who reaches for it there reaches nobody, or somebody else.",
 		capital(t.holder()), t.f.Address)
-	if t.owner != nil && t.owner.Namespace != nil {
-		for line := range strings.Lines(t.owner.Namespace.Intended) {
-			if words := strings.Fields(line); len(words) > 1 && words[0] == t.f.Address.String() {
-				on := ""
-				if len(words) > 2 {
-					on = " on " + words[2]
-				}
-				t.evidence("It was to have the address%s: %s says so.", on, words[1])
-			}
-		}
+	if t.f.Source != "" {
+		t.evidence("It was to have the address: %s says so.", intends(t.f.Source))
 	}
 	t.bookings()
 	t.advise("See what the pod has: ipwitness owners %s", cmp.Or(t.ownerName(), t.f.Address.String()))
 	t.advise("Look for what took the address away: a script or a sidecar with NET_ADMIN, an interface that is down, a CNI plugin that failed half-way (the kubelet's log and the events of the pod say so).")
 	t.restart("its sandbox is set up anew, with all of its addresses")
 	t.closing()
+}
+
+// intends names who means an owner to have an address.
+func intends(source string) string {
+	switch source {
+	case "cri":
+		return "the container runtime (CRI)"
+	case "cni-result":
+		return "the result of its CNI plugin (/var/lib/cni/results)"
+	case "kubernetes":
+		return "the Kubernetes API (Pod.status.podIPs)"
+	}
+	return source
 }
 
 // closing says how the finding ends.

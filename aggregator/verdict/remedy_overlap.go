@@ -132,19 +132,9 @@ func (s Side) common(other Side) string {
 func (s Side) ranges() []Range {
 	out := slices.Clone(s.Ranges)
 	for _, p := range s.Prefixes {
-		out = append(out, Range{p.Masked().Addr(), lastOf(p)})
+		out = append(out, RangeOf(p))
 	}
 	return out
-}
-
-// lastOf is the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	bytes := p.Masked().Addr().AsSlice()
-	for bit := p.Bits(); bit < 8*len(bytes); bit++ {
-		bytes[bit/8] |= 1 << (7 - bit%8)
-	}
-	a, _ := netip.AddrFromSlice(bytes)
-	return a
 }
 
 func higher(a, b netip.Addr) netip.Addr {

@@ -165,11 +165,3 @@ func isAre(n int) string {
 	}
 	return "are"
 }
-
-// String is the range as FIRST-LAST.
-func (r Range) String() string {
-	if r.First == r.Last {
-		return r.First.String()
-	}
-	return r.First.String() + "-" + r.Last.String()
-}

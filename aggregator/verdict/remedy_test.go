@@ -82,7 +82,7 @@ func findings() map[string]verdict.Finding {
 		Pool: lans, Namespace: "shop", Pod: "cam-0", Location: "IPPool kube-system/192.0.2.0-29 /spec/allocations/3",
 	}}}
 	intended := find(verdict.FindingIntendedNotObserved, nil, "10.244.0.5", []verdict.Owner{owner})
-	intended.Owners[0].Namespace.Intended = "10.244.0.5 cri eth0\n"
+	intended.Source = "cri"
 	host := []verdict.Owner{owner}
 	return map[string]verdict.Finding{
 		"in-use-unallocated host-local":             find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", host),
@@ -154,17 +154,17 @@ func TestToldOfOverlaps(t *testing.T) {
 // golden compares what is told with its file, and has a shell read each command.
 func golden(t *testing.T, name string, told verdict.Told) {
 	t.Helper()
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\nEvidence:\n", told.Summary)
+	var b []byte
+	b = fmt.Appendf(b, "%s\n\nEvidence:\n", told.Summary)
 	for _, e := range told.Evidence {
-		fmt.Fprintf(&b, "- %s\n", e)
+		b = fmt.Appendf(b, "- %s\n", e)
 	}
-	fmt.Fprint(&b, "\nAdvice:\n")
+	b = append(b, "\nAdvice:\n"...)
 	for i, a := range told.Advice {
-		fmt.Fprintf(&b, "%d. %s\n", i+1, a)
+		b = fmt.Appendf(b, "%d. %s\n", i+1, a)
 	}
 	for _, f := range told.Fixes {
-		fmt.Fprintf(&b, "\nFix (node %q, by hand %v): %s\n%s\n", f.Node, f.Manual, f.What, f.Command)
+		b = fmt.Appendf(b, "\nFix (node %q, by hand %v): %s\n%s\n", f.Node, f.Manual, f.What, f.Command)
 		if out, err := exec.Command("sh", "-n", "-c", f.Command).CombinedOutput(); err != nil {
 			t.Errorf("the shell cannot read the command: %v: %s\n%s", err, out, f.Command)
 		}
@@ -174,7 +174,7 @@ func golden(t *testing.T, name string, told verdict.Told) {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+		if err := os.WriteFile(file, b, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -182,7 +182,7 @@ func golden(t *testing.T, name string, told verdict.Told) {
 	if err != nil {
 		t.Fatalf("%v: make it with go test -update", err)
 	}
-	if b.String() != string(want) {
-		t.Errorf("got\n%s\nwant (%s)\n%s", b.String(), file, want)
+	if string(b) != string(want) {
+		t.Errorf("got\n%s\nwant (%s)\n%s", b, file, want)
 	}
 }

@@ -289,7 +289,8 @@ func jsonText(s string) string {
 			b.WriteByte('\\')
 			b.WriteRune(r)
 		case r < ' ':
-			fmt.Fprintf(&b, `\u%04x`, r)
+			const digits = "0123456789abcdef"
+			b.WriteString(`\u00` + string(digits[r>>4]) + string(digits[r&15]))
 		default:
 			b.WriteRune(r)
 		}
