@@ -17,12 +17,7 @@ import (
 )
 
 // findingKinds are all kinds of findings.
-var findingKinds = []string{
-	verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere, verdict.FindingLeaked,
-	verdict.FindingPodCIDROverlap, verdict.FindingRangesOverlap, verdict.FindingDoubleAllocated,
-	verdict.FindingIntendedNotObserved, verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable,
-	verdict.FindingPoolExhaustion, verdict.FindingSharedAddressAnswered, verdict.FindingDuplicateNodeName,
-}
+var findingKinds = verdict.FindingKinds()
 
 // findings are what is wrong and not yet a conflict. Whoever finds something puts
 // it here, anew when it changed, and drops it when it is over. It is behind the
