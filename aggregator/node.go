@@ -54,6 +54,8 @@ type namespace struct {
 	ifaces []*iface
 	// alike is the next one of the same pod.
 	alike *namespace
+	// together is the next one with the same container id.
+	together *namespace
 	// lacks are the findings that it has not what it was meant to have.
 	lacks []verdict.Finding
 	alarm alarm

@@ -132,7 +132,7 @@ func (s *store) covering(e *entry) []*verdict.Pool {
 		if n := s.nodeOf(h); n != nil && n != last {
 			last = n
 			for _, p := range n.pools {
-				if p.rec.Contains(e.addr) {
+				if p.rec.Contains(e.addr) || len(p.rec.Ranges) == 0 && e.gotFrom(p.rec.Network) {
 					add(&p.rec)
 				}
 			}
@@ -158,6 +158,14 @@ func (s *store) covering(e *entry) []*verdict.Pool {
 	s.pools.lent = list
 	return list
 }
+
+// gotFrom tells whether a CNI network gave the address to somebody.
+func (e *entry) gotFrom(network string) bool {
+	return network != "" && slices.ContainsFunc(e.holdings, func(h *holding) bool { return h.Network == network })
+}
+
+// Sandbox is for verdict.Tables.
+func (s *store) Sandbox(containerID string) bool { return s.sandboxes.get(containerID) != nil }
 
 // applyPool brings what a node says of a pool into the tables.
 func (s *store) applyPool(n *node, rec *pb.PoolRecord, now verdict.Stamp) {

@@ -51,6 +51,8 @@ type store struct {
 	overlaps overlaps
 	// pods has the first of all namespaces with one pod, by podKey.
 	pods chains[string, *namespace]
+	// sandboxes has the first of all namespaces with one container id.
+	sandboxes chains[string, *namespace]
 	// macs are those that several nodes may meet.
 	macs map[verdict.MAC]*abroad
 	seams
@@ -87,6 +89,7 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		conflicts:    newHub(base.UnixNano()),
 		nodes:        make(map[nodeID]*node),
 		pods:         newChains(func(ns *namespace) string { return podKey(ns.rec) }, func(ns *namespace) **namespace { return &ns.alike }),
+		sandboxes:    newChains(func(ns *namespace) string { return ns.rec.Who.Workload().ContainerID }, func(ns *namespace) **namespace { return &ns.together }),
 		macs:         make(map[verdict.MAC]*abroad),
 		table:        newTable(),
 		pools:        newPools(),

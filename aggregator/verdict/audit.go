@@ -148,7 +148,7 @@ func (a *auditing) poolsOf(o *Owner) (pools []*Pool) {
 	var sure []*Pool
 	networks := o.networks()
 	for _, p := range a.in.Pools {
-		if p.Node != nil && p.Node != o.Node || !p.Contains(a.in.Address) && !a.has(p) {
+		if p.Node != nil && p.Node != o.Node || !p.Contains(a.in.Address) && !a.has(p) && len(p.Ranges) > 0 {
 			continue
 		}
 		named, unknown := false, true
@@ -161,7 +161,7 @@ func (a *auditing) poolsOf(o *Owner) (pools []*Pool) {
 			sure = append(sure, p)
 		case len(networks) > 0 && !unknown && p.Node == nil && p.IPAM != Calico:
 			// Another network's pool of the cluster: whether they meet is not known.
-		case p.meets(o):
+		case len(p.Ranges) > 0 && p.meets(o):
 			pools = append(pools, p)
 		}
 	}
@@ -220,10 +220,25 @@ func (al *Allocation) For(o *Owner) bool {
 		return true
 	case al.Pod != "" && w.Kind == Pod && w.Name != "":
 		return al.Pod == w.Name && al.Namespace == w.Namespace
-	case al.ContainerID != "" && w.ContainerID != "":
+	case al.ContainerID != "" && w.sandbox() != "":
 		return false
 	}
 	return true // neither says
+}
+
+// sandbox is the id that IPAM was given for a workload; empty where it is not known: the
+// one that a cgroup tells may be another container's.
+func (w Workload) sandbox() string {
+	source := w.Source
+	for word := range strings.SplitSeq(w.Sources, ",") {
+		if field, from, _ := strings.Cut(word, "="); field == "containerId" {
+			source = from
+		}
+	}
+	if source == "cgroup" || source == "process" {
+		return ""
+	}
+	return w.ContainerID
 }
 
 // allocation looks whether somebody holds what IPAM has given.
@@ -235,8 +250,8 @@ func (a *auditing) allocation(al *Allocation) {
 	held := slices.ContainsFunc(a.in.Owners, func(o Owner) bool {
 		return o.Alive() && (p.Node == nil || o.Node == p.Node)
 	})
-	if held {
-		return
+	if held || al.ContainerID != "" && a.tables.Sandbox(al.ContainerID) {
+		return // or its sandbox is there, with an interface that is down, or a guest that has the address
 	}
 	where := ""
 	if p.Node != nil {
