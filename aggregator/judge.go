@@ -210,6 +210,8 @@ func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 
 func conflictChanged(a, b *verdict.Conflict) bool {
 	return a.Phase != b.Phase || a.Episode != b.Episode || a.Rule != b.Rule || a.Cause != b.Cause || a.Summary != b.Summary ||
+		!slices.Equal(a.Because, b.Because) || !slices.Equal(a.Excluded, b.Excluded) || !slices.Equal(a.Diagnosis, b.Diagnosis) ||
+		!slices.Equal(a.Allocations, b.Allocations) ||
 		!slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool {
 			return a.ID == b.ID && !ownerChanged(&a, &b)
 		})

@@ -8,7 +8,7 @@ import (
 )
 
 // advice says what to do about a conflict, in order.
-func (j *judging) advice(c *Conflict) []string {
+func (j *judging) advice(c *Conflict, why *reason) []string {
 	if c.Rule == RuleSamePod && c.Phase == Suspected {
 		return []string{fmt.Sprintf("Wait %s: a sandbox that is made anew takes over its address. Act only if the conflict is confirmed.",
 			j.policy.HandoverGrace)}

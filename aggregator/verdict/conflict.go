@@ -110,8 +110,8 @@ func (j *judging) conflict(g group) bool {
 	if c.Phase == Suspected {
 		j.settle(&c)
 	}
-	c.Cause = cause(&c)
-	c.Summary, c.Advice = j.summary(&c), j.advice(&c)
+	why := j.inquire(&c)
+	c.Summary, c.Advice = j.summary(&c)+after(" ", why.short), j.advice(&c, &why)
 	j.out.Conflicts = append(j.out.Conflicts, c)
 	if j.explain {
 		j.noteConflict(g.scope, &c)

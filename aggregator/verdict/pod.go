@@ -3,7 +3,6 @@ package verdict
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -106,34 +105,6 @@ func recall(owners, before []Owner) {
 			o.Pod, o.Orphaned = before[k].Pod, true
 		}
 	}
-}
-
-// cause is the probable cause of a conflict, so far as a rule or the Kubernetes API
-// tells it.
-func cause(c *Conflict) string {
-	switch {
-	case len(orphans(c.Owners)) > 0: // also of a launcher that has ended after a migration
-		return CauseOrphanedSandbox
-	case c.Rule == RuleSplitBrain && c.Kind == LinkScope, c.Rule == RuleSameVM && c.Phase == Confirmed:
-		return CauseSplitBrain
-	}
-	return CauseUnknown
-}
-
-// because says in a sentence what the Kubernetes API knows of the cause.
-func (c *Conflict) because() string {
-	if c.Cause != CauseOrphanedSandbox {
-		return ""
-	}
-	var sentences []string
-	for _, o := range orphans(c.Owners) {
-		if o.Pod.Absent {
-			sentences = append(sentences, fmt.Sprintf(" The Kubernetes API has no %s: its sandbox on node %s was left behind.", o.exactly(), o.Node.Name))
-		} else {
-			sentences = append(sentences, fmt.Sprintf(" %s has ended (%s), but its sandbox on node %s was left behind.", capital(o.name()), o.Pod.Phase, o.Node.Name))
-		}
-	}
-	return strings.Join(sentences, "")
 }
 
 // exactly names a pod with its uid, where that is known: there may be another one

@@ -143,7 +143,7 @@ func (j *judging) summary(c *Conflict) string {
 	default:
 		what = fmt.Sprintf("%s is held by %d owners %s: %s.", c.Address, len(c.Owners), place, names)
 	}
-	return what + " " + j.standing(c) + c.because()
+	return what + " " + j.standing(c)
 }
 
 // standing says how sure the conflict is.

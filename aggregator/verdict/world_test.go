@@ -221,7 +221,10 @@ func (w *world) after(d time.Duration) *world {
 }
 
 func (w *world) input() *verdict.Input {
-	return &verdict.Input{Address: w.addr, Claims: w.claims, Conflicts: w.conflicts, Now: w.now}
+	return &verdict.Input{
+		Address: w.addr, Claims: w.claims, Conflicts: w.conflicts, Now: w.now,
+		Allocations: w.allocations, Pools: w.pools, Past: w.past,
+	}
 }
 
 // judge judges and keeps the conflicts for the next time, as an aggregator does.

@@ -1,0 +1,304 @@
+package verdict
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Causes that are told by the device that has the address.
+
+// externalDevice: a device outside has taken an address of ours.
+func (q *inquiry) externalDevice() (r reason) {
+	var excluded reason
+	for _, o := range q.owners {
+		if guest := o.guest(); guest != "" {
+			excluded = not("%s", guest)
+		}
+		if o.Namespace != nil || !slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil }) {
+			continue
+		}
+		var ports []string
+		for _, c := range o.Claims {
+			if w := witness(c); c.Interface.Uplink && !slices.Contains(ports, w) {
+				ports = append(ports, w)
+			}
+		}
+		switch {
+		case len(ports) == 0:
+		case o.MAC.Virtual():
+			excluded = not("%s is a virtual router's hardware address (VRRP or CARP): whoever is the master has it", o.MAC)
+		case responders[o.MAC] != "":
+			excluded = not("%s is the hardware address with which %s answers for others", o.MAC, responders[o.MAC])
+		case q.bookedOutside() != nil:
+			al := q.bookedOutside()
+			excluded = not("%s has it for %s, where no agent is heard from: the device with MAC %s may be that", callPool(al.Pool), al.whom(), o.MAC)
+		default:
+			r.wrong = append(r.wrong, o)
+			r.fact("The device with MAC %s claims it in frames that enter the node from outside, by %s.", o.MAC, list(ports))
+			r.fact("No node with an agent has that MAC on this link.")
+		}
+	}
+	if !r.fits() {
+		return excluded
+	}
+	for _, o := range q.owners {
+		if o.Namespace != nil {
+			r.fact("%s has it%s.", o.placed(), o.how())
+		}
+	}
+	if !q.tables.Covered("") {
+		r.fact("Not known: whether every node has an agent that is heard from. If the MAC is that of a node without one, the device is that node, or what runs there.")
+	}
+	r.short = fmt.Sprintf("%s is outside of all nodes that have an agent.", capital(list(names(r.wrong))))
+	return r
+}
+
+// how says how it is known that an owner has the address.
+func (o *Owner) how() string {
+	switch {
+	case o.Assigned:
+		return " by its kernel"
+	case o.dadFailed():
+		return ": its kernel was to have it"
+	}
+	return ", as its frames show"
+}
+
+// guest says what claims the address behind a port of the node; empty for what does
+// not.
+func (o *Owner) guest() string {
+	switch i := o.Interface; {
+	case o.Namespace == nil && o.Claims[0].Interface.Tap:
+		return fmt.Sprintf("the device with MAC %s is behind %s of node %s, a tap: it is a virtual machine of that node", o.MAC, o.Claims[0].Interface.Name, o.Node.Name)
+	case o.Namespace != nil && !o.Assigned && !o.dadFailed() && i.Namespace.ID != o.ID && o.kind() != Host:
+		return fmt.Sprintf("what has MAC %s enters by %s, the port of %s: it is behind that", o.MAC, witness(o.Claims[0]), o.name())
+	}
+	return ""
+}
+
+// bookedOutside is an allocation for a node without an agent; nil for none.
+func (q *inquiry) bookedOutside() *Allocation {
+	for _, al := range q.allocations {
+		ours := slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil && al.books(o) != notBooked })
+		if al.Node != "" && !ours && !q.tables.Covered(al.Node) {
+			return al
+		}
+	}
+	return nil
+}
+
+// tunnels are the kinds of devices that carry frames to other nodes, as rtnetlink names
+// them.
+var tunnels = []string{
+	"ipip", "sit", "ip6tnl", "vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "erspan", "ip6erspan", "wireguard", "bareudp", "vti", "vti6", "xfrm",
+}
+
+// tunnel says what kind of tunnel a device is; empty for none. Cilium's is known by
+// its name: it is a veth pair with both ends in the node.
+func (i *Interface) tunnel() string {
+	switch {
+	case slices.Contains(tunnels, i.Kind):
+		return "a tunnel device (" + i.Kind + ")"
+	case i.Name == "cilium_host":
+		return "the device by which Cilium reaches pods"
+	}
+	return ""
+}
+
+// bridge tells whether an interface is a bridge.
+func (i *Interface) bridge() bool {
+	return i.Kind == "bridge" || i.Kind == "" && i.Link != nil && i.Link.Kind == Bridge && i.Link.Name == i.Name && !i.Uplink
+}
+
+// on tells whether an owner's interface is on a bridge.
+func (o *Owner) on(bridge *Interface) bool {
+	l := o.Interface.Link
+	return o.Node == bridge.Namespace.Node && l != nil && l.Kind == Bridge && l.Name == bridge.Name && o.Interface != bridge
+}
+
+// podsBridge tells whether an interface of a node is the bridge of a CNI network.
+func (q *inquiry) podsBridge(i *Interface) bool {
+	return i.bridge() && slices.ContainsFunc(q.tables.PoolsOf(i.Namespace.Node), func(p *Pool) bool { return p.Device == i.Name })
+}
+
+// madeByDocker tells whether a bridge has the name of one that docker, podman or
+// libvirt made: they have one range on every node.
+func madeByDocker(name string) bool {
+	id, own := strings.CutPrefix(name, "br-")
+	return name == "docker0" || own && len(id) == 12 && strings.Trim(id, "0123456789abcdef") == "" ||
+		strings.HasPrefix(name, "podman") || strings.HasPrefix(name, "cni-podman") || strings.HasPrefix(name, "virbr")
+}
+
+// tunnelAddress: a tunnel or the bridge of pods has what a pod has, too.
+func (q *inquiry) tunnelAddress() (r reason) {
+	var excluded reason
+	q.pairs(func(host, pod *Owner) bool {
+		if host.kind() != Host || !host.Assigned || pod.kind() == Host || pod.Namespace == nil {
+			return true
+		}
+		for _, c := range host.Claims {
+			i := c.Interface
+			if !c.counts() {
+				continue
+			}
+			what := i.tunnel()
+			if what == "" && i.bridge() && (pod.on(i) || q.podsBridge(i)) {
+				what = "the bridge that pods are on"
+			}
+			if what == "" {
+				excluded = not("%s of node %s is neither a tunnel nor a bridge that carries the pods' ports", i.Name, host.Node.Name)
+				continue
+			}
+			r.wrong = []*Owner{pod}
+			r.short = fmt.Sprintf("Device %s of node %s is %s, and %s has its address.", i.Name, host.Node.Name, what, pod.name())
+			r.fact("Device %s of node %s is %s, and its kernel has the address on it.", i.Name, host.Node.Name, what)
+			q.tellHow(&r, pod)
+			for _, al := range q.allocations {
+				if al.Purpose != "" && al.books(host) == booked {
+					r.fact("%s has it for %s.", callPool(al.Pool), al.whom())
+				}
+			}
+			return false
+		}
+		return true
+	})
+	if !r.fits() {
+		return excluded
+	}
+	return r
+}
+
+// tellHow says who gave an owner the address, or that nobody did.
+func (q *inquiry) tellHow(r *reason, o *Owner) {
+	if gift := q.gift(o); gift != "" {
+		r.fact("%s", gift)
+		return
+	}
+	if why := q.byHand(o); why != "" {
+		r.fact("%s", why)
+	}
+}
+
+// staticAddress: somebody set the address by hand, inside a range of pods.
+func (q *inquiry) staticAddress() (r reason) {
+	if !q.plain() {
+		return reason{}
+	}
+	var all []string
+	q.pairs(func(o, other *Owner) bool {
+		why := q.byHand(o)
+		if why == "" || !q.given(other) && !q.inPodRange() {
+			return true
+		}
+		r.wrong = []*Owner{o}
+		r.short = fmt.Sprintf("No CNI network or IPAM gave it to %s, and it is an address of pods.", o.placed())
+		if gift := q.gift(other); gift != "" {
+			r.fact("%s", gift)
+		}
+		r.fact("%s", why)
+		q.tellRange(&r)
+		return false
+	})
+	if r.fits() {
+		return r
+	}
+	for _, o := range q.owners {
+		switch i := o.Interface; {
+		case q.given(o):
+			all = append(all, o.name())
+		case o.kind() == Host && o.Assigned && madeByDocker(i.Name):
+			return not("%s has its address from what made it: docker, podman or libvirt", i.Name)
+		case o.Namespace == nil || o.kind() == Host || !q.pods():
+			return reason{}
+		default:
+			return not("who gave it to %s is not known: no CNI result and no container runtime tells, and no IPAM has it for the other one alone", o.name())
+		}
+	}
+	return not("it was given to %s: nobody set it by hand", list(all))
+}
+
+// pods tells whether one of the owners is a pod, or is known to have been given the
+// address.
+func (q *inquiry) pods() bool {
+	return slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.kind() == Pod || q.given(o) })
+}
+
+// inPodRange tells whether the address is one that pods may be given.
+func (q *inquiry) inPodRange() bool {
+	return q.tables.InPodCIDR(q.c.Address) || slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.Contains(q.c.Address) })
+}
+
+// tellRange says whose range the address is in.
+func (q *inquiry) tellRange(r *reason) {
+	for _, p := range q.pools {
+		if p.Contains(q.c.Address) {
+			r.pools = append(r.pools, p)
+			r.fact("%s gives addresses from %s.", callPool(p), rangesOf(p))
+		}
+	}
+	if len(r.pools) == 0 && q.tables.InPodCIDR(q.c.Address) {
+		r.fact("It is in the range of pods of a node (Node.spec.podCIDRs).")
+	}
+}
+
+// byHand says why it is known that nobody whose task it is gave an owner the address;
+// empty where it is not known.
+func (q *inquiry) byHand(o *Owner) string {
+	if q.given(o) {
+		return ""
+	}
+	w := o.Workload()
+	guest := o.guest()
+	switch {
+	case o.Namespace == nil && guest != "":
+		return capital(guest) + ". No CNI network gives addresses to it."
+	case o.Namespace == nil, o.State == Unheard:
+		return ""
+	case w.Kind == Host:
+		if i := o.Interface; o.Assigned && !i.portOfPod() && i.tunnel() == "" && !q.podsBridge(i) && !madeByDocker(i.Name) {
+			return fmt.Sprintf("It is on %s of node %s itself, and no CNI network gives addresses to that.", i.Name, o.Node.Name)
+		}
+		return ""
+	case guest != "" && (o.told() || o.listed()):
+		return capital(guest) + fmt.Sprintf(". %s was given other addresses.", capital(o.name()))
+	case guest != "":
+		return ""
+	case w.Kind == Pod && o.Assigned && o.Interface.Name == firstInterface && (w.Source == sourceOfResult || o.listed() && !q.listedIn(o)):
+		if o.listed() {
+			return fmt.Sprintf("Nobody gave it to %s: its addresses are %s, as the Kubernetes API says.", o.placed(), list(each(o.Pod.IPs, addrText)))
+		}
+		return fmt.Sprintf("The CNI result of %s does not have it.", o.placed())
+	case w.Kind == Container && !w.named() && w.ContainerID != "":
+		return "" // its runtime has an IPAM of its own
+	}
+	for _, al := range q.allocations {
+		if q.books(al, o) != notBooked {
+			return ""
+		}
+	}
+	for _, other := range q.owners {
+		if other != o && w.Kind != Pod && q.bookedFor(nil, other) == booked {
+			return fmt.Sprintf("IPAM has it for %s, and not for %s; no CNI result has it for that either.", other.name(), o.placed())
+		}
+	}
+	return ""
+}
+
+// sourceOfResult is what an agent names workloads by that a CNI result names.
+const sourceOfResult = "cni-result"
+
+// told tells whether it is known what an owner was given.
+func (o *Owner) told() bool {
+	return o.Namespace.Intended != "" || o.Workload().Source == sourceOfResult
+}
+
+// listed tells whether the Kubernetes API has addresses of the owner's pod.
+func (o *Owner) listed() bool { return o.Pod != nil && len(o.Pod.IPs) > 0 }
+
+// listedIn tells whether the Kubernetes API has the address for the owner's pod.
+func (q *inquiry) listedIn(o *Owner) bool { return slices.Contains(o.Pod.IPs, q.c.Address) }
+
+// portOfPod tells whether the other end of an interface is in another namespace: a
+// plugin gives such a port the address of a gateway.
+func (i *Interface) portOfPod() bool { return i.Peer != 0 }
