@@ -99,6 +99,7 @@ type Agent struct {
 	inode    uint64
 	runtime  *cri
 	problems []string // of the start: fixed
+	blind    bool     // of the start: addresses inside pods are not seen
 
 	wire      atomic.Pointer[wire]
 	reporters atomic.Pointer[[]*reporter]
@@ -198,6 +199,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	defer req.close()
 	ownNSID, foreignErr := ownNSID(req)
 	if foreignErr != nil {
+		a.blind = true
 		a.problem("addresses inside pods are not seen: only frames and the node's own addresses are", foreignErr)
 	}
 	listen, hearErr := newListener(true)
@@ -410,6 +412,7 @@ func (a *Agent) report() {
 		Wire:       string(WireOff),
 		LostEvents: a.lostNetlink.Load(),
 		Problems:   slices.Clone(a.problems),
+		Blind:      a.blind,
 	}
 	runtime, problems := a.runtime.health(now)
 	s.Runtime, s.Problems = runtime, append(s.Problems, problems...)

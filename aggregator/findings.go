@@ -16,9 +16,6 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// findingKinds are all kinds of findings.
-var findingKinds = verdict.FindingKinds()
-
 // findings are what is wrong and not yet a conflict. Whoever finds something puts
 // it here, anew when it changed, and drops it when it is over. It is behind the
 // store's mu.
@@ -37,6 +34,11 @@ type found struct {
 	since  verdict.Stamp
 	inWord *pb.Finding // never changes
 	audit  *verdict.Finding
+}
+
+// about tells whether a finding is about an address, or about many and that one.
+func (f *found) about(address string) bool {
+	return f.place.address == address || slices.Contains(f.inWord.GetAddresses(), address)
 }
 
 func newFindings(instance int64, clock func() verdict.Stamp) findings {
@@ -99,7 +101,7 @@ func (f *findings) said(id string) *pb.Finding {
 // count is how many there are of each kind, also of those of which there is none.
 func (f *findings) count() map[string]int {
 	count := make(map[string]int)
-	for _, kind := range findingKinds {
+	for _, kind := range verdict.FindingKinds() {
 		count[kind] = f.kinds[kind]
 	}
 	return count
@@ -141,7 +143,7 @@ func (s *store) listFindings(from findingPlace, size int, of findingFilter) (pag
 	defer s.mu.Unlock()
 	var after []*found
 	for _, f := range s.findings.byID {
-		if f.place.compare(from) > 0 && (of.kind == "" || f.place.kind == of.kind) && (of.address == "" || f.place.address == of.address) {
+		if f.place.compare(from) > 0 && (of.kind == "" || f.place.kind == of.kind) && (of.address == "" || f.about(of.address)) {
 			after = append(after, f)
 		}
 	}
@@ -191,8 +193,8 @@ func (w witness) ListFindings(_ context.Context, q *pb.ListFindingsRequest) (*pb
 		return nil, err
 	}
 	of := findingFilter{kind: q.GetKind(), address: q.GetAddress(), node: q.GetNode()}
-	if of.kind != "" && !slices.Contains(findingKinds, of.kind) {
-		return nil, status.Errorf(codes.InvalidArgument, "unknown kind of finding %q: use one of %s", of.kind, strings.Join(findingKinds, ", "))
+	if kinds := verdict.FindingKinds(); of.kind != "" && !slices.Contains(kinds, of.kind) {
+		return nil, status.Errorf(codes.InvalidArgument, "unknown kind of finding %q: use one of %s", of.kind, strings.Join(kinds, ", "))
 	}
 	if of.address != "" {
 		addr, err := netip.ParseAddr(of.address)

@@ -390,8 +390,11 @@ func (s *store) Subnets(rec *verdict.Node) (list []verdict.Subnet) {
 	return list
 }
 
-// reports tells whether an agent reports for the node of a name.
-func (s *store) reports(name string) bool { return len(s.findings.namesakes.byName[name]) > 0 }
+// reports tells whether an agent reports for the node of a name, and sees what is in
+// its pods.
+func (s *store) reports(name string) bool {
+	return slices.ContainsFunc(s.findings.namesakes.byName[name], func(n *node) bool { return !n.status.GetBlind() })
+}
 
 // Covered is for verdict.Tables.
 func (s *store) Covered(name string) bool {
@@ -401,7 +404,7 @@ func (s *store) Covered(name string) bool {
 		}
 		for _, n := range s.nodes { // with a longer name, where two have one
 			if n.rec.Name == name {
-				return n.session != nil && !n.rec.Unheard
+				return n.session != nil && !n.rec.Unheard && !n.status.GetBlind()
 			}
 		}
 		return false
@@ -415,7 +418,7 @@ func (s *store) Covered(name string) bool {
 		all = len(s.nodes) > 0
 	}
 	for _, n := range s.nodes {
-		if n.rec.Unheard && !n.rec.TimedOut {
+		if n.rec.Unheard && !n.rec.TimedOut || n.status.GetBlind() {
 			all = false
 		}
 	}

@@ -47,6 +47,8 @@ func (p *Policy) Tell(f *Finding, use PoolUse) Told {
 		t.doubleAllocated()
 	case FindingIntendedNotObserved:
 		t.intendedNotObserved()
+	case FindingSharedAddressAnswered:
+		t.sharedAnswered()
 	}
 	return t.told
 }
