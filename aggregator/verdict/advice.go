@@ -34,10 +34,12 @@ func (j *judging) advice(c *Conflict, why *reason) []string {
 		}
 		steps = append(steps, "If the address is a virtual one, find out why each of the nodes takes itself for the active one (keepalived: VRRP advertisements that do not get through; kube-vip: its lease; MetalLB: what its speakers know of each other). While that is so, no other remedy lasts.")
 	}
+	if cure := j.remedies(c, why); len(cure) > 0 {
+		return append(append(steps, cure...), c.closing())
+	}
 	second := newcomer(c.Owners)
 	if second != nil {
-		steps = append(steps, fmt.Sprintf("%s came second: it got the address at %s, by the clock of node %s. Start with it.",
-			capital(second.placed()), second.AssignedAt().Time().Format("2006-01-02 15:04:05.000 MST"), second.Node.Name))
+		steps = append(steps, second.cameSecond())
 	}
 	if pooled(c.Owners) {
 		steps = append(steps, "Before anything is restarted, look at the IPAM that gave out the address: while its records miss addresses in use, it gives out the next duplicate.")
@@ -45,10 +47,7 @@ func (j *judging) advice(c *Conflict, why *reason) []string {
 	if second != nil {
 		steps = append(steps, j.remedy(second))
 	} else {
-		steps = append(steps, "Decide who is to keep the address; the other one must give it up:")
-		for i := range c.Owners {
-			steps = append(steps, j.remedy(&c.Owners[i]))
-		}
+		steps = append(steps, j.choose(c)...)
 	}
 	return append(steps, c.closing())
 }
@@ -120,9 +119,9 @@ func (j *judging) remedy(o *Owner) string {
 		return fmt.Sprintf("Find the device with MAC %s, which is seen on %s: the switch's table of MAC addresses shows its port. Give it another address.",
 			o.MAC, witness(o.Claims[0]))
 	case w.Kind == Pod && w.Name == "":
-		return fmt.Sprintf("Find out what %s on node %s is called, and delete it: %s | grep %s", o.name(), o.Node.Name, listPods, w.UID)
+		return fmt.Sprintf("Find out what %s on node %s is called, and delete it: %s | grep %s", o.name(), o.Node.Name, listPods, argument(w.UID))
 	case w.Kind == Pod:
-		return fmt.Sprintf("Delete pod %s/%s; %s: kubectl delete pod -n %s %s", w.Namespace, w.Name, o.successor(), w.Namespace, w.Name)
+		return fmt.Sprintf("Delete pod %s/%s; %s: kubectl delete pod -n %s %s", w.Namespace, w.Name, o.successor(), quote(w.Namespace), argument(w.Name))
 	case w.Kind == Container && !w.named():
 		return fmt.Sprintf("Stop %s on node %s and start it anew with its container runtime, so that it gets another address.", o.name(), o.Node.Name)
 	case w.Kind == VM:
@@ -132,16 +131,16 @@ func (j *judging) remedy(o *Owner) string {
 	if !c.counts() && c.Kind != DADFailed {
 		return fmt.Sprintf("Find what uses the address behind %s of node %s (MAC %s) and give it another one.", o.Interface.Name, o.Node.Name, o.MAC)
 	}
-	del := fmt.Sprintf("addr del %s/%d dev %s", j.in.Address, c.PrefixLength, o.Interface.Name)
+	del := fmt.Sprintf("addr del %s/%d dev %s", j.in.Address, c.PrefixLength, quote(o.Interface.Name))
 	switch {
 	case w.Kind == Host:
 		return fmt.Sprintf("If node %s itself is not to have the address, take it away there: ip %s", o.Node.Name, del)
 	case w.named():
-		return fmt.Sprintf("Take the address away from network namespace %s on node %s: ip -n %s %s", w.Name, o.Node.Name, w.Name, del)
+		return fmt.Sprintf("Take the address away from network namespace %s on node %s: ip -n %s %s", w.Name, o.Node.Name, quote(w.Name), del)
 	case w.Name == "" && w.Process != "":
 		pid := strings.TrimSuffix(w.Process[strings.LastIndexByte(w.Process, '(')+1:], ")")
 		return fmt.Sprintf("Find what %s on node %s is for and stop it, or take the address away from its network namespace: nsenter --net=/proc/%s/ns/net ip %s",
-			o.name(), o.Node.Name, pid, del)
+			o.name(), o.Node.Name, quote(pid), del)
 	}
 	return fmt.Sprintf("Find what runs in %s on node %s (`lsns -t net` lists its processes) and stop it, or take the address off its %s.",
 		o.name(), o.Node.Name, o.Interface.Name)

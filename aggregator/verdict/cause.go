@@ -38,9 +38,16 @@ type reason struct {
 	not string
 	// wrong are the owners that are to give the address up, where the cause tells it.
 	wrong []*Owner
-	// pools are those that it is about, networks what has one range.
-	pools    []*Pool
+	// pools are those that it is about.
+	pools []*Pool
+	// networks are what has one range, and at who has the address by each; nodes are
+	// those that have one.
 	networks []side
+	at       []*Owner
+	nodes    []*Node
+	// kubernetes tells that it is in Node.spec.podCIDRs that the ranges are one,
+	// uncovered that there may be nodes without an agent.
+	kubernetes, uncovered bool
 }
 
 func (r *reason) fits() bool { return len(r.facts) > 0 }

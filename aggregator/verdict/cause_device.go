@@ -47,7 +47,7 @@ func (q *inquiry) externalDevice() (r reason) {
 			r.fact("%s has it%s.", o.placed(), o.how())
 		}
 	}
-	if !q.tables.Covered("") {
+	if r.uncovered = !q.tables.Covered(""); r.uncovered {
 		r.fact("Not known: whether every node has an agent that is heard from. If the MAC is that of a node without one, the device is that node, or what runs there.")
 	}
 	r.short = fmt.Sprintf("%s is outside of all nodes that have an agent.", capital(list(names(r.wrong))))
@@ -151,6 +151,14 @@ func (q *inquiry) tunnelAddress() (r reason) {
 				continue
 			}
 			r.wrong = []*Owner{pod}
+			if i.tunnel() != "" && q.ofCalico() && q.bookedFor(nil, pod) == booked && q.bookedFor(nil, host) != booked {
+				r.wrong = []*Owner{host}
+			}
+			for _, p := range q.pools {
+				if q.gave(p, pod) {
+					r.pools = append(r.pools, p)
+				}
+			}
 			r.short = fmt.Sprintf("Device %s of node %s is %s, and %s has its address.", i.Name, host.Node.Name, what, pod.name())
 			r.fact("Device %s of node %s is %s, and its kernel has the address on it.", i.Name, host.Node.Name, what)
 			q.tellHow(&r, pod)

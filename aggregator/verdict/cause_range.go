@@ -13,6 +13,8 @@ import (
 type side struct {
 	// name is in words: a network, or a bridge.
 	name string
+	// network is a CNI network; empty for none.
+	network string
 	// ranges is what it gives addresses from; empty where that is not known.
 	ranges string
 	node   *Node
@@ -114,6 +116,7 @@ func (q *inquiry) podCIDROverlap() (r reason) {
 		default:
 			return true
 		}
+		r.nodes, r.kubernetes = []*Node{a.Node, b.Node}, kubernetes
 		r.short = fmt.Sprintf("Nodes %s and %s give pods addresses of one range%s.", a.Node.Name, b.Node.Name, after(", ", common(x, y)))
 		if kubernetes {
 			r.fact("It is in the range of pods of node %s and in that of node %s (Node.spec.podCIDRs).", a.Node.Name, b.Node.Name)
@@ -197,7 +200,7 @@ func (q *inquiry) origin(o *Owner) (s side, ok bool) {
 		s.ranges = prefix.String()
 	}
 	if n := o.network(); n != "" {
-		s.name = "network " + n
+		s.name, s.network = "network "+n, n
 		for _, p := range q.pools {
 			if serves, _ := p.Serves(n); serves && q.gave(p, o) {
 				s.pool = p
@@ -238,7 +241,7 @@ func (q *inquiry) overlappingNetworks() (r reason) {
 			excluded = not("%s gives the addresses of both networks", callPool(q.onePool(a, b)))
 			return true
 		}
-		r.networks = []side{x, y}
+		r.networks, r.at = []side{x, y}, []*Owner{a, b}
 		r.short = fmt.Sprintf("%s and %s have overlapping ranges%s.", capital(x.name), y.name, where(a, b))
 		for k, s := range r.networks {
 			o := []*Owner{a, b}[k]

@@ -1,6 +1,7 @@
 package verdict_test
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -657,31 +658,31 @@ func guest(w *world, intended string) {
 	w.wire(port, "\x02\x00\x00\x00\x00\x06")
 }
 
+// judge gives the conflict of a situation, once it has lasted for a while.
+func (s *situation) judge(t *testing.T) verdict.Conflict {
+	t.Helper()
+	w := newWorld(cmp.Or(s.addr, "10.244.1.5"))
+	s.build(w)
+	var out verdict.Judgement
+	for range 3 {
+		out = w.judge()
+		w.after(time.Minute)
+		for _, c := range w.claims {
+			w.read(c)
+			w.seen(c)
+		}
+	}
+	if len(out.Conflicts) != 1 || !out.Conflicts[0].Active() {
+		t.Fatalf("got %d conflicts, want one", len(out.Conflicts))
+	}
+	return out.Conflicts[0]
+}
+
 func TestCauses(t *testing.T) {
 	reached := map[string]bool{}
 	for _, s := range situations {
 		t.Run(s.name, func(t *testing.T) {
-			addr := s.addr
-			if addr == "" {
-				addr = "10.244.1.5"
-			}
-			w := newWorld(addr)
-			s.build(w)
-			w.judge()
-			for _, c := range w.claims {
-				w.read(c)
-				w.seen(c)
-			}
-			w.after(time.Minute)
-			for _, c := range w.claims {
-				w.read(c)
-				w.seen(c)
-			}
-			out := w.judge()
-			if len(out.Conflicts) != 1 || !out.Conflicts[0].Active() {
-				t.Fatalf("got %d conflicts, want one", len(out.Conflicts))
-			}
-			c := out.Conflicts[0]
+			c := s.judge(t)
 			t.Log(c.Summary)
 			for _, fact := range c.Because {
 				t.Log("  because: ", fact)

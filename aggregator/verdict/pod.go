@@ -122,14 +122,14 @@ func (o *Owner) removal() string {
 	w := o.Workload()
 	switch {
 	case w.ContainerID != "":
-		id := shortID(w.ContainerID)
+		id := argument(shortID(w.ContainerID))
 		return fmt.Sprintf("Remove the sandbox of %s on node %s: crictl stopp %s && crictl rmp %s; %s", o.name(), o.Node.Name, id, id, kubelet)
 	case w.UID != "":
-		return fmt.Sprintf("Remove the sandbox of %s on node %s (crictl pods --label io.kubernetes.pod.uid=%s has its id; crictl stopp and rmp remove it); %s",
-			o.name(), o.Node.Name, w.UID, kubelet)
+		return fmt.Sprintf("Remove the sandbox of %s on node %s (crictl pods --label %s has its id; crictl stopp and rmp remove it); %s",
+			o.name(), o.Node.Name, quote("io.kubernetes.pod.uid="+w.UID), kubelet)
 	}
 	return fmt.Sprintf("Remove the sandbox of %s on node %s (crictl pods --namespace %s --name %s has its id; crictl stopp and rmp remove it); %s",
-		o.name(), o.Node.Name, w.Namespace, w.Name, kubelet)
+		o.name(), o.Node.Name, quote(w.Namespace), quote(w.Name), kubelet)
 }
 
 // successor says what comes after a pod that is deleted.
