@@ -63,11 +63,11 @@ func (h *Host) CNI(conflist string) (*CNI, error) {
 	if err := json.Unmarshal([]byte(conflist), &network); err != nil {
 		return nil, fmt.Errorf("parse network configuration: %w", err)
 	}
-	c := &CNI{host: h, bin: bin, conf: "/run/cni.d/" + network.Name, name: network.Name}
+	c := &CNI{host: h, bin: bin, conf: "/etc/cni/net.d", name: network.Name}
 	if err := os.MkdirAll(h.Path(c.conf), 0o755); err != nil {
 		return nil, err
 	}
-	return c, os.WriteFile(filepath.Join(h.Path(c.conf), "10.conflist"), []byte(conflist), 0o644)
+	return c, os.WriteFile(filepath.Join(h.Path(c.conf), "10-"+network.Name+".conflist"), []byte(conflist), 0o644)
 }
 
 // Add makes a pod: a named network namespace, and the network in it. The pod

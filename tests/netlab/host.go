@@ -45,12 +45,22 @@ type Host struct {
 // ready is what the holder says once its namespaces are set up.
 const ready = "ready\n"
 
+// ownEtc gives a host an /etc that can be written to; where the kernel has no overlay
+// (in the guests of tests/kernels), at least an /etc/cni.
+const ownEtc = `
+	mkdir -p /run/etc/upper /run/etc/work
+	if ! mount -t overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work overlay /etc 2>/dev/null; then
+		mkdir -p /etc/cni
+		mount -t tmpfs tmpfs /etc/cni
+	fi`
+
 // New makes a host with only a loopback interface.
 func New() (*Host, error) {
 	return hold(exec.Command("unshare", "--net", "--mount", "--propagation", "private", "sh", "-euc", `
 		mount -t tmpfs tmpfs /run
 		mount -t tmpfs tmpfs /var/lib
 		mkdir -p /run/netns /var/lib/cni
+		`+ownEtc+`
 		ip link set lo up
 		echo ready
 		exec sleep infinity`))
