@@ -2,6 +2,8 @@ package tests
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -287,6 +289,87 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 	gone(p.apply(shell, free)) // the directory is missing, and stays so
 	if _, err := os.Stat(p.dir); !os.IsNotExist(err) {
 		t.Errorf("got %v, want no directory", err)
+	}
+}
+
+func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
+	p := newPlanned(t)
+	// The same for each: a program, and a shell in the host.
+	program, err := p.host.Launch(t.Context(), p.host.Command(binary, "run", "--node", "node-1", "--leaked-after", "1ms"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	await := func(kind string, n int) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if err := program.WatchFindings(ctx, func(e netlab.FindingEvent) bool {
+			if e.GetFinding().GetKind() == kind && e.GetType() == ipwitnessv1.Watch_ADDED {
+				n--
+			}
+			return n > 0
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// audit runs the command and gives what it printed and its exit code.
+	audit := func(args ...string) (string, int) {
+		t.Helper()
+		out, err := p.host.Command(binary, append([]string{"audit"}, args...)...).Output()
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			return string(out), exit.ExitCode()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out), 0
+	}
+	// put right what is wrong, and see that nothing is left.
+	mend := func() {
+		t.Helper()
+		if out, code := audit("--exit-code"); code != 2 {
+			t.Errorf("got exit code %d, want 2:\n%s", code, out)
+		}
+		plan, _ := audit("--fix-plan")
+		for range 2 {
+			p.apply(shells["dash"], plan)
+		}
+		until(t, "no finding to be left", func() bool { _, code := audit("--exit-code"); return code == 0 })
+	}
+
+	taken := make(map[string]bool)
+	for i := range 5 {
+		taken[p.start(fmt.Sprintf("web-%d", i))] = true
+	}
+	if err := p.cni.Forget(); err != nil {
+		t.Fatal(err)
+	}
+	await(verdict.FindingInUseUnallocated, len(taken))
+	await(verdict.FindingIPAMStateLost, 1)
+	if out, _ := audit(); !strings.Contains(out, "in-use-unallocated (5)") || !strings.Contains(out, "MISSING") {
+		t.Errorf("got\n%s\nwant 5 in one line, and the pool MISSING", out)
+	}
+	mend()
+	for i := range 3 {
+		if address := p.start(fmt.Sprintf("api-%d", i)); taken[address] {
+			t.Errorf("host-local gave %s again", address)
+		}
+	}
+
+	p.run("ip netns del api-0") // without CNI DEL
+	await(verdict.FindingLeaked, 1)
+	mend()
+
+	address := p.address("web-1")
+	own := p.file(address)
+	if err := os.WriteFile(filepath.Join(p.dir, address), []byte("other\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await(verdict.FindingBookedElsewhere, 1)
+	mend()
+	if got := p.file(address); !slices.Equal(got, own) {
+		t.Errorf("got %q, want %q again", got, own)
 	}
 }
 
