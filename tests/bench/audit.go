@@ -152,7 +152,9 @@ func (s *site) forget(ctx context.Context, fleet *sim.Fleet) ([]row, error) {
 			return nil, err
 		}
 	}
-	if _, err := s.until(ctx, func(text string) bool { return sum(text, `ipwitness_findings{kind="in-use-unallocated"}`) == auditSingle }); err != nil {
+	if _, err := s.until(ctx, func(text string) bool {
+		return sum(text, `ipwitness_findings{kind="in-use-unallocated"}`) == auditSingle
+	}); err != nil {
 		return nil, err
 	}
 	used, err := s.cpu()
