@@ -27,7 +27,7 @@ func (q *inquiry) bookedElsewhere() (r reason) {
 		if past != nil {
 			al := past.Allocation
 			r.pools = append(r.pools, al.Pool)
-			r.short = fmt.Sprintf("IPAM had it for %s while %s had it, and freed it with that.", al.whose(), o.placed())
+			r.short = fmt.Sprintf("IPAM had it for %s while %s had it, and freed it with that.", al.whom(), o.placed())
 			r.fact("%s had it for %s while %s had it (known since %s).", callPool(al.Pool), al.whom(), o.placed(), when(past.Since))
 		}
 		if nodename != "" {
@@ -64,13 +64,6 @@ func (q *inquiry) bookedElsewhere() (r reason) {
 		}
 	}
 	return reason{}
-}
-
-// whose says for whom an allocation is, without the time.
-func (al *Allocation) whose() string {
-	without := *al
-	without.AllocatedAt = 0
-	return without.whom()
 }
 
 // about are the pools of a reason, or all that have records of the address.
