@@ -155,7 +155,7 @@ func (q *inquiry) stateLost() reason {
 // forgotten says of whom a pool has no record that it gave the address to.
 func (q *inquiry) forgotten(p *Pool, mine []*Owner) (r reason) {
 	if p.State == PoolReading {
-		return not("the records of %s are still being read", callPool(p))
+		return open("the records of %s are still being read", callPool(p))
 	}
 	free, has := q.allocationsOf(p), []*Owner(nil)
 	var lost, unsure []*Owner
@@ -176,7 +176,7 @@ func (q *inquiry) forgotten(p *Pool, mine []*Owner) (r reason) {
 	readable := p.State == PoolKnown || p.State == PoolMissing
 	switch {
 	case !readable && !q.oneNetwork(p, mine):
-		return not("the records of %s cannot be read now%s", callPool(p), after(": ", p.Problem))
+		return open("the records of %s cannot be read now%s", callPool(p), after(": ", p.Problem))
 	case readable && len(lost) == 0 && len(unsure) <= len(free):
 		return not("%s has it for %s", callPool(p), list(names(mine)))
 	}
@@ -248,7 +248,7 @@ func (q *inquiry) noRecords() reason {
 			nodes = append(nodes, o.Node.Name)
 		}
 	}
-	return not("%sno IPAM records of node %s are known that have it", because, list(nodes))
+	return open("%sno IPAM records of node %s are known that have it", because, list(nodes))
 }
 
 // allKnown tells whether all pools that may have the address are known.
