@@ -24,7 +24,7 @@ var causes = map[string]string{
 // why adds the cause of a conflict with what it follows from, what else was looked at,
 // and where it is explained.
 func (p *page) why(c *pb.Conflict) {
-	if len(c.GetBecause()) > 0 || len(c.GetExcluded()) > 0 || c.GetRunbook() != "" {
+	if len(c.GetBecause()) > 0 || len(c.GetExcluded()) > 0 || c.GetRunbook() != "" && c.GetState() != pb.Conflict_SUSPECTED {
 		p.heading("Why:")
 		p.item("  ", join(": ", c.GetCause(), causes[c.GetCause()]))
 		for _, fact := range c.GetBecause() {
