@@ -294,7 +294,6 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 
 func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
 	p := newPlanned(t)
-	// The same for each: a program, and a shell in the host.
 	program, err := p.host.Launch(t.Context(), p.host.Command(binary, "run", "--node", "node-1", "--leaked-after", "1ms"))
 	if err != nil {
 		t.Fatal(err)
@@ -316,8 +315,7 @@ func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
 	audit := func(args ...string) (string, int) {
 		t.Helper()
 		out, err := p.host.Command(binary, append([]string{"audit"}, args...)...).Output()
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			return string(out), exit.ExitCode()
 		}
 		if err != nil {
