@@ -20,7 +20,7 @@ func (q *inquiry) externalDevice() (r reason) {
 		}
 		var ports []string
 		for _, c := range o.Claims {
-			if w := witness(c); c.Interface.Uplink && !slices.Contains(ports, w) {
+			if w := witness(c); c.Interface.Uplink && len(ports) < fewest && !slices.Contains(ports, w) {
 				ports = append(ports, w)
 			}
 		}
@@ -265,7 +265,7 @@ func (q *inquiry) byHand(o *Owner) string {
 	switch {
 	case o.Namespace == nil && guest != "":
 		return capital(guest) + ". No CNI network gives addresses to it."
-	case o.Namespace == nil, o.State == Unheard:
+	case o.Namespace == nil:
 		return ""
 	case w.Kind == Host:
 		if i := o.Interface; o.Assigned && !i.portOfPod() && i.tunnel() == "" && !q.podsBridge(i) && !madeByDocker(i.Name) {

@@ -157,12 +157,11 @@ func (q *inquiry) forgotten(p *Pool, mine []*Owner) (r reason) {
 	if p.State == PoolReading {
 		return open("the records of %s are still being read", callPool(p))
 	}
-	free, has := q.allocationsOf(p), []*Owner(nil)
+	free := q.allocationsOf(p)
 	var lost, unsure []*Owner
 	for _, o := range mine {
 		switch q.bookedFor(p, o) {
 		case booked:
-			has = append(has, o)
 			free = slices.DeleteFunc(free, func(al *Allocation) bool { return al.books(o) == booked })
 		case maybeBooked:
 			unsure = append(unsure, o)

@@ -209,7 +209,7 @@ func (q *inquiry) origin(o *Owner) (s side, ok bool) {
 		}
 		return s, true
 	}
-	if o.kind() == Host && !(i.bridge() && madeByDocker(i.Name)) {
+	if o.kind() == Host && (!i.bridge() || !madeByDocker(i.Name)) {
 		return s, false // it is an address of its own, and no network's
 	}
 	s.name = "bridge " + s.device

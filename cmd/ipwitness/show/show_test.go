@@ -272,8 +272,10 @@ func diagnosed() *pb.Conflict {
 func unexplained() *pb.Conflict {
 	c := diagnosed()
 	c.Cause, c.Because, c.Allocations = "unknown", nil, nil
-	c.Excluded = append(c.Excluded[:1], &pb.Exclusion{Cause: "ipam-state-lost",
-		Reason: "both were given it by one network (cbr0), as when IPAM forgets; but no IPAM records of node worker-1 are known that have it"})
+	c.Excluded = append(c.Excluded[:1], &pb.Exclusion{
+		Cause:  "ipam-state-lost",
+		Reason: "both were given it by one network (cbr0), as when IPAM forgets; but no IPAM records of node worker-1 are known that have it",
+	})
 	c.Diagnosis = c.Diagnosis[:2]
 	c.Runbook = strings.Replace(c.Runbook, "ipam-state-lost", "unknown", 1)
 	return c
