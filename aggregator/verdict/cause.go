@@ -150,6 +150,9 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 		r.short = strings.Join(r.facts, " ")
 		return r
 	}
+	if q.c.Expected() {
+		return reason{}
+	}
 	var there []string
 	for _, o := range q.owners {
 		if o.kind() == Pod && o.Assigned {

@@ -3,7 +3,6 @@ package verdict
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Causes that the records of an IPAM tell.
@@ -241,13 +240,7 @@ func (q *inquiry) noRecords() reason {
 	if network != "" {
 		because = fmt.Sprintf("both were given it by one network (%s), as when IPAM forgets; but ", network)
 	}
-	var nodes []string
-	for _, o := range given {
-		if !slices.Contains(nodes, o.Node.Name) {
-			nodes = append(nodes, o.Node.Name)
-		}
-	}
-	return open("%sno IPAM records of node %s are known that have it", because, list(nodes))
+	return open("%sno IPAM records of %s are known that have it", because, nodesOf(given))
 }
 
 // allKnown tells whether all pools that may have the address are known.
@@ -283,5 +276,8 @@ func nodesOf(owners []*Owner) string {
 			words = append(words, o.Node.Name)
 		}
 	}
-	return strings.Join(words, " and ")
+	if len(words) == 1 {
+		return "node " + words[0]
+	}
+	return "nodes " + list(words)
 }
