@@ -51,6 +51,15 @@ type Config struct {
 	NetnsDirs []string
 	// CNIResults is libcni's result cache. Empty: /var/lib/cni/results.
 	CNIResults string
+	// CNIConfig are the directories of CNI's configurations. Empty: /etc/cni/net.d
+	// and k3s's.
+	CNIConfig []string
+	// IPAMDirs have a directory of host-local's for each network. Empty:
+	// /var/lib/cni/networks and kindnet's /run/cni-ipam-state.
+	IPAMDirs []string
+	// CalicoNodename has the name that Calico has for this node. Empty:
+	// /var/lib/calico/nodename.
+	CalicoNodename string
 	// CRISocket is where the container runtime offers CRI: a path, which may be
 	// that of a unix:// URL, CRIAuto or CRIOff. Empty: auto.
 	CRISocket string
@@ -85,6 +94,15 @@ func (c Config) defaults() (Config, error) {
 	if c.CNIResults == "" {
 		c.CNIResults = "/var/lib/cni/results"
 	}
+	if len(c.CNIConfig) == 0 {
+		c.CNIConfig = []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
+	}
+	if len(c.IPAMDirs) == 0 {
+		c.IPAMDirs = []string{defaultDataDir, "/run/cni-ipam-state"}
+	}
+	if c.CalicoNodename == "" {
+		c.CalicoNodename = "/var/lib/calico/nodename"
+	}
 	var err error
 	c.CRISocket, err = criSocket(c.CRISocket)
 	return c, err
@@ -98,7 +116,9 @@ type Agent struct {
 	table    *table
 	inode    uint64
 	runtime  *cri
+	ipam     *ipam
 	problems []string // of the start: fixed
+	blind    bool     // of the start: addresses inside pods are not seen
 
 	wire      atomic.Pointer[wire]
 	reporters atomic.Pointer[[]*reporter]
@@ -154,7 +174,8 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 			Kernel:  kernelRelease(),
 		},
 	}
-	a.runtime.statusChanged = a.report
+	a.ipam = newIPAM(log, a.table, cfg)
+	a.runtime.statusChanged, a.ipam.statusChanged = a.report, a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
@@ -198,6 +219,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	defer req.close()
 	ownNSID, foreignErr := ownNSID(req)
 	if foreignErr != nil {
+		a.blind = true
 		a.problem("addresses inside pods are not seen: only frames and the node's own addresses are", foreignErr)
 	}
 	listen, hearErr := newListener(true)
@@ -224,6 +246,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 
 	k := newKernel(a.log, a.table, req, ownNSID, a.inode, bootTime(), a.cfg.Node)
 	n := newNames(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)
+	n.mounted = a.ipam.lookAtMounts
 	look := func(netip.Addr, bool) {}
 	var w *wire
 	if obs != nil {
@@ -262,10 +285,14 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 		g.Go(func() error { return w.run(ctx) })
 	}
 	g.Go(func() error { return n.run(ctx) })
+	g.Go(func() error { return a.ipam.run(ctx) })
 	g.Go(func() error { return a.follow(ctx, k, listen) })
 	g.Go(func() error { return a.relist(ctx, k, incomplete, hearErr != nil && foreignErr == nil) })
 	for _, r := range reporters {
-		g.Go(func() error { return r.run(ctx) })
+		g.Go(func() error {
+			a.ipam.await(ctx) // so that the first account has it
+			return r.run(ctx)
+		})
 	}
 	return g.Wait()
 }
@@ -410,9 +437,12 @@ func (a *Agent) report() {
 		Wire:       string(WireOff),
 		LostEvents: a.lostNetlink.Load(),
 		Problems:   slices.Clone(a.problems),
+		Blind:      a.blind,
 	}
 	runtime, problems := a.runtime.health(now)
 	s.Runtime, s.Problems = runtime, append(s.Problems, problems...)
+	problems, s.CalicoNodename = a.ipam.health()
+	s.Problems = append(s.Problems, problems...)
 	if _, refused := a.table.claimsNow(); a.refused.recent(refused, now) {
 		s.Problems = append(s.Problems, fmt.Sprintf(
 			"%d claims of frames were not taken: a port may show %d bindings, an address %d, and all ports %d (look for a scanner or a loop)",

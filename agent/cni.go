@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
@@ -187,20 +188,28 @@ func fileVersion(path string) version {
 // readSmall reads a regular file of at most 1 MiB. It does not follow links, nor
 // wait for a pipe: who can write there must not be able to stop the agent.
 func readSmall(path string) ([]byte, error) {
+	data, _, err := readRegular(path, unix.O_NOFOLLOW)
+	return data, err
+}
+
+// readRegular is readSmall with further flags of open(2), and says when the file
+// was written.
+func readRegular(path string, flags int) (data []byte, written time.Time, err error) {
 	const most = 1 << 20
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|flags, 0)
 	if err != nil {
-		return nil, err
+		return nil, written, err
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return nil, written, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, fmt.Errorf("%s is no regular file of at most %d bytes", path, most)
+		return nil, written, fmt.Errorf("%s is no regular file of at most %d bytes", path, most)
 	}
-	return io.ReadAll(io.LimitReader(f, most))
+	data, err = io.ReadAll(io.LimitReader(f, most))
+	return data, info.ModTime(), err
 }
 
 // cniResult is a file of libcni's cache (cniCacheV1, libcni/api.go of

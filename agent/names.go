@@ -32,6 +32,7 @@ type names struct {
 	procDir    string
 	runtime    *cri
 	changed    chan struct{} // holds one token while there may be something new
+	mounted    func()        // a mount has come or gone
 
 	files   map[netnsFile]namedNetns // the namespaces that were found, by their files
 	results map[string]cniFile       // parsed results, by file name
@@ -67,6 +68,7 @@ func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults, procD
 		procDir:    procDir,
 		runtime:    runtime,
 		changed:    make(chan struct{}, 1),
+		mounted:    func() {},
 		files:      map[netnsFile]namedNetns{},
 		results:    map[string]cniFile{},
 		tenants:    map[uint64]*tenant{},
@@ -427,6 +429,7 @@ func (n *names) watchMounts(ctx context.Context) error {
 			return fmt.Errorf("poll mountinfo: %w", err)
 		case err == nil && fds[0].Revents != 0:
 			n.wake()
+			n.mounted()
 		}
 	}
 }

@@ -26,6 +26,8 @@ type reader struct {
 	namespaces changes[uint32]
 	links      changes[string]
 	interfaces changes[interfaceKey]
+	pools      changes[poolKey]
+	allocated  changes[allocationKey]
 	claims     changes[claimKey]
 	status     bool // the status was not sent
 	resync     bool // a snapshot is to begin
@@ -129,6 +131,8 @@ func (t *table) attach() *reader {
 	r.namespaces.reset()
 	r.links.reset()
 	r.interfaces.reset()
+	r.pools.reset()
+	r.allocated.reset()
 	r.claims.reset()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,6 +140,8 @@ func (t *table) attach() *reader {
 	t.namespaces.changes = append(t.namespaces.changes, &r.namespaces)
 	t.links.changes = append(t.links.changes, &r.links)
 	t.interfaces.changes = append(t.interfaces.changes, &r.interfaces)
+	t.pools.changes = append(t.pools.changes, &r.pools)
+	t.allocated.changes = append(t.allocated.changes, &r.allocated)
 	t.claims.changes = append(t.claims.changes, &r.claims)
 	return r
 }
@@ -149,6 +155,8 @@ func (r *reader) detach() {
 	t.namespaces.changes = without(t.namespaces.changes, &r.namespaces)
 	t.links.changes = without(t.links.changes, &r.links)
 	t.interfaces.changes = without(t.interfaces.changes, &r.interfaces)
+	t.pools.changes = without(t.pools.changes, &r.pools)
+	t.allocated.changes = without(t.allocated.changes, &r.allocated)
 	t.claims.changes = without(t.claims.changes, &r.claims)
 }
 
@@ -182,7 +190,7 @@ func (r *reader) take(now time.Time) *ipwitnessv1.ReportRequest {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m := &ipwitnessv1.ReportRequest{}
-	lost := r.namespaces.lost || r.links.lost || r.interfaces.lost || r.claims.lost
+	lost := r.namespaces.lost || r.links.lost || r.interfaces.lost || r.pools.lost || r.allocated.lost || r.claims.lost
 	if lost || r.resync && !r.inside {
 		m.SnapshotBegin = true
 		r.begin(now)
@@ -211,11 +219,26 @@ func (r *reader) take(now time.Time) *ipwitnessv1.ReportRequest {
 			m.Interfaces = append(m.Interfaces, &ipwitnessv1.InterfaceRecord{Namespace: k.namespace, Index: uint32(k.index), Gone: true})
 		}
 	}
+	for k := range r.pools.take(&room) {
+		if v, ok := t.pools.live[k]; ok {
+			m.Pools = append(m.Pools, v)
+		} else {
+			m.Pools = append(m.Pools, &ipwitnessv1.PoolRecord{Ipam: k.ipam, Name: k.name, Gone: true})
+			r.forgetPool(k)
+		}
+	}
+	for k := range r.allocated.take(&room) {
+		if v, ok := t.allocated.live[k]; ok {
+			m.Allocations = append(m.Allocations, v)
+		} else {
+			m.Allocations = append(m.Allocations, &ipwitnessv1.AllocationRecord{Ipam: k.pool.ipam, Pool: k.pool.name, Address: k.addr.AsSlice(), Gone: true})
+		}
+	}
 	r.takeClaims(m, room, now)
 	if r.status {
 		m.Status, r.status = t.status, false
 	}
-	if len(m.Namespaces)+len(m.Links)+len(m.Interfaces)+len(m.Claims)+len(m.Checked) == 0 &&
+	if len(m.Namespaces)+len(m.Links)+len(m.Interfaces)+len(m.Pools)+len(m.Allocations)+len(m.Claims)+len(m.Checked) == 0 &&
 		m.Status == nil && m.Pong == nil && !m.SnapshotBegin && !m.SnapshotEnd {
 		return nil
 	}
@@ -285,6 +308,8 @@ func (r *reader) begin(now time.Time) {
 	all(&r.namespaces, t.namespaces.live, now)
 	all(&r.links, t.links.live, now)
 	all(&r.interfaces, t.interfaces.live, now)
+	all(&r.pools, t.pools.live, now)
+	all(&r.allocated, t.allocated.live, now)
 	r.claims.reset()
 	r.batch = make([]claimChange, 0, len(t.claims.live))
 	for k := range t.claims.live {
@@ -310,4 +335,11 @@ func (r *reader) forget(namespace uint32) {
 	maps.DeleteFunc(r.interfaces.dirty, func(k interfaceKey, _ time.Time) bool { return k.namespace == namespace })
 	maps.DeleteFunc(r.claims.dirty, func(k claimKey, _ time.Time) bool { return k.at.namespace == namespace })
 	r.batch = slices.DeleteFunc(r.batch, func(c claimChange) bool { return c.key.at.namespace == namespace })
+}
+
+// forgetPool drops what is not sent yet of the allocations of a pool whose end is
+// being told: it is theirs. Not before: a pool that is there again until then is
+// told as one that changed, and then each end of an allocation counts.
+func (r *reader) forgetPool(k poolKey) {
+	maps.DeleteFunc(r.allocated.dirty, func(a allocationKey, _ time.Time) bool { return a.pool == k })
 }

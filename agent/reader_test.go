@@ -480,3 +480,92 @@ func BenchmarkChange(b *testing.B) {
 		})
 	}
 }
+
+// poolOf gives a pool's record and its key; allocationOf an allocation's of it.
+func poolOf(name string) (poolKey, *ipwitnessv1.PoolRecord) {
+	return poolKey{hostLocalName, name}, &ipwitnessv1.PoolRecord{Ipam: hostLocalName, Name: name}
+}
+
+func allocationOf(name string, i int) (allocationKey, *ipwitnessv1.AllocationRecord) {
+	pool, _ := poolOf(name)
+	addr := testClaim(i).addr
+	return allocationKey{pool, addr}, &ipwitnessv1.AllocationRecord{Ipam: hostLocalName, Pool: name, Address: addr.AsSlice()}
+}
+
+func TestPoolsTravelBeforeTheirAllocations(t *testing.T) {
+	tab := newTable()
+	now := time.Now()
+	const allocations = 2*maxRecords + 5
+	tab.update(func() {
+		for i := range allocations {
+			k, a := allocationOf("a", i)
+			tab.allocated.put(k, a, now)
+		}
+		k, p := poolOf("a")
+		tab.pools.put(k, p, now)
+		tab.seen(testClaim(1), claim{count: 1}, now)
+	})
+	r := tab.attach()
+	messages := drain(r)
+	if len(messages) != 3 || len(messages[0].GetPools()) != 1 || len(messages[2].GetClaims()) != 1 {
+		t.Errorf("snapshot: got %d messages, want three, the pool in the first and the claim in the last", len(messages))
+	}
+	got := 0
+	for i, m := range messages {
+		if m.GetSnapshotBegin() != (i == 0) || m.GetSnapshotEnd() != (i == len(messages)-1) || len(m.GetAllocations()) > maxRecords {
+			t.Errorf("message %d: got begin %v, end %v, %d allocations", i, m.GetSnapshotBegin(), m.GetSnapshotEnd(), len(m.GetAllocations()))
+		}
+		got += len(m.GetAllocations())
+	}
+	if got != allocations {
+		t.Errorf("snapshot: got %d allocations, want %d", got, allocations)
+	}
+	k, _ := allocationOf("a", 7)
+	tab.update(func() { tab.allocated.remove(k, now) })
+	if m := drain(r); len(m) != 1 || len(m[0].GetAllocations()) != 1 || !m[0].GetAllocations()[0].GetGone() || len(m[0].GetPools()) != 0 {
+		t.Errorf("an address that was given back: got %v, want its end", m)
+	}
+}
+
+func TestEndOfAPoolIsTheEndOfItsAllocations(t *testing.T) {
+	tab := newTable()
+	now := time.Now()
+	put := func(name string, n int) {
+		k, p := poolOf(name)
+		tab.pools.put(k, p, now)
+		for i := range n {
+			k, a := allocationOf(name, i)
+			tab.allocated.put(k, a, now)
+		}
+	}
+	end := func(name string, n int) {
+		for i := range n {
+			k, _ := allocationOf(name, i)
+			tab.allocated.remove(k, now)
+		}
+		k, _ := poolOf(name)
+		tab.pools.remove(k, now)
+	}
+	tab.update(func() { put("a", 3); put("b", 3) })
+	r := follow(tab)
+	tab.update(func() { end("a", 3) })
+	m := r.take(now)
+	if len(m.GetPools()) != 1 || !m.GetPools()[0].GetGone() || m.GetPools()[0].GetName() != "a" || len(m.GetAllocations()) != 0 {
+		t.Errorf("told: got %v, want only the end of the pool", m)
+	}
+	// One that is back before its end was told: what is gone of it must be told.
+	tab.update(func() { end("b", 3); put("b", 1) })
+	m = r.take(now)
+	gone := 0
+	for _, a := range m.GetAllocations() {
+		if a.GetGone() {
+			gone++
+		}
+	}
+	if len(m.GetPools()) != 1 || m.GetPools()[0].GetGone() || len(m.GetAllocations()) != 3 || gone != 2 {
+		t.Errorf("told: got %v, want the pool, one allocation and the end of two", m)
+	}
+	if m := r.take(now); m != nil {
+		t.Errorf("then: got %v, want nothing", m)
+	}
+}

@@ -31,6 +31,15 @@ type claimKey struct {
 	noOverride      bool   // wire only
 }
 
+// poolKey is the key of a pool record.
+type poolKey struct{ ipam, name string }
+
+// allocationKey is the key of an allocation record.
+type allocationKey struct {
+	pool poolKey
+	addr netip.Addr
+}
+
 // claim is what a claim record says beyond its key.
 type claim struct {
 	link      string // wire only
@@ -53,6 +62,8 @@ type table struct {
 	namespaces records[uint32, *ipwitnessv1.NamespaceRecord]
 	links      records[string, *ipwitnessv1.LinkRecord]
 	interfaces records[interfaceKey, *ipwitnessv1.InterfaceRecord]
+	pools      records[poolKey, *ipwitnessv1.PoolRecord]
+	allocated  records[allocationKey, *ipwitnessv1.AllocationRecord]
 	claims     records[claimKey, *claim]
 	byAddr     map[netip.Addr][]*claim // of the wire
 	byPort     map[int32][]*claim      // of the wire
@@ -95,6 +106,8 @@ func newTable() *table {
 		namespaces: newRecords[uint32, *ipwitnessv1.NamespaceRecord](),
 		links:      newRecords[string, *ipwitnessv1.LinkRecord](),
 		interfaces: newRecords[interfaceKey, *ipwitnessv1.InterfaceRecord](),
+		pools:      newRecords[poolKey, *ipwitnessv1.PoolRecord](),
+		allocated:  newRecords[allocationKey, *ipwitnessv1.AllocationRecord](),
 		claims:     newRecords[claimKey, *claim](),
 		byAddr:     map[netip.Addr][]*claim{},
 		byPort:     map[int32][]*claim{},

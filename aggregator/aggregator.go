@@ -42,6 +42,7 @@ const (
 	DefaultStaleAfter    = 5 * time.Minute
 	DefaultNodeTimeout   = 5 * time.Minute
 	DefaultHandoverGrace = 10 * time.Second
+	DefaultLeakedAfter   = 5 * time.Minute
 	DefaultKubeconfig    = kube.Auto
 )
 
@@ -62,6 +63,8 @@ type Config struct {
 	NodeTimeout time.Duration
 	// HandoverGrace is what Settle is for two sandboxes of one pod.
 	HandoverGrace time.Duration
+	// LeakedAfter is how long what IPAM has given may be held by nobody.
+	LeakedAfter time.Duration
 	// Shared are addresses that several owners hold on purpose.
 	Shared []verdict.Shared
 	// DataDir is where acknowledgements are kept; empty to keep them in memory only.
@@ -89,6 +92,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	policy := verdict.Policy{
 		Cluster: cfg.Cluster, Settle: cfg.Settle, StaleAfter: cfg.StaleAfter, MigrationGrace: migrationGrace,
 		NodeTimeout: cfg.NodeTimeout, HandoverGrace: cfg.HandoverGrace,
+		LeakedAfter: cfg.LeakedAfter,
 	}
 	if policy.Cluster == "" {
 		policy.Cluster = DefaultCluster
@@ -102,6 +106,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		{"stale-after", &policy.StaleAfter, DefaultStaleAfter},
 		{"node-timeout", &policy.NodeTimeout, DefaultNodeTimeout},
 		{"handover-grace", &policy.HandoverGrace, DefaultHandoverGrace},
+		{"leaked-after", &policy.LeakedAfter, DefaultLeakedAfter},
 	} {
 		switch {
 		case *d.value == 0:
@@ -176,6 +181,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	if a.store.kube != nil {
 		group.Go(func() error { return a.store.kube.Run(ctx) })
 		group.Go(func() error { a.store.announce(ctx); return nil })
+		group.Go(func() error { a.store.announceFindings(ctx); return nil })
 	}
 	group.Go(func() error { a.store.keep(ctx); return nil })
 	group.Go(func() error { a.store.tidy(ctx); return nil })

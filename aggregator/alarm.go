@@ -8,8 +8,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// alarm is when an entry is to be judged again, a node is out of time, or a
-// generation of stitches is over.
+// alarm is when an entry is to be judged again, a node is out of time, a generation
+// of stitches is over, a pool or the ranges of all are looked at again, or a namespace
+// lacks an address that it was meant to have.
 type alarm struct {
 	at verdict.Stamp
 	// index is the place in the heap plus one; 0 while it is not set.
@@ -20,7 +21,7 @@ type alarm struct {
 
 func (a *alarm) set() bool { return a.index != 0 }
 
-// ringing is what has an alarm: an entry, a node, or the stitches.
+// ringing is what has an alarm.
 type ringing interface{ clock() *alarm }
 
 func (e *entry) clock() *alarm    { return &e.alarm }
@@ -114,6 +115,12 @@ func (s *store) ring() time.Duration {
 			s.touch(r)
 		case *rotation:
 			s.rotate()
+		case *pool:
+			s.lookAt(r)
+		case *overlaps:
+			s.compareRanges()
+		case *namespace:
+			s.intend(r)
 		}
 	}
 	s.judgeTouched(base, received{})

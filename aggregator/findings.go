@@ -4,19 +4,17 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
-	"maps"
-	"math"
+	"net/netip"
 	"slices"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
-
-// findingKinds are all kinds of findings.
-var findingKinds = []string{duplicateNodeName}
 
 // findings are what is wrong and not yet a conflict. Whoever finds something puts
 // it here, anew when it changed, and drops it when it is over. It is behind the
@@ -24,48 +22,87 @@ var findingKinds = []string{duplicateNodeName}
 type findings struct {
 	hub   *hub
 	clock func() verdict.Stamp
-	byID  map[string]*pb.Finding // none ever changes
+	byID  map[string]*found
+	kinds map[string]int
 	namesakes
+}
+
+// found is one finding: in words already, or to be put in words when it is told. Of
+// an address there may be a hundred thousand.
+type found struct {
+	place  findingPlace
+	since  verdict.Stamp
+	inWord *pb.Finding // never changes
+	audit  *verdict.Finding
+}
+
+// about tells whether a finding is about an address, or about many and that one.
+func (f *found) about(address string) bool {
+	return f.place.address == address || slices.Contains(f.inWord.GetAddresses(), address)
 }
 
 func newFindings(instance int64, clock func() verdict.Stamp) findings {
 	return findings{
-		hub: newHub(instance), clock: clock, byID: make(map[string]*pb.Finding),
+		hub: newHub(instance), clock: clock, byID: make(map[string]*found), kinds: make(map[string]int),
 		namesakes: newNamesakes(),
 	}
 }
 
 // put makes a finding known, if it says something new.
-func (f *findings) put(found *pb.Finding) {
+func (f *findings) put(say *pb.Finding) {
 	typ := added
-	found.DetectedAt = timestamp(f.clock())
-	if before := f.byID[found.GetId()]; before != nil {
-		found.DetectedAt = before.GetDetectedAt()
-		if proto.Equal(before, found) {
+	now := f.clock()
+	say.DetectedAt = timestamp(now)
+	say.Runbook = verdict.Runbook(say.GetKind())
+	if before := f.byID[say.GetId()]; before != nil {
+		say.DetectedAt, now = before.inWord.GetDetectedAt(), before.since
+		if proto.Equal(before.inWord, say) {
 			return
 		}
 		typ = updated
 	}
-	f.byID[found.GetId()] = found
-	f.hub.publish(event{typ: typ, finding: found})
+	f.enter(&found{place: placeOf(say), since: now, inWord: say})
+	f.hub.publish(event{typ: typ, finding: say})
 }
 
-// drop tells that a finding is over.
-func (f *findings) drop(id string) {
-	if over := f.byID[id]; over != nil {
-		delete(f.byID, id)
-		f.hub.publish(event{typ: removed, finding: over})
+// enter puts a finding in the place of any other one of its id.
+func (f *findings) enter(one *found) {
+	if f.byID[one.place.id] == nil {
+		f.kinds[one.place.kind]++
 	}
+	f.byID[one.place.id] = one
+}
+
+// leave takes a finding out; nil where there is none.
+func (f *findings) leave(id string) *found {
+	over := f.byID[id]
+	if over != nil {
+		delete(f.byID, id)
+		f.kinds[over.place.kind]--
+	}
+	return over
+}
+
+// drop tells that a finding that was put is over.
+func (f *findings) drop(id string) {
+	if over := f.leave(id); over != nil {
+		f.hub.publish(event{typ: removed, finding: over.inWord})
+	}
+}
+
+// said is a finding that was put; nil for none.
+func (f *findings) said(id string) *pb.Finding {
+	if one := f.byID[id]; one != nil {
+		return one.inWord
+	}
+	return nil
 }
 
 // count is how many there are of each kind, also of those of which there is none.
 func (f *findings) count() map[string]int {
 	count := make(map[string]int)
-	for _, kind := range findingKinds {
-		count[kind] = 0
-	}
-	for _, found := range f.byID {
-		count[found.GetKind()]++
+	for _, kind := range verdict.FindingKinds() {
+		count[kind] = f.kinds[kind]
 	}
 	return count
 }
@@ -97,17 +134,56 @@ func parseFindingPlace(token string) (p findingPlace, err error) {
 	return findingPlace{parts[0], parts[1], parts[2]}, nil
 }
 
+// findingFilter is which findings are asked for.
+type findingFilter struct{ kind, address, node string }
+
 // listFindings gives one page of findings and the token of the next one.
-func (s *store) listFindings(from findingPlace, size int) (page []*pb.Finding, next string) {
+func (s *store) listFindings(from findingPlace, size int, of findingFilter) (page []*pb.Finding, next string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	page = slices.SortedFunc(maps.Values(s.findings.byID), func(a, b *pb.Finding) int { return placeOf(a).compare(placeOf(b)) })
-	page = slices.DeleteFunc(page, func(f *pb.Finding) bool { return placeOf(f).compare(from) <= 0 })
-	if len(page) > size {
-		page = page[:size]
-		next = placeOf(page[size-1]).token()
+	var after []*found
+	for _, f := range s.findings.byID {
+		if f.place.compare(from) > 0 && (of.kind == "" || f.place.kind == of.kind) && (of.address == "" || f.about(of.address)) {
+			after = append(after, f)
+		}
 	}
-	return page, next
+	slices.SortFunc(after, func(a, b *found) int { return a.place.compare(b.place) })
+	for i, f := range after {
+		say := s.findingProto(f)
+		if of.node != "" && !slices.Contains(say.GetNodes(), of.node) {
+			continue
+		}
+		if len(page) == size {
+			return page, after[i-1].place.token()
+		}
+		page = append(page, say)
+	}
+	return page, ""
+}
+
+// findingPlaces are the places of all findings, in order.
+func (s *store) findingPlaces() []findingPlace {
+	s.mu.Lock()
+	places := make([]findingPlace, 0, len(s.findings.byID))
+	for _, f := range s.findings.byID {
+		places = append(places, f.place)
+	}
+	s.mu.Unlock()
+	slices.SortFunc(places, findingPlace.compare)
+	return places
+}
+
+// findingsAt are the findings at places, but for those that are over.
+func (s *store) findingsAt(places []findingPlace) []*pb.Finding {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*pb.Finding, 0, len(places))
+	for _, p := range places {
+		if f := s.findings.byID[p.id]; f != nil {
+			list = append(list, s.findingProto(f))
+		}
+	}
+	return list
 }
 
 // ListFindings lists what is wrong and not yet a conflict.
@@ -116,7 +192,18 @@ func (w witness) ListFindings(_ context.Context, q *pb.ListFindingsRequest) (*pb
 	if err != nil {
 		return nil, err
 	}
-	page, next := w.store.listFindings(from, pageSize(q.GetPageSize()))
+	of := findingFilter{kind: q.GetKind(), address: q.GetAddress(), node: q.GetNode()}
+	if kinds := verdict.FindingKinds(); of.kind != "" && !slices.Contains(kinds, of.kind) {
+		return nil, status.Errorf(codes.InvalidArgument, "unknown kind of finding %q: use one of %s", of.kind, strings.Join(kinds, ", "))
+	}
+	if of.address != "" {
+		addr, err := netip.ParseAddr(of.address)
+		if err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "parse address %q: use an IPv4 or IPv6 address", of.address)
+		}
+		of.address = addr.Unmap().String()
+	}
+	page, next := w.store.listFindings(from, pageSize(q.GetPageSize()), of)
 	return &pb.ListFindingsResponse{Findings: page, NextPageToken: next}, nil
 }
 
@@ -127,10 +214,11 @@ func (w witness) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessServ
 	return watch{
 		hub: w.store.findings.hub, clock: w.store.clock, patience: patience,
 		present: func() error {
-			page, _ := w.store.listFindings(findingPlace{}, math.MaxInt)
-			for _, f := range page {
-				if err := send(&pb.WatchFindingsResponse{Type: added, Finding: f}); err != nil {
-					return err
+			for some := range slices.Chunk(w.store.findingPlaces(), snapshotPage) {
+				for _, f := range w.store.findingsAt(some) {
+					if err := send(&pb.WatchFindingsResponse{Type: added, Finding: f}); err != nil {
+						return err
+					}
 				}
 			}
 			return nil

@@ -1,6 +1,7 @@
 package aggregator
 
 import (
+	"bytes"
 	"math"
 	"net/netip"
 	"slices"
@@ -72,6 +73,33 @@ func validate(m *pb.ReportRequest) error {
 	if tooLong(m.GetStatus().GetRuntime()) {
 		return bad("the name of the container runtime is too long")
 	}
+	for _, p := range m.GetPools() {
+		if tooLong(p.GetIpam(), p.GetName(), p.GetNetwork(), p.GetProblem(), p.GetPlugin(), p.GetDevice(), p.GetConfig()) ||
+			len(p.GetRanges()) > maxRanges || len(p.GetGateways()) > maxRanges {
+			return bad("a name or the ranges of a pool are too long")
+		}
+		for _, r := range p.GetRanges() {
+			if n := len(r.GetFirst()); n != 4 && n != 16 || len(r.GetLast()) != n || bytes.Compare(r.GetFirst(), r.GetLast()) > 0 {
+				return bad("a range must have two addresses of 4 or 16 bytes, the smaller one first")
+			}
+		}
+		for _, g := range p.GetGateways() {
+			if n := len(g); n != 4 && n != 16 {
+				return bad("an address must have 4 or 16 bytes")
+			}
+		}
+	}
+	for _, al := range m.GetAllocations() {
+		if n := len(al.GetAddress()); n != 4 && n != 16 {
+			return bad("an address must have 4 or 16 bytes")
+		}
+		if tooLong(al.GetIpam(), al.GetPool(), al.GetContainerId(), al.GetInterface()) {
+			return bad("a name of an allocation is too long")
+		}
+	}
+	if tooLong(m.GetStatus().GetCalicoNodename()) {
+		return bad("the name of the node is too long")
+	}
 	for _, l := range m.GetLinks() {
 		if l.GetName() == "" || tooLong(l.GetName()) {
 			return bad("the name of a link is empty or too long")
@@ -110,8 +138,17 @@ func (s *store) apply(n *node, m *pb.ReportRequest, now verdict.Stamp, snapshot 
 			residence = max(residence, rec.GetResidence().AsDuration())
 		}
 	}
+	for _, rec := range m.GetPools() {
+		s.applyPool(n, rec, now)
+	}
+	for _, rec := range m.GetAllocations() {
+		s.applyAllocation(n, rec, now)
+	}
 	if m.GetStatus() != nil {
 		n.status = m.GetStatus()
+		if name := n.status.GetCalicoNodename(); n.rec.CalicoNodename != name {
+			n.rec.CalicoNodename = name
+		}
 	}
 	return residence
 }
@@ -288,7 +325,11 @@ func (s *store) saw(h *holding, rec *pb.ClaimRecord, at verdict.Stamp) {
 	h.Source = verdict.MAC(rec.GetSource())
 	h.PrefixLength, h.Flags, h.Count = uint8(rec.GetPrefixLength()), rec.GetFlags(), rec.GetCount()
 	h.First, h.Last = stamp(rec.GetFirstSeen()), stamp(rec.GetLastSeen())
-	h.AssignedAt, h.Network = stamp(rec.GetAssignedAt()), s.intern(rec.GetNetwork())
+	h.AssignedAt = stamp(rec.GetAssignedAt())
+	if h.Network != rec.GetNetwork() {
+		h.Network = s.intern(rec.GetNetwork())
+		s.overlapped(s.nodeOf(h))
+	}
 	h.Seen = max(h.Seen, at)
 	if h.mac != nil {
 		h.Begun = min(h.Begun, h.Seen)

@@ -55,6 +55,7 @@ func (s *store) judgeTouched(base int, r received) {
 		s.touched = nil
 	}
 	s.sendChecks()
+	s.lookAtPools()
 }
 
 // judge judges one address and makes the outcome known.
@@ -86,8 +87,11 @@ func (s *store) judge(e *entry, r received) {
 	if out.Again != 0 {
 		s.arm(e, out.Again)
 	}
+	s.audit(e, in.Pools)
 	if len(e.holdings) == 0 {
-		s.disarm(e)
+		if e.booking == nil {
+			s.disarm(e)
+		}
 		s.table.drop(e)
 	}
 }
@@ -98,7 +102,10 @@ func (s *store) input(e *entry) verdict.Input {
 	for _, h := range e.holdings {
 		s.claims = append(s.claims, &h.Claim)
 	}
-	return verdict.Input{Address: e.addr, Claims: s.claims, Conflicts: e.conflicts(), Now: s.clock()}
+	return verdict.Input{
+		Address: e.addr, Claims: s.claims, Conflicts: e.conflicts(),
+		Allocations: e.allocationsOf(), Pools: s.covering(e), Past: e.pastOf(), Now: s.clock(),
+	}
 }
 
 // takeOwners makes known how the owners of an address changed.

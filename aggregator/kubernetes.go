@@ -30,8 +30,12 @@ func podKey(ns *verdict.Namespace) string {
 	return ""
 }
 
-// listPod enters a namespace by its pod, if there is a cluster to ask for it.
+// listPod enters a namespace by its sandbox, and by its pod if there is a cluster to
+// ask for it.
 func (s *store) listPod(ns *namespace) {
+	if ns.rec.Who.Workload().ContainerID != "" {
+		s.sandboxes.enter(ns)
+	}
 	if s.kube != nil && podKey(ns.rec) != "" {
 		s.pods.enter(ns)
 	}
@@ -39,6 +43,9 @@ func (s *store) listPod(ns *namespace) {
 
 // unlistPod takes out what listPod entered, before the record changes.
 func (s *store) unlistPod(ns *namespace) {
+	if ns.rec.Who.Workload().ContainerID != "" {
+		s.sandboxes.leave(ns)
+	}
 	if s.kube != nil && podKey(ns.rec) != "" {
 		s.pods.leave(ns)
 	}
@@ -52,6 +59,7 @@ func (s *store) touchPod(key string) {
 }
 
 func (s *store) touchNamespace(ns *namespace) {
+	s.lack(ns)
 	for _, i := range ns.ifaces {
 		s.touchAll(i.holdings)
 	}
@@ -129,6 +137,12 @@ func (s *store) kubernetesChanged(c kube.Changes) {
 		case s.untidy <- struct{}{}:
 		default:
 		}
+	}
+	if len(c.IPAM) > 0 {
+		s.ipamChanged(c.IPAM)
+	}
+	if len(c.Networks) > 0 || len(c.Nodes) > 0 {
+		s.overlapped(nil)
 	}
 	if len(c.Related) > 0 {
 		s.retell(c.Related)

@@ -214,6 +214,8 @@ func merge(parts ...*pb.ReportRequest) *pb.ReportRequest {
 		m.Links = append(m.Links, p.Links...)
 		m.Interfaces = append(m.Interfaces, p.Interfaces...)
 		m.Claims = append(m.Claims, p.Claims...)
+		m.Pools = append(m.Pools, p.Pools...)
+		m.Allocations = append(m.Allocations, p.Allocations...)
 	}
 	return m
 }

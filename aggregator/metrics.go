@@ -19,6 +19,8 @@ type metrics struct {
 	records   *prometheus.CounterVec
 
 	conflicts, acknowledged, info, findings, owners, nodes *prometheus.Desc
+
+	ipam ipamMetrics
 }
 
 func newMetrics() *metrics {
@@ -45,6 +47,7 @@ func newMetrics() *metrics {
 		owners: prometheus.NewDesc("ipwitness_owners", "Owners of addresses, by the widest scope in which they are compared.",
 			[]string{"scope_kind"}, nil),
 		nodes: prometheus.NewDesc("ipwitness_nodes", "Nodes, by whether their agent is heard from.", []string{"state"}, nil),
+		ipam:  newIPAMMetrics(),
 	}
 }
 
@@ -57,6 +60,7 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.findings, m.owners, m.nodes} {
 		out <- d
 	}
+	m.ipam.describe(out)
 }
 
 // Collect is for prometheus.Collector.
@@ -120,4 +124,5 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for state, n := range nodes {
 		gauge(m.nodes, n, state)
 	}
+	m.ipam.collect(s, out)
 }

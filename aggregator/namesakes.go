@@ -96,7 +96,7 @@ func (s *store) checkName(name string) {
 
 // namesakesProto is the finding that several nodes have one name.
 func namesakesProto(id, name string, nodes []*node) *pb.Finding {
-	f := &pb.Finding{Id: id, Kind: duplicateNodeName}
+	f := &pb.Finding{Id: id, Kind: duplicateNodeName, Severity: pb.Finding_WARNING}
 	var boots, machines []string
 	for _, n := range nodes {
 		f.Nodes = append(f.Nodes, n.rec.Name)
@@ -128,7 +128,7 @@ func (s *store) nameProblem(n *node) []string {
 	}
 	var others []string
 	id := verdict.FindingID(s.policy.Cluster, duplicateNodeName, n.name)
-	for _, name := range s.findings.byID[id].GetNodes() {
+	for _, name := range s.findings.said(id).GetNodes() {
 		if name != n.rec.Name {
 			others = append(others, name)
 		}

@@ -33,6 +33,10 @@ type node struct {
 	// holders has the first of all interfaces with one MAC.
 	holders  chains[verdict.MAC, *iface]
 	hardware lookup[verdict.MAC, *hardware]
+	// pools are what its own IPAM gives addresses from.
+	pools []*pool
+	// ranges are those of its pods, as far as overlaps are looked for.
+	ranges []side
 	// claims are all, wireClaims those that no kernel told of.
 	claims, wireClaims int
 	// excess is how many of the wire had no room since the last snapshot.
@@ -50,7 +54,13 @@ type namespace struct {
 	ifaces []*iface
 	// alike is the next one of the same pod.
 	alike *namespace
+	// together is the next one with the same container id.
+	together *namespace
+	// lacks are the findings that it has not what it was meant to have.
+	lacks []verdict.Finding
+	alarm alarm
 	sweep uint32
+	ended bool
 }
 
 type iface struct {
@@ -148,6 +158,7 @@ func (s *store) setNamespace(n *node, rec verdict.Namespace) {
 		n.namespaces.put(ns)
 		s.listPod(ns)
 		s.touchPorts(n, rec.Record)
+		s.lack(ns)
 	case *ns.rec != rec:
 		s.unlistPod(ns)
 		ns.rec = &rec
@@ -158,6 +169,7 @@ func (s *store) setNamespace(n *node, rec verdict.Namespace) {
 			s.replaceInterface(n, i, &next)
 		}
 		s.touchPorts(n, rec.Record)
+		s.lack(ns)
 	}
 	ns.sweep = n.sweep
 }
@@ -198,6 +210,7 @@ func (s *store) endNamespace(n *node, ns *namespace) {
 		}
 	}
 	s.unlistPod(ns)
+	s.endLacks(ns)
 	n.namespaces.remove(ns.rec.Record)
 }
 
@@ -370,6 +383,7 @@ func (s *store) end(n *node, h *holding) {
 // depends on it.
 func (s *store) list(n *node, h *holding) {
 	n.list(h)
+	s.addressed(n, h)
 	s.listSighting(h)
 	s.touchAnswers(h)
 }
@@ -381,6 +395,7 @@ func (s *store) unlist(n *node, h *holding) {
 	h.ended = true
 	s.unlistSighting(h)
 	n.unlist(h)
+	s.addressed(n, h)
 	if h.link != nil {
 		s.dropLink(n, h.link)
 	}
@@ -441,4 +456,5 @@ func (s *store) sweepOut(n *node) {
 			s.endLink(n, l)
 		}
 	}
+	s.sweepPools(n)
 }

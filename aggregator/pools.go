@@ -1,14 +1,488 @@
 package aggregator
 
 import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+// What IPAM says comes from the nodes (host-local) and from the Kubernetes API (the
+// others). Here is what it gives addresses from; what it has given is in bookings.go,
+// and what both are found to be wrong in is in audit.go.
+
+// What one node, and the whole cluster, may have of pools and allocations.
+const (
+	maxNodePools       = 1024
+	maxNodeAllocations = 250_000
+	maxPools           = 100_000
+	maxAllocations     = 5_000_000
+	maxRanges          = 1024
+)
+
+// poolKey is what a pool is known by; node is nil for one of the whole cluster.
+type poolKey struct {
+	node       *node
+	ipam, name string
+}
+
+// pool is what one IPAM gives addresses from, and what hangs on it.
+type pool struct {
+	rec  verdict.Pool // never moves: allocations point at it
+	node *node
+	// entries are the addresses that it has given: each once for each allocation.
+	entries lookup[netip.Addr, *entry]
+	// allocated counts allocations, leaked those that are found to be.
+	allocated, leaked int
+	// atRisk are the addresses in use that it takes for free.
+	atRisk map[*entry]struct{}
+	growth growth
+	// alarm is when its own findings are looked at again, told when they were.
+	alarm alarm
+	told  verdict.Stamp
+	sweep uint32
+	// looked tells that they are made at the end of what is being done.
+	looked, ended bool
+}
+
+func (p *pool) clock() *alarm { return &p.alarm }
+
+func (p *pool) key() poolKey { return poolKey{p.node, p.rec.IPAM, p.rec.Name} }
+
+// pools are all of them.
+type pools struct {
+	byKey map[poolKey]*pool
+	// byRec finds the pool that a verdict names.
+	byRec map[*verdict.Pool]*pool
+	// cluster finds those of the whole cluster that may give an address.
+	cluster prefixes
+	// allocations counts all.
+	allocations int
+	// lent is what covering gives.
+	lent []*verdict.Pool
+}
+
+func newPools() pools {
+	return pools{byKey: make(map[poolKey]*pool), byRec: make(map[*verdict.Pool]*pool), cluster: newPrefixes()}
+}
+
+// prefixes find pools by addresses. Each range is entered by the smallest prefix that
+// has all of it, so that what is found may not contain the address.
+type prefixes struct {
+	pools map[netip.Prefix][]*pool
+	// lengths count the prefixes of each length, of IPv4 and IPv6.
+	lengths [2][129]int
+}
+
+func newPrefixes() prefixes { return prefixes{pools: make(map[netip.Prefix][]*pool)} }
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1
+}
+
+func (x *prefixes) enter(p *pool) {
+	for _, r := range p.rec.Ranges {
+		at := r.Prefix()
+		if !slices.Contains(x.pools[at], p) {
+			x.pools[at] = append(x.pools[at], p)
+			x.lengths[family(r.First)][at.Bits()]++
+		}
+	}
+}
+
+func (x *prefixes) leave(p *pool) {
+	for _, r := range p.rec.Ranges {
+		at := r.Prefix()
+		if i := slices.Index(x.pools[at], p); i >= 0 {
+			x.pools[at] = slices.Delete(x.pools[at], i, i+1)
+			x.lengths[family(r.First)][at.Bits()]--
+			if len(x.pools[at]) == 0 {
+				delete(x.pools, at)
+			}
+		}
+	}
+}
+
+// covering are the pools that may give an address to somebody, or have. The list is
+// lent until the next call.
+func (s *store) covering(e *entry) []*verdict.Pool {
+	if len(s.pools.byKey) == 0 {
+		return nil
+	}
+	list := s.pools.lent[:0]
+	add := func(p *verdict.Pool) {
+		if !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	var last *node
+	for _, h := range e.holdings {
+		if h.mac != nil {
+			break // the kernels' come first
+		}
+		if n := s.nodeOf(h); n != nil && n != last {
+			last = n
+			for _, p := range n.pools {
+				if p.rec.Contains(e.addr) || len(p.rec.Ranges) == 0 && e.gotFrom(p.rec.Network) {
+					add(&p.rec)
+				}
+			}
+		}
+	}
+	x := &s.pools.cluster
+	for length, count := range x.lengths[family(e.addr)][:e.addr.BitLen()+1] {
+		if count == 0 {
+			continue
+		}
+		at, _ := e.addr.Prefix(length)
+		for _, p := range x.pools[at] {
+			if p.rec.Contains(e.addr) {
+				add(&p.rec)
+			}
+		}
+	}
+	if e.booking != nil {
+		for _, al := range e.booking.allocations {
+			add(al.Pool)
+		}
+	}
+	s.pools.lent = list
+	return list
+}
+
+// gotFrom tells whether a CNI network gave the address to somebody.
+func (e *entry) gotFrom(network string) bool {
+	return network != "" && slices.ContainsFunc(e.holdings, func(h *holding) bool { return h.Network == network })
+}
+
+// Sandbox is for verdict.Tables.
+func (s *store) Sandbox(containerID string) bool { return s.sandboxes.get(containerID) != nil }
+
+// applyPool brings what a node says of a pool into the tables.
+func (s *store) applyPool(n *node, rec *pb.PoolRecord, now verdict.Stamp) {
+	p := s.pools.byKey[poolKey{n, rec.GetIpam(), rec.GetName()}]
+	if rec.GetGone() {
+		if p != nil {
+			s.endPool(p)
+		}
+		return
+	}
+	next := verdict.Pool{
+		IPAM: rec.GetIpam(), Name: rec.GetName(), Node: n.rec, Network: rec.GetNetwork(),
+		State: known(rec.GetState(), verdict.PoolStale), Problem: rec.GetProblem(),
+		LostAt: stamp(rec.GetLostAt()), Lost: rec.GetLost(),
+		Plugin: rec.GetPlugin(), Device: rec.GetDevice(), Routed: rec.GetRouted(), Config: rec.GetConfig(),
+	}
+	for _, r := range rec.GetRanges() {
+		first, _ := netip.AddrFromSlice(r.GetFirst())
+		last, _ := netip.AddrFromSlice(r.GetLast())
+		next.Ranges = append(next.Ranges, verdict.Range{First: first.Unmap(), Last: last.Unmap()})
+	}
+	for _, g := range rec.GetGateways() {
+		a, _ := netip.AddrFromSlice(g)
+		next.Gateways = append(next.Gateways, a.Unmap())
+	}
+	if next.IPAM == "" || next.State == 0 || p == nil && len(n.pools) >= maxNodePools {
+		s.metrics.dropped("pool")
+		return
+	}
+	if next.LostAt != 0 {
+		if next.LostHeard = now; p != nil && p.rec.LostAt == next.LostAt {
+			next.LostHeard = p.rec.LostHeard
+		}
+	}
+	s.setPool(n, p, &next).sweep = n.sweep
+}
+
+// setPool enters a pool, or what is said of it anew.
+func (s *store) setPool(n *node, p *pool, next *verdict.Pool) *pool {
+	if p == nil {
+		p = &pool{node: n, entries: newLookup(func(e *entry) netip.Addr { return e.addr }), atRisk: make(map[*entry]struct{})}
+		p.rec.IPAM, p.rec.Name, p.rec.Node = next.IPAM, next.Name, next.Node
+		s.pools.byKey[p.key()], s.pools.byRec[&p.rec] = p, p
+		if n != nil {
+			n.pools = append(n.pools, p)
+		}
+	}
+	old := p.rec
+	if samePool(&old, next) {
+		return p
+	}
+	if n == nil {
+		s.pools.cluster.leave(p)
+	}
+	p.rec = *next
+	if n == nil {
+		s.pools.cluster.enter(p)
+	}
+	s.lookAt(p)
+	s.overlapped(n)
+	if next.State != verdict.PoolKnown && next.State != verdict.PoolMissing {
+		return p // what was found stays found
+	}
+	for e := range p.entries.all() {
+		s.touch(e)
+	}
+	switch {
+	case n != nil:
+		s.touchNode(n)
+	default:
+		s.reach = append(append(s.reach, old.Ranges...), next.Ranges...)
+	}
+	return p
+}
+
+func samePool(a, b *verdict.Pool) bool {
+	return a.State == b.State && a.Problem == b.Problem && a.Network == b.Network && slices.Equal(a.Networks, b.Networks) &&
+		a.LostAt == b.LostAt && a.Lost == b.Lost && a.Plugin == b.Plugin && a.Device == b.Device && a.Routed == b.Routed &&
+		a.Config == b.Config && a.Base == b.Base && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Gateways, b.Gateways)
+}
+
+// endPool ends a pool with all that it has given.
+func (s *store) endPool(p *pool) {
+	if p.ended {
+		return
+	}
+	p.ended = true
+	for _, e := range slices.Collect(p.entries.all()) {
+		for _, al := range slices.Clone(e.booking.allocations) {
+			if al.Pool == &p.rec {
+				s.unbook(p, e, al)
+			}
+		}
+	}
+	for e := range p.atRisk {
+		s.touch(e)
+	}
+	delete(s.pools.byKey, p.key())
+	delete(s.pools.byRec, &p.rec)
+	if p.node != nil {
+		p.node.pools = slices.DeleteFunc(p.node.pools, func(other *pool) bool { return other == p })
+	} else {
+		s.pools.cluster.leave(p)
+	}
+	s.disarm(p)
+	s.dropPoolFindings(p)
+	s.overlapped(p.node)
+}
+
+// endPools ends all pools of a node.
+func (s *store) endPools(n *node) {
+	for _, p := range slices.Clone(n.pools) {
+		s.endPool(p)
+	}
+}
+
+// sweepPools ends what the snapshot of a node did not have.
+func (s *store) sweepPools(n *node) {
+	for _, p := range slices.Clone(n.pools) {
+		if p.sweep != n.sweep {
+			s.endPool(p)
+			continue
+		}
+		for _, e := range slices.Collect(p.entries.all()) {
+			for _, al := range slices.Clone(e.booking.allocations) {
+				if al.Pool == &p.rec && al.sweep != n.sweep {
+					s.unbook(p, e, al)
+				}
+			}
+		}
+	}
+}
+
+// judgedIPAM is how many changes of IPAM are taken at a time.
+const judgedIPAM = judgedAtOnce
+
+// ipamChanged brings what the cluster's IPAMs say to the addresses that it is about.
+// It is called with the lock, and gives it up now and then.
+func (s *store) ipamChanged(changes []kube.IPAMChange) {
+	for some := range slices.Chunk(changes, judgedIPAM) {
+		base := len(s.touched)
+		now := s.clock()
+		for i := range some {
+			s.applyIPAM(&some[i], now)
+		}
+		s.judgeTouched(base, received{})
+		s.mu.Unlock()
+		s.mu.Lock()
+	}
+	if reach := s.reach; len(reach) > 0 {
+		s.reach = nil
+		var within []netip.Prefix
+		for _, r := range reach {
+			within = append(within, r.Prefix())
+		}
+		s.judgeInside(kube.Within(within))
+	}
+}
+
+func (s *store) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) {
+	if rec := c.Pool; rec != nil {
+		p := s.pools.byKey[poolKey{nil, rec.IPAM, rec.Name}]
+		switch {
+		case c.Gone && p != nil:
+			s.endPool(p)
+		case c.Gone:
+		case p == nil && len(s.pools.byKey) >= maxPools:
+			s.metrics.dropped("pool")
+		default:
+			next := *rec
+			next.Node = nil
+			s.setPool(nil, p, &next)
+		}
+		return
+	}
+	al := c.Allocation
+	p := s.pools.byKey[poolKey{nil, al.Pool.IPAM, al.Pool.Name}]
+	if p == nil {
+		s.metrics.dropped("allocation")
+		return
+	}
+	if c.Gone {
+		s.takeBack(p, al.Address, al.Location)
+		return
+	}
+	s.book(p, *al, now)
+}
+
 // PoolsOf is for verdict.Tables.
-func (s *store) PoolsOf(*verdict.Node) []*verdict.Pool { return nil }
+func (s *store) PoolsOf(rec *verdict.Node) []*verdict.Pool {
+	n := s.nodes[nodeID{rec.Boot, rec.Netns}]
+	if n == nil {
+		return nil
+	}
+	list := make([]*verdict.Pool, 0, len(n.pools))
+	for _, p := range n.pools {
+		list = append(list, &p.rec)
+	}
+	return list
+}
 
 // Subnets is for verdict.Tables.
-func (s *store) Subnets(*verdict.Node) []verdict.Subnet { return nil }
+func (s *store) Subnets(rec *verdict.Node) (list []verdict.Subnet) {
+	n := s.nodes[nodeID{rec.Boot, rec.Netns}]
+	if n == nil {
+		return nil
+	}
+	own := n.namespaces.get(verdict.OwnRecord)
+	if own == nil {
+		return nil
+	}
+	for _, i := range own.ifaces {
+		if i.rec.Attachment == verdict.Local {
+			continue
+		}
+		for _, h := range i.holdings {
+			if h.Kind == verdict.Assigned {
+				list = append(list, verdict.Subnet{Prefix: netip.PrefixFrom(h.entry.addr, int(h.PrefixLength)), Interface: i.rec})
+			}
+		}
+	}
+	return list
+}
+
+// reports tells whether an agent reports for the node of a name, and sees what is in
+// its pods.
+func (s *store) reports(name string) bool {
+	return slices.ContainsFunc(s.findings.namesakes.byName[name], func(n *node) bool { return !n.status.GetBlind() })
+}
 
 // Covered is for verdict.Tables.
-func (s *store) Covered(string) bool { return false }
+func (s *store) Covered(name string) bool {
+	if name != "" {
+		if s.reports(name) {
+			return true
+		}
+		for _, n := range s.nodes { // with a longer name, where two have one
+			if n.rec.Name == name {
+				return n.session != nil && !n.rec.Unheard && !n.status.GetBlind()
+			}
+		}
+		return false
+	}
+	now := s.clock()
+	if s.coverage.at != 0 && now.Sub(s.coverage.at) < coverageFor {
+		return s.coverage.all
+	}
+	all, asked := s.kube.NodesCovered(s.reports)
+	if !asked {
+		all = len(s.nodes) > 0
+	}
+	for _, n := range s.nodes {
+		if n.rec.Unheard && !n.rec.TimedOut || n.status.GetBlind() {
+			all = false
+		}
+	}
+	s.coverage.at, s.coverage.all = now, all
+	return all
+}
+
+// poolPlace is where a pool is in the order of lists.
+type poolPlace struct{ ipam, node, name string }
+
+func (s *store) poolPlace(p *pool) poolPlace {
+	at := poolPlace{ipam: p.rec.IPAM, name: p.rec.Name}
+	if p.node != nil {
+		at.node = p.node.rec.Name
+	}
+	return at
+}
+
+func (p poolPlace) compare(other poolPlace) int {
+	return cmp.Or(cmp.Compare(p.ipam, other.ipam), cmp.Compare(p.node, other.node), cmp.Compare(p.name, other.name))
+}
+
+func (p poolPlace) token() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(p.ipam + "\n" + p.node + "\n" + p.name))
+}
+
+func parsePoolPlace(token string) (p poolPlace, err error) {
+	if token == "" {
+		return p, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	parts := strings.Split(string(raw), "\n")
+	if err != nil || len(parts) != 3 {
+		return p, errPageToken
+	}
+	return poolPlace{parts[0], parts[1], parts[2]}, nil
+}
+
+// listPools gives one page of pools and the token of the next one.
+func (s *store) listPools(from poolPlace, size int) (page []*pb.Pool, next string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var after []*pool
+	for _, p := range s.pools.byKey {
+		if s.poolPlace(p).compare(from) > 0 {
+			after = append(after, p)
+		}
+	}
+	slices.SortFunc(after, func(a, b *pool) int { return s.poolPlace(a).compare(s.poolPlace(b)) })
+	for i, p := range after {
+		if i == size {
+			return page, s.poolPlace(after[i-1]).token()
+		}
+		page = append(page, s.poolProto(p))
+	}
+	return page, ""
+}
+
+// ListPools lists what IPAM gives addresses from, and how full it is.
+func (w witness) ListPools(_ context.Context, q *pb.ListPoolsRequest) (*pb.ListPoolsResponse, error) {
+	from, err := parsePoolPlace(q.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	page, next := w.store.listPools(from, pageSize(q.GetPageSize()))
+	return &pb.ListPoolsResponse{Pools: page, NextPageToken: next}, nil
+}

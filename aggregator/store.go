@@ -45,9 +45,14 @@ type store struct {
 	table table
 	nodes map[nodeID]*node
 	// kube is the Kubernetes API; nil where there is none to ask.
-	kube *kube.Cluster
+	kube     *kube.Cluster
+	pools    pools
+	coverage coverage
+	overlaps overlaps
 	// pods has the first of all namespaces with one pod, by podKey.
 	pods chains[string, *namespace]
+	// sandboxes has the first of all namespaces with one container id.
+	sandboxes chains[string, *namespace]
 	// macs are those that several nodes may meet.
 	macs map[verdict.MAC]*abroad
 	seams
@@ -65,7 +70,11 @@ type store struct {
 	claims   []*verdict.Claim
 	holders  []*verdict.Interface
 	sweeping bool
-	texts    map[string]string
+	// reach are ranges of which some pool says something new, looked the pools of
+	// which something changed.
+	reach  []verdict.Range
+	looked []*pool
+	texts  map[string]string
 
 	ownerCount [verdict.NetworkScope + 1]int
 }
@@ -80,8 +89,10 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		conflicts:    newHub(base.UnixNano()),
 		nodes:        make(map[nodeID]*node),
 		pods:         newChains(func(ns *namespace) string { return podKey(ns.rec) }, func(ns *namespace) **namespace { return &ns.alike }),
+		sandboxes:    newChains(func(ns *namespace) string { return ns.rec.Who.Workload().ContainerID }, func(ns *namespace) **namespace { return &ns.together }),
 		macs:         make(map[verdict.MAC]*abroad),
 		table:        newTable(),
+		pools:        newPools(),
 		seams:        seams{domains: make(map[*domain]struct{})},
 		tombstones:   tombstones{tombs: make(map[tombstone]death)},
 		byID:         make(map[string]*entry),
@@ -325,7 +336,9 @@ func (s *store) giveUp(n *node) {
 	}
 	for ns := range n.namespaces.all() {
 		s.unlistPod(ns)
+		s.endLacks(ns)
 	}
+	s.endPools(n)
 	n.reset()
 	s.unlabel(n)
 	s.publishNode(n)

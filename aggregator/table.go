@@ -32,6 +32,8 @@ type entry struct {
 	owners []verdict.Owner
 	// dispute is nil for most.
 	dispute *dispute
+	// booking is nil where no IPAM that is read knows of the address.
+	booking *booking
 	alarm   alarm
 }
 
@@ -103,7 +105,7 @@ func (t *table) enter(a netip.Addr) *entry {
 
 // drop forgets an entry that says nothing any more.
 func (t *table) drop(e *entry) {
-	if shard := t.shard(e.addr); len(e.holdings) == 0 && e.dispute == nil && len(e.owners) == 0 && shard.get(e.addr) == e {
+	if shard := t.shard(e.addr); len(e.holdings) == 0 && e.dispute == nil && e.booking == nil && len(e.owners) == 0 && shard.get(e.addr) == e {
 		shard.remove(e.addr)
 	}
 }

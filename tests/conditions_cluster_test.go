@@ -116,7 +116,7 @@ func TestJunkOnTheGRPCPortHarmsNobody(t *testing.T) {
 	until(t, "the log to say why", func() bool { return strings.Contains(c.program.Log.String(), `msg="report stream ended"`) })
 	wantSaid(t, c.program.Log.String(), "from=127.0.0.1:", "this is not an ipwitness agent")
 
-	fleet, err := sim.Start(c.Host, grpcServer, 5, 20)
+	fleet, err := sim.Start(c.Host, grpcServer, sim.Size{Nodes: 5, Owners: 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestJunkOnTheGRPCPortHarmsNobody(t *testing.T) {
 func TestAnAgentThatClaimsAMillionAddressesIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newAggregator(t)
-	fleet, err := sim.Start(c.Host, grpcServer, 5, 20)
+	fleet, err := sim.Start(c.Host, grpcServer, sim.Size{Nodes: 5, Owners: 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 func TestFiftyAgentsComeBackAfterTheAggregatorWasKilled(t *testing.T) {
 	t.Parallel()
 	c := newAggregator(t)
-	fleet, err := sim.Start(c.Host, grpcServer, 50, 110)
+	fleet, err := sim.Start(c.Host, grpcServer, sim.Size{Nodes: 50, Owners: 110})
 	if err != nil {
 		t.Fatal(err)
 	}

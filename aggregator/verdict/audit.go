@@ -60,6 +60,7 @@ func (p *Policy) Audit(t Tables, in *AuditInput) Audit {
 		a.allocation(al)
 	}
 	a.twice()
+	a.shared()
 	return a.out
 }
 
@@ -147,7 +148,7 @@ func (a *auditing) poolsOf(o *Owner) (pools []*Pool) {
 	var sure []*Pool
 	networks := o.networks()
 	for _, p := range a.in.Pools {
-		if p.Node != nil && p.Node != o.Node || !p.Contains(a.in.Address) && !a.has(p) {
+		if p.Node != nil && p.Node != o.Node || !p.Contains(a.in.Address) && !a.has(p) && len(p.Ranges) > 0 {
 			continue
 		}
 		named, unknown := false, true
@@ -160,7 +161,7 @@ func (a *auditing) poolsOf(o *Owner) (pools []*Pool) {
 			sure = append(sure, p)
 		case len(networks) > 0 && !unknown && p.Node == nil && p.IPAM != Calico:
 			// Another network's pool of the cluster: whether they meet is not known.
-		case p.meets(o):
+		case len(p.Ranges) > 0 && p.meets(o):
 			pools = append(pools, p)
 		}
 	}
@@ -219,10 +220,25 @@ func (al *Allocation) For(o *Owner) bool {
 		return true
 	case al.Pod != "" && w.Kind == Pod && w.Name != "":
 		return al.Pod == w.Name && al.Namespace == w.Namespace
-	case al.ContainerID != "" && w.ContainerID != "":
+	case al.ContainerID != "" && w.sandbox() != "":
 		return false
 	}
 	return true // neither says
+}
+
+// sandbox is the id that IPAM was given for a workload; empty where it is not known: the
+// one that a cgroup tells may be another container's.
+func (w Workload) sandbox() string {
+	source := w.Source
+	for word := range strings.SplitSeq(w.Sources, ",") {
+		if field, from, _ := strings.Cut(word, "="); field == "containerId" {
+			source = from
+		}
+	}
+	if source == "cgroup" || source == "process" {
+		return ""
+	}
+	return w.ContainerID
 }
 
 // allocation looks whether somebody holds what IPAM has given.
@@ -234,8 +250,8 @@ func (a *auditing) allocation(al *Allocation) {
 	held := slices.ContainsFunc(a.in.Owners, func(o Owner) bool {
 		return o.Alive() && (p.Node == nil || o.Node == p.Node)
 	})
-	if held {
-		return
+	if held || al.ContainerID != "" && a.tables.Sandbox(al.ContainerID) {
+		return // or its sandbox is there, with an interface that is down, or a guest that has the address
 	}
 	where := ""
 	if p.Node != nil {
@@ -274,6 +290,20 @@ func (p *Pool) shares(other *Pool) bool {
 	return p.Routed && other.Routed
 }
 
+// shared looks whether several nodes answer on a wire for an address that they have on
+// a loopback or dummy device: whoever asks gets one of them by chance.
+func (a *auditing) shared() {
+	var answering []Owner
+	for _, o := range a.in.Owners {
+		if o.Rule == RuleLoopbackOrDummy && o.Alive() && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Wire() && !c.Weak() }) {
+			answering = append(answering, o)
+		}
+	}
+	if len(answering) >= 2 {
+		a.tell(Finding{Kind: FindingSharedAddressAnswered, Severity: Warning, Owners: answering}, "", a.policy.Settle)
+	}
+}
+
 // same tells whether two allocations are for the same, as far as both say who it is.
 func (al *Allocation) same(other *Allocation) bool {
 	switch {
@@ -287,40 +317,47 @@ func (al *Allocation) same(other *Allocation) bool {
 	return al.Node == other.Node
 }
 
-// find notes what is wrong: told once it has been so for long enough.
+// find notes what is wrong with a pool's address.
 func (a *auditing) find(kind string, severity Severity, p *Pool, o *Owner, allocations []*Allocation, patience time.Duration) {
-	f := Finding{
-		Kind: kind, Severity: severity, Address: a.in.Address, Pool: p, Allocations: allocations,
-		ID: FindingID(a.policy.Cluster, kind, p.subject()+" "+a.in.Address.String()), Since: a.in.Now,
-	}
+	f := Finding{Kind: kind, Severity: severity, Pool: p, Allocations: allocations}
 	if o != nil {
 		f.Owners = []Owner{*o}
-		a.remember(&f)
 	}
+	a.tell(f, p.subject()+" ", patience)
+}
+
+// tell notes what is wrong: told once it has been so for long enough.
+func (a *auditing) tell(f Finding, subject string, patience time.Duration) {
+	f.Address, f.Since = a.in.Address, a.in.Now
+	f.ID = FindingID(a.policy.Cluster, f.Kind, subject+a.in.Address.String())
 	if slices.ContainsFunc(a.out.Findings, func(other Finding) bool { return other.ID == f.ID }) {
 		return
 	}
 	for i := range a.in.Before {
-		if b := &a.in.Before[i]; b.ID == f.ID && b.about(o) {
+		if b := &a.in.Before[i]; b.ID == f.ID && b.about(&f) {
 			f.Since = b.Since
 			if !b.Waiting {
 				patience = 0 // what was told stays told
 			}
 		}
 	}
-	switch due := f.Since.Add(patience); {
-	case a.in.Contested:
+	if a.in.Contested {
 		return
-	case a.in.Now < due:
+	}
+	if due := f.Since.Add(patience); a.in.Now < due {
 		f.Waiting = true
 		a.again(due)
+	} else if len(f.Owners) == 1 {
+		a.remember(&f)
 	}
+	f.Past = a.out.Past
 	a.out.Findings = append(a.out.Findings, f)
 }
 
-// about tells whether a finding is about an owner, where it is about one.
-func (f *Finding) about(o *Owner) bool {
-	return o == nil || len(f.Owners) > 0 && f.Owners[0].ID == o.ID
+// about tells whether two findings of one id are about the same owner, where they are
+// about one.
+func (f *Finding) about(other *Finding) bool {
+	return len(f.Owners) == 0 || len(other.Owners) == 0 || f.Owners[0].ID == other.Owners[0].ID
 }
 
 // subject is what a pool is called in ids.
@@ -384,7 +421,7 @@ func (a *auditing) note(p Past) {
 	for i := range a.out.Past {
 		b := &a.out.Past[i]
 		if b.Owner == p.Owner && b.Kind == p.Kind {
-			if p.Allocation != nil {
+			if b.Allocation == nil {
 				b.Allocation = p.Allocation
 			}
 			return

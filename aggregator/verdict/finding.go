@@ -59,6 +59,8 @@ type Finding struct {
 	Pool *Pool
 	// Past is what IPAM said before, as far as it is remembered.
 	Past []Past
+	// Source is who meant the owner to have the address: cri, cni-result or kubernetes.
+	Source string
 	// Since is from when on it has been so, by our clock.
 	Since Stamp
 	// Waiting tells that it may be over in a moment: it is not told.

@@ -190,3 +190,61 @@ type Subnet struct {
 	Prefix    netip.Prefix
 	Interface *Interface
 }
+
+// String is the range as a prefix, where it is one, or as FIRST-LAST.
+func (r Range) String() string {
+	if p := r.Prefix(); RangeOf(p) == r {
+		return p.String()
+	}
+	return r.First.String() + "-" + r.Last.String()
+}
+
+// RangeOf is all addresses of a prefix.
+func RangeOf(p netip.Prefix) Range {
+	last := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < 8*len(last); bit++ {
+		last[bit/8] |= 1 << (7 - bit%8)
+	}
+	end, _ := netip.AddrFromSlice(last)
+	return Range{First: p.Masked().Addr(), Last: end}
+}
+
+// Prefix is the smallest prefix that has all of the range.
+func (r Range) Prefix() netip.Prefix {
+	first, last := r.First.AsSlice(), r.Last.AsSlice()
+	same := 0
+	for i := range first {
+		if x := first[i] ^ last[i]; x != 0 {
+			same += bits.LeadingZeros8(x)
+			break
+		}
+		same += 8
+	}
+	return netip.PrefixFrom(r.First, same).Masked()
+}
+
+// Competes tells whether two pools of one node are of different networks, give the
+// same addresses, and who has them meets.
+func (p *Pool) Competes(other *Pool) bool {
+	if p.Network == other.Network || p.Config == "" || other.Config == "" {
+		return false
+	}
+	if !(p.Routed && other.Routed) && (p.Device == "" || p.Device != other.Device) {
+		return false
+	}
+	a, _ := p.Overlap(other)
+	return a.First.IsValid()
+}
+
+// Overlap gives the first two ranges of two pools that have addresses in common; no
+// valid ones where there are none.
+func (p *Pool) Overlap(other *Pool) (a, b Range) {
+	for _, a := range p.Ranges {
+		for _, b := range other.Ranges {
+			if a.Overlaps(b) {
+				return a, b
+			}
+		}
+	}
+	return Range{}, Range{}
+}

@@ -552,6 +552,8 @@ type Tables interface {
 	// Subnets are the addresses that the node itself has, with their prefixes. The
 	// list is lent until the next call.
 	Subnets(n *Node) []Subnet
+	// Sandbox tells whether there is a network namespace of the sandbox with an id.
+	Sandbox(containerID string) bool
 	// Covered tells whether all is known that is on the node of a name; of the whole
 	// cluster, where the name is empty.
 	Covered(node string) bool

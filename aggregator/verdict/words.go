@@ -257,3 +257,6 @@ func (j *judging) resolution(c *Conflict, left []*Owner, over coverage) string {
 	}
 	return start + " They are no longer in one scope."
 }
+
+// Call names an owner as a person would, without its place.
+func (o *Owner) Call() string { return o.name() }

@@ -111,6 +111,10 @@ func (w *world) Subnets(n *verdict.Node) (found []verdict.Subnet) {
 	return found
 }
 
+func (w *world) Sandbox(id string) bool {
+	return slices.ContainsFunc(w.namespaces, func(ns *verdict.Namespace) bool { return ns.Who.Workload().ContainerID == id })
+}
+
 func (w *world) Covered(node string) bool {
 	return len(w.uncovered) == 0 || node != "" && !slices.Contains(w.uncovered, node)
 }

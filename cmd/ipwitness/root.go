@@ -90,7 +90,7 @@ another terminal.`,
 		}
 	}
 	add("serve", newRun(sys), newAgent(sys), newAggregator(sys))
-	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newNodes(sys))
+	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newAudit(sys), newNodes(sys))
 	add("act", newAcknowledge(sys))
 	add("other", newDoctor(sys), newVersion(sys))
 	return root

@@ -45,7 +45,7 @@ func agentRows(ctx context.Context, bin string) (rows []row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.fleet, err = sim.Start(host, local+":9640", crowdNodes, crowdOwners); err != nil {
+	if c.fleet, err = sim.Start(host, local+":9640", sim.Size{Nodes: crowdNodes, Owners: crowdOwners}); err != nil {
 		return nil, err
 	}
 	defer c.fleet.Stop()

@@ -18,7 +18,6 @@ type CNI struct {
 
 	host *Host
 	bin  string // plugins and cnitool
-	conf string // directory of network configurations, in the host
 	name string // of the network
 }
 
@@ -31,6 +30,10 @@ const PTP = `{"cniVersion":"1.0.0","name":"kindnet","plugins":[{"type":"ptp","ip
 // gateway address, addresses by host-local in /var/lib/cni/networks.
 const Bridge = `{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":false,
 	"ipam":{"type":"host-local","ranges":[[{"subnet":"10.244.0.0/16"}]]}}]}`
+
+// confDir is where the host has its network configurations, as container runtimes
+// and ipwitness look for them.
+const confDir = "/etc/cni/net.d"
 
 // Plugins finds the directory with the plugins: IPWITNESS_CNI_BIN, or bin/cni
 // of the repository that the working directory is in.
@@ -63,11 +66,11 @@ func (h *Host) CNI(conflist string) (*CNI, error) {
 	if err := json.Unmarshal([]byte(conflist), &network); err != nil {
 		return nil, fmt.Errorf("parse network configuration: %w", err)
 	}
-	c := &CNI{host: h, bin: bin, conf: "/run/cni.d/" + network.Name, name: network.Name}
-	if err := os.MkdirAll(h.Path(c.conf), 0o755); err != nil {
+	c := &CNI{host: h, bin: bin, name: network.Name}
+	if err := os.MkdirAll(h.Path(confDir), 0o755); err != nil {
 		return nil, err
 	}
-	return c, os.WriteFile(filepath.Join(h.Path(c.conf), "10.conflist"), []byte(conflist), 0o644)
+	return c, os.WriteFile(filepath.Join(h.Path(confDir), network.Name+".conflist"), []byte(conflist), 0o644)
 }
 
 // Add makes a pod: a named network namespace, and the network in it. The pod
@@ -94,7 +97,7 @@ func (c *CNI) Delete(pod string) error {
 
 func (c *CNI) tool(command, sandbox, pod string) error {
 	_, err := c.host.Run("env CNI_PATH=%s NETCONFPATH=%s CNI_IFNAME=%s CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s;K8S_POD_UID=uid-%s %s/cnitool %s %s /run/netns/%s",
-		c.bin, c.conf, cmp.Or(c.Interface, "eth0"), pod, pod, c.bin, command, c.name, sandbox)
+		c.bin, confDir, cmp.Or(c.Interface, "eth0"), pod, pod, c.bin, command, c.name, sandbox)
 	return err
 }
 

@@ -2,8 +2,8 @@
 // benchmarks.
 //
 // A Host has a network namespace and a mount namespace of its own, with an
-// empty /run and /var/lib in it, so that named network namespaces and what CNI
-// plugins write are its own, too. Nothing in here touches the network of the
+// empty /run, /var/lib and /etc/cni in it, so that named network namespaces,
+// what CNI plugins write and how they are configured are its own, too. Nothing in here touches the network of the
 // machine, and all of it is gone when the Host is closed or when the process
 // that made it dies.
 package netlab
@@ -45,12 +45,18 @@ type Host struct {
 // ready is what the holder says once its namespaces are set up.
 const ready = "ready\n"
 
-// New makes a host with only a loopback interface.
+// New makes a host with only a loopback interface. Its /etc is an overlay, so that
+// /etc/cni need not be made in that of the machine; a kernel without overlays is
+// one that is booted for the tests, and its /etc theirs.
 func New() (*Host, error) {
 	return hold(exec.Command("unshare", "--net", "--mount", "--propagation", "private", "sh", "-euc", `
 		mount -t tmpfs tmpfs /run
 		mount -t tmpfs tmpfs /var/lib
-		mkdir -p /run/netns /var/lib/cni
+		mkdir -p /run/netns /var/lib/cni /run/etc/upper /run/etc/work
+		mount -t overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work overlay /etc 2>/dev/null || true
+		mkdir -p /etc/cni
+		mount -t tmpfs tmpfs /etc/cni
+		mkdir /etc/cni/net.d
 		ip link set lo up
 		echo ready
 		exec sleep infinity`))

@@ -194,7 +194,31 @@ type Event struct {
 // WatchConflicts calls fn with every line of conflicts:watch until fn gives
 // false, ctx ends or the stream does.
 func (p *Program) WatchConflicts(ctx context.Context, fn func(Event) bool) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.server+"/v1/conflicts:watch", nil)
+	return p.watch(ctx, "/v1/conflicts:watch", func(line []byte, read time.Time) (bool, error) {
+		m := &ipwitnessv1.WatchConflictsResponse{}
+		err := protojson.Unmarshal(line, m)
+		return err == nil && fn(Event{m, read}), err
+	})
+}
+
+// FindingEvent is one line of a watch of findings, with the time that it was read.
+type FindingEvent struct {
+	*ipwitnessv1.WatchFindingsResponse
+	Read time.Time
+}
+
+// WatchFindings does the same with findings:watch.
+func (p *Program) WatchFindings(ctx context.Context, fn func(FindingEvent) bool) error {
+	return p.watch(ctx, "/v1/findings:watch", func(line []byte, read time.Time) (bool, error) {
+		m := &ipwitnessv1.WatchFindingsResponse{}
+		err := protojson.Unmarshal(line, m)
+		return err == nil && fn(FindingEvent{m, read}), err
+	})
+}
+
+// watch calls fn with the result of every line.
+func (p *Program) watch(ctx context.Context, path string, fn func(result []byte, read time.Time) (bool, error)) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.server+path, nil)
 	if err != nil {
 		return err
 	}
@@ -226,11 +250,10 @@ func (p *Program) WatchConflicts(ctx context.Context, fn func(Event) bool) error
 		if outer.Result == nil {
 			return fmt.Errorf("watch ended: %s", outer.Error)
 		}
-		m := &ipwitnessv1.WatchConflictsResponse{}
-		if err := protojson.Unmarshal(outer.Result, m); err != nil {
+		switch more, err := fn(outer.Result, read); {
+		case err != nil:
 			return fmt.Errorf("parse event of watch: %w", err)
-		}
-		if !fn(Event{m, read}) {
+		case !more:
 			return nil
 		}
 	}

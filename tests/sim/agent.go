@@ -28,6 +28,8 @@ type agent struct {
 	// table is all that it knows, which never changes.
 	table *pb.ReportRequest
 	made  time.Time
+	// news are changes that are told once, and not kept.
+	news chan *pb.ReportRequest
 }
 
 // run reports until ctx ends.
@@ -89,6 +91,12 @@ func (a *agent) stream(ctx context.Context, client pb.ReportServiceClient) error
 					return err
 				}
 				sequence++
+			case m := <-a.news:
+				m.Sequence = sequence
+				if err := stream.Send(m); err != nil {
+					return err
+				}
+				sequence++
 			}
 		}
 	})
@@ -122,5 +130,6 @@ func (a *agent) snapshot() *pb.ReportRequest {
 		SnapshotBegin: true, SnapshotEnd: true,
 		Namespaces: a.table.GetNamespaces(), Links: a.table.GetLinks(), Interfaces: a.table.GetInterfaces(),
 		Claims: a.table.GetClaims(), Status: a.table.GetStatus(),
+		Pools: a.table.GetPools(), Allocations: a.table.GetAllocations(),
 	}
 }

@@ -17,23 +17,32 @@ import (
 
 // Fleet is the agents of a cluster of nodes, each with a connection of its own.
 type Fleet struct {
-	nodes, owners int
-	agents        sync.WaitGroup
-	cancel        context.CancelFunc
+	size   Size
+	all    []*agent
+	agents sync.WaitGroup
+	cancel context.CancelFunc
 }
 
-// Start starts so many agents, each with so many owners (256 at most), which
-// report from inside the host to the aggregator at an address until Stop.
-func Start(host *netlab.Host, at string, nodes, owners int) (*Fleet, error) {
+// Size is how many agents there are, each with so many owners (254 at most).
+type Size struct {
+	Nodes, Owners int
+	// IPAM has each node's host-local reported with an allocation for each pod.
+	IPAM bool
+}
+
+// Start starts agents, which report from inside the host to the aggregator at an
+// address until Stop.
+func Start(host *netlab.Host, at string, size Size) (*Fleet, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	f := &Fleet{nodes: nodes, owners: owners, cancel: cancel}
-	for node := range nodes {
+	f := &Fleet{size: size, cancel: cancel}
+	for node := range size.Nodes {
 		conn, err := Dial(host, at)
 		if err != nil {
 			f.Stop()
 			return nil, err
 		}
-		a := newAgent(node, owners, nodes)
+		a := newAgent(node, size)
+		f.all = append(f.all, a)
 		f.agents.Go(func() {
 			a.run(ctx, conn)
 			_ = conn.Close() // nothing is under way any more
@@ -75,10 +84,10 @@ func (f *Fleet) Stop() {
 // Holders are the addresses that the agents report, each with the node that has it.
 func (f *Fleet) Holders() map[netip.Addr]string {
 	holders := make(map[netip.Addr]string)
-	for node := range f.nodes {
+	for node := range f.size.Nodes {
 		name := fmt.Sprintf("node-%d", node)
 		holders[nodeAddress(node)] = name
-		for pod := range f.owners - 1 {
+		for pod := range f.size.Owners - 1 {
 			holders[podAddress(node, pod)] = name
 		}
 	}

@@ -50,12 +50,12 @@ func mac(kind byte, node, pod int) []byte {
 // Kinds of hardware addresses: of uplinks, and of the two ends of a veth.
 const uplinkMAC, podMAC, portMAC = 0x52, 0x46, 0x4a
 
-// newAgent makes the agent of a node that has so many owners, itself among them,
-// in a cluster of so many nodes.
-func newAgent(node, owners, nodes int) *agent {
+// newAgent makes the agent of a node: the node itself is one of its owners.
+func newAgent(node int, size Size) *agent {
+	owners, nodes := size.Owners, size.Nodes
 	now := time.Now()
 	a := &agent{
-		made: now,
+		made: now, news: make(chan *pb.ReportRequest),
 		hello: &pb.Hello{
 			Node: fmt.Sprintf("node-%d", node), BootId: fmt.Sprintf("51b00700-0000-4000-8000-%012d", node), Netns: "4026531840",
 			Epoch: uint64(now.UnixNano()), Version: "v0.0.0-sim", Kernel: "6.18.0",
@@ -80,6 +80,9 @@ func newAgent(node, owners, nodes int) *agent {
 	a.watches("eth0")
 	for pod := range owners - 1 {
 		a.addPod(node, pod)
+	}
+	if size.IPAM {
+		a.allocate(node, owners-1)
 	}
 	return a
 }

@@ -5,7 +5,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -502,6 +504,151 @@ func TestLiveColoursOnlyWhenAsked(t *testing.T) {
 		l.Conflict(conflictEvent(pb.Watch_ADDED, conflict(pb.Conflict_CONFIRMED)), now)
 		if got := strings.Contains(b.String(), "\x1b["); got != color {
 			t.Errorf("colour %t: got escape codes %t", color, got)
+		}
+	}
+}
+
+// finding is one that the audit has of an address.
+func finding(n int, kind string, severity pb.Finding_Severity) *pb.Finding {
+	owner := pod("shop", fmt.Sprintf("web-%d", n), "1")
+	owner.Address = fmt.Sprintf("10.244.0.%d", n)
+	return &pb.Finding{
+		Id: fmt.Sprintf("id%d", n), Kind: kind, Severity: severity, Address: owner.Address, Nodes: []string{"worker-1"}, DetectedAt: at(time.Duration(n) * time.Second),
+		Summary: fmt.Sprintf("%s is held by pod shop/web-%d, and host-local takes it for free.", owner.Address, n),
+		Owners:  []*pb.Owner{owner}, Pool: pools()[0], Runbook: "https://example.net/" + kind + ".md",
+		Evidence: []string{"host-local has no record of the address."}, Advice: []string{"Write it.", "Find out who deleted it."},
+		Fixes: []*pb.Fix{
+			{Node: "worker-1", What: "Reserve it.", Command: "if true; then\n  echo " + owner.Address + "\nfi"},
+			{Manual: true, What: "Start no pods on node worker-1.", Command: "kubectl cordon worker-1"},
+		},
+	}
+}
+
+func pools() []*pb.Pool {
+	return []*pb.Pool{
+		{Ipam: "host-local", Name: "/var/lib/cni/networks/cbr0", Node: "worker-1", Network: "cbr0", State: pb.Pool_MISSING, Size: 253, Ranges: []string{"10.244.0.2-10.244.0.254"}},
+		{Ipam: "whereabouts", Name: "kube-system/192.0.2.0-29", State: pb.Pool_KNOWN, Size: 5, Allocated: 5, Leaked: 3, Ranges: []string{"192.0.2.1-192.0.2.5"}},
+		{Ipam: "calico", Name: "default", State: pb.Pool_KNOWN, Size: 65536, Allocated: 700, ExhaustedIn: durationpb.New(26 * time.Hour)},
+	}
+}
+
+func findings() []*pb.Finding {
+	leaked := finding(60, "leaked", pb.Finding_WARNING)
+	leaked.Address, leaked.Owners, leaked.Pool, leaked.Nodes, leaked.Fixes = "192.0.2.3", nil, pools()[1], nil, []*pb.Fix{{What: "Free it's\naddress.", Command: "echo free"}}
+	leaked.Allocations = []*pb.Allocation{{
+		Ipam: "whereabouts", Pool: "kube-system/192.0.2.0-29", Namespace: "shop", Pod: "cam-1", ContainerId: "0123456789abcdef0123", Interface: "net1",
+		Location: "IPPool kube-system/192.0.2.0-29 /spec/allocations/3", AllocatedAt: at(time.Hour),
+	}}
+	lost := &pb.Finding{
+		Id: "lost", Kind: "ipam-state-lost", Severity: pb.Finding_CRITICAL, Nodes: []string{"worker-1"}, DetectedAt: at(time.Minute), Pool: pools()[0],
+		Summary: "host-local has lost all of its records.",
+	}
+	twice := &pb.Finding{Id: "twice", Kind: "duplicate-node-name", Severity: pb.Finding_INFO, Nodes: []string{"worker-1", "worker-1@b\x1b[31m"}, Summary: "Two are called worker-1.", DetectedAt: at(time.Hour)}
+	list := []*pb.Finding{twice, leaked}
+	for n := 12; n > 1; n-- {
+		f := finding(n, "in-use-unallocated", pb.Finding_CRITICAL)
+		list = append(list, f)
+		lost.Addresses = append(lost.Addresses, f.GetAddress())
+	}
+	list = append(list, lost, finding(99, "booked-elsewhere", pb.Finding_CRITICAL))
+	SortFindings(list)
+	return list
+}
+
+func TestFindings(t *testing.T) {
+	var b bytes.Buffer
+	for name, wide := range map[string]bool{"findings": false, "findings-wide": true} {
+		b.Reset()
+		if err := Findings(&b, findings(), wide, now); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name, b.String())
+	}
+}
+
+func TestFindingPage(t *testing.T) {
+	for _, f := range findings() {
+		if !slices.Contains([]string{"lost", "id2", "id60"}, f.GetId()) {
+			continue
+		}
+		var b bytes.Buffer
+		if err := Finding(&b, f, now); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, "finding-page-"+f.GetKind(), b.String())
+	}
+}
+
+func TestFindingWatch(t *testing.T) {
+	var b bytes.Buffer
+	w := NewFindingWatch(&b, false)
+	w.Begin()
+	event := func(kind pb.Watch_Type, f *pb.Finding) {
+		if err := w.Event(kind, f, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	event(pb.Watch_ADDED, finding(2, "in-use-unallocated", pb.Finding_CRITICAL))
+	event(pb.Watch_BOOKMARK, nil)
+	event(pb.Watch_ADDED, finding(3, "leaked", pb.Finding_WARNING))
+	event(pb.Watch_REMOVED, finding(2, "in-use-unallocated", pb.Finding_CRITICAL))
+	golden(t, "findings-watch", b.String())
+}
+
+func TestPools(t *testing.T) {
+	many := pools()
+	for i := range 20 {
+		many = append(many, &pb.Pool{Ipam: "host-local", Name: "/run/cni-ipam-state/kindnet", Node: fmt.Sprintf("worker-%d", i), State: pb.Pool_KNOWN, Size: 253, Allocated: uint64(i)})
+	}
+	var b bytes.Buffer
+	if err := Pools(&b, many, false); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "pools", b.String())
+	b.Reset()
+	if err := Pools(&b, pools(), true); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "pools-wide", b.String())
+	if got, want := Audited(pools()), "3 pools with 705 allocations (calico, host-local, whereabouts)"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestFixPlan(t *testing.T) {
+	from := Origin{Server: "http://127.0.0.1:9641", Program: "ipwitness", Now: now, Nodes: []*pb.Node{{Name: "worker-1", BootId: "b00t", Netns: "4026531840"}}}
+	plan := func(findings []*pb.Finding) string {
+		var b bytes.Buffer
+		if err := FixPlan(&b, findings, from); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	whole := plan(findings())
+	golden(t, "fix-plan", whole)
+	golden(t, "fix-plan-nothing", plan(nil))
+
+	run := func(script string, args ...string) (string, error) {
+		out, err := exec.Command("sh", append([]string{"-c", script, "plan.sh"}, args...)...).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := run(plan(nil)); err != nil || out != "There is nothing to put right.\n" {
+		t.Errorf("got %q, %v of a plan without steps", out, err)
+	}
+	usage, err := run(whole)
+	if err != nil {
+		t.Errorf("got %v without an argument: %s", err, usage)
+	}
+	golden(t, "fix-plan-usage", usage)
+	if out, err := run(whole, "node", "worker-1"); err == nil || !strings.HasPrefix(out, "This is not node worker-1") {
+		t.Errorf("got %q, %v on another node, want it refused", out, err)
+	}
+	if out, err := run(whole, "node", "worker-2"); err == nil || !strings.HasPrefix(out, "There is no such part") {
+		t.Errorf("got %q, %v of a node without a part", out, err)
+	}
+	if _, err := exec.LookPath("kubectl"); err != nil {
+		if out, err := run(whole, "cluster"); err == nil {
+			t.Errorf("got %q without kubectl, want it refused", out)
 		}
 	}
 }

@@ -31,6 +31,11 @@ func NewConflictWatch(w io.Writer, wide bool) *Watch[*pb.Conflict] {
 	})
 }
 
+// NewFindingWatch makes a Watch of findings.
+func NewFindingWatch(w io.Writer, wide bool) *Watch[*pb.Finding] {
+	return newWatch(w, narrow(findingColumns(), wide), NewChanges((*pb.Finding).GetId), func(*pb.Finding) bool { return false })
+}
+
 func newWatch[T any](w io.Writer, columns []column[T], changes *Changes[T], over func(T) bool) *Watch[T] {
 	var steady []column[T]
 	room := []int{len(time.TimeOnly), len("UPDATED")}

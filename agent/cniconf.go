@@ -1,0 +1,321 @@
+package agent
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// cniNetwork is what a configuration of CNI says of a network whose addresses
+// host-local gives.
+type cniNetwork struct {
+	name     string
+	plugin   string
+	device   string // the bridge or the master; empty where that is not said
+	routed   bool
+	dir      string // where host-local keeps its allocations
+	ranges   []addrRange
+	gateways []netip.Addr
+	file     string
+}
+
+// defaultDataDir is where host-local keeps its allocations if it is not told
+// otherwise (plugins/ipam/host-local/backend/disk of containernetworking/plugins).
+const defaultDataDir = "/var/lib/cni/networks"
+
+const (
+	hostLocalName = "host-local"
+	flannel       = "flannel"
+)
+
+// cniPlugin is what is used of the configuration of one plugin, or of a list of
+// them: https://www.cni.dev/docs/spec and the plugins' own pages.
+type cniPlugin struct {
+	Name    string            `json:"name"`
+	Type    string            `json:"type"`
+	Plugins []json.RawMessage `json:"plugins"` // of a list
+
+	Bridge           string `json:"bridge"` // bridge, tap
+	Master           string `json:"master"` // macvlan, ipvlan, vlan
+	Device           string `json:"device"` // host-device
+	IsGateway        *bool  `json:"isGateway"`
+	IsDefaultGateway bool   `json:"isDefaultGateway"`
+	IPMasq           bool   `json:"ipMasq"`
+
+	IPAM json.RawMessage `json:"ipam"`
+
+	Delegate  json.RawMessage   `json:"delegate"`  // flannel
+	Delegates []json.RawMessage `json:"delegates"` // multus
+}
+
+// hostLocalConf is what is used of host-local's own configuration.
+type hostLocalConf struct {
+	Type    string `json:"type"`
+	DataDir string `json:"dataDir"`
+	hostLocalRange
+	Ranges [][]hostLocalRange `json:"ranges"`
+}
+
+const (
+	// maxConfFiles is more than anybody has in a directory of configurations.
+	maxConfFiles = 256
+	// maxConfDepth is how deep plugins may be configured in plugins: a list, a
+	// delegate, a list in it, a delegate in that.
+	maxConfDepth = 5
+)
+
+// parseConf reads a configuration of one plugin or of a list of them. What cannot
+// be understood is an error; the networks are those that can.
+func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
+	var errs []error
+	var read func(data []byte, name string, depth int)
+	read = func(data []byte, name string, depth int) {
+		var p cniPlugin
+		err := json.Unmarshal(data, &p)
+		_, wrong := errors.AsType[*json.UnmarshalTypeError](err)
+		switch {
+		case wrong && p.Type != "" && !p.hostLocal():
+			return // another plugin may use such a name for something else
+		case err != nil:
+			errs = append(errs, plainJSON(err))
+			return
+		case depth == maxConfDepth:
+			errs = append(errs, errors.New("plugins are nested too deep"))
+			return
+		case p.Name == "" && p.Type == "" && p.Plugins == nil:
+			errs = append(errs, errors.New("it has neither a name nor a plugin"))
+			return
+		}
+		// The plugins of a list have its name, whatever they say.
+		name = cmp.Or(name, p.Name)
+		for _, plugin := range p.Plugins {
+			read(plugin, name, depth+1)
+		}
+		for _, delegate := range p.Delegates { // each is a network of its own
+			read(delegate, "", depth+1)
+		}
+		if p.Plugins != nil {
+			return
+		}
+		n, err := p.network(name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("network %q: %w", name, err))
+		}
+		if n != nil {
+			n.file = file
+			networks = append(networks, *n)
+		}
+	}
+	read(data, "", 0)
+	return networks, errors.Join(errs...)
+}
+
+// plainJSON says of an error of package json what its reader can do something with.
+func plainJSON(err error) error {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Errorf("%q is a %s, which CNI does not take there", wrong.Field, wrong.Value)
+	}
+	return fmt.Errorf("it is no JSON: %w", err)
+}
+
+// hostLocal tells whether host-local gives the plugin its addresses.
+func (p *cniPlugin) hostLocal() bool {
+	var ipam struct {
+		Type string `json:"type"`
+	}
+	if p.Type == flannel {
+		ipam.Type = hostLocalName
+	}
+	_ = json.Unmarshal(p.IPAM, &ipam) // that of another plugin may be anything
+	return ipam.Type == hostLocalName
+}
+
+// delegate gives the plugin that does the work: that which flannel completes the
+// configuration of, with ranges from elsewhere (flannel_linux.go of
+// flannel-io/cni-plugin).
+func (p *cniPlugin) delegate() (*cniPlugin, error) {
+	var d cniPlugin
+	if len(p.Delegate) > 0 {
+		if err := json.Unmarshal(p.Delegate, &d); err != nil {
+			return nil, plainJSON(err)
+		}
+	}
+	if p.Type == flannel {
+		d.IPAM = p.IPAM
+		if d.Type = cmp.Or(d.Type, "bridge"); d.Type == "bridge" && d.IsGateway == nil {
+			gateway := true
+			d.IsGateway = &gateway
+		}
+	}
+	return &d, nil
+}
+
+// network gives the network of a plugin; nil where host-local gives it nothing.
+func (p *cniPlugin) network(name string) (*cniNetwork, error) {
+	d := p
+	if p.Type == flannel || len(p.Delegate) > 0 && !p.hostLocal() {
+		var err error
+		if d, err = p.delegate(); err != nil {
+			return nil, err
+		}
+	}
+	if !p.hostLocal() && !d.hostLocal() {
+		return nil, nil
+	}
+	var ipam hostLocalConf
+	if len(d.IPAM) > 0 {
+		if err := json.Unmarshal(d.IPAM, &ipam); err != nil {
+			return nil, plainJSON(err)
+		}
+	}
+	dir := cmp.Or(ipam.DataDir, defaultDataDir)
+	switch {
+	case !isNetworkName(name):
+		return nil, errors.New("that is no name of a network: its allocations cannot be found")
+	case !filepath.IsAbs(dir) || len(dir) > maxText:
+		return nil, errors.New("its dataDir is no absolute path: its allocations cannot be found")
+	case len(d.Type) > maxText || len(d.Bridge+d.Master+d.Device) >= 3*unix.IFNAMSIZ:
+		return nil, errors.New("its plugin or its device has a name that cannot be")
+	}
+	n := &cniNetwork{name: name, plugin: d.Type, dir: filepath.Join(sandboxPath(dir), name)}
+	n.attach(d)
+	var err error
+	n.ranges, n.gateways, err = ipam.ranges()
+	return n, err
+}
+
+// attach says how the plugin attaches what has its addresses to the node.
+func (n *cniNetwork) attach(p *cniPlugin) {
+	switch n.plugin {
+	case "ptp":
+		n.routed = true
+	case "bridge":
+		n.device = cmp.Or(p.Bridge, "cni0")
+		n.routed = p.IsGateway != nil && *p.IsGateway || p.IsDefaultGateway || p.IPMasq
+	default:
+		n.device = cmp.Or(p.Master, p.Device, p.Bridge)
+	}
+}
+
+// cniConfs are the configurations of CNI, by file.
+type cniConfs struct {
+	dirs  []string
+	files map[string][]cniNetwork // what each said when it was last understood
+}
+
+// settled is after how long a file that is not understood is not one that is being
+// written any more.
+const settled = time.Second
+
+// read reads all configurations: there are a few. The first one that names a
+// directory of allocations counts, as files are sorted by name: so container
+// runtimes choose. Of a file that cannot be understood what it said before counts.
+// Where that may be one that is being written, it is no problem yet, and later is
+// set.
+func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems []string, later bool) {
+	networks = map[string]cniNetwork{}
+	files := map[string][]cniNetwork{}
+	for _, dir := range c.dirs {
+		names, err := confFiles(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			problems = append(problems, fmt.Sprintf("CNI's configurations are not known (%s): which ranges host-local gives, and where it keeps what it has given elsewhere than in %s; let the agent's user read that directory",
+				short(err), defaultDataDir))
+			for file, before := range c.files {
+				if filepath.Dir(file) == dir {
+					files[file] = before
+				}
+			}
+		}
+		for _, name := range names {
+			file := filepath.Join(dir, name)
+			data, written, err := readRegular(file, 0) // it may be a link, as for libcni
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			var found []cniNetwork
+			if err == nil {
+				found, err = parseConf(printable(file), data)
+			}
+			if err != nil {
+				if found == nil {
+					found = c.files[file]
+				}
+				if age := now.Sub(written); 0 <= age && age < settled {
+					later = true
+				} else {
+					problems = append(problems, fmt.Sprintf("CNI's configuration %s is not understood (%s): what host-local gives by it is not known; correct or remove it",
+						printable(file), oneLine(err)))
+				}
+			}
+			files[file] = found
+		}
+	}
+	c.files = files
+	for _, dir := range c.dirs {
+		for _, file := range slices.Sorted(maps.Keys(files)) {
+			if filepath.Dir(file) != dir {
+				continue
+			}
+			for _, n := range files[file] {
+				first, known := networks[n.dir]
+				switch {
+				case !known:
+					networks[n.dir] = n
+				case first.file == n.file: // two plugins of one list
+					first.ranges = union(first.ranges, n.ranges)
+					first.gateways = union(first.gateways, n.gateways)
+					networks[n.dir] = first
+				}
+			}
+		}
+	}
+	return networks, problems, later
+}
+
+// union is all that is in either of two lists.
+func union[T comparable](a, b []T) []T {
+	sum := slices.Clone(a)
+	for _, x := range b {
+		if !slices.Contains(sum, x) {
+			sum = append(sum, x)
+		}
+	}
+	return sum
+}
+
+// oneLine is the text of an error that others may have caused, in one line.
+func oneLine(err error) string { return strings.ReplaceAll(short(err), "\n", "; ") }
+
+// confFiles gives the names of configurations in a directory, sorted: those that
+// libcni takes for some (ConfFiles in libcni/conf.go).
+func confFiles(dir string) (names []string, err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.Close() }()
+	entries, err := d.ReadDir(maxConfFiles)
+	for _, e := range entries {
+		switch filepath.Ext(e.Name()) {
+		case ".conf", ".conflist", ".json":
+			if !e.IsDir() {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	slices.Sort(names)
+	if len(entries) == 0 {
+		return nil, nil // io.EOF
+	}
+	return names, err
+}

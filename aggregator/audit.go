@@ -1,0 +1,366 @@
+package aggregator
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// audit compares what IPAM says of an address with who was judged to hold it, and
+// makes known what is wrong.
+func (s *store) audit(e *entry, pools []*verdict.Pool) {
+	if e.booking == nil && len(pools) == 0 && !sharedInside(e.owners) {
+		return
+	}
+	in := verdict.AuditInput{
+		Address: e.addr, Owners: e.owners, Contested: active(e.conflicts()),
+		Allocations: e.allocationsOf(), Pools: pools, Past: e.pastOf(), Now: s.clock(),
+	}
+	if b := e.booking; b != nil {
+		in.Vanished, in.Before = b.vanished, b.found
+	}
+	out := s.policy.Audit(s, &in)
+	if e.booking == nil && len(out.Findings) == 0 && len(out.Past) == 0 {
+		return
+	}
+	b := e.booked()
+	before := b.found
+	b.vanished, b.past, b.found = nil, out.Past, out.Findings
+	for i := range b.found {
+		if f := &b.found[i]; !f.Waiting {
+			s.tellFinding(e, f)
+		}
+	}
+	for i := range before {
+		if f := &before[i]; !f.Waiting && !slices.ContainsFunc(b.found, func(now verdict.Finding) bool { return now.ID == f.ID && !now.Waiting }) {
+			s.endFinding(e, f)
+		}
+	}
+	if out.Again != 0 {
+		s.arm(e, out.Again)
+	}
+	e.unbooked()
+}
+
+// sharedInside tells whether an owner is none as its address is on a loopback or dummy
+// device.
+func sharedInside(owners []verdict.Owner) bool {
+	return slices.ContainsFunc(owners, func(o verdict.Owner) bool { return o.Rule == verdict.RuleLoopbackOrDummy })
+}
+
+func active(conflicts []verdict.Conflict) bool {
+	return slices.ContainsFunc(conflicts, func(c verdict.Conflict) bool { return c.Active() })
+}
+
+// tellFinding makes a finding of the audit known, if it says something new.
+func (s *store) tellFinding(e *entry, f *verdict.Finding) {
+	place := findingPlace{f.Kind, f.Address.String(), f.ID}
+	was := s.findings.byID[f.ID]
+	typ, since := added, s.clock()
+	if was != nil {
+		typ, since = updated, was.since
+		if sameFinding(was.audit, f) {
+			was.audit = f // the same, with the newest of its owners
+			return
+		}
+	}
+	now := &found{place: place, since: since, audit: f}
+	s.findings.enter(now)
+	s.countFinding(e, f, was == nil)
+	s.findings.hub.publish(event{typ: typ, finding: s.findingProto(now)})
+}
+
+func sameFinding(a, b *verdict.Finding) bool {
+	return a != nil && a.Severity == b.Severity && a.Pool == b.Pool &&
+		slices.Equal(a.Allocations, b.Allocations) &&
+		slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool { return a.ID == b.ID && !ownerChanged(&a, &b) })
+}
+
+// endFinding tells that a finding of the audit is over.
+func (s *store) endFinding(e *entry, f *verdict.Finding) {
+	over := s.findings.leave(f.ID)
+	if over == nil {
+		return
+	}
+	say := s.findingProto(over)
+	if e != nil {
+		s.countFinding(e, f, false)
+		if active(e.conflicts()) {
+			say.Summary = "It has become a conflict. Before: " + say.GetSummary()
+		}
+	}
+	s.findings.hub.publish(event{typ: removed, finding: say})
+}
+
+// countFinding keeps what a pool's own findings say of its addresses.
+func (s *store) countFinding(e *entry, f *verdict.Finding, first bool) {
+	p := s.pools.byRec[f.Pool]
+	if p == nil {
+		return
+	}
+	there := s.findings.byID[f.ID] != nil
+	switch f.Kind {
+	case verdict.FindingInUseUnallocated:
+		if there {
+			p.atRisk[e] = struct{}{}
+		} else {
+			delete(p.atRisk, e)
+		}
+	case verdict.FindingLeaked:
+		switch {
+		case first:
+			p.leaked++
+		case !there:
+			p.leaked--
+		}
+	default:
+		return
+	}
+	s.lookAt(p)
+}
+
+// findingProto is a finding in the contract's form; s.mu is held.
+func (s *store) findingProto(f *found) *pb.Finding {
+	if f.inWord != nil {
+		return f.inWord
+	}
+	a := f.audit
+	p := s.pools.byRec[a.Pool]
+	var use verdict.PoolUse
+	if p != nil {
+		use = s.use(p)
+	}
+	told := s.policy.Tell(a, use)
+	out := &pb.Finding{
+		Kind: a.Kind, Address: a.Address.String(), Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
+		DetectedAt: timestamp(f.since), Runbook: verdict.Runbook(a.Kind), Owners: s.ownersProto(a.Address, a.Owners),
+	}
+	setTold(out, told)
+	for _, al := range a.Allocations {
+		out.Allocations = append(out.Allocations, allocationProto(al))
+	}
+	for i := range a.Owners {
+		if name := a.Owners[i].Node.Name; !slices.Contains(out.Nodes, name) {
+			out.Nodes = append(out.Nodes, name)
+		}
+	}
+	if a.Pool != nil {
+		if n := a.Pool.Node; n != nil && !slices.Contains(out.Nodes, n.Name) {
+			out.Nodes = append(out.Nodes, n.Name)
+		}
+		if p != nil {
+			out.Pool = s.poolProto(p)
+		}
+	}
+	return out
+}
+
+// setTold enters what is told of a finding in words.
+func setTold(out *pb.Finding, told verdict.Told) {
+	out.Summary, out.Evidence, out.Advice = told.Summary, told.Evidence, told.Advice
+	for _, fix := range told.Fixes {
+		out.Fixes = append(out.Fixes, &pb.Fix{Node: fix.Node, What: fix.What, Command: fix.Command, Manual: fix.Manual})
+	}
+}
+
+// poolProto is a pool in the contract's form; s.mu is held.
+func (s *store) poolProto(p *pool) *pb.Pool {
+	use := s.use(p)
+	out := &pb.Pool{
+		Ipam: p.rec.IPAM, Name: p.rec.Name, Network: p.rec.Network, State: pb.Pool_State(p.rec.State),
+		Size: use.Size, Allocated: use.Allocated, Leaked: use.Leaked,
+	}
+	if p.node != nil {
+		out.Node = p.node.rec.Name
+	}
+	for _, r := range p.rec.Ranges {
+		out.Ranges = append(out.Ranges, r.String())
+	}
+	if use.ExhaustedIn > 0 {
+		out.ExhaustedIn = durationpb.New(time.Duration(min(use.ExhaustedIn, maxExhaustion.Seconds()) * float64(time.Second)))
+	}
+	return out
+}
+
+// maxExhaustion is as far as is looked ahead.
+const maxExhaustion = 365 * 24 * time.Hour
+
+// use is how full a pool is.
+func (s *store) use(p *pool) verdict.PoolUse {
+	use := verdict.PoolUse{Size: p.rec.Size(), Allocated: uint64(p.allocated), Leaked: uint64(p.leaked)}
+	if rate := p.growth.rate(s.clock(), p.allocated); rate > 0 && use.Size > use.Allocated {
+		use.ExhaustedIn = float64(use.Size-use.Allocated) / rate
+	}
+	return use
+}
+
+// growth is how full a pool was, a minute apart, for the last hour.
+type growth struct {
+	samples []sample
+}
+
+type sample struct {
+	at        verdict.Stamp
+	allocated int
+}
+
+// see notes how full the pool is before it changes.
+func (g *growth) see(now verdict.Stamp, allocated int) {
+	if n := len(g.samples); n > 0 && now.Sub(g.samples[n-1].at) < time.Minute {
+		return
+	}
+	g.samples = append(g.samples, sample{now, allocated})
+	for len(g.samples) > 1 && now.Sub(g.samples[1].at) > time.Hour {
+		g.samples = g.samples[1:]
+	}
+}
+
+// rate is by how many the pool grows in a second; 0 where that cannot be told.
+func (g *growth) rate(now verdict.Stamp, allocated int) float64 {
+	if len(g.samples) == 0 {
+		return 0
+	}
+	first := g.samples[0]
+	for _, s := range g.samples {
+		if now.Sub(s.at) <= time.Hour {
+			break
+		}
+		first = s
+	}
+	lasted := now.Sub(first.at)
+	if lasted < time.Minute || allocated <= first.allocated {
+		return 0
+	}
+	return float64(allocated-first.allocated) / lasted.Seconds()
+}
+
+const (
+	// poolPause is how often the findings of one pool are made at most.
+	poolPause = 200 * time.Millisecond
+	// poolEvery is when those of a pool that grows are made again.
+	poolEvery = time.Minute
+	// nearlyFull is how much of a pool may be given before that is told, halfFull if it
+	// is to be full soon.
+	nearlyFull = 0.9
+	halfFull   = 0.5
+	soon       = time.Hour
+	// maxTold is how many addresses are named in one finding.
+	maxTold = 1000
+)
+
+// lookAt has the pool's own findings made at the end of what is being done.
+func (s *store) lookAt(p *pool) {
+	if !p.ended && !p.looked {
+		p.looked = true
+		s.looked = append(s.looked, p)
+	}
+}
+
+// lookAtPools makes the findings of pools of which something changed.
+func (s *store) lookAtPools() {
+	now := s.clock()
+	for _, p := range s.looked {
+		p.looked = false
+		p.growth.see(now, p.allocated)
+		if next := p.told.Add(poolPause); p.told != 0 && now < next && !s.newlyLost(p) {
+			s.arm(p, next)
+			continue
+		}
+		s.checkPool(p, now)
+	}
+	clear(s.looked)
+	s.looked = s.looked[:0]
+}
+
+// checkPool makes a pool's own findings.
+func (s *store) checkPool(p *pool, now verdict.Stamp) {
+	if p.ended {
+		return
+	}
+	p.told = now
+	use := s.use(p)
+	s.poolFinding(p, verdict.FindingIPAMStateLost, verdict.Critical, p.lost(), use)
+	s.poolFinding(p, verdict.FindingIPAMUnreadable, verdict.Warning, p.rec.Problem != "" && p.rec.State != verdict.PoolMissing, use)
+	share := float64(use.Allocated) / float64(max(use.Size, 1))
+	full := use.Size > 0 && (share >= nearlyFull || share >= halfFull && use.ExhaustedIn > 0 && use.ExhaustedIn < soon.Seconds())
+	s.poolFinding(p, verdict.FindingPoolExhaustion, verdict.Warning, full, use)
+	if use.ExhaustedIn > 0 {
+		s.arm(p, now.Add(poolEvery))
+	}
+}
+
+// lost tells whether all that the pool has given was lost, and some of it is in use.
+func (p *pool) lost() bool {
+	return len(p.atRisk) > 0 && (p.rec.State == verdict.PoolMissing || p.rec.LostAt != 0)
+}
+
+// newlyLost tells whether that is not told yet.
+func (s *store) newlyLost(p *pool) bool {
+	return p.lost() && s.findings.said(verdict.FindingID(s.policy.Cluster, verdict.FindingIPAMStateLost, poolSubject(&p.rec))) == nil
+}
+
+// poolSubject is what a pool is called in ids of findings.
+func poolSubject(p *verdict.Pool) string {
+	if p.Node != nil {
+		return p.IPAM + " " + p.Name + " " + p.Node.Name
+	}
+	return p.IPAM + " " + p.Name
+}
+
+func (s *store) poolFinding(p *pool, kind string, severity verdict.Severity, is bool, use verdict.PoolUse) {
+	id := verdict.FindingID(s.policy.Cluster, kind, poolSubject(&p.rec))
+	if !is {
+		s.findings.drop(id)
+		return
+	}
+	out := &pb.Finding{Id: id, Kind: kind, Severity: pb.Finding_Severity(severity), Pool: s.poolProto(p)}
+	var addrs []netip.Addr
+	var names []string
+	if kind == verdict.FindingIPAMStateLost {
+		for e := range p.atRisk {
+			addrs = append(addrs, e.addr)
+		}
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		addrs = addrs[:min(len(addrs), maxTold)]
+		for _, a := range addrs {
+			out.Addresses = append(out.Addresses, a.String())
+			names = append(names, holderName(s.table.get(a), p))
+		}
+	}
+	if p.node != nil {
+		out.Nodes = []string{p.node.rec.Name}
+	}
+	setTold(out, verdict.TellPool(kind, &p.rec, use, addrs, names))
+	s.findings.put(out)
+}
+
+// holderName names who holds an address of a pool.
+func holderName(e *entry, p *pool) string {
+	for i := range e.owners {
+		if o := &e.owners[i]; o.Assigned && (p.node == nil || o.Node == p.node.rec) {
+			return o.Call()
+		}
+	}
+	return ""
+}
+
+func (s *store) dropPoolFindings(p *pool) {
+	for _, kind := range []string{verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion} {
+		s.findings.drop(verdict.FindingID(s.policy.Cluster, kind, poolSubject(&p.rec)))
+	}
+}
+
+// announceFindings has findings told as Kubernetes Events until ctx ends.
+func (s *store) announceFindings(ctx context.Context) {
+	s.accountOf(ctx, "Kubernetes Events", s.findings.hub, func(e *event) {
+		if e.finding != nil {
+			s.kube.AnnounceFinding(e.finding, e.typ == removed)
+		}
+	})
+}

@@ -1,0 +1,330 @@
+package aggregator
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const dir = "/run/cni-ipam-state/kindnet"
+
+// hostLocal is what host-local of a node gives addresses from.
+func hostLocal(cidr string, state pb.Pool_State) *pb.PoolRecord {
+	r := verdict.RangeOf(netip.MustParsePrefix(cidr))
+	return &pb.PoolRecord{
+		Ipam: verdict.HostLocal, Name: dir, Network: "kindnet", State: state, Plugin: "ptp", Routed: true, Config: "/etc/cni/net.d/10-kindnet.conflist",
+		Ranges:   []*pb.AddressRange{{First: r.First.Next().AsSlice(), Last: r.Last.Prev().AsSlice()}},
+		Gateways: [][]byte{r.First.Next().AsSlice()},
+	}
+}
+
+func poolOf(p ...*pb.PoolRecord) *pb.ReportRequest { return &pb.ReportRequest{Pools: p} }
+
+// allocated is an address that host-local has given to a sandbox.
+func allocated(addr, container string) *pb.AllocationRecord {
+	return &pb.AllocationRecord{
+		Ipam: verdict.HostLocal, Pool: dir, Address: netip.MustParseAddr(addr).AsSlice(), ContainerId: container, Interface: "eth0",
+		AllocatedAt: timestamppb.Now(),
+	}
+}
+
+func given(a ...*pb.AllocationRecord) *pb.ReportRequest { return &pb.ReportRequest{Allocations: a} }
+
+func freed(a *pb.AllocationRecord) *pb.ReportRequest { a.Gone = true; return given(a) }
+
+// kindPod is a pod that kindnet gave its address: with that it has been allocated.
+func kindPod(record uint32, name, addr string) *pb.ReportRequest {
+	m := podVeth(record, name, addr)
+	m.Namespaces[0].Workload.ContainerId = "sandbox-" + name
+	m.Claims[0].Network = "kindnet"
+	return m
+}
+
+// wantFindings checks that there are findings of some kinds, and gives them.
+func (l *lab) wantFindings(why string, kinds ...string) []*pb.Finding {
+	l.Helper()
+	all := l.findings()
+	var got []string
+	for _, f := range all {
+		got = append(got, f.GetKind()+" "+f.GetAddress())
+	}
+	if !slices.Equal(got, kinds) {
+		l.Fatalf("%s: got findings %q, want %q", why, got, kinds)
+	}
+	return all
+}
+
+// kindNode is a node with two pods of kindnet.
+func kindNode(l *lab) *agent {
+	return l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"),
+		poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)),
+		given(allocated("10.244.0.2", "sandbox-a"), allocated("10.244.0.3", "sandbox-b")))).sync()
+}
+
+func TestAWipedDirectoryPutsEachAddressAtRiskAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := kindNode(l)
+		l.wantFindings("all is well")
+		lost := hostLocal("10.244.0.0/24", pb.Pool_MISSING)
+		lost.LostAt, lost.Lost = timestamppb.Now(), 2
+		a.send(merge(&pb.ReportRequest{}, poolOf(lost), freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
+		all := l.wantFindings("before they have settled",
+			"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3", "ipam-state-lost ")
+		if f := all[0]; f.GetSeverity() != pb.Finding_CRITICAL || len(f.GetOwners()) != 1 || f.GetOwners()[0].GetWorkload().GetName() != "a" ||
+			f.GetPool().GetName() != dir || f.GetPool().GetAllocated() != 0 || !slices.Equal(f.GetNodes(), []string{"n1"}) || f.GetRunbook() == "" {
+			t.Errorf("got %v, want pod a, and the pool of node n1", f)
+		}
+		if f := all[2]; !slices.Equal(f.GetAddresses(), []string{"10.244.0.2", "10.244.0.3"}) {
+			t.Errorf("got %v, want both addresses", f)
+		}
+
+		// The next pod gets the first one's address: that is no finding any more.
+		a.send(merge(kindPod(4, "c", "10.244.0.2"), poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)), given(allocated("10.244.0.2", "sandbox-c")))).sync()
+		time.Sleep(poolPause)
+		l.wantFindings("a conflict says more", "in-use-unallocated 10.244.0.3")
+		l.conflict(pb.Conflict_SUSPECTED)
+	})
+}
+
+func TestAPodThatEndsFreesItsAddressFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := kindNode(l)
+		a.send(freed(allocated("10.244.0.2", "sandbox-a"))).sync()
+		time.Sleep(300 * time.Millisecond)
+		l.wantFindings("plugins free an address before they take it away")
+		a.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}}).sync()
+		time.Sleep(time.Minute)
+		l.wantFindings("the pod has ended")
+	})
+}
+
+func TestAnAddressInUseThatIPAMTakesForFreeIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := kindNode(l)
+		a.send(freed(allocated("10.244.0.2", "sandbox-a"))).sync()
+		time.Sleep(DefaultSettle)
+		l.wantFindings("after it has settled", "in-use-unallocated 10.244.0.2")
+		a.send(given(allocated("10.244.0.2", "sandbox-a"))).sync()
+		l.wantFindings("it is put right")
+		a.send(freed(allocated("10.244.0.2", "sandbox-a"))).sync()
+		time.Sleep(DefaultSettle)
+		a.cancel()
+		_ = a.ended()
+		time.Sleep(time.Minute)
+		l.wantFindings("while the node is away, what was found stays", "in-use-unallocated 10.244.0.2")
+		time.Sleep(DefaultNodeTimeout)
+		l.wantFindings("the node counts as gone")
+	})
+}
+
+func TestAnAllocationForSomebodyElseIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := kindNode(l)
+		a.send(given(allocated("10.244.0.2", "sandbox-of-old"))).sync()
+		time.Sleep(DefaultSettle)
+		f := l.wantFindings("it names another sandbox", "booked-elsewhere 10.244.0.2")[0]
+		if len(f.GetAllocations()) != 1 || f.GetAllocations()[0].GetContainerId() != "sandbox-of-old" {
+			t.Errorf("got %v, want what IPAM says", f)
+		}
+	})
+}
+
+func TestWhatNobodyHoldsIsLeakedAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{LeakedAfter: time.Minute})
+		a := kindNode(l)
+		var more []*pb.AllocationRecord
+		for i := 10; i < 15; i++ {
+			more = append(more, allocated(fmt.Sprintf("10.244.0.%d", i), "sandbox-gone"))
+		}
+		a.send(given(more...)).sync()
+		time.Sleep(59 * time.Second)
+		l.wantFindings("a pod may be starting")
+		time.Sleep(time.Second)
+		all := l.wantFindings("nobody has come", "leaked 10.244.0.10", "leaked 10.244.0.11", "leaked 10.244.0.12", "leaked 10.244.0.13", "leaked 10.244.0.14")
+		p := all[4].GetPool()
+		if p.GetSize() != 253 || p.GetAllocated() != 7 || p.GetLeaked() != 5 {
+			t.Errorf("got pool %v, want 253 addresses, 7 of them given, 5 leaked", p)
+		}
+		a.send(kindPod(9, "late", "10.244.0.12")).sync()
+		time.Sleep(DefaultSettle)
+		if all := l.findings(); len(all) != 5 || all[0].GetKind() != verdict.FindingBookedElsewhere {
+			t.Errorf("got %v, want that one to be for somebody else", all)
+		}
+		a.send(&pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: verdict.HostLocal, Name: dir, Gone: true}}}).sync()
+		l.wantFindings("the pool is gone")
+		if got := l.store.pools.allocations; got != 0 {
+			t.Errorf("got %d allocations left, want none", got)
+		}
+	})
+}
+
+func TestAPoolThatFillsUpSaysWhen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)))).sync()
+		for i := 2; i < 200; i++ {
+			a.send(given(allocated(fmt.Sprintf("10.244.0.%d", i), "sandbox"))).sync()
+			time.Sleep(10 * time.Second)
+		}
+		out, err := l.client.ListPools(l.ctx, &pb.ListPoolsRequest{})
+		if err != nil || len(out.GetPools()) != 1 {
+			t.Fatal(out, err)
+		}
+		if in := out.GetPools()[0].GetExhaustedIn().AsDuration(); in < 500*time.Second || in > 600*time.Second {
+			t.Errorf("got full in %s, want some 55 times 10 seconds", in)
+		}
+		all := l.findings()
+		if !slices.ContainsFunc(all, func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPoolExhaustion }) {
+			t.Errorf("got %d findings, want one that the pool will be full", len(all))
+		}
+	})
+}
+
+func TestTwoNodesWithOneRangeAreFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		for i, name := range []string{"n1", "n2"} {
+			l.dial().send(snapshot(hello(name, 1), kindPod(2, "a"+name, fmt.Sprintf("10.244.0.%d", i+2)),
+				poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)), given(allocated(fmt.Sprintf("10.244.0.%d", i+2), "sandbox-a"+name)))).sync()
+		}
+		time.Sleep(overlapPause)
+		f := l.wantFindings("both give 10.244.0.0/24", "pod-cidr-overlap 10.244.0.1-10.244.0.254")[0]
+		if !slices.Equal(f.GetNodes(), []string{"n1", "n2"}) {
+			t.Errorf("got nodes %v, want both", f.GetNodes())
+		}
+	})
+}
+
+func TestDockersBridgesOverlapOnPurpose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		for _, name := range []string{"n1", "n2"} {
+			c := podVeth(2, "c", "172.17.0.2")
+			c.Namespaces[0].Workload = &pb.Workload{Kind: pb.Workload_CONTAINER, Name: "c"}
+			c.Links[0].Name, c.Links[0].Kind, c.Links[0].Routed = "docker0", pb.LinkRecord_BRIDGE, true
+			c.Interfaces[0].Link, c.Interfaces[1].Link = "docker0", "docker0"
+			c.Interfaces = append(c.Interfaces, &pb.InterfaceRecord{
+				Namespace: 1, Index: 9, Name: "docker0", Kind: "bridge", Mac: []byte{2, 0x42, 0, 0, 0, 1}, Attachment: pb.InterfaceRecord_OWN, Link: "docker0",
+			})
+			own := assigned(1, "172.17.0.1")
+			own.Index, own.PrefixLength = 9, 16
+			c.Claims = append(c.Claims, own)
+			l.dial().send(snapshot(hello(name, 1), c)).sync()
+		}
+		time.Sleep(time.Minute)
+		l.wantFindings("no CNI gave these addresses")
+	})
+}
+
+func TestTwoNetworksOfOneNodeWithOneRangeAreFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		other := hostLocal("10.244.0.128/25", pb.Pool_KNOWN)
+		other.Name, other.Network, other.Plugin, other.Device = "/var/lib/cni/networks/lab", "lab", "bridge", "lab0"
+		a := l.dial().send(snapshot(hello("n1", 1), poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN), other))).sync()
+		time.Sleep(overlapPause)
+		l.wantFindings("both are routed", "ranges-overlap 10.244.0.129-10.244.0.254")
+		isolated := hostLocal("10.244.0.128/25", pb.Pool_KNOWN)
+		isolated.Name, isolated.Network, isolated.Plugin, isolated.Device, isolated.Routed = other.GetName(), "lab", "bridge", "lab0", false
+		a.send(poolOf(isolated)).sync()
+		time.Sleep(overlapPause)
+		l.wantFindings("a bridge without an address is a world of its own")
+	})
+}
+
+func TestAnAddressThatIsNotThereIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		lacks := kindPod(2, "a", "10.244.0.9")
+		lacks.Namespaces[0].Intended = []*pb.Intended{{Address: "10.244.0.2", Source: "cni-result", Interface: "eth0"}}
+		a := l.dial().send(snapshot(hello("n1", 1), lacks)).sync()
+		f := l.wantFindings("its agent says so", "intended-not-observed 10.244.0.2")[0]
+		if f.GetOwners()[0].GetWorkload().GetName() != "a" {
+			t.Errorf("got %v, want pod a", f)
+		}
+		has := kindPod(2, "a", "10.244.0.2")
+		a.send(has).sync()
+		l.wantFindings("it has it now")
+	})
+}
+
+// ofCluster are changes of an IPAM of the whole cluster.
+func (l *lab) ofCluster(changes ...kube.IPAMChange) {
+	l.store.kubernetesChanged(kube.Changes{IPAM: changes})
+}
+
+func TestBookedUnderTheWrongNodeThenFreedThenGivenAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		calicoPod := func(record uint32, name, addr string) *pb.ReportRequest {
+			m := kindPod(record, name, addr)
+			m.Claims[0].Network = "k8s-pod-network"
+			return m
+		}
+		l.dial().send(snapshot(hello("n1", 1))).sync()
+		l.dial().send(snapshot(hello("n2", 1), calicoPod(2, "first", "192.168.7.5"))).sync()
+		p := &verdict.Pool{
+			IPAM: verdict.Calico, Name: "default-ipv4-ippool", State: verdict.PoolKnown,
+			Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
+		}
+		al := &verdict.Allocation{
+			Pool: p, Address: netip.MustParseAddr("192.168.7.5"), Node: "n1", Namespace: "default", Pod: "first",
+			ContainerID: "sandbox-first", Location: "ipamblocks 192-168-7-0-26 /spec/allocations/5",
+		}
+		l.ofCluster(kube.IPAMChange{Pool: p}, kube.IPAMChange{Allocation: al})
+		time.Sleep(DefaultSettle)
+		l.wantFindings("booked for n1, and held on n2", "booked-elsewhere 192.168.7.5")
+		l.ofCluster(kube.IPAMChange{Allocation: al, Gone: true})
+		time.Sleep(DefaultSettle)
+		l.wantFindings("the garbage collector has freed it", "in-use-unallocated 192.168.7.5")
+
+		// It is given out again.
+		l.dial().send(snapshot(hello("n3", 1), calicoPod(2, "second", "192.168.7.5"))).sync()
+		next := *al
+		next.Node, next.Pod, next.ContainerID = "n3", "second", "sandbox-second"
+		l.ofCluster(kube.IPAMChange{Allocation: &next})
+		l.wantFindings("a conflict says more")
+		past := l.store.table.get(al.Address).booking.past
+		if !slices.ContainsFunc(past, func(p verdict.Past) bool {
+			return p.Kind == verdict.FindingBookedElsewhere && p.Allocation != nil && p.Allocation.Node == "n1"
+		}) {
+			t.Errorf("got past %+v, want that it was booked for n1", past)
+		}
+	})
+}
+
+func TestAPoolThatIsNotReadYetAccusesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{LeakedAfter: time.Second})
+		l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "192.168.7.5"))).sync()
+		p := &verdict.Pool{
+			IPAM: verdict.Calico, Name: "p", State: verdict.PoolReading,
+			Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
+		}
+		l.ofCluster(kube.IPAMChange{Pool: p}, kube.IPAMChange{Allocation: &verdict.Allocation{Pool: p, Address: netip.MustParseAddr("192.168.9.9"), Pod: "x", Namespace: "y"}})
+		time.Sleep(time.Minute)
+		l.wantFindings("it is being read")
+		read := *p
+		read.State = verdict.PoolKnown
+		l.ofCluster(kube.IPAMChange{Pool: &read})
+		time.Sleep(DefaultSettle)
+		if all := l.findings(); len(all) == 0 || !strings.HasPrefix(all[0].GetKind(), verdict.FindingInUseUnallocated) {
+			t.Errorf("got %v, want the address in use", all)
+		}
+	})
+}

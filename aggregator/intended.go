@@ -1,0 +1,83 @@
+package aggregator
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// intendedAfter is how long an address that the Kubernetes API has for a pod may be
+// missing there before that is told. Agents wait as long themselves.
+const intendedAfter = 5 * time.Second
+
+func (ns *namespace) clock() *alarm { return &ns.alarm }
+
+// lack has it looked at whether a namespace has all addresses that it was meant to
+// have: soon for what its agent says, later for what the Kubernetes API does.
+func (s *store) lack(ns *namespace) {
+	if ns.rec.Record == verdict.OwnRecord {
+		return
+	}
+	if ns.rec.Intended != "" || len(ns.lacks) > 0 {
+		s.arm(ns, s.clock()) // once its interfaces are known, too
+	}
+	if p := s.PodObject(ns.rec); p != nil && !p.HostNetwork && len(p.IPs) > 0 && !ns.alarm.set() {
+		s.arm(ns, s.clock().Add(intendedAfter))
+	}
+}
+
+// intend makes the findings about addresses that a namespace lacks.
+func (s *store) intend(ns *namespace) {
+	var now []verdict.Finding
+	if !ns.ended && len(ns.ifaces) > 0 && !ns.rec.Node.Unheard {
+		now = s.lacks(ns)
+	}
+	before := ns.lacks
+	ns.lacks = now
+	for i := range now {
+		s.tellFinding(nil, &now[i])
+	}
+	for i := range before {
+		if !slices.ContainsFunc(now, func(f verdict.Finding) bool { return f.ID == before[i].ID }) {
+			s.endFinding(nil, &before[i])
+		}
+	}
+}
+
+// lacks are the findings about a namespace. A pod that is ending gives its addresses
+// back first.
+func (s *store) lacks(ns *namespace) (list []verdict.Finding) {
+	p := s.PodObject(ns.rec)
+	if p != nil && (p.Absent || p.DeletionTimestamp != 0 || p.Phase == "Succeeded" || p.Phase == "Failed") {
+		return nil
+	}
+	inside := ns.ifaces[0].rec
+	for _, i := range ns.ifaces {
+		if i.rec.Attachment != verdict.Local {
+			inside = i.rec
+			break
+		}
+	}
+	o := verdict.Owner{ID: ns.rec.ID, Node: ns.rec.Node, Namespace: ns.rec, Interface: inside, MAC: inside.MAC, State: verdict.Live, Pod: p}
+	for _, missing := range s.lacking(&o) {
+		a, err := netip.ParseAddr(missing.GetAddress())
+		if err != nil {
+			continue
+		}
+		list = append(list, verdict.Finding{
+			ID:   verdict.FindingID(s.policy.Cluster, verdict.FindingIntendedNotObserved, ns.rec.ID+" "+a.String()),
+			Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Address: a, Owners: []verdict.Owner{o},
+			Source: missing.GetSource(), Since: s.clock(),
+		})
+	}
+	return list
+}
+
+// endLacks ends the findings about a namespace that has ended.
+func (s *store) endLacks(ns *namespace) {
+	ns.ended = true
+	s.disarm(ns)
+	s.intend(ns)
+}

@@ -1,0 +1,80 @@
+package aggregator
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// maxPoolSeries is how many pools have series of their own.
+const maxPoolSeries = 1000
+
+// ipamMetrics are what Prometheus is told of IPAM.
+type ipamMetrics struct {
+	pools, allocations, size, allocated, leaked *prometheus.Desc
+}
+
+func newIPAMMetrics() ipamMetrics {
+	of := []string{"ipam", "node", "pool", "network"}
+	capped := fmt.Sprintf("One series for each pool, at most %d.", maxPoolSeries)
+	return ipamMetrics{
+		pools:       prometheus.NewDesc("ipwitness_ipam_pools", "Pools of addresses that are audited, by how far they are known.", []string{"ipam", "state"}, nil),
+		allocations: prometheus.NewDesc("ipwitness_ipam_allocations", "Addresses that IPAM has given.", []string{"ipam"}, nil),
+		size:        prometheus.NewDesc("ipwitness_ipam_pool_size", "How many addresses a pool can give. "+capped, of, nil),
+		allocated:   prometheus.NewDesc("ipwitness_ipam_pool_allocated", "How many addresses a pool has given. "+capped, of, nil),
+		leaked:      prometheus.NewDesc("ipwitness_ipam_pool_leaked", "How many addresses that a pool has given nobody holds any more. "+capped, of, nil),
+	}
+}
+
+func (m *ipamMetrics) describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.pools, m.allocations, m.size, m.allocated, m.leaked} {
+		out <- d
+	}
+}
+
+// poolStates are the states of a pool in metrics.
+var poolStates = map[verdict.PoolState]string{
+	verdict.PoolKnown: "known", verdict.PoolReading: "reading", verdict.PoolMissing: "missing",
+	verdict.PoolUnreadable: "unreadable", verdict.PoolStale: "stale",
+}
+
+// collect tells what there is.
+func (m *ipamMetrics) collect(s *store, out chan<- prometheus.Metric) {
+	type kind struct{ ipam, state string }
+	type one struct {
+		labels                  []string
+		size, allocated, leaked float64
+	}
+	kinds, allocations := make(map[kind]int), make(map[string]int)
+	var series []one
+	s.mu.Lock()
+	for _, p := range s.pools.byKey {
+		kinds[kind{p.rec.IPAM, poolStates[p.rec.State]}]++
+		allocations[p.rec.IPAM] += p.allocated
+		if len(series) < maxPoolSeries {
+			at := s.poolPlace(p)
+			series = append(series, one{[]string{at.ipam, at.node, at.name, p.rec.Network}, float64(p.rec.Size()), float64(p.allocated), float64(p.leaked)})
+		}
+	}
+	s.mu.Unlock()
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	for k, n := range kinds {
+		gauge(m.pools, float64(n), k.ipam, k.state)
+	}
+	for _, ipam := range slices.Sorted(maps.Keys(allocations)) {
+		gauge(m.allocations, float64(allocations[ipam]), ipam)
+	}
+	for _, one := range series {
+		if one.size > 0 {
+			gauge(m.size, one.size, one.labels...)
+		}
+		gauge(m.allocated, one.allocated, one.labels...)
+		gauge(m.leaked, one.leaked, one.labels...)
+	}
+}

@@ -1,0 +1,266 @@
+package aggregator
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Two nodes that give their pods addresses of one range, and two networks of one node,
+// make duplicates without any IPAM being wrong. Their ranges are known from
+// Node.spec.podCIDRs, from what host-local is told to give, and from the addresses
+// that nodes have on the bridges and veths of their pods.
+
+// side is a range of addresses that one node gives.
+type side struct {
+	node string
+	verdict.Range
+	say verdict.Side
+}
+
+// overlaps are what is found of ranges, and when it is looked for again.
+type overlaps struct {
+	alarm alarm
+	// dirty are the nodes of which something changed.
+	dirty map[*node]struct{}
+	// found are the ids of what was found.
+	found map[string]struct{}
+}
+
+func (o *overlaps) clock() *alarm { return &o.alarm }
+
+// overlapPause is how long changes are collected.
+const overlapPause = 300 * time.Millisecond
+
+// overlapped has ranges compared again: of a node, if it is one that changed.
+func (s *store) overlapped(n *node) {
+	if n != nil {
+		if s.overlaps.dirty == nil {
+			s.overlaps.dirty = make(map[*node]struct{})
+		}
+		s.overlaps.dirty[n] = struct{}{}
+	}
+	if !s.overlaps.alarm.set() {
+		s.arm(&s.overlaps, s.clock().Add(overlapPause))
+	}
+}
+
+// addressed has the ranges of a node compared again after it has an address more or
+// less itself, or a pod has.
+func (s *store) addressed(n *node, h *holding) {
+	if h.Kind == verdict.Assigned && (h.port.rec.Attachment == verdict.Own || h.Network != "") {
+		s.overlapped(n)
+	}
+}
+
+// sides are the ranges that a node gives its pods addresses of.
+func (s *store) sides(n *node) (list []side) {
+	networks := n.podNetworks()
+	for _, p := range n.pools {
+		if !p.rec.Routed || !networks[p.rec.Network] {
+			continue
+		}
+		for _, r := range p.rec.Ranges {
+			list = append(list, side{n.rec.Name, r, verdict.Side{
+				Node: n.rec.Name, Network: p.rec.Network, Config: p.rec.Config, Device: p.rec.Device, Ranges: p.rec.Ranges,
+				From: "what " + p.rec.IPAM + " there is told to give",
+			}})
+		}
+	}
+	for _, sub := range s.Subnets(n.rec) {
+		r := verdict.RangeOf(sub.Prefix)
+		if sub.Prefix.Addr().IsLinkLocalUnicast() || n.gateway(sub.Prefix.Addr()) || !s.podsBehind(n, sub.Interface) ||
+			slices.ContainsFunc(list, func(other side) bool { return other.Overlaps(r) }) {
+			continue
+		}
+		list = append(list, side{n.rec.Name, r, verdict.Side{
+			Node: n.rec.Name, Device: sub.Interface.Name, Prefixes: []netip.Prefix{sub.Prefix.Masked()},
+			From: "the address of " + sub.Interface.Name + " there",
+		}})
+	}
+	return list
+}
+
+// gateway tells whether an address is one that a pool of the node leaves out.
+func (n *node) gateway(a netip.Addr) bool {
+	return slices.ContainsFunc(n.pools, func(p *pool) bool { return slices.Contains(p.rec.Gateways, a) })
+}
+
+// podNetworks are the CNI networks that gave pods of a node their addresses.
+func (n *node) podNetworks() map[string]bool {
+	networks := make(map[string]bool)
+	for ns := range n.namespaces.all() {
+		if ns.rec.Record == verdict.OwnRecord || ns.rec.Who.Kind() != verdict.Pod {
+			continue
+		}
+		for _, i := range ns.ifaces {
+			for _, h := range i.holdings {
+				if h.Kind == verdict.Assigned && h.Network != "" {
+					networks[h.Network] = true
+				}
+			}
+		}
+	}
+	return networks
+}
+
+// podsBehind tells whether pods that CNI gave addresses are behind an interface of the
+// node: on the ports of a bridge, or at the other end of a veth.
+func (s *store) podsBehind(n *node, i *verdict.Interface) bool {
+	is := func(record uint32) bool {
+		ns := n.namespaces.get(record)
+		return ns != nil && ns.rec.Who.Kind() == verdict.Pod && slices.ContainsFunc(ns.ifaces, func(inside *iface) bool {
+			return inside.rec.Attachment == verdict.Peer && slices.ContainsFunc(inside.holdings, func(h *holding) bool {
+				return h.Kind == verdict.Assigned && h.Network != ""
+			})
+		})
+	}
+	if i.Peer != 0 {
+		return is(i.Peer)
+	}
+	if i.Kind != "bridge" || i.Link == nil {
+		return false
+	}
+	own := n.namespaces.get(verdict.OwnRecord)
+	return slices.ContainsFunc(own.ifaces, func(port *iface) bool {
+		return port.rec.Link == i.Link && port.rec.Peer != 0 && is(port.rec.Peer)
+	})
+}
+
+// compareRanges makes the findings about ranges that overlap.
+func (s *store) compareRanges() {
+	for n := range s.overlaps.dirty {
+		n.ranges = s.sides(n)
+	}
+	clear(s.overlaps.dirty)
+	before := s.overlaps.found
+	s.overlaps.found = make(map[string]struct{})
+	s.compareNodes()
+	for _, n := range s.nodes {
+		s.compareNetworks(n)
+	}
+	for id := range before {
+		if _, still := s.overlaps.found[id]; !still {
+			s.findings.drop(id)
+		}
+	}
+}
+
+// compareNodes looks for ranges that several nodes have.
+func (s *store) compareNodes() {
+	var all []side
+	for _, n := range s.nodes {
+		if !n.rec.TimedOut {
+			all = append(all, n.ranges...)
+		}
+	}
+	for _, r := range s.kube.NodeRanges() {
+		all = append(all, side{r.Node, verdict.RangeOf(r.Prefix), verdict.Side{
+			Node: r.Node, Prefixes: []netip.Prefix{r.Prefix}, From: "Node.spec.podCIDRs",
+		}})
+	}
+	slices.SortFunc(all, func(a, b side) int {
+		return cmp.Or(a.First.Compare(b.First), b.Last.Compare(a.Last), cmp.Compare(a.node, b.node), cmp.Compare(a.say.From, b.say.From))
+	})
+	for len(all) > 0 {
+		// One group: all that are connected by common addresses.
+		group, last := 1, all[0].Last
+		for group < len(all) && all[group].First.BitLen() == last.BitLen() && all[group].First.Compare(last) <= 0 {
+			if all[group].Last.Compare(last) > 0 {
+				last = all[group].Last
+			}
+			group++
+		}
+		s.compareGroup(all[:group])
+		all = all[group:]
+	}
+}
+
+// compareGroup makes the finding about one group of ranges in order, each of which
+// overlaps with one before it.
+func (s *store) compareGroup(group []side) {
+	var a, b *side
+	var nodes []string
+	for i := range group {
+		for k := range i {
+			if group[k].node != group[i].node && group[k].Overlaps(group[i].Range) {
+				if a == nil {
+					a, b = &group[k], &group[i]
+				}
+				for _, name := range []string{group[k].node, group[i].node} {
+					if at, there := slices.BinarySearch(nodes, name); !there {
+						nodes = slices.Insert(nodes, at, name)
+					}
+				}
+				break
+			}
+		}
+	}
+	if a == nil {
+		return
+	}
+	first := a.First
+	if b.First.Compare(first) > 0 {
+		first = b.First
+	}
+	out := &pb.Finding{
+		Id: verdict.FindingID(s.policy.Cluster, verdict.FindingPodCIDROverlap, first.String()), Kind: verdict.FindingPodCIDROverlap,
+		Severity: pb.Finding_CRITICAL, Address: common(a.Range, b.Range), Nodes: nodes[:min(len(nodes), maxTold)],
+	}
+	setTold(out, verdict.TellOverlap(out.GetKind(), a.say, b.say))
+	if len(nodes) > 2 {
+		out.Summary += fmt.Sprintf(" In all, %d nodes have addresses in common.", len(nodes))
+	}
+	s.overlaps.found[out.GetId()] = struct{}{}
+	s.findings.put(out)
+}
+
+// common is what two ranges have in common, as a prefix or as FIRST-LAST.
+func common(a, b verdict.Range) string {
+	both := a
+	if b.First.Compare(both.First) > 0 {
+		both.First = b.First
+	}
+	if b.Last.Compare(both.Last) < 0 {
+		both.Last = b.Last
+	}
+	return both.String()
+}
+
+// compareNetworks looks for networks of one node that have addresses in common.
+func (s *store) compareNetworks(n *node) {
+	for i, p := range n.pools {
+		for _, other := range n.pools[i+1:] {
+			if !p.rec.Competes(&other.rec) {
+				continue
+			}
+			a, b := p, other
+			if b.rec.Network < a.rec.Network {
+				a, b = b, a
+			}
+			ra, rb := a.rec.Overlap(&b.rec)
+			out := &pb.Finding{
+				Id:   verdict.FindingID(s.policy.Cluster, verdict.FindingRangesOverlap, n.rec.Name+" "+a.rec.Network+" "+b.rec.Network),
+				Kind: verdict.FindingRangesOverlap, Severity: pb.Finding_WARNING, Nodes: []string{n.rec.Name}, Address: common(ra, rb),
+			}
+			if a.allocated == 0 || b.allocated == 0 {
+				out.Severity = pb.Finding_INFO // one of them is not used
+			}
+			setTold(out, verdict.TellOverlap(out.GetKind(), poolSide(n, a), poolSide(n, b)))
+			s.overlaps.found[out.GetId()] = struct{}{}
+			s.findings.put(out)
+		}
+	}
+}
+
+func poolSide(n *node, p *pool) verdict.Side {
+	return verdict.Side{
+		Node: n.rec.Name, Network: p.rec.Network, Config: p.rec.Config, Device: p.rec.Device, Ranges: p.rec.Ranges,
+		From: "what " + p.rec.IPAM + " is told to give",
+	}
+}

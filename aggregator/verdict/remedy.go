@@ -1,0 +1,517 @@
+package verdict
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What a finding is told as: the words, and the commands that would put IPAM right.
+// Nothing here runs anything. Each IPAM has its remedies in a file of its own.
+
+// Told is a finding in words.
+type Told struct {
+	// Summary is one or two sentences for a person.
+	Summary string
+	// Evidence are the facts that it follows from; Advice is what to do, in order.
+	Evidence, Advice []string
+	// Fixes are commands that would put it right, in order.
+	Fixes []Fix
+}
+
+// Tell puts a finding about one address into words. The pool's use may be the zero
+// value where nothing is known of it.
+func (p *Policy) Tell(f *Finding, use PoolUse) Told {
+	t := &telling{policy: p, f: f, pool: f.Pool, use: use}
+	if t.pool == nil {
+		t.pool = &Pool{}
+	}
+	if len(f.Owners) > 0 {
+		t.owner = &f.Owners[0]
+	}
+	t.booked = &Allocation{}
+	if len(f.Allocations) > 0 {
+		t.booked = f.Allocations[0]
+	}
+	switch f.Kind {
+	case FindingInUseUnallocated:
+		t.inUseUnallocated()
+	case FindingBookedElsewhere:
+		t.bookedElsewhere()
+	case FindingLeaked:
+		t.leaked()
+	case FindingDoubleAllocated:
+		t.doubleAllocated()
+	case FindingIntendedNotObserved:
+		t.intendedNotObserved()
+	case FindingSharedAddressAnswered:
+		t.sharedAnswered()
+	}
+	return t.told
+}
+
+// telling is one finding that is being put into words.
+type telling struct {
+	policy *Policy
+	f      *Finding
+	pool   *Pool
+	use    PoolUse
+	// owner is who holds the address, nil for nobody; booked is what IPAM says of it,
+	// empty for nothing.
+	owner  *Owner
+	booked *Allocation
+	told   Told
+}
+
+// evidence adds a fact.
+func (t *telling) evidence(format string, args ...any) {
+	t.told.Evidence = append(t.told.Evidence, fmt.Sprintf(format, args...))
+}
+
+// advise adds a step for a person.
+func (t *telling) advise(format string, args ...any) {
+	t.told.Advice = append(t.told.Advice, fmt.Sprintf(format, args...))
+}
+
+// fix adds a command.
+func (t *telling) fix(f Fix) { t.told.Fixes = append(t.told.Fixes, f) }
+
+// byHand adds what must be done by a person, with the command for it, if there is one.
+func (t *telling) byHand(node, command, format string, args ...any) {
+	t.fix(Fix{Node: node, What: fmt.Sprintf(format, args...), Command: command, Manual: true})
+}
+
+// inUseUnallocated: somebody has the address, and IPAM takes it for free.
+func (t *telling) inUseUnallocated() {
+	t.told.Summary = fmt.Sprintf("%s is held by %s, and %s takes it for free: it will give it to %s.",
+		t.f.Address, t.holder(), t.pool.call(), t.pool.next())
+	t.holding()
+	switch p := t.pool; {
+	case p.State == PoolMissing:
+		t.evidence("%s has no records at all%s.", p.begin(), p.lost())
+	case p.LostAt != 0:
+		t.evidence("%s has no record of the address. It lost %s at once%s.", p.begin(), plural(p.Lost, "record", "records"), p.lost())
+	default:
+		t.evidence("%s has no record of the address.", p.begin())
+	}
+	t.history()
+	t.fullness()
+	switch t.pool.IPAM {
+	case HostLocal:
+		t.reserveHostLocal()
+	case Whereabouts:
+		t.reserveWhereabouts()
+	case Calico:
+		t.reserveCalico()
+	case Cilium:
+		t.reserveCilium()
+	default:
+		t.restart("it asks for an address that is free")
+	}
+	t.closing()
+}
+
+// bookedElsewhere: somebody has the address, and IPAM has it for somebody else.
+func (t *telling) bookedElsewhere() {
+	t.told.Summary = fmt.Sprintf("%s is held by %s, and %s has it booked for %s. %s",
+		t.f.Address, t.holder(), t.pool.call(), t.booked.call(), t.elsewhereEnds())
+	t.holding()
+	t.bookings()
+	t.history()
+	t.fullness()
+	switch t.pool.IPAM {
+	case HostLocal:
+		t.rebookHostLocal()
+	case Whereabouts:
+		t.rebookWhereabouts()
+	case Calico:
+		t.rebookCalico()
+	case Cilium:
+		t.rebookCilium()
+	default:
+		t.restart("it asks for an address that is free")
+	}
+	t.closing()
+}
+
+// elsewhereEnds says what comes of a wrong booking.
+func (t *telling) elsewhereEnds() string {
+	if t.pool.IPAM == Calico {
+		return "Calico's garbage collector takes such a booking for leaked and frees the address 15 minutes after it finds it (leakGracePeriod); then another pod gets the address."
+	}
+	return "When that one ends, the address is freed, and given to another pod while it is in use."
+}
+
+// leaked: IPAM has given the address to somebody who is not there.
+func (t *telling) leaked() {
+	t.told.Summary = fmt.Sprintf("%s has %s booked for %s, and nobody alive holds it%s. No pod gets it while that is so.%s",
+		t.pool.begin(), t.f.Address, t.booked.call(), t.since(), t.exhaustion())
+	t.bookings()
+	t.evidence("No kernel of a node that the pool serves has the address, by what their agents report.")
+	t.fullness()
+	switch t.pool.IPAM {
+	case HostLocal:
+		t.releaseHostLocal()
+	case Whereabouts:
+		t.releaseWhereabouts()
+	case Calico:
+		t.releaseCalico()
+	case Cilium:
+		t.releaseCilium()
+	}
+	t.closing()
+}
+
+// doubleAllocated: IPAM has given the address twice.
+func (t *telling) doubleAllocated() {
+	names := each(t.f.Allocations, func(al **Allocation) string { return (*al).call() })
+	t.told.Summary = fmt.Sprintf("%s has %s twice: for %s. As soon as both are up, it is a duplicate.",
+		t.pool.begin(), t.f.Address, list(names))
+	if t.pool.IPAM == KubernetesAPI {
+		t.told.Summary = fmt.Sprintf("%s is in the status of several running pods: %s. One of them has it wrongly, or each has it.",
+			t.f.Address, list(names))
+	}
+	t.bookings()
+	t.holding()
+	t.fullness()
+	t.advise("See who really has the address: ipwitness owners %s", t.f.Address)
+	if t.owner != nil {
+		t.advise("%s has it by its kernel: keep that one, and restart the other, so that it gets another address.", capital(t.owner.placed()))
+	} else {
+		t.advise("Keep the one that came first, and restart the other, so that it gets another address.")
+	}
+	for _, al := range t.f.Allocations {
+		if al.Pod != "" && (t.owner == nil || !al.For(t.owner)) {
+			t.byHand("", deletePod(al.Namespace, al.Pod), "Delete pod %s/%s, if it is the one that is to give up %s: its controller, if it has one, makes a new one.",
+				al.Namespace, al.Pod, t.f.Address)
+		} else if al.Pod == "" && (t.owner == nil || !al.For(t.owner)) {
+			t.byHand(t.node(), "", "Look at %s: %s. If it is the wrong one, take it away.", cmp.Or(al.Location, "the record"), al.call())
+		}
+	}
+	t.advise("Find out how it came about: a reservation that was restored from a copy, two IPAM daemons, an edit by hand.")
+	t.closing()
+}
+
+// intendedNotObserved: an owner does not have what it was meant to have.
+func (t *telling) intendedNotObserved() {
+	t.told.Summary = fmt.Sprintf("%s was meant to have %s, and no interface in it has it. Who reaches for it there reaches nobody, or somebody else.",
+		capital(t.holder()), t.f.Address)
+	if t.f.Source != "" {
+		t.evidence("It was to have the address: %s says so.", intends(t.f.Source))
+	}
+	t.bookings()
+	t.advise("See what the pod has: ipwitness owners %s", cmp.Or(t.ownerName(), t.f.Address.String()))
+	t.advise("Look for what took the address away: a script or a sidecar with NET_ADMIN, an interface that is down, a CNI plugin that failed half-way (the kubelet's log and the events of the pod say so).")
+	t.restart("its sandbox is set up anew, with all of its addresses")
+	t.closing()
+}
+
+// intends names who means an owner to have an address.
+func intends(source string) string {
+	switch source {
+	case "cri":
+		return "the container runtime (CRI)"
+	case "cni-result":
+		return "the result of its CNI plugin (/var/lib/cni/results)"
+	case "kubernetes":
+		return "the Kubernetes API (Pod.status.podIPs)"
+	}
+	return source
+}
+
+// closing says how the finding ends.
+func (t *telling) closing() {
+	t.advise("The finding is over by itself as soon as IPAM and the kernels agree: ipwitness audit %s", t.f.Address)
+}
+
+// holder names who has the address.
+func (t *telling) holder() string {
+	if t.owner == nil {
+		return "somebody who is not known"
+	}
+	return t.owner.placed()
+}
+
+// ownerName is the owner as NAMESPACE/POD, empty where it is no pod.
+func (t *telling) ownerName() string {
+	if t.owner == nil || t.owner.kind() != Pod {
+		return ""
+	}
+	namespace, name := t.owner.Named()
+	if namespace == "" || name == "" {
+		return ""
+	}
+	return namespace + "/" + name
+}
+
+// node is the one that a node's own pool is of; empty for a pool of the whole cluster.
+func (t *telling) node() string {
+	if t.pool.Node == nil {
+		return ""
+	}
+	return t.pool.Node.Name
+}
+
+// since says for how long it has been so.
+func (t *telling) since() string {
+	if t.f.Since == 0 {
+		return ""
+	}
+	return ", since " + stampText(t.f.Since)
+}
+
+// holding tells who has the address, by whom that is witnessed.
+func (t *telling) holding() {
+	for i := range t.f.Owners {
+		o := &t.f.Owners[i]
+		fact := fmt.Sprintf("The kernel of node %s has %s on %s", o.Node.Name, t.f.Address, o.placed())
+		if o.Namespace != nil && o.Namespace.Netns != "" {
+			fact += ", network namespace " + o.Namespace.Netns
+		}
+		if at := o.AssignedAt(); at != 0 {
+			fact += ", since " + stampText(at) + " by its clock"
+		}
+		var read Stamp
+		for _, c := range o.Claims {
+			if c.Kind == Assigned {
+				read = max(read, c.Last)
+			}
+		}
+		if read != 0 {
+			fact += ", last read " + stampText(read)
+		}
+		t.evidence("%s.", fact)
+	}
+}
+
+// bookings tell what IPAM says of the address.
+func (t *telling) bookings() {
+	for _, al := range t.f.Allocations {
+		fact := fmt.Sprintf("%s books it for %s", capital(al.place()), al.call())
+		if al.AllocatedAt != 0 {
+			fact += ", since " + stampText(al.AllocatedAt)
+		}
+		t.evidence("%s.", fact)
+	}
+}
+
+// history tells what IPAM said before.
+func (t *telling) history() {
+	for _, past := range t.f.Past {
+		if t.owner == nil || past.Owner != t.owner.ID || past.Allocation == nil || slices.Contains(t.f.Allocations, past.Allocation) {
+			continue
+		}
+		t.evidence("Until %s %s booked it for %s.", stampText(past.Since), past.Allocation.place(), past.Allocation.call())
+	}
+}
+
+// fullness tells how full the pool is.
+func (t *telling) fullness() {
+	if t.use.Size > 0 {
+		t.evidence("%s", t.use.text(t.pool))
+	}
+}
+
+// exhaustion says when the pool has none left, where that is soon.
+func (t *telling) exhaustion() string {
+	switch {
+	case t.use.Size > 0 && t.use.Allocated >= t.use.Size:
+		return " The pool has none left."
+	case t.use.ExhaustedIn > 0:
+		return fmt.Sprintf(" At the rate of the last hour the pool has none left in %s.", secondsText(t.use.ExhaustedIn))
+	}
+	return ""
+}
+
+// restart advises to restart the holder, and says what that is good for. The command
+// is to be run by hand.
+func (t *telling) restart(then string) {
+	if t.owner == nil {
+		return
+	}
+	w := t.owner.Workload()
+	if w.Kind != Pod || w.Name == "" || w.Namespace == "" {
+		t.advise("Restart %s, so that %s.", t.owner.placed(), then)
+		t.byHand(t.owner.Node.Name, "", "Restart %s, so that %s.", t.owner.name(), then)
+		return
+	}
+	t.advise("Delete pod %s/%s; %s: %s", w.Namespace, w.Name, t.owner.successor(), deletePod(w.Namespace, w.Name))
+	t.byHand("", deletePod(w.Namespace, w.Name), "Restart pod %s/%s: %s.", w.Namespace, w.Name, then)
+}
+
+// restartNow is restart with a command that may be run as it is, where something makes
+// a new pod.
+func (t *telling) restartNow(then string) {
+	t.restart(then)
+	if t.owner == nil || t.owner.Pod == nil || t.owner.Pod.Controller == "" || t.owner.Workload().UID == "" {
+		return
+	}
+	w := t.owner.Workload()
+	t.told.Fixes[len(t.told.Fixes)-1] = Fix{
+		What: fmt.Sprintf("Restart pod %s/%s, which holds %s: %s.", w.Namespace, w.Name, t.f.Address, then),
+		Command: script(
+			"if uid=$(kubectl get pod -n "+shellQuote(w.Namespace)+" "+shellQuote(w.Name)+" --ignore-not-found -o 'jsonpath={.metadata.uid}') && [ \"$uid\" = "+shellQuote(w.UID)+" ]; then",
+			"  "+deletePod(w.Namespace, w.Name),
+			"else",
+			"  echo "+shellQuote("pod "+w.Namespace+"/"+w.Name+" of then is gone: nothing to do"),
+			"fi"),
+	}
+}
+
+// deletePod is the command that deletes a pod.
+func deletePod(namespace, name string) string {
+	return "kubectl delete pod -n " + shellQuote(namespace) + " " + shellQuote(name)
+}
+
+// call names a pool in a sentence.
+func (p *Pool) call() string {
+	switch {
+	case p.IPAM == HostLocal && p.Node != nil:
+		return fmt.Sprintf("host-local on node %s (%s)", p.Node.Name, p.Name)
+	case p.IPAM == Whereabouts:
+		return "whereabouts (IPPool " + p.Name + ")"
+	case p.IPAM == Calico:
+		return "Calico (IPPool " + p.Name + ")"
+	case p.IPAM == Cilium && p.Node != nil:
+		return "Cilium on node " + p.Node.Name
+	case p.IPAM == Cilium:
+		return "Cilium (CiliumNode " + p.Name + ")"
+	case p.IPAM == KubernetesAPI:
+		return "the Kubernetes API"
+	case p.IPAM == "":
+		return "its IPAM"
+	}
+	return p.IPAM + " (" + p.Name + ")"
+}
+
+// begin names a pool at the beginning of a sentence: names of plugins stay as they are.
+func (p *Pool) begin() string {
+	if p.IPAM == HostLocal || p.IPAM == Whereabouts {
+		return p.call()
+	}
+	return capital(p.call())
+}
+
+// next says who will be given a free address of the pool.
+func (p *Pool) next() string {
+	switch {
+	case p.Node != nil:
+		return "one of the next pods that start there"
+	case p.IPAM == Whereabouts:
+		return "one of the next pods of that network, on whatever node"
+	}
+	return "one of the next pods, most likely on the same node"
+}
+
+// lost says when the pool's records were lost.
+func (p *Pool) lost() string {
+	if p.LostAt == 0 {
+		return ""
+	}
+	return ": they were lost at " + stampText(p.LostAt)
+}
+
+// text says how full a pool is.
+func (u PoolUse) text(p *Pool) string {
+	if u.Size == 0 {
+		return fmt.Sprintf("%s has given %s.", p.begin(), plural(u.Allocated, "address", "addresses"))
+	}
+	s := fmt.Sprintf("%s has given %d of %s (%s)", p.begin(), u.Allocated, plural(u.Size, "address", "addresses"), u.percent())
+	if u.Leaked > 0 {
+		s += fmt.Sprintf(", %d of which nobody holds", u.Leaked)
+	}
+	if u.ExhaustedIn > 0 {
+		s += fmt.Sprintf("; at the rate of the last hour it has none left in %s", secondsText(u.ExhaustedIn))
+	}
+	return s + "."
+}
+
+// percent is how much of the pool is given.
+func (u PoolUse) percent() string {
+	p := float64(u.Allocated) / float64(u.Size) * 100
+	if p > 0 && p < 1 {
+		return "less than 1 %"
+	}
+	return fmt.Sprintf("%d %%", int(p))
+}
+
+// call names whom an allocation is for.
+func (al *Allocation) call() string {
+	who := "somebody"
+	switch {
+	case al.Purpose != "":
+		who = "the node itself (" + al.Purpose + ")"
+	case al.Pod != "":
+		who = "pod " + al.Namespace + "/" + al.Pod
+	case al.ContainerID != "":
+		who = "container " + shortID(al.ContainerID)
+		if al.Interface != "" {
+			who += " (" + al.Interface + ")"
+		}
+	}
+	if al.Node != "" {
+		who += " on node " + al.Node
+	}
+	return who
+}
+
+// place is where an allocation is written.
+func (al *Allocation) place() string {
+	switch {
+	case al.Location != "":
+		return al.Location
+	case al.Pool != nil && al.Pool.IPAM == HostLocal:
+		return strings.TrimSuffix(al.Pool.Name, "/") + "/" + al.Address.String()
+	case al.Pool != nil:
+		return al.Pool.call()
+	}
+	return "IPAM"
+}
+
+// shellQuote quotes a word for a POSIX shell, where it must be.
+func shellQuote(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("@%+=:,./_-", r)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// script joins the lines of a command.
+func script(text ...string) string { return strings.Join(text, "\n") }
+
+// stampText is a stamp as people read it.
+func stampText(s Stamp) string { return s.Time().Format("2006-01-02 15:04:05 MST") }
+
+// secondsText is a number of seconds as people read it.
+func secondsText(seconds float64) string {
+	const most = float64(1<<63-1) / float64(time.Second)
+	d := time.Duration(min(seconds, most) * float64(time.Second))
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d hours", d/time.Hour)
+	}
+	return fmt.Sprintf("%d days", d/(24*time.Hour))
+}
+
+// plural is a number with its noun.
+func plural[N ~uint32 | ~uint64 | ~int](n N, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// addressList lists addresses as people do; many are only counted.
+func addressList(all []netip.Addr) string {
+	return list(each(all, func(a *netip.Addr) string { return a.String() }))
+}

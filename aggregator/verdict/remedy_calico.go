@@ -1,0 +1,108 @@
+package verdict
+
+import (
+	"fmt"
+)
+
+// Calico books an address for the node that its CNI plugin takes itself for: "nodename"
+// in its network configuration or, without that, /var/lib/calico/nodename. What it has
+// booked for a pod on another node than the pod's, its garbage collector frees after
+// leakGracePeriod, 15 minutes by default (projectcalico/calico issue 12257).
+
+// calicoNodename is where Calico keeps the name of a node on it.
+const calicoNodename = "/var/lib/calico/nodename"
+
+// reserveCalico has the holder restarted: Calico has no command that books an address.
+func (t *telling) reserveCalico() {
+	t.advise("See what Calico says: calicoctl ipam show --ip=%s; calicoctl ipam check --show-problem-ips", t.f.Address)
+	t.advise("Restart the holder before Calico gives the address to another pod. calicoctl has no command that books an address for a pod that runs.")
+	t.restartNow("its successor gets an address that Calico has booked for it")
+	t.advise("Find out who freed it: the log of calico-kube-controllers has a line with the address (\"Garbage collecting leaked IP\"), if it was the garbage collector.")
+}
+
+// rebookCalico has the node's name put right, and then the holder restarted.
+func (t *telling) rebookCalico() {
+	al := t.booked
+	right := t.rightNode()
+	if al.Node != "" && t.owner != nil && !t.owner.sameNode(al.Node) {
+		t.collector()
+		t.nodename(right)
+	}
+	t.advise("Then restart the pods whose addresses are booked for the wrong node, one after the other: each successor's address is booked for node %s.", right)
+	t.restartNow("its successor's address is booked for the right node")
+}
+
+// rightNode is what Calico should call the holder's node.
+func (t *telling) rightNode() string {
+	switch {
+	case t.owner == nil:
+		return "?"
+	case t.owner.Pod != nil && t.owner.Pod.Node != "":
+		return t.owner.Pod.Node
+	}
+	return t.owner.Node.Name
+}
+
+// collector advises to stop the garbage collector, while it would free addresses in use.
+func (t *telling) collector() {
+	const stop = `kubectl patch kubecontrollersconfigurations.crd.projectcalico.org default --type=merge -p '{"spec":{"controllers":{"node":{"leakGracePeriod":"0s"}}}}'`
+	t.advise("Stop the garbage collector first, if it will take long to restart all of the pods: %s (0 is off; afterwards put back what was there, 15m by default).", stop)
+	t.byHand("", stop, "Stop Calico's garbage collector until the pods are restarted: it would free addresses in use. Put leakGracePeriod back afterwards (15m by default).")
+}
+
+// nodename has the name that the node goes by put right.
+func (t *telling) nodename(right string) {
+	n := t.owner.Node
+	const conflist = "grep -H '\"nodename\"' /etc/cni/net.d/*calico*"
+	t.advise("On node %s, see what Calico's CNI plugin takes the node for: %s; cat %s. It must be %s; what the network configuration says comes first.",
+		n.Name, conflist, calicoNodename, right)
+	stale := n.CalicoNodename
+	if stale == "" || stale == right || t.owner.sameNode(stale) {
+		t.advise("If the network configuration has another name there, delete the pod of calico-node on that node: its init container writes the configuration anew.")
+		t.byHand("", restartCalicoNode(right), "Restart calico-node on node %s, if its CNI configuration has the wrong nodename: its init container writes it anew.", right)
+		return
+	}
+	t.evidence("%s on node %s says %s.", calicoNodename, n.Name, stale)
+	t.advise("Put the name right there, and restart calico-node on that node (it writes both files anew): ipwitness audit --fix-plan prints it.")
+	t.fix(Fix{
+		Node: n.Name,
+		What: fmt.Sprintf("Tell Calico's CNI plugin that this node is %s, not %s: else it books the addresses of new pods for the wrong node, too.", right, stale),
+		Command: script(
+			"if [ \"$(cat "+calicoNodename+" 2>/dev/null)\" = "+shellQuote(stale)+" ]; then",
+			"  printf '%s' "+shellQuote(right)+" > "+calicoNodename,
+			"else",
+			"  echo "+shellQuote(calicoNodename+" says something else now: nothing to do"),
+			"fi"),
+	})
+	t.byHand("", restartCalicoNode(right), "Restart calico-node on node %s: its init container writes the CNI configuration anew, which may have the wrong name, too.", right)
+}
+
+// restartCalicoNode is the command that restarts calico-node on one node.
+func restartCalicoNode(node string) string {
+	return "kubectl delete pods -A -l k8s-app=calico-node --field-selector " + shellQuote("spec.nodeName="+node)
+}
+
+// releaseCalico has the address freed.
+func (t *telling) releaseCalico() {
+	a := t.f.Address.String()
+	t.advise("Calico's garbage collector does so by itself, 15 minutes after it finds it (leakGracePeriod): if it does not, see whether calico-kube-controllers runs and what it logs.")
+	t.advise("See what Calico thinks: calicoctl ipam show --ip=%s; calicoctl ipam check --show-problem-ips", a)
+	t.advise("If nobody has it, free it: calicoctl ipam release --ip=%s. For many at once: calicoctl ipam check -o report.json; calicoctl ipam release --from-report=report.json", a)
+	if t.booked.Pod == "" {
+		t.byHand("", "calicoctl ipam release --ip="+a, "Free %s. By hand, because it is not known which pod it is booked for.", a)
+		return
+	}
+	t.fix(Fix{
+		What: fmt.Sprintf("Free %s: pod %s/%s, for which Calico has it, does not have it, and nobody else has.", a, t.booked.Namespace, t.booked.Pod),
+		Command: script(
+			"if ! pods=$(kubectl get pods -A --field-selector "+shellQuote("status.podIP="+a+",status.phase!=Succeeded,status.phase!=Failed")+" -o name); then",
+			"  echo "+shellQuote(a+": the pods cannot be listed: left as it is"),
+			"elif [ -n \"$pods\" ]; then",
+			"  echo "+shellQuote(a+": in the status of a pod that runs: left as it is:")+" \"$pods\"",
+			"elif calicoctl ipam show --ip="+a+" | grep -qF -- "+shellQuote(t.booked.Pod)+"; then",
+			"  calicoctl ipam release --ip="+a,
+			"else",
+			"  echo "+shellQuote(a+": free, or booked for somebody else now: nothing to do"),
+			"fi"),
+	})
+}

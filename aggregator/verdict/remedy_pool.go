@@ -1,0 +1,167 @@
+package verdict
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// TellPool puts a finding about a whole pool into words: ipam-state-lost,
+// ipam-unreadable or pool-exhaustion. At risk are the addresses in use that the pool
+// takes for free, and names are their holders, one for each.
+func TellPool(kind string, pool *Pool, use PoolUse, atRisk []netip.Addr, names []string) Told {
+	t := &poolTelling{pool: pool, use: use, atRisk: atRisk, names: names}
+	switch kind {
+	case FindingIPAMStateLost:
+		t.stateLost()
+	case FindingIPAMUnreadable:
+		t.unreadable()
+	case FindingPoolExhaustion:
+		t.exhaustion()
+	}
+	return t.told
+}
+
+// poolTelling is one finding about a pool that is being put into words.
+type poolTelling struct {
+	pool   *Pool
+	use    PoolUse
+	atRisk []netip.Addr
+	names  []string
+	told   Told
+}
+
+func (t *poolTelling) evidence(format string, args ...any) {
+	t.told.Evidence = append(t.told.Evidence, fmt.Sprintf(format, args...))
+}
+
+func (t *poolTelling) advise(format string, args ...any) {
+	t.told.Advice = append(t.told.Advice, fmt.Sprintf(format, args...))
+}
+
+// mostNamed is how many addresses a sentence names; the evidence names them all, so
+// far as they fit into groups of that many.
+const mostNamed = 50
+
+// stateLost: all records of a pool are gone, and addresses of it are in use.
+func (t *poolTelling) stateLost() {
+	p := t.pool
+	lost := "has no records"
+	if p.Lost > 0 {
+		lost = fmt.Sprintf("has lost all of its records (%d)", p.Lost)
+	}
+	t.told.Summary = fmt.Sprintf("%s %s, and %s of it %s in use: %s. It takes them for free, and gives them to %s.",
+		p.begin(), lost, plural(len(t.atRisk), "address", "addresses"), isAre(len(t.atRisk)), addressList(t.atRisk), strings.Replace(p.next(), "one of the next", "the next", 1))
+	if p.LostAt != 0 {
+		t.evidence("Its records were lost at %s, by the clock of its node.", stampText(p.LostAt))
+	}
+	if p.Problem != "" {
+		t.evidence("%s.", capital(strings.TrimSuffix(p.Problem, ".")))
+	}
+	if p.Config != "" {
+		t.evidence("It is configured in %s.", p.Config)
+	}
+	for at := 0; at < len(t.atRisk); at += mostNamed {
+		var held []string
+		for i, a := range t.atRisk[at:min(at+mostNamed, len(t.atRisk))] {
+			name := "somebody"
+			if at+i < len(t.names) {
+				name = t.names[at+i]
+			}
+			held = append(held, a.String()+" by "+name)
+		}
+		t.evidence("In use: %s.", strings.Join(held, ", "))
+	}
+	node := ""
+	if p.Node != nil {
+		node = p.Node.Name
+		t.advise("%s", cordoning(node))
+		t.told.Fixes = append(t.told.Fixes, Fix{
+			Manual: true, Command: "kubectl cordon " + shellQuote(node),
+			What: fmt.Sprintf("Start no pods on node %s until its part of this plan has run (afterwards: kubectl uncordon %s).", node, shellQuote(node)),
+		})
+	} else {
+		t.advise("Start no pods of that network until this is put right: scale what makes them to what is there now, or cordon the nodes that run them.")
+	}
+	where := "cluster"
+	if node != "" {
+		where = "node " + shellQuote(node)
+	}
+	switch p.IPAM {
+	case HostLocal, Whereabouts:
+		t.advise("Have the records written anew from who really holds the addresses: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh %s", where)
+		t.advise("Do not copy back an old backup of the records over it: it names containers that are gone, and misses those that came since.")
+	case Calico:
+		t.advise("Restore Calico's IPAM objects (ipamblocks, ipamhandles, blockaffinities) from a backup of just before, if there is one; else restart the pods that hold the addresses, one after the other: ipwitness audit --fix-plan prints it.")
+	default:
+		t.advise("Restart the pods that hold the addresses, one after the other: ipwitness audit --fix-plan prints it.")
+	}
+	t.advise("See that nothing is left: ipwitness audit; ipwitness conflicts. Pods that were started meanwhile may have got an address that was in use: those are conflicts, and must be restarted.")
+	if p.IPAM == HostLocal {
+		t.advise("Find out what deleted %s: a restore, a clean-up script, a reboot (if it is on a tmpfs) that pods outlived. It must live as long as the pods of the node do.", p.Name)
+	}
+}
+
+// unreadable: the records of a pool cannot be read.
+func (t *poolTelling) unreadable() {
+	p := t.pool
+	t.told.Summary = fmt.Sprintf("What %s has given cannot be read: %s. Until it can, an address of it that is in use and not booked goes unnoticed.",
+		p.call(), cmp.Or(p.Problem, "its records look otherwise than we know them"))
+	if p.Config != "" {
+		t.evidence("It is configured in %s.", p.Config)
+	}
+	if p.State == PoolStale {
+		t.evidence("Its source is not heard from: what was known of it is kept.")
+	}
+	switch p.IPAM {
+	case HostLocal:
+		t.advise("See whether the agent may read it: it needs %s as the node has it. In a container, mount its parent read-only, with HostToContainer propagation; a directory that is mounted itself is lost when it is made anew.", p.Name)
+	case Whereabouts:
+		t.advise("See whether the aggregator may read it: kubectl auth can-i list %s -A --as=system:serviceaccount:NAMESPACE:NAME; the same for %s.", ippools, reservations)
+	case Calico:
+		t.advise("See whether the aggregator may read it: kubectl auth can-i list ipamblocks.crd.projectcalico.org --as=system:serviceaccount:NAMESPACE:NAME; the same for ippools.crd.projectcalico.org.")
+	case Cilium:
+		t.advise("See whether the aggregator may read it: kubectl auth can-i list ciliumendpoints.cilium.io -A --as=system:serviceaccount:NAMESPACE:NAME; the same for ciliumnodes.cilium.io.")
+	}
+	t.advise("If it may, the IPAM may be of a version that ipwitness does not know: please report it with that version.")
+	t.advise("The finding is over as soon as it can be read.")
+}
+
+// exhaustion: a pool has few addresses left.
+func (t *poolTelling) exhaustion() {
+	p, u := t.pool, t.use
+	t.told.Summary = u.text(p)
+	if u.Size > 0 && u.Allocated >= u.Size {
+		t.told.Summary += " It has none left: pods that need one stay in ContainerCreating."
+	} else {
+		t.told.Summary += " When it has none left, pods that need one stay in ContainerCreating."
+	}
+	if len(p.Ranges) > 0 {
+		t.evidence("It gives %s.", list(each(p.Ranges, func(r *Range) string { return r.String() })))
+	}
+	if u.Size >= u.Allocated {
+		t.evidence("%s left.", plural(u.Size-u.Allocated, "address is", "addresses are"))
+	}
+	if u.Leaked > 0 {
+		t.advise("Free the %s that nobody holds: ipwitness audit --kind %s shows them, ipwitness audit --fix-plan prints how.", plural(u.Leaked, "address", "addresses"), FindingLeaked)
+	}
+	switch p.IPAM {
+	case HostLocal:
+		t.advise("Give the network a larger range in %s: a longer one that has the present one in it, so that pods keep theirs. Where it comes from Node.spec.podCIDR, that cannot be changed for a node: add nodes, or make new ones with --node-cidr-mask-size smaller.", cmp.Or(p.Config, "its CNI configuration"))
+	case Whereabouts:
+		t.advise("Give the network a larger range in its NetworkAttachmentDefinition, or an additional one (ipRanges). Another range makes another IPPool: exclude there what the old one has given.")
+	case Calico:
+		t.advise("Add another IPPool (kubectl apply, or calicoctl create): pods get addresses of all of them. See with calicoctl ipam show --show-blocks whether nodes have blocks that they hardly use.")
+	case Cilium:
+		t.advise("Add another range to clusterPoolIPv4PodCIDRList (ipam.mode cluster-pool): those that are there must stay as they are.")
+	}
+}
+
+// isAre is the verb for so many.
+func isAre(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}

@@ -1,0 +1,194 @@
+package verdict_test
+
+import (
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+var update = flag.Bool("update", false, "write the texts in testdata anew")
+
+const (
+	sandboxID = "199dc89a88c2f1d3a0f2b5a0c4f6e3f1b7a9d8c7e6f5a4b3c2d1e0f9a8b7c6d5"
+	otherID   = "0d1e2f3a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f6"
+)
+
+// holder is a pod with an address, as the audit has it.
+func holder(w *world, node, name string, claimed string) verdict.Owner {
+	ns := w.namespace(node, 2, "4026532397", verdict.Workload{
+		Kind: verdict.Pod, Namespace: "shop", Name: name, UID: "4203561e-1821-45b6-a68a-d4619be90320", ContainerID: sandboxID, Source: "cri",
+	})
+	inside, _ := w.veth(ns, "\x0a\x58\x0a\xf4\x00\x05", w.link(node, "cni0", verdict.Bridge, true))
+	inside.Name = claimed
+	c := w.assigned(inside)
+	return verdict.Owner{
+		ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: inside, Assigned: true, State: verdict.Live, Claims: []*verdict.Claim{c},
+		Pod: &verdict.PodObject{Namespace: "shop", Name: name, UID: "4203561e-1821-45b6-a68a-d4619be90320", Node: node, ControllerKind: "Deployment", Controller: "web"},
+	}
+}
+
+// hostLocal is a pool of host-local.
+func hostLocal(w *world, node, dir string) *verdict.Pool {
+	return &verdict.Pool{
+		IPAM: verdict.HostLocal, Name: dir, Node: w.node(node), Network: "cbr0", State: verdict.PoolKnown, Config: "/etc/cni/net.d/10-flannel.conflist",
+		Ranges: []verdict.Range{{First: netip.MustParseAddr("10.244.0.2"), Last: netip.MustParseAddr("10.244.0.254")}},
+	}
+}
+
+// whereabouts is a pool of whereabouts.
+func whereabouts(name, base string) *verdict.Pool {
+	return &verdict.Pool{
+		IPAM: verdict.Whereabouts, Name: name, Network: "lan", State: verdict.PoolKnown, Base: netip.MustParseAddr(base), Config: "NetworkAttachmentDefinition shop/lan",
+		Ranges: []verdict.Range{{First: netip.MustParseAddr("192.0.2.1"), Last: netip.MustParseAddr("192.0.2.5")}},
+	}
+}
+
+// findings are one of each kind and IPAM, by a name.
+func findings() map[string]verdict.Finding {
+	w := newWorld("10.244.0.5")
+	owner := holder(w, "node-a", "web-5d", "eth0")
+	lan := holder(w, "node-b", "cam-0", "net1")
+	lan.ID, lan.Namespace.ID = "b/1", "b/1"
+	nobody := holder(w, "node-c", "plain", "eth0")
+	nobody.Namespace.Who = verdict.Workload{Kind: verdict.Unknown}.Who()
+	nobody.Pod = nil
+	pool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
+	lostPool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
+	lostPool.State, lostPool.LostAt, lostPool.Lost = verdict.PoolMissing, start.Add(-1e9), 12
+	lans := whereabouts("kube-system/192.0.2.0-29", "192.0.2.0")
+	lans6 := whereabouts("kube-system/blue-fd00---64", "fd00::")
+	calico := &verdict.Pool{IPAM: verdict.Calico, Name: "default-ipv4-ippool", State: verdict.PoolKnown}
+	cilium := &verdict.Pool{IPAM: verdict.Cilium, Name: "node-a", Node: w.node("node-a"), State: verdict.PoolKnown}
+	api := &verdict.Pool{IPAM: verdict.KubernetesAPI, State: verdict.PoolKnown}
+	stale := holder(w, "node-d", "web-5d", "eth0")
+	stale.Node.CalicoNodename = "template-0"
+	find := func(kind string, p *verdict.Pool, address string, owners []verdict.Owner, allocations ...*verdict.Allocation) verdict.Finding {
+		for _, al := range allocations {
+			al.Pool, al.Address = p, netip.MustParseAddr(address)
+		}
+		return verdict.Finding{
+			ID: "x", Kind: kind, Severity: verdict.Critical, Address: netip.MustParseAddr(address), Owners: owners, Allocations: allocations, Pool: p, Since: start,
+		}
+	}
+	remembers := find(verdict.FindingInUseUnallocated, lans, "192.0.2.3", []verdict.Owner{lan})
+	remembers.Past = []verdict.Past{{Owner: lan.ID, Kind: verdict.FindingInUseUnallocated, Since: start, Allocation: &verdict.Allocation{
+		Pool: lans, Namespace: "shop", Pod: "cam-0", Location: "IPPool kube-system/192.0.2.0-29 /spec/allocations/3",
+	}}}
+	intended := find(verdict.FindingIntendedNotObserved, nil, "10.244.0.5", []verdict.Owner{owner})
+	intended.Source = "cri"
+	host := []verdict.Owner{owner}
+	local := func(node string) verdict.Owner {
+		ns := w.host(node)
+		i := w.iface(ns, verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local})
+		return verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Claims: []*verdict.Claim{w.assigned(i)}}
+	}
+	return map[string]verdict.Finding{
+		"in-use-unallocated host-local":             find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", host),
+		"in-use-unallocated host-local lost":        find(verdict.FindingInUseUnallocated, lostPool, "10.244.0.5", host),
+		"in-use-unallocated host-local unknown":     find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", []verdict.Owner{nobody}),
+		"in-use-unallocated whereabouts":            remembers,
+		"in-use-unallocated calico":                 find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", host),
+		"in-use-unallocated cilium":                 find(verdict.FindingInUseUnallocated, cilium, "10.244.0.5", host),
+		"booked-elsewhere host-local":               find(verdict.FindingBookedElsewhere, pool, "10.244.0.5", host, &verdict.Allocation{ContainerID: otherID, Interface: "eth0"}),
+		"booked-elsewhere whereabouts":              find(verdict.FindingBookedElsewhere, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "IPPool kube-system/192.0.2.0-29 /spec/allocations/3"}),
+		"booked-elsewhere calico":                   find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", []verdict.Owner{stale}, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "IPAMBlock 10-244-0-0-26 /spec/allocations/5", AllocatedAt: start}),
+		"booked-elsewhere calico, nodename mended":  find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "IPAMBlock 10-244-0-0-26 /spec/allocations/5"}),
+		"booked-elsewhere cilium":                   find(verdict.FindingBookedElsewhere, cilium, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "CiliumEndpoint shop/old"}),
+		"leaked host-local":                         find(verdict.FindingLeaked, pool, "10.244.0.5", nil, &verdict.Allocation{ContainerID: otherID, Interface: "eth0", AllocatedAt: start}),
+		"leaked whereabouts":                        find(verdict.FindingLeaked, lans, "192.0.2.3", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "IPPool kube-system/192.0.2.0-29 /spec/allocations/3"}),
+		"leaked whereabouts of a named network":     find(verdict.FindingLeaked, lans6, "fd00::1:0", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "IPPool kube-system/blue-fd00---64 /spec/allocations/65536"}),
+		"leaked calico":                             find(verdict.FindingLeaked, calico, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "IPAMBlock 10-244-0-0-26 /spec/allocations/5"}),
+		"leaked cilium":                             find(verdict.FindingLeaked, cilium, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "CiliumEndpoint shop/old"}),
+		"double-allocated whereabouts":              find(verdict.FindingDoubleAllocated, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-0", Location: "IPPool kube-system/192.0.2.0-29 /spec/allocations/3"}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "IPPool kube-system/192.0.2.0-28 /spec/allocations/3"}),
+		"double-allocated kubernetes":               find(verdict.FindingDoubleAllocated, api, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "a", Node: "node-a", Location: "Pod shop/a"}, &verdict.Allocation{Namespace: "shop", Pod: "b", Node: "node-b", Location: "Pod shop/b"}),
+		"intended-not-observed":                     intended,
+		"shared-address-answered":                   find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
+		"in-use-unallocated of nobody who is known": find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
+	}
+}
+
+// TestTold compares all that is said of findings with testdata/told; -update writes it.
+func TestTold(t *testing.T) {
+	for name, f := range findings() {
+		t.Run(name, func(t *testing.T) {
+			use := verdict.PoolUse{}
+			if f.Kind == verdict.FindingLeaked {
+				use = verdict.PoolUse{Size: 5, Allocated: 4, Leaked: 3, ExhaustedIn: 5400}
+			}
+			golden(t, name, new(verdict.Policy).Tell(&f, use))
+		})
+	}
+}
+
+func TestToldOfPools(t *testing.T) {
+	w := newWorld("10.244.0.5")
+	pool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
+	pool.State, pool.LostAt, pool.Lost = verdict.PoolMissing, start, 12
+	var atRisk []netip.Addr
+	var names []string
+	for i := range 60 {
+		atRisk = append(atRisk, netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 2)}))
+		names = append(names, fmt.Sprintf("shop/web-%d", i))
+	}
+	golden(t, "ipam-state-lost host-local", verdict.TellPool(verdict.FindingIPAMStateLost, pool, verdict.PoolUse{}, atRisk, names))
+	lans := whereabouts("kube-system/192.0.2.0-29", "192.0.2.0")
+	golden(t, "ipam-state-lost whereabouts", verdict.TellPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1], names[:1]))
+	golden(t, "pool-exhaustion whereabouts", verdict.TellPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil, nil))
+	pool.State, pool.Problem = verdict.PoolUnreadable, "permission denied"
+	golden(t, "ipam-unreadable host-local", verdict.TellPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil, nil))
+}
+
+func TestToldOfOverlaps(t *testing.T) {
+	golden(t, "pod-cidr-overlap", verdict.TellOverlap(verdict.FindingPodCIDROverlap,
+		verdict.Side{Node: "node-a", Prefixes: prefixes("10.244.1.0/24"), From: "Node.spec.podCIDRs"},
+		verdict.Side{Node: "node-b", Prefixes: prefixes("10.244.0.0/16"), From: "the subnet of bridge cni0", Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"}))
+	r := func(first, last string) verdict.Range {
+		return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
+	}
+	golden(t, "ranges-overlap", verdict.TellOverlap(verdict.FindingRangesOverlap,
+		verdict.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []verdict.Range{r("10.88.0.2", "10.88.0.254")}, From: "host-local"},
+		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []verdict.Range{r("10.88.0.128", "10.88.255.254")}, From: "host-local"}))
+}
+
+// golden compares what is told with its file, and has a shell read each command.
+func golden(t *testing.T, name string, told verdict.Told) {
+	t.Helper()
+	var b []byte
+	b = fmt.Appendf(b, "%s\n\nEvidence:\n", told.Summary)
+	for _, e := range told.Evidence {
+		b = fmt.Appendf(b, "- %s\n", e)
+	}
+	b = append(b, "\nAdvice:\n"...)
+	for i, a := range told.Advice {
+		b = fmt.Appendf(b, "%d. %s\n", i+1, a)
+	}
+	for _, f := range told.Fixes {
+		b = fmt.Appendf(b, "\nFix (node %q, by hand %v): %s\n%s\n", f.Node, f.Manual, f.What, f.Command)
+		if out, err := exec.Command("sh", "-n", "-c", f.Command).CombinedOutput(); err != nil {
+			t.Errorf("the shell cannot read the command: %v: %s\n%s", err, out, f.Command)
+		}
+	}
+	file := filepath.Join("testdata/told", strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt")
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v: make it with go test -update", err)
+	}
+	if string(b) != string(want) {
+		t.Errorf("got\n%s\nwant (%s)\n%s", b, file, want)
+	}
+}

@@ -1,0 +1,312 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// auditCommand has the flags of audit.
+type auditCommand struct {
+	query
+	kind                     string
+	exitCode, fixPlan, watch bool
+}
+
+func newAudit(sys system) *cobra.Command {
+	c := &auditCommand{query: query{sys: sys}}
+	cmd := &cobra.Command{
+		Use:   "audit [ID|ADDRESS|NODE] [flags]",
+		Short: "Compare what IPAM believes with who holds what",
+		Long: `Compare what IPAM believes with who holds what: the duplicates of tomorrow.
+
+IPAM is host-local, whereabouts, Calico and Cilium. CRITICAL is an address in use
+that IPAM will give to somebody else; WARNING is what hurts in time: addresses that
+leaked, a pool that runs dry. With an ID or an ADDRESS, say all that is known: the
+evidence, what to do, and the commands. With the name of a NODE, list what is there.
+
+--fix-plan prints a shell script that would put IPAM right. ipwitness changes nothing.`,
+		Example: `
+  ipwitness audit
+  ipwitness audit 10.244.0.7
+  ipwitness audit --kind leaked -o wide
+  ipwitness audit --fix-plan > plan.sh
+  ipwitness audit --exit-code || echo "IPAM is wrong"`,
+		Args:              atMostOne("the ID or the ADDRESS of a finding, or the name of a NODE"),
+		ValidArgsFunction: c.completeFindings,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, err := parseAbout(slices.Concat(args, []string{""})[0])
+			switch {
+			case err != nil:
+				return err
+			case c.watch && c.exitCode:
+				return errors.New("--exit-code needs an end, and --watch has none: leave out one of them")
+			case c.fixPlan && (c.watch || c.format != show.FormatTable):
+				return errors.New("--fix-plan prints a shell script: leave out --watch and --output, or --fix-plan")
+			case c.watch:
+				return c.follow(cmd.Context(), about)
+			}
+			return c.list(cmd.Context(), about)
+		},
+	}
+	c.addFlags(cmd)
+	watchFlag(cmd, &c.watch)
+	kinds := verdict.FindingKinds()
+	cmd.Flags().Var(value[string]{&c.kind, "KIND", parseKind}, "kind", "findings of one kind only, like "+verdict.FindingLeaked)
+	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag was added above
+	}
+	cmd.Flags().BoolVar(&c.fixPlan, "fix-plan", false, "print a shell script that would put IPAM right")
+	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit with 2 if there is a finding above INFO, 0 if there is none, 1 on an error")
+	return cmd
+}
+
+// parseKind accepts the kinds of findings.
+func parseKind(s string) (string, error) {
+	if kinds := verdict.FindingKinds(); !slices.Contains(kinds, s) {
+		return "", fmt.Errorf("%q is no kind of finding: there are %s", s, strings.Join(kinds, ", "))
+	}
+	return s, nil
+}
+
+// about says which findings are asked for: those of an address, or those that have a
+// name as their id or node.
+type about struct{ address, name string }
+
+// nodeName is what names of nodes look like, and ids of findings.
+var nodeName = regexp.MustCompile(`^[A-Za-z0-9][-_.@A-Za-z0-9]*$`)
+
+// parseAbout recognises the argument of audit.
+func parseAbout(arg string) (about, error) {
+	if arg == "" {
+		return about{}, nil
+	}
+	if addr, err := parseAddress(arg); err == nil {
+		return about{address: addr.String()}, nil
+	}
+	if !nodeName.MatchString(arg) {
+		return about{}, fmt.Errorf("%q is neither the id of a finding, an address (10.244.0.7) nor the name of a node", arg)
+	}
+	return about{name: arg}, nil
+}
+
+// id tells whether the finding is the one that has the name as its id.
+func (a about) id(f *pb.Finding) bool { return a.name != "" && f.GetId() == a.name }
+
+// keep tells whether a finding is asked for.
+func (a about) keep(f *pb.Finding) bool {
+	switch {
+	case a.address != "":
+		return f.GetAddress() == a.address || slices.Contains(f.GetAddresses(), a.address)
+	case a.name != "":
+		return a.id(f) || slices.Contains(show.FindingNodes(f), a.name)
+	}
+	return true
+}
+
+// findings asks for findings.
+func (c *auditCommand) findings(ctx context.Context, about about) ([]*pb.Finding, error) {
+	ask := url.Values{}
+	if about.address != "" {
+		ask.Set("address", about.address)
+	}
+	if c.kind != "" {
+		ask.Set("kind", c.kind)
+	}
+	var findings []*pb.Finding
+	err := pages(ctx, c.client(), "/v1/findings", ask, (*pb.ListFindingsResponse)(nil), func(page *pb.ListFindingsResponse) {
+		for _, f := range page.GetFindings() {
+			if about.keep(f) {
+				findings = append(findings, f)
+			}
+		}
+	})
+	return findings, err
+}
+
+// pools asks what is audited; known is false where the server cannot tell.
+func (c *auditCommand) pools(ctx context.Context) (pools []*pb.Pool, known bool, err error) {
+	err = pages(ctx, c.client(), "/v1/pools", nil, (*pb.ListPoolsResponse)(nil), func(page *pb.ListPoolsResponse) {
+		pools = append(pools, page.GetPools()...)
+	})
+	if old, ok := errors.AsType[*serverError](err); ok && old.code == codes.Unimplemented {
+		return nil, false, nil
+	}
+	return pools, err == nil, err
+}
+
+// list shows findings: as tables or, in full, those of one address, or that of an id.
+func (c *auditCommand) list(ctx context.Context, about about) error {
+	findings, err := c.findings(ctx, about)
+	if err != nil {
+		return err
+	}
+	show.SortFindings(findings)
+	switch {
+	case c.fixPlan:
+		err = c.plan(ctx, findings)
+	case c.format.ForPrograms():
+		err = show.List(c.sys.stdout, c.format, "findings", findings)
+	case len(findings) > 0 && (about.address != "" || about.id(findings[0])):
+		err = c.inFull(findings)
+	default:
+		err = c.tables(ctx, findings, about)
+	}
+	return errors.Join(err, c.found(findings))
+}
+
+// inFull shows one finding after the other.
+func (c *auditCommand) inFull(findings []*pb.Finding) error {
+	for i, f := range findings {
+		if i > 0 {
+			if _, err := fmt.Fprint(c.sys.stdout, "\n\n"); err != nil {
+				return err
+			}
+		}
+		if err := show.Finding(c.sys.stdout, f, c.sys.now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tables shows findings and what is audited, or says that there are none.
+func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about about) error {
+	pools, known, err := c.pools(ctx)
+	if err != nil {
+		return err
+	}
+	pools = slices.DeleteFunc(pools, func(p *pb.Pool) bool {
+		return about.name != "" && p.GetNode() != "" && p.GetNode() != about.name
+	})
+	if len(findings) == 0 {
+		if err := c.tellNone(ctx, about, pools, known); err != nil {
+			return err
+		}
+	} else if err := show.Findings(c.sys.stdout, findings, c.wide(), c.sys.now()); err != nil {
+		return err
+	}
+	if about.address != "" || len(pools) == 0 {
+		return nil
+	}
+	if len(findings) > 0 {
+		fmt.Fprintln(c.sys.stdout)
+	}
+	return show.Pools(c.sys.stdout, pools, c.wide())
+}
+
+// tellNone says that nothing was found, and what was looked at.
+func (c *auditCommand) tellNone(ctx context.Context, about about, pools []*pb.Pool, known bool) error {
+	what := ""
+	if c.kind != "" {
+		what = " of kind " + c.kind
+	}
+	switch {
+	case about.address != "":
+		what += " about " + about.address
+	case about.name != "":
+		what += " has the id " + about.name + ", or is about a node of that name"
+	}
+	switch {
+	case !known:
+		c.tell("No finding%s. This server does not tell what it audits.", what)
+	case about.name != "" && len(pools) == 0:
+		c.tell("No finding%s.", what)
+	case len(pools) > 0:
+		c.tell("No finding%s. Audited: %s.", what, show.Audited(pools))
+	default:
+		var nodes pb.ListNodesResponse
+		if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
+			return err
+		}
+		c.tell("No finding%s, because nothing is audited: %s.", what, notAudited(&nodes, c.sys.program))
+	}
+	return nil
+}
+
+// notAudited says why nothing is audited.
+func notAudited(nodes *pb.ListNodesResponse, program string) string {
+	why := "no agent has found records of host-local"
+	if len(nodes.GetNodes()) == 0 {
+		why = "no agent has connected yet"
+	}
+	switch nodes.GetKubernetes().GetState() {
+	case pb.Kubernetes_LIVE, pb.Kubernetes_STALE:
+		return why + ", and the Kubernetes API has none of whereabouts, Calico or Cilium"
+	case pb.Kubernetes_SYNCING:
+		return why + ", and the Kubernetes API is not read yet: see '" + program + " nodes'"
+	default:
+		return why + ", and no Kubernetes API is asked for those of whereabouts, Calico and Cilium (--kubeconfig)"
+	}
+}
+
+// found gives the exit code for findings: those count that are not only good to know.
+func (c *auditCommand) found(findings []*pb.Finding) error {
+	for _, f := range findings {
+		if c.exitCode && f.GetSeverity() != pb.Finding_INFO {
+			return exitFound
+		}
+	}
+	return nil
+}
+
+// plan prints the script that would put IPAM right.
+func (c *auditCommand) plan(ctx context.Context, findings []*pb.Finding) error {
+	var nodes pb.ListNodesResponse
+	if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
+		return err
+	}
+	return show.FixPlan(c.sys.stdout, findings, show.Origin{
+		Server: c.server, Program: c.sys.program, Nodes: nodes.GetNodes(), Now: c.sys.now(),
+	})
+}
+
+// follow shows findings as they come, change and go.
+func (c *auditCommand) follow(ctx context.Context, about about) error {
+	table := show.NewFindingWatch(c.sys.stdout, c.wide())
+	w := &watcher[*pb.WatchFindingsResponse]{
+		client: c.client(),
+		notice: c.sys.stderr,
+		path:   "/v1/findings:watch",
+		begin:  table.Begin,
+		event: func(e *pb.WatchFindingsResponse) error {
+			if f := e.GetFinding(); f != nil && (!about.keep(f) || c.kind != "" && f.GetKind() != c.kind) {
+				return nil
+			}
+			if c.format.ForPrograms() {
+				return c.encodeEvent(e, "finding", e.GetFinding())
+			}
+			c.tellLost(e)
+			return table.Event(e.GetType(), e.GetFinding(), c.sys.now())
+		},
+	}
+	return w.run(ctx)
+}
+
+// completeFindings offers the ids of findings, with what they are about.
+func (c *auditCommand) completeFindings(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 || applySettings(cmd, c.sys.getenv) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	defer cancel()
+	// Without a server there is nothing to offer, and nobody to tell.
+	findings, _ := c.findings(ctx, about{})
+	show.SortFindings(findings)
+	var out []cobra.Completion
+	for _, f := range findings {
+		out = append(out, cobra.CompletionWithDesc(f.GetId(), show.FindingLine(f)))
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,230 @@
+package show
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// findingColumns is how a table shows findings.
+func findingColumns() []column[*pb.Finding] {
+	return []column[*pb.Finding]{
+		{header: "SEVERITY", room: 8, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSeverity().String() }},
+		{header: "KIND", room: 18, cell: func(f *pb.Finding, _ time.Time) string { return f.GetKind() }},
+		{header: "ADDRESS", room: 15, cell: func(f *pb.Finding, _ time.Time) string { return few(findingAddresses(f)) }},
+		{header: "HOLDER", room: 24, cell: func(f *pb.Finding, _ time.Time) string { return few(names(f.GetOwners())) }},
+		{header: "NODE", room: 12, cell: func(f *pb.Finding, _ time.Time) string { return few(FindingNodes(f)) }},
+		{header: "POOL", room: 16, cell: func(f *pb.Finding, _ time.Time) string { return poolName(f.GetPool()) }},
+		{header: "SINCE", ages: true, cell: func(f *pb.Finding, now time.Time) string { return ago(f.GetDetectedAt(), now) }},
+		{header: "ID", room: 16, cell: func(f *pb.Finding, _ time.Time) string { return f.GetId() }},
+		{header: "BOOKED FOR", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return bookedFor(f.GetAllocations()) }},
+		{header: "SUMMARY", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSummary() }},
+	}
+}
+
+// SortFindings puts findings in order: the most severe first, then by kind, pool, node
+// and address.
+func SortFindings(findings []*pb.Finding) {
+	rank := map[string]int{}
+	for i, kind := range verdict.FindingKinds() {
+		rank[kind] = i - len(verdict.FindingKinds()) // others come last
+	}
+	address := func(f *pb.Finding) netip.Addr {
+		a, _ := netip.ParseAddr(f.GetAddress())
+		return a
+	}
+	slices.SortStableFunc(findings, func(a, b *pb.Finding) int {
+		return cmp.Or(
+			cmp.Compare(b.GetSeverity(), a.GetSeverity()),
+			cmp.Compare(rank[a.GetKind()], rank[b.GetKind()]), cmp.Compare(a.GetKind(), b.GetKind()),
+			cmp.Compare(poolName(a.GetPool()), poolName(b.GetPool())),
+			slices.Compare(FindingNodes(a), FindingNodes(b)),
+			address(a).Compare(address(b)), cmp.Compare(a.GetId(), b.GetId()))
+	})
+}
+
+// FindingNodes are the names of the nodes that a finding is about.
+func FindingNodes(f *pb.Finding) []string {
+	nodes := slices.Clone(f.GetNodes())
+	if node := f.GetPool().GetNode(); node != "" && !slices.Contains(nodes, node) {
+		nodes = append(nodes, node)
+	}
+	return nodes
+}
+
+// FindingLine tells a finding from others.
+func FindingLine(f *pb.Finding) string {
+	about := join(" ", few(findingAddresses(f)), few(names(f.GetOwners())), poolName(f.GetPool()))
+	return clean(join(": ", f.GetSeverity().String()+" "+f.GetKind(), about))
+}
+
+// findingAddresses are the addresses, or prefixes, that a finding is about.
+func findingAddresses(f *pb.Finding) []string {
+	if f.GetAddress() != "" {
+		return []string{f.GetAddress()}
+	}
+	return f.GetAddresses()
+}
+
+// named is how many of many names are shown.
+const named = 2
+
+// few gives names with commas between; of many only the first, and a count.
+func few(all []string) string {
+	if len(all) > named+1 {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:named], ", "), len(all)-named)
+	}
+	return strings.Join(all, ", ")
+}
+
+// grouped is how many findings that are alike have a line each.
+const grouped = 3
+
+// Findings writes findings, which are in order, as a table. Many that are alike, of one
+// kind, pool and node, have one line together, unless wide is set.
+func Findings(w io.Writer, findings []*pb.Finding, wide bool, now time.Time) error {
+	columns := narrow(findingColumns(), wide)
+	t := NewTable(w, headers(columns)...)
+	for rest := findings; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && alike(rest[0], rest[n]) {
+			n++
+		}
+		if wide || n <= grouped {
+			n = 1
+			t.Row(cells(columns, rest[0], now)...)
+		} else {
+			t.Row(cells(columns, group(rest[:n]), now)...)
+		}
+		rest = rest[n:]
+	}
+	return t.Flush()
+}
+
+// alike tells whether two findings may have one line together.
+func alike(a, b *pb.Finding) bool {
+	return a.GetSeverity() == b.GetSeverity() && a.GetKind() == b.GetKind() && a.GetAddress() != "" && b.GetAddress() != "" &&
+		poolKey(a.GetPool()) == poolKey(b.GetPool()) && slices.Equal(FindingNodes(a), FindingNodes(b))
+}
+
+// group makes one finding of many that are alike, for one line of a table.
+func group(findings []*pb.Finding) *pb.Finding {
+	out := &pb.Finding{
+		Severity: findings[0].GetSeverity(), Kind: fmt.Sprintf("%s (%d)", findings[0].GetKind(), len(findings)),
+		Pool: findings[0].GetPool(), Nodes: findings[0].GetNodes(),
+	}
+	var since *timestamppb.Timestamp
+	for _, f := range findings {
+		out.Addresses = append(out.Addresses, f.GetAddress())
+		out.Owners = append(out.Owners, f.GetOwners()...)
+		if at := f.GetDetectedAt(); since == nil || at != nil && at.AsTime().Before(since.AsTime()) {
+			since = at
+		}
+	}
+	out.DetectedAt = since
+	return out
+}
+
+// bookedFor says whom IPAM has an address for.
+func bookedFor(allocations []*pb.Allocation) string {
+	var out []string
+	for _, al := range allocations {
+		out = append(out, booked(al))
+	}
+	return strings.Join(out, " | ")
+}
+
+// booked says whom an allocation is for.
+func booked(al *pb.Allocation) string {
+	who := prefixed("container/", shortID(al.GetContainerId()))
+	if al.GetPod() != "" {
+		who = al.GetNamespace() + "/" + al.GetPod()
+	}
+	return first(join("", who, prefixed("@", al.GetNode())), "?")
+}
+
+// Finding writes all that is known of one finding as a page.
+func Finding(w io.Writer, f *pb.Finding, now time.Time) error {
+	p := &page{now: now}
+	p.line("%s", f.GetSummary())
+	p.line("")
+	since := ""
+	if at := f.GetDetectedAt(); at != nil {
+		since = clock(at, now) + ", for " + age(at, now)
+	}
+	p.fields(
+		"Finding", f.GetId(),
+		"Kind", f.GetKind(),
+		"Severity", f.GetSeverity().String(),
+		"Address", f.GetAddress(),
+		"Since", since,
+		"Nodes", strings.Join(f.GetNodes(), ", "),
+		"Pool", poolLine(f.GetPool()),
+		"Runbook", f.GetRunbook(),
+	)
+	p.bullets("Evidence:", f.GetEvidence())
+	p.bullets("Addresses:", rows(f.GetAddresses()))
+	p.allocations(f.GetAllocations())
+	p.owners("Held by:", f.GetOwners())
+	if len(f.GetAdvice()) > 0 {
+		p.line("")
+		p.line("What to do:")
+		for i, a := range f.GetAdvice() {
+			p.line("  %d. %s", i+1, a)
+		}
+	}
+	p.fixes(f.GetFixes())
+	return p.write(w)
+}
+
+// bullets adds facts, each on a line.
+func (p *page) bullets(title string, facts []string) {
+	if len(facts) == 0 {
+		return
+	}
+	p.line("")
+	p.line("%s", title)
+	for _, f := range facts {
+		p.line("  - %s", f)
+	}
+}
+
+// rows puts several addresses on each line.
+func rows(addresses []string) (out []string) {
+	const width = 8
+	for chunk := range slices.Chunk(addresses, width) {
+		out = append(out, strings.Join(chunk, " "))
+	}
+	return out
+}
+
+// fixes adds the commands that would put it right.
+func (p *page) fixes(fixes []*pb.Fix) {
+	if len(fixes) == 0 {
+		return
+	}
+	p.line("")
+	p.line("What would put it right (ipwitness changes nothing; `ipwitness audit --fix-plan` makes one script of all):")
+	for i, f := range fixes {
+		where := "where kubectl works"
+		if f.GetNode() != "" {
+			where = "on node " + f.GetNode()
+		}
+		if f.GetManual() {
+			where += ", by hand"
+		}
+		p.line("  %d. %s: %s", i+1, where, f.GetWhat())
+		for line := range strings.Lines(f.GetCommand()) {
+			p.line("       %s", strings.TrimRight(line, "\n"))
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package show
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// poolColumns is how a table shows pools.
+func poolColumns() []column[*pb.Pool] {
+	return []column[*pb.Pool]{
+		{header: "IPAM", cell: func(p *pb.Pool, _ time.Time) string { return p.GetIpam() }},
+		{header: "POOL", cell: func(p *pb.Pool, _ time.Time) string { return p.GetName() }},
+		{header: "NETWORK", wide: true, cell: func(p *pb.Pool, _ time.Time) string { return p.GetNetwork() }},
+		{header: "NODE", cell: func(p *pb.Pool, _ time.Time) string { return p.GetNode() }},
+		{header: "STATE", cell: func(p *pb.Pool, _ time.Time) string { return p.GetState().String() }},
+		{header: "ALLOCATED", cell: func(p *pb.Pool, _ time.Time) string { return filled(p) }},
+		{header: "LEAKED", cell: func(p *pb.Pool, _ time.Time) string { return fmt.Sprint(p.GetLeaked()) }},
+		{header: "FULL IN", cell: func(p *pb.Pool, _ time.Time) string { return fullIn(p) }},
+		{header: "RANGES", wide: true, cell: func(p *pb.Pool, _ time.Time) string { return few(p.GetRanges()) }},
+	}
+}
+
+// filled says how many addresses a pool has given, of how many.
+func filled(p *pb.Pool) string {
+	if p.GetSize() == 0 {
+		return fmt.Sprint(p.GetAllocated())
+	}
+	return fmt.Sprintf("%d/%d (%d%%)", p.GetAllocated(), p.GetSize(), int(fill(p)*100))
+}
+
+// fill is how full a pool is, from 0 to 1.
+func fill(p *pb.Pool) float64 {
+	if p.GetSize() == 0 {
+		return 0
+	}
+	return float64(p.GetAllocated()) / float64(p.GetSize())
+}
+
+// fullIn says when a pool has none left.
+func fullIn(p *pb.Pool) string {
+	switch {
+	case p.GetSize() > 0 && p.GetAllocated() >= p.GetSize():
+		return "now"
+	case p.GetExhaustedIn() == nil:
+		return ""
+	}
+	return Duration(p.GetExhaustedIn().AsDuration())
+}
+
+// poolKey tells pools apart.
+func poolKey(p *pb.Pool) string { return p.GetIpam() + "|" + p.GetName() + "|" + p.GetNode() }
+
+// poolName is the short name of a pool: host-local's directories are called after
+// their network.
+func poolName(p *pb.Pool) string {
+	name := p.GetName()
+	if strings.HasPrefix(name, "/") {
+		name = first(p.GetNetwork(), name)
+	}
+	return join(" ", p.GetIpam(), name)
+}
+
+// poolLine says all of a pool on one line.
+func poolLine(p *pb.Pool) string {
+	if p == nil {
+		return ""
+	}
+	left := fullIn(p)
+	if left != "now" {
+		left = prefixed("in ", left)
+	}
+	return join(", ", join(" ", p.GetIpam(), p.GetName()), prefixed("node ", p.GetNode()), prefixed("network ", p.GetNetwork()),
+		few(p.GetRanges()), p.GetState().String(), filled(p)+" allocated", fmt.Sprintf("%d leaked", p.GetLeaked()), prefixed("full ", left))
+}
+
+// mostPools is how many pools a table has that is not wide.
+const mostPools = 10
+
+// Pools writes pools as a table: first those that are not known, then the fullest. There
+// are only some of many, unless wide is set.
+func Pools(w io.Writer, pools []*pb.Pool, wide bool) error {
+	pools = slices.Clone(pools)
+	slices.SortStableFunc(pools, func(a, b *pb.Pool) int {
+		bad := func(p *pb.Pool) int {
+			if p.GetState() == pb.Pool_KNOWN {
+				return 1
+			}
+			return 0
+		}
+		return cmp.Or(cmp.Compare(bad(a), bad(b)), cmp.Compare(fill(b), fill(a)), cmp.Compare(b.GetLeaked(), a.GetLeaked()))
+	})
+	shown := pools
+	if !wide && len(pools) > mostPools+1 {
+		shown = pools[:mostPools]
+	}
+	if err := list(w, narrow(poolColumns(), wide), shown, time.Time{}); err != nil {
+		return err
+	}
+	if more := len(pools) - len(shown); more > 0 {
+		_, err := fmt.Fprintf(w, "… and %d more pools, which are less full: -o wide shows all.\n", more)
+		return err
+	}
+	return nil
+}
+
+// Audited says what is audited: 3 pools with 120 allocations (host-local, whereabouts).
+func Audited(pools []*pb.Pool) string {
+	var allocated uint64
+	var ipams []string
+	for _, p := range pools {
+		allocated += p.GetAllocated()
+		if !slices.Contains(ipams, p.GetIpam()) {
+			ipams = append(ipams, p.GetIpam())
+		}
+	}
+	slices.Sort(ipams)
+	return fmt.Sprintf("%s with %s (%s)", Count(len(pools), "pool", "pools"), Count(int(allocated), "allocation", "allocations"), strings.Join(ipams, ", "))
+}

@@ -1,0 +1,225 @@
+package tests
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// listener is an aggregator that only keeps what an agent tells of IPAM.
+type listener struct {
+	ipwitnessv1.UnimplementedReportServiceServer
+	t *testing.T
+
+	mu          sync.Mutex
+	changed     chan struct{} // closed with the next report
+	pools       map[string]*ipwitnessv1.PoolRecord
+	allocations map[string]map[string]*ipwitnessv1.AllocationRecord // by pool and address
+	status      *ipwitnessv1.StatusRecord
+}
+
+// Report implements ipwitness.v1.ReportService.
+func (l *listener) Report(s ipwitnessv1.ReportService_ReportServer) error {
+	for {
+		m, err := s.Recv()
+		if err != nil {
+			return nil
+		}
+		l.take(m)
+	}
+}
+
+func (l *listener) take(m *ipwitnessv1.ReportRequest) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range m.GetPools() {
+		if l.pools[p.GetName()] = p; l.allocations[p.GetName()] == nil || p.GetGone() {
+			l.allocations[p.GetName()] = map[string]*ipwitnessv1.AllocationRecord{}
+		}
+	}
+	for _, a := range m.GetAllocations() {
+		addr, _ := netip.AddrFromSlice(a.GetAddress())
+		if l.allocations[a.GetPool()][addr.String()] = a; a.GetGone() {
+			delete(l.allocations[a.GetPool()], addr.String())
+		}
+	}
+	if m.GetStatus() != nil {
+		l.status = m.GetStatus()
+	}
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// await waits until a condition holds for what was told.
+func (l *listener) await(what string, cond func() bool) {
+	l.t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	for {
+		l.mu.Lock()
+		holds, changed := cond(), l.changed
+		l.mu.Unlock()
+		if holds {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline.C:
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.t.Fatalf("waited in vain for %s: pools %v, allocations %v, status %v", what, l.pools, l.allocations, l.status)
+		}
+	}
+}
+
+// newListener makes a host with an agent that reports to a listener.
+func newListener(t *testing.T) (*lab, *listener) {
+	t.Helper()
+	h := newHost(t)
+	l := &listener{
+		t: t, changed: make(chan struct{}), pools: map[string]*ipwitnessv1.PoolRecord{},
+		allocations: map[string]map[string]*ipwitnessv1.AllocationRecord{},
+	}
+	var at net.Listener
+	err := h.Do(func() (err error) {
+		at, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	ipwitnessv1.RegisterReportServiceServer(s, l)
+	go func() { _ = s.Serve(at) }()
+	t.Cleanup(s.Stop)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	p, err := h.Agent(ctx, binary, "--node", "node1", "--aggregator", at.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed(t, "the agent", p)
+	return &lab{Host: h, t: t, agent: p}, l
+}
+
+// awaitPool waits until a pool is in a state and has so many allocations.
+func (l *listener) awaitPool(name string, state ipwitnessv1.Pool_State, allocations int) *ipwitnessv1.PoolRecord {
+	l.t.Helper()
+	l.await(name+" to be "+state.String(), func() bool {
+		return l.pools[name].GetState() == state && len(l.allocations[name]) == allocations
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pools[name]
+}
+
+func TestAgentTellsWhatHostLocalGaveToRealPods(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ network, dir, plugin, device string }{
+		"ptp":    {netlab.PTP, "/run/cni-ipam-state/kindnet", "ptp", ""},
+		"bridge": {netlab.Bridge, "/var/lib/cni/networks/cbr0", "bridge", "cni0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, told := newListener(t)
+			cni := l.cni(c.network)
+			p := told.awaitPool(c.dir, ipwitnessv1.Pool_MISSING, 0)
+			if p.GetLostAt() != nil || p.GetPlugin() != c.plugin || p.GetDevice() != c.device || !p.GetRouted() || p.GetNetwork() != filepath.Base(c.dir) ||
+				p.GetConfig() != "/etc/cni/net.d/"+p.GetNetwork()+".conflist" || len(p.GetRanges()) != 1 || len(p.GetGateways()) != 1 {
+				t.Errorf("pool before the first pod: got %v", p)
+			}
+			first, _ := netip.AddrFromSlice(p.GetRanges()[0].GetFirst())
+			add(t, cni, "web", "db")
+			told.awaitPool(c.dir, ipwitnessv1.Pool_KNOWN, 2)
+			told.await("the pod's container", func() bool {
+				a := told.allocations[c.dir][first.String()]
+				return strings.HasPrefix(a.GetContainerId(), "cnitool-") && a.GetInterface() == "eth0" && a.GetAllocatedAt() != nil
+			})
+			if err := cni.Delete("web"); err != nil {
+				t.Fatal(err)
+			}
+			told.awaitPool(c.dir, ipwitnessv1.Pool_KNOWN, 1)
+			if err := cni.Forget(); err != nil {
+				t.Fatal(err)
+			}
+			if p := told.awaitPool(c.dir, ipwitnessv1.Pool_MISSING, 0); p.GetLost() == 0 || p.GetLostAt() == nil {
+				t.Errorf("pool that was removed: got %v, want a loss", p)
+			}
+			add(t, cni, "cache")
+			if p := told.awaitPool(c.dir, ipwitnessv1.Pool_KNOWN, 1); p.GetLost() == 0 {
+				t.Errorf("pool after the loss: got %v, want it to be told still", p)
+			}
+		})
+	}
+}
+
+func TestAgentSeesWhatIsMountedOverHostLocal(t *testing.T) {
+	t.Parallel()
+	l, told := newListener(t)
+	const dir = "/var/lib/cni/networks/cbr0"
+	cni := l.cni(netlab.Bridge)
+	add(t, cni, "web", "db")
+	told.awaitPool(dir, ipwitnessv1.Pool_KNOWN, 2)
+	l.sh("mount -t tmpfs tmpfs /var/lib/cni/networks")
+	if p := told.awaitPool(dir, ipwitnessv1.Pool_MISSING, 0); p.GetLost() != 2 {
+		t.Errorf("pool with something mounted over it: got %v, want 2 lost", p)
+	}
+	l.sh("umount /var/lib/cni/networks")
+	if p := told.awaitPool(dir, ipwitnessv1.Pool_KNOWN, 2); p.GetLostAt() != nil {
+		t.Errorf("pool that is there again: got %v, want no loss", p)
+	}
+
+	// As in a container that has the directory itself, and not its parent.
+	l.sh("mkdir /var/lib/kept", "mv /var/lib/cni/networks /var/lib/kept/", "mkdir /var/lib/cni/networks", "mount --bind /var/lib/kept/networks /var/lib/cni/networks")
+	told.await("the directory that is mounted", func() bool { return told.pools[dir].GetLostAt() == nil && len(told.allocations[dir]) == 2 })
+	if err := os.RemoveAll(l.Path("/var/lib/kept/networks")); err != nil {
+		t.Fatal(err)
+	}
+	p := told.awaitPool(dir, ipwitnessv1.Pool_UNREADABLE, 0)
+	if p.GetLost() != 2 || !strings.Contains(p.GetProblem(), "mount its parent") {
+		t.Errorf("pool whose mounted directory was removed: got %v", p)
+	}
+	told.await("the problem", func() bool {
+		return strings.Contains(strings.Join(told.status.GetProblems(), "\n"), "mount its parent")
+	})
+}
+
+func TestAgentTellsCalicosNameOfTheNode(t *testing.T) {
+	t.Parallel()
+	l, told := newListener(t)
+	const file = "/var/lib/calico/nodename"
+	write := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(l.Path(file), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	called := func(name string) func() bool {
+		return func() bool { return told.status != nil && told.status.GetCalicoNodename() == name }
+	}
+	told.await("no name", called(""))
+	l.sh("mkdir /var/lib/calico")
+	write(" worker-1\n")
+	told.await("the name", called("worker-1"))
+	write("worker-2")
+	told.await("another name", called("worker-2"))
+	write(strings.Repeat("x", 254))
+	told.await("a name that cannot be", func() bool {
+		return called("")() && strings.Contains(strings.Join(told.status.GetProblems(), "\n"), file)
+	})
+	write("worker-3")
+	told.await("a name again", called("worker-3"))
+	l.sh("rm -r /var/lib/calico")
+	told.await("no name again", called(""))
+}
