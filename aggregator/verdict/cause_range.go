@@ -234,6 +234,8 @@ func (q *inquiry) overlappingNetworks() (r reason) {
 		case x.name == y.name && a.network() != "":
 			excluded = not("%s gave it to both", x.name)
 			return true
+		case x.network == "" && y.network == "" && x.name == y.name:
+			return true // of neither is known who gave it
 		case x.name == y.name, x.device != "" && x.device == y.device && (a.network() == "" || b.network() == ""):
 			excluded = not("both are on bridge %s", x.device)
 			return true
