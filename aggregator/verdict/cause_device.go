@@ -262,6 +262,9 @@ func (q *inquiry) byHand(o *Owner) string {
 	}
 	w := o.Workload()
 	guest := o.guest()
+	if l := o.Interface.Link; o.Assigned && o.kind() != Host && (l != nil && madeByDocker(l.Name) || w.Kind == Container && !w.named() && w.ContainerID != "") {
+		return "" // its runtime has an IPAM of its own: podman has results of CNI, too
+	}
 	switch {
 	case o.Namespace == nil && guest != "":
 		return capital(guest) + ". No CNI network gives addresses to it."
@@ -281,8 +284,6 @@ func (q *inquiry) byHand(o *Owner) string {
 			return fmt.Sprintf("Nobody gave it to %s: its addresses are %s, as the Kubernetes API says.", o.placed(), list(each(o.Pod.IPs, addrText)))
 		}
 		return fmt.Sprintf("The CNI result of %s does not have it.", o.placed())
-	case w.Kind == Container && !w.named() && w.ContainerID != "":
-		return "" // its runtime has an IPAM of its own
 	}
 	for _, al := range q.allocations {
 		if q.books(al, o) != notBooked {
