@@ -85,6 +85,8 @@ type lab struct {
 
 	aggregator *netlab.Program
 	agents     map[string]*netlab.Program // by node
+	// agent is the program of the agents.
+	agent string
 }
 
 // newLab waits for the cluster, and makes a namespace in it. Tests that have one
@@ -112,7 +114,7 @@ func newLab(t *testing.T, namespace string) *lab {
 	if one.err != nil {
 		t.Fatal("no cluster: ", one.err)
 	}
-	l := &lab{Cluster: one.cluster, t: t, namespace: namespace, kubeconfig: one.kubeconfig, agents: map[string]*netlab.Program{}}
+	l := &lab{Cluster: one.cluster, t: t, namespace: namespace, kubeconfig: one.kubeconfig, agents: map[string]*netlab.Program{}, agent: binary}
 	t.Logf("the cluster was ready after %s", one.took.Round(10*time.Millisecond))
 	for _, n := range l.Nodes {
 		if err := n.Forget(); err != nil { // so that each test has the same addresses
@@ -425,7 +427,7 @@ func (l *lab) startAgent(n *Node, args ...string) {
 	l.t.Helper()
 	ctx, cancel := l.context()
 	defer cancel()
-	p, err := n.Agent(ctx, binary, append([]string{"--node", n.Name, "--exclude-interfaces", Uplink, "--aggregator", Address + ":9640"}, args...)...)
+	p, err := n.Agent(ctx, l.agent, append([]string{"--node", n.Name, "--exclude-interfaces", Uplink, "--aggregator", Address + ":9640"}, args...)...)
 	if err != nil {
 		l.t.Fatal(err)
 	}

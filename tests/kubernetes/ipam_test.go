@@ -1,0 +1,348 @@
+package kubernetes
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// withoutHostLocal has agents see nothing of host-local, as where another IPAM gives
+// the pods their addresses: here the kubelets' own network plays that of Calico or
+// whereabouts, and their objects say what those would.
+func (l *lab) withoutHostLocal() {
+	l.t.Helper()
+	l.agent = filepath.Join(l.t.TempDir(), "agent")
+	script := fmt.Sprintf(`#!/bin/sh
+exec unshare --mount --propagation slave sh -ec '
+	mkdir -p /var/lib/cni/networks /etc/cni
+	mount -t tmpfs tmpfs /var/lib/cni/networks
+	mount -t tmpfs tmpfs /etc/cni
+	exec %s "$@"' sh "$@"
+`, binary)
+	if err := os.WriteFile(l.agent, []byte(script), 0o700); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// define has the API server know the custom resources of an IPAM while the test lasts.
+func (l *lab) define(ipam string) {
+	l.t.Helper()
+	ctx, cancel := l.context()
+	defer cancel()
+	l.t.Cleanup(func() {
+		ctx, cancel := l.context()
+		defer cancel()
+		if err := l.DeleteCRDs(ctx, ipam); err != nil {
+			l.t.Error(err)
+		}
+	})
+	if err := l.ApplyCRDs(ctx, ipam); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// gateway is what the bridge of each kubelet's network has: with Calico or whereabouts
+// there would be none.
+const gateway = "10.244.0.1"
+
+// findings are those that the aggregator has now, each KIND ADDRESS.
+func (l *lab) findings() (texts []string, all []*ipwitnessv1.Finding) {
+	l.t.Helper()
+	var m ipwitnessv1.ListFindingsResponse
+	if err := l.aggregator.Get(l.t.Context(), "/v1/findings", &m); err != nil {
+		l.t.Fatal(err)
+	}
+	for _, f := range m.GetFindings() {
+		if f.GetAddress() != gateway {
+			texts = append(texts, strings.TrimSpace(f.GetKind()+" "+f.GetAddress()))
+			all = append(all, f)
+		}
+	}
+	return texts, all
+}
+
+// awaitFindings waits until there are exactly these findings.
+func (l *lab) awaitFindings(want ...string) (all []*ipwitnessv1.Finding) {
+	l.t.Helper()
+	slices.Sort(want)
+	l.until(fmt.Sprintf("findings %q", want), func() error {
+		var got []string
+		got, all = l.findings()
+		if slices.Sort(got); !slices.Equal(got, want) {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+	return all
+}
+
+// audited waits until a pool is known, with so many allocations.
+func (l *lab) audited(pool string, allocations uint64) {
+	l.t.Helper()
+	l.until(fmt.Sprintf("pool %s with %d allocations", pool, allocations), func() error {
+		var m ipwitnessv1.ListPoolsResponse
+		if err := l.aggregator.Get(l.t.Context(), "/v1/pools", &m); err != nil {
+			return err
+		}
+		for _, p := range m.GetPools() {
+			if p.GetName() == pool && p.GetState() == ipwitnessv1.Pool_KNOWN && p.GetAllocated() == allocations {
+				return nil
+			}
+		}
+		return fmt.Errorf("got %v", m.GetPools())
+	})
+}
+
+// plan runs what `ipwitness audit --fix-plan` prints for where kubectl works.
+func (l *lab) plan() string {
+	l.t.Helper()
+	script, err := l.Output(l.Command(binary, "audit", "--fix-plan"))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	dir := l.t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "plan.sh"), []byte(script), 0o600); err != nil {
+		l.t.Fatal(err)
+	}
+	// kubectl as the test has it: with a kubeconfig, and in the cluster's network.
+	kubectl := l.KubectlCommand()
+	at := slices.Index(kubectl.Args, filepath.Join(l.programs, "kubectl"))
+	if at < 0 {
+		l.t.Fatalf("kubectl is run as %q", kubectl.Args)
+	}
+	var quoted []string
+	for _, arg := range kubectl.Args[at:] {
+		quoted = append(quoted, "'"+arg+"'")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte("#!/bin/sh\nexec "+strings.Join(quoted, " ")+" \"$@\"\n"), 0o700); err != nil {
+		l.t.Fatal(err)
+	}
+	for range 2 { // it can run twice
+		cmd := l.Command("sh", filepath.Join(dir, "plan.sh"), "cluster")
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		out, err := l.Output(cmd)
+		if err != nil {
+			l.t.Fatalf("%v\n%s\n%s", err, out, script)
+		}
+		l.t.Logf("the plan says:\n%s", out)
+	}
+	return script
+}
+
+// block is Calico's IPAMBlock of the first 64 addresses of the pods' network, with what
+// it has for pods: each booked for a node.
+func block(affinity string, booked map[string]calicoBooking) string {
+	allocations, attributes := make([]*int, 64), []map[string]any{}
+	var unallocated []int
+	for ordinal := range 64 {
+		addr := fmt.Sprintf("10.244.0.%d", ordinal)
+		b, ok := booked[addr]
+		if !ok {
+			unallocated = append(unallocated, ordinal)
+			continue
+		}
+		n := len(attributes)
+		allocations[ordinal] = &n
+		attributes = append(attributes, map[string]any{
+			"handle_id": "k8s-pod-network." + b.sandbox,
+			"secondary": map[string]string{"node": b.node, "pod": b.pod, "namespace": b.namespace, "timestamp": "2026-11-21 12:00:00.000000000 +0000 UTC"},
+		})
+	}
+	text, _ := json.Marshal(map[string]any{
+		"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock", "metadata": map[string]any{"name": "10-244-0-0-26"},
+		"spec": map[string]any{
+			"cidr": "10.244.0.0/26", "affinity": "host:" + affinity, "allocations": allocations, "attributes": attributes,
+			"unallocated": unallocated, "strictAffinity": false, "deleted": false,
+		},
+	})
+	return string(text)
+}
+
+type calicoBooking struct{ node, namespace, pod, sandbox string }
+
+// Calico's issue 12257: a node made from a template has the template's name in
+// /var/lib/calico/nodename, so that its first pod is booked for another node. The
+// garbage collector finds no such pod there, frees the address, and it is given away.
+func TestT3CalicoBooksAPodForAnotherNode(t *testing.T) {
+	l := newLab(t, "calico")
+	l.define("calico")
+	l.withoutHostLocal()
+	node1 := l.node("node1")
+	if err := os.MkdirAll(node1.Path("/var/lib/calico"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(node1.Path("/var/lib/calico/nodename"), []byte("node2"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(node1.Path("/var/lib/calico")); err != nil {
+			t.Error(err)
+		}
+	})
+	l.witness()
+	l.api(ipwitnessv1.Kubernetes_LIVE)
+	l.apply(`{"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "metadata": {"name": "default-ipv4-ippool"},
+		"spec": {"cidr": "10.244.0.0/16", "blockSize": 26, "ipipMode": "Never", "vxlanMode": "Never", "nodeSelector": "all()", "allowedUses": ["Workload", "Tunnel"]}}`)
+	l.apply(`{"apiVersion": "crd.projectcalico.org/v1", "kind": "BlockAffinity", "metadata": {"name": "node2-10-244-0-0-26"},
+		"spec": {"cidr": "10.244.0.0/26", "node": "node2", "state": "confirmed", "deleted": "false"}}`)
+	l.apply(block("node2", nil))
+
+	first := l.run("first", "node1", "")
+	wrong := calicoBooking{"node2", l.namespace, "first", l.sandbox(first, "").ID}
+	l.apply(block("node2", map[string]calicoBooking{first.Address: wrong}))
+	f := l.awaitFindings("booked-elsewhere " + first.Address)[0]
+	for _, want := range []string{"first", "node1", "node2"} {
+		if !strings.Contains(f.GetSummary(), want) {
+			t.Errorf("summary: got %q, want it to name %s", f.GetSummary(), want)
+		}
+	}
+	if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || !strings.Contains(fmt.Sprint(f.GetAdvice(), f.GetFixes()), "/var/lib/calico/nodename") {
+		t.Errorf("got %v, want it critical, and what is to be corrected", f)
+	}
+	l.described("AddressBookedElsewhere", "pod", "first", first.Address)
+
+	// The garbage collector.
+	l.apply(block("node2", nil))
+	l.awaitFindings("in-use-unallocated " + first.Address)
+
+	// The next pod.
+	for _, n := range l.Nodes {
+		if err := n.Forget(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second := l.run("second", "node2", "")
+	if second.Address != first.Address {
+		t.Fatalf("addresses: got %s and %s, want the same", first.Address, second.Address)
+	}
+	l.apply(block("node2", map[string]calicoBooking{second.Address: {"node2", l.namespace, "second", l.sandbox(second, "").ID}}))
+	l.awaitConflict(first.Address, confirmed)
+	l.awaitCause(first.Address, "ipam-booked-elsewhere")
+	l.awaitFindings()
+	l.row("T3-calico", first.Address, "assigned-twice")
+
+	l.in("delete", "pod", "first")
+	l.awaitConflict(first.Address, resolved)
+	l.awaitFindings()
+}
+
+// awaitCause waits until the conflict of an address has a cause.
+func (l *lab) awaitCause(addr, cause string) {
+	l.t.Helper()
+	l.until("the cause of the conflict of "+addr, func() error {
+		for _, c := range l.conflicts(addr) {
+			if c.GetCause() == cause {
+				return nil
+			}
+			return fmt.Errorf("got %s: %v, not %v", c.GetCause(), c.GetBecause(), c.GetExcluded())
+		}
+		return fmt.Errorf("got no conflict")
+	})
+}
+
+// ippool is whereabouts' pool for five addresses, with what it has given.
+func ippool(allocations map[string]map[string]string) string {
+	text, _ := json.Marshal(map[string]any{
+		"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "IPPool", "metadata": map[string]any{"name": "10.244.0.0-29", "namespace": "kube-system"},
+		"spec": map[string]any{"range": "10.244.0.0/29", "allocations": allocations},
+	})
+	return string(text)
+}
+
+func TestWhereaboutsLeaksAfterACrashAndForgetsWhoLives(t *testing.T) {
+	l := newLab(t, "whereabouts")
+	l.define("whereabouts")
+	l.withoutHostLocal()
+	l.witness("--leaked-after", "1s")
+	l.api(ipwitnessv1.Kubernetes_LIVE)
+	kube := func(manifest string) {
+		t.Helper()
+		ctx, cancel := l.context()
+		defer cancel()
+		if err := l.Apply(ctx, manifest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.apply(`{"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition", "metadata": {"name": "pods"}, "spec": {"config":
+		"{\"cniVersion\":\"1.0.0\",\"name\":\"pods\",\"type\":\"macvlan\",\"master\":\"eth0\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.244.0.0/29\",\"range_start\":\"10.244.0.2\",\"range_end\":\"10.244.0.6\"}}"}}`)
+
+	a, b := l.run("a", "node1", ""), l.run("b", "node1", "")
+	booked, reserved := map[string]map[string]string{}, map[string]string{}
+	book := func(addr, pod, sandbox string) {
+		offset := fmt.Sprint(netip.MustParseAddr(addr).As4()[3])
+		booked[offset] = map[string]string{"id": sandbox, "podref": l.namespace + "/" + pod, "ifname": "eth0"}
+		reserved[addr] = pod
+		kube(fmt.Sprintf(`{"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "OverlappingRangeIPReservation", "metadata": {"name": %q, "namespace": "kube-system"},
+			"spec": {"containerid": %q, "podref": %q, "ifname": "eth0"}}`, addr, sandbox, l.namespace+"/"+pod))
+	}
+	for _, p := range []pod{a, b} {
+		book(p.Address, p.Name, l.sandbox(p, "").ID)
+	}
+	// What a node had that crashed.
+	var lost []string
+	for i := 2; i <= 6; i++ {
+		if addr := fmt.Sprintf("10.244.0.%d", i); reserved[addr] == "" {
+			book(addr, fmt.Sprintf("lost-%d", i), strings.Repeat(fmt.Sprint(i), 64))
+			lost = append(lost, addr)
+		}
+	}
+	kube(ippool(booked))
+	l.audited("kube-system/10.244.0.0-29", 5)
+	want := []string{"pool-exhaustion"}
+	for _, addr := range lost {
+		want = append(want, "leaked "+addr)
+	}
+	for _, f := range l.awaitFindings(want...) {
+		if p := f.GetPool(); p.GetSize() != 5 || p.GetAllocated() != 5 {
+			t.Errorf("pool: got %v, want 5 of 5", p)
+		}
+	}
+	l.plan()
+	l.awaitFindings()
+	offsets := func() (at []string) {
+		t.Helper()
+		var pool struct {
+			Spec struct{ Allocations map[string]struct{ Podref, ID, IfName string } }
+		}
+		if err := json.Unmarshal([]byte(l.kube("--namespace", "kube-system", "get", "ippools.whereabouts.cni.cncf.io", "10.244.0.0-29", "--output", "json")), &pool); err != nil {
+			t.Fatal(err)
+		}
+		for offset, al := range pool.Spec.Allocations {
+			at = append(at, offset+" "+al.Podref+" "+al.ID+" "+al.IfName)
+		}
+		slices.Sort(at)
+		return at
+	}
+	alive := offsets()
+	if len(alive) != 2 || !strings.Contains(alive[0], l.namespace+"/") {
+		t.Errorf("allocations: got %q, want those of a and b", alive)
+	}
+	left := strings.Fields(l.kube("--namespace", "kube-system", "get", "overlappingrangeipreservations.whereabouts.cni.cncf.io", "--output", "jsonpath={.items[*].metadata.name}"))
+	slices.Sort(left)
+	if living := []string{a.Address, b.Address}; !slices.Equal(left, living) {
+		t.Errorf("reservations: got %q, want %q", left, living)
+	}
+
+	// The reverse: a reservation is lost while its pod lives.
+	offset := fmt.Sprint(netip.MustParseAddr(a.Address).As4()[3])
+	l.kube("--namespace", "kube-system", "patch", "ippools.whereabouts.cni.cncf.io", "10.244.0.0-29", "--type=json",
+		"--patch", fmt.Sprintf(`[{"op": "remove", "path": "/spec/allocations/%s"}]`, offset))
+	l.kube("--namespace", "kube-system", "delete", "overlappingrangeipreservations.whereabouts.cni.cncf.io", a.Address)
+	f := l.awaitFindings("in-use-unallocated " + a.Address)[0]
+	if !strings.Contains(f.GetSummary(), l.namespace+"/a") {
+		t.Errorf("summary: got %q, want it to name a", f.GetSummary())
+	}
+	l.plan()
+	l.awaitFindings()
+	if got := offsets(); !slices.Equal(got, alive) {
+		t.Errorf("allocations: got %q, want %q, as they were", got, alive)
+	}
+}
+
