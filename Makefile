@@ -40,6 +40,7 @@ PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway open
 CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool host-local loopback macvlan ptp)
 KUBERNETES := $(addprefix bin/kubernetes/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
 ETCD := bin/kubernetes/etcd
+CALICO_CRDS := bin/kubernetes/calico-crds
 CONTAINERD := $(addprefix bin/containerd/,containerd containerd-shim-runc-v2 ctr)
 
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
@@ -187,7 +188,7 @@ check-generate: ## Fail if a generated file is not what its source gives
 cni-plugins: $(CNI_PLUGINS) ## Build the real CNI plugins that tests and demo use
 
 .PHONY: kubernetes
-kubernetes: $(KUBERNETES) $(ETCD) ## Build the real Kubernetes that the cluster's tests use
+kubernetes: $(KUBERNETES) $(ETCD) $(CALICO_CRDS) ## Build the real Kubernetes that the cluster's tests use
 
 .PHONY: containerd
 containerd: $(CONTAINERD) ## Build the newest containerd, which tests use beside Debian's
@@ -236,6 +237,10 @@ $(KUBERNETES): tools/kubernetes/go.mod tools/kubernetes/go.sum
 $(ETCD): tools/etcd/go.mod tools/etcd/go.sum
 	CGO_ENABLED=0 go -C tools/etcd build -trimpath -o '$(CURDIR)/$@' -ldflags '-s -w' tool
 	@touch $@
+
+$(CALICO_CRDS): tools/calico/go.mod tools/calico/go.sum
+	dir=$$(go -C tools/calico mod download -json github.com/projectcalico/calico | awk -F'"' '$$2 == "Dir" { print $$4 }'); \
+	rm -rf $@ && mkdir -p $@ && install -m 644 "$$dir"/libcalico-go/config/crd/*.yaml $@/
 
 CONTAINERD_MODULE := github.com/containerd/containerd/v2
 $(CONTAINERD) &: tools/containerd/go.mod tools/containerd/go.sum

@@ -275,3 +275,43 @@ source: {component: kubelet, host: related-node1}
 	}
 	t.Log("\n" + strings.Join(said, "\n"))
 }
+
+func TestEventsOfAFinding(t *testing.T) {
+	l := newLab(t)
+	l.node("finding-node", "10.99.8.0/24")
+	const address = "10.99.8.7"
+	l.pod("one", "finding-node", address, "")
+	m := l.mirror("ipwitness")
+	m.awaitState(pb.Kubernetes_LIVE)
+	m.until("pod and node are known", func() bool { return m.Status().GetNodes() > 0 && m.named("one", "finding-node") != nil })
+	finding := &pb.Finding{
+		Kind: "booked-elsewhere", Id: l.namespace, Address: address, Severity: pb.Finding_CRITICAL, DetectedAt: timestamppb.Now(),
+		Summary: address + " is booked for another node.", Nodes: []string{"finding-node", "elsewhere"},
+		Owners: conflictOf(l.namespace, address, pb.Conflict_CONFIRMED, "one@finding-node").GetOwners(),
+	}
+	objects := [][2]string{{"Pod", "one"}, {"Node", "finding-node"}}
+	check := func(want ...string) {
+		t.Helper()
+		for _, object := range objects {
+			if got := l.events(object[0], object[1]); !slices.Equal(got, want) {
+				t.Errorf("events of %s: got %q, want %q", object, got, want)
+			}
+		}
+	}
+	for range 3 {
+		m.AnnounceFinding(finding, false)
+	}
+	m.until("it is written", func() bool { return m.counted(written) == 2 })
+	check("Warning AddressBookedElsewhere 1")
+
+	// Another replica finds the same, and then sees that it is over.
+	other := l.mirror("ipwitness")
+	other.awaitState(pb.Kubernetes_LIVE)
+	other.AnnounceFinding(finding, false)
+	other.until("it is known", func() bool { return other.counted(known) == 2 })
+	other.AnnounceFinding(finding, true)
+	other.until("its end is written", func() bool { return other.counted(written) == 2 })
+	check("Normal AddressBookedElsewhereResolved 1", "Warning AddressBookedElsewhere 1")
+	m.AnnounceFinding(finding, true)
+	m.until("its end is known", func() bool { return m.counted(known) == 2 })
+}

@@ -146,6 +146,8 @@ func (c *Cluster) failed(f *feed, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
+	case f.source != nil && answered(err) && f.source.failures < sourceMisses-1:
+		// A server that begins forbids all, and knows not yet how to list what was just installed.
 	case apierrors.IsForbidden(err) && c.health.missed == 0: // a server that begins forbids all until it is ready
 		c.hear()
 		c.problem(f.name, fmt.Sprintf("may not list and watch %s: %s; grant ipwitness's ClusterRole list and watch of %s",

@@ -22,11 +22,15 @@ type ledger struct {
 	changes     int
 }
 
+func newLedger(t testing.TB) *ledger {
+	return &ledger{t: t, pools: map[string]*verdict.Pool{}, allocations: map[string]*verdict.Allocation{}}
+}
+
 // keep runs a mirror until the test ends, and keeps what it tells.
 func keep(t testing.TB, c *Cluster) *ledger {
 	t.Helper()
-	l := &ledger{t: t, pools: map[string]*verdict.Pool{}, allocations: map[string]*verdict.Allocation{}}
-	c.discovery.every, c.discovery.check = 20*time.Millisecond, 0
+	l := newLedger(t)
+	c.discovery.every, c.discovery.check, c.discovery.believe = 20*time.Millisecond, 0, 0
 	c.Notify(func(changes Changes) { l.take(changes.IPAM) })
 	t.Cleanup(run(c))
 	return l
@@ -106,7 +110,7 @@ func (l *ledger) await(what, want string) {
 	want = strings.TrimSpace(want)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	over := time.After(10 * time.Second)
+	over := time.After(patience / 4)
 	for {
 		got := l.says()
 		if got == want {

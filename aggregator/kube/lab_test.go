@@ -179,6 +179,8 @@ type mirrored struct {
 	*Cluster
 	lab  *lab
 	stop func()
+	// ipam is what it tells of IPAMs.
+	ipam *ledger
 
 	mu      sync.Mutex
 	changes []Changes
@@ -205,14 +207,16 @@ func (l *lab) mirror(account string) *mirrored {
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(config), ca, l.Path(ca))), 0o600); err != nil {
 		l.Fatal(err)
 	}
-	m := &mirrored{lab: l}
+	m := &mirrored{lab: l, ipam: newLedger(l)}
 	c, err := open(Config{Kubeconfig: file, Log: slog.New(slog.NewTextHandler(l.Output(), nil)), Version: "test"},
 		func(where *rest.Config) { where.Dial = m.dial })
 	if err != nil {
 		l.Fatal(err)
 	}
 	m.Cluster = c
+	c.discovery.every, c.discovery.check = 100*time.Millisecond, 0
 	c.Notify(func(changes Changes) {
+		m.ipam.take(changes.IPAM)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.changes = append(m.changes, changes)

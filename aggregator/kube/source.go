@@ -24,6 +24,10 @@ const (
 	forbiddenHere                    // it may not be listed
 )
 
+// sourceMisses is how many attempts in a row must fail before a custom resource counts
+// as one that does not work.
+const sourceMisses = 3
+
 // source is a custom resource that an IPAM is read from. What changes is behind the
 // cluster's mu.
 type source struct {
@@ -142,10 +146,10 @@ func (s *source) failed(err error, problem string) {
 	s.failures++
 	switch {
 	case problem == "":
-		// It says something of the server only.
+		// It says something of the server, or may be over in a moment.
 	case apierrors.IsForbidden(err):
 		s.set(forbiddenHere, problem)
-	case s.failures >= misses && s.state >= followed:
+	case s.state >= followed:
 		s.set(failing, problem)
 	}
 }
@@ -162,17 +166,23 @@ type discovery struct {
 	checked time.Time
 	// blind tells that it may not be asked: then each resource is tried.
 	blind bool
+	// refused is since when that is so, believe how long it must be: a server that
+	// begins forbids all.
+	refused time.Time
+	believe time.Duration
 }
 
 // discoverEvery is how often it is asked which custom resources are served, checkEvery
-// how often it is looked for what is odd.
+// how often it is looked for what is odd, believeAfter how long it must be forbidden to
+// ask.
 const (
 	discoverEvery = 30 * time.Second
 	checkEvery    = 2 * time.Minute
+	believeAfter  = 30 * time.Second
 )
 
 func newDiscovery(c *Cluster) discovery {
-	return discovery{cluster: c, every: discoverEvery, check: checkEvery, bell: make(chan struct{}, 1)}
+	return discovery{cluster: c, every: discoverEvery, check: checkEvery, believe: believeAfter, bell: make(chan struct{}, 1)}
 }
 
 // kick has it asked soon.
@@ -197,10 +207,10 @@ func (d *discovery) run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			backoff = firstBackoff
+			backoff, d.refused = firstBackoff, time.Time{}
 			d.cluster.checkOdd()
 			wait = d.every
-		case apierrors.IsForbidden(err):
+		case apierrors.IsForbidden(err) && d.refusedLong():
 			d.try()
 			wait = rightsAgain
 		default: // the feeds say what is wrong with the server
@@ -216,6 +226,14 @@ func (d *discovery) run(ctx context.Context) {
 		}
 		timer.Stop()
 	}
+}
+
+// refusedLong tells whether it has been forbidden to ask for long enough.
+func (d *discovery) refusedLong() bool {
+	if d.refused.IsZero() {
+		d.refused = time.Now()
+	}
+	return time.Since(d.refused) >= d.believe
 }
 
 // pause has what was just removed be gone from what the server tells.

@@ -1,0 +1,140 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/kubernetes"
+)
+
+// crds has the custom resources of IPAMs installed until the test ends.
+func (l *lab) crds(ipams ...string) {
+	l.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	l.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := l.DeleteCRDs(ctx, ipams...); err != nil {
+			l.Error(err)
+		}
+	})
+	if err := l.ApplyCRDs(ctx, ipams...); err != nil {
+		l.Fatal(err)
+	}
+}
+
+// custom makes a custom resource.
+func (l *lab) custom(k kind, text string) {
+	l.Helper()
+	l.apply("%s", "apiVersion: "+k.group+"/"+k.version+"\nkind: "+k.name+"\n"+strings.TrimPrefix(text, "\n"))
+}
+
+// What the IPAMs' own objects say, on a real API server that has their definitions:
+// from nothing, over changes and an API server that is away, to nothing.
+func TestIPAMsOfARealAPI(t *testing.T) {
+	l := newLab(t)
+	m := l.mirror("ipwitness")
+	m.awaitState(pb.Kubernetes_LIVE)
+	l.crds(kubernetes.IPAMs...)
+	l.custom(calicoPools, calicoPoolText)
+	l.custom(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node1", idOne)))
+	l.custom(calicoAffinities, `
+metadata: {name: node1-192-168-0-192-26}
+spec: {cidr: 192.168.0.192/26, deleted: "false", node: node1, state: confirmed}
+`)
+	l.custom(calicoHandles, `
+metadata: {name: k8s-pod-network.`+idOne+`}
+spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.192/26: 1}}
+`)
+	l.custom(whereaboutsPools, whereaboutsPool)
+	l.custom(whereaboutsReservations, reservation("192.168.2.1", "test/test-648b75d6fc-f56cp"))
+	l.custom(attachmentDefinitions, attachmentText)
+	l.custom(ciliumNodes, ciliumNodeText("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
+	l.custom(ciliumEndpoints, strings.Replace(ciliumEndpointText("NAMESPACE", "web", "1e4101a4e7b1", "10.0.2.163", "172.18.0.2"), `, creationTimestamp: "2023-01-08T03:17:22Z"`, "", 1))
+
+	// In the order of the ledger: pools, then allocations.
+	text := func(state, nginx, where string) string {
+		problem := ""
+		if state == "stale" {
+			problem = ": the Kubernetes API is not heard from"
+		}
+		lines := []string{
+			"calico default-ipv4-ippool " + state + " 192.168.0.0-192.168.255.255" + problem,
+			"cilium n1 " + state + " 10.0.2.1-10.0.2.254" + problem,
+			"whereabouts kube-system/192.168.2.0-24 " + state + " 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20" + problem,
+			"192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0",
+			nginx,
+			"10.0.2.163 " + l.namespace + "/web 1e4101a4e7b1 n1 at ciliumendpoints " + l.namespace + "/web /status/networking/addressing",
+			"192.168.2.1 test/test-648b75d6fc-f56cp 0c85206ce40fd429c62d1499c91f0fd5cb183fd610db3c4c458f167eaa0ee190 net1 at " + where,
+			"192.168.2.2 test/test-648b75d6fc-sdbbm 6442798c086abdad4c636b7c8e51f427511076a250e5434889b675c9e60bca06 at ippools kube-system/192.168.2.0-24 /spec/allocations/2",
+		}
+		return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return line == "" }), "\n")
+	}
+	const (
+		pooled = "ippools kube-system/192.168.2.0-24 /spec/allocations/1"
+		both   = pooled + "; overlappingrangeipreservations kube-system/192.168.2.1"
+	)
+	nginx := func(node string) string {
+		return "192.168.0.193 default/nginx " + idOne + " " + node + " at ipamblocks 192-168-0-192-26 /spec/allocations/1"
+	}
+	// node1 is none of the cluster's; the cluster of this test may have no nodes at all.
+	m.ipam.await("all of it is read", text("known", nginx("node1"), both))
+
+	l.kube("delete", "--namespace", "kube-system", whereaboutsReservations.String(), "192.168.2.1")
+	m.ipam.await("a reservation is lost", text("known", nginx("node1"), pooled))
+
+	// What Calico does to a block while nobody hears.
+	l.KillAPI()
+	m.awaitState(pb.Kubernetes_STALE)
+	m.ipam.await("the API is away", text("stale", nginx("node1"), pooled))
+	l.restart()
+	l.custom(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node2", idOne)))
+	m.awaitState(pb.Kubernetes_LIVE)
+	m.ipam.await("it is back", text("known", nginx("node2"), pooled))
+	l.custom(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	m.ipam.await("an address is freed", text("known", "", pooled))
+	m.ipam.told()
+	l.kube("label", calicoBlocks.String(), "192-168-0-192-26", "nothing=new")
+
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := l.DeleteCRDs(ctx, kubernetes.IPAMs...); err != nil {
+		t.Fatal(err)
+	}
+	m.ipam.await("all of it is removed", "")
+	m.until("there is no problem", func() bool { return len(m.Status().GetProblems()) == 0 })
+	if err := l.ApplyCRDs(ctx, "calico"); err != nil {
+		t.Fatal(err)
+	}
+	l.custom(calicoPools, calicoPoolText)
+	l.custom(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	m.ipam.await("Calico is back", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0")
+}
+
+// Without rights nothing is read of IPAMs that are there, and all else is.
+func TestIPAMsThatMayNotBeRead(t *testing.T) {
+	l := newLab(t)
+	m := l.mirror("poor")
+	m.awaitState(pb.Kubernetes_LIVE)
+	for _, p := range m.Status().GetProblems() {
+		if strings.Contains(p, "cni.cncf.io") {
+			t.Errorf("of what is not there it is said: %s", p)
+		}
+	}
+	l.crds("whereabouts")
+	want := fmt.Sprintf("may not list and watch %s: what whereabouts has given is not known; grant ipwitness's ClusterRole list and watch of %[1]s", whereaboutsPools)
+	m.until("it is said", func() bool { return slices.Contains(m.Status().GetProblems(), want) })
+	m.ipam.await("there is one pool in the place of all", "whereabouts whereabouts.cni.cncf.io unreadable: "+want)
+	if s := m.Status().GetState(); s != pb.Kubernetes_LIVE {
+		t.Errorf("the state is %s", s)
+	}
+	l.kube("create", "clusterrolebinding", "poor-reads-ipam", "--clusterrole=ipwitness", "--serviceaccount=ipwitness:poor")
+	l.Cleanup(func() { l.kube("delete", "clusterrolebinding", "poor-reads-ipam") })
+	l.custom(whereaboutsPools, whereaboutsPool)
+	m.until("it is read", func() bool { return strings.HasPrefix(m.ipam.says(), "whereabouts kube-system/192.168.2.0-24 known") })
+}
