@@ -238,7 +238,7 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 		}
 		for _, name := range names {
 			file := filepath.Join(dir, name)
-			data, written, err := readRegular(file, 0) // it may be a link, as for libcni
+			data, written, err := readRegular(file, 0, maxSmall) // it may be a link, as for libcni
 			if errors.Is(err, os.ErrNotExist) {
 				continue
 			}
