@@ -268,7 +268,7 @@ func (s *store) lookAtPools() {
 	for _, p := range s.looked {
 		p.looked = false
 		p.growth.see(now, p.allocated)
-		if next := p.told.Add(poolPause); p.told != 0 && now < next {
+		if next := p.told.Add(poolPause); p.told != 0 && now < next && !s.newlyLost(p) {
 			s.arm(p, next)
 			continue
 		}
@@ -285,15 +285,24 @@ func (s *store) checkPool(p *pool, now verdict.Stamp) {
 	}
 	p.told = now
 	use := s.use(p)
-	lost := len(p.atRisk) > 0 && (p.rec.State == verdict.PoolMissing || p.rec.LostAt != 0)
-	s.poolFinding(p, verdict.FindingIPAMStateLost, verdict.Critical, lost, use)
-	s.poolFinding(p, verdict.FindingIPAMUnreadable, verdict.Warning, p.rec.Problem != "", use)
+	s.poolFinding(p, verdict.FindingIPAMStateLost, verdict.Critical, p.lost(), use)
+	s.poolFinding(p, verdict.FindingIPAMUnreadable, verdict.Warning, p.rec.Problem != "" && p.rec.State != verdict.PoolMissing, use)
 	share := float64(use.Allocated) / float64(max(use.Size, 1))
 	full := use.Size > 0 && (share >= nearlyFull || share >= halfFull && use.ExhaustedIn > 0 && use.ExhaustedIn < soon.Seconds())
 	s.poolFinding(p, verdict.FindingPoolExhaustion, verdict.Warning, full, use)
 	if use.ExhaustedIn > 0 {
 		s.arm(p, now.Add(poolEvery))
 	}
+}
+
+// lost tells whether all that the pool has given was lost, and some of it is in use.
+func (p *pool) lost() bool {
+	return len(p.atRisk) > 0 && (p.rec.State == verdict.PoolMissing || p.rec.LostAt != 0)
+}
+
+// newlyLost tells whether that is not told yet.
+func (s *store) newlyLost(p *pool) bool {
+	return p.lost() && s.findings.said(verdict.FindingID(s.policy.Cluster, verdict.FindingIPAMStateLost, poolSubject(&p.rec))) == nil
 }
 
 // poolSubject is what a pool is called in ids of findings.

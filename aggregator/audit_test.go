@@ -79,7 +79,6 @@ func TestAWipedDirectoryPutsEachAddressAtRiskAtOnce(t *testing.T) {
 		lost := hostLocal("10.244.0.0/24", pb.Pool_MISSING)
 		lost.LostAt, lost.Lost = timestamppb.Now(), 2
 		a.send(merge(&pb.ReportRequest{}, poolOf(lost), freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
-		time.Sleep(poolPause) // of the finding about the directory
 		all := l.wantFindings("before they have settled",
 			"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3", "ipam-state-lost ")
 		if f := all[0]; f.GetSeverity() != pb.Finding_CRITICAL || len(f.GetOwners()) != 1 || f.GetOwners()[0].GetWorkload().GetName() != "a" ||

@@ -198,3 +198,12 @@ func (s *store) related(c *pb.Conflict) []*pb.Related {
 	}
 	return s.kube.Related(c)
 }
+
+// kubernetesOf is how far the Kubernetes API is known, for what it says of a conflict:
+// nothing of one that is over.
+func (s *store) kubernetesOf(c *verdict.Conflict) *pb.Kubernetes {
+	if !c.Active() {
+		return nil
+	}
+	return s.kube.Status()
+}

@@ -74,7 +74,7 @@ func (s *store) sides(n *node) (list []side) {
 	}
 	for _, sub := range s.Subnets(n.rec) {
 		r := verdict.RangeOf(sub.Prefix)
-		if sub.Prefix.Addr().IsLinkLocalUnicast() || !s.podsBehind(n, sub.Interface) ||
+		if sub.Prefix.Addr().IsLinkLocalUnicast() || n.gateway(sub.Prefix.Addr()) || !s.podsBehind(n, sub.Interface) ||
 			slices.ContainsFunc(list, func(other side) bool { return other.Overlaps(r) }) {
 			continue
 		}
@@ -84,6 +84,11 @@ func (s *store) sides(n *node) (list []side) {
 		}})
 	}
 	return list
+}
+
+// gateway tells whether an address is one that a pool of the node leaves out.
+func (n *node) gateway(a netip.Addr) bool {
+	return slices.ContainsFunc(n.pools, func(p *pool) bool { return slices.Contains(p.rec.Gateways, a) })
 }
 
 // podNetworks are the CNI networks that gave pods of a node their addresses.

@@ -24,6 +24,8 @@ import (
 type clients struct {
 	server             string
 	core, coordination *rest.RESTClient
+	// custom are for the custom resources of each group and version.
+	custom map[schema.GroupVersion]*rest.RESTClient
 }
 
 // configure finds the cluster; nil where there is none.
@@ -81,8 +83,22 @@ func newClients(where *rest.Config, log *slog.Logger, version string) (clients, 
 	if c.core, err = make("/api", corev1.SchemeGroupVersion); err != nil {
 		return c, err
 	}
-	c.coordination, err = make("/apis", coordinationv1.SchemeGroupVersion)
-	return c, err
+	if c.coordination, err = make("/apis", coordinationv1.SchemeGroupVersion); err != nil {
+		return c, err
+	}
+	// Custom resources have no protobuf.
+	where.ContentType, where.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	where.NegotiatedSerializer = newCustomCodecs().WithoutConversion()
+	c.custom = map[schema.GroupVersion]*rest.RESTClient{}
+	for _, k := range customKinds {
+		if c.custom[k.gv()] != nil {
+			continue
+		}
+		if c.custom[k.gv()], err = make("/apis", k.gv()); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
 }
 
 // newCodecs read and write the objects that are used.

@@ -50,6 +50,8 @@ type fakeAPI struct {
 	// quota is a namespace that has no room for events; events are how many others got.
 	quota  string
 	events int
+	// custom are the custom resources that there are.
+	custom fakeCustom
 }
 
 var (
@@ -125,6 +127,10 @@ func (f *fakeAPI) cut() {
 		close(w)
 		delete(f.watches, w)
 	}
+	for w := range f.custom.watches {
+		close(w)
+		delete(f.custom.watches, w)
+	}
 }
 
 func (f *fakeAPI) set(change func()) {
@@ -143,6 +149,10 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case <-silent:
 		case <-r.Context().Done():
 		}
+		return
+	}
+	if strings.HasPrefix(r.URL.Path, "/apis") && !strings.HasPrefix(r.URL.Path, "/apis/coordination.k8s.io/") && !f.down {
+		f.serveCustom(w, r)
 		return
 	}
 	resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]

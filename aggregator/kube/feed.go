@@ -67,6 +67,8 @@ type feed struct {
 	resource, namespace, fields string
 	into                        sink
 	list                        func() list // an empty one
+	// source is of a custom resource, which may come and go; nil for what is always there.
+	source *source
 
 	// version is the last one that was heard; empty for none.
 	version string
@@ -74,10 +76,21 @@ type feed struct {
 	unstreamed bool
 }
 
+// said is the resource in words.
+func (f *feed) said() string {
+	if f.source != nil {
+		return f.source.kind.String()
+	}
+	return f.resource
+}
+
 // run follows until ctx ends.
 func (f *feed) run(ctx context.Context) {
 	backoff := firstBackoff
 	for {
+		if f.source != nil && !f.source.await(ctx) {
+			return
+		}
 		back := f.cluster.health.back()
 		worked, err := f.follow(ctx)
 		if f.name == podFeed {
@@ -100,6 +113,10 @@ func (f *feed) run(ctx context.Context) {
 			if worked {
 				continue
 			}
+		case f.source != nil && f.source.gone(err):
+			f.source.vanished()
+			backoff = firstBackoff
+			continue // and wait until it is there again
 		default:
 			f.cluster.failed(f, err)
 		}

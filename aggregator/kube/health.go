@@ -149,7 +149,7 @@ func (c *Cluster) failed(f *feed, err error) {
 	case apierrors.IsForbidden(err) && c.health.missed == 0: // a server that begins forbids all until it is ready
 		c.hear()
 		c.problem(f.name, fmt.Sprintf("may not list and watch %s: %s; grant ipwitness's ClusterRole list and watch of %s",
-			f.resource, f.lost, f.resource))
+			f.said(), f.lost, f.said()))
 	case apierrors.IsUnauthorized(err):
 		c.hear()
 		c.problem(serverProblem, fmt.Sprintf("the API server %s does not know us any more: renew the token or certificate of the kubeconfig or service account",
@@ -162,9 +162,11 @@ func (c *Cluster) failed(f *feed, err error) {
 		}
 	default:
 		// Of one resource alone it says nothing of the server: events may have an etcd of their own.
-		c.problem(f.name, fmt.Sprintf("cannot follow %s: %s: %s", f.resource, f.lost, shorten(err.Error())))
+		c.problem(f.name, fmt.Sprintf("cannot follow %s: %s: %s", f.said(), f.lost, shorten(err.Error())))
 	}
 	switch {
+	case f.source != nil:
+		f.source.failed(err, c.health.problems[f.name])
 	case f.name == podFeed:
 		c.health.failures++
 	case f.name == nodeFeed && apierrors.IsForbidden(err):
@@ -187,6 +189,9 @@ func (c *Cluster) worked(f *feed) {
 	defer c.mu.Unlock()
 	c.hear()
 	c.problem(f.name, "")
+	if f.source != nil {
+		f.source.worked()
+	}
 	if f.name == podFeed {
 		c.following.CompareAndSwap(0, c.clock())
 		c.health.failures, c.health.missed = 0, 0
@@ -225,6 +230,7 @@ func (c *Cluster) assess() {
 	c.tellLog(slog.LevelInfo, "what is known of Kubernetes", "state", state.String(), "before", h.state.String(),
 		"server", c.clients.server, "pods", len(c.pods.records), "nodes", len(c.nodes.records))
 	h.state, h.since = state, time.Now()
+	c.reassess()
 	c.pending.changes.State = true
 	c.pending.ring()
 }

@@ -104,8 +104,10 @@ type Cluster struct {
 	events   events
 	health   health
 	pending  pending
+	ipams    []*ipam
 
 	announcer announcer
+	discovery discovery
 	feeds     []*feed
 }
 
@@ -142,6 +144,10 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 	c.leases = newLeases(c)
 	c.events = newEvents(c)
 	c.announcer = newAnnouncer(c)
+	c.discovery = newDiscovery(c)
+	for _, make := range ipams {
+		c.ipams = append(c.ipams, make(c))
+	}
 	c.feeds = c.newFeeds()
 	if cfg.Metrics != nil {
 		if err := cfg.Metrics.Register(collector{c}); err != nil {
@@ -172,6 +178,11 @@ func (c *Cluster) newFeeds() []*feed {
 	for _, f := range feeds {
 		f.cluster = c
 	}
+	for _, m := range c.ipams {
+		for _, s := range m.sources {
+			feeds = append(feeds, s.feed)
+		}
+	}
 	return feeds
 }
 
@@ -194,6 +205,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	for _, f := range c.feeds {
 		group.Go(func() error { f.run(ctx); return nil })
 	}
+	group.Go(func() error { c.discovery.run(ctx); return nil })
 	group.Go(func() error { c.beat(ctx); return nil })
 	group.Go(func() error { c.tell(ctx); return nil })
 	group.Go(func() error { c.announcer.run(ctx); return nil })

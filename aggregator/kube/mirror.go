@@ -136,7 +136,9 @@ type pending struct {
 	related map[string]struct{}
 	// compact is how many pods there may be before those told twice are left out.
 	compact int
-	bell    chan struct{}
+	// compactIPAM is the same of what IPAMs say.
+	compactIPAM int
+	bell        chan struct{}
 }
 
 const firstCompact = 8192
@@ -200,6 +202,6 @@ func (c *Cluster) take() (changes Changes, any bool) {
 		changes.Related = append(changes.Related, node)
 	}
 	clear(p.related)
-	p.changes, p.compact = Changes{}, firstCompact
+	p.changes, p.compact, p.compactIPAM = Changes{}, firstCompact, firstCompact
 	return changes, len(changes.Pods) > 0 || len(changes.Networks) > 0 || changes.State || len(changes.Nodes) > 0 || len(changes.Related) > 0 || len(changes.IPAM) > 0
 }

@@ -34,8 +34,10 @@ type reason struct {
 	short string
 	// facts are what it follows from.
 	facts []string
-	// not is why it is not the cause, where that was looked at.
-	not string
+	// not is why it is not the cause, where that was looked at; open tells that it may
+	// be, but that what would tell is missing.
+	not  string
+	open bool
 	// wrong are the owners that are to give the address up, where the cause tells it.
 	wrong []*Owner
 	// pools are those that it is about.
@@ -57,6 +59,10 @@ func (r *reason) fact(format string, args ...any) {
 }
 
 func not(format string, args ...any) reason { return reason{not: fmt.Sprintf(format, args...)} }
+
+func open(format string, args ...any) reason {
+	return reason{not: fmt.Sprintf(format, args...), open: true}
+}
 
 // mostAsked is of how many owners a cause is looked for: each two are compared.
 const mostAsked = 32
@@ -94,13 +100,21 @@ func (j *judging) inquire(c *Conflict) reason {
 	}
 
 	found := reason{cause: CauseUnknown}
-	c.Excluded = nil
+	var excluded []reason
 	for _, cause := range causes {
-		switch r := cause.ask(&q); {
+		r := cause.ask(&q)
+		r.cause = cause.name
+		switch {
 		case r.fits() && found.cause == CauseUnknown:
-			found, found.cause = r, cause.name
+			found = r
 		case !r.fits() && r.not != "":
-			c.Excluded = append(c.Excluded, Exclusion{cause.name, r.not})
+			excluded = append(excluded, r)
+		}
+	}
+	c.Excluded = nil
+	for _, r := range excluded {
+		if !r.open || found.cause == CauseUnknown {
+			c.Excluded = append(c.Excluded, Exclusion{r.cause, r.not})
 		}
 	}
 	c.Cause, c.Because = found.cause, found.facts
@@ -159,11 +173,11 @@ func (q *inquiry) splitBrain() (r reason) {
 	names := list(each(q.c.Owners, (*Owner).name))
 	switch c := q.c; {
 	case c.Rule == RuleSameVM && c.Phase == Confirmed:
-		r.fact("%s run one virtual machine, and both had its address for longer than the %s that a migration may take.", names, q.policy.MigrationGrace)
+		r.fact("%s run one virtual machine, and have had its address for longer than the %s that a migration may take.", names, q.policy.MigrationGrace)
 	case c.Rule == RuleSplitBrain && c.Kind == LinkScope:
 		r.fact("%s are on one link, where an address can move from one to the other.", names)
 		if c.Phase == Confirmed {
-			r.fact("Both have it for longer than the %s that a hand-over may take.", q.policy.HandoverGrace)
+			r.fact("They have had it for longer than the %s that a hand-over may take.", q.policy.HandoverGrace)
 		}
 	case c.Rule == RuleSplitBrain:
 		return not("%s are on no link in common that is known: an address cannot move from one to the other", names)

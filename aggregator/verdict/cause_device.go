@@ -200,7 +200,11 @@ func (q *inquiry) staticAddress() (r reason) {
 			return true
 		}
 		r.wrong = []*Owner{o}
-		r.short = fmt.Sprintf("No CNI network or IPAM gave it to %s, and it is an address of pods.", o.placed())
+		whom := o.placed()
+		if o.Namespace != nil && o.guest() != "" {
+			whom = "what is behind " + witness(o.Claims[0]) + ", the port of " + o.name()
+		}
+		r.short = fmt.Sprintf("No CNI network or IPAM gave it to %s, and it is an address of pods.", whom)
 		if gift := q.gift(other); gift != "" {
 			r.fact("%s", gift)
 		}
@@ -220,7 +224,7 @@ func (q *inquiry) staticAddress() (r reason) {
 		case o.Namespace == nil || o.kind() == Host || !q.pods():
 			return reason{}
 		default:
-			return not("who gave it to %s is not known: no CNI result and no container runtime tells, and no IPAM has it for the other one alone", o.name())
+			return open("who gave it to %s is not known: no CNI result and no container runtime tells, and no IPAM has it for the other one alone", o.name())
 		}
 	}
 	return not("it was given to %s: nobody set it by hand", list(all))
@@ -309,4 +313,4 @@ func (q *inquiry) listedIn(o *Owner) bool { return slices.Contains(o.Pod.IPs, q.
 
 // portOfPod tells whether the other end of an interface is in another namespace: a
 // plugin gives such a port the address of a gateway.
-func (i *Interface) portOfPod() bool { return i.Peer != 0 }
+func (i *Interface) portOfPod() bool { return i.Peer != 0 && !i.Uplink }

@@ -27,7 +27,7 @@ func (q *inquiry) bookedElsewhere() (r reason) {
 		if past != nil {
 			al := past.Allocation
 			r.pools = append(r.pools, al.Pool)
-			r.short = fmt.Sprintf("IPAM had it for %s while %s had it, and freed it with that.", al.whose(), o.placed())
+			r.short = fmt.Sprintf("IPAM had it for %s while %s had it, and freed it with that.", al.whom(), o.placed())
 			r.fact("%s had it for %s while %s had it (known since %s).", callPool(al.Pool), al.whom(), o.placed(), when(past.Since))
 		}
 		if nodename != "" {
@@ -64,13 +64,6 @@ func (q *inquiry) bookedElsewhere() (r reason) {
 		}
 	}
 	return reason{}
-}
-
-// whose says for whom an allocation is, without the time.
-func (al *Allocation) whose() string {
-	without := *al
-	without.AllocatedAt = 0
-	return without.whom()
 }
 
 // about are the pools of a reason, or all that have records of the address.
@@ -162,7 +155,7 @@ func (q *inquiry) stateLost() reason {
 // forgotten says of whom a pool has no record that it gave the address to.
 func (q *inquiry) forgotten(p *Pool, mine []*Owner) (r reason) {
 	if p.State == PoolReading {
-		return not("the records of %s are still being read", callPool(p))
+		return open("the records of %s are still being read", callPool(p))
 	}
 	free, has := q.allocationsOf(p), []*Owner(nil)
 	var lost, unsure []*Owner
@@ -183,7 +176,7 @@ func (q *inquiry) forgotten(p *Pool, mine []*Owner) (r reason) {
 	readable := p.State == PoolKnown || p.State == PoolMissing
 	switch {
 	case !readable && !q.oneNetwork(p, mine):
-		return not("the records of %s cannot be read now%s", callPool(p), after(": ", p.Problem))
+		return open("the records of %s cannot be read now%s", callPool(p), after(": ", p.Problem))
 	case readable && len(lost) == 0 && len(unsure) <= len(free):
 		return not("%s has it for %s", callPool(p), list(names(mine)))
 	}
@@ -255,7 +248,7 @@ func (q *inquiry) noRecords() reason {
 			nodes = append(nodes, o.Node.Name)
 		}
 	}
-	return not("%sno IPAM records of node %s are known that have it", because, list(nodes))
+	return open("%sno IPAM records of node %s are known that have it", because, list(nodes))
 }
 
 // allKnown tells whether all pools that may have the address are known.

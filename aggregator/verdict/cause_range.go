@@ -105,13 +105,13 @@ func (q *inquiry) podCIDROverlap() (r reason) {
 			if both {
 				other = a
 			}
-			excluded = not("no range of node %s is known that %s has it from", other.Node.Name, other.name())
+			excluded = open("no range of node %s is known that %s has it from", other.Node.Name, other.name())
 			return true
 		case q.given(a) && q.given(b):
-			excluded = not("no ranges are known that nodes %s and %s give addresses of pods from", a.Node.Name, b.Node.Name)
+			excluded = open("no ranges are known that nodes %s and %s give addresses of pods from", a.Node.Name, b.Node.Name)
 			return true
 		case q.pods():
-			excluded = not("no CNI network is known to have given it to both")
+			excluded = open("no CNI network is known to have given it to both")
 			return true
 		default:
 			return true

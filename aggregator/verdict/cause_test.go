@@ -46,6 +46,9 @@ func (w *world) device(node, name, kind string) *verdict.Interface {
 	i := w.iface(w.host(node), verdict.Interface{
 		Name: name, Kind: kind, MAC: verdict.MAC("dev" + name[:3]), Attachment: verdict.Own, Link: l, Uplink: kind == "",
 	})
+	if kind == "" {
+		i.Kind, i.Peer = "veth", 77 // a cable to another namespace, as in a lab
+	}
 	w.assigned(i)
 	return i
 }

@@ -188,30 +188,30 @@ func (q *inquiry) record(p *Pool) string {
 		return capital(fmt.Sprintf("%s has no record of it.", callPool(p)))
 	}
 	words := make([]string, 0, len(all))
-	for _, al := range all {
-		words = append(words, q.whom(al))
-	}
-	only := ""
+	alone, stale := "", ""
 	if len(all) == 1 && len(q.owners) > 1 {
-		only = " alone"
+		alone = " alone"
+	}
+	for _, al := range all {
+		words = append(words, q.whom(al)+alone+after(" since ", when(al.AllocatedAt)))
 	}
 	if p.State == PoolStale {
-		only += ", as far as it was heard from last"
+		stale = ", as far as it was heard from last"
 	}
-	return capital(fmt.Sprintf("%s has it for %s%s.", callPool(p), list(words), only))
+	return capital(fmt.Sprintf("%s has it for %s%s.", callPool(p), list(words), stale))
 }
 
 // whom says for whom an allocation is, by the name of an owner where it is one's.
 func (q *inquiry) whom(al *Allocation) string {
 	for _, o := range q.owners {
 		if al.books(o) == booked {
-			return o.name() + after(" since ", when(al.AllocatedAt))
+			return o.name()
 		}
 	}
 	return al.whom()
 }
 
-// whom says for whom an allocation is, and since when.
+// whom says for whom an allocation is.
 func (al *Allocation) whom() string {
 	var who string
 	switch {
@@ -227,7 +227,7 @@ func (al *Allocation) whom() string {
 	if al.Node != "" {
 		who += " on node " + al.Node
 	}
-	return who + after(" since ", when(al.AllocatedAt))
+	return who
 }
 
 // callPool names a pool in a sentence.

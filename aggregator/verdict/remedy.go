@@ -463,6 +463,8 @@ func (al *Allocation) place() string {
 	switch {
 	case al.Location != "":
 		return al.Location
+	case al.Pool != nil && al.Pool.IPAM == HostLocal:
+		return strings.TrimSuffix(al.Pool.Name, "/") + "/" + al.Address.String()
 	case al.Pool != nil:
 		return al.Pool.call()
 	}

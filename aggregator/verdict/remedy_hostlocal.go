@@ -28,12 +28,16 @@ func (t *telling) reserveHostLocal() {
 	t.fix(Fix{
 		Node: node,
 		What: fmt.Sprintf("Reserve %s for %s, which holds it: then host-local gives it to nobody else, and frees it when that one ends.", t.f.Address, t.owner.name()),
-		Command: "mkdir -p " + shellQuote(t.pool.Name) + "\n" + t.locked(
-			"if [ -e "+t.file()+" ]; then",
-			"  echo "+shellQuote(t.f.Address.String()+": its file is there: nothing to do"),
-			"elif "+t.holds()+"; then",
-			"  umask 077; set -C",
-			"  "+t.reservation(),
+		Command: script(
+			"if "+t.holds()+"; then",
+			"  mkdir -p "+t.dir(),
+			t.locked("  ",
+				"if [ -e "+t.file()+" ]; then",
+				"  echo "+shellQuote(t.f.Address.String()+": its file is there: nothing to do"),
+				"else",
+				"  umask 077; set -C",
+				"  "+t.reservation(),
+				"fi"),
 			"else",
 			"  echo "+shellQuote(fmt.Sprintf("%s: the network namespace of %s is gone: nothing to do", t.f.Address, t.owner.name())),
 			"fi"),
@@ -57,7 +61,7 @@ func (t *telling) rebookHostLocal() {
 	t.fix(Fix{
 		Node: node,
 		What: fmt.Sprintf("Put the reservation of %s into the name of %s, which holds it, unless container %s, whose name is in it, still runs.", t.f.Address, t.owner.name(), shortID(other)),
-		Command: t.locked(
+		Command: t.lockedIfThere(
 			"if [ \"$(head -n 1 "+t.file()+" 2>/dev/null | tr -d '\\r')\" != "+shellQuote(other)+" ]; then",
 			"  echo "+shellQuote(t.f.Address.String()+": its file says something else now: nothing to do"),
 			"elif "+runs(other)+"; then",
@@ -86,7 +90,7 @@ func (t *telling) releaseHostLocal() {
 	t.fix(Fix{
 		Node: node,
 		What: fmt.Sprintf("Free %s: container %s, for which host-local reserves it, is gone, and nobody has the address.", t.f.Address, shortID(id)),
-		Command: t.locked(
+		Command: t.lockedIfThere(
 			"if [ \"$(head -n 1 "+t.file()+" 2>/dev/null | tr -d '\\r')\" != "+shellQuote(id)+" ]; then",
 			"  echo "+shellQuote(t.f.Address.String()+": its file is gone, or says something else now: nothing to do"),
 			"elif "+runs(id)+"; then",
@@ -128,19 +132,29 @@ func (t *telling) reservation() string {
 	return `printf '%s\r\n%s' ` + shellQuote(t.owner.Workload().ContainerID) + " " + shellQuote(t.owner.Interface.Name) + " > " + t.file()
 }
 
-// locked is a command that runs under host-local's lock, in a shell of its own; not
-// at all where there is no directory.
-func (t *telling) locked(command ...string) string {
-	dir := shellQuote(strings.TrimSuffix(t.pool.Name, "/"))
+// dir is host-local's directory, quoted.
+func (t *telling) dir() string { return shellQuote(strings.TrimSuffix(t.pool.Name, "/")) }
+
+// locked is a command that runs under host-local's lock, in a shell of its own.
+func (t *telling) locked(indent string, command ...string) string {
 	text := []string{
-		"if [ -d " + dir + " ]; then",
-		"  (",
-		"    if command -v flock >/dev/null 2>&1; then exec 9>>" + dir + "/lock; flock 9; fi",
+		indent + "(",
+		indent + "  if command -v flock >/dev/null 2>&1; then exec 9>>" + t.dir() + "/lock; flock 9; fi",
 	}
 	for _, c := range command {
-		text = append(text, "    "+c)
+		text = append(text, indent+"  "+c)
 	}
-	return script(append(text, "  )", "else", "  echo "+shellQuote(t.pool.Name+" is not there: nothing to do"), "fi")...)
+	return script(append(text, indent+")")...)
+}
+
+// lockedIfThere is locked where there is host-local's directory, and nothing elsewhere.
+func (t *telling) lockedIfThere(command ...string) string {
+	return script(
+		"if [ -d "+t.dir()+" ]; then",
+		t.locked("  ", command...),
+		"else",
+		"  echo "+shellQuote(t.pool.Name+" is not there: nothing to do"),
+		"fi")
 }
 
 // namespaces lists all network namespaces of a node that something runs in or that

@@ -84,6 +84,11 @@ func findings() map[string]verdict.Finding {
 	intended := find(verdict.FindingIntendedNotObserved, nil, "10.244.0.5", []verdict.Owner{owner})
 	intended.Source = "cri"
 	host := []verdict.Owner{owner}
+	local := func(node string) verdict.Owner {
+		ns := w.host(node)
+		i := w.iface(ns, verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local})
+		return verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Claims: []*verdict.Claim{w.assigned(i)}}
+	}
 	return map[string]verdict.Finding{
 		"in-use-unallocated host-local":             find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", host),
 		"in-use-unallocated host-local lost":        find(verdict.FindingInUseUnallocated, lostPool, "10.244.0.5", host),
@@ -91,12 +96,12 @@ func findings() map[string]verdict.Finding {
 		"in-use-unallocated whereabouts":            remembers,
 		"in-use-unallocated calico":                 find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", host),
 		"in-use-unallocated cilium":                 find(verdict.FindingInUseUnallocated, cilium, "10.244.0.5", host),
-		"booked-elsewhere host-local":               find(verdict.FindingBookedElsewhere, pool, "10.244.0.5", host, &verdict.Allocation{ContainerID: otherID, Interface: "eth0", Location: "/var/lib/cni/networks/cbr0/10.244.0.5"}),
+		"booked-elsewhere host-local":               find(verdict.FindingBookedElsewhere, pool, "10.244.0.5", host, &verdict.Allocation{ContainerID: otherID, Interface: "eth0"}),
 		"booked-elsewhere whereabouts":              find(verdict.FindingBookedElsewhere, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "IPPool kube-system/192.0.2.0-29 /spec/allocations/3"}),
 		"booked-elsewhere calico":                   find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", []verdict.Owner{stale}, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "IPAMBlock 10-244-0-0-26 /spec/allocations/5", AllocatedAt: start}),
 		"booked-elsewhere calico, nodename mended":  find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "IPAMBlock 10-244-0-0-26 /spec/allocations/5"}),
 		"booked-elsewhere cilium":                   find(verdict.FindingBookedElsewhere, cilium, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "CiliumEndpoint shop/old"}),
-		"leaked host-local":                         find(verdict.FindingLeaked, pool, "10.244.0.5", nil, &verdict.Allocation{ContainerID: otherID, Interface: "eth0", Location: "/var/lib/cni/networks/cbr0/10.244.0.5", AllocatedAt: start}),
+		"leaked host-local":                         find(verdict.FindingLeaked, pool, "10.244.0.5", nil, &verdict.Allocation{ContainerID: otherID, Interface: "eth0", AllocatedAt: start}),
 		"leaked whereabouts":                        find(verdict.FindingLeaked, lans, "192.0.2.3", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "IPPool kube-system/192.0.2.0-29 /spec/allocations/3"}),
 		"leaked whereabouts of a named network":     find(verdict.FindingLeaked, lans6, "fd00::1:0", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "IPPool kube-system/blue-fd00---64 /spec/allocations/65536"}),
 		"leaked calico":                             find(verdict.FindingLeaked, calico, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "IPAMBlock 10-244-0-0-26 /spec/allocations/5"}),
@@ -104,6 +109,7 @@ func findings() map[string]verdict.Finding {
 		"double-allocated whereabouts":              find(verdict.FindingDoubleAllocated, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-0", Location: "IPPool kube-system/192.0.2.0-29 /spec/allocations/3"}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "IPPool kube-system/192.0.2.0-28 /spec/allocations/3"}),
 		"double-allocated kubernetes":               find(verdict.FindingDoubleAllocated, api, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "a", Node: "node-a", Location: "Pod shop/a"}, &verdict.Allocation{Namespace: "shop", Pod: "b", Node: "node-b", Location: "Pod shop/b"}),
 		"intended-not-observed":                     intended,
+		"shared-address-answered":                   find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
 		"in-use-unallocated of nobody who is known": find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
 	}
 }

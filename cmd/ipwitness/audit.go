@@ -68,7 +68,7 @@ evidence, what to do, and the commands. With the name of a NODE, list what is th
 		panic(err) // the flag was added above
 	}
 	cmd.Flags().BoolVar(&c.fixPlan, "fix-plan", false, "print a shell script that would put IPAM right")
-	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit with 2 if there is a finding that is not only good to know (INFO), 0 if there is none, 1 on an error")
+	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit with 2 if there is a finding above INFO, 0 if there is none, 1 on an error")
 	return cmd
 }
 

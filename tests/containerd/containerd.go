@@ -141,15 +141,11 @@ func (c *Containerd) makeCgroup() error {
 // configPath is in the host.
 const configPath = "/etc/containerd/config.toml"
 
-// makeFiles gives the host an /etc of its own and configures containerd there.
+// makeFiles configures containerd, in the /etc of the host.
 func (c *Containerd) makeFiles() error {
 	// What is mounted in /run must be seen in and out of containerd's mount namespace.
 	_, err := c.host.Output(c.host.Command("sh", "-euc", `
 		mount --make-shared /run
-		if ! [ -d /run/etc ]; then
-			mkdir -p /run/etc/upper /run/etc/work
-			mount -t overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work overlay /etc
-		fi
 		mkdir -p /etc/cni/net.d /etc/containerd`))
 	if err != nil {
 		return fmt.Errorf("make files of the host: %w", err)

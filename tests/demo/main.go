@@ -79,6 +79,13 @@ func demo(ctx context.Context) error {
 		return err
 	}
 
+	if err := foretold(ctx, program, 3); err != nil {
+		return err
+	}
+	if err := show(host, bin, "audit"); err != nil {
+		return err
+	}
+
 	step("Three more pods start. CNI gives them the addresses of the first three, and reports success.")
 	for _, pod := range []string{"api-1", "api-2", "api-3"} {
 		if err := cni.Add(pod); err != nil {
@@ -112,6 +119,18 @@ func demo(ctx context.Context) error {
 	}
 	step("Done. The namespaces, and all in them, are gone.")
 	return nil
+}
+
+// foretold prints the findings that addresses are in use which IPAM takes for free, as
+// they come, until there are n of them.
+func foretold(ctx context.Context, p *netlab.Program, n int) error {
+	return p.WatchFindings(ctx, func(e netlab.FindingEvent) bool {
+		if f := e.GetFinding(); f.GetKind() == "in-use-unallocated" {
+			fmt.Printf("   %s  %-9s  %-10s  %s\n", e.Read.Format("15:04:05.000"), f.GetSeverity(), f.GetAddress(), f.GetKind())
+			n--
+		}
+		return n > 0
+	})
 }
 
 // watch follows the conflicts in the background.

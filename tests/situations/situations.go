@@ -59,6 +59,7 @@ func Check(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 		}
 	}
 	WantApplied(t, ask().Explanation, rule)
+	WantCause(t, id, ask)
 	switch {
 	case *update:
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
@@ -94,6 +95,7 @@ var (
 	cniVeths   = regexp.MustCompile(`\bveth[0-9a-f]{8}\b`)
 	uids       = regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
 	containers = regexp.MustCompile(`\bcontainer     [0-9a-f]{12}\b`)
+	booked     = regexp.MustCompile(`\bcontainer [0-9a-f]{12}\b`)
 	processes  = regexp.MustCompile(`(\bprocess +\S+) \(\d+\)`)
 	macs       = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
 	chosenMACs = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|00:00:5e|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
@@ -111,6 +113,7 @@ func Stable(text string) string {
 	text = numbered(text, cniVeths, "veth%08x")
 	text = numbered(text, uids, "0ddba110-0000-4000-8000-%012d")
 	text = numbered(text, containers, "container     c0ffee%06x")
+	text = numbered(text, booked, "container c0ffee%06x")
 	text = processes.ReplaceAllString(text, "$1 (42)")
 	return numbered(text, macs, "5e:00:00:00:00:%02x")
 }

@@ -90,6 +90,7 @@ func Conflict(w io.Writer, c *pb.Conflict, now time.Time) error {
 		"Rule", c.GetRule(),
 		"Cause", c.GetCause(),
 	)
+	p.why(c)
 	p.owners("Owners:", c.GetOwners())
 	p.timeline(c)
 	p.related("Kubernetes says:", c.GetRelated())

@@ -32,6 +32,11 @@ func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
 			break // of all conflicts of one address it says much the same
 		}
 	}
+	for _, c := range e.GetConflicts() {
+		if c.GetState() != pb.Conflict_RESOLVED {
+			p.why(c)
+		}
+	}
 	p.steps("Rules that applied:", e.GetSteps(), true)
 	p.steps("Rules that did not:", e.GetSteps(), false)
 

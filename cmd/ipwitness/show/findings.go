@@ -207,26 +207,6 @@ func rows(addresses []string) (out []string) {
 	return out
 }
 
-// allocations adds what IPAM says.
-func (p *page) allocations(allocations []*pb.Allocation) {
-	if len(allocations) == 0 {
-		return
-	}
-	p.line("")
-	p.line("IPAM says:")
-	for _, al := range allocations {
-		p.line("  %s", booked(al))
-		p.detail("pool", join(" ", al.GetIpam(), al.GetPool()))
-		p.detail("container", al.GetContainerId())
-		p.detail("interface", al.GetInterface())
-		p.detail("node", al.GetNode())
-		p.detail("written in", al.GetLocation())
-		if at := al.GetAllocatedAt(); at != nil {
-			p.detail("since", clock(at, p.now)+" ("+ago(at, p.now)+")")
-		}
-	}
-}
-
 // fixes adds the commands that would put it right.
 func (p *page) fixes(fixes []*pb.Fix) {
 	if len(fixes) == 0 {

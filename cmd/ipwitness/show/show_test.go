@@ -192,6 +192,9 @@ func TestTablesAndPages(t *testing.T) {
 		Address: "10.244.0.7", Summary: "10.244.0.7 is in conflict: two namespaces of worker-1 have it.",
 		Conflicts: []*pb.Conflict{acknowledged(), conflict(pb.Conflict_RESOLVED)},
 	}
+	lost := &pb.ExplainResponse{
+		Address: "10.244.0.7", Summary: "Conflict. " + diagnosed().GetSummary(), Conflicts: []*pb.Conflict{diagnosed(), conflict(pb.Conflict_RESOLVED)},
+	}
 	nobody := &pb.ExplainResponse{Address: "10.9.9.9", Summary: "Nobody holds 10.9.9.9."}
 
 	tests := map[string]func(*bytes.Buffer) error{
@@ -203,6 +206,9 @@ func TestTablesAndPages(t *testing.T) {
 		"conflict-page-resolved":   func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_RESOLVED), now) },
 		"conflict-page-externals":  func(b *bytes.Buffer) error { return Conflict(b, conflicts()[1], now) },
 		"conflict-page-kubernetes": func(b *bytes.Buffer) error { return Conflict(b, orphaned(), now) },
+		"conflict-page-cause":      func(b *bytes.Buffer) error { return Conflict(b, diagnosed(), now) },
+		"conflict-page-unknown":    func(b *bytes.Buffer) error { return Conflict(b, unexplained(), now) },
+		"explain-cause":            func(b *bytes.Buffer) error { return Explain(b, lost, now) },
 		"owners-kubernetes":        func(b *bytes.Buffer) error { return Owners(b, orphaned().GetOwners(), true, now) },
 		"explain":                  func(b *bytes.Buffer) error { return Explain(b, explained, now) },
 		"conflicts-acknowledged": func(b *bytes.Buffer) error {
@@ -234,6 +240,47 @@ func TestTablesAndPages(t *testing.T) {
 			golden(t, name, b.String())
 		})
 	}
+}
+
+// diagnosed is a conflict whose cause is known, with all that is said of it.
+func diagnosed() *pb.Conflict {
+	const pool = "IPAM host-local (/var/lib/cni/networks/cbr0, network cbr0, node worker-1)"
+	c := conflict(pb.Conflict_CONFIRMED)
+	c.Because = []string{
+		"A CNI result says that network cbr0 gave it to pod default/web-1 on node worker-1.",
+		"A CNI result says that network cbr0 gave it to pod shop/cart on node worker-1.",
+		pool + " has it for pod shop/cart alone since 2026-03-14 15:06:25.998 UTC.",
+		"All of its records were lost at 2026-03-14 15:05:00.000 UTC (there were 3).",
+	}
+	c.Excluded = []*pb.Exclusion{
+		{Cause: "orphaned-sandbox", Reason: "the Kubernetes API has pod default/web-1 and pod shop/cart, and none of them has ended"},
+		{Cause: "static-address", Reason: "it was given to pod default/web-1 and pod shop/cart: nobody set it by hand"},
+	}
+	c.Diagnosis = []*pb.DiagnosisStep{
+		{Step: "events", Answer: "The Kubernetes API tells of no event of the owners or of their nodes that would explain it."},
+		{Step: "pods", Answer: "Pod default/web-1: Running, on node worker-1, with 10.244.0.7. Pod shop/cart: Running, on node worker-1, with 10.244.0.7."},
+		{Step: "ipam", Answer: pool + " has it for pod shop/cart alone since 2026-03-14 15:06:25.998 UTC."},
+		{Step: "pod-cidrs", Answer: "The address is in the range of pods (Node.spec.podCIDRs) of node worker-1."},
+	}
+	c.Allocations = []*pb.Allocation{{
+		Ipam: "host-local", Pool: "/var/lib/cni/networks/cbr0", Node: "worker-1", ContainerId: "0123456789abcdef0123", Interface: "eth0",
+		Location: "/var/lib/cni/networks/cbr0/10.244.0.7", AllocatedAt: at(3*time.Minute + 2*time.Millisecond),
+	}}
+	c.Runbook = "https://github.com/ipwitness/ipwitness/blob/main/docs/runbooks/ipam-state-lost.md"
+	return c
+}
+
+// unexplained is a conflict whose cause is not known.
+func unexplained() *pb.Conflict {
+	c := diagnosed()
+	c.Cause, c.Because, c.Allocations = "unknown", nil, nil
+	c.Excluded = append(c.Excluded[:1], &pb.Exclusion{
+		Cause:  "ipam-state-lost",
+		Reason: "both were given it by one network (cbr0), as when IPAM forgets; but no IPAM records of node worker-1 are known that have it",
+	})
+	c.Diagnosis = c.Diagnosis[:2]
+	c.Runbook = strings.Replace(c.Runbook, "ipam-state-lost", "unknown", 1)
+	return c
 }
 
 // orphaned is a conflict of which the Kubernetes API knows much.

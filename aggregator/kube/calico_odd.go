@@ -1,0 +1,211 @@
+package kube
+
+import (
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// calicoAffinity is what is kept of a BlockAffinity: that a node has a block.
+type calicoAffinity struct {
+	node   string
+	prefix netip.Prefix
+}
+
+// readCalicoAffinity keeps of a BlockAffinity what is used; nothing of those that are
+// not a node's.
+func readCalicoAffinity(o runtime.Object) (key, *calicoAffinity) {
+	affinity, ok := o.(*object)
+	if !ok {
+		return key{}, nil
+	}
+	at := key{name: affinity.Name}
+	var spec struct {
+		Node    string `json:"node"`
+		CIDR    string `json:"cidr"`
+		Type    string `json:"type"`
+		Deleted any    `json:"deleted"` // "true" or true
+	}
+	if part(affinity.Spec, "spec", &spec) != nil || fmt.Sprint(spec.Deleted) == "true" || spec.Type != "" && spec.Type != "host" {
+		return at, nil
+	}
+	prefix, err := netip.ParsePrefix(spec.CIDR)
+	if err != nil || spec.Node == "" {
+		return at, nil
+	}
+	return at, &calicoAffinity{node: spec.Node, prefix: prefix.Masked()}
+}
+
+// calicoHandleCounts are the blocks that IPAMHandles name. There is a handle for each
+// pod: all that is kept are hashes. It is behind the cluster's mu.
+type calicoHandleCounts struct {
+	cluster *Cluster
+	seed    maphash.Seed
+	// blocks are hashes of the first two blocks that a handle names, with the handle.
+	blocks map[uint64][2]uint64
+}
+
+func newCalicoHandleCounts(c *Cluster) calicoHandleCounts {
+	return calicoHandleCounts{cluster: c, seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64)}
+}
+
+// hash is of a handle and a block.
+func (h *calicoHandleCounts) hash(handle, block string) uint64 {
+	return maphash.String(h.seed, strings.ToLower(handle)+" "+block) | 1
+}
+
+// read gives the hash of an IPAMHandle, and what it names.
+func (h *calicoHandleCounts) read(o runtime.Object) (uint64, [2]uint64) {
+	var named [2]uint64
+	handle, ok := o.(*object)
+	if !ok {
+		return 0, named
+	}
+	at := maphash.String(h.seed, handle.Name)
+	var spec struct {
+		ID      string         `json:"handleID"`
+		Block   map[string]int `json:"block"`
+		Deleted bool           `json:"deleted"`
+	}
+	if part(handle.Spec, "spec", &spec) != nil || spec.Deleted {
+		return at, named
+	}
+	for i, block := range slices.Sorted(maps.Keys(spec.Block))[:min(len(spec.Block), 2)] {
+		if prefix, err := netip.ParsePrefix(block); err == nil && spec.Block[block] > 0 {
+			named[i] = h.hash(spec.ID, prefix.Masked().String())
+		}
+	}
+	return at, named
+}
+
+func (h *calicoHandleCounts) put(o runtime.Object) {
+	at, named := h.read(o)
+	h.cluster.mu.Lock()
+	defer h.cluster.mu.Unlock()
+	if h.blocks[at] = named; named == [2]uint64{} {
+		delete(h.blocks, at)
+	}
+}
+
+func (h *calicoHandleCounts) drop(o runtime.Object) {
+	at, _ := h.read(o)
+	h.cluster.mu.Lock()
+	defer h.cluster.mu.Unlock()
+	delete(h.blocks, at)
+}
+
+// anew is for sink.
+func (h *calicoHandleCounts) anew() listing {
+	return &calicoHandlesAnew{of: h, blocks: make(map[uint64][2]uint64)}
+}
+
+type calicoHandlesAnew struct {
+	of     *calicoHandleCounts
+	blocks map[uint64][2]uint64
+}
+
+func (a *calicoHandlesAnew) put(o runtime.Object) {
+	if at, named := a.of.read(o); named != [2]uint64{} {
+		a.blocks[at] = named
+	}
+}
+
+func (a *calicoHandlesAnew) drop(o runtime.Object) {
+	at, _ := a.of.read(o)
+	delete(a.blocks, at)
+}
+
+func (a *calicoHandlesAnew) complete() {
+	a.of.cluster.mu.Lock()
+	defer a.of.cluster.mu.Unlock()
+	a.of.blocks = a.blocks
+}
+
+// calicoChecks are what the last check found: what is still so at the next one is told.
+type calicoChecks struct {
+	handles map[uint64]bool
+	bound   map[key]bool
+}
+
+// check looks for what is odd while nothing changes: Calico writes handles, blocks and
+// affinities one after the other. It is called under mu.
+func (k *calico) check() {
+	found := calicoChecks{handles: k.lostHandles(), bound: k.boundToNobody()}
+	lasting := make(map[string]string)
+	for at := range found.bound {
+		if k.checks.bound[at] {
+			a := k.affinities.records[at]
+			pool := k.poolOf(at, a.prefix)
+			text := fmt.Sprintf("the block %s of Calico is bound to node %s, which does not exist: `calicoctl ipam check` finds such, and Calico's kube-controllers should free them", a.prefix, a.node)
+			if before := lasting[pool]; before == "" || text < before {
+				lasting[pool] = text
+			}
+		}
+	}
+	lost := 0
+	for pair := range found.handles {
+		if k.checks.handles[pair] {
+			lost++
+		}
+	}
+	if names := slices.Sorted(maps.Keys(k.ipam.pools)); lost > 0 && len(names) > 0 && lasting[names[0]] == "" {
+		lasting[names[0]] = fmt.Sprintf("%d IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` names them", lost)
+	}
+	k.checks = found
+	before := k.lasting
+	k.lasting = lasting
+	for name := range k.ipam.pools {
+		if before[name] != lasting[name] {
+			k.tellPool(name)
+		}
+	}
+}
+
+// lostHandles are the handles with blocks in which they have no address.
+func (k *calico) lostHandles() map[uint64]bool {
+	if !k.listed() {
+		return nil
+	}
+	had := make(map[uint64]struct{}, len(k.handles.blocks))
+	for _, block := range k.blocks.records {
+		if block.bad {
+			return nil
+		}
+		for i := range block.bookings {
+			had[block.bookings[i].handle] = struct{}{}
+		}
+	}
+	lost := make(map[uint64]bool)
+	for _, named := range k.handles.blocks {
+		for _, pair := range named {
+			if _, ok := had[pair]; pair != 0 && !ok {
+				lost[pair] = true
+			}
+		}
+	}
+	return lost
+}
+
+// boundToNobody are the affinities of nodes that do not exist.
+func (k *calico) boundToNobody() map[key]bool {
+	if !k.listed() || !k.cluster.health.placed || len(k.cluster.nodes.records) == 0 {
+		return nil
+	}
+	bound := make(map[key]bool)
+	for at, a := range k.affinities.records {
+		if k.cluster.nodes.of(a.node) == nil {
+			bound[at] = true
+		}
+	}
+	return bound
+}
+
+// listed tells whether all resources are followed.
+func (k *calico) listed() bool {
+	return !slices.ContainsFunc(k.sources, func(s *source) bool { return s.state != followed })
+}

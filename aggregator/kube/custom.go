@@ -1,0 +1,101 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+)
+
+// kind is a kind of custom resources that is read.
+type kind struct {
+	group, version, resource, name string
+}
+
+// The custom resources that are read.
+var (
+	whereaboutsPools        = kind{"whereabouts.cni.cncf.io", "v1alpha1", "ippools", "IPPool"}
+	whereaboutsReservations = kind{"whereabouts.cni.cncf.io", "v1alpha1", "overlappingrangeipreservations", "OverlappingRangeIPReservation"}
+	attachmentDefinitions   = kind{"k8s.cni.cncf.io", "v1", "network-attachment-definitions", "NetworkAttachmentDefinition"}
+	calicoPools             = kind{"crd.projectcalico.org", "v1", "ippools", "IPPool"}
+	calicoBlocks            = kind{"crd.projectcalico.org", "v1", "ipamblocks", "IPAMBlock"}
+	calicoAffinities        = kind{"crd.projectcalico.org", "v1", "blockaffinities", "BlockAffinity"}
+	calicoHandles           = kind{"crd.projectcalico.org", "v1", "ipamhandles", "IPAMHandle"}
+	ciliumNodes             = kind{"cilium.io", "v2", "ciliumnodes", "CiliumNode"}
+	ciliumEndpoints         = kind{"cilium.io", "v2", "ciliumendpoints", "CiliumEndpoint"}
+
+	customKinds = []kind{
+		whereaboutsPools, whereaboutsReservations, attachmentDefinitions, calicoPools, calicoBlocks, calicoAffinities, calicoHandles,
+		ciliumNodes, ciliumEndpoints,
+	}
+)
+
+// String is the resource as kubectl and RBAC call it.
+func (k kind) String() string { return k.resource + "." + k.group }
+
+func (k kind) gv() schema.GroupVersion {
+	return schema.GroupVersion{Group: k.group, Version: k.version}
+}
+
+// object is a custom resource: what all have, and the rest as it was written. Readers
+// take of it what they use, so that one that looks otherwise harms no other.
+type object struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              json.RawMessage `json:"spec"`
+	Status            json.RawMessage `json:"status"`
+}
+
+// DeepCopyObject is for runtime.Object. Nobody changes an object.
+func (o *object) DeepCopyObject() runtime.Object {
+	same := *o
+	return &same
+}
+
+// objects is a page of custom resources.
+type objects struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []object `json:"items"`
+}
+
+// DeepCopyObject is for runtime.Object.
+func (o *objects) DeepCopyObject() runtime.Object {
+	same := *o
+	return &same
+}
+
+// newCustomCodecs read custom resources.
+func newCustomCodecs() serializer.CodecFactory {
+	scheme := runtime.NewScheme()
+	known := make(map[schema.GroupVersion]bool)
+	for _, k := range customKinds {
+		scheme.AddKnownTypeWithName(k.gv().WithKind(k.name), &object{})
+		scheme.AddKnownTypeWithName(k.gv().WithKind(k.name+"List"), &objects{})
+		if !known[k.gv()] {
+			metav1.AddToGroupVersion(scheme, k.gv())
+			known[k.gv()] = true
+		}
+	}
+	return serializer.NewCodecFactory(scheme)
+}
+
+// part decodes a part of an object: an error says what to call it.
+func part(raw json.RawMessage, name string, into any) error {
+	if len(raw) == 0 {
+		return fmt.Errorf("it has no %s", name)
+	}
+	err := json.Unmarshal(raw, into)
+	if odd := (*json.UnmarshalTypeError)(nil); errors.As(err, &odd) {
+		return fmt.Errorf("its %s is not as we know it: /%s is a JSON %s", name, strings.ReplaceAll(odd.Field, ".", "/"), odd.Value)
+	}
+	if err != nil {
+		return fmt.Errorf("its %s is not as we know it: %w", name, err)
+	}
+	return nil
+}

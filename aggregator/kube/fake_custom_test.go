@@ -1,0 +1,245 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// fakeCustom are the custom resources of a fakeAPI.
+type fakeCustom struct {
+	served  map[kind]bool
+	objects map[kind]map[key]map[string]any
+	watches map[chan fakeEvent]kind
+	// strange are versions of groups that nobody knows.
+	strange map[string]string
+	// hidden has the server not say what it serves.
+	hidden bool
+	asked  int // how often that was asked
+	lists  map[kind]int
+	past   []fakePast
+}
+
+// fakePast is what happened.
+type fakePast struct {
+	version int
+	of      kind
+	event   fakeEvent
+}
+
+type fakeEvent struct {
+	kind   string
+	object any
+}
+
+// install has custom resources served.
+func (f *fakeAPI) install(kinds ...kind) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.custom.served == nil {
+		f.custom = fakeCustom{
+			served: map[kind]bool{}, objects: map[kind]map[key]map[string]any{}, watches: map[chan fakeEvent]kind{},
+			strange: f.custom.strange, hidden: f.custom.hidden, asked: f.custom.asked, lists: map[kind]int{},
+		}
+	}
+	for _, k := range kinds {
+		f.custom.served[k] = true
+		f.custom.objects[k] = map[key]map[string]any{}
+	}
+}
+
+// uninstall has a custom resource served no more.
+func (f *fakeAPI) uninstall(k kind) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.custom.served, k)
+	for w, of := range f.custom.watches {
+		if of == k {
+			close(w)
+			delete(f.custom.watches, w)
+		}
+	}
+}
+
+// apply has an object, or has it change: as YAML.
+func (f *fakeAPI) apply(k kind, text string) {
+	f.t.Helper()
+	var o map[string]any
+	if err := yaml.Unmarshal([]byte(text), &o); err != nil {
+		f.t.Fatal(err)
+	}
+	f.applyObject(k, o)
+}
+
+func (f *fakeAPI) applyObject(k kind, o map[string]any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.version++
+	o["apiVersion"], o["kind"] = k.group+"/"+k.version, k.name
+	meta := o["metadata"].(map[string]any)
+	meta["resourceVersion"] = strconv.Itoa(f.version)
+	namespace, _ := meta["namespace"].(string)
+	at := key{namespace, meta["name"].(string)}
+	event := "MODIFIED"
+	if f.custom.objects[k][at] == nil {
+		event = "ADDED"
+	}
+	f.custom.objects[k][at] = o
+	f.tellCustom(k, fakeEvent{event, o})
+}
+
+// remove has an object no more.
+func (f *fakeAPI) remove(k kind, at key) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o := f.custom.objects[k][at]
+	delete(f.custom.objects[k], at)
+	f.version++
+	o = maps.Clone(o)
+	o["metadata"] = maps.Clone(o["metadata"].(map[string]any))
+	o["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(f.version)
+	f.tellCustom(k, fakeEvent{"DELETED", o})
+}
+
+func (f *fakeAPI) tellCustom(k kind, e fakeEvent) {
+	f.custom.past = append(f.custom.past, fakePast{f.version, k, e})
+	for w, of := range f.custom.watches {
+		if of == k {
+			w <- e
+		}
+	}
+}
+
+// serveCustom answers what is asked of groups, and of custom resources. It is called
+// with the lock.
+func (f *fakeAPI) serveCustom(w http.ResponseWriter, r *http.Request) {
+	answer := func(o any) {
+		defer f.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(o)
+	}
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[1:]
+	switch {
+	case len(parts) == 0 && f.custom.hidden:
+		f.mu.Unlock()
+		f.refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
+	case len(parts) == 0:
+		f.custom.asked++
+		all := metav1.APIGroupList{Groups: []metav1.APIGroup{{Name: "apps", Versions: []metav1.GroupVersionForDiscovery{{Version: "v1"}}}}}
+		for k := range f.custom.served {
+			if !slices.ContainsFunc(all.Groups, func(g metav1.APIGroup) bool { return g.Name == k.group }) {
+				all.Groups = append(all.Groups, metav1.APIGroup{Name: k.group, Versions: []metav1.GroupVersionForDiscovery{{Version: k.version}}})
+			}
+		}
+		for group, version := range f.custom.strange {
+			all.Groups = append(all.Groups, metav1.APIGroup{Name: group, Versions: []metav1.GroupVersionForDiscovery{{Version: version}}})
+		}
+		answer(all)
+	case len(parts) == 2:
+		var list metav1.APIResourceList
+		for k := range f.custom.served {
+			if k.group == parts[0] && k.version == parts[1] {
+				list.APIResources = append(list.APIResources, metav1.APIResource{Name: k.resource}, metav1.APIResource{Name: k.resource + "/status"})
+			}
+		}
+		answer(list)
+	default:
+		i := slices.IndexFunc(customKinds, func(k kind) bool {
+			return []string{k.group, k.version, k.resource}[2] == parts[2] && k.group == parts[0]
+		})
+		if i < 0 || customKinds[i].version != parts[1] {
+			f.t.Errorf("%s is asked for", r.URL.Path)
+			f.mu.Unlock()
+			return
+		}
+		f.serveKind(w, r, customKinds[i])
+	}
+}
+
+// serveKind lists or watches. It is called with the lock.
+func (f *fakeAPI) serveKind(w http.ResponseWriter, r *http.Request, k kind) {
+	q := r.URL.Query()
+	switch {
+	case f.forbidden[k.String()]: // nobody is told whether it is there
+		f.mu.Unlock()
+		f.refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
+		return
+	case !f.custom.served[k]:
+		f.mu.Unlock()
+		http.Error(w, "404 page not found", http.StatusNotFound)
+		return
+	case f.broken == k.String():
+		f.mu.Unlock()
+		f.refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
+		return
+	case q.Get("sendInitialEvents") == "true" && f.paged:
+		f.mu.Unlock()
+		f.refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+		return
+	}
+	all := func() (items []any) {
+		f.custom.lists[k]++
+		for _, o := range f.custom.objects[k] {
+			items = append(items, o)
+		}
+		return items
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if q.Get("watch") == "" {
+		defer f.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"apiVersion": k.group + "/" + k.version, "kind": k.name + "List", "items": append([]any{}, all()...),
+			"metadata": map[string]any{"resourceVersion": strconv.Itoa(f.version)},
+		})
+		return
+	}
+	if f.expired && q.Get("sendInitialEvents") == "" {
+		f.mu.Unlock()
+		f.refuse(w, http.StatusGone, metav1.StatusReasonExpired)
+		return
+	}
+	send := func(e fakeEvent) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"type": e.kind, "object": e.object})
+	}
+	if q.Get("sendInitialEvents") == "true" {
+		for _, o := range all() {
+			send(fakeEvent{"ADDED", o})
+		}
+		send(fakeEvent{"BOOKMARK", map[string]any{
+			"apiVersion": k.group + "/" + k.version, "kind": k.name, "metadata": map[string]any{
+				"resourceVersion": fmt.Sprint(f.version), "annotations": map[string]any{metav1.InitialEventsAnnotationKey: "true"},
+			},
+		}})
+	}
+	if version, err := strconv.Atoi(q.Get("resourceVersion")); err == nil {
+		for _, p := range f.custom.past {
+			if p.of == k && p.version > version {
+				send(p.event)
+			}
+		}
+	}
+	events := make(chan fakeEvent, 1024)
+	f.custom.watches[events] = k
+	f.mu.Unlock()
+	defer f.set(func() { delete(f.custom.watches, events) })
+	w.(http.Flusher).Flush()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case e, open := <-events:
+			if !open {
+				return
+			}
+			send(e)
+			w.(http.Flusher).Flush()
+		}
+	}
+}

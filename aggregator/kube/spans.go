@@ -1,0 +1,87 @@
+package kube
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// whole is all addresses of a prefix.
+func whole(p netip.Prefix) verdict.Range {
+	p = p.Masked()
+	return verdict.Range{First: p.Addr(), Last: lastOf(p)}
+}
+
+// usable is a prefix without its first and its last address, where it has more.
+func usable(p netip.Prefix) verdict.Range {
+	r := whole(p)
+	if p.Addr().BitLen()-p.Bits() > 1 {
+		r.First, r.Last = r.First.Next(), r.Last.Prev()
+	}
+	return r
+}
+
+// without are the ranges less one.
+func without(ranges []verdict.Range, less verdict.Range) (rest []verdict.Range) {
+	for _, r := range ranges {
+		if !r.Overlaps(less) {
+			rest = append(rest, r)
+			continue
+		}
+		if r.First.Less(less.First) {
+			rest = append(rest, verdict.Range{First: r.First, Last: less.First.Prev()})
+		}
+		if less.Last.Less(r.Last) {
+			rest = append(rest, verdict.Range{First: less.Last.Next(), Last: r.Last})
+		}
+	}
+	return rest
+}
+
+// union are the addresses of all ranges, in order, and each once.
+func union(ranges []verdict.Range) []verdict.Range {
+	slices.SortFunc(ranges, func(a, b verdict.Range) int { return a.First.Compare(b.First) })
+	var all []verdict.Range
+	for _, r := range ranges {
+		if n := len(all); n > 0 && all[n-1].First.BitLen() == r.First.BitLen() && (r.First.Compare(all[n-1].Last) <= 0 || all[n-1].Last.Next() == r.First) {
+			if all[n-1].Last.Less(r.Last) {
+				all[n-1].Last = r.Last
+			}
+			continue
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// plus is the address so many after another; false where there is none.
+func plus(a netip.Addr, offset uint64) (netip.Addr, bool) {
+	if a.Is4() {
+		b := a.As4()
+		sum := uint64(binary.BigEndian.Uint32(b[:])) + offset
+		if offset > 1<<32 || sum >= 1<<32 {
+			return netip.Addr{}, false
+		}
+		binary.BigEndian.PutUint32(b[:], uint32(sum))
+		return netip.AddrFrom4(b), true
+	}
+	b := a.As16()
+	low := binary.BigEndian.Uint64(b[8:])
+	high := binary.BigEndian.Uint64(b[:8])
+	if low+offset < low {
+		if high++; high == 0 {
+			return netip.Addr{}, false
+		}
+	}
+	binary.BigEndian.PutUint64(b[8:], low+offset)
+	binary.BigEndian.PutUint64(b[:8], high)
+	return netip.AddrFrom16(b), true
+}
+
+// distance is how many addresses the second is after the first.
+func distance(from, to netip.Addr) uint64 {
+	a, b := from.As16(), to.As16()
+	return binary.BigEndian.Uint64(b[8:]) - binary.BigEndian.Uint64(a[8:])
+}

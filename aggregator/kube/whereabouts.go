@@ -1,0 +1,461 @@
+package kube
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// whereabouts keeps one object for each range (IPPool), with what it has given by the
+// offset from the range's address, and one for each address that it has given
+// (OverlappingRangeIPReservation), so that ranges may overlap. Both are of one
+// namespace. What an address comes from is configured in NetworkAttachmentDefinitions.
+//
+// An address that is only reserved is not given to anybody either: it is an allocation
+// as those of the pool are. One that the pool and a reservation have for the same pod
+// is one allocation, which is written in both.
+type whereabouts struct {
+	*ipam
+	pools        mirror[wherePool]
+	reservations mirror[whereReservation]
+	networks     mirror[attachment]
+
+	reserving, attaching *source
+	// books are what was told of each pool.
+	books map[key]*whereBook
+	// dirty are the pools that may say something new; regroup says that reservations
+	// may be of other pools than they were.
+	dirty   map[key]bool
+	regroup bool
+	// interfaces are strings that occur often. Only the feed of pools uses it.
+	interfaces interned
+}
+
+// wherePool is what is kept of an IPPool.
+type wherePool struct {
+	// base is what offsets count from: the address of the range as it is written.
+	base     netip.Addr
+	prefix   netip.Prefix
+	bookings []whereBooking // by offset
+	// odd says what is odd about it, bad that it cannot be read because of that.
+	odd string
+	bad bool
+}
+
+// whereBooking is what a pool has given.
+type whereBooking struct {
+	offset                uint64
+	pod, container, iface string // the pod as NAMESPACE/NAME
+}
+
+// whereReservation is what is kept of an OverlappingRangeIPReservation.
+type whereReservation struct{ pod, container, iface string }
+
+// whereBook is what was told of a pool.
+type whereBook struct {
+	name string // of the pool
+	base netip.Addr
+	// network is the network_name of its addresses.
+	network string
+	prefix  netip.Prefix
+	entries []whereEntry // in order
+	// reserved are the names of the reservations of its addresses, with those.
+	reserved map[string]netip.Addr
+}
+
+// whereEntry is one allocation that was told.
+type whereEntry struct {
+	addr netip.Addr
+	// pooled tells that it is in the pool; reservation is the name of the one that
+	// it has, empty for none.
+	pooled                bool
+	reservation           string
+	pod, container, iface string
+}
+
+func newWhereabouts(c *Cluster) *ipam {
+	w := &whereabouts{books: make(map[key]*whereBook), dirty: make(map[key]bool)}
+	w.pools = mirror[wherePool]{
+		cluster: c, records: make(map[key]*wherePool), read: w.readPool,
+		same: func(a, b *wherePool) bool {
+			return a.base == b.base && a.prefix == b.prefix && a.odd == b.odd && a.bad == b.bad && slices.Equal(a.bookings, b.bookings)
+		},
+		changed: func(at key, before, after *wherePool) {
+			w.dirty[at] = true
+			if before == nil || after == nil || before.prefix != after.prefix {
+				w.regroup = true
+			}
+		},
+		settled: w.settle,
+	}
+	w.reservations = mirror[whereReservation]{
+		cluster: c, records: make(map[key]*whereReservation), read: w.readReservation,
+		same:    func(a, b *whereReservation) bool { return *a == *b },
+		changed: w.reservationChanged, settled: w.settle,
+	}
+	w.networks = mirror[attachment]{
+		cluster: c, records: make(map[key]*attachment), read: readAttachment,
+		same:    sameAttachment,
+		changed: func(key, *attachment, *attachment) { w.regroup = true }, settled: w.settle,
+	}
+	pools := newSource(c, whereaboutsPools, &w.pools, "what whereabouts has given is not known")
+	pools.needed = true
+	w.reserving = newSource(c, whereaboutsReservations, &w.reservations, "what whereabouts has given in overlapping ranges is not known")
+	w.attaching = newSource(c, attachmentDefinitions, &w.networks, "which networks whereabouts serves, and which parts of its ranges it leaves out, is not known")
+	w.ipam = newIPAM(c, verdict.Whereabouts, pools, w.reserving, w.attaching)
+	w.used = true
+	w.ipam.settle = func() { w.regroup = true; w.settle() }
+	return w.ipam
+}
+
+// readPool keeps of an IPPool what is used.
+func (w *whereabouts) readPool(o runtime.Object) (key, *wherePool) {
+	pool, ok := o.(*object)
+	if !ok {
+		return key{}, nil
+	}
+	at := key{pool.Namespace, pool.Name}
+	r := &wherePool{}
+	var spec struct {
+		Range       string `json:"range"`
+		Allocations map[string]struct {
+			ID     string `json:"id"`
+			PodRef string `json:"podref"`
+			IfName string `json:"ifname"`
+			Claim  string `json:"ipamclaimref"`
+		} `json:"allocations"`
+	}
+	if err := part(pool.Spec, "spec", &spec); err != nil {
+		r.odd, r.bad = w.oddPool(at, err.Error()), true
+		return at, r
+	}
+	base, err := netip.ParsePrefix(spec.Range)
+	if err != nil {
+		r.odd, r.bad = w.oddPool(at, fmt.Sprintf("its range %q is none", shorten(spec.Range))), true
+		return at, r
+	}
+	r.base, r.prefix = base.Addr(), base.Masked()
+	for offset, a := range spec.Allocations {
+		n, err := strconv.ParseUint(offset, 10, 64)
+		addr, fits := plus(r.base, n)
+		if err != nil || !fits || !r.prefix.Contains(addr) {
+			if odd := w.oddPool(at, fmt.Sprintf("/spec/allocations/%s is no offset in %s: remove it", shorten(offset), r.prefix)); r.odd == "" || odd < r.odd {
+				r.odd = odd
+			}
+			continue
+		}
+		b := whereBooking{offset: n, pod: a.PodRef, container: a.ID, iface: w.interfaces.of(a.IfName)}
+		if a.Claim != "" {
+			// An IPAMClaim keeps the address when its pod ends, for the next one.
+			b = whereBooking{offset: n}
+		}
+		r.bookings = append(r.bookings, b)
+	}
+	slices.SortFunc(r.bookings, func(a, b whereBooking) int { return cmp.Compare(a.offset, b.offset) })
+	return at, r
+}
+
+// oddPool says what is odd about a pool.
+func (w *whereabouts) oddPool(at key, what string) string {
+	return fmt.Sprintf("the IPPool %s/%s of whereabouts is odd: %s", at.namespace, at.name, shorten(what))
+}
+
+// readReservation keeps of an OverlappingRangeIPReservation what is used.
+func (w *whereabouts) readReservation(o runtime.Object) (key, *whereReservation) {
+	reservation, ok := o.(*object)
+	if !ok {
+		return key{}, nil
+	}
+	var spec struct {
+		ContainerID string `json:"containerid"`
+		PodRef      string `json:"podref"`
+		IfName      string `json:"ifname"`
+	}
+	at := key{reservation.Namespace, reservation.Name}
+	if part(reservation.Spec, "spec", &spec) != nil {
+		return at, &whereReservation{} // it keeps its address from being given all the same
+	}
+	return at, &whereReservation{pod: spec.PodRef, container: spec.ContainerID, iface: spec.IfName}
+}
+
+// reservationChanged notes the pool that a reservation is of. It is called under mu.
+func (w *whereabouts) reservationChanged(at key, before, after *whereReservation) {
+	if before != nil && after != nil {
+		for pool, b := range w.books {
+			if _, of := b.reserved[at.name]; of && pool.namespace == at.namespace {
+				w.dirty[pool] = true
+			}
+		}
+		return
+	}
+	for pool, b := range w.books {
+		if pool.namespace != at.namespace {
+			continue
+		}
+		if after == nil {
+			if _, of := b.reserved[at.name]; of {
+				delete(b.reserved, at.name)
+				w.dirty[pool] = true
+			}
+		} else if addr, of := b.reserves(at.name); of {
+			b.reserved[at.name] = addr
+			w.dirty[pool] = true
+		}
+	}
+}
+
+// reserves gives the address that a reservation of a name is for, if that may be one
+// of the pool's.
+func (b *whereBook) reserves(name string) (netip.Addr, bool) {
+	if b.network != "" {
+		rest, ok := strings.CutPrefix(name, b.network+"-")
+		if !ok {
+			return netip.Addr{}, false
+		}
+		name = rest
+	}
+	addr, err := netip.ParseAddr(name)
+	if err != nil {
+		addr, err = netip.ParseAddr(strings.ReplaceAll(name, "-", ":"))
+	}
+	return addr, err == nil && b.prefix.Contains(addr)
+}
+
+// normalized is how whereabouts writes an address or a range in names.
+func normalized(text string) string {
+	if strings.HasSuffix(text, ":") {
+		text += "0"
+	}
+	return strings.NewReplacer(":", "-", "/", "-").Replace(text)
+}
+
+// settle tells what is new. It is called under mu.
+func (w *whereabouts) settle() {
+	if !w.reserving.decided() || !w.attaching.decided() {
+		return // or all would be told twice
+	}
+	if w.regroup {
+		w.regroup = false
+		for at := range w.pools.records {
+			w.dirty[at] = true
+		}
+		w.group()
+	}
+	for at := range w.dirty {
+		delete(w.dirty, at)
+		w.tell(at)
+	}
+}
+
+// group finds anew of which network the pools are, and which reservations are of each.
+func (w *whereabouts) group() {
+	inNamespace := make(map[string][]*whereBook)
+	for at, r := range w.pools.records {
+		if r.bad {
+			continue
+		}
+		b := w.books[at]
+		if b != nil && (b.base != r.base || b.prefix != r.prefix) {
+			w.takeBack(at, b)
+			b = nil
+		}
+		if b == nil {
+			b = &whereBook{name: at.namespace + "/" + at.name, base: r.base, prefix: r.prefix}
+			w.books[at] = b
+		}
+		b.network, b.reserved = w.networkOf(at, r), make(map[string]netip.Addr)
+		inNamespace[at.namespace] = append(inNamespace[at.namespace], b)
+	}
+	for at := range w.reservations.records {
+		for _, b := range inNamespace[at.namespace] {
+			if addr, of := b.reserves(at.name); of {
+				b.reserved[at.name] = addr
+			}
+		}
+	}
+}
+
+// networkOf is the network_name of a pool: its name begins with that, and with the
+// name of the node where each has a slice of the range.
+func (w *whereabouts) networkOf(at key, r *wherePool) string {
+	for _, a := range w.networks.records {
+		for _, s := range a.ranges {
+			if s.serves(a, at.name, r.prefix) {
+				return a.network
+			}
+		}
+	}
+	rest, _ := strings.CutSuffix(at.name, normalized(r.prefix.String()))
+	return strings.TrimSuffix(rest, "-")
+}
+
+// tell tells what is new of a pool. It is called under mu.
+func (w *whereabouts) tell(at key) {
+	r, b := w.pools.records[at], w.books[at]
+	name := at.namespace + "/" + at.name
+	if r == nil {
+		if b != nil {
+			w.takeBack(at, b)
+		}
+		w.drop(name)
+		return
+	}
+	if r.bad {
+		// What it had stays told: it is not known to be gone.
+		next := verdict.Pool{Name: name, Config: "ippools " + name}
+		if p := w.ipam.pools[name]; p != nil {
+			next = *p.told
+		}
+		w.put(next, r.odd, true)
+		return
+	}
+	if b == nil || b.base != r.base || b.prefix != r.prefix {
+		w.group()
+		b = w.books[at]
+	}
+	w.put(w.pool(at, r), r.odd, false)
+	next := w.entries(at, r, b)
+	was := b.entries
+	b.entries = next
+	var gone []whereEntry
+	for len(was) > 0 || len(next) > 0 {
+		switch {
+		case len(next) == 0 || len(was) > 0 && was[0].compare(&next[0]) < 0:
+			gone = append(gone, was[0])
+			was = was[1:]
+		case len(was) == 0 || was[0].compare(&next[0]) > 0:
+			w.allocate(name, b.allocation(&next[0]), false)
+			next = next[1:]
+		default:
+			if was[0] != next[0] {
+				w.allocate(name, b.allocation(&next[0]), false)
+			}
+			was, next = was[1:], next[1:]
+		}
+	}
+	for i := range gone { // last: what is only written elsewhere now was never free
+		w.allocate(name, b.allocation(&gone[i]), true)
+	}
+}
+
+// takeBack tells that all that a pool had given is gone.
+func (w *whereabouts) takeBack(at key, b *whereBook) {
+	for i := range b.entries {
+		w.allocate(b.name, b.allocation(&b.entries[i]), true)
+	}
+	delete(w.books, at)
+}
+
+// entries are the allocations of a pool as they are now, in order.
+func (w *whereabouts) entries(at key, r *wherePool, b *whereBook) []whereEntry {
+	all := make([]whereEntry, 0, len(r.bookings))
+	matched := make(map[string]bool)
+	for i := range r.bookings {
+		booking := &r.bookings[i]
+		addr, _ := plus(b.base, booking.offset)
+		e := whereEntry{addr: addr, pooled: true, pod: booking.pod, container: booking.container, iface: booking.iface}
+		reservation := normalized(addr.String())
+		if b.network != "" {
+			reservation = b.network + "-" + reservation
+		}
+		if _, of := b.reserved[reservation]; of {
+			known := w.reservations.records[key{at.namespace, reservation}]
+			if known != nil && (known.pod == e.pod || e.pod == "" || known.container != "" && known.container == e.container) {
+				e.reservation = reservation
+				matched[reservation] = true
+			}
+		}
+		all = append(all, e)
+	}
+	for name, addr := range b.reserved {
+		if known := w.reservations.records[key{at.namespace, name}]; known != nil && !matched[name] {
+			all = append(all, whereEntry{addr: addr, reservation: name, pod: known.pod, container: known.container, iface: known.iface})
+		}
+	}
+	slices.SortFunc(all, func(a, b whereEntry) int { return a.compare(&b) })
+	return all
+}
+
+// compare orders by what an allocation is known by: where it is written.
+func (e *whereEntry) compare(other *whereEntry) int {
+	pooled := func(e *whereEntry) int {
+		if e.pooled {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(e.addr.Compare(other.addr), cmp.Compare(pooled(e), pooled(other)), cmp.Compare(e.reservation, other.reservation))
+}
+
+// allocation is what is told.
+func (b *whereBook) allocation(e *whereEntry) verdict.Allocation {
+	al := verdict.Allocation{Address: e.addr, ContainerID: e.container, Interface: e.iface}
+	al.Namespace, al.Pod, _ = strings.Cut(e.pod, "/")
+	if al.Pod == "" {
+		al.Namespace = ""
+	}
+	if e.pooled {
+		al.Location = "ippools " + b.name + " /spec/allocations/" + strconv.FormatUint(distance(b.base, e.addr), 10)
+	}
+	if e.reservation != "" {
+		if al.Location != "" {
+			al.Location += "; "
+		}
+		namespace, _, _ := strings.Cut(b.name, "/")
+		al.Location += "overlappingrangeipreservations " + namespace + "/" + e.reservation
+	}
+	return al
+}
+
+// pool is what its records say of a pool.
+func (w *whereabouts) pool(at key, r *wherePool) verdict.Pool {
+	name := at.namespace + "/" + at.name
+	next := verdict.Pool{Name: name, Base: r.base, Config: "ippools " + name}
+	var serving []attachmentOf
+	for network, a := range w.networks.records {
+		for i := range a.ranges {
+			if a.ranges[i].serves(a, at.name, r.prefix) {
+				serving = append(serving, attachmentOf{network, a, &a.ranges[i]})
+			}
+		}
+	}
+	if len(serving) == 0 {
+		next.Ranges = []verdict.Range{usable(r.prefix)}
+		return next
+	}
+	slices.SortFunc(serving, func(a, b attachmentOf) int {
+		return cmp.Or(cmp.Compare(a.at.namespace, b.at.namespace), cmp.Compare(a.at.name, b.at.name))
+	})
+	first := serving[0]
+	next.Config = "network-attachment-definitions " + first.at.namespace + "/" + first.at.name
+	next.Plugin, next.Device = first.plugin, first.device
+	for _, s := range serving {
+		if !slices.Contains(next.Networks, s.name) {
+			next.Networks = append(next.Networks, s.name)
+		}
+		if s.plugin != first.plugin {
+			next.Plugin = ""
+		}
+		if s.device != first.device {
+			next.Device = ""
+		}
+		next.Ranges = append(next.Ranges, s.part.given(r.prefix)...)
+		for _, g := range s.gateways {
+			if r.prefix.Contains(g) && !slices.Contains(next.Gateways, g) {
+				next.Gateways = append(next.Gateways, g)
+			}
+		}
+	}
+	next.Ranges = union(next.Ranges)
+	if len(next.Networks) == 1 {
+		next.Network, next.Networks = next.Networks[0], nil
+	}
+	return next
+}

@@ -1,0 +1,384 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// planned is a host with the real host-local, pods of which the audit would know who
+// they are, and the plans that are made of what it would find.
+type planned struct {
+	t    *testing.T
+	host *netlab.Host
+	cni  *netlab.CNI
+	node *verdict.Node
+	pool *verdict.Pool
+	dir  string // host-local's, as this process finds it
+}
+
+func newPlanned(t *testing.T) *planned {
+	t.Helper()
+	host := newHost(t)
+	// The plan looks into all namespaces with processes: no other test may have its range.
+	cni, err := host.CNI(strings.ReplaceAll(netlab.Bridge, "10.244.0.0/16", "198.18.77.0/24"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const dir = "/var/lib/cni/networks/cbr0"
+	p := &planned{t: t, host: host, cni: cni, node: &verdict.Node{Name: "node-1"}, dir: host.Path(dir)}
+	p.node.Boot = strings.TrimSpace(p.run("cat /proc/sys/kernel/random/boot_id"))
+	p.node.Netns = strings.Trim(strings.TrimSpace(p.run("readlink /proc/self/ns/net")), "net:[]")
+	p.pool = &verdict.Pool{
+		IPAM: verdict.HostLocal, Name: dir, Node: p.node, Network: "cbr0", State: verdict.PoolKnown,
+		Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("198.18.77.0/24"))},
+	}
+	return p
+}
+
+func (p *planned) run(format string, args ...any) string {
+	p.t.Helper()
+	out, err := p.host.Run(format, args...)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return out
+}
+
+// start makes a pod and gives its address.
+func (p *planned) start(pod string) string {
+	p.t.Helper()
+	if err := p.cni.Add(pod); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.address(pod)
+}
+
+// address is what a pod's kernel has.
+func (p *planned) address(pod string) string {
+	p.t.Helper()
+	fields := strings.Fields(p.run("ip -n %s -4 -o addr show dev eth0", pod))
+	address, _, _ := strings.Cut(fields[slices.Index(fields, "inet")+1], "/")
+	return address
+}
+
+// file is what host-local has of an address: the id of a container, and an interface.
+func (p *planned) file(address string) []string {
+	p.t.Helper()
+	raw, err := os.ReadFile(filepath.Join(p.dir, address))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return strings.Split(string(raw), "\r\n")
+}
+
+// holder is a pod as the audit knows it.
+func (p *planned) holder(pod, container string) verdict.Owner {
+	p.t.Helper()
+	open, err := p.host.Pod(pod)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer open.Close()
+	inode, err := open.Inode()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	who := verdict.Workload{Kind: verdict.Pod, Namespace: "default", Name: pod, UID: "uid-" + pod, ContainerID: container, Source: "cni-result"}
+	ns := &verdict.Namespace{Node: p.node, Netns: inode, Record: 2, ID: verdict.OwnerID(p.node, 2, inode), Who: who.Who()}
+	eth0 := &verdict.Interface{Namespace: ns, Name: "eth0", Attachment: verdict.Peer}
+	return verdict.Owner{
+		ID: ns.ID, Node: p.node, Namespace: ns, Interface: eth0, Assigned: true, State: verdict.Live,
+		Claims: []*verdict.Claim{{Kind: verdict.Assigned, Interface: eth0}},
+	}
+}
+
+// unallocated is the finding that a pod's address has no file.
+func (p *planned) unallocated(pod, container string) verdict.Finding {
+	return verdict.Finding{
+		Kind: verdict.FindingInUseUnallocated, Severity: verdict.Critical, Address: netip.MustParseAddr(p.address(pod)), Pool: p.pool,
+		Owners: []verdict.Owner{p.holder(pod, container)},
+	}
+}
+
+// booked is a finding of an address that host-local has for a container.
+func (p *planned) booked(kind, address, container string, owners ...verdict.Owner) verdict.Finding {
+	return verdict.Finding{
+		Kind: kind, Severity: verdict.Critical, Address: netip.MustParseAddr(address), Pool: p.pool, Owners: owners,
+		Allocations: []*verdict.Allocation{{Pool: p.pool, ContainerID: container, Interface: "eth0", Location: filepath.Join(p.pool.Name, address)}},
+	}
+}
+
+// plan makes the script that puts findings right.
+func (p *planned) plan(findings ...verdict.Finding) string {
+	p.t.Helper()
+	var list []*ipwitnessv1.Finding
+	for i := range findings {
+		f := &findings[i]
+		out := &ipwitnessv1.Finding{Id: strconv.Itoa(i), Kind: f.Kind, Address: f.Address.String(), Severity: ipwitnessv1.Finding_Severity(f.Severity)}
+		for _, fix := range new(verdict.Policy).Tell(f, verdict.PoolUse{}).Fixes {
+			out.Fixes = append(out.Fixes, &ipwitnessv1.Fix{Node: fix.Node, What: fix.What, Command: fix.Command, Manual: fix.Manual})
+		}
+		list = append(list, out)
+	}
+	var script bytes.Buffer
+	if err := show.FixPlan(&script, list, show.Origin{
+		Server: "http://127.0.0.1:9641", Program: "ipwitness", Now: time.Now(),
+		Nodes: []*ipwitnessv1.Node{{Name: p.node.Name, BootId: p.node.Boot, Netns: p.node.Netns}},
+	}); err != nil {
+		p.t.Fatal(err)
+	}
+	return script.String()
+}
+
+// apply runs a plan on the host with a shell, and gives what it printed.
+func (p *planned) apply(shell []string, plan string) string {
+	p.t.Helper()
+	out, err := p.try(shell, plan)
+	if err != nil {
+		p.t.Fatalf("run the plan: %v\n%s", err, plan)
+	}
+	return out
+}
+
+func (p *planned) try(shell []string, plan string) (string, error) {
+	args := append(slices.Clone(shell[1:]), "-c", plan, "plan.sh", "node", "node-1")
+	return p.host.Output(p.host.Command(shell[0], args...))
+}
+
+// shells are those that a plan must run with.
+var shells = map[string][]string{"dash": {"dash"}, "bash": {"bash", "--posix"}, "busybox": {"busybox", "sh"}}
+
+func TestPlanGivesHostLocalItsRecordsBack(t *testing.T) {
+	for name, shell := range shells {
+		if _, err := exec.LookPath(shell[0]); err != nil && name != "dash" {
+			continue // dash is Debian's sh
+		}
+		t.Run(name, func(t *testing.T) {
+			p := newPlanned(t)
+			taken := make(map[string][]string)
+			for _, pod := range []string{"web-1", "web-2", "web-3"} {
+				address := p.start(pod)
+				taken[address] = p.file(address)
+			}
+			before, err := os.Stat(filepath.Join(p.dir, p.address("web-1")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.cni.Forget(); err != nil {
+				t.Fatal(err)
+			}
+			var findings []verdict.Finding
+			for _, pod := range []string{"web-1", "web-2", "web-3"} {
+				findings = append(findings, p.unallocated(pod, taken[p.address(pod)][0]))
+			}
+			plan := p.plan(findings...)
+			for round := range 2 { // it can run twice
+				out := p.apply(shell, plan)
+				if got := strings.Count(out, "nothing to do"); got != 3*round {
+					t.Errorf("round %d: got %q", round, out)
+				}
+				for address, want := range taken {
+					if got := p.file(address); !slices.Equal(got, want) {
+						t.Errorf("%s: got %q, want %q as host-local wrote it", address, got, want)
+					}
+				}
+			}
+			if after, err := os.Stat(filepath.Join(p.dir, p.address("web-1"))); err != nil || after.Mode() != before.Mode() {
+				t.Errorf("got %v, %v, want the mode of host-local's own files, %v", after, err, before.Mode())
+			}
+			for _, pod := range []string{"api-1", "api-2"} {
+				if address := p.start(pod); taken[address] != nil {
+					t.Errorf("host-local gave %s to %s, which is taken", address, pod)
+				}
+			}
+			// When a pod ends, host-local frees what the plan wrote.
+			first := p.address("web-1")
+			if err := p.cni.Delete("web-1"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(filepath.Join(p.dir, first)); !os.IsNotExist(err) {
+				t.Errorf("got %v, want the reservation of %s gone with its pod", err, first)
+			}
+		})
+	}
+}
+
+func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
+	p := newPlanned(t)
+	shell := shells["dash"]
+	address := p.start("web-1")
+	own := p.file(address)
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(p.dir, address), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(text, out string) {
+		t.Helper()
+		if got := strings.Join(p.file(address), "\r\n"); got != text {
+			t.Errorf("got the file %q, want %q; the plan said %q", got, text, out)
+		}
+	}
+	gone := func(out string) {
+		t.Helper()
+		if _, err := os.Stat(filepath.Join(p.dir, address)); !os.IsNotExist(err) {
+			t.Errorf("got %v, want no file; the plan said %q", err, out)
+		}
+	}
+
+	// It has somebody else's name by now: a reservation is left alone, and so is one
+	// that a rewriting plan was made for another name of.
+	write("other\r\neth0")
+	want("other\r\neth0", p.apply(shell, p.plan(p.unallocated("web-1", own[0]))))
+	want("other\r\neth0", p.apply(shell, p.plan(p.booked(verdict.FindingBookedElsewhere, address, "third", p.holder("web-1", own[0])))))
+	want("other\r\neth0", p.apply(shell, p.plan(p.booked(verdict.FindingLeaked, address, "third"))))
+	// Somebody has the address: it is not freed.
+	out := p.apply(shell, p.plan(p.booked(verdict.FindingLeaked, address, "other")))
+	want("other\r\neth0", out)
+	if !strings.Contains(out, "somebody has it") {
+		t.Errorf("got %q, want it said that somebody has the address", out)
+	}
+	// It has the name that the plan was made for: it becomes the holder's.
+	want(strings.Join(own, "\r\n"), p.apply(shell, p.plan(p.booked(verdict.FindingBookedElsewhere, address, "other", p.holder("web-1", own[0])))))
+
+	// On another node, or after a reboot, it does not run at all.
+	for _, other := range []verdict.Node{{Boot: "another", Netns: p.node.Netns}, {Boot: p.node.Boot, Netns: "1"}} {
+		was := *p.node
+		plan := p.plan(p.booked(verdict.FindingLeaked, address, own[0]))
+		plan = strings.NewReplacer("'"+was.Boot+"'", "'"+other.Boot+"'", "'"+was.Netns+"'", "'"+other.Netns+"'").Replace(plan)
+		if out, err := p.try(shell, plan); err == nil {
+			t.Errorf("got %q, want it refused", out)
+		}
+	}
+
+	// The holder is gone since: nothing is reserved for it.
+	stale := p.plan(p.unallocated("web-1", own[0]), p.booked(verdict.FindingBookedElsewhere, address, "other", p.holder("web-1", own[0])))
+	if err := p.cni.Delete("web-1"); err != nil {
+		t.Fatal(err)
+	}
+	gone(p.apply(shell, stale))
+	write("other\r\neth0")
+	want("other\r\neth0", p.apply(shell, stale))
+	// Now nobody has it: it is freed; also where the file has an id alone, as old
+	// versions of host-local wrote it.
+	free := p.plan(p.booked(verdict.FindingLeaked, address, "other"))
+	gone(p.apply(shell, free))
+	write("other")
+	gone(p.apply(shell, free))
+	gone(p.apply(shell, free))
+	if err := p.cni.Forget(); err != nil {
+		t.Fatal(err)
+	}
+	gone(p.apply(shell, free)) // the directory is missing, and stays so
+	if _, err := os.Stat(p.dir); !os.IsNotExist(err) {
+		t.Errorf("got %v, want no directory", err)
+	}
+}
+
+func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
+	p := newPlanned(t)
+	program, err := p.host.Launch(t.Context(), p.host.Command(binary, "run", "--node", "node-1", "--leaked-after", "1ms"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	await := func(kind string, n int) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if err := program.WatchFindings(ctx, func(e netlab.FindingEvent) bool {
+			if e.GetFinding().GetKind() == kind && e.GetType() == ipwitnessv1.Watch_ADDED {
+				n--
+			}
+			return n > 0
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// audit runs the command and gives what it printed and its exit code.
+	audit := func(args ...string) (string, int) {
+		t.Helper()
+		out, err := p.host.Command(binary, append([]string{"audit"}, args...)...).Output()
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			return string(out), exit.ExitCode()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out), 0
+	}
+	// put right what is wrong, and see that nothing is left.
+	mend := func() {
+		t.Helper()
+		if out, code := audit("--exit-code"); code != 2 {
+			t.Errorf("got exit code %d, want 2:\n%s", code, out)
+		}
+		plan, _ := audit("--fix-plan")
+		for range 2 {
+			p.apply(shells["dash"], plan)
+		}
+		until(t, "no finding to be left", func() bool { _, code := audit("--exit-code"); return code == 0 })
+	}
+
+	taken := make(map[string]bool)
+	for i := range 5 {
+		taken[p.start(fmt.Sprintf("web-%d", i))] = true
+	}
+	if err := p.cni.Forget(); err != nil {
+		t.Fatal(err)
+	}
+	await(verdict.FindingInUseUnallocated, len(taken))
+	await(verdict.FindingIPAMStateLost, 1)
+	if out, _ := audit(); !strings.Contains(out, "in-use-unallocated (5)") || !strings.Contains(out, "MISSING") {
+		t.Errorf("got\n%s\nwant 5 in one line, and the pool MISSING", out)
+	}
+	mend()
+	for i := range 3 {
+		if address := p.start(fmt.Sprintf("api-%d", i)); taken[address] {
+			t.Errorf("host-local gave %s again", address)
+		}
+	}
+
+	p.run("ip netns del api-0") // without CNI DEL
+	await(verdict.FindingLeaked, 1)
+	mend()
+
+	address := p.address("web-1")
+	own := p.file(address)
+	if err := os.WriteFile(filepath.Join(p.dir, address), []byte("other\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await(verdict.FindingBookedElsewhere, 1)
+	mend()
+	if got := p.file(address); !slices.Equal(got, own) {
+		t.Errorf("got %q, want %q again", got, own)
+	}
+}
+
+func TestPlanIsSafeFromNames(t *testing.T) {
+	p := newPlanned(t)
+	p.start("web-1")
+	p.pool.Name = "/var/lib/cni/networks/it's; touch $HOME `touch x`"
+	f := p.unallocated("web-1", "id'; exit 3 #")
+	out := p.apply(shells["dash"], p.plan(f))
+	raw, err := os.ReadFile(p.host.Path(fmt.Sprintf("%s/%s", p.pool.Name, f.Address)))
+	if err != nil || string(raw) != "id'; exit 3 #\r\neth0" {
+		t.Errorf("got %q, %v; the plan said %q", raw, err, out)
+	}
+}

@@ -1,0 +1,52 @@
+package situations
+
+import (
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// causes are the causes that the rows have, of which one is told.
+var causes = map[string]string{
+	"T1": "ipam-state-lost", "T2": "ipam-state-lost", "T4": "ipam-state-lost",
+	// Each node's own host-local has it for its own pod. With Calico it is a row of
+	// tests/kubernetes.
+	"T3": "pod-cidr-overlap", "T4-nodes": "pod-cidr-overlap", "T5": "pod-cidr-overlap", "T5-gateway": "pod-cidr-overlap",
+	"T6": "static-address", "T6-guest": "static-address",
+	"T7": "external-device", "T7-pod": "external-device", "T7-ipv6": "external-device", "T7-nodes": "external-device",
+	"T8": "split-brain", "T8-announced": "split-brain",
+	"T10": "orphaned-sandbox",
+	"T11": "tunnel-address", "T11-bridge": "tunnel-address",
+	"T14": "overlapping-networks",
+	// Nothing tells who gave the address to namespaces that somebody made by hand, and
+	// nobody can look into two machines outside.
+	"T3-declared": "unknown", "T7-externals": "unknown", "T9": "unknown", "T12": "unknown", "T13": "unknown",
+}
+
+// waiting are the rows whose cause follows from records of IPAM, which are not read yet.
+var waiting = map[string]bool{"T1": true, "T2": true, "T3": true, "T4": true, "T4-nodes": true, "T5-gateway": true}
+
+// WantCause fails where the conflict of a row does not get the cause that it has, with
+// the facts that it follows from.
+func WantCause(t testing.TB, id string, ask func() Said) {
+	t.Helper()
+	want := causes[id]
+	if want == "" || waiting[id] {
+		return
+	}
+	const most = 100
+	var got []string
+	for range most { // names and results of CNI may come later than the conflict
+		got = nil
+		for _, c := range ask().Explanation.GetConflicts() {
+			if c.GetState() == ipwitnessv1.Conflict_RESOLVED {
+				continue
+			}
+			if c.GetCause() == want && (len(c.GetBecause()) > 0) == (want != "unknown") {
+				return
+			}
+			got = append(got, c.GetCause())
+		}
+	}
+	t.Errorf("row %s: got causes %q, want %s and the facts that it follows from", id, got, want)
+}
