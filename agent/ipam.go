@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -42,6 +43,7 @@ type ipam struct {
 	confs     cniConfs
 	hostLocal map[string]*hostLocal // by path
 	places    map[string]fileID     // all directories that are looked at; zero: there was none
+	lost      atomic.Uint32         // times that events were lost
 	says      []string              // problems of configurations, and of the directories around
 	calico    string                // the name that it has for the node
 	all       bool                  // look at everything again
@@ -164,7 +166,9 @@ func (i *ipam) event(e fsnotify.Event) {
 	}
 }
 
+// lostEvents has everything read again.
 func (i *ipam) lostEvents(err error) {
+	i.lost.Add(1)
 	i.log.Debug("events about IPAM were lost", "error", err)
 	i.all, i.allAnew = true, true
 }
@@ -247,6 +251,9 @@ func (i *ipam) lookForPlaces(now time.Time) {
 func (i *ipam) watch() {
 	places := append(slices.Concat(i.confs.dirs, i.dirs), filepath.Dir(i.nodenameFile))
 	places = slices.AppendSeq(places, maps.Keys(i.hostLocal))
+	for _, env := range i.confs.envs {
+		places = append(places, filepath.Dir(env))
+	}
 	i.unwatched = i.noWatcher
 	watched := map[string]bool{}
 	for _, place := range places {
