@@ -94,7 +94,9 @@ func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
 		Runbook: verdict.Runbook(c.Cause),
 	}
 	out.Related = s.related(out)
-	out.Diagnosis = diagnose(c.Diagnosis, out.Related, s.kubernetesOf(c))
+	if !c.Expected() {
+		out.Diagnosis = diagnose(c.Diagnosis, out.Related, s.kubernetesOf(c))
+	}
 	return out
 }
 

@@ -1,6 +1,7 @@
 package aggregator
 
 import (
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -36,15 +37,15 @@ func TestDiagnosis(t *testing.T) {
 			"events": "FailedCreatePodSandBox", "cni-plugin": "Calico on n1 runs and is ready.", "new-nodes": "from a template that had pods?",
 		}},
 		{"what was left out is not nothing", many, live, map[string]string{"events": "FailedCreatePodSandBox"}},
-		{"events are not heard of", nil, &pb.Kubernetes{State: pb.Kubernetes_LIVE, Problems: []string{"may not list events (warnings): conflicts are not explained by events"}},
-			map[string]string{"cni-plugin": nothing["cni-plugin"], "new-nodes": nothing["new-nodes"]}},
+		{
+			"events are not heard of", nil, &pb.Kubernetes{State: pb.Kubernetes_LIVE, Problems: []string{"may not list events (warnings): conflicts are not explained by events"}},
+			map[string]string{"cni-plugin": nothing["cni-plugin"], "new-nodes": nothing["new-nodes"]},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			want := map[string]string{"pods": "Both run.", "pod-cidrs": "They overlap."}
-			for step, part := range tt.want {
-				want[step] = part
-			}
+			maps.Copy(want, tt.want)
 			got := diagnose(known, tt.related, tt.kubernetes)
 			next := 0
 			for _, s := range got {
@@ -88,5 +89,20 @@ func TestConflictSaysWhy(t *testing.T) {
 	}
 	if len(c.GetDiagnosis()) != 1 || c.GetDiagnosis()[0].GetStep() != verdict.StepIPAM {
 		t.Errorf("got diagnosis %v, want what is known of IPAM", c.GetDiagnosis())
+	}
+}
+
+func TestWatchersHearWhyAConflictIsNow(t *testing.T) {
+	al := &verdict.Allocation{}
+	for name, c := range map[string]verdict.Conflict{
+		"facts":       {Because: []string{"a"}},
+		"exclusions":  {Excluded: []verdict.Exclusion{{Cause: "unknown", Reason: "a"}}},
+		"diagnosis":   {Diagnosis: []verdict.DiagnosisStep{{Step: "pods", Answer: "a"}}},
+		"allocations": {Allocations: []*verdict.Allocation{al}},
+	} {
+		same := c
+		if !conflictChanged(&verdict.Conflict{}, &c) || conflictChanged(&same, &c) {
+			t.Errorf("got no change of %s, or one where there is none", name)
+		}
 	}
 }

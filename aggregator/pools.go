@@ -393,7 +393,7 @@ func (s *store) Subnets(rec *verdict.Node) (list []verdict.Subnet) {
 // reports tells whether an agent reports for the node of a name, and sees what is in
 // its pods.
 func (s *store) reports(name string) bool {
-	return slices.ContainsFunc(s.findings.namesakes.byName[name], func(n *node) bool { return !n.status.GetBlind() })
+	return slices.ContainsFunc(s.findings.byName[name], func(n *node) bool { return !n.status.GetBlind() })
 }
 
 // Covered is for verdict.Tables.

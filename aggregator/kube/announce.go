@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +38,7 @@ const (
 
 	// Annotations by which it is known what an event was about.
 	conflictNote = "ipwitness/conflict"
+	findingNote  = "ipwitness/finding"
 	detectedNote = "ipwitness/detected-at"
 
 	// Events each second, and at once; of one name at most one in eventPause.
@@ -44,8 +46,10 @@ const (
 	eventPause            = 10 * time.Second
 	// maxQueue is how many announcements wait, for at most lately.
 	maxQueue = 1000
-	// maxSaidConflicts is how many conflicts are remembered.
+	// maxSaidConflicts is how many conflicts and findings are remembered.
 	maxSaidConflicts = 20000
+	// maxFindingTargets is on how many pods and nodes one finding is written.
+	maxFindingTargets = 32
 	// rightsAgain is when it is tried again what is forbidden.
 	rightsAgain = 10 * time.Minute
 	// writeWithin is how long writing one event may take.
@@ -74,12 +78,16 @@ func (r result) String() string {
 // target is what an event is written about: a pod, or with no more than a node, a node.
 type target struct{ namespace, name, uid, node string }
 
-// announcement is what is to be written of a conflict.
+// announcement is what is to be written of a conflict, or a finding.
 type announcement struct {
-	conflict, address string
-	resolved          bool
-	detected          time.Time
-	// again tells that the conflict was over in between, as far as we know.
+	id, address string
+	// reason is that of the event while it is so, over the one when that is over; mark
+	// is the annotation that has the id.
+	reason, over, mark string
+	finding            bool
+	resolved           bool
+	detected           time.Time
+	// again tells that it was over in between, as far as we know.
 	again   bool
 	since   time.Time // when it was queued
 	due     time.Time // when it is to be written; zero for at once
@@ -89,7 +97,7 @@ type announcement struct {
 	targets []target
 }
 
-// announcer writes events about conflicts.
+// announcer writes events about conflicts and findings.
 type announcer struct {
 	cluster *Cluster
 	counts  [results]atomic.Uint64
@@ -101,11 +109,11 @@ type announcer struct {
 	written, refused map[string]time.Time
 
 	mu    sync.Mutex
-	said  map[string]*saidOf // by conflict
+	said  map[string]*saidOf // by id
 	queue []*announcement
 }
 
-// saidOf is what was said of one conflict.
+// saidOf is what was said of one conflict or finding.
 type saidOf struct {
 	detected time.Time
 	again    bool
@@ -131,25 +139,49 @@ func (c *Cluster) Announce(conflict *pb.Conflict) {
 	if !resolved && conflict.GetState() != pb.Conflict_CONFIRMED {
 		return
 	}
-	a := &c.announcer
+	n := &announcement{
+		id: conflict.GetId(), address: conflict.GetAddress(), reason: conflictReason, over: resolvedReason, mark: conflictNote,
+		resolved: resolved, detected: conflict.GetDetectedAt().AsTime(), summary: conflict.GetSummary(),
+	}
+	if len(conflict.GetAdvice()) > 0 {
+		n.advice = conflict.GetAdvice()[0]
+	}
+	var about []target
+	for _, o := range conflict.GetOwners() {
+		about = append(about, target{node: o.GetNode()}, podOf(o))
+	}
+	c.announcer.say(n, about)
+}
+
+// podOf is the pod that has what an owner has; nothing where that is none.
+func podOf(o *pb.Owner) target {
+	w := o.GetWorkload()
+	if w.GetKind() != pb.Workload_POD || w.GetUid() == "" && w.GetName() == "" {
+		return target{}
+	}
+	return target{w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()}
+}
+
+// say has written what is new of an announcement.
+func (a *announcer) say(n *announcement, about []target) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n := a.note(conflict, resolved); n != nil {
-		a.enqueue(n)
-		select {
-		case a.bell <- struct{}{}:
-		default:
-		}
+	if !a.note(n, about) {
+		return
+	}
+	a.enqueue(n)
+	select {
+	case a.bell <- struct{}{}:
+	default:
 	}
 }
 
-// note finds what is new in a conflict; nil for nothing. It is called under mu.
-func (a *announcer) note(conflict *pb.Conflict, resolved bool) *announcement {
-	detected := conflict.GetDetectedAt().AsTime()
-	of := a.said[conflict.GetId()]
-	if of == nil || !of.detected.Equal(detected) {
-		if resolved {
-			return nil // of nobody told: it was acknowledged from the start
+// note finds what is new; false for nothing. It is called under mu.
+func (a *announcer) note(n *announcement, about []target) bool {
+	of := a.said[n.id]
+	if of == nil || !of.detected.Equal(n.detected) {
+		if n.resolved {
+			return false // of nobody told: it was acknowledged from the start
 		}
 		if len(a.said) >= maxSaidConflicts {
 			maps.DeleteFunc(a.said, func(_ string, of *saidOf) bool { return of.resolved })
@@ -157,38 +189,27 @@ func (a *announcer) note(conflict *pb.Conflict, resolved bool) *announcement {
 				clear(a.said)
 			}
 		}
-		of = &saidOf{detected: detected, again: of != nil, targets: make(map[target]bool)}
-		a.said[conflict.GetId()] = of
+		of = &saidOf{detected: n.detected, again: of != nil, targets: make(map[target]bool)}
+		a.said[n.id] = of
 	}
 	if of.resolved {
-		return nil
+		return false
 	}
-	n := &announcement{
-		conflict: conflict.GetId(), address: conflict.GetAddress(), resolved: resolved, detected: detected, again: of.again,
-		since: time.Now(), summary: conflict.GetSummary(),
-	}
-	if len(conflict.GetAdvice()) > 0 {
-		n.advice = conflict.GetAdvice()[0]
-	}
-	for _, o := range conflict.GetOwners() {
-		w := o.GetWorkload()
-		n.aim(of, target{node: o.GetNode()})
-		if w.GetKind() == pb.Workload_POD && (w.GetUid() != "" || w.GetName() != "") {
-			n.aim(of, target{w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()})
+	n.again, n.since = of.again, time.Now()
+	for _, t := range about {
+		if !n.finding || len(of.targets) < maxFindingTargets {
+			n.aim(of, t)
 		}
 	}
-	if resolved {
+	if n.resolved {
 		of.resolved = true
 		n.targets = slices.Collect(maps.Keys(of.targets)) // also those that are no owners any more
 		of.targets = nil
 	}
-	if len(n.targets) == 0 {
-		return nil
-	}
 	slices.SortFunc(n.targets, func(x, y target) int {
 		return cmp.Or(cmp.Compare(x.namespace, y.namespace), cmp.Compare(x.name, y.name), cmp.Compare(x.uid, y.uid), cmp.Compare(x.node, y.node))
 	})
-	return n
+	return len(n.targets) > 0
 }
 
 // aim has an event written about a target, if none was before.
@@ -200,11 +221,12 @@ func (n *announcement) aim(of *saidOf, t target) {
 }
 
 // enqueue has an announcement written, and the oldest one not where there are too
-// many. It is called under mu.
+// many: of a finding, if there is one. It is called under mu.
 func (a *announcer) enqueue(n *announcement) {
 	if len(a.queue) >= maxQueue {
-		a.counts[dropped].Add(uint64(len(a.queue[0].targets)))
-		a.queue = slices.Delete(a.queue, 0, 1)
+		oldest := max(0, slices.IndexFunc(a.queue, func(n *announcement) bool { return n.finding }))
+		a.counts[dropped].Add(uint64(len(a.queue[oldest].targets)))
+		a.queue = slices.Delete(a.queue, oldest, oldest+1)
 	}
 	a.queue = append(a.queue, n)
 }
@@ -222,7 +244,7 @@ func (a *announcer) due(n *announcement, t target, name string) time.Time {
 		if before == n {
 			break
 		}
-		if before.conflict == n.conflict && before.targets[0] == t && before.due.After(due) {
+		if before.id == n.id && before.targets[0] == t && before.due.After(due) {
 			due = before.due
 		}
 	}
@@ -235,7 +257,7 @@ func (a *announcer) later(n *announcement, t target, due time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.queue = slices.DeleteFunc(a.queue, func(other *announcement) bool {
-		return !other.due.IsZero() && other.conflict == n.conflict && other.resolved == n.resolved && other.targets[0] == t
+		return !other.due.IsZero() && other.id == n.id && other.resolved == n.resolved && other.targets[0] == t
 	})
 	one := *n
 	one.targets, one.due = []target{t}, due
@@ -256,15 +278,20 @@ func (a *announcer) first() (*announcement, time.Time) {
 		return old
 	})
 	var next time.Time
+	var finding *announcement // conflicts come first
 	for _, n := range a.queue {
-		if !n.due.After(now) {
+		switch {
+		case n.due.After(now):
+			if next.IsZero() || n.due.Before(next) {
+				next = n.due
+			}
+		case !n.finding:
 			return n, time.Time{}
-		}
-		if next.IsZero() || n.due.Before(next) {
-			next = n.due
+		case finding == nil:
+			finding = n
 		}
 	}
-	return nil, next
+	return finding, next
 }
 
 // done takes an announcement off the queue.
@@ -348,7 +375,7 @@ func (a *announcer) write(ctx context.Context, n *announcement) error {
 				continue
 			case apierrors.IsForbidden(err):
 				a.counts[forbidden].Add(1)
-				a.problem("may not write Events: conflicts are not shown by kubectl describe; grant ipwitness's ClusterRole create, get and patch of events")
+				a.problem("may not write Events: conflicts and findings are not shown by kubectl describe; grant ipwitness's ClusterRole create, get and patch of events")
 				// A quota of one namespace is no reason to tell nothing elsewhere.
 				a.refused[event.Namespace] = time.Now().Add(rightsAgain)
 				a.later(n, n.targets[0], a.refused[event.Namespace])
@@ -379,7 +406,7 @@ func (a *announcer) next(n *announcement) {
 func (a *announcer) miss(n *announcement, t target) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if of := a.said[n.conflict]; of != nil && of.detected.Equal(n.detected) {
+	if of := a.said[n.id]; of != nil && of.detected.Equal(n.detected) {
 		delete(of.targets, t)
 	}
 }
@@ -416,15 +443,15 @@ func (a *announcer) event(n *announcement, t target) *corev1.Event {
 	if about.Kind == "" {
 		return nil
 	}
-	reason, kind := conflictReason, corev1.EventTypeWarning
+	reason, kind := n.reason, corev1.EventTypeWarning
 	if n.resolved {
-		reason, kind = resolvedReason, corev1.EventTypeNormal
+		reason, kind = n.over, corev1.EventTypeNormal
 	}
 	now := metav1.Now()
 	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: cmp.Or(about.Namespace, nodeNamespace), Name: eventName(about.Name, n.conflict, reason, string(about.UID)),
-			Annotations: map[string]string{conflictNote: n.conflict, detectedNote: n.detected.UTC().Format(time.RFC3339Nano)},
+			Namespace: cmp.Or(about.Namespace, nodeNamespace), Name: eventName(about.Name, n.id, reason, string(about.UID)),
+			Annotations: map[string]string{n.mark: n.id, detectedNote: n.detected.UTC().Format(time.RFC3339Nano)},
 		},
 		InvolvedObject: about, Reason: reason, Type: kind, Message: n.text(),
 		Source: corev1.EventSource{Component: reporter}, ReportingController: reporter,
@@ -434,8 +461,8 @@ func (a *announcer) event(n *announcement, t target) *corev1.Event {
 
 // eventName is the same whoever writes the event, and whenever: so nobody writes
 // it twice.
-func eventName(object, conflict, reason, uid string) string {
-	sum := sha256.Sum256([]byte(conflict + "\x00" + reason + "\x00" + uid))
+func eventName(object, id, reason, uid string) string {
+	sum := sha256.Sum256([]byte(id + "\x00" + reason + "\x00" + uid))
 	const longest = 253 // of names: RFC 1123
 	hash := hex.EncodeToString(sum[:8])
 	if room := longest - len(hash) - 1; len(object) > room {
@@ -448,10 +475,17 @@ func eventName(object, conflict, reason, uid string) string {
 // first, and where there is more.
 func (n *announcement) text() string {
 	tail := " More: ipwitness explain " + n.address
+	if _, err := netip.ParseAddr(n.address); n.finding && err != nil {
+		tail = " More: ipwitness audit"
+	}
 	if n.advice != "" && !n.resolved {
 		tail = " First: " + cut(plain(n.advice), maxMessage) + tail
 	}
-	return cut(plain(n.summary), maxText-len(tail)) + tail
+	summary := plain(n.summary)
+	if n.finding && n.resolved {
+		summary = "This is over: " + summary
+	}
+	return cut(summary, maxText-len(tail)) + tail
 }
 
 // put writes an event, or counts it again where it was written before.
@@ -496,14 +530,14 @@ func (a *announcer) put(ctx context.Context, n *announcement, event *corev1.Even
 // over tells whether the episode that an event was written in is another than this
 // one: the one that tells the opposite was written after it.
 func (a *announcer) over(ctx context.Context, n *announcement, before *corev1.Event) (bool, error) {
-	opposite := resolvedReason
+	opposite := n.over
 	if n.resolved {
-		opposite = conflictReason
+		opposite = n.reason
 	}
 	about := before.InvolvedObject
 	var twin corev1.Event
 	err := a.cluster.clients.core.Get().Namespace(before.Namespace).Resource("events").
-		Name(eventName(about.Name, n.conflict, opposite, string(about.UID))).Do(ctx).Into(&twin)
+		Name(eventName(about.Name, n.id, opposite, string(about.UID))).Do(ctx).Into(&twin)
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil

@@ -19,6 +19,9 @@ func queued(c *Cluster) string {
 	var words []string
 	for _, n := range a.queue {
 		word := "conflict"
+		if n.finding {
+			word = n.reason
+		}
 		if n.resolved {
 			word = "resolved"
 		}
@@ -71,7 +74,7 @@ func TestAnnouncementsAreBounded(t *testing.T) {
 		c.Announce(conflict)
 	}
 	a := &c.announcer
-	if n, first := len(a.queue), a.queue[0].conflict; n != maxQueue || first != "7" || a.counts[dropped].Load() != 2*7 {
+	if n, first := len(a.queue), a.queue[0].id; n != maxQueue || first != "7" || a.counts[dropped].Load() != 2*7 {
 		t.Errorf("%d wait, from %s on, and %d were dropped", n, first, a.counts[dropped].Load())
 	}
 }
@@ -131,5 +134,60 @@ func TestOneNamespaceThatTakesNoEvents(t *testing.T) {
 	until(t, "the other event is written", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.events == 1 })
 	if p := c.Status().GetProblems(); len(p) != 1 {
 		t.Errorf("got problems %q, want the one of the namespace", p)
+	}
+}
+
+func TestWhichFindingsAreAnnounced(t *testing.T) {
+	c := knowing(t, func(*Cluster) {})
+	finding := &pb.Finding{
+		Kind: "in-use-unallocated", Id: "id", Address: "10.0.0.1", Severity: pb.Finding_INFO, DetectedAt: timestamppb.Now(), Nodes: []string{"n1"},
+		Summary: "10.0.0.1 is in use, and host-local takes it for free.", Advice: []string{"Restart the pod."},
+		Owners: conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1").Owners,
+	}
+	announce := func(what string, over bool, want string) {
+		t.Helper()
+		c.AnnounceFinding(proto.CloneOf(finding), over)
+		if got := queued(c); got != want {
+			t.Errorf("%s: got %q, want %q", what, got, want)
+		}
+	}
+	announce("good to know", false, "")
+	finding.Severity = pb.Finding_CRITICAL
+	announce("critical", false, "AddressInUseUnallocated @n1 one@n1")
+	announce("critical again", false, "")
+	finding.Nodes = append(finding.Nodes, "n2")
+	announce("of one more", false, "AddressInUseUnallocated @n2")
+	finding.Owners = nil
+	c.AnnounceFinding(proto.CloneOf(finding), true)
+	n := c.announcer.queue[0]
+	if got, want := n.text(), "This is over: 10.0.0.1 is in use, and host-local takes it for free. More: ipwitness explain 10.0.0.1"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if n.over != "AddressInUseUnallocatedResolved" || len(n.targets) != 3 {
+		t.Errorf("got %+v", n)
+	}
+	queued(c)
+	announce("over again", true, "")
+
+	// Of one that concerns hundreds, some are told; and a conflict before it.
+	finding = &pb.Finding{Kind: "some-thing", Id: "many", Address: "10.0.0.0/16", Severity: pb.Finding_WARNING, DetectedAt: timestamppb.Now()}
+	for i := range 500 {
+		finding.Owners = append(finding.Owners, conflictOf("default", "", pb.Conflict_CONFIRMED, fmt.Sprintf("p%d@n1", i)).Owners...)
+	}
+	c.AnnounceFinding(finding, false)
+	c.Announce(conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"))
+	if n := c.announcer.queue[0]; len(n.targets) != maxFindingTargets || n.reason != "IPAMSomeThing" || !strings.HasSuffix(n.text(), " More: ipwitness audit") {
+		t.Errorf("got %+v", n)
+	}
+	if n, _ := c.announcer.first(); n.finding {
+		t.Error("the finding is written before the conflict")
+	}
+	for i := range maxQueue {
+		conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1")
+		conflict.Id = fmt.Sprint(i)
+		c.Announce(conflict)
+	}
+	if n := c.announcer.counts[dropped].Load(); n != maxFindingTargets+2 {
+		t.Errorf("%d were dropped, want those of the finding and the oldest conflict", n)
 	}
 }

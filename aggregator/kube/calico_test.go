@@ -166,7 +166,10 @@ func TestStatesOfPools(t *testing.T) {
 		return s.GetState() == pb.Kubernetes_LIVE && len(s.GetProblems()) == 1 && s.GetProblems()[0] == missing
 	})
 	f.set(func() { delete(f.forbidden, calicoBlocks.String()); f.broken = calicoBlocks.String() })
-	until(t, "it is there, and does not work", func() bool { again(); return strings.Contains(l.says(), "cannot follow ipamblocks.crd.projectcalico.org") })
+	until(t, "it is there, and does not work", func() bool {
+		again()
+		return strings.Contains(l.says(), "cannot follow ipamblocks.crd.projectcalico.org")
+	})
 	if s := c.Status(); s.GetState() != pb.Kubernetes_LIVE {
 		t.Errorf("got status %v", s)
 	}

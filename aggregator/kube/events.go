@@ -105,7 +105,7 @@ func (c *Cluster) readEvent(o runtime.Object) (key, *eventRecord) {
 	}
 	at := key{event.Namespace, event.Name}
 	about := &event.InvolvedObject
-	if about.Kind != "Pod" && about.Kind != "Node" || !telling(event) {
+	if about.Kind != "Pod" && about.Kind != "Node" || event.Source.Component == reporter || !telling(event) {
 		return at, nil
 	}
 	r := &eventRecord{

@@ -268,6 +268,7 @@ func TestNoCluster(t *testing.T) {
 	stop()
 	c.Notify(nil)
 	c.Announce(&pb.Conflict{})
+	c.AnnounceFinding(&pb.Finding{Severity: pb.Finding_CRITICAL}, false)
 	if err := c.Run(ctx); err != nil || c.Pod("a", "b", "c", "d") != nil || c.InPodCIDR(netip.MustParseAddr("10.0.0.1")) ||
 		c.Related(&pb.Conflict{}) != nil || c.Status().GetState() != pb.Kubernetes_OFF {
 		t.Errorf("no cluster says something: %v", err)

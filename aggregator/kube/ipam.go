@@ -11,7 +11,7 @@ import (
 )
 
 // ipams make what reads the IPAMs of a cluster, one each.
-var ipams = []func(*Cluster) *ipam{newWhereabouts, newCalico}
+var ipams = []func(*Cluster) *ipam{newWhereabouts, newCalico, newCilium, newPodAddresses}
 
 // ipam is an IPAM that is read. What it says is told as pools and allocations, and
 // again only what differs. It is behind the cluster's mu.

@@ -105,6 +105,7 @@ type Cluster struct {
 	health   health
 	pending  pending
 	ipams    []*ipam
+	shared   *podAddresses // one of them
 
 	announcer announcer
 	discovery discovery

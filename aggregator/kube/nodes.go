@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // nodeFeed is the feed that says which nodes are of the cluster.
@@ -154,6 +155,51 @@ func (n *nodes) keepRanges() {
 	n.cluster.cidrs.Store(newRanges(prefixes))
 	changes := &n.cluster.pending.changes
 	changes.Networks, n.moved = append(changes.Networks, n.moved...), nil
+}
+
+// NodeRange is a range of pods of a node (Node.spec.podCIDRs).
+type NodeRange struct {
+	Node   string
+	Prefix netip.Prefix
+}
+
+// NodeRanges are the ranges of all nodes, in the order of their addresses: of two that
+// overlap, the larger comes first. They change when Changes.Networks says so.
+func (c *Cluster) NodeRanges() (all []NodeRange) {
+	if c == nil {
+		return nil
+	}
+	c.mu.RLock()
+	for _, r := range c.nodes.records {
+		for _, p := range r.cidrs {
+			all = append(all, NodeRange{r.name, p})
+		}
+	}
+	c.mu.RUnlock()
+	slices.SortFunc(all, func(a, b NodeRange) int {
+		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), cmp.Compare(a.Node, b.Node))
+	})
+	return all
+}
+
+// NodesCovered tells whether an agent reports for each node of the cluster: known says
+// that there is a cluster to ask. Where the API is not heard from, or has no nodes to
+// tell of, not all nodes are covered.
+func (c *Cluster) NodesCovered(reports func(name string) bool) (all, known bool) {
+	if c == nil {
+		return false, false
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.health.state != pb.Kubernetes_LIVE || len(c.nodes.records) == 0 {
+		return false, true
+	}
+	for _, r := range c.nodes.records {
+		if !reports(r.name) {
+			return false, true
+		}
+	}
+	return true, true
 }
 
 // addedLately tells whether the node is new.

@@ -196,6 +196,7 @@ func (p *pods) changed(before, after *podRecord) {
 		}
 	}
 	p.relate(before, after)
+	p.cluster.shared.changed(before, after)
 }
 
 // tellAlias notes a static pod also by the uid by which its node knows it: who has it

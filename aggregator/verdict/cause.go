@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -99,6 +100,9 @@ func (j *judging) inquire(c *Conflict) reason {
 		}
 	}
 
+	slices.SortFunc(q.pools, comparePools) // so that one thing is always said in one way
+	slices.SortFunc(q.allocations, compareAllocations)
+
 	found := reason{cause: CauseUnknown}
 	var excluded []reason
 	for _, cause := range causes {
@@ -118,7 +122,7 @@ func (j *judging) inquire(c *Conflict) reason {
 		}
 	}
 	c.Cause, c.Because = found.cause, found.facts
-	c.Allocations = slices.Clone(j.in.Allocations)
+	c.Allocations = slices.SortedFunc(slices.Values(j.in.Allocations), compareAllocations)
 	c.Diagnosis = q.diagnosis()
 	return found
 }
@@ -149,6 +153,9 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 		}
 		r.short = strings.Join(r.facts, " ")
 		return r
+	}
+	if q.c.Expected() {
+		return reason{}
 	}
 	var there []string
 	for _, o := range q.owners {
@@ -183,4 +190,28 @@ func (q *inquiry) splitBrain() (r reason) {
 		return not("%s are on no link in common that is known: an address cannot move from one to the other", names)
 	}
 	return r
+}
+
+// comparePools orders pools, those of the whole cluster first.
+func comparePools(a, b *Pool) int {
+	switch {
+	case a.Node != b.Node && a.Node == nil:
+		return -1
+	case a.Node != b.Node && b.Node == nil:
+		return 1
+	case a.Node != b.Node:
+		if c := compareNodes(a.Node, b.Node); c != 0 {
+			return c
+		}
+	}
+	return cmp.Or(cmp.Compare(a.IPAM, b.IPAM), cmp.Compare(a.Name, b.Name))
+}
+
+// compareAllocations orders allocations by their pools.
+func compareAllocations(a, b *Allocation) int {
+	return cmp.Or(
+		comparePools(a.Pool, b.Pool), cmp.Compare(a.Location, b.Location), cmp.Compare(a.Node, b.Node),
+		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod),
+		cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.Interface, b.Interface),
+	)
 }

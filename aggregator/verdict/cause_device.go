@@ -20,7 +20,7 @@ func (q *inquiry) externalDevice() (r reason) {
 		}
 		var ports []string
 		for _, c := range o.Claims {
-			if w := witness(c); c.Interface.Uplink && !slices.Contains(ports, w) {
+			if w := witness(c); c.Interface.Uplink && len(ports) < fewest && !slices.Contains(ports, w) {
 				ports = append(ports, w)
 			}
 		}
@@ -262,10 +262,13 @@ func (q *inquiry) byHand(o *Owner) string {
 	}
 	w := o.Workload()
 	guest := o.guest()
+	if l := o.Interface.Link; o.Assigned && o.kind() != Host && (l != nil && madeByDocker(l.Name) || w.Kind == Container && !w.named() && w.ContainerID != "") {
+		return "" // its runtime has an IPAM of its own: podman has results of CNI, too
+	}
 	switch {
 	case o.Namespace == nil && guest != "":
 		return capital(guest) + ". No CNI network gives addresses to it."
-	case o.Namespace == nil, o.State == Unheard:
+	case o.Namespace == nil:
 		return ""
 	case w.Kind == Host:
 		if i := o.Interface; o.Assigned && !i.portOfPod() && i.tunnel() == "" && !q.podsBridge(i) && !madeByDocker(i.Name) {
@@ -281,8 +284,6 @@ func (q *inquiry) byHand(o *Owner) string {
 			return fmt.Sprintf("Nobody gave it to %s: its addresses are %s, as the Kubernetes API says.", o.placed(), list(each(o.Pod.IPs, addrText)))
 		}
 		return fmt.Sprintf("The CNI result of %s does not have it.", o.placed())
-	case w.Kind == Container && !w.named() && w.ContainerID != "":
-		return "" // its runtime has an IPAM of its own
 	}
 	for _, al := range q.allocations {
 		if q.books(al, o) != notBooked {

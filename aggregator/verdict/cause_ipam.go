@@ -3,7 +3,6 @@ package verdict
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Causes that the records of an IPAM tell.
@@ -157,12 +156,11 @@ func (q *inquiry) forgotten(p *Pool, mine []*Owner) (r reason) {
 	if p.State == PoolReading {
 		return open("the records of %s are still being read", callPool(p))
 	}
-	free, has := q.allocationsOf(p), []*Owner(nil)
+	free := q.allocationsOf(p)
 	var lost, unsure []*Owner
 	for _, o := range mine {
 		switch q.bookedFor(p, o) {
 		case booked:
-			has = append(has, o)
 			free = slices.DeleteFunc(free, func(al *Allocation) bool { return al.books(o) == booked })
 		case maybeBooked:
 			unsure = append(unsure, o)
@@ -242,13 +240,7 @@ func (q *inquiry) noRecords() reason {
 	if network != "" {
 		because = fmt.Sprintf("both were given it by one network (%s), as when IPAM forgets; but ", network)
 	}
-	var nodes []string
-	for _, o := range given {
-		if !slices.Contains(nodes, o.Node.Name) {
-			nodes = append(nodes, o.Node.Name)
-		}
-	}
-	return open("%sno IPAM records of node %s are known that have it", because, list(nodes))
+	return open("%sno IPAM records of %s are known that have it", because, nodesOf(given))
 }
 
 // allKnown tells whether all pools that may have the address are known.
@@ -284,5 +276,8 @@ func nodesOf(owners []*Owner) string {
 			words = append(words, o.Node.Name)
 		}
 	}
-	return strings.Join(words, " and ")
+	if len(words) == 1 {
+		return "node " + words[0]
+	}
+	return "nodes " + list(words)
 }

@@ -209,7 +209,7 @@ func (q *inquiry) origin(o *Owner) (s side, ok bool) {
 		}
 		return s, true
 	}
-	if o.kind() == Host && !(i.bridge() && madeByDocker(i.Name)) {
+	if o.kind() == Host && (!i.bridge() || !madeByDocker(i.Name)) {
 		return s, false // it is an address of its own, and no network's
 	}
 	s.name = "bridge " + s.device
@@ -234,6 +234,8 @@ func (q *inquiry) overlappingNetworks() (r reason) {
 		case x.name == y.name && a.network() != "":
 			excluded = not("%s gave it to both", x.name)
 			return true
+		case x.network == "" && y.network == "" && x.name == y.name:
+			return true // of neither is known who gave it
 		case x.name == y.name, x.device != "" && x.device == y.device && (a.network() == "" || b.network() == ""):
 			excluded = not("both are on bridge %s", x.device)
 			return true

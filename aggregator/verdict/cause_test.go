@@ -474,6 +474,14 @@ var situations = []situation{
 		not: map[string]string{static: "who gave it to pod default/multus"},
 	},
 	{
+		name: "a container of podman, which has results of CNI, too", cause: unknown,
+		build: func(w *world) {
+			w.within("n1", "", "kindnet", who("web"))
+			w.within("n1", "cni-podman1", "", who("podman"))
+		},
+		not: map[string]string{static: "who gave it to pod default/podman"},
+	},
+	{
 		name: "T6 behind the port of a pod", cause: static,
 		build: func(w *world) {
 			w.within("n1", "cni0", "cbr0", who("web"))

@@ -9,8 +9,17 @@ import (
 
 // What one would look at by hand, as the runbook of duplicate addresses has it.
 
+// Expected tells whether a conflict is what a hand-over looks like, so that there is
+// nothing to find out yet.
+func (c *Conflict) Expected() bool {
+	return c.Phase == Suspected && (c.Rule == RuleSamePod || c.Rule == RuleSameVM || c.Rule == RuleSplitBrain)
+}
+
 // diagnosis answers the steps that the verdict knows something of.
 func (q *inquiry) diagnosis() (steps []DiagnosisStep) {
+	if q.c.Expected() {
+		return nil
+	}
 	add := func(step, answer string) {
 		if answer != "" {
 			steps = append(steps, DiagnosisStep{step, answer})
@@ -67,7 +76,7 @@ func (q *inquiry) sayIPAM() string {
 	if len(holders) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("No IPAM records of node %s are known that may have it.", nodesOf(holders))
+	return fmt.Sprintf("No IPAM records of %s are known that may have it.", nodesOf(holders))
 }
 
 // sayPodCIDRs says whose ranges of pods the address is in.

@@ -3,6 +3,7 @@ package verdict
 import (
 	"math/bits"
 	"net/netip"
+	"slices"
 )
 
 // What IPAM believes is never evidence of who holds an address. It is compared with
@@ -107,12 +108,7 @@ type Pool struct {
 func (p *Pool) Contains(a netip.Addr) bool {
 	for _, r := range p.Ranges {
 		if r.Contains(a) {
-			for _, g := range p.Gateways {
-				if g == a {
-					return false
-				}
-			}
-			return true
+			return !slices.Contains(p.Gateways, a)
 		}
 	}
 	return false
@@ -141,10 +137,8 @@ func (p *Pool) Size() (size uint64) {
 // Serves tells whether the pool is for a CNI network; unknown says that nobody knows
 // which networks it is for.
 func (p *Pool) Serves(network string) (serves, unknown bool) {
-	for _, n := range p.Networks {
-		if n == network {
-			return true, false
-		}
+	if slices.Contains(p.Networks, network) {
+		return true, false
 	}
 	return p.Network == network && network != "", p.Network == "" && len(p.Networks) == 0
 }
@@ -229,11 +223,9 @@ func (p *Pool) Competes(other *Pool) bool {
 	if p.Network == other.Network || p.Config == "" || other.Config == "" {
 		return false
 	}
-	if !(p.Routed && other.Routed) && (p.Device == "" || p.Device != other.Device) {
-		return false
-	}
+	meet := p.Routed && other.Routed || p.Device != "" && p.Device == other.Device
 	a, _ := p.Overlap(other)
-	return a.First.IsValid()
+	return meet && a.First.IsValid()
 }
 
 // Overlap gives the first two ranges of two pools that have addresses in common; no

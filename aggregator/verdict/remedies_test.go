@@ -3,6 +3,7 @@ package verdict_test
 import (
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -165,5 +166,26 @@ func TestRangesOfPodsInTheDiagnosis(t *testing.T) {
 		if got := c.Diagnosis[len(c.Diagnosis)-1]; got.Step != verdict.StepPodCIDRs || !strings.Contains(got.Answer, want) {
 			t.Errorf("got %+v, want the ranges: %q", got, want)
 		}
+	}
+}
+
+// Pools and allocations come in any order: what is said must not change with it.
+func TestCauseIsSaidInOneOrder(t *testing.T) {
+	said := func(turned bool) verdict.Conflict {
+		w := newWorld("10.244.1.5")
+		for _, n := range []string{"n1", "n2"} {
+			w.within(n, "", "pods", who("web"+n))
+			w.books(w.pool(verdict.HostLocal, n, "pods"), "web"+n)
+		}
+		if turned {
+			slices.Reverse(w.pools)
+			slices.Reverse(w.allocations)
+		}
+		return w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods")
+	}
+	one, other := said(false), said(true)
+	if !slices.Equal(one.Because, other.Because) || !slices.Equal(one.Excluded, other.Excluded) || !slices.Equal(one.Diagnosis, other.Diagnosis) ||
+		!slices.Equal(one.Advice, other.Advice) || one.Allocations[0].ContainerID != other.Allocations[0].ContainerID {
+		t.Errorf("got\n%q %q %q\nand\n%q %q %q", one.Because, one.Excluded, one.Diagnosis, other.Because, other.Excluded, other.Diagnosis)
 	}
 }

@@ -95,6 +95,7 @@ var parts = []part{
 	{"plugins", "200 duplicates by the real bridge plugin", func(ctx context.Context, bin string) ([]row, error) {
 		return pluginRows(ctx, bin, "T2 (bridge)", netlab.Bridge)
 	}},
+	{"foretold", fmt.Sprintf("%d pods by the real ptp plugin, and host-local's directory deleted", foretoldPods), foretoldRows},
 	{"storm", "a storm of ARP, here and with libpcap listeners", stormRows},
 	{"pods", "0, 50 and 250 pods that do nothing", podRows},
 	{"runtime", fmt.Sprintf("%d sandboxes of a real containerd", sandboxes), runtimeRows},

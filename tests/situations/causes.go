@@ -6,7 +6,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// causes are the causes that the rows have, of which one is told.
+// causes are what the conflicts of the rows have as their causes.
 var causes = map[string]string{
 	"T1": "ipam-state-lost", "T2": "ipam-state-lost", "T4": "ipam-state-lost",
 	// Each node's own host-local has it for its own pod. With Calico it is a row of
@@ -23,15 +23,12 @@ var causes = map[string]string{
 	"T3-declared": "unknown", "T7-externals": "unknown", "T9": "unknown", "T12": "unknown", "T13": "unknown",
 }
 
-// waiting are the rows whose cause follows from records of IPAM, which are not read yet.
-var waiting = map[string]bool{"T1": true, "T2": true, "T3": true, "T4": true, "T4-nodes": true, "T5-gateway": true}
-
 // WantCause fails where the conflict of a row does not get the cause that it has, with
 // the facts that it follows from.
 func WantCause(t testing.TB, id string, ask func() Said) {
 	t.Helper()
 	want := causes[id]
-	if want == "" || waiting[id] {
+	if want == "" {
 		return
 	}
 	const most = 100

@@ -1,0 +1,97 @@
+package kube
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ciliumNodeText is a CiliumNode as Cilium's operator and agent write it.
+func ciliumNodeText(name, ip, cidrs, router, more string) string {
+	return `
+metadata: {name: ` + name + `, labels: {kubernetes.io/hostname: ` + name + `}}
+spec:
+  addresses:
+  - {ip: ` + ip + `, type: InternalIP}
+  - {ip: ` + router + `, type: CiliumInternalIP}
+  alibaba-cloud: {}
+  azure: {}
+  bootid: 3f0a2f3c-5b3c-4b3c-8b3c-3f0a2f3c5b3c
+  encryption: {}
+  eni: {}
+  health: {ipv4: 10.0.2.46}
+  ingress: {}
+  ipam:
+    podCIDRs: [` + cidrs + `]
+    pools: {}
+` + more
+}
+
+// ciliumEndpointText is a CiliumEndpoint as Cilium's agent writes it.
+func ciliumEndpointText(namespace, pod, id, ip, node string) string {
+	return `
+metadata: {name: ` + pod + `, namespace: ` + namespace + `, creationTimestamp: "2023-01-08T03:17:22Z"}
+status:
+  encryption: {}
+  external-identifiers:
+    cni-attachment-id: ` + id + `:eth0
+    container-id: ` + id + `
+    k8s-namespace: ` + namespace + `
+    k8s-pod-name: ` + pod + `
+    pod-name: ` + namespace + `/` + pod + `
+  id: 207
+  identity: {id: 23407, labels: ["k8s:app=productpage"]}
+  networking:
+    addressing: [{ipv4: ` + ip + `}]
+    node: ` + node + `
+  state: ready
+`
+}
+
+func TestCilium(t *testing.T) {
+	f := newFakeAPI(t)
+	f.install(ciliumNodes, ciliumEndpoints)
+	f.apply(ciliumNodes, ciliumNodeText("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
+	l := keep(t, f.open())
+	const n1 = "cilium n1 known 10.0.2.1-10.0.2.254"
+	l.await("no pod has an address", strings.Replace(n1, "known", "reading", 1))
+	f.apply(ciliumEndpoints, ciliumEndpointText("default", "web", "1e4101a4e7b1", "10.0.2.163", "172.18.0.2"))
+	const web = "\n10.0.2.163 default/web 1e4101a4e7b1 n1 at ciliumendpoints default/web /status/networking/addressing"
+	l.await("one has", n1+web)
+	if p := l.pools["cilium n1"]; !p.Routed || p.Node != nil || !slices.Equal(p.Gateways, addresses("10.0.2.236", "10.0.2.46")) {
+		t.Errorf("got %+v", p)
+	}
+	// One of a node that is not known yet is told when it is.
+	f.apply(ciliumEndpoints, ciliumEndpointText("default", "db", "2e4101a4e7b1", "10.0.3.9", "172.18.0.3"))
+	f.apply(ciliumEndpoints, ciliumEndpointText("default", "eni", "3e4101a4e7b1", "192.168.1.2", "172.18.0.4"))
+	f.apply(ciliumNodes, ciliumNodeText("n2", "172.18.0.3", "10.0.3.0/24, 'fd00::200/120'", "10.0.3.1", ""))
+	const n2 = "\ncilium n2 known 10.0.3.1-10.0.3.254 fd00::201-fd00::2fe"
+	const db = "\n10.0.3.9 default/db 2e4101a4e7b1 n2 at ciliumendpoints default/db /status/networking/addressing"
+	l.await("another node", n1+n2+web+db)
+
+	// Single addresses, of which the node says which are used.
+	f.apply(ciliumNodes, ciliumNodeText("n3", "172.18.0.4", "", "192.168.1.1", `
+    pool: {192.168.1.1: {resource: eni-1}, 192.168.1.2: {resource: eni-1}, 192.168.1.4: {resource: eni-1}}
+status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resource: eni-1}, 192.168.1.2: {owner: default/eni, resource: eni-1}}}}
+`))
+	const n3 = "\ncilium n3 known 192.168.1.1-192.168.1.2 192.168.1.4-192.168.1.4"
+	const eni = `
+192.168.1.1 Cilium's router n3 at ciliumnodes n3 /status/ipam/used/192.168.1.1
+192.168.1.2 default/eni 3e4101a4e7b1 n3 at ciliumendpoints default/eni /status/networking/addressing
+192.168.1.2 default/eni n3 at ciliumnodes n3 /status/ipam/used/192.168.1.2`
+	l.await("a node with single addresses", n1+n2+n3+web+db+eni)
+
+	// A range that goes to another node, with what was given of it.
+	l.told()
+	f.apply(ciliumNodes, ciliumNodeText("n1", "172.18.0.2", "10.0.3.0/24", "10.0.2.236", ""))
+	l.await("an endpoint is in the range of its node no more, and in that by name", strings.Replace(n1, "10.0.2.1-10.0.2.254", "10.0.3.1-10.0.3.254", 1)+n2+n3+
+		web+db+eni)
+	f.apply(ciliumNodes, ciliumNodeText("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
+	l.await("it is as it was", n1+n2+n3+web+db+eni)
+	f.remove(ciliumEndpoints, key{"default", "db"})
+	f.remove(ciliumNodes, key{name: "n3"})
+	l.await("a pod and a node are gone", n1+n2+web)
+	f.apply(ciliumNodes, ciliumNodeText("n2", "172.18.0.3", "nowhere", "10.0.3.1", ""))
+	l.await("a node is odd", n1+`
+cilium n2 unreadable 10.0.3.1-10.0.3.254 fd00::201-fd00::2fe: the CiliumNode n2 is odd: "nowhere" is no range of addresses`+web)
+}

@@ -1,0 +1,91 @@
+package kube
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestAddressesOfSeveralPods(t *testing.T) {
+	f := newFakeAPI(t)
+	one, two, three := testPod("one", "n1", "10.0.0.1"), testPod("two", "n2", "10.0.0.1"), testPod("three", "n3", "10.0.0.1")
+	f.put(one)
+	host := testPod("host", "n1", "10.0.0.1")
+	host.Spec.HostNetwork = true
+	f.put(host)
+	over := testPod("over", "n1", "10.0.0.1")
+	over.Status.Phase = corev1.PodSucceeded
+	f.put(over)
+	ends := testPod("ends", "n1", "10.0.0.1")
+	now := metav1.Now()
+	ends.DeletionTimestamp = &now
+	f.put(ends)
+	l := keep(t, f.open())
+	f.put(two)
+	said := func(names ...string) (text string) {
+		if len(names) > 0 {
+			text = "kubernetes pods known"
+		}
+		for i, name := range names {
+			text += fmt.Sprintf("\n10.0.0.1 default/%s n%s at pods default/%[1]s /status/podIPs", name, map[string]string{"one": "1", "two": "2", "three": "3"}[name])
+			_ = i
+		}
+		return text
+	}
+	l.await("two have one", said("one", "two"))
+	f.put(three)
+	l.await("three have", said("one", "three", "two"))
+	l.told()
+	two.Labels = map[string]string{"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm"}
+	f.put(two) // another record, of which nothing is told
+	one.Status.Phase = corev1.PodFailed
+	f.put(one)
+	l.await("one is over", said("three", "two"))
+	if n := l.told(); n != 1 {
+		t.Errorf("%d changes are told, want 1", n)
+	}
+	three.Labels = two.Labels // a virtual machine that moves
+	f.put(three)
+	f.put(testPod("four", "n4", "10.0.0.4"))
+	one.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "10.0.0.4"}, {IP: "fd00::4"}}}
+	f.put(one)
+	f.drop(two)
+	l.await("others have another", `
+kubernetes pods known
+10.0.0.4 default/four n4 at pods default/four /status/podIPs
+10.0.0.4 default/one n1 at pods default/one /status/podIPs`)
+	f.drop(one)
+	l.await("none has", "")
+}
+
+func TestNodeRangesAndCover(t *testing.T) {
+	c := knowing(t, func(c *Cluster) {
+		c.nodes.put(testNode("n2", "10.0.1.0/24"))
+		c.nodes.put(testNode("n1", "10.0.0.0/16"))
+		c.nodes.put(testNode("n3", "10.0.0.0/24"))
+	})
+	if got, want := fmt.Sprint(c.NodeRanges()), fmt.Sprint([]NodeRange{
+		{"n1", netip.MustParsePrefix("10.0.0.0/16")}, {"n3", netip.MustParsePrefix("10.0.0.0/24")}, {"n2", netip.MustParsePrefix("10.0.1.0/24")},
+	}); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for _, test := range []struct {
+		missing    string
+		all, known bool
+	}{{"", true, true}, {"n3", false, true}, {"another", true, true}} {
+		if all, known := c.NodesCovered(func(name string) bool { return name != test.missing }); all != test.all || known != test.known {
+			t.Errorf("without %q: got %t, %t", test.missing, all, known)
+		}
+	}
+	c.health.state = 0
+	if all, known := c.NodesCovered(func(string) bool { return true }); all || !known {
+		t.Errorf("of an API that is away: got %t, %t", all, known)
+	}
+	c = nil
+	if all, known := c.NodesCovered(func(string) bool { return true }); all || known || c.NodeRanges() != nil {
+		t.Errorf("of no cluster: got %t, %t", all, known)
+	}
+}

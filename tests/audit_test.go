@@ -1,0 +1,284 @@
+package tests
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// findings lists findings, by the query of the REST path.
+func (l *lab) findings(query string) []*ipwitnessv1.Finding {
+	l.t.Helper()
+	var m ipwitnessv1.ListFindingsResponse
+	if err := l.program.Get(l.t.Context(), "/v1/findings"+query, &m); err != nil {
+		l.t.Fatal(err)
+	}
+	return m.GetFindings()
+}
+
+// awaitFindings waits until there are exactly these findings, each KIND ADDRESS.
+func (l *lab) awaitFindings(want ...string) []*ipwitnessv1.Finding {
+	l.t.Helper()
+	slices.Sort(want)
+	var got []*ipwitnessv1.Finding
+	var text []string
+	defer func() {
+		if l.t.Failed() {
+			l.t.Logf("findings: got %q, want %q", text, want)
+		}
+	}()
+	until(l.t, fmt.Sprintf("findings %q", want), func() bool {
+		got, text = l.findings(""), nil
+		for _, f := range got {
+			text = append(text, strings.TrimSpace(f.GetKind()+" "+f.GetAddress()))
+		}
+		slices.Sort(text)
+		return slices.Equal(text, want)
+	})
+	return got
+}
+
+// found follows findings:watch and keeps what was ever found.
+type found struct {
+	mu    sync.Mutex
+	kinds []string
+}
+
+func (l *lab) follow() *found {
+	f, ready := &found{}, make(chan struct{})
+	var once sync.Once
+	go func() {
+		_ = l.program.WatchFindings(l.t.Context(), func(e netlab.FindingEvent) bool {
+			switch e.GetType() {
+			case ipwitnessv1.Watch_BOOKMARK:
+				once.Do(func() { close(ready) })
+			case ipwitnessv1.Watch_ADDED:
+				f.mu.Lock()
+				f.kinds = append(f.kinds, e.GetFinding().GetKind()+" "+e.GetFinding().GetAddress())
+				f.mu.Unlock()
+			}
+			return true
+		})
+	}()
+	<-ready
+	return f
+}
+
+func (f *found) all() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.kinds)
+}
+
+// small is a network of kindnet's kind with room for five pods.
+const small = `{"cniVersion":"1.0.0","name":"kindnet","plugins":[{"type":"ptp","ipMasq":false,"mtu":1500,
+	"ipam":{"type":"host-local","dataDir":"/run/cni-ipam-state","routes":[{"dst":"0.0.0.0/0"}],"ranges":[[{"subnet":"10.244.0.0/29"}]]}}]}`
+
+func TestDuplicatesAreForetoldAndThePlanPreventsThem(t *testing.T) {
+	t.Parallel()
+	for name, wipe := range map[string]func(l *lab, dir string) error{
+		"the directory is deleted":    func(_ *lab, dir string) error { return os.RemoveAll(dir) },
+		"all that is in it is":        func(l *lab, _ string) error { return emptied(l, "/run/cni-ipam-state/kindnet") },
+		"another one is put there":    func(_ *lab, dir string) error { return replaced(dir) },
+		"ipwitness starts after that": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := &lab{Host: newHost(t), t: t}
+			if wipe != nil {
+				l.start("--node", "node1")
+			}
+			cni := l.cni(netlab.PTP)
+			const pods = 3
+			want := []string{"ipam-state-lost"}
+			for i := range pods {
+				if err := cni.Add(fmt.Sprintf("old%d", i+1)); err != nil {
+					t.Fatal(err)
+				}
+				want = append(want, "in-use-unallocated "+podAddress(i+1))
+			}
+			dir := l.Path("/run/cni-ipam-state/kindnet")
+			if wipe == nil {
+				if err := os.RemoveAll(dir); err != nil {
+					t.Fatal(err)
+				}
+				l.start("--node", "node1")
+			} else {
+				for i := range pods {
+					l.awaitOwner(podAddress(i+1), fmt.Sprintf("old%d", i+1))
+				}
+				l.awaitAllocations(pods)
+				if err := wipe(l, dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			all := l.awaitFindings(want...)
+			for _, f := range all {
+				if f.GetKind() == "ipam-state-lost" && len(f.GetAddresses()) != pods {
+					t.Errorf("addresses at risk: got %v, want %d", f.GetAddresses(), pods)
+				}
+				if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || len(f.GetAdvice()) == 0 || f.GetRunbook() == "" {
+					t.Errorf("got %v, want it critical, with advice and a runbook", f)
+				}
+			}
+			if got := l.watch.all(); len(got) != 0 {
+				t.Errorf("conflicts: got %v, want none yet", got)
+			}
+
+			// The plan, as a person would run it; then nothing is wrong any more, and
+			// the next pods have addresses of their own.
+			plan, err := l.Output(l.Command(binary, "audit", "--fix-plan"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			script := l.Path("/run/plan.sh")
+			if err := os.WriteFile(script, []byte(plan), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // it can run twice
+				if out, err := l.Output(l.Command("sh", "/run/plan.sh", "node", "node1")); err != nil {
+					t.Fatalf("%v\n%s\n%s", err, out, plan)
+				}
+			}
+			l.awaitFindings()
+			for i := range pods {
+				if err := cni.Add(fmt.Sprintf("new%d", i+1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range pods {
+				l.awaitOwner(podAddress(pods+i+1), fmt.Sprintf("new%d", i+1))
+				l.awaitOwner(podAddress(i+1), fmt.Sprintf("old%d", i+1))
+			}
+			l.wantOnlyPlanted()
+			l.awaitFindings()
+		})
+	}
+}
+
+// emptied deletes all that is in a directory.
+func emptied(l *lab, dir string) error {
+	_, err := l.Output(l.Command("sh", "-c", "rm -rf "+dir+"/*"))
+	return err
+}
+
+// replaced puts an empty directory in the place of one, as a restore does.
+func replaced(dir string) error {
+	if err := os.Mkdir(dir+".new", 0o755); err != nil {
+		return err
+	}
+	if err := os.Rename(dir, dir+".old"); err != nil {
+		return err
+	}
+	// Out of the way: all that is beside it is a network's, too.
+	defer func() { _ = os.RemoveAll(dir + ".old") }()
+	return os.Rename(dir+".new", dir)
+}
+
+// awaitAllocations waits until so many allocations are known.
+func (l *lab) awaitAllocations(n uint64) {
+	l.t.Helper()
+	until(l.t, fmt.Sprintf("%d allocations", n), func() bool {
+		var m ipwitnessv1.ListPoolsResponse
+		if err := l.program.Get(l.t.Context(), "/v1/pools", &m); err != nil {
+			l.t.Fatal(err)
+		}
+		var got uint64
+		for _, p := range m.GetPools() {
+			got += p.GetAllocated()
+		}
+		return got == n
+	})
+}
+
+func TestPodsThatComeAndGoAreNoFindings(t *testing.T) {
+	t.Parallel()
+	for name, conflist := range map[string]string{"ptp": netlab.PTP, "bridge": netlab.Bridge} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			found := l.follow()
+			cni := l.cni(conflist)
+			for i := range 20 {
+				if err := cni.Add(fmt.Sprintf("p%d", i)); err != nil {
+					t.Fatal(err)
+				}
+				if i >= 5 {
+					if err := cni.Delete(fmt.Sprintf("p%d", i-5)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			l.awaitAllocations(5)
+			l.plant() // a settle time later
+			if got := found.all(); len(got) != 0 {
+				t.Errorf("findings: got %q, want none ever", got)
+			}
+		})
+	}
+}
+
+func TestALeakFillsThePoolAndThePlanFreesIt(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, "--leaked-after", "1s")
+	cni := l.cni(small)
+	for i := range 5 {
+		if err := cni.Add(fmt.Sprintf("p%d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.awaitFindings("pool-exhaustion")
+	// Three pods end as in a crash: nobody tells CNI.
+	l.sh("ip netns del p0", "ip netns del p1", "ip netns del p2")
+	all := l.awaitFindings("leaked 10.244.0.2", "leaked 10.244.0.3", "leaked 10.244.0.4", "pool-exhaustion")
+	for _, f := range all {
+		if p := f.GetPool(); p.GetSize() != 5 || p.GetAllocated() != 5 || p.GetLeaked() != 3 {
+			t.Errorf("pool: got %v, want 5 of 5 given, 3 of them leaked", p)
+		}
+	}
+	if err := cni.Add("more"); err == nil {
+		t.Error("a pod got an address of a pool that is full")
+	}
+	plan, err := l.Output(l.Command(binary, "audit", "--fix-plan"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(l.Path("/run/plan.sh"), []byte(plan), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := l.Output(l.Command("sh", "/run/plan.sh", "node", "node1")); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, out, plan)
+	}
+	l.awaitFindings()
+	left, err := filepath.Glob(l.Path("/run/cni-ipam-state/kindnet/10.*"))
+	if err != nil || len(left) != 2 {
+		t.Errorf("host-local's files: got %v, %v, want those of the two pods that live", left, err)
+	}
+	if err := cni.Add("again"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnAddressSetByHandIsForetold(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	cni := l.cni(netlab.PTP)
+	if err := cni.Add("web"); err != nil {
+		t.Fatal(err)
+	}
+	l.awaitOwner("10.244.0.2", "web")
+	l.pod("lab", "10.244.0.9/32")
+	f := l.awaitFindings("in-use-unallocated 10.244.0.9")[0]
+	if !strings.Contains(f.GetSummary(), "lab") {
+		t.Errorf("summary: got %q, want it to name lab", f.GetSummary())
+	}
+	l.sh("ip -n lab addr del 10.244.0.9/32 dev eth0")
+	l.awaitFindings()
+}
