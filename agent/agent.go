@@ -3,8 +3,8 @@
 //
 // What lives here: the sources (frames from the BPF observer, links, addresses
 // and namespaces from rtnetlink, names from the container runtime, files and
-// processes), the table of
-// claims that they fill, and the stream that carries the table to an aggregator.
+// processes, and what IPAM gave by its files), the table of claims that they
+// fill, and the stream that carries the table to an aggregator.
 // What may not: any judgement. The agent does not know what a conflict is, and
 // meets the aggregator only in proto.
 package agent

@@ -185,17 +185,19 @@ func fileVersion(path string) version {
 	return version{st.Ino, st.Size, st.Mtim, st.Ctim}
 }
 
+// maxSmall is more than any file has that is read whole.
+const maxSmall = 1 << 20
+
 // readSmall reads a regular file of at most 1 MiB. It does not follow links, nor
 // wait for a pipe: who can write there must not be able to stop the agent.
 func readSmall(path string) ([]byte, error) {
-	data, _, err := readRegular(path, unix.O_NOFOLLOW)
+	data, _, err := readRegular(path, unix.O_NOFOLLOW, maxSmall)
 	return data, err
 }
 
-// readRegular is readSmall with further flags of open(2), and says when the file
-// was written.
-func readRegular(path string, flags int) (data []byte, written time.Time, err error) {
-	const most = 1 << 20
+// readRegular reads a regular file of at most so many bytes, opened with further
+// flags, and says when it was written.
+func readRegular(path string, flags int, most int64) (data []byte, written time.Time, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|flags, 0)
 	if err != nil {
 		return nil, written, err

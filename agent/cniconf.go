@@ -26,6 +26,7 @@ type cniNetwork struct {
 	dir      string // where host-local keeps its allocations
 	ranges   []addrRange
 	gateways []netip.Addr
+	env      string // flannel only: the file that has its ranges
 	file     string
 }
 
@@ -54,8 +55,9 @@ type cniPlugin struct {
 
 	IPAM json.RawMessage `json:"ipam"`
 
-	Delegate  json.RawMessage   `json:"delegate"`  // flannel
-	Delegates []json.RawMessage `json:"delegates"` // multus
+	Delegate   json.RawMessage   `json:"delegate"`   // flannel
+	SubnetFile string            `json:"subnetFile"` // flannel
+	Delegates  []json.RawMessage `json:"delegates"`  // multus
 }
 
 // hostLocalConf is what is used of host-local's own configuration.
@@ -189,6 +191,13 @@ func (p *cniPlugin) network(name string) (*cniNetwork, error) {
 	}
 	n := &cniNetwork{name: name, plugin: d.Type, dir: filepath.Join(sandboxPath(dir), name)}
 	n.attach(d)
+	if p.Type == flannel {
+		if n.env = cmp.Or(p.SubnetFile, "/run/flannel/subnet.env"); !filepath.IsAbs(n.env) || len(n.env) > maxText {
+			return n, errors.New("its subnetFile is no absolute path: its ranges are not known")
+		}
+		n.env = sandboxPath(n.env)
+		return n, nil
+	}
 	var err error
 	n.ranges, n.gateways, err = ipam.ranges()
 	return n, err
@@ -207,10 +216,46 @@ func (n *cniNetwork) attach(p *cniPlugin) {
 	}
 }
 
+// readEnv reads the ranges that flannel has for this node. There are none where it
+// has not run yet.
+func (n *cniNetwork) readEnv() error {
+	data, _, err := readRegular(n.env, 0, maxSmall)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	n.ranges, n.gateways, err = flannelRanges(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", n.env, err)
+	}
+	return nil
+}
+
+// flannelRanges gives the ranges that flannel's plugin has host-local give from, by
+// what flanneld wrote for it.
+func flannelRanges(env []byte) ([]addrRange, []netip.Addr, error) {
+	var c hostLocalConf
+	for line := range strings.Lines(string(env)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if key != "FLANNEL_SUBNET" && key != "FLANNEL_IPV6_SUBNET" || value == "" {
+			continue
+		}
+		subnet, err := netip.ParsePrefix(value)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s is no subnet", key)
+		}
+		c.Ranges = append(c.Ranges, []hostLocalRange{{Subnet: subnet.Masked().String()}})
+	}
+	return c.ranges()
+}
+
 // cniConfs are the configurations of CNI, by file.
 type cniConfs struct {
 	dirs  []string
 	files map[string][]cniNetwork // what each said when it was last understood
+	envs  []string                // files that have ranges of them
 }
 
 // settled is after how long a file that is not understood is not one that is being
@@ -238,7 +283,7 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 		}
 		for _, name := range names {
 			file := filepath.Join(dir, name)
-			data, written, err := readRegular(file, 0) // it may be a link, as for libcni
+			data, written, err := readRegular(file, 0, maxSmall) // it may be a link, as for libcni
 			if errors.Is(err, os.ErrNotExist) {
 				continue
 			}
@@ -260,13 +305,19 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 			files[file] = found
 		}
 	}
-	c.files = files
+	c.files, c.envs = files, nil
 	for _, dir := range c.dirs {
 		for _, file := range slices.Sorted(maps.Keys(files)) {
 			if filepath.Dir(file) != dir {
 				continue
 			}
 			for _, n := range files[file] {
+				if n.env != "" {
+					c.envs = append(c.envs, n.env)
+					if err := n.readEnv(); err != nil {
+						problems = append(problems, fmt.Sprintf("the ranges of network %s are not known (%s): let flannel write that file anew", n.name, oneLine(err)))
+					}
+				}
 				first, known := networks[n.dir]
 				switch {
 				case !known:

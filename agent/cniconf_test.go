@@ -274,6 +274,37 @@ func TestConfigurationThatIsBeingWrittenIsNoProblem(t *testing.T) {
 	}
 }
 
+func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
+	l := startIPAM(t)
+	env := filepath.Join(l.root, "run/flannel/subnet.env")
+	l.configure("10-flannel.conflist", fmt.Sprintf(
+		`{"name":"cbr0","plugins":[{"type":"flannel","subnetFile":%q,"ipam":{"dataDir":%q},"delegate":{"isDefaultGateway":true}}]}`, env, l.dir))
+	if p := l.awaitGiven("cbr0", 0, missing); p.GetPlugin() != "bridge" || p.GetDevice() != "cni0" || !p.GetRouted() || len(p.GetRanges()) != 0 {
+		t.Errorf("pool before flannel runs: got %v", p)
+	}
+	ranges := func() (text string) {
+		for _, r := range l.pools[l.path("cbr0")].GetRanges() {
+			first, _ := netip.AddrFromSlice(r.GetFirst())
+			last, _ := netip.AddrFromSlice(r.GetLast())
+			text += fmt.Sprintf("%s-%s ", first, last)
+		}
+		return text
+	}
+	write := func(env, content string) {
+		t.Helper()
+		l.must(os.MkdirAll(filepath.Dir(env), 0o755), os.WriteFile(env+".new", []byte(content), 0o644), os.Rename(env+".new", env))
+	}
+	write(env, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n")
+	l.await("its range", func() bool { return ranges() == "10.244.3.2-10.244.3.254 " })
+	write(env, "FLANNEL_SUBNET=10.244.4.1/24\nFLANNEL_IPV6_SUBNET=fd00:4::1/120\n")
+	l.await("both ranges", func() bool { return ranges() == "10.244.4.2-10.244.4.254 fd00:4::2-fd00:4::ff " })
+	write(env, "FLANNEL_SUBNET=mine\n")
+	l.await("a problem", func() bool {
+		problems, _ := l.ipam.health()
+		return ranges() == "" && len(problems) == 1 && strings.Contains(problems[0], "subnet.env: FLANNEL_SUBNET is no subnet")
+	})
+}
+
 func TestTwoPluginsOfOneListGiveFromOneDirectory(t *testing.T) {
 	c := cniConfs{dirs: []string{t.TempDir()}}
 	conf := `{"name":"x","plugins":[{"type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}},{"type":"macvlan","ipam":{"type":"host-local","subnet":"10.2.0.0/29"}}]}`

@@ -120,6 +120,9 @@ func Doctor(cfg Config) []Check {
 		out = append(out, source("named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
 	}
 	out = append(out, source("CNI results", cfg.CNIResults, "names of pods and containers"))
+	out = append(out,
+		sources("CNI configurations", cfg.CNIConfig, "ranges of addresses, and which network they are for"),
+		sources("host-local's allocations", cfg.IPAMDirs, "what IPAM believes: duplicates are not foretold"))
 	out = append(out, readRuntime(cfg.CRISocket), readProcesses("/proc"))
 	return out
 }
@@ -219,6 +222,26 @@ func source(feature, dir, gives string) Check {
 		c.Used, c.Lost, c.Fix = "other sources", gives, "let the process read it; in a container, mount its parent read-only with HostToContainer propagation"
 	}
 	return c
+}
+
+// sources checks directories that are of one kind.
+func sources(feature string, dirs []string, gives string) Check {
+	var there []string
+	for _, dir := range dirs {
+		c := source(feature, dir, gives)
+		if c.Status != StatusOK {
+			c.Used = "nothing"
+			return c
+		}
+		if c.Detail == dir {
+			there = append(there, dir)
+		}
+	}
+	detail := strings.Join(there, ", ")
+	if detail == "" {
+		detail = "there is none of " + strings.Join(dirs, ", ") + " (it may come later)"
+	}
+	return Check{Feature: feature, Status: StatusOK, Detail: detail}
 }
 
 // readRuntime asks the container runtime what it is.

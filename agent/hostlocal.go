@@ -35,10 +35,11 @@ type hostLocal struct {
 	given   map[netip.Addr]*givenAddr
 	unread  int // files of addresses that cannot be read
 
-	loss   loss
-	lostAt time.Time
-	lost   int
-	back   map[netip.Addr]string // what was lost and is not back: containers by address
+	loss     loss
+	unmarked bool // the lock or the last address went away
+	lostAt   time.Time
+	lost     int
+	back     map[netip.Addr]string // what was lost and is not back: containers by address
 
 	touched map[string]bool // files that something happened to
 	told    *ipwitnessv1.PoolRecord
@@ -57,18 +58,16 @@ type fileID struct {
 type givenAddr struct {
 	record *ipwitnessv1.AllocationRecord
 	unread bool
-	run    uint32 // of removals: the newest one when it was given
+	since  time.Time // when it was first seen with this container
 }
 
 // loss follows a run of removals. All allocations were lost at once where a run
-// takes all that there were when it began, and the lock and the last address with
-// them: host-local never removes those.
+// takes all that there were before the lock or the last address went away:
+// host-local never removes those.
 type loss struct {
-	run     uint32
-	last    time.Time             // the last removal
-	before  int                   // allocations when it began
-	removed map[netip.Addr]string // those of them that it took: containers
-	marks   bool                  // it took the lock or the last address
+	last          time.Time // when anything went away
+	removed       map[netip.Addr]*givenAddr
+	first, latest time.Time // when the lock or the last address went away
 }
 
 // sameRun is how long after one removal another is of the same run: rm is faster,
@@ -77,10 +76,12 @@ const sameRun = 500 * time.Millisecond
 
 const (
 	// maxHostLocal is how many directories are looked at, and maxGiven how many
-	// addresses in each: all of an IPv4 /16. maxGivenAll is how many in all of them.
+	// addresses in each: all of an IPv4 /16. maxGivenAll is how many in all of them,
+	// and maxGivenFile how long each file may be.
 	maxHostLocal = 256
 	maxGiven     = 65536
 	maxGivenAll  = 2 * maxGiven
+	maxGivenFile = 4096
 )
 
 func newHostLocal(path string) *hostLocal {
@@ -96,17 +97,14 @@ func isMark(name string) bool {
 }
 
 // event notes that something happened to a file of the directory.
-func (h *hostLocal) event(name string, removed bool, now time.Time) {
+func (h *hostLocal) event(name string, removed bool) {
 	if !isMark(name) {
 		if _, ok := addressOf(name); ok {
 			h.touched[name] = true
 		}
 		return
 	}
-	if removed {
-		h.begin(now)
-		h.loss.marks = true
-	}
+	h.unmarked = h.unmarked || removed
 }
 
 // addressOf gives the address that a file is named after. Host-local knows one by
@@ -177,10 +175,7 @@ func (h *hostLocal) read(room int, now time.Time) {
 		h.fail(err, now)
 		return
 	}
-	if h.marked && !marked && !full {
-		h.begin(now)
-		h.loss.marks = true
-	}
+	h.unmarked = h.unmarked || h.marked && !marked && !full
 	for a := range h.given {
 		if all[a] == nil {
 			h.remove(a, now)
@@ -268,11 +263,10 @@ func (h *hostLocal) vanish(now time.Time) {
 	if h.id == (fileID{}) {
 		return
 	}
-	h.begin(now)
-	h.loss.marks = true
 	for a := range h.given {
 		h.remove(a, now)
 	}
+	h.unmarked = true
 	h.judgeLoss(now)
 	h.id, h.marked = fileID{}, false
 }
@@ -282,20 +276,20 @@ func (h *hostLocal) forget() {
 	for a := range h.given {
 		h.drop(a)
 	}
-	h.id, h.marked, h.loss = fileID{}, false, loss{run: h.loss.run + 1}
+	h.id, h.marked, h.loss = fileID{}, false, loss{}
 }
 
 // put takes up what the file of an address says.
 func (h *hostLocal) put(a netip.Addr, g *givenAddr, now time.Time) {
 	g.record.Ipam, g.record.Pool, g.record.Address = hostLocalName, h.path, a.AsSlice()
-	g.run = h.loss.run
+	g.since = now
 	container := g.record.GetContainerId()
 	if old := h.given[a]; old != nil {
 		if proto.Equal(old.record, g.record) {
 			return
 		}
 		if was := old.record.GetContainerId(); was == container || was == "" {
-			g.run = old.run
+			g.since = old.since
 			h.drop(a)
 		} else {
 			h.remove(a, now) // to be given to another one
@@ -316,15 +310,11 @@ func (h *hostLocal) put(a netip.Addr, g *givenAddr, now time.Time) {
 
 // remove takes up that an address was given back, or that its file was lost.
 func (h *hostLocal) remove(a netip.Addr, now time.Time) {
-	g := h.given[a]
-	if g == nil {
-		return
+	if g := h.given[a]; g != nil {
+		h.begin(now)
+		h.loss.removed[a] = g
+		h.drop(a)
 	}
-	h.begin(now)
-	if g.run != h.loss.run {
-		h.loss.removed[a] = g.record.GetContainerId()
-	}
-	h.drop(a)
 }
 
 func (h *hostLocal) drop(a netip.Addr) {
@@ -337,17 +327,43 @@ func (h *hostLocal) drop(a netip.Addr) {
 
 // begin begins a run of removals, or goes on with the present one.
 func (h *hostLocal) begin(now time.Time) {
-	if now.Sub(h.loss.last) > sameRun {
-		h.loss = loss{run: h.loss.run + 1, before: len(h.given), removed: map[netip.Addr]string{}}
+	if h.loss.removed == nil || now.Sub(h.loss.last) > sameRun {
+		h.loss = loss{removed: map[netip.Addr]*givenAddr{}}
 	}
 	h.loss.last = now
 }
 
 // judgeLoss says whether the present run of removals took everything.
 func (h *hostLocal) judgeLoss(now time.Time) {
-	if h.loss.marks && h.loss.before > 0 && len(h.loss.removed) == h.loss.before {
-		h.lostAt, h.lost, h.back = now, h.loss.before, h.loss.removed
-		h.loss = loss{run: h.loss.run + 1}
+	if h.unmarked {
+		h.begin(now)
+		h.unmarked, h.loss.latest = false, now
+		if h.loss.first.IsZero() {
+			h.loss.first = now
+		}
+	}
+	if len(h.loss.removed) == 0 || h.loss.latest.IsZero() || now.Sub(h.loss.last) > sameRun {
+		return
+	}
+	oldest := now
+	for _, g := range h.given {
+		if g.since.Before(oldest) {
+			oldest = g.since
+		}
+	}
+	// The latest, where what was given since the last loss is lost, too; the first,
+	// where a pod starts while all is being removed.
+	for _, mark := range []time.Time{h.loss.latest, h.loss.first} {
+		lost := map[netip.Addr]string{}
+		for a, g := range h.loss.removed {
+			if g.since.Before(mark) {
+				lost[a] = g.record.GetContainerId()
+			}
+		}
+		if !oldest.Before(mark) && len(lost) > 0 {
+			h.lostAt, h.lost, h.back, h.loss = now, len(lost), lost, loss{}
+			return
+		}
 	}
 }
 
@@ -376,7 +392,7 @@ func (h *hostLocal) record() *ipwitnessv1.PoolRecord {
 // none: host-local gives an address to nobody else, whatever is there by its name.
 func readGiven(path string) (*givenAddr, error) {
 	g := &givenAddr{record: &ipwitnessv1.AllocationRecord{}}
-	data, written, err := readRegular(path, unix.O_NOFOLLOW)
+	data, written, err := readRegular(path, unix.O_NOFOLLOW, maxGivenFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
@@ -396,7 +412,8 @@ func readGiven(path string) (*givenAddr, error) {
 // parseGiven reads the content of an address's file: the container's id and, since
 // version 0.7 of the plugins, the interface in a second line.
 func parseGiven(data []byte) (container, iface string) {
-	container, iface, _ = strings.Cut(strings.TrimSpace(string(data[:min(len(data), 2*maxText)])), "\n")
+	container, iface, _ = strings.Cut(strings.TrimSpace(string(data)), "\n")
+	iface, _, _ = strings.Cut(iface, "\n")
 	container, iface = printable(strings.TrimSpace(container)), printable(strings.TrimSpace(iface))
 	if len(container) > maxText {
 		container = "" // an aggregator would refuse all that the node tells

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -42,6 +43,7 @@ type ipam struct {
 	confs     cniConfs
 	hostLocal map[string]*hostLocal // by path
 	places    map[string]fileID     // all directories that are looked at; zero: there was none
+	lost      atomic.Uint32         // times that events were lost
 	says      []string              // problems of configurations, and of the directories around
 	calico    string                // the name that it has for the node
 	all       bool                  // look at everything again
@@ -122,7 +124,7 @@ func (i *ipam) run(ctx context.Context) error {
 			i.all = i.all || i.moved()
 		case e := <-events:
 			now = time.Now()
-			i.event(e, now)
+			i.event(e)
 		case err := <-errs:
 			now = time.Now()
 			i.lostEvents(err)
@@ -131,7 +133,7 @@ func (i *ipam) run(ctx context.Context) error {
 		for waiting := true; waiting; {
 			select {
 			case e := <-events:
-				i.event(e, now)
+				i.event(e)
 			case err := <-errs:
 				i.lostEvents(err)
 			default:
@@ -143,12 +145,12 @@ func (i *ipam) run(ctx context.Context) error {
 }
 
 // event notes where to look.
-func (i *ipam) event(e fsnotify.Event, now time.Time) {
+func (i *ipam) event(e fsnotify.Event) {
 	gone := e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)
 	dir, name := filepath.Split(e.Name)
 	dir = filepath.Clean(dir)
 	if h := i.hostLocal[dir]; h != nil {
-		h.event(name, gone, now)
+		h.event(name, gone)
 		return
 	}
 	if h := i.hostLocal[e.Name]; h != nil {
@@ -164,7 +166,9 @@ func (i *ipam) event(e fsnotify.Event, now time.Time) {
 	}
 }
 
+// lostEvents has everything read again.
 func (i *ipam) lostEvents(err error) {
+	i.lost.Add(1)
 	i.log.Debug("events about IPAM were lost", "error", err)
 	i.all, i.allAnew = true, true
 }
@@ -247,6 +251,9 @@ func (i *ipam) lookForPlaces(now time.Time) {
 func (i *ipam) watch() {
 	places := append(slices.Concat(i.confs.dirs, i.dirs), filepath.Dir(i.nodenameFile))
 	places = slices.AppendSeq(places, maps.Keys(i.hostLocal))
+	for _, env := range i.confs.envs {
+		places = append(places, filepath.Dir(env))
+	}
 	i.unwatched = i.noWatcher
 	watched := map[string]bool{}
 	for _, place := range places {
@@ -383,7 +390,7 @@ func (i *ipam) tellStatus() {
 			problems = append(problems, fmt.Sprintf("what host-local has given in %s is not known: %s", dir, h.problem))
 		}
 		if h.unread > 0 {
-			problems = append(problems, fmt.Sprintf("whom host-local has given %d addresses in %s is not known, for their files cannot be read: run the agent as root", h.unread, dir))
+			problems = append(problems, fmt.Sprintf("whom host-local has given %d addresses in %s is not known, for their files cannot be read, or are none: run the agent as root", h.unread, dir))
 		}
 	}
 	if more := len(problems) - maxIPAMProblems; more > 0 {
@@ -401,7 +408,7 @@ func (i *ipam) tellStatus() {
 // readNodename reads the name that Calico has for the node.
 func (i *ipam) readNodename() (name, problem string) {
 	const most = 253
-	data, _, err := readRegular(i.nodenameFile, 0)
+	data, _, err := readRegular(i.nodenameFile, 0, maxSmall)
 	switch name = strings.TrimSpace(string(data)); {
 	case errors.Is(err, os.ErrNotExist):
 		return "", ""

@@ -14,7 +14,7 @@ var (
 		"Frames that the observer looked at, by protocol and by what became of them.",
 		[]string{"protocol", "result"}, nil)
 	lostDesc = prometheus.NewDesc("ipwitness_agent_lost_events_total",
-		"Events that were lost and listed again from their source (netlink), that could not be read (netlink_malformed), frames that found the ring full and are told by the next one like them (ringbuf), or claims beyond what a port, an address or all ports may show (port_full).",
+		"Events that were lost and listed again from their source (netlink), that were lost and had all files of IPAM read again (inotify), that could not be read (netlink_malformed), frames that found the ring full and are told by the next one like them (ringbuf), or claims beyond what a port, an address or all ports may show (port_full).",
 		[]string{"source"}, nil)
 	interfacesDesc = prometheus.NewDesc("ipwitness_agent_interfaces",
 		"Interfaces with the observer on them, by how it is attached.",
@@ -70,6 +70,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.lostNetlink.Load()), "netlink")
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.malformed.Load()), "netlink_malformed")
+	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.ipam.lost.Load()), "inotify")
 	held, refused := a.table.claimsNow()
 	ch <- prometheus.MustNewConstMetric(claimsDesc, prometheus.GaugeValue, float64(held))
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(refused), "port_full")
