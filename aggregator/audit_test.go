@@ -290,7 +290,6 @@ func TestBookedUnderTheWrongNodeThenFreedThenGivenAgain(t *testing.T) {
 		time.Sleep(DefaultSettle)
 		l.wantFindings("booked for n1, and held on n2", "booked-elsewhere 192.168.7.5")
 		l.ofCluster(kube.IPAMChange{Allocation: al, Gone: true})
-		time.Sleep(DefaultSettle)
 		l.wantFindings("the garbage collector has freed it", "in-use-unallocated 192.168.7.5")
 
 		// It is given out again.

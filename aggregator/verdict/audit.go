@@ -334,11 +334,12 @@ func (a *auditing) tell(f Finding, subject string, patience time.Duration) {
 		return
 	}
 	for i := range a.in.Before {
-		if b := &a.in.Before[i]; b.ID == f.ID && b.about(&f) {
+		b := &a.in.Before[i]
+		if b.ID == f.ID && b.about(&f) {
 			f.Since = b.Since
-			if !b.Waiting {
-				patience = 0 // what was told stays told
-			}
+		}
+		if b.about(&f) && !b.Waiting && (b.ID == f.ID || b.Pool == f.Pool && b.Severity == Critical && f.Severity == Critical) {
+			patience = 0 // what was told stays told, or becomes the next worse thing
 		}
 	}
 	if a.in.Contested {

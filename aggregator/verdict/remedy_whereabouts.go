@@ -90,12 +90,16 @@ func (t *telling) releaseWhereabouts() {
 	if al.Pod != "" {
 		entry, why = t.pool.entry(t.f.Address)
 		entry.podref, entry.id, entry.ifname = al.Namespace+"/"+al.Pod, al.ContainerID, al.Interface
-		if at := strings.LastIndex(al.Location, "/spec/allocations/"); at >= 0 {
-			entry.offset = al.Location[at+len("/spec/allocations/"):]
-			if _, err := strconv.ParseUint(entry.offset, 10, 64); err != nil {
-				why = "its place is not understood: " + al.Location
-			} else if entry.name != "" {
-				why = ""
+		for place := range strings.SplitSeq(al.Location, "; ") {
+			if _, offset, ok := strings.Cut(place, "/spec/allocations/"); ok {
+				entry.offset = offset
+				if _, err := strconv.ParseUint(offset, 10, 64); err != nil {
+					why = "its place is not understood: " + al.Location
+				} else if entry.name != "" {
+					why = ""
+				}
+			} else if _, name, ok := strings.Cut(place, "overlappingrangeipreservations "+entry.namespace+"/"); ok {
+				entry.reservation = name
 			}
 		}
 	}

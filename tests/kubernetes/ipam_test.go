@@ -60,7 +60,8 @@ func (l *lab) findings() (texts []string, all []*ipwitnessv1.Finding) {
 		l.t.Fatal(err)
 	}
 	for _, f := range m.GetFindings() {
-		if f.GetAddress() != gateway {
+		// The networks of the kubelets do overlap: that is how duplicates come about here.
+		if f.GetAddress() != gateway && f.GetKind() != "pod-cidr-overlap" {
 			texts = append(texts, strings.TrimSpace(f.GetKind()+" "+f.GetAddress()))
 			all = append(all, f)
 		}
