@@ -123,7 +123,8 @@ func (f *feed) run(ctx context.Context) {
 		timer := time.NewTimer(time.Duration((0.75 + rand.Float64()/2) * float64(wait))) //nolint:gosec // no secret
 		select {
 		case <-ctx.Done():
-		case <-back: // the server is heard again
+		case <-back: // the server is heard again, and may still begin
+			backoff = firstBackoff
 		case <-timer.C:
 		}
 		timer.Stop()

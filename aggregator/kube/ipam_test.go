@@ -20,6 +20,8 @@ type ledger struct {
 	pools       map[string]*verdict.Pool
 	allocations map[string]*verdict.Allocation
 	changes     int
+	// forgiving has what is not there be gone again.
+	forgiving bool
 }
 
 func newLedger(t testing.TB) *ledger {
@@ -59,7 +61,7 @@ func (l *ledger) take(changes []IPAMChange) {
 		switch {
 		case l.pools[pool] == nil && !c.Gone:
 			l.t.Errorf("%s is told before its pool", at)
-		case c.Gone && l.allocations[at] == nil:
+		case c.Gone && l.allocations[at] == nil && !l.forgiving:
 			l.t.Errorf("%s is gone and was not there", at)
 		}
 		if l.allocations[at] = al; c.Gone {
@@ -130,5 +132,59 @@ func (l *ledger) told() int {
 	defer l.mu.Unlock()
 	n := l.changes
 	l.changes = 0
+	return n
+}
+
+// What waits for whoever is told is bounded by what there is, and says the same.
+func TestWhatIPAMsSayIsBounded(t *testing.T) {
+	p := newPending()
+	l, all := newLedger(t), newLedger(t)
+	pool := func(i int, gone bool) {
+		change := IPAMChange{Pool: &verdict.Pool{IPAM: "test", Name: fmt.Sprint(i % 7), Lost: uint32(i)}, Gone: gone} //nolint:gosec // small
+		p.ipam(change)
+		all.take([]IPAMChange{change})
+	}
+	allocation := func(of, i int, gone bool) {
+		change := IPAMChange{Allocation: &verdict.Allocation{
+			Pool: &verdict.Pool{IPAM: "test", Name: fmt.Sprint(of % 7)}, Address: addresses("10.0.0.1")[0], Location: fmt.Sprint(i % 50),
+		}, Gone: gone}
+		p.ipam(change)
+		all.take([]IPAMChange{change})
+	}
+	most := 0
+	for i := range 2000 { // pools that come and go with all that they have
+		pool(i, false)
+		for n := range 5 {
+			allocation(i, i+n, false)
+		}
+		if i%3 == 0 {
+			pool(i, false)
+		}
+		if i%5 != 0 {
+			for n := range 5 {
+				allocation(i, i+n, true)
+			}
+			for at := range all.allocations {
+				if strings.HasPrefix(at, fmt.Sprintf("test %d ", i%7)) {
+					allocation(i, locationOf(at), true)
+				}
+			}
+			pool(i, true)
+		}
+		most = max(most, len(p.changes.IPAM))
+	}
+	if most > firstCompact {
+		t.Errorf("%d changes wait", most)
+	}
+	l.forgiving = true
+	l.take(p.changes.IPAM)
+	if got, want := l.says(), all.says(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// locationOf is the number at the end of what an allocation is known by.
+func locationOf(at string) (n int) {
+	_, _ = fmt.Sscan(at[strings.LastIndexByte(at, ' ')+1:], &n)
 	return n
 }

@@ -19,7 +19,7 @@ var (
 	descProblems = prometheus.NewDesc("ipwitness_kubernetes_problems",
 		"Things that do not work with the Kubernetes API: missing rights, a server that is away. `ipwitness nodes` names them.", nil, nil)
 	descWritten = prometheus.NewDesc("ipwitness_kubernetes_events_total",
-		"Events to be written about conflicts: written, repeated, known (written before), limited (put off, because the same was written just before), dropped (too many or too old), forbidden, failed.",
+		"Events to be written about conflicts and findings: written, repeated, known (written before), limited (put off, because the same was written just before), dropped (too many or too old), forbidden, failed.",
 		[]string{"result"}, nil)
 )
 

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"hash/maphash"
 	"net/netip"
 	"slices"
 
@@ -16,15 +17,18 @@ const podIPsPool = "pods"
 // several have that run, in a network of their own. It is behind the cluster's mu.
 type podAddresses struct {
 	*ipam
-	// one has the pod of each address, several those of one that several have.
-	one     map[[16]byte]*podRecord
-	several map[[16]byte][]*podRecord
+	// one has the pod of each address, by a hash of that: there are many. several has
+	// those of one that several have.
+	one     map[uint64]*podRecord
+	seed    maphash.Seed
+	several map[netip.Addr][]*podRecord
 	told    int // how many addresses
 }
 
 func newPodAddresses(c *Cluster) *ipam {
 	c.shared = &podAddresses{
-		ipam: newIPAM(c, verdict.KubernetesAPI), one: make(map[[16]byte]*podRecord), several: make(map[[16]byte][]*podRecord),
+		ipam: newIPAM(c, verdict.KubernetesAPI), seed: maphash.MakeSeed(),
+		one: make(map[uint64]*podRecord), several: make(map[netip.Addr][]*podRecord),
 	}
 	c.shared.used = true
 	return c.shared.ipam
@@ -53,14 +57,13 @@ func (s *podAddresses) changed(before, after *podRecord) {
 
 // enter notes that a pod has an address: in the place of what it was before.
 func (s *podAddresses) enter(a netip.Addr, before, after *podRecord) {
-	at := a.As16()
-	several := s.several[at]
+	at, several := maphash.Comparable(s.seed, a), s.several[a]
 	switch one := s.one[at]; {
 	case slices.Contains(several, after):
 	case len(several) > 0:
 		rest := slices.DeleteFunc(slices.Clone(several), func(r *podRecord) bool { return r == before })
 		s.share(a, several, append(rest, after))
-	case one == nil, one == before, one == after:
+	case one == nil, one == before, one == after, !slices.Contains(one.IPs, a): // or another address of that hash
 		s.one[at] = after
 	default:
 		delete(s.one, at)
@@ -70,8 +73,7 @@ func (s *podAddresses) enter(a netip.Addr, before, after *podRecord) {
 
 // leave notes that a pod has an address no more.
 func (s *podAddresses) leave(a netip.Addr, before *podRecord) {
-	at := a.As16()
-	several := s.several[at]
+	at, several := maphash.Comparable(s.seed, a), s.several[a]
 	if len(several) == 0 {
 		if s.one[at] == before {
 			delete(s.one, at)
@@ -81,14 +83,14 @@ func (s *podAddresses) leave(a netip.Addr, before *podRecord) {
 	rest := slices.DeleteFunc(slices.Clone(several), func(r *podRecord) bool { return r == before })
 	s.share(a, several, rest)
 	if len(rest) == 1 {
-		delete(s.several, at)
+		delete(s.several, a)
 		s.one[at] = rest[0]
 	}
 }
 
 // share notes who shares an address, and tells what differs.
 func (s *podAddresses) share(a netip.Addr, before, after []*podRecord) {
-	s.several[a.As16()] = after
+	s.several[a] = after
 	was, is := rivals(before), rivals(after)
 	if len(was) == 0 && len(is) > 0 {
 		if s.told++; s.told == 1 {

@@ -143,7 +143,9 @@ func (s *source) worked() {
 
 // failed notes that it could not be listed or followed, and why. It is called under mu.
 func (s *source) failed(err error, problem string) {
-	s.failures++
+	if s.failures++; !answered(err) {
+		s.failures = 0
+	}
 	switch {
 	case problem == "":
 		// It says something of the server, or may be over in a moment.
