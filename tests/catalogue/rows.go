@@ -37,7 +37,8 @@ var rows = []row{
 		id:        "T3",
 		situation: "A node with another node's name books its pods' addresses there; later they are freed as leaked, and given out again.",
 		shown: []shown{
-			{"T3", "Kubernetes pods: what a CNI result gave must be unique in the whole cluster. No wire joins the nodes."},
+			{"T3-calico", "Calico's blocks say so: first a finding, at once and before any duplicate; when they have freed and given the address again, the conflict and its cause."},
+			{"T3", "Kubernetes pods: what a CNI result gave must be unique in the whole cluster. No wire joins the nodes. Here each node's own host-local has the address."},
 			{"T3-declared", "A network that is declared: `--network pods=10.244.0.0/16`."},
 		},
 	},

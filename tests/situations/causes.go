@@ -9,8 +9,8 @@ import (
 // causes are what the conflicts of the rows have as their causes.
 var causes = map[string]string{
 	"T1": "ipam-state-lost", "T2": "ipam-state-lost", "T4": "ipam-state-lost",
-	// Each node's own host-local has it for its own pod. With Calico it is a row of
-	// tests/kubernetes.
+	"T3-calico": "ipam-booked-elsewhere",
+	// Each node's own host-local has it for its own pod.
 	"T3": "pod-cidr-overlap", "T4-nodes": "pod-cidr-overlap", "T5": "pod-cidr-overlap", "T5-gateway": "pod-cidr-overlap",
 	"T6": "static-address", "T6-guest": "static-address",
 	"T7": "external-device", "T7-pod": "external-device", "T7-ipv6": "external-device", "T7-nodes": "external-device",
