@@ -91,10 +91,10 @@ func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
 		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
 		Acknowledgement: s.acknowledged[c.ID].message(),
 		Because:         c.Because, Excluded: exclusionsProto(c.Excluded), Allocations: allocationsProto(c.Allocations),
-		Runbook: verdict.Runbook(c.Cause),
 	}
 	out.Related = s.related(out)
 	if !c.Expected() {
+		out.Runbook = verdict.Runbook(c.Cause)
 		out.Diagnosis = diagnose(c.Diagnosis, out.Related, s.kubernetesOf(c))
 	}
 	return out
