@@ -93,6 +93,7 @@ type announcement struct {
 	due     time.Time // when it is to be written; zero for at once
 	summary string
 	advice  string
+	runbook string
 	// targets are what is left to write about.
 	targets []target
 }
@@ -141,7 +142,7 @@ func (c *Cluster) Announce(conflict *pb.Conflict) {
 	}
 	n := &announcement{
 		id: conflict.GetId(), address: conflict.GetAddress(), reason: conflictReason, over: resolvedReason, mark: conflictNote,
-		resolved: resolved, detected: conflict.GetDetectedAt().AsTime(), summary: conflict.GetSummary(),
+		resolved: resolved, detected: conflict.GetDetectedAt().AsTime(), summary: conflict.GetSummary(), runbook: conflict.GetRunbook(),
 	}
 	if len(conflict.GetAdvice()) > 0 {
 		n.advice = conflict.GetAdvice()[0]
@@ -477,6 +478,9 @@ func (n *announcement) text() string {
 	tail := " More: ipwitness explain " + n.address
 	if _, err := netip.ParseAddr(n.address); n.finding && err != nil {
 		tail = " More: ipwitness audit"
+	}
+	if n.runbook != "" && !n.resolved {
+		tail += " and " + n.runbook
 	}
 	if n.advice != "" && !n.resolved {
 		tail = " First: " + cut(plain(n.advice), maxMessage) + tail

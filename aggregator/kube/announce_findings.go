@@ -50,7 +50,7 @@ func (c *Cluster) AnnounceFinding(finding *pb.Finding, over bool) {
 	reason := findingReason(finding.GetKind())
 	n := &announcement{
 		id: finding.GetId(), address: finding.GetAddress(), reason: reason, over: reason + "Resolved", mark: findingNote, finding: true,
-		resolved: over, detected: finding.GetDetectedAt().AsTime(), summary: finding.GetSummary(),
+		resolved: over, detected: finding.GetDetectedAt().AsTime(), summary: finding.GetSummary(), runbook: finding.GetRunbook(),
 	}
 	if len(finding.GetAdvice()) > 0 {
 		n.advice = finding.GetAdvice()[0]

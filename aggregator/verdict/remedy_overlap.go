@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 )
 
 // Side is one of two that give addresses of one range.
@@ -54,7 +53,7 @@ func TellOverlap(kind string, a, b Side) Told {
 		fmt.Sprintf("If Node.spec.podCIDR itself is the same: it cannot be changed. Make one of the nodes anew: kubectl drain %s --ignore-daemonsets --delete-emptydir-data; kubectl delete node %s; on it: systemctl restart kubelet. It registers again, and gets a range that is free.",
 			shellQuote(b.Node), shellQuote(b.Node)),
 		"See why two nodes could get one range: two controller managers with --allocate-node-cidrs, ranges assigned by hand, a node restored from a backup.",
-		"Restart the pods of that node that still have addresses of the other's range: ipwitness owners " + firstPrefix(common),
+		"Restart the pods of that node that still have addresses of the other's range: ipwitness owners " + a.within(b),
 	}
 	told.Fixes = []Fix{{
 		Manual: true, Command: "kubectl cordon " + shellQuote(b.Node),
@@ -151,12 +150,14 @@ func lower(a, b netip.Addr) netip.Addr {
 	return b
 }
 
-// firstPrefix is the first of a list, as an argument of owners; empty where it is no
-// prefix.
-func firstPrefix(list string) string {
-	word, _, _ := strings.Cut(list, " ")
-	if p, err := netip.ParsePrefix(strings.TrimSuffix(word, ",")); err == nil {
-		return p.String()
+// within is a prefix that has the first range that both sides give.
+func (s Side) within(other Side) string {
+	for _, r := range s.ranges() {
+		for _, q := range other.ranges() {
+			if r.Overlaps(q) {
+				return Range{higher(r.First, q.First), lower(r.Last, q.Last)}.Prefix().String()
+			}
+		}
 	}
-	return ""
+	return "-o wide"
 }
