@@ -106,6 +106,10 @@ func (t *poolTelling) stateLost() {
 // unreadable: the records of a pool cannot be read.
 func (t *poolTelling) unreadable() {
 	p := t.pool
+	if p.State == PoolKnown {
+		t.odd()
+		return
+	}
 	t.told.Summary = fmt.Sprintf("What %s has given cannot be read: %s. Until it can, an address of it that is in use and not booked goes unnoticed.",
 		p.call(), cmp.Or(p.Problem, "its records look otherwise than we know them"))
 	if p.Config != "" {
@@ -126,6 +130,20 @@ func (t *poolTelling) unreadable() {
 	}
 	t.advise("If it may, the IPAM may be of a version that ipwitness does not know: please report it with that version.")
 	t.advise("The finding is over as soon as it can be read.")
+}
+
+// odd: the records of a pool are all known, and something in them is not as it should be.
+func (t *poolTelling) odd() {
+	p := t.pool
+	t.told.Summary = fmt.Sprintf("Something in the records of %s is not as it should be: %s. All else of it is audited.", p.call(), strings.TrimSuffix(p.Problem, "."))
+	if p.Config != "" {
+		t.evidence("It is configured in %s.", p.Config)
+	}
+	if p.IPAM == Calico {
+		t.advise("Have Calico check its own records: calicoctl ipam check --show-problem-ips")
+	}
+	t.advise("Look at the object that is named, and at what wrote it last; if ipwitness misreads it, please report it with the version of that IPAM.")
+	t.advise("The finding is over as soon as it is as it should be.")
 }
 
 // exhaustion: a pool has few addresses left.

@@ -79,7 +79,7 @@ func findings() map[string]verdict.Finding {
 	}
 	remembers := find(verdict.FindingInUseUnallocated, lans, "192.0.2.3", []verdict.Owner{lan})
 	remembers.Past = []verdict.Past{{Owner: lan.ID, Kind: verdict.FindingInUseUnallocated, Since: start, Allocation: &verdict.Allocation{
-		Pool: lans, Namespace: "shop", Pod: "cam-0", Location: "IPPool kube-system/192.0.2.0-29 /spec/allocations/3",
+		Pool: lans, Namespace: "shop", Pod: "cam-0", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3",
 	}}}
 	intended := find(verdict.FindingIntendedNotObserved, nil, "10.244.0.5", []verdict.Owner{owner})
 	intended.Source = "cri"
@@ -97,17 +97,17 @@ func findings() map[string]verdict.Finding {
 		"in-use-unallocated calico":                 find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", host),
 		"in-use-unallocated cilium":                 find(verdict.FindingInUseUnallocated, cilium, "10.244.0.5", host),
 		"booked-elsewhere host-local":               find(verdict.FindingBookedElsewhere, pool, "10.244.0.5", host, &verdict.Allocation{ContainerID: otherID, Interface: "eth0"}),
-		"booked-elsewhere whereabouts":              find(verdict.FindingBookedElsewhere, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "IPPool kube-system/192.0.2.0-29 /spec/allocations/3"}),
-		"booked-elsewhere calico":                   find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", []verdict.Owner{stale}, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "IPAMBlock 10-244-0-0-26 /spec/allocations/5", AllocatedAt: start}),
-		"booked-elsewhere calico, nodename mended":  find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "IPAMBlock 10-244-0-0-26 /spec/allocations/5"}),
-		"booked-elsewhere cilium":                   find(verdict.FindingBookedElsewhere, cilium, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "CiliumEndpoint shop/old"}),
+		"booked-elsewhere whereabouts":              find(verdict.FindingBookedElsewhere, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3; overlappingrangeipreservations kube-system/192.0.2.3"}),
+		"booked-elsewhere calico":                   find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", []verdict.Owner{stale}, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5", AllocatedAt: start}),
+		"booked-elsewhere calico, nodename mended":  find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"booked-elsewhere cilium":                   find(verdict.FindingBookedElsewhere, cilium, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}),
 		"leaked host-local":                         find(verdict.FindingLeaked, pool, "10.244.0.5", nil, &verdict.Allocation{ContainerID: otherID, Interface: "eth0", AllocatedAt: start}),
-		"leaked whereabouts":                        find(verdict.FindingLeaked, lans, "192.0.2.3", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "IPPool kube-system/192.0.2.0-29 /spec/allocations/3"}),
-		"leaked whereabouts of a named network":     find(verdict.FindingLeaked, lans6, "fd00::1:0", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "IPPool kube-system/blue-fd00---64 /spec/allocations/65536"}),
-		"leaked calico":                             find(verdict.FindingLeaked, calico, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "IPAMBlock 10-244-0-0-26 /spec/allocations/5"}),
-		"leaked cilium":                             find(verdict.FindingLeaked, cilium, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "CiliumEndpoint shop/old"}),
-		"double-allocated whereabouts":              find(verdict.FindingDoubleAllocated, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-0", Location: "IPPool kube-system/192.0.2.0-29 /spec/allocations/3"}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "IPPool kube-system/192.0.2.0-28 /spec/allocations/3"}),
-		"double-allocated kubernetes":               find(verdict.FindingDoubleAllocated, api, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "a", Node: "node-a", Location: "Pod shop/a"}, &verdict.Allocation{Namespace: "shop", Pod: "b", Node: "node-b", Location: "Pod shop/b"}),
+		"leaked whereabouts":                        find(verdict.FindingLeaked, lans, "192.0.2.3", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3; overlappingrangeipreservations kube-system/192.0.2.3"}),
+		"leaked whereabouts of a named network":     find(verdict.FindingLeaked, lans6, "fd00::1:0", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00---64 /spec/allocations/65536"}),
+		"leaked calico":                             find(verdict.FindingLeaked, calico, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"leaked cilium":                             find(verdict.FindingLeaked, cilium, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}),
+		"double-allocated whereabouts":              find(verdict.FindingDoubleAllocated, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-0", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/192.0.2.0-28 /spec/allocations/3"}),
+		"double-allocated kubernetes":               find(verdict.FindingDoubleAllocated, api, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "a", Node: "node-a", Location: "pods shop/a /status/podIPs"}, &verdict.Allocation{Namespace: "shop", Pod: "b", Node: "node-b", Location: "pods shop/b /status/podIPs"}),
 		"intended-not-observed":                     intended,
 		"shared-address-answered":                   find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
 		"in-use-unallocated of nobody who is known": find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
@@ -143,6 +143,8 @@ func TestToldOfPools(t *testing.T) {
 	golden(t, "pool-exhaustion whereabouts", verdict.TellPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil, nil))
 	pool.State, pool.Problem = verdict.PoolUnreadable, "permission denied"
 	golden(t, "ipam-unreadable host-local", verdict.TellPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil, nil))
+	odd := &verdict.Pool{IPAM: verdict.Calico, Name: "default-ipv4-ippool", State: verdict.PoolKnown, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}
+	golden(t, "ipam-unreadable calico, odd", verdict.TellPool(verdict.FindingIPAMUnreadable, odd, verdict.PoolUse{}, nil, nil))
 }
 
 func TestToldOfOverlaps(t *testing.T) {
