@@ -42,6 +42,7 @@ func TestCommandsOnlyChangeWhatIsAsItWasFound(t *testing.T) {
 
 		{"leaked", "leaked whereabouts", leak, []string{"patch ippools"}},
 		{"leaked, the sandbox is another one", "leaked whereabouts", map[string]string{podref: "shop/cam-1", id: "new"}, nil},
+		{"leaked, the pod is there", "leaked whereabouts", map[string]string{podref: "shop/cam-1", id: otherID, pod1: "pod/cam-1"}, nil},
 		{"leaked, freed, still reserved", "leaked whereabouts", map[string]string{reserve: "shop/cam-1"}, []string{"delete overlappingrangeipreservations"}},
 		{"leaked, freed, reserved for another", "leaked whereabouts", map[string]string{reserve: "shop/cam-2"}, nil},
 		{"leaked, no API", "leaked whereabouts", map[string]string{"get": "!"}, nil},

@@ -118,13 +118,14 @@ func (t *telling) releaseWhereabouts() {
 		ops = append(ops, `{"op":"test","path":`+jsonText(entry.pointer()+"/id")+`,"value":`+jsonText(entry.id)+`}`)
 		found += " && " + entry.says("id", entry.id)
 	}
+	found += " && " + entry.podGone() // or it may have the address where nobody looks
 	t.fix(Fix{
 		What: fmt.Sprintf("Free %s: pod %s, for which IPPool %s has it at offset %s, does not have it, and nobody else has.", t.f.Address, entry.podref, t.pool.Name, entry.offset),
 		Command: script(
 			"if "+found+"; then",
 			"  "+entry.patch(append(ops, `{"op":"remove","path":`+entry.path()+`}`)...),
 			"else",
-			"  echo "+shellQuote(fmt.Sprintf("%s: offset %s is free, or somebody else's now: nothing to do", t.f.Address, entry.offset)),
+			"  echo "+shellQuote(fmt.Sprintf("%s: offset %s is free, or somebody else's now, or pod %s is there: nothing to do", t.f.Address, entry.offset, entry.podref)),
 			"fi",
 			"if "+entry.there("")+" && "+entry.reserved(entry.podref)+"; then",
 			"  kubectl delete "+reservations+" "+shellQuote(entry.reservation)+" -n "+shellQuote(entry.namespace),
