@@ -194,18 +194,18 @@ func (p *Pool) meets(o *Owner) bool {
 // sameNode tells whether a name that an IPAM or Kubernetes has for a node is that of
 // an owner's.
 func (o *Owner) sameNode(name string) bool {
-	if o.Pod != nil && o.Pod.Node != "" && o.Pod.Node == name {
-		return true
-	}
-	own, _, _ := strings.Cut(o.Node.Name, "@")
-	if strings.EqualFold(own, name) {
-		return true
-	}
+	return o.Pod != nil && o.Pod.Node != "" && o.Pod.Node == name || o.Node.Called(name)
+}
+
+// Called tells whether a name that somebody else has for a node may be the node's: in
+// capitals, or with a domain or without.
+func (n *Node) Called(name string) bool {
+	own, _, _ := strings.Cut(n.Name, "@")
 	short, long := strings.ToLower(own), strings.ToLower(name)
 	if len(short) > len(long) {
 		short, long = long, short
 	}
-	return strings.HasPrefix(long, short+".")
+	return short == long || short != "" && strings.HasPrefix(long, short+".")
 }
 
 // For tells whether an allocation is for an owner, as far as both say who they are.
