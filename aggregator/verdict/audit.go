@@ -394,13 +394,19 @@ func (a *auditing) past() {
 		}
 	}
 	for _, al := range a.in.Vanished {
+		if al.Pool.State != PoolKnown && al.Pool.State != PoolMissing || slices.ContainsFunc(a.in.Allocations, al.same) {
+			continue // it is not known to be gone, or written elsewhere
+		}
 		for i := range a.in.Owners {
-			if o := &a.in.Owners[i]; o.holds() && (al.Pool.Node == nil || al.Pool.Node == o.Node) {
-				kind := FindingBookedElsewhere
-				if al.For(o) {
-					kind = FindingInUseUnallocated
-				}
-				a.note(Past{Owner: o.ID, Kind: kind, Allocation: al, Since: a.in.Now})
+			o := &a.in.Owners[i]
+			if !o.holds() || al.Pool.Node != nil && al.Pool.Node != o.Node {
+				continue
+			}
+			switch {
+			case al.For(o):
+				a.note(Past{Owner: o.ID, Kind: FindingInUseUnallocated, Allocation: al, Since: a.in.Now})
+			case a.in.Now >= max(o.Begun(), al.Heard).Add(a.policy.Settle): // before that, it is of whom had the address before
+				a.note(Past{Owner: o.ID, Kind: FindingBookedElsewhere, Allocation: al, Since: a.in.Now})
 			}
 		}
 	}
