@@ -19,8 +19,24 @@ import (
 // side is a range of addresses that one node gives.
 type side struct {
 	node string
+	// rec is nil for a node as Kubernetes names it.
+	rec *verdict.Node
 	verdict.Range
 	say verdict.Side
+}
+
+// same tells whether two are of one node, which Kubernetes may name otherwise than its
+// agent does.
+func (a *side) same(b *side) bool {
+	switch {
+	case a.node == b.node:
+		return true
+	case a.rec != nil && b.rec == nil:
+		return a.rec.Called(b.node)
+	case a.rec == nil && b.rec != nil:
+		return b.rec.Called(a.node)
+	}
+	return false
 }
 
 // overlaps are what is found of ranges, and when it is looked for again.
@@ -66,7 +82,7 @@ func (s *store) sides(n *node) (list []side) {
 			continue
 		}
 		for _, r := range p.rec.Ranges {
-			list = append(list, side{n.rec.Name, r, verdict.Side{
+			list = append(list, side{n.rec.Name, n.rec, r, verdict.Side{
 				Node: n.rec.Name, Network: p.rec.Network, Config: p.rec.Config, Device: p.rec.Device, Ranges: p.rec.Ranges,
 				From: "what " + p.rec.IPAM + " there is told to give",
 			}})
@@ -78,7 +94,7 @@ func (s *store) sides(n *node) (list []side) {
 			slices.ContainsFunc(list, func(other side) bool { return other.Overlaps(r) }) {
 			continue
 		}
-		list = append(list, side{n.rec.Name, r, verdict.Side{
+		list = append(list, side{n.rec.Name, n.rec, r, verdict.Side{
 			Node: n.rec.Name, Device: sub.Interface.Name, Prefixes: []netip.Prefix{sub.Prefix.Masked()},
 			From: "the address of " + sub.Interface.Name + " there",
 		}})
@@ -160,7 +176,7 @@ func (s *store) compareNodes() {
 		}
 	}
 	for _, r := range s.kube.NodeRanges() {
-		all = append(all, side{r.Node, verdict.RangeOf(r.Prefix), verdict.Side{
+		all = append(all, side{r.Node, nil, verdict.RangeOf(r.Prefix), verdict.Side{
 			Node: r.Node, Prefixes: []netip.Prefix{r.Prefix}, From: "Node.spec.podCIDRs",
 		}})
 	}
@@ -188,7 +204,7 @@ func (s *store) compareGroup(group []side) {
 	var nodes []string
 	for i := range group {
 		for k := range i {
-			if group[k].node != group[i].node && group[k].Overlaps(group[i].Range) {
+			if !group[k].same(&group[i]) && group[k].Overlaps(group[i].Range) {
 				if a == nil {
 					a, b = &group[k], &group[i]
 				}

@@ -253,6 +253,7 @@ func (s *store) endPool(p *pool) {
 		return
 	}
 	p.ended = true
+	p.rec.State = verdict.PoolStale // what it had is not known to be gone
 	for _, e := range slices.Collect(p.entries.all()) {
 		for _, al := range slices.Clone(e.booking.allocations) {
 			if al.Pool == &p.rec {

@@ -194,18 +194,18 @@ func (p *Pool) meets(o *Owner) bool {
 // sameNode tells whether a name that an IPAM or Kubernetes has for a node is that of
 // an owner's.
 func (o *Owner) sameNode(name string) bool {
-	if o.Pod != nil && o.Pod.Node != "" && o.Pod.Node == name {
-		return true
-	}
-	own, _, _ := strings.Cut(o.Node.Name, "@")
-	if strings.EqualFold(own, name) {
-		return true
-	}
+	return o.Pod != nil && o.Pod.Node != "" && o.Pod.Node == name || o.Node.Called(name)
+}
+
+// Called tells whether a name that somebody else has for a node may be the node's: in
+// capitals, or with a domain or without.
+func (n *Node) Called(name string) bool {
+	own, _, _ := strings.Cut(n.Name, "@")
 	short, long := strings.ToLower(own), strings.ToLower(name)
 	if len(short) > len(long) {
 		short, long = long, short
 	}
-	return strings.HasPrefix(long, short+".")
+	return short == long || short != "" && strings.HasPrefix(long, short+".")
 }
 
 // For tells whether an allocation is for an owner, as far as both say who they are.
@@ -394,13 +394,19 @@ func (a *auditing) past() {
 		}
 	}
 	for _, al := range a.in.Vanished {
+		if al.Pool.State != PoolKnown && al.Pool.State != PoolMissing || slices.ContainsFunc(a.in.Allocations, al.same) {
+			continue // it is not known to be gone, or written elsewhere
+		}
 		for i := range a.in.Owners {
-			if o := &a.in.Owners[i]; o.holds() && (al.Pool.Node == nil || al.Pool.Node == o.Node) {
-				kind := FindingBookedElsewhere
-				if al.For(o) {
-					kind = FindingInUseUnallocated
-				}
-				a.note(Past{Owner: o.ID, Kind: kind, Allocation: al, Since: a.in.Now})
+			o := &a.in.Owners[i]
+			if !o.holds() || al.Pool.Node != nil && al.Pool.Node != o.Node {
+				continue
+			}
+			switch {
+			case al.For(o):
+				a.note(Past{Owner: o.ID, Kind: FindingInUseUnallocated, Allocation: al, Since: a.in.Now})
+			case a.in.Now >= max(o.Begun(), al.Heard).Add(a.policy.Settle): // before that, it is of whom had the address before
+				a.note(Past{Owner: o.ID, Kind: FindingBookedElsewhere, Allocation: al, Since: a.in.Now})
 			}
 		}
 	}
