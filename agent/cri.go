@@ -66,10 +66,13 @@ const (
 	// be restarted.
 	awayAfter = 5 * time.Second
 	// A namespace appears before the runtime lists its sandbox, which is tried
-	// again, each time after twice the time, mostTries times: for 25 s. Where the
+	// again, mostTries times: for 26 s. quickTries of them are in the first second,
+	// as an aggregator calls a duplicate confirmed after that: it must know before
+	// whether both are of one pod. After them each wait is twice the last. Where the
 	// runtime tells of sandboxes by itself, that is given time first.
 	firstTry    = 200 * time.Millisecond
-	mostTries   = 7
+	quickTries  = 5
+	mostTries   = 11
 	eventsFirst = 3 * time.Second
 	// A list may take 1/listShare of the time.
 	listShare = 20
@@ -122,7 +125,7 @@ func (a *attempt) due(first time.Duration) time.Time {
 	if a.tries >= mostTries {
 		return time.Time{}
 	}
-	return a.last.Add(max(first, firstTry<<a.tries))
+	return a.last.Add(max(first, firstTry<<max(0, a.tries-quickTries+1)))
 }
 
 func newCRI(log *slog.Logger, socket, procDir string) *cri {

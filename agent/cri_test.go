@@ -459,7 +459,7 @@ func TestListsAreFewAndEnd(t *testing.T) {
 		waits = append(waits, due.Sub(at.last))
 		at.last, at.tries = due, at.tries+1
 	}
-	if got, want := fmt.Sprint(waits), "[200ms 400ms 800ms 1.6s 3.2s 6.4s 12.8s]"; got != want {
+	if got, want := fmt.Sprint(waits), "[200ms 200ms 200ms 200ms 200ms 400ms 800ms 1.6s 3.2s 6.4s 12.8s]"; got != want {
 		t.Errorf("waits: got %s, want %s", got, want)
 	}
 	if due := (&attempt{last: began}).due(eventsFirst); due.Sub(began) != eventsFirst {

@@ -87,19 +87,26 @@ func (t *telling) releaseCalico() {
 	a := t.f.Address.String()
 	t.advise("Calico's garbage collector does so by itself, 15 minutes after it finds it (leakGracePeriod): if it does not, see whether calico-kube-controllers runs and what it logs.")
 	t.advise("See what Calico thinks: calicoctl ipam show --ip=%s; calicoctl ipam check --show-problem-ips", a)
-	t.advise("If nobody has it, free it: calicoctl ipam release --ip=%s. For many at once: calicoctl ipam check -o report.json; calicoctl ipam release --from-report=report.json", a)
+	t.advise("If nobody has it, free it: calicoctl ipam release --ip=%s. For many at once, while no pod can be given one: calicoctl datastore migrate lock; calicoctl ipam check -o report.json; calicoctl ipam release --from-report=report.json; calicoctl datastore migrate unlock", a)
 	if t.booked.Pod == "" {
 		t.byHand("", "calicoctl ipam release --ip="+a, "Free %s. By hand, because it is not known which pod it is booked for.", a)
 		return
 	}
+	// A pod of that name may be there again, with the address as its second one, or
+	// still without a status.
+	namespace, name := t.booked.Namespace, t.booked.Pod
 	t.fix(Fix{
-		What: fmt.Sprintf("Free %s: pod %s/%s, for which Calico has it, does not have it, and nobody else has.", a, t.booked.Namespace, t.booked.Pod),
+		What: fmt.Sprintf("Free %s: pod %s/%s, for which Calico has it, does not have it, and nobody else has.", a, namespace, name),
 		Command: script(
-			"if ! pods=$(kubectl get pods -A --field-selector "+shellQuote("status.podIP="+a+",status.phase!=Succeeded,status.phase!=Failed")+" -o name); then",
+			"if ! pods=$(kubectl get pods -A --field-selector "+shellQuote("status.podIP="+a+",status.phase!=Succeeded,status.phase!=Failed")+" -o name) ||",
+			"  ! own=$(kubectl get pod -n "+shellQuote(namespace)+" "+shellQuote(name)+" --ignore-not-found -o 'jsonpath={\" \"}{.status.podIPs[*].ip}{\" \"}'); then",
 			"  echo "+shellQuote(a+": the pods cannot be listed: left as it is"),
 			"elif [ -n \"$pods\" ]; then",
 			"  echo "+shellQuote(a+": in the status of a pod that runs: left as it is:")+" \"$pods\"",
-			"elif calicoctl ipam show --ip="+a+" | grep -qF -- "+shellQuote(t.booked.Pod)+"; then",
+			"elif case \"$own\" in '  '|*' "+a+" '*) ;; *) false ;; esac; then",
+			"  echo "+shellQuote(fmt.Sprintf("%s: pod %s/%s is there, and has it or no address yet: left as it is", a, namespace, name)),
+			"elif shown=$(calicoctl ipam show --ip="+a+") && printf '%s\\n' \"$shown\" | grep -qxF -- "+shellQuote("  namespace: "+namespace)+" &&",
+			"  printf '%s\\n' \"$shown\" | grep -qxF -- "+shellQuote("  pod: "+name)+"; then",
 			"  calicoctl ipam release --ip="+a,
 			"else",
 			"  echo "+shellQuote(a+": free, or booked for somebody else now: nothing to do"),
