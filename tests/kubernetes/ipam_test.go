@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -238,13 +239,14 @@ func TestT3CalicoBooksAPodForAnotherNode(t *testing.T) {
 func (l *lab) awaitCause(addr, cause string) {
 	l.t.Helper()
 	l.until("the cause of the conflict of "+addr, func() error {
-		for _, c := range l.conflicts(addr) {
-			if c.GetCause() == cause {
-				return nil
-			}
+		all := l.conflicts(addr)
+		if len(all) == 0 {
+			return errors.New("got no conflict")
+		}
+		if c := all[0]; c.GetCause() != cause {
 			return fmt.Errorf("got %s: %v, not %v", c.GetCause(), c.GetBecause(), c.GetExcluded())
 		}
-		return fmt.Errorf("got no conflict")
+		return nil
 	})
 }
 
@@ -310,7 +312,9 @@ func TestWhereaboutsLeaksAfterACrashAndForgetsWhoLives(t *testing.T) {
 	offsets := func() (at []string) {
 		t.Helper()
 		var pool struct {
-			Spec struct{ Allocations map[string]struct{ Podref, ID, IfName string } }
+			Spec struct {
+				Allocations map[string]struct{ Podref, ID, IfName string }
+			}
 		}
 		if err := json.Unmarshal([]byte(l.kube("--namespace", "kube-system", "get", "ippools.whereabouts.cni.cncf.io", "10.244.0.0-29", "--output", "json")), &pool); err != nil {
 			t.Fatal(err)
@@ -346,4 +350,3 @@ func TestWhereaboutsLeaksAfterACrashAndForgetsWhoLives(t *testing.T) {
 		t.Errorf("allocations: got %q, want %q, as they were", got, alive)
 	}
 }
-
