@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -71,5 +72,30 @@ func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
 				t.Errorf("got past %+v, want none", past[0])
 			}
 		}
+	})
+}
+
+func TestALeakIsFoundOnceAllNodesAreHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{LeakedAfter: time.Minute})
+		p := &verdict.Pool{
+			IPAM: verdict.Calico, Name: "p", State: verdict.PoolKnown,
+			Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
+		}
+		l.ofCluster(kube.IPAMChange{Pool: p}, kube.IPAMChange{Allocation: &verdict.Allocation{Pool: p, Address: netip.MustParseAddr("192.168.9.9"), Pod: "x", Namespace: "y"}})
+		time.Sleep(time.Hour)
+		l.wantFindings("no agent is heard from")
+		a := l.dial().send(snapshot(hello("n1", 1))).sync()
+		time.Sleep(2*time.Minute + coverageFor)
+		l.wantFindings("all are, and nobody has it", "leaked 192.168.9.9")
+		l.ofCluster(kube.IPAMChange{Allocation: &verdict.Allocation{Pool: p, Address: netip.MustParseAddr("192.168.9.10"), Pod: "x2", Namespace: "y"}})
+		time.Sleep(30 * time.Second)
+		a.cancel()
+		_ = a.ended()
+		time.Sleep(time.Minute)
+		l.wantFindings("its node may be the one that is away", "leaked 192.168.9.9")
+		l.dial().send(snapshot(hello("n1", 1))).sync()
+		time.Sleep(2*time.Minute + coverageFor)
+		l.wantFindings("it is back", "leaked 192.168.9.10", "leaked 192.168.9.9")
 	})
 }

@@ -259,6 +259,7 @@ func (a *auditing) allocation(al *Allocation) {
 	}
 	if p.State != PoolKnown || p.Node != nil && p.Node.Unheard || !a.tables.Covered(where) {
 		a.keep(p, FindingLeaked)
+		a.again(a.in.Now.Add(a.policy.LeakedAfter)) // nothing of the address changes when all nodes are heard
 		return
 	}
 	a.find(FindingLeaked, Warning, p, nil, []*Allocation{al}, a.policy.LeakedAfter)
