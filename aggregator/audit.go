@@ -302,19 +302,11 @@ func (p *pool) lost() bool {
 
 // newlyLost tells whether that is not told yet.
 func (s *store) newlyLost(p *pool) bool {
-	return p.lost() && s.findings.said(verdict.FindingID(s.policy.Cluster, verdict.FindingIPAMStateLost, poolSubject(&p.rec))) == nil
-}
-
-// poolSubject is what a pool is called in ids of findings.
-func poolSubject(p *verdict.Pool) string {
-	if p.Node != nil {
-		return p.IPAM + " " + p.Name + " " + p.Node.Name
-	}
-	return p.IPAM + " " + p.Name
+	return p.lost() && s.findings.said(verdict.FindingID(s.policy.Cluster, verdict.FindingIPAMStateLost, p.rec.Subject())) == nil
 }
 
 func (s *store) poolFinding(p *pool, kind string, severity verdict.Severity, is bool, use verdict.PoolUse) {
-	id := verdict.FindingID(s.policy.Cluster, kind, poolSubject(&p.rec))
+	id := verdict.FindingID(s.policy.Cluster, kind, p.rec.Subject())
 	if !is {
 		s.findings.drop(id)
 		return
@@ -352,7 +344,7 @@ func holderName(e *entry, p *pool) string {
 
 func (s *store) dropPoolFindings(p *pool) {
 	for _, kind := range []string{verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion} {
-		s.findings.drop(verdict.FindingID(s.policy.Cluster, kind, poolSubject(&p.rec)))
+		s.findings.drop(verdict.FindingID(s.policy.Cluster, kind, p.rec.Subject()))
 	}
 }
 

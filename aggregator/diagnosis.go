@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -89,10 +90,8 @@ func lacksEvents(kubernetes *pb.Kubernetes) bool {
 	return slices.ContainsFunc(kubernetes.GetProblems(), func(p string) bool { return strings.Contains(p, "events") })
 }
 
-// mostRelated is how much kube.Related says: there may be more then.
-const mostRelated = 12
-
-func full(related []*pb.Related) bool { return len(related) >= mostRelated }
+// full tells whether there may be more than what is told.
+func full(related []*pb.Related) bool { return len(related) >= kube.MostRelated }
 
 func exclusionsProto(all []verdict.Exclusion) []*pb.Exclusion {
 	var out []*pb.Exclusion

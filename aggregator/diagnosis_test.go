@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -20,7 +21,7 @@ func TestDiagnosis(t *testing.T) {
 	service := &pb.Related{Kind: "Service", Name: "web", Reason: "Address", Message: "10.0.0.5 is a service's"}
 	live := &pb.Kubernetes{State: pb.Kubernetes_LIVE}
 	nothing := map[string]string{"events": "tells of no event", "cni-plugin": "No pod of a CNI plugin", "new-nodes": "None of the owners' nodes is new"}
-	many := make([]*pb.Related, mostRelated)
+	many := make([]*pb.Related, kube.MostRelated)
 	for i := range many {
 		many[i] = event
 	}

@@ -17,8 +17,10 @@ import (
 )
 
 const (
-	// maxSaid is how much Related says, maxSaidNodes of how many nodes.
-	maxSaid, maxSaidNodes = 12, 16
+	// MostRelated is how much Related says: there may be more then.
+	MostRelated = 12
+	// maxSaidNodes is of how many nodes.
+	maxSaidNodes = 16
 )
 
 // rank is how telling something is: less is more.
@@ -85,7 +87,7 @@ func (c *Cluster) Related(conflict *pb.Conflict) []*pb.Related {
 	all := slices.Concat(c.sayAddress(about), c.sayEvents(about, now), c.sayNodes(about, now), c.sayPlugins(about, now))
 	slices.SortStableFunc(all, func(a, b said) int { return cmp.Compare(a.rank, b.rank) })
 	var related []*pb.Related
-	for _, s := range all[:min(len(all), maxSaid)] {
+	for _, s := range all[:min(len(all), MostRelated)] {
 		related = append(related, s.Related)
 	}
 	return related

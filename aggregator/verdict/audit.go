@@ -324,7 +324,7 @@ func (a *auditing) find(kind string, severity Severity, p *Pool, o *Owner, alloc
 	if o != nil {
 		f.Owners = []Owner{*o}
 	}
-	a.tell(f, p.subject()+" ", patience)
+	a.tell(f, p.Subject()+" ", patience)
 }
 
 // tell notes what is wrong: told once it has been so for long enough.
@@ -362,8 +362,8 @@ func (f *Finding) about(other *Finding) bool {
 	return len(f.Owners) == 0 || len(other.Owners) == 0 || f.Owners[0].ID == other.Owners[0].ID
 }
 
-// subject is what a pool is called in ids.
-func (p *Pool) subject() string {
+// Subject is what a pool is called in ids of findings.
+func (p *Pool) Subject() string {
 	if p.Node != nil {
 		return p.IPAM + " " + p.Name + " " + p.Node.Name
 	}
