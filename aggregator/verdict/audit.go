@@ -15,8 +15,11 @@ const (
 	// endsWithin is how long a pod that somebody deleted may hold an address that its
 	// IPAM has freed: plugins free it first.
 	endsWithin = 30 * time.Second
-	// ciliumWithin is how long Cilium may take to tell of an endpoint.
+	// ciliumWithin is how long Cilium may take to tell of an endpoint, or of its end.
 	ciliumWithin = 30 * time.Second
+	// statusWithin is how long the Kubernetes API may have an address for a pod that
+	// had it before its node was booted.
+	statusWithin = 30 * time.Second
 )
 
 // AuditInput is what is known of one address.
@@ -104,7 +107,7 @@ func (a *auditing) holder(o *Owner) {
 		switch booked, others := a.booked(p, o); {
 		case booked:
 		case len(others) > 0:
-			a.find(FindingBookedElsewhere, Critical, p, o, others, a.policy.Settle)
+			a.find(FindingBookedElsewhere, Critical, p, o, others, max(a.policy.Settle, a.patience(p, o)))
 		default:
 			a.find(FindingInUseUnallocated, Critical, p, o, nil, a.patience(p, o))
 		}
@@ -125,6 +128,13 @@ func (a *auditing) booked(p *Pool, o *Owner) (booked bool, others []*Allocation)
 		}
 	}
 	return booked, others
+}
+
+// behind tells whether the Kubernetes API, which has the pool, was not heard since an
+// owner has settled: what it says may be of before.
+func (a *auditing) behind(p *Pool, o *Owner) bool {
+	until := a.tables.PodsKnownUntil()
+	return p.Node == nil && until != 0 && until < o.Begun().Add(a.policy.Settle)
 }
 
 // patience is how long an owner may hold an address that its pool takes for free:
@@ -181,15 +191,18 @@ func (a *auditing) has(p *Pool) bool {
 func (p *Pool) meets(o *Owner) bool {
 	switch i := o.Interface; {
 	case p.Node == nil && p.IPAM != Whereabouts: // routed in the whole cluster
-		return o.Scope.Kind >= NodeScope
+		return o.Scope.Kind >= NodeScope && !o.inVRF() && !madeByDocker(i.Name) && (i.Link == nil || !madeByDocker(i.Link.Name))
 	case p.Node == nil: // on some link: that of its pods
 		return o.kind() != Host && i.Attachment == Lower
 	case p.Device != "" && i.Link != nil && i.Link.Name == p.Device, p.Device != "" && i.HostInterface == p.Device:
 		return true
 	default:
-		return p.Routed && o.Scope.Kind >= NodeScope
+		return p.Routed && o.Scope.Kind >= NodeScope && !o.inVRF()
 	}
 }
+
+// inVRF tells whether an owner is in a VRF: it meets only what is in that, too.
+func (o *Owner) inVRF() bool { return o.Scope.Kind == NodeScope && o.Scope.Name != "" }
 
 // sameNode tells whether a name that an IPAM or Kubernetes has for a node is that of
 // an owner's.
@@ -215,7 +228,7 @@ func (al *Allocation) For(o *Owner) bool {
 	case al.Node != "" && !o.sameNode(al.Node):
 		return false
 	case al.Purpose != "" || w.Kind == Host:
-		return al.Purpose != "" && w.Kind == Host
+		return al.Purpose != "" && (w.Kind == Host || al.ofEndpoint(w))
 	case al.ContainerID != "" && al.ContainerID == w.ContainerID:
 		return true
 	case al.Pod != "" && w.Kind == Pod && w.Name != "":
@@ -224,6 +237,12 @@ func (al *Allocation) For(o *Owner) bool {
 		return false
 	}
 	return true // neither says
+}
+
+// ofEndpoint tells whether an allocation may be for a namespace of Cilium's own: its
+// health endpoint is in one that is no pod's.
+func (al *Allocation) ofEndpoint(w Workload) bool {
+	return al.Pool.IPAM == Cilium && w.Kind == Unknown
 }
 
 // sandbox is the id that IPAM was given for a workload; empty where it is not known: the
@@ -271,7 +290,14 @@ func (a *auditing) twice() {
 	for i, al := range all {
 		for _, other := range all[i+1:] {
 			if al.Pool.shares(other.Pool) && !al.same(other) {
-				a.find(FindingDoubleAllocated, Critical, al.Pool, nil, []*Allocation{al, other}, a.policy.Settle)
+				patience := a.policy.Settle
+				switch al.Pool.IPAM {
+				case KubernetesAPI:
+					patience = statusWithin
+				case Cilium:
+					patience = ciliumWithin
+				}
+				a.find(FindingDoubleAllocated, Critical, al.Pool, nil, []*Allocation{al, other}, patience)
 				return
 			}
 		}
@@ -346,7 +372,11 @@ func (a *auditing) tell(f Finding, subject string, patience time.Duration) {
 	if a.in.Contested {
 		return
 	}
-	if due := f.Since.Add(patience); a.in.Now < due {
+	due := f.Since.Add(patience)
+	if patience > 0 && len(f.Owners) == 1 && a.behind(f.Pool, &f.Owners[0]) {
+		due = max(due, a.in.Now.Add(askEvery))
+	}
+	if a.in.Now < due {
 		f.Waiting = true
 		a.again(due)
 	} else if len(f.Owners) == 1 {

@@ -56,7 +56,7 @@ func (al *Allocation) books(o *Owner) booking {
 		return maybeBooked
 	case p.Node != nil && p.Node != o.Node, al.Node != "" && !o.sameNode(al.Node):
 		return notBooked
-	case al.Purpose != "" && w.Kind == Host:
+	case al.Purpose != "" && (w.Kind == Host || al.ofEndpoint(w)):
 		return booked
 	case al.Purpose != "" || w.Kind == Host:
 		return notBooked

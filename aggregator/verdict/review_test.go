@@ -1,0 +1,120 @@
+package verdict_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
+	for _, test := range []struct {
+		why   string
+		world func(w *world)
+	}{
+		{"a tenant with the range of pods, in a VRF", func(w *world) {
+			w.hostLocal("n1", "kind", "10.244.0.0/24")
+			w.ofCluster(verdict.Calico, "10.244.0.0/16")
+			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown}), "m", w.link("n1", "vethlab", verdict.PointToPoint, false))
+			inside.VRF = "tenant"
+			w.assigned(inside)
+		}},
+		{"libvirt's bridge in Calico's usual range", func(w *world) {
+			w.ofCluster(verdict.Calico, "10.244.0.0/16")
+			w.assigned(w.iface(w.host("n1"), verdict.Interface{Name: "virbr0", Kind: "bridge", Attachment: verdict.Own, Link: w.link("n1", "virbr0", verdict.Bridge, true)}))
+		}},
+		{"a container on a bridge of docker's, in Calico's usual range", func(w *world) {
+			w.ofCluster(verdict.Calico, "10.244.0.0/16")
+			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Container, Name: "db", ContainerID: "c"}), "m", w.link("n1", "docker0", verdict.Bridge, true))
+			w.assigned(inside)
+		}},
+		{"the endpoint by which Cilium looks after itself", func(w *world) {
+			w.allocate(w.ofCluster(verdict.Cilium, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Purpose: "Cilium's health"})
+			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown, Name: "cilium-health", Source: "netns"}), "m", w.link("n1", "lxc_health", verdict.PointToPoint, false))
+			w.assigned(inside)
+		}},
+	} {
+		w := newWorld("10.244.0.7")
+		test.world(w)
+		w.wantFound(t, test.why)
+	}
+}
+
+// After a node was booted, kubelet tells of one pod after the other where it is now.
+func TestAddressesOfPodsInTheAPICatchUp(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	p := &verdict.Pool{IPAM: verdict.KubernetesAPI, Name: "pods", State: verdict.PoolKnown}
+	w.pools = append(w.pools, p)
+	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "1"})
+	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "2"})
+	found := func(before ...verdict.Finding) (told []string, all []verdict.Finding) {
+		all = w.audit(before...).Findings
+		for _, f := range all {
+			if !f.Waiting {
+				told = append(told, f.Kind)
+			}
+		}
+		return told, all
+	}
+	_, before := found()
+	w.after(20 * time.Second)
+	told, before := found(before...)
+	if len(told) > 0 {
+		t.Errorf("got %v after 20 seconds, want nothing yet", told)
+	}
+	w.after(10 * time.Second)
+	if told, _ := found(before...); !slices.Equal(told, []string{verdict.FindingDoubleAllocated}) {
+		t.Errorf("got %v, want that it lasts", told)
+	}
+}
+
+// What the API server says may be behind what the kernels do.
+func TestAuditWaitsForTheAPI(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	w.ofCluster(verdict.Calico, "10.244.0.0/16")
+	w.kindPod("n1", "a", "k8s-pod-network", 2)
+	w.known = w.now.Add(-time.Minute)
+	first := w.audit()
+	w.after(5 * time.Second)
+	if out := w.audit(first.Findings...); len(out.Findings) > 0 && !out.Findings[0].Waiting || out.Again == 0 {
+		t.Errorf("got %+v, want to wait until the API is heard", out)
+	}
+	w.known = w.now
+	if out := w.audit(first.Findings...); len(out.Findings) != 1 || out.Findings[0].Waiting {
+		t.Errorf("got %+v, want a finding", out.Findings)
+	}
+}
+
+// The object of a pod that has ended may outlive it, and that of the next one come late.
+func TestCiliumsObjectsCatchUp(t *testing.T) {
+	for _, test := range []struct {
+		why   string
+		world func(w *world)
+		want  string
+	}{
+		{"of the pod before is told still", func(w *world) {
+			w.allocate(w.ofCluster(verdict.Cilium, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "old"})
+			w.kindPod("n1", "new", "cilium", 2)
+		}, verdict.FindingBookedElsewhere},
+		{"of both is told", func(w *world) {
+			p := w.ofCluster(verdict.Cilium, "10.244.0.0/16")
+			w.allocate(p, verdict.Allocation{Node: "n1", Namespace: "default", Pod: "old", Location: "1"})
+			w.allocate(p, verdict.Allocation{Node: "n1", Namespace: "default", Pod: "new", Location: "2"})
+			w.kindPod("n1", "new", "cilium", 2)
+		}, verdict.FindingDoubleAllocated},
+	} {
+		w := newWorld("10.244.0.7")
+		test.world(w)
+		before := w.audit().Findings
+		for _, f := range w.after(20 * time.Second).audit(before...).Findings {
+			if !f.Waiting {
+				t.Errorf("%s: got %s after 20 seconds, want nothing yet", test.why, f.Kind)
+			}
+		}
+		out := w.after(10 * time.Second).audit(before...).Findings
+		if len(out) != 1 || out[0].Waiting || out[0].Kind != test.want {
+			t.Errorf("%s: got %+v, want %s", test.why, out, test.want)
+		}
+	}
+}
