@@ -295,9 +295,11 @@ func (s *store) checkPool(p *pool, now verdict.Stamp) {
 	}
 }
 
-// lost tells whether all that the pool has given was lost, and some of it is in use.
+// lost tells whether all that the pool has given was lost, and some of it is in use. Of
+// the cluster's pools nobody says so: one that has nothing of several in use has.
 func (p *pool) lost() bool {
-	return len(p.atRisk) > 0 && (p.rec.State == verdict.PoolMissing || p.rec.LostAt != 0)
+	return len(p.atRisk) > 0 && (p.rec.State == verdict.PoolMissing || p.rec.LostAt != 0 ||
+		p.node == nil && p.allocated == 0 && len(p.atRisk) > 1)
 }
 
 // newlyLost tells whether that is not told yet.

@@ -42,6 +42,8 @@ type ipamPool struct {
 	// odd says what is odd about it, bad that it cannot be relied on because of that.
 	odd string
 	bad bool
+	// lost tells that its records are gone, though it is still to give addresses.
+	lost bool
 }
 
 // newIPAM makes one that is read from some resources.
@@ -60,8 +62,11 @@ func (m *ipam) assess() {
 	if state != m.state || problem != m.problem {
 		m.state, m.problem = state, problem
 		for _, name := range slices.Sorted(maps.Keys(m.pools)) {
-			p := m.pools[name]
-			m.put(*p.told, p.odd, p.bad)
+			if p := m.pools[name]; p.lost {
+				m.lose(*p.told, p.odd)
+			} else {
+				m.put(*p.told, p.odd, p.bad)
+			}
 		}
 	}
 	m.standIn()
@@ -107,13 +112,28 @@ func (m *ipam) put(next verdict.Pool, odd string, bad bool) {
 	if bad {
 		next.State, next.Problem = verdict.PoolUnreadable, odd
 	}
+	m.say(next, ipamPool{odd: odd, bad: bad})
+}
+
+// lose has a pool whose records are gone, though it is still to give addresses: it will
+// take all for free. Its allocations are taken back before.
+func (m *ipam) lose(next verdict.Pool, how string) {
+	next.IPAM, next.State, next.Problem = m.name, m.state, cmp.Or(m.problem, how)
+	if next.State == verdict.PoolKnown {
+		next.State = verdict.PoolMissing
+	}
+	m.say(next, ipamPool{odd: how, lost: true})
+}
+
+// say tells of a pool, if that is new.
+func (m *ipam) say(next verdict.Pool, is ipamPool) {
 	p := m.pools[next.Name]
 	if p == nil {
 		p = &ipamPool{}
 		m.pools[next.Name] = p
 		m.standIn()
 	}
-	p.odd, p.bad = odd, bad
+	p.odd, p.bad, p.lost = is.odd, is.bad, is.lost
 	if p.told != nil && reflect.DeepEqual(*p.told, next) {
 		return
 	}

@@ -188,3 +188,26 @@ func locationOf(at string) (n int) {
 	_, _ = fmt.Sscan(at[strings.LastIndexByte(at, ' ')+1:], &n)
 	return n
 }
+
+// Who may not list it is not told that it was removed.
+func TestResourceThatIsRemovedWhileNobodyMayReadIt(t *testing.T) {
+	f := newFakeAPI(t)
+	f.install(calicoPools, calicoBlocks)
+	f.apply(calicoPools, calicoPoolText)
+	f.apply(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	c := f.open()
+	l := keep(t, c)
+	until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
+	f.set(func() { f.forbidden[calicoPools.String()], f.forbidden[calicoBlocks.String()] = true, true })
+	f.cut()
+	until(t, "it may not be read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool unreadable") })
+	f.uninstall(calicoBlocks)
+	f.uninstall(calicoPools)
+	until(t, "Calico is no more", func() bool {
+		c.mu.Lock() // nobody waits
+		close(c.health.returned)
+		c.health.returned = make(chan struct{})
+		c.mu.Unlock()
+		return l.says() == ""
+	})
+}

@@ -69,15 +69,19 @@ func (s *source) set(state sourceState, problem string) {
 	s.ipam.assess()
 }
 
-// await waits until the resource is served.
+// await waits until the resource is served. The objects of one that is not are gone.
 func (s *source) await(ctx context.Context) bool {
 	c := s.feed.cluster
 	for {
 		c.mu.RLock()
-		served := s.state > strange
+		state := s.state
 		c.mu.RUnlock()
-		if served {
+		switch {
+		case state > strange:
 			return true
+		case state == absentHere:
+			s.feed.version = ""
+			s.feed.into.anew().complete()
 		}
 		select {
 		case <-ctx.Done():
@@ -119,17 +123,15 @@ func (s *source) gone(err error) bool {
 	return apierrors.IsNotFound(err) || c.discovery.blind && apierrors.IsForbidden(err)
 }
 
-// vanished notes that the resource is not served any more, and forgets its objects.
+// vanished notes that the resource is not served any more.
 func (s *source) vanished() {
 	c := s.feed.cluster
-	s.feed.version = ""
 	c.mu.Lock()
 	c.problem(s.feed.name, "")
 	s.failures = 0
 	s.set(absentHere, "")
 	blind := c.discovery.blind
 	c.mu.Unlock()
-	s.feed.into.anew().complete()
 	if !blind {
 		c.discovery.kick()
 	}

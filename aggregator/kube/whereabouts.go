@@ -30,6 +30,8 @@ type whereabouts struct {
 	reserving, attaching *source
 	// books are what was told of each pool.
 	books map[key]*whereBook
+	// lost are the ranges of pools that are gone, though networks have them.
+	lost map[key]netip.Prefix
 	// dirty are the pools that may say something new; regroup says that reservations
 	// may be of other pools than they were.
 	dirty   map[key]bool
@@ -81,7 +83,7 @@ type whereEntry struct {
 }
 
 func newWhereabouts(c *Cluster) *ipam {
-	w := &whereabouts{books: make(map[key]*whereBook), dirty: make(map[key]bool)}
+	w := &whereabouts{books: make(map[key]*whereBook), lost: make(map[key]netip.Prefix), dirty: make(map[key]bool)}
 	w.pools = mirror[wherePool]{
 		cluster: c, records: make(map[key]*wherePool), read: w.readPool,
 		same: func(a, b *wherePool) bool {
@@ -246,6 +248,9 @@ func (w *whereabouts) settle() {
 		for at := range w.pools.records {
 			w.dirty[at] = true
 		}
+		for at := range w.lost {
+			w.dirty[at] = true
+		}
 		w.group()
 	}
 	for at := range w.dirty {
@@ -303,10 +308,17 @@ func (w *whereabouts) tell(at key) {
 	if r == nil {
 		if b != nil {
 			w.takeBack(at, b)
+			w.lost[at] = b.prefix
 		}
+		if p := w.ipam.pools[name]; p != nil && w.state == verdict.PoolKnown && w.serves(at) {
+			w.lose(*p.told, "IPPool "+name+" is gone, and a NetworkAttachmentDefinition has its range: whereabouts makes it anew, with nothing in it")
+			return
+		}
+		delete(w.lost, at)
 		w.drop(name)
 		return
 	}
+	delete(w.lost, at)
 	if r.bad {
 		// What it had stays told: it is not known to be gone.
 		next := verdict.Pool{Name: name, Config: "ippools " + name}
@@ -343,6 +355,19 @@ func (w *whereabouts) tell(at key) {
 	for i := range gone { // last: what is only written elsewhere now was never free
 		w.allocate(name, b.allocation(&gone[i]), true)
 	}
+}
+
+// serves tells whether a network has the range of a pool that is gone.
+func (w *whereabouts) serves(at key) bool {
+	prefix, known := w.lost[at]
+	for _, a := range w.networks.records {
+		for i := range a.ranges {
+			if known && a.ranges[i].serves(a, at.name, prefix) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // takeBack tells that all that a pool had given is gone.

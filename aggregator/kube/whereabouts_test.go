@@ -98,8 +98,17 @@ whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.
 	if n := l.told(); n != 6 {
 		t.Errorf("%d changes are told, want 6", n)
 	}
+	// The pool goes, and the network stays: whereabouts will make it anew, empty.
 	f.remove(whereaboutsPools, key{"kube-system", "192.168.2.0-24"})
-	l.await("the pool is gone", "")
+	l.await("its records are lost", `
+whereabouts kube-system/192.168.2.0-24 missing 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20: IPPool kube-system/192.168.2.0-24 is gone, and a NetworkAttachmentDefinition has its range: whereabouts makes it anew, with nothing in it`)
+	f.apply(whereaboutsPools, strings.Replace(whereaboutsPool, `"2":`, `"12":`, 1))
+	l.await("it is restored", `
+whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20
+`+first+"\n"+moved)
+	f.remove(whereaboutsPools, key{"kube-system", "192.168.2.0-24"})
+	f.remove(attachmentDefinitions, key{"default", "whereabouts-conf"})
+	l.await("the network is gone, too", "")
 }
 
 func TestOddWhereabouts(t *testing.T) {

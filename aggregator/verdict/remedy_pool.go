@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 )
 
@@ -84,6 +85,16 @@ func (t *poolTelling) stateLost() {
 	} else {
 		t.advise("Start no pods of that network until this is put right: scale what makes them to what is there now, or cordon the nodes that run them.")
 	}
+	if object := p.object(); p.IPAM == Whereabouts && p.State == PoolMissing && object != "" {
+		namespace, name, _ := strings.Cut(p.Name, "/")
+		t.told.Fixes = append(t.told.Fixes, Fix{
+			What: fmt.Sprintf("Make IPPool %s anew, with nothing in it: the allocations of those who live are written into it next.", p.Name),
+			Command: script(
+				"if pool=$(kubectl get "+ippools+" "+shellQuote(name)+" -n "+shellQuote(namespace)+" --ignore-not-found -o name) && [ -z \"$pool\" ]; then",
+				"  printf '%s\\n' "+shellQuote(object)+" | kubectl create -f -",
+				"fi"),
+		})
+	}
 	where := "cluster"
 	if node != "" {
 		where = "node " + shellQuote(node)
@@ -101,6 +112,18 @@ func (t *poolTelling) stateLost() {
 	if p.IPAM == HostLocal {
 		t.advise("Find out what deleted %s: a restore, a clean-up script, a reboot (if it is on a tmpfs) that pods outlived. It must live as long as the pods of the node do.", p.Name)
 	}
+}
+
+// object is the IPPool that whereabouts would make, which names it after its range;
+// empty where the range is not known.
+func (p *Pool) object() string {
+	namespace, name, _ := strings.Cut(p.Name, "/")
+	bits, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
+	if err != nil || !p.Base.IsValid() || bits < 0 || bits > p.Base.BitLen() {
+		return ""
+	}
+	return `{"apiVersion":"whereabouts.cni.cncf.io/v1alpha1","kind":"IPPool","metadata":{"name":` + jsonText(name) + `,"namespace":` + jsonText(namespace) +
+		`},"spec":{"range":` + jsonText(p.Base.String()+"/"+strconv.Itoa(bits)) + `,"allocations":{}}}`
 }
 
 // unreadable: the records of a pool cannot be read.

@@ -140,6 +140,9 @@ func TestToldOfPools(t *testing.T) {
 	golden(t, "ipam-state-lost host-local", verdict.TellPool(verdict.FindingIPAMStateLost, pool, verdict.PoolUse{}, atRisk, names))
 	lans := whereabouts("kube-system/192.0.2.0-29", "192.0.2.0")
 	golden(t, "ipam-state-lost whereabouts", verdict.TellPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1], names[:1]))
+	lans.State, lans.Problem = verdict.PoolMissing, "IPPool kube-system/192.0.2.0-29 is gone"
+	golden(t, "ipam-state-lost whereabouts, the IPPool is gone", verdict.TellPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1], names[:1]))
+	lans.State, lans.Problem = verdict.PoolKnown, ""
 	golden(t, "pool-exhaustion whereabouts", verdict.TellPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil, nil))
 	pool.State, pool.Problem = verdict.PoolUnreadable, "permission denied"
 	golden(t, "ipam-unreadable host-local", verdict.TellPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil, nil))

@@ -349,4 +349,14 @@ func TestWhereaboutsLeaksAfterACrashAndForgetsWhoLives(t *testing.T) {
 	if got := offsets(); !slices.Equal(got, alive) {
 		t.Errorf("allocations: got %q, want %q, as they were", got, alive)
 	}
+
+	// And all of them, with the pool.
+	l.kube("--namespace", "kube-system", "delete", "ippools.whereabouts.cni.cncf.io", "10.244.0.0-29")
+	l.kube("--namespace", "kube-system", "delete", "overlappingrangeipreservations.whereabouts.cni.cncf.io", "--all")
+	l.awaitFindings("in-use-unallocated "+a.Address, "in-use-unallocated "+b.Address, "ipam-state-lost")
+	l.plan()
+	l.awaitFindings()
+	if got := offsets(); !slices.Equal(got, alive) {
+		t.Errorf("allocations after the pool was lost: got %q, want %q, as they were", got, alive)
+	}
 }
