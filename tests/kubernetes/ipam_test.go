@@ -139,11 +139,19 @@ func (l *lab) plan() string {
 }
 
 // block is Calico's IPAMBlock of the first 64 addresses of the pods' network, with what
-// it has for pods: each booked for a node.
+// it has for pods: each booked for a node. It has the address of a tunnel, too.
 func block(affinity string, booked map[string]calicoBooking) string {
 	allocations, attributes := make([]*int, 64), []map[string]any{}
 	var unallocated []int
 	for ordinal := range 64 {
+		if ordinal == 60 {
+			n := len(attributes)
+			allocations[ordinal] = &n
+			attributes = append(attributes, map[string]any{
+				"handle_id": "vxlan-tunnel-addr-" + affinity, "secondary": map[string]string{"node": affinity, "type": "vxlanTunnelAddress"},
+			})
+			continue
+		}
 		addr := fmt.Sprintf("10.244.0.%d", ordinal)
 		b, ok := booked[addr]
 		if !ok {
