@@ -64,6 +64,11 @@ func (t *telling) nodename(right string) {
 	}
 	t.evidence("%s on node %s says %s.", calicoNodename, n.Name, stale)
 	t.advise("Put the name right there, and restart calico-node on that node (it writes both files anew): ipwitness audit --fix-plan prints it.")
+	if t.owner.Pod == nil || t.owner.Pod.Node == "" {
+		t.byHand(n.Name, "", "Put the name that Kubernetes has for this node into %s: it says %s. By hand, because that name is not known.", calicoNodename, stale)
+		t.byHand("", restartCalicoNode(right), "Restart calico-node on node %s: its init container writes the CNI configuration anew, which may have the wrong name, too.", right)
+		return
+	}
 	t.fix(Fix{
 		Node: n.Name,
 		What: fmt.Sprintf("Tell Calico's CNI plugin that this node is %s, not %s: else it books the addresses of new pods for the wrong node, too.", right, stale),
@@ -95,11 +100,14 @@ func (t *telling) releaseCalico() {
 	t.fix(Fix{
 		What: fmt.Sprintf("Free %s: pod %s/%s, for which Calico has it, does not have it, and nobody else has.", a, t.booked.Namespace, t.booked.Pod),
 		Command: script(
-			"if ! pods=$(kubectl get pods -A --field-selector "+shellQuote("status.podIP="+a+",status.phase!=Succeeded,status.phase!=Failed")+" -o name); then",
+			"if ! pods=$(kubectl get pods -A --field-selector "+shellQuote("status.podIP="+a+",status.phase!=Succeeded,status.phase!=Failed")+" -o name) ||",
+			"  ! pod=$(kubectl get pod -n "+shellQuote(t.booked.Namespace)+" "+shellQuote(t.booked.Pod)+" --ignore-not-found -o 'jsonpath={.metadata.name} {.status.podIPs[*].ip} '); then",
 			"  echo "+shellQuote(a+": the pods cannot be listed: left as it is"),
 			"elif [ -n \"$pods\" ]; then",
 			"  echo "+shellQuote(a+": in the status of a pod that runs: left as it is:")+" \"$pods\"",
-			"elif calicoctl ipam show --ip="+a+" | grep -qF -- "+shellQuote(t.booked.Pod)+"; then",
+			"elif case \"$pod\" in "+shellQuote(t.booked.Pod+"  ")+"|*"+shellQuote(" "+a+" ")+"*) ;; *) false ;; esac; then",
+			"  echo "+shellQuote(fmt.Sprintf("%s: pod %s/%s has it, or is starting: left as it is", a, t.booked.Namespace, t.booked.Pod)),
+			"elif calicoctl ipam show --ip="+a+" | sed 's/^ *//' | grep -qxF -- "+shellQuote("pod: "+t.booked.Pod)+"; then",
 			"  calicoctl ipam release --ip="+a,
 			"else",
 			"  echo "+shellQuote(a+": free, or booked for somebody else now: nothing to do"),

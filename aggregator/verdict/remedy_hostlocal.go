@@ -112,7 +112,7 @@ func (t *telling) unwritable() string {
 		return "its holder is not known"
 	case t.owner.kind() == Host:
 		return "its holder is the node itself, not a container"
-	case t.owner.Workload().ContainerID == "":
+	case t.owner.Workload().sandbox() == "":
 		return "the id of its container is not known, and host-local frees an address by that"
 	case t.owner.Interface == nil || t.owner.Interface.Namespace.ID != t.owner.ID:
 		return "it is not known on which interface of the container it is"
@@ -129,7 +129,7 @@ func (t *telling) file() string {
 
 // reservation is the command that writes the address's file.
 func (t *telling) reservation() string {
-	return `printf '%s\r\n%s' ` + shellQuote(t.owner.Workload().ContainerID) + " " + shellQuote(t.owner.Interface.Name) + " > " + t.file()
+	return `printf '%s\r\n%s' ` + shellQuote(t.owner.Workload().sandbox()) + " " + shellQuote(t.owner.Interface.Name) + " > " + t.file()
 }
 
 // dir is host-local's directory, quoted.

@@ -44,6 +44,11 @@ func TestCommandsOnlyChangeWhatIsAsItWasFound(t *testing.T) {
 		{"leaked, the sandbox is another one", "leaked whereabouts", map[string]string{podref: "shop/cam-1", id: "new"}, nil},
 		{"leaked, freed, still reserved", "leaked whereabouts", map[string]string{reserve: "shop/cam-1"}, []string{"delete overlappingrangeipreservations"}},
 		{"leaked, freed, reserved for another", "leaked whereabouts", map[string]string{reserve: "shop/cam-2"}, nil},
+		{"leaked, the pod has it, where no kernel sees it", "leaked whereabouts", map[string]string{
+			podref: "shop/cam-1", id: otherID, pod1: `[{"name": "shop/lan","ips": ["192.0.2.3"]}]`, reserve: "shop/cam-1",
+		}, nil},
+		{"leaked, reserved, the pod has it", "leaked whereabouts", map[string]string{pod1: `"192.0.2.3"`, reserve: "shop/cam-1"}, nil},
+		{"leaked, the pod has another one now", "leaked whereabouts", map[string]string{podref: "shop/cam-1", id: otherID, pod1: `"192.0.2.30"`}, []string{"patch ippools"}},
 		{"leaked, no API", "leaked whereabouts", map[string]string{"get": "!"}, nil},
 
 		{"elsewhere, the other is gone", "booked-elsewhere whereabouts", map[string]string{podref: "shop/cam-1", pod0: uid}, []string{"patch ippools"}},
@@ -56,6 +61,10 @@ func TestCommandsOnlyChangeWhatIsAsItWasFound(t *testing.T) {
 		{"calico, leaked", "leaked calico", map[string]string{"ipam show": "IP 10.244.0.5 is in use\nAttributes:\n  pod: old"}, []string{"ipam release --ip=10.244.0.5"}},
 		{"calico, leaked, free by now", "leaked calico", map[string]string{"ipam show": "IP 10.244.0.5 is not currently assigned"}, nil},
 		{"calico, leaked, a pod has it", "leaked calico", map[string]string{"get pods -A": "pod/x", "ipam show": "pod: old"}, nil},
+		{"calico, leaked, given to a pod with a longer name that starts", "leaked calico", map[string]string{"ipam show": "IP 10.244.0.5 is in use\nAttributes:\n  pod: older"}, nil},
+		{"calico, leaked, one of two addresses of the pod", "leaked calico", map[string]string{"get pod -n shop old": "old 10.244.9.9 10.244.0.5 ", "ipam show": "pod: old"}, nil},
+		{"calico, leaked, a pod of that name starts", "leaked calico", map[string]string{"get pod -n shop old": "old  ", "ipam show": "pod: old"}, nil},
+		{"calico, leaked, the pod has another one", "leaked calico", map[string]string{"get pod -n shop old": "old 10.244.0.55 ", "ipam show": "pod: old"}, []string{"ipam release"}},
 		{"calico, leaked, no API", "leaked calico", map[string]string{"get": "!", "ipam show": "pod: old"}, nil},
 		{"cilium, leaked", "leaked cilium", nil, []string{"delete ciliumendpoints"}},
 		{"cilium, leaked, the pod is there", "leaked cilium", map[string]string{"get pod -n shop old": "pod/old"}, nil},

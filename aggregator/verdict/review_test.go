@@ -118,3 +118,35 @@ func TestCiliumsObjectsCatchUp(t *testing.T) {
 		}
 	}
 }
+
+// A reservation in the name of another container is never freed, and a name that is
+// only nearly the node's has Calico book for a node that there is not.
+func TestNothingIsWrittenThatIsNotKnown(t *testing.T) {
+	all := findings()
+	for _, name := range []string{"in-use-unallocated host-local", "in-use-unallocated whereabouts", "booked-elsewhere host-local"} {
+		f := all[name]
+		o := f.Owners[0]
+		ns := *o.Namespace
+		who := ns.Who.Workload()
+		who.Source, who.Sources = "cgroup", ""
+		ns.Who = who.Who()
+		i := *o.Interface
+		i.Namespace = &ns
+		o.Namespace, o.Interface = &ns, &i
+		f.Owners = []verdict.Owner{o}
+		for _, fix := range new(verdict.Policy).Tell(&f, verdict.PoolUse{}).Fixes {
+			if !fix.Manual {
+				t.Errorf("%s: got %s, want it by hand: only a cgroup tells the container", name, fix.What)
+			}
+		}
+	}
+	f := all["booked-elsewhere calico"]
+	o := f.Owners[0]
+	o.Pod = nil
+	f.Owners = []verdict.Owner{o}
+	for _, fix := range new(verdict.Policy).Tell(&f, verdict.PoolUse{}).Fixes {
+		if !fix.Manual {
+			t.Errorf("got %s, want it by hand: what Kubernetes calls the node is not known", fix.What)
+		}
+	}
+}
