@@ -1,6 +1,9 @@
 package verdict_test
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -147,6 +150,38 @@ func TestNothingIsWrittenThatIsNotKnown(t *testing.T) {
 	for _, fix := range new(verdict.Policy).Tell(&f, verdict.PoolUse{}).Fixes {
 		if !fix.Manual {
 			t.Errorf("got %s, want it by hand: what Kubernetes calls the node is not known", fix.What)
+		}
+	}
+}
+
+// That crictl fails does not tell that a container is gone.
+func TestNothingIsFreedWhereTheRuntimeDoesNotAnswer(t *testing.T) {
+	all := findings()
+	for crictl, kept := range map[string]bool{"exit 1": true, "echo id": true, "exit 0": false} {
+		dir := t.TempDir()
+		f := all["leaked host-local"]
+		pool := *f.Pool
+		pool.Name = filepath.Join(dir, "networks")
+		f.Pool = &pool
+		if err := os.Mkdir(pool.Name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(pool.Name, "10.244.0.5")
+		for name, text := range map[string]string{
+			file: otherID + "\r\neth0", filepath.Join(dir, "crictl"): "#!/bin/sh\n" + crictl + "\n",
+			filepath.Join(dir, "nsenter"): "#!/bin/sh\n", filepath.Join(dir, "ip"): "#!/bin/sh\n",
+		} {
+			if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command("sh", "-euc", new(verdict.Policy).Tell(&f, verdict.PoolUse{}).Fixes[0].Command)
+		cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("got %v: %s", err, out)
+		}
+		if _, err := os.Stat(file); (err == nil) != kept {
+			t.Errorf("crictl does %q: got %v, want kept %v", crictl, err, kept)
 		}
 	}
 }
