@@ -137,36 +137,37 @@ func parseFindingPlace(token string) (p findingPlace, err error) {
 // findingFilter is which findings are asked for.
 type findingFilter struct{ kind, address, node string }
 
-// listFindings gives one page of findings and the token of the next one.
-func (s *store) listFindings(from findingPlace, size int, of findingFilter) (page []*pb.Finding, next string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var after []*found
-	for _, f := range s.findings.byID {
-		if f.place.compare(from) > 0 && (of.kind == "" || f.place.kind == of.kind) && (of.address == "" || f.about(of.address)) {
-			after = append(after, f)
-		}
+// on tells whether a finding is about a node.
+func (f *found) on(node string) bool {
+	if f.audit == nil {
+		return slices.Contains(f.inWord.GetNodes(), node)
 	}
-	slices.SortFunc(after, func(a, b *found) int { return a.place.compare(b.place) })
-	for i, f := range after {
-		say := s.findingProto(f)
-		if of.node != "" && !slices.Contains(say.GetNodes(), of.node) {
-			continue
-		}
-		if len(page) == size {
-			return page, after[i-1].place.token()
-		}
-		page = append(page, say)
-	}
-	return page, ""
+	return f.audit.Pool != nil && f.audit.Pool.Node != nil && f.audit.Pool.Node.Name == node ||
+		slices.ContainsFunc(f.audit.Owners, func(o verdict.Owner) bool { return o.Node.Name == node })
 }
 
-// findingPlaces are the places of all findings, in order.
-func (s *store) findingPlaces() []findingPlace {
+// listFindings gives one page of findings and the token of the next one. Others get the
+// lock while it is put in order: there may be many.
+func (s *store) listFindings(from findingPlace, size int, of findingFilter) (page []*pb.Finding, next string) {
+	after := s.findingPlaces(func(f *found) bool {
+		return f.place.compare(from) > 0 && (of.kind == "" || f.place.kind == of.kind) && (of.address == "" || f.about(of.address)) &&
+			(of.node == "" || f.on(of.node))
+	})
+	if len(after) > size {
+		after = after[:size]
+		next = after[size-1].token()
+	}
+	return s.findingsAt(after), next
+}
+
+// findingPlaces are the places of all findings that are asked for, in order.
+func (s *store) findingPlaces(wanted func(*found) bool) []findingPlace {
 	s.mu.Lock()
-	places := make([]findingPlace, 0, len(s.findings.byID))
+	var places []findingPlace
 	for _, f := range s.findings.byID {
-		places = append(places, f.place)
+		if wanted(f) {
+			places = append(places, f.place)
+		}
 	}
 	s.mu.Unlock()
 	slices.SortFunc(places, findingPlace.compare)
@@ -214,7 +215,7 @@ func (w witness) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessServ
 	return watch{
 		hub: w.store.findings.hub, clock: w.store.clock, patience: patience,
 		present: func() error {
-			for some := range slices.Chunk(w.store.findingPlaces(), snapshotPage) {
+			for some := range slices.Chunk(w.store.findingPlaces(func(*found) bool { return true }), snapshotPage) {
 				for _, f := range w.store.findingsAt(some) {
 					if err := send(&pb.WatchFindingsResponse{Type: added, Finding: f}); err != nil {
 						return err

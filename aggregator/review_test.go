@@ -2,6 +2,8 @@ package aggregator
 
 import (
 	"net/netip"
+	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,4 +100,70 @@ func TestALeakIsFoundOnceAllNodesAreHeard(t *testing.T) {
 		time.Sleep(2*time.Minute + coverageFor)
 		l.wantFindings("it is back", "leaked 192.168.9.10", "leaked 192.168.9.9")
 	})
+}
+
+// crowd is a node with as many addresses that nobody holds.
+func crowd(l *lab, count int) {
+	var all []*pb.AllocationRecord
+	p := hostLocal("10.240.0.0/12", pb.Pool_KNOWN)
+	for i := range count {
+		a := netip.AddrFrom4([4]byte{10, 240, byte(i / 250), byte(2 + i%250)})
+		all = append(all, allocated(a.String(), "gone"))
+	}
+	l.dial().send(snapshot(hello("n1", 1), poolOf(p), given(all...))).sync()
+}
+
+func TestFindingsArePagedWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{LeakedAfter: time.Second})
+		crowd(l, 1200)
+		l.dial().send(snapshot(hello("n2", 1), poolOf(hostLocal("10.1.0.0/24", pb.Pool_KNOWN)), given(allocated("10.1.0.9", "gone")))).sync()
+		time.Sleep(time.Minute)
+		list := func(q *pb.ListFindingsRequest) (got []string) {
+			for {
+				out, err := l.client.ListFindings(l.ctx, q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, f := range out.GetFindings() {
+					got = append(got, f.GetId())
+				}
+				if q.PageToken = out.GetNextPageToken(); q.PageToken == "" {
+					return got
+				}
+			}
+		}
+		if got := list(&pb.ListFindingsRequest{PageSize: 100}); len(got) != 1201 || len(slices.Compact(slices.Sorted(slices.Values(got)))) != 1201 {
+			t.Errorf("got %d findings, want 1201 of them, each once", len(got))
+		}
+		if got := list(&pb.ListFindingsRequest{PageSize: 1, Node: "n2"}); len(got) != 1 {
+			t.Errorf("got %d findings of n2, want one", len(got))
+		}
+		if got := list(&pb.ListFindingsRequest{Kind: verdict.FindingLeaked, Address: "10.240.0.7"}); len(got) != 1 {
+			t.Errorf("got %d findings about an address, want one", len(got))
+		}
+	})
+}
+
+// One page of findings, and those of one node, among 100,000.
+func BenchmarkListFindings(b *testing.B) {
+	l := newLab(b, Config{LeakedAfter: time.Nanosecond})
+	for i := range 5 {
+		var all []*pb.AllocationRecord
+		for k := range 20_000 {
+			a := netip.AddrFrom4([4]byte{10, byte(240 + i), byte(k / 250), byte(2 + k%250)})
+			all = append(all, allocated(a.String(), "gone"))
+		}
+		l.dial().send(snapshot(hello("n"+strconv.Itoa(i), 1), poolOf(hostLocal("10.240.0.0/12", pb.Pool_KNOWN)), given(all...))).sync()
+	}
+	for len(l.store.findingPlaces(func(*found) bool { return true })) < 100_000 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for name, of := range map[string]findingFilter{"page": {}, "node": {node: "n9"}} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				l.store.listFindings(findingPlace{}, 100, of)
+			}
+		})
+	}
 }

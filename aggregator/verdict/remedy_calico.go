@@ -64,6 +64,11 @@ func (t *telling) nodename(right string) {
 	}
 	t.evidence("%s on node %s says %s.", calicoNodename, n.Name, stale)
 	t.advise("Put the name right there, and restart calico-node on that node (it writes both files anew): ipwitness audit --fix-plan prints it.")
+	if t.owner.Pod == nil || t.owner.Pod.Node == "" {
+		t.byHand(n.Name, "", "Put the name that Kubernetes has for this node into %s: it says %s. By hand, because that name is not known.", calicoNodename, stale)
+		t.byHand("", restartCalicoNode(right), "Restart calico-node on node %s: its init container writes the CNI configuration anew, which may have the wrong name, too.", right)
+		return
+	}
 	t.fix(Fix{
 		Node: n.Name,
 		What: fmt.Sprintf("Tell Calico's CNI plugin that this node is %s, not %s: else it books the addresses of new pods for the wrong node, too.", right, stale),

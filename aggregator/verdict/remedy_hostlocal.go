@@ -65,7 +65,7 @@ func (t *telling) rebookHostLocal() {
 			"if [ \"$(head -n 1 "+t.file()+" 2>/dev/null | tr -d '\\r')\" != "+shellQuote(other)+" ]; then",
 			"  echo "+shellQuote(t.f.Address.String()+": its file says something else now: nothing to do"),
 			"elif "+runs(other)+"; then",
-			"  echo "+shellQuote(fmt.Sprintf("%s: container %s runs: look at it first", t.f.Address, shortID(other))),
+			"  echo "+shellQuote(fmt.Sprintf("%s: container %s runs, or crictl cannot tell: look at it first", t.f.Address, shortID(other))),
 			"elif "+t.holds()+"; then",
 			"  "+t.reservation(),
 			"else",
@@ -94,7 +94,7 @@ func (t *telling) releaseHostLocal() {
 			"if [ \"$(head -n 1 "+t.file()+" 2>/dev/null | tr -d '\\r')\" != "+shellQuote(id)+" ]; then",
 			"  echo "+shellQuote(t.f.Address.String()+": its file is gone, or says something else now: nothing to do"),
 			"elif "+runs(id)+"; then",
-			"  echo "+shellQuote(fmt.Sprintf("%s: container %s runs: look at it first", t.f.Address, shortID(id))),
+			"  echo "+shellQuote(fmt.Sprintf("%s: container %s runs, or crictl cannot tell: look at it first", t.f.Address, shortID(id))),
 			"elif ! command -v nsenter >/dev/null 2>&1 || ! command -v ip >/dev/null 2>&1; then",
 			"  echo "+shellQuote(t.f.Address.String()+": without nsenter and ip nobody can tell whether somebody has it: left as it is"),
 			"elif "+inUse(t.f.Address.String())+"; then",
@@ -112,7 +112,7 @@ func (t *telling) unwritable() string {
 		return "its holder is not known"
 	case t.owner.kind() == Host:
 		return "its holder is the node itself, not a container"
-	case t.owner.Workload().ContainerID == "":
+	case t.owner.Workload().sandbox() == "":
 		return "the id of its container is not known, and host-local frees an address by that"
 	case t.owner.Interface == nil || t.owner.Interface.Namespace.ID != t.owner.ID:
 		return "it is not known on which interface of the container it is"
@@ -129,7 +129,7 @@ func (t *telling) file() string {
 
 // reservation is the command that writes the address's file.
 func (t *telling) reservation() string {
-	return `printf '%s\r\n%s' ` + shellQuote(t.owner.Workload().ContainerID) + " " + shellQuote(t.owner.Interface.Name) + " > " + t.file()
+	return `printf '%s\r\n%s' ` + shellQuote(t.owner.Workload().sandbox()) + " " + shellQuote(t.owner.Interface.Name) + " > " + t.file()
 }
 
 // dir is host-local's directory, quoted.
@@ -169,9 +169,10 @@ func (t *telling) holds() string {
 	return "true" // its inode is not known
 }
 
-// runs is a condition: the container runtime says that a sandbox is up.
+// runs is a condition: the container runtime says that a sandbox is up, or it does not
+// answer.
 func runs(id string) string {
-	return "command -v crictl >/dev/null 2>&1 && [ -n \"$(crictl pods -q --no-trunc --state ready --id " + shellQuote(id) + " 2>/dev/null)\" ]"
+	return "command -v crictl >/dev/null 2>&1 && { ! up=$(crictl pods -q --no-trunc --state ready --id " + shellQuote(id) + " 2>/dev/null) || [ -n \"$up\" ]; }"
 }
 
 // inUse is a condition: some network namespace of the node has the address.

@@ -42,9 +42,13 @@ func TestCommandsOnlyChangeWhatIsAsItWasFound(t *testing.T) {
 
 		{"leaked", "leaked whereabouts", leak, []string{"patch ippools"}},
 		{"leaked, the sandbox is another one", "leaked whereabouts", map[string]string{podref: "shop/cam-1", id: "new"}, nil},
-		{"leaked, the pod is there", "leaked whereabouts", map[string]string{podref: "shop/cam-1", id: otherID, pod1: "pod/cam-1"}, nil},
 		{"leaked, freed, still reserved", "leaked whereabouts", map[string]string{reserve: "shop/cam-1"}, []string{"delete overlappingrangeipreservations"}},
 		{"leaked, freed, reserved for another", "leaked whereabouts", map[string]string{reserve: "shop/cam-2"}, nil},
+		{"leaked, the pod has it, where no kernel sees it", "leaked whereabouts", map[string]string{
+			podref: "shop/cam-1", id: otherID, pod1: `[{"name": "shop/lan","ips": ["192.0.2.3"]}]`, reserve: "shop/cam-1",
+		}, nil},
+		{"leaked, reserved, the pod has it", "leaked whereabouts", map[string]string{pod1: `"192.0.2.3"`, reserve: "shop/cam-1"}, nil},
+		{"leaked, the pod has another one now", "leaked whereabouts", map[string]string{podref: "shop/cam-1", id: otherID, pod1: `"192.0.2.30"`}, []string{"patch ippools"}},
 		{"leaked, no API", "leaked whereabouts", map[string]string{"get": "!"}, nil},
 
 		{"elsewhere, the other is gone", "booked-elsewhere whereabouts", map[string]string{podref: "shop/cam-1", pod0: uid}, []string{"patch ippools"}},

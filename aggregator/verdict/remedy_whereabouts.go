@@ -118,16 +118,15 @@ func (t *telling) releaseWhereabouts() {
 		ops = append(ops, `{"op":"test","path":`+jsonText(entry.pointer()+"/id")+`,"value":`+jsonText(entry.id)+`}`)
 		found += " && " + entry.says("id", entry.id)
 	}
-	found += " && " + entry.podGone() // or it may have the address where nobody looks
 	t.fix(Fix{
 		What: fmt.Sprintf("Free %s: pod %s, for which IPPool %s has it at offset %s, does not have it, and nobody else has.", t.f.Address, entry.podref, t.pool.Name, entry.offset),
 		Command: script(
-			"if "+found+"; then",
+			"if "+found+" && "+entry.without(t.f.Address)+"; then",
 			"  "+entry.patch(append(ops, `{"op":"remove","path":`+entry.path()+`}`)...),
 			"else",
-			"  echo "+shellQuote(fmt.Sprintf("%s: offset %s is free, or somebody else's now, or pod %s is there: nothing to do", t.f.Address, entry.offset, entry.podref)),
+			"  echo "+shellQuote(fmt.Sprintf("%s: offset %s is free, or somebody else's now, or the pod has it: nothing to do", t.f.Address, entry.offset)),
 			"fi",
-			"if "+entry.there("")+" && "+entry.reserved(entry.podref)+"; then",
+			"if "+entry.there("")+" && "+entry.reserved(entry.podref)+" && "+entry.without(t.f.Address)+"; then",
 			"  kubectl delete "+reservations+" "+shellQuote(entry.reservation)+" -n "+shellQuote(entry.namespace),
 			"fi"),
 	})
@@ -171,11 +170,11 @@ func (t *telling) entry() (e entry, why string) {
 		return e, "it is not known on which interface of the pod it is"
 	}
 	w := t.owner.Workload()
-	if w.ContainerID == "" {
+	if w.sandbox() == "" {
 		return e, "the id of its sandbox is not known, and whereabouts frees an address by that"
 	}
 	e, why = t.pool.entry(t.f.Address)
-	e.id, e.podref, e.ifname = w.ContainerID, t.ownerName(), t.owner.Interface.Name
+	e.id, e.podref, e.ifname = w.sandbox(), t.ownerName(), t.owner.Interface.Name
 	return e, why
 }
 
@@ -274,6 +273,15 @@ func (e entry) podLives(uid string) string {
 func (e entry) podGone() string {
 	namespace, name, _ := strings.Cut(e.podref, "/")
 	return "pod=$(kubectl get pod -n " + shellQuote(namespace) + " " + shellQuote(name) + " --ignore-not-found -o name) && [ -z \"$pod\" ]"
+}
+
+// without is a condition: there is no such pod, or Multus has not given it the address.
+// Who has a device in user space (DPDK) has an address that no kernel knows.
+func (e entry) without(a netip.Addr) string {
+	namespace, name, _ := strings.Cut(e.podref, "/")
+	return "has=$(kubectl get pod -n " + shellQuote(namespace) + " " + shellQuote(name) +
+		` --ignore-not-found -o 'jsonpath={.metadata.annotations.k8s\.v1\.cni\.cncf\.io/network-status} {.status.podIPs}') && ` +
+		"! printf '%s' \"$has\" | grep -qF " + shellQuote(`"`+a.String()+`"`)
 }
 
 // shellWord is shellQuote for where nothing is a word, too.
