@@ -240,7 +240,9 @@ $(ETCD): tools/etcd/go.mod tools/etcd/go.sum
 
 $(CALICO_CRDS): tools/calico/go.mod tools/calico/go.sum
 	dir=$$(go -C tools/calico mod download -json github.com/projectcalico/calico | awk -F'"' '$$2 == "Dir" { print $$4 }'); \
-	rm -rf $@ && mkdir -p $@ && install -m 644 "$$dir"/libcalico-go/config/crd/*.yaml $@/
+	rm -rf $@ $@.new && mkdir -p $@.new; \
+	install -m 644 "$$dir"/libcalico-go/config/crd/*.yaml $@.new/; \
+	mv $@.new $@ # whole or not at all: make deletes no directory of a target that failed
 
 CONTAINERD_MODULE := github.com/containerd/containerd/v2
 $(CONTAINERD) &: tools/containerd/go.mod tools/containerd/go.sum

@@ -583,6 +583,34 @@ func TestDirectoriesHaveBounds(t *testing.T) {
 	}
 }
 
+func TestDirectoriesThatWereLostMakeRoomForOthers(t *testing.T) {
+	l := newIPAMLab(t)
+	l.ipam.noWatcher = unix.EMFILE
+	look := func() {
+		l.ipam.all = true
+		l.ipam.look(time.Now())
+		l.take()
+	}
+	for i := range maxHostLocal {
+		l.give(fmt.Sprint("net", i), "10.1.0.1", "c")
+	}
+	look()
+	l.must(os.RemoveAll(l.dir))
+	look()
+	if p := l.pools[l.path("net0")]; len(l.pools) != maxHostLocal || p.GetState() != missing || p.GetLost() != 1 {
+		t.Fatalf("directories that were removed: got %d, one is %v, want all, and what they lost", len(l.pools), p)
+	}
+	l.give("other", "10.1.0.1", "c")
+	look()
+	problems, _ := l.ipam.health()
+	if len(l.allocations[l.path("other")]) != 1 || strings.Contains(strings.Join(problems, "\n"), "more than the 256 directories") {
+		t.Errorf("one more: got %v, problems %q, want it read", l.pools[l.path("other")], problems)
+	}
+	if len(l.pools) != maxHostLocal {
+		t.Errorf("one more: got %d directories, want %d still", len(l.pools), maxHostLocal)
+	}
+}
+
 func TestParseGiven(t *testing.T) {
 	for content, want := range map[string][2]string{
 		"":                                     {"", ""},

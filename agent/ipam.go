@@ -224,7 +224,7 @@ func (i *ipam) lookForPlaces(now time.Time) {
 		if i.hostLocal[dir] != nil {
 			continue
 		}
-		if len(i.hostLocal) >= maxHostLocal {
+		if len(i.hostLocal) >= maxHostLocal && !i.forgetLost(networks, now) {
 			problems = append(problems, fmt.Sprintf("host-local has more than the %d directories that are looked at: remove those that are not used, such as %s, perhaps", maxHostLocal, dir))
 			break
 		}
@@ -244,6 +244,23 @@ func (i *ipam) lookForPlaces(now time.Time) {
 		}
 	}
 	i.watch()
+}
+
+// forgetLost forgets the directory that was lost first and is not back, of those that
+// no configuration names. It says whether there was one.
+func (i *ipam) forgetLost(networks map[string]cniNetwork, now time.Time) bool {
+	var first *hostLocal
+	for dir, h := range i.hostLocal {
+		if _, named := networks[dir]; !named && h.state == ipwitnessv1.Pool_MISSING && (first == nil || h.lostAt.Before(first.lostAt)) {
+			first = h
+		}
+	}
+	if first == nil {
+		return false
+	}
+	delete(i.hostLocal, first.path)
+	i.end(first, now)
+	return true
 }
 
 // watch watches all places, and the way to each of them, so that one that is
