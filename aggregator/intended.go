@@ -28,6 +28,13 @@ func (s *store) lack(ns *namespace) {
 	}
 }
 
+// lackOf is lack after a namespace has an address more or less.
+func (s *store) lackOf(h *holding) {
+	if h.Kind == verdict.Assigned {
+		s.lack(h.port.namespace)
+	}
+}
+
 // intend makes the findings about addresses that a namespace lacks.
 func (s *store) intend(ns *namespace) {
 	var now []verdict.Finding

@@ -384,6 +384,7 @@ func (s *store) end(n *node, h *holding) {
 func (s *store) list(n *node, h *holding) {
 	n.list(h)
 	s.addressed(n, h)
+	s.lackOf(h)
 	s.listSighting(h)
 	s.touchAnswers(h)
 }
@@ -396,6 +397,7 @@ func (s *store) unlist(n *node, h *holding) {
 	s.unlistSighting(h)
 	n.unlist(h)
 	s.addressed(n, h)
+	s.lackOf(h)
 	if h.link != nil {
 		s.dropLink(n, h.link)
 	}

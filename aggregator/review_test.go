@@ -167,3 +167,39 @@ func BenchmarkListFindings(b *testing.B) {
 		})
 	}
 }
+
+func TestAnAddressThatCameLateIsLackedNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.9"))).sync()
+		l.store.mu.Lock() // what the Kubernetes API says, in its place
+		ns := l.store.nodes[nodeID{"boot-n1", "4026531840"}].namespaces.get(2)
+		ns.lacks = []verdict.Finding{{
+			ID: "x", Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Address: netip.MustParseAddr("10.244.0.2"), Source: "kubernetes",
+			Owners: slices.Clone(l.store.table.get(netip.MustParseAddr("10.244.0.9")).owners),
+		}}
+		l.store.tellFinding(nil, &ns.lacks[0])
+		l.store.mu.Unlock()
+		l.wantFindings("it lacks one", "intended-not-observed 10.244.0.2")
+		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(2, "10.244.0.2")}}).sync()
+		time.Sleep(time.Second)
+		l.wantFindings("it has it now")
+	})
+}
+
+func TestFindingsOfAPoolEndWithItsNodeWhateverItIsCalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		odd := hostLocal("10.244.0.0/24", pb.Pool_UNREADABLE)
+		odd.Problem = "permission denied"
+		a := l.dial().send(snapshot(hello("n1", 1), poolOf(odd))).sync()
+		l.wantFindings("it cannot be read", "ipam-unreadable ")
+		a.cancel()
+		_ = a.ended()
+		booted := hello("n1", 1)
+		booted.BootId = "boot-of-later"
+		l.dial().send(snapshot(booted)).sync()
+		time.Sleep(DefaultNodeTimeout + time.Second)
+		l.wantFindings("the machine was booted, and has no such pool any more")
+	})
+}

@@ -157,7 +157,7 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 // that each has the same name after every restart.
 func (s *store) label(n *node) {
 	before := n.rec.Name
-	n.rec.Name = n.name
+	s.rename(n, n.name)
 	for _, other := range s.nodes {
 		if other == n || other.rec.Name != n.name {
 			continue
@@ -166,7 +166,7 @@ func (s *store) label(n *node) {
 		if other.session == nil || n.id.compare(other.id) < 0 {
 			longer = other
 		}
-		longer.rec.Name = s.longName(longer)
+		s.rename(longer, s.longName(longer))
 		if longer == other {
 			s.touchNode(other)
 			s.publishNode(other)
@@ -177,6 +177,18 @@ func (s *store) label(n *node) {
 		s.publishNode(n)
 	}
 	s.checkNames(n)
+}
+
+// rename gives a node another name, by which findings about its pools are known.
+func (s *store) rename(n *node, name string) {
+	if n.rec.Name == name {
+		return
+	}
+	for _, p := range n.pools {
+		s.dropPoolFindings(p)
+		s.lookAt(p)
+	}
+	n.rec.Name = name
 }
 
 func (id nodeID) compare(other nodeID) int {
@@ -191,8 +203,8 @@ func (s *store) unlabel(n *node) {
 	}
 	for _, other := range s.nodes {
 		if other != n && other.name == n.name && !other.rec.Unheard {
-			n.rec.Name = s.longName(n)
-			other.rec.Name = other.name
+			s.rename(n, s.longName(n))
+			s.rename(other, other.name)
 			s.touchNode(other)
 			s.publishNode(other)
 			s.checkNames(other)
