@@ -203,3 +203,57 @@ func TestFindingsOfAPoolEndWithItsNodeWhateverItIsCalled(t *testing.T) {
 		l.wantFindings("the machine was booted, and has no such pool any more")
 	})
 }
+
+func TestTheSamePoolsHaveSeries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		var all []*pb.PoolRecord
+		for i := range 1024 {
+			p := hostLocal("10.244.0.0/24", pb.Pool_KNOWN)
+			p.Name += strconv.Itoa(i)
+			p.Routed = false
+			all = append(all, p)
+		}
+		l.dial().send(snapshot(hello("n1", 1), poolOf(all...))).sync()
+		series := func() (names []string) {
+			families, err := l.registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				if f.GetName() == "ipwitness_ipam_pool_size" {
+					for _, m := range f.GetMetric() {
+						names = append(names, m.String())
+					}
+				}
+			}
+			return names
+		}
+		if first := series(); len(first) != maxPoolSeries || !slices.Equal(first, series()) {
+			t.Errorf("got %d series, want the same %d each time", len(first), maxPoolSeries)
+		}
+	})
+}
+
+// Ranges are compared while pods come and go on each of 5,000 nodes.
+func BenchmarkCompareRanges(b *testing.B) {
+	l := newLab(b, Config{})
+	for i := range 5000 {
+		var parts []*pb.ReportRequest
+		third, second := i%256, 64+i/256
+		for k := range 20 {
+			parts = append(parts, kindPod(uint32(k+2), "a"+strconv.Itoa(k), netip.AddrFrom4([4]byte{10, byte(second), byte(third), byte(k + 2)}).String()))
+		}
+		cidr := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(second), byte(third), 0}), 24).String()
+		l.dial().send(snapshot(hello("n"+strconv.Itoa(i), 1), append(parts, poolOf(hostLocal(cidr, pb.Pool_KNOWN)))...)).sync()
+	}
+	s := l.store
+	for b.Loop() {
+		s.mu.Lock()
+		for _, n := range s.nodes {
+			s.overlapped(n)
+		}
+		s.compareRanges()
+		s.mu.Unlock()
+	}
+}
