@@ -60,12 +60,12 @@ func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
 func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		a := kindNode(l)
+		kindNode(l)
 		for _, again := range []*pb.ReportRequest{
 			snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"), poolOf(hostLocal("10.244.0.0/24", pb.Pool_READING))),
 			snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3")),
 		} {
-			a = l.dial().send(again).sync()
+			a := l.dial().send(again).sync()
 			a.send(merge(&pb.ReportRequest{}, poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)),
 				given(allocated("10.244.0.2", "sandbox-a"), allocated("10.244.0.3", "sandbox-b")))).sync()
 			time.Sleep(time.Minute)
@@ -256,4 +256,27 @@ func BenchmarkCompareRanges(b *testing.B) {
 		s.compareRanges()
 		s.mu.Unlock()
 	}
+}
+
+func TestANodeIsCoveredByWhateverNameItGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1))).sync()
+		check := func(why string, want map[string]bool) {
+			t.Helper()
+			l.store.mu.Lock()
+			defer l.store.mu.Unlock()
+			reporting := l.store.reporting()
+			for name, covered := range want {
+				if l.store.Covered(name) != covered || reporting(name) != covered {
+					t.Errorf("%s: got %s covered %v, want %v", why, name, !covered, covered)
+				}
+			}
+		}
+		check("it reports", map[string]bool{"n1": true, "N1": true, "n1.example.org": true, "n10": false, "n2": false})
+		a.cancel()
+		_ = a.ended()
+		time.Sleep(time.Second)
+		check("it is silent", map[string]bool{"n1": false, "N1": false, "n1.example.org": false})
+	})
 }
