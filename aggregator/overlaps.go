@@ -281,7 +281,7 @@ func common(a, b verdict.Range) string {
 func (s *store) compareNetworks(n *node) {
 	for i, p := range n.pools {
 		for _, other := range n.pools[i+1:] {
-			if !p.rec.Competes(&other.rec) {
+			if !p.rec.Competes(&other.rec) || n.vrf(p.rec.Device) != n.vrf(other.rec.Device) {
 				continue
 			}
 			a, b := p, other
@@ -301,6 +301,20 @@ func (s *store) compareNetworks(n *node) {
 			s.findings.put(out)
 		}
 	}
+}
+
+// vrf is the VRF that an interface of the node itself is in; empty for none.
+func (n *node) vrf(name string) string {
+	own := n.namespaces.get(verdict.OwnRecord)
+	if own == nil || name == "" {
+		return ""
+	}
+	for _, i := range own.ifaces {
+		if i.rec.Name == name {
+			return i.rec.VRF
+		}
+	}
+	return ""
 }
 
 func poolSide(n *node, p *pool) verdict.Side {

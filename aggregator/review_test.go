@@ -280,3 +280,28 @@ func TestANodeIsCoveredByWhateverNameItGoes(t *testing.T) {
 		check("it is silent", map[string]bool{"n1": false, "N1": false, "n1.example.org": false})
 	})
 }
+
+func TestNetworksInTwoVRFsMayHaveOneRange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		m := snapshot(hello("n1", 1))
+		for i, tenant := range []string{"red", "blue"} {
+			p := hostLocal("10.0.0.0/24", pb.Pool_KNOWN)
+			p.Name, p.Network, p.Plugin, p.Device = "/var/lib/cni/networks/"+tenant, tenant, "bridge", "br-"+tenant
+			m.Pools = append(m.Pools, p)
+			m.Links = append(m.Links, &pb.LinkRecord{Name: p.Device, Kind: pb.LinkRecord_BRIDGE, Routed: true})
+			m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{
+				Namespace: 1, Index: uint32(10 + i), Name: p.Device, Kind: "bridge", Attachment: pb.InterfaceRecord_OWN, Link: p.Device, Vrf: tenant,
+			})
+		}
+		a := l.dial().send(m).sync()
+		time.Sleep(time.Second)
+		l.wantFindings("each is in a VRF of its own")
+		for _, i := range m.Interfaces {
+			i.Vrf = ""
+		}
+		a.send(&pb.ReportRequest{Interfaces: m.Interfaces, Pools: []*pb.PoolRecord{hostLocal("10.9.0.0/24", pb.Pool_KNOWN)}}).sync()
+		time.Sleep(time.Second)
+		l.wantFindings("both are in none", "ranges-overlap 10.0.0.1-10.0.0.254")
+	})
+}
