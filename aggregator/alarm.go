@@ -107,6 +107,7 @@ func (s *store) ring() time.Duration {
 	now := s.clock()
 	s.forget(now)
 	base := len(s.touched)
+	compare := false
 	for len(s.alarms) > 0 && s.alarms[0].clock().at <= now {
 		switch r := heap.Pop(&s.alarms).(type) {
 		case *node:
@@ -118,12 +119,15 @@ func (s *store) ring() time.Duration {
 		case *pool:
 			s.lookAt(r)
 		case *overlaps:
-			s.compareRanges()
+			compare = true
 		case *namespace:
 			s.intend(r)
 		}
 	}
 	s.judgeTouched(base, received{})
+	if compare {
+		s.compareRanges() // gives up the lock: others use the stack of what is touched
+	}
 	if len(s.alarms) == 0 {
 		return time.Hour
 	}

@@ -46,7 +46,8 @@ var poolStates = map[verdict.PoolState]string{
 func (m *ipamMetrics) collect(s *store, out chan<- prometheus.Metric) {
 	type kind struct{ ipam, state string }
 	type one struct {
-		labels                  []string
+		at                      poolPlace
+		network                 string
 		size, allocated, leaked float64
 	}
 	kinds, allocations := make(map[kind]int), make(map[string]int)
@@ -55,12 +56,11 @@ func (m *ipamMetrics) collect(s *store, out chan<- prometheus.Metric) {
 	for _, p := range s.pools.byKey {
 		kinds[kind{p.rec.IPAM, poolStates[p.rec.State]}]++
 		allocations[p.rec.IPAM] += p.allocated
-		if len(series) < maxPoolSeries {
-			at := s.poolPlace(p)
-			series = append(series, one{[]string{at.ipam, at.node, at.name, p.rec.Network}, float64(p.rec.Size()), float64(p.allocated), float64(p.leaked)})
-		}
+		series = append(series, one{s.poolPlace(p), p.rec.Network, float64(p.rec.Size()), float64(p.allocated), float64(p.leaked)})
 	}
 	s.mu.Unlock()
+	slices.SortFunc(series, func(a, b one) int { return a.at.compare(b.at) }) // so that there are the same each time
+	series = series[:min(len(series), maxPoolSeries)]
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
@@ -71,10 +71,11 @@ func (m *ipamMetrics) collect(s *store, out chan<- prometheus.Metric) {
 		gauge(m.allocations, float64(allocations[ipam]), ipam)
 	}
 	for _, one := range series {
+		labels := []string{one.at.ipam, one.at.node, one.at.name, one.network}
 		if one.size > 0 {
-			gauge(m.size, one.size, one.labels...)
+			gauge(m.size, one.size, labels...)
 		}
-		gauge(m.allocated, one.allocated, one.labels...)
-		gauge(m.leaked, one.leaked, one.labels...)
+		gauge(m.allocated, one.allocated, labels...)
+		gauge(m.leaked, one.leaked, labels...)
 	}
 }

@@ -39,11 +39,20 @@ func (a *side) same(b *side) bool {
 	return false
 }
 
+// sameSide tells whether two say the same.
+func sameSide(a, b side) bool {
+	return a.node == b.node && a.rec == b.rec && a.Range == b.Range &&
+		a.say.Node == b.say.Node && a.say.Network == b.say.Network && a.say.Config == b.say.Config && a.say.Device == b.say.Device &&
+		a.say.From == b.say.From && slices.Equal(a.say.Ranges, b.say.Ranges) && slices.Equal(a.say.Prefixes, b.say.Prefixes)
+}
+
 // overlaps are what is found of ranges, and when it is looked for again.
 type overlaps struct {
 	alarm alarm
-	// dirty are the nodes of which something changed.
+	// dirty are the nodes of which something changed; moved tells that what Kubernetes
+	// says of all did.
 	dirty map[*node]struct{}
+	moved bool
 	// found are the ids of what was found.
 	found map[string]struct{}
 }
@@ -60,6 +69,8 @@ func (s *store) overlapped(n *node) {
 			s.overlaps.dirty = make(map[*node]struct{})
 		}
 		s.overlaps.dirty[n] = struct{}{}
+	} else {
+		s.overlaps.moved = true
 	}
 	if !s.overlaps.alarm.set() {
 		s.arm(&s.overlaps, s.clock().Add(overlapPause))
@@ -148,15 +159,33 @@ func (s *store) podsBehind(n *node, i *verdict.Interface) bool {
 	})
 }
 
-// compareRanges makes the findings about ranges that overlap.
+// compareRanges makes the findings about ranges that overlap. Pods come and go, and
+// seldom change the ranges of their node: those of all are compared only if one did.
+// Others get the lock now and then.
 func (s *store) compareRanges() {
-	for n := range s.overlaps.dirty {
-		n.ranges = s.sides(n)
+	dirty, moved := s.overlaps.dirty, s.overlaps.moved
+	s.overlaps.dirty, s.overlaps.moved = nil, false
+	looked := 0
+	for n := range dirty {
+		if ranges := s.sides(n); !slices.EqualFunc(n.ranges, ranges, sameSide) {
+			n.ranges, moved = ranges, true
+		}
+		if looked++; looked%64 == 0 {
+			s.mu.Unlock()
+			s.mu.Lock()
+		}
 	}
-	clear(s.overlaps.dirty)
 	before := s.overlaps.found
 	s.overlaps.found = make(map[string]struct{})
-	s.compareNodes()
+	if moved {
+		s.compareNodes()
+	} else {
+		for id := range before {
+			if s.findings.said(id).GetKind() == verdict.FindingPodCIDROverlap {
+				s.overlaps.found[id] = struct{}{}
+			}
+		}
+	}
 	for _, n := range s.nodes {
 		s.compareNetworks(n)
 	}
@@ -252,7 +281,7 @@ func common(a, b verdict.Range) string {
 func (s *store) compareNetworks(n *node) {
 	for i, p := range n.pools {
 		for _, other := range n.pools[i+1:] {
-			if !p.rec.Competes(&other.rec) {
+			if !p.rec.Competes(&other.rec) || n.vrf(p.rec.Device) != n.vrf(other.rec.Device) {
 				continue
 			}
 			a, b := p, other
@@ -272,6 +301,20 @@ func (s *store) compareNetworks(n *node) {
 			s.findings.put(out)
 		}
 	}
+}
+
+// vrf is the VRF that an interface of the node itself is in; empty for none.
+func (n *node) vrf(name string) string {
+	own := n.namespaces.get(verdict.OwnRecord)
+	if own == nil || name == "" {
+		return ""
+	}
+	for _, i := range own.ifaces {
+		if i.rec.Name == name {
+			return i.rec.VRF
+		}
+	}
+	return ""
 }
 
 func poolSide(n *node, p *pool) verdict.Side {

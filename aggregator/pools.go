@@ -397,6 +397,31 @@ func (s *store) reports(name string) bool {
 	return slices.ContainsFunc(s.findings.byName[name], func(n *node) bool { return !n.status.GetBlind() })
 }
 
+// covers tells whether an agent reports for a node, and sees what is in its pods.
+func (n *node) covers() bool { return n.session != nil && !n.rec.Unheard && !n.status.GetBlind() }
+
+// reporting is reports for many names, also for those that others have for nodes: in
+// capitals, or with a domain or without.
+func (s *store) reporting() func(name string) bool {
+	var called map[string][]*node
+	first := func(name string) string {
+		label, _, _ := strings.Cut(strings.ToLower(name), ".")
+		return label
+	}
+	return func(name string) bool {
+		if s.reports(name) {
+			return true
+		}
+		if called == nil {
+			called = make(map[string][]*node, len(s.nodes))
+			for _, n := range s.nodes {
+				called[first(n.name)] = append(called[first(n.name)], n)
+			}
+		}
+		return slices.ContainsFunc(called[first(name)], func(n *node) bool { return n.covers() && n.rec.Called(name) })
+	}
+}
+
 // Covered is for verdict.Tables.
 func (s *store) Covered(name string) bool {
 	if name != "" {
@@ -405,7 +430,12 @@ func (s *store) Covered(name string) bool {
 		}
 		for _, n := range s.nodes { // with a longer name, where two have one
 			if n.rec.Name == name {
-				return n.session != nil && !n.rec.Unheard && !n.status.GetBlind()
+				return n.covers()
+			}
+		}
+		for _, n := range s.nodes {
+			if n.covers() && n.rec.Called(name) {
+				return true
 			}
 		}
 		return false
@@ -414,7 +444,7 @@ func (s *store) Covered(name string) bool {
 	if s.coverage.at != 0 && now.Sub(s.coverage.at) < coverageFor {
 		return s.coverage.all
 	}
-	all, asked := s.kube.NodesCovered(s.reports)
+	all, asked := s.kube.NodesCovered(s.reporting())
 	if !asked {
 		all = len(s.nodes) > 0
 	}

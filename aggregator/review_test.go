@@ -60,12 +60,12 @@ func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
 func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		a := kindNode(l)
+		kindNode(l)
 		for _, again := range []*pb.ReportRequest{
 			snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"), poolOf(hostLocal("10.244.0.0/24", pb.Pool_READING))),
 			snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3")),
 		} {
-			a = l.dial().send(again).sync()
+			a := l.dial().send(again).sync()
 			a.send(merge(&pb.ReportRequest{}, poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)),
 				given(allocated("10.244.0.2", "sandbox-a"), allocated("10.244.0.3", "sandbox-b")))).sync()
 			time.Sleep(time.Minute)
@@ -201,5 +201,107 @@ func TestFindingsOfAPoolEndWithItsNodeWhateverItIsCalled(t *testing.T) {
 		l.dial().send(snapshot(booted)).sync()
 		time.Sleep(DefaultNodeTimeout + time.Second)
 		l.wantFindings("the machine was booted, and has no such pool any more")
+	})
+}
+
+func TestTheSamePoolsHaveSeries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		var all []*pb.PoolRecord
+		for i := range 1024 {
+			p := hostLocal("10.244.0.0/24", pb.Pool_KNOWN)
+			p.Name += strconv.Itoa(i)
+			p.Routed = false
+			all = append(all, p)
+		}
+		l.dial().send(snapshot(hello("n1", 1), poolOf(all...))).sync()
+		series := func() (names []string) {
+			families, err := l.registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				if f.GetName() == "ipwitness_ipam_pool_size" {
+					for _, m := range f.GetMetric() {
+						names = append(names, m.String())
+					}
+				}
+			}
+			return names
+		}
+		if first := series(); len(first) != maxPoolSeries || !slices.Equal(first, series()) {
+			t.Errorf("got %d series, want the same %d each time", len(first), maxPoolSeries)
+		}
+	})
+}
+
+// Ranges are compared while pods come and go on each of 5,000 nodes.
+func BenchmarkCompareRanges(b *testing.B) {
+	l := newLab(b, Config{})
+	for i := range 5000 {
+		var parts []*pb.ReportRequest
+		third, second := i%256, 64+i/256
+		for k := range 20 {
+			parts = append(parts, kindPod(uint32(k+2), "a"+strconv.Itoa(k), netip.AddrFrom4([4]byte{10, byte(second), byte(third), byte(k + 2)}).String()))
+		}
+		cidr := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(second), byte(third), 0}), 24).String()
+		l.dial().send(snapshot(hello("n"+strconv.Itoa(i), 1), append(parts, poolOf(hostLocal(cidr, pb.Pool_KNOWN)))...)).sync()
+	}
+	s := l.store
+	for b.Loop() {
+		s.mu.Lock()
+		for _, n := range s.nodes {
+			s.overlapped(n)
+		}
+		s.compareRanges()
+		s.mu.Unlock()
+	}
+}
+
+func TestANodeIsCoveredByWhateverNameItGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1))).sync()
+		check := func(why string, want map[string]bool) {
+			t.Helper()
+			l.store.mu.Lock()
+			defer l.store.mu.Unlock()
+			reporting := l.store.reporting()
+			for name, covered := range want {
+				if l.store.Covered(name) != covered || reporting(name) != covered {
+					t.Errorf("%s: got %s covered %v, want %v", why, name, !covered, covered)
+				}
+			}
+		}
+		check("it reports", map[string]bool{"n1": true, "N1": true, "n1.example.org": true, "n10": false, "n2": false})
+		a.cancel()
+		_ = a.ended()
+		time.Sleep(time.Second)
+		check("it is silent", map[string]bool{"n1": false, "N1": false, "n1.example.org": false})
+	})
+}
+
+func TestNetworksInTwoVRFsMayHaveOneRange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		m := snapshot(hello("n1", 1))
+		for i, tenant := range []string{"red", "blue"} {
+			p := hostLocal("10.0.0.0/24", pb.Pool_KNOWN)
+			p.Name, p.Network, p.Plugin, p.Device = "/var/lib/cni/networks/"+tenant, tenant, "bridge", "br-"+tenant
+			m.Pools = append(m.Pools, p)
+			m.Links = append(m.Links, &pb.LinkRecord{Name: p.Device, Kind: pb.LinkRecord_BRIDGE, Routed: true})
+			m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{
+				Namespace: 1, Index: uint32(10 + i), Name: p.Device, Kind: "bridge", Attachment: pb.InterfaceRecord_OWN, Link: p.Device, Vrf: tenant,
+			})
+		}
+		a := l.dial().send(m).sync()
+		time.Sleep(time.Second)
+		l.wantFindings("each is in a VRF of its own")
+		for _, i := range m.Interfaces {
+			i.Vrf = ""
+		}
+		a.send(&pb.ReportRequest{Interfaces: m.Interfaces, Pools: []*pb.PoolRecord{hostLocal("10.9.0.0/24", pb.Pool_KNOWN)}}).sync()
+		time.Sleep(time.Second)
+		l.wantFindings("both are in none", "ranges-overlap 10.0.0.1-10.0.0.254")
 	})
 }
