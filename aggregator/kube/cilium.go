@@ -347,11 +347,12 @@ func (k *cilium) tellUses(name string, before, after *ciliumNode) {
 // allocation is what is told of an address that a node says is given.
 func (u *ciliumUse) allocation(node string) verdict.Allocation {
 	al := verdict.Allocation{Address: u.addr, Node: node, Location: "ciliumnodes " + node + " /status/ipam/used/" + u.addr.String()}
-	owner, iface, _ := strings.Cut(u.owner, ":")
+	owner, _ := strings.CutSuffix(u.owner, " [restored]") // what its agent knew before a restart
+	owner, iface, _ := strings.Cut(owner, ":")
 	if namespace, pod, ok := strings.Cut(owner, "/"); ok {
 		al.Namespace, al.Pod, al.Interface = namespace, pod, iface
 	} else {
-		al.Purpose = "Cilium's " + cmp.Or(plain(u.owner), "own")
+		al.Purpose = "Cilium's " + cmp.Or(plain(owner), "own")
 	}
 	return al
 }

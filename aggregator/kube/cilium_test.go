@@ -72,7 +72,7 @@ func TestCilium(t *testing.T) {
 	// Single addresses, of which the node says which are used.
 	f.apply(ciliumNodes, ciliumNodeText("n3", "172.18.0.4", "", "192.168.1.1", `
     pool: {192.168.1.1: {resource: eni-1}, 192.168.1.2: {resource: eni-1}, 192.168.1.4: {resource: eni-1}}
-status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resource: eni-1}, 192.168.1.2: {owner: default/eni, resource: eni-1}}}}
+status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resource: eni-1}, 192.168.1.2: {owner: 'default/eni [restored]', resource: eni-1}}}}
 `))
 	const n3 = "\ncilium n3 known 192.168.1.1-192.168.1.2 192.168.1.4-192.168.1.4"
 	const eni = `
