@@ -77,9 +77,10 @@ func (f *found) all() []string {
 	return slices.Clone(f.kinds)
 }
 
-// small is a network of kindnet's kind with room for five pods.
+// small is a network of kindnet's kind with room for five pods. A plan looks into all
+// namespaces with processes: no other test may have its range.
 const small = `{"cniVersion":"1.0.0","name":"kindnet","plugins":[{"type":"ptp","ipMasq":false,"mtu":1500,
-	"ipam":{"type":"host-local","dataDir":"/run/cni-ipam-state","routes":[{"dst":"0.0.0.0/0"}],"ranges":[[{"subnet":"10.244.0.0/29"}]]}}]}`
+	"ipam":{"type":"host-local","dataDir":"/run/cni-ipam-state","routes":[{"dst":"0.0.0.0/0"}],"ranges":[[{"subnet":"198.18.78.0/29"}]]}}]}`
 
 func TestDuplicatesAreForetoldAndThePlanPreventsThem(t *testing.T) {
 	t.Parallel()
@@ -237,7 +238,7 @@ func TestALeakFillsThePoolAndThePlanFreesIt(t *testing.T) {
 	l.awaitFindings("pool-exhaustion")
 	// Three pods end as in a crash: nobody tells CNI.
 	l.sh("ip netns del p0", "ip netns del p1", "ip netns del p2")
-	l.awaitFindings("leaked 10.244.0.2", "leaked 10.244.0.3", "leaked 10.244.0.4", "pool-exhaustion")
+	l.awaitFindings("leaked 198.18.78.2", "leaked 198.18.78.3", "leaked 198.18.78.4", "pool-exhaustion")
 	// The finding about the pool is made anew a few times a second at most.
 	until(t, "all findings to say that 5 of 5 are given, 3 of them leaked", func() bool {
 		return !slices.ContainsFunc(l.findings(""), func(f *ipwitnessv1.Finding) bool {
@@ -259,7 +260,7 @@ func TestALeakFillsThePoolAndThePlanFreesIt(t *testing.T) {
 		t.Fatalf("%v\n%s\n%s", err, out, plan)
 	}
 	l.awaitFindings()
-	left, err := filepath.Glob(l.Path("/run/cni-ipam-state/kindnet/10.*"))
+	left, err := filepath.Glob(l.Path("/run/cni-ipam-state/kindnet/198.*"))
 	if err != nil || len(left) != 2 {
 		t.Errorf("host-local's files: got %v, %v, want those of the two pods that live", left, err)
 	}

@@ -279,6 +279,8 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 	// Now nobody has it: it is freed; also where the file has an id alone, as old
 	// versions of host-local wrote it.
 	free := p.plan(p.booked(verdict.FindingLeaked, address, "other"))
+	// But not where there are more processes than a command line has room for.
+	want("other\r\neth0", p.apply(shell, "ls() { return 126; }\n"+free))
 	gone(p.apply(shell, free))
 	write("other")
 	gone(p.apply(shell, free))

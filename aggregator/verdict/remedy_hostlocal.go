@@ -175,9 +175,10 @@ func runs(id string) string {
 	return "command -v crictl >/dev/null 2>&1 && { ! up=$(crictl pods -q --no-trunc --state ready --id " + shellQuote(id) + " 2>/dev/null) || [ -n \"$up\" ]; }"
 }
 
-// inUse is a condition: some network namespace of the node has the address.
+// inUse is a condition: some network namespace of the node has the address, or they
+// cannot be listed.
 func inUse(address string) string {
-	return "for ns in $(" + namespaces + " | sort -un -k1,1 | sed 's/^ *[0-9]* //'); do nsenter --net=\"$ns\" ip -o addr show to " + address + " 2>/dev/null || :; done | grep -q ."
+	return "! " + namespaces + " | grep -q . || for ns in $(" + namespaces + " | sort -un -k1,1 | sed 's/^ *[0-9]* //'); do nsenter --net=\"$ns\" ip -o addr show to " + address + " 2>/dev/null || :; done | grep -q ."
 }
 
 // cordon advises to have no pods started on a node for now.
