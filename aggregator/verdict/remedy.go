@@ -353,17 +353,17 @@ func (t *telling) restartNow(then string) {
 	t.told.Fixes[len(t.told.Fixes)-1] = Fix{
 		What: fmt.Sprintf("Restart pod %s/%s, which holds %s: %s.", w.Namespace, w.Name, t.f.Address, then),
 		Command: script(
-			"if uid=$(kubectl get pod -n "+shellQuote(w.Namespace)+" "+shellQuote(w.Name)+" --ignore-not-found -o 'jsonpath={.metadata.uid}') && [ \"$uid\" = "+shellQuote(w.UID)+" ]; then",
+			"if uid=$(kubectl get pod -n "+quote(w.Namespace)+" "+quote(w.Name)+" --ignore-not-found -o 'jsonpath={.metadata.uid}') && [ \"$uid\" = "+quote(w.UID)+" ]; then",
 			"  "+deletePod(w.Namespace, w.Name),
 			"else",
-			"  echo "+shellQuote("pod "+w.Namespace+"/"+w.Name+" of then is gone: nothing to do"),
+			"  echo "+quote("pod "+w.Namespace+"/"+w.Name+" of then is gone: nothing to do"),
 			"fi"),
 	}
 }
 
 // deletePod is the command that deletes a pod.
 func deletePod(namespace, name string) string {
-	return "kubectl delete pod -n " + shellQuote(namespace) + " " + shellQuote(name)
+	return "kubectl delete pod -n " + quote(namespace) + " " + quote(name)
 }
 
 // call names a pool in a sentence.
@@ -469,17 +469,6 @@ func (al *Allocation) place() string {
 		return al.Pool.call()
 	}
 	return "IPAM"
-}
-
-// shellQuote quotes a word for a POSIX shell, where it must be.
-func shellQuote(s string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("@%+=:,./_-", r)
-	}
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // script joins the lines of a command.

@@ -73,10 +73,10 @@ func (t *telling) nodename(right string) {
 		Node: n.Name,
 		What: fmt.Sprintf("Tell Calico's CNI plugin that this node is %s, not %s: else it books the addresses of new pods for the wrong node, too.", right, stale),
 		Command: script(
-			"if [ \"$(cat "+calicoNodename+" 2>/dev/null)\" = "+shellQuote(stale)+" ]; then",
-			"  printf '%s' "+shellQuote(right)+" > "+calicoNodename,
+			"if [ \"$(cat "+calicoNodename+" 2>/dev/null)\" = "+quote(stale)+" ]; then",
+			"  printf '%s' "+quote(right)+" > "+calicoNodename,
 			"else",
-			"  echo "+shellQuote(calicoNodename+" says something else now: nothing to do"),
+			"  echo "+quote(calicoNodename+" says something else now: nothing to do"),
 			"fi"),
 	})
 	t.byHand("", restartCalicoNode(right), "Restart calico-node on node %s: its init container writes the CNI configuration anew, which may have the wrong name, too.", right)
@@ -84,7 +84,7 @@ func (t *telling) nodename(right string) {
 
 // restartCalicoNode is the command that restarts calico-node on one node.
 func restartCalicoNode(node string) string {
-	return "kubectl delete pods -A -l k8s-app=calico-node --field-selector " + shellQuote("spec.nodeName="+node)
+	return "kubectl delete pods -A -l k8s-app=calico-node --field-selector " + quote("spec.nodeName="+node)
 }
 
 // releaseCalico has the address freed.
@@ -103,18 +103,18 @@ func (t *telling) releaseCalico() {
 	t.fix(Fix{
 		What: fmt.Sprintf("Free %s: pod %s/%s, for which Calico has it, does not have it, and nobody else has.", a, namespace, name),
 		Command: script(
-			"if ! pods=$(kubectl get pods -A --field-selector "+shellQuote("status.podIP="+a+",status.phase!=Succeeded,status.phase!=Failed")+" -o name) ||",
-			"  ! own=$(kubectl get pod -n "+shellQuote(namespace)+" "+shellQuote(name)+" --ignore-not-found -o 'jsonpath={\" \"}{.status.podIPs[*].ip}{\" \"}'); then",
-			"  echo "+shellQuote(a+": the pods cannot be listed: left as it is"),
+			"if ! pods=$(kubectl get pods -A --field-selector "+quote("status.podIP="+a+",status.phase!=Succeeded,status.phase!=Failed")+" -o name) ||",
+			"  ! own=$(kubectl get pod -n "+quote(namespace)+" "+quote(name)+" --ignore-not-found -o 'jsonpath={\" \"}{.status.podIPs[*].ip}{\" \"}'); then",
+			"  echo "+quote(a+": the pods cannot be listed: left as it is"),
 			"elif [ -n \"$pods\" ]; then",
-			"  echo "+shellQuote(a+": in the status of a pod that runs: left as it is:")+" \"$pods\"",
+			"  echo "+quote(a+": in the status of a pod that runs: left as it is:")+" \"$pods\"",
 			"elif case \"$own\" in '  '|*' "+a+" '*) ;; *) false ;; esac; then",
-			"  echo "+shellQuote(fmt.Sprintf("%s: pod %s/%s is there, and has it or no address yet: left as it is", a, namespace, name)),
-			"elif shown=$(calicoctl ipam show --ip="+a+") && printf '%s\\n' \"$shown\" | grep -qxF -- "+shellQuote("  namespace: "+namespace)+" &&",
-			"  printf '%s\\n' \"$shown\" | grep -qxF -- "+shellQuote("  pod: "+name)+"; then",
+			"  echo "+quote(fmt.Sprintf("%s: pod %s/%s is there, and has it or no address yet: left as it is", a, namespace, name)),
+			"elif shown=$(calicoctl ipam show --ip="+a+") && printf '%s\\n' \"$shown\" | grep -qxF -- "+quote("  namespace: "+namespace)+" &&",
+			"  printf '%s\\n' \"$shown\" | grep -qxF -- "+quote("  pod: "+name)+"; then",
 			"  calicoctl ipam release --ip="+a,
 			"else",
-			"  echo "+shellQuote(a+": free, or booked for somebody else now: nothing to do"),
+			"  echo "+quote(a+": free, or booked for somebody else now: nothing to do"),
 			"fi"),
 	})
 }

@@ -44,14 +44,14 @@ func (t *telling) endpoint() {
 	if al.Pod == "" {
 		return
 	}
-	namespace, name := shellQuote(al.Namespace), shellQuote(al.Pod)
+	namespace, name := quote(al.Namespace), quote(al.Pod)
 	t.fix(Fix{
 		What: fmt.Sprintf("Delete the CiliumEndpoint of pod %s/%s, which says that it has %s, if there is no such pod.", al.Namespace, al.Pod, t.f.Address),
 		Command: script(
 			"if pod=$(kubectl get pod -n "+namespace+" "+name+" --ignore-not-found -o name) && [ -z \"$pod\" ]; then",
 			"  kubectl delete ciliumendpoints.cilium.io -n "+namespace+" "+name+" --ignore-not-found",
 			"else",
-			"  echo "+shellQuote("pod "+al.Namespace+"/"+al.Pod+" is there: left as it is"),
+			"  echo "+quote("pod "+al.Namespace+"/"+al.Pod+" is there: left as it is"),
 			"fi"),
 	})
 }

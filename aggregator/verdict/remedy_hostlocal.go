@@ -23,7 +23,7 @@ func (t *telling) reserveHostLocal() {
 		return
 	}
 	t.advise("On node %s, as root, write the reservations of all addresses in use as host-local does: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh node %s. For this one: %s",
-		node, shellQuote(node), t.reservation())
+		node, quote(node), t.reservation())
 	t.advise("Find out what deleted the records: a restore, a clean-up script, a tmpfs that a reboot empties while pods live on. host-local needs %s as long as pods live.", t.pool.Name)
 	t.fix(Fix{
 		Node: node,
@@ -33,13 +33,13 @@ func (t *telling) reserveHostLocal() {
 			"  mkdir -p "+t.dir(),
 			t.locked("  ",
 				"if [ -e "+t.file()+" ]; then",
-				"  echo "+shellQuote(t.f.Address.String()+": its file is there: nothing to do"),
+				"  echo "+quote(t.f.Address.String()+": its file is there: nothing to do"),
 				"else",
 				"  umask 077; set -C",
 				"  "+t.reservation(),
 				"fi"),
 			"else",
-			"  echo "+shellQuote(fmt.Sprintf("%s: the network namespace of %s is gone: nothing to do", t.f.Address, t.owner.name())),
+			"  echo "+quote(fmt.Sprintf("%s: the network namespace of %s is gone: nothing to do", t.f.Address, t.owner.name())),
 			"fi"),
 	})
 }
@@ -55,21 +55,21 @@ func (t *telling) rebookHostLocal() {
 		return
 	}
 	other := t.booked.ContainerID
-	t.advise("On node %s, see that container %s is dead: crictl pods --id %s --no-trunc shows it as NotReady, or not at all.", node, shortID(other), shellQuote(other))
-	t.advise("Put the reservation into the name of the holder: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh node %s", shellQuote(node))
+	t.advise("On node %s, see that container %s is dead: crictl pods --id %s --no-trunc shows it as NotReady, or not at all.", node, shortID(other), quote(other))
+	t.advise("Put the reservation into the name of the holder: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh node %s", quote(node))
 	t.advise("If it lives, leave the file, and delete the pod that holds the address: its successor gets one of its own.")
 	t.fix(Fix{
 		Node: node,
 		What: fmt.Sprintf("Put the reservation of %s into the name of %s, which holds it, unless container %s, whose name is in it, still runs.", t.f.Address, t.owner.name(), shortID(other)),
 		Command: t.lockedIfThere(
-			"if [ \"$(head -n 1 "+t.file()+" 2>/dev/null | tr -d '\\r')\" != "+shellQuote(other)+" ]; then",
-			"  echo "+shellQuote(t.f.Address.String()+": its file says something else now: nothing to do"),
+			"if [ \"$(head -n 1 "+t.file()+" 2>/dev/null | tr -d '\\r')\" != "+quote(other)+" ]; then",
+			"  echo "+quote(t.f.Address.String()+": its file says something else now: nothing to do"),
 			"elif "+runs(other)+"; then",
-			"  echo "+shellQuote(fmt.Sprintf("%s: container %s runs, or crictl cannot tell: look at it first", t.f.Address, shortID(other))),
+			"  echo "+quote(fmt.Sprintf("%s: container %s runs, or crictl cannot tell: look at it first", t.f.Address, shortID(other))),
 			"elif "+t.holds()+"; then",
 			"  "+t.reservation(),
 			"else",
-			"  echo "+shellQuote(t.f.Address.String()+": its holder is gone: nothing to do"),
+			"  echo "+quote(t.f.Address.String()+": its holder is gone: nothing to do"),
 			"fi"),
 	})
 }
@@ -83,22 +83,22 @@ func (t *telling) releaseHostLocal() {
 		return
 	}
 	id := t.booked.ContainerID
-	t.advise("On node %s, see that the container is gone: crictl pods --id %s --no-trunc shows it as NotReady, or not at all.", node, shellQuote(id))
-	t.advise("If it is there and NotReady, have the runtime remove it, which frees the address rightly: crictl rmp %s", shellQuote(shortID(id)))
-	t.advise("If it is not there, remove its reservation: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh node %s", shellQuote(node))
+	t.advise("On node %s, see that the container is gone: crictl pods --id %s --no-trunc shows it as NotReady, or not at all.", node, quote(id))
+	t.advise("If it is there and NotReady, have the runtime remove it, which frees the address rightly: crictl rmp %s", quote(shortID(id)))
+	t.advise("If it is not there, remove its reservation: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh node %s", quote(node))
 	t.advise("Addresses leak where a node or its runtime dies before CNI DEL ran. If it happens again and again, look for errors of CNI DEL in the log of the runtime.")
 	t.fix(Fix{
 		Node: node,
 		What: fmt.Sprintf("Free %s: container %s, for which host-local reserves it, is gone, and nobody has the address.", t.f.Address, shortID(id)),
 		Command: t.lockedIfThere(
-			"if [ \"$(head -n 1 "+t.file()+" 2>/dev/null | tr -d '\\r')\" != "+shellQuote(id)+" ]; then",
-			"  echo "+shellQuote(t.f.Address.String()+": its file is gone, or says something else now: nothing to do"),
+			"if [ \"$(head -n 1 "+t.file()+" 2>/dev/null | tr -d '\\r')\" != "+quote(id)+" ]; then",
+			"  echo "+quote(t.f.Address.String()+": its file is gone, or says something else now: nothing to do"),
 			"elif "+runs(id)+"; then",
-			"  echo "+shellQuote(fmt.Sprintf("%s: container %s runs, or crictl cannot tell: look at it first", t.f.Address, shortID(id))),
+			"  echo "+quote(fmt.Sprintf("%s: container %s runs, or crictl cannot tell: look at it first", t.f.Address, shortID(id))),
 			"elif ! command -v nsenter >/dev/null 2>&1 || ! command -v ip >/dev/null 2>&1; then",
-			"  echo "+shellQuote(t.f.Address.String()+": without nsenter and ip nobody can tell whether somebody has it: left as it is"),
+			"  echo "+quote(t.f.Address.String()+": without nsenter and ip nobody can tell whether somebody has it: left as it is"),
 			"elif "+inUse(t.f.Address.String())+"; then",
-			"  echo "+shellQuote(t.f.Address.String()+": somebody has it: left as it is"),
+			"  echo "+quote(t.f.Address.String()+": somebody has it: left as it is"),
 			"else",
 			"  rm -f "+t.file(),
 			"fi"),
@@ -124,16 +124,16 @@ func (t *telling) unwritable() string {
 
 // file is the path of the address's file, quoted.
 func (t *telling) file() string {
-	return shellQuote(strings.TrimSuffix(t.pool.Name, "/") + "/" + t.f.Address.String())
+	return quote(strings.TrimSuffix(t.pool.Name, "/") + "/" + t.f.Address.String())
 }
 
 // reservation is the command that writes the address's file.
 func (t *telling) reservation() string {
-	return `printf '%s\r\n%s' ` + shellQuote(t.owner.Workload().sandbox()) + " " + shellQuote(t.owner.Interface.Name) + " > " + t.file()
+	return `printf '%s\r\n%s' ` + quote(t.owner.Workload().sandbox()) + " " + quote(t.owner.Interface.Name) + " > " + t.file()
 }
 
 // dir is host-local's directory, quoted.
-func (t *telling) dir() string { return shellQuote(strings.TrimSuffix(t.pool.Name, "/")) }
+func (t *telling) dir() string { return quote(strings.TrimSuffix(t.pool.Name, "/")) }
 
 // locked is a command that runs under host-local's lock, in a shell of its own.
 func (t *telling) locked(indent string, command ...string) string {
@@ -153,7 +153,7 @@ func (t *telling) lockedIfThere(command ...string) string {
 		"if [ -d "+t.dir()+" ]; then",
 		t.locked("  ", command...),
 		"else",
-		"  echo "+shellQuote(t.pool.Name+" is not there: nothing to do"),
+		"  echo "+quote(t.pool.Name+" is not there: nothing to do"),
 		"fi")
 }
 
@@ -172,7 +172,7 @@ func (t *telling) holds() string {
 // runs is a condition: the container runtime says that a sandbox is up, or it does not
 // answer.
 func runs(id string) string {
-	return "command -v crictl >/dev/null 2>&1 && { ! up=$(crictl pods -q --no-trunc --state ready --id " + shellQuote(id) + " 2>/dev/null) || [ -n \"$up\" ]; }"
+	return "command -v crictl >/dev/null 2>&1 && { ! up=$(crictl pods -q --no-trunc --state ready --id " + quote(id) + " 2>/dev/null) || [ -n \"$up\" ]; }"
 }
 
 // inUse is a condition: some network namespace of the node has the address, or they
@@ -192,5 +192,5 @@ func (t *telling) cordon(node string) {
 // cordoning says how to have no pods started on a node for now.
 func cordoning(node string) string {
 	return fmt.Sprintf("Start no pods on node %s until this is put right: kubectl cordon %s (afterwards: kubectl uncordon %s). Pods of DaemonSets start all the same.",
-		node, shellQuote(node), shellQuote(node))
+		node, quote(node), quote(node))
 }

@@ -48,15 +48,15 @@ func TellOverlap(kind string, a, b Side) Told {
 	told.Summary = fmt.Sprintf("Nodes %s and %s both give pods addresses of %s: sooner or later a pod of the one has the address of a pod of the other.", a.Node, b.Node, common)
 	told.Advice = []string{
 		"See which range each node has, and which its CNI plugin really uses: kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDRS:.spec.podCIDRs; on the node: grep -r subnet /etc/cni/net.d",
-		fmt.Sprintf("Start no pods on node %s meanwhile: kubectl cordon %s", b.Node, shellQuote(b.Node)),
+		fmt.Sprintf("Start no pods on node %s meanwhile: kubectl cordon %s", b.Node, quote(b.Node)),
 		"If a node's CNI configuration has the range written in (a default of the container runtime as 10-containerd-net.conflist, a cloned disk), remove or correct that file, and restart the pods of the node.",
 		fmt.Sprintf("If Node.spec.podCIDR itself is the same: it cannot be changed. Make one of the nodes anew: kubectl drain %s --ignore-daemonsets --delete-emptydir-data; kubectl delete node %s; on it: systemctl restart kubelet. It registers again, and gets a range that is free.",
-			shellQuote(b.Node), shellQuote(b.Node)),
+			quote(b.Node), quote(b.Node)),
 		"See why two nodes could get one range: two controller managers with --allocate-node-cidrs, ranges assigned by hand, a node restored from a backup.",
 		"Restart the pods of that node that still have addresses of the other's range: ipwitness owners " + a.within(b),
 	}
 	told.Fixes = []Fix{{
-		Manual: true, Command: "kubectl cordon " + shellQuote(b.Node),
+		Manual: true, Command: "kubectl cordon " + quote(b.Node),
 		What: fmt.Sprintf("Start no pods on node %s until its range of pods is another than that of node %s: %s is in both.", b.Node, a.Node, common),
 	}}
 	return told

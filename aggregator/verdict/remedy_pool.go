@@ -79,8 +79,8 @@ func (t *poolTelling) stateLost() {
 		node = p.Node.Name
 		t.advise("%s", cordoning(node))
 		t.told.Fixes = append(t.told.Fixes, Fix{
-			Manual: true, Command: "kubectl cordon " + shellQuote(node),
-			What: fmt.Sprintf("Start no pods on node %s until its part of this plan has run (afterwards: kubectl uncordon %s).", node, shellQuote(node)),
+			Manual: true, Command: "kubectl cordon " + quote(node),
+			What: fmt.Sprintf("Start no pods on node %s until its part of this plan has run (afterwards: kubectl uncordon %s).", node, quote(node)),
 		})
 	} else {
 		t.advise("Start no pods of that network until this is put right: scale what makes them to what is there now, or cordon the nodes that run them.")
@@ -90,14 +90,14 @@ func (t *poolTelling) stateLost() {
 		t.told.Fixes = append(t.told.Fixes, Fix{
 			What: fmt.Sprintf("Make IPPool %s anew, with nothing in it: the allocations of those who live are written into it next.", p.Name),
 			Command: script(
-				"if pool=$(kubectl get "+ippools+" "+shellQuote(name)+" -n "+shellQuote(namespace)+" --ignore-not-found -o name) && [ -z \"$pool\" ]; then",
-				"  printf '%s\\n' "+shellQuote(object)+" | kubectl create -f -",
+				"if pool=$(kubectl get "+ippools+" "+quote(name)+" -n "+quote(namespace)+" --ignore-not-found -o name) && [ -z \"$pool\" ]; then",
+				"  printf '%s\\n' "+quote(object)+" | kubectl create -f -",
 				"fi"),
 		})
 	}
 	where := "cluster"
 	if node != "" {
-		where = "node " + shellQuote(node)
+		where = "node " + quote(node)
 	}
 	switch p.IPAM {
 	case HostLocal, Whereabouts:

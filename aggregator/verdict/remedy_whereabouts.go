@@ -39,7 +39,7 @@ func (t *telling) reserveWhereabouts() {
 			"if "+entry.there("")+" && "+entry.podLives(t.owner.Workload().UID)+"; then",
 			"  "+entry.patch(`{"op":"test","path":`+entry.path()+`,"value":null}`, `{"op":"add","path":`+entry.path()+`,"value":`+entry.value()+`}`),
 			"else",
-			"  echo "+shellQuote(t.f.Address.String()+": the offset is taken, or the pod is gone: nothing to do"),
+			"  echo "+quote(t.f.Address.String()+": the offset is taken, or the pod is gone: nothing to do"),
 			"fi",
 			entry.reserve()),
 	})
@@ -60,7 +60,7 @@ func (t *telling) rebookWhereabouts() {
 	other := entry
 	other.podref, other.id = t.booked.Namespace+"/"+t.booked.Pod, t.booked.ContainerID
 	t.advise("See whether pod %s runs, and which addresses it has: kubectl get pod -n %s %s -o yaml (annotation k8s.v1.cni.cncf.io/network-status)",
-		other.podref, shellQuote(t.booked.Namespace), shellQuote(t.booked.Pod))
+		other.podref, quote(t.booked.Namespace), quote(t.booked.Pod))
 	t.advise("If it is gone, put the allocation into the name of the holder: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh cluster")
 	t.advise("If it runs, leave the allocation, and delete the pod that holds the address: its successor gets one of its own.")
 	tests := []string{`{"op":"test","path":` + jsonText(other.pointer()+"/podref") + `,"value":` + jsonText(other.podref) + `}`}
@@ -73,11 +73,11 @@ func (t *telling) rebookWhereabouts() {
 			"if "+other.there(other.podref)+" && "+other.podGone()+" && "+entry.podLives(t.owner.Workload().UID)+"; then",
 			"  "+entry.patch(append(tests, `{"op":"replace","path":`+entry.path()+`,"value":`+entry.value()+`}`)...),
 			"else",
-			"  echo "+shellQuote(fmt.Sprintf("%s: it is booked for somebody else now, or pod %s is there: look at it first", t.f.Address, other.podref)),
+			"  echo "+quote(fmt.Sprintf("%s: it is booked for somebody else now, or pod %s is there: look at it first", t.f.Address, other.podref)),
 			"fi",
 			"if "+entry.there(entry.podref)+" && "+other.reserved(other.podref)+"; then",
-			"  kubectl patch "+reservations+" "+shellQuote(entry.reservation)+" -n "+shellQuote(entry.namespace)+" --type=json -p "+
-				shellQuote(`[{"op":"test","path":"/spec/podref","value":`+jsonText(other.podref)+`},{"op":"replace","path":"/spec","value":`+entry.spec()+`}]`),
+			"  kubectl patch "+reservations+" "+quote(entry.reservation)+" -n "+quote(entry.namespace)+" --type=json -p "+
+				quote(`[{"op":"test","path":"/spec/podref","value":`+jsonText(other.podref)+`},{"op":"replace","path":"/spec","value":`+entry.spec()+`}]`),
 			"fi"),
 	})
 }
@@ -103,7 +103,7 @@ func (t *telling) releaseWhereabouts() {
 			}
 		}
 	}
-	t.advise("See that the pod is gone, or has another address: kubectl get pods -A -o wide | grep -F %s; ipwitness owners %s", shellQuote(cmp.Or(entry.podref, "NAME")), t.f.Address)
+	t.advise("See that the pod is gone, or has another address: kubectl get pods -A -o wide | grep -F %s; ipwitness owners %s", quote(cmp.Or(entry.podref, "NAME")), t.f.Address)
 	if why != "" {
 		t.byHand("", "", "Take the allocation of %s out of IPPool %s. By hand, because %s.", t.f.Address, t.pool.Name, why)
 		t.reconciled()
@@ -124,10 +124,10 @@ func (t *telling) releaseWhereabouts() {
 			"if "+found+" && "+entry.without(t.f.Address)+"; then",
 			"  "+entry.patch(append(ops, `{"op":"remove","path":`+entry.path()+`}`)...),
 			"else",
-			"  echo "+shellQuote(fmt.Sprintf("%s: offset %s is free, or somebody else's now, or the pod has it: nothing to do", t.f.Address, entry.offset)),
+			"  echo "+quote(fmt.Sprintf("%s: offset %s is free, or somebody else's now, or the pod has it: nothing to do", t.f.Address, entry.offset)),
 			"fi",
 			"if "+entry.there("")+" && "+entry.reserved(entry.podref)+" && "+entry.without(t.f.Address)+"; then",
-			"  kubectl delete "+reservations+" "+shellQuote(entry.reservation)+" -n "+shellQuote(entry.namespace),
+			"  kubectl delete "+reservations+" "+quote(entry.reservation)+" -n "+quote(entry.namespace),
 			"fi"),
 	})
 }
@@ -227,8 +227,8 @@ func (e entry) spec() string {
 
 // patch is the command that patches the IPPool: all operations, or none.
 func (e entry) patch(operations ...string) string {
-	return "kubectl patch " + ippools + " " + shellQuote(e.name) + " -n " + shellQuote(e.namespace) +
-		" --type=json -p " + shellQuote("["+strings.Join(operations, ",")+"]")
+	return "kubectl patch " + ippools + " " + quote(e.name) + " -n " + quote(e.namespace) +
+		" --type=json -p " + quote("["+strings.Join(operations, ",")+"]")
 }
 
 // there is a condition: the offset is booked for a pod; for nobody, if podref is empty.
@@ -237,13 +237,13 @@ func (e entry) there(podref string) string { return e.says("podref", podref) }
 
 // says is a condition: a field of the entry says something.
 func (e entry) says(field, value string) string {
-	return "at=$(kubectl get " + ippools + " " + shellQuote(e.name) + " -n " + shellQuote(e.namespace) +
+	return "at=$(kubectl get " + ippools + " " + quote(e.name) + " -n " + quote(e.namespace) +
 		" -o 'jsonpath={.spec.allocations." + e.offset + "." + field + "}') && [ \"$at\" = " + shellWord(value) + " ]"
 }
 
 // reserved is a condition: the reservation is for a pod.
 func (e entry) reserved(podref string) string {
-	return "at=$(kubectl get " + reservations + " " + shellQuote(e.reservation) + " -n " + shellQuote(e.namespace) +
+	return "at=$(kubectl get " + reservations + " " + quote(e.reservation) + " -n " + quote(e.namespace) +
 		" --ignore-not-found -o 'jsonpath={.spec.podref}') && [ \"$at\" = " + shellWord(podref) + " ]"
 }
 
@@ -254,42 +254,42 @@ func (e entry) reserve() string {
 		`,"namespace":` + jsonText(e.namespace) + `},"spec":` + e.spec() + `}`
 	return script(
 		"if "+e.there(e.podref)+" && "+e.reserved("")+" &&",
-		"  [ -n \"$(kubectl get "+reservations+" -n "+shellQuote(e.namespace)+" -o name)\" ]; then",
-		"  printf '%s\\n' "+shellQuote(object)+" | kubectl create -f -",
+		"  [ -n \"$(kubectl get "+reservations+" -n "+quote(e.namespace)+" -o name)\" ]; then",
+		"  printf '%s\\n' "+quote(object)+" | kubectl create -f -",
 		"fi")
 }
 
 // podLives is a condition: the pod is there, and is the one of then.
 func (e entry) podLives(uid string) string {
 	namespace, name, _ := strings.Cut(e.podref, "/")
-	get := "pod=$(kubectl get pod -n " + shellQuote(namespace) + " " + shellQuote(name) + " --ignore-not-found -o 'jsonpath={.metadata.uid}') && "
+	get := "pod=$(kubectl get pod -n " + quote(namespace) + " " + quote(name) + " --ignore-not-found -o 'jsonpath={.metadata.uid}') && "
 	if uid == "" {
 		return get + "[ -n \"$pod\" ]"
 	}
-	return get + "[ \"$pod\" = " + shellQuote(uid) + " ]"
+	return get + "[ \"$pod\" = " + quote(uid) + " ]"
 }
 
 // podGone is a condition: there is no such pod.
 func (e entry) podGone() string {
 	namespace, name, _ := strings.Cut(e.podref, "/")
-	return "pod=$(kubectl get pod -n " + shellQuote(namespace) + " " + shellQuote(name) + " --ignore-not-found -o name) && [ -z \"$pod\" ]"
+	return "pod=$(kubectl get pod -n " + quote(namespace) + " " + quote(name) + " --ignore-not-found -o name) && [ -z \"$pod\" ]"
 }
 
 // without is a condition: there is no such pod, or Multus has not given it the address.
 // Who has a device in user space (DPDK) has an address that no kernel knows.
 func (e entry) without(a netip.Addr) string {
 	namespace, name, _ := strings.Cut(e.podref, "/")
-	return "has=$(kubectl get pod -n " + shellQuote(namespace) + " " + shellQuote(name) +
+	return "has=$(kubectl get pod -n " + quote(namespace) + " " + quote(name) +
 		` --ignore-not-found -o 'jsonpath={.metadata.annotations.k8s\.v1\.cni\.cncf\.io/network-status} {.status.podIPs}') && ` +
-		"! printf '%s' \"$has\" | grep -qF " + shellQuote(`"`+a.String()+`"`)
+		"! printf '%s' \"$has\" | grep -qF " + quote(`"`+a.String()+`"`)
 }
 
-// shellWord is shellQuote for where nothing is a word, too.
+// shellWord is quote for where nothing is a word, too.
 func shellWord(s string) string {
 	if s == "" {
 		return `""`
 	}
-	return shellQuote(s)
+	return quote(s)
 }
 
 // jsonText is a text in JSON.
