@@ -285,7 +285,7 @@ func (h *hostLocal) put(a netip.Addr, g *givenAddr, now time.Time) {
 	g.since = now
 	container := g.record.GetContainerId()
 	if old := h.given[a]; old != nil {
-		if proto.Equal(old.record, g.record) {
+		if old.unread == g.unread && proto.Equal(old.record, g.record) {
 			return
 		}
 		if was := old.record.GetContainerId(); was == container || was == "" {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -406,6 +407,20 @@ func TestLostEventsAreMadeUpFor(t *testing.T) {
 	}
 	l.give("pods", "10.1.0.1", "heard") // it is watched again
 	l.awaitGiven("pods", 1, known)
+}
+
+func TestFileThatGrowsTooLongWithinOneTickIsNotRead(t *testing.T) {
+	h, a, now := newHostLocal(t.TempDir()), netip.MustParseAddr("10.1.0.7"), time.Now()
+	at := timestamppb.New(now)
+	empty := &givenAddr{record: &ipwitnessv1.AllocationRecord{AllocatedAt: at}}
+	long := &givenAddr{record: &ipwitnessv1.AllocationRecord{AllocatedAt: at}, unread: true}
+	h.put(a, empty, now)
+	if h.put(a, long, now); h.unread != 1 {
+		t.Errorf("files that cannot be read: got %d, want 1", h.unread)
+	}
+	if h.remove(a, now); h.unread != 0 {
+		t.Errorf("after it is gone: got %d, want none", h.unread)
+	}
 }
 
 func TestWhatIsNoFileIsReservedForNobodyKnown(t *testing.T) {
