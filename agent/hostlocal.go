@@ -300,8 +300,9 @@ func (h *hostLocal) put(a netip.Addr, g *givenAddr, now time.Time) {
 		h.unread++
 	}
 	h.changes[a] = g.record
-	if was, lost := h.back[a]; lost && was == container {
-		// It was moved back, or written anew from what the pods have.
+	if was, lost := h.back[a]; lost && (was == container || was == "") {
+		// It was moved back, or written anew from what the pods have. Of a file that was
+		// lost before its content was read nobody can tell.
 		if delete(h.back, a); len(h.back) == 0 {
 			h.lostAt, h.lost, h.back = time.Time{}, 0, nil
 		}

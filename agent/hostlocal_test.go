@@ -425,6 +425,20 @@ func TestFileThatGrowsTooLongWithinOneTickIsNotRead(t *testing.T) {
 	}
 }
 
+func TestFileThatWasLostBeforeItWasReadMayBeBack(t *testing.T) {
+	h, a, now := newHostLocal(t.TempDir()), netip.MustParseAddr("10.1.0.7"), time.Now()
+	h.put(a, &givenAddr{record: &ipwitnessv1.AllocationRecord{}}, now)
+	h.id.inode = 1
+	h.vanish(now.Add(time.Millisecond))
+	if h.lost != 1 {
+		t.Fatalf("lost: got %d, want 1", h.lost)
+	}
+	h.put(a, &givenAddr{record: &ipwitnessv1.AllocationRecord{ContainerId: "c"}}, now.Add(time.Second))
+	if h.lost != 0 || !h.lostAt.IsZero() {
+		t.Errorf("lost, when it is back: got %d, want none", h.lost)
+	}
+}
+
 func TestWhatIsNoFileIsReservedForNobodyKnown(t *testing.T) {
 	l := startIPAM(t)
 	l.give("pods", "10.1.0.2", "c")
