@@ -249,13 +249,10 @@ func (s *store) compareGroup(group []side) {
 	if a == nil {
 		return
 	}
-	first := a.First
-	if b.First.Compare(first) > 0 {
-		first = b.First
-	}
+	both := a.Common(b.Range)
 	out := &pb.Finding{
-		Id: verdict.FindingID(s.policy.Cluster, verdict.FindingPodCIDROverlap, first.String()), Kind: verdict.FindingPodCIDROverlap,
-		Severity: pb.Finding_CRITICAL, Address: common(a.Range, b.Range), Nodes: nodes[:min(len(nodes), maxTold)],
+		Id: verdict.FindingID(s.policy.Cluster, verdict.FindingPodCIDROverlap, both.First.String()), Kind: verdict.FindingPodCIDROverlap,
+		Severity: pb.Finding_CRITICAL, Address: both.String(), Nodes: nodes[:min(len(nodes), maxTold)],
 	}
 	setTold(out, verdict.TellOverlap(out.GetKind(), a.say, b.say))
 	if len(nodes) > 2 {
@@ -263,18 +260,6 @@ func (s *store) compareGroup(group []side) {
 	}
 	s.overlaps.found[out.GetId()] = struct{}{}
 	s.findings.put(out)
-}
-
-// common is what two ranges have in common, as a prefix or as FIRST-LAST.
-func common(a, b verdict.Range) string {
-	both := a
-	if b.First.Compare(both.First) > 0 {
-		both.First = b.First
-	}
-	if b.Last.Compare(both.Last) < 0 {
-		both.Last = b.Last
-	}
-	return both.String()
 }
 
 // compareNetworks looks for networks of one node that have addresses in common.
@@ -291,7 +276,7 @@ func (s *store) compareNetworks(n *node) {
 			ra, rb := a.rec.Overlap(&b.rec)
 			out := &pb.Finding{
 				Id:   verdict.FindingID(s.policy.Cluster, verdict.FindingRangesOverlap, n.rec.Name+" "+a.rec.Network+" "+b.rec.Network),
-				Kind: verdict.FindingRangesOverlap, Severity: pb.Finding_WARNING, Nodes: []string{n.rec.Name}, Address: common(ra, rb),
+				Kind: verdict.FindingRangesOverlap, Severity: pb.Finding_WARNING, Nodes: []string{n.rec.Name}, Address: ra.Common(rb).String(),
 			}
 			if a.allocated == 0 || b.allocated == 0 {
 				out.Severity = pb.Finding_INFO // one of them is not used

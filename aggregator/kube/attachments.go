@@ -194,7 +194,7 @@ func (r *attachedRange) given(prefix netip.Prefix) []verdict.Range {
 	}
 	ranges := []verdict.Range{all}
 	for _, p := range r.exclude {
-		ranges = without(ranges, whole(p))
+		ranges = without(ranges, verdict.RangeOf(p))
 	}
 	return ranges
 }

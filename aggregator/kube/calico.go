@@ -156,7 +156,7 @@ func (k *calico) readBlock(o runtime.Object) (key, *calicoBlock) {
 			continue
 		}
 		if addr, fits := plus(r.prefix.Addr(), uint64(ordinal)); !fits || !r.prefix.Contains(addr) { //nolint:gosec // not negative
-			r.odd = oddBlock(at, fmt.Sprintf("it has %d addresses, and /spec/allocations has %d", whole(r.prefix).Size(), len(spec.Allocations)))
+			r.odd = oddBlock(at, fmt.Sprintf("it has %d addresses, and /spec/allocations has %d", verdict.RangeOf(r.prefix).Size(), len(spec.Allocations)))
 			break
 		}
 		b := calicoBooking{ordinal: int32(ordinal)} //nolint:gosec // no object has so many
@@ -379,7 +379,7 @@ func (k *calico) tellPool(name string) {
 			next = *p.told
 		}
 	case !r.disabled: // one that is disabled gives nothing
-		next.Ranges = []verdict.Range{whole(r.prefix)}
+		next.Ranges = []verdict.Range{verdict.RangeOf(r.prefix)}
 	}
 	for _, at := range slices.SortedFunc(maps.Keys(k.odd[name]), func(a, b key) int { return cmp.Compare(a.name, b.name) }) {
 		odd = cmp.Or(odd, k.odd[name][at])

@@ -109,7 +109,7 @@ func newRanges(prefixes []netip.Prefix) *ranges {
 	slices.SortFunc(prefixes, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 	r := &ranges{}
 	for _, p := range prefixes {
-		first, last := p.Addr(), lastOf(p)
+		first, last := p.Addr(), verdict.RangeOf(p).Last
 		if n := len(r.last); n > 0 && first.Compare(r.last[n-1]) <= 0 { // IPv4 comes before IPv6
 			if last.Compare(r.last[n-1]) > 0 {
 				r.last[n-1] = last
@@ -131,16 +131,6 @@ func (r *ranges) contain(a netip.Addr) bool {
 // Within tells of an address whether it is in one of the prefixes, however many there
 // are. It takes their order.
 func Within(prefixes []netip.Prefix) func(netip.Addr) bool { return newRanges(prefixes).contain }
-
-// lastOf is the last address of a prefix that is masked.
-func lastOf(p netip.Prefix) netip.Addr {
-	bytes := p.Addr().AsSlice()
-	for bit := p.Bits(); bit < 8*len(bytes); bit++ {
-		bytes[bit/8] |= 1 << (7 - bit%8)
-	}
-	a, _ := netip.AddrFromSlice(bytes)
-	return a
-}
 
 // keepRanges has InPodCIDR say what the nodes say: once for many that changed. It
 // is called under mu.

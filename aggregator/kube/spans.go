@@ -8,15 +8,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// whole is all addresses of a prefix.
-func whole(p netip.Prefix) verdict.Range {
-	p = p.Masked()
-	return verdict.Range{First: p.Addr(), Last: lastOf(p)}
-}
-
 // usable is a prefix without its first and its last address, where it has more.
 func usable(p netip.Prefix) verdict.Range {
-	r := whole(p)
+	r := verdict.RangeOf(p)
 	if p.Addr().BitLen()-p.Bits() > 1 {
 		r.First, r.Last = r.First.Next(), r.Last.Prev()
 	}

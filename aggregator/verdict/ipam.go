@@ -46,6 +46,17 @@ func (r Range) Overlaps(other Range) bool {
 	return r.First.BitLen() == other.First.BitLen() && r.First.Compare(other.Last) <= 0 && other.First.Compare(r.Last) <= 0
 }
 
+// Common are the addresses of two ranges that overlap.
+func (r Range) Common(other Range) Range {
+	if r.First.Less(other.First) {
+		r.First = other.First
+	}
+	if other.Last.Less(r.Last) {
+		r.Last = other.Last
+	}
+	return r
+}
+
 // Size is how many addresses the range has; the largest number for more than that
 // has room for.
 func (r Range) Size() uint64 {

@@ -114,7 +114,7 @@ func (s Side) common(other Side) string {
 		for _, r := range s.ranges() {
 			for _, q := range other.ranges() {
 				if r.Overlaps(q) {
-					names = append(names, Range{higher(r.First, q.First), lower(r.Last, q.Last)}.String())
+					names = append(names, r.Common(q).String())
 				}
 			}
 		}
@@ -136,26 +136,12 @@ func (s Side) ranges() []Range {
 	return out
 }
 
-func higher(a, b netip.Addr) netip.Addr {
-	if a.Less(b) {
-		return b
-	}
-	return a
-}
-
-func lower(a, b netip.Addr) netip.Addr {
-	if a.Less(b) {
-		return a
-	}
-	return b
-}
-
 // within is a prefix that has the first range that both sides give.
 func (s Side) within(other Side) string {
 	for _, r := range s.ranges() {
 		for _, q := range other.ranges() {
 			if r.Overlaps(q) {
-				return Range{higher(r.First, q.First), lower(r.Last, q.Last)}.Prefix().String()
+				return r.Common(q).Prefix().String()
 			}
 		}
 	}
