@@ -113,7 +113,7 @@ func TestDuplicatesAreForetoldAndThePlanPreventsThem(t *testing.T) {
 				l.start("--node", "node1")
 			} else {
 				for i := range pods {
-					l.awaitOwner(podAddress(i+1), fmt.Sprintf("old%d", i+1))
+					l.awaitPod(podAddress(i+1), fmt.Sprintf("old%d", i+1))
 				}
 				l.awaitAllocations(pods)
 				if err := wipe(l, dir); err != nil {
@@ -155,8 +155,8 @@ func TestDuplicatesAreForetoldAndThePlanPreventsThem(t *testing.T) {
 				}
 			}
 			for i := range pods {
-				l.awaitOwner(podAddress(pods+i+1), fmt.Sprintf("new%d", i+1))
-				l.awaitOwner(podAddress(i+1), fmt.Sprintf("old%d", i+1))
+				l.awaitPod(podAddress(pods+i+1), fmt.Sprintf("new%d", i+1))
+				l.awaitPod(podAddress(i+1), fmt.Sprintf("old%d", i+1))
 			}
 			l.wantOnlyPlanted()
 			l.awaitFindings()
@@ -276,7 +276,7 @@ func TestAnAddressSetByHandIsForetold(t *testing.T) {
 	if err := cni.Add("web"); err != nil {
 		t.Fatal(err)
 	}
-	l.awaitOwner("10.244.0.2", "web")
+	l.awaitPod("10.244.0.2", "web")
 	l.pod("lab", "10.244.0.9/32")
 	f := l.awaitFindings("in-use-unallocated 10.244.0.9")[0]
 	if !strings.Contains(f.GetSummary(), "lab") {

@@ -47,7 +47,7 @@ func TestL2PodMovesAwayFromANodeThatIsSilent(t *testing.T) {
 	one, two := c.nodes[0], c.nodes[1]
 	addr := podAddress(1)
 	add(t, one.cni(podsByPTP), "web-0")
-	c.awaitOwner(addr, "web-0")
+	c.awaitPod(addr, "web-0")
 	one.agent.Kill()
 	c.awaitNode("node1", ipwitnessv1.Node_UNHEARD)
 	add(t, two.cni(podsByPTP), "web-1")
@@ -73,7 +73,7 @@ func TestL2NodeThatIsSilentForTooLong(t *testing.T) {
 	one, two := c.nodes[0], c.nodes[1]
 	addr := podAddress(1)
 	add(t, one.cni(podsByPTP), "web-0")
-	c.awaitOwner(addr, "web-0")
+	c.awaitPod(addr, "web-0")
 	one.agent.Kill()
 	add(t, two.cni(podsByPTP), "web-1")
 	c.watch.await("the conflict to be resolved", inState(addr, ipwitnessv1.Conflict_RESOLVED))

@@ -305,6 +305,16 @@ func (l *lab) awaitOwner(addr, name string) {
 	})
 }
 
+// awaitPod waits until an address has one owner, which is known as a pod: the name
+// alone may be that of its namespace's file, before the CNI result says what it is.
+func (l *lab) awaitPod(addr, name string) {
+	l.t.Helper()
+	until(l.t, fmt.Sprintf("pod %s to be the owner of %s", name, addr), func() bool {
+		w := l.awaitOwners(addr, 1)[0].GetWorkload()
+		return w.GetKind() == ipwitnessv1.Workload_POD && w.GetName() == name
+	})
+}
+
 // awaitOwners waits until so many owners hold an address.
 func (l *lab) awaitOwners(addr string, n int) []*ipwitnessv1.Owner {
 	l.t.Helper()
