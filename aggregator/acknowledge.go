@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -62,15 +63,15 @@ func acknowledgedAs(o *verdict.Owner) string {
 }
 
 // AcknowledgeConflict silences one conflict until it expires, or takes that back.
-func (w witness) AcknowledgeConflict(_ context.Context, q *pb.AcknowledgeConflictRequest) (*pb.AcknowledgeConflictResponse, error) {
-	s := w.store
+func (w witness) AcknowledgeConflict(ctx context.Context, q *pb.AcknowledgeConflictRequest) (*pb.AcknowledgeConflictResponse, error) {
+	s, by := w.store, access.Of(ctx).Name()
 	// What is answered is on the disk, and nobody is kept waiting by the disk but
 	// those who acknowledge.
 	s.archive.dir.mu.Lock()
 	defer s.archive.dir.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c, ack, err := s.acknowledging(q)
+	c, ack, err := s.acknowledging(q, by)
 	for err == nil && (ack != nil || s.acknowledged[c.ID] != nil) {
 		episode := c.Episode
 		if err = s.saveWith(c.ID, ack); err != nil {
@@ -78,7 +79,7 @@ func (w witness) AcknowledgeConflict(_ context.Context, q *pb.AcknowledgeConflic
 				"the acknowledgement cannot be kept: %s: nothing was changed; see to the data directory of the aggregator, and try again", err)
 		}
 		var next *acknowledgement
-		if c, next, err = s.acknowledging(q); err != nil {
+		if c, next, err = s.acknowledging(q, by); err != nil {
 			s.archive.changed() // what was written is not so
 			break
 		}
@@ -102,7 +103,7 @@ func (w witness) AcknowledgeConflict(_ context.Context, q *pb.AcknowledgeConflic
 
 // acknowledging is the conflict that a request is for, and the acknowledgement
 // that it asks for; nil for one that takes back.
-func (s *store) acknowledging(q *pb.AcknowledgeConflictRequest) (*verdict.Conflict, *acknowledgement, error) {
+func (s *store) acknowledging(q *pb.AcknowledgeConflictRequest, by string) (*verdict.Conflict, *acknowledgement, error) {
 	ack, err := newAcknowledgement(q, s.clock())
 	if err != nil {
 		return nil, nil, err
@@ -118,7 +119,7 @@ func (s *store) acknowledging(q *pb.AcknowledgeConflictRequest) (*verdict.Confli
 			c.ID, c.Address, c.ResolvedAt.Time().Format(time.RFC3339))
 	}
 	if ack != nil {
-		ack.address = c.Address
+		ack.address, ack.proto.AcknowledgedBy = c.Address, by
 		for i := range c.Owners {
 			ack.owners = append(ack.owners, acknowledgedAs(&c.Owners[i]))
 		}

@@ -30,6 +30,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -74,6 +75,8 @@ type Config struct {
 	// Kubeconfig says which Kubernetes cluster is asked who the owners are: auto for
 	// the one that we are a pod of, if we are, off for none, or a file.
 	Kubeconfig string
+	// Access says by what callers are known.
+	Access access.Config
 	// Version is what the Kubernetes API is told of us.
 	Version string
 }
@@ -81,6 +84,7 @@ type Config struct {
 // Aggregator joins what all agents witness. Use New.
 type Aggregator struct {
 	store   *store
+	guard   *access.Guard
 	health  *health.Server
 	started chan struct{}
 	stopped chan struct{}
@@ -137,6 +141,14 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	if err != nil {
 		return nil, err
 	}
+	var reviewer access.Reviewer
+	if cluster != nil {
+		reviewer = cluster
+	}
+	guard, err := access.New(cfg.Access, reviewer, log, reg)
+	if err != nil {
+		return nil, err
+	}
 	dir, err := openDataDir(cfg.DataDir)
 	if err != nil {
 		return nil, err
@@ -147,7 +159,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	}
 	m := newMetrics()
 	a := &Aggregator{
-		store: newStore(policy, log, m), health: health.NewServer(),
+		store: newStore(policy, log, m), guard: guard, health: health.NewServer(),
 		started: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
@@ -160,6 +172,15 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	}
 	return a, nil
 }
+
+// Guarded are the options of a gRPC server by which all its calls pass who may do
+// what. Those in process (grpc/test/bufconn) are this program's own.
+func (a *Aggregator) Guarded() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.UnaryInterceptor(a.guard.Unary), grpc.StreamInterceptor(a.guard.Stream)}
+}
+
+// Open tells that nothing says who callers are.
+func (a *Aggregator) Open() bool { return a.guard.Open() }
 
 // Register enters the services of an aggregator, with health and reflection.
 func (a *Aggregator) Register(s *grpc.Server) {

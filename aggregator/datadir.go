@@ -97,6 +97,7 @@ type kept struct {
 	Address        netip.Addr `json:"address"`
 	Reason         string     `json:"reason"`
 	AcknowledgedAt time.Time  `json:"acknowledgedAt"`
+	AcknowledgedBy string     `json:"acknowledgedBy,omitempty"`
 	ExpiresAt      time.Time  `json:"expiresAt"`
 	// Owners are those that it was given for.
 	Owners []string `json:"owners"`
@@ -136,7 +137,7 @@ func (d *dataDir) load() (map[string]*acknowledgement, error) {
 		}
 		found[k.Conflict] = &acknowledgement{
 			proto: &pb.Acknowledgement{
-				Reason: k.Reason, AcknowledgedAt: timestamppb.New(k.AcknowledgedAt), ExpiresAt: timestamppb.New(k.ExpiresAt),
+				Reason: k.Reason, AcknowledgedAt: timestamppb.New(k.AcknowledgedAt), AcknowledgedBy: k.AcknowledgedBy, ExpiresAt: timestamppb.New(k.ExpiresAt),
 			},
 			address: k.Address, until: verdict.At(k.ExpiresAt), owners: k.Owners,
 		}
@@ -157,7 +158,8 @@ func (d *dataDir) save(acknowledged map[string]*acknowledgement) error {
 	for id, ack := range acknowledged {
 		file.Acknowledgements = append(file.Acknowledgements, kept{
 			Conflict: id, Address: ack.address, Reason: ack.proto.GetReason(), AcknowledgedAt: ack.proto.GetAcknowledgedAt().AsTime(),
-			ExpiresAt: ack.proto.GetExpiresAt().AsTime(), Owners: ack.owners,
+			AcknowledgedBy: ack.proto.GetAcknowledgedBy(),
+			ExpiresAt:      ack.proto.GetExpiresAt().AsTime(), Owners: ack.owners,
 		})
 	}
 	slices.SortFunc(file.Acknowledgements, func(a, b kept) int { return strings.Compare(a.Conflict, b.Conflict) })

@@ -75,23 +75,25 @@ func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &jsonLines{runtime.JSONPb{
 			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
 		}}),
-		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
+		runtime.WithOutgoingHeaderMatcher(none),
+		runtime.WithIncomingHeaderMatcher(none), // a header must not become what only we say
 		runtime.WithRoutingErrorHandler(noRoute),
 	)
-	err := pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, pb.NewWitnessServiceClient(conn))
+	err := pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, pb.NewWitnessServiceClient(a.guard.Behind(conn)))
 	if err != nil {
 		return nil, fmt.Errorf("register REST routes: %w", err)
 	}
 
+	refuse := func(w http.ResponseWriter, r *http.Request, err error) {
+		_, marshaler := runtime.MarshalerForRequest(gateway, r)
+		runtime.HTTPError(r.Context(), gateway, marshaler, w, r, err)
+	}
 	// A page of another site, open in the browser of somebody who can reach us,
 	// is not to change anything.
 	foreign := http.NewCrossOriginProtection()
-	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, marshaler := runtime.MarshalerForRequest(gateway, r)
-		runtime.HTTPError(r.Context(), gateway, marshaler, w, r, errForeign)
-	}))
+	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, errForeign) }))
 	mux := http.NewServeMux()
-	mux.Handle("/", foreign.Handler(http.MaxBytesHandler(plainQuery(gateway), maxBody)))
+	mux.Handle("/", foreign.Handler(inTime(http.MaxBytesHandler(a.guard.REST(plainQuery(gateway), refuse), maxBody))))
 	mux.HandleFunc("GET /{$}", text(index))
 	mux.HandleFunc("GET /healthz", text("ok\n"))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
@@ -101,7 +103,7 @@ func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.
 		}
 		text("ok\n")(w, r)
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", a.guard.Metrics(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}), refuse))
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(pb.OpenAPI)
@@ -110,6 +112,22 @@ func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.
 		mux.ServeHTTP(&impatient{ResponseWriter: w}, r)
 	}), nil
 }
+
+// bodyWithin is how long the body of a request may take to come.
+const bodyWithin = 10 * time.Second
+
+// inTime gives up a client that does not send what it has announced.
+func inTime(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			// A request that takes no deadline is none of a network.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyWithin))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func none(string) (string, bool) { return "", false }
 
 const (
 	// readWithin is how long a client may take to read a part of an answer. It is

@@ -25,6 +25,7 @@ const (
 	maxText       = 1024
 	maxTexts      = 10_000
 	maxNodes      = 20_000
+	maxOfOneName  = 16                            // nodes that one agent says it is: it may be booted often
 	maxSeconds    = math.MaxInt64 / 1_000_000_000 // of a stamp: in the year 2262
 )
 

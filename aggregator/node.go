@@ -19,6 +19,10 @@ type node struct {
 	version, kernel string
 	status          *pb.StatusRecord
 
+	// vouched is the name that its agent is known by to whoever lets it in; empty
+	// where nothing says so.
+	vouched string
+
 	connectedAt, lastHeard verdict.Stamp
 	// session is the open stream; nil while there is none.
 	session *session

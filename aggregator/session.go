@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -46,7 +47,8 @@ type session struct {
 	// What of it is there, and how many claims of the wire had no room.
 	records, kernelClaims, wireClaims, excess int
 	// node is set with the first message.
-	node *node
+	node   *node
+	caller *access.Caller
 
 	synced chan struct{} // closed with the first snapshot
 	wake   chan struct{}
@@ -79,6 +81,8 @@ func newSession(s *store) *session {
 // not read delays nobody.
 func (a reports) Report(stream pb.ReportService_ReportServer) error {
 	r := newSession(a.store)
+	r.caller = access.Of(stream.Context())
+	revoked := access.Revoked(stream.Context())
 	done := make(chan error, 2)
 	go func() {
 		err := r.receive(stream)
@@ -104,6 +108,8 @@ func (a reports) Report(stream pb.ReportService_ReportServer) error {
 			return errReportStopping
 		case <-r.ended:
 			return r.err
+		case <-revoked:
+			return access.ErrRevoked
 		case <-synced:
 			late.Stop()
 			synced = nil
@@ -235,6 +241,9 @@ func (r *session) begin(m *pb.ReportRequest) error {
 		return status.Error(codes.InvalidArgument, "hello must have node, boot_id, netns and epoch")
 	case tooLong(hello.GetNode(), hello.GetBootId(), hello.GetNetns(), hello.GetVersion(), hello.GetKernel()):
 		return status.Error(codes.InvalidArgument, "hello has a text that is too long")
+	}
+	if err := r.caller.Reports(hello.GetNode()); err != nil {
+		return err
 	}
 	return r.store.connect(r, hello)
 }

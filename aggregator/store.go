@@ -119,6 +119,10 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 	defer s.mu.Unlock()
 	id := nodeID{hello.GetBootId(), hello.GetNetns()}
 	n := s.nodes[id]
+	vouched := r.caller.Vouched(hello.GetNode())
+	if err := s.mayBe(n, vouched); err != nil {
+		return err
+	}
 	if n == nil {
 		if len(s.nodes) >= maxNodes {
 			return status.Errorf(codes.ResourceExhausted, "there are %d nodes already: no more are taken", maxNodes)
@@ -137,7 +141,7 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 	now := s.clock()
 	base := len(s.touched)
 	n.session, r.node = r, n
-	n.rec.Epoch = hello.GetEpoch()
+	n.rec.Epoch, n.vouched = hello.GetEpoch(), vouched
 	n.version, n.kernel = hello.GetVersion(), hello.GetKernel()
 	n.connectedAt, n.lastHeard = now, now
 	if n.name != hello.GetNode() {
@@ -148,6 +152,31 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 		s.arm(n, now.Add(s.policy.NodeTimeout)) // it may never send a snapshot
 	}
 	s.judgeTouched(base, received{}) // what has another name now
+	return nil
+}
+
+// mayBe refuses an agent that says it is on another one's node, or on very many: it
+// would take that node's table away, or the memory of all.
+func (s *store) mayBe(n *node, vouched string) error {
+	switch {
+	case vouched == "":
+		return nil
+	case n != nil && n.vouched == vouched:
+		return nil
+	case n != nil && n.vouched != "":
+		return status.Errorf(codes.PermissionDenied,
+			"this boot id and network namespace are those of node %s: an agent of %s may not take its place (was the node renamed? Then wait until %s is forgotten)",
+			n.vouched, vouched, n.vouched)
+	}
+	same := 0
+	for _, other := range s.nodes {
+		if other.vouched == vouched {
+			same++
+		}
+	}
+	if same >= maxOfOneName {
+		return status.Errorf(codes.ResourceExhausted, "node %s has come with %d boot ids or network namespaces: more are not taken until those are forgotten", vouched, same)
+	}
 	return nil
 }
 

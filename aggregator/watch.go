@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -131,6 +132,8 @@ func (w watch) serve(ctx context.Context, stopped <-chan struct{}, token string)
 		return err
 	case <-w.patience.late.C:
 		return errCutOff(w.hub.token(w.patience.from.Load()))
+	case <-access.Revoked(ctx):
+		return access.ErrRevoked
 	case <-stopped:
 		return errStopping
 	case <-ctx.Done():

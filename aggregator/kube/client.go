@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"sync"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +26,8 @@ import (
 type clients struct {
 	server             string
 	core, coordination *rest.RESTClient
+	// authentication and authorization are asked about callers, as often as these come.
+	authentication, authorization *rest.RESTClient
 	// custom are for the custom resources of each group and version.
 	custom map[schema.GroupVersion]*rest.RESTClient
 }
@@ -86,6 +90,14 @@ func newClients(where *rest.Config, log *slog.Logger, version string) (clients, 
 	if c.coordination, err = make("/apis", coordinationv1.SchemeGroupVersion); err != nil {
 		return c, err
 	}
+	where.QPS = -1 // access has its own limits
+	if c.authentication, err = make("/apis", authenticationv1.SchemeGroupVersion); err != nil {
+		return c, err
+	}
+	if c.authorization, err = make("/apis", authorizationv1.SchemeGroupVersion); err != nil {
+		return c, err
+	}
+	where.QPS = 50
 	// Custom resources have no protobuf.
 	where.ContentType, where.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	where.NegotiatedSerializer = newCustomCodecs().WithoutConversion()
@@ -109,6 +121,10 @@ func newCodecs() serializer.CodecFactory {
 		&corev1.Pod{}, &corev1.PodList{}, &corev1.Node{}, &corev1.NodeList{},
 		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Event{}, &corev1.EventList{})
 	scheme.AddKnownTypes(coordination, &coordinationv1.Lease{}, &coordinationv1.LeaseList{})
+	scheme.AddKnownTypes(authenticationv1.SchemeGroupVersion, &authenticationv1.TokenReview{})
+	scheme.AddKnownTypes(authorizationv1.SchemeGroupVersion, &authorizationv1.SubjectAccessReview{})
+	metav1.AddToGroupVersion(scheme, authenticationv1.SchemeGroupVersion)
+	metav1.AddToGroupVersion(scheme, authorizationv1.SchemeGroupVersion)
 	metav1.AddToGroupVersion(scheme, core)
 	metav1.AddToGroupVersion(scheme, coordination)
 	return serializer.NewCodecFactory(scheme)

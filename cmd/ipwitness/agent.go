@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/ipwitness/ipwitness/agent"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 )
 
 const (
@@ -33,6 +36,7 @@ type agentCommand struct {
 	agent       agent.Config
 	aggregators []string
 	listen      string
+	files       secure.Files
 	logging     logging
 }
 
@@ -61,6 +65,8 @@ without.
 		"where an aggregator offers gRPC; repeatable")
 	agentFlags(cmd, &a.agent)
 	listenFlag(cmd.Flags(), &a.listen, httpListen, ":9642", "where health and metrics are offered")
+	clientTLSFlags(cmd.Flags(), &a.files)
+	clientCAFlag(cmd.Flags(), &a.files, "the `FILE` with who may read our metrics, in PEM: --http-listen then speaks TLS with --tls-cert")
 	a.logging.addFlags(cmd)
 	return cmd
 }
@@ -79,6 +85,17 @@ func (c *agentCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Our own listener speaks TLS only where it is said who may ask.
+	var own *tls.Config
+	if c.files.ClientCA != "" {
+		if own, err = c.files.Server(p.log, "h2", "http/1.1"); err != nil {
+			return err
+		}
+	}
+	creds, err := c.credentials(p.log)
+	if err != nil {
+		return err
+	}
 	l, err := listenOn(ctx, c.listen, httpListen)
 	if err != nil {
 		return err
@@ -91,7 +108,7 @@ func (c *agentCommand) run(ctx context.Context) error {
 	}
 	var to []agent.Aggregator
 	for _, at := range c.aggregators {
-		conn, err := dial(at)
+		conn, err := dial(at, creds)
 		if err != nil {
 			return err
 		}
@@ -101,7 +118,7 @@ func (c *agentCommand) run(ctx context.Context) error {
 
 	p.log.Info("starting", "version", p.build.Version, "node", c.agent.Node, "wire", c.agent.Wire,
 		"aggregators", c.aggregators, "http", l.Addr())
-	s := newHTTPServer(a.Handler(p.registry), p.log)
+	s := newHTTPServer(secure.Known(a.Handler(p.registry), own, "/metrics"), own, p.log)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return serveHTTP(s, l) })
 	g.Go(func() error {
@@ -117,11 +134,27 @@ func (c *agentCommand) run(ctx context.Context) error {
 	return err
 }
 
+// credentials are what we show an aggregator, and what we want it to show.
+func (c *agentCommand) credentials(log *slog.Logger) ([]grpc.DialOption, error) {
+	tls, err := c.files.ClientCredentials(log)
+	switch {
+	case err != nil:
+		return nil, err
+	case tls == nil:
+		return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, nil
+	case c.files.Token == "":
+		return []grpc.DialOption{grpc.WithTransportCredentials(tls)}, nil
+	}
+	if _, err := secure.ReadToken(c.files.Token); err != nil {
+		return nil, err
+	}
+	return []grpc.DialOption{grpc.WithTransportCredentials(tls), grpc.WithPerRPCCredentials(secure.Token(c.files.Token))}, nil
+}
+
 // dial makes a connection to the aggregator at HOST:PORT, which is kept up from
 // its first use on.
-func dial(at string) (*grpc.ClientConn, error) {
-	conn, err := grpc.NewClient("dns:///"+at,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+func dial(at string, creds []grpc.DialOption) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("dns:///"+at, append(creds,
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: askAfter, Timeout: answerWithin}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
@@ -129,7 +162,7 @@ func dial(at string) (*grpc.ClientConn, error) {
 				Jitter: backoff.DefaultConfig.Jitter, MaxDelay: agent.LastBackoff,
 			},
 			MinConnectTimeout: connectWithin,
-		}))
+		}))...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the aggregator %s: %w", at, err)
 	}

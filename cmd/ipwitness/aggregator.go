@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 )
 
 // aggregatorCommand has the flags of aggregator.
@@ -15,6 +17,7 @@ type aggregatorCommand struct {
 	sys        system
 	aggregator aggregator.Config
 	listen     addresses
+	files      secure.Files
 	logging    logging
 }
 
@@ -42,6 +45,7 @@ cluster, whatever node and wire it is on: declare it with --network.
 		RunE:              func(cmd *cobra.Command, _ []string) error { return a.run(cmd.Context()) },
 	}
 	aggregatorFlags(cmd, &a.aggregator)
+	accessFlags(cmd, &a.files, &a.aggregator.Access)
 	listenFlags(cmd, &a.listen, addresses{grpc: ":9640", http: ":9641"})
 	a.logging.addFlags(cmd)
 	return cmd
@@ -61,7 +65,7 @@ func (c *aggregatorCommand) run(ctx context.Context) error {
 	if c.sys.getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)
 	}
-	agg, s, err := openAggregator(ctx, c.aggregator, c.listen, p)
+	agg, s, err := openAggregator(ctx, c.aggregator, c.listen, c.files, p)
 	if err != nil {
 		return err
 	}
@@ -77,21 +81,34 @@ func (c *aggregatorCommand) run(ctx context.Context) error {
 
 // openAggregator makes an aggregator and the server that offers it, which has
 // taken its addresses. It starts nothing.
-func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, p process) (*aggregator.Aggregator, *server, error) {
+func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, files secure.Files, p process) (*aggregator.Aggregator, *server, error) {
+	tls, err := files.Server(p.log, "h2", "http/1.1")
+	if err != nil {
+		return nil, nil, err
+	}
+	if (cfg.Access.Tokens != "" || cfg.Access.TokenReview) && tls == nil && !(onlyHere(at.grpc) && onlyHere(at.http)) {
+		return nil, nil, errors.New("tokens would be sent in the clear: offer TLS with --tls-cert and --tls-key, or listen on 127.0.0.1 only")
+	}
 	l, err := listen(ctx, at)
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg.Version = p.build.Version
+	cfg.Version, cfg.Access.Certificates = p.build.Version, files.ClientCA != ""
 	agg, err := aggregator.New(cfg, p.log, p.registry)
 	if err != nil {
 		l.close()
 		return nil, nil, err
 	}
-	s, err := newServer(l, agg, p.registry, p.log)
+	s, err := newServer(l, agg, tls, p.registry, p.log)
 	if err != nil {
 		l.close()
 		return nil, nil, err
+	}
+	switch {
+	case tls == nil && !onlyHere(at.grpc):
+		p.log.Warn("what agents report is neither encrypted nor signed: see docs/security.md, --tls-cert")
+	case agg.Open() && !onlyHere(at.grpc):
+		p.log.Warn("anybody who reaches this aggregator may report and read: see docs/security.md, --tokens and --token-review")
 	}
 	return agg, s, nil
 }

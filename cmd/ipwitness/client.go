@@ -32,7 +32,7 @@ type client struct {
 }
 
 // newTransport makes the transport of a client that is no stranger to slow servers.
-func newTransport() http.RoundTripper {
+func newTransport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
 	t.ResponseHeaderTimeout = answerTimeout
@@ -209,6 +209,9 @@ func (e *unreachableError) Error() string {
 func (e *unreachableError) Unwrap() error { return e.reason }
 
 func (c *client) unreachable(ctx context.Context, err error) error {
+	if u, ok := errors.AsType[unusable](err); ok {
+		return u.error
+	}
 	return &unreachableError{c.base, c.program, reason(ctx, err)}
 }
 

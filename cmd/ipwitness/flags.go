@@ -7,10 +7,13 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ipwitness/ipwitness/agent"
 	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 )
 
 // agentFlags adds the flags of an agent.
@@ -42,6 +45,38 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	durationFlag(fs, &cfg.NodeTimeout, "node-timeout", aggregator.DefaultNodeTimeout, "when a node that is not heard from is given up")
 	durationFlag(fs, &cfg.HandoverGrace, "handover-grace", aggregator.DefaultHandoverGrace, "how long a hand-over between two nodes may take")
 	durationFlag(fs, &cfg.LeakedAfter, "leaked-after", aggregator.DefaultLeakedAfter, "how long what IPAM has given may be held by nobody")
+}
+
+// accessFlags adds the flags that say who may do what with an aggregator.
+func accessFlags(cmd *cobra.Command, files *secure.Files, cfg *access.Config) {
+	fs := cmd.Flags()
+	ownCertFlags(fs, files, "the `FILE` of the certificate by which TLS is offered, in PEM; read again when it changes")
+	clientCAFlag(fs, files, "the `FILE` with who signs client certificates, in PEM: agents must then show one")
+	fs.StringVar(&cfg.Tokens, "tokens", "", "the `FILE` of accepted bearer tokens: lines of TOKEN agent|reader|operator NAME")
+	fs.BoolVar(&cfg.TokenReview, "token-review", false, "have Kubernetes say whose a bearer token is, and what it may do")
+	fs.StringVar(&cfg.Audience, "token-audience", access.DefaultAudience, "the `AUDIENCE` that tokens of Kubernetes must be meant for")
+	fs.Var(&list[string]{to: &cfg.AgentAccounts, kind: "NAMESPACE/NAME", separator: ",", parse: parseText}, "agent-account",
+		"a service account by whose tokens agents are known; repeatable")
+	choiceFlag(cmd, &cfg.Anonymous, "anonymous", "", "what who names nobody may do; auto is none where callers are known by anything",
+		access.AnonymousAuto, access.AnonymousNone, access.AnonymousRead)
+}
+
+func parseText(s string) (string, error) { return s, nil }
+
+// clientTLSFlags adds the flags of who speaks to an aggregator.
+func clientTLSFlags(fs *pflag.FlagSet, files *secure.Files) {
+	fs.StringVar(&files.CA, "tls-ca", "", "the `FILE` with who signs the aggregator's certificate, in PEM, or system")
+	ownCertFlags(fs, files, "the `FILE` of our certificate, in PEM")
+	fs.StringVar(&files.Token, "token-file", "", "the `FILE` with our bearer token; sent by TLS only")
+}
+
+func ownCertFlags(fs *pflag.FlagSet, files *secure.Files, usage string) {
+	fs.StringVar(&files.Cert, "tls-cert", "", usage)
+	fs.StringVar(&files.Key, "tls-key", "", "the `FILE` of the key of --tls-cert, in PEM")
+}
+
+func clientCAFlag(fs *pflag.FlagSet, files *secure.Files, usage string) {
+	fs.StringVar(&files.ClientCA, "tls-client-ca", "", usage)
 }
 
 // listenFlags adds the addresses that an aggregator listens on.

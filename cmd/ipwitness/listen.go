@@ -49,6 +49,12 @@ func listenOn(ctx context.Context, address, flag string) (net.Listener, error) {
 	}
 }
 
+// onlyHere tells whether an address can be reached from this host only.
+func onlyHere(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
+}
+
 // close gives up both addresses.
 func (l listeners) close() {
 	// A server that used one has closed it already.

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -20,13 +21,17 @@ const defaultServer = "http://127.0.0.1:9641"
 type query struct {
 	sys    system
 	server string
+	files  secure.Files
 	format show.Format
+	// by is how the server is reached, once it is asked.
+	by http.RoundTripper
 }
 
 // addFlags adds the flags that all such commands have.
 func (q *query) addFlags(cmd *cobra.Command) {
 	q.server = defaultServer
 	cmd.Flags().Var(value[string]{&q.server, "URL", parseServer}, "server", "the server to ask")
+	clientTLSFlags(cmd.Flags(), &q.files)
 	outputFlag(cmd, &q.format)
 }
 
@@ -41,8 +46,35 @@ func (q *query) wide() bool { return q.format == show.FormatWide }
 
 // client makes the client for the server that was named.
 func (q *query) client() *client {
-	return &client{base: q.server, program: q.sys.program, http: http.Client{Transport: q.sys.transport}}
+	if q.by == nil {
+		q.by = q.transport()
+	}
+	return &client{base: q.server, program: q.sys.program, http: http.Client{Transport: q.by}}
 }
+
+// transport is how a server is reached by what the flags say.
+func (q *query) transport() http.RoundTripper {
+	t := q.sys.transport
+	config, err := q.files.Client()
+	switch {
+	case err != nil:
+		return unusable{err}
+	case config != nil:
+		own := newTransport()
+		own.TLSClientConfig = config
+		t = own
+	}
+	if q.files.Token != "" {
+		t = secure.Token(q.files.Token).RoundTripper(t)
+	}
+	return t
+}
+
+// unusable is a transport that cannot be had.
+type unusable struct{ error }
+
+// RoundTrip is for http.RoundTripper.
+func (u unusable) RoundTrip(*http.Request) (*http.Response, error) { return nil, u }
 
 // tell writes a sentence that is not part of the output.
 func (q *query) tell(format string, args ...any) {

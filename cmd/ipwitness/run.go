@@ -9,6 +9,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent"
 	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 )
 
 // runCommand has the flags of run: those of an agent and those of an aggregator.
@@ -17,6 +18,7 @@ type runCommand struct {
 	agent      agent.Config
 	aggregator aggregator.Config
 	listen     addresses
+	files      secure.Files
 	logging    logging
 	live       bool
 }
@@ -52,6 +54,7 @@ says what works without.
 	}
 	agentFlags(cmd, &r.agent)
 	aggregatorFlags(cmd, &r.aggregator)
+	accessFlags(cmd, &r.files, &r.aggregator.Access)
 	listenFlags(cmd, &r.listen, addresses{grpc: "127.0.0.1:9640", http: "127.0.0.1:9641"})
 	r.logging.addFlags(cmd)
 	cmd.Flags().BoolVar(&r.live, "live", false, "tell what happens, for a person to read (default: in a terminal)")
@@ -64,7 +67,7 @@ func (r *runCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	agg, s, err := openAggregator(ctx, r.aggregator, r.listen, p)
+	agg, s, err := openAggregator(ctx, r.aggregator, r.listen, r.files, p)
 	if err != nil {
 		return err
 	}

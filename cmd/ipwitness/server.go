@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,6 +19,8 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 )
 
 // stopGrace is how long open calls may take to end when the server stops.
@@ -32,6 +35,16 @@ const (
 	keepaliveMin = 10 * time.Second
 )
 
+const (
+	// connectionWithin is how long a client may take to begin to speak gRPC.
+	connectionWithin = 10 * time.Second
+	// maxStreams is how many calls of one connection are under way, also of that in
+	// process by which all of REST comes.
+	maxStreams = 2 * access.MaxWatches
+	// maxHeader is how many bytes the header of a request of HTTP has at most.
+	maxHeader = 64 << 10
+)
+
 // pipeBuffer is how many bytes may be under way in process.
 const pipeBuffer = 1 << 20
 
@@ -44,8 +57,9 @@ type server struct {
 	http      *http.Server
 }
 
-// newServer makes a server. It takes over the listeners, and starts nothing.
-func newServer(l listeners, agg *aggregator.Aggregator, gatherer prometheus.Gatherer, log *slog.Logger) (*server, error) {
+// newServer makes a server, which speaks TLS where there is any. It takes over the
+// listeners, and starts nothing.
+func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gatherer prometheus.Gatherer, log *slog.Logger) (*server, error) {
 	pipe := bufconn.Listen(pipeBuffer)
 	conn, err := grpc.NewClient("passthrough:///in-process",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }),
@@ -58,16 +72,22 @@ func newServer(l listeners, agg *aggregator.Aggregator, gatherer prometheus.Gath
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make the REST API: %w", err), conn.Close())
 	}
+	options := append(agg.Guarded(),
+		// A node that died sends no end of its stream.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveAfter, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
+		grpc.ConnectionTimeout(connectionWithin),
+		grpc.MaxConcurrentStreams(maxStreams),
+	)
+	if tls != nil {
+		options = append(options, grpc.Creds(secure.InProcess(pipe.Addr().Network(), tls)))
+	}
 	s := &server{
 		listeners: l,
 		pipe:      pipe,
 		conn:      conn,
-		grpc: grpc.NewServer(
-			// A node that died sends no end of its stream.
-			grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveAfter, Timeout: keepaliveTimeout}),
-			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
-		),
-		http: newHTTPServer(handler, log),
+		grpc:      grpc.NewServer(options...),
+		http:      newHTTPServer(handler, tls, log),
 	}
 	agg.Register(s.grpc)
 	return s, nil
@@ -104,10 +124,12 @@ func (s *server) stop() {
 	s.grpc.GracefulStop()
 }
 
-// newHTTPServer makes a server of HTTP.
-func newHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
+// newHTTPServer makes a server of HTTP, over TLS where there is any.
+func newHTTPServer(handler http.Handler, tls *tls.Config, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           handler,
+		TLSConfig:         tls,
+		MaxHeaderBytes:    maxHeader,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute, // and no WriteTimeout: a watch has no end
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
@@ -116,7 +138,12 @@ func newHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
 
 // serveHTTP serves until the server is shut down, and gives nil then.
 func serveHTTP(s *http.Server, l net.Listener) error {
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	l = newCrowd(l)
+	serve := s.Serve
+	if s.TLSConfig != nil {
+		serve = func(l net.Listener) error { return s.ServeTLS(l, "", "") }
+	}
+	if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	return nil

@@ -30,7 +30,7 @@ func testServer(t *testing.T) (s *server, stop func() error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err = newServer(l, agg, registry, log); err != nil {
+	if s, err = newServer(l, agg, nil, registry, log); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

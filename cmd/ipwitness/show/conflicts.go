@@ -57,9 +57,13 @@ func Acknowledged(w io.Writer, c *pb.Conflict, now time.Time) error {
 	return p.write(w)
 }
 
-// until says how long an acknowledgement lasts, and why it was given.
+// until says how long an acknowledgement lasts, why it was given, and by whom.
 func until(ack *pb.Acknowledgement, now time.Time) string {
-	return fmt.Sprintf("until %s: %s", clockTo(time.TimeOnly, ack.GetExpiresAt(), now), strings.Join(strings.Fields(ack.GetReason()), " "))
+	by := ""
+	if ack.GetAcknowledgedBy() != "" {
+		by = " (" + ack.GetAcknowledgedBy() + ")"
+	}
+	return fmt.Sprintf("until %s: %s", clockTo(time.TimeOnly, ack.GetExpiresAt(), now), strings.Join(strings.Fields(ack.GetReason()), " ")) + by
 }
 
 // ConflictChanges makes a Changes of conflicts.

@@ -1738,9 +1738,11 @@ type Acknowledgement struct {
 	// When it was given.
 	AcknowledgedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=acknowledged_at,json=acknowledgedAt,proto3" json:"acknowledged_at,omitempty"`
 	// When it ends; the conflict speaks up again then.
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// Who gave it; empty where nothing says who callers are.
+	AcknowledgedBy string `protobuf:"bytes,4,opt,name=acknowledged_by,json=acknowledgedBy,proto3" json:"acknowledged_by,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Acknowledgement) Reset() {
@@ -1792,6 +1794,13 @@ func (x *Acknowledgement) GetExpiresAt() *timestamppb.Timestamp {
 		return x.ExpiresAt
 	}
 	return nil
+}
+
+func (x *Acknowledgement) GetAcknowledgedBy() string {
+	if x != nil {
+		return x.AcknowledgedBy
+	}
+	return ""
 }
 
 // Finding is wrong, but not yet a conflict.
@@ -2694,12 +2703,13 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x03OFF\x10\x01\x12\v\n" +
 	"\aSYNCING\x10\x02\x12\b\n" +
 	"\x04LIVE\x10\x03\x12\t\n" +
-	"\x05STALE\x10\x04\"\xa9\x01\n" +
+	"\x05STALE\x10\x04\"\xd2\x01\n" +
 	"\x0fAcknowledgement\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12C\n" +
 	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
 	"\n" +
-	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\xd8\x04\n" +
+	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12'\n" +
+	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xd8\x04\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +

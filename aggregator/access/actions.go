@@ -1,0 +1,69 @@
+package access
+
+import (
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Group is the API group by which Kubernetes' RBAC knows our resources.
+const Group = "ipwitness.io"
+
+// Action is what a caller wants to do, as RBAC says it: a verb, and a resource of
+// Group or else a path.
+type Action struct {
+	Verb, Resource, Subresource, Path string
+	// report tells that it is an agent's.
+	report bool
+	// open tells that anybody may do it.
+	open bool
+}
+
+// changes tells whether it changes anything.
+func (a Action) changes() bool { return a.Verb == "create" }
+
+func (a Action) String() string {
+	switch {
+	case a.report:
+		return "report"
+	case a.Path != "":
+		return a.Verb + " " + a.Path
+	case a.Subresource != "":
+		return a.Verb + " " + a.Resource + "/" + a.Subresource
+	}
+	return a.Verb + " " + a.Resource
+}
+
+// metrics is what Prometheus does.
+var metrics = Action{Verb: "get", Path: "/metrics"}
+
+// actions are what the methods of gRPC do. A call of REST is one of them.
+var actions = map[string]Action{
+	pb.ReportService_Report_FullMethodName:               {report: true},
+	pb.WitnessService_ListOwners_FullMethodName:          {Verb: "list", Resource: "owners"},
+	pb.WitnessService_WatchOwners_FullMethodName:         {Verb: "watch", Resource: "owners"},
+	pb.WitnessService_Explain_FullMethodName:             {Verb: "get", Resource: "owners"},
+	pb.WitnessService_ListConflicts_FullMethodName:       {Verb: "list", Resource: "conflicts"},
+	pb.WitnessService_GetConflict_FullMethodName:         {Verb: "get", Resource: "conflicts"},
+	pb.WitnessService_WatchConflicts_FullMethodName:      {Verb: "watch", Resource: "conflicts"},
+	pb.WitnessService_AcknowledgeConflict_FullMethodName: {Verb: "create", Resource: "conflicts", Subresource: "acknowledge"},
+	pb.WitnessService_ListFindings_FullMethodName:        {Verb: "list", Resource: "findings"},
+	pb.WitnessService_WatchFindings_FullMethodName:       {Verb: "watch", Resource: "findings"},
+	pb.WitnessService_ListPools_FullMethodName:           {Verb: "list", Resource: "pools"},
+	pb.WitnessService_ListNodes_FullMethodName:           {Verb: "list", Resource: "nodes"},
+}
+
+// action is what a method does. What the API is, is no secret; whether the server is
+// well, probes ask that show nothing.
+func action(method string) (Action, error) {
+	if a, ok := actions[method]; ok {
+		return a, nil
+	}
+	if strings.HasPrefix(method, "/grpc.health.v1.") || strings.HasPrefix(method, "/grpc.reflection.") {
+		return Action{open: true}, nil
+	}
+	return Action{}, status.Errorf(codes.PermissionDenied, "nobody may call %s", method)
+}

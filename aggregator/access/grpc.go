@@ -1,0 +1,182 @@
+package access
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// recheckEvery is how often the caller of a stream is asked again whether it still
+// is who it was.
+const recheckEvery = time.Minute
+
+// callerKey is where a context has its *Caller.
+type callerKey struct{}
+
+// Of gives who calls; nil for what comes from this process itself.
+func Of(ctx context.Context) *Caller {
+	c, _ := ctx.Value(callerKey{}).(*Caller)
+	return c
+}
+
+// Revoked is closed when the caller of a stream is not any more who it was.
+func Revoked(ctx context.Context) <-chan struct{} {
+	if c := Of(ctx); c != nil {
+		return c.revoked
+	}
+	return nil
+}
+
+// ErrRevoked ends the streams of a caller that is not any more who it was.
+var ErrRevoked = status.Error(codes.Unauthenticated, "the token or certificate by which this stream was opened is not good any more: come again with a new one")
+
+// inProcess is the network (of grpc/test/bufconn) of calls that come from this process
+// itself: from an agent in it, or from REST, where they have passed the guard.
+const inProcess = "bufconn"
+
+// Unary has a server's calls pass the guard.
+func (g *Guard) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	ctx, end, err := g.enter(ctx, info.FullMethod, false)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return next(ctx, req)
+}
+
+// Stream has a server's streams pass the guard.
+func (g *Guard) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	ctx, end, err := g.enter(stream.Context(), info.FullMethod, true)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return next(srv, guarded{stream, ctx})
+}
+
+// guarded is a stream whose context knows the caller.
+type guarded struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context is for grpc.ServerStream.
+func (s guarded) Context() context.Context { return s.ctx }
+
+// enter lets a call of gRPC in, or says why not.
+func (g *Guard) enter(ctx context.Context, method string, stream bool) (context.Context, func(), error) {
+	p, ok := peer.FromContext(ctx)
+	if ok && p.Addr.Network() == inProcess {
+		return ofProcess(ctx), func() {}, nil
+	}
+	by := credential{}
+	if ok {
+		by.remote = address(p.Addr.String())
+		if tls, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(tls.State.VerifiedChains) > 0 {
+			by.certificate = tls.State.PeerCertificates[0]
+		}
+	}
+	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
+		by.token = bearer(values[0])
+	}
+	what, err := action(method)
+	if err == nil && !what.open {
+		var c *Caller
+		if c, err = g.admit(ctx, by, what); err == nil {
+			ctx, end, err := g.begin(ctx, c, what, stream)
+			return ctx, end, g.refuse(ctx, err, by, what.String())
+		}
+	}
+	return ctx, func() {}, g.refuse(ctx, err, by, what.String())
+}
+
+// admit says who wants to do something, if it may.
+func (g *Guard) admit(ctx context.Context, by credential, what Action) (*Caller, error) {
+	c, err := g.authenticate(ctx, by, what.report)
+	if err != nil {
+		return nil, err
+	}
+	return c, g.authorize(ctx, c, what)
+}
+
+// begin counts what a caller does, and looks after the caller of a stream until it ends.
+func (g *Guard) begin(ctx context.Context, c *Caller, what Action, stream bool) (context.Context, func(), error) {
+	if !what.report {
+		if err := g.limits.call(c); err != nil {
+			return ctx, nil, err
+		}
+	}
+	end := func() {}
+	if stream {
+		c.revoked = make(chan struct{})
+		if !what.report {
+			left, err := g.limits.watch(c)
+			if err != nil {
+				return ctx, nil, err
+			}
+			end = left
+		}
+		if !g.Open() {
+			watched, stop := context.WithCancel(ctx)
+			go g.recheck(watched, c, what)
+			left := end
+			end = func() { stop(); left() }
+		}
+	}
+	return context.WithValue(ctx, callerKey{}, c), end, nil
+}
+
+// recheck closes revoked once the caller may not do any more what it does. While
+// nobody can say so, it may.
+func (g *Guard) recheck(ctx context.Context, c *Caller, what Action) {
+	ticker := time.NewTicker(recheckEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		again, err := g.admit(ctx, c.from, what)
+		code := status.Code(err)
+		if code == codes.Unauthenticated || code == codes.PermissionDenied || err == nil && again.node != c.node {
+			close(c.revoked)
+			return
+		}
+	}
+}
+
+// bearer is the token of an Authorization header; empty for another kind.
+func bearer(header string) string {
+	scheme, token, ok := strings.Cut(header, " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+// address is the IP address of HOST:PORT.
+func address(hostport string) netip.Addr {
+	a, _ := netip.ParseAddrPort(hostport)
+	return a.Addr().Unmap().WithZone("")
+}
+
+// onBehalf is the metadata by which a call in process says for whom it is.
+const onBehalf = "ipwitness-caller"
+
+// ofProcess is the context of a call that this process itself makes, with the name of
+// who had it made.
+func ofProcess(ctx context.Context) context.Context {
+	if values := metadata.ValueFromIncomingContext(ctx, onBehalf); len(values) > 0 {
+		return context.WithValue(ctx, callerKey{}, &Caller{name: values[0]})
+	}
+	return ctx
+}

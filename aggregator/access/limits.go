@@ -1,0 +1,109 @@
+package access
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	// callsPerSecond is how many calls one caller may make in the long run, and
+	// callsAtOnce how many at once. A watch is one.
+	callsPerSecond, callsAtOnce = 500, 1000
+	// failuresPerSecond is how many tokens of one address may be wrong.
+	failuresPerSecond, failuresAtOnce = 5, 50
+	// MaxWatches is how many watches are open in all, and watchesOfOne how many
+	// of one caller.
+	MaxWatches, watchesOfOne = 2000, 500
+	// maxCallers is how many callers are remembered.
+	maxCallers = 10_000
+)
+
+// limits keep one caller from taking what is there for all.
+type limits struct {
+	mu       *sync.Mutex
+	calls    map[string]*rate.Limiter
+	failures map[netip.Addr]*rate.Limiter
+	watches  map[string]int
+	open     *int
+	log      *rate.Limiter
+}
+
+func newLimits() limits {
+	return limits{
+		mu: &sync.Mutex{}, calls: map[string]*rate.Limiter{}, failures: map[netip.Addr]*rate.Limiter{},
+		watches: map[string]int{}, open: new(int), log: rate.NewLimiter(rate.Every(10*time.Second), 5),
+	}
+}
+
+// limiter gives the limiter of a key; one that is forgotten is as good as new.
+func limiter[K comparable](of map[K]*rate.Limiter, key K, perSecond, burst int) *rate.Limiter {
+	l := of[key]
+	if l == nil {
+		if len(of) >= maxCallers {
+			clear(of)
+		}
+		l = rate.NewLimiter(rate.Limit(perSecond), burst)
+		of[key] = l
+	}
+	return l
+}
+
+// key is by what a caller is counted.
+func (c *Caller) key() string {
+	if c.name == anonymous {
+		return c.from.remote.String()
+	}
+	return c.name
+}
+
+// call counts a call.
+func (l *limits) call(c *Caller) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if limiter(l.calls, c.key(), callsPerSecond, callsAtOnce).Allow() {
+		return nil
+	}
+	return status.Errorf(codes.ResourceExhausted, "too many calls: %d a second are the most for one caller; a watch tells all changes by one call", callsPerSecond)
+}
+
+// watch counts a watch, until it is ended.
+func (l *limits) watch(c *Caller) (end func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := c.key()
+	if *l.open >= MaxWatches || l.watches[key] >= watchesOfOne {
+		return nil, status.Errorf(codes.ResourceExhausted, "too many watches: %d are the most for one caller, and %d for all: end one", watchesOfOne, MaxWatches)
+	}
+	*l.open++
+	l.watches[key]++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		*l.open--
+		if l.watches[key]--; l.watches[key] == 0 {
+			delete(l.watches, key)
+		}
+	}, nil
+}
+
+// mayTry tells whether an address may show another token, failed that one was wrong.
+func (l *limits) mayTry(a netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.failures[a]
+	return of == nil || of.Tokens() >= 1
+}
+
+func (l *limits) failed(a netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	limiter(l.failures, a, failuresPerSecond, failuresAtOnce).Allow()
+}
+
+// mayLog keeps refusals from filling the log.
+func (l *limits) mayLog() bool { return l.log.Allow() }

@@ -1,0 +1,124 @@
+package access
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+)
+
+// shortestToken is how many characters keep a token from being guessed.
+const shortestToken = 16
+
+// tokens are those of a file, which is read again when it changes. Only their sums
+// are kept.
+type tokens struct {
+	name string
+	log  *slog.Logger
+
+	mu      sync.Mutex
+	info    fs.FileInfo
+	callers map[[sha256.Size]byte]Caller
+	said    string
+}
+
+func openTokens(name string, log *slog.Logger) (*tokens, error) {
+	t := &tokens{name: name, log: log}
+	callers, info, err := t.read()
+	if err != nil {
+		return nil, err
+	}
+	t.callers, t.info = callers, info
+	return t, nil
+}
+
+// find gives whom a token is of; nil for one that is not in the file.
+func (t *tokens) find(token string) *Caller {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refresh()
+	// Sums do not tell by how much a wrong token differs.
+	c, ok := t.callers[sha256.Sum256([]byte(token))]
+	if !ok {
+		return nil
+	}
+	return &c
+}
+
+// refresh reads the file again if it has changed.
+func (t *tokens) refresh() {
+	info, err := os.Stat(t.name)
+	if err == nil && t.info != nil && os.SameFile(info, t.info) && info.ModTime().Equal(t.info.ModTime()) && info.Size() == t.info.Size() {
+		return
+	}
+	callers, info, err := t.read()
+	if err != nil {
+		if t.said != err.Error() {
+			t.said = err.Error()
+			t.log.Warn("the file of tokens has changed and cannot be used: those of before are used on", "error", err)
+		}
+		return
+	}
+	t.callers, t.info, t.said = callers, info, ""
+	t.log.Info("the file of tokens has changed and is used anew", "file", t.name, "tokens", len(callers))
+}
+
+// read reads the file. Errors name lines, never tokens.
+func (t *tokens) read() (map[[sha256.Size]byte]Caller, fs.FileInfo, error) {
+	info, err := os.Stat(t.name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read --tokens: %w", err)
+	}
+	if info.Mode().Perm()&0o007 != 0 {
+		return nil, nil, fmt.Errorf("%s can be read by all on this host: take that away with 'chmod o= %s'", t.name, t.name)
+	}
+	raw, err := os.ReadFile(t.name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read --tokens: %w", err)
+	}
+	callers := map[[sha256.Size]byte]Caller{}
+	for i, line := range strings.Split(string(raw), "\n") {
+		fields := strings.Fields(line)
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		c, err := tokenLine(fields)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s, line %d: %w", t.name, i+1, err)
+		}
+		sum := sha256.Sum256([]byte(fields[0]))
+		if _, twice := callers[sum]; twice {
+			return nil, nil, fmt.Errorf("%s, line %d: this token is there twice", t.name, i+1)
+		}
+		callers[sum] = c
+	}
+	return callers, info, nil
+}
+
+func tokenLine(fields []string) (Caller, error) {
+	if len(fields) != 3 {
+		return Caller{}, errors.New("want TOKEN ROLE NAME")
+	}
+	if len(fields[0]) < shortestToken {
+		return Caller{}, fmt.Errorf("the token has fewer than %d characters: make one with 'openssl rand -hex 32'", shortestToken)
+	}
+	c := Caller{name: fields[2]}
+	switch fields[1] {
+	case "agent":
+		c.agent, c.node = true, fields[2]
+	case "reader":
+		c.reader = true
+	case "operator":
+		c.reader, c.operator = true, true
+	default:
+		return Caller{}, fmt.Errorf("%q is no role: use agent, reader or operator", fields[1])
+	}
+	return c, nil
+}
