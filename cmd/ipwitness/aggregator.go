@@ -86,7 +86,7 @@ func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, fi
 	if err != nil {
 		return nil, nil, err
 	}
-	if (cfg.Access.Tokens != "" || cfg.Access.TokenReview) && tls == nil && !(onlyHere(at.grpc) && onlyHere(at.http)) {
+	if (cfg.Access.Tokens != "" || cfg.Access.TokenReview) && tls == nil && (!onlyHere(at.grpc) || !onlyHere(at.http)) {
 		return nil, nil, errors.New("tokens would be sent in the clear: offer TLS with --tls-cert and --tls-key, or listen on 127.0.0.1 only")
 	}
 	l, err := listen(ctx, at)

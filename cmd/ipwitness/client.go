@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 )
 
 // answerTimeout is how long a list may take, and a watch to begin.
@@ -209,8 +211,8 @@ func (e *unreachableError) Error() string {
 func (e *unreachableError) Unwrap() error { return e.reason }
 
 func (c *client) unreachable(ctx context.Context, err error) error {
-	if u, ok := errors.AsType[unusable](err); ok {
-		return u.error
+	if problem, ok := errors.AsType[secure.Problem](err); ok {
+		return problem
 	}
 	return &unreachableError{c.base, c.program, reason(ctx, err)}
 }

@@ -58,7 +58,7 @@ func (q *query) transport() http.RoundTripper {
 	config, err := q.files.Client()
 	switch {
 	case err != nil:
-		return unusable{err}
+		return secure.NewProblem(err)
 	case config != nil:
 		own := newTransport()
 		own.TLSClientConfig = config
@@ -69,12 +69,6 @@ func (q *query) transport() http.RoundTripper {
 	}
 	return t
 }
-
-// unusable is a transport that cannot be had.
-type unusable struct{ error }
-
-// RoundTrip is for http.RoundTripper.
-func (u unusable) RoundTrip(*http.Request) (*http.Response, error) { return nil, u }
 
 // tell writes a sentence that is not part of the output.
 func (q *query) tell(format string, args ...any) {

@@ -11,6 +11,7 @@ package netlab
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -32,6 +33,8 @@ type Host struct {
 	// InOrder has Namespace make pods whose inodes grow, so that lists of owners,
 	// which are ordered by them, have one order.
 	InOrder bool
+	// Secure is how its clients speak to an aggregator that wants TLS; nil for none.
+	Secure *Secure
 
 	holder *exec.Cmd // keeps the namespaces
 	pid    int       // of a process in them
@@ -190,9 +193,15 @@ func inside(netns *os.File, fn func() error) error {
 	return <-err
 }
 
+// Secure is what a client of an aggregator needs that wants TLS and a token.
+type Secure struct {
+	TLS   *tls.Config
+	Token string
+}
+
 // Client is an HTTP client whose connections begin inside the host.
 func (h *Host) Client() *http.Client {
-	return &http.Client{Transport: &http.Transport{
+	t := &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 			err = h.Do(func() error {
 				conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
@@ -200,7 +209,25 @@ func (h *Host) Client() *http.Client {
 			})
 			return conn, err
 		},
-	}}
+	}
+	if h.Secure == nil {
+		return &http.Client{Transport: t}
+	}
+	t.TLSClientConfig = h.Secure.TLS
+	return &http.Client{Transport: bearer{t, h.Secure.Token}}
+}
+
+// bearer shows a token.
+type bearer struct {
+	*http.Transport
+	token string
+}
+
+// RoundTrip is for http.RoundTripper.
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.token)
+	return b.Transport.RoundTrip(r)
 }
 
 // Namespace makes a named network namespace.

@@ -254,16 +254,25 @@ type bearer struct {
 // RoundTrip is for http.RoundTripper.
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && !loopback(r.URL.Hostname()) {
-		return nil, errors.New("--token-file is not sent without TLS, where all on the way could read it: use an https:// server")
+		return nil, Problem{errors.New("--token-file is not sent without TLS, where all on the way could read it: use an https:// server")}
 	}
 	token, err := ReadToken(string(b.token))
 	if err != nil {
-		return nil, err
+		return nil, Problem{err}
 	}
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer "+token)
 	return b.next.RoundTrip(r)
 }
+
+// Problem is why a request was not even sent: what is wrong is on this side.
+type Problem struct{ error }
+
+// RoundTrip is for http.RoundTripper: a transport that cannot be had.
+func (p Problem) RoundTrip(*http.Request) (*http.Response, error) { return nil, p }
+
+// NewProblem makes a Problem of an error.
+func NewProblem(err error) Problem { return Problem{err} }
 
 func loopback(host string) bool {
 	return host == "localhost" || net.ParseIP(host).IsLoopback()

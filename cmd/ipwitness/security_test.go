@@ -1,0 +1,570 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/pki"
+)
+
+// guarded is an aggregator with access control, and who may sign what.
+type guarded struct {
+	*server
+	t       *testing.T
+	ca      *pki.CA // of the server
+	clients *pki.CA
+	pair    pki.Pair
+	log     *strings.Builder
+	tokens  string
+}
+
+const (
+	agentToken    = "agent-token-0123456789"
+	readerToken   = "reader-token-0123456789"
+	operatorToken = "operator-token-0123456789"
+)
+
+// newGuarded starts it: with tokens, and with client certificates if they are wanted.
+func newGuarded(t *testing.T, certificates bool) *guarded {
+	t.Helper()
+	dir := t.TempDir()
+	g := &guarded{t: t, tokens: filepath.Join(dir, "tokens"), log: &strings.Builder{}}
+	g.ca, g.clients = newCA(t, dir, "servers"), newCA(t, dir, "clients")
+	g.pair = issue(t, g.ca, pki.Want{File: "server", CommonName: "aggregator", Hosts: []string{"127.0.0.1", "localhost"}})
+	g.write("# who may come\n" + agentToken + " agent node1\n" + readerToken + " reader bob\n" + operatorToken + " operator alice\n")
+	files := secure.Files{Cert: g.pair.Cert, Key: g.pair.Key}
+	if certificates {
+		files.ClientCA = g.clients.File
+	}
+	p := process{build: build{Version: "v1"}, log: slog.New(slog.NewTextHandler(g.log, nil)), registry: newRegistry(build{})}
+	agg, s, err := openAggregator(t.Context(), aggregator.Config{Kubeconfig: "off", Access: access.Config{Tokens: g.tokens}},
+		addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0"}, files, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.server = s
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	go func() { ended <- agg.Run(ctx) }()
+	go func() { ended <- s.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-ended, <-ended); err != nil {
+			t.Error(err)
+		}
+		for _, secret := range []string{agentToken, readerToken, operatorToken, "PRIVATE"} {
+			if strings.Contains(g.log.String(), secret) {
+				t.Errorf("the log has the secret %q:\n%s", secret, g.log)
+			}
+		}
+	})
+	return g
+}
+
+func newCA(t *testing.T, dir, name string) *pki.CA {
+	t.Helper()
+	ca, err := pki.New(dir, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+func issue(t *testing.T, ca *pki.CA, want pki.Want) pki.Pair {
+	t.Helper()
+	p, err := ca.Issue(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// write replaces the file of tokens.
+func (g *guarded) write(tokens string) {
+	g.t.Helper()
+	if err := os.WriteFile(g.tokens+".new", []byte(tokens), 0o600); err != nil {
+		g.t.Fatal(err)
+	}
+	if err := os.Rename(g.tokens+".new", g.tokens); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// file makes a file with a token.
+func (g *guarded) file(token string) string {
+	g.t.Helper()
+	name := filepath.Join(g.t.TempDir(), "token")
+	if err := os.WriteFile(name, []byte(token+"\n"), 0o600); err != nil {
+		g.t.Fatal(err)
+	}
+	return name
+}
+
+// agent makes a stream as an agent of these files does.
+func (g *guarded) agent(files secure.Files) pb.ReportService_ReportClient {
+	g.t.Helper()
+	creds, err := (&agentCommand{files: files}).credentials(slog.New(slog.DiscardHandler))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	conn, err := dial(g.listeners.grpc.Addr().String(), creds)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { _ = conn.Close() })
+	stream, err := pb.NewReportServiceClient(conn).Report(g.t.Context())
+	if err != nil {
+		return failed{err: err}
+	}
+	return stream
+}
+
+// failed is a stream that did not begin.
+type failed struct {
+	pb.ReportService_ReportClient
+	err error
+}
+
+func (f failed) Send(*pb.ReportRequest) error      { return f.err }
+func (f failed) Recv() (*pb.ReportResponse, error) { return nil, f.err }
+func hello(node, boot string, epoch uint64) *pb.ReportRequest {
+	return &pb.ReportRequest{
+		Sequence: 1, SnapshotBegin: true, SnapshotEnd: true,
+		Hello: &pb.Hello{Node: node, BootId: boot, Netns: "1", Epoch: epoch, Version: "v1"},
+	}
+}
+
+// say sends a message and gives what the aggregator says of it.
+func say(stream pb.ReportService_ReportClient, m *pb.ReportRequest) error {
+	_ = stream.Send(m) // Recv says why
+	for {
+		got, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if got.GetAcknowledged() >= m.GetSequence() {
+			return nil
+		}
+	}
+}
+
+// wantRefused wants an error of a code, which says these words.
+func wantRefused(t *testing.T, err error, code codes.Code, words ...string) {
+	t.Helper()
+	if status.Code(err) != code {
+		t.Errorf("got %v, want %s", err, code)
+	}
+	for _, w := range words {
+		if err == nil || !strings.Contains(err.Error(), w) {
+			t.Errorf("got %v, want it to say %q", err, w)
+		}
+	}
+}
+
+func TestAgentsAreKnownByTokens(t *testing.T) {
+	g := newGuarded(t, false)
+	with := func(token string) secure.Files { return secure.Files{CA: g.ca.File, Token: g.file(token)} }
+	if err := say(g.agent(with(agentToken)), hello("node1", "boot1", 1)); err != nil {
+		t.Errorf("with its own token: %v", err)
+	}
+	wantRefused(t, say(g.agent(with(agentToken)), hello("node2", "boot2", 1)), codes.PermissionDenied, "own node only", "node1", "node2")
+	wantRefused(t, say(g.agent(with("wrong-token-0123456789")), hello("node1", "boot1", 1)), codes.Unauthenticated, "not known here")
+	wantRefused(t, say(g.agent(with(operatorToken)), hello("node1", "boot1", 1)), codes.PermissionDenied, "alice may not report")
+	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File}), hello("node1", "boot1", 1)), codes.Unauthenticated, "--token-file")
+	wantRefused(t, say(g.agent(secure.Files{CA: g.clients.File}), hello("node1", "boot1", 1)), codes.Unavailable, "unknown authority")
+	wantRefused(t, say(g.agent(secure.Files{}), hello("node1", "boot1", 1)), codes.Unavailable)
+
+	// Another node's agent cannot take its table away by saying that it is that machine.
+	g.write(agentToken + " agent node1\n" + "other-token-0123456789 agent node2\n")
+	wantRefused(t, say(g.agent(with("other-token-0123456789")), hello("node2", "boot1", 2)), codes.PermissionDenied, "node node1", "may not take its place")
+
+	// Nor can it be many.
+	var err error
+	for n := 0; err == nil && n < 100; n++ {
+		err = say(g.agent(with("other-token-0123456789")), hello("node2", fmt.Sprint("boot", 10+n), 1))
+	}
+	wantRefused(t, err, codes.ResourceExhausted, "16 boot ids")
+}
+
+func TestAgentsAreKnownByCertificates(t *testing.T) {
+	g := newGuarded(t, true)
+	with := func(want pki.Want) secure.Files {
+		want.File = "agent"
+		p := issue(t, g.clients, want)
+		return secure.Files{CA: g.ca.File, Cert: p.Cert, Key: p.Key}
+	}
+	mine := pki.Want{CommonName: "node1", Organization: access.AgentsGroup}
+	if err := say(g.agent(with(mine)), hello("node1", "boot1", 1)); err != nil {
+		t.Errorf("with its own certificate: %v", err)
+	}
+	also := pki.Want{CommonName: "node3.example.net", Organization: access.AgentsGroup, Hosts: []string{"node3"}}
+	if err := say(g.agent(with(also)), hello("node3", "boot3", 1)); err != nil {
+		t.Errorf("with a certificate that has the node as another name: %v", err)
+	}
+	wantRefused(t, say(g.agent(with(mine)), hello("node2", "boot2", 1)), codes.PermissionDenied, "own node only")
+	wantRefused(t, say(g.agent(with(pki.Want{CommonName: "node1"})), hello("node1", "boot1", 1)), codes.Unauthenticated, access.AgentsGroup)
+	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Token: g.file(agentToken)}), hello("node1", "boot1", 1)), codes.Unauthenticated, "client certificate")
+
+	// Of another authority, or over: the handshake fails.
+	stranger := issue(t, newCA(t, t.TempDir(), "clients"), pki.Want{File: "agent", CommonName: "node1", Organization: access.AgentsGroup})
+	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Cert: stranger.Cert, Key: stranger.Key}), hello("node1", "boot1", 1)), codes.Unavailable)
+	old := mine
+	old.Ended = true
+	wantRefused(t, say(g.agent(with(old)), hello("node1", "boot1", 1)), codes.Unavailable)
+}
+
+// ask sends a request of HTTP, with a token if there is one.
+func (g *guarded) ask(method, path, token, body string) (int, string) {
+	g.t.Helper()
+	config, err := secure.Files{CA: g.ca.File}.Client()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(g.t.Context(), method, "https://"+g.listeners.http.Addr().String()+path, strings.NewReader(body))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	// What only the gateway may say.
+	req.Header.Set("Grpc-Metadata-Ipwitness-Caller", "mallory")
+	res, err := client.Do(req)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return res.StatusCode, string(raw)
+}
+
+func TestPeopleReadWithATokenAndAcknowledgeWithMore(t *testing.T) {
+	g := newGuarded(t, false)
+	ack := fmt.Sprintf(`{"reason":"known","expiresAt":%q}`, time.Now().Add(time.Hour).Format(time.RFC3339))
+	for _, c := range []struct {
+		method, path, token, body string
+		want                      int
+		says                      string
+	}{
+		{"GET", "/v1/owners", "", "", 401, "must say who it is"},
+		{"GET", "/v1/owners:watch", "", "", 401, "must say who it is"},
+		{"GET", "/metrics", "", "", 401, "must say who it is"},
+		{"GET", "/v1/nodes", "wrong-token-0123456789", "", 401, "not known here"},
+		{"GET", "/v1/nodes", agentToken, "", 403, "node1 may not list nodes"},
+		{"GET", "/healthz", "", "", 200, "ok"},
+		{"GET", "/readyz", "", "", 200, "ok"},
+		{"GET", "/", "", "", 200, "/v1/owners"},
+		{"GET", "/openapi.json", "", "", 200, "swagger"},
+		{"GET", "/v1/owners", readerToken, "", 200, `"owners":[]`},
+		{"GET", "/v1/explain?address=192.0.2.1", readerToken, "", 200, "192.0.2.1"},
+		{"GET", "/v1/pools", operatorToken, "", 200, `"pools":[]`},
+		{"GET", "/metrics", readerToken, "", 200, "ipwitness_build_info"},
+		{"POST", "/v1/conflicts/abc:acknowledge", "", ack, 401, "must say who it is"},
+		{"POST", "/v1/conflicts/abc:acknowledge", readerToken, ack, 403, "bob may not create conflicts/acknowledge"},
+		{"POST", "/v1/conflicts/abc:acknowledge", operatorToken, ack, 404, "abc"},
+		{"GET", "/v1/findings/", readerToken, "", 404, "there is no"},
+	} {
+		code, body := g.ask(c.method, c.path, c.token, c.body)
+		if code != c.want || !strings.Contains(body, c.says) {
+			t.Errorf("%s %s with %q: got %d %s, want %d %q", c.method, c.path, c.token, code, body[:min(len(body), 500)], c.want, c.says)
+		}
+	}
+	if _, body := g.ask("GET", "/metrics", readerToken, ""); !strings.Contains(body, `ipwitness_requests_refused_total{reason="unauthenticated"}`) {
+		t.Errorf("refusals are not counted: %s", body)
+	}
+
+	// A token that is taken out of the file is not accepted any more; a file that cannot
+	// be read changes nothing.
+	g.write("short agent node1\n")
+	if code, _ := g.ask("GET", "/v1/owners", readerToken, ""); code != 200 {
+		t.Errorf("with a damaged file: got %d, want what was before", code)
+	}
+	g.write(operatorToken + " operator alice\n")
+	if code, _ := g.ask("GET", "/v1/owners", readerToken, ""); code != 401 {
+		t.Errorf("with a token that was taken out: got %d, want 401", code)
+	}
+}
+
+func TestGRPCNeedsTheSameAsREST(t *testing.T) {
+	g := newGuarded(t, false)
+	call := func(token string) error {
+		creds, err := (&agentCommand{files: secure.Files{CA: g.ca.File, Token: g.file(token)}}).credentials(slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := dial(g.listeners.grpc.Addr().String(), creds)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		_, err = pb.NewWitnessServiceClient(conn).ListOwners(t.Context(), &pb.ListOwnersRequest{})
+		if err != nil {
+			return err
+		}
+		watch, err := pb.NewWitnessServiceClient(conn).WatchOwners(t.Context(), &pb.WatchOwnersRequest{})
+		if err == nil {
+			_, err = watch.Recv()
+		}
+		if err != nil {
+			return err
+		}
+		_, err = pb.NewWitnessServiceClient(conn).AcknowledgeConflict(t.Context(), &pb.AcknowledgeConflictRequest{Id: "abc", Withdraw: true})
+		return err
+	}
+	wantRefused(t, call(agentToken), codes.PermissionDenied, "list owners")
+	wantRefused(t, call(readerToken), codes.PermissionDenied, "create conflicts/acknowledge")
+	wantRefused(t, call(operatorToken), codes.NotFound)
+}
+
+func TestTooMuchIsRefused(t *testing.T) {
+	g := newGuarded(t, false)
+	// A message that is larger than any agent's.
+	stream := g.agent(secure.Files{CA: g.ca.File, Token: g.file(agentToken)})
+	big := hello("node1", "boot1", 1)
+	big.Claims = []*pb.ClaimRecord{{Network: strings.Repeat("x", 5<<20)}}
+	wantRefused(t, say(stream, big), codes.ResourceExhausted, "larger than max")
+	// A body that is larger than any request's.
+	if code, body := g.ask("POST", "/v1/conflicts/abc:acknowledge", operatorToken, `{"reason":"`+strings.Repeat("x", 100<<10)+`"}`); code != 400 || !strings.Contains(body, "too large") {
+		t.Errorf("a large body: got %d %s, want 400 too large", code, body)
+	}
+	// More calls than anybody needs.
+	var code int
+	for range 5000 {
+		if code, _ = g.call("GET", "/v1/nodes", readerToken); code != 200 {
+			break
+		}
+	}
+	if code != 429 {
+		t.Errorf("many calls: got %d, want 429", code)
+	}
+	// Others are not kept from theirs.
+	if code, body := g.ask("GET", "/v1/nodes", operatorToken, ""); code != 200 {
+		t.Errorf("another caller: got %d %s, want 200", code, body)
+	}
+}
+
+// call is ask over one connection, in process: as fast as it goes.
+func (g *guarded) call(method, path, token string) (int, string) {
+	w := &recorder{header: http.Header{}}
+	r, _ := http.NewRequestWithContext(g.t.Context(), method, path, http.NoBody)
+	r.RemoteAddr = "192.0.2.1:1"
+	r.Header.Set("Authorization", "Bearer "+token)
+	g.http.Handler.ServeHTTP(w, r)
+	return w.code, w.body.String()
+}
+
+type recorder struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+}
+
+func (r *recorder) Header() http.Header { return r.header }
+
+func (r *recorder) WriteHeader(code int) { r.code = code }
+
+func (r *recorder) Write(p []byte) (int, error) {
+	if r.code == 0 {
+		r.code = http.StatusOK
+	}
+	return r.body.Write(p)
+}
+
+// Who opens many connections and says nothing on them has its share, and no more.
+func TestSlowlorisIsHungUpOn(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }), nil, slog.New(slog.DiscardHandler))
+	s.ReadHeaderTimeout = 2 * time.Second // shorter than for others
+	ended := make(chan error, 1)
+	go func() { ended <- serveHTTP(s, l) }()
+	defer func() { _ = s.Close(); <-ended }()
+	var slow []net.Conn
+	defer func() {
+		for _, c := range slow {
+			_ = c.Close()
+		}
+	}()
+	for range connectionsOfOne {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		slow = append(slow, c)
+		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+	}
+	// One more of the same address is hung up on at once, by a reset or an end.
+	more, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = more.Close() }()
+	if n, err := more.Read(make([]byte, 1)); n > 0 || err == nil {
+		t.Errorf("one connection more than its share: got an answer, want to be hung up on")
+	}
+	// Another address has its own share.
+	other := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	client := http.Client{Transport: &http.Transport{DialContext: other.DialContext}}
+	defer client.CloseIdleConnections()
+	res, err := client.Get("http://" + l.Addr().String() + "/")
+	if err != nil {
+		t.Fatalf("another address while one is slow: %v", err)
+	}
+	_ = res.Body.Close()
+	// And in the end the slow ones are hung up on, too.
+	for _, c := range slow {
+		if _, err := io.Copy(io.Discard, c); err != nil && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "reset") {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestCertificatesRotateWithoutARestart(t *testing.T) {
+	g := newGuarded(t, false)
+	serial := func() string {
+		config, err := secure.Files{CA: g.ca.File}.Client()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := tls.Dial("tcp", g.listeners.http.Addr().String(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	before := serial()
+	want := pki.Want{File: "server", CommonName: "aggregator", Hosts: []string{"127.0.0.1"}}
+	issue(t, g.ca, want)
+	after := serial()
+	if before == after {
+		t.Errorf("the certificate is still that of serial %s after it was replaced", before)
+	}
+	// A damaged one is not used.
+	if err := os.WriteFile(g.pair.Cert, []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := serial(); got != after {
+		t.Errorf("with a damaged file: got serial %s, want %s", got, after)
+	}
+}
+
+func TestTLSIsOfTheNewestVersion(t *testing.T) {
+	g := newGuarded(t, false)
+	config, err := secure.Files{CA: g.ca.File}.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MinVersion, config.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	for _, l := range []net.Listener{g.listeners.http, g.listeners.grpc} {
+		if conn, err := tls.Dial("tcp", l.Addr().String(), config); err == nil {
+			_ = conn.Close()
+			t.Errorf("%s speaks TLS 1.2", l.Addr())
+		}
+	}
+}
+
+func TestTheCLIShowsItsToken(t *testing.T) {
+	g := newGuarded(t, false)
+	ask := func(args ...string) (int, string) {
+		var out strings.Builder
+		sys := system{program: "ipwitness", stdout: &out, stderr: &out, getenv: func(string) string { return "" }, now: time.Now, transport: newTransport()}
+		code := execute(t.Context(), sys, append(args, "--server", "https://"+g.listeners.http.Addr().String(), "--tls-ca", g.ca.File))
+		return code, out.String()
+	}
+	if code, out := ask("nodes", "--token-file", g.file(readerToken)); code != 0 {
+		t.Errorf("nodes with a token: got %d: %s", code, out)
+	}
+	if code, out := ask("nodes"); code != 1 || !strings.Contains(out, "--token-file") {
+		t.Errorf("nodes without a token: got %d: %s, want it to name --token-file", code, out)
+	}
+	if code, out := ask("nodes", "--token-file", "/nowhere"); code != 1 || !strings.Contains(out, "/nowhere") || strings.Contains(out, "cannot reach") {
+		t.Errorf("nodes with no file: got %d: %s", code, out)
+	}
+}
+
+func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	tokens := filepath.Join(dir, "tokens")
+	if err := os.WriteFile(tokens, []byte(readerToken+" reader bob\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open := filepath.Join(dir, "open")
+	if err := os.WriteFile(open, []byte(readerToken+" reader bob\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"aggregator", "--tokens", tokens}, "in the clear"},
+		{[]string{"aggregator", "--tokens", open, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "can be read by all"},
+		{[]string{"aggregator", "--token-review", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "needs the Kubernetes API"},
+		{[]string{"aggregator", "--anonymous", "none", "--http-listen", "127.0.0.1:0"}, "nobody who may do anything"},
+		{[]string{"aggregator", "--tls-cert", "x"}, "--tls-key"},
+		{[]string{"aggregator", "--tls-client-ca", "x"}, "--tls-cert"},
+		{[]string{"agent", "--aggregator", "127.0.0.1:1", "--token-file", tokens}, "not sent without TLS"},
+		{[]string{"agent", "--aggregator", "127.0.0.1:1", "--tls-ca", tokens}, "no certificate in PEM"},
+		{[]string{"nodes", "--server", "http://192.0.2.1", "--token-file", tokens}, "not sent without TLS"},
+	} {
+		var out strings.Builder
+		sys := system{program: "ipwitness", stdout: &out, stderr: &out, getenv: func(string) string { return "" }, now: time.Now, transport: newTransport()}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if code := execute(ctx, sys, c.args); code != 1 || !strings.Contains(out.String(), c.says) {
+			t.Errorf("%q: got %d: %s, want it to say %q", c.args, code, out.String(), c.says)
+		}
+		cancel()
+	}
+}
+
+// A page of another site that has a browser think that we are of that site, by its
+// DNS, must not acknowledge anything.
+func TestWithoutAccessControlOnlyThisHostAcknowledges(t *testing.T) {
+	s, _ := testServer(t)
+	for _, c := range []struct {
+		remote, host string
+		want         int
+	}{
+		{"127.0.0.1:1", "127.0.0.1:9641", 404},
+		{"[::1]:1", "localhost:9641", 404},
+		{"127.0.0.1:1", "[::1]:9641", 404},
+		{"127.0.0.1:1", "evil.example.net", 403},
+		{"192.0.2.7:1", "127.0.0.1:9641", 403},
+	} {
+		w := &recorder{header: http.Header{}}
+		r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+c.host+"/v1/conflicts/abc:acknowledge", strings.NewReader(`{"withdraw":true}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.RemoteAddr = c.remote
+		s.http.Handler.ServeHTTP(w, r)
+		if w.code != c.want {
+			t.Errorf("from %s for %s: got %d %s, want %d", c.remote, c.host, w.code, w.body.String(), c.want)
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package tests
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/pki"
+)
+
+// secured is a cluster whose aggregator wants agents to show certificates, and people tokens.
+type secured struct {
+	*cluster
+	dir              string
+	servers, clients *pki.CA
+}
+
+const aliceToken = "alice-token-0123456789"
+
+func newSecured(t *testing.T) *secured {
+	t.Helper()
+	s := &secured{dir: t.TempDir()}
+	s.servers, s.clients = authority(t, s.dir, "servers"), authority(t, s.dir, "clients")
+	pair := s.serverPair(t)
+	tokens := filepath.Join(s.dir, "tokens")
+	if err := os.WriteFile(tokens, []byte(aliceToken+" operator alice\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(s.servers.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(raw)
+	h := newHost(t)
+	h.Secure = &netlab.Secure{TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, Token: aliceToken}
+	s.cluster = &cluster{
+		lab:   &lab{Host: h, service: &service{at: h}, t: t},
+		flags: []string{"--tls-cert", pair.Cert, "--tls-key", pair.Key, "--tls-client-ca", s.clients.File, "--tokens", tokens},
+	}
+	s.serve()
+	return s
+}
+
+func authority(t *testing.T, dir, name string) *pki.CA {
+	t.Helper()
+	ca, err := pki.New(dir, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+// serverPair is the aggregator's certificate, for all addresses that its nodes know it by.
+func (s *secured) serverPair(t *testing.T) pki.Pair {
+	t.Helper()
+	pair, err := s.servers.Issue(pki.Want{
+		File: "aggregator", CommonName: "aggregator", Hosts: []string{"127.0.0.1", "198.18.0.0", "198.18.0.2", "198.18.0.4"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+// pair is the certificate of a node's agent; two with one name of files replace each other.
+func (s *secured) pair(file, node string) pki.Pair {
+	s.t.Helper()
+	p, err := s.clients.Issue(pki.Want{File: file, CommonName: node, Organization: "ipwitness:agents"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return p
+}
+
+// node makes a node whose agent shows the certificate of a node of some name.
+func (s *secured) node(name, certified string) *lab {
+	s.t.Helper()
+	n := s.addMachine(newHost(s.t), name, len(s.nodes)+1)
+	n.boot(n.number)
+	p := s.pair(name, certified)
+	n.witness("--aggregator", n.managed(s.cluster)+":9640", "--tls-ca", s.servers.File, "--tls-cert", p.Cert, "--tls-key", p.Key)
+	return n
+}
+
+func TestAgentsReportByCertificatesThatAreReplaced(t *testing.T) {
+	t.Parallel()
+	s := newSecured(t)
+	one, two := s.node("node1", "node1"), s.node("node2", "node2")
+	s.awaitNodes(one, two)
+	liar := s.node("node3", "node2")
+	until(t, "the agent of node3 to be refused", func() bool {
+		return strings.Contains(liar.agent.Log.String(), "own node only: node2 is of node node2, and it says that it is node3")
+	})
+
+	addr := podAddress(1)
+	add(t, one.cni(podsByPTP), "web-0")
+	add(t, two.cni(podsByPTP), "web-1")
+	s.watch.await("the conflict to be confirmed", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
+	if got := s.acknowledge(s.only(addr).GetId()).GetAcknowledgement(); got.GetAcknowledgedBy() != "alice" {
+		t.Errorf("acknowledged by: got %v, want alice", got)
+	}
+
+	// All who sign and all that is signed is replaced, while all run: a connection that is
+	// made from now on uses the new ones.
+	s.servers, s.clients = authority(t, s.dir, "servers"), authority(t, s.dir, "clients")
+	s.serverPair(t)
+	s.pair("node1", "node1")
+	one.cut()
+	s.awaitNode("node1", ipwitnessv1.Node_UNHEARD)
+	one.mend()
+	s.awaitNode("node1", ipwitnessv1.Node_LIVE)
+	for _, p := range []*netlab.Program{s.program, one.agent} {
+		if log := p.Log.String(); !strings.Contains(log, "files of TLS have changed and are used anew") {
+			t.Errorf("log: got %s, want it to say that the files have changed", log)
+		}
+	}
+	for _, n := range s.allNodes() {
+		if n.GetName() == "node3" {
+			t.Errorf("node3 is listed: %v", n)
+		}
+	}
+}
+
+// acknowledge acknowledges a conflict for an hour.
+func (s *secured) acknowledge(id string) *ipwitnessv1.Conflict {
+	s.t.Helper()
+	body := fmt.Sprintf(`{"reason":"known","expiresAt":%q}`, time.Now().Add(time.Hour).Format(time.RFC3339))
+	res, err := s.Client().Post(strings.Replace(netlab.Server, "http:", "https:", 1)+"/v1/conflicts/"+id+":acknowledge", "application/json", strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	var raw bytes.Buffer
+	if _, err := raw.ReadFrom(res.Body); err != nil {
+		s.t.Fatal(err)
+	}
+	m := &ipwitnessv1.Conflict{}
+	if err := protojson.Unmarshal(raw.Bytes(), m); err != nil || res.StatusCode != http.StatusOK {
+		s.t.Fatalf("acknowledge: %s %s: %v", res.Status, raw.String(), err)
+	}
+	return m
+}
