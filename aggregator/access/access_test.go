@@ -1,0 +1,341 @@
+package access
+
+import (
+	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// fakeAPI is a Kubernetes API server. A token is USER[@NODE][ AUDIENCE].
+type fakeAPI struct {
+	mu      sync.Mutex
+	away    bool
+	expired map[string]bool
+	may     map[string]bool // USER VERB RESOURCE
+	reviews int
+}
+
+func (f *fakeAPI) ReviewToken(_ context.Context, token, audience string) (Subject, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reviews++
+	if f.away {
+		return Subject{}, errors.New("connection refused")
+	}
+	name, meant, _ := strings.Cut(token, " ")
+	name, node, _ := strings.Cut(name, "@")
+	if meant != audience {
+		return Subject{}, fmt.Errorf("%w: it is meant for %q", ErrRefused, meant)
+	}
+	if f.expired[token] {
+		return Subject{}, fmt.Errorf("%w: service account token has expired", ErrRefused)
+	}
+	if !strings.HasPrefix(name, "system:") {
+		return Subject{}, fmt.Errorf("%w: invalid bearer token", ErrRefused)
+	}
+	s := Subject{Name: name}
+	if node != "" {
+		s.Extra = map[string][]string{nodeName: {node}}
+	}
+	return s, nil
+}
+
+func (f *fakeAPI) ReviewAccess(_ context.Context, who Subject, what Action) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.away {
+		return false, errors.New("connection refused")
+	}
+	return f.may[who.Name+" "+what.String()], nil
+}
+
+func (f *fakeAPI) change(how func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	how()
+}
+
+const (
+	agentUser  = "system:serviceaccount:ipwitness:ipwitness-agent"
+	readerUser = "system:serviceaccount:ipwitness:ipwitness-reader"
+)
+
+func reviewed(t *testing.T) (*Guard, *fakeAPI) {
+	t.Helper()
+	api := &fakeAPI{expired: map[string]bool{}, may: map[string]bool{
+		readerUser + " list owners": true, readerUser + " watch owners": true, readerUser + " get /metrics": true,
+	}}
+	g, err := New(Config{TokenReview: true, AgentAccounts: []string{"ipwitness/ipwitness-agent"}}, api,
+		slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g, api
+}
+
+// from is the context of a call with a token.
+func from(ctx context.Context, token string) context.Context {
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1}})
+	if token != "" {
+		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+token))
+	}
+	return ctx
+}
+
+func TestWhoMayDoWhat(t *testing.T) {
+	g, _ := reviewed(t)
+	for _, c := range []struct {
+		token, method string
+		want          codes.Code
+		says          string
+	}{
+		{agentUser + "@node1 ipwitness", pb.ReportService_Report_FullMethodName, codes.OK, ""},
+		{agentUser + "@node1", pb.ReportService_Report_FullMethodName, codes.Unauthenticated, "audience ipwitness"},
+		{agentUser + " ipwitness", pb.ReportService_Report_FullMethodName, codes.PermissionDenied, "of no node"},
+		{readerUser + " ipwitness", pb.ReportService_Report_FullMethodName, codes.PermissionDenied, "no agent"},
+		{"", pb.ReportService_Report_FullMethodName, codes.Unauthenticated, "must say who it is"},
+		{"nonsense", pb.ReportService_Report_FullMethodName, codes.Unauthenticated, "does not accept"},
+		{readerUser + " ipwitness", pb.WitnessService_ListOwners_FullMethodName, codes.OK, ""},
+		{readerUser, pb.WitnessService_ListOwners_FullMethodName, codes.OK, ""},
+		{readerUser, pb.WitnessService_AcknowledgeConflict_FullMethodName, codes.PermissionDenied, "may not create conflicts/acknowledge"},
+		{agentUser + "@node1 ipwitness", pb.WitnessService_ListOwners_FullMethodName, codes.PermissionDenied, "may not list owners"},
+		{"", pb.WitnessService_ListOwners_FullMethodName, codes.Unauthenticated, "must say who it is"},
+		{"", "/grpc.health.v1.Health/Check", codes.OK, ""},
+		{readerUser, "/ipwitness.v1.WitnessService/Brandnew", codes.PermissionDenied, "nobody may call"},
+	} {
+		_, end, err := g.enter(from(t.Context(), c.token), c.method, false)
+		if status.Code(err) != c.want || !strings.Contains(status.Convert(err).Message(), c.says) {
+			t.Errorf("%s with %q: got %v, want %s %q", c.method, c.token, err, c.want, c.says)
+		}
+		if err == nil {
+			end()
+		}
+	}
+}
+
+// Each method of the API is an action: one that is forgotten is open to nobody.
+func TestAllMethodsAreActions(t *testing.T) {
+	for _, service := range []grpc.ServiceDesc{pb.WitnessService_ServiceDesc, pb.ReportService_ServiceDesc} {
+		var names []string
+		for _, m := range service.Methods {
+			names = append(names, m.MethodName)
+		}
+		for _, s := range service.Streams {
+			names = append(names, s.StreamName)
+		}
+		for _, name := range names {
+			if what, err := action("/" + service.ServiceName + "/" + name); err != nil || what.open {
+				t.Errorf("%s: got %v, %v, want an action", name, what, err)
+			}
+		}
+	}
+}
+
+func TestAnAgentIsOfTheNodeThatItsTokenIsOf(t *testing.T) {
+	g, _ := reviewed(t)
+	ctx, end, err := g.enter(from(t.Context(), agentUser+"@node1 ipwitness"), pb.ReportService_Report_FullMethodName, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
+	if err := Of(ctx).Reports("node1"); err != nil {
+		t.Errorf("for its own node: %v", err)
+	}
+	if err := Of(ctx).Reports("node2"); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("for another node: got %v, want PermissionDenied", err)
+	}
+	if got := Of(ctx).Vouched("node1"); got != "node1" {
+		t.Errorf("vouched: got %q", got)
+	}
+}
+
+func TestAStreamEndsWhenItsTokenDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, api := reviewed(t)
+		token := agentUser + "@node1 ipwitness"
+		ctx, end, err := g.enter(from(t.Context(), token), pb.ReportService_Report_FullMethodName, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer end()
+		ended := func() bool {
+			select {
+			case <-Revoked(ctx):
+				return true
+			default:
+				return false
+			}
+		}
+		// While the API server is away, nothing says that it is not good any more.
+		api.change(func() { api.away = true })
+		time.Sleep(10 * recheckEvery)
+		synctest.Wait()
+		if ended() {
+			t.Error("the stream ended while the API server was away")
+		}
+		api.change(func() { api.away, api.expired[token] = false, true })
+		time.Sleep(3 * recheckEvery)
+		synctest.Wait()
+		if !ended() {
+			t.Error("the stream goes on with a token that has expired")
+		}
+		if _, _, err := g.enter(from(t.Context(), token), pb.ReportService_Report_FullMethodName, true); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("with an expired token: got %v, want Unauthenticated", err)
+		}
+	})
+}
+
+func TestWithoutTheAPIServerKnownTokensAreGoodForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, api := reviewed(t)
+		enter := func(token string) codes.Code {
+			_, end, err := g.enter(from(t.Context(), token), pb.ReportService_Report_FullMethodName, false)
+			if err == nil {
+				end()
+			}
+			return status.Code(err)
+		}
+		known := agentUser + "@node1 ipwitness"
+		if got := enter(known); got != codes.OK {
+			t.Fatalf("got %s", got)
+		}
+		api.change(func() { api.away = true })
+		time.Sleep(withoutAPI - time.Minute)
+		if got := enter(known); got != codes.OK {
+			t.Errorf("a known token: got %s, want OK", got)
+		}
+		if got := enter(agentUser + "@node2 ipwitness"); got != codes.Unavailable {
+			t.Errorf("an unknown token: got %s, want Unavailable", got)
+		}
+		time.Sleep(2 * time.Minute)
+		if got := enter(known); got != codes.Unavailable {
+			t.Errorf("a known token after long: got %s, want Unavailable", got)
+		}
+	})
+}
+
+func TestWrongTokensAskTheAPIServerFewTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, api := reviewed(t)
+		good := agentUser + "@node1 ipwitness"
+		enter := func(token string) codes.Code {
+			_, _, err := g.enter(from(t.Context(), token), pb.ReportService_Report_FullMethodName, false)
+			return status.Code(err)
+		}
+		enter(good)
+		for n := range 1000 {
+			enter(fmt.Sprint("wrong", n))
+		}
+		if api.reviews > failuresAtOnce+2 {
+			t.Errorf("the API server was asked %d times for 1000 wrong tokens", api.reviews)
+		}
+		if got := enter("wrong"); got != codes.ResourceExhausted {
+			t.Errorf("one more: got %s, want ResourceExhausted", got)
+		}
+		if got := enter(good); got != codes.OK {
+			t.Errorf("a good token from the same address: got %s, want OK", got)
+		}
+	})
+}
+
+func TestWatchesAreLimited(t *testing.T) {
+	g, _ := reviewed(t)
+	var ends []func()
+	var err error
+	for range watchesOfOne + 1 {
+		var end func()
+		if _, end, err = g.enter(from(t.Context(), readerUser), pb.WitnessService_WatchOwners_FullMethodName, true); err != nil {
+			break
+		}
+		ends = append(ends, end)
+	}
+	if status.Code(err) != codes.ResourceExhausted || len(ends) != watchesOfOne {
+		t.Errorf("after %d watches: got %v, want ResourceExhausted after %d", len(ends), err, watchesOfOne)
+	}
+	ends[0]()
+	if _, end, err := g.enter(from(t.Context(), readerUser), pb.WitnessService_WatchOwners_FullMethodName, true); err != nil {
+		t.Errorf("after one has ended: %v", err)
+	} else {
+		end()
+	}
+	for _, end := range ends[1:] {
+		end()
+	}
+}
+
+func TestCertificatesSayWhoSomebodyIs(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		groups                  []string
+		agent, reader, operator bool
+	}{
+		{nil, false, false, false},
+		{[]string{AgentsGroup}, true, false, false},
+		{[]string{ReadersGroup}, false, true, false},
+		{[]string{"others", OperatorsGroup}, false, true, true},
+	} {
+		got, err := certified(&x509.Certificate{Subject: pkix.Name{CommonName: "x", Organization: c.groups}, NotAfter: now.Add(time.Hour)})
+		if err != nil || got.agent != c.agent || got.reader != c.reader || got.operator != c.operator {
+			t.Errorf("%q: got %+v, %v", c.groups, got, err)
+		}
+	}
+	if _, err := certified(&x509.Certificate{NotAfter: now.Add(-time.Hour)}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("a certificate that is over: got %v, want Unauthenticated", err)
+	}
+}
+
+func TestFilesOfTokens(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "tokens")
+	for _, c := range []struct {
+		text string
+		says string
+	}{
+		{"\n# nobody\n\n", ""},
+		{"0123456789abcdef agent node1\n", ""},
+		{"0123456789abcdef agent\n", "line 1: want TOKEN ROLE NAME"},
+		{"# x\nshort agent node1\n", "line 2: the token has fewer than 16 characters"},
+		{"0123456789abcdef king node1\n", `"king" is no role`},
+		{"0123456789abcdef agent a\n0123456789abcdef agent b\n", "line 2: this token is there twice"},
+	} {
+		if err := os.WriteFile(name, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := openTokens(name, slog.New(slog.DiscardHandler))
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%q: got %v, want %q", c.text, err, c.says)
+		}
+		if err != nil && strings.Contains(err.Error(), "0123456789") {
+			t.Errorf("%q: the error has the token: %v", c.text, err)
+		}
+	}
+}
+
+func TestAddressesOfCallers(t *testing.T) {
+	for in, want := range map[string]string{"192.0.2.1:9": "192.0.2.1", "[::ffff:192.0.2.1]:9": "192.0.2.1", "[fe80::1%eth0]:9": "fe80::1", "@": ""} {
+		got := address(in)
+		if want == "" && got.IsValid() || want != "" && got != netip.MustParseAddr(want) {
+			t.Errorf("%q: got %s, want %q", in, got, want)
+		}
+	}
+}
