@@ -58,7 +58,8 @@ space := $(subst ,, )
 
 # What must be there: a command or a file, and the Debian package that has it.
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
-	containerd:containerd ctr:containerd runc:runc
+	containerd:containerd ctr:containerd runc:runc buildah:buildah /bin/busybox:busybox-static \
+	/lib/systemd/systemd:systemd
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin
 BENCH_NEEDS := tcpdump:tcpdump arpwatch:arpwatch
@@ -101,6 +102,21 @@ image: $(IMAGE_TOOL) release-binaries ## Build bin/ipwitness-image.tar, an OCI a
 		-build-arg VERSION=$(VERSION) -build-arg REVISION=$(REVISION) -epoch $(EPOCH) \
 		-name $(IMAGE) -o bin/ipwitness-image.tar
 
+.PHONY: package
+package: release-binaries ## Build bin/ipwitness-VERSION-linux-ARCH.tar.gz, for Linux without Kubernetes
+	@rm -f bin/ipwitness-*-linux-*.tar.gz
+	@for a in $(ARCHES); do \
+		name=ipwitness-$(VERSION)-linux-$$a; dir=bin/release/$$a/package; to=$$dir/$$name/usr/local; \
+		rm -rf $$dir; \
+		install -D -m 755 -t $$to/bin bin/release/$$a/build/out/ipwitness; \
+		install -D -m 644 -t $$to/lib/systemd/system deploy/systemd/*.service; \
+		install -D -m 644 deploy/systemd/sysusers.conf $$to/lib/sysusers.d/ipwitness.conf; \
+		install -D -m 644 -t $$to/share/doc/ipwitness LICENSE bpf/LICENSE.* docs/install-linux.md deploy/systemd/*.yaml; \
+		(cd $$dir && find $$name -type f | LC_ALL=C sort | tar --files-from=- --create --format=ustar \
+			--mtime=@$(EPOCH) --owner=0 --group=0 --numeric-owner) | gzip -9n >bin/$$name.tar.gz; \
+		ls -s --human-readable bin/$$name.tar.gz; \
+	done
+
 .PHONY: run
 run: build ## Watch this host: bin/ipwitness run $(ARGS), as root
 	@$(AS_ROOT) bin/ipwitness run $(ARGS)
@@ -116,7 +132,7 @@ demo: deps-test build cni-plugins ## Show a real IPAM accident and what ipwitnes
 check: lint check-generate build test ## All that must hold at every commit
 
 .PHONY: test
-test: deps-test build cni-plugins containerd ## Run all tests, as root, with the race detector
+test: deps-test build cni-plugins containerd image package ## Run all tests, as root, with the race detector
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
 
