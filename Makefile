@@ -12,6 +12,13 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+REVISION := $(shell git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)
+# The time of all files in image and package: that of the commit.
+EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
+# How the image is called, and which architectures it and the packages are for.
+IMAGE ?= ghcr.io/ipwitness/ipwitness:$(VERSION)
+ARCHES ?= amd64 arm64
 
 # More arguments for the program, as in: make run ARGS='--wire off'
 ARGS ?=
@@ -36,6 +43,7 @@ export IPWITNESS_KUBERNETES_BIN := $(CURDIR)/bin/kubernetes
 
 BUF := bin/tools/buf
 GOLANGCI := bin/tools/golangci-lint
+IMAGE_TOOL := bin/tools/image
 PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway openapiv2)
 CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool host-local loopback macvlan ptp)
 KUBERNETES := $(addprefix bin/kubernetes/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
@@ -45,9 +53,13 @@ CONTAINERD := $(addprefix bin/containerd/,containerd containerd-shim-runc-v2 ctr
 
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
 
+comma := ,
+space := $(subst ,, )
+
 # What must be there: a command or a file, and the Debian package that has it.
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
-	containerd:containerd ctr:containerd runc:runc
+	containerd:containerd ctr:containerd runc:runc buildah:buildah /bin/busybox:busybox-static \
+	/lib/systemd/systemd:systemd
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin
 BENCH_NEEDS := tcpdump:tcpdump arpwatch:arpwatch
@@ -71,7 +83,39 @@ help: ## Show this help
 
 .PHONY: build
 build: ## Build bin/ipwitness, a static binary; needs only Go
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ipwitness ./cmd/ipwitness
+	$(GO_BUILD) -o bin/ipwitness ./cmd/ipwitness
+
+# The same line is in the Dockerfile. The commit is linked in, and not what Go finds
+# out about the checkout itself: the same sources give the same bytes.
+GO_BUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false \
+	-ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(REVISION)"
+
+# For a release: bin/release/ARCH/build/out/ipwitness, where stage build of the
+# Dockerfile has /out/ipwitness.
+.PHONY: release-binaries
+release-binaries:
+	for a in $(ARCHES); do GOOS=linux GOARCH=$$a $(GO_BUILD) -o bin/release/$$a/build/out/ipwitness ./cmd/ipwitness; done
+
+.PHONY: image
+image: $(IMAGE_TOOL) release-binaries ## Build bin/ipwitness-image.tar, an OCI archive, without a container engine
+	$(IMAGE_TOOL) -file Dockerfile -stages bin/release -arch $(subst $(space),$(comma),$(strip $(ARCHES))) \
+		-build-arg VERSION=$(VERSION) -build-arg REVISION=$(REVISION) -epoch $(EPOCH) \
+		-name $(IMAGE) -o bin/ipwitness-image.tar
+
+.PHONY: package
+package: release-binaries ## Build bin/ipwitness-VERSION-linux-ARCH.tar.gz, for Linux without Kubernetes
+	@rm -f bin/ipwitness-*-linux-*.tar.gz
+	@for a in $(ARCHES); do \
+		name=ipwitness-$(VERSION)-linux-$$a; dir=bin/release/$$a/package; to=$$dir/$$name/usr/local; \
+		rm -rf $$dir; \
+		install -D -m 755 -t $$to/bin bin/release/$$a/build/out/ipwitness; \
+		install -D -m 644 -t $$to/lib/systemd/system deploy/systemd/*.service; \
+		install -D -m 644 deploy/systemd/sysusers.conf $$to/lib/sysusers.d/ipwitness.conf; \
+		install -D -m 644 -t $$to/share/doc/ipwitness LICENSE bpf/LICENSE.* docs/install-linux.md deploy/systemd/*.yaml; \
+		(cd $$dir && find $$name -type f | LC_ALL=C sort | tar --files-from=- --create --format=ustar \
+			--mtime=@$(EPOCH) --owner=0 --group=0 --numeric-owner) | gzip -9n >bin/$$name.tar.gz; \
+		ls -s --human-readable bin/$$name.tar.gz; \
+	done
 
 .PHONY: run
 run: build ## Watch this host: bin/ipwitness run $(ARGS), as root
@@ -88,7 +132,7 @@ demo: deps-test build cni-plugins ## Show a real IPAM accident and what ipwitnes
 check: lint check-generate build test ## All that must hold at every commit
 
 .PHONY: test
-test: deps-test build cni-plugins containerd ## Run all tests, as root, with the race detector
+test: deps-test build cni-plugins containerd image package ## Run all tests, as root, with the race detector
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
 
@@ -216,6 +260,10 @@ $(GOLANGCI): tools/lint/go.mod tools/lint/go.sum
 $(PROTOC_PLUGINS) &: tools/protoc/go.mod tools/protoc/go.sum
 	CGO_ENABLED=0 go -C tools/protoc build -trimpath -o '$(CURDIR)/bin/tools/' tool
 	@touch $(PROTOC_PLUGINS)
+
+$(IMAGE_TOOL): tools/image/main.go tools/image/go.mod tools/image/go.sum
+	CGO_ENABLED=0 go -C tools/image build -trimpath -o '$(CURDIR)/$@' .
+	@touch $@
 
 CNI_MODULE := github.com/containernetworking/plugins
 $(CNI_PLUGINS) &: tools/cni/go.mod tools/cni/go.sum

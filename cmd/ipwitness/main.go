@@ -18,8 +18,8 @@ import (
 	"golang.org/x/term"
 )
 
-// version is set by the build, with -ldflags "-X main.version=…".
-var version string
+// What the build sets, with -ldflags "-X main.version=… -X main.commit=…".
+var version, commit string
 
 // system is the world that a command runs in; tests bring their own.
 type system struct {

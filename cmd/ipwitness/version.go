@@ -22,27 +22,41 @@ type build struct {
 // readBuild takes the version that the linker set, if it did, and the rest from
 // what the Go toolchain wrote into the binary.
 func readBuild(linked string) build {
-	b := build{Version: linked, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		if b.Version == "" && info.Main.Version != "(devel)" {
-			b.Version = info.Main.Version
+	info, _ := debug.ReadBuildInfo()
+	return describeBuild(linked, commit, info)
+}
+
+// describeBuild describes a build by what the linker set and, where that is
+// nothing, by what Go wrote: the version of the module that `go install` took, or
+// the commit of the checkout.
+func describeBuild(linked, commit string, info *debug.BuildInfo) build {
+	b := build{Version: linked, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info != nil {
+		if info.Main.Version != "(devel)" {
+			b.Version = cmp.Or(b.Version, info.Main.Version)
 		}
-		dirty := false
-		for _, s := range info.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				b.Commit = s.Value
-			case "vcs.modified":
-				dirty = s.Value == "true"
-			}
-		}
-		if dirty && b.Commit != "" {
-			b.Commit += "-dirty"
-		}
+		b.Commit = cmp.Or(b.Commit, vcsCommit(info.Settings))
 	}
 	b.Version = cmp.Or(b.Version, "devel")
 	b.Commit = cmp.Or(b.Commit, "unknown")
 	return b
+}
+
+// vcsCommit is the commit that was built, if that is known.
+func vcsCommit(settings []debug.BuildSetting) string {
+	var revision, dirty string
+	for _, s := range settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "-dirty"
+		}
+	}
+	if revision == "" {
+		return ""
+	}
+	return revision + dirty
 }
 
 func newVersion(sys system) *cobra.Command {

@@ -1,0 +1,41 @@
+# The image of ipwitness: one for the agent (which runs as root, with five
+# capabilities) and for the aggregator (which needs no privilege, and is the default).
+#
+#   docker buildx build --platform linux/amd64,linux/arm64 --build-arg VERSION=v1.2.3 .
+#
+# make image makes the same without an engine: tools/image reads the last stage, and
+# make does what the first one does. A test builds both and compares them.
+ARG GO_VERSION=1.26.8
+
+FROM --platform=$BUILDPLATFORM docker.io/library/golang:$GO_VERSION AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+ARG TARGETOS
+ARG TARGETARCH
+ARG VERSION=devel
+ARG REVISION=unknown
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false \
+	-ldflags "-s -w -X main.version=$VERSION -X main.commit=$REVISION" -o /out/ipwitness ./cmd/ipwitness
+
+FROM scratch
+COPY --from=build /out/ipwitness /ipwitness
+# The program, and the BPF object in it, which has two licences to choose from.
+COPY LICENSE bpf/LICENSE.GPL-2.0 bpf/LICENSE.BSD-2-Clause /licenses/
+ARG VERSION=devel
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="ipwitness" \
+      org.opencontainers.image.description="Who really holds this IP address, right now, and does anybody else?" \
+      org.opencontainers.image.url="https://github.com/ipwitness/ipwitness" \
+      org.opencontainers.image.source="https://github.com/ipwitness/ipwitness" \
+      org.opencontainers.image.documentation="https://github.com/ipwitness/ipwitness/blob/main/docs/reference.md" \
+      org.opencontainers.image.vendor="The ipwitness authors" \
+      org.opencontainers.image.licenses="Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION"
+USER 65532:65532
+WORKDIR /
+# gRPC and HTTP of the aggregator, HTTP of the agent.
+EXPOSE 9640 9641 9642
+ENTRYPOINT ["/ipwitness"]

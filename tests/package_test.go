@@ -1,0 +1,249 @@
+package tests
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// systemdHost is a machine whose first process, in a PID namespace of its own, is
+// a real systemd, with nothing to do but to write a journal.
+type systemdHost struct {
+	*lab
+	pid int // of systemd
+}
+
+// bootSystemd is what there is before systemd. Its control groups are all of the
+// one that the machine has; its units only those that every unit refers to.
+const bootSystemd = `
+	mount --make-rprivate /proc
+	mount -t proc proc /proc
+	mount --make-rprivate /sys
+	mount -t cgroup2 cgroup2 /sys/fs/cgroup
+	hostname >/etc/hostname
+	mkdir -p /run/units/sysinit.target.wants /etc/systemd/system
+	mount -t tmpfs tmpfs /etc/systemd/system
+	for u in basic multi-user network paths shutdown slices sockets sysinit timers umount; do
+		ln -s /lib/systemd/system/$u.target /run/units/
+	done
+	ln -s /lib/systemd/system/systemd-journald.service /lib/systemd/system/systemd-journald*.socket /run/units/
+	ln -s ../systemd-journald.service /run/units/sysinit.target.wants/
+	export container=ipwitness-test SYSTEMD_UNIT_PATH=/etc/systemd/system:/usr/local/lib/systemd/system:/run/units
+	exec /lib/systemd/systemd --system --unit=multi-user.target`
+
+// newSystemdHost boots one. Its /usr/local is empty.
+func newSystemdHost(t *testing.T) *systemdHost {
+	t.Helper()
+	possible(t)
+	h, err := netlab.NewMachine("node1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	l := &systemdHost{lab: &lab{Host: h, t: t}}
+	l.sh("mount -t tmpfs tmpfs /usr/local")
+	cmd := h.Command("sh", "-euc", `
+		unified=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
+		echo 0 >$unified$0/cgroup.procs
+		exec unshare --cgroup --mount --pid --propagation unchanged --fork --kill-child sh -euc "$1"`, h.Cgroup(), bootSystemd)
+	var said netlab.Log
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := h.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() { h.Close(); <-ended })
+	until(t, "systemd to be up", func() bool {
+		select {
+		case err := <-ended:
+			t.Fatalf("systemd ended: %v: %s", err, said.String())
+		default:
+		}
+		l.pid = child(child(cmd.Process.Pid))
+		out, _ := l.in("systemctl is-system-running").Output()
+		return l.pid != 0 && string(out) == "running\n"
+	})
+	return l
+}
+
+// child gives the child of a process, 0 where it has none.
+func child(pid int) int {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
+	pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
+	return pid
+}
+
+// in is a script that will run beside systemd.
+func (l *systemdHost) in(script string) *exec.Cmd {
+	cmd := exec.Command("nsenter", "--target", strconv.Itoa(l.pid), "--all", "--wd=/", "--", "sh", "-euxc", script)
+	cmd.Env = append(os.Environ(), "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root")
+	return cmd
+}
+
+// do runs a script, and gives what it printed.
+func (l *systemdHost) do(script string) string {
+	l.t.Helper()
+	cmd := l.in(script)
+	var trace bytes.Buffer
+	cmd.Stderr = &trace
+	out, err := cmd.Output()
+	if err != nil {
+		journal, _ := l.in("journalctl --no-pager --output=cat --lines=40").Output()
+		l.t.Fatalf("%v\n%s%s\nThe journal:\n%s", err, out, trace.Bytes(), journal)
+	}
+	return string(out)
+}
+
+// prints waits until a script prints what matches.
+func (l *systemdHost) prints(script, pattern string) {
+	l.t.Helper()
+	re := regexp.MustCompile(pattern)
+	var out []byte
+	defer func() {
+		if l.t.Failed() {
+			l.t.Logf("%s: got %s, want %s", script, out, pattern)
+		}
+	}()
+	until(l.t, script, func() bool {
+		out, _ = l.in(script).Output()
+		return re.Match(out)
+	})
+}
+
+// privileges are what the kernel lets a unit's process do.
+func (l *systemdHost) privileges(unit string) string {
+	l.t.Helper()
+	return l.do(`
+		pid=$(systemctl show --property=MainPID --value ` + unit + `)
+		awk '/^(Uid|CapEff|CapBnd|NoNewPrivs|Seccomp):/ { print $1, $2 }' /proc/$pid/status
+		awk '$2 == "/" { split($4, o, ","); print o[1] }' /proc/$pid/mounts`)
+}
+
+const (
+	// CAP_NET_BROADCAST (11), CAP_NET_ADMIN (12), CAP_NET_RAW (13), CAP_PERFMON (38)
+	// and CAP_BPF (39).
+	fiveCapabilities = "000000c000003800"
+	noCapability     = "0000000000000000"
+)
+
+func privileges(uid, capabilities string) string {
+	return fmt.Sprintf("Uid: %s\nCapEff: %s\nCapBnd: %[2]s\nNoNewPrivs: 1\nSeccomp: 2\nro\n", uid, capabilities)
+}
+
+// pages gives the commands of docs/install-linux.md, by the heading before them.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/install-linux.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands, heading, inside := map[string]string{}, "", false
+	for line := range strings.Lines(string(text)) {
+		switch {
+		case strings.HasPrefix(line, "#") && !inside:
+			heading = strings.Trim(line, "# \n")
+		case strings.HasPrefix(line, "```"):
+			inside = line == "```sh\n"
+		case inside:
+			commands[heading] += strings.ReplaceAll(line, "linux-amd64", "linux-"+runtime.GOARCH)
+		}
+	}
+	return commands
+}
+
+// unpackable is the directory of the package of make package, as the machine sees it.
+func unpackable(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, _ := filepath.Glob(dir + "/ipwitness-*-linux-" + runtime.GOARCH + ".tar.gz")
+	if len(found) != 1 {
+		missing(t, fmt.Errorf("packages in bin: got %v, want one of make package", found))
+	}
+	return dir
+}
+
+// missing skips, or fails where nothing may be skipped.
+func missing(t *testing.T, reason error) {
+	t.Helper()
+	if os.Getenv("IPWITNESS_ROOT_TESTS") != "" {
+		t.Fatal("IPWITNESS_ROOT_TESTS is set: ", reason)
+	}
+	t.Skip(reason, ": run make test")
+}
+
+// possible skips, or fails, where there can be no hosts.
+func possible(t *testing.T) {
+	t.Helper()
+	_, err := exec.LookPath("/lib/systemd/systemd")
+	if err := errors.Join(netlab.Possible(), err); err != nil {
+		missing(t, err)
+	}
+}
+
+func TestPackageOnAHostWithSystemd(t *testing.T) {
+	t.Parallel()
+	l := newSystemdHost(t)
+	at := "cd " + unpackable(t) + "\n"
+	page := pages(t)
+	l.pod("before", "10.9.0.4/24")
+	l.do(at + page["Install"])
+	l.do(page["Several hosts"])
+	l.prints("ipwitness nodes", `(?m)^node1 +LIVE .* tcx`)
+	l.do(page["See that it works"])
+
+	uid := strings.TrimSpace(l.do("id --user ipwitness"))
+	if got, want := l.privileges("ipwitness-agent"), privileges("0", fiveCapabilities); got != want {
+		t.Errorf("agent: got\n%s, want\n%s", got, want)
+	}
+	if got, want := l.privileges("ipwitness-aggregator"), privileges(uid, noCapability); got != want {
+		t.Errorf("aggregator: got\n%s, want\n%s", got, want)
+	}
+
+	// Named by /run/netns: it is seen there although it came later, and can go.
+	l.pod("web", "10.9.0.5/24")
+	l.prints("ipwitness owners 10.9.0.4", `netns/before `)
+	l.prints("ipwitness owners 10.9.0.5", `netns/web `)
+	l.sh("ip netns del web")
+	l.prints("ipwitness owners 10.9.0.5 2>&1", `No owner`)
+
+	l.pod("one", "10.9.0.6/24")
+	l.pod("two", "10.9.0.6/24")
+	l.prints("ipwitness conflicts", `10\.9\.0\.6 +CONFIRMED `)
+	l.do(`ipwitness acknowledge 10.9.0.6 --reason "moving" --for 1h`)
+	before := l.do("systemctl show --property=InvocationID --value ipwitness-agent ipwitness-aggregator")
+	l.do(at + page["Upgrade"])
+	if after := l.do("systemctl show --property=InvocationID --value ipwitness-agent ipwitness-aggregator"); after == before {
+		t.Error("the upgrade has restarted nothing")
+	}
+	l.prints("ipwitness conflicts 10.9.0.6", `moving`)
+
+	l.do("systemctl disable --now ipwitness-agent ipwitness-aggregator\n" + page["One host"])
+	l.prints("ipwitness conflicts 10.9.0.6", `moving`) // the same data-dir
+	if got, want := l.privileges("ipwitness"), privileges("0", fiveCapabilities); got != want {
+		t.Errorf("run: got\n%s, want\n%s", got, want)
+	}
+	l.do("systemd-analyze verify ipwitness.service ipwitness-agent.service ipwitness-aggregator.service")
+
+	l.do(page["Uninstall"])
+	if got := l.do(`
+		find /usr/local /etc/ipwitness /var/lib/ipwitness /var/lib/private /etc/systemd/system -not -type d 2>/dev/null || true
+		getent passwd ipwitness || true
+		systemctl list-units --all --plain --no-legend 'ipwitness*'
+		pgrep ipwitness || true`); got != "" {
+		t.Errorf("left behind:\n%s", got)
+	}
+}
