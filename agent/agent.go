@@ -174,7 +174,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 			Kernel:  kernelRelease(),
 		},
 	}
-	a.ipam = newIPAM(log, a.table, cfg)
+	a.ipam = newIPAM(log, a.table, cfg, hasOwnRoot("/proc"))
 	a.runtime.statusChanged, a.ipam.statusChanged = a.report, a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
