@@ -174,7 +174,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 			Kernel:  kernelRelease(),
 		},
 	}
-	a.ipam = newIPAM(log, a.table, cfg)
+	a.ipam = newIPAM(log, a.table, cfg, hasOwnRoot("/proc"))
 	a.runtime.statusChanged, a.ipam.statusChanged = a.report, a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -201,7 +201,8 @@ type Aggregator struct {
 // Run witnesses the node and reports all of it to each of the aggregators until
 // ctx ends. It gives nil then, after everything is detached. It gives an error
 // when neither netlink nor the wire can work, or when another agent runs in this
-// network namespace.
+// network namespace. Once it has begun, the whole process has only those
+// capabilities left that an agent uses.
 func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	if len(to) == 0 {
 		return errors.New("no aggregator to report to: name one with --aggregator")
@@ -243,6 +244,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	case wireErr != nil:
 		a.problem("frames are not seen: only addresses inside network namespaces are", wireErr)
 	}
+	a.startIsOver(obs)
 
 	k := newKernel(a.log, a.table, req, ownNSID, a.inode, bootTime(), a.cfg.Node)
 	n := newNames(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)

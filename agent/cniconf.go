@@ -218,17 +218,16 @@ func (n *cniNetwork) attach(p *cniPlugin) {
 
 // readEnv reads the ranges that flannel has for this node. There are none where it
 // has not run yet.
-func (n *cniNetwork) readEnv() error {
+func (n *cniNetwork) readEnv(root ownRoot) error {
 	data, _, err := readRegular(n.env, 0, maxSmall)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return root.reach(filepath.Dir(n.env))
+	}
+	if err == nil {
+		n.ranges, n.gateways, err = flannelRanges(data)
 	}
 	if err != nil {
-		return err
-	}
-	n.ranges, n.gateways, err = flannelRanges(data)
-	if err != nil {
-		return fmt.Errorf("%s: %w", n.env, err)
+		return fmt.Errorf("%s: %w: let flannel write that file anew", n.env, err)
 	}
 	return nil
 }
@@ -254,6 +253,7 @@ func flannelRanges(env []byte) ([]addrRange, []netip.Addr, error) {
 // cniConfs are the configurations of CNI, by file.
 type cniConfs struct {
 	dirs  []string
+	root  ownRoot
 	files map[string][]cniNetwork // what each said when it was last understood
 	envs  []string                // files that have ranges of them
 }
@@ -270,6 +270,9 @@ const settled = time.Second
 func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems []string, later bool) {
 	networks = map[string]cniNetwork{}
 	files := map[string][]cniNetwork{}
+	if err := c.root.reachAny(c.dirs); errors.Is(err, errNotMounted) {
+		problems = append(problems, fmt.Sprintf("CNI's configurations in %s are not known: %s", strings.Join(c.dirs, " and "), err))
+	}
 	for _, dir := range c.dirs {
 		names, err := confFiles(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -314,8 +317,8 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 			for _, n := range files[file] {
 				if n.env != "" {
 					c.envs = append(c.envs, n.env)
-					if err := n.readEnv(); err != nil {
-						problems = append(problems, fmt.Sprintf("the ranges of network %s are not known (%s): let flannel write that file anew", n.name, oneLine(err)))
+					if err := n.readEnv(c.root); err != nil {
+						problems = append(problems, fmt.Sprintf("the ranges of network %s are not known: %s", n.name, oneLine(err)))
 					}
 				}
 				first, known := networks[n.dir]

@@ -192,7 +192,7 @@ func FuzzConf(f *testing.F) {
 					t.Errorf("range %v was taken", r)
 				}
 			}
-			h := newHostLocal(n.dir)
+			h := newHostLocal(n.dir, false)
 			h.conf = &n
 			if r := h.record(); len(r.GetRanges()) > 2*maxRanges {
 				t.Errorf("got %d ranges", len(r.GetRanges()))

@@ -116,13 +116,14 @@ func Doctor(cfg Config) []Check {
 		Fix: "give the process CAP_NET_BROADCAST (Linux 4.2)",
 	}, err, "NETLINK_LISTEN_ALL_NSID")
 
+	root := hasOwnRoot("/proc")
 	for _, dir := range cfg.NetnsDirs {
-		out = append(out, source("named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
+		out = append(out, root.source("named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
 	}
-	out = append(out, source("CNI results", cfg.CNIResults, "names of pods and containers"))
+	out = append(out, root.source("CNI results", cfg.CNIResults, "names of pods and containers"))
 	out = append(out,
-		sources("CNI configurations", cfg.CNIConfig, "ranges of addresses, and which network they are for"),
-		sources("host-local's allocations", cfg.IPAMDirs, "what IPAM believes: duplicates are not foretold"))
+		root.sources("CNI configurations", cfg.CNIConfig, "ranges of addresses, and which network they are for"),
+		root.sources("host-local's allocations", cfg.IPAMDirs, "what IPAM believes: duplicates are not foretold"))
 	out = append(out, readRuntime(cfg.CRISocket), readProcesses("/proc"))
 	return out
 }
@@ -211,25 +212,34 @@ func tryClsact(tcx error) Check {
 const loopbackIndex = 1
 
 // source checks a directory that names are read from.
-func source(feature, dir, gives string) Check {
+func (own ownRoot) source(feature, dir, gives string) Check {
+	const mountParent = "mount its parent read-only with HostToContainer propagation"
 	c := Check{Feature: feature, Status: StatusOK, Detail: dir}
 	_, err := os.ReadDir(dir)
+	unseen := own.reach(dir)
+	if orphaned(dir) {
+		unseen = errOrphaned
+	}
 	switch {
+	case unseen != nil:
+		c.Status, c.Detail = StatusDegraded, fmt.Sprintf("%s: %v", dir, unseen)
+		c.Used, c.Lost, c.Fix = "other sources", gives, mountParent
 	case errors.Is(err, os.ErrNotExist):
 		c.Detail += " does not exist (it may come later)"
 	case err != nil:
 		c.Status, c.Detail = StatusDegraded, err.Error()
-		c.Used, c.Lost, c.Fix = "other sources", gives, "let the process read it; in a container, mount its parent read-only with HostToContainer propagation"
+		c.Used, c.Lost, c.Fix = "other sources", gives, "let the process read it; in a container, "+mountParent
 	}
 	return c
 }
 
-// sources checks directories that are of one kind.
-func sources(feature string, dirs []string, gives string) Check {
+// sources checks directories that are of one kind. One that cannot be seen is none
+// that must be there, as long as another one can.
+func (own ownRoot) sources(feature string, dirs []string, gives string) Check {
 	var there []string
 	for _, dir := range dirs {
-		c := source(feature, dir, gives)
-		if c.Status != StatusOK {
+		c := own.source(feature, dir, gives)
+		if c.Status != StatusOK && (own.reach(dir) == nil || own.reachAny(dirs) != nil) {
 			c.Used = "nothing"
 			return c
 		}
@@ -271,10 +281,6 @@ func readRuntime(socket string) Check {
 	}
 	return c
 }
-
-// initialPIDNamespace is the inode of the first PID namespace of every kernel
-// (PROC_PID_INIT_INO, include/linux/proc_ns.h).
-const initialPIDNamespace = "pid:[4026531836]"
 
 // readProcesses checks how many processes tell of their namespaces.
 func readProcesses(procDir string) Check {

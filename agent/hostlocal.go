@@ -23,6 +23,7 @@ import (
 // what is there then.
 type hostLocal struct {
 	path    string
+	root    ownRoot
 	conf    *cniNetwork // nil: no configuration names it
 	found   bool        // it is, or was, where such directories are looked for
 	state   ipwitnessv1.Pool_State
@@ -84,9 +85,9 @@ const (
 	maxGivenFile = 4096
 )
 
-func newHostLocal(path string) *hostLocal {
+func newHostLocal(path string, root ownRoot) *hostLocal {
 	return &hostLocal{
-		path: path, given: map[netip.Addr]*givenAddr{}, touched: map[string]bool{},
+		path: path, root: root, given: map[netip.Addr]*givenAddr{}, touched: map[string]bool{},
 		changes: map[netip.Addr]*ipwitnessv1.AllocationRecord{},
 	}
 }
@@ -138,6 +139,10 @@ func (h *hostLocal) readTouched(room int, now time.Time) {
 func (h *hostLocal) read(room int, now time.Time) {
 	h.stale = false
 	clear(h.touched)
+	if err := h.root.reach(filepath.Dir(h.path)); errors.Is(err, errNotMounted) {
+		h.fail(err, now)
+		return
+	}
 	d, err := os.OpenFile(h.path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		h.fail(err, now)
@@ -236,25 +241,8 @@ func (h *hostLocal) fail(err error, now time.Time) {
 		h.forget()
 	}
 	h.state = ipwitnessv1.Pool_UNREADABLE
-	if h.problem = "it cannot be read: " + short(err); errors.Is(err, os.ErrPermission) {
+	if h.problem = "it cannot be read: " + oneLine(err); errors.Is(err, os.ErrPermission) {
 		h.problem += ": let the agent's user read it"
-	}
-}
-
-// errOrphaned says that what is seen is not what host-local sees.
-var errOrphaned = errors.New("the directory that was mounted here was removed: mount its parent instead, and start the agent again")
-
-// orphaned tells whether a path leads through a directory that was removed while
-// it was mounted: that stays, empty, whatever is made in its place.
-func orphaned(path string) bool {
-	for ; ; path = filepath.Dir(path) {
-		var st unix.Stat_t
-		if err := unix.Stat(path, &st); err == nil && st.Nlink == 0 {
-			return true
-		}
-		if path == filepath.Dir(path) {
-			return false
-		}
 	}
 }
 

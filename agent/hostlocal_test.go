@@ -46,7 +46,7 @@ func newIPAMLab(t *testing.T) *ipamLab {
 	tab := newTable()
 	l.ipam = newIPAM(slog.New(slog.DiscardHandler), tab, Config{
 		CNIConfig: []string{l.conf}, IPAMDirs: []string{l.dir}, CalicoNodename: filepath.Join(root, "var/lib/calico/nodename"),
-	})
+	}, false)
 	l.reader = tab.attach()
 	t.Cleanup(l.reader.detach)
 	l.ipam.statusChanged = func() { poke(l.reader.wake) }
@@ -273,7 +273,7 @@ func TestAddressesThatWereGivenBackAreNoLoss(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		h := newHostLocal(path)
+		h := newHostLocal(path, false)
 		h.read(maxGivenAll, now)
 		h.judgeLoss(now)
 		now = now.Add(time.Millisecond)
@@ -412,7 +412,7 @@ func TestLostEventsAreMadeUpFor(t *testing.T) {
 }
 
 func TestFileThatGrowsTooLongWithinOneTickIsNotRead(t *testing.T) {
-	h, a, now := newHostLocal(t.TempDir()), netip.MustParseAddr("10.1.0.7"), time.Now()
+	h, a, now := newHostLocal(t.TempDir(), false), netip.MustParseAddr("10.1.0.7"), time.Now()
 	at := timestamppb.New(now)
 	empty := &givenAddr{record: &ipwitnessv1.AllocationRecord{AllocatedAt: at}}
 	long := &givenAddr{record: &ipwitnessv1.AllocationRecord{AllocatedAt: at}, unread: true}
@@ -426,7 +426,7 @@ func TestFileThatGrowsTooLongWithinOneTickIsNotRead(t *testing.T) {
 }
 
 func TestFileThatWasLostBeforeItWasReadMayBeBack(t *testing.T) {
-	h, a, now := newHostLocal(t.TempDir()), netip.MustParseAddr("10.1.0.7"), time.Now()
+	h, a, now := newHostLocal(t.TempDir(), false), netip.MustParseAddr("10.1.0.7"), time.Now()
 	h.put(a, &givenAddr{record: &ipwitnessv1.AllocationRecord{}}, now)
 	h.id.inode = 1
 	h.vanish(now.Add(time.Millisecond))
@@ -580,7 +580,7 @@ func TestDirectoriesHaveBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h := newHostLocal(dir)
+	h := newHostLocal(dir, false)
 	h.read(4, time.Now())
 	if len(h.given) != 4 || h.state != unreadable || !strings.Contains(h.problem, "more than") {
 		t.Errorf("directory with too many addresses: got %d, %s, %q", len(h.given), h.state, h.problem)

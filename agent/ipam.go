@@ -32,6 +32,7 @@ type ipam struct {
 	table         *table
 	dirs          []string // the directories in them are host-local's
 	nodenameFile  string
+	root          ownRoot
 	statusChanged func()        // there is another problem or name
 	mounted       chan struct{} // holds one token while a mount may have come or gone
 	ready         chan struct{} // closed once the table has the first account
@@ -65,16 +66,17 @@ const (
 	maxIPAMProblems = 16
 )
 
-func newIPAM(log *slog.Logger, t *table, cfg Config) *ipam {
+func newIPAM(log *slog.Logger, t *table, cfg Config, root ownRoot) *ipam {
 	return &ipam{
 		log:           log,
 		table:         t,
 		dirs:          cfg.IPAMDirs,
 		nodenameFile:  cfg.CalicoNodename,
+		root:          root,
 		statusChanged: func() {},
 		mounted:       make(chan struct{}, 1),
 		ready:         make(chan struct{}),
-		confs:         cniConfs{dirs: cfg.CNIConfig},
+		confs:         cniConfs{dirs: cfg.CNIConfig, root: root},
 		hostLocal:     map[string]*hostLocal{},
 	}
 }
@@ -209,6 +211,9 @@ func (i *ipam) lookForPlaces(now time.Time) {
 	networks, problems, later := i.confs.read(now)
 	i.soon = i.soon || later
 	dirs := slices.Collect(maps.Keys(networks))
+	if err := i.root.reachAny(i.dirs); errors.Is(err, errNotMounted) {
+		problems = append(problems, fmt.Sprintf("what host-local has given in %s is not known: %s", strings.Join(i.dirs, " and "), err))
+	}
 	for _, dir := range i.dirs {
 		names, err := networkDirs(dir)
 		if err != nil {
@@ -228,7 +233,7 @@ func (i *ipam) lookForPlaces(now time.Time) {
 			problems = append(problems, fmt.Sprintf("host-local has more than the %d directories that are looked at: remove those that are not used, such as %s, perhaps", maxHostLocal, dir))
 			break
 		}
-		h := newHostLocal(dir)
+		h := newHostLocal(dir, i.root)
 		h.stale, h.found = true, slices.Contains(i.dirs, filepath.Dir(dir))
 		i.hostLocal[dir] = h
 	}

@@ -103,7 +103,7 @@ func HaveTCX() error {
 		License:      "Dual BSD/GPL",
 	})
 	if err != nil {
-		return fmt.Errorf("load bpf program: %w", explain(err))
+		return fmt.Errorf("load bpf program: %w", explain(err, toLoad))
 	}
 	defer func() { _ = prog.Close() }()
 
@@ -122,12 +122,12 @@ func HaveTCX() error {
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return fmt.Errorf("TCX needs Linux 6.6: use clsact: %w", err)
 	}
-	return fmt.Errorf("probe for TCX: %w", explain(err))
+	return fmt.Errorf("probe for TCX: %w", explain(err, toLoad))
 }
 
 func attachError(mode Mode, ifindex int, err error) error {
 	if errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("attach %s observer to interface %d: %w", mode, ifindex, ErrGone)
 	}
-	return fmt.Errorf("attach %s observer to interface %d: %w", mode, ifindex, explain(err))
+	return fmt.Errorf("attach %s observer to interface %d: %w", mode, ifindex, explain(err, toAttach))
 }

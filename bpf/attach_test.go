@@ -612,6 +612,42 @@ func TestThreeCapabilitiesAreEnough(t *testing.T) {
 	}
 }
 
+func TestOneCapabilityIsEnoughOnceItIsLoaded(t *testing.T) {
+	c := connect(t)
+	o := newObserver(t)
+	if err := o.WorksUnprivileged(); err != nil {
+		t.Skip("Linux before 5.19: ", err)
+	}
+	tcx := HaveTCX()
+	keepCapabilities(t, unix.CAP_NET_ADMIN)
+	if tcx == nil {
+		a, err := o.AttachTCX(c.ifindex)
+		attached(t, a, err)
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	a, err := o.AttachClsact(c.ifindex)
+	attached(t, a, err)
+	addr := netip.MustParseAddr("10.0.0.1")
+	if err := errors.Join(o.Contest(addr, true), o.Contest(addr, false), o.Forget(1, 0, 0, addr, MAC{}), a.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, err := o.Counters(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatOnlyLoadingNeedsIsNotNamedWhenAttachingFails(t *testing.T) {
+	c := connect(t)
+	o := newObserver(t)
+	keepCapabilities(t)
+	_, err := o.AttachClsact(c.ifindex)
+	if err == nil || !strings.Contains(err.Error(), "give this process CAP_NET_ADMIN") || strings.Contains(err.Error(), "BPF,") {
+		t.Errorf("got %v, want CAP_NET_ADMIN named, and no other", err)
+	}
+}
+
 func TestMissingCapabilitiesAreNamed(t *testing.T) {
 	enterNamespace(t)
 	keepCapabilities(t, unix.CAP_PERFMON)

@@ -9,9 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// explain adds to an error of the kernel what the operator can do about it.
-func explain(err error) error {
-	missing := missingCapabilities()
+// What the steps need. To attach takes no more than to have loaded, and
+// CAP_NET_ADMIN for clsact.
+var (
+	toLoad   = []int{unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_NET_ADMIN}
+	toAttach = []int{unix.CAP_NET_ADMIN}
+)
+
+// explain adds to an error of the kernel what the operator can do about it, where
+// the step needs some capabilities.
+func explain(err error, needed []int) error {
+	missing := missingCapabilities(needed)
 	switch {
 	case len(missing) > 0:
 		return &missingError{missing, err}
@@ -40,7 +48,7 @@ func (e *missingError) Error() string {
 func (e *missingError) Unwrap() error { return e.err }
 
 // missingCapabilities names those of the needed ones that this thread lacks.
-func missingCapabilities() []string {
+func missingCapabilities(needed []int) []string {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
 	if err := unix.Capget(&header, &sets[0]); err != nil {
@@ -50,14 +58,14 @@ func missingCapabilities() []string {
 		return sets[capability/32].Effective&(1<<(capability%32)) != 0
 	}
 	var missing []string
-	if !have(unix.CAP_BPF) && !have(unix.CAP_SYS_ADMIN) {
-		missing = append(missing, "CAP_BPF")
-	}
-	if !have(unix.CAP_PERFMON) && !have(unix.CAP_SYS_ADMIN) {
-		missing = append(missing, "CAP_PERFMON")
-	}
-	if !have(unix.CAP_NET_ADMIN) {
-		missing = append(missing, "CAP_NET_ADMIN")
+	for _, c := range needed {
+		// CAP_SYS_ADMIN stands for those that were part of it once (Linux 5.8).
+		if c != unix.CAP_NET_ADMIN && have(unix.CAP_SYS_ADMIN) || have(c) {
+			continue
+		}
+		missing = append(missing, map[int]string{
+			unix.CAP_BPF: "CAP_BPF", unix.CAP_PERFMON: "CAP_PERFMON", unix.CAP_NET_ADMIN: "CAP_NET_ADMIN",
+		}[c])
 	}
 	return missing
 }

@@ -42,7 +42,7 @@ func Load() (*Observer, error) {
 func load(spec *ebpf.CollectionSpec) (*Observer, error) {
 	var o Observer
 	if err := spec.LoadAndAssign(&o.objects, nil); err != nil {
-		return nil, fmt.Errorf("load bpf program: %w", explain(err))
+		return nil, fmt.Errorf("load bpf program: %w", explain(err, toLoad))
 	}
 	info, err := o.objects.Observe.Info()
 	if err != nil {

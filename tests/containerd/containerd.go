@@ -94,7 +94,20 @@ func (c *Containerd) prepare(ctx context.Context) error {
 	if err := c.Restart(ctx); err != nil {
 		return err
 	}
-	return c.importImage(ctx)
+	program, err := pause()
+	if err != nil {
+		return err
+	}
+	return c.importImage(ctx, Image, "pause", "65535:65535", program)
+}
+
+// Import imports an image of nothing but a static program that runs as root.
+func (c *Containerd) Import(ctx context.Context, image, program string) error {
+	data, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	return c.importImage(ctx, image, filepath.Base(program), "0:0", data)
 }
 
 // sweep removes a cgroup and all below it in every hierarchy, once its processes
@@ -143,9 +156,12 @@ const configPath = "/etc/containerd/config.toml"
 
 // makeFiles configures containerd, in the /etc of the host.
 func (c *Containerd) makeFiles() error {
-	// What is mounted in /run must be seen in and out of containerd's mount namespace.
+	// As systemd has them, and a machine: what is mounted there must be seen in and out of
+	// containerd's mount namespace.
 	_, err := c.host.Output(c.host.Command("sh", "-euc", `
-		mount --make-shared /run
+		for dir in /run /var/lib /etc/cni; do
+			if mountpoint -q $dir; then mount --make-shared $dir; fi
+		done
 		mkdir -p /etc/cni/net.d /etc/containerd`))
 	if err != nil {
 		return fmt.Errorf("make files of the host: %w", err)
@@ -285,29 +301,29 @@ func (c *Containerd) isReady(s *runtimev1.RuntimeStatus) bool {
 	return true
 }
 
-// importImage imports the pause image, and waits until CRI has it too: containerd
+// importImage imports an image, and waits until CRI has it too: containerd
 // tells its CRI server by an event, later than ctr. A sandbox asked for in between
 // would have it look for the image in a registry.
-func (c *Containerd) importImage(ctx context.Context) error {
-	image, err := archive()
+func (c *Containerd) importImage(ctx context.Context, name, program, user string, code []byte) error {
+	image, err := archive(name, program, user, code)
 	if err != nil {
 		return err
 	}
 	cmd := c.Command("ctr", "--namespace", "k8s.io", "images", "import", "-")
 	cmd.Stdin = bytes.NewReader(image)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("import pause image: %w: %s", err, out)
+		return fmt.Errorf("import image %s: %w: %s", name, err, out)
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		status, err := c.Images().ImageStatus(ctx, &runtimev1.ImageStatusRequest{Image: &runtimev1.ImageSpec{Image: Image}})
+		status, err := c.Images().ImageStatus(ctx, &runtimev1.ImageStatusRequest{Image: &runtimev1.ImageSpec{Image: name}})
 		if err == nil && status.GetImage() != nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait until CRI has the pause image: %w\n%s", errors.Join(ctx.Err(), err), c.Log)
+			return fmt.Errorf("wait until CRI has image %s: %w\n%s", name, errors.Join(ctx.Err(), err), c.Log)
 		case <-tick.C:
 		}
 	}

@@ -62,13 +62,10 @@ func pause() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// archive is the image as `docker save` would write it.
-func archive() ([]byte, error) {
-	program, err := pause()
-	if err != nil {
-		return nil, err
-	}
-	layer, err := tarball(file{"pause", program, 0o755})
+// archive is an image of nothing but one static program, as `docker save` would
+// write it.
+func archive(image, name, user string, program []byte) ([]byte, error) {
+	layer, err := tarball(file{name, program, 0o755})
 	if err != nil {
 		return nil, err
 	}
@@ -76,13 +73,13 @@ func archive() ([]byte, error) {
 	config, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH,
 		"os":           "linux",
-		"config":       map[string]any{"Entrypoint": []string{"/pause"}, "User": "65535:65535"},
+		"config":       map[string]any{"Entrypoint": []string{"/" + name}, "User": user},
 		"rootfs":       map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum[:])}},
 	})
 	if err != nil {
 		return nil, err
 	}
-	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{Image}, "Layers": []string{"layer.tar"}}})
+	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{image}, "Layers": []string{"layer.tar"}}})
 	if err != nil {
 		return nil, err
 	}

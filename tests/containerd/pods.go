@@ -20,6 +20,8 @@ type Pod struct {
 	HostNetwork bool
 	// Labels are the pod's.
 	Labels map[string]string
+	// Logs is the directory of its containers' logs, if there is one.
+	Logs string
 }
 
 // Config is what is asked of the runtime for a pod.
@@ -44,6 +46,8 @@ func (c *Containerd) Config(p Pod) *runtimev1.PodSandboxConfig {
 		Metadata: &runtimev1.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: p.UID, Attempt: p.Attempt},
 		Hostname: hostname,
 		Labels:   labels,
+
+		LogDirectory: p.Logs,
 		Linux: &runtimev1.LinuxPodSandboxConfig{
 			CgroupParent: c.Cgroup + "/pod" + p.UID,
 			SecurityContext: &runtimev1.LinuxSandboxSecurityContext{
@@ -64,21 +68,24 @@ func (c *Containerd) RunPod(ctx context.Context, p Pod) (id string, err error) {
 
 // RunContainer starts a container in the sandbox of a pod, and gives its id.
 func (c *Containerd) RunContainer(ctx context.Context, sandbox string, p Pod, name string) (id string, err error) {
+	return c.RunContainerAs(ctx, sandbox, p, &runtimev1.ContainerConfig{
+		Metadata: &runtimev1.ContainerMetadata{Name: name},
+		Image:    &runtimev1.ImageSpec{Image: Image},
+		Linux:    &runtimev1.LinuxContainerConfig{},
+	})
+}
+
+// RunContainerAs does the same with all that kubelet may say of a container.
+func (c *Containerd) RunContainerAs(ctx context.Context, sandbox string, p Pod, config *runtimev1.ContainerConfig) (id string, err error) {
 	made, err := c.Runtime().CreateContainer(ctx, &runtimev1.CreateContainerRequest{
-		PodSandboxId:  sandbox,
-		SandboxConfig: c.Config(p),
-		Config: &runtimev1.ContainerConfig{
-			Metadata: &runtimev1.ContainerMetadata{Name: name},
-			Image:    &runtimev1.ImageSpec{Image: Image},
-			Linux:    &runtimev1.LinuxContainerConfig{},
-		},
+		PodSandboxId: sandbox, SandboxConfig: c.Config(p), Config: config,
 	})
 	if err != nil {
-		return "", fmt.Errorf("create container %s of %s: %w", name, p.Name, err)
+		return "", fmt.Errorf("create container %s of %s: %w", config.GetMetadata().GetName(), p.Name, err)
 	}
 	id = made.GetContainerId()
 	if _, err := c.Runtime().StartContainer(ctx, &runtimev1.StartContainerRequest{ContainerId: id}); err != nil {
-		return id, fmt.Errorf("start container %s of %s: %w", name, p.Name, err)
+		return id, fmt.Errorf("start container %s of %s: %w", config.GetMetadata().GetName(), p.Name, err)
 	}
 	return id, nil
 }

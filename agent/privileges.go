@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
+
+	"github.com/ipwitness/ipwitness/bpf"
+)
+
+// lasting are the capabilities that are used for as long as the agent runs. All
+// others are for its start: the kernel asks for CAP_BPF and CAP_PERFMON when the
+// observer is loaded and not when it is attached (kernel/bpf/tcx.c), and whether
+// who opened the socket had CAP_NET_BROADCAST (do_one_broadcast in
+// net/netlink/af_netlink.c). CAP_NET_RAW is for probes, which nothing sends yet.
+var lasting = []cap.Value{
+	cap.NET_ADMIN,       // clsact, and every request about another namespace
+	cap.SYS_PTRACE,      // names: the namespaces of processes that may more than we
+	cap.DAC_READ_SEARCH, // names, IPAM: what root may not read by its mode
+}
+
+// startIsOver drops what only the start needs.
+func (a *Agent) startIsOver(obs *bpf.Observer) {
+	keep := lasting
+	if obs != nil {
+		if err := obs.WorksUnprivileged(); err != nil {
+			keep = append(slices.Clone(keep), cap.BPF)
+			a.log.Info("the observer needs CAP_BPF for as long as it runs", "reason", err)
+		}
+	}
+	dropped, kept, err := dropPrivileges(keep)
+	if err != nil {
+		a.log.Warn("cannot drop capabilities that only the start needs, going on with all: let the seccomp profile allow capset(2) and prctl(2)", "error", err)
+		return
+	}
+	a.log.Info("dropped capabilities that only the start needs", "dropped", dropped, "kept", kept)
+}
+
+// dropPrivileges takes all other capabilities from all threads of this process, for
+// good: no program that it would execute could have them. It says which ones it
+// had, and which it keeps.
+func dropPrivileges(keep []cap.Value) (dropped, kept string, err error) {
+	if _, err := cap.Prctlw(unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
+		return "", "", fmt.Errorf("set no_new_privs: %w", err)
+	}
+	now, then := cap.GetProc(), cap.NewSet()
+	var without, with []string
+	for v := range cap.MaxBits() {
+		// There is no error for what the kernel has.
+		if had, _ := now.GetFlag(cap.Permitted, v); !had {
+			continue
+		}
+		name := strings.ToUpper(v.String())
+		if !slices.Contains(keep, v) {
+			without = append(without, name)
+			continue
+		}
+		with = append(with, name)
+		_, _ = then.SetFlag(cap.Permitted, true, v), then.SetFlag(cap.Effective, true, v)
+	}
+	if err := then.SetProc(); err != nil {
+		return "", "", fmt.Errorf("set capabilities: %w", err)
+	}
+	return strings.Join(without, " "), strings.Join(with, " "), nil
+}

@@ -1,0 +1,214 @@
+package tests
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/containerd"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// containerLab is a host whose agent runs in a container as a DaemonSet has it, and
+// whose aggregator runs beside.
+type containerLab struct {
+	*runtimeLab
+	container string // its id
+}
+
+// startContained starts the agent in a container: root with the five capabilities, the
+// runtime's default seccomp profile, a read-only root, the node's network, and these
+// directories of the host at the same paths.
+func startContained(t *testing.T, v containerd.Version, dirs ...string) *containerLab {
+	t.Helper()
+	l := &containerLab{runtimeLab: newRuntimeLab(t, v)}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	p, err := l.Aggregator(ctx, binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed(t, "the aggregator", p)
+	l.service = &service{at: l.Host, program: p, watch: watchConflicts(t, p)}
+	const image = "localhost/ipwitness:1"
+	if err := l.runtime.Import(ctx, image, binary); err != nil {
+		t.Fatal(err)
+	}
+	pod := containerd.Pod{Name: "ipwitness-agent", Namespace: "ipwitness", HostNetwork: true, Logs: "/run/ipwitness-logs"}
+	sandbox, err := l.runtime.RunPod(ctx, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mounts []*runtimev1.Mount
+	for _, dir := range dirs {
+		mounts = append(mounts, &runtimev1.Mount{
+			HostPath: dir, ContainerPath: dir, Readonly: true, Propagation: runtimev1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
+		})
+	}
+	l.container, err = l.runtime.RunContainerAs(ctx, sandbox, pod, &runtimev1.ContainerConfig{
+		Metadata: &runtimev1.ContainerMetadata{Name: "agent"},
+		Image:    &runtimev1.ImageSpec{Image: image},
+		Args:     []string{"agent", "--node", "node1", "--aggregator", "127.0.0.1:9640"},
+		Mounts:   mounts,
+		LogPath:  "agent.log",
+		Linux: &runtimev1.LinuxContainerConfig{SecurityContext: &runtimev1.LinuxContainerSecurityContext{
+			Capabilities: &runtimev1.Capability{
+				DropCapabilities: []string{"ALL"},
+				AddCapabilities:  []string{"NET_ADMIN", "NET_BROADCAST", "BPF", "PERFMON", "NET_RAW"},
+			},
+			NamespaceOptions: &runtimev1.NamespaceOption{Network: runtimev1.NamespaceMode_NODE, Pid: runtimev1.NamespaceMode_CONTAINER},
+			RunAsUser:        &runtimev1.Int64Value{},
+			ReadonlyRootfs:   true,
+			NoNewPrivs:       true,
+			Seccomp:          &runtimev1.SecurityProfile{ProfileType: runtimev1.SecurityProfile_RuntimeDefault},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, _ := os.ReadFile(l.Path("/run/ipwitness-logs/agent.log"))
+			t.Logf("the agent said:\n%s", log)
+		}
+	})
+	until(t, "the agent to report", func() bool {
+		nodes, err := p.Nodes(t.Context())
+		return err == nil && len(nodes) == 1
+	})
+	return l
+}
+
+// onContainers runs a test with an agent in a container of each containerd that is here.
+func onContainers(t *testing.T, dirs []string, test func(t *testing.T, l *containerLab)) {
+	t.Parallel()
+	for _, v := range containerd.Versions() {
+		t.Run("containerd "+v.Name, func(t *testing.T) {
+			t.Parallel()
+			test(t, startContained(t, v, dirs...))
+		})
+	}
+}
+
+// configure writes a network of the host's whose allocations are in a directory of
+// their own.
+func (l *containerLab) configure(name, dataDir string) {
+	l.t.Helper()
+	conf := strings.NewReplacer(`"kindnet"`, `"`+name+`"`, "/run/cni-ipam-state", dataDir, "10.244.", "10.245.").Replace(netlab.PTP)
+	if err := os.WriteFile(l.Path("/etc/cni/net.d/20-"+name+".conflist"), []byte(conf), 0o644); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// doctor runs it in the agent's container.
+func (l *containerLab) doctor() string {
+	l.t.Helper()
+	r, err := l.runtime.Runtime().ExecSync(l.t.Context(), &runtimev1.ExecSyncRequest{
+		ContainerId: l.container, Cmd: []string{"/" + filepath.Base(binary), "doctor"}, Timeout: int64(patience.Seconds()),
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return string(r.GetStdout()) + string(r.GetStderr())
+}
+
+// unreadable waits for the one finding that a pool cannot be read, and gives it.
+func (l *containerLab) unreadable(pool string) *ipwitnessv1.Finding {
+	l.t.Helper()
+	var got []*ipwitnessv1.Finding
+	until(l.t, pool+" to be found unreadable", func() bool {
+		got = l.findings("?kind=ipam-unreadable")
+		return len(got) == 1 && strings.Contains(got[0].GetSummary(), pool)
+	})
+	return got[0]
+}
+
+func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
+	onContainers(t, []string{"/run", "/var/lib", "/etc/cni"}, func(t *testing.T, l *containerLab) {
+		l.run(containerd.Pod{Name: "web", UID: uid(1)})
+		l.awaitPod(podAddress(1), "web")
+		if n := l.node(); n.GetWire() == "off" || len(n.GetProblems()) != 0 || !strings.HasPrefix(n.GetRuntime(), "containerd") {
+			t.Errorf("node: got %v, want frames, addresses and names, and no problem", n)
+		}
+		said, err := os.ReadFile(l.Path("/run/ipwitness-logs/agent.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantSaid(t, string(said), `dropped="CAP_NET_BROADCAST CAP_NET_RAW CAP_PERFMON CAP_BPF" kept=CAP_NET_ADMIN`)
+		if said := l.doctor(); strings.Contains(said, "missing") || strings.Contains(said, "not mounted") {
+			t.Errorf("doctor said:\n%s", said)
+		}
+
+		// A namespace that ends really does: its veth goes with it, and nobody removes
+		// that for it.
+		l.pod("short", "10.99.0.7/24")
+		l.awaitOwners("10.99.0.7", 1)
+		l.sh("ip netns del short")
+		l.awaitOwners("10.99.0.7", 0)
+		until(t, "the namespace to be gone", func() bool {
+			_, err := l.Run("ip link show vshort")
+			return err != nil
+		})
+
+		// The accident of the blog post, in either place.
+		l.awaitAllocations(1)
+		l.forget()
+		l.awaitFindings("in-use-unallocated "+podAddress(1), "ipam-state-lost")
+		l.run(containerd.Pod{Name: "db", UID: uid(2)})
+		l.watch.await("the duplicate", inState(podAddress(1), ipwitnessv1.Conflict_CONFIRMED))
+		l.configure("other", "/var/lib/cni/networks")
+		file := l.Path("/var/lib/cni/networks/other/10.245.0.9")
+		for range 2 {
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, []byte("container\r\neth0"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			l.awaitAllocations(2)
+			if err := os.RemoveAll(l.Path("/var/lib/cni")); err != nil {
+				t.Fatal(err)
+			}
+			l.awaitAllocations(1)
+		}
+	})
+}
+
+func TestIPAMDirectoryThatIsNotMountedIsAFinding(t *testing.T) {
+	onContainers(t, []string{"/run", "/var/lib", "/etc/cni"}, func(t *testing.T, l *containerLab) {
+		l.configure("far", "/data/ipam")
+		f := l.unreadable("/data/ipam/far")
+		wantSaid(t, f.GetSummary(), "not mounted into the agent's container", "mount /data of the node", "HostToContainer")
+		wantSaid(t, strings.Join(l.node().GetProblems(), "\n"), "/data/ipam/far", "mount /data of the node")
+
+		// A link out of what is mounted, too.
+		l.sh("rm /etc/cni/net.d/20-far.conflist")
+		until(t, "no finding", func() bool { return len(l.findings("?kind=ipam-unreadable")) == 0 })
+		l.sh("rm -rf /var/lib/cni", "ln -s /data/cni /var/lib/cni")
+		l.configure("linked", "/var/lib/cni/networks")
+		wantSaid(t, l.unreadable("/var/lib/cni/networks/linked").GetSummary(), "mount /data/cni of the node")
+	})
+}
+
+func TestContainerWithNothingMountedSaysWhatToMount(t *testing.T) {
+	onContainers(t, nil, func(t *testing.T, l *containerLab) {
+		wantSaid(t, strings.Join(l.node().GetProblems(), "\n"), "CNI's configurations", "mount /etc/cni of the node", "host-local", "mount /var/lib/cni of the node")
+		wantSaid(t, l.doctor(), "/run/netns: it is not mounted", "mount /run of the node", "mount /etc/cni of the node", "mount /var/lib/cni of the node")
+	})
+}
+
+func TestMountedIPAMDirectoryThatIsMadeAnewIsAFinding(t *testing.T) {
+	onContainers(t, []string{"/run", "/var/lib/cni", "/etc/cni"}, func(t *testing.T, l *containerLab) {
+		if got := l.node().GetProblems(); len(got) != 0 {
+			t.Errorf("problems: got %q, want none", got)
+		}
+		l.configure("other", "/var/lib/cni/networks")
+		l.sh("rm -rf /var/lib/cni", "mkdir -p /var/lib/cni/networks/other")
+		wantSaid(t, l.unreadable("/var/lib/cni/networks/other").GetSummary(), "the directory that was mounted here was removed", "mount its parent instead")
+	})
+}
