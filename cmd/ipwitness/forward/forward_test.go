@@ -28,6 +28,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/httpstream/spdy"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/portforward"
+
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 )
 
 // api is a Kubernetes API server that has what a test puts there. Its port-forward
@@ -223,9 +225,9 @@ func TestWithTLSTheAggregatorIsVerifiedAndGetsAToken(t *testing.T) {
 			want:    "200 Bearer secret",
 		},
 		"a CA and a token of the user's": {
-			config:  Config{TLS: &tls.Config{RootCAs: pool}, OwnToken: true},
+			config:  Config{TLS: &tls.Config{RootCAs: pool}, Verified: true, Token: func(next http.RoundTripper) http.RoundTripper { return own{next} }},
 			objects: map[string]any{"serviceaccounts/ipwitness-reader/token": "secret"},
-			want:    "200",
+			want:    "200 https ipwitness.net.svc",
 		},
 		"a certificate of the user's": {
 			config:  Config{TLS: &tls.Config{Certificates: []tls.Certificate{certificate(t, "person")}}},
@@ -238,8 +240,8 @@ func TestWithTLSTheAggregatorIsVerifiedAndGetsAToken(t *testing.T) {
 		},
 		"no CA":        {wantErr: "there is no ConfigMap net/ipwitness-ca with the CA of the aggregator's certificate: name the CA with --tls-ca"},
 		"an empty CA":  {objects: map[string]any{"configmaps/ipwitness-ca": corev1.ConfigMap{}}, wantErr: "ConfigMap net/ipwitness-ca has no certificate in ca.crt"},
-		"another CA":   {config: Config{TLS: &tls.Config{RootCAs: x509.NewCertPool()}}, wantErr: "certificate signed by unknown authority"},
-		"another name": {namespace: "other", config: Config{TLS: &tls.Config{RootCAs: pool}}, wantErr: "certificate is valid for ipwitness.net.svc, not ipwitness.other.svc"},
+		"another CA":   {config: Config{TLS: &tls.Config{RootCAs: x509.NewCertPool()}, Verified: true}, wantErr: "certificate signed by unknown authority"},
+		"another name": {namespace: "other", config: Config{TLS: &tls.Config{RootCAs: pool}, Verified: true}, wantErr: "certificate is valid for ipwitness.net.svc, not ipwitness.other.svc"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			namespace := test.namespace
@@ -260,6 +262,14 @@ func TestWithTLSTheAggregatorIsVerifiedAndGetsAToken(t *testing.T) {
 	}
 }
 
+// own is a token of the user's: where the request goes.
+type own struct{ http.RoundTripper }
+
+func (o own) RoundTrip(r *http.Request) (*http.Response, error) {
+	r.Header.Set("Authorization", r.URL.Scheme+" "+r.URL.Host)
+	return o.RoundTripper.RoundTrip(r)
+}
+
 func TestATokenIsRenewedBeforeItEnds(t *testing.T) {
 	backend := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.Header.Get("Authorization"))
@@ -273,7 +283,7 @@ func TestATokenIsRenewedBeforeItEnds(t *testing.T) {
 	a.backend = backend.Listener.Addr().String()
 	a.put("net", "https", aPod("net", "b", ""))
 	const path = "/api/v1/namespaces/net/serviceaccounts/ipwitness-reader/token"
-	transport := New(Config{TLS: &tls.Config{RootCAs: pool}})
+	transport := New(Config{TLS: &tls.Config{RootCAs: pool}, Verified: true})
 	for _, step := range []struct {
 		lifetime    time.Duration
 		token, want string
@@ -328,11 +338,11 @@ func TestARefusalNamesTheRightThatIsMissing(t *testing.T) {
 			a.put("net", "https", aPod("net", "b", ""))
 			a.denied = test.denied
 			if test.config.TLS == nil {
-				test.config.TLS = &tls.Config{RootCAs: pool}
+				test.config.TLS, test.config.Verified = &tls.Config{RootCAs: pool}, true
 			}
 			_, err := get(t, New(test.config))
-			if e, ok := errors.AsType[*Error](err); !ok || !strings.Contains(e.Error(), test.want) {
-				t.Errorf("got %v, want an Error with %q", err, test.want)
+			if e, ok := errors.AsType[secure.Problem](err); !ok || !strings.Contains(e.Error(), test.want) {
+				t.Errorf("got %v, want a Problem with %q", err, test.want)
 			}
 		})
 	}
@@ -367,8 +377,8 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 			a.backend = "127.0.0.1:1"
 			test.put(a)
 			_, err := get(t, New(test.config))
-			if e, ok := errors.AsType[*Error](err); !ok || !strings.Contains(e.Error(), test.want) {
-				t.Errorf("got %v, want an Error with %q", err, test.want)
+			if e, ok := errors.AsType[secure.Problem](err); !ok || !strings.Contains(e.Error(), test.want) {
+				t.Errorf("got %v, want a Problem with %q", err, test.want)
 			}
 		})
 	}
