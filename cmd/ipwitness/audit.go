@@ -268,7 +268,7 @@ func (c *auditCommand) plan(ctx context.Context, findings []*pb.Finding) error {
 		return err
 	}
 	return show.FixPlan(c.sys.stdout, findings, show.Origin{
-		Server: c.server, Program: c.sys.program, Nodes: nodes.GetNodes(), Now: c.sys.now(),
+		Server: c.client().base, Program: c.sys.program, Nodes: nodes.GetNodes(), Now: c.sys.now(),
 	})
 }
 

@@ -1,7 +1,11 @@
 package main
 
 import (
+	"context"
+	"errors"
+
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -9,6 +13,7 @@ import (
 
 func newNodes(sys system) *cobra.Command {
 	q := &query{sys: sys}
+	var watch bool
 	cmd := &cobra.Command{
 		Use:   "nodes [flags]",
 		Short: "Show the agents and their health",
@@ -16,13 +21,21 @@ func newNodes(sys system) *cobra.Command {
 
 LAG is how far the server is behind the agent, SKEW how much the node's clock is
 ahead of the server's: it is shown, and decides nothing. LOST counts events that
-were lost in the kernel; they are listed again where that is possible.`,
+were lost in the kernel; they are listed again where that is possible.
+
+With --watch, a node that comes, falls silent or is heard again is shown at once,
+what else changes there (how it watches, what it lost, what does not work) within
+15 seconds.`,
 		Example: `
   ipwitness nodes
+  ipwitness nodes --watch
   ipwitness nodes -o json`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if watch {
+				return q.watchNodes(cmd.Context())
+			}
 			var list pb.ListNodesResponse
 			if err := q.client().get(cmd.Context(), "/v1/nodes", nil, &list); err != nil {
 				return err
@@ -38,5 +51,78 @@ were lost in the kernel; they are listed again where that is possible.`,
 		},
 	}
 	q.addFlags(cmd)
+	watchFlag(cmd, &watch)
 	return cmd
+}
+
+// watchNodes follows the nodes. The watch of conflicts tells of each that comes,
+// falls silent or is heard again; at its bookmarks all are listed, as no watch tells
+// of the rest.
+func (q *query) watchNodes(ctx context.Context) error {
+	client, known, table := q.client(), show.NewChanges(show.NodeKey), show.NewNodeWatch(q.sys.stdout, q.wide())
+	tell := func(kind pb.Watch_Type, n *pb.Node) error {
+		if q.format.ForPrograms() {
+			return show.Event(q.sys.stdout, q.format, kind.String(), "node", n)
+		}
+		return table.Event(kind, n, q.sys.now())
+	}
+	put := func(n *pb.Node) error {
+		before, had := known.Put(n)
+		switch {
+		case !had:
+			return tell(pb.Watch_ADDED, n)
+		case !proto.Equal(steady(before), steady(n)):
+			return tell(pb.Watch_UPDATED, n)
+		default:
+			return nil
+		}
+	}
+	list := func() error {
+		var nodes pb.ListNodesResponse
+		if err := client.get(ctx, "/v1/nodes", nil, &nodes); err != nil {
+			if refused, ok := errors.AsType[*serverError](err); ok && refused.lasting() {
+				return err
+			}
+			return nil // the watch is cut, too, or the next bookmark comes
+		}
+		known.Begin()
+		for _, n := range nodes.GetNodes() {
+			if err := put(n); err != nil {
+				return err
+			}
+		}
+		for _, gone := range known.Complete() {
+			if err := tell(pb.Watch_REMOVED, gone); err != nil {
+				return err
+			}
+		}
+		if q.format.ForPrograms() {
+			return nil
+		}
+		return table.Event(pb.Watch_BOOKMARK, nil, q.sys.now())
+	}
+	w := &watcher[*pb.WatchConflictsResponse]{
+		client: client,
+		notice: q.sys.stderr,
+		path:   "/v1/conflicts:watch",
+		begin:  func() {}, // a bookmark follows
+		event: func(e *pb.WatchConflictsResponse) error {
+			switch e.GetType() {
+			case pb.Watch_BOOKMARK:
+				return list()
+			case pb.Watch_NODE:
+				return put(e.GetNode())
+			default:
+				return nil
+			}
+		},
+	}
+	return w.run(ctx)
+}
+
+// steady is a node without what changes all the time.
+func steady(n *pb.Node) *pb.Node {
+	n = proto.CloneOf(n)
+	n.LastHeard, n.Lag, n.Skew = nil, nil, nil
+	return n
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/forward"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -25,13 +27,20 @@ type query struct {
 	format show.Format
 	// by is how the server is reached, once it is asked.
 	by http.RoundTripper
+
+	portForward bool
+	forward     forward.Config
 }
 
 // addFlags adds the flags that all such commands have.
 func (q *query) addFlags(cmd *cobra.Command) {
 	q.server = defaultServer
-	cmd.Flags().Var(value[string]{&q.server, "URL", parseServer}, "server", "the server to ask")
-	clientTLSFlags(cmd.Flags(), &q.files)
+	fs := cmd.Flags()
+	fs.Var(value[string]{&q.server, "URL", parseServer}, "server", "the server to ask")
+	fs.BoolVarP(&q.portForward, portForward, "P", false, "ask the aggregator in Kubernetes, by a port-forward; the kubeconfig is that of kubectl")
+	fs.StringVar(&q.forward.Context, "context", "", "with -P: the `NAME` of the kubeconfig's context (default the current one)")
+	fs.StringVarP(&q.forward.Namespace, "namespace", "n", "", "with -P: the `NAME` of the aggregator's namespace (default wherever it is)")
+	clientTLSFlags(fs, &q.files)
 	outputFlag(cmd, &q.format)
 }
 
@@ -44,10 +53,38 @@ func outputFlag(cmd *cobra.Command, to *show.Format) {
 // wide tells whether tables have all columns.
 func (q *query) wide() bool { return q.format == show.FormatWide }
 
+// portForward is the flag that excludes --server.
+const portForward = "port-forward"
+
+// placed reads the flags that say where the server is by settle, and refuses those
+// of the command line that go together with nothing.
+func placed(cmd *cobra.Command, settle func() error) error {
+	fs := cmd.Flags()
+	if fs.Changed("server") && fs.Changed(portForward) {
+		return errors.New("--server and --port-forward exclude each other: leave out one of them")
+	}
+	var without error
+	for _, name := range []string{"context", "namespace"} {
+		if fs.Changed(name) {
+			without = fmt.Errorf("--%s says where the aggregator is in Kubernetes, and needs -P", name)
+		}
+	}
+	if err := settle(); err != nil {
+		return err
+	}
+	if on, err := fs.GetBool(portForward); err != nil || on {
+		return nil // a command that asks no server has no such flag
+	}
+	return without
+}
+
 // client makes the client for the server that was named.
 func (q *query) client() *client {
 	if q.by == nil {
 		q.by = q.transport()
+	}
+	if q.portForward {
+		return &client{base: "http://" + forward.Host, program: q.sys.program, http: http.Client{Transport: q.by}}
 	}
 	return &client{base: q.server, program: q.sys.program, http: http.Client{Transport: q.by}}
 }
@@ -59,6 +96,13 @@ func (q *query) transport() http.RoundTripper {
 	switch {
 	case err != nil:
 		return secure.NewProblem(err)
+	case q.portForward:
+		q.forward.UserAgent = "ipwitness/" + readBuild(version).Version
+		q.forward.TLS, q.forward.Verified = config, q.files.CA != ""
+		if q.files.Token != "" {
+			q.forward.Token = secure.Token(q.files.Token).RoundTripper
+		}
+		return forward.New(q.forward)
 	case config != nil:
 		own := newTransport()
 		own.TLSClientConfig = config

@@ -80,7 +80,7 @@ another terminal.`,
 			c.DisableFlagsInUseLine = true
 			c.Example = strings.ReplaceAll(strings.Trim(c.Example, "\n"), "ipwitness", sys.program)
 			c.PreRunE = func(c *cobra.Command, _ []string) error {
-				if err := applySettings(c, sys.getenv); err != nil {
+				if err := placed(c, func() error { return applySettings(c, sys.getenv) }); err != nil {
 					return err
 				}
 				started()

@@ -39,6 +39,9 @@ func applySettings(cmd *cobra.Command, getenv func(string) string) error {
 		if f.Changed || !settable(f) {
 			return
 		}
+		if f.Name == portForward && cmd.Flags().Changed("server") { // on the command line: flags come in order
+			return
+		}
 		name := envName(f.Name)
 		if env := getenv(name); env != "" {
 			if err := cmd.Flags().Set(f.Name, env); err != nil {

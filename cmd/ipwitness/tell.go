@@ -42,12 +42,12 @@ func (r *runCommand) tell(ctx context.Context, s *server, b build) error {
 	owners := make(chan *pb.WatchOwnersResponse)
 	conflicts := make(chan *pb.WatchConflictsResponse)
 	g.Go(func() error {
-		return forward(telling, owners, func(token string) (grpc.ServerStreamingClient[pb.WatchOwnersResponse], error) {
+		return passOn(telling, owners, func(token string) (grpc.ServerStreamingClient[pb.WatchOwnersResponse], error) {
 			return client.WatchOwners(telling, &pb.WatchOwnersRequest{ResumeToken: token})
 		})
 	})
 	g.Go(func() error {
-		return forward(telling, conflicts, func(token string) (grpc.ServerStreamingClient[pb.WatchConflictsResponse], error) {
+		return passOn(telling, conflicts, func(token string) (grpc.ServerStreamingClient[pb.WatchConflictsResponse], error) {
 			return client.WatchConflicts(telling, &pb.WatchConflictsRequest{ResumeToken: token})
 		})
 	})
@@ -121,9 +121,9 @@ func (r *runCommand) color() bool {
 	return r.sys.terminal && r.sys.getenv("NO_COLOR") == "" && r.sys.getenv("TERM") != "dumb"
 }
 
-// forward sends the events of a watch to a channel until the watch ends. One that
+// passOn sends the events of a watch to a channel until the watch ends. One that
 // was cut off, because the terminal stood still, goes on where it was.
-func forward[T any](ctx context.Context, to chan<- *T, watch func(token string) (grpc.ServerStreamingClient[T], error)) error {
+func passOn[T any](ctx context.Context, to chan<- *T, watch func(token string) (grpc.ServerStreamingClient[T], error)) error {
 	events, err := watch("")
 	for {
 		var e *T

@@ -208,6 +208,7 @@ func (c *Cluster) beginAPI() (err error) {
 		"--bind-address="+Address, "--advertise-address="+Address, "--secure-port=6443", "--cert-dir="+filepath.Dir(apiCert),
 		"--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=Node,RBAC", "--token-auth-file="+tokens,
 		"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+		"--kubelet-preferred-address-types=InternalIP", // nobody resolves the names of nodes
 		"--service-account-key-file="+saPub, "--service-account-signing-key-file="+saKey,
 		"--service-account-issuer=https://kubernetes.default.svc")
 	return err

@@ -36,6 +36,17 @@ func NewFindingWatch(w io.Writer, wide bool) *Watch[*pb.Finding] {
 	return newWatch(w, narrow(findingColumns(), wide), NewChanges((*pb.Finding).GetId), func(*pb.Finding) bool { return false })
 }
 
+// NewNodeWatch makes a Watch of nodes, with what does not work there.
+func NewNodeWatch(w io.Writer, wide bool) *Watch[*pb.Node] {
+	columns := append(narrow(nodeColumns(), wide), column[*pb.Node]{
+		header: "PROBLEMS", cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
+	})
+	return newWatch(w, columns, NewChanges(NodeKey), func(*pb.Node) bool { return false })
+}
+
+// NodeKey is what a node is known by: its name can change.
+func NodeKey(n *pb.Node) string { return n.GetBootId() + "/" + n.GetNetns() }
+
 func newWatch[T any](w io.Writer, columns []column[T], changes *Changes[T], over func(T) bool) *Watch[T] {
 	var steady []column[T]
 	room := []int{len(time.TimeOnly), len("UPDATED")}

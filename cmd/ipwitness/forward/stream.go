@@ -1,0 +1,157 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+)
+
+// dial connects to a pod of the service that is ready.
+func (c *cluster) dial(ctx context.Context, s service) (net.Conn, error) {
+	p, err := c.pod(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	dialer, err := c.dialer(p)
+	if err != nil {
+		return nil, failed("prepare port-forward to pod %s/%s: %w", p.namespace, p.name, err)
+	}
+	type answer struct {
+		conn *conn
+		err  error
+	}
+	// The dialers know no context.
+	done := make(chan answer)
+	go func() {
+		conn, err := open(dialer, p)
+		select {
+		case done <- answer{conn, err}:
+		case <-ctx.Done():
+			if err == nil {
+				_ = conn.Close() // nobody waits for it
+			}
+		}
+	}()
+	select {
+	case a := <-done:
+		if a.err != nil {
+			return nil, c.refused(a.err, "create", "pods/portforward", p.namespace, "reach pod "+p.namespace+"/"+p.name)
+		}
+		return a.conn, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// dialer asks the API server for streams to a pod: by a WebSocket, and by SPDY
+// where the API server, or a proxy before it, does not know that.
+func (c *cluster) dialer(p pod) (httpstream.Dialer, error) {
+	where := c.core.Get().Namespace(p.namespace).Resource("pods").Name(p.name).SubResource("portforward").URL()
+	websocket, err := portforward.NewSPDYOverWebsocketDialer(where, c.config)
+	if err != nil {
+		return nil, err
+	}
+	transport, upgrader, err := spdy.RoundTripperFor(c.config)
+	if err != nil {
+		return nil, err
+	}
+	old := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, where)
+	return portforward.NewFallbackDialer(websocket, old, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	}), nil
+}
+
+// open makes one connection to a port of a pod.
+func open(dialer httpstream.Dialer, p pod) (*conn, error) {
+	streams, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
+	if err != nil {
+		return nil, err
+	}
+	header := http.Header{}
+	header.Set(corev1.StreamType, corev1.StreamTypeError)
+	header.Set(corev1.PortHeader, strconv.Itoa(p.port))
+	header.Set(corev1.PortForwardRequestIDHeader, "0")
+	faults, err := streams.CreateStream(header)
+	if err != nil {
+		_ = streams.Close() // the error is of the stream
+		return nil, err
+	}
+	_ = faults.Close() // we write nothing to it
+	header.Set(corev1.StreamType, corev1.StreamTypeData)
+	data, err := streams.CreateStream(header)
+	if err != nil {
+		_ = streams.Close() // the error is of the stream
+		return nil, err
+	}
+	c := &conn{Stream: data, streams: streams, pod: p, told: make(chan struct{})}
+	go func() {
+		defer close(c.told)
+		text, _ := io.ReadAll(io.LimitReader(faults, 4<<10)) // it ends with the connection
+		c.fault = strings.TrimSpace(string(text))
+	}()
+	return c, nil
+}
+
+// conn is a connection to a port of a pod.
+type conn struct {
+	httpstream.Stream
+	streams httpstream.Connection
+	pod     pod
+
+	told  chan struct{} // closed when fault is known
+	fault string        // what the kubelet says of the connection
+}
+
+// Read is for net.Conn. The end of a connection has the kubelet's reason.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Stream.Read(p)
+	if !errors.Is(err, io.EOF) {
+		return n, err
+	}
+	select {
+	case <-c.told:
+	case <-c.streams.CloseChan():
+		<-c.told
+	}
+	if c.fault != "" {
+		return n, failed("pod %s/%s does not answer on port %d: %s", c.pod.namespace, c.pod.name, c.pod.port, c.fault)
+	}
+	return n, err
+}
+
+// Close is for net.Conn.
+func (c *conn) Close() error { return c.streams.Close() }
+
+// LocalAddr is for net.Conn.
+func (c *conn) LocalAddr() net.Addr { return address{} }
+
+// RemoteAddr is for net.Conn.
+func (c *conn) RemoteAddr() net.Addr { return address(c.pod) }
+
+// SetDeadline is for net.Conn. There are none: who waits has a context.
+func (c *conn) SetDeadline(time.Time) error { return nil }
+
+// SetReadDeadline is for net.Conn.
+func (c *conn) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline is for net.Conn.
+func (c *conn) SetWriteDeadline(time.Time) error { return nil }
+
+// address is that of an end.
+type address pod
+
+// Network is for net.Addr.
+func (address) Network() string { return "port-forward" }
+
+// String is for net.Addr.
+func (a address) String() string { return a.namespace + "/" + a.name }

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// watchNodes runs 'nodes -w' on a server with these answers, and gives the lines of
+// stdout.
+func watchNodes(t *testing.T, tries []try, args ...string) (code int, lines []string, c *console) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		c = newConsole()
+		c.transport = &script{tries: tries, cancel: cancel, begin: time.Now()}
+		code = execute(ctx, c.system, append([]string{"nodes", "-w"}, args...))
+		lines = strings.Split(strings.TrimRight(c.stdout.String(), "\n"), "\n")
+	})
+	return code, lines, c
+}
+
+const (
+	node1    = `{"name":"one","bootId":"b1","netns":"1","state":"LIVE","wire":"tcx","ports":3,"lag":"0.001s"}`
+	node1Lag = `{"name":"one","bootId":"b1","netns":"1","state":"LIVE","wire":"tcx","ports":4,"lag":"0.002s"}`
+	node1Ill = `{"name":"one","bootId":"b1","netns":"1","state":"LIVE","wire":"off","ports":0,"problems":["frames are not seen"]}`
+	node2    = `{"name":"two","bootId":"b2","netns":"2","state":"LIVE","wire":"tcx"}`
+	node2Off = `{"name":"two","bootId":"b2","netns":"2","state":"UNHEARD","wire":"tcx"}`
+	bookmark = `{"result":{"type":"BOOKMARK"}}` + "\n"
+)
+
+func nodeEvent(node string) string { return `{"result":{"type":"NODE","node":` + node + "}}\n" }
+
+func listed(nodes ...string) try {
+	return try{status: 200, body: `{"nodes":[` + strings.Join(nodes, ",") + `]}`}
+}
+
+func TestNodeWatch(t *testing.T) {
+	tries := []try{
+		{status: 200, body: `{"result":{"type":"ADDED","conflict":{"id":"x"}}}` + "\n" + bookmark + nodeEvent(node2Off) + nodeEvent(node2) + bookmark + bookmark},
+		listed(node1, node2),                     // at the first bookmark
+		listed(node1Lag, node2),                  // nothing that a table shows
+		{status: 500, body: "not now"},           // a list that fails is not the end
+		{status: 200, body: bookmark + bookmark}, // the watch was cut
+		listed(node1Ill, node2),
+		listed(node1Ill),
+	}
+	code, lines, c := watchNodes(t, tries)
+	want := []string{
+		"EVENT NAME STATE VERSION KERNEL WIRE LOST PROBLEMS",
+		"ADDED one LIVE - - tcx 0 -",
+		"ADDED two LIVE - - tcx 0 -",
+		"UPDATED two UNHEARD - - tcx 0 -",
+		"UPDATED two LIVE - - tcx 0 -",
+		"UPDATED one LIVE - - off 0 frames are not seen",
+		"REMOVED two LIVE - - tcx 0 -",
+	}
+	var got []string
+	for _, line := range lines {
+		got = append(got, strings.Join(strings.Fields(line)[1:], " "))
+	}
+	if code != 0 || strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got exit code %d and\n%s\nwant 0 and\n%s\nstderr: %s", code, strings.Join(got, "\n"), strings.Join(want, "\n"), &c.stderr)
+	}
+}
+
+func TestNodeWatchAsJSONHasOneObjectALine(t *testing.T) {
+	_, lines, _ := watchNodes(t, []try{
+		{status: 200, body: bookmark + nodeEvent(node2Off) + bookmark},
+		listed(node1, node2),
+		listed(node1Lag),
+	}, "-o", "json")
+	want := []string{
+		`{"type":"ADDED","node":{"name":"one",`, `{"type":"ADDED","node":{"name":"two",`,
+		`{"type":"UPDATED","node":{"name":"two","state":"UNHEARD"`, `{"type":"UPDATED","node":{"name":"one",`, `{"type":"REMOVED","node":{"name":"two",`,
+	}
+	if len(lines) != len(want) {
+		t.Fatalf("got %q, want %d lines", lines, len(want))
+	}
+	for i := range want {
+		if !strings.HasPrefix(lines[i], want[i]) {
+			t.Errorf("got line %s, want it to begin with %s", lines[i], want[i])
+		}
+	}
+}
+
+func TestNodeWatchEndsWhenTheServerRefuses(t *testing.T) {
+	code, _, c := watchNodes(t, []try{
+		{status: 200, body: bookmark, hang: true},
+		{status: 403, body: `{"code":7,"message":"you may not list nodes"}`},
+	})
+	if code != 1 || c.stderr.String() != "ipwitness: you may not list nodes\n" {
+		t.Errorf("got exit code %d and %q, want 1 and the server's words", code, &c.stderr)
+	}
+}
