@@ -28,14 +28,18 @@ type metrics struct {
 	store     *store
 	detection prometheus.Histogram
 	records   *prometheus.CounterVec
+	received  *prometheus.CounterVec
 
-	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew *prometheus.Desc
+	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches *prometheus.Desc
 
 	ipam ipamMetrics
 }
 
+// recordKinds are the labels of records: each has its series from the start.
+var recordKinds = [...]string{"namespace", "link", "interface", "claim", "pool", "allocation"}
+
 func newMetrics() *metrics {
-	return &metrics{
+	m := &metrics{
 		detection: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "ipwitness_detection_seconds",
 			Help: "From the agent's receipt of a change to the verdict that suspects a conflict.",
@@ -47,6 +51,11 @@ func newMetrics() *metrics {
 			Name: "ipwitness_aggregator_dropped_records_total",
 			Help: "Records of agents that do not fit: of an unknown kind, or on an interface or namespace that was not reported.",
 		}, []string{"record"}),
+		received: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ipwitness_aggregator_records_total",
+			Help: "Records that agents sent: new ones, changes and ends.",
+		}, []string{"record"}),
+		watches:   prometheus.NewDesc("ipwitness_aggregator_watches", "Clients that watch: their streams that are open.", []string{"of"}, nil),
 		conflicts: prometheus.NewDesc("ipwitness_conflicts", "Active conflicts, with those that are acknowledged.", []string{"state", "cause"}, nil),
 		acknowledged: prometheus.NewDesc("ipwitness_conflicts_acknowledged",
 			"Active conflicts that are acknowledged: with the labels of ipwitness_conflicts, so that one can be taken from the other.",
@@ -72,15 +81,33 @@ func newMetrics() *metrics {
 			[]string{"node"}, nil),
 		ipam: newIPAMMetrics(),
 	}
+	for _, record := range recordKinds {
+		m.records.WithLabelValues(record)
+		m.received.WithLabelValues(record)
+	}
+	return m
 }
 
 func (m *metrics) dropped(record string) { m.records.WithLabelValues(record).Inc() }
+
+// took counts the records of a message.
+func (m *metrics) took(r *pb.ReportRequest) {
+	counts := [...]int{
+		len(r.GetNamespaces()), len(r.GetLinks()), len(r.GetInterfaces()), len(r.GetClaims()), len(r.GetPools()), len(r.GetAllocations()),
+	}
+	for i, n := range counts {
+		if n > 0 {
+			m.received.WithLabelValues(recordKinds[i]).Add(float64(n))
+		}
+	}
+}
 
 // Describe is for prometheus.Collector.
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	m.detection.Describe(out)
 	m.records.Describe(out)
-	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew} {
+	m.received.Describe(out)
+	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches} {
 		out <- d
 	}
 	m.ipam.describe(out)
@@ -90,6 +117,7 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.detection.Collect(out)
 	m.records.Collect(out)
+	m.received.Collect(out)
 	gauge := func(d *prometheus.Desc, value int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
 	}
@@ -135,6 +163,9 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	for kind, name := range []string{"none", "link", "node", "network"} {
 		gauge(m.owners, owners[kind], name)
+	}
+	for of, h := range map[string]*hub{"owners": s.owners, "conflicts": s.conflicts, "findings": s.findings.hub} {
+		gauge(m.watches, h.watching(), of)
 	}
 	m.ipam.collect(s, out)
 }

@@ -58,6 +58,7 @@ var values = map[string]string{
 	"scope_kind":                        oneOf("none", "link", "node", "network"),
 	"ipam":                              oneOf("host-local", "whereabouts", "calico", "cilium", "kubernetes"),
 	"method":                            oneOf("Version", "ListPodSandbox", "PodSandboxStatus", "GetContainerEvents"),
+	"of":                                oneOf("owners", "conflicts", "findings"),
 	"mode":                              oneOf("tcx", "clsact"),
 	"protocol":                          oneOf("arp", "ndp"),
 	"resource":                          oneOf("pods", "nodes", "services", "leases", "events"),
