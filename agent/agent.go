@@ -120,6 +120,8 @@ type Agent struct {
 	problems []string // of the start: fixed
 	blind    bool     // of the start: addresses inside pods are not seen
 
+	// sources has 1 for each source of evidence that the agent can use, 0 for others.
+	sources   atomic.Pointer[map[string]float64]
 	wire      atomic.Pointer[wire]
 	reporters atomic.Pointer[[]*reporter]
 
@@ -245,6 +247,16 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 		a.problem("frames are not seen: only addresses inside network namespaces are", wireErr)
 	}
 	a.startIsOver(obs)
+	sources := map[string]float64{"addresses": 0}
+	if foreignErr == nil {
+		sources["addresses"] = 1
+	}
+	if obs != nil {
+		sources["wire"] = 1
+	} else if wireErr != nil {
+		sources["wire"] = 0
+	}
+	a.sources.Store(&sources)
 
 	k := newKernel(a.log, a.table, req, ownNSID, a.inode, bootTime(), a.cfg.Node)
 	n := newNames(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)

@@ -19,6 +19,11 @@ var (
 	interfacesDesc = prometheus.NewDesc("ipwitness_agent_interfaces",
 		"Interfaces with the observer on them, by how it is attached.",
 		[]string{"mode"}, nil)
+	unobservedDesc = prometheus.NewDesc("ipwitness_agent_interfaces_unobserved",
+		"Interfaces that the observer belongs on and could not be attached to: frames that enter by them are not seen.", nil, nil)
+	sourceUpDesc = prometheus.NewDesc("ipwitness_agent_source_up",
+		"1 for a source of evidence that the agent can use: wire (frames, by the observer; not there with --wire off), addresses (those inside network namespaces, by netlink).",
+		[]string{"source"}, nil)
 	claimsDesc = prometheus.NewDesc("ipwitness_agent_claims",
 		"Claims in the agent's table.", nil, nil)
 	connectedDesc = prometheus.NewDesc("ipwitness_agent_report_connected",
@@ -37,7 +42,10 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{framesDesc, lostDesc, interfacesDesc, claimsDesc, connectedDesc, aggregatorsDesc, criCallsDesc, criConnectedDesc, problemsDesc} {
+	for _, d := range []*prometheus.Desc{
+		framesDesc, lostDesc, interfacesDesc, unobservedDesc, sourceUpDesc, claimsDesc,
+		connectedDesc, aggregatorsDesc, criCallsDesc, criConnectedDesc, problemsDesc,
+	} {
 		ch <- d
 	}
 }
@@ -47,8 +55,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	a := c.agent
 	problems := len(a.table.problemsNow())
 	modes := map[string]float64{"tcx": 0, "clsact": 0}
+	unobserved := 0
 	if w := a.wire.Load(); w != nil {
-		ports, _ := w.ports()
+		ports, refused := w.ports()
+		unobserved = len(refused)
 		for _, p := range ports {
 			modes[p.GetMode()]++
 		}
@@ -67,6 +77,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for mode, n := range modes {
 		ch <- prometheus.MustNewConstMetric(interfacesDesc, prometheus.GaugeValue, n, mode)
+	}
+	ch <- prometheus.MustNewConstMetric(unobservedDesc, prometheus.GaugeValue, float64(unobserved))
+	if sources := a.sources.Load(); sources != nil {
+		for source, up := range *sources {
+			ch <- prometheus.MustNewConstMetric(sourceUpDesc, prometheus.GaugeValue, up, source)
+		}
 	}
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.lostNetlink.Load()), "netlink")
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.malformed.Load()), "netlink_malformed")

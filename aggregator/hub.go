@@ -120,6 +120,13 @@ func (h *hub) leave(now verdict.Stamp) {
 	h.leftAt = now
 }
 
+// watching is how many watch.
+func (h *hub) watching() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.watchers
+}
+
 // revision is where a watcher starts that has the present state.
 func (h *hub) revision() uint64 {
 	h.mu.Lock()

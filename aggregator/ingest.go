@@ -124,6 +124,7 @@ func tooLong(texts ...string) bool {
 // apply brings one message into a node's tables and tells how long the slowest
 // claim of it was in the agent.
 func (s *store) apply(n *node, m *pb.ReportRequest, now verdict.Stamp, snapshot bool) (residence time.Duration) {
+	s.metrics.took(m)
 	for _, rec := range m.GetNamespaces() {
 		s.applyNamespace(n, rec)
 	}

@@ -1,15 +1,26 @@
 package aggregator
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// maxConflictInfo is how many conflicts have a series of their own.
-const maxConflictInfo = 1000
+// How many conflicts, findings and nodes have series of their own.
+const (
+	maxConflictInfo  = 1000
+	maxFindingSeries = 1000
+	maxNodeSeries    = 5000
+	// maxNamed is how many owners or nodes one label names.
+	maxNamed = 4
+)
 
 // metrics are what Prometheus is told. What can be counted from the live state
 // is counted when it is asked for.
@@ -17,14 +28,18 @@ type metrics struct {
 	store     *store
 	detection prometheus.Histogram
 	records   *prometheus.CounterVec
+	received  *prometheus.CounterVec
 
-	conflicts, acknowledged, info, findings, owners, nodes *prometheus.Desc
+	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches *prometheus.Desc
 
 	ipam ipamMetrics
 }
 
+// recordKinds are the labels of records: each has its series from the start.
+var recordKinds = [...]string{"namespace", "link", "interface", "claim", "pool", "allocation"}
+
 func newMetrics() *metrics {
-	return &metrics{
+	m := &metrics{
 		detection: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "ipwitness_detection_seconds",
 			Help: "From the agent's receipt of a change to the verdict that suspects a conflict.",
@@ -36,28 +51,63 @@ func newMetrics() *metrics {
 			Name: "ipwitness_aggregator_dropped_records_total",
 			Help: "Records of agents that do not fit: of an unknown kind, or on an interface or namespace that was not reported.",
 		}, []string{"record"}),
+		received: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ipwitness_aggregator_records_total",
+			Help: "Records that agents sent: new ones, changes and ends.",
+		}, []string{"record"}),
+		watches:   prometheus.NewDesc("ipwitness_aggregator_watches", "Clients that watch: their streams that are open.", []string{"of"}, nil),
 		conflicts: prometheus.NewDesc("ipwitness_conflicts", "Active conflicts, with those that are acknowledged.", []string{"state", "cause"}, nil),
 		acknowledged: prometheus.NewDesc("ipwitness_conflicts_acknowledged",
 			"Active conflicts that are acknowledged: with the labels of ipwitness_conflicts, so that one can be taken from the other.",
 			[]string{"state", "cause"}, nil),
 		info: prometheus.NewDesc("ipwitness_conflict_info",
-			fmt.Sprintf("One series for each active conflict that is not acknowledged, at most %d.", maxConflictInfo),
-			[]string{"address", "scope", "cause", "id", "state"}, nil),
+			fmt.Sprintf("One series for each active conflict that is not acknowledged, at most %d: the confirmed ones first.", maxConflictInfo),
+			[]string{"address", "scope", "cause", "id", "state", "owners"}, nil),
+		since: prometheus.NewDesc("ipwitness_conflict_detected_timestamp_seconds",
+			"When a conflict was detected, for each that ipwitness_conflict_info shows.", []string{"address", "id"}, nil),
 		findings: prometheus.NewDesc("ipwitness_findings", "What is wrong and not yet a conflict.", []string{"kind"}, nil),
+		finding: prometheus.NewDesc("ipwitness_finding_detected_timestamp_seconds",
+			fmt.Sprintf("When a finding was made. One series for each, at most %d: the critical ones first.", maxFindingSeries),
+			[]string{"kind", "severity", "address", "node", "holder", "pool", "id"}, nil),
 		owners: prometheus.NewDesc("ipwitness_owners", "Owners of addresses, by the widest scope in which they are compared.",
 			[]string{"scope_kind"}, nil),
-		nodes: prometheus.NewDesc("ipwitness_nodes", "Nodes, by whether their agent is heard from.", []string{"state"}, nil),
-		ipam:  newIPAMMetrics(),
+		nodes: prometheus.NewDesc("ipwitness_nodes",
+			"Nodes, by whether their agent is heard from: live, unheard, or absent, which are those of Kubernetes that no agent has told of.", []string{"state"}, nil),
+		nodeUp: prometheus.NewDesc("ipwitness_node_up",
+			fmt.Sprintf("1 for a node whose agent is heard from; 0 for one that is silent, or that Kubernetes has and no agent has told of. A silent one that Kubernetes has no more is left out. At most %d, those with 0 first.", maxNodeSeries),
+			[]string{"node"}, nil),
+		skew: prometheus.NewDesc("ipwitness_node_clock_skew_seconds",
+			fmt.Sprintf("How much a node's wall clock is ahead of the aggregator's, negative where it is behind; for %d nodes at most. It decides nothing.", maxNodeSeries),
+			[]string{"node"}, nil),
+		ipam: newIPAMMetrics(),
 	}
+	for _, record := range recordKinds {
+		m.records.WithLabelValues(record)
+		m.received.WithLabelValues(record)
+	}
+	return m
 }
 
 func (m *metrics) dropped(record string) { m.records.WithLabelValues(record).Inc() }
+
+// took counts the records of a message.
+func (m *metrics) took(r *pb.ReportRequest) {
+	counts := [...]int{
+		len(r.GetNamespaces()), len(r.GetLinks()), len(r.GetInterfaces()), len(r.GetClaims()), len(r.GetPools()), len(r.GetAllocations()),
+	}
+	for i, n := range counts {
+		if n > 0 {
+			m.received.WithLabelValues(recordKinds[i]).Add(float64(n))
+		}
+	}
+}
 
 // Describe is for prometheus.Collector.
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	m.detection.Describe(out)
 	m.records.Describe(out)
-	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.findings, m.owners, m.nodes} {
+	m.received.Describe(out)
+	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches} {
 		out <- d
 	}
 	m.ipam.describe(out)
@@ -67,6 +117,7 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.detection.Collect(out)
 	m.records.Collect(out)
+	m.received.Collect(out)
 	gauge := func(d *prometheus.Desc, value int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
 	}
@@ -78,8 +129,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		{phaseWords[verdict.Suspected], verdict.CauseUnknown}: {},
 		{phaseWords[verdict.Confirmed], verdict.CauseUnknown}: {},
 	}
-	nodes := map[string]int{"live": 0, "unheard": 0}
-	var infos []verdict.Conflict
+	var shown []conflictPlace
 
 	s := m.store
 	s.mu.Lock()
@@ -93,36 +143,190 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		n.all++
 		if s.acknowledged[id] != nil {
 			n.acknowledged++
-		} else if len(infos) < maxConflictInfo {
-			infos = append(infos, *c)
+		} else {
+			shown = append(shown, conflictPlace{c.Phase, id})
 		}
 		conflicts[of] = n
 	}
 	findings, owners := s.findings.count(), s.ownerCount
-	for _, n := range s.nodes {
-		if n.rec.Unheard {
-			nodes["unheard"]++
-		} else {
-			nodes["live"]++
-		}
-	}
 	s.mu.Unlock()
 
 	for c, n := range conflicts {
 		gauge(m.conflicts, n.all, c.state, c.cause)
 		gauge(m.acknowledged, n.acknowledged, c.state, c.cause)
 	}
-	for _, c := range infos {
-		gauge(m.info, 1, c.Address.String(), c.Scope, c.Cause, c.ID, phaseWords[c.Phase])
-	}
+	m.collectConflicts(shown, out)
+	m.collectFindings(out)
+	m.collectNodes(out)
 	for kind, n := range findings {
 		gauge(m.findings, n, kind)
 	}
 	for kind, name := range []string{"none", "link", "node", "network"} {
 		gauge(m.owners, owners[kind], name)
 	}
-	for state, n := range nodes {
-		gauge(m.nodes, n, state)
+	for of, h := range map[string]*hub{"owners": s.owners, "conflicts": s.conflicts, "findings": s.findings.hub} {
+		gauge(m.watches, h.watching(), of)
 	}
 	m.ipam.collect(s, out)
+}
+
+// conflictPlace is where a conflict is among those that have series.
+type conflictPlace struct {
+	phase verdict.Phase
+	id    string
+}
+
+// collectConflicts tells of conflicts one by one: the same ones each time, and the
+// confirmed ones before others.
+func (m *metrics) collectConflicts(shown []conflictPlace, out chan<- prometheus.Metric) {
+	slices.SortFunc(shown, func(a, b conflictPlace) int {
+		return cmp.Or(-cmp.Compare(a.phase, b.phase), cmp.Compare(a.id, b.id))
+	})
+	s := m.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, at := range shown[:min(len(shown), maxConflictInfo)] {
+		e := s.byID[at.id]
+		if e == nil {
+			continue
+		}
+		c := e.conflict(at.id)
+		if !c.Active() {
+			continue
+		}
+		var owners []string
+		for i := range c.Owners {
+			o := &c.Owners[i]
+			owners = append(owners, fmt.Sprintf("%s (%s)", o.Call(), o.Node.Name))
+		}
+		out <- prometheus.MustNewConstMetric(m.info, prometheus.GaugeValue, 1,
+			c.Address.String(), c.Scope, c.Cause, c.ID, phaseWords[c.Phase], several(owners, " | "))
+		out <- prometheus.MustNewConstMetric(m.since, prometheus.GaugeValue, seconds(c.DetectedAt), c.Address.String(), c.ID)
+	}
+}
+
+// collectFindings tells of findings one by one: the same ones each time, and those that
+// matter more before others.
+func (m *metrics) collectFindings(out chan<- prometheus.Metric) {
+	type ranked struct {
+		severity pb.Finding_Severity
+		findingPlace
+	}
+	s := m.store
+	var shown []ranked
+	s.mu.Lock()
+	for _, f := range s.findings.byID {
+		shown = append(shown, ranked{f.severity(), f.place})
+	}
+	s.mu.Unlock()
+	slices.SortFunc(shown, func(a, b ranked) int {
+		return cmp.Or(-cmp.Compare(a.severity, b.severity), a.compare(b.findingPlace))
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, at := range shown[:min(len(shown), maxFindingSeries)] {
+		f := s.findings.byID[at.id]
+		if f == nil {
+			continue
+		}
+		nodes, holders, pool := f.who()
+		out <- prometheus.MustNewConstMetric(m.finding, prometheus.GaugeValue, seconds(f.since), at.kind,
+			strings.ToLower(at.severity.String()), at.address, several(nodes, ", "), several(holders, " | "), pool, at.id)
+	}
+}
+
+func (f *found) severity() pb.Finding_Severity {
+	if f.audit != nil {
+		return pb.Finding_Severity(f.audit.Severity)
+	}
+	return f.inWord.GetSeverity()
+}
+
+// who are the nodes and the holders that a finding is about, and its pool.
+func (f *found) who() (nodes, holders []string, pool string) {
+	if f.audit == nil {
+		for _, o := range f.inWord.GetOwners() {
+			holders = append(holders, strings.TrimPrefix(o.GetWorkload().GetNamespace()+"/"+o.GetWorkload().GetName(), "/"))
+		}
+		return f.inWord.GetNodes(), holders, f.inWord.GetPool().GetName()
+	}
+	for i := range f.audit.Owners {
+		o := &f.audit.Owners[i]
+		holders = append(holders, o.Call())
+		if !slices.Contains(nodes, o.Node.Name) {
+			nodes = append(nodes, o.Node.Name)
+		}
+	}
+	if p := f.audit.Pool; p != nil {
+		pool = p.Name
+		if p.Node != nil && !slices.Contains(nodes, p.Node.Name) {
+			nodes = append(nodes, p.Node.Name)
+		}
+	}
+	return nodes, holders, pool
+}
+
+// several names the first of many.
+func several(names []string, between string) string {
+	if more := len(names) - maxNamed; more > 0 {
+		return strings.Join(names[:maxNamed], between) + fmt.Sprintf(" and %d more", more)
+	}
+	return strings.Join(names, between)
+}
+
+func seconds(at verdict.Stamp) float64 { return float64(at.Time().UnixMilli()) / 1000 }
+
+// collectNodes tells which nodes are heard from. Where several have one name, one of
+// them is enough.
+func (m *metrics) collectNodes(out chan<- prometheus.Metric) {
+	s := m.store
+	count := map[string]int{"live": 0, "unheard": 0, "absent": 0}
+	up, skew := make(map[string]float64), make(map[string]float64)
+	s.mu.Lock()
+	known := make(map[string][]*node) // by label
+	for _, n := range s.nodes {
+		known[label(n.name)] = append(known[label(n.name)], n)
+		if n.rec.Unheard {
+			count["unheard"]++
+			continue
+		}
+		count["live"]++
+		up[n.rec.Name] = 1
+		if n.rec.SkewKnown {
+			skew[n.rec.Name] = n.rec.Skew.Seconds()
+		}
+	}
+	members, asked := s.kube.NodeNames()
+	member := make(map[string]bool)
+	for _, name := range members {
+		member[label(name)] = true
+		if !slices.ContainsFunc(known[label(name)], func(n *node) bool { return n.rec.Called(name) }) {
+			count["absent"]++
+			up[name] = 0
+		}
+	}
+	for _, n := range s.nodes {
+		if _, told := up[n.rec.Name]; n.rec.Unheard && !told && (!asked || member[label(n.name)]) {
+			up[n.rec.Name] = 0
+		}
+	}
+	s.mu.Unlock()
+
+	for state, n := range count {
+		out <- prometheus.MustNewConstMetric(m.nodes, prometheus.GaugeValue, float64(n), state)
+	}
+	names := slices.SortedFunc(maps.Keys(up), func(a, b string) int { return cmp.Or(cmp.Compare(up[a], up[b]), cmp.Compare(a, b)) })
+	for _, name := range names[:min(len(names), maxNodeSeries)] {
+		out <- prometheus.MustNewConstMetric(m.nodeUp, prometheus.GaugeValue, up[name], name)
+		if ahead, known := skew[name]; known {
+			out <- prometheus.MustNewConstMetric(m.skew, prometheus.GaugeValue, ahead, name)
+		}
+	}
+}
+
+// label is what names of one node have in common: in capitals or not, with a domain or
+// without.
+func label(name string) string {
+	first, _, _ := strings.Cut(strings.ToLower(name), ".")
+	return first
 }

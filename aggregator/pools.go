@@ -404,10 +404,6 @@ func (n *node) covers() bool { return n.session != nil && !n.rec.Unheard && !n.s
 // capitals, or with a domain or without.
 func (s *store) reporting() func(name string) bool {
 	var called map[string][]*node
-	first := func(name string) string {
-		label, _, _ := strings.Cut(strings.ToLower(name), ".")
-		return label
-	}
 	return func(name string) bool {
 		if s.reports(name) {
 			return true
@@ -415,10 +411,10 @@ func (s *store) reporting() func(name string) bool {
 		if called == nil {
 			called = make(map[string][]*node, len(s.nodes))
 			for _, n := range s.nodes {
-				called[first(n.name)] = append(called[first(n.name)], n)
+				called[label(n.name)] = append(called[label(n.name)], n)
 			}
 		}
-		return slices.ContainsFunc(called[first(name)], func(n *node) bool { return n.covers() && n.rec.Called(name) })
+		return slices.ContainsFunc(called[label(name)], func(n *node) bool { return n.covers() && n.rec.Called(name) })
 	}
 }
 

@@ -192,6 +192,23 @@ func (c *Cluster) NodesCovered(reports func(name string) bool) (all, known bool)
 	return true, true
 }
 
+// NodeNames are the nodes of the cluster; known says that there is a cluster, which is
+// heard from and has told of its nodes.
+func (c *Cluster) NodeNames() (names []string, known bool) {
+	if c == nil {
+		return nil, false
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.health.state != pb.Kubernetes_LIVE || len(c.nodes.records) == 0 {
+		return nil, false
+	}
+	for _, r := range c.nodes.records {
+		names = append(names, r.name)
+	}
+	return names, true
+}
+
 // addedLately tells whether the node is new.
 func (r *nodeRecord) addedLately(now verdict.Stamp) bool {
 	return r.added != 0 && now.Sub(r.added) < lately

@@ -1,0 +1,143 @@
+package aggregator
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// series counts what a scrape would give, by name.
+func (l *lab) series() (byName map[string]int, all int) {
+	l.Helper()
+	families, err := l.registry.Gather()
+	if err != nil {
+		l.Fatal(err)
+	}
+	byName = make(map[string]int)
+	for _, f := range families {
+		byName[f.GetName()] = len(f.GetMetric())
+		all += len(f.GetMetric())
+	}
+	return byName, all
+}
+
+// TestSeriesAreBounded has 10,000 pods come and go, with more conflicts and findings
+// than have series. What docs/metrics.md says of the number of series is what is
+// wanted here.
+func TestSeriesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		lost := 0
+		a := l.dial().send(snapshot(hello("n1", 1), poolOf(hostLocal("10.244.0.0/16", pb.Pool_KNOWN)))).sync()
+		time.Sleep(time.Minute) // of synctest: the agent was asked for its clock
+		_, before := l.series()
+		const rounds, pairs, singles = 2, 1300, 2400
+		record := uint32(2)
+		for round := range rounds {
+			first := record
+			come := &pb.ReportRequest{}
+			flush := func() { a.send(come).sync(); come = &pb.ReportRequest{} }
+			for i := range 2*pairs + singles {
+				n := i // an address of two, and then of one
+				if i >= pairs {
+					n = i - pairs
+				}
+				addr := fmt.Sprintf("10.244.%d.%d", 1+n/250, 2+n%250)
+				merge(come, kindPod(record, fmt.Sprintf("pod-%d-%d", round, i), addr))
+				if record++; i%500 == 499 {
+					flush()
+				}
+			}
+			flush()
+			time.Sleep(5 * time.Second) // all is settled, and told
+			l.store.mu.Lock()
+			conflicts, findings := len(l.store.byID), l.store.findings.count()
+			l.store.mu.Unlock()
+			if conflicts != pairs || findings["in-use-unallocated"] != singles {
+				t.Fatalf("got %d conflicts and findings %v, want %d and %d", conflicts, findings, pairs, singles)
+			}
+			byName, all := l.series()
+			for name, most := range map[string]int{
+				"ipwitness_conflict_info": maxConflictInfo, "ipwitness_conflict_detected_timestamp_seconds": maxConflictInfo,
+				"ipwitness_finding_detected_timestamp_seconds": maxFindingSeries,
+			} {
+				if byName[name] != most {
+					t.Errorf("%s: got %d series, want %d of more", name, byName[name], most)
+				}
+			}
+			// Beside those: two for each cause of conflicts that there are.
+			if more := all - before - 2*maxConflictInfo - maxFindingSeries; more > 2*2 {
+				t.Errorf("got %d series more than before, want no more than those of conflicts and findings: %v", more, byName)
+			}
+			l.sameConflicts()
+			for r := first; r < record; r++ {
+				come.Namespaces = append(come.Namespaces, &pb.NamespaceRecord{Id: r, Gone: true})
+			}
+			flush()
+			lost += 2*pairs + singles
+		}
+		time.Sleep(time.Minute)
+		if byName, after := l.series(); after != before {
+			t.Errorf("after %d pods: got %d series, want %d as before: %v", lost, after, before, byName)
+		}
+	})
+}
+
+// sameConflicts wants two scrapes to show the same conflicts: those that are left out
+// must not take turns.
+func (l *lab) sameConflicts() {
+	l.Helper()
+	shown := func() map[string]bool {
+		families, err := l.registry.Gather()
+		if err != nil {
+			l.Fatal(err)
+		}
+		ids := map[string]bool{}
+		for _, f := range families {
+			if f.GetName() != "ipwitness_conflict_info" && f.GetName() != "ipwitness_finding_detected_timestamp_seconds" {
+				continue
+			}
+			for _, m := range f.GetMetric() {
+				for _, label := range m.GetLabel() {
+					if label.GetName() == "id" {
+						ids[label.GetValue()] = true
+					}
+				}
+			}
+		}
+		return ids
+	}
+	first := shown()
+	for id := range shown() {
+		if !first[id] {
+			l.Fatalf("%s has series now, and had none at the scrape before: nothing changed in between", id)
+		}
+	}
+}
+
+// TestNodesHaveSeries has nodes come and fall silent.
+func TestNodesHaveSeries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		there := l.dial().send(snapshot(hello("n1", 1))).sync()
+		silent := l.dial().send(snapshot(hello("n2", 1))).sync()
+		if up := l.metric("ipwitness_node_up", "n2"); up != 1 {
+			t.Errorf("a node that is heard: got %v, want 1", up)
+		}
+		silent.cancel()
+		synctest.Wait()
+		if up, down := l.metric("ipwitness_node_up", "n1"), l.metric("ipwitness_node_up", "n2"); up != 1 || down != 0 {
+			t.Errorf("n1 and n2, which is silent: got %v and %v, want 1 and 0", up, down)
+		}
+		if live, unheard := l.metric("ipwitness_nodes", "live"), l.metric("ipwitness_nodes", "unheard"); live != 1 || unheard != 1 {
+			t.Errorf("got %v live nodes and %v unheard, want one of each", live, unheard)
+		}
+		if byName, _ := l.series(); byName["ipwitness_node_up"] != 2 {
+			t.Errorf("got %d series of nodes, want 2", byName["ipwitness_node_up"])
+		}
+		there.sync()
+	})
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ipwitness/ipwitness/agent"
+	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+var update = flag.Bool("update", false, "write docs/metrics.md anew")
+
+// registered is a registry that remembers what it was given.
+type registered struct {
+	*prometheus.Registry
+	descs []string
+}
+
+func (r *registered) Register(c prometheus.Collector) error {
+	descs := make(chan *prometheus.Desc)
+	go func() { c.Describe(descs); close(descs) }()
+	for d := range descs {
+		r.descs = append(r.descs, d.String())
+	}
+	return r.Registry.Register(c)
+}
+
+func (r *registered) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		if err := r.Register(c); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// values are what a label may have: a list, or in words what it says. A label is named
+// alone, or where it differs with its metric.
+var values = map[string]string{
+	"address": "the address, or range of addresses", "id": "the id of the conflict or finding", "node": "the node's name",
+	"scope":  "the name of the scope: the network's, the node's, or NODE/IFACE[.VLAN]",
+	"owners": "who they are, four at most, with their nodes", "holder": "who holds the address, four at most",
+	"pool": "the name of the pool: host-local's directory, the object's name", "network": "the CNI network that the pool is of",
+	"version": "of the program", "revision": "the commit", "goversion": "of Go",
+	"cause":                             oneOf(verdict.CauseIPAMStateLost, verdict.CauseIPAMBookedElsewhere, verdict.CausePodCIDROverlap, verdict.CauseOverlappingNetworks, verdict.CauseStaticAddress, verdict.CauseTunnelAddress, verdict.CauseOrphanedSandbox, verdict.CauseSplitBrain, verdict.CauseExternalDevice, verdict.CauseUnknown),
+	"kind":                              oneOf(verdict.FindingKinds()...),
+	"severity":                          oneOf("info", "warning", "critical"),
+	"scope_kind":                        oneOf("none", "link", "node", "network"),
+	"ipam":                              oneOf("host-local", "whereabouts", "calico", "cilium", "kubernetes"),
+	"method":                            oneOf("Version", "ListPodSandbox", "PodSandboxStatus", "GetContainerEvents"),
+	"of":                                oneOf("owners", "conflicts", "findings"),
+	"mode":                              oneOf("tcx", "clsact"),
+	"protocol":                          oneOf("arp", "ndp"),
+	"resource":                          oneOf("pods", "nodes", "services", "leases", "events"),
+	"record":                            oneOf("namespace", "interface", "link", "claim", "pool", "allocation"),
+	"ipwitness_agent_aggregators/state": oneOf("connected", "disconnected"),
+	"ipwitness_agent_source_up/source":  oneOf("wire", "addresses"),
+	"ipwitness_agent_lost_events_total/source": oneOf("netlink", "netlink_malformed", "inotify", "ringbuf", "port_full"),
+	"ipwitness_agent_frames_total/result":      oneOf("event", "known", "probe", "malformed", "invalid", "other", "lost"),
+	"ipwitness_agent_cri_calls_total/result":   oneOf("ok", "error", "timeout", "unimplemented"),
+	"ipwitness_kubernetes_events_total/result": oneOf("written", "repeated", "known", "limited", "dropped", "forbidden", "failed"),
+	"ipwitness_conflicts/state":                oneOf("suspected", "confirmed"),
+	"ipwitness_conflicts_acknowledged/state":   oneOf("suspected", "confirmed"),
+	"ipwitness_conflict_info/state":            oneOf("suspected", "confirmed"),
+	"ipwitness_nodes/state":                    oneOf("live", "unheard", "absent"),
+	"ipwitness_ipam_pools/state":               oneOf("known", "reading", "missing", "unreadable", "stale"),
+}
+
+func oneOf(all ...string) string { return "`" + strings.Join(all, "`, `") + "`" }
+
+// metric is one of ours.
+type metric struct {
+	name, kind, help string
+	labels           []string
+}
+
+const reference = "../../docs/metrics.md"
+
+// allMetrics are those that agent and aggregator register, by name.
+func allMetrics(t *testing.T) []metric {
+	t.Helper()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte(`{"clusters": [{"name": "c", "cluster": {"server": "https://192.0.2.1"}}],
+		"contexts": [{"name": "c", "context": {"cluster": "c"}}], "current-context": "c"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	r := &registered{Registry: newRegistry(build{})}
+	if _, err := agent.New(agent.Config{Node: "node1"}, log, r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := aggregator.New(aggregator.Config{Kubeconfig: kubeconfig}, log, r); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]metric{"ipwitness_build_info": {labels: []string{"version", "revision", "goversion"}}}
+	desc := regexp.MustCompile(`^Desc\{fqName: "(\w+)", help: "(.*)", constLabels: \{\}, variableLabels: \{(.*)\}\}$`)
+	for _, d := range r.descs {
+		m := desc.FindStringSubmatch(d)
+		if m == nil {
+			t.Fatalf("cannot read %s", d)
+		}
+		one := metric{help: m[2]}
+		if m[3] != "" {
+			one.labels = strings.Split(m[3], ",")
+		}
+		all[m[1]] = one
+	}
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if one, ours := all[f.GetName()]; ours {
+			one.kind, one.help = strings.ToLower(f.GetType().String()), f.GetHelp()
+			all[f.GetName()] = one
+		}
+	}
+	var out []metric
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		m := all[name]
+		m.name = name
+		if m.kind == "" { // none is there yet
+			m.kind = "gauge"
+			if strings.HasSuffix(name, "_total") {
+				m.kind = "counter"
+			}
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// TestMetricsReferenceIsUpToDate wants docs/metrics.md to have all metrics; -update
+// writes it.
+func TestMetricsReferenceIsUpToDate(t *testing.T) {
+	var page strings.Builder
+	page.WriteString(`# Metrics
+
+Made from the program by ` + "`go test ./cmd/ipwitness -run MetricsReference -update`" + `; do not edit. [observability.md](observability.md) says how they are scraped, and what to alert on.
+
+An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ipwitness run`" + ` both; each has ` + "`ipwitness_build_info`" + `, and what Go's client tells of any program (` + "`go_…`, `process_…`" + `). ` +
+		"`ipwitness_kubernetes_…`" + ` is there where a Kubernetes API is asked.
+
+| Metric | Type | Labels | Meaning |
+|---|---|---|---|
+`)
+	used := map[string][]string{}
+	for _, m := range allMetrics(t) {
+		fmt.Fprintf(&page, "| `%s` | %s | %s | %s |\n", m.name, m.kind, strings.Join(m.labels, ", "), strings.ReplaceAll(m.help, "|", `\|`))
+		for _, l := range m.labels {
+			key := m.name + "/" + l
+			if _, special := values[key]; !special {
+				key = l
+			}
+			used[key] = append(used[key], m.name)
+		}
+	}
+	page.WriteString("\n## Labels\n\n| Label | Of | Values |\n|---|---|---|\n")
+	for _, key := range slices.SortedFunc(maps.Keys(used), func(a, b string) int {
+		return strings.Compare(a[strings.Index(a, "/")+1:]+a, b[strings.Index(b, "/")+1:]+b)
+	}) {
+		if values[key] == "" {
+			t.Errorf("it is not said what values %s may have", key)
+		}
+		fmt.Fprintf(&page, "| %s | `%s` | %s |\n", key[strings.Index(key, "/")+1:], strings.Join(used[key], "`, `"), values[key])
+	}
+	for key := range values {
+		if used[key] == nil {
+			t.Errorf("nothing has the label %s", key)
+		}
+	}
+	page.WriteString(bounds)
+	if *update {
+		if err := os.WriteFile(reference, []byte(page.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != page.String() {
+		t.Errorf("%s is not what the program has: make it with go test ./cmd/ipwitness -run MetricsReference -update", reference)
+	}
+}
+
+const bounds = `
+## How many series
+
+Nothing has a series for each pod or address. What has one for each of something is capped, and shows the same ones at each scrape:
+
+| Of each | At most | Which |
+|---|---|---|
+| conflict that is not acknowledged | 1000, with 2 series each | the confirmed ones first |
+| finding | 1000 | the critical ones first |
+| pool | 1000, with 3 series each | by name |
+| node | 5000, with 2 series each | those that are not heard from first |
+
+An agent has some 60 series of its own, whatever happens on its node, and an aggregator some 80. ` + "`TestSeriesAreBounded`" + ` (aggregator, agent) has 10,000 pods come and go, with conflicts and findings.
+`

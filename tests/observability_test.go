@@ -1,0 +1,222 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/prometheus"
+)
+
+// The scrape jobs, by the names that rules and dashboards know.
+const (
+	aggregatorJob = "ipwitness-aggregator"
+	agentJob      = "ipwitness-agent"
+)
+
+// scraping is how often the tests' Prometheus scrapes, and evaluates its rules.
+const scraping = 200 * time.Millisecond
+
+// watchedBy starts a Prometheus on a host.
+func watchedBy(t *testing.T, h *netlab.Host, interval time.Duration, jobs ...prometheus.Job) *prometheus.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	s, err := prometheus.Start(ctx, h, prometheus.Config{Jobs: jobs, Interval: interval})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// scraped are the jobs of a cluster: its aggregator, and its agents.
+func (c *cluster) scraped() []prometheus.Job {
+	agents := prometheus.Job{Name: agentJob}
+	for _, n := range c.nodes {
+		server := strings.TrimSuffix(n.args[slices.Index(n.args, "--aggregator")+1], ":9640")
+		agents.Targets = append(agents.Targets, prometheus.Target{
+			Address: fmt.Sprintf("%s:9642", netip.MustParseAddr(server).Next()), Labels: map[string]string{"node": n.name},
+		})
+	}
+	return []prometheus.Job{{Name: aggregatorJob, Targets: []prometheus.Target{{Address: "127.0.0.1:9641"}}}, agents}
+}
+
+// alerted waits until Alertmanager has so many alerts of a name.
+func alerted(t *testing.T, s *prometheus.Server, name string, n int) []prometheus.Alert {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	alerts, err := s.AwaitAlerts(ctx, name, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return alerts
+}
+
+// nowhere is a kubeconfig of an API server that does not answer.
+func nowhere(t *testing.T) string {
+	t.Helper()
+	file := t.TempDir() + "/kubeconfig"
+	if err := os.WriteFile(file, []byte(`{"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+		"contexts": [{"name": "c", "context": {"cluster": "c"}}], "current-context": "c"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestADuplicateBecomesAnAlert has a real Prometheus scrape agents and an aggregator,
+// and a real Alertmanager take its alerts, while an accident happens: a conflict and
+// findings alert, an acknowledged conflict and one that is over do not. Each panel of
+// the dashboards has data of it.
+func TestADuplicateBecomesAnAlert(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "--kubeconfig", nowhere(t))
+	s := watchedBy(t, c.Host, scraping, c.scraped()...)
+	node := c.nodes[0]
+	cni := node.cni(netlab.PTP)
+	for _, pod := range []string{"old1", "old2", "old3"} {
+		if err := cni.Add(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.awaitPod(podAddress(3), "old3")
+	if err := cni.Forget(); err != nil {
+		t.Fatal(err)
+	}
+	lost := alerted(t, s, "IpwitnessIPAMStateLost", 1)[0]
+	if want := "Pool /run/cni-ipam-state/kindnet of node1 has no records left."; !strings.Contains(lost.Annotations["description"], want) {
+		t.Errorf("alert on lost records: got %q, want %q in it", lost.Annotations["description"], want)
+	}
+
+	begin := time.Now()
+	if err := cni.Add("new1"); err != nil {
+		t.Fatal(err)
+	}
+	conflict := alerted(t, s, "IpwitnessAddressConflict", 1)[0]
+	took := time.Since(begin)
+	id := c.only(podAddress(1)).GetId()
+	for name, want := range map[string]string{
+		"address": podAddress(1), "cause": "ipam-state-lost", "id": id, "severity": "critical", "state": "confirmed", "job": aggregatorJob,
+	} {
+		if got := conflict.Labels[name]; got != want {
+			t.Errorf("label %s of the alert: got %q, want %q", name, got, want)
+		}
+	}
+	for name, want := range map[string]string{
+		"runbook_url": "https://github.com/ipwitness/ipwitness/blob/main/docs/runbooks/ipam-state-lost.md",
+		"summary":     podAddress(1) + " is held by two owners or more (ipam-state-lost)",
+		"description": podAddress(1) + " is held by pod default/old1 (node1) | pod default/new1 (node1) in ",
+	} {
+		if got := conflict.Annotations[name]; !strings.HasPrefix(got, want) {
+			t.Errorf("%s of the alert: got %q, want %q", name, got, want)
+		}
+	}
+	t.Logf("from the request for the pod to the alert in Alertmanager: %v, with scrapes and evaluations every %v and a settle time of 1s", took, scraping)
+
+	t.Run("panels", func(t *testing.T) { wantPanels(t, s) })
+
+	// Who knows of it is not told again; a second one shows that alerts still come.
+	c.acknowledge(id)
+	alerted(t, s, "IpwitnessAddressConflict", 0)
+	if err := cni.Add("new2"); err != nil {
+		t.Fatal(err)
+	}
+	if got := alerted(t, s, "IpwitnessAddressConflict", 1)[0].Labels["address"]; got != podAddress(2) {
+		t.Errorf("address of the other alert: got %s, want %s", got, podAddress(2))
+	}
+	begin = time.Now()
+	if err := cni.Delete("old2"); err != nil {
+		t.Fatal(err)
+	}
+	alerted(t, s, "IpwitnessAddressConflict", 0)
+	t.Logf("from the end of the duplicate to that of the alert: %v", time.Since(begin))
+	c.wantConfirmed(podAddress(1), podAddress(2))
+
+	checkMetrics(t, c.program, node.agent)
+}
+
+// acknowledge silences a conflict.
+func (c *cluster) acknowledge(id string) {
+	c.t.Helper()
+	if out, err := c.Output(c.Command(binary, "acknowledge", id, "--reason", "a test", "--for", "1h")); err != nil {
+		c.t.Fatal(err, out)
+	}
+}
+
+// TestRunIsScraped has the same of agent and aggregator in one process.
+func TestRunIsScraped(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	s := watchedBy(t, l.Host, scraping, prometheus.Job{Name: aggregatorJob, Targets: []prometheus.Target{{Address: "127.0.0.1:9641"}}})
+	l.seed("plant", planted)
+	got := alerted(t, s, "IpwitnessAddressConflict", 1)[0]
+	if got.Labels["address"] != planted || !strings.HasSuffix(got.Annotations["runbook_url"], "/"+got.Labels["cause"]+".md") {
+		t.Errorf("alert: got %v %v, want one of %s with the page of its cause", got.Labels, got.Annotations, planted)
+	}
+	l.watch.await("it to be confirmed", inState(planted, ipwitnessv1.Conflict_CONFIRMED))
+	checkMetrics(t, l.program)
+}
+
+// checkMetrics has promtool look at what programs tell, and wants docs/metrics.md to
+// have it: name, type, labels, and values of labels.
+func checkMetrics(t *testing.T, programs ...*netlab.Program) {
+	t.Helper()
+	raw, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(raw)
+	series := regexp.MustCompile(`(?m)^(ipwitness_\w+?)(?:_bucket|_sum|_count)?(?:\{(.*)\})? \S+$`)
+	label := regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`)
+	for _, p := range programs {
+		text, err := p.Text(t.Context(), "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		check := exec.Command("promtool", "check", "metrics")
+		check.Stdin = strings.NewReader(text)
+		if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("promtool check metrics: %v\n%s", err, out)
+		}
+		types := map[string]string{}
+		for _, m := range regexp.MustCompile(`(?m)^# TYPE (\w+) (\w+)$`).FindAllStringSubmatch(text, -1) {
+			types[m[1]] = m[2]
+		}
+		said := map[string]bool{}
+		for _, m := range series.FindAllStringSubmatch(text, -1) {
+			name, labels := m[1], map[string]string{}
+			for _, l := range label.FindAllStringSubmatch(m[2], -1) {
+				labels[l[1]] = l[2]
+			}
+			delete(labels, "le")
+			row := regexp.MustCompile("(?m)^\\| `" + name + "` \\| " + types[name] + " \\| (.*?) \\|").FindStringSubmatch(page)
+			if row == nil {
+				said[fmt.Sprintf("docs/metrics.md has no %s of type %s", name, types[name])] = true
+				continue
+			}
+			if got, want := slices.Sorted(maps.Keys(labels)), strings.Split(row[1], ", "); len(labels) > 0 && !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+				said[fmt.Sprintf("labels of %s: got %v, want those of docs/metrics.md: %v", name, got, want)] = true
+			}
+			for l, value := range labels {
+				values := regexp.MustCompile("(?m)^\\| " + l + " \\| .*`" + name + "`.* \\| (`.*`) \\|$").FindStringSubmatch(page)
+				if values != nil && !strings.Contains(values[1], "`"+value+"`") {
+					said[fmt.Sprintf("label %s of %s: got %q, want one of docs/metrics.md: %s", l, name, value, values[1])] = true
+				}
+			}
+		}
+		for _, what := range slices.Sorted(maps.Keys(said)) {
+			t.Error(what)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package prometheus
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// promtool runs it, and gives what it printed. It is Debian's, which make test
+// installs.
+func promtool(t *testing.T, args ...string) string {
+	t.Helper()
+	if _, err := exec.LookPath("promtool"); err != nil {
+		if os.Getenv("IPWITNESS_ROOT_TESTS") != "" {
+			t.Fatal("IPWITNESS_ROOT_TESTS is set: ", err)
+		}
+		t.Skip(err, ": run make test")
+	}
+	out, err := exec.Command("promtool", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// rule is one of rules.yaml.
+type rule struct {
+	Alert       string
+	Expr        string
+	Labels      map[string]string
+	Annotations map[string]string
+}
+
+func readRules(t *testing.T) (rules []rule, file string) {
+	t.Helper()
+	files, err := Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(files, "rules.yaml")
+	var groups struct {
+		Groups []struct{ Rules []rule }
+	}
+	readYAML(t, file, &groups)
+	for _, g := range groups.Groups {
+		rules = append(rules, g.Rules...)
+	}
+	return rules, file
+}
+
+func readYAML(t *testing.T, file string, into any) {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err == nil {
+		err = yaml.Unmarshal(raw, into)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEachAlertFiresAndDoesNot has promtool play the cases of rules.test.yaml, and
+// wants of each alert one that fires and one that does not.
+func TestEachAlertFiresAndDoesNot(t *testing.T) {
+	t.Parallel()
+	const file = "rules.test.yaml"
+	var cases struct {
+		Tests []struct {
+			Rules []struct {
+				Alert  string `yaml:"alertname"`
+				Alerts []any  `yaml:"exp_alerts"`
+			} `yaml:"alert_rule_test"`
+		}
+	}
+	readYAML(t, file, &cases)
+	fires, quiet := map[string]bool{}, map[string]bool{}
+	for _, one := range cases.Tests {
+		for _, r := range one.Rules {
+			fires[r.Alert] = fires[r.Alert] || len(r.Alerts) > 0
+			quiet[r.Alert] = quiet[r.Alert] || len(r.Alerts) == 0
+		}
+	}
+	rules, _ := readRules(t)
+	for _, r := range rules {
+		if !fires[r.Alert] || !quiet[r.Alert] {
+			t.Errorf("%s has a case that fires: %t, and one that does not: %t; want both", r.Alert, fires[r.Alert], quiet[r.Alert])
+		}
+	}
+	promtool(t, "test", "rules", file)
+}
+
+// TestAlertsSayWhatAPersonOnCallNeeds looks at all that an alert has to have. That the
+// page of its runbook is there, aggregator/verdict looks.
+func TestAlertsSayWhatAPersonOnCallNeeds(t *testing.T) {
+	t.Parallel()
+	rules, file := readRules(t)
+	promtool(t, "check", "rules", file)
+	var names []string
+	for _, r := range rules {
+		if !strings.HasPrefix(r.Alert, "Ipwitness") || slices.Contains(names, r.Alert) {
+			t.Errorf("alert %q: want a name of its own that begins with Ipwitness", r.Alert)
+		}
+		names = append(names, r.Alert)
+		if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) {
+			t.Errorf("%s: got severity %q, want critical, warning or info", r.Alert, r.Labels["severity"])
+		}
+		for _, what := range []string{"summary", "description", "runbook_url"} {
+			if r.Annotations[what] == "" {
+				t.Errorf("%s has no %s", r.Alert, what)
+			}
+		}
+	}
+	metrics := documented(t)
+	for _, r := range rules {
+		for _, m := range metricName.FindAllString(r.Expr, -1) {
+			if !metrics[m] {
+				t.Errorf("%s: docs/metrics.md has no metric %s", r.Alert, m)
+			}
+		}
+	}
+	observability, err := os.ReadFile("../../docs/observability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rules {
+		if !regexp.MustCompile("`" + r.Alert + "`.*" + r.Labels["severity"]).Match(observability) {
+			t.Errorf("docs/observability.md has no row for %s with severity %s", r.Alert, r.Labels["severity"])
+		}
+	}
+}
+
+// metricName finds ours in an expression.
+var metricName = regexp.MustCompile(`\bipwitness_\w+`)
+
+// documented are the metrics of docs/metrics.md, with what histograms are made of.
+func documented(t *testing.T) map[string]bool {
+	t.Helper()
+	raw, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (\\w+) ").FindAllStringSubmatch(string(raw), -1) {
+		names[row[1]] = true
+		if row[2] == "histogram" {
+			for _, part := range []string{"_bucket", "_sum", "_count"} {
+				names[row[1]+part] = true
+			}
+		}
+	}
+	if len(names) < 20 {
+		t.Fatalf("got %d metrics in docs/metrics.md, want more", len(names))
+	}
+	return names
+}
