@@ -62,6 +62,7 @@ var values = map[string]string{
 	"mode":                              oneOf("tcx", "clsact"),
 	"protocol":                          oneOf("arp", "ndp"),
 	"resource":                          oneOf("pods", "nodes", "services", "leases", "events"),
+	"reason":                            oneOf("unauthenticated", "forbidden", "too_many"),
 	"record":                            oneOf("namespace", "interface", "link", "claim", "pool", "allocation"),
 	"ipwitness_agent_aggregators/state": oneOf("connected", "disconnected"),
 	"ipwitness_agent_source_up/source":  oneOf("wire", "addresses"),
