@@ -403,7 +403,12 @@ func TestSlowlorisIsHungUpOn(t *testing.T) {
 	s.ReadHeaderTimeout = 2 * time.Second // shorter than for others
 	ended := make(chan error, 1)
 	go func() { ended <- serveHTTP(s, l) }()
-	defer func() { _ = s.Close(); <-ended }()
+	defer func() {
+		_ = s.Close()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
 	var slow []net.Conn
 	defer func() {
 		for _, c := range slow {
