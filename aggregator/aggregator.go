@@ -173,11 +173,9 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	return a, nil
 }
 
-// Guarded are the options of a gRPC server by which all its calls pass who may do
-// what. Those in process (grpc/test/bufconn) are this program's own.
-func (a *Aggregator) Guarded() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.UnaryInterceptor(a.guard.Unary), grpc.StreamInterceptor(a.guard.Stream)}
-}
+// Guarded are the options of a gRPC server that anybody can reach: its calls pass who
+// may do what. A server in process has access.Inside instead.
+func (a *Aggregator) Guarded() []grpc.ServerOption { return a.guard.Outside() }
 
 // Open tells that nothing says who callers are.
 func (a *Aggregator) Open() bool { return a.guard.Open() }

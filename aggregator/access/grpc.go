@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 )
 
 // recheckEvery is how often the caller of a stream is asked again whether it still
@@ -38,12 +39,34 @@ func Revoked(ctx context.Context) <-chan struct{} {
 // ErrRevoked ends the streams of a caller that is not any more who it was.
 var ErrRevoked = status.Error(codes.Unauthenticated, "the token or certificate by which this stream was opened is not good any more: come again with a new one")
 
-// inProcess is the network (of grpc/test/bufconn) of calls that come from this process
-// itself: from an agent in it, or from REST, where they have passed the guard.
-const inProcess = "bufconn"
+// Outside are the options of a server that anybody can reach: all its calls pass the
+// guard.
+func (g *Guard) Outside() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.InTapHandle(g.tap), grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream)}
+}
 
-// Unary has a server's calls pass the guard.
-func (g *Guard) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+// Inside are those of a server in process: calls of it come from an agent in this
+// process, or from REST, where they have passed the guard (Behind).
+func Inside() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			return next(ofProcess(ctx), req)
+		}),
+	}
+}
+
+// tap refuses who shows no token and may not call, before anything of the call is read.
+func (g *Guard) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	by := shownBy(ctx, info.Header)
+	what, err := action(info.FullMethodName)
+	if err == nil && by.token == "" {
+		_, err = g.admit(ctx, by, what)
+	}
+	return ctx, g.refuse(ctx, err, by, what.String())
+}
+
+// unary has a server's calls pass the guard.
+func (g *Guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	ctx, end, err := g.enter(ctx, info.FullMethod, false)
 	if err != nil {
 		return nil, err
@@ -52,8 +75,8 @@ func (g *Guard) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	return next(ctx, req)
 }
 
-// Stream has a server's streams pass the guard.
-func (g *Guard) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+// stream has a server's streams pass the guard.
+func (g *Guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	ctx, end, err := g.enter(stream.Context(), info.FullMethod, true)
 	if err != nil {
 		return err
@@ -73,20 +96,8 @@ func (s guarded) Context() context.Context { return s.ctx }
 
 // enter lets a call of gRPC in, or says why not.
 func (g *Guard) enter(ctx context.Context, method string, stream bool) (context.Context, func(), error) {
-	p, ok := peer.FromContext(ctx)
-	if ok && p.Addr.Network() == inProcess {
-		return ofProcess(ctx), func() {}, nil
-	}
-	by := credential{}
-	if ok {
-		by.remote = address(p.Addr.String())
-		if tls, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(tls.State.VerifiedChains) > 0 {
-			by.certificate = tls.State.PeerCertificates[0]
-		}
-	}
-	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
-		by.token = bearer(values[0])
-	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	by := shownBy(ctx, md)
 	what, err := action(method)
 	if err == nil && !what.open {
 		var c *Caller
@@ -96,6 +107,18 @@ func (g *Guard) enter(ctx context.Context, method string, stream bool) (context.
 		}
 	}
 	return ctx, func() {}, g.refuse(ctx, err, by, what.String())
+}
+
+// shownBy is what a call of gRPC shows.
+func shownBy(ctx context.Context, md metadata.MD) (by credential) {
+	if p, ok := peer.FromContext(ctx); ok {
+		by.remote = address(p.Addr.String())
+		if tls, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(tls.State.VerifiedChains) > 0 {
+			by.certificate = tls.State.PeerCertificates[0]
+		}
+	}
+	by.token = bearer(first(md.Get("authorization")))
+	return by
 }
 
 // admit says who wants to do something, if it may.

@@ -16,9 +16,9 @@ const (
 	callsPerSecond, callsAtOnce = 500, 1000
 	// failuresPerSecond is how many tokens of one address may be wrong.
 	failuresPerSecond, failuresAtOnce = 5, 50
-	// MaxWatches is how many watches are open in all, and watchesOfOne how many
+	// maxWatches is how many watches are open in all, and watchesOfOne how many
 	// of one caller.
-	MaxWatches, watchesOfOne = 2000, 500
+	maxWatches, watchesOfOne = 2000, 500
 	// maxCallers is how many callers are remembered.
 	maxCallers = 10_000
 )
@@ -76,8 +76,8 @@ func (l *limits) watch(c *Caller) (end func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	key := c.key()
-	if *l.open >= MaxWatches || l.watches[key] >= watchesOfOne {
-		return nil, status.Errorf(codes.ResourceExhausted, "too many watches: %d are the most for one caller, and %d for all: end one", watchesOfOne, MaxWatches)
+	if *l.open >= maxWatches || l.watches[key] >= watchesOfOne {
+		return nil, status.Errorf(codes.ResourceExhausted, "too many watches: %d are the most for one caller, and %d for all: end one", watchesOfOne, maxWatches)
 	}
 	*l.open++
 	l.watches[key]++

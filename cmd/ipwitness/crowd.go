@@ -9,10 +9,12 @@ import (
 )
 
 const (
-	// maxConnections is how many connections of HTTP are open at once, and
-	// connectionsOfOne how many of one address: who opens many and says nothing on them
-	// takes no more than its share.
-	maxConnections   = 4096
+	// maxClients and maxAgents are how many connections of HTTP and of gRPC are open at
+	// once, and connectionsOfOne how many of HTTP of one address: who opens many and says
+	// nothing on them takes no more than its share. All agents may come from one address,
+	// that of a load balancer.
+	maxClients       = 4096
+	maxAgents        = 25_000
 	connectionsOfOne = 1024
 )
 
@@ -24,7 +26,7 @@ type crowd struct {
 }
 
 func newCrowd(l net.Listener) net.Listener {
-	return netutil.LimitListener(&crowd{Listener: l, share: map[netip.Addr]int{}}, maxConnections)
+	return netutil.LimitListener(&crowd{Listener: l, share: map[netip.Addr]int{}}, maxClients)
 }
 
 // Accept is for net.Listener.

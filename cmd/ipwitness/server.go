@@ -12,15 +12,16 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/aggregator/access"
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 )
 
 // stopGrace is how long open calls may take to end when the server stops.
@@ -38,9 +39,10 @@ const (
 const (
 	// connectionWithin is how long a client may take to begin to speak gRPC.
 	connectionWithin = 10 * time.Second
-	// maxStreams is how many calls of one connection are under way, also of that in
-	// process by which all of REST comes.
-	maxStreams = 2 * access.MaxWatches
+	// idleWithin is how long a connection may have no call.
+	idleWithin = 5 * time.Minute
+	// maxStreams is how many calls of one connection are under way.
+	maxStreams = 128
 	// maxHeader is how many bytes the header of a request of HTTP has at most.
 	maxHeader = 64 << 10
 )
@@ -54,6 +56,7 @@ type server struct {
 	pipe      *bufconn.Listener
 	conn      *grpc.ClientConn // through the pipe
 	grpc      *grpc.Server
+	inside    *grpc.Server // at the pipe
 	http      *http.Server
 }
 
@@ -74,22 +77,24 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 	}
 	options := append(agg.Guarded(),
 		// A node that died sends no end of its stream.
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveAfter, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveAfter, Timeout: keepaliveTimeout, MaxConnectionIdle: idleWithin}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(connectionWithin),
 		grpc.MaxConcurrentStreams(maxStreams),
 	)
 	if tls != nil {
-		options = append(options, grpc.Creds(secure.InProcess(pipe.Addr().Network(), tls)))
+		options = append(options, grpc.Creds(credentials.NewTLS(tls)))
 	}
 	s := &server{
 		listeners: l,
 		pipe:      pipe,
 		conn:      conn,
 		grpc:      grpc.NewServer(options...),
+		inside:    grpc.NewServer(access.Inside()...),
 		http:      newHTTPServer(handler, tls, log),
 	}
 	agg.Register(s.grpc)
+	agg.Register(s.inside)
 	return s, nil
 }
 
@@ -97,14 +102,14 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 func (s *server) run(ctx context.Context) error {
 	defer func() { _ = s.conn.Close() }() // nothing is under way any more
 	g, ctx := errgroup.WithContext(ctx)
-	serveGRPC := func(l net.Listener) error {
-		if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+	serveGRPC := func(s *grpc.Server, l net.Listener) error {
+		if err := s.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return fmt.Errorf("serve gRPC: %w", err)
 		}
 		return nil
 	}
-	g.Go(func() error { return serveGRPC(s.listeners.grpc) })
-	g.Go(func() error { return serveGRPC(s.pipe) })
+	g.Go(func() error { return serveGRPC(s.grpc, netutil.LimitListener(s.listeners.grpc, maxAgents)) })
+	g.Go(func() error { return serveGRPC(s.inside, s.pipe) })
 	g.Go(func() error { return serveHTTP(s.http, s.listeners.http) })
 	g.Go(func() error {
 		<-ctx.Done()
@@ -118,9 +123,10 @@ func (s *server) run(ctx context.Context) error {
 func (s *server) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
 	defer cancel()
-	force := context.AfterFunc(ctx, s.grpc.Stop)
+	force := context.AfterFunc(ctx, func() { s.grpc.Stop(); s.inside.Stop() })
 	defer force()
 	stopHTTP(ctx, s.http) // REST first: it asks gRPC
+	s.inside.GracefulStop()
 	s.grpc.GracefulStop()
 }
 

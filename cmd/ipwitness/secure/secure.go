@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 )
 
 // System is the value of --tls-ca for the certificate authorities of this host.
@@ -185,27 +184,6 @@ func Known(next http.Handler, config *tls.Config, paths ...string) http.Handler 
 		next.ServeHTTP(w, r)
 	})
 }
-
-// InProcess has a gRPC server speak TLS with all but who comes by network.
-func InProcess(network string, config *tls.Config) credentials.TransportCredentials {
-	return inProcess{credentials.NewTLS(config), network}
-}
-
-type inProcess struct {
-	credentials.TransportCredentials
-	network string
-}
-
-// ServerHandshake is for credentials.TransportCredentials.
-func (p inProcess) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	if conn.LocalAddr().Network() == p.network {
-		return insecure.NewCredentials().ServerHandshake(conn)
-	}
-	return p.TransportCredentials.ServerHandshake(conn)
-}
-
-// Clone is for credentials.TransportCredentials.
-func (p inProcess) Clone() credentials.TransportCredentials { return p }
 
 // maxToken is how many bytes a token has at most.
 const maxToken = 64 << 10
