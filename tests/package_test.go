@@ -2,6 +2,7 @@ package tests
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ipwitness/ipwitness/tests/containerd"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
@@ -63,7 +65,6 @@ func newSystemdHost(t *testing.T) *systemdHost {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() { h.Close(); <-ended })
 	until(t, "systemd to be up", func() bool {
 		select {
 		case err := <-ended:
@@ -213,6 +214,23 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 		t.Errorf("aggregator: got\n%s, want\n%s", got, want)
 	}
 
+	if out := l.do("ipwitness nodes -o yaml"); strings.Count(out, " problems: []\n") != 2 {
+		t.Errorf("the agent, or the aggregator, has problems: %s", out)
+	}
+
+	// A pod of a container runtime, which came after the agent, too.
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := containerd.Start(ctx, l.Host, containerd.Options{Network: netlab.PTP})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := c.RunPod(ctx, containerd.Pod{Name: "web"}); err != nil {
+		t.Fatal(err)
+	}
+	l.prints("ipwitness owners "+podAddress(1), ` default/web `)
+
 	// Named by /run/netns: it is seen there although it came later, and can go.
 	l.pod("web", "10.9.0.5/24")
 	l.prints("ipwitness owners 10.9.0.4", `netns/before `)
@@ -236,7 +254,9 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 	if got, want := l.privileges("ipwitness"), privileges("0", fiveCapabilities); got != want {
 		t.Errorf("run: got\n%s, want\n%s", got, want)
 	}
-	l.do("systemd-analyze verify ipwitness.service ipwitness-agent.service ipwitness-aggregator.service")
+	if got := l.do("systemd-analyze verify ipwitness.service ipwitness-agent.service ipwitness-aggregator.service 2>&1"); got != "" {
+		t.Errorf("the units: %s", got)
+	}
 
 	l.do(page["Uninstall"])
 	if got := l.do(`

@@ -301,29 +301,34 @@ func (c *Containerd) isReady(s *runtimev1.RuntimeStatus) bool {
 	return true
 }
 
-// importImage imports an image, and waits until CRI has it too: containerd
-// tells its CRI server by an event, later than ctr. A sandbox asked for in between
-// would have it look for the image in a registry.
+// importImage makes an image of one program and imports it.
 func (c *Containerd) importImage(ctx context.Context, name, program, user string, code []byte) error {
 	image, err := archive(name, program, user, code)
 	if err != nil {
 		return err
 	}
+	return c.ImportArchive(ctx, name, bytes.NewReader(image))
+}
+
+// ImportArchive imports an archive with an image of that name, and waits until CRI has
+// it too: containerd tells its CRI server by an event, later than ctr. A sandbox
+// asked for in between would have it look for the image in a registry.
+func (c *Containerd) ImportArchive(ctx context.Context, image string, archive io.Reader) error {
 	cmd := c.Command("ctr", "--namespace", "k8s.io", "images", "import", "-")
-	cmd.Stdin = bytes.NewReader(image)
+	cmd.Stdin = archive
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("import image %s: %w: %s", name, err, out)
+		return fmt.Errorf("import %s: %w: %s", image, err, out)
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		status, err := c.Images().ImageStatus(ctx, &runtimev1.ImageStatusRequest{Image: &runtimev1.ImageSpec{Image: name}})
+		status, err := c.Images().ImageStatus(ctx, &runtimev1.ImageStatusRequest{Image: &runtimev1.ImageSpec{Image: image}})
 		if err == nil && status.GetImage() != nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait until CRI has image %s: %w\n%s", name, errors.Join(ctx.Err(), err), c.Log)
+			return fmt.Errorf("wait until CRI has %s: %w\n%s", image, errors.Join(ctx.Err(), err), c.Log)
 		case <-tick.C:
 		}
 	}
