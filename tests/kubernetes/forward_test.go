@@ -3,15 +3,20 @@ package kubernetes
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/ipwitness/ipwitness/tests/containerd"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/pki"
 )
 
-// aggregatorPods is an aggregator that runs as a pod of node1.
+// aggregatorPods is an aggregator that runs as a pod of node1, and an account for a
+// person, with the rights of a Role. It has room for more fields of the pod, and for
+// what the port speaks.
 const aggregatorPods = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: ipwitness}
@@ -23,23 +28,25 @@ spec:
     spec:
       nodeName: node1
       terminationGracePeriodSeconds: 1
+      %[5]s
       containers:
         - name: aggregator
-          image: %q
+          image: %[1]q
           imagePullPolicy: Never
-          command: [/program/%s, aggregator, --kubeconfig=off]
+          command: [/program/%[2]s, aggregator%[6]s]
+          env: [{name: KUBERNETES_SERVICE_HOST, value: %[7]q}, {name: KUBERNETES_SERVICE_PORT, value: "6443"}]
           securityContext: {runAsUser: 0}
           ports: [{name: http, containerPort: 9641}]
-          readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
-          volumeMounts: [{name: program, mountPath: /program}]
-      volumes: [{name: program, hostPath: {path: %q}}]
+          readinessProbe: {httpGet: {path: /readyz, port: http, scheme: %[8]s}, periodSeconds: 1}
+          volumeMounts: [{name: program, mountPath: /program}, {name: certificate, mountPath: /certificate}]
+      volumes: [{name: program, hostPath: {path: %[3]q}}, {name: certificate, secret: {secretName: certificate, optional: true}}]
 ---
 apiVersion: v1
 kind: Service
 metadata: {name: ipwitness, labels: {app.kubernetes.io/name: ipwitness, app.kubernetes.io/component: aggregator}}
 spec:
   selector: {app.kubernetes.io/name: ipwitness, app.kubernetes.io/component: aggregator}
-  ports: [{name: http, port: 80, targetPort: http}]
+  ports: [{name: http, port: 80, targetPort: http, appProtocol: %[8]s}]
 ---
 apiVersion: v1
 kind: ServiceAccount
@@ -52,63 +59,82 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: person}
 subjects: [{kind: ServiceAccount, name: person, namespace: %[4]s}]
 `
 
-// personRole has the first rights of a list, one a line.
-func personRole(rights ...string) string {
-	return `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "person"}, "rules": [` + strings.Join(rights, ",") + `]}`
+// person asks an aggregator with -P, on the machine of the control plane, which has none.
+type person struct {
+	*lab
+	kubeconfig string
+}
+
+// deployAggregator makes an aggregator, and the account of a person.
+func (l *lab) deployAggregator(fields, flags, scheme string) person {
+	l.t.Helper()
+	l.apply(fmt.Sprintf(aggregatorPods, containerd.Image, filepath.Base(binary), filepath.Dir(binary), l.namespace, fields, flags, Address, scheme))
+	ctx, cancel := l.context()
+	defer cancel()
+	kubeconfig, err := l.ServiceAccount(ctx, l.namespace, "person")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return person{l, kubeconfig}
+}
+
+func (p person) command(args ...string) *exec.Cmd {
+	cmd := p.Command(binary, append(args, "-P")...)
+	cmd.Env = append(cmd.Environ(), "KUBECONFIG="+p.kubeconfig)
+	return cmd
+}
+
+func (p person) ask(args ...string) (string, error) { return p.Output(p.command(args...)) }
+
+// right is a rule of a Role, in JSON, and how its lack is called.
+type right struct{ rule, lack string }
+
+var (
+	seeServices = right{`{"apiGroups": [""], "resources": ["services"], "verbs": ["list"]}`, "list services"}
+	seePods     = right{`{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}`, "list pods"}
+	reachPods   = right{`{"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["get", "create"]}`, "create pods/portforward"}
+	readCA      = right{`{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["ipwitness-ca"], "verbs": ["get"]}`, "get configmaps"}
+	getToken    = right{`{"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": ["ipwitness-reader"], "verbs": ["create"]}`, "create serviceaccounts/token"}
+)
+
+// needs gives the person one right after the other, wants to hear each time that the
+// next one is missing, and gets an answer with all of them.
+func (p person) needs(rights ...right) {
+	p.t.Helper()
+	var rules []string
+	for i := range len(rights) + 1 {
+		p.apply(`{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "person"}, "rules": [` + strings.Join(rules, ",") + `]}`)
+		if i == len(rights) {
+			break
+		}
+		lack := fmt.Sprintf("the right to %s in namespace %s is missing", rights[i].lack, p.namespace)
+		p.until(lack, func() error {
+			if out, err := p.ask("nodes", "--namespace", p.namespace); err == nil || !strings.Contains(err.Error(), lack) {
+				return fmt.Errorf("got %q and %w", out, err)
+			}
+			return nil
+		})
+		rules = append(rules, rights[i].rule)
+	}
+	p.until("an answer", func() error {
+		_, err := p.ask("nodes", "--namespace", p.namespace)
+		return err
+	})
 }
 
 // -P needs a kubeconfig and three rights, and nothing between the person and the
 // API server.
 func TestPeopleAskThroughThePortForward(t *testing.T) {
 	l := newLab(t, "forward")
-	l.apply(fmt.Sprintf(aggregatorPods, containerd.Image, filepath.Base(binary), filepath.Dir(binary), l.namespace))
-	ctx, cancel := l.context()
-	defer cancel()
-	kubeconfig, err := l.ServiceAccount(ctx, l.namespace, "person")
-	if err != nil {
-		t.Fatal(err)
+	p := l.deployAggregator("", ", --kubeconfig=off", "HTTP")
+	first := l.readyAggregator("")
+	p.needs(seeServices, seePods, reachPods)
+	if out, err := p.ask("nodes"); err == nil || !strings.Contains(err.Error(), "list services in namespace ipwitness is missing") {
+		t.Errorf("without a namespace: got %q and %v, want what is missing in the usual one", out, err)
 	}
-	// ask runs a command as that person; the machine of the control plane has no
-	// aggregator.
-	ask := func(args ...string) (string, error) {
-		cmd := l.Command(binary, append(args, "-P")...)
-		cmd.Env = append(cmd.Environ(), "KUBECONFIG="+kubeconfig)
-		return l.Output(cmd)
-	}
-
-	// Right after right.
-	rights := []string{
-		`{"apiGroups": [""], "resources": ["services"], "verbs": ["list"]}`,
-		`{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}`,
-		`{"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["get", "create"]}`,
-	}
-	missing := []string{"list services in namespace forward", "list pods in namespace forward", "create pods/portforward in namespace forward"}
-	for i, want := range missing {
-		l.apply(personRole(rights[:i]...))
-		l.until("the right to "+want+" to be missing", func() error {
-			out, err := ask("nodes", "--namespace", l.namespace)
-			if err == nil || !strings.Contains(err.Error(), "the right to "+want+" is missing") {
-				return fmt.Errorf("got %q and %w", out, err)
-			}
-			return nil
-		})
-		if i == 1 {
-			l.in("rollout", "status", "deployment/ipwitness", "--timeout=2m")
-		}
-	}
-	if _, err := ask("nodes"); err == nil || !strings.Contains(err.Error(), "list services in namespace ipwitness is missing") {
-		t.Errorf("without a namespace: got %v, want what is missing in the usual one", err)
-	}
-	l.apply(personRole(rights...))
-	l.until("an answer", func() error {
-		_, err := ask("conflicts", "--namespace", l.namespace)
-		return err
-	})
 
 	// An agent reports to the pod, and the person sees what it has.
-	first := l.readyAggregator("")
-	watch := l.Command(binary, "owners", "-P", "--namespace", l.namespace, "--watch")
-	watch.Env = append(watch.Environ(), "KUBECONFIG="+kubeconfig)
+	watch := p.command("owners", "--namespace", l.namespace, "--watch")
 	var told, noticed netlab.Log
 	watch.Stdout, watch.Stderr = &told, &noticed
 	if err := l.Start(watch); err != nil {
@@ -121,6 +147,8 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 			t.Logf("the watch said:\n%s\n%s", &told, &noticed)
 		}
 	})
+	ctx, cancel := l.context()
+	defer cancel()
 	node1 := l.node("node1")
 	report := func(p pod) *netlab.Program {
 		agent, err := node1.Agent(ctx, binary, "--node", "node1", "--exclude-interfaces", Uplink, "--aggregator", p.Address+":9640")
@@ -140,7 +168,7 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 		}
 	}
 	l.until("the watch to show the pod", shown(first))
-	if out, err := ask("nodes", "-n", l.namespace); err != nil || !strings.Contains(out, "node1  LIVE") {
+	if out, err := p.ask("nodes", "-n", l.namespace); err != nil || !strings.Contains(out, "node1  LIVE") {
 		t.Errorf("got %q and error %v, want node1", out, err)
 	}
 	if out, err := l.Output(l.Command("ss", "-Hltnp")); err != nil || strings.Contains(out, "ipwitness") || !strings.Contains(out, "etcd") {
@@ -159,6 +187,58 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 	})
 	report(second)
 	l.until("the watch to show the next pod", shown(second))
+}
+
+// With TLS the aggregator proves who it is, and the Kubernetes API says who asks.
+func TestPeopleAskByTLSThroughThePortForward(t *testing.T) {
+	l := newLab(t, "forward-tls")
+	dir := t.TempDir()
+	ca, err := pki.New(dir, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Want{File: "server", Hosts: []string{"ipwitness." + l.namespace + ".svc"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.in("create", "secret", "tls", "certificate", "--cert", pair.Cert, "--key", pair.Key)
+	l.in("create", "configmap", "ipwitness-ca", "--from-file=ca.crt="+ca.File)
+	for _, account := range []string{"aggregator", "ipwitness-reader"} {
+		l.in("create", "serviceaccount", account)
+	}
+	l.apply(`{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "forward-reader"},
+		"rules": [{"apiGroups": ["ipwitness.io"], "resources": ["nodes"], "verbs": ["list"]}]}`)
+	t.Cleanup(func() { l.kube("delete", "clusterrole", "forward-reader") })
+	for account, role := range map[string]string{"aggregator": "system:auth-delegator", "ipwitness-reader": "forward-reader"} {
+		name := l.namespace + "-" + account
+		l.kube("create", "clusterrolebinding", name, "--clusterrole", role, "--serviceaccount", l.namespace+":"+account)
+		t.Cleanup(func() { l.kube("delete", "clusterrolebinding", name) })
+	}
+	// The pods' network has no way to the API server, so the pod is on the node's.
+	p := l.deployAggregator("hostNetwork: true\n      serviceAccountName: aggregator",
+		", --tls-cert=/certificate/tls.crt, --tls-key=/certificate/tls.key, --token-review", "HTTPS")
+	l.readyAggregator("")
+
+	p.needs(seeServices, readCA, seePods, reachPods, getToken)
+
+	// The token is that of the account for people, which may no more than read nodes.
+	if out, err := p.ask("owners", "-n", l.namespace); err == nil || !strings.Contains(err.Error(), "system:serviceaccount:forward-tls:ipwitness-reader may not") {
+		t.Errorf("got %q and error %v, want that the account may not", out, err)
+	}
+	own := filepath.Join(dir, "token")
+	if err := os.WriteFile(own, []byte("no-token-of-anybody"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := p.ask("nodes", "-n", l.namespace, "--token-file", own, "--tls-ca", ca.File); err == nil || !strings.Contains(err.Error(), "does not accept the token") {
+		t.Errorf("got %q and error %v, want that the token of the file is not accepted", out, err)
+	}
+	other, err := pki.New(dir, "other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := p.ask("nodes", "-n", l.namespace, "--tls-ca", other.File); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("got %q and error %v, want that the certificate is not believed", out, err)
+	}
 }
 
 // readyAggregator waits for the pod of the aggregator that is ready, and is another

@@ -143,7 +143,7 @@ func parseService(s corev1.Service) (service, bool) {
 		selector := metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: s.Spec.Selector})
 		return service{
 			namespace: s.Namespace, name: s.Name, selector: selector,
-			tls:  p.Name == "https" || p.AppProtocol != nil && *p.AppProtocol == "https",
+			tls:  p.Name == "https" || p.AppProtocol != nil && strings.EqualFold(*p.AppProtocol, "https"),
 			port: cmp.Or(p.TargetPort.IntValue(), int(p.Port)), portName: p.TargetPort.StrVal,
 		}, true
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -30,6 +29,7 @@ import (
 	"k8s.io/client-go/tools/portforward"
 
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/tests/pki"
 )
 
 // api is a Kubernetes API server that has what a test puts there. Its port-forward
@@ -202,17 +202,39 @@ func TestRequestsReachAPodThatIsReady(t *testing.T) {
 	}
 }
 
-func TestWithTLSTheAggregatorIsVerifiedAndGetsAToken(t *testing.T) {
-	backend := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, r.Header.Get("Authorization"))
-	}))
-	backend.TLS = &tls.Config{Certificates: []tls.Certificate{certificate(t, "ipwitness.net.svc")}}
+// secured is an aggregator with TLS, called ipwitness.net.svc, and the CA of its
+// certificate.
+func secured(t *testing.T, answer http.HandlerFunc) (backend *httptest.Server, ca []byte, pool *x509.CertPool) {
+	t.Helper()
+	authority, err := pki.New(t.TempDir(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := authority.Issue(pki.Want{File: "server", Hosts: []string{"ipwitness.net.svc"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := tls.LoadX509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ca, err = os.ReadFile(authority.File); err != nil {
+		t.Fatal(err)
+	}
+	pool = x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	backend = httptest.NewUnstartedServer(answer)
+	backend.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
 	backend.StartTLS()
-	defer backend.Close()
-	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: backend.TLS.Certificates[0].Certificate[0]}))
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM([]byte(ca))
+	t.Cleanup(backend.Close)
+	return backend, ca, pool
+}
 
+// bearer answers with the token that it was shown.
+func bearer(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("Authorization")) }
+
+func TestWithTLSTheAggregatorIsVerifiedAndGetsAToken(t *testing.T) {
+	backend, ca, pool := secured(t, bearer)
 	for name, test := range map[string]struct {
 		namespace string
 		config    Config
@@ -221,7 +243,7 @@ func TestWithTLSTheAggregatorIsVerifiedAndGetsAToken(t *testing.T) {
 		wantErr   string
 	}{
 		"as the chart installs it": {
-			objects: map[string]any{"configmaps/ipwitness-ca": corev1.ConfigMap{Data: map[string]string{"ca.crt": ca}}, "serviceaccounts/ipwitness-reader/token": "secret"},
+			objects: map[string]any{"configmaps/ipwitness-ca": corev1.ConfigMap{Data: map[string]string{"ca.crt": string(ca)}}, "serviceaccounts/ipwitness-reader/token": "secret"},
 			want:    "200 Bearer secret",
 		},
 		"a CA and a token of the user's": {
@@ -230,12 +252,12 @@ func TestWithTLSTheAggregatorIsVerifiedAndGetsAToken(t *testing.T) {
 			want:    "200 https ipwitness.net.svc",
 		},
 		"a certificate of the user's": {
-			config:  Config{TLS: &tls.Config{Certificates: []tls.Certificate{certificate(t, "person")}}},
-			objects: map[string]any{"configmaps/ipwitness-ca": corev1.ConfigMap{Data: map[string]string{"ca.crt": ca}}, "serviceaccounts/ipwitness-reader/token": "secret"},
+			config:  Config{TLS: &tls.Config{Certificates: backend.TLS.Certificates}},
+			objects: map[string]any{"configmaps/ipwitness-ca": corev1.ConfigMap{Data: map[string]string{"ca.crt": string(ca)}}, "serviceaccounts/ipwitness-reader/token": "secret"},
 			want:    "200",
 		},
 		"no account, but it may not be needed": {
-			objects: map[string]any{"configmaps/ipwitness-ca": corev1.ConfigMap{Data: map[string]string{"ca.crt": ca}}},
+			objects: map[string]any{"configmaps/ipwitness-ca": corev1.ConfigMap{Data: map[string]string{"ca.crt": string(ca)}}},
 			want:    "200",
 		},
 		"no CA":        {wantErr: "there is no ConfigMap net/ipwitness-ca with the CA of the aggregator's certificate: name the CA with --tls-ca"},
@@ -271,14 +293,7 @@ func (o own) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func TestATokenIsRenewedBeforeItEnds(t *testing.T) {
-	backend := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, r.Header.Get("Authorization"))
-	}))
-	backend.TLS = &tls.Config{Certificates: []tls.Certificate{certificate(t, "ipwitness.net.svc")}}
-	backend.StartTLS()
-	defer backend.Close()
-	pool := x509.NewCertPool()
-	pool.AddCert(backend.TLS.Certificates[0].Leaf)
+	backend, _, pool := secured(t, bearer)
 	a := newAPI(t)
 	a.backend = backend.Listener.Addr().String()
 	a.put("net", "https", aPod("net", "b", ""))
@@ -306,15 +321,7 @@ func TestATokenIsRenewedBeforeItEnds(t *testing.T) {
 }
 
 func TestARefusalNamesTheRightThatIsMissing(t *testing.T) {
-	refuse := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "no token", http.StatusUnauthorized)
-	}))
-	refuse.TLS = &tls.Config{Certificates: []tls.Certificate{certificate(t, "ipwitness.net.svc")}}
-	refuse.StartTLS()
-	defer refuse.Close()
-	pool := x509.NewCertPool()
-	pool.AddCert(refuse.TLS.Certificates[0].Leaf)
-
+	refuse, _, pool := secured(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no token", http.StatusUnauthorized) })
 	for name, test := range map[string]struct {
 		denied []string
 		config Config
