@@ -124,7 +124,7 @@ func TestADuplicateBecomesAnAlert(t *testing.T) {
 	}
 	t.Logf("from the request for the pod to the alert in Alertmanager: %v, with scrapes and evaluations every %v and a settle time of 1s", took, scraping)
 
-	t.Run("panels", func(t *testing.T) { wantPanels(t, s) })
+	wantPanels(t, s)
 
 	// Who knows of it is not told again; a second one shows that alerts still come.
 	c.acknowledge(id)
@@ -144,6 +144,20 @@ func TestADuplicateBecomesAnAlert(t *testing.T) {
 	c.wantConfirmed(podAddress(1), podAddress(2))
 
 	checkMetrics(t, c.program, node.agent)
+}
+
+// wantPanels wants each query of the dashboards to have data.
+func wantPanels(t *testing.T, s *prometheus.Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	missing, err := s.WithoutData(ctx, "30s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range missing {
+		t.Error("no data: ", m)
+	}
 }
 
 // acknowledge silences a conflict.
