@@ -59,7 +59,9 @@ space := $(subst ,, )
 # What must be there: a command or a file, and the Debian package that has it.
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	containerd:containerd ctr:containerd runc:runc buildah:buildah /bin/busybox:busybox-static \
-	/lib/systemd/systemd:systemd
+	/lib/systemd/systemd:systemd prometheus:prometheus promtool:prometheus \
+	prometheus-alertmanager:prometheus-alertmanager
+PICTURES_NEEDS := chromium:chromium
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin
 BENCH_NEEDS := tcpdump:tcpdump arpwatch:arpwatch
@@ -193,7 +195,7 @@ lint-proto: $(BUF)
 ##@ Generate
 
 .PHONY: generate
-generate: generate-bpf generate-proto generate-situations ## Remake all generated files
+generate: generate-bpf generate-proto generate-situations generate-observability ## Remake all generated files
 
 .PHONY: generate-bpf
 generate-bpf: deps-bpf ## Remake bpf/*.o and their Go
@@ -207,6 +209,15 @@ generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Remake proto/**: Go, gateway, OpenAP
 generate-situations: ## Remake docs/situations.md from what the tests wrote
 	go run ./tests/catalogue
 
+.PHONY: generate-observability
+generate-observability: ## Remake docs/metrics.md and the dashboards from what the program says
+	@go test -count=1 -run '^TestMetricsReferenceIsUpToDate$$' ./cmd/ipwitness -args -update
+	@go test -count=1 -run '^TestDashboardsAreUpToDate$$' ./tests/prometheus -args -update
+
+.PHONY: update-pictures
+update-pictures: deps-test deps-pictures cni-plugins ## Draw the dashboards of docs/images anew, as root (minutes)
+	go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^TestDashboardsAreDrawn$$' ./tests -args -pictures '$(CURDIR)/docs/images'
+
 .PHONY: update-situations
 update-situations: deps-test cni-plugins containerd kubernetes ## Have the tests write their explanations anew, and remake docs/situations.md
 	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test[TL][0-9]' ./tests -args -update
@@ -214,7 +225,7 @@ update-situations: deps-test cni-plugins containerd kubernetes ## Have the tests
 	@$(MAKE) --no-print-directory generate-situations
 
 # Sums before and after, not git diff: work that is not committed is no fault.
-GENERATED_SUMS := find bpf proto docs -type f -regex '.*\(\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|/situations\.md\)' \
+GENERATED_SUMS := find bpf proto docs deploy -type f -regex '.*\(\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|/situations\.md\|/metrics\.md\|/dashboards/.*\.json\)' \
 	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
 check-generate: ## Fail if a generated file is not what its source gives
@@ -241,7 +252,7 @@ containerd: $(CONTAINERD) ## Build the newest containerd, which tests use beside
 tools: $(BUF) $(GOLANGCI) $(PROTOC_PLUGINS) ## Build the pinned lint and generation tools
 
 .PHONY: deps
-deps: deps-test deps-bench deps-kernels deps-format deps-bpf ## Install the Debian packages that all targets need
+deps: deps-test deps-bench deps-kernels deps-format deps-bpf deps-pictures ## Install the Debian packages that all targets need
 
 .PHONY: clean
 clean: ## Remove all that was built (bin/)
@@ -299,12 +310,15 @@ $(CONTAINERD) &: tools/containerd/go.mod tools/containerd/go.sum
 		-ldflags "-s -w -X $(CONTAINERD_MODULE)/version.Version=$$v" tool
 	@touch $(CONTAINERD)
 
-.PHONY: deps-test deps-bench deps-kernels deps-format deps-bpf
+.PHONY: deps-test deps-bench deps-kernels deps-format deps-bpf deps-pictures
 deps-kernels:
 	@$(call need,$(KERNELS_NEEDS))
 
 deps-test:
 	@$(call need,$(TEST_NEEDS))
+
+deps-pictures:
+	@$(call need,$(PICTURES_NEEDS))
 
 deps-bench:
 	@$(call need,$(BENCH_NEEDS))
@@ -317,7 +331,7 @@ deps-bpf:
 
 # need COMMAND-OR-FILE:PACKAGE… installs the packages of what is missing, or says
 # what to install. The second try is for machines whose package lists are empty
-# or old.
+# or old. Packages of daemons would start them: policy-rc.d says no meanwhile.
 define need
 want=(); \
 for n in $(1); do \
@@ -328,6 +342,8 @@ done; \
 if [[ $$(id -u) == 0 ]] && type -P apt-get >/dev/null; then \
 	export DEBIAN_FRONTEND=noninteractive; \
 	echo "installing $${want[*]}"; \
+	policy=/usr/sbin/policy-rc.d; \
+	[[ -e $$policy ]] || { trap "rm -f $$policy" EXIT; printf '#!/bin/sh\nexit 101\n' >$$policy; chmod 755 $$policy; }; \
 	install=(apt-get -qq install --yes --no-install-recommends "$${want[@]}"); \
 	"$${install[@]}" &>/dev/null </dev/null || \
 		{ apt-get -qq update && "$${install[@]}" >/dev/null; } </dev/null && exit; \

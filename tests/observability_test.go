@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -124,7 +125,7 @@ func TestADuplicateBecomesAnAlert(t *testing.T) {
 	}
 	t.Logf("from the request for the pod to the alert in Alertmanager: %v, with scrapes and evaluations every %v and a settle time of 1s", took, scraping)
 
-	t.Run("panels", func(t *testing.T) { wantPanels(t, s) })
+	wantPanels(t, s)
 
 	// Who knows of it is not told again; a second one shows that alerts still come.
 	c.acknowledge(id)
@@ -144,6 +145,20 @@ func TestADuplicateBecomesAnAlert(t *testing.T) {
 	c.wantConfirmed(podAddress(1), podAddress(2))
 
 	checkMetrics(t, c.program, node.agent)
+}
+
+// wantPanels wants each query of the dashboards to have data.
+func wantPanels(t *testing.T, s *prometheus.Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	missing, err := s.WithoutData(ctx, "30s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range missing {
+		t.Error("no data: ", m)
+	}
 }
 
 // acknowledge silences a conflict.
@@ -217,6 +232,74 @@ func checkMetrics(t *testing.T, programs ...*netlab.Program) {
 		}
 		for _, what := range slices.Sorted(maps.Keys(said)) {
 			t.Error(what)
+		}
+	}
+}
+
+var pictures = flag.String("pictures", "", "draw the dashboards into this directory, which takes some minutes")
+
+// TestDashboardsAreDrawn makes the pictures of docs/observability.md, by chromium, of a
+// cluster on which the accident happens. It is run by make update-pictures alone.
+func TestDashboardsAreDrawn(t *testing.T) {
+	if *pictures == "" {
+		t.Skip("no -pictures: make update-pictures")
+	}
+	c := newCluster(t, 3, "--kubeconfig", nowhere(t), "--leaked-after", "20s")
+	s := watchedBy(t, c.Host, time.Second, c.scraped()...)
+	pods := map[*lab]*netlab.CNI{}
+	start := func(n *lab, names ...string) {
+		for _, name := range names {
+			if err := pods[n].Add(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, n := range c.nodes {
+		pods[n] = n.cni(strings.ReplaceAll(netlab.PTP, "10.244.0.0/16", fmt.Sprintf("10.244.%d.0/27", i)))
+	}
+	begin := time.Now()
+	const lasts = 4 * time.Minute
+	tick := time.NewTicker(lasts / 60)
+	defer tick.Stop()
+	for i := range 60 {
+		switch n := c.nodes[i%3]; {
+		case i < 36:
+			start(n, fmt.Sprintf("web-%d", i))
+		case i == 36:
+			if err := pods[c.nodes[0]].Forget(); err != nil {
+				t.Fatal(err)
+			}
+		case i == 42:
+			start(c.nodes[0], "api-1", "api-2", "api-3")
+		case i == 44:
+			// What leaks: namespaces that end without their plugin.
+			c.nodes[1].sh("ip netns del web-1", "ip netns del web-4", "ip netns del web-7")
+		case i > 44 && i%3 == 2:
+			start(n, fmt.Sprintf("job-%d", i))
+		case i == 49:
+			c.acknowledge(c.only(podAddress(3)).GetId())
+		}
+		<-tick.C
+	}
+	all, err := prometheus.ReadDashboards()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, d := range all {
+		page, height, err := s.Render(t.Context(), d, "15s", time.Since(begin))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		if err := os.WriteFile(dir+"/page.html", []byte(page), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimSuffix(file, ".json")
+		shot := exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+			"--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--user-data-dir="+dir+"/profile",
+			fmt.Sprintf("--window-size=1400,%d", height), "--screenshot="+*pictures+"/dashboard-"+name+".png", "file://"+dir+"/page.html")
+		if out, err := shot.CombinedOutput(); err != nil {
+			t.Fatalf("chromium: %v\n%s", err, out)
 		}
 	}
 }

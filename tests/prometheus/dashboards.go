@@ -1,0 +1,270 @@
+package prometheus
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// runbooks is where the pages about causes, findings and alerts are.
+const runbooks = "https://github.com/ipwitness/ipwitness/blob/main/docs/runbooks/"
+
+// one panel, before it has a place: rows are filled from left to right.
+type one struct {
+	width, height int
+	Panel
+}
+
+// Dashboards are ours, by file name.
+func Dashboards() map[string]Dashboard {
+	return map[string]Dashboard{
+		"overview.json":   overview(),
+		"node.json":       nodes(),
+		"aggregator.json": aggregator(),
+	}
+}
+
+func overview() Dashboard {
+	// Aggregators tell the same, so the largest is taken of what each tells.
+	unsilenced := func(state string) string {
+		return fmt.Sprintf(`max(sum by (instance) (ipwitness_conflicts{state=%[1]q}) - sum by (instance) (ipwitness_conflicts_acknowledged{state=%[1]q}))`, state)
+	}
+	return dashboard("ipwitness-overview", "ipwitness / Overview",
+		"Who holds an address that somebody else holds, too; what is wrong with IPAM; how full its pools are.", nil,
+		stat(4, "Confirmed conflicts", "Addresses that two owners hold now, without those that are acknowledged.", "short", unsilenced("confirmed"), 1, "red"),
+		stat(4, "Suspected conflicts", "Addresses that look so, and are not confirmed yet. A few seconds of it are ordinary.", "short", unsilenced("suspected"), 1, "orange"),
+		stat(4, "Acknowledged", "Active conflicts that somebody knows of and lives with for now.", "short",
+			`max(sum by (instance) (ipwitness_conflicts_acknowledged))`, 1, "blue"),
+		stat(4, "Findings", "What is wrong and not yet a conflict, of all severities.", "short", `max(sum by (instance) (ipwitness_findings))`, 1, "orange"),
+		stat(4, "Nodes not heard from", "Nodes whose agent is silent, or that Kubernetes has and no agent has told of. What they hold is not seen.", "short",
+			`count(min by (node) (ipwitness_node_up) == 0) or vector(0)`, 1, "red"),
+		stat(4, "Owners", "Owners of addresses that are compared: each in the widest scope that applies.", "short",
+			`max(sum by (instance) (ipwitness_owners{scope_kind!="none"}))`, 0, "green"),
+		table(24, 8, "Conflicts", "Each active conflict that is not acknowledged: which address, who holds it and where, why, since when. The cause leads to its page.",
+			[]string{`max by (address, owners, scope, state, cause, id) (ipwitness_conflict_detected_timestamp_seconds * on (job, instance, id) group_right () ipwitness_conflict_info) * 1000`},
+			columns("address", "Address", "owners", "Owners", "scope", "Scope", "state", "State", "cause", "Cause", "Value", "Since", "id", "ID"),
+			since("Since"), page("Cause"), colour("State", map[string]string{"confirmed": "red", "suspected": "orange"}), wide("Owners", 420)),
+		table(24, 8, "Findings", "What is wrong and not yet a conflict, the critical ones first: at most 1000. The kind leads to its page.",
+			[]string{`max by (severity, kind, address, holder, node, pool) (ipwitness_finding_detected_timestamp_seconds) * 1000`},
+			columns("severity", "Severity", "kind", "Kind", "address", "Address", "holder", "Holder", "node", "Node", "pool", "Pool", "Value", "Since"),
+			since("Since"), page("Kind"), colour("Severity", map[string]string{"critical": "red", "warning": "orange", "info": "blue"})),
+		graph(12, "Conflicts", "Active conflicts over time, with those that are acknowledged.", "short",
+			query(`max by (state, cause) (ipwitness_conflicts)`, "{{state}} {{cause}}")),
+		graph(12, "Findings", "Findings over time, by kind.", "short", query(`max by (kind) (ipwitness_findings)`, "{{kind}}")),
+		table(24, 8, "Pools", "What IPAM gives addresses from: how much of it is given, and how much of that nobody holds any more. Without a size where its range is not known.",
+			[]string{
+				`max by (ipam, pool, node, network) (ipwitness_ipam_pool_allocated / (ipwitness_ipam_pool_size > 0))`,
+				`max by (ipam, pool, node, network) (ipwitness_ipam_pool_allocated)`,
+				`max by (ipam, pool, node, network) (ipwitness_ipam_pool_size)`,
+				`max by (ipam, pool, node, network) (ipwitness_ipam_pool_leaked)`,
+			},
+			columns("ipam", "IPAM", "pool", "Pool", "node", "Node", "network", "Network", "Value #A", "Used", "Value #B", "Allocated", "Value #C", "Size", "Value #D", "Leaked"),
+			gauge("Used")),
+		graph(12, "Fullest pools", "The ten pools of which most is given.", "percentunit",
+			query(`topk(10, max by (ipam, pool, node) (ipwitness_ipam_pool_allocated / (ipwitness_ipam_pool_size > 0)))`, "{{node}} {{pool}}")),
+		graph(12, "Addresses that leaked", "Given by IPAM, and held by nobody: the ten pools with most of them.", "short",
+			query(`topk(10, max by (ipam, pool, node) (ipwitness_ipam_pool_leaked))`, "{{node}} {{pool}}")),
+	)
+}
+
+func nodes() Dashboard {
+	of := func(expr string) string {
+		return expr + ` and on (job, instance) ipwitness_agent_claims{node=~"$node"}`
+	}
+	return dashboard("ipwitness-node", "ipwitness / Nodes",
+		"What the agents see, what they miss, and what they cost.",
+		[]Variable{{
+			Name: "node", Label: "Node", Type: "query", Query: "label_values(ipwitness_agent_claims, node)", Definition: "label_values(ipwitness_agent_claims, node)",
+			Datasource: chosen, Refresh: 2, Sort: 1, Multi: true, IncludeAll: true, AllValue: ".*", Current: map[string]any{"text": "All", "value": "$__all"},
+		}},
+		stat(4, "Agents", "Agents that are scraped.", "short", `count(ipwitness_agent_claims{node=~"$node"})`, 0, "green"),
+		stat(4, "Ports observed", "Interfaces with the observer on them.", "short", `sum(ipwitness_agent_interfaces{node=~"$node"})`, 0, "green"),
+		stat(4, "Ports not observed", "Interfaces that the observer could not be attached to: what enters there is not seen.", "short",
+			`sum(ipwitness_agent_interfaces_unobserved{node=~"$node"})`, 1, "red"),
+		stat(4, "Blind sources", "Agents that cannot use a source of evidence: the wire, or addresses inside pods.", "short",
+			`count(ipwitness_agent_source_up{node=~"$node"} == 0) or vector(0)`, 1, "red"),
+		stat(4, "Problems", "Things that do not work on these nodes: `ipwitness nodes -o wide` names them.", "short",
+			`sum(ipwitness_agent_problems{node=~"$node"})`, 1, "orange"),
+		stat(4, "Aggregators not reached", "Connections of agents to aggregators that are missing.", "short",
+			`sum(ipwitness_agent_aggregators{node=~"$node", state="disconnected"})`, 1, "red"),
+		graph(12, "Ports by attach mode", "TCX is first in line (Linux 6.6); a clsact filter may sit behind another program.", "short",
+			query(`sum by (mode) (ipwitness_agent_interfaces{node=~"$node"})`, "{{mode}}"),
+			query(`sum(ipwitness_agent_interfaces_unobserved{node=~"$node"})`, "not observed")),
+		graph(12, "Frames", "ARP and NDP that the observer looked at, by what became of them: known ones cost no more than a look.", "pps",
+			query(`sum by (protocol, result) (rate(ipwitness_agent_frames_total{node=~"$node"}[$__rate_interval]))`, "{{protocol}} {{result}}")),
+		graph(12, "Lost events", "netlink and inotify: read again from their source; ringbuf: told by the next frame; port_full: no room in the table.", "eps",
+			query(`sum by (node, source) (rate(ipwitness_agent_lost_events_total{node=~"$node"}[$__rate_interval]))`, "{{node}} {{source}}")),
+		graph(12, "Claims", "Claims in the tables of agents: one for each address, owner and kind of evidence.", "short",
+			query(`max by (node) (ipwitness_agent_claims{node=~"$node"})`, "{{node}}")),
+		graph(12, "CPU of agents", "CPU time that they use, in cores.", "short", query(of(`rate(process_cpu_seconds_total[$__rate_interval])`), "{{node}}")),
+		graph(12, "Memory of agents", "Resident memory.", "bytes", query(of(`process_resident_memory_bytes`), "{{node}}")),
+		graph(12, "Clock skew", "How much the clock of a node is ahead of the aggregator's. It decides nothing.", "s",
+			query(`max by (node) (ipwitness_node_clock_skew_seconds{node=~"$node"})`, "{{node}}")),
+		graph(12, "Container runtime", "1 while a container runtime answers the agent.", "short",
+			query(`max by (node) (ipwitness_agent_cri_connected{node=~"$node"})`, "{{node}}")),
+		table(24, 8, "Nodes", "Each node, as the aggregator hears it: 0 is silent, or known to Kubernetes alone.",
+			[]string{`min by (node) (ipwitness_node_up{node=~"$node"})`, `max by (node) (ipwitness_node_clock_skew_seconds{node=~"$node"})`},
+			columns("node", "Node", "Value #A", "Heard", "Value #B", "Clock ahead"),
+			colour("Heard", map[string]string{"1": "green", "0": "red"}), unit("Clock ahead", "s")),
+	)
+}
+
+func aggregator() Dashboard {
+	of := func(expr string) string { return expr + ` and on (job, instance) ipwitness_nodes{state="live"}` }
+	quantile := func(q string) string {
+		return fmt.Sprintf(`histogram_quantile(%s, sum by (le) (rate(ipwitness_detection_seconds_bucket[$__rate_interval])))`, q)
+	}
+	return dashboard("ipwitness-aggregator", "ipwitness / Aggregator",
+		"What comes in, how soon it is judged, who watches, what it costs, and how the Kubernetes API is heard.", nil,
+		stat(4, "Aggregators", "Aggregators that are scraped.", "short", `count(ipwitness_nodes{state="live"})`, 0, "green"),
+		stat(4, "Nodes live", "Nodes whose agent is heard from.", "short", `max(ipwitness_nodes{state="live"})`, 0, "green"),
+		stat(4, "Nodes silent", "Nodes whose agent is not heard from.", "short", `max(ipwitness_nodes{state="unheard"})`, 1, "red"),
+		stat(4, "Nodes without agent", "Nodes of Kubernetes that no agent has told of.", "short", `max(ipwitness_nodes{state="absent"})`, 1, "red"),
+		stat(4, "Verdicts, p99", "From the agent's receipt of a change to the suspicion of a conflict: all since the start.", "s",
+			`histogram_quantile(0.99, sum by (le) (ipwitness_detection_seconds_bucket))`, 1, "orange"),
+		stat(4, "Records dropped", "Records of agents that did not fit, since the start.", "short", `sum(ipwitness_aggregator_dropped_records_total)`, 1, "red"),
+		graph(12, "Ingest", "Records that agents send, by what they are of.", "ops",
+			query(`sum by (record) (rate(ipwitness_aggregator_records_total[$__rate_interval]))`, "{{record}}")),
+		graph(12, "Verdict latency", "From the agent's receipt of a change to the suspicion of a conflict. Empty while nothing is suspected.", "s",
+			query(quantile("0.5"), "p50"), query(quantile("0.9"), "p90"), query(quantile("0.99"), "p99")),
+		graph(12, "Owners", "By the widest scope in which they are compared.", "short", query(`max by (scope_kind) (ipwitness_owners)`, "{{scope_kind}}")),
+		graph(12, "Nodes", "By whether their agent is heard from.", "short", query(`max by (state) (ipwitness_nodes)`, "{{state}}")),
+		graph(12, "Watches", "Streams of clients that are open.", "short", query(`sum by (of) (ipwitness_aggregator_watches)`, "{{of}}")),
+		graph(12, "IPAM", "Addresses that IPAM has given, by IPAM.", "short", query(`max by (ipam) (ipwitness_ipam_allocations)`, "{{ipam}}")),
+		graph(12, "CPU of aggregators", "CPU time that they use, in cores.", "short", query(of(`rate(process_cpu_seconds_total[$__rate_interval])`), "{{instance}}")),
+		graph(12, "Memory of aggregators", "Resident memory.", "bytes", query(of(`process_resident_memory_bytes`), "{{instance}}")),
+		graph(8, "Kubernetes API", "1 while all pods are known and the API server is heard from; the problems are missing rights, or a server that is away.", "short",
+			query(`min(ipwitness_kubernetes_up)`, "up"), query(`max(ipwitness_kubernetes_problems)`, "problems")),
+		graph(8, "Kubernetes objects", "Objects that are known.", "short", query(`max by (resource) (ipwitness_kubernetes_objects)`, "{{resource}}")),
+		graph(8, "Kubernetes Events", "Events about conflicts and findings, by what became of them.", "short",
+			query(`sum by (result) (increase(ipwitness_kubernetes_events_total[$__rate_interval]))`, "{{result}}")),
+		table(24, 5, "Versions", "Which builds of ipwitness run, and how many of each.",
+			[]string{`count by (version, revision, goversion, job) (ipwitness_build_info)`},
+			columns("job", "Job", "version", "Version", "revision", "Commit", "goversion", "Go", "Value", "Processes")),
+	)
+}
+
+// dashboard puts panels into rows, in order.
+func dashboard(uid, title, description string, variables []Variable, panels ...one) Dashboard {
+	d := Dashboard{
+		UID: uid, Title: title, Description: description, Tags: []string{"ipwitness"}, Editable: true, GraphTooltip: 1, Refresh: "30s",
+		SchemaVersion: 37, Time: span{"now-6h", "now"},
+		Links: []link{{Title: "ipwitness", Type: "dashboards", Tags: []string{"ipwitness"}, AsDropdown: true, IncludeVars: true, KeepTime: true}},
+	}
+	d.Templating.List = append([]Variable{{
+		Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus", Refresh: 1, Current: map[string]any{},
+	}}, variables...)
+	x, y, height := 0, 0, 0
+	for i, p := range panels {
+		if x+p.width > 24 {
+			x, y, height = 0, y+height, 0
+		}
+		p.ID, p.GridPos = i+1, Grid{H: p.height, W: p.width, X: x, Y: y}
+		x, height = x+p.width, max(height, p.height)
+		d.Panels = append(d.Panels, p.Panel)
+	}
+	return d
+}
+
+func query(expr, legend string) Question {
+	return Question{Expr: expr, LegendFormat: legend, Range: true}
+}
+
+// panel is one with queries, called A, B and so on.
+func panel(width, height int, kind, title, description string, questions []Question, defaults, options map[string]any) one {
+	for i := range questions {
+		questions[i].RefID, questions[i].Datasource = string(rune('A'+i)), chosen
+	}
+	return one{width, height, Panel{
+		Type: kind, Title: title, Description: description, Datasource: chosen, Targets: questions,
+		FieldConfig: &fieldConfig{Defaults: defaults, Overrides: []override{}}, Options: options,
+	}}
+}
+
+// stat is one number; from alarm on (where that is not 0) it has the colour.
+func stat(width int, title, description, unit, expr string, alarm int, color string) one {
+	steps := []map[string]any{{"color": color, "value": nil}}
+	if alarm > 0 {
+		steps = []map[string]any{{"color": "green", "value": nil}, {"color": color, "value": alarm}}
+	}
+	return panel(width, 4, "stat", title, description, []Question{{Expr: expr, LegendFormat: title, Instant: true}},
+		map[string]any{"unit": unit, "color": map[string]any{"mode": "thresholds"}, "thresholds": map[string]any{"mode": "absolute", "steps": steps}},
+		map[string]any{"colorMode": "background", "graphMode": "none", "reduceOptions": map[string]any{"calcs": []string{"lastNotNull"}}})
+}
+
+// graph has lines over time.
+func graph(width int, title, description, unit string, questions ...Question) one {
+	return panel(width, 8, "timeseries", title, description, questions,
+		map[string]any{"unit": unit, "custom": map[string]any{"axisSoftMin": 0, "fillOpacity": 10, "lineWidth": 1, "showPoints": "never"}},
+		map[string]any{"legend": map[string]any{"displayMode": "list", "placement": "bottom", "showLegend": true}, "tooltip": map[string]any{"mode": "multi", "sort": "desc"}})
+}
+
+// table has a row for each series; of several queries, those with one set of labels.
+func table(width, height int, title, description string, exprs []string, shown columnsOf, more ...override) one {
+	var questions []Question
+	for _, expr := range exprs {
+		questions = append(questions, Question{Expr: expr, LegendFormat: "__auto", Instant: true, Format: "table"})
+	}
+	p := panel(width, height, "table", title, description, questions,
+		map[string]any{"unit": "none", "custom": map[string]any{"align": "left", "filterable": true}},
+		map[string]any{"showHeader": true, "cellHeight": "sm"})
+	if len(exprs) > 1 {
+		p.Transformations = append(p.Transformations, transformation{"merge", map[string]any{}})
+	}
+	p.Transformations = append(p.Transformations, transformation{"organize", map[string]any{
+		"excludeByName": map[string]any{"Time": true}, "indexByName": shown.index, "renameByName": shown.names,
+	}})
+	p.FieldConfig.Overrides = append(p.FieldConfig.Overrides, more...)
+	return p
+}
+
+// columnsOf are the columns of a table, in order and as they are called.
+type columnsOf struct {
+	index map[string]int
+	names map[string]string
+}
+
+func columns(pairs ...string) columnsOf {
+	c := columnsOf{map[string]int{}, map[string]string{}}
+	for pair := range slices.Chunk(pairs, 2) {
+		c.index[pair[0]] = len(c.index)
+		c.names[pair[0]] = pair[1]
+	}
+	return c
+}
+
+func column(name string, properties ...property) override {
+	return override{Matcher: property{ID: "byName", Options: name}, Properties: properties}
+}
+
+func unit(name, unit string) override { return column(name, property{ID: "unit", Value: unit}) }
+
+// since shows a time by how long ago it was.
+func since(name string) override { return unit(name, "dateTimeFromNow") }
+
+func wide(name string, pixels int) override {
+	return column(name, property{ID: "custom.width", Value: pixels})
+}
+
+// page leads from a cause, or a kind, to its page.
+func page(name string) override {
+	return column(name, property{ID: "links", Value: []link{{Title: "Runbook", URL: runbooks + "${__value.raw}.md", TargetBlank: true}}})
+}
+
+// colour colours a cell by its text.
+func colour(name string, of map[string]string) override {
+	options := map[string]any{}
+	for i, text := range slices.Sorted(maps.Keys(of)) {
+		options[text] = map[string]any{"color": of[text], "index": i}
+	}
+	return column(name, property{ID: "mappings", Value: []map[string]any{{"type": "value", "options": options}}},
+		property{ID: "custom.cellOptions", Value: map[string]any{"type": "color-text"}})
+}
+
+// gauge shows a part of a whole as a bar, orange from 80 % on and red from 90 %.
+func gauge(name string) override {
+	steps := []map[string]any{{"color": "green", "value": nil}, {"color": "orange", "value": 0.8}, {"color": "red", "value": 0.9}}
+	return column(name, property{ID: "unit", Value: "percentunit"}, property{ID: "min", Value: 0}, property{ID: "max", Value: 1},
+		property{ID: "thresholds", Value: map[string]any{"mode": "absolute", "steps": steps}},
+		property{ID: "custom.cellOptions", Value: map[string]any{"type": "gauge", "mode": "basic"}})
+}

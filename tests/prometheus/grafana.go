@@ -1,0 +1,217 @@
+package prometheus
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// What follows is the classic JSON of Grafana's dashboards, as far as ours use it.
+// Grafana 9 and later take it.
+
+// Dashboard is one dashboard.
+type Dashboard struct {
+	UID           string   `json:"uid"`
+	Title         string   `json:"title"`
+	Description   string   `json:"description"`
+	Tags          []string `json:"tags"`
+	Editable      bool     `json:"editable"`
+	GraphTooltip  int      `json:"graphTooltip"`
+	Refresh       string   `json:"refresh"`
+	SchemaVersion int      `json:"schemaVersion"`
+	Time          span     `json:"time"`
+	Timezone      string   `json:"timezone"`
+	Links         []link   `json:"links"`
+	Templating    struct {
+		List []Variable `json:"list"`
+	} `json:"templating"`
+	Panels []Panel `json:"panels"`
+}
+
+type span struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+}
+
+type link struct {
+	Title       string   `json:"title"`
+	Type        string   `json:"type,omitempty"`
+	URL         string   `json:"url,omitempty"`
+	Tags        []string `json:"tags,omitempty"`
+	AsDropdown  bool     `json:"asDropdown,omitempty"`
+	IncludeVars bool     `json:"includeVars,omitempty"`
+	KeepTime    bool     `json:"keepTime,omitempty"`
+	TargetBlank bool     `json:"targetBlank,omitempty"`
+}
+
+// Variable is what a person chooses at the top.
+type Variable struct {
+	Name       string      `json:"name"`
+	Label      string      `json:"label"`
+	Type       string      `json:"type"`
+	Query      string      `json:"query"`
+	Definition string      `json:"definition,omitempty"`
+	Datasource *datasource `json:"datasource,omitempty"`
+	Refresh    int         `json:"refresh"`
+	Sort       int         `json:"sort,omitempty"`
+	Multi      bool        `json:"multi,omitempty"`
+	IncludeAll bool        `json:"includeAll,omitempty"`
+	AllValue   string      `json:"allValue,omitempty"`
+	Current    any         `json:"current"`
+}
+
+type datasource struct {
+	Type string `json:"type"`
+	UID  string `json:"uid"`
+}
+
+// Panel is one panel.
+type Panel struct {
+	ID              int              `json:"id"`
+	Type            string           `json:"type"`
+	Title           string           `json:"title"`
+	Description     string           `json:"description,omitempty"`
+	Datasource      *datasource      `json:"datasource,omitempty"`
+	GridPos         Grid             `json:"gridPos"`
+	Targets         []Question       `json:"targets,omitempty"`
+	FieldConfig     *fieldConfig     `json:"fieldConfig,omitempty"`
+	Options         map[string]any   `json:"options,omitempty"`
+	Transformations []transformation `json:"transformations,omitempty"`
+	Panels          []Panel          `json:"panels,omitempty"`
+}
+
+// Grid is where a panel is, in 24 columns.
+type Grid struct {
+	H int `json:"h"`
+	W int `json:"w"`
+	X int `json:"x"`
+	Y int `json:"y"`
+}
+
+// Question is one query of a panel.
+type Question struct {
+	RefID        string      `json:"refId"`
+	Datasource   *datasource `json:"datasource"`
+	Expr         string      `json:"expr"`
+	LegendFormat string      `json:"legendFormat"`
+	Instant      bool        `json:"instant,omitempty"`
+	Range        bool        `json:"range,omitempty"`
+	Format       string      `json:"format,omitempty"`
+}
+
+type fieldConfig struct {
+	Defaults  map[string]any `json:"defaults"`
+	Overrides []override     `json:"overrides"`
+}
+
+type override struct {
+	Matcher    property   `json:"matcher"`
+	Properties []property `json:"properties"`
+}
+
+// property is {id, value}, or of a matcher {id, options}.
+type property struct {
+	ID      string `json:"id"`
+	Options any    `json:"options,omitempty"`
+	Value   any    `json:"value,omitempty"`
+}
+
+type transformation struct {
+	ID      string         `json:"id"`
+	Options map[string]any `json:"options"`
+}
+
+// chosen is the data source that a person chooses.
+var chosen = &datasource{Type: "prometheus", UID: "${datasource}"}
+
+// Expr is a query with what Grafana would put in the place of its variables.
+func Expr(expr string, window string) string {
+	out := bytes.ReplaceAll([]byte(expr), []byte("$__rate_interval"), []byte(window))
+	return string(bytes.ReplaceAll(out, []byte("$node"), []byte(".*")))
+}
+
+// ReadDashboards reads those of the chart, by file name.
+func ReadDashboards() (map[string]Dashboard, error) {
+	files, err := Files()
+	if err != nil {
+		return nil, err
+	}
+	names, err := filepath.Glob(filepath.Join(files, "dashboards/*.json"))
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]Dashboard)
+	for _, name := range names {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		decode := json.NewDecoder(bytes.NewReader(raw))
+		decode.DisallowUnknownFields()
+		var d Dashboard
+		if err := decode.Decode(&d); err != nil {
+			return nil, fmt.Errorf("parse %s: %w", name, err)
+		}
+		all[filepath.Base(name)] = d
+	}
+	return all, nil
+}
+
+// Answer asks what a query of a panel asks: the present, or a span until now.
+func (s *Server) Answer(ctx context.Context, q Question, window string, last time.Duration) ([]Series, error) {
+	expr := Expr(q.Expr, window)
+	if q.Instant {
+		return s.Query(ctx, expr)
+	}
+	now := time.Now()
+	return s.QueryRange(ctx, expr, now.Add(-last), now, max(last/200, 100*time.Millisecond))
+}
+
+// WithoutData asks all queries of all dashboards until each has data or ctx ends, and
+// gives those that have none: FILE, panel and expression. A window is what
+// $__rate_interval is.
+func (s *Server) WithoutData(ctx context.Context, window string) (missing []string, err error) {
+	all, err := ReadDashboards()
+	if err != nil {
+		return nil, err
+	}
+	for file, d := range all {
+		for _, p := range d.Panels {
+			for _, q := range p.Targets {
+				if err := s.awaitData(ctx, q, window); err != nil {
+					missing = append(missing, fmt.Sprintf("%s: %s: %s: %v", file, p.Title, q.Expr, err))
+				}
+			}
+		}
+	}
+	return missing, nil
+}
+
+// awaitData waits until a query has a number.
+func (s *Server) awaitData(ctx context.Context, q Question, window string) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		series, err := s.Answer(context.WithoutCancel(ctx), q, window, time.Minute)
+		if err != nil {
+			return err
+		}
+		for _, one := range series {
+			if slices.ContainsFunc(one.Points, func(p Point) bool { return !math.IsNaN(p.Value) }) {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New("no data")
+		case <-tick.C:
+		}
+	}
+}

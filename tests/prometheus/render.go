@@ -1,0 +1,321 @@
+package prometheus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"html"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Grafana is not to be had where this is tested. This draws a dashboard as its JSON says,
+// with what a Prometheus answers, in Grafana's layout and much like it: for the pictures
+// of the documentation, which say that they are made so.
+
+// colors are Grafana's, by the names in our dashboards; lines take those of palette.
+var (
+	colors  = map[string]string{"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c", "blue": "#5794f2", "text": "#ccccdc"}
+	palette = []string{"#73bf69", "#f2cc0c", "#8ab8ff", "#ff780a", "#f2495c", "#5794f2", "#b877d9", "#705da0", "#37872d", "#fade2a", "#447ebc", "#c15c17"}
+)
+
+const style = `body{margin:0;background:#111217;color:#ccccdc;font:14px Inter,"DejaVu Sans",sans-serif}
+header{padding:12px 16px 4px;font-size:18px}header small{color:#8e8e9b;font-size:12px;margin-left:12px}
+main{position:relative;margin:8px}
+section{position:absolute;background:#181b1f;border:1px solid #25282d;border-radius:2px;box-sizing:border-box;overflow:hidden;display:flex;flex-direction:column}
+h2{font-size:14px;font-weight:500;margin:7px 9px 4px}
+.stat{flex:1;display:flex;align-items:center;justify-content:center;font-size:40px;font-weight:600}
+table{border-collapse:collapse;width:100%;font-size:12px}th{color:#6e9fff;text-align:left;font-weight:500}
+td,th{padding:5px 9px;border-bottom:1px solid #25282d;white-space:nowrap;overflow:hidden;text-overflow:ellipsis;max-width:430px}
+.bar{display:inline-block;vertical-align:middle;height:12px;margin-right:6px}
+.legend{font-size:11px;padding:0 9px 5px;line-height:16px;max-height:34px;overflow:hidden}.legend i{display:inline-block;width:12px;height:3px;margin:0 5px 3px 0}
+.legend span{margin-right:12px}svg text{fill:#8e8e9b;font-size:11px}`
+
+// The size of a dashboard on the page: 24 columns, rows of 30 px, and 8 px between.
+const (
+	pageWidth = 1384
+	rowHeight = 30
+	gap       = 8
+)
+
+// Render draws a dashboard as a page of HTML, and gives how high that is.
+func (s *Server) Render(ctx context.Context, d Dashboard, window string, last time.Duration) (page string, height int, err error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, `<!doctype html><meta charset="utf-8"><style>%s</style><header>%s<small>drawn from the dashboard's JSON by ipwitness' tests; in Grafana it looks much like this</small></header><main>`,
+		style, html.EscapeString(d.Title))
+	for _, p := range d.Panels {
+		g := p.GridPos
+		x, w := float64(pageWidth+gap)/24*float64(g.X), float64(pageWidth+gap)/24*float64(g.W)-gap
+		y, h := (rowHeight+gap)*g.Y, (rowHeight+gap)*g.H-gap
+		height = max(height, y+h)
+		var answers [][]Series
+		for _, q := range p.Targets {
+			a, err := s.Answer(ctx, q, window, last)
+			if err != nil {
+				return "", 0, err
+			}
+			answers = append(answers, a)
+		}
+		fmt.Fprintf(&b, `<section style="left:%.0fpx;top:%dpx;width:%.0fpx;height:%dpx`, x, y, w, h)
+		switch p.Type {
+		case "stat":
+			b.WriteString(p.drawStat(answers))
+		case "table":
+			b.WriteString(`">` + p.heading() + p.drawTable(answers))
+		default:
+			b.WriteString(`">` + p.heading() + p.drawLines(answers, w, float64(h)-68, last))
+		}
+		b.WriteString(`</section>`)
+	}
+	b.WriteString(`</main>`)
+	return b.String(), height + 60, nil
+}
+
+func (p Panel) heading() string { return "<h2>" + html.EscapeString(p.Title) + "</h2>" }
+
+// unit is the panel's.
+func (p Panel) unit() string { return fmt.Sprint(p.FieldConfig.Defaults["unit"]) }
+
+// drawStat gives the rest of the style, and the number.
+func (p Panel) drawStat(answers [][]Series) string {
+	text, value := "No data", math.NaN()
+	for _, one := range answers[0] {
+		value = one.Points[len(one.Points)-1].Value
+		text = human(value, p.unit())
+	}
+	return fmt.Sprintf(`;background:%s;color:#fff">%s<div class="stat">%s</div>`, step(p.FieldConfig.Defaults["thresholds"], value), p.heading(), text)
+}
+
+// step is the colour of a value.
+func step(thresholds any, value float64) string {
+	var t struct {
+		Steps []struct {
+			Color string
+			Value *float64
+		}
+	}
+	raw, _ := json.Marshal(thresholds) // it is from JSON
+	_ = json.Unmarshal(raw, &t)
+	color := "text"
+	for _, s := range t.Steps {
+		if s.Value == nil || value >= *s.Value {
+			color = s.Color
+		}
+	}
+	return colors[color]
+}
+
+// drawTable merges what the queries answer by labels, and shows it as the overrides say.
+func (p Panel) drawTable(answers [][]Series) string {
+	type row map[string]string
+	rows, values := map[string]row{}, map[string]map[string]float64{}
+	for i, a := range answers {
+		column := "Value"
+		if len(answers) > 1 {
+			column = "Value #" + p.Targets[i].RefID
+		}
+		for _, one := range a {
+			key := fmt.Sprint(one.Labels)
+			if rows[key] == nil {
+				rows[key], values[key] = row(one.Labels), map[string]float64{}
+			}
+			values[key][column] = one.Points[len(one.Points)-1].Value
+		}
+	}
+	organize := p.Transformations[len(p.Transformations)-1].Options
+	names, index := organize["renameByName"].(map[string]any), organize["indexByName"].(map[string]any)
+	order := make([]string, len(index))
+	for name, at := range index {
+		order[int(at.(float64))] = name
+	}
+	var b strings.Builder
+	b.WriteString("<table><tr>")
+	for _, c := range order {
+		fmt.Fprintf(&b, "<th>%s</th>", names[c])
+	}
+	b.WriteString("</tr>")
+	keys := make([]string, 0, len(rows))
+	for key := range rows {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b string) int {
+		for _, c := range order {
+			if d := strings.Compare(rows[a][c], rows[b][c]); d != 0 {
+				return d
+			}
+		}
+		return 0
+	})
+	for _, key := range keys[:min(len(keys), 20)] {
+		b.WriteString("<tr>")
+		for _, c := range order {
+			fmt.Fprintf(&b, "<td>%s</td>", p.cell(fmt.Sprint(names[c]), rows[key][c], values[key], c))
+		}
+		b.WriteString("</tr>")
+	}
+	b.WriteString("</table>")
+	return b.String()
+}
+
+// cell is what stands in one cell.
+func (p Panel) cell(column, text string, values map[string]float64, field string) string {
+	value, number := values[field]
+	unit, color, bar := p.unit(), "", ""
+	for _, o := range p.FieldConfig.Overrides {
+		if o.Matcher.Options != column {
+			continue
+		}
+		for _, property := range o.Properties {
+			switch property.ID {
+			case "unit":
+				unit = fmt.Sprint(property.Value)
+			case "links":
+				color = "#6e9fff"
+			case "thresholds":
+				bar = fmt.Sprintf(`<span class="bar" style="width:%.0fpx;background:%s"></span>`, 2+100*min(value, 1), step(property.Value, value))
+			case "mappings":
+				for _, m := range property.Value.([]any) {
+					of := text
+					if number {
+						of = human(value, "none")
+					}
+					if option, ok := m.(map[string]any)["options"].(map[string]any)[of].(map[string]any); ok {
+						color = colors[fmt.Sprint(option["color"])]
+					}
+				}
+			}
+		}
+	}
+	if number {
+		text = human(value, unit)
+	} else if strings.HasPrefix(field, "Value") {
+		return ""
+	}
+	if color != "" {
+		return fmt.Sprintf(`<span style="color:%s">%s</span>`, color, html.EscapeString(text))
+	}
+	return bar + html.EscapeString(text)
+}
+
+// drawLines draws lines over time with their legend.
+func (p Panel) drawLines(answers [][]Series, width, height float64, last time.Duration) string {
+	const left, right, top, bottom = 58, 12, 6, 20
+	now, most, least := time.Now(), 0.0, 0.0
+	var lines []Series
+	var names []string
+	for i, a := range answers {
+		slices.SortFunc(a, func(a, b Series) int { return strings.Compare(fmt.Sprint(a.Labels), fmt.Sprint(b.Labels)) })
+		for _, one := range a {
+			lines, names = append(lines, one), append(names, legend(p.Targets[i].LegendFormat, one.Labels))
+			for _, point := range one.Points {
+				if !math.IsNaN(point.Value) {
+					most, least = max(most, point.Value), min(least, point.Value)
+				}
+			}
+		}
+	}
+	grid := nice((most - least) / 4)
+	most, least = max(grid, math.Ceil(most/grid)*grid), math.Floor(least/grid)*grid
+	x := func(at time.Time) float64 {
+		return left + (width-left-right)*(1-now.Sub(at).Seconds()/last.Seconds())
+	}
+	y := func(v float64) float64 { return top + (height-top-bottom)*(most-v)/(most-least) }
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg width="%.0f" height="%.0f">`, width, height)
+	for v := least; v <= most+grid/2; v += grid {
+		fmt.Fprintf(&b, `<path d="M%d %.1fH%.0f" stroke="#25282d"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`, left, y(v), width-right, left-6, y(v)+4, human(v, p.unit()))
+	}
+	for i := range 5 {
+		at := now.Add(-last * time.Duration(4-i) / 4)
+		anchor := [...]string{"start", "middle", "middle", "middle", "end"}[i]
+		fmt.Fprintf(&b, `<text x="%.1f" y="%.0f" text-anchor="%s">%s</text>`, x(at), height-4, anchor, at.UTC().Format(time.TimeOnly))
+	}
+	var legends strings.Builder
+	for i, one := range lines {
+		color := palette[i%len(palette)]
+		path, pen := "", "M"
+		for _, point := range one.Points {
+			if math.IsNaN(point.Value) {
+				pen = "M"
+				continue
+			}
+			path += fmt.Sprintf("%s%.1f %.1f", pen, x(point.At), y(point.Value))
+			pen = "L"
+		}
+		fmt.Fprintf(&b, `<path d="%s" fill="none" stroke="%s" stroke-width="1.5"/>`, path, color)
+		fmt.Fprintf(&legends, `<span><i style="background:%s"></i>%s</span>`, color, html.EscapeString(names[i]))
+	}
+	fmt.Fprintf(&b, `</svg><div class="legend">%s</div>`, legends.String())
+	return b.String()
+}
+
+// legend fills in the labels.
+func legend(format string, labels map[string]string) string {
+	for name, value := range labels {
+		format = strings.ReplaceAll(format, "{{"+name+"}}", value)
+	}
+	return strings.TrimSpace(format)
+}
+
+// nice is the next 1, 2 or 5 with zeros.
+func nice(v float64) float64 {
+	if v <= 0 {
+		return 1
+	}
+	base := math.Pow(10, math.Floor(math.Log10(v)))
+	for _, n := range []float64{1, 2, 5, 10} {
+		if v <= n*base*1.0001 {
+			return n * base
+		}
+	}
+	return v
+}
+
+// human writes a number with its unit, much as Grafana does.
+func human(v float64, unit string) string {
+	number := func(v float64) string {
+		return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3g", v), " "), ".")
+	}
+	scaled := func(step float64, suffixes ...string) string {
+		i, of := 0, v
+		for ; math.Abs(of) >= step && i < len(suffixes)-1; i++ {
+			of /= step
+		}
+		if of == math.Trunc(of) || math.Abs(of) >= 100 {
+			return fmt.Sprintf("%.0f%s", of, suffixes[i])
+		}
+		return number(of) + suffixes[i]
+	}
+	switch unit {
+	case "s":
+		for _, u := range []struct {
+			size float64
+			name string
+		}{{1e-6, " µs"}, {1e-3, " ms"}, {1, " s"}} {
+			if v == 0 {
+				return "0 s"
+			}
+			if math.Abs(v) < u.size*1000 || u.size == 1 {
+				return number(v/u.size) + u.name
+			}
+		}
+	case "bytes":
+		return scaled(1024, " B", " KiB", " MiB", " GiB")
+	case "percentunit":
+		return number(v*100) + "%"
+	case "pps", "eps", "ops":
+		return scaled(1000, "", " K", " M") + map[string]string{"pps": " p/s", "eps": " evt/s", "ops": " ops/s"}[unit]
+	case "dateTimeFromNow":
+		switch ago := time.Since(time.UnixMilli(int64(v))); {
+		case ago < 45*time.Second:
+			return "a few seconds ago"
+		case ago < 90*time.Second:
+			return "a minute ago"
+		default:
+			return fmt.Sprintf("%.0f minutes ago", ago.Minutes())
+		}
+	}
+	return scaled(1000, "", " K", " Mil")
+}
