@@ -22,7 +22,8 @@ import (
 // a real systemd, with nothing to do but to write a journal.
 type systemdHost struct {
 	*lab
-	pid int // of systemd
+	pid int    // of systemd
+	env string // of the scripts
 }
 
 // bootSystemd is what there is before systemd. Its control groups are all of the
@@ -33,6 +34,7 @@ const bootSystemd = `
 	mount --make-rprivate /sys
 	mount -t cgroup2 cgroup2 /sys/fs/cgroup
 	hostname >/etc/hostname
+	echo "127.0.0.1 $(hostname)" >>/etc/hosts
 	mkdir -p /run/units/sysinit.target.wants /etc/systemd/system
 	mount -t tmpfs tmpfs /etc/systemd/system
 	for u in basic multi-user network paths shutdown slices sockets sysinit timers umount; do
@@ -87,7 +89,7 @@ func child(pid int) int {
 
 // in is a script that will run beside systemd.
 func (l *systemdHost) in(script string) *exec.Cmd {
-	cmd := exec.Command("nsenter", "--target", strconv.Itoa(l.pid), "--all", "--wd=/", "--", "sh", "-euxc", script)
+	cmd := exec.Command("nsenter", "--target", strconv.Itoa(l.pid), "--all", "--wd=/", "--", "sh", "-euxc", l.env+script)
 	cmd.Env = append(os.Environ(), "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root")
 	return cmd
 }
@@ -243,6 +245,13 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 	l.pod("one", "10.9.0.6/24")
 	l.pod("two", "10.9.0.6/24")
 	l.prints("ipwitness conflicts", `10\.9\.0\.6 +CONFIRMED `)
+	l.do(page["Open it to other hosts"])
+	if out, err := l.in("ipwitness nodes").CombinedOutput(); err == nil {
+		t.Errorf("who names nobody gets %s", out)
+	}
+	l.env = strings.Join(regexp.MustCompile(`(?m)^export .*\n`).FindAllString(page["Open it to other hosts"], -1), "")
+	l.prints("ipwitness nodes", `(?m)^node1 +LIVE .* tcx`)
+	l.prints("ipwitness conflicts", `10\.9\.0\.6 +CONFIRMED `)
 	l.do(`ipwitness acknowledge 10.9.0.6 --reason "moving" --for 1h`)
 	before := l.do("systemctl show --property=InvocationID --value ipwitness-agent ipwitness-aggregator")
 	l.do(at + page["Upgrade"])
@@ -251,6 +260,7 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 	}
 	l.prints("ipwitness conflicts 10.9.0.6", `moving`)
 
+	l.env = ""
 	l.do("systemctl disable --now ipwitness-agent ipwitness-aggregator\n" + page["One host"])
 	l.prints("ipwitness conflicts 10.9.0.6", `moving`) // the same data-dir
 	if got, want := l.privileges("ipwitness"), privileges("0", fiveCapabilities); got != want {
