@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	// The roots of --tls-ca system where the system has none, as in the image.
+	_ "golang.org/x/crypto/x509roots/fallback"
 	"golang.org/x/term"
 )
 
