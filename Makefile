@@ -219,8 +219,8 @@ update-pictures: deps-test deps-pictures cni-plugins ## Draw the dashboards of d
 	go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^TestDashboardsAreDrawn$$' ./tests -args -pictures '$(CURDIR)/docs/images'
 
 .PHONY: update-situations
-update-situations: deps-test cni-plugins containerd kubernetes ## Have the tests write their explanations anew, and remake docs/situations.md
-	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test[TL][0-9]' ./tests -args -update
+update-situations: deps-test cni-plugins containerd kubernetes ## Have the tests write their texts anew, and remake docs/situations.md
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test([TL][0-9]|EachCapability)' ./tests -args -update
 	IPWITNESS_CLUSTER_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test[TL][0-9]' ./tests/kubernetes -args -update
 	@$(MAKE) --no-print-directory generate-situations
 

@@ -56,11 +56,14 @@ func Doctor(cfg Config) []Check {
 		return []Check{{Feature: "configuration", Status: StatusMissing, Detail: err.Error(), Lost: "everything", Fix: "correct the flag"}}
 	}
 	var out []Check
+	lacking := false
 	add := func(c Check, err error, found string) {
 		switch c.Detail = found; {
 		case errors.Is(err, os.ErrPermission) && c.Fix != "":
 			c.Detail = err.Error()
-			c.Fix = "give the process the capabilities that are missing above (or run it as root)"
+			if c.Fix = "look for what denies it: a seccomp profile, an LSM or kernel lockdown"; lacking {
+				c.Fix = "give the process the capabilities that are missing above (or run it as root)"
+			}
 		case err != nil:
 			c.Detail = err.Error()
 		default:
@@ -75,8 +78,10 @@ func Doctor(cfg Config) []Check {
 		if c.used != "" {
 			status = StatusDegraded
 		}
-		add(Check{Feature: c.name, Status: status, Used: c.used, Lost: c.lost, Fix: "give the process " + c.name + " (or run it as root)"},
-			haveCapability(c.value), c.purpose)
+		err := haveCapability(c.value)
+		lacking = lacking || err != nil && c.value != unix.CAP_NET_RAW
+		add(Check{Feature: c.name, Status: status, Used: c.used, Lost: c.lost, Fix: "give the process " + c.name + " (or run it as root): " + permissionsPage},
+			err, c.purpose)
 	}
 
 	const noFrames = "frames are not seen: conflicts with devices outside this node's namespaces stay hidden"
@@ -87,8 +92,11 @@ func Doctor(cfg Config) []Check {
 	add(Check{Feature: "BPF LRU map", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 4.10 or newer"},
 		features.HaveMapType(ebpf.LRUHash), "BPF_MAP_TYPE_LRU_HASH")
 	tcx := bpf.HaveTCX()
-	add(Check{Feature: "TCX", Status: StatusDegraded, Used: "clsact", Lost: "the first place in line: another program may hide frames", Fix: "Linux 6.6 or newer"},
-		tcx, "links of attach type BPF_TCX_INGRESS")
+	hasTCX := Check{Feature: "TCX", Status: StatusDegraded, Used: "clsact", Lost: "the first place in line: another program may hide frames", Fix: "Linux 6.6 or newer"}
+	if errors.Is(tcx, os.ErrPermission) {
+		hasTCX.Status, hasTCX.Used, hasTCX.Lost = StatusMissing, "netlink only", noFrames
+	}
+	add(hasTCX, tcx, "links of attach type BPF_TCX_INGRESS")
 	out = append(out, tryClsact(tcx))
 	obs, err := bpf.Load()
 	if err == nil {
@@ -146,6 +154,9 @@ func Usable(checks []Check) error {
 	return nil
 }
 
+// permissionsPage says what each capability is for.
+const permissionsPage = "https://github.com/ipwitness/ipwitness/blob/main/docs/permissions.md"
+
 // capabilities are the five that the agent uses (capabilities(7)).
 var capabilities = []struct {
 	name    string
@@ -154,11 +165,11 @@ var capabilities = []struct {
 	used    string
 	lost    string
 }{
-	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, "attaches the observer, reads addresses in other namespaces", "", "frames and addresses inside pods"},
-	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "hears changes in all namespaces", fmt.Sprintf("a listing every %s", relistEvery), "milliseconds"},
-	{"CAP_BPF", unix.CAP_BPF, "loads the observer", "netlink only", "frames"},
-	{"CAP_PERFMON", unix.CAP_PERFMON, "loads the observer", "netlink only", "frames"},
-	{"CAP_NET_RAW", unix.CAP_NET_RAW, "sends probes (a later version)", "nothing: this version sends no probe", ""},
+	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, "attaches the observer, reads addresses in other namespaces", "", "everything: frames, and addresses inside pods"},
+	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "hears changes in all namespaces", fmt.Sprintf("a listing every %s", relistEvery), "milliseconds: a change is seen up to two seconds late"},
+	{"CAP_BPF", unix.CAP_BPF, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
+	{"CAP_PERFMON", unix.CAP_PERFMON, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
+	{"CAP_NET_RAW", unix.CAP_NET_RAW, "nothing yet: a later version sends probes", "nothing: this version sends no probe", "nothing"},
 }
 
 // haveCapability says whether the process has a capability in effect.

@@ -641,7 +641,15 @@ func TestOneCapabilityIsEnoughOnceItIsLoaded(t *testing.T) {
 func TestWhatOnlyLoadingNeedsIsNotNamedWhenAttachingFails(t *testing.T) {
 	c := connect(t)
 	o := newObserver(t)
+	tcx := HaveTCX()
 	keepCapabilities(t)
+	if tcx == nil && o.WorksUnprivileged() == nil {
+		a, err := o.AttachTCX(c.ifindex) // needs none at all
+		attached(t, a, err)
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 	_, err := o.AttachClsact(c.ifindex)
 	if err == nil || !strings.Contains(err.Error(), "give this process CAP_NET_ADMIN") || strings.Contains(err.Error(), "BPF,") {
 		t.Errorf("got %v, want CAP_NET_ADMIN named, and no other", err)

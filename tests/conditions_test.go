@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
@@ -71,46 +70,6 @@ func TestUnreachableServerSaysWhatToDo(t *testing.T) {
 // without makes a command line run with capabilities taken away.
 func without(capabilities string, args ...string) []string {
 	return append([]string{"setpriv", "--bounding-set", capabilities, "--inh-caps", capabilities, "--ambient-caps", "-all", binary}, args...)
-}
-
-func TestMissingCapabilitiesAreNamedAndTheRestWorks(t *testing.T) {
-	for name, c := range map[string]struct {
-		capabilities string
-		wire         string
-		problem      string
-	}{
-		"no BPF":           {"-bpf,-perfmon,-sys_admin", "off", "CAP_BPF"},
-		"no NET_BROADCAST": {"-net_broadcast", "tcx", "CAP_NET_BROADCAST"},
-		"only the five":    {"-all,+net_admin,+net_broadcast,+bpf,+perfmon,+net_raw", "tcx", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := &lab{Host: newHost(t), t: t}
-			args := without(c.capabilities, "run", "--node", "node1")
-			l.launch(l.Command(args[0], args[1:]...))
-
-			l.pod("a", "10.244.0.7/24")
-			l.pod("b", "10.244.0.7/24")
-			l.watch.await("10.244.0.7 to be confirmed", inState("10.244.0.7", ipwitnessv1.Conflict_CONFIRMED))
-			n := l.node()
-			if n.GetWire() != c.wire {
-				t.Errorf("wire: got %s, want %s", n.GetWire(), c.wire)
-			}
-			problems := strings.Join(n.GetProblems(), "\n")
-			if (c.problem == "") != (problems == "") || !strings.Contains(problems, c.problem) {
-				t.Errorf("problems: got %q, want %q named", problems, c.problem)
-			}
-			if c.problem != "" {
-				wantSaid(t, l.program.Log.String(), c.problem)
-			}
-			doctor := without(c.capabilities, "doctor")
-			said, err := l.Output(l.Command(doctor[0], doctor[1:]...))
-			if err != nil {
-				t.Error("doctor: ", err)
-			}
-			wantSaid(t, said, c.problem)
-		})
-	}
 }
 
 func TestNothingToWitnessWithEndsWithTheNameOfWhatIsMissing(t *testing.T) {

@@ -21,11 +21,22 @@ type containerLab struct {
 	container string // its id
 }
 
+// contained is how the agent's container differs from that of a DaemonSet.
+type contained struct {
+	dirs    []string // of the host, mounted at the same paths
+	seccomp string   // a profile; empty: the runtime's default
+}
+
+// parents are the directories of the node that a DaemonSet mounts.
+var parents = []string{"/run", "/var/lib", "/etc/cni"}
+
 // startContained starts the agent in a container: root with the five capabilities, the
-// runtime's default seccomp profile, a read-only root, the node's network, and these
-// directories of the host at the same paths.
-func startContained(t *testing.T, v containerd.Version, dirs ...string) *containerLab {
+// runtime's default seccomp profile, a read-only root and the node's network.
+func startContained(t *testing.T, v containerd.Version, o contained) *containerLab {
 	t.Helper()
+	if os.Getenv("IPWITNESS_BIN") != "" {
+		t.Skip("a container of nothing but ipwitness needs a static one: unset IPWITNESS_BIN")
+	}
 	l := &containerLab{runtimeLab: newRuntimeLab(t, v)}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -45,10 +56,21 @@ func startContained(t *testing.T, v containerd.Version, dirs ...string) *contain
 		t.Fatal(err)
 	}
 	var mounts []*runtimev1.Mount
-	for _, dir := range dirs {
+	for _, dir := range o.dirs {
+		if err := os.MkdirAll(l.Path(dir), 0o755); err != nil { // hostPath's DirectoryOrCreate
+			t.Fatal(err)
+		}
 		mounts = append(mounts, &runtimev1.Mount{
 			HostPath: dir, ContainerPath: dir, Readonly: true, Propagation: runtimev1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
 		})
+	}
+	seccomp := &runtimev1.SecurityProfile{ProfileType: runtimev1.SecurityProfile_RuntimeDefault}
+	if o.seccomp != "" {
+		const profile = "/run/seccomp.json"
+		if err := os.WriteFile(l.Path(profile), []byte(o.seccomp), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		seccomp = &runtimev1.SecurityProfile{ProfileType: runtimev1.SecurityProfile_Localhost, LocalhostRef: profile}
 	}
 	l.container, err = l.runtime.RunContainerAs(ctx, sandbox, pod, &runtimev1.ContainerConfig{
 		Metadata: &runtimev1.ContainerMetadata{Name: "agent"},
@@ -65,7 +87,7 @@ func startContained(t *testing.T, v containerd.Version, dirs ...string) *contain
 			RunAsUser:        &runtimev1.Int64Value{},
 			ReadonlyRootfs:   true,
 			NoNewPrivs:       true,
-			Seccomp:          &runtimev1.SecurityProfile{ProfileType: runtimev1.SecurityProfile_RuntimeDefault},
+			Seccomp:          seccomp,
 		}},
 	})
 	if err != nil {
@@ -85,12 +107,12 @@ func startContained(t *testing.T, v containerd.Version, dirs ...string) *contain
 }
 
 // onContainers runs a test with an agent in a container of each containerd that is here.
-func onContainers(t *testing.T, dirs []string, test func(t *testing.T, l *containerLab)) {
+func onContainers(t *testing.T, o contained, test func(t *testing.T, l *containerLab)) {
 	t.Parallel()
 	for _, v := range containerd.Versions() {
 		t.Run("containerd "+v.Name, func(t *testing.T) {
 			t.Parallel()
-			test(t, startContained(t, v, dirs...))
+			test(t, startContained(t, v, o))
 		})
 	}
 }
@@ -129,7 +151,7 @@ func (l *containerLab) unreadable(pool string) *ipwitnessv1.Finding {
 }
 
 func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
-	onContainers(t, []string{"/run", "/var/lib", "/etc/cni"}, func(t *testing.T, l *containerLab) {
+	onContainers(t, contained{dirs: parents}, func(t *testing.T, l *containerLab) {
 		l.run(containerd.Pod{Name: "web", UID: uid(1)})
 		l.awaitPod(podAddress(1), "web")
 		if n := l.node(); n.GetWire() == "off" || len(n.GetProblems()) != 0 || !strings.HasPrefix(n.GetRuntime(), "containerd") {
@@ -180,7 +202,7 @@ func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
 }
 
 func TestIPAMDirectoryThatIsNotMountedIsAFinding(t *testing.T) {
-	onContainers(t, []string{"/run", "/var/lib", "/etc/cni"}, func(t *testing.T, l *containerLab) {
+	onContainers(t, contained{dirs: parents}, func(t *testing.T, l *containerLab) {
 		l.configure("far", "/data/ipam")
 		f := l.unreadable("/data/ipam/far")
 		wantSaid(t, f.GetSummary(), "not mounted into the agent's container", "mount /data of the node", "HostToContainer")
@@ -196,19 +218,43 @@ func TestIPAMDirectoryThatIsNotMountedIsAFinding(t *testing.T) {
 }
 
 func TestContainerWithNothingMountedSaysWhatToMount(t *testing.T) {
-	onContainers(t, nil, func(t *testing.T, l *containerLab) {
+	onContainers(t, contained{}, func(t *testing.T, l *containerLab) {
 		wantSaid(t, strings.Join(l.node().GetProblems(), "\n"), "CNI's configurations", "mount /etc/cni of the node", "host-local", "mount /var/lib/cni of the node")
 		wantSaid(t, l.doctor(), "/run/netns: it is not mounted", "mount /run of the node", "mount /etc/cni of the node", "mount /var/lib/cni of the node")
 	})
 }
 
-func TestMountedIPAMDirectoryThatIsMadeAnewIsAFinding(t *testing.T) {
-	onContainers(t, []string{"/run", "/var/lib/cni", "/etc/cni"}, func(t *testing.T, l *containerLab) {
+func TestContainerWithLessMountedLosesWhatThePageSays(t *testing.T) {
+	less := []string{"/run/netns", "/run/cni-ipam-state", "/var/lib/cni", "/etc/cni"}
+	onContainers(t, contained{dirs: less}, func(t *testing.T, l *containerLab) {
+		l.run(containerd.Pod{Name: "web", UID: uid(1)})
+		l.awaitPod(podAddress(1), "web") // by its CNI result
+		l.awaitAllocations(1)
+		l.pod("short", "10.99.0.7/24")
+		l.awaitOwners("10.99.0.7", 1)
+		l.sh("ip netns del short")
+		until(t, "the namespace to be gone", func() bool {
+			_, err := l.Run("ip link show vshort")
+			return err != nil
+		})
 		if got := l.node().GetProblems(); len(got) != 0 {
 			t.Errorf("problems: got %q, want none", got)
 		}
 		l.configure("other", "/var/lib/cni/networks")
 		l.sh("rm -rf /var/lib/cni", "mkdir -p /var/lib/cni/networks/other")
 		wantSaid(t, l.unreadable("/var/lib/cni/networks/other").GetSummary(), "the directory that was mounted here was removed", "mount its parent instead")
+	})
+}
+
+func TestSeccompProfileThatDeniesBPFIsNamed(t *testing.T) {
+	const deny = `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["bpf"],"action":"SCMP_ACT_ERRNO"}]}`
+	onContainers(t, contained{dirs: parents, seccomp: deny}, func(t *testing.T, l *containerLab) {
+		l.run(containerd.Pod{Name: "web", UID: uid(1)})
+		l.awaitPod(podAddress(1), "web")
+		if n := l.node(); n.GetWire() != "off" {
+			t.Errorf("wire without bpf(2): got %s, want off", n.GetWire())
+		}
+		wantSaid(t, strings.Join(l.node().GetProblems(), "\n"), "frames are not seen", "no capability is missing: look for a seccomp profile")
+		wantSaid(t, l.doctor(), "observer is missing", "what to do:   look for what denies it: a seccomp profile")
 	})
 }

@@ -33,7 +33,7 @@ var kernels = []struct{ series, without string }{
 
 // choice are the scenarios: not all, as a guest without KVM is many times slower
 // than the machine.
-const choice = "^Test(Device|T1PTP|T2Bridge|T9|T13|L1Address|L20)"
+const choice = "^Test(Device|T1PTP|T2Bridge|T9|T13|L1Address|L20|AgentOfRoot)"
 
 var (
 	bpf   = suite{"bpf", "bpf.test -test.v -test.timeout 5m"}

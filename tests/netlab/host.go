@@ -50,9 +50,11 @@ const ready = "ready\n"
 
 // New makes a host with only a loopback interface. Its /etc is an overlay, so that
 // /etc/cni need not be made in that of the machine; a kernel without overlays is
-// one that is booted for the tests, and its /etc theirs.
+// one that is booted for the tests, and its /etc theirs. A mount of the machine at
+// /run/netns, which ip(8) makes, would still be listed, and runtimes go by the list.
 func New() (*Host, error) {
 	return hold(exec.Command("unshare", "--net", "--mount", "--propagation", "private", "sh", "-euc", `
+		umount --lazy /run/netns 2>/dev/null || true
 		mount -t tmpfs tmpfs /run
 		mount -t tmpfs tmpfs /var/lib
 		mkdir -p /run/netns /var/lib/cni /run/etc/upper /run/etc/work

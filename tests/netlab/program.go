@@ -96,7 +96,13 @@ func (h *Host) Aggregator(ctx context.Context, bin string, args ...string) (*Pro
 // Agent starts `bin agent args…` inside the host and waits until it serves its
 // metrics. Its aggregator may hear of it later.
 func (h *Host) Agent(ctx context.Context, bin string, args ...string) (*Program, error) {
-	return h.begin(ctx, h.Command(bin, append([]string{"agent"}, args...)...), AgentServer, func(p *Program) bool {
+	return h.LaunchAgent(ctx, h.Command(bin, append([]string{"agent"}, args...)...))
+}
+
+// LaunchAgent starts a command that ends up as `ipwitness agent`, and waits as Agent
+// does.
+func (h *Host) LaunchAgent(ctx context.Context, cmd *exec.Cmd) (*Program, error) {
+	return h.begin(ctx, cmd, AgentServer, func(p *Program) bool {
 		_, err := p.Text(ctx, "/metrics")
 		return err == nil
 	})

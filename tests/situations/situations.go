@@ -21,6 +21,9 @@ import (
 
 var update = flag.Bool("update", false, "write the texts of docs/situations.md anew: make update-situations")
 
+// Updating says that texts are to be written anew.
+func Updating() bool { return *update }
+
 // Said is what ipwitness says of an address.
 type Said struct {
 	Explanation *ipwitnessv1.ExplainResponse
