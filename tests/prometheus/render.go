@@ -309,8 +309,8 @@ func human(v float64, unit string) string {
 		return scaled(1024, " B", " KiB", " MiB", " GiB")
 	case "percentunit":
 		return number(v*100) + "%"
-	case "pps", "eps", "ops":
-		return scaled(1000, "", " K", " M") + map[string]string{"pps": " p/s", "eps": " evt/s", "ops": " ops/s"}[unit]
+	case "pps", "eps", "ops", "reqps":
+		return scaled(1000, "", " K", " M") + map[string]string{"pps": " p/s", "eps": " evt/s", "ops": " ops/s", "reqps": " req/s"}[unit]
 	case "dateTimeFromNow":
 		switch ago := time.Since(time.UnixMilli(int64(v))); {
 		case ago < 45*time.Second:
