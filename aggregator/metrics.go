@@ -230,8 +230,15 @@ func (m *metrics) collectFindings(out chan<- prometheus.Metric) {
 			continue
 		}
 		nodes, holders, pool := f.who()
+		address := at.address
+		if many := f.inWord.GetAddresses(); address == "" && len(many) > 0 {
+			address = many[0]
+			if len(many) > 1 {
+				address += fmt.Sprintf(" and %d more", len(many)-1)
+			}
+		}
 		out <- prometheus.MustNewConstMetric(m.finding, prometheus.GaugeValue, seconds(f.since), at.kind,
-			strings.ToLower(at.severity.String()), at.address, several(nodes, ", "), several(holders, " | "), pool, at.id)
+			strings.ToLower(at.severity.String()), address, several(nodes, ", "), several(holders, " | "), pool, at.id)
 	}
 }
 
@@ -279,38 +286,49 @@ func seconds(at verdict.Stamp) float64 { return float64(at.Time().UnixMilli()) /
 // collectNodes tells which nodes are heard from. Where several have one name, one of
 // them is enough.
 func (m *metrics) collectNodes(out chan<- prometheus.Metric) {
+	type one struct {
+		verdict.Node
+		label string
+	}
 	s := m.store
+	s.mu.Lock()
+	nodes := make([]one, 0, len(s.nodes))
+	for _, n := range s.nodes {
+		nodes = append(nodes, one{*n.rec, n.name})
+	}
+	s.mu.Unlock()
+
 	count := map[string]int{"live": 0, "unheard": 0, "absent": 0}
 	up, skew := make(map[string]float64), make(map[string]float64)
-	s.mu.Lock()
-	known := make(map[string][]*node) // by label
-	for _, n := range s.nodes {
-		known[label(n.name)] = append(known[label(n.name)], n)
-		if n.rec.Unheard {
+	known := make(map[string][]*verdict.Node) // by label
+	for i := range nodes {
+		n := &nodes[i]
+		n.label = label(n.label)
+		known[n.label] = append(known[n.label], &n.Node)
+		if n.Unheard {
 			count["unheard"]++
 			continue
 		}
 		count["live"]++
-		up[n.rec.Name] = 1
-		if n.rec.SkewKnown {
-			skew[n.rec.Name] = n.rec.Skew.Seconds()
+		up[n.Name] = 1
+		if n.SkewKnown {
+			skew[n.Name] = n.Skew.Seconds()
 		}
 	}
 	members, asked := s.kube.NodeNames()
 	member := make(map[string]bool)
 	for _, name := range members {
 		member[label(name)] = true
-		if !slices.ContainsFunc(known[label(name)], func(n *node) bool { return n.rec.Called(name) }) {
+		if !slices.ContainsFunc(known[label(name)], func(n *verdict.Node) bool { return n.Called(name) }) {
 			count["absent"]++
 			up[name] = 0
 		}
 	}
-	for _, n := range s.nodes {
-		if _, told := up[n.rec.Name]; n.rec.Unheard && !told && (!asked || member[label(n.name)]) {
-			up[n.rec.Name] = 0
+	for _, n := range nodes {
+		if _, told := up[n.Name]; n.Unheard && !told && (!asked || member[n.label]) {
+			up[n.Name] = 0
 		}
 	}
-	s.mu.Unlock()
 
 	for state, n := range count {
 		out <- prometheus.MustNewConstMetric(m.nodes, prometheus.GaugeValue, float64(n), state)

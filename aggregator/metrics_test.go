@@ -141,3 +141,29 @@ func TestNodesHaveSeries(t *testing.T) {
 		there.sync()
 	})
 }
+
+// TestNodesWithoutAnAgentAreTold has Kubernetes know nodes that no agent reports for, and
+// not know one that was taken away.
+func TestNodesWithoutAnAgentAreTold(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t)
+	for _, name := range []string{"n1.example.net", "n2", "n3"} {
+		api.set("ADDED", apiNode(name))
+	}
+	l := newLab(t, Config{Kubeconfig: api.kubeconfig()})
+	l.dial().send(snapshot(hello("n1", 1))).sync()
+	for _, name := range []string{"n2", "removed"} {
+		silent := l.dial().send(snapshot(hello(name, 1))).sync()
+		silent.cancel()
+	}
+	eventually(t, func() bool {
+		return l.metric("ipwitness_nodes", "absent") == 1 && l.metric("ipwitness_nodes", "unheard") == 2
+	})
+	byName, _ := l.series()
+	if got := byName["ipwitness_node_up"]; got != 3 {
+		t.Errorf("got %d series of nodes, want 3: of n1, of n2, which is silent, and of n3, which nobody told of", got)
+	}
+	if up := l.metric("ipwitness_node_up", "n1"); up != 1 {
+		t.Errorf("n1, which Kubernetes knows with its domain: got %v, want 1", up)
+	}
+}

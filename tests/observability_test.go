@@ -296,7 +296,7 @@ func TestDashboardsAreDrawn(t *testing.T) {
 		}
 		name := strings.TrimSuffix(file, ".json")
 		shot := exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-			"--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--user-data-dir="+dir+"/profile",
+			"--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--disable-lcd-text", "--user-data-dir="+dir+"/profile",
 			fmt.Sprintf("--window-size=1400,%d", height), "--screenshot="+*pictures+"/dashboard-"+name+".png", "file://"+dir+"/page.html")
 		if out, err := shot.CombinedOutput(); err != nil {
 			t.Fatalf("chromium: %v\n%s", err, out)

@@ -101,6 +101,7 @@ func (c *agentCommand) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = l.Close() }() // the server has closed it already, if it ran
+	p.registry.MustRegister(c.files)
 	c.agent.Version = p.build.Version
 	a, err := agent.New(c.agent, p.log, p.registry)
 	if err != nil {

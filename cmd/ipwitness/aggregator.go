@@ -93,6 +93,7 @@ func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, fi
 	if err != nil {
 		return nil, nil, err
 	}
+	p.registry.MustRegister(files)
 	cfg.Version, cfg.Access.Certificates = p.build.Version, files.ClientCA != ""
 	agg, err := aggregator.New(cfg, p.log, p.registry)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent"
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md anew")
@@ -103,6 +104,7 @@ func allMetrics(t *testing.T) []metric {
 	if _, err := aggregator.New(aggregator.Config{Kubeconfig: kubeconfig}, log, r); err != nil {
 		t.Fatal(err)
 	}
+	r.MustRegister(secure.Files{})
 	all := map[string]metric{"ipwitness_build_info": {labels: []string{"version", "revision", "goversion"}}}
 	desc := regexp.MustCompile(`^Desc\{fqName: "(\w+)", help: "(.*)", constLabels: \{\}, variableLabels: \{(.*)\}\}$`)
 	for _, d := range r.descs {

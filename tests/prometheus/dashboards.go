@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // runbooks is where the pages about causes, findings and alerts are.
@@ -40,7 +41,7 @@ func overview() Dashboard {
 			`count(min by (node) (ipwitness_node_up) == 0) or vector(0)`, 1, "red"),
 		stat(4, "Owners", "Owners of addresses that are compared: each in the widest scope that applies.", "short",
 			`max(sum by (instance) (ipwitness_owners{scope_kind!="none"}))`, 0, "green"),
-		table(24, 8, "Conflicts", "Each active conflict that is not acknowledged: which address, who holds it and where, why, since when. The cause leads to its page.",
+		table(24, 6, "Conflicts", "Each active conflict that is not acknowledged: which address, who holds it and where, why, since when. The cause leads to its page.",
 			[]string{`max by (address, owners, scope, state, cause, id) (ipwitness_conflict_detected_timestamp_seconds * on (job, instance, id) group_right () ipwitness_conflict_info) * 1000`},
 			columns("address", "Address", "owners", "Owners", "scope", "Scope", "state", "State", "cause", "Cause", "Value", "Since", "id", "ID"),
 			since("Since"), page("Cause"), colour("State", map[string]string{"confirmed": "red", "suspected": "orange"}), wide("Owners", 420)),
@@ -50,8 +51,8 @@ func overview() Dashboard {
 			since("Since"), page("Kind"), colour("Severity", map[string]string{"critical": "red", "warning": "orange", "info": "blue"})),
 		graph(12, "Conflicts", "Active conflicts over time, with those that are acknowledged.", "short",
 			query(`max by (state, cause) (ipwitness_conflicts)`, "{{state}} {{cause}}")),
-		graph(12, "Findings", "Findings over time, by kind.", "short", query(`max by (kind) (ipwitness_findings)`, "{{kind}}")),
-		table(24, 8, "Pools", "What IPAM gives addresses from: how much of it is given, and how much of that nobody holds any more. Without a size where its range is not known.",
+		graph(12, "Findings", "Findings over time, by kind.", "short", query(`max by (kind) (ipwitness_findings) > 0 or on () label_replace(vector(0), "kind", "none", "", "")`, "{{kind}}")),
+		table(24, 6, "Pools", "What IPAM gives addresses from: how much of it is given, and how much of that nobody holds any more. Without a size where its range is not known.",
 			[]string{
 				`max by (ipam, pool, node, network) (ipwitness_ipam_pool_allocated / (ipwitness_ipam_pool_size > 0))`,
 				`max by (ipam, pool, node, network) (ipwitness_ipam_pool_allocated)`,
@@ -68,8 +69,8 @@ func overview() Dashboard {
 }
 
 func nodes() Dashboard {
-	of := func(expr string) string {
-		return expr + ` and on (job, instance) ipwitness_agent_claims{node=~"$node"}`
+	most := func(expr string) string {
+		return "topk(10, " + expr + ` and on (job, instance) ipwitness_agent_claims{node=~"$node"})`
 	}
 	return dashboard("ipwitness-node", "ipwitness / Nodes",
 		"What the agents see, what they miss, and what they cost.",
@@ -92,20 +93,22 @@ func nodes() Dashboard {
 			query(`sum(ipwitness_agent_interfaces_unobserved{node=~"$node"})`, "not observed")),
 		graph(12, "Frames", "ARP and NDP that the observer looked at, by what became of them: known ones cost no more than a look.", "pps",
 			query(`sum by (protocol, result) (rate(ipwitness_agent_frames_total{node=~"$node"}[$__rate_interval]))`, "{{protocol}} {{result}}")),
-		graph(12, "Lost events", "netlink and inotify: read again from their source; ringbuf: told by the next frame; port_full: no room in the table.", "eps",
-			query(`sum by (node, source) (rate(ipwitness_agent_lost_events_total{node=~"$node"}[$__rate_interval]))`, "{{node}} {{source}}")),
-		graph(12, "Claims", "Claims in the tables of agents: one for each address, owner and kind of evidence.", "short",
-			query(`max by (node) (ipwitness_agent_claims{node=~"$node"})`, "{{node}}")),
-		graph(12, "CPU of agents", "CPU time that they use, in cores.", "short", query(of(`rate(process_cpu_seconds_total[$__rate_interval])`), "{{node}}")),
-		graph(12, "Memory of agents", "Resident memory.", "bytes", query(of(`process_resident_memory_bytes`), "{{node}}")),
-		graph(12, "Clock skew", "How much the clock of a node is ahead of the aggregator's. It decides nothing.", "s",
-			query(`max by (node) (ipwitness_node_clock_skew_seconds{node=~"$node"})`, "{{node}}")),
-		graph(12, "Container runtime", "1 while a container runtime answers the agent.", "short",
-			query(`max by (node) (ipwitness_agent_cri_connected{node=~"$node"})`, "{{node}}")),
-		table(24, 8, "Nodes", "Each node, as the aggregator hears it: 0 is silent, or known to Kubernetes alone.",
+		graph(12, "Lost events", "netlink and inotify: read again from their source; ringbuf: told by the next frame; port_full: no room in the table. Alerts name the node.", "eps",
+			query(`sum by (source) (rate(ipwitness_agent_lost_events_total{node=~"$node"}[$__rate_interval]))`, "{{source}}")),
+		graph(12, "Claims", "Claims in the tables of agents, one for each address, owner and kind of evidence: the ten nodes with most.", "short",
+			query(`topk(10, max by (node) (ipwitness_agent_claims{node=~"$node"}))`, "{{node}}")),
+		graph(12, "CPU of agents", "CPU time that they use, in cores: the ten with most.", "short",
+			query(most(`rate(process_cpu_seconds_total[$__rate_interval])`), "{{node}}")),
+		graph(12, "Memory of agents", "Resident memory: the ten with most.", "bytes", query(most(`process_resident_memory_bytes`), "{{node}}")),
+		graph(12, "Clock skew", "How far the clock of a node is from the aggregator's: the ten furthest. It decides nothing.", "s",
+			query(`topk(10, max by (node) (abs(ipwitness_node_clock_skew_seconds{node=~"$node"})))`, "{{node}}")),
+		graph(12, "Container runtimes", "Agents that a container runtime answers, and others: not each node has one.", "short",
+			query(`sum(ipwitness_agent_cri_connected{node=~"$node"})`, "answers"),
+			query(`count(ipwitness_agent_cri_connected{node=~"$node"} == 0) or vector(0)`, "does not")),
+		table(24, 6, "Nodes", "Each node, as the aggregator hears it: one that is not heard is silent, or known to Kubernetes alone.",
 			[]string{`min by (node) (ipwitness_node_up{node=~"$node"})`, `max by (node) (ipwitness_node_clock_skew_seconds{node=~"$node"})`},
 			columns("node", "Node", "Value #A", "Heard", "Value #B", "Clock ahead"),
-			colour("Heard", map[string]string{"1": "green", "0": "red"}), unit("Clock ahead", "s")),
+			colour("Heard", map[string]string{"1": "green yes", "0": "red no"}), unit("Clock ahead", "s")),
 	)
 }
 
@@ -122,7 +125,7 @@ func aggregator() Dashboard {
 		stat(4, "Nodes without agent", "Nodes of Kubernetes that no agent has told of.", "short", `max(ipwitness_nodes{state="absent"})`, 1, "red"),
 		stat(4, "Verdicts, p99", "From the agent's receipt of a change to the suspicion of a conflict: all since the start.", "s",
 			`histogram_quantile(0.99, sum by (le) (ipwitness_detection_seconds_bucket))`, 1, "orange"),
-		stat(4, "Records dropped", "Records of agents that did not fit, since the start.", "short", `sum(ipwitness_aggregator_dropped_records_total)`, 1, "red"),
+		stat(4, "Requests refused", "Requests and report streams that were refused in the last hour.", "short", `sum(increase(ipwitness_requests_refused_total[1h]))`, 1, "orange"),
 		graph(12, "Ingest", "Records that agents send, by what they are of.", "ops",
 			query(`sum by (record) (rate(ipwitness_aggregator_records_total[$__rate_interval]))`, "{{record}}")),
 		graph(12, "Verdict latency", "From the agent's receipt of a change to the suspicion of a conflict. Empty while nothing is suspected.", "s",
@@ -131,6 +134,10 @@ func aggregator() Dashboard {
 		graph(12, "Nodes", "By whether their agent is heard from.", "short", query(`max by (state) (ipwitness_nodes)`, "{{state}}")),
 		graph(12, "Watches", "Streams of clients that are open.", "short", query(`sum by (of) (ipwitness_aggregator_watches)`, "{{of}}")),
 		graph(12, "IPAM", "Addresses that IPAM has given, by IPAM.", "short", query(`max by (ipam) (ipwitness_ipam_allocations)`, "{{ipam}}")),
+		graph(12, "Requests refused", "Requests and report streams that were refused, by reason.", "reqps",
+			query(`sum by (reason) (rate(ipwitness_requests_refused_total[$__rate_interval]))`, "{{reason}}")),
+		graph(12, "Records dropped", "Records of agents that did not fit.", "ops",
+			query(`sum by (record) (rate(ipwitness_aggregator_dropped_records_total[$__rate_interval]))`, "{{record}}")),
 		graph(12, "CPU of aggregators", "CPU time that they use, in cores.", "short", query(of(`rate(process_cpu_seconds_total[$__rate_interval])`), "{{instance}}")),
 		graph(12, "Memory of aggregators", "Resident memory.", "bytes", query(of(`process_resident_memory_bytes`), "{{instance}}")),
 		graph(8, "Kubernetes API", "1 while all pods are known and the API server is heard from; the problems are missing rights, or a server that is away.", "short",
@@ -207,7 +214,7 @@ func table(width, height int, title, description string, exprs []string, shown c
 	}
 	p := panel(width, height, "table", title, description, questions,
 		map[string]any{"unit": "none", "custom": map[string]any{"align": "left", "filterable": true}},
-		map[string]any{"showHeader": true, "cellHeight": "sm"})
+		map[string]any{"showHeader": true, "cellHeight": "sm", "sortBy": []map[string]any{{"displayName": shown.first, "desc": false}}})
 	if len(exprs) > 1 {
 		p.Transformations = append(p.Transformations, transformation{"merge", map[string]any{}})
 	}
@@ -220,12 +227,13 @@ func table(width, height int, title, description string, exprs []string, shown c
 
 // columnsOf are the columns of a table, in order and as they are called.
 type columnsOf struct {
+	first string // by which it is sorted
 	index map[string]int
 	names map[string]string
 }
 
 func columns(pairs ...string) columnsOf {
-	c := columnsOf{map[string]int{}, map[string]string{}}
+	c := columnsOf{pairs[1], map[string]int{}, map[string]string{}}
 	for pair := range slices.Chunk(pairs, 2) {
 		c.index[pair[0]] = len(c.index)
 		c.names[pair[0]] = pair[1]
@@ -251,11 +259,16 @@ func page(name string) override {
 	return column(name, property{ID: "links", Value: []link{{Title: "Runbook", URL: runbooks + "${__value.raw}.md", TargetBlank: true}}})
 }
 
-// colour colours a cell by its text.
+// colour colours a cell by its text: a colour, and what is shown instead of the text.
 func colour(name string, of map[string]string) override {
 	options := map[string]any{}
 	for i, text := range slices.Sorted(maps.Keys(of)) {
-		options[text] = map[string]any{"color": of[text], "index": i}
+		color, shown, _ := strings.Cut(of[text], " ")
+		option := map[string]any{"color": color, "index": i}
+		if shown != "" {
+			option["text"] = shown
+		}
+		options[text] = option
 	}
 	return column(name, property{ID: "mappings", Value: []map[string]any{{"type": "value", "options": options}}},
 		property{ID: "custom.cellOptions", Value: map[string]any{"type": "color-text"}})

@@ -30,7 +30,7 @@ h2{font-size:14px;font-weight:500;margin:7px 9px 4px}
 table{border-collapse:collapse;width:100%;font-size:12px}th{color:#6e9fff;text-align:left;font-weight:500}
 td,th{padding:5px 9px;border-bottom:1px solid #25282d;white-space:nowrap;overflow:hidden;text-overflow:ellipsis;max-width:430px}
 .bar{display:inline-block;vertical-align:middle;height:12px;margin-right:6px}
-.legend{font-size:11px;padding:0 9px 5px;line-height:16px;max-height:34px;overflow:hidden}.legend i{display:inline-block;width:12px;height:3px;margin:0 5px 3px 0}
+.legend{font-size:11px;padding:0 9px 5px;line-height:16px;max-height:48px;overflow:hidden}.legend i{display:inline-block;width:12px;height:3px;margin:0 5px 3px 0}
 .legend span{margin-right:12px}svg text{fill:#8e8e9b;font-size:11px}`
 
 // The size of a dashboard on the page: 24 columns, rows of 30 px, and 8 px between.
@@ -65,7 +65,7 @@ func (s *Server) Render(ctx context.Context, d Dashboard, window string, last ti
 		case "table":
 			b.WriteString(`">` + p.heading() + p.drawTable(answers))
 		default:
-			b.WriteString(`">` + p.heading() + p.drawLines(answers, w, float64(h)-68, last))
+			b.WriteString(`">` + p.heading() + p.drawLines(answers, w, float64(h)-80, last))
 		}
 		b.WriteString(`</section>`)
 	}
@@ -183,6 +183,9 @@ func (p Panel) cell(column, text string, values map[string]float64, field string
 					}
 					if option, ok := m.(map[string]any)["options"].(map[string]any)[of].(map[string]any); ok {
 						color = colors[fmt.Sprint(option["color"])]
+						if shown, ok := option["text"].(string); ok {
+							text, number = shown, false
+						}
 					}
 				}
 			}
@@ -190,8 +193,6 @@ func (p Panel) cell(column, text string, values map[string]float64, field string
 	}
 	if number {
 		text = human(value, unit)
-	} else if strings.HasPrefix(field, "Value") {
-		return ""
 	}
 	if color != "" {
 		return fmt.Sprintf(`<span style="color:%s">%s</span>`, color, html.EscapeString(text))
@@ -217,6 +218,9 @@ func (p Panel) drawLines(answers [][]Series, width, height float64, last time.Du
 		}
 	}
 	grid := nice((most - least) / 4)
+	if p.unit() == "bytes" {
+		grid = math.Exp2(math.Ceil(math.Log2(max(1, (most-least)/4))))
+	}
 	most, least = max(grid, math.Ceil(most/grid)*grid), math.Floor(least/grid)*grid
 	x := func(at time.Time) float64 {
 		return left + (width-left-right)*(1-now.Sub(at).Seconds()/last.Seconds())
@@ -305,8 +309,8 @@ func human(v float64, unit string) string {
 		return scaled(1024, " B", " KiB", " MiB", " GiB")
 	case "percentunit":
 		return number(v*100) + "%"
-	case "pps", "eps", "ops":
-		return scaled(1000, "", " K", " M") + map[string]string{"pps": " p/s", "eps": " evt/s", "ops": " ops/s"}[unit]
+	case "pps", "eps", "ops", "reqps":
+		return scaled(1000, "", " K", " M") + map[string]string{"pps": " p/s", "eps": " evt/s", "ops": " ops/s", "reqps": " req/s"}[unit]
 	case "dateTimeFromNow":
 		switch ago := time.Since(time.UnixMilli(int64(v))); {
 		case ago < 45*time.Second:

@@ -1,0 +1,41 @@
+package secure
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var (
+	notBeforeDesc = prometheus.NewDesc("ipwitness_tls_certificate_not_before_timestamp_seconds",
+		"From when the certificate of --tls-cert is valid, as the file is now; not there without one.", nil, nil)
+	notAfterDesc = prometheus.NewDesc("ipwitness_tls_certificate_not_after_timestamp_seconds",
+		"Until when the certificate of --tls-cert is valid, as the file is now; not there without one.", nil, nil)
+)
+
+// Describe is for prometheus.Collector: how long our own certificate is valid.
+func (f Files) Describe(out chan<- *prometheus.Desc) {
+	out <- notBeforeDesc
+	out <- notAfterDesc
+}
+
+// Collect is for prometheus.Collector.
+func (f Files) Collect(out chan<- prometheus.Metric) {
+	raw, err := os.ReadFile(f.Cert)
+	block, _ := pem.Decode(raw)
+	if err != nil || block == nil {
+		return // there is none, or the log says what is wrong with it
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return
+	}
+	at := func(d *prometheus.Desc, t time.Time) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(t.Unix()))
+	}
+	at(notBeforeDesc, cert.NotBefore)
+	at(notAfterDesc, cert.NotAfter)
+}
