@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -164,6 +165,9 @@ func (c *client) do(ctx context.Context, method, target string, ask io.Reader) (
 	if err := decodeStatus(raw); err != nil {
 		return nil, err
 	}
+	if strings.Contains(string(raw), "HTTP request to an HTTPS server") { // net/http
+		return nil, secure.NewProblem(fmt.Errorf("%s speaks TLS: write https:// in --server, and name who signed its certificate with --tls-ca", c.base))
+	}
 	code := codes.Unavailable
 	if res.StatusCode < http.StatusInternalServerError {
 		code = codes.InvalidArgument
@@ -213,6 +217,12 @@ func (e *unreachableError) Unwrap() error { return e.reason }
 func (c *client) unreachable(ctx context.Context, err error) error {
 	if problem, ok := errors.AsType[secure.Problem](err); ok {
 		return problem
+	}
+	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return secure.NewProblem(fmt.Errorf("cannot believe %s: %w: name who signed its certificate with --tls-ca, and the server by a name that is in it", c.base, bad.Err))
+	}
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return secure.NewProblem(fmt.Errorf("%s speaks no TLS: write http:// in --server", c.base))
 	}
 	return &unreachableError{c.base, c.program, reason(ctx, err)}
 }

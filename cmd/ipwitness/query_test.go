@@ -1,12 +1,15 @@
 package main
 
 import (
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/pki"
 )
 
 func TestWhereTheServerIs(t *testing.T) {
@@ -44,6 +47,30 @@ func TestWhereTheServerIs(t *testing.T) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
+	}
+}
+
+func TestWhoSpeaksTLSAndWhoDoesNotIsTold(t *testing.T) {
+	plain, secured := httptest.NewServer(http.NotFoundHandler()), httptest.NewUnstartedServer(http.NotFoundHandler())
+	secured.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	secured.StartTLS()
+	t.Cleanup(plain.Close)
+	t.Cleanup(secured.Close)
+	other, err := pki.New(t.TempDir(), "other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := func(s *httptest.Server) string { return s.Listener.Addr().String() }
+	for _, test := range []struct{ server, want string }{
+		{"http://" + host(secured), "speaks TLS: write https:// in --server, and name who signed its certificate with --tls-ca\n"},
+		{"https://" + host(plain), "speaks no TLS: write http:// in --server\n"},
+		{"https://" + host(secured), "signed by unknown authority: name who signed its certificate with --tls-ca, and the server by a name that is in it\n"},
+	} {
+		c := newConsole()
+		c.run(t, 1, "nodes", "--server", test.server, "--tls-ca", other.File)
+		if got := c.stderr.String(); !strings.HasPrefix(got, "ipwitness: ") || !strings.HasSuffix(got, test.want) {
+			t.Errorf("%s: got %q, want it to end with %q", test.server, got, test.want)
+		}
 	}
 }
 
