@@ -59,9 +59,10 @@ func Inside() []grpc.ServerOption {
 func (g *Guard) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	by := shownBy(ctx, info.Header)
 	what, err := action(info.FullMethodName)
-	if err == nil && by.token == "" {
-		_, err = g.admit(ctx, by, what)
+	if err != nil || by.token != "" {
+		return ctx, nil // of what there is not, gRPC itself says so
 	}
+	_, err = g.admit(ctx, by, what)
 	return ctx, g.refuse(ctx, err, by, what.String())
 }
 
@@ -106,7 +107,7 @@ func (g *Guard) enter(ctx context.Context, method string, stream bool) (context.
 			return ctx, end, g.refuse(ctx, err, by, what.String())
 		}
 	}
-	return ctx, func() {}, g.refuse(ctx, err, by, what.String())
+	return ctx, func() {}, g.refuse(ctx, err, by, method)
 }
 
 // shownBy is what a call of gRPC shows.
