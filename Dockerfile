@@ -18,11 +18,13 @@ ARG VERSION=devel
 ARG REVISION=unknown
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false \
 	-ldflags "-s -w -X main.version=$VERSION -X main.commit=$REVISION" -o /out/ipwitness ./cmd/ipwitness
+RUN GOOS=$TARGETOS GOARCH=$TARGETARCH deploy/licenses.sh >/out/THIRD-PARTY-LICENSES
 
 FROM scratch
 COPY --from=build /out/ipwitness /ipwitness
-# The program, and the BPF object in it, which has two licences to choose from.
+# Of the program, of the BPF object in it (two to choose from), of what else is in it.
 COPY LICENSE bpf/LICENSE.GPL-2.0 bpf/LICENSE.BSD-2-Clause /licenses/
+COPY --from=build /out/THIRD-PARTY-LICENSES /licenses/
 ARG VERSION=devel
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="ipwitness" \

@@ -59,7 +59,7 @@ space := $(subst ,, )
 # What must be there: a command or a file, and the Debian package that has it.
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	containerd:containerd ctr:containerd runc:runc buildah:buildah /bin/busybox:busybox-static \
-	/lib/systemd/systemd:systemd prometheus:prometheus promtool:prometheus \
+	/lib/systemd/systemd:systemd openssl:openssl prometheus:prometheus promtool:prometheus \
 	prometheus-alertmanager:prometheus-alertmanager
 PICTURES_NEEDS := chromium:chromium
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
@@ -92,11 +92,15 @@ build: ## Build bin/ipwitness, a static binary; needs only Go
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false \
 	-ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(REVISION)"
 
-# For a release: bin/release/ARCH/build/out/ipwitness, where stage build of the
-# Dockerfile has /out/ipwitness.
+# For a release: bin/release/ARCH/build/out has what stage build of the Dockerfile has
+# in /out.
 .PHONY: release-binaries
 release-binaries:
-	for a in $(ARCHES); do GOOS=linux GOARCH=$$a $(GO_BUILD) -o bin/release/$$a/build/out/ipwitness ./cmd/ipwitness; done
+	@for a in $(ARCHES); do \
+		export GOOS=linux GOARCH=$$a; out=bin/release/$$a/build/out; \
+		$(GO_BUILD) -o $$out/ipwitness ./cmd/ipwitness; \
+		deploy/licenses.sh >$$out/THIRD-PARTY-LICENSES; \
+	done
 
 .PHONY: image
 image: $(IMAGE_TOOL) release-binaries ## Build bin/ipwitness-image.tar, an OCI archive, without a container engine
@@ -113,7 +117,8 @@ package: release-binaries ## Build bin/ipwitness-VERSION-linux-ARCH.tar.gz, for 
 		install -D -m 755 -t $$to/bin bin/release/$$a/build/out/ipwitness; \
 		install -D -m 644 -t $$to/lib/systemd/system deploy/systemd/*.service; \
 		install -D -m 644 deploy/systemd/sysusers.conf $$to/lib/sysusers.d/ipwitness.conf; \
-		install -D -m 644 -t $$to/share/doc/ipwitness LICENSE bpf/LICENSE.* docs/install-linux.md deploy/systemd/*.yaml; \
+		install -D -m 644 -t $$to/share/doc/ipwitness LICENSE bpf/LICENSE.* \
+			bin/release/$$a/build/out/THIRD-PARTY-LICENSES docs/install-linux.md deploy/systemd/*.yaml; \
 		(cd $$dir && find $$name -type f | LC_ALL=C sort | tar --files-from=- --create --format=ustar \
 			--mtime=@$(EPOCH) --owner=0 --group=0 --numeric-owner) | gzip -9n >bin/$$name.tar.gz; \
 		ls -s --human-readable bin/$$name.tar.gz; \
@@ -135,6 +140,7 @@ check: lint check-generate build test ## All that must hold at every commit
 
 .PHONY: test
 test: deps-test build cni-plugins containerd image package ## Run all tests, as root, with the race detector
+	go -C tools/image test ./...
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
 
@@ -172,6 +178,8 @@ lint-go: $(GOLANGCI)
 	$(GOLANGCI) config verify
 	$(GOLANGCI) fmt --diff
 	$(GOLANGCI) run --allow-serial-runners ./...
+	go -C tools/image mod tidy -diff
+	cd tools/image && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...
 
 .PHONY: lint-c
 lint-c: deps-format

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,9 +101,7 @@ func readArchive(t *testing.T, file string) (name string, images map[string]imag
 			if err != nil {
 				t.Fatal(err)
 			}
-			for name, f := range files {
-				img.Files[name] = f
-			}
+			maps.Copy(img.Files, files)
 		}
 		images[img.Architecture] = img
 	}
@@ -173,6 +172,9 @@ func TestImageIsWhatTheDockerfileSays(t *testing.T) {
 		}
 	}
 	_, images := builtImage(t)
+	if in, of := goVersion(t, "../Dockerfile", "ARG GO_VERSION="), goVersion(t, "../go.mod", "go "); in != of {
+		t.Errorf("Go of the Dockerfile: got %s, want %s, as in go.mod", in, of)
+	}
 	env := strings.Fields(output(t, exec.Command("go", "env", "GOROOT", "GOMODCACHE", "GOCACHE", "GOVERSION")))
 	repository, err := filepath.Abs("..")
 	if err != nil {
@@ -200,7 +202,8 @@ func TestImageIsWhatTheDockerfileSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	policy := "--signature-policy=" + dir + "/policy.json"
-	buildah("build", policy, "--tag=docker.io/library/golang:"+strings.TrimPrefix(env[3], "go"), dir+"/base")
+	version := strings.TrimPrefix(env[3], "go")
+	buildah("build", policy, "--tag=docker.io/library/golang:"+version, dir+"/base")
 	for arch, want := range images {
 		label := func(name string) string {
 			labels, _ := want.Config["Labels"].(map[string]any)
@@ -208,7 +211,7 @@ func TestImageIsWhatTheDockerfileSays(t *testing.T) {
 		}
 		buildah("build", policy, "--network=none", "--pull-never", "--format=oci", "--identity-label=false", "--tag=built",
 			"--platform=linux/"+arch, "--build-arg=BUILDPLATFORM=linux/"+runtime.GOARCH,
-			"--build-arg=VERSION="+label("version"), "--build-arg=REVISION="+label("revision"),
+			"--build-arg=GO_VERSION="+version, "--build-arg=VERSION="+label("version"), "--build-arg=REVISION="+label("revision"),
 			"--timestamp="+strconv.FormatInt(want.Created.Unix(), 10),
 			"--volume="+env[0]+":/usr/local/go:ro", "--volume="+env[1]+":/go/pkg/mod", "--volume="+env[2]+":/.cache/go-build", repository)
 		buildah("push", policy, "built", "oci-archive:"+dir+"/"+arch+".tar:built")
@@ -227,6 +230,18 @@ func TestImageIsWhatTheDockerfileSays(t *testing.T) {
 			t.Errorf("%s: got %d files, want %d", arch, len(got.Files), len(want.Files))
 		}
 	}
+}
+
+// goVersion is what follows a prefix on its line of a file.
+func goVersion(t *testing.T, file, prefix string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut("\n"+string(text), "\n"+prefix)
+	version, _, _ := strings.Cut(rest, "\n")
+	return version
 }
 
 // output runs a command and gives what it printed.

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Prints the licences of Go, and of all modules that are in the program for $GOOS and
+# $GOARCH: they want to go wherever it goes.
+set -eu
+export LC_ALL=C
+{
+	echo "Go $(go env GOVERSION) $(go env GOROOT)"
+	go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/ipwitness | sort -u
+} | while read -r module version dir; do
+	found=
+	for file in "$dir"/LICEN[CS]E* "$dir"/License* "$dir"/COPYING* "$dir"/NOTICE*; do
+		[ -f "$file" ] || continue
+		found=yes
+		printf '%s\n\n' "======== $module $version: ${file##*/}"
+		cat "$file"
+		echo
+	done
+	[ "$found" ] || { echo "$module has no licence" >&2; exit 1; }
+done
