@@ -241,7 +241,7 @@ func (h *hostLocal) fail(err error, now time.Time) {
 		h.forget()
 	}
 	h.state = ipwitnessv1.Pool_UNREADABLE
-	if h.problem = "it cannot be read: " + oneLine(err); errors.Is(err, os.ErrPermission) {
+	if h.problem = oneLine(err); errors.Is(err, os.ErrPermission) {
 		h.problem += ": let the agent's user read it"
 	}
 }
