@@ -2,20 +2,24 @@ package tests
 
 import (
 	"context"
+	"crypto/tls"
 	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/pki"
 	"github.com/ipwitness/ipwitness/tests/prometheus"
 )
 
@@ -301,5 +305,68 @@ func TestDashboardsAreDrawn(t *testing.T) {
 		if out, err := shot.CombinedOutput(); err != nil {
 			t.Fatalf("chromium: %v\n%s", err, out)
 		}
+		if err := prometheus.Shrink(*pictures + "/dashboard-" + name + ".png"); err != nil {
+			t.Fatal(err)
+		}
 	}
+}
+
+// TestPrometheusIsKnownByTokenAndCertificate has a Prometheus that is configured as
+// docs/observability.md says scrape an aggregator that wants a token and an agent that
+// wants a certificate; one without either is refused.
+func TestPrometheusIsKnownByTokenAndCertificate(t *testing.T) {
+	t.Parallel()
+	c := newSecured(t)
+	n := c.addMachine(newHost(t), "node1", 1)
+	n.boot(n.number)
+	issue := func(w pki.Want) pki.Pair {
+		p, err := c.clients.Issue(w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	agents := "198.18.0.1"
+	at := n.managed(c.cluster)
+	own := issue(pki.Want{File: "node1", CommonName: "node1", Organization: "ipwitness:agents", Hosts: []string{agents, "127.0.0.1"}})
+	scraper := issue(pki.Want{File: "prometheus", CommonName: "prometheus", Organization: "ipwitness:readers"})
+	n.Host.Secure = &netlab.Secure{TLS: clientTLS(t, c.clients.File, scraper)}
+	n.witness("--aggregator", at+":9640", "--tls-ca", c.servers.File, "--tls-cert", own.Cert, "--tls-key", own.Key, "--tls-client-ca", c.clients.File)
+	token := filepath.Join(c.dir, "token")
+	if err := os.WriteFile(token, []byte(aliceToken), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	aggregators, nodes := []prometheus.Target{{Address: "127.0.0.1:9641"}}, []prometheus.Target{{Address: agents + ":9642", Labels: map[string]string{"node": "node1"}}}
+	s := watchedBy(t, c.Host, scraping,
+		prometheus.Job{
+			Name: aggregatorJob, Targets: aggregators,
+			More: fmt.Sprintf("scheme: https\ntls_config: {ca_file: %s}\nauthorization: {credentials_file: %s}\n", c.servers.File, token),
+		},
+		prometheus.Job{
+			Name: agentJob, Targets: nodes,
+			More: fmt.Sprintf("scheme: https\ntls_config: {ca_file: %s, cert_file: %s, key_file: %s}\n", c.clients.File, scraper.Cert, scraper.Key),
+		},
+		prometheus.Job{
+			Name: "nobody", Targets: slices.Concat(aggregators, nodes),
+			More: "scheme: https\ntls_config: {insecure_skip_verify: true}\n",
+		})
+	until(t, "both to be scraped, by who may", func() bool {
+		up, err := s.Query(t.Context(), `sort(count by (job) (up{job="nobody"} == 0 or up{job!="nobody"} == 1))`)
+		return err == nil && len(up) == 3 && up[2].Points[0].Value == 2
+	})
+	until(t, "both certificates, and the refusals", func() bool {
+		ends, err := s.Query(t.Context(), `ipwitness_tls_certificate_not_after_timestamp_seconds - time() > 3600`)
+		refused, err2 := s.Query(t.Context(), `ipwitness_requests_refused_total{reason="unauthenticated"} > 0`)
+		return err == nil && err2 == nil && len(ends) == 2 && len(refused) == 1
+	})
+}
+
+// clientTLS is that of a client with a certificate.
+func clientTLS(t *testing.T, ca string, own pki.Pair) *tls.Config {
+	t.Helper()
+	c, err := secure.Files{CA: ca, Cert: own.Cert, Key: own.Key}.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }

@@ -110,7 +110,8 @@ func (h *Host) LaunchAgent(ctx context.Context, cmd *exec.Cmd) (*Program, error)
 
 // begin starts a command that ends up as ipwitness, and waits until it is ready.
 func (h *Host) begin(ctx context.Context, cmd *exec.Cmd, server string, ready func(*Program) bool) (*Program, error) {
-	if h.Secure != nil && server == Server {
+	// An agent speaks TLS only where it wants certificates of clients.
+	if h.Secure != nil && (server == Server || len(h.Secure.TLS.Certificates) > 0) {
 		server = strings.Replace(server, "http:", "https:", 1)
 	}
 	p := &Program{Cmd: cmd, Log: &Log{}, server: server, client: h.Client(), ended: make(chan struct{})}

@@ -1,11 +1,17 @@
 package prometheus
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"html"
+	"image"
+	"image/color"
+	"image/png"
+	"maps"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -322,4 +328,39 @@ func human(v float64, unit string) string {
 		}
 	}
 	return scaled(1000, "", " K", " Mil")
+}
+
+// Shrink has a picture use the 256 colours that it has most of.
+func Shrink(file string) error {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	from, err := png.Decode(bytes.NewReader(raw))
+	if err != nil {
+		return err
+	}
+	used, bounds := map[color.Color]int{}, from.Bounds()
+	for y := range bounds.Dy() {
+		for x := range bounds.Dx() {
+			used[from.At(x, y)]++
+		}
+	}
+	all := color.Palette(slices.SortedFunc(maps.Keys(used), func(a, b color.Color) int { return used[b] - used[a] }))
+	few := all[:min(len(all), 256)]
+	nearest := map[color.Color]uint8{}
+	for _, c := range all {
+		nearest[c] = uint8(few.Index(c))
+	}
+	to := image.NewPaletted(bounds, few)
+	for y := range bounds.Dy() {
+		for x := range bounds.Dx() {
+			to.SetColorIndex(x, y, nearest[from.At(x, y)])
+		}
+	}
+	var out bytes.Buffer
+	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, to); err != nil {
+		return err
+	}
+	return os.WriteFile(file, out.Bytes(), 0o644)
 }
