@@ -330,7 +330,7 @@ func TestPrometheusIsKnownByTokenAndCertificate(t *testing.T) {
 	at := n.managed(c.cluster)
 	own := issue(pki.Want{File: "node1", CommonName: "node1", Organization: "ipwitness:agents", Hosts: []string{agents, "127.0.0.1"}})
 	scraper := issue(pki.Want{File: "prometheus", CommonName: "prometheus", Organization: "ipwitness:readers"})
-	n.Host.Secure = &netlab.Secure{TLS: clientTLS(t, c.clients.File, scraper)}
+	n.Secure = &netlab.Secure{TLS: clientTLS(t, c.clients.File, scraper)}
 	n.witness("--aggregator", at+":9640", "--tls-ca", c.servers.File, "--tls-cert", own.Cert, "--tls-key", own.Key, "--tls-client-ca", c.clients.File)
 	token := filepath.Join(c.dir, "token")
 	if err := os.WriteFile(token, []byte(aliceToken), 0o600); err != nil {

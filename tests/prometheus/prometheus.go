@@ -78,6 +78,11 @@ func Start(ctx context.Context, h *netlab.Host, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, program := range []string{"prometheus", "prometheus-alertmanager"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return nil, fmt.Errorf("%w (Debian: apt-get install %s)", err, program)
+		}
+	}
 	rules, err := os.ReadFile(filepath.Join(files, "rules.yaml"))
 	if err != nil {
 		return nil, err
@@ -106,7 +111,7 @@ func Start(ctx context.Context, h *netlab.Host, cfg Config) (*Server, error) {
 		cmd.Stdout, cmd.Stderr = s.Logs, s.Logs
 		if err := h.Start(cmd); err != nil {
 			s.Stop()
-			return nil, fmt.Errorf("start %s (Debian: apt-get install prometheus prometheus-alertmanager): %w", cmd.Args[len(cmd.Args)-1], err)
+			return nil, fmt.Errorf("start Prometheus and Alertmanager: %w", err)
 		}
 		s.stops = append(s.stops, func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	}
