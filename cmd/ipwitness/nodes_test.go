@@ -69,9 +69,10 @@ func TestNodeWatch(t *testing.T) {
 
 func TestNodeWatchAsJSONHasOneObjectALine(t *testing.T) {
 	_, lines, _ := watchNodes(t, []try{
-		{status: 200, body: bookmark + nodeEvent(node2Off) + bookmark},
+		{status: 200, body: bookmark + nodeEvent(node2Off) + bookmark + bookmark},
 		listed(node1, node2),
 		listed(node1Lag),
+		listed(strings.Replace(node1Lag, "0.002s", "0.003s", 1)), // nothing that is told
 	}, "-o", "json")
 	want := []string{
 		`{"type":"ADDED","node":{"name":"one",`, `{"type":"ADDED","node":{"name":"two",`,

@@ -280,6 +280,9 @@ func TestWithTLSTheAggregatorIsVerifiedAndGetsAToken(t *testing.T) {
 			if got != test.want || (err == nil) != (test.wantErr == "") || err != nil && !strings.Contains(err.Error(), test.wantErr) {
 				t.Errorf("got %q and error %v, want %q and %q", got, err, test.want, test.wantErr)
 			}
+			if got := strings.Contains(strings.Join(a.asked, "\n"), "/token"); test.config.Token != nil && got {
+				t.Errorf("got %q, want that no token is asked for beside the user's own", a.asked)
+			}
 		})
 	}
 }
