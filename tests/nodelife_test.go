@@ -505,7 +505,33 @@ func TestNodesAreListedWithTheirHealth(t *testing.T) {
 	until(t, "a ping to be answered", func() bool {
 		return !slices.ContainsFunc(c.allNodes(), func(n *ipwitnessv1.Node) bool { return n.GetLag() == nil || n.GetSkew() == nil })
 	})
+
+	watch := c.Command(binary, "nodes", "--watch")
+	var told netlab.Log
+	watch.Stdout, watch.Stderr = &told, &told
+	if err := c.Start(watch); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = watch.Process.Kill()
+		_ = watch.Wait()
+	})
+	rows := func(want ...string) func() bool { // of node2, in this order
+		return func() bool {
+			var got []string
+			for line := range strings.Lines(told.String()) {
+				if f := strings.Fields(line); len(f) > 3 && f[2] == "node2" {
+					got = append(got, f[1]+" "+f[3])
+				}
+			}
+			return slices.Equal(got, want)
+		}
+	}
+	until(t, "the watch to begin", rows("ADDED LIVE"))
 	c.nodes[1].agent.Kill()
 	c.unheard(c.nodes[1])
 	wantSaid(t, c.says("nodes"), "UNHEARD")
+	until(t, "the watch to tell of it", rows("ADDED LIVE", "UPDATED UNHEARD"))
+	c.nodes[1].witness(c.nodes[1].args...)
+	until(t, "the watch to tell that it is back", rows("ADDED LIVE", "UPDATED UNHEARD", "UPDATED LIVE"))
 }
