@@ -30,7 +30,7 @@ type Observer struct {
 }
 
 // Load brings the program and its maps into the kernel, attached to nothing. It
-// takes CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and Linux 6.1 or newer.
+// takes CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and Linux 5.12 or newer.
 func Load() (*Observer, error) {
 	spec, err := loadObserve()
 	if err != nil {
