@@ -173,7 +173,8 @@ func (c *cluster) acknowledge(id string) {
 	}
 }
 
-// TestRunIsScraped has the same of agent and aggregator in one process.
+// TestRunIsScraped has the same of agent and aggregator in one process, and wants no other
+// alert.
 func TestRunIsScraped(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -184,6 +185,13 @@ func TestRunIsScraped(t *testing.T) {
 		t.Errorf("alert: got %v %v, want one of %s with the page of its cause", got.Labels, got.Annotations, planted)
 	}
 	l.watch.await("it to be confirmed", inState(planted, ipwitnessv1.Conflict_CONFIRMED))
+	// All rules are evaluated several times while the next one settles: no other is even pending.
+	l.seedNext()
+	alerted(t, s, "IpwitnessAddressConflict", 2)
+	others, err := s.Query(t.Context(), `ALERTS{alertname!~"IpwitnessAddressConflict(Suspected)?"}`)
+	if err != nil || len(others) > 0 {
+		t.Errorf("alerts on a host that is well but for duplicates: got %v (%v), want none", others, err)
+	}
 	checkMetrics(t, l.program)
 }
 
