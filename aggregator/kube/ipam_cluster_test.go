@@ -38,7 +38,7 @@ func (l *lab) custom(k kind, text string) {
 // from nothing, over changes and an API server that is away, to nothing.
 func TestIPAMsOfARealAPI(t *testing.T) {
 	l := newLab(t)
-	m := l.mirror("ipwitness")
+	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	l.crds(kubernetes.IPAMs...)
 	l.custom(calicoPools, calicoPoolText)
