@@ -141,7 +141,7 @@ demo: deps-test build cni-plugins ## Show a real IPAM accident and what ipwitnes
 check: lint check-generate build test ## All that must hold at every commit
 
 .PHONY: test
-test: deps-test build cni-plugins containerd image package ## Run all tests, as root, with the race detector
+test: deps-test build cni-plugins containerd image package helm ## Run all tests, as root, with the race detector
 	go -C tools/image test ./...
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
