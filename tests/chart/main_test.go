@@ -196,7 +196,6 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"monitoring.podMonitor.enabled=true":                                         "knows no PodMonitor",
 		"monitoring.rules.enabled=true":                                              "knows no PrometheusRule",
 		"aggregator.persistence.enabled=true,aggregator.strategy.type=RollingUpdate": "aggregator.strategy: with aggregator.persistence it can only be Recreate",
-		"aggregator.hostNetwork=true,aggregator.strategy.type=RollingUpdate":         "aggregator.strategy: with aggregator.hostNetwork",
 		"rbac.create=false,aggregator.serviceAccount.create=false":                   "aggregator.serviceAccount: it is neither made nor named",
 	} {
 		out, err := helm("template", "ipwitness", chart, "--set", set)
@@ -282,6 +281,20 @@ func TestProbes(t *testing.T) {
 		the(t, template(t, "ipwitness", values), "Deployment", "ipwitness-aggregator", &d)
 		if got := d.Spec.Template.Spec.Containers[0].ReadinessProbe.HTTPGet.Scheme; got != want {
 			t.Errorf("%s: got scheme %q, want %q", values, got, want)
+		}
+	}
+}
+
+// Where two cannot be, the old one ends before the new one starts.
+func TestStrategy(t *testing.T) {
+	for values, want := range map[string]appsv1.DeploymentStrategyType{
+		"": "RollingUpdate", "aggregator.persistence.enabled=true": "Recreate", "aggregator.hostNetwork=true": "Recreate",
+		"aggregator.strategy.type=Recreate": "Recreate",
+	} {
+		var d appsv1.Deployment
+		the(t, template(t, "ipwitness", values), "Deployment", "ipwitness-aggregator", &d)
+		if got := d.Spec.Strategy.Type; got != want {
+			t.Errorf("--set %s: got %s, want %s", values, got, want)
 		}
 	}
 }

@@ -393,7 +393,81 @@ func TestHelmChart(t *testing.T) {
 		i.awaitConflict(addr, confirmed)
 	})
 	t.Run("certificates", i.wantRenewal)
+	t.Run("mounts", i.wantMounts)
+	for _, p := range i.agents() {
+		t.Logf("the cgroup of the agent of %s has %s", p.Node, i.memory(p))
+	}
 	i.uninstall()
+}
+
+// wantMounts looks whether agents see in their pods what comes and goes on nodes, and
+// hold nothing back: a directory of IPAM that is deleted and made again, the network
+// namespaces of pods that end.
+func (i *installed) wantMounts(t *testing.T) {
+	node := i.Nodes[0]
+	if err := node.Forget(); err != nil {
+		t.Fatal(err)
+	}
+	i.until("what host-local forgot", func() error {
+		got, _ := i.findings()
+		if !slices.ContainsFunc(got, func(s string) bool {
+			return strings.HasPrefix(s, "ipam-state-lost") || strings.HasPrefix(s, "in-use-unallocated")
+		}) {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+	// It begins again, in a directory that is another one: with addresses that are in use.
+	p := i.run("again", node.Name, "")
+	i.until("the records of the new directory", func() error {
+		_, all := i.findings()
+		for _, f := range all {
+			if f.GetKind() == "in-use-unallocated" && f.GetAddress() == p.Address {
+				return fmt.Errorf("%s is booked, and the agent does not see it", p.Address)
+			}
+		}
+		if len(all) == 0 {
+			return errors.New("there is no finding")
+		}
+		return nil
+	})
+	i.in("delete", "deployment,pod", "--all", "--cascade=foreground", "--timeout=2m")
+	i.until("addresses to end with their pods", func() error {
+		var m ipwitnessv1.ListOwnersResponse
+		if err := i.aggregator.Get(t.Context(), "/v1/owners?namespace="+i.namespace, &m); err != nil || len(m.GetOwners()) > 0 {
+			return fmt.Errorf("got %v, %w", m.GetOwners(), err)
+		}
+		return nil
+	})
+}
+
+// agents are their pods.
+func (i *installed) agents() []pod {
+	i.t.Helper()
+	agents := *i.lab
+	agents.namespace = home
+	return agents.pods("app.kubernetes.io/component=agent")
+}
+
+// memory is what the cgroup of a pod has in use, which is what its limit counts.
+func (i *installed) memory(p pod) string {
+	for _, file := range []string{"/sys/fs/cgroup/memory/**/memory.usage_in_bytes", "/sys/fs/cgroup/**/memory.current"} {
+		root, name := filepath.Split(file)
+		var found string
+		_ = filepath.WalkDir(strings.TrimSuffix(root, "/**/"), func(path string, _ os.DirEntry, err error) error {
+			if err == nil && filepath.Base(path) == "pod"+p.UID {
+				if text, err := os.ReadFile(filepath.Join(path, name)); err == nil {
+					found = strings.TrimSpace(string(text))
+				}
+				return filepath.SkipAll
+			}
+			return nil
+		})
+		if found != "" {
+			return found + " bytes"
+		}
+	}
+	return "no memory cgroup"
 }
 
 // uninstall does that, and looks whether all has gone that is of the release. What
@@ -622,6 +696,25 @@ func (i *installed) wantPeople(t *testing.T, addr string) {
 		if got := acknowledge(who.aggregator); got != who.acknowledge {
 			t.Errorf("%s acknowledges: got %d, want %d", who.name, got, who.acknowledge)
 		}
+	}
+
+	// The Role is what ipwitness -P needs.
+	i.kube("--namespace", home, "create", "serviceaccount", "friend")
+	friend, err := i.ServiceAccount(ctx, home, "friend")
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := func() (string, error) {
+		cmd := i.Command(binary, "nodes", "-P", "--namespace", home)
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+friend)
+		return i.Output(cmd)
+	}
+	if out, err := forward(); err == nil {
+		t.Errorf("ipwitness -P without the Role: got\n%s", out)
+	}
+	i.kube("--namespace", home, "create", "rolebinding", "friend", "--role=ipwitness-port-forward", "--serviceaccount", home+":friend")
+	if out, err := forward(); err != nil || strings.Count(out, "LIVE") < 2 {
+		t.Errorf("ipwitness -P with the Role: got %v\n%s", err, out)
 	}
 }
 

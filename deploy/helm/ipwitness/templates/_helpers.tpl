@@ -112,8 +112,8 @@ httpGet: {{ .get | toJson }}
 {{- with .Values.aggregator -}}
 {{- if .strategy -}}
 {{ toYaml .strategy }}
-{{- else if .persistence.enabled -}}
-# One only can have the volume.
+{{- else if or .persistence.enabled .hostNetwork -}}
+# One only can have the volume, or the node's ports.
 type: Recreate
 {{- else -}}
 # The new one is ready before the old one ends: agents tell it everything at once.
