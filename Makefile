@@ -49,6 +49,8 @@ CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool host-local loopback macvlan p
 KUBERNETES := $(addprefix bin/kubernetes/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
 ETCD := bin/kubernetes/etcd
 CALICO_CRDS := bin/kubernetes/calico-crds
+OPERATOR_CRDS := bin/kubernetes/operator-crds
+HELM := bin/kubernetes/helm
 CONTAINERD := $(addprefix bin/containerd/,containerd containerd-shim-runc-v2 ctr)
 
 C_FILES := $(wildcard bpf/*.c bpf/*.h)
@@ -60,7 +62,7 @@ space := $(subst ,, )
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	containerd:containerd ctr:containerd runc:runc buildah:buildah /bin/busybox:busybox-static \
 	/lib/systemd/systemd:systemd openssl:openssl prometheus:prometheus promtool:prometheus \
-	prometheus-alertmanager:prometheus-alertmanager
+	prometheus-alertmanager:prometheus-alertmanager curl:curl
 PICTURES_NEEDS := chromium:chromium
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin
@@ -139,13 +141,13 @@ demo: deps-test build cni-plugins ## Show a real IPAM accident and what ipwitnes
 check: lint check-generate build test ## All that must hold at every commit
 
 .PHONY: test
-test: deps-test build cni-plugins containerd image package ## Run all tests, as root, with the race detector
+test: deps-test build cni-plugins containerd image package helm ## Run all tests, as root, with the race detector
 	go -C tools/image test ./...
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
 
 .PHONY: test-cluster
-test-cluster: deps-test build cni-plugins kubernetes ## Run the tests on a real Kubernetes of two nodes, as root; the first time builds it (minutes)
+test-cluster: deps-test build image cni-plugins kubernetes ## Run the tests on a real Kubernetes of two nodes, as root; the first time builds it (minutes)
 	IPWITNESS_CLUSTER_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m -p 1 \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(CLUSTER_PKGS)
 
@@ -203,7 +205,7 @@ lint-proto: $(BUF)
 ##@ Generate
 
 .PHONY: generate
-generate: generate-bpf generate-proto generate-situations generate-observability ## Remake all generated files
+generate: generate-bpf generate-proto generate-situations generate-observability generate-deploy ## Remake all generated files
 
 .PHONY: generate-bpf
 generate-bpf: deps-bpf ## Remake bpf/*.o and their Go
@@ -226,6 +228,10 @@ generate-observability: ## Remake docs/metrics.md and the dashboards from what t
 update-pictures: deps-test deps-pictures cni-plugins ## Draw the dashboards of docs/images anew, as root (minutes)
 	go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^TestDashboardsAreDrawn$$' ./tests -args -pictures '$(CURDIR)/docs/images'
 
+.PHONY: generate-deploy
+generate-deploy: $(HELM) ## Remake deploy/manifests and the list of values from the chart
+	go run ./tests/chart
+
 .PHONY: update-situations
 update-situations: deps-test cni-plugins containerd kubernetes ## Have the tests write their texts anew, and remake docs/situations.md
 	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test([TL][0-9]|EachCapability)' ./tests -args -update
@@ -233,7 +239,7 @@ update-situations: deps-test cni-plugins containerd kubernetes ## Have the tests
 	@$(MAKE) --no-print-directory generate-situations
 
 # Sums before and after, not git diff: work that is not committed is no fault.
-GENERATED_SUMS := find bpf proto docs deploy -type f -regex '.*\(\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|/situations\.md\|/metrics\.md\|/dashboards/.*\.json\)' \
+GENERATED_SUMS := find bpf proto docs deploy -type f -regex '.*\(deploy/.*\(\.yaml\|/README\.md\)\|\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|/situations\.md\|/metrics\.md\|/dashboards/.*\.json\)' \
 	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
 check-generate: ## Fail if a generated file is not what its source gives
@@ -251,7 +257,10 @@ check-generate: ## Fail if a generated file is not what its source gives
 cni-plugins: $(CNI_PLUGINS) ## Build the real CNI plugins that tests and demo use
 
 .PHONY: kubernetes
-kubernetes: $(KUBERNETES) $(ETCD) $(CALICO_CRDS) ## Build the real Kubernetes that the cluster's tests use
+kubernetes: $(KUBERNETES) $(ETCD) $(HELM) $(CALICO_CRDS) $(OPERATOR_CRDS) ## Build the real Kubernetes that the cluster's tests use
+
+.PHONY: helm
+helm: $(HELM) ## Build Helm, which makes the manifests of the chart
 
 .PHONY: containerd
 containerd: $(CONTAINERD) ## Build the newest containerd, which tests use beside Debian's
@@ -310,6 +319,25 @@ $(CALICO_CRDS): tools/calico/go.mod tools/calico/go.sum
 	rm -rf $@ $@.new && mkdir -p $@.new; \
 	install -m 644 "$$dir"/libcalico-go/config/crd/*.yaml $@.new/; \
 	mv $@.new $@ # whole or not at all: make deletes no directory of a target that failed
+
+# By these definitions the API server judges our objects for Prometheus and cert-manager.
+$(OPERATOR_CRDS): tools/operators/go.mod tools/operators/go.sum
+	rm -rf $@ $@.new && mkdir -p $@.new; \
+	for d in prometheus-operator/prometheus-operator:example/prometheus-operator-crd cert-manager/cert-manager:deploy/crds; do \
+		dir=$$(go -C tools/operators mod download -json github.com/$${d%:*} | awk -F'"' '$$2 == "Dir" { print $$4 }'); \
+		install -m 644 "$$dir/$${d#*:}"/*.yaml $@.new/; \
+	done; \
+	mv $@.new $@
+
+# The version of Kubernetes is what it takes a cluster for that it does not ask.
+HELM_MODULE := helm.sh/helm/v3
+K8S_MINOR = $(word 2,$(subst ., ,$(K8S_VERSION)))
+$(HELM): tools/helm/go.mod tools/helm/go.sum
+	v=$$(go -C tools/helm list -m -f '{{.Version}}' $(HELM_MODULE)); \
+	CGO_ENABLED=0 go -C tools/helm build -trimpath -o '$(CURDIR)/bin/kubernetes/' \
+		-ldflags "-s -w -X $(HELM_MODULE)/internal/version.version=$$v \
+			-X $(HELM_MODULE)/pkg/chartutil.k8sVersionMajor=1 -X $(HELM_MODULE)/pkg/chartutil.k8sVersionMinor=$(K8S_MINOR)" tool
+	@touch $@
 
 CONTAINERD_MODULE := github.com/containerd/containerd/v2
 $(CONTAINERD) &: tools/containerd/go.mod tools/containerd/go.sum

@@ -58,7 +58,7 @@ func TestEventsOfAConflict(t *testing.T) {
 	const address = "10.99.5.7"
 	l.pod("one", "event-node1", address, "")
 	l.pod("two", "event-node2", address, "")
-	m := l.mirror("ipwitness")
+	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	m.until("the nodes are known", func() bool { return m.Status().GetNodes() >= 2 })
 	conflict := conflictOf(l.namespace, address, pb.Conflict_SUSPECTED, "one@event-node1", "two@event-node2", "nobody@event-node2", "ghost@elsewhere")
@@ -90,7 +90,7 @@ func TestEventsOfAConflict(t *testing.T) {
 
 	// Another replica, or we anew: they find the same conflict at another time.
 	m.stop()
-	again := l.mirror("ipwitness")
+	again := l.mirror(rich)
 	again.awaitState(pb.Kubernetes_LIVE)
 	again.until("the nodes are known", func() bool { return again.Status().GetNodes() >= 2 })
 	conflict.DetectedAt = timestamppb.New(time.Now().Add(2 * time.Second))
@@ -117,7 +117,7 @@ func TestEventsOfAConflict(t *testing.T) {
 
 	// Another episode counts on, whoever finds it.
 	again.stop()
-	third := l.mirror("ipwitness")
+	third := l.mirror(rich)
 	third.awaitState(pb.Kubernetes_LIVE)
 	third.until("the nodes are known", func() bool { return third.Status().GetNodes() >= 2 })
 	conflict.DetectedAt = timestamppb.New(time.Now().Add(3 * time.Second))
@@ -136,7 +136,7 @@ func TestEventsOfAConflictWhileTheAPIServerIsAway(t *testing.T) {
 	l := newLab(t)
 	l.node("away-node", "10.99.6.0/24")
 	l.pod("one", "away-node", "10.99.6.7", "")
-	m := l.mirror("ipwitness")
+	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	m.until("the node is known", func() bool { return m.Status().GetNodes() >= 1 })
 	m.cut(true)
@@ -151,7 +151,7 @@ func TestEventsOfAConflictThatComesAndGoes(t *testing.T) {
 	l := newLab(t)
 	l.node("flap-node", "10.99.9.0/24")
 	l.pod("one", "flap-node", "10.99.9.7", "")
-	m := l.mirror("ipwitness")
+	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	m.announcer.mu.Lock()
 	m.announcer.pause = 3 * time.Second
@@ -211,8 +211,8 @@ func TestMissingRights(t *testing.T) {
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: poor-is-rich}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: ipwitness}
-subjects: [{kind: ServiceAccount, name: poor, namespace: ipwitness}]
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: outside-aggregator}
+subjects: [{kind: ServiceAccount, name: poor, namespace: outside}]
 `)
 	t.Cleanup(func() { l.kube("delete", "clusterrolebinding", "poor-is-rich") })
 	m.until("services and events are followed", func() bool {
@@ -226,7 +226,7 @@ func TestRelatedOfARealAPI(t *testing.T) {
 	l.node("related-node1", "10.99.8.0/24")
 	l.node("related-node2", "10.99.8.0/24")
 	l.pod("one", "related-node1", "10.99.8.7", "")
-	m := l.mirror("ipwitness")
+	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	conflict := conflictOf(l.namespace, "192.0.2.80", pb.Conflict_CONFIRMED, "one@related-node1", "@related-node2")
 	l.apply(`
@@ -281,7 +281,7 @@ func TestEventsOfAFinding(t *testing.T) {
 	l.node("finding-node", "10.99.8.0/24")
 	const address = "10.99.8.7"
 	l.pod("one", "finding-node", address, "")
-	m := l.mirror("ipwitness")
+	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	m.until("pod and node are known", func() bool { return m.Status().GetNodes() > 0 && m.named("one", "finding-node") != nil })
 	finding := &pb.Finding{
@@ -305,7 +305,7 @@ func TestEventsOfAFinding(t *testing.T) {
 	check("Warning AddressBookedElsewhere 1")
 
 	// Another replica finds the same, and then sees that it is over.
-	other := l.mirror("ipwitness")
+	other := l.mirror(rich)
 	other.awaitState(pb.Kubernetes_LIVE)
 	other.AnnounceFinding(finding, false)
 	other.until("it is known", func() bool { return other.counted(known) == 2 })

@@ -25,7 +25,7 @@ spec:
     metadata: {labels: {app: web}}
     spec: {containers: [{name: main, image: example/image}]}
 `)
-	m := l.mirror("ipwitness")
+	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 
 	m.until("the node's range is known", func() bool { return m.InPodCIDR(netip.MustParseAddr("10.99.1.200")) })
@@ -88,7 +88,7 @@ func TestTheAPIServerIsKilled(t *testing.T) {
 	l := newLab(t)
 	l.node("killed-node", "10.99.3.0/24")
 	l.pod("stays", "killed-node", "10.99.3.7", "")
-	m := l.mirror("ipwitness")
+	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	stays := m.named("stays", "killed-node")
 
@@ -117,7 +117,7 @@ func TestTheAPIServerIsKilled(t *testing.T) {
 func TestWhatHappensMeanwhile(t *testing.T) {
 	l := newLab(t)
 	l.node("meanwhile-node", "10.99.4.0/24")
-	m := l.mirror("ipwitness")
+	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	for _, anew := range []bool{false, true} {
 		l.pod("stays", "meanwhile-node", "10.99.4.7", "")

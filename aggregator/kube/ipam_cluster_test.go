@@ -38,7 +38,7 @@ func (l *lab) custom(k kind, text string) {
 // from nothing, over changes and an API server that is away, to nothing.
 func TestIPAMsOfARealAPI(t *testing.T) {
 	l := newLab(t)
-	m := l.mirror("ipwitness")
+	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	l.crds(kubernetes.IPAMs...)
 	l.custom(calicoPools, calicoPoolText)
@@ -133,7 +133,7 @@ func TestIPAMsThatMayNotBeRead(t *testing.T) {
 	if s := m.Status().GetState(); s != pb.Kubernetes_LIVE {
 		t.Errorf("the state is %s", s)
 	}
-	l.kube("create", "clusterrolebinding", "poor-reads-ipam", "--clusterrole=ipwitness", "--serviceaccount=ipwitness:poor")
+	l.kube("create", "clusterrolebinding", "poor-reads-ipam", "--clusterrole="+rich, "--serviceaccount="+kubernetes.Outside+":poor")
 	l.Cleanup(func() { l.kube("delete", "clusterrolebinding", "poor-reads-ipam") })
 	l.custom(whereaboutsPools, whereaboutsPool)
 	m.until("it is read", func() bool { return strings.HasPrefix(m.ipam.says(), "whereabouts kube-system/192.168.2.0-24 known") })

@@ -65,12 +65,8 @@ func newLab(t testing.TB) *lab {
 	shared.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		var manifest []byte
-		if manifest, shared.err = os.ReadFile(rights); shared.err != nil {
-			return
-		}
 		if shared.cluster, shared.err = kubernetes.New(ctx, kubernetes.Options{}); shared.err == nil {
-			shared.err = errors.Join(shared.cluster.Apply(ctx, string(manifest)), shared.cluster.Apply(ctx, poor))
+			shared.err = errors.Join(shared.cluster.Rights(ctx), shared.cluster.Apply(ctx, poor))
 		}
 	})
 	if shared.err != nil {
@@ -92,15 +88,14 @@ func newLab(t testing.TB) *lab {
 	return l
 }
 
-// rights is the file of those that docs/reference.md asks for: of the service
-// account ipwitness, in a namespace of that name.
-const rights = "../../tests/kubernetes/testdata/rbac.yaml"
+// rich is the service account with all rights of an aggregator.
+const rich = kubernetes.Outside + "-aggregator"
 
-// poor is a service account without all of them.
+// poor is one without all of them.
 const poor = `
 apiVersion: v1
 kind: ServiceAccount
-metadata: {name: poor, namespace: ipwitness}
+metadata: {name: poor, namespace: outside}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -112,7 +107,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: poor}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: poor}
-subjects: [{kind: ServiceAccount, name: poor, namespace: ipwitness}]
+subjects: [{kind: ServiceAccount, name: poor, namespace: outside}]
 `
 
 // kube runs kubectl.
@@ -193,7 +188,7 @@ func (l *lab) mirror(account string) *mirrored {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	path, err := l.ServiceAccount(ctx, "ipwitness", account)
+	path, err := l.ServiceAccount(ctx, kubernetes.Outside, account)
 	if err != nil {
 		l.Fatal(err)
 	}

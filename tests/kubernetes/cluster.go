@@ -28,7 +28,7 @@ import (
 
 // Network is that of the pods, unless Options have another: one range for all
 // nodes, so that the same addresses are given out on each.
-var Network = strings.Replace(netlab.Bridge, "cbr0", "pods", 1)
+var Network = strings.NewReplacer("cbr0", "pods", `"isGateway":true`, `"isDefaultGateway":true`).Replace(netlab.Bridge)
 
 // Address is that of the control plane: of the API server, and of what else runs there.
 const Address = "198.18.0.1"
@@ -290,6 +290,21 @@ func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string) (p
 		return "", err
 	}
 	return c.Kubeconfig(namespace+"-"+name, strings.TrimSpace(token))
+}
+
+// Outside is the namespace of what tests run outside of pods, and begins the names of
+// its rights: beside them ipwitness can be installed.
+const Outside = "outside"
+
+// Rights makes a service account Outside-aggregator that has the rights of an
+// aggregator, from the manifest that people install.
+func (c *Cluster) Rights(ctx context.Context) error {
+	manifest, err := os.ReadFile("../../deploy/manifests/base/rbac.yaml")
+	if err != nil {
+		return err
+	}
+	renamed := strings.NewReplacer("ipwitness-", Outside+"-", "namespace: ipwitness", "namespace: "+Outside).Replace(string(manifest))
+	return c.Apply(ctx, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+Outside+"}\n---\n"+renamed)
 }
 
 func (c *Cluster) machines() []*netlab.Host {

@@ -15,19 +15,27 @@ var restated embed.FS
 // IPAMs are those whose custom resources ApplyCRDs knows.
 var IPAMs = []string{"whereabouts", "calico", "cilium"}
 
-// crds are the definitions of the custom resources of an IPAM: Calico's own, and what is
-// used of the others'.
-func (c *Cluster) crds(ipam string) (string, error) {
-	if ipam != "calico" {
-		text, err := restated.ReadFile("testdata/crds/" + ipam + ".yaml")
+// foreign are where the definitions of others are, which make kubernetes gets.
+var foreign = map[string][]string{
+	"calico":     {"calico-crds/*_ip*.yaml", "calico-crds/*_blockaffinities.yaml"},
+	"prometheus": {"operator-crds/*_servicemonitors.yaml", "operator-crds/*_podmonitors.yaml", "operator-crds/*_prometheusrules.yaml"},
+	// Its ClusterIssuers are as its Issuers.
+	"cert-manager": {"operator-crds/cert-manager.io_certificates.yaml", "operator-crds/cert-manager.io_issuers.yaml"},
+}
+
+// crds are the definitions of the custom resources of an IPAM or an operator: its own,
+// or else what is used of them.
+func (c *Cluster) crds(whose string) (string, error) {
+	if foreign[whose] == nil {
+		text, err := restated.ReadFile("testdata/crds/" + whose + ".yaml")
 		if err != nil {
-			return "", fmt.Errorf("no custom resources of %s are known: %w", ipam, err)
+			return "", fmt.Errorf("no custom resources of %s are known: %w", whose, err)
 		}
 		return string(text), nil
 	}
 	var all []string
-	for _, pattern := range []string{"*_ip*.yaml", "*_blockaffinities.yaml"} {
-		files, err := filepath.Glob(filepath.Join(c.programs, "calico-crds", pattern))
+	for _, pattern := range foreign[whose] {
+		files, err := filepath.Glob(filepath.Join(c.programs, pattern))
 		if err != nil {
 			return "", err
 		}
@@ -40,16 +48,16 @@ func (c *Cluster) crds(ipam string) (string, error) {
 		}
 	}
 	if len(all) == 0 {
-		return "", fmt.Errorf("no custom resources of Calico in %s/calico-crds: run 'make kubernetes'", c.programs)
+		return "", fmt.Errorf("no custom resources of %s in %s: run 'make kubernetes'", whose, c.programs)
 	}
 	return strings.Join(all, "\n---\n"), nil
 }
 
-// ApplyCRDs has the API server know the custom resources of some of IPAMs, and waits
+// ApplyCRDs has the API server know the custom resources of some of IPAMs or operators, and waits
 // until it does.
-func (c *Cluster) ApplyCRDs(ctx context.Context, ipams ...string) error {
-	for _, ipam := range ipams {
-		text, err := c.crds(ipam)
+func (c *Cluster) ApplyCRDs(ctx context.Context, whose ...string) error {
+	for _, name := range whose {
+		text, err := c.crds(name)
 		if err != nil {
 			return err
 		}
@@ -65,7 +73,7 @@ func (c *Cluster) ApplyCRDs(ctx context.Context, ipams ...string) error {
 		}
 		// It begins to keep them when it is asked first: until then it can neither list
 		// them nor, for a minute, delete their definitions.
-		err = c.await(ctx, "the custom resources of "+ipam, func() error {
+		err = c.await(ctx, "the custom resources of "+name, func() error {
 			_, err := c.Kubectl(ctx, "get", "--all-namespaces", strings.Join(strings.Fields(names), ","))
 			return err
 		})
@@ -77,9 +85,9 @@ func (c *Cluster) ApplyCRDs(ctx context.Context, ipams ...string) error {
 }
 
 // DeleteCRDs undoes ApplyCRDs: with the custom resources goes all that is of them.
-func (c *Cluster) DeleteCRDs(ctx context.Context, ipams ...string) error {
-	for _, ipam := range ipams {
-		text, err := c.crds(ipam)
+func (c *Cluster) DeleteCRDs(ctx context.Context, whose ...string) error {
+	for _, name := range whose {
+		text, err := c.crds(name)
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ var binary = os.Getenv("IPWITNESS_BIN")
 var one struct {
 	once    sync.Once
 	cluster *Cluster
-	// kubeconfig has the rights of testdata/rbac.yaml.
+	// kubeconfig has the rights of an aggregator.
 	kubeconfig string
 	took       time.Duration
 	err        error
@@ -81,7 +81,7 @@ type lab struct {
 	*Cluster
 	t          *testing.T
 	namespace  string
-	kubeconfig string // of the service account ipwitness
+	kubeconfig string // with the rights of an aggregator
 
 	aggregator *netlab.Program
 	agents     map[string]*netlab.Program // by node
@@ -102,14 +102,9 @@ func newLab(t *testing.T, namespace string) *lab {
 			return
 		}
 		one.took = time.Since(begin)
-		rbac, err := os.ReadFile("testdata/rbac.yaml")
-		if err == nil {
-			err = one.cluster.Apply(ctx, string(rbac))
+		if one.err = one.cluster.Rights(ctx); one.err == nil {
+			one.kubeconfig, one.err = one.cluster.ServiceAccount(ctx, Outside, Outside+"-aggregator")
 		}
-		if err == nil {
-			one.kubeconfig, err = one.cluster.ServiceAccount(ctx, "ipwitness", "ipwitness")
-		}
-		one.err = err
 	})
 	if one.err != nil {
 		t.Fatal("no cluster: ", one.err)

@@ -112,9 +112,11 @@ localStorageCapacityIsolation: false
 readOnlyPort: 0
 serverTLSBootstrap: false
 syncFrequency: 10s
+clusterDNS: [%s]
+clusterDomain: %s
 nodeStatusUpdateFrequency: 5s
 resolvConf: ""
-`, n.Cgroup(), containerd.Socket))
+`, n.Cgroup(), containerd.Socket, Address, Domain))
 	if err != nil {
 		return err
 	}

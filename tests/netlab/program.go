@@ -139,6 +139,11 @@ func (h *Host) begin(ctx context.Context, cmd *exec.Cmd, server string, ready fu
 	return p, nil
 }
 
+// Remote is a program that somebody else runs, at a URL.
+func Remote(server string, client *http.Client) *Program {
+	return &Program{Log: &Log{}, server: server, client: client}
+}
+
 // Nodes lists the agents that report to the program.
 func (p *Program) Nodes(ctx context.Context) ([]*ipwitnessv1.Node, error) {
 	var m ipwitnessv1.ListNodesResponse
@@ -184,6 +189,29 @@ func (p *Program) Text(ctx context.Context, path string) (string, error) {
 		return "", fmt.Errorf("GET %s: %s: %s", path, resp.Status, body)
 	}
 	return string(body), nil
+}
+
+// Status gets a path, and gives the status only.
+func (p *Program) Status(ctx context.Context, path string) (int, error) {
+	return p.status(ctx, http.MethodGet, path, "")
+}
+
+// Post posts JSON to a path, and gives the status only.
+func (p *Program) Post(ctx context.Context, path, body string) (int, error) {
+	return p.status(ctx, http.MethodPost, path, body)
+}
+
+func (p *Program) status(ctx context.Context, method, path, body string) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, method, p.server+path, strings.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	return resp.StatusCode, resp.Body.Close()
 }
 
 // Get gets a path into a message.

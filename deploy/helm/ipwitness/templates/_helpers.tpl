@@ -1,0 +1,124 @@
+{{- /* Names, labels and what several files need. */}}
+{{- define "ipwitness.name" -}}
+{{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* 45 characters at most: the longest suffix has 18. */}}
+{{- define "ipwitness.fullname" -}}
+{{- $name := include "ipwitness.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride | trunc 45 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name -}}
+{{ .Release.Name | trunc 45 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-%s" .Release.Name $name | trunc 45 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "ipwitness.selector" -}}
+app.kubernetes.io/name: {{ include "ipwitness.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- /* Labels and annotations of all objects, after "metadata:" and name. */}}
+{{- define "ipwitness.labels" -}}
+{{ include "ipwitness.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* Labels of pods: nothing that changes with the chart alone, as pods would be replaced. */}}
+{{- define "ipwitness.podLabels" -}}
+{{ include "ipwitness.selector" . }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "ipwitness.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "ipwitness.account.agent" -}}
+{{ .Values.agent.serviceAccount.name | default (printf "%s-agent" (include "ipwitness.fullname" .)) }}
+{{- end }}
+
+{{- define "ipwitness.account.aggregator" -}}
+{{ .Values.aggregator.serviceAccount.name | default (printf "%s-aggregator" (include "ipwitness.fullname" .)) }}
+{{- end }}
+
+{{- /* Whether there is TLS: "true" or nothing. */}}
+{{- define "ipwitness.tls" -}}
+{{- if ne .Values.tls.mode "off" }}true{{ end }}
+{{- end }}
+
+{{- define "ipwitness.secret.server" -}}
+{{- $name := printf "%s-tls" (include "ipwitness.fullname" .) -}}
+{{ if eq .Values.tls.mode "existing" }}{{ .Values.tls.existing.serverSecret | default $name }}{{ else }}{{ $name }}{{ end }}
+{{- end }}
+
+{{- define "ipwitness.secret.agent" -}}
+{{- $name := printf "%s-agent-tls" (include "ipwitness.fullname" .) -}}
+{{ if eq .Values.tls.mode "existing" }}{{ .Values.tls.existing.agentSecret | default $name }}{{ else }}{{ $name }}{{ end }}
+{{- end }}
+
+{{- /* What has ca.crt, as a volume. cert-manager puts it beside a certificate: that of the
+agents, as the aggregator's key is nothing for nodes. */}}
+{{- define "ipwitness.volume.ca" -}}
+{{- if eq .Values.tls.mode "cert-manager" -}}
+secret:
+  secretName: {{ include "ipwitness.secret.agent" . }}
+  items: [{key: ca.crt, path: ca.crt}]
+{{- else -}}
+configMap:
+  name: {{ include "ipwitness.configMap.ca" . }}
+{{- end }}
+{{- end }}
+
+{{- define "ipwitness.configMap.ca" -}}
+{{- $name := printf "%s-ca" (include "ipwitness.fullname" .) -}}
+{{ if eq .Values.tls.mode "existing" }}{{ .Values.tls.existing.caConfigMap | default $name }}{{ else }}{{ $name }}{{ end }}
+{{- end }}
+
+{{- /* The host that agents and Prometheus dial, which the certificate has. */}}
+{{- define "ipwitness.host" -}}
+{{ include "ipwitness.fullname" . }}.{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{- /* The names that the aggregator's certificate is for, as JSON. */}}
+{{- define "ipwitness.names" -}}
+{{- $host := include "ipwitness.host" . -}}
+{{- $full := include "ipwitness.fullname" . -}}
+{{ concat (list $host (printf "%s.cluster.local" $host) (printf "%s.%s" $full .Release.Namespace) $full "localhost") .Values.tls.extraNames | uniq | toJson }}
+{{- end }}
+
+{{- define "ipwitness.addresses" -}}
+{{ concat (list "127.0.0.1" "::1") .Values.tls.extraAddresses | uniq | toJson }}
+{{- end }}
+
+{{- /* A probe of .path, with the numbers of .probe. */}}
+{{- define "ipwitness.probe" -}}
+httpGet: {{ .get | toJson }}
+{{ toYaml .probe }}
+{{- end }}
+
+{{- define "ipwitness.strategy" -}}
+{{- with .Values.aggregator -}}
+{{- if .strategy -}}
+{{ toYaml .strategy }}
+{{- else if or .persistence.enabled .hostNetwork -}}
+# One only can have the volume, or the node's ports.
+type: Recreate
+{{- else -}}
+# The new one is ready before the old one ends: agents tell it everything at once.
+type: RollingUpdate
+rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
+{{- end }}
+{{- end }}
+{{- end }}

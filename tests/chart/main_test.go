@@ -1,0 +1,466 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// All is relative to the repository.
+func TestMain(m *testing.M) {
+	if err := os.Chdir("../.."); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// needHelm skips where there is none, but not under make test.
+func needHelm(t *testing.T) {
+	t.Helper()
+	if _, err := helmProgram(); err != nil {
+		if os.Getenv("IPWITNESS_ROOT_TESTS") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+}
+
+// operators is what a cluster with the operators has.
+var operators = []string{
+	"--api-versions", "cert-manager.io/v1/Certificate", "--api-versions", "monitoring.coreos.com/v1/ServiceMonitor",
+	"--api-versions", "monitoring.coreos.com/v1/PodMonitor", "--api-versions", "monitoring.coreos.com/v1/PrometheusRule",
+}
+
+// object is one that the chart makes.
+type object struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta `json:"metadata"`
+	text              []byte // JSON
+}
+
+// into reads an object as what it is.
+func (o object) into(t *testing.T, to any) {
+	t.Helper()
+	if err := json.Unmarshal(o.text, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// template gives the objects that a release has with some values.
+func template(t *testing.T, release string, set ...string) (all []object) {
+	t.Helper()
+	needHelm(t)
+	args := append([]string{"template", release, chart, "--namespace", "net"}, operators...)
+	for _, s := range set {
+		args = append(args, "--set", s)
+	}
+	out, err := helm(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d := yaml.NewDecoder(strings.NewReader(out)); ; {
+		var any map[string]any
+		if err := d.Decode(&any); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if any == nil {
+			continue
+		}
+		o := object{}
+		if o.text, err = json.Marshal(any); err != nil {
+			t.Fatal(err)
+		}
+		o.into(t, &o)
+		all = append(all, o)
+	}
+}
+
+// the gives the only object of a kind and name.
+func the(t *testing.T, all []object, kind, name string, to any) {
+	t.Helper()
+	for _, o := range all {
+		if o.Kind == kind && o.Name == name {
+			o.into(t, to)
+			return
+		}
+	}
+	t.Fatalf("no %s %s", kind, name)
+}
+
+func TestGeneratedFilesAreUpToDate(t *testing.T) {
+	needHelm(t)
+	values, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := valueList(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{filepath.Join(chart, "README.md"): listBegins + list + listEnds}
+	for _, m := range rendered {
+		if want[filepath.Join(manifests, m.path)], err = m.render(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, text := range want {
+		if got, err := os.ReadFile(path); err != nil || !strings.Contains(string(got), text) {
+			t.Errorf("%s is not up to date (%v): run 'make generate'", path, err)
+		}
+	}
+}
+
+func TestChartIsLinted(t *testing.T) {
+	needHelm(t)
+	if _, err := helm("lint", "--strict", chart); err != nil {
+		t.Error(err)
+	}
+}
+
+// A value that the schema has and values.yaml has not would have no line in README.md.
+// The other way round, lint finds it.
+func TestSchemaHasNoOtherValues(t *testing.T) {
+	read := func(name string) (m map[string]any) {
+		text, err := os.ReadFile(filepath.Join(chart, name))
+		if err == nil {
+			err = yaml.Unmarshal(text, &m)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	var compare func(in string, schema, values map[string]any)
+	compare = func(in string, schema, values map[string]any) {
+		properties, _ := schema["properties"].(map[string]any)
+		if properties != nil && schema["additionalProperties"] != false && in != "" {
+			t.Errorf("%s takes any name", in)
+		}
+		for name, below := range properties {
+			value, ok := values[name]
+			if !ok && in+name != "global" {
+				t.Errorf("values.yaml has no %s", in+name)
+			}
+			if m, ok := value.(map[string]any); ok {
+				compare(in+name+".", below.(map[string]any), m)
+			}
+		}
+	}
+	compare("", read("values.schema.json"), read("values.yaml"))
+}
+
+func TestWhatDoesNotWorkIsRefused(t *testing.T) {
+	needHelm(t)
+	for set, want := range map[string]string{
+		// By the schema.
+		"tls.mode=ssl":                           "'/tls/mode': value must be one of",
+		"witness.settel=3s":                      "additional properties 'settel' not allowed",
+		"agnet.wire=tcx":                         "additional properties 'agnet' not allowed",
+		"witness.settle=3":                       "'/witness/settle': got number, want string",
+		"witness.settle=soon":                    "'/witness/settle': 'soon' does not match",
+		"witness.networks.pods={10.0.0.0}":       "'/witness/networks/pods/0'",
+		"image.digest=abc":                       "'/image/digest'",
+		"log.level=loud":                         "'/log/level'",
+		"agent.wire=xdp":                         "'/agent/wire'",
+		"agent.hostPaths={opt}":                  "'/agent/hostPaths/0'",
+		"auth.tokenSeconds=60":                   "'/auth/tokenSeconds': minimum: got 60, want 600",
+		"rbac.ipam={flannel}":                    "'/rbac/ipam/0'",
+		"agent.podAnnotations.a=1":               "'/agent/podAnnotations/a': got number, want string",
+		"aggregator.persistence.accessModes={R}": "'/aggregator/persistence/accessModes/0'",
+		// By the guards.
+		"aggregator.replicas=2":  "aggregator.replicas: there can be one only",
+		"tls.mode=off":           "auth.tokenReview needs TLS",
+		"auth.tokenReview=false": "tls.mode without auth.tokenReview",
+		"tls.mode=off,auth.tokenReview=false,auth.tokensSecret=t":                    "auth.tokensSecret needs TLS",
+		"tls.mode=off,auth.tokenReview=false,tls.mutual=true":                        "tls.mutual has no meaning",
+		"tls.mode=existing,tls.mutual=true,auth.tokenReview=false":                   "tls.mutual needs auth.tokenReview",
+		"tls.mode=cert-manager":                                                      "Install cert-manager first",
+		"monitoring.serviceMonitor.enabled=true":                                     "monitoring.serviceMonitor: this cluster knows no ServiceMonitor",
+		"monitoring.podMonitor.enabled=true":                                         "knows no PodMonitor",
+		"monitoring.rules.enabled=true":                                              "knows no PrometheusRule",
+		"aggregator.persistence.enabled=true,aggregator.strategy.type=RollingUpdate": "aggregator.strategy: with aggregator.persistence it can only be Recreate",
+		"rbac.create=false,aggregator.serviceAccount.create=false":                   "aggregator.serviceAccount: it is neither made nor named",
+	} {
+		out, err := helm("template", "ipwitness", chart, "--set", set)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--set %s: got %v (%d bytes), want %q", set, err, len(out), want)
+		}
+	}
+}
+
+// What agents may is what they need: nothing of the node is written, nothing of
+// Kubernetes is known but who they are.
+func TestAgentsHaveLeastPrivilege(t *testing.T) {
+	for _, mode := range []string{"tls.mode=helm", "tls.mode=existing", "tls.mode=cert-manager", "tls.mode=cert-manager,tls.mutual=true", "agent.hostPaths={/opt/cni}"} {
+		var d appsv1.DaemonSet
+		all := template(t, "ipwitness", mode)
+		the(t, all, "DaemonSet", "ipwitness-agent", &d)
+		pod := d.Spec.Template.Spec
+		c := pod.Containers[0].SecurityContext
+		slices.Sort(c.Capabilities.Add)
+		if want := []corev1.Capability{"BPF", "NET_ADMIN", "NET_BROADCAST", "NET_RAW", "PERFMON"}; !slices.Equal(c.Capabilities.Add, want) || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+			t.Errorf("%s: got %v, want %v", mode, c.Capabilities, want)
+		}
+		if c.Privileged != nil || *c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem || c.SeccompProfile.Type != "RuntimeDefault" ||
+			pod.HostPID || pod.HostIPC || !pod.HostNetwork || *pod.AutomountServiceAccountToken || len(pod.InitContainers) > 0 {
+			t.Errorf("%s: got more than is needed: %v", mode, pod)
+		}
+		for _, m := range pod.Containers[0].VolumeMounts {
+			i := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
+			if !m.ReadOnly {
+				t.Errorf("%s: %s can be written to", mode, m.MountPath)
+			}
+			if h := pod.Volumes[i].HostPath; h != nil && (h.Path != m.MountPath || m.MountPropagation == nil || *m.MountPropagation != corev1.MountPropagationHostToContainer) {
+				t.Errorf("%s: %s of the node is at %s, with propagation %v; want it at its own path, HostToContainer", mode, h.Path, m.MountPath, m.MountPropagation)
+			}
+		}
+		// The key of the aggregator, and that of the authority, is nothing for nodes.
+		for _, v := range pod.Volumes {
+			if v.Secret != nil && v.Secret.SecretName != "ipwitness-agent-tls" {
+				t.Errorf("%s: every node has Secret %s", mode, v.Secret.SecretName)
+			}
+		}
+		for _, o := range all {
+			if strings.HasSuffix(o.Kind, "Binding") && bytes.Contains(o.text, []byte(`"ipwitness-agent"`)) {
+				t.Errorf("%s: %s %s gives agents rights", mode, o.Kind, o.Name)
+			}
+		}
+	}
+	var d appsv1.DaemonSet
+	the(t, template(t, "ipwitness", "agent.privileged=true"), "DaemonSet", "ipwitness-agent", &d)
+	if c := d.Spec.Template.Spec.Containers[0].SecurityContext; c.Privileged == nil || !*c.Privileged {
+		t.Error("agent.privileged=true makes no privileged agents")
+	}
+}
+
+// Its pod could be in a namespace that enforces Pod Security level restricted, but for
+// the agents.
+func TestAggregatorIsRestricted(t *testing.T) {
+	var d appsv1.Deployment
+	the(t, template(t, "ipwitness"), "Deployment", "ipwitness-aggregator", &d)
+	pod := d.Spec.Template.Spec
+	c := pod.Containers[0].SecurityContext
+	if pod.HostNetwork || !*pod.SecurityContext.RunAsNonRoot || *pod.SecurityContext.RunAsUser != 65532 || pod.SecurityContext.SeccompProfile.Type != "RuntimeDefault" ||
+		*c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem || len(c.Capabilities.Add) > 0 || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+		t.Errorf("got %v, %v", pod, c)
+	}
+}
+
+// Probes ask what a restart would help against: of agents, not whether there is an
+// aggregator.
+func TestProbes(t *testing.T) {
+	for listen, want := range map[string]string{":9642": ":9642", "127.0.0.1:9": "127.0.0.1:9", "[::1]:9": "::1:9"} {
+		var d appsv1.DaemonSet
+		the(t, template(t, "ipwitness", "agent.httpListen="+listen), "DaemonSet", "ipwitness-agent", &d)
+		c := d.Spec.Template.Spec.Containers[0]
+		for path, p := range map[string]*corev1.Probe{"/healthz": c.LivenessProbe, "/readyz": c.ReadinessProbe} {
+			if got := p.HTTPGet; got.Path != path || got.Host+":"+got.Port.String() != want {
+				t.Errorf("agent.httpListen=%s: got %v, want %s of %s", listen, got, path, want)
+			}
+		}
+	}
+	for values, want := range map[string]corev1.URIScheme{"tls.mode=helm": "HTTPS", "tls.mode=off,auth.tokenReview=false": ""} {
+		var d appsv1.Deployment
+		the(t, template(t, "ipwitness", values), "Deployment", "ipwitness-aggregator", &d)
+		if got := d.Spec.Template.Spec.Containers[0].ReadinessProbe.HTTPGet.Scheme; got != want {
+			t.Errorf("%s: got scheme %q, want %q", values, got, want)
+		}
+	}
+}
+
+// Where two cannot be, the old one ends before the new one starts.
+func TestStrategy(t *testing.T) {
+	for values, want := range map[string]appsv1.DeploymentStrategyType{
+		"": "RollingUpdate", "aggregator.persistence.enabled=true": "Recreate", "aggregator.hostNetwork=true": "Recreate",
+		"aggregator.strategy.type=Recreate": "Recreate",
+	} {
+		var d appsv1.Deployment
+		the(t, template(t, "ipwitness", values), "Deployment", "ipwitness-aggregator", &d)
+		if got := d.Spec.Strategy.Type; got != want {
+			t.Errorf("--set %s: got %s, want %s", values, got, want)
+		}
+	}
+}
+
+// Two releases in a cluster have no object in common, and every object can be found by
+// its labels.
+func TestNamesAndLabels(t *testing.T) {
+	const long = "a-release-with-a-name-that-is-as-long-as-can-be-53-ch"
+	seen := map[string]string{}
+	for _, release := range []string{"ipwitness", "other", long} {
+		all := template(t, release, "tls.mode=cert-manager,aggregator.persistence.enabled=true,monitoring.dashboards.enabled=true,"+
+			"monitoring.rules.enabled=true,monitoring.serviceMonitor.enabled=true,monitoring.podMonitor.enabled=true")
+		for _, o := range all {
+			id := o.Kind + " " + o.Name
+			if by := seen[id]; by != "" && by != release {
+				t.Errorf("releases %s and %s both have %s", by, release, id)
+			}
+			seen[id] = release
+			if len(o.Name) > 63 {
+				t.Errorf("%s has %d characters", o.Name, len(o.Name))
+			}
+			if o.Labels["app.kubernetes.io/name"] != "ipwitness" || o.Labels["app.kubernetes.io/instance"] != release || o.Labels["helm.sh/chart"] == "" {
+				t.Errorf("%s has labels %v", id, o.Labels)
+			}
+			if cluster := strings.HasPrefix(o.Kind, "Cluster"); cluster != (o.Namespace == "") {
+				t.Errorf("%s is in namespace %q", id, o.Namespace)
+			}
+		}
+	}
+	all := template(t, "ipwitness")
+	var agent appsv1.DaemonSet
+	var aggregator appsv1.Deployment
+	var service corev1.Service
+	the(t, all, "DaemonSet", "ipwitness-agent", &agent)
+	the(t, all, "Deployment", "ipwitness-aggregator", &aggregator)
+	the(t, all, "Service", "ipwitness", &service)
+	selects := func(what string, selector, labels map[string]string, want bool) {
+		got := true
+		for k, v := range selector {
+			got = got && labels[k] == v
+		}
+		if got != want {
+			t.Errorf("%s: got %v, want %v", what, got, want)
+		}
+	}
+	pod := aggregator.Spec.Template.Labels
+	selects("the Service selects the aggregator", service.Spec.Selector, pod, true)
+	selects("the Service selects agents", service.Spec.Selector, agent.Spec.Template.Labels, false)
+	selects("the Deployment selects its pods", aggregator.Spec.Selector.MatchLabels, pod, true)
+	selects("the DaemonSet selects its pods", agent.Spec.Selector.MatchLabels, agent.Spec.Template.Labels, true)
+	for _, l := range []map[string]string{pod, agent.Spec.Template.Labels} {
+		if l["helm.sh/chart"] != "" || l["app.kubernetes.io/version"] != "" {
+			t.Errorf("pods have labels %v: they are replaced when the chart alone changes", l)
+		}
+	}
+}
+
+// Pods are replaced when their settings change, and not when others do.
+func TestChangedSettingsReplacePods(t *testing.T) {
+	sums := func(values string) (agent, aggregator string) {
+		var a appsv1.DaemonSet
+		var d appsv1.Deployment
+		all := template(t, "ipwitness", values)
+		the(t, all, "DaemonSet", "ipwitness-agent", &a)
+		the(t, all, "Deployment", "ipwitness-aggregator", &d)
+		return a.Spec.Template.Annotations["checksum/config"], d.Spec.Template.Annotations["checksum/config"]
+	}
+	agent, aggregator := sums("log.level=info")
+	for values, want := range map[string][2]bool{
+		"witness.settle=2s": {false, true}, "agent.wire=off": {true, false}, "log.level=debug": {true, true}, "image.tag=next": {false, false},
+	} {
+		a, d := sums(values)
+		if got := [2]bool{a != agent, d != aggregator}; got != want {
+			t.Errorf("%s replaces agents, the aggregator: got %v, want %v", values, got, want)
+		}
+	}
+}
+
+// Every setting that the chart writes is a flag of the program, and it takes its value.
+func TestSettingsAreFlags(t *testing.T) {
+	needHelm(t)
+	dir := t.TempDir()
+	binary, err := netlab.Build(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	help := map[string]string{}
+	for _, command := range []string{"agent", "aggregator"} {
+		out, err := exec.Command(binary, command, "--help").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		help[command] = string(out)
+	}
+	for _, values := range []string{
+		"tls.mode=off,auth.tokenReview=false",
+		"tls.mode=cert-manager,tls.mutual=true,auth.tokensSecret=t,witness.networks.pods={10.244.0.0/16,fd00::/48},witness.shared.10\\.9\\.0\\.0/24=anycast," +
+			"agent.interfaces={eth*},agent.excludeInterfaces={lo},agent.aggregators={a:1,b:2}",
+	} {
+		for command, text := range help {
+			var m corev1.ConfigMap
+			the(t, template(t, "ipwitness", values), "ConfigMap", "ipwitness-"+command, &m)
+			var settings map[string]any
+			if err := yaml.Unmarshal([]byte(m.Data["config.yaml"]), &settings); err != nil {
+				t.Fatal(err)
+			}
+			for name := range settings {
+				if !regexp.MustCompile(`(?m)^ +--` + name + `\b`).MatchString(text) {
+					t.Errorf("%s has no flag --%s (%s)", command, name, values)
+				}
+			}
+			// It reads the file, and stops at what the command line says.
+			file := filepath.Join(dir, "config.yaml")
+			if err := os.WriteFile(file, []byte(m.Data["config.yaml"]), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, err := exec.Command(binary, command, "--config", file, "--http-listen", "nowhere").CombinedOutput()
+			if err == nil || strings.Contains(string(out), "config.yaml") || !strings.Contains(string(out), "nowhere") {
+				t.Errorf("%s (%s): got %s, want nothing wrong but --http-listen", command, values, out)
+			}
+		}
+	}
+}
+
+// Nothing in them is taken for a template.
+func TestDashboardsAndRulesAreWhatTheFilesSay(t *testing.T) {
+	all := template(t, "ipwitness", "monitoring.dashboards.enabled=true,monitoring.rules.enabled=true")
+	var m corev1.ConfigMap
+	the(t, all, "ConfigMap", "ipwitness-dashboards", &m)
+	files, err := filepath.Glob(filepath.Join(chart, "files/dashboards/*.json"))
+	if err != nil || len(files) == 0 || len(files) != len(m.Data) {
+		t.Fatalf("got %d dashboards of %d files (%v)", len(m.Data), len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want, got any
+		if err := errors.Join(json.Unmarshal(text, &want), json.Unmarshal([]byte(m.Data[filepath.Base(file)]), &got)); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		if a, b := mustJSON(t, want), mustJSON(t, got); a != b {
+			t.Errorf("%s is another dashboard in the ConfigMap", file)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(chart, "files/rules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want any
+	var got struct{ Spec any }
+	if err := yaml.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	the(t, all, "PrometheusRule", "ipwitness", &got)
+	if a, b := mustJSON(t, want), mustJSON(t, got.Spec); a != b {
+		t.Errorf("got\n%s\nwant\n%s", b, a)
+	}
+}
+
+func mustJSON(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -1,0 +1,910 @@
+package kubernetes
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// chart and manifests are what is installed.
+var (
+	chart     = absolute("../../deploy/helm/ipwitness")
+	manifests = absolute("../../deploy/manifests")
+)
+
+func absolute(path string) string {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		panic(err) // there is no working directory
+	}
+	return path
+}
+
+// installed is the shared cluster with ipwitness in it, as people install it: agents
+// and aggregator in pods, which are reached through the Service.
+type installed struct {
+	*lab
+	services   *Services
+	repository string // of the image
+	tag        string
+}
+
+const home = "ipwitness" // the namespace that it is installed in
+
+// newInstalled gets all ready to install.
+func newInstalled(t *testing.T, namespace string) *installed {
+	t.Helper()
+	l := newLab(t, namespace)
+	ctx, cancel := l.context()
+	defer cancel()
+	services, err := l.Services(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(services.Close)
+	i := &installed{lab: l, services: services}
+	archive, name, err := Image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.repository, i.tag = name[:strings.LastIndex(name, ":")], name[strings.LastIndex(name, ":")+1:]
+	if _, err := l.ImportImage(ctx, i.repository+":next"); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("image %s of %s", name, archive)
+	l.kube("wait", "--for=delete", "namespace/"+home, "--timeout=2m") // of the test before
+	before := i.objects()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s", i.said())
+		}
+		_, _ = i.helm("uninstall", "ipwitness", "--ignore-not-found", "--wait") // of a test that failed
+		i.tryKube("delete", "namespace", home, "--ignore-not-found", "--timeout=2m")
+		if left := missing(i.objects(), before); len(left) > 0 {
+			t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+		}
+	})
+	return i
+}
+
+// missing are those of all that are not in some.
+func missing(all, some []string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return slices.Contains(some, s) })
+}
+
+// objects lists all that there is in the cluster but what tests make in their own
+// namespaces, and what Kubernetes makes and ends by itself.
+func (i *installed) objects() []string {
+	i.t.Helper()
+	kinds := strings.Fields(i.kube("api-resources", "--verbs=list", "--output=name"))
+	kinds = slices.DeleteFunc(kinds, func(kind string) bool {
+		return slices.Contains([]string{"events", "events.events.k8s.io", "leases.coordination.k8s.io", "componentstatuses"}, kind)
+	})
+	out := i.kube("get", strings.Join(kinds, ","), "--all-namespaces", "--ignore-not-found",
+		"--output", `jsonpath={range .items[*]}{.kind} {.metadata.namespace} {.metadata.name}{"\n"}{end}`)
+	var all []string
+	for line := range strings.Lines(out) {
+		if w := strings.Fields(line); len(w) > 0 && !strings.Contains(line, i.namespace) {
+			all = append(all, strings.Join(w, " "))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// said is what pods and their events say.
+func (i *installed) said() string {
+	return strings.Join([]string{
+		i.tryKube("--namespace", home, "get", "pods", "--output", "wide"),
+		i.tryKube("--namespace", home, "get", "events"),
+		i.tryKube("--namespace", home, "describe", "pods"),
+		i.tryKube("--namespace", home, "logs", "--selector", "app.kubernetes.io/name=ipwitness", "--prefix", "--tail=30"),
+	}, "\n")
+}
+
+// helm runs Helm, as an administrator.
+func (i *installed) helm(args ...string) (string, error) {
+	cmd := i.Command(filepath.Join(i.programs, "helm"), append([]string{"--kubeconfig", i.Cluster.kubeconfig, "--namespace", home}, args...)...)
+	return i.Output(cmd)
+}
+
+// mustHelm runs Helm.
+func (i *installed) mustHelm(args ...string) string {
+	i.t.Helper()
+	out, err := i.helm(args...)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return out
+}
+
+// values are those that the test cluster needs: there is no registry.
+func (i *installed) values(more ...string) []string {
+	args := []string{"--set", "image.pullPolicy=Never,image.repository=" + i.repository + ",image.tag=" + i.tag}
+	for _, m := range more {
+		args = append(args, "--set", m)
+	}
+	return args
+}
+
+// install installs the chart, and waits until the aggregator answers.
+func (i *installed) install(values ...string) {
+	i.t.Helper()
+	i.mustHelm(append([]string{"install", "ipwitness", chart, "--create-namespace"}, i.values(values...)...)...)
+	i.reach()
+}
+
+// bearer shows a token with each request.
+type bearer struct {
+	token string
+	http.RoundTripper
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if b.token != "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+b.token)
+	}
+	return b.RoundTripper.RoundTrip(r)
+}
+
+// as is the aggregator as who has a token asks it: through the Service, by its name,
+// with TLS verified by ConfigMap ipwitness-ca.
+func (i *installed) as(token string) (*netlab.Program, error) {
+	ctx, cancel := i.context()
+	defer cancel()
+	ca, err := i.Kubectl(ctx, "--namespace", home, "get", "configmap", "ipwitness-ca", "--output", `jsonpath={.data.ca\.crt}`)
+	if err != nil {
+		return nil, err
+	}
+	return i.verifiedBy(ca, token)
+}
+
+// verifiedBy is the aggregator as who knows an authority asks it. Each request makes a
+// connection, as the next one may be to another pod.
+func (i *installed) verifiedBy(ca, token string) (*netlab.Program, error) {
+	ctx, cancel := i.context()
+	defer cancel()
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(ca)) {
+		return nil, fmt.Errorf("no certificate in %q", ca)
+	}
+	address, err := i.services.Serve(ctx, home, "ipwitness")
+	if err != nil {
+		return nil, err
+	}
+	client := i.Client()
+	transport := client.Transport.(*http.Transport)
+	transport.DisableKeepAlives = true
+	transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}
+	dial := transport.DialContext
+	transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return dial(ctx, network, net.JoinHostPort(address, "9641"))
+	}
+	client.Transport = bearer{token, transport}
+	return netlab.Remote("https://ipwitness."+home+".svc:9641", client), nil
+}
+
+// token is one of a service account, for the aggregator.
+func (i *installed) token(ctx context.Context, account string) (string, error) {
+	out, err := i.Kubectl(ctx, "--namespace", home, "create", "token", account, "--audience", "ipwitness")
+	return strings.TrimSpace(out), err
+}
+
+// reach waits until a reader gets answers, and has l.aggregator ask as one.
+func (i *installed) reach() {
+	i.t.Helper()
+	ctx, cancel := i.context()
+	defer cancel()
+	i.until("the aggregator to answer a reader", func() error {
+		token, err := i.token(ctx, "ipwitness-reader")
+		if err != nil {
+			return err
+		}
+		if i.aggregator, err = i.as(token); err != nil {
+			return err
+		}
+		_, err = i.aggregator.Nodes(ctx)
+		return err
+	})
+}
+
+// live waits until both nodes report, with all that agents can do.
+func (i *installed) live() {
+	i.t.Helper()
+	i.until("both nodes to be live", func() error {
+		nodes, err := i.aggregator.Nodes(i.t.Context())
+		if err == nil && len(nodes) != len(i.Nodes) {
+			err = fmt.Errorf("got %d nodes", len(nodes))
+		}
+		for _, n := range nodes {
+			if n.GetState() != ipwitnessv1.Node_LIVE || len(n.GetProblems()) > 0 || n.GetWire() != "tcx" || n.GetPorts() == 0 || n.GetRuntime() == "" {
+				err = errors.Join(err, fmt.Errorf("%v", n))
+			}
+		}
+		return err
+	})
+}
+
+// duplicate starts pods until two of them have one address, and gives it and them.
+func (i *installed) duplicate(name string) (addr string, pods []pod) {
+	i.t.Helper()
+	// Nodes give out the same addresses in order, but have begun with other pods.
+	i.deploy(name, 8)
+	of := map[string][]pod{}
+	for _, p := range i.pods("app=" + name) {
+		of[p.Address] = append(of[p.Address], p)
+		if pods = of[p.Address]; len(pods) == 2 {
+			return p.Address, pods
+		}
+	}
+	i.t.Fatalf("no two of them have one address: %v", of)
+	return "", nil
+}
+
+// A cluster that knows the operators takes all objects of the chart, whatever the
+// values are, and of the manifests.
+func TestObjectsAreValid(t *testing.T) {
+	l := newLab(t, "valid")
+	ctx, cancel := l.context()
+	defer cancel()
+	if err := l.ApplyCRDs(ctx, "prometheus", "cert-manager"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := l.context()
+		defer cancel()
+		if err := l.DeleteCRDs(ctx, "prometheus", "cert-manager"); err != nil {
+			t.Error(err)
+		}
+	})
+	i := &installed{lab: l}
+	dryRun := func(t *testing.T, manifest string) {
+		ctx, cancel := l.context()
+		defer cancel()
+		out, err := l.kubectl(ctx, manifest, "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename", "-")
+		if err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(manifest, "\nkind: "); strings.Count(out, "serverside-applied") != n {
+			t.Errorf("got\n%s\nwant %d objects", out, n)
+		}
+	}
+	for name, values := range map[string]string{
+		"default":      "",
+		"off":          "tls.mode=off,auth.tokenReview=false",
+		"existing":     "tls.mode=existing,tls.mutual=true,auth.tokensSecret=tokens",
+		"cert-manager": "tls.mode=cert-manager,tls.mutual=true",
+		"issuer":       "tls.mode=cert-manager,tls.certManager.issuer.name=vault,tls.certManager.issuer.kind=ClusterIssuer",
+		"monitoring":   "monitoring.serviceMonitor.enabled=true,monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true,monitoring.dashboards.enabled=true",
+		"persistence":  "aggregator.persistence.enabled=true,aggregator.persistence.keep=true,aggregator.persistence.storageClass=fast",
+		"privileged":   "agent.privileged=true,agent.hostPID=true,agent.seLinuxOptions.type=spc_t",
+		"all": "agent.hostPaths={/opt/cni,/srv},agent.hide={/var/lib/kubelet},agent.extraCapabilities={SYS_PTRACE},agent.interfaces={eth*},agent.appArmorProfile.type=Unconfined," +
+			"agent.extraArgs={--log-level=debug},agent.extraEnv[0].name=GOGC,agent.extraEnv[0].value=off,aggregator.extraArgs={--log-level=debug},agent.httpListen=127.0.0.1:9999," +
+			"aggregator.hostNetwork=true,aggregator.service.type=LoadBalancer,aggregator.service.loadBalancerSourceRanges={192.0.2.0/24},aggregator.priorityClassName=system-cluster-critical," +
+			"commonLabels.team=net,commonAnnotations.by=us,image.pullSecrets[0].name=key,networkPolicy.nodeCIDRs={198.18.0.0/15},networkPolicy.egress[0].ports[0].port=443," +
+			"rbac.aggregate=true,witness.networks.pods={10.244.0.0/16,fd00::/48},witness.shared.10\\.9\\.0\\.0/24=anycast",
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := i.helm("template", "ipwitness", chart, "--namespace", l.namespace, "--set", values,
+				"--api-versions", "cert-manager.io/v1/Certificate", "--api-versions", "monitoring.coreos.com/v1/ServiceMonitor",
+				"--api-versions", "monitoring.coreos.com/v1/PodMonitor", "--api-versions", "monitoring.coreos.com/v1/PrometheusRule")
+			if err != nil {
+				t.Fatal(err)
+			}
+			dryRun(t, out)
+		})
+	}
+	for _, overlay := range []string{"least-privilege", "privileged"} {
+		t.Run(overlay, func(t *testing.T) {
+			dryRun(t, strings.ReplaceAll(l.kube("kustomize", manifests+"/overlays/"+overlay), "namespace: ipwitness", "namespace: "+l.namespace))
+		})
+	}
+	t.Run("component", func(t *testing.T) {
+		dryRun(t, strings.ReplaceAll(l.kube("kustomize", kustomization(t, "components: [%s/components/cert-manager]")), "namespace: ipwitness", "namespace: "+l.namespace))
+	})
+}
+
+// kustomization is a directory with one that has an overlay as its resource, and what
+// else is given; %s is where the manifests are.
+func kustomization(t *testing.T, more string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	to, err := filepath.Rel(dir, manifests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "resources: [%s/overlays/least-privilege]\n" + more + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(strings.ReplaceAll(text, "%s", to)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// As it is by default: TLS by Helm, tokens reviewed by Kubernetes, no volume.
+func TestHelmChart(t *testing.T) {
+	i := newInstalled(t, "charted")
+	begin := time.Now()
+	i.install()
+	i.until("the first owner", func() error {
+		var m ipwitnessv1.ListOwnersResponse
+		if err := i.aggregator.Get(t.Context(), "/v1/owners", &m); err != nil {
+			return err
+		}
+		if len(m.GetOwners()) == 0 {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+	t.Logf("from helm install to the first owner listed: %s", time.Since(begin).Round(10*time.Millisecond))
+	i.rollout()
+	t.Logf("until all pods were ready: %s", time.Since(begin).Round(10*time.Millisecond))
+	i.live()
+	i.api(ipwitnessv1.Kubernetes_LIVE)
+
+	addr, pods := i.duplicate("web")
+	i.awaitConflict(addr, confirmed)
+	i.awaitHolders(addr, pods...)
+	t.Run("rights", func(t *testing.T) { i.wantRights(t, pods[0]) })
+	t.Run("people", func(t *testing.T) { i.wantPeople(t, addr) })
+	t.Run("pod security", func(t *testing.T) {
+		cmd := i.KubectlCommand("label", "namespace", home, "--overwrite", "--dry-run=server", "pod-security.kubernetes.io/enforce=restricted")
+		var warnings netlab.Log
+		cmd.Stderr = &warnings
+		if err := errors.Join(i.Start(cmd), cmd.Wait()); err != nil {
+			t.Fatal(err)
+		}
+		out := warnings.String()
+		if !strings.Contains(out, "ipwitness-agent") || strings.Contains(out, "ipwitness-aggregator") {
+			t.Errorf("got\n%s\nwant the agents alone to need more than restricted", out)
+		}
+	})
+	t.Run("aggregator replaced", func(t *testing.T) {
+		cert := i.certificate()
+		away := i.without(func() { i.upgrade("aggregator.podAnnotations.again=yes") })
+		t.Logf("RollingUpdate: the API did not know both nodes for %s at the longest", away)
+		if i.certificate() != cert {
+			t.Error("an upgrade made another certificate, though the old one is good for years")
+		}
+		i.awaitConflict(addr, confirmed)
+	})
+	t.Run("agents replaced", func(t *testing.T) {
+		var second string
+		away := i.without(func() {
+			i.mustHelm(i.upgradeArgs("image.tag=next")...) // all pods begin to be replaced
+			second, _ = i.duplicate("db")
+			i.rollout()
+		})
+		t.Logf("all replaced: the API did not know both nodes for %s at the longest", away)
+		i.awaitConflict(second, confirmed)
+		i.awaitConflict(addr, confirmed)
+	})
+	t.Run("certificates", i.wantRenewal)
+	t.Run("mounts", i.wantMounts)
+	for _, p := range i.agents() {
+		t.Logf("the cgroup of the agent of %s has %s", p.Node, i.memory(p))
+	}
+	i.uninstall()
+}
+
+// wantMounts looks whether agents see in their pods what comes and goes on nodes, and
+// hold nothing back: a directory of IPAM that is deleted and made again, the network
+// namespaces of pods that end.
+func (i *installed) wantMounts(t *testing.T) {
+	node := i.Nodes[0]
+	if err := node.Forget(); err != nil {
+		t.Fatal(err)
+	}
+	i.until("what host-local forgot", func() error {
+		got, _ := i.findings()
+		if !slices.ContainsFunc(got, func(s string) bool {
+			return strings.HasPrefix(s, "ipam-state-lost") || strings.HasPrefix(s, "in-use-unallocated")
+		}) {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+	// It begins again, in a directory that is another one: with addresses that are in use.
+	p := i.run("again", node.Name, "")
+	i.until("the records of the new directory", func() error {
+		_, all := i.findings()
+		for _, f := range all {
+			if f.GetKind() == "in-use-unallocated" && f.GetAddress() == p.Address {
+				return fmt.Errorf("%s is booked, and the agent does not see it", p.Address)
+			}
+		}
+		if len(all) == 0 {
+			return errors.New("there is no finding")
+		}
+		return nil
+	})
+	i.in("delete", "deployment,pod", "--all", "--cascade=foreground", "--timeout=2m")
+	i.until("addresses to end with their pods", func() error {
+		var m ipwitnessv1.ListOwnersResponse
+		if err := i.aggregator.Get(t.Context(), "/v1/owners?namespace="+i.namespace, &m); err != nil || len(m.GetOwners()) > 0 {
+			return fmt.Errorf("got %v, %w", m.GetOwners(), err)
+		}
+		return nil
+	})
+}
+
+// agents are their pods.
+func (i *installed) agents() []pod {
+	i.t.Helper()
+	agents := *i.lab
+	agents.namespace = home
+	return agents.pods("app.kubernetes.io/component=agent")
+}
+
+// memory is what the cgroup of a pod has in use, which is what its limit counts.
+func (i *installed) memory(p pod) string {
+	for _, file := range []string{"/sys/fs/cgroup/memory/**/memory.usage_in_bytes", "/sys/fs/cgroup/**/memory.current"} {
+		root, name := filepath.Split(file)
+		var found string
+		_ = filepath.WalkDir(strings.TrimSuffix(root, "/**/"), func(path string, _ os.DirEntry, err error) error {
+			if err == nil && filepath.Base(path) == "pod"+p.UID {
+				if text, err := os.ReadFile(filepath.Join(path, name)); err == nil {
+					found = strings.TrimSpace(string(text))
+				}
+				return filepath.SkipAll
+			}
+			return nil
+		})
+		if found != "" {
+			return found + " bytes"
+		}
+	}
+	return "no memory cgroup"
+}
+
+// uninstall does that, and looks whether all has gone that is of the release. What
+// else it left is seen when the test ends.
+func (i *installed) uninstall() {
+	i.t.Helper()
+	i.mustHelm("uninstall", "ipwitness", "--wait")
+	i.uninstalled()
+}
+
+func (i *installed) uninstalled() {
+	i.t.Helper()
+	i.kube("--namespace", home, "wait", "--for=delete", "pods", "--all", "--timeout=2m")
+	i.until("nothing to be left", func() error {
+		ours := func(s string) bool { return strings.Contains(s, "ipwitness-") || strings.HasSuffix(s, " ipwitness") }
+		left := slices.DeleteFunc(i.objects(), func(s string) bool { return !ours(s) || strings.HasPrefix(s, "Namespace ") })
+		if len(left) > 0 {
+			return errors.New(strings.Join(left, ", "))
+		}
+		return nil
+	})
+}
+
+// wantRenewal looks whether certificates are made anew when it is time, and only then,
+// and whether nobody is cut off meanwhile.
+func (i *installed) wantRenewal(t *testing.T) {
+	ca := func() string {
+		return i.kube("--namespace", home, "get", "configmap", "ipwitness-ca", "--output", `jsonpath={.data.ca\.crt}`)
+	}
+	due := func(secret string) {
+		i.kube("--namespace", home, "annotate", "--overwrite", "secret", secret, "ipwitness.io/renew-after=1")
+	}
+	authority, cert := ca(), i.certificate()
+	due("ipwitness-tls")
+	i.upgrade()
+	if i.certificate() == cert || ca() != authority {
+		t.Error("got the old certificate, or another authority; want another certificate of the same authority")
+	}
+	cert = i.certificate()
+	due("ipwitness-ca")
+	i.upgrade()
+	if both := ca(); i.certificate() == cert || strings.Count(both, "BEGIN") != 2 || !strings.HasSuffix(strings.TrimSpace(both), strings.TrimSpace(authority)) {
+		t.Errorf("got\n%s\nwant another authority, and the old one behind it:\n%s", both, authority)
+	}
+	i.until("the aggregator to show the new certificate", func() error {
+		newest, _, _ := strings.Cut(ca(), "-----END")
+		p, err := i.verifiedBy(newest+"-----END CERTIFICATE-----\n", "")
+		if err == nil {
+			_, err = p.Status(t.Context(), "/healthz")
+		}
+		return err
+	})
+	i.reach()
+	i.live()
+}
+
+// rollout waits until all pods are what the objects say, and ready.
+func (i *installed) rollout() {
+	i.t.Helper()
+	i.kube("--namespace", home, "rollout", "status", "daemonset/ipwitness-agent", "--timeout=2m")
+	i.kube("--namespace", home, "rollout", "status", "deployment/ipwitness-aggregator", "--timeout=2m")
+}
+
+func (i *installed) upgradeArgs(values ...string) []string {
+	args := []string{"upgrade", "ipwitness", chart, "--reuse-values"}
+	for _, v := range values {
+		args = append(args, "--set", v)
+	}
+	return args
+}
+
+// upgrade changes values, and waits until pods are as they say.
+func (i *installed) upgrade(values ...string) {
+	i.t.Helper()
+	i.mustHelm(i.upgradeArgs(values...)...)
+	i.rollout()
+}
+
+// certificate is that of the aggregator.
+func (i *installed) certificate() string {
+	return i.kube("--namespace", home, "get", "secret", "ipwitness-tls", "--output", `jsonpath={.data.tls\.crt}`)
+}
+
+// without gives for how long at most, while something was done and until it is all
+// right again, the API did not answer, or did not hear both nodes.
+func (i *installed) without(do func()) (longest time.Duration) {
+	i.t.Helper()
+	done, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		last, tick := time.Now(), time.NewTicker(20*time.Millisecond)
+		defer tick.Stop()
+		for ended := false; ; {
+			ctx, cancel := context.WithTimeout(i.t.Context(), 5*time.Second)
+			nodes, err := i.aggregator.Nodes(ctx)
+			cancel()
+			silent := func(n *ipwitnessv1.Node) bool { return n.GetState() != ipwitnessv1.Node_LIVE }
+			if err == nil && len(nodes) == len(i.Nodes) && !slices.ContainsFunc(nodes, silent) {
+				longest = max(longest, time.Since(last))
+				if last = time.Now(); ended {
+					return
+				}
+			}
+			select {
+			case <-done:
+				ended = true
+			default:
+			}
+			select {
+			case <-i.t.Context().Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	do()
+	close(done)
+	<-over
+	return longest.Round(10 * time.Millisecond)
+}
+
+// wantRights looks whether accounts have the rights that they need, and no more.
+func (i *installed) wantRights(t *testing.T, p pod) {
+	can := func(account string) []string {
+		lines := strings.Split(i.kube("auth", "can-i", "--list", "--no-headers", "--as", "system:serviceaccount:"+home+":"+account,
+			"--as-group", "system:serviceaccounts", "--as-group", "system:authenticated"), "\n")
+		for j := range lines {
+			lines[j] = strings.Join(strings.Fields(lines[j]), " ")
+		}
+		slices.Sort(lines)
+		return lines
+	}
+	anybody := can("default")
+	if more := missing(can("ipwitness-agent"), anybody); len(more) > 0 {
+		t.Errorf("agents may more than anybody:\n%s", strings.Join(more, "\n"))
+	}
+	got := missing(can("ipwitness-aggregator"), anybody)
+	want := []string{
+		"blockaffinities.crd.projectcalico.org [] [] [get list watch]",
+		"ciliumendpoints.cilium.io [] [] [get list watch]",
+		"ciliumnodes.cilium.io [] [] [get list watch]",
+		"events [] [] [list watch get create patch]",
+		"ipamblocks.crd.projectcalico.org [] [] [get list watch]",
+		"ipamhandles.crd.projectcalico.org [] [] [get list watch]",
+		"ippools.crd.projectcalico.org [] [] [get list watch]",
+		"ippools.whereabouts.cni.cncf.io [] [] [get list watch]",
+		"network-attachment-definitions.k8s.cni.cncf.io [] [] [get list watch]",
+		"nodes [] [] [list watch]",
+		"overlappingrangeipreservations.whereabouts.cni.cncf.io [] [] [get list watch]",
+		"pods [] [] [list watch]",
+		"services [] [] [list watch]",
+		"subjectaccessreviews.authorization.k8s.io [] [] [create]",
+		"tokenreviews.authentication.k8s.io [] [] [create]",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the aggregator may\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	for _, what := range []string{"get secrets", "get configmaps", "delete pod/" + p.Name, "get node/node1", "get leases --namespace kube-system"} {
+		args := append(strings.Fields(what), "--as", "system:serviceaccount:"+home+":ipwitness-aggregator")
+		if out := i.tryKube(args...); !strings.Contains(out, "orbidden") {
+			t.Errorf("kubectl %s, as the aggregator: got %q, want it forbidden", what, out)
+		}
+	}
+
+	// They suffice: nothing is missing, and what was found is told as an Event.
+	metrics, err := i.aggregator.Text(t.Context(), "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\nipwitness_kubernetes_problems 0\n", "\nipwitness_kubernetes_up 1\n", `ipwitness_kubernetes_events_total{result="forbidden"} 0`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics does not say %q", strings.TrimSpace(want))
+		}
+	}
+	i.until("an Event of "+p.Name, func() error {
+		if out := i.in("get", "events", "--field-selector", "involvedObject.name="+p.Name+",reason=AddressConflict", "--output=name"); out == "" {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+}
+
+// wantPeople looks what people may: nothing, read, acknowledge.
+func (i *installed) wantPeople(t *testing.T, addr string) {
+	ctx, cancel := i.context()
+	defer cancel()
+	account := func(name, role string) *netlab.Program {
+		t.Helper()
+		i.kube("--namespace", home, "create", "serviceaccount", name)
+		t.Cleanup(func() { i.kube("--namespace", home, "delete", "serviceaccount", name) })
+		if role != "" {
+			i.kube("create", "clusterrolebinding", name, "--clusterrole", role, "--serviceaccount", home+":"+name)
+			t.Cleanup(func() { i.kube("delete", "clusterrolebinding", name) })
+		}
+		token, err := i.token(ctx, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i.must(t, token)
+	}
+	conflict := i.awaitConflict(addr, confirmed)
+	acknowledge := func(p *netlab.Program) int {
+		code, err := p.Post(ctx, "/v1/conflicts/"+conflict.GetId()+":acknowledge",
+			fmt.Sprintf(`{"reason": "NET-42", "expiresAt": %q}`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return code
+	}
+	for _, who := range []struct {
+		name                       string
+		aggregator                 *netlab.Program
+		read, metrics, acknowledge int
+	}{
+		{"nobody", i.must(t, ""), http.StatusUnauthorized, http.StatusUnauthorized, http.StatusUnauthorized},
+		{"a wrong token", i.must(t, "nonsense"), http.StatusUnauthorized, http.StatusUnauthorized, http.StatusUnauthorized},
+		{"an account without rights", account("stranger", ""), http.StatusForbidden, http.StatusForbidden, http.StatusForbidden},
+		{"the reader", i.aggregator, http.StatusOK, http.StatusOK, http.StatusForbidden},
+		{"an operator", account("operator", "ipwitness-operator"), http.StatusOK, http.StatusOK, http.StatusOK},
+	} {
+		for path, want := range map[string]int{"/v1/owners": who.read, "/metrics": who.metrics, "/healthz": http.StatusOK} {
+			if got, err := who.aggregator.Status(ctx, path); err != nil || got != want {
+				t.Errorf("%s gets %s: got %d (%v), want %d", who.name, path, got, err, want)
+			}
+		}
+		if got := acknowledge(who.aggregator); got != who.acknowledge {
+			t.Errorf("%s acknowledges: got %d, want %d", who.name, got, who.acknowledge)
+		}
+	}
+
+	// The Role is what ipwitness -P needs.
+	i.kube("--namespace", home, "create", "serviceaccount", "friend")
+	friend, err := i.ServiceAccount(ctx, home, "friend")
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := func() (string, error) {
+		cmd := i.Command(binary, "nodes", "-P", "--namespace", home)
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+friend)
+		return i.Output(cmd)
+	}
+	if out, err := forward(); err == nil {
+		t.Errorf("ipwitness -P without the Role: got\n%s", out)
+	}
+	i.kube("--namespace", home, "create", "rolebinding", "friend", "--role=ipwitness-port-forward", "--serviceaccount", home+":friend")
+	if out, err := forward(); err != nil || strings.Count(out, "LIVE") < 2 {
+		t.Errorf("ipwitness -P with the Role: got %v\n%s", err, out)
+	}
+}
+
+// must is the aggregator as who has a token asks it.
+func (i *installed) must(t *testing.T, token string) *netlab.Program {
+	t.Helper()
+	p, err := i.as(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// What was acknowledged is so after an upgrade, and what happens meanwhile is told.
+func TestHelmUpgradeWithVolume(t *testing.T) {
+	i := newInstalled(t, "volume")
+	node := i.Nodes[0]
+	if err := os.MkdirAll(node.Path("/var/lib/volume"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := i.context()
+	defer cancel()
+	err := i.Apply(ctx, `apiVersion: v1
+kind: PersistentVolume
+metadata: {name: volume}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  persistentVolumeReclaimPolicy: Retain
+  local: {path: /var/lib/volume}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [`+node.Name+`]}]}]}}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { i.kube("delete", "persistentvolume", "volume", "--wait=false", "--ignore-not-found") })
+	i.install("aggregator.persistence.enabled=true", "aggregator.persistence.storageClass=-")
+	i.rollout()
+	i.live()
+
+	addr, _ := i.duplicate("web")
+	conflict := i.awaitConflict(addr, confirmed)
+	i.kube("create", "clusterrolebinding", "operator", "--clusterrole", "ipwitness-operator", "--serviceaccount", home+":ipwitness-reader")
+	t.Cleanup(func() { i.kube("delete", "clusterrolebinding", "operator") })
+	i.until("the conflict to be acknowledged", func() error {
+		code, err := i.aggregator.Post(ctx, "/v1/conflicts/"+conflict.GetId()+":acknowledge",
+			fmt.Sprintf(`{"reason": "NET-42", "expiresAt": %q}`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
+		if err == nil && code != http.StatusOK {
+			err = fmt.Errorf("got %d", code)
+		}
+		return err
+	})
+	away := i.without(func() { i.upgrade("aggregator.podAnnotations.again=yes") })
+	t.Logf("Recreate: the API did not know both nodes for %s at the longest", away)
+	var second string
+	away = i.without(func() {
+		i.mustHelm(i.upgradeArgs("image.tag=next")...) // all pods begin to be replaced
+		second, _ = i.duplicate("db")
+		i.rollout()
+	})
+	t.Logf("all replaced: the API did not know both nodes for %s at the longest", away)
+	i.awaitConflict(second, confirmed)
+	if c := i.awaitConflict(addr, confirmed); c.GetAcknowledgement().GetReason() != "NET-42" || c.GetId() != conflict.GetId() {
+		t.Errorf("got %v, want it acknowledged as before", c)
+	}
+	i.uninstall()
+	i.kube("delete", "persistentvolume", "volume", "--timeout=2m")
+}
+
+// With certificates that are there, which agents show, too.
+func TestHelmMutualTLS(t *testing.T) {
+	i := newInstalled(t, "mutual")
+	i.kube("create", "namespace", home)
+	i.certificates("MUTUAL=1")
+	i.install("tls.mode=existing", "tls.mutual=true")
+	i.rollout()
+	i.live()
+	// Who shows none is not listened to, and runs on.
+	i.mustHelm(i.upgradeArgs("agent.extraArgs={--tls-cert=,--tls-key=}")...)
+	i.until("an agent to be told to show a certificate", func() error {
+		out := i.tryKube("--namespace", home, "logs", "--selector", "app.kubernetes.io/component=agent", "--tail=-1")
+		if !strings.Contains(out, "an agent must show a client certificate") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	i.mustHelm("uninstall", "ipwitness", "--wait")
+	i.kube("--namespace", home, "delete", "configmap/ipwitness-ca", "secret/ipwitness-tls", "secret/ipwitness-agent-tls")
+	i.uninstalled()
+}
+
+// A namespace in which no agent may run is told before anything is made.
+func TestHelmRefusesRestrictedNamespace(t *testing.T) {
+	i := newInstalled(t, "restricted")
+	i.kube("create", "namespace", home)
+	i.kube("label", "namespace", home, "pod-security.kubernetes.io/enforce=baseline")
+	_, err := i.helm(append([]string{"install", "ipwitness", chart}, i.values()...)...)
+	if err == nil || !strings.Contains(err.Error(), "enforces Pod Security level baseline") {
+		t.Errorf("got %v, want the reason", err)
+	}
+}
+
+// Without Helm: kubectl, and certificates by openssl.
+func TestManifests(t *testing.T) {
+	i := newInstalled(t, "plain")
+	i.kube("apply", "--filename", manifests+"/base/namespace.yaml")
+	i.certificates()
+	dir := kustomization(t, fmt.Sprintf("images: [{name: ghcr.io/ipwitness/ipwitness, newName: %q, newTag: %q}]", i.repository, i.tag))
+	begin := time.Now()
+	i.kube("apply", "--kustomize", dir)
+	i.reach()
+	i.rollout()
+	i.live()
+	t.Logf("from kubectl apply until all pods were ready and reported: %s", time.Since(begin).Round(10*time.Millisecond))
+	addr, pods := i.duplicate("web")
+	i.awaitConflict(addr, confirmed)
+	i.awaitHolders(addr, pods...)
+	t.Run("rights", func(t *testing.T) { i.wantRights(t, pods[0]) })
+
+	// Other certificates: agents and people know the new authority before it is used,
+	// and nothing is restarted.
+	i.certificates()
+	old := i.aggregator
+	i.until("the new certificate", func() error {
+		if _, err := old.Nodes(t.Context()); err == nil {
+			return errors.New("the old one is good")
+		}
+		return nil
+	})
+	i.reach()
+	i.live()
+	i.kube("delete", "--kustomize", dir, "--timeout=2m")
+}
+
+// certificates runs the script that people run.
+func (i *installed) certificates(env ...string) {
+	i.t.Helper()
+	cmd := i.Command(manifests + "/certificates.sh")
+	cmd.Env = append(os.Environ(), "PATH="+i.programs+":"+os.Getenv("PATH"), "KUBECONFIG="+i.Cluster.kubeconfig)
+	cmd.Env = append(cmd.Env, env...)
+	if out, err := i.Output(cmd); err != nil {
+		i.t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// Every command of docs/install-kubernetes.md works, in its order.
+func TestInstallGuide(t *testing.T) {
+	i := newInstalled(t, "guide")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	// What the chart names is there, as if it were pulled.
+	values, err := i.helm("show", "chart", chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, version, _ := strings.Cut(values, "\nappVersion: ")
+	version, _, _ = strings.Cut(version, "\n")
+	if _, err := i.ImportImage(ctx, "ghcr.io/ipwitness/ipwitness:"+version); err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	for name, program := range map[string]string{"kubectl": i.programs + "/kubectl", "helm": i.programs + "/helm", "ipwitness": binary} {
+		if err := os.Symlink(absolute(program), filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// They are run where the repository is, and write beside it.
+	work := t.TempDir()
+	if err := os.Symlink(filepath.Dir(manifests), filepath.Join(work, "deploy")); err != nil {
+		t.Fatal(err)
+	}
+	guide, err := os.ReadFile("../../docs/install-kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(guide), "```sh\n")[1:]
+	if len(blocks) < 9 {
+		t.Fatalf("got %d blocks of commands", len(blocks))
+	}
+	for _, block := range blocks {
+		commands, _, _ := strings.Cut(block, "```")
+		cmd := i.Command("sh", "-euxc", "cd "+work+"\n"+commands)
+		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "KUBECONFIG="+i.Cluster.kubeconfig, "HOME="+work)
+		out, err := i.Output(cmd)
+		if err != nil {
+			t.Fatalf("%s\n%v\n%s", commands, err, out)
+		}
+		if strings.Contains(commands, "ipwitness nodes -P") && (!strings.Contains(out, "node1") || !strings.Contains(out, "node2") || strings.Count(out, "LIVE") < 2) {
+			t.Errorf("got\n%s\nwant both nodes", out)
+		}
+		t.Logf("%s%s", commands, out)
+	}
+}

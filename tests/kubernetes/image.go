@@ -1,0 +1,69 @@
+package kubernetes
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Image gives the archive that `make image` made, and how it is called:
+// IPWITNESS_IMAGE, or bin/ipwitness-image.tar beside bin/kubernetes.
+func Image() (archive, name string, err error) {
+	if archive = os.Getenv("IPWITNESS_IMAGE"); archive == "" {
+		programs, err := Programs()
+		if err != nil {
+			return "", "", err
+		}
+		archive = filepath.Join(programs, "../ipwitness-image.tar")
+	}
+	f, err := os.Open(archive)
+	if err != nil {
+		return "", "", fmt.Errorf("no image: run 'make image', or set IPWITNESS_IMAGE: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if err != nil {
+			return "", "", fmt.Errorf("find index.json in %s: %w", archive, err)
+		}
+		if h.Name != "index.json" {
+			continue
+		}
+		var index struct {
+			Manifests []struct{ Annotations map[string]string }
+		}
+		if err := json.NewDecoder(r).Decode(&index); err != nil || len(index.Manifests) == 0 {
+			return "", "", fmt.Errorf("read index.json of %s: %w", archive, err)
+		}
+		return archive, index.Manifests[0].Annotations["io.containerd.image.name"], nil
+	}
+}
+
+// ImportImage has the runtimes of all nodes know the image of ipwitness, also under
+// other names, and gives its name.
+func (c *Cluster) ImportImage(ctx context.Context, also ...string) (name string, err error) {
+	archive, name, err := Image()
+	if err != nil {
+		return "", err
+	}
+	for _, n := range c.Nodes {
+		f, err := os.Open(archive)
+		if err != nil {
+			return "", err
+		}
+		err = n.Runtime.ImportArchive(ctx, name, f)
+		_ = f.Close()
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", n.Name, err)
+		}
+		for _, other := range also {
+			if _, err := n.Output(n.Runtime.Command("ctr", "--namespace", "k8s.io", "images", "tag", "--force", name, other)); err != nil {
+				return "", fmt.Errorf("%s: %w", n.Name, err)
+			}
+		}
+	}
+	return name, nil
+}
