@@ -419,17 +419,17 @@ func (i *installed) wantMounts(t *testing.T) {
 	})
 	// It begins again, in a directory that is another one: with addresses that are in use.
 	p := i.run("again", node.Name, "")
-	i.until("the records of the new directory", func() error {
-		_, all := i.findings()
-		for _, f := range all {
-			if f.GetKind() == "in-use-unallocated" && f.GetAddress() == p.Address {
-				return fmt.Errorf("%s is booked, and the agent does not see it", p.Address)
+	i.until("the record of "+p.Name+" in the new directory", func() error {
+		var m ipwitnessv1.ListPoolsResponse
+		if err := i.aggregator.Get(t.Context(), "/v1/pools", &m); err != nil {
+			return err
+		}
+		for _, pool := range m.GetPools() {
+			if pool.GetNode() == node.Name && pool.GetAllocated() > 0 && pool.GetAllocated() < 5 {
+				return nil
 			}
 		}
-		if len(all) == 0 {
-			return errors.New("there is no finding")
-		}
-		return nil
+		return fmt.Errorf("got %v", m.GetPools())
 	})
 	i.in("delete", "deployment,pod", "--all", "--cascade=foreground", "--timeout=2m")
 	i.until("addresses to end with their pods", func() error {
