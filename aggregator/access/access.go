@@ -209,15 +209,14 @@ func (g *Guard) identify(ctx context.Context, by credential, reports bool) (*Cal
 		audiences = append(audiences, "") // what people and Prometheus show the API server
 	}
 	// Each new token is a question to the API server: nobody is to ask many by us.
-	if !g.reviews.remembers(by.token, audiences) && !g.limits.mayTry(by.remote) {
-		return nil, status.Errorf(codes.ResourceExhausted, "too many tokens of %s were not accepted: wait a few seconds", by.remote)
-	}
-	who, err := g.reviews.token(ctx, by.token, audiences)
+	who, err := g.reviews.token(ctx, by.token, audiences,
+		func() error { return g.limits.try(by.remote) }, func() { g.limits.failed(by.remote) })
 	switch {
 	case errors.Is(err, ErrRefused):
-		g.limits.failed(by.remote)
 		return nil, status.Errorf(codes.Unauthenticated,
 			"Kubernetes does not accept the token (%s): it must be current and of audience %s, as 'kubectl create token' gives it", err, g.cfg.Audience)
+	case status.Code(err) == codes.ResourceExhausted:
+		return nil, err
 	case err != nil:
 		return nil, status.Errorf(codes.Unavailable, "the Kubernetes API cannot be asked whose token it is: %s: try again", err)
 	}

@@ -91,12 +91,14 @@ func (l *limits) watch(c *Caller) (end func(), err error) {
 	}, nil
 }
 
-// mayTry tells whether an address may show another token, failed that one was wrong.
-func (l *limits) mayTry(a netip.Addr) bool {
+// try refuses another token of an address, if many were wrong.
+func (l *limits) try(a netip.Addr) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := l.failures[a]
-	return of == nil || of.Tokens() >= 1
+	if of := l.failures[a]; of != nil && of.Tokens() < 1 {
+		return status.Errorf(codes.ResourceExhausted, "too many tokens of %s were not accepted: wait a few seconds", a)
+	}
+	return nil
 }
 
 func (l *limits) failed(a netip.Addr) {
