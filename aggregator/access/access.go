@@ -88,7 +88,7 @@ var ErrRefused = errors.New("not accepted")
 
 // Caller is who calls.
 type Caller struct {
-	// name is who it is, and by what that is known; "anonymous" for nobody.
+	// name is who it is; empty for nobody.
 	name string
 	// agent tells that it may report, for the node of this name; where that is empty, for any.
 	agent bool
@@ -175,9 +175,6 @@ func New(cfg Config, reviewer Reviewer, log *slog.Logger, reg prometheus.Registe
 // Open tells that nothing says who callers are.
 func (g *Guard) Open() bool { return !g.cfg.known() }
 
-// anonymous is what callers are called that name nobody.
-const anonymous = "anonymous"
-
 // authenticate says who shows a credential. reports tells that it comes to report:
 // its token must be meant for us.
 func (g *Guard) authenticate(ctx context.Context, by credential, reports bool) (*Caller, error) {
@@ -194,7 +191,7 @@ func (g *Guard) identify(ctx context.Context, by credential, reports bool) (*Cal
 		if by.certificate != nil {
 			return certified(by.certificate)
 		}
-		c := &Caller{name: anonymous, agent: g.Open()}
+		c := &Caller{agent: g.Open()}
 		c.operator = g.Open() && fromHere(by)
 		return c, nil
 	}
@@ -249,6 +246,9 @@ func certified(cert *x509.Certificate) (*Caller, error) {
 	if c.name == "" {
 		c.name = first(cert.DNSNames)
 	}
+	if c.name == "" { // an agent of no node would be one of all
+		return nil, status.Error(codes.Unauthenticated, "the client certificate names nobody: it must have a common name (CN) or a DNS name")
+	}
 	c.node = c.name
 	return c, nil
 }
@@ -298,7 +298,7 @@ func (c *Caller) Vouched(node string) string {
 
 // Name is who the caller is; empty for nobody.
 func (c *Caller) Name() string {
-	if c == nil || c.name == anonymous {
+	if c == nil {
 		return ""
 	}
 	return c.name
@@ -322,10 +322,10 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 		return nil
 	case what.changes() && c.operator, !what.changes() && (c.reader || c.operator):
 		return nil
-	case c.name == anonymous && what.changes() && g.Open():
+	case c.name == "" && what.changes() && g.Open():
 		return status.Errorf(codes.PermissionDenied,
 			"from elsewhere than this host nobody may %s, as nothing says who callers are: do it on the aggregator's host at its loopback address, or set --tokens, --token-review or --tls-client-ca", what)
-	case c.name == anonymous:
+	case c.name == "":
 		return status.Errorf(codes.Unauthenticated, "who may %s must say who it is: show a bearer token (--token-file) or a client certificate (--tls-cert)", what)
 	}
 	return status.Errorf(codes.PermissionDenied, "%s may not %s", c.name, what)
@@ -338,7 +338,7 @@ func (g *Guard) mayReport(c *Caller) error {
 			"an agent must show a client certificate of organization %s that is signed by the CA of the aggregator's --tls-client-ca (--tls-cert)", AgentsGroup)
 	case c.agent:
 		return nil
-	case c.name == anonymous:
+	case c.name == "":
 		return status.Error(codes.Unauthenticated, "an agent must say who it is: by a token (--token-file), or by a client certificate (--tls-cert)")
 	}
 	return status.Errorf(codes.PermissionDenied, "%s may not report: it is no agent (--agent-account, --tokens)", c.name)

@@ -55,7 +55,7 @@ func limiter[K comparable](of map[K]*rate.Limiter, key K, perSecond, burst int) 
 
 // key is by what a caller is counted.
 func (c *Caller) key() string {
-	if c.name == anonymous {
+	if c.name == "" {
 		return c.from.remote.String()
 	}
 	return c.name
