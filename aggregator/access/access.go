@@ -191,9 +191,7 @@ func (g *Guard) identify(ctx context.Context, by credential, reports bool) (*Cal
 		if by.certificate != nil {
 			return certified(by.certificate)
 		}
-		c := &Caller{agent: g.Open()}
-		c.operator = g.Open() && fromHere(by)
-		return c, nil
+		return &Caller{agent: g.Open(), operator: g.Open() && by.remote.IsLoopback()}, nil
 	}
 	if c := g.tokens.find(by.token); c != nil {
 		return c, nil
@@ -253,21 +251,18 @@ func certified(cert *x509.Certificate) (*Caller, error) {
 	return c, nil
 }
 
-// fromHere tells whether a caller is on this host, and no page of another site that
-// has its browser think that we are of that site (DNS rebinding).
-func fromHere(by credential) bool {
-	if !by.remote.IsLoopback() {
-		return false
-	}
+// misled tells whether a caller on this host asks for a name: it may be a page of
+// another site that has its browser think that we are of that site (DNS rebinding).
+func (by credential) misled() bool {
 	host := by.host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	if host == "" || host == "localhost" {
-		return true
+	if !by.remote.IsLoopback() || host == "" || host == "localhost" {
+		return false
 	}
 	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil
+	return err != nil
 }
 
 // Reports says whether a caller may report for a node.
@@ -307,7 +302,12 @@ func (c *Caller) Name() string {
 // authorize says whether a caller may do something.
 func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 	switch {
-	case what.open, !what.changes() && !what.report && g.cfg.Anonymous == AnonymousRead:
+	case what.open:
+		return nil
+	case c.name == "" && g.cfg.Anonymous == AnonymousRead && c.from.misled():
+		return status.Errorf(codes.PermissionDenied,
+			"%q is no name by which this host asks itself: ask 127.0.0.1, [::1] or localhost (a page of another site can have a browser ask for a name)", c.from.host)
+	case !what.changes() && !what.report && g.cfg.Anonymous == AnonymousRead:
 		return nil
 	case what.report:
 		return g.mayReport(c)

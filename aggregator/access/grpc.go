@@ -193,8 +193,9 @@ func address(hostport string) netip.Addr {
 	return a.Addr().Unmap().WithZone("")
 }
 
-// onBehalf is the metadata by which a call in process says for whom it is.
-const onBehalf = "ipwitness-caller"
+// onBehalf is the metadata by which a call in process says for whom it is; binary, as
+// a name may be of any letters.
+const onBehalf = "ipwitness-caller-bin"
 
 // ofProcess is the context of a call that this process itself makes, with the name of
 // who had it made.
