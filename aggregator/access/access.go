@@ -17,7 +17,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
@@ -49,8 +48,9 @@ const (
 type Config struct {
 	// Tokens is a file of bearer tokens, a line each: TOKEN ROLE NAME.
 	Tokens string
-	// Certificates tells that client certificates are verified, and that an agent must show one.
-	Certificates bool
+	// Certificates verifies a client certificate, with its chain, by whom is believed now;
+	// nil where none is. With it, an agent must show one.
+	Certificates func(chain []*x509.Certificate) error
 	// TokenReview has tokens reviewed by Kubernetes.
 	TokenReview bool
 	// Audience is what a token must be meant for.
@@ -62,7 +62,7 @@ type Config struct {
 }
 
 // known tells whether callers are known by anything.
-func (c Config) known() bool { return c.Tokens != "" || c.Certificates || c.TokenReview }
+func (c Config) known() bool { return c.Tokens != "" || c.Certificates != nil || c.TokenReview }
 
 // Subject is whom Kubernetes says that a token is of.
 type Subject struct {
@@ -105,7 +105,8 @@ type Caller struct {
 // credential is what a caller shows.
 type credential struct {
 	token       string
-	certificate *x509.Certificate // verified
+	certificate *x509.Certificate // verified when the connection was made
+	chain       []*x509.Certificate
 	remote      netip.Addr
 	// host is what a browser thinks that it speaks to.
 	host string
@@ -178,6 +179,11 @@ func (g *Guard) Open() bool { return !g.cfg.known() }
 // authenticate says who shows a credential. reports tells that it comes to report:
 // its token must be meant for us.
 func (g *Guard) authenticate(ctx context.Context, by credential, reports bool) (*Caller, error) {
+	if by.certificate != nil && g.cfg.Certificates != nil { // a connection outlives certificates, and those who sign them
+		if err := g.cfg.Certificates(by.chain); err != nil {
+			return nil, status.Errorf(codes.Unauthenticated, "the client certificate is not good any more: %s", err)
+		}
+	}
 	c, err := g.identify(ctx, by, reports)
 	if err != nil {
 		return nil, err
@@ -235,9 +241,6 @@ func first(values []string) string {
 
 // certified is whom a certificate is of.
 func certified(cert *x509.Certificate) (*Caller, error) {
-	if now := time.Now(); now.After(cert.NotAfter) {
-		return nil, status.Errorf(codes.Unauthenticated, "the client certificate ended at %s", cert.NotAfter.UTC().Format(time.RFC3339))
-	}
 	is := func(group string) bool { return slices.Contains(cert.Subject.Organization, group) }
 	c := &Caller{name: cert.Subject.CommonName, agent: is(AgentsGroup), operator: is(OperatorsGroup)}
 	c.reader = c.operator || is(ReadersGroup)
@@ -333,7 +336,7 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 
 func (g *Guard) mayReport(c *Caller) error {
 	switch {
-	case g.cfg.Certificates && (c.from.certificate == nil || !slices.Contains(c.from.certificate.Subject.Organization, AgentsGroup)):
+	case g.cfg.Certificates != nil && (c.from.certificate == nil || !slices.Contains(c.from.certificate.Subject.Organization, AgentsGroup)):
 		return status.Errorf(codes.Unauthenticated,
 			"an agent must show a client certificate of organization %s that is signed by the CA of the aggregator's --tls-client-ca (--tls-cert)", AgentsGroup)
 	case c.agent:

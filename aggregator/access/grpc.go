@@ -115,7 +115,8 @@ func shownBy(ctx context.Context, md metadata.MD) (by credential) {
 	if p, ok := peer.FromContext(ctx); ok {
 		by.remote = address(p.Addr.String())
 		if tls, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(tls.State.VerifiedChains) > 0 {
-			by.certificate = tls.State.PeerCertificates[0]
+			by.chain = tls.State.PeerCertificates
+			by.certificate = by.chain[0]
 		}
 	}
 	by.token = bearer(first(md.Get("authorization")))

@@ -2,17 +2,23 @@ package access
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -20,7 +26,7 @@ import (
 
 // An agent whose certificate names no node would be one of all nodes.
 func TestACertificateWithoutANameIsOfNobody(t *testing.T) {
-	c, err := certified(&x509.Certificate{Subject: pkix.Name{Organization: []string{AgentsGroup}}, NotAfter: time.Now().Add(time.Hour)})
+	c, err := certified(&x509.Certificate{Subject: pkix.Name{Organization: []string{AgentsGroup}}})
 	if status.Code(err) != codes.Unauthenticated {
 		t.Errorf("got %+v, %v, want Unauthenticated", c, err)
 	}
@@ -28,10 +34,49 @@ func TestACertificateWithoutANameIsOfNobody(t *testing.T) {
 
 // Whoever is called so is somebody.
 func TestSomebodyMayBeCalledAnonymous(t *testing.T) {
-	c, err := certified(&x509.Certificate{Subject: pkix.Name{CommonName: "anonymous", Organization: []string{OperatorsGroup}}, NotAfter: time.Now().Add(time.Hour)})
+	c, err := certified(&x509.Certificate{Subject: pkix.Name{CommonName: "anonymous", Organization: []string{OperatorsGroup}}})
 	if err != nil || c.Name() != "anonymous" {
 		t.Errorf("got %q, %v, want anonymous", c.Name(), err)
 	}
+}
+
+func TestAStreamEndsWhenItsCertificateDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var over atomic.Bool
+		g, err := New(Config{Certificates: func([]*x509.Certificate) error {
+			if over.Load() {
+				return errors.New("signed by unknown authority")
+			}
+			return nil
+		}}, nil, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert := &x509.Certificate{Subject: pkix.Name{CommonName: "node1", Organization: []string{AgentsGroup}}}
+		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{}, AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{
+			PeerCertificates: []*x509.Certificate{cert}, VerifiedChains: [][]*x509.Certificate{{cert}},
+		}}})
+		ctx, end, err := g.enter(ctx, pb.ReportService_Report_FullMethodName, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer end()
+		time.Sleep(2 * recheckEvery)
+		synctest.Wait()
+		select {
+		case <-Revoked(ctx):
+			t.Fatal("the stream ended with a good certificate")
+		default:
+		}
+		over.Store(true)
+		time.Sleep(recheckEvery)
+		synctest.Wait()
+		select {
+		case <-Revoked(ctx):
+		default:
+			t.Error("the stream goes on with a certificate whose authority was replaced")
+		}
+	})
 }
 
 // slowAPI takes its time.

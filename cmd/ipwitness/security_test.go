@@ -579,6 +579,33 @@ func TestWithoutAccessControlOnlyThisHostAcknowledges(t *testing.T) {
 	}
 }
 
+// Who replaces an authority does not wait until those whom it signed hang up.
+func TestAConnectionDoesNotOutliveItsAuthority(t *testing.T) {
+	g := newGuarded(t, true)
+	p := issue(t, g.clients, pki.Want{File: "agent", CommonName: "node1", Organization: access.AgentsGroup})
+	creds, err := (&agentCommand{files: secure.Files{CA: g.ca.File, Cert: p.Cert, Key: p.Key}}).credentials(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := dial(g.listeners.grpc.Addr().String(), creds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	report := func(epoch uint64) error {
+		stream, err := pb.NewReportServiceClient(conn).Report(t.Context())
+		if err != nil {
+			return err
+		}
+		return say(stream, hello("node1", "boot1", epoch))
+	}
+	if err := report(1); err != nil {
+		t.Fatal(err)
+	}
+	newCA(t, filepath.Dir(g.clients.File), "clients")
+	wantRefused(t, report(2), codes.Unauthenticated, "not good any more", "unknown authority")
+}
+
 func TestNamesAreNotOfASCIIOnly(t *testing.T) {
 	g := newGuarded(t, false)
 	g.write(readerToken + " reader jürgen\n")
