@@ -56,13 +56,21 @@ func Inside() []grpc.ServerOption {
 }
 
 // tap refuses who shows no token and may not call, before anything of the call is read.
+// gRPC reads the whole message of a call before it asks unary, and those of calls that
+// are open to anybody: few of one address may be under way, and not for long. It is
+// called with a lock of the connection held: it asks nobody.
 func (g *Guard) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	by := shownBy(ctx, info.Header)
 	what, err := action(info.FullMethodName)
-	if err != nil || by.token != "" {
+	if err != nil {
 		return ctx, nil // of what there is not, gRPC itself says so
 	}
-	_, err = g.admit(ctx, by, what)
+	if by.token == "" {
+		_, err = g.admit(ctx, by, what)
+	}
+	if err == nil && !what.report && what.Verb != "watch" {
+		ctx, err = g.limits.come(ctx, by.remote)
+	}
 	return ctx, g.refuse(ctx, err, by, what.String())
 }
 

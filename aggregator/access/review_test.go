@@ -16,10 +16,17 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -132,4 +139,65 @@ func TestWithoutTheAPIServerItsOwnTokensAreGoodForAWhile(t *testing.T) {
 			t.Errorf("a token of the API server's own audience: got %s, want OK", got)
 		}
 	})
+}
+
+// Who says nothing more after it has begun to call must not fill the memory: neither by
+// calls that anybody may make, nor by a token that is not known yet.
+func TestCallsThatDoNotComeAreFewAndEnd(t *testing.T) {
+	for _, c := range []struct{ token, method string }{
+		{"wrong", pb.WitnessService_ListOwners_FullMethodName},
+		{"", healthpb.Health_Check_FullMethodName},
+		{"", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"},
+	} {
+		t.Run(c.method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { callsThatDoNotCome(t, c.token, c.method) })
+		})
+	}
+}
+
+func callsThatDoNotCome(t *testing.T, token, method string) {
+	g, _ := reviewed(t)
+	s := grpc.NewServer(g.Outside()...)
+	pb.RegisterWitnessServiceServer(s, pb.UnimplementedWitnessServiceServer{})
+	healthpb.RegisterHealthServer(s, health.NewServer())
+	reflection.Register(s)
+	l := bufconn.Listen(1 << 20)
+	go func() { _ = s.Serve(l) }()
+	defer s.Stop()
+	conn, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ctx := t.Context()
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	const calls = 2 * incoming
+	ended := make(chan codes.Code, calls)
+	for range calls {
+		stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { ended <- status.Code(stream.RecvMsg(&healthpb.HealthCheckResponse{})) }()
+	}
+	synctest.Wait()
+	if len(ended) != calls-incoming {
+		t.Errorf("of %d calls %d were refused, want %d", calls, len(ended), calls-incoming)
+	}
+	for range len(ended) {
+		if got := <-ended; got != codes.ResourceExhausted {
+			t.Errorf("refused: got %s, want ResourceExhausted", got)
+		}
+	}
+	time.Sleep(callWithin + time.Second)
+	synctest.Wait()
+	if len(ended) != incoming {
+		t.Errorf("of %d calls %d have ended, want all", incoming, len(ended))
+	}
+	if len(g.limits.incoming) != 0 {
+		t.Errorf("%d addresses are still counted", len(g.limits.incoming))
+	}
 }
