@@ -22,6 +22,7 @@ const (
 	maxInterfaces = 100_000
 	maxNamespaces = 50_000
 	maxLinks      = 100_000
+	maxSnapshot   = 256 << 20 // bytes: several times what the largest node has to say
 	maxText       = 1024
 	maxTexts      = 10_000
 	maxNodes      = 20_000

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -45,7 +46,7 @@ type session struct {
 	inside   bool
 	pending  []*pb.ReportRequest
 	// What of it is there, and how many claims of the wire had no room.
-	records, kernelClaims, wireClaims, excess int
+	records, kernelClaims, wireClaims, excess, bytes int
 	// node is set with the first message.
 	node   *node
 	caller *access.Caller
@@ -203,7 +204,7 @@ func (r *session) accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	}
 	if m.GetSnapshotBegin() {
 		r.lost, r.inside, r.pending = false, true, nil
-		r.records, r.kernelClaims, r.wireClaims, r.excess = 0, 0, 0, 0
+		r.records, r.kernelClaims, r.wireClaims, r.excess, r.bytes = 0, 0, 0, 0, 0
 	}
 	if r.lost {
 		return nil // until the snapshot that was asked for
@@ -260,6 +261,9 @@ func (r *session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	}
 	r.pending = append(r.pending, m)
 	r.records += len(m.GetClaims()) + len(m.GetInterfaces()) + len(m.GetNamespaces()) + len(m.GetLinks())
+	if r.bytes += proto.Size(m); r.bytes > maxSnapshot { // also of what we do not know
+		return tooMany("bytes", strconv.Itoa(maxSnapshot))
+	}
 	const maxRecords = 2*maxClaims + maxInterfaces + maxNamespaces + maxLinks
 	if r.records > maxRecords || len(r.pending) > maxClaims {
 		return tooMany("records", strconv.Itoa(maxRecords))

@@ -17,7 +17,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
@@ -49,8 +48,9 @@ const (
 type Config struct {
 	// Tokens is a file of bearer tokens, a line each: TOKEN ROLE NAME.
 	Tokens string
-	// Certificates tells that client certificates are verified, and that an agent must show one.
-	Certificates bool
+	// Certificates verifies a client certificate, with its chain, by whom is believed now;
+	// nil where none is. With it, an agent must show one.
+	Certificates func(chain []*x509.Certificate) error
 	// TokenReview has tokens reviewed by Kubernetes.
 	TokenReview bool
 	// Audience is what a token must be meant for.
@@ -62,7 +62,7 @@ type Config struct {
 }
 
 // known tells whether callers are known by anything.
-func (c Config) known() bool { return c.Tokens != "" || c.Certificates || c.TokenReview }
+func (c Config) known() bool { return c.Tokens != "" || c.Certificates != nil || c.TokenReview }
 
 // Subject is whom Kubernetes says that a token is of.
 type Subject struct {
@@ -88,7 +88,7 @@ var ErrRefused = errors.New("not accepted")
 
 // Caller is who calls.
 type Caller struct {
-	// name is who it is, and by what that is known; "anonymous" for nobody.
+	// name is who it is; empty for nobody.
 	name string
 	// agent tells that it may report, for the node of this name; where that is empty, for any.
 	agent bool
@@ -105,7 +105,8 @@ type Caller struct {
 // credential is what a caller shows.
 type credential struct {
 	token       string
-	certificate *x509.Certificate // verified
+	certificate *x509.Certificate // verified when the connection was made
+	chain       []*x509.Certificate
 	remote      netip.Addr
 	// host is what a browser thinks that it speaks to.
 	host string
@@ -175,12 +176,14 @@ func New(cfg Config, reviewer Reviewer, log *slog.Logger, reg prometheus.Registe
 // Open tells that nothing says who callers are.
 func (g *Guard) Open() bool { return !g.cfg.known() }
 
-// anonymous is what callers are called that name nobody.
-const anonymous = "anonymous"
-
 // authenticate says who shows a credential. reports tells that it comes to report:
 // its token must be meant for us.
 func (g *Guard) authenticate(ctx context.Context, by credential, reports bool) (*Caller, error) {
+	if by.certificate != nil && g.cfg.Certificates != nil { // a connection outlives certificates, and those who sign them
+		if err := g.cfg.Certificates(by.chain); err != nil {
+			return nil, status.Errorf(codes.Unauthenticated, "the client certificate is not good any more: %s", err)
+		}
+	}
 	c, err := g.identify(ctx, by, reports)
 	if err != nil {
 		return nil, err
@@ -194,9 +197,7 @@ func (g *Guard) identify(ctx context.Context, by credential, reports bool) (*Cal
 		if by.certificate != nil {
 			return certified(by.certificate)
 		}
-		c := &Caller{name: anonymous, agent: g.Open()}
-		c.operator = g.Open() && fromHere(by)
-		return c, nil
+		return &Caller{agent: g.Open(), operator: g.Open() && by.remote.IsLoopback()}, nil
 	}
 	if c := g.tokens.find(by.token); c != nil {
 		return c, nil
@@ -209,15 +210,14 @@ func (g *Guard) identify(ctx context.Context, by credential, reports bool) (*Cal
 		audiences = append(audiences, "") // what people and Prometheus show the API server
 	}
 	// Each new token is a question to the API server: nobody is to ask many by us.
-	if !g.reviews.remembers(by.token, audiences) && !g.limits.mayTry(by.remote) {
-		return nil, status.Errorf(codes.ResourceExhausted, "too many tokens of %s were not accepted: wait a few seconds", by.remote)
-	}
-	who, err := g.reviews.token(ctx, by.token, audiences)
+	who, err := g.reviews.token(ctx, by.token, audiences,
+		func() error { return g.limits.try(by.remote) }, func() { g.limits.failed(by.remote) })
 	switch {
 	case errors.Is(err, ErrRefused):
-		g.limits.failed(by.remote)
 		return nil, status.Errorf(codes.Unauthenticated,
 			"Kubernetes does not accept the token (%s): it must be current and of audience %s, as 'kubectl create token' gives it", err, g.cfg.Audience)
+	case status.Code(err) == codes.ResourceExhausted:
+		return nil, err
 	case err != nil:
 		return nil, status.Errorf(codes.Unavailable, "the Kubernetes API cannot be asked whose token it is: %s: try again", err)
 	}
@@ -241,34 +241,31 @@ func first(values []string) string {
 
 // certified is whom a certificate is of.
 func certified(cert *x509.Certificate) (*Caller, error) {
-	if now := time.Now(); now.After(cert.NotAfter) {
-		return nil, status.Errorf(codes.Unauthenticated, "the client certificate ended at %s", cert.NotAfter.UTC().Format(time.RFC3339))
-	}
 	is := func(group string) bool { return slices.Contains(cert.Subject.Organization, group) }
 	c := &Caller{name: cert.Subject.CommonName, agent: is(AgentsGroup), operator: is(OperatorsGroup)}
 	c.reader = c.operator || is(ReadersGroup)
 	if c.name == "" {
 		c.name = first(cert.DNSNames)
 	}
+	if c.name == "" { // an agent of no node would be one of all
+		return nil, status.Error(codes.Unauthenticated, "the client certificate names nobody: it must have a common name (CN) or a DNS name")
+	}
 	c.node = c.name
 	return c, nil
 }
 
-// fromHere tells whether a caller is on this host, and no page of another site that
-// has its browser think that we are of that site (DNS rebinding).
-func fromHere(by credential) bool {
-	if !by.remote.IsLoopback() {
-		return false
-	}
+// misled tells whether a caller on this host asks for a name: it may be a page of
+// another site that has its browser think that we are of that site (DNS rebinding).
+func (by credential) misled() bool {
 	host := by.host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	if host == "" || host == "localhost" {
-		return true
+	if !by.remote.IsLoopback() || host == "" || host == "localhost" {
+		return false
 	}
 	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil
+	return err != nil
 }
 
 // Reports says whether a caller may report for a node.
@@ -299,7 +296,7 @@ func (c *Caller) Vouched(node string) string {
 
 // Name is who the caller is; empty for nobody.
 func (c *Caller) Name() string {
-	if c == nil || c.name == anonymous {
+	if c == nil {
 		return ""
 	}
 	return c.name
@@ -308,7 +305,12 @@ func (c *Caller) Name() string {
 // authorize says whether a caller may do something.
 func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 	switch {
-	case what.open, !what.changes() && !what.report && g.cfg.Anonymous == AnonymousRead:
+	case what.open:
+		return nil
+	case c.name == "" && g.cfg.Anonymous == AnonymousRead && c.from.misled():
+		return status.Errorf(codes.PermissionDenied,
+			"%q is no name by which this host asks itself: ask 127.0.0.1, [::1] or localhost (a page of another site can have a browser ask for a name)", c.from.host)
+	case !what.changes() && !what.report && g.cfg.Anonymous == AnonymousRead:
 		return nil
 	case what.report:
 		return g.mayReport(c)
@@ -323,10 +325,10 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 		return nil
 	case what.changes() && c.operator, !what.changes() && (c.reader || c.operator):
 		return nil
-	case c.name == anonymous && what.changes() && g.Open():
+	case c.name == "" && what.changes() && g.Open():
 		return status.Errorf(codes.PermissionDenied,
 			"from elsewhere than this host nobody may %s, as nothing says who callers are: do it on the aggregator's host at its loopback address, or set --tokens, --token-review or --tls-client-ca", what)
-	case c.name == anonymous:
+	case c.name == "":
 		return status.Errorf(codes.Unauthenticated, "who may %s must say who it is: show a bearer token (--token-file) or a client certificate (--tls-cert)", what)
 	}
 	return status.Errorf(codes.PermissionDenied, "%s may not %s", c.name, what)
@@ -334,12 +336,12 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 
 func (g *Guard) mayReport(c *Caller) error {
 	switch {
-	case g.cfg.Certificates && (c.from.certificate == nil || !slices.Contains(c.from.certificate.Subject.Organization, AgentsGroup)):
+	case g.cfg.Certificates != nil && (c.from.certificate == nil || !slices.Contains(c.from.certificate.Subject.Organization, AgentsGroup)):
 		return status.Errorf(codes.Unauthenticated,
 			"an agent must show a client certificate of organization %s that is signed by the CA of the aggregator's --tls-client-ca (--tls-cert)", AgentsGroup)
 	case c.agent:
 		return nil
-	case c.name == anonymous:
+	case c.name == "":
 		return status.Error(codes.Unauthenticated, "an agent must say who it is: by a token (--token-file), or by a client certificate (--tls-cert)")
 	}
 	return status.Errorf(codes.PermissionDenied, "%s may not report: it is no agent (--agent-account, --tokens)", c.name)

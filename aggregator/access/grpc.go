@@ -56,13 +56,21 @@ func Inside() []grpc.ServerOption {
 }
 
 // tap refuses who shows no token and may not call, before anything of the call is read.
+// gRPC reads the whole message of a call before it asks unary, and those of calls that
+// are open to anybody: few of one address may be under way, and not for long. It is
+// called with a lock of the connection held: it asks nobody.
 func (g *Guard) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	by := shownBy(ctx, info.Header)
 	what, err := action(info.FullMethodName)
-	if err != nil || by.token != "" {
+	if err != nil {
 		return ctx, nil // of what there is not, gRPC itself says so
 	}
-	_, err = g.admit(ctx, by, what)
+	if by.token == "" {
+		_, err = g.admit(ctx, by, what)
+	}
+	if err == nil && !what.report && what.Verb != "watch" {
+		ctx, err = g.limits.come(ctx, by.remote)
+	}
 	return ctx, g.refuse(ctx, err, by, what.String())
 }
 
@@ -115,7 +123,8 @@ func shownBy(ctx context.Context, md metadata.MD) (by credential) {
 	if p, ok := peer.FromContext(ctx); ok {
 		by.remote = address(p.Addr.String())
 		if tls, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(tls.State.VerifiedChains) > 0 {
-			by.certificate = tls.State.PeerCertificates[0]
+			by.chain = tls.State.PeerCertificates
+			by.certificate = by.chain[0]
 		}
 	}
 	by.token = bearer(first(md.Get("authorization")))
@@ -193,8 +202,9 @@ func address(hostport string) netip.Addr {
 	return a.Addr().Unmap().WithZone("")
 }
 
-// onBehalf is the metadata by which a call in process says for whom it is.
-const onBehalf = "ipwitness-caller"
+// onBehalf is the metadata by which a call in process says for whom it is; binary, as
+// a name may be of any letters.
+const onBehalf = "ipwitness-caller-bin"
 
 // ofProcess is the context of a call that this process itself makes, with the name of
 // who had it made.

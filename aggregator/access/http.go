@@ -56,7 +56,8 @@ func answer401(w http.ResponseWriter, err error) {
 func shown(r *http.Request) credential {
 	by := credential{token: bearer(r.Header.Get("Authorization")), remote: address(r.RemoteAddr), host: r.Host}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		by.certificate = r.TLS.PeerCertificates[0]
+		by.chain = r.TLS.PeerCertificates
+		by.certificate = by.chain[0]
 	}
 	return by
 }

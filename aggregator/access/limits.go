@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"net/netip"
 	"sync"
 	"time"
@@ -19,6 +20,9 @@ const (
 	// maxWatches is how many watches are open in all, and watchesOfOne how many
 	// of one caller.
 	maxWatches, watchesOfOne = 2000, 500
+	// incoming is how many calls of gRPC, but for streams of those who may, of one
+	// address are under way, and callWithin how long one may take.
+	incoming, callWithin = 64, 30 * time.Second
 	// maxCallers is how many callers are remembered.
 	maxCallers = 10_000
 )
@@ -29,6 +33,7 @@ type limits struct {
 	calls    map[string]*rate.Limiter
 	failures map[netip.Addr]*rate.Limiter
 	watches  map[string]int
+	incoming map[netip.Addr]int
 	open     *int
 	log      *rate.Limiter
 }
@@ -36,7 +41,7 @@ type limits struct {
 func newLimits() limits {
 	return limits{
 		mu: &sync.Mutex{}, calls: map[string]*rate.Limiter{}, failures: map[netip.Addr]*rate.Limiter{},
-		watches: map[string]int{}, open: new(int), log: rate.NewLimiter(rate.Every(10*time.Second), 5),
+		watches: map[string]int{}, incoming: map[netip.Addr]int{}, open: new(int), log: rate.NewLimiter(rate.Every(10*time.Second), 5),
 	}
 }
 
@@ -55,7 +60,7 @@ func limiter[K comparable](of map[K]*rate.Limiter, key K, perSecond, burst int) 
 
 // key is by what a caller is counted.
 func (c *Caller) key() string {
-	if c.name == anonymous {
+	if c.name == "" {
 		return c.from.remote.String()
 	}
 	return c.name
@@ -91,12 +96,34 @@ func (l *limits) watch(c *Caller) (end func(), err error) {
 	}, nil
 }
 
-// mayTry tells whether an address may show another token, failed that one was wrong.
-func (l *limits) mayTry(a netip.Addr) bool {
+// come counts a call of an address until it ends, which it does in time.
+func (l *limits) come(ctx context.Context, a netip.Addr) (context.Context, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := l.failures[a]
-	return of == nil || of.Tokens() >= 1
+	if l.incoming[a] >= incoming {
+		return ctx, status.Errorf(codes.ResourceExhausted, "too many calls at once: %d are the most for one address; try again", incoming)
+	}
+	l.incoming[a]++
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	context.AfterFunc(ctx, func() {
+		cancel()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.incoming[a]--; l.incoming[a] == 0 {
+			delete(l.incoming, a)
+		}
+	})
+	return ctx, nil
+}
+
+// try refuses another token of an address, if many were wrong.
+func (l *limits) try(a netip.Addr) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if of := l.failures[a]; of != nil && of.Tokens() < 1 {
+		return status.Errorf(codes.ResourceExhausted, "too many tokens of %s were not accepted: wait a few seconds", a)
+	}
+	return nil
 }
 
 func (l *limits) failed(a netip.Addr) {

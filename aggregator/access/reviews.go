@@ -1,10 +1,12 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,39 +49,29 @@ func newReviews(ask Reviewer) *reviews {
 	return &reviews{ask: ask, slots: make(chan struct{}, atOnce), now: time.Now, answers: map[[sha256.Size]byte]answer{}}
 }
 
-func tokenKey(token, audience string) [sha256.Size]byte {
-	return sha256.Sum256([]byte("token\x00" + audience + "\x00" + token))
-}
-
-// remembers tells whether a token was accepted lately.
-func (r *reviews) remembers(token string, audiences []string) bool {
-	for _, audience := range audiences {
-		if a, ok := r.known(tokenKey(token, audience)); ok && a.yes {
-			return true
+// token gives whom a token is of that is meant for one of some audiences. A token that
+// is not remembered is asked for only where may allows it; refused counts that it was
+// no good. Both happen while one of few asks: many at once are no way around them.
+func (r *reviews) token(ctx context.Context, token string, audiences []string, may func() error, refused func()) (Subject, error) {
+	key := sha256.Sum256([]byte("token\x00" + strings.Join(audiences, "\x00") + "\x00" + token))
+	a := r.review(ctx, key, func(ctx context.Context) answer {
+		if a, ok := r.known(key); !ok || !a.yes {
+			if err := may(); err != nil {
+				return answer{err: err}
+			}
 		}
-	}
-	return false
-}
-
-// token gives whom a token is of that is meant for one of some audiences.
-func (r *reviews) token(ctx context.Context, token string, audiences []string) (Subject, error) {
-	var refused error
-	for _, audience := range audiences {
-		a := r.review(ctx, tokenKey(token, audience), func(ctx context.Context) answer {
+		var first error
+		for _, audience := range audiences {
 			who, err := r.ask.ReviewToken(ctx, token, audience)
-			return answer{who: who, yes: err == nil, err: err}
-		})
-		if a.err == nil {
-			return a.who, nil
+			if err == nil || !errors.Is(err, ErrRefused) {
+				return answer{who: who, yes: err == nil, err: err}
+			}
+			first = cmp.Or(first, err)
 		}
-		if !errors.Is(a.err, ErrRefused) {
-			return Subject{}, a.err
-		}
-		if refused == nil {
-			refused = a.err
-		}
-	}
-	return Subject{}, refused
+		refused()
+		return answer{err: first}
+	})
+	return a.who, a.err
 }
 
 // access tells whether a subject may do something.

@@ -94,7 +94,10 @@ func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, fi
 		return nil, nil, err
 	}
 	p.registry.MustRegister(files)
-	cfg.Version, cfg.Access.Certificates = p.build.Version, files.ClientCA != ""
+	cfg.Version = p.build.Version
+	if files.ClientCA != "" {
+		cfg.Access.Certificates = secure.Verifier(tls)
+	}
 	agg, err := aggregator.New(cfg, p.log, p.registry)
 	if err != nil {
 		l.close()

@@ -83,10 +83,16 @@ func (q *query) client() *client {
 	if q.by == nil {
 		q.by = q.transport()
 	}
+	c := &client{base: q.server, program: q.sys.program, http: http.Client{Transport: q.by, CheckRedirect: stay}}
 	if q.portForward {
-		return &client{base: "http://" + forward.Host, program: q.sys.program, http: http.Client{Transport: q.by}}
+		c.base = "http://" + forward.Host
 	}
-	return &client{base: q.server, program: q.sys.program, http: http.Client{Transport: q.by}}
+	return c
+}
+
+// stay goes nowhere else: our token is for the server that was named.
+func stay(r *http.Request, _ []*http.Request) error {
+	return secure.NewProblem(fmt.Errorf("the server sends us to %s: if that is ipwitness, name it with --server", r.URL))
 }
 
 // transport is how a server is reached by what the flags say.

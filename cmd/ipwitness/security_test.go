@@ -10,13 +10,18 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator"
@@ -570,6 +575,111 @@ func TestWithoutAccessControlOnlyThisHostAcknowledges(t *testing.T) {
 		s.http.Handler.ServeHTTP(w, r)
 		if w.code != c.want {
 			t.Errorf("from %s for %s: got %d %s, want %d", c.remote, c.host, w.code, w.body.String(), c.want)
+		}
+	}
+}
+
+// Who replaces an authority does not wait until those whom it signed hang up.
+func TestAConnectionDoesNotOutliveItsAuthority(t *testing.T) {
+	g := newGuarded(t, true)
+	p := issue(t, g.clients, pki.Want{File: "agent", CommonName: "node1", Organization: access.AgentsGroup})
+	creds, err := (&agentCommand{files: secure.Files{CA: g.ca.File, Cert: p.Cert, Key: p.Key}}).credentials(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := dial(g.listeners.grpc.Addr().String(), creds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	report := func(epoch uint64) error {
+		stream, err := pb.NewReportServiceClient(conn).Report(t.Context())
+		if err != nil {
+			return err
+		}
+		return say(stream, hello("node1", "boot1", epoch))
+	}
+	if err := report(1); err != nil {
+		t.Fatal(err)
+	}
+	newCA(t, filepath.Dir(g.clients.File), "clients")
+	wantRefused(t, report(2), codes.Unauthenticated, "not good any more", "unknown authority")
+}
+
+func TestNamesAreNotOfASCIIOnly(t *testing.T) {
+	g := newGuarded(t, false)
+	g.write(readerToken + " reader jürgen\n")
+	if code, body := g.ask("GET", "/v1/owners", readerToken, ""); code != 200 {
+		t.Errorf("got %d %s, want 200", code, body)
+	}
+}
+
+// What comes before anybody is known must be small.
+func TestLargeHeadersAreRefused(t *testing.T) {
+	g := newGuarded(t, false)
+	config, err := secure.Files{CA: g.ca.File}.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := dial(g.listeners.grpc.Addr().String(), []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(config))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-large", strings.Repeat("x", maxHeader))
+	_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+	if err == nil {
+		t.Errorf("a header of more than %d bytes is taken", maxHeader)
+	}
+}
+
+// Where a server sends us elsewhere, our token does not go along.
+func TestTokensDoNotFollowRedirects(t *testing.T) {
+	shown := make(chan string, 1)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { shown <- r.Header.Get("Authorization") }))
+	defer elsewhere.Close()
+	first := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusFound))
+	defer first.Close()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte(readerToken), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	sys := system{program: "ipwitness", stdout: &out, stderr: &out, getenv: func(string) string { return "" }, now: time.Now, transport: newTransport()}
+	if code := execute(t.Context(), sys, []string{"nodes", "--server", first.URL, "--token-file", token}); code != 1 || !strings.Contains(out.String(), elsewhere.URL) {
+		t.Errorf("got %d: %s, want it to say where the server sent us", code, out.String())
+	}
+	select {
+	case got := <-shown:
+		t.Errorf("another server was shown %q", got)
+	default:
+	}
+}
+
+// Nor may such a page read what is here.
+func TestAPageOfAnotherSiteReadsNothing(t *testing.T) {
+	s, _ := testServer(t)
+	for _, c := range []struct {
+		remote, host, path string
+		want               int
+	}{
+		{"127.0.0.1:1", "localhost:9641", "/v1/owners", 200},
+		{"127.0.0.1:1", "127.0.0.1:9641", "/metrics", 200},
+		{"127.0.0.1:1", "evil.example.net:9641", "/healthz", 200},
+		{"127.0.0.1:1", "evil.example.net:9641", "/v1/owners", 403},
+		{"127.0.0.1:1", "evil.example.net:9641", "/v1/owners:watch", 403},
+		{"127.0.0.1:1", "evil.example.net:9641", "/metrics", 403},
+		{"192.0.2.7:1", "ipwitness.example.net", "/v1/owners", 200},
+	} {
+		w := &recorder{header: http.Header{}}
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+c.host+c.path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.RemoteAddr = c.remote
+		s.http.Handler.ServeHTTP(w, r)
+		if w.code != c.want {
+			t.Errorf("%s from %s for %s: got %d %s, want %d", c.path, c.remote, c.host, w.code, w.body.String(), c.want)
 		}
 	}
 }

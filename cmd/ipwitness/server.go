@@ -43,7 +43,7 @@ const (
 	idleWithin = 5 * time.Minute
 	// maxStreams is how many calls of one connection are under way.
 	maxStreams = 128
-	// maxHeader is how many bytes the header of a request of HTTP has at most.
+	// maxHeader is how many bytes the header of a request has at most.
 	maxHeader = 64 << 10
 )
 
@@ -81,6 +81,7 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(connectionWithin),
 		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(maxHeader),
 	)
 	if tls != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(tls)))

@@ -67,7 +67,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	ask := req.Clone(req.Context())
-	ask.URL.Scheme, ask.URL.Host, ask.Host = r.scheme(), r.service.host(), ""
+	// A port-forward comes out at the pod's own loopback address, and asks there.
+	ask.URL.Scheme, ask.URL.Host, ask.Host = r.scheme(), r.service.host(), "localhost"
 	if r.token.text != "" {
 		ask.Header.Set("Authorization", "Bearer "+r.token.text)
 	}

@@ -193,7 +193,7 @@ func TestRequestsReachAPodThatIsReady(t *testing.T) {
 	transport := New(Config{})
 	for range 2 {
 		got, err := get(t, transport)
-		if want := "200 ipwitness.net.svc /v1/nodes " + strings.Repeat(".", 1<<20); err != nil || got != want {
+		if want := "200 localhost /v1/nodes " + strings.Repeat(".", 1<<20); err != nil || got != want {
 			t.Fatalf("got %.80q… and error %v, want %.80q…", got, err, want)
 		}
 	}
@@ -416,8 +416,9 @@ func TestAfterAFailureTheAggregatorIsFoundAnew(t *testing.T) {
 	delete(a.objects, "/api/v1/services")
 	a.mu.Unlock()
 	a.put("elsewhere", "http", aPod("elsewhere", "c", ""))
-	if got, err := get(t, transport); err != nil || got != "200 ipwitness.elsewhere.svc" {
-		t.Errorf("got %q and error %v, want what the new one answers", got, err)
+	const forwarded = "POST /api/v1/namespaces/elsewhere/pods/c/portforward"
+	if got, err := get(t, transport); err != nil || got != "200 localhost" || !slices.Contains(a.asked, forwarded) {
+		t.Errorf("got %q and error %v after %q, want what the new one answers", got, err, a.asked)
 	}
 }
 

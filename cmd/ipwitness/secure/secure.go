@@ -87,6 +87,25 @@ func (f Files) Server(log *slog.Logger, protocols ...string) (*tls.Config, error
 	return config, nil
 }
 
+// Verifier verifies the certificates of clients by the files that a Server has now:
+// those of a connection were verified when it was made.
+func Verifier(server *tls.Config) func(chain []*x509.Certificate) error {
+	return func(chain []*x509.Certificate) error {
+		now, err := server.GetConfigForClient(nil)
+		if err != nil {
+			return err
+		}
+		between := x509.NewCertPool()
+		for _, c := range chain[1:] {
+			between.AddCert(c)
+		}
+		_, err = chain[0].Verify(x509.VerifyOptions{
+			Roots: now.ClientCAs, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		})
+		return err
+	}
+}
+
 // Client gives the TLS of a client as the files are now; nil where no CA is named.
 func (f Files) Client() (*tls.Config, error) {
 	if err := f.Check(); err != nil {
