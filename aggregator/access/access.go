@@ -336,11 +336,14 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 
 func (g *Guard) mayReport(c *Caller) error {
 	switch {
-	case g.cfg.Certificates != nil && (c.from.certificate == nil || !slices.Contains(c.from.certificate.Subject.Organization, AgentsGroup)):
-		return status.Errorf(codes.Unauthenticated,
-			"an agent must show a client certificate of organization %s that is signed by the CA of the aggregator's --tls-client-ca (--tls-cert)", AgentsGroup)
+	case g.cfg.Certificates != nil && c.from.certificate == nil:
+		return status.Error(codes.Unauthenticated,
+			"an agent must show a client certificate that is signed by the CA of the aggregator's --tls-client-ca (--tls-cert)")
 	case c.agent:
 		return nil
+	case c.from.certificate != nil && c.from.token == "":
+		return status.Errorf(codes.PermissionDenied,
+			"%s may not report by its certificate alone: that must be of organization %s, with the node as its name; or show a token, too (--token-file)", c.name, AgentsGroup)
 	case c.name == "":
 		return status.Error(codes.Unauthenticated, "an agent must say who it is: by a token (--token-file), or by a client certificate (--tls-cert)")
 	}

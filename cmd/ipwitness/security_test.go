@@ -226,7 +226,15 @@ func TestAgentsAreKnownByCertificates(t *testing.T) {
 		t.Errorf("with a certificate that has the node as another name: %v", err)
 	}
 	wantRefused(t, say(g.agent(with(mine)), hello("node2", "boot2", 1)), codes.PermissionDenied, "own node only")
-	wantRefused(t, say(g.agent(with(pki.Want{CommonName: "node1"})), hello("node1", "boot1", 1)), codes.Unauthenticated, access.AgentsGroup)
+	wantRefused(t, say(g.agent(with(pki.Want{CommonName: "node1"})), hello("node1", "boot1", 1)), codes.PermissionDenied, access.AgentsGroup)
+	// One that agents share says no node: a token does.
+	shared := with(pki.Want{CommonName: "ipwitness-agent"})
+	wantRefused(t, say(g.agent(shared), hello("ipwitness-agent", "boot1", 1)), codes.PermissionDenied, "by its certificate alone")
+	shared.Token = g.file(agentToken)
+	if err := say(g.agent(shared), hello("node1", "boot1", 2)); err != nil {
+		t.Errorf("with a shared certificate and a token: %v", err)
+	}
+	wantRefused(t, say(g.agent(shared), hello("node2", "boot2", 1)), codes.PermissionDenied, "own node only")
 	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Token: g.file(agentToken)}), hello("node1", "boot1", 1)), codes.Unauthenticated, "client certificate")
 
 	// Of another authority, or over: the handshake fails.

@@ -29,7 +29,7 @@ sign() { # FILE SUBJECT EXTENSIONS
 	openssl x509 -req -in "$1.csr" -CA ca.crt -CAkey ca.key -CAcreateserial -days "$days" -extfile extensions -out "$1.crt" 2>/dev/null
 }
 sign tls "/CN=$name" "extendedKeyUsage=serverAuth\nsubjectAltName=$names"
-[ -z "${MUTUAL-}" ] || sign agent "/O=ipwitness:agents/CN=$name-agent" extendedKeyUsage=clientAuth
+[ -z "${MUTUAL-}" ] || sign agent "/CN=$name-agent" extendedKeyUsage=clientAuth
 
 # Who has the old authority only is told of the new one before the certificate changes.
 old=$(kubectl --namespace "$namespace" get configmap "$name-ca" --ignore-not-found --output 'jsonpath={.data.ca\.crt}' |

@@ -784,12 +784,21 @@ spec:
 	i.kube("delete", "persistentvolume", "volume", "--timeout=2m")
 }
 
-// With certificates that are there, which agents show, too.
+// With certificates that agents show, too: such as are there, and Helm's.
 func TestHelmMutualTLS(t *testing.T) {
 	i := newInstalled(t, "mutual")
 	i.kube("create", "namespace", home)
 	i.certificates("MUTUAL=1")
-	i.install("tls.mode=existing", "tls.mutual=true")
+	i.mutual("existing")
+	i.kube("--namespace", home, "delete", "configmap/ipwitness-ca", "secret/ipwitness-tls", "secret/ipwitness-agent-tls")
+	i.mutual("helm")
+	i.uninstalled()
+}
+
+// mutual installs, has the agents show certificates and then none, and uninstalls.
+func (i *installed) mutual(mode string) {
+	i.t.Helper()
+	i.install("tls.mode="+mode, "tls.mutual=true")
 	i.rollout()
 	i.live()
 	// Who shows none is not listened to, and runs on.
@@ -802,8 +811,6 @@ func TestHelmMutualTLS(t *testing.T) {
 		return nil
 	})
 	i.mustHelm("uninstall", "ipwitness", "--wait")
-	i.kube("--namespace", home, "delete", "configmap/ipwitness-ca", "secret/ipwitness-tls", "secret/ipwitness-agent-tls")
-	i.uninstalled()
 }
 
 // A namespace in which no agent may run is told before anything is made.
