@@ -163,10 +163,10 @@ func (s *store) mayBe(n *node, vouched string) error {
 		return nil
 	case n != nil && n.vouched == vouched:
 		return nil
-	case n != nil && n.vouched != "":
+	case n != nil: // also of the agent in this process, for which nothing need vouch
 		return status.Errorf(codes.PermissionDenied,
 			"this boot id and network namespace are those of node %s: an agent of %s may not take its place (was the node renamed? Then wait until %s is forgotten)",
-			n.vouched, vouched, n.vouched)
+			n.name, vouched, n.name)
 	}
 	same := 0
 	for _, other := range s.nodes {

@@ -202,8 +202,17 @@ func TestAgentsAreKnownByTokens(t *testing.T) {
 	g.write(agentToken + " agent node1\n" + "other-token-0123456789 agent node2\n")
 	wantRefused(t, say(g.agent(with("other-token-0123456789")), hello("node2", "boot1", 2)), codes.PermissionDenied, "node node1", "may not take its place")
 
+	// Nor that of the agent in this process.
+	inside, err := pb.NewReportServiceClient(g.conn).Report(t.Context())
+	if err == nil {
+		err = say(inside, hello("here", "boot0", 1))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRefused(t, say(g.agent(with("other-token-0123456789")), hello("node2", "boot0", 2)), codes.PermissionDenied, "node here", "may not take its place")
+
 	// Nor can it be many.
-	var err error
 	for n := 0; err == nil && n < 100; n++ {
 		err = say(g.agent(with("other-token-0123456789")), hello("node2", fmt.Sprint("boot", 10+n), 1))
 	}
