@@ -90,7 +90,8 @@ func (b behind) NewStream(ctx context.Context, desc *grpc.StreamDesc, method str
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	if revoked := Revoked(ctx); revoked != nil {
+	revoked := Revoked(ctx)
+	if revoked != nil {
 		go func() {
 			select {
 			case <-revoked:
@@ -103,8 +104,29 @@ func (b behind) NewStream(ctx context.Context, desc *grpc.StreamDesc, method str
 	stream, err := b.conn.NewStream(ctx, desc, method, opts...)
 	if err != nil {
 		cancel()
+		return nil, err
 	}
-	return stream, err
+	return revocable{stream, revoked}, nil
+}
+
+// revocable is a stream that says so when it ends because its caller is not any more
+// who it was.
+type revocable struct {
+	grpc.ClientStream
+	revoked <-chan struct{}
+}
+
+// RecvMsg is for grpc.ClientStream.
+func (s revocable) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	select {
+	case <-s.revoked:
+		if err != nil {
+			return ErrRevoked
+		}
+	default:
+	}
+	return err
 }
 
 // enter lets the call in that a request has become.

@@ -161,15 +161,7 @@ func callsThatDoNotCome(t *testing.T, token, method string) {
 	pb.RegisterWitnessServiceServer(s, pb.UnimplementedWitnessServiceServer{})
 	healthpb.RegisterHealthServer(s, health.NewServer())
 	reflection.Register(s)
-	l := bufconn.Listen(1 << 20)
-	go func() { _ = s.Serve(l) }()
-	defer s.Stop()
-	conn, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
+	conn := connect(t, s)
 	ctx := t.Context()
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
@@ -200,4 +192,66 @@ func callsThatDoNotCome(t *testing.T, token, method string) {
 	if len(g.limits.incoming) != 0 {
 		t.Errorf("%d addresses are still counted", len(g.limits.incoming))
 	}
+}
+
+// forever is a watch that says nothing.
+type forever struct {
+	pb.UnimplementedWitnessServiceServer
+}
+
+func (forever) WatchOwners(_ *pb.WatchOwnersRequest, stream pb.WitnessService_WatchOwnersServer) error {
+	<-stream.Context().Done()
+	return status.FromContextError(stream.Context().Err()).Err()
+}
+
+func TestAWatchOfRESTSaysThatItsTokenIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, api := reviewed(t)
+		s := grpc.NewServer(Inside()...)
+		pb.RegisterWitnessServiceServer(s, forever{})
+		conn := connect(t, s)
+		c, err := g.authenticate(t.Context(), credential{token: readerUser}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		watch, err := pb.NewWitnessServiceClient(g.Behind(conn)).WatchOwners(
+			context.WithValue(t.Context(), callerKey{}, c), &pb.WatchOwnersRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := watch.Recv()
+			ended <- err
+		}()
+		time.Sleep(recheckEvery + time.Second)
+		synctest.Wait()
+		if len(ended) > 0 {
+			t.Fatalf("it ended with a good token: %v", <-ended)
+		}
+		api.change(func() { api.expired[readerUser] = true })
+		time.Sleep(2 * recheckEvery)
+		synctest.Wait()
+		if len(ended) == 0 {
+			t.Fatal("it goes on")
+		}
+		if err := <-ended; status.Code(err) != codes.Unauthenticated {
+			t.Errorf("got %v, want %v", err, ErrRevoked)
+		}
+	})
+}
+
+// connect serves, and connects to it.
+func connect(t *testing.T, s *grpc.Server) *grpc.ClientConn {
+	t.Helper()
+	l := bufconn.Listen(1 << 20)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	conn, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
