@@ -175,7 +175,9 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 
 // Guarded are the options of a gRPC server that anybody can reach: its calls pass who
 // may do what. A server in process has access.Inside instead.
-func (a *Aggregator) Guarded() []grpc.ServerOption { return a.guard.Outside() }
+func (a *Aggregator) Guarded() []grpc.ServerOption {
+	return append(a.guard.Outside(), grpc.ForceServerCodecV2(newBounded()))
+}
 
 // Open tells that nothing says who callers are.
 func (a *Aggregator) Open() bool { return a.guard.Open() }

@@ -77,7 +77,7 @@ func (t *tokens) read() (map[[sha256.Size]byte]Caller, fs.FileInfo, error) {
 		return nil, nil, fmt.Errorf("read --tokens: %w", err)
 	}
 	if info.Mode().Perm()&0o007 != 0 {
-		return nil, nil, fmt.Errorf("%s can be read by all on this host: take that away with 'chmod o= %s'", t.name, t.name)
+		return nil, nil, fmt.Errorf("%s can be read by all on this host: take that away with 'chmod o= %s', or of a Secret in Kubernetes with defaultMode 0440", t.name, t.name)
 	}
 	raw, err := os.ReadFile(t.name)
 	if err != nil {

@@ -368,6 +368,12 @@ func TestTooMuchIsRefused(t *testing.T) {
 	big := hello("node1", "boot1", 1)
 	big.Claims = []*pb.ClaimRecord{{Network: strings.Repeat("x", 5<<20)}}
 	wantRefused(t, say(stream, big), codes.ResourceExhausted, "larger than max")
+	// One that is small, and would not be when it is read.
+	many := hello("node1", "boot1", 1)
+	for range 250_000 {
+		many.Links = append(many.Links, &pb.LinkRecord{})
+	}
+	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Token: g.file(agentToken)}), many), codes.Internal, "more than 200000 parts")
 	// A body that is larger than any request's.
 	if code, body := g.ask("POST", "/v1/conflicts/abc:acknowledge", operatorToken, `{"reason":"`+strings.Repeat("x", 100<<10)+`"}`); code != 400 || !strings.Contains(body, "too large") {
 		t.Errorf("a large body: got %d %s, want 400 too large", code, body)

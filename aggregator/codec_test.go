@@ -1,0 +1,44 @@
+package aggregator
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func TestMessagesOfVeryManyPartsAreNotRead(t *testing.T) {
+	const claims, namespaces = 8, 5
+	empty := func(field protowire.Number, n int) []byte {
+		return bytes.Repeat(protowire.AppendBytes(protowire.AppendTag(nil, field, protowire.BytesType), nil), n)
+	}
+	intended := (&pb.NamespaceRecord{}).ProtoReflect().Descriptor().Fields().ByName("intended").Number()
+	full := &pb.ReportRequest{}
+	for range 4096 {
+		full.Claims = append(full.Claims, &pb.ClaimRecord{Address: make([]byte, 16), Mac: make([]byte, 6), Link: strings.Repeat("x", 15)})
+	}
+	most, err := proto.Marshal(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		raw  []byte
+		ok   bool
+	}{
+		{"what an agent sends", most, true},
+		{"empty claims", empty(claims, 2<<20-1), false},
+		{"empty parts of one record", protowire.AppendBytes(protowire.AppendTag(nil, namespaces, protowire.BytesType), empty(intended, 1<<20)), false},
+		{"one large text", (protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, 3<<20))), true},
+	} {
+		err := newBounded().Unmarshal(mem.BufferSlice{mem.SliceBuffer(c.raw)}, &pb.ReportRequest{})
+		if (err == nil) != c.ok {
+			t.Errorf("%s, %d bytes: got %v, want it to be read: %t", c.name, len(c.raw), err, c.ok)
+		}
+	}
+}
