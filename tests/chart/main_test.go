@@ -184,6 +184,9 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"rbac.ipam={flannel}":                    "'/rbac/ipam/0'",
 		"agent.podAnnotations.a=1":               "'/agent/podAnnotations/a': got number, want string",
 		"aggregator.persistence.accessModes={R}": "'/aggregator/persistence/accessModes/0'",
+		// What objects select pods by.
+		`commonLabels.app\.kubernetes\.io/name=a`:         "invalid propertyName 'app.kubernetes.io/name'",
+		`agent.podLabels.app\.kubernetes\.io/component=a`: "invalid propertyName 'app.kubernetes.io/component'",
 		// By the guards.
 		"aggregator.replicas=2":  "aggregator.replicas: there can be one only",
 		"tls.mode=off":           "auth.tokenReview needs TLS",
@@ -192,6 +195,7 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"tls.mode=off,auth.tokenReview=false,tls.mutual=true":                        "tls.mutual has no meaning",
 		"tls.mode=existing,tls.mutual=true,auth.tokenReview=false":                   "tls.mutual needs auth.tokenReview",
 		"tls.mode=cert-manager":                                                      "Install cert-manager first",
+		"tls.helm.days=3650":                                                         "tls.helm.caDays must be more than tls.helm.days",
 		"monitoring.serviceMonitor.enabled=true":                                     "monitoring.serviceMonitor: this cluster knows no ServiceMonitor",
 		"monitoring.podMonitor.enabled=true":                                         "knows no PodMonitor",
 		"monitoring.rules.enabled=true":                                              "knows no PrometheusRule",
@@ -299,10 +303,12 @@ func TestStrategy(t *testing.T) {
 	}
 }
 
+// long is the longest name that a release can have.
+const long = "a-release-with-a-name-that-is-as-long-as-can-be-53-ch"
+
 // Two releases in a cluster have no object in common, and every object can be found by
 // its labels.
 func TestNamesAndLabels(t *testing.T) {
-	const long = "a-release-with-a-name-that-is-as-long-as-can-be-53-ch"
 	seen := map[string]string{}
 	for _, release := range []string{"ipwitness", "other", long} {
 		all := template(t, release, "tls.mode=cert-manager,aggregator.persistence.enabled=true,monitoring.dashboards.enabled=true,"+
@@ -348,6 +354,52 @@ func TestNamesAndLabels(t *testing.T) {
 	for _, l := range []map[string]string{pod, agent.Spec.Template.Labels} {
 		if l["helm.sh/chart"] != "" || l["app.kubernetes.io/version"] != "" {
 			t.Errorf("pods have labels %v: they are replaced when the chart alone changes", l)
+		}
+	}
+}
+
+// Names that YAML takes for numbers stay names: else the API server would refuse them.
+func TestNamesLikeNumbers(t *testing.T) {
+	for _, release := range []string{"1234567", "1e3"} {
+		for _, set := range []string{"tls.mode=helm", "fullnameOverride=1e3,tls.mode=cert-manager,monitoring.rules.enabled=true"} {
+			for _, o := range template(t, release, set) {
+				if o.Labels["app.kubernetes.io/instance"] != release {
+					t.Errorf("%s %s of release %s has labels %v", o.Kind, o.Name, release, o.Labels)
+				}
+			}
+		}
+	}
+	out, err := helm("template", "ipwitness", chart, "--namespace", "1234567")
+	if err != nil || strings.Contains(out, "namespace: 1234567") {
+		t.Errorf("a namespace is a number (%v)", err)
+	}
+}
+
+// A label of a pod's own counts more than that of all objects.
+func TestLabelsOfPods(t *testing.T) {
+	for component, kind := range map[string]string{"agent": "DaemonSet", "aggregator": "Deployment"} {
+		all := template(t, "ipwitness", "commonLabels.team=net,commonLabels.cost=1a,"+component+".podLabels.team=own")
+		var o struct {
+			Spec struct{ Template corev1.PodTemplateSpec }
+		}
+		the(t, all, kind, "ipwitness-"+component, &o)
+		if l := o.Spec.Template.Labels; l["team"] != "own" || l["cost"] != "1a" {
+			t.Errorf("%s: got labels %v", component, l)
+		}
+	}
+}
+
+// The commonName of a certificate has 64 characters at most (RFC 5280, ub-common-name):
+// cert-manager refuses longer ones.
+func TestCommonNames(t *testing.T) {
+	for _, o := range template(t, long, "tls.mode=cert-manager") {
+		if o.Kind != "Certificate" {
+			continue
+		}
+		var c struct{ Spec struct{ CommonName string } }
+		o.into(t, &c)
+		if n := len(c.Spec.CommonName); n == 0 || n > 64 {
+			t.Errorf("%s: commonName %q has %d characters", o.Name, c.Spec.CommonName, n)
 		}
 	}
 }

@@ -16,8 +16,8 @@
 {{- end }}
 
 {{- define "ipwitness.selector" -}}
-app.kubernetes.io/name: {{ include "ipwitness.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "ipwitness.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- /* Labels and annotations of all objects, after "metadata:" and name. */}}
@@ -31,12 +31,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{- /* Labels of pods: nothing that changes with the chart alone, as pods would be replaced. */}}
+{{- /* Labels of the pods of .component: nothing that changes with the chart alone, as pods
+would be replaced. Its own count more than those of all. */}}
 {{- define "ipwitness.podLabels" -}}
-{{ include "ipwitness.selector" . }}
-{{- with .Values.commonLabels }}
+{{ include "ipwitness.selector" .root }}
+{{- with merge (deepCopy (index .root.Values .component).podLabels) .root.Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{- /* The name of an authority: an X.509 commonName has 64 characters at most. */}}
+{{- define "ipwitness.authority" -}}
+{{ printf "ipwitness authority of %s/%s" .Release.Namespace (include "ipwitness.fullname" .) | trunc 64 }}
 {{- end }}
 
 {{- define "ipwitness.image" -}}
