@@ -327,3 +327,31 @@ func TestAPoolThatIsNotReadYetAccusesNobody(t *testing.T) {
 		}
 	})
 }
+
+// What one node may say that it has given counts for the node, in however many pools.
+func TestOneNodeDoesNotTakeTheRoomOfAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := kindNode(l)
+		l.store.mu.Lock()
+		n := l.store.nodes[nodeID{"boot-n1", "4026531840"}]
+		if n.allocated != 2 {
+			t.Errorf("got %d allocations of the node, want 2", n.allocated)
+		}
+		n.allocated = maxNodeAllocations
+		l.store.mu.Unlock()
+		other := hostLocal("10.245.0.0/24", pb.Pool_KNOWN)
+		other.Name = "/var/lib/cni/networks/other"
+		al := allocated("10.245.0.9", "sandbox-a")
+		al.Pool = other.Name
+		a.send(poolOf(other)).send(given(al)).sync()
+		if got := l.store.pools.allocations; got != 2 {
+			t.Errorf("got %d allocations, want the one that is too many to be dropped", got)
+		}
+		n.allocated = 2
+		a.send(freed(allocated("10.244.0.2", "sandbox-a"))).sync()
+		if n.allocated != 1 {
+			t.Errorf("got %d allocations of the node, want 1", n.allocated)
+		}
+	})
+}

@@ -64,7 +64,7 @@ func (s *store) applyAllocation(n *node, rec *pb.AllocationRecord, now verdict.S
 	case rec.GetGone():
 		s.takeBack(p, addr, "")
 		return
-	case p.allocated >= maxNodeAllocations:
+	case n.allocated >= maxNodeAllocations:
 		s.metrics.dropped("allocation")
 		return
 	}
@@ -104,8 +104,7 @@ func (s *store) book(p *pool, al verdict.Allocation, now verdict.Stamp) *allocat
 	if p.entries.get(al.Address) == nil {
 		p.entries.put(e)
 	}
-	p.allocated++
-	s.pools.allocations++
+	s.count(p, 1)
 	s.touch(e)
 	s.lookAt(p)
 	return next
@@ -132,6 +131,15 @@ func (s *store) takeBack(p *pool, addr netip.Addr, location string) {
 	}
 }
 
+// count counts allocations of a pool.
+func (s *store) count(p *pool, n int) {
+	p.allocated += n
+	s.pools.allocations += n
+	if p.node != nil {
+		p.node.allocated += n
+	}
+}
+
 // unbook ends an allocation.
 func (s *store) unbook(p *pool, e *entry, al *allocation) {
 	b := e.booking
@@ -140,8 +148,7 @@ func (s *store) unbook(p *pool, e *entry, al *allocation) {
 		p.entries.remove(e.addr)
 	}
 	b.vanished = append(b.vanished, &al.Allocation)
-	p.allocated--
-	s.pools.allocations--
+	s.count(p, -1)
 	s.touch(e)
 	s.lookAt(p)
 }

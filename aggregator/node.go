@@ -39,6 +39,8 @@ type node struct {
 	hardware lookup[verdict.MAC, *hardware]
 	// pools are what its own IPAM gives addresses from.
 	pools []*pool
+	// allocated is how many addresses those have given.
+	allocated int
 	// ranges are those of its pods, as far as overlaps are looked for.
 	ranges []side
 	// claims are all, wireClaims those that no kernel told of.
