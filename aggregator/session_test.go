@@ -1,12 +1,15 @@
 package aggregator
 
 import (
+	"fmt"
+	"log/slog"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -23,5 +26,30 @@ func TestASnapshotHasSoManyBytesAndNoMore(t *testing.T) {
 	}
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("got %v after %d messages of 3 MiB, want ResourceExhausted", err, taken)
+	}
+}
+
+// A machine that boots again and again, or gets another name, is not kept out for what
+// it was.
+func TestWhatANodeWasDoesNotKeepItOut(t *testing.T) {
+	s := newStore(verdict.Policy{}, slog.New(slog.DiscardHandler), newMetrics())
+	for i := range maxOfOneName {
+		n := newNode(nodeID{fmt.Sprint("boot", i), "1"})
+		n.name, n.vouched = "n1", "n1"
+		s.nodes[n.id] = n
+	}
+	first := s.nodes[nodeID{"boot0", "1"}]
+	if err := s.mayBe(nil, "n1"); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one boot more: got %v, want ResourceExhausted", err)
+	}
+	if err := s.mayBe(first, "renamed"); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("under another name: got %v, want PermissionDenied", err)
+	}
+	first.rec.TimedOut = true
+	if err := s.mayBe(nil, "n1"); err != nil {
+		t.Errorf("one boot more when one is given up: %v", err)
+	}
+	if err := s.mayBe(first, "renamed"); err != nil {
+		t.Errorf("under another name when it is given up: %v", err)
 	}
 }

@@ -163,19 +163,19 @@ func (s *store) mayBe(n *node, vouched string) error {
 		return nil
 	case n != nil && n.vouched == vouched:
 		return nil
-	case n != nil: // also of the agent in this process, for which nothing need vouch
+	case n != nil && (n.session != nil || !n.rec.TimedOut): // also of the agent in this process, for which nothing need vouch
 		return status.Errorf(codes.PermissionDenied,
-			"this boot id and network namespace are those of node %s: an agent of %s may not take its place (was the node renamed? Then wait until %s is forgotten)",
+			"this boot id and network namespace are those of node %s: an agent of %s may not take its place (was the node renamed? Then wait until %s is given up, see --node-timeout)",
 			n.name, vouched, n.name)
 	}
 	same := 0
 	for _, other := range s.nodes {
-		if other.vouched == vouched {
+		if other.vouched == vouched && (other.session != nil || !other.rec.TimedOut) {
 			same++
 		}
 	}
 	if same >= maxOfOneName {
-		return status.Errorf(codes.ResourceExhausted, "node %s has come with %d boot ids or network namespaces: more are not taken until those are forgotten", vouched, same)
+		return status.Errorf(codes.ResourceExhausted, "node %s has come with %d boot ids or network namespaces: more are not taken until those are given up, see --node-timeout", vouched, same)
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ func newGuarded(t *testing.T, certificates bool) *guarded {
 	if certificates {
 		files.ClientCA = g.clients.File
 	}
-	p := process{build: build{Version: "v1"}, log: slog.New(slog.NewTextHandler(g.log, nil)), registry: newRegistry(build{})}
+	p := process{build: build{Version: "v1"}, log: slog.New(slog.NewTextHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug})), registry: newRegistry(build{})}
 	agg, s, err := openAggregator(t.Context(), aggregator.Config{Kubeconfig: "off", Access: access.Config{Tokens: g.tokens}},
 		addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0"}, files, p)
 	if err != nil {
