@@ -150,6 +150,9 @@ func TestNodesWithoutAnAgentAreTold(t *testing.T) {
 	for _, name := range []string{"n1.example.net", "n2", "n3"} {
 		api.set("ADDED", apiNode(name))
 	}
+	windows := apiNode("n4") // no agent can be there
+	windows.Status.NodeInfo.OperatingSystem = "windows"
+	api.set("ADDED", windows)
 	l := newLab(t, Config{Kubeconfig: api.kubeconfig()})
 	l.dial().send(snapshot(hello("n1", 1))).sync()
 	for _, name := range []string{"n2", "removed"} {

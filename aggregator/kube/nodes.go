@@ -22,6 +22,8 @@ type nodeRecord struct {
 	uid   string
 	cidrs []netip.Prefix
 	added verdict.Stamp
+	// other is set where the node has another operating system, and so no agent.
+	other bool
 	ready corev1.ConditionStatus
 	// reason and said are why it is not ready, since is since when.
 	reason, said string
@@ -55,6 +57,8 @@ func readNode(o runtime.Object) (key, *nodeRecord) {
 		return key{}, nil
 	}
 	r := &nodeRecord{name: node.Name, uid: string(node.UID), added: verdict.At(node.CreationTimestamp.Time)}
+	os := cmp.Or(node.Labels[corev1.LabelOSStable], node.Status.NodeInfo.OperatingSystem)
+	r.other = os != "" && os != string(corev1.Linux)
 	cidrs := node.Spec.PodCIDRs
 	if len(cidrs) == 0 && node.Spec.PodCIDR != "" {
 		cidrs = []string{node.Spec.PodCIDR}
@@ -76,7 +80,7 @@ func readNode(o runtime.Object) (key, *nodeRecord) {
 }
 
 func sameNode(a, b *nodeRecord) bool {
-	return a.uid == b.uid && a.added == b.added && a.ready == b.ready && a.reason == b.reason && a.said == b.said && a.since == b.since &&
+	return a.uid == b.uid && a.added == b.added && a.other == b.other && a.ready == b.ready && a.reason == b.reason && a.said == b.said && a.since == b.since &&
 		slices.Equal(a.cidrs, b.cidrs)
 }
 
@@ -192,8 +196,8 @@ func (c *Cluster) NodesCovered(reports func(name string) bool) (all, known bool)
 	return true, true
 }
 
-// NodeNames are the nodes of the cluster; known says that there is a cluster, which is
-// heard from and has told of its nodes.
+// NodeNames are the nodes of the cluster that an agent can be on; known says that there
+// is a cluster, which is heard from and has told of its nodes.
 func (c *Cluster) NodeNames() (names []string, known bool) {
 	if c == nil {
 		return nil, false
@@ -204,7 +208,9 @@ func (c *Cluster) NodeNames() (names []string, known bool) {
 		return nil, false
 	}
 	for _, r := range c.nodes.records {
-		names = append(names, r.name)
+		if !r.other {
+			names = append(names, r.name)
+		}
 	}
 	return names, true
 }
