@@ -22,7 +22,7 @@ trap 'rm -rf "$dir"' EXIT
 cd "$dir"
 umask 077
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.crt -days "$days" \
-	-subj "/CN=ipwitness authority of $namespace" -addext keyUsage=critical,keyCertSign,cRLSign 2>/dev/null
+	-subj "/CN=$(printf %.64s "ipwitness authority of $namespace")" -addext keyUsage=critical,keyCertSign,cRLSign 2>/dev/null
 sign() { # FILE SUBJECT EXTENSIONS
 	printf "keyUsage=critical,digitalSignature\nbasicConstraints=critical,CA:FALSE\n$3\n" >extensions
 	openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$1.key" -out "$1.csr" -subj "$2" 2>/dev/null
