@@ -303,7 +303,7 @@ func (c *Cluster) Rights(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	renamed := strings.NewReplacer("ipwitness-", Outside+"-", "namespace: ipwitness", "namespace: "+Outside).Replace(string(manifest))
+	renamed := strings.NewReplacer("ipwitness-", Outside+"-", `namespace: "ipwitness"`, "namespace: "+Outside).Replace(string(manifest))
 	return c.Apply(ctx, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+Outside+"}\n---\n"+renamed)
 }
 
