@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
@@ -120,6 +121,7 @@ type Guard struct {
 	reviews  *reviews
 	accounts []string // of agents, by the names that Kubernetes gives them
 	limits   limits
+	hostname string
 	refused  *prometheus.CounterVec
 }
 
@@ -129,6 +131,7 @@ func New(cfg Config, reviewer Reviewer, log *slog.Logger, reg prometheus.Registe
 		Name: "ipwitness_requests_refused_total",
 		Help: "Requests and report streams that were refused: unauthenticated, forbidden, or too many.",
 	}, []string{"reason"})}
+	g.hostname, _ = os.Hostname() // without one it has no name of its own
 	for _, reason := range []string{unauthenticated, forbidden, tooMany} {
 		g.refused.WithLabelValues(reason)
 	}
@@ -254,14 +257,15 @@ func certified(cert *x509.Certificate) (*Caller, error) {
 	return c, nil
 }
 
-// misled tells whether a caller on this host asks for a name: it may be a page of
-// another site that has its browser think that we are of that site (DNS rebinding).
-func (by credential) misled() bool {
+// misled tells whether a caller on this host asks for a name that is not this host's: it
+// may be a page of another site that has its browser think that we are of that site
+// (DNS rebinding).
+func (g *Guard) misled(by credential) bool {
 	host := by.host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	if !by.remote.IsLoopback() || host == "" || host == "localhost" {
+	if !by.remote.IsLoopback() || host == "" || host == "localhost" || host == g.hostname {
 		return false
 	}
 	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
@@ -307,9 +311,9 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 	switch {
 	case what.open:
 		return nil
-	case c.name == "" && g.cfg.Anonymous == AnonymousRead && c.from.misled():
+	case c.name == "" && g.cfg.Anonymous == AnonymousRead && g.misled(c.from):
 		return status.Errorf(codes.PermissionDenied,
-			"%q is no name by which this host asks itself: ask 127.0.0.1, [::1] or localhost (a page of another site can have a browser ask for a name)", c.from.host)
+			"%q is no name by which this host asks itself: ask 127.0.0.1, [::1], localhost or its hostname (a page of another site can have a browser ask for a name)", c.from.host)
 	case !what.changes() && !what.report && g.cfg.Anonymous == AnonymousRead:
 		return nil
 	case what.report:

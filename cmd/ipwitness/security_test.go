@@ -579,6 +579,10 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 // DNS, must not acknowledge anything.
 func TestWithoutAccessControlOnlyThisHostAcknowledges(t *testing.T) {
 	s, _ := testServer(t)
+	hostname, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		remote, host string
 		want         int
@@ -586,6 +590,7 @@ func TestWithoutAccessControlOnlyThisHostAcknowledges(t *testing.T) {
 		{"127.0.0.1:1", "127.0.0.1:9641", 404},
 		{"[::1]:1", "localhost:9641", 404},
 		{"127.0.0.1:1", "[::1]:9641", 404},
+		{"127.0.0.1:1", hostname + ":9641", 404},
 		{"127.0.0.1:1", "evil.example.net", 403},
 		{"192.0.2.7:1", "127.0.0.1:9641", 403},
 	} {
