@@ -99,7 +99,7 @@ type Caller struct {
 	subject          *Subject
 	// from is by what it is asked again whether it still is who it was.
 	from credential
-	// revoked is closed when it is not, with the reason.
+	// revoked is closed when it is not any more.
 	revoked chan struct{}
 }
 

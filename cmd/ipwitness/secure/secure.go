@@ -18,7 +18,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc/credentials"
 )
@@ -282,21 +281,18 @@ type follower struct {
 	read  func() (*tls.Config, error)
 
 	mu    sync.Mutex
-	state []fileState
+	state []os.FileInfo // of the files, nil for one that is not there
 	value *tls.Config
 	valid bool
 	said  string // what was wrong with them
 }
 
-// fileState is by what another content of a file is known.
-type fileState struct {
-	size int64
-	at   time.Time
-	is   os.FileInfo
-}
-
-func (s fileState) same(other fileState) bool {
-	return s.size == other.size && s.at.Equal(other.at) && (s.is == nil) == (other.is == nil) && (s.is == nil || os.SameFile(s.is, other.is))
+// unchanged tells whether a file is what it was.
+func unchanged(a, b os.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
 // follow gives what read makes of the files, and again when one of them has changed.
@@ -314,15 +310,11 @@ func (f Files) follow(log *slog.Logger, read func() (*tls.Config, error)) *follo
 func (f *follower) get() (*tls.Config, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := make([]fileState, len(f.names))
-	same := f.valid && len(f.state) == len(now)
+	now := make([]os.FileInfo, len(f.names))
 	for i, name := range f.names {
-		if info, err := os.Stat(name); err == nil {
-			now[i] = fileState{info.Size(), info.ModTime(), info}
-		}
-		same = same && now[i].same(f.state[i])
+		now[i], _ = os.Stat(name) // read says what is wrong
 	}
-	if same {
+	if f.valid && slices.EqualFunc(f.state, now, unchanged) {
 		return f.value, nil
 	}
 	value, err := f.read()
