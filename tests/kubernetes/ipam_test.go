@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/situations"
 )
 
 // withoutHostLocal has agents see nothing of host-local, as where another IPAM gives
@@ -162,7 +163,7 @@ func block(affinity string, booked map[string]calicoBooking) string {
 		allocations[ordinal] = &n
 		attributes = append(attributes, map[string]any{
 			"handle_id": "k8s-pod-network." + b.sandbox,
-			"secondary": map[string]string{"node": b.node, "pod": b.pod, "namespace": b.namespace, "timestamp": "2026-11-21 12:00:00.000000000 +0000 UTC"},
+			"secondary": map[string]string{"node": b.node, "pod": b.pod, "namespace": b.namespace, "timestamp": situations.Day + " 12:00:00.000000000 +0000 UTC"},
 		})
 	}
 	text, _ := json.Marshal(map[string]any{
