@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -94,6 +95,19 @@ func (l *lab) takes(out *lan, machine, addr, neighbour string) {
 	})
 }
 
+// isOutside waits until the node knows that a machine is outside of it: a switch of the
+// lab is one from its second port on, and until the agent has heard of that, what
+// enters is taken for something inside the namespace that the switch is in.
+func (l *lab) isOutside(out *lan, machine, addr string) {
+	l.t.Helper()
+	until(l.t, machine+" to be outside", func() bool {
+		out.announce(machine, addr)
+		return slices.ContainsFunc(l.owners("?address="+addr), func(o *ipwitnessv1.Owner) bool {
+			return o.GetState() == ipwitnessv1.Owner_LIVE && o.GetWorkload().GetKind() == ipwitnessv1.Workload_EXTERNAL
+		})
+	})
+}
+
 func TestT7MachineOutsideTakesTheNodesAddress(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
@@ -143,6 +157,7 @@ func TestT7MachineOutsideAndAnUplinkInABridge(t *testing.T) {
 	l.ports(1)
 	l.awaitOwners("192.0.2.1", 1)
 	out.machine("thief", "02:00:00:00:00:99", "192.0.2.1/24")
+	l.isOutside(out, "thief", "192.0.2.66")
 	l.takes(out, "thief", "192.0.2.1", "192.0.2.77")
 	l.wantConflict("192.0.2.1", ipwitnessv1.Conflict_CONFIRMED, "assigned-and-wire", " | node1", "LINK node1/br-ext",
 		"node node1 itself", "the device with MAC 02:00:00:00:00:99")
