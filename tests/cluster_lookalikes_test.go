@@ -100,7 +100,7 @@ func (l *lab) router(pod string) {
 
 func TestL6VirtualRouterOnTwoNodesChangesHands(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 2)
+	c := newCluster(t, 2, "--handover-grace", "1h") // however busy the machine is
 	c.shared()
 	const vip = "192.0.2.50"
 	one, two := c.nodes[0], c.nodes[1]
