@@ -143,7 +143,7 @@ check: lint check-generate build test ## All that must hold at every commit
 .PHONY: test
 test: deps-test build cni-plugins containerd image package helm ## Run all tests, as root, with the race detector
 	go -C tools/image test ./...
-	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m \
+	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
 
 .PHONY: test-cluster
@@ -367,7 +367,9 @@ deps-bpf:
 
 # need COMMAND-OR-FILE:PACKAGE… installs the packages of what is missing, or says
 # what to install. The second try is for machines whose package lists are empty
-# or old. Packages of daemons would start them: policy-rc.d says no meanwhile.
+# or old, the third for a mirror that fails once. Whether all lists could be had does
+# not matter: that of some other source of packages may be out of reach. Packages of
+# daemons would start them: policy-rc.d says no meanwhile.
 define need
 want=(); \
 for n in $(1); do \
@@ -380,9 +382,14 @@ if [[ $$(id -u) == 0 ]] && type -P apt-get >/dev/null; then \
 	echo "installing $${want[*]}"; \
 	policy=/usr/sbin/policy-rc.d; \
 	[[ -e $$policy ]] || { trap "rm -f $$policy" EXIT; printf '#!/bin/sh\nexit 101\n' >$$policy; chmod 755 $$policy; }; \
-	install=(apt-get -qq install --yes --no-install-recommends "$${want[@]}"); \
-	"$${install[@]}" &>/dev/null </dev/null || \
-		{ apt-get -qq update && "$${install[@]}" >/dev/null; } </dev/null && exit; \
+	apt=(apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300); \
+	install=("$${apt[@]}" install --yes --no-install-recommends "$${want[@]}"); \
+	"$${install[@]}" &>/dev/null </dev/null && exit; \
+	for wait in 0 20; do \
+		sleep $$wait; \
+		"$${apt[@]}" update </dev/null || true; \
+		"$${install[@]}" >/dev/null </dev/null && exit; \
+	done; \
 fi; \
 { \
 	echo "missing Debian packages, or what your system calls them: $${want[*]}"; \

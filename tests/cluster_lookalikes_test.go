@@ -69,7 +69,7 @@ func TestL2PodMovesAwayFromANodeThatIsSilent(t *testing.T) {
 
 func TestL2NodeThatIsSilentForTooLong(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 2, "--node-timeout", "10s")
+	c := newCluster(t, 2, "--node-timeout", "20s") // longer than a pod takes on a busy machine
 	one, two := c.nodes[0], c.nodes[1]
 	addr := podAddress(1)
 	add(t, one.cni(podsByPTP), "web-0")
@@ -78,7 +78,7 @@ func TestL2NodeThatIsSilentForTooLong(t *testing.T) {
 	add(t, two.cni(podsByPTP), "web-1")
 	c.watch.await("the conflict to be resolved", inState(addr, ipwitnessv1.Conflict_RESOLVED))
 	c.wantConfirmed()
-	wantSaid(t, c.only(addr).GetSummary(), "node1", "not heard from", "10s")
+	wantSaid(t, c.only(addr).GetSummary(), "node1", "not heard from", "20s")
 	c.awaitOwners(addr, 1)
 }
 
@@ -100,7 +100,7 @@ func (l *lab) router(pod string) {
 
 func TestL6VirtualRouterOnTwoNodesChangesHands(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 2)
+	c := newCluster(t, 2, "--handover-grace", "1h") // however busy the machine is
 	c.shared()
 	const vip = "192.0.2.50"
 	one, two := c.nodes[0], c.nodes[1]
@@ -148,7 +148,7 @@ func TestL6VirtualRouterOutsideChangesHands(t *testing.T) {
 
 func TestL7VirtualAddressChangesHands(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 2)
+	c := newCluster(t, 2, "--handover-grace", "1h") // however busy the machine is
 	c.shared()
 	const vip = "192.0.2.50"
 	one, two := c.nodes[0], c.nodes[1]

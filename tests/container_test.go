@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -139,29 +140,51 @@ func (l *containerLab) doctor() string {
 	return string(r.GetStdout()) + string(r.GetStderr())
 }
 
-// unreadable waits for the one finding that a pool cannot be read, and gives it.
-func (l *containerLab) unreadable(pool string) *ipwitnessv1.Finding {
-	l.t.Helper()
-	var got []*ipwitnessv1.Finding
-	until(l.t, pool+" to be found unreadable", func() bool {
-		got = l.findings("?kind=ipam-unreadable")
-		return len(got) == 1 && strings.Contains(got[0].GetSummary(), pool)
+// awaitSaid waits until a text has all of these words.
+func awaitSaid(t *testing.T, what string, text func() string, words ...string) {
+	t.Helper()
+	var said string
+	defer func() {
+		if t.Failed() {
+			t.Logf("%s: got %s, want %q in it", what, said, words)
+		}
+	}()
+	until(t, what, func() bool {
+		said = text()
+		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(said, w) })
 	})
-	return got[0]
+}
+
+// unreadable waits for the one finding that a pool cannot be read, and that says why.
+func (l *containerLab) unreadable(pool string, why ...string) {
+	l.t.Helper()
+	awaitSaid(l.t, pool+" to be found unreadable", func() string {
+		if got := l.findings("?kind=ipam-unreadable"); len(got) == 1 {
+			return got[0].GetSummary()
+		}
+		return ""
+	}, append(why, pool)...)
+}
+
+// problems waits until the node tells of problems in these words.
+func (l *containerLab) problems(words ...string) {
+	l.t.Helper()
+	awaitSaid(l.t, "problems of the node", func() string { return strings.Join(l.node().GetProblems(), "\n") }, words...)
 }
 
 func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
 	onContainers(t, contained{dirs: parents}, func(t *testing.T, l *containerLab) {
 		l.run(containerd.Pod{Name: "web", UID: uid(1)})
 		l.awaitPod(podAddress(1), "web")
-		if n := l.node(); n.GetWire() == "off" || len(n.GetProblems()) != 0 || !strings.HasPrefix(n.GetRuntime(), "containerd") {
+		// The pod may have been named by its CNI result.
+		until(t, "the runtime to be known", func() bool { return strings.HasPrefix(l.node().GetRuntime(), "containerd") })
+		if n := l.node(); n.GetWire() == "off" || len(n.GetProblems()) != 0 {
 			t.Errorf("node: got %v, want frames, addresses and names, and no problem", n)
 		}
-		said, err := os.ReadFile(l.Path("/run/ipwitness-logs/agent.log"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		wantSaid(t, string(said), `dropped="CAP_NET_BROADCAST CAP_NET_RAW CAP_PERFMON CAP_BPF" kept=CAP_NET_ADMIN`)
+		awaitSaid(t, "the agent's log", func() string {
+			said, _ := os.ReadFile(l.Path("/run/ipwitness-logs/agent.log")) // containerd writes it
+			return string(said)
+		}, `dropped="CAP_NET_BROADCAST CAP_NET_RAW CAP_PERFMON CAP_BPF" kept=CAP_NET_ADMIN`)
 		if said := l.doctor(); strings.Contains(said, "missing") || strings.Contains(said, "not mounted") {
 			t.Errorf("doctor said:\n%s", said)
 		}
@@ -204,22 +227,21 @@ func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
 func TestIPAMDirectoryThatIsNotMountedIsAFinding(t *testing.T) {
 	onContainers(t, contained{dirs: parents}, func(t *testing.T, l *containerLab) {
 		l.configure("far", "/data/ipam")
-		f := l.unreadable("/data/ipam/far")
-		wantSaid(t, f.GetSummary(), "not mounted into the agent's container", "mount /data of the node", "HostToContainer")
-		wantSaid(t, strings.Join(l.node().GetProblems(), "\n"), "/data/ipam/far", "mount /data of the node")
+		l.unreadable("/data/ipam/far", "not mounted into the agent's container", "mount /data of the node", "HostToContainer")
+		l.problems("/data/ipam/far", "mount /data of the node")
 
 		// A link out of what is mounted, too.
 		l.sh("rm /etc/cni/net.d/20-far.conflist")
 		until(t, "no finding", func() bool { return len(l.findings("?kind=ipam-unreadable")) == 0 })
 		l.sh("rm -rf /var/lib/cni", "ln -s /data/cni /var/lib/cni")
 		l.configure("linked", "/var/lib/cni/networks")
-		wantSaid(t, l.unreadable("/var/lib/cni/networks/linked").GetSummary(), "mount /data/cni of the node")
+		l.unreadable("/var/lib/cni/networks/linked", "mount /data/cni of the node")
 	})
 }
 
 func TestContainerWithNothingMountedSaysWhatToMount(t *testing.T) {
 	onContainers(t, contained{}, func(t *testing.T, l *containerLab) {
-		wantSaid(t, strings.Join(l.node().GetProblems(), "\n"), "CNI's configurations", "mount /etc/cni of the node", "host-local", "mount /var/lib/cni of the node")
+		l.problems("CNI's configurations", "mount /etc/cni of the node", "host-local", "mount /var/lib/cni of the node")
 		wantSaid(t, l.doctor(), "/run/netns: it is not mounted", "mount /run of the node", "mount /etc/cni of the node", "mount /var/lib/cni of the node")
 	})
 }
@@ -242,7 +264,7 @@ func TestContainerWithLessMountedLosesWhatThePageSays(t *testing.T) {
 		}
 		l.configure("other", "/var/lib/cni/networks")
 		l.sh("rm -rf /var/lib/cni", "mkdir -p /var/lib/cni/networks/other")
-		wantSaid(t, l.unreadable("/var/lib/cni/networks/other").GetSummary(), "the directory that was mounted here was removed", "mount its parent instead")
+		l.unreadable("/var/lib/cni/networks/other", "the directory that was mounted here was removed", "mount its parent instead")
 	})
 }
 
@@ -254,7 +276,7 @@ func TestSeccompProfileThatDeniesBPFIsNamed(t *testing.T) {
 		if n := l.node(); n.GetWire() != "off" {
 			t.Errorf("wire without bpf(2): got %s, want off", n.GetWire())
 		}
-		wantSaid(t, strings.Join(l.node().GetProblems(), "\n"), "frames are not seen", "no capability is missing: look for a seccomp profile")
+		l.problems("frames are not seen", "no capability is missing: look for a seccomp profile")
 		wantSaid(t, l.doctor(), "observer is missing", "what to do:   look for what denies it: a seccomp profile")
 	})
 }

@@ -2,7 +2,6 @@ package tests
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -296,22 +295,15 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 
 func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
 	p := newPlanned(t)
-	program, err := p.host.Launch(t.Context(), p.host.Command(binary, "run", "--node", "node-1", "--leaked-after", "1ms"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	await := func(kind string, n int) {
+	l := &lab{Host: p.host, t: t}
+	l.start("--node", "node-1", "--leaked-after", "1ms")
+	// start makes a pod, and waits until all is known of it.
+	start := func(pod string) (address string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		if err := program.WatchFindings(ctx, func(e netlab.FindingEvent) bool {
-			if e.GetFinding().GetKind() == kind && e.GetType() == ipwitnessv1.Watch_ADDED {
-				n--
-			}
-			return n > 0
-		}); err != nil {
-			t.Fatal(err)
-		}
+		address = p.start(pod)
+		l.awaitPod(address, pod)
+		l.awaitFindings() // an address is given before the pod has it
+		return address
 	}
 	// audit runs the command and gives what it printed and its exit code.
 	audit := func(args ...string) (string, int) {
@@ -339,26 +331,30 @@ func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
 	}
 
 	taken := make(map[string]bool)
+	want := []string{verdict.FindingIPAMStateLost}
 	for i := range 5 {
-		taken[p.start(fmt.Sprintf("web-%d", i))] = true
+		address := start(fmt.Sprintf("web-%d", i))
+		taken[address] = true
+		want = append(want, verdict.FindingInUseUnallocated+" "+address)
 	}
+	l.awaitAllocations(5)
 	if err := p.cni.Forget(); err != nil {
 		t.Fatal(err)
 	}
-	await(verdict.FindingInUseUnallocated, len(taken))
-	await(verdict.FindingIPAMStateLost, 1)
+	l.awaitFindings(want...)
 	if out, _ := audit(); !strings.Contains(out, "in-use-unallocated (5)") || !strings.Contains(out, "MISSING") {
 		t.Errorf("got\n%s\nwant 5 in one line, and the pool MISSING", out)
 	}
 	mend()
 	for i := range 3 {
-		if address := p.start(fmt.Sprintf("api-%d", i)); taken[address] {
+		if address := start(fmt.Sprintf("api-%d", i)); taken[address] {
 			t.Errorf("host-local gave %s again", address)
 		}
 	}
 
+	leaked := p.address("api-0")
 	p.run("ip netns del api-0") // without CNI DEL
-	await(verdict.FindingLeaked, 1)
+	l.awaitFindings(verdict.FindingLeaked + " " + leaked)
 	mend()
 
 	address := p.address("web-1")
@@ -366,7 +362,7 @@ func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(p.dir, address), []byte("other\r\neth0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	await(verdict.FindingBookedElsewhere, 1)
+	l.awaitFindings(verdict.FindingBookedElsewhere + " " + address)
 	mend()
 	if got := p.file(address); !slices.Equal(got, own) {
 		t.Errorf("got %q, want %q again", got, own)

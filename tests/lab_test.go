@@ -435,6 +435,18 @@ func inState(addr string, state ipwitnessv1.Conflict_State) func([]*ipwitnessv1.
 	}
 }
 
+// between is the condition that an address has a conflict in that state, and that
+// its owners are called so. A pod is known as one when its plugin has ended, and
+// whoever started that has written the result: on a busy machine later than the
+// conflict is confirmed.
+func between(addr string, state ipwitnessv1.Conflict_State, owners string) func([]*ipwitnessv1.Conflict) bool {
+	return func(all []*ipwitnessv1.Conflict) bool {
+		return slices.ContainsFunc(all, func(c *ipwitnessv1.Conflict) bool {
+			return c.GetAddress() == addr && c.GetState() == state && ownerNames(c) == owners
+		})
+	}
+}
+
 // ownerNames names the workloads of a conflict, in order.
 func ownerNames(c *ipwitnessv1.Conflict) string {
 	var out []string
@@ -542,15 +554,13 @@ func (l *lab) knows(pod, addr, mac string) {
 	})
 }
 
-// wantConflict waits until an address has a conflict in a state, and checks
-// who, where and why it is, and that the summary names the owners so.
+// wantConflict waits until an address has a conflict in a state between owners, for
+// their names may come later, and checks where and why it is, and that the summary
+// names the owners so.
 func (l *lab) wantConflict(addr string, state ipwitnessv1.Conflict_State, rule, owners, scope string, named ...string) {
 	l.t.Helper()
-	l.watch.await(fmt.Sprintf("%s to be %s", addr, state), inState(addr, state))
+	l.watch.await(fmt.Sprintf("%s to be %s between %s", addr, state, owners), between(addr, state, owners))
 	c := l.only(addr)
-	if got := ownerNames(c); got != owners {
-		l.t.Errorf("owners of %s: got %s, want %s", addr, got, owners)
-	}
 	if got := fmt.Sprint(c.GetScope().GetKind(), " ", c.GetScope().GetName()); got != scope {
 		l.t.Errorf("scope of %s: got %s, want %s", addr, got, scope)
 	}

@@ -38,7 +38,9 @@ func TestL1AddressReusedAfterItsPodWasDeleted(t *testing.T) {
 
 func TestL3SandboxOfOnePodMadeAgain(t *testing.T) {
 	t.Parallel()
-	l := newRow(t, "--handover-grace", "1h")
+	// What the second sandbox is is known when its plugin has ended: on a machine that is
+	// busy, later than the settle time that users have.
+	l := newRow(t, "--handover-grace", "1h", "--settle", "10s")
 	cni := l.cni(netlab.PTP)
 	// kubelet makes a new sandbox for the same pod, while the old one still ends:
 	// another namespace, the same pod in the CNI arguments.

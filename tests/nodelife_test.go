@@ -358,15 +358,18 @@ func TestHalfOpenStreamIsTakenOver(t *testing.T) {
 	id := c.duplicate()
 	n := c.nodes[0]
 	// The node loses its network and its agent; nobody tells the aggregator, whose
-	// end of the connection stays open.
+	// end of the connection stays open. All else is at hand: in some seconds it would
+	// hear that nobody answers.
+	n.pod("p3")
+	n.pod("p4")
+	at := n.managed(c)
 	n.sh("ip link del mgmt1")
 	n.agent.Kill()
 	n.sh("ip netns del p1")
-	n.pod("p3", "10.244.0.3/32")
-	n.pod("p1", twiceHeld+"/32")
-	n.lines = nil
-	n.report(c)
-	c.wantExactly(lasting(map[string][]string{"10.244.0.3": {"node1/p3"}}))
+	n.assign("p3", "10.244.0.3/32")
+	n.assign("p4", twiceHeld+"/32")
+	n.witness("--aggregator", at+":9640")
+	c.wantExactly(map[string][]string{twiceHeld: {"node1/p4", "node2/p2"}, "10.244.0.3": {"node1/p3"}})
 	c.wantSame(id)
 	if got := c.watch.leaves("node1"); got != 0 {
 		t.Errorf("node1 was not heard from %d times, want never: a newer agent takes over", got)

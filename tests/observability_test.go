@@ -95,7 +95,10 @@ func TestADuplicateBecomesAnAlert(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.awaitPod(podAddress(3), "old3")
+	for i, pod := range []string{"old1", "old2", "old3"} {
+		c.awaitPod(podAddress(i+1), pod)
+	}
+	c.awaitAllocations(3)
 	if err := cni.Forget(); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +111,13 @@ func TestADuplicateBecomesAnAlert(t *testing.T) {
 	if err := cni.Add("new1"); err != nil {
 		t.Fatal(err)
 	}
-	conflict := alerted(t, s, "IpwitnessAddressConflict", 1)[0]
+	// That new1 is a pod is known when its plugin has ended, which on a busy machine is
+	// later than the conflict is confirmed: it is another alert, then.
+	var conflict prometheus.Alert
+	until(t, "the alert to have the cause", func() bool {
+		conflict = alerted(t, s, "IpwitnessAddressConflict", 1)[0]
+		return conflict.Labels["cause"] != "unknown"
+	})
 	took := time.Since(begin)
 	id := c.only(podAddress(1)).GetId()
 	for name, want := range map[string]string{
@@ -188,10 +197,19 @@ func TestRunIsScraped(t *testing.T) {
 	// All rules are evaluated several times while the next one settles: no other is even pending.
 	l.seedNext()
 	alerted(t, s, "IpwitnessAddressConflict", 2)
-	others, err := s.Query(t.Context(), `ALERTS{alertname!~"IpwitnessAddressConflict(Suspected)?"}`)
-	if err != nil || len(others) > 0 {
-		t.Errorf("alerts on a host that is well but for duplicates: got %v (%v), want none", others, err)
-	}
+	// On a busy machine a scrape may take longer than its time, and a verdict too: the first
+	// is over with the next scrape, the second is what IpwitnessDetectionSlow is there for.
+	var others []prometheus.Series
+	defer func() {
+		if t.Failed() {
+			t.Log("other alerts: ", others)
+		}
+	}()
+	until(t, "no other alert on a host that is well but for duplicates", func() bool {
+		var err error
+		others, err = s.Query(t.Context(), `ALERTS{alertname!~"Ipwitness(AddressConflict(Suspected)?|DetectionSlow)"}`)
+		return err == nil && len(others) == 0
+	})
 	checkMetrics(t, l.program)
 }
 

@@ -81,6 +81,9 @@ func (l *lab) witnesses() (frames bool, addresses string) {
 	if strings.Contains(strings.Join(l.node().GetProblems(), "\n"), "they are read every 2s instead") {
 		addresses = "every 2 s"
 	}
+	if l.node().GetWire() != "off" {
+		l.ports(1) // its addresses may be known before that
+	}
 	claimed := netip.MustParseAddr("10.244.0.99")
 	l.in("a", func() error {
 		return netlab.Send("eth0", netlab.ARP(1, net.HardwareAddr{2, 0, 0, 0, 0, 9}, claimed, claimed))

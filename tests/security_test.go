@@ -122,9 +122,9 @@ func TestAgentsReportByCertificatesThatAreReplaced(t *testing.T) {
 	one.mend()
 	s.awaitNode("node1", ipwitnessv1.Node_LIVE)
 	for _, p := range []*netlab.Program{s.program, one.agent} {
-		if log := p.Log.String(); !strings.Contains(log, "files of TLS have changed and are used anew") {
-			t.Errorf("log: got %s, want it to say that the files have changed", log)
-		}
+		until(t, "the log to say that the files have changed", func() bool {
+			return strings.Contains(p.Log.String(), "files of TLS have changed and are used anew")
+		})
 	}
 	for _, n := range s.allNodes() {
 		if n.GetName() == "node3" {

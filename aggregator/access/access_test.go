@@ -267,6 +267,38 @@ func TestWrongTokensAskTheAPIServerFewTimes(t *testing.T) {
 	})
 }
 
+func TestCallsOfOneAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // where no time passes but that of the test
+		const other = "system:serviceaccount:shop:dashboard"
+		g, api := reviewed(t)
+		api.may[other+" list owners"] = true
+		call := func(token string) codes.Code {
+			_, end, err := g.enter(from(t.Context(), token), pb.WitnessService_ListOwners_FullMethodName, false)
+			if err == nil {
+				end()
+			}
+			return status.Code(err)
+		}
+		spend := func(calls int) {
+			t.Helper()
+			for n := range calls {
+				if got := call(readerUser); got != codes.OK {
+					t.Fatalf("call %d of %d: got %s, want OK", n+1, calls, got)
+				}
+			}
+			if got := call(readerUser); got != codes.ResourceExhausted {
+				t.Errorf("one more than %d: got %s, want ResourceExhausted", calls, got)
+			}
+		}
+		spend(callsAtOnce)
+		if got := call(other); got != codes.OK {
+			t.Errorf("another caller: got %s, want OK", got)
+		}
+		time.Sleep(time.Second)
+		spend(callsPerSecond)
+	})
+}
+
 func TestWatchesAreLimited(t *testing.T) {
 	g, _ := reviewed(t)
 	var ends []func()

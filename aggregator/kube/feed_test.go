@@ -199,7 +199,9 @@ func TestUntilWhenPodsAreKnown(t *testing.T) {
 	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: time.Second, silence: time.Minute}
 	start(t, c)
 	live(t, c)
-	if c.KnownUntil() != 0 {
+	// Neither is said where the machine was too busy to look in time.
+	early := func() bool { return c.clock()-c.following.Load() < int64(catchUp) }
+	if c.KnownUntil() != 0 && early() {
 		t.Error("all is known as soon as it is listed")
 	}
 	until(t, "they are known", func() bool { return c.KnownUntil() != 0 })
@@ -218,7 +220,7 @@ func TestUntilWhenPodsAreKnown(t *testing.T) {
 	}
 	f.set(func() { f.forbidden["pods"] = false })
 	until(t, "they are followed", func() bool { return c.following.Load() != 0 })
-	if c.KnownUntil() != known {
+	if c.KnownUntil() != known && early() {
 		t.Error("they are known, and may still be told")
 	}
 	until(t, "they are known again", func() bool { return c.KnownUntil() > known })

@@ -140,7 +140,7 @@ func TestExitCodes(t *testing.T) {
 		"unknown flag":                  {list(), []string{"owners", "--nope"}, 1},
 		"unknown format":                {list(), []string{"owners", "-o", "xml"}, 1},
 		"help":                          {list(), []string{"owners", "--help"}, 0},
-		"no command":                    {list(), nil, 0},
+		"no command":                    {list(), []string{}, 0},
 		"version":                       {list(), []string{"version", "-o", "yaml"}, 0},
 		"completion":                    {list(), []string{"completion", "zsh"}, 0},
 		"id of a conflict as a path":    {list(), []string{"conflicts", "../owners"}, 1},

@@ -60,10 +60,10 @@ func fetch(dir, series string) (string, error) {
 	}
 	err := download(dir, series)
 	if err != nil {
-		// The lists of packages may be old, or empty as in a new container.
-		if sh("apt-get -qq update") == nil {
-			err = download(dir, series)
-		}
+		// The lists of packages may be old, or empty as in a new container. That of some
+		// other source of packages may be out of reach.
+		_ = sh("apt-get -qq -o Acquire::Retries=3 update")
+		err = download(dir, series)
 	}
 	if err != nil {
 		return "", err
@@ -86,7 +86,7 @@ func download(dir, series string) error {
 	if len(names) == 0 {
 		return errors.New("apt-cache knows none")
 	}
-	err = sh(`cd "$1" && apt-get -qq download "$(printf '%s\n' "${@:2}" | sort -V | tail -n 1)"`, append([]string{dir}, names...)...)
+	err = sh(`cd "$1" && apt-get -qq -o Acquire::Retries=3 download "$(printf '%s\n' "${@:2}" | sort -V | tail -n 1)"`, append([]string{dir}, names...)...)
 	if err != nil {
 		return fmt.Errorf("apt-get download: %w", err)
 	}

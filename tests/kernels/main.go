@@ -36,13 +36,13 @@ var kernels = []struct{ series, without string }{
 const choice = "^Test(Device|T1PTP|T2Bridge|T9|T13|L1Address|L20|AgentOfRoot)"
 
 var (
-	bpf   = suite{"bpf", "bpf.test -test.v -test.timeout 5m"}
-	agent = suite{"agent", "agent.test -test.v -test.short -test.timeout 5m"}
+	bpf   = suite{"bpf", "bpf.test -test.v -test.timeout 15m"}
+	agent = suite{"agent", "agent.test -test.v -test.short -test.timeout 15m"}
 )
 
 // scenarios are those of tests/ whose names match the first, and not the second.
 func scenarios(names, without string) suite {
-	return suite{"scenarios", "tests.test -test.v -test.timeout 9m -test.run " + names + " -test.skip " + without}
+	return suite{"scenarios", "tests.test -test.v -test.timeout 30m -test.run " + names + " -test.skip " + without}
 }
 
 //go:embed init.sh
@@ -52,7 +52,7 @@ func main() {
 	dir := flag.String("dir", "bin/kernels", "directory of the packages, the kernels and the test binaries")
 	program := flag.String("ipwitness", "bin/ipwitness", "program to test")
 	cni := flag.String("cni", "bin/cni", "directory of the CNI plugins")
-	timeout := flag.Duration("timeout", 10*time.Minute, "end a kernel that takes longer")
+	timeout := flag.Duration("timeout", 45*time.Minute, "end a kernel that takes longer")
 	only := flag.String("kernel", "", "test this series only, as in 6.12")
 	run := flag.String("run", "", "run the scenarios of this name only, as in go test -run")
 	flag.Parse()
