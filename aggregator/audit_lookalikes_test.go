@@ -173,7 +173,7 @@ func TestAnAddressThatCameLateIsLackedNoMore(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.9"))).sync()
 		l.store.mu.Lock() // what the Kubernetes API says, in its place
-		ns := l.store.nodes[nodeID{"boot-n1", "4026531840"}].namespaces.get(2)
+		ns := l.store.nodes[nodeID{"boot-n1", "4026531840", ""}].namespaces.get(2)
 		ns.lacks = []verdict.Finding{{
 			ID: "x", Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Address: netip.MustParseAddr("10.244.0.2"), Source: "kubernetes",
 			Owners: slices.Clone(l.store.table.get(netip.MustParseAddr("10.244.0.9")).owners),

@@ -334,7 +334,7 @@ func TestOneNodeDoesNotTakeTheRoomOfAll(t *testing.T) {
 		l := newLab(t, Config{})
 		a := kindNode(l)
 		l.store.mu.Lock()
-		n := l.store.nodes[nodeID{"boot-n1", "4026531840"}]
+		n := l.store.nodes[nodeID{"boot-n1", "4026531840", ""}]
 		if n.allocated != 2 {
 			t.Errorf("got %d allocations of the node, want 2", n.allocated)
 		}

@@ -198,7 +198,7 @@ func BenchmarkRotate(b *testing.B) {
 			s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
 			var links []*link
 			for i := range n {
-				id := nodeID{fmt.Sprint("boot", i), "1"}
+				id := nodeID{fmt.Sprint("boot", i), "1", ""}
 				nd := newNode(id)
 				nd.rec.Name = fmt.Sprint("n", i)
 				s.nodes[id] = nd

@@ -106,7 +106,7 @@ func (s *store) nodeProto(n *node) *pb.Node {
 	if n.rec.Unheard {
 		state = pb.Node_UNHEARD
 	}
-	problems := slices.Concat(n.status.GetProblems(), s.nameProblem(n))
+	problems := slices.Concat(n.status.GetProblems(), s.nameProblem(n), s.placeProblem(n))
 	if n.excess > 0 {
 		problems = append(problems, fmt.Sprintf(
 			"the aggregator left out %d reports of the wire: it takes %d claims of one node at most; exclude interfaces that are not to be watched",

@@ -240,7 +240,7 @@ func (s *store) belongs(seen *holding) bool {
 
 // linkOf is the link of a record.
 func (s *store) linkOf(rec *verdict.Link) *link {
-	return s.nodes[nodeID{rec.Node.Boot, rec.Node.Netns}].links.get(rec.Name)
+	return s.nodes[idOf(rec.Node)].links.get(rec.Name)
 }
 
 func (s *store) generationTime() time.Duration { return generationOf * s.policy.StaleAfter }

@@ -469,7 +469,7 @@ func TestDomainsAreWhatStitchesOfTwoGenerationsConnect(t *testing.T) {
 		s := newStore(verdict.Policy{Cluster: "c", StaleAfter: time.Minute}, slog.New(slog.DiscardHandler), newMetrics())
 		var links []*link
 		fresh := func(i int) *link {
-			id := nodeID{fmt.Sprint("boot", i), "1"}
+			id := nodeID{fmt.Sprint("boot", i), "1", ""}
 			n := s.nodes[id]
 			if n == nil {
 				n = newNode(id)

@@ -80,7 +80,7 @@ func (s *store) judge(e *entry, r received) {
 		s.contest(e, out.Contested)
 	}
 	for _, n := range out.Check {
-		if n := s.nodes[nodeID{n.Boot, n.Netns}]; n != nil && n.session != nil {
+		if n := s.nodes[idOf(n)]; n != nil && n.session != nil {
 			s.checks[n] = append(s.checks[n], e.addr)
 		}
 	}
@@ -287,7 +287,7 @@ func (s *store) sendChecks() {
 
 // Namespace is for verdict.Tables.
 func (s *store) Namespace(rec *verdict.Node, record uint32) *verdict.Namespace {
-	if n := s.nodes[nodeID{rec.Boot, rec.Netns}]; n != nil {
+	if n := s.nodes[idOf(rec)]; n != nil {
 		if ns := n.namespaces.get(record); ns != nil {
 			return ns.rec
 		}
@@ -298,7 +298,7 @@ func (s *store) Namespace(rec *verdict.Node, record uint32) *verdict.Namespace {
 // Holders is for verdict.Tables. The list is only lent.
 func (s *store) Holders(rec *verdict.Node, mac verdict.MAC) []*verdict.Interface {
 	s.holders = s.holders[:0]
-	if n := s.nodes[nodeID{rec.Boot, rec.Netns}]; n != nil {
+	if n := s.nodes[idOf(rec)]; n != nil {
 		for i := n.holders.get(mac); i != nil; i = i.alike {
 			s.holders = append(s.holders, i.rec)
 		}
@@ -367,7 +367,7 @@ func (e *entry) assignee() (id string) {
 
 // hardware is a node's entry of a MAC that claims name; nil where there is none.
 func (s *store) hardware(rec *verdict.Node, mac verdict.MAC) *hardware {
-	if n := s.nodes[nodeID{rec.Boot, rec.Netns}]; n != nil {
+	if n := s.nodes[idOf(rec)]; n != nil {
 		return n.hardware.get(mac)
 	}
 	return nil

@@ -64,7 +64,7 @@ func (s *store) touchNamespace(ns *namespace) {
 		s.touchAll(i.holdings)
 	}
 	rec := ns.rec.Node
-	if n := s.nodes[nodeID{rec.Boot, rec.Netns}]; n != nil {
+	if n := s.nodes[idOf(rec)]; n != nil {
 		s.touchPorts(n, ns.rec.Record)
 	}
 }

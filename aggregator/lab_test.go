@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -44,6 +45,9 @@ func newLab(t testing.TB, cfg Config) *lab {
 	}
 	listener := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
+	if cfg.Access.Tokens != "" {
+		server = grpc.NewServer(l.Guarded()...)
+	}
 	l.Register(server)
 	go func() { _ = server.Serve(listener) }()
 	l.conn, err = grpc.NewClient("passthrough:///lab", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -86,9 +90,15 @@ type agent struct {
 	resyncs  int
 }
 
-func (l *lab) dial() *agent {
+func (l *lab) dial() *agent { return l.dialAs("") }
+
+// dialAs is dial with a token.
+func (l *lab) dialAs(token string) *agent {
 	l.Helper()
 	ctx, cancel := context.WithCancel(l.ctx)
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
 	stream, err := pb.NewReportServiceClient(l.conn).Report(ctx)
 	if err != nil {
 		l.Fatal(err)

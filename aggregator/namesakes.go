@@ -137,6 +137,36 @@ func (s *store) nameProblem(n *node) []string {
 		n.name, joined(others), id)}
 }
 
+// placeProblem is what is said of a node that is not alone where it says that it is;
+// empty for others.
+func (s *store) placeProblem(n *node) []string {
+	var others []string
+	for other := s.places.get(n.id.place()); other != nil; other = other.alike {
+		if other != n && !other.rec.Unheard && !n.rec.Unheard {
+			others = append(others, other.rec.Name)
+		}
+	}
+	if others == nil {
+		return nil
+	}
+	slices.Sort(others)
+	return []string{fmt.Sprintf("it says that it has the boot id and network namespace of %s: one of them is not what it says. "+
+		"A virtual machine that was cloned with its memory must be booted, and of two agents on one host one must go; "+
+		"where it is neither, an agent lies: find out who has its credential", joined(others))}
+}
+
+// warnOfPlace tells the log of a node that came and is not alone where it says that it is.
+func (s *store) warnOfPlace(n *node) {
+	s.mu.Lock()
+	name, problems, now := n.rec.Name, s.placeProblem(n), s.clock()
+	s.mu.Unlock()
+	for _, problem := range problems {
+		if s.complaints.first(name, problem, now) {
+			s.log.Warn("two nodes say that they are in one place", "node", name, "problem", problem)
+		}
+	}
+}
+
 // joined lists words: a, b and c.
 func joined(words []string) string {
 	if len(words) < 2 {

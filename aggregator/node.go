@@ -7,8 +7,15 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// nodeID is the identity of a node; its name is a label.
-type nodeID struct{ boot, netns string }
+// nodeID is the identity of a node; its name is a label. What its agent is vouched for
+// is part of it: who says that it is on another one's machine is one more node, and
+// keeps nobody out.
+type nodeID struct{ boot, netns, vouched string }
+
+func idOf(rec *verdict.Node) nodeID { return nodeID{rec.Boot, rec.Netns, rec.Vouched} }
+
+// place is where a node says that it is; it is to be alone there.
+func (id nodeID) place() nodeID { return nodeID{boot: id.boot, netns: id.netns} }
 
 // node is one agent's tables, as far as it has reported them.
 type node struct {
@@ -19,14 +26,12 @@ type node struct {
 	version, kernel string
 	status          *pb.StatusRecord
 
-	// vouched is the name that its agent is known by to whoever lets it in; empty
-	// where nothing says so.
-	vouched string
-
 	connectedAt, lastHeard verdict.Stamp
 	// session is the open stream; nil while there is none.
 	session *session
 	alarm   alarm
+	// alike is the next one that says that it is in the same place.
+	alike *node
 	// shared tells of a silent node that another one had its name while both were
 	// there: that one is not what it became.
 	shared bool
@@ -102,7 +107,7 @@ type hardware struct {
 }
 
 func newNode(id nodeID) *node {
-	n := &node{id: id, rec: &verdict.Node{Boot: id.boot, Netns: id.netns, Unheard: true}}
+	n := &node{id: id, rec: &verdict.Node{Boot: id.boot, Netns: id.netns, Vouched: id.vouched, Unheard: true}}
 	n.reset()
 	return n
 }
@@ -434,7 +439,7 @@ func (s *store) touchAnswers(h *holding) {
 // nodeOf is the node that a holding is of.
 func (s *store) nodeOf(h *holding) *node {
 	rec := h.Node()
-	return s.nodes[nodeID{rec.Boot, rec.Netns}]
+	return s.nodes[idOf(rec)]
 }
 
 // sweepOut ends all that the snapshot did not have.

@@ -31,6 +31,8 @@ func (a *side) same(b *side) bool {
 	switch {
 	case a.node == b.node:
 		return true
+	case a.rec != nil && b.rec != nil:
+		return idOf(a.rec).place() == idOf(b.rec).place() // as it was called before
 	case a.rec != nil && b.rec == nil:
 		return a.rec.Called(b.node)
 	case a.rec == nil && b.rec != nil:

@@ -357,7 +357,7 @@ func (s *store) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) {
 
 // PoolsOf is for verdict.Tables.
 func (s *store) PoolsOf(rec *verdict.Node) []*verdict.Pool {
-	n := s.nodes[nodeID{rec.Boot, rec.Netns}]
+	n := s.nodes[idOf(rec)]
 	if n == nil {
 		return nil
 	}
@@ -370,7 +370,7 @@ func (s *store) PoolsOf(rec *verdict.Node) []*verdict.Pool {
 
 // Subnets is for verdict.Tables.
 func (s *store) Subnets(rec *verdict.Node) (list []verdict.Subnet) {
-	n := s.nodes[nodeID{rec.Boot, rec.Netns}]
+	n := s.nodes[idOf(rec)]
 	if n == nil {
 		return nil
 	}

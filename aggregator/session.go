@@ -279,6 +279,7 @@ func (r *session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	case <-r.synced:
 	default:
 		close(r.synced)
+		r.store.warnOfPlace(r.node)
 	}
 	return nil
 }

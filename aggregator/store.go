@@ -44,6 +44,8 @@ type store struct {
 	mu    sync.Mutex
 	table table
 	nodes map[nodeID]*node
+	// places has the first of all nodes that say that they are in one place.
+	places chains[nodeID, *node]
 	// kube is the Kubernetes API; nil where there is none to ask.
 	kube     *kube.Cluster
 	pools    pools
@@ -88,6 +90,7 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		owners:       newHub(base.UnixNano()),
 		conflicts:    newHub(base.UnixNano()),
 		nodes:        make(map[nodeID]*node),
+		places:       newChains(func(n *node) nodeID { return n.id.place() }, func(n *node) **node { return &n.alike }),
 		pods:         newChains(func(ns *namespace) string { return podKey(ns.rec) }, func(ns *namespace) **namespace { return &ns.alike }),
 		sandboxes:    newChains(func(ns *namespace) string { return ns.rec.Who.Workload().ContainerID }, func(ns *namespace) **namespace { return &ns.together }),
 		macs:         make(map[verdict.MAC]*abroad),
@@ -117,18 +120,15 @@ func (s *store) clock() verdict.Stamp {
 func (s *store) connect(r *session, hello *pb.Hello) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	id := nodeID{hello.GetBootId(), hello.GetNetns()}
+	id := nodeID{hello.GetBootId(), hello.GetNetns(), r.caller.Vouched(hello.GetNode())}
 	n := s.nodes[id]
-	vouched := r.caller.Vouched(hello.GetNode())
-	if err := s.mayBe(n, vouched); err != nil {
-		return err
-	}
 	if n == nil {
-		if len(s.nodes) >= maxNodes {
-			return status.Errorf(codes.ResourceExhausted, "there are %d nodes already: no more are taken", maxNodes)
+		if err := s.mayBeOneMore(id); err != nil {
+			return err
 		}
 		n = newNode(id)
 		s.nodes[id] = n
+		s.places.enter(n)
 	}
 	if old := n.session; old != nil {
 		if hello.GetEpoch() < n.rec.Epoch {
@@ -141,7 +141,7 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 	now := s.clock()
 	base := len(s.touched)
 	n.session, r.node = r, n
-	n.rec.Epoch, n.vouched = hello.GetEpoch(), vouched
+	n.rec.Epoch = hello.GetEpoch()
 	n.version, n.kernel = hello.GetVersion(), hello.GetKernel()
 	n.connectedAt, n.lastHeard = now, now
 	if n.name != hello.GetNode() {
@@ -155,27 +155,23 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 	return nil
 }
 
-// mayBe refuses an agent that says it is on another one's node, or on very many: it
-// would take that node's table away, or the memory of all.
-func (s *store) mayBe(n *node, vouched string) error {
-	switch {
-	case vouched == "":
+// mayBeOneMore refuses an agent that says it is on very many nodes: it would take the
+// memory of all.
+func (s *store) mayBeOneMore(id nodeID) error {
+	if len(s.nodes) >= maxNodes {
+		return status.Errorf(codes.ResourceExhausted, "there are %d nodes already: no more are taken", maxNodes)
+	}
+	if id.vouched == "" {
 		return nil
-	case n != nil && n.vouched == vouched:
-		return nil
-	case n != nil && (n.session != nil || !n.rec.TimedOut): // also of the agent in this process, for which nothing need vouch
-		return status.Errorf(codes.PermissionDenied,
-			"this boot id and network namespace are those of node %s: an agent of %s may not take its place (was the node renamed? Then wait until %s is given up, see --node-timeout)",
-			n.name, vouched, n.name)
 	}
 	same := 0
 	for _, other := range s.nodes {
-		if other.vouched == vouched && (other.session != nil || !other.rec.TimedOut) {
+		if other.id.vouched == id.vouched && (other.session != nil || !other.rec.TimedOut) {
 			same++
 		}
 	}
 	if same >= maxOfOneName {
-		return status.Errorf(codes.ResourceExhausted, "node %s has come with %d boot ids or network namespaces: more are not taken until those are given up, see --node-timeout", vouched, same)
+		return status.Errorf(codes.ResourceExhausted, "node %s has come with %d boot ids or network namespaces: more are not taken until those are given up, see --node-timeout", id.vouched, same)
 	}
 	return nil
 }
@@ -221,7 +217,7 @@ func (s *store) rename(n *node, name string) {
 }
 
 func (id nodeID) compare(other nodeID) int {
-	return cmp.Or(strings.Compare(id.boot, other.boot), strings.Compare(id.netns, other.netns))
+	return cmp.Or(strings.Compare(id.boot, other.boot), strings.Compare(id.netns, other.netns), strings.Compare(id.vouched, other.vouched))
 }
 
 // unlabel gives the name of a node that is given up to one that is heard from and
@@ -269,7 +265,7 @@ func (s *store) disconnect(r *session) {
 	}
 	if !n.rec.Unheard {
 		n.rec.Unheard, n.shared = true, s.findings.found[n]
-		s.publishNode(n)
+		s.publishPlace(n)
 		s.checkNames(n)
 	}
 	// One that came without a snapshot has no more time than it had.
@@ -344,6 +340,7 @@ func (s *store) timeOut(n *node) {
 	case n.rec.TimedOut:
 		if n.session == nil {
 			delete(s.nodes, n.id)
+			s.places.leave(n)
 		}
 		return
 	}
@@ -394,7 +391,17 @@ func (s *store) heard(n *node) {
 	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted = false, false, false
 	s.checkNames(n)
 	s.touchNode(n)
-	s.publishNode(n)
+	s.publishPlace(n)
+}
+
+// publishPlace makes it known of a node whether it is heard from, with what that says of
+// those that say that they are in its place.
+func (s *store) publishPlace(n *node) {
+	for other := s.places.get(n.id.place()); other != nil; other = other.alike {
+		if other == n || !other.rec.Unheard {
+			s.publishNode(other)
+		}
+	}
 }
 
 // publishNode makes the state of a node known in all watches.

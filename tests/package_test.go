@@ -46,10 +46,10 @@ const bootSystemd = `
 	exec /lib/systemd/systemd --system --unit=multi-user.target`
 
 // newSystemdHost boots one. Its /usr/local is empty.
-func newSystemdHost(t *testing.T) *systemdHost {
+func newSystemdHost(t *testing.T, name string) *systemdHost {
 	t.Helper()
 	possible(t)
-	h, err := netlab.NewMachine("node1")
+	h, err := netlab.NewMachine(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,6 +165,11 @@ func pages(t *testing.T) map[string]string {
 	return commands
 }
 
+// exports are the variables that commands of the page set.
+func exports(commands string) string {
+	return strings.Join(regexp.MustCompile(`(?m)^export .*\n`).FindAllString(commands, -1), "")
+}
+
 // unpackable is the directory of the package of make package, as the machine sees it.
 func unpackable(t *testing.T) string {
 	t.Helper()
@@ -199,7 +204,7 @@ func possible(t *testing.T) {
 
 func TestPackageOnAHostWithSystemd(t *testing.T) {
 	t.Parallel()
-	l := newSystemdHost(t)
+	l := newSystemdHost(t, "node1")
 	at := "cd " + unpackable(t) + "\n"
 	page := pages(t)
 	l.pod("before", "10.9.0.4/24")
@@ -245,11 +250,11 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 	l.pod("one", "10.9.0.6/24")
 	l.pod("two", "10.9.0.6/24")
 	l.prints("ipwitness conflicts", `10\.9\.0\.6 +CONFIRMED `)
-	l.do(page["Open it to other hosts"])
+	l.do(page["Open it to other hosts"] + page["With certificates"])
 	if out, err := l.in("ipwitness nodes").CombinedOutput(); err == nil {
 		t.Errorf("who names nobody gets %s", out)
 	}
-	l.env = strings.Join(regexp.MustCompile(`(?m)^export .*\n`).FindAllString(page["Open it to other hosts"], -1), "")
+	l.env = exports(page["With certificates"])
 	l.prints("ipwitness nodes", `(?m)^node1 +LIVE .* tcx`)
 	l.prints("ipwitness conflicts", `10\.9\.0\.6 +CONFIRMED `)
 	l.do(`ipwitness acknowledge 10.9.0.6 --reason "moving" --for 1h`)
@@ -278,4 +283,52 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 		pgrep ipwitness || true`); got != "" {
 		t.Errorf("left behind:\n%s", got)
 	}
+}
+
+// The aggregator and its agent on one host, an agent on another one: known by tokens.
+func TestPackageOnTwoHostsWithTokens(t *testing.T) {
+	t.Parallel()
+	at := "cd " + unpackable(t) + "\n"
+	page := pages(t)
+	one, two := newSystemdHost(t, "node1"), newSystemdHost(t, "node2")
+	if err := one.Cable("eth0", two.Host, "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	one.do("ip address add 192.0.2.1/24 dev eth0; ip link set eth0 up")
+	two.do("ip address add 192.0.2.2/24 dev eth0; ip link set eth0 up; echo 192.0.2.1 node1 >>/etc/hosts")
+
+	one.do(at + page["Install"] + page["Several hosts"] + page["Open it to other hosts"] + page["With tokens"])
+	one.env = exports(page["People with tokens"])
+	one.prints("ipwitness nodes", `(?m)^node1 +LIVE .* tcx`)
+	one.do(page["People with tokens"])
+	if got := one.do("stat --format='%a %U:%G %n' /etc/ipwitness/tokens /etc/ipwitness/*.token"); got != `640 root:ipwitness /etc/ipwitness/tokens
+600 root:root /etc/ipwitness/agent.token
+600 root:root /etc/ipwitness/alice.token
+600 root:root /etc/ipwitness/node2.token
+` {
+		t.Errorf("the tokens: got\n%s", got)
+	}
+
+	two.do(at + page["Install"] + "install -D -m 644 /usr/local/share/doc/ipwitness/agent.yaml /etc/ipwitness/agent.yaml\nsystemctl enable --now ipwitness-agent")
+	two.do("install -d /etc/ipwitness/tls")
+	for _, file := range [][2]string{{"tls/ca.crt", "tls/ca.crt"}, {"node2.token", "agent.token"}, {"alice.token", "alice.token"}} {
+		two.do("cat >/etc/ipwitness/" + file[1] + " <<'end'\n" + one.do("cat /etc/ipwitness/"+file[0]) + "end")
+	}
+	two.do(page["On the other host"])
+	two.env = exports(page["People with tokens"])
+	two.prints("ipwitness nodes", `(?m)^node2 +LIVE .* tcx`)
+	if out := two.do("ipwitness nodes -o yaml"); strings.Count(out, " problems: []\n") != 3 {
+		t.Errorf("the agents, or the aggregator, have problems: %s", out)
+	}
+
+	refused := func(script, why string) {
+		t.Helper()
+		if out, err := two.in(script).CombinedOutput(); err == nil || !strings.Contains(string(out), why) {
+			t.Errorf("%s: got %v and %s, want it refused: %s", script, err, out, why)
+		}
+	}
+	refused("unset IPWITNESS_TOKEN_FILE; ipwitness nodes", "must say who it is")
+	refused("ipwitness nodes --token-file /etc/ipwitness/agent.token", "node2 may not list nodes")
+	one.do("sed -i '/ alice$/d' /etc/ipwitness/tokens")
+	refused("ipwitness nodes", "the token is not known here")
 }

@@ -324,6 +324,65 @@ func TestWatchesAreLimited(t *testing.T) {
 	}
 }
 
+// One agent's token is not good for as many streams as there are connections; that of
+// another node's is not counted with it, nor is who may report for any node.
+func TestReportStreamsAreLimited(t *testing.T) {
+	g, _ := reviewed(t)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(g.refused)
+	report := func(node string) (func(), error) {
+		_, end, err := g.enter(from(t.Context(), agentUser+"@"+node+" ipwitness"), pb.ReportService_Report_FullMethodName, true)
+		return end, err
+	}
+	var ends []func()
+	for range reportsOfOne {
+		end, err := report("node1")
+		if err != nil {
+			t.Fatalf("got %v after %d streams, want %d", err, len(ends), reportsOfOne)
+		}
+		ends = append(ends, end)
+	}
+	if _, err := report("node1"); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "node1") {
+		t.Errorf("one more: got %v, want ResourceExhausted with the name", err)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range families[0].GetMetric() {
+		if reason, got := m.GetLabel()[0].GetValue(), m.GetCounter().GetValue(); (reason == tooMany) != (got == 1) {
+			t.Errorf("refused as %s: got %v, want one as %s", reason, got, tooMany)
+		}
+	}
+	end, err := report("node2")
+	if err != nil {
+		t.Errorf("another node: %v", err)
+	}
+	for _, end := range append(ends[1:], end) {
+		end()
+	}
+	if end, err = report("node1"); err != nil {
+		t.Errorf("after they have ended: %v", err)
+	}
+	end()
+	ends[0]()
+	if len(g.limits.reports) != 0 {
+		t.Errorf("after all: got %v", g.limits.reports)
+	}
+
+	open, err := New(Config{}, nil, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 * reportsOfOne {
+		_, end, err := open.enter(from(t.Context(), ""), pb.ReportService_Report_FullMethodName, true)
+		if err != nil {
+			t.Fatalf("without access control: %v", err)
+		}
+		defer end()
+	}
+}
+
 func TestCertificatesSayWhoSomebodyIs(t *testing.T) {
 	for _, c := range []struct {
 		groups                  []string

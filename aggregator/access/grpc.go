@@ -150,17 +150,18 @@ func (g *Guard) begin(ctx context.Context, c *Caller, what Action, stream bool) 
 	end := func() {}
 	if stream {
 		c.revoked = make(chan struct{})
-		if !what.report {
-			left, err := g.limits.watch(c)
-			if err != nil {
-				return ctx, nil, err
-			}
-			end = left
+		count := g.limits.watch
+		if what.report {
+			count = g.limits.report
 		}
+		left, err := count(c)
+		if err != nil {
+			return ctx, nil, err
+		}
+		end = left
 		if !g.Open() {
 			watched, stop := context.WithCancel(ctx)
 			go g.recheck(watched, c, what)
-			left := end
 			end = func() { stop(); left() }
 		}
 	}

@@ -20,6 +20,9 @@ const (
 	// maxWatches is how many watches are open in all, and watchesOfOne how many
 	// of one caller.
 	maxWatches, watchesOfOne = 2000, 500
+	// reportsOfOne is how many report streams of one node's agent are open: it needs one,
+	// and those that are half open end within seconds.
+	reportsOfOne = 32
 	// incoming is how many calls of gRPC, but for streams of those who may, of one
 	// address are under way, and callWithin how long one may take.
 	incoming, callWithin = 64, 30 * time.Second
@@ -33,6 +36,7 @@ type limits struct {
 	calls    map[string]*rate.Limiter
 	failures map[netip.Addr]*rate.Limiter
 	watches  map[string]int
+	reports  map[string]int
 	incoming map[netip.Addr]int
 	open     *int
 	log      *rate.Limiter
@@ -41,7 +45,7 @@ type limits struct {
 func newLimits() limits {
 	return limits{
 		mu: &sync.Mutex{}, calls: map[string]*rate.Limiter{}, failures: map[netip.Addr]*rate.Limiter{},
-		watches: map[string]int{}, incoming: map[netip.Addr]int{}, open: new(int), log: rate.NewLimiter(rate.Every(10*time.Second), 5),
+		watches: map[string]int{}, reports: map[string]int{}, incoming: map[netip.Addr]int{}, open: new(int), log: rate.NewLimiter(rate.Every(10*time.Second), 5),
 	}
 }
 
@@ -92,6 +96,27 @@ func (l *limits) watch(c *Caller) (end func(), err error) {
 		*l.open--
 		if l.watches[key]--; l.watches[key] == 0 {
 			delete(l.watches, key)
+		}
+	}, nil
+}
+
+// report counts a report stream, until it is ended; none of who may report for any node.
+func (l *limits) report(c *Caller) (end func(), err error) {
+	if c.node == "" {
+		return func() {}, nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reports[c.node] >= reportsOfOne {
+		return nil, status.Errorf(codes.ResourceExhausted,
+			"too many report streams: %d are the most for the agent of one node, and it needs one: see who else has the token or certificate of %s", reportsOfOne, c.node)
+	}
+	l.reports[c.node]++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.reports[c.node]--; l.reports[c.node] == 0 {
+			delete(l.reports, c.node)
 		}
 	}, nil
 }

@@ -157,9 +157,13 @@ type PodObject struct {
 
 // Node is what one agent watches. It is compared by pointer.
 type Node struct {
-	// Name is the label; the identity is (Boot, Netns).
+	// Name is the label; the identity is (Boot, Netns, Vouched).
 	Name, Boot, Netns string
-	Epoch             uint64
+	// Vouched is the name that its agent is known by to whoever lets it in; empty
+	// where nothing says so. What no agent can prove, its boot id and network
+	// namespace, is nobody's for having said it first.
+	Vouched string
+	Epoch   uint64
 	// Unheard is set while no agent reports for the node.
 	Unheard bool
 	// TimedOut is set when it was not heard from for too long: its owners end.

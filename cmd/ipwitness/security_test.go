@@ -198,11 +198,13 @@ func TestAgentsAreKnownByTokens(t *testing.T) {
 	wantRefused(t, say(g.agent(secure.Files{CA: g.clients.File}), hello("node1", "boot1", 1)), codes.Unavailable, "unknown authority")
 	wantRefused(t, say(g.agent(secure.Files{}), hello("node1", "boot1", 1)), codes.Unavailable)
 
-	// Another node's agent cannot take its table away by saying that it is that machine.
-	g.write(agentToken + " agent node1\n" + "other-token-0123456789 agent node2\n")
-	wantRefused(t, say(g.agent(with("other-token-0123456789")), hello("node2", "boot1", 2)), codes.PermissionDenied, "node node1", "may not take its place")
-
-	// Nor that of the agent in this process.
+	// Another node's agent cannot take its table away by saying that it is that machine,
+	// nor that of the agent in this process: it is one more node.
+	g.write(agentToken + " agent node1\n" + "other-token-0123456789 agent node2\n" + readerToken + " reader bob\n")
+	victim := g.agent(with(agentToken))
+	if err := say(victim, hello("node1", "boot1", 1)); err != nil {
+		t.Fatal(err)
+	}
 	inside, err := pb.NewReportServiceClient(g.conn).Report(t.Context())
 	if err == nil {
 		err = say(inside, hello("here", "boot0", 1))
@@ -210,7 +212,19 @@ func TestAgentsAreKnownByTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantRefused(t, say(g.agent(with("other-token-0123456789")), hello("node2", "boot0", 2)), codes.PermissionDenied, "node here", "may not take its place")
+	for _, boot := range []string{"boot1", "boot0"} {
+		if err := say(g.agent(with("other-token-0123456789")), hello("node2", boot, 2)); err != nil {
+			t.Errorf("with the boot id of another node: %v", err)
+		}
+	}
+	for name, stream := range map[string]pb.ReportService_ReportClient{"another node": victim, "this process": inside} {
+		if err := say(stream, &pb.ReportRequest{Sequence: 2}); err != nil {
+			t.Errorf("the agent of %s, whose boot id another one has: %v", name, err)
+		}
+	}
+	if code, nodes := g.ask("GET", "/v1/nodes", readerToken, ""); code != http.StatusOK || strings.Count(nodes, "one of them is not what it says") != 4 {
+		t.Errorf("got %d %s, want it told of all four", code, nodes)
+	}
 
 	// Nor can it be many.
 	for n := 0; err == nil && n < 100; n++ {

@@ -44,8 +44,12 @@ func NewNodeWatch(w io.Writer, wide bool) *Watch[*pb.Node] {
 	return newWatch(w, columns, NewChanges(NodeKey), func(*pb.Node) bool { return false })
 }
 
-// NodeKey is what a node is known by: its name can change.
-func NodeKey(n *pb.Node) string { return n.GetBootId() + "/" + n.GetNetns() }
+// NodeKey is what a node is known by. What stands behind the @ of its name can change,
+// and is no more than what else is in the key.
+func NodeKey(n *pb.Node) string {
+	name, _, _ := strings.Cut(n.GetName(), "@")
+	return n.GetBootId() + "/" + n.GetNetns() + "/" + name
+}
 
 func newWatch[T any](w io.Writer, columns []column[T], changes *Changes[T], over func(T) bool) *Watch[T] {
 	var steady []column[T]

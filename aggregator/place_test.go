@@ -1,0 +1,159 @@
+package aggregator
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// tokenOf is the token of a node's agent.
+func tokenOf(node string) string { return "token-of-the-agent-of-" + node }
+
+// newGuardedLab is a lab whose agents must show the tokens of their nodes.
+func newGuardedLab(t *testing.T, nodes ...string) *lab {
+	t.Helper()
+	var tokens strings.Builder
+	for _, n := range nodes {
+		tokens.WriteString(tokenOf(n) + " agent " + n + "\n")
+	}
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte(tokens.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return newLab(t, Config{Access: access.Config{Tokens: file, Anonymous: access.AnonymousRead}})
+}
+
+// report is a stream of a node's agent, with its snapshot.
+func (l *lab) report(h *pb.Hello, parts ...*pb.ReportRequest) *agent {
+	l.Helper()
+	return l.dialAs(tokenOf(h.GetNode())).send(snapshot(h, parts...)).sync()
+}
+
+// inPlaceOf is the hello of an agent that says that it is where another one is.
+func inPlaceOf(node, name string) *pb.Hello {
+	h := hello(node, 1)
+	h.Node = name
+	return h
+}
+
+// nodeStates are the nodes with their state, marked where they are not alone in their place.
+func (l *lab) nodeStates() string {
+	l.Helper()
+	list, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
+	if err != nil {
+		l.Fatal(err)
+	}
+	var said []string
+	for _, n := range list.GetNodes() {
+		one := n.GetName() + " " + n.GetState().String()
+		for _, p := range n.GetProblems() {
+			_, others, _ := strings.Cut(p, "the boot id and network namespace of ")
+			others, _, _ = strings.Cut(others, ":")
+			one += " where " + others + " is"
+		}
+		said = append(said, one)
+	}
+	return strings.Join(said, ", ")
+}
+
+// What an agent cannot prove keeps nobody out who proves more: not before, not after,
+// and not when it comes and goes.
+func TestAnotherNodesBootIDKeepsNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newGuardedLab(t, "liar", "victim")
+		lie := inPlaceOf("victim", "liar")
+		liar := l.report(lie)
+		victim := l.report(hello("victim", 1), podVeth(2, "web", addr))
+		want := func(want string) {
+			t.Helper()
+			if got := l.nodeStates(); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+		want("liar LIVE where victim is, victim LIVE where liar is")
+		if o := l.owners(&pb.ListOwnersRequest{Address: addr}); len(o) != 1 || o[0].GetNode() != "victim" || o[0].GetState() != pb.Owner_LIVE {
+			t.Errorf("got %v, want the pod of the victim", o)
+		}
+
+		lie.Epoch = 1 << 60 // as that of the newest agent
+		again := l.report(lie)
+		if err := liar.ended(); status.Code(err) != codes.Aborted {
+			t.Errorf("the older stream of the liar: got %v, want Aborted", err)
+		}
+		victim.send(podVeth(3, "more", "10.244.0.6")).sync()
+		again.cancel()
+		synctest.Wait()
+		want("liar UNHEARD, victim LIVE")
+		victim.cancel()
+		synctest.Wait()
+		l.report(lie)
+		want("liar LIVE, victim UNHEARD")
+		l.report(hello("victim", 1), podVeth(2, "web", addr)).sync()
+		want("liar LIVE where victim is, victim LIVE where liar is")
+	})
+}
+
+// What looks like it, and is none.
+func TestNodesThatLookLikeOneInAnothersPlace(t *testing.T) {
+	another := func(boot, netns string, h *pb.Hello) *pb.Hello {
+		h.BootId, h.Netns = boot, netns
+		return h
+	}
+	for name, test := range map[string]struct {
+		then *pb.Hello
+		want string
+	}{
+		"two nodes on one kernel":       {another("boot-n1", "4026532999", hello("n2", 1)), "n1 LIVE, n2 LIVE"},
+		"one network namespace's inode": {another("boot-n2", "4026531840", hello("n2", 1)), "n1 LIVE, n2 LIVE"},
+		"a newer agent":                 {hello("n1", 2), "n1 LIVE"},
+		"it was booted":                 {another("boot-later", "4026531840", hello("n1", 2)), "n1 LIVE, n1@boot-n1 UNHEARD"},
+		"it was renamed":                {inPlaceOf("n1", "n2"), "n1 UNHEARD, n2 LIVE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newGuardedLab(t, "n1", "n2")
+				pod := podVeth(2, "web", addr)
+				first := l.report(hello("n1", 1), pod)
+				if strings.Contains(test.want, "UNHEARD") {
+					first.cancel()
+					synctest.Wait()
+				}
+				var parts []*pb.ReportRequest
+				if test.then.GetBootId() == "boot-n1" && test.then.GetNetns() == "4026531840" {
+					parts = append(parts, pod) // what it was is not another owner than what it is
+				}
+				l.report(test.then, parts...)
+				if got := l.nodeStates(); got != test.want {
+					t.Errorf("got %s, want %s", got, test.want)
+				}
+				time.Sleep(DefaultNodeTimeout + DefaultSettle) // in synctest
+				if got := l.conflicts(); len(got) != 0 {
+					t.Errorf("got %v, want no conflict", got)
+				}
+			})
+		})
+	}
+}
+
+// Until it is given up, what a renamed node was has the ranges of what it is.
+func TestARenamedNodeDoesNotOverlapItself(t *testing.T) {
+	at := func(name, netns string) *side {
+		return &side{node: name, rec: &verdict.Node{Name: name, Boot: "boot", Netns: netns, Vouched: name}}
+	}
+	if !at("before", "1").same(at("after", "1")) {
+		t.Error("one place under two names: got two nodes, want one")
+	}
+	if at("one", "1").same(at("two", "2")) {
+		t.Error("two nodes on one kernel: got one")
+	}
+}
