@@ -303,8 +303,26 @@ func (s *store) checkPool(p *pool, now verdict.Stamp) {
 // lost tells whether all that the pool has given was lost, and some of it is in use. Of
 // the cluster's pools nobody says so: one that has nothing of several in use has.
 func (p *pool) lost() bool {
-	return len(p.atRisk) > 0 && (p.rec.State == verdict.PoolMissing || p.rec.LostAt != 0 ||
+	return len(p.atRisk) > 0 && (p.rec.State == verdict.PoolMissing || p.node != nil && p.rec.LostAt != 0 && p.outlived() ||
 		p.node == nil && p.allocated.of(families) == 0 && len(p.atRisk) > 1)
+}
+
+// lostWithin is how long after its record an address may be assigned, which was lost in
+// between.
+const lostWithin = time.Minute
+
+// outlived tells whether somebody had an address that is at risk when the records were
+// lost, by the clock of the node. Some that were lost may never come back, as nobody has
+// them any more: what is wrong with others later has another reason.
+func (p *pool) outlived() bool {
+	for e := range p.atRisk {
+		for i := range e.owners {
+			if o := &e.owners[i]; o.Assigned && o.Node == p.node.rec && o.AssignedAt() <= p.rec.LostAt.Add(lostWithin) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // newlyLost tells whether that is not told yet.

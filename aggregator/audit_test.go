@@ -97,6 +97,28 @@ func TestAWipedDirectoryPutsEachAddressAtRiskAtOnce(t *testing.T) {
 	})
 }
 
+// A record that was lost with all others never comes back where its pod is gone. What is
+// in use unbooked long after that was not lost then.
+func TestALossIsNotToldAgainOfWhatCameLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := kindNode(l)
+		time.Sleep(time.Minute)
+		p := hostLocal("10.244.0.0/24", pb.Pool_KNOWN)
+		p.LostAt, p.Lost = timestamppb.Now(), 2
+		a.send(merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Gone: true}}}, poolOf(p),
+			freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
+		l.wantFindings("one lives on", "in-use-unallocated 10.244.0.2", "ipam-state-lost ")
+		a.send(given(allocated("10.244.0.2", "sandbox-a"))).sync()
+		time.Sleep(poolPause)
+		l.wantFindings("its record is back")
+		time.Sleep(time.Hour)
+		a.send(podVeth(9, "by-hand", "10.244.0.9")).sync()
+		time.Sleep(time.Minute)
+		l.wantFindings("nobody gave it", "in-use-unallocated 10.244.0.9")
+	})
+}
+
 func TestAPodThatEndsFreesItsAddressFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
