@@ -115,9 +115,9 @@ func (s *store) countFinding(e *entry, f *verdict.Finding, first bool) {
 	case verdict.FindingLeaked:
 		switch {
 		case first:
-			p.leaked++
+			p.leaked[family(f.Address)]++
 		case !there:
-			p.leaked--
+			p.leaked[family(f.Address)]--
 		}
 	default:
 		return
@@ -193,8 +193,12 @@ const maxExhaustion = 365 * 24 * time.Hour
 
 // use is how full a pool is.
 func (s *store) use(p *pool) verdict.PoolUse {
-	use := verdict.PoolUse{Size: p.rec.Size(), Allocated: uint64(p.allocated), Leaked: uint64(p.leaked)}
-	if rate := p.growth.rate(s.clock(), p.allocated); rate > 0 && use.Size > use.Allocated {
+	scarce, size := p.scarce()
+	use := verdict.PoolUse{Size: size, Allocated: uint64(p.allocated.of(scarce)), Leaked: uint64(p.leaked.of(scarce))}
+	if scarce != families {
+		use.Family = [families]string{"IPv4", "IPv6"}[scarce]
+	}
+	if rate := p.growth.rate(s.clock(), p.allocated, scarce); rate > 0 && use.Size > use.Allocated {
 		use.ExhaustedIn = float64(use.Size-use.Allocated) / rate
 	}
 	return use
@@ -207,11 +211,11 @@ type growth struct {
 
 type sample struct {
 	at        verdict.Stamp
-	allocated int
+	allocated tally
 }
 
 // see notes how full the pool is before it changes.
-func (g *growth) see(now verdict.Stamp, allocated int) {
+func (g *growth) see(now verdict.Stamp, allocated tally) {
 	if n := len(g.samples); n > 0 && now.Sub(g.samples[n-1].at) < time.Minute {
 		return
 	}
@@ -221,8 +225,9 @@ func (g *growth) see(now verdict.Stamp, allocated int) {
 	}
 }
 
-// rate is by how many the pool grows in a second; 0 where that cannot be told.
-func (g *growth) rate(now verdict.Stamp, allocated int) float64 {
+// rate is by how many addresses of a family the pool grows in a second; 0 where that
+// cannot be told.
+func (g *growth) rate(now verdict.Stamp, allocated tally, family int) float64 {
 	if len(g.samples) == 0 {
 		return 0
 	}
@@ -233,11 +238,11 @@ func (g *growth) rate(now verdict.Stamp, allocated int) float64 {
 		}
 		first = s
 	}
-	lasted := now.Sub(first.at)
-	if lasted < time.Minute || allocated <= first.allocated {
+	lasted, grown := now.Sub(first.at), allocated.of(family)-first.allocated.of(family)
+	if lasted < time.Minute || grown <= 0 {
 		return 0
 	}
-	return float64(allocated-first.allocated) / lasted.Seconds()
+	return float64(grown) / lasted.Seconds()
 }
 
 const (
@@ -298,8 +303,26 @@ func (s *store) checkPool(p *pool, now verdict.Stamp) {
 // lost tells whether all that the pool has given was lost, and some of it is in use. Of
 // the cluster's pools nobody says so: one that has nothing of several in use has.
 func (p *pool) lost() bool {
-	return len(p.atRisk) > 0 && (p.rec.State == verdict.PoolMissing || p.rec.LostAt != 0 ||
-		p.node == nil && p.allocated == 0 && len(p.atRisk) > 1)
+	return len(p.atRisk) > 0 && (p.rec.State == verdict.PoolMissing || p.node != nil && p.rec.LostAt != 0 && p.outlived() ||
+		p.node == nil && p.allocated.of(families) == 0 && len(p.atRisk) > 1)
+}
+
+// lostWithin is how long after its record an address may be assigned, which was lost in
+// between.
+const lostWithin = time.Minute
+
+// outlived tells whether somebody had an address that is at risk when the records were
+// lost, by the clock of the node. Some that were lost may never come back, as nobody has
+// them any more: what is wrong with others later has another reason.
+func (p *pool) outlived() bool {
+	for e := range p.atRisk {
+		for i := range e.owners {
+			if o := &e.owners[i]; o.Assigned && o.Node == p.node.rec && o.AssignedAt() <= p.rec.LostAt.Add(lostWithin) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // newlyLost tells whether that is not told yet.

@@ -97,6 +97,28 @@ func TestAWipedDirectoryPutsEachAddressAtRiskAtOnce(t *testing.T) {
 	})
 }
 
+// A record that was lost with all others never comes back where its pod is gone. What is
+// in use unbooked long after that was not lost then.
+func TestALossIsNotToldAgainOfWhatCameLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := kindNode(l)
+		time.Sleep(time.Minute)
+		p := hostLocal("10.244.0.0/24", pb.Pool_KNOWN)
+		p.LostAt, p.Lost = timestamppb.Now(), 2
+		a.send(merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Gone: true}}}, poolOf(p),
+			freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
+		l.wantFindings("one lives on", "in-use-unallocated 10.244.0.2", "ipam-state-lost ")
+		a.send(given(allocated("10.244.0.2", "sandbox-a"))).sync()
+		time.Sleep(poolPause)
+		l.wantFindings("its record is back")
+		time.Sleep(time.Hour)
+		a.send(podVeth(9, "by-hand", "10.244.0.9")).sync()
+		time.Sleep(time.Minute)
+		l.wantFindings("nobody gave it", "in-use-unallocated 10.244.0.9")
+	})
+}
+
 func TestAPodThatEndsFreesItsAddressFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -191,6 +213,63 @@ func TestAPoolThatFillsUpSaysWhen(t *testing.T) {
 		all := l.findings()
 		if !slices.ContainsFunc(all, func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPoolExhaustion }) {
 			t.Errorf("got %d findings, want one that the pool will be full", len(all))
+		}
+	})
+}
+
+// A pod gets an address of each family: that there is plenty of IPv6 helps nobody.
+func TestAPoolOfBothFamiliesIsAsFullAsTheFullerOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{LeakedAfter: time.Minute})
+		both := hostLocal("10.244.0.0/24", pb.Pool_KNOWN)
+		v6 := hostLocal("fd00::/64", pb.Pool_KNOWN)
+		both.Ranges, both.Gateways = append(both.Ranges, v6.GetRanges()...), append(both.Gateways, v6.GetGateways()...)
+		a := l.dial().send(snapshot(hello("n1", 1), poolOf(both))).sync()
+		use := func() *pb.Pool {
+			t.Helper()
+			out, err := l.client.ListPools(l.ctx, &pb.ListPoolsRequest{})
+			if err != nil || len(out.GetPools()) != 1 {
+				t.Fatal(out, err)
+			}
+			return out.GetPools()[0]
+		}
+		if p := use(); p.GetSize() != 253 || p.GetAllocated() != 0 {
+			t.Errorf("got %v, want none of 253", p)
+		}
+		for i := 2; i < 200; i++ {
+			a.send(given(allocated(fmt.Sprintf("10.244.0.%d", i), "sandbox"), allocated(fmt.Sprintf("fd00::%x", i), "sandbox"))).sync()
+			time.Sleep(10 * time.Second)
+		}
+		p := use()
+		if p.GetSize() != 253 || p.GetAllocated() != 198 || p.GetLeaked() < 180 || p.GetLeaked() > 198 {
+			t.Errorf("got %v, want 198 of 253, nearly all of them leaked", p)
+		}
+		if in := p.GetExhaustedIn().AsDuration(); in < 500*time.Second || in > 600*time.Second {
+			t.Errorf("got full in %s, want some 55 times 10 seconds", in)
+		}
+		i := slices.IndexFunc(l.findings(), func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPoolExhaustion })
+		if i < 0 {
+			t.Fatal("got no finding that the pool will be full")
+		}
+		if f := l.findings()[i]; !strings.Contains(f.GetSummary(), " has given 198 of 253 IPv4 addresses (78 %)") || !slices.Contains(f.GetEvidence(), "55 IPv4 addresses are left.") {
+			t.Errorf("got %q, %q", f.GetSummary(), f.GetEvidence())
+		}
+		families, err := l.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				got[f.GetName()] += m.GetGauge().GetValue()
+			}
+		}
+		if got["ipwitness_ipam_pool_size"] != 253 || got["ipwitness_ipam_pool_allocated"] != 198 || got["ipwitness_ipam_allocations"] != 396 {
+			t.Errorf("got size %v, allocated %v, all %v", got["ipwitness_ipam_pool_size"], got["ipwitness_ipam_pool_allocated"], got["ipwitness_ipam_allocations"])
+		}
+		a.send(&pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: verdict.HostLocal, Name: dir, Gone: true}}}).sync()
+		if got := l.store.pools.allocations; got != 0 {
+			t.Errorf("got %d allocations left, want none", got)
 		}
 	})
 }

@@ -104,7 +104,7 @@ func (s *store) book(p *pool, al verdict.Allocation, now verdict.Stamp) *allocat
 	if p.entries.get(al.Address) == nil {
 		p.entries.put(e)
 	}
-	s.count(p, 1)
+	s.count(p, al.Address, 1)
 	s.touch(e)
 	s.lookAt(p)
 	return next
@@ -131,9 +131,9 @@ func (s *store) takeBack(p *pool, addr netip.Addr, location string) {
 	}
 }
 
-// count counts allocations of a pool.
-func (s *store) count(p *pool, n int) {
-	p.allocated += n
+// count counts allocations of an address in a pool.
+func (s *store) count(p *pool, a netip.Addr, n int) {
+	p.allocated[family(a)] += n
 	s.pools.allocations += n
 	if p.node != nil {
 		p.node.allocated += n
@@ -148,7 +148,7 @@ func (s *store) unbook(p *pool, e *entry, al *allocation) {
 		p.entries.remove(e.addr)
 	}
 	b.vanished = append(b.vanished, &al.Allocation)
-	s.count(p, -1)
+	s.count(p, e.addr, -1)
 	s.touch(e)
 	s.lookAt(p)
 }

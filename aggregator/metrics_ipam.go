@@ -55,8 +55,9 @@ func (m *ipamMetrics) collect(s *store, out chan<- prometheus.Metric) {
 	s.mu.Lock()
 	for _, p := range s.pools.byKey {
 		kinds[kind{p.rec.IPAM, poolStates[p.rec.State]}]++
-		allocations[p.rec.IPAM] += p.allocated
-		series = append(series, one{s.poolPlace(p), p.rec.Network, float64(p.rec.Size()), float64(p.allocated), float64(p.leaked)})
+		allocations[p.rec.IPAM] += p.allocated.of(families)
+		scarce, size := p.scarce()
+		series = append(series, one{s.poolPlace(p), p.rec.Network, float64(size), float64(p.allocated.of(scarce)), float64(p.leaked.of(scarce))})
 	}
 	s.mu.Unlock()
 	slices.SortFunc(series, func(a, b one) int { return a.at.compare(b.at) }) // so that there are the same each time

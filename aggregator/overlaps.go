@@ -280,7 +280,7 @@ func (s *store) compareNetworks(n *node) {
 				Id:   verdict.FindingID(s.policy.Cluster, verdict.FindingRangesOverlap, n.rec.Name+" "+a.rec.Network+" "+b.rec.Network),
 				Kind: verdict.FindingRangesOverlap, Severity: pb.Finding_WARNING, Nodes: []string{n.rec.Name}, Address: ra.Common(rb).String(),
 			}
-			if a.allocated == 0 || b.allocated == 0 {
+			if a.allocated.of(families) == 0 || b.allocated.of(families) == 0 {
 				out.Severity = pb.Finding_INFO // one of them is not used
 			}
 			setTold(out, verdict.TellOverlap(out.GetKind(), poolSide(n, a), poolSide(n, b)))

@@ -39,7 +39,7 @@ type pool struct {
 	// entries are the addresses that it has given: each once for each allocation.
 	entries lookup[netip.Addr, *entry]
 	// allocated counts allocations, leaked those that are found to be.
-	allocated, leaked int
+	allocated, leaked tally
 	// atRisk are the addresses in use that it takes for free.
 	atRisk map[*entry]struct{}
 	growth growth
@@ -49,6 +49,33 @@ type pool struct {
 	sweep uint32
 	// looked tells that they are made at the end of what is being done.
 	looked, ended bool
+}
+
+// tally counts addresses of IPv4 and of IPv6.
+type tally [2]int
+
+// of is the count of one family, or of both.
+func (t tally) of(family int) int {
+	if family == families {
+		return t[0] + t[1]
+	}
+	return t[family]
+}
+
+// families stands for both.
+const families = 2
+
+// scarce is the family that says how full the pool is, where it gives addresses of
+// both: a pod gets one of each, and none where it cannot.
+func (p *pool) scarce() (family int, size uint64) {
+	v4, v6 := p.rec.SizeOf(true), p.rec.SizeOf(false)
+	switch {
+	case v4 == 0 || v6 == 0:
+		return families, p.rec.Size()
+	case float64(p.allocated[1])/float64(v6) > float64(p.allocated[0])/float64(v4):
+		return 1, v6
+	}
+	return 0, v4
 }
 
 func (p *pool) clock() *alarm { return &p.alarm }

@@ -18,15 +18,17 @@ import (
 // calico divides the ranges of its IPPools into blocks (IPAMBlock), which nodes take
 // one by one (BlockAffinity). A block has a list of its addresses with the number of
 // the attributes that say who has it, and an IPAMHandle counts the addresses of each
-// who has some. All is of the whole cluster.
+// who has some. An IPReservation has ranges that are given to nobody who does not ask
+// for an address of them. All is of the whole cluster.
 type calico struct {
 	*ipam
-	pools      mirror[calicoPool]
-	blocks     mirror[calicoBlock]
-	affinities mirror[calicoAffinity]
-	handles    calicoHandleCounts
+	pools        mirror[calicoPool]
+	blocks       mirror[calicoBlock]
+	affinities   mirror[calicoAffinity]
+	reservations mirror[calicoReservation]
+	handles      calicoHandleCounts
 
-	pooling *source
+	pooling, reserving *source
 	// in are the pools that blocks were told in; odd are blocks of each pool that are.
 	in  map[key]string
 	odd map[string]map[key]string
@@ -83,14 +85,20 @@ func newCalico(c *Cluster) *ipam {
 		same:    func(a, b *calicoAffinity) bool { return *a == *b },
 		changed: func(key, *calicoAffinity, *calicoAffinity) {},
 	}
+	k.reservations = mirror[calicoReservation]{
+		cluster: c, records: make(map[key]*calicoReservation), read: readCalicoReservation,
+		same:    func(a, b *calicoReservation) bool { return slices.Equal(a.prefixes, b.prefixes) },
+		changed: func(key, *calicoReservation, *calicoReservation) { k.regroup = true }, settled: k.settle,
+	}
 	k.handles = newCalicoHandleCounts(c)
 	k.pooling = newSource(c, calicoPools, &k.pools, "which addresses Calico gives is not known")
 	blocks := newSource(c, calicoBlocks, &k.blocks, "what Calico has given is not known")
 	k.pooling.needed, blocks.needed = true, true
 	affinities := newSource(c, calicoAffinities, &k.affinities, "blocks of Calico that are bound to nodes which do not exist are not known")
 	handles := newSource(c, calicoHandles, &k.handles, "handles of Calico that no block has are not known")
-	affinities.extra, handles.extra = true, true
-	k.ipam = newIPAM(c, verdict.Calico, k.pooling, blocks, affinities, handles)
+	k.reserving = newSource(c, calicoReservations, &k.reservations, "addresses that Calico keeps back (IPReservation) count as those that it gives")
+	affinities.extra, handles.extra, k.reserving.extra = true, true, true
+	k.ipam = newIPAM(c, verdict.Calico, k.pooling, blocks, affinities, handles, k.reserving)
 	k.ipam.settle = func() { k.regroup = true; k.settle() }
 	k.ipam.check = k.check
 	return k.ipam
@@ -116,6 +124,36 @@ func readCalicoPool(o runtime.Object) (key, *calicoPool) {
 	}
 	return at, &calicoPool{prefix: prefix.Masked(), disabled: spec.Disabled}
 }
+
+// calicoReservation is what is kept of an IPReservation.
+type calicoReservation struct{ prefixes []netip.Prefix }
+
+// readCalicoReservation keeps of an IPReservation what is used: its ranges and addresses.
+func readCalicoReservation(o runtime.Object) (key, *calicoReservation) {
+	reservation, ok := o.(*object)
+	if !ok {
+		return key{}, nil
+	}
+	at := key{name: reservation.Name}
+	var spec struct {
+		CIDRs []string `json:"reservedCIDRs"`
+	}
+	if part(reservation.Spec, "spec", &spec) != nil {
+		return at, nil // Calico cannot read it either
+	}
+	r := &calicoReservation{}
+	for _, text := range spec.CIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			r.prefixes = append(r.prefixes, p.Masked())
+		} else if a, err := netip.ParseAddr(text); err == nil {
+			r.prefixes = append(r.prefixes, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return at, r
+}
+
+// decided tells whether it is known what there is to give.
+func (k *calico) decided() bool { return k.pooling.decided() && k.reserving.decided() }
 
 // readBlock keeps of an IPAMBlock what is used.
 func (k *calico) readBlock(o runtime.Object) (key, *calicoBlock) {
@@ -272,7 +310,7 @@ func (k *calico) poolOf(at key, block netip.Prefix) string {
 // later. It is called under mu.
 func (k *calico) blockChanged(at key, before, after *calicoBlock) {
 	pool, told := k.in[at]
-	if !told && !k.pooling.decided() {
+	if !told && !k.decided() {
 		return
 	}
 	if told && after != nil && after.bad {
@@ -380,6 +418,11 @@ func (k *calico) tellPool(name string) {
 		}
 	case !r.disabled: // one that is disabled gives nothing
 		next.Ranges = []verdict.Range{verdict.RangeOf(r.prefix)}
+		for _, reservation := range k.reservations.records {
+			for _, p := range reservation.prefixes {
+				next.Ranges = without(next.Ranges, verdict.RangeOf(p))
+			}
+		}
 	}
 	for _, at := range slices.SortedFunc(maps.Keys(k.odd[name]), func(a, b key) int { return cmp.Compare(a.name, b.name) }) {
 		odd = cmp.Or(odd, k.odd[name][at])
@@ -392,7 +435,7 @@ func (k *calico) tellPool(name string) {
 
 // settle brings blocks to their pools, where those changed. It is called under mu.
 func (k *calico) settle() {
-	if !k.regroup || !k.pooling.decided() {
+	if !k.regroup || !k.decided() {
 		return
 	}
 	k.regroup = false

@@ -205,7 +205,7 @@ func (k *calico) boundToNobody() map[key]bool {
 	return bound
 }
 
-// listed tells whether all resources are followed.
+// listed tells whether all resources are followed that are compared here.
 func (k *calico) listed() bool {
-	return !slices.ContainsFunc(k.sources, func(s *source) bool { return s.state != followed })
+	return !slices.ContainsFunc(k.sources, func(s *source) bool { return s != k.reserving && s.state != followed })
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -225,6 +226,98 @@ func TestDiscoveryThatIsForbidden(t *testing.T) {
 	until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
 	if p := c.Status().GetProblems(); len(p) != 1 || !strings.HasPrefix(p[0], "may not ask which custom resources there are") {
 		t.Errorf("got problems %q", p)
+	}
+}
+
+// An IPReservation keeps addresses back: they are given to nobody who does not ask for
+// one of them.
+func TestReservationsOfCalico(t *testing.T) {
+	f := newFakeAPI(t)
+	f.install(calicoPools, calicoBlocks, calicoReservations)
+	f.apply(calicoPools, calicoPoolText)
+	f.apply(calicoBlocks, calicoBlockText("192-168-0-0-26", "192.168.0.0/26", podOfCalico("asked", "node1", idOne)))
+	f.apply(calicoReservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/24, 192.168.255.255, fd00::/64, nonsense]}")
+	l := keep(t, f.open())
+	const asked = "\n192.168.0.0 default/asked " + idOne + " node1 at ipamblocks 192-168-0-0-26 /spec/allocations/0"
+	l.await("some are kept back", "calico default-ipv4-ippool known 192.168.1.0-192.168.255.254"+asked)
+	f.apply(calicoReservations, "metadata: {name: middle}\nspec: {reservedCIDRs: [192.168.128.0/17, 192.168.2.0/32]}")
+	l.await("more are", "calico default-ipv4-ippool known 192.168.1.0-192.168.1.255 192.168.2.1-192.168.127.255"+asked)
+	f.apply(calicoReservations, "metadata: {name: edge}\nspec: {}")
+	f.remove(calicoReservations, key{name: "middle"})
+	l.await("none is", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+asked)
+	// Without the right the pool is known all the same.
+	f.apply(calicoReservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/24]}")
+	l.await("some are again", "calico default-ipv4-ippool known 192.168.1.0-192.168.255.255"+asked)
+	f.set(func() { f.forbidden[calicoReservations.String()] = true })
+	c := f.open()
+	without := keep(t, c)
+	without.await("it may not be read", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+asked)
+	const problem = "may not list and watch ipreservations.crd.projectcalico.org: addresses that Calico keeps back (IPReservation) count as those that it gives; " +
+		"grant ipwitness's ClusterRole list and watch of ipreservations.crd.projectcalico.org"
+	until(t, "it is said", func() bool { return slices.Equal(c.Status().GetProblems(), []string{problem}) })
+}
+
+// Newer versions of Calico keep their objects in another group, where the API server
+// has no longer the one that all others do.
+func TestCalicoOfTheNativeGroup(t *testing.T) {
+	f := newFakeAPI(t)
+	f.install(calicoPools.native(), calicoBlocks.native(), calicoAffinities.native(), calicoHandles.native(), calicoReservations.native())
+	f.apply(calicoPools.native(), calicoPoolText)
+	f.apply(calicoBlocks.native(), calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	f.apply(calicoReservations.native(), "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/17]}")
+	c := f.open()
+	l := keep(t, c)
+	const tunnel = "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
+	l.await("Calico is read", "calico default-ipv4-ippool known 192.168.128.0-192.168.255.255"+tunnel)
+	f.apply(calicoBlocks.native(), calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node1", idOne)))
+	l.await("what changes is heard", "calico default-ipv4-ippool known 192.168.128.0-192.168.255.255"+tunnel+
+		"\n192.168.0.193 default/nginx "+idOne+" node1 at ipamblocks 192-168-0-192-26 /spec/allocations/1")
+	if p := c.Status().GetProblems(); len(p) != 0 {
+		t.Errorf("got problems %q", p)
+	}
+	// A right that is missing is named as it is here.
+	f.set(func() { f.forbidden[calicoBlocks.native().String()] = true })
+	f.cut()
+	until(t, "a right is missing", func() bool {
+		return len(c.Status().GetProblems()) == 1 && strings.HasPrefix(c.Status().GetProblems()[0], "may not list and watch ipamblocks.projectcalico.org: ")
+	})
+	f.set(func() { clear(f.forbidden) })
+	until(t, "it is there again", func() bool {
+		c.mu.Lock()
+		close(c.health.returned)
+		c.health.returned = make(chan struct{})
+		c.mu.Unlock()
+		return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known")
+	})
+}
+
+// Calico's own API server serves its newer group of the objects that it keeps in the
+// other one, and may be away.
+func TestCalicoBehindItsAPIServer(t *testing.T) {
+	f := newFakeAPI(t)
+	f.install(calicoPools, calicoBlocks, calicoPools.native())
+	f.apply(calicoPools, calicoPoolText)
+	f.apply(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	l := keep(t, f.open())
+	const want = "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
+	l.await("it is read as it is kept", want)
+	f.mu.Lock()
+	asked := f.custom.lists[calicoPools.native()]
+	f.mu.Unlock()
+	if asked != 0 {
+		t.Errorf("Calico's API server is asked %d times", asked)
+	}
+	// Where Calico keeps its objects in etcd, there is nothing else, and nothing is said.
+	other := newFakeAPI(t)
+	other.install(calicoPools.native(), whereaboutsPools)
+	other.apply(whereaboutsPools, whereaboutsPool)
+	other.custom.away = calicoNative.Group
+	l = keep(t, other.open())
+	until(t, "what else there is is read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
+	other.set(func() { other.custom.away = "" })
+	until(t, "it is asked again", func() bool { other.mu.Lock(); defer other.mu.Unlock(); return other.custom.asked > 3 })
+	if strings.Contains(l.says(), "calico") {
+		t.Errorf("got %s", l.says())
 	}
 }
 

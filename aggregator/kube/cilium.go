@@ -262,11 +262,24 @@ func (k *cilium) settle() {
 	if len(k.dirty) == 0 {
 		return
 	}
+	// Only endpoints in ranges that moved, and of nodes whose own addresses did, can be
+	// of other nodes now: there are many more of them than of nodes that change.
 	moved := false
+	var prefixes []netip.Prefix
+	nodes := make(map[netip.Addr]bool)
 	for _, name := range slices.Sorted(maps.Keys(k.dirty)) {
 		was, is := k.dirty[name], k.nodes.records[key{name: name}]
 		if was == nil || is == nil || !slices.Equal(was.prefixes, is.prefixes) || !slices.Equal(was.internal, is.internal) {
 			moved = true
+			for _, n := range []*ciliumNode{was, is} {
+				if n == nil {
+					continue
+				}
+				prefixes = append(prefixes, n.prefixes...)
+				for _, a := range n.internal {
+					nodes[a] = true
+				}
+			}
 		}
 		if is != nil {
 			k.tellNode(name, was, is)
@@ -275,8 +288,11 @@ func (k *cilium) settle() {
 	if moved {
 		was := k.index
 		k.index = k.newIndex()
+		within := Within(prefixes)
 		for at, e := range k.endpoints.records {
-			k.move(at, e, &was)
+			if nodes[e.node] || slices.ContainsFunc(e.addrs, within) {
+				k.move(at, e, &was)
+			}
 		}
 	}
 	for name, was := range k.dirty {

@@ -1,7 +1,9 @@
 package kube
 
 import (
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -94,4 +96,34 @@ status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resourc
 	f.apply(ciliumNodes, ciliumNodeText("n2", "172.18.0.3", "nowhere", "10.0.3.1", ""))
 	l.await("a node is odd", n1+`
 cilium n2 unreadable 10.0.3.1-10.0.3.254 fd00::201-fd00::2fe: the CiliumNode n2 is odd: "nowhere" is no range of addresses`+web)
+}
+
+// BenchmarkCiliumNodeComes has one node more, of 5,000 with 100,000 endpoints.
+func BenchmarkCiliumNodeComes(b *testing.B) {
+	const nodes, endpoints = 5000, 100_000
+	c := newFakeAPI(b).open()
+	k, _ := c.ipams[2].sources[0].feed.into.(*mirror[ciliumNode])
+	of, _ := c.ipams[2].sources[1].feed.into.(*mirror[ciliumEndpoint])
+	ip := func(net, node, host int) netip.Addr {
+		return netip.AddrFrom4([4]byte{byte(net), byte(node / 256), byte(node), byte(host)})
+	}
+	enter := func(node int) {
+		k.set(key{name: "n" + strconv.Itoa(node)}, &ciliumNode{
+			prefixes: []netip.Prefix{netip.PrefixFrom(ip(10, node, 0), 24)}, internal: []netip.Addr{ip(11, node, 1)},
+		})
+	}
+	for node := range nodes {
+		enter(node)
+	}
+	for i := range endpoints {
+		of.records[key{"default", strconv.Itoa(i)}] = &ciliumEndpoint{addrs: []netip.Addr{ip(10, i%nodes, 1+i/nodes)}, node: ip(11, i%nodes, 1)}
+	}
+	k.settle()
+	more := nodes
+	for b.Loop() {
+		enter(more)
+		k.settle()
+		more++
+		c.pending.changes = Changes{}
+	}
 }

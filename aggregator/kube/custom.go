@@ -26,14 +26,31 @@ var (
 	calicoBlocks            = kind{"crd.projectcalico.org", "v1", "ipamblocks", "IPAMBlock"}
 	calicoAffinities        = kind{"crd.projectcalico.org", "v1", "blockaffinities", "BlockAffinity"}
 	calicoHandles           = kind{"crd.projectcalico.org", "v1", "ipamhandles", "IPAMHandle"}
+	calicoReservations      = kind{"crd.projectcalico.org", "v1", "ipreservations", "IPReservation"}
 	ciliumNodes             = kind{"cilium.io", "v2", "ciliumnodes", "CiliumNode"}
 	ciliumEndpoints         = kind{"cilium.io", "v2", "ciliumendpoints", "CiliumEndpoint"}
 
 	customKinds = []kind{
-		whereaboutsPools, whereaboutsReservations, attachmentDefinitions, calicoPools, calicoBlocks, calicoAffinities, calicoHandles,
+		whereaboutsPools, whereaboutsReservations, attachmentDefinitions, calicoPools, calicoBlocks, calicoAffinities, calicoHandles, calicoReservations,
+		calicoPools.native(), calicoBlocks.native(), calicoAffinities.native(), calicoHandles.native(), calicoReservations.native(),
 		ciliumNodes, ciliumEndpoints,
 	}
 )
+
+// calicoNative is the group and version in which newer versions of Calico keep what
+// others keep in crd.projectcalico.org: where that is not served at all, as Calico
+// itself decides it (UsingV3CRDs in libcalico-go/lib/backend/k8s). Where it is, Calico's
+// own API server serves this group, of the objects of that.
+var calicoNative = schema.GroupVersion{Group: "projectcalico.org", Version: "v3"}
+
+// native is the kind of the same objects in Calico's newer group; the kind itself where
+// it is not Calico's.
+func (k kind) native() kind {
+	if k.group == calicoPools.group {
+		k.group, k.version = calicoNative.Group, calicoNative.Version
+	}
+	return k
+}
 
 // String is the resource as kubectl and RBAC call it.
 func (k kind) String() string { return k.resource + "." + k.group }

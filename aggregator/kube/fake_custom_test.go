@@ -22,9 +22,11 @@ type fakeCustom struct {
 	strange map[string]string
 	// hidden has the server not say what it serves.
 	hidden bool
-	asked  int // how often that was asked
-	lists  map[kind]int
-	past   []fakePast
+	// away is a group that another server serves, which does not answer.
+	away  string
+	asked int // how often that was asked
+	lists map[kind]int
+	past  []fakePast
 }
 
 // fakePast is what happened.
@@ -142,6 +144,9 @@ func (f *fakeAPI) serveCustom(w http.ResponseWriter, r *http.Request) {
 			all.Groups = append(all.Groups, metav1.APIGroup{Name: group, Versions: []metav1.GroupVersionForDiscovery{{Version: version}}})
 		}
 		answer(all)
+	case len(parts) == 2 && parts[0] == f.custom.away:
+		f.mu.Unlock()
+		f.refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 	case len(parts) == 2:
 		var list metav1.APIResourceList
 		for k := range f.custom.served {

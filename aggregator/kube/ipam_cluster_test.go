@@ -51,6 +51,7 @@ spec: {cidr: 192.168.0.192/26, deleted: "false", node: node1, state: confirmed}
 metadata: {name: k8s-pod-network.`+idOne+`}
 spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.192/26: 1}}
 `)
+	l.custom(calicoReservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.255.0/24]}")
 	l.custom(whereaboutsPools, whereaboutsPool)
 	l.custom(whereaboutsReservations, reservation("192.168.2.1", "test/test-648b75d6fc-f56cp"))
 	l.custom(attachmentDefinitions, attachmentText)
@@ -64,7 +65,7 @@ spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.19
 			problem = ": the Kubernetes API is not heard from"
 		}
 		lines := []string{
-			"calico default-ipv4-ippool " + state + " 192.168.0.0-192.168.255.255" + problem,
+			"calico default-ipv4-ippool " + state + " 192.168.0.0-192.168.254.255" + problem,
 			"cilium n1 " + state + " 10.0.2.1-10.0.2.254" + problem,
 			"whereabouts kube-system/192.168.2.0-24 " + state + " 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20" + problem,
 			"192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0",
@@ -114,6 +115,20 @@ spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.19
 	l.custom(calicoPools, calicoPoolText)
 	l.custom(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
 	m.ipam.await("Calico is back", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0")
+}
+
+// The same of Calico in the group of its newer definitions.
+func TestNativeCalicoOfARealAPI(t *testing.T) {
+	l := newLab(t)
+	m := l.mirror(rich)
+	m.awaitState(pb.Kubernetes_LIVE)
+	l.crds(kubernetes.NativeCalico)
+	l.custom(calicoPools.native(), calicoPoolText)
+	l.custom(calicoBlocks.native(), calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	l.custom(calicoReservations.native(), "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.255.0/24]}")
+	m.ipam.await("all of it is read", "calico default-ipv4-ippool known 192.168.0.0-192.168.254.255\n"+
+		"192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0")
+	m.until("there is no problem", func() bool { return len(m.Status().GetProblems()) == 0 })
 }
 
 // Without rights nothing is read of IPAMs that are there, and all else is.

@@ -31,9 +31,10 @@ const sourceMisses = 3
 // source is a custom resource that an IPAM is read from. What changes is behind the
 // cluster's mu.
 type source struct {
-	kind kind
-	feed *feed
-	ipam *ipam
+	// kind is the one that is read: origin, or where that is not served at all its native one.
+	kind, origin kind
+	feed         *feed
+	ipam         *ipam
 	// needed says that nothing is known of the IPAM without it, extra that all is but
 	// for what may be odd.
 	needed, extra bool
@@ -48,7 +49,7 @@ type source struct {
 // newSource makes one: lost is what is missing without it.
 func newSource(c *Cluster, k kind, into sink, lost string) *source {
 	return &source{
-		kind: k, bell: make(chan struct{}, 1),
+		kind: k, origin: k, bell: make(chan struct{}, 1),
 		feed: &feed{
 			cluster: c, name: k.String(), lost: lost, client: c.clients.custom[k.gv()], resource: k.resource,
 			into: into, list: func() list { return &objects{} },
@@ -74,10 +75,13 @@ func (s *source) await(ctx context.Context) bool {
 	c := s.feed.cluster
 	for {
 		c.mu.RLock()
-		state := s.state
+		state, client := s.state, c.clients.custom[s.kind.gv()]
 		c.mu.RUnlock()
 		switch {
 		case state > strange:
+			if s.feed.client != client {
+				s.feed.client, s.feed.version = client, ""
+			}
 			return true
 		case state == absentHere:
 			s.feed.version = ""
@@ -91,12 +95,13 @@ func (s *source) await(ctx context.Context) bool {
 	}
 }
 
-// discovered notes whether the resource is served: with a problem, only otherwise than
-// we know it. It is called under mu.
-func (s *source) discovered(served bool, problem string) {
+// discovered notes whether the resource is served, and as what: with a problem, only
+// otherwise than we know it. It is called under mu.
+func (s *source) discovered(as kind, served bool, problem string) {
 	waits := s.state <= strange
 	switch {
 	case served && waits:
+		s.kind = as
 		s.feed.cluster.problem(s.feed.name, "")
 		s.set(reading, "")
 		select {
@@ -265,14 +270,15 @@ func (d *discovery) ask(ctx context.Context) error {
 	resources := make(map[kind]bool) // without a name
 	for _, k := range customKinds {
 		at := kind{group: k.group, version: k.version}
-		if _, known := resources[at]; known || !slices.Contains(served[k.group], k.version) {
+		native := k.gv() == calicoNative
+		if _, known := resources[at]; known || !slices.Contains(served[k.group], k.version) || native && len(served[calicoPools.group]) > 0 {
 			continue
 		}
 		resources[at] = true
 		var list metav1.APIResourceList
 		err := d.get(ctx, &list, "/apis/"+k.group+"/"+k.version)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return err
+		if err != nil && !apierrors.IsNotFound(err) && (!native || d.cluster.readsNative()) {
+			return err // of a group that Calico's own API server answers for it says nothing of the others
 		}
 		for _, r := range list.APIResources {
 			resources[kind{group: k.group, version: k.version, resource: r.Name}] = true
@@ -285,12 +291,15 @@ func (d *discovery) ask(ctx context.Context) error {
 	c.problem(discoveryProblem, "")
 	for _, m := range c.ipams {
 		for _, s := range m.sources {
-			problem := ""
-			if other := served[s.kind.group]; len(other) > 0 && !slices.Contains(other, s.kind.version) {
-				problem = fmt.Sprintf("%s is served as %v only, and we know %s: %s; use a version of ipwitness that knows it",
-					s.kind.group, plain(fmt.Sprint(other)), s.kind.version, s.feed.lost)
+			k, problem := s.origin, ""
+			if resources[kind{group: calicoNative.Group, version: calicoNative.Version, resource: calicoBlocks.resource}] {
+				k = k.native()
 			}
-			s.discovered(resources[kind{group: s.kind.group, version: s.kind.version, resource: s.kind.resource}], problem)
+			if other := served[k.group]; len(other) > 0 && !slices.Contains(other, k.version) {
+				problem = fmt.Sprintf("%s is served as %v only, and we know %s: %s; use a version of ipwitness that knows it",
+					k.group, plain(fmt.Sprint(other)), k.version, s.feed.lost)
+			}
+			s.discovered(k, resources[kind{group: k.group, version: k.version, resource: k.resource}], problem)
 		}
 	}
 	return nil
@@ -306,9 +315,18 @@ func (d *discovery) try() {
 		"bind ipwitness's service account to the ClusterRole system:discovery")
 	for _, m := range c.ipams {
 		for _, s := range m.sources {
-			s.discovered(true, "")
+			s.discovered(s.origin, true, "")
 		}
 	}
+}
+
+// readsNative tells whether anything is read of Calico's newer group.
+func (c *Cluster) readsNative() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.ContainsFunc(c.ipams, func(m *ipam) bool {
+		return slices.ContainsFunc(m.sources, func(s *source) bool { return s.kind.gv() == calicoNative && s.state > strange })
+	})
 }
 
 // get reads what the server says of itself.

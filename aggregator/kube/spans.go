@@ -2,8 +2,11 @@ package kube
 
 import (
 	"encoding/binary"
+	"math/big"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
@@ -74,8 +77,25 @@ func plus(a netip.Addr, offset uint64) (netip.Addr, bool) {
 	return netip.AddrFrom16(b), true
 }
 
+// offsetFrom is plus for an offset as it is written, which may be longer than a number
+// of 64 bits where the range is IPv6.
+func offsetFrom(a netip.Addr, offset string) (netip.Addr, bool) {
+	if n, err := strconv.ParseUint(offset, 10, 64); err == nil {
+		return plus(a, n)
+	}
+	const most = 39 // digits of 128 bits
+	if offset == "" || len(offset) > most || strings.Trim(offset, "0123456789") != "" {
+		return netip.Addr{}, false
+	}
+	n, _ := new(big.Int).SetString(offset, 10)
+	if n.Add(n, new(big.Int).SetBytes(a.AsSlice())); n.BitLen() > a.BitLen() {
+		return netip.Addr{}, false
+	}
+	return netip.AddrFromSlice(n.FillBytes(a.AsSlice()))
+}
+
 // distance is how many addresses the second is after the first.
-func distance(from, to netip.Addr) uint64 {
-	a, b := from.As16(), to.As16()
-	return binary.BigEndian.Uint64(b[8:]) - binary.BigEndian.Uint64(a[8:])
+func distance(from, to netip.Addr) string {
+	n := new(big.Int).SetBytes(to.AsSlice())
+	return n.Sub(n, new(big.Int).SetBytes(from.AsSlice())).String()
 }

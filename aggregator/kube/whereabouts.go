@@ -3,9 +3,9 @@ package kube
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,12 +28,13 @@ type whereabouts struct {
 	networks     mirror[attachment]
 
 	reserving, attaching *source
-	// books are what was told of each pool.
+	// books are what was told of each pool, index finds them.
 	books map[key]*whereBook
+	index map[whereNetwork]*whereRanges
 	// lost are the ranges of pools that are gone, though networks have them.
 	lost map[key]netip.Prefix
-	// dirty are the pools that may say something new; regroup says that reservations
-	// may be of other pools than they were.
+	// dirty are the pools that may say something new; regroup says that all may, as
+	// networks do.
 	dirty   map[key]bool
 	regroup bool
 	// interfaces are strings that occur often. Only the feed of pools uses it.
@@ -45,7 +46,7 @@ type wherePool struct {
 	// base is what offsets count from: the address of the range as it is written.
 	base     netip.Addr
 	prefix   netip.Prefix
-	bookings []whereBooking // by offset
+	bookings []whereBooking // by address
 	// odd says what is odd about it, bad that it cannot be read because of that.
 	odd string
 	bad bool
@@ -53,7 +54,7 @@ type wherePool struct {
 
 // whereBooking is what a pool has given.
 type whereBooking struct {
-	offset                uint64
+	addr                  netip.Addr
 	pod, container, iface string // the pod as NAMESPACE/NAME
 }
 
@@ -89,12 +90,7 @@ func newWhereabouts(c *Cluster) *ipam {
 		same: func(a, b *wherePool) bool {
 			return a.base == b.base && a.prefix == b.prefix && a.odd == b.odd && a.bad == b.bad && slices.Equal(a.bookings, b.bookings)
 		},
-		changed: func(at key, before, after *wherePool) {
-			w.dirty[at] = true
-			if before == nil || after == nil || before.prefix != after.prefix {
-				w.regroup = true
-			}
-		},
+		changed: func(at key, _, _ *wherePool) { w.dirty[at] = true },
 		settled: w.settle,
 	}
 	w.reservations = mirror[whereReservation]{
@@ -145,22 +141,21 @@ func (w *whereabouts) readPool(o runtime.Object) (key, *wherePool) {
 	}
 	r.base, r.prefix = base.Addr(), base.Masked()
 	for offset, a := range spec.Allocations {
-		n, err := strconv.ParseUint(offset, 10, 64)
-		addr, fits := plus(r.base, n)
-		if err != nil || !fits || !r.prefix.Contains(addr) {
+		addr, fits := offsetFrom(r.base, offset)
+		if !fits || !r.prefix.Contains(addr) {
 			if odd := w.oddPool(at, fmt.Sprintf("/spec/allocations/%s is no offset in %s: remove it", shorten(offset), r.prefix)); r.odd == "" || odd < r.odd {
 				r.odd = odd
 			}
 			continue
 		}
-		b := whereBooking{offset: n, pod: a.PodRef, container: a.ID, iface: w.interfaces.of(a.IfName)}
+		b := whereBooking{addr: addr, pod: a.PodRef, container: a.ID, iface: w.interfaces.of(a.IfName)}
 		if a.Claim != "" {
 			// An IPAMClaim keeps the address when its pod ends, for the next one.
-			b = whereBooking{offset: n}
+			b = whereBooking{addr: addr}
 		}
 		r.bookings = append(r.bookings, b)
 	}
-	slices.SortFunc(r.bookings, func(a, b whereBooking) int { return cmp.Compare(a.offset, b.offset) })
+	slices.SortFunc(r.bookings, func(a, b whereBooking) int { return a.addr.Compare(b.addr) })
 	return at, r
 }
 
@@ -189,45 +184,60 @@ func (w *whereabouts) readReservation(o runtime.Object) (key, *whereReservation)
 
 // reservationChanged notes the pool that a reservation is of. It is called under mu.
 func (w *whereabouts) reservationChanged(at key, before, after *whereReservation) {
-	if before != nil && after != nil {
-		for pool, b := range w.books {
-			if _, of := b.reserved[at.name]; of && pool.namespace == at.namespace {
-				w.dirty[pool] = true
-			}
-		}
-		return
-	}
-	for pool, b := range w.books {
-		if pool.namespace != at.namespace {
-			continue
-		}
+	for pool, addr := range w.poolsOf(at) {
 		if after == nil {
-			if _, of := b.reserved[at.name]; of {
-				delete(b.reserved, at.name)
-				w.dirty[pool] = true
+			delete(w.books[pool].reserved, at.name)
+		} else {
+			w.books[pool].reserved[at.name] = addr
+		}
+		w.dirty[pool] = true
+	}
+}
+
+// whereNetwork is a network_name in a namespace, whereRanges are its pools by their
+// ranges, and how long the prefixes of those are.
+type whereNetwork struct{ namespace, name string }
+
+type whereRanges struct {
+	pools map[netip.Prefix][]key
+	bits  map[int]bool
+}
+
+// poolsOf gives the pools that a reservation may be of, with the address that it is
+// for. Its name is the network's, a dash and the address, and both may have dashes.
+func (w *whereabouts) poolsOf(reservation key) iter.Seq2[key, netip.Addr] {
+	return func(yield func(key, netip.Addr) bool) {
+		for end := 0; ; end++ {
+			of := w.index[whereNetwork{reservation.namespace, reservation.name[:max(0, end-1)]}]
+			if addr, ok := reservedAddress(reservation.name[end:]); ok && of != nil {
+				for bits := range of.bits {
+					prefix, err := addr.Prefix(bits)
+					if err != nil {
+						continue
+					}
+					for _, at := range of.pools[prefix] {
+						if w.books[at] != nil && !yield(at, addr) {
+							return
+						}
+					}
+				}
 			}
-		} else if addr, of := b.reserves(at.name); of {
-			b.reserved[at.name] = addr
-			w.dirty[pool] = true
+			dash := strings.IndexByte(reservation.name[end:], '-')
+			if dash < 0 {
+				return
+			}
+			end += dash
 		}
 	}
 }
 
-// reserves gives the address that a reservation of a name is for, if that may be one
-// of the pool's.
-func (b *whereBook) reserves(name string) (netip.Addr, bool) {
-	if b.network != "" {
-		rest, ok := strings.CutPrefix(name, b.network+"-")
-		if !ok {
-			return netip.Addr{}, false
-		}
-		name = rest
-	}
-	addr, err := netip.ParseAddr(name)
+// reservedAddress reads an address as it is in names of reservations.
+func reservedAddress(text string) (netip.Addr, bool) {
+	addr, err := netip.ParseAddr(text)
 	if err != nil {
-		addr, err = netip.ParseAddr(strings.ReplaceAll(name, "-", ":"))
+		addr, err = netip.ParseAddr(strings.ReplaceAll(text, "-", ":"))
 	}
-	return addr, err == nil && b.prefix.Contains(addr)
+	return addr, err == nil
 }
 
 // normalized is how whereabouts writes an address or a range in names.
@@ -259,9 +269,10 @@ func (w *whereabouts) settle() {
 	}
 }
 
-// group finds anew of which network the pools are, and which reservations are of each.
+// group finds anew of which network the pools are, and which reservations are of those
+// that were of another one, or of none.
 func (w *whereabouts) group() {
-	inNamespace := make(map[string][]*whereBook)
+	moved := false
 	for at, r := range w.pools.records {
 		if r.bad {
 			continue
@@ -271,19 +282,37 @@ func (w *whereabouts) group() {
 			w.takeBack(at, b)
 			b = nil
 		}
+		network := w.networkOf(at, r)
 		if b == nil {
 			b = &whereBook{name: at.namespace + "/" + at.name, base: r.base, prefix: r.prefix}
 			w.books[at] = b
+		} else if b.network == network {
+			continue
 		}
-		b.network, b.reserved = w.networkOf(at, r), make(map[string]netip.Addr)
-		inNamespace[at.namespace] = append(inNamespace[at.namespace], b)
+		b.network, b.reserved, moved = network, make(map[string]netip.Addr), true
 	}
-	for at := range w.reservations.records {
-		for _, b := range inNamespace[at.namespace] {
-			if addr, of := b.reserves(at.name); of {
-				b.reserved[at.name] = addr
+	if moved {
+		w.reindex()
+		for at := range w.reservations.records {
+			for pool, addr := range w.poolsOf(at) {
+				w.books[pool].reserved[at.name] = addr
 			}
 		}
+	}
+}
+
+// reindex makes the index of the pools as they are.
+func (w *whereabouts) reindex() {
+	w.index = make(map[whereNetwork]*whereRanges)
+	for at, b := range w.books {
+		network := whereNetwork{at.namespace, b.network}
+		of := w.index[network]
+		if of == nil {
+			of = &whereRanges{pools: make(map[netip.Prefix][]key), bits: make(map[int]bool)}
+			w.index[network] = of
+		}
+		of.pools[b.prefix] = append(of.pools[b.prefix], at)
+		of.bits[b.prefix.Bits()] = true
 	}
 }
 
@@ -381,20 +410,21 @@ func (w *whereabouts) takeBack(at key, b *whereBook) {
 // entries are the allocations of a pool as they are now, in order.
 func (w *whereabouts) entries(at key, r *wherePool, b *whereBook) []whereEntry {
 	all := make([]whereEntry, 0, len(r.bookings))
+	names := make(map[netip.Addr][]string, len(b.reserved)) // of reservations: they differ from version to version
+	for name, addr := range b.reserved {
+		names[addr] = append(names[addr], name)
+	}
 	matched := make(map[string]bool)
 	for i := range r.bookings {
 		booking := &r.bookings[i]
-		addr, _ := plus(b.base, booking.offset)
-		e := whereEntry{addr: addr, pooled: true, pod: booking.pod, container: booking.container, iface: booking.iface}
-		reservation := normalized(addr.String())
-		if b.network != "" {
-			reservation = b.network + "-" + reservation
-		}
-		if _, of := b.reserved[reservation]; of {
+		e := whereEntry{addr: booking.addr, pooled: true, pod: booking.pod, container: booking.container, iface: booking.iface}
+		slices.Sort(names[e.addr])
+		for _, reservation := range names[e.addr] {
 			known := w.reservations.records[key{at.namespace, reservation}]
 			if known != nil && (known.pod == e.pod || e.pod == "" || known.container != "" && known.container == e.container) {
 				e.reservation = reservation
 				matched[reservation] = true
+				break
 			}
 		}
 		all = append(all, e)
@@ -427,7 +457,7 @@ func (b *whereBook) allocation(e *whereEntry) verdict.Allocation {
 		al.Namespace = ""
 	}
 	if e.pooled {
-		al.Location = "ippools " + b.name + " /spec/allocations/" + strconv.FormatUint(distance(b.base, e.addr), 10)
+		al.Location = "ippools " + b.name + " /spec/allocations/" + distance(b.base, e.addr)
 	}
 	if e.reservation != "" {
 		if al.Location != "" {

@@ -1,10 +1,15 @@
 package kube
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // whereaboutsPool is an IPPool as whereabouts writes it.
@@ -183,22 +188,79 @@ func TestRangesOfAttachments(t *testing.T) {
 
 // The names of reservations have the network before the address, and no colons.
 func TestNamesOfReservations(t *testing.T) {
+	pools := func(b *whereBook, more ...*whereBook) *whereabouts {
+		w := &whereabouts{books: make(map[key]*whereBook)}
+		for i, b := range append(more, b) {
+			w.books[key{"w", strconv.Itoa(i)}] = b
+		}
+		w.reindex()
+		return w
+	}
+	of := func(w *whereabouts, namespace, name string) string {
+		var all []string
+		for at, addr := range w.poolsOf(key{namespace, name}) {
+			all = append(all, addr.String()+" of "+w.books[at].network+" "+w.books[at].prefix.String())
+		}
+		slices.Sort(all)
+		return strings.Join(all, ", ")
+	}
+	blue := pools(&whereBook{network: "blue", prefix: netip.MustParsePrefix("10.0.0.0/24")})
 	for name, want := range map[string]string{
-		"10.0.0.5": "", "blue-10.0.0.5": "10.0.0.5", "blue-fd00--5": "", "bluest-10.0.0.5": "", "blue-10.1.0.5": "", "blue-": "",
+		"10.0.0.5": "", "blue-10.0.0.5": "10.0.0.5 of blue 10.0.0.0/24", "blue-fd00--5": "", "bluest-10.0.0.5": "", "blue-10.1.0.5": "", "blue-": "",
 	} {
-		b := &whereBook{network: "blue", prefix: netip.MustParsePrefix("10.0.0.0/24")}
-		addr, ok := b.reserves(name)
-		if got := addr.String(); ok != (want != "") || ok && got != want {
-			t.Errorf("%s: got %s, %t, want %q", name, got, ok, want)
+		if got := of(blue, "w", name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
-	b := &whereBook{prefix: netip.MustParsePrefix("fd00::/64")}
-	if addr, ok := b.reserves(normalized("fd00::5")); !ok || addr != netip.MustParseAddr("fd00::5") {
-		t.Errorf("got %s, %t", addr, ok)
+	if got := of(blue, "other", "blue-10.0.0.5"); got != "" {
+		t.Errorf("in another namespace: got %s", got)
 	}
-	if addr, ok := b.reserves(normalized("fd00::")); !ok || addr != netip.MustParseAddr("fd00::") {
-		t.Errorf("got %s, %t", addr, ok)
+	many := pools(
+		&whereBook{prefix: netip.MustParsePrefix("fd00::/64")},
+		&whereBook{prefix: netip.MustParsePrefix("fd00::/120")},
+		&whereBook{prefix: netip.MustParsePrefix("fd00:0:0:1::/64")},
+		&whereBook{prefix: netip.MustParsePrefix("10.0.0.0/24")},
+		&whereBook{network: "light-blue", prefix: netip.MustParsePrefix("fd00::/64")},
+		&whereBook{network: "light", prefix: netip.MustParsePrefix("fd00::/64")},
+	)
+	for name, want := range map[string]string{
+		normalized("fd00::5"):   "fd00::5 of  fd00::/120, fd00::5 of  fd00::/64",
+		normalized("fd00::"):    "fd00:: of  fd00::/120, fd00:: of  fd00::/64",
+		normalized("fd00::500"): "fd00::500 of  fd00::/64",
+		normalized("fd01::5"):   "",
+		"10.0.0.5":              "10.0.0.5 of  10.0.0.0/24",
+		// As later versions write it.
+		"fd00-0000-0000-0001-0000-0000-0000-0005": "fd00:0:0:1::5 of  fd00:0:0:1::/64",
+		"light-blue-fd00--5":                      "fd00::5 of light-blue fd00::/64",
+		"light-fd00--5":                           "fd00::5 of light fd00::/64",
+		"blue-fd00--5":                            "",
+	} {
+		if got := of(many, "w", name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
 	}
+}
+
+// Ranges of IPv6 may have more addresses than a number of 64 bits counts; and later
+// versions of whereabouts write all of an address in the name of its reservation.
+func TestWhereaboutsOfIPv6(t *testing.T) {
+	f := newFakeAPI(t)
+	f.install(whereaboutsPools, whereaboutsReservations)
+	f.apply(whereaboutsPools, `
+metadata: {name: fd00---32, namespace: w}
+spec:
+  range: fd00::/32
+  allocations:
+    "5": {id: a, podref: n/p, ifname: net1}
+    "18446744073709551621": {id: b, podref: n/q, ifname: net1}
+    "79228162514264337593543950336": {id: c, podref: n/r, ifname: net1}`)
+	f.apply(whereaboutsReservations, "metadata: {name: fd00-0000-0000-0000-0000-0000-0000-0005, namespace: w}\nspec: {podref: n/p, ifname: net1}")
+	f.apply(whereaboutsReservations, "metadata: {name: fd00-0-0-1--5, namespace: w}\nspec: {podref: n/q, ifname: net1}")
+	l := keep(t, f.open())
+	l.await("all is listed", `
+whereabouts w/fd00---32 known fd00::1-fd00:0:ffff:ffff:ffff:ffff:ffff:fffe: the IPPool w/fd00---32 of whereabouts is odd: /spec/allocations/79228162514264337593543950336 is no offset in fd00::/32: remove it
+fd00:0:0:1::5 n/q b net1 at ippools w/fd00---32 /spec/allocations/18446744073709551621; overlappingrangeipreservations w/fd00-0-0-1--5
+fd00::5 n/p a net1 at ippools w/fd00---32 /spec/allocations/5; overlappingrangeipreservations w/fd00-0000-0000-0000-0000-0000-0000-0005`)
 }
 
 // It is said where whereabouts is there in another version only; and what comes later
@@ -226,4 +288,52 @@ func TestVersionsOfWhereabouts(t *testing.T) {
 	if p := c.Status().GetProblems(); len(p) != 0 {
 		t.Errorf("got problems %q", p)
 	}
+}
+
+// BenchmarkWhereabouts has 10,000 addresses of a network that is divided among 1,000
+// nodes; then one node more.
+func BenchmarkWhereabouts(b *testing.B) {
+	const nodes, pods = 1000, 10
+	f := newFakeAPI(b)
+	f.install(whereaboutsPools, whereaboutsReservations, attachmentDefinitions)
+	f.apply(attachmentDefinitions, `
+metadata: {name: big, namespace: default}
+spec: {config: '{"name": "big", "type": "macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0/8", "node_slice_size": "/24"}}'}`)
+	slice := func(node int) {
+		var given []string
+		for i := range pods {
+			pod := fmt.Sprintf("default/pod-%d-%d", node, i)
+			given = append(given, fmt.Sprintf(`"%d": {id: %064x, podref: %s, ifname: net1}`, i+1, node*pods+i, pod))
+			f.apply(whereaboutsReservations, reservation(fmt.Sprintf("10.%d.%d.%d", node/256, node%256, i+1), pod))
+		}
+		f.apply(whereaboutsPools, fmt.Sprintf("metadata: {name: node-%d-10.%d.%d.0-24, namespace: kube-system}\nspec: {range: 10.%d.%d.0/24, allocations: {%s}}",
+			node, node/256, node%256, node/256, node%256, strings.Join(given, ", ")))
+	}
+	for node := range nodes {
+		slice(node)
+	}
+	var listed, added time.Duration
+	for b.Loop() {
+		c := f.open()
+		c.discovery.every = 20 * time.Millisecond
+		known := func(pools int) func() bool {
+			return func() bool {
+				c.mu.RLock()
+				defer c.mu.RUnlock()
+				return len(c.ipams[0].pools) == pools && c.ipams[0].state == verdict.PoolKnown
+			}
+		}
+		begin := time.Now()
+		stop := run(c)
+		until(b, "all is listed", known(nodes))
+		listed += time.Since(begin)
+		begin = time.Now()
+		slice(nodes)
+		until(b, "another is there", known(nodes+1))
+		added += time.Since(begin)
+		stop()
+		f.remove(whereaboutsPools, key{"kube-system", fmt.Sprintf("node-%d-10.%d.%d.0-24", nodes, nodes/256, nodes%256)})
+	}
+	b.ReportMetric(listed.Seconds()/float64(b.N), "sync-s")
+	b.ReportMetric(added.Seconds()/float64(b.N), "another-s")
 }

@@ -12,8 +12,8 @@ import (
 // somebody else and will free with that.
 
 const (
-	// endsWithin is how long a pod that somebody deleted may hold an address that its
-	// IPAM has freed: plugins free it first.
+	// endsWithin is how long a pod that has ended, or that somebody deleted, may hold an
+	// address that its IPAM has freed: plugins free it first.
 	endsWithin = 30 * time.Second
 	// ciliumWithin is how long Cilium may take to tell of an endpoint, or of its end.
 	ciliumWithin = 30 * time.Second
@@ -142,7 +142,7 @@ func (a *auditing) behind(p *Pool, o *Owner) bool {
 // later than what they do.
 func (a *auditing) patience(p *Pool, o *Owner) time.Duration {
 	switch {
-	case o.Pod != nil && o.Pod.DeletionTimestamp != 0:
+	case o.Pod != nil && (o.Pod.DeletionTimestamp != 0 || o.Pod.ended()):
 		return endsWithin
 	case p.IPAM == Cilium:
 		return ciliumWithin

@@ -72,6 +72,29 @@ func TestAddressesOfPodsInTheAPICatchUp(t *testing.T) {
 	}
 }
 
+// Plugins free an address before they take it away, which may take a while where the
+// API server is slow: also of a pod that nobody deleted, as of a Job.
+func TestPodsThatEndFreeTheirAddressesFirst(t *testing.T) {
+	for why, p := range map[string]verdict.PodObject{
+		"it is deleted": {Phase: "Running", DeletionTimestamp: start}, "it is completed": {Phase: "Succeeded"}, "it has failed": {Phase: "Failed"}, "it runs": {Phase: "Running"},
+	} {
+		w := newWorld("10.244.0.7")
+		w.ofCluster(verdict.Calico, "10.244.0.0/16")
+		w.kindPod("n1", "a", "k8s-pod-network", 2)
+		p.Namespace, p.Name, p.Node = "default", "a", "n1"
+		w.pods = map[string]*verdict.PodObject{"uid-a": &p}
+		first := w.audit()
+		w.after(5 * time.Second)
+		if out := w.audit(first.Findings...); len(out.Findings) != 1 || out.Findings[0].Waiting != (why != "it runs") {
+			t.Errorf("%s: got %+v after 5 seconds", why, out.Findings)
+		}
+		w.after(30 * time.Second)
+		if out := w.audit(first.Findings...); len(out.Findings) != 1 || out.Findings[0].Waiting {
+			t.Errorf("%s: got %+v after 35 seconds, want that it holds the address still", why, out.Findings)
+		}
+	}
+}
+
 // What the API server says may be behind what the kernels do.
 func TestAuditWaitsForTheAPI(t *testing.T) {
 	w := newWorld("10.244.0.7")

@@ -70,6 +70,9 @@ type Finding struct {
 // PoolUse is how full a pool is.
 type PoolUse struct {
 	Size, Allocated, Leaked uint64
+	// Family is IPv4 or IPv6 where the pool gives addresses of both: the one that it
+	// has given more of, of those that it has.
+	Family string
 	// ExhaustedIn is in how many seconds it will have none left, at the rate of the
 	// last hour; 0 where it does not grow.
 	ExhaustedIn float64

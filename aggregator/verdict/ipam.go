@@ -126,8 +126,20 @@ func (p *Pool) Contains(a netip.Addr) bool {
 }
 
 // Size is how many addresses the pool can give; 0 where that is not known.
-func (p *Pool) Size() (size uint64) {
+func (p *Pool) Size() uint64 {
+	return p.size(func(netip.Addr) bool { return true })
+}
+
+// SizeOf is how many addresses of IPv4, or of IPv6, the pool can give.
+func (p *Pool) SizeOf(v4 bool) uint64 {
+	return p.size(func(a netip.Addr) bool { return a.Is4() == v4 })
+}
+
+func (p *Pool) size(counts func(netip.Addr) bool) (size uint64) {
 	for _, r := range p.Ranges {
+		if !counts(r.First) {
+			continue
+		}
 		sum, carry := bits.Add64(size, r.Size(), 0)
 		if carry != 0 {
 			return ^uint64(0)
@@ -136,7 +148,7 @@ func (p *Pool) Size() (size uint64) {
 	}
 	for _, g := range p.Gateways {
 		for _, r := range p.Ranges {
-			if r.Contains(g) && size > 0 && size < ^uint64(0) {
+			if counts(g) && r.Contains(g) && size > 0 && size < ^uint64(0) {
 				size--
 				break
 			}

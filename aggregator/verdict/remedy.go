@@ -419,7 +419,7 @@ func (u PoolUse) text(p *Pool) string {
 	if u.Size == 0 {
 		return fmt.Sprintf("%s has given %s.", p.begin(), plural(u.Allocated, "address", "addresses"))
 	}
-	s := fmt.Sprintf("%s has given %d of %s (%s)", p.begin(), u.Allocated, plural(u.Size, "address", "addresses"), u.percent())
+	s := fmt.Sprintf("%s has given %d of %s (%s)", p.begin(), u.Allocated, u.count(u.Size), u.percent())
 	if u.Leaked > 0 {
 		s += fmt.Sprintf(", %d of which nobody holds", u.Leaked)
 	}
@@ -427,6 +427,15 @@ func (u PoolUse) text(p *Pool) string {
 		s += fmt.Sprintf("; at the rate of the last hour it has none left in %s", secondsText(u.ExhaustedIn))
 	}
 	return s + "."
+}
+
+// count is a number of its addresses in words.
+func (u PoolUse) count(n uint64) string {
+	of := ""
+	if u.Family != "" {
+		of = u.Family + " "
+	}
+	return plural(n, of+"address", of+"addresses")
 }
 
 // percent is how much of the pool is given.

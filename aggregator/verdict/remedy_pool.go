@@ -182,7 +182,7 @@ func (t *poolTelling) exhaustion() {
 		t.evidence("It gives %s.", list(each(p.Ranges, func(r *Range) string { return r.String() })))
 	}
 	if u.Size >= u.Allocated {
-		t.evidence("%s left.", plural(u.Size-u.Allocated, "address is", "addresses are"))
+		t.evidence("%s %s left.", u.count(u.Size-u.Allocated), isAre(u.Size-u.Allocated))
 	}
 	if u.Leaked > 0 {
 		t.advise("Free the %s that nobody holds: ipwitness audit --kind %s shows them, ipwitness audit --fix-plan prints how.", plural(u.Leaked, "address", "addresses"), FindingLeaked)
@@ -200,7 +200,7 @@ func (t *poolTelling) exhaustion() {
 }
 
 // isAre is the verb for so many.
-func isAre(n int) string {
+func isAre[N ~uint64 | ~int](n N) string {
 	if n == 1 {
 		return "is"
 	}

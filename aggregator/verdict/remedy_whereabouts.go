@@ -2,10 +2,9 @@ package verdict
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
+	"math/big"
 	"net/netip"
-	"strconv"
 	"strings"
 )
 
@@ -93,7 +92,7 @@ func (t *telling) releaseWhereabouts() {
 		for place := range strings.SplitSeq(al.Location, "; ") {
 			if _, offset, ok := strings.Cut(place, "/spec/allocations/"); ok {
 				entry.offset = offset
-				if _, err := strconv.ParseUint(offset, 10, 64); err != nil {
+				if offset == "" || strings.Trim(offset, "0123456789") != "" {
 					why = "its place is not understood: " + al.Location
 				} else if entry.name != "" {
 					why = ""
@@ -153,11 +152,9 @@ func (p *Pool) entry(a netip.Addr) (e entry, why string) {
 		return e, "the IPPool is not known"
 	}
 	e = entry{namespace: namespace, name: name, reservation: p.reservation(name, a)}
-	offset, ok := offsetOf(p.Base, a)
-	if !ok {
+	if e.offset, ok = offsetOf(p.Base, a); !ok {
 		return e, "the offset of the address is not known"
 	}
-	e.offset = strconv.FormatUint(offset, 10)
 	return e, ""
 }
 
@@ -198,15 +195,12 @@ func normalized(a netip.Addr) string {
 }
 
 // offsetOf is how many addresses an address is after the base.
-func offsetOf(base, a netip.Addr) (offset uint64, ok bool) {
+func offsetOf(base, a netip.Addr) (offset string, ok bool) {
 	if base.BitLen() != a.BitLen() || !a.IsValid() || a.Less(base) {
-		return 0, false
+		return "", false
 	}
-	from, to := base.As16(), a.As16()
-	if binary.BigEndian.Uint64(from[:8]) != binary.BigEndian.Uint64(to[:8]) {
-		return 0, false
-	}
-	return binary.BigEndian.Uint64(to[8:]) - binary.BigEndian.Uint64(from[8:]), true
+	n := new(big.Int).SetBytes(a.AsSlice())
+	return n.Sub(n, new(big.Int).SetBytes(base.AsSlice())).String(), true
 }
 
 // pointer is where the entry is in the IPPool (RFC 6901).

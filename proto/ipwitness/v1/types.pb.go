@@ -2068,7 +2068,9 @@ type Pool struct {
 	Ranges []string `protobuf:"bytes,5,rep,name=ranges,proto3" json:"ranges,omitempty"`
 	// How far its allocations are known.
 	State Pool_State `protobuf:"varint,6,opt,name=state,proto3,enum=ipwitness.v1.Pool_State" json:"state,omitempty"`
-	// How many addresses it can give; 0 where that is not known.
+	// How many addresses it can give; 0 where that is not known. Where it gives IPv4 and
+	// IPv6, this and the rest are of the family that it has given more of, of those that
+	// it has.
 	Size uint64 `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`
 	// How many it has given.
 	Allocated uint64 `protobuf:"varint,8,opt,name=allocated,proto3" json:"allocated,omitempty"`
