@@ -123,8 +123,8 @@ func TestAlertsSayWhatAPersonOnCallNeeds(t *testing.T) {
 			t.Errorf("%s joins all clusters: %s", r.Alert, r.Expr)
 		}
 		for what, text := range r.Annotations {
-			if all, own := strings.Count(text, "query"), len(ofCluster.FindAllString(text, -1)); all != own {
-				t.Errorf("%s: %s asks %d times, %d times for its own cluster; want each to be like %s", r.Alert, what, all, own, ofCluster)
+			if all, own := strings.Count(text, "query"), len(ofItsCluster.FindAllString(text, -1)); all != own {
+				t.Errorf("%s: %s asks %d times, %d times for its own cluster; want each to be like %s", r.Alert, what, all, own, ofItsCluster)
 			}
 		}
 	}
@@ -147,8 +147,8 @@ func TestAlertsSayWhatAPersonOnCallNeeds(t *testing.T) {
 	}
 }
 
-// ofCluster finds a query in an annotation that is about the alert's own cluster.
-var ofCluster = regexp.MustCompile(`printf "[^{}]*\{cluster=%q, [^{}]*\}\)*" \$labels\.cluster[^|{}]* \| query`)
+// ofItsCluster finds a query in an annotation that is about the alert's own cluster.
+var ofItsCluster = regexp.MustCompile(`printf "[^{}]*\{cluster=%q, [^{}]*\}\)*" \$labels\.cluster[^|{}]* \| query`)
 
 // metricName finds ours in an expression.
 var metricName = regexp.MustCompile(`\bipwitness_\w+`)
