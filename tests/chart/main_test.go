@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -273,6 +274,34 @@ func TestAgentsHaveLeastPrivilege(t *testing.T) {
 	the(t, template(t, "ipwitness", "agent.privileged=true"), "DaemonSet", "ipwitness-agent", &d)
 	if c := d.Spec.Template.Spec.Containers[0].SecurityContext; c.Privileged == nil || !*c.Privileged {
 		t.Error("agent.privileged=true makes no privileged agents")
+	}
+}
+
+// Agents are on all nodes but those on which they could not be, where they would wait for
+// ever: a taint keeps none off.
+func TestAgentsAreOnMachines(t *testing.T) {
+	var d appsv1.DaemonSet
+	the(t, template(t, "ipwitness"), "DaemonSet", "ipwitness-agent", &d)
+	pod := d.Spec.Template.Spec
+	machine := map[string]string{corev1.LabelOSStable: "linux"}
+	terms := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for name, label := range map[string][2]string{
+		"": {}, "Windows": {corev1.LabelOSStable, "windows"}, "AKS": {"type", "virtual-kubelet"}, "Fargate": {"eks.amazonaws.com/compute-type", "fargate"}, "EC2": {"eks.amazonaws.com/compute-type", "ec2"},
+	} {
+		node := maps.Clone(machine)
+		if label[0] != "" {
+			node[label[0]] = label[1]
+		}
+		got := len(pod.Tolerations) == 1 && pod.Tolerations[0] == corev1.Toleration{Operator: corev1.TolerationOpExists}
+		for k, v := range pod.NodeSelector {
+			got = got && node[k] == v
+		}
+		for _, e := range terms[0].MatchExpressions {
+			got = got && e.Operator == corev1.NodeSelectorOpNotIn && !slices.Contains(e.Values, node[e.Key])
+		}
+		if want := name == "" || name == "EC2"; got != want || len(terms) != 1 {
+			t.Errorf("a node %q with %v: has it an agent: got %t, want %t", name, node, got, want)
+		}
 	}
 }
 
