@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -214,7 +215,14 @@ func TestTheSamePoolsHaveSeries(t *testing.T) {
 			p.Routed = false
 			all = append(all, p)
 		}
-		l.dial().send(snapshot(hello("n1", 1), poolOf(all...))).sync()
+		// The last one by name has one address, and has given it.
+		full := hostLocal("10.245.0.0/30", pb.Pool_KNOWN)
+		full.Name += "999"
+		full.Routed = false
+		all[999] = full
+		last := allocated("10.245.0.2", "c1")
+		last.Pool = full.Name
+		l.dial().send(snapshot(hello("n1", 1), poolOf(all...), given(last))).sync()
 		series := func() (names []string) {
 			families, err := l.registry.Gather()
 			if err != nil {
@@ -231,6 +239,8 @@ func TestTheSamePoolsHaveSeries(t *testing.T) {
 		}
 		if first := series(); len(first) != maxPoolSeries || !slices.Equal(first, series()) {
 			t.Errorf("got %d series, want the same %d each time", len(first), maxPoolSeries)
+		} else if !slices.ContainsFunc(first, func(one string) bool { return strings.Contains(one, full.Name) }) {
+			t.Errorf("the pool that is full has no series, and so no alert: it is the last one by name")
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package aggregator
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -42,6 +43,17 @@ var poolStates = map[verdict.PoolState]string{
 	verdict.PoolUnreadable: "unreadable", verdict.PoolStale: "stale",
 }
 
+// filled is how far a pool is given away, in steps that it seldom takes: by less than half,
+// by half, nearly (90 %), and all of it.
+func filled(size, allocated float64) (step int) {
+	for _, part := range []float64{0.5, 0.9, 1} {
+		if size > 0 && allocated >= part*size {
+			step++
+		}
+	}
+	return step
+}
+
 // collect tells what there is.
 func (m *ipamMetrics) collect(s *store, out chan<- prometheus.Metric) {
 	type kind struct{ ipam, state string }
@@ -60,7 +72,10 @@ func (m *ipamMetrics) collect(s *store, out chan<- prometheus.Metric) {
 		series = append(series, one{s.poolPlace(p), p.rec.Network, float64(size), float64(p.allocated.of(scarce)), float64(p.leaked.of(scarce))})
 	}
 	s.mu.Unlock()
-	slices.SortFunc(series, func(a, b one) int { return a.at.compare(b.at) }) // so that there are the same each time
+	// By name, so that there are the same each time; but first those that alerts are about.
+	slices.SortFunc(series, func(a, b one) int {
+		return cmp.Or(cmp.Compare(filled(b.size, b.allocated), filled(a.size, a.allocated)), a.at.compare(b.at))
+	})
 	series = series[:min(len(series), maxPoolSeries)]
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)

@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -153,6 +154,12 @@ func TestNodesWithoutAnAgentAreTold(t *testing.T) {
 	windows := apiNode("n4") // no agent can be there
 	windows.Status.NodeInfo.OperatingSystem = "windows"
 	api.set("ADDED", windows)
+	for name, label := range map[string]string{"n5": "type=virtual-kubelet", "n6": "eks.amazonaws.com/compute-type=fargate"} {
+		virtual := apiNode(name) // nor there
+		key, value, _ := strings.Cut(label, "=")
+		virtual.Labels = map[string]string{key: value}
+		api.set("ADDED", virtual)
+	}
 	l := newLab(t, Config{Kubeconfig: api.kubeconfig()})
 	l.dial().send(snapshot(hello("n1", 1))).sync()
 	for _, name := range []string{"n2", "removed"} {

@@ -22,7 +22,8 @@ type nodeRecord struct {
 	uid   string
 	cidrs []netip.Prefix
 	added verdict.Stamp
-	// other is set where the node has another operating system, and so no agent.
+	// other is set where the node has another operating system, or is no machine, and so
+	// has no agent.
 	other bool
 	ready corev1.ConditionStatus
 	// reason and said are why it is not ready, since is since when.
@@ -58,7 +59,7 @@ func readNode(o runtime.Object) (key, *nodeRecord) {
 	}
 	r := &nodeRecord{name: node.Name, uid: string(node.UID), added: verdict.At(node.CreationTimestamp.Time)}
 	os := cmp.Or(node.Labels[corev1.LabelOSStable], node.Status.NodeInfo.OperatingSystem)
-	r.other = os != "" && os != string(corev1.Linux)
+	r.other = os != "" && os != string(corev1.Linux) || virtual(node.Labels)
 	cidrs := node.Spec.PodCIDRs
 	if len(cidrs) == 0 && node.Spec.PodCIDR != "" {
 		cidrs = []string{node.Spec.PodCIDR}
@@ -77,6 +78,12 @@ func readNode(o runtime.Object) (key, *nodeRecord) {
 		}
 	}
 	return key{name: node.Name}, r
+}
+
+// virtual tells by its labels whether a node is no machine: a provider of virtual-kubelet
+// (AKS has virtual nodes of it), or EKS' Fargate. No DaemonSet has a pod there.
+func virtual(labels map[string]string) bool {
+	return labels["type"] == "virtual-kubelet" || labels["eks.amazonaws.com/compute-type"] == "fargate"
 }
 
 func sameNode(a, b *nodeRecord) bool {

@@ -34,8 +34,8 @@ func newAcknowledge(sys system) *cobra.Command {
 but --exit-code and alerts leave it out.
 
 That ends when its time is up, when the conflict is over, when another owner
-joins, when the aggregator starts anew, and with --withdraw. Again with another
---reason and --for replaces it.`,
+joins, with --withdraw, and when an aggregator without --data-dir starts anew.
+Again with another --reason and --for replaces it.`,
 		Example: `
   ipwitness acknowledge 10.244.0.7 --reason "NET-42: moves on Friday" --for 3d
   ipwitness acknowledge 6frtk3pjavxaruax --withdraw`,

@@ -123,6 +123,13 @@ func TestAcknowledgeSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
+func TestExplainSaysWhatIsMissing(t *testing.T) {
+	c, _ := acknowledging(t)
+	c.run(t, 1, "explain")
+	c.wantStderr(t, "ipwitness: explain needs an ADDRESS, or the ID of a conflict: 'ipwitness owners' and 'ipwitness conflicts' show them\n"+
+		"Run 'ipwitness explain --help' for usage.\n")
+}
+
 func TestParsePeriod(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"90s": 90 * time.Second, "1h30m": 90 * time.Minute, "7d": 7 * 24 * time.Hour,

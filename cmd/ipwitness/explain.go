@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/url"
 
 	"github.com/spf13/cobra"
@@ -21,7 +22,7 @@ witnessed, which rules applied, and which did not and why.`,
   ipwitness explain fd00:10::7 -o yaml`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				args = []string{""}
+				return fmt.Errorf("explain needs an ADDRESS, or the ID of a conflict: '%[1]s owners' and '%[1]s conflicts' show them", sys.program)
 			}
 			if err := atMostOne("an ADDRESS or the ID of a conflict")(cmd, args); err != nil {
 				return err

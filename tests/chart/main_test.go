@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -155,7 +156,7 @@ func TestSchemaHasNoOtherValues(t *testing.T) {
 		}
 		for name, below := range properties {
 			value, ok := values[name]
-			if !ok && in+name != "global" {
+			if !ok && in+name != "global" && in+name != "enabled" { // of a chart above
 				t.Errorf("values.yaml has no %s", in+name)
 			}
 			if m, ok := value.(map[string]any); ok {
@@ -164,6 +165,24 @@ func TestSchemaHasNoOtherValues(t *testing.T) {
 		}
 	}
 	compare("", read("values.schema.json"), read("values.yaml"))
+}
+
+// A chart of charts has this one as a dependency, and what Helm hands down from there is
+// no value that is unknown: its condition, and what is global.
+func TestDependencyOfAnotherChart(t *testing.T) {
+	needHelm(t)
+	dir := t.TempDir()
+	parent := `{apiVersion: v2, name: platform, version: 0.1.0, dependencies: [{name: ipwitness, version: "*", condition: ipwitness.enabled}]}`
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "Chart.yaml"), []byte(parent), 0o600),
+		os.CopyFS(filepath.Join(dir, "charts/ipwitness"), os.DirFS(chart))); err != nil {
+		t.Fatal(err)
+	}
+	for enabled, want := range map[string]bool{"true": true, "false": false} {
+		out, err := helm("template", "release", dir, "--set", "ipwitness.enabled="+enabled+",ipwitness.agent.wire=off,global.registry=example.net")
+		if got := strings.Contains(out, "name: release-ipwitness-agent"); err != nil || got != want {
+			t.Errorf("ipwitness.enabled=%s: are there agents: got %t (%v), want %t", enabled, got, err, want)
+		}
+	}
 }
 
 func TestWhatDoesNotWorkIsRefused(t *testing.T) {
@@ -202,6 +221,8 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"monitoring.podMonitor.enabled=true":                                         "knows no PodMonitor",
 		"monitoring.rules.enabled=true":                                              "knows no PrometheusRule",
 		"aggregator.persistence.enabled=true,aggregator.strategy.type=RollingUpdate": "aggregator.strategy: with aggregator.persistence it can only be Recreate",
+		"monitoring.podMonitor.enabled=true,agent.httpListen=127.0.0.1:9642":         "with agent.httpListen=127.0.0.1:9642 nobody but the node itself",
+		"monitoring.podMonitor.enabled=true,agent.httpListen=[::1]:9642":             "nobody but the node itself",
 		"rbac.create=false,aggregator.serviceAccount.create=false":                   "aggregator.serviceAccount: it is neither made nor named",
 	} {
 		out, err := helm("template", "ipwitness", chart, "--set", set)
@@ -253,6 +274,34 @@ func TestAgentsHaveLeastPrivilege(t *testing.T) {
 	the(t, template(t, "ipwitness", "agent.privileged=true"), "DaemonSet", "ipwitness-agent", &d)
 	if c := d.Spec.Template.Spec.Containers[0].SecurityContext; c.Privileged == nil || !*c.Privileged {
 		t.Error("agent.privileged=true makes no privileged agents")
+	}
+}
+
+// Agents are on all nodes but those on which they could not be, where they would wait for
+// ever: a taint keeps none off.
+func TestAgentsAreOnMachines(t *testing.T) {
+	var d appsv1.DaemonSet
+	the(t, template(t, "ipwitness"), "DaemonSet", "ipwitness-agent", &d)
+	pod := d.Spec.Template.Spec
+	machine := map[string]string{corev1.LabelOSStable: "linux"}
+	terms := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for name, label := range map[string][2]string{
+		"": {}, "Windows": {corev1.LabelOSStable, "windows"}, "AKS": {"type", "virtual-kubelet"}, "Fargate": {"eks.amazonaws.com/compute-type", "fargate"}, "EC2": {"eks.amazonaws.com/compute-type", "ec2"},
+	} {
+		node := maps.Clone(machine)
+		if label[0] != "" {
+			node[label[0]] = label[1]
+		}
+		got := len(pod.Tolerations) == 1 && pod.Tolerations[0] == corev1.Toleration{Operator: corev1.TolerationOpExists}
+		for k, v := range pod.NodeSelector {
+			got = got && node[k] == v
+		}
+		for _, e := range terms[0].MatchExpressions {
+			got = got && e.Operator == corev1.NodeSelectorOpNotIn && !slices.Contains(e.Values, node[e.Key])
+		}
+		if want := name == "" || name == "EC2"; got != want || len(terms) != 1 {
+			t.Errorf("a node %q with %v: has it an agent: got %t, want %t", name, node, got, want)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package prometheus
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -26,58 +27,57 @@ func Dashboards() map[string]Dashboard {
 }
 
 func overview() Dashboard {
-	// Aggregators tell the same, so the largest is taken of what each tells.
+	// Aggregators of a cluster tell the same, so the largest is taken of what each tells.
+	most := func(expr string) string { return "sum(max by (cluster) (" + expr + "))" }
+	each := func(metric string) string { return "sum by (cluster, instance) (" + metric + ")" }
 	unsilenced := func(state string) string {
-		return fmt.Sprintf(`max(sum by (instance) (ipwitness_conflicts{state=%[1]q}) - sum by (instance) (ipwitness_conflicts_acknowledged{state=%[1]q}))`, state)
+		return most(each(fmt.Sprintf(`ipwitness_conflicts{state=%q}`, state)) + " - " + each(fmt.Sprintf(`ipwitness_conflicts_acknowledged{state=%q}`, state)))
 	}
 	return dashboard("ipwitness-overview", "ipwitness / Overview",
 		"Who holds an address that somebody else holds, too; what is wrong with IPAM; how full its pools are.", nil,
 		stat(4, "Confirmed conflicts", "Addresses that two owners hold now, without those that are acknowledged.", "short", unsilenced("confirmed"), 1, "red"),
 		stat(4, "Suspected conflicts", "Addresses that look so, and are not confirmed yet. A few seconds of it are ordinary.", "short", unsilenced("suspected"), 1, "orange"),
 		stat(4, "Acknowledged", "Active conflicts that somebody knows of and lives with for now.", "short",
-			`max(sum by (instance) (ipwitness_conflicts_acknowledged))`, 1, "blue"),
-		stat(4, "Findings", "What is wrong and not yet a conflict, of all severities.", "short", `max(sum by (instance) (ipwitness_findings))`, 1, "orange"),
+			most(each(`ipwitness_conflicts_acknowledged`)), 1, "blue"),
+		stat(4, "Findings", "What is wrong and not yet a conflict, of all severities.", "short", most(each(`ipwitness_findings`)), 1, "orange"),
 		stat(4, "Nodes not heard from", "Nodes whose agent is silent, or that Kubernetes has and no agent has told of. What they hold is not seen.", "short",
-			`count(min by (node) (ipwitness_node_up) == 0) or vector(0)`, 1, "red"),
+			`count(min by (cluster, node) (ipwitness_node_up) == 0) or vector(0)`, 1, "red"),
 		stat(4, "Owners", "Owners of addresses that are compared: each in the widest scope that applies.", "short",
-			`max(sum by (instance) (ipwitness_owners{scope_kind!="none"}))`, 0, "green"),
+			most(each(`ipwitness_owners{scope_kind!="none"}`)), 0, "green"),
 		table(24, 6, "Conflicts", "Each active conflict that is not acknowledged: which address, who holds it and where, why, since when. The cause leads to its page.",
-			[]string{`max by (address, owners, scope, state, cause, id) (ipwitness_conflict_detected_timestamp_seconds * on (job, instance, id) group_right () ipwitness_conflict_info) * 1000`},
-			columns("address", "Address", "owners", "Owners", "scope", "Scope", "state", "State", "cause", "Cause", "Value", "Since", "id", "ID"),
+			[]string{`max by (cluster, address, owners, scope, state, cause, id) (ipwitness_conflict_detected_timestamp_seconds * on (cluster, job, instance, id) group_right () ipwitness_conflict_info) * 1000`},
+			columns("address", "Address", "owners", "Owners", "scope", "Scope", "state", "State", "cause", "Cause", "Value", "Since", "id", "ID", "cluster", "Cluster"),
 			since("Since"), page("Cause"), colour("State", map[string]string{"confirmed": "red", "suspected": "orange"}), wide("Owners", 420)),
 		table(24, 8, "Findings", "What is wrong and not yet a conflict, the critical ones first: at most 1000. The kind leads to its page.",
-			[]string{`max by (severity, kind, address, holder, node, pool) (ipwitness_finding_detected_timestamp_seconds) * 1000`},
-			columns("severity", "Severity", "kind", "Kind", "address", "Address", "holder", "Holder", "node", "Node", "pool", "Pool", "Value", "Since"),
+			[]string{`max by (cluster, severity, kind, address, holder, node, pool) (ipwitness_finding_detected_timestamp_seconds) * 1000`},
+			columns("severity", "Severity", "kind", "Kind", "address", "Address", "holder", "Holder", "node", "Node", "pool", "Pool", "Value", "Since", "cluster", "Cluster"),
 			since("Since"), page("Kind"), colour("Severity", map[string]string{"critical": "red", "warning": "orange", "info": "blue"})),
 		graph(12, "Conflicts", "Active conflicts over time, with those that are acknowledged.", "short",
-			query(`max by (state, cause) (ipwitness_conflicts)`, "{{state}} {{cause}}")),
-		graph(12, "Findings", "Findings over time, by kind.", "short", query(`max by (kind) (ipwitness_findings) > 0 or on () label_replace(vector(0), "kind", "none", "", "")`, "{{kind}}")),
+			query(`sum by (state, cause) (max by (cluster, state, cause) (ipwitness_conflicts))`, "{{state}} {{cause}}")),
+		graph(12, "Findings", "Findings over time, by kind.", "short", query(`sum by (kind) (max by (cluster, kind) (ipwitness_findings)) > 0 or on () label_replace(vector(0), "kind", "none", "", "")`, "{{kind}}")),
 		table(24, 6, "Pools", "What IPAM gives addresses from: how much of it is given, and how much of that nobody holds any more. Without a size where its range is not known.",
 			[]string{
-				`max by (ipam, pool, node, network) (ipwitness_ipam_pool_allocated / (ipwitness_ipam_pool_size > 0))`,
-				`max by (ipam, pool, node, network) (ipwitness_ipam_pool_allocated)`,
-				`max by (ipam, pool, node, network) (ipwitness_ipam_pool_size)`,
-				`max by (ipam, pool, node, network) (ipwitness_ipam_pool_leaked)`,
+				`max by (cluster, ipam, pool, node, network) (ipwitness_ipam_pool_allocated / (ipwitness_ipam_pool_size > 0))`,
+				`max by (cluster, ipam, pool, node, network) (ipwitness_ipam_pool_allocated)`,
+				`max by (cluster, ipam, pool, node, network) (ipwitness_ipam_pool_size)`,
+				`max by (cluster, ipam, pool, node, network) (ipwitness_ipam_pool_leaked)`,
 			},
-			columns("ipam", "IPAM", "pool", "Pool", "node", "Node", "network", "Network", "Value #A", "Used", "Value #B", "Allocated", "Value #C", "Size", "Value #D", "Leaked"),
+			columns("ipam", "IPAM", "pool", "Pool", "node", "Node", "network", "Network", "Value #A", "Used", "Value #B", "Allocated", "Value #C", "Size", "Value #D", "Leaked", "cluster", "Cluster"),
 			gauge("Used")),
 		graph(12, "Fullest pools", "The ten pools of which most is given.", "percentunit",
-			query(`topk(10, max by (ipam, pool, node) (ipwitness_ipam_pool_allocated / (ipwitness_ipam_pool_size > 0)))`, "{{node}} {{pool}}")),
+			query(`topk(10, max by (cluster, ipam, pool, node) (ipwitness_ipam_pool_allocated / (ipwitness_ipam_pool_size > 0)))`, "{{node}} {{pool}} {{cluster}}")),
 		graph(12, "Addresses that leaked", "Given by IPAM, and held by nobody: the ten pools with most of them.", "short",
-			query(`topk(10, max by (ipam, pool, node) (ipwitness_ipam_pool_leaked))`, "{{node}} {{pool}}")),
+			query(`topk(10, max by (cluster, ipam, pool, node) (ipwitness_ipam_pool_leaked))`, "{{node}} {{pool}} {{cluster}}")),
 	)
 }
 
 func nodes() Dashboard {
 	most := func(expr string) string {
-		return "topk(10, " + expr + ` and on (job, instance) ipwitness_agent_claims{node=~"$node"})`
+		return "topk(10, " + expr + ` and on (cluster, job, instance) ipwitness_agent_claims{node=~"$node"})`
 	}
 	return dashboard("ipwitness-node", "ipwitness / Nodes",
 		"What the agents see, what they miss, and what they cost.",
-		[]Variable{{
-			Name: "node", Label: "Node", Type: "query", Query: "label_values(ipwitness_agent_claims, node)", Definition: "label_values(ipwitness_agent_claims, node)",
-			Datasource: chosen, Refresh: 2, Sort: 1, Multi: true, IncludeAll: true, AllValue: ".*", Current: map[string]any{"text": "All", "value": "$__all"},
-		}},
+		[]Variable{labelOf("node", "Node", "ipwitness_agent_claims{"+ofCluster+"}")},
 		stat(4, "Agents", "Agents that are scraped.", "short", `count(ipwitness_agent_claims{node=~"$node"})`, 0, "green"),
 		stat(4, "Ports observed", "Interfaces with the observer on them.", "short", `sum(ipwitness_agent_interfaces{node=~"$node"})`, 0, "green"),
 		stat(4, "Ports not observed", "Interfaces that the observer could not be attached to: what enters there is not seen.", "short",
@@ -96,33 +96,35 @@ func nodes() Dashboard {
 		graph(12, "Lost events", "netlink and inotify: read again from their source; ringbuf: told by the next frame; port_full: no room in the table. Alerts name the node.", "eps",
 			query(`sum by (source) (rate(ipwitness_agent_lost_events_total{node=~"$node"}[$__rate_interval]))`, "{{source}}")),
 		graph(12, "Claims", "Claims in the tables of agents, one for each address, owner and kind of evidence: the ten nodes with most.", "short",
-			query(`topk(10, max by (node) (ipwitness_agent_claims{node=~"$node"}))`, "{{node}}")),
+			query(`topk(10, max by (cluster, node) (ipwitness_agent_claims{node=~"$node"}))`, "{{node}} {{cluster}}")),
 		graph(12, "CPU of agents", "CPU time that they use, in cores: the ten with most.", "short",
-			query(most(`rate(process_cpu_seconds_total[$__rate_interval])`), "{{node}}")),
-		graph(12, "Memory of agents", "Resident memory: the ten with most.", "bytes", query(most(`process_resident_memory_bytes`), "{{node}}")),
+			query(most(`rate(process_cpu_seconds_total[$__rate_interval])`), "{{node}} {{cluster}}")),
+		graph(12, "Memory of agents", "Resident memory: the ten with most.", "bytes", query(most(`process_resident_memory_bytes`), "{{node}} {{cluster}}")),
 		graph(12, "Clock skew", "How far the clock of a node is from the aggregator's: the ten furthest. It decides nothing.", "s",
-			query(`topk(10, max by (node) (abs(ipwitness_node_clock_skew_seconds{node=~"$node"})))`, "{{node}}")),
+			query(`topk(10, max by (cluster, node) (abs(ipwitness_node_clock_skew_seconds{node=~"$node"})))`, "{{node}} {{cluster}}")),
 		graph(12, "Container runtimes", "Agents that a container runtime answers, and others: not each node has one.", "short",
 			query(`sum(ipwitness_agent_cri_connected{node=~"$node"})`, "answers"),
 			query(`count(ipwitness_agent_cri_connected{node=~"$node"} == 0) or vector(0)`, "does not")),
 		table(24, 6, "Nodes", "Each node, as the aggregator hears it: one that is not heard is silent, or known to Kubernetes alone.",
-			[]string{`min by (node) (ipwitness_node_up{node=~"$node"})`, `max by (node) (ipwitness_node_clock_skew_seconds{node=~"$node"})`},
-			columns("node", "Node", "Value #A", "Heard", "Value #B", "Clock ahead"),
+			[]string{`min by (cluster, node) (ipwitness_node_up{node=~"$node"})`, `max by (cluster, node) (ipwitness_node_clock_skew_seconds{node=~"$node"})`},
+			columns("node", "Node", "Value #A", "Heard", "Value #B", "Clock ahead", "cluster", "Cluster"),
 			colour("Heard", map[string]string{"1": "green yes", "0": "red no"}), unit("Clock ahead", "s")),
 	)
 }
 
 func aggregator() Dashboard {
-	of := func(expr string) string { return expr + ` and on (job, instance) ipwitness_nodes{state="live"}` }
+	of := func(expr string) string {
+		return expr + ` and on (cluster, job, instance) ipwitness_nodes{state="live"}`
+	}
 	quantile := func(q string) string {
 		return fmt.Sprintf(`histogram_quantile(%s, sum by (le) (rate(ipwitness_detection_seconds_bucket[$__rate_interval])))`, q)
 	}
 	return dashboard("ipwitness-aggregator", "ipwitness / Aggregator",
 		"What comes in, how soon it is judged, who watches, what it costs, and how the Kubernetes API is heard.", nil,
 		stat(4, "Aggregators", "Aggregators that are scraped.", "short", `count(ipwitness_nodes{state="live"})`, 0, "green"),
-		stat(4, "Nodes live", "Nodes whose agent is heard from.", "short", `max(ipwitness_nodes{state="live"})`, 0, "green"),
-		stat(4, "Nodes silent", "Nodes whose agent is not heard from.", "short", `max(ipwitness_nodes{state="unheard"})`, 1, "red"),
-		stat(4, "Nodes without agent", "Nodes of Kubernetes that no agent has told of.", "short", `max(ipwitness_nodes{state="absent"})`, 1, "red"),
+		stat(4, "Nodes live", "Nodes whose agent is heard from.", "short", `sum(max by (cluster) (ipwitness_nodes{state="live"}))`, 0, "green"),
+		stat(4, "Nodes silent", "Nodes whose agent is not heard from.", "short", `sum(max by (cluster) (ipwitness_nodes{state="unheard"}))`, 1, "red"),
+		stat(4, "Nodes without agent", "Nodes of Kubernetes that no agent has told of.", "short", `sum(max by (cluster) (ipwitness_nodes{state="absent"}))`, 1, "red"),
 		stat(4, "Verdicts, p99", "From the agent's receipt of a change to the suspicion of a conflict: all since the start.", "s",
 			`histogram_quantile(0.99, sum by (le) (ipwitness_detection_seconds_bucket))`, 1, "orange"),
 		stat(4, "Requests refused", "Requests and report streams that were refused in the last hour.", "short", `sum(increase(ipwitness_requests_refused_total[1h]))`, 1, "orange"),
@@ -130,25 +132,52 @@ func aggregator() Dashboard {
 			query(`sum by (record) (rate(ipwitness_aggregator_records_total[$__rate_interval]))`, "{{record}}")),
 		graph(12, "Verdict latency", "From the agent's receipt of a change to the suspicion of a conflict. Empty while nothing is suspected.", "s",
 			query(quantile("0.5"), "p50"), query(quantile("0.9"), "p90"), query(quantile("0.99"), "p99")),
-		graph(12, "Owners", "By the widest scope in which they are compared.", "short", query(`max by (scope_kind) (ipwitness_owners)`, "{{scope_kind}}")),
-		graph(12, "Nodes", "By whether their agent is heard from.", "short", query(`max by (state) (ipwitness_nodes)`, "{{state}}")),
+		graph(12, "Owners", "By the widest scope in which they are compared.", "short", query(`sum by (scope_kind) (max by (cluster, scope_kind) (ipwitness_owners))`, "{{scope_kind}}")),
+		graph(12, "Nodes", "By whether their agent is heard from.", "short", query(`sum by (state) (max by (cluster, state) (ipwitness_nodes))`, "{{state}}")),
 		graph(12, "Watches", "Streams of clients that are open.", "short", query(`sum by (of) (ipwitness_aggregator_watches)`, "{{of}}")),
-		graph(12, "IPAM", "Addresses that IPAM has given, by IPAM.", "short", query(`max by (ipam) (ipwitness_ipam_allocations)`, "{{ipam}}")),
+		graph(12, "IPAM", "Addresses that IPAM has given, by IPAM.", "short", query(`sum by (ipam) (max by (cluster, ipam) (ipwitness_ipam_allocations))`, "{{ipam}}")),
 		graph(12, "Requests refused", "Requests and report streams that were refused, by reason.", "reqps",
 			query(`sum by (reason) (rate(ipwitness_requests_refused_total[$__rate_interval]))`, "{{reason}}")),
 		graph(12, "Records dropped", "Records of agents that did not fit.", "ops",
 			query(`sum by (record) (rate(ipwitness_aggregator_dropped_records_total[$__rate_interval]))`, "{{record}}")),
-		graph(12, "CPU of aggregators", "CPU time that they use, in cores.", "short", query(of(`rate(process_cpu_seconds_total[$__rate_interval])`), "{{instance}}")),
-		graph(12, "Memory of aggregators", "Resident memory.", "bytes", query(of(`process_resident_memory_bytes`), "{{instance}}")),
+		graph(12, "CPU of aggregators", "CPU time that they use, in cores.", "short", query(of(`rate(process_cpu_seconds_total[$__rate_interval])`), "{{instance}} {{cluster}}")),
+		graph(12, "Memory of aggregators", "Resident memory.", "bytes", query(of(`process_resident_memory_bytes`), "{{instance}} {{cluster}}")),
 		graph(8, "Kubernetes API", "1 while all pods are known and the API server is heard from; the problems are missing rights, or a server that is away.", "short",
 			query(`min(ipwitness_kubernetes_up)`, "up"), query(`max(ipwitness_kubernetes_problems)`, "problems")),
-		graph(8, "Kubernetes objects", "Objects that are known.", "short", query(`max by (resource) (ipwitness_kubernetes_objects)`, "{{resource}}")),
+		graph(8, "Kubernetes objects", "Objects that are known.", "short", query(`sum by (resource) (max by (cluster, resource) (ipwitness_kubernetes_objects))`, "{{resource}}")),
 		graph(8, "Kubernetes Events", "Events about conflicts and findings, by what became of them.", "short",
 			query(`sum by (result) (increase(ipwitness_kubernetes_events_total[$__rate_interval]))`, "{{result}}")),
 		table(24, 5, "Versions", "Which builds of ipwitness run, and how many of each.",
 			[]string{`count by (version, revision, goversion, job) (ipwitness_build_info)`},
 			columns("job", "Job", "version", "Version", "revision", "Commit", "goversion", "Go", "Value", "Processes")),
 	)
+}
+
+// ofCluster is what each query has of what it asks for: the clusters that a person
+// chooses, by a label that a Prometheus of several gives their targets. All of them have
+// none where there is one only.
+const ofCluster = `cluster=~"$cluster"`
+
+// ours finds a metric in a query, up to its labels.
+var ours = regexp.MustCompile(`\b(ipwitness_\w+)(\{?)`)
+
+// chooseCluster has a query ask for the clusters that are chosen.
+func chooseCluster(expr string) string {
+	return ours.ReplaceAllStringFunc(expr, func(found string) string {
+		if name, has := strings.CutSuffix(found, "{"); has {
+			return name + "{" + ofCluster + ", "
+		}
+		return found + "{" + ofCluster + "}"
+	})
+}
+
+// labelOf is a variable of the values that a label has.
+func labelOf(name, label, of string) Variable {
+	query := "label_values(" + of + ", " + name + ")"
+	return Variable{
+		Name: name, Label: label, Type: "query", Query: query, Definition: query,
+		Datasource: chosen, Refresh: 2, Sort: 1, Multi: true, IncludeAll: true, AllValue: ".*", Current: map[string]any{"text": "All", "value": "$__all"},
+	}
 }
 
 // dashboard puts panels into rows, in order.
@@ -160,7 +189,7 @@ func dashboard(uid, title, description string, variables []Variable, panels ...o
 	}
 	d.Templating.List = append([]Variable{{
 		Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus", Refresh: 1, Current: map[string]any{},
-	}}, variables...)
+	}, labelOf("cluster", "Cluster", "ipwitness_build_info")}, variables...)
 	x, y, height := 0, 0, 0
 	for i, p := range panels {
 		if x+p.width > 24 {
@@ -180,7 +209,7 @@ func query(expr, legend string) Question {
 // panel is one with queries, called A, B and so on.
 func panel(width, height int, kind, title, description string, questions []Question, defaults, options map[string]any) one {
 	for i := range questions {
-		questions[i].RefID, questions[i].Datasource = string(rune('A'+i)), chosen
+		questions[i].RefID, questions[i].Datasource, questions[i].Expr = string(rune('A'+i)), chosen, chooseCluster(questions[i].Expr)
 	}
 	return one{width, height, Panel{
 		Type: kind, Title: title, Description: description, Datasource: chosen, Targets: questions,

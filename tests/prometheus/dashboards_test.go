@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 )
 
 var update = flag.Bool("update", false, "write the dashboards anew")
@@ -57,7 +59,9 @@ func TestDashboardsKeepTheRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	metrics := documented(t)
-	fixed := regexp.MustCompile(`\b(job|instance|cluster|namespace)\s*(=|!=|=~|!~)\s*"`)
+	fixed := regexp.MustCompile(`\b(job|instance|cluster|namespace)\s*(=|!=|=~|!~)\s*"[^$]`)
+	selector := regexp.MustCompile(`\bipwitness_\w+(\{cluster=~"\$cluster"[,}])?`)
+	acrossClusters := regexp.MustCompile(`\b(max|min|on) (by )?\(([^()]+)\)`)
 	uids := map[string]bool{}
 	for file, d := range all {
 		bad := func(format string, args ...any) { t.Helper(); t.Errorf(file+": "+format, args...) }
@@ -74,6 +78,9 @@ func TestDashboardsKeepTheRules(t *testing.T) {
 		for i, v := range d.Templating.List {
 			if i == 0 && (v.Name != "datasource" || v.Type != "datasource" || v.Query != "prometheus") {
 				bad("the first variable must be the data source: got %v", v)
+			}
+			if i == 1 && (v.Name != "cluster" || !strings.Contains(v.Query, "cluster)")) {
+				bad("the second variable must be the cluster: got %v", v)
 			}
 			if i > 0 && (v.Datasource == nil || *v.Datasource != *chosen || !v.IncludeAll || v.AllValue != ".*") {
 				bad("variable %s must be of the chosen data source, and have All, which matches also what has no such label: got %v", v.Name, v)
@@ -122,6 +129,17 @@ func TestDashboardsKeepTheRules(t *testing.T) {
 				if strings.Contains(q.Expr, "rate(") && !strings.Contains(q.Expr, "[$__rate_interval]") {
 					bad("query %s: want [$__rate_interval] in %s", q.RefID, q.Expr)
 				}
+				for _, m := range selector.FindAllStringSubmatch(q.Expr, -1) {
+					if m[1] == "" {
+						bad("query %s is not of the clusters that are chosen: %s", q.RefID, q.Expr)
+					}
+				}
+				// What one says of two clusters is added, and joined with its own.
+				for _, m := range acrossClusters.FindAllStringSubmatch(q.Expr, -1) {
+					if !strings.Contains(m[3], "cluster") {
+						bad("query %s takes clusters for one in %s: %s", q.RefID, m[0], q.Expr)
+					}
+				}
 				ours := metricName.FindAllString(q.Expr, -1)
 				if len(ours) == 0 {
 					bad("query %s is about nothing of ours: %s", q.RefID, q.Expr)
@@ -134,6 +152,77 @@ func TestDashboardsKeepTheRules(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestDashboardsOfSeveralClusters has promtool answer some queries about two clusters, of
+// which one has two aggregators that tell the same: aggregators are not added up, clusters
+// are, and nodes that are called the same stay two.
+func TestDashboardsOfSeveralClusters(t *testing.T) {
+	type sample struct {
+		Labels string  `yaml:"labels"`
+		Value  float64 `yaml:"value"`
+	}
+	type question struct {
+		Expr    string   `yaml:"expr"`
+		Time    string   `yaml:"eval_time"`
+		Samples []sample `yaml:"exp_samples"`
+	}
+	type series struct {
+		Series string `yaml:"series"`
+		Values string `yaml:"values"`
+	}
+	type play struct {
+		Interval  string     `yaml:"interval"`
+		Series    []series   `yaml:"input_series"`
+		Questions []question `yaml:"promql_expr_test"`
+	}
+	one := play{Interval: "1m"}
+	for target, tells := range map[string]string{
+		`cluster="a", instance="a1"`: "2", `cluster="a", instance="a2"`: "2", `cluster="b", instance="b1"`: "3",
+	} {
+		for name, value := range map[string]string{
+			`ipwitness_conflicts{state="confirmed", cause="unknown", `:              tells,
+			`ipwitness_conflicts_acknowledged{state="confirmed", cause="unknown", `: "1",
+			`ipwitness_nodes{state="live", `:                                        tells,
+			`ipwitness_node_up{node="node-1", `:                                     "0",
+			`ipwitness_findings{kind="leaked", `:                                    tells,
+		} {
+			one.Series = append(one.Series, series{name + target + "}", value + "x5"})
+		}
+	}
+	chosen := func(d Dashboard, title, cluster string) string {
+		for _, p := range d.Panels {
+			if p.Title == title {
+				return Expr(strings.ReplaceAll(p.Targets[0].Expr, "$cluster", cluster), "5m")
+			}
+		}
+		t.Fatalf("no panel %s", title)
+		return ""
+	}
+	for _, want := range []struct {
+		d      Dashboard
+		title  string
+		all, b float64
+	}{
+		{overview(), "Confirmed conflicts", 3, 2},
+		{overview(), "Acknowledged", 2, 1},
+		{overview(), "Findings", 5, 3},
+		{overview(), "Nodes not heard from", 2, 1},
+		{aggregator(), "Nodes live", 5, 3},
+	} {
+		one.Questions = append(one.Questions,
+			question{chosen(want.d, want.title, ".*"), "1m", []sample{{"{}", want.all}}},
+			question{chosen(want.d, want.title, "b"), "1m", []sample{{"{}", want.b}}})
+	}
+	file := filepath.Join(t.TempDir(), "dashboards.test.yaml")
+	text, err := yaml.Marshal(map[string]any{"tests": []play{one}})
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "test", "rules", file)
 }
 
 // sentence tells whether a text says something.

@@ -134,7 +134,10 @@ var chosen = &datasource{Type: "prometheus", UID: "${datasource}"}
 // Expr is a query with what Grafana would put in the place of its variables.
 func Expr(expr string, window string) string {
 	out := bytes.ReplaceAll([]byte(expr), []byte("$__rate_interval"), []byte(window))
-	return string(bytes.ReplaceAll(out, []byte("$node"), []byte(".*")))
+	for _, variable := range []string{"$cluster", "$node"} {
+		out = bytes.ReplaceAll(out, []byte(variable), []byte(".*"))
+	}
+	return string(out)
 }
 
 // ReadDashboards reads those of the chart, by file name.

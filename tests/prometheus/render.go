@@ -12,6 +12,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -136,6 +137,18 @@ func (p Panel) drawTable(answers [][]Series) string {
 	for name, at := range index {
 		order[int(at.(float64))] = name
 	}
+	// A label that nothing has makes no column.
+	order = slices.DeleteFunc(order, func(name string) bool {
+		if strings.HasPrefix(name, "Value") {
+			return false
+		}
+		for _, r := range rows {
+			if _, has := r[name]; has {
+				return false
+			}
+		}
+		return len(rows) > 0
+	})
 	var b strings.Builder
 	b.WriteString("<table><tr>")
 	for _, c := range order {
@@ -266,8 +279,11 @@ func legend(format string, labels map[string]string) string {
 	for name, value := range labels {
 		format = strings.ReplaceAll(format, "{{"+name+"}}", value)
 	}
-	return strings.TrimSpace(format)
+	return strings.TrimSpace(unknown.ReplaceAllString(format, ""))
 }
+
+// unknown is a label of a legend that a series does not have.
+var unknown = regexp.MustCompile(`\{\{\w+\}\}`)
 
 // nice is the next 1, 2 or 5 with zeros.
 func nice(v float64) float64 {

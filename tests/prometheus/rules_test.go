@@ -116,6 +116,18 @@ func TestAlertsSayWhatAPersonOnCallNeeds(t *testing.T) {
 			}
 		}
 	}
+	// Several clusters in one Prometheus have a label cluster: an alert goes by its own, in
+	// what it joins and in what its words ask for.
+	for _, r := range rules {
+		if regexp.MustCompile(`\bon ?\(\)`).MatchString(r.Expr) {
+			t.Errorf("%s joins all clusters: %s", r.Alert, r.Expr)
+		}
+		for what, text := range r.Annotations {
+			if all, own := strings.Count(text, "query"), len(ofItsCluster.FindAllString(text, -1)); all != own {
+				t.Errorf("%s: %s asks %d times, %d times for its own cluster; want each to be like %s", r.Alert, what, all, own, ofItsCluster)
+			}
+		}
+	}
 	metrics := documented(t)
 	for _, r := range rules {
 		for _, m := range metricName.FindAllString(r.Expr, -1) {
@@ -134,6 +146,9 @@ func TestAlertsSayWhatAPersonOnCallNeeds(t *testing.T) {
 		}
 	}
 }
+
+// ofItsCluster finds a query in an annotation that is about the alert's own cluster.
+var ofItsCluster = regexp.MustCompile(`printf "[^{}]*\{cluster=%q, [^{}]*\}\)*" \$labels\.cluster[^|{}]* \| query`)
 
 // metricName finds ours in an expression.
 var metricName = regexp.MustCompile(`\bipwitness_\w+`)
