@@ -249,7 +249,7 @@ func (c *cluster) docker() {
 		n.pod(pod)
 		n.sh(fmt.Sprintf("ip link set v%s master docker0", pod), fmt.Sprintf("ip -n %s link set eth0 address %s", pod, dockerMAC))
 		n.assign(pod, dockerAddress+"/16")
-		n.ports(2)
+		n.bridged(2)
 		n.resolve(pod, "eth0", "172.17.0.1")
 		c.evidence(dockerAddress, pod, "ASSIGNED "+n.name+"/eth0", "USED "+n.name+"/v"+pod)
 	}

@@ -245,7 +245,7 @@ func TestT12IPv6DuplicateThatTheKernelDetects(t *testing.T) {
 		l.sh(fmt.Sprintf("ip link set v%s master cni0", pod))
 		l.sysctl(pod, "net/ipv6/conf/eth0/accept_dad=1")
 	}
-	l.ports(2)
+	l.bridged(2)
 	const addr = "fd00:10:244::7"
 	l.assign("a", addr+"/64")
 	l.awaitOwners(addr, 1)

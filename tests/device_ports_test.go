@@ -148,7 +148,7 @@ func TestDeviceTapOfAVirtualMachineOnARoutedBridge(t *testing.T) {
 	l.assign("web", "10.0.0.5/24")
 	machine := l.tap("tap0")
 	l.sh("ip link set tap0 master virbr0", "ip link set tap0 up")
-	l.ports(2)
+	l.bridged(2)
 	send := func(frame []byte) {
 		if _, err := machine.Write(frame); err != nil {
 			t.Fatal(err)

@@ -266,7 +266,7 @@ func TestL13ResponderAnswersWithTheOwnersMAC(t *testing.T) {
 	l.pod("a")
 	l.sh("ip link set va master br-ext", "ip -n a link set eth0 address 02:00:00:00:00:0a")
 	l.assign("a", "192.0.2.7/24")
-	l.ports(2)
+	l.bridged(2)
 	l.awaitOwners("192.0.2.7", 1)
 	// EVPN and OVN answer from what the control plane knows: for the owner, with
 	// the owner's MAC, from anywhere.

@@ -202,6 +202,18 @@ func (l *lab) ports(n uint32) {
 	until(l.t, fmt.Sprintf("%d ports", n), func() bool { return l.node().GetPorts() == n })
 }
 
+// bridged waits until the observer is on so many ports, and the agent knows on which
+// links they are: it has heard of a pair that came after all that was done to them. What
+// it hears by a port before it hears that the port has gone to a bridge, it forgets.
+func (l *lab) bridged(ports uint32) {
+	l.t.Helper()
+	l.ports(ports)
+	l.sh("ip link add last0 type veth peer name last1")
+	l.ports(ports + 2)
+	l.sh("ip link del last0")
+	l.ports(ports)
+}
+
 // frames waits until the observer counted so many ARP frames with a result.
 func (l *lab) frames(result string, n int) {
 	l.t.Helper()
@@ -261,7 +273,7 @@ func TestL20OneHolderSeenOnTheWireIsOneOwner(t *testing.T) {
 		l.sh(fmt.Sprintf("ip link set v%s master cni0", pod), fmt.Sprintf("ip -n %s link set eth0 address 02:00:00:00:00:0%s", pod, pod))
 	}
 	l.assign("a", "10.244.0.7/24")
-	l.ports(2)
+	l.bridged(2)
 	// Its own announcement, request and answer, by its own port; and its frame
 	// once more by another port, as a loop in the wiring would bring it.
 	l.arp("a", 1, "02:00:00:00:00:0a", "10.244.0.7", "10.244.0.7")
@@ -296,7 +308,7 @@ func TestL8ServiceAddressOnLoopback(t *testing.T) {
 	}
 	l.pod("c", "10.244.0.4/24")
 	l.sh("ip link set vc master cni0", "ip -n c route add "+service+"/32 dev eth0")
-	l.ports(3)
+	l.bridged(3)
 	// Linux asks with it, and answers for it, on any interface.
 	for _, pod := range []string{"a", "b"} {
 		l.ask(pod, service, "10.244.0.1")
@@ -325,7 +337,7 @@ func TestL10DockersBridgesOnOneNode(t *testing.T) {
 	l.pod("c1")
 	l.sh("ip link set vc1 master docker0", "ip -n c1 link set eth0 address 02:42:ac:11:00:02")
 	l.assign("c1", "172.17.0.2/16")
-	l.ports(1)
+	l.bridged(1)
 	l.resolve("c1", "eth0", "172.17.0.1")
 	l.evidence("172.17.0.2", "c1", "ASSIGNED eth0", "USED vc1")
 	l.wantOnlyPlanted()
@@ -344,7 +356,7 @@ func TestL12PodWithProxyARP(t *testing.T) {
 	l.sh("ip -n proxy link add in0 type veth peer name in1", "ip -n proxy link set in0 up", "ip -n proxy link set in1 up",
 		"ip -n proxy route add 10.244.0.7/32 dev in0")
 	l.sysctl("proxy", "net/ipv4/ip_forward=1", "net/ipv4/conf/eth0/proxy_arp=1", "net/ipv4/neigh/eth0/proxy_delay=0")
-	l.ports(3)
+	l.bridged(3)
 	for range 2 {
 		l.resolve("asker", "eth0", "10.244.0.7")
 		l.evidence("10.244.0.7", "holder", "ASSIGNED eth0", "ANSWERED vholder")
@@ -366,7 +378,7 @@ func TestL12PodWithNDPProxy(t *testing.T) {
 	}
 	l.sh("ip -n proxy neigh add proxy fd00:10:244::7 dev eth0")
 	l.sysctl("proxy", "net/ipv6/conf/all/forwarding=1", "net/ipv6/conf/eth0/proxy_ndp=1", "net/ipv6/neigh/eth0/proxy_delay=0")
-	l.ports(3)
+	l.bridged(3)
 	for range 2 {
 		l.resolve("asker", "eth0", "fd00:10:244::7")
 		l.evidence("fd00:10:244::7", "holder", "ASSIGNED eth0", "ANSWERED vholder")
@@ -386,7 +398,7 @@ func TestL14PodWithTwoInterfacesOnOneBridge(t *testing.T) {
 	l.sh("ip link set va master cni0", "ip -n a link set eth0 address 02:00:00:00:00:a0",
 		"ip link add va1 type veth peer name eth1 netns a", "ip link set va1 master cni0", "ip link set va1 up",
 		"ip -n a link set eth1 address 02:00:00:00:00:a1", "ip -n a link set eth1 up", "ip -n a addr add 10.244.0.8/24 dev eth1")
-	l.ports(2)
+	l.bridged(2)
 	l.awaitOwners("10.244.0.7", 1)
 	// The node asks everybody, and the pod answers by both with both MACs.
 	l.resolve("", "cni0", "10.244.0.7")

@@ -443,7 +443,7 @@ func TestLinksThatFlapAndMoveBetweenBridges(t *testing.T) {
 				owners := l.owners("?address=10.40.0.1")
 				return len(owners) == 1 && owners[0].GetWorkload().GetName() == "a" && owners[0].GetScope().GetName() == "node1/br0"
 			})
-			l.ports(2)
+			l.bridged(2)
 			// Its frames are heard: the observer is still on it.
 			_, mac := binding(1)
 			l.arp("a", 2, mac.String(), "10.40.0.9", "10.40.0.1")
