@@ -18,3 +18,20 @@ func TestStableTextHasNothingThatDiffersFromRunToRun(t *testing.T) {
 		t.Errorf("got %q and %q, want one text", Stable(one), Stable(two))
 	}
 }
+
+func TestATextWithTheDayBeforeIsKnown(t *testing.T) {
+	const (
+		today     = "default/p1  since 00:00:01.000  host-local\ndefault/p2  -                   host-local\n"
+		yesterday = "default/p1  since 2026-02-02 23:59:59.000  host-local\ndefault/p2  -                              host-local\n"
+	)
+	for text, want := range map[string]bool{
+		today: false, yesterday: true, "all of " + Day + " 12:00:00.000": false, "lost at 2026-02-02 23:59:59.000\n  UTC (there were 3)": false,
+	} {
+		if got := beforeMidnight(text); got != want {
+			t.Errorf("%q: got %t, want %t", text, got, want)
+		}
+	}
+	if one, two := Stable(today), Stable(yesterday); one == two || words(one) != words(two) {
+		t.Errorf("got %q and %q, want the same words", one, two)
+	}
+}
