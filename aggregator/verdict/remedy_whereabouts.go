@@ -3,8 +3,9 @@ package verdict
 import (
 	"cmp"
 	"fmt"
-	"math/big"
+	"math/bits"
 	"net/netip"
+	"strconv"
 	"strings"
 )
 
@@ -199,8 +200,20 @@ func offsetOf(base, a netip.Addr) (offset string, ok bool) {
 	if base.BitLen() != a.BitLen() || !a.IsValid() || a.Less(base) {
 		return "", false
 	}
-	n := new(big.Int).SetBytes(a.AsSlice())
-	return n.Sub(n, new(big.Int).SetBytes(base.AsSlice())).String(), true
+	from, to := base.As16(), a.As16()
+	low, borrow := bits.Sub64(number(to[8:]), number(from[8:]), 0)
+	high, _ := bits.Sub64(number(to[:8]), number(from[:8]), borrow)
+	return decimal(high, low), true
+}
+
+// decimal is a number of 128 bits as people write it.
+func decimal(high, low uint64) string {
+	if high == 0 {
+		return strconv.FormatUint(low, 10)
+	}
+	const digits = 1e19 // the most that fit into 64 bits
+	quotient, rest := bits.Div64(high%digits, low, digits)
+	return decimal(high/digits, quotient) + fmt.Sprintf("%019d", rest)
 }
 
 // pointer is where the entry is in the IPPool (RFC 6901).
