@@ -93,7 +93,7 @@ func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.
 	foreign := http.NewCrossOriginProtection()
 	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, errForeign) }))
 	mux := http.NewServeMux()
-	mux.Handle("/", foreign.Handler(inTime(http.MaxBytesHandler(a.guard.REST(plainQuery(gateway), refuse), maxBody))))
+	mux.Handle("/", foreign.Handler(inTime(a.guard.REST(plainQuery(gateway), refuse))))
 	mux.HandleFunc("GET /{$}", text(index))
 	mux.HandleFunc("GET /healthz", text("ok\n"))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
@@ -108,9 +108,12 @@ func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(pb.OpenAPI)
 	})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mux.ServeHTTP(&impatient{ResponseWriter: w}, r)
-	}), nil
+	})
+	// First: it tells the server's own writer that the rest of a body is not read, or who
+	// still sends that is cut off before it has read the answer.
+	return http.MaxBytesHandler(handler, maxBody), nil
 }
 
 // bodyWithin is how long the body of a request may take to come.

@@ -48,6 +48,20 @@ func get(t *testing.T, url string) (code int, contentType string, body string) {
 	return r.StatusCode, r.Header.Get("Content-Type"), string(raw)
 }
 
+// Who sends too much reads so, and that the connection ends: the server knows that the
+// rest is not read, and does not cut it off at once.
+func TestTheAnswerToABodyThatIsTooLargeArrives(t *testing.T) {
+	l := newLab(t, Config{})
+	r, err := http.Post(l.serve()+"/v1/conflicts/abc:acknowledge", "application/json", strings.NewReader(`{"reason":"`+strings.Repeat("x", maxBody)+`"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if r.StatusCode != http.StatusBadRequest || !r.Close {
+		t.Errorf("got %d, connection ends: %t, want 400 and that it ends", r.StatusCode, r.Close)
+	}
+}
+
 // compact takes out the spaces that protojson puts in at random.
 func compact(t *testing.T, text string) string {
 	t.Helper()

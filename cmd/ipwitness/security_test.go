@@ -389,7 +389,7 @@ func TestTooMuchIsRefused(t *testing.T) {
 	}
 	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Token: g.file(agentToken)}), many), codes.Internal, "more than 200000 parts")
 	// A body that is larger than any request's.
-	if code, body := g.ask("POST", "/v1/conflicts/abc:acknowledge", operatorToken, `{"reason":"`+strings.Repeat("x", 100<<10)+`"}`); code != 400 || !strings.Contains(body, "too large") {
+	if code, body := g.ask("POST", "/v1/conflicts/abc:acknowledge", operatorToken, `{"reason":"`+strings.Repeat("x", 64<<10)+`"}`); code != 400 || !strings.Contains(body, "too large") {
 		t.Errorf("a large body: got %d %s, want 400 too large", code, body)
 	}
 }
