@@ -16,7 +16,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // held has the test program be the one that is killed.
 const held = "IPWITNESS_TEST_HOLDS_CONTAINERD"
