@@ -25,7 +25,7 @@ import (
 )
 
 // patience is how long a condition may take: machines are shared.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // fakeRuntime is a container runtime of which a test says what it answers.
 type fakeRuntime struct {

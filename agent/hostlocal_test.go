@@ -113,7 +113,7 @@ func (l *ipamLab) take() {
 // await waits until a condition holds for what is told.
 func (l *ipamLab) await(what string, cond func() bool) {
 	l.t.Helper()
-	timeout := time.NewTimer(30 * time.Second)
+	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
 	for l.take(); !cond(); l.take() {
 		select {

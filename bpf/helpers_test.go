@@ -133,9 +133,9 @@ func (o *Observer) waiting(tb testing.TB) (ev Event, ok bool) {
 // await gives the next event, or fails.
 func (o *Observer) await(tb testing.TB) Event {
 	tb.Helper()
-	ev, ok := o.readBy(tb, time.Now().Add(10*time.Second))
+	ev, ok := o.readBy(tb, time.Now().Add(time.Minute))
 	if !ok {
-		tb.Fatalf("got no event within 10 s, counters %v", o.counts(tb))
+		tb.Fatalf("got no event within a minute, counters %v", o.counts(tb))
 	}
 	return ev
 }

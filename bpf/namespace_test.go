@@ -120,7 +120,7 @@ func (c *cable) send(tb testing.TB, frame []byte) {
 // answers has the peer ask for an address of this end until it is answered.
 func (c *cable) answers(tb testing.TB, spa, tpa netip.Addr) {
 	tb.Helper()
-	const tries = 50
+	const tries = 300
 	frame := make([]byte, 1514)
 	for range tries {
 		c.send(tb, request(macB, spa, tpa))
