@@ -114,7 +114,7 @@ func (c *Containerd) Import(ctx context.Context, image, program string) error {
 // have ended. It waits for the end of its standard input before.
 const sweep = `
 	read -r _ || true
-	for i in $(seq 200); do
+	for i in $(seq 1000); do
 		find /sys/fs/cgroup -mindepth 1 -depth -type d -path "*/$0*" -exec rmdir {} + 2>/dev/null || true
 		[ -n "$(find /sys/fs/cgroup -mindepth 1 -type d -name "$0" 2>/dev/null)" ] || exit 0
 		sleep .05

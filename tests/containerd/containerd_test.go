@@ -16,7 +16,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-const patience = time.Minute
+// patience is how long all of a test may take. It is no budget.
+const patience = 3 * time.Minute
 
 // held has the test program be the one that is killed.
 const held = "IPWITNESS_TEST_HOLDS_CONTAINERD"
