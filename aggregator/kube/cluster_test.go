@@ -70,9 +70,12 @@ spec:
 	// With a finalizer, it is asked to end and does not.
 	l.kube("patch", "--namespace", l.namespace, "pod/plain", "--patch", `{"metadata":{"finalizers":["ipwitness.test/stay"]}}`)
 	l.kube("delete", "--namespace", l.namespace, "pod/plain", "--wait=false")
-	m.until("its end is asked for", func() bool { return m.named("plain", "pods-node").DeletionTimestamp != 0 })
+	m.until("its end is asked for", func() bool {
+		p := m.named("plain", "pods-node")
+		return p != nil && p.DeletionTimestamp != 0
+	})
 	l.kube("patch", "--namespace", l.namespace, "pod/plain", "--patch", `{"metadata":{"finalizers":null}}`)
-	m.until("it is absent", func() bool { return m.Pod("", "", before.UID, "pods-node").Absent })
+	m.until("it is absent", func() bool { return gone(m.Pod("", "", before.UID, "pods-node")) })
 	m.until("its end is told", func() bool {
 		return m.told(func(c Changes) bool {
 			return slices.ContainsFunc(c.Pods, func(p *verdict.PodObject) bool { return p.UID == before.UID && p.DeletionTimestamp != 0 })
@@ -124,7 +127,7 @@ func TestWhatHappensMeanwhile(t *testing.T) {
 		l.pod("goes", "meanwhile-node", "10.99.4.8", "")
 		m.until("the pods are known", func() bool {
 			p := m.named("goes", "meanwhile-node")
-			return p != nil && len(p.IPs) == 1 && !m.named("stays", "meanwhile-node").Absent
+			return p != nil && len(p.IPs) == 1 && there(m.named("stays", "meanwhile-node"))
 		})
 		stays, goes := m.named("stays", "meanwhile-node"), m.named("goes", "meanwhile-node")
 		m.cut(true)
@@ -140,8 +143,8 @@ func TestWhatHappensMeanwhile(t *testing.T) {
 		}
 		m.cut(false)
 		m.awaitState(pb.Kubernetes_LIVE)
-		m.until("the new pod is known", func() bool { return !m.named("comes", "meanwhile-node").Absent })
-		m.until("the pod that is gone is absent", func() bool { return m.Pod("", "", goes.UID, "meanwhile-node").Absent })
+		m.until("the new pod is known", func() bool { return there(m.named("comes", "meanwhile-node")) })
+		m.until("the pod that is gone is absent", func() bool { return gone(m.Pod("", "", goes.UID, "meanwhile-node")) })
 		m.until("its end is told", func() bool {
 			return m.told(func(c Changes) bool { return slices.Contains(c.Pods, goes) })
 		})

@@ -305,6 +305,11 @@ func (m *mirrored) named(name, node string) *verdict.PodObject {
 	return m.Pod(m.lab.namespace, name, "", node)
 }
 
+// there tells whether the API has a pod, gone that it has not. While it is not heard from
+// neither is known.
+func there(p *verdict.PodObject) bool { return p != nil && !p.Absent }
+func gone(p *verdict.PodObject) bool  { return p != nil && p.Absent }
+
 // addresses parses.
 func addresses(texts ...string) []netip.Addr {
 	var all []netip.Addr

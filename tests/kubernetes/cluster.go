@@ -18,7 +18,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -53,11 +52,11 @@ type Cluster struct {
 	*netlab.Host // the machine of the control plane
 	Nodes        []*Node
 
-	options    Options
-	programs   string // their directory
-	daemons    []*daemon
-	api        *daemon
-	kubeconfig string // of an administrator
+	options     Options
+	programs    string // their directory
+	etcd, api   *daemon
+	controllers []*daemon // and the scheduler
+	kubeconfig  string    // of an administrator
 }
 
 // New makes a cluster, and waits until all its nodes are ready.
@@ -171,7 +170,11 @@ func write(h *netlab.Host, path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(h.Path(path)), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(h.Path(path), []byte(text), 0o600)
+	// Whole or not at all: somebody may just read it.
+	if err := os.WriteFile(h.Path(path+".new"), []byte(text), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(h.Path(path+".new"), h.Path(path))
 }
 
 func (c *Cluster) startControlPlane() error {
@@ -193,13 +196,12 @@ func (c *Cluster) startControlPlane() error {
 	if err != nil {
 		return err
 	}
-	etcd, err := c.begin(c.Host, "etcd", "--data-dir", etcDir+"/etcd", "--unsafe-no-fsync", "--log-level", "warn",
+	c.etcd, err = c.begin(c.Host, "etcd", "--data-dir", etcDir+"/etcd", "--unsafe-no-fsync", "--log-level", "warn",
 		"--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
 		"--listen-peer-urls", "http://127.0.0.1:2380")
 	if err != nil {
 		return err
 	}
-	c.daemons = append(c.daemons, etcd)
 	return c.beginAPI()
 }
 
@@ -242,6 +244,8 @@ func (c *Cluster) startControllers() error {
 	args := []string{
 		"--kubeconfig=" + c.kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1",
 		"--service-account-private-key-file=" + saKey, "--root-ca-file=" + apiCert,
+		// A node whose kubelet a test killed stays as it was, however long the test takes.
+		"--node-monitor-grace-period=1h",
 	}
 	if r := c.options.NodeRanges; r != "" {
 		args = append(args, "--allocate-node-cidrs=true", "--cluster-cidr="+r)
@@ -250,11 +254,12 @@ func (c *Cluster) startControllers() error {
 	if err != nil {
 		return err
 	}
+	c.controllers = []*daemon{manager}
 	scheduler, err := c.begin(c.Host, "kube-scheduler", "--kubeconfig="+c.kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1")
 	if err != nil {
 		return err
 	}
-	c.daemons = append(c.daemons, manager, scheduler)
+	c.controllers = append(c.controllers, scheduler)
 	return nil
 }
 
@@ -350,12 +355,20 @@ func (c *Cluster) kubectl(ctx context.Context, stdin string, args ...string) (st
 // KillAPI kills the API server as an accident would.
 func (c *Cluster) KillAPI() { c.api.kill() }
 
-// RestartAPI starts the API server after KillAPI, and waits until it is ready.
+// RestartAPI starts the API server after KillAPI, and waits until it is ready. The
+// controllers and the scheduler begin anew, too: each time that they lose the API server
+// within two minutes, they take longer to ask for it again, up to a minute.
 func (c *Cluster) RestartAPI(ctx context.Context) error {
 	if err := c.beginAPI(); err != nil {
 		return err
 	}
-	return c.awaitAPI(ctx)
+	if err := c.awaitAPI(ctx); err != nil || c.options.Bare {
+		return err
+	}
+	for _, d := range c.controllers {
+		d.kill()
+	}
+	return c.startControllers()
 }
 
 // Logs are the last lines of what the parts of the cluster said.
@@ -365,7 +378,7 @@ func (c *Cluster) Logs() string {
 		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 		fmt.Fprintf(&b, "--- %s\n%s\n", name, strings.Join(lines[max(0, len(lines)-25):], "\n"))
 	}
-	for _, d := range append(slices.Clone(c.daemons), c.api) {
+	for _, d := range append([]*daemon{c.etcd, c.api}, c.controllers...) {
 		if d != nil {
 			tail(d.name, d.log)
 		}
@@ -387,7 +400,7 @@ func (c *Cluster) Close() {
 	for _, n := range c.Nodes {
 		wg.Go(n.Close)
 	}
-	for _, d := range append(c.daemons, c.api) {
+	for _, d := range append(c.controllers, c.api, c.etcd) {
 		if d != nil {
 			d.kill()
 		}

@@ -64,7 +64,7 @@ func (c *Cluster) ApplyCRDs(ctx context.Context, whose ...string) error {
 		if err := c.Apply(ctx, text); err != nil {
 			return err
 		}
-		if _, err := c.kubectl(ctx, text, "wait", "--for=condition=Established", "--filename", "-", "--timeout=1m"); err != nil {
+		if _, err := c.kubectl(ctx, text, "wait", "--for=condition=Established", "--filename", "-", "--timeout=2m"); err != nil {
 			return err
 		}
 		names, err := c.kubectl(ctx, text, "get", "--filename", "-", "--output", "jsonpath={.items[*].metadata.name}")
@@ -91,7 +91,7 @@ func (c *Cluster) DeleteCRDs(ctx context.Context, whose ...string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := c.kubectl(ctx, text, "delete", "--ignore-not-found", "--filename", "-", "--timeout=1m"); err != nil {
+		if _, err := c.kubectl(ctx, text, "delete", "--ignore-not-found", "--filename", "-", "--timeout=2m"); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"syscall"
 
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -136,7 +137,17 @@ func (n *Node) RestartKubelet() (err error) {
 
 // Forget deletes what host-local knows on the node, the accident of the blog post:
 // it gives out its first addresses again.
-func (n *Node) Forget() error { return os.RemoveAll(n.Path("/var/lib/cni/networks")) }
+func (n *Node) Forget() error { return n.forget("/var/lib/cni/networks") }
+
+// forget deletes a directory. Kubelet has host-local release from time to time what is
+// long released: what it writes meanwhile is deleted, too.
+func (n *Node) forget(dir string) error {
+	for {
+		if err := os.RemoveAll(n.Path(dir)); !errors.Is(err, syscall.ENOTEMPTY) {
+			return err
+		}
+	}
+}
 
 // Sandbox is what the container runtime has of a pod.
 type Sandbox struct {
