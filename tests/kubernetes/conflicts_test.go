@@ -29,11 +29,10 @@ func TestPodsOfTwoNodesWithOneAddress(t *testing.T) {
 		t.Fatalf("addresses of four pods: got %v, want two", at)
 	}
 	for addr, pods := range at {
-		c := l.awaitConflict(addr, confirmed)
+		c := l.awaitOwners(addr, pods...)
 		if got := fmt.Sprint(c.GetScope().GetKind(), " ", c.GetScope().GetName()); got != "NETWORK pods" {
 			t.Errorf("scope of %s: got %s, want NETWORK pods", addr, got)
 		}
-		l.wantOwners(c, pods...)
 	}
 
 	// One of the two ends. What its Deployment makes instead has another address:
@@ -44,21 +43,40 @@ func TestPodsOfTwoNodesWithOneAddress(t *testing.T) {
 	l.awaitHolders(pods[0].Address, pods[1])
 }
 
-// wantOwners fails where a conflict has other owners.
-func (l *lab) wantOwners(c *ipwitnessv1.Conflict, pods ...pod) {
+// awaitOwners waits until the conflict of an address is confirmed and these pods are its
+// owners: their names may be known later than that they are two.
+func (l *lab) awaitOwners(addr string, pods ...pod) *ipwitnessv1.Conflict {
 	l.t.Helper()
-	var got, want []string
-	for _, o := range c.GetOwners() {
-		got = append(got, nameOf(o))
-	}
+	var want []string
 	for _, p := range pods {
 		want = append(want, l.owner(p))
 	}
-	slices.Sort(got)
 	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		l.t.Errorf("owners of %s: got %v, want %v", c.GetAddress(), got, want)
-	}
+	return l.awaitConflictSuch(addr, confirmed, func(c *ipwitnessv1.Conflict) error {
+		var got []string
+		for _, o := range c.GetOwners() {
+			got = append(got, nameOf(o))
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			return fmt.Errorf("owners: got %v, want %v", got, want)
+		}
+		return nil
+	})
+}
+
+// awaitControllers waits until all owners of the confirmed conflict of an address are
+// known to be pods that run, of a Deployment.
+func (l *lab) awaitControllers(addr, deployment string) {
+	l.t.Helper()
+	l.awaitConflictSuch(addr, confirmed, func(c *ipwitnessv1.Conflict) error {
+		for _, o := range c.GetOwners() {
+			w := o.GetWorkload()
+			if by := w.GetController(); by.GetKind() != "Deployment" || by.GetName() != deployment || w.GetPhase() != "Running" {
+				return fmt.Errorf("%s: got %v, %s, want Deployment %s, Running", nameOf(o), by, w.GetPhase(), deployment)
+			}
+		}
+		return nil
+	})
 }
 
 // Reasons of the Events.
@@ -81,11 +99,7 @@ func TestEventsOfAConflict(t *testing.T) {
 		l.described(conflictEvent, "node", p.Node, addr)
 	}
 	// What made the pods is told with them.
-	for _, o := range l.awaitConflict(addr, confirmed).GetOwners() {
-		if got := o.GetWorkload().GetController(); got.GetKind() != "Deployment" || got.GetName() != "web" {
-			t.Errorf("controller of %s: got %v, want Deployment web", nameOf(o), got)
-		}
-	}
+	l.awaitControllers(addr, "web")
 	l.in("delete", "pod", pods[0].Name)
 	l.awaitConflict(addr, resolved)
 	l.described(resolvedEvent, "pod", pods[1].Name, addr)
@@ -138,15 +152,8 @@ func TestT10ForceDeletedPodWhoseNamespaceLivesOn(t *testing.T) {
 		t.Fatalf("addresses: got %s and %s, want the same", old.Address, young.Address)
 	}
 	// What the API does not have counts after a while: it may be behind the node.
-	var c *ipwitnessv1.Conflict
-	l.until("the cause", func() error {
-		if c = l.awaitConflict(old.Address, confirmed); c.GetCause() != "orphaned-sandbox" {
-			return fmt.Errorf("got %s, want orphaned-sandbox", c.GetCause())
-		}
-		return nil
-	})
-	l.wantOwners(c, old, young)
-	for _, o := range c.GetOwners() {
+	l.awaitCause(old.Address, "orphaned-sandbox")
+	for _, o := range l.awaitOwners(old.Address, old, young).GetOwners() {
 		if got, want := o.GetWorkload().GetOrphaned(), o.GetWorkload().GetUid() == old.UID; got != want {
 			t.Errorf("%s is orphaned: got %t, want %t", nameOf(o), got, want)
 		}

@@ -73,9 +73,12 @@ func newInstalled(t *testing.T, namespace string) *installed {
 		}
 		_, _ = i.helm("uninstall", "ipwitness", "--ignore-not-found", "--wait") // of a test that failed
 		i.tryKube("delete", "namespace", home, "--ignore-not-found", "--timeout=2m")
-		if left := missing(i.objects(), before); len(left) > 0 {
-			t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
-		}
+		i.until("nothing to be left behind", func() error {
+			if left := missing(i.objects(), before); len(left) > 0 {
+				return errors.New(strings.Join(left, "\n"))
+			}
+			return nil
+		})
 	})
 	return i
 }
@@ -242,13 +245,17 @@ func (i *installed) live() {
 // duplicate starts pods until two of them have one address, and gives it and them.
 func (i *installed) duplicate(name string) (addr string, pods []pod) {
 	i.t.Helper()
-	// Nodes give out the same addresses in order, but have begun with other pods.
-	i.deploy(name, 8)
+	// Nodes give out the same addresses in order, but have begun with other pods, and one
+	// whose sandbox is made a second time has another address.
 	of := map[string][]pod{}
-	for _, p := range i.pods("app=" + name) {
-		of[p.Address] = append(of[p.Address], p)
-		if pods = of[p.Address]; len(pods) == 2 {
-			return p.Address, pods
+	for replicas := 8; replicas <= 32; replicas += 8 {
+		i.deploy(name, replicas)
+		clear(of)
+		for _, p := range i.pods("app=" + name) {
+			of[p.Address] = append(of[p.Address], p)
+			if pods = of[p.Address]; len(pods) == 2 {
+				return p.Address, pods
+			}
 		}
 	}
 	i.t.Fatalf("no two of them have one address: %v", of)
@@ -409,13 +416,13 @@ func (i *installed) wantMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	i.until("what host-local forgot", func() error {
-		got, _ := i.findings()
-		if !slices.ContainsFunc(got, func(s string) bool {
+		got, _, err := i.findings()
+		if err == nil && !slices.ContainsFunc(got, func(s string) bool {
 			return strings.HasPrefix(s, "ipam-state-lost") || strings.HasPrefix(s, "in-use-unallocated")
 		}) {
-			return fmt.Errorf("got %q", got)
+			err = fmt.Errorf("got %q", got)
 		}
-		return nil
+		return err
 	})
 	// It begins again, in a directory that is another one: with addresses that are in use.
 	p := i.run("again", node.Name, "")
@@ -633,15 +640,18 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 	}
 
 	// They suffice: nothing is missing, and what was found is told as an Event.
-	metrics, err := i.aggregator.Text(t.Context(), "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"\nipwitness_kubernetes_problems 0\n", "\nipwitness_kubernetes_up 1\n", `ipwitness_kubernetes_events_total{result="forbidden"} 0`} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("/metrics does not say %q", strings.TrimSpace(want))
+	i.until("no problem with the Kubernetes API", func() error {
+		metrics, err := i.aggregator.Text(t.Context(), "/metrics")
+		if err != nil {
+			return err
 		}
-	}
+		for _, want := range []string{"\nipwitness_kubernetes_problems 0\n", "\nipwitness_kubernetes_up 1\n", `ipwitness_kubernetes_events_total{result="forbidden"} 0`} {
+			if !strings.Contains(metrics, want) {
+				return fmt.Errorf("/metrics does not say %q", strings.TrimSpace(want))
+			}
+		}
+		return nil
+	})
 	i.until("an Event of "+p.Name, func() error {
 		if out := i.in("get", "events", "--field-selector", "involvedObject.name="+p.Name+",reason=AddressConflict", "--output=name"); out == "" {
 			return errors.New("there is none")
@@ -677,6 +687,14 @@ func (i *installed) wantPeople(t *testing.T, addr string) {
 		}
 		return code
 	}
+	stranger, operator := account("stranger", ""), account("operator", "ipwitness-operator")
+	i.until("the rights of an operator", func() error { // that were just given
+		code, err := operator.Status(ctx, "/v1/owners")
+		if err == nil && code != http.StatusOK {
+			err = fmt.Errorf("got %d", code)
+		}
+		return err
+	})
 	for _, who := range []struct {
 		name                       string
 		aggregator                 *netlab.Program
@@ -684,9 +702,9 @@ func (i *installed) wantPeople(t *testing.T, addr string) {
 	}{
 		{"nobody", i.must(t, ""), http.StatusUnauthorized, http.StatusUnauthorized, http.StatusUnauthorized},
 		{"a wrong token", i.must(t, "nonsense"), http.StatusUnauthorized, http.StatusUnauthorized, http.StatusUnauthorized},
-		{"an account without rights", account("stranger", ""), http.StatusForbidden, http.StatusForbidden, http.StatusForbidden},
+		{"an account without rights", stranger, http.StatusForbidden, http.StatusForbidden, http.StatusForbidden},
 		{"the reader", i.aggregator, http.StatusOK, http.StatusOK, http.StatusForbidden},
-		{"an operator", account("operator", "ipwitness-operator"), http.StatusOK, http.StatusOK, http.StatusOK},
+		{"an operator", operator, http.StatusOK, http.StatusOK, http.StatusOK},
 	} {
 		for path, want := range map[string]int{"/v1/owners": who.read, "/metrics": who.metrics, "/healthz": http.StatusOK} {
 			if got, err := who.aggregator.Status(ctx, path); err != nil || got != want {
@@ -713,9 +731,13 @@ func (i *installed) wantPeople(t *testing.T, addr string) {
 		t.Errorf("ipwitness -P without the Role: got\n%s", out)
 	}
 	i.kube("--namespace", home, "create", "rolebinding", "friend", "--role=ipwitness-port-forward", "--serviceaccount", home+":friend")
-	if out, err := forward(); err != nil || strings.Count(out, "LIVE") < 2 {
-		t.Errorf("ipwitness -P with the Role: got %v\n%s", err, out)
-	}
+	i.until("ipwitness -P with the Role, which was just given", func() error {
+		out, err := forward()
+		if err == nil && strings.Count(out, "LIVE") < 2 {
+			err = fmt.Errorf("got\n%s", out)
+		}
+		return err
+	})
 }
 
 // must is the aggregator as who has a token asks it.
@@ -760,7 +782,7 @@ spec:
 	i.kube("create", "clusterrolebinding", "operator", "--clusterrole", "ipwitness-operator", "--serviceaccount", home+":ipwitness-reader")
 	t.Cleanup(func() { i.kube("delete", "clusterrolebinding", "operator") })
 	i.until("the conflict to be acknowledged", func() error {
-		code, err := i.aggregator.Post(ctx, "/v1/conflicts/"+conflict.GetId()+":acknowledge",
+		code, err := i.aggregator.Post(t.Context(), "/v1/conflicts/"+conflict.GetId()+":acknowledge",
 			fmt.Sprintf(`{"reason": "NET-42", "expiresAt": %q}`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
 		if err == nil && code != http.StatusOK {
 			err = fmt.Errorf("got %d", code)

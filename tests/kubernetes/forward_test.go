@@ -147,10 +147,10 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 			t.Logf("the watch said:\n%s\n%s", &told, &noticed)
 		}
 	})
-	ctx, cancel := l.context()
-	defer cancel()
 	node1 := l.node("node1")
 	report := func(p pod) *netlab.Program {
+		ctx, cancel := l.context()
+		defer cancel()
 		agent, err := node1.Agent(ctx, binary, "--node", "node1", "--exclude-interfaces", Uplink, "--aggregator", p.Address+":9640")
 		if err != nil {
 			t.Fatal(err)
@@ -168,9 +168,13 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 		}
 	}
 	l.until("the watch to show the pod", shown(first))
-	if out, err := p.ask("nodes", "-n", l.namespace); err != nil || !strings.Contains(out, "node1  LIVE") {
-		t.Errorf("got %q and error %v, want node1", out, err)
-	}
+	l.until("node1 to be live", func() error {
+		out, err := p.ask("nodes", "-n", l.namespace)
+		if err == nil && !strings.Contains(out, "node1  LIVE") {
+			err = fmt.Errorf("got %q, want node1", out)
+		}
+		return err
+	})
 	if out, err := l.Output(l.Command("ss", "-Hltnp")); err != nil || strings.Contains(out, "ipwitness") || !strings.Contains(out, "etcd") {
 		t.Errorf("got %q and error %v, want no local port of ipwitness", out, err)
 	}

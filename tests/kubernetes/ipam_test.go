@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -55,11 +54,10 @@ func (l *lab) define(ipam string) {
 const gateway = "10.244.0.1"
 
 // findings are those that the aggregator has now, each KIND ADDRESS.
-func (l *lab) findings() (texts []string, all []*ipwitnessv1.Finding) {
-	l.t.Helper()
+func (l *lab) findings() (texts []string, all []*ipwitnessv1.Finding, err error) {
 	var m ipwitnessv1.ListFindingsResponse
 	if err := l.aggregator.Get(l.t.Context(), "/v1/findings", &m); err != nil {
-		l.t.Fatal(err)
+		return nil, nil, err
 	}
 	for _, f := range m.GetFindings() {
 		// The networks of the kubelets do overlap: that is how duplicates come about here.
@@ -68,22 +66,38 @@ func (l *lab) findings() (texts []string, all []*ipwitnessv1.Finding) {
 			all = append(all, f)
 		}
 	}
-	return texts, all
+	return texts, all, nil
 }
 
 // awaitFindings waits until there are exactly these findings.
 func (l *lab) awaitFindings(want ...string) (all []*ipwitnessv1.Finding) {
 	l.t.Helper()
 	slices.Sort(want)
-	l.until(fmt.Sprintf("findings %q", want), func() error {
+	l.until(fmt.Sprintf("findings %q", want), func() (err error) {
 		var got []string
-		got, all = l.findings()
-		if slices.Sort(got); !slices.Equal(got, want) {
-			return fmt.Errorf("got %q", got)
+		got, all, err = l.findings()
+		if slices.Sort(got); err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("got %q", got)
+		}
+		return err
+	})
+	return all
+}
+
+// awaitFinding waits until there is exactly this finding, and its summary names all that
+// it should: it may be made before all of that is known.
+func (l *lab) awaitFinding(want string, names ...string) (f *ipwitnessv1.Finding) {
+	l.t.Helper()
+	l.until("what "+want+" says", func() error {
+		f = l.awaitFindings(want)[0]
+		for _, name := range names {
+			if !strings.Contains(f.GetSummary(), name) {
+				return fmt.Errorf("got %q, want it to name %s", f.GetSummary(), name)
+			}
 		}
 		return nil
 	})
-	return all
+	return f
 }
 
 // audited waits until a pool is known, with so many allocations.
@@ -208,12 +222,7 @@ func TestT3CalicoBooksAPodForAnotherNode(t *testing.T) {
 	first := l.run("first", "node1", "")
 	wrong := calicoBooking{"node2", l.namespace, "first", l.sandbox(first, "").ID}
 	l.apply(block("node2", map[string]calicoBooking{first.Address: wrong}))
-	f := l.awaitFindings("booked-elsewhere " + first.Address)[0]
-	for _, want := range []string{"first", "node1", "node2"} {
-		if !strings.Contains(f.GetSummary(), want) {
-			t.Errorf("summary: got %q, want it to name %s", f.GetSummary(), want)
-		}
-	}
+	f := l.awaitFinding("booked-elsewhere "+first.Address, "first", "node1", "node2")
 	if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || !strings.Contains(fmt.Sprint(f.GetAdvice(), f.GetFixes()), "/var/lib/calico/nodename") {
 		t.Errorf("got %v, want it critical, and what is to be corrected", f)
 	}
@@ -225,7 +234,7 @@ func TestT3CalicoBooksAPodForAnotherNode(t *testing.T) {
 
 	// The next pod.
 	for _, n := range l.Nodes { // not the directory that the agents have another one over
-		if err := os.RemoveAll(n.Path("/var/lib/cni/networks/pods")); err != nil {
+		if err := n.forget("/var/lib/cni/networks/pods"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -234,7 +243,6 @@ func TestT3CalicoBooksAPodForAnotherNode(t *testing.T) {
 		t.Fatalf("addresses: got %s and %s, want the same", first.Address, second.Address)
 	}
 	l.apply(block("node2", map[string]calicoBooking{second.Address: {"node2", l.namespace, "second", l.sandbox(second, "").ID}}))
-	l.awaitConflict(first.Address, confirmed)
 	l.awaitCause(first.Address, "ipam-booked-elsewhere")
 	l.awaitFindings()
 	l.row("T3-calico", first.Address, "assigned-twice")
@@ -244,15 +252,11 @@ func TestT3CalicoBooksAPodForAnotherNode(t *testing.T) {
 	l.awaitFindings()
 }
 
-// awaitCause waits until the conflict of an address has a cause.
+// awaitCause waits until the conflict of an address is confirmed and has a cause.
 func (l *lab) awaitCause(addr, cause string) {
 	l.t.Helper()
-	l.until("the cause of the conflict of "+addr, func() error {
-		all := l.conflicts(addr)
-		if len(all) == 0 {
-			return errors.New("got no conflict")
-		}
-		if c := all[0]; c.GetCause() != cause {
+	l.awaitConflictSuch(addr, confirmed, func(c *ipwitnessv1.Conflict) error {
+		if c.GetCause() != cause {
 			return fmt.Errorf("got %s: %v, not %v", c.GetCause(), c.GetBecause(), c.GetExcluded())
 		}
 		return nil
@@ -349,10 +353,7 @@ func TestWhereaboutsLeaksAfterACrashAndForgetsWhoLives(t *testing.T) {
 	l.kube("--namespace", "kube-system", "patch", "ippools.whereabouts.cni.cncf.io", "10.244.0.0-29", "--type=json",
 		"--patch", fmt.Sprintf(`[{"op": "remove", "path": "/spec/allocations/%s"}]`, offset))
 	l.kube("--namespace", "kube-system", "delete", "overlappingrangeipreservations.whereabouts.cni.cncf.io", a.Address)
-	f := l.awaitFindings("in-use-unallocated " + a.Address)[0]
-	if !strings.Contains(f.GetSummary(), l.namespace+"/a") {
-		t.Errorf("summary: got %q, want it to name a", f.GetSummary())
-	}
+	l.awaitFinding("in-use-unallocated "+a.Address, l.namespace+"/a")
 	l.plan()
 	l.awaitFindings()
 	if got := offsets(); !slices.Equal(got, alive) {

@@ -129,6 +129,10 @@ func newLab(t *testing.T, namespace string) *lab {
 			t.Errorf("delete pods: %s", out)
 		}
 		l.kube("delete", "namespace", l.namespace, "--wait=false")
+		// Nor may its Events explain anything there, nor those of its nodes.
+		for _, namespace := range []string{l.namespace, "default"} {
+			l.kube("delete", "--raw", "/api/v1/namespaces/"+namespace+"/events")
+		}
 	})
 	l.in("wait", "--for=create", "serviceaccount/default", "--timeout=2m") // no pod without it
 	return l
@@ -275,13 +279,14 @@ func (l *lab) announce(pods ...pod) {
 			if err != nil {
 				return err
 			}
-			for _, o := range l.owners(p.Address) {
+			owners, err := l.listOwners(p.Address)
+			for _, o := range owners {
 				heard := func(e *ipwitnessv1.Evidence) bool { return e.GetKind() == ipwitnessv1.Evidence_ANNOUNCED }
 				if nameOf(o) == l.owner(p) && slices.ContainsFunc(o.GetEvidence(), heard) {
 					return nil
 				}
 			}
-			return errors.New("not yet")
+			return errors.Join(fmt.Errorf("not yet: %v", owners), err)
 		})
 	}
 }
@@ -307,6 +312,8 @@ func (l *lab) plant() {
 			}
 			l.t.Cleanup(func() { l.sh(n, "ip netns del %s", name) })
 			l.sh(n, "ip link add v%s type veth peer name eth0 netns %[1]s", name)
+			// At once: with its namespace it would end later, maybe after another test began.
+			l.t.Cleanup(func() { l.sh(n, "ip link del v%s", name) })
 			l.sh(n, "ip link set v%s up", name)
 			l.sh(n, "ip -n %s link set eth0 up", name)
 			l.sh(n, "ip -n %s addr add %s/32 dev eth0", name, planted(i))
@@ -338,10 +345,11 @@ func (l *lab) awaitHolders(addr string, pods ...pod) {
 	}
 	slices.Sort(want)
 	l.until("the right holders of "+addr, func() error {
-		if got := l.holders(addr); !slices.Equal(got, want) {
-			return fmt.Errorf("got %v, want %v", got, want)
+		got, err := l.listHolders(addr)
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("got %v, want %v", got, want)
 		}
-		return nil
+		return err
 	})
 }
 
@@ -455,24 +463,43 @@ func (l *lab) until(what string, cond func() error) {
 // conflicts lists those of an address, resolved ones, too.
 func (l *lab) conflicts(addr string) []*ipwitnessv1.Conflict {
 	l.t.Helper()
-	var m ipwitnessv1.ListConflictsResponse
-	if err := l.aggregator.Get(l.t.Context(), "/v1/conflicts?all=true&page_size=10000&address="+addr, &m); err != nil {
+	all, err := l.listConflicts(addr)
+	if err != nil {
 		l.t.Fatal(err)
 	}
-	return m.GetConflicts()
+	return all
+}
+
+// listConflicts is conflicts for who waits: an aggregator that is replaced may cut an
+// answer off.
+func (l *lab) listConflicts(addr string) ([]*ipwitnessv1.Conflict, error) {
+	var m ipwitnessv1.ListConflictsResponse
+	err := l.aggregator.Get(l.t.Context(), "/v1/conflicts?all=true&page_size=10000&address="+addr, &m)
+	return m.GetConflicts(), err
 }
 
 // awaitConflict waits until the conflict of an address is in a state.
-func (l *lab) awaitConflict(addr string, state ipwitnessv1.Conflict_State) (got *ipwitnessv1.Conflict) {
+func (l *lab) awaitConflict(addr string, state ipwitnessv1.Conflict_State) *ipwitnessv1.Conflict {
+	l.t.Helper()
+	return l.awaitConflictSuch(addr, state, func(*ipwitnessv1.Conflict) error { return nil })
+}
+
+// awaitConflictSuch waits until the conflict of an address is in a state, and there is
+// no error with it: names, controllers and causes may come later than the state.
+func (l *lab) awaitConflictSuch(addr string, state ipwitnessv1.Conflict_State, such func(*ipwitnessv1.Conflict) error) (got *ipwitnessv1.Conflict) {
 	l.t.Helper()
 	l.until(fmt.Sprintf("the conflict of %s to be %s", addr, state), func() error {
-		all := l.conflicts(addr)
+		all, err := l.listConflicts(addr)
+		if err != nil {
+			return err
+		}
 		for _, got = range all {
 			if got.GetState() == state {
-				return nil
+				return such(got)
 			}
 		}
-		return fmt.Errorf("it is %v; holders are %v", all, l.holders(addr))
+		holders, err := l.listHolders(addr)
+		return errors.Join(fmt.Errorf("it is %v; holders are %v", all, holders), err)
 	})
 	return got
 }
@@ -486,7 +513,9 @@ func (l *lab) row(id, addr, rule string) {
 	situations.Check(l.t, "../testdata/situations", id, addr, rule, func() situations.Said {
 		var s situations.Said
 		var err error
-		if s.Printed, err = l.Output(l.Command(binary, "explain", addr)); err != nil {
+		explain := l.Command(binary, "explain", addr)
+		explain.Env = append(os.Environ(), "TZ=UTC") // of times that a test chose
+		if s.Printed, err = l.Output(explain); err != nil {
 			l.t.Fatal(err)
 		}
 		s.Explanation = &ipwitnessv1.ExplainResponse{}
@@ -497,27 +526,23 @@ func (l *lab) row(id, addr, rule string) {
 	})
 }
 
-// holders gives NODE/NAMESPACE/NAME/UID of those who hold an address.
-func (l *lab) holders(addr string) []string {
-	l.t.Helper()
-	var names []string
-	for _, o := range l.owners(addr) {
+// listHolders gives NODE/NAMESPACE/NAME/UID of those who hold an address.
+func (l *lab) listHolders(addr string) (names []string, err error) {
+	all, err := l.listOwners(addr)
+	for _, o := range all {
 		if o.GetState() == ipwitnessv1.Owner_LIVE && o.GetExcluded() == "" {
 			names = append(names, nameOf(o))
 		}
 	}
 	slices.Sort(names)
-	return names
+	return names, err
 }
 
-// owners lists all of an address.
-func (l *lab) owners(addr string) []*ipwitnessv1.Owner {
-	l.t.Helper()
+// listOwners lists all of an address.
+func (l *lab) listOwners(addr string) ([]*ipwitnessv1.Owner, error) {
 	var m ipwitnessv1.ListOwnersResponse
-	if err := l.aggregator.Get(l.t.Context(), "/v1/owners?address="+addr, &m); err != nil {
-		l.t.Fatal(err)
-	}
-	return m.GetOwners()
+	err := l.aggregator.Get(l.t.Context(), "/v1/owners?address="+addr, &m)
+	return m.GetOwners(), err
 }
 
 // nameOf is NODE/NAMESPACE/NAME/UID.

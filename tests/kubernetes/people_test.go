@@ -1,12 +1,16 @@
 package kubernetes
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/containerd"
 )
 
@@ -14,10 +18,12 @@ import (
 func TestKubectlIpwitness(t *testing.T) {
 	l := newLab(t, "plugin")
 	l.witness()
+	l.api(ipwitnessv1.Kubernetes_LIVE)
 	l.deploy("web", 2)
 	pods := l.pods("app=web")
 	addr := pods[0].Address
-	l.awaitConflict(addr, confirmed)
+	l.awaitOwners(addr, pods...)
+	l.awaitControllers(addr, "web")
 
 	dir := t.TempDir()
 	if err := os.Symlink(binary, filepath.Join(dir, "kubectl-ipwitness")); err != nil {
@@ -63,26 +69,26 @@ func TestWhatKubernetesSaysBesideAConflict(t *testing.T) {
 	addr := l.pods("app=web")[0].Address
 	l.awaitConflict(addr, confirmed)
 
-	// IPAM fails on node1: no more pods can start there.
+	// IPAM fails on node1: no more pods can start there. A plugin that runs just then
+	// finds a file or the directory, and never nothing, where it would make another.
 	node1 := l.node("node1")
 	state := node1.Path("/var/lib/cni/networks")
-	if err := os.Rename(state, state+".away"); err != nil {
+	if err := os.WriteFile(state+".other", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(state, nil, 0o600); err != nil {
+	exchange := func() error {
+		return unix.Renameat2(unix.AT_FDCWD, state, unix.AT_FDCWD, state+".other", unix.RENAME_EXCHANGE)
+	}
+	if err := exchange(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.Remove(state); err != nil {
-			t.Error(err)
-		}
-		if err := os.Rename(state+".away", state); err != nil {
+		if err := errors.Join(exchange(), os.Remove(state+".other")); err != nil {
 			t.Error(err)
 		}
 	})
 	l.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stuck"},
-		"spec": {"nodeName": "node1", "containers": [{"name": "main", "image": %q, "imagePullPolicy": "Never"}]}}`, containerd.Image))
-	t.Cleanup(func() { l.tryKube("--namespace", l.namespace, "delete", "pod", "stuck", "--force", "--grace-period=0") })
+		"spec": {"nodeName": "node1", "terminationGracePeriodSeconds": 1, "containers": [{"name": "main", "image": %q, "imagePullPolicy": "Never"}]}}`, containerd.Image))
 
 	// The plugin's own pods: on each node one, which does not come up.
 	daemons := func(args ...string) string { return l.kube(append([]string{"--namespace", "kube-system"}, args...)...) }
@@ -103,7 +109,7 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { daemons("delete", "daemonset", "kube-flannel-ds", "--timeout=2m") })
+	t.Cleanup(func() { daemons("delete", "daemonset", "kube-flannel-ds", "--cascade=foreground", "--timeout=2m") })
 
 	wants := []string{
 		"Event " + l.namespace + "/stuck node1 FailedCreatePodSandBox: ",

@@ -11,18 +11,17 @@ func (l *lab) duplicate() (pods []pod, c *ipwitnessv1.Conflict) {
 	l.t.Helper()
 	l.deploy("web", 2)
 	pods = l.pods("app=web")
-	return pods, l.awaitConflict(pods[0].Address, confirmed)
+	return pods, l.awaitOwners(pods[0].Address, pods...)
 }
 
 // wantUnmoved fails where a conflict is not as it was.
 func (l *lab) wantUnmoved(was *ipwitnessv1.Conflict, pods ...pod) {
 	l.t.Helper()
 	l.plant() // what changed is known
-	c := l.awaitConflict(was.GetAddress(), confirmed)
+	c := l.awaitOwners(was.GetAddress(), pods...)
 	if c.GetId() != was.GetId() || c.GetEpisode() != was.GetEpisode() || !c.GetConfirmedAt().AsTime().Equal(was.GetConfirmedAt().AsTime()) {
 		l.t.Errorf("conflict after a restart: got %v, want %v", c, was)
 	}
-	l.wantOwners(c, pods...)
 }
 
 func TestAPIServerRestarts(t *testing.T) {
@@ -65,11 +64,7 @@ func TestWhatTheAPISaidIsStaleWhileItIsAway(t *testing.T) {
 	l.wantUnmoved(c, pods...)
 	l.restartAPI()
 	l.api(ipwitnessv1.Kubernetes_LIVE)
-	for _, o := range l.awaitConflict(c.GetAddress(), confirmed).GetOwners() {
-		if got := o.GetWorkload().GetController(); got.GetKind() != "Deployment" || got.GetName() != "web" {
-			t.Errorf("controller of %s: got %v, want Deployment web", nameOf(o), got)
-		}
-	}
+	l.awaitControllers(c.GetAddress(), "web")
 }
 
 func TestContainerRuntimeRestarts(t *testing.T) {
