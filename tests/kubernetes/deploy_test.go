@@ -567,7 +567,7 @@ func (i *installed) without(do func()) (longest time.Duration) {
 		defer close(over)
 		last, tick := time.Now(), time.NewTicker(20*time.Millisecond)
 		defer tick.Stop()
-		for ended := false; ; {
+		for ended, enough := false, (<-chan time.Time)(nil); ; {
 			ctx, cancel := context.WithTimeout(i.t.Context(), 5*time.Second)
 			nodes, err := i.aggregator.Nodes(ctx)
 			cancel()
@@ -578,13 +578,18 @@ func (i *installed) without(do func()) (longest time.Duration) {
 					return
 				}
 			}
-			select {
-			case <-done:
-				ended = true
-			default:
+			if !ended {
+				select {
+				case <-done:
+					ended, enough = true, time.After(patience)
+				default:
+				}
 			}
 			select {
 			case <-i.t.Context().Done():
+				return
+			case <-enough:
+				i.t.Errorf("the API does not know both nodes again: got %v, %v", nodes, err)
 				return
 			case <-tick.C:
 			}
