@@ -16,8 +16,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// patience is how long all of a test may take. It is no budget.
-const patience = 3 * time.Minute
+const patience = 2 * time.Minute
 
 // held has the test program be the one that is killed.
 const held = "IPWITNESS_TEST_HOLDS_CONTAINERD"

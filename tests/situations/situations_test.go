@@ -35,3 +35,13 @@ func TestATextWithTheDayBeforeIsKnown(t *testing.T) {
 		t.Errorf("got %q and %q, want the same words", one, two)
 	}
 }
+
+func TestACommandOfTheTestIsNoneThatLivesThere(t *testing.T) {
+	const text = "    container     c0ffee000001\n%s    evidence      ASSIGNED\n"
+	if got, want := Stable(fmt.Sprintf(text, "    process       ip (4711)\n")), fmt.Sprintf(text, ""); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := Stable(fmt.Sprintf(text, "    process       pause (4711)\n")), fmt.Sprintf(text, "    process       pause (42)\n"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
