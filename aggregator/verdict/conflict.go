@@ -339,6 +339,15 @@ func (j *judging) wait(c *Conflict) time.Duration {
 	return j.policy.Settle
 }
 
+// waited is how long the owners of a confirmed conflict did. Names that came later may
+// have made its rule another one, with a longer wait.
+func (j *judging) waited(c *Conflict) time.Duration {
+	if wait := j.wait(c); c.ConfirmedAt.Sub(c.DetectedAt) >= wait {
+		return wait
+	}
+	return j.policy.Settle
+}
+
 func (c *Conflict) confirm(now Stamp) {
 	c.Phase, c.ConfirmedAt = Confirmed, now
 }

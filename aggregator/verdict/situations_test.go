@@ -1,6 +1,8 @@
 package verdict_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -100,6 +102,24 @@ func TestL3SandboxMadeAnew(t *testing.T) {
 	w.want(t, verdict.Suspected, verdict.RuleSamePod, verdict.NodeScope, "n1")
 	w.after(w.policy.HandoverGrace).read(a, b)
 	w.want(t, verdict.Confirmed, verdict.RuleSamePod, verdict.NodeScope, "n1")
+}
+
+// A plugin that takes its time: the second sandbox has no name yet when the two are
+// asked again.
+func TestSandboxWhosePodIsKnownAfterItsConflictWasConfirmed(t *testing.T) {
+	w := newWorld("10.244.0.5")
+	l := w.link("n1", "cni0", verdict.Bridge, true)
+	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+	two, _ := w.veth(w.namespace("n1", 3, "103", verdict.Workload{Kind: verdict.Unknown}), "bbbbbb", l)
+	a, b := w.assigned(one), w.assigned(two)
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	w.after(w.policy.Settle).read(a, b)
+	w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	two.Namespace.Who = pod("a").Who()
+	c := w.want(t, verdict.Confirmed, verdict.RuleSamePod, verdict.NodeScope, "n1")
+	if want := fmt.Sprintf("asked again %s later", w.policy.Settle); !strings.Contains(c.Summary, want) {
+		t.Errorf("got %q, want %q in it: so long it was", c.Summary, want)
+	}
 }
 
 func TestL5HostNetworkPodsAreTheNode(t *testing.T) {

@@ -161,9 +161,9 @@ func (j *judging) standing(c *Conflict) string {
 	case c.Rule == RuleDADFailed:
 		return fmt.Sprintf("Duplicate address detection failed in %s: the kernel there does not use the address.", list(failed(c.Owners)))
 	case c.Phase == Confirmed && (c.Rule == RuleAssignedAndWire || !configured(c.Owners)):
-		return fmt.Sprintf("Both sides were witnessed again %s later: it is real.%s", j.wait(c), c.joined())
+		return fmt.Sprintf("Both sides were witnessed again %s later: it is real.%s", j.waited(c), c.joined())
 	case c.Phase == Confirmed:
-		return fmt.Sprintf("Their kernels were asked again %s later and still have it: it is real.%s", j.wait(c), c.joined())
+		return fmt.Sprintf("Their kernels were asked again %s later and still have it: it is real.%s", j.waited(c), c.joined())
 	case c.Rule == RuleSplitBrain:
 		return fmt.Sprintf("Expected while nodes hand an address over; confirmed if it lasts %s.", j.policy.HandoverGrace)
 	case c.Rule == RuleSameVM:
