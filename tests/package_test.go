@@ -77,6 +77,11 @@ func newSystemdHost(t *testing.T, name string) *systemdHost {
 		out, _ := l.in("systemctl is-system-running").Output()
 		return l.pid != 0 && string(out) == "running\n"
 	})
+	t.Cleanup(func() { // or what a unit has for itself of the machine's /tmp and /var/tmp stays
+		if out, err := l.in("systemctl stop 'ipwitness*'").CombinedOutput(); err != nil {
+			t.Errorf("stop the units: %v: %s", err, out)
+		}
+	})
 	return l
 }
 
