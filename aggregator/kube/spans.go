@@ -93,9 +93,3 @@ func offsetFrom(a netip.Addr, offset string) (netip.Addr, bool) {
 	}
 	return netip.AddrFromSlice(n.FillBytes(a.AsSlice()))
 }
-
-// distance is how many addresses the second is after the first.
-func distance(from, to netip.Addr) string {
-	n := new(big.Int).SetBytes(to.AsSlice())
-	return n.Sub(n, new(big.Int).SetBytes(from.AsSlice())).String()
-}

@@ -457,7 +457,8 @@ func (b *whereBook) allocation(e *whereEntry) verdict.Allocation {
 		al.Namespace = ""
 	}
 	if e.pooled {
-		al.Location = "ippools " + b.name + " /spec/allocations/" + distance(b.base, e.addr)
+		offset, _ := verdict.OffsetOf(b.base, e.addr) // it was read as one
+		al.Location = "ippools " + b.name + " /spec/allocations/" + offset
 	}
 	if e.reservation != "" {
 		if al.Location != "" {

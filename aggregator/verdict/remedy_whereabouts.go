@@ -153,7 +153,7 @@ func (p *Pool) entry(a netip.Addr) (e entry, why string) {
 		return e, "the IPPool is not known"
 	}
 	e = entry{namespace: namespace, name: name, reservation: p.reservation(name, a)}
-	if e.offset, ok = offsetOf(p.Base, a); !ok {
+	if e.offset, ok = OffsetOf(p.Base, a); !ok {
 		return e, "the offset of the address is not known"
 	}
 	return e, ""
@@ -195,8 +195,9 @@ func normalized(a netip.Addr) string {
 	return strings.ReplaceAll(s, ":", "-")
 }
 
-// offsetOf is how many addresses an address is after the base.
-func offsetOf(base, a netip.Addr) (offset string, ok bool) {
+// OffsetOf is how many addresses an address is after the base, in decimal: of IPv6 that
+// may be more than fits into 64 bits. There is none before the base, nor of another family.
+func OffsetOf(base, a netip.Addr) (offset string, ok bool) {
 	if base.BitLen() != a.BitLen() || !a.IsValid() || a.Less(base) {
 		return "", false
 	}
