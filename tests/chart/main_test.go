@@ -195,6 +195,7 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"witness.settle=3":                                "'/witness/settle': got number, want string",
 		"witness.settle=soon":                             "'/witness/settle': 'soon' does not match",
 		"witness.networks.pods={10.0.0.0}":                "'/witness/networks/pods/0'",
+		"image.tag=3020260":                               "'/image/tag': got number, want string",
 		"image.digest=abc":                                "'/image/digest'",
 		"log.level=loud":                                  "'/log/level'",
 		"agent.wire=xdp":                                  "'/agent/wire'",

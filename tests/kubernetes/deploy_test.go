@@ -42,7 +42,12 @@ type installed struct {
 	tag        string
 }
 
-const home = "ipwitness" // the namespace that it is installed in
+const (
+	home = "ipwitness" // the namespace that it is installed in
+	// nextTag is another tag of the image. It is of digits only, as the short hash of a
+	// commit can be, and is a string all the same: for --set it is a number.
+	nextTag = "3020260"
+)
 
 // newInstalled gets all ready to install.
 func newInstalled(t *testing.T, namespace string) *installed {
@@ -61,7 +66,7 @@ func newInstalled(t *testing.T, namespace string) *installed {
 		t.Fatal(err)
 	}
 	i.repository, i.tag = name[:strings.LastIndex(name, ":")], name[strings.LastIndex(name, ":")+1:]
-	if _, err := l.ImportImage(ctx, i.repository+":next"); err != nil {
+	if _, err := l.ImportImage(ctx, i.repository+":"+nextTag); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("image %s of %s", name, archive)
@@ -136,7 +141,7 @@ func (i *installed) mustHelm(args ...string) string {
 
 // values are those that the test cluster needs: there is no registry.
 func (i *installed) values(more ...string) []string {
-	args := []string{"--set", "image.pullPolicy=Never,image.repository=" + i.repository + ",image.tag=" + i.tag}
+	args := []string{"--set", "image.pullPolicy=Never,image.repository=" + i.repository, "--set-string", "image.tag=" + i.tag}
 	for _, m := range more {
 		args = append(args, "--set", m)
 	}
@@ -391,7 +396,7 @@ func TestHelmChart(t *testing.T) {
 	t.Run("agents replaced", func(t *testing.T) {
 		var second string
 		away := i.without(func() {
-			i.mustHelm(i.upgradeArgs("image.tag=next")...) // all pods begin to be replaced
+			i.mustHelm(append(i.upgradeArgs(), "--set-string", "image.tag="+nextTag)...) // all pods begin to be replaced
 			second, _ = i.duplicate("db")
 			i.rollout()
 		})
@@ -804,7 +809,7 @@ spec:
 	t.Logf("Recreate: the API did not know both nodes for %s at the longest", away)
 	var second string
 	away = i.without(func() {
-		i.mustHelm(i.upgradeArgs("image.tag=next")...) // all pods begin to be replaced
+		i.mustHelm(append(i.upgradeArgs(), "--set-string", "image.tag="+nextTag)...) // all pods begin to be replaced
 		second, _ = i.duplicate("db")
 		i.rollout()
 	})
