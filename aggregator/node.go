@@ -32,6 +32,9 @@ type node struct {
 	alarm   alarm
 	// alike is the next one that says that it is in the same place.
 	alike *node
+	// alsoCalled and alsoShown are the next ones that call themselves the same, and that
+	// are shown by the same name.
+	alsoCalled, alsoShown *node
 	// shared tells of a silent node that another one had its name while both were
 	// there: that one is not what it became.
 	shared bool

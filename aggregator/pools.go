@@ -451,10 +451,8 @@ func (s *store) Covered(name string) bool {
 		if s.reports(name) {
 			return true
 		}
-		for _, n := range s.nodes { // with a longer name, where two have one
-			if n.rec.Name == name {
-				return n.covers()
-			}
+		if n := s.shown.get(name); n != nil { // with a longer name, where two have one
+			return n.covers()
 		}
 		for _, n := range s.nodes {
 			if n.covers() && n.rec.Called(name) {

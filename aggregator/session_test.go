@@ -34,7 +34,8 @@ func TestWhatANodeWasDoesNotKeepItOut(t *testing.T) {
 	s := newStore(verdict.Policy{}, slog.New(slog.DiscardHandler), newMetrics())
 	for i := range maxOfOneName {
 		n := newNode(nodeID{fmt.Sprint("boot", i), "1", "n1"})
-		s.nodes[n.id] = n
+		n.name = "n1"
+		s.addNode(n)
 	}
 	more := nodeID{"boot more", "1", "n1"}
 	if err := s.mayBeOneMore(more); status.Code(err) != codes.ResourceExhausted {

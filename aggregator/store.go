@@ -44,8 +44,10 @@ type store struct {
 	mu    sync.Mutex
 	table table
 	nodes map[nodeID]*node
-	// places has the first of all nodes that say that they are in one place.
-	places chains[nodeID, *node]
+	// places has the first of all nodes that say that they are in one place, called of
+	// those that call themselves the same, and shown of those that are shown by one name.
+	places        chains[nodeID, *node]
+	called, shown chains[string, *node]
 	// kube is the Kubernetes API; nil where there is none to ask.
 	kube     *kube.Cluster
 	pools    pools
@@ -91,6 +93,8 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		conflicts:    newHub(base.UnixNano()),
 		nodes:        make(map[nodeID]*node),
 		places:       newChains(func(n *node) nodeID { return n.id.place() }, func(n *node) **node { return &n.alike }),
+		called:       newChains(func(n *node) string { return n.name }, func(n *node) **node { return &n.alsoCalled }),
+		shown:        newChains(func(n *node) string { return n.rec.Name }, func(n *node) **node { return &n.alsoShown }),
 		pods:         newChains(func(ns *namespace) string { return podKey(ns.rec) }, func(ns *namespace) **namespace { return &ns.alike }),
 		sandboxes:    newChains(func(ns *namespace) string { return ns.rec.Who.Workload().ContainerID }, func(ns *namespace) **namespace { return &ns.together }),
 		macs:         make(map[verdict.MAC]*abroad),
@@ -127,8 +131,7 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 			return err
 		}
 		n = newNode(id)
-		s.nodes[id] = n
-		s.places.enter(n)
+		s.addNode(n)
 	}
 	if old := n.session; old != nil {
 		if hello.GetEpoch() < n.rec.Epoch {
@@ -145,7 +148,9 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 	n.version, n.kernel = hello.GetVersion(), hello.GetKernel()
 	n.connectedAt, n.lastHeard = now, now
 	if n.name != hello.GetNode() {
+		s.called.leave(n)
 		n.name = hello.GetNode()
+		s.called.enter(n)
 		s.label(n)
 	}
 	if n.rec.Unheard && !n.alarm.set() {
@@ -153,6 +158,21 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 	}
 	s.judgeTouched(base, received{}) // what has another name now
 	return nil
+}
+
+// addNode and dropNode take a node in, and out again.
+func (s *store) addNode(n *node) {
+	s.nodes[n.id] = n
+	s.places.enter(n)
+	s.called.enter(n)
+	s.shown.enter(n)
+}
+
+func (s *store) dropNode(n *node) {
+	delete(s.nodes, n.id)
+	s.places.leave(n)
+	s.called.leave(n)
+	s.shown.leave(n)
 }
 
 // mayBeOneMore refuses an agent that says it is on very many nodes: it would take the
@@ -165,7 +185,7 @@ func (s *store) mayBeOneMore(id nodeID) error {
 		return nil
 	}
 	same := 0
-	for _, other := range s.nodes {
+	for other := s.called.get(id.vouched); other != nil; other = other.alsoCalled {
 		if other.id.vouched == id.vouched && (other.session != nil || !other.rec.TimedOut) {
 			same++
 		}
@@ -183,7 +203,7 @@ func (s *store) mayBeOneMore(id nodeID) error {
 func (s *store) label(n *node) {
 	before := n.rec.Name
 	s.rename(n, n.name)
-	for _, other := range s.nodes {
+	for _, other := range s.shownAs(n.name) {
 		if other == n || other.rec.Name != n.name {
 			continue
 		}
@@ -213,7 +233,17 @@ func (s *store) rename(n *node, name string) {
 		s.dropPoolFindings(p)
 		s.lookAt(p)
 	}
+	s.shown.leave(n)
 	n.rec.Name = name
+	s.shown.enter(n)
+}
+
+// shownAs are all nodes that are shown by a name.
+func (s *store) shownAs(name string) (nodes []*node) {
+	for n := s.shown.get(name); n != nil; n = n.alsoShown {
+		nodes = append(nodes, n)
+	}
+	return nodes
 }
 
 func (id nodeID) compare(other nodeID) int {
@@ -226,8 +256,8 @@ func (s *store) unlabel(n *node) {
 	if n.rec.Name != n.name {
 		return
 	}
-	for _, other := range s.nodes {
-		if other != n && other.name == n.name && !other.rec.Unheard {
+	for other := s.called.get(n.name); other != nil; other = other.alsoCalled {
+		if other != n && !other.rec.Unheard {
 			s.rename(n, s.longName(n))
 			s.rename(other, other.name)
 			s.touchNode(other)
@@ -241,8 +271,8 @@ func (s *store) unlabel(n *node) {
 // longName is a node's name with as much of its identity as it takes.
 func (s *store) longName(n *node) string {
 	name := n.name + "@" + n.id.boot[:min(len(n.id.boot), 8)]
-	for _, other := range s.nodes {
-		if other != n && other.rec.Name == name {
+	for other := s.shown.get(name); other != nil; other = other.alsoShown {
+		if other != n {
 			return name + "." + n.id.netns
 		}
 	}
@@ -272,7 +302,7 @@ func (s *store) disconnect(r *session) {
 	s.arm(n, s.clock().Add(s.policy.NodeTimeout))
 	base := len(s.touched)
 	s.touchNode(n)
-	for _, other := range s.nodes {
+	for other := s.called.get(n.name); other != nil; other = other.alsoCalled {
 		if other.session != nil && !other.rec.Unheard && n.bootedAs(other) {
 			s.booted(n)
 			break
@@ -281,10 +311,10 @@ func (s *store) disconnect(r *session) {
 	s.judgeTouched(base, received{})
 }
 
-// bootedAs tells whether a node is what a silent one became when its machine was
-// booted: it has the name and a hardware address of an uplink, and another boot id.
+// bootedAs tells whether a node is what a silent one of its name became when its
+// machine was booted: it has a hardware address of an uplink, and another boot id.
 func (n *node) bootedAs(now *node) bool {
-	if n == now || n.shared || n.name != now.name || n.id.boot == now.id.boot {
+	if n == now || n.shared || n.id.boot == now.id.boot {
 		return false
 	}
 	old := n.uplinks() // of a clone, they are the same, too
@@ -339,8 +369,7 @@ func (s *store) timeOut(n *node) {
 		return
 	case n.rec.TimedOut:
 		if n.session == nil {
-			delete(s.nodes, n.id)
-			s.places.leave(n)
+			s.dropNode(n)
 		}
 		return
 	}
@@ -435,7 +464,7 @@ func (s *store) snapshot(r *session, messages []*pb.ReportRequest) error {
 	n.excess = 0
 	s.dropExcess(n, r.excess)
 	s.heard(n)
-	for _, old := range s.nodes {
+	for old := s.called.get(n.name); old != nil; old = old.alsoCalled {
 		if old.rec.Unheard && old.session == nil && old.bootedAs(n) {
 			s.booted(old)
 		}
