@@ -17,15 +17,15 @@ import (
 
 // podKey is by what a namespace of a pod is found: the pod's uid or, where that is
 // not known, its namespace and name; empty for one that has no pod.
-func podKey(ns *verdict.Namespace) string {
+func podKey(ns *verdict.Namespace) verdict.Packed {
 	if ns.Record == verdict.OwnRecord || ns.Who.Kind() != verdict.Pod {
 		return ""
 	}
-	switch w := ns.Who.Workload(); {
-	case w.UID != "":
-		return w.UID
-	case w.Name != "":
-		return w.Namespace + "/" + w.Name
+	if uid := ns.Who.UID(); uid != "" {
+		return uid
+	}
+	if name := ns.Who.Name(); name != "" {
+		return verdict.Pack(ns.Who.Namespace() + "/" + name)
 	}
 	return ""
 }
@@ -33,7 +33,7 @@ func podKey(ns *verdict.Namespace) string {
 // listPod enters a namespace by its sandbox, and by its pod if there is a cluster to
 // ask for it.
 func (s *store) listPod(ns *namespace) {
-	if ns.rec.Who.Workload().ContainerID != "" {
+	if ns.rec.Who.ContainerID() != "" {
 		s.sandboxes.enter(ns)
 	}
 	if s.kube != nil && podKey(ns.rec) != "" {
@@ -43,7 +43,7 @@ func (s *store) listPod(ns *namespace) {
 
 // unlistPod takes out what listPod entered, before the record changes.
 func (s *store) unlistPod(ns *namespace) {
-	if ns.rec.Who.Workload().ContainerID != "" {
+	if ns.rec.Who.ContainerID() != "" {
 		s.sandboxes.leave(ns)
 	}
 	if s.kube != nil && podKey(ns.rec) != "" {
@@ -53,7 +53,7 @@ func (s *store) unlistPod(ns *namespace) {
 
 // touchPod has all looked at that a pod has.
 func (s *store) touchPod(key string) {
-	for ns := s.pods.get(key); ns != nil; ns = ns.alike {
+	for ns := s.pods.get(verdict.Pack(key)); ns != nil; ns = ns.alike {
 		s.touchNamespace(ns)
 	}
 }

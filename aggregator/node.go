@@ -168,14 +168,16 @@ func (s *store) setNamespace(n *node, rec verdict.Namespace) {
 	}
 	switch {
 	case ns == nil:
-		ns = &namespace{rec: &rec}
+		kept := rec
+		ns = &namespace{rec: &kept}
 		n.namespaces.put(ns)
 		s.listPod(ns)
 		s.touchPorts(n, rec.Record)
 		s.lack(ns)
 	case *ns.rec != rec:
 		s.unlistPod(ns)
-		ns.rec = &rec
+		kept := rec
+		ns.rec = &kept
 		s.listPod(ns)
 		for _, i := range ns.ifaces {
 			next := *i.rec
@@ -233,10 +235,10 @@ func (s *store) setLink(n *node, rec verdict.Link) {
 	l := n.link(rec.Name)
 	l.known, l.sweep = true, n.sweep
 	rec.Domain = l.rec.Domain
-	if *l.rec == rec {
-		return
+	if *l.rec != rec {
+		kept := rec
+		s.replaceLink(n, l, &kept)
 	}
-	s.replaceLink(n, l, &rec)
 }
 
 func (s *store) endLink(n *node, l *link) {
@@ -297,7 +299,8 @@ func (s *store) setInterface(n *node, ns *namespace, rec verdict.Interface, link
 		i.link = l
 	}
 	if *i.rec != rec {
-		s.replaceInterface(n, i, &rec)
+		kept := rec // so that one that is known already takes no memory
+		s.replaceInterface(n, i, &kept)
 	}
 	i.sweep = n.sweep
 }

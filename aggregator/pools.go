@@ -192,7 +192,9 @@ func (e *entry) gotFrom(network string) bool {
 }
 
 // Sandbox is for verdict.Tables.
-func (s *store) Sandbox(containerID string) bool { return s.sandboxes.get(containerID) != nil }
+func (s *store) Sandbox(containerID string) bool {
+	return s.sandboxes.get(verdict.Pack(containerID)) != nil
+}
 
 // applyPool brings what a node says of a pool into the tables.
 func (s *store) applyPool(n *node, rec *pb.PoolRecord, now verdict.Stamp) {

@@ -54,9 +54,9 @@ type store struct {
 	coverage coverage
 	overlaps overlaps
 	// pods has the first of all namespaces with one pod, by podKey.
-	pods chains[string, *namespace]
+	pods chains[verdict.Packed, *namespace]
 	// sandboxes has the first of all namespaces with one container id.
-	sandboxes chains[string, *namespace]
+	sandboxes chains[verdict.Packed, *namespace]
 	// macs are those that several nodes may meet.
 	macs map[verdict.MAC]*abroad
 	seams
@@ -95,8 +95,8 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		places:       newChains(func(n *node) nodeID { return n.id.place() }, func(n *node) **node { return &n.alike }),
 		called:       newChains(func(n *node) string { return n.name }, func(n *node) **node { return &n.alsoCalled }),
 		shown:        newChains(func(n *node) string { return n.rec.Name }, func(n *node) **node { return &n.alsoShown }),
-		pods:         newChains(func(ns *namespace) string { return podKey(ns.rec) }, func(ns *namespace) **namespace { return &ns.alike }),
-		sandboxes:    newChains(func(ns *namespace) string { return ns.rec.Who.Workload().ContainerID }, func(ns *namespace) **namespace { return &ns.together }),
+		pods:         newChains(func(ns *namespace) verdict.Packed { return podKey(ns.rec) }, func(ns *namespace) **namespace { return &ns.alike }),
+		sandboxes:    newChains(func(ns *namespace) verdict.Packed { return ns.rec.Who.ContainerID() }, func(ns *namespace) **namespace { return &ns.together }),
 		macs:         make(map[verdict.MAC]*abroad),
 		table:        newTable(),
 		pools:        newPools(),
@@ -436,7 +436,9 @@ func (s *store) publishPlace(n *node) {
 // publishNode makes the state of a node known in all watches.
 func (s *store) publishNode(n *node) {
 	e := event{typ: nodeChanged, node: s.nodeProto(n)}
-	s.owners.publish(e)
+	if s.owners.heard(s.clock()) {
+		s.owners.publish(e)
+	}
 	s.conflicts.publish(e)
 }
 

@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -180,6 +182,32 @@ func TestHubForgetsTheOldest(t *testing.T) {
 	}
 	if events, _, _, changed := h.since(h.revision(), nil); len(events) != 0 || changed == nil {
 		t.Error("got no channel to wait on")
+	}
+}
+
+// A node that comes is told to who watches, and kept for nobody else: of thousands, each
+// would have a ring made that the next owner drops.
+func TestNodesAreKeptForWhoWatches(t *testing.T) {
+	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+	come := func(name string) {
+		m := snapshot(hello(name, 1))
+		m.Sequence = 1
+		raw, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.report(t, raw)
+	}
+	come("n1")
+	if s.owners.ring != nil {
+		t.Error("nobody watches, and it is kept")
+	}
+	before := s.owners.revision()
+	s.owners.join()
+	come("n2")
+	events, _, _, _ := s.owners.since(before, nil)
+	if len(events) != 1 || events[0].typ != nodeChanged || events[0].node.GetName() != "n2" {
+		t.Errorf("who watches got %v, want node n2", events)
 	}
 }
 

@@ -27,11 +27,26 @@ func (w Workload) Who() Who {
 	packed := make([]byte, 0, 256)
 	packed = append(packed, byte(w.Kind))
 	for _, text := range []string{w.Namespace, w.Name, w.UID, w.ContainerID, w.Source, w.Process, w.VirtualMachine, w.Sources} {
-		form, raw := shorten(text)
-		packed = binary.AppendUvarint(packed, uint64(len(raw)<<2|form))
-		packed = append(packed, raw...)
+		packed = pack(packed, text)
 	}
 	return Who(packed)
+}
+
+func pack(packed []byte, text string) []byte {
+	form, raw := shorten(text)
+	packed = binary.AppendUvarint(packed, uint64(len(raw)<<2|form))
+	return append(packed, raw...)
+}
+
+// Packed is a text as a Who has it, to compare it with: to unpack it takes memory.
+type Packed string
+
+// Pack packs a text; an empty one is the empty one.
+func Pack(text string) Packed {
+	if text == "" {
+		return ""
+	}
+	return Packed(pack(nil, text))
 }
 
 // shorten is the shortest form of a text.
@@ -40,10 +55,10 @@ func shorten(text string) (form int, raw string) {
 		return plain, text
 	}
 	form, digits := hexadecimal, text
-	if strings.Count(text, "-") == 4 {
-		form, digits = uuid, strings.ReplaceAll(text, "-", "")
+	if len(text) == 36 && text[8] == '-' && text[13] == '-' && text[18] == '-' && text[23] == '-' {
+		form, digits = uuid, text[:8]+text[9:13]+text[14:18]+text[19:23]+text[24:]
 	}
-	if b, err := hex.DecodeString(digits); err == nil && lengthen(form, string(b)) == text {
+	if b, err := hex.DecodeString(digits); err == nil && !strings.ContainsAny(digits, "ABCDEF") {
 		return form, string(b)
 	}
 	return plain, text
@@ -55,7 +70,7 @@ func lengthen(form int, raw string) string {
 		return raw
 	}
 	text := hex.EncodeToString([]byte(raw))
-	if form == uuid && len(text) == 32 {
+	if form == uuid {
 		return text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
 	}
 	return text
@@ -69,6 +84,25 @@ func (w Who) next() (text string, rest Who) {
 	length, n := uvarint(w)
 	end := n + length>>2
 	return lengthen(length&3, string(w[n:end])), w[end:]
+}
+
+// packed is one of the texts as it is, by its place.
+func (w Who) packed(place int) Packed {
+	if w == "" {
+		return ""
+	}
+	for w = w.texts(); ; place-- {
+		length, n := uvarint(w)
+		end := n + length>>2
+		switch {
+		case place > 0:
+			w = w[end:]
+		case end == n:
+			return ""
+		default:
+			return Packed(w[:end])
+		}
+	}
 }
 
 // texts are all after the kind.
@@ -110,6 +144,12 @@ func (w Who) Name() string {
 	name, _ := rest.next()
 	return name
 }
+
+// UID is the workload's uid, packed.
+func (w Who) UID() Packed { return w.packed(2) }
+
+// ContainerID is the workload's container id, packed.
+func (w Who) ContainerID() Packed { return w.packed(3) }
 
 // Workload unpacks the workload.
 func (w Who) Workload() (out Workload) {

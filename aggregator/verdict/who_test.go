@@ -22,9 +22,15 @@ func TestWhoIsTheWorkload(t *testing.T) {
 			if got := who.Workload(); got != w || who.Kind() != w.Kind || who.Namespace() != w.Namespace || who.Name() != w.Name {
 				t.Errorf("got %+v, want %+v", got, w)
 			}
+			if who.UID() != verdict.Pack(w.UID) || who.ContainerID() != verdict.Pack(w.ContainerID) {
+				t.Errorf("%+v: got uid %q and container id %q, packed", w, who.UID(), who.ContainerID())
+			}
 		}
 	}
 	if got := verdict.Who("").Workload(); got != (verdict.Workload{}) {
 		t.Errorf("got %+v, want nobody", got)
+	}
+	if id := verdict.Who("").ContainerID(); id != "" {
+		t.Errorf("got container id %q, want none", id)
 	}
 }
