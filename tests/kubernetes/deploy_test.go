@@ -304,6 +304,11 @@ func TestObjectsAreValid(t *testing.T) {
 		"monitoring":   "monitoring.serviceMonitor.enabled=true,monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true,monitoring.dashboards.enabled=true",
 		"persistence":  "aggregator.persistence.enabled=true,aggregator.persistence.keep=true,aggregator.persistence.storageClass=fast",
 		"privileged":   "agent.privileged=true,agent.hostPID=true,agent.seLinuxOptions.type=spc_t",
+		"openshift":    "agent.seccompProfile.type=Unconfined,aggregator.podSecurityContext.runAsUser=null,aggregator.podSecurityContext.runAsGroup=null,aggregator.podSecurityContext.fsGroup=null",
+		"outside": "aggregator.service.type=LoadBalancer,aggregator.service.ipFamilies={IPv4},aggregator.service.nodePorts.grpc=30640,aggregator.service.externalTrafficPolicy=Local," +
+			"aggregator.service.loadBalancerClass=lan,aggregator.ingress.enabled=true,aggregator.ingress.className=web,aggregator.ingress.hosts={ipwitness.example.net}," +
+			"aggregator.ingress.tls[0].hosts={ipwitness.example.net},aggregator.ingress.tls[0].secretName=web," +
+			"extraObjects[0].apiVersion=v1,extraObjects[0].kind=ConfigMap,extraObjects[0].metadata.name=more",
 		"all": "agent.hostPaths={/opt/cni,/srv},agent.hide={/var/lib/kubelet},agent.extraCapabilities={SYS_PTRACE},agent.interfaces={eth*},agent.appArmorProfile.type=Unconfined," +
 			"agent.extraArgs={--log-level=debug},agent.extraEnv[0].name=GOGC,agent.extraEnv[0].value=off,aggregator.extraArgs={--log-level=debug},agent.httpListen=127.0.0.1:9999," +
 			"aggregator.hostNetwork=true,aggregator.service.type=LoadBalancer,aggregator.service.loadBalancerSourceRanges={192.0.2.0/24},aggregator.priorityClassName=system-cluster-critical," +
