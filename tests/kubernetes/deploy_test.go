@@ -626,6 +626,13 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 	if more := missing(can("ipwitness-agent"), anybody); len(more) > 0 {
 		t.Errorf("agents may more than anybody:\n%s", strings.Join(more, "\n"))
 	}
+	reads := []string{"[/metrics] [] [get]"}
+	for _, what := range []string{"conflicts", "findings", "nodes", "owners", "pools"} {
+		reads = append(reads, what+".ipwitness.io [] [] [get list watch]")
+	}
+	if got := missing(can("ipwitness-reader"), anybody); !slices.Equal(got, reads) {
+		t.Errorf("a reader may\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(reads, "\n"))
+	}
 	got := missing(can("ipwitness-aggregator"), anybody)
 	want := []string{
 		"blockaffinities.crd.projectcalico.org [] [] [list watch]",
