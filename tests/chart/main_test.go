@@ -18,6 +18,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ipwitness/ipwitness/tests/netlab"
@@ -292,6 +293,31 @@ func TestAgentsHaveLeastPrivilege(t *testing.T) {
 	}
 }
 
+// Kubernetes' own roles get what is ipwitness' alone: a right to a path of every server, the
+// API server's too, is none of them.
+func TestRolesOfKubernetesGetNoPaths(t *testing.T) {
+	parts := map[string]string{}
+	for _, o := range template(t, "ipwitness", "rbac.aggregate=true") {
+		for label := range o.Labels {
+			to, ok := strings.CutPrefix(label, "rbac.authorization.k8s.io/aggregate-to-")
+			if !ok {
+				continue
+			}
+			var role rbacv1.ClusterRole
+			o.into(t, &role)
+			for _, r := range role.Rules {
+				parts[to] += strings.Join(slices.Concat(r.Verbs, r.Resources, r.NonResourceURLs), " ")
+				if !slices.Equal(r.APIGroups, []string{"ipwitness.io"}) {
+					t.Errorf("%s gets %v", to, r)
+				}
+			}
+		}
+	}
+	if want := map[string]string{"view": "get list watch owners conflicts findings pools nodes", "edit": "create conflicts/acknowledge"}; !maps.Equal(parts, want) {
+		t.Errorf("got %v, want %v", parts, want)
+	}
+}
+
 // Agents are on all nodes but those on which they could not be, where they would wait for
 // ever: a taint keeps none off.
 func TestAgentsAreOnMachines(t *testing.T) {
@@ -441,7 +467,7 @@ func TestNamesAndLabels(t *testing.T) {
 	seen := map[string]string{}
 	for _, release := range []string{"ipwitness", "other", long} {
 		all := template(t, release, "tls.mode=cert-manager,aggregator.persistence.enabled=true,monitoring.dashboards.enabled=true,"+
-			"monitoring.rules.enabled=true,monitoring.serviceMonitor.enabled=true,monitoring.podMonitor.enabled=true")
+			"monitoring.rules.enabled=true,monitoring.serviceMonitor.enabled=true,monitoring.podMonitor.enabled=true,rbac.aggregate=true")
 		for _, o := range all {
 			id := o.Kind + " " + o.Name
 			if by := seen[id]; by != "" && by != release {
