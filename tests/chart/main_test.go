@@ -240,6 +240,7 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"aggregator.service.nodePorts.grpc=30640":                                    "with type ClusterIP nobody does",
 		"aggregator.service.loadBalancerSourceRanges={192.0.2.0/24}":                 "with type ClusterIP nobody does",
 		"aggregator.ingress.enabled=true":                                            "aggregator.ingress.hosts: name one at least",
+		"monitoring.rules.disabled={IpwitnessAgents}":                                "there is no alert IpwitnessAgents:",
 	} {
 		out, err := helm("template", "ipwitness", chart, "--set", set)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -660,6 +661,39 @@ func TestDashboardsAndRulesAreWhatTheFilesSay(t *testing.T) {
 	the(t, all, "PrometheusRule", "ipwitness", &got)
 	if a, b := mustJSON(t, want), mustJSON(t, got.Spec); a != b {
 		t.Errorf("got\n%s\nwant\n%s", b, a)
+	}
+}
+
+// An alert is left out by its name, and all others are as they were.
+func TestAlertsAreLeftOut(t *testing.T) {
+	type rule struct {
+		Spec struct {
+			Groups []struct {
+				Name  string
+				Rules []map[string]any
+			}
+		}
+	}
+	rules := func(more string) (all map[string]string) {
+		var r rule
+		the(t, template(t, "ipwitness", "monitoring.rules.enabled=true"+more), "PrometheusRule", "ipwitness", &r)
+		all = map[string]string{}
+		for _, g := range r.Spec.Groups {
+			for _, one := range g.Rules {
+				all[g.Name+" "+one["alert"].(string)] = mustJSON(t, one)
+			}
+		}
+		return all
+	}
+	want := rules("")
+	for _, name := range []string{"ipwitness-agents IpwitnessAgentsAbsent", "ipwitness-agents IpwitnessAgentDown"} {
+		if want[name] == "" {
+			t.Fatalf("there is no %s", name)
+		}
+		delete(want, name)
+	}
+	if got := rules(",monitoring.rules.disabled={IpwitnessAgentsAbsent,IpwitnessAgentDown}"); !maps.Equal(got, want) {
+		t.Errorf("got\n%v\nwant\n%v", got, want)
 	}
 }
 

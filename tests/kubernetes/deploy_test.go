@@ -302,6 +302,7 @@ func TestObjectsAreValid(t *testing.T) {
 		"cert-manager": "tls.mode=cert-manager,tls.mutual=true",
 		"issuer":       "tls.mode=cert-manager,tls.certManager.issuer.name=vault,tls.certManager.issuer.kind=ClusterIssuer",
 		"monitoring":   "monitoring.serviceMonitor.enabled=true,monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true,monitoring.dashboards.enabled=true",
+		"fewer alerts": "monitoring.rules.enabled=true,monitoring.rules.disabled={IpwitnessAgentsAbsent}",
 		"persistence":  "aggregator.persistence.enabled=true,aggregator.persistence.keep=true,aggregator.persistence.storageClass=fast",
 		"privileged":   "agent.privileged=true,agent.hostPID=true,agent.seLinuxOptions.type=spc_t",
 		"openshift":    "agent.seccompProfile.type=Unconfined,aggregator.podSecurityContext.runAsUser=null,aggregator.podSecurityContext.runAsGroup=null,aggregator.podSecurityContext.fsGroup=null",
