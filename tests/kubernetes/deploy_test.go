@@ -849,7 +849,8 @@ func TestHelmMutualTLS(t *testing.T) {
 // mutual installs, has the agents show certificates and then none, and uninstalls.
 func (i *installed) mutual(mode string) {
 	i.t.Helper()
-	i.install("tls.mode="+mode, "tls.mutual=true")
+	// The aggregator has ids as OpenShift gives them: they are nobody's in the image.
+	i.install("tls.mode="+mode, "tls.mutual=true", "aggregator.podSecurityContext.runAsUser=1000650000,aggregator.podSecurityContext.runAsGroup=0,aggregator.podSecurityContext.fsGroup=1000650000")
 	i.rollout()
 	i.live()
 	// Who shows none is not listened to, and runs on.
