@@ -17,6 +17,8 @@ import (
 	"go.yaml.in/yaml/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ipwitness/ipwitness/tests/netlab"
@@ -130,8 +132,15 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 
 func TestChartIsLinted(t *testing.T) {
 	needHelm(t)
-	if _, err := helm("lint", "--strict", chart); err != nil {
-		t.Error(err)
+	for _, set := range []string{
+		"witness.cluster=a",
+		// What NOTES.txt says of them.
+		"tls.mode=existing,tls.existing.caConfigMap=a,aggregator.ingress.enabled=true,aggregator.ingress.hosts={a.example.net},aggregator.service.type=NodePort",
+		"tls.mode=off,auth.tokenReview=false,aggregator.persistence.enabled=true",
+	} {
+		if _, err := helm("lint", "--strict", chart, "--set", set); err != nil {
+			t.Errorf("--set %s: %v", set, err)
+		}
 	}
 }
 
@@ -205,6 +214,9 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"agent.podAnnotations.a=1":                        "'/agent/podAnnotations/a': got number, want string",
 		"aggregator.persistence.accessModes={R}":          "'/aggregator/persistence/accessModes/0'",
 		"aggregator.podDisruptionBudget.maxUnavailable=a": "'/aggregator/podDisruptionBudget/maxUnavailable'",
+		"aggregator.service.ipFamilies={IPv5}":            "'/aggregator/service/ipFamilies/0'",
+		"aggregator.service.nodePorts.grpc=70000":         "'/aggregator/service/nodePorts/grpc'",
+		"aggregator.ingress.tls[0].secret=web":            "additional properties 'secret' not allowed",
 		"monitoring.podMonitor.interval=1.5m":             "'/monitoring/podMonitor/interval'",
 		// What objects select pods by.
 		`commonLabels.app\.kubernetes\.io/name=a`:         "invalid propertyName 'app.kubernetes.io/name'",
@@ -225,6 +237,10 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"monitoring.podMonitor.enabled=true,agent.httpListen=127.0.0.1:9642":         "with agent.httpListen=127.0.0.1:9642 nobody but the node itself",
 		"monitoring.podMonitor.enabled=true,agent.httpListen=[::1]:9642":             "nobody but the node itself",
 		"rbac.create=false,aggregator.serviceAccount.create=false":                   "aggregator.serviceAccount: it is neither made nor named",
+		"aggregator.service.nodePorts.grpc=30640":                                    "with type ClusterIP nobody does",
+		"aggregator.service.loadBalancerSourceRanges={192.0.2.0/24}":                 "with type ClusterIP nobody does",
+		"aggregator.ingress.enabled=true":                                            "aggregator.ingress.hosts: name one at least",
+		"monitoring.rules.disabled={IpwitnessAgents}":                                "there is no alert IpwitnessAgents:",
 	} {
 		out, err := helm("template", "ipwitness", chart, "--set", set)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -278,6 +294,31 @@ func TestAgentsHaveLeastPrivilege(t *testing.T) {
 	}
 }
 
+// Kubernetes' own roles get what is ipwitness' alone: a right to a path of every server, the
+// API server's too, is none of them.
+func TestRolesOfKubernetesGetNoPaths(t *testing.T) {
+	parts := map[string]string{}
+	for _, o := range template(t, "ipwitness", "rbac.aggregate=true") {
+		for label := range o.Labels {
+			to, ok := strings.CutPrefix(label, "rbac.authorization.k8s.io/aggregate-to-")
+			if !ok {
+				continue
+			}
+			var role rbacv1.ClusterRole
+			o.into(t, &role)
+			for _, r := range role.Rules {
+				parts[to] += strings.Join(slices.Concat(r.Verbs, r.Resources, r.NonResourceURLs), " ")
+				if !slices.Equal(r.APIGroups, []string{"ipwitness.io"}) {
+					t.Errorf("%s gets %v", to, r)
+				}
+			}
+		}
+	}
+	if want := map[string]string{"view": "get list watch owners conflicts findings pools nodes", "edit": "create conflicts/acknowledge"}; !maps.Equal(parts, want) {
+		t.Errorf("got %v, want %v", parts, want)
+	}
+}
+
 // Agents are on all nodes but those on which they could not be, where they would wait for
 // ever: a taint keeps none off.
 func TestAgentsAreOnMachines(t *testing.T) {
@@ -316,6 +357,69 @@ func TestAggregatorIsRestricted(t *testing.T) {
 	if pod.HostNetwork || !*pod.SecurityContext.RunAsNonRoot || *pod.SecurityContext.RunAsUser != 65532 || pod.SecurityContext.SeccompProfile.Type != "RuntimeDefault" ||
 		*c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem || len(c.Capabilities.Add) > 0 || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 		t.Errorf("got %v, %v", pod, c)
+	}
+}
+
+// A cluster that gives ids by itself gets none from us, and everything else stays.
+func TestAggregatorWithIDsOfTheCluster(t *testing.T) {
+	var d appsv1.Deployment
+	the(t, template(t, "ipwitness", "aggregator.podSecurityContext.runAsUser=null,aggregator.podSecurityContext.runAsGroup=null,aggregator.podSecurityContext.fsGroup=null"),
+		"Deployment", "ipwitness-aggregator", &d)
+	c := d.Spec.Template.Spec.SecurityContext
+	if c.RunAsUser != nil || c.RunAsGroup != nil || c.FSGroup != nil || !*c.RunAsNonRoot || c.SeccompProfile.Type != "RuntimeDefault" {
+		t.Errorf("got %v", c)
+	}
+}
+
+// Who is outside of the cluster comes to the port of people by the Ingress, and to both by
+// the Service.
+func TestFromOutside(t *testing.T) {
+	all := template(t, "ipwitness", "aggregator.service.type=LoadBalancer,aggregator.service.ipFamilies={IPv6,IPv4},aggregator.service.nodePorts.grpc=30640,"+
+		"aggregator.service.externalTrafficPolicy=Local,aggregator.service.loadBalancerClass=lan,"+
+		"aggregator.ingress.enabled=true,aggregator.ingress.className=web,aggregator.ingress.hosts={a.example.net,b.example.net},aggregator.ingress.annotations.a=b,"+
+		"aggregator.ingress.tls[0].hosts={a.example.net},aggregator.ingress.tls[0].secretName=cert,commonAnnotations.by=us")
+	var s corev1.Service
+	the(t, all, "Service", "ipwitness", &s)
+	if got := s.Spec; !slices.Equal(got.IPFamilies, []corev1.IPFamily{"IPv6", "IPv4"}) || got.ExternalTrafficPolicy != "Local" || *got.LoadBalancerClass != "lan" ||
+		got.Ports[0].NodePort != 30640 || got.Ports[1].NodePort != 0 {
+		t.Errorf("got %v", got)
+	}
+	var i networkingv1.Ingress
+	the(t, all, "Ingress", "ipwitness", &i)
+	if *i.Spec.IngressClassName != "web" || len(i.Spec.Rules) != 2 || !maps.Equal(i.Annotations, map[string]string{"a": "b", "by": "us"}) ||
+		len(i.Spec.TLS) != 1 || i.Spec.TLS[0].SecretName != "cert" || !slices.Equal(i.Spec.TLS[0].Hosts, []string{"a.example.net"}) {
+		t.Errorf("got %v", i)
+	}
+	for n, r := range i.Spec.Rules {
+		path := r.HTTP.Paths[0]
+		if r.Host != []string{"a.example.net", "b.example.net"}[n] || path.Path != "/" || *path.PathType != networkingv1.PathTypePrefix ||
+			path.Backend.Service.Name != s.Name || path.Backend.Service.Port.Name != s.Spec.Ports[1].Name || s.Spec.Ports[1].Name != "http" {
+			t.Errorf("got %v, want all of it at the Service's port http", r)
+		}
+	}
+}
+
+// What people add is filled in, as the chart's own.
+func TestExtraObjects(t *testing.T) {
+	needHelm(t)
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(values, []byte(`extraObjects:
+  - {apiVersion: v1, kind: ConfigMap, metadata: {name: "{{ .Release.Name }}-object"}}
+  - |
+    apiVersion: v1
+    kind: ConfigMap
+    metadata: {name: {{ include "ipwitness.fullname" . }}-text}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := helm("template", "release", chart, "--values", values, "--show-only", "templates/extra.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"name: 'release-object'\n", "{name: release-ipwitness-text}\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("got\n%s\nwant %q in it", out, want)
+		}
 	}
 }
 
@@ -364,7 +468,7 @@ func TestNamesAndLabels(t *testing.T) {
 	seen := map[string]string{}
 	for _, release := range []string{"ipwitness", "other", long} {
 		all := template(t, release, "tls.mode=cert-manager,aggregator.persistence.enabled=true,monitoring.dashboards.enabled=true,"+
-			"monitoring.rules.enabled=true,monitoring.serviceMonitor.enabled=true,monitoring.podMonitor.enabled=true")
+			"monitoring.rules.enabled=true,monitoring.serviceMonitor.enabled=true,monitoring.podMonitor.enabled=true,rbac.aggregate=true")
 		for _, o := range all {
 			id := o.Kind + " " + o.Name
 			if by := seen[id]; by != "" && by != release {
@@ -557,6 +661,39 @@ func TestDashboardsAndRulesAreWhatTheFilesSay(t *testing.T) {
 	the(t, all, "PrometheusRule", "ipwitness", &got)
 	if a, b := mustJSON(t, want), mustJSON(t, got.Spec); a != b {
 		t.Errorf("got\n%s\nwant\n%s", b, a)
+	}
+}
+
+// An alert is left out by its name, and all others are as they were.
+func TestAlertsAreLeftOut(t *testing.T) {
+	type rule struct {
+		Spec struct {
+			Groups []struct {
+				Name  string
+				Rules []map[string]any
+			}
+		}
+	}
+	rules := func(more string) (all map[string]string) {
+		var r rule
+		the(t, template(t, "ipwitness", "monitoring.rules.enabled=true"+more), "PrometheusRule", "ipwitness", &r)
+		all = map[string]string{}
+		for _, g := range r.Spec.Groups {
+			for _, one := range g.Rules {
+				all[g.Name+" "+one["alert"].(string)] = mustJSON(t, one)
+			}
+		}
+		return all
+	}
+	want := rules("")
+	for _, name := range []string{"ipwitness-agents IpwitnessAgentsAbsent", "ipwitness-agents IpwitnessAgentDown"} {
+		if want[name] == "" {
+			t.Fatalf("there is no %s", name)
+		}
+		delete(want, name)
+	}
+	if got := rules(",monitoring.rules.disabled={IpwitnessAgentsAbsent,IpwitnessAgentDown}"); !maps.Equal(got, want) {
+		t.Errorf("got\n%v\nwant\n%v", got, want)
 	}
 }
 

@@ -302,8 +302,14 @@ func TestObjectsAreValid(t *testing.T) {
 		"cert-manager": "tls.mode=cert-manager,tls.mutual=true",
 		"issuer":       "tls.mode=cert-manager,tls.certManager.issuer.name=vault,tls.certManager.issuer.kind=ClusterIssuer",
 		"monitoring":   "monitoring.serviceMonitor.enabled=true,monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true,monitoring.dashboards.enabled=true",
+		"fewer alerts": "monitoring.rules.enabled=true,monitoring.rules.disabled={IpwitnessAgentsAbsent}",
 		"persistence":  "aggregator.persistence.enabled=true,aggregator.persistence.keep=true,aggregator.persistence.storageClass=fast",
 		"privileged":   "agent.privileged=true,agent.hostPID=true,agent.seLinuxOptions.type=spc_t",
+		"openshift":    "agent.seccompProfile.type=Unconfined,aggregator.podSecurityContext.runAsUser=null,aggregator.podSecurityContext.runAsGroup=null,aggregator.podSecurityContext.fsGroup=null",
+		"outside": "aggregator.service.type=LoadBalancer,aggregator.service.ipFamilies={IPv4},aggregator.service.nodePorts.grpc=30640,aggregator.service.externalTrafficPolicy=Local," +
+			"aggregator.service.loadBalancerClass=lan,aggregator.ingress.enabled=true,aggregator.ingress.className=web,aggregator.ingress.hosts={ipwitness.example.net}," +
+			"aggregator.ingress.tls[0].hosts={ipwitness.example.net},aggregator.ingress.tls[0].secretName=web," +
+			"extraObjects[0].apiVersion=v1,extraObjects[0].kind=ConfigMap,extraObjects[0].metadata.name=more",
 		"all": "agent.hostPaths={/opt/cni,/srv},agent.hide={/var/lib/kubelet},agent.extraCapabilities={SYS_PTRACE},agent.interfaces={eth*},agent.appArmorProfile.type=Unconfined," +
 			"agent.extraArgs={--log-level=debug},agent.extraEnv[0].name=GOGC,agent.extraEnv[0].value=off,aggregator.extraArgs={--log-level=debug},agent.httpListen=127.0.0.1:9999," +
 			"aggregator.hostNetwork=true,aggregator.service.type=LoadBalancer,aggregator.service.loadBalancerSourceRanges={192.0.2.0/24},aggregator.priorityClassName=system-cluster-critical," +
@@ -621,6 +627,13 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 	if more := missing(can("ipwitness-agent"), anybody); len(more) > 0 {
 		t.Errorf("agents may more than anybody:\n%s", strings.Join(more, "\n"))
 	}
+	reads := []string{"[/metrics] [] [get]"}
+	for _, what := range []string{"conflicts", "findings", "nodes", "owners", "pools"} {
+		reads = append(reads, what+".ipwitness.io [] [] [get list watch]")
+	}
+	if got := missing(can("ipwitness-reader"), anybody); !slices.Equal(got, reads) {
+		t.Errorf("a reader may\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(reads, "\n"))
+	}
 	got := missing(can("ipwitness-aggregator"), anybody)
 	want := []string{
 		"blockaffinities.crd.projectcalico.org [] [] [list watch]",
@@ -836,7 +849,8 @@ func TestHelmMutualTLS(t *testing.T) {
 // mutual installs, has the agents show certificates and then none, and uninstalls.
 func (i *installed) mutual(mode string) {
 	i.t.Helper()
-	i.install("tls.mode="+mode, "tls.mutual=true")
+	// The aggregator has ids as OpenShift gives them: they are nobody's in the image.
+	i.install("tls.mode="+mode, "tls.mutual=true", "aggregator.podSecurityContext.runAsUser=1000650000,aggregator.podSecurityContext.runAsGroup=0,aggregator.podSecurityContext.fsGroup=1000650000")
 	i.rollout()
 	i.live()
 	// Who shows none is not listened to, and runs on.
