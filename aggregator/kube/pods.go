@@ -83,7 +83,7 @@ func (p *pods) read(o runtime.Object) (key, *podRecord) {
 	namespace := p.names.of(pod.Namespace)
 	r := &podRecord{PodObject: verdict.PodObject{
 		Namespace: namespace, Name: pod.Name, UID: string(pod.UID), Node: p.names.of(pod.Spec.NodeName),
-		Phase: p.names.of(string(pod.Status.Phase)), HostNetwork: pod.Spec.HostNetwork, IPs: podIPs(pod),
+		Phase: p.names.of(string(pod.Status.Phase)), HostNetwork: pod.Spec.HostNetwork, RuntimeClass: pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName != "", IPs: podIPs(pod),
 		VirtualMachine: p.names.of(virtualMachine(pod)),
 	}}
 	kind, name := controller(pod)
