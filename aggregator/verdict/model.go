@@ -121,7 +121,8 @@ const (
 type Workload struct {
 	Kind                                      WorkloadKind
 	Namespace, Name, UID, ContainerID, Source string
-	// Process is the oldest in the namespace, as NAME (PID).
+	// Process is the oldest in the namespace, as NAME (PID), or NAME (PID, ended) where
+	// it was the last one.
 	Process string
 	// VirtualMachine is the one that the pod runs, in the pod's namespace.
 	VirtualMachine string
