@@ -17,6 +17,7 @@ type process struct {
 	pid, parent int
 	name        string
 	start       uint64 // clock ticks after boot: tells two processes with one PID apart
+	ended       bool   // nobody took its place, but its namespace may still be there
 }
 
 // mostRead is how many processes of one namespace are read to find the oldest:
@@ -49,10 +50,20 @@ func (n *names) processes() {
 		found[inode] = append(found[inode], pid)
 	}
 	for inode, ns := range n.kernel.ourInodes() {
+		t := n.tenantOf(inode, ns)
 		if pids := found[inode]; pids != nil {
-			n.moveIn(n.tenantOf(inode, ns), inode, pids)
+			n.moveIn(t, inode, pids)
+		} else if t.process.pid != 0 {
+			t.process.ended = n.ended(t.process)
 		}
 	}
+}
+
+// ended says whether a process is not there any more: one that may not be read, or went
+// to another namespace, is.
+func (n *names) ended(p process) bool {
+	now, err := n.readProcess(p.pid)
+	return errors.Is(err, os.ErrNotExist) || err == nil && (now.ended || now.start != p.start)
 }
 
 // tenantOf gives the tenant of a namespace, a new one where the inode was
@@ -168,5 +179,5 @@ func parseStat(data string) (process, error) {
 	if err := errors.Join(e1, e2, e3); err != nil {
 		return process{}, fmt.Errorf("%w: %w", errNoStat, err)
 	}
-	return process{pid: pid, parent: parent, name: printable(data[begin+1 : end]), start: start}, nil
+	return process{pid: pid, parent: parent, name: printable(data[begin+1 : end]), start: start, ended: fields[0] == "Z" || fields[0] == "X"}, nil
 }

@@ -26,6 +26,9 @@ func TestStatusOfAProcessIsReadWhateverItsName(t *testing.T) {
 			t.Errorf("status of %q: got %+v and error %v, want %+v", name, got, err, want)
 		}
 	}
+	if got, err := parseStat("42 (nginx)" + strings.Replace(rest, "S", "Z", 1)); err != nil || !got.ended {
+		t.Errorf("one that nobody has waited for: got %+v and error %v, want that it has ended", got, err)
+	}
 	for _, junk := range []string{"", "42", "42 (", "42 )(" + rest, "42 (a) S 7", "(a)" + rest, "x (a)" + rest, "42 (a) S x" + rest} {
 		if got, err := parseStat(junk); err == nil {
 			t.Errorf("status %q: got %+v, want an error", junk, got)
@@ -123,16 +126,19 @@ func TestOldestProcessAndItsContainerNameANamespace(t *testing.T) {
 	wantNamed(t, n.named(200, nil), "UNKNOWN / uid= id= process=my (odd) name (50) by process")
 
 	// The oldest ends, and the next one in age takes its place; once there is
-	// none, the last one known stays.
+	// none, the last one known stays, as one that has ended.
 	p.end(40)
 	wantNamed(t, n.named(100, nil), "POD / uid="+podUID+" id=8195 process=nginx (30) by cgroup")
 	p.end(30)
-	wantNamed(t, n.named(100, nil), "POD / uid="+podUID+" id=8195 process=nginx (30) by cgroup")
+	wantNamed(t, n.named(100, nil), "POD / uid="+podUID+" id=8195 process=nginx (30, ended) by cgroup")
 
 	// The PID is used again elsewhere; exec and a cgroup that is given late are followed.
 	p.put(30, 1, "other", 900, 1, "/")
-	wantNamed(t, n.named(100, nil), "POD / uid="+podUID+" id=8195 process=nginx (30) by cgroup")
+	wantNamed(t, n.named(100, nil), "POD / uid="+podUID+" id=8195 process=nginx (30, ended) by cgroup")
 	p.put(50, 1, "sleep", 800, 200, "/docker/"+innerID)
+	wantNamed(t, n.named(200, nil), "CONTAINER / uid= id=ee4b process=sleep (50) by cgroup")
+	// One that goes elsewhere has not ended.
+	p.put(50, 1, "sleep", 800, 1, "/docker/"+innerID)
 	wantNamed(t, n.named(200, nil), "CONTAINER / uid= id=ee4b process=sleep (50) by cgroup")
 	// And it is used again in the same place.
 	p.put(50, 1, "late", 950, 200, "/lxc/web")
@@ -168,7 +174,8 @@ func TestBetterNamesAreFilledInAndStay(t *testing.T) {
 			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), c.want)
 			wantNamed(t, n.named(100, nil), c.want) // the file is gone, and its namespace is not
 			p.end(40)
-			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), c.want) // the process is gone
+			gone := strings.Replace(c.want, "pause (40)", "pause (40, ended)", 1)
+			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), gone) // the process is gone
 			if c.named.String() != before {
 				t.Errorf("what others hold as well was changed: got %s, want %s", c.named, before)
 			}

@@ -126,5 +126,9 @@ func (c container) workload() *ipwitnessv1.Workload {
 
 // workload is who lives in a namespace of which nothing else is known.
 func (p process) workload() *ipwitnessv1.Workload {
-	return &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN, Process: fmt.Sprintf("%s (%d)", p.name, p.pid), Source: "process"}
+	ended := ""
+	if p.ended {
+		ended = ", ended"
+	}
+	return &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN, Process: fmt.Sprintf("%s (%d%s)", p.name, p.pid, ended), Source: "process"}
 }

@@ -137,7 +137,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		policy.Networks = append(policy.Networks, declared)
 	}
 
-	cluster, err := kube.Open(kube.Config{Kubeconfig: cfg.Kubeconfig, Log: log, Metrics: reg, Version: cfg.Version})
+	cluster, err := kube.Open(kube.Config{Kubeconfig: cfg.Kubeconfig, Log: log, Metrics: reg, Version: cfg.Version, AgentAccounts: cfg.Access.AgentAccounts})
 	if err != nil {
 		return nil, err
 	}

@@ -342,6 +342,38 @@ func TestAnAddressThatIsNotThereIsFound(t *testing.T) {
 	})
 }
 
+// A network stack that is no kernel's, such as gVisor's, or a guest shows on the wire that
+// it has the address.
+func TestAnAddressThatTheWireShowsIsThere(t *testing.T) {
+	for name, mac := range map[string][]byte{"by a stack of its own": podMAC(2), "by a guest": {0x52, 0x54, 0, 0, 0, 7}} {
+		for _, kind := range []pb.Evidence_Kind{pb.Evidence_ANNOUNCED, pb.Evidence_USED, pb.Evidence_ANSWERED} {
+			t.Run(name+" "+kind.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := newLab(t, Config{})
+					lacks := kindPod(2, "a", "10.244.0.9")
+					lacks.Namespaces[0].Intended = []*pb.Intended{{Address: "10.244.0.2", Source: "cri", Interface: "eth0"}}
+					said := announced(2, "10.244.0.2", mac)
+					said.Kind = kind
+					a := l.dial().send(snapshot(hello("n1", 1), lacks)).sync()
+					synctest.Wait()
+					l.wantFindings("before it says anything", "intended-not-observed 10.244.0.2")
+					a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{said}}).sync()
+					synctest.Wait()
+					l.wantFindings("it says that it has it")
+					if got := l.owner("10.244.0.9", "n1").GetIntended(); len(got) != 0 {
+						t.Errorf("what it lacks: got %v, want nothing", got)
+					}
+					weak := announced(2, "10.244.0.2", mac)
+					weak.Kind, weak.Source = kind, podMAC(9)
+					a.send(gone(said)).send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{weak}}).sync()
+					synctest.Wait()
+					l.wantFindings("somebody else says so", "intended-not-observed 10.244.0.2")
+				})
+			})
+		}
+	}
+}
+
 // ofCluster are changes of an IPAM of the whole cluster.
 func (l *lab) ofCluster(changes ...kube.IPAMChange) {
 	l.store.kubernetesChanged(kube.Changes{IPAM: changes})

@@ -35,6 +35,19 @@ func (s *store) lackOf(h *holding) {
 	}
 }
 
+// lackOfSpeaker is lack after the wire shows an address with a namespace whose kernel
+// does not have it, or shows it no more.
+func (s *store) lackOfSpeaker(o *verdict.Owner) {
+	if o.Namespace == nil || o.Assigned {
+		return
+	}
+	if n := s.nodes[idOf(o.Namespace.Node)]; n != nil {
+		if ns := n.namespaces.get(o.Namespace.Record); ns != nil {
+			s.lack(ns)
+		}
+	}
+}
+
 // intend makes the findings about addresses that a namespace lacks.
 func (s *store) intend(ns *namespace) {
 	var now []verdict.Finding

@@ -119,8 +119,10 @@ func (s *store) takeOwners(e *entry, owners []verdict.Owner) {
 		switch {
 		case was == nil:
 			s.publishOwner(added, e, o, nil)
+			s.lackOfSpeaker(o)
 		case ownerChanged(was, o):
 			s.publishOwner(updated, e, o, was)
+			s.lackOfSpeaker(o)
 		}
 	}
 	for i := range old {
@@ -129,6 +131,7 @@ func (s *store) takeOwners(e *entry, owners []verdict.Owner) {
 		if findOwner(owners, i, o.ID) == nil {
 			o.State = verdict.Gone
 			s.publishOwner(removed, e, o, nil)
+			s.lackOfSpeaker(o)
 		}
 	}
 }

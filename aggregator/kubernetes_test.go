@@ -276,6 +276,23 @@ func TestKubernetesAndTheKernelDiffer(t *testing.T) {
 	}
 }
 
+// What runs a pod of a RuntimeClass may have a network stack of its own.
+func TestPodOfARuntimeClassIsNotJudgedByTheKernel(t *testing.T) {
+	a := newAPI(t)
+	a.set("ADDED", apiNode("n1"))
+	sandboxed := apiPod("web", "n1", "10.0.0.5", "10.0.0.6")
+	sandboxed.Spec.RuntimeClassName = new("gvisor")
+	a.set("ADDED", sandboxed)
+	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
+	report := podVeth(2, "web", "10.0.0.5")
+	report.Namespaces[0].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cni-result", Interface: "eth0"}}
+	l.dial().send(snapshot(hello("n1", 1), report)).sync()
+	eventually(t, func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetPhase() != "" })
+	if got := l.owner("10.0.0.5", "n1").GetIntended(); len(got) != 0 {
+		t.Errorf("got %v, want nothing that it was meant to have and has not", got)
+	}
+}
+
 // The node knows a static pod by another uid than the API does.
 func TestStaticPodThatTheAPIHearsOfLate(t *testing.T) {
 	a := newAPI(t)

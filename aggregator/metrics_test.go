@@ -7,6 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ipwitness/ipwitness/aggregator/access"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -176,4 +180,50 @@ func TestNodesWithoutAnAgentAreTold(t *testing.T) {
 	if up := l.metric("ipwitness_node_up", "n1"); up != 1 {
 		t.Errorf("n1, which Kubernetes knows with its domain: got %v, want 1", up)
 	}
+}
+
+// TestNodesThatAreNotMeantToHaveAnAgentAreNotMissed has agents' pods on some nodes only, as
+// a DaemonSet with a nodeSelector has them.
+func TestNodesThatAreNotMeantToHaveAnAgentAreNotMissed(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t)
+	for _, name := range []string{"n1", "n2", "n3", "n4"} {
+		api.set("ADDED", apiNode(name))
+	}
+	l := newLab(t, Config{Kubeconfig: api.kubeconfig(), Access: access.Config{TokenReview: true, AgentAccounts: []string{"default/agents"}}})
+	l.dial().send(snapshot(hello("n1", 1))).sync()
+	narrowed := l.dial().send(snapshot(hello("n4", 1))).sync()
+	narrowed.cancel()
+	eventually(t, func() bool {
+		return l.metric("ipwitness_nodes", "absent") == 2 && l.metric("ipwitness_nodes", "unheard") == 1
+	})
+	if byName, _ := l.series(); byName["ipwitness_node_up"] != 4 {
+		t.Errorf("no pod of agents is known: got %d series of nodes, want 4", byName["ipwitness_node_up"])
+	}
+	agentOn := func(node string) *corev1.Pod {
+		p := apiPod("agent-"+node, node)
+		p.Spec.ServiceAccountName, p.Spec.HostNetwork = "agents", true
+		return p
+	}
+	api.set("ADDED", agentOn("n1"))
+	waiting := agentOn("")
+	waiting.Name, waiting.UID, waiting.Status.Phase = "agent-n2", "uid-agent-n2", corev1.PodPending
+	waiting.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
+			{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{"n2"}},
+		}}},
+	}}}
+	api.set("ADDED", waiting)
+	other := agentOn("n3")
+	other.Namespace = "another" // anybody may call an account so
+	api.set("ADDED", other)
+	eventually(t, func() bool {
+		byName, _ := l.series()
+		return l.metric("ipwitness_nodes", "absent") == 1 && byName["ipwitness_node_up"] == 2
+	})
+	if up, down := l.metric("ipwitness_node_up", "n1"), l.metric("ipwitness_node_up", "n2"); up != 1 || down != 0 {
+		t.Errorf("n1 and n2, where an agent's pod waits: got %v and %v, want 1 and 0", up, down)
+	}
+	api.set("DELETED", waiting)
+	eventually(t, func() bool { return l.metric("ipwitness_nodes", "absent") == 0 })
 }

@@ -126,15 +126,18 @@ func workloadProto(o *verdict.Owner) *pb.Workload {
 // lacking are the addresses that an owner was meant to have and has not: what its
 // node tells, and those of its pod in the Kubernetes API. s.mu is held.
 func (s *store) lacking(o *verdict.Owner) []*pb.Intended {
-	if o.Namespace == nil {
+	if o.Namespace == nil || o.Pod != nil && o.Pod.RuntimeClass {
 		return nil
 	}
-	list := intendedProto(o.Namespace.Intended)
+	list := slices.DeleteFunc(intendedProto(o.Namespace.Intended), func(i *pb.Intended) bool {
+		a, err := netip.ParseAddr(i.GetAddress())
+		return err == nil && s.speaks(o.ID, a)
+	})
 	if o.Pod == nil || o.Pod.HostNetwork || o.Pod.Absent || o.Pod.Phase != "Running" {
 		return list
 	}
 	for _, a := range o.Pod.IPs {
-		if !s.holds(o.ID, a) {
+		if !s.holds(o.ID, a) && !s.speaks(o.ID, a) {
 			list = append(list, &pb.Intended{Address: a.String(), Source: sourceKubernetes})
 		}
 	}
@@ -147,4 +150,15 @@ func (s *store) holds(id string, a netip.Addr) bool {
 	return e != nil && slices.ContainsFunc(e.holdings, func(h *holding) bool {
 		return h.Kind == verdict.Assigned && h.Interface.Namespace.ID == id
 	})
+}
+
+// speaks tells whether the wire shows an address with an owner: a guest in it, or a
+// network stack that is no kernel's (gVisor), may have it.
+func (s *store) speaks(id string, a netip.Addr) bool {
+	e := s.table.get(a)
+	if e == nil {
+		return false
+	}
+	o := e.owner(id)
+	return o != nil && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
 }

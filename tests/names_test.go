@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -132,7 +133,8 @@ func TestProcessesNameANamespaceWithoutAFile(t *testing.T) {
 	}
 	wantSaid(t, wide, "PROCESS", fmt.Sprintf("sleep (%d)", before), fmt.Sprintf("process/sleep (%d)", after))
 
-	// The namespace outlives its process by an open descriptor; its name stays.
+	// The namespace outlives its process by an open descriptor; its name stays, and
+	// says so.
 	held, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", after))
 	if err != nil {
 		t.Fatal(err)
@@ -141,10 +143,12 @@ func TestProcessesNameANamespaceWithoutAFile(t *testing.T) {
 	if err := unix.Kill(after, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	l.plant()
-	for _, o := range l.awaitOwners(addr, 2) {
-		if want[o.GetWorkload().GetProcess()] == nil {
-			t.Errorf("after the end of a process: got owner %v, want the name that it had", o)
-		}
+	ended := fmt.Sprintf("sleep (%d, ended)", after)
+	until(t, "the process to have ended", func() bool {
+		return slices.ContainsFunc(l.owners("?address="+addr), func(o *ipwitnessv1.Owner) bool { return o.GetWorkload().GetProcess() == ended })
+	})
+	e = l.explain(addr)
+	if said := fmt.Sprint(e.GetSummary(), e.GetConflicts()); strings.Contains(said, fmt.Sprintf("/proc/%d/", after)) {
+		t.Errorf("after the end of a process: got %s, want no command with its PID", said)
 	}
 }

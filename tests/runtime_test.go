@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -260,6 +261,9 @@ func TestAddressThatTheRuntimeBelievesAndThePodHasNotIsShown(t *testing.T) {
 		if got := intended(l.awaitOwners(podAddress(2), 1)[0]); got != "" {
 			t.Errorf("intended addresses of a pod that has its own: got %q, want none", got)
 		}
+		// A stack that is no kernel's has it, with the MAC of eth0, as gVisor's.
+		l.announce(filepath.Base(strings.TrimSpace(path)), podAddress(1))
+		until(t, "the wire to show it", func() bool { return intended(l.owners("?address=10.99.0.1")[0]) == "" })
 		l.sh(in + " ip addr add " + podAddress(1) + "/16 dev eth0")
 		until(t, "nothing to be missing", func() bool { return intended(l.awaitOwners(podAddress(1), 1)[0]) == "" })
 	})

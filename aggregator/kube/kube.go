@@ -43,6 +43,9 @@ type Config struct {
 	Metrics prometheus.Registerer
 	// Version is what the API server's audit log says of us.
 	Version string
+	// AgentAccounts are the service accounts of agents, as NAMESPACE/NAME: where their
+	// pods are, or are to be, a node is meant to have an agent.
+	AgentAccounts []string
 }
 
 // Changes are what a mirror has heard since it last told.
@@ -140,6 +143,7 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 	c.health = newHealth(c)
 	c.pending = newPending()
 	c.pods = newPods(c)
+	c.pods.agentAccounts = cfg.AgentAccounts
 	c.nodes = newNodes(c)
 	c.services = newServices(c)
 	c.leases = newLeases(c)

@@ -203,8 +203,9 @@ func (c *Cluster) NodesCovered(reports func(name string) bool) (all, known bool)
 	return true, true
 }
 
-// NodeNames are the nodes of the cluster that an agent can be on; known says that there
-// is a cluster, which is heard from and has told of its nodes.
+// NodeNames are the nodes of the cluster that are meant to have an agent: those that a pod
+// of agents is on, or is made for, and, where no such pod is known, all that one can be on.
+// known says that there is a cluster, which is heard from and has told of its nodes.
 func (c *Cluster) NodeNames() (names []string, known bool) {
 	if c == nil {
 		return nil, false
@@ -215,7 +216,7 @@ func (c *Cluster) NodeNames() (names []string, known bool) {
 		return nil, false
 	}
 	for _, r := range c.nodes.records {
-		if !r.other {
+		if meant := c.pods.agents[r.name] > 0; meant || !r.other && len(c.pods.agents) == 0 {
 			names = append(names, r.name)
 		}
 	}

@@ -30,6 +30,8 @@ type podMore struct {
 	plugin *pluginState
 	// vip is the address that a kube-vip pod keeps for the control plane.
 	vip netip.Addr
+	// agentOn is the node that an agent's pod is on, or is meant for.
+	agentOn string
 }
 
 // pods are the pods of all namespaces.
@@ -41,6 +43,9 @@ type pods struct {
 	plugins map[string][]*podRecord
 	// vips are the addresses that kube-vip keeps for control planes.
 	vips map[netip.Addr]int
+	// agentAccounts are Config.AgentAccounts; agents counts their pods of each node.
+	agentAccounts []string
+	agents        map[string]int
 	// names are the strings that many pods have, each once. Only the feed uses it.
 	names interned
 }
@@ -48,7 +53,7 @@ type pods struct {
 func newPods(c *Cluster) pods {
 	p := pods{
 		byUID: make(map[string]*podRecord), aliases: make(map[string]*podRecord),
-		plugins: make(map[string][]*podRecord), vips: make(map[netip.Addr]int),
+		plugins: make(map[string][]*podRecord), vips: make(map[netip.Addr]int), agents: make(map[string]int),
 	}
 	p.mirror = mirror[podRecord]{
 		cluster: c, records: make(map[key]*podRecord),
@@ -83,7 +88,7 @@ func (p *pods) read(o runtime.Object) (key, *podRecord) {
 	namespace := p.names.of(pod.Namespace)
 	r := &podRecord{PodObject: verdict.PodObject{
 		Namespace: namespace, Name: pod.Name, UID: string(pod.UID), Node: p.names.of(pod.Spec.NodeName),
-		Phase: p.names.of(string(pod.Status.Phase)), HostNetwork: pod.Spec.HostNetwork, IPs: podIPs(pod),
+		Phase: p.names.of(string(pod.Status.Phase)), HostNetwork: pod.Spec.HostNetwork, RuntimeClass: pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName != "", IPs: podIPs(pod),
 		VirtualMachine: p.names.of(virtualMachine(pod)),
 	}}
 	kind, name := controller(pod)
@@ -91,7 +96,7 @@ func (p *pods) read(o runtime.Object) (key, *podRecord) {
 	if pod.DeletionTimestamp != nil {
 		r.DeletionTimestamp = verdict.At(pod.DeletionTimestamp.Time)
 	}
-	more := podMore{vip: keptVIP(pod)}
+	more := podMore{vip: keptVIP(pod), agentOn: p.agentOn(pod)}
 	if alias := pod.Annotations[corev1.MirrorPodAnnotationKey]; alias != r.UID {
 		more.alias = alias
 	}
@@ -102,6 +107,24 @@ func (p *pods) read(o runtime.Object) (key, *podRecord) {
 		r.more = &more
 	}
 	return key{namespace, pod.Name}, r
+}
+
+// agentOn is the node that an agent's pod is on, or that the controller of its DaemonSet
+// made it for, which it says by an affinity; empty for other pods.
+func (p *pods) agentOn(pod *corev1.Pod) string {
+	if !slices.Contains(p.agentAccounts, pod.Namespace+"/"+pod.Spec.ServiceAccountName) {
+		return ""
+	}
+	if a := pod.Spec.Affinity; pod.Spec.NodeName == "" && a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			for _, f := range term.MatchFields {
+				if f.Key == metav1.ObjectNameField && f.Operator == corev1.NodeSelectorOpIn && len(f.Values) == 1 {
+					return f.Values[0]
+				}
+			}
+		}
+	}
+	return pod.Spec.NodeName
 }
 
 // podIPs are the addresses that the API says the pod has.
@@ -169,7 +192,7 @@ func sameMore(a, b *podMore) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.alias == b.alias && a.vip == b.vip && (a.plugin == b.plugin || a.plugin != nil && b.plugin != nil && *a.plugin == *b.plugin)
+	return a.alias == b.alias && a.vip == b.vip && a.agentOn == b.agentOn && (a.plugin == b.plugin || a.plugin != nil && b.plugin != nil && *a.plugin == *b.plugin)
 }
 
 // changed keeps the indexes, and notes what to tell. It is called under mu.
@@ -221,6 +244,9 @@ func (p *pods) index(r *podRecord) {
 	if r.more.vip.IsValid() {
 		p.vips[r.more.vip]++
 	}
+	if r.more.agentOn != "" {
+		p.agents[r.more.agentOn]++
+	}
 }
 
 func (p *pods) unindex(r *podRecord) {
@@ -244,6 +270,11 @@ func (p *pods) unindex(r *podRecord) {
 	if r.more.vip.IsValid() {
 		if p.vips[r.more.vip]--; p.vips[r.more.vip] == 0 {
 			delete(p.vips, r.more.vip)
+		}
+	}
+	if on := r.more.agentOn; on != "" {
+		if p.agents[on]--; p.agents[on] == 0 {
+			delete(p.agents, on)
 		}
 	}
 }

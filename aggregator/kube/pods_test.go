@@ -78,6 +78,14 @@ func TestWhatIsReadOfAPod(t *testing.T) {
 			corev1.Pod{Status: corev1.PodStatus{PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "x"}, {IP: "fd00::1"}}}},
 			verdict.PodObject{IPs: addresses("10.0.0.1", "fd00::1")},
 		},
+		"one that names what runs it": {
+			corev1.Pod{Spec: corev1.PodSpec{RuntimeClassName: new("gvisor")}},
+			verdict.PodObject{RuntimeClass: true},
+		},
+		"one that names nothing that runs it": {
+			corev1.Pod{Spec: corev1.PodSpec{RuntimeClassName: new("")}},
+			verdict.PodObject{},
+		},
 		"one that is to end, in the node's network": {
 			corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &ending}, Spec: corev1.PodSpec{NodeName: "n1", HostNetwork: true},

@@ -137,6 +137,10 @@ func (j *judging) remedy(o *Owner) string {
 		return fmt.Sprintf("If node %s itself is not to have the address, take it away there: ip %s", o.Node.Name, del)
 	case w.named():
 		return fmt.Sprintf("Take the address away from network namespace %s on node %s: ip -n %s %s", w.Name, o.Node.Name, quote(w.Name), del)
+	case w.Name == "" && strings.HasSuffix(w.Process, ", ended)"):
+		// Its PID may be another process's by now.
+		return fmt.Sprintf("Nothing runs any more in the network namespace of %s on node %s: find what keeps it (`findmnt -t nsfs` and `ls -l /proc/[0-9]*/fd | grep 'net:\\['` there), and have it let go.",
+			o.name(), o.Node.Name)
 	case w.Name == "" && w.Process != "":
 		pid := strings.TrimSuffix(w.Process[strings.LastIndexByte(w.Process, '(')+1:], ")")
 		return fmt.Sprintf("Find what %s on node %s is for and stop it, or take the address away from its network namespace: nsenter --net=/proc/%s/ns/net ip %s",

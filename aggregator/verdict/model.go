@@ -121,7 +121,8 @@ const (
 type Workload struct {
 	Kind                                      WorkloadKind
 	Namespace, Name, UID, ContainerID, Source string
-	// Process is the oldest in the namespace, as NAME (PID).
+	// Process is the oldest in the namespace, as NAME (PID), or NAME (PID, ended) where
+	// it was the last one.
 	Process string
 	// VirtualMachine is the one that the pod runs, in the pod's namespace.
 	VirtualMachine string
@@ -147,6 +148,9 @@ type PodObject struct {
 	IPs []netip.Addr
 	// HostNetwork tells that its addresses are the node's.
 	HostNetwork bool
+	// RuntimeClass tells that it names one: what it is run by may take its addresses
+	// from its interfaces, for a network stack of its own (gVisor).
+	RuntimeClass bool
 	// DeletionTimestamp is when it is to have ended; 0 where nobody deleted it.
 	DeletionTimestamp Stamp
 	// Heard is since when it is known to be as this says.

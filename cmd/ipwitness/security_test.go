@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -392,6 +393,71 @@ func TestTooMuchIsRefused(t *testing.T) {
 	if code, body := g.ask("POST", "/v1/conflicts/abc:acknowledge", operatorToken, `{"reason":"`+strings.Repeat("x", 64<<10)+`"}`); code != 400 || !strings.Contains(body, "too large") {
 		t.Errorf("a large body: got %d %s, want 400 too large", code, body)
 	}
+}
+
+// The clock stands still in here while anybody waits for the network: how fast the machine
+// is does not matter.
+func TestWhoCallsTooOftenIsToldWhatToDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuarded(t, false)
+		const atOnce = 1000
+		words := []string{"too many calls", "500 a second", "a watch tells all changes by one call"}
+
+		config, err := secure.Files{CA: g.ca.File}.Client()
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport := &http.Transport{TLSClientConfig: config}
+		defer transport.CloseIdleConnections()
+		ask := func() (int, string) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+g.listeners.http.Addr().String()+"/v1/nodes", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer "+readerToken)
+			res, err := (&http.Client{Transport: transport}).Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = res.Body.Close() }()
+			raw, err := io.ReadAll(res.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res.StatusCode, string(raw)
+		}
+		for n := range atOnce {
+			if code, body := ask(); code != http.StatusOK {
+				t.Fatalf("REST, call %d of %d: got %d %s", n+1, atOnce, code, body)
+			}
+		}
+		code, body := ask()
+		for _, w := range words {
+			if code != http.StatusTooManyRequests || !strings.Contains(body, w) {
+				t.Errorf("REST, one more: got %d %s, want 429 with %q", code, body, w)
+			}
+		}
+
+		creds, err := (&agentCommand{files: secure.Files{CA: g.ca.File, Token: g.file(operatorToken)}}).credentials(slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := dial(g.listeners.grpc.Addr().String(), creds)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		list := func() error {
+			_, err := pb.NewWitnessServiceClient(conn).ListNodes(t.Context(), &pb.ListNodesRequest{})
+			return err
+		}
+		for n := range atOnce { // another caller has its own
+			if err := list(); err != nil {
+				t.Fatalf("gRPC, call %d of %d: %v", n+1, atOnce, err)
+			}
+		}
+		wantRefused(t, list(), codes.ResourceExhausted, words...)
+	})
 }
 
 type recorder struct {

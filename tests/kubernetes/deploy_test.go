@@ -415,6 +415,7 @@ func TestHelmChart(t *testing.T) {
 	for _, p := range i.agents() {
 		t.Logf("the cgroup of the agent of %s has %s", p.Node, i.memory(p))
 	}
+	t.Run("fewer agents", i.wantOnlyMeantNodes)
 	i.uninstall()
 }
 
@@ -454,6 +455,22 @@ func (i *installed) wantMounts(t *testing.T) {
 		var m ipwitnessv1.ListOwnersResponse
 		if err := i.aggregator.Get(t.Context(), "/v1/owners?namespace="+i.namespace, &m); err != nil || len(m.GetOwners()) > 0 {
 			return fmt.Errorf("got %v, %w", m.GetOwners(), err)
+		}
+		return nil
+	})
+}
+
+// wantOnlyMeantNodes looks whether a node is missed on which the DaemonSet has no pod.
+func (i *installed) wantOnlyMeantNodes(t *testing.T) {
+	i.upgrade(`agent.nodeSelector.kubernetes\.io/hostname=` + i.Nodes[0].Name)
+	i.until("nobody to miss the node that has no agent any more", func() error {
+		text, err := i.aggregator.Text(t.Context(), "/metrics")
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(text, fmt.Sprintf("\nipwitness_node_up{node=%q} 1\n", i.Nodes[0].Name)) || strings.Count(text, "\nipwitness_node_up{") != 1 ||
+			!strings.Contains(text, "\nipwitness_nodes{state=\"unheard\"} 1\n") {
+			return errors.New("got\n" + text)
 		}
 		return nil
 	})
