@@ -538,7 +538,7 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := filepath.Join(dir, "open")
-	if err := os.WriteFile(open, []byte(readerToken+" reader bob\n"), 0o644); err != nil {
+	if err := errors.Join(os.WriteFile(open, []byte(readerToken+" reader bob\n"), 0o600), os.Chmod(open, 0o644)); err != nil { // whatever the umask is
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
