@@ -95,7 +95,7 @@ func child(pid int) int {
 // in is a script that will run beside systemd.
 func (l *systemdHost) in(script string) *exec.Cmd {
 	cmd := exec.Command("nsenter", "--target", strconv.Itoa(l.pid), "--all", "--wd=/", "--", "sh", "-euxc", l.env+script)
-	cmd.Env = append(os.Environ(), "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root")
+	cmd.Env = append(netlab.Environment(), "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root")
 	return cmd
 }
 

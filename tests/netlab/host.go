@@ -153,7 +153,21 @@ func (h *Host) Close() {
 // that it cannot outlive this process.
 func (h *Host) Command(name string, args ...string) *exec.Cmd {
 	line := slices.Concat(h.enter, []string{name}, args)
-	return exec.Command(line[0], line[1:]...)
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Env = Environment()
+	return cmd
+}
+
+// Environment is that of this process for a command on a host: without what would lead
+// it out of there, or set ipwitness, Kubernetes or a runtime as somebody wants it
+// elsewhere.
+func Environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		name, _, _ := strings.Cut(strings.ToUpper(variable), "=")
+		return strings.HasSuffix(name, "_PROXY") || slices.ContainsFunc([]string{"IPWITNESS_", "KUBE", "HELM_", "CONTAINERD_"}, func(whose string) bool {
+			return strings.HasPrefix(name, whose)
+		})
+	})
 }
 
 // Start starts a command of Command.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -57,7 +58,9 @@ const initMachine = `
 // leave behind ends with it, a hostname, an /etc that can be written to, an empty
 // /var/log, and a cgroup. Programs in it end by SIGKILL only.
 func NewMachine(hostname string) (*Host, error) {
-	cgroup := fmt.Sprintf("/ipwitness-%d-%d", os.Getpid(), machines.Add(1))
+	// Not by our process id: another container of this machine may have one like it, and
+	// one that was killed may have left its cgroups.
+	cgroup := fmt.Sprintf("/ipwitness-%d-%d", rand.Uint32(), machines.Add(1))
 	dirs, err := cgroupHierarchies()
 	if err != nil {
 		return nil, err
