@@ -210,7 +210,7 @@ func possible(t *testing.T) {
 func TestPackageOnAHostWithSystemd(t *testing.T) {
 	t.Parallel()
 	l := newSystemdHost(t, "node1")
-	at := "cd " + unpackable(t) + "\n"
+	at := "cd '" + unpackable(t) + "'\n"
 	page := pages(t)
 	l.pod("before", "10.9.0.4/24")
 	l.do(at + page["Install"])
@@ -293,7 +293,7 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 // The aggregator and its agent on one host, an agent on another one: known by tokens.
 func TestPackageOnTwoHostsWithTokens(t *testing.T) {
 	t.Parallel()
-	at := "cd " + unpackable(t) + "\n"
+	at := "cd '" + unpackable(t) + "'\n"
 	page := pages(t)
 	one, two := newSystemdHost(t, "node1"), newSystemdHost(t, "node2")
 	if err := one.Cable("eth0", two.Host, "eth0"); err != nil {

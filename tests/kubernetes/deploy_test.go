@@ -941,7 +941,7 @@ func TestInstallGuide(t *testing.T) {
 	}
 	for _, block := range blocks {
 		commands, _, _ := strings.Cut(block, "```")
-		cmd := i.Command("sh", "-euxc", "cd "+work+"\n"+commands)
+		cmd := i.Command("sh", "-euxc", "cd '"+work+"'\n"+commands)
 		cmd.Env = append(cmd.Env, "PATH="+bin+":"+os.Getenv("PATH"), "KUBECONFIG="+i.Cluster.kubeconfig, "HOME="+work)
 		out, err := i.Output(cmd)
 		if err != nil {
