@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // machines counts those of this process, for the names of their cgroups.
@@ -68,6 +70,7 @@ func NewMachine(hostname string) (*Host, error) {
 	for i := range dirs {
 		dirs[i] += cgroup
 	}
+	unix.Umask(umask)
 	cmd := exec.Command("sh", slices.Concat([]string{"-euc", holdMachine, "sh", initMachine}, dirs)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // out of the reach of Ctrl-C
 	tie, err := cmd.StdinPipe()
