@@ -581,6 +581,7 @@ func TestWithoutAccessControlOnlyThisHostAcknowledges(t *testing.T) {
 		{"[::1]:1", "localhost:9641", 404},
 		{"127.0.0.1:1", "[::1]:9641", 404},
 		{"127.0.0.1:1", hostname + ":9641", 404},
+		{"127.0.0.1:1", strings.ToUpper(hostname) + ":9641", 404}, // as somebody may write it
 		{"127.0.0.1:1", "evil.example.net", 403},
 		{"192.0.2.7:1", "127.0.0.1:9641", 403},
 	} {
