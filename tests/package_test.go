@@ -27,7 +27,8 @@ type systemdHost struct {
 }
 
 // bootSystemd is what there is before systemd. Its control groups are all of the
-// one that the machine has; its units only those that every unit refers to.
+// one that the machine has; its units only those that every unit refers to. On a machine
+// without an id it would boot for the first time, and enable them.
 const bootSystemd = `
 	mount --make-rprivate /proc
 	mount -t proc proc /proc
@@ -35,6 +36,7 @@ const bootSystemd = `
 	mount -t cgroup2 cgroup2 /sys/fs/cgroup
 	hostname >/etc/hostname
 	echo "127.0.0.1 $(hostname)" >>/etc/hosts
+	grep -q '^[0-9a-f]*$' /etc/machine-id || tr -d - </proc/sys/kernel/random/uuid >/etc/machine-id
 	mkdir -p /run/units/sysinit.target.wants /etc/systemd/system
 	mount -t tmpfs tmpfs /etc/systemd/system
 	for u in basic multi-user network paths shutdown slices sockets sysinit timers umount; do
