@@ -11,23 +11,30 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+# A tag of git may have letters that are none of an image's tag, nor of a file's name.
+VERSION := $(shell { git describe --tags --always --dirty 2>/dev/null || echo devel; } | tr -c 'A-Za-z0-9._\n-' -)
 REVISION := $(shell git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)
 # The time of all files in image and package: that of the commit.
-EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+EPOCH := $(shell git log -1 --no-show-signature --format=%ct 2>/dev/null || echo 0)
+
+# These are set as in: make image IMAGE=registry.example/ipwitness:1. What the environment
+# has by such a name is somebody else's.
 
 # How the image is called, and which architectures it and the packages are for.
-IMAGE ?= ghcr.io/ipwitness/ipwitness:$(VERSION)
-ARCHES ?= amd64 arm64
+IMAGE := ghcr.io/ipwitness/ipwitness:$(VERSION)
+ARCHES := amd64 arm64
 
 # More arguments for the program, as in: make run ARGS='--wire off'
-ARGS ?=
+ARGS :=
 # More arguments for go test, as in: make test TESTFLAGS='-run Duplicate'
-TESTFLAGS ?=
+TESTFLAGS :=
 # The packages to test.
-PKGS ?= ./...
+PKGS := ./...
 # Those of make test-cluster.
-CLUSTER_PKGS ?= ./aggregator/kube ./tests/kubernetes
+CLUSTER_PKGS := ./aggregator/kube ./tests/kubernetes
+
+# A workspace of Go that this is in knows nothing of tools/*.
+export GOWORK := off
 
 # Another clang writes other bytes into bpf/*.o, so the version is fixed.
 export BPF2GO_CC := clang-19
@@ -99,7 +106,7 @@ GO_BUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false \
 .PHONY: release-binaries
 release-binaries:
 	@for a in $(ARCHES); do \
-		export GOOS=linux GOARCH=$$a; out=bin/release/$$a/build/out; \
+		export GOOS=linux GOARCH=$$a GOAMD64=v1 GOARM64=v8.0; out=bin/release/$$a/build/out; \
 		$(GO_BUILD) -o $$out/ipwitness ./cmd/ipwitness; \
 		deploy/licenses.sh >$$out/THIRD-PARTY-LICENSES; \
 	done
@@ -132,7 +139,7 @@ run: build ## Watch this host: bin/ipwitness run $(ARGS), as root
 
 .PHONY: demo
 demo: deps-test build cni-plugins ## Show a real IPAM accident and what ipwitness says of it
-	@CGO_ENABLED=0 go build -trimpath -o bin/demo ./tests/demo
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/demo ./tests/demo
 	@$(AS_ROOT) bin/demo $(ARGS)
 
 ##@ Check
@@ -154,7 +161,7 @@ test-cluster: deps-test build image cni-plugins kubernetes ## Run the tests on a
 .PHONY: test-kernels
 test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu and run tests there; ARGS='-kernel 6.12 -run VLAN'
 	@CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o bin/kernels/ ./bpf ./agent ./tests
-	@CGO_ENABLED=0 go build -trimpath -o bin/kernels/run ./tests/kernels
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/kernels/run ./tests/kernels
 	@bin/kernels/run $(ARGS)
 
 # What the parts that are named need to be built; all of it where none is named.
@@ -162,7 +169,7 @@ BENCH_BUILDS := $(if $(strip $(ARGS)),$(if $(findstring runtime,$(ARGS)),contain
 	$(if $(findstring kubernetes,$(ARGS)),kubernetes),containerd kubernetes)
 .PHONY: bench
 bench: deps-test deps-bench build cni-plugins $(BENCH_BUILDS) ## Measure the budgets of the design (ARGS=storm: only that part)
-	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./tests/bench
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/bench ./tests/bench
 	@$(AS_ROOT) bin/bench $(ARGS)
 
 .PHONY: lint
@@ -290,7 +297,7 @@ $(PROTOC_PLUGINS) &: tools/protoc/go.mod tools/protoc/go.sum
 	@touch $(PROTOC_PLUGINS)
 
 $(IMAGE_TOOL): tools/image/main.go tools/image/go.mod tools/image/go.sum
-	CGO_ENABLED=0 go -C tools/image build -trimpath -o '$(CURDIR)/$@' .
+	CGO_ENABLED=0 go -C tools/image build -trimpath -buildvcs=false -o '$(CURDIR)/$@' .
 	@touch $@
 
 CNI_MODULE := github.com/containernetworking/plugins

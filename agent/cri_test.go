@@ -153,6 +153,18 @@ func sandboxAnswer(id, name, path string, ips ...string) *runtimev1.PodSandboxSt
 	}
 }
 
+// socketDir is a directory whose path is short, wherever TMPDIR is: that of a socket has
+// at most 107 bytes.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "ipwitness-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 // serve offers CRI at a socket until stop.
 func (f *fakeRuntime) serve(t *testing.T, socket string) (stop func()) {
 	t.Helper()
@@ -241,7 +253,7 @@ func (a *asking) problem() string {
 
 func TestRuntimeThatComesLaterIsFound(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := socketDir(t)
 	dead, missing, socket := filepath.Join(dir, "dead.sock"), filepath.Join(dir, "no/such/dir/a.sock"), filepath.Join(dir, "run/fake/fake.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead})
 	if err != nil {
@@ -279,7 +291,7 @@ func TestRuntimeThatComesLaterIsFound(t *testing.T) {
 
 func TestOfTwoRuntimesTheOneWithSandboxesIsAsked(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := socketDir(t)
 	docker, kubelet := newFakeRuntime(), newFakeRuntime()
 	docker.name, kubelet.name = "docker's", "kubelet's"
 	kubelet.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a")
@@ -314,7 +326,7 @@ func TestOfTwoRuntimesTheOneWithSandboxesIsAsked(t *testing.T) {
 
 func TestSocketThatWasChosenIsMissedInWords(t *testing.T) {
 	t.Parallel()
-	socket := filepath.Join(t.TempDir(), "fake.sock")
+	socket := filepath.Join(socketDir(t), "fake.sock")
 	a := ask(t, socket)
 	a.await("a problem", func() bool { return a.problem() != "" })
 	for _, want := range []string{socket, "no such file", "CNI results and processes", "--cri-socket"} {
@@ -348,7 +360,7 @@ func TestPermissionThatIsMissingIsToldInWords(t *testing.T) {
 func TestEverySandboxIsAskedForOnce(t *testing.T) {
 	t.Parallel()
 	const pods = 300
-	socket := filepath.Join(t.TempDir(), "fake.sock")
+	socket := filepath.Join(socketDir(t), "fake.sock")
 	f := newFakeRuntime()
 	f.hold = make(chan struct{})
 	for i := range pods {
@@ -391,7 +403,7 @@ func TestEverySandboxIsAskedForOnce(t *testing.T) {
 
 func TestRuntimeThatIsAwayKeepsItsNames(t *testing.T) {
 	t.Parallel()
-	socket := filepath.Join(t.TempDir(), "fake.sock")
+	socket := filepath.Join(socketDir(t), "fake.sock")
 	f := newFakeRuntime()
 	f.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a")
 	stop := f.serve(t, socket)
@@ -426,7 +438,7 @@ func TestRuntimeThatIsAwayKeepsItsNames(t *testing.T) {
 
 func TestNamespaceWithoutASandboxHasThemListedAFewTimes(t *testing.T) {
 	t.Parallel()
-	socket := filepath.Join(t.TempDir(), "fake.sock")
+	socket := filepath.Join(socketDir(t), "fake.sock")
 	f := newFakeRuntime()
 	f.serve(t, socket)
 	a := ask(t, socket)
@@ -484,7 +496,7 @@ func TestListsAreFewAndEnd(t *testing.T) {
 
 func TestEventsTellOfSandboxesWithoutAList(t *testing.T) {
 	t.Parallel()
-	socket := filepath.Join(t.TempDir(), "fake.sock")
+	socket := filepath.Join(socketDir(t), "fake.sock")
 	f := newFakeRuntime()
 	f.events = make(chan *runtimev1.ContainerEventResponse)
 	f.serve(t, socket)
@@ -528,7 +540,7 @@ func TestEventsTellOfSandboxesWithoutAList(t *testing.T) {
 
 func TestEventsThatOnlyOneListenerHearsAreLeftToKubelet(t *testing.T) {
 	t.Parallel()
-	socket := filepath.Join(t.TempDir(), "fake.sock")
+	socket := filepath.Join(socketDir(t), "fake.sock")
 	f := newFakeRuntime()
 	f.name = "containerd"
 	f.events = make(chan *runtimev1.ContainerEventResponse, 1)
@@ -550,7 +562,7 @@ func TestRuntimeThatDoesNotAnswerStopsNothing(t *testing.T) {
 	for _, method := range []string{"Version", "ListPodSandbox", "PodSandboxStatus"} {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
-			socket := filepath.Join(t.TempDir(), "fake.sock")
+			socket := filepath.Join(socketDir(t), "fake.sock")
 			f := newFakeRuntime()
 			for i := range 20 {
 				id := fmt.Sprint(i)
@@ -629,7 +641,7 @@ func TestJunkOfARuntimeIsNotTaken(t *testing.T) {
 
 func TestJunkFromASocketStopsNothing(t *testing.T) {
 	t.Parallel()
-	socket := filepath.Join(t.TempDir(), "fake.sock")
+	socket := filepath.Join(socketDir(t), "fake.sock")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -688,7 +700,7 @@ func TestPathOfTheSocketIsReadAsPeopleWriteIt(t *testing.T) {
 }
 
 func TestDoctorSaysWhichRuntimeAnswers(t *testing.T) {
-	dir := t.TempDir()
+	dir := socketDir(t)
 	socket := filepath.Join(dir, "fake.sock")
 	check := func(flag, wantStatus, want string) {
 		t.Helper()

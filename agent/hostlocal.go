@@ -30,6 +30,7 @@ type hostLocal struct {
 	problem string
 
 	id      fileID // of the directory that was read; zero: none was
+	heard   fileID // of the one that was there just before it was watched; zero: none was
 	stale   bool   // it is to be read anew
 	unheard error  // why its changes are not heard
 	marked  bool   // host-local has been here: its lock or last address is
@@ -190,6 +191,7 @@ func (h *hostLocal) read(room int, now time.Time) {
 		h.put(a, g, now)
 	}
 	h.id, h.marked = id, marked
+	h.stale = id != h.heard // made since: what comes before it is watched is not heard
 	h.state, h.problem = ipwitnessv1.Pool_KNOWN, ""
 	switch {
 	case full:

@@ -411,6 +411,28 @@ func TestLostEventsAreMadeUpFor(t *testing.T) {
 	l.awaitGiven("pods", 1, known)
 }
 
+func TestDirectoryThatIsMadeBetweenWatchingAndReadingIsReadAgain(t *testing.T) {
+	l := newIPAMLab(t)
+	w, err := fsnotify.NewBufferedWatcher(ipamEvents)
+	l.must(err)
+	defer func() { _ = w.Close() }()
+	l.ipam.watcher = w
+	l.configure("10-pods.conf", fmt.Sprintf(`{"name":"pods","type":"ptp","ipam":{"type":"host-local","dataDir":%q,"subnet":"10.1.0.0/24"}}`, l.dir))
+	for _, made := range []string{"first", "anew"} { // with all above it
+		l.ipam.all = true
+		l.ipam.look(time.Now())
+		l.must(os.RemoveAll(filepath.Join(l.root, "var")), os.MkdirAll(l.path("pods"), 0o755))
+		l.ipam.hostLocal[l.path("pods")].read(maxGivenAll, time.Now())
+		l.give("pods", "10.1.0.2", "unheard")
+		l.ipam.all = true // a directory above it was made: that is heard
+		l.ipam.look(time.Now())
+		l.take()
+		if a := l.allocations[l.path("pods")]; len(a) != 1 {
+			t.Errorf("made %s: got %v, want one", made, a)
+		}
+	}
+}
+
 func TestFileThatGrowsTooLongWithinOneTickIsNotRead(t *testing.T) {
 	h, a, now := newHostLocal(t.TempDir(), false), netip.MustParseAddr("10.1.0.7"), time.Now()
 	at := timestamppb.New(now)
@@ -490,6 +512,8 @@ func unprivileged(t *testing.T, fn func()) {
 }
 
 func TestWhatMayNotBeReadIsAProblem(t *testing.T) {
+	umask := unix.Umask(0o022)
+	defer unix.Umask(umask)
 	l := newIPAMLab(t)
 	for dir := l.root; dir != filepath.Dir(os.TempDir()); dir = filepath.Dir(dir) {
 		if dir != os.TempDir() {

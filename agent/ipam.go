@@ -285,6 +285,10 @@ func (i *ipam) watch() {
 			way = append(way, dir)
 		}
 		for _, dir := range slices.Backward(way) { // from above: what is made meanwhile is heard
+			h := i.hostLocal[dir]
+			if h != nil {
+				h.heard, _ = identify(unix.AT_FDCWD, dir)
+			}
 			err := i.noWatcher
 			if i.watcher != nil {
 				err = i.watcher.Add(dir)
@@ -293,7 +297,7 @@ func (i *ipam) watch() {
 				err = nil
 				watched[dir] = false
 			}
-			if h := i.hostLocal[dir]; h != nil {
+			if h != nil {
 				h.unheard = err
 			}
 			if err != nil && !errors.Is(err, os.ErrPermission) {

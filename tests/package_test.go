@@ -27,7 +27,8 @@ type systemdHost struct {
 }
 
 // bootSystemd is what there is before systemd. Its control groups are all of the
-// one that the machine has; its units only those that every unit refers to.
+// one that the machine has; its units only those that every unit refers to. On a machine
+// without an id it would boot for the first time, and enable them.
 const bootSystemd = `
 	mount --make-rprivate /proc
 	mount -t proc proc /proc
@@ -35,6 +36,7 @@ const bootSystemd = `
 	mount -t cgroup2 cgroup2 /sys/fs/cgroup
 	hostname >/etc/hostname
 	echo "127.0.0.1 $(hostname)" >>/etc/hosts
+	grep -q '^[0-9a-f]*$' /etc/machine-id || tr -d - </proc/sys/kernel/random/uuid >/etc/machine-id
 	mkdir -p /run/units/sysinit.target.wants /etc/systemd/system
 	mount -t tmpfs tmpfs /etc/systemd/system
 	for u in basic multi-user network paths shutdown slices sockets sysinit timers umount; do
@@ -95,7 +97,7 @@ func child(pid int) int {
 // in is a script that will run beside systemd.
 func (l *systemdHost) in(script string) *exec.Cmd {
 	cmd := exec.Command("nsenter", "--target", strconv.Itoa(l.pid), "--all", "--wd=/", "--", "sh", "-euxc", l.env+script)
-	cmd.Env = append(os.Environ(), "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root")
+	cmd.Env = append(netlab.Environment(), "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root")
 	return cmd
 }
 
@@ -210,7 +212,7 @@ func possible(t *testing.T) {
 func TestPackageOnAHostWithSystemd(t *testing.T) {
 	t.Parallel()
 	l := newSystemdHost(t, "node1")
-	at := "cd " + unpackable(t) + "\n"
+	at := "cd '" + unpackable(t) + "'\n"
 	page := pages(t)
 	l.pod("before", "10.9.0.4/24")
 	l.do(at + page["Install"])
@@ -293,7 +295,7 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 // The aggregator and its agent on one host, an agent on another one: known by tokens.
 func TestPackageOnTwoHostsWithTokens(t *testing.T) {
 	t.Parallel()
-	at := "cd " + unpackable(t) + "\n"
+	at := "cd '" + unpackable(t) + "'\n"
 	page := pages(t)
 	one, two := newSystemdHost(t, "node1"), newSystemdHost(t, "node2")
 	if err := one.Cable("eth0", two.Host, "eth0"); err != nil {

@@ -181,7 +181,7 @@ func TestRuntimeThatIsKilledTakesNoNameAlong(t *testing.T) {
 		}
 		const away = "does not answer since"
 		until(t, "the problem to be shown", func() bool {
-			out, err := l.Run("%s nodes", binary)
+			out, err := l.Output(l.Command(binary, "nodes"))
 			return err == nil && strings.Contains(out, "the container runtime at "+containerd.Socket+" "+away)
 		})
 		l.awaitMetric("ipwitness_agent_cri_connected", 0)

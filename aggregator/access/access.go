@@ -265,7 +265,7 @@ func (g *Guard) misled(by credential) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	if !by.remote.IsLoopback() || host == "" || host == "localhost" || host == g.hostname {
+	if !by.remote.IsLoopback() || host == "" || host == "localhost" || strings.EqualFold(host, g.hostname) {
 		return false
 	}
 	_, err := netip.ParseAddr(strings.Trim(host, "[]"))

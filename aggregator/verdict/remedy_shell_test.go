@@ -85,7 +85,7 @@ func TestCommandsOnlyChangeWhatIsAsItWasFound(t *testing.T) {
 					answers += "*'" + part + "'*) printf '%s\\n' '" + answer + "' ;;\n"
 				}
 			}
-			answers += "get*|'ipam show'*) ;;\n*) echo \"$*\" >>" + log + " ;;\nesac\n"
+			answers += "get*|'ipam show'*) ;;\n*) echo \"$*\" >>'" + log + "' ;;\nesac\n"
 			for _, name := range []string{"kubectl", "calicoctl"} {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte(answers), 0o755); err != nil {
 					t.Fatal(err)

@@ -604,7 +604,7 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := filepath.Join(dir, "open")
-	if err := os.WriteFile(open, []byte(readerToken+" reader bob\n"), 0o644); err != nil {
+	if err := errors.Join(os.WriteFile(open, []byte(readerToken+" reader bob\n"), 0o600), os.Chmod(open, 0o644)); err != nil { // whatever the umask is
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -647,6 +647,7 @@ func TestWithoutAccessControlOnlyThisHostAcknowledges(t *testing.T) {
 		{"[::1]:1", "localhost:9641", 404},
 		{"127.0.0.1:1", "[::1]:9641", 404},
 		{"127.0.0.1:1", hostname + ":9641", 404},
+		{"127.0.0.1:1", strings.ToUpper(hostname) + ":9641", 404}, // as somebody may write it
 		{"127.0.0.1:1", "evil.example.net", 403},
 		{"192.0.2.7:1", "127.0.0.1:9641", 403},
 	} {

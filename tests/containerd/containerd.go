@@ -237,9 +237,10 @@ func (c *Containerd) Command(name string, args ...string) *exec.Cmd {
 		cmd = c.host.Command(name, args...)
 	} else {
 		cmd = exec.Command("nsenter", append([]string{"--target", strconv.Itoa(c.pid), "--net", "--mount", "--pid", "--", name}, args...)...)
+		cmd.Env = netlab.Environment()
 	}
 	if c.options.Bin != "" {
-		cmd.Env = append(os.Environ(), "PATH="+c.options.Bin+":"+os.Getenv("PATH"))
+		cmd.Env = append(cmd.Env, "PATH="+c.options.Bin+":"+os.Getenv("PATH"))
 	}
 	return cmd
 }

@@ -23,7 +23,7 @@ import (
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	ctx, timeout := context.WithTimeout(ctx, time.Minute)
+	ctx, timeout := context.WithTimeout(ctx, 5*time.Minute)
 	defer timeout()
 	if err := demo(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)

@@ -770,7 +770,7 @@ func (i *installed) wantPeople(t *testing.T, addr string) {
 	}
 	forward := func() (string, error) {
 		cmd := i.Command(binary, "nodes", "-P", "--namespace", home)
-		cmd.Env = append(os.Environ(), "KUBECONFIG="+friend)
+		cmd.Env = append(cmd.Env, "KUBECONFIG="+friend)
 		return i.Output(cmd)
 	}
 	if out, err := forward(); err == nil {
@@ -929,7 +929,7 @@ func TestManifests(t *testing.T) {
 func (i *installed) certificates(env ...string) {
 	i.t.Helper()
 	cmd := i.Command(manifests + "/certificates.sh")
-	cmd.Env = append(os.Environ(), "PATH="+i.programs+":"+os.Getenv("PATH"), "KUBECONFIG="+i.Cluster.kubeconfig)
+	cmd.Env = append(cmd.Env, "PATH="+i.programs+":"+os.Getenv("PATH"), "KUBECONFIG="+i.Cluster.kubeconfig)
 	cmd.Env = append(cmd.Env, env...)
 	if out, err := i.Output(cmd); err != nil {
 		i.t.Fatalf("%v\n%s", err, out)
@@ -972,8 +972,8 @@ func TestInstallGuide(t *testing.T) {
 	}
 	for _, block := range blocks {
 		commands, _, _ := strings.Cut(block, "```")
-		cmd := i.Command("sh", "-euxc", "cd "+work+"\n"+commands)
-		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "KUBECONFIG="+i.Cluster.kubeconfig, "HOME="+work)
+		cmd := i.Command("sh", "-euxc", "cd '"+work+"'\n"+commands)
+		cmd.Env = append(cmd.Env, "PATH="+bin+":"+os.Getenv("PATH"), "KUBECONFIG="+i.Cluster.kubeconfig, "HOME="+work)
 		out, err := i.Output(cmd)
 		if err != nil {
 			t.Fatalf("%s\n%v\n%s", commands, err, out)

@@ -80,7 +80,7 @@ func (l *lab) deployAggregator(fields, flags, scheme string) person {
 
 func (p person) command(args ...string) *exec.Cmd {
 	cmd := p.Command(binary, append(args, "-P")...)
-	cmd.Env = append(cmd.Environ(), "KUBECONFIG="+p.kubeconfig)
+	cmd.Env = append(cmd.Env, "KUBECONFIG="+p.kubeconfig)
 	return cmd
 }
 

@@ -143,7 +143,7 @@ func (l *lab) plan() string {
 	}
 	for range 2 { // it can run twice
 		cmd := l.Command("sh", filepath.Join(dir, "plan.sh"), "cluster")
-		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"))
 		out, err := l.Output(cmd)
 		if err != nil {
 			l.t.Fatalf("%v\n%s\n%s", err, out, script)

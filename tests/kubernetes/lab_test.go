@@ -514,7 +514,7 @@ func (l *lab) row(id, addr, rule string) {
 		var s situations.Said
 		var err error
 		explain := l.Command(binary, "explain", addr)
-		explain.Env = append(os.Environ(), "TZ=UTC") // of times that a test chose
+		explain.Env = append(explain.Env, "TZ=UTC") // of times that a test chose
 		if s.Printed, err = l.Output(explain); err != nil {
 			l.t.Fatal(err)
 		}

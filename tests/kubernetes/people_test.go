@@ -33,7 +33,7 @@ func TestKubectlIpwitness(t *testing.T) {
 		t.Helper()
 		cmd := l.KubectlCommand()
 		cmd.Args = append(cmd.Args[:len(cmd.Args)-4], append([]string{"ipwitness"}, args...)...) // flags of kubectl are none of a plugin's
-		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"))
 		out, err := l.Output(cmd)
 		if err != nil {
 			t.Fatal(err)

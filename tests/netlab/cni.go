@@ -96,8 +96,10 @@ func (c *CNI) Delete(pod string) error {
 }
 
 func (c *CNI) tool(command, sandbox, pod string) error {
-	_, err := c.host.Run("env CNI_PATH=%s NETCONFPATH=%s CNI_IFNAME=%s CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s;K8S_POD_UID=uid-%s %s/cnitool %s %s /run/netns/%s",
-		c.bin, confDir, cmp.Or(c.Interface, "eth0"), pod, pod, c.bin, command, c.name, sandbox)
+	cmd := c.host.Command(filepath.Join(c.bin, "cnitool"), command, c.name, "/run/netns/"+sandbox)
+	cmd.Env = append(cmd.Env, "CNI_PATH="+c.bin, "NETCONFPATH="+confDir, "CNI_IFNAME="+cmp.Or(c.Interface, "eth0"),
+		fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s;K8S_POD_UID=uid-%[1]s", pod))
+	_, err := c.host.Output(cmd)
 	return err
 }
 

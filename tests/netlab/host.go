@@ -45,6 +45,10 @@ type Host struct {
 	last   uint64 // inode of the newest namespace, if they are in order
 }
 
+// umask is that of machines: what containers and units run must be there for all to read,
+// whatever that of the caller is.
+const umask = 0o022
+
 // ready is what the holder says once its namespaces are set up.
 const ready = "ready\n"
 
@@ -53,6 +57,7 @@ const ready = "ready\n"
 // one that is booted for the tests, and its /etc theirs. A mount of the machine at
 // /run/netns, which ip(8) makes, would still be listed, and runtimes go by the list.
 func New() (*Host, error) {
+	unix.Umask(umask)
 	return hold(exec.Command("unshare", "--net", "--mount", "--propagation", "private", "sh", "-euc", `
 		umount --lazy /run/netns 2>/dev/null || true
 		mount -t tmpfs tmpfs /run
@@ -153,7 +158,21 @@ func (h *Host) Close() {
 // that it cannot outlive this process.
 func (h *Host) Command(name string, args ...string) *exec.Cmd {
 	line := slices.Concat(h.enter, []string{name}, args)
-	return exec.Command(line[0], line[1:]...)
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Env = Environment()
+	return cmd
+}
+
+// Environment is that of this process for a command on a host: without what would lead
+// it out of there, or set ipwitness, Kubernetes or a runtime as somebody wants it
+// elsewhere.
+func Environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		name, _, _ := strings.Cut(strings.ToUpper(variable), "=")
+		return strings.HasSuffix(name, "_PROXY") || slices.ContainsFunc([]string{"IPWITNESS_", "KUBE", "HELM_", "CONTAINERD_"}, func(whose string) bool {
+			return strings.HasPrefix(name, whose)
+		})
+	})
 }
 
 // Start starts a command of Command.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // machines counts those of this process, for the names of their cgroups.
@@ -57,7 +60,9 @@ const initMachine = `
 // leave behind ends with it, a hostname, an /etc that can be written to, an empty
 // /var/log, and a cgroup. Programs in it end by SIGKILL only.
 func NewMachine(hostname string) (*Host, error) {
-	cgroup := fmt.Sprintf("/ipwitness-%d-%d", os.Getpid(), machines.Add(1))
+	// Not by our process id: another container of this machine may have one like it, and
+	// one that was killed may have left its cgroups.
+	cgroup := fmt.Sprintf("/ipwitness-%d-%d", rand.Uint32(), machines.Add(1))
 	dirs, err := cgroupHierarchies()
 	if err != nil {
 		return nil, err
@@ -65,6 +70,7 @@ func NewMachine(hostname string) (*Host, error) {
 	for i := range dirs {
 		dirs[i] += cgroup
 	}
+	unix.Umask(umask)
 	cmd := exec.Command("sh", slices.Concat([]string{"-euc", holdMachine, "sh", initMachine}, dirs)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // out of the reach of Ctrl-C
 	tie, err := cmd.StdinPipe()

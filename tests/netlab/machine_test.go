@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,5 +131,16 @@ func TestMachineEndsWithWhoMadeIt(t *testing.T) {
 			t.Fatalf("left behind: %v", got)
 		case <-tick.C:
 		}
+	}
+}
+
+func TestNothingOfTheEnvironmentLeadsOutOfAHost(t *testing.T) {
+	kept := Environment()
+	for _, name := range []string{"HTTPS_PROXY", "no_proxy", "IPWITNESS_SERVER", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "HELM_NAMESPACE", "CONTAINERD_ADDRESS"} {
+		t.Setenv(name, "elsewhere")
+	}
+	t.Setenv("IPWITNESS", "no flag's")
+	if got, want := Environment(), append(kept, "IPWITNESS=no flag's"); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

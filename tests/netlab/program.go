@@ -32,7 +32,7 @@ const (
 // Build makes the program in a directory, and gives its path.
 func Build(dir string) (string, error) {
 	bin := filepath.Join(dir, "ipwitness")
-	build := exec.Command("go", "build", "-o", bin, "github.com/ipwitness/ipwitness/cmd/ipwitness")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "github.com/ipwitness/ipwitness/cmd/ipwitness")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build ipwitness: %w\n%s", err, out)
