@@ -1,6 +1,7 @@
 package aggregator
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -313,5 +314,36 @@ func TestNetworksInTwoVRFsMayHaveOneRange(t *testing.T) {
 		a.send(&pb.ReportRequest{Interfaces: m.Interfaces, Pools: []*pb.PoolRecord{hostLocal("10.9.0.0/24", pb.Pool_KNOWN)}}).sync()
 		time.Sleep(time.Second)
 		l.wantFindings("both are in none", "ranges-overlap 10.0.0.1-10.0.0.254")
+	})
+}
+
+// Pods on a bridge that leads to a LAN have addresses of that LAN, as their nodes do.
+func TestABridgeIntoALANIsNoRangeOfANode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		var uplinks []*pb.InterfaceRecord
+		var agents []*agent
+		for i, name := range []string{"n1", "n2"} {
+			m := kindPod(2, "a"+name, fmt.Sprintf("10.10.0.%d", 100+i))
+			m.Claims[0].Network = "lan"
+			m.Links[0].Name, m.Links[0].Kind, m.Links[0].Routed = "br1", pb.LinkRecord_BRIDGE, true
+			m.Interfaces[0].Link, m.Interfaces[1].Link = "br1", "br1"
+			uplink := &pb.InterfaceRecord{Namespace: 1, Index: 8, Name: "eth1", Mac: podMAC(uint32(1000 + i)), Attachment: pb.InterfaceRecord_OWN, Link: "br1", Uplink: true}
+			m.Interfaces = append(m.Interfaces, uplink, &pb.InterfaceRecord{
+				Namespace: 1, Index: 9, Name: "br1", Kind: "bridge", Mac: podMAC(uint32(1000 + i)), Attachment: pb.InterfaceRecord_OWN, Link: "br1",
+			})
+			own := assigned(1, fmt.Sprintf("10.10.0.%d", 10+i))
+			own.Index = 9
+			m.Claims = append(m.Claims, own)
+			uplinks, agents = append(uplinks, uplink), append(agents, l.dial().send(snapshot(hello(name, 1), m)).sync())
+		}
+		time.Sleep(time.Minute)
+		l.wantFindings("all are on one LAN")
+		for i, a := range agents {
+			uplinks[i].Gone = true
+			a.send(&pb.ReportRequest{Interfaces: uplinks[i : i+1]}).sync()
+		}
+		time.Sleep(time.Second)
+		l.wantFindings("each bridge is a world of its own", "pod-cidr-overlap 10.10.0.0/24")
 	})
 }

@@ -303,6 +303,9 @@ func (s *store) setInterface(n *node, ns *namespace, rec verdict.Interface, link
 // used, and has all addresses looked at that are judged by it.
 func (s *store) replaceInterface(n *node, i *iface, rec *verdict.Interface) {
 	old := i.rec
+	if leadsOut(old) || leadsOut(rec) {
+		s.overlapped(n)
+	}
 	s.unlistHardware(n, i)
 	i.rec = rec
 	if rec.MAC != "" {
@@ -343,6 +346,9 @@ func (s *store) endInterface(n *node, i *iface) {
 		s.end(n, h)
 	}
 	s.unlistHardware(n, i)
+	if leadsOut(i.rec) {
+		s.overlapped(n)
+	}
 	if i.link != nil {
 		i.link.users--
 		s.dropLink(n, i.link)

@@ -139,7 +139,8 @@ func (n *node) podNetworks() map[string]bool {
 }
 
 // podsBehind tells whether pods that CNI gave addresses are behind an interface of the
-// node: on the ports of a bridge, or at the other end of a veth.
+// node: on the ports of a bridge, or at the other end of a veth. What is on a bridge that
+// leads out of the node has addresses of the LAN there, as other nodes have.
 func (s *store) podsBehind(n *node, i *verdict.Interface) bool {
 	is := func(record uint32) bool {
 		ns := n.namespaces.get(record)
@@ -158,8 +159,11 @@ func (s *store) podsBehind(n *node, i *verdict.Interface) bool {
 	own := n.namespaces.get(verdict.OwnRecord)
 	return slices.ContainsFunc(own.ifaces, func(port *iface) bool {
 		return port.rec.Link == i.Link && port.rec.Peer != 0 && is(port.rec.Peer)
-	})
+	}) && !slices.ContainsFunc(own.ifaces, func(port *iface) bool { return port.rec.Link == i.Link && leadsOut(port.rec) })
 }
+
+// leadsOut tells whether what is on a bridge with a port meets what is outside of the node.
+func leadsOut(port *verdict.Interface) bool { return port.Uplink || port.Kind == "vlan" }
 
 // compareRanges makes the findings about ranges that overlap. Pods come and go, and
 // seldom change the ranges of their node: those of all are compared only if one did.
