@@ -347,3 +347,31 @@ func TestABridgeIntoALANIsNoRangeOfANode(t *testing.T) {
 		l.wantFindings("each bridge is a world of its own", "pod-cidr-overlap 10.10.0.0/24")
 	})
 }
+
+// The guest of KubeVirt's bridge binding has the pod's address, and a sandbox of gVisor
+// has a network that no kernel knows.
+func TestAGuestMayHaveTheAddressOfItsPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		lacks := func(record uint32, name, addr string) *pb.ReportRequest {
+			m := kindPod(record, name, "10.244.9.9")
+			m.Claims = nil
+			m.Namespaces[0].Intended = []*pb.Intended{{Address: addr, Source: "cni-result", Interface: "eth0"}}
+			return m
+		}
+		launcher, sandbox := lacks(2, "virt-launcher-db", "10.244.0.2"), lacks(3, "sandboxed", "10.244.0.3")
+		launcher.Namespaces[0].Workload.VirtualMachine = "db"
+		answers := announced(3, "10.244.0.3", podMAC(3))
+		answers.Kind = pb.Evidence_ANSWERED
+		sandbox.Claims = []*pb.ClaimRecord{answers}
+		a := l.dial().send(snapshot(hello("n1", 1), launcher, sandbox)).sync()
+		time.Sleep(time.Minute)
+		l.wantFindings("both have it")
+		a.send(lacks(4, "late", "10.244.0.4")).sync()
+		time.Sleep(time.Minute)
+		l.wantFindings("nothing shows it", "intended-not-observed 10.244.0.4")
+		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(4, "10.244.0.4", podMAC(4))}}).sync()
+		time.Sleep(time.Second)
+		l.wantFindings("a frame does")
+	})
+}

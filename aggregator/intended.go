@@ -28,11 +28,25 @@ func (s *store) lack(ns *namespace) {
 	}
 }
 
-// lackOf is lack after a namespace has an address more or less.
+// lackOf is lack after a namespace has an address more or less, or what is behind its
+// port has.
 func (s *store) lackOf(h *holding) {
 	if h.Kind == verdict.Assigned {
 		s.lack(h.port.namespace)
+	} else if n := s.nodeOf(h); n != nil && h.port.rec.Peer != 0 {
+		if ns := n.namespaces.get(h.port.rec.Peer); ns != nil {
+			s.lack(ns)
+		}
 	}
+}
+
+// behind tells whether frames that enter by the port of a namespace show the address:
+// what is in there may have a network of its own, as a sandbox of gVisor has.
+func (s *store) behind(ns *namespace, a netip.Addr) bool {
+	e := s.table.get(a)
+	return e != nil && slices.ContainsFunc(e.holdings, func(h *holding) bool {
+		return h.mac != nil && !h.Weak() && h.Node() == ns.rec.Node && h.port.rec.Peer == ns.rec.Record
+	})
 }
 
 // intend makes the findings about addresses that a namespace lacks.
@@ -54,10 +68,11 @@ func (s *store) intend(ns *namespace) {
 }
 
 // lacks are the findings about a namespace. A pod that is ending gives its addresses
-// back first.
+// back first, and one that runs a virtual machine may have given them to that.
 func (s *store) lacks(ns *namespace) (list []verdict.Finding) {
 	p := s.PodObject(ns.rec)
-	if p != nil && (p.Absent || p.DeletionTimestamp != 0 || p.Phase == "Succeeded" || p.Phase == "Failed") {
+	if p != nil && (p.Absent || p.DeletionTimestamp != 0 || p.Phase == "Succeeded" || p.Phase == "Failed") ||
+		p != nil && p.VirtualMachine != "" || ns.rec.Who.Workload().VirtualMachine != "" {
 		return nil
 	}
 	inside := ns.ifaces[0].rec
@@ -70,7 +85,7 @@ func (s *store) lacks(ns *namespace) (list []verdict.Finding) {
 	o := verdict.Owner{ID: ns.rec.ID, Node: ns.rec.Node, Namespace: ns.rec, Interface: inside, MAC: inside.MAC, State: verdict.Live, Pod: p}
 	for _, missing := range s.lacking(&o) {
 		a, err := netip.ParseAddr(missing.GetAddress())
-		if err != nil {
+		if err != nil || s.behind(ns, a) {
 			continue
 		}
 		list = append(list, verdict.Finding{
