@@ -375,3 +375,21 @@ func TestAGuestMayHaveTheAddressOfItsPod(t *testing.T) {
 		l.wantFindings("a frame does")
 	})
 }
+
+// Somebody deletes all CiliumEndpoints, which Cilium makes anew, or has Cilium make none.
+func TestCiliumsRecordsAreNotLostWithItsEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for ipam, want := range map[string][]string{
+			verdict.Cilium: {"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3"},
+			verdict.Calico: {"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3", "ipam-state-lost "},
+		} {
+			l := newLab(t, Config{})
+			l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"))).sync()
+			l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
+				IPAM: ipam, Name: "n1", State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))},
+			}})
+			time.Sleep(time.Hour)
+			l.wantFindings(ipam+" has no record of them", want...)
+		}
+	})
+}

@@ -269,8 +269,8 @@ func (s *store) setPool(n *node, p *pool, next *verdict.Pool) *pool {
 }
 
 func samePool(a, b *verdict.Pool) bool {
-	return a.State == b.State && a.Problem == b.Problem && a.Network == b.Network && slices.Equal(a.Networks, b.Networks) &&
-		a.LostAt == b.LostAt && a.Lost == b.Lost && a.Plugin == b.Plugin && a.Device == b.Device && a.Routed == b.Routed &&
+	return a.State == b.State && a.Problem == b.Problem && a.Network == b.Network && a.Realm == b.Realm && slices.Equal(a.Networks, b.Networks) &&
+		a.LostAt == b.LostAt && a.Lost == b.Lost && a.Plugin == b.Plugin && a.Device == b.Device && a.Routed == b.Routed && a.Asked == b.Asked &&
 		a.Config == b.Config && a.Base == b.Base && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Gateways, b.Gateways)
 }
 

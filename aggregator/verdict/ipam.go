@@ -90,6 +90,9 @@ type Pool struct {
 	Network string
 	// Networks are all of them, where several are served by one pool.
 	Networks []string
+	// Realm is whereabouts' network_name: it may give an address of each to somebody
+	// else, for networks that never meet.
+	Realm string
 	// Ranges are what it gives, without what it never gives to anybody.
 	Ranges []Range
 	// Gateways are in its ranges, and the node's own or a router's.
@@ -109,6 +112,9 @@ type Pool struct {
 	// Routed tells that the node routes for what has its addresses, so that they
 	// meet all else that the node has.
 	Routed bool
+	// Asked tells that it gives addresses only to pods that ask for it by its name:
+	// nodes, whose addresses it may have in its range, meet nobody.
+	Asked bool
 	// Config is where it is configured: a file, or an object.
 	Config string
 	// Base is what offsets in its records count from (whereabouts).

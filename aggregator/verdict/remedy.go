@@ -88,6 +88,10 @@ func (t *telling) byHand(node, command, format string, args ...any) {
 func (t *telling) inUseUnallocated() {
 	t.told.Summary = fmt.Sprintf("%s is held by %s, and %s takes it for free: it will give it to %s.",
 		t.f.Address, t.holder(), t.pool.call(), t.pool.next())
+	if t.pool.IPAM == Cilium {
+		t.told.Summary = fmt.Sprintf("%s is held by %s, and no CiliumEndpoint tells of that. If Cilium's agent does not know of it either, it gives the address to one of the next pods there.",
+			t.f.Address, t.holder())
+	}
 	t.holding()
 	switch p := t.pool; {
 	case p.State == PoolMissing:
@@ -139,7 +143,10 @@ func (t *telling) bookedElsewhere() {
 
 // elsewhereEnds says what comes of a wrong booking.
 func (t *telling) elsewhereEnds() string {
-	if t.pool.IPAM == Calico {
+	switch t.pool.IPAM {
+	case Cilium:
+		return "If Cilium's agent has it so, too, the address is freed with that one, and given to another pod while it is in use."
+	case Calico:
 		return "Calico's garbage collector takes such a booking for leaked and frees the address 15 minutes after it finds it (leakGracePeriod); then another pod gets the address."
 	}
 	return "When that one ends, the address is freed, and given to another pod while it is in use."
@@ -170,7 +177,11 @@ func (t *telling) doubleAllocated() {
 	names := each(t.f.Allocations, func(al **Allocation) string { return (*al).call() })
 	t.told.Summary = fmt.Sprintf("%s has %s twice: for %s. As soon as both are up, it is a duplicate.",
 		t.pool.begin(), t.f.Address, list(names))
-	if t.pool.IPAM == KubernetesAPI {
+	switch t.pool.IPAM {
+	case Cilium:
+		t.told.Summary = fmt.Sprintf("%s has %s twice: for %s. One of them may be left over; if both are up, it is a duplicate.",
+			t.pool.begin(), t.f.Address, list(names))
+	case KubernetesAPI:
 		t.told.Summary = fmt.Sprintf("%s is in the status of several running pods: %s. One of them has it wrongly, or each has it.",
 			t.f.Address, list(names))
 	}
