@@ -24,9 +24,14 @@ func (t *telling) reserveCalico() {
 func (t *telling) rebookCalico() {
 	al := t.booked
 	right := t.rightNode()
-	if al.Node != "" && t.owner != nil && !t.owner.sameNode(al.Node) {
+	switch {
+	case al.Node != "" && t.owner != nil && !t.owner.sameNode(al.Node):
 		t.collector()
 		t.nodename(right)
+	case al.Pod != "":
+		t.advise("See whether pod %s/%s, for which Calico has it, runs, and which addresses it has: kubectl get pod -n %s %s -o wide", al.Namespace, al.Pod, quote(al.Namespace), quote(al.Pod))
+		t.restartNow("its successor gets an address that Calico has booked for it")
+		return
 	}
 	t.advise("Then restart the pods whose addresses are booked for the wrong node, one after the other: each successor's address is booked for node %s.", right)
 	t.restartNow("its successor's address is booked for the right node")
