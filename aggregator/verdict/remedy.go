@@ -398,18 +398,23 @@ func (t *telling) restart(then string) {
 }
 
 // restartNow is restart with a command that may be run as it is, where something makes
-// a new pod.
+// a new pod: it waits for that, so that of several not all are gone at once.
 func (t *telling) restartNow(then string) {
 	t.restart(then)
 	if t.owner == nil || t.owner.Pod == nil || t.owner.Pod.Controller == "" || t.owner.Workload().UID == "" {
 		return
 	}
 	w := t.owner.Workload()
+	restart := "  " + deletePod(w.Namespace, w.Name)
+	switch p := t.owner.Pod; p.ControllerKind {
+	case "Deployment", "StatefulSet", "DaemonSet":
+		restart = script(restart, "  kubectl rollout status -n "+quote(w.Namespace)+" "+quote(strings.ToLower(p.ControllerKind)+"/"+p.Controller)+" --timeout=5m")
+	}
 	t.told.Fixes[len(t.told.Fixes)-1] = Fix{
 		What: fmt.Sprintf("Restart pod %s/%s, which holds %s: %s.", w.Namespace, w.Name, t.f.Address, then),
 		Command: script(
 			"if uid=$(kubectl get pod -n "+quote(w.Namespace)+" "+quote(w.Name)+" --ignore-not-found -o 'jsonpath={.metadata.uid}') && [ \"$uid\" = "+quote(w.UID)+" ]; then",
-			"  "+deletePod(w.Namespace, w.Name),
+			restart,
 			"else",
 			"  echo "+quote("pod "+w.Namespace+"/"+w.Name+" of then is gone: nothing to do"),
 			"fi"),

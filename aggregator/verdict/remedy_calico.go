@@ -95,7 +95,7 @@ func restartCalicoNode(node string) string {
 // releaseCalico has the address freed.
 func (t *telling) releaseCalico() {
 	a := t.f.Address.String()
-	t.advise("Calico's garbage collector does so by itself, 15 minutes after it finds it (leakGracePeriod): if it does not, see whether calico-kube-controllers runs and what it logs.")
+	t.advise("Calico's garbage collector frees it by itself, 15 minutes after it finds it (leakGracePeriod): if it does not, see whether calico-kube-controllers runs and what it logs.")
 	t.advise("See what Calico thinks: calicoctl ipam show --ip=%s; calicoctl ipam check --show-problem-ips", a)
 	t.advise("If nobody has it, free it: calicoctl ipam release --ip=%s. For many at once, while no pod can be given one: calicoctl datastore migrate lock; calicoctl ipam check -o report.json; calicoctl ipam release --from-report=report.json; calicoctl datastore migrate unlock", a)
 	if t.booked.Pod == "" {
