@@ -311,6 +311,27 @@ func TestRangesOfNodesAreANetwork(t *testing.T) {
 	eventually(t, func() bool { return l.conflicts()[0].GetState() == pb.Conflict_RESOLVED })
 }
 
+// A machine is replaced by another one, which gets its range.
+func TestTheRangeOfANodeThatWasRemovedIsAnotherOnes(t *testing.T) {
+	a := newAPI(t)
+	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
+	node := func(name string, octet int) *agent {
+		a.set("ADDED", apiNode(name))
+		addr := fmt.Sprintf("10.244.1.%d", octet)
+		return l.dial().send(snapshot(hello(name, 1), kindPod(2, name, addr), poolOf(hostLocal("10.244.1.0/24", pb.Pool_KNOWN)), given(allocated(addr, "sandbox-"+name)))).sync()
+	}
+	removed := node("n1", 2)
+	a.set("DELETED", apiNode("n1"))
+	removed.cancel()
+	_ = removed.ended()
+	node("n2", 3)
+	node("n3", 4)
+	eventually(t, func() bool {
+		out, err := l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{Kind: verdict.FindingPodCIDROverlap})
+		return err == nil && len(out.GetFindings()) == 1 && slices.Equal(out.GetFindings()[0].GetNodes(), []string{"n2", "n3"})
+	})
+}
+
 func TestOrphanAndItsEvents(t *testing.T) {
 	a := newAPI(t)
 	a.set("ADDED", apiNode("n1"))

@@ -202,11 +202,14 @@ func (s *store) compareRanges() {
 	}
 }
 
-// compareNodes looks for ranges that several nodes have.
+// compareNodes looks for ranges that several nodes have. One that is silent, and that
+// Kubernetes has no more, gives nothing: its range may be another one's now.
 func (s *store) compareNodes() {
 	var all []side
+	names, known := s.kube.NodeNames()
 	for _, n := range s.nodes {
-		if !n.rec.TimedOut {
+		removed := known && n.rec.Unheard && !slices.ContainsFunc(names, n.rec.Called)
+		if !n.rec.TimedOut && !removed {
 			all = append(all, n.ranges...)
 		}
 	}
