@@ -67,7 +67,9 @@ type namespace struct {
 	alike *namespace
 	// together is the next one with the same container id.
 	together *namespace
-	// lacks are the findings that it has not what it was meant to have.
+	// since is when it was first heard of, lacks are the findings that it has not what it
+	// was meant to have.
+	since verdict.Stamp
 	lacks []verdict.Finding
 	alarm alarm
 	sweep uint32
@@ -165,7 +167,7 @@ func (s *store) setNamespace(n *node, rec verdict.Namespace) {
 	}
 	switch {
 	case ns == nil:
-		ns = &namespace{rec: &rec}
+		ns = &namespace{rec: &rec, since: s.clock()}
 		n.namespaces.put(ns)
 		s.listPod(ns)
 		s.touchPorts(n, rec.Record)
