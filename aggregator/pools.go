@@ -38,7 +38,8 @@ type pool struct {
 	node *node
 	// entries are the addresses that it has given: each once for each allocation.
 	entries lookup[netip.Addr, *entry]
-	// allocated counts allocations, leaked those that are found to be.
+	// allocated counts addresses that it has given, however often that is written, leaked
+	// those that are found to be.
 	allocated, leaked tally
 	// atRisk are the addresses in use that it takes for free.
 	atRisk map[*entry]struct{}
@@ -270,7 +271,7 @@ func (s *store) setPool(n *node, p *pool, next *verdict.Pool) *pool {
 
 func samePool(a, b *verdict.Pool) bool {
 	return a.State == b.State && a.Problem == b.Problem && a.Network == b.Network && a.Realm == b.Realm && slices.Equal(a.Networks, b.Networks) &&
-		a.LostAt == b.LostAt && a.Lost == b.Lost && a.Plugin == b.Plugin && a.Device == b.Device && a.Routed == b.Routed && a.Asked == b.Asked &&
+		a.LostAt == b.LostAt && a.Lost == b.Lost && a.Plugin == b.Plugin && a.Device == b.Device && a.Routed == b.Routed && a.Asked == b.Asked && a.Grows == b.Grows &&
 		a.Config == b.Config && a.Base == b.Base && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Gateways, b.Gateways)
 }
 

@@ -115,6 +115,8 @@ type Pool struct {
 	// Asked tells that it gives addresses only to pods that ask for it by its name:
 	// nodes, whose addresses it may have in its range, meet nobody.
 	Asked bool
+	// Grows tells that it gets more addresses as soon as it has few left.
+	Grows bool
 	// Config is where it is configured: a file, or an object.
 	Config string
 	// Base is what offsets in its records count from (whereabouts).
@@ -131,7 +133,7 @@ func (p *Pool) Contains(a netip.Addr) bool {
 	return false
 }
 
-// Size is how many addresses the pool can give; 0 where that is not known.
+// Size is how many addresses the pool can give; 0 where that is not known, or grows.
 func (p *Pool) Size() uint64 {
 	return p.size(func(netip.Addr) bool { return true })
 }
@@ -142,6 +144,9 @@ func (p *Pool) SizeOf(v4 bool) uint64 {
 }
 
 func (p *Pool) size(counts func(netip.Addr) bool) (size uint64) {
+	if p.Grows {
+		return 0
+	}
 	for _, r := range p.Ranges {
 		if !counts(r.First) {
 			continue
