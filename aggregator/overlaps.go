@@ -103,7 +103,7 @@ func (s *store) sides(n *node) (list []side) {
 	}
 	for _, sub := range s.Subnets(n.rec) {
 		r := verdict.RangeOf(sub.Prefix)
-		if sub.Prefix.Addr().IsLinkLocalUnicast() || n.gateway(sub.Prefix.Addr()) || !s.podsBehind(n, sub.Interface) ||
+		if sub.LAN || sub.Prefix.Addr().IsLinkLocalUnicast() || n.gateway(sub.Prefix.Addr()) || !s.podsBehind(n, sub.Interface) ||
 			slices.ContainsFunc(list, func(other side) bool { return other.Overlaps(r) }) {
 			continue
 		}
@@ -139,8 +139,7 @@ func (n *node) podNetworks() map[string]bool {
 }
 
 // podsBehind tells whether pods that CNI gave addresses are behind an interface of the
-// node: on the ports of a bridge, or at the other end of a veth. What is on a bridge that
-// leads out of the node has addresses of the LAN there, as other nodes have.
+// node: on the ports of a bridge, or at the other end of a veth.
 func (s *store) podsBehind(n *node, i *verdict.Interface) bool {
 	is := func(record uint32) bool {
 		ns := n.namespaces.get(record)
@@ -159,7 +158,7 @@ func (s *store) podsBehind(n *node, i *verdict.Interface) bool {
 	own := n.namespaces.get(verdict.OwnRecord)
 	return slices.ContainsFunc(own.ifaces, func(port *iface) bool {
 		return port.rec.Link == i.Link && port.rec.Peer != 0 && is(port.rec.Peer)
-	}) && !slices.ContainsFunc(own.ifaces, func(port *iface) bool { return port.rec.Link == i.Link && leadsOut(port.rec) })
+	})
 }
 
 // leadsOut tells whether what is on a bridge with a port meets what is outside of the node.

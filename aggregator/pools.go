@@ -410,9 +410,10 @@ func (s *store) Subnets(rec *verdict.Node) (list []verdict.Subnet) {
 		if i.rec.Attachment == verdict.Local {
 			continue
 		}
+		lan := i.rec.Kind == "bridge" && slices.ContainsFunc(own.ifaces, func(port *iface) bool { return port.rec.Link == i.rec.Link && leadsOut(port.rec) })
 		for _, h := range i.holdings {
 			if h.Kind == verdict.Assigned {
-				list = append(list, verdict.Subnet{Prefix: netip.PrefixFrom(h.entry.addr, int(h.PrefixLength)), Interface: i.rec})
+				list = append(list, verdict.Subnet{Prefix: netip.PrefixFrom(h.entry.addr, int(h.PrefixLength)), Interface: i.rec, LAN: lan})
 			}
 		}
 	}

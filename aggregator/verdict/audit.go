@@ -206,7 +206,7 @@ func (a *auditing) has(p *Pool) bool {
 func (p *Pool) meets(o *Owner) bool {
 	switch i := o.Interface; {
 	case p.Node == nil && p.IPAM != Whereabouts: // routed in the whole cluster
-		return o.Scope.Kind >= NodeScope && !o.inVRF() && !(p.Asked && o.kind() == Host) && !madeByDocker(i.Name) && (i.Link == nil || !madeByDocker(i.Link.Name))
+		return o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.kind() != Host) && !madeByDocker(i.Name) && (i.Link == nil || !madeByDocker(i.Link.Name))
 	case p.Node == nil: // on some link: that of its pods
 		return o.kind() != Host && i.Attachment == Lower
 	case p.Device != "" && i.Link != nil && i.Link.Name == p.Device, p.Device != "" && i.HostInterface == p.Device:

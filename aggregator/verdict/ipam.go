@@ -217,6 +217,9 @@ type Past struct {
 type Subnet struct {
 	Prefix    netip.Prefix
 	Interface *Interface
+	// LAN tells that the interface is a bridge with a port that leads out of the node:
+	// other nodes may have addresses of the prefix, too.
+	LAN bool
 }
 
 // String is the range as a prefix, where it is one, or as FIRST-LAST.
