@@ -301,10 +301,11 @@ func (s *store) checkPool(p *pool, now verdict.Stamp) {
 }
 
 // lost tells whether all that the pool has given was lost, and some of it is in use. Of
-// the cluster's pools nobody says so: one that has nothing of several in use has.
+// the cluster's pools nobody says so: one that has nothing of several in use has. Cilium's
+// records are not what is read of it.
 func (p *pool) lost() bool {
 	return len(p.atRisk) > 0 && (p.rec.State == verdict.PoolMissing || p.node != nil && p.rec.LostAt != 0 && p.outlived() ||
-		p.node == nil && p.allocated.of(families) == 0 && len(p.atRisk) > 1)
+		p.node == nil && p.rec.IPAM != verdict.Cilium && p.allocated.of(families) == 0 && len(p.atRisk) > 1)
 }
 
 // lostWithin is how long after its record an address may be assigned, which was lost in

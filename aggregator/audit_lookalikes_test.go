@@ -1,6 +1,7 @@
 package aggregator
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -313,5 +314,82 @@ func TestNetworksInTwoVRFsMayHaveOneRange(t *testing.T) {
 		a.send(&pb.ReportRequest{Interfaces: m.Interfaces, Pools: []*pb.PoolRecord{hostLocal("10.9.0.0/24", pb.Pool_KNOWN)}}).sync()
 		time.Sleep(time.Second)
 		l.wantFindings("both are in none", "ranges-overlap 10.0.0.1-10.0.0.254")
+	})
+}
+
+// Pods on a bridge that leads to a LAN have addresses of that LAN, as their nodes do.
+func TestABridgeIntoALANIsNoRangeOfANode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		var uplinks []*pb.InterfaceRecord
+		var agents []*agent
+		for i, name := range []string{"n1", "n2"} {
+			m := kindPod(2, "a"+name, fmt.Sprintf("10.10.0.%d", 100+i))
+			m.Claims[0].Network = "lan"
+			m.Links[0].Name, m.Links[0].Kind, m.Links[0].Routed = "br1", pb.LinkRecord_BRIDGE, true
+			m.Interfaces[0].Link, m.Interfaces[1].Link = "br1", "br1"
+			uplink := &pb.InterfaceRecord{Namespace: 1, Index: 8, Name: "eth1", Mac: podMAC(uint32(1000 + i)), Attachment: pb.InterfaceRecord_OWN, Link: "br1", Uplink: true}
+			m.Interfaces = append(m.Interfaces, uplink, &pb.InterfaceRecord{
+				Namespace: 1, Index: 9, Name: "br1", Kind: "bridge", Mac: podMAC(uint32(1000 + i)), Attachment: pb.InterfaceRecord_OWN, Link: "br1",
+			})
+			own := assigned(1, fmt.Sprintf("10.10.0.%d", 10+i))
+			own.Index = 9
+			m.Claims = append(m.Claims, own)
+			uplinks, agents = append(uplinks, uplink), append(agents, l.dial().send(snapshot(hello(name, 1), m)).sync())
+		}
+		time.Sleep(time.Minute)
+		l.wantFindings("all are on one LAN")
+		for i, a := range agents {
+			uplinks[i].Gone = true
+			a.send(&pb.ReportRequest{Interfaces: uplinks[i : i+1]}).sync()
+		}
+		time.Sleep(time.Second)
+		l.wantFindings("each bridge is a world of its own", "pod-cidr-overlap 10.10.0.0/24")
+	})
+}
+
+// The guest of KubeVirt's bridge binding has the pod's address, and a sandbox of gVisor
+// has a network that no kernel knows.
+func TestAGuestMayHaveTheAddressOfItsPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		lacks := func(record uint32, name, addr string) *pb.ReportRequest {
+			m := kindPod(record, name, "10.244.9.9")
+			m.Claims = nil
+			m.Namespaces[0].Intended = []*pb.Intended{{Address: addr, Source: "cni-result", Interface: "eth0"}}
+			return m
+		}
+		launcher, sandbox := lacks(2, "virt-launcher-db", "10.244.0.2"), lacks(3, "sandboxed", "10.244.0.3")
+		launcher.Namespaces[0].Workload.VirtualMachine = "db"
+		answers := announced(3, "10.244.0.3", podMAC(3))
+		answers.Kind = pb.Evidence_ANSWERED
+		sandbox.Claims = []*pb.ClaimRecord{answers}
+		a := l.dial().send(snapshot(hello("n1", 1), launcher, sandbox)).sync()
+		time.Sleep(time.Minute)
+		l.wantFindings("both have it")
+		a.send(lacks(4, "late", "10.244.0.4")).sync()
+		time.Sleep(time.Minute)
+		l.wantFindings("nothing shows it", "intended-not-observed 10.244.0.4")
+		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(4, "10.244.0.4", podMAC(4))}}).sync()
+		time.Sleep(time.Second)
+		l.wantFindings("a frame does")
+	})
+}
+
+// Somebody deletes all CiliumEndpoints, which Cilium makes anew, or has Cilium make none.
+func TestCiliumsRecordsAreNotLostWithItsEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for ipam, want := range map[string][]string{
+			verdict.Cilium: {"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3"},
+			verdict.Calico: {"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3", "ipam-state-lost "},
+		} {
+			l := newLab(t, Config{})
+			l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"))).sync()
+			l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
+				IPAM: ipam, Name: "n1", State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))},
+			}})
+			time.Sleep(time.Hour)
+			l.wantFindings(ipam+" has no record of them", want...)
+		}
 	})
 }

@@ -466,3 +466,31 @@ func TestOneNodeDoesNotTakeTheRoomOfAll(t *testing.T) {
 		}
 	})
 }
+
+// Cilium writes of one address in two places that it is given.
+func TestAnAddressThatIsWrittenTwiceIsGivenOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		p := &verdict.Pool{IPAM: verdict.Whereabouts, Name: "p", State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.0.0.0/24"))}}
+		write := func(location string, gone bool) {
+			al := &verdict.Allocation{Pool: p, Address: netip.MustParseAddr("10.0.0.5"), Namespace: "default", Pod: "a", Location: location}
+			l.ofCluster(kube.IPAMChange{Allocation: al, Gone: gone})
+		}
+		check := func(want, all int) {
+			t.Helper()
+			l.store.mu.Lock()
+			defer l.store.mu.Unlock()
+			if got := l.store.pools.byKey[poolKey{nil, p.IPAM, p.Name}].allocated; got != (tally{want}) || l.store.pools.allocations != all {
+				t.Errorf("got %v and %d, want %d and %d", got, l.store.pools.allocations, want, all)
+			}
+		}
+		l.ofCluster(kube.IPAMChange{Pool: p})
+		write("one", false)
+		write("two", false)
+		check(1, 2)
+		write("one", true)
+		check(1, 1)
+		write("two", true)
+		check(0, 0)
+	})
+}

@@ -103,8 +103,9 @@ func (s *store) book(p *pool, al verdict.Allocation, now verdict.Stamp) *allocat
 	b.allocations = append(b.allocations, next)
 	if p.entries.get(al.Address) == nil {
 		p.entries.put(e)
+		p.allocated[family(al.Address)]++
 	}
-	s.count(p, al.Address, 1)
+	s.count(p, 1)
 	s.touch(e)
 	s.lookAt(p)
 	return next
@@ -131,9 +132,8 @@ func (s *store) takeBack(p *pool, addr netip.Addr, location string) {
 	}
 }
 
-// count counts allocations of an address in a pool.
-func (s *store) count(p *pool, a netip.Addr, n int) {
-	p.allocated[family(a)] += n
+// count counts allocations of a pool.
+func (s *store) count(p *pool, n int) {
 	s.pools.allocations += n
 	if p.node != nil {
 		p.node.allocated += n
@@ -146,9 +146,10 @@ func (s *store) unbook(p *pool, e *entry, al *allocation) {
 	b.allocations = slices.DeleteFunc(b.allocations, func(other *allocation) bool { return other == al })
 	if !slices.ContainsFunc(b.allocations, func(other *allocation) bool { return other.Pool == al.Pool }) {
 		p.entries.remove(e.addr)
+		p.allocated[family(e.addr)]--
 	}
 	b.vanished = append(b.vanished, &al.Allocation)
-	s.count(p, e.addr, -1)
+	s.count(p, -1)
 	s.touch(e)
 	s.lookAt(p)
 }

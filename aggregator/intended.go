@@ -9,8 +9,9 @@ import (
 )
 
 // intendedAfter is how long an address that the Kubernetes API has for a pod may be
-// missing there before that is told. Agents wait as long themselves.
-const intendedAfter = 5 * time.Second
+// missing there before that is told: after a node was booted, kubelet tells of one pod
+// after the other which addresses it has now.
+const intendedAfter = 30 * time.Second
 
 func (ns *namespace) clock() *alarm { return &ns.alarm }
 
@@ -67,10 +68,11 @@ func (s *store) intend(ns *namespace) {
 }
 
 // lacks are the findings about a namespace. A pod that is ending gives its addresses
-// back first.
+// back first, and one that runs a virtual machine may have given them to that.
 func (s *store) lacks(ns *namespace) (list []verdict.Finding) {
 	p := s.PodObject(ns.rec)
-	if p != nil && (p.Absent || p.DeletionTimestamp != 0 || p.Phase == "Succeeded" || p.Phase == "Failed") {
+	if p != nil && (p.Absent || p.DeletionTimestamp != 0 || p.Phase == "Succeeded" || p.Phase == "Failed") ||
+		p != nil && p.VirtualMachine != "" || ns.rec.Who.Workload().VirtualMachine != "" {
 		return nil
 	}
 	inside := ns.ifaces[0].rec
@@ -82,6 +84,12 @@ func (s *store) lacks(ns *namespace) (list []verdict.Finding) {
 	}
 	o := verdict.Owner{ID: ns.rec.ID, Node: ns.rec.Node, Namespace: ns.rec, Interface: inside, MAC: inside.MAC, State: verdict.Live, Pod: p}
 	for _, missing := range s.lacking(&o) {
+		if missing.GetSource() == sourceKubernetes {
+			if due := max(ns.since, p.Heard).Add(intendedAfter); s.clock() < due {
+				s.arm(ns, due)
+				continue
+			}
+		}
 		a, err := netip.ParseAddr(missing.GetAddress())
 		if err != nil {
 			continue

@@ -182,6 +182,11 @@ func (s *store) PodObject(ns *verdict.Namespace) *verdict.PodObject {
 	return s.kube.Pod(w.Namespace, w.Name, w.UID, ns.Node.Name)
 }
 
+// PodNamed is for verdict.Tables.
+func (s *store) PodNamed(namespace, name string) *verdict.PodObject {
+	return s.kube.PodNamed(namespace, name)
+}
+
 // PodsKnownUntil is for verdict.Tables.
 func (s *store) PodsKnownUntil() verdict.Stamp { return s.kube.KnownUntil() }
 

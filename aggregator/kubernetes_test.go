@@ -293,6 +293,33 @@ func TestPodOfARuntimeClassIsNotJudgedByTheKernel(t *testing.T) {
 	}
 }
 
+// After a node was booted, the API has the addresses of before for a while.
+func TestWhatTheAPISaysOfAPodMayBeOfBefore(t *testing.T) {
+	a := newAPI(t)
+	a.set("ADDED", apiNode("n1"))
+	a.set("ADDED", apiPod("web", "n1", "10.0.0.6"))
+	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
+	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "web", "10.0.0.5"))).sync()
+	eventually(t, func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetPhase() != "" })
+	s := l.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ns := s.nodes[nodeID{"boot-n1", "4026531840", ""}].namespaces.get(2)
+	p := s.PodObject(ns.rec)
+	const long = verdict.Stamp(intendedAfter)
+	for _, test := range []struct {
+		sandbox, pod verdict.Stamp // how much older each is
+		found        int
+	}{{0, long, 0}, {long, 0, 0}, {long, long, 1}} {
+		since, heard := ns.since, p.Heard
+		ns.since, p.Heard = since-test.sandbox, heard-test.pod
+		if got := s.lacks(ns); len(got) != test.found {
+			t.Errorf("the sandbox is %s older, and the pod %s: got %d findings, want %d", time.Duration(test.sandbox), time.Duration(test.pod), len(got), test.found)
+		}
+		ns.since, p.Heard = since, heard
+	}
+}
+
 // The node knows a static pod by another uid than the API does.
 func TestStaticPodThatTheAPIHearsOfLate(t *testing.T) {
 	a := newAPI(t)
@@ -326,6 +353,27 @@ func TestRangesOfNodesAreANetwork(t *testing.T) {
 	}
 	a.set("DELETED", apiNode("n2", "10.244.1.0/24"))
 	eventually(t, func() bool { return l.conflicts()[0].GetState() == pb.Conflict_RESOLVED })
+}
+
+// A machine is replaced by another one, which gets its range.
+func TestTheRangeOfANodeThatWasRemovedIsAnotherOnes(t *testing.T) {
+	a := newAPI(t)
+	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
+	node := func(name string, octet int) *agent {
+		a.set("ADDED", apiNode(name))
+		addr := fmt.Sprintf("10.244.1.%d", octet)
+		return l.dial().send(snapshot(hello(name, 1), kindPod(2, name, addr), poolOf(hostLocal("10.244.1.0/24", pb.Pool_KNOWN)), given(allocated(addr, "sandbox-"+name)))).sync()
+	}
+	removed := node("n1", 2)
+	a.set("DELETED", apiNode("n1"))
+	removed.cancel()
+	_ = removed.ended()
+	node("n2", 3)
+	node("n3", 4)
+	eventually(t, func() bool {
+		out, err := l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{Kind: verdict.FindingPodCIDROverlap})
+		return err == nil && len(out.GetFindings()) == 1 && slices.Equal(out.GetFindings()[0].GetNodes(), []string{"n2", "n3"})
+	})
 }
 
 func TestOrphanAndItsEvents(t *testing.T) {

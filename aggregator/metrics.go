@@ -315,7 +315,7 @@ func (m *metrics) collectNodes(out chan<- prometheus.Metric) {
 			skew[n.Name] = n.Skew.Seconds()
 		}
 	}
-	members, asked := s.kube.NodeNames()
+	members, asked := s.kube.AgentNodes()
 	member := make(map[string]bool)
 	for _, name := range members {
 		member[label(name)] = true

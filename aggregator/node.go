@@ -70,7 +70,9 @@ type namespace struct {
 	alike *namespace
 	// together is the next one with the same container id.
 	together *namespace
-	// lacks are the findings that it has not what it was meant to have.
+	// since is when it was first heard of, lacks are the findings that it has not what it
+	// was meant to have.
+	since verdict.Stamp
 	lacks []verdict.Finding
 	alarm alarm
 	sweep uint32
@@ -169,7 +171,7 @@ func (s *store) setNamespace(n *node, rec verdict.Namespace) {
 	switch {
 	case ns == nil:
 		kept := rec
-		ns = &namespace{rec: &kept}
+		ns = &namespace{rec: &kept, since: s.clock()}
 		n.namespaces.put(ns)
 		s.listPod(ns)
 		s.touchPorts(n, rec.Record)
@@ -309,6 +311,9 @@ func (s *store) setInterface(n *node, ns *namespace, rec verdict.Interface, link
 // used, and has all addresses looked at that are judged by it.
 func (s *store) replaceInterface(n *node, i *iface, rec *verdict.Interface) {
 	old := i.rec
+	if leadsOut(old) || leadsOut(rec) {
+		s.overlapped(n)
+	}
 	s.unlistHardware(n, i)
 	i.rec = rec
 	if rec.MAC != "" {
@@ -349,6 +354,9 @@ func (s *store) endInterface(n *node, i *iface) {
 		s.end(n, h)
 	}
 	s.unlistHardware(n, i)
+	if leadsOut(i.rec) {
+		s.overlapped(n)
+	}
 	if i.link != nil {
 		i.link.users--
 		s.dropLink(n, i.link)

@@ -103,7 +103,7 @@ func (s *store) sides(n *node) (list []side) {
 	}
 	for _, sub := range s.Subnets(n.rec) {
 		r := verdict.RangeOf(sub.Prefix)
-		if sub.Prefix.Addr().IsLinkLocalUnicast() || n.gateway(sub.Prefix.Addr()) || !s.podsBehind(n, sub.Interface) ||
+		if sub.LAN || sub.Prefix.Addr().IsLinkLocalUnicast() || n.gateway(sub.Prefix.Addr()) || !s.podsBehind(n, sub.Interface) ||
 			slices.ContainsFunc(list, func(other side) bool { return other.Overlaps(r) }) {
 			continue
 		}
@@ -161,6 +161,9 @@ func (s *store) podsBehind(n *node, i *verdict.Interface) bool {
 	})
 }
 
+// leadsOut tells whether what is on a bridge with a port meets what is outside of the node.
+func leadsOut(port *verdict.Interface) bool { return port.Uplink || port.Kind == "vlan" }
+
 // compareRanges makes the findings about ranges that overlap. Pods come and go, and
 // seldom change the ranges of their node: those of all are compared only if one did.
 // Others get the lock now and then.
@@ -198,11 +201,18 @@ func (s *store) compareRanges() {
 	}
 }
 
-// compareNodes looks for ranges that several nodes have.
+// compareNodes looks for ranges that several nodes have. One that is silent, and that
+// Kubernetes has no more, gives nothing: its range may be another one's now.
 func (s *store) compareNodes() {
 	var all []side
+	names, known := s.kube.NodeNames()
+	members := make(map[string][]string, len(names))
+	for _, name := range names {
+		members[label(name)] = append(members[label(name)], name)
+	}
 	for _, n := range s.nodes {
-		if !n.rec.TimedOut {
+		removed := known && n.rec.Unheard && !slices.ContainsFunc(members[label(n.name)], n.rec.Called)
+		if !n.rec.TimedOut && !removed {
 			all = append(all, n.ranges...)
 		}
 	}

@@ -38,7 +38,8 @@ type pool struct {
 	node *node
 	// entries are the addresses that it has given: each once for each allocation.
 	entries lookup[netip.Addr, *entry]
-	// allocated counts allocations, leaked those that are found to be.
+	// allocated counts addresses that it has given, however often that is written, leaked
+	// those that are found to be.
 	allocated, leaked tally
 	// atRisk are the addresses in use that it takes for free.
 	atRisk map[*entry]struct{}
@@ -271,8 +272,8 @@ func (s *store) setPool(n *node, p *pool, next *verdict.Pool) *pool {
 }
 
 func samePool(a, b *verdict.Pool) bool {
-	return a.State == b.State && a.Problem == b.Problem && a.Network == b.Network && slices.Equal(a.Networks, b.Networks) &&
-		a.LostAt == b.LostAt && a.Lost == b.Lost && a.Plugin == b.Plugin && a.Device == b.Device && a.Routed == b.Routed &&
+	return a.State == b.State && a.Problem == b.Problem && a.Network == b.Network && a.Realm == b.Realm && slices.Equal(a.Networks, b.Networks) &&
+		a.LostAt == b.LostAt && a.Lost == b.Lost && a.Plugin == b.Plugin && a.Device == b.Device && a.Routed == b.Routed && a.Asked == b.Asked && a.Grows == b.Grows &&
 		a.Config == b.Config && a.Base == b.Base && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Gateways, b.Gateways)
 }
 
@@ -411,9 +412,10 @@ func (s *store) Subnets(rec *verdict.Node) (list []verdict.Subnet) {
 		if i.rec.Attachment == verdict.Local {
 			continue
 		}
+		lan := i.rec.Kind == "bridge" && slices.ContainsFunc(own.ifaces, func(port *iface) bool { return port.rec.Link == i.rec.Link && leadsOut(port.rec) })
 		for _, h := range i.holdings {
 			if h.Kind == verdict.Assigned {
-				list = append(list, verdict.Subnet{Prefix: netip.PrefixFrom(h.entry.addr, int(h.PrefixLength)), Interface: i.rec})
+				list = append(list, verdict.Subnet{Prefix: netip.PrefixFrom(h.entry.addr, int(h.PrefixLength)), Interface: i.rec, LAN: lan})
 			}
 		}
 	}

@@ -45,7 +45,9 @@ type calico struct {
 type calicoPool struct {
 	prefix   netip.Prefix
 	disabled bool
-	odd      string // it cannot be read because of that
+	// asked says that it gives addresses to pods that ask for it by its name only.
+	asked bool
+	odd   string // it cannot be read because of that
 }
 
 // calicoBlock is what is kept of an IPAMBlock.
@@ -114,6 +116,8 @@ func readCalicoPool(o runtime.Object) (key, *calicoPool) {
 	var spec struct {
 		CIDR     string `json:"cidr"`
 		Disabled bool   `json:"disabled"`
+		Nodes    string `json:"nodeSelector"`
+		Mode     string `json:"assignmentMode"`
 	}
 	if err := part(pool.Spec, "spec", &spec); err != nil {
 		return at, &calicoPool{odd: fmt.Sprintf("the IPPool %s of Calico is odd: %s", at.name, shorten(err.Error()))}
@@ -122,7 +126,8 @@ func readCalicoPool(o runtime.Object) (key, *calicoPool) {
 	if err != nil {
 		return at, &calicoPool{odd: fmt.Sprintf("the IPPool %s of Calico is odd: its cidr %q is none", at.name, shorten(spec.CIDR))}
 	}
-	return at, &calicoPool{prefix: prefix.Masked(), disabled: spec.Disabled}
+	asked := strings.ReplaceAll(spec.Nodes, " ", "") == "!all()" || spec.Mode == "Manual"
+	return at, &calicoPool{prefix: prefix.Masked(), disabled: spec.Disabled, asked: asked}
 }
 
 // calicoReservation is what is kept of an IPReservation.
@@ -417,7 +422,7 @@ func (k *calico) tellPool(name string) {
 			next = *p.told
 		}
 	case !r.disabled: // one that is disabled gives nothing
-		next.Ranges = []verdict.Range{verdict.RangeOf(r.prefix)}
+		next.Ranges, next.Asked = []verdict.Range{verdict.RangeOf(r.prefix)}, r.asked
 		for _, reservation := range k.reservations.records {
 			for _, p := range reservation.prefixes {
 				next.Ranges = without(next.Ranges, verdict.RangeOf(p))

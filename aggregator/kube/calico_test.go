@@ -257,6 +257,20 @@ func TestReservationsOfCalico(t *testing.T) {
 	until(t, "it is said", func() bool { return slices.Equal(c.Status().GetProblems(), []string{problem}) })
 }
 
+// Some IPPools are only for pods that name them: that of a network's nodes, say, so that
+// nothing of them is masqueraded.
+func TestPoolsOfCalicoThatMustBeAskedFor(t *testing.T) {
+	for spec, want := range map[string]bool{
+		`{"cidr":"10.250.0.0/16","nodeSelector":"!all()"}`: true, `{"cidr":"10.250.0.0/16","nodeSelector":"! all( )"}`: true,
+		`{"cidr":"10.250.0.0/16","assignmentMode":"Manual"}`: true, `{"cidr":"10.250.0.0/16","nodeSelector":"all()","assignmentMode":"Automatic"}`: false,
+		`{"cidr":"10.250.0.0/16"}`: false, `{"cidr":"10.250.0.0/16","nodeSelector":"!has(edge)"}`: false,
+	} {
+		if _, p := readCalicoPool(&object{Spec: []byte(spec)}); p.odd != "" || p.asked != want {
+			t.Errorf("%s: got %+v, want asked %v", spec, p, want)
+		}
+	}
+}
+
 // Newer versions of Calico keep their objects in another group, where the API server
 // has no longer the one that all others do.
 func TestCalicoOfTheNativeGroup(t *testing.T) {

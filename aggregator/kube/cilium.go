@@ -34,6 +34,8 @@ type ciliumNode struct {
 	// single are the addresses that it has one by one, used those that it has given.
 	single []netip.Addr
 	used   []ciliumUse
+	// grows tells that the operator gives it more as soon as it has few left.
+	grows bool
 	// own are addresses of the node itself in its ranges, internal those by which
 	// endpoints name it.
 	own, internal []netip.Addr
@@ -130,6 +132,7 @@ func readCiliumNode(o runtime.Object) (key, *ciliumNode) {
 	}
 	r := &ciliumNode{}
 	for _, p := range spec.IPAM.Pools.Allocated {
+		r.grows = true
 		spec.IPAM.PodCIDRs = append(spec.IPAM.PodCIDRs, p.CIDRs...)
 	}
 	for _, text := range spec.IPAM.PodCIDRs {
@@ -142,7 +145,7 @@ func readCiliumNode(o runtime.Object) (key, *ciliumNode) {
 	}
 	for text := range spec.IPAM.Pool {
 		if a, err := netip.ParseAddr(text); err == nil {
-			r.single = append(r.single, a.Unmap())
+			r.single, r.grows = append(r.single, a.Unmap()), true
 		}
 	}
 	slices.SortFunc(r.single, netip.Addr.Compare)
@@ -172,7 +175,7 @@ func readCiliumNode(o runtime.Object) (key, *ciliumNode) {
 }
 
 func sameCiliumNode(a, b *ciliumNode) bool {
-	return a.odd == b.odd && slices.Equal(a.prefixes, b.prefixes) && slices.Equal(a.single, b.single) && slices.Equal(a.used, b.used) &&
+	return a.odd == b.odd && a.grows == b.grows && slices.Equal(a.prefixes, b.prefixes) && slices.Equal(a.single, b.single) && slices.Equal(a.used, b.used) &&
 		slices.Equal(a.own, b.own) && slices.Equal(a.internal, b.internal)
 }
 
@@ -306,7 +309,7 @@ func (k *cilium) settle() {
 
 // tellNode tells what is new of a node.
 func (k *cilium) tellNode(name string, was, is *ciliumNode) {
-	next := verdict.Pool{Name: name, Plugin: "cilium-cni", Routed: true, Config: "ciliumnodes " + name}
+	next := verdict.Pool{Name: name, Plugin: "cilium-cni", Routed: true, Grows: is.grows, Config: "ciliumnodes " + name}
 	if is.odd != "" {
 		if p := k.pools[name]; p != nil {
 			next = *p.told

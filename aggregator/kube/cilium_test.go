@@ -82,6 +82,9 @@ status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resourc
 192.168.1.2 default/eni 3e4101a4e7b1 n3 at ciliumendpoints default/eni /status/networking/addressing
 192.168.1.2 default/eni n3 at ciliumnodes n3 /status/ipam/used/192.168.1.2`
 	l.await("a node with single addresses", n1+n2+n3+web+db+eni)
+	if n1, n3 := l.pools["cilium n1"], l.pools["cilium n3"]; n1.Size() != 252 || n3.Size() != 0 {
+		t.Errorf("got sizes %d and %d, want 252, and none of the one that gets more", n1.Size(), n3.Size())
+	}
 
 	// A range that goes to another node, with what was given of it.
 	l.told()

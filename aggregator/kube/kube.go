@@ -241,6 +241,23 @@ func (c *Cluster) Pod(namespace, name, uid, node string) *verdict.PodObject {
 	return nil
 }
 
+// PodNamed is what the API says of the pod of a name, wherever it is: Absent where it has
+// none, and nil where it is not heard from.
+func (c *Cluster) PodNamed(namespace, name string) *verdict.PodObject {
+	if c == nil || namespace == "" || name == "" {
+		return nil
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if p := c.pods.records[key{namespace, name}]; p != nil {
+		return &p.PodObject
+	}
+	if c.health.state == pb.Kubernetes_LIVE {
+		return absent
+	}
+	return nil
+}
+
 // KnownUntil is until when what Pod says is complete: a pod that was there by then, and
 // is not known, is no more. What is heard again after a break may lack the newest.
 func (c *Cluster) KnownUntil() verdict.Stamp {

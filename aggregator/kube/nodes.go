@@ -203,10 +203,22 @@ func (c *Cluster) NodesCovered(reports func(name string) bool) (all, known bool)
 	return true, true
 }
 
-// NodeNames are the nodes of the cluster that are meant to have an agent: those that a pod
-// of agents is on, or is made for, and, where no such pod is known, all that one can be on.
-// known says that there is a cluster, which is heard from and has told of its nodes.
+// NodeNames are the nodes of the cluster; known says that there is one, which is heard
+// from and has told of its nodes.
 func (c *Cluster) NodeNames() (names []string, known bool) {
+	return c.namesOf(func(*nodeRecord) bool { return true })
+}
+
+// AgentNodes are the nodes of the cluster that are meant to have an agent: those that a pod
+// of agents is on, or is made for, and, where no such pod is known, all that one can be on.
+// known is as of NodeNames.
+func (c *Cluster) AgentNodes() (names []string, known bool) {
+	return c.namesOf(func(r *nodeRecord) bool {
+		return c.pods.agents[r.name] > 0 || !r.other && len(c.pods.agents) == 0
+	})
+}
+
+func (c *Cluster) namesOf(which func(*nodeRecord) bool) (names []string, known bool) {
 	if c == nil {
 		return nil, false
 	}
@@ -216,7 +228,7 @@ func (c *Cluster) NodeNames() (names []string, known bool) {
 		return nil, false
 	}
 	for _, r := range c.nodes.records {
-		if meant := c.pods.agents[r.name] > 0; meant || !r.other && len(c.pods.agents) == 0 {
+		if which(r) {
 			names = append(names, r.name)
 		}
 	}

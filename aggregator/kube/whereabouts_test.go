@@ -116,6 +116,30 @@ whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.
 	l.await("the network is gone, too", "")
 }
 
+// Ranges of another network_name are given anew, by IPPools and reservations of that name.
+func TestRealmsOfWhereabouts(t *testing.T) {
+	f := newFakeAPI(t)
+	f.install(whereaboutsPools, whereaboutsReservations, attachmentDefinitions)
+	f.apply(whereaboutsPools, whereaboutsPool)
+	f.apply(whereaboutsPools, strings.Replace(whereaboutsPool, "name: 192", "name: blue-sky-192", 1))
+	f.apply(attachmentDefinitions, `
+metadata: {name: blue, namespace: default}
+spec: {config: '{"name": "lan", "type": "macvlan", "ipam": {"type": "whereabouts", "range": "192.168.2.0/24", "network_name": "blue-sky"}}'}`)
+	l := keep(t, f.open())
+	realm := func(pool string) string {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if p := l.pools["whereabouts kube-system/"+pool]; p != nil && p.State == verdict.PoolKnown {
+			return "realm " + p.Realm + " of network " + p.Network
+		}
+		return ""
+	}
+	until(t, "the unnamed one has none", func() bool { return realm("192.168.2.0-24") == "realm  of network " })
+	until(t, "the other one has its name", func() bool { return realm("blue-sky-192.168.2.0-24") == "realm blue-sky of network lan" })
+	f.remove(attachmentDefinitions, key{"default", "blue"})
+	until(t, "it has it, too, where no network tells", func() bool { return realm("blue-sky-192.168.2.0-24") == "realm blue-sky of network " })
+}
+
 func TestOddWhereabouts(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(whereaboutsPools, whereaboutsReservations)

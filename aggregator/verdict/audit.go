@@ -15,8 +15,10 @@ const (
 	// endsWithin is how long a pod that has ended, or that somebody deleted, may hold an
 	// address that its IPAM has freed: plugins free it first.
 	endsWithin = 30 * time.Second
-	// ciliumWithin is how long Cilium may take to tell of an endpoint, or of its end.
+	// ciliumWithin is how long Cilium may take to tell of the end of an endpoint,
+	// ciliumTells how long of a new one: it makes only so many objects in a second.
 	ciliumWithin = 30 * time.Second
+	ciliumTells  = 5 * time.Minute
 	// statusWithin is how long the Kubernetes API may have an address for a pod that
 	// had it before its node was booted.
 	statusWithin = 30 * time.Second
@@ -104,12 +106,18 @@ func (a *auditing) holder(o *Owner) {
 			a.keep(p, FindingInUseUnallocated, FindingBookedElsewhere)
 			continue
 		}
+		severity := Critical
+		if p.IPAM == Cilium {
+			severity = Warning // its objects tell what it has given, and it goes by what it knows itself
+		}
 		switch booked, others := a.booked(p, o); {
 		case booked:
 		case len(others) > 0:
-			a.find(FindingBookedElsewhere, Critical, p, o, others, max(a.policy.Settle, a.patience(p, o)))
+			a.find(FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, a.patience(p, o)))
+		case p.IPAM == Cilium:
+			a.find(FindingInUseUnallocated, severity, p, o, nil, ciliumTells)
 		default:
-			a.find(FindingInUseUnallocated, Critical, p, o, nil, a.patience(p, o))
+			a.find(FindingInUseUnallocated, severity, p, o, nil, a.patience(p, o))
 		}
 	}
 }
@@ -176,9 +184,16 @@ func (a *auditing) poolsOf(o *Owner) (pools []*Pool) {
 		}
 	}
 	if len(sure) > 0 {
-		return sure
+		pools = sure
 	}
-	return pools
+	i := slices.IndexFunc(pools, func(p *Pool) bool { booked, _ := a.booked(p, o); return booked })
+	if i < 0 {
+		return pools
+	}
+	// It is known which pool gave it. One of another IPAM of the cluster, or of another
+	// realm, that has the address in its range is none that does: it is left over, say.
+	by := pools[i]
+	return slices.DeleteFunc(pools, func(p *Pool) bool { return p.Node == nil && (p.IPAM != by.IPAM || p.Realm != by.Realm) })
 }
 
 // has tells whether a pool has given the address: a range may be unknown.
@@ -191,7 +206,7 @@ func (a *auditing) has(p *Pool) bool {
 func (p *Pool) meets(o *Owner) bool {
 	switch i := o.Interface; {
 	case p.Node == nil && p.IPAM != Whereabouts: // routed in the whole cluster
-		return o.Scope.Kind >= NodeScope && !o.inVRF() && !madeByDocker(i.Name) && (i.Link == nil || !madeByDocker(i.Link.Name))
+		return o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.kind() != Host) && !madeByDocker(i.Name) && (i.Link == nil || !madeByDocker(i.Link.Name))
 	case p.Node == nil: // on some link: that of its pods
 		return o.kind() != Host && i.Attachment == Lower
 	case p.Device != "" && i.Link != nil && i.Link.Name == p.Device, p.Device != "" && i.HostInterface == p.Device:
@@ -227,6 +242,8 @@ func (al *Allocation) For(o *Owner) bool {
 	switch {
 	case al.Node != "" && !o.sameNode(al.Node):
 		return false
+	case al.nameless():
+		return true
 	case al.Purpose != "" || w.Kind == Host:
 		return al.Purpose != "" && (w.Kind == Host || al.ofEndpoint(w))
 	case al.ContainerID != "" && al.ContainerID == w.ContainerID:
@@ -237,6 +254,12 @@ func (al *Allocation) For(o *Owner) bool {
 		return false
 	}
 	return true // neither says
+}
+
+// nameless tells whether an allocation does not say for whom it is: nobody else gets it
+// all the same, as with a file that somebody made for host-local to leave an address out.
+func (al *Allocation) nameless() bool {
+	return al.Purpose == "" && al.ContainerID == "" && al.Pod == ""
 }
 
 // ofEndpoint tells whether an allocation may be for a namespace of Cilium's own: its
@@ -263,7 +286,7 @@ func (w Workload) sandbox() string {
 // allocation looks whether somebody holds what IPAM has given.
 func (a *auditing) allocation(al *Allocation) {
 	p := al.Pool
-	if p.IPAM == KubernetesAPI || al.Purpose != "" || al.ContainerID == "" && al.Pod == "" {
+	if p.IPAM == KubernetesAPI || al.Purpose != "" || al.nameless() {
 		return
 	}
 	held := slices.ContainsFunc(a.in.Owners, func(o Owner) bool {
@@ -271,6 +294,9 @@ func (a *auditing) allocation(al *Allocation) {
 	})
 	if held || al.ContainerID != "" && a.tables.Sandbox(al.ContainerID) {
 		return // or its sandbox is there, with an interface that is down, or a guest that has the address
+	}
+	if pod := a.tables.PodNamed(al.Namespace, al.Pod); pod != nil && !pod.ended() && slices.Contains(pod.IPs, a.in.Address) {
+		return // or its pod has it, as the API says: a guest that no id of a sandbox leads to
 	}
 	where := ""
 	if p.Node != nil {
@@ -289,25 +315,33 @@ func (a *auditing) twice() {
 	all := a.in.Allocations
 	for i, al := range all {
 		for _, other := range all[i+1:] {
-			if al.Pool.shares(other.Pool) && !al.same(other) {
-				patience := a.policy.Settle
+			if al.Pool.shares(other.Pool) && !al.same(other) && !a.leftBehind(al) && !a.leftBehind(other) {
+				patience, severity := a.policy.Settle, Critical
 				switch al.Pool.IPAM {
 				case KubernetesAPI:
 					patience = statusWithin
 				case Cilium:
-					patience = ciliumWithin
+					patience, severity = ciliumWithin, Warning
 				}
-				a.find(FindingDoubleAllocated, Critical, al.Pool, nil, []*Allocation{al, other}, patience)
+				a.find(FindingDoubleAllocated, severity, al.Pool, nil, []*Allocation{al, other}, patience)
+				a.again(a.in.Now.Add(statusWithin)) // nothing of the address changes when one of the pods ends
 				return
 			}
 		}
 	}
 }
 
+// leftBehind tells whether an allocation is for a pod that the Kubernetes API has no
+// more: nobody will have the address by that.
+func (a *auditing) leftBehind(al *Allocation) bool {
+	pod := a.tables.PodNamed(al.Namespace, al.Pod)
+	return pod != nil && pod.Absent && a.tables.PodsKnownUntil() > al.Heard.Add(a.policy.Settle)
+}
+
 // shares tells whether who has an address of one pool meets who has it of the other.
 func (p *Pool) shares(other *Pool) bool {
 	switch {
-	case p.IPAM != other.IPAM || p.Node != other.Node:
+	case p.IPAM != other.IPAM || p.Node != other.Node || p.Realm != other.Realm:
 		return false
 	case p == other, p.Node == nil && p.IPAM != Whereabouts:
 		return true

@@ -1,6 +1,7 @@
 package verdict_test
 
 import (
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,7 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 	for _, test := range []struct {
 		why   string
 		world func(w *world)
+		want  []string
 	}{
 		{"a tenant with the range of pods, in a VRF", func(w *world) {
 			w.hostLocal("n1", "kind", "10.244.0.0/24")
@@ -22,25 +24,100 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown}), "m", w.link("n1", "vethlab", verdict.PointToPoint, false))
 			inside.VRF = "tenant"
 			w.assigned(inside)
-		}},
+		}, nil},
 		{"libvirt's bridge in Calico's usual range", func(w *world) {
 			w.ofCluster(verdict.Calico, "10.244.0.0/16")
 			w.assigned(w.iface(w.host("n1"), verdict.Interface{Name: "virbr0", Kind: "bridge", Attachment: verdict.Own, Link: w.link("n1", "virbr0", verdict.Bridge, true)}))
-		}},
+		}, nil},
 		{"a container on a bridge of docker's, in Calico's usual range", func(w *world) {
 			w.ofCluster(verdict.Calico, "10.244.0.0/16")
 			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Container, Name: "db", ContainerID: "c"}), "m", w.link("n1", "docker0", verdict.Bridge, true))
 			w.assigned(inside)
-		}},
+		}, nil},
 		{"the endpoint by which Cilium looks after itself", func(w *world) {
 			w.allocate(w.ofCluster(verdict.Cilium, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Purpose: "Cilium's health"})
 			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown, Name: "cilium-health", Source: "netns"}), "m", w.link("n1", "lxc_health", verdict.PointToPoint, false))
 			w.assigned(inside)
-		}},
+		}, nil},
+		{"a node in a range that Calico gives only to pods that ask for it", func(w *world) {
+			w.ofCluster(verdict.Calico, "10.244.0.0/16").Asked = true
+			w.device("n1", "eth0", "")
+		}, nil},
+		{"an address that somebody made a file of, for a device of the node", func(w *world) {
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{})
+			w.device("n1", "eth0", "")
+		}, nil},
+		{"the range of another network_name of whereabouts, for networks of one name", func(w *world) {
+			red, blue := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24"), w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
+			red.Network, blue.Network, red.Realm, blue.Realm = "lan", "lan", "red", "blue"
+			w.allocate(red, verdict.Allocation{Namespace: "default", Pod: "a"})
+			w.kindPod("n1", "a", "lan", 2)
+		}, nil},
+		{"a pod in each of two realms of whereabouts", func(w *world) {
+			red, blue := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24"), w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
+			red.Realm, blue.Realm = "red", "blue"
+			w.allocate(red, verdict.Allocation{Namespace: "default", Pod: "a"})
+			w.allocate(blue, verdict.Allocation{Namespace: "default", Pod: "b"})
+			w.kindPod("n1", "a", "lan", 2)
+		}, nil},
+		{"what Calico left behind where Cilium came with the same range", func(w *world) {
+			w.ofCluster(verdict.Calico, "10.244.0.0/16")
+			w.allocate(w.ofCluster(verdict.Cilium, "10.244.0.0/24"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "a"})
+			w.kindPod("n1", "a", "cilium", 2)
+		}, nil},
+		{"a record for a pod that is no more, beside that of the one that has the address", func(w *world) {
+			w.listed = true
+			p := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
+			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "1"})
+			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "old", Location: "2"})
+			w.kindPod("n1", "a", "lan", 2)
+			w.pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Running"}}
+		}, nil},
+		{"the address of a virtual machine that says nothing, which Calico has by no sandbox", func(w *world) {
+			w.node("n1")
+			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "virt-launcher-a"})
+			w.pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "virt-launcher-a", Node: "n1", Phase: "Running", IPs: []netip.Addr{w.addr}}}
+		}, nil},
+		// And what is nearly that.
+		{"a pod in a range that Calico gives only to those that ask for it", func(w *world) {
+			w.ofCluster(verdict.Calico, "10.244.0.0/16").Asked = true
+			w.kindPod("n1", "a", "k8s-pod-network", 2)
+		}, []string{verdict.FindingInUseUnallocated}},
+		{"a pod of whereabouts that none of two realms knows", func(w *world) {
+			red, blue := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24"), w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
+			red.Network, blue.Network, red.Realm, blue.Realm, blue.Name = "lan", "lan", "red", "blue", "blue"
+			w.kindPod("n1", "a", "lan", 2)
+		}, []string{verdict.FindingInUseUnallocated, verdict.FindingInUseUnallocated}},
+		{"two records of one realm", func(w *world) {
+			one, two := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24"), w.ofCluster(verdict.Whereabouts, "10.244.0.0/16")
+			one.Realm, two.Realm = "red", "red"
+			w.allocate(one, verdict.Allocation{Namespace: "default", Pod: "a"})
+			w.allocate(two, verdict.Allocation{Namespace: "default", Pod: "b"})
+			w.kindPod("n1", "a", "lan", 2)
+		}, []string{verdict.FindingDoubleAllocated}},
+		{"the address of a pod that has ended", func(w *world) {
+			w.node("n1")
+			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "a"})
+			w.pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Succeeded", IPs: []netip.Addr{w.addr}}}
+		}, []string{verdict.FindingLeaked}},
 	} {
 		w := newWorld("10.244.0.7")
 		test.world(w)
-		w.wantFound(t, test.why)
+		w.wantFound(t, test.why, test.want...)
+	}
+}
+
+// A CiliumEndpoint tells of an address, and gives none: Cilium's agent may know better.
+func TestWhatCiliumDoesNotTellIsNoMoreThanAWarning(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	w.ofCluster(verdict.Cilium, "10.244.0.0/24")
+	w.kindPod("n1", "a", "cilium", 2)
+	before := w.audit().Findings
+	if out := w.after(4 * time.Minute).audit(before...).Findings; len(out) != 1 || !out[0].Waiting {
+		t.Errorf("got %+v after 4 minutes, want nothing yet", out)
+	}
+	if out := w.after(time.Minute).audit(before...).Findings; len(out) != 1 || out[0].Waiting || out[0].Severity != verdict.Warning {
+		t.Errorf("got %+v, want a warning", out)
 	}
 }
 

@@ -59,7 +59,7 @@ func (q *inquiry) ownRange(o *Owner) (s side, ok bool) {
 
 // prefixOf is the prefix of the bridge that an owner's interface is on: what the node
 // has on it, or what a CNI network gave with the address. It is invalid where it is not
-// known.
+// known, or is that of a LAN.
 func (q *inquiry) prefixOf(o *Owner) netip.Prefix {
 	l := o.Interface.Link
 	if o.Namespace == nil || l == nil || l.Kind != Bridge || l.Domain != nil {
@@ -67,6 +67,9 @@ func (q *inquiry) prefixOf(o *Owner) netip.Prefix {
 	}
 	for _, s := range q.tables.Subnets(o.Node) {
 		if s.Interface.Name == l.Name && s.Interface.bridge() && s.Prefix.Contains(q.c.Address) && !s.Prefix.IsSingleIP() {
+			if s.LAN {
+				return netip.Prefix{}
+			}
 			return s.Prefix.Masked()
 		}
 	}

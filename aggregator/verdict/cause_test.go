@@ -333,6 +333,17 @@ var situations = []situation{
 		because: []string{"Pods on cni0 of node n1 have addresses of 10.244.1.0/24", "Pods on cni0 of node n2"},
 	},
 	{
+		name: "pods of both nodes are on a LAN by a bridge, which some DHCP server gives addresses of", cause: unknown,
+		build: func(w *world) {
+			for _, n := range []string{"n1", "n2"} {
+				w.within(n, "br1", "lan", who(n))
+				w.bridge(n, "br1", "10.244.0.0/16")
+				w.subnets[len(w.subnets)-1].LAN = true
+			}
+		},
+		not: map[string]string{overlap: "no ranges are known that nodes n1 and n2 give addresses of pods from"},
+	},
+	{
 		name: "T5 the gateway of both nodes' pods", cause: overlap, addr: "10.244.0.1",
 		build: func(w *world) {
 			w.policy.Networks = []verdict.Network{{Name: "pods", Prefixes: prefixes("10.244.0.0/16")}}

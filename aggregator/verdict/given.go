@@ -56,6 +56,8 @@ func (al *Allocation) books(o *Owner) booking {
 		return maybeBooked
 	case p.Node != nil && p.Node != o.Node, al.Node != "" && !o.sameNode(al.Node):
 		return notBooked
+	case al.nameless():
+		return maybeBooked
 	case al.Purpose != "" && (w.Kind == Host || al.ofEndpoint(w)):
 		return booked
 	case al.Purpose != "" || w.Kind == Host:
@@ -140,6 +142,11 @@ func (q *inquiry) gave(p *Pool, o *Owner) bool {
 	}
 	if q.bookedFor(p, o) == booked {
 		return true
+	}
+	if slices.ContainsFunc(q.allocations, func(al *Allocation) bool {
+		return (al.Pool.IPAM != p.IPAM || al.Pool.Realm != p.Realm) && q.books(al, o) == booked
+	}) {
+		return false // another one did
 	}
 	if !p.Contains(q.c.Address) && len(q.allocationsOf(p)) == 0 {
 		return false

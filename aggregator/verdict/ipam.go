@@ -90,6 +90,9 @@ type Pool struct {
 	Network string
 	// Networks are all of them, where several are served by one pool.
 	Networks []string
+	// Realm is whereabouts' network_name: it may give an address of each to somebody
+	// else, for networks that never meet.
+	Realm string
 	// Ranges are what it gives, without what it never gives to anybody.
 	Ranges []Range
 	// Gateways are in its ranges, and the node's own or a router's.
@@ -109,6 +112,11 @@ type Pool struct {
 	// Routed tells that the node routes for what has its addresses, so that they
 	// meet all else that the node has.
 	Routed bool
+	// Asked tells that it gives addresses only to pods that ask for it by its name:
+	// nodes, whose addresses it may have in its range, meet nobody.
+	Asked bool
+	// Grows tells that it gets more addresses as soon as it has few left.
+	Grows bool
 	// Config is where it is configured: a file, or an object.
 	Config string
 	// Base is what offsets in its records count from (whereabouts).
@@ -125,7 +133,7 @@ func (p *Pool) Contains(a netip.Addr) bool {
 	return false
 }
 
-// Size is how many addresses the pool can give; 0 where that is not known.
+// Size is how many addresses the pool can give; 0 where that is not known, or grows.
 func (p *Pool) Size() uint64 {
 	return p.size(func(netip.Addr) bool { return true })
 }
@@ -136,6 +144,9 @@ func (p *Pool) SizeOf(v4 bool) uint64 {
 }
 
 func (p *Pool) size(counts func(netip.Addr) bool) (size uint64) {
+	if p.Grows {
+		return 0
+	}
 	for _, r := range p.Ranges {
 		if !counts(r.First) {
 			continue
@@ -206,6 +217,9 @@ type Past struct {
 type Subnet struct {
 	Prefix    netip.Prefix
 	Interface *Interface
+	// LAN tells that the interface is a bridge with a port that leads out of the node:
+	// other nodes may have addresses of the prefix, too.
+	LAN bool
 }
 
 // String is the range as a prefix, where it is one, or as FIRST-LAST.

@@ -546,6 +546,9 @@ type Tables interface {
 	// where it is heard from and has none, nil where it is not or where there is no
 	// pod.
 	PodObject(ns *Namespace) *PodObject
+	// PodNamed is what the Kubernetes API says of the pod of a name, whether an agent
+	// knows of it or not: Absent where it has none, nil where it is not heard from.
+	PodNamed(namespace, name string) *PodObject
 	// PodsKnownUntil is until when PodObject is complete: what it has not of a pod
 	// that began later, it may not have heard yet.
 	PodsKnownUntil() Stamp

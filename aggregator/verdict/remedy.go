@@ -88,6 +88,10 @@ func (t *telling) byHand(node, command, format string, args ...any) {
 func (t *telling) inUseUnallocated() {
 	t.told.Summary = fmt.Sprintf("%s is held by %s, and %s takes it for free: it will give it to %s.",
 		t.f.Address, t.holder(), t.pool.call(), t.pool.next())
+	if t.pool.IPAM == Cilium {
+		t.told.Summary = fmt.Sprintf("%s is held by %s, and no CiliumEndpoint tells of that. If Cilium's agent does not know of it either, it gives the address to one of the next pods there.",
+			t.f.Address, t.holder())
+	}
 	t.holding()
 	switch p := t.pool; {
 	case p.State == PoolMissing:
@@ -99,7 +103,7 @@ func (t *telling) inUseUnallocated() {
 	}
 	t.history()
 	t.fullness()
-	switch t.pool.IPAM {
+	switch t.remedied() {
 	case HostLocal:
 		t.reserveHostLocal()
 	case Whereabouts:
@@ -108,6 +112,8 @@ func (t *telling) inUseUnallocated() {
 		t.reserveCalico()
 	case Cilium:
 		t.reserveCilium()
+	case ofNode:
+		t.leaveOut()
 	default:
 		t.restart("it asks for an address that is free")
 	}
@@ -122,7 +128,7 @@ func (t *telling) bookedElsewhere() {
 	t.bookings()
 	t.history()
 	t.fullness()
-	switch t.pool.IPAM {
+	switch t.remedied() {
 	case HostLocal:
 		t.rebookHostLocal()
 	case Whereabouts:
@@ -131,15 +137,60 @@ func (t *telling) bookedElsewhere() {
 		t.rebookCalico()
 	case Cilium:
 		t.rebookCilium()
+	case ofNode:
+		t.leaveOut()
 	default:
 		t.restart("it asks for an address that is free")
 	}
 	t.closing()
 }
 
+// ofNode stands for whatever IPAM there is, where a node itself has the address: to
+// restart it would change nothing.
+const ofNode = "node"
+
+// remedied is the IPAM whose remedies there are.
+func (t *telling) remedied() string {
+	if t.owner != nil && t.owner.kind() == Host && t.pool.IPAM != "" {
+		return ofNode
+	}
+	return t.pool.IPAM
+}
+
+// leaveOut has a pool leave out the address of a node itself, or Calico book it for its
+// tunnel.
+func (t *telling) leaveOut() {
+	node, name := t.owner.Node.Name, t.owner.kubernetesName()
+	if t.pool.IPAM == Calico && t.owner.Interface != nil && t.owner.Interface.tunnel() != "" {
+		t.advise("Restart Calico on node %s: it looks then whether the address of its tunnel is booked, and has it booked: %s", node, restartCalicoNode(name))
+		t.byHand("", restartCalicoNode(name), "Restart calico-node on node %s: it has an address booked for its %s.", node, t.owner.Interface.Name)
+		return
+	}
+	how := "give it a range that has no address of a node"
+	switch t.pool.IPAM {
+	case HostLocal:
+		how = "set rangeStart and rangeEnd in " + cmp.Or(t.pool.Config, "its CNI configuration") + " so that it is outside"
+	case Whereabouts:
+		how = "write it into exclude of its NetworkAttachmentDefinition"
+	case Calico:
+		how = fmt.Sprintf("make an IPReservation with it (reservedCIDRs: [%s])", netip.PrefixFrom(t.f.Address, t.f.Address.BitLen()))
+	}
+	t.advise("The address is node %s's own: no restart changes that. Have %s leave it out: %s. A range in which the nodes themselves are should be another one.", node, t.pool.call(), how)
+	t.byHand(t.node(), "", "Have %s leave out %s, which is node %s's own: %s.", t.pool.call(), t.f.Address, node, how)
+	if al := t.booked; al.Pod != "" {
+		t.advise("Then delete pod %s/%s, if it has the address: %s", al.Namespace, al.Pod, deletePod(al.Namespace, al.Pod))
+	}
+}
+
 // elsewhereEnds says what comes of a wrong booking.
 func (t *telling) elsewhereEnds() string {
-	if t.pool.IPAM == Calico {
+	own := t.owner != nil && t.booked.Pod != "" && t.booked.Namespace+"/"+t.booked.Pod == t.ownerName()
+	switch {
+	case t.remedied() == ofNode:
+		return "As soon as that one is up with it, it is a duplicate."
+	case t.pool.IPAM == Cilium:
+		return "If Cilium's agent has it so, too, the address is freed with that one, and given to another pod while it is in use."
+	case t.pool.IPAM == Calico && own:
 		return "Calico's garbage collector takes such a booking for leaked and frees the address 15 minutes after it finds it (leakGracePeriod); then another pod gets the address."
 	}
 	return "When that one ends, the address is freed, and given to another pod while it is in use."
@@ -170,7 +221,11 @@ func (t *telling) doubleAllocated() {
 	names := each(t.f.Allocations, func(al **Allocation) string { return (*al).call() })
 	t.told.Summary = fmt.Sprintf("%s has %s twice: for %s. As soon as both are up, it is a duplicate.",
 		t.pool.begin(), t.f.Address, list(names))
-	if t.pool.IPAM == KubernetesAPI {
+	switch t.pool.IPAM {
+	case Cilium:
+		t.told.Summary = fmt.Sprintf("%s has %s twice: for %s. One of them may be left over; if both are up, it is a duplicate.",
+			t.pool.begin(), t.f.Address, list(names))
+	case KubernetesAPI:
 		t.told.Summary = fmt.Sprintf("%s is in the status of several running pods: %s. One of them has it wrongly, or each has it.",
 			t.f.Address, list(names))
 	}
@@ -343,18 +398,23 @@ func (t *telling) restart(then string) {
 }
 
 // restartNow is restart with a command that may be run as it is, where something makes
-// a new pod.
+// a new pod: it waits for that, so that of several not all are gone at once.
 func (t *telling) restartNow(then string) {
 	t.restart(then)
 	if t.owner == nil || t.owner.Pod == nil || t.owner.Pod.Controller == "" || t.owner.Workload().UID == "" {
 		return
 	}
 	w := t.owner.Workload()
+	restart := "  " + deletePod(w.Namespace, w.Name)
+	switch p := t.owner.Pod; p.ControllerKind {
+	case "Deployment", "StatefulSet", "DaemonSet":
+		restart = script(restart, "  kubectl rollout status -n "+quote(w.Namespace)+" "+quote(strings.ToLower(p.ControllerKind)+"/"+p.Controller)+" --timeout=5m")
+	}
 	t.told.Fixes[len(t.told.Fixes)-1] = Fix{
 		What: fmt.Sprintf("Restart pod %s/%s, which holds %s: %s.", w.Namespace, w.Name, t.f.Address, then),
 		Command: script(
 			"if uid=$(kubectl get pod -n "+quote(w.Namespace)+" "+quote(w.Name)+" --ignore-not-found -o 'jsonpath={.metadata.uid}') && [ \"$uid\" = "+quote(w.UID)+" ]; then",
-			"  "+deletePod(w.Namespace, w.Name),
+			restart,
 			"else",
 			"  echo "+quote("pod "+w.Namespace+"/"+w.Name+" of then is gone: nothing to do"),
 			"fi"),

@@ -24,9 +24,14 @@ func (t *telling) reserveCalico() {
 func (t *telling) rebookCalico() {
 	al := t.booked
 	right := t.rightNode()
-	if al.Node != "" && t.owner != nil && !t.owner.sameNode(al.Node) {
+	switch {
+	case al.Node != "" && t.owner != nil && !t.owner.sameNode(al.Node):
 		t.collector()
 		t.nodename(right)
+	case al.Pod != "":
+		t.advise("See whether pod %s/%s, for which Calico has it, runs, and which addresses it has: kubectl get pod -n %s %s -o wide", al.Namespace, al.Pod, quote(al.Namespace), quote(al.Pod))
+		t.restartNow("its successor gets an address that Calico has booked for it")
+		return
 	}
 	t.advise("Then restart the pods whose addresses are booked for the wrong node, one after the other: each successor's address is booked for node %s.", right)
 	t.restartNow("its successor's address is booked for the right node")
@@ -90,7 +95,7 @@ func restartCalicoNode(node string) string {
 // releaseCalico has the address freed.
 func (t *telling) releaseCalico() {
 	a := t.f.Address.String()
-	t.advise("Calico's garbage collector does so by itself, 15 minutes after it finds it (leakGracePeriod): if it does not, see whether calico-kube-controllers runs and what it logs.")
+	t.advise("Calico's garbage collector frees it by itself, 15 minutes after it finds it (leakGracePeriod): if it does not, see whether calico-kube-controllers runs and what it logs.")
 	t.advise("See what Calico thinks: calicoctl ipam show --ip=%s; calicoctl ipam check --show-problem-ips", a)
 	t.advise("If nobody has it, free it: calicoctl ipam release --ip=%s. For many at once, while no pod can be given one: calicoctl datastore migrate lock; calicoctl ipam check -o report.json; calicoctl ipam release --from-report=report.json; calicoctl datastore migrate unlock", a)
 	if t.booked.Pod == "" {

@@ -56,7 +56,7 @@ func TestCommandsOnlyChangeWhatIsAsItWasFound(t *testing.T) {
 		{"elsewhere, rebooked, still reserved", "booked-elsewhere whereabouts", map[string]string{podref: "shop/cam-0", pod0: uid, reserve: "shop/cam-1"}, []string{"patch overlappingrangeipreservations"}},
 		{"elsewhere, no API", "booked-elsewhere whereabouts", map[string]string{"get": "!"}, nil},
 
-		{"calico, restarted", "booked-elsewhere calico, nodename mended", map[string]string{"get pod -n shop web-5d": uid}, []string{"delete pod -n shop web-5d"}},
+		{"calico, restarted", "booked-elsewhere calico, nodename mended", map[string]string{"get pod -n shop web-5d": uid}, []string{"delete pod -n shop web-5d", "rollout status -n shop deployment/web"}},
 		{"calico, restarted already", "booked-elsewhere calico, nodename mended", map[string]string{"get pod -n shop web-5d": "new"}, nil},
 		{"calico, leaked", "leaked calico", map[string]string{"ipam show": "IP 10.244.0.5 is in use\nAttributes:\n  namespace: shop\n  pod: old"}, []string{"ipam release --ip=10.244.0.5"}},
 		{"calico, leaked, free by now", "leaked calico", map[string]string{"ipam show": "IP 10.244.0.5 is not currently assigned"}, nil},

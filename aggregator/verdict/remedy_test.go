@@ -89,7 +89,17 @@ func findings() map[string]verdict.Finding {
 		i := w.iface(ns, verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local})
 		return verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Claims: []*verdict.Claim{w.assigned(i)}}
 	}
+	self := func(device, kind string) []verdict.Owner {
+		ns := w.host("node-a")
+		i := w.iface(ns, verdict.Interface{Name: device, Kind: kind, Attachment: verdict.Own})
+		return []verdict.Owner{{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Assigned: true, Claims: []*verdict.Claim{w.assigned(i)}}}
+	}
 	return map[string]verdict.Finding{
+		"in-use-unallocated calico, of a node":      find(verdict.FindingInUseUnallocated, calico, "192.168.1.10", self("eth0", "")),
+		"in-use-unallocated calico, of a tunnel":    find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", self("vxlan.calico", "vxlan")),
+		"in-use-unallocated host-local, of a node":  find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", self("eth0", "")),
+		"booked-elsewhere calico, for another pod":  find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-a", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"booked-elsewhere calico, of a node":        find(verdict.FindingBookedElsewhere, calico, "192.168.1.10", self("eth0", ""), &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "node-b", Location: "ipamblocks 192-168-1-0-26 /spec/allocations/10"}),
 		"in-use-unallocated host-local":             find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", host),
 		"in-use-unallocated host-local lost":        find(verdict.FindingInUseUnallocated, lostPool, "10.244.0.5", host),
 		"in-use-unallocated host-local unknown":     find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", []verdict.Owner{nobody}),

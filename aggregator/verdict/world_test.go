@@ -28,6 +28,7 @@ type world struct {
 	podCIDR    netip.Prefix
 	podCIDROf  string        // the one node that has it; empty for all
 	known      verdict.Stamp // until when pods are; 0 for now
+	listed     bool          // pods that are not there are absent
 
 	allocations []*verdict.Allocation
 	pools       []*verdict.Pool
@@ -83,6 +84,19 @@ func (w *world) Stitches(*verdict.Domain) []verdict.Stitch { return nil }
 // PodObject is what was entered by hand, by uid; none where the API is not asked.
 func (w *world) PodObject(ns *verdict.Namespace) *verdict.PodObject {
 	return w.pods[ns.Who.Workload().UID]
+}
+
+// PodNamed is what was entered by hand, and Absent where pods are listed.
+func (w *world) PodNamed(namespace, name string) *verdict.PodObject {
+	for _, p := range w.pods {
+		if p.Namespace == namespace && p.Name == name {
+			return p
+		}
+	}
+	if w.listed && name != "" {
+		return &verdict.PodObject{Absent: true}
+	}
+	return nil
 }
 
 func (w *world) PodsKnownUntil() verdict.Stamp { return cmp.Or(w.known, w.now) }
