@@ -393,3 +393,22 @@ func TestCiliumsRecordsAreNotLostWithItsEndpoints(t *testing.T) {
 		}
 	})
 }
+
+// An IPPool that has given nothing yet, in whose range the nodes themselves are.
+func TestAddressesOfNodesWereNoRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		for i, name := range []string{"n1", "n2"} {
+			own := assigned(1, fmt.Sprintf("192.168.1.%d", 10+i))
+			l.dial().send(snapshot(hello(name, 1), &pb.ReportRequest{
+				Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 2, Name: "eth0", Mac: podMAC(uint32(1000 + i)), Attachment: pb.InterfaceRecord_OWN, Link: "eth0", Uplink: true}},
+				Claims:     []*pb.ClaimRecord{own},
+			})).sync()
+		}
+		l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
+			IPAM: verdict.Calico, Name: "p", State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
+		}})
+		time.Sleep(time.Hour)
+		l.wantFindings("Calico may give them away", "in-use-unallocated 192.168.1.10", "in-use-unallocated 192.168.1.11")
+	})
+}
