@@ -96,7 +96,13 @@ func findings() map[string]verdict.Finding {
 		i := w.iface(ns, verdict.Interface{Name: device, Kind: kind, Attachment: verdict.Own})
 		return []verdict.Owner{{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Assigned: true, Claims: []*verdict.Claim{w.assigned(i)}}}
 	}
+	static := holder(w, "node-e", "proxy-node-e", "eth0")
+	static.Pod = &verdict.PodObject{ControllerKind: "Node", Controller: "node-e", Node: "node-e"}
+	machine := holder(w, "node-f", "virt-launcher-db", "eth0")
+	machine.Pod = &verdict.PodObject{ControllerKind: "VirtualMachineInstance", Controller: "db", Node: "node-f"}
 	return map[string]verdict.Finding{
+		"in-use-unallocated calico, of a machine":    find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", []verdict.Owner{machine}),
+		"in-use-unallocated calico, of a static pod": find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", []verdict.Owner{static}),
 		"in-use-unallocated calico, of a node":       find(verdict.FindingInUseUnallocated, calico, "192.168.1.10", self("eth0", "")),
 		"in-use-unallocated calico, of a tunnel":     find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", self("vxlan.calico", "vxlan")),
 		"in-use-unallocated host-local, of a node":   find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", self("eth0", "")),
