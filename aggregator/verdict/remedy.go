@@ -520,6 +520,8 @@ func (u PoolUse) percent() string {
 func (al *Allocation) call() string {
 	who := "somebody"
 	switch {
+	case al.Purpose != "" && al.Node == "":
+		who = "the " + al.Purpose // of no node
 	case al.Purpose != "":
 		who = "the node itself (" + al.Purpose + ")"
 	case al.Pod != "":
