@@ -412,3 +412,28 @@ func TestAddressesOfNodesWereNoRecords(t *testing.T) {
 		l.wantFindings("Calico may give them away", "in-use-unallocated 192.168.1.10", "in-use-unallocated 192.168.1.11")
 	})
 }
+
+// A NetworkAttachmentDefinition with host-local gives each node's pods the same addresses,
+// on a bridge of their own.
+func TestFurtherInterfacesOfPodsHaveOneRangeOnEachNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		var agents []*agent
+		parts := map[string]*pb.ReportRequest{}
+		for _, name := range []string{"n1", "n2"} {
+			m := kindPod(2, "a"+name, "10.244.0.2")
+			m.Interfaces[0].Name = "net1"
+			parts[name] = m
+			agents = append(agents, l.dial().send(snapshot(hello(name, 1), m, poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)), given(allocated("10.244.0.2", "sandbox-a"+name)))).sync())
+		}
+		time.Sleep(time.Minute)
+		l.wantFindings("they never meet")
+		for i, name := range []string{"n1", "n2"} {
+			agents[i].send(kindPod(3, "b"+name, fmt.Sprintf("10.244.0.%d", 10+i))).sync()
+		}
+		time.Sleep(time.Second)
+		if all := l.findings(); !slices.ContainsFunc(all, func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPodCIDROverlap }) {
+			t.Errorf("got %v, want an overlap of what pods have for eth0", all)
+		}
+	})
+}

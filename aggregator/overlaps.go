@@ -120,7 +120,8 @@ func (n *node) gateway(a netip.Addr) bool {
 	return slices.ContainsFunc(n.pools, func(p *pool) bool { return slices.Contains(p.rec.Gateways, a) })
 }
 
-// podNetworks are the CNI networks that gave pods of a node their addresses.
+// podNetworks are the CNI networks that gave pods of a node their addresses. What more a
+// pod has (Multus) is often the same on each node.
 func (n *node) podNetworks() map[string]bool {
 	networks := make(map[string]bool)
 	for ns := range n.namespaces.all() {
@@ -129,7 +130,7 @@ func (n *node) podNetworks() map[string]bool {
 		}
 		for _, i := range ns.ifaces {
 			for _, h := range i.holdings {
-				if h.Kind == verdict.Assigned && h.Network != "" {
+				if h.Kind == verdict.Assigned && h.Network != "" && i.rec.Name == verdict.FirstInterface {
 					networks[h.Network] = true
 				}
 			}
@@ -144,7 +145,7 @@ func (s *store) podsBehind(n *node, i *verdict.Interface) bool {
 	is := func(record uint32) bool {
 		ns := n.namespaces.get(record)
 		return ns != nil && ns.rec.Who.Kind() == verdict.Pod && slices.ContainsFunc(ns.ifaces, func(inside *iface) bool {
-			return inside.rec.Attachment == verdict.Peer && slices.ContainsFunc(inside.holdings, func(h *holding) bool {
+			return inside.rec.Attachment == verdict.Peer && inside.rec.Name == verdict.FirstInterface && slices.ContainsFunc(inside.holdings, func(h *holding) bool {
 				return h.Kind == verdict.Assigned && h.Network != ""
 			})
 		})
