@@ -338,12 +338,22 @@ func (a *auditing) twice() {
 				case Cilium:
 					patience, severity = ciliumWithin, Warning
 				}
-				a.find(FindingDoubleAllocated, severity, al.Pool, nil, []*Allocation{al, other}, patience)
+				a.find(FindingDoubleAllocated, severity, al.Pool, a.holderOf(al, other), []*Allocation{al, other}, patience)
 				a.again(a.in.Now.Add(statusWithin)) // nothing of the address changes when one of the pods ends
 				return
 			}
 		}
 	}
+}
+
+// holderOf is who has the address of those that it was given to; nil for nobody.
+func (a *auditing) holderOf(allocations ...*Allocation) *Owner {
+	for i := range a.in.Owners {
+		if o := &a.in.Owners[i]; o.holds() && slices.ContainsFunc(allocations, func(al *Allocation) bool { return al.For(o) }) {
+			return o
+		}
+	}
+	return nil
 }
 
 // leftBehind tells whether an allocation is for a pod that the Kubernetes API has no
@@ -428,7 +438,7 @@ func (a *auditing) tell(f Finding, subject string, patience time.Duration) {
 	if a.in.Now < due {
 		f.Waiting = true
 		a.again(due)
-	} else if len(f.Owners) == 1 {
+	} else if len(f.Owners) == 1 && f.Kind != FindingDoubleAllocated {
 		a.remember(&f)
 	}
 	f.Past = a.out.Past
