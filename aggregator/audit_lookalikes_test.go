@@ -437,3 +437,33 @@ func TestFurtherInterfacesOfPodsHaveOneRangeOnEachNode(t *testing.T) {
 		}
 	})
 }
+
+// Cilium's operator has given two nodes one range; Kubernetes may have it for a third one,
+// of which Cilium takes no notice.
+func TestTwoCiliumNodesWithOneRangeAreFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		pool := func(name, cidr string, grows bool) {
+			l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
+				IPAM: verdict.Cilium, Name: name, State: verdict.PoolKnown, Routed: true, Grows: grows,
+				Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix(cidr))},
+			}})
+			time.Sleep(time.Second)
+		}
+		l.dial().send(snapshot(hello("n3", 1), kindPod(2, "a", "10.0.1.2"), poolOf(hostLocal("10.0.1.0/24", pb.Pool_KNOWN)), given(allocated("10.0.1.2", "sandbox-a")))).sync()
+		pool("n1", "10.0.1.0/24", false)
+		pool("n2", "10.0.2.0/24", false)
+		pool("n4", "10.0.1.7/32", true)
+		if all := l.findings(); slices.ContainsFunc(all, func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPodCIDROverlap }) {
+			t.Errorf("got %v, want no overlap", all)
+		}
+		pool("n2", "10.0.1.128/25", false)
+		i := slices.IndexFunc(l.findings(), func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPodCIDROverlap })
+		if i < 0 {
+			t.Fatal("got no overlap")
+		}
+		if f := l.findings()[i]; !slices.Equal(f.GetNodes(), []string{"n1", "n2"}) || f.GetAddress() != "10.0.1.128/25" {
+			t.Errorf("got %v, want n1 and n2", f)
+		}
+	})
+}

@@ -218,6 +218,25 @@ func (s *store) compareNodes() {
 			Node: r.Node, Prefixes: []netip.Prefix{r.Prefix}, From: "Node.spec.podCIDRs",
 		}})
 	}
+	s.compareSides(all)
+
+	// Cilium need not go by Node.spec.podCIDRs: its nodes are compared with each other.
+	var cilium []side
+	for _, p := range s.pools.byKey {
+		if p.node != nil || p.rec.IPAM != verdict.Cilium || p.rec.Grows || known && !slices.Contains(names, p.rec.Name) {
+			continue
+		}
+		for _, r := range p.rec.Ranges {
+			cilium = append(cilium, side{p.rec.Name, nil, r, verdict.Side{
+				Node: p.rec.Name, Ranges: []verdict.Range{r}, Config: p.rec.Config, From: "spec.ipam.podCIDRs of its CiliumNode",
+			}})
+		}
+	}
+	s.compareSides(cilium)
+}
+
+// compareSides looks for ranges that several nodes have.
+func (s *store) compareSides(all []side) {
 	slices.SortFunc(all, func(a, b side) int {
 		return cmp.Or(a.First.Compare(b.First), b.Last.Compare(a.Last), cmp.Compare(a.node, b.node), cmp.Compare(a.say.From, b.say.From))
 	})

@@ -178,6 +178,9 @@ func TestToldOfOverlaps(t *testing.T) {
 	golden(t, "pod-cidr-overlap", verdict.TellOverlap(verdict.FindingPodCIDROverlap,
 		verdict.Side{Node: "node-a", Prefixes: prefixes("10.244.1.0/24"), From: "Node.spec.podCIDRs"},
 		verdict.Side{Node: "node-b", Prefixes: prefixes("10.244.0.0/16"), From: "the subnet of bridge cni0", Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"}))
+	golden(t, "pod-cidr-overlap cilium", verdict.TellOverlap(verdict.FindingPodCIDROverlap,
+		verdict.Side{Node: "node-a", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", From: "spec.ipam.podCIDRs of its CiliumNode"},
+		verdict.Side{Node: "node-b", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", From: "spec.ipam.podCIDRs of its CiliumNode"}))
 	r := func(first, last string) verdict.Range {
 		return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
