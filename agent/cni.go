@@ -78,8 +78,26 @@ func (n networks) keep(before networks) networks {
 	return n
 }
 
+// ofMultus begins the names of results that are Multus': it has a cache of its own, with
+// what each of the plugins gave that it calls. The container runtime's has Multus' name
+// for the network, and the first interface only.
+const ofMultus = "multus/"
+
+// multusResults is that cache: "cniDir" of Multus, and libcni's directory in it.
+func (n *names) multusResults() string {
+	return filepath.Join(filepath.Dir(n.cniResults), "multus", "results")
+}
+
+// resultPath is the path of a result by its name.
+func (n *names) resultPath(name string) string {
+	if rest, ok := strings.CutPrefix(name, ofMultus); ok {
+		return filepath.Join(n.multusResults(), rest)
+	}
+	return filepath.Join(n.cniResults, name)
+}
+
 // watchResults wakes the search whenever a CNI result comes or goes. The
-// directory may be missing, and may come later: its parents are watched.
+// directories may be missing, and may come later: their parents are watched.
 func (n *names) watchResults(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -87,13 +105,16 @@ func (n *names) watchResults(ctx context.Context) error {
 		return nil
 	}
 	defer func() { _ = w.Close() }()
+	dirs := map[string]string{n.cniResults: "", n.multusResults(): ofMultus}
 	watch := func() {
-		for dir := n.cniResults; ; dir = filepath.Dir(dir) {
-			if err := w.Add(dir); err == nil && dir != n.cniResults {
-				break // the deepest parent that there is, so that its child is heard
-			}
-			if dir == filepath.Dir(dir) {
-				break
+		for results := range dirs {
+			for dir := results; ; dir = filepath.Dir(dir) {
+				if err := w.Add(dir); err == nil && dir != results {
+					break // the deepest parent that there is, so that its child is heard
+				}
+				if dir == filepath.Dir(dir) {
+					break
+				}
 			}
 		}
 	}
@@ -106,15 +127,20 @@ func (n *names) watchResults(ctx context.Context) error {
 			if !ok {
 				return nil
 			}
-			if strings.HasPrefix(n.cniResults, e.Name) {
+			onTheWay := false
+			for results := range dirs {
+				onTheWay = onTheWay || within(results, e.Name)
+			}
+			if onTheWay {
 				watch()
 			}
+			prefix, isResult := dirs[filepath.Dir(e.Name)]
 			switch {
-			case filepath.Dir(e.Name) == n.cniResults:
+			case isResult:
 				n.mu.Lock()
-				n.stale[filepath.Base(e.Name)] = true
+				n.stale[prefix+filepath.Base(e.Name)] = true
 				n.mu.Unlock()
-			case strings.HasPrefix(n.cniResults, e.Name):
+			case onTheWay:
 				n.forgetResults()
 			default:
 				continue
@@ -135,28 +161,30 @@ func (n *names) forgetResults() {
 	n.all = true
 }
 
-// readResults reads what changed of libcni's result cache. A missing one is no error.
+// readResults reads what changed of libcni's result caches. A missing one is no error.
 func (n *names) readResults() {
 	n.mu.Lock()
 	stale, all := n.stale, n.all
 	n.stale, n.all = map[string]bool{}, false
 	n.mu.Unlock()
 	if all {
-		entries, err := readDir(n.cniResults)
-		if err != nil {
-			clear(n.results)
-			return
+		there := map[string]bool{}
+		for dir, prefix := range map[string]string{n.cniResults: "", n.multusResults(): ofMultus} {
+			entries, _ := readDir(dir)
+			for name := range entries {
+				there[prefix+name] = true
+			}
 		}
-		maps.DeleteFunc(n.results, func(name string, _ cniFile) bool { _, there := entries[name]; return !there })
-		for name := range entries {
-			if old, ok := n.results[name]; !ok || fileVersion(filepath.Join(n.cniResults, name)) != old.version {
+		maps.DeleteFunc(n.results, func(name string, _ cniFile) bool { return !there[name] })
+		for name := range there {
+			if old, ok := n.results[name]; !ok || fileVersion(n.resultPath(name)) != old.version {
 				stale[name] = true
 			}
 		}
 	}
 	for name := range stale {
 		delete(n.results, name)
-		path := filepath.Join(n.cniResults, name)
+		path := n.resultPath(name)
 		v := fileVersion(path) // before its content, which may be a newer one
 		data, err := readSmall(path)
 		if errors.Is(err, os.ErrNotExist) {

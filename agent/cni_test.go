@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"embed"
 	"fmt"
 	"maps"
@@ -286,6 +287,81 @@ func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
 	}
 	n.look(true) // the namespace is there, and was given it
 	wantNetworks(t, n.kernel, "10.240.0.2 ASSIGNED pods-1.0.0")
+}
+
+func TestResultsOfMultusAreRead(t *testing.T) {
+	n, _ := newTestNames(t)
+	write := func(dir, pod string) {
+		t.Helper()
+		for _, err := range []error{
+			os.MkdirAll(dir, 0o700),
+			os.WriteFile(filepath.Join(dir, "pods-x-eth0"), []byte(`{"netns":"/run/netns/a","cniArgs":[["K8S_POD_NAME","`+pod+`"]]}`), 0o600),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	read := func() (names []string) {
+		n.readResults()
+		for name, f := range n.results {
+			names = append(names, name+" "+f.workload.GetName())
+		}
+		slices.Sort(names)
+		return names
+	}
+	write(n.multusResults(), "one")
+	if got, want := read(), []string{"multus/pods-x-eth0 one"}; !slices.Equal(got, want) {
+		t.Errorf("without the runtime's cache: got %q, want %q", got, want)
+	}
+	write(n.cniResults, "two")
+	write(n.multusResults(), "three")
+	n.stale["multus/pods-x-eth0"] = true // as an event has it
+	if got, want := read(), []string{"multus/pods-x-eth0 three"}; !slices.Equal(got, want) {
+		t.Errorf("one changed: got %q, want %q", got, want)
+	}
+	n.forgetResults()
+	if got, want := read(), []string{"multus/pods-x-eth0 three", "pods-x-eth0 two"}; !slices.Equal(got, want) {
+		t.Errorf("all anew: got %q, want %q", got, want)
+	}
+	if err := os.RemoveAll(n.multusResults()); err != nil {
+		t.Fatal(err)
+	}
+	n.forgetResults()
+	if got, want := read(), []string{"pods-x-eth0 two"}; !slices.Equal(got, want) {
+		t.Errorf("Multus is gone: got %q, want %q", got, want)
+	}
+}
+
+// Multus may be installed while the agent runs.
+func TestResultsOfMultusAreHeard(t *testing.T) {
+	n, _ := newTestNames(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan error)
+	go func() { over <- n.watchResults(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.MkdirAll(n.multusResults(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	again := time.NewTicker(10 * time.Millisecond) // it is not known when it is watched
+	defer again.Stop()
+	for _, name := range []string{"one", "another"} {
+		for n.results[ofMultus+"pods-x-eth0"].workload.GetName() != name {
+			if err := os.WriteFile(filepath.Join(n.multusResults(), "pods-x-eth0"), []byte(`{"netns":"/run/netns/a","cniArgs":[["K8S_POD_NAME","`+name+`"]]}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-n.changed:
+				n.readResults()
+			case <-again.C:
+			}
+		}
+	}
 }
 
 func TestResultThatIsTheSameIsReadOnce(t *testing.T) {

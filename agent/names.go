@@ -35,7 +35,7 @@ type names struct {
 	mounted    func()        // a mount has come or gone
 
 	files   map[netnsFile]namedNetns // the namespaces that were found, by their files
-	results map[string]cniFile       // parsed results, by file name
+	results map[string]cniFile       // parsed results, by file name: see ofMultus
 	walked  time.Time                // when processes were last looked through
 	later   bool                     // they are to be looked through once the time has come
 	waking  atomic.Bool              // wakeAfter is on its way
@@ -147,10 +147,10 @@ func (n *names) look(everything bool) {
 	n.kernel.beginNames()
 	byPath, said := n.lookFiles(everything)
 	n.readResults()
-	for _, f := range n.results {
+	for name, f := range n.results {
 		for _, path := range f.netns {
 			// Results outlive their sandboxes.
-			if inode, ok := byPath[path]; ok {
+			if inode, ok := byPath[path]; ok && !strings.HasPrefix(name, ofMultus) {
 				said[inode] = said[inode].with(facts{result: f.workload})
 			}
 		}
@@ -275,15 +275,28 @@ func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 		}
 		all[inode][g] = source
 	}
-	for _, f := range n.results {
+	// What Multus calls plugins for may be a device in user space, which no kernel gives
+	// the address: it names the network, and nothing is missed.
+	for name, f := range n.results {
 		for path, addrs := range f.networks {
-			if inode, ok := byPath[path]; ok {
+			if inode, ok := byPath[path]; ok && strings.HasPrefix(name, ofMultus) {
 				gave[inode] = gave[inode].with(addrs)
+			}
+		}
+	}
+	runtime := map[uint64]networks{}
+	for name, f := range n.results {
+		for path, addrs := range f.networks {
+			if inode, ok := byPath[path]; ok && !strings.HasPrefix(name, ofMultus) {
+				runtime[inode] = runtime[inode].with(addrs)
 				for g := range addrs {
 					mean(inode, g, f.workload.GetSource())
 				}
 			}
 		}
+	}
+	for inode, addrs := range runtime {
+		gave[inode] = gave[inode].keep(addrs) // of what Multus does not name
 	}
 	there := map[*sandbox]bool{}
 	for _, s := range n.runtime.now() {

@@ -188,6 +188,26 @@ func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
 	}
 }
 
+// The container runtime calls Multus only, which calls what gives a pod its addresses.
+func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
+	n := &names{runtime: newCRI(slog.New(slog.DiscardHandler), CRIOff, ""), results: map[string]cniFile{}}
+	g := func(iface, ip string) given { return given{iface, netip.MustParseAddr(ip)} }
+	of := func(addrs networks) cniFile {
+		return cniFile{workload: &ipwitnessv1.Workload{Source: "cni-result"}, networks: map[string]networks{"/p": addrs}}
+	}
+	n.results["multus-cni-network-x-eth0"] = of(networks{g("eth0", "10.0.0.2"): "multus-cni-network", g("eth0", "fd00::2"): "multus-cni-network"})
+	n.results[ofMultus+"pods-x-eth0"] = of(networks{g("eth0", "10.0.0.2"): "pods"})
+	n.results[ofMultus+"storage-x-net1"] = of(networks{g("net1", "10.1.0.2"): "storage"})
+	gave, mean := n.given(map[string]uint64{"/p": 100}, map[uint64]facts{})
+	if want := (networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "fd00::2"): "multus-cni-network", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(gave[100], want) {
+		t.Errorf("networks: got %v, want %v", gave[100], want)
+	}
+	// A device in user space has the address of net1, perhaps.
+	if want := (meant{g("eth0", "10.0.0.2"): "cni-result", g("eth0", "fd00::2"): "cni-result"}); !maps.Equal(mean[100], want) {
+		t.Errorf("meant: got %v, want %v", mean[100], want)
+	}
+}
+
 // intended are the addresses that a namespace is told to lack.
 func intended(k *kernel, inode uint64) string {
 	var all []string

@@ -301,11 +301,23 @@ func (s *store) checkPool(p *pool, now verdict.Stamp) {
 }
 
 // lost tells whether all that the pool has given was lost, and some of it is in use. Of
-// the cluster's pools nobody says so: one that has nothing of several in use has. Cilium's
-// records are not what is read of it.
+// the cluster's pools nobody says so: one that has nothing of several that pods have has.
+// Cilium's records are not what is read of it.
 func (p *pool) lost() bool {
 	return len(p.atRisk) > 0 && (p.rec.State == verdict.PoolMissing || p.node != nil && p.rec.LostAt != 0 && p.outlived() ||
-		p.node == nil && p.rec.IPAM != verdict.Cilium && p.allocated.of(families) == 0 && len(p.atRisk) > 1)
+		p.node == nil && p.rec.IPAM != verdict.Cilium && p.allocated.of(families) == 0 && p.severalOfPods())
+}
+
+// severalOfPods tells whether pods have several of the addresses that are at risk: what
+// nodes have themselves nobody gave them.
+func (p *pool) severalOfPods() bool {
+	n := 0
+	for e := range p.atRisk {
+		if slices.ContainsFunc(e.owners, func(o verdict.Owner) bool { return o.Assigned && o.Workload().Kind == verdict.Pod }) {
+			n++
+		}
+	}
+	return n > 1
 }
 
 // lostWithin is how long after its record an address may be assigned, which was lost in

@@ -393,3 +393,77 @@ func TestCiliumsRecordsAreNotLostWithItsEndpoints(t *testing.T) {
 		}
 	})
 }
+
+// An IPPool that has given nothing yet, in whose range the nodes themselves are.
+func TestAddressesOfNodesWereNoRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		for i, name := range []string{"n1", "n2"} {
+			own := assigned(1, fmt.Sprintf("192.168.1.%d", 10+i))
+			l.dial().send(snapshot(hello(name, 1), &pb.ReportRequest{
+				Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 2, Name: "eth0", Mac: podMAC(uint32(1000 + i)), Attachment: pb.InterfaceRecord_OWN, Link: "eth0", Uplink: true}},
+				Claims:     []*pb.ClaimRecord{own},
+			})).sync()
+		}
+		l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
+			IPAM: verdict.Calico, Name: "p", State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
+		}})
+		time.Sleep(time.Hour)
+		l.wantFindings("Calico may give them away", "in-use-unallocated 192.168.1.10", "in-use-unallocated 192.168.1.11")
+	})
+}
+
+// A NetworkAttachmentDefinition with host-local gives each node's pods the same addresses,
+// on a bridge of their own.
+func TestFurtherInterfacesOfPodsHaveOneRangeOnEachNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		var agents []*agent
+		parts := map[string]*pb.ReportRequest{}
+		for _, name := range []string{"n1", "n2"} {
+			m := kindPod(2, "a"+name, "10.244.0.2")
+			m.Interfaces[0].Name = "net1"
+			parts[name] = m
+			agents = append(agents, l.dial().send(snapshot(hello(name, 1), m, poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)), given(allocated("10.244.0.2", "sandbox-a"+name)))).sync())
+		}
+		time.Sleep(time.Minute)
+		l.wantFindings("they never meet")
+		for i, name := range []string{"n1", "n2"} {
+			agents[i].send(kindPod(3, "b"+name, fmt.Sprintf("10.244.0.%d", 10+i))).sync()
+		}
+		time.Sleep(time.Second)
+		if all := l.findings(); !slices.ContainsFunc(all, func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPodCIDROverlap }) {
+			t.Errorf("got %v, want an overlap of what pods have for eth0", all)
+		}
+	})
+}
+
+// Cilium's operator has given two nodes one range; Kubernetes may have it for a third one,
+// of which Cilium takes no notice.
+func TestTwoCiliumNodesWithOneRangeAreFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		pool := func(name, cidr string, grows bool) {
+			l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
+				IPAM: verdict.Cilium, Name: name, State: verdict.PoolKnown, Routed: true, Grows: grows,
+				Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix(cidr))},
+			}})
+			time.Sleep(time.Second)
+		}
+		l.dial().send(snapshot(hello("n3", 1), kindPod(2, "a", "10.0.1.2"), poolOf(hostLocal("10.0.1.0/24", pb.Pool_KNOWN)), given(allocated("10.0.1.2", "sandbox-a")))).sync()
+		pool("n1", "10.0.1.0/24", false)
+		pool("n2", "10.0.2.0/24", false)
+		pool("n4", "10.0.1.7/32", true)
+		if all := l.findings(); slices.ContainsFunc(all, func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPodCIDROverlap }) {
+			t.Errorf("got %v, want no overlap", all)
+		}
+		pool("n2", "10.0.1.128/25", false)
+		i := slices.IndexFunc(l.findings(), func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPodCIDROverlap })
+		if i < 0 {
+			t.Fatal("got no overlap")
+		}
+		if f := l.findings()[i]; !slices.Equal(f.GetNodes(), []string{"n1", "n2"}) || f.GetAddress() != "10.0.1.128/25" {
+			t.Errorf("got %v, want n1 and n2", f)
+		}
+	})
+}

@@ -120,7 +120,8 @@ func (n *node) gateway(a netip.Addr) bool {
 	return slices.ContainsFunc(n.pools, func(p *pool) bool { return slices.Contains(p.rec.Gateways, a) })
 }
 
-// podNetworks are the CNI networks that gave pods of a node their addresses.
+// podNetworks are the CNI networks that gave pods of a node their addresses. What more a
+// pod has (Multus) is often the same on each node.
 func (n *node) podNetworks() map[string]bool {
 	networks := make(map[string]bool)
 	for ns := range n.namespaces.all() {
@@ -129,7 +130,7 @@ func (n *node) podNetworks() map[string]bool {
 		}
 		for _, i := range ns.ifaces {
 			for _, h := range i.holdings {
-				if h.Kind == verdict.Assigned && h.Network != "" {
+				if h.Kind == verdict.Assigned && h.Network != "" && i.rec.Name == verdict.FirstInterface {
 					networks[h.Network] = true
 				}
 			}
@@ -144,7 +145,7 @@ func (s *store) podsBehind(n *node, i *verdict.Interface) bool {
 	is := func(record uint32) bool {
 		ns := n.namespaces.get(record)
 		return ns != nil && ns.rec.Who.Kind() == verdict.Pod && slices.ContainsFunc(ns.ifaces, func(inside *iface) bool {
-			return inside.rec.Attachment == verdict.Peer && slices.ContainsFunc(inside.holdings, func(h *holding) bool {
+			return inside.rec.Attachment == verdict.Peer && inside.rec.Name == verdict.FirstInterface && slices.ContainsFunc(inside.holdings, func(h *holding) bool {
 				return h.Kind == verdict.Assigned && h.Network != ""
 			})
 		})
@@ -221,6 +222,25 @@ func (s *store) compareNodes() {
 			Node: r.Node, Prefixes: []netip.Prefix{r.Prefix}, From: "Node.spec.podCIDRs",
 		}})
 	}
+	s.compareSides(all)
+
+	// Cilium need not go by Node.spec.podCIDRs: its nodes are compared with each other.
+	var cilium []side
+	for _, p := range s.pools.byKey {
+		if p.node != nil || p.rec.IPAM != verdict.Cilium || p.rec.Grows || known && !slices.Contains(names, p.rec.Name) {
+			continue
+		}
+		for _, r := range p.rec.Ranges {
+			cilium = append(cilium, side{p.rec.Name, nil, r, verdict.Side{
+				Node: p.rec.Name, Ranges: []verdict.Range{r}, Config: p.rec.Config, From: "spec.ipam.podCIDRs of its CiliumNode",
+			}})
+		}
+	}
+	s.compareSides(cilium)
+}
+
+// compareSides looks for ranges that several nodes have.
+func (s *store) compareSides(all []side) {
 	slices.SortFunc(all, func(a, b side) int {
 		return cmp.Or(a.First.Compare(b.First), b.Last.Compare(a.Last), cmp.Compare(a.node, b.node), cmp.Compare(a.say.From, b.say.From))
 	})

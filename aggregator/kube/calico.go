@@ -261,8 +261,8 @@ func (k *calico) own(b *calicoBooking, a *calicoAttribute, block netip.Prefix) b
 	switch kind := a.Owner["type"]; {
 	case a.Owner["pod"] != "":
 		b.namespace = k.names.of(a.Owner["namespace"])
-		if len(a.Alternate) == 0 { // a virtual machine that moves is two pods
-			b.pod = a.Owner["pod"]
+		if b.pod = a.Owner["pod"]; len(a.Alternate) > 0 {
+			b.pod, b.node = "", "" // a virtual machine that moves is two pods on two nodes
 		}
 		// A virtual machine's handle has its name instead.
 		if id := handle[strings.LastIndexByte(handle, '.')+1:]; isHex(id) {

@@ -257,6 +257,22 @@ func TestReservationsOfCalico(t *testing.T) {
 	until(t, "it is said", func() bool { return slices.Equal(c.Status().GetProblems(), []string{problem}) })
 }
 
+// While a virtual machine moves, its address is that of either of two pods.
+func TestCalicoOfAMachineThatMoves(t *testing.T) {
+	k, _ := newFakeAPI(t).open().ipams[1].sources[1].feed.into.(*mirror[calicoBlock])
+	_, block := k.read(&object{Spec: []byte(`{"cidr":"10.0.0.0/30","allocations":[null,0,1,2],"attributes":[
+		{"handle_id":"k8s-pod-network.default-vm","secondary":{"namespace":"default","pod":"virt-launcher-vm-1","node":"n1"},"alternate":{"namespace":"default","pod":"virt-launcher-vm-2","node":"n2"}},
+		{"handle_id":"k8s-pod-network.default-vm","secondary":{"namespace":"default","pod":"virt-launcher-vm-1","node":"n1"}},
+		{"handle_id":"k8s-pod-network.default-vm","alternate":{"namespace":"default","pod":"virt-launcher-vm-2","node":"n2"}}]}`)})
+	var got []string
+	for _, b := range block.bookings {
+		got = append(got, b.pod+" on "+b.node)
+	}
+	if want := []string{" on ", "virt-launcher-vm-1 on n1", " on "}; !slices.Equal(got, want) || block.odd != "" {
+		t.Errorf("got %q, %s, want %q", got, block.odd, want)
+	}
+}
+
 // Some IPPools are only for pods that name them: that of a network's nodes, say, so that
 // nothing of them is masqueraded.
 func TestPoolsOfCalicoThatMustBeAskedFor(t *testing.T) {

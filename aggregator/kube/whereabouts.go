@@ -483,7 +483,11 @@ func (w *whereabouts) pool(at key, r *wherePool) verdict.Pool {
 		}
 	}
 	if len(serving) == 0 {
-		next.Ranges = []verdict.Range{usable(r.prefix)}
+		// Whereabouts deletes no IPPool: one that has given nothing, and that no network
+		// uses, is left over.
+		if len(r.bookings) > 0 || w.attaching.state != followed {
+			next.Ranges = []verdict.Range{usable(r.prefix)}
+		}
 		return next
 	}
 	slices.SortFunc(serving, func(a, b attachmentOf) int {

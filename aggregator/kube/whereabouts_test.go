@@ -136,6 +136,10 @@ spec: {config: '{"name": "lan", "type": "macvlan", "ipam": {"type": "whereabouts
 	}
 	until(t, "the unnamed one has none", func() bool { return realm("192.168.2.0-24") == "realm  of network " })
 	until(t, "the other one has its name", func() bool { return realm("blue-sky-192.168.2.0-24") == "realm blue-sky of network lan" })
+	f.apply(whereaboutsPools, "metadata: {name: 10.9.0.0-24, namespace: kube-system}\nspec: {range: 10.9.0.0/24, allocations: {}}")
+	until(t, "one that nobody uses gives nothing", func() bool {
+		return strings.HasPrefix(l.says(), "whereabouts kube-system/10.9.0.0-24 known\n")
+	})
 	f.remove(attachmentDefinitions, key{"default", "blue"})
 	until(t, "it has it, too, where no network tells", func() bool { return realm("blue-sky-192.168.2.0-24") == "realm blue-sky of network " })
 }

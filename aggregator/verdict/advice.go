@@ -120,6 +120,8 @@ func (j *judging) remedy(o *Owner) string {
 			o.MAC, witness(o.Claims[0]))
 	case w.Kind == Pod && w.Name == "":
 		return fmt.Sprintf("Find out what %s on node %s is called, and delete it: %s | grep %s", o.name(), o.Node.Name, listPods, argument(w.UID))
+	case w.Kind == Pod && o.static():
+		return o.again() + "; it asks for a new address then."
 	case w.Kind == Pod:
 		return fmt.Sprintf("Delete pod %s/%s; %s: kubectl delete pod -n %s %s", w.Namespace, w.Name, o.successor(), quote(w.Namespace), argument(w.Name))
 	case w.Kind == Container && !w.named():

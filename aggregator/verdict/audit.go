@@ -19,6 +19,9 @@ const (
 	// ciliumTells how long of a new one: it makes only so many objects in a second.
 	ciliumWithin = 30 * time.Second
 	ciliumTells  = 5 * time.Minute
+	// toldWithin is how long what an IPAM has written into the Kubernetes API may be on
+	// its way to us.
+	toldWithin = 5 * time.Second
 	// statusWithin is how long the Kubernetes API may have an address for a pod that
 	// had it before its node was booted.
 	statusWithin = 30 * time.Second
@@ -113,7 +116,11 @@ func (a *auditing) holder(o *Owner) {
 		switch booked, others := a.booked(p, o); {
 		case booked:
 		case len(others) > 0:
-			a.find(FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, a.patience(p, o)))
+			patience := a.patience(p, o)
+			if patience <= toldWithin && slices.ContainsFunc(others, func(al *Allocation) bool { return al.named(o) }) {
+				patience = 0 // it is what is written for it
+			}
+			a.find(FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, patience))
 		case p.IPAM == Cilium:
 			a.find(FindingInUseUnallocated, severity, p, o, nil, ciliumTells)
 		default:
@@ -156,6 +163,8 @@ func (a *auditing) patience(p *Pool, o *Owner) time.Duration {
 		return ciliumWithin
 	case p.State == PoolMissing, p.LostHeard != 0 && o.Begun() < p.LostHeard:
 		return 0 // no pod's end does that
+	case p.Node == nil && o.Begun().Add(toldWithin) > a.in.Now:
+		return max(a.policy.Settle, toldWithin) // what is written for it may be on its way
 	}
 	return a.policy.Settle
 }
@@ -249,11 +258,17 @@ func (al *Allocation) For(o *Owner) bool {
 	case al.ContainerID != "" && al.ContainerID == w.ContainerID:
 		return true
 	case al.Pod != "" && w.Kind == Pod && w.Name != "":
-		return al.Pod == w.Name && al.Namespace == w.Namespace
+		return al.named(o)
 	case al.ContainerID != "" && w.sandbox() != "":
 		return false
 	}
 	return true // neither says
+}
+
+// named tells whether an allocation is for the pod of an owner, on whatever node.
+func (al *Allocation) named(o *Owner) bool {
+	w := o.Workload()
+	return w.Kind == Pod && al.Pod != "" && al.Pod == w.Name && al.Namespace == w.Namespace
 }
 
 // nameless tells whether an allocation does not say for whom it is: nobody else gets it
@@ -323,12 +338,22 @@ func (a *auditing) twice() {
 				case Cilium:
 					patience, severity = ciliumWithin, Warning
 				}
-				a.find(FindingDoubleAllocated, severity, al.Pool, nil, []*Allocation{al, other}, patience)
+				a.find(FindingDoubleAllocated, severity, al.Pool, a.holderOf(al, other), []*Allocation{al, other}, patience)
 				a.again(a.in.Now.Add(statusWithin)) // nothing of the address changes when one of the pods ends
 				return
 			}
 		}
 	}
+}
+
+// holderOf is who has the address of those that it was given to; nil for nobody.
+func (a *auditing) holderOf(allocations ...*Allocation) *Owner {
+	for i := range a.in.Owners {
+		if o := &a.in.Owners[i]; o.holds() && slices.ContainsFunc(allocations, func(al *Allocation) bool { return al.For(o) }) {
+			return o
+		}
+	}
+	return nil
 }
 
 // leftBehind tells whether an allocation is for a pod that the Kubernetes API has no
@@ -413,7 +438,7 @@ func (a *auditing) tell(f Finding, subject string, patience time.Duration) {
 	if a.in.Now < due {
 		f.Waiting = true
 		a.again(due)
-	} else if len(f.Owners) == 1 {
+	} else if len(f.Owners) == 1 && f.Kind != FindingDoubleAllocated {
 		a.remember(&f)
 	}
 	f.Past = a.out.Past

@@ -285,3 +285,31 @@ func TestNothingIsFreedWhereTheRuntimeDoesNotAnswer(t *testing.T) {
 		}
 	}
 }
+
+// A pod that starts may be seen before what its IPAM has written into the API: also where
+// the address was another one's just before.
+func TestWhatAnIPAMWritesIntoTheAPIComesLater(t *testing.T) {
+	for _, test := range []struct {
+		before string // whom the address is still booked for
+		soon   bool   // it is told after the settle time
+		want   string
+	}{
+		{"", false, verdict.FindingInUseUnallocated},
+		{"old", false, verdict.FindingBookedElsewhere},
+		{"a", true, verdict.FindingBookedElsewhere},
+	} {
+		w := newWorld("10.244.0.7")
+		p := w.ofCluster(verdict.Calico, "10.244.0.0/16")
+		if test.before != "" {
+			w.allocate(p, verdict.Allocation{Node: "n9", Namespace: "default", Pod: test.before})
+		}
+		w.kindPod("n1", "a", "k8s-pod-network", 2)
+		before := w.audit().Findings
+		if out := w.after(2 * time.Second).audit(before...).Findings; len(out) != 1 || out[0].Waiting == test.soon {
+			t.Errorf("booked for %q: got %+v after 2 seconds, want told %v", test.before, out, test.soon)
+		}
+		if out := w.after(4 * time.Second).audit(before...).Findings; len(out) != 1 || out[0].Waiting || out[0].Kind != test.want {
+			t.Errorf("booked for %q: got %+v after 6 seconds, want %s", test.before, out, test.want)
+		}
+	}
+}

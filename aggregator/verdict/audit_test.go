@@ -199,6 +199,24 @@ func TestAuditOfOneAddress(t *testing.T) {
 	}
 }
 
+// Of two that IPAM gave one address, the one that has it is to keep it.
+func TestWhoHasAnAddressThatWasGivenTwiceIsTold(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	p := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
+	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "1"})
+	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "2"})
+	w.kindPod("n1", "a", "lan", 2)
+	before := w.audit().Findings
+	out := w.after(time.Minute).audit(before...)
+	if len(out.Findings) != 1 || out.Findings[0].Kind != verdict.FindingDoubleAllocated || len(out.Findings[0].Owners) != 1 || len(out.Past) != 0 {
+		t.Fatalf("got %+v, want one finding with the owner, and nothing remembered", out)
+	}
+	told := w.policy.Tell(&out.Findings[0], verdict.PoolUse{})
+	if len(told.Fixes) != 1 || told.Fixes[0].Command != "kubectl delete pod -n default b" {
+		t.Errorf("got %+v, want b to give it up", told.Fixes)
+	}
+}
+
 func TestPastIsKeptWhileItsOwnerLives(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := w.ofCluster(verdict.Calico, "10.244.0.0/16")

@@ -279,7 +279,7 @@ func (q *inquiry) byHand(o *Owner) string {
 		return capital(guest) + fmt.Sprintf(". %s was given other addresses.", capital(o.name()))
 	case guest != "":
 		return ""
-	case w.Kind == Pod && o.Assigned && o.Interface.Name == firstInterface && (w.Source == sourceOfResult || o.listed() && !q.listedIn(o)):
+	case w.Kind == Pod && o.Assigned && o.Interface.Name == FirstInterface && (w.Source == sourceOfResult || o.listed() && !q.listedIn(o)):
 		if o.listed() {
 			return fmt.Sprintf("Nobody gave it to %s: its addresses are %s, as the Kubernetes API says.", o.placed(), list(each(o.Pod.IPs, addrText)))
 		}

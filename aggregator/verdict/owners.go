@@ -211,7 +211,7 @@ func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) string {
 		return "it advertises the address without the Override flag, as a proxy does (NDP proxy): the address is reachable via it"
 	case c.Kind != Answered:
 		return ""
-	case via != nil:
+	case via != nil && (&Owner{Namespace: ns}).meantBy(j.in.Address) == "": // else what is in there has it, by a network of its own
 		return "it answers for the address with a hardware address of its own, but its kernel does not have it: the address is reachable via it (proxy ARP or NDP)"
 	case responders[c.MAC] != "":
 		return fmt.Sprintf("%s is the hardware address with which %s answers for others: the address is reachable via it", c.MAC, responders[c.MAC])

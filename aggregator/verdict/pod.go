@@ -140,7 +140,19 @@ func (o *Owner) successor() string {
 		return "its controller, if it has one, " + asks
 	case p.Controller == "":
 		return "it has no controller, so keep its manifest (kubectl get pod -o yaml): nobody makes a new one"
+	case p.ControllerKind == "VirtualMachineInstance":
+		return "that stops virtual machine " + p.Controller + ", which its VirtualMachine starts anew, if it has one"
 	default:
 		return p.ControllerKind + " " + p.Controller + " " + asks
 	}
+}
+
+// static tells whether the owner is a static pod: kubelet goes by a file, whatever
+// becomes of the pod in the API.
+func (o *Owner) static() bool { return o.Pod != nil && o.Pod.ControllerKind == "Node" }
+
+// again is how a static pod is made anew.
+func (o *Owner) again() string {
+	return fmt.Sprintf("%s is a static pod: to delete it in the API changes nothing. On node %s, take its manifest out of the directory of static pods (/etc/kubernetes/manifests, as a rule), and put it back when its containers are gone",
+		capital(o.name()), o.Node.Name)
 }

@@ -255,3 +255,16 @@ func TestTheAPINamesWhomTheNodeCannot(t *testing.T) {
 	}
 	w.drop(c)
 }
+
+// A static pod lives by a file: who deletes it in the API deletes a picture of it.
+func TestAStaticPodIsNotDeleted(t *testing.T) {
+	w := newWorld("10.244.0.5")
+	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
+	two, _ := w.veth(w.namespace("n1", 3, "103", pod("b")), "bbbbbb", w.link("n1", "v2", verdict.PointToPoint, false))
+	w.assigned(one)
+	w.assigned(two).AssignedAt += 5e9
+	w.pods = map[string]*verdict.PodObject{"uid-b": {Namespace: "default", Name: "b", Node: "n1", Phase: "Running", ControllerKind: "Node", Controller: "n1"}}
+	if advice := strings.Join(w.judge().Conflicts[0].Advice, "\n"); !strings.Contains(advice, "On node n1, take its manifest out") || strings.Contains(advice, "kubectl delete pod") {
+		t.Errorf("got advice\n%s", advice)
+	}
+}

@@ -104,3 +104,23 @@ func TestVirtualMachineOnABridgeOfTheNodeIsComparedOnTheNode(t *testing.T) {
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleDifferentLinks)
 }
+
+// A sandbox of gVisor has a network that no kernel knows: it answers for what it was given
+// with the hardware address of its interface.
+func TestWhoAnswersForWhatItWasGivenIsNoProxy(t *testing.T) {
+	for intended, rivals := range map[string]bool{"10.0.0.5 cri eth0": true, "10.0.0.6 cri eth0": false} {
+		w := newWorld("10.0.0.5")
+		l := w.link("n1", "cni0", verdict.Bridge, false)
+		owner, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+		ns := w.namespace("n1", 3, "103", pod("sandboxed"))
+		ns.Intended = intended
+		_, port := w.veth(ns, "sandbo", l)
+		w.assigned(owner)
+		w.wire(port, "sandbo").Kind = verdict.Answered
+		if rivals {
+			w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/cni0")
+		} else {
+			w.wantNone(t)
+		}
+	}
+}

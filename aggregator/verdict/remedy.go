@@ -387,6 +387,11 @@ func (t *telling) restart(then string) {
 	if t.owner == nil {
 		return
 	}
+	if t.owner.static() {
+		t.advise("%s, so that %s.", t.owner.again(), then)
+		t.byHand(t.owner.Node.Name, "", "%s, so that %s.", t.owner.again(), then)
+		return
+	}
 	w := t.owner.Workload()
 	if w.Kind != Pod || w.Name == "" || w.Namespace == "" {
 		t.advise("Restart %s, so that %s.", t.owner.placed(), then)
@@ -398,10 +403,11 @@ func (t *telling) restart(then string) {
 }
 
 // restartNow is restart with a command that may be run as it is, where something makes
-// a new pod: it waits for that, so that of several not all are gone at once.
+// a new pod: it waits for that, so that of several not all are gone at once. A Job's pod,
+// or that of a virtual machine, is for a person to end.
 func (t *telling) restartNow(then string) {
 	t.restart(then)
-	if t.owner == nil || t.owner.Pod == nil || t.owner.Pod.Controller == "" || t.owner.Workload().UID == "" {
+	if t.owner == nil || t.owner.Pod == nil || t.owner.Workload().UID == "" {
 		return
 	}
 	w := t.owner.Workload()
@@ -409,6 +415,9 @@ func (t *telling) restartNow(then string) {
 	switch p := t.owner.Pod; p.ControllerKind {
 	case "Deployment", "StatefulSet", "DaemonSet":
 		restart = script(restart, "  kubectl rollout status -n "+quote(w.Namespace)+" "+quote(strings.ToLower(p.ControllerKind)+"/"+p.Controller)+" --timeout=5m")
+	case "ReplicaSet":
+	default:
+		return
 	}
 	t.told.Fixes[len(t.told.Fixes)-1] = Fix{
 		What: fmt.Sprintf("Restart pod %s/%s, which holds %s: %s.", w.Namespace, w.Name, t.f.Address, then),
@@ -511,6 +520,8 @@ func (u PoolUse) percent() string {
 func (al *Allocation) call() string {
 	who := "somebody"
 	switch {
+	case al.Purpose != "" && al.Node == "":
+		who = "the " + al.Purpose // of no node
 	case al.Purpose != "":
 		who = "the node itself (" + al.Purpose + ")"
 	case al.Pod != "":

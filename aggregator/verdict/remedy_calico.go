@@ -23,16 +23,16 @@ func (t *telling) reserveCalico() {
 // rebookCalico has the node's name put right, and then the holder restarted.
 func (t *telling) rebookCalico() {
 	al := t.booked
-	right := t.rightNode()
-	switch {
-	case al.Node != "" && t.owner != nil && !t.owner.sameNode(al.Node):
-		t.collector()
-		t.nodename(right)
-	case al.Pod != "":
-		t.advise("See whether pod %s/%s, for which Calico has it, runs, and which addresses it has: kubectl get pod -n %s %s -o wide", al.Namespace, al.Pod, quote(al.Namespace), quote(al.Pod))
+	if al.Node == "" || t.owner == nil || t.owner.sameNode(al.Node) || al.Pod != "" && !al.named(t.owner) {
+		if al.Pod != "" {
+			t.advise("See whether pod %s/%s, for which Calico has it, runs, and which addresses it has: kubectl get pod -n %s %s -o wide", al.Namespace, al.Pod, quote(al.Namespace), quote(al.Pod))
+		}
 		t.restartNow("its successor gets an address that Calico has booked for it")
 		return
 	}
+	right := t.rightNode()
+	t.collector()
+	t.nodename(right)
 	t.advise("Then restart the pods whose addresses are booked for the wrong node, one after the other: each successor's address is booked for node %s.", right)
 	t.restartNow("its successor's address is booked for the right node")
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Side is one of two that give addresses of one range.
@@ -54,6 +55,15 @@ func TellOverlap(kind string, a, b Side) Told {
 			quote(b.Node), quote(b.Node)),
 		"See why two nodes could get one range: two controller managers with --allocate-node-cidrs, ranges assigned by hand, a node restored from a backup.",
 		"Restart the pods of that node that still have addresses of the other's range: ipwitness owners " + a.within(b),
+	}
+	if strings.HasPrefix(a.Config, "ciliumnodes ") && strings.HasPrefix(b.Config, "ciliumnodes ") {
+		told.Advice = []string{
+			"See which range Cilium's operator has given to each node: kubectl get ciliumnodes.cilium.io -o custom-columns=NAME:.metadata.name,CIDRS:.spec.ipam.podCIDRs; its log says when.",
+			told.Advice[1],
+			fmt.Sprintf("Make one of the nodes anew: kubectl drain %s --ignore-daemonsets --delete-emptydir-data; kubectl delete node %s; on it: systemctl restart kubelet. Its CiliumNode goes with it, and the next one gets a range that is free.",
+				quote(b.Node), quote(b.Node)),
+			told.Advice[5],
+		}
 	}
 	told.Fixes = []Fix{{
 		Manual: true, Command: "kubectl cordon " + quote(b.Node),

@@ -64,6 +64,8 @@ func findings() map[string]verdict.Finding {
 	lostPool.State, lostPool.LostAt, lostPool.Lost = verdict.PoolMissing, start.Add(-1e9), 12
 	lans := whereabouts("kube-system/192.0.2.0-29", "192.0.2.0")
 	lans6 := whereabouts("kube-system/blue-fd00---64", "fd00::")
+	lans6.Realm = "blue"
+	slice := whereabouts("kube-system/node-b-192.0.2.0-29", "192.0.2.0")
 	calico := &verdict.Pool{IPAM: verdict.Calico, Name: "default-ipv4-ippool", State: verdict.PoolKnown}
 	cilium := &verdict.Pool{IPAM: verdict.Cilium, Name: "node-a", Node: w.node("node-a"), State: verdict.PoolKnown}
 	api := &verdict.Pool{IPAM: verdict.KubernetesAPI, State: verdict.PoolKnown}
@@ -94,36 +96,45 @@ func findings() map[string]verdict.Finding {
 		i := w.iface(ns, verdict.Interface{Name: device, Kind: kind, Attachment: verdict.Own})
 		return []verdict.Owner{{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Assigned: true, Claims: []*verdict.Claim{w.assigned(i)}}}
 	}
+	static := holder(w, "node-e", "proxy-node-e", "eth0")
+	static.Pod = &verdict.PodObject{ControllerKind: "Node", Controller: "node-e", Node: "node-e"}
+	machine := holder(w, "node-f", "virt-launcher-db", "eth0")
+	machine.Pod = &verdict.PodObject{ControllerKind: "VirtualMachineInstance", Controller: "db", Node: "node-f"}
 	return map[string]verdict.Finding{
-		"in-use-unallocated calico, of a node":      find(verdict.FindingInUseUnallocated, calico, "192.168.1.10", self("eth0", "")),
-		"in-use-unallocated calico, of a tunnel":    find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", self("vxlan.calico", "vxlan")),
-		"in-use-unallocated host-local, of a node":  find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", self("eth0", "")),
-		"booked-elsewhere calico, for another pod":  find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-a", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
-		"booked-elsewhere calico, of a node":        find(verdict.FindingBookedElsewhere, calico, "192.168.1.10", self("eth0", ""), &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "node-b", Location: "ipamblocks 192-168-1-0-26 /spec/allocations/10"}),
-		"in-use-unallocated host-local":             find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", host),
-		"in-use-unallocated host-local lost":        find(verdict.FindingInUseUnallocated, lostPool, "10.244.0.5", host),
-		"in-use-unallocated host-local unknown":     find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", []verdict.Owner{nobody}),
-		"in-use-unallocated whereabouts":            remembers,
-		"in-use-unallocated calico":                 find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", host),
-		"in-use-unallocated cilium":                 find(verdict.FindingInUseUnallocated, cilium, "10.244.0.5", host),
-		"booked-elsewhere host-local":               find(verdict.FindingBookedElsewhere, pool, "10.244.0.5", host, &verdict.Allocation{ContainerID: otherID, Interface: "eth0"}),
-		"booked-elsewhere whereabouts":              find(verdict.FindingBookedElsewhere, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3; overlappingrangeipreservations kube-system/192.0.2.3"}),
-		"booked-elsewhere calico":                   find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", []verdict.Owner{stale}, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5", AllocatedAt: start}),
-		"booked-elsewhere calico, nodename mended":  find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
-		"booked-elsewhere cilium":                   find(verdict.FindingBookedElsewhere, cilium, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}),
-		"leaked host-local":                         find(verdict.FindingLeaked, pool, "10.244.0.5", nil, &verdict.Allocation{ContainerID: otherID, Interface: "eth0", AllocatedAt: start}),
-		"leaked whereabouts":                        find(verdict.FindingLeaked, lans, "192.0.2.3", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3; overlappingrangeipreservations kube-system/192.0.2.3"}),
-		"leaked whereabouts of a named network":     find(verdict.FindingLeaked, lans6, "fd00::1:0", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00---64 /spec/allocations/65536"}),
-		"in-use-unallocated whereabouts, far off":   find(verdict.FindingInUseUnallocated, lans6, "fd00:0:0:1::5", []verdict.Owner{lan}),
-		"in-use-unallocated whereabouts, farthest":  find(verdict.FindingInUseUnallocated, whereabouts("kube-system/---0", "::"), "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", []verdict.Owner{lan}),
-		"leaked whereabouts, far off":               find(verdict.FindingLeaked, lans6, "fd00:0:0:1::5", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00---64 /spec/allocations/18446744073709551621"}),
-		"leaked calico":                             find(verdict.FindingLeaked, calico, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
-		"leaked cilium":                             find(verdict.FindingLeaked, cilium, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}),
-		"double-allocated whereabouts":              find(verdict.FindingDoubleAllocated, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-0", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/192.0.2.0-28 /spec/allocations/3"}),
-		"double-allocated kubernetes":               find(verdict.FindingDoubleAllocated, api, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "a", Node: "node-a", Location: "pods shop/a /status/podIPs"}, &verdict.Allocation{Namespace: "shop", Pod: "b", Node: "node-b", Location: "pods shop/b /status/podIPs"}),
-		"intended-not-observed":                     intended,
-		"shared-address-answered":                   find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
-		"in-use-unallocated of nobody who is known": find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
+		"booked-elsewhere calico, for a pod elsewhere": find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-b", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"booked-elsewhere calico, for a Service":       find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Purpose: "load balancer of Service shop/web", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"in-use-unallocated calico, of a machine":      find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", []verdict.Owner{machine}),
+		"in-use-unallocated calico, of a static pod":   find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", []verdict.Owner{static}),
+		"in-use-unallocated calico, of a node":         find(verdict.FindingInUseUnallocated, calico, "192.168.1.10", self("eth0", "")),
+		"in-use-unallocated calico, of a tunnel":       find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", self("vxlan.calico", "vxlan")),
+		"in-use-unallocated host-local, of a node":     find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", self("eth0", "")),
+		"booked-elsewhere calico, for another pod":     find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-a", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"booked-elsewhere calico, of a node":           find(verdict.FindingBookedElsewhere, calico, "192.168.1.10", self("eth0", ""), &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "node-b", Location: "ipamblocks 192-168-1-0-26 /spec/allocations/10"}),
+		"in-use-unallocated host-local":                find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", host),
+		"in-use-unallocated host-local lost":           find(verdict.FindingInUseUnallocated, lostPool, "10.244.0.5", host),
+		"in-use-unallocated host-local unknown":        find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", []verdict.Owner{nobody}),
+		"in-use-unallocated whereabouts":               remembers,
+		"in-use-unallocated whereabouts, of a slice":   find(verdict.FindingInUseUnallocated, slice, "192.0.2.3", []verdict.Owner{lan}),
+		"in-use-unallocated calico":                    find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", host),
+		"in-use-unallocated cilium":                    find(verdict.FindingInUseUnallocated, cilium, "10.244.0.5", host),
+		"booked-elsewhere host-local":                  find(verdict.FindingBookedElsewhere, pool, "10.244.0.5", host, &verdict.Allocation{ContainerID: otherID, Interface: "eth0"}),
+		"booked-elsewhere whereabouts":                 find(verdict.FindingBookedElsewhere, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3; overlappingrangeipreservations kube-system/192.0.2.3"}),
+		"booked-elsewhere calico":                      find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", []verdict.Owner{stale}, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5", AllocatedAt: start}),
+		"booked-elsewhere calico, nodename mended":     find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"booked-elsewhere cilium":                      find(verdict.FindingBookedElsewhere, cilium, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}),
+		"leaked host-local":                            find(verdict.FindingLeaked, pool, "10.244.0.5", nil, &verdict.Allocation{ContainerID: otherID, Interface: "eth0", AllocatedAt: start}),
+		"leaked whereabouts":                           find(verdict.FindingLeaked, lans, "192.0.2.3", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3; overlappingrangeipreservations kube-system/192.0.2.3"}),
+		"leaked whereabouts of a named network":        find(verdict.FindingLeaked, lans6, "fd00::1:0", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00---64 /spec/allocations/65536"}),
+		"in-use-unallocated whereabouts, far off":      find(verdict.FindingInUseUnallocated, lans6, "fd00:0:0:1::5", []verdict.Owner{lan}),
+		"in-use-unallocated whereabouts, farthest":     find(verdict.FindingInUseUnallocated, whereabouts("kube-system/---0", "::"), "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", []verdict.Owner{lan}),
+		"leaked whereabouts, far off":                  find(verdict.FindingLeaked, lans6, "fd00:0:0:1::5", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00---64 /spec/allocations/18446744073709551621"}),
+		"leaked calico":                                find(verdict.FindingLeaked, calico, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"leaked cilium":                                find(verdict.FindingLeaked, cilium, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}),
+		"double-allocated whereabouts":                 find(verdict.FindingDoubleAllocated, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-0", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/192.0.2.0-28 /spec/allocations/3"}),
+		"double-allocated kubernetes":                  find(verdict.FindingDoubleAllocated, api, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "a", Node: "node-a", Location: "pods shop/a /status/podIPs"}, &verdict.Allocation{Namespace: "shop", Pod: "b", Node: "node-b", Location: "pods shop/b /status/podIPs"}),
+		"intended-not-observed":                        intended,
+		"shared-address-answered":                      find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
+		"in-use-unallocated of nobody who is known":    find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
 	}
 }
 
@@ -167,6 +178,9 @@ func TestToldOfOverlaps(t *testing.T) {
 	golden(t, "pod-cidr-overlap", verdict.TellOverlap(verdict.FindingPodCIDROverlap,
 		verdict.Side{Node: "node-a", Prefixes: prefixes("10.244.1.0/24"), From: "Node.spec.podCIDRs"},
 		verdict.Side{Node: "node-b", Prefixes: prefixes("10.244.0.0/16"), From: "the subnet of bridge cni0", Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"}))
+	golden(t, "pod-cidr-overlap cilium", verdict.TellOverlap(verdict.FindingPodCIDROverlap,
+		verdict.Side{Node: "node-a", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", From: "spec.ipam.podCIDRs of its CiliumNode"},
+		verdict.Side{Node: "node-b", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", From: "spec.ipam.podCIDRs of its CiliumNode"}))
 	r := func(first, last string) verdict.Range {
 		return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}

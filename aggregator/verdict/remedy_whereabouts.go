@@ -152,7 +152,7 @@ func (p *Pool) entry(a netip.Addr) (e entry, why string) {
 	if !ok {
 		return e, "the IPPool is not known"
 	}
-	e = entry{namespace: namespace, name: name, reservation: p.reservation(name, a)}
+	e = entry{namespace: namespace, name: name, reservation: p.reservation(a)}
 	if e.offset, ok = OffsetOf(p.Base, a); !ok {
 		return e, "the offset of the address is not known"
 	}
@@ -177,13 +177,12 @@ func (t *telling) entry() (e entry, why string) {
 }
 
 // reservation is what whereabouts calls the reservation of an address: the address,
-// with - for :, after the name of the network, if the pool has one.
-func (p *Pool) reservation(pool string, a netip.Addr) string {
-	network := ""
-	if first := strings.ReplaceAll(p.Base.String(), ":", "-") + "-"; p.Base.IsValid() {
-		network = pool[:max(strings.LastIndex(pool, first), 0)] // NETWORK-, before the range
+// with - for :, after the network_name, if the pool has one.
+func (p *Pool) reservation(a netip.Addr) string {
+	if p.Realm != "" {
+		return p.Realm + "-" + normalized(a)
 	}
-	return network + normalized(a)
+	return normalized(a)
 }
 
 // normalized is an address in the names of whereabouts' objects.

@@ -42,10 +42,10 @@ const podNetwork = "pods"
 // container runtime says that it gave it.
 const networkOfRuntime = "cri"
 
-// firstInterface is what container runtimes call the interface with the address
+// FirstInterface is what container runtimes call the interface with the address
 // by which Kubernetes knows a pod. What more a pod has (Multus) is often the same
 // on each node.
-const firstInterface = "eth0"
+const FirstInterface = "eth0"
 
 // network is the network in which a claim is compared: the declared one that the
 // address is in, or else that of pods, if it is one of theirs; empty for none.
@@ -86,7 +86,7 @@ func (j *judging) ofPods(c *Claim, link *Link) bool {
 	case i.Namespace.Who.Kind() != Pod:
 		return false
 	}
-	return c.Network != "" && i.Name == firstInterface || j.tables.InPodCIDR(j.in.Address)
+	return c.Network != "" && i.Name == FirstInterface || j.tables.InPodCIDR(j.in.Address)
 }
 
 // declared is the declared network that the address is in, by its longest
