@@ -532,6 +532,7 @@ func TestTheCLIShowsItsToken(t *testing.T) {
 }
 
 func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // this is no pod
 	dir := t.TempDir()
 	tokens := filepath.Join(dir, "tokens")
 	if err := os.WriteFile(tokens, []byte(readerToken+" reader bob\n"), 0o600); err != nil {
