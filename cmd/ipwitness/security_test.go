@@ -549,7 +549,7 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 		{[]string{"aggregator", "--tokens", tokens}, "in the clear"},
 		{[]string{"aggregator", "--tokens", open, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "can be read by all"},
 		{[]string{"aggregator", "--token-review", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "needs the Kubernetes API"},
-		{[]string{"aggregator", "--anonymous", "none", "--http-listen", "127.0.0.1:0"}, "nobody who may do anything"},
+		{[]string{"aggregator", "--anonymous", "none", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "nobody who may do anything"},
 		{[]string{"aggregator", "--tls-cert", "x"}, "--tls-key"},
 		{[]string{"aggregator", "--tls-client-ca", "x"}, "--tls-cert"},
 		{[]string{"agent", "--aggregator", "127.0.0.1:1", "--token-file", tokens}, "not sent without TLS"},
