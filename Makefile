@@ -36,6 +36,9 @@ CLUSTER_PKGS := ./aggregator/kube ./tests/kubernetes
 # A workspace of Go that this is in knows nothing of tools/*.
 export GOWORK := off
 
+# Where Debian has tc and others, which who is not root does not see there.
+export PATH := $(PATH):/usr/sbin:/sbin
+
 # Another clang writes other bytes into bpf/*.o, so the version is fixed.
 export BPF2GO_CC := clang-19
 export BPF2GO_STRIP := llvm-strip-19

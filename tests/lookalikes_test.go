@@ -398,6 +398,9 @@ func TestL14PodWithTwoInterfacesOnOneBridge(t *testing.T) {
 	l.sh("ip link set va master cni0", "ip -n a link set eth0 address 02:00:00:00:00:a0",
 		"ip link add va1 type veth peer name eth1 netns a", "ip link set va1 master cni0", "ip link set va1 up",
 		"ip -n a link set eth1 address 02:00:00:00:00:a1", "ip -n a link set eth1 up", "ip -n a addr add 10.244.0.8/24 dev eth1")
+	for _, dev := range []string{"all", "eth0", "eth1"} { // a namespace has what the machine has set for IPv4
+		l.sysctl("a", "net/ipv4/conf/"+dev+"/rp_filter=0", "net/ipv4/conf/"+dev+"/arp_ignore=0", "net/ipv4/conf/"+dev+"/arp_filter=0")
+	}
 	l.bridged(2)
 	l.awaitOwners("10.244.0.7", 1)
 	// The node asks everybody, and the pod answers by both with both MACs.

@@ -47,7 +47,8 @@ const bootSystemd = `
 	export container=ipwitness-test SYSTEMD_UNIT_PATH=/etc/systemd/system:/usr/local/lib/systemd/system:/run/units
 	exec /lib/systemd/systemd --system --unit=multi-user.target`
 
-// newSystemdHost boots one. Its /usr/local is empty.
+// newSystemdHost boots one. Its /usr/local is empty but for the directory that every
+// machine has.
 func newSystemdHost(t *testing.T, name string) *systemdHost {
 	t.Helper()
 	possible(t)
@@ -57,7 +58,7 @@ func newSystemdHost(t *testing.T, name string) *systemdHost {
 	}
 	t.Cleanup(h.Close)
 	l := &systemdHost{lab: &lab{Host: h, t: t}}
-	l.sh("mount -t tmpfs tmpfs /usr/local")
+	l.sh("mount -t tmpfs tmpfs /usr/local", "mkdir -m 755 /usr/local/bin")
 	cmd := h.Command("sh", "-euc", `
 		unified=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
 		echo 0 >$unified$0/cgroup.procs
@@ -94,9 +95,10 @@ func child(pid int) int {
 	return pid
 }
 
-// in is a script that will run beside systemd.
+// in is a script that will run beside systemd, of somebody whose files nobody else may
+// read as long as nothing else is said.
 func (l *systemdHost) in(script string) *exec.Cmd {
-	cmd := exec.Command("nsenter", "--target", strconv.Itoa(l.pid), "--all", "--wd=/", "--", "sh", "-euxc", l.env+script)
+	cmd := exec.Command("nsenter", "--target", strconv.Itoa(l.pid), "--all", "--wd=/", "--", "sh", "-euxc", "umask 077\n"+l.env+script)
 	cmd.Env = append(netlab.Environment(), "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root")
 	return cmd
 }

@@ -16,6 +16,7 @@ func TestWhereTheServerIs(t *testing.T) {
 	const forwarded = "ipwitness: there is no kubeconfig to find the cluster by: -P needs what kubectl needs, " +
 		"KUBECONFIG or ~/.kube/config; without Kubernetes leave out -P, and use --server\n"
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // nor is this a pod
 	asked := handler{"/v1/owners": func(*http.Request) (int, string) { return ok(&pb.ListOwnersResponse{})(nil) }}
 	for _, test := range []struct {
 		args, env string

@@ -598,6 +598,7 @@ func TestTheCLIShowsItsToken(t *testing.T) {
 }
 
 func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // this is no pod
 	dir := t.TempDir()
 	tokens := filepath.Join(dir, "tokens")
 	if err := os.WriteFile(tokens, []byte(readerToken+" reader bob\n"), 0o600); err != nil {
@@ -614,7 +615,7 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 		{[]string{"aggregator", "--tokens", tokens}, "in the clear"},
 		{[]string{"aggregator", "--tokens", open, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "can be read by all"},
 		{[]string{"aggregator", "--token-review", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "needs the Kubernetes API"},
-		{[]string{"aggregator", "--anonymous", "none", "--http-listen", "127.0.0.1:0"}, "nobody who may do anything"},
+		{[]string{"aggregator", "--anonymous", "none", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "nobody who may do anything"},
 		{[]string{"aggregator", "--tls-cert", "x"}, "--tls-key"},
 		{[]string{"aggregator", "--tls-client-ca", "x"}, "--tls-cert"},
 		{[]string{"agent", "--aggregator", "127.0.0.1:1", "--token-file", tokens}, "not sent without TLS"},

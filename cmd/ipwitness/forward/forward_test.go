@@ -394,6 +394,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 	}
 	t.Run("no kubeconfig", func(t *testing.T) {
 		t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+		t.Setenv("KUBERNETES_SERVICE_HOST", "") // nor is this a pod
 		_, err := get(t, New(Config{}))
 		if err == nil || !strings.Contains(err.Error(), "there is no kubeconfig to find the cluster by") {
 			t.Errorf("got %v, want that there is no kubeconfig", err)
