@@ -227,7 +227,7 @@ func (s *store) compareNodes() {
 	// Cilium need not go by Node.spec.podCIDRs: its nodes are compared with each other.
 	var cilium []side
 	for _, p := range s.pools.byKey {
-		if p.node != nil || p.rec.IPAM != verdict.Cilium || p.rec.Grows || known && !slices.Contains(names, p.rec.Name) {
+		if p.node != nil || p.rec.IPAM != verdict.Cilium || p.rec.Grows || known && !slices.Contains(members[label(p.rec.Name)], p.rec.Name) {
 			continue
 		}
 		for _, r := range p.rec.Ranges {
