@@ -275,19 +275,17 @@ func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 		}
 		all[inode][g] = source
 	}
-	// What Multus calls plugins for may be a device in user space, which no kernel gives
-	// the address: it names the network, and nothing is missed.
-	for name, f := range n.results {
-		for path, addrs := range f.networks {
-			if inode, ok := byPath[path]; ok && strings.HasPrefix(name, ofMultus) {
-				gave[inode] = gave[inode].with(addrs)
-			}
-		}
-	}
 	runtime := map[uint64]networks{}
 	for name, f := range n.results {
 		for path, addrs := range f.networks {
-			if inode, ok := byPath[path]; ok && !strings.HasPrefix(name, ofMultus) {
+			inode, ok := byPath[path]
+			switch {
+			case !ok:
+			case strings.HasPrefix(name, ofMultus):
+				// It may be a device in user space, which no kernel gives the address: it
+				// names the network, and nothing is missed.
+				gave[inode] = gave[inode].with(addrs)
+			default:
 				runtime[inode] = runtime[inode].with(addrs)
 				for g := range addrs {
 					mean(inode, g, f.workload.GetSource())

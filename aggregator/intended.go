@@ -71,8 +71,8 @@ func (s *store) intend(ns *namespace) {
 // back first, and one that runs a virtual machine may have given them to that.
 func (s *store) lacks(ns *namespace) (list []verdict.Finding) {
 	p := s.PodObject(ns.rec)
-	if p != nil && (p.Absent || p.DeletionTimestamp != 0 || p.Phase == "Succeeded" || p.Phase == "Failed") ||
-		p != nil && p.VirtualMachine != "" || ns.rec.Who.Workload().VirtualMachine != "" {
+	if p != nil && (p.Absent || p.DeletionTimestamp != 0 || p.Phase == "Succeeded" || p.Phase == "Failed" || p.VirtualMachine != "") ||
+		ns.rec.Who.Workload().VirtualMachine != "" {
 		return nil
 	}
 	inside := ns.ifaces[0].rec

@@ -23,11 +23,11 @@ const (
 	maxClients       = 4096
 	maxAgents        = 25_000
 	connectionsOfOne = 1024
-	// maxStrangers is how many connections of gRPC are open on which no call was let in
-	// yet, and strangerWithin how long one has for that when others wait: each takes some
-	// 70 kB of memory.
-	maxStrangers   = 1024
-	strangerWithin = 10 * time.Second
+	// maxPreauth is how many connections of gRPC are open that are unauthenticated, as no
+	// call on them was let in yet, and preauthGrace how long one may be when others wait:
+	// each takes some 70 kB of memory.
+	maxPreauth   = 1024
+	preauthGrace = 10 * time.Second
 )
 
 // crowd is a listener that hangs up on an address that has too many connections.
@@ -86,10 +86,10 @@ func (o *one) Close() error {
 	return o.Conn.Close()
 }
 
-// strangers is a listener that has few connections open of which it is not known that
-// who called may call: with more, others wait, and those that had their time are hung
-// up. Who is known stays, whoever else comes.
-type strangers struct {
+// preauth is a listener that has few unauthenticated connections open: with more, others
+// wait, and those that had their time are hung up. Who is authenticated stays, whoever else
+// comes.
+type preauth struct {
 	net.Listener
 	patience time.Duration
 	room     chan struct{} // takes one for each
@@ -97,11 +97,11 @@ type strangers struct {
 	close    func() error
 
 	mu    sync.Mutex
-	those []*stranger // by when they came
+	those []*preauthConn // by when they came
 }
 
-func newStrangers(l net.Listener, most int, patience time.Duration) *strangers {
-	s := &strangers{Listener: l, patience: patience, room: make(chan struct{}, most), closed: make(chan struct{})}
+func newPreauth(l net.Listener, most int, patience time.Duration) *preauth {
+	s := &preauth{Listener: l, patience: patience, room: make(chan struct{}, most), closed: make(chan struct{})}
 	s.close = sync.OnceValue(func() error {
 		close(s.closed)
 		return l.Close()
@@ -110,7 +110,7 @@ func newStrangers(l net.Listener, most int, patience time.Duration) *strangers {
 }
 
 // Accept is for net.Listener.
-func (s *strangers) Accept() (net.Conn, error) {
+func (s *preauth) Accept() (net.Conn, error) {
 	if err := s.makeRoom(); err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (s *strangers) Accept() (net.Conn, error) {
 		<-s.room
 		return nil, err
 	}
-	c := &stranger{Conn: conn, among: s, came: time.Now()}
+	c := &preauthConn{Conn: conn, among: s, came: time.Now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.those = append(s.those, c)
@@ -127,7 +127,7 @@ func (s *strangers) Accept() (net.Conn, error) {
 }
 
 // makeRoom waits until there is room for one more.
-func (s *strangers) makeRoom() error {
+func (s *preauth) makeRoom() error {
 	for {
 		select {
 		case s.room <- struct{}{}:
@@ -153,7 +153,7 @@ func (s *strangers) makeRoom() error {
 }
 
 // first is the one that waits the longest, nil for none.
-func (s *strangers) first() *stranger {
+func (s *preauth) first() *preauthConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.those) == 0 {
@@ -162,8 +162,8 @@ func (s *strangers) first() *stranger {
 	return s.those[0]
 }
 
-// leave makes room, and tells whether a connection was a stranger until then.
-func (s *strangers) leave(c *stranger) bool {
+// leave makes room, and tells whether a connection was unauthenticated until then.
+func (s *preauth) leave(c *preauthConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := slices.Index(s.those, c)
@@ -176,38 +176,39 @@ func (s *strangers) leave(c *stranger) bool {
 }
 
 // Close is for net.Listener.
-func (s *strangers) Close() error { return s.close() }
+func (s *preauth) Close() error { return s.close() }
 
-// stranger is a connection on which no call was let in, and later one of somebody known.
-type stranger struct {
+// preauthConn is a connection on which no call was let in, and later one that is
+// authenticated.
+type preauthConn struct {
 	net.Conn
-	among *strangers
+	among *preauth
 	came  time.Time
 }
 
 // RemoteAddr is for net.Conn. It has the connection with it, by which who looks after
 // its calls finds it.
-func (c *stranger) RemoteAddr() net.Addr { return strangerAddr{c.Conn.RemoteAddr(), c} }
+func (c *preauthConn) RemoteAddr() net.Addr { return preauthAddr{c.Conn.RemoteAddr(), c} }
 
 // Close is for net.Conn.
-func (c *stranger) Close() error {
+func (c *preauthConn) Close() error {
 	defer c.among.leave(c)
 	return c.Conn.Close()
 }
 
-type strangerAddr struct {
+type preauthAddr struct {
 	net.Addr
-	of *stranger
+	of *preauthConn
 }
 
-// acquainted are the options of a server behind strangers, after those of the guard.
-func acquainted() []grpc.ServerOption {
+// authenticated are the options of a server behind preauth, after those of the guard.
+func authenticated() []grpc.ServerOption {
 	letIn := func(ctx context.Context) {
 		if access.Of(ctx) == nil {
 			return // it is open to anybody
 		}
 		if p, ok := peer.FromContext(ctx); ok {
-			if addr, ok := p.Addr.(strangerAddr); ok {
+			if addr, ok := p.Addr.(preauthAddr); ok {
 				addr.of.among.leave(addr.of)
 			}
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"net"
 	"testing"
@@ -9,18 +8,16 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// callers is a listener of strangers with those that called it.
+// callers is a listener of unauthenticated connections with those that called it.
 type callers struct {
-	*strangers
+	*preauth
 	t        *testing.T
 	calls    *bufconn.Listener
 	accepted chan net.Conn
@@ -28,7 +25,7 @@ type callers struct {
 
 func newCallers(t *testing.T, most int) *callers {
 	calls := bufconn.Listen(1)
-	c := &callers{newStrangers(calls, most, strangerWithin), t, calls, make(chan net.Conn, 10)}
+	c := &callers{newPreauth(calls, most, preauthGrace), t, calls, make(chan net.Conn, 10)}
 	go func() {
 		defer close(c.accepted)
 		for {
@@ -67,16 +64,16 @@ func hungUp(c net.Conn) bool {
 	return !errors.As(err, &late)
 }
 
-func TestStrangersAreFew(t *testing.T) {
+func TestPreauthConnectionsAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCallers(t, 2)
 		known := c.call()
-		addr := known.RemoteAddr().(strangerAddr)
+		addr := known.RemoteAddr().(preauthAddr)
 		if !c.leave(addr.of) || c.leave(addr.of) {
-			t.Error("who is known was no stranger, or is one still")
+			t.Error("who is authenticated was so before, or is not now")
 		}
 		first := c.call()
-		time.Sleep(strangerWithin / 2)
+		time.Sleep(preauthGrace / 2)
 		second := c.call()
 		if first == nil || second == nil {
 			t.Fatal("there is room for two, and they are not let in")
@@ -84,7 +81,7 @@ func TestStrangersAreFew(t *testing.T) {
 		if c.call() != nil {
 			t.Error("a third one is let in at once")
 		}
-		time.Sleep(strangerWithin)
+		time.Sleep(preauthGrace)
 		third := c.next()
 		switch {
 		case third == nil:
@@ -94,7 +91,7 @@ func TestStrangersAreFew(t *testing.T) {
 		case hungUp(known), hungUp(third):
 			t.Error("one is hung up that is known, or just came")
 		}
-		time.Sleep(10 * strangerWithin)
+		time.Sleep(10 * preauthGrace)
 		if hungUp(third) {
 			t.Error("one is hung up though nobody waits")
 		}
@@ -114,7 +111,7 @@ func TestStrangersAreFew(t *testing.T) {
 }
 
 // The end of a listener ends who waits for room.
-func TestStrangersEndWhileOneWaits(t *testing.T) {
+func TestPreauthListenerEndsWhileOneWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCallers(t, 1)
 		c.call()
@@ -130,49 +127,37 @@ func TestStrangersEndWhileOneWaits(t *testing.T) {
 
 // Who shows a token that is good is known; who shows a wrong one, or asks for what is
 // open to anybody, is not.
-func TestWhoMayCallIsNoStranger(t *testing.T) {
+func TestWhoMayCallIsAuthenticated(t *testing.T) {
 	g := newGuarded(t, false)
-	strangers := func() int {
-		g.strangers.mu.Lock()
-		defer g.strangers.mu.Unlock()
-		return len(g.strangers.those)
+	unauthenticated := func() int {
+		g.preauth.mu.Lock()
+		defer g.preauth.mu.Unlock()
+		return len(g.preauth.those)
 	}
-	config, err := secure.Files{CA: g.ca.File}.Client()
-	if err != nil {
-		t.Fatal(err)
+	as := func(token string) *grpc.ClientConn {
+		return g.connect(secure.Files{CA: g.ca.File, Token: g.file(token)})
 	}
-	connect := func() *grpc.ClientConn {
-		conn, err := grpc.NewClient(g.listeners.grpc.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(config)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		return conn
-	}
-	shows := func(token string) context.Context {
-		return metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
-	}
-	anybody := connect()
+	anybody := as("wrong-token-0123456789")
 	if _, err := healthpb.NewHealthClient(anybody).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pb.NewWitnessServiceClient(anybody).ListNodes(shows("wrong-token-0123456789"), &pb.ListNodesRequest{}); err == nil {
+	if _, err := pb.NewWitnessServiceClient(anybody).ListNodes(t.Context(), &pb.ListNodesRequest{}); err == nil {
 		t.Fatal("a wrong token is good")
 	}
-	if got := strangers(); got != 1 {
-		t.Errorf("got %d strangers, want the one that asked for its health and showed a wrong token", got)
+	if got := unauthenticated(); got != 1 {
+		t.Errorf("got %d unauthenticated connections, want the one that asked for its health and showed a wrong token", got)
 	}
-	if _, err := pb.NewWitnessServiceClient(connect()).ListNodes(shows(readerToken), &pb.ListNodesRequest{}); err != nil {
+	if _, err := pb.NewWitnessServiceClient(as(readerToken)).ListNodes(t.Context(), &pb.ListNodesRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	watch, err := pb.NewWitnessServiceClient(connect()).WatchConflicts(shows(readerToken), &pb.WatchConflictsRequest{})
+	watch, err := pb.NewWitnessServiceClient(as(readerToken)).WatchConflicts(t.Context(), &pb.WatchConflictsRequest{})
 	if err == nil {
 		_, err = watch.Recv()
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strangers(); got != 1 {
-		t.Errorf("got %d strangers, want 1: readers are none", got)
+	if got := unauthenticated(); got != 1 {
+		t.Errorf("got %d unauthenticated connections, want 1: those of readers are not", got)
 	}
 }

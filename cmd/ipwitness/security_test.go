@@ -125,8 +125,8 @@ func (g *guarded) file(token string) string {
 	return name
 }
 
-// agent makes a stream as an agent of these files does.
-func (g *guarded) agent(files secure.Files) pb.ReportService_ReportClient {
+// connect connects by gRPC as an agent of these files does.
+func (g *guarded) connect(files secure.Files) *grpc.ClientConn {
 	g.t.Helper()
 	creds, err := (&agentCommand{files: files}).credentials(slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -137,7 +137,13 @@ func (g *guarded) agent(files secure.Files) pb.ReportService_ReportClient {
 		g.t.Fatal(err)
 	}
 	g.t.Cleanup(func() { _ = conn.Close() })
-	stream, err := pb.NewReportServiceClient(conn).Report(g.t.Context())
+	return conn
+}
+
+// agent makes a stream as an agent of these files does.
+func (g *guarded) agent(files secure.Files) pb.ReportService_ReportClient {
+	g.t.Helper()
+	stream, err := pb.NewReportServiceClient(g.connect(files)).Report(g.t.Context())
 	if err != nil {
 		return failed{err: err}
 	}
@@ -348,16 +354,8 @@ func TestPeopleReadWithATokenAndAcknowledgeWithMore(t *testing.T) {
 func TestGRPCNeedsTheSameAsREST(t *testing.T) {
 	g := newGuarded(t, false)
 	call := func(token string) error {
-		creds, err := (&agentCommand{files: secure.Files{CA: g.ca.File, Token: g.file(token)}}).credentials(slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn, err := dial(g.listeners.grpc.Addr().String(), creds)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close() }()
-		_, err = pb.NewWitnessServiceClient(conn).ListOwners(t.Context(), &pb.ListOwnersRequest{})
+		conn := g.connect(secure.Files{CA: g.ca.File, Token: g.file(token)})
+		_, err := pb.NewWitnessServiceClient(conn).ListOwners(t.Context(), &pb.ListOwnersRequest{})
 		if err != nil {
 			return err
 		}
@@ -438,15 +436,7 @@ func TestWhoCallsTooOftenIsToldWhatToDo(t *testing.T) {
 			}
 		}
 
-		creds, err := (&agentCommand{files: secure.Files{CA: g.ca.File, Token: g.file(operatorToken)}}).credentials(slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn, err := dial(g.listeners.grpc.Addr().String(), creds)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close() }()
+		conn := g.connect(secure.Files{CA: g.ca.File, Token: g.file(operatorToken)})
 		list := func() error {
 			_, err := pb.NewWitnessServiceClient(conn).ListNodes(t.Context(), &pb.ListNodesRequest{})
 			return err

@@ -53,7 +53,7 @@ const pipeBuffer = 1 << 20
 // server offers one aggregator by gRPC and by REST, and by a pipe in process.
 type server struct {
 	listeners listeners
-	strangers *strangers // at the listener of gRPC
+	preauth   *preauth // at the listener of gRPC
 	pipe      *bufconn.Listener
 	conn      *grpc.ClientConn // through the pipe
 	grpc      *grpc.Server
@@ -84,13 +84,13 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeader),
 	)
-	options = append(options, acquainted()...)
+	options = append(options, authenticated()...)
 	if tls != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(tls)))
 	}
 	s := &server{
 		listeners: l,
-		strangers: newStrangers(l.grpc, maxStrangers, strangerWithin),
+		preauth:   newPreauth(l.grpc, maxPreauth, preauthGrace),
 		pipe:      pipe,
 		conn:      conn,
 		grpc:      grpc.NewServer(options...),
@@ -112,7 +112,7 @@ func (s *server) run(ctx context.Context) error {
 		}
 		return nil
 	}
-	g.Go(func() error { return serveGRPC(s.grpc, netutil.LimitListener(s.strangers, maxAgents)) })
+	g.Go(func() error { return serveGRPC(s.grpc, netutil.LimitListener(s.preauth, maxAgents)) })
 	g.Go(func() error { return serveGRPC(s.inside, s.pipe) })
 	g.Go(func() error { return serveHTTP(s.http, s.listeners.http) })
 	g.Go(func() error {
