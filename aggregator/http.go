@@ -68,9 +68,10 @@ func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
 // maxBody is how many bytes the body of a request has at most.
 const maxBody = 64 << 10
 
-// Handler serves the API over HTTP: REST by calls over conn, which leads to a
-// server that this aggregator is registered with, and metrics of gatherer.
-func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.Gatherer) (http.Handler, error) {
+// Handlers returns what is served over HTTP. rest has the whole API, by calls over conn, which
+// leads to a server that this aggregator is registered with; probes has only health, readiness
+// and the metrics of gatherer, for a listener of their own.
+func (a *Aggregator) Handlers(conn grpc.ClientConnInterface, gatherer prometheus.Gatherer) (rest, probes http.Handler, err error) {
 	gateway := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &jsonLines{runtime.JSONPb{
 			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
@@ -79,31 +80,36 @@ func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.
 		runtime.WithIncomingHeaderMatcher(none), // a header must not become what only we say
 		runtime.WithRoutingErrorHandler(noRoute),
 	)
-	err := pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, pb.NewWitnessServiceClient(a.guard.Behind(conn)))
+	err = pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, pb.NewWitnessServiceClient(a.guard.Behind(conn)))
 	if err != nil {
-		return nil, fmt.Errorf("register REST routes: %w", err)
+		return nil, nil, fmt.Errorf("register REST routes: %w", err)
 	}
 
 	refuse := func(w http.ResponseWriter, r *http.Request, err error) {
 		_, marshaler := runtime.MarshalerForRequest(gateway, r)
 		runtime.HTTPError(r.Context(), gateway, marshaler, w, r, err)
 	}
-	// A page of another site, open in the browser of somebody who can reach us,
-	// is not to change anything.
-	foreign := http.NewCrossOriginProtection()
-	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, errForeign) }))
-	mux := http.NewServeMux()
-	mux.Handle("/", foreign.Handler(inTime(a.guard.REST(plainQuery(gateway), refuse))))
-	mux.HandleFunc("GET /{$}", text(index))
-	mux.HandleFunc("GET /healthz", text("ok\n"))
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+	probeMux := http.NewServeMux()
+	probeMux.HandleFunc("GET /healthz", text("ok\n"))
+	probeMux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		if !a.ready() {
 			http.Error(w, "not running", http.StatusServiceUnavailable)
 			return
 		}
 		text("ok\n")(w, r)
 	})
-	mux.Handle("GET /metrics", a.guard.Metrics(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}), refuse))
+	probeMux.Handle("GET /metrics", a.guard.Metrics(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}), refuse))
+
+	// A page of another site, open in the browser of somebody who can reach us,
+	// is not to change anything.
+	foreign := http.NewCrossOriginProtection()
+	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, errForeign) }))
+	mux := http.NewServeMux()
+	mux.Handle("/", foreign.Handler(a.guard.REST(plainQuery(gateway), refuse)))
+	for _, pattern := range []string{"GET /healthz", "GET /readyz", "GET /metrics"} {
+		mux.Handle(pattern, probeMux)
+	}
+	mux.HandleFunc("GET /{$}", text(index))
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(pb.OpenAPI)
@@ -113,21 +119,7 @@ func (a *Aggregator) Handler(conn grpc.ClientConnInterface, gatherer prometheus.
 	})
 	// First: it tells the server's own writer that the rest of a body is not read, or who
 	// still sends that is cut off before it has read the answer.
-	return http.MaxBytesHandler(handler, maxBody), nil
-}
-
-// bodyWithin is how long the body of a request may take to come.
-const bodyWithin = 10 * time.Second
-
-// inTime gives up a client that does not send what it has announced.
-func inTime(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength != 0 {
-			// A request that takes no deadline is none of a network.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyWithin))
-		}
-		next.ServeHTTP(w, r)
-	})
+	return http.MaxBytesHandler(handler, maxBody), probeMux, nil
 }
 
 func none(string) (string, bool) { return "", false }

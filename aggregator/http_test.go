@@ -25,7 +25,7 @@ var policyForTests = verdict.Policy{
 
 func (l *lab) serve() string {
 	l.Helper()
-	h, err := l.Handler(l.conn, l.registry)
+	h, _, err := l.Handlers(l.conn, l.registry)
 	if err != nil {
 		l.Fatal(err)
 	}

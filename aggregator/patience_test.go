@@ -167,7 +167,7 @@ func TestAWatcherThatDoesNotReadDelaysNoStop(t *testing.T) {
 // is under way to a client is small.
 func (l *lab) serveInMemory() *http.Client {
 	l.Helper()
-	h, err := l.Handler(l.conn, l.registry)
+	h, _, err := l.Handlers(l.conn, l.registry)
 	if err != nil {
 		l.Fatal(err)
 	}

@@ -60,6 +60,8 @@ type Config struct {
 	AgentAccounts []string
 	// Anonymous is AnonymousAuto, AnonymousNone or AnonymousRead; empty for auto.
 	Anonymous string
+	// Required refuses a Config that knows nobody.
+	Required bool
 }
 
 // known tells whether callers are known by anything.
@@ -148,6 +150,9 @@ func New(cfg Config, reviewer Reviewer, log *slog.Logger, reg prometheus.Registe
 	case AnonymousRead:
 	default:
 		return nil, fmt.Errorf("%q is nothing that --anonymous can be: use none or read", cfg.Anonymous)
+	}
+	if cfg.Required && !cfg.known() {
+		return nil, errors.New("--require-auth: no authentication is configured, so that anybody could report and read: add --tokens, --token-review or --tls-client-ca")
 	}
 	var err error
 	if cfg.Tokens != "" {

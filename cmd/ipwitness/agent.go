@@ -119,9 +119,12 @@ func (c *agentCommand) run(ctx context.Context) error {
 
 	p.log.Info("starting", "version", p.build.Version, "node", c.agent.Node, "wire", c.agent.Wire,
 		"aggregators", c.aggregators, "http", l.Addr())
-	s := newHTTPServer(secure.Known(a.Handler(p.registry), own, "/metrics"), own, p.log)
+	if own == nil {
+		warnOpen(p.log, l, httpListen, "read metrics", false, "authenticate callers with --tls-client-ca, or listen on 127.0.0.1")
+	}
+	s := newProbeServer(secure.Known(a.Handler(p.registry), own, "/metrics"), own, p.log)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return serveHTTP(s, l) })
+	g.Go(func() error { return serveHTTP(s, newEvicting(l, maxProbes)) })
 	g.Go(func() error {
 		<-ctx.Done()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)

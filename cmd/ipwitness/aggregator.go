@@ -69,8 +69,7 @@ func (c *aggregatorCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.log.Info("starting", "version", p.build.Version, "cluster", c.aggregator.Cluster,
-		"http", s.listeners.http.Addr(), "grpc", s.listeners.grpc.Addr())
+	p.log.With(s.listeners.logged()...).Info("starting", "version", p.build.Version, "cluster", c.aggregator.Cluster)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return agg.Run(ctx) })
 	g.Go(func() error { return s.run(ctx) })
@@ -86,7 +85,8 @@ func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, fi
 	if err != nil {
 		return nil, nil, err
 	}
-	if (cfg.Access.Tokens != "" || cfg.Access.TokenReview) && tls == nil && (!onlyHere(at.grpc) || !onlyHere(at.http)) {
+	if (cfg.Access.Tokens != "" || cfg.Access.TokenReview) && tls == nil &&
+		(!onlyHere(at.grpc) || !onlyHere(at.http) || at.metrics != "" && !onlyHere(at.metrics)) {
 		return nil, nil, errors.New("tokens would be sent in the clear: offer TLS with --tls-cert and --tls-key, or listen on 127.0.0.1 only")
 	}
 	l, err := listen(ctx, at)
@@ -108,11 +108,11 @@ func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, fi
 		l.close()
 		return nil, nil, err
 	}
-	switch {
-	case tls == nil && !onlyHere(at.grpc):
-		p.log.Warn("what agents report is neither encrypted nor signed: see docs/security.md, --tls-cert")
-	case agg.Open() && !onlyHere(at.grpc):
-		p.log.Warn("anybody who reaches this aggregator may report and read: see docs/security.md, --tokens and --token-review")
+	if agg.Open() {
+		const remedy = "authenticate callers with --tokens, --token-review or --tls-client-ca, or listen on 127.0.0.1"
+		warnOpen(p.log, l.grpc, grpcListen, "report and read", tls != nil, remedy)
+		warnOpen(p.log, l.http, httpListen, "read", tls != nil, remedy)
+		warnOpen(p.log, l.metrics, metricsListen, "read metrics", tls != nil, remedy)
 	}
 	return agg, s, nil
 }

@@ -28,6 +28,9 @@ const (
 	// each takes some 70 kB of memory.
 	maxPreauth   = 1024
 	preauthGrace = 10 * time.Second
+	// maxProbes is how many connections are open at once where only health and metrics are
+	// offered.
+	maxProbes = 512
 )
 
 // crowd is a listener that hangs up on an address that has too many connections.
@@ -84,6 +87,52 @@ type one struct {
 func (o *one) Close() error {
 	defer o.leave()
 	return o.Conn.Close()
+}
+
+// evicting is a listener that closes its oldest connection where one more than it may have
+// comes. Probes and scrapes are short, so clients that hold connections open keep none of them
+// out.
+type evicting struct {
+	net.Listener
+	most int
+
+	mu   sync.Mutex
+	open []*evictable // by when they came
+}
+
+func newEvicting(l net.Listener, most int) net.Listener { return &evicting{Listener: l, most: most} }
+
+// Accept is for net.Listener.
+func (e *evicting) Accept() (net.Conn, error) {
+	conn, err := e.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.open) >= e.most {
+		_ = e.open[0].Conn.Close() // its server sees that
+		e.open = slices.Delete(e.open, 0, 1)
+	}
+	c := &evictable{conn, e}
+	e.open = append(e.open, c)
+	return c, nil
+}
+
+// evictable is a connection of an evicting listener.
+type evictable struct {
+	net.Conn
+	of *evicting
+}
+
+// Close is for net.Conn.
+func (c *evictable) Close() error {
+	c.of.mu.Lock()
+	if at := slices.Index(c.of.open, c); at >= 0 {
+		c.of.open = slices.Delete(c.of.open, at, at+1)
+	}
+	c.of.mu.Unlock()
+	return c.Conn.Close()
 }
 
 // preauth is a listener that has few unauthenticated connections open: with more, others

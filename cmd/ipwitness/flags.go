@@ -59,6 +59,7 @@ func accessFlags(cmd *cobra.Command, files *secure.Files, cfg *access.Config) {
 		"a service account by whose tokens agents are known; repeatable")
 	choiceFlag(cmd, &cfg.Anonymous, "anonymous", "", "what who names nobody may do; auto is none where callers are known by anything",
 		access.AnonymousAuto, access.AnonymousNone, access.AnonymousRead)
+	fs.BoolVar(&cfg.Required, "require-auth", false, "refuse to start without --tokens, --token-review or --tls-client-ca")
 }
 
 func parseText(s string) (string, error) { return s, nil }
@@ -83,12 +84,14 @@ func clientCAFlag(fs *pflag.FlagSet, files *secure.Files, usage string) {
 func listenFlags(cmd *cobra.Command, to *addresses, byDefault addresses) {
 	listenFlag(cmd.Flags(), &to.grpc, grpcListen, byDefault.grpc, "where gRPC is offered")
 	listenFlag(cmd.Flags(), &to.http, httpListen, byDefault.http, "where the REST API and the metrics are offered")
+	listenFlag(cmd.Flags(), &to.metrics, metricsListen, "", "a listener of their own for health, readiness and metrics, beside --http-listen (default none)")
 }
 
 // The names of the flags that an error about a listener names.
 const (
-	grpcListen = "grpc-listen"
-	httpListen = "http-listen"
+	grpcListen    = "grpc-listen"
+	httpListen    = "http-listen"
+	metricsListen = "metrics-listen"
 )
 
 // logging has the flags that say how to log.

@@ -4,28 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"syscall"
 )
 
-// addresses are what an aggregator listens on.
-type addresses struct{ grpc, http string }
+// addresses are what an aggregator listens on. metrics may be empty: health and metrics are
+// then offered at http only.
+type addresses struct{ grpc, http, metrics string }
 
-// listeners are the addresses, taken.
-type listeners struct{ grpc, http net.Listener }
+// listeners are the addresses, taken. metrics is nil where there is none.
+type listeners struct{ grpc, http, metrics net.Listener }
 
-// listen takes both addresses or none.
+// listen takes all addresses or none.
 func listen(ctx context.Context, at addresses) (listeners, error) {
-	g, err := listenOn(ctx, at.grpc, grpcListen)
-	if err != nil {
-		return listeners{}, err
+	var l listeners
+	for _, one := range []struct {
+		address, flag string
+		to            *net.Listener
+	}{{at.grpc, grpcListen, &l.grpc}, {at.http, httpListen, &l.http}, {at.metrics, metricsListen, &l.metrics}} {
+		if one.address == "" {
+			continue
+		}
+		var err error
+		if *one.to, err = listenOn(ctx, one.address, one.flag); err != nil {
+			l.close()
+			return listeners{}, err
+		}
 	}
-	h, err := listenOn(ctx, at.http, httpListen)
-	if err != nil {
-		_ = g.Close() // nobody has connected
-		return listeners{}, err
-	}
-	return listeners{grpc: g, http: h}, nil
+	return l, nil
 }
 
 // listenOn takes one address; flag is how to choose another.
@@ -55,9 +62,30 @@ func onlyHere(address string) bool {
 	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
 }
 
-// close gives up both addresses.
+// warnOpen says what anybody who can reach a listener may do there, where that is not only this
+// host: one line for each. name is how operators know the listener.
+func warnOpen(log *slog.Logger, l net.Listener, name, may string, encrypted bool, remedy string) {
+	if l == nil || onlyHere(l.Addr().String()) {
+		return
+	}
+	log.Warn("anybody who can reach this listener may use it: no authentication is configured",
+		"listener", name, "address", l.Addr(), "anybody_may", may, "encrypted", encrypted, "remedy", remedy+": docs/security.md")
+}
+
+// logged gives the addresses for the log.
+func (l listeners) logged() []any {
+	out := []any{"http", l.http.Addr(), "grpc", l.grpc.Addr()}
+	if l.metrics != nil {
+		out = append(out, "metrics", l.metrics.Addr())
+	}
+	return out
+}
+
+// close gives up all addresses.
 func (l listeners) close() {
-	// A server that used one has closed it already.
-	_ = l.grpc.Close()
-	_ = l.http.Close()
+	for _, one := range []net.Listener{l.grpc, l.http, l.metrics} {
+		if one != nil {
+			_ = one.Close() // a server that used it has closed it already
+		}
+	}
 }

@@ -99,6 +99,9 @@ func stay(r *http.Request, _ []*http.Request) error {
 func (q *query) transport() http.RoundTripper {
 	t := q.sys.transport
 	config, err := q.files.Client()
+	for _, name := range q.files.Exposed() {
+		q.tell("Warning: every user of this host can read %s: take that away with 'chmod o= %s'.", name, name)
+	}
 	switch {
 	case err != nil:
 		return secure.NewProblem(err)

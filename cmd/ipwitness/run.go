@@ -78,8 +78,8 @@ func (r *runCommand) run(ctx context.Context) error {
 		return err
 	}
 
-	p.log.Info("starting", "version", p.build.Version, "node", r.agent.Node, "wire", r.agent.Wire, "cluster", r.aggregator.Cluster,
-		"http", s.listeners.http.Addr(), "grpc", s.listeners.grpc.Addr())
+	p.log.With(s.listeners.logged()...).Info("starting", "version", p.build.Version, "node", r.agent.Node, "wire", r.agent.Wire,
+		"cluster", r.aggregator.Cluster)
 	g, ctx := errgroup.WithContext(ctx)
 	// The aggregator ends first: that its own agent leaves is no news then.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -476,7 +478,7 @@ func TestSlowlorisIsHungUpOn(t *testing.T) {
 	s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }), nil, slog.New(slog.DiscardHandler))
 	s.ReadHeaderTimeout = 2 * time.Second // shorter than for others
 	ended := make(chan error, 1)
-	go func() { ended <- serveHTTP(s, l) }()
+	go func() { ended <- serveHTTP(s, newCrowd(l)) }()
 	defer func() {
 		_ = s.Close()
 		if err := <-ended; err != nil {
@@ -603,6 +605,9 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 		says string
 	}{
 		{[]string{"aggregator", "--tokens", tokens}, "in the clear"},
+		{[]string{"aggregator", "--tokens", tokens, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--metrics-listen", ":0"}, "in the clear"},
+		{[]string{"aggregator", "--require-auth", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "no authentication is configured"},
+		{[]string{"run", "--require-auth", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "no authentication is configured"},
 		{[]string{"aggregator", "--tokens", open, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "can be read by all"},
 		{[]string{"aggregator", "--token-review", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "needs the Kubernetes API"},
 		{[]string{"aggregator", "--anonymous", "none", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "nobody who may do anything"},
@@ -619,6 +624,98 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 			t.Errorf("%q: got %d: %s, want it to say %q", c.args, code, out.String(), c.says)
 		}
 		cancel()
+	}
+}
+
+// Each listener that others can reach and that knows nobody says so, once.
+func TestListenersWithoutAuthenticationSaySo(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // this is no pod
+	ca := newCA(t, t.TempDir(), "servers")
+	pair := issue(t, ca, pki.Want{File: "server", CommonName: "aggregator", Hosts: []string{"localhost"}})
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte(readerToken+" reader bob\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		args []string
+		want map[string]string // what anybody may, by listener
+	}{
+		"open": {
+			[]string{"aggregator", "--grpc-listen", ":0", "--http-listen", ":0", "--metrics-listen", ":0"},
+			map[string]string{"grpc-listen": "report and read", "http-listen": "read", "metrics-listen": "read metrics"},
+		},
+		"open, encrypted": {
+			[]string{"aggregator", "--grpc-listen", "127.0.0.1:0", "--http-listen", ":0", "--tls-cert", pair.Cert, "--tls-key", pair.Key},
+			map[string]string{"http-listen": "read"},
+		},
+		"this host only": {[]string{"aggregator", "--grpc-listen", "127.0.0.1:0", "--http-listen", "[::1]:0", "--metrics-listen", "localhost:0"}, nil},
+		"authenticated": {
+			[]string{"aggregator", "--grpc-listen", ":0", "--http-listen", ":0", "--metrics-listen", ":0", "--tls-cert", pair.Cert, "--tls-key", pair.Key, "--tokens", tokens, "--require-auth"},
+			nil,
+		},
+		"agent":                {[]string{"agent", "--wire", "off", "--aggregator", "127.0.0.1:1", "--http-listen", ":0"}, map[string]string{"http-listen": "read metrics"}},
+		"agent, this host":     {[]string{"agent", "--wire", "off", "--aggregator", "127.0.0.1:1", "--http-listen", "127.0.0.1:0"}, nil},
+		"agent, authenticated": {[]string{"agent", "--wire", "off", "--aggregator", "127.0.0.1:1", "--http-listen", ":0", "--tls-ca", ca.File, "--tls-cert", pair.Cert, "--tls-key", pair.Key, "--tls-client-ca", ca.File}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			log := &lineWriter{text: `"msg":"starting"`, end: cancel}
+			sys := system{program: "ipwitness", stdout: io.Discard, stderr: log, getenv: func(string) string { return "" }, now: time.Now, transport: newTransport()}
+			execute(ctx, sys, append(c.args, "--log-format", "json"))
+			got := map[string]string{}
+			for line := range strings.Lines(log.String()) {
+				var said struct {
+					Level, Msg, Listener string
+					May                  string `json:"anybody_may"`
+				}
+				if json.Unmarshal([]byte(line), &said) == nil && said.Listener != "" {
+					if _, twice := got[said.Listener]; twice || said.Level != "WARN" {
+						t.Errorf("got %s, want it once, as a warning", line)
+					}
+					got[said.Listener] = said.May
+				}
+			}
+			if !strings.Contains(log.String(), log.text) || !maps.Equal(got, c.want) {
+				t.Errorf("got %v, want %v; the log:\n%s", got, c.want, log)
+			}
+		})
+	}
+}
+
+func TestSecretsThatAllCanReadAreWarnedAbout(t *testing.T) {
+	g := newGuarded(t, false)
+	token := g.file(readerToken)
+	for _, c := range []struct {
+		mode os.FileMode
+		want bool
+	}{{0o600, false}, {0o440, false}, {0o444, true}} {
+		if err := errors.Join(os.Chmod(token, c.mode), os.Chmod(g.pair.Key, c.mode)); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		log := slog.New(slog.NewTextHandler(&out, nil))
+		if _, err := (secure.Files{Cert: g.pair.Cert, Key: g.pair.Key}).Server(log); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := (secure.Files{CA: g.ca.File, Token: token}).ClientCredentials(log); err != nil {
+			t.Fatal(err)
+		}
+		sys := system{program: "ipwitness", stdout: io.Discard, stderr: &out, getenv: func(string) string { return "" }, now: time.Now, transport: newTransport()}
+		args := []string{"nodes", "--server", "https://" + g.listeners.http.Addr().String(), "--tls-ca", g.ca.File, "--token-file", token}
+		if code := execute(t.Context(), sys, args); code != 0 {
+			t.Errorf("mode %o: got %d", c.mode, code)
+		}
+		want := 0
+		if c.want {
+			want = 1
+		}
+		if key, others := strings.Count(out.String(), "file="+g.pair.Key), strings.Count(out.String(), "file="+token); key != want || others != want {
+			t.Errorf("mode %o: got %d warnings about the key and %d about the token, want %d: %s", c.mode, key, others, want, &out)
+		}
+		if cli := strings.Count(out.String(), "chmod o= "+token); cli != want {
+			t.Errorf("mode %o: got %d warnings of the command, want %d: %s", c.mode, cli, want, &out)
+		}
 	}
 }
 

@@ -47,6 +47,18 @@ const (
 	maxHeader = 64 << 10
 )
 
+const (
+	// headerWithin and bodyWithin are how long a client of HTTP may take to send the header
+	// of a request, with the TLS handshake, and its body.
+	headerWithin = 10 * time.Second
+	bodyWithin   = 10 * time.Second
+	// readWithin is how long a client may take to read an answer that is no stream: a probe
+	// or a scrape; and how long a connection of HTTP/2 may be stuck.
+	readWithin = time.Minute
+	// idleConnection is how long a connection of HTTP may have no request.
+	idleConnection = 2 * time.Minute
+)
+
 // pipeBuffer is how many bytes may be under way in process.
 const pipeBuffer = 1 << 20
 
@@ -59,6 +71,7 @@ type server struct {
 	grpc      *grpc.Server
 	inside    *grpc.Server // at the pipe
 	http      *http.Server
+	probes    *http.Server // health and metrics on a listener of their own, nil without one
 }
 
 // newServer makes a server, which speaks TLS where there is any. It takes over the
@@ -72,7 +85,7 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 	if err != nil {
 		return nil, fmt.Errorf("connect in process: %w", err)
 	}
-	handler, err := agg.Handler(conn, gatherer)
+	rest, probes, err := agg.Handlers(conn, gatherer)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make the REST API: %w", err), conn.Close())
 	}
@@ -95,7 +108,10 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 		conn:      conn,
 		grpc:      grpc.NewServer(options...),
 		inside:    grpc.NewServer(access.Inside()...),
-		http:      newHTTPServer(handler, tls, log),
+		http:      newHTTPServer(rest, tls, log),
+	}
+	if l.metrics != nil {
+		s.probes = newProbeServer(probes, tls, log)
 	}
 	agg.Register(s.grpc)
 	agg.Register(s.inside)
@@ -114,7 +130,10 @@ func (s *server) run(ctx context.Context) error {
 	}
 	g.Go(func() error { return serveGRPC(s.grpc, netutil.LimitListener(s.preauth, maxAgents)) })
 	g.Go(func() error { return serveGRPC(s.inside, s.pipe) })
-	g.Go(func() error { return serveHTTP(s.http, s.listeners.http) })
+	g.Go(func() error { return serveHTTP(s.http, newCrowd(s.listeners.http)) })
+	if s.probes != nil {
+		g.Go(func() error { return serveHTTP(s.probes, newEvicting(s.listeners.metrics, maxProbes)) })
+	}
 	g.Go(func() error {
 		<-ctx.Done()
 		s.stop()
@@ -132,23 +151,50 @@ func (s *server) stop() {
 	stopHTTP(ctx, s.http) // REST first: it asks gRPC
 	s.inside.GracefulStop()
 	s.grpc.GracefulStop()
+	if s.probes != nil {
+		stopHTTP(ctx, s.probes)
+	}
 }
 
-// newHTTPServer makes a server of HTTP, over TLS where there is any.
+// newHTTPServer makes a server of HTTP, over TLS where there is any. Its handler may answer
+// with streams: how long a client takes to read is up to the handler.
 func newHTTPServer(handler http.Handler, tls *tls.Config, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           handler,
+		Handler:           bodyDeadline(handler),
 		TLSConfig:         tls,
 		MaxHeaderBytes:    maxHeader,
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute, // and no WriteTimeout: a watch has no end
+		ReadHeaderTimeout: headerWithin,
+		IdleTimeout:       idleConnection, // and no WriteTimeout: a watch has no end
+		HTTP2:             &http.HTTP2Config{WriteByteTimeout: readWithin},
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }
 
+// newProbeServer makes a server of health and metrics, which have no streams.
+func newProbeServer(handler http.Handler, tls *tls.Config, log *slog.Logger) *http.Server {
+	s := newHTTPServer(handler, tls, log)
+	s.WriteTimeout = readWithin
+	return s
+}
+
+// bodyDeadline limits how long the body of a request may take. What is no POST needs no body and
+// does not wait for one: a server of HTTP/1 would read it before it answers.
+func bodyDeadline(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			deadline := time.Now()
+			if r.Method == http.MethodPost || r.ProtoMajor > 1 {
+				deadline = deadline.Add(bodyWithin)
+			}
+			// A request that takes no deadline is none of a network.
+			_ = http.NewResponseController(w).SetReadDeadline(deadline)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // serveHTTP serves until the server is shut down, and gives nil then.
 func serveHTTP(s *http.Server, l net.Listener) error {
-	l = newCrowd(l)
 	serve := s.Serve
 	if s.TLSConfig != nil {
 		serve = func(l net.Listener) error { return s.ServeTLS(l, "", "") }

@@ -20,9 +20,15 @@ import (
 // gives what it ended with.
 func testServer(t *testing.T) (s *server, stop func() error) {
 	t.Helper()
+	return startServer(t, addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0"}, func(*server) {})
+}
+
+// startServer is testServer at these addresses, after it was changed.
+func startServer(t *testing.T, at addresses, change func(*server)) (s *server, stop func() error) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	registry := newRegistry(readBuild("v1.2.3"))
-	l, err := listen(t.Context(), addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0"})
+	l, err := listen(t.Context(), at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,6 +39,7 @@ func testServer(t *testing.T) (s *server, stop func() error) {
 	if s, err = newServer(l, agg, nil, registry, log); err != nil {
 		t.Fatal(err)
 	}
+	change(s)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
 	go func() { ended <- agg.Run(ctx) }()

@@ -54,6 +54,17 @@ func (f Files) Check() error {
 	return nil
 }
 
+// Exposed returns the files with a secret that every user of this host can read. The group is
+// left to the administrator: in Kubernetes, a pod reads its Secrets by the group of fsGroup.
+func (f Files) Exposed() (names []string) {
+	for _, name := range []string{f.Key, f.Token} {
+		if info, err := os.Stat(name); err == nil && info.Mode().Perm()&0o004 != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // Server gives the TLS of a server, which speaks protocols; nil where there is no
 // certificate. The files are read at once, and again when they change; where that
 // fails, what they were before goes on being used.
@@ -276,9 +287,10 @@ func loopback(host string) bool {
 
 // follower has what files say, and reads them again when they change.
 type follower struct {
-	log   *slog.Logger
-	names []string
-	read  func() (*tls.Config, error)
+	log     *slog.Logger
+	names   []string
+	exposed func() []string
+	read    func() (*tls.Config, error)
 
 	mu    sync.Mutex
 	state []os.FileInfo // of the files, nil for one that is not there
@@ -303,7 +315,7 @@ func (f Files) follow(log *slog.Logger, read func() (*tls.Config, error)) *follo
 			names = append(names, name)
 		}
 	}
-	return &follower{log: log, names: names, read: read}
+	return &follower{log: log, names: names, exposed: f.Exposed, read: read}
 }
 
 // get gives what the files say, or said when they could last be used.
@@ -324,6 +336,9 @@ func (f *follower) get() (*tls.Config, error) {
 			f.log.Info("files of TLS have changed and are used anew", "files", f.names)
 		}
 		f.value, f.state, f.valid, f.said = value, now, true, ""
+		for _, name := range f.exposed() {
+			f.log.Warn("every user of this host can read a secret: take that away with 'chmod o=', or for a Secret in Kubernetes with defaultMode 0440", "file", name)
+		}
 	case !f.valid:
 		return value, err
 	case f.said != err.Error(): // one of two may be written already: it is tried again

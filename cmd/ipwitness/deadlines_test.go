@@ -1,0 +1,355 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/agent"
+	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/tests/pki"
+)
+
+// pipes is a listener without a network: its deadlines are of the clock of synctest.
+type pipes struct {
+	calls  chan net.Conn
+	closed context.Context
+	close  context.CancelFunc
+}
+
+func newPipes() *pipes {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &pipes{calls: make(chan net.Conn), closed: ctx, close: cancel}
+}
+
+func (p *pipes) dial() net.Conn {
+	client, server := net.Pipe()
+	p.calls <- server
+	return client
+}
+
+// Accept is for net.Listener.
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.calls:
+		return c, nil
+	case <-p.closed.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// Close is for net.Listener.
+func (p *pipes) Close() error { p.close(); return nil }
+
+// Addr is for net.Listener.
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// refusing is a connection to a server of gRPC that refuses everything.
+type refusing struct{}
+
+var errRefusing = status.Error(codes.Unavailable, "refused")
+
+func (refusing) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
+	return errRefusing
+}
+
+func (refusing) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	return nil, errRefusing
+}
+
+// servers are the servers of HTTP that there are, over TLS where there is any.
+var servers = map[string]func(*testing.T, *tls.Config) *http.Server{
+	"rest": func(t *testing.T, tls *tls.Config) *http.Server {
+		rest, _ := handlers(t)
+		return newHTTPServer(rest, tls, slog.New(slog.DiscardHandler))
+	},
+	"probes": func(t *testing.T, tls *tls.Config) *http.Server {
+		_, probes := handlers(t)
+		return newProbeServer(probes, tls, slog.New(slog.DiscardHandler))
+	},
+	"agent": func(t *testing.T, tls *tls.Config) *http.Server {
+		t.Helper()
+		registry := newRegistry(build{})
+		a, err := agent.New(agent.Config{Node: "node1"}, slog.New(slog.DiscardHandler), registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newProbeServer(a.Handler(registry), tls, slog.New(slog.DiscardHandler))
+	},
+}
+
+func handlers(t *testing.T) (rest, probes http.Handler) {
+	t.Helper()
+	registry := newRegistry(build{})
+	agg, err := aggregator.New(aggregator.Config{Kubeconfig: "off"}, slog.New(slog.DiscardHandler), registry)
+	if err == nil {
+		rest, probes, err = agg.Handlers(refusing{}, registry)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rest, probes
+}
+
+// serve serves on pipes until the end of the test.
+func (p *pipes) serve(t *testing.T, s *http.Server) {
+	ended := make(chan error, 1)
+	go func() { ended <- serveHTTP(s, p) }()
+	t.Cleanup(func() {
+		_ = s.Close()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// drip sends a part each second until the other side has hung up, and gives how long that took.
+func drip(c io.Writer, header, part string) time.Duration {
+	begun := time.Now()
+	_, err := io.WriteString(c, header)
+	for err == nil {
+		time.Sleep(time.Second)
+		_, err = io.WriteString(c, part)
+	}
+	return time.Since(begun)
+}
+
+func TestWhatIsDrippedIsCutOff(t *testing.T) {
+	for name, paths := range map[string][]string{
+		"rest": {
+			"GET /healthz", "HEAD /healthz", "GET /readyz", "GET /metrics", "GET /", "GET /openapi.json", "GET /v1/owners",
+			"GET /v1/owners:watch", "GET /nowhere", "PUT /v1/owners", "POST /healthz", "POST /v1/conflicts/abc:acknowledge",
+		},
+		"probes": {"GET /healthz", "GET /readyz", "GET /metrics", "GET /", "POST /metrics"},
+		"agent":  {"GET /healthz", "GET /readyz", "GET /metrics", "GET /", "POST /metrics"},
+	} {
+		cutOff := func(t *testing.T, within time.Duration, header, part string) (answer []byte) {
+			l := newPipes()
+			l.serve(t, servers[name](t, nil))
+			c := l.dial()
+			read := make(chan []byte, 1)
+			go func() {
+				raw, _ := io.ReadAll(c) // until it is hung up on
+				read <- raw
+			}()
+			if took := drip(c, header, part); took > within+2*time.Second {
+				t.Errorf("hung up on after %s, want %s", took, within)
+			}
+			return <-read
+		}
+		t.Run(name+" header", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { cutOff(t, headerWithin, "GET / HTTP/1.1\r\nHost: localhost\r\n", "X: y\r\n") })
+		})
+		for _, path := range paths {
+			t.Run(name+" "+path, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					within := time.Duration(0) // what needs no body does not wait for one
+					if strings.HasPrefix(path, "POST") {
+						within = bodyWithin
+					}
+					answer := cutOff(t, within, path+" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n", "x")
+					if !bytes.HasPrefix(answer, []byte("HTTP/1.1 ")) {
+						t.Errorf("got %q, want an answer", answer)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A client that does not read what it asked for is hung up on.
+func TestWhoDoesNotReadIsCutOff(t *testing.T) {
+	for name, paths := range map[string][]string{
+		"rest": {"/healthz", "/metrics", "/openapi.json", "/v1/owners"}, "probes": {"/healthz", "/metrics"}, "agent": {"/healthz", "/metrics"},
+	} {
+		for _, path := range paths {
+			t.Run(name+" "+path, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := newPipes()
+					l.serve(t, servers[name](t, nil))
+					// The server reads one byte more than the request, to see whether the client is there.
+					if took := drip(l.dial(), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n", "xx"); took > readWithin+2*time.Second {
+						t.Errorf("hung up on after %s, want %s", took, readWithin)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Over HTTP/2 a body holds its stream, and whoever drips frames holds a connection.
+func TestConnectionsOfHTTP2EndToo(t *testing.T) {
+	dir := t.TempDir()
+	pair := issue(t, newCA(t, dir, "servers"), pki.Want{File: "server", CommonName: "server", Hosts: []string{"localhost"}})
+	request := func(method, path string) []byte {
+		var block bytes.Buffer
+		fields := hpack.NewEncoder(&block)
+		for _, f := range []hpack.HeaderField{
+			{Name: ":method", Value: method},
+			{Name: ":scheme", Value: "https"},
+			{Name: ":authority", Value: "localhost"},
+			{Name: ":path", Value: path},
+		} {
+			if err := fields.WriteField(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return block.Bytes()
+	}
+	for name, s := range servers {
+		for what, test := range map[string]struct {
+			reads       bool
+			begin, more func(*http2.Framer) error
+			within      time.Duration
+		}{
+			"a header without an end": {true, func(f *http2.Framer) error {
+				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: request("GET", "/healthz")})
+			}, (*http2.Framer).WriteSettingsAck, idleConnection},
+			"a body of a GET": {true, func(f *http2.Framer) error {
+				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: request("GET", "/healthz"), EndHeaders: true})
+			}, func(f *http2.Framer) error { return f.WriteData(1, false, []byte("x")) }, idleConnection},
+			"a body of a POST": {true, func(f *http2.Framer) error {
+				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: request("POST", "/v1/conflicts/abc:acknowledge"), EndHeaders: true})
+			}, func(f *http2.Framer) error { return f.WriteData(1, false, []byte("x")) }, bodyWithin + idleConnection},
+			"an answer that is not read": {false, func(f *http2.Framer) error {
+				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: request("GET", "/metrics"), EndHeaders: true, EndStream: true})
+			}, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{}) }, readWithin},
+		} {
+			t.Run(name+": "+what, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					config, err := secure.Files{Cert: pair.Cert, Key: pair.Key}.Server(slog.New(slog.DiscardHandler), "h2")
+					if err != nil {
+						t.Fatal(err)
+					}
+					l := newPipes()
+					l.serve(t, s(t, config))
+					c := tls.Client(l.dial(), &tls.Config{NextProtos: []string{"h2"}, InsecureSkipVerify: true}) // its clock is not that of the certificate
+					if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
+						t.Fatal(err)
+					}
+					f := http2.NewFramer(c, c)
+					if test.reads {
+						go func() { _, _ = io.Copy(io.Discard, c) }()
+					}
+					begun := time.Now()
+					err = f.WriteSettings()
+					if err == nil {
+						err = test.begin(f)
+					}
+					for err == nil {
+						time.Sleep(time.Second)
+						err = test.more(f)
+					}
+					if took := time.Since(begun); took > test.within+5*time.Second {
+						t.Errorf("hung up on after %s, want %s: %v", took, test.within, err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// hold opens so many connections from each of these addresses that say nothing to the end, and
+// gives how to hang up.
+func hold(t *testing.T, to net.Addr, each int, from ...string) (hangUp func()) {
+	t.Helper()
+	var open []net.Conn
+	hangUp = func() {
+		for _, c := range open {
+			_ = c.Close()
+		}
+	}
+	t.Cleanup(hangUp)
+	for _, address := range from {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+		for range each {
+			c, err := dialer.DialContext(t.Context(), "tcp", to.String())
+			if err == nil {
+				_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, c)
+		}
+	}
+	return hangUp
+}
+
+// ask gets a page and gives its status.
+func askAt(t *testing.T, at net.Addr, path string) (int, error) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at.String()+path, http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	return res.StatusCode, res.Body.Close()
+}
+
+var slow = []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"}
+
+func TestProbesAnswerWhileRESTIsFull(t *testing.T) {
+	s, _ := startServer(t, addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0", metrics: "127.0.0.1:0"}, func(s *server) {
+		s.http.ReadHeaderTimeout = time.Hour // REST stays full
+	})
+	hangUp := hold(t, s.listeners.http.Addr(), maxClients/len(slow), slow...)
+	rest := make(chan error, 1)
+	go func() {
+		_, err := askAt(t, s.listeners.http.Addr(), "/v1/owners")
+		rest <- err
+	}()
+	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+		if code, err := askAt(t, s.listeners.metrics.Addr(), path); err != nil || code != http.StatusOK {
+			t.Errorf("%s while REST is full: got %d, %v, want 200", path, code, err)
+		}
+	}
+	select {
+	case err := <-rest:
+		t.Errorf("REST answered with %v: it was not full", err)
+	default:
+	}
+	hangUp()
+	if err := <-rest; err != nil {
+		t.Errorf("REST after they hung up: %v", err)
+	}
+}
+
+func TestRESTRecoversFromSlowClients(t *testing.T) {
+	s, _ := startServer(t, addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0"}, func(s *server) {
+		s.http.ReadHeaderTimeout = time.Second // shorter than for others
+	})
+	hold(t, s.listeners.http.Addr(), maxClients/len(slow), slow...)
+	if code, err := askAt(t, s.listeners.http.Addr(), "/v1/owners"); err != nil || code != http.StatusOK {
+		t.Errorf("got %d, %v, want 200", code, err)
+	}
+}
+
+func TestSlowClientsOfProbesGiveWay(t *testing.T) {
+	s, _ := startServer(t, addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0", metrics: "127.0.0.1:0"}, func(s *server) {
+		s.probes.ReadHeaderTimeout = time.Hour
+	})
+	hold(t, s.listeners.metrics.Addr(), maxProbes, slow...)
+	if code, err := askAt(t, s.listeners.metrics.Addr(), "/healthz"); err != nil || code != http.StatusOK {
+		t.Errorf("got %d, %v, want 200", code, err)
+	}
+}
