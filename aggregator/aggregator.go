@@ -153,9 +153,9 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	if err != nil {
 		return nil, err
 	}
-	recalled, err := dir.load()
-	if err != nil {
-		return nil, errors.Join(err, dir.close())
+	recalled := dir.load()
+	for _, problem := range dir.problems() {
+		log.Error("the data directory cannot be used as it is: starting nevertheless", "problem", problem)
 	}
 	m := newMetrics()
 	a := &Aggregator{

@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,43 +28,84 @@ const (
 	lockFile             = "lock"
 )
 
-// fileVersion is that of the format of acknowledgementsFile.
-const fileVersion = 1
+const (
+	// fileVersion is that of the format of acknowledgementsFile.
+	fileVersion = 1
+	// maxFile is how many bytes acknowledgementsFile may have.
+	maxFile = 32 << 20
+)
 
 // dataDir is where an aggregator keeps what agents cannot tell it again. One
-// without a path keeps nothing.
+// without a path keeps nothing. A directory that cannot be used keeps nobody from
+// starting: duplicates are found without it. What is wrong with it is a problem.
 type dataDir struct {
 	path string
+	// lock is held for as long as the directory is ours to write to; nil before.
 	lock *os.File
 	// mu is held while something is written, and taken before the store's.
 	mu     sync.Mutex
 	closed bool
+
+	// unusable is the file that is to be set aside before another one is written; nil for none.
+	unusable *unusableFile
+	// said is what is wrong. It is read without mu, which a slow disk may hold.
+	said atomic.Pointer[dataProblems]
 }
 
-// openDataDir takes a directory for this process, and makes it where there is none.
-// Nobody else may use it until it is closed.
+// dataProblems are what is wrong with a data directory, in words; empty for nothing.
+type dataProblems struct {
+	lost   string // of the acknowledgements of before the start
+	unkept string // of those of now
+}
+
+// unusableFile says why a file cannot be used: in a word, of which the name is made by which it
+// is set aside, and in more.
+type unusableFile struct {
+	reason string
+	err    error
+}
+
+// errInUse says that another process has the data directory.
+var errInUse = errors.New("another ipwitness uses it: stop that one, or give each a --data-dir of its own")
+
+// openDataDir takes a directory for this process, and makes it where there is none. There
+// is an error only where another process uses it.
 func openDataDir(path string) (*dataDir, error) {
+	d := &dataDir{path: path}
+	d.said.Store(&dataProblems{})
 	if path == "" {
-		return &dataDir{}, nil
+		return d, nil
 	}
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("make data directory: %w: name one that can be written with --data-dir", err)
+	err := d.take()
+	if errors.Is(err, errInUse) {
+		return nil, err
 	}
-	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	d.unkept(err)
+	return d, nil
+}
+
+// take makes the directory ours, if it is not yet.
+func (d *dataDir) take() error {
+	if d.lock != nil {
+		return nil
+	}
+	if err := os.MkdirAll(d.path, 0o700); err != nil {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(d.path, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock data directory: %w: name one that can be written with --data-dir", err)
+		return fmt.Errorf("lock data directory: %w", err)
 	}
-	d := &dataDir{path: path, lock: lock}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		err = fmt.Errorf("lock data directory %s: another ipwitness uses it: stop that one, or give each a --data-dir of its own", path)
-		return nil, errors.Join(err, d.close())
+		return errors.Join(fmt.Errorf("lock data directory %s: %w", d.path, errInUse), lock.Close())
 	} else if err != nil {
-		return nil, errors.Join(fmt.Errorf("lock data directory %s: %w: name one on a file system that has locks", path, err), d.close())
+		return errors.Join(fmt.Errorf("lock data directory %s: %w: name one on a file system that has locks", d.path, err), lock.Close())
 	}
 	if err := d.writable(); err != nil {
-		return nil, errors.Join(fmt.Errorf("write to data directory: %w: make room, or name another one with --data-dir", err), d.close())
+		return errors.Join(fmt.Errorf("write to data directory: %w", err), lock.Close())
 	}
-	return d, nil
+	d.lock = lock
+	return nil
 }
 
 // writable tries whether a file can be written and renamed.
@@ -74,14 +117,32 @@ func (d *dataDir) writable() error {
 	return os.Remove(probe)
 }
 
+// unkept says why nothing can be kept now; nil where it can.
+func (d *dataDir) unkept(err error) {
+	now := *d.said.Load()
+	if now.unkept = ""; err != nil {
+		now.unkept = fmt.Sprintf("acknowledgements cannot be kept, and none can be given: %s: make the directory writable, or name another one with --data-dir", err)
+	}
+	d.said.Store(&now)
+}
+
+// problems are what is wrong, in words.
+func (d *dataDir) problems() []string {
+	said := d.said.Load()
+	return slices.DeleteFunc([]string{said.lost, said.unkept}, func(s string) bool { return s == "" })
+}
+
 // close gives the directory up; nothing is written any more.
 func (d *dataDir) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || d.path == "" {
+	if d.closed {
 		return nil
 	}
 	d.closed = true
+	if d.lock == nil {
+		return nil
+	}
 	return d.lock.Close()
 }
 
@@ -103,37 +164,88 @@ type kept struct {
 	Owners []string `json:"owners"`
 }
 
-// load reads the acknowledgements, by the ids of their conflicts.
-func (d *dataDir) load() (map[string]*acknowledgement, error) {
+// load reads the acknowledgements, by the ids of their conflicts. A file that cannot be used
+// is set aside.
+func (d *dataDir) load() map[string]*acknowledgement {
 	if d.path == "" {
-		return nil, nil
+		return nil
 	}
-	name := filepath.Join(d.path, acknowledgementsFile)
-	raw, err := os.ReadFile(name)
-	if errors.Is(err, os.ErrNotExist) {
+	found, unusable := d.read()
+	if d.unusable = unusable; unusable == nil {
+		return found
+	}
+	switch err := d.setAside(); {
+	case d.lock == nil: // what is wrong with the directory is said
+		d.lost("it is left as it is")
+	case err != nil:
+		d.lost("it cannot be set aside: " + err.Error())
+	}
+	return nil
+}
+
+// lost says why the acknowledgements of before the start are not known, and where they are.
+func (d *dataDir) lost(where string) {
+	now := *d.said.Load()
+	now.lost = fmt.Sprintf("the acknowledgements of before the start are not known: %s is %s: %s: %s",
+		filepath.Join(d.path, acknowledgementsFile), strings.ReplaceAll(d.unusable.reason, "-", " "), d.unusable.err, where)
+	d.said.Store(&now)
+}
+
+// setAside renames the file that cannot be used, if there is one and the directory is ours.
+func (d *dataDir) setAside() error {
+	if d.unusable == nil || d.lock == nil {
+		return nil
+	}
+	from := filepath.Join(d.path, acknowledgementsFile)
+	to := fmt.Sprintf("%s.%s-%s", from, d.unusable.reason, time.Now().UTC().Format("20060102T150405.000Z"))
+	if err := os.Rename(from, to); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	d.lost(fmt.Sprintf("it is now %s: mend it and move it back while the aggregator is stopped, or acknowledge the conflicts again", to))
+	d.unusable = nil
+	return nil
+}
+
+// read reads what load gives, or says why it cannot. It waits for nobody: a FIFO without a
+// writer would keep it for ever.
+func (d *dataDir) read() (map[string]*acknowledgement, *unusableFile) {
+	f, err := os.OpenFile(filepath.Join(d.path, acknowledgementsFile), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read acknowledgements: %w", err)
+		return nil, &unusableFile{"unreadable", err}
 	}
-	damaged := func(err error) error {
-		return fmt.Errorf("read acknowledgements: %s is damaged (%w): mend it, or move it away to begin without acknowledgements", name, err)
+	defer func() { _ = f.Close() }() // only read
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, &unusableFile{"unreadable", err}
+	case !info.Mode().IsRegular():
+		return nil, &unusableFile{"not-a-file", fmt.Errorf("its type is %s", info.Mode().Type())}
+	case info.Size() > maxFile:
+		return nil, &unusableFile{"too-large", fmt.Errorf("it has %d bytes: %d are the most", info.Size(), maxFile)}
+	case info.Size() == 0:
+		return nil, &unusableFile{"empty", errors.New("it has no version")}
+	}
+	raw, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err != nil {
+		return nil, &unusableFile{"unreadable", err}
 	}
 	var file keptFile
 	if err := json.Unmarshal(raw, &file); err != nil {
-		return nil, damaged(err)
+		return nil, &unusableFile{"damaged", err}
 	}
 	switch {
 	case file.Version < 1:
-		return nil, damaged(errors.New("it has no version"))
+		return nil, &unusableFile{"damaged", errors.New("it has no version")}
 	case file.Version > fileVersion:
-		return nil, fmt.Errorf("read acknowledgements: %s is of version %d, of a newer ipwitness: run that one, or move the file away",
-			name, file.Version)
+		return nil, &unusableFile{"of-a-newer-version", fmt.Errorf("it has version %d, and %d is the newest that is known here", file.Version, fileVersion)}
 	}
 	found := make(map[string]*acknowledgement)
 	for _, k := range file.Acknowledgements {
 		if k.Conflict == "" || k.Reason == "" || k.ExpiresAt.IsZero() || !k.Address.IsValid() {
-			return nil, damaged(errors.New("an entry is not complete"))
+			return nil, &unusableFile{"damaged", errors.New("an entry is not complete")}
 		}
 		found[k.Conflict] = &acknowledgement{
 			proto: &pb.Acknowledgement{
@@ -154,6 +266,18 @@ func (d *dataDir) save(acknowledged map[string]*acknowledgement) error {
 	if d.closed {
 		return errors.New("the aggregator is stopping")
 	}
+	err := d.write(acknowledged)
+	d.unkept(err)
+	return err
+}
+
+func (d *dataDir) write(acknowledged map[string]*acknowledgement) error {
+	if err := d.take(); err != nil {
+		return err
+	}
+	if err := d.setAside(); err != nil {
+		return fmt.Errorf("set aside a file that cannot be used: %w", err)
+	}
 	file := keptFile{Version: fileVersion, Acknowledgements: make([]kept, 0, len(acknowledged))}
 	for id, ack := range acknowledged {
 		file.Acknowledgements = append(file.Acknowledgements, kept{
@@ -166,6 +290,9 @@ func (d *dataDir) save(acknowledged map[string]*acknowledgement) error {
 	raw, err := json.MarshalIndent(file, "", "  ")
 	if err != nil {
 		return err
+	}
+	if len(raw) >= maxFile {
+		return fmt.Errorf("there are too many: %d bytes are the most", maxFile)
 	}
 	temporary := filepath.Join(d.path, temporaryFile)
 	if err := writeFile(temporary, append(raw, '\n')); err != nil {
@@ -181,9 +308,13 @@ func (d *dataDir) save(acknowledged map[string]*acknowledgement) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// writeFile writes a file that is on the disk when it gives nil.
+// writeFile writes a file that is on the disk when it gives nil. It takes away what is there
+// by that name: to open a FIFO would take for ever.
 func writeFile(name string, raw []byte) error {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

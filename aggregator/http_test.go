@@ -86,7 +86,7 @@ func TestRESTOfAnEmptyAggregator(t *testing.T) {
 	}{
 		{"/v1/owners", 200, `{"nextPageToken":"","owners":[]}`},
 		{"/v1/conflicts?all=true", 200, `{"conflicts":[],"nextPageToken":""}`},
-		{"/v1/nodes", 200, `"state":"OFF"},"nodes":[]}`},
+		{"/v1/nodes", 200, `"state":"OFF"},"nodes":[],"problems":[]}`},
 		{"/v1/owners?address=10.1", 400, `"message":"\"10.1\" is not an address: give one like`},
 		{"/v1/owners?cidr=10.1", 400, "is not a prefix"},
 		{"/v1/owners?mac=zz", 400, "is not a hardware address"},

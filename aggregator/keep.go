@@ -51,7 +51,23 @@ func (s *store) keep(ctx context.Context) {
 	defer over.Stop()
 	again := time.NewTimer(saveAgainAfter)
 	again.Stop()
-	failed := false
+	// A directory that could not be used at the start may be usable soon.
+	failed, said := len(s.archive.dir.problems()) > 0, ""
+	if failed {
+		again.Reset(saveAgainAfter)
+	}
+	save := func() {
+		err := s.saveAcknowledgements()
+		failed = err != nil
+		switch {
+		case err == nil:
+			said = ""
+		case err.Error() != said: // it is tried again and again
+			said = err.Error()
+			s.log.Error("cannot keep acknowledgements: those that ended come back after a restart; make room in the data directory",
+				"error", err, "again_every", saveAgainAfter)
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,7 +77,7 @@ func (s *store) keep(ctx context.Context) {
 			default:
 			}
 			if failed {
-				s.saveAcknowledgements()
+				save()
 			}
 			if err := s.archive.dir.close(); err != nil {
 				s.log.Warn("close data directory", "error", err)
@@ -75,26 +91,21 @@ func (s *store) keep(ctx context.Context) {
 		case <-s.archive.unsaved:
 		}
 		again.Stop()
-		if failed = !s.saveAcknowledgements(); failed {
+		if save(); failed {
 			again.Reset(saveAgainAfter)
 		}
 	}
 }
 
-// saveAcknowledgements writes what is in memory and tells whether it could.
-func (s *store) saveAcknowledgements() bool {
+// saveAcknowledgements writes what is in memory.
+func (s *store) saveAcknowledgements() error {
 	d := s.archive.dir
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.mu.Lock()
 	all := s.allAcknowledgements()
 	s.mu.Unlock()
-	if err := d.save(all); err != nil {
-		s.log.Warn("cannot keep acknowledgements: those that ended come back after a restart; make room in the data directory",
-			"error", err, "again_in", saveAgainAfter)
-		return false
-	}
-	return true
+	return d.save(all)
 }
 
 // saveWith writes what is in memory, but for one conflict that has another

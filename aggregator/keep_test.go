@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -173,47 +175,193 @@ func opened(cfg Config) error {
 	return err
 }
 
-func TestADataDirectoryThatCannotBeUsed(t *testing.T) {
-	file := func(text string) func(dir string) error {
-		return func(dir string) error {
-			return os.WriteFile(filepath.Join(dir, acknowledgementsFile), []byte(text), 0o600)
+// wantProblem wants one problem of the aggregator itself with these words, or none where there
+// are no words.
+func (l *lab) wantProblem(words ...string) {
+	l.Helper()
+	out, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
+	if err != nil {
+		l.Fatal(err)
+	}
+	got := strings.Join(out.GetProblems(), "\n")
+	if len(out.GetProblems()) != min(len(words), 1) {
+		l.Errorf("got problems %q, want %q", got, words)
+	}
+	for _, want := range words {
+		if !strings.Contains(got, want) {
+			l.Errorf("got problems %q, want %q in them", got, want)
 		}
 	}
+	if got := l.metric("ipwitness_aggregator_problems", ""); got != float64(min(len(words), 1)) {
+		l.Errorf("got %v problems in the metrics, want %d", got, min(len(words), 1))
+	}
+}
+
+// A file that cannot be used does not stop the start: it is set aside, and duplicates are found
+// and acknowledged.
+func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
+	file := func(text string) func(name string) error {
+		return func(name string) error { return os.WriteFile(name, []byte(text), 0o600) }
+	}
 	for name, test := range map[string]struct {
-		before func(dir string) error
-		words  []string
+		before func(name string) error
+		reason string
+		words  string
 	}{
-		"half a file":   {file(`{"version":1,"acknowledgements":[{"conf`), []string{"acknowledgements.json is damaged", "unexpected end", "move it away"}},
-		"an empty file": {file(""), []string{"is damaged", "move it away"}},
-		"another file":  {file(`{"colour":"green"}`), []string{"is damaged", "no version"}},
-		"half an entry": {file(`{"version":1,"acknowledgements":[{"conflict":"abc"}]}`), []string{"is damaged", "not complete"}},
-		"a newer file":  {file(`{"version":2}`), []string{"version 2", "newer ipwitness"}},
-		"a file in its place": {func(dir string) error {
-			if err := os.Remove(dir); err != nil {
-				return err
-			}
-			return os.WriteFile(dir, nil, 0o600)
-		}, []string{"make data directory", "not a directory", "--data-dir"}},
-		"no room for files": {func(dir string) error { return os.Mkdir(filepath.Join(dir, lockFile+".tmp"), 0o700) }, []string{"write to data directory", "--data-dir"}},
+		"half a file":   {file(`{"version":1,"acknowledgements":[{"conf`), "damaged", "unexpected end"},
+		"an empty file": {file(""), "empty", "no version"},
+		"another file":  {file(`{"colour":"green"}`), "damaged", "no version"},
+		"half an entry": {file(`{"version":1,"acknowledgements":[{"conflict":"abc"}]}`), "damaged", "not complete"},
+		"a newer file":  {file(`{"version":2}`), "of-a-newer-version", "version 2"},
+		"a large file": {func(name string) error {
+			return errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, maxFile+1))
+		}, "too-large", "33554432 are the most"},
+		"a FIFO":           {func(name string) error { return unix.Mkfifo(name, 0o600) }, "not-a-file", "its type is p"},
+		"a directory":      {func(name string) error { return os.MkdirAll(filepath.Join(name, "inside"), 0o700) }, "not-a-file", "its type is d"},
+		"a symlink loop":   {func(name string) error { return os.Symlink(acknowledgementsFile, name) }, "unreadable", "too many levels"},
+		"a link to a FIFO": {func(name string) error { return errors.Join(unix.Mkfifo(name+"1", 0o600), os.Symlink(name+"1", name)) }, "not-a-file", "its type is p"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := test.before(dir); err != nil {
+			at := filepath.Join(dir, acknowledgementsFile)
+			if err := test.before(at); err != nil {
 				t.Fatal(err)
 			}
-			kept, _ := os.ReadFile(filepath.Join(dir, acknowledgementsFile))
-			err := opened(Config{DataDir: dir})
-			if err == nil {
-				t.Fatal("got no error")
+			before, err := os.Lstat(at)
+			if err != nil {
+				t.Fatal(err)
 			}
-			for _, want := range append(test.words, dir) {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("got %q, want %q in it", err, want)
+			// Nor does what is left of a write that was cut short.
+			if err := unix.Mkfifo(filepath.Join(dir, temporaryFile), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			l := newLab(t, Config{DataDir: dir})
+			l.wantProblem(at+" is "+strings.ReplaceAll(test.reason, "-", " "), test.words, "it is now "+at+"."+test.reason+"-")
+			aside, err := filepath.Glob(at + "." + test.reason + "-*Z")
+			if err != nil || len(aside) != 1 {
+				t.Fatalf("got %q, %v, want one file that is set aside", aside, err)
+			}
+			if after, err := os.Lstat(aside[0]); err != nil || !os.SameFile(before, after) || after.Size() != before.Size() {
+				t.Errorf("got %v, %v, want it unchanged", after, err)
+			}
+			a := l.dial().send(twoPods()).sync()
+			l.acknowledge(l.conflict(pb.Conflict_SUSPECTED).GetId(), time.Hour)
+			a.cancel()
+			l.stop()
+			next := newLab(t, Config{DataDir: dir})
+			next.wantProblem()
+			next.dial().send(twoPods()).sync()
+			next.wantAcknowledged(next.conflict(pb.Conflict_SUSPECTED), true)
+		})
+	}
+}
+
+// Nor does a directory that cannot be used: nothing can be acknowledged until it can.
+func TestADirectoryThatCannotBeUsedIsWaitedFor(t *testing.T) {
+	for name, test := range map[string]struct {
+		before, after func(dir string) error
+		words         string
+	}{
+		"a file in its place": {func(dir string) error {
+			return errors.Join(os.Remove(dir), os.WriteFile(dir, nil, 0o600))
+		}, os.Remove, "not a directory"},
+		"no room for files": {func(dir string) error {
+			return os.MkdirAll(filepath.Join(dir, lockFile+".tmp", "inside"), 0o700)
+		}, func(dir string) error { return os.RemoveAll(filepath.Join(dir, lockFile+".tmp")) }, "directory not empty"},
+		"a directory in place of the lock": {func(dir string) error { return os.Mkdir(filepath.Join(dir, lockFile), 0o700) },
+			func(dir string) error { return os.Remove(filepath.Join(dir, lockFile)) }, "is a directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "data")
+				if err := errors.Join(os.Mkdir(dir, 0o700), test.before(dir)); err != nil {
+					t.Fatal(err)
 				}
+				l := newLab(t, Config{DataDir: dir})
+				l.dial().send(twoPods()).sync()
+				c := l.conflict(pb.Conflict_SUSPECTED)
+				q := &pb.AcknowledgeConflictRequest{Id: c.GetId(), Reason: "NET-1", ExpiresAt: timestamppb.New(time.Now().Add(time.Hour))}
+				if _, err := l.client.AcknowledgeConflict(l.ctx, q); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), test.words) {
+					t.Errorf("got %v, want UNAVAILABLE", err)
+				}
+				problems := func() []string {
+					out, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return out.GetProblems()
+				}
+				if got := problems(); len(got) != 1 || !strings.Contains(got[0], test.words) || !strings.Contains(got[0], dir) {
+					t.Errorf("got problems %q, want %q", got, test.words)
+				}
+				if err := test.after(dir); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(saveAgainAfter + time.Second)
+				if got := problems(); len(got) != 0 {
+					t.Errorf("got problems %q, want none", got)
+				}
+				l.acknowledge(c.GetId(), time.Hour)
+				if n := keeps(t, dir); n != 1 {
+					t.Errorf("got %d acknowledgements in the file, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// asSomebody does something with the rights of a user who owns no file here.
+func asSomebody(t *testing.T, do func()) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		runtime.LockOSThread() // of this thread only; its rights come back with the id
+		defer runtime.UnlockOSThread()
+		if err := unix.Setfsuid(65534); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = unix.Setfsuid(0) }() // nobody is kept from that
+	}
+	do()
+}
+
+// What may not be read is set aside like what is damaged, and what may not be written is read.
+func TestFilesThatMayNotBeReadOrWritten(t *testing.T) {
+	for name, test := range map[string]struct {
+		file, dir os.FileMode
+		want      int
+		words     []string
+	}{
+		"a file that may not be read":         {0, 0o777, 0, []string{"is unreadable", "permission denied", "it is now"}},
+		"a directory that may not be written": {0o444, 0o555, 1, []string{"cannot be kept", "permission denied"}},
+		"neither":                             {0, 0o555, 0, []string{"is unreadable", "it is left as it is", "cannot be kept"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := t.TempDir()
+			l := newLab(t, Config{DataDir: first})
+			l.dial().send(twoPods()).sync()
+			l.acknowledge(l.conflict(pb.Conflict_SUSPECTED).GetId(), time.Hour)
+			dir := killed(t, first)
+			if err := errors.Join(os.Remove(filepath.Join(dir, lockFile)), os.Chmod(filepath.Dir(dir), 0o755),
+				os.Chmod(filepath.Join(dir, acknowledgementsFile), test.file), os.Chmod(dir, test.dir)); err != nil {
+				t.Fatal(err)
 			}
-			if now, _ := os.ReadFile(filepath.Join(dir, acknowledgementsFile)); !bytes.Equal(now, kept) {
-				t.Errorf("got the file changed to %q, want %q", now, kept)
-			}
+			defer func() { _ = os.Chmod(dir, 0o700) }() // so that it can be removed
+			asSomebody(t, func() {
+				d, err := openDataDir(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = d.close() }() // nothing was written
+				if got := d.load(); len(got) != test.want {
+					t.Errorf("got %d acknowledgements, want %d", len(got), test.want)
+				}
+				got := strings.Join(d.problems(), "\n")
+				for _, want := range test.words {
+					if !strings.Contains(got, want) {
+						t.Errorf("got problems %q, want %q in them", got, want)
+					}
+				}
+			})
 		})
 	}
 }

@@ -312,8 +312,8 @@ func (l *lab) owners(q *pb.ListOwnersRequest) []*pb.Owner {
 	return out.GetOwners()
 }
 
-// metric is the value of the series that has a label's value, or the count of a
-// histogram.
+// metric is the value of the series that has a label's value, or of the one without labels,
+// or the count of a histogram.
 func (l *lab) metric(name, label string) float64 {
 	l.Helper()
 	families, err := l.registry.Gather()
@@ -328,7 +328,7 @@ func (l *lab) metric(name, label string) float64 {
 			if label == "" && m.GetHistogram() != nil {
 				return float64(m.GetHistogram().GetSampleCount())
 			}
-			if len(m.GetLabel()) > 0 && m.GetLabel()[0].GetValue() == label {
+			if label == "" && len(m.GetLabel()) == 0 || len(m.GetLabel()) > 0 && m.GetLabel()[0].GetValue() == label {
 				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}

@@ -265,7 +265,7 @@ func (w witness) ListNodes(context.Context, *pb.ListNodesRequest) (*pb.ListNodes
 	s := w.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := &pb.ListNodesResponse{Nodes: make([]*pb.Node, 0, len(s.nodes)), Kubernetes: s.kube.Status()}
+	out := &pb.ListNodesResponse{Nodes: make([]*pb.Node, 0, len(s.nodes)), Kubernetes: s.kube.Status(), Problems: s.archive.dir.problems()}
 	for _, n := range s.nodes {
 		out.Nodes = append(out.Nodes, s.nodeProto(n))
 	}

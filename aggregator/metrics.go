@@ -30,7 +30,7 @@ type metrics struct {
 	records   *prometheus.CounterVec
 	received  *prometheus.CounterVec
 
-	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches *prometheus.Desc
+	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches, problems *prometheus.Desc
 
 	ipam ipamMetrics
 }
@@ -55,7 +55,9 @@ func newMetrics() *metrics {
 			Name: "ipwitness_aggregator_records_total",
 			Help: "Records that agents sent: new ones, changes and ends.",
 		}, []string{"record"}),
-		watches:   prometheus.NewDesc("ipwitness_aggregator_watches", "Clients that watch: their streams that are open.", []string{"of"}, nil),
+		watches: prometheus.NewDesc("ipwitness_aggregator_watches", "Clients that watch: their streams that are open.", []string{"of"}, nil),
+		problems: prometheus.NewDesc("ipwitness_aggregator_problems",
+			"Things that do not work in the aggregator itself, like its data directory. `ipwitness nodes` names them.", nil, nil),
 		conflicts: prometheus.NewDesc("ipwitness_conflicts", "Active conflicts, with those that are acknowledged.", []string{"state", "cause"}, nil),
 		acknowledged: prometheus.NewDesc("ipwitness_conflicts_acknowledged",
 			"Active conflicts that are acknowledged: with the labels of ipwitness_conflicts, so that one can be taken from the other.",
@@ -107,7 +109,7 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	m.detection.Describe(out)
 	m.records.Describe(out)
 	m.received.Describe(out)
-	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches} {
+	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches, m.problems} {
 		out <- d
 	}
 	m.ipam.describe(out)
@@ -167,6 +169,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for of, h := range map[string]*hub{"owners": s.owners, "conflicts": s.conflicts, "findings": s.findings.hub} {
 		gauge(m.watches, h.watching(), of)
 	}
+	gauge(m.problems, len(s.archive.dir.problems()))
 	m.ipam.collect(s, out)
 }
 

@@ -45,9 +45,10 @@ what else changes there (how it watches, what it lost, what does not work) withi
 			}
 			if len(list.GetNodes()) == 0 {
 				q.tell("No nodes: no agent has connected yet.")
-				return show.Kubernetes(sys.stdout, list.GetKubernetes(), sys.now())
+				return errors.Join(show.Kubernetes(sys.stdout, list.GetKubernetes(), sys.now()), show.Aggregator(sys.stdout, list.GetProblems()))
 			}
-			return show.Nodes(sys.stdout, list.GetNodes(), list.GetKubernetes(), q.wide(), sys.now())
+			return errors.Join(show.Nodes(sys.stdout, list.GetNodes(), list.GetKubernetes(), q.wide(), sys.now()),
+				show.Aggregator(sys.stdout, list.GetProblems()))
 		},
 	}
 	q.addFlags(cmd)

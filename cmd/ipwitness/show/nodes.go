@@ -103,6 +103,19 @@ func Kubernetes(w io.Writer, k *pb.Kubernetes, now time.Time) error {
 	return p.write(w)
 }
 
+// Aggregator writes what does not work in the aggregator itself; nothing where all does.
+func Aggregator(w io.Writer, problems []string) error {
+	p := &page{}
+	for i, problem := range problems {
+		if i == 0 {
+			p.line("")
+			p.line("Problems of the aggregator:")
+		}
+		p.line("  %s", problem)
+	}
+	return p.write(w)
+}
+
 // kubernetes says how the Kubernetes API is.
 func kubernetes(k *pb.Kubernetes, now time.Time) string {
 	known := Count(int(k.GetPods()), "pod", "pods") + " and " + Count(int(k.GetNodes()), "node", "nodes")

@@ -1513,7 +1513,9 @@ type ListNodesResponse struct {
 	// The agents.
 	Nodes []*Node `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// The Kubernetes API, as the aggregator sees it.
-	Kubernetes    *Kubernetes `protobuf:"bytes,2,opt,name=kubernetes,proto3" json:"kubernetes,omitempty"`
+	Kubernetes *Kubernetes `protobuf:"bytes,2,opt,name=kubernetes,proto3" json:"kubernetes,omitempty"`
+	// What does not work in the aggregator itself, in words: what is lost by it and what to do.
+	Problems      []string `protobuf:"bytes,3,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1558,6 +1560,13 @@ func (x *ListNodesResponse) GetNodes() []*Node {
 func (x *ListNodesResponse) GetKubernetes() *Kubernetes {
 	if x != nil {
 		return x.Kubernetes
+	}
+	return nil
+}
+
+func (x *ListNodesResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
 	}
 	return nil
 }
@@ -1745,12 +1754,13 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x11ListPoolsResponse\x12(\n" +
 	"\x05pools\x18\x01 \x03(\v2\x12.ipwitness.v1.PoolR\x05pools\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x12\n" +
-	"\x10ListNodesRequest\"w\n" +
+	"\x10ListNodesRequest\"\x93\x01\n" +
 	"\x11ListNodesResponse\x12(\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x12.ipwitness.v1.NodeR\x05nodes\x128\n" +
 	"\n" +
 	"kubernetes\x18\x02 \x01(\v2\x18.ipwitness.v1.KubernetesR\n" +
-	"kubernetes2\xc7\a\n" +
+	"kubernetes\x12\x1a\n" +
+	"\bproblems\x18\x03 \x03(\tR\bproblems2\xc7\a\n" +
 	"\x0eWitnessService\x12O\n" +
 	"\n" +
 	"ListOwners\x12\x1f.ipwitness.v1.ListOwnersRequest\x1a .ipwitness.v1.ListOwnersResponse\x12T\n" +
