@@ -39,5 +39,5 @@ LABEL org.opencontainers.image.title="ipwitness" \
 USER 65532:65532
 WORKDIR /
 # gRPC and HTTP of the aggregator, HTTP of the agent.
-EXPOSE 9640 9641 9642
+EXPOSE 9640 9641 9642 9643
 ENTRYPOINT ["/ipwitness"]

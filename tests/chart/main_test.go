@@ -259,7 +259,7 @@ func TestAgentsHaveLeastPrivilege(t *testing.T) {
 		pod := d.Spec.Template.Spec
 		c := pod.Containers[0].SecurityContext
 		slices.Sort(c.Capabilities.Add)
-		if want := []corev1.Capability{"BPF", "NET_ADMIN", "NET_BROADCAST", "NET_RAW", "PERFMON"}; !slices.Equal(c.Capabilities.Add, want) || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+		if want := []corev1.Capability{"BPF", "NET_ADMIN", "NET_BROADCAST", "PERFMON"}; !slices.Equal(c.Capabilities.Add, want) || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 			t.Errorf("%s: got %v, want %v", mode, c.Capabilities, want)
 		}
 		if c.Privileged != nil || *c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem || c.SeccompProfile.Type != "RuntimeDefault" ||
@@ -439,8 +439,25 @@ func TestProbes(t *testing.T) {
 	for values, want := range map[string]corev1.URIScheme{"tls.mode=helm": "HTTPS", "tls.mode=off,auth.tokenReview=false": ""} {
 		var d appsv1.Deployment
 		the(t, template(t, "ipwitness", values), "Deployment", "ipwitness-aggregator", &d)
-		if got := d.Spec.Template.Spec.Containers[0].ReadinessProbe.HTTPGet.Scheme; got != want {
-			t.Errorf("%s: got scheme %q, want %q", values, got, want)
+		c := d.Spec.Template.Spec.Containers[0]
+		port := slices.IndexFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == "metrics" && p.ContainerPort == 9643 })
+		for path, p := range map[string]*corev1.Probe{"/healthz": c.LivenessProbe, "/readyz": c.ReadinessProbe} {
+			// Not those of REST, which its clients may keep busy.
+			if got := p.HTTPGet; got.Scheme != want || got.Path != path || got.Port.String() != "metrics" || port < 0 {
+				t.Errorf("%s: got %v, want %s of port metrics by %q", values, got, path, want)
+			}
+		}
+		var m corev1.ConfigMap
+		the(t, template(t, "ipwitness", values), "ConfigMap", "ipwitness-aggregator", &m)
+		var settings map[string]any
+		if err := yaml.Unmarshal([]byte(m.Data["config.yaml"]), &settings); err != nil {
+			t.Fatal(err)
+		}
+		if settings["metrics-listen"] != ":9643" {
+			t.Errorf("%s: got metrics-listen %v, want :9643", values, settings["metrics-listen"])
+		}
+		if got, want := settings["require-auth"] == true, want == "HTTPS"; got != want {
+			t.Errorf("%s: got require-auth %v, want %v", values, got, want)
 		}
 	}
 }

@@ -23,6 +23,7 @@ leaked-after: {{ .leakedAfter }}
 data-dir: /var/lib/ipwitness
 grpc-listen: ":9640"
 http-listen: ":9641"
+metrics-listen: ":9643"
 {{- if include "ipwitness.tls" . }}
 tls-cert: /etc/ipwitness/tls/tls.crt
 tls-key: /etc/ipwitness/tls/tls.key
@@ -37,6 +38,7 @@ token-audience: {{ .audience | quote }}
 agent-account:
   - {{ printf "%s/%s" $.Release.Namespace (include "ipwitness.account.agent" $) }}
 anonymous: {{ .anonymous }}
+require-auth: true
 {{- end }}
 {{- if .tokensSecret }}
 tokens: /etc/ipwitness/tokens/tokens
