@@ -79,7 +79,7 @@ func Doctor(cfg Config) []Check {
 			status = StatusDegraded
 		}
 		err := haveCapability(c.value)
-		lacking = lacking || err != nil && c.value != unix.CAP_NET_RAW
+		lacking = lacking || err != nil
 		add(Check{Feature: c.name, Status: status, Used: c.used, Lost: c.lost, Fix: "give the process " + c.name + " (or run it as root): " + permissionsPage},
 			err, c.purpose)
 	}
@@ -157,7 +157,7 @@ func Usable(checks []Check) error {
 // permissionsPage says what each capability is for.
 const permissionsPage = "https://github.com/ipwitness/ipwitness/blob/main/docs/permissions.md"
 
-// capabilities are the five that the agent uses (capabilities(7)).
+// capabilities are the four that the agent uses (capabilities(7)).
 var capabilities = []struct {
 	name    string
 	value   int
@@ -169,7 +169,6 @@ var capabilities = []struct {
 	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "hears changes in all namespaces", fmt.Sprintf("a listing every %s", relistEvery), "milliseconds: a change is seen up to two seconds late"},
 	{"CAP_BPF", unix.CAP_BPF, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
 	{"CAP_PERFMON", unix.CAP_PERFMON, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
-	{"CAP_NET_RAW", unix.CAP_NET_RAW, "nothing yet: a later version sends probes", "nothing: this version sends no probe", "nothing"},
 }
 
 // haveCapability says whether the process has a capability in effect.

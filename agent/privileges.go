@@ -15,7 +15,7 @@ import (
 // others are for its start: the kernel asks for CAP_BPF and CAP_PERFMON when the
 // observer is loaded and not when it is attached (kernel/bpf/tcx.c), and whether
 // who opened the socket had CAP_NET_BROADCAST (do_one_broadcast in
-// net/netlink/af_netlink.c). CAP_NET_RAW is for probes, which nothing sends yet.
+// net/netlink/af_netlink.c).
 var lasting = []cap.Value{
 	cap.NET_ADMIN,       // clsact, and every request about another namespace
 	cap.SYS_PTRACE,      // names: the namespaces of processes that may more than we
