@@ -268,8 +268,9 @@ func TestADirectoryThatCannotBeUsedIsWaitedFor(t *testing.T) {
 		"no room for files": {func(dir string) error {
 			return os.MkdirAll(filepath.Join(dir, lockFile+".tmp", "inside"), 0o700)
 		}, func(dir string) error { return os.RemoveAll(filepath.Join(dir, lockFile+".tmp")) }, "directory not empty"},
-		"a directory in place of the lock": {func(dir string) error { return os.Mkdir(filepath.Join(dir, lockFile), 0o700) },
-			func(dir string) error { return os.Remove(filepath.Join(dir, lockFile)) }, "is a directory"},
+		"a directory in place of the lock": {func(dir string) error {
+			return os.Mkdir(filepath.Join(dir, lockFile), 0o700)
+		}, func(dir string) error { return os.Remove(filepath.Join(dir, lockFile)) }, "is a directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

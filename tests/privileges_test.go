@@ -258,6 +258,12 @@ func missed(t *testing.T, missing, purpose string) string {
 	t.Helper()
 	rest := slices.DeleteFunc(slices.Clone(four), func(c string) bool { return c == missing })
 	l, said := startWith(t, rest...)
+	if l.agent == nil {
+		page, err := os.ReadFile("../docs/troubleshooting.md")
+		if begin, _, _ := strings.Cut(said, ":"); err != nil || !strings.Contains(string(page), "| `"+begin+": …`") {
+			t.Errorf("the agent says %q when it ends, and docs/troubleshooting.md does not have it (%v)", begin, err)
+		}
+	}
 	agentSays, seen := "it ends: "+strings.ReplaceAll(strings.TrimSpace(said), "\n", "; "), "none, none"
 	if l.agent != nil {
 		frames, addresses := l.witnesses()
