@@ -642,7 +642,8 @@ type Workload struct {
 	// Where the name is from: cri, cni-result, netns, docker-netns, cgroup, process, node.
 	Source string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
 	// The oldest process in the namespace, as NAME (PID); empty where none is readable.
-	// The last one stays once it has ended, as NAME (PID, ended).
+	// The last one stays once it has ended, as NAME (PID, ended), if it had lived for
+	// 10 s or longer.
 	Process string `protobuf:"bytes,7,opt,name=process,proto3" json:"process,omitempty"`
 	// Where fields are from that another source than the one above gave, by their
 	// names here: cri, cni-result, cgroup, process, kubernetes.
