@@ -30,6 +30,7 @@ type names struct {
 	netnsDirs  []string
 	cniResults string
 	procDir    string
+	ticks      func() uint64 // clock ticks since boot
 	runtime    *cri
 	changed    chan struct{} // holds one token while there may be something new
 	mounted    func()        // a mount has come or gone
@@ -66,6 +67,7 @@ func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults, procD
 		netnsDirs:  netnsDirs,
 		cniResults: cniResults,
 		procDir:    procDir,
+		ticks:      bootTicks,
 		runtime:    runtime,
 		changed:    make(chan struct{}, 1),
 		mounted:    func() {},

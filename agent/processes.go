@@ -20,6 +20,23 @@ type process struct {
 	ended       bool   // nobody took its place, but its namespace may still be there
 }
 
+// settledAfter is how long a process must have lived, in clock ticks, to be told as the
+// last one of a namespace after it has ended. A shell or `ip` that somebody ran there for
+// a moment says nothing of who lives there.
+const settledAfter = 10 * ticksPerSecond
+
+// ticksPerSecond is USER_HZ, the unit of starttime in /proc/PID/stat.
+const ticksPerSecond = 100
+
+// bootTicks returns the time since boot in clock ticks.
+func bootTicks() uint64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0 // no process has lived for long then
+	}
+	return uint64(t.Nano()) / (1e9 / ticksPerSecond)
+}
+
 // mostRead is how many processes of one namespace are read to find the oldest:
 // those with the lowest PIDs.
 const mostRead = 256
@@ -53,9 +70,17 @@ func (n *names) processes() {
 		t := n.tenantOf(inode, ns)
 		if pids := found[inode]; pids != nil {
 			n.moveIn(t, inode, pids)
-		} else if t.process.pid != 0 {
-			t.process.ended = n.ended(t.process)
+		} else if t.process.pid != 0 && !t.process.ended && n.ended(t.process) {
+			t.lastEnded()
 		}
+	}
+}
+
+// lastEnded takes note that the last process of the namespace has ended. One that was
+// there for a moment only is forgotten, and what its cgroup said.
+func (t *tenant) lastEnded() {
+	if t.process.ended = t.settled; !t.settled {
+		t.process, t.container, t.forgotten = process{}, container{}, true
 	}
 }
 
@@ -88,9 +113,16 @@ func (n *names) moveIn(t *tenant, inode uint64, pids []int) {
 		c = n.containerIn(p, inode)
 	}
 	// The PID may have been another process's all along.
-	if now, err := n.netnsOf(p.pid); err == nil && now == inode {
-		t.process, t.container = p, c
+	if now, err := n.netnsOf(p.pid); err != nil || now != inode {
+		return
 	}
+	now := n.ticks()
+	settled := now >= p.start && now-p.start >= settledAfter
+	if !settled && !same && t.settled && (t.process.ended || n.ended(t.process)) {
+		t.process.ended = true // still the best that is known
+		return
+	}
+	t.process, t.container, t.settled = p, c, settled
 }
 
 // oldest gives the oldest of some processes, and whether it is last, which was

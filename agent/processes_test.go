@@ -145,6 +145,44 @@ func TestOldestProcessAndItsContainerNameANamespace(t *testing.T) {
 	wantNamed(t, n.named(200, nil), "CONTAINER /web uid= id= process=late (50) by cgroup")
 }
 
+func TestProcessThatWasThereForAMomentNamesNobodyOnceItHasEnded(t *testing.T) {
+	const pod = "/kubepods/burstable/pod" + podUID + "/"
+	n, p := newTestNames(t, 100)
+	var now uint64 = 100_000
+	n.ticks = func() uint64 { return now }
+	moment := func(pid int, name string) {
+		p.put(pid, 2, name, int(now)-ticksPerSecond, 100, pod+innerID)
+	}
+	moment(30, "sh")
+	wantNamed(t, n.named(100, nil), "POD / uid="+podUID+" id=ee4b process=sh (30) by cgroup")
+	p.end(30)
+	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process= by ")
+
+	// It lives on, and is known to have lived for long when it is seen again.
+	moment(31, "sleep")
+	n.named(100, nil)
+	now += settledAfter
+	n.named(100, nil)
+	p.end(31)
+	wantNamed(t, n.named(100, nil), "POD / uid="+podUID+" id=ee4b process=sleep (31, ended) by cgroup")
+
+	// Nobody who comes for a moment takes its place, and whoever stays does.
+	p.put(32, 2, "ip", int(now)-1, 100, "/docker/"+outerID)
+	for range 2 {
+		wantNamed(t, n.named(100, nil), "POD / uid="+podUID+" id=ee4b process=sleep (31, ended) by cgroup")
+	}
+	p.end(32)
+	wantNamed(t, n.named(100, nil), "POD / uid="+podUID+" id=ee4b process=sleep (31, ended) by cgroup")
+	p.put(33, 2, "nginx", int(now)-1, 100, "/docker/"+outerID)
+	now += settledAfter
+	wantNamed(t, n.named(100, nil), "CONTAINER / uid= id=8195 process=nginx (33) by cgroup")
+
+	// The one of before may end between two looks, when another one is there already.
+	p.end(33)
+	moment(34, "sh")
+	wantNamed(t, n.named(100, nil), "CONTAINER / uid= id=8195 process=nginx (33, ended) by cgroup")
+}
+
 func TestBetterNamesAreFilledInAndStay(t *testing.T) {
 	pod := "/kubepods/pod" + podUID + "/" + innerID
 	file := func(source, name string) *ipwitnessv1.Workload {

@@ -28,12 +28,17 @@ type tenant struct {
 	namespace *namespace            // an inode alone may be another namespace's by now
 	merged    *ipwitnessv1.Workload // of the facts in from
 	from      facts
+	settled   bool // the process had lived for settledAfter when it was last seen
+	forgotten bool // a process named the namespace for a moment
 }
 
 // name is what follows from the facts. It is made anew only when they change.
 func (t *tenant) name() *ipwitnessv1.Workload {
 	if t.merged == nil || t.from != t.facts {
 		t.merged, t.from = t.workload(), t.facts
+	}
+	if t.merged == nil && t.forgotten {
+		return &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN} // instead of the name that it had
 	}
 	return t.merged
 }

@@ -39,8 +39,8 @@ func TestANodeWithTwoUplinksOnOneLANTimesOut(t *testing.T) {
 		time.Sleep(6 * time.Minute)
 		l.store.mu.Lock()
 		defer l.store.mu.Unlock()
-		if len(l.store.macs) != 0 || len(l.store.domains) != 0 {
-			t.Errorf("got %d MACs and %d domains, want none", len(l.store.macs), len(l.store.domains))
+		if len(l.store.macs) != 0 || len(l.store.domains[bySight]) != 0 {
+			t.Errorf("got %d MACs and %d domains, want none", len(l.store.macs), len(l.store.domains[bySight]))
 		}
 	})
 }
@@ -206,9 +206,10 @@ func BenchmarkRotate(b *testing.B) {
 			}
 			for b.Loop() {
 				b.StopTimer()
-				s.present = nil
-				for i := 1; i < n; i++ { // the first sees all others
-					s.stitch(links[0], links[i], "\x02\x00\x00\x00\x00\x01", s.clock())
+				s.present = [layers][]stitch{}
+				for i := 1; i < n; i++ { // the first sees all others, and they see it
+					s.sighted(stitch{entered: links[0], home: links[i], seen: s.clock()})
+					s.sighted(stitch{entered: links[i], home: links[0], seen: s.clock()})
 				}
 				b.StartTimer()
 				s.rotate()

@@ -11,43 +11,110 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Links of several nodes are one domain while frames show it: one that entered a
-// link by an uplink, with a hardware address that one other node has, and that is
-// not such that several have it by design. What shows it is kept as a forest, so
-// that a LAN of n nodes costs n stitches and not n times n.
+// Links of several nodes become one domain when a frame that entered one of them by an
+// uplink carried a hardware address that exactly one other node has. Such a frame is easy
+// to forge, so links are joined in two layers. In the layer bySight, one frame is enough: what
+// is compared across it is only suspected. In the layer byProof, frames must have entered in
+// both directions, which nobody can forge who is on one of two LANs only, or in one
+// direction again and again (provenAfter).
 //
-// A stitch ages out in generations. Each generation gathers a forest of its own;
-// domains are what the present one and the one before hold together. So what no
-// frame showed for a whole generation comes apart, unless a conflict depends on it.
+// Each layer is kept as a forest of stitches, so that a LAN of n nodes costs n stitches
+// and not n times n. Stitches age in generations. Each generation gathers a forest of its
+// own; the domains are what the current and the previous generation connect. So links come
+// apart that no frame has joined for a whole generation, also where a conflict depends on
+// them: its own frames, if there are any, join them again.
 
-// generationOf is how many times --stale-after a generation is.
-const generationOf = 3
+const (
+	// generationOf is the length of a generation in units of --stale-after.
+	generationOf = 3
+	// provenAfter is how many times a frame in one direction must be seen to prove that two
+	// links are one: each a quarter of --stale-after or more after the one before, and at
+	// least one in each generation. So it takes --stale-after, and no burst does.
+	provenAfter = 5
+)
 
-// domain is links of several nodes that are one.
+// layer says what it takes for links to be one.
+type layer uint8
+
+const (
+	bySight layer = iota
+	byProof
+	layers
+)
+
+// domain is links of several nodes that are one in a layer.
 type domain struct {
+	layer layer
 	rec   *verdict.Domain
 	links []*link
 }
 
-// stitch is how two links are known to be one; without a MAC, it is a conflict
-// that holds them together.
+// stitch is how two links are known to be one: a frame with mac, which home has, entered
+// the other link by an uplink. In the layer byProof, back is the hardware address of a frame
+// in the other direction, empty where frames in one direction were seen again and again.
 type stitch struct {
 	entered, home *link
-	mac           verdict.MAC
+	mac, back     verdict.MAC
 	seen          verdict.Stamp
 }
 
-// rotation is when the generation of stitches is over.
+// oneWay is what is known of frames from one link that entered another one, while that
+// does not prove the two to be one.
+type oneWay struct {
+	mac  verdict.MAC
+	seen verdict.Stamp
+	// counted is the last one that was counted, times is how many were.
+	counted verdict.Stamp
+	times   int
+	// generation is the one that the last was seen in.
+	generation uint32
+}
+
+// rotation is the alarm at the end of a generation.
 type rotation struct{ alarm alarm }
 
-// seams are all stitches.
-type seams struct {
+// topology is which links of different nodes are one.
+type topology struct {
 	generation        uint32
-	present, previous []stitch
-	domains           map[*domain]struct{}
-	rotation          rotation
+	present, previous [layers][]stitch
+	domains           [layers]map[*domain]struct{}
+	// oneWays are by the link that was entered and the one that has the hardware address.
+	oneWays  map[[2]*link]*oneWay
+	rotation rotation
 	// sightings are claims that may show that links are one, and are not looked at yet.
 	sightings []*holding
+}
+
+func newTopology() topology {
+	return topology{
+		domains: [layers]map[*domain]struct{}{{}, {}},
+		oneWays: map[[2]*link]*oneWay{},
+	}
+}
+
+// joint is what a link is one with in one layer.
+type joint struct {
+	domain *domain // nil for none
+	// root leads to the link that stands for all that a generation of stitches
+	// connects.
+	root       *link
+	generation uint32
+}
+
+// in is what the link is one with in a layer, to be changed.
+func (l *link) in(y layer) *joint {
+	if l.joints == nil {
+		l.joints = &[layers]joint{}
+	}
+	return &l.joints[y]
+}
+
+// domain is the link's domain in a layer; nil for none.
+func (l *link) domain(y layer) *domain {
+	if l.joints == nil {
+		return nil
+	}
+	return l.joints[y].domain
 }
 
 // abroad is what is known of one MAC where several nodes may meet it.
@@ -148,8 +215,8 @@ func (s *store) Neighbours(l *verdict.Link, mac verdict.MAC) []*verdict.Interfac
 	return found
 }
 
-// sew looks at what was seen since, and makes links one by it.
-func (s *store) sew() {
+// mergeLinks joins the links that new sightings show to be one.
+func (s *store) mergeLinks() {
 	for len(s.sightings) > 0 {
 		sightings := s.sightings
 		s.sightings = nil
@@ -161,8 +228,8 @@ func (s *store) sew() {
 	}
 }
 
-// look makes the link that a claim was seen on one with that of its sender, where
-// there is but one that it can be.
+// look joins the link that a claim was seen on with that of its sender, where it can be
+// only one.
 func (s *store) look(h *holding) {
 	a := s.macs[h.MAC]
 	if a == nil || len(a.holders) == 0 || h.Seen.Add(s.generationTime()) <= s.clock() {
@@ -177,7 +244,7 @@ func (s *store) look(h *holding) {
 	}
 	for _, n := range nodesOf(a.holders) {
 		if home := s.homeOf(a.holders, n, h); home != nil {
-			s.stitch(h.link, s.linkOf(home), h.MAC, h.Seen)
+			s.sighted(stitch{entered: h.link, home: s.linkOf(home), mac: h.MAC, seen: h.Seen})
 		}
 	}
 }
@@ -245,60 +312,97 @@ func (s *store) linkOf(rec *verdict.Link) *link {
 
 func (s *store) generationTime() time.Duration { return generationOf * s.policy.StaleAfter }
 
-// root is the link that stands for all that this generation holds together.
-func (s *store) root(l *link) *link {
-	if l.root == nil || l.generation != s.generation {
-		l.generation, l.root = s.generation, l
+// sighted takes up that a frame from one link entered another one.
+func (s *store) sighted(st stitch) {
+	s.stitch(bySight, st)
+	key := [2]*link{st.entered, st.home}
+	one := s.oneWays[key]
+	if s.one(byProof, st.entered, st.home) {
+		if one != nil && one.times < provenAfter {
+			delete(s.oneWays, key) // something else proved it
+		}
+		return
 	}
-	for l.root != l {
-		l.root = l.root.root
-		l = l.root
+	back := [2]*link{st.home, st.entered}
+	if other := s.oneWays[back]; other != nil && other.generation == s.generation {
+		delete(s.oneWays, key)
+		delete(s.oneWays, back)
+		st.back = other.mac
+		s.stitch(byProof, st)
+		return
+	}
+	if one == nil || one.generation+1 < s.generation {
+		one = &oneWay{}
+		s.oneWays[key] = one
+	}
+	one.mac, one.seen, one.generation = st.mac, max(one.seen, st.seen), s.generation
+	if one.times < provenAfter && (one.times == 0 || one.seen >= one.counted.Add(s.policy.StaleAfter/(provenAfter-1))) {
+		one.times, one.counted = one.times+1, one.seen
+	}
+	if one.times == provenAfter {
+		s.stitch(byProof, st)
+	}
+}
+
+// root is the link that stands for all that the current generation connects in a layer.
+func (s *store) root(y layer, l *link) *link {
+	if j := l.in(y); j.root == nil || j.generation != s.generation {
+		j.generation, j.root = s.generation, l
+	}
+	for j := l.in(y); j.root != l; j = l.in(y) {
+		j.root = j.root.in(y).root
+		l = j.root
 	}
 	return l
 }
 
-// stitch makes two links one.
-func (s *store) stitch(entered, home *link, mac verdict.MAC, seen verdict.Stamp) {
-	a, b := s.root(entered), s.root(home)
-	if a == b && entered.domain != nil && entered.domain == home.domain {
-		return // else one of them ended and came back
+// one reports whether the current generation connects two links in a layer, and they
+// still are in one domain: else one of them ended and came back.
+func (s *store) one(y layer, a, b *link) bool {
+	return s.root(y, a) == s.root(y, b) && a.domain(y) != nil && a.domain(y) == b.domain(y)
+}
+
+// stitch makes two links one in a layer.
+func (s *store) stitch(y layer, st stitch) {
+	if s.one(y, st.entered, st.home) {
+		return
 	}
-	a.root = b
-	s.present = append(s.present, stitch{entered, home, mac, seen})
+	s.root(y, st.entered).in(y).root = s.root(y, st.home)
+	s.present[y] = append(s.present[y], st)
 	s.arm(&s.rotation, s.clock().Add(s.generationTime()))
-	s.join(entered, home)
+	s.join(y, st.entered, st.home)
 }
 
 // join makes one domain of the domains of two links.
-func (s *store) join(a, b *link) {
+func (s *store) join(y layer, a, b *link) {
 	switch {
-	case a.domain == nil && b.domain == nil:
-		s.newDomain([]*link{a, b})
+	case a.domain(y) == nil && b.domain(y) == nil:
+		s.newDomain(y, []*link{a, b})
 		return
-	case a.domain == b.domain:
+	case a.domain(y) == b.domain(y):
 		return
-	case a.domain == nil:
+	case a.domain(y) == nil:
 		a, b = b, a
-	case b.domain != nil && len(a.domain.links) < len(b.domain.links):
+	case b.domain(y) != nil && len(a.domain(y).links) < len(b.domain(y).links):
 		a, b = b, a
 	}
-	if b.domain == nil {
-		s.setDomain(b, a.domain)
+	if b.domain(y) == nil {
+		s.setDomain(b, y, a.domain(y))
 		return
 	}
-	small := b.domain
-	delete(s.domains, small)
+	small := b.domain(y)
+	delete(s.domains[y], small)
 	for _, l := range small.links {
-		s.setDomain(l, a.domain)
+		s.setDomain(l, y, a.domain(y))
 	}
 }
 
-func (s *store) newDomain(links []*link) {
-	d := &domain{rec: &verdict.Domain{}}
-	s.domains[d] = struct{}{}
+func (s *store) newDomain(y layer, links []*link) {
+	d := &domain{layer: y, rec: &verdict.Domain{}}
+	s.domains[y][d] = struct{}{}
 	d.name(links)
 	for _, l := range links {
-		s.setDomain(l, d)
+		s.setDomain(l, y, d)
 	}
 }
 
@@ -313,17 +417,27 @@ func compareLinks(a, b *link) int {
 		strings.Compare(a.node.rec.Name, b.node.rec.Name), a.node.id.compare(b.node.id), strings.Compare(a.rec.Name, b.rec.Name))
 }
 
-// setDomain puts a link into a domain, or takes it out of all.
-func (s *store) setDomain(l *link, d *domain) {
-	l.domain = d
-	next := *l.rec
-	next.Domain = nil
+// setDomain puts a link into a domain of a layer, or takes it out of it.
+func (s *store) setDomain(l *link, y layer, d *domain) {
+	l.in(y).domain = d
 	if d != nil {
 		d.links = append(d.links, l)
 		d.name(append([]*link{l}, d.first()...))
+	}
+	s.replaceLink(l.node, l, l.placed())
+}
+
+// placed is the link's record with the domains that it is in.
+func (l *link) placed() *verdict.Link {
+	next := *l.rec
+	next.Domain, next.Proven = nil, nil
+	if d := l.domain(bySight); d != nil {
 		next.Domain = d.rec
 	}
-	s.replaceLink(l.node, l, &next)
+	if d := l.domain(byProof); d != nil {
+		next.Proven = d.rec
+	}
+	return &next
 }
 
 // first is the link by which the domain is named, if it is still in it.
@@ -336,34 +450,55 @@ func (d *domain) first() []*link {
 	return nil
 }
 
-// leaveDomain takes a link that ends out of its domain. What it held together
-// stays so until a generation is over: the others did not change.
-func (s *store) leaveDomain(l *link) {
-	d := l.domain
-	if d == nil {
+// leaveDomains takes a link that ends out of its domains. Other links that it connected
+// stay connected until a generation is over: they did not change.
+func (s *store) leaveDomains(l *link) {
+	if l.joints == nil {
 		return
 	}
-	l.domain = nil
-	next := *l.rec
-	next.Domain = nil
-	l.rec = &next
-	d.links = slices.DeleteFunc(d.links, func(other *link) bool { return other == l })
-	if len(d.links) == 1 {
+	for y := range layers {
+		d := l.domain(y)
+		if d == nil {
+			continue
+		}
+		l.in(y).domain = nil
+		l.rec = l.placed()
+		d.links = slices.DeleteFunc(d.links, func(other *link) bool { return other == l })
+		if len(d.links) > 1 {
+			d.name(d.links)
+			continue
+		}
 		last := d.links[0]
 		d.links = nil
-		delete(s.domains, d)
-		s.setDomain(last, nil)
-		return
+		delete(s.domains[y], d)
+		s.setDomain(last, y, nil)
 	}
-	d.name(d.links)
 }
 
-// rotate begins a generation: what only the one before the last had shown to be
-// one comes apart.
+// rotate begins a generation: links come apart that only stitches of the generation
+// before the last connected.
 func (s *store) rotate() {
-	s.previous, s.present = s.present, nil
 	s.generation++
-	s.pin()
+	maps.DeleteFunc(s.oneWays, func(key [2]*link, one *oneWay) bool {
+		return one.generation+1 < s.generation || key[0].ended() || key[1].ended()
+	})
+	again := len(s.oneWays) > 0
+	for y := range layers {
+		s.previous[y], s.present[y] = s.present[y], nil
+		again = again || len(s.previous[y]) > 0
+		s.separate(y)
+	}
+	if again {
+		s.arm(&s.rotation, s.clock().Add(s.generationTime()))
+	}
+}
+
+// ended reports whether the link is not its node's any more.
+func (l *link) ended() bool { return l.node.links.get(l.rec.Name) != l }
+
+// separate leaves those links of a layer in one domain that the previous generation
+// connects.
+func (s *store) separate(y layer) {
 	above := map[*link]*link{}
 	root := func(l *link) *link {
 		for above[l] != nil {
@@ -374,12 +509,12 @@ func (s *store) rotate() {
 		}
 		return l
 	}
-	for _, st := range s.previous {
+	for _, st := range s.previous[y] {
 		if a, b := root(st.entered), root(st.home); a != b {
 			above[a] = b
 		}
 	}
-	for _, d := range slices.Collect(maps.Keys(s.domains)) {
+	for _, d := range slices.Collect(maps.Keys(s.domains[y])) {
 		parts := map[*link][]*link{}
 		var largest *link
 		for _, l := range d.links {
@@ -396,9 +531,6 @@ func (s *store) rotate() {
 			s.split(d, parts, largest)
 		}
 	}
-	if len(s.previous) > 0 {
-		s.arm(&s.rotation, s.clock().Add(s.generationTime()))
-	}
 }
 
 // split leaves a domain its largest part and makes others of the rest.
@@ -406,55 +538,46 @@ func (s *store) split(d *domain, parts map[*link][]*link, largest *link) {
 	for r, part := range parts {
 		switch {
 		case r != largest && len(part) > 1:
-			s.newDomain(part)
+			s.newDomain(d.layer, part)
 		case r != largest || len(part) == 1:
-			s.setDomain(part[0], nil)
+			s.setDomain(part[0], d.layer, nil)
 		}
 	}
 	if len(parts[largest]) == 1 {
-		delete(s.domains, d)
+		delete(s.domains[d.layer], d)
 		return
 	}
 	d.links = parts[largest]
 	d.name(d.links)
 }
 
-// pin holds together what active conflicts depend on.
-func (s *store) pin() {
-	for id, e := range s.byID {
-		c := e.conflict(id)
-		if !c.Active() || c.Kind != verdict.LinkScope {
-			continue
-		}
-		first := map[*domain]*link{}
-		for _, h := range e.holdings {
-			l := h.link
-			if h.mac == nil {
-				l = h.port.link
-			}
-			if l == nil || l.domain == nil {
-				continue
-			}
-			if to := first[l.domain]; to == nil {
-				first[l.domain] = l
-			} else if to != l {
-				s.previous = append(s.previous, stitch{entered: l, home: to, seen: s.clock()})
-			}
-		}
-	}
-}
-
 // Stitches is for verdict.Tables.
 func (s *store) Stitches(d *verdict.Domain) []verdict.Stitch {
 	var found []verdict.Stitch
 	known := map[[2]*link]bool{}
-	for _, st := range slices.Concat(s.present, s.previous) {
-		pair := [2]*link{st.entered, st.home}
-		if known[pair] || st.entered.rec.Domain != d || st.home.rec.Domain != d {
-			continue
+	add := func(y layer, st stitch) {
+		a, b := st.entered.rec, st.home.rec
+		if a.Domain != d || b.Domain != d || y == bySight && a.Proven != nil && a.Proven == b.Proven {
+			return
 		}
-		known[pair] = true
-		found = append(found, verdict.Stitch{Entered: st.entered.rec, Home: st.home.rec, MAC: st.mac, Seen: st.seen})
+		proof := verdict.OneWay
+		if y == byProof {
+			proof = verdict.Proven
+		}
+		if st.back != "" && compareLinks(st.entered, st.home) > 0 { // one order, whichever came last
+			st.entered, st.home, st.mac, st.back = st.home, st.entered, st.back, st.mac
+		}
+		if pair := [2]*link{st.entered, st.home}; !known[pair] {
+			known[pair] = true
+			found = append(found, verdict.Stitch{
+				Entered: st.entered.rec, Home: st.home.rec, MAC: st.mac, Back: st.back, Seen: st.seen, Proof: proof,
+			})
+		}
+	}
+	for y := range layers {
+		for _, st := range slices.Concat(s.present[y], s.previous[y]) {
+			add(y, st)
+		}
 	}
 	slices.SortFunc(found, func(a, b verdict.Stitch) int {
 		return cmp.Or(strings.Compare(a.Entered.Node.Name, b.Entered.Node.Name), strings.Compare(a.Entered.Name, b.Entered.Name),

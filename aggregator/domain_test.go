@@ -194,39 +194,226 @@ func TestTheFrameMayComeBeforeItsSendersNode(t *testing.T) {
 	}
 }
 
-func TestAStitchAgesOutButNotUnderAConflict(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, Config{StaleAfter: time.Minute})
-		agents := l.onLAN(2, samePods)
-		agents[0].send(claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))).sync()
-		answer := func() {
-			for i, a := range agents {
-				_ = a.send(&pb.ReportRequest{Checked: []uint64{a.check().GetId()}}).sync()
-				_ = i
-			}
-		}
+// seenAgain is a claim of which one more frame was seen.
+func seenAgain(c *pb.ClaimRecord) *pb.ReportRequest {
+	c.Count++
+	return claims(c)
+}
+
+// read has agents read again what they are asked to, until nothing is asked for so long.
+func (l *lab) read(agents []*agent, d time.Duration) {
+	l.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); {
 		time.Sleep(time.Second)
 		synctest.Wait()
-		answer()
-		first := l.conflict(pb.Conflict_CONFIRMED)
-		time.Sleep(time.Hour) // without a frame
-		if c := l.conflict(pb.Conflict_CONFIRMED); c.GetId() != first.GetId() || c.GetEpisode() != 1 {
+		for _, a := range agents {
+			a.sync()
+			for len(a.responses) > 0 {
+				a.take()
+			}
+			for len(a.checks) > 0 {
+				a.send(&pb.ReportRequest{Checked: []uint64{a.check().GetId()}}).sync()
+			}
+		}
+	}
+}
+
+// oneWayOrBoth are n1 and n2 with a pod each that has one address, and the frames by
+// which each node may see the other.
+func (l *lab) oneWayOrBoth() (agents []*agent, ofTwo, ofOne *pb.ClaimRecord) {
+	l.Helper()
+	agents = l.onLAN(2, samePods)
+	return agents, entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)), entered(pb.Evidence_USED, "192.0.2.1", nodeMAC(1))
+}
+
+// wantJoined checks the only conflict, and how its links are known to be one.
+func (l *lab) wantJoined(state pb.Conflict_State, proof pb.LinkProof_Kind) *pb.Conflict {
+	l.Helper()
+	c := l.conflict(state)
+	if c.GetLinkProof() != proof {
+		l.Errorf("got proof %s that the links are one, want %s: %s", c.GetLinkProof(), proof, c.GetSummary())
+	}
+	return c
+}
+
+// An attacker on the LAN of n1 forges frames with the hardware address of n2, which is
+// on another LAN with the same addresses.
+func TestForgedFramesMakeNoConflictOfTwoLANs(t *testing.T) {
+	for name, forge := range map[string]func(l *lab, a *agent, frame *pb.ClaimRecord){
+		"one frame": func(_ *lab, a *agent, frame *pb.ClaimRecord) { a.send(claims(frame)).sync() },
+		"a burst of frames": func(_ *lab, a *agent, frame *pb.ClaimRecord) {
+			for range 200 {
+				a.send(seenAgain(frame)).sync()
+				time.Sleep(100 * time.Millisecond)
+			}
+		},
+		"a burst of claims to the address of both": func(_ *lab, a *agent, frame *pb.ClaimRecord) {
+			frame.Address = netip.MustParseAddr(addr).AsSlice()
+			frame.Mac = []byte{2, 3, 0, 0, 0, 2} // of the other one that has it
+			for range 200 {
+				a.send(seenAgain(frame)).sync()
+				time.Sleep(100 * time.Millisecond)
+			}
+		},
+		"two bursts a minute apart": func(l *lab, a *agent, frame *pb.ClaimRecord) {
+			for range 2 {
+				for range 100 {
+					a.send(seenAgain(frame)).sync()
+				}
+				time.Sleep(time.Minute)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLab(t, Config{})
+				agents, frame, _ := l.oneWayOrBoth()
+				forge(l, agents[0], frame)
+				c := l.wantJoined(pb.Conflict_SUSPECTED, pb.LinkProof_ONE_WAY)
+				if !strings.Contains(c.GetSummary(), "not proven") {
+					t.Errorf("got %q, want it to say that it stands on frames in one direction", c.GetSummary())
+				}
+				l.read(agents, 10*time.Minute)
+				l.wantJoined(pb.Conflict_SUSPECTED, pb.LinkProof_ONE_WAY)
+				l.read(agents, 2*generationOf*DefaultStaleAfter)
+				if c := l.conflict(pb.Conflict_RESOLVED); c.GetConfirmedAt() != nil || !strings.Contains(c.GetSummary(), "no frame shows any more") {
+					t.Errorf("got %v, want it over without having been confirmed, as no frame shows it any more", c)
+				}
+				if domains := l.store.domains; len(domains[bySight]) != 0 || len(domains[byProof]) != 0 || len(l.store.oneWays) != 0 {
+					t.Errorf("got domains %v and frames %v, want none left", domains, l.store.oneWays)
+				}
+			})
+		})
+	}
+}
+
+func TestLinksAreProvenToBeOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, show := range map[string]func(agents []*agent, ofTwo, ofOne *pb.ClaimRecord){
+			"by frames in both directions": func(agents []*agent, ofTwo, ofOne *pb.ClaimRecord) {
+				agents[0].send(claims(ofTwo)).sync()
+				agents[1].send(claims(ofOne)).sync()
+			},
+			"by frames in both directions, of which each is of a pod": func(agents []*agent, ofTwo, ofOne *pb.ClaimRecord) {
+				ofOne.Mac, ofTwo.Mac = []byte{2, 3, 0, 0, 0, 1}, []byte{2, 3, 0, 0, 0, 2}
+				agents[1].send(claims(ofOne)).sync()
+				agents[0].send(claims(ofTwo)).sync()
+			},
+			"by frames in one direction for long": func(agents []*agent, ofTwo, _ *pb.ClaimRecord) {
+				for range provenAfter {
+					agents[0].send(seenAgain(ofTwo)).sync()
+					time.Sleep(DefaultStaleAfter / (provenAfter - 1))
+				}
+			},
+		} {
+			l := newLab(t, Config{})
+			agents, ofTwo, ofOne := l.oneWayOrBoth()
+			show(agents, ofTwo, ofOne)
+			l.read(agents, 3*time.Second)
+			if c := l.wantJoined(pb.Conflict_CONFIRMED, pb.LinkProof_PROVEN); c.GetScope().GetName() != "n1/eth0" {
+				t.Errorf("%s: got %v, want a conflict on link n1/eth0", name, c)
+			}
+			l.stop()
+		}
+	})
+}
+
+// Between nodes that send in one direction only, as where the others' multicast is
+// snooped away, what is proven stays so as long as there are frames.
+func TestFramesInOneDirectionKeepLinksOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		agents, frame, _ := l.oneWayOrBoth()
+		for i := range 60 { // two hours
+			agents[0].send(seenAgain(frame)).sync()
+			l.read(agents, 2*time.Minute)
+			if c := l.conflicts()[0]; i > 5 && (c.GetState() != pb.Conflict_CONFIRMED || c.GetEpisode() != 1) {
+				t.Fatalf("after %d frames: got %v, want it confirmed and to stay so", i+1, c)
+			}
+		}
+	})
+}
+
+// A conflict of pods of the network of pods needs no common link: a forged frame that
+// makes it one of a link must not weaken it.
+func TestAForgedFrameWeakensNoConflictOfTheNetworkOfPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		agents := l.onLAN(2)
+		agents[0].send(claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))).sync()
+		for i, a := range agents {
+			m := samePods(i + 1)
+			m.Interfaces[0].Name, m.Claims[0].Network = "eth0", "lan"
+			a.send(m).sync()
+		}
+		l.read(agents, 3*time.Second)
+		l.wantJoined(pb.Conflict_CONFIRMED, pb.LinkProof_UNSPECIFIED)
+	})
+}
+
+func TestAFrameByAPodsPortMakesNoLinksOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		// The pods' ports are on the link of the uplink, as those of one bridge are.
+		agents := l.onLAN(2, samePods, func(node int) *pb.ReportRequest {
+			m := podVeth(5, "attacker", fmt.Sprintf("192.0.2.10%d", node))
+			for _, i := range m.Interfaces {
+				i.Link = "eth0"
+			}
+			m.Links = nil
+			return m
+		})
+		forged := []*pb.ClaimRecord{announced(5, "192.0.2.2", nodeMAC(2)), announced(5, "192.0.2.1", nodeMAC(1))}
+		for i, a := range agents {
+			forged[i].Link = "eth0"
+			a.send(claims(forged[i])).sync()
+		}
+		for _, c := range l.conflicts() {
+			if c.GetAddress() == addr {
+				t.Errorf("got %v, want none: the frames came from pods", c)
+			}
+		}
+		agents[0].send(claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))).sync()
+		if !slices.ContainsFunc(l.conflicts(), func(c *pb.Conflict) bool { return c.GetAddress() == addr }) {
+			t.Error("got no conflict after a frame that entered by the uplink, want one")
+		}
+	})
+}
+
+func TestAStitchAgesOutUnderAConflict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{StaleAfter: time.Minute})
+		agents, ofTwo, ofOne := l.oneWayOrBoth()
+		show := func() {
+			agents[0].send(seenAgain(ofTwo)).sync()
+			agents[1].send(seenAgain(ofOne)).sync()
+		}
+		show()
+		l.read(agents, 3*time.Second)
+		first := l.wantJoined(pb.Conflict_CONFIRMED, pb.LinkProof_PROVEN)
+		for range 30 { // frames prove it again and again
+			show()
+			l.read(agents, time.Minute)
+		}
+		if c := l.wantJoined(pb.Conflict_CONFIRMED, pb.LinkProof_PROVEN); c.GetId() != first.GetId() || c.GetEpisode() != 1 {
 			t.Errorf("got %v, want the conflict to go on", c)
 		}
 
-		agents[1].send(gone(assigned(2, addr))).sync()
+		// One of them falls silent, and the other one is seen too seldom to prove anything.
+		l.read(agents, 2*time.Minute)
+		agents[0].send(seenAgain(ofTwo)).sync()
+		l.read(agents, 4*time.Minute+30*time.Second)
+		l.wantJoined(pb.Conflict_SUSPECTED, pb.LinkProof_ONE_WAY)
+
+		l.read(agents, 8*time.Minute) // two generations and more without a frame
 		l.conflict(pb.Conflict_RESOLVED)
-		time.Sleep(8 * time.Minute) // two generations and more
-		agents[1].send(claims(assigned(2, addr))).sync()
-		l.conflict(pb.Conflict_RESOLVED)
-		if len(l.store.domains) != 0 || len(l.store.present)+len(l.store.previous) != 0 {
-			t.Errorf("got %d domains and stitches %v %v, want none", len(l.store.domains), l.store.present, l.store.previous)
+		if s := l.store; len(s.domains[bySight]) != 0 || len(s.present[bySight])+len(s.previous[bySight]) != 0 {
+			t.Errorf("got %d domains and stitches %v %v, want none", len(s.domains[bySight]), s.present, s.previous)
 		}
 
-		again := entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2))
-		again.Count = 2
-		agents[0].send(claims(again)).sync()
-		if c := l.conflict(pb.Conflict_SUSPECTED); c.GetId() != first.GetId() || c.GetEpisode() != 2 {
+		show()
+		l.read(agents, 3*time.Second)
+		if c := l.wantJoined(pb.Conflict_CONFIRMED, pb.LinkProof_PROVEN); c.GetId() != first.GetId() || c.GetEpisode() != 2 {
 			t.Errorf("got %v, want the second episode of %s", c, first.GetId())
 		}
 	})
@@ -461,9 +648,9 @@ func TestLagAndSkewAreMeasured(t *testing.T) {
 	})
 }
 
-// TestDomainsAreWhatStitchesOfTwoGenerationsConnect makes random stitches, ends
-// links and begins generations, and compares with a plain search.
-func TestDomainsAreWhatStitchesOfTwoGenerationsConnect(t *testing.T) {
+// TestDomainsAreWhatFramesOfTwoGenerationsConnect makes random frames, ends links and
+// begins generations, and compares with a plain search.
+func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		s := newStore(verdict.Policy{Cluster: "c", StaleAfter: time.Minute}, slog.New(slog.DiscardHandler), newMetrics())
@@ -484,36 +671,51 @@ func TestDomainsAreWhatStitchesOfTwoGenerationsConnect(t *testing.T) {
 		for i := range count {
 			links = append(links, fresh(i))
 		}
-		var edges [2][][2]*link // of this generation, and of the one before
-		for step := range 60 {
-			switch a, b := r.IntN(count), r.IntN(count); r.IntN(8) {
+		var frames [2][][2]*link // of this generation, and of the one before
+		for step := range 80 {
+			switch a, b := r.IntN(count), r.IntN(count); r.IntN(10) {
 			case 0:
 				s.rotate()
-				edges[1], edges[0] = edges[0], nil
+				frames[1], frames[0] = frames[0], nil
 			case 1:
 				s.endLink(links[a].node, links[a])
 				links[a] = fresh(a)
 			default:
 				if a != b {
-					s.stitch(links[a], links[b], "\x02\x00\x00\x00\x00\x01", s.clock())
-					edges[0] = append(edges[0], [2]*link{links[a], links[b]})
+					s.sighted(stitch{entered: links[a], home: links[b], mac: "\x02\x00\x00\x00\x00\x01", seen: 1})
+					frames[0] = append(frames[0], [2]*link{links[a], links[b]})
 				}
 			}
-			for _, a := range links {
-				for _, b := range links {
-					want := a != b && connected(slices.Concat(edges[0], edges[1]), a, b)
-					if got := a != b && a.domain != nil && a.domain == b.domain; got != want {
-						t.Fatalf("seed %d, step %d: %s and %s are one: got %v, want %v", seed, step, a.node.rec.Name, b.node.rec.Name, got, want)
+			edges := [layers][][2]*link{bySight: slices.Concat(frames[0], frames[1])}
+			for _, generation := range frames {
+				for _, f := range generation {
+					if slices.Contains(generation, [2]*link{f[1], f[0]}) {
+						edges[byProof] = append(edges[byProof], f)
 					}
 				}
-				if (a.domain == nil) != (a.rec.Domain == nil) || a.domain != nil && (a.domain.rec != a.rec.Domain || !slices.Contains(a.domain.links, a)) {
-					t.Fatalf("seed %d, step %d: %s has not the record of its domain", seed, step, a.node.rec.Name)
-				}
 			}
-			for d := range s.domains {
-				first := slices.MinFunc(d.links, compareLinks)
-				if len(d.links) < 2 || d.rec.Node != first.node.rec || d.rec.Name != first.rec.Name {
-					t.Fatalf("seed %d, step %d: domain %v of %d links is not named by its first", seed, step, d.rec, len(d.links))
+			for y, edges := range edges {
+				y := layer(y)
+				for _, a := range links {
+					for _, b := range links {
+						want := a != b && connected(edges, a, b)
+						if got := a != b && a.domain(y) != nil && a.domain(y) == b.domain(y); got != want {
+							t.Fatalf("seed %d, step %d, layer %d: %s and %s are one: got %v, want %v", seed, step, y, a.node.rec.Name, b.node.rec.Name, got, want)
+						}
+					}
+					d, rec := a.domain(y), a.rec.Domain
+					if y == byProof {
+						rec = a.rec.Proven
+					}
+					if (d == nil) != (rec == nil) || d != nil && (d.rec != rec || !slices.Contains(d.links, a)) {
+						t.Fatalf("seed %d, step %d, layer %d: %s has not the record of its domain", seed, step, y, a.node.rec.Name)
+					}
+				}
+				for d := range s.domains[y] {
+					first := slices.MinFunc(d.links, compareLinks)
+					if len(d.links) < 2 || d.layer != y || d.rec.Node != first.node.rec || d.rec.Name != first.rec.Name {
+						t.Fatalf("seed %d, step %d, layer %d: domain %v of %d links is not named by its first", seed, step, y, d.rec, len(d.links))
+					}
 				}
 			}
 		}

@@ -37,7 +37,7 @@ func (s *store) touchAll(list []*holding) {
 // last touched come first, so that who has little to do needs not wait for one
 // who has much, and gives up the lock in between.
 func (s *store) judgeTouched(base int, r received) {
-	s.sew()
+	s.mergeLinks()
 	for n := 1; len(s.touched) > base; n++ {
 		last := len(s.touched) - 1
 		e := s.touched[last]
@@ -212,7 +212,7 @@ func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 }
 
 func conflictChanged(a, b *verdict.Conflict) bool {
-	return a.Phase != b.Phase || a.Episode != b.Episode || a.Rule != b.Rule || a.Cause != b.Cause || a.Summary != b.Summary ||
+	return a.Phase != b.Phase || a.Episode != b.Episode || a.Rule != b.Rule || a.Cause != b.Cause || a.LinkProof != b.LinkProof || a.Summary != b.Summary ||
 		!slices.Equal(a.Because, b.Because) || !slices.Equal(a.Excluded, b.Excluded) || !slices.Equal(a.Diagnosis, b.Diagnosis) ||
 		!slices.Equal(a.Allocations, b.Allocations) ||
 		!slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool {

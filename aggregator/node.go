@@ -92,12 +92,9 @@ type iface struct {
 type link struct {
 	node *node
 	rec  *verdict.Link
-	// domain is what it is one of with links of other nodes; nil for none.
-	domain *domain
-	// root leads to the link that stands for all that a generation of stitches
-	// holds together.
-	root       *link
-	generation uint32
+	// joints are what it is one with of the links of other nodes, by layer; nil for a link
+	// that never was.
+	joints *[layers]joint
 	// users counts interfaces and wire claims on it.
 	users int32
 	sweep uint32
@@ -155,7 +152,7 @@ func (n *node) link(name string) *link {
 func (s *store) dropLink(n *node, l *link) {
 	if !l.known && l.users == 0 && n.links.get(l.rec.Name) == l {
 		n.links.remove(l.rec.Name)
-		s.leaveDomain(l)
+		s.leaveDomains(l)
 	}
 }
 
@@ -236,7 +233,7 @@ func (s *store) endNamespace(n *node, ns *namespace) {
 func (s *store) setLink(n *node, rec verdict.Link) {
 	l := n.link(rec.Name)
 	l.known, l.sweep = true, n.sweep
-	rec.Domain = l.rec.Domain
+	rec.Domain, rec.Proven = l.rec.Domain, l.rec.Proven
 	if *l.rec != rec {
 		kept := rec
 		s.replaceLink(n, l, &kept)
@@ -245,7 +242,7 @@ func (s *store) setLink(n *node, rec verdict.Link) {
 
 func (s *store) endLink(n *node, l *link) {
 	l.known = false
-	s.leaveDomain(l)
+	s.leaveDomains(l)
 	if l.users > 0 {
 		s.replaceLink(n, l, &verdict.Link{Node: n.rec, Name: l.rec.Name})
 	}

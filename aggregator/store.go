@@ -59,7 +59,7 @@ type store struct {
 	sandboxes chains[verdict.Packed, *namespace]
 	// macs are those that several nodes may meet.
 	macs map[verdict.MAC]*abroad
-	seams
+	topology
 	tombstones
 	alarms   alarms
 	byID     map[string]*entry
@@ -100,7 +100,7 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		macs:         make(map[verdict.MAC]*abroad),
 		table:        newTable(),
 		pools:        newPools(),
-		seams:        seams{domains: make(map[*domain]struct{})},
+		topology:     newTopology(),
 		tombstones:   tombstones{tombs: make(map[tombstone]death)},
 		byID:         make(map[string]*entry),
 		acknowledged: make(map[string]*acknowledgement),
@@ -396,7 +396,7 @@ func (s *store) giveUp(n *node) {
 		s.touch(h.entry)
 	}
 	for l := range n.links.all() { // first, as what is left of a domain may be the node's own
-		s.leaveDomain(l)
+		s.leaveDomains(l)
 	}
 	for i := range n.interfaces.all() {
 		s.unlistHardware(n, i)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -306,6 +307,64 @@ func TestL17OneAddressOnTwoLANs(t *testing.T) {
 	c.wantOnlyPlanted()
 	c.wantNone(addr, "192.0.2.1")
 	c.row("L17-lans", addr, "different-links")
+}
+
+// A machine on the LAN of node1 forges a frame of node2, which is on another LAN. Both
+// nodes have one address of 192.168.0.0/16, and a pod each that has another one.
+func TestAForgedFrameConfirmsNoConflictOfTwoLANs(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "--stale-after", "4s", "--handover-grace", "2s")
+	const own, pods = "192.168.1.5", "192.0.2.100"
+	var lans []*lan
+	for i, n := range c.nodes {
+		out := newLAN(t)
+		lans = append(lans, out)
+		out.join(n, own+"/24")
+		n.ports(1)
+		add(t, n.macvlan(), fmt.Sprintf("p%d", i+1))
+		c.awaitOwners(own, i+1)
+		c.awaitOwners(pods, i+1)
+	}
+	c.wantActive()
+
+	attacker := lans[0]
+	attacker.machine("attacker", "02:00:00:00:00:99")
+	attacker.arp("attacker", 1, c.nodes[1].mac("/eth0"), own, own)
+	for _, addr := range []string{own, pods} {
+		c.watch.await("the conflict of "+addr+" to be suspected", inState(addr, ipwitnessv1.Conflict_SUSPECTED))
+		if got := c.only(addr).GetLinkProof(); got != ipwitnessv1.LinkProof_ONE_WAY {
+			t.Errorf("how the links of %s are known to be one: got %s, want ONE_WAY", addr, got)
+		}
+	}
+	c.plant()
+	// What one frame joined comes apart, also under the conflicts of it.
+	for _, addr := range []string{own, pods} {
+		c.watch.await("the conflict of "+addr+" to be over", inState(addr, ipwitnessv1.Conflict_RESOLVED))
+		if c.only(addr).GetConfirmedAt() != nil || slices.Contains(c.watch.told(addr), confirmed) {
+			t.Errorf("conflict of %s: got that it was confirmed: %v", addr, c.watch.told(addr))
+		}
+	}
+	c.wantActive()
+
+	// The LANs become one: the nodes hear each other.
+	if err := lans[0].Cable("trunk", lans[1].Host, "trunk"); err != nil {
+		t.Fatal(err)
+	}
+	for _, out := range lans {
+		out.sh("ip link set trunk master br0")
+	}
+	for _, addr := range []string{own, pods} {
+		until(t, "the conflict of "+addr+" to be confirmed", func() bool {
+			for i, n := range c.nodes {
+				n.announce("/eth0", own)
+				n.announce(fmt.Sprintf("p%d/net1", i+1), pods)
+			}
+			return inState(addr, confirmed)(c.watch.all())
+		})
+		if got := c.only(addr); got.GetLinkProof() != ipwitnessv1.LinkProof_PROVEN || got.GetScope().GetName() != "node1/eth0" {
+			t.Errorf("conflict of %s on one LAN: got proof %s and scope %v, want PROVEN and node1/eth0", addr, got.GetLinkProof(), got.GetScope())
+		}
+	}
 }
 
 func TestL18TwoClustersOnOneLAN(t *testing.T) {

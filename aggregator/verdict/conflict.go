@@ -107,8 +107,12 @@ func (j *judging) conflict(g group) bool {
 		recall(owners, prev.Owners)
 	}
 	c.Rule, c.Owners = rule, owners
+	c.LinkProof = c.linkProof(g.across())
+	if c.LinkProof == OneWay && rule != RuleDADFailed {
+		c.Phase, c.ConfirmedAt = Suspected, 0 // also where it was proven before
+	}
 	if c.Phase == Suspected {
-		j.settle(&c)
+		j.settle(&c, g.across())
 	}
 	why := j.inquire(&c)
 	c.Summary, c.Advice = j.summary(&c)+after(" ", why.short), j.advice(&c, &why)
@@ -281,8 +285,9 @@ func (j *judging) rule(owners []Owner) string {
 }
 
 // settle confirms a suspected conflict when its time has come and both sides
-// were witnessed again since; else it says what is missing.
-func (j *judging) settle(c *Conflict) {
+// were witnessed again since; else it says what is missing. Of a domain, both must have
+// been witnessed on one link, or on links that are proven to be one.
+func (j *judging) settle(c *Conflict, across *Domain) {
 	if c.Rule == RuleDADFailed {
 		c.confirm(j.in.Now)
 		return
@@ -295,24 +300,25 @@ func (j *judging) settle(c *Conflict) {
 		j.again(due)
 		return
 	}
-	configured, firm := 0, 0
+	met := meetings{}
 	var silent []*Node
 	for i := range c.Owners {
 		o := &c.Owners[i]
 		switch {
 		case o.readSince(due):
-			configured++
-			firm++
+			met.enter(o, across, byProof, due)
 		case o.State != Live:
 		case o.Assigned:
 			silent = o.readers(silent)
 		case o.claimedSince(due):
-			firm++
+			met.enter(o, across, byProof, due)
 		}
 	}
-	if firm >= 2 && (configured >= 1 || c.Rule == RuleSplitBrain) {
-		c.confirm(j.in.Now)
-		return
+	for _, m := range met {
+		if len(m.owners) >= 2 && (m.configured || c.Rule == RuleSplitBrain) {
+			c.confirm(j.in.Now)
+			return
+		}
 	}
 	if len(silent) == 0 {
 		return
@@ -326,6 +332,108 @@ func (j *judging) settle(c *Conflict) {
 		}
 	}
 	j.again(c.Asked.Add(askEvery))
+}
+
+// across is the domain on which the owners of a group meet; nil where they meet on one
+// link of one node, or in a wider scope, and no stitch is needed.
+func (g *group) across() *Domain {
+	if g.everywhere || g.scope.Kind != LinkScope {
+		return nil
+	}
+	return g.scope.Domain
+}
+
+// site is where an owner stands on a domain: a link of a node, or all links that are
+// proven to be one.
+type site struct {
+	node   *Node
+	name   string
+	proven *Domain
+}
+
+func byLink(l *Link) site { return site{node: l.Node, name: l.Name} }
+
+func byProof(l *Link) site {
+	if l.Proven != nil {
+		return site{proven: l.Proven}
+	}
+	return byLink(l)
+}
+
+// meetings are the owners by site.
+type meetings map[site]*meeting
+
+// meeting is who stands on one site.
+type meeting struct {
+	owners     []string // their ids
+	configured bool     // one of them has the address by its kernel
+}
+
+// enter enters an owner on the sites of a domain where it was witnessed at a time or
+// later. An owner whose kernel has the address on the domain stands there, and not where
+// other nodes saw it: that it was the one that they saw is to be proven. Without a domain
+// there is one site.
+func (m meetings) enter(o *Owner, across *Domain, siteOf func(*Link) site, since Stamp) {
+	if across == nil {
+		m.add(site{}, o)
+		return
+	}
+	on := func(c *Claim) *Link {
+		l := c.Interface.Link
+		if c.Wire() {
+			l = c.Link
+		}
+		if l == nil || l.Domain != across {
+			return nil
+		}
+		return l
+	}
+	here := slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.counts() && on(c) != nil })
+	for _, c := range o.Claims {
+		l := on(c)
+		switch {
+		case l == nil || since != 0 && c.Node().Unheard:
+		case c.counts():
+			if c.Read >= since {
+				m.add(siteOf(l), o)
+			}
+		case !here && c.Wire() && !c.Weak() && (o.Assigned || c.Seen >= since):
+			m.add(siteOf(l), o)
+		}
+	}
+}
+
+func (m meetings) add(at site, o *Owner) {
+	if m[at] == nil {
+		m[at] = &meeting{}
+	}
+	m[at].configured = m[at].configured || o.Assigned
+	if !slices.Contains(m[at].owners, o.ID) {
+		m[at].owners = append(m[at].owners, o.ID)
+	}
+}
+
+// linkProof is how the links on which the owners meet are known to be one; 0 where no
+// stitch is needed.
+func (c *Conflict) linkProof(across *Domain) LinkProof {
+	if across == nil || len(c.Owners) < 2 {
+		return 0
+	}
+	for _, kind := range []struct {
+		siteOf func(*Link) site
+		proof  LinkProof
+	}{{byLink, 0}, {byProof, Proven}} {
+		met := meetings{}
+		for i := range c.Owners {
+			met.enter(&c.Owners[i], across, kind.siteOf, 0)
+		}
+		for _, m := range met {
+			if len(m.owners) >= 2 {
+				return kind.proof
+			}
+		}
+	}
+	return OneWay
 }
 
 // wait is how long owners must live side by side before they are confirmed.

@@ -223,21 +223,20 @@ func (j *judging) noteScope(s Scope, o *Owner, c *Claim) {
 		for i := range stitches {
 			words = append(words, j.stitched(&stitches[i]))
 		}
-		if len(words) == 0 {
-			words = append(words, "a conflict depends on it")
-		}
 		j.note(RuleOnLink, s, true, fmt.Sprintf("It must be unique on its link, which is one with links of other nodes: %s.", list(words)))
 	}
 }
 
 // stitched tells why two links are one.
 func (j *judging) stitched(s *Stitch) string {
-	if s.MAC == "" {
-		return fmt.Sprintf("%s/%s with %s/%s, as when a conflict began that depends on it",
-			s.Entered.Node.Name, s.Entered.Name, s.Home.Node.Name, s.Home.Name)
+	a, b := s.Entered.Node.Name+"/"+s.Entered.Name, s.Home.Node.Name+"/"+s.Home.Name
+	switch {
+	case s.Back != "":
+		return fmt.Sprintf("%s with %s, as frames of each entered the other (%s of %s, %s of %s)", a, b, s.Back, s.Entered.Node.Name, s.MAC, s.Home.Node.Name)
+	case s.Proof == Proven:
+		return fmt.Sprintf("%s with %s, as frames from %s of %s entered %s for %s or longer", a, b, s.MAC, s.Home.Node.Name, a, j.policy.StaleAfter)
 	}
-	return fmt.Sprintf("%s/%s with %s/%s, as a frame from %s of %s came in there",
-		s.Entered.Node.Name, s.Entered.Name, s.Home.Node.Name, s.Home.Name, s.MAC, s.Home.Node.Name)
+	return fmt.Sprintf("%s with %s, which is not proven: a frame from %s of %s entered %s, but none the other way", a, b, s.MAC, s.Home.Node.Name, a)
 }
 
 // noteApart tells why owners that do not meet do not meet.

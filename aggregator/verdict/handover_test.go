@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// onLAN gives nodes an uplink each, and makes their links one.
+// onLAN gives nodes an uplink each, and makes their links one, as is proven.
 func onLAN(w *world, nodes ...string) (uplinks []*verdict.Interface) {
 	d := &verdict.Domain{}
 	for _, n := range nodes {
@@ -16,7 +16,7 @@ func onLAN(w *world, nodes ...string) (uplinks []*verdict.Interface) {
 		if d.Node == nil {
 			d.Node, d.Name = i.Link.Node, i.Link.Name
 		}
-		i.Link.Domain = d
+		i.Link.Domain, i.Link.Proven = d, d
 		uplinks = append(uplinks, i)
 	}
 	return uplinks

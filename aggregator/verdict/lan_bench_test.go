@@ -16,7 +16,7 @@ func BenchmarkLAN(b *testing.B) {
 			d := &verdict.Domain{}
 			for n := range nodes {
 				i := uplink(w, fmt.Sprint("n", n))
-				i.Link.Domain = d
+				i.Link.Domain, i.Link.Proven = d, d
 				if n == 0 {
 					d.Node, d.Name = i.Link.Node, i.Link.Name
 				}

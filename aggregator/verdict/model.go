@@ -222,6 +222,9 @@ type Link struct {
 	// Domain is what links of several nodes share that are one; nil for a link
 	// that is not known to be another node's, too.
 	Domain *Domain
+	// Proven is what those links of a domain share that are proven to be one; nil for a
+	// link of which that is not proven.
+	Proven *Domain
 }
 
 // Domain is one broadcast domain that several nodes are on. It is compared by
@@ -232,13 +235,30 @@ type Domain struct {
 	Name string
 }
 
+// LinkProof is how it is known that links of different nodes are one. The numbers are
+// the contract's.
+type LinkProof uint8
+
+// The ways.
+const (
+	// OneWay: a frame of the one node entered the other one's link.
+	OneWay LinkProof = iota + 1
+	// Proven: frames of each entered the other one's link, or of one of them again and
+	// again.
+	Proven
+)
+
 // Stitch is how two links are known to be one: a frame that entered one of them
 // by an uplink carried a hardware address that only a node on the other one has.
 type Stitch struct {
 	// Entered is the link that the frame entered, Home that of its sender.
 	Entered, Home *Link
 	MAC           MAC
-	Seen          Stamp
+	// Back is the hardware address of a frame from Entered that entered Home; empty where
+	// there was none, or none is needed.
+	Back  MAC
+	Seen  Stamp
+	Proof LinkProof
 }
 
 // Interface is one interface of a namespace. It never changes.
@@ -451,14 +471,17 @@ type Conflict struct {
 	Episode uint32
 	Address netip.Addr
 	// Kind and Scope are the scope as it was when the conflict was detected.
-	Kind    ScopeKind
-	Scope   string
-	Phase   Phase
-	Rule    string
-	Cause   string
-	Summary string
-	Advice  []string
-	Owners  []Owner
+	Kind  ScopeKind
+	Scope string
+	Phase Phase
+	Rule  string
+	Cause string
+	// LinkProof is how the links on which the owners meet are known to be one; 0 where they
+	// meet on one link of one node, or in a wider scope.
+	LinkProof LinkProof
+	Summary   string
+	Advice    []string
+	Owners    []Owner
 	// Because are the facts that the cause follows from, Excluded what else could be
 	// it and why it is not, Diagnosis what is to be seen where one would look.
 	Because   []string

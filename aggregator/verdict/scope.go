@@ -145,6 +145,8 @@ func compareScopes(a, b Scope) int {
 type group struct {
 	scope  Scope
 	owners []int
+	// everywhere tells of a link that the same owners meet in a wider scope, too.
+	everywhere bool
 }
 
 // member is one owner in one scope, as one of its claims has it there.
@@ -212,9 +214,8 @@ func (j *judging) leaveOut(groups []group) []group {
 			return groups
 		}
 	}
-	if slices.ContainsFunc(groups[1:], func(g group) bool {
-		return slices.Equal(g.owners, pods.owners)
-	}) {
+	if at := slices.IndexFunc(groups[1:], func(g group) bool { return slices.Equal(g.owners, pods.owners) }); at >= 0 {
+		groups[1+at].everywhere = true
 		return groups[1:]
 	}
 	return groups

@@ -164,6 +164,10 @@ func (j *judging) standing(c *Conflict) string {
 		return fmt.Sprintf("Both sides were witnessed again %s later: it is real.%s", j.waited(c), c.joined())
 	case c.Phase == Confirmed:
 		return fmt.Sprintf("Their kernels were asked again %s later and still have it: it is real.%s", j.waited(c), c.joined())
+	case c.LinkProof == OneWay && c.Rule != RuleExternalsAlternate:
+		return fmt.Sprintf(
+			"That their links are one LAN is not proven: frames were seen in one direction only, and anybody on one of two LANs can forge such a frame. "+
+				"Confirmed when frames in both directions were seen, or in one for %s.", j.policy.StaleAfter)
 	case c.Rule == RuleSplitBrain:
 		return fmt.Sprintf("Expected while nodes hand an address over; confirmed if it lasts %s.", j.policy.HandoverGrace)
 	case c.Rule == RuleSameVM:
@@ -254,6 +258,8 @@ func (j *judging) resolution(c *Conflict, left []*Owner, over coverage) string {
 		return start + " It is no longer compared: " + excluded + "."
 	case len(over) > 0:
 		return start + " It goes on as a conflict of a wider scope."
+	case c.LinkProof != 0:
+		return start + " They are on links of different nodes, and no frame shows any more that these are one LAN."
 	}
 	return start + " They are no longer in one scope."
 }

@@ -32,7 +32,7 @@ func main() {
 
 // catalogue writes the page, in the repository that is the working directory.
 func catalogue() error {
-	c := book{texts: map[string]text{}, tests: map[string]string{}}
+	c := book{texts: map[string]text{}, verdicts: map[string]bool{}, tests: map[string]string{}}
 	for _, dir := range []string{"tests", "tests/kubernetes", "aggregator/verdict"} {
 		if err := c.readTests(dir); err != nil {
 			return err
@@ -49,8 +49,9 @@ func catalogue() error {
 
 // book is what the page is made of.
 type book struct {
-	texts map[string]text   // by name
-	tests map[string]string // file of each test
+	texts    map[string]text   // by name
+	verdicts map[string]bool   // the names of those that tests compare with
+	tests    map[string]string // file of each test
 }
 
 // text is what a test says of a row.
@@ -111,7 +112,11 @@ func (c *book) readTexts() error {
 		}
 		c.texts[strings.TrimSuffix(filepath.Base(file), ".txt")] = t
 	}
-	return nil
+	files, err = filepath.Glob(texts + "/*.json")
+	for _, file := range files {
+		c.verdicts[strings.TrimSuffix(filepath.Base(file), ".json")] = true
+	}
+	return err
 }
 
 // rowTest begins the name of a test of rows, rowID is one of them.
@@ -156,6 +161,14 @@ func (c *book) check() error {
 		if !used[name] {
 			fault("%s/%s.txt belongs to no row", texts, name)
 		}
+		if !c.verdicts[name] {
+			fault("%s/%s.txt has no %s.json: run make update-situations", texts, name, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.verdicts)) {
+		if _, ok := c.texts[name]; !ok {
+			fault("%s/%s.json has no %s.txt: run make update-situations", texts, name, name)
+		}
 	}
 	for _, test := range slices.Sorted(maps.Keys(c.tests)) {
 		for _, id := range idsOf(test) {
@@ -189,7 +202,7 @@ const intro = `<!-- Made by make generate from the texts of the tests: do not ed
 
 # Situations
 
-What is a conflict, what only looks like one, and what ipwitness says of each. Every text below is what ` + "`ipwitness explain`" + ` printed in the test that is named with it, which builds the situation out of network namespaces, real CNI plugins and real frames, or out of a real Kubernetes, and fails when the text changes. Times, ages and counts of frames, and the inodes, MACs, ids and names that the kernel, a plugin or Kubernetes made up, are replaced by fixed ones. How it judges: [verdicts.md](verdicts.md).
+What is a conflict, what only looks like one, and what ipwitness says of each. Every text below is what ` + "`ipwitness explain`" + ` printed in the test that is named with it, which builds the situation out of network namespaces, real CNI plugins and real frames, or out of a real Kubernetes, and fails when the verdict is another one: its rule, state, scope, owners, evidence or cause. Times, ages and counts of frames, and the inodes, MACs, ids and names that the kernel, a plugin or Kubernetes made up, are replaced by fixed ones. How it judges: [verdicts.md](verdicts.md).
 
 *Kernel matrix* stands by variants with devices that not every kernel has: their verdict is proven without a kernel, and with real devices by ` + "`make test-kernels`" + `, which boots Linux 6.1 and 6.12. *Not yet* stands by what no test proves.
 `

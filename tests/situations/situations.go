@@ -1,6 +1,8 @@
-// Package situations compares what ipwitness says of a situation with the text that
-// docs/situations.md has of it. The texts are in tests/testdata/situations; each has
-// a head of names and values, which tests/catalogue reads.
+// Package situations compares what ipwitness says of a situation with what
+// docs/situations.md has of it. Of each row, tests/testdata/situations has two files:
+// ROW.json is the verdict as values, which a test must reach (Row), and ROW.txt is the
+// text that `ipwitness explain` printed, for the page. Its head of names and values is
+// read by tests/catalogue. Words, times and processes do not fail a test.
 package situations
 
 import (
@@ -30,54 +32,78 @@ type Said struct {
 	Printed     string // by `ipwitness explain`
 }
 
-// Check fails where what is said of a row of docs/situations.md is not the text of
-// that name in a directory, or where the rule did not decide. The caller has waited
-// for the evidence that the text tells; what comes by other ways, as names do, is
-// waited for here.
+// Check fails where the verdict on a row of docs/situations.md is not the one of that
+// name in a directory, or where the rule did not decide. The caller has waited for the
+// evidence that the row tells; what comes by other ways, as names do, is waited for here.
+// With -update it writes both files of the row.
 func Check(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 	t.Helper()
+	if *update {
+		write(t, dir, id, addr, rule, ask)
+	} else {
+		compare(t, dir, id, ask)
+	}
+	WantApplied(t, ask().Explanation, rule)
+	WantCause(t, id, ask)
+}
+
+// asks is how often a row is asked for before it is as it will be.
+const asks = 100
+
+// compare fails where the verdict on a row does not become the one of its file.
+func compare(t testing.TB, dir, id string, ask func() Said) {
+	t.Helper()
+	file := filepath.Join(dir, id+".json")
+	want, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no verdict for row %s: run make update-situations, and look at it", id)
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said Said
+	var got string
+	for range asks {
+		said = ask()
+		if got = rowOf(said.Explanation).text(); got == string(want) {
+			return
+		}
+	}
+	t.Errorf("row %s: the verdict differs from %s (- want, + got); if it is better, run make update-situations:\n%s\nIt was printed as:\n%s",
+		id, file, diff(file, got), said.Printed)
+}
+
+// write writes the files of a row, once what is said of it stays as it is.
+func write(t testing.TB, dir, id, addr, rule string, ask func() Said) {
+	t.Helper()
 	midnight := false
-	text := func() string {
+	row := func() (text, values string) {
 		said := ask()
 		midnight = beforeMidnight(said.Printed)
 		verdict := "no conflict"
 		for _, c := range said.Explanation.GetConflicts() {
 			if c.GetState() != ipwitnessv1.Conflict_RESOLVED {
-				verdict = fmt.Sprintf("%s, %s %s", c.GetState(), c.GetScope().GetKind(), c.GetScope().GetName())
+				verdict = fmt.Sprintf("%s, %s", c.GetState(), scopeText(c.GetScope()))
 			}
 		}
 		test, _, _ := strings.Cut(t.Name(), "/")
-		return fmt.Sprintf("verdict: %s\nrule: %s\ntest: %s\ncommand: ipwitness explain %s\n\n%s", verdict, rule, test, addr, Stable(said.Printed))
+		return fmt.Sprintf("verdict: %s\nrule: %s\ntest: %s\ncommand: ipwitness explain %s\n\n%s", verdict, rule, test, addr, Stable(said.Printed)),
+			rowOf(said.Explanation).text()
 	}
-
-	file := filepath.Join(dir, id+".txt")
-	want, err := os.ReadFile(file)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
-	}
-	// The text is as it should be, or it stays as it is.
-	const stays = 100
-	got := text()
-	right := func() bool { return got == string(want) || midnight && words(got) == words(string(want)) }
-	for same := 1; same < stays && (*update || !right()); same++ {
-		if next := text(); next != got {
-			got, same = next, 0
+	text, values := row()
+	for same := 1; same < asks; same++ {
+		if nextText, nextValues := row(); nextText != text || nextValues != values {
+			text, values, same = nextText, nextValues, 0
 		}
 	}
-	WantApplied(t, ask().Explanation, rule)
-	WantCause(t, id, ask)
-	switch {
-	case *update && midnight:
+	if midnight {
 		t.Fatal("midnight went by, and the text has the day before: run it again")
-	case *update:
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+	}
+	for name, data := range map[string]string{id + ".txt": text, id + ".json": values} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644); err != nil {
 			t.Fatal(err)
 		}
-	case want == nil:
-		t.Errorf("no text for row %s: run make update-situations, and look at it", id)
-	case !right():
-		t.Errorf("row %s: the text differs from %s (- want, + got); if it is better, run make update-situations:\n%s",
-			id, file, diff(file, got))
 	}
 }
 
@@ -101,9 +127,6 @@ const Day = "2026-01-02"
 func beforeMidnight(text string) bool {
 	return slices.ContainsFunc(dated.FindAllStringSubmatch(text, -1), func(m []string) bool { return m[1] != Day && m[2] == "" })
 }
-
-// words are those of a text, wherever they are.
-func words(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // What differs from run to run. A MAC that a test chose begins with 02:00:00 or
 // 0a:58:0a, or is a well-known one.

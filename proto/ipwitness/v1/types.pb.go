@@ -336,6 +336,60 @@ func (Conflict_State) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{6, 0}
 }
 
+// Kind is what shows it.
+type LinkProof_Kind int32
+
+const (
+	// Nothing is to be shown.
+	LinkProof_UNSPECIFIED LinkProof_Kind = 0
+	// Frames of one node entered the other node's link, which anybody there can forge:
+	// such a conflict is only suspected.
+	LinkProof_ONE_WAY LinkProof_Kind = 1
+	// Frames of each entered the other one's link, or of one of them again and again.
+	LinkProof_PROVEN LinkProof_Kind = 2
+)
+
+// Enum value maps for LinkProof_Kind.
+var (
+	LinkProof_Kind_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "ONE_WAY",
+		2: "PROVEN",
+	}
+	LinkProof_Kind_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"ONE_WAY":     1,
+		"PROVEN":      2,
+	}
+)
+
+func (x LinkProof_Kind) Enum() *LinkProof_Kind {
+	p := new(LinkProof_Kind)
+	*p = x
+	return p
+}
+
+func (x LinkProof_Kind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LinkProof_Kind) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_types_proto_enumTypes[5].Descriptor()
+}
+
+func (LinkProof_Kind) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_types_proto_enumTypes[5]
+}
+
+func (x LinkProof_Kind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LinkProof_Kind.Descriptor instead.
+func (LinkProof_Kind) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7, 0}
+}
+
 // State is how far what is known can be relied on.
 type Kubernetes_State int32
 
@@ -381,11 +435,11 @@ func (x Kubernetes_State) String() string {
 }
 
 func (Kubernetes_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[5].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[6].Descriptor()
 }
 
 func (Kubernetes_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[5]
+	return &file_ipwitness_v1_types_proto_enumTypes[6]
 }
 
 func (x Kubernetes_State) Number() protoreflect.EnumNumber {
@@ -394,7 +448,7 @@ func (x Kubernetes_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Kubernetes_State.Descriptor instead.
 func (Kubernetes_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // Severity is how much it matters.
@@ -438,11 +492,11 @@ func (x Finding_Severity) String() string {
 }
 
 func (Finding_Severity) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[6].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[7].Descriptor()
 }
 
 func (Finding_Severity) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[6]
+	return &file_ipwitness_v1_types_proto_enumTypes[7]
 }
 
 func (x Finding_Severity) Number() protoreflect.EnumNumber {
@@ -451,7 +505,7 @@ func (x Finding_Severity) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Finding_Severity.Descriptor instead.
 func (Finding_Severity) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{12, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13, 0}
 }
 
 // State is how far its allocations are known.
@@ -503,11 +557,11 @@ func (x Pool_State) String() string {
 }
 
 func (Pool_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[7].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[8].Descriptor()
 }
 
 func (Pool_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[7]
+	return &file_ipwitness_v1_types_proto_enumTypes[8]
 }
 
 func (x Pool_State) Number() protoreflect.EnumNumber {
@@ -516,7 +570,7 @@ func (x Pool_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Pool_State.Descriptor instead.
 func (Pool_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15, 0}
 }
 
 // State is whether the agent is heard from.
@@ -556,11 +610,11 @@ func (x Node_State) String() string {
 }
 
 func (Node_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[8].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[9].Descriptor()
 }
 
 func (Node_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[8]
+	return &file_ipwitness_v1_types_proto_enumTypes[9]
 }
 
 func (x Node_State) Number() protoreflect.EnumNumber {
@@ -569,7 +623,7 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
 }
 
 // Workload says who an owner is.
@@ -588,7 +642,8 @@ type Workload struct {
 	// Where the name is from: cri, cni-result, netns, docker-netns, cgroup, process, node.
 	Source string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
 	// The oldest process in the namespace, as NAME (PID); empty where none is readable.
-	// The last one stays once it has ended, as NAME (PID, ended).
+	// The last one stays once it has ended, as NAME (PID, ended), if it had lived for
+	// 10 s or longer.
 	Process string `protobuf:"bytes,7,opt,name=process,proto3" json:"process,omitempty"`
 	// Where fields are from that another source than the one above gave, by their
 	// names here: cri, cni-result, cgroup, process, kubernetes.
@@ -1219,7 +1274,10 @@ type Conflict struct {
 	// What IPAM says of the address.
 	Allocations []*Allocation `protobuf:"bytes,19,rep,name=allocations,proto3" json:"allocations,omitempty"`
 	// The page about its cause, a URL.
-	Runbook       string `protobuf:"bytes,20,opt,name=runbook,proto3" json:"runbook,omitempty"`
+	Runbook string `protobuf:"bytes,20,opt,name=runbook,proto3" json:"runbook,omitempty"`
+	// How the links on which the owners meet are known to be one broadcast domain;
+	// UNSPECIFIED where they meet on one link of one node, or in a wider scope.
+	LinkProof     LinkProof_Kind `protobuf:"varint,21,opt,name=link_proof,json=linkProof,proto3,enum=ipwitness.v1.LinkProof_Kind" json:"link_proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1394,6 +1452,50 @@ func (x *Conflict) GetRunbook() string {
 	return ""
 }
 
+func (x *Conflict) GetLinkProof() LinkProof_Kind {
+	if x != nil {
+		return x.LinkProof
+	}
+	return LinkProof_UNSPECIFIED
+}
+
+// LinkProof is how links of different nodes are known to be one broadcast domain.
+type LinkProof struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkProof) Reset() {
+	*x = LinkProof{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkProof) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkProof) ProtoMessage() {}
+
+func (x *LinkProof) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkProof.ProtoReflect.Descriptor instead.
+func (*LinkProof) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7}
+}
+
 // Exclusion is a cause that was considered.
 type Exclusion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1407,7 +1509,7 @@ type Exclusion struct {
 
 func (x *Exclusion) Reset() {
 	*x = Exclusion{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1419,7 +1521,7 @@ func (x *Exclusion) String() string {
 func (*Exclusion) ProtoMessage() {}
 
 func (x *Exclusion) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1432,7 +1534,7 @@ func (x *Exclusion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exclusion.ProtoReflect.Descriptor instead.
 func (*Exclusion) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Exclusion) GetCause() string {
@@ -1462,7 +1564,7 @@ type DiagnosisStep struct {
 
 func (x *DiagnosisStep) Reset() {
 	*x = DiagnosisStep{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1576,7 @@ func (x *DiagnosisStep) String() string {
 func (*DiagnosisStep) ProtoMessage() {}
 
 func (x *DiagnosisStep) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1589,7 @@ func (x *DiagnosisStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnosisStep.ProtoReflect.Descriptor instead.
 func (*DiagnosisStep) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DiagnosisStep) GetStep() string {
@@ -1533,7 +1635,7 @@ type Related struct {
 
 func (x *Related) Reset() {
 	*x = Related{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1647,7 @@ func (x *Related) String() string {
 func (*Related) ProtoMessage() {}
 
 func (x *Related) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1660,7 @@ func (x *Related) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Related.ProtoReflect.Descriptor instead.
 func (*Related) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Related) GetKind() string {
@@ -1654,7 +1756,7 @@ type Kubernetes struct {
 
 func (x *Kubernetes) Reset() {
 	*x = Kubernetes{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1768,7 @@ func (x *Kubernetes) String() string {
 func (*Kubernetes) ProtoMessage() {}
 
 func (x *Kubernetes) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1781,7 @@ func (x *Kubernetes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kubernetes.ProtoReflect.Descriptor instead.
 func (*Kubernetes) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Kubernetes) GetState() Kubernetes_State {
@@ -1748,7 +1850,7 @@ type Acknowledgement struct {
 
 func (x *Acknowledgement) Reset() {
 	*x = Acknowledgement{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1760,7 +1862,7 @@ func (x *Acknowledgement) String() string {
 func (*Acknowledgement) ProtoMessage() {}
 
 func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1773,7 +1875,7 @@ func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acknowledgement.ProtoReflect.Descriptor instead.
 func (*Acknowledgement) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Acknowledgement) GetReason() string {
@@ -1846,7 +1948,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +1960,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +1973,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Finding) GetKind() string {
@@ -1998,7 +2100,7 @@ type Fix struct {
 
 func (x *Fix) Reset() {
 	*x = Fix{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2112,7 @@ func (x *Fix) String() string {
 func (*Fix) ProtoMessage() {}
 
 func (x *Fix) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2125,7 @@ func (x *Fix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fix.ProtoReflect.Descriptor instead.
 func (*Fix) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Fix) GetNode() string {
@@ -2086,7 +2188,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2200,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2213,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Pool) GetIpam() string {
@@ -2211,7 +2313,7 @@ type Allocation struct {
 
 func (x *Allocation) Reset() {
 	*x = Allocation{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2325,7 @@ func (x *Allocation) String() string {
 func (*Allocation) ProtoMessage() {}
 
 func (x *Allocation) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2338,7 @@ func (x *Allocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allocation.ProtoReflect.Descriptor instead.
 func (*Allocation) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Allocation) GetIpam() string {
@@ -2348,7 +2450,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2360,7 +2462,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2373,7 +2475,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Node) GetName() string {
@@ -2508,7 +2610,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2520,7 +2622,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2533,7 +2635,7 @@ func (x *Node_Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Port.ProtoReflect.Descriptor instead.
 func (*Node_Port) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
 }
 
 func (x *Node_Port) GetInterface() string {
@@ -2642,7 +2744,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04LIVE\x10\x01\x12\t\n" +
 	"\x05STALE\x10\x02\x12\v\n" +
 	"\aUNHEARD\x10\x03\x12\b\n" +
-	"\x04GONE\x10\x04\"\x8f\a\n" +
+	"\x04GONE\x10\x04\"\xcc\a\n" +
 	"\bConflict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aepisode\x18\x02 \x01(\rR\aepisode\x12\x18\n" +
@@ -2666,12 +2768,20 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bexcluded\x18\x11 \x03(\v2\x17.ipwitness.v1.ExclusionR\bexcluded\x129\n" +
 	"\tdiagnosis\x18\x12 \x03(\v2\x1b.ipwitness.v1.DiagnosisStepR\tdiagnosis\x12:\n" +
 	"\vallocations\x18\x13 \x03(\v2\x18.ipwitness.v1.AllocationR\vallocations\x12\x18\n" +
-	"\arunbook\x18\x14 \x01(\tR\arunbook\"D\n" +
+	"\arunbook\x18\x14 \x01(\tR\arunbook\x12;\n" +
+	"\n" +
+	"link_proof\x18\x15 \x01(\x0e2\x1c.ipwitness.v1.LinkProof.KindR\tlinkProof\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSUSPECTED\x10\x01\x12\r\n" +
 	"\tCONFIRMED\x10\x02\x12\f\n" +
-	"\bRESOLVED\x10\x03\"9\n" +
+	"\bRESOLVED\x10\x03\"=\n" +
+	"\tLinkProof\"0\n" +
+	"\x04Kind\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\v\n" +
+	"\aONE_WAY\x10\x01\x12\n" +
+	"\n" +
+	"\x06PROVEN\x10\x02\"9\n" +
 	"\tExclusion\x12\x14\n" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\";\n" +
@@ -2815,94 +2925,97 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_types_proto_rawDescData
 }
 
-var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
 	(Scope_Kind)(0),               // 2: ipwitness.v1.Scope.Kind
 	(Owner_State)(0),              // 3: ipwitness.v1.Owner.State
 	(Conflict_State)(0),           // 4: ipwitness.v1.Conflict.State
-	(Kubernetes_State)(0),         // 5: ipwitness.v1.Kubernetes.State
-	(Finding_Severity)(0),         // 6: ipwitness.v1.Finding.Severity
-	(Pool_State)(0),               // 7: ipwitness.v1.Pool.State
-	(Node_State)(0),               // 8: ipwitness.v1.Node.State
-	(*Workload)(nil),              // 9: ipwitness.v1.Workload
-	(*Controller)(nil),            // 10: ipwitness.v1.Controller
-	(*Intended)(nil),              // 11: ipwitness.v1.Intended
-	(*Evidence)(nil),              // 12: ipwitness.v1.Evidence
-	(*Scope)(nil),                 // 13: ipwitness.v1.Scope
-	(*Owner)(nil),                 // 14: ipwitness.v1.Owner
-	(*Conflict)(nil),              // 15: ipwitness.v1.Conflict
-	(*Exclusion)(nil),             // 16: ipwitness.v1.Exclusion
-	(*DiagnosisStep)(nil),         // 17: ipwitness.v1.DiagnosisStep
-	(*Related)(nil),               // 18: ipwitness.v1.Related
-	(*Kubernetes)(nil),            // 19: ipwitness.v1.Kubernetes
-	(*Acknowledgement)(nil),       // 20: ipwitness.v1.Acknowledgement
-	(*Finding)(nil),               // 21: ipwitness.v1.Finding
-	(*Fix)(nil),                   // 22: ipwitness.v1.Fix
-	(*Pool)(nil),                  // 23: ipwitness.v1.Pool
-	(*Allocation)(nil),            // 24: ipwitness.v1.Allocation
-	(*Node)(nil),                  // 25: ipwitness.v1.Node
-	nil,                           // 26: ipwitness.v1.Workload.SourcesEntry
-	(*Node_Port)(nil),             // 27: ipwitness.v1.Node.Port
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
+	(LinkProof_Kind)(0),           // 5: ipwitness.v1.LinkProof.Kind
+	(Kubernetes_State)(0),         // 6: ipwitness.v1.Kubernetes.State
+	(Finding_Severity)(0),         // 7: ipwitness.v1.Finding.Severity
+	(Pool_State)(0),               // 8: ipwitness.v1.Pool.State
+	(Node_State)(0),               // 9: ipwitness.v1.Node.State
+	(*Workload)(nil),              // 10: ipwitness.v1.Workload
+	(*Controller)(nil),            // 11: ipwitness.v1.Controller
+	(*Intended)(nil),              // 12: ipwitness.v1.Intended
+	(*Evidence)(nil),              // 13: ipwitness.v1.Evidence
+	(*Scope)(nil),                 // 14: ipwitness.v1.Scope
+	(*Owner)(nil),                 // 15: ipwitness.v1.Owner
+	(*Conflict)(nil),              // 16: ipwitness.v1.Conflict
+	(*LinkProof)(nil),             // 17: ipwitness.v1.LinkProof
+	(*Exclusion)(nil),             // 18: ipwitness.v1.Exclusion
+	(*DiagnosisStep)(nil),         // 19: ipwitness.v1.DiagnosisStep
+	(*Related)(nil),               // 20: ipwitness.v1.Related
+	(*Kubernetes)(nil),            // 21: ipwitness.v1.Kubernetes
+	(*Acknowledgement)(nil),       // 22: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 23: ipwitness.v1.Finding
+	(*Fix)(nil),                   // 24: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 25: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 26: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 27: ipwitness.v1.Node
+	nil,                           // 28: ipwitness.v1.Workload.SourcesEntry
+	(*Node_Port)(nil),             // 29: ipwitness.v1.Node.Port
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 31: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	26, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
-	10, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	28, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	28, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	11, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
+	30, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	28, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	28, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	30, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	30, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
-	13, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
-	9,  // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
-	12, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	28, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	28, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	14, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
+	10, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
+	13, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
+	30, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	30, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	28, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
-	11, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
-	13, // 16: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
+	30, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	12, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
+	14, // 16: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 17: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
-	14, // 18: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	28, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	28, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	28, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	20, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	18, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
-	16, // 24: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
-	17, // 25: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	24, // 26: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
-	28, // 27: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	28, // 28: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
-	5,  // 29: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	28, // 30: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	28, // 31: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	28, // 32: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	28, // 33: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	28, // 34: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
-	6,  // 35: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
-	14, // 36: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	24, // 37: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	23, // 38: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	22, // 39: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
-	7,  // 40: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	29, // 41: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	28, // 42: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	8,  // 43: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	28, // 44: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	28, // 45: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	29, // 46: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	29, // 47: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	15, // 18: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
+	30, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	30, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	30, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	22, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	20, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	18, // 24: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
+	19, // 25: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
+	26, // 26: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	5,  // 27: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
+	30, // 28: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	30, // 29: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	6,  // 30: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
+	30, // 31: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	30, // 32: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	30, // 33: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	30, // 34: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	30, // 35: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	7,  // 36: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
+	15, // 37: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
+	26, // 38: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	25, // 39: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	24, // 40: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	8,  // 41: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	31, // 42: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	30, // 43: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	9,  // 44: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	30, // 45: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	30, // 46: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	31, // 47: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	31, // 48: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -2915,8 +3028,8 @@ func file_ipwitness_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
-			NumEnums:      9,
-			NumMessages:   19,
+			NumEnums:      10,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
