@@ -39,7 +39,8 @@ const (
 	Workload_HOST Workload_Kind = 4
 	// A device that belongs to no namespace we know.
 	Workload_EXTERNAL Workload_Kind = 5
-	// A network namespace that no source has a name for.
+	// A network namespace of which nothing says what it is. It may have the name that
+	// `ip netns` gave it.
 	Workload_UNKNOWN Workload_Kind = 6
 )
 
@@ -570,6 +571,59 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16, 0}
+}
+
+// Unknown is why not all nodes that should report are known.
+type Coverage_Unknown int32
+
+const (
+	// They are known.
+	Coverage_UNSPECIFIED Coverage_Unknown = 0
+	// The aggregator has just started: agents may not have reconnected yet.
+	Coverage_STARTING Coverage_Unknown = 1
+	// The Kubernetes API is configured and cannot be relied on now.
+	Coverage_KUBERNETES Coverage_Unknown = 2
+)
+
+// Enum value maps for Coverage_Unknown.
+var (
+	Coverage_Unknown_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "STARTING",
+		2: "KUBERNETES",
+	}
+	Coverage_Unknown_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"STARTING":    1,
+		"KUBERNETES":  2,
+	}
+)
+
+func (x Coverage_Unknown) Enum() *Coverage_Unknown {
+	p := new(Coverage_Unknown)
+	*p = x
+	return p
+}
+
+func (x Coverage_Unknown) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Coverage_Unknown) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_types_proto_enumTypes[9].Descriptor()
+}
+
+func (Coverage_Unknown) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_types_proto_enumTypes[9]
+}
+
+func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Coverage_Unknown.Descriptor instead.
+func (Coverage_Unknown) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
 }
 
 // Workload says who an owner is.
@@ -2495,6 +2549,128 @@ func (x *Node) GetRuntime() string {
 	return ""
 }
 
+// Coverage says how much an answer rests on: what is not seen cannot be listed.
+type Coverage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Nodes that should report: those an agent has reported for and that were not
+	// replaced or removed, and those of Kubernetes that should have an agent.
+	Expected uint32 `protobuf:"varint,1,opt,name=expected,proto3" json:"expected,omitempty"`
+	// Expected nodes that are heard from.
+	Heard uint32 `protobuf:"varint,2,opt,name=heard,proto3" json:"heard,omitempty"`
+	// Nodes heard from that do not see all frames: the wire is off, or the observer
+	// could not be attached to a port.
+	WithoutFrames uint32 `protobuf:"varint,3,opt,name=without_frames,json=withoutFrames,proto3" json:"without_frames,omitempty"`
+	// Nodes heard from that do not see addresses inside network namespaces.
+	WithoutAddresses uint32 `protobuf:"varint,4,opt,name=without_addresses,json=withoutAddresses,proto3" json:"without_addresses,omitempty"`
+	// That nothing was found proves nothing: no node is heard from, an expected node is
+	// not heard from or does not see addresses, or not all expected nodes are known.
+	// Frames that are not seen do not count: they may be off on purpose.
+	Incomplete bool `protobuf:"varint,5,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	// Why not all expected nodes are known.
+	Unknown Coverage_Unknown `protobuf:"varint,6,opt,name=unknown,proto3,enum=ipwitness.v1.Coverage_Unknown" json:"unknown,omitempty"`
+	// Expected nodes that are not heard from, by name: 100 at most.
+	SilentNodes []string `protobuf:"bytes,7,rep,name=silent_nodes,json=silentNodes,proto3" json:"silent_nodes,omitempty"`
+	// Nodes counted in without_frames, by name: 100 at most.
+	NodesWithoutFrames []string `protobuf:"bytes,8,rep,name=nodes_without_frames,json=nodesWithoutFrames,proto3" json:"nodes_without_frames,omitempty"`
+	// Nodes counted in without_addresses, by name: 100 at most.
+	NodesWithoutAddresses []string `protobuf:"bytes,9,rep,name=nodes_without_addresses,json=nodesWithoutAddresses,proto3" json:"nodes_without_addresses,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
+}
+
+func (x *Coverage) Reset() {
+	*x = Coverage{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Coverage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Coverage) ProtoMessage() {}
+
+func (x *Coverage) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Coverage.ProtoReflect.Descriptor instead.
+func (*Coverage) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Coverage) GetExpected() uint32 {
+	if x != nil {
+		return x.Expected
+	}
+	return 0
+}
+
+func (x *Coverage) GetHeard() uint32 {
+	if x != nil {
+		return x.Heard
+	}
+	return 0
+}
+
+func (x *Coverage) GetWithoutFrames() uint32 {
+	if x != nil {
+		return x.WithoutFrames
+	}
+	return 0
+}
+
+func (x *Coverage) GetWithoutAddresses() uint32 {
+	if x != nil {
+		return x.WithoutAddresses
+	}
+	return 0
+}
+
+func (x *Coverage) GetIncomplete() bool {
+	if x != nil {
+		return x.Incomplete
+	}
+	return false
+}
+
+func (x *Coverage) GetUnknown() Coverage_Unknown {
+	if x != nil {
+		return x.Unknown
+	}
+	return Coverage_UNSPECIFIED
+}
+
+func (x *Coverage) GetSilentNodes() []string {
+	if x != nil {
+		return x.SilentNodes
+	}
+	return nil
+}
+
+func (x *Coverage) GetNodesWithoutFrames() []string {
+	if x != nil {
+		return x.NodesWithoutFrames
+	}
+	return nil
+}
+
+func (x *Coverage) GetNodesWithoutAddresses() []string {
+	if x != nil {
+		return x.NodesWithoutAddresses
+	}
+	return nil
+}
+
 // Port is one interface with the observer on it.
 type Node_Port struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2508,7 +2684,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2520,7 +2696,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2801,7 +2977,24 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LIVE\x10\x01\x12\v\n" +
-	"\aUNHEARD\x10\x02B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
+	"\aUNHEARD\x10\x02\"\xb1\x03\n" +
+	"\bCoverage\x12\x1a\n" +
+	"\bexpected\x18\x01 \x01(\rR\bexpected\x12\x14\n" +
+	"\x05heard\x18\x02 \x01(\rR\x05heard\x12%\n" +
+	"\x0ewithout_frames\x18\x03 \x01(\rR\rwithoutFrames\x12+\n" +
+	"\x11without_addresses\x18\x04 \x01(\rR\x10withoutAddresses\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\x05 \x01(\bR\n" +
+	"incomplete\x128\n" +
+	"\aunknown\x18\x06 \x01(\x0e2\x1e.ipwitness.v1.Coverage.UnknownR\aunknown\x12!\n" +
+	"\fsilent_nodes\x18\a \x03(\tR\vsilentNodes\x120\n" +
+	"\x14nodes_without_frames\x18\b \x03(\tR\x12nodesWithoutFrames\x126\n" +
+	"\x17nodes_without_addresses\x18\t \x03(\tR\x15nodesWithoutAddresses\"8\n" +
+	"\aUnknown\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\f\n" +
+	"\bSTARTING\x10\x01\x12\x0e\n" +
+	"\n" +
+	"KUBERNETES\x10\x02B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
 var (
 	file_ipwitness_v1_types_proto_rawDescOnce sync.Once
@@ -2815,8 +3008,8 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_types_proto_rawDescData
 }
 
-var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -2827,82 +3020,85 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Finding_Severity)(0),         // 6: ipwitness.v1.Finding.Severity
 	(Pool_State)(0),               // 7: ipwitness.v1.Pool.State
 	(Node_State)(0),               // 8: ipwitness.v1.Node.State
-	(*Workload)(nil),              // 9: ipwitness.v1.Workload
-	(*Controller)(nil),            // 10: ipwitness.v1.Controller
-	(*Intended)(nil),              // 11: ipwitness.v1.Intended
-	(*Evidence)(nil),              // 12: ipwitness.v1.Evidence
-	(*Scope)(nil),                 // 13: ipwitness.v1.Scope
-	(*Owner)(nil),                 // 14: ipwitness.v1.Owner
-	(*Conflict)(nil),              // 15: ipwitness.v1.Conflict
-	(*Exclusion)(nil),             // 16: ipwitness.v1.Exclusion
-	(*DiagnosisStep)(nil),         // 17: ipwitness.v1.DiagnosisStep
-	(*Related)(nil),               // 18: ipwitness.v1.Related
-	(*Kubernetes)(nil),            // 19: ipwitness.v1.Kubernetes
-	(*Acknowledgement)(nil),       // 20: ipwitness.v1.Acknowledgement
-	(*Finding)(nil),               // 21: ipwitness.v1.Finding
-	(*Fix)(nil),                   // 22: ipwitness.v1.Fix
-	(*Pool)(nil),                  // 23: ipwitness.v1.Pool
-	(*Allocation)(nil),            // 24: ipwitness.v1.Allocation
-	(*Node)(nil),                  // 25: ipwitness.v1.Node
-	nil,                           // 26: ipwitness.v1.Workload.SourcesEntry
-	(*Node_Port)(nil),             // 27: ipwitness.v1.Node.Port
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
+	(Coverage_Unknown)(0),         // 9: ipwitness.v1.Coverage.Unknown
+	(*Workload)(nil),              // 10: ipwitness.v1.Workload
+	(*Controller)(nil),            // 11: ipwitness.v1.Controller
+	(*Intended)(nil),              // 12: ipwitness.v1.Intended
+	(*Evidence)(nil),              // 13: ipwitness.v1.Evidence
+	(*Scope)(nil),                 // 14: ipwitness.v1.Scope
+	(*Owner)(nil),                 // 15: ipwitness.v1.Owner
+	(*Conflict)(nil),              // 16: ipwitness.v1.Conflict
+	(*Exclusion)(nil),             // 17: ipwitness.v1.Exclusion
+	(*DiagnosisStep)(nil),         // 18: ipwitness.v1.DiagnosisStep
+	(*Related)(nil),               // 19: ipwitness.v1.Related
+	(*Kubernetes)(nil),            // 20: ipwitness.v1.Kubernetes
+	(*Acknowledgement)(nil),       // 21: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 22: ipwitness.v1.Finding
+	(*Fix)(nil),                   // 23: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 24: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 25: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 26: ipwitness.v1.Node
+	(*Coverage)(nil),              // 27: ipwitness.v1.Coverage
+	nil,                           // 28: ipwitness.v1.Workload.SourcesEntry
+	(*Node_Port)(nil),             // 29: ipwitness.v1.Node.Port
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 31: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	26, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
-	10, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	28, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	28, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	11, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
+	30, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	28, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	28, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	30, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	30, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
-	13, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
-	9,  // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
-	12, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	28, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	28, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	14, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
+	10, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
+	13, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
+	30, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	30, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	28, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
-	11, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
-	13, // 16: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
+	30, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	12, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
+	14, // 16: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 17: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
-	14, // 18: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	28, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	28, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	28, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	20, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	18, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
-	16, // 24: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
-	17, // 25: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	24, // 26: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
-	28, // 27: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	28, // 28: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	15, // 18: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
+	30, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	30, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	30, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	21, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	19, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	17, // 24: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
+	18, // 25: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
+	25, // 26: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	30, // 27: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	30, // 28: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
 	5,  // 29: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	28, // 30: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	28, // 31: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	28, // 32: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	28, // 33: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	28, // 34: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	30, // 30: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	30, // 31: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	30, // 32: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	30, // 33: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	30, // 34: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
 	6,  // 35: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
-	14, // 36: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	24, // 37: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	23, // 38: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	22, // 39: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	15, // 36: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
+	25, // 37: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	24, // 38: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	23, // 39: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
 	7,  // 40: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	29, // 41: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	28, // 42: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	31, // 41: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	30, // 42: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
 	8,  // 43: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	28, // 44: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	28, // 45: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	29, // 46: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	29, // 47: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	30, // 44: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	30, // 45: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	31, // 46: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	31, // 47: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	9,  // 48: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -2915,8 +3111,8 @@ func file_ipwitness_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
-			NumEnums:      9,
-			NumMessages:   19,
+			NumEnums:      10,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
