@@ -85,6 +85,11 @@ func listenFlags(cmd *cobra.Command, to *addresses, byDefault addresses) {
 	listenFlag(cmd.Flags(), &to.http, httpListen, byDefault.http, "where the REST API and the metrics are offered")
 }
 
+// exitCodeHelp is the help of --exit-code, for what it finds.
+func exitCodeHelp(found string) string {
+	return "exit with 2 on " + found + ", 0 on none, 3 if that cannot be told, 1 on an error"
+}
+
 // The names of the flags that an error about a listener names.
 const (
 	grpcListen = "grpc-listen"
