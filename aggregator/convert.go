@@ -90,6 +90,7 @@ func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
 		Owners:     s.ownersProto(c.Address, c.Owners),
 		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
 		Acknowledgement: s.acknowledged[c.ID].message(),
+		Order:           c.Order,
 		Because:         c.Because, Excluded: exclusionsProto(c.Excluded), Allocations: allocationsProto(c.Allocations),
 	}
 	out.Related = s.related(out)

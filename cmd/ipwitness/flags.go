@@ -14,6 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 )
 
 // agentFlags adds the flags of an agent.
@@ -100,6 +101,8 @@ const (
 type logging struct {
 	level  logLevel
 	format logFormat
+	// live is the account whose lines the records are; nil where the log is its own.
+	live *show.Live
 }
 
 type (
@@ -122,6 +125,9 @@ func (l *logging) logger(w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.level)); err != nil {
 		return nil, fmt.Errorf("--log-level: %w", err)
+	}
+	if l.live != nil {
+		return l.live.Logger(level), nil
 	}
 	options := &slog.HandlerOptions{Level: level}
 	if l.format == logJSON {

@@ -1273,7 +1273,10 @@ type Conflict struct {
 	// What IPAM says of the address.
 	Allocations []*Allocation `protobuf:"bytes,19,rep,name=allocations,proto3" json:"allocations,omitempty"`
 	// The page about its cause, a URL.
-	Runbook       string `protobuf:"bytes,20,opt,name=runbook,proto3" json:"runbook,omitempty"`
+	Runbook string `protobuf:"bytes,20,opt,name=runbook,proto3" json:"runbook,omitempty"`
+	// Indexes of owners, in the order in which they got the address or, where that is
+	// not known, were first seen with it. Clocks of nodes are compared by their skew.
+	Order         []uint32 `protobuf:"varint,21,rep,packed,name=order,proto3" json:"order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1446,6 +1449,13 @@ func (x *Conflict) GetRunbook() string {
 		return x.Runbook
 	}
 	return ""
+}
+
+func (x *Conflict) GetOrder() []uint32 {
+	if x != nil {
+		return x.Order
+	}
+	return nil
 }
 
 // Exclusion is a cause that was considered.
@@ -2818,7 +2828,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04LIVE\x10\x01\x12\t\n" +
 	"\x05STALE\x10\x02\x12\v\n" +
 	"\aUNHEARD\x10\x03\x12\b\n" +
-	"\x04GONE\x10\x04\"\x8f\a\n" +
+	"\x04GONE\x10\x04\"\xa5\a\n" +
 	"\bConflict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aepisode\x18\x02 \x01(\rR\aepisode\x12\x18\n" +
@@ -2842,7 +2852,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bexcluded\x18\x11 \x03(\v2\x17.ipwitness.v1.ExclusionR\bexcluded\x129\n" +
 	"\tdiagnosis\x18\x12 \x03(\v2\x1b.ipwitness.v1.DiagnosisStepR\tdiagnosis\x12:\n" +
 	"\vallocations\x18\x13 \x03(\v2\x18.ipwitness.v1.AllocationR\vallocations\x12\x18\n" +
-	"\arunbook\x18\x14 \x01(\tR\arunbook\"D\n" +
+	"\arunbook\x18\x14 \x01(\tR\arunbook\x12\x14\n" +
+	"\x05order\x18\x15 \x03(\rR\x05order\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSUSPECTED\x10\x01\x12\r\n" +
