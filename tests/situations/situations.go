@@ -122,6 +122,7 @@ var (
 	booked     = regexp.MustCompile(`\bcontainer [0-9a-f]{12}\b`)
 	processes  = regexp.MustCompile(`(\bprocess +\S+) \(\d+\)`)
 	passing    = regexp.MustCompile(`(?m)^ +process +ip \(\d+\)\n`) // of a test: ip -n NAMESPACE, where the agent looked just then
+	passed     = regexp.MustCompile(`,\s+process ip \(\d+\)\n`)     // the same, where a line has more
 	macs       = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
 	chosenMACs = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|00:00:5e|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
 )
@@ -145,6 +146,7 @@ func Stable(text string) string {
 	text = numbered(text, containers, "container     c0ffee%06x")
 	text = numbered(text, booked, "container c0ffee%06x")
 	text = passing.ReplaceAllString(text, "")
+	text = passed.ReplaceAllString(text, "\n")
 	text = processes.ReplaceAllString(text, "$1 (42)")
 	return numbered(text, macs, "5e:00:00:00:00:%02x")
 }
