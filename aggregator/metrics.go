@@ -74,7 +74,7 @@ func newMetrics() *metrics {
 		nodes: prometheus.NewDesc("ipwitness_nodes",
 			"Nodes, by whether their agent is heard from: live, unheard, or absent, which are those of Kubernetes that are meant to have one and that no agent has told of.", []string{"state"}, nil),
 		nodeUp: prometheus.NewDesc("ipwitness_node_up",
-			fmt.Sprintf("1 for a node whose agent is heard from; 0 for one that is silent, or that is meant to have an agent in Kubernetes and none has told of. A silent one that Kubernetes has no more, or where no agent is meant to be, is left out. At most %d, those with 0 first.", maxNodeSeries),
+			fmt.Sprintf("1 for a node whose agent is heard from; 0 for one that is silent, or that is meant to have an agent in Kubernetes and none has told of. A silent one whose machine was rebooted or replaced, that Kubernetes has no more, or where no agent is meant to be, is left out. At most %d, those with 0 first.", maxNodeSeries),
 			[]string{"node"}, nil),
 		skew: prometheus.NewDesc("ipwitness_node_clock_skew_seconds",
 			fmt.Sprintf("How much a node's wall clock is ahead of the aggregator's, negative where it is behind; for %d nodes at most. It decides nothing.", maxNodeSeries),

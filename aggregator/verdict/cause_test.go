@@ -758,3 +758,26 @@ func TestCauses(t *testing.T) {
 		}
 	}
 }
+
+func TestOwnersAreOrderedByWhenTheyCame(t *testing.T) {
+	w := newWorld("10.244.0.5")
+	a := w.within("n1", "", "", who("a"))
+	b := w.within("n1", "", "", who("b"))
+	a.AssignedAt, b.AssignedAt = start.Add(time.Minute), start
+	if c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1"); !slices.Equal(c.Order, []uint32{1, 0}) {
+		t.Errorf("got order %v, want b before a", c.Order)
+	}
+
+	w = newWorld("10.244.0.5")
+	w.policy.Networks = []verdict.Network{{Name: "pods", Prefixes: prefixes("10.244.0.0/16")}}
+	a, b = w.within("n1", "", "", who("a")), w.within("n2", "", "", who("b"))
+	a.AssignedAt, b.AssignedAt = start, start.Add(-time.Second)
+	w.node("n2").Skew, w.node("n2").SkewKnown = -2*time.Second, true // its clock is behind
+	if c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods"); !slices.Equal(c.Order, []uint32{0, 1}) {
+		t.Errorf("got order %v, want a before b, whose clock is behind", c.Order)
+	}
+	b.AssignedAt, b.First = 0, start.Add(-time.Minute)
+	if c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods"); !slices.Equal(c.Order, []uint32{1, 0}) {
+		t.Errorf("got order %v, want b, which was seen first, before a", c.Order)
+	}
+}

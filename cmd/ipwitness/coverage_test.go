@@ -227,3 +227,38 @@ func TestWatchesSayWhatIsNotSeen(t *testing.T) {
 		})
 	}
 }
+
+func TestAResolvedConflictIsShownByItsAddress(t *testing.T) {
+	old, now := conflict("old", pb.Conflict_RESOLVED), conflict("now", pb.Conflict_SUSPECTED)
+	old.Summary, now.Summary = "It is over.", "It is suspected."
+	server := func(all ...*pb.Conflict) handler {
+		return handler{"/v1/conflicts": func(r *http.Request) (int, string) {
+			list := &pb.ListConflictsResponse{Coverage: everything}
+			for _, c := range all {
+				if c.GetState() != pb.Conflict_RESOLVED || r.URL.Query().Get("all") == "true" {
+					list.Conflicts = append(list.Conflicts, c)
+				}
+			}
+			return ok(list)(r)
+		}}
+	}
+	for _, test := range []struct {
+		server      handler
+		args        string
+		shown, left string
+		stderr      string
+	}{
+		{server(old), "conflicts 10.0.0.7", "It is over.", "It is suspected.", ""},
+		{server(old), "conflicts 10.0.0.7 --exit-code", "RESOLVED", "It is suspected.", ""},
+		{server(old, now), "conflicts 10.0.0.7", "It is suspected.", "It is over.", ""},
+		{server(old, now), "conflicts 10.0.0.7 --all", "It is over.", "nothing", ""},
+		{server(old), "conflicts", "", "It is over.", "No conflicts.\n"},
+	} {
+		c := serve(t, test.server)
+		c.run(t, 0, strings.Fields(test.args)...)
+		if got := c.stdout.String(); !strings.Contains(got, test.shown) || strings.Contains(got, test.left) {
+			t.Errorf("%s: got\n%s\nwant %q and not %q", test.args, got, test.shown, test.left)
+		}
+		c.wantStderr(t, test.stderr)
+	}
+}

@@ -65,7 +65,7 @@ func (p *page) arrivals(c *pb.Conflict) {
 		if o.GetInterface() == "" {
 			at = o.GetHostInterface()
 		}
-		since := "first seen with it " + clock(o.GetFirstSeen(), p.now)
+		since := "was first seen with it at " + clock(o.GetFirstSeen(), p.now)
 		if o.GetAssignedAt() != nil {
 			since = "since " + clock(o.GetAssignedAt(), p.now)
 		}

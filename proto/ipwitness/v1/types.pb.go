@@ -1264,7 +1264,7 @@ type Conflict struct {
 	Acknowledgement *Acknowledgement `protobuf:"bytes,14,opt,name=acknowledgement,proto3" json:"acknowledgement,omitempty"`
 	// What Kubernetes has to say that may explain it, the most telling first.
 	Related []*Related `protobuf:"bytes,15,rep,name=related,proto3" json:"related,omitempty"`
-	// The facts that the cause follows from, in words.
+	// The facts that the cause follows from, in words. Times in words are in UTC.
 	Because []string `protobuf:"bytes,16,rep,name=because,proto3" json:"because,omitempty"`
 	// What else could be the cause, and why it is not.
 	Excluded []*Exclusion `protobuf:"bytes,17,rep,name=excluded,proto3" json:"excluded,omitempty"`
@@ -1890,7 +1890,7 @@ type Finding struct {
 	DetectedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
 	// How much it matters.
 	Severity Finding_Severity `protobuf:"varint,8,opt,name=severity,proto3,enum=ipwitness.v1.Finding_Severity" json:"severity,omitempty"`
-	// The facts that it follows from, in words.
+	// The facts that it follows from, in words. Times in words are in UTC.
 	Evidence []string `protobuf:"bytes,9,rep,name=evidence,proto3" json:"evidence,omitempty"`
 	// Who holds the address.
 	Owners []*Owner `protobuf:"bytes,10,rep,name=owners,proto3" json:"owners,omitempty"`
