@@ -466,6 +466,7 @@ func (a *Agent) report() {
 		var problems []string
 		s.Wire = w.mode.String()
 		s.Ports, problems = w.ports()
+		s.UnwatchedPorts = uint32(len(problems))
 		s.Problems = append(s.Problems, problems...)
 		lost := w.lost()
 		s.LostEvents += lost

@@ -196,6 +196,9 @@ func (n *names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64
 			}
 			if !ok {
 				ns.name = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: printable(name), Source: source}
+				if source == "netns" && !isMadeUp(ns.name) {
+					ns.name.Kind = ipwitnessv1.Workload_UNKNOWN // somebody named it, which says not what it is
+				}
 			}
 			files[f] = ns
 			byPath[f.path] = ns.inode

@@ -186,7 +186,11 @@ func TestProcessThatWasThereForAMomentNamesNobodyOnceItHasEnded(t *testing.T) {
 func TestBetterNamesAreFilledInAndStay(t *testing.T) {
 	pod := "/kubepods/pod" + podUID + "/" + innerID
 	file := func(source, name string) *ipwitnessv1.Workload {
-		return &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: name, Source: source}
+		kind := ipwitnessv1.Workload_CONTAINER
+		if source == "netns" && name == "blue" {
+			kind = ipwitnessv1.Workload_UNKNOWN
+		}
+		return &ipwitnessv1.Workload{Kind: kind, Name: name, Source: source}
 	}
 	result := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "web-0", ContainerId: outerID, Source: "cni-result"}
 	for name, c := range map[string]struct {
@@ -196,7 +200,7 @@ func TestBetterNamesAreFilledInAndStay(t *testing.T) {
 	}{
 		"CNI result":                          {pod, result, "POD shop/web-0 uid=" + podUID + " id=8195 process=pause (40) by cni-result"},
 		"named by a person":                   {"/docker/" + innerID, file("netns", "blue"), "CONTAINER /blue uid= id=ee4b process=pause (40) by netns"},
-		"named by a person, outside":          {"/", file("netns", "blue"), "CONTAINER /blue uid= id= process=pause (40) by netns"},
+		"named by a person, outside":          {"/", file("netns", "blue"), "UNKNOWN /blue uid= id= process=pause (40) by netns"},
 		"named by docker":                     {"/docker/" + innerID, file("docker-netns", "3f2a91c04b5d"), "CONTAINER / uid= id=ee4b process=pause (40) by cgroup"},
 		"named by docker, outside":            {"/", file("docker-netns", "3f2a91c04b5d"), "CONTAINER /3f2a91c04b5d uid= id= process=pause (40) by docker-netns"},
 		"docker's own":                        {"/docker/" + innerID, file("docker-netns", "lb_3f2a91c04"), "CONTAINER /lb_3f2a91c04 uid= id=ee4b process=pause (40) by docker-netns"},

@@ -289,7 +289,7 @@ func (w *wire) wanted(name string) bool {
 }
 
 // ports lists the interfaces with the observer on them, by name, and why others
-// could not be watched.
+// could not be watched: one problem for each.
 func (w *wire) ports() (out []*ipwitnessv1.Node_Port, problems []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -69,7 +69,8 @@ func (f facts) with(now facts) facts {
 
 // workload says who lives in the namespace: nil where nothing is known. The best
 // source says what it is and how it is called; each other fact is from the best
-// source that has it.
+// source that has it. A namespace that somebody named is a container where a runtime
+// has one in it.
 func (f facts) workload() *ipwitnessv1.Workload {
 	var w *ipwitnessv1.Workload
 	for _, from := range f.sources() {
@@ -86,6 +87,9 @@ func (f facts) workload() *ipwitnessv1.Workload {
 				w.Sources = map[string]string{}
 			}
 			w.Sources[field] = from.GetSource()
+		}
+		if w.GetKind() == ipwitnessv1.Workload_UNKNOWN && from.GetKind() != ipwitnessv1.Workload_UNKNOWN {
+			w.Kind = ipwitnessv1.Workload_CONTAINER // a runtime knows it, by another name
 		}
 		fill("uid", &w.Uid, from.GetUid())
 		fill("containerId", &w.ContainerId, from.GetContainerId())

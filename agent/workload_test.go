@@ -27,7 +27,7 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 	}}
 	result := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Uid: "u-cni", ContainerId: "c-cni", Source: "cni-result"}
 	resultWithout := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Source: "cni-result"}
-	person := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "blue", Source: "netns"}
+	person := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN, Name: "blue", Source: "netns"}
 	madeUp := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "cni-" + podUID, Source: "netns"}
 	cgroup := container{id: "c-cgroup", pod: "u-cgroup"}
 	pause := process{pid: 7, name: "pause"}

@@ -79,6 +79,9 @@ type Config struct {
 	Access access.Config
 	// Version is what the Kubernetes API is told of us.
 	Version string
+	// Alone says that no agent is expected but the one in this process: after the
+	// start, none is waited for.
+	Alone bool
 }
 
 // Aggregator joins what all agents witness. Use New.
@@ -164,6 +167,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
 	m.store = a.store
+	a.store.alone = cfg.Alone
 	a.store.kube = cluster
 	cluster.Notify(a.store.kubernetesChanged)
 	a.store.archive = newArchive(dir, recalled)

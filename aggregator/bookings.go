@@ -3,7 +3,6 @@ package aggregator
 import (
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -40,9 +39,6 @@ func (e *entry) unbooked() {
 		e.booking = nil
 	}
 }
-
-// coverageFor is how long it is taken for known whether all nodes are covered.
-const coverageFor = time.Second
 
 // coverage is whether an agent reports for each node.
 type coverage struct {

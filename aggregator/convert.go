@@ -91,6 +91,7 @@ func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
 		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
 		Acknowledgement: s.acknowledged[c.ID].message(),
 		LinkProof:       pb.LinkProof_Kind(c.LinkProof),
+		Order:           c.Order,
 		Because:         c.Because, Excluded: exclusionsProto(c.Excluded), Allocations: allocationsProto(c.Allocations),
 	}
 	out.Related = s.related(out)

@@ -204,8 +204,9 @@ func (w witness) ListFindings(_ context.Context, q *pb.ListFindingsRequest) (*pb
 		}
 		of.address = addr.Unmap().String()
 	}
+	coverage := w.store.currentCoverage()
 	page, next := w.store.listFindings(from, pageSize(q.GetPageSize()), of)
-	return &pb.ListFindingsResponse{Findings: page, NextPageToken: next}, nil
+	return &pb.ListFindingsResponse{Findings: page, NextPageToken: next, Coverage: coverage}, nil
 }
 
 // WatchFindings sends the findings there are, then every change.
@@ -213,7 +214,7 @@ func (w witness) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessServ
 	patience := newPatience()
 	send := patient(patience, stream.Send)
 	return watch{
-		hub: w.store.findings.hub, clock: w.store.clock, patience: patience,
+		hub: w.store.findings.hub, clock: w.store.clock, patience: patience, coverage: w.store.currentCoverage,
 		present: func() error {
 			for some := range slices.Chunk(w.store.findingPlaces(func(*found) bool { return true }), snapshotPage) {
 				for _, f := range w.store.findingsAt(some) {
@@ -227,8 +228,8 @@ func (w witness) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessServ
 		change: func(e *event) error {
 			return send(&pb.WatchFindingsResponse{Type: e.typ, Finding: e.finding})
 		},
-		bookmark: func(token string) error {
-			return send(&pb.WatchFindingsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token})
+		bookmark: func(token string, coverage *pb.Coverage) error {
+			return send(&pb.WatchFindingsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage})
 		},
 		lost: func(n uint32) error {
 			return send(&pb.WatchFindingsResponse{Type: pb.Watch_LOST, Lost: n})

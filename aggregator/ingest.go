@@ -149,6 +149,7 @@ func (s *store) apply(n *node, m *pb.ReportRequest, now verdict.Stamp, snapshot 
 	}
 	if m.GetStatus() != nil {
 		n.status = m.GetStatus()
+		s.coverageChanged()
 		if name := n.status.GetCalicoNodename(); n.rec.CalicoNodename != name {
 			n.rec.CalicoNodename = name
 		}

@@ -383,5 +383,6 @@ func (s *store) explain(a netip.Addr) (verdict.Explanation, []verdict.Conflict) 
 		e = &entry{addr: a}
 	}
 	in := s.input(e)
+	in.Incomplete = s.coverageNow().GetIncomplete()
 	return s.policy.Explain(s, &in), e.conflicts()
 }

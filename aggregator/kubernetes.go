@@ -112,6 +112,9 @@ func (s *store) judgeInside(inside func(netip.Addr) bool) {
 func (s *store) kubernetesChanged(c kube.Changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if c.State || len(c.Nodes) > 0 {
+		s.coverageChanged()
+	}
 	for some := range slices.Chunk(c.Pods, judgedAtOnce) {
 		base := len(s.touched) // anew each time: others use the stack, too
 		for _, p := range some {

@@ -72,8 +72,9 @@ func (w witness) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.Lis
 	if err != nil {
 		return nil, err
 	}
+	coverage := w.store.currentCoverage()
 	owners, next := w.store.listOwners(&f, from, pageSize(q.GetPageSize()))
-	return &pb.ListOwnersResponse{Owners: owners, NextPageToken: next}, nil
+	return &pb.ListOwnersResponse{Owners: owners, NextPageToken: next, Coverage: coverage}, nil
 }
 
 // listOwners gives one page of owners and the token of the next one. The lock
@@ -175,8 +176,9 @@ func (w witness) ListConflicts(_ context.Context, q *pb.ListConflictsRequest) (*
 		}
 		return c.Active() || q.GetAll() || state == verdict.Resolved
 	}
+	coverage := w.store.currentCoverage()
 	page, next := w.store.listConflicts(wanted, from, pageSize(q.GetPageSize()))
-	return &pb.ListConflictsResponse{Conflicts: page, NextPageToken: next}, nil
+	return &pb.ListConflictsResponse{Conflicts: page, NextPageToken: next, Coverage: coverage}, nil
 }
 
 var errState = status.Error(codes.InvalidArgument, "state must be SUSPECTED, CONFIRMED or RESOLVED: leave it out for those that are active")
@@ -237,7 +239,7 @@ func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainRe
 	why, conflicts := s.explain(addr)
 	out := &pb.ExplainResponse{
 		Address: addr.String(), Summary: why.Summary, Scope: scopeProto(why.Kind, why.Scope),
-		Owners: w.store.ownersProto(addr, why.Owners),
+		Owners: w.store.ownersProto(addr, why.Owners), Coverage: s.coverageNow(),
 	}
 	for _, step := range why.Steps {
 		out.Steps = append(out.Steps, &pb.ExplainResponse_Step{
@@ -265,7 +267,7 @@ func (w witness) ListNodes(context.Context, *pb.ListNodesRequest) (*pb.ListNodes
 	s := w.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := &pb.ListNodesResponse{Nodes: make([]*pb.Node, 0, len(s.nodes)), Kubernetes: s.kube.Status(), Problems: s.archive.dir.problems()}
+	out := &pb.ListNodesResponse{Nodes: make([]*pb.Node, 0, len(s.nodes)), Kubernetes: s.kube.Status(), Coverage: s.coverageNow(), Problems: s.archive.dir.problems()}
 	for _, n := range s.nodes {
 		out.Nodes = append(out.Nodes, s.nodeProto(n))
 	}

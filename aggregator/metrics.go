@@ -76,7 +76,7 @@ func newMetrics() *metrics {
 		nodes: prometheus.NewDesc("ipwitness_nodes",
 			"Nodes, by whether their agent is heard from: live, unheard, or absent, which are those of Kubernetes that are meant to have one and that no agent has told of.", []string{"state"}, nil),
 		nodeUp: prometheus.NewDesc("ipwitness_node_up",
-			fmt.Sprintf("1 for a node whose agent is heard from; 0 for one that is silent, or that is meant to have an agent in Kubernetes and none has told of. A silent one that Kubernetes has no more, or where no agent is meant to be, is left out. At most %d, those with 0 first.", maxNodeSeries),
+			fmt.Sprintf("1 for a node whose agent is heard from; 0 for one that is silent, or that is meant to have an agent in Kubernetes and none has told of. A silent one whose machine was rebooted or replaced, that Kubernetes has no more, or where no agent is meant to be, is left out. At most %d, those with 0 first.", maxNodeSeries),
 			[]string{"node"}, nil),
 		skew: prometheus.NewDesc("ipwitness_node_clock_skew_seconds",
 			fmt.Sprintf("How much a node's wall clock is ahead of the aggregator's, negative where it is behind; for %d nodes at most. It decides nothing.", maxNodeSeries),
@@ -289,51 +289,26 @@ func seconds(at verdict.Stamp) float64 { return float64(at.Time().UnixMilli()) /
 // collectNodes tells which nodes are heard from. Where several have one name, one of
 // them is enough.
 func (m *metrics) collectNodes(out chan<- prometheus.Metric) {
-	type one struct {
-		verdict.Node
-		label string
-	}
 	s := m.store
 	s.mu.Lock()
-	nodes := make([]one, 0, len(s.nodes))
-	for _, n := range s.nodes {
-		nodes = append(nodes, one{*n.rec, n.name})
+	a := s.attend()
+	unheard := len(s.nodes) - len(a.heard)
+	up, skew := make(map[string]float64), make(map[string]float64)
+	for _, name := range a.absent {
+		up[name] = 0
+	}
+	for _, n := range a.silent {
+		up[n.rec.Name] = 0
+	}
+	for _, n := range a.heard {
+		up[n.rec.Name] = 1
+		if n.rec.SkewKnown {
+			skew[n.rec.Name] = n.rec.Skew.Seconds()
+		}
 	}
 	s.mu.Unlock()
 
-	count := map[string]int{"live": 0, "unheard": 0, "absent": 0}
-	up, skew := make(map[string]float64), make(map[string]float64)
-	known := make(map[string][]*verdict.Node) // by label
-	for i := range nodes {
-		n := &nodes[i]
-		n.label = label(n.label)
-		known[n.label] = append(known[n.label], &n.Node)
-		if n.Unheard {
-			count["unheard"]++
-			continue
-		}
-		count["live"]++
-		up[n.Name] = 1
-		if n.SkewKnown {
-			skew[n.Name] = n.Skew.Seconds()
-		}
-	}
-	members, asked := s.kube.AgentNodes()
-	member := make(map[string]bool)
-	for _, name := range members {
-		member[label(name)] = true
-		if !slices.ContainsFunc(known[label(name)], func(n *verdict.Node) bool { return n.Called(name) }) {
-			count["absent"]++
-			up[name] = 0
-		}
-	}
-	for _, n := range nodes {
-		if _, told := up[n.Name]; n.Unheard && !told && (!asked || member[n.label]) {
-			up[n.Name] = 0
-		}
-	}
-
-	for state, n := range count {
+	for state, n := range map[string]int{"live": len(a.heard), "unheard": unheard, "absent": len(a.absent)} {
 		out <- prometheus.MustNewConstMetric(m.nodes, prometheus.GaugeValue, float64(n), state)
 	}
 	names := slices.SortedFunc(maps.Keys(up), func(a, b string) int { return cmp.Or(cmp.Compare(up[a], up[b]), cmp.Compare(a, b)) })

@@ -102,7 +102,7 @@ func namesakesProto(id, name string, nodes []*node) *pb.Finding {
 		f.Nodes = append(f.Nodes, n.rec.Name)
 		boots = append(boots, fmt.Sprintf("%s (boot id %s)", n.rec.Name, n.id.boot))
 		machines = append(machines, fmt.Sprintf("%s: boot id %s, network namespace %s, Linux %s, agent %s, reporting since %s",
-			n.rec.Name, n.id.boot, n.id.netns, n.kernel, n.version, n.connectedAt.Time().UTC().Format("2006-01-02 15:04:05 MST")))
+			n.rec.Name, n.id.boot, n.id.netns, n.kernel, n.version, n.connectedAt.Time().Format("2006-01-02 15:04:05")))
 	}
 	f.Summary = fmt.Sprintf("%d nodes that report now call themselves %s: they are shown as %s. "+
 		"What they hold is kept apart, but the name alone does not say which of them is meant, "+

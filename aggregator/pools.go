@@ -539,6 +539,7 @@ func (w witness) ListPools(_ context.Context, q *pb.ListPoolsRequest) (*pb.ListP
 	if err != nil {
 		return nil, err
 	}
+	coverage := w.store.currentCoverage()
 	page, next := w.store.listPools(from, pageSize(q.GetPageSize()))
-	return &pb.ListPoolsResponse{Pools: page, NextPageToken: next}, nil
+	return &pb.ListPoolsResponse{Pools: page, NextPageToken: next, Coverage: coverage}, nil
 }

@@ -52,6 +52,9 @@ type store struct {
 	kube     *kube.Cluster
 	pools    pools
 	coverage coverage
+	seen     seen
+	// alone is set when no agent is expected but the one in this process.
+	alone    bool
 	overlaps overlaps
 	// pods has the first of all namespaces with one pod, by podKey.
 	pods chains[verdict.Packed, *namespace]
@@ -162,6 +165,7 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 
 // addNode and dropNode take a node in, and out again.
 func (s *store) addNode(n *node) {
+	s.coverageChanged()
 	s.nodes[n.id] = n
 	s.places.enter(n)
 	s.called.enter(n)
@@ -169,6 +173,7 @@ func (s *store) addNode(n *node) {
 }
 
 func (s *store) dropNode(n *node) {
+	s.coverageChanged()
 	delete(s.nodes, n.id)
 	s.places.leave(n)
 	s.called.leave(n)
@@ -435,6 +440,7 @@ func (s *store) publishPlace(n *node) {
 
 // publishNode makes the state of a node known in all watches.
 func (s *store) publishNode(n *node) {
+	s.coverageChanged()
 	e := event{typ: nodeChanged, node: s.nodeProto(n)}
 	if s.owners.heard(s.clock()) {
 		s.owners.publish(e)

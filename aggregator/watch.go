@@ -33,7 +33,9 @@ type watch struct {
 	present func() error
 	// change sends an event, or leaves it out.
 	change   func(*event) error
-	bookmark func(token string) error
+	bookmark func(token string, coverage *pb.Coverage) error
+	// coverage returns what the present state rests on.
+	coverage func() *pb.Coverage
 	lost     func(n uint32) error
 }
 
@@ -46,7 +48,7 @@ func (w witness) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_
 	patience := newPatience()
 	send := patient(patience, stream.Send)
 	return watch{
-		hub: w.store.owners, clock: w.store.clock, patience: patience,
+		hub: w.store.owners, clock: w.store.clock, patience: patience, coverage: w.store.currentCoverage,
 		present: func() error {
 			var from place
 			for {
@@ -71,8 +73,8 @@ func (w witness) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_
 			}
 			return send(&pb.WatchOwnersResponse{Type: typ, Owner: e.owner, Node: e.node})
 		},
-		bookmark: func(token string) error {
-			return send(&pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token})
+		bookmark: func(token string, coverage *pb.Coverage) error {
+			return send(&pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage})
 		},
 		lost: func(n uint32) error {
 			return send(&pb.WatchOwnersResponse{Type: pb.Watch_LOST, Lost: n})
@@ -90,7 +92,7 @@ func (w witness) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessSe
 	patience := newPatience()
 	send := patient(patience, stream.Send)
 	return watch{
-		hub: w.store.conflicts, clock: w.store.clock, patience: patience,
+		hub: w.store.conflicts, clock: w.store.clock, patience: patience, coverage: w.store.currentCoverage,
 		present: func() error {
 			page, _ := w.store.listConflicts(func(c *verdict.Conflict) bool {
 				return c.Active() && matches(c.Address)
@@ -108,8 +110,8 @@ func (w witness) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessSe
 			}
 			return send(&pb.WatchConflictsResponse{Type: e.typ, Conflict: e.conflict, Node: e.node})
 		},
-		bookmark: func(token string) error {
-			return send(&pb.WatchConflictsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token})
+		bookmark: func(token string, coverage *pb.Coverage) error {
+			return send(&pb.WatchConflictsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage})
 		},
 		lost: func(n uint32) error {
 			return send(&pb.WatchConflictsResponse{Type: pb.Watch_LOST, Lost: n})
@@ -147,6 +149,7 @@ func (w watch) follow(ctx context.Context, token string) error {
 	if err != nil {
 		return err
 	}
+	coverage := w.coverage()
 	if !resumed {
 		if token != "" { // what follows replaces all that the watcher has
 			if err := w.lost(0); err != nil {
@@ -159,7 +162,7 @@ func (w watch) follow(ctx context.Context, token string) error {
 		}
 	}
 	w.patience.from.Store(next)
-	if err := w.bookmark(w.hub.token(next)); err != nil {
+	if err := w.bookmark(w.hub.token(next), coverage); err != nil {
 		return err
 	}
 
@@ -173,6 +176,7 @@ func (w watch) follow(ctx context.Context, token string) error {
 		events, next, lost, changed = w.hub.since(from, events[:0])
 		if lost > 0 {
 			w.patience.from.Store(anew)
+			coverage = w.coverage()
 			if err := w.lost(uint32(min(lost, math.MaxUint32))); err != nil {
 				return err
 			}
@@ -180,18 +184,28 @@ func (w watch) follow(ctx context.Context, token string) error {
 				return err
 			}
 			w.patience.from.Store(next)
-			if err := w.bookmark(w.hub.token(next)); err != nil {
+			if err := w.bookmark(w.hub.token(next), coverage); err != nil {
 				return err
 			}
 			continue
 		}
+		ofNode := false
 		for i := range events {
+			ofNode = ofNode || events[i].node != nil
 			if err := w.change(&events[i]); err != nil {
 				return err
 			}
 			w.patience.from.Store(from + uint64(i) + 1)
 		}
 		clear(events)
+		if ofNode {
+			if now := w.coverage(); !sameCoverage(now, coverage) {
+				coverage = now
+				if err := w.bookmark(w.hub.token(next), coverage); err != nil {
+					return err
+				}
+			}
+		}
 		if changed == nil {
 			if ctx.Err() != nil {
 				return status.FromContextError(ctx.Err()).Err()
@@ -201,7 +215,8 @@ func (w watch) follow(ctx context.Context, token string) error {
 		select {
 		case <-changed:
 		case <-quiet.C:
-			if err := w.bookmark(w.hub.token(next)); err != nil {
+			coverage = w.coverage()
+			if err := w.bookmark(w.hub.token(next), coverage); err != nil {
 				return err
 			}
 		case <-ctx.Done():

@@ -131,7 +131,8 @@ func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 				hub: h, clock: newStore(policyForTests, nil, nil).clock, patience: newPatience(),
 				present:  func() error { got = append(got, "present"); return nil },
 				change:   func(*event) error { <-gate; sent++; return nil },
-				bookmark: func(string) error { return nil },
+				bookmark: func(string, *pb.Coverage) error { return nil },
+				coverage: func() *pb.Coverage { return nil },
 				lost: func(n uint32) error {
 					got = append(got, "lost")
 					if n == 0 {

@@ -138,7 +138,7 @@ func TestDuplicatesAreForetoldAndThePlanPreventsThem(t *testing.T) {
 
 			// The plan, as a person would run it; then nothing is wrong any more, and
 			// the next pods have addresses of their own.
-			plan, err := l.Output(l.Command(binary, "audit", "--fix-plan"))
+			plan, err := l.Stdout(l.Command(binary, "audit", "--fix-plan"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -252,7 +252,7 @@ func TestALeakFillsThePoolAndThePlanFreesIt(t *testing.T) {
 	if err := cni.Add("more"); err == nil {
 		t.Error("a pod got an address of a pool that is full")
 	}
-	plan, err := l.Output(l.Command(binary, "audit", "--fix-plan"))
+	plan, err := l.Stdout(l.Command(binary, "audit", "--fix-plan"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,5 +27,6 @@ func TestAnAcknowledgementOutlivesSIGKILL(t *testing.T) {
 	if after := c.only(addr); after.GetId() != before.GetId() || after.GetAcknowledgement().GetReason() != "NET-42" {
 		t.Errorf("got %v, want the conflict %s, acknowledged", after, before.GetId())
 	}
-	wantSaid(t, c.says("conflicts", "--exit-code"), addr, "CONFIRMED (ack)")
+	wantSaid(t, c.says("conflicts"), addr, "CONFIRMED (ack)")
+	until(t, "the aggregator to be sure that no other agent comes back", func() bool { return c.exits("conflicts", "--exit-code") == 0 })
 }

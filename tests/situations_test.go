@@ -28,7 +28,7 @@ func (l *lab) row(id, addr, rule string) {
 		return // what is wrong must not become the text
 	}
 	situations.Check(l.t, "testdata/situations", id, addr, rule, func() situations.Said {
-		out, err := l.at.Output(l.at.Command(binary, "explain", addr))
+		out, err := l.at.Stdout(l.at.Command(binary, "explain", addr))
 		if err != nil {
 			l.t.Fatal(err)
 		}

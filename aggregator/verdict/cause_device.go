@@ -130,7 +130,7 @@ func madeByDocker(name string) bool {
 		strings.HasPrefix(name, "podman") || strings.HasPrefix(name, "cni-podman") || strings.HasPrefix(name, "virbr")
 }
 
-// tunnelAddress: a tunnel or the bridge of pods has what a pod has, too.
+// tunnelAddress: a tunnel of a node has what a pod has, too.
 func (q *inquiry) tunnelAddress() (r reason) {
 	var excluded reason
 	q.pairs(func(host, pod *Owner) bool {
@@ -143,15 +143,12 @@ func (q *inquiry) tunnelAddress() (r reason) {
 				continue
 			}
 			what := i.tunnel()
-			if what == "" && i.bridge() && (pod.on(i) || q.podsBridge(i)) {
-				what = "the bridge that pods are on"
-			}
 			if what == "" {
-				excluded = not("%s of node %s is neither a tunnel nor a bridge that carries the pods' ports", i.Name, host.Node.Name)
+				excluded = not("%s of node %s is no tunnel device", i.Name, host.Node.Name)
 				continue
 			}
 			r.wrong = []*Owner{pod}
-			if i.tunnel() != "" && q.ofCalico() && q.bookedFor(nil, pod) == booked && q.bookedFor(nil, host) != booked {
+			if q.ofCalico() && q.bookedFor(nil, pod) == booked && q.bookedFor(nil, host) != booked {
 				r.wrong = []*Owner{host}
 			}
 			for _, p := range q.pools {
@@ -195,8 +192,8 @@ func (q *inquiry) staticAddress() (r reason) {
 	}
 	var all []string
 	q.pairs(func(o, other *Owner) bool {
-		why := q.byHand(o)
-		if why == "" || !q.given(other) && !q.inPodRange() {
+		why, gateway := q.byHand(o), q.gateway(other, o)
+		if why == "" || !q.given(other) && !q.inPodRange() && gateway == nil {
 			return true
 		}
 		r.wrong = []*Owner{o}
@@ -205,6 +202,10 @@ func (q *inquiry) staticAddress() (r reason) {
 			whom = "what is behind " + witness(o.Claims[0]) + ", the port of " + o.name()
 		}
 		r.short = fmt.Sprintf("No CNI network or IPAM gave it to %s, and it is an address of pods.", whom)
+		if r.gateway = gateway != nil; r.gateway {
+			r.short = fmt.Sprintf("No CNI network or IPAM gave it to %s, and it is the address of bridge %s, which connects pods.", whom, gateway.Name)
+			r.fact("Bridge %s of node %s connects pods, and its kernel has the address on it.", gateway.Name, other.Node.Name)
+		}
 		if gift := q.gift(other); gift != "" {
 			r.fact("%s", gift)
 		}
@@ -228,6 +229,20 @@ func (q *inquiry) staticAddress() (r reason) {
 		}
 	}
 	return not("it was given to %s: nobody set it by hand", list(all))
+}
+
+// gateway is the bridge by which a node has the address itself, where it connects pods
+// or an owner: it is their gateway, and nobody else's; nil where there is none.
+func (q *inquiry) gateway(host, o *Owner) *Interface {
+	if host.kind() != Host {
+		return nil
+	}
+	for _, c := range host.Claims {
+		if i := c.Interface; c.counts() && i.bridge() && (o.on(i) || q.podsBridge(i)) {
+			return i
+		}
+	}
+	return nil
 }
 
 // pods tells whether one of the owners is a pod, or is known to have been given the
@@ -271,7 +286,8 @@ func (q *inquiry) byHand(o *Owner) string {
 	case o.Namespace == nil:
 		return ""
 	case w.Kind == Host:
-		if i := o.Interface; o.Assigned && !i.portOfPod() && i.tunnel() == "" && !q.podsBridge(i) && !madeByDocker(i.Name) {
+		if i := o.Interface; o.Assigned && !i.portOfPod() && i.tunnel() == "" && !q.podsBridge(i) && !madeByDocker(i.Name) &&
+			!slices.ContainsFunc(q.owners, func(other *Owner) bool { return i.bridge() && other.on(i) }) {
 			return fmt.Sprintf("It is on %s of node %s itself, and no CNI network gives addresses to that.", i.Name, o.Node.Name)
 		}
 		return ""

@@ -428,7 +428,7 @@ var situations = []situation{
 			w.device("n1", "eth0", "")
 		},
 		because: []string{"network kindnet gave it to pod default/web", "on eth0 of node n1 itself"},
-		not:     map[string]string{tunnel: "eth0 of node n1 is neither a tunnel nor a bridge"},
+		not:     map[string]string{tunnel: "eth0 of node n1 is no tunnel"},
 	},
 	{
 		name: "T6 on the node, with records of IPAM", cause: static,
@@ -629,12 +629,21 @@ var situations = []situation{
 		because: []string{"has it for the IP-in-IP tunnel on node n2"},
 	},
 	{
-		name: "T11 the bridge that pods are on", cause: tunnel, addr: "10.244.0.1",
+		name: "T11 the bridge that pods are on", cause: static, addr: "10.244.0.1",
 		build: func(w *world) {
 			w.within("n1", "cni0", "", who("web"))
 			w.device("n1", "cni0", "bridge")
 		},
-		because: []string{"the bridge that pods are on", "The CNI result of pod default/web (eth0, node n1) does not have it"},
+		because: []string{"Bridge cni0 of node n1 connects pods, and its kernel has the address", "The CNI result of pod default/web (eth0, node n1) does not have it"},
+		not:     map[string]string{tunnel: "cni0 of node n1 is no tunnel"},
+	},
+	{
+		name: "the bridge that pods are on, whose address a CNI network gave", cause: unknown, addr: "10.244.0.1",
+		build: func(w *world) {
+			w.within("n1", "cni0", "kindnet", who("web"))
+			w.device("n1", "cni0", "bridge")
+		},
+		not: map[string]string{tunnel: "cni0 of node n1 is no tunnel"},
 	},
 	{
 		name: "a bridge of the node that no pod is on", cause: static,
@@ -642,7 +651,7 @@ var situations = []situation{
 			w.within("n1", "", "kindnet", who("web"))
 			w.device("n1", "br0", "bridge")
 		},
-		not: map[string]string{tunnel: "br0 of node n1 is neither"},
+		not: map[string]string{tunnel: "br0 of node n1 is no tunnel"},
 	},
 	{
 		name: "the bridge of docker", cause: unknown, addr: "172.17.0.1",
@@ -650,7 +659,7 @@ var situations = []situation{
 			w.within("n1", "", "kindnet", who("web"))
 			w.device("n1", "docker0", "bridge")
 		},
-		not: map[string]string{tunnel: "docker0 of node n1 is neither"},
+		not: map[string]string{tunnel: "docker0 of node n1 is no tunnel"},
 	},
 	{
 		name: "the bridge of docker, whose range a CNI network has", cause: networks, addr: "172.17.0.1",
@@ -747,5 +756,28 @@ func TestCauses(t *testing.T) {
 		if !reached[cause] {
 			t.Errorf("no situation has cause %s", cause)
 		}
+	}
+}
+
+func TestOwnersAreOrderedByWhenTheyCame(t *testing.T) {
+	w := newWorld("10.244.0.5")
+	a := w.within("n1", "", "", who("a"))
+	b := w.within("n1", "", "", who("b"))
+	a.AssignedAt, b.AssignedAt = start.Add(time.Minute), start
+	if c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1"); !slices.Equal(c.Order, []uint32{1, 0}) {
+		t.Errorf("got order %v, want b before a", c.Order)
+	}
+
+	w = newWorld("10.244.0.5")
+	w.policy.Networks = []verdict.Network{{Name: "pods", Prefixes: prefixes("10.244.0.0/16")}}
+	a, b = w.within("n1", "", "", who("a")), w.within("n2", "", "", who("b"))
+	a.AssignedAt, b.AssignedAt = start, start.Add(-time.Second)
+	w.node("n2").Skew, w.node("n2").SkewKnown = -2*time.Second, true // its clock is behind
+	if c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods"); !slices.Equal(c.Order, []uint32{0, 1}) {
+		t.Errorf("got order %v, want a before b, whose clock is behind", c.Order)
+	}
+	b.AssignedAt, b.First = 0, start.Add(-time.Minute)
+	if c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods"); !slices.Equal(c.Order, []uint32{1, 0}) {
+		t.Errorf("got order %v, want b, which was seen first, before a", c.Order)
 	}
 }

@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -106,7 +107,7 @@ func (j *judging) conflict(g group) bool {
 	if active {
 		recall(owners, prev.Owners)
 	}
-	c.Rule, c.Owners = rule, owners
+	c.Rule, c.Owners, c.Order = rule, owners, arrivals(owners)
 	c.LinkProof = c.linkProof(g.across())
 	if c.LinkProof == OneWay && rule != RuleDADFailed {
 		c.Phase, c.ConfirmedAt = Suspected, 0 // also where it was proven before
@@ -471,6 +472,29 @@ func together(owners []Owner) Stamp {
 	}
 	slices.Sort(begun)
 	return begun[1]
+}
+
+// arrivals gives the indexes of owners in the order in which they got the address or,
+// where that is not known, were first seen with it.
+func arrivals(owners []Owner) []uint32 {
+	order := make([]uint32, len(owners))
+	for i := range owners {
+		order[i] = uint32(i)
+	}
+	slices.SortStableFunc(order, func(a, b uint32) int { return cmp.Compare(owners[a].heldSince(), owners[b].heldSince()) })
+	return order
+}
+
+// heldSince is when an owner got the address or was first seen with it, by its node's
+// clock, less what that is ahead.
+func (o *Owner) heldSince() Stamp {
+	since := o.AssignedAt()
+	for _, c := range o.Claims {
+		if since == 0 || o.AssignedAt() == 0 && c.First != 0 && c.First < since {
+			since = c.First
+		}
+	}
+	return since.Add(-o.Node.Skew)
 }
 
 // Begun is when the owner was first heard of.

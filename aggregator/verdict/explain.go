@@ -56,6 +56,8 @@ func (j *judging) answer(out Judgement, compared []*Owner) string {
 		names = append(names, o.placed())
 	}
 	switch {
+	case len(out.Owners) == 0 && j.in.Incomplete:
+		return fmt.Sprintf("Cannot tell: nobody is known to hold %s, but not all nodes are seen.", a)
 	case len(out.Owners) == 0:
 		return fmt.Sprintf("No conflict: nobody is known to hold %s.", a)
 	case len(compared) == 0:

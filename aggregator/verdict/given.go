@@ -277,7 +277,7 @@ func when(s Stamp) string {
 	if s == 0 {
 		return ""
 	}
-	return s.Time().Format("2006-01-02 15:04:05.000 MST")
+	return s.Time().Format("2006-01-02 15:04:05.000")
 }
 
 // after puts words before a text that is there.

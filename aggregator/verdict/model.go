@@ -482,6 +482,8 @@ type Conflict struct {
 	Summary   string
 	Advice    []string
 	Owners    []Owner
+	// Order has indexes of Owners, in the order in which they came.
+	Order []uint32
 	// Because are the facts that the cause follows from, Excluded what else could be
 	// it and why it is not, Diagnosis what is to be seen where one would look.
 	Because   []string

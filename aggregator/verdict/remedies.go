@@ -22,6 +22,9 @@ func (j *judging) remedies(c *Conflict, why *reason) []string {
 	case CauseOverlappingNetworks:
 		return j.renumber(c, why)
 	case CauseStaticAddress:
+		if why.gateway { // the node needs it
+			return j.giveUp(why.wrong)
+		}
 		return append(j.giveUp(why.wrong), outOfRange(why))
 	case CauseTunnelAddress:
 		return j.leaveDevice(c, why)

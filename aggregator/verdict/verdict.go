@@ -104,6 +104,9 @@ type Input struct {
 	Pools       []*Pool
 	Past        []Past
 	Now         Stamp
+	// Incomplete is set when not all nodes are seen: that nobody is known to hold the
+	// address proves nothing. Only Explain looks at it.
+	Incomplete bool
 }
 
 // Judgement is what follows from an Input.

@@ -102,7 +102,7 @@ func (c *acknowledgeCommand) request() (*pb.AcknowledgeConflictRequest, error) {
 // and no more.
 func (q *query) onlyConflict(ctx context.Context, address string) (id string, err error) {
 	var conflicts []*pb.Conflict
-	err = pages(ctx, q.client(), "/v1/conflicts", url.Values{"address": {address}}, (*pb.ListConflictsResponse)(nil),
+	_, err = pages(ctx, q.client(), "/v1/conflicts", url.Values{"address": {address}}, (*pb.ListConflictsResponse)(nil),
 		func(page *pb.ListConflictsResponse) { conflicts = append(conflicts, page.GetConflicts()...) })
 	switch {
 	case err != nil:

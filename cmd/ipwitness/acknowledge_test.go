@@ -63,7 +63,7 @@ func TestAcknowledge(t *testing.T) {
 			if !proto.Equal(asked, want) {
 				t.Errorf("got asked for %v, want %v", asked, want)
 			}
-			if got, want := c.stdout.String(), "Conflict abc of 10.0.0.7 (a/x | b/y) is acknowledged until 2026-03-15 15:09:26: NET-42\n"; got != want {
+			if got, want := c.stdout.String(), "Conflict abc of 10.0.0.7 (a/x | b/y) is acknowledged until 2026-03-15 15:09:26 UTC: NET-42\n"; got != want {
 				t.Errorf("got %q, want %q", got, want)
 			}
 			c.wantStderr(t, "")

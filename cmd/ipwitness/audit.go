@@ -36,13 +36,16 @@ that IPAM will give to somebody else; WARNING is what hurts in time: addresses t
 leaked, a pool that runs dry. With an ID or an ADDRESS, say all that is known: the
 evidence, what to do, and the commands. With the name of a NODE, list what is there.
 
---fix-plan prints a shell script that would put IPAM right. ipwitness changes nothing.`,
+--fix-plan prints a shell script that would put IPAM right. ipwitness changes nothing.
+Where not all nodes are seen, the script may lack steps: the exit code is 3 then.
+
+Nodes that are not seen are named on stderr, and with -o json under "coverage".`,
 		Example: `
   ipwitness audit
   ipwitness audit 10.244.0.7
   ipwitness audit --kind leaked -o wide
   ipwitness audit --fix-plan > plan.sh
-  ipwitness audit --exit-code || echo "IPAM is wrong"`,
+  ipwitness audit --exit-code || echo "IPAM is wrong, or not everything is seen"`,
 		Args:              atMostOne("the ID or the ADDRESS of a finding, or the name of a NODE"),
 		ValidArgsFunction: c.completeFindings,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -68,7 +71,7 @@ evidence, what to do, and the commands. With the name of a NODE, list what is th
 		panic(err) // the flag was added above
 	}
 	cmd.Flags().BoolVar(&c.fixPlan, "fix-plan", false, "print a shell script that would put IPAM right")
-	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit with 2 if there is a finding above INFO, 0 if there is none, 1 on an error")
+	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, exitCodeHelp("a finding above INFO"))
 	return cmd
 }
 
@@ -115,55 +118,114 @@ func (a about) keep(f *pb.Finding) bool {
 	return true
 }
 
-// findings asks for findings.
-func (c *auditCommand) findings(ctx context.Context, about about) ([]*pb.Finding, error) {
+// findings asks for findings. Known reports whether there is a finding of the id or node
+// that was asked for, also of another kind.
+func (c *auditCommand) findings(ctx context.Context, about about) (findings []*pb.Finding, known bool, coverage *pb.Coverage, err error) {
 	ask := url.Values{}
 	if about.address != "" {
 		ask.Set("address", about.address)
 	}
-	if c.kind != "" {
+	if c.kind != "" && about.name == "" {
 		ask.Set("kind", c.kind)
 	}
-	var findings []*pb.Finding
-	err := pages(ctx, c.client(), "/v1/findings", ask, (*pb.ListFindingsResponse)(nil), func(page *pb.ListFindingsResponse) {
+	coverage, err = pages(ctx, c.client(), "/v1/findings", ask, (*pb.ListFindingsResponse)(nil), func(page *pb.ListFindingsResponse) {
 		for _, f := range page.GetFindings() {
-			if about.keep(f) {
+			if !about.keep(f) {
+				continue
+			}
+			known = true
+			if c.kind == "" || f.GetKind() == c.kind {
 				findings = append(findings, f)
 			}
 		}
 	})
-	return findings, err
+	return findings, known, coverage, err
 }
 
-// pools asks what is audited; known is false where the server cannot tell.
-func (c *auditCommand) pools(ctx context.Context) (pools []*pb.Pool, known bool, err error) {
-	err = pages(ctx, c.client(), "/v1/pools", nil, (*pb.ListPoolsResponse)(nil), func(page *pb.ListPoolsResponse) {
-		pools = append(pools, page.GetPools()...)
+// basis is what findings were looked for in.
+type basis struct {
+	coverage *pb.Coverage
+	pools    []*pb.Pool
+	// unknown is set where the server does not tell its pools.
+	unknown bool
+	// silent is the node that was asked for, where it is not heard from.
+	silent string
+}
+
+// nothing reports whether no pool is audited.
+func (a *basis) nothing() bool { return len(a.pools) == 0 && !a.unknown }
+
+// basis asks what findings are looked for in.
+func (c *auditCommand) basis(ctx context.Context, about about, coverage *pb.Coverage) (*basis, error) {
+	a := &basis{coverage: coverage}
+	_, err := pages(ctx, c.client(), "/v1/pools", nil, (*pb.ListPoolsResponse)(nil), func(page *pb.ListPoolsResponse) {
+		for _, p := range page.GetPools() {
+			if about.name == "" || p.GetNode() == "" || p.GetNode() == about.name {
+				a.pools = append(a.pools, p)
+			}
+		}
 	})
 	if old, ok := errors.AsType[*serverError](err); ok && old.code == codes.Unimplemented {
-		return nil, false, nil
+		a.unknown, err = true, nil
 	}
-	return pools, err == nil, err
+	return a, err
 }
 
 // list shows findings: as tables or, in full, those of one address, or that of an id.
 func (c *auditCommand) list(ctx context.Context, about about) error {
-	findings, err := c.findings(ctx, about)
+	findings, known, coverage, err := c.findings(ctx, about)
 	if err != nil {
 		return err
 	}
 	show.SortFindings(findings)
+	a, err := c.basis(ctx, about, coverage)
+	if err != nil {
+		return err
+	}
+	c.warn(coverage)
+	if about.name != "" && !known {
+		if a.silent, err = c.silent(ctx, about.name, coverage); err != nil {
+			return err
+		}
+	}
 	switch {
 	case c.fixPlan:
-		err = c.plan(ctx, findings)
+		err = c.plan(ctx, findings, a)
 	case c.format.ForPrograms():
-		err = show.List(c.sys.stdout, c.format, "findings", findings)
+		err = show.List(c.sys.stdout, c.format, "findings", findings, coverage)
 	case len(findings) > 0 && (about.address != "" || about.id(findings[0])):
 		err = c.inFull(findings)
 	default:
-		err = c.tables(ctx, findings, about)
+		err = c.tables(ctx, findings, about, a)
 	}
-	return errors.Join(err, c.found(findings))
+	return errors.Join(err, c.found(findings, a))
+}
+
+// silent looks for the node of a name. It gives the name where the node is not heard
+// from, and an error where there is no such node.
+func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Coverage) (string, error) {
+	var nodes pb.ListNodesResponse
+	if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
+		return "", err
+	}
+	known := slices.Contains(coverage.GetSilentNodes(), name)
+	for _, n := range nodes.GetNodes() {
+		if n.GetName() != name {
+			continue
+		}
+		if n.GetState() == pb.Node_LIVE {
+			return "", nil
+		}
+		known = true
+	}
+	switch {
+	case known:
+		return name, nil
+	case c.exitCode && coverage.GetIncomplete():
+		c.tell("No finding has the id %[1]s, and no node %[1]s is known so far.", name)
+		return "", exitCannotTell // it may be the id or the name of what is not seen
+	}
+	return "", fmt.Errorf("no finding has the id %[1]q, and no node is called so: '%[2]s audit' lists the findings, '%[2]s nodes' the nodes", name, c.sys.program)
 }
 
 // inFull shows one finding after the other.
@@ -182,32 +244,25 @@ func (c *auditCommand) inFull(findings []*pb.Finding) error {
 }
 
 // tables shows findings and what is audited, or says that there are none.
-func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about about) error {
-	pools, known, err := c.pools(ctx)
-	if err != nil {
-		return err
-	}
-	pools = slices.DeleteFunc(pools, func(p *pb.Pool) bool {
-		return about.name != "" && p.GetNode() != "" && p.GetNode() != about.name
-	})
+func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about about, a *basis) error {
 	if len(findings) == 0 {
-		if err := c.tellNone(ctx, about, pools, known); err != nil {
+		if err := c.tellNone(ctx, about, a); err != nil {
 			return err
 		}
 	} else if err := show.Findings(c.sys.stdout, findings, c.wide(), c.sys.now()); err != nil {
 		return err
 	}
-	if about.address != "" || len(pools) == 0 {
+	if about.address != "" || len(a.pools) == 0 {
 		return nil
 	}
 	if len(findings) > 0 {
 		fmt.Fprintln(c.sys.stdout)
 	}
-	return show.Pools(c.sys.stdout, pools, c.wide())
+	return show.Pools(c.sys.stdout, a.pools, c.wide())
 }
 
 // tellNone says that nothing was found, and what was looked at.
-func (c *auditCommand) tellNone(ctx context.Context, about about, pools []*pb.Pool, known bool) error {
+func (c *auditCommand) tellNone(ctx context.Context, about about, a *basis) error {
 	what := ""
 	if c.kind != "" {
 		what = " of kind " + c.kind
@@ -216,23 +271,34 @@ func (c *auditCommand) tellNone(ctx context.Context, about about, pools []*pb.Po
 	case about.address != "":
 		what += " about " + about.address
 	case about.name != "":
-		what += " has the id " + about.name + ", or is about a node of that name"
+		what += " about " + about.name
 	}
 	switch {
-	case !known:
+	case a.silent != "":
+		c.tell("Cannot tell: no finding%s is known, and node %s is not heard from.", what, a.silent)
+	case a.unknown:
 		c.tell("No finding%s. This server does not tell what it audits.", what)
-	case about.name != "" && len(pools) == 0:
-		c.tell("No finding%s.", what)
-	case len(pools) > 0:
-		c.tell("No finding%s. Audited: %s.", what, show.Audited(pools))
+	case len(a.pools) > 0:
+		c.tell("No finding%s. Audited: %s.", what, show.Audited(a.pools))
+	case about.name != "":
+		c.tell("No finding%s. Nothing is audited there: no pool of addresses is known.", what)
 	default:
-		var nodes pb.ListNodesResponse
-		if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
+		why, err := c.notAudited(ctx)
+		if err != nil {
 			return err
 		}
-		c.tell("No finding%s, because nothing is audited: %s.", what, notAudited(&nodes, c.sys.program))
+		c.tell("No finding%s, because nothing is audited: %s.", what, why)
 	}
 	return nil
+}
+
+// notAudited asks why nothing is audited.
+func (c *auditCommand) notAudited(ctx context.Context) (string, error) {
+	var nodes pb.ListNodesResponse
+	if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
+		return "", err
+	}
+	return notAudited(&nodes, c.sys.program), nil
 }
 
 // notAudited says why nothing is audited.
@@ -252,35 +318,61 @@ func notAudited(nodes *pb.ListNodesResponse, program string) string {
 }
 
 // found gives the exit code for findings: those count that are not only good to know.
-func (c *auditCommand) found(findings []*pb.Finding) error {
-	for _, f := range findings {
-		if c.exitCode && f.GetSeverity() != pb.Finding_INFO {
-			return exitFound
+// That there is none counts where something is audited and everything is seen.
+func (c *auditCommand) found(findings []*pb.Finding, a *basis) error {
+	if !c.exitCode && !c.fixPlan {
+		return nil
+	}
+	found := c.exitCode && slices.ContainsFunc(findings, func(f *pb.Finding) bool { return f.GetSeverity() != pb.Finding_INFO })
+	if err := c.conclude(found, a.coverage); err != nil {
+		return err
+	}
+	if a.silent != "" || len(findings) == 0 && c.kind == "" && a.nothing() {
+		if c.fixPlan || c.format.ForPrograms() {
+			c.tell("Cannot tell: %s.", a.why())
 		}
+		return exitCannotTell
 	}
 	return nil
 }
 
+// why says why nothing can be said, though all nodes are seen that should be.
+func (a *basis) why() string {
+	if a.silent != "" {
+		return "node " + a.silent + " is not heard from"
+	}
+	return "nothing is audited, as no pool of addresses is known"
+}
+
 // plan prints the script that would put IPAM right.
-func (c *auditCommand) plan(ctx context.Context, findings []*pb.Finding) error {
+func (c *auditCommand) plan(ctx context.Context, findings []*pb.Finding, a *basis) error {
 	var nodes pb.ListNodesResponse
 	if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
 		return err
 	}
 	return show.FixPlan(c.sys.stdout, findings, show.Origin{
-		Server: c.client().base, Program: c.sys.program, Nodes: nodes.GetNodes(), Now: c.sys.now(),
+		Server: c.client().base, Program: c.sys.program, Nodes: nodes.GetNodes(), Coverage: a.coverage, Now: c.sys.now(),
 	})
 }
 
 // follow shows findings as they come, change and go.
 func (c *auditCommand) follow(ctx context.Context, about about) error {
-	table := show.NewFindingWatch(c.sys.stdout, c.wide())
+	table, seen, begun := show.NewFindingWatch(c.sys.stdout, c.wide()), coverageWatch{query: &c.query}, false
 	w := &watcher[*pb.WatchFindingsResponse]{
 		client: c.client(),
 		notice: c.sys.stderr,
 		path:   "/v1/findings:watch",
 		begin:  table.Begin,
 		event: func(e *pb.WatchFindingsResponse) error {
+			if err := seen.follow(e); err != nil {
+				return err
+			}
+			if e.GetType() == pb.Watch_BOOKMARK && !begun {
+				begun = true
+				if err := c.tellWatched(ctx, about); err != nil {
+					return err
+				}
+			}
 			if f := e.GetFinding(); f != nil && (!about.keep(f) || c.kind != "" && f.GetKind() != c.kind) {
 				return nil
 			}
@@ -294,6 +386,35 @@ func (c *auditCommand) follow(ctx context.Context, about about) error {
 	return w.run(ctx)
 }
 
+// tellWatched says where a watch will show nothing: it refuses an id or node that is not
+// known, and says where nothing is audited. That the server cannot be asked is no error:
+// the watch says so.
+func (c *auditCommand) tellWatched(ctx context.Context, about about) error {
+	_, known, coverage, err := c.findings(ctx, about)
+	if err != nil {
+		return nil
+	}
+	var refused *serverError
+	var unreachable *unreachableError
+	if about.name != "" && !known {
+		silent, err := c.silent(ctx, about.name, coverage)
+		switch {
+		case errors.As(err, &refused), errors.As(err, &unreachable):
+			return nil
+		case err != nil:
+			return err
+		case silent != "":
+			c.tell("Node %s is not heard from: what happens there is not seen.", silent)
+		}
+	}
+	if a, err := c.basis(ctx, about, coverage); err == nil && a.nothing() {
+		if why, err := c.notAudited(ctx); err == nil {
+			c.tell("Nothing is audited: %s. Findings show up here once something is.", why)
+		}
+	}
+	return nil
+}
+
 // completeFindings offers the ids of findings, with what they are about.
 func (c *auditCommand) completeFindings(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 || applySettings(cmd, c.sys.getenv) != nil {
@@ -302,7 +423,7 @@ func (c *auditCommand) completeFindings(cmd *cobra.Command, args []string, _ str
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
 	// Without a server there is nothing to offer, and nobody to tell.
-	findings, _ := c.findings(ctx, about{})
+	findings, _, _, _ := c.findings(ctx, about{})
 	show.SortFindings(findings)
 	var out []cobra.Completion
 	for _, f := range findings {

@@ -28,7 +28,7 @@ func finding(id, kind, address string, severity pb.Finding_Severity) *pb.Finding
 func audited(findings ...*pb.Finding) handler {
 	return handler{
 		"/v1/findings": func(r *http.Request) (int, string) {
-			var out pb.ListFindingsResponse
+			out := pb.ListFindingsResponse{Coverage: everything}
 			for _, f := range findings {
 				if kind := r.URL.Query().Get("kind"); kind == "" || kind == f.GetKind() {
 					out.Findings = append(out.Findings, f)
@@ -37,7 +37,7 @@ func audited(findings ...*pb.Finding) handler {
 			return ok(&out)(r)
 		},
 		"/v1/pools": ok(&pb.ListPoolsResponse{Pools: []*pb.Pool{{Ipam: "host-local", Name: "/var/lib/cni/networks/cbr0", Node: "node-1", State: pb.Pool_KNOWN, Size: 253, Allocated: 12}}}),
-		"/v1/nodes": ok(&pb.ListNodesResponse{Nodes: []*pb.Node{{Name: "node-1", BootId: "b00t", Netns: "1"}}, Kubernetes: &pb.Kubernetes{State: pb.Kubernetes_OFF}}),
+		"/v1/nodes": ok(&pb.ListNodesResponse{Nodes: []*pb.Node{{Name: "node-1", State: pb.Node_LIVE, BootId: "b00t", Netns: "1"}, {Name: "node-2", State: pb.Node_UNHEARD}}, Kubernetes: &pb.Kubernetes{State: pb.Kubernetes_OFF}}),
 	}
 }
 
@@ -50,27 +50,28 @@ func TestAuditExitCodes(t *testing.T) {
 		args   string
 		want   int
 	}{
-		"none":                      {audited(), "audit --exit-code", 0},
-		"critical":                  {audited(critical), "audit --exit-code", 2},
-		"critical, not asked":       {audited(critical), "audit", 0},
-		"critical, as JSON":         {audited(critical), "audit --exit-code -o json", 2},
-		"critical, of another kind": {audited(critical), "audit --exit-code --kind leaked", 0},
-		"critical, on another node": {audited(critical), "audit --exit-code node-2", 0},
-		"critical, on this node":    {audited(critical), "audit --exit-code node-1", 2},
-		"critical, by id":           {audited(critical), "audit --exit-code abc", 2},
-		"critical, by address":      {audited(critical), "audit --exit-code 10.0.0.7", 2},
-		"critical, other address":   {audited(critical), "audit --exit-code 10.0.0.8", 0},
-		"critical, with its plan":   {audited(critical), "audit --exit-code --fix-plan", 2},
-		"a plan":                    {audited(critical), "audit --fix-plan", 0},
-		"a plan of nothing":         {audited(), "audit --fix-plan --exit-code", 0},
-		"warning":                   {audited(warning), "audit --exit-code", 2},
-		"good to know":              {audited(info), "audit --exit-code", 0},
-		"no server of ours":         {handler{}, "audit --exit-code", 1},
-		"no such kind":              {audited(), "audit --kind leak", 1},
-		"neither id nor address":    {audited(), "audit ../x", 1},
-		"watch and exit code":       {audited(), "audit -w --exit-code", 1},
-		"watch and plan":            {audited(), "audit -w --fix-plan", 1},
-		"plan as JSON":              {audited(), "audit --fix-plan -o json", 1},
+		"none":                       {audited(), "audit --exit-code", 0},
+		"critical":                   {audited(critical), "audit --exit-code", 2},
+		"critical, not asked":        {audited(critical), "audit", 0},
+		"critical, as JSON":          {audited(critical), "audit --exit-code -o json", 2},
+		"critical, of another kind":  {audited(critical), "audit --exit-code --kind leaked", 0},
+		"critical, on a silent node": {audited(critical), "audit --exit-code node-2", 3},
+		"no such id or node":         {audited(critical), "audit --exit-code node-3", 1},
+		"critical, on this node":     {audited(critical), "audit --exit-code node-1", 2},
+		"critical, by id":            {audited(critical), "audit --exit-code abc", 2},
+		"critical, by address":       {audited(critical), "audit --exit-code 10.0.0.7", 2},
+		"critical, other address":    {audited(critical), "audit --exit-code 10.0.0.8", 0},
+		"critical, with its plan":    {audited(critical), "audit --exit-code --fix-plan", 2},
+		"a plan":                     {audited(critical), "audit --fix-plan", 0},
+		"a plan of nothing":          {audited(), "audit --fix-plan --exit-code", 0},
+		"warning":                    {audited(warning), "audit --exit-code", 2},
+		"good to know":               {audited(info), "audit --exit-code", 0},
+		"no server of ours":          {handler{}, "audit --exit-code", 1},
+		"no such kind":               {audited(), "audit --kind leak", 1},
+		"neither id nor address":     {audited(), "audit ../x", 1},
+		"watch and exit code":        {audited(), "audit -w --exit-code", 1},
+		"watch and plan":             {audited(), "audit -w --fix-plan", 1},
+		"plan as JSON":               {audited(), "audit --fix-plan -o json", 1},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { serve(t, test.server).run(t, test.want, strings.Fields(test.args)...) })
@@ -134,8 +135,8 @@ func TestAuditWithoutFindingsSaysWhatItLookedAt(t *testing.T) {
 		{audited(), "audit", "No finding. " + one},
 		{audited(), "audit --kind leaked", "No finding of kind leaked. " + one},
 		{audited(), "audit 10.0.0.7", "No finding about 10.0.0.7. " + one},
-		{audited(), "audit node-1", "No finding has the id node-1, or is about a node of that name. " + one},
-		{audited(), "audit nowhere", "No finding has the id nowhere, or is about a node of that name.\n"},
+		{audited(), "audit node-1", "No finding about node-1. " + one},
+		{audited(), "audit node-2", "Cannot tell: no finding about node-2 is known, and node node-2 is not heard from.\n"},
 		{audited(), "audit -o json", ""},
 		{old, "audit", "No finding. This server does not tell what it audits.\n"},
 		{nothing, "audit", "No finding, because nothing is audited: no agent has found records of host-local, and no Kubernetes API is asked for those of whereabouts, Calico and Cilium (--kubeconfig).\n"},

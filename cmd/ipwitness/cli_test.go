@@ -104,7 +104,7 @@ func acknowledged(id string) *pb.Conflict {
 
 func TestExitCodes(t *testing.T) {
 	list := func(states ...pb.Conflict_State) handler {
-		var out pb.ListConflictsResponse
+		out := pb.ListConflictsResponse{Coverage: everything}
 		for i, s := range states {
 			out.Conflicts = append(out.Conflicts, conflict(fmt.Sprint("id", i), s))
 		}
@@ -115,7 +115,7 @@ func TestExitCodes(t *testing.T) {
 			"/v1/owners":        func(*http.Request) (int, string) { return 400, `{"code":3,"message":"no such address"}` },
 		}
 	}
-	known := handler{"/v1/conflicts": ok(&pb.ListConflictsResponse{Conflicts: []*pb.Conflict{acknowledged("ack"), conflict("abc", pb.Conflict_SUSPECTED)}})}
+	known := handler{"/v1/conflicts": ok(&pb.ListConflictsResponse{Conflicts: []*pb.Conflict{acknowledged("ack"), conflict("abc", pb.Conflict_SUSPECTED)}, Coverage: everything})}
 	tests := map[string]struct {
 		server handler
 		args   []string

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // answerTimeout is how long a list may take, and a watch to begin.
@@ -115,20 +116,25 @@ func (c *client) call(ctx context.Context, into proto.Message, path string, requ
 type paged interface {
 	proto.Message
 	GetNextPageToken() string
+	GetCoverage() *pb.Coverage
 }
 
-// pages asks for a list, page by page, and gives each page to take.
-func pages[P paged](ctx context.Context, c *client, path string, query url.Values, page P, take func(P)) error {
+// pages asks for a list, page by page, and gives each page to take. The coverage is that
+// of the first page.
+func pages[P paged](ctx context.Context, c *client, path string, query url.Values, page P, take func(P)) (coverage *pb.Coverage, err error) {
 	q := url.Values{}
 	maps.Copy(q, query)
-	for {
+	for first := true; ; first = false {
 		next := page.ProtoReflect().New().Interface().(P)
 		if err := c.get(ctx, path, q, next); err != nil {
-			return err
+			return nil, err
+		}
+		if first {
+			coverage = next.GetCoverage()
 		}
 		take(next)
 		if next.GetNextPageToken() == "" {
-			return nil
+			return coverage, nil
 		}
 		q.Set("page_token", next.GetNextPageToken())
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -28,12 +29,15 @@ func newConflicts(sys system) *cobra.Command {
 A conflict is SUSPECTED when it is seen, CONFIRMED when both owners are still
 there after the settle time, RESOLVED when it is over; (ack) marks one that
 somebody has acknowledged. With an ID or an ADDRESS, say all that is known: who,
-since when, why it is one, and what to do.`,
+since when, why it is one, and what to do. Of an ADDRESS without an active conflict,
+those that were resolved in the last day are shown.
+
+Nodes that are not seen are named on stderr, and with -o json under "coverage".`,
 		Example: `
   ipwitness conflicts
   ipwitness conflicts 10.244.0.7
   ipwitness conflicts --watch
-  ipwitness conflicts --exit-code || echo "duplicate addresses"`,
+  ipwitness conflicts --exit-code || echo "duplicate addresses, or not everything is seen"`,
 		Args:              atMostOne("the ID or the ADDRESS of a conflict"),
 		ValidArgsFunction: c.completeConflicts,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -60,7 +64,7 @@ since when, why it is one, and what to do.`,
 	c.addFlags(cmd)
 	watchFlag(cmd, &c.watch)
 	cmd.Flags().BoolVar(&c.all, "all", false, "resolved ones, too")
-	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit with 2 if a conflict is confirmed and not acknowledged, 0 if none is, 1 on an error")
+	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, exitCodeHelp("a confirmed conflict without (ack)"))
 	return cmd
 }
 
@@ -70,12 +74,17 @@ func (c *conflictsCommand) one(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	coverage, err := c.coverage(ctx)
+	if err != nil {
+		return err
+	}
+	c.warn(coverage)
 	if c.format.ForPrograms() {
 		err = show.Message(c.sys.stdout, c.format, conflict)
 	} else {
 		err = show.Conflict(c.sys.stdout, conflict, c.sys.now())
 	}
-	return errors.Join(err, c.found(conflict))
+	return errors.Join(err, c.found(coverage, conflict))
 }
 
 // get asks for one conflict.
@@ -90,21 +99,27 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	if address != "" {
 		ask.Set("address", address)
 	}
-	if c.all {
+	if c.all || address != "" {
 		ask.Set("all", "true")
 	}
 	var conflicts []*pb.Conflict
-	err := pages(ctx, c.client(), "/v1/conflicts", ask, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
+	coverage, err := pages(ctx, c.client(), "/v1/conflicts", ask, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
 		conflicts = append(conflicts, page.GetConflicts()...)
 	})
 	if err != nil {
 		return err
 	}
+	if !c.all && slices.ContainsFunc(conflicts, active) {
+		conflicts = slices.DeleteFunc(conflicts, func(c *pb.Conflict) bool { return !active(c) })
+	}
+	c.warn(coverage)
 	switch {
 	case c.format.ForPrograms():
-		err = show.List(c.sys.stdout, c.format, "conflicts", conflicts)
+		err = show.List(c.sys.stdout, c.format, "conflicts", conflicts, coverage)
 	case len(conflicts) == 0 && address != "":
 		c.tell("No conflict of %s. To see why: %s explain %s", address, c.sys.program, address)
+	case len(conflicts) == 0 && coverage.GetIncomplete():
+		c.tell("No conflicts are known.")
 	case len(conflicts) == 0:
 		c.tell("No conflicts.")
 	case address != "":
@@ -112,8 +127,11 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	default:
 		err = show.Conflicts(c.sys.stdout, conflicts, c.wide(), c.sys.now())
 	}
-	return errors.Join(err, c.found(conflicts...))
+	return errors.Join(err, c.found(coverage, conflicts...))
 }
+
+// active reports whether a conflict is not resolved.
+func active(c *pb.Conflict) bool { return c.GetState() != pb.Conflict_RESOLVED }
 
 // inFull shows one conflict after the other.
 func (c *conflictsCommand) inFull(conflicts []*pb.Conflict) error {
@@ -132,13 +150,13 @@ func (c *conflictsCommand) inFull(conflicts []*pb.Conflict) error {
 
 // found gives the exit code for conflicts: those count that are confirmed and
 // not acknowledged.
-func (c *conflictsCommand) found(conflicts ...*pb.Conflict) error {
-	for _, conflict := range conflicts {
-		if c.exitCode && conflict.GetState() == pb.Conflict_CONFIRMED && conflict.GetAcknowledgement() == nil {
-			return exitFound
-		}
+func (c *conflictsCommand) found(coverage *pb.Coverage, conflicts ...*pb.Conflict) error {
+	if !c.exitCode {
+		return nil
 	}
-	return nil
+	return c.conclude(slices.ContainsFunc(conflicts, func(c *pb.Conflict) bool {
+		return c.GetState() == pb.Conflict_CONFIRMED && c.GetAcknowledgement() == nil
+	}), coverage)
 }
 
 // follow shows conflicts as they come, change and go.
@@ -154,7 +172,7 @@ func (c *conflictsCommand) follow(ctx context.Context, id, address string) error
 	if address != "" {
 		ask.Set("address", address)
 	}
-	table := show.NewConflictWatch(c.sys.stdout, c.wide())
+	table, seen := show.NewConflictWatch(c.sys.stdout, c.wide()), coverageWatch{query: &c.query}
 	w := &watcher[*pb.WatchConflictsResponse]{
 		client: c.client(),
 		notice: c.sys.stderr,
@@ -162,6 +180,9 @@ func (c *conflictsCommand) follow(ctx context.Context, id, address string) error
 		query:  ask,
 		begin:  table.Begin,
 		event: func(e *pb.WatchConflictsResponse) error {
+			if err := seen.follow(e); err != nil {
+				return err
+			}
 			if e.GetConflict() != nil && id != "" && e.GetConflict().GetId() != id {
 				return nil
 			}

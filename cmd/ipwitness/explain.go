@@ -50,6 +50,7 @@ witnessed, which rules applied, and which did not and why.`,
 			if q.format.ForPrograms() {
 				return show.Message(sys.stdout, q.format, explained)
 			}
+			q.warn(explained.GetCoverage())
 			return show.Explain(sys.stdout, explained, sys.now())
 		},
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 )
 
 // agentFlags adds the flags of an agent.
@@ -87,6 +88,11 @@ func listenFlags(cmd *cobra.Command, to *addresses, byDefault addresses) {
 	listenFlag(cmd.Flags(), &to.metrics, metricsListen, "", "a listener of their own for health, readiness and metrics, beside --http-listen (default none)")
 }
 
+// exitCodeHelp is the help of --exit-code, for what it finds.
+func exitCodeHelp(found string) string {
+	return "exit with 2 on " + found + ", 0 on none, 3 if that cannot be told, 1 on an error"
+}
+
 // The names of the flags that an error about a listener names.
 const (
 	grpcListen    = "grpc-listen"
@@ -98,6 +104,8 @@ const (
 type logging struct {
 	level  logLevel
 	format logFormat
+	// live is the account whose lines the records are; nil where the log is its own.
+	live *show.Live
 }
 
 type (
@@ -120,6 +128,9 @@ func (l *logging) logger(w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.level)); err != nil {
 		return nil, fmt.Errorf("--log-level: %w", err)
+	}
+	if l.live != nil {
+		return l.live.Logger(level), nil
 	}
 	options := &slog.HandlerOptions{Level: level}
 	if l.format == logJSON {

@@ -28,6 +28,7 @@ type system struct {
 	program        string // how the user calls us: ipwitness, or kubectl ipwitness
 	stdout, stderr io.Writer
 	terminal       bool // stdout is a terminal
+	oneTerminal    bool // and stderr, too
 	getenv         func(string) string
 	now            func() time.Time
 	transport      http.RoundTripper // of the client commands
@@ -50,6 +51,7 @@ func main() {
 		now:       time.Now,
 		transport: newTransport(),
 	}
+	sys.oneTerminal = sys.terminal && term.IsTerminal(int(os.Stderr.Fd()))
 	os.Exit(execute(ctx, sys, os.Args[1:]))
 }
 

@@ -43,6 +43,7 @@ what else changes there (how it watches, what it lost, what does not work) withi
 			if q.format.ForPrograms() {
 				return show.Message(sys.stdout, q.format, &list)
 			}
+			q.warn(list.GetCoverage())
 			if len(list.GetNodes()) == 0 {
 				q.tell("No nodes: no agent has connected yet.")
 				return errors.Join(show.Kubernetes(sys.stdout, list.GetKubernetes(), sys.now()), show.Aggregator(sys.stdout, list.GetProblems()))
@@ -61,6 +62,7 @@ what else changes there (how it watches, what it lost, what does not work) withi
 // of the rest.
 func (q *query) watchNodes(ctx context.Context) error {
 	client, known, table := q.client(), show.NewChanges(show.NodeKey), show.NewNodeWatch(q.sys.stdout, q.wide())
+	seen := coverageWatch{query: q}
 	tell := func(kind pb.Watch_Type, n *pb.Node) error {
 		if q.format.ForPrograms() {
 			return show.Event(q.sys.stdout, q.format, kind.String(), "node", n)
@@ -108,6 +110,9 @@ func (q *query) watchNodes(ctx context.Context) error {
 		path:   "/v1/conflicts:watch",
 		begin:  func() {}, // a bookmark follows
 		event: func(e *pb.WatchConflictsResponse) error {
+			if err := seen.follow(e); err != nil {
+				return err
+			}
 			switch e.GetType() {
 			case pb.Watch_BOOKMARK:
 				return list()

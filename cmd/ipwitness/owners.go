@@ -49,18 +49,20 @@ func watchFlag(cmd *cobra.Command, to *bool) {
 
 func (q *query) owners(ctx context.Context, sel selector) error {
 	var owners []*pb.Owner
-	err := pages(ctx, q.client(), "/v1/owners", sel.query, (*pb.ListOwnersResponse)(nil), func(page *pb.ListOwnersResponse) {
+	coverage, err := pages(ctx, q.client(), "/v1/owners", sel.query, (*pb.ListOwnersResponse)(nil), func(page *pb.ListOwnersResponse) {
 		for _, o := range page.GetOwners() {
 			if sel.keep(o) {
 				owners = append(owners, o)
 			}
 		}
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	q.warn(coverage)
+	switch {
 	case q.format.ForPrograms():
-		return show.List(q.sys.stdout, q.format, "owners", owners)
+		return show.List(q.sys.stdout, q.format, "owners", owners, coverage)
 	case len(owners) == 0 && sel.what != "":
 		q.tell("No owner %s.", sel.what)
 		return nil
@@ -72,7 +74,7 @@ func (q *query) owners(ctx context.Context, sel selector) error {
 }
 
 func (q *query) watchOwners(ctx context.Context, sel selector) error {
-	table := show.NewOwnerWatch(q.sys.stdout, q.wide())
+	table, seen := show.NewOwnerWatch(q.sys.stdout, q.wide()), coverageWatch{query: q}
 	w := &watcher[*pb.WatchOwnersResponse]{
 		client: q.client(),
 		notice: q.sys.stderr,
@@ -80,6 +82,9 @@ func (q *query) watchOwners(ctx context.Context, sel selector) error {
 		query:  sel.query,
 		begin:  table.Begin,
 		event: func(e *pb.WatchOwnersResponse) error {
+			if err := seen.follow(e); err != nil {
+				return err
+			}
 			if e.GetOwner() != nil && !sel.keep(e.GetOwner()) {
 				return nil
 			}

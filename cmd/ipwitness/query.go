@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -128,10 +129,73 @@ func (q *query) tell(format string, args ...any) {
 	fmt.Fprintf(q.sys.stderr, format+"\n", args...)
 }
 
+// warn says what an answer could not take into account. Programs are told by the answer.
+func (q *query) warn(c *pb.Coverage) {
+	if !q.format.ForPrograms() {
+		q.tellUnseen(c)
+	}
+}
+
+func (q *query) tellUnseen(c *pb.Coverage) {
+	for _, s := range show.Unseen(c) {
+		q.tell("Warning: %s", s)
+	}
+}
+
+// conclude gives the exit code for an answer: what was found counts, and that nothing
+// was found counts only where everything is seen.
+func (q *query) conclude(found bool, c *pb.Coverage) error {
+	switch {
+	case found:
+		return exitFound
+	case c == nil:
+		q.tell("Cannot tell whether there is more: this server does not say which nodes it hears from.")
+		return exitCannotTell
+	case c.GetIncomplete():
+		if q.format.ForPrograms() {
+			q.tellUnseen(c) // else they were told
+		}
+		return exitCannotTell
+	}
+	return nil
+}
+
+// coverage asks what answers rest on.
+func (q *query) coverage(ctx context.Context) (*pb.Coverage, error) {
+	var list pb.ListConflictsResponse
+	err := q.client().get(ctx, "/v1/conflicts", url.Values{"page_size": {"1"}}, &list)
+	return list.GetCoverage(), err
+}
+
 // event is what the events of all watches have.
 type event interface {
 	GetType() pb.Watch_Type
 	GetLost() uint32
+	GetCoverage() *pb.Coverage
+}
+
+// coverageWatch says in a watch what is not seen, when that changes.
+type coverageWatch struct {
+	*query
+	last *pb.Coverage
+}
+
+// follow takes an event.
+func (w *coverageWatch) follow(e event) error {
+	c := e.GetCoverage()
+	if c == nil || proto.Equal(c, w.last) || w.last == nil && !c.GetIncomplete() && c.GetWithoutFrames() == 0 {
+		return nil
+	}
+	first := w.last == nil
+	w.last = c
+	if w.format.ForPrograms() {
+		return show.Event(w.sys.stdout, w.format, pb.Watch_BOOKMARK.String(), "coverage", c)
+	}
+	w.tellUnseen(c)
+	if !first && len(show.Unseen(c)) == 0 {
+		w.tell("All is seen now: %s.", show.Count(int(c.GetHeard()), "node", "nodes"))
+	}
+	return nil
 }
 
 // encodeEvent writes an event that says something of its item, or that events were lost.
@@ -169,7 +233,7 @@ func (q *query) completeConflicts(cmd *cobra.Command, args []string, _ string) (
 	defer cancel()
 	var out []cobra.Completion
 	// Without a server there is nothing to offer, and nobody to tell.
-	_ = pages(ctx, q.client(), "/v1/conflicts", nil, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
+	_, _ = pages(ctx, q.client(), "/v1/conflicts", nil, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
 		for _, c := range page.GetConflicts() {
 			about := fmt.Sprintf("%s %s: %s", show.ConflictState(c), c.GetAddress(), show.ConflictNames(c))
 			out = append(out, cobra.CompletionWithDesc(c.GetId(), about))

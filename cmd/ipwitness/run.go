@@ -10,6 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent"
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 )
 
 // runCommand has the flags of run: those of an agent and those of an aggregator.
@@ -21,6 +22,7 @@ type runCommand struct {
 	files      secure.Files
 	logging    logging
 	live       bool
+	account    *show.Live // nil unless live
 }
 
 func newRun(sys system) *cobra.Command {
@@ -30,8 +32,8 @@ func newRun(sys system) *cobra.Command {
 		Short: "Watch this host: agent and aggregator in one process",
 		Long: `Watch this host: agent and aggregator in one process.
 
-In a terminal, tell who comes and goes and report every conflict. Otherwise, log
-to stderr. Either way the API listens for the other commands. Needs root, or
+In a terminal, tell who comes and goes and report every conflict, with what the log
+says of problems. Otherwise, log to stderr. Either way the API listens for the other commands. Needs root, or
 CAP_NET_ADMIN, CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor'
 says what works without.
 
@@ -48,6 +50,12 @@ says what works without.
 			}
 			if r.live && !cmd.Flags().Changed("log-level") {
 				r.logging.level = "warn"
+			}
+			if r.live {
+				r.account = show.NewLive(sys.stdout, r.color(), sys.program)
+			}
+			if sys.oneTerminal && !cmd.Flags().Changed("log-format") {
+				r.logging.live = r.account // else its lines and those of the log would be mixed up
 			}
 			return r.run(cmd.Context())
 		},
@@ -67,6 +75,7 @@ func (r *runCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.aggregator.Alone = true
 	agg, s, err := openAggregator(ctx, r.aggregator, r.listen, r.files, p)
 	if err != nil {
 		return err

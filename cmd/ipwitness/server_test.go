@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -150,8 +151,7 @@ func TestTellBeginsWithWhatThereIs(t *testing.T) {
 	defer cancel()
 	out := &lineWriter{text: "no conflicts", end: cancel}
 	c := newConsole()
-	c.system.stdout = out
-	r := &runCommand{sys: c.system}
+	r := &runCommand{sys: c.system, account: show.NewLive(out, false, "ipwitness")}
 	if err := r.tell(ctx, s, build{Version: "v1.2.3"}); err != nil {
 		t.Errorf("got %v, want nil", err)
 	}
@@ -166,8 +166,7 @@ func TestTellEndsWhenNobodyReads(t *testing.T) {
 	s, _ := testServer(t)
 	report(t, s)
 	c := newConsole()
-	c.system.stdout = errWriter{}
-	r := &runCommand{sys: c.system}
+	r := &runCommand{sys: c.system, account: show.NewLive(errWriter{}, false, "ipwitness")}
 	if err := r.tell(t.Context(), s, build{}); err == nil || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("got %v, want the error of writing", err)
 	}

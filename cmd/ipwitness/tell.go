@@ -27,7 +27,7 @@ const (
 // tell gives the live account until ctx ends.
 func (r *runCommand) tell(ctx context.Context, s *server, b build) error {
 	client := pb.NewWitnessServiceClient(s.conn)
-	live := show.NewLive(r.sys.stdout, r.color(), r.sys.program)
+	live := r.account
 	node, err := r.started(ctx, client)
 	if err != nil {
 		return ended(ctx, err)

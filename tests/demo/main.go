@@ -126,7 +126,7 @@ func demo(ctx context.Context) error {
 func foretold(ctx context.Context, p *netlab.Program, n int) error {
 	return p.WatchFindings(ctx, func(e netlab.FindingEvent) bool {
 		if f := e.GetFinding(); f.GetKind() == "in-use-unallocated" {
-			fmt.Printf("   %s  %-9s  %-10s  %s\n", e.Read.Format("15:04:05.000"), f.GetSeverity(), f.GetAddress(), f.GetKind())
+			fmt.Printf("   %s  %-9s  %-10s  %s\n", e.Read.UTC().Format("15:04:05.000"), f.GetSeverity(), f.GetAddress(), f.GetKind())
 			n--
 		}
 		return n > 0
@@ -166,7 +166,7 @@ func await(ctx context.Context, conflicts <-chan netlab.Event, failed <-chan err
 			c := e.GetConflict()
 			if states[c.GetId()] != c.GetState() {
 				states[c.GetId()] = c.GetState()
-				fmt.Printf("   %s  %-9s  %-10s  %s\n", e.Read.Format("15:04:05.000"), c.GetState(), c.GetAddress(), names(c))
+				fmt.Printf("   %s  %-9s  %-10s  %s\n", e.Read.UTC().Format("15:04:05.000"), c.GetState(), c.GetAddress(), names(c))
 			}
 		case err := <-failed:
 			return err

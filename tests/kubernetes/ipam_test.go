@@ -120,7 +120,7 @@ func (l *lab) audited(pool string, allocations uint64) {
 // plan runs what `ipwitness audit --fix-plan` prints for where kubectl works.
 func (l *lab) plan() string {
 	l.t.Helper()
-	script, err := l.Output(l.Command(binary, "audit", "--fix-plan"))
+	script, err := l.Stdout(l.Command(binary, "audit", "--fix-plan"))
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -514,8 +514,7 @@ func (l *lab) row(id, addr, rule string) {
 		var s situations.Said
 		var err error
 		explain := l.Command(binary, "explain", addr)
-		explain.Env = append(explain.Env, "TZ=UTC") // of times that a test chose
-		if s.Printed, err = l.Output(explain); err != nil {
+		if s.Printed, err = l.Stdout(explain); err != nil {
 			l.t.Fatal(err)
 		}
 		s.Explanation = &ipwitnessv1.ExplainResponse{}

@@ -195,6 +195,15 @@ func (h *Host) Output(cmd *exec.Cmd) (string, error) {
 	return string(out), nil
 }
 
+// Stdout is Output without what the command writes to stderr, where warnings are.
+func (h *Host) Stdout(cmd *exec.Cmd) (string, error) {
+	out, err := cmd.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args[len(h.enter):], " "), err, bytes.TrimSpace(exit.Stderr))
+	}
+	return string(out), err
+}
+
 // Do runs fn on a thread that is inside the host's network namespace. fn must
 // not start goroutines that use the network: they would run outside.
 func (h *Host) Do(fn func() error) error { return inside(h.netns, fn) }

@@ -12,11 +12,11 @@ var causes = map[string]string{
 	"T3-calico": "ipam-booked-elsewhere",
 	// Each node's own host-local has it for its own pod.
 	"T3": "pod-cidr-overlap", "T4-nodes": "pod-cidr-overlap", "T5": "pod-cidr-overlap", "T5-gateway": "pod-cidr-overlap",
-	"T6": "static-address", "T6-guest": "static-address",
+	"T6": "static-address", "T6-guest": "static-address", "T11-bridge": "static-address",
 	"T7": "external-device", "T7-pod": "external-device", "T7-ipv6": "external-device", "T7-nodes": "external-device",
 	"T8": "split-brain", "T8-announced": "split-brain",
 	"T10": "orphaned-sandbox",
-	"T11": "tunnel-address", "T11-bridge": "tunnel-address",
+	"T11": "tunnel-address",
 	"T14": "overlapping-networks",
 	// Nothing tells who gave the address to namespaces that somebody made by hand, and
 	// nobody can look into two machines outside.

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -80,7 +81,7 @@ func write(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 	midnight := false
 	row := func() (text, values string) {
 		said := ask()
-		midnight = beforeMidnight(said.Printed)
+		midnight = beforeMidnight(said.Printed, time.Now().UTC().Format(time.DateOnly))
 		verdict := "no conflict"
 		for _, c := range said.Explanation.GetConflicts() {
 			if c.GetState() != ipwitnessv1.Conflict_RESOLVED {
@@ -122,17 +123,18 @@ func WantApplied(t testing.TB, e *ipwitnessv1.ExplainResponse, rule string) {
 // day than today's is shown with its day, and tables become wider by it.
 const Day = "2026-01-02"
 
-// beforeMidnight tells whether a text has a time of the day before: it is shown with its
-// day then, and what is beside it is elsewhere. What has a zone always has its day.
-func beforeMidnight(text string) bool {
-	return slices.ContainsFunc(dated.FindAllStringSubmatch(text, -1), func(m []string) bool { return m[1] != Day && m[2] == "" })
+// beforeMidnight reports whether a text has a time of the day before today: it is shown
+// with its day then, and what is beside it is elsewhere. What the aggregator puts in
+// words always has its day.
+func beforeMidnight(text, today string) bool {
+	return slices.ContainsFunc(dated.FindAllStringSubmatch(text, -1), func(m []string) bool { return m[1] != Day && m[1] != today })
 }
 
 // What differs from run to run. A MAC that a test chose begins with 02:00:00 or
 // 0a:58:0a, or is a well-known one.
 var (
 	clocks     = regexp.MustCompile(`(\d{4}-\d\d-\d\d )?\b\d\d:\d\d:\d\d\.\d{3}\b`)
-	dated      = regexp.MustCompile(`\b(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d\.\d{3}\b(\s+UTC\b)?`)
+	dated      = regexp.MustCompile(`\b(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d\.\d{3}\b`)
 	ages       = regexp.MustCompile(`\((\d+(\.\d+)?(ms|[smhd]))+ ago\)`)
 	lasted     = regexp.MustCompile(`(, (for|lasted)) (\d+(\.\d+)?(ms|[smhd]))+ +`)
 	counts     = regexp.MustCompile(`\b(ASSIGNED|ANNOUNCED|ANSWERED|USED|DAD_FAILED) \d+ times\b`)
@@ -143,6 +145,7 @@ var (
 	booked     = regexp.MustCompile(`\bcontainer [0-9a-f]{12}\b`)
 	processes  = regexp.MustCompile(`(\bprocess +\S+) \(\d+\)`)
 	passing    = regexp.MustCompile(`(?m)^ +process +ip \(\d+\)\n`) // of a test: ip -n NAMESPACE, where the agent looked just then
+	passed     = regexp.MustCompile(`,\s+process ip \(\d+\)\n`)     // the same, where a line has more
 	macs       = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
 	chosenMACs = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|00:00:5e|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
 )
@@ -166,6 +169,7 @@ func Stable(text string) string {
 	text = numbered(text, containers, "container     c0ffee%06x")
 	text = numbered(text, booked, "container c0ffee%06x")
 	text = passing.ReplaceAllString(text, "")
+	text = passed.ReplaceAllString(text, "\n")
 	text = processes.ReplaceAllString(text, "$1 (42)")
 	return numbered(text, macs, "5e:00:00:00:00:%02x")
 }

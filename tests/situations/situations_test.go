@@ -72,9 +72,9 @@ func TestATextWithTheDayBeforeIsKnown(t *testing.T) {
 		yesterday = "default/p1  since 2026-02-02 23:59:59.000  host-local\ndefault/p2  -                              host-local\n"
 	)
 	for text, want := range map[string]bool{
-		today: false, yesterday: true, "all of " + Day + " 12:00:00.000": false, "lost at 2026-02-02 23:59:59.000\n  UTC (there were 3)": false,
+		today: false, yesterday: true, "all of " + Day + " 12:00:00.000": false, "lost at 2026-02-03 23:59:59.000\n  (there were 3)": false,
 	} {
-		if got := beforeMidnight(text); got != want {
+		if got := beforeMidnight(text, "2026-02-03"); got != want {
 			t.Errorf("%q: got %t, want %t", text, got, want)
 		}
 	}

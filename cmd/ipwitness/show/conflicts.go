@@ -50,20 +50,20 @@ func Acknowledged(w io.Writer, c *pb.Conflict, now time.Time) error {
 	p := &page{now: now}
 	about := fmt.Sprintf("Conflict %s of %s (%s)", c.GetId(), c.GetAddress(), ConflictNames(c))
 	if ack := c.GetAcknowledgement(); ack != nil {
-		p.line("%s is acknowledged %s", about, until(ack, now))
+		p.line("%s is acknowledged %s", about, until(ack, time.TimeOnly+" "+zone, now))
 	} else {
 		p.line("%s is not acknowledged.", about)
 	}
 	return p.write(w)
 }
 
-// until says how long an acknowledgement lasts, why it was given, and by whom.
-func until(ack *pb.Acknowledgement, now time.Time) string {
+// until says how long an acknowledgement lasts, in a layout of the time of day, why it was given, and by whom.
+func until(ack *pb.Acknowledgement, layout string, now time.Time) string {
 	by := ""
 	if ack.GetAcknowledgedBy() != "" {
 		by = " (" + ack.GetAcknowledgedBy() + ")"
 	}
-	return fmt.Sprintf("until %s: %s", clockTo(time.TimeOnly, ack.GetExpiresAt(), now), strings.Join(strings.Fields(ack.GetReason()), " ")) + by
+	return fmt.Sprintf("until %s: %s", clockTo(layout, ack.GetExpiresAt(), now), strings.Join(strings.Fields(ack.GetReason()), " ")) + by
 }
 
 // ConflictChanges makes a Changes of conflicts.
@@ -79,7 +79,7 @@ func Conflict(w io.Writer, c *pb.Conflict, now time.Time) error {
 	p := &page{now: now}
 	p.line("%s", c.GetSummary())
 	if ack := c.GetAcknowledgement(); ack != nil {
-		p.line("Acknowledged %s", until(ack, now))
+		p.line("Acknowledged %s", until(ack, time.TimeOnly, now))
 	}
 	p.line("")
 	id := c.GetId()
@@ -93,6 +93,7 @@ func Conflict(w io.Writer, c *pb.Conflict, now time.Time) error {
 		"Scope", scope(c.GetScope()),
 		"Rule", c.GetRule(),
 		"Cause", c.GetCause(),
+		"Times", zone,
 	)
 	p.why(c)
 	p.owners("Owners:", c.GetOwners())

@@ -9,6 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // Format is what -o asks for.
@@ -34,8 +36,9 @@ func Message(w io.Writer, f Format, m proto.Message) error {
 	return encode(w, f, raw)
 }
 
-// List writes an object that has all messages under one name.
-func List[T proto.Message](w io.Writer, f Format, name string, items []T) error {
+// List writes an object that has all messages under one name and, where it is known,
+// what the list rests on.
+func List[T proto.Message](w io.Writer, f Format, name string, items []T, coverage *pb.Coverage) error {
 	raw := make([]json.RawMessage, len(items)) // not nil: no items are [], not null
 	for i, item := range items {
 		var err error
@@ -43,7 +46,18 @@ func List[T proto.Message](w io.Writer, f Format, name string, items []T) error 
 			return err
 		}
 	}
-	return Value(w, f, map[string][]json.RawMessage{name: raw})
+	all, err := json.Marshal(raw)
+	if err != nil {
+		return err
+	}
+	if coverage == nil {
+		return encode(w, f, fmt.Appendf(nil, "{%q:%s}", name, all))
+	}
+	rests, err := messageJSON(coverage)
+	if err != nil {
+		return err
+	}
+	return encode(w, f, fmt.Appendf(nil, `{%q:%s,"coverage":%s}`, name, all, rests))
 }
 
 // Value writes a value that is no message.

@@ -13,7 +13,7 @@ func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
 	p := &page{now: now}
 	p.line("%s", e.GetSummary())
 	p.line("")
-	p.fields("Address", e.GetAddress(), "Scope", scope(e.GetScope()))
+	p.fields("Address", e.GetAddress(), "Scope", scope(e.GetScope()), "Times", zone)
 
 	var holding, excluded []*pb.Owner
 	for _, o := range e.GetOwners() {
@@ -50,7 +50,7 @@ func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
 		_ = t.Flush() // a page keeps its text in memory
 		for _, c := range e.GetConflicts() {
 			if ack := c.GetAcknowledgement(); ack != nil {
-				p.line("  %s is acknowledged %s", c.GetId(), until(ack, now))
+				p.line("  %s is acknowledged %s", c.GetId(), until(ack, time.TimeOnly, now))
 			}
 		}
 		p.line("")

@@ -170,6 +170,7 @@ func Finding(w io.Writer, f *pb.Finding, now time.Time) error {
 		"Nodes", strings.Join(f.GetNodes(), ", "),
 		"Pool", poolLine(f.GetPool()),
 		"Runbook", f.GetRunbook(),
+		"Times", zone,
 	)
 	p.bullets("Evidence:", f.GetEvidence())
 	p.bullets("Addresses:", rows(f.GetAddresses()))

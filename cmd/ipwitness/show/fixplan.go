@@ -16,7 +16,9 @@ type Origin struct {
 	Server, Program string
 	// Nodes are those that report: a part of the plan runs on its own node only.
 	Nodes []*pb.Node
-	Now   time.Time
+	// Coverage is what the findings rest on.
+	Coverage *pb.Coverage
+	Now      time.Time
 }
 
 // FixPlan writes one POSIX shell script that would put right what findings, which are
@@ -30,10 +32,13 @@ func FixPlan(w io.Writer, findings []*pb.Finding, from Origin) error {
 		}
 	}
 	plan.header(len(findings))
-	if len(plan.parts) == 0 {
-		plan.line("echo 'There is nothing to put right.'")
-	} else {
+	switch unseen := Unseen(from.Coverage); {
+	case len(plan.parts) > 0:
 		plan.body()
+	case len(unseen) > 0:
+		plan.say("", "Nothing is known that is to be put right. %s", strings.Join(unseen, " "))
+	default:
+		plan.line("echo 'There is nothing to put right.'")
 	}
 	_, err := w.Write(plan.text.Bytes())
 	return err
@@ -94,6 +99,9 @@ func (p *fixPlan) header(findings int) {
 	p.line("#!/bin/sh")
 	p.comment("What would put IPAM right, made by ipwitness from %s", p.origin.Server)
 	p.comment("at %s, for %s.", p.origin.Now.UTC().Format("2006-01-02 15:04:05 MST"), Count(findings, "finding", "findings"))
+	for _, s := range Unseen(p.origin.Coverage) {
+		p.comment("NOT SEEN: %s", s)
+	}
 	p.comment("ipwitness changes nothing: read this before you run it.")
 	p.comment("Each step looks first, and does nothing where things are not as they were then.")
 	p.comment("It can run twice. Where a step fails, it stops.")
@@ -175,6 +183,9 @@ const mostSteps = 10
 // usage writes what the script prints without an argument.
 func (p *fixPlan) usage() {
 	p.line("usage() {")
+	for _, s := range Unseen(p.origin.Coverage) {
+		p.say("\t", "Steps may be missing. %s", s)
+	}
 	hands := false
 	for _, part := range p.parts {
 		for _, s := range part.steps {

@@ -1,23 +1,30 @@
 package show
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // Live is the account that ipwitness run gives in a terminal: one line for each
-// owner that comes or goes, and what there is to know of each conflict. It is
-// not safe for concurrent use.
+// owner that comes or goes, and what there is to know of each conflict. What belongs
+// together is written at once, so that nothing comes in between.
 type Live struct {
 	w       io.Writer
 	paint   painter
 	program string
-	err     error
+
+	mu   sync.Mutex
+	text bytes.Buffer // to be written
+	err  error
 
 	owners    *Changes[*pb.Owner]
 	conflicts *Changes[*pb.Conflict]
@@ -41,7 +48,23 @@ func NewLive(w io.Writer, color bool, program string) *Live {
 }
 
 // Err gives the first error of writing.
-func (l *Live) Err() error { return l.err }
+func (l *Live) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// block begins what belongs together; the function that it gives writes it.
+func (l *Live) block() (write func()) {
+	l.mu.Lock()
+	return func() {
+		if l.err == nil && l.text.Len() > 0 {
+			_, l.err = l.w.Write(l.text.Bytes())
+		}
+		l.text.Reset()
+		l.mu.Unlock()
+	}
+}
 
 // Watching is what the account begins with.
 type Watching struct {
@@ -51,11 +74,13 @@ type Watching struct {
 
 // Start says what is watched, and how to ask.
 func (l *Live) Start(version string, w Watching) {
+	defer l.block()()
 	n := w.Node
 	l.print("%s %s watches node %s (Linux %s)\n", l.paint.bold("ipwitness"), version, clean(n.GetName()), clean(n.GetKernel()))
 	l.print("  addresses   by netlink, in %s\n", Count(int(n.GetNamespaces()), "network namespace", "network namespaces"))
 	l.print("  wire        %s\n", wire(n))
 	l.print("  API         http://%s (REST, metrics), %s (gRPC)\n", w.HTTP, w.GRPC)
+	l.print("  times       %s\n", zone)
 	for _, p := range n.GetProblems() {
 		l.print("  %s     %s\n", l.paint.yellow("problem"), clean(p))
 	}
@@ -75,12 +100,14 @@ func wire(n *pb.Node) string {
 
 // Begin says that the whole state comes now: after a start, and after a loss.
 func (l *Live) Begin() {
+	defer l.block()()
 	l.owners.Begin()
 	l.conflicts.Begin()
 }
 
 // Owner takes one event of the watch of owners.
 func (l *Live) Owner(e *pb.WatchOwnersResponse, now time.Time) {
+	defer l.block()()
 	o := e.GetOwner()
 	switch e.GetType() {
 	case pb.Watch_ADDED, pb.Watch_UPDATED:
@@ -152,15 +179,18 @@ func (l *Live) columns(sign string, cells ...string) string {
 
 // Conflict takes one event of the watch of conflicts.
 func (l *Live) Conflict(e *pb.WatchConflictsResponse, now time.Time) {
+	defer l.block()()
 	c := e.GetConflict()
 	switch e.GetType() {
 	case pb.Watch_ADDED, pb.Watch_UPDATED:
 		before, had := l.conflicts.Put(c)
-		switch ended := before.GetAcknowledgement() != nil && c.GetAcknowledgement() == nil; {
-		case !had || ended || before.GetState() != c.GetState() || before.GetEpisode() != c.GetEpisode() || ConflictNames(before) != ConflictNames(c):
+		switch {
+		case !had || before.GetState() != c.GetState() || before.GetEpisode() != c.GetEpisode() || ConflictNames(before) != ConflictNames(c):
 			l.conflict(now, c)
 		case before.GetAcknowledgement() == nil && c.GetAcknowledgement() != nil:
-			l.say(now, "ACK        %s: %s  id %s\n", clean(c.GetAddress()), clean(until(c.GetAcknowledgement(), now)), clean(c.GetId()))
+			l.say(now, "ACK        %s: %s  id %s\n", clean(c.GetAddress()), clean(until(c.GetAcknowledgement(), time.TimeOnly, now)), clean(c.GetId()))
+		case before.GetAcknowledgement() != nil && c.GetAcknowledgement() == nil:
+			l.say(now, "ACK ENDED  %s: %s, as before  id %s\n", clean(c.GetAddress()), l.paint.red(ConflictState(c)), clean(c.GetId()))
 		}
 	case pb.Watch_REMOVED:
 		l.conflicts.Drop(c)
@@ -203,6 +233,7 @@ func (l *Live) conflict(now time.Time, c *pb.Conflict) {
 
 // Tick ends bursts whose second is over; call it every second or so.
 func (l *Live) Tick(now time.Time) {
+	defer l.block()()
 	l.ownerBurst.tick(now, l.endOwners)
 	l.conflictBurst.tick(now, l.endConflicts)
 }
@@ -217,16 +248,73 @@ func (l *Live) endConflicts(now time.Time, count string) {
 
 // say writes a line that begins with the time.
 func (l *Live) say(now time.Time, format string, args ...any) {
-	l.print("%s  "+format, append([]any{l.paint.dim(now.Format(time.TimeOnly))}, args...)...)
+	l.print("%s  "+format, append([]any{l.paint.dim(now.UTC().Format(time.TimeOnly))}, args...)...)
 }
 
 // note writes a line that belongs to the one before.
 func (l *Live) note(format string, args ...any) { l.print("            "+format+"\n", args...) }
 
-func (l *Live) print(format string, args ...any) {
-	if l.err == nil {
-		_, l.err = fmt.Fprintf(l.w, format, args...)
+func (l *Live) print(format string, args ...any) { fmt.Fprintf(&l.text, format, args...) }
+
+// Logger makes a logger whose records of a level or above are lines of the account.
+func (l *Live) Logger(level slog.Leveler) *slog.Logger {
+	return slog.New(&liveHandler{live: l, level: level})
+}
+
+// liveHandler writes records of a log into the account.
+type liveHandler struct {
+	live   *Live
+	level  slog.Leveler
+	prefix string // of the names of attributes
+	attrs  string // of all records
+}
+
+// Enabled is for slog.Handler.
+func (h *liveHandler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= h.level.Level()
+}
+
+// Handle is for slog.Handler.
+func (h *liveHandler) Handle(_ context.Context, r slog.Record) error {
+	attrs := h.attrs
+	r.Attrs(func(a slog.Attr) bool {
+		attrs = h.add(attrs, a)
+		return true
+	})
+	name := r.Level.String()
+	switch {
+	case r.Level >= slog.LevelError:
+		name = h.live.paint.red(name)
+	case r.Level >= slog.LevelWarn:
+		name = h.live.paint.yellow(name)
 	}
+	defer h.live.block()()
+	h.live.say(r.Time, "%s  %s%s\n", name, clean(r.Message), clean(prefixed(": ", attrs)))
+	return nil
+}
+
+// add appends an attribute in words.
+func (h *liveHandler) add(attrs string, a slog.Attr) string {
+	if a.Equal(slog.Attr{}) {
+		return attrs
+	}
+	return join(", ", attrs, h.prefix+strings.ReplaceAll(a.Key, "_", " ")+" "+a.Value.Resolve().String())
+}
+
+// WithAttrs is for slog.Handler.
+func (h *liveHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	with := *h
+	for _, a := range attrs {
+		with.attrs = with.add(with.attrs, a)
+	}
+	return &with
+}
+
+// WithGroup is for slog.Handler.
+func (h *liveHandler) WithGroup(name string) slog.Handler {
+	with := *h
+	with.prefix += name + " "
+	return &with
 }
 
 // painter adds colours, if it is true.

@@ -123,7 +123,7 @@ func kubernetes(k *pb.Kubernetes, now time.Time) string {
 	case pb.Kubernetes_LIVE:
 		return join(", ", "LIVE", k.GetServer(), known, prefixed("last heard ", ago(k.GetLastHeard(), now)))
 	case pb.Kubernetes_STALE:
-		return join(", ", "STALE", k.GetServer(), prefixed("not heard from since ", clock(k.GetLastHeard(), now)),
+		return join(", ", "STALE", k.GetServer(), prefixed("not heard from since ", clockTo("15:04:05.000 "+zone, k.GetLastHeard(), now)),
 			prefixed("", ago(k.GetLastHeard(), now))) + ": what is known of " + known + " may be old"
 	default:
 		return join(", ", k.GetState().String(), k.GetServer())

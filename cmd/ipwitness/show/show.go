@@ -160,7 +160,11 @@ func units(d, big time.Duration, bigName string, small time.Duration, smallName 
 	return s
 }
 
-// clock gives the time of day in the zone of now, with the date where it is another day.
+// zone is that of all times for people, as of those that the server puts in words. Each
+// output says so once.
+const zone = "UTC"
+
+// clock gives the time of day in UTC, with the date where it is another day.
 func clock(ts *timestamppb.Timestamp, now time.Time) string { return clockTo("15:04:05.000", ts, now) }
 
 // clockTo is clock in another layout of the time of day.
@@ -168,8 +172,8 @@ func clockTo(layout string, ts *timestamppb.Timestamp, now time.Time) string {
 	if ts == nil {
 		return ""
 	}
-	t := ts.AsTime().In(now.Location())
-	if t.Format(time.DateOnly) != now.Format(time.DateOnly) {
+	t := ts.AsTime()
+	if t.Format(time.DateOnly) != now.UTC().Format(time.DateOnly) {
 		layout = time.DateOnly + " " + layout
 	}
 	return t.Format(layout)

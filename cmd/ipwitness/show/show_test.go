@@ -2,13 +2,16 @@ package show
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -227,9 +230,9 @@ func TestTablesAndPages(t *testing.T) {
 		"nodes-wide":           func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], live, true, now) },
 		"owner-json":           func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
 		"owner-yaml":           func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
-		"conflicts-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:]) },
-		"no-owners-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "owners", []*pb.Owner(nil)) },
-		"no-owners-yaml":       func(b *bytes.Buffer) error { return List(b, FormatYAML, "owners", []*pb.Owner(nil)) },
+		"conflicts-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:], nil) },
+		"no-owners-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "owners", []*pb.Owner(nil), nil) },
+		"no-owners-yaml":       func(b *bytes.Buffer) error { return List(b, FormatYAML, "owners", []*pb.Owner(nil), nil) },
 	}
 	for name, show := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -249,8 +252,8 @@ func diagnosed() *pb.Conflict {
 	c.Because = []string{
 		"A CNI result says that network cbr0 gave it to pod default/web-1 on node worker-1.",
 		"A CNI result says that network cbr0 gave it to pod shop/cart on node worker-1.",
-		pool + " has it for pod shop/cart alone since 2026-03-14 15:06:25.998 UTC.",
-		"All of its records were lost at 2026-03-14 15:05:00.000 UTC (there were 3).",
+		pool + " has it for pod shop/cart alone since 2026-03-14 15:06:25.998.",
+		"All of its records were lost at 2026-03-14 15:05:00.000 (there were 3).",
 	}
 	c.Excluded = []*pb.Exclusion{
 		{Cause: "orphaned-sandbox", Reason: "the Kubernetes API has pod default/web-1 and pod shop/cart, and none of them has ended"},
@@ -259,7 +262,7 @@ func diagnosed() *pb.Conflict {
 	c.Diagnosis = []*pb.DiagnosisStep{
 		{Step: "events", Answer: "The Kubernetes API tells of no event of the owners or of their nodes that would explain it."},
 		{Step: "pods", Answer: "Pod default/web-1: Running, on node worker-1, with 10.244.0.7. Pod shop/cart: Running, on node worker-1, with 10.244.0.7."},
-		{Step: "ipam", Answer: pool + " has it for pod shop/cart alone since 2026-03-14 15:06:25.998 UTC."},
+		{Step: "ipam", Answer: pool + " has it for pod shop/cart alone since 2026-03-14 15:06:25.998."},
 		{Step: "pod-cidrs", Answer: "The address is in the range of pods (Node.spec.podCIDRs) of node worker-1."},
 	}
 	c.Allocations = []*pb.Allocation{{
@@ -279,6 +282,8 @@ func unexplained() *pb.Conflict {
 		Reason: "both were given it by one network (cbr0), as when IPAM forgets; but no IPAM records of node worker-1 are known that have it",
 	})
 	c.Diagnosis = c.Diagnosis[:2]
+	c.Owners[1].Workload.Process = "nginx (4711)"
+	c.Order = []uint32{0, 1}
 	c.Runbook = strings.Replace(c.Runbook, "ipam-state-lost", "unknown", 1)
 	return c
 }
@@ -650,5 +655,103 @@ func TestFixPlan(t *testing.T) {
 		if out, err := run(whole, "cluster"); err == nil {
 			t.Errorf("got %q without kubectl, want it refused", out)
 		}
+	}
+}
+
+func TestTimesAreInOneZoneWhichIsSaidOnce(t *testing.T) {
+	elsewhere := now.In(time.FixedZone("elsewhere", -(9*60+30)*60)) // where it is still the day before
+	f := finding(1, "leaked", pb.Finding_WARNING)
+	live := func(now time.Time) func(*bytes.Buffer) error {
+		return func(b *bytes.Buffer) error {
+			l := NewLive(b, false, "ipwitness")
+			l.Start("v0.1.0", Watching{Node: &pb.Node{Name: "worker-1"}})
+			l.Conflict(conflictEvent(pb.Watch_ADDED, diagnosed()), now)
+			return nil
+		}
+	}
+	watch := func(now time.Time) func(*bytes.Buffer) error {
+		return func(b *bytes.Buffer) error {
+			w := NewConflictWatch(b, false)
+			return errors.Join(w.Event(pb.Watch_ADDED, diagnosed(), now), w.Event(pb.Watch_BOOKMARK, nil, now))
+		}
+	}
+	for name, output := range map[string]func(now time.Time) func(*bytes.Buffer) error{
+		"conflict": func(now time.Time) func(*bytes.Buffer) error {
+			return func(b *bytes.Buffer) error { return Conflict(b, diagnosed(), now) }
+		},
+		"acknowledged": func(now time.Time) func(*bytes.Buffer) error {
+			return func(b *bytes.Buffer) error { return Conflict(b, acknowledged(), now) }
+		},
+		"acknowledgement": func(now time.Time) func(*bytes.Buffer) error {
+			return func(b *bytes.Buffer) error { return Acknowledged(b, acknowledged(), now) }
+		},
+		"explanation": func(now time.Time) func(*bytes.Buffer) error {
+			return func(b *bytes.Buffer) error {
+				return Explain(b, &pb.ExplainResponse{Conflicts: []*pb.Conflict{acknowledged()}, Owners: owners()}, now)
+			}
+		},
+		"finding": func(now time.Time) func(*bytes.Buffer) error {
+			return func(b *bytes.Buffer) error { return Finding(b, f, now) }
+		},
+		"live": live, "watch": watch,
+	} {
+		var here, there bytes.Buffer
+		if err := errors.Join(output(now)(&here), output(elsewhere)(&there)); err != nil {
+			t.Fatal(err)
+		}
+		if here.String() != there.String() {
+			t.Errorf("%s: got\n%s\nwhere the clock is in another zone, want\n%s", name, &there, &here)
+		}
+		if got := strings.Count(here.String(), "UTC"); got != 1 {
+			t.Errorf("%s: got the zone %d times, want it once:\n%s", name, got, &here)
+		}
+	}
+}
+
+// TestLogLinesDoNotInterruptTheAccount has a log written while conflicts are told.
+func TestLogLinesDoNotInterruptTheAccount(t *testing.T) {
+	var b bytes.Buffer
+	l := NewLive(&b, false, "ipwitness")
+	log := l.Logger(slog.LevelWarn).With("component", "agent").WithGroup("wire")
+	const many = 200
+	var done sync.WaitGroup
+	done.Go(func() {
+		for range many {
+			log.Warn("cannot watch interface", "if_name", "veth0\x1b[2J", "error", errors.New("no\nroom"))
+			log.Info("nobody asked for this")
+		}
+	})
+	done.Go(func() {
+		for i := range many {
+			c := conflict(pb.Conflict_CONFIRMED)
+			c.Id = fmt.Sprint("id", i)
+			l.Conflict(conflictEvent(pb.Watch_ADDED, c), now.Add(time.Duration(i)*2*time.Second)) // no burst
+		}
+	})
+	done.Wait()
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	logged, told := 0, 0
+	for i := 0; i < len(lines); i++ {
+		switch {
+		case strings.Contains(lines[i], "WARN"):
+			logged++
+			if _, text, _ := strings.Cut(lines[i], "  "); text != "WARN  cannot watch interface: component agent, wire if name veth0\ufffd[2J, wire error no\ufffdroom" {
+				t.Fatalf("got line %q", lines[i])
+			}
+		case strings.Contains(lines[i], "CONFIRMED"):
+			told++
+			block := lines[i+1 : i+6]
+			for _, line := range block {
+				if !strings.HasPrefix(line, "            ") {
+					t.Fatalf("got what is told of a conflict interrupted:\n%s", strings.Join(block, "\n"))
+				}
+			}
+			i += len(block)
+		default:
+			t.Fatalf("got line %q, want one of the log or the begin of a conflict", lines[i])
+		}
+	}
+	if logged != many || told != many {
+		t.Errorf("got %d lines of the log and %d conflicts, want %d of each", logged, told, many)
 	}
 }

@@ -61,7 +61,7 @@ func newWatch[T any](w io.Writer, columns []column[T], changes *Changes[T], over
 		}
 	}
 	table := &Table{w: w, widths: room}
-	table.Row(append([]string{"TIME", "EVENT"}, headers(steady)...)...)
+	table.Row(append([]string{zone, "EVENT"}, headers(steady)...)...)
 	return &Watch[T]{
 		columns: steady,
 		changes: changes,
@@ -110,7 +110,7 @@ func (t *Watch[T]) Event(kind pb.Watch_Type, item T, now time.Time) error {
 }
 
 func (t *Watch[T]) row(kind pb.Watch_Type, item T, now time.Time) {
-	t.table.Row(append([]string{now.Format(time.TimeOnly), kind.String()}, cells(t.columns, item, now)...)...)
+	t.table.Row(append([]string{now.UTC().Format(time.TimeOnly), kind.String()}, cells(t.columns, item, now)...)...)
 }
 
 // same tells whether two items look the same in the table.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -14,11 +15,11 @@ var causes = map[string]string{
 	"pod-cidr-overlap":      "two nodes give pods addresses of one range",
 	"overlapping-networks":  "two networks that meet give addresses of one range",
 	"static-address":        "somebody set an address of pods by hand",
-	"tunnel-address":        "a tunnel or bridge of a node has what a pod has, too",
+	"tunnel-address":        "a tunnel of a node has what a pod has, too",
 	"orphaned-sandbox":      "the sandbox of a pod that is no more still has the address",
 	"split-brain":           "an address that is to move from one to the other stays at both",
 	"external-device":       "a device outside of the cluster has taken the address",
-	"unknown":               "nothing that is known explains it",
+	"unknown":               "no known cause fits. Who has had the address since when:",
 }
 
 // why adds the cause of a conflict with what it follows from, what else was looked at,
@@ -29,6 +30,9 @@ func (p *page) why(c *pb.Conflict) {
 		p.item("  ", join(": ", c.GetCause(), causes[c.GetCause()]))
 		for _, fact := range c.GetBecause() {
 			p.item("  - ", fact)
+		}
+		if c.GetCause() == verdict.CauseUnknown {
+			p.arrivals(c)
 		}
 	}
 	var excluded, steps [][2]string
@@ -44,6 +48,29 @@ func (p *page) why(c *pb.Conflict) {
 	if c.GetRunbook() != "" {
 		p.line("")
 		p.line("Runbook: %s", c.GetRunbook())
+	}
+}
+
+// arrivals says who has the address since when, where and by which process: the best
+// that is known where nothing tells how the conflict came about.
+func (p *page) arrivals(c *pb.Conflict) {
+	owners := c.GetOwners()
+	called := names(owners)
+	for _, i := range c.GetOrder() {
+		if int(i) >= len(owners) {
+			continue
+		}
+		o := owners[i]
+		at := place(o)
+		if o.GetInterface() == "" {
+			at = o.GetHostInterface()
+		}
+		since := "was first seen with it at " + clock(o.GetFirstSeen(), p.now)
+		if o.GetAssignedAt() != nil {
+			since = "since " + clock(o.GetAssignedAt(), p.now)
+		}
+		p.item("  - ", join(", ", called[i]+" "+since, join(" of ", prefixed("on ", at), prefixed("node ", o.GetNode())),
+			prefixed("process ", o.GetWorkload().GetProcess())))
 	}
 }
 

@@ -209,6 +209,8 @@ type ListOwnersResponse struct {
 	Owners []*Owner `protobuf:"bytes,1,rep,name=owners,proto3" json:"owners,omitempty"`
 	// For the next page; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// What the list rests on.
+	Coverage      *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -255,6 +257,13 @@ func (x *ListOwnersResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListOwnersResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
 }
 
 // WatchOwnersRequest narrows the watch.
@@ -369,7 +378,9 @@ type WatchOwnersResponse struct {
 	// BOOKMARK: resume here.
 	ResumeToken string `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	// LOST: how many events the watcher was too slow for. The present state follows.
-	Lost          uint32 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
+	Lost uint32 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
+	// BOOKMARK: what the present state rests on. One is sent when this changes, too.
+	Coverage      *Coverage `protobuf:"bytes,6,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -437,6 +448,13 @@ func (x *WatchOwnersResponse) GetLost() uint32 {
 		return x.Lost
 	}
 	return 0
+}
+
+func (x *WatchOwnersResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
 }
 
 // Watch is what all watches share. A watcher that reads nothing for 30 s, while
@@ -569,6 +587,8 @@ type ListConflictsResponse struct {
 	Conflicts []*Conflict `protobuf:"bytes,1,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
 	// For the next page; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// What the list rests on.
+	Coverage      *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -615,6 +635,13 @@ func (x *ListConflictsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListConflictsResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
 }
 
 // GetConflictRequest names a conflict.
@@ -776,7 +803,9 @@ type WatchConflictsResponse struct {
 	// BOOKMARK: resume here.
 	ResumeToken string `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	// LOST: how many events the watcher was too slow for. The present state follows.
-	Lost          uint32 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
+	Lost uint32 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
+	// BOOKMARK: what the present state rests on. One is sent when this changes, too.
+	Coverage      *Coverage `protobuf:"bytes,6,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -844,6 +873,13 @@ func (x *WatchConflictsResponse) GetLost() uint32 {
 		return x.Lost
 	}
 	return 0
+}
+
+func (x *WatchConflictsResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
 }
 
 // AcknowledgeConflictRequest silences a conflict, anew where it is acknowledged
@@ -1027,7 +1063,9 @@ type ExplainResponse struct {
 	// The rules, applied and not.
 	Steps []*ExplainResponse_Step `protobuf:"bytes,5,rep,name=steps,proto3" json:"steps,omitempty"`
 	// Active conflicts of it, then the latest resolved ones.
-	Conflicts     []*Conflict `protobuf:"bytes,6,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
+	Conflicts []*Conflict `protobuf:"bytes,6,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
+	// What the answer rests on.
+	Coverage      *Coverage `protobuf:"bytes,7,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1100,6 +1138,13 @@ func (x *ExplainResponse) GetSteps() []*ExplainResponse_Step {
 func (x *ExplainResponse) GetConflicts() []*Conflict {
 	if x != nil {
 		return x.Conflicts
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
 	}
 	return nil
 }
@@ -1193,6 +1238,8 @@ type ListFindingsResponse struct {
 	Findings []*Finding `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
 	// For the next page; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// What the list rests on.
+	Coverage      *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1239,6 +1286,13 @@ func (x *ListFindingsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListFindingsResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
 }
 
 // WatchFindingsRequest narrows the watch.
@@ -1297,7 +1351,9 @@ type WatchFindingsResponse struct {
 	// BOOKMARK: resume here.
 	ResumeToken string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	// LOST: how many events the watcher was too slow for. The present state follows.
-	Lost          uint32 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	Lost uint32 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	// BOOKMARK: what the present state rests on. One is sent when this changes, too.
+	Coverage      *Coverage `protobuf:"bytes,5,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1358,6 +1414,13 @@ func (x *WatchFindingsResponse) GetLost() uint32 {
 		return x.Lost
 	}
 	return 0
+}
+
+func (x *WatchFindingsResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
 }
 
 // ListPoolsRequest pages the list.
@@ -1422,6 +1485,8 @@ type ListPoolsResponse struct {
 	Pools []*Pool `protobuf:"bytes,1,rep,name=pools,proto3" json:"pools,omitempty"`
 	// For the next page; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// What the list rests on.
+	Coverage      *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1470,6 +1535,13 @@ func (x *ListPoolsResponse) GetNextPageToken() string {
 	return ""
 }
 
+func (x *ListPoolsResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
+}
+
 // ListNodesRequest has no fields yet.
 type ListNodesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1515,7 +1587,9 @@ type ListNodesResponse struct {
 	// The Kubernetes API, as the aggregator sees it.
 	Kubernetes *Kubernetes `protobuf:"bytes,2,opt,name=kubernetes,proto3" json:"kubernetes,omitempty"`
 	// What does not work in the aggregator itself, in words: what is lost by it and what to do.
-	Problems      []string `protobuf:"bytes,3,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []string `protobuf:"bytes,3,rep,name=problems,proto3" json:"problems,omitempty"`
+	// What lists and explanations rest on.
+	Coverage      *Coverage `protobuf:"bytes,4,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1567,6 +1641,13 @@ func (x *ListNodesResponse) GetKubernetes() *Kubernetes {
 func (x *ListNodesResponse) GetProblems() []string {
 	if x != nil {
 		return x.Problems
+	}
+	return nil
+}
+
+func (x *ListNodesResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
 	}
 	return nil
 }
@@ -1658,10 +1739,11 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x03mac\x18\x06 \x01(\tR\x03mac\x12\x1b\n" +
 	"\tpage_size\x18\a \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\b \x01(\tR\tpageToken\"i\n" +
+	"page_token\x18\b \x01(\tR\tpageToken\"\x9d\x01\n" +
 	"\x12ListOwnersResponse\x12+\n" +
 	"\x06owners\x18\x01 \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xbb\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
+	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xbb\x01\n" +
 	"\x12WatchOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -1669,13 +1751,14 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\x05 \x01(\tR\x03pod\x12\x10\n" +
 	"\x03mac\x18\x06 \x01(\tR\x03mac\x12!\n" +
-	"\fresume_token\x18\a \x01(\tR\vresumeToken\"\xcd\x01\n" +
+	"\fresume_token\x18\a \x01(\tR\vresumeToken\"\x81\x02\n" +
 	"\x13WatchOwnersResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12)\n" +
 	"\x05owner\x18\x02 \x01(\v2\x13.ipwitness.v1.OwnerR\x05owner\x12&\n" +
 	"\x04node\x18\x03 \x01(\v2\x12.ipwitness.v1.NodeR\x04node\x12!\n" +
 	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\x12\x12\n" +
-	"\x04lost\x18\x05 \x01(\rR\x04lost\"g\n" +
+	"\x04lost\x18\x05 \x01(\rR\x04lost\x122\n" +
+	"\bcoverage\x18\x06 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"g\n" +
 	"\x05Watch\"^\n" +
 	"\x04Type\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\t\n" +
@@ -1691,23 +1774,25 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x03all\x18\x03 \x01(\bR\x03all\x12\x1b\n" +
 	"\tpage_size\x18\x04 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x05 \x01(\tR\tpageToken\"u\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\"\xa9\x01\n" +
 	"\x15ListConflictsResponse\x124\n" +
 	"\tconflicts\x18\x01 \x03(\v2\x16.ipwitness.v1.ConflictR\tconflicts\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"$\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
+	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"$\n" +
 	"\x12GetConflictRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"I\n" +
 	"\x13GetConflictResponse\x122\n" +
 	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"T\n" +
 	"\x15WatchConflictsRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12!\n" +
-	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\"\xd9\x01\n" +
+	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\"\x8d\x02\n" +
 	"\x16WatchConflictsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x122\n" +
 	"\bconflict\x18\x02 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\x12&\n" +
 	"\x04node\x18\x03 \x01(\v2\x12.ipwitness.v1.NodeR\x04node\x12!\n" +
 	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\x12\x12\n" +
-	"\x04lost\x18\x05 \x01(\rR\x04lost\"\x9b\x01\n" +
+	"\x04lost\x18\x05 \x01(\rR\x04lost\x122\n" +
+	"\bcoverage\x18\x06 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\x9b\x01\n" +
 	"\x1aAcknowledgeConflictRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x129\n" +
@@ -1717,14 +1802,15 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x1bAcknowledgeConflictResponse\x122\n" +
 	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"*\n" +
 	"\x0eExplainRequest\x12\x18\n" +
-	"\aaddress\x18\x01 \x01(\tR\aaddress\"\x86\x03\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\"\xba\x03\n" +
 	"\x0fExplainResponse\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\asummary\x18\x02 \x01(\tR\asummary\x12)\n" +
 	"\x05scope\x18\x03 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12+\n" +
 	"\x06owners\x18\x04 \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x128\n" +
 	"\x05steps\x18\x05 \x03(\v2\".ipwitness.v1.ExplainResponse.StepR\x05steps\x124\n" +
-	"\tconflicts\x18\x06 \x03(\v2\x16.ipwitness.v1.ConflictR\tconflicts\x1aw\n" +
+	"\tconflicts\x18\x06 \x03(\v2\x16.ipwitness.v1.ConflictR\tconflicts\x122\n" +
+	"\bcoverage\x18\a \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x1aw\n" +
 	"\x04Step\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
@@ -1736,31 +1822,35 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x12\n" +
-	"\x04node\x18\x05 \x01(\tR\x04node\"q\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\"\xa5\x01\n" +
 	"\x14ListFindingsResponse\x121\n" +
 	"\bfindings\x18\x01 \x03(\v2\x15.ipwitness.v1.FindingR\bfindings\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"9\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
+	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"9\n" +
 	"\x14WatchFindingsRequest\x12!\n" +
-	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\xad\x01\n" +
+	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\xe1\x01\n" +
 	"\x15WatchFindingsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12/\n" +
 	"\afinding\x18\x02 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\x12!\n" +
 	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\x12\x12\n" +
-	"\x04lost\x18\x04 \x01(\rR\x04lost\"N\n" +
+	"\x04lost\x18\x04 \x01(\rR\x04lost\x122\n" +
+	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"N\n" +
 	"\x10ListPoolsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"e\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\x99\x01\n" +
 	"\x11ListPoolsResponse\x12(\n" +
 	"\x05pools\x18\x01 \x03(\v2\x12.ipwitness.v1.PoolR\x05pools\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x12\n" +
-	"\x10ListNodesRequest\"\x93\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
+	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\x12\n" +
+	"\x10ListNodesRequest\"\xc7\x01\n" +
 	"\x11ListNodesResponse\x12(\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x12.ipwitness.v1.NodeR\x05nodes\x128\n" +
 	"\n" +
 	"kubernetes\x18\x02 \x01(\v2\x18.ipwitness.v1.KubernetesR\n" +
 	"kubernetes\x12\x1a\n" +
-	"\bproblems\x18\x03 \x03(\tR\bproblems2\xc7\a\n" +
+	"\bproblems\x18\x03 \x03(\tR\bproblems\x122\n" +
+	"\bcoverage\x18\x04 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage2\xc7\a\n" +
 	"\x0eWitnessService\x12O\n" +
 	"\n" +
 	"ListOwners\x12\x1f.ipwitness.v1.ListOwnersRequest\x1a .ipwitness.v1.ListOwnersResponse\x12T\n" +
@@ -1816,66 +1906,76 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*ListNodesResponse)(nil),           // 23: ipwitness.v1.ListNodesResponse
 	(*ExplainResponse_Step)(nil),        // 24: ipwitness.v1.ExplainResponse.Step
 	(*Owner)(nil),                       // 25: ipwitness.v1.Owner
-	(*Node)(nil),                        // 26: ipwitness.v1.Node
-	(Conflict_State)(0),                 // 27: ipwitness.v1.Conflict.State
-	(*Conflict)(nil),                    // 28: ipwitness.v1.Conflict
-	(*timestamppb.Timestamp)(nil),       // 29: google.protobuf.Timestamp
-	(*Scope)(nil),                       // 30: ipwitness.v1.Scope
-	(*Finding)(nil),                     // 31: ipwitness.v1.Finding
-	(*Pool)(nil),                        // 32: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                  // 33: ipwitness.v1.Kubernetes
+	(*Coverage)(nil),                    // 26: ipwitness.v1.Coverage
+	(*Node)(nil),                        // 27: ipwitness.v1.Node
+	(Conflict_State)(0),                 // 28: ipwitness.v1.Conflict.State
+	(*Conflict)(nil),                    // 29: ipwitness.v1.Conflict
+	(*timestamppb.Timestamp)(nil),       // 30: google.protobuf.Timestamp
+	(*Scope)(nil),                       // 31: ipwitness.v1.Scope
+	(*Finding)(nil),                     // 32: ipwitness.v1.Finding
+	(*Pool)(nil),                        // 33: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                  // 34: ipwitness.v1.Kubernetes
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	25, // 0: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
-	0,  // 1: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
-	25, // 2: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
-	26, // 3: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
-	27, // 4: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
-	28, // 5: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	28, // 6: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	0,  // 7: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	28, // 8: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
-	26, // 9: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
-	29, // 10: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
-	28, // 11: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	30, // 12: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
-	25, // 13: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
-	24, // 14: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
-	28, // 15: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	31, // 16: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	0,  // 17: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	31, // 18: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	32, // 19: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	26, // 20: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	33, // 21: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	30, // 22: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	1,  // 23: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	3,  // 24: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	6,  // 25: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	8,  // 26: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	10, // 27: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	12, // 28: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	14, // 29: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	16, // 30: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	18, // 31: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	20, // 32: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	22, // 33: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	2,  // 34: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	4,  // 35: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	7,  // 36: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	9,  // 37: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	11, // 38: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	13, // 39: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	15, // 40: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	17, // 41: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	19, // 42: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	21, // 43: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	23, // 44: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	34, // [34:45] is the sub-list for method output_type
-	23, // [23:34] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	26, // 1: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	0,  // 2: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
+	25, // 3: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
+	27, // 4: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
+	26, // 5: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	28, // 6: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	29, // 7: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	26, // 8: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	29, // 9: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	0,  // 10: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	29, // 11: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
+	27, // 12: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
+	26, // 13: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	30, // 14: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
+	29, // 15: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	31, // 16: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
+	25, // 17: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
+	24, // 18: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
+	29, // 19: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	26, // 20: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
+	32, // 21: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	26, // 22: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	0,  // 23: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	32, // 24: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	26, // 25: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	33, // 26: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	26, // 27: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	27, // 28: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	34, // 29: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	26, // 30: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	31, // 31: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	1,  // 32: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	3,  // 33: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	6,  // 34: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	8,  // 35: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	10, // 36: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	12, // 37: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	14, // 38: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	16, // 39: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	18, // 40: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	20, // 41: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	22, // 42: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	2,  // 43: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	4,  // 44: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	7,  // 45: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	9,  // 46: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	11, // 47: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	13, // 48: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	15, // 49: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	17, // 50: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	19, // 51: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	21, // 52: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	23, // 53: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	43, // [43:54] is the sub-list for method output_type
+	32, // [32:43] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }

@@ -1204,9 +1204,11 @@ type StatusRecord struct {
 	CalicoNodename string `protobuf:"bytes,6,opt,name=calico_nodename,json=calicoNodename,proto3" json:"calico_nodename,omitempty"`
 	// Addresses inside network namespaces are not seen: that nobody is known to hold
 	// one says nothing.
-	Blind         bool `protobuf:"varint,7,opt,name=blind,proto3" json:"blind,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Blind bool `protobuf:"varint,7,opt,name=blind,proto3" json:"blind,omitempty"`
+	// Ports that should be watched and are not: the observer could not be attached.
+	UnwatchedPorts uint32 `protobuf:"varint,8,opt,name=unwatched_ports,json=unwatchedPorts,proto3" json:"unwatched_ports,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StatusRecord) Reset() {
@@ -1286,6 +1288,13 @@ func (x *StatusRecord) GetBlind() bool {
 		return x.Blind
 	}
 	return false
+}
+
+func (x *StatusRecord) GetUnwatchedPorts() uint32 {
+	if x != nil {
+		return x.UnwatchedPorts
+	}
+	return 0
 }
 
 // PoolRecord is what one IPAM on the node gives addresses of one network from.
@@ -1725,7 +1734,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\tresidence\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\tresidence\x12\x12\n" +
 	"\x04gone\x18\x11 \x01(\bR\x04gone\x12+\n" +
 	"\x03age\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
-	"\anetwork\x18\x14 \x01(\tR\anetwork\"\xe7\x01\n" +
+	"\anetwork\x18\x14 \x01(\tR\anetwork\"\x90\x02\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
@@ -1734,7 +1743,8 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\bproblems\x18\x04 \x03(\tR\bproblems\x12\x18\n" +
 	"\aruntime\x18\x05 \x01(\tR\aruntime\x12'\n" +
 	"\x0fcalico_nodename\x18\x06 \x01(\tR\x0ecalicoNodename\x12\x14\n" +
-	"\x05blind\x18\a \x01(\bR\x05blind\"\xa5\x03\n" +
+	"\x05blind\x18\a \x01(\bR\x05blind\x12'\n" +
+	"\x0funwatched_ports\x18\b \x01(\rR\x0eunwatchedPorts\"\xa5\x03\n" +
 	"\n" +
 	"PoolRecord\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +

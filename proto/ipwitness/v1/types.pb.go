@@ -39,7 +39,8 @@ const (
 	Workload_HOST Workload_Kind = 4
 	// A device that belongs to no namespace we know.
 	Workload_EXTERNAL Workload_Kind = 5
-	// A network namespace that no source has a name for.
+	// A network namespace of which nothing says what it is. It may have the name that
+	// `ip netns` gave it.
 	Workload_UNKNOWN Workload_Kind = 6
 )
 
@@ -624,6 +625,59 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
+}
+
+// Unknown is why not all nodes that should report are known.
+type Coverage_Unknown int32
+
+const (
+	// They are known.
+	Coverage_UNSPECIFIED Coverage_Unknown = 0
+	// The aggregator has just started: agents may not have reconnected yet.
+	Coverage_STARTING Coverage_Unknown = 1
+	// The Kubernetes API is configured and cannot be relied on now.
+	Coverage_KUBERNETES Coverage_Unknown = 2
+)
+
+// Enum value maps for Coverage_Unknown.
+var (
+	Coverage_Unknown_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "STARTING",
+		2: "KUBERNETES",
+	}
+	Coverage_Unknown_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"STARTING":    1,
+		"KUBERNETES":  2,
+	}
+)
+
+func (x Coverage_Unknown) Enum() *Coverage_Unknown {
+	p := new(Coverage_Unknown)
+	*p = x
+	return p
+}
+
+func (x Coverage_Unknown) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Coverage_Unknown) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_types_proto_enumTypes[10].Descriptor()
+}
+
+func (Coverage_Unknown) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_types_proto_enumTypes[10]
+}
+
+func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Coverage_Unknown.Descriptor instead.
+func (Coverage_Unknown) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
 }
 
 // Workload says who an owner is.
@@ -1265,7 +1319,7 @@ type Conflict struct {
 	Acknowledgement *Acknowledgement `protobuf:"bytes,14,opt,name=acknowledgement,proto3" json:"acknowledgement,omitempty"`
 	// What Kubernetes has to say that may explain it, the most telling first.
 	Related []*Related `protobuf:"bytes,15,rep,name=related,proto3" json:"related,omitempty"`
-	// The facts that the cause follows from, in words.
+	// The facts that the cause follows from, in words. Times in words are in UTC.
 	Because []string `protobuf:"bytes,16,rep,name=because,proto3" json:"because,omitempty"`
 	// What else could be the cause, and why it is not.
 	Excluded []*Exclusion `protobuf:"bytes,17,rep,name=excluded,proto3" json:"excluded,omitempty"`
@@ -1277,7 +1331,10 @@ type Conflict struct {
 	Runbook string `protobuf:"bytes,20,opt,name=runbook,proto3" json:"runbook,omitempty"`
 	// How the links on which the owners meet are known to be one broadcast domain;
 	// UNSPECIFIED where they meet on one link of one node, or in a wider scope.
-	LinkProof     LinkProof_Kind `protobuf:"varint,21,opt,name=link_proof,json=linkProof,proto3,enum=ipwitness.v1.LinkProof_Kind" json:"link_proof,omitempty"`
+	LinkProof LinkProof_Kind `protobuf:"varint,21,opt,name=link_proof,json=linkProof,proto3,enum=ipwitness.v1.LinkProof_Kind" json:"link_proof,omitempty"`
+	// Indexes of owners, in the order in which they got the address or, where that is
+	// not known, were first seen with it. Clocks of nodes are compared by their skew.
+	Order         []uint32 `protobuf:"varint,22,rep,packed,name=order,proto3" json:"order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1457,6 +1514,13 @@ func (x *Conflict) GetLinkProof() LinkProof_Kind {
 		return x.LinkProof
 	}
 	return LinkProof_UNSPECIFIED
+}
+
+func (x *Conflict) GetOrder() []uint32 {
+	if x != nil {
+		return x.Order
+	}
+	return nil
 }
 
 // LinkProof is how links of different nodes are known to be one broadcast domain.
@@ -1928,7 +1992,7 @@ type Finding struct {
 	DetectedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
 	// How much it matters.
 	Severity Finding_Severity `protobuf:"varint,8,opt,name=severity,proto3,enum=ipwitness.v1.Finding_Severity" json:"severity,omitempty"`
-	// The facts that it follows from, in words.
+	// The facts that it follows from, in words. Times in words are in UTC.
 	Evidence []string `protobuf:"bytes,9,rep,name=evidence,proto3" json:"evidence,omitempty"`
 	// Who holds the address.
 	Owners []*Owner `protobuf:"bytes,10,rep,name=owners,proto3" json:"owners,omitempty"`
@@ -2597,6 +2661,128 @@ func (x *Node) GetRuntime() string {
 	return ""
 }
 
+// Coverage says how much an answer rests on: what is not seen cannot be listed.
+type Coverage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Nodes that should report: those an agent has reported for and that were not
+	// replaced or removed, and those of Kubernetes that should have an agent.
+	Expected uint32 `protobuf:"varint,1,opt,name=expected,proto3" json:"expected,omitempty"`
+	// Expected nodes that are heard from.
+	Heard uint32 `protobuf:"varint,2,opt,name=heard,proto3" json:"heard,omitempty"`
+	// Nodes heard from that do not see all frames: the wire is off, or the observer
+	// could not be attached to a port.
+	WithoutFrames uint32 `protobuf:"varint,3,opt,name=without_frames,json=withoutFrames,proto3" json:"without_frames,omitempty"`
+	// Nodes heard from that do not see addresses inside network namespaces.
+	WithoutAddresses uint32 `protobuf:"varint,4,opt,name=without_addresses,json=withoutAddresses,proto3" json:"without_addresses,omitempty"`
+	// That nothing was found proves nothing: no node is heard from, an expected node is
+	// not heard from or does not see addresses, or not all expected nodes are known.
+	// Frames that are not seen do not count: they may be off on purpose.
+	Incomplete bool `protobuf:"varint,5,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	// Why not all expected nodes are known.
+	Unknown Coverage_Unknown `protobuf:"varint,6,opt,name=unknown,proto3,enum=ipwitness.v1.Coverage_Unknown" json:"unknown,omitempty"`
+	// Expected nodes that are not heard from, by name: 100 at most.
+	SilentNodes []string `protobuf:"bytes,7,rep,name=silent_nodes,json=silentNodes,proto3" json:"silent_nodes,omitempty"`
+	// Nodes counted in without_frames, by name: 100 at most.
+	NodesWithoutFrames []string `protobuf:"bytes,8,rep,name=nodes_without_frames,json=nodesWithoutFrames,proto3" json:"nodes_without_frames,omitempty"`
+	// Nodes counted in without_addresses, by name: 100 at most.
+	NodesWithoutAddresses []string `protobuf:"bytes,9,rep,name=nodes_without_addresses,json=nodesWithoutAddresses,proto3" json:"nodes_without_addresses,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
+}
+
+func (x *Coverage) Reset() {
+	*x = Coverage{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Coverage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Coverage) ProtoMessage() {}
+
+func (x *Coverage) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Coverage.ProtoReflect.Descriptor instead.
+func (*Coverage) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Coverage) GetExpected() uint32 {
+	if x != nil {
+		return x.Expected
+	}
+	return 0
+}
+
+func (x *Coverage) GetHeard() uint32 {
+	if x != nil {
+		return x.Heard
+	}
+	return 0
+}
+
+func (x *Coverage) GetWithoutFrames() uint32 {
+	if x != nil {
+		return x.WithoutFrames
+	}
+	return 0
+}
+
+func (x *Coverage) GetWithoutAddresses() uint32 {
+	if x != nil {
+		return x.WithoutAddresses
+	}
+	return 0
+}
+
+func (x *Coverage) GetIncomplete() bool {
+	if x != nil {
+		return x.Incomplete
+	}
+	return false
+}
+
+func (x *Coverage) GetUnknown() Coverage_Unknown {
+	if x != nil {
+		return x.Unknown
+	}
+	return Coverage_UNSPECIFIED
+}
+
+func (x *Coverage) GetSilentNodes() []string {
+	if x != nil {
+		return x.SilentNodes
+	}
+	return nil
+}
+
+func (x *Coverage) GetNodesWithoutFrames() []string {
+	if x != nil {
+		return x.NodesWithoutFrames
+	}
+	return nil
+}
+
+func (x *Coverage) GetNodesWithoutAddresses() []string {
+	if x != nil {
+		return x.NodesWithoutAddresses
+	}
+	return nil
+}
+
 // Port is one interface with the observer on it.
 type Node_Port struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2610,7 +2796,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2622,7 +2808,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2744,7 +2930,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04LIVE\x10\x01\x12\t\n" +
 	"\x05STALE\x10\x02\x12\v\n" +
 	"\aUNHEARD\x10\x03\x12\b\n" +
-	"\x04GONE\x10\x04\"\xcc\a\n" +
+	"\x04GONE\x10\x04\"\xe2\a\n" +
 	"\bConflict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aepisode\x18\x02 \x01(\rR\aepisode\x12\x18\n" +
@@ -2770,7 +2956,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\vallocations\x18\x13 \x03(\v2\x18.ipwitness.v1.AllocationR\vallocations\x12\x18\n" +
 	"\arunbook\x18\x14 \x01(\tR\arunbook\x12;\n" +
 	"\n" +
-	"link_proof\x18\x15 \x01(\x0e2\x1c.ipwitness.v1.LinkProof.KindR\tlinkProof\"D\n" +
+	"link_proof\x18\x15 \x01(\x0e2\x1c.ipwitness.v1.LinkProof.KindR\tlinkProof\x12\x14\n" +
+	"\x05order\x18\x16 \x03(\rR\x05order\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSUSPECTED\x10\x01\x12\r\n" +
@@ -2911,7 +3098,24 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LIVE\x10\x01\x12\v\n" +
-	"\aUNHEARD\x10\x02B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
+	"\aUNHEARD\x10\x02\"\xb1\x03\n" +
+	"\bCoverage\x12\x1a\n" +
+	"\bexpected\x18\x01 \x01(\rR\bexpected\x12\x14\n" +
+	"\x05heard\x18\x02 \x01(\rR\x05heard\x12%\n" +
+	"\x0ewithout_frames\x18\x03 \x01(\rR\rwithoutFrames\x12+\n" +
+	"\x11without_addresses\x18\x04 \x01(\rR\x10withoutAddresses\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\x05 \x01(\bR\n" +
+	"incomplete\x128\n" +
+	"\aunknown\x18\x06 \x01(\x0e2\x1e.ipwitness.v1.Coverage.UnknownR\aunknown\x12!\n" +
+	"\fsilent_nodes\x18\a \x03(\tR\vsilentNodes\x120\n" +
+	"\x14nodes_without_frames\x18\b \x03(\tR\x12nodesWithoutFrames\x126\n" +
+	"\x17nodes_without_addresses\x18\t \x03(\tR\x15nodesWithoutAddresses\"8\n" +
+	"\aUnknown\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\f\n" +
+	"\bSTARTING\x10\x01\x12\x0e\n" +
+	"\n" +
+	"KUBERNETES\x10\x02B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
 var (
 	file_ipwitness_v1_types_proto_rawDescOnce sync.Once
@@ -2925,8 +3129,8 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_types_proto_rawDescData
 }
 
-var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -2938,84 +3142,87 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Finding_Severity)(0),         // 7: ipwitness.v1.Finding.Severity
 	(Pool_State)(0),               // 8: ipwitness.v1.Pool.State
 	(Node_State)(0),               // 9: ipwitness.v1.Node.State
-	(*Workload)(nil),              // 10: ipwitness.v1.Workload
-	(*Controller)(nil),            // 11: ipwitness.v1.Controller
-	(*Intended)(nil),              // 12: ipwitness.v1.Intended
-	(*Evidence)(nil),              // 13: ipwitness.v1.Evidence
-	(*Scope)(nil),                 // 14: ipwitness.v1.Scope
-	(*Owner)(nil),                 // 15: ipwitness.v1.Owner
-	(*Conflict)(nil),              // 16: ipwitness.v1.Conflict
-	(*LinkProof)(nil),             // 17: ipwitness.v1.LinkProof
-	(*Exclusion)(nil),             // 18: ipwitness.v1.Exclusion
-	(*DiagnosisStep)(nil),         // 19: ipwitness.v1.DiagnosisStep
-	(*Related)(nil),               // 20: ipwitness.v1.Related
-	(*Kubernetes)(nil),            // 21: ipwitness.v1.Kubernetes
-	(*Acknowledgement)(nil),       // 22: ipwitness.v1.Acknowledgement
-	(*Finding)(nil),               // 23: ipwitness.v1.Finding
-	(*Fix)(nil),                   // 24: ipwitness.v1.Fix
-	(*Pool)(nil),                  // 25: ipwitness.v1.Pool
-	(*Allocation)(nil),            // 26: ipwitness.v1.Allocation
-	(*Node)(nil),                  // 27: ipwitness.v1.Node
-	nil,                           // 28: ipwitness.v1.Workload.SourcesEntry
-	(*Node_Port)(nil),             // 29: ipwitness.v1.Node.Port
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 31: google.protobuf.Duration
+	(Coverage_Unknown)(0),         // 10: ipwitness.v1.Coverage.Unknown
+	(*Workload)(nil),              // 11: ipwitness.v1.Workload
+	(*Controller)(nil),            // 12: ipwitness.v1.Controller
+	(*Intended)(nil),              // 13: ipwitness.v1.Intended
+	(*Evidence)(nil),              // 14: ipwitness.v1.Evidence
+	(*Scope)(nil),                 // 15: ipwitness.v1.Scope
+	(*Owner)(nil),                 // 16: ipwitness.v1.Owner
+	(*Conflict)(nil),              // 17: ipwitness.v1.Conflict
+	(*LinkProof)(nil),             // 18: ipwitness.v1.LinkProof
+	(*Exclusion)(nil),             // 19: ipwitness.v1.Exclusion
+	(*DiagnosisStep)(nil),         // 20: ipwitness.v1.DiagnosisStep
+	(*Related)(nil),               // 21: ipwitness.v1.Related
+	(*Kubernetes)(nil),            // 22: ipwitness.v1.Kubernetes
+	(*Acknowledgement)(nil),       // 23: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 24: ipwitness.v1.Finding
+	(*Fix)(nil),                   // 25: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 26: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 27: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 28: ipwitness.v1.Node
+	(*Coverage)(nil),              // 29: ipwitness.v1.Coverage
+	nil,                           // 30: ipwitness.v1.Workload.SourcesEntry
+	(*Node_Port)(nil),             // 31: ipwitness.v1.Node.Port
+	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 33: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	28, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
-	11, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	30, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	30, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	12, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
+	32, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	30, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	30, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	32, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	32, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
-	14, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
-	10, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
-	13, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	30, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	30, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	15, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
+	11, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
+	14, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
+	32, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	32, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	30, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
-	12, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
-	14, // 16: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
+	32, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	13, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
+	15, // 16: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 17: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
-	15, // 18: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	30, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	30, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	30, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	22, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	20, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
-	18, // 24: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
-	19, // 25: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	26, // 26: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	16, // 18: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
+	32, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	32, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	32, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	23, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	21, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	19, // 24: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
+	20, // 25: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
+	27, // 26: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
 	5,  // 27: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
-	30, // 28: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	30, // 29: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	32, // 28: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	32, // 29: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
 	6,  // 30: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	30, // 31: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	30, // 32: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	30, // 33: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	30, // 34: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	30, // 35: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	32, // 31: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	32, // 32: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	32, // 33: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	32, // 34: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	32, // 35: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
 	7,  // 36: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
-	15, // 37: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	26, // 38: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	25, // 39: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	24, // 40: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	16, // 37: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
+	27, // 38: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	26, // 39: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	25, // 40: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
 	8,  // 41: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	31, // 42: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	30, // 43: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	33, // 42: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	32, // 43: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
 	9,  // 44: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	30, // 45: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	30, // 46: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	31, // 47: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	31, // 48: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	32, // 45: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	32, // 46: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	33, // 47: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	33, // 48: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	10, // 49: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	50, // [50:50] is the sub-list for method output_type
+	50, // [50:50] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -3028,8 +3235,8 @@ func file_ipwitness_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
-			NumEnums:      10,
-			NumMessages:   20,
+			NumEnums:      11,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,186 @@
+package aggregator
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// coverage returns the coverage that every list and an explanation carry, which must be
+// the same.
+func (l *lab) coverage() *pb.Coverage {
+	l.Helper()
+	nodes, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
+	if err != nil {
+		l.Fatal(err)
+	}
+	want := nodes.GetCoverage()
+	owners, err1 := l.client.ListOwners(l.ctx, &pb.ListOwnersRequest{})
+	conflicts, err2 := l.client.ListConflicts(l.ctx, &pb.ListConflictsRequest{})
+	findings, err3 := l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{})
+	pools, err4 := l.client.ListPools(l.ctx, &pb.ListPoolsRequest{})
+	explained, err5 := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: "10.9.9.9"})
+	for i, err := range []error{err1, err2, err3, err4, err5} {
+		if err != nil {
+			l.Fatalf("list %d: %v", i, err)
+		}
+	}
+	for name, got := range map[string]*pb.Coverage{
+		"owners": owners.GetCoverage(), "conflicts": conflicts.GetCoverage(), "findings": findings.GetCoverage(),
+		"pools": pools.GetCoverage(), "explain": explained.GetCoverage(),
+	} {
+		if !proto.Equal(got, want) {
+			l.Errorf("%s: got coverage %v, want %v as of the nodes", name, got, want)
+		}
+	}
+	if cannotTell := strings.HasPrefix(explained.GetSummary(), "Cannot tell: "); cannotTell != want.GetIncomplete() {
+		l.Errorf("got summary %q of an address that nobody holds, and coverage %v", explained.GetSummary(), want)
+	}
+	return want
+}
+
+func (l *lab) wantCoverage(want *pb.Coverage) {
+	l.Helper()
+	if got := l.coverage(); !proto.Equal(got, want) {
+		l.Errorf("got coverage %v, want %v", got, want)
+	}
+}
+
+func TestCoverageSaysWhatIsNotSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{Alone: true})
+		l.wantCoverage(&pb.Coverage{Incomplete: true})
+
+		l.dial().send(snapshot(hello("n1", 1))).sync()
+		l.wantCoverage(&pb.Coverage{Expected: 1, Heard: 1})
+
+		two := l.dial()
+		two.send(&pb.ReportRequest{Hello: hello("n2", 1), SnapshotBegin: true})
+		synctest.Wait()
+		l.wantCoverage(&pb.Coverage{Expected: 2, Heard: 1, SilentNodes: []string{"n2"}, Incomplete: true}) // it is not done
+		two.send(&pb.ReportRequest{SnapshotEnd: true, Status: &pb.StatusRecord{Wire: "off"}}).sync()
+		off := &pb.Coverage{Expected: 2, Heard: 2, WithoutFrames: 1, NodesWithoutFrames: []string{"n2"}}
+		l.wantCoverage(off)
+		two.send(&pb.ReportRequest{Status: &pb.StatusRecord{Wire: "tcx", UnwatchedPorts: 1}}).sync()
+		l.wantCoverage(off)
+		two.send(&pb.ReportRequest{Status: &pb.StatusRecord{Wire: "tcx", Blind: true}}).sync()
+		l.wantCoverage(&pb.Coverage{Expected: 2, Heard: 2, WithoutAddresses: 1, NodesWithoutAddresses: []string{"n2"}, Incomplete: true})
+		two.send(&pb.ReportRequest{Status: &pb.StatusRecord{Wire: "tcx"}}).sync()
+		l.wantCoverage(&pb.Coverage{Expected: 2, Heard: 2})
+
+		two.cancel()
+		synctest.Wait()
+		silent := &pb.Coverage{Expected: 2, Heard: 1, SilentNodes: []string{"n2"}, Incomplete: true}
+		l.wantCoverage(silent)
+		time.Sleep(DefaultNodeTimeout + time.Second)
+		l.wantCoverage(silent) // it is given up, which does not make it seen
+
+		again := hello("n2", 2)
+		again.BootId = "another boot"
+		l.dial().send(snapshot(again)).sync()
+		l.wantCoverage(&pb.Coverage{Expected: 2, Heard: 2})
+	})
+}
+
+func TestCoverageAfterAStartWaitsForAgents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		l.dial().send(snapshot(hello("n1", 1))).sync()
+		l.wantCoverage(&pb.Coverage{Expected: 1, Heard: 1, Unknown: pb.Coverage_STARTING, Incomplete: true})
+		time.Sleep(startGrace)
+		l.wantCoverage(&pb.Coverage{Expected: 1, Heard: 1})
+	})
+}
+
+func TestCoverageExpectsTheNodesOfKubernetes(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t)
+	for _, name := range []string{"n1.example.net", "n2", "n3"} {
+		api.set("ADDED", apiNode(name))
+	}
+	l := newLab(t, Config{Kubeconfig: api.kubeconfig()})
+	l.dial().send(snapshot(hello("n1", 1))).sync()
+	for _, name := range []string{"n2", "removed"} {
+		silent := l.dial().send(snapshot(hello(name, 1))).sync()
+		silent.cancel()
+	}
+	want := &pb.Coverage{Expected: 3, Heard: 1, SilentNodes: []string{"n2", "n3"}, Incomplete: true}
+	eventually(t, func() bool { return proto.Equal(l.coverage(), want) })
+	api.down()
+	eventually(t, func() bool { return l.coverage().GetUnknown() == pb.Coverage_KUBERNETES })
+}
+
+func TestWatchesTellHowCoverageChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{Alone: true})
+		owners := l.watchOwners(&pb.WatchOwnersRequest{})
+		conflicts, err1 := l.client.WatchConflicts(l.ctx, &pb.WatchConflictsRequest{})
+		findings, err2 := l.client.WatchFindings(l.ctx, &pb.WatchFindingsRequest{})
+		if err1 != nil || err2 != nil {
+			t.Fatal(err1, err2)
+		}
+		next := map[string]func() (pb.Watch_Type, *pb.Coverage, error){
+			"owners": func() (pb.Watch_Type, *pb.Coverage, error) {
+				m, err := owners.stream.Recv()
+				return m.GetType(), m.GetCoverage(), err
+			},
+			"conflicts": func() (pb.Watch_Type, *pb.Coverage, error) {
+				m, err := conflicts.Recv()
+				return m.GetType(), m.GetCoverage(), err
+			},
+			"findings": func() (pb.Watch_Type, *pb.Coverage, error) {
+				m, err := findings.Recv()
+				return m.GetType(), m.GetCoverage(), err
+			},
+		}
+		// told reads up to the next coverage that is another one.
+		last := map[string]*pb.Coverage{}
+		told := func(name string) *pb.Coverage {
+			for {
+				typ, coverage, err := next[name]()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if typ == pb.Watch_BOOKMARK && !proto.Equal(coverage, last[name]) {
+					last[name] = coverage
+					return coverage
+				}
+			}
+		}
+		steps := []struct {
+			do   func() func()
+			want *pb.Coverage
+		}{
+			{func() func() { return nil }, &pb.Coverage{Incomplete: true}},
+			{func() func() { return l.dial().send(snapshot(hello("n1", 1))).sync().cancel }, &pb.Coverage{Expected: 1, Heard: 1}},
+		}
+		var leave func()
+		for _, step := range steps {
+			leave = step.do()
+			for name := range next {
+				if got := told(name); !proto.Equal(got, step.want) {
+					t.Errorf("%s: got coverage %v, want %v", name, got, step.want)
+				}
+			}
+		}
+		began := time.Now()
+		leave()
+		for _, name := range []string{"owners", "conflicts"} {
+			if got := told(name); got.GetHeard() != 0 || !slices.Equal(got.GetSilentNodes(), []string{"n1"}) {
+				t.Errorf("%s: got coverage %v, want n1 to be silent", name, got)
+			}
+		}
+		if waited := time.Since(began); waited != 0 { // the clock of the test stands still while anything runs
+			t.Errorf("owners and conflicts: told after %s, want at once", waited)
+		}
+		if got := told("findings"); !got.GetIncomplete() {
+			t.Errorf("findings: got coverage %v, want it incomplete", got)
+		}
+	})
+}

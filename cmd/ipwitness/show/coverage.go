@@ -1,0 +1,57 @@
+package show
+
+import (
+	"fmt"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Unseen returns a sentence for each thing that an answer could not take into account;
+// none where all nodes are seen, or where the server does not say.
+func Unseen(c *pb.Coverage) (sentences []string) {
+	if c == nil {
+		return nil
+	}
+	add := func(format string, args ...any) {
+		sentences = append(sentences, clean(fmt.Sprintf(format, args...)))
+	}
+	expected, heard := int(c.GetExpected()), int(c.GetHeard())
+	switch silent := expected - heard; {
+	case expected == 0:
+		add("No agent is heard from: nothing is seen.")
+	case heard == 0:
+		add("None of %s is heard from (%s): nothing is seen.", Count(expected, "node", "nodes"), counted(c.GetSilentNodes(), silent))
+	case silent == 1:
+		add("1 of %d nodes is not heard from (%s): what happens there is not seen.", expected, counted(c.GetSilentNodes(), silent))
+	case silent > 1:
+		add("%d of %d nodes are not heard from (%s): what happens there is not seen.", silent, expected, counted(c.GetSilentNodes(), silent))
+	}
+	if n := int(c.GetWithoutAddresses()); n > 0 {
+		add("On %d of %s (%s), addresses inside network namespaces are not seen.", n, Count(expected, "node", "nodes"), counted(c.GetNodesWithoutAddresses(), n))
+	}
+	switch c.GetUnknown() {
+	case pb.Coverage_UNSPECIFIED:
+	case pb.Coverage_STARTING:
+		add("The server has just started: some agents may not have reconnected yet.")
+	case pb.Coverage_KUBERNETES:
+		add("The Kubernetes API cannot be relied on now: which nodes should have an agent is not known.")
+	default:
+		add("Which nodes should have an agent is not known.")
+	}
+	if n := int(c.GetWithoutFrames()); n > 0 {
+		add("On %d of %s (%s), not all frames are seen: a duplicate that only frames show is not found there.",
+			n, Count(expected, "node", "nodes"), counted(c.GetNodesWithoutFrames(), n))
+	}
+	return sentences
+}
+
+// counted gives the first names of n, and how many more there are.
+func counted(names []string, n int) string {
+	const most = 5
+	shown := names[:min(len(names), most)]
+	text := join(", ", shown...)
+	if more := n - len(shown); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}

@@ -1,0 +1,56 @@
+package tests
+
+import (
+	"errors"
+	"os/exec"
+	"testing"
+)
+
+// exits runs ipwitness where queries are made, and gives its exit code.
+func (l *lab) exits(args ...string) int {
+	l.t.Helper()
+	err := l.at.Command(binary, args...).Run()
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if err != nil && !ok {
+		l.t.Fatal(err)
+	}
+	if ok {
+		return exit.ExitCode()
+	}
+	return 0
+}
+
+func TestWithoutAgentsNothingIsWell(t *testing.T) {
+	t.Parallel()
+	c := newAggregator(t)
+	for _, args := range [][]string{
+		{"conflicts", "--exit-code"}, {"conflicts", "10.244.0.7", "--exit-code"}, {"audit", "--exit-code"}, {"audit", "--fix-plan"},
+	} {
+		wantSaid(t, refused(t, c.Host, 3, args...), "No agent is heard from: nothing is seen.")
+	}
+	for _, args := range [][]string{{"owners"}, {"conflicts"}, {"audit"}, {"nodes"}, {"explain", "10.244.0.7"}} {
+		wantSaid(t, c.says(args...), "Warning: No agent is heard from: nothing is seen.")
+	}
+	wantSaid(t, c.says("explain", "10.244.0.7"), "Cannot tell: nobody is known to hold 10.244.0.7")
+}
+
+func TestANodeThatFallsSilentIsNotWell(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	until(t, "all nodes to be seen", func() bool { return c.exits("conflicts", "--exit-code") == 0 })
+	wantSaid(t, c.says("explain", "10.244.0.7"), "No conflict: nobody is known to hold 10.244.0.7")
+	refused(t, c.Host, 1, "audit", "nodee2")
+
+	c.nodes[1].pause()
+	until(t, "node2 to be missed", func() bool { return c.exits("conflicts", "--exit-code") == 3 })
+	const silent = "1 of 2 nodes is not heard from (node2): what happens there is not seen."
+	wantSaid(t, refused(t, c.Host, 3, "conflicts", "--exit-code"), silent)
+	wantSaid(t, refused(t, c.Host, 3, "audit", "node2", "--exit-code"), silent, "node node2 is not heard from")
+	wantSaid(t, refused(t, c.Host, 3, "audit", "--fix-plan"), "# NOT SEEN: "+silent)
+	wantSaid(t, c.says("explain", "10.244.0.7"), "Cannot tell: nobody is known to hold 10.244.0.7", silent)
+
+	// What is found counts all the same.
+	c.nodes[0].pod("a", "10.244.0.7/32")
+	c.nodes[0].pod("b", "10.244.0.7/32")
+	until(t, "the duplicate of node1", func() bool { return c.exits("conflicts", "--exit-code") == 2 })
+}
