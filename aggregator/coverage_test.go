@@ -111,9 +111,17 @@ func TestCoverageExpectsTheNodesOfKubernetes(t *testing.T) {
 		silent.cancel()
 	}
 	want := &pb.Coverage{Expected: 3, Heard: 1, SilentNodes: []string{"n2", "n3"}, Incomplete: true}
-	eventually(t, func() bool { return proto.Equal(l.coverage(), want) })
+	now := func() *pb.Coverage { // of one list: it may change between two
+		nodes, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return nodes.GetCoverage()
+	}
+	eventually(t, func() bool { return proto.Equal(now(), want) })
+	l.wantCoverage(want)
 	api.down()
-	eventually(t, func() bool { return l.coverage().GetUnknown() == pb.Coverage_KUBERNETES })
+	eventually(t, func() bool { return now().GetUnknown() == pb.Coverage_KUBERNETES })
 }
 
 func TestWatchesTellHowCoverageChanges(t *testing.T) {
