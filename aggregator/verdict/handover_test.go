@@ -38,8 +38,8 @@ func TestT8TwoNodesKeepAVirtualAddress(t *testing.T) {
 	}
 	w.read(a, b)
 	c = w.want(t, verdict.Confirmed, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
-	if c.Cause != verdict.CauseSplitBrain || !strings.Contains(c.Summary, "10s later") || !strings.Contains(strings.Join(c.Advice, " "), "keepalived") {
-		t.Errorf("got cause %s, %q, %q, want a split brain", c.Cause, c.Summary, c.Advice)
+	if c.Cause != verdict.CauseSplitBrain || !strings.Contains(c.Summary, "10s later") || !strings.Contains(strings.Join(flat(c.Remedy), " "), "keepalived") {
+		t.Errorf("got cause %s, %q, %q, want a split brain", c.Cause, c.Summary, c.Remedy)
 	}
 }
 
@@ -196,9 +196,9 @@ func TestAdviceComparesClocksByTheirSkew(t *testing.T) {
 		w.node("n1").SkewKnown, w.node("n2").SkewKnown = true, true
 		w.node("n2").Skew = skew
 		c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods")
-		says := strings.Contains(c.Advice[0], "came second")
-		if says != (second != "") || says && !strings.Contains(strings.ToLower(c.Advice[0]), second) {
-			t.Errorf("skew %s: got %q, want that %q came second", skew, c.Advice[0], second)
+		says := strings.Contains(flat(c.Remedy)[0], "came second")
+		if says != (second != "") || says && !strings.Contains(strings.ToLower(flat(c.Remedy)[0]), second) {
+			t.Errorf("skew %s: got %q, want that %q came second", skew, flat(c.Remedy)[0], second)
 		}
 	}
 }

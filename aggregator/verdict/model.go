@@ -457,8 +457,13 @@ type Conflict struct {
 	Rule    string
 	Cause   string
 	Summary string
-	Advice  []string
 	Owners  []Owner
+	// Remedy is what to do, in order.
+	Remedy []Action
+	// Keeper is the id of the owner that is to keep the address, Right why; empty where
+	// that is undecided.
+	Keeper string
+	Right  Right
 	// Because are the facts that the cause follows from, Excluded what else could be
 	// it and why it is not, Diagnosis what is to be seen where one would look.
 	Because   []string

@@ -44,7 +44,7 @@ func TestRemedies(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.situation, func(t *testing.T) {
-			advice := strings.Join(situated(t, tt.situation).Advice, "\n")
+			advice := strings.Join(flat(situated(t, tt.situation).Remedy), "\n")
 			rest := advice
 			for _, part := range tt.want {
 				_, after, ok := strings.Cut(rest, part)
@@ -75,8 +75,8 @@ func TestATunnelsAddressThatIPAMHasForAPod(t *testing.T) {
 	w.device("n1", "tunl0", "ipip")
 	w.calico(w.pool(verdict.Calico, "", ""), "web", "n1")
 	c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
-	if advice := strings.Join(c.Advice, "\n"); c.Cause != tunnel || !strings.Contains(advice, "k8s-app=calico-node") || strings.Contains(advice, "delete pod -n default web") {
-		t.Errorf("got cause %s, advice %q, want the tunnel to get another address", c.Cause, c.Advice)
+	if advice := strings.Join(flat(c.Remedy), "\n"); c.Cause != tunnel || !strings.Contains(advice, "k8s-app=calico-node") || strings.Contains(advice, "delete pod -n default web") {
+		t.Errorf("got cause %s, advice %q, want the tunnel to get another address", c.Cause, c.Remedy)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestCommandsQuoteNames(t *testing.T) {
 	w.says("uid-1", verdict.PodObject{Absent: true})
 	orphaned := w.after(time.Minute).judge().Conflicts[0]
 	n := 0
-	for _, step := range append(c.Advice, orphaned.Advice...) {
+	for _, step := range append(flat(c.Remedy), flat(orphaned.Remedy)...) {
 		for _, command := range []string{"kubectl delete", "ip -n", "crictl stopp"} {
 			if _, rest, ok := strings.Cut(step, command); ok {
 				n++
@@ -109,7 +109,7 @@ func TestCommandsQuoteNames(t *testing.T) {
 		}
 	}
 	if n < 3 {
-		t.Errorf("got %d commands in %q and %q, want one to delete the pod, one of the namespace and one of the sandbox", n, c.Advice, orphaned.Advice)
+		t.Errorf("got %d commands in %q and %q, want one to delete the pod, one of the namespace and one of the sandbox", n, c.Remedy, orphaned.Remedy)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestCauseIsSaidInOneOrder(t *testing.T) {
 	}
 	one, other := said(false), said(true)
 	if !slices.Equal(one.Because, other.Because) || !slices.Equal(one.Excluded, other.Excluded) || !slices.Equal(one.Diagnosis, other.Diagnosis) ||
-		!slices.Equal(one.Advice, other.Advice) || one.Allocations[0].ContainerID != other.Allocations[0].ContainerID {
+		!slices.Equal(flat(one.Remedy), flat(other.Remedy)) || one.Allocations[0].ContainerID != other.Allocations[0].ContainerID {
 		t.Errorf("got\n%q %q %q\nand\n%q %q %q", one.Because, one.Excluded, one.Diagnosis, other.Because, other.Excluded, other.Diagnosis)
 	}
 }

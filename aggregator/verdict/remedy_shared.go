@@ -1,5 +1,7 @@
 package verdict
 
+import "slices"
+
 // sharedAnswered: several have the address on a loopback or dummy device, and answer
 // for it on a wire.
 func (t *telling) sharedAnswered() {
@@ -15,8 +17,21 @@ func (t *telling) sharedAnswered() {
 			}
 		}
 	}
-	t.advise("Linux answers for any address that it has, on every interface, unless it is told not to: on each of them, `sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2`. " +
-		"kube-proxy does so itself in IPVS mode with `strictARP: true`, which MetalLB needs in that mode.")
-	t.advise("If several are to answer for it on purpose (anycast), say so: --shared %s=REASON.", addr)
+	silent := either("one of them alone is to answer for it, or none")
+	var nodes []string
+	for i := range owners {
+		if node := owners[i].Node.Name; !slices.Contains(nodes, node) && len(nodes) < mostKept {
+			nodes = append(nodes, node)
+			silent.Actions = append(silent.Actions, say("On node %s, have Linux answer only for addresses of the interface that is asked, unless that node is the one that is to answer. kube-proxy does so itself in IPVS mode with `strictARP: true`, which MetalLB needs in that mode.", node).
+				by(node, "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"))
+		}
+	}
+	if more := len(owners) - len(nodes); more > 0 {
+		silent.Actions = append(silent.Actions, say("Do the same on the other nodes that have it (%d more).", more))
+	}
+	t.act(say("Decide whether several are to answer for the address: Linux answers for any address that it has, on every interface, unless it is told not to.").or(
+		silent,
+		either("all are to answer for it on purpose (anycast)", say("Say so to the aggregator: --shared %s=REASON.", addr)),
+	))
 	t.closing()
 }

@@ -124,7 +124,7 @@ func TestAssignedAndAnExternalDevice(t *testing.T) {
 	if k := c.Owners[0].Workload().Kind; k != verdict.External {
 		t.Errorf("got kind %d first, want the external device", k)
 	}
-	t.Log(c.Summary, c.Advice)
+	t.Log(c.Summary, c.Remedy)
 
 	out := w.after(w.policy.StaleAfter).judge()
 	if got := out.Conflicts[0]; got.Phase != verdict.Resolved || out.Owners[0].State != verdict.Stale || out.Again == 0 {
@@ -427,7 +427,7 @@ func TestAdviceFitsTheWorkload(t *testing.T) {
 		two, _ := w.veth(w.namespace("n1", 3, "103", test.who), "bbbbbb", w.link("n1", "v2", verdict.PointToPoint, false))
 		w.assigned(one)
 		w.assigned(two).AssignedAt += 5e9
-		advice := strings.Join(w.judge().Conflicts[0].Advice, "\n")
+		advice := strings.Join(flat(w.judge().Conflicts[0].Remedy), "\n")
 		if !strings.Contains(advice, test.want) || strings.Contains(advice, "delete pod -n default a") {
 			t.Errorf("got advice\n%s\nwant %q, and nothing to be done to a", advice, test.want)
 		}
@@ -516,7 +516,7 @@ func describeJudgement(out verdict.Judgement) []string {
 		text = append(text, owner(o))
 	}
 	for _, c := range out.Conflicts {
-		text = append(text, fmt.Sprint(c.ID, c.Phase, c.Rule, c.Summary, c.Advice))
+		text = append(text, fmt.Sprint(c.ID, c.Phase, c.Rule, c.Summary, c.Remedy))
 		for _, o := range c.Owners {
 			text = append(text, owner(o))
 		}

@@ -394,7 +394,7 @@ func (x Kubernetes_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Kubernetes_State.Descriptor instead.
 func (Kubernetes_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{12, 0}
 }
 
 // Severity is how much it matters.
@@ -451,7 +451,7 @@ func (x Finding_Severity) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Finding_Severity.Descriptor instead.
 func (Finding_Severity) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{12, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // State is how far its allocations are known.
@@ -516,7 +516,7 @@ func (x Pool_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Pool_State.Descriptor instead.
 func (Pool_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16, 0}
 }
 
 // State is whether the agent is heard from.
@@ -569,7 +569,7 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
 }
 
 // Workload says who an owner is.
@@ -1196,8 +1196,6 @@ type Conflict struct {
 	Rule string `protobuf:"bytes,7,opt,name=rule,proto3" json:"rule,omitempty"`
 	// One or two sentences for a person.
 	Summary string `protobuf:"bytes,8,opt,name=summary,proto3" json:"summary,omitempty"`
-	// What to do, in order.
-	Advice []string `protobuf:"bytes,9,rep,name=advice,proto3" json:"advice,omitempty"`
 	// Who holds it.
 	Owners []*Owner `protobuf:"bytes,10,rep,name=owners,proto3" json:"owners,omitempty"`
 	// When it was suspected.
@@ -1219,7 +1217,9 @@ type Conflict struct {
 	// What IPAM says of the address.
 	Allocations []*Allocation `protobuf:"bytes,19,rep,name=allocations,proto3" json:"allocations,omitempty"`
 	// The page about its cause, a URL.
-	Runbook       string `protobuf:"bytes,20,opt,name=runbook,proto3" json:"runbook,omitempty"`
+	Runbook string `protobuf:"bytes,20,opt,name=runbook,proto3" json:"runbook,omitempty"`
+	// What to do, in order.
+	Remedy        []*Action `protobuf:"bytes,21,rep,name=remedy,proto3" json:"remedy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1310,13 +1310,6 @@ func (x *Conflict) GetSummary() string {
 	return ""
 }
 
-func (x *Conflict) GetAdvice() []string {
-	if x != nil {
-		return x.Advice
-	}
-	return nil
-}
-
 func (x *Conflict) GetOwners() []*Owner {
 	if x != nil {
 		return x.Owners
@@ -1394,6 +1387,141 @@ func (x *Conflict) GetRunbook() string {
 	return ""
 }
 
+func (x *Conflict) GetRemedy() []*Action {
+	if x != nil {
+		return x.Remedy
+	}
+	return nil
+}
+
+// Action is one thing to do about a conflict or a finding.
+type Action struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What to do, in words; where there is a choice, what decides it, and who can tell.
+	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// A command of POSIX shell that does it; empty where it must be done in another way.
+	Command string `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
+	// The node to run the command on; empty for anywhere with kubectl or ipwitness.
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// Alternatives, of which exactly one is to be carried out; empty for a plain one.
+	Choice        []*Alternative `protobuf:"bytes,4,rep,name=choice,proto3" json:"choice,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Action) Reset() {
+	*x = Action{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Action) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Action) ProtoMessage() {}
+
+func (x *Action) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Action.ProtoReflect.Descriptor instead.
+func (*Action) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Action) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Action) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *Action) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Action) GetChoice() []*Alternative {
+	if x != nil {
+		return x.Choice
+	}
+	return nil
+}
+
+// Alternative is one of several ways, of which exactly one is to be taken.
+type Alternative struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When this is the one to take, as a clause: "pod shop/web keeps the address".
+	When string `protobuf:"bytes,1,opt,name=when,proto3" json:"when,omitempty"`
+	// What to do then, in order.
+	Actions       []*Action `protobuf:"bytes,2,rep,name=actions,proto3" json:"actions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Alternative) Reset() {
+	*x = Alternative{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Alternative) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Alternative) ProtoMessage() {}
+
+func (x *Alternative) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Alternative.ProtoReflect.Descriptor instead.
+func (*Alternative) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Alternative) GetWhen() string {
+	if x != nil {
+		return x.When
+	}
+	return ""
+}
+
+func (x *Alternative) GetActions() []*Action {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
 // Exclusion is a cause that was considered.
 type Exclusion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1407,7 +1535,7 @@ type Exclusion struct {
 
 func (x *Exclusion) Reset() {
 	*x = Exclusion{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1419,7 +1547,7 @@ func (x *Exclusion) String() string {
 func (*Exclusion) ProtoMessage() {}
 
 func (x *Exclusion) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1432,7 +1560,7 @@ func (x *Exclusion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exclusion.ProtoReflect.Descriptor instead.
 func (*Exclusion) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Exclusion) GetCause() string {
@@ -1462,7 +1590,7 @@ type DiagnosisStep struct {
 
 func (x *DiagnosisStep) Reset() {
 	*x = DiagnosisStep{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1602,7 @@ func (x *DiagnosisStep) String() string {
 func (*DiagnosisStep) ProtoMessage() {}
 
 func (x *DiagnosisStep) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1615,7 @@ func (x *DiagnosisStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnosisStep.ProtoReflect.Descriptor instead.
 func (*DiagnosisStep) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DiagnosisStep) GetStep() string {
@@ -1533,7 +1661,7 @@ type Related struct {
 
 func (x *Related) Reset() {
 	*x = Related{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1673,7 @@ func (x *Related) String() string {
 func (*Related) ProtoMessage() {}
 
 func (x *Related) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1686,7 @@ func (x *Related) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Related.ProtoReflect.Descriptor instead.
 func (*Related) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Related) GetKind() string {
@@ -1654,7 +1782,7 @@ type Kubernetes struct {
 
 func (x *Kubernetes) Reset() {
 	*x = Kubernetes{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1794,7 @@ func (x *Kubernetes) String() string {
 func (*Kubernetes) ProtoMessage() {}
 
 func (x *Kubernetes) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1807,7 @@ func (x *Kubernetes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kubernetes.ProtoReflect.Descriptor instead.
 func (*Kubernetes) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Kubernetes) GetState() Kubernetes_State {
@@ -1748,7 +1876,7 @@ type Acknowledgement struct {
 
 func (x *Acknowledgement) Reset() {
 	*x = Acknowledgement{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1760,7 +1888,7 @@ func (x *Acknowledgement) String() string {
 func (*Acknowledgement) ProtoMessage() {}
 
 func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1773,7 +1901,7 @@ func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acknowledgement.ProtoReflect.Descriptor instead.
 func (*Acknowledgement) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Acknowledgement) GetReason() string {
@@ -1820,8 +1948,6 @@ type Finding struct {
 	Id string `protobuf:"bytes,4,opt,name=id,proto3" json:"id,omitempty"`
 	// The nodes concerned, by name.
 	Nodes []string `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// What to do, in order.
-	Advice []string `protobuf:"bytes,6,rep,name=advice,proto3" json:"advice,omitempty"`
 	// When it was found.
 	DetectedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
 	// How much it matters.
@@ -1839,14 +1965,16 @@ type Finding struct {
 	// What would put it right, as commands: `ipwitness audit --fix-plan` prints them.
 	Fixes []*Fix `protobuf:"bytes,14,rep,name=fixes,proto3" json:"fixes,omitempty"`
 	// The page about its kind, a URL.
-	Runbook       string `protobuf:"bytes,15,opt,name=runbook,proto3" json:"runbook,omitempty"`
+	Runbook string `protobuf:"bytes,15,opt,name=runbook,proto3" json:"runbook,omitempty"`
+	// What to do, in order.
+	Remedy        []*Action `protobuf:"bytes,16,rep,name=remedy,proto3" json:"remedy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +1986,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +1999,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Finding) GetKind() string {
@@ -1905,13 +2033,6 @@ func (x *Finding) GetId() string {
 func (x *Finding) GetNodes() []string {
 	if x != nil {
 		return x.Nodes
-	}
-	return nil
-}
-
-func (x *Finding) GetAdvice() []string {
-	if x != nil {
-		return x.Advice
 	}
 	return nil
 }
@@ -1979,6 +2100,13 @@ func (x *Finding) GetRunbook() string {
 	return ""
 }
 
+func (x *Finding) GetRemedy() []*Action {
+	if x != nil {
+		return x.Remedy
+	}
+	return nil
+}
+
 // Fix is one step that would put IPAM right. Nothing runs it but a person.
 type Fix struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1998,7 +2126,7 @@ type Fix struct {
 
 func (x *Fix) Reset() {
 	*x = Fix{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2138,7 @@ func (x *Fix) String() string {
 func (*Fix) ProtoMessage() {}
 
 func (x *Fix) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2151,7 @@ func (x *Fix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fix.ProtoReflect.Descriptor instead.
 func (*Fix) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Fix) GetNode() string {
@@ -2086,7 +2214,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2226,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2239,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Pool) GetIpam() string {
@@ -2211,7 +2339,7 @@ type Allocation struct {
 
 func (x *Allocation) Reset() {
 	*x = Allocation{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2351,7 @@ func (x *Allocation) String() string {
 func (*Allocation) ProtoMessage() {}
 
 func (x *Allocation) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2364,7 @@ func (x *Allocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allocation.ProtoReflect.Descriptor instead.
 func (*Allocation) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Allocation) GetIpam() string {
@@ -2348,7 +2476,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2360,7 +2488,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2373,7 +2501,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Node) GetName() string {
@@ -2508,7 +2636,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2520,7 +2648,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2533,7 +2661,7 @@ func (x *Node_Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Port.ProtoReflect.Descriptor instead.
 func (*Node_Port) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
 }
 
 func (x *Node_Port) GetInterface() string {
@@ -2642,7 +2770,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04LIVE\x10\x01\x12\t\n" +
 	"\x05STALE\x10\x02\x12\v\n" +
 	"\aUNHEARD\x10\x03\x12\b\n" +
-	"\x04GONE\x10\x04\"\x8f\a\n" +
+	"\x04GONE\x10\x04\"\xb3\a\n" +
 	"\bConflict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aepisode\x18\x02 \x01(\rR\aepisode\x12\x18\n" +
@@ -2651,8 +2779,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05state\x18\x05 \x01(\x0e2\x1c.ipwitness.v1.Conflict.StateR\x05state\x12\x14\n" +
 	"\x05cause\x18\x06 \x01(\tR\x05cause\x12\x12\n" +
 	"\x04rule\x18\a \x01(\tR\x04rule\x12\x18\n" +
-	"\asummary\x18\b \x01(\tR\asummary\x12\x16\n" +
-	"\x06advice\x18\t \x03(\tR\x06advice\x12+\n" +
+	"\asummary\x18\b \x01(\tR\asummary\x12+\n" +
 	"\x06owners\x18\n" +
 	" \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x12;\n" +
 	"\vdetected_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -2666,12 +2793,22 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bexcluded\x18\x11 \x03(\v2\x17.ipwitness.v1.ExclusionR\bexcluded\x129\n" +
 	"\tdiagnosis\x18\x12 \x03(\v2\x1b.ipwitness.v1.DiagnosisStepR\tdiagnosis\x12:\n" +
 	"\vallocations\x18\x13 \x03(\v2\x18.ipwitness.v1.AllocationR\vallocations\x12\x18\n" +
-	"\arunbook\x18\x14 \x01(\tR\arunbook\"D\n" +
+	"\arunbook\x18\x14 \x01(\tR\arunbook\x12,\n" +
+	"\x06remedy\x18\x15 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSUSPECTED\x10\x01\x12\r\n" +
 	"\tCONFIRMED\x10\x02\x12\f\n" +
-	"\bRESOLVED\x10\x03\"9\n" +
+	"\bRESOLVED\x10\x03J\x04\b\t\x10\n" +
+	"R\x06advice\"}\n" +
+	"\x06Action\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x18\n" +
+	"\acommand\x18\x02 \x01(\tR\acommand\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x121\n" +
+	"\x06choice\x18\x04 \x03(\v2\x19.ipwitness.v1.AlternativeR\x06choice\"Q\n" +
+	"\vAlternative\x12\x12\n" +
+	"\x04when\x18\x01 \x01(\tR\x04when\x12.\n" +
+	"\aactions\x18\x02 \x03(\v2\x14.ipwitness.v1.ActionR\aactions\"9\n" +
 	"\tExclusion\x12\x14\n" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\";\n" +
@@ -2712,14 +2849,13 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
 	"\n" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12'\n" +
-	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xd8\x04\n" +
+	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xfc\x04\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
 	"\asummary\x18\x03 \x01(\tR\asummary\x12\x0e\n" +
 	"\x02id\x18\x04 \x01(\tR\x02id\x12\x14\n" +
-	"\x05nodes\x18\x05 \x03(\tR\x05nodes\x12\x16\n" +
-	"\x06advice\x18\x06 \x03(\tR\x06advice\x12;\n" +
+	"\x05nodes\x18\x05 \x03(\tR\x05nodes\x12;\n" +
 	"\vdetected_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"detectedAt\x12:\n" +
 	"\bseverity\x18\b \x01(\x0e2\x1e.ipwitness.v1.Finding.SeverityR\bseverity\x12\x1a\n" +
@@ -2730,12 +2866,13 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04pool\x18\f \x01(\v2\x12.ipwitness.v1.PoolR\x04pool\x12\x1c\n" +
 	"\taddresses\x18\r \x03(\tR\taddresses\x12'\n" +
 	"\x05fixes\x18\x0e \x03(\v2\x11.ipwitness.v1.FixR\x05fixes\x12\x18\n" +
-	"\arunbook\x18\x0f \x01(\tR\arunbook\"@\n" +
+	"\arunbook\x18\x0f \x01(\tR\arunbook\x12,\n" +
+	"\x06remedy\x18\x10 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\"@\n" +
 	"\bSeverity\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04INFO\x10\x01\x12\v\n" +
 	"\aWARNING\x10\x02\x12\f\n" +
-	"\bCRITICAL\x10\x03\"_\n" +
+	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"_\n" +
 	"\x03Fix\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04what\x18\x02 \x01(\tR\x04what\x12\x18\n" +
@@ -2816,7 +2953,7 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -2834,75 +2971,81 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(*Scope)(nil),                 // 13: ipwitness.v1.Scope
 	(*Owner)(nil),                 // 14: ipwitness.v1.Owner
 	(*Conflict)(nil),              // 15: ipwitness.v1.Conflict
-	(*Exclusion)(nil),             // 16: ipwitness.v1.Exclusion
-	(*DiagnosisStep)(nil),         // 17: ipwitness.v1.DiagnosisStep
-	(*Related)(nil),               // 18: ipwitness.v1.Related
-	(*Kubernetes)(nil),            // 19: ipwitness.v1.Kubernetes
-	(*Acknowledgement)(nil),       // 20: ipwitness.v1.Acknowledgement
-	(*Finding)(nil),               // 21: ipwitness.v1.Finding
-	(*Fix)(nil),                   // 22: ipwitness.v1.Fix
-	(*Pool)(nil),                  // 23: ipwitness.v1.Pool
-	(*Allocation)(nil),            // 24: ipwitness.v1.Allocation
-	(*Node)(nil),                  // 25: ipwitness.v1.Node
-	nil,                           // 26: ipwitness.v1.Workload.SourcesEntry
-	(*Node_Port)(nil),             // 27: ipwitness.v1.Node.Port
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
+	(*Action)(nil),                // 16: ipwitness.v1.Action
+	(*Alternative)(nil),           // 17: ipwitness.v1.Alternative
+	(*Exclusion)(nil),             // 18: ipwitness.v1.Exclusion
+	(*DiagnosisStep)(nil),         // 19: ipwitness.v1.DiagnosisStep
+	(*Related)(nil),               // 20: ipwitness.v1.Related
+	(*Kubernetes)(nil),            // 21: ipwitness.v1.Kubernetes
+	(*Acknowledgement)(nil),       // 22: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 23: ipwitness.v1.Finding
+	(*Fix)(nil),                   // 24: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 25: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 26: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 27: ipwitness.v1.Node
+	nil,                           // 28: ipwitness.v1.Workload.SourcesEntry
+	(*Node_Port)(nil),             // 29: ipwitness.v1.Node.Port
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 31: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	26, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	28, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
 	10, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	28, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	30, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	28, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	28, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	30, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	30, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
 	13, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
 	9,  // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
 	12, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	28, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	28, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	30, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	30, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	28, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	30, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
 	11, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
 	13, // 16: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 17: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
 	14, // 18: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	28, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	28, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	28, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	20, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	18, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
-	16, // 24: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
-	17, // 25: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	24, // 26: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
-	28, // 27: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	28, // 28: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
-	5,  // 29: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	28, // 30: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	28, // 31: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	28, // 32: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	28, // 33: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	28, // 34: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
-	6,  // 35: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
-	14, // 36: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	24, // 37: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	23, // 38: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	22, // 39: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
-	7,  // 40: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	29, // 41: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	28, // 42: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	8,  // 43: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	28, // 44: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	28, // 45: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	29, // 46: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	29, // 47: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	30, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	30, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	30, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	22, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	20, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	18, // 24: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
+	19, // 25: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
+	26, // 26: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	16, // 27: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
+	17, // 28: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
+	16, // 29: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
+	30, // 30: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	30, // 31: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	5,  // 32: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
+	30, // 33: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	30, // 34: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	30, // 35: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	30, // 36: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	30, // 37: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	6,  // 38: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
+	14, // 39: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
+	26, // 40: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	25, // 41: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	24, // 42: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	16, // 43: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
+	7,  // 44: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	31, // 45: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	30, // 46: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	8,  // 47: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	30, // 48: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	30, // 49: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	31, // 50: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	31, // 51: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	52, // [52:52] is the sub-list for method output_type
+	52, // [52:52] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -2916,7 +3059,7 @@ func file_ipwitness_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
