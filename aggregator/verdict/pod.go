@@ -140,7 +140,7 @@ func (o *Owner) successor() string {
 	case p == nil || p.Absent:
 		return "its controller, if it has one, " + asks
 	case p.Controller == "":
-		return "it has no controller, so keep its manifest (kubectl get pod -o yaml): nobody makes a new one"
+		return "it has no controller: create it again from its manifest"
 	case p.ControllerKind == "VirtualMachineInstance":
 		return "that stops virtual machine " + p.Controller + ", which its VirtualMachine starts anew, if it has one"
 	default:

@@ -17,21 +17,20 @@ func (t *telling) sharedAnswered() {
 			}
 		}
 	}
-	silent := either("one of them alone is to answer for it, or none")
+	var silent []Action
+	choice := []Alternative{either("all are to answer for it on purpose (anycast)", say("Say so to the aggregator: --shared %s=REASON.", addr)), {}}
 	var nodes []string
 	for i := range owners {
-		if node := owners[i].Node.Name; !slices.Contains(nodes, node) && len(nodes) < mostKept {
+		if node := owners[i].Node.Name; !slices.Contains(nodes, node) {
 			nodes = append(nodes, node)
-			silent.Actions = append(silent.Actions, say("On node %s, have Linux answer only for addresses of the interface that is asked, unless that node is the one that is to answer. kube-proxy does so itself in IPVS mode with `strictARP: true`, which MetalLB needs in that mode.", node).
+			silent = append(silent, say("On node %s, have Linux answer only for addresses of the interface that is asked. kube-proxy does so itself in IPVS mode with `strictARP: true`, which MetalLB needs in that mode.", node).
 				by(node, "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"))
 		}
 	}
-	if more := len(owners) - len(nodes); more > 0 {
-		silent.Actions = append(silent.Actions, say("Do the same on the other nodes that have it (%d more).", more))
+	choice[1] = either("none is to answer for it on a wire, as of the address of a Service in IPVS mode", silent...)
+	for i, node := range nodes[:min(len(nodes), mostKept)] {
+		choice = append(choice, either("node "+node+" alone is to answer for it", slices.Delete(slices.Clone(silent), i, i+1)...))
 	}
-	t.act(say("Decide whether several are to answer for the address: Linux answers for any address that it has, on every interface, unless it is told not to.").or(
-		silent,
-		either("all are to answer for it on purpose (anycast)", say("Say so to the aggregator: --shared %s=REASON.", addr)),
-	))
+	t.act(say("Decide whose the address is to be on that wire: Linux answers for any address that it has, on every interface, unless it is told not to.").or(choice...))
 	t.closing()
 }
