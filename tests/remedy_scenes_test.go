@@ -3,6 +3,7 @@ package tests
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -205,7 +206,12 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 		out.machine("thief", "02:00:00:00:00:99", "192.0.2.1/24")
 		l.takes(out, "thief", "192.0.2.1", "192.0.2.77")
 		s.byHand["Find the device with MAC 02:00:00:00:00:99"] = func() { out.sh("ip -n thief addr del 192.0.2.1/24 dev eth0") }
-		s.ways = map[string]string{"node1 itself keeps the address": "node1", "MAC 02:00:00:00:00:99 keeps the address": "outside"}
+		s.ways = map[string]string{"node1 itself keeps the address": "node1", "MAC 02:00:00:00:00:99 keeps the address": "02:00:00:00:00:99"}
+		s.speak = func() {
+			if had, err := out.Run("ip -n thief addr show to 192.0.2.1"); err == nil && had != "" {
+				out.announce("thief", "192.0.2.1")
+			}
+		}
 		return s.conflicted("192.0.2.1", " | node1", "external-device")
 	},
 	"split-brain": func(t *testing.T) *scene {
@@ -269,6 +275,217 @@ func write(t *testing.T, file, text string) {
 
 func TestRemedyOfEachCauseLeavesTheRightOwner(t *testing.T) {
 	for name, build := range conflictScenes {
+		t.Run(name, func(t *testing.T) { carriedOut(t, build) })
+	}
+}
+
+// findingScenes are findings of each kind.
+var findingScenes = map[string]func(t *testing.T) *scene{
+	"in-use-unallocated": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web", "db")
+		l.awaitAllocations(2)
+		if err := os.Remove(l.Path("/run/cni-ipam-state/kindnet/" + remedied)); err != nil {
+			t.Fatal(err)
+		}
+		s.keeper = "web"
+		return s.found("in-use-unallocated", remedied)
+	},
+	"in-use-unallocated, of a namespace": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
+		l.awaitPod(remedied, "web")
+		l.pod("blue", "198.18.79.9/32")
+		s.keeper, s.ways = "-", map[string]string{"it cannot do without": "blue"}
+		return s.found("in-use-unallocated", "198.18.79.9")
+	},
+	"in-use-unallocated, of the node": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		l.lan("192.0.2.1/24")
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
+		l.awaitPod(remedied, "web")
+		l.sh("ip addr add 198.18.79.9/32 dev eth0")
+		s.byHand["set rangeStart and rangeEnd"] = func() {
+			l.cni(strings.Replace(remedyRange(netlab.PTP), `"subnet":"198.18.79.0/24"`, `"subnet":"198.18.79.0/24","rangeEnd":"198.18.79.8"`, 1))
+		}
+		s.keeper = "node1"
+		return s.found("in-use-unallocated", "198.18.79.9")
+	},
+	"booked-elsewhere": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web", "db")
+		l.awaitPod(remedied, "web")
+		write(t, l.Path("/run/cni-ipam-state/kindnet/"+remedied), "another\r\neth0")
+		s.keeper, s.ways = "web", map[string]string{"it is Ready": "-"}
+		return s.found("booked-elsewhere", remedied)
+	},
+	"leaked": func(t *testing.T) *scene {
+		l := newLab(t, "--leaked-after", "1s")
+		s := newScene(t, l)
+		cni := l.cni(remedyRange(netlab.PTP))
+		s.place(l, cni, "web", "db")
+		l.awaitAllocations(2)
+		l.sh("ip netns del web")
+		delete(s.pods, "web")
+		s.effects["crictl rmp"] = func() { // CNI DEL, which the runtime calls
+			if err := os.Remove(l.Path("/run/cni-ipam-state/kindnet/" + remedied)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.keeper, s.unreal = "-", []string{"it is there, and Ready"}
+		return s.found("leaked", remedied)
+	},
+	"ipam-state-lost": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		cni := l.cni(remedyRange(netlab.PTP))
+		s.place(l, cni, "web", "db")
+		l.awaitPod(remedied, "web")
+		l.awaitAllocations(2)
+		forgotten(t, cni)
+		return s.found("ipam-state-lost", "")
+	},
+	"pool-exhaustion": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		conf := strings.ReplaceAll(remedyRange(netlab.PTP), "198.18.79.0/24", "198.18.79.0/29")
+		s.place(l, l.cni(conf), "a", "b", "c", "d", "e")
+		s.byHand["Give the network a larger range"] = func() { l.cni(remedyRange(netlab.PTP)) }
+		return s.found("pool-exhaustion", "")
+	},
+	"ipam-unreadable": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.place(l, l.cni(remedyRange(netlab.Bridge)), "web")
+		l.awaitAllocations(1)
+		// As in a container that has the directory itself, and not its parent.
+		l.sh("mkdir /var/lib/kept", "mv /var/lib/cni/networks /var/lib/kept/", "mkdir /var/lib/cni/networks", "mount --bind /var/lib/kept/networks /var/lib/cni/networks")
+		l.awaitAllocations(1)
+		l.sh("mv /var/lib/kept/networks/cbr0 /var/lib/kept/cbr0", "rmdir /var/lib/kept/networks")
+		s.byHand["See whether the agent may read it"] = func() {
+			l.sh("umount /var/lib/cni/networks", "mv /var/lib/kept/cbr0 /var/lib/cni/networks/")
+		}
+		return s.found("ipam-unreadable", "")
+	},
+	"double-allocated": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
+		l.awaitPod(remedied, "web")
+		second := l.cni(strings.ReplaceAll(remedyRange(netlab.PTP), "kindnet", "other"))
+		if err := os.MkdirAll(l.Path("/run/cni-ipam-state/other"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		// A record that was copied from elsewhere: its container is not there.
+		record := l.Path("/run/cni-ipam-state/other/" + remedied)
+		write(t, record, "restored\r\neth0")
+		s.place(l, second, "db")
+		s.byHand["if it is no more, take its record away"] = func() {
+			if err := os.Remove(record); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.keeper, s.left = "web", []string{"ranges-overlap"} // by which it could come about
+		return s.found("double-allocated", remedied)
+	},
+	"intended-not-observed": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
+		l.awaitPod(remedied, "web")
+		l.sh("ip -n web addr flush dev eth0")
+		s.keeper = "-"
+		return s.found("intended-not-observed", remedied)
+	},
+	"shared-address-answered": func(t *testing.T) *scene {
+		c := newCluster(t, 2, "--stale-after", "3s")
+		s := newScene(t, c.lab, c.nodes...)
+		out := c.shared()
+		const addr = "192.0.2.200"
+		out.machine("asker", "02:00:00:00:00:20", "192.0.2.20/24")
+		for _, n := range c.nodes {
+			n.sh("ip addr add " + addr + "/32 dev lo")
+		}
+		until(t, "the finding", func() bool {
+			for _, n := range c.nodes {
+				n.announce("/eth0", addr)
+			}
+			return slices.ContainsFunc(c.findings(""), func(f *ipwitnessv1.Finding) bool { return f.GetAddress() == addr })
+		})
+		s.byHand["--shared "+addr] = func() {
+			c.program.Kill()
+			c.flags = append(c.flags, "--shared", addr+"=anycast")
+			c.serve()
+			c.awaitNodes(c.nodes...)
+		}
+		return s.found("shared-address-answered", addr)
+	},
+	"duplicate-node-name": func(t *testing.T) *scene {
+		c := newCluster(t, 1)
+		s := newScene(t, c.lab, c.nodes...)
+		twin := c.addNode("node1")
+		rename := func() {
+			if twin.name == "node1" {
+				twin.name = "node2"
+				twin.again()
+			}
+		}
+		s.byHand["Give all but one of them a hostname of its own"] = rename
+		s.byHand["Start the agent of all but one of them with a name of its own"] = rename
+		return s.found("duplicate-node-name", "")
+	},
+	"pod-cidr-overlap": func(t *testing.T) *scene {
+		c := newCluster(t, 2)
+		s := newScene(t, c.lab, c.nodes...)
+		conf := strings.Replace(remedyRange(netlab.PTP), "kindnet", "pods", 1)
+		for i, n := range c.nodes {
+			at := conf
+			if i == 1 {
+				at = strings.Replace(conf, `"subnet":"198.18.79.0/24"`, `"subnet":"198.18.79.0/24","rangeStart":"198.18.79.100"`, 1)
+			}
+			s.place(n, n.cni(at), "web"+n.name)
+			s.byHand["On node "+n.name+", remove that configuration"] = func() {
+				n.cni(strings.Replace(conf, "198.18.79.0/24", "198.18.80.0/24", 1))
+			}
+			s.byHand["Restart the pods of node "+n.name] = func() {
+				delete(s.held, n.name) // pods of DaemonSets start all the same, and those of others wait
+				s.end("web" + n.name)
+			}
+		}
+		s.unreal = []string{"Node.spec.podCIDRs of both nodes"}
+		return s.found("pod-cidr-overlap", "")
+	},
+	"ranges-overlap": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		conf := map[string]string{
+			"net0": strings.NewReplacer("kindnet", "net0").Replace(remedyRange(netlab.PTP)),
+			"net1": strings.NewReplacer("kindnet", "net1", `"subnet":"198.18.79.0/24"`, `"subnet":"198.18.79.0/24","rangeStart":"198.18.79.100"`).Replace(remedyRange(netlab.PTP)),
+		}
+		for net, text := range conf {
+			s.place(l, l.cni(text), "web"+net)
+			s.byHand["Give network "+net] = func() { l.cni(strings.Replace(text, "198.18.79", "198.18.80", -1)) }
+			s.byHand["Restart the pods of network "+net] = func() { s.end("web" + net) }
+			s.byHand["remove the configuration of network "+net] = func() {
+				s.remove("web" + net) // the network that no pod uses
+				l.sh("rm /etc/cni/net.d/" + net + ".conflist")
+			}
+		}
+		s.byHand["--shared CIDR"] = func() {
+			l.agent.Kill()
+			l.start("--node", "node1", "--shared", "198.18.79.0/24=two")
+			l.awaitAllocations(2)
+		}
+		return s.found("ranges-overlap", "")
+	},
+}
+
+func TestRemedyOfEachFindingEndsIt(t *testing.T) {
+	for name, build := range findingScenes {
 		t.Run(name, func(t *testing.T) { carriedOut(t, build) })
 	}
 }

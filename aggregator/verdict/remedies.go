@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -204,7 +205,7 @@ func (q *inquiry) setByHand(owners []*Owner, why *reason) []Action {
 // insteadOf has some owners leave the address to another one, which no IPAM has it for:
 // IPAM must not give it to anybody again.
 func (q *inquiry) insteadOf(owners []*Owner, why *reason) []Action {
-	steps := outOfRange(why.pools, q.c)
+	steps := outOfRange(why.pools, q.c.Address)
 	for _, o := range owners {
 		steps = append(steps, q.giveUp(o)...)
 	}
@@ -212,24 +213,24 @@ func (q *inquiry) insteadOf(owners []*Owner, why *reason) []Action {
 }
 
 // outOfRange has IPAM leave the address out.
-func outOfRange(pools []*Pool, c *Conflict) []Action {
+func outOfRange(pools []*Pool, a netip.Addr) []Action {
 	if len(pools) == 0 {
-		return []Action{say("Take %s out of the range that IPAM gives addresses from, and wait until it has read that.", c.Address)}
+		return []Action{say("Take %s out of the range that IPAM gives addresses from, and wait until it has read that.", a)}
 	}
 	var steps []Action
 	for _, p := range pools {
 		where := after(" in ", p.Config)
 		switch {
 		case p.IPAM == HostLocal && p.Node != nil && strings.HasPrefix(p.Name, "/"):
-			t := &telling{f: &Finding{Address: c.Address}, pool: p}
-			steps = append(steps, say("On node %s, have host-local leave %s out: a file of that name that is empty is freed for nobody. For good, set rangeStart and rangeEnd%s so that it is outside.", p.Node.Name, c.Address, where).
-				by(p.Node.Name, t.lockedIfThere(": > "+t.file())))
+			t := &telling{f: &Finding{Address: a}, pool: p}
+			steps = append(steps, say("On node %s, have host-local leave %s out: a file of that name that is empty is freed for nobody. For good, set rangeStart and rangeEnd%s so that it is outside.", p.Node.Name, a, where).
+				by(p.Node.Name, script("mkdir -p "+t.dir(), t.locked("", ": > "+t.file()))))
 		case p.IPAM == Whereabouts:
-			steps = append(steps, say("Take %s out of what whereabouts gives: write it into exclude%s.", c.Address, where))
+			steps = append(steps, say("Take %s out of what whereabouts gives: write it into exclude%s.", a, where))
 		case p.IPAM == Calico:
-			steps = append(steps, say("Take %s out of what Calico gives: make an IPReservation with it (reservedCIDRs).", c.Address))
+			steps = append(steps, say("Take %s out of what Calico gives: make an IPReservation with it (reservedCIDRs).", a))
 		default:
-			steps = append(steps, say("Take %s out of the range of %s%s.", c.Address, callPool(p), where))
+			steps = append(steps, say("Take %s out of the range of %s%s.", a, callPool(p), where))
 		}
 	}
 	return steps

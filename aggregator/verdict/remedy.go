@@ -322,7 +322,7 @@ func (t *telling) undo(al *Allocation) Action {
 	if al.Pod != "" {
 		return say("Delete pod %s/%s, so that it gets another address: its controller, if it has one, makes a new one.", al.Namespace, al.Pod).by("", deletePod(al.Namespace, al.Pod))
 	}
-	return say("Stop %s, and start it anew, so that it gets another address; if it is no more, take its record away (%s).", al.call(), cmp.Or(al.Location, "in "+t.pool.call()))
+	return say("Stop %s, and start it anew, so that it gets another address; if it is no more, take its record away (%s).", al.call(), al.place())
 }
 
 // undoneOn is where an allocation is ended.
@@ -484,6 +484,12 @@ func (t *telling) restarting(then string) ([]Action, Fix) {
 	case t.owner.static():
 		s := say("%s, so that %s.", t.owner.again(), then)
 		return []Action{s}, Fix{Node: t.owner.Node.Name, What: s.Text, Manual: true}
+	case w.named():
+		del := fmt.Sprintf("ip -n %s addr del %s/%d dev %s", quote(w.Name), t.f.Address, t.owner.prefixLength(), quote(t.owner.Interface.Name))
+		have := say("See whether %s can have another address: whoever made it can tell.", t.owner.placed()).or(
+			either("it can", say("Take the address away from it, and see that what set it does not set it again.").by(t.owner.Node.Name, del)),
+			either("it cannot do without this very address", outOfRange([]*Pool{t.pool}, t.f.Address)...))
+		return []Action{have}, Fix{Node: t.owner.Node.Name, What: fmt.Sprintf("Give %s another address than %s, or have %s leave that out: ipwitness audit %[2]s says how.", t.owner.name(), t.f.Address, t.pool.call()), Manual: true}
 	case w.Kind != Pod || w.Name == "" || w.Namespace == "":
 		return []Action{say("Restart %s, so that %s.", t.owner.placed(), then)}, Fix{Node: t.owner.Node.Name, What: fmt.Sprintf("Restart %s, so that %s.", t.owner.name(), then), Manual: true}
 	}
@@ -516,6 +522,16 @@ func (t *telling) restartNow(then string) {
 			"  echo "+quote("pod "+w.Namespace+"/"+w.Name+" of then is gone: nothing to do"),
 			"fi"),
 	}
+}
+
+// prefixLength is that with which the owner's kernel has the address.
+func (o *Owner) prefixLength() uint8 {
+	for _, c := range o.Claims {
+		if c.counts() && c.Interface == o.Interface {
+			return c.PrefixLength
+		}
+	}
+	return o.Claims[0].PrefixLength
 }
 
 // deletePod is the command that deletes a pod.

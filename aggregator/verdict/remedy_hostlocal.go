@@ -17,7 +17,7 @@ func (t *telling) reserveHostLocal() {
 	node := t.node()
 	t.cordon(node)
 	if why := t.unwritable(); why != "" {
-		t.advise("The reservation cannot be written for it (%s): see that the directory has all other addresses in use (%s), then restart it.", why, "`ipwitness audit --kind "+FindingInUseUnallocated+"`")
+		t.act(say("Its reservation cannot be written (%s). First see that the directory has all other addresses in use: what is restarted gets the next duplicate elsewhere.", why).by("", "ipwitness audit --kind "+FindingInUseUnallocated))
 		t.byHand(node, "", "Reserve %s in %s for its holder. By hand, because %s.", t.f.Address, t.pool.Name, why)
 		t.restart("it asks for an address that is free")
 		t.uncordon(node)

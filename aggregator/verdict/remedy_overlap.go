@@ -34,7 +34,7 @@ func TellOverlap(kind string, a, b Side) Told {
 		told.Summary = fmt.Sprintf("CNI networks %s and %s of node %s both give %s: pods of the one get addresses that pods of the other have.",
 			a.Network, b.Network, a.Node, common)
 		told.Remedy = []Action{say("See what uses each of the two networks, and whether they meet: ipwitness owners %s lists who has addresses of both.", a.within(b)).or(
-			either("they never meet, on purpose: there is no route and no bridge between them", say("Declare it to the aggregator: --shared CIDR=REASON.")),
+			either("they never meet, on purpose: there is no route and no bridge between them", say("Declare it to the aggregator: --shared CIDR=REASON, with a range that has all of %s.", common)),
 			either("no pod uses network "+a.Network, a.unused()),
 			either("no pod uses network "+b.Network, b.unused()),
 			either("both are used, and network "+a.Network+" is to keep the range", b.renumbered()...),
