@@ -163,7 +163,7 @@ func (s *store) findingProto(f *found) *pb.Finding {
 
 // setTold enters what is told of a finding in words.
 func setTold(out *pb.Finding, told verdict.Told) {
-	out.Summary, out.Evidence, out.Advice = told.Summary, told.Evidence, told.Advice
+	out.Summary, out.Evidence, out.Remedy = told.Summary, told.Evidence, remedyProto(told.Remedy)
 	for _, fix := range told.Fixes {
 		out.Fixes = append(out.Fixes, &pb.Fix{Node: fix.Node, What: fix.What, Command: fix.Command, Manual: fix.Manual})
 	}

@@ -86,7 +86,7 @@ func (s *store) ownersProto(a netip.Addr, owners []verdict.Owner) []*pb.Owner {
 func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
 	out := &pb.Conflict{
 		Id: c.ID, Episode: c.Episode, Address: c.Address.String(), Scope: scopeProto(c.Kind, c.Scope),
-		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: c.Summary, Advice: c.Advice,
+		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: c.Summary, Remedy: remedyProto(c.Remedy),
 		Owners:     s.ownersProto(c.Address, c.Owners),
 		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
 		Acknowledgement: s.acknowledged[c.ID].message(),
@@ -98,6 +98,19 @@ func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
 	if !c.Expected() {
 		out.Runbook = verdict.Runbook(c.Cause)
 		out.Diagnosis = diagnose(c.Diagnosis, out.Related, s.kubernetesOf(c))
+	}
+	return out
+}
+
+// remedyProto is what to do in the contract's form.
+func remedyProto(actions []verdict.Action) []*pb.Action {
+	out := make([]*pb.Action, 0, len(actions))
+	for _, a := range actions {
+		do := &pb.Action{Text: a.Text, Command: a.Command, Node: a.Node}
+		for _, alt := range a.Choice {
+			do.Choice = append(do.Choice, &pb.Alternative{When: alt.When, Actions: remedyProto(alt.Actions)})
+		}
+		out = append(out, do)
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package aggregator
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -84,10 +85,10 @@ func TestTwoNodesOfOneNameAreFound(t *testing.T) {
 				t.Errorf("got summary %q, want %q in it", f.GetSummary(), want)
 			}
 		}
-		advice := strings.Join(f.GetAdvice(), "\n")
+		remedy := fmt.Sprint(f.GetRemedy())
 		for _, want := range []string{"--node", "hostname of its own", "machine-id", "n1@later-bo: boot id later-boot, network namespace 4026531840, Linux 6.18, agent v0"} {
-			if !strings.Contains(advice, want) {
-				t.Errorf("got advice %q, want %q in it", advice, want)
+			if !strings.Contains(remedy, want) {
+				t.Errorf("got remedy %s, want %q in it", remedy, want)
 			}
 		}
 		if f.GetKind() != "duplicate-node-name" || len(f.GetId()) != 16 || f.GetAddress() != "" || !f.GetDetectedAt().AsTime().Equal(time.Now()) {
@@ -163,8 +164,8 @@ func TestAgentsOnOneKernelWithOneNameAreToldToHaveAnother(t *testing.T) {
 		inside.Netns = "4026539999"
 		l.dial().send(snapshot(inside)).sync()
 		f := l.finding("n1", "n1@boot-n1")
-		if advice := strings.Join(f.GetAdvice(), "\n"); !strings.Contains(advice, "one kernel") || !strings.Contains(advice, "4026539999") {
-			t.Errorf("got advice %q, want it to say that they run on one kernel", advice)
+		if remedy := fmt.Sprint(f.GetRemedy()); !strings.Contains(remedy, "one kernel") || !strings.Contains(remedy, "4026539999") {
+			t.Errorf("got remedy %s, want it to say that they run on one kernel", remedy)
 		}
 	})
 }

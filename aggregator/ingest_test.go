@@ -30,8 +30,8 @@ func TestADuplicateIsSuspectedCheckedConfirmedAndResolved(t *testing.T) {
 		}
 		a.send(podVeth(3, "b", addr)).sync()
 		c := l.conflict(pb.Conflict_SUSPECTED)
-		if c.GetScope().GetName() != "n1" || len(c.GetOwners()) != 2 || c.GetCause() != "unknown" || len(c.GetAdvice()) == 0 {
-			t.Errorf("got %v, want both pods on node n1, and advice", c)
+		if c.GetScope().GetName() != "n1" || len(c.GetOwners()) != 2 || c.GetCause() != "unknown" || len(c.GetRemedy()) == 0 {
+			t.Errorf("got %v, want both pods on node n1, and a remedy", c)
 		}
 
 		began := time.Now()

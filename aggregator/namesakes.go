@@ -108,16 +108,21 @@ func namesakesProto(id, name string, nodes []*node) *pb.Finding {
 		"What they hold is kept apart, but the name alone does not say which of them is meant, "+
 		"and Kubernetes knows one node of that name at most.",
 		len(nodes), name, joined(boots))
-	f.Advice = []string{"Find out which they are: `cat /proc/sys/kernel/random/boot_id` on a machine gives its boot id. " + strings.Join(machines, "; ") + "."}
+	do := func(text string) *pb.Action { return &pb.Action{Text: text} }
+	f.Remedy = []*pb.Action{do("Find out which they are: `cat /proc/sys/kernel/random/boot_id` on a machine gives its boot id. " + strings.Join(machines, "; ") + ".")}
+	clone := do("Of machines cloned from one image, make sure that they share no more than the hostname: /etc/machine-id, from which DHCP identities and derived hardware addresses come, is to be removed on the clone and made anew with `systemd-machine-id-setup`.")
+	machine := &pb.Alternative{When: "they are several machines", Actions: []*pb.Action{
+		do("Give all but one of them a hostname of its own (`hostnamectl set-hostname NAME`), and restart its agent."), clone,
+	}}
+	agent := &pb.Alternative{When: "the hostname is to stay as it is, or they are agents in several network namespaces of one machine", Actions: []*pb.Action{
+		do("Start the agent of all but one of them with a name of its own: --node NAME."),
+	}}
+	give := do("Have one of them alone go by that name.")
+	give.Choice = []*pb.Alternative{machine, agent}
 	if nodes[0].id.boot == nodes[len(nodes)-1].id.boot {
-		f.Advice = append(f.Advice,
-			"Some run on one kernel, in several network namespaces, and have its hostname: start each agent with a --node of its own.")
+		give = do("Some run on one kernel, in several network namespaces, and have its hostname: start each agent with a --node of its own.")
 	}
-	f.Advice = append(f.Advice,
-		"Give each machine a hostname of its own (`hostnamectl set-hostname`), or its agent another name (--node), and restart its agent.",
-		"Machines cloned from one image share more than the hostname: /etc/machine-id, from which DHCP identities and derived hardware addresses come. "+
-			"On the clone, remove it and run `systemd-machine-id-setup`.",
-		"The finding is over as soon as one of them has another name, or is not heard from.")
+	f.Remedy = append(f.Remedy, give, do("The finding is over as soon as one of them has another name, or is not heard from."))
 	return f
 }
 

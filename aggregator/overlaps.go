@@ -282,6 +282,9 @@ func (s *store) compareGroup(group []side) {
 		return
 	}
 	both := a.Common(b.Range)
+	if s.policy.DeclaresShared(both) {
+		return
+	}
 	out := &pb.Finding{
 		Id: verdict.FindingID(s.policy.Cluster, verdict.FindingPodCIDROverlap, both.First.String()), Kind: verdict.FindingPodCIDROverlap,
 		Severity: pb.Finding_CRITICAL, Address: both.String(), Nodes: nodes[:min(len(nodes), maxTold)],
@@ -306,6 +309,9 @@ func (s *store) compareNetworks(n *node) {
 				a, b = b, a
 			}
 			ra, rb := a.rec.Overlap(&b.rec)
+			if s.policy.DeclaresShared(ra.Common(rb)) {
+				continue
+			}
 			out := &pb.Finding{
 				Id:   verdict.FindingID(s.policy.Cluster, verdict.FindingRangesOverlap, n.rec.Name+" "+a.rec.Network+" "+b.rec.Network),
 				Kind: verdict.FindingRangesOverlap, Severity: pb.Finding_WARNING, Nodes: []string{n.rec.Name}, Address: ra.Common(rb).String(),

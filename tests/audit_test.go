@@ -128,8 +128,8 @@ func TestDuplicatesAreForetoldAndThePlanPreventsThem(t *testing.T) {
 				return len(lost) == 1 && len(lost[0].GetAddresses()) == pods
 			})
 			for _, f := range l.awaitFindings(want...) {
-				if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || len(f.GetAdvice()) == 0 || f.GetRunbook() == "" {
-					t.Errorf("got %v, want it critical, with advice and a runbook", f)
+				if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || len(f.GetRemedy()) == 0 || f.GetRunbook() == "" {
+					t.Errorf("got %v, want it critical, with a remedy and a runbook", f)
 				}
 			}
 			if got := l.watch.all(); len(got) != 0 {

@@ -47,8 +47,8 @@ func wantWiped(t *testing.T, l *lab, pods int) {
 				t.Errorf("summary of %s does not name %s: %q", addr, name, c.GetSummary())
 			}
 		}
-		if len(c.GetAdvice()) == 0 {
-			t.Errorf("conflict of %s has no advice", addr)
+		if len(c.GetRemedy()) == 0 {
+			t.Errorf("conflict of %s has no remedy", addr)
 		}
 	}
 	for _, c := range l.watch.all() {

@@ -574,8 +574,8 @@ func (l *lab) wantConflict(addr string, state ipwitnessv1.Conflict_State, rule, 
 		l.t.Errorf("rule for %s: got %s, want %s", addr, c.GetRule(), rule)
 	}
 	wantSaid(l.t, c.GetSummary(), named...)
-	if len(c.GetAdvice()) == 0 {
-		l.t.Errorf("conflict of %s has no advice", addr)
+	if len(c.GetRemedy()) == 0 {
+		l.t.Errorf("conflict of %s has no remedy", addr)
 	}
 }
 

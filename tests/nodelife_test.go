@@ -458,8 +458,8 @@ func TestTwoNodesWithOneNameAreAFinding(t *testing.T) {
 	if names := slices.Sorted(slices.Values(f.GetNodes())); !slices.Equal(names, []string{"node1", "node1@b0070002"}) {
 		t.Errorf("nodes of the finding: got %v, want node1 and node1@b0070002", names)
 	}
-	if f.GetId() == "" || f.GetSummary() == "" || len(f.GetAdvice()) == 0 || f.GetDetectedAt() == nil {
-		t.Errorf("finding: got %v, want id, summary, advice and time", f)
+	if f.GetId() == "" || f.GetSummary() == "" || len(f.GetRemedy()) == 0 || f.GetDetectedAt() == nil {
+		t.Errorf("finding: got %v, want id, summary, remedy and time", f)
 	}
 	twin.name = "node2"
 	twin.again()

@@ -92,7 +92,7 @@ type announcement struct {
 	since   time.Time // when it was queued
 	due     time.Time // when it is to be written; zero for at once
 	summary string
-	advice  string
+	first   string // what to do first
 	runbook string
 	// targets are what is left to write about.
 	targets []target
@@ -144,14 +144,35 @@ func (c *Cluster) Announce(conflict *pb.Conflict) {
 		id: conflict.GetId(), address: conflict.GetAddress(), reason: conflictReason, over: resolvedReason, mark: conflictNote,
 		resolved: resolved, detected: conflict.GetDetectedAt().AsTime(), summary: conflict.GetSummary(), runbook: conflict.GetRunbook(),
 	}
-	if len(conflict.GetAdvice()) > 0 {
-		n.advice = conflict.GetAdvice()[0]
-	}
+	n.first = firstOf(conflict.GetRemedy())
 	var about []target
 	for _, o := range conflict.GetOwners() {
 		about = append(about, target{node: o.GetNode()}, podOf(o))
 	}
 	c.announcer.say(n, about)
+}
+
+// firstOf is what a remedy begins with, on one line; empty where there is none.
+func firstOf(remedy []*pb.Action) string {
+	if len(remedy) == 0 {
+		return ""
+	}
+	first := remedy[0]
+	text := first.GetText()
+	if command := first.GetCommand(); command != "" && !strings.Contains(command, "\n") {
+		text += " Command: " + command
+	}
+	for i, a := range first.GetChoice() {
+		word := " Either "
+		if i > 0 {
+			word = ", or "
+		}
+		text += word + a.GetWhen()
+	}
+	if len(first.GetChoice()) > 0 {
+		text += "."
+	}
+	return text
 }
 
 // podOf is the pod that has what an owner has; nothing where that is none.
@@ -482,8 +503,8 @@ func (n *announcement) text() string {
 	if n.runbook != "" && !n.resolved {
 		tail += " and " + n.runbook
 	}
-	if n.advice != "" && !n.resolved {
-		tail = " First: " + cut(plain(n.advice), maxMessage) + tail
+	if n.first != "" && !n.resolved {
+		tail = " First: " + cut(plain(n.first), maxMessage) + tail
 	}
 	summary := plain(n.summary)
 	if n.finding && n.resolved {

@@ -17,7 +17,7 @@ import (
 func conflictOf(namespace, address string, state pb.Conflict_State, owners ...string) *pb.Conflict {
 	c := &pb.Conflict{
 		Id: namespace + strings.ReplaceAll(address, ".", ""), Address: address, State: state,
-		Summary: address + " is held by two pods of two nodes.", Advice: []string{"Delete the pod that came second.", "Look at IPAM."},
+		Summary: address + " is held by two pods of two nodes.", Remedy: []*pb.Action{{Text: "Delete the pod that came second."}, {Text: "Look at IPAM."}},
 		DetectedAt: timestamppb.Now(),
 	}
 	if state != pb.Conflict_SUSPECTED {

@@ -52,9 +52,7 @@ func (c *Cluster) AnnounceFinding(finding *pb.Finding, over bool) {
 		id: finding.GetId(), address: finding.GetAddress(), reason: reason, over: reason + "Resolved", mark: findingNote, finding: true,
 		resolved: over, detected: finding.GetDetectedAt().AsTime(), summary: finding.GetSummary(), runbook: finding.GetRunbook(),
 	}
-	if len(finding.GetAdvice()) > 0 {
-		n.advice = finding.GetAdvice()[0]
-	}
+	n.first = firstOf(finding.GetRemedy())
 	var about []target
 	for _, o := range finding.GetOwners() {
 		about = append(about, podOf(o))

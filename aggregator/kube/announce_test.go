@@ -87,7 +87,7 @@ func TestTextOfAnEvent(t *testing.T) {
 	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1", "two@n2", "@n3")
 	for i, summary := range []string{"It is held twice.", strings.Repeat("long \x1b", 500)} {
 		conflict.Summary, conflict.Id = summary, fmt.Sprint(i)
-		conflict.Advice[0] = strings.Repeat("Delete the pod. ", 1+50*i)
+		conflict.Remedy[0].Text = strings.Repeat("Delete the pod. ", 1+50*i)
 		c.Announce(conflict)
 		n := c.announcer.queue[i]
 		if text := n.text(); len(text) > maxText || strings.Contains(text, "\x1b") || !strings.HasSuffix(text, " More: ipwitness explain 10.0.0.1") {
@@ -141,7 +141,7 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 	c := knowing(t, func(*Cluster) {})
 	finding := &pb.Finding{
 		Kind: "in-use-unallocated", Id: "id", Address: "10.0.0.1", Severity: pb.Finding_INFO, DetectedAt: timestamppb.Now(), Nodes: []string{"n1"},
-		Summary: "10.0.0.1 is in use, and host-local takes it for free.", Advice: []string{"Restart the pod."},
+		Summary: "10.0.0.1 is in use, and host-local takes it for free.", Remedy: []*pb.Action{{Text: "Restart the pod."}},
 		Owners: conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1").Owners,
 	}
 	announce := func(what string, over bool, want string) {

@@ -4,93 +4,201 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
-// advice says what to do about a conflict, in order.
-func (j *judging) advice(c *Conflict, why *reason) []string {
-	if c.Rule == RuleSamePod && c.Phase == Suspected {
-		return []string{fmt.Sprintf("Wait %s: a sandbox that is made anew takes over its address. Act only if the conflict is confirmed.",
-			j.policy.HandoverGrace)}
+// How a conflict ends with one owner left: the rightful one.
+
+// remedy says what to do about the conflict, for the reason that it has.
+func (q *inquiry) remedy(why *reason) []Action {
+	c := q.c
+	switch {
+	case c.Phase != Suspected:
+	case c.Rule == RuleSamePod:
+		return []Action{say("Wait %s: a sandbox that is made anew takes over its address. Act only if the conflict is confirmed.", q.policy.HandoverGrace)}
+	case c.Rule == RuleSameVM:
+		return []Action{say("Wait %s: while a virtual machine is migrated, the pods that it comes from and goes to may both have its address. Act only if the conflict is confirmed.", q.policy.MigrationGrace)}
+	case c.Rule == RuleSplitBrain && len(orphans(c.Owners)) == 0:
+		return []Action{say("Wait %s: nodes that hand an address over may both have it for a moment. Act only if the conflict is confirmed.", q.policy.HandoverGrace)}
 	}
-	if c.Rule == RuleSameVM && c.Phase == Suspected {
-		return []string{fmt.Sprintf("Wait %s: while a virtual machine is migrated, the pods that it comes from and goes to may both have its address. Act only if the conflict is confirmed.",
-			j.policy.MigrationGrace)}
-	}
-	var steps []string
-	if c.Rule == RuleSameVM {
-		steps = append(steps, "See whether the migration is stuck (kubectl get vmim -A), and which of the two runs the virtual machine (kubectl get vmi -A -o wide); the other one must go.")
-	}
-	if left := orphans(c.Owners); len(left) > 0 && len(left) < len(c.Owners) {
-		for _, o := range left {
-			steps = append(steps, o.removal())
+	var steps []Action
+	left := q.owners
+	if gone := those(left, func(o *Owner) bool { return o.Orphaned }); len(gone) > 0 {
+		for _, o := range gone {
+			steps = append(steps, o.removal()...)
 		}
-		return append(steps, c.closing())
+		left = those(left, func(o *Owner) bool { return !o.Orphaned })
 	}
-	if c.Rule == RuleSplitBrain {
-		if c.Phase == Suspected {
-			return []string{fmt.Sprintf("Wait %s: nodes that hand an address over may both have it for a moment. Act only if the conflict is confirmed.",
-				j.policy.HandoverGrace)}
-		}
-		steps = append(steps, "If the address is a virtual one, find out why each of the nodes takes itself for the active one (keepalived: VRRP advertisements that do not get through; kube-vip: its lease; MetalLB: what its speakers know of each other). While that is so, no other remedy lasts.")
-	}
-	if cure := j.remedies(c, why); len(cure) > 0 {
-		return append(append(steps, cure...), c.closing())
-	}
-	second := newcomer(c.Owners)
-	if second != nil {
-		steps = append(steps, second.cameSecond())
-	}
-	if pooled(c.Owners) {
-		steps = append(steps, "Before anything is restarted, look at the IPAM that gave out the address: while its records miss addresses in use, it gives out the next duplicate.")
-	}
-	if second != nil {
-		steps = append(steps, j.remedy(second))
-	} else {
-		steps = append(steps, j.choose(c)...)
+	if len(left) > 1 || len(q.owners) == 1 {
+		steps = append(steps, q.settled(left, why)...)
 	}
 	return append(steps, c.closing())
 }
 
-// closing says how the conflict ends.
-func (c *Conflict) closing() string {
-	return "The conflict resolves by itself when one owner is left; `ipwitness explain " + c.Address.String() + "` shows how it was judged."
+// settled has all but one of some owners give the address up, as the cause asks for.
+func (q *inquiry) settled(owners []*Owner, why *reason) []Action {
+	switch c := q.c; {
+	case c.Rule == RuleSamePod:
+		return q.oneSandbox(owners)
+	case c.Rule == RuleSameVM:
+		return q.oneMachine(owners)
+	case c.Rule == RuleDADFailed && len(owners) == 1:
+		return q.somebodyElse(owners[0])
+	}
+	switch why.cause {
+	case CauseIPAMStateLost:
+		return q.recordsFirst(owners, why)
+	case CauseIPAMBookedElsewhere:
+		return q.rightNode(owners, why)
+	case CausePodCIDROverlap:
+		return q.rangesApart(owners, why)
+	case CauseOverlappingNetworks:
+		return q.renumber(owners, why)
+	case CauseStaticAddress:
+		return q.setByHand(owners, why)
+	case CauseTunnelAddress:
+		return q.leaveDevice(owners, why)
+	case CauseExternalDevice:
+		return q.goOutside(owners, why)
+	}
+	if q.c.Rule == RuleSplitBrain {
+		return q.oneActive(owners)
+	}
+	var steps []Action
+	if pooled(q.c.Owners) {
+		steps = append(steps, say("Before anything is restarted, see what is wrong with the records of IPAM, and put that right first: while they miss addresses in use, whatever is restarted may get the next duplicate.").by("", "ipwitness audit"))
+	}
+	return append(steps, q.decide(owners)...)
 }
 
-// clocksDiffer is how well clocks of nodes can be compared by their skew: that is
-// measured to within milliseconds, and kernels stamp addresses by the tick.
-const clocksDiffer = 200 * time.Millisecond
+// closing says how the conflict ends.
+func (c *Conflict) closing() Action {
+	return say("The conflict resolves by itself when one owner is left. See that it has, and how it was judged.").by("", "ipwitness explain "+c.Address.String())
+}
 
-// newcomer is the owner that was given the address last; nil where that is not
-// known of all, or not one. Clocks of several nodes are compared by their skew.
-func newcomer(owners []Owner) *Owner {
-	if len(owners) < 2 {
-		return nil
+// mostKept is of how many owners it is said what to do if that one is to keep the address.
+const mostKept = 4
+
+// decide has the rightful owner keep the address, and the others give it up; where that
+// is not decided, it is a choice.
+func (q *inquiry) decide(owners []*Owner) []Action {
+	if keep, right := q.rightful(owners); keep != nil {
+		return q.keep(keep, right, owners)
 	}
-	var last *Owner
-	var latest, before Stamp
-	many := false
-	for i := range owners {
-		o := &owners[i]
-		at := o.AssignedAt()
-		if at == 0 {
-			return nil
+	return []Action{q.choice(owners)}
+}
+
+// choice leaves it to a person which of some owners keeps the address.
+func (q *inquiry) choice(owners []*Owner) Action {
+	s := say("Decide which one of them keeps the address. Nothing that is known decides it: no IPAM has it for one of them alone, and it is not known who had it first. Whoever runs them knows which of them clients mean by this address.")
+	if len(owners) > mostKept {
+		s.Text += fmt.Sprintf(" (The other %d may keep it in the same way.)", len(owners)-mostKept)
+	}
+	for _, o := range owners[:min(len(owners), mostKept)] {
+		s.Choice = append(s.Choice, either(o.placed()+" keeps the address", q.giveUpAll(o, owners)...))
+	}
+	return s
+}
+
+// keep has one owner keep the address, and the others give it up.
+func (q *inquiry) keep(keep *Owner, right Right, owners []*Owner) []Action {
+	leave := say("Leave %s as it is. It keeps the address: %s.", keep.placed(), q.because(keep, right))
+	return append([]Action{leave}, q.giveUpAll(keep, owners)...)
+}
+
+// giveUpAll has all of some owners but one give the address up: for that one, its
+// allocation is written first where it has none, since whatever is restarted asks IPAM.
+func (q *inquiry) giveUpAll(keep *Owner, owners []*Owner) []Action {
+	steps := q.reserve(keep)
+	for _, o := range except(owners, keep) {
+		steps = append(steps, q.giveUp(o)...)
+	}
+	return steps
+}
+
+// reserve has the allocation written that the owner who keeps the address lacks.
+func (q *inquiry) reserve(keep *Owner) (steps []Action) {
+	for _, p := range q.pools {
+		if !q.gave(p, keep) || len(q.allocationsOf(p)) > 0 || p.State != PoolKnown && p.State != PoolMissing {
+			continue
 		}
-		many = many || o.Node != owners[0].Node
-		at = at.Add(-o.Node.Skew)
-		if last == nil || at > latest {
-			before, last, latest = latest, o, at
-		} else {
-			before = max(before, at)
+		told := q.policy.Tell(&Finding{
+			Kind: FindingInUseUnallocated, Severity: Critical, Address: q.c.Address, Owners: []Owner{*keep}, Pool: p,
+		}, PoolUse{})
+		for _, f := range told.Fixes {
+			if !f.Manual {
+				steps = append(steps, say("%s", f.What).by(f.Node, f.Command))
+			}
 		}
 	}
-	if many && (latest.Sub(before) < clocksDiffer || slices.ContainsFunc(owners, func(o Owner) bool { return !o.Node.SkewKnown })) {
-		return nil
+	return steps
+}
+
+// oneSandbox leaves one of several sandboxes of one pod: kubelet knows which is its.
+func (q *inquiry) oneSandbox(owners []*Owner) []Action {
+	if keep, right := q.rightful(owners); keep != nil {
+		steps := []Action{say("Leave sandbox %s of %s as it is. It keeps the address: %s. Deleting the pod would end all of its sandboxes.", keep.sandboxID(), keep.placed(), q.because(keep, right))}
+		for _, o := range except(owners, keep) {
+			steps = append(steps, o.removal()...)
+		}
+		return steps
 	}
-	if latest == before {
-		return nil
+	s := say("See which sandbox kubelet goes by, and remove the other one. Deleting the pod would end both. On each of their nodes, `crictl pods --namespace %s --name %s` lists the sandboxes: the newest one that is Ready is kubelet's.",
+		quote(owners[0].Workload().Namespace), quote(owners[0].Workload().Name))
+	for _, o := range owners[:min(len(owners), mostKept)] {
+		a := either(fmt.Sprintf("kubelet goes by sandbox %s of %s", o.sandboxID(), o.placed()))
+		for _, other := range except(owners, o) {
+			a.Actions = append(a.Actions, other.removal()...)
+		}
+		s.Choice = append(s.Choice, a)
 	}
-	return last
+	return []Action{s}
+}
+
+// sandboxID is what people know the owner's sandbox by.
+func (o *Owner) sandboxID() string {
+	if id := o.Workload().ContainerID; id != "" {
+		return shortID(id)
+	}
+	return "with network namespace " + o.Namespace.Netns
+}
+
+// oneMachine leaves one of several pods of one virtual machine: KubeVirt knows where it
+// runs.
+func (q *inquiry) oneMachine(owners []*Owner) []Action {
+	w := owners[0].Workload()
+	s := say("See where virtual machine %s/%s runs, and delete the other pod. The column NODENAME of `kubectl get vmi -n %s %s` tells; `kubectl get vmim -n %[3]s` shows whether a migration is stuck.",
+		w.Namespace, w.VirtualMachine, quote(w.Namespace), quote(w.VirtualMachine))
+	for _, o := range owners[:min(len(owners), mostKept)] {
+		a := either("it runs on node " + o.kubernetesName() + ", in " + o.name())
+		for _, other := range except(owners, o) {
+			a.Actions = append(a.Actions, q.giveUp(other)...)
+		}
+		s.Choice = append(s.Choice, a)
+	}
+	return []Action{s}
+}
+
+// oneActive leaves an address on one of several nodes that have it themselves.
+func (q *inquiry) oneActive(owners []*Owner) []Action {
+	names := list(each(owners, func(o **Owner) string { return (*o).Node.Name }))
+	byHand := q.decide(owners)
+	return []Action{say("See whether some software moves the address between nodes: keepalived, kube-vip, MetalLB or the like has it in its configuration.").or(
+		either("it is such a virtual address", say("Find out why each of nodes %s takes itself for the active one, and put that right: of keepalived, VRRP advertisements that do not get through; of kube-vip, its lease; of MetalLB, what its speakers know of each other. All but one give the address up by themselves then. Do not take it away by hand: the software would set it again.", names)),
+		either("no software moves it", byHand...),
+	)}
+}
+
+// somebodyElse: a kernel refused the address, and who else has it is not known.
+func (q *inquiry) somebodyElse(o *Owner) []Action {
+	return []Action{
+		say("Find out who else has the address: on the link of %s, ask for it, and look whose MAC answers (`ip -6 neigh`, the switch's table of MAC addresses).", o.placed()),
+		say("Decide which of the two keeps the address: by who was given it, in the records of IPAM, DHCP or the plan of addresses.").or(
+			either("the other one keeps it", q.giveUp(o)...),
+			either(o.placed()+" keeps it",
+				say("Give the other one another address."),
+				say("Restart %s, or set its address again: the kernel does not use it until then.", o.name())),
+		),
+	}
 }
 
 // pooled tells whether an IPAM may have given out the address: to a pod or container.
@@ -105,51 +213,83 @@ func pooled(owners []Owner) bool {
 // configuration.
 const listPods = `kubectl get pods -A -o 'custom-columns=NAMESPACE:.metadata.namespace,NAME:.metadata.name,UID:.metadata.uid,HASH:.metadata.annotations.kubernetes\.io/config\.hash'`
 
-// remedy is how an owner gives the address up.
-func (j *judging) remedy(o *Owner) string {
+// giveUp is how an owner gives the address up.
+func (q *inquiry) giveUp(o *Owner) []Action {
 	w := o.Workload()
 	if o.Orphaned {
 		return o.removal()
 	}
 	switch {
 	case o.Namespace == nil && o.Claims[0].Interface.Tap:
-		return fmt.Sprintf("Find what is behind %s of node %s, most likely a virtual machine (`virsh domiflist` names the interfaces of each), and give it another address.",
-			o.Claims[0].Interface.Name, o.Node.Name)
+		return []Action{say("Give what is behind %s of node %s another address, most likely a virtual machine (`virsh domiflist` names the interfaces of each).",
+			o.Claims[0].Interface.Name, o.Node.Name)}
 	case o.Namespace == nil:
-		return fmt.Sprintf("Find the device with MAC %s, which is seen on %s: the switch's table of MAC addresses shows its port. Give it another address.",
-			o.MAC, witness(o.Claims[0]))
+		return []Action{say("Find the device with MAC %s, which is seen on %s, and give it another address: the switch's table of MAC addresses shows its port.",
+			o.MAC, witness(o.Claims[0]))}
+	case o.shown():
+		if o.kind() == Host {
+			return []Action{say("Stop what answers for the address on node %s (MAC %s, seen on %s): its kernel does not have it.", o.Node.Name, o.MAC, witness(o.Claims[0]))}
+		}
+		return []Action{say("Find what uses the address behind %s, the port of %s on node %s (MAC %s), and give it another one: the kernel there does not have it.",
+			o.Interface.Name, o.name(), o.Node.Name, o.MAC)}
 	case w.Kind == Pod && w.Name == "":
-		return fmt.Sprintf("Find out what %s on node %s is called, and delete it: %s | grep %s", o.name(), o.Node.Name, listPods, argument(w.UID))
+		return []Action{
+			say("Find out what %s on node %s is called.", o.name(), o.Node.Name).by("", listPods+" | grep "+argument(w.UID)),
+			say("Delete that pod; its controller, if it has one, makes a new one, which asks for a new address."),
+		}
 	case w.Kind == Pod && o.static():
-		return o.again() + "; it asks for a new address then."
+		return []Action{say("%s; it asks for a new address then.", o.again())}
 	case w.Kind == Pod:
-		return fmt.Sprintf("Delete pod %s/%s; %s: kubectl delete pod -n %s %s", w.Namespace, w.Name, o.successor(), quote(w.Namespace), argument(w.Name))
+		return o.deletion()
 	case w.Kind == Container && !w.named():
-		return fmt.Sprintf("Stop %s on node %s and start it anew with its container runtime, so that it gets another address.", o.name(), o.Node.Name)
+		return []Action{say("Stop %s on node %s and start it anew with its container runtime, so that it gets another address.", o.name(), o.Node.Name)}
 	case w.Kind == VM:
-		return fmt.Sprintf("Give %s another address, or stop it.", o.name())
+		return []Action{say("Give %s another address, or stop it.", o.name())}
 	}
-	c := o.Claims[0]
-	if !c.counts() && c.Kind != DADFailed {
-		return fmt.Sprintf("Find what uses the address behind %s of node %s (MAC %s) and give it another one.", o.Interface.Name, o.Node.Name, o.MAC)
+	var steps []Action
+	for _, c := range o.Claims {
+		if c.counts() || c.Kind == DADFailed {
+			steps = append(steps, q.unassign(o, c))
+		}
 	}
-	del := fmt.Sprintf("addr del %s/%d dev %s", j.in.Address, c.PrefixLength, quote(o.Interface.Name))
+	return steps
+}
+
+// shown tells whether an owner has the address by frames alone, and by no kernel.
+func (o *Owner) shown() bool {
+	return !slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.counts() || c.Kind == DADFailed })
+}
+
+// unassign takes an address away from one interface of an owner.
+func (q *inquiry) unassign(o *Owner, c *Claim) Action {
+	w, i := o.Workload(), c.Interface
+	del := fmt.Sprintf("addr del %s/%d dev %s", q.in.Address, c.PrefixLength, quote(i.Name))
 	switch {
 	case w.Kind == Host:
-		return fmt.Sprintf("If node %s itself is not to have the address, take it away there: ip %s", o.Node.Name, del)
+		return say("Take the address away from %s of node %s itself, and out of the configuration that sets it there.", i.Name, o.Node.Name).by(o.Node.Name, "ip "+del)
 	case w.named():
-		return fmt.Sprintf("Take the address away from network namespace %s on node %s: ip -n %s %s", w.Name, o.Node.Name, quote(w.Name), del)
+		return say("Take the address away from network namespace %s on node %s, and see that what set it does not set it again.", w.Name, o.Node.Name).
+			by(o.Node.Name, "ip -n "+quote(w.Name)+" "+del)
 	case w.Name == "" && strings.HasSuffix(w.Process, ", ended)"):
 		// Its PID may be another process's by now.
-		return fmt.Sprintf("Nothing runs any more in the network namespace of %s on node %s: find what keeps it (`findmnt -t nsfs` and `ls -l /proc/[0-9]*/fd | grep 'net:\\['` there), and have it let go.",
+		return say("Nothing runs any more in the network namespace of %s on node %s: find what keeps it (`findmnt -t nsfs` and `ls -l /proc/[0-9]*/fd | grep 'net:\\['` there), and have it let go.",
 			o.name(), o.Node.Name)
 	case w.Name == "" && w.Process != "":
 		pid := strings.TrimSuffix(w.Process[strings.LastIndexByte(w.Process, '(')+1:], ")")
-		return fmt.Sprintf("Find what %s on node %s is for and stop it, or take the address away from its network namespace: nsenter --net=/proc/%s/ns/net ip %s",
-			o.name(), o.Node.Name, quote(pid), del)
+		return say("Take the address away from the network namespace of %s on node %s, and see that what set it does not set it again.", o.name(), o.Node.Name).
+			by(o.Node.Name, "nsenter --net=/proc/"+quote(pid)+"/ns/net ip "+del)
 	}
-	return fmt.Sprintf("Find what runs in %s on node %s (`lsns -t net` lists its processes) and stop it, or take the address off its %s.",
-		o.name(), o.Node.Name, o.Interface.Name)
+	return say("Take the address off %s of %s on node %s: `lsns -t net` lists the processes in there.", i.Name, o.name(), o.Node.Name)
+}
+
+// deletion has a pod deleted; what nothing makes anew is kept first.
+func (o *Owner) deletion() (steps []Action) {
+	w := o.Workload()
+	if p := o.Pod; p != nil && !p.Absent && p.Controller == "" {
+		steps = append(steps, say("Keep the manifest of pod %s/%s: it has no controller, and nobody makes a new one.", w.Namespace, w.Name).
+			by("", "kubectl get pod -n "+quote(w.Namespace)+" -o yaml "+argument(w.Name)+" > "+quote(w.Name+".yaml")))
+	}
+	return append(steps, say("Delete pod %s/%s; %s.", w.Namespace, w.Name, o.successor()).by("", "kubectl delete pod -n "+quote(w.Namespace)+" "+argument(w.Name)))
 }
 
 func capital(s string) string {

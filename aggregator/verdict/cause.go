@@ -126,6 +126,11 @@ func (j *judging) inquire(c *Conflict) reason {
 	c.Cause, c.Because = found.cause, found.facts
 	c.Allocations = slices.SortedFunc(slices.Values(j.in.Allocations), compareAllocations)
 	c.Diagnosis = q.diagnosis()
+	c.Keeper, c.Right = "", RightUndecided
+	if keep, right := q.rightful(q.owners); keep != nil {
+		c.Keeper, c.Right = keep.ID, right
+	}
+	c.Remedy = q.remedy(&found)
 	return found
 }
 

@@ -195,7 +195,6 @@ func (q *inquiry) forgotten(p *Pool, mine []*Owner) (r reason) {
 		r.fact("While its records are whole, %s gives no address of a network twice.", p.IPAM)
 		r.short = fmt.Sprintf("Records of %s were lost: it gave the address twice.", shortPool(p))
 	case len(lost) > 0 && len(lost) < len(mine):
-		r.wrong = lost
 		r.short = fmt.Sprintf("The record that %s had for %s is lost, so it gave the address out again.", shortPool(p), list(names(lost)))
 	default:
 		r.short = fmt.Sprintf("The record that %s had of it is lost, so it gave the address out again.", shortPool(p))

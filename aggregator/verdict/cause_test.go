@@ -724,7 +724,7 @@ func TestCauses(t *testing.T) {
 			for _, d := range c.Diagnosis {
 				t.Logf("  %s: %s", d.Step, d.Answer)
 			}
-			for _, a := range c.Advice {
+			for _, a := range flat(c.Remedy) {
 				t.Log("  do: ", a)
 			}
 			reached[c.Cause] = true

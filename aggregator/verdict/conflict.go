@@ -116,7 +116,7 @@ func (j *judging) conflict(g group) bool {
 		j.settle(&c, g.across())
 	}
 	why := j.inquire(&c)
-	c.Summary, c.Advice = j.summary(&c)+after(" ", why.short), j.advice(&c, &why)
+	c.Summary = j.summary(&c) + after(" ", why.short)
 	j.out.Conflicts = append(j.out.Conflicts, c)
 	if j.explain {
 		j.noteConflict(g.scope, &c)
@@ -586,6 +586,6 @@ func (j *judging) resolved(prev *Conflict, over coverage) Conflict {
 			left = append(left, o)
 		}
 	}
-	c.Summary, c.Advice = j.resolution(&c, left, over), nil
+	c.Summary, c.Remedy = j.resolution(&c, left, over), nil
 	return c
 }

@@ -480,10 +480,15 @@ type Conflict struct {
 	// meet on one link of one node, or in a wider scope.
 	LinkProof LinkProof
 	Summary   string
-	Advice    []string
 	Owners    []Owner
 	// Order has indexes of Owners, in the order in which they came.
 	Order []uint32
+	// Remedy is what to do, in order.
+	Remedy []Action
+	// Keeper is the id of the owner that is to keep the address, Right why; empty where
+	// that is undecided.
+	Keeper string
+	Right  Right
 	// Because are the facts that the cause follows from, Excluded what else could be
 	// it and why it is not, Diagnosis what is to be seen where one would look.
 	Because   []string

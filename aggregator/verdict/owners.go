@@ -359,6 +359,11 @@ func (j *judging) exclusion(e *evidence) (rule, why string) {
 	return RuleBelieved, "known only from a neighbour table, which shows what others believe"
 }
 
+// DeclaresShared tells whether all addresses of a range are declared as shared on purpose.
+func (p *Policy) DeclaresShared(r Range) bool {
+	return slices.ContainsFunc(p.Shared, func(s Shared) bool { return s.Prefix.Contains(r.First) && s.Prefix.Contains(r.Last) })
+}
+
 // shared is the declaration that covers the address; the longest prefix wins.
 func (j *judging) shared() (best Shared, ok bool) {
 	for _, s := range j.policy.Shared {

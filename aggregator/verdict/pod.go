@@ -117,19 +117,20 @@ func (o *Owner) exactly() string {
 }
 
 // removal is how a sandbox that was left behind is removed.
-func (o *Owner) removal() string {
-	const kubelet = "kubelet does so by itself where it runs: if it does not, find out why."
+func (o *Owner) removal() []Action {
+	const kubelet = "kubelet does so by itself where it runs: if it does not, find out why"
 	w := o.Workload()
-	switch {
-	case w.ContainerID != "":
+	remove := say("On node %s, remove the sandbox of %s; %s.", o.Node.Name, o.name(), kubelet)
+	if w.ContainerID != "" {
 		id := argument(shortID(w.ContainerID))
-		return fmt.Sprintf("Remove the sandbox of %s on node %s: crictl stopp %s && crictl rmp %s; %s", o.name(), o.Node.Name, id, id, kubelet)
-	case w.UID != "":
-		return fmt.Sprintf("Remove the sandbox of %s on node %s (crictl pods --label %s has its id; crictl stopp and rmp remove it); %s",
-			o.name(), o.Node.Name, quote("io.kubernetes.pod.uid="+w.UID), kubelet)
+		return []Action{remove.by(o.Node.Name, "crictl stopp "+id+" && crictl rmp "+id)}
 	}
-	return fmt.Sprintf("Remove the sandbox of %s on node %s (crictl pods --namespace %s --name %s has its id; crictl stopp and rmp remove it); %s",
-		o.name(), o.Node.Name, quote(w.Namespace), quote(w.Name), kubelet)
+	of := "--label " + quote("io.kubernetes.pod.uid="+w.UID)
+	if w.UID == "" {
+		of = "--namespace " + quote(w.Namespace) + " --name " + quote(w.Name)
+	}
+	remove.Text = fmt.Sprintf("Remove that sandbox of %s (`crictl stopp ID && crictl rmp ID`); %s.", o.name(), kubelet)
+	return []Action{say("On node %s, find the id of the sandbox of %s that is in network namespace %s.", o.Node.Name, o.name(), o.Namespace.Netns).by(o.Node.Name, "crictl pods "+of), remove}
 }
 
 // successor says what comes after a pod that is deleted.
@@ -139,7 +140,7 @@ func (o *Owner) successor() string {
 	case p == nil || p.Absent:
 		return "its controller, if it has one, " + asks
 	case p.Controller == "":
-		return "it has no controller, so keep its manifest (kubectl get pod -o yaml): nobody makes a new one"
+		return "it has no controller: create it again from its manifest"
 	case p.ControllerKind == "VirtualMachineInstance":
 		return "that stops virtual machine " + p.Controller + ", which its VirtualMachine starts anew, if it has one"
 	default:

@@ -56,8 +56,8 @@ func TestT10SandboxWhosePodIsNoMore(t *testing.T) {
 			if !strings.Contains(c.Summary, tt.want) || !strings.Contains(c.Summary, "pod default/new of Deployment web (eth0, node n2)") {
 				t.Errorf("got %q, want it to say %q, and what made the other pod", c.Summary, tt.want)
 			}
-			if !strings.Contains(c.Advice[0], "crictl stopp 0123456789ab") || strings.Contains(strings.Join(c.Advice, " "), "kubectl delete pod") {
-				t.Errorf("got advice %q, want the sandbox removed, and no pod deleted", c.Advice)
+			if !strings.Contains(flat(c.Remedy)[0], "crictl stopp 0123456789ab") || strings.Contains(strings.Join(flat(c.Remedy), " "), "kubectl delete pod") {
+				t.Errorf("got advice %q, want the sandbox removed, and no pod deleted", c.Remedy)
 			}
 			if !c.Owners[0].Orphaned || c.Owners[1].Orphaned {
 				t.Errorf("got orphaned %v and %v, want the old one only", c.Owners[0].Orphaned, c.Owners[1].Orphaned)
@@ -152,8 +152,8 @@ func TestL16TwinsOfOneVirtualMachine(t *testing.T) {
 			w.wantRule(t, verdict.RuleSameVM)
 			w.after(time.Second).read(a, b)
 			c = w.want(t, verdict.Confirmed, verdict.RuleSameVM, verdict.NetworkScope, "pods")
-			if c.Cause != verdict.CauseSplitBrain || !strings.Contains(c.Advice[0], "migration is stuck") {
-				t.Errorf("got cause %s, advice %q, want a split brain of a migration", c.Cause, c.Advice)
+			if c.Cause != verdict.CauseSplitBrain || !strings.Contains(flat(c.Remedy)[0], "migration is stuck") {
+				t.Errorf("got cause %s, advice %q, want a split brain of a migration", c.Cause, c.Remedy)
 			}
 			w.after(time.Second).drop(a)
 			w.want(t, verdict.Resolved, verdict.RuleSameVM, verdict.NetworkScope, "pods")
@@ -264,7 +264,7 @@ func TestAStaticPodIsNotDeleted(t *testing.T) {
 	w.assigned(one)
 	w.assigned(two).AssignedAt += 5e9
 	w.pods = map[string]*verdict.PodObject{"uid-b": {Namespace: "default", Name: "b", Node: "n1", Phase: "Running", ControllerKind: "Node", Controller: "n1"}}
-	if advice := strings.Join(w.judge().Conflicts[0].Advice, "\n"); !strings.Contains(advice, "On node n1, take its manifest out") || strings.Contains(advice, "kubectl delete pod") {
+	if advice := strings.Join(flat(w.judge().Conflicts[0].Remedy), "\n"); !strings.Contains(advice, "On node n1, take its manifest out") || strings.Contains(advice, "kubectl delete pod") {
 		t.Errorf("got advice\n%s", advice)
 	}
 }

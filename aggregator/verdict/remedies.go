@@ -2,84 +2,29 @@ package verdict
 
 import (
 	"cmp"
-	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 )
 
 // What to do about a conflict whose cause is known, in an order in which nothing of it
-// makes the next duplicate.
+// makes the next duplicate, and nothing takes the address from its rightful owner.
 
-// remedies are the steps that a cause asks for; none where the cause does not tell.
-func (j *judging) remedies(c *Conflict, why *reason) []string {
-	switch why.cause {
-	case CauseIPAMStateLost:
-		return j.recordsFirst(c, why)
-	case CauseIPAMBookedElsewhere:
-		return j.rightNode(why)
-	case CausePodCIDROverlap:
-		return rangesApart(c, why)
-	case CauseOverlappingNetworks:
-		return j.renumber(c, why)
-	case CauseStaticAddress:
-		if why.gateway { // the node needs it
-			return j.giveUp(why.wrong)
-		}
-		return append(j.giveUp(why.wrong), outOfRange(why))
-	case CauseTunnelAddress:
-		return j.leaveDevice(c, why)
-	case CauseExternalDevice:
-		return j.goOutside(why)
-	}
-	return nil
-}
-
-// giveUp is how each of some owners gives the address up.
-func (j *judging) giveUp(owners []*Owner) []string {
-	steps := make([]string, 0, len(owners)+1)
-	for _, o := range owners {
-		steps = append(steps, j.remedy(o))
-	}
-	return steps
-}
-
-// fixPlan is the command that tells how to put IPAM right.
-const fixPlan = "`ipwitness audit --fix-plan`"
+// makePlan is the command that makes a script which puts IPAM right.
+const makePlan = "ipwitness audit --fix-plan > plan.sh"
 
 // recordsFirst puts records right before anything asks for an address.
-func (j *judging) recordsFirst(c *Conflict, why *reason) []string {
-	steps := []string{fmt.Sprintf(
-		"Restart nothing yet: while the records of %s miss addresses in use, whatever is restarted gets the next duplicate. %s prints what puts them right: do that first.",
-		callPool(why.pools[0]), fixPlan)}
-	if wrong := why.wrong; len(wrong) > 0 {
-		kept := "the other one"
-		for i := range c.Owners {
-			if o := &c.Owners[i]; !slices.Contains(wrong, o) {
-				kept = o.name()
-			}
-		}
-		steps = append(steps, fmt.Sprintf("Then %[1]s is to get another address, and %[2]s keeps this one: IPAM has it for %[2]s, and would free it if that were deleted, while %[1]s still has it.",
-			list(names(wrong)), kept))
-		return append(steps, j.giveUp(wrong)...)
+func (q *inquiry) recordsFirst(owners []*Owner, why *reason) []Action {
+	p := why.pools[0]
+	part := "sh plan.sh cluster"
+	if p.Node != nil {
+		part = "sh plan.sh node " + quote(p.Node.Name)
 	}
-	if second := newcomer(c.Owners); second != nil {
-		return append(steps, second.cameSecond(), j.remedy(second))
+	steps := []Action{
+		say("Restart nothing yet: while the records of %s miss addresses in use, whatever is restarted gets the next duplicate. Make the plan that puts them right.", callPool(p)).by("", makePlan),
+		say("Read plan.sh, and run it as it says before anything is restarted: `%s`, if it has that part.", part),
 	}
-	return append(steps, j.choose(c)...)
-}
-
-// cameSecond says why to begin with an owner.
-func (o *Owner) cameSecond() string {
-	return fmt.Sprintf("%s came second: it got the address at %s, by the clock of node %s. Start with it.", capital(o.placed()), when(o.AssignedAt()), o.Node.Name)
-}
-
-// choose is what to do where nothing tells who is to keep the address.
-func (j *judging) choose(c *Conflict) []string {
-	steps := []string{"Decide who is to keep the address; the other one must give it up:"}
-	for i := range c.Owners {
-		steps = append(steps, j.remedy(&c.Owners[i]))
-	}
-	return steps
+	return append(steps, q.decide(owners)...)
 }
 
 // kubernetesName is what Kubernetes calls the node of an owner, as far as that is known.
@@ -91,7 +36,7 @@ func (o *Owner) kubernetesName() string {
 }
 
 // rightNode has Calico book for the node that pods are on.
-func (j *judging) rightNode(why *reason) (steps []string) {
+func (q *inquiry) rightNode(owners []*Owner, why *reason) (steps []Action) {
 	var done []string
 	for _, o := range why.wrong {
 		node := o.kubernetesName()
@@ -99,32 +44,53 @@ func (j *judging) rightNode(why *reason) (steps []string) {
 			continue
 		}
 		done = append(done, node)
+		put := "printf %s " + quote(node) + " > " + calicoNodename
 		if name := o.Node.CalicoNodename; name != "" && !o.sameNode(name) {
 			steps = append(steps,
-				fmt.Sprintf("On node %s, put right for which node Calico books (%s now): printf %%s %s > /var/lib/calico/nodename", o.Node.Name, name, quote(node)),
-				"Restart Calico there, which keeps the name: "+restartCalico(node))
+				say("On node %s, put right for which node Calico books (%s now).", o.Node.Name, name).by(o.Node.Name, put),
+				say("Restart Calico on node %s: it keeps the name.", o.Node.Name).by("", restartCalicoNode(node)))
 		} else if len(why.pools) > 0 && why.pools[0].IPAM == Calico {
-			steps = append(steps, fmt.Sprintf("On node %s, see for which node Calico books: cat /var/lib/calico/nodename. If that is not %s: printf %%s %s > /var/lib/calico/nodename, and restart Calico there: %s",
-				o.Node.Name, node, quote(node), restartCalico(node)))
+			steps = append(steps, say("On node %s, see for which node Calico books: cat %s", o.Node.Name, calicoNodename).or(
+				either("it says "+node, say("Leave it as it is.")),
+				either("it says something else",
+					say("Put it right.").by(o.Node.Name, put),
+					say("Restart Calico on node %s: it keeps the name.", o.Node.Name).by("", restartCalicoNode(node))),
+			))
 		}
 	}
-	for _, o := range why.wrong {
-		steps = append(steps, fmt.Sprintf("IPAM has no right record of %s: it must ask for an address anew. %s", o.name(), j.remedy(o)))
+	keep, right := q.rightful(owners)
+	rivals := those(owners, func(o *Owner) bool { return !slices.Contains(why.wrong, o) })
+	if keep == nil && len(rivals) == 1 {
+		keep, right = rivals[0], RightIntent // it was given the address, as the cause has it
 	}
-	return append(steps, fmt.Sprintf("See what else is booked elsewhere before it is freed, too: `ipwitness audit` names it, and %s what to do. Restart those pods next.", fixPlan))
-}
-
-// restartCalico restarts calico-node on a node, whichever way it was installed.
-func restartCalico(node string) string {
-	return "kubectl delete pod -A -l k8s-app=calico-node --field-selector " + quote("spec.nodeName="+node)
+	if keep != nil {
+		steps = append(steps, q.keep(keep, right, owners)...)
+	} else {
+		steps = append(steps, q.choice(owners))
+	}
+	return append(steps, say("See what else IPAM has for another node or pod, before it frees that, too, and restart those pods one after the other.").by("", "ipwitness audit"))
 }
 
 // rangesApart gives one of two nodes another range.
-func rangesApart(c *Conflict, why *reason) []string {
-	node, config, device, who := why.nodes[1], "", "", ""
-	if second := newcomer(c.Owners); second != nil && slices.Contains(why.nodes, second.Node) {
-		node, who = second.Node, ", where the address was given last"
+func (q *inquiry) rangesApart(owners []*Owner, why *reason) []Action {
+	one, other := why.nodes[0], why.nodes[1]
+	names := list(nodeNames(why.nodes))
+	if keep, right := q.rightful(owners); keep != nil && (keep.Node == one || keep.Node == other) {
+		if keep.Node == other {
+			one, other = other, one
+		}
+		leave := say("Leave node %s as it is: %s on it keeps the address (%s). Node %s must get another range of addresses of pods.", one.Name, keep.name(), q.because(keep, right), other.Name)
+		return append([]Action{leave}, q.anotherRange(other, why)...)
 	}
+	return []Action{say("Decide which of nodes %s gets another range of addresses of pods: nothing that is known decides it. All of its pods must move, so choose the one of which that is easier.", names).or(
+		either("node "+one.Name+" keeps its range", q.anotherRange(other, why)...),
+		either("node "+other.Name+" keeps its range", q.anotherRange(one, why)...),
+	)}
+}
+
+// anotherRange gives a node another range: nothing is on it meanwhile.
+func (q *inquiry) anotherRange(node *Node, why *reason) []Action {
+	config, device := "", ""
 	for _, s := range why.networks {
 		if s.node == node {
 			device = s.device
@@ -134,20 +100,21 @@ func rangesApart(c *Conflict, why *reason) []string {
 		}
 	}
 	name := node.label()
-	steps := []string{fmt.Sprintf("One of nodes %s must get another range: %s%s. Move its pods away first: kubectl drain --ignore-daemonsets %s",
-		list(nodeNames(why.nodes)), node.Name, who, argument(name))}
+	steps := []Action{say("Move the pods of node %s away.", node.Name).by("", "kubectl drain --ignore-daemonsets "+argument(name))}
+	var bridge []Action
+	if device != "" {
+		bridge = []Action{say("On node %s, take the bridge away that still has the old range, once no pod is on it: the CNI plugin makes it anew.", node.Name).by(node.Name, "ip link del dev "+quote(device))}
+	}
 	if why.kubernetes {
 		steps = append(steps,
-			fmt.Sprintf("Node.spec.podCIDR cannot be changed, so the node is to be made anew: kubectl delete node %s", argument(name)),
-			fmt.Sprintf("On node %s, have it register again; the controller manager gives it a range that is free: systemctl restart kubelet", node.Name))
-		if device != "" {
-			steps = append(steps, fmt.Sprintf("On node %s, take the bridge away that still has the old range, once no pod is on it: ip link del dev %s", node.Name, quote(device)))
-		}
-		return append(steps, "See that its range is another one now: kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDR:.spec.podCIDRs")
+			say("Node.spec.podCIDR cannot be changed, so the node is to be made anew.").by("", "kubectl delete node "+argument(name)),
+			say("On node %s, have it register again; the controller manager gives it a range that is free.", node.Name).by(node.Name, "systemctl restart kubelet"))
+		steps = append(steps, bridge...)
+		return append(steps, say("See that its range is another one now.").by("", "kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDR:.spec.podCIDRs"))
 	}
-	return append(steps,
-		fmt.Sprintf("On node %s, write a range into %s that no other node has (subnet, in the section ipam).", node.Name, cmp.Or(config, "its configuration in /etc/cni/net.d")),
-		fmt.Sprintf("Let pods come again: kubectl uncordon %s", argument(name)))
+	steps = append(steps, say("On node %s, write a range into %s that no other node has (subnet, in the section ipam).", node.Name, cmp.Or(config, "its configuration in /etc/cni/net.d")))
+	steps = append(steps, bridge...)
+	return append(steps, say("Let pods come again to node %s.", node.Name).by("", "kubectl uncordon "+argument(name)))
 }
 
 // nodeNames names nodes.
@@ -160,20 +127,32 @@ func nodeNames(nodes []*Node) []string {
 }
 
 // renumber gives one of two networks another range.
-func (j *judging) renumber(c *Conflict, why *reason) []string {
-	keep, change := why.networks[0], why.networks[1]
-	second := newcomer(c.Owners)
-	if second != nil && second.ID == why.at[0].ID {
-		keep, change = change, keep
+func (q *inquiry) renumber(owners []*Owner, why *reason) []Action {
+	a, b := why.networks[0], why.networks[1]
+	one, other := why.at[0], why.at[1]
+	switch keep, right := q.rightful(owners); {
+	case keep == one && keep != nil:
+		return append([]Action{say("Leave %s as it is. It keeps the address: %s.", one.placed(), q.because(one, right))}, q.another(b, a, other)...)
+	case keep == other && keep != nil:
+		return append([]Action{say("Leave %s as it is. It keeps the address: %s.", other.placed(), q.because(other, right))}, q.another(a, b, one)...)
 	}
-	steps := []string{fmt.Sprintf("Give %s another range than %s: %s.", change, keep, change.configuration())}
-	steps = append(steps, "Then have what is on it ask for new addresses, this one first:")
-	for i, s := range why.networks {
-		if s == change {
-			steps = append(steps, j.remedy(why.at[i]))
-		}
+	return []Action{say("Decide which of the two networks gets another range: nothing that is known decides it. Whatever is on it must ask for a new address, so choose the one of which that is easier.").or(
+		either(a.name+" keeps its range", q.another(b, a, other)...),
+		either(b.name+" keeps its range", q.another(a, b, one)...),
+	)}
+}
+
+// another gives a network another range than a second one, and what is on it new
+// addresses: an owner of the conflict first.
+func (q *inquiry) another(change, keep side, first *Owner) []Action {
+	steps := []Action{say("Give %s another range than %s: %s.", change, keep, change.configuration())}
+	steps = append(steps, q.giveUp(first)...)
+	rest := say("Restart what else is on %s, so that it asks for a new address.", change.name)
+	if change.network == "" || change.device == "" {
+		return append(steps, rest)
 	}
-	return steps
+	return append(steps, rest,
+		say("Take the bridge away that still has the old range, once nothing is on it any more: the CNI plugin makes it anew. What is started meanwhile waits for that.").by(change.node.Name, "ip link del dev "+quote(change.device)))
 }
 
 // configuration is where the range of a side is written.
@@ -196,50 +175,124 @@ func on(n *Node) string {
 	return " on node " + n.Name
 }
 
-// outOfRange is what to do where an address that was set by hand is to stay.
-func outOfRange(why *reason) string {
-	how := "out of the range that IPAM gives addresses from"
-	if len(why.pools) > 0 {
-		p := why.pools[0]
+// setByHand has the address taken away where nobody gave it; or left there, where it
+// cannot be taken away, out of what IPAM gives.
+func (q *inquiry) setByHand(owners []*Owner, why *reason) []Action {
+	byHand := func(o *Owner) bool { return slices.Contains(why.wrong, o) }
+	given := those(owners, func(o *Owner) bool { return !byHand(o) })
+	var gone []Action
+	for _, o := range why.wrong {
+		if o.kind() == Pod && !o.shown() {
+			gone = append(gone, say("Find what sets the address by hand in %s (a script, an init container), and have it stop: it would set it again.", o.name()))
+		}
+		gone = append(gone, q.giveUp(o)...)
+	}
+	if len(given) > 1 {
+		gone = append(gone, q.decide(given)...)
+	}
+	if why.gateway {
+		return append([]Action{say("Leave %s as it is: pods reach other networks through this address.", list(names(given)))}, gone...)
+	}
+	keep, right := q.rightful(owners)
+	// A node or a machine may be reached by the address, which nobody sees from here.
+	firm := slices.ContainsFunc(why.wrong, func(o *Owner) bool { return o.kind() == Host || o.Namespace == nil || o.guest() != "" })
+	if keep != nil && !byHand(keep) && !firm {
+		return append([]Action{say("Leave %s as it is. It keeps the address: %s.", keep.placed(), q.because(keep, right))}, gone...)
+	}
+	pods := either(list(names(given))+" keeps the address, as IPAM gives it to pods", gone...)
+	hand := either(list(names(why.wrong))+" cannot do without this very address", q.insteadOf(given, why)...)
+	s := say("Decide whether %s can have another address: whoever set it there by hand can tell, and whoever reaches it by the address.", list(names(why.wrong)))
+	return []Action{s.or(pods, hand)}
+}
+
+// insteadOf has some owners leave the address to another one, which no IPAM has it for:
+// IPAM must not give it to anybody again.
+func (q *inquiry) insteadOf(owners []*Owner, why *reason) []Action {
+	steps := outOfRange(why.pools, q.c.Address)
+	for _, o := range owners {
+		steps = append(steps, q.giveUp(o)...)
+	}
+	return steps
+}
+
+// outOfRange has IPAM leave the address out.
+func outOfRange(pools []*Pool, a netip.Addr) []Action {
+	if len(pools) == 0 {
+		return []Action{say("Take %s out of the range that IPAM gives addresses from, and wait until it has read that.", a)}
+	}
+	var steps []Action
+	for _, p := range pools {
 		where := after(" in ", p.Config)
-		switch p.IPAM {
-		case HostLocal:
-			how = "out of the ranges of host-local (rangeStart and rangeEnd" + where + ")"
-		case Whereabouts:
-			how = "into exclude of whereabouts" + where
-		case Calico:
-			how = "into an IPReservation of Calico"
+		switch {
+		case p.IPAM == HostLocal && p.Node != nil && strings.HasPrefix(p.Name, "/"):
+			t := &telling{f: &Finding{Address: a}, pool: p}
+			steps = append(steps, say("On node %s, have host-local leave %s out: a file of that name that is empty is freed for nobody. For good, set rangeStart and rangeEnd%s so that it is outside.", p.Node.Name, a, where).
+				by(p.Node.Name, script("mkdir -p "+t.dir(), t.locked("", ": > "+t.file()))))
+		case p.IPAM == Whereabouts:
+			steps = append(steps, say("Take %s out of what whereabouts gives: write it into exclude%s.", a, where))
+		case p.IPAM == Calico:
+			steps = append(steps, say("Take %s out of what Calico gives: make an IPReservation with it (reservedCIDRs).", a))
+		default:
+			steps = append(steps, say("Take %s out of the range of %s%s.", a, callPool(p), where))
 		}
 	}
-	return fmt.Sprintf("If it is to have the address, take that %s, and restart the pod instead: it gets another one then.", how)
+	return steps
 }
 
 // leaveDevice has a pod leave the address to the node's device, or the other way round
 // where IPAM has it for the pod.
-func (j *judging) leaveDevice(c *Conflict, why *reason) []string {
-	o := why.wrong[0]
-	if o.kind() != Host {
-		steps := []string{fmt.Sprintf("The node needs the address of its device, so %s must give it up.", o.name())}
-		if len(c.Allocations) > 0 || len(why.pools) > 0 {
-			steps = append(steps, fmt.Sprintf("If IPAM takes the address for free, it will give it out again: %s prints what puts that right.", fixPlan))
+func (q *inquiry) leaveDevice(owners []*Owner, why *reason) []Action {
+	ofNode := func(o *Owner) bool { return o.kind() == Host }
+	devices, pods := those(owners, ofNode), those(owners, func(o *Owner) bool { return !ofNode(o) })
+	keep, right := q.rightful(owners)
+	if keep != nil && ofNode(keep) && q.allocated(keep) {
+		return q.keep(keep, right, owners)
+	}
+	var another []Action
+	for _, o := range devices {
+		if o.Interface.tunnel() != "" && q.ofCalico() {
+			another = append(another, say("Restart Calico on node %s: it asks IPAM for another address for its %s, as this one is a pod's.", o.Node.Name, o.Interface.Name).by("", restartCalicoNode(o.Node.label())))
+			continue
 		}
-		return append(steps, j.remedy(o))
+		another = append(another, say("Give %s of node %s another address where that is configured.", o.Interface.Name, o.Node.Name))
+		another = append(another, q.giveUp(o)...)
 	}
-	return []string{
-		fmt.Sprintf("IPAM has the address for a pod, and not for %s of node %s: the device must get another one.", o.Interface.Name, o.Node.Name),
-		"Restart Calico there: it asks IPAM for an address for its tunnel that is free: " + restartCalico(o.Node.label()),
+	if len(pods) > 1 {
+		another = append(another, q.decide(pods)...)
 	}
+	if keep != nil && right == RightAllocation && q.ofCalico() {
+		return append([]Action{say("Leave %s as it is. It keeps the address: %s.", keep.placed(), q.because(keep, right))}, another...)
+	}
+	pod := either(list(names(pods))+" keeps the address, and the device gets another one", another...)
+	device := either("the device cannot do without this very address", q.insteadOf(pods, why)...)
+	s := say("Decide whether %s of node %s can have another address: whatever made it says so in its configuration, and what is reached by it (tunnels of other nodes, the gateway of pods) must learn of that.", devices[0].Interface.Name, devices[0].Node.Name)
+	return []Action{s.or(pod, device)}
 }
 
 // goOutside finds a device that is no node's.
-func (j *judging) goOutside(why *reason) (steps []string) {
+func (q *inquiry) goOutside(owners []*Owner, why *reason) (steps []Action) {
+	ours := those(owners, func(o *Owner) bool { return !slices.Contains(why.wrong, o) })
+	var find []Action
 	for _, o := range why.wrong {
 		if why.uncovered {
-			steps = append(steps, fmt.Sprintf("First see whether the MAC is that of a node without an agent, or of what runs there (`ipwitness nodes` lists those that have one). There: ip -br link | grep -i %s", quote(o.MAC.String())))
+			find = append(find, say("First see whether the MAC is that of a node without an agent, or of what runs there: `ipwitness nodes` lists the nodes that have an agent; run this on the others.").by("", "ip -br link | grep -i "+quote(o.MAC.String())))
 		}
-		steps = append(steps, j.remedy(o))
+		find = append(find, q.giveUp(o)...)
+		find[len(find)-1].Text += " To restart a pod or a node of yours changes nothing while the device has the address."
 	}
-	return append(steps, "Restarting a pod or a node of yours changes nothing while the device has the address.")
+	if len(ours) > 1 {
+		find = append(find, q.decide(ours)...)
+	}
+	if keep, right := q.rightful(owners); keep != nil && slices.Contains(ours, keep) {
+		return append([]Action{say("Leave %s as it is. It keeps the address: %s.", keep.placed(), q.because(keep, right))}, find...)
+	}
+	outside := either(list(names(why.wrong)) + " keeps the address")
+	for _, o := range ours {
+		outside.Actions = append(outside.Actions, q.giveUp(o)...)
+	}
+	return []Action{say("Decide which one keeps the address: whoever manages the addresses of that LAN (its plan, its DHCP server) knows whose it is. ipwitness does not see who had it first.").or(
+		either(list(names(ours))+" keeps the address", find...), outside,
+	)}
 }
 
 // label is the node's name without what tells it from a node of the same name.

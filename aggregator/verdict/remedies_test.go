@@ -17,14 +17,14 @@ func TestRemedies(t *testing.T) {
 		want      []string // in this order
 	}{
 		{"T1 the record of the first pod is gone", []string{
-			"Restart nothing yet", "`ipwitness audit --fix-plan`", "pod default/old is to get another address, and pod default/new keeps this one",
+			"Restart nothing yet", "ipwitness audit --fix-plan > plan.sh", "Leave pod default/new",
 			"kubectl delete pod -n default old",
 		}},
-		{"T1 all records are gone", []string{"Restart nothing yet", "Pod default/new (eth0, node n1) came second", "kubectl delete pod -n default new"}},
+		{"T1 all records are gone", []string{"Restart nothing yet", "Leave pod default/old", "had the address first", "Reserve 10.244.1.5 for pod default/old", "kubectl delete pod -n default new"}},
 		{"T3 nodename is another node's", []string{
 			"On node n1", "printf %s n1 > /var/lib/calico/nodename",
-			"kubectl delete pod -A -l k8s-app=calico-node --field-selector spec.nodeName=n1",
-			"kubectl delete pod -n default web", "`ipwitness audit`",
+			"kubectl delete pods -A -l k8s-app=calico-node --field-selector spec.nodeName=n1",
+			"kubectl delete pod -n default web", "ipwitness audit",
 		}},
 		{"T3 booked for another node", []string{"cat /var/lib/calico/nodename", "kubectl delete pod -n default web"}},
 		{"T5 the ranges of pods of both nodes have it", []string{
@@ -34,17 +34,17 @@ func TestRemedies(t *testing.T) {
 			"kubectl drain --ignore-daemonsets n2", "write a range into its configuration in /etc/cni/net.d that no other node has", "kubectl uncordon n2",
 		}},
 		{"T14 two CNI networks", []string{"Give network net1 (10.244.1.0/24) another range than network net0", "/etc/cni/net.d", "kubectl delete pod -n default db"}},
-		{"T14 a CNI network and a bridge of docker", []string{"Give network kindnet another range than bridge docker0 (10.244.0.0/16)", "kubectl delete pod -n default web"}},
-		{"T6 on the node", []string{"take it away there: ip addr del 10.244.1.5/24 dev eth0", "If it is to have the address"}},
-		{"T6 on the node, with records of IPAM", []string{"ip addr del", "out of the ranges of host-local"}},
-		{"T11 a tunnel", []string{"The node needs the address of its device", "kubectl delete pod -n default web"}},
+		{"T14 a CNI network and a bridge of docker", []string{"Leave pod default/web", "Give bridge docker0 (10.244.0.0/16) another range than network kindnet", "Stop container c1"}},
+		{"T6 on the node", []string{"if pod default/web keeps the address", "ip addr del 10.244.1.5/24 dev eth0", "if node n1 itself cannot do without", "out of the range", "kubectl delete pod -n default web"}},
+		{"T6 on the node, with records of IPAM", []string{"ip addr del", "have host-local leave 10.244.1.5 out", "kubectl delete pod -n default web"}},
+		{"T11 a tunnel", []string{"if pod default/web keeps the address", "ip addr del", "if the device cannot do without", "kubectl delete pod -n default web"}},
 		{"T7 a machine outside has the node's address", []string{"Find the device with MAC 02:00:00:00:00:99", "changes nothing"}},
 		{"T7 a machine outside has a pod's address, and a node has no agent", []string{"ip -br link | grep -i 02:00:00:00:00:99", "Find the device"}},
 		{"T10 the pod is no more, and IPAM has given its address away", []string{"crictl stopp container-ol && crictl rmp container-ol"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.situation, func(t *testing.T) {
-			advice := strings.Join(situated(t, tt.situation).Advice, "\n")
+			advice := strings.Join(flat(situated(t, tt.situation).Remedy), "\n")
 			rest := advice
 			for _, part := range tt.want {
 				_, after, ok := strings.Cut(rest, part)
@@ -75,8 +75,8 @@ func TestATunnelsAddressThatIPAMHasForAPod(t *testing.T) {
 	w.device("n1", "tunl0", "ipip")
 	w.calico(w.pool(verdict.Calico, "", ""), "web", "n1")
 	c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
-	if advice := strings.Join(c.Advice, "\n"); c.Cause != tunnel || !strings.Contains(advice, "k8s-app=calico-node") || strings.Contains(advice, "delete pod -n default web") {
-		t.Errorf("got cause %s, advice %q, want the tunnel to get another address", c.Cause, c.Advice)
+	if advice := strings.Join(flat(c.Remedy), "\n"); c.Cause != tunnel || !strings.Contains(advice, "k8s-app=calico-node") || strings.Contains(advice, "delete pod -n default web") {
+		t.Errorf("got cause %s, advice %q, want the tunnel to get another address", c.Cause, c.Remedy)
 	}
 }
 
@@ -86,7 +86,7 @@ func TestCommandsQuoteNames(t *testing.T) {
 	const evil = `x'; touch /tmp/owned; $(reboot) "`
 	w := newWorld("10.244.1.5")
 	mad := verdict.Workload{Kind: verdict.Pod, Namespace: evil, Name: "--all", UID: "uid-1", ContainerID: "-f; reboot", Source: "cni-result"}
-	w.within("n1", "", "kindnet", mad)
+	w.within("n1", "", "", mad)
 	named := w.within("n1", "", "", verdict.Workload{Kind: verdict.Unknown, Name: evil, Source: "netns"})
 	named.Interface.Name = evil
 	w.says("uid-1", verdict.PodObject{Namespace: evil, Name: "--all", Phase: "Running"})
@@ -94,7 +94,7 @@ func TestCommandsQuoteNames(t *testing.T) {
 	w.says("uid-1", verdict.PodObject{Absent: true})
 	orphaned := w.after(time.Minute).judge().Conflicts[0]
 	n := 0
-	for _, step := range append(c.Advice, orphaned.Advice...) {
+	for _, step := range append(flat(c.Remedy), flat(orphaned.Remedy)...) {
 		for _, command := range []string{"kubectl delete", "ip -n", "crictl stopp"} {
 			if _, rest, ok := strings.Cut(step, command); ok {
 				n++
@@ -109,7 +109,7 @@ func TestCommandsQuoteNames(t *testing.T) {
 		}
 	}
 	if n < 3 {
-		t.Errorf("got %d commands in %q and %q, want one to delete the pod, one of the namespace and one of the sandbox", n, c.Advice, orphaned.Advice)
+		t.Errorf("got %d commands in %q and %q, want one to delete the pod, one of the namespace and one of the sandbox", n, c.Remedy, orphaned.Remedy)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestCauseIsSaidInOneOrder(t *testing.T) {
 	}
 	one, other := said(false), said(true)
 	if !slices.Equal(one.Because, other.Because) || !slices.Equal(one.Excluded, other.Excluded) || !slices.Equal(one.Diagnosis, other.Diagnosis) ||
-		!slices.Equal(one.Advice, other.Advice) || one.Allocations[0].ContainerID != other.Allocations[0].ContainerID {
+		!slices.Equal(flat(one.Remedy), flat(other.Remedy)) || one.Allocations[0].ContainerID != other.Allocations[0].ContainerID {
 		t.Errorf("got\n%q %q %q\nand\n%q %q %q", one.Because, one.Excluded, one.Diagnosis, other.Because, other.Excluded, other.Diagnosis)
 	}
 }

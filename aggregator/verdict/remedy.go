@@ -16,8 +16,10 @@ import (
 type Told struct {
 	// Summary is one or two sentences for a person.
 	Summary string
-	// Evidence are the facts that it follows from; Advice is what to do, in order.
-	Evidence, Advice []string
+	// Evidence are the facts that it follows from.
+	Evidence []string
+	// Remedy is what to do, in order.
+	Remedy []Action
 	// Fixes are commands that would put it right, in order.
 	Fixes []Fix
 }
@@ -71,9 +73,23 @@ func (t *telling) evidence(format string, args ...any) {
 	t.told.Evidence = append(t.told.Evidence, fmt.Sprintf(format, args...))
 }
 
-// advise adds a step for a person.
-func (t *telling) advise(format string, args ...any) {
-	t.told.Advice = append(t.told.Advice, fmt.Sprintf(format, args...))
+// advise adds what a person is to do.
+func (t *telling) advise(format string, args ...any) { t.act(say(format, args...)) }
+
+// act adds actions.
+func (t *telling) act(actions ...Action) { t.told.Remedy = append(t.told.Remedy, actions...) }
+
+// plan has the script made that puts IPAM right, and its part for a node run, or that
+// for the cluster where none is named.
+func plan(node string) []Action {
+	run := "sh plan.sh cluster"
+	if node != "" {
+		run = "sh plan.sh node " + quote(node)
+	}
+	return []Action{
+		say("Make the plan that puts it right.").by("", makePlan),
+		say("Read plan.sh, and run its part for %s.", cmp.Or(after("node ", node), "the cluster")).by(node, run),
+	}
 }
 
 // fix adds a command.
@@ -162,7 +178,7 @@ func (t *telling) remedied() string {
 func (t *telling) leaveOut() {
 	node, name := t.owner.Node.Name, t.owner.kubernetesName()
 	if t.pool.IPAM == Calico && t.owner.Interface != nil && t.owner.Interface.tunnel() != "" {
-		t.advise("Restart Calico on node %s: it looks then whether the address of its tunnel is booked, and has it booked: %s", node, restartCalicoNode(name))
+		t.act(say("Restart Calico on node %s: it looks then whether the address of its tunnel is booked, and has it booked.", node).by("", restartCalicoNode(name)))
 		t.byHand("", restartCalicoNode(name), "Restart calico-node on node %s: it has an address booked for its %s.", node, t.owner.Interface.Name)
 		return
 	}
@@ -178,7 +194,7 @@ func (t *telling) leaveOut() {
 	t.advise("The address is node %s's own: no restart changes that. Have %s leave it out: %s. A range in which the nodes themselves are should be another one.", node, t.pool.call(), how)
 	t.byHand(t.node(), "", "Have %s leave out %s, which is node %s's own: %s.", t.pool.call(), t.f.Address, node, how)
 	if al := t.booked; al.Pod != "" {
-		t.advise("Then delete pod %s/%s, if it has the address: %s", al.Namespace, al.Pod, deletePod(al.Namespace, al.Pod))
+		t.act(say("Delete pod %s/%s, for which the address is booked: its successor gets another one.", al.Namespace, al.Pod).by("", deletePod(al.Namespace, al.Pod)))
 	}
 }
 
@@ -232,22 +248,89 @@ func (t *telling) doubleAllocated() {
 	t.bookings()
 	t.holding()
 	t.fullness()
-	t.advise("See who really has the address: ipwitness owners %s", t.f.Address)
-	if t.owner != nil {
-		t.advise("%s has it by its kernel: keep that one, and restart the other, so that it gets another address.", capital(t.owner.placed()))
-	} else {
-		t.advise("Keep the one that came first, and restart the other, so that it gets another address.")
-	}
-	for _, al := range t.f.Allocations {
-		if al.Pod != "" && (t.owner == nil || !al.For(t.owner)) {
-			t.byHand("", deletePod(al.Namespace, al.Pod), "Delete pod %s/%s, if it is the one that is to give up %s: its controller, if it has one, makes a new one.",
-				al.Namespace, al.Pod, t.f.Address)
-		} else if al.Pod == "" && (t.owner == nil || !al.For(t.owner)) {
-			t.byHand(t.node(), "", "Look at %s: %s. If it is the wrong one, take it away.", cmp.Or(al.Location, "the record"), al.call())
-		}
-	}
+	t.act(say("See who really has the address.").by("", "ipwitness owners "+t.f.Address.String()))
+	t.keepOne()
 	t.advise("Find out how it came about: a reservation that was restored from a copy, two IPAM daemons, an edit by hand.")
 	t.closing()
+}
+
+// keepOne has one of several allocations kept, and the others given up: that of the
+// holder by its kernel, else the oldest one.
+func (t *telling) keepOne() {
+	kept := -1
+	for i, al := range t.f.Allocations {
+		if t.owner != nil && al.For(t.owner) {
+			if kept >= 0 { // both may be for the holder
+				kept = -1
+				break
+			}
+			kept = i
+		}
+	}
+	why := "has it by its kernel"
+	if t.owner == nil {
+		if kept = t.oldest(); kept >= 0 {
+			why = "was given it first"
+		}
+	}
+	if kept >= 0 {
+		t.advise("Leave %s as it is, which %s.", t.f.Allocations[kept].call(), why)
+		for i, al := range t.f.Allocations {
+			if i != kept {
+				t.act(t.undo(al))
+				t.byHand(t.undoneOn(al), t.undo(al).Command, "%s", t.undo(al).Text)
+			}
+		}
+		return
+	}
+	choice := say("Decide which one keeps the address: nothing that is known decides it. Whoever runs them knows which of them clients mean by it.")
+	for i, keep := range t.f.Allocations {
+		a := either(keep.call() + " keeps the address")
+		for k, al := range t.f.Allocations {
+			if k != i {
+				a.Actions = append(a.Actions, t.undo(al))
+			}
+		}
+		choice.Choice = append(choice.Choice, a)
+	}
+	t.act(choice)
+	t.byHand("", "", "Decide which one keeps %s, %s, and end the other one: ipwitness audit %[1]s says how.", t.f.Address,
+		strings.Join(each(t.f.Allocations, func(al **Allocation) string { return (*al).call() }), " or "))
+}
+
+// oldest is the allocation that was made first; -1 where that is not known.
+func (t *telling) oldest() int {
+	first := -1
+	for i, al := range t.f.Allocations {
+		switch {
+		case al.AllocatedAt == 0:
+			return -1
+		case first < 0 || al.AllocatedAt < t.f.Allocations[first].AllocatedAt:
+			first = i
+		}
+	}
+	for i, al := range t.f.Allocations {
+		if i != first && al.AllocatedAt == t.f.Allocations[first].AllocatedAt {
+			return -1
+		}
+	}
+	return first
+}
+
+// undo ends an allocation together with whom it is for.
+func (t *telling) undo(al *Allocation) Action {
+	if al.Pod != "" {
+		return say("Delete pod %s/%s, so that it gets another address: its controller, if it has one, makes a new one.", al.Namespace, al.Pod).by("", deletePod(al.Namespace, al.Pod))
+	}
+	return say("Stop %s, and start it anew, so that it gets another address; if it is no more, take its record away (%s).", al.call(), al.place())
+}
+
+// undoneOn is where an allocation is ended.
+func (t *telling) undoneOn(al *Allocation) string {
+	if al.Pod != "" {
+		return ""
+	}
+	return t.node()
 }
 
 // intendedNotObserved: an owner does not have what it was meant to have.
@@ -258,7 +341,7 @@ func (t *telling) intendedNotObserved() {
 		t.evidence("It was to have the address: %s says so.", intends(t.f.Source))
 	}
 	t.bookings()
-	t.advise("See what the pod has: ipwitness owners %s", cmp.Or(t.ownerName(), t.f.Address.String()))
+	t.act(say("See what it has instead.").by("", "ipwitness owners "+quote(cmp.Or(t.ownerName(), t.f.Address.String()))))
 	t.advise("Look for what took the address away: a script or a sidecar with NET_ADMIN, an interface that is down, a CNI plugin that failed half-way (the kubelet's log and the events of the pod say so).")
 	t.restart("its sandbox is set up anew, with all of its addresses")
 	t.closing()
@@ -279,7 +362,7 @@ func intends(source string) string {
 
 // closing says how the finding ends.
 func (t *telling) closing() {
-	t.advise("The finding is over by itself as soon as IPAM and the kernels agree: ipwitness audit %s", t.f.Address)
+	t.act(say("The finding is over by itself as soon as IPAM and the kernels agree. See that it is.").by("", "ipwitness audit "+t.f.Address.String()))
 }
 
 // holder names who has the address.
@@ -384,22 +467,33 @@ func (t *telling) exhaustion() string {
 // restart advises to restart the holder, and says what that is good for. The command
 // is to be run by hand.
 func (t *telling) restart(then string) {
-	if t.owner == nil {
-		return
+	actions, fix := t.restarting(then)
+	t.act(actions...)
+	if fix.What != "" {
+		t.fix(fix)
 	}
-	if t.owner.static() {
-		t.advise("%s, so that %s.", t.owner.again(), then)
-		t.byHand(t.owner.Node.Name, "", "%s, so that %s.", t.owner.again(), then)
-		return
+}
+
+// restarting is how the holder is restarted: nothing where it is not known.
+func (t *telling) restarting(then string) ([]Action, Fix) {
+	if t.owner == nil {
+		return nil, Fix{}
 	}
 	w := t.owner.Workload()
-	if w.Kind != Pod || w.Name == "" || w.Namespace == "" {
-		t.advise("Restart %s, so that %s.", t.owner.placed(), then)
-		t.byHand(t.owner.Node.Name, "", "Restart %s, so that %s.", t.owner.name(), then)
-		return
+	switch {
+	case t.owner.static():
+		s := say("%s, so that %s.", t.owner.again(), then)
+		return []Action{s}, Fix{Node: t.owner.Node.Name, What: s.Text, Manual: true}
+	case w.named():
+		del := fmt.Sprintf("ip -n %s addr del %s/%d dev %s", quote(w.Name), t.f.Address, t.owner.prefixLength(), quote(t.owner.Interface.Name))
+		have := say("See whether %s can have another address: whoever made it can tell.", t.owner.placed()).or(
+			either("it can", say("Take the address away from it, and see that what set it does not set it again.").by(t.owner.Node.Name, del)),
+			either("it cannot do without this very address", outOfRange([]*Pool{t.pool}, t.f.Address)...))
+		return []Action{have}, Fix{Node: t.owner.Node.Name, What: fmt.Sprintf("Give %s another address than %s, or have %s leave that out: ipwitness audit %[2]s says how.", t.owner.name(), t.f.Address, t.pool.call()), Manual: true}
+	case w.Kind != Pod || w.Name == "" || w.Namespace == "":
+		return []Action{say("Restart %s, so that %s.", t.owner.placed(), then)}, Fix{Node: t.owner.Node.Name, What: fmt.Sprintf("Restart %s, so that %s.", t.owner.name(), then), Manual: true}
 	}
-	t.advise("Delete pod %s/%s; %s: %s", w.Namespace, w.Name, t.owner.successor(), deletePod(w.Namespace, w.Name))
-	t.byHand("", deletePod(w.Namespace, w.Name), "Restart pod %s/%s: %s.", w.Namespace, w.Name, then)
+	return t.owner.deletion(), Fix{Command: deletePod(w.Namespace, w.Name), What: fmt.Sprintf("Restart pod %s/%s: %s.", w.Namespace, w.Name, then), Manual: true}
 }
 
 // restartNow is restart with a command that may be run as it is, where something makes
@@ -428,6 +522,16 @@ func (t *telling) restartNow(then string) {
 			"  echo "+quote("pod "+w.Namespace+"/"+w.Name+" of then is gone: nothing to do"),
 			"fi"),
 	}
+}
+
+// prefixLength is that with which the owner's kernel has the address.
+func (o *Owner) prefixLength() uint8 {
+	for _, c := range o.Claims {
+		if c.counts() && c.Interface == o.Interface {
+			return c.PrefixLength
+		}
+	}
+	return o.Claims[0].PrefixLength
 }
 
 // deletePod is the command that deletes a pod.

@@ -14,7 +14,7 @@ const calicoNodename = "/var/lib/calico/nodename"
 
 // reserveCalico has the holder restarted: Calico has no command that books an address.
 func (t *telling) reserveCalico() {
-	t.advise("See what Calico says: calicoctl ipam show --ip=%s; calicoctl ipam check --show-problem-ips", t.f.Address)
+	t.act(say("See what Calico says.").by("", "calicoctl ipam show --ip="+t.f.Address.String()))
 	t.advise("Restart the holder before Calico gives the address to another pod. calicoctl has no command that books an address for a pod that runs.")
 	t.restartNow("its successor gets an address that Calico has booked for it")
 	t.advise("Find out who freed it: the log of calico-kube-controllers has a line with the address (\"Garbage collecting leaked IP\"), if it was the garbage collector.")
@@ -25,7 +25,7 @@ func (t *telling) rebookCalico() {
 	al := t.booked
 	if al.Node == "" || t.owner == nil || t.owner.sameNode(al.Node) || al.Pod != "" && !al.named(t.owner) {
 		if al.Pod != "" {
-			t.advise("See whether pod %s/%s, for which Calico has it, runs, and which addresses it has: kubectl get pod -n %s %s -o wide", al.Namespace, al.Pod, quote(al.Namespace), quote(al.Pod))
+			t.act(say("See whether pod %s/%s, for which Calico has it, runs, and which addresses it has.", al.Namespace, al.Pod).by("", "kubectl get pod -n "+quote(al.Namespace)+" -o wide "+argument(al.Pod)))
 		}
 		t.restartNow("its successor gets an address that Calico has booked for it")
 		return
@@ -51,7 +51,7 @@ func (t *telling) rightNode() string {
 // collector advises to stop the garbage collector, while it would free addresses in use.
 func (t *telling) collector() {
 	const stop = `kubectl patch kubecontrollersconfigurations.crd.projectcalico.org default --type=merge -p '{"spec":{"controllers":{"node":{"leakGracePeriod":"0s"}}}}'`
-	t.advise("Stop the garbage collector first, if it will take long to restart all of the pods: %s (0 is off; afterwards put back what was there, 15m by default).", stop)
+	t.act(say("Stop the garbage collector until the pods are restarted: it would free addresses in use. 0 is off; put back what was there afterwards (15m by default).").by("", stop))
 	t.byHand("", stop, "Stop Calico's garbage collector until the pods are restarted: it would free addresses in use. Put leakGracePeriod back afterwards (15m by default).")
 }
 
@@ -59,16 +59,21 @@ func (t *telling) collector() {
 func (t *telling) nodename(right string) {
 	n := t.owner.Node
 	const conflist = "grep -H '\"nodename\"' /etc/cni/net.d/*calico*"
-	t.advise("On node %s, see what Calico's CNI plugin takes the node for: %s; cat %s. It must be %s; what the network configuration says comes first.",
-		n.Name, conflist, calicoNodename, right)
+	t.act(say("On node %s, see what Calico's CNI plugin takes the node for. It must be %s; what the network configuration says comes first.", n.Name, right).by(n.Name, conflist+"; cat "+calicoNodename))
 	stale := n.CalicoNodename
 	if stale == "" || stale == right || t.owner.sameNode(stale) {
-		t.advise("If the network configuration has another name there, delete the pod of calico-node on that node: its init container writes the configuration anew.")
+		t.act(say("Restart calico-node on node %s: its init container writes the network configuration anew, which may have another name.", n.Name).by("", restartCalicoNode(right)))
 		t.byHand("", restartCalicoNode(right), "Restart calico-node on node %s, if its CNI configuration has the wrong nodename: its init container writes it anew.", right)
 		return
 	}
 	t.evidence("%s on node %s says %s.", calicoNodename, n.Name, stale)
-	t.advise("Put the name right there, and restart calico-node on that node (it writes both files anew): ipwitness audit --fix-plan prints it.")
+	put := say("On node %s, put the name right, as Kubernetes has it for that node.", n.Name)
+	if t.owner.Pod != nil && t.owner.Pod.Node != "" {
+		put = put.by(n.Name, "printf %s "+quote(right)+" > "+calicoNodename)
+	} else {
+		put.Text += " It is written to " + calicoNodename + "."
+	}
+	t.act(put, say("Restart calico-node on node %s: its init container writes the network configuration anew, which may have the wrong name, too.", n.Name).by("", restartCalicoNode(right)))
 	if t.owner.Pod == nil || t.owner.Pod.Node == "" {
 		t.byHand(n.Name, "", "Put the name that Kubernetes has for this node into %s: it says %s. By hand, because that name is not known.", calicoNodename, stale)
 		t.byHand("", restartCalicoNode(right), "Restart calico-node on node %s: its init container writes the CNI configuration anew, which may have the wrong name, too.", right)
@@ -96,8 +101,9 @@ func restartCalicoNode(node string) string {
 func (t *telling) releaseCalico() {
 	a := t.f.Address.String()
 	t.advise("Calico's garbage collector frees it by itself, 15 minutes after it finds it (leakGracePeriod): if it does not, see whether calico-kube-controllers runs and what it logs.")
-	t.advise("See what Calico thinks: calicoctl ipam show --ip=%s; calicoctl ipam check --show-problem-ips", a)
-	t.advise("If nobody has it, free it: calicoctl ipam release --ip=%s. For many at once, while no pod can be given one: calicoctl datastore migrate lock; calicoctl ipam check -o report.json; calicoctl ipam release --from-report=report.json; calicoctl datastore migrate unlock", a)
+	t.act(
+		say("See what Calico thinks.").by("", "calicoctl ipam show --ip="+a),
+		say("Free it, unless it is free by now. Of many, the plan (ipwitness audit --fix-plan) frees each that still is nobody's.").by("", "calicoctl ipam release --ip="+a))
 	if t.booked.Pod == "" {
 		t.byHand("", "calicoctl ipam release --ip="+a, "Free %s. By hand, because it is not known which pod it is booked for.", a)
 		return

@@ -10,32 +10,49 @@ import (
 // API tells of an endpoint, and gives nothing.
 
 // ciliumAgent is how to ask the agent of a node.
-const ciliumAgent = "kubectl -n kube-system get pods -l k8s-app=cilium -o wide names its agent; kubectl -n kube-system exec POD -c cilium-agent -- cilium-dbg endpoint list"
+func ciliumAgent(node string) string {
+	return "kubectl -n kube-system exec -c cilium-agent \"$(kubectl -n kube-system get pods -l k8s-app=cilium --field-selector " + quote("spec.nodeName="+node) + " -o name)\" -- cilium-dbg endpoint list"
+}
 
 // reserveCilium has the holder restarted.
 func (t *telling) reserveCilium() {
-	t.advise("See whether Cilium's agent on node %s knows an endpoint with %s: %s. If it does, only the CiliumEndpoint is missing, and the address is safe.",
-		t.ownerNode(), t.f.Address, ciliumAgent)
-	t.advise("If it does not, restart the holder before its address is given to another pod:")
-	t.restart("its successor gets an address that Cilium's agent knows of")
+	t.eitherEndpoint("the holder's", say("Leave the holder as it is: only the CiliumEndpoint is missing, and the address is safe."))
 }
 
 // rebookCilium has the holder restarted, if its own endpoint is missing.
 func (t *telling) rebookCilium() {
-	t.advise("See which endpoint Cilium's agent on node %s has with %s: %s", t.ownerNode(), t.f.Address, ciliumAgent)
+	leave := []Action{say("Leave the holder as it is.")}
 	if al := t.booked; al.Pod != "" {
-		t.advise("If it is the holder's, the CiliumEndpoint of pod %s/%s is left over: see below. If it is not, restart the holder.", al.Namespace, al.Pod)
+		leave = append(leave, say("The CiliumEndpoint of pod %s/%s is left over, if there is no such pod.", al.Namespace, al.Pod))
+		leave = append(leave, plan("")...)
 		t.endpoint()
 	}
-	t.restart("its successor gets an address that Cilium's agent knows of")
+	t.eitherEndpoint("the holder's", leave...)
 }
 
 // releaseCilium has a left-over CiliumEndpoint deleted.
 func (t *telling) releaseCilium() {
 	t.advise("Cilium's operator deletes a CiliumEndpoint without a pod by itself, within minutes (--cilium-endpoint-gc-interval, 5m): if it does not, see whether it runs and what it logs.")
-	t.advise("See whether the agent of node %s still has an endpoint with %s: %s. Restarting the agent makes it forget endpoints without a container.",
-		cmp.Or(t.node(), t.bookedNode()), t.f.Address, ciliumAgent)
-	t.endpoint()
+	node := cmp.Or(t.node(), t.bookedNode())
+	t.act(say("See whether the agent of node %s still has an endpoint with %s: restarting the agent makes it forget endpoints without a container.", node, t.f.Address).by("", ciliumAgent(node)))
+	if t.endpoint(); t.booked.Pod != "" {
+		t.act(plan("")...)
+	}
+}
+
+// eitherEndpoint leaves the holder, where Cilium's agent knows whose the address is, and
+// restarts it elsewhere.
+func (t *telling) eitherEndpoint(whose string, leave ...Action) {
+	restart, fix := t.restarting("its successor gets an address that Cilium's agent knows of")
+	t.act(
+		say("See which endpoint Cilium's agent on node %s has with %s.", t.ownerNode(), t.f.Address).by("", ciliumAgent(t.ownerNode())),
+		say("What comes next depends on that.").or(
+			either("it has that one, and it is "+whose, leave...),
+			either("it has none with that address, or another one's", restart...),
+		))
+	if fix.What != "" {
+		t.fix(fix)
+	}
 }
 
 // endpoint has the CiliumEndpoint of a pod that is gone deleted.

@@ -17,13 +17,15 @@ func (t *telling) reserveHostLocal() {
 	node := t.node()
 	t.cordon(node)
 	if why := t.unwritable(); why != "" {
-		t.advise("The reservation cannot be written for it (%s). Restart it instead, once the directory has all other addresses in use:", why)
+		t.act(say("Its reservation cannot be written (%s). First see that the directory has all other addresses in use: what is restarted gets the next duplicate elsewhere.", why).by("", "ipwitness audit --kind "+FindingInUseUnallocated))
 		t.byHand(node, "", "Reserve %s in %s for its holder. By hand, because %s.", t.f.Address, t.pool.Name, why)
 		t.restart("it asks for an address that is free")
+		t.uncordon(node)
 		return
 	}
-	t.advise("On node %s, as root, write the reservations of all addresses in use as host-local does: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh node %s. For this one: %s",
-		node, quote(node), t.reservation())
+	t.advise("On node %s, the reservations of all addresses in use are to be written as host-local does.", node)
+	t.act(plan(node)...)
+	t.uncordon(node)
 	t.advise("Find out what deleted the records: a restore, a clean-up script, a tmpfs that a reboot empties while pods live on. host-local needs %s as long as pods live.", t.pool.Name)
 	t.fix(Fix{
 		Node: node,
@@ -49,15 +51,19 @@ func (t *telling) rebookHostLocal() {
 	node := t.node()
 	if why := t.unwritable(); why != "" || t.booked.ContainerID == "" {
 		why = cmp.Or(why, "it is not known whose it is now")
-		t.advise("On node %s, see whose reservation it is (cat %s) and whether that container lives (crictl pods).", node, t.file())
+		t.act(say("On node %s, see whose reservation it is.", node).by(node, "cat "+t.file()))
 		t.byHand(node, "", "Put the reservation of %s in %s into the name of its holder. By hand, because %s.", t.f.Address, t.pool.Name, why)
 		t.restart("it asks for an address that is free, and host-local does not free one in use")
 		return
 	}
 	other := t.booked.ContainerID
-	t.advise("On node %s, see that container %s is dead: crictl pods --id %s --no-trunc shows it as NotReady, or not at all.", node, shortID(other), quote(other))
-	t.advise("Put the reservation into the name of the holder: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh node %s", quote(node))
-	t.advise("If it lives, leave the file, and delete the pod that holds the address: its successor gets one of its own.")
+	restart, _ := t.restarting("its successor gets an address of its own")
+	t.act(
+		say("On node %s, see whether container %s lives, for which the address is reserved.", node, shortID(other)).by(node, "crictl pods --no-trunc --id "+quote(other)),
+		say("What comes next depends on that.").or(
+			either("it is NotReady, or not there", plan(node)...),
+			either("it is Ready", append([]Action{say("Leave its reservation.")}, restart...)...),
+		))
 	t.fix(Fix{
 		Node: node,
 		What: fmt.Sprintf("Put the reservation of %s into the name of %s, which holds it, unless container %s, whose name is in it, still runs.", t.f.Address, t.owner.name(), shortID(other)),
@@ -78,14 +84,21 @@ func (t *telling) rebookHostLocal() {
 func (t *telling) releaseHostLocal() {
 	node := t.node()
 	if t.booked.ContainerID == "" {
-		t.advise("On node %s, see whose reservation it is: cat %s. If nobody of that name is left, remove the file.", node, t.file())
+		t.act(say("On node %s, see whose reservation it is, and whether that lives.", node).by(node, "cat "+t.file()),
+			say("What comes next depends on that.").or(
+				either("nobody of that name is left", say("On node %s, remove the file.", node).by(node, "rm "+t.file())),
+				either("it lives", say("Leave the file."))))
 		t.byHand(node, "", "Remove %s/%s, if nobody has the address. By hand, because it is not known whose it is.", t.pool.Name, t.f.Address)
 		return
 	}
 	id := t.booked.ContainerID
-	t.advise("On node %s, see that the container is gone: crictl pods --id %s --no-trunc shows it as NotReady, or not at all.", node, quote(id))
-	t.advise("If it is there and NotReady, have the runtime remove it, which frees the address rightly: crictl rmp %s", quote(shortID(id)))
-	t.advise("If it is not there, remove its reservation: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh node %s", quote(node))
+	t.act(
+		say("On node %s, see whether container %s is there, for which the address is reserved.", node, shortID(id)).by(node, "crictl pods --no-trunc --id "+quote(id)),
+		say("What comes next depends on that.").or(
+			either("it is not there", plan(node)...),
+			either("it is there, and NotReady", say("Have the runtime remove it, which frees the address.").by(node, "crictl rmp "+argument(shortID(id)))),
+			either("it is there, and Ready", say("Leave its reservation: it lives.")),
+		))
 	t.advise("Addresses leak where a node or its runtime dies before CNI DEL ran. If it happens again and again, look for errors of CNI DEL in the log of the runtime.")
 	t.fix(Fix{
 		Node: node,
@@ -186,11 +199,22 @@ func (t *telling) cordon(node string) {
 	if t.owner == nil || t.owner.kind() != Pod || node == "" {
 		return
 	}
-	t.advise("%s", cordoning(node))
+	t.act(cordoning(node))
 }
 
-// cordoning says how to have no pods started on a node for now.
-func cordoning(node string) string {
-	return fmt.Sprintf("Start no pods on node %s until this is put right: kubectl cordon %s (afterwards: kubectl uncordon %s). Pods of DaemonSets start all the same.",
-		node, quote(node), quote(node))
+// cordoning has no pods started on a node for now, uncordoning has them again.
+func cordoning(node string) Action {
+	return say("Start no pods on node %s until this is put right. Pods of DaemonSets start all the same.", node).by("", "kubectl cordon "+argument(node))
+}
+
+func uncordoning(node string) Action {
+	return say("Let pods start on node %s again.", node).by("", "kubectl uncordon "+argument(node))
+}
+
+// uncordon is the end of what cordon began.
+func (t *telling) uncordon(node string) {
+	if t.owner == nil || t.owner.kind() != Pod || node == "" {
+		return
+	}
+	t.act(uncordoning(node))
 }

@@ -33,13 +33,13 @@ func TellOverlap(kind string, a, b Side) Told {
 	if kind == FindingRangesOverlap {
 		told.Summary = fmt.Sprintf("CNI networks %s and %s of node %s both give %s: pods of the one get addresses that pods of the other have.",
 			a.Network, b.Network, a.Node, common)
-		told.Advice = []string{
-			fmt.Sprintf("Decide which of the two keeps the range. Give the other one another in its configuration (%s or %s), on every node that has it.",
-				cmp.Or(a.Config, a.Network), cmp.Or(b.Config, b.Network)),
-			fmt.Sprintf("Restart the pods of that network on node %s, one after the other: they keep their addresses until then.", a.Node),
-			"If the two never meet (no route and no bridge between them, on purpose), declare it: --shared CIDR=REASON.",
-			"If one of the two is a leftover that no pod uses, remove its configuration: of several, container runtimes take the first by file name.",
-		}
+		told.Remedy = []Action{say("See what uses each of the two networks, and whether they meet: ipwitness owners %s lists who has addresses of both.", a.within(b)).or(
+			either("they never meet, on purpose: there is no route and no bridge between them", say("Declare it to the aggregator: --shared CIDR=REASON, with a range that has all of %s.", common)),
+			either("no pod uses network "+a.Network, a.unused()),
+			either("no pod uses network "+b.Network, b.unused()),
+			either("both are used, and network "+a.Network+" is to keep the range", b.renumbered()...),
+			either("both are used, and network "+b.Network+" is to keep the range", a.renumbered()...),
+		)}
 		told.Fixes = []Fix{{
 			Node: a.Node, Manual: true,
 			What: fmt.Sprintf("Give %s or %s another range: %s is in both (%s; %s).", a.Network, b.Network, common, cmp.Or(a.Config, a.From), cmp.Or(b.Config, b.From)),
@@ -47,22 +47,22 @@ func TellOverlap(kind string, a, b Side) Told {
 		return told
 	}
 	told.Summary = fmt.Sprintf("Nodes %s and %s both give pods addresses of %s: sooner or later a pod of the one has the address of a pod of the other.", a.Node, b.Node, common)
-	told.Advice = []string{
-		"See which range each node has, and which its CNI plugin really uses: kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDRS:.spec.podCIDRs; on the node: grep -r subnet /etc/cni/net.d",
-		fmt.Sprintf("Start no pods on node %s meanwhile: kubectl cordon %s", b.Node, quote(b.Node)),
-		"If a node's CNI configuration has the range written in (a default of the container runtime as 10-containerd-net.conflist, a cloned disk), remove or correct that file, and restart the pods of the node.",
-		fmt.Sprintf("If Node.spec.podCIDR itself is the same: it cannot be changed. Make one of the nodes anew: kubectl drain %s --ignore-daemonsets --delete-emptydir-data; kubectl delete node %s; on it: systemctl restart kubelet. It registers again, and gets a range that is free.",
-			quote(b.Node), quote(b.Node)),
-		"See why two nodes could get one range: two controller managers with --allocate-node-cidrs, ranges assigned by hand, a node restored from a backup.",
-		"Restart the pods of that node that still have addresses of the other's range: ipwitness owners " + a.within(b),
-	}
+	see := say("See which range each node has.").by("", "kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDRS:.spec.podCIDRs")
+	rest := say("See who on that node still has an address of the other's range, and restart those pods.").by("", "ipwitness owners "+a.within(b))
 	if strings.HasPrefix(a.Config, "ciliumnodes ") && strings.HasPrefix(b.Config, "ciliumnodes ") {
-		told.Advice = []string{
-			"See which range Cilium's operator has given to each node: kubectl get ciliumnodes.cilium.io -o custom-columns=NAME:.metadata.name,CIDRS:.spec.ipam.podCIDRs; its log says when.",
-			told.Advice[1],
-			fmt.Sprintf("Make one of the nodes anew: kubectl drain %s --ignore-daemonsets --delete-emptydir-data; kubectl delete node %s; on it: systemctl restart kubelet. Its CiliumNode goes with it, and the next one gets a range that is free.",
-				quote(b.Node), quote(b.Node)),
-			told.Advice[5],
+		see = say("See which range Cilium's operator has given to each node; its log says when.").by("", "kubectl get ciliumnodes.cilium.io -o custom-columns=NAME:.metadata.name,CIDRS:.spec.ipam.podCIDRs")
+		told.Remedy = append([]Action{see, cordoning(b.Node)}, b.anew("Its CiliumNode goes with it, and the next one gets a range that is free.")...)
+		told.Remedy = append(told.Remedy, rest)
+	} else {
+		told.Remedy = []Action{
+			see, cordoning(b.Node),
+			say("See what each node's CNI plugin really uses: on both of them, grep -r subnet /etc/cni/net.d").or(
+				either("Node.spec.podCIDRs of both nodes have the range", b.anew("It gets a range that is free.")...),
+				either("the CNI configuration of node "+a.Node+" has it written in, and its own Node.spec.podCIDRs is another one", a.corrected()...),
+				either("the CNI configuration of node "+b.Node+" has it written in, and its own Node.spec.podCIDRs is another one", b.corrected()...),
+			),
+			uncordoning(b.Node), rest,
+			say("See why two nodes could get one range: two controller managers with --allocate-node-cidrs, ranges assigned by hand, a node restored from a backup, a configuration that a container runtime or an image of a disk brought along."),
 		}
 	}
 	told.Fixes = []Fix{{
@@ -70,6 +70,36 @@ func TellOverlap(kind string, a, b Side) Told {
 		What: fmt.Sprintf("Start no pods on node %s until its range of pods is another than that of node %s: %s is in both.", b.Node, a.Node, common),
 	}}
 	return told
+}
+
+// unused has the configuration of a network removed.
+func (s Side) unused() Action {
+	return say("On node %s, remove the configuration of network %s (%s): of several, container runtimes take the first by file name.", s.Node, s.Network, cmp.Or(s.Config, s.From))
+}
+
+// renumbered gives a network another range.
+func (s Side) renumbered() []Action {
+	return []Action{
+		say("Give network %s another range in its configuration (%s), on every node that has it.", s.Network, cmp.Or(s.Config, s.Network)),
+		say("Restart the pods of network %s on node %s, one after the other: they keep their addresses until then.", s.Network, s.Node),
+	}
+}
+
+// anew has a node made anew: what it gets then is as said.
+func (s Side) anew(gets string) []Action {
+	return []Action{
+		say("Node.spec.podCIDRs cannot be changed, so one of the nodes is to be made anew. Move the pods of node %s away.", s.Node).by("", "kubectl drain --ignore-daemonsets --delete-emptydir-data "+argument(s.Node)),
+		say("Delete the node in the API.").by("", "kubectl delete node "+argument(s.Node)),
+		say("On node %s, have it register again. %s", s.Node, gets).by(s.Node, "systemctl restart kubelet"),
+	}
+}
+
+// corrected has the CNI configuration of a node put right.
+func (s Side) corrected() []Action {
+	return []Action{
+		say("On node %s, remove that configuration, or correct its range (%s).", s.Node, cmp.Or(s.Config, "/etc/cni/net.d")),
+		say("Restart the pods of node %s that have addresses of it, one after the other.", s.Node),
+	}
 }
 
 // evidence says what one side gives, and where that is known from.

@@ -37,9 +37,9 @@ func (t *poolTelling) evidence(format string, args ...any) {
 	t.told.Evidence = append(t.told.Evidence, fmt.Sprintf(format, args...))
 }
 
-func (t *poolTelling) advise(format string, args ...any) {
-	t.told.Advice = append(t.told.Advice, fmt.Sprintf(format, args...))
-}
+func (t *poolTelling) advise(format string, args ...any) { t.act(say(format, args...)) }
+
+func (t *poolTelling) act(actions ...Action) { t.told.Remedy = append(t.told.Remedy, actions...) }
 
 // mostNamed is how many addresses a sentence names; the evidence names them all, so
 // far as they fit into groups of that many.
@@ -77,7 +77,7 @@ func (t *poolTelling) stateLost() {
 	node := ""
 	if p.Node != nil {
 		node = p.Node.Name
-		t.advise("%s", cordoning(node))
+		t.act(cordoning(node))
 		t.told.Fixes = append(t.told.Fixes, Fix{
 			Manual: true, Command: "kubectl cordon " + quote(node),
 			What: fmt.Sprintf("Start no pods on node %s until its part of this plan has run (afterwards: kubectl uncordon %s).", node, quote(node)),
@@ -95,23 +95,31 @@ func (t *poolTelling) stateLost() {
 				"fi"),
 		})
 	}
-	where := "cluster"
-	if node != "" {
-		where = "node " + quote(node)
-	}
 	switch p.IPAM {
 	case HostLocal, Whereabouts:
-		t.advise("Have the records written anew from who really holds the addresses: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh %s", where)
-		t.advise("Do not copy back an old backup of the records over it: it names containers that are gone, and misses those that came since.")
+		t.advise("The records are to be written anew from who really holds the addresses. Do not copy back an old backup over them: it names containers that are gone, and misses those that came since.")
+		t.act(plan(node)...)
 	case Calico:
-		t.advise("Restore Calico's IPAM objects (ipamblocks, ipamhandles, blockaffinities) from a backup of just before, if there is one; else restart the pods that hold the addresses, one after the other: ipwitness audit --fix-plan prints it.")
+		t.act(say("See whether there is a backup of Calico's IPAM objects (ipamblocks, ipamhandles, blockaffinities) of just before.").or(
+			either("there is one", say("Restore these objects from the backup.")),
+			either("there is none", t.restartAll()),
+		))
 	default:
-		t.advise("Restart the pods that hold the addresses, one after the other: ipwitness audit --fix-plan prints it.")
+		t.act(t.restartAll())
 	}
-	t.advise("See that nothing is left: ipwitness audit; ipwitness conflicts. Pods that were started meanwhile may have got an address that was in use: those are conflicts, and must be restarted.")
+	if node != "" {
+		t.act(uncordoning(node))
+	}
+	t.act(say("See that nothing is left.").by("", "ipwitness audit"),
+		say("See whether pods that were started meanwhile got an address that was in use: the page of each such conflict says which of the two to restart.").by("", "ipwitness conflicts"))
 	if p.IPAM == HostLocal {
 		t.advise("Find out what deleted %s: a restore, a clean-up script, a reboot (if it is on a tmpfs) that pods outlived. It must live as long as the pods of the node do.", p.Name)
 	}
+}
+
+// restartAll has the holders of the addresses at risk restarted.
+func (t *poolTelling) restartAll() Action {
+	return say("Restart the pods that hold the addresses, one after the other, as the plan says: ipwitness audit --fix-plan")
 }
 
 // object is the IPPool that whereabouts would make, which names it after its range;
@@ -163,7 +171,7 @@ func (t *poolTelling) odd() {
 		t.evidence("It is configured in %s.", p.Config)
 	}
 	if p.IPAM == Calico {
-		t.advise("Have Calico check its own records: calicoctl ipam check --show-problem-ips")
+		t.act(say("Have Calico check its own records.").by("", "calicoctl ipam check --show-problem-ips"))
 	}
 	t.advise("Look at the object that is named, and at what wrote it last; if ipwitness misreads it, please report it with the version of that IPAM.")
 	t.advise("The finding is over as soon as it is as it should be.")
@@ -185,7 +193,7 @@ func (t *poolTelling) exhaustion() {
 		t.evidence("%s %s left.", u.count(u.Size-u.Allocated), isAre(u.Size-u.Allocated))
 	}
 	if u.Leaked > 0 {
-		t.advise("Free the %s that nobody holds: ipwitness audit --kind %s shows them, ipwitness audit --fix-plan prints how.", plural(u.Leaked, "address", "addresses"), FindingLeaked)
+		t.act(say("See the %s that nobody holds, and free them as each of these findings says.", plural(u.Leaked, "address", "addresses")).by("", "ipwitness audit --kind "+FindingLeaked))
 	}
 	switch p.IPAM {
 	case HostLocal:

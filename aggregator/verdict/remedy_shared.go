@@ -1,5 +1,7 @@
 package verdict
 
+import "slices"
+
 // sharedAnswered: several have the address on a loopback or dummy device, and answer
 // for it on a wire.
 func (t *telling) sharedAnswered() {
@@ -15,8 +17,20 @@ func (t *telling) sharedAnswered() {
 			}
 		}
 	}
-	t.advise("Linux answers for any address that it has, on every interface, unless it is told not to: on each of them, `sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2`. " +
-		"kube-proxy does so itself in IPVS mode with `strictARP: true`, which MetalLB needs in that mode.")
-	t.advise("If several are to answer for it on purpose (anycast), say so: --shared %s=REASON.", addr)
+	var silent []Action
+	choice := []Alternative{either("all are to answer for it on purpose (anycast)", say("Say so to the aggregator: --shared %s=REASON.", addr)), {}}
+	var nodes []string
+	for i := range owners {
+		if node := owners[i].Node.Name; !slices.Contains(nodes, node) {
+			nodes = append(nodes, node)
+			silent = append(silent, say("On node %s, have Linux answer only for addresses of the interface that is asked. kube-proxy does so itself in IPVS mode with `strictARP: true`, which MetalLB needs in that mode.", node).
+				by(node, "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"))
+		}
+	}
+	choice[1] = either("none is to answer for it on a wire, as of the address of a Service in IPVS mode", silent...)
+	for i, node := range nodes[:min(len(nodes), mostKept)] {
+		choice = append(choice, either("node "+node+" alone is to answer for it", slices.Delete(slices.Clone(silent), i, i+1)...))
+	}
+	t.act(say("Decide whose the address is to be on that wire: Linux answers for any address that it has, on every interface, unless it is told not to.").or(choice...))
 	t.closing()
 }

@@ -189,6 +189,25 @@ func TestToldOfOverlaps(t *testing.T) {
 		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []verdict.Range{r("10.88.0.128", "10.88.255.254")}, From: "host-local"}))
 }
 
+// written adds actions as they are, and has a shell read each command.
+func written(t *testing.T, b []byte, margin string, actions []verdict.Action) []byte {
+	t.Helper()
+	for i, a := range actions {
+		b = fmt.Appendf(b, "%s%d. %s\n", margin, i+1, a.Text)
+		if a.Command != "" {
+			b = fmt.Appendf(b, "%s   [%s] %s\n", margin, a.Node, a.Command)
+			if out, err := exec.Command("sh", "-n", "-c", a.Command).CombinedOutput(); err != nil {
+				t.Errorf("the shell cannot read the command: %v: %s\n%s", err, out, a.Command)
+			}
+		}
+		for k, alternative := range a.Choice {
+			b = fmt.Appendf(b, "%s   %c) %s:\n", margin, 'a'+rune(k), alternative.When)
+			b = written(t, b, margin+"      ", alternative.Actions)
+		}
+	}
+	return b
+}
+
 // golden compares what is told with its file, and has a shell read each command.
 func golden(t *testing.T, name string, told verdict.Told) {
 	t.Helper()
@@ -197,10 +216,8 @@ func golden(t *testing.T, name string, told verdict.Told) {
 	for _, e := range told.Evidence {
 		b = fmt.Appendf(b, "- %s\n", e)
 	}
-	b = append(b, "\nAdvice:\n"...)
-	for i, a := range told.Advice {
-		b = fmt.Appendf(b, "%d. %s\n", i+1, a)
-	}
+	b = append(b, "\nRemedy:\n"...)
+	b = written(t, b, "", told.Remedy)
 	for _, f := range told.Fixes {
 		b = fmt.Appendf(b, "\nFix (node %q, by hand %v): %s\n%s\n", f.Node, f.Manual, f.What, f.Command)
 		if out, err := exec.Command("sh", "-n", "-c", f.Command).CombinedOutput(); err != nil {

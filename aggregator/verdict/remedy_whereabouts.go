@@ -30,8 +30,8 @@ func (t *telling) reserveWhereabouts() {
 		t.reconciled()
 		return
 	}
-	t.advise("Write the allocation as whereabouts does, at offset %s of IPPool %s: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh cluster", entry.offset, t.pool.Name)
-	t.advise("Or delete the pod, if it may be restarted: its successor gets an address that is free.")
+	t.advise("The allocation is to be written as whereabouts does, at offset %s of IPPool %s.", entry.offset, t.pool.Name)
+	t.act(plan("")...)
 	t.reconciled()
 	t.fix(Fix{
 		What: fmt.Sprintf("Book %s for pod %s, which holds it, at offset %s of IPPool %s.", t.f.Address, entry.podref, entry.offset, t.pool.Name),
@@ -52,17 +52,21 @@ func (t *telling) rebookWhereabouts() {
 		why = "it is not known whose it is now"
 	}
 	if why != "" {
-		t.advise("See whether pod %s runs, and which addresses it has: kubectl get pods -A -o wide", cmp.Or(t.booked.Pod, "of that name"))
+		t.act(say("See whether pod %s runs, and which addresses it has.", cmp.Or(t.booked.Pod, "of that name")).by("", "kubectl get pods -A -o wide"))
 		t.byHand("", "", "Put the allocation of %s in IPPool %s into the name of its holder. By hand, because %s.", t.f.Address, t.pool.Name, why)
 		t.restart("it asks whereabouts for an address that is free")
 		return
 	}
 	other := entry
 	other.podref, other.id = t.booked.Namespace+"/"+t.booked.Pod, t.booked.ContainerID
-	t.advise("See whether pod %s runs, and which addresses it has: kubectl get pod -n %s %s -o yaml (annotation k8s.v1.cni.cncf.io/network-status)",
-		other.podref, quote(t.booked.Namespace), quote(t.booked.Pod))
-	t.advise("If it is gone, put the allocation into the name of the holder: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh cluster")
-	t.advise("If it runs, leave the allocation, and delete the pod that holds the address: its successor gets one of its own.")
+	restart, _ := t.restarting("its successor gets an address of its own")
+	t.act(
+		say("See whether pod %s is there, and which addresses it has (annotation k8s.v1.cni.cncf.io/network-status).", other.podref).
+			by("", "kubectl get pod -n "+quote(t.booked.Namespace)+" -o yaml --ignore-not-found "+argument(t.booked.Pod)),
+		say("What comes next depends on that.").or(
+			either("it is not there", plan("")...),
+			either("it is there", append([]Action{say("Leave its allocation.")}, restart...)...),
+		))
 	tests := []string{`{"op":"test","path":` + jsonText(other.pointer()+"/podref") + `,"value":` + jsonText(other.podref) + `}`}
 	if other.id != "" {
 		tests = append(tests, `{"op":"test","path":`+jsonText(other.pointer()+"/id")+`,"value":`+jsonText(other.id)+`}`)
@@ -103,14 +107,15 @@ func (t *telling) releaseWhereabouts() {
 			}
 		}
 	}
-	t.advise("See that the pod is gone, or has another address: kubectl get pods -A -o wide | grep -F %s; ipwitness owners %s", quote(cmp.Or(entry.podref, "NAME")), t.f.Address)
+	t.act(say("See that nobody has the address.").by("", "ipwitness owners "+t.f.Address.String()))
 	if why != "" {
 		t.byHand("", "", "Take the allocation of %s out of IPPool %s. By hand, because %s.", t.f.Address, t.pool.Name, why)
 		t.reconciled()
 		return
 	}
-	t.advise("Take the allocation at offset %s out of IPPool %s, and its reservation %s: ipwitness audit --fix-plan > plan.sh; read it; sh plan.sh cluster",
+	t.advise("The allocation at offset %s of IPPool %s is to be taken out, and its reservation %s: the plan leaves both where the pod is there and has the address.",
 		entry.offset, t.pool.Name, entry.reservation)
+	t.act(plan("")...)
 	t.reconciled()
 	ops := []string{`{"op":"test","path":` + jsonText(entry.pointer()+"/podref") + `,"value":` + jsonText(entry.podref) + `}`}
 	found := entry.there(entry.podref)

@@ -124,7 +124,7 @@ func TestAssignedAndAnExternalDevice(t *testing.T) {
 	if k := c.Owners[0].Workload().Kind; k != verdict.External {
 		t.Errorf("got kind %d first, want the external device", k)
 	}
-	t.Log(c.Summary, c.Advice)
+	t.Log(c.Summary, c.Remedy)
 
 	out := w.after(w.policy.StaleAfter).judge()
 	if got := out.Conflicts[0]; got.Phase != verdict.Resolved || out.Owners[0].State != verdict.Stale || out.Again == 0 {
@@ -405,7 +405,7 @@ func TestAConfirmedConflictEndsWithItsEvidence(t *testing.T) {
 	}
 }
 
-func TestAdviceFitsTheWorkload(t *testing.T) {
+func TestRemedyFitsTheWorkload(t *testing.T) {
 	for _, test := range []struct {
 		who  verdict.Workload
 		want string
@@ -416,7 +416,7 @@ func TestAdviceFitsTheWorkload(t *testing.T) {
 		{verdict.Workload{Kind: verdict.Unknown}, "lsns -t net"},
 		{verdict.Workload{Kind: verdict.Container, ContainerID: "0123456789abcdef"}, "Stop container 0123456789ab on node n1"},
 		{verdict.Workload{Kind: verdict.Container, Name: "web", Source: "cgroup"}, "Stop container web on node n1"},
-		{verdict.Workload{Kind: verdict.Pod, UID: "u-1", ContainerID: "0123456789abcdef", Source: "cgroup"}, "pod with uid u-1 on node n1 is called, and delete it: kubectl get pods -A"},
+		{verdict.Workload{Kind: verdict.Pod, UID: "u-1", ContainerID: "0123456789abcdef", Source: "cgroup"}, "pod with uid u-1 on node n1 is called. kubectl get pods -A"},
 		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12)", Source: "process"}, "process ns (x) (12) on node n1"},
 		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12)", Source: "process"}, "nsenter --net=/proc/12/ns/net ip addr del 10.244.0.5/24 dev eth0"},
 		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12, ended)", Source: "process"}, "in the network namespace of process ns (x) (12, ended) on node n1: find what keeps it"},
@@ -427,9 +427,9 @@ func TestAdviceFitsTheWorkload(t *testing.T) {
 		two, _ := w.veth(w.namespace("n1", 3, "103", test.who), "bbbbbb", w.link("n1", "v2", verdict.PointToPoint, false))
 		w.assigned(one)
 		w.assigned(two).AssignedAt += 5e9
-		advice := strings.Join(w.judge().Conflicts[0].Advice, "\n")
-		if !strings.Contains(advice, test.want) || strings.Contains(advice, "delete pod -n default a") {
-			t.Errorf("got advice\n%s\nwant %q, and nothing to be done to a", advice, test.want)
+		remedy := strings.Join(flat(w.judge().Conflicts[0].Remedy), "\n")
+		if !strings.Contains(remedy, test.want) || strings.Contains(remedy, "delete pod -n default a") {
+			t.Errorf("got remedy\n%s\nwant %q, and nothing to be done to a", remedy, test.want)
 		}
 	}
 }
@@ -516,7 +516,7 @@ func describeJudgement(out verdict.Judgement) []string {
 		text = append(text, owner(o))
 	}
 	for _, c := range out.Conflicts {
-		text = append(text, fmt.Sprint(c.ID, c.Phase, c.Rule, c.Summary, c.Advice))
+		text = append(text, fmt.Sprint(c.ID, c.Phase, c.Rule, c.Summary, c.Remedy))
 		for _, o := range c.Owners {
 			text = append(text, owner(o))
 		}

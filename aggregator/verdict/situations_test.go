@@ -38,7 +38,7 @@ func TestT1PtpPodsWithOneAddress(t *testing.T) {
 		t.Errorf("got detected %d confirmed %d, want %d and %d", c.DetectedAt, c.ConfirmedAt, start, w.now)
 	}
 	t.Log(c.Summary)
-	for _, step := range c.Advice {
+	for _, step := range flat(c.Remedy) {
 		t.Log(" - ", step)
 	}
 	w.drop(a)

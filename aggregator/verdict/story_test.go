@@ -40,8 +40,8 @@ func TestStoryOfANodenameThatIsAnotherNodes(t *testing.T) {
 	if c.Cause != elsewhere || !strings.Contains(strings.Join(c.Because, "\n"), "had it for pod default/web on node n9 while pod default/web (eth0, node n1) had it") {
 		t.Errorf("got cause %s because of %q", c.Cause, c.Because)
 	}
-	if !strings.Contains(strings.Join(c.Advice, "\n"), "kubectl delete pod -n default web") || strings.Contains(strings.Join(c.Advice, "\n"), "delete pod -n default db") {
-		t.Errorf("got advice %q, want the pod restarted that IPAM does not have", c.Advice)
+	if !strings.Contains(strings.Join(flat(c.Remedy), "\n"), "kubectl delete pod -n default web") || strings.Contains(strings.Join(flat(c.Remedy), "\n"), "delete pod -n default db") {
+		t.Errorf("got advice %q, want the pod restarted that IPAM does not have", c.Remedy)
 	}
 }
 
@@ -66,8 +66,8 @@ func TestStoryOfADirectoryThatWasDeleted(t *testing.T) {
 	if facts := strings.Join(c.Because, "\n"); c.Cause != lost || !strings.Contains(facts, "record of pod default/old vanished") || !strings.Contains(facts, "All of its records were lost") {
 		t.Errorf("got cause %s because of %q", c.Cause, c.Because)
 	}
-	if !strings.Contains(strings.Join(c.Advice, "\n"), "kubectl delete pod -n default old") {
-		t.Errorf("got advice %q, want the old pod restarted: IPAM has the address for the new one", c.Advice)
+	if !strings.Contains(strings.Join(flat(c.Remedy), "\n"), "kubectl delete pod -n default old") {
+		t.Errorf("got advice %q, want the old pod restarted: IPAM has the address for the new one", c.Remedy)
 	}
 }
 

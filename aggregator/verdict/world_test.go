@@ -12,6 +12,22 @@ import (
 
 const start = verdict.Stamp(1_700_000_000_000_000_000)
 
+// flat are actions as lines of text, those of alternatives too.
+func flat(actions []verdict.Action) (lines []string) {
+	for _, a := range actions {
+		line := a.Text
+		if a.Command != "" {
+			line += " " + a.Command
+		}
+		lines = append(lines, line)
+		for _, alternative := range a.Choice {
+			lines = append(lines, "if "+alternative.When)
+			lines = append(lines, flat(alternative.Actions)...)
+		}
+	}
+	return lines
+}
+
 // world is a handful of nodes with their tables: what an aggregator would know.
 type world struct {
 	policy     verdict.Policy

@@ -223,7 +223,7 @@ func TestT3CalicoBooksAPodForAnotherNode(t *testing.T) {
 	wrong := calicoBooking{"node2", l.namespace, "first", l.sandbox(first, "").ID}
 	l.apply(block("node2", map[string]calicoBooking{first.Address: wrong}))
 	f := l.awaitFinding("booked-elsewhere "+first.Address, "first", "node1", "node2")
-	if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || !strings.Contains(fmt.Sprint(f.GetAdvice(), f.GetFixes()), "/var/lib/calico/nodename") {
+	if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || !strings.Contains(fmt.Sprint(f.GetRemedy(), f.GetFixes()), "/var/lib/calico/nodename") {
 		t.Errorf("got %v, want it critical, and what is to be corrected", f)
 	}
 	l.described("AddressBookedElsewhere", "pod", "first", first.Address)

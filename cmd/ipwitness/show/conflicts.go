@@ -99,13 +99,7 @@ func Conflict(w io.Writer, c *pb.Conflict, now time.Time) error {
 	p.owners("Owners:", c.GetOwners())
 	p.timeline(c)
 	p.related("Kubernetes says:", c.GetRelated())
-	if len(c.GetAdvice()) > 0 {
-		p.line("")
-		p.line("What to do:")
-		for i, a := range c.GetAdvice() {
-			p.line("  %d. %s", i+1, a)
-		}
-	}
+	p.remedy(c.GetRemedy())
 	return p.write(w)
 }
 

@@ -176,13 +176,7 @@ func Finding(w io.Writer, f *pb.Finding, now time.Time) error {
 	p.bullets("Addresses:", rows(f.GetAddresses()))
 	p.allocations(f.GetAllocations())
 	p.owners("Held by:", f.GetOwners())
-	if len(f.GetAdvice()) > 0 {
-		p.line("")
-		p.line("What to do:")
-		for i, a := range f.GetAdvice() {
-			p.line("  %d. %s", i+1, a)
-		}
-	}
+	p.remedy(f.GetRemedy())
 	p.fixes(f.GetFixes())
 	return p.write(w)
 }

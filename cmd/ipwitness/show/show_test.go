@@ -107,15 +107,21 @@ func owners() []*pb.Owner {
 
 func conflict(state pb.Conflict_State) *pb.Conflict {
 	c := &pb.Conflict{
-		Id:         "k3j5x2a7",
-		Episode:    2,
-		Address:    "10.244.0.7",
-		Scope:      &pb.Scope{Kind: pb.Scope_NODE, Name: "worker-1"},
-		State:      state,
-		Cause:      "ipam-state-lost",
-		Rule:       "assigned-twice",
-		Summary:    "10.244.0.7 is held by default/web-1 and shop/cart on node worker-1.",
-		Advice:     []string{"Delete one of the pods.", "Restore the state of the IPAM plugin."},
+		Id:      "k3j5x2a7",
+		Episode: 2,
+		Address: "10.244.0.7",
+		Scope:   &pb.Scope{Kind: pb.Scope_NODE, Name: "worker-1"},
+		State:   state,
+		Cause:   "ipam-state-lost",
+		Rule:    "assigned-twice",
+		Summary: "10.244.0.7 is held by default/web-1 and shop/cart on node worker-1.",
+		Remedy: []*pb.Action{
+			{Text: "Restore the state of the IPAM plugin.", Command: "ipwitness audit --fix-plan > plan.sh"},
+			{Text: "Decide which one keeps it.", Choice: []*pb.Alternative{
+				{When: "default/web-1 keeps it", Actions: []*pb.Action{{Text: "Delete shop/cart.", Command: "kubectl delete pod -n shop cart"}}},
+				{When: "shop/cart keeps it", Actions: []*pb.Action{{Text: "Look.", Node: "worker-1", Command: "if true; then\n  true\nfi"}, {Text: "Delete default/web-1."}}},
+			}},
+		},
 		Owners:     []*pb.Owner{pod("default", "web-1", "1"), pod("shop", "cart", "2")},
 		DetectedAt: at(3 * time.Minute),
 	}
@@ -521,7 +527,7 @@ func finding(n int, kind string, severity pb.Finding_Severity) *pb.Finding {
 		Id: fmt.Sprintf("id%d", n), Kind: kind, Severity: severity, Address: owner.Address, Nodes: []string{"worker-1"}, DetectedAt: at(time.Duration(n) * time.Second),
 		Summary: fmt.Sprintf("%s is held by pod shop/web-%d, and host-local takes it for free.", owner.Address, n),
 		Owners:  []*pb.Owner{owner}, Pool: pools()[0], Runbook: "https://example.net/" + kind + ".md",
-		Evidence: []string{"host-local has no record of the address."}, Advice: []string{"Write it.", "Find out who deleted it."},
+		Evidence: []string{"host-local has no record of the address."}, Remedy: []*pb.Action{{Text: "Write it."}, {Text: "Find out who deleted it."}},
 		Fixes: []*pb.Fix{
 			{Node: "worker-1", What: "Reserve it.", Command: "if true; then\n  echo " + owner.Address + "\nfi"},
 			{Manual: true, What: "Start no pods on node worker-1.", Command: "kubectl cordon worker-1"},

@@ -449,7 +449,7 @@ func (x Kubernetes_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Kubernetes_State.Descriptor instead.
 func (Kubernetes_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13, 0}
 }
 
 // Severity is how much it matters.
@@ -506,7 +506,7 @@ func (x Finding_Severity) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Finding_Severity.Descriptor instead.
 func (Finding_Severity) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15, 0}
 }
 
 // State is how far its allocations are known.
@@ -571,7 +571,7 @@ func (x Pool_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Pool_State.Descriptor instead.
 func (Pool_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
 }
 
 // State is whether the agent is heard from.
@@ -624,7 +624,7 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 0}
 }
 
 // Unknown is why not all nodes that should report are known.
@@ -677,7 +677,7 @@ func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Coverage_Unknown.Descriptor instead.
 func (Coverage_Unknown) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 0}
 }
 
 // Workload says who an owner is.
@@ -1305,8 +1305,6 @@ type Conflict struct {
 	Rule string `protobuf:"bytes,7,opt,name=rule,proto3" json:"rule,omitempty"`
 	// One or two sentences for a person.
 	Summary string `protobuf:"bytes,8,opt,name=summary,proto3" json:"summary,omitempty"`
-	// What to do, in order.
-	Advice []string `protobuf:"bytes,9,rep,name=advice,proto3" json:"advice,omitempty"`
 	// Who holds it.
 	Owners []*Owner `protobuf:"bytes,10,rep,name=owners,proto3" json:"owners,omitempty"`
 	// When it was suspected.
@@ -1334,7 +1332,9 @@ type Conflict struct {
 	LinkProof LinkProof_Kind `protobuf:"varint,21,opt,name=link_proof,json=linkProof,proto3,enum=ipwitness.v1.LinkProof_Kind" json:"link_proof,omitempty"`
 	// Indexes of owners, in the order in which they got the address or, where that is
 	// not known, were first seen with it. Clocks of nodes are compared by their skew.
-	Order         []uint32 `protobuf:"varint,22,rep,packed,name=order,proto3" json:"order,omitempty"`
+	Order []uint32 `protobuf:"varint,22,rep,packed,name=order,proto3" json:"order,omitempty"`
+	// What to do, in order.
+	Remedy        []*Action `protobuf:"bytes,23,rep,name=remedy,proto3" json:"remedy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1423,13 +1423,6 @@ func (x *Conflict) GetSummary() string {
 		return x.Summary
 	}
 	return ""
-}
-
-func (x *Conflict) GetAdvice() []string {
-	if x != nil {
-		return x.Advice
-	}
-	return nil
 }
 
 func (x *Conflict) GetOwners() []*Owner {
@@ -1523,6 +1516,13 @@ func (x *Conflict) GetOrder() []uint32 {
 	return nil
 }
 
+func (x *Conflict) GetRemedy() []*Action {
+	if x != nil {
+		return x.Remedy
+	}
+	return nil
+}
+
 // LinkProof is how links of different nodes are known to be one broadcast domain.
 type LinkProof struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1560,6 +1560,134 @@ func (*LinkProof) Descriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
+// Action is one thing to do about a conflict or a finding.
+type Action struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What to do, in words; where there is a choice, what decides it, and who can tell.
+	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// A command of POSIX shell that does it; empty where it must be done in another way.
+	Command string `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
+	// The node to run the command on; empty for anywhere with kubectl or ipwitness.
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// Alternatives, of which exactly one is to be carried out; empty for a plain one.
+	Choice        []*Alternative `protobuf:"bytes,4,rep,name=choice,proto3" json:"choice,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Action) Reset() {
+	*x = Action{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Action) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Action) ProtoMessage() {}
+
+func (x *Action) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Action.ProtoReflect.Descriptor instead.
+func (*Action) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Action) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Action) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *Action) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Action) GetChoice() []*Alternative {
+	if x != nil {
+		return x.Choice
+	}
+	return nil
+}
+
+// Alternative is one of several ways, of which exactly one is to be taken.
+type Alternative struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When this is the one to take, as a clause: "pod shop/web keeps the address".
+	When string `protobuf:"bytes,1,opt,name=when,proto3" json:"when,omitempty"`
+	// What to do then, in order.
+	Actions       []*Action `protobuf:"bytes,2,rep,name=actions,proto3" json:"actions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Alternative) Reset() {
+	*x = Alternative{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Alternative) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Alternative) ProtoMessage() {}
+
+func (x *Alternative) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Alternative.ProtoReflect.Descriptor instead.
+func (*Alternative) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Alternative) GetWhen() string {
+	if x != nil {
+		return x.When
+	}
+	return ""
+}
+
+func (x *Alternative) GetActions() []*Action {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
 // Exclusion is a cause that was considered.
 type Exclusion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1573,7 +1701,7 @@ type Exclusion struct {
 
 func (x *Exclusion) Reset() {
 	*x = Exclusion{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +1713,7 @@ func (x *Exclusion) String() string {
 func (*Exclusion) ProtoMessage() {}
 
 func (x *Exclusion) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,7 +1726,7 @@ func (x *Exclusion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exclusion.ProtoReflect.Descriptor instead.
 func (*Exclusion) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Exclusion) GetCause() string {
@@ -1628,7 +1756,7 @@ type DiagnosisStep struct {
 
 func (x *DiagnosisStep) Reset() {
 	*x = DiagnosisStep{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1768,7 @@ func (x *DiagnosisStep) String() string {
 func (*DiagnosisStep) ProtoMessage() {}
 
 func (x *DiagnosisStep) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1781,7 @@ func (x *DiagnosisStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnosisStep.ProtoReflect.Descriptor instead.
 func (*DiagnosisStep) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DiagnosisStep) GetStep() string {
@@ -1699,7 +1827,7 @@ type Related struct {
 
 func (x *Related) Reset() {
 	*x = Related{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1711,7 +1839,7 @@ func (x *Related) String() string {
 func (*Related) ProtoMessage() {}
 
 func (x *Related) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,7 +1852,7 @@ func (x *Related) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Related.ProtoReflect.Descriptor instead.
 func (*Related) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Related) GetKind() string {
@@ -1820,7 +1948,7 @@ type Kubernetes struct {
 
 func (x *Kubernetes) Reset() {
 	*x = Kubernetes{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1960,7 @@ func (x *Kubernetes) String() string {
 func (*Kubernetes) ProtoMessage() {}
 
 func (x *Kubernetes) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +1973,7 @@ func (x *Kubernetes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kubernetes.ProtoReflect.Descriptor instead.
 func (*Kubernetes) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Kubernetes) GetState() Kubernetes_State {
@@ -1914,7 +2042,7 @@ type Acknowledgement struct {
 
 func (x *Acknowledgement) Reset() {
 	*x = Acknowledgement{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1926,7 +2054,7 @@ func (x *Acknowledgement) String() string {
 func (*Acknowledgement) ProtoMessage() {}
 
 func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1939,7 +2067,7 @@ func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acknowledgement.ProtoReflect.Descriptor instead.
 func (*Acknowledgement) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Acknowledgement) GetReason() string {
@@ -1986,8 +2114,6 @@ type Finding struct {
 	Id string `protobuf:"bytes,4,opt,name=id,proto3" json:"id,omitempty"`
 	// The nodes concerned, by name.
 	Nodes []string `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// What to do, in order.
-	Advice []string `protobuf:"bytes,6,rep,name=advice,proto3" json:"advice,omitempty"`
 	// When it was found.
 	DetectedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
 	// How much it matters.
@@ -2005,14 +2131,16 @@ type Finding struct {
 	// What would put it right, as commands: `ipwitness audit --fix-plan` prints them.
 	Fixes []*Fix `protobuf:"bytes,14,rep,name=fixes,proto3" json:"fixes,omitempty"`
 	// The page about its kind, a URL.
-	Runbook       string `protobuf:"bytes,15,opt,name=runbook,proto3" json:"runbook,omitempty"`
+	Runbook string `protobuf:"bytes,15,opt,name=runbook,proto3" json:"runbook,omitempty"`
+	// What to do, in order.
+	Remedy        []*Action `protobuf:"bytes,16,rep,name=remedy,proto3" json:"remedy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2024,7 +2152,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2037,7 +2165,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Finding) GetKind() string {
@@ -2071,13 +2199,6 @@ func (x *Finding) GetId() string {
 func (x *Finding) GetNodes() []string {
 	if x != nil {
 		return x.Nodes
-	}
-	return nil
-}
-
-func (x *Finding) GetAdvice() []string {
-	if x != nil {
-		return x.Advice
 	}
 	return nil
 }
@@ -2145,6 +2266,13 @@ func (x *Finding) GetRunbook() string {
 	return ""
 }
 
+func (x *Finding) GetRemedy() []*Action {
+	if x != nil {
+		return x.Remedy
+	}
+	return nil
+}
+
 // Fix is one step that would put IPAM right. Nothing runs it but a person.
 type Fix struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2164,7 +2292,7 @@ type Fix struct {
 
 func (x *Fix) Reset() {
 	*x = Fix{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2176,7 +2304,7 @@ func (x *Fix) String() string {
 func (*Fix) ProtoMessage() {}
 
 func (x *Fix) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2317,7 @@ func (x *Fix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fix.ProtoReflect.Descriptor instead.
 func (*Fix) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Fix) GetNode() string {
@@ -2252,7 +2380,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2392,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2405,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Pool) GetIpam() string {
@@ -2377,7 +2505,7 @@ type Allocation struct {
 
 func (x *Allocation) Reset() {
 	*x = Allocation{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2389,7 +2517,7 @@ func (x *Allocation) String() string {
 func (*Allocation) ProtoMessage() {}
 
 func (x *Allocation) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2402,7 +2530,7 @@ func (x *Allocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allocation.ProtoReflect.Descriptor instead.
 func (*Allocation) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Allocation) GetIpam() string {
@@ -2514,7 +2642,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2526,7 +2654,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2539,7 +2667,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Node) GetName() string {
@@ -2692,7 +2820,7 @@ type Coverage struct {
 
 func (x *Coverage) Reset() {
 	*x = Coverage{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2704,7 +2832,7 @@ func (x *Coverage) String() string {
 func (*Coverage) ProtoMessage() {}
 
 func (x *Coverage) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2717,7 +2845,7 @@ func (x *Coverage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coverage.ProtoReflect.Descriptor instead.
 func (*Coverage) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Coverage) GetExpected() uint32 {
@@ -2796,7 +2924,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2808,7 +2936,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2821,7 +2949,7 @@ func (x *Node_Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Port.ProtoReflect.Descriptor instead.
 func (*Node_Port) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 0}
 }
 
 func (x *Node_Port) GetInterface() string {
@@ -2930,7 +3058,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04LIVE\x10\x01\x12\t\n" +
 	"\x05STALE\x10\x02\x12\v\n" +
 	"\aUNHEARD\x10\x03\x12\b\n" +
-	"\x04GONE\x10\x04\"\xe2\a\n" +
+	"\x04GONE\x10\x04\"\x86\b\n" +
 	"\bConflict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aepisode\x18\x02 \x01(\rR\aepisode\x12\x18\n" +
@@ -2939,8 +3067,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05state\x18\x05 \x01(\x0e2\x1c.ipwitness.v1.Conflict.StateR\x05state\x12\x14\n" +
 	"\x05cause\x18\x06 \x01(\tR\x05cause\x12\x12\n" +
 	"\x04rule\x18\a \x01(\tR\x04rule\x12\x18\n" +
-	"\asummary\x18\b \x01(\tR\asummary\x12\x16\n" +
-	"\x06advice\x18\t \x03(\tR\x06advice\x12+\n" +
+	"\asummary\x18\b \x01(\tR\asummary\x12+\n" +
 	"\x06owners\x18\n" +
 	" \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x12;\n" +
 	"\vdetected_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -2957,18 +3084,28 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\arunbook\x18\x14 \x01(\tR\arunbook\x12;\n" +
 	"\n" +
 	"link_proof\x18\x15 \x01(\x0e2\x1c.ipwitness.v1.LinkProof.KindR\tlinkProof\x12\x14\n" +
-	"\x05order\x18\x16 \x03(\rR\x05order\"D\n" +
+	"\x05order\x18\x16 \x03(\rR\x05order\x12,\n" +
+	"\x06remedy\x18\x17 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSUSPECTED\x10\x01\x12\r\n" +
 	"\tCONFIRMED\x10\x02\x12\f\n" +
-	"\bRESOLVED\x10\x03\"=\n" +
+	"\bRESOLVED\x10\x03J\x04\b\t\x10\n" +
+	"R\x06advice\"=\n" +
 	"\tLinkProof\"0\n" +
 	"\x04Kind\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\v\n" +
 	"\aONE_WAY\x10\x01\x12\n" +
 	"\n" +
-	"\x06PROVEN\x10\x02\"9\n" +
+	"\x06PROVEN\x10\x02\"}\n" +
+	"\x06Action\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x18\n" +
+	"\acommand\x18\x02 \x01(\tR\acommand\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x121\n" +
+	"\x06choice\x18\x04 \x03(\v2\x19.ipwitness.v1.AlternativeR\x06choice\"Q\n" +
+	"\vAlternative\x12\x12\n" +
+	"\x04when\x18\x01 \x01(\tR\x04when\x12.\n" +
+	"\aactions\x18\x02 \x03(\v2\x14.ipwitness.v1.ActionR\aactions\"9\n" +
 	"\tExclusion\x12\x14\n" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\";\n" +
@@ -3009,14 +3146,13 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
 	"\n" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12'\n" +
-	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xd8\x04\n" +
+	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xfc\x04\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
 	"\asummary\x18\x03 \x01(\tR\asummary\x12\x0e\n" +
 	"\x02id\x18\x04 \x01(\tR\x02id\x12\x14\n" +
-	"\x05nodes\x18\x05 \x03(\tR\x05nodes\x12\x16\n" +
-	"\x06advice\x18\x06 \x03(\tR\x06advice\x12;\n" +
+	"\x05nodes\x18\x05 \x03(\tR\x05nodes\x12;\n" +
 	"\vdetected_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"detectedAt\x12:\n" +
 	"\bseverity\x18\b \x01(\x0e2\x1e.ipwitness.v1.Finding.SeverityR\bseverity\x12\x1a\n" +
@@ -3027,12 +3163,13 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04pool\x18\f \x01(\v2\x12.ipwitness.v1.PoolR\x04pool\x12\x1c\n" +
 	"\taddresses\x18\r \x03(\tR\taddresses\x12'\n" +
 	"\x05fixes\x18\x0e \x03(\v2\x11.ipwitness.v1.FixR\x05fixes\x12\x18\n" +
-	"\arunbook\x18\x0f \x01(\tR\arunbook\"@\n" +
+	"\arunbook\x18\x0f \x01(\tR\arunbook\x12,\n" +
+	"\x06remedy\x18\x10 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\"@\n" +
 	"\bSeverity\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04INFO\x10\x01\x12\v\n" +
 	"\aWARNING\x10\x02\x12\f\n" +
-	"\bCRITICAL\x10\x03\"_\n" +
+	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"_\n" +
 	"\x03Fix\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04what\x18\x02 \x01(\tR\x04what\x12\x18\n" +
@@ -3130,7 +3267,7 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -3151,78 +3288,84 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(*Owner)(nil),                 // 16: ipwitness.v1.Owner
 	(*Conflict)(nil),              // 17: ipwitness.v1.Conflict
 	(*LinkProof)(nil),             // 18: ipwitness.v1.LinkProof
-	(*Exclusion)(nil),             // 19: ipwitness.v1.Exclusion
-	(*DiagnosisStep)(nil),         // 20: ipwitness.v1.DiagnosisStep
-	(*Related)(nil),               // 21: ipwitness.v1.Related
-	(*Kubernetes)(nil),            // 22: ipwitness.v1.Kubernetes
-	(*Acknowledgement)(nil),       // 23: ipwitness.v1.Acknowledgement
-	(*Finding)(nil),               // 24: ipwitness.v1.Finding
-	(*Fix)(nil),                   // 25: ipwitness.v1.Fix
-	(*Pool)(nil),                  // 26: ipwitness.v1.Pool
-	(*Allocation)(nil),            // 27: ipwitness.v1.Allocation
-	(*Node)(nil),                  // 28: ipwitness.v1.Node
-	(*Coverage)(nil),              // 29: ipwitness.v1.Coverage
-	nil,                           // 30: ipwitness.v1.Workload.SourcesEntry
-	(*Node_Port)(nil),             // 31: ipwitness.v1.Node.Port
-	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 33: google.protobuf.Duration
+	(*Action)(nil),                // 19: ipwitness.v1.Action
+	(*Alternative)(nil),           // 20: ipwitness.v1.Alternative
+	(*Exclusion)(nil),             // 21: ipwitness.v1.Exclusion
+	(*DiagnosisStep)(nil),         // 22: ipwitness.v1.DiagnosisStep
+	(*Related)(nil),               // 23: ipwitness.v1.Related
+	(*Kubernetes)(nil),            // 24: ipwitness.v1.Kubernetes
+	(*Acknowledgement)(nil),       // 25: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 26: ipwitness.v1.Finding
+	(*Fix)(nil),                   // 27: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 28: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 29: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 30: ipwitness.v1.Node
+	(*Coverage)(nil),              // 31: ipwitness.v1.Coverage
+	nil,                           // 32: ipwitness.v1.Workload.SourcesEntry
+	(*Node_Port)(nil),             // 33: ipwitness.v1.Node.Port
+	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	30, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	32, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
 	12, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	32, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	34, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	32, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	32, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	34, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	34, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
 	15, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
 	11, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
 	14, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	32, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	32, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	34, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	34, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	32, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	34, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
 	13, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
 	15, // 16: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 17: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
 	16, // 18: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	32, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	32, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	32, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	23, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	21, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
-	19, // 24: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
-	20, // 25: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	27, // 26: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	34, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	34, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	34, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	25, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	23, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	21, // 24: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
+	22, // 25: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
+	29, // 26: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
 	5,  // 27: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
-	32, // 28: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	32, // 29: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
-	6,  // 30: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	32, // 31: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	32, // 32: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	32, // 33: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	32, // 34: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	32, // 35: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
-	7,  // 36: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
-	16, // 37: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	27, // 38: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	26, // 39: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	25, // 40: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
-	8,  // 41: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	33, // 42: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	32, // 43: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	9,  // 44: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	32, // 45: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	32, // 46: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	33, // 47: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	33, // 48: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	10, // 49: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	50, // [50:50] is the sub-list for method output_type
-	50, // [50:50] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	19, // 28: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
+	20, // 29: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
+	19, // 30: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
+	34, // 31: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	34, // 32: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	6,  // 33: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
+	34, // 34: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	34, // 35: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	34, // 36: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	34, // 37: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	34, // 38: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	7,  // 39: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
+	16, // 40: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
+	29, // 41: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	28, // 42: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	27, // 43: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	19, // 44: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
+	8,  // 45: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	35, // 46: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	34, // 47: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	9,  // 48: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	34, // 49: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	34, // 50: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	35, // 51: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	35, // 52: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	10, // 53: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	54, // [54:54] is the sub-list for method output_type
+	54, // [54:54] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -3236,7 +3379,7 @@ func file_ipwitness_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,179 @@
+package verdict
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Right is why one of several owners is to keep the address.
+type Right uint8
+
+// The rights, the strongest first.
+const (
+	// RightUndecided: nothing that is known tells who is to keep it.
+	RightUndecided Right = iota
+	// RightAllocation: an IPAM has the address for this owner, and for no other one.
+	RightAllocation
+	// RightOlderAssignment: this owner's kernel was given the address first.
+	RightOlderAssignment
+	// RightIntent: somebody whose task it is meant this owner, and no other one, to have
+	// the address: a CNI plugin, the container runtime or the Kubernetes API.
+	RightIntent
+)
+
+// clocksDiffer is how well clocks of nodes can be compared by their skew: that is
+// measured to within milliseconds, and kernels stamp addresses by the tick.
+const clocksDiffer = 200 * time.Millisecond
+
+// rightful is the one of some owners that is to keep the address, and why: by the
+// allocation, else by the older assignment, else by intent. Each of them only decides
+// between those that the one before it leaves. It is nil where that is undecided. All
+// remedies go by it.
+func (q *inquiry) rightful(owners []*Owner) (*Owner, Right) {
+	left := slices.DeleteFunc(slices.Clone(owners), func(o *Owner) bool { return o.Orphaned })
+	switch len(left) {
+	case 0:
+		return nil, RightUndecided
+	case 1:
+		return left[0], RightIntent // the others are of pods that are no more
+	}
+	if allocated := those(left, q.allocated); len(allocated) == 1 {
+		return allocated[0], RightAllocation
+	} else if len(allocated) > 1 {
+		left = allocated
+	} else if maybe := those(left, q.maybeAllocated); len(maybe) > 0 && len(maybe) < len(left) {
+		return nil, RightUndecided // IPAM has it for somebody who is not known well enough
+	}
+	if q.c.Rule == RuleSamePod {
+		return nil, RightUndecided // its newer sandbox replaces the older one, once kubelet knows of it
+	}
+	if first := oldest(left); first != nil {
+		return first, RightOlderAssignment
+	}
+	if meant := those(left, q.given); len(meant) == 1 {
+		return meant[0], RightIntent
+	}
+	return nil, RightUndecided
+}
+
+// those are the owners of which something holds.
+func those(owners []*Owner, holds func(*Owner) bool) (found []*Owner) {
+	for _, o := range owners {
+		if holds(o) {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// except are the owners but one.
+func except(owners []*Owner, one *Owner) []*Owner {
+	return those(owners, func(o *Owner) bool { return o != one })
+}
+
+// allocated tells whether an IPAM has the address for an owner: as an allocation, or as
+// the gateway of a pool on the bridge that the pool serves.
+func (q *inquiry) allocated(o *Owner) bool {
+	return q.bookedFor(nil, o) == booked || q.poolGateway(o)
+}
+
+// maybeAllocated tells whether an IPAM may have the address for a namespace: it does not
+// say clearly for whom it has it.
+func (q *inquiry) maybeAllocated(o *Owner) bool {
+	return o.Namespace != nil && q.bookedFor(nil, o) == maybeBooked
+}
+
+// poolGateway reports whether an owner is a node with the gateway address of a pool of its own
+// on the bridge that the pool serves.
+func (q *inquiry) poolGateway(o *Owner) bool {
+	return o.kind() == Host && o.Assigned && slices.ContainsFunc(q.tables.PoolsOf(o.Node), func(p *Pool) bool {
+		return p.Device != "" && slices.Contains(p.Gateways, q.c.Address) &&
+			slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.counts() && c.Interface.Name == p.Device })
+	})
+}
+
+// oldest is the owner whose kernel was given the address first; nil where that is not
+// known, or was at one time. Clocks of several nodes are compared by their skew.
+//
+// What only the wire shows behind a port of a namespace has the address by no kernel that
+// is known. It is younger than an assignment from before its first frame; of an
+// assignment from after that, it is not known which is older: who wants to be taken for
+// the older one need only be early with a frame. Of a device outside it is never known.
+func oldest(owners []*Owner) *Owner {
+	var first *Owner
+	for _, o := range owners {
+		if o.Namespace == nil {
+			return nil
+		}
+		if at := o.AssignedAt(); o.Assigned && !o.dadFailed() {
+			if at == 0 {
+				return nil
+			}
+			if first == nil || at.Add(-o.Node.Skew) < first.AssignedAt().Add(-first.Node.Skew) {
+				first = o
+			}
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	began := first.AssignedAt().Add(-first.Node.Skew)
+	for _, o := range owners {
+		if o == first {
+			continue
+		}
+		if o.dadFailed() && o.Node == first.Node {
+			continue // its kernel found the address in use
+		}
+		at := o.AssignedAt()
+		if !o.Assigned {
+			at = o.firstSeen()
+		}
+		if at == 0 {
+			return nil
+		}
+		at = at.Add(-o.Node.Skew)
+		if at <= began {
+			return nil
+		}
+		if o.Node != first.Node && (!o.Node.SkewKnown || !first.Node.SkewKnown || at.Sub(began) < clocksDiffer) {
+			return nil
+		}
+	}
+	return first
+}
+
+// firstSeen is when a frame of the owner was first seen, by the clock of the node that
+// saw it; 0 where that is not known.
+func (o *Owner) firstSeen() (first Stamp) {
+	for _, c := range o.Claims {
+		if c.First != 0 && (first == 0 || c.First < first) {
+			first = c.First
+		}
+	}
+	return first
+}
+
+// because says why an owner keeps the address.
+func (q *inquiry) because(keep *Owner, right Right) string {
+	switch right {
+	case RightAllocation:
+		if q.bookedFor(nil, keep) != booked {
+			return "it is the gateway address of the network on that bridge"
+		}
+		for _, al := range q.allocations {
+			if q.books(al, keep) == booked {
+				return callPool(al.Pool) + " has it for that one"
+			}
+		}
+	case RightOlderAssignment:
+		return fmt.Sprintf("it had the address first (since %s, by the clock of node %s)", when(keep.AssignedAt()), keep.Node.Name)
+	case RightIntent:
+		if slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Orphaned }) {
+			return "the pods of the others are gone"
+		}
+		return "it alone was meant to have it"
+	}
+	return ""
+}

@@ -1,0 +1,491 @@
+package tests
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// remedyRange is a range that no other test has: a plan looks into all namespaces with
+// processes.
+func remedyRange(conflist string) string {
+	return strings.ReplaceAll(conflist, "10.244.0.0/16", "198.18.79.0/24")
+}
+
+const (
+	remedied = "198.18.79.2" // the first one that host-local gives of it
+	gateway  = "198.18.79.1"
+)
+
+// conflictScenes are conflicts of each cause that a lab of namespaces can have. Those that
+// are Calico's are in tests/kubernetes; the commands for whereabouts, Calico and Cilium are
+// run in aggregator/verdict, with answers that a test gives (TestCommandsOnlyChange…).
+var conflictScenes = map[string]func(t *testing.T) *scene{
+	"ipam-state-lost, the newer one is booked": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		cni := l.cni(remedyRange(netlab.PTP))
+		s.place(l, cni, "old")
+		l.awaitAllocations(1)
+		forgotten(t, cni)
+		s.place(l, cni, "new")
+		s.keeper = "new"
+		return s.conflicted(remedied, "default/new | default/old", "ipam-state-lost")
+	},
+	"ipam-state-lost, nobody is booked": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		cni := l.cni(remedyRange(netlab.PTP))
+		s.place(l, cni, "old")
+		l.awaitAllocations(1)
+		forgotten(t, cni)
+		s.place(l, cni, "new")
+		l.awaitAllocations(1)
+		forgotten(t, cni)
+		l.awaitAllocations(0)
+		s.keeper = "old"
+		return s.conflicted(remedied, "default/new | default/old", "ipam-state-lost")
+	},
+	"ipam-state-lost, on a bridge": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		cni := l.cni(remedyRange(netlab.Bridge))
+		s.place(l, cni, "old", "old2")
+		l.awaitAllocations(2)
+		forgotten(t, cni)
+		s.place(l, cni, "new")
+		s.keeper = "new"
+		return s.conflicted(remedied, "default/new | default/old", "ipam-state-lost")
+	},
+	"ipam-booked-elsewhere": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		cni := l.cni(remedyRange(netlab.PTP))
+		s.place(l, cni, "web")
+		l.awaitPod(remedied, "web")
+		dir := l.Path("/run/cni-ipam-state/kindnet")
+		write(t, filepath.Join(dir, remedied), "another\r\neth0")
+		s.found("booked-elsewhere", remedied)
+		s.kind = ""
+		for _, file := range []string{remedied, "last_reserved_ip.0"} { // what it is booked for ends
+			if err := os.Remove(filepath.Join(dir, file)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.place(l, cni, "db")
+		s.keeper = "db"
+		return s.conflicted(remedied, "default/db | default/web", "ipam-booked-elsewhere")
+	},
+	"static-address, in a namespace": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
+		l.awaitPod(remedied, "web")
+		l.pod("blue", remedied+"/32")
+		s.keeper = "web"
+		return s.conflicted(remedied, "blue | default/web", "static-address")
+	},
+	"static-address, in a namespace that had it first": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		l.pod("blue", remedied+"/32")
+		l.awaitOwners(remedied, 1)
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
+		s.keeper = "web" // it has an allocation
+		return s.conflicted(remedied, "blue | default/web", "static-address")
+	},
+	"static-address, of the node": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		l.lan("192.0.2.1/24")
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
+		l.awaitPod(remedied, "web")
+		l.sh("ip addr add " + remedied + "/32 dev eth0")
+		s.ways = map[string]string{"default/web keeps the address": "web", "node1 itself cannot do without": "node1"}
+		return s.conflicted(remedied, "default/web | node1", "static-address")
+	},
+	"static-address, behind a pod's port": func(t *testing.T) *scene {
+		l := newLab(t, "--stale-after", "3s")
+		s := newScene(t, l)
+		cni := l.cni(remedyRange(netlab.Bridge))
+		s.place(l, cni, "web", "launcher")
+		l.ports(2)
+		l.announce("web", remedied)
+		l.evidence(remedied, "web", "ASSIGNED eth0", "ANNOUNCED")
+		l.sh("ip -n launcher link add br0 type bridge", "ip -n launcher link set br0 up", "ip -n launcher addr flush dev eth0",
+			"ip -n launcher link set eth0 master br0",
+			"ip netns add guest", "ip -n launcher link add tap0 type veth peer name eth0 netns guest", "ip -n launcher link set tap0 master br0",
+			"ip -n launcher link set tap0 up", "ip -n guest link set eth0 address 02:00:00:00:00:06", "ip -n guest link set eth0 up")
+		l.assign("guest", remedied+"/24")
+		claim := func() {
+			l.sh("ip -n guest neigh flush dev eth0")
+			l.ask("guest", remedied, "198.18.79.77")
+		}
+		until(t, remedied+" to be confirmed", func() bool {
+			claim()
+			return inState(remedied, ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
+		})
+		s.byHand["Find what uses the address behind"] = func() { l.sh("ip -n guest addr del " + remedied + "/24 dev eth0") }
+		// What only frames show is over by itself where it says nothing more.
+		s.ways = map[string]string{"default/web keeps the address": "web"}
+		return s.conflicted(remedied, "default/launcher | default/web", "static-address")
+	},
+	"tunnel-address": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		l.lan("192.0.2.1/24")
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
+		l.awaitPod(remedied, "web")
+		l.sh("ip link add flannel.1 type vxlan id 4096 dstport 4789 dev eth0 local 192.0.2.1 nolearning",
+			"ip addr add "+remedied+"/32 dev flannel.1", "ip link set flannel.1 up")
+		s.byHand["another address where that is configured"] = func() {}
+		s.ways = map[string]string{"default/web keeps the address": "web", "the device cannot do without": "node1"}
+		return s.conflicted(remedied, "default/web | node1", "tunnel-address")
+	},
+	"overlapping-networks": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		var nets []*netlab.CNI
+		conf := func(i string) string {
+			return strings.NewReplacer("cbr0", "net"+i, "cni0", "cni"+i).Replace(remedyRange(netlab.Bridge))
+		}
+		for i, name := range []string{"web", "db"} {
+			nets = append(nets, l.cni(conf(string(rune('0'+i)))))
+			s.place(l, nets[i], name)
+			l.awaitOwners(gateway, 1)
+		}
+		for i, net := range []string{"net0", "net1"} {
+			s.byHand["Give network "+net] = func() {
+				l.cni(strings.Replace(conf(string(rune('0'+i))), "198.18.79.0/24", "198.18.80.0/24", 1))
+			}
+		}
+		s.keeper = "web" // both are booked, and it came first
+		return s.conflicted(remedied, "default/db | default/web", "overlapping-networks")
+	},
+	"pod-cidr-overlap": func(t *testing.T) *scene {
+		c := newCluster(t, 2)
+		s := newScene(t, c.lab, c.nodes...)
+		conf := strings.Replace(remedyRange(netlab.Bridge), "cbr0", "pods", 1)
+		for i, name := range []string{"web", "db"} {
+			s.place(c.nodes[i], c.nodes[i].cni(conf), name)
+			c.awaitOwners(remedied, i+1)
+		}
+		for i, name := range []string{"node1", "node2"} {
+			s.byHand["On node "+name+", write a range into"] = func() {
+				c.nodes[i].cni(strings.Replace(conf, "198.18.79.0/24", "198.18.80.0/24", 1))
+			}
+		}
+		s.ways = map[string]string{"node node1 keeps its range": "web", "node node2 keeps its range": "db"}
+		s.keeper = "web"
+		return s.conflicted(remedied, "default/db | default/web", "pod-cidr-overlap")
+	},
+	"external-device, of a pod": func(t *testing.T) *scene {
+		l := newLab(t, "--stale-after", "3s")
+		s := newScene(t, l)
+		out := l.lan("192.0.2.1/24")
+		s.place(l, l.macvlan(), "web")
+		l.ports(1)
+		l.awaitPod("192.0.2.100", "web")
+		out.machine("thief", "02:00:00:00:00:99", "192.0.2.100/24")
+		l.takes(out, "thief", "192.0.2.100", "192.0.2.77")
+		s.byHand["Find the device with MAC 02:00:00:00:00:99"] = func() { out.sh("ip -n thief addr del 192.0.2.100/24 dev eth0") }
+		s.keeper = "web"
+		return s.conflicted("192.0.2.100", " | default/web", "external-device")
+	},
+	"external-device, of a node": func(t *testing.T) *scene {
+		l := newLab(t, "--stale-after", "3s")
+		s := newScene(t, l)
+		out := l.lan("192.0.2.1/24")
+		l.ports(1)
+		l.awaitOwners("192.0.2.1", 1)
+		out.machine("thief", "02:00:00:00:00:99", "192.0.2.1/24")
+		l.takes(out, "thief", "192.0.2.1", "192.0.2.77")
+		s.byHand["Find the device with MAC 02:00:00:00:00:99"] = func() { out.sh("ip -n thief addr del 192.0.2.1/24 dev eth0") }
+		s.ways = map[string]string{"node1 itself keeps the address": "node1", "MAC 02:00:00:00:00:99 keeps the address": "02:00:00:00:00:99"}
+		s.speak = func() {
+			if had, err := out.Run("ip -n thief addr show to 192.0.2.1"); err == nil && had != "" {
+				out.announce("thief", "192.0.2.1")
+			}
+		}
+		return s.conflicted("192.0.2.1", " | node1", "external-device")
+	},
+	"split-brain": func(t *testing.T) *scene {
+		c := newCluster(t, 2, "--handover-grace", "1s")
+		s := newScene(t, c.lab, c.nodes...)
+		c.shared()
+		const vip = "192.0.2.50"
+		for i, n := range c.nodes {
+			n.sh("ip addr add " + vip + "/32 dev eth0")
+			n.announce("/eth0", vip)
+			c.awaitOwners(vip, i+1)
+		}
+		s.byHand["Find out why each of nodes"] = func() { // they hear each other again: the backup gives it up
+			c.nodes[1].sh("ip addr del " + vip + "/32 dev eth0")
+		}
+		s.keeper = "node1" // it had it first
+		s.ways = map[string]string{"node node1 itself (eth0) keeps": "node1", "node node2 itself (eth0) keeps": "node2"}
+		return s.conflicted(vip, "node1 | node2", "split-brain")
+	},
+	"unknown, of two namespaces": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		l.pod("first", "192.0.2.7/32")
+		l.awaitOwners("192.0.2.7", 1)
+		l.pod("second", "192.0.2.7/32")
+		s.keeper = "first"
+		return s.conflicted("192.0.2.7", "first | second", "unknown")
+	},
+	"unknown, a kernel that refuses it": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add fd00:10:244::1/64 dev cni0 nodad")
+		for _, pod := range []string{"a", "b"} {
+			l.pod(pod)
+			l.sh("ip link set v" + pod + " master cni0")
+			l.sysctl(pod, "net/ipv6/conf/eth0/accept_dad=1")
+		}
+		l.bridged(2)
+		const addr = "fd00:10:244::7"
+		l.assign("a", addr+"/64")
+		l.awaitOwners(addr, 1)
+		l.sh("ip -n b addr add " + addr + "/64 dev eth0")
+		s.keeper = "a"
+		return s.conflicted(addr, "a | b", "unknown")
+	},
+}
+
+func forgotten(t *testing.T, cni *netlab.CNI) {
+	t.Helper()
+	if err := cni.Forget(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRemedyOfEachCauseLeavesTheRightOwner(t *testing.T) {
+	for name, build := range conflictScenes {
+		t.Run(name, func(t *testing.T) { carriedOut(t, build) })
+	}
+}
+
+// findingScenes are findings of each kind.
+var findingScenes = map[string]func(t *testing.T) *scene{
+	"in-use-unallocated": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web", "db")
+		l.awaitAllocations(2)
+		if err := os.Remove(l.Path("/run/cni-ipam-state/kindnet/" + remedied)); err != nil {
+			t.Fatal(err)
+		}
+		s.keeper = "web"
+		return s.found("in-use-unallocated", remedied)
+	},
+	"in-use-unallocated, of a namespace": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
+		l.awaitPod(remedied, "web")
+		l.pod("blue", "198.18.79.9/32")
+		s.keeper, s.ways = "-", map[string]string{"it cannot do without": "blue"}
+		return s.found("in-use-unallocated", "198.18.79.9")
+	},
+	"in-use-unallocated, of the node": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		l.lan("192.0.2.1/24")
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
+		l.awaitPod(remedied, "web")
+		l.sh("ip addr add 198.18.79.9/32 dev eth0")
+		s.byHand["set rangeStart and rangeEnd"] = func() {
+			l.cni(strings.Replace(remedyRange(netlab.PTP), `"subnet":"198.18.79.0/24"`, `"subnet":"198.18.79.0/24","rangeEnd":"198.18.79.8"`, 1))
+		}
+		s.keeper = "node1"
+		return s.found("in-use-unallocated", "198.18.79.9")
+	},
+	"booked-elsewhere": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web", "db")
+		l.awaitPod(remedied, "web")
+		write(t, l.Path("/run/cni-ipam-state/kindnet/"+remedied), "another\r\neth0")
+		s.keeper, s.ways = "web", map[string]string{"it is Ready": "-"}
+		return s.found("booked-elsewhere", remedied)
+	},
+	"leaked": func(t *testing.T) *scene {
+		l := newLab(t, "--leaked-after", "1s")
+		s := newScene(t, l)
+		cni := l.cni(remedyRange(netlab.PTP))
+		s.place(l, cni, "web", "db")
+		l.awaitAllocations(2)
+		l.sh("ip netns del web")
+		delete(s.pods, "web")
+		s.effects["crictl rmp"] = func() { // CNI DEL, which the runtime calls
+			if err := os.Remove(l.Path("/run/cni-ipam-state/kindnet/" + remedied)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.keeper, s.unreal = "-", []string{"it is there, and Ready"}
+		return s.found("leaked", remedied)
+	},
+	"ipam-state-lost": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		cni := l.cni(remedyRange(netlab.PTP))
+		s.place(l, cni, "web", "db")
+		l.awaitPod(remedied, "web")
+		l.awaitAllocations(2)
+		forgotten(t, cni)
+		return s.found("ipam-state-lost", "")
+	},
+	"pool-exhaustion": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		conf := strings.ReplaceAll(remedyRange(netlab.PTP), "198.18.79.0/24", "198.18.79.0/29")
+		s.place(l, l.cni(conf), "a", "b", "c", "d", "e")
+		s.byHand["Give the network a larger range"] = func() { l.cni(remedyRange(netlab.PTP)) }
+		return s.found("pool-exhaustion", "")
+	},
+	"ipam-unreadable": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.place(l, l.cni(remedyRange(netlab.Bridge)), "web")
+		l.awaitAllocations(1)
+		// As in a container that has the directory itself, and not its parent.
+		l.sh("mkdir /var/lib/kept", "mv /var/lib/cni/networks /var/lib/kept/", "mkdir /var/lib/cni/networks", "mount --bind /var/lib/kept/networks /var/lib/cni/networks")
+		l.awaitAllocations(1)
+		l.sh("mv /var/lib/kept/networks/cbr0 /var/lib/kept/cbr0", "rmdir /var/lib/kept/networks")
+		s.byHand["See whether the agent may read it"] = func() {
+			l.sh("umount /var/lib/cni/networks", "mv /var/lib/kept/cbr0 /var/lib/cni/networks/")
+		}
+		return s.found("ipam-unreadable", "")
+	},
+	"double-allocated": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
+		l.awaitPod(remedied, "web")
+		second := l.cni(strings.ReplaceAll(remedyRange(netlab.PTP), "kindnet", "other"))
+		if err := os.MkdirAll(l.Path("/run/cni-ipam-state/other"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		// A record that was copied from elsewhere: its container is not there.
+		record := l.Path("/run/cni-ipam-state/other/" + remedied)
+		write(t, record, "restored\r\neth0")
+		s.place(l, second, "db")
+		s.byHand["if it is no more, take its record away"] = func() {
+			if err := os.Remove(record); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.keeper, s.left = "web", []string{"ranges-overlap"} // by which it could come about
+		return s.found("double-allocated", remedied)
+	},
+	"intended-not-observed": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
+		l.awaitPod(remedied, "web")
+		l.sh("ip -n web addr flush dev eth0")
+		s.keeper = "-"
+		return s.found("intended-not-observed", remedied)
+	},
+	"shared-address-answered": func(t *testing.T) *scene {
+		c := newCluster(t, 2, "--stale-after", "3s")
+		s := newScene(t, c.lab, c.nodes...)
+		out := c.shared()
+		const addr = "192.0.2.200"
+		out.machine("asker", "02:00:00:00:00:20", "192.0.2.20/24")
+		for _, n := range c.nodes {
+			n.sh("ip addr add " + addr + "/32 dev lo")
+		}
+		until(t, "the finding", func() bool {
+			for _, n := range c.nodes {
+				n.announce("/eth0", addr)
+			}
+			return slices.ContainsFunc(c.findings(""), func(f *ipwitnessv1.Finding) bool { return f.GetAddress() == addr })
+		})
+		s.byHand["--shared "+addr] = func() {
+			c.program.Kill()
+			c.flags = append(c.flags, "--shared", addr+"=anycast")
+			c.serve()
+			c.awaitNodes(c.nodes...)
+		}
+		return s.found("shared-address-answered", addr)
+	},
+	"duplicate-node-name": func(t *testing.T) *scene {
+		c := newCluster(t, 1)
+		s := newScene(t, c.lab, c.nodes...)
+		twin := c.addNode("node1")
+		rename := func() {
+			if twin.name == "node1" {
+				twin.name = "node2"
+				twin.again()
+			}
+		}
+		s.byHand["Give all but one of them a hostname of its own"] = rename
+		s.byHand["Start the agent of all but one of them with a name of its own"] = rename
+		return s.found("duplicate-node-name", "")
+	},
+	"pod-cidr-overlap": func(t *testing.T) *scene {
+		c := newCluster(t, 2)
+		s := newScene(t, c.lab, c.nodes...)
+		conf := strings.Replace(remedyRange(netlab.PTP), "kindnet", "pods", 1)
+		for i, n := range c.nodes {
+			at := conf
+			if i == 1 {
+				at = strings.Replace(conf, `"subnet":"198.18.79.0/24"`, `"subnet":"198.18.79.0/24","rangeStart":"198.18.79.100"`, 1)
+			}
+			s.place(n, n.cni(at), "web"+n.name)
+			s.byHand["On node "+n.name+", remove that configuration"] = func() {
+				n.cni(strings.Replace(conf, "198.18.79.0/24", "198.18.80.0/24", 1))
+			}
+			s.byHand["Restart the pods of node "+n.name] = func() {
+				delete(s.held, n.name) // pods of DaemonSets start all the same, and those of others wait
+				s.end("web" + n.name)
+			}
+		}
+		s.unreal = []string{"Node.spec.podCIDRs of both nodes"}
+		return s.found("pod-cidr-overlap", "")
+	},
+	"ranges-overlap": func(t *testing.T) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		conf := map[string]string{
+			"net0": strings.NewReplacer("kindnet", "net0").Replace(remedyRange(netlab.PTP)),
+			"net1": strings.NewReplacer("kindnet", "net1", `"subnet":"198.18.79.0/24"`, `"subnet":"198.18.79.0/24","rangeStart":"198.18.79.100"`).Replace(remedyRange(netlab.PTP)),
+		}
+		for net, text := range conf {
+			s.place(l, l.cni(text), "web"+net)
+			s.byHand["Give network "+net] = func() { l.cni(strings.Replace(text, "198.18.79", "198.18.80", -1)) }
+			s.byHand["Restart the pods of network "+net] = func() { s.end("web" + net) }
+			s.byHand["remove the configuration of network "+net] = func() {
+				s.remove("web" + net) // the network that no pod uses
+				l.sh("rm /etc/cni/net.d/" + net + ".conflist")
+			}
+		}
+		s.byHand["--shared CIDR"] = func() {
+			l.agent.Kill()
+			l.start("--node", "node1", "--shared", "198.18.79.0/24=two")
+			l.awaitAllocations(2)
+		}
+		return s.found("ranges-overlap", "")
+	},
+}
+
+func TestRemedyOfEachFindingEndsIt(t *testing.T) {
+	for name, build := range findingScenes {
+		t.Run(name, func(t *testing.T) { carriedOut(t, build) })
+	}
+}

@@ -1,0 +1,464 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// Each remedy is carried out literally: the commands as they are printed, in their order,
+// on the node that they are for. What is told to a person is done as the table of
+// interpretations has it, and what no interpretation fits fails the test. kubectl, crictl
+// and calicoctl are programs that note what they are called with; the scene then does to
+// the lab what the real ones do, as a controller does that makes a new pod for each one
+// that was deleted. Of several alternatives each is taken in a lab of its own.
+
+// scene is something that is wrong in a lab, and what is needed to put it right.
+type scene struct {
+	*lab
+	t     *testing.T
+	nodes map[string]*lab // by name
+	pods  map[string]*placed
+	// waiting are pods that are to be made, which kubelet tries again and again.
+	waiting []string
+	held    map[string]bool // nodes that are cordoned
+	// sandboxes are pods by the id of their container.
+	sandboxes map[string]string
+	// about is the address that it is about, kind that of its finding; empty for a
+	// conflict.
+	about, kind string
+	// keeper names the workload, or the MAC, that must have the address in the end; it is
+	// "-" where nobody may have it, and empty where the finding is about no address.
+	keeper string
+	// ways are who keeps the address instead, by a part of the label of an alternative.
+	ways map[string]string
+	// byHand does what a person does who is told something, by a part of the text.
+	byHand map[string]func()
+	// effects are what commands do that were called, where that is only so here.
+	effects map[string]func()
+	// unreal are parts of the labels of alternatives that are not so in this lab.
+	unreal []string
+	// left are the kinds of findings that have another reason.
+	left []string
+	// speak has those say that they are there whom only frames show.
+	speak func()
+}
+
+// placed is where a pod is.
+type placed struct {
+	node *lab
+	cni  *netlab.CNI
+}
+
+// fakes are the programs that only note what they are called with.
+const fakes = "/run/fakes"
+
+// newScene makes a scene of a lab with nodes, which may be the lab itself.
+func newScene(t *testing.T, l *lab, nodes ...*lab) *scene {
+	t.Helper()
+	s := &scene{
+		lab: l, t: t, nodes: map[string]*lab{}, pods: map[string]*placed{}, held: map[string]bool{}, sandboxes: map[string]string{},
+		ways: map[string]string{}, byHand: map[string]func(){},
+		effects: map[string]func(){}, speak: func() {},
+	}
+	if len(nodes) == 0 {
+		l.name = "node1"
+		nodes = []*lab{l}
+	}
+	for _, n := range nodes {
+		s.nodes[n.name] = n
+	}
+	for _, at := range s.machines() {
+		if err := os.MkdirAll(at.Path(fakes), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"kubectl", "crictl", "calicoctl", "systemctl"} {
+			text := "#!/bin/sh\necho \"" + name + " $*\" >>" + fakes + "/log\n"
+			if name == "crictl" { // what the scene says of sandboxes that are ready
+				text += "case \"$1\" in pods) cat " + fakes + "/ready 2>/dev/null ;; esac\nexit 0\n"
+			}
+			if err := os.WriteFile(at.Path(fakes+"/"+name), []byte(text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Symlink(binary, at.Path(fakes+"/ipwitness")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// machines are the nodes, and the machine of the aggregator.
+func (s *scene) machines() (all []*netlab.Host) {
+	all = []*netlab.Host{s.at}
+	for _, n := range s.nodes {
+		if n.Host != s.at {
+			all = append(all, n.Host)
+		}
+	}
+	return all
+}
+
+// place makes pods on a node.
+func (s *scene) place(node *lab, cni *netlab.CNI, pods ...string) {
+	s.t.Helper()
+	for _, pod := range pods {
+		if err := cni.Add(pod); err != nil {
+			s.t.Fatal(err)
+		}
+		s.pods[pod] = &placed{node, cni}
+	}
+}
+
+// conflicted waits until the address has a confirmed conflict between owners, of a cause.
+func (s *scene) conflicted(addr, owners, cause string) *scene {
+	s.t.Helper()
+	s.about = addr
+	s.watch.await(fmt.Sprintf("%s to be confirmed between %s, of cause %s", addr, owners, cause), func([]*ipwitnessv1.Conflict) bool {
+		of := slices.DeleteFunc(s.watch.find(addr), func(c *ipwitnessv1.Conflict) bool { return c.GetCause() != cause })
+		return between(addr, ipwitnessv1.Conflict_CONFIRMED, owners)(of)
+	})
+	for _, o := range s.owners("?address=" + addr) {
+		if id := o.GetWorkload().GetContainerId(); id != "" {
+			s.sandboxes[id] = o.GetWorkload().GetName()
+		}
+	}
+	return s
+}
+
+// found waits until there is a finding of a kind about an address.
+func (s *scene) found(kind, addr string) *scene {
+	s.t.Helper()
+	s.about, s.kind = addr, kind
+	until(s.t, kind+" "+addr, func() bool { return s.finding() != nil })
+	return s
+}
+
+// finding is the one that the scene is about; nil where it is over.
+func (s *scene) finding() *ipwitnessv1.Finding {
+	s.t.Helper()
+	for _, f := range s.findings("?kind=" + s.kind) {
+		if s.about == "" || f.GetAddress() == s.about || slices.Contains(f.GetAddresses(), s.about) {
+			return f
+		}
+	}
+	return nil
+}
+
+// remedy is what is said to do now.
+func (s *scene) remedy() []*ipwitnessv1.Action {
+	s.t.Helper()
+	if s.kind != "" {
+		return s.finding().GetRemedy()
+	}
+	return s.only(s.about).GetRemedy()
+}
+
+// way is one way through a remedy.
+type way struct {
+	labels  []string
+	actions []*ipwitnessv1.Action
+}
+
+// ways are all ways through a remedy, with one alternative of each choice.
+func ways(actions []*ipwitnessv1.Action) []way {
+	all := []way{{}}
+	for _, a := range actions {
+		next := []way{{actions: []*ipwitnessv1.Action{a}}}
+		if len(a.GetChoice()) > 0 {
+			next = nil
+			for _, alternative := range a.GetChoice() {
+				for _, w := range ways(alternative.GetActions()) {
+					next = append(next, way{append([]string{alternative.GetWhen()}, w.labels...), w.actions})
+				}
+			}
+		}
+		var longer []way
+		for _, before := range all {
+			for _, after := range next {
+				longer = append(longer, way{slices.Concat(before.labels, after.labels), slices.Concat(before.actions, after.actions)})
+			}
+		}
+		all = longer
+	}
+	return all
+}
+
+// interpretations are what a person does who is told something, wherever that is the
+// same: nothing, mostly. Each is a part of the text.
+var interpretations = []string{
+	"Leave ", "Read plan.sh", "The conflict resolves by itself", "The finding is over", "Find out who else has the address",
+	"Find out what deleted", "Find out how it came about", "Look for what took the address away", "See why two nodes could",
+	"are to be written as host-local does", "The records are to be written anew", "Addresses leak where", "Find out which they are",
+	"If it may, the IPAM may be of a version", "Restart what else is on", "make sure that they share no more than the hostname",
+}
+
+// looks are commands that only look: they may find nothing.
+var looks = regexp.MustCompile(`^ip -br link \| grep|^kubectl get|^crictl pods|^cat `)
+
+// do carries out one action.
+func (s *scene) do(a *ipwitnessv1.Action) {
+	s.t.Helper()
+	s.t.Logf("do: %s\n%s", a.GetText(), a.GetCommand())
+	done := false
+	for part, fn := range s.byHand {
+		if strings.Contains(a.GetText(), part) {
+			fn()
+			done = true
+		}
+	}
+	if a.GetCommand() == "" {
+		if !done && !slices.ContainsFunc(interpretations, func(part string) bool { return strings.Contains(a.GetText(), part) }) {
+			s.t.Fatalf("no interpretation of what a person is told: %q", a.GetText())
+		}
+		if strings.HasPrefix(a.GetText(), "Read plan.sh, and run it as it says") {
+			for name, n := range s.nodes { // each part that there is
+				if plan, err := os.ReadFile(s.at.Path("/run/plan.sh")); err != nil {
+					s.t.Fatal(err)
+				} else if strings.Contains(string(plan), "'node "+name+"')") {
+					s.run(n.Host, "sh plan.sh node "+name)
+				}
+			}
+		}
+		s.settle()
+		return
+	}
+	at := s.at
+	if a.GetNode() != "" {
+		n := s.nodes[a.GetNode()]
+		if n == nil {
+			s.t.Fatalf("%q is to be run on node %q, which is none", a.GetCommand(), a.GetNode())
+		}
+		at = n.Host
+	}
+	s.run(at, a.GetCommand())
+	s.settle()
+}
+
+// run runs a command on a machine, and does what the fakes were called for.
+func (s *scene) run(at *netlab.Host, command string) {
+	s.t.Helper()
+	cmd := at.Command("sh", "-euc", "PATH="+fakes+":$PATH; cd /run; "+command)
+	out, err := at.Output(cmd)
+	if err != nil && !looks.MatchString(command) {
+		s.t.Fatalf("%v\n%s", err, out)
+	}
+	if plan, err := os.ReadFile(at.Path("/run/plan.sh")); err == nil { // it is brought to each node
+		for _, other := range s.machines() {
+			if err := os.WriteFile(other.Path("/run/plan.sh"), plan, 0o600); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	}
+	log, err := os.ReadFile(at.Path(fakes + "/log"))
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	} else if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Remove(at.Path(fakes + "/log")); err != nil {
+		s.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(log)) {
+		s.effect(strings.Fields(line))
+	}
+}
+
+// effect does to the lab what a command does that was called.
+func (s *scene) effect(words []string) {
+	s.t.Helper()
+	last, call := words[len(words)-1], strings.Join(words[:2], " ")
+	if fn := s.effects[call]; fn != nil {
+		fn()
+		return
+	}
+	switch call {
+	case "kubectl delete":
+		if words[2] != "pod" || words[4] != "default" {
+			s.t.Fatalf("got %q, want a pod deleted", words)
+		}
+		s.end(last)
+	case "kubectl cordon":
+		s.held[last] = true
+	case "kubectl uncordon":
+		delete(s.held, last)
+	case "kubectl drain":
+		s.held[last] = true
+		for pod, at := range s.pods {
+			if at.node.name == last {
+				s.end(pod)
+			}
+		}
+	case "crictl stopp":
+		for id, pod := range s.sandboxes {
+			if strings.HasPrefix(id, last) {
+				s.remove(pod)
+				return
+			}
+		}
+		s.t.Fatalf("no sandbox %s among %v", last, s.sandboxes)
+	case "kubectl get", "crictl pods", "crictl rmp":
+	default:
+		s.t.Fatalf("nothing is known of what %q does", words)
+	}
+}
+
+// remove ends a pod, and nobody makes another one.
+func (s *scene) remove(pod string) {
+	s.t.Helper()
+	at := s.pods[pod]
+	if at == nil {
+		s.t.Fatalf("no pod %q", pod)
+	}
+	if err := at.cni.Delete(pod); err != nil {
+		s.t.Fatal(err)
+	}
+	delete(s.pods, pod)
+}
+
+// end ends a pod: its controller makes another one.
+func (s *scene) end(pod string) {
+	s.t.Helper()
+	at := s.pods[pod]
+	s.remove(pod)
+	next := pod + "-n"
+	s.waiting = append(s.waiting, next)
+	s.pods[next] = at
+	s.settle()
+}
+
+// settle makes the pods that wait, where that is possible now.
+func (s *scene) settle() {
+	s.t.Helper()
+	s.waiting = slices.DeleteFunc(s.waiting, func(pod string) bool {
+		at := s.pods[pod]
+		if s.held[at.node.name] {
+			for name, n := range s.nodes { // the scheduler takes another node
+				if other := s.networkOf(n); !s.held[name] && other != nil {
+					at = &placed{n, other}
+					s.pods[pod] = at
+				}
+			}
+		}
+		if s.held[at.node.name] {
+			return false
+		}
+		if err := at.cni.Add(pod); err != nil {
+			if _, err := at.node.Run("ip netns del %s", pod); err != nil {
+				s.t.Fatal(err)
+			}
+			return false
+		}
+		return true
+	})
+}
+
+// networkOf is the network of a pod that is on a node; nil for none.
+func (s *scene) networkOf(n *lab) *netlab.CNI {
+	for pod, at := range s.pods {
+		if at.node == n && !slices.Contains(s.waiting, pod) {
+			return at.cni
+		}
+	}
+	return nil
+}
+
+// solved waits until nothing is wrong any more, and the right one has the address.
+func (s *scene) solved(labels []string) {
+	s.t.Helper()
+	if len(s.waiting) > 0 {
+		s.t.Errorf("pods that could not be made: %q", s.waiting)
+	}
+	keeper := s.keeper
+	for _, label := range labels {
+		for part, name := range s.ways {
+			if strings.Contains(label, part) {
+				keeper = name
+			}
+		}
+	}
+	if s.kind != "" {
+		until(s.t, "the finding to be over", func() bool { s.speak(); return s.finding() == nil })
+	} else {
+		s.watch.await("the conflict to be over", inState(s.about, ipwitnessv1.Conflict_RESOLVED))
+	}
+	if s.about != "" && keeper != "" {
+		want := []string{keeper}
+		if keeper == "-" {
+			want = nil
+		}
+		until(s.t, keeper+" alone to have the address", func() bool {
+			s.speak()
+			var names []string
+			for _, o := range s.owners("?address=" + s.about) {
+				if o.GetExcluded() == "" && o.GetState() == ipwitnessv1.Owner_LIVE {
+					names = append(names, first(o.GetWorkload().GetName(), o.GetMac()))
+				}
+			}
+			return slices.Equal(names, want)
+		})
+	}
+	// Whatever the remedy made would be wrong by now, too.
+	s.grownElsewhere()
+	for _, c := range s.watch.all() {
+		if c.GetState() != ipwitnessv1.Conflict_RESOLVED && !isPlanted(c) {
+			s.t.Errorf("a conflict is left: %v", c.GetSummary())
+		}
+	}
+	for _, f := range s.findings("") {
+		if !slices.Contains(s.left, f.GetKind()) {
+			s.t.Errorf("a finding is left: %v", f.GetSummary())
+		}
+	}
+}
+
+// grownElsewhere plants a duplicate on one of the nodes, and waits for it.
+func (s *scene) grownElsewhere() {
+	s.t.Helper()
+	for _, n := range s.nodes {
+		n.plant()
+		return
+	}
+}
+
+func first(words ...string) string {
+	for _, w := range words {
+		if w != "" {
+			return w
+		}
+	}
+	return ""
+}
+
+// carriedOut makes a scene for each way through its remedy, and goes it.
+func carriedOut(t *testing.T, build func(t *testing.T) *scene) {
+	t.Helper()
+	for n, of := 0, 1; n < of; n++ {
+		t.Run(fmt.Sprint("way ", n+1), func(t *testing.T) {
+			s := build(t)
+			all := ways(s.remedy())
+			of = len(all)
+			if of == 0 || len(all[min(n, of-1)].actions) == 0 {
+				t.Fatal("no remedy")
+			}
+			w := all[min(n, of-1)]
+			t.Logf("way %q of %d", w.labels, of)
+			for _, label := range w.labels {
+				if slices.ContainsFunc(s.unreal, func(part string) bool { return strings.Contains(label, part) }) {
+					return
+				}
+			}
+			for _, a := range w.actions {
+				s.do(a)
+			}
+			s.solved(w.labels)
+		})
+	}
+}
