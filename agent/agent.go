@@ -467,7 +467,8 @@ func (a *Agent) report() {
 		s.Wire = w.mode.String()
 		s.Ports, problems = w.ports()
 		s.Problems = append(s.Problems, problems...)
-		lost := w.lost()
+		lost, unparsed := w.missed()
+		s.Unparsed = unparsed
 		s.LostEvents += lost
 		if a.lostFrames.recent(lost, now) {
 			s.Problems = append(s.Problems, fmt.Sprintf(
