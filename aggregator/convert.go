@@ -31,7 +31,7 @@ func scopeProto(kind verdict.ScopeKind, name string) *pb.Scope {
 // ownerProto is an owner in the contract's form; s.mu is held.
 func (s *store) ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
 	out := &pb.Owner{
-		Address: a.String(), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
+		Address: addressText(a), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
 		Mac: o.MAC.String(), Netns: netns(o),
 		Workload: workloadProto(o), Intended: s.lacking(o),
 		State: pb.Owner_State(o.State), Excluded: o.Excluded,

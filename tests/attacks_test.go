@@ -1,0 +1,168 @@
+package tests
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/situations"
+)
+
+// Who is who in the lab of attacks. The host parts of addresses are those of attacks.
+var (
+	victimMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 7}
+	attackerMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x66}
+	askerMAC    = net.HardwareAddr{2, 0, 0, 0, 0, 9}
+	madeUpMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 0x99}
+	groupMAC    = net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}
+	calicoMAC   = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+)
+
+// spoofs are attacks on the neighbour table of a pod by another one on its bridge: each
+// frame is sent once, and has the asker believe that the victim's address is elsewhere.
+var spoofs = []struct {
+	id     string
+	ipv6   bool
+	change func(f *netlab.Forged)
+	// incomplete tells that only who asks just now believes it.
+	incomplete bool
+	// loopback tells that no frame is forged: the attacker's kernel answers.
+	loopback bool
+}{
+	{id: "arp-reply"},
+	{id: "arp-other-source", change: func(f *netlab.Forged) { f.Source = madeUpMAC }},
+	{id: "arp-hardware-type", change: func(f *netlab.Forged) { f.HardwareType = 6 }},
+	{id: "arp-group-mac", change: func(f *netlab.Forged) { f.SHA = groupMAC }},
+	{id: "arp-responder-mac", change: func(f *netlab.Forged) { f.SHA = calicoMAC }},
+	{id: "arp-priority-tags", change: func(f *netlab.Forged) { f.PriorityTags = 300 }},
+	{id: "arp-loopback", incomplete: true, loopback: true},
+	{id: "ndp-advertisement", ipv6: true},
+	{id: "ndp-options", ipv6: true, change: func(f *netlab.Forged) { f.Options = 150 }},
+	{id: "ndp-extensions", ipv6: true, change: func(f *netlab.Forged) { f.Extensions = 150 }},
+	{id: "ndp-group-mac", ipv6: true, change: func(f *netlab.Forged) { f.SHA = groupMAC }},
+	{id: "ndp-no-override", ipv6: true, change: func(f *netlab.Forged) { f.NoOverride = true }, incomplete: true},
+}
+
+// attackLab is a bridge with the victim, the attacker and who asks for the victim.
+func attackLab(t *testing.T, wire string) *lab {
+	t.Helper()
+	l := newLab(t, "--wire", wire)
+	l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add 10.244.0.1/24 dev cni0", "ip addr add fd00:10:244::1/64 dev cni0 nodad")
+	for pod, mac := range map[string]net.HardwareAddr{"victim": victimMAC, "attacker": attackerMAC, "asker": askerMAC} {
+		l.pod(pod)
+		host := mac[5]
+		l.sh(fmt.Sprintf("ip link set v%s master cni0", pod), fmt.Sprintf("ip -n %s link set lo up", pod),
+			fmt.Sprintf("ip -n %s link set eth0 address %s", pod, mac))
+		l.assign(pod, fmt.Sprintf("10.244.0.%d/24", host), fmt.Sprintf("fd00:10:244::%x/64", host))
+		l.sysctl(pod, "net/ipv4/neigh/eth0/locktime=0", "net/ipv6/neigh/eth0/locktime=0")
+	}
+	for i, a := range spoofs {
+		if a.ipv6 {
+			l.assign("victim", fmt.Sprintf("fd00:10:244::%x/64", 32+i))
+		} else {
+			l.assign("victim", fmt.Sprintf("10.244.0.%d/24", 32+i))
+		}
+	}
+	l.bridged(3)
+	return l
+}
+
+func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
+	t.Parallel()
+	for _, wire := range []string{"tcx", "clsact"} {
+		t.Run(wire, func(t *testing.T) {
+			t.Parallel()
+			l := attackLab(t, wire)
+			for i, a := range spoofs {
+				addr, asker := netip.AddrFrom4([4]byte{10, 244, 0, byte(32 + i)}), netip.AddrFrom4([4]byte{10, 244, 0, 9})
+				if a.ipv6 {
+					addr, asker = netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", 32+i)), netip.MustParseAddr("fd00:10:244::9")
+				}
+				forged := netlab.Forged{To: askerMAC, Source: attackerMAC, SHA: attackerMAC, Addr: addr, Asker: asker}
+				if a.change != nil {
+					a.change(&forged)
+				}
+				effect := "its entry of the victim becomes the attacker's choice"
+				if a.incomplete {
+					// The victim does not answer in time.
+					l.sh("ip link set vvictim type bridge_slave isolated on", "ip link set vasker type bridge_slave isolated on")
+					effect = "asks, and believes who answers first"
+				}
+				switch {
+				case a.loopback:
+					l.sh(fmt.Sprintf("ip -n attacker addr add %s/32 dev lo", addr))
+					l.resolve("asker", "eth0", addr.String())
+				case a.incomplete:
+					l.resolve("asker", "eth0", addr.String())
+				default:
+					l.resolve("asker", "eth0", addr.String())
+					l.knows("asker", addr.String(), victimMAC.String())
+				}
+				if !a.loopback {
+					l.in("attacker", func() error { return netlab.Send("eth0", forged.Frame()) })
+				}
+				l.knows("asker", addr.String(), forged.SHA.String())
+				if a.incomplete {
+					l.sh("ip link set vvictim type bridge_slave isolated off", "ip link set vasker type bridge_slave isolated off")
+				}
+				l.attacked(a.id, "address-spoofed", addr.String(), effect)
+			}
+			l.wantOnlyPlanted()
+
+			// What the bridge does not send to the victim any more, it sends to the attacker.
+			l.sh("ip -n asker neigh flush all")
+			l.arp("attacker", 1, victimMAC.String(), "10.244.0.7", "10.244.0.7")
+			until(t, "the bridge to take the attacker's port for the victim's", func() bool {
+				out, err := l.Run("bridge fdb show br cni0")
+				return err == nil && strings.Contains(out, victimMAC.String()+" dev vattacker")
+			})
+			l.attacked("arp-victim-mac", "mac-cloned", "10.244.0.7", "the bridge sends the victim's frames to the attacker's port")
+			for _, o := range l.awaitOwners("10.244.0.7", 1) {
+				for _, e := range o.GetEvidence() {
+					if strings.HasSuffix(e.GetWitness(), "/vattacker") {
+						t.Errorf("evidence of the victim: got %v, want none by the attacker's port", e)
+					}
+				}
+			}
+			if problems := l.node().GetProblems(); len(problems) != 0 {
+				t.Errorf("problems of the node: got %q, want none", problems)
+			}
+		})
+	}
+}
+
+// attacked waits for the finding about an attack, by the attacker and about the victim,
+// and proves its row in the table of docs/security.md.
+func (l *lab) attacked(id, kind, addr, effect string) {
+	l.t.Helper()
+	var f *ipwitnessv1.Finding
+	until(l.t, fmt.Sprintf("finding %s of %s (%s)", kind, addr, id), func() bool {
+		for _, f = range l.findings("?address=" + addr) {
+			if f.GetKind() == kind {
+				return true
+			}
+		}
+		return false
+	})
+	if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || f.GetSummary() == "" || len(f.GetFixes()) != 1 || len(f.GetAdvice()) == 0 {
+		l.t.Errorf("%s: got %v, want a critical one with words and what to do", id, f)
+	}
+	var names []string
+	for _, o := range f.GetOwners() {
+		names = append(names, o.GetWorkload().GetName())
+	}
+	if !slices.Equal(names, []string{"attacker", "victim"}) {
+		l.t.Errorf("%s: got owners %q, want the attacker and the victim", id, names)
+	}
+	if c := l.watch.find(addr); len(c) != 0 {
+		l.t.Errorf("%s: got conflicts %v, want none: the attacker does not have the address", id, c)
+	}
+	situations.CheckAttack(l.t, "testdata/attacks", id, situations.Attack{
+		Effect: effect, Seen: fmt.Sprintf("finding `%s`: %s", kind, f.GetSummary()),
+	})
+}
