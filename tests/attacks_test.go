@@ -48,6 +48,12 @@ var spoofs = []struct {
 	{id: "ndp-no-override", ipv6: true, change: func(f *netlab.Forged) { f.NoOverride = true }, incomplete: true},
 }
 
+// spoofing has the test expect that somebody speaks for somebody else.
+func spoofing(t *testing.T) {
+	test, _, _ := strings.Cut(t.Name(), "/")
+	spoofers.Store(test, true)
+}
+
 // attackLab is a bridge with the victim, the attacker and who asks for the victim.
 func attackLab(t *testing.T, wire string) *lab {
 	t.Helper()
@@ -74,6 +80,7 @@ func attackLab(t *testing.T, wire string) *lab {
 
 func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 	t.Parallel()
+	spoofing(t)
 	for _, wire := range []string{"tcx", "clsact"} {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()
@@ -134,6 +141,49 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What a pod has its own kernel do, an attacker in it can, too: it counts only where the
+// operator says so, or where the node's own routes do.
+func TestAPodThatAnswersForOthersIsASpooferUnlessTheNodeRoutesToIt(t *testing.T) {
+	t.Parallel()
+	spoofing(t)
+	l := newLab(t, "--router", "02:00:00:00:00:07=a MAC that the proxy does not have", "--router", "default/proxy=a pod of that name, which it is not")
+	l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add 10.244.0.1/24 dev cni0", "ip addr add fd00:10:244::1/64 dev cni0 nodad")
+	for i, pod := range []string{"holder", "proxy", "asker"} {
+		l.pod(pod, fmt.Sprintf("10.244.0.%d/24", 7+i), fmt.Sprintf("fd00:10:244::%d/64", 7+i))
+		l.sh(fmt.Sprintf("ip link set v%s master cni0", pod))
+	}
+	l.assign("holder", "10.244.0.17/24", "10.244.0.18/24", "fd00:10:244::17/64")
+	l.sh("ip -n proxy link add in0 type veth peer name in1", "ip -n proxy link set in0 up", "ip -n proxy link set in1 up",
+		"ip -n proxy neigh add proxy fd00:10:244::7 dev eth0", "ip -n proxy neigh add proxy fd00:10:244::17 dev eth0",
+		"ip route add 10.244.0.17/32 via 10.244.0.8 dev cni0", "ip route add fd00:10:244::17/128 via fd00:10:244::8 dev cni0",
+		// By that one the node does not send the address to the proxy.
+		"ip route add 10.244.0.18/32 via 10.244.0.9 dev cni0")
+	for _, addr := range []string{"10.244.0.7", "10.244.0.17", "10.244.0.18"} {
+		l.sh("ip -n proxy route add " + addr + "/32 dev in0")
+	}
+	l.sysctl("proxy", "net/ipv4/ip_forward=1", "net/ipv4/conf/eth0/proxy_arp=1", "net/ipv4/neigh/eth0/proxy_delay=0",
+		"net/ipv6/conf/all/forwarding=1", "net/ipv6/conf/eth0/proxy_ndp=1", "net/ipv6/neigh/eth0/proxy_delay=0")
+	l.bridged(3)
+	for _, addr := range []string{"10.244.0.7", "10.244.0.17", "10.244.0.18", "fd00:10:244::7", "fd00:10:244::17"} {
+		l.resolve("asker", "eth0", addr)
+		l.evidence(addr, "proxy", "ANSWERED vproxy")
+	}
+	l.wantOnlyPlanted()
+	for _, f := range l.awaitFindings("address-spoofed 10.244.0.7", "address-spoofed 10.244.0.18", "address-spoofed fd00:10:244::7") {
+		wantSaid(t, f.GetSummary(), "proxy", "holder", "vproxy")
+	}
+	for addr, rule := range map[string]string{"10.244.0.7": "address-spoofed", "10.244.0.17": "reachable-via"} {
+		situations.WantApplied(t, l.explain(addr), rule)
+	}
+
+	// It is over with the address: nobody is deceived any more.
+	l.sh("ip -n holder addr del 10.244.0.18/24 dev eth0")
+	l.awaitFindings("address-spoofed 10.244.0.7", "address-spoofed fd00:10:244::7")
+	// And where the pod stops, it is over with its port.
+	l.sh("ip link del vproxy")
+	l.awaitFindings()
 }
 
 // attacked waits for the finding about an attack, by the attacker and about the victim,
