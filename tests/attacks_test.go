@@ -143,6 +143,44 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 	}
 }
 
+// What the observer does not read to the end it says: somebody could hide there.
+func TestAttackThatIsNotReadIsAProblem(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.pod("victim", "10.244.0.7/24")
+	l.pod("attacker")
+	l.sh("ip link set vattacker mtu 9000", "ip -n attacker link set eth0 mtu 9000")
+	l.ports(2)
+	var want []string
+	for _, of := range []struct {
+		series, problem string
+		change          func(f *netlab.Forged)
+	}{
+		{`{protocol="arp",result="unparsed_tags"}`, "1 under more VLAN tags", func(f *netlab.Forged) { f.VLANs = []uint16{1, 2, 3} }},
+		{`{protocol="ndp",result="unparsed_extensions"}`, "1 with more IPv6 extension headers", func(f *netlab.Forged) {
+			f.Addr, f.Asker, f.Extensions = netip.MustParseAddr("fd00::7"), netip.MustParseAddr("fd00::9"), 300
+		}},
+		{`{protocol="ndp",result="unparsed_options"}`, "1 with more NDP options", func(f *netlab.Forged) {
+			f.Addr, f.Asker, f.Options = netip.MustParseAddr("fd00::7"), netip.MustParseAddr("fd00::9"), 300
+		}},
+	} {
+		f := netlab.Forged{To: askerMAC, Source: attackerMAC, SHA: attackerMAC, Addr: netip.MustParseAddr("10.244.0.7"), Asker: netip.MustParseAddr("10.244.0.9")}
+		of.change(&f)
+		l.in("attacker", func() error { return netlab.Send("eth0", f.Frame()) })
+		until(t, of.series, func() bool { return l.metric("ipwitness_agent_frames_total"+of.series) == 1 })
+		want = append(want, of.problem)
+	}
+	until(t, fmt.Sprintf("a problem of the node: %q", want), func() bool {
+		return slices.ContainsFunc(l.node().GetProblems(), func(p string) bool {
+			return !slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(p, w) })
+		})
+	})
+	situations.CheckAttack(t, "testdata/attacks", "unread-tags", situations.Attack{
+		Effect: "its receiver believes it where it has an interface for each of the three",
+		Seen:   "a problem of the node, which names no sender: " + l.node().GetProblems()[0],
+	})
+}
+
 // What a pod has its own kernel do, an attacker in it can, too: it counts only where the
 // operator says so, or where the node's own routes do.
 func TestAPodThatAnswersForOthersIsASpooferUnlessTheNodeRoutesToIt(t *testing.T) {

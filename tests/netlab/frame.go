@@ -63,6 +63,8 @@ type Forged struct {
 	HardwareType byte
 	// PriorityTags are how many VLAN tags with VID 0 the frame has.
 	PriorityTags int
+	// VLANs are the VIDs of further tags.
+	VLANs []uint16
 	// Extensions and Options are how many headers and options without meaning stand
 	// before NDP and its link-layer address.
 	Extensions, Options int
@@ -75,6 +77,9 @@ func (a Forged) Frame() []byte {
 	f := slices.Concat(a.To, a.Source)
 	for range a.PriorityTags {
 		f = append(f, 0x81, 0, 0, 0)
+	}
+	for _, vid := range a.VLANs {
+		f = append(f, 0x81, 0, byte(vid>>8), byte(vid))
 	}
 	if a.Addr.Is4() {
 		f = append(f, 0x08, 0x06, 0, max(a.HardwareType, 1), 0x08, 0, 6, 4, 0, 2)
