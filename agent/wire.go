@@ -412,8 +412,8 @@ func (k *kernel) frame(ev *bpf.Event) bool {
 // next hop that the namespace has. Nobody in there can have the node do so. It
 // is not asked of what the namespace itself has, but for its loopback.
 func (k *kernel) routedTo(l *link, d domain, addr netip.Addr) bool {
-	if l.published.GetPeerNamespace() == 0 || l.published.GetUplink() {
-		return false
+	if l.published.GetPeerNamespace() == 0 || l.published.GetUplink() || addr.IsLinkLocalUnicast() {
+		return false // a link-local address has a route by every interface
 	}
 	peer := k.byNSID[l.lowerNSID]
 	if peer == nil {

@@ -145,6 +145,12 @@ struct claim {
 volatile const __u64 refresh_ns = 30 * NSEC_PER_SEC;
 volatile const __u64 contested_refresh_ns = 1 * NSEC_PER_SEC;
 
+/* Always 0, which the verifier does not know. What a callback of bpf_loop changes begins as this:
+ * before Linux 6.7 the verifier looks at one call of it only, and takes code out that no first
+ * call reaches.
+ */
+volatile __u8 zero;
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__type(key, struct binding);
@@ -310,24 +316,6 @@ raced:
 	return RESULT_NONE;
 }
 
-/* Notes one more VLAN, from the outside in. A priority tag (VID 0) is none. */
-static __always_inline bool add_vlan(struct binding *binding, __u16 tci)
-{
-	__u16 vid = tci & VLAN_VID_MASK;
-
-	if (!vid)
-		return true;
-	if (!binding->vlan) {
-		binding->vlan = vid;
-		return true;
-	}
-	if (!binding->inner_vlan) {
-		binding->inner_vlan = vid;
-		return true;
-	}
-	return false;
-}
-
 static __always_inline bool is_vlan(__be16 protocol)
 {
 	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
@@ -336,12 +324,28 @@ static __always_inline bool is_vlan(__be16 protocol)
 /* The tags of a frame, from the outside in. */
 struct tags {
 	struct __sk_buff *skb;
-	struct binding *binding;
 	__u32 offset;
-	__be16 protocol; /* of what follows */
-	bool more;       /* more VLANs than a binding has room for */
-	bool cut;        /* the frame ends before its tag does */
+	__be16 protocol; /* of what is at offset */
+	__u16 vlan;      /* as in struct binding */
+	__u16 inner_vlan;
+	bool more; /* more VLANs than these */
+	bool cut;  /* the frame ends before its tag does */
 };
+
+/* Notes one more VLAN. A priority tag (VID 0) is none. */
+static __always_inline void add_vlan(struct tags *tags, __u16 tci)
+{
+	__u16 vid = tci & VLAN_VID_MASK;
+
+	if (!vid)
+		return;
+	if (!tags->vlan)
+		tags->vlan = vid;
+	else if (!tags->inner_vlan)
+		tags->inner_vlan = vid;
+	else
+		tags->more = true;
+}
 
 /* Takes one more tag; 1 ends the loop. Linux takes off as many tags with VID 0 as there are
  * (__netif_receive_skb_core in net/core/dev.c).
@@ -356,8 +360,7 @@ static long next_tag(__u32 i __attribute__((unused)), struct tags *tags)
 		tags->cut = true;
 		return 1;
 	}
-	if (!add_vlan(tags->binding, bpf_ntohs(tag.tci)))
-		tags->more = true;
+	add_vlan(tags, bpf_ntohs(tag.tci));
 	tags->protocol = tag.protocol;
 	tags->offset += sizeof(tag);
 	return 0;
@@ -485,7 +488,14 @@ static long next_option(__u32 i __attribute__((unused)), struct options *options
 static __always_inline enum result find_option(struct __sk_buff *skb, __u32 offset, __u32 end,
 					       __u8 type, struct nd_option *found)
 {
-	struct options options = {.skb = skb, .offset = offset, .end = end, .type = type};
+	struct options options = {
+		.skb = skb,
+		.offset = offset + zero,
+		.end = end,
+		.found = {.type = zero, .length = zero},
+		.type = type,
+		.bad = zero,
+	};
 
 	bpf_loop(MAX_ND_OPTIONS, next_option, &options, 0);
 	*found = options.found;
@@ -539,7 +549,7 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 	struct nd_option lladdr;
 	struct nd_message nd;
 	struct ipv6 ip;
-	struct headers headers = {.skb = skb};
+	struct headers headers = {.skb = skb, .other = zero};
 	enum result options;
 	__u32 end;
 	__u8 type;
@@ -552,7 +562,7 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 
 	headers.header = ip.next_header;
 	if (headers.header != IPPROTO_ICMPV6) {
-		headers.offset = offset;
+		headers.offset = offset + zero;
 		bpf_loop(MAX_EXTENSIONS, next_header, &headers, 0);
 		if (headers.other)
 			return RESULT_NONE;
@@ -617,9 +627,12 @@ static __noinline void observe_frame(struct __sk_buff *skb)
 	struct claim claim = {.binding.ifindex = skb->ifindex};
 	struct tags tags = {
 		.skb = skb,
-		.binding = &claim.binding,
-		.offset = ETH_HLEN,
+		.offset = ETH_HLEN + zero,
 		.protocol = skb->protocol,
+		.vlan = zero,
+		.inner_vlan = zero,
+		.more = zero,
+		.cut = zero,
 	};
 	enum result result;
 
@@ -627,7 +640,7 @@ static __noinline void observe_frame(struct __sk_buff *skb)
 	 * Before Linux 6.2 vlan_tci may hold a former tag.
 	 */
 	if (skb->vlan_present)
-		add_vlan(&claim.binding, skb->vlan_tci);
+		add_vlan(&tags, skb->vlan_tci);
 	if (is_vlan(tags.protocol)) {
 		bpf_loop(MAX_TAGS, next_tag, &tags, 0);
 		if (tags.cut)
@@ -636,6 +649,9 @@ static __noinline void observe_frame(struct __sk_buff *skb)
 		if (is_vlan(tags.protocol))
 			count(PROTOCOL_ARP, RESULT_UNPARSED_TAGS);
 	}
+
+	claim.binding.vlan = tags.vlan;
+	claim.binding.inner_vlan = tags.inner_vlan;
 
 	switch (tags.protocol) {
 	case bpf_htons(ETH_P_ARP):

@@ -90,6 +90,7 @@ const (
 	observeProgObserve           = "observe"
 	observeVarContestedRefreshNs = "contested_refresh_ns"
 	observeVarRefreshNs          = "refresh_ns"
+	observeVarZero               = "zero"
 )
 
 // loadObserve returns the embedded CollectionSpec for observe.
@@ -153,6 +154,7 @@ type observeMapSpecs struct {
 type observeVariableSpecs struct {
 	ContestedRefreshNs *ebpf.VariableSpec `ebpf:"contested_refresh_ns"`
 	RefreshNs          *ebpf.VariableSpec `ebpf:"refresh_ns"`
+	Zero               *ebpf.VariableSpec `ebpf:"zero"`
 }
 
 // observeObjects contains all objects after they have been loaded into the kernel.
@@ -196,6 +198,7 @@ func (m *observeMaps) Close() error {
 type observeVariables struct {
 	ContestedRefreshNs *ebpf.Variable `ebpf:"contested_refresh_ns"`
 	RefreshNs          *ebpf.Variable `ebpf:"refresh_ns"`
+	Zero               *ebpf.Variable `ebpf:"zero"`
 }
 
 // observePrograms contains all programs after they have been loaded into the kernel.
