@@ -58,6 +58,13 @@ func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
 		"it has the address on its loopback": {mac: "bbbbbb", change: func(s *spoofing) {
 			s.assigned(s.iface(s.other, verdict.Interface{Name: "lo", Attachment: verdict.Local}))
 		}, spoof: true},
+		"the owner is on another node of this LAN": {mac: "bbbbbb", change: func(s *spoofing) {
+			s.bridge.Domain = &verdict.Domain{Node: s.node("n1"), Name: "cni0"}
+			s.victim = s.namespace("n2", 2, "202", pod("a"))
+			lan := s.link("n2", "eth0", verdict.Uplink, false)
+			lan.Domain = s.bridge.Domain
+			s.own.Interface = s.iface(s.victim, verdict.Interface{MAC: "fmacvl", Attachment: verdict.Lower, Link: lan})
+		}, spoof: true},
 		"a MAC is declared that another one has": {mac: "dddddd", change: func(s *spoofing) {
 			s.policy.Routers = []verdict.Router{{MAC: "dddddd", Reason: "x"}}
 			s.claim.Source = "bbbbbb"
