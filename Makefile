@@ -226,7 +226,7 @@ generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Remake proto/**: Go, gateway, OpenAP
 	$(BUF) generate
 
 .PHONY: generate-situations
-generate-situations: ## Remake docs/situations.md from what the tests wrote
+generate-situations: ## Remake docs/situations.md and the attacks of docs/security.md from what the tests wrote
 	go run ./tests/catalogue
 
 .PHONY: generate-observability
@@ -244,12 +244,12 @@ generate-deploy: $(HELM) ## Remake deploy/manifests and the list of values from 
 
 .PHONY: update-situations
 update-situations: deps-test cni-plugins containerd kubernetes ## Have the tests write their texts anew, and remake docs/situations.md
-	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test([TL][0-9]|EachCapability)' ./tests -args -update
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test([TL][0-9]|EachCapability|Attack)' ./tests -args -update
 	IPWITNESS_CLUSTER_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test[TL][0-9]' ./tests/kubernetes -args -update
 	@$(MAKE) --no-print-directory generate-situations
 
 # Sums before and after, not git diff: work that is not committed is no fault.
-GENERATED_SUMS := find bpf proto docs deploy -type f -regex '.*\(deploy/.*\(\.yaml\|/README\.md\)\|\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|/situations\.md\|/metrics\.md\|/dashboards/.*\.json\)' \
+GENERATED_SUMS := find bpf proto docs deploy -type f -regex '.*\(deploy/.*\(\.yaml\|/README\.md\)\|\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|/situations\.md\|/security\.md\|/metrics\.md\|/dashboards/.*\.json\)' \
 	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
 check-generate: ## Fail if a generated file is not what its source gives

@@ -468,7 +468,8 @@ func (a *Agent) report() {
 		s.Ports, problems = w.ports()
 		s.UnwatchedPorts = uint32(len(problems))
 		s.Problems = append(s.Problems, problems...)
-		lost := w.lost()
+		lost, unparsed := w.missed()
+		s.Unparsed = unparsed
 		s.LostEvents += lost
 		if a.lostFrames.recent(lost, now) {
 			s.Problems = append(s.Problems, fmt.Sprintf(

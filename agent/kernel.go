@@ -21,6 +21,7 @@ type requests interface {
 	addrs(nsid, index int32) ([]addrMsg, error)
 	nsids() ([]int32, error)
 	pvids() (map[int32]uint16, error)
+	route(addr netip.Addr) ([]hop, error)
 }
 
 // kernel mirrors what rtnetlink tells of the namespaces of this machine, and

@@ -22,6 +22,8 @@ type fakeNamespace struct {
 	link  map[int32]linkMsg
 	addrs map[int32][]addrMsg
 	pvids map[int32]uint16
+	// routes are those of the namespace, by what they lead to.
+	routes map[netip.Addr][]hop
 }
 
 func (f fakeKernel) namespace(nsid int32) (*fakeNamespace, error) {
@@ -77,6 +79,8 @@ func (f fakeKernel) nsids() (out []int32, err error) {
 }
 
 func (f fakeKernel) pvids() (map[int32]uint16, error) { return f[noNSID].pvids, nil }
+
+func (f fakeKernel) route(addr netip.Addr) ([]hop, error) { return f[noNSID].routes[addr], nil }
 
 // put makes an interface with addresses.
 func (f fakeKernel) put(nsid int32, l linkMsg, addrs ...string) {

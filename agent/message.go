@@ -39,6 +39,12 @@ type addrMsg struct {
 	created   time.Duration // IFA_CACHEINFO's cstamp: since boot, in steps of 10 ms
 }
 
+// hop is one way of a route: an interface, and the next hop on it where there is one.
+type hop struct {
+	index   int32
+	gateway netip.Addr
+}
+
 // message is one message of the route family, with the namespace that it is about.
 type message struct {
 	typ  uint16
@@ -278,6 +284,54 @@ func parseAddr(b []byte) (addrMsg, error) {
 		return a, errors.New("parse address: no IFA_LOCAL and no IFA_ADDRESS")
 	}
 	return a, nil
+}
+
+// parseRoute reads where struct rtmsg and its attributes lead to: nowhere for a
+// route that is not a unicast one, such as that of an address of our own.
+func parseRoute(b []byte) ([]hop, error) {
+	if len(b) < unix.SizeofRtMsg {
+		return nil, fmt.Errorf("parse route: %w", errShort)
+	}
+	if b[7] != unix.RTN_UNICAST {
+		return nil, nil
+	}
+	var one hop
+	var out []hop
+	for typ, val := range attributes(b[unix.SizeofRtMsg:]) {
+		switch typ {
+		case unix.RTA_OIF:
+			one.index = int32(u32(val))
+		case unix.RTA_MULTIPATH:
+			// struct rtnexthop, each with attributes of its own.
+			for len(val) >= unix.SizeofRtNexthop {
+				n := int(binary.NativeEndian.Uint16(val))
+				if n < unix.SizeofRtNexthop || n > len(val) {
+					break
+				}
+				h := hop{index: int32(binary.NativeEndian.Uint32(val[4:]))}
+				for typ, val := range attributes(val[unix.SizeofRtNexthop:n]) {
+					h.setGateway(typ, val)
+				}
+				out = append(out, h)
+				val = val[min(align4(n), len(val)):]
+			}
+		default:
+			one.setGateway(typ, val)
+		}
+	}
+	if one.index != 0 {
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+func (h *hop) setGateway(typ uint16, val []byte) {
+	switch {
+	case typ == unix.RTA_GATEWAY:
+		h.gateway, _ = netip.AddrFromSlice(val)
+	case typ == unix.RTA_VIA && len(val) > 2: // struct rtvia: a family, and an address of it
+		h.gateway, _ = netip.AddrFromSlice(val[2:])
+	}
 }
 
 // parseNSID reads struct rtgenmsg and NETNSA_NSID.

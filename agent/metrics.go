@@ -11,7 +11,7 @@ type collector struct {
 
 var (
 	framesDesc = prometheus.NewDesc("ipwitness_agent_frames_total",
-		"Frames that the observer looked at, by protocol and by what became of them.",
+		"Frames that the observer looked at, by protocol and by what became of them. Those with an unparsed_… result were not read to the end: an attacker could hide claims in them.",
 		[]string{"protocol", "result"}, nil)
 	lostDesc = prometheus.NewDesc("ipwitness_agent_lost_events_total",
 		"Events that were lost and listed again from their source (netlink), that were lost and had all files of IPAM read again (inotify), that could not be read (netlink_malformed), frames that found the ring full and are told by the next one like them (ringbuf), or claims beyond what a port, an address or all ports may show (port_full).",
@@ -53,7 +53,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	a := c.agent
-	problems := len(a.table.problemsNow())
+	problems := a.table.problemsNow()
 	modes := map[string]float64{"tcx": 0, "clsact": 0}
 	unobserved := 0
 	if w := a.wire.Load(); w != nil {

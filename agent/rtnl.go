@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -248,6 +249,28 @@ func (r *rtnl) pvids() (map[int32]uint16, error) {
 		return err
 	})
 	return out, namespaceError("list VLANs of bridge ports", noNSID, err)
+}
+
+// route gives where our own routing tables send an address; nowhere where they
+// have no route.
+func (r *rtnl) route(addr netip.Addr) (hops []hop, err error) {
+	body := make([]byte, unix.SizeofRtMsg)
+	raw := addr.AsSlice()
+	body[0], body[1] = unix.AF_INET, uint8(addr.BitLen())
+	if addr.Is6() {
+		body[0] = unix.AF_INET6
+	}
+	binary.NativeEndian.PutUint32(body[8:], unix.RTM_F_FIB_MATCH) // the route, and not what it comes to
+	body = binary.NativeEndian.AppendUint16(body, uint16(unix.SizeofRtAttr+len(raw)))
+	body = binary.NativeEndian.AppendUint16(body, unix.RTA_DST)
+	err = r.do(unix.RTM_GETROUTE, 0, append(body, raw...), func(_ uint16, data []byte) (err error) {
+		hops, err = parseRoute(data)
+		return err
+	})
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil, nil
+	}
+	return hops, namespaceError("look up route", noNSID, err)
 }
 
 // nsids lists the ids of all namespaces in our table.

@@ -29,6 +29,7 @@ type claimKey struct {
 	mac             string // raw bytes; wire only
 	vlan, innerVLAN uint16 // wire only
 	noOverride      bool   // wire only
+	source          string // wire only: the Ethernet source where it is not mac
 }
 
 // poolKey is the key of a pool record.
@@ -43,8 +44,8 @@ type allocationKey struct {
 // claim is what a claim record says beyond its key.
 type claim struct {
 	link      string // wire only
-	source    string // wire only: the Ethernet source where it is not the sender hardware address
 	network   string // rtnetlink only: the network, as a CNI result names it, that gave the address
+	routed    bool   // wire only: the node itself routes to the sender for the address
 	prefixLen uint8
 	flags     uint32
 	assigned  time.Time
@@ -300,6 +301,7 @@ func claimRecord(k claimKey, c *claim, now, received time.Time) *ipwitnessv1.Cla
 		InnerVlan: uint32(k.innerVLAN),
 
 		NoOverride: k.noOverride,
+		Source:     []byte(k.source),
 		Residence:  durationpb.New(max(now.Sub(received), 0)),
 		Gone:       c == nil,
 	}
@@ -308,7 +310,7 @@ func claimRecord(k claimKey, c *claim, now, received time.Time) *ipwitnessv1.Cla
 	}
 	r.Link = c.link
 	r.Network = c.network
-	r.Source = []byte(c.source)
+	r.Routed = c.routed
 	r.PrefixLength = uint32(c.prefixLen)
 	r.Flags = c.flags
 	r.FirstSeen = timestamppb.New(c.first)
@@ -321,9 +323,13 @@ func claimRecord(k claimKey, c *claim, now, received time.Time) *ipwitnessv1.Cla
 	return r
 }
 
-// problemsNow is what does not work, in words.
-func (t *table) problemsNow() []string {
+// problemsNow counts what does not work.
+func (t *table) problemsNow() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.status.GetProblems()
+	n := len(t.status.GetProblems())
+	if u := t.status.GetUnparsed(); u.GetTags()+u.GetExtensions()+u.GetOptions() > 0 {
+		n++
+	}
+	return n
 }

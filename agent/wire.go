@@ -133,7 +133,9 @@ func (w *wire) forget(ctx context.Context) {
 		for _, c := range ended {
 			var mac bpf.MAC
 			copy(mac[:], c.mac)
-			if err := w.obs.Forget(uint32(c.at.index), c.vlan, c.innerVLAN, c.addr, mac); err != nil {
+			source := mac
+			copy(source[:], c.source)
+			if err := w.obs.Forget(uint32(c.at.index), c.vlan, c.innerVLAN, c.addr, mac, source); err != nil {
 				w.log.Debug("cannot forget binding", "address", c.addr, "error", err)
 			}
 		}
@@ -307,19 +309,22 @@ func (w *wire) ports() (out []*ipwitnessv1.Node_Port, problems []string) {
 	return out, problems
 }
 
-// lost is how many frames found the ring full.
-func (w *wire) lost() uint32 {
+// missed is how many frames found the ring full, and how many were not read to the end.
+func (w *wire) missed() (lost uint32, unparsed *ipwitnessv1.Unparsed) {
 	counters, err := w.obs.Counters()
 	if err != nil {
 		w.log.Debug("cannot read the observer's counters", "error", err)
 	}
-	var frames uint64
+	frames := map[string]uint64{}
 	for _, c := range counters {
-		if c.Result == bpf.ResultLost.String() {
-			frames += c.Frames
-		}
+		frames[c.Result] += c.Frames
 	}
-	return uint32(min(frames, math.MaxUint32))
+	unparsed = &ipwitnessv1.Unparsed{
+		Tags:       frames[bpf.ResultUnparsedTags.String()],
+		Extensions: frames[bpf.ResultUnparsedExtensions.String()],
+		Options:    frames[bpf.ResultUnparsedOptions.String()],
+	}
+	return uint32(min(frames[bpf.ResultLost.String()], math.MaxUint32)), unparsed
 }
 
 // contest makes the kernel tell a known binding of an address every second.
@@ -374,9 +379,6 @@ func (k *kernel) frame(ev *bpf.Event) bool {
 	received := k.clock.at(ev.Ktime)
 	d := k.domainOf(l, tagsOf(ev.VLAN, ev.InnerVLAN)...)
 	c := claim{link: d.name, first: received, last: received, count: ev.Frames}
-	if ev.Source != ev.SHA {
-		c.source = string(ev.Source[:])
-	}
 	key := claimKey{
 		addr:      ev.Addr,
 		kind:      evidenceOf[ev.Kind],
@@ -387,10 +389,14 @@ func (k *kernel) frame(ev *bpf.Event) bool {
 
 		noOverride: ev.NoOverride,
 	}
+	if ev.Source != ev.SHA {
+		key.source = string(ev.Source[:])
+	}
 	if end, ok := k.ended[holding{ev.Addr, key.mac}]; ok && received.Before(end) {
 		k.claimEnded([]claimKey{key}) // sent before its holder gave the address up: the next one is not
 		return true
 	}
+	c.routed = k.routedTo(l, d, ev.Addr)
 	room := false
 	k.table.update(func() {
 		if room = k.table.seen(key, c, received); !room {
@@ -399,6 +405,37 @@ func (k *kernel) frame(ev *bpf.Event) bool {
 		k.putDomain(d, received)
 	})
 	return room
+}
+
+// routedTo reports whether the node itself routes an address to the namespace
+// behind our port l: out of that port, or on the port's broadcast domain d to a
+// next hop that the namespace has. Nobody in there can have the node do so. It
+// is not asked of what the namespace itself has, but for its loopback.
+func (k *kernel) routedTo(l *link, d domain, addr netip.Addr) bool {
+	if l.published.GetPeerNamespace() == 0 || l.published.GetUplink() || addr.IsLinkLocalUnicast() {
+		return false // a link-local address has a route by every interface
+	}
+	peer := k.byNSID[l.lowerNSID]
+	if peer == nil {
+		return false
+	}
+	for _, own := range peer.links {
+		if own.addrs[addr] != nil && !isLocal(own) {
+			return false
+		}
+	}
+	hops, err := k.req.route(addr)
+	if err != nil {
+		k.log.Debug("cannot look up route", "address", addr, "error", err)
+		return false
+	}
+	return slices.ContainsFunc(hops, func(h hop) bool {
+		if h.index == l.index {
+			return true
+		}
+		out := k.own.links[h.index]
+		return out != nil && h.gateway.IsValid() && peer.has(h.gateway) && k.domainOf(out).name == d.name
+	})
 }
 
 // frameClock turns the monotonic time of the kernel into ours.

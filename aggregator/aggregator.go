@@ -68,6 +68,8 @@ type Config struct {
 	LeakedAfter time.Duration
 	// Shared are addresses that several owners hold on purpose.
 	Shared []verdict.Shared
+	// Routers answer for addresses of others on purpose.
+	Routers []verdict.Router
 	// DataDir is where acknowledgements are kept; empty to keep them in memory only.
 	DataDir string
 	// Networks are declared. Several of one name add up.
@@ -99,7 +101,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	policy := verdict.Policy{
 		Cluster: cfg.Cluster, Settle: cfg.Settle, StaleAfter: cfg.StaleAfter, MigrationGrace: migrationGrace,
 		NodeTimeout: cfg.NodeTimeout, HandoverGrace: cfg.HandoverGrace,
-		LeakedAfter: cfg.LeakedAfter,
+		LeakedAfter: cfg.LeakedAfter, Routers: cfg.Routers,
 	}
 	if policy.Cluster == "" {
 		policy.Cluster = DefaultCluster

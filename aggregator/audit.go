@@ -14,13 +14,13 @@ import (
 
 // audit compares what IPAM says of an address with who was judged to hold it, and
 // makes known what is wrong.
-func (s *store) audit(e *entry, pools []*verdict.Pool) {
-	if e.booking == nil && len(pools) == 0 && !sharedInside(e.owners) {
+func (s *store) audit(e *entry, pools []*verdict.Pool, spoofs []verdict.Spoof) {
+	if e.booking == nil && len(pools) == 0 && len(spoofs) == 0 && !sharedInside(e.owners) {
 		return
 	}
 	in := verdict.AuditInput{
 		Address: e.addr, Owners: e.owners, Contested: active(e.conflicts()),
-		Allocations: e.allocationsOf(), Pools: pools, Past: e.pastOf(), Now: s.clock(),
+		Allocations: e.allocationsOf(), Pools: pools, Past: e.pastOf(), Spoofs: spoofs, Now: s.clock(),
 	}
 	if b := e.booking; b != nil {
 		in.Vanished, in.Before = b.vanished, b.found
@@ -60,7 +60,7 @@ func active(conflicts []verdict.Conflict) bool {
 
 // tellFinding makes a finding of the audit known, if it says something new.
 func (s *store) tellFinding(e *entry, f *verdict.Finding) {
-	place := findingPlace{f.Kind, f.Address.String(), f.ID}
+	place := findingPlace{f.Kind, addressText(f.Address), f.ID}
 	was := s.findings.byID[f.ID]
 	typ, since := added, s.clock()
 	if was != nil {
@@ -77,9 +77,23 @@ func (s *store) tellFinding(e *entry, f *verdict.Finding) {
 }
 
 func sameFinding(a, b *verdict.Finding) bool {
-	return a != nil && a.Severity == b.Severity && a.Pool == b.Pool &&
+	return a != nil && a.Severity == b.Severity && a.Pool == b.Pool && sameSpoof(a.Spoof, b.Spoof) &&
 		slices.Equal(a.Allocations, b.Allocations) &&
 		slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool { return a.ID == b.ID && !ownerChanged(&a, &b) })
+}
+
+// sameSpoof reports whether a watcher need not hear of a spoof again: that there was
+// one more frame is no change.
+func sameSpoof(a, b *verdict.Spoof) bool {
+	return a == nil && b == nil || a != nil && b != nil && slices.Equal(a.MACs, b.MACs)
+}
+
+// addressText is an address in the contract's form; empty for none.
+func addressText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
 }
 
 // endFinding tells that a finding of the audit is over.
@@ -131,6 +145,9 @@ func (s *store) findingProto(f *found) *pb.Finding {
 		return f.inWord
 	}
 	a := f.audit
+	if a.Kind == verdict.FindingMACCloned {
+		a = s.wholeClone(a)
+	}
 	p := s.pools.byRec[a.Pool]
 	var use verdict.PoolUse
 	if p != nil {
@@ -138,10 +155,15 @@ func (s *store) findingProto(f *found) *pb.Finding {
 	}
 	told := s.policy.Tell(a, use)
 	out := &pb.Finding{
-		Kind: a.Kind, Address: a.Address.String(), Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
+		Kind: a.Kind, Address: addressText(a.Address), Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
 		DetectedAt: timestamp(f.since), Runbook: verdict.Runbook(a.Kind), Owners: s.ownersProto(a.Address, a.Owners),
 	}
 	setTold(out, told)
+	if a.Spoof != nil {
+		for _, addr := range a.Spoof.Addresses {
+			out.Addresses = append(out.Addresses, addr.String())
+		}
+	}
 	for _, al := range a.Allocations {
 		out.Allocations = append(out.Allocations, allocationProto(al))
 	}

@@ -23,6 +23,8 @@ type booking struct {
 	past     []verdict.Past
 	// found are what the last audit found, also what waits.
 	found []verdict.Finding
+	// clones are the cloned hardware addresses that claims to the address show.
+	clones []cloneKey
 }
 
 // booked is the entry's booking, made where there is none.
@@ -35,7 +37,7 @@ func (e *entry) booked() *booking {
 
 // unbooked forgets a booking of which nothing is left.
 func (e *entry) unbooked() {
-	if b := e.booking; b != nil && len(b.allocations) == 0 && len(b.past) == 0 && len(b.found) == 0 && len(b.vanished) == 0 {
+	if b := e.booking; b != nil && len(b.allocations) == 0 && len(b.past) == 0 && len(b.found) == 0 && len(b.vanished) == 0 && len(b.clones) == 0 {
 		e.booking = nil
 	}
 }

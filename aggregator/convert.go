@@ -31,7 +31,7 @@ func scopeProto(kind verdict.ScopeKind, name string) *pb.Scope {
 // ownerProto is an owner in the contract's form; s.mu is held.
 func (s *store) ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
 	out := &pb.Owner{
-		Address: a.String(), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
+		Address: addressText(a), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
 		Mac: o.MAC.String(), Netns: netns(o),
 		Workload: workloadProto(o), Intended: s.lacking(o),
 		State: pb.Owner_State(o.State), Excluded: o.Excluded,
@@ -122,6 +122,7 @@ func (s *store) nodeProto(n *node) *pb.Node {
 		state = pb.Node_UNHEARD
 	}
 	problems := slices.Concat(n.status.GetProblems(), s.nameProblem(n), s.placeProblem(n))
+	problems = append(problems, unparsedProblem(n.status.GetUnparsed())...)
 	if n.excess > 0 {
 		problems = append(problems, fmt.Sprintf(
 			"the aggregator left out %d reports of the wire: it takes %d claims of one node at most; exclude interfaces that are not to be watched",
@@ -142,6 +143,29 @@ func (s *store) nodeProto(n *node) *pb.Node {
 		}
 	}
 	return out
+}
+
+// unparsedProblem is what is said of a node whose observer did not read frames to the
+// end; nothing where there were none.
+func unparsedProblem(u *pb.Unparsed) []string {
+	var kinds []string
+	for _, one := range []struct {
+		frames uint64
+		what   string
+	}{
+		{u.GetTags(), "under more VLAN tags than are read"},
+		{u.GetExtensions(), "with more IPv6 extension headers than are read"},
+		{u.GetOptions(), "with more NDP options than are read"},
+	} {
+		if one.frames > 0 {
+			kinds = append(kinds, fmt.Sprintf("%d %s", one.frames, one.what))
+		}
+	}
+	if len(kinds) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("frames were not read to the end since the agent started (%s): whoever sends them can hide claims to addresses; "+
+		"no ordinary host sends such frames: capture them on the node's ports to find the sender", joined(kinds))}
 }
 
 // phaseWords are the states of a conflict in logs and metrics.

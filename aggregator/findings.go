@@ -38,6 +38,9 @@ type found struct {
 
 // about tells whether a finding is about an address, or about many and that one.
 func (f *found) about(address string) bool {
+	if f.audit != nil && f.audit.Spoof != nil && slices.ContainsFunc(f.audit.Spoof.Addresses, func(a netip.Addr) bool { return a.String() == address }) {
+		return true
+	}
 	return f.place.address == address || slices.Contains(f.inWord.GetAddresses(), address)
 }
 

@@ -262,7 +262,7 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now verdict.Stamp, snap
 	}
 	key := claimKey{kind: kind}
 	if !kernel {
-		key = claimKey{kind, verdict.MAC(rec.GetMac()), uint16(rec.GetVlan()), uint16(rec.GetInnerVlan()), rec.GetNoOverride()}
+		key = claimKey{kind, verdict.MAC(rec.GetMac()), uint16(rec.GetVlan()), uint16(rec.GetInnerVlan()), rec.GetNoOverride(), verdict.MAC(rec.GetSource())}
 	}
 
 	at := now
@@ -289,7 +289,7 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now verdict.Stamp, snap
 		return
 	case h == nil:
 		h = &holding{entry: s.table.enter(addr), port: port}
-		h.Kind, h.MAC, h.VLAN, h.InnerVLAN, h.NoOverride = key.kind, key.mac, key.vlan, key.innerVLAN, key.noOverride
+		h.Kind, h.MAC, h.VLAN, h.InnerVLAN, h.NoOverride, h.Source = key.kind, key.mac, key.vlan, key.innerVLAN, key.noOverride, key.source
 		h.Interface = port.rec
 		h.Begun, h.Read = now, now
 		s.setClaimLink(n, h, rec)
@@ -325,8 +325,8 @@ func (s *store) dropExcess(n *node, claims int) {
 // saw takes over what a record says of a claim. When it was seen is reckoned from
 // how long ago that was by the agent's monotonic clock, and never by a wall clock.
 func (s *store) saw(h *holding, rec *pb.ClaimRecord, at verdict.Stamp) {
-	same := h.mac != nil && h.Count != 0 && h.Source == verdict.MAC(rec.GetSource()) && h.entry.plain()
-	h.Source = verdict.MAC(rec.GetSource())
+	same := h.mac != nil && h.Count != 0 && h.Routed == rec.GetRouted() && h.entry.plain()
+	h.Routed = rec.GetRouted()
 	h.PrefixLength, h.Flags, h.Count = uint8(rec.GetPrefixLength()), rec.GetFlags(), rec.GetCount()
 	h.First, h.Last = stamp(rec.GetFirstSeen()), stamp(rec.GetLastSeen())
 	h.AssignedAt = stamp(rec.GetAssignedAt())

@@ -87,7 +87,8 @@ func (s *store) judge(e *entry, r received) {
 	if out.Again != 0 {
 		s.arm(e, out.Again)
 	}
-	s.audit(e, in.Pools)
+	s.audit(e, in.Pools, out.Spoofs)
+	s.noteClones(e, out.Clones)
 	if len(e.holdings) == 0 {
 		if e.booking == nil {
 			s.disarm(e)

@@ -70,6 +70,7 @@ type store struct {
 	// acknowledged has active conflicts only, by id.
 	acknowledged map[string]*acknowledgement
 	contested    map[*entry]struct{}
+	clones       map[cloneKey]*clone
 
 	// Of the change under way.
 	touched  []*entry
@@ -108,6 +109,7 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		byID:         make(map[string]*entry),
 		acknowledged: make(map[string]*acknowledgement),
 		contested:    make(map[*entry]struct{}),
+		clones:       make(map[cloneKey]*clone),
 		texts:        make(map[string]string),
 		checks:       make(map[*node][]netip.Addr),
 	}

@@ -143,10 +143,11 @@ type claimKey struct {
 	mac             verdict.MAC
 	vlan, innerVLAN uint16
 	noOverride      bool
+	source          verdict.MAC
 }
 
 func (h *holding) key() claimKey {
-	return claimKey{h.Kind, h.MAC, h.VLAN, h.InnerVLAN, h.NoOverride}
+	return claimKey{h.Kind, h.MAC, h.VLAN, h.InnerVLAN, h.NoOverride, h.Source}
 }
 
 // find is the holding of an address by a key on an interface, nil for none.

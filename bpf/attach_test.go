@@ -630,7 +630,7 @@ func TestOneCapabilityIsEnoughOnceItIsLoaded(t *testing.T) {
 	a, err := o.AttachClsact(c.ifindex)
 	attached(t, a, err)
 	addr := netip.MustParseAddr("10.0.0.1")
-	if err := errors.Join(o.Contest(addr, true), o.Contest(addr, false), o.Forget(1, 0, 0, addr, MAC{}), a.Close()); err != nil {
+	if err := errors.Join(o.Contest(addr, true), o.Contest(addr, false), o.Forget(1, 0, 0, addr, MAC{}, MAC{}), a.Close()); err != nil {
 		t.Error(err)
 	}
 	if _, err := o.Counters(); err != nil {

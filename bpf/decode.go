@@ -13,9 +13,8 @@ type Result uint8
 // The results. Decode gives all but ResultKnown and ResultLost, which take a
 // memory and a ring.
 const (
-	// ResultNone is a frame of none of our protocols, or under more VLANs than
-	// two. It is not counted. That is also NDP in a fragment, which receivers
-	// ignore (RFC 6980), behind IPsec, or behind more than four extension headers.
+	// ResultNone is a frame of none of our protocols. It is not counted. That is
+	// also NDP in a fragment, which receivers ignore (RFC 6980), or behind IPsec.
 	ResultNone = Result(observeResultRESULT_NONE)
 	// ResultEvent is a claim that is told.
 	ResultEvent = Result(observeResultRESULT_EVENT)
@@ -25,12 +24,13 @@ const (
 	// RFC 4862, section 5.4.2): nothing is claimed yet.
 	ResultProbe = Result(observeResultRESULT_PROBE)
 	// ResultMalformed is cut off, ARP that is not for IPv4 over Ethernet, or NDP
-	// whose options do not fill it exactly or are more than 16.
+	// whose options do not fill it exactly.
 	ResultMalformed = Result(observeResultRESULT_MALFORMED)
-	// ResultInvalid is a holder that no host can be: no MAC or a group's; a
-	// loopback, multicast, class E or broadcast address, or none in a reply; an
-	// IPv4-mapped address in NDP. Or it is NDP that RFC 4861, sections 7.1.1 and
-	// 7.1.2, has its receivers discard, such as what a router has forwarded.
+	// ResultInvalid is a claim to an address that no host can have: a loopback,
+	// multicast, class E or broadcast address, or none in a reply; an IPv4-mapped
+	// address in NDP. Or it is NDP that RFC 4861, sections 7.1.1 and 7.1.2, has its
+	// receivers discard, such as what a router has forwarded. A claim with a MAC
+	// that no host can have is no such frame: Linux believes it.
 	ResultInvalid = Result(observeResultRESULT_INVALID)
 	// ResultOther claims nothing: ARP that is neither request nor reply, or NDP
 	// without the link-layer address of what it speaks for.
@@ -38,6 +38,13 @@ const (
 	// ResultLost is a claim for which the ring had no room. It is not noted as
 	// told, so the next one like it is.
 	ResultLost = Result(observeResultRESULT_LOST)
+	// ResultUnparsedTags is a claim under more than two VLANs, or any frame under
+	// more than 512 tags, which is counted as ARP.
+	ResultUnparsedTags = Result(observeResultRESULT_UNPARSED_TAGS)
+	// ResultUnparsedExtensions is a packet with more than 256 IPv6 extension headers.
+	ResultUnparsedExtensions = Result(observeResultRESULT_UNPARSED_EXTENSIONS)
+	// ResultUnparsedOptions is NDP with more than 256 options.
+	ResultUnparsedOptions = Result(observeResultRESULT_UNPARSED_OPTIONS)
 
 	results = Result(observeResultRESULTS)
 )
@@ -61,6 +68,12 @@ func (r Result) String() string {
 		return "other"
 	case ResultLost:
 		return "lost"
+	case ResultUnparsedTags:
+		return "unparsed_tags"
+	case ResultUnparsedExtensions:
+		return "unparsed_extensions"
+	case ResultUnparsedOptions:
+		return "unparsed_options"
 	}
 	return fmt.Sprintf("Result(%d)", uint8(r))
 }
@@ -90,6 +103,7 @@ const (
 	etherType8021A = 0x88a8
 
 	arpEthernet = 1
+	arpIEEE802  = 6
 	arpRequest  = 1
 	arpReply    = 2
 
@@ -106,9 +120,9 @@ const (
 	ndTargetLLAddr  = 2
 	ndHopLimit      = 255
 
-	maxFrameTags  = 2
-	maxExtensions = 4
-	maxNDOptions  = 16
+	maxTags       = 512
+	maxExtensions = 256
+	maxNDOptions  = 256
 )
 
 // Decode reads an Ethernet frame as observe.c does, so that frames from
@@ -122,27 +136,42 @@ func Decode(frame []byte, offloadedVLAN uint16) (Binding, Result) {
 	var b Binding
 	b.addVLAN(offloadedVLAN)
 	etherType, rest := binary.BigEndian.Uint16(frame[12:]), frame[ethernetLen:]
-	for range maxFrameTags {
-		if etherType != etherType8021Q && etherType != etherType8021A {
+	more := false
+	for range maxTags {
+		if !isVLAN(etherType) {
 			break
 		}
-		if len(rest) < vlanTagLen || !b.addVLAN(binary.BigEndian.Uint16(rest)) {
+		if len(rest) < vlanTagLen {
 			return Binding{}, ResultNone
+		}
+		if !b.addVLAN(binary.BigEndian.Uint16(rest)) {
+			more = true
 		}
 		etherType, rest = binary.BigEndian.Uint16(rest[2:]), rest[vlanTagLen:]
 	}
 	result := ResultNone
-	switch etherType {
-	case etherTypeARP:
+	switch {
+	case isVLAN(etherType):
+		return Binding{}, ResultUnparsedTags
+	case etherType == etherTypeARP:
 		result = b.readARP(rest)
-	case etherTypeIPv6:
+	case etherType == etherTypeIPv6:
 		result = b.readNDP(rest)
 	}
-	if result != ResultEvent {
+	switch {
+	case more && result == ResultEvent:
+		return Binding{}, ResultUnparsedTags
+	case more:
+		return Binding{}, ResultNone
+	case result != ResultEvent:
 		return Binding{}, result
 	}
 	b.Source = MAC(frame[6:12])
 	return b, ResultEvent
+}
+
+func isVLAN(etherType uint16) bool {
+	return etherType == etherType8021Q || etherType == etherType8021A
 }
 
 // addVLAN notes one more VLAN, from the outside in. A priority tag is none. It
@@ -163,9 +192,11 @@ func (b *Binding) addVLAN(tci uint16) bool {
 // readARP classifies by RFC 826 and RFC 5227.
 func (b *Binding) readARP(arp []byte) Result {
 	if len(arp) < arpLen ||
-		binary.BigEndian.Uint16(arp[0:]) != arpEthernet ||
 		binary.BigEndian.Uint16(arp[2:]) != etherTypeIPv4 ||
 		arp[4] != 6 || arp[5] != 4 {
+		return ResultMalformed
+	}
+	if hardware := binary.BigEndian.Uint16(arp[0:]); hardware != arpEthernet && hardware != arpIEEE802 {
 		return ResultMalformed
 	}
 	op := binary.BigEndian.Uint16(arp[6:])
@@ -175,8 +206,6 @@ func (b *Binding) readARP(arp []byte) Result {
 
 	sha, spa, tpa := MAC(arp[8:14]), [4]byte(arp[14:18]), [4]byte(arp[24:28])
 	switch {
-	case !sha.isHost():
-		return ResultInvalid
 	case spa[0] == 127, spa[0] >= 224:
 		return ResultInvalid
 	case spa == [4]byte{} && op == arpRequest:
@@ -199,15 +228,13 @@ func (b *Binding) readARP(arp []byte) Result {
 	return ResultEvent
 }
 
-// isHost says whether it can be the MAC of one host.
-func (m MAC) isHost() bool {
-	return m != MAC{} && m[0]&1 == 0
-}
-
 // readNDP classifies by RFC 4861 and RFC 4862.
 func (b *Binding) readNDP(packet []byte) Result {
 	header, at := findICMPv6(packet)
-	if header != protocolICMPv6 || len(packet) <= at {
+	switch {
+	case header != protocolICMPv6 && leadsToNDP(header):
+		return ResultUnparsedExtensions
+	case header != protocolICMPv6 || len(packet) <= at:
 		return ResultNone
 	}
 	typ := packet[at]
@@ -234,10 +261,10 @@ func (b *Binding) readNDP(packet []byte) Result {
 	}
 
 	var lladdr []byte
-	var ok bool
+	var walked Result
 	if typ == ndSolicitation {
-		if lladdr, ok = findOption(options, ndSourceLLAddr); !ok {
-			return ResultMalformed
+		if lladdr, walked = findOption(options, ndSourceLLAddr); walked != ResultEvent {
+			return walked
 		}
 		switch {
 		case source.IsUnspecified() && isSolicitedNode(destination) && lladdr == nil:
@@ -251,8 +278,8 @@ func (b *Binding) readNDP(packet []byte) Result {
 		if solicited && packet[24] == 0xff { // Addr.IsMulticast takes ::ffff:224.0.0.1 for IPv4
 			return ResultInvalid
 		}
-		if lladdr, ok = findOption(options, ndTargetLLAddr); !ok {
-			return ResultMalformed
+		if lladdr, walked = findOption(options, ndTargetLLAddr); walked != ResultEvent {
+			return walked
 		}
 		b.Kind, b.Addr, b.NoOverride = Announced, target, flags&ndOverride == 0
 		if solicited {
@@ -262,7 +289,7 @@ func (b *Binding) readNDP(packet []byte) Result {
 	switch {
 	case lladdr == nil:
 		return ResultOther
-	case len(lladdr) != ndOptionLen || !MAC(lladdr[2:]).isHost():
+	case len(lladdr) != ndOptionLen:
 		return ResultInvalid
 	}
 	b.Protocol = NDP
@@ -270,8 +297,18 @@ func (b *Binding) readNDP(packet []byte) Result {
 	return ResultEvent
 }
 
+// leadsToNDP reports whether NDP may stand behind a header, or is in it.
+func leadsToNDP(header byte) bool {
+	switch header {
+	case protocolICMPv6, protocolHopOpts, protocolRouting, protocolDstOpts:
+		return true
+	}
+	return false
+}
+
 // findICMPv6 walks the extension headers that NDP may stand behind, and gives
-// the first other header: its protocol and where it begins.
+// the first other header: its protocol and where it begins. It gives one of
+// those that NDP may stand behind where there are more than maxExtensions.
 func findICMPv6(packet []byte) (header byte, at int) {
 	const none = 59 // RFC 8200, section 4.7
 	if len(packet) < ipv6Len || packet[0]>>4 != 6 {
@@ -279,38 +316,44 @@ func findICMPv6(packet []byte) (header byte, at int) {
 	}
 	header, at = packet[6], ipv6Len
 	for i := range maxExtensions {
-		if len(packet) < at+4 {
-			break
+		switch {
+		case header == protocolICMPv6:
+			return header, at
+		case !leadsToNDP(header), header == protocolHopOpts && i > 0, len(packet) < at+4:
+			return none, at
 		}
 		extension := packet[at:]
-		switch {
-		case header == protocolHopOpts && i == 0, header == protocolDstOpts:
-		case header == protocolRouting && extension[3] == 0: // no segments left
-		default:
-			return header, at
+		if header == protocolRouting && extension[3] != 0 { // segments left
+			return none, at
 		}
 		header, at = extension[0], at+(int(extension[1])+1)*8
 	}
 	return header, at
 }
 
-// findOption walks all options, and gives the first of a type, nil for none. It
-// gives false if they do not add up, or are more than maxNDOptions.
-func findOption(options []byte, typ byte) (found []byte, ok bool) {
+// findOption walks all options, and gives the first of a type, nil for none. The
+// Result is ResultEvent where they add up.
+func findOption(options []byte, typ byte) (found []byte, walked Result) {
 	for range maxNDOptions {
 		if len(options) < ndOptionLen {
 			break
 		}
 		length := int(options[1]) * ndOptionLen
 		if length == 0 || length > len(options) {
-			return nil, false
+			return nil, ResultMalformed
 		}
 		if options[0] == typ && found == nil {
 			found = options[:length]
 		}
 		options = options[length:]
 	}
-	return found, len(options) == 0
+	switch {
+	case len(options) == 0:
+		return found, ResultEvent
+	case len(options) >= ndOptionLen: // more than are walked
+		return nil, ResultUnparsedOptions
+	}
+	return nil, ResultMalformed
 }
 
 // isHostAddr says whether it can be the address of one host.

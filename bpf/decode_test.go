@@ -39,6 +39,11 @@ func arpCases() []frameCase {
 		b.Addr = netip.MustParseAddr(spa)
 		return b
 	}
+	by := func(b Binding, mac MAC) Binding {
+		b.SHA, b.Source = mac, mac
+		return b
+	}
+	group := MAC{0x01, 0, 0x5e, 0, 0, 1}
 	plain := request(macA, addrA, addrB)
 	ethernet := func(etherType ...byte) []byte { return slices.Concat(plain[:12], etherType) }
 
@@ -70,7 +75,19 @@ func arpCases() []frameCase {
 		{"a priority tag is no VLAN", tagged(vlanTag{0x8100, 0x6000}), ResultEvent, used},
 		{"a priority tag around a VLAN is none", tagged(vlanTag{0x8100, 0}, vlanTag{0x8100, 10}), ResultEvent, onVLAN(10, 0)},
 		{"a priority tag inside a VLAN is none", tagged(vlanTag{0x8100, 10}, vlanTag{0x8100, 0}), ResultEvent, onVLAN(10, 0)},
-		{"three tags are left alone", tagged(vlanTag{0x8100, 1}, vlanTag{0x8100, 2}, vlanTag{0x8100, 3}), ResultNone, Binding{}},
+		{"a claim under three VLANs is counted", tagged(vlanTag{0x8100, 1}, vlanTag{0x8100, 2}, vlanTag{0x8100, 3}), ResultUnparsedTags, Binding{}},
+		{
+			"a probe under three VLANs is not",
+			arpFrame{tags: []vlanTag{{0x8100, 1}, {0x8100, 2}, {0x8100, 3}}, op: 1, sha: macA, spa: addrNone, tpa: addrA}.bytes(), ResultNone, Binding{},
+		},
+		{"any number of priority tags", tagged(slices.Repeat([]vlanTag{{0x8100, 0}}, 300)...), ResultEvent, used},
+		{
+			"a VLAN among priority tags",
+			tagged(slices.Concat(slices.Repeat([]vlanTag{{0x88a8, 0}}, 100), []vlanTag{{0x8100, 10}}, slices.Repeat([]vlanTag{{0x8100, 0}}, 100))...),
+			ResultEvent, onVLAN(10, 0),
+		},
+		{"as many tags as are walked", tagged(slices.Repeat([]vlanTag{{0x8100, 0}}, maxTags)...), ResultEvent, used},
+		{"more tags than are walked", tagged(slices.Repeat([]vlanTag{{0x8100, 0}}, maxTags+1)...), ResultUnparsedTags, Binding{}},
 		{"tagged and padded", padded(tagged(vlanTag{0x8100, 10})), ResultEvent, onVLAN(10, 0)},
 
 		{"cut off by one byte", plain[:41], ResultMalformed, Binding{}},
@@ -79,7 +96,8 @@ func arpCases() []frameCase {
 		{"cut off in ARP after two tags", tagged(vlanTag{0x88a8, 20}, vlanTag{0x8100, 10})[:49], ResultMalformed, Binding{}},
 		{"cut off in the tag", tagged(vlanTag{0x8100, 10})[:17], ResultNone, Binding{}},
 		{"cut off in the inner tag", tagged(vlanTag{0x88a8, 20}, vlanTag{0x8100, 10})[:21], ResultNone, Binding{}},
-		{"hardware that is not Ethernet", changed(1, 6), ResultMalformed, Binding{}},
+		{"hardware type IEEE 802, which Linux takes", changed(1, 6), ResultEvent, used},
+		{"hardware that is not Ethernet", changed(1, 7), ResultMalformed, Binding{}},
 		{"hardware beyond a byte", changed(0, 1), ResultMalformed, Binding{}},
 		{"a protocol that is not IPv4", changed(2, 0x86), ResultMalformed, Binding{}},
 		{"a hardware address too long", changed(4, 8), ResultMalformed, Binding{}},
@@ -89,10 +107,10 @@ func arpCases() []frameCase {
 		{"InARP", changed(7, 8), ResultOther, Binding{}},
 		{"an operation beyond a byte", changed(6, 1), ResultOther, Binding{}},
 
-		{"a sender without a MAC", request(MAC{}, addrA, addrB), ResultInvalid, Binding{}},
-		{"a sender with a multicast MAC", request(MAC{0x01, 0, 0x5e, 0, 0, 1}, addrA, addrB), ResultInvalid, Binding{}},
-		{"a sender with the broadcast MAC", reply(broadcast, addrA, addrB), ResultInvalid, Binding{}},
-		{"a probe without a MAC", request(MAC{}, addrNone, addrB), ResultInvalid, Binding{}},
+		{"a sender without a MAC, which Linux takes", request(MAC{}, addrA, addrB), ResultEvent, by(used, MAC{})},
+		{"a sender with a multicast MAC, which Linux takes", request(group, addrA, addrB), ResultEvent, by(used, group)},
+		{"a sender with the broadcast MAC, which Linux takes", reply(broadcast, addrA, addrB), ResultEvent, by(asKind(Answered), broadcast)},
+		{"a probe without a MAC", request(MAC{}, addrNone, addrB), ResultProbe, Binding{}},
 		{"a reply from no address", reply(macA, addrNone, addrB), ResultInvalid, Binding{}},
 		{"a loopback sender", from("127.0.0.1"), ResultInvalid, Binding{}},
 		{"the last loopback sender", from("127.255.255.255"), ResultInvalid, Binding{}},
@@ -165,7 +183,7 @@ func TestDecodeTakesTheOffloadedTagAsTheOutermost(t *testing.T) {
 		{
 			"a third VLAN", 30,
 			arpFrame{tags: []vlanTag{{0x8100, 20}, {0x8100, 10}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(),
-			0, 0, ResultNone,
+			0, 0, ResultUnparsedTags,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -255,7 +273,7 @@ func assertAgrees(tb testing.TB, o *Observer, frame []byte, result Result, want 
 	if extra, more := o.waiting(tb); more {
 		tb.Errorf("got a second event %+v, want one", extra)
 	}
-	if err := o.Forget(ev.Ifindex, ev.VLAN, ev.InnerVLAN, ev.Addr, ev.SHA); err != nil {
+	if err := o.Forget(ev.Ifindex, ev.VLAN, ev.InnerVLAN, ev.Addr, ev.SHA, ev.Source); err != nil {
 		tb.Error(err)
 	}
 	return protocol

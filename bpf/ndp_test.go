@@ -157,6 +157,11 @@ func ndpCases() []frameCase {
 		b.Addr = addr(a)
 		return b
 	}
+	by := func(b Binding, mac MAC) Binding {
+		b.SHA = mac
+		return b
+	}
+	group := MAC{0x33, 0x33, 0, 0, 0, 1}
 	withoutOverride := func(b Binding) Binding {
 		b.NoOverride = true
 		return b
@@ -217,7 +222,7 @@ func ndpCases() []frameCase {
 		},
 		{
 			"more options than are walked",
-			options(ask, sourceOption(macA), slices.Repeat(unknown, maxNDOptions)), ResultMalformed, none,
+			options(ask, sourceOption(macA), slices.Repeat(unknown, maxNDOptions)), ResultUnparsedOptions, none,
 		},
 		{"an option of length 0", options(ask, []byte{ndSourceLLAddr, 0, 2, 0, 0x5e, 0x10, 0, 1}), ResultMalformed, none},
 		{"another option of length 0", options(ask, sourceOption(macA), make([]byte, 8)), ResultMalformed, none},
@@ -235,11 +240,11 @@ func ndpCases() []frameCase {
 
 		{"a link-layer address too long", options(ask, option(ndSourceLLAddr, append(macA[:], 0)...)), ResultInvalid, none},
 		{"a target's link-layer address too long", options(tell, option(ndTargetLLAddr, append(macA[:], 0)...)), ResultInvalid, none},
-		{"a link-layer address of zeroes", options(ask, sourceOption(MAC{})), ResultInvalid, none},
-		{"a target's link-layer address of zeroes", options(tell, targetOption(MAC{})), ResultInvalid, none},
-		{"a multicast link-layer address", options(ask, sourceOption(MAC{0x33, 0x33, 0, 0, 0, 1})), ResultInvalid, none},
-		{"the broadcast link-layer address", options(tell, targetOption(broadcast)), ResultInvalid, none},
-		{"a good link-layer address behind a bad one", options(ask, sourceOption(MAC{}), sourceOption(macA)), ResultInvalid, none},
+		{"a link-layer address of zeroes", options(ask, sourceOption(MAC{})), ResultEvent, by(used, MAC{})},
+		{"a target's link-layer address of zeroes", options(tell, targetOption(MAC{})), ResultEvent, by(announced, MAC{})},
+		{"a multicast link-layer address", options(ask, sourceOption(group)), ResultEvent, by(used, group)},
+		{"the broadcast link-layer address", options(tell, targetOption(broadcast)), ResultEvent, by(announced, broadcast)},
+		{"the first of two link-layer addresses counts, whatever it is", options(ask, sourceOption(MAC{}), sourceOption(macA)), ResultEvent, by(used, MAC{})},
 
 		{"forwarded by a router", changed(ask, 7, 254), ResultInvalid, none},
 		{"an advertisement forwarded by a router", changed(tell, 7, 64), ResultInvalid, none},
@@ -280,7 +285,8 @@ func ndpCases() []frameCase {
 		{"802.1Q", tagged(vlanTag{0x8100, 10}), ResultEvent, onVLAN(10, 0)},
 		{"QinQ", tagged(vlanTag{0x88a8, 20}, vlanTag{0x8100, 10}), ResultEvent, onVLAN(20, 10)},
 		{"a priority tag is no VLAN", tagged(vlanTag{0x8100, 0x6000}), ResultEvent, announced},
-		{"three tags are left alone", tagged(vlanTag{0x8100, 1}, vlanTag{0x8100, 2}, vlanTag{0x8100, 3}), ResultNone, none},
+		{"a claim under three VLANs is counted", tagged(vlanTag{0x8100, 1}, vlanTag{0x8100, 2}, vlanTag{0x8100, 3}), ResultUnparsedTags, none},
+		{"any number of priority tags", tagged(slices.Repeat([]vlanTag{{0x8100, 0}}, 300)...), ResultEvent, announced},
 		{"cut off by one byte in a VLAN", func() []byte {
 			b := tagged(vlanTag{0x8100, 10})
 			return b[:len(b)-1]
@@ -292,7 +298,10 @@ func ndpCases() []frameCase {
 		{"behind a routing header that is done", behind(routing(0)), ResultEvent, used},
 		{"behind a routing header that is not done", behind(routing(1)), ResultNone, none},
 		{"behind all of them", behind(hopByHop, destination, routing(0), destination), ResultEvent, used},
-		{"behind five of them", behind(hopByHop, destination, destination, destination, destination), ResultNone, none},
+		{"behind as many as a frame of 1500 bytes holds", behind(slices.Repeat([]extension{destination}, 176)...), ResultEvent, used},
+		{"behind as many as are walked", behind(slices.Repeat([]extension{destination}, maxExtensions)...), ResultEvent, used},
+		{"behind more than are walked", behind(slices.Repeat([]extension{destination}, maxExtensions+1)...), ResultUnparsedExtensions, none},
+		{"another protocol behind as many", behind(append(slices.Repeat([]extension{destination}, maxExtensions), extension{44, make([]byte, 6)})...), ResultNone, none},
 		{"behind hop-by-hop options that come second", behind(destination, hopByHop), ResultNone, none},
 		{"in a fragment", behind(extension{44, make([]byte, 6)}), ResultNone, none},
 		{"in a fragment behind options", behind(destination, extension{44, make([]byte, 6)}), ResultNone, none},

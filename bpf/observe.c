@@ -23,6 +23,7 @@
  * 32-bit libc.
  */
 #define ARPHRD_ETHER     1
+#define ARPHRD_IEEE802   6
 #define ARPOP_REQUEST    1
 #define ARPOP_REPLY      2
 #define IN_LOOPBACKNET   127
@@ -39,12 +40,12 @@
 #define ND_HOP_LIMIT     255 /* what no router has forwarded */
 
 #define VLAN_VID_MASK 0x0fff
-/* More tags than these, or more VLANs, no interface of a host is likely to terminate. */
-#define MAX_FRAME_TAGS 2
-/* As many as RFC 8200, section 4.1, lets stand before ICMPv6. */
-#define MAX_EXTENSIONS 4
-/* Hosts send one or two, and six with SEND (RFC 3971). */
-#define MAX_ND_OPTIONS 16
+/* More than fit into a frame of 1500 bytes: receivers walk them all, so an attacker could hide a
+ * claim behind what is not walked here. Frames with more are counted by reason.
+ */
+#define MAX_TAGS       512
+#define MAX_EXTENSIONS 256
+#define MAX_ND_OPTIONS 256
 #define MAX_BINDINGS   131072
 #define MAX_CONTESTED  16384
 #define EVENTS_SIZE    (1 << 20)
@@ -79,9 +80,13 @@ enum __attribute__((packed)) result {
 	RESULT_KNOWN,     /* user space has been told before */
 	RESULT_PROBE,     /* asks whether an address is free: claims nothing yet */
 	RESULT_MALFORMED, /* cut off, ARP not for IPv4 over Ethernet, or wrong option lengths */
-	RESULT_INVALID,   /* receivers ignore it, or no host can be who it names */
+	RESULT_INVALID,   /* receivers ignore it, or no host can have the address */
 	RESULT_OTHER,     /* claims nothing: neither request nor reply, or no link-layer address */
 	RESULT_LOST,      /* the ring was full: the next such frame tries again */
+	/* Not read to the end, although a receiver may do so. */
+	RESULT_UNPARSED_TAGS,       /* a claim under more than two VLANs; anything under MAX_TAGS */
+	RESULT_UNPARSED_EXTENSIONS, /* more than MAX_EXTENSIONS extension headers */
+	RESULT_UNPARSED_OPTIONS,    /* more than MAX_ND_OPTIONS options */
 	RESULTS,
 };
 
@@ -92,7 +97,10 @@ struct binding {
 	__u16 inner_vlan; /* the VID inside, 0 without */
 	__u8 addr[16];
 	__u8 sha[ETH_ALEN];
-	__u8 pad[2];
+	/* Of the Ethernet frame. Part of the key, so that a known binding in a frame from
+	 * another MAC is told.
+	 */
+	__u8 source[ETH_ALEN];
 };
 
 /* What user space knows of a binding. */
@@ -136,6 +144,12 @@ struct claim {
 /* How long a binding stays told, and how long while its address is contested. */
 volatile const __u64 refresh_ns = 30 * NSEC_PER_SEC;
 volatile const __u64 contested_refresh_ns = 1 * NSEC_PER_SEC;
+
+/* Always 0, which the verifier does not know. What a callback of bpf_loop changes begins as this:
+ * before Linux 6.7 the verifier looks at one call of it only, and takes code out that no first
+ * call reaches.
+ */
+volatile __u8 zero;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -234,7 +248,7 @@ static __always_inline void count(enum protocol protocol, enum result result)
 /* Tells user space of a claim, unless it has been told of that kind in this period. RESULT_NONE
  * means that another CPU was faster: look again.
  */
-static __noinline enum result tell(struct __sk_buff *skb, const struct claim *claim)
+static __noinline enum result tell(const struct claim *claim)
 {
 	const struct binding *binding = &claim->binding;
 	const __u64 bit = 1ULL << (claim->kind + (claim->no_override ? NO_OVERRIDE_BITS : 0));
@@ -290,7 +304,7 @@ static __noinline enum result tell(struct __sk_buff *skb, const struct claim *cl
 	event->vlan = binding->vlan;
 	event->inner_vlan = binding->inner_vlan;
 	__builtin_memcpy(event->sha, binding->sha, sizeof(event->sha));
-	bpf_skb_load_bytes(skb, ETH_ALEN, event->source, sizeof(event->source));
+	__builtin_memcpy(event->source, binding->source, sizeof(event->source));
 	event->kind = claim->kind;
 	event->protocol = claim->protocol;
 	event->no_override = claim->no_override;
@@ -302,28 +316,54 @@ raced:
 	return RESULT_NONE;
 }
 
-/* Notes one more VLAN, from the outside in. A priority tag (VID 0) is none. */
-static __always_inline bool add_vlan(struct binding *binding, __u16 tci)
+static __always_inline bool is_vlan(__be16 protocol)
+{
+	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
+}
+
+/* The tags of a frame, from the outside in. */
+struct tags {
+	struct __sk_buff *skb;
+	__u32 offset;
+	__be16 protocol; /* of what is at offset */
+	__u16 vlan;      /* as in struct binding */
+	__u16 inner_vlan;
+	bool more; /* more VLANs than these */
+	bool cut;  /* the frame ends before its tag does */
+};
+
+/* Notes one more VLAN. A priority tag (VID 0) is none. */
+static __always_inline void add_vlan(struct tags *tags, __u16 tci)
 {
 	__u16 vid = tci & VLAN_VID_MASK;
 
 	if (!vid)
-		return true;
-	if (!binding->vlan) {
-		binding->vlan = vid;
-		return true;
-	}
-	if (!binding->inner_vlan) {
-		binding->inner_vlan = vid;
-		return true;
-	}
-	return false;
+		return;
+	if (!tags->vlan)
+		tags->vlan = vid;
+	else if (!tags->inner_vlan)
+		tags->inner_vlan = vid;
+	else
+		tags->more = true;
 }
 
-/* Whether it can be the MAC of one host. */
-static __always_inline bool is_host_mac(const __u8 mac[ETH_ALEN])
+/* Takes one more tag; 1 ends the loop. Linux takes off as many tags with VID 0 as there are
+ * (__netif_receive_skb_core in net/core/dev.c).
+ */
+static long next_tag(__u32 i __attribute__((unused)), struct tags *tags)
 {
-	return !(mac[0] & 1) && (mac[0] | mac[1] | mac[2] | mac[3] | mac[4] | mac[5]);
+	struct vlan_tag tag;
+
+	if (!is_vlan(tags->protocol))
+		return 1;
+	if (bpf_skb_load_bytes(tags->skb, tags->offset, &tag, sizeof(tag))) {
+		tags->cut = true;
+		return 1;
+	}
+	add_vlan(tags, bpf_ntohs(tag.tci));
+	tags->protocol = tag.protocol;
+	tags->offset += sizeof(tag);
+	return 0;
 }
 
 /* RESULT_EVENT means that it claims what is in claim now. */
@@ -336,14 +376,18 @@ static __always_inline enum result read_arp(struct __sk_buff *skb, __u32 offset,
 	/* Copied, because the frame may not be in one piece. */
 	if (bpf_skb_load_bytes(skb, offset, &arp, sizeof(arp)))
 		return RESULT_MALFORMED;
-	if (arp.htype != bpf_htons(ARPHRD_ETHER) || arp.ptype != bpf_htons(ETH_P_IP) ||
-	    arp.hlen != sizeof(arp.sha) || arp.plen != sizeof(arp.spa))
+	/* Linux takes both hardware types on Ethernet (arp_process in net/ipv4/arp.c). */
+	if (arp.htype != bpf_htons(ARPHRD_ETHER) && arp.htype != bpf_htons(ARPHRD_IEEE802))
+		return RESULT_MALFORMED;
+	if (arp.ptype != bpf_htons(ETH_P_IP) || arp.hlen != sizeof(arp.sha) ||
+	    arp.plen != sizeof(arp.spa))
 		return RESULT_MALFORMED;
 	if (arp.op != bpf_htons(ARPOP_REQUEST) && arp.op != bpf_htons(ARPOP_REPLY))
 		return RESULT_OTHER;
 
-	if (!is_host_mac(arp.sha))
-		return RESULT_INVALID;
+	/* Any sender hardware address is told, also a multicast one: Linux takes it into its
+	 * neighbour table.
+	 */
 	/* Loopback, multicast, class E and broadcast. */
 	if (arp.spa[0] == IN_LOOPBACKNET || arp.spa[0] >= 224)
 		return RESULT_INVALID;
@@ -409,24 +453,89 @@ static __always_inline bool is_host_addr(const __be32 addr[4])
 	return addr[2] != bpf_htonl(0xffff);
 }
 
-/* Walks all options from offset to end, and gives the first of a type: its length is 0 if there is
- * none. False means that they do not add up, or are more than MAX_ND_OPTIONS: then it is not known
- * what a receiver makes of the message.
- */
-static __always_inline bool find_option(struct __sk_buff *skb, __u32 offset, __u32 end, __u8 type,
-					struct nd_option *found)
-{
-	*found = (struct nd_option){};
-	for (int i = 0; i < MAX_ND_OPTIONS && offset < end; i++) {
-		struct nd_option option;
+/* The options of a message, from offset to end. */
+struct options {
+	struct __sk_buff *skb;
+	__u32 offset;
+	__u32 end;
+	struct nd_option found; /* the first of the type; its length is 0 if there is none */
+	__u8 type;
+	bool bad;
+};
 
-		if (bpf_skb_load_bytes(skb, offset, &option, sizeof(option)) || !option.length)
-			return false;
-		if (option.type == type && !found->length)
-			*found = option;
-		offset += option.length * sizeof(option);
+/* Takes one more option; 1 ends the loop. */
+static long next_option(__u32 i __attribute__((unused)), struct options *options)
+{
+	struct nd_option option;
+
+	if (options->offset >= options->end)
+		return 1;
+	if (bpf_skb_load_bytes(options->skb, options->offset, &option, sizeof(option)) ||
+	    !option.length) {
+		options->bad = true;
+		return 1;
 	}
-	return offset == end;
+	if (option.type == options->type && !options->found.length)
+		options->found = option;
+	options->offset += option.length * sizeof(option);
+	return 0;
+}
+
+/* Walks all options from offset to end, and gives the first of a type: its length is 0 if there is
+ * none. RESULT_EVENT means that they add up; else it is not known what a receiver makes of the
+ * message.
+ */
+static __always_inline enum result find_option(struct __sk_buff *skb, __u32 offset, __u32 end,
+					       __u8 type, struct nd_option *found)
+{
+	struct options options = {
+		.skb = skb,
+		.offset = offset + zero,
+		.end = end,
+		.found = {.type = zero, .length = zero},
+		.type = type,
+		.bad = zero,
+	};
+
+	bpf_loop(MAX_ND_OPTIONS, next_option, &options, 0);
+	*found = options.found;
+	if (options.bad || options.offset > end)
+		return RESULT_MALFORMED;
+	if (options.offset == end)
+		return RESULT_EVENT;
+	return end - options.offset < sizeof(*found) ? RESULT_MALFORMED : RESULT_UNPARSED_OPTIONS;
+}
+
+/* The headers of an IPv6 packet. */
+struct headers {
+	struct __sk_buff *skb;
+	__u32 offset;
+	__u8 header; /* of what is at offset */
+	bool other;  /* no NDP follows */
+};
+
+/* Takes one more extension header; 1 ends the loop. What stands in its options is for the receiver
+ * to judge.
+ */
+static long next_header(__u32 i, struct headers *headers)
+{
+	struct ipv6_extension extension;
+
+	if (headers->header == IPPROTO_ICMPV6)
+		return 1;
+	if (!leads_to_ndp(headers->header) || (headers->header == IPPROTO_HOPOPTS && i) ||
+	    bpf_skb_load_bytes(headers->skb, headers->offset, &extension, sizeof(extension))) {
+		headers->other = true;
+		return 1;
+	}
+	/* On its way to somebody else, and forwarded before it is read. */
+	if (headers->header == IPPROTO_ROUTING && extension.segments_left) {
+		headers->other = true;
+		return 1;
+	}
+	headers->header = extension.next_header;
+	headers->offset += (extension.length + 1) * 8;
+	return 0;
 }
 
 /* RESULT_EVENT means that it claims what is in claim now.
@@ -440,8 +549,10 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 	struct nd_option lladdr;
 	struct nd_message nd;
 	struct ipv6 ip;
-	__u8 header, type;
+	struct headers headers = {.skb = skb, .other = zero};
+	enum result options;
 	__u32 end;
+	__u8 type;
 
 	if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)) || ip.version >> 4 != 6)
 		return RESULT_NONE;
@@ -449,21 +560,18 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 	/* Not the end of the frame: that may be padded. */
 	end = offset + bpf_ntohs(ip.payload_length);
 
-	/* What stands in the options of extension headers is for the receiver to judge. */
-	header = ip.next_header;
-	for (int i = 0; i < MAX_EXTENSIONS && header != IPPROTO_ICMPV6; i++) {
-		struct ipv6_extension extension;
-
-		if (!leads_to_ndp(header) || (header == IPPROTO_HOPOPTS && i) ||
-		    bpf_skb_load_bytes(skb, offset, &extension, sizeof(extension)))
+	headers.header = ip.next_header;
+	if (headers.header != IPPROTO_ICMPV6) {
+		headers.offset = offset + zero;
+		bpf_loop(MAX_EXTENSIONS, next_header, &headers, 0);
+		if (headers.other)
 			return RESULT_NONE;
-		/* On its way to somebody else, and forwarded before it is read. */
-		if (header == IPPROTO_ROUTING && extension.segments_left)
-			return RESULT_NONE;
-		header = extension.next_header;
-		offset += (extension.length + 1) * 8;
+		if (headers.header != IPPROTO_ICMPV6)
+			return leads_to_ndp(headers.header) ? RESULT_UNPARSED_EXTENSIONS
+							    : RESULT_NONE;
+		offset = headers.offset;
 	}
-	if (header != IPPROTO_ICMPV6 || bpf_skb_load_bytes(skb, offset, &type, sizeof(type)) ||
+	if (bpf_skb_load_bytes(skb, offset, &type, sizeof(type)) ||
 	    (type != ND_SOLICITATION && type != ND_ADVERTISEMENT))
 		return RESULT_NONE;
 
@@ -481,8 +589,9 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 		return RESULT_INVALID;
 
 	if (type == ND_SOLICITATION) {
-		if (!find_option(skb, offset, end, ND_SOURCE_LLADDR, &lladdr))
-			return RESULT_MALFORMED;
+		options = find_option(skb, offset, end, ND_SOURCE_LLADDR, &lladdr);
+		if (options != RESULT_EVENT)
+			return options;
 		/* RFC 4862, section 5.4.2: duplicate address detection. Whether it is one's own
 		 * that has come back (RFC 7527) need not be known where nothing is claimed.
 		 */
@@ -496,8 +605,9 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 
 		if (solicited && is_multicast(ip.destination))
 			return RESULT_INVALID;
-		if (!find_option(skb, offset, end, ND_TARGET_LLADDR, &lladdr))
-			return RESULT_MALFORMED;
+		options = find_option(skb, offset, end, ND_TARGET_LLADDR, &lladdr);
+		if (options != RESULT_EVENT)
+			return options;
 		claim->kind = solicited ? KIND_ANSWERED : KIND_ANNOUNCED;
 		claim->no_override = !(nd.flags & ND_OVERRIDE);
 		__builtin_memcpy(claim->binding.addr, nd.target, sizeof(nd.target));
@@ -505,7 +615,7 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 	/* Without an option the frame says who is there, but not at which MAC. */
 	if (!lladdr.length)
 		return RESULT_OTHER;
-	if (lladdr.length != 1 || !is_host_mac(lladdr.lladdr))
+	if (lladdr.length != 1)
 		return RESULT_INVALID;
 	__builtin_memcpy(claim->binding.sha, lladdr.lladdr, sizeof(lladdr.lladdr));
 	return RESULT_EVENT;
@@ -515,44 +625,54 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 static __noinline void observe_frame(struct __sk_buff *skb)
 {
 	struct claim claim = {.binding.ifindex = skb->ifindex};
-	__be16 protocol = skb->protocol;
-	__u32 offset = ETH_HLEN;
+	struct tags tags = {
+		.skb = skb,
+		.offset = ETH_HLEN + zero,
+		.protocol = skb->protocol,
+		.vlan = zero,
+		.inner_vlan = zero,
+		.more = zero,
+		.cut = zero,
+	};
 	enum result result;
 
 	/* The kernel has taken the outermost tag out of the frame, except in BPF_PROG_TEST_RUN.
 	 * Before Linux 6.2 vlan_tci may hold a former tag.
 	 */
 	if (skb->vlan_present)
-		add_vlan(&claim.binding, skb->vlan_tci);
-	for (int i = 0; i < MAX_FRAME_TAGS; i++) {
-		struct vlan_tag tag;
-
-		if (protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD))
-			break;
-		if (bpf_skb_load_bytes(skb, offset, &tag, sizeof(tag)))
+		add_vlan(&tags, skb->vlan_tci);
+	if (is_vlan(tags.protocol)) {
+		bpf_loop(MAX_TAGS, next_tag, &tags, 0);
+		if (tags.cut)
 			return;
-		if (!add_vlan(&claim.binding, bpf_ntohs(tag.tci)))
-			return;
-		protocol = tag.protocol;
-		offset += sizeof(tag);
+		/* What is inside is not known: it is counted as ARP. */
+		if (is_vlan(tags.protocol))
+			count(PROTOCOL_ARP, RESULT_UNPARSED_TAGS);
 	}
 
-	switch (protocol) {
+	claim.binding.vlan = tags.vlan;
+	claim.binding.inner_vlan = tags.inner_vlan;
+
+	switch (tags.protocol) {
 	case bpf_htons(ETH_P_ARP):
 		claim.protocol = PROTOCOL_ARP;
-		result = read_arp(skb, offset, &claim);
+		result = read_arp(skb, tags.offset, &claim);
 		break;
 	case bpf_htons(ETH_P_IPV6):
 		claim.protocol = PROTOCOL_NDP;
-		result = read_ndp(skb, offset, &claim);
+		result = read_ndp(skb, tags.offset, &claim);
 		break;
 	default:
 		return;
 	}
+	if (tags.more)
+		result = result == RESULT_EVENT ? RESULT_UNPARSED_TAGS : RESULT_NONE;
 	if (result == RESULT_EVENT) {
+		bpf_skb_load_bytes(skb, ETH_ALEN, claim.binding.source,
+				   sizeof(claim.binding.source));
 		result = RESULT_NONE;
 		for (int i = 0; i < MAX_TRIES && result == RESULT_NONE; i++)
-			result = tell(skb, &claim);
+			result = tell(&claim);
 		if (result == RESULT_NONE)
 			result = RESULT_LOST;
 	}

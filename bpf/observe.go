@@ -30,7 +30,7 @@ type Observer struct {
 }
 
 // Load brings the program and its maps into the kernel, attached to nothing. It
-// takes CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and Linux 5.12 or newer.
+// takes CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and Linux 5.17 or newer.
 func Load() (*Observer, error) {
 	spec, err := loadObserve()
 	if err != nil {
@@ -106,7 +106,7 @@ func (o *Observer) Contest(addr netip.Addr, on bool) error {
 
 // Forget has the next claim of that binding told at once, as if it were new. It
 // is no error when there is no such binding.
-func (o *Observer) Forget(ifindex uint32, vlan, innerVLAN uint16, addr netip.Addr, sha MAC) error {
+func (o *Observer) Forget(ifindex uint32, vlan, innerVLAN uint16, addr netip.Addr, sha, source MAC) error {
 	if !addr.IsValid() {
 		return errors.New("forget binding: the address is zero")
 	}
@@ -116,6 +116,7 @@ func (o *Observer) Forget(ifindex uint32, vlan, innerVLAN uint16, addr netip.Add
 		InnerVlan: innerVLAN,
 		Addr:      addr.As16(),
 		Sha:       sha,
+		Source:    source,
 	}
 	if err := o.objects.Bindings.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("forget binding of %s to %s: %w", addr, sha, err)

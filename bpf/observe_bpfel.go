@@ -20,7 +20,7 @@ type observeBinding struct {
 	InnerVlan uint16
 	Addr      [16]uint8
 	Sha       [6]uint8
-	Pad       [2]uint8
+	Source    [6]uint8
 }
 
 type observeEvent struct {
@@ -58,15 +58,18 @@ const (
 type observeResult uint8
 
 const (
-	observeResultRESULT_NONE      observeResult = 0
-	observeResultRESULT_EVENT     observeResult = 1
-	observeResultRESULT_KNOWN     observeResult = 2
-	observeResultRESULT_PROBE     observeResult = 3
-	observeResultRESULT_MALFORMED observeResult = 4
-	observeResultRESULT_INVALID   observeResult = 5
-	observeResultRESULT_OTHER     observeResult = 6
-	observeResultRESULT_LOST      observeResult = 7
-	observeResultRESULTS          observeResult = 8
+	observeResultRESULT_NONE                observeResult = 0
+	observeResultRESULT_EVENT               observeResult = 1
+	observeResultRESULT_KNOWN               observeResult = 2
+	observeResultRESULT_PROBE               observeResult = 3
+	observeResultRESULT_MALFORMED           observeResult = 4
+	observeResultRESULT_INVALID             observeResult = 5
+	observeResultRESULT_OTHER               observeResult = 6
+	observeResultRESULT_LOST                observeResult = 7
+	observeResultRESULT_UNPARSED_TAGS       observeResult = 8
+	observeResultRESULT_UNPARSED_EXTENSIONS observeResult = 9
+	observeResultRESULT_UNPARSED_OPTIONS    observeResult = 10
+	observeResultRESULTS                    observeResult = 11
 )
 
 type observeTold struct {
@@ -87,6 +90,7 @@ const (
 	observeProgObserve           = "observe"
 	observeVarContestedRefreshNs = "contested_refresh_ns"
 	observeVarRefreshNs          = "refresh_ns"
+	observeVarZero               = "zero"
 )
 
 // loadObserve returns the embedded CollectionSpec for observe.
@@ -150,6 +154,7 @@ type observeMapSpecs struct {
 type observeVariableSpecs struct {
 	ContestedRefreshNs *ebpf.VariableSpec `ebpf:"contested_refresh_ns"`
 	RefreshNs          *ebpf.VariableSpec `ebpf:"refresh_ns"`
+	Zero               *ebpf.VariableSpec `ebpf:"zero"`
 }
 
 // observeObjects contains all objects after they have been loaded into the kernel.
@@ -193,6 +198,7 @@ func (m *observeMaps) Close() error {
 type observeVariables struct {
 	ContestedRefreshNs *ebpf.Variable `ebpf:"contested_refresh_ns"`
 	RefreshNs          *ebpf.Variable `ebpf:"refresh_ns"`
+	Zero               *ebpf.Variable `ebpf:"zero"`
 }
 
 // observePrograms contains all programs after they have been loaded into the kernel.

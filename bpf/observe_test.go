@@ -19,7 +19,7 @@ const loopback = 1 // the interface on which BPF_PROG_TEST_RUN has frames come i
 // age moves the start of a binding's period into the past.
 func (o *Observer) age(tb testing.TB, sha MAC, addr netip.Addr, by time.Duration) {
 	tb.Helper()
-	key := observeBinding{Ifindex: loopback, Addr: addr.As16(), Sha: sha}
+	key := observeBinding{Ifindex: loopback, Addr: addr.As16(), Sha: sha, Source: sha}
 	var told observeTold
 	if err := o.objects.Bindings.Lookup(&key, &told); err != nil {
 		tb.Fatal("look up binding: ", err)
@@ -143,12 +143,13 @@ func TestEachKindIsToldOnceInAPeriod(t *testing.T) {
 	}
 }
 
-func TestBindingsDifferByAddressMACAndVLAN(t *testing.T) {
+func TestBindingsDifferByAddressMACsAndVLAN(t *testing.T) {
 	o := newObserver(t)
 	frames := [][]byte{
 		request(macA, addrA, addrB),
 		request(macB, addrA, addrB),
 		request(macA, addrB, addrA),
+		arpFrame{source: macB, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(), // in a frame of another one
 		arpFrame{tags: []vlanTag{{0x8100, 10}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(),
 		arpFrame{tags: []vlanTag{{0x8100, 11}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(),
 		arpFrame{tags: []vlanTag{{0x8100, 10}, {0x8100, 11}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(),
@@ -166,15 +167,15 @@ func TestBindingsDifferByAddressMACAndVLAN(t *testing.T) {
 func TestForgottenBindingIsToldAgain(t *testing.T) {
 	o := newObserver(t)
 	frame := arpFrame{tags: []vlanTag{{0x88a8, 20}, {0x8100, 10}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes()
-	if err := o.Forget(loopback, 20, 10, addrA, macA); err != nil {
+	if err := o.Forget(loopback, 20, 10, addrA, macA, macA); err != nil {
 		t.Errorf("before it was seen: got %v, want no error", err)
 	}
 	o.wantTold(t, frame)
-	if err := o.Forget(loopback, 20, 0, addrA, macA); err != nil {
+	if err := o.Forget(loopback, 20, 0, addrA, macA, macA); err != nil {
 		t.Errorf("another one: got %v, want no error", err)
 	}
 	o.wantSilent(t, frame)
-	if err := o.Forget(loopback, 20, 10, addrA, macA); err != nil {
+	if err := o.Forget(loopback, 20, 10, addrA, macA, macA); err != nil {
 		t.Fatal(err)
 	}
 	if ev := o.wantTold(t, frame); ev.Frames != 1 {
@@ -273,7 +274,7 @@ func testRace(t *testing.T, addr netip.Addr, frames ...[]byte) {
 		// A new period, and at times a new binding.
 		if round%2 == 0 {
 			o.age(t, macA, addr, 30*time.Second)
-		} else if err := o.Forget(loopback, 0, 0, addr, macA); err != nil {
+		} else if err := o.Forget(loopback, 0, 0, addr, macA, macA); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -357,7 +358,7 @@ func TestCountersNameAllResults(t *testing.T) {
 	}
 	var want []Counter
 	for _, protocol := range []string{"arp", "ndp"} {
-		for _, result := range []string{"event", "known", "probe", "malformed", "invalid", "other", "lost"} {
+		for _, result := range []string{"event", "known", "probe", "malformed", "invalid", "other", "lost", "unparsed_tags", "unparsed_extensions", "unparsed_options"} {
 			want = append(want, Counter{Protocol: protocol, Result: result})
 		}
 	}

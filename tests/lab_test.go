@@ -124,10 +124,21 @@ func (l *lab) launch(cmd *exec.Cmd) {
 	l.agent, l.service = p, &service{at: l.Host, program: p, watch: watchConflicts(l.t, p)}
 }
 
+// spoofers are the names of the tests in which somebody speaks for somebody else.
+var spoofers sync.Map
+
 // killed has a program killed when the test ends, which tells what it said last
-// if it fails.
+// if it fails. In no test but those of spoofers does it say that somebody spoofs.
 func killed(t *testing.T, name string, p *netlab.Program) {
 	t.Cleanup(func() {
+		test, _, _ := strings.Cut(t.Name(), "/")
+		if _, meant := spoofers.Load(test); !meant {
+			for line := range strings.Lines(p.Log.String()) {
+				if strings.Contains(line, "kind=address-spoofed ") || strings.Contains(line, "kind=mac-cloned ") {
+					t.Errorf("%s takes somebody for a spoofer: %s", name, line)
+				}
+			}
+		}
 		if t.Failed() {
 			said := strings.Split(p.Log.String(), "\n")
 			t.Logf("%s said:\n%s", name, strings.Join(said[max(0, len(said)-40):], "\n"))

@@ -262,7 +262,8 @@ func TestL13ResponderAnswersWithTheOwnersMAC(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
 	out := l.lan("192.0.2.1/24")
-	l.sh("ip link add br-ext type bridge", "ip link set br-ext up", "ip addr flush dev eth0", "ip link set eth0 master br-ext")
+	l.sh("ip link add br-ext type bridge", "ip link set br-ext up", "ip addr flush dev eth0", "ip link set eth0 master br-ext",
+		"ip addr add 192.0.2.1/24 dev br-ext")
 	l.pod("a")
 	l.sh("ip link set va master br-ext", "ip -n a link set eth0 address 02:00:00:00:00:0a")
 	l.assign("a", "192.0.2.7/24")

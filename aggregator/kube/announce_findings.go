@@ -15,6 +15,8 @@ var findingReasons = map[string]string{
 	verdict.FindingDoubleAllocated:       "AddressDoubleAllocated",
 	verdict.FindingIntendedNotObserved:   "AddressNotObserved",
 	verdict.FindingSharedAddressAnswered: "AddressSharedAnswered",
+	verdict.FindingAddressSpoofed:        "AddressSpoofed",
+	verdict.FindingMACCloned:             "MACCloned",
 	verdict.FindingPodCIDROverlap:        "IPAMPodCIDROverlap",
 	verdict.FindingRangesOverlap:         "IPAMRangesOverlap",
 	verdict.FindingIPAMStateLost:         "IPAMStateLost",

@@ -40,6 +40,8 @@ type AuditInput struct {
 	// last audit.
 	Past     []Past
 	Vanished []*Allocation
+	// Spoofs are those of the judgement.
+	Spoofs []Spoof
 	// Before are what the last audit found.
 	Before []Finding
 	Now    Stamp
@@ -69,6 +71,7 @@ func (p *Policy) Audit(t Tables, in *AuditInput) Audit {
 	}
 	a.twice()
 	a.shared()
+	a.spoofed()
 	return a.out
 }
 
@@ -428,7 +431,7 @@ func (a *auditing) tell(f Finding, subject string, patience time.Duration) {
 			patience = 0 // what was told stays told, or becomes the next worse thing
 		}
 	}
-	if a.in.Contested {
+	if a.in.Contested && f.Kind != FindingAddressSpoofed {
 		return
 	}
 	due := f.Since.Add(patience)

@@ -243,7 +243,7 @@ var situations = []situation{
 			var claims []*verdict.Claim
 			for i, name := range []string{"old", "new"} {
 				ns := w.namespace(fmt.Sprint("n", i+1), 7, fmt.Sprint(70+i), who(name))
-				c := w.assigned(w.iface(ns, verdict.Interface{Name: "net1", MAC: verdict.MAC("mv" + name + "x")[:6], Attachment: verdict.Lower, Link: lan[i].Link, HostInterface: "eth0"}))
+				c := w.assigned(w.iface(ns, verdict.Interface{Name: "net1", MAC: verdict.MAC("nv" + name + "x")[:6], Attachment: verdict.Lower, Link: lan[i].Link, HostInterface: "eth0"}))
 				c.Network = "lan"
 				claims = append(claims, c)
 			}
@@ -531,7 +531,7 @@ var situations = []situation{
 		name: "T7 a machine outside has a pod's address, and a node has no agent", cause: outside, addr: "192.168.1.10",
 		build: func(w *world) {
 			lan := onLAN(w, "n1", "n2")
-			w.assigned(w.child("a", "aaaaaa", lan[0].Link)).Network = "lan"
+			w.assigned(w.child("a", "baaaaa", lan[0].Link)).Network = "lan"
 			w.wire(lan[1], "\x02\x00\x00\x00\x00\x99")
 			w.uncovered = []string{"n3"}
 		},
@@ -548,7 +548,7 @@ var situations = []situation{
 		name: "what seems to be outside may be a pod of a node without an agent", cause: unknown, addr: "192.168.1.10",
 		build: func(w *world) {
 			lan := onLAN(w, "n1")
-			w.assigned(w.child("a", "aaaaaa", lan[0].Link)).Network = "lan"
+			w.assigned(w.child("a", "baaaaa", lan[0].Link)).Network = "lan"
 			w.wire(lan[0], "\x02\x00\x00\x00\x00\x99")
 			w.uncovered = []string{"n3"}
 			p := w.pool(verdict.Whereabouts, "", "lan", "192.168.1.1-192.168.1.99")

@@ -88,7 +88,7 @@ func TestL6BackupHasTheMACOfTheVirtualRouterToo(t *testing.T) {
 func TestVirtualRouterOutsideHasTheGraceOfAHandOver(t *testing.T) {
 	w := newWorld("192.168.1.200")
 	lan := onLAN(w, "n1", "n2")
-	pod := w.assigned(w.child("a", "aaaaaa", lan[0].Link))
+	pod := w.assigned(w.child("a", "baaaaa", lan[0].Link))
 	router := w.wire(lan[1], "\x00\x00\x5e\x00\x01\x33")
 	w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
 	w.after(2 * time.Second).read(pod)
@@ -156,18 +156,18 @@ func TestLinkLocalAddressesMeetOnOtherNodesByTheWireOnly(t *testing.T) {
 func TestAConflictIsNamedByTheFirstLinkOfItsOwners(t *testing.T) {
 	w := newWorld("192.168.1.100")
 	lan := onLAN(w, "n1", "n2", "n3")
-	w.assigned(w.child("a", "aaaaaa", lan[0].Link)).Interface.Namespace = w.namespace("n3", 7, "107", pod("a"))
+	w.assigned(w.child("a", "baaaaa", lan[0].Link)).Interface.Namespace = w.namespace("n3", 7, "107", pod("a"))
 	w.claims[0].Interface.Link = lan[2].Link
 	three := w.namespace("n2", 8, "108", pod("b"))
 	w.assigned(w.iface(three, verdict.Interface{MAC: "bbbbbb", Attachment: verdict.Lower, Link: lan[1].Link, HostInterface: "eth0"}))
-	w.wire(lan[0], "aaaaaa") // a witness on n1
+	w.wire(lan[0], "baaaaa") // a witness on n1
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n2/eth0")
 }
 
 func TestAnotherNodesMACWitnessesWhatItHosts(t *testing.T) {
 	w := newWorld("10.244.2.5")
 	lan := onLAN(w, "n1", "n2")
-	inside, _ := w.veth(w.namespace("n2", 2, "102", pod("a")), "aaaaaa", w.link("n2", "v1", verdict.PointToPoint, false))
+	inside, _ := w.veth(w.namespace("n2", 2, "102", pod("a")), "baaaaa", w.link("n2", "v1", verdict.PointToPoint, false))
 	own := w.assigned(inside)
 	// n2 answers for its pod (proxy ARP), and n1 hears it.
 	answer := w.wire(lan[0], string(lan[1].MAC))

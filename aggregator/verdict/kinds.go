@@ -3,7 +3,7 @@ package verdict
 // FindingKinds are all kinds of findings, those that matter most first.
 func FindingKinds() []string {
 	return []string{
-		FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingPodCIDROverlap,
+		FindingAddressSpoofed, FindingMACCloned, FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingPodCIDROverlap,
 		FindingRangesOverlap, FindingIPAMUnreadable, FindingIntendedNotObserved, FindingPoolExhaustion, FindingLeaked,
 		FindingSharedAddressAnswered, FindingDuplicateNodeName,
 	}

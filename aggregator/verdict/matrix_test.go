@@ -32,8 +32,8 @@ func TestT4PodOnAVLANAndAMachineOnIt(t *testing.T) {
 	w := newWorld("192.168.1.100")
 	eth0 := uplink(w, "n1")
 	vlan10 := w.link("n1", "eth0.10", verdict.Uplink, false)
-	own := w.assigned(w.child("a", "aaaaaa", vlan10))
-	machine := w.wire(eth0, "strang")
+	own := w.assigned(w.child("a", "baaaaa", vlan10))
+	machine := w.wire(eth0, "ttrang")
 	machine.Link, machine.VLAN = vlan10, 10
 	w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0.10")
 	w.after(time.Second).read(own)

@@ -298,6 +298,9 @@ type Claim struct {
 	// NoOverride tells that it is a neighbour advertisement without the Override
 	// flag (RFC 4861, section 4.4).
 	NoOverride bool
+	// Routed tells that the node itself routes the address to the namespace behind the
+	// port that the frame entered by.
+	Routed bool
 
 	PrefixLength uint8
 	Flags        uint32
@@ -323,8 +326,8 @@ func (c *Claim) Wire() bool {
 }
 
 // Weak tells whether the claim does not make its sender an owner: somebody may
-// speak for somebody else.
-func (c *Claim) Weak() bool { return c.Source != "" || c.NoOverride }
+// speak for somebody else, or no host can have that hardware address.
+func (c *Claim) Weak() bool { return c.Source != "" || c.NoOverride || c.MAC.Group() }
 
 // ScopeKind is how wide a scope is. The numbers are the contract's; wider is more.
 type ScopeKind uint8
@@ -553,6 +556,8 @@ type Policy struct {
 	LeakedAfter time.Duration
 	Networks    []Network
 	Shared      []Shared
+	// Routers are declared to answer for addresses of others.
+	Routers []Router
 }
 
 // Tables are what claims are looked up in.
@@ -572,6 +577,12 @@ type Tables interface {
 	// on a link, and the owners that have one of them by their kernels. Neither
 	// need be counted on from where it tells a proxy.
 	Answers(l *Link, mac MAC) (addresses, owners int)
+	// Nested tells whether an agent reports from inside a namespace: it is a node of
+	// its own (kind, a test lab).
+	Nested(ns *Namespace) bool
+	// OnLink are the namespaces that have an interface on a link, by their records, but
+	// for one of them.
+	OnLink(l *Link, except *Namespace) []*Namespace
 	// PodObject is what the Kubernetes API says of the pod in a namespace: Absent
 	// where it is heard from and has none, nil where it is not or where there is no
 	// pod.

@@ -14,6 +14,7 @@ type evidence struct {
 	assigned, failed, local, private bool   // by the kernel
 	strong, old, weak                bool   // by the wire; old is what was strong
 	proxied                          string // why what it says on the wire does not make it the holder
+	cloned                           string // whose hardware address its frames have
 	claims                           int
 }
 
@@ -168,7 +169,9 @@ func (j *judging) wireClaim(l *ledger, c *Claim) int32 {
 	}
 	switch e := &l.evidence[o]; {
 	case c.Kind == Believed:
-	case c.Source != "":
+	case rule == RuleMACCloned:
+		e.cloned = c.MAC.String()
+	case c.Source != "" || c.MAC.Group():
 		e.weak = true
 	case c.NoOverride && e.configured(): // its kernel's word says more
 	default:
@@ -353,8 +356,10 @@ func (j *judging) exclusion(e *evidence) (rule, why string) {
 		return RulePrivateLink, "the address is on a link inside this network namespace that does not lead to the node"
 	case e.old:
 		return RuleStale, "known only from the wire, and not seen there for " + j.policy.StaleAfter.String()
+	case e.cloned != "":
+		return RuleMACCloned, "its frames have " + e.cloned + ", the hardware address of somebody else on the link (finding " + FindingMACCloned + ")"
 	case e.weak:
-		return RuleWeakSource, "known only from frames whose Ethernet source is not the hardware address they claim it for"
+		return RuleWeakSource, "known only from frames whose Ethernet source is not the hardware address they claim it for, or that claim it for one which no host can have"
 	}
 	return RuleBelieved, "known only from a neighbour table, which shows what others believe"
 }

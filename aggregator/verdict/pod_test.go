@@ -259,7 +259,7 @@ func TestTheAPINamesWhomTheNodeCannot(t *testing.T) {
 // A static pod lives by a file: who deletes it in the API deletes a picture of it.
 func TestAStaticPodIsNotDeleted(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
+	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
 	two, _ := w.veth(w.namespace("n1", 3, "103", pod("b")), "bbbbbb", w.link("n1", "v2", verdict.PointToPoint, false))
 	w.assigned(one)
 	w.assigned(two).AssignedAt += 5e9

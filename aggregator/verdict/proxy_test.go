@@ -25,18 +25,18 @@ func TestAProxyIsNoRival(t *testing.T) {
 		"a pod announces":                          {kind: verdict.Announced, mac: "proxyp", rivals: true},
 		"a pod uses it":                            {kind: verdict.Used, mac: "proxyp", rivals: true},
 		"a pod answers that may be overridden":     {kind: verdict.Answered, mac: "proxyp", noOverride: true},
-		"a guest behind a pod answers":             {kind: verdict.Answered, mac: "guestg", rivals: true},
-		"a guest's answer may be overridden":       {kind: verdict.Answered, mac: "guestg", noOverride: true},
-		"a stranger answers":                       {kind: verdict.Answered, mac: "strang", uplink: true, answers: 1, rivals: true},
-		"a stranger answers for some":              {kind: verdict.Answered, mac: "strang", uplink: true, answers: verdict.ManyAnswers - 1, rivals: true},
-		"a stranger answers for two owners":        {kind: verdict.Answered, mac: "strang", uplink: true, answers: 2, owned: 2},
-		"who answers for two announced this one":   {kind: verdict.Answered, mac: "strang", uplink: true, answers: 2, owned: 2, announced: true, rivals: true},
+		"a guest behind a pod answers":             {kind: verdict.Answered, mac: "huestg", rivals: true},
+		"a guest's answer may be overridden":       {kind: verdict.Answered, mac: "huestg", noOverride: true},
+		"a stranger answers":                       {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 1, rivals: true},
+		"a stranger answers for some":              {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers - 1, rivals: true},
+		"a stranger answers for two owners":        {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 2, owned: 2},
+		"who answers for two announced this one":   {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 2, owned: 2, announced: true, rivals: true},
 		"a responder answers behind a pod":         {kind: verdict.Answered, mac: antrea},
-		"a stranger answers for many":              {kind: verdict.Answered, mac: "strang", uplink: true, answers: verdict.ManyAnswers},
-		"who answers for many announces this one":  {kind: verdict.Announced, mac: "strang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
-		"who answers for many uses this one":       {kind: verdict.Used, mac: "strang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
-		"a stranger's answer may be overridden":    {kind: verdict.Answered, mac: "strang", uplink: true, noOverride: true},
-		"its announcement may be overridden":       {kind: verdict.Announced, mac: "strang", uplink: true, noOverride: true},
+		"a stranger answers for many":              {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers},
+		"who answers for many announces this one":  {kind: verdict.Announced, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
+		"who answers for many uses this one":       {kind: verdict.Used, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
+		"a stranger's answer may be overridden":    {kind: verdict.Answered, mac: "ttrang", uplink: true, noOverride: true},
+		"its announcement may be overridden":       {kind: verdict.Announced, mac: "ttrang", uplink: true, noOverride: true},
 		"a network plugin's responder answers":     {kind: verdict.Answered, mac: antrea, uplink: true, answers: 1},
 		"somebody has a responder's address to be": {kind: verdict.Announced, mac: antrea, uplink: true, rivals: true},
 	} {
@@ -44,7 +44,7 @@ func TestAProxyIsNoRival(t *testing.T) {
 			w := newWorld("fd00::5")
 			w.answers = map[verdict.MAC][2]int{verdict.MAC(test.mac): {test.answers, test.owned}}
 			l := w.link("n1", "cni0", verdict.Bridge, false)
-			owner, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+			owner, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
 			_, port := w.veth(w.namespace("n1", 3, "103", pod("proxy")), "proxyp", l)
 			if test.uplink {
 				port = w.iface(w.host("n1"), verdict.Interface{MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
@@ -55,6 +55,9 @@ func TestAProxyIsNoRival(t *testing.T) {
 			}
 			own, other := w.assigned(owner), w.wire(port, test.mac)
 			other.Kind, other.NoOverride = test.kind, test.noOverride
+			if !test.uplink { // what a pod says of itself, an attacker in it can say, too
+				w.policy.Routers = []verdict.Router{{Who: "default/prox*", Reason: "it routes"}}
+			}
 			if test.rivals {
 				w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/cni0")
 				return
@@ -75,10 +78,10 @@ func TestAProxyIsNoRival(t *testing.T) {
 func TestHolderWhoseAnswersMayBeOverriddenIsAnOwner(t *testing.T) {
 	w := newWorld("fd00::5")
 	l := w.link("n1", "cni0", verdict.Bridge, false)
-	one, port := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+	one, port := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
 	two, _ := w.veth(w.namespace("n1", 3, "103", pod("b")), "bbbbbb", l)
 	w.assigned(one)
-	c := w.wire(port, "aaaaaa")
+	c := w.wire(port, "baaaaa")
 	c.Kind, c.NoOverride = verdict.Answered, true // its address is still optimistic (RFC 4429)
 	w.assigned(two)
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
@@ -86,7 +89,7 @@ func TestHolderWhoseAnswersMayBeOverriddenIsAnOwner(t *testing.T) {
 
 func TestVirtualMachineOnABridgeOfTheNodeIsComparedOnTheNode(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	inside, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
+	inside, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
 	w.assigned(inside)
 	virbr0 := w.link("n1", "virbr0", verdict.Bridge, true)
 	tap := w.iface(w.host("n1"), verdict.Interface{Name: "vnet0", Tap: true, MAC: "taptap", Attachment: verdict.Own, Link: virbr0})
@@ -95,10 +98,10 @@ func TestVirtualMachineOnABridgeOfTheNodeIsComparedOnTheNode(t *testing.T) {
 
 	// The same by an uplink in the bridge is a device on that link alone.
 	w = newWorld("10.244.0.5")
-	inside, _ = w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
+	inside, _ = w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
 	w.assigned(inside)
 	virbr0 = w.link("n1", "virbr0", verdict.Bridge, true)
-	w.wire(w.iface(w.host("n1"), verdict.Interface{MAC: "uplink", Attachment: verdict.Own, Link: virbr0, Uplink: true}), "vmvmvm")
+	w.wire(w.iface(w.host("n1"), verdict.Interface{MAC: "vplink", Attachment: verdict.Own, Link: virbr0, Uplink: true}), "vmvmvm")
 	// And it is, where a veth inside the host shows it once more.
 	w.wire(w.iface(w.host("n1"), verdict.Interface{Name: "p1", MAC: "patchp", Attachment: verdict.Own, Link: virbr0}), "vmvmvm")
 	w.wantNone(t)
@@ -111,12 +114,12 @@ func TestWhoAnswersForWhatItWasGivenIsNoProxy(t *testing.T) {
 	for intended, rivals := range map[string]bool{"10.0.0.5 cri eth0": true, "10.0.0.6 cri eth0": false} {
 		w := newWorld("10.0.0.5")
 		l := w.link("n1", "cni0", verdict.Bridge, false)
-		owner, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+		owner, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
 		ns := w.namespace("n1", 3, "103", pod("sandboxed"))
 		ns.Intended = intended
-		_, port := w.veth(ns, "sandbo", l)
+		_, port := w.veth(ns, "tandbo", l)
 		w.assigned(owner)
-		w.wire(port, "sandbo").Kind = verdict.Answered
+		w.wire(port, "tandbo").Kind = verdict.Answered
 		if rivals {
 			w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/cni0")
 		} else {

@@ -49,6 +49,10 @@ func (p *Policy) Tell(f *Finding, use PoolUse) Told {
 		t.doubleAllocated()
 	case FindingIntendedNotObserved:
 		t.intendedNotObserved()
+	case FindingAddressSpoofed:
+		t.addressSpoofed()
+	case FindingMACCloned:
+		t.macCloned()
 	case FindingSharedAddressAnswered:
 		t.sharedAnswered()
 	}

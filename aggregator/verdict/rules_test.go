@@ -15,7 +15,7 @@ import (
 
 func TestSettleNeedsTimeAndBothReadAgain(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"aaaaaa", "bbbbbb"})
+	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 	out := w.judge()
 	if due := start.Add(time.Second); out.Again != due || len(out.Check) != 0 || !out.Contested {
 		t.Fatalf("got again %d, check %v, contested %v, want %d, none, true", out.Again, out.Check, out.Contested, due)
@@ -47,10 +47,10 @@ func TestSettleNeedsTimeAndBothReadAgain(t *testing.T) {
 
 func TestSettleBeginsWhenTheTwoOfNowMet(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"aaaaaa", "bbbbbb"})
+	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 	w.judge()
 	w.after(900 * time.Millisecond)
-	three, _ := w.veth(w.namespace("n1", 4, "104", pod("c")), "cccccc", w.link("n1", "v3", verdict.PointToPoint, false))
+	three, _ := w.veth(w.namespace("n1", 4, "104", pod("c")), "dccccc", w.link("n1", "v3", verdict.PointToPoint, false))
 	c := w.assigned(three)
 	w.judge()
 	w.after(50 * time.Millisecond)
@@ -66,7 +66,7 @@ func TestSettleBeginsWhenTheTwoOfNowMet(t *testing.T) {
 
 func TestEpisodesHaveOneID(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	a, _ := twoPods(w, verdict.PointToPoint, false, [2]string{"aaaaaa", "bbbbbb"})
+	a, _ := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 	first := w.judge().Conflicts[0]
 	if want := verdict.ID("test", verdict.NodeScope, "n1", w.addr); first.ID != want || len(want) != 16 || strings.Trim(want, "abcdefghijklmnopqrstuvwxyz234567") != "" {
 		t.Fatalf("got id %q, want %q of 16 base32 characters", first.ID, want)
@@ -86,11 +86,11 @@ func TestEpisodesHaveOneID(t *testing.T) {
 
 func TestOwnersComeAndGoInsideAConflict(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"aaaaaa", "bbbbbb"})
+	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 	w.judge()
 	w.after(time.Second).read(a, b)
 	w.judge()
-	three, _ := w.veth(w.namespace("n1", 4, "104", pod("c")), "cccccc", w.link("n1", "v3", verdict.PointToPoint, false))
+	three, _ := w.veth(w.namespace("n1", 4, "104", pod("c")), "dccccc", w.link("n1", "v3", verdict.PointToPoint, false))
 	c := w.assigned(three)
 	if got := w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NodeScope, "n1"); len(got.Owners) != 3 {
 		t.Fatalf("got %d owners, want 3", len(got.Owners))
@@ -105,7 +105,7 @@ func TestOwnersComeAndGoInsideAConflict(t *testing.T) {
 
 func uplink(w *world, node string) *verdict.Interface {
 	return w.iface(w.host(node), verdict.Interface{
-		Name: "eth0", MAC: verdict.MAC("uplk" + node), Attachment: verdict.Own,
+		Name: "eth0", MAC: verdict.MAC("vplk" + node), Attachment: verdict.Own,
 		Link: w.link(node, "eth0", verdict.Uplink, false), Uplink: true,
 	})
 }
@@ -138,7 +138,7 @@ func TestAssignedAndAnExternalDevice(t *testing.T) {
 func TestExternalsAlternate(t *testing.T) {
 	w := newWorld("192.168.1.20")
 	eth0 := uplink(w, "n1")
-	a := w.wire(eth0, "aaaaaa")
+	a := w.wire(eth0, "baaaaa")
 	w.after(time.Second)
 	b := w.wire(eth0, "bbbbbb")
 	if out := w.wantNone(t); !out.Contested {
@@ -155,7 +155,7 @@ func TestExternalsAlternate(t *testing.T) {
 
 	slow := newWorld("192.168.1.20")
 	eth0 = uplink(slow, "n1")
-	a = slow.wire(eth0, "aaaaaa")
+	a = slow.wire(eth0, "baaaaa")
 	slow.after(time.Second).wire(eth0, "bbbbbb")
 	slow.after(9*time.Second + 1)
 	slow.seen(a)
@@ -165,7 +165,7 @@ func TestExternalsAlternate(t *testing.T) {
 func TestDADFailed(t *testing.T) {
 	w := newWorld("fd00::5")
 	l := w.link("n1", "br0", verdict.Bridge, false)
-	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
 	failed := w.claim(verdict.Claim{Kind: verdict.DADFailed, Interface: one, PrefixLength: 64})
 	c := w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0")
 	if len(c.Owners) != 1 || !strings.Contains(c.Summary, "not known") {
@@ -182,7 +182,7 @@ func TestDADFailed(t *testing.T) {
 
 func TestUnheardIsNeverConfirmedNorResolvedBySilence(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"aaaaaa", "bbbbbb"})
+	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 	w.judge()
 	w.node("n1").Unheard = true
 	w.after(time.Minute).read(a, b)
@@ -202,7 +202,7 @@ func TestWeakClaimsAreNotedAndNeverRivals(t *testing.T) {
 	w := newWorld("192.168.1.10")
 	eth0 := uplink(w, "n1")
 	w.assigned(eth0)
-	w.wire(eth0, "bbbbbb").Source = "cccccc"
+	w.wire(eth0, "bbbbbb").Source = "dccccc"
 	out := w.wantNone(t)
 	if len(out.Owners) != 2 || out.Owners[0].Rule != verdict.RuleWeakSource {
 		t.Fatalf("got owners %+v, want the weak one listed as excluded", out.Owners)
@@ -221,7 +221,7 @@ func TestBelievedIsNeverAnOwner(t *testing.T) {
 
 func TestDeclaredShared(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	twoPods(w, verdict.PointToPoint, false, [2]string{"aaaaaa", "bbbbbb"})
+	twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 	w.judge()
 	w.policy.Shared = []verdict.Shared{
 		{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Reason: "all"},
@@ -238,9 +238,9 @@ func TestDeclaredShared(t *testing.T) {
 func TestANodesMACWitnessesItsOwner(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	eth0 := uplink(w, "n1")
-	inside, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
+	inside, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
 	w.assigned(inside)
-	w.wire(eth0, "uplkn1") // the node answers for its pod
+	w.wire(eth0, "vplkn1") // the node answers for its pod
 	if out := w.wantNone(t); len(out.Owners) != 1 {
 		t.Fatalf("got %d owners, want one", len(out.Owners))
 	}
@@ -250,11 +250,11 @@ func TestANodesMACWitnessesItsOwner(t *testing.T) {
 func TestGuestsCountAsTheirNamespace(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	l := w.link("n1", "cni0", verdict.Bridge, true)
-	_, port := w.veth(w.namespace("n1", 2, "102", pod("vm")), "aaaaaa", l)
+	_, port := w.veth(w.namespace("n1", 2, "102", pod("vm")), "baaaaa", l)
 	other, _ := w.veth(w.namespace("n1", 3, "103", pod("b")), "bbbbbb", l)
-	guest := w.wire(port, "guestg")
+	guest := w.wire(port, "huestg")
 	out := w.wantNone(t)
-	if o := out.Owners[0]; o.ID != "boot-n1/102" || o.MAC != "guestg" {
+	if o := out.Owners[0]; o.ID != "boot-n1/102" || o.MAC != "huestg" {
 		t.Fatalf("got owner %s with MAC %s, want the pod with the guest's", o.ID, o.MAC)
 	}
 	w.wantRule(t, verdict.RuleGuest)
@@ -270,7 +270,7 @@ func TestTwoAgentsOnOneKernelSeeOneOwner(t *testing.T) {
 	w.node("n2").Boot = "boot-n1"
 	w.node("n2").Netns = "2"
 	for _, node := range []string{"n1", "n2"} {
-		inside, _ := w.veth(w.namespace(node, 2, "102", pod("a")), "aaaaaa", w.link(node, "v1", verdict.PointToPoint, false))
+		inside, _ := w.veth(w.namespace(node, 2, "102", pod("a")), "baaaaa", w.link(node, "v1", verdict.PointToPoint, false))
 		w.assigned(inside)
 	}
 	if out := w.wantNone(t); len(out.Owners) != 1 {
@@ -284,7 +284,7 @@ func TestTwoAgentsOnOneKernelSeeOneOwner(t *testing.T) {
 
 func TestAConflictKeepsItsIDWhenItsScopeIsWidened(t *testing.T) {
 	w := newWorld("10.0.0.5")
-	twoPods(w, verdict.Bridge, false, [2]string{"aaaaaa", "bbbbbb"})
+	twoPods(w, verdict.Bridge, false, [2]string{"baaaaa", "bbbbbb"})
 	first := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
 	w.link("n1", "cni0", verdict.Bridge, false).Routed = true
 	second := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
@@ -296,8 +296,8 @@ func TestAConflictKeepsItsIDWhenItsScopeIsWidened(t *testing.T) {
 func TestANarrowerGroupThatIsNotCoveredIsItsOwn(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	l := w.link("n1", "cni0", verdict.Bridge, true)
-	twoPods(w, verdict.Bridge, true, [2]string{"aaaaaa", "bbbbbb"})
-	w.wire(w.iface(w.host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true}), "strang")
+	twoPods(w, verdict.Bridge, true, [2]string{"baaaaa", "bbbbbb"})
+	w.wire(w.iface(w.host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true}), "ttrang")
 	out := w.judge()
 	if len(out.Conflicts) != 2 || out.Conflicts[0].Kind != verdict.NodeScope || out.Conflicts[1].Kind != verdict.LinkScope ||
 		len(out.Conflicts[0].Owners) != 2 || len(out.Conflicts[1].Owners) != 3 {
@@ -308,9 +308,9 @@ func TestANarrowerGroupThatIsNotCoveredIsItsOwn(t *testing.T) {
 // threeOnALink are two pods on a bridge and an external device.
 func threeOnALink(w *world) (a, b, stranger *verdict.Claim) {
 	l := w.link("n1", "cni0", verdict.Bridge, false)
-	a, b = twoPods(w, verdict.Bridge, false, [2]string{"aaaaaa", "bbbbbb"})
+	a, b = twoPods(w, verdict.Bridge, false, [2]string{"baaaaa", "bbbbbb"})
 	eth0 := w.iface(w.host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
-	return a, b, w.wire(eth0, "strang")
+	return a, b, w.wire(eth0, "ttrang")
 }
 
 func wantTwoIDs(t *testing.T, w *world, kept string) {
@@ -365,11 +365,11 @@ func TestConflictsOfAnAddressHaveDifferentIDs(t *testing.T) {
 func TestDADFailedAndItsRivalAreOneConflict(t *testing.T) {
 	w := newWorld("fd00::5")
 	l := w.link("n1", "cni0", verdict.Bridge, true)
-	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
 	w.claim(verdict.Claim{Kind: verdict.DADFailed, Interface: one, PrefixLength: 64})
 	alone := w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.NodeScope, "n1")
 	eth0 := w.iface(w.host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
-	w.wire(eth0, "strang")
+	w.wire(eth0, "ttrang")
 	out := w.judge()
 	if len(out.Conflicts) != 2 || out.Conflicts[0].Phase != verdict.Confirmed || len(out.Conflicts[0].Owners) != 2 ||
 		out.Conflicts[1].ID != alone.ID || out.Conflicts[1].Phase != verdict.Resolved || !strings.Contains(out.Conflicts[1].Summary, "goes on") {
@@ -382,7 +382,7 @@ func TestAConfirmedConflictEndsWithItsEvidence(t *testing.T) {
 	confirmed := func() (w *world, own, a, b *verdict.Claim) {
 		w = newWorld("192.168.1.10")
 		eth0 := uplink(w, "n1")
-		own, a, b = w.assigned(eth0), w.wire(eth0, "aaaaaa"), w.wire(eth0, "bbbbbb")
+		own, a, b = w.assigned(eth0), w.wire(eth0, "baaaaa"), w.wire(eth0, "bbbbbb")
 		w.judge()
 		w.after(time.Second).read(own)
 		w.seen(a)
@@ -423,7 +423,7 @@ func TestRemedyFitsTheWorkload(t *testing.T) {
 		{verdict.Workload{Kind: verdict.Container, Name: "blue", ContainerID: "0123456789abcdef", Process: "sleep (12)", Source: "netns"}, "ip -n blue addr del"},
 	} {
 		w := newWorld("10.244.0.5")
-		one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
+		one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
 		two, _ := w.veth(w.namespace("n1", 3, "103", test.who), "bbbbbb", w.link("n1", "v2", verdict.PointToPoint, false))
 		w.assigned(one)
 		w.assigned(two).AssignedAt += 5e9

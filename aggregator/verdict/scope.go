@@ -8,8 +8,16 @@ import (
 
 // scopes yields the scopes in which one claim of an owner is compared.
 func (j *judging) scopes(o *Owner, c *Claim, yield func(Scope)) {
+	if !c.Weak() {
+		j.reaches(o, c, yield)
+	}
+}
+
+// reaches yields the scopes in which others hear a claim of an owner, also one that
+// makes it no rival.
+func (j *judging) reaches(o *Owner, c *Claim, yield func(Scope)) {
 	a := c.Interface.Attachment
-	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed || c.Weak() {
+	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed {
 		return
 	}
 	link := c.Interface.Link

@@ -27,6 +27,9 @@ func (j *judging) sender(c *Claim) (ns *Namespace, via *Interface, rule string) 
 			return via.Namespace, via, ""
 		}
 	}
+	if j.cloned(c, c.MAC) != nil {
+		return j.tables.Namespace(n, port.Peer), nil, RuleMACCloned
+	}
 	if via = j.both(c); via == nil {
 		via = j.machine(c)
 	}
@@ -170,7 +173,11 @@ func linkName(l *Link) string {
 
 // noteSender tells how a wire claim was attributed, where that is not plain.
 func (j *judging) noteSender(rule string, c *Claim, ns *Namespace) {
-	if c.Source != "" {
+	switch {
+	case c.MAC.Group():
+		j.note(RuleWeakSource, linkScope(c), true, fmt.Sprintf(
+			"A frame on %s said that %s has the address, which no host can have as its own: noted, never a rival.", witness(c), c.MAC))
+	case c.Source != "":
 		j.note(RuleWeakSource, linkScope(c), true, fmt.Sprintf(
 			"A frame on %s said that %s has the address, but was sent by %s: noted, never a rival.",
 			witness(c), c.MAC, c.Source))
@@ -180,6 +187,10 @@ func (j *judging) noteSender(rule string, c *Claim, ns *Namespace) {
 		j.note(rule, linkScope(c), true, fmt.Sprintf(
 			"%s, seen on %s, is a hardware address of node %s, which hosts %s: it witnesses that owner and is no rival.",
 			c.MAC, witness(c), ns.Node.Name, describe(ns, c)))
+	case RuleMACCloned:
+		j.note(rule, linkScope(c), true, fmt.Sprintf(
+			"%s, seen on %s, is the hardware address of somebody else on this link, and entered by the port of %s: it is no evidence of that one.",
+			c.MAC, witness(c), describe(ns, c)))
 	case RuleGuest:
 		j.note(rule, linkScope(c), true, fmt.Sprintf(
 			"%s, seen on %s, is unknown and enters by the port of %s: a guest (such as a virtual machine) behind it, counted as that owner.",

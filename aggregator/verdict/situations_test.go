@@ -26,7 +26,7 @@ func twoPods(w *world, kind verdict.LinkKind, routed bool, macs [2]string) (a, b
 
 func TestT1PtpPodsWithOneAddress(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"aaaaaa", "bbbbbb"})
+	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 	c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 	if len(c.Owners) != 2 || c.Owners[0].Workload().Name != "a" {
 		t.Fatalf("got owners %+v, want a and b", c.Owners)
@@ -51,20 +51,20 @@ func TestT1PtpPodsWithOneAddress(t *testing.T) {
 
 func TestT2BridgePodsAreReportedOnceInTheWiderScope(t *testing.T) {
 	w := newWorld("10.85.0.5")
-	twoPods(w, verdict.Bridge, true, [2]string{"aaaaaa", "bbbbbb"})
+	twoPods(w, verdict.Bridge, true, [2]string{"baaaaa", "bbbbbb"})
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 	w.wantRule(t, verdict.RuleWiderScope)
 }
 
 func TestT9OneMACForBothDuplicates(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	one, portOne := w.veth(w.namespace("n1", 2, "102", pod("a")), "samesa", w.link("n1", "v1", verdict.PointToPoint, false))
-	two, portTwo := w.veth(w.namespace("n1", 3, "103", pod("b")), "samesa", w.link("n1", "v2", verdict.PointToPoint, false))
+	one, portOne := w.veth(w.namespace("n1", 2, "102", pod("a")), "tamesa", w.link("n1", "v1", verdict.PointToPoint, false))
+	two, portTwo := w.veth(w.namespace("n1", 3, "103", pod("b")), "tamesa", w.link("n1", "v2", verdict.PointToPoint, false))
 	w.assigned(one)
-	w.wire(portOne, "samesa")
+	w.wire(portOne, "tamesa")
 	w.wantNone(t)
 	w.assigned(two)
-	w.wire(portTwo, "samesa")
+	w.wire(portTwo, "tamesa")
 	c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 	for _, o := range c.Owners {
 		if len(o.Claims) != 2 {
@@ -75,13 +75,13 @@ func TestT9OneMACForBothDuplicates(t *testing.T) {
 
 func TestT13IPv6WithoutDAD(t *testing.T) {
 	w := newWorld("fd00:10::5")
-	twoPods(w, verdict.Bridge, true, [2]string{"aaaaaa", "bbbbbb"})
+	twoPods(w, verdict.Bridge, true, [2]string{"baaaaa", "bbbbbb"})
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 }
 
 func TestL1ReuseOverlapsForAMoment(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	a, _ := twoPods(w, verdict.PointToPoint, false, [2]string{"aaaaaa", "bbbbbb"})
+	a, _ := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 	w.after(14e6).drop(a)
 	c := w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
@@ -94,7 +94,7 @@ func TestL1ReuseOverlapsForAMoment(t *testing.T) {
 func TestL3SandboxMadeAnew(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	l := w.link("n1", "cni0", verdict.Bridge, true)
-	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
 	two, _ := w.veth(w.namespace("n1", 3, "103", pod("a")), "bbbbbb", l)
 	a, b := w.assigned(one), w.assigned(two)
 	w.want(t, verdict.Suspected, verdict.RuleSamePod, verdict.NodeScope, "n1")
@@ -109,7 +109,7 @@ func TestL3SandboxMadeAnew(t *testing.T) {
 func TestSandboxWhosePodIsKnownAfterItsConflictWasConfirmed(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	l := w.link("n1", "cni0", verdict.Bridge, true)
-	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
+	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
 	two, _ := w.veth(w.namespace("n1", 3, "103", verdict.Workload{Kind: verdict.Unknown}), "bbbbbb", l)
 	a, b := w.assigned(one), w.assigned(two)
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
@@ -146,7 +146,7 @@ func TestL9LinkLocalOnEveryNode(t *testing.T) {
 		w.wantRule(t, verdict.RuleLinkLocal)
 	}
 	w := newWorld("169.254.169.2")
-	twoPods(w, verdict.Bridge, true, [2]string{"aaaaaa", "bbbbbb"})
+	twoPods(w, verdict.Bridge, true, [2]string{"baaaaa", "bbbbbb"})
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
 }
 
@@ -155,7 +155,7 @@ func TestL8L9DummyAndLoopback(t *testing.T) {
 	port := w.iface(w.host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: w.link("n1", "eth0", verdict.Uplink, false), Uplink: true})
 	dummy := w.iface(w.host("n1"), verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local})
 	w.assigned(dummy)
-	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
+	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
 	w.assigned(one)
 	w.wire(port, "hosthh") // the wire shows the node using it
 	w.wantNone(t)
@@ -211,7 +211,7 @@ func TestL17EqualRangesThatDoNotMeet(t *testing.T) {
 		"macvlan on two parents": func(w *world) {
 			for i, name := range []string{"eth1", "eth2"} {
 				w.assigned(w.iface(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), verdict.Interface{
-					MAC: verdict.MAC("mv" + name), Attachment: verdict.Lower, Link: w.link("n1", name, verdict.Uplink, false),
+					MAC: verdict.MAC("nv" + name), Attachment: verdict.Lower, Link: w.link("n1", name, verdict.Uplink, false),
 				}))
 			}
 		},
@@ -247,7 +247,7 @@ func TestT4MacvlanPodsOfOneParent(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	for i, name := range []string{"a", "b"} {
 		w.assigned(w.iface(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), verdict.Interface{
-			MAC: verdict.MAC("mv" + name), Attachment: verdict.Lower, Link: w.link("n1", "eth1", verdict.Uplink, false),
+			MAC: verdict.MAC("nv" + name), Attachment: verdict.Lower, Link: w.link("n1", "eth1", verdict.Uplink, false),
 		}))
 	}
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth1")
@@ -267,12 +267,12 @@ func TestL16PrivateLinkInEveryLauncher(t *testing.T) {
 func TestL20OneFrameSeenOnSeveralPorts(t *testing.T) {
 	w := newWorld("10.85.0.5")
 	l := w.link("n1", "cni0", verdict.Bridge, true)
-	one, port := w.veth(w.namespace("n1", 2, "102", pod("a")), "aaaaaa", l)
-	_, other := w.veth(w.namespace("n1", 3, "103", pod("b")), "bbbbbb", l)
+	one, port := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
+	other := w.iface(w.host("n1"), verdict.Interface{Name: "patch0", MAC: "patchp", Attachment: verdict.Own, Link: l})
 	uplink := w.iface(w.host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
 	w.assigned(one)
 	for _, p := range []*verdict.Interface{port, other, uplink} {
-		w.wire(p, "aaaaaa")
+		w.wire(p, "baaaaa")
 	}
 	if out := w.wantNone(t); len(out.Owners) != 1 || len(out.Owners[0].Claims) != 4 {
 		t.Errorf("got %d owners, want one with 4 claims", len(out.Owners))

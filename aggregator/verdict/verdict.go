@@ -46,6 +46,8 @@ const (
 	RuleOneOwner        = "one-owner"
 	RuleWiderScope      = "wider-scope"
 	RuleHandedOver      = "handed-over"
+	RuleAddressSpoofed  = "address-spoofed"
+	RuleMACCloned       = "mac-cloned"
 )
 
 // The rules that say where an address is compared.
@@ -124,6 +126,9 @@ type Judgement struct {
 	Contested bool
 	// Expired are wire claims that are too old to be kept.
 	Expired []*Claim
+	// Spoofs are claims to the address by those who speak for its owner, Clones claims in
+	// frames with the hardware address of another one.
+	Spoofs, Clones []Spoof
 }
 
 // Step is one rule that was asked, and its answer in words.
@@ -174,6 +179,7 @@ type judging struct {
 
 func (j *judging) judge() Judgement {
 	j.owners()
+	j.spoofs()
 	j.conflicts()
 	return j.out
 }

@@ -94,6 +94,22 @@ func (w *world) Neighbours(l *verdict.Link, mac verdict.MAC) (found []*verdict.I
 	return found
 }
 
+// Nested tells of a node that is the namespace.
+func (w *world) Nested(ns *verdict.Namespace) bool {
+	return slices.ContainsFunc(w.namespaces, func(own *verdict.Namespace) bool {
+		return own.Record == verdict.OwnRecord && own.Node != ns.Node && own.Node.Boot == ns.Node.Boot && own.Node.Netns == ns.Netns
+	})
+}
+
+func (w *world) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*verdict.Namespace) {
+	for _, i := range w.interfaces {
+		if i.Link == l && i.Peer == 0 && i.Namespace != except && !slices.Contains(found, i.Namespace) {
+			found = append(found, i.Namespace)
+		}
+	}
+	return found
+}
+
 // Stitches are none: they are only told of.
 func (w *world) Stitches(*verdict.Domain) []verdict.Stitch { return nil }
 

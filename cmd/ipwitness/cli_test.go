@@ -210,6 +210,16 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			nil,
 			"ipwitness: --shared: \"10.9.0.0/24\" does not say why it is shared: write CIDR=REASON, like 10.9.0.0/24=anycast\nRun 'ipwitness run --help' for usage.\n",
 		},
+		"router without a reason": {
+			[]string{"run", "--router", "kube-system/vpn-*"},
+			nil,
+			"ipwitness: --router: \"kube-system/vpn-*\" does not say why it answers for others: write WHO=REASON, like kube-system/vpn-*=gateway\nRun 'ipwitness run --help' for usage.\n",
+		},
+		"router without a name": {
+			[]string{"run", "--router", "=gateway"},
+			nil,
+			"ipwitness: --router: \"=gateway\" does not name the router: write WHO=REASON, like kube-system/vpn-*=gateway\nRun 'ipwitness run --help' for usage.\n",
+		},
 		"shared with a long address": {
 			[]string{"run", "--shared", "10.9.0.5/24=anycast"},
 			nil,

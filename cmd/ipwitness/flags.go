@@ -36,6 +36,8 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	fs.Var(value[string]{&cfg.Cluster, "NAME", parseName}, "cluster", "the cluster that the nodes are of; conflict ids depend on it")
 	fs.Var(&list[verdict.Shared]{to: &cfg.Shared, kind: "CIDR=REASON", separator: "\n", parse: parseShared}, "shared",
 		"addresses that are meant to be held more than once; repeatable")
+	fs.Var(&list[verdict.Router]{to: &cfg.Routers, kind: "WHO=REASON", separator: "\n", parse: parseRouter}, "router",
+		"a workload that answers for addresses of others: NAMESPACE/POD, with * and ?, or a MAC; repeatable")
 	fs.StringVar(&cfg.DataDir, "data-dir", "", "the `DIR` where acknowledgements are kept over restarts (default in memory only)")
 	fs.Var(&list[verdict.Network]{to: &cfg.Networks, kind: "NAME=CIDR[,CIDR...]", separator: "\n", parse: parseNetwork}, "network",
 		"addresses that may be held once in the whole cluster; repeatable")

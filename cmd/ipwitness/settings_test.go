@@ -88,12 +88,17 @@ func TestListsComeFromAllSources(t *testing.T) {
 		if got, want := fmt.Sprint(g.Networks), "[{pods [10.1.0.0/16 fd00:1::/64]} {vms [10.2.0.0/16]}]"; got != want {
 			t.Errorf("got networks %s, want %s", got, want)
 		}
+		if len(g.Routers) != 2 || g.Routers[0].Who != "kube-system/vpn-*" || g.Routers[0].Reason != "a gateway, it is" || g.Routers[1].MAC != "\x02\x00\x00\x00\x00\x09" {
+			t.Errorf("got routers %+v, want two", g.Routers)
+		}
 	}
 	check(settings(t, nil, "", "--interfaces", "eth*,veth*", "--shared", "10.9.0.0/24=anycast, on purpose", "--shared", "fd00::1=x",
-		"--network", "pods=10.1.0.0/16,fd00:1::/64", "--network", "vms = 10.2.0.0/16"))
+		"--network", "pods=10.1.0.0/16,fd00:1::/64", "--network", "vms = 10.2.0.0/16",
+		"--router", "kube-system/vpn-*=a gateway, it is", "--router", "02:00:00:00:00:09=x"))
 	check(settings(t, map[string]string{
 		"IPWITNESS_INTERFACES": "eth*, veth*", "IPWITNESS_SHARED": "10.9.0.0/24=anycast, on purpose\nfd00::1=x\n",
 		"IPWITNESS_NETWORK": "pods=10.1.0.0/16, fd00:1::/64\nvms=10.2.0.0/16\n",
+		"IPWITNESS_ROUTER": "kube-system/vpn-*=a gateway, it is\n02:00:00:00:00:09=x",
 	}, ""))
 	check(settings(t, nil, `
 interfaces: [eth*, veth*]
@@ -103,6 +108,9 @@ shared:
 network:
 - pods=10.1.0.0/16,fd00:1::/64
 - vms=10.2.0.0/16
+router:
+- kube-system/vpn-*=a gateway, it is
+- 02:00:00:00:00:09=x
 `))
 	check(settings(t, nil, `
 interfaces: eth*,veth*
@@ -112,6 +120,9 @@ shared: |
 network: |
   pods=10.1.0.0/16,fd00:1::/64
   vms=10.2.0.0/16
+router: |
+  kube-system/vpn-*=a gateway, it is
+  02:00:00:00:00:09=x
 `))
 }
 

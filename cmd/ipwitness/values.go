@@ -169,6 +169,26 @@ func parseShared(s string) (verdict.Shared, error) {
 	return verdict.Shared{Prefix: prefix, Reason: reason}, nil
 }
 
+// parseRouter parses WHO=REASON, where WHO is a pattern of NAMESPACE/POD, or of the name
+// of a workload without a namespace, or a MAC.
+func parseRouter(s string) (verdict.Router, error) {
+	who, reason, _ := strings.Cut(s, "=")
+	who, reason = strings.TrimSpace(who), strings.TrimSpace(reason)
+	switch {
+	case who == "":
+		return verdict.Router{}, fmt.Errorf("%q does not name the router: write WHO=REASON, like kube-system/vpn-*=gateway", s)
+	case reason == "":
+		return verdict.Router{}, fmt.Errorf("%q does not say why it answers for others: write WHO=REASON, like kube-system/vpn-*=gateway", s)
+	}
+	if mac, err := net.ParseMAC(who); err == nil && len(mac) == 6 {
+		return verdict.Router{MAC: verdict.MAC(mac), Reason: reason}, nil
+	}
+	if _, err := parseGlob(who); err != nil {
+		return verdict.Router{}, err
+	}
+	return verdict.Router{Who: who, Reason: reason}, nil
+}
+
 // parseNetwork parses NAME=CIDR[,CIDR…].
 func parseNetwork(s string) (verdict.Network, error) {
 	name, cidrs, _ := strings.Cut(s, "=")

@@ -1,5 +1,6 @@
 // Command catalogue writes docs/situations.md: each situation, what ipwitness
-// says of it, and the test that proves it. The texts come from the tests
+// says of it, and the test that proves it; and the table of attacks in
+// docs/security.md. The texts come from the tests
 // themselves (tests/testdata/situations); it fails where a text or a test is
 // missing, or where one belongs to no situation.
 package main
@@ -44,7 +45,10 @@ func catalogue() error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	return os.WriteFile(page, []byte(c.page()), 0o644)
+	if err := os.WriteFile(page, []byte(c.page()), 0o644); err != nil {
+		return err
+	}
+	return c.attackTable()
 }
 
 // book is what the page is made of.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,16 +27,7 @@ func DAD(sha net.HardwareAddr, target netip.Addr) []byte {
 	group := append([]byte{0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff}, addr[13:]...)
 	icmp := append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, addr[:]...)
 
-	// The sum over the pseudo-header (RFC 8200, section 8.1) and the message.
-	sum := uint32(icmpLen + unix.IPPROTO_ICMPV6)
-	for _, part := range [][]byte{group, icmp} {
-		for i := 0; i < len(part); i += 2 {
-			sum += uint32(part[i])<<8 | uint32(part[i+1])
-		}
-	}
-	sum = sum&0xffff + sum>>16
-	sum = ^(sum + sum>>16)
-	icmp[2], icmp[3] = byte(sum>>8), byte(sum)
+	checksum(icmp, group)
 
 	f := append([]byte{0x33, 0x33}, group[12:]...)
 	f = append(f, sha...)
@@ -43,6 +35,77 @@ func DAD(sha net.HardwareAddr, target netip.Addr) []byte {
 	f = append(f, make([]byte, 16)...) // ::
 	f = append(f, group...)
 	return append(f, icmp...)
+}
+
+// checksum puts the checksum into an ICMPv6 message of an even length: that over the
+// pseudo-header (RFC 8200, section 8.1) with these addresses, and the message.
+func checksum(icmp []byte, addrs ...[]byte) {
+	sum := uint32(len(icmp) + unix.IPPROTO_ICMPV6)
+	for _, part := range append(addrs, icmp) {
+		for i := 0; i < len(part); i += 2 {
+			sum += uint32(part[i])<<8 | uint32(part[i+1])
+		}
+	}
+	for sum > 0xffff {
+		sum = sum&0xffff + sum>>16
+	}
+	icmp[2], icmp[3] = byte(^sum>>8), byte(^sum)
+}
+
+// Forged is an answer to one host that says at which hardware address another one is, as
+// an attacker may write it.
+type Forged struct {
+	// To and Source are of the Ethernet frame, SHA is what Addr is said to be at.
+	To, Source, SHA net.HardwareAddr
+	// Addr is the address in question, Asker that of the host that is told.
+	Addr, Asker netip.Addr
+	// HardwareType is that of ARP; 0 for Ethernet's.
+	HardwareType byte
+	// PriorityTags are how many VLAN tags with VID 0 the frame has.
+	PriorityTags int
+	// VLANs are the VIDs of further tags.
+	VLANs []uint16
+	// Extensions and Options are how many headers and options without meaning stand
+	// before NDP and its link-layer address.
+	Extensions, Options int
+	// NoOverride leaves the Override flag out.
+	NoOverride bool
+}
+
+// Frame is the answer as an Ethernet frame: ARP or NDP, as the address is.
+func (a Forged) Frame() []byte {
+	f := slices.Concat(a.To, a.Source)
+	for range a.PriorityTags {
+		f = append(f, 0x81, 0, 0, 0)
+	}
+	for _, vid := range a.VLANs {
+		f = append(f, 0x81, 0, byte(vid>>8), byte(vid))
+	}
+	if a.Addr.Is4() {
+		f = append(f, 0x08, 0x06, 0, max(a.HardwareType, 1), 0x08, 0, 6, 4, 0, 2)
+		return slices.Concat(f, a.SHA, a.Addr.AsSlice(), a.To, a.Asker.AsSlice())
+	}
+	flags := byte(0x60) // solicited, override
+	if a.NoOverride {
+		flags = 0x40
+	}
+	icmp := append([]byte{136, 0, 0, 0, flags, 0, 0, 0}, a.Addr.AsSlice()...)
+	for range a.Options {
+		icmp = append(icmp, 253, 1, 0, 0, 0, 0, 0, 0) // RFC 4727: for experiments
+	}
+	icmp = append(append(icmp, 2, 1), a.SHA...)
+	checksum(icmp, a.Addr.AsSlice(), a.Asker.AsSlice())
+
+	const destinationOptions = 60
+	next := byte(unix.IPPROTO_ICMPV6)
+	var headers []byte
+	for range a.Extensions {
+		headers = slices.Concat([]byte{next, 0, 1, 4, 0, 0, 0, 0}, headers) // padding
+		next = destinationOptions
+	}
+	n := len(headers) + len(icmp)
+	f = append(f, 0x86, 0xdd, 0x60, 0, 0, 0, byte(n>>8), byte(n), next, 255)
+	return slices.Concat(f, a.Addr.AsSlice(), a.Asker.AsSlice(), headers, icmp)
 }
 
 // Send sends frames by an interface of the calling thread's namespace: call it

@@ -962,7 +962,7 @@ func (x *InterfaceRecord) GetGone() bool {
 }
 
 // ClaimRecord is one way in which one address is held. Its key is all fields
-// down to no_override.
+// down to no_override, and source.
 type ClaimRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address: 4 or 16 bytes. The partition key.
@@ -985,7 +985,8 @@ type ClaimRecord struct {
 	NoOverride bool `protobuf:"varint,18,opt,name=no_override,json=noOverride,proto3" json:"no_override,omitempty"`
 	// Wire: the LinkRecord that the frame was seen on.
 	Link string `protobuf:"bytes,8,opt,name=link,proto3" json:"link,omitempty"`
-	// Wire: the Ethernet source, where it is not the sender hardware address. Such a claim is weak.
+	// Wire: the Ethernet source, where it is not the sender hardware address. Such a
+	// claim is weak. Part of the key.
 	Source []byte `protobuf:"bytes,9,opt,name=source,proto3" json:"source,omitempty"`
 	// rtnetlink: prefix length in bits.
 	PrefixLength uint32 `protobuf:"varint,10,opt,name=prefix_length,json=prefixLength,proto3" json:"prefix_length,omitempty"`
@@ -1010,7 +1011,10 @@ type ClaimRecord struct {
 	// rtnetlink: the network, as a CNI result names it, that gave this interface the
 	// address; cri where only the container runtime says that it has it; empty where
 	// none is known to have.
-	Network       string `protobuf:"bytes,20,opt,name=network,proto3" json:"network,omitempty"`
+	Network string `protobuf:"bytes,20,opt,name=network,proto3" json:"network,omitempty"`
+	// Wire: the node itself routes the address to the namespace behind the port that
+	// the frame entered by: out of that port, or to a next hop that the namespace has.
+	Routed        bool `protobuf:"varint,21,opt,name=routed,proto3" json:"routed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1185,6 +1189,13 @@ func (x *ClaimRecord) GetNetwork() string {
 	return ""
 }
 
+func (x *ClaimRecord) GetRouted() bool {
+	if x != nil {
+		return x.Routed
+	}
+	return false
+}
+
 // StatusRecord is the agent's health.
 type StatusRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1207,8 +1218,10 @@ type StatusRecord struct {
 	Blind bool `protobuf:"varint,7,opt,name=blind,proto3" json:"blind,omitempty"`
 	// Ports that should be watched and are not: the observer could not be attached.
 	UnwatchedPorts uint32 `protobuf:"varint,8,opt,name=unwatched_ports,json=unwatchedPorts,proto3" json:"unwatched_ports,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Frames that the observer did not read to the end.
+	Unparsed      *Unparsed `protobuf:"bytes,9,opt,name=unparsed,proto3" json:"unparsed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusRecord) Reset() {
@@ -1297,6 +1310,79 @@ func (x *StatusRecord) GetUnwatchedPorts() uint32 {
 	return 0
 }
 
+func (x *StatusRecord) GetUnparsed() *Unparsed {
+	if x != nil {
+		return x.Unparsed
+	}
+	return nil
+}
+
+// Unparsed counts frames since the start of the agent that the observer did not
+// read to the end, although a receiver may do so: an attacker could hide claims in
+// them.
+type Unparsed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Claims under more than two VLANs, and frames under more VLAN tags than are read.
+	Tags uint64 `protobuf:"varint,1,opt,name=tags,proto3" json:"tags,omitempty"`
+	// Packets with more IPv6 extension headers than are read.
+	Extensions uint64 `protobuf:"varint,2,opt,name=extensions,proto3" json:"extensions,omitempty"`
+	// NDP with more options than are read.
+	Options       uint64 `protobuf:"varint,3,opt,name=options,proto3" json:"options,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Unparsed) Reset() {
+	*x = Unparsed{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Unparsed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Unparsed) ProtoMessage() {}
+
+func (x *Unparsed) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Unparsed.ProtoReflect.Descriptor instead.
+func (*Unparsed) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Unparsed) GetTags() uint64 {
+	if x != nil {
+		return x.Tags
+	}
+	return 0
+}
+
+func (x *Unparsed) GetExtensions() uint64 {
+	if x != nil {
+		return x.Extensions
+	}
+	return 0
+}
+
+func (x *Unparsed) GetOptions() uint64 {
+	if x != nil {
+		return x.Options
+	}
+	return 0
+}
+
 // PoolRecord is what one IPAM on the node gives addresses of one network from.
 type PoolRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1335,7 +1421,7 @@ type PoolRecord struct {
 
 func (x *PoolRecord) Reset() {
 	*x = PoolRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1433,7 @@ func (x *PoolRecord) String() string {
 func (*PoolRecord) ProtoMessage() {}
 
 func (x *PoolRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1446,7 @@ func (x *PoolRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRecord.ProtoReflect.Descriptor instead.
 func (*PoolRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PoolRecord) GetName() string {
@@ -1474,7 +1560,7 @@ type AddressRange struct {
 
 func (x *AddressRange) Reset() {
 	*x = AddressRange{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1486,7 +1572,7 @@ func (x *AddressRange) String() string {
 func (*AddressRange) ProtoMessage() {}
 
 func (x *AddressRange) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1499,7 +1585,7 @@ func (x *AddressRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressRange.ProtoReflect.Descriptor instead.
 func (*AddressRange) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AddressRange) GetFirst() []byte {
@@ -1540,7 +1626,7 @@ type AllocationRecord struct {
 
 func (x *AllocationRecord) Reset() {
 	*x = AllocationRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1638,7 @@ func (x *AllocationRecord) String() string {
 func (*AllocationRecord) ProtoMessage() {}
 
 func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1651,7 @@ func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocationRecord.ProtoReflect.Descriptor instead.
 func (*AllocationRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AllocationRecord) GetIpam() string {
@@ -1708,7 +1794,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04PEER\x10\x02\x12\t\n" +
 	"\x05LOWER\x10\x03\x12\v\n" +
 	"\aPRIVATE\x10\x04\x12\t\n" +
-	"\x05LOCAL\x10\x05\"\xb4\x05\n" +
+	"\x05LOCAL\x10\x05\"\xcc\x05\n" +
 	"\vClaimRecord\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x12\x1c\n" +
@@ -1734,7 +1820,8 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\tresidence\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\tresidence\x12\x12\n" +
 	"\x04gone\x18\x11 \x01(\bR\x04gone\x12+\n" +
 	"\x03age\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
-	"\anetwork\x18\x14 \x01(\tR\anetwork\"\x90\x02\n" +
+	"\anetwork\x18\x14 \x01(\tR\anetwork\x12\x16\n" +
+	"\x06routed\x18\x15 \x01(\bR\x06routed\"\xc4\x02\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
@@ -1744,7 +1831,14 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\aruntime\x18\x05 \x01(\tR\aruntime\x12'\n" +
 	"\x0fcalico_nodename\x18\x06 \x01(\tR\x0ecalicoNodename\x12\x14\n" +
 	"\x05blind\x18\a \x01(\bR\x05blind\x12'\n" +
-	"\x0funwatched_ports\x18\b \x01(\rR\x0eunwatchedPorts\"\xa5\x03\n" +
+	"\x0funwatched_ports\x18\b \x01(\rR\x0eunwatchedPorts\x122\n" +
+	"\bunparsed\x18\t \x01(\v2\x16.ipwitness.v1.UnparsedR\bunparsed\"X\n" +
+	"\bUnparsed\x12\x12\n" +
+	"\x04tags\x18\x01 \x01(\x04R\x04tags\x12\x1e\n" +
+	"\n" +
+	"extensions\x18\x02 \x01(\x04R\n" +
+	"extensions\x12\x18\n" +
+	"\aoptions\x18\x03 \x01(\x04R\aoptions\"\xa5\x03\n" +
 	"\n" +
 	"PoolRecord\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -1789,7 +1883,7 @@ func file_ipwitness_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_ipwitness_v1_report_proto_goTypes = []any{
 	(LinkRecord_Kind)(0),            // 0: ipwitness.v1.LinkRecord.Kind
 	(InterfaceRecord_Attachment)(0), // 1: ipwitness.v1.InterfaceRecord.Attachment
@@ -1804,16 +1898,17 @@ var file_ipwitness_v1_report_proto_goTypes = []any{
 	(*InterfaceRecord)(nil),         // 10: ipwitness.v1.InterfaceRecord
 	(*ClaimRecord)(nil),             // 11: ipwitness.v1.ClaimRecord
 	(*StatusRecord)(nil),            // 12: ipwitness.v1.StatusRecord
-	(*PoolRecord)(nil),              // 13: ipwitness.v1.PoolRecord
-	(*AddressRange)(nil),            // 14: ipwitness.v1.AddressRange
-	(*AllocationRecord)(nil),        // 15: ipwitness.v1.AllocationRecord
-	(*timestamppb.Timestamp)(nil),   // 16: google.protobuf.Timestamp
-	(*Workload)(nil),                // 17: ipwitness.v1.Workload
-	(*Intended)(nil),                // 18: ipwitness.v1.Intended
-	(Evidence_Kind)(0),              // 19: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 20: google.protobuf.Duration
-	(*Node_Port)(nil),               // 21: ipwitness.v1.Node.Port
-	(Pool_State)(0),                 // 22: ipwitness.v1.Pool.State
+	(*Unparsed)(nil),                // 13: ipwitness.v1.Unparsed
+	(*PoolRecord)(nil),              // 14: ipwitness.v1.PoolRecord
+	(*AddressRange)(nil),            // 15: ipwitness.v1.AddressRange
+	(*AllocationRecord)(nil),        // 16: ipwitness.v1.AllocationRecord
+	(*timestamppb.Timestamp)(nil),   // 17: google.protobuf.Timestamp
+	(*Workload)(nil),                // 18: ipwitness.v1.Workload
+	(*Intended)(nil),                // 19: ipwitness.v1.Intended
+	(Evidence_Kind)(0),              // 20: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 21: google.protobuf.Duration
+	(*Node_Port)(nil),               // 22: ipwitness.v1.Node.Port
+	(Pool_State)(0),                 // 23: ipwitness.v1.Pool.State
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
 	7,  // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
@@ -1823,34 +1918,35 @@ var file_ipwitness_v1_report_proto_depIdxs = []int32{
 	11, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
 	12, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
 	3,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
-	13, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
-	15, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
-	16, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
+	14, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
+	16, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
+	17, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
 	5,  // 10: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
 	6,  // 11: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
-	17, // 12: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
-	16, // 13: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	18, // 14: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
+	18, // 12: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
+	17, // 13: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
+	19, // 14: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
 	0,  // 15: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
 	1,  // 16: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	19, // 17: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	16, // 18: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	16, // 19: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	16, // 20: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	20, // 21: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	20, // 22: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
-	21, // 23: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
-	14, // 24: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
-	22, // 25: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
-	16, // 26: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
-	16, // 27: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
-	2,  // 28: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	4,  // 29: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	29, // [29:30] is the sub-list for method output_type
-	28, // [28:29] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	20, // 17: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	17, // 18: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	17, // 19: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	17, // 20: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	21, // 21: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	21, // 22: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	22, // 23: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	13, // 24: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
+	15, // 25: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
+	23, // 26: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
+	17, // 27: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
+	17, // 28: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
+	2,  // 29: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	4,  // 30: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	30, // [30:31] is the sub-list for method output_type
+	29, // [29:30] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }
@@ -1865,7 +1961,7 @@ func file_ipwitness_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_report_proto_rawDesc), len(file_ipwitness_v1_report_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -2104,7 +2104,7 @@ type Finding struct {
 	// The kind of finding: in-use-unallocated, booked-elsewhere, leaked,
 	// pod-cidr-overlap, ranges-overlap, double-allocated, intended-not-observed,
 	// ipam-state-lost, ipam-unreadable, pool-exhaustion, shared-address-answered,
-	// duplicate-node-name.
+	// duplicate-node-name, address-spoofed, mac-cloned.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Address or prefix concerned; empty where it is about none.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`

@@ -14,6 +14,12 @@ shared:
   - {{ printf "%s=%s" $cidr $reason | quote }}
   {{- end }}
 {{- end }}
+{{- with .routers }}
+router:
+  {{- range $who, $reason := . }}
+  - {{ printf "%s=%s" $who $reason | quote }}
+  {{- end }}
+{{- end }}
 settle: {{ .settle }}
 stale-after: {{ .staleAfter }}
 node-timeout: {{ .nodeTimeout }}

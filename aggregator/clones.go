@@ -1,0 +1,107 @@
+package aggregator
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// cloneKey is a hardware address that enters by the port of somebody who does not have it.
+type cloneKey struct {
+	node nodeID
+	port ifaceKey
+	mac  verdict.MAC
+}
+
+// clone is what claims to addresses show of one. However many they are, it is one finding.
+type clone struct {
+	shown map[*entry]verdict.Spoof
+	told  *verdict.Finding
+}
+
+func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
+	port := spoof.Port
+	return cloneKey{idOf(port.Namespace.Node), ifaceKey{port.Namespace.Record, port.Index}, spoof.MACs[0]}
+}
+
+// noteClones takes in what claims to an address show of cloned hardware addresses.
+func (s *store) noteClones(e *entry, clones []verdict.Spoof) {
+	if e.booking == nil && len(clones) == 0 {
+		return
+	}
+	b := e.booked()
+	before := b.clones
+	b.clones = nil
+	for i := range clones {
+		key := cloneKeyOf(&clones[i])
+		c := s.clones[key]
+		if c == nil {
+			c = &clone{shown: make(map[*entry]verdict.Spoof)}
+			s.clones[key] = c
+		}
+		c.shown[e] = clones[i]
+		b.clones = append(b.clones, key)
+		s.tellClone(c, &clones[i])
+	}
+	for _, key := range before {
+		if slices.Contains(b.clones, key) {
+			continue
+		}
+		c := s.clones[key]
+		if delete(c.shown, e); len(c.shown) == 0 {
+			delete(s.clones, key)
+			s.endFinding(nil, c.told)
+		}
+	}
+	e.unbooked()
+}
+
+// tellClone makes the finding known as the newest claim shows it: wholeClone adds up what
+// all of them show.
+func (s *store) tellClone(c *clone, newest *verdict.Spoof) {
+	spoof := *newest
+	f := s.policy.CloneFinding(&spoof)
+	c.told = &f
+	s.tellFinding(nil, c.told)
+}
+
+// wholeClone is the finding about a cloned hardware address with all that shows it.
+func (s *store) wholeClone(f *verdict.Finding) *verdict.Finding {
+	spoof := *f.Spoof
+	spoof.Exposed = s.OnLink(spoof.Link, spoof.Sender)
+	if c := s.clones[cloneKeyOf(&spoof)]; c != nil {
+		spoof.Count, spoof.Addresses = 0, nil
+		for _, one := range c.shown {
+			spoof.Merge(&one)
+		}
+	}
+	whole := *f
+	whole.Spoof = &spoof
+	return &whole
+}
+
+// Nested is for verdict.Tables.
+func (s *store) Nested(ns *verdict.Namespace) bool {
+	return ns.Netns != "" && s.places.get(nodeID{boot: ns.Node.Boot, netns: ns.Netns}) != nil
+}
+
+// OnLink is for verdict.Tables.
+func (s *store) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*verdict.Namespace) {
+	if l == nil {
+		return nil
+	}
+	n := s.nodes[idOf(l.Node)]
+	if n == nil {
+		return nil
+	}
+	for i := range n.interfaces.all() {
+		ns := i.namespace.rec
+		port := i.rec.Peer != 0 && l.Kind != verdict.PointToPoint // what is behind it is on the link
+		if i.link != nil && i.link.rec.Name == l.Name && !port && ns.ID != except.ID && !slices.Contains(found, ns) {
+			found = append(found, ns)
+		}
+	}
+	slices.SortFunc(found, func(a, b *verdict.Namespace) int { return cmp.Compare(a.Record, b.Record) })
+	return found
+}

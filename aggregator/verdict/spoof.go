@@ -1,0 +1,387 @@
+package verdict
+
+import (
+	"fmt"
+	"net/netip"
+	"path"
+	"slices"
+)
+
+// A Spoof is a claim by frames that enter by the port of one namespace, and that
+// speak for another one: for its address (address-spoofed), or with its hardware
+// address (mac-cloned).
+type Spoof struct {
+	// Port is the interface that the frames enter by, Sender the namespace behind it.
+	Port   *Interface
+	Sender *Namespace
+	// Link is the broadcast domain that they are seen on.
+	Link *Link
+	// MACs are the hardware addresses that the address is claimed for, or the one that
+	// is cloned.
+	MACs []MAC
+	// Victims are the owners whose address it is, or the one whose hardware address it is.
+	Victims []Owner
+	// Owner is the sender as an owner, for those who are told.
+	Owner Owner
+	// Addresses are those that a cloned hardware address claims: a few of them.
+	Addresses []netip.Addr
+	// First and Last are by the agent's clock and only shown; Count is of frames.
+	First, Last Stamp
+	Count       uint32
+	// Exposed are the other namespaces on the link: their neighbour tables may be wrong.
+	Exposed []*Namespace
+}
+
+// see takes one more claim into account.
+func (s *Spoof) see(c *Claim, mac MAC) {
+	if !slices.Contains(s.MACs, mac) {
+		s.MACs = append(s.MACs, mac)
+		slices.Sort(s.MACs)
+	}
+	s.seen(c.First, c.Last, c.Count)
+}
+
+func (s *Spoof) seen(first, last Stamp, count uint32) {
+	if s.First == 0 || first != 0 && first < s.First {
+		s.First = first
+	}
+	s.Last = max(s.Last, last)
+	s.Count += count
+}
+
+// Merge takes over what another address shows of the same cloned hardware address.
+func (s *Spoof) Merge(other *Spoof) {
+	const mostAddresses = 16
+	s.seen(other.First, other.Last, other.Count)
+	for _, a := range other.Addresses {
+		if at, found := slices.BinarySearchFunc(s.Addresses, a, netip.Addr.Compare); !found {
+			s.Addresses = slices.Insert(s.Addresses, at, a)
+		}
+	}
+	s.Addresses = s.Addresses[:min(len(s.Addresses), mostAddresses)]
+}
+
+// Router declares that a workload, or whoever has a hardware address, answers for
+// addresses of others on purpose.
+type Router struct {
+	// Who is a pattern (path.Match) of NAMESPACE/POD, or of the name of a workload
+	// without a namespace; empty where it is a MAC.
+	Who    string
+	MAC    MAC
+	Reason string
+}
+
+// spoofs finds the claims that speak for others. It comes after the owners.
+func (j *judging) spoofs() {
+	for i := range j.out.Owners {
+		o := &j.out.Owners[i]
+		for _, c := range o.Claims {
+			sender := j.behind(c)
+			if sender == nil || sender.ID == o.ID && o.Assigned && c.MAC == o.MAC && c.Source == "" {
+				continue // its own address
+			}
+			if j.tables.Nested(sender) {
+				continue // a node with an agent of its own: what is behind it, that one says
+			}
+			j.clones(c, sender)
+			j.spoof(c, sender)
+		}
+	}
+	for i := range j.out.Spoofs {
+		s := &j.out.Spoofs[i]
+		if o := j.ownerOf(s.Sender); o != nil && o.Excluded != "" && o.Rule != RuleStale {
+			o.Rule, o.Excluded = RuleAddressSpoofed, s.reason()
+		}
+		s.Owner = j.senderOwner(s)
+	}
+	for i := range j.out.Clones {
+		j.out.Clones[i].Owner = j.senderOwner(&j.out.Clones[i])
+	}
+}
+
+// reason says why claims are the sender's no holding.
+func (s *Spoof) reason() string {
+	return fmt.Sprintf("it claims the address by %s, but its kernel does not have it there, and that of %s has: somebody else's address is claimed (finding %s)",
+		s.Port.Name, list(each(s.Victims, (*Owner).name)), FindingAddressSpoofed)
+}
+
+// behind is the namespace whose port a frame entered by; nil for an uplink, a port
+// of the node's own, or a claim of a kernel.
+func (j *judging) behind(c *Claim) *Namespace {
+	if port := c.Interface; c.Wire() && port.Peer != 0 && !port.Uplink {
+		return j.tables.Namespace(c.Node(), port.Peer)
+	}
+	return nil
+}
+
+// ownerOf is the owner that a namespace is; nil where it is none.
+func (j *judging) ownerOf(ns *Namespace) *Owner {
+	if i := slices.IndexFunc(j.out.Owners, func(o Owner) bool { return o.ID == ns.ID }); i >= 0 {
+		return &j.out.Owners[i]
+	}
+	return nil
+}
+
+// senderOwner is the sender of a spoof as an owner.
+func (j *judging) senderOwner(s *Spoof) Owner {
+	if o := j.ownerOf(s.Sender); o != nil {
+		return *o
+	}
+	return Owner{ID: s.Sender.ID, Node: s.Sender.Node, Namespace: s.Sender, Interface: s.Port, MAC: s.MACs[0], State: Live}
+}
+
+// spoof notes a claim for an address that the kernel of another owner has, where the
+// two meet, and the sender is not known to answer for it on purpose.
+func (j *judging) spoof(c *Claim, sender *Namespace) {
+	if o := j.ownerOf(sender); o != nil && (o.Excluded == "" || o.Rule == RuleStale || o.Rule == RuleDeclaredShared) {
+		return // it is an owner itself: where it should not be, that is a conflict
+	}
+	if c.Routed || j.holds(sender) {
+		return
+	}
+	if _, declared := j.router(c, sender); declared {
+		return
+	}
+	var victims []Owner
+	for i := range j.out.Owners {
+		if o := &j.out.Owners[i]; j.wronged(o, c, sender) {
+			victims = append(victims, *o)
+		}
+	}
+	if victims == nil {
+		return
+	}
+	i := slices.IndexFunc(j.out.Spoofs, func(s Spoof) bool { return s.Port == c.Interface })
+	if i < 0 {
+		i = len(j.out.Spoofs)
+		j.out.Spoofs = append(j.out.Spoofs, Spoof{Port: c.Interface, Sender: sender, Link: c.Link})
+	}
+	s := &j.out.Spoofs[i]
+	s.see(c, c.MAC)
+	for _, v := range victims {
+		if !slices.ContainsFunc(s.Victims, func(o Owner) bool { return o.ID == v.ID }) {
+			s.Victims = append(s.Victims, v)
+		}
+	}
+}
+
+// holds reports whether the kernel of a namespace has the address on an interface that
+// counts.
+func (j *judging) holds(ns *Namespace) bool {
+	return slices.ContainsFunc(j.in.Claims, func(c *Claim) bool {
+		return (c.Kind == Assigned || c.Kind == DADFailed) && c.Interface.Namespace.ID == ns.ID &&
+			c.Interface.Attachment != Local && c.Interface.Attachment != Private
+	})
+}
+
+// wronged reports whether a claim of a sender is for the address of an owner that it
+// meets. That the owner has its own hardware address is true, whoever says so.
+func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
+	if !o.Assigned || !o.Alive() || o.Excluded != "" || o.Namespace == nil || o.ID == sender.ID {
+		return false
+	}
+	two := []Owner{{ID: sender.ID, Node: sender.Node, Namespace: sender}, *o}
+	if samePod(two) || sameVM(two) {
+		return false
+	}
+	for _, has := range o.Claims {
+		if i := has.Interface; has.counts() && i.MAC == c.MAC && oneLink(i.Link, c.Link) {
+			return false
+		}
+	}
+	meets := false
+	j.reaches(&two[0], c, func(s Scope) {
+		for _, has := range o.Claims {
+			if has.counts() {
+				j.scopes(o, has, func(other Scope) { meets = meets || s.whole() == other.whole() })
+			}
+		}
+	})
+	return meets
+}
+
+// router is the declaration by which a sender answers for others on purpose. A
+// hardware address counts only where its frames come from: anybody can write it into one.
+func (j *judging) router(c *Claim, sender *Namespace) (Router, bool) {
+	for _, r := range j.policy.Routers {
+		switch {
+		case r.MAC != "":
+			if r.MAC == c.MAC && slices.ContainsFunc(j.tables.Holders(c.Node(), c.MAC), func(h *Interface) bool { return h.Namespace == sender }) {
+				return r, true
+			}
+		case r.names(sender):
+			return r, true
+		}
+	}
+	return Router{}, false
+}
+
+// names reports whether a declaration is of the workload in a namespace.
+func (r Router) names(ns *Namespace) bool {
+	name := ns.Who.Name()
+	if in := ns.Who.Namespace(); in != "" {
+		name = in + "/" + name
+	}
+	matches, _ := path.Match(r.Who, name)
+	return name != "" && matches
+}
+
+// clones notes the hardware addresses of others in a frame. One that was heard before
+// its sender's kernel told of its own is over soon.
+func (j *judging) clones(c *Claim, sender *Namespace) {
+	for _, mac := range []MAC{c.MAC, c.Source} {
+		victim := j.cloned(c, mac)
+		if victim == nil {
+			continue
+		}
+		if due := c.Begun.Add(j.policy.Settle); j.in.Now < due {
+			j.again(due)
+			continue
+		}
+		i := slices.IndexFunc(j.out.Clones, func(s Spoof) bool { return s.Port == c.Interface && s.MACs[0] == mac })
+		if i < 0 {
+			ns := victim.Namespace
+			i = len(j.out.Clones)
+			j.out.Clones = append(j.out.Clones, Spoof{
+				Port: c.Interface, Sender: sender, Link: c.Link, Addresses: []netip.Addr{j.in.Address},
+				Victims: []Owner{{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: victim, MAC: mac, State: Live}},
+			})
+		}
+		j.out.Clones[i].see(c, mac)
+	}
+}
+
+// cloned is the interface of another namespace on the link of a claim that has a
+// hardware address, by a port of its own, where the namespace behind the claim's port
+// does not have it; nil for none. Those that several have by design say nothing.
+func (j *judging) cloned(c *Claim, mac MAC) (victim *Interface) {
+	port := c.Interface
+	if mac == "" || port.Peer == 0 || port.Uplink || c.Link == nil || mac.Group() || mac.routers() {
+		return nil
+	}
+	sender := j.tables.Namespace(c.Node(), port.Peer)
+	if sender == nil || j.tables.Nested(sender) {
+		return nil
+	}
+	two := []Owner{{ID: sender.ID, Node: sender.Node, Namespace: sender}, {}}
+	for _, h := range j.tables.Holders(c.Node(), mac) {
+		if h.Namespace.ID == sender.ID {
+			return nil
+		}
+		if h == port || !sameLink(h.Link, c.Link) || victim != nil && compareInterfaces(victim, h) <= 0 {
+			continue
+		}
+		if two[1] = (Owner{ID: h.Namespace.ID, Node: h.Namespace.Node, Namespace: h.Namespace}); !samePod(two) && !sameVM(two) {
+			victim = h
+		}
+	}
+	return victim
+}
+
+// routers reports whether a hardware address is that of several routers by design.
+func (m MAC) routers() bool {
+	return m.Shared() && m[:2] != "\x02\x42" && m[:2] != "\x0a\x58"
+}
+
+// Group reports whether no host can have it as its own: it is a group's, or none at all.
+func (m MAC) Group() bool {
+	return len(m) == 6 && (m[0]&1 != 0 || m == "\x00\x00\x00\x00\x00\x00")
+}
+
+// spoofed makes findings of the addresses that others claim.
+func (a *auditing) spoofed() {
+	for i := range a.in.Spoofs {
+		s := a.in.Spoofs[i]
+		s.Exposed = a.tables.OnLink(s.Link, s.Sender)
+		f := Finding{Kind: FindingAddressSpoofed, Severity: Critical, Owners: append([]Owner{s.Owner}, s.Victims...), Spoof: &s}
+		a.tell(f, s.Port.Namespace.Node.Name+" "+s.Port.Name+" ", a.policy.Settle)
+	}
+}
+
+// CloneFinding is the finding about a hardware address that enters by another's port.
+func (p *Policy) CloneFinding(s *Spoof) Finding {
+	return Finding{
+		Kind: FindingMACCloned, Severity: Critical, Owners: append([]Owner{s.Owner}, s.Victims...), Spoof: s,
+		ID: FindingID(p.Cluster, FindingMACCloned, s.Port.Namespace.Node.Name+" "+s.Port.Name+" "+s.MACs[0].String()),
+	}
+}
+
+// addressSpoofed: frames by the port of one claim the address of another.
+func (t *telling) addressSpoofed() {
+	s := t.f.Spoof
+	victims := list(each(s.Victims, (*Owner).placed))
+	t.told.Summary = fmt.Sprintf("%s claims %s on the wire, by port %s of node %s, and %s has it: what its neighbours send to that address may go to %s instead.",
+		capital(s.sender()), t.f.Address, s.Port.Name, s.Port.Namespace.Node.Name, victims, macs(s.MACs))
+	for i := range s.Victims {
+		v := &s.Victims[i]
+		t.evidence("The kernel of node %s has %s on %s.", v.Node.Name, t.f.Address, v.placed())
+	}
+	t.evidence("The kernel of %s does not have it on an interface that leads to the node.", s.sender())
+	t.evidence("Frames that entered by %s of node %s claim it for %s: %s.", s.Port.Name, s.Port.Namespace.Node.Name, macs(s.MACs), s.times())
+	t.exposed()
+	t.act(
+		say("Decide whether %s answers for this address on purpose, as a router does. Whoever runs it can tell.", s.sender()).or(
+			either("it does", say("Declare it: start the aggregator with --router %s. The finding is over then.", quote(s.declaration()+"=REASON"))),
+			either("it does not, or nobody knows", t.cutOff("it sends frames for an address that is not its own")...),
+		),
+		say("The finding is over by itself once no such frame was seen for some minutes.").by("", "ipwitness audit "+t.f.Address.String()),
+	)
+}
+
+// macCloned: frames by the port of one have the hardware address of another.
+func (t *telling) macCloned() {
+	s := t.f.Spoof
+	v := &s.Victims[0]
+	t.told.Summary = fmt.Sprintf("%s sends frames with %s, by port %s of node %s; that is the hardware address of %s. A bridge sends what is meant for that one to the port that it saw last.",
+		capital(s.sender()), macs(s.MACs), s.Port.Name, s.Port.Namespace.Node.Name, v.placed())
+	t.evidence("The kernel of node %s has %s on %s.", v.Node.Name, macs(s.MACs), v.placed())
+	t.evidence("No interface in %s has it.", s.sender())
+	t.evidence("Frames with it entered by %s of node %s: %s. They claim %s.", s.Port.Name, s.Port.Namespace.Node.Name, s.times(), addressList(s.Addresses))
+	t.exposed()
+	t.act(t.cutOff("it sends frames with a hardware address that is not its own")...)
+	t.act(say("The finding is over by itself once no such frame was seen for some minutes.").by("", "ipwitness audit --kind "+FindingMACCloned))
+}
+
+// sender names the namespace behind the port.
+func (s *Spoof) sender() string { return s.Owner.name() }
+
+// declaration is how the sender is named by --router.
+func (s *Spoof) declaration() string {
+	if namespace, name := s.Owner.Named(); namespace != "" {
+		return namespace + "/" + name
+	} else if name != "" {
+		return name
+	}
+	return s.MACs[0].String()
+}
+
+// times says since when, until when and how often.
+func (s *Spoof) times() string {
+	return fmt.Sprintf("%s, first %s, last %s", plural(s.Count, "frame", "frames"), stampText(s.First), stampText(s.Last))
+}
+
+func macs(all []MAC) string { return list(each(all, func(m *MAC) string { return m.String() })) }
+
+// exposed names those whose neighbour tables may be wrong.
+func (t *telling) exposed() {
+	s := t.f.Spoof
+	if len(s.Exposed) == 0 {
+		return
+	}
+	names := each(s.Exposed, func(ns **Namespace) string { return (*ns).call((*ns).Who.Workload()) })
+	t.evidence("On the same link (%s), and so perhaps deceived: %s.", linkName(s.Link), list(names))
+}
+
+// cutOff takes the sender off its link. It leaves the owner of the address alone.
+func (t *telling) cutOff(why string) []Action {
+	s := t.f.Spoof
+	node, port := s.Port.Namespace.Node.Name, quote(s.Port.Name)
+	command := fmt.Sprintf(`[ "$(cat /sys/class/net/%s/ifindex)" = %d ] && ip link set dev %s down`, port, s.Port.Index, port)
+	t.byHand(node, command, "Cut %s off: %s.", s.sender(), why)
+	steps := []Action{say("Cut %s off its link. Leave the owner as it is.", s.sender()).by(node, command)}
+	if t.f.Address.IsValid() {
+		flush := "ip neigh flush to " + t.f.Address.String()
+		steps = append(steps, say("Have the node forget what it was told. Each pod on the link needs the same in its network namespace.").by(node, flush))
+	}
+	return append(steps, say("Find out what runs in %s, and how it came to send such frames: that takes CAP_NET_RAW or CAP_NET_ADMIN there.", s.sender()))
+}

@@ -1,0 +1,178 @@
+package verdict_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+const (
+	calico = "\xee\xee\xee\xee\xee\xee"
+	group  = "\x01\x00\x5e\x00\x00\x01"
+)
+
+// spoofing is a pod that has 10.0.0.5 on a bridge, and another one by whose port a claim
+// to it comes.
+type spoofing struct {
+	*world
+	bridge              *verdict.Link
+	owner, inside, port *verdict.Interface // port is the other one's, inside its eth0
+	own, claim          *verdict.Claim
+	victim, other       *verdict.Namespace
+}
+
+func newSpoofing(mac string) *spoofing {
+	s := &spoofing{world: newWorld("10.0.0.5")}
+	s.bridge = s.link("n1", "cni0", verdict.Bridge, false)
+	s.victim, s.other = s.namespace("n1", 2, "102", pod("a")), s.namespace("n1", 3, "103", pod("evil"))
+	s.owner, _ = s.veth(s.victim, "baaaaa", s.bridge)
+	s.inside, s.port = s.veth(s.other, "bbbbbb", s.bridge)
+	s.own, s.claim = s.assigned(s.owner), s.wire(s.port, mac)
+	s.claim.Kind = verdict.Answered
+	return s
+}
+
+// nest has an agent report from inside of the other one.
+func (s *spoofing) nest() {
+	n := s.node("n2")
+	n.Boot, n.Netns = s.node("n1").Boot, s.other.Netns
+	s.host("n2")
+}
+
+func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
+	for name, test := range map[string]struct {
+		mac    string
+		change func(s *spoofing)
+		spoof  bool
+	}{
+		"a unicast reply with its own MAC":      {mac: "bbbbbb", spoof: true},
+		"with a MAC that it makes up":           {mac: "dddddd", change: func(s *spoofing) { s.claim.NoOverride = true }, spoof: true},
+		"without the Override flag":             {mac: "bbbbbb", change: func(s *spoofing) { s.claim.NoOverride = true }, spoof: true},
+		"in a frame from another MAC":           {mac: "dddddd", change: func(s *spoofing) { s.claim.Source = "bbbbbb" }, spoof: true},
+		"announced in a frame from another MAC": {mac: "dddddd", change: func(s *spoofing) { s.claim.Kind, s.claim.Source = verdict.Announced, "bbbbbb" }, spoof: true},
+		"with a MAC that no host can have":      {mac: group, change: func(s *spoofing) { s.claim.Kind = verdict.Announced }, spoof: true},
+		"with the MAC that Calico answers with": {mac: calico, spoof: true},
+		"with that of the node's own end":       {mac: calico, change: func(s *spoofing) { s.iface(s.host("n1"), verdict.Interface{MAC: calico, Attachment: verdict.Own}) }, spoof: true},
+		"it has the address on its loopback": {mac: "bbbbbb", change: func(s *spoofing) {
+			s.assigned(s.iface(s.other, verdict.Interface{Name: "lo", Attachment: verdict.Local}))
+		}, spoof: true},
+		"the owner is on another node of this LAN": {mac: "bbbbbb", change: func(s *spoofing) {
+			s.bridge.Domain = &verdict.Domain{Node: s.node("n1"), Name: "cni0"}
+			s.victim = s.namespace("n2", 2, "202", pod("a"))
+			lan := s.link("n2", "eth0", verdict.Uplink, false)
+			lan.Domain = s.bridge.Domain
+			s.own.Interface = s.iface(s.victim, verdict.Interface{MAC: "fmacvl", Attachment: verdict.Lower, Link: lan})
+		}, spoof: true},
+		"a MAC is declared that another one has": {mac: "dddddd", change: func(s *spoofing) {
+			s.policy.Routers = []verdict.Router{{MAC: "dddddd", Reason: "x"}}
+			s.claim.Source = "bbbbbb"
+		}, spoof: true},
+		"somebody else is declared":           {mac: "bbbbbb", change: func(s *spoofing) { s.policy.Routers = []verdict.Router{{Who: "default/e", Reason: "x"}} }, spoof: true},
+		"it announces: that makes it a rival": {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Kind = verdict.Announced }},
+		"it has the address itself":           {mac: "bbbbbb", change: func(s *spoofing) { s.assigned(s.inside) }},
+		"it says what is true":                {mac: "baaaaa", change: func(s *spoofing) { s.claim.Source = "bbbbbb" }},
+		"the node routes to it":               {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Routed = true }},
+		"it is declared":                      {mac: "bbbbbb", change: func(s *spoofing) { s.policy.Routers = []verdict.Router{{Who: "default/e*", Reason: "x"}} }},
+		"its MAC is declared":                 {mac: "bbbbbb", change: func(s *spoofing) { s.policy.Routers = []verdict.Router{{MAC: "bbbbbb", Reason: "x"}} }},
+		"the address is declared as shared": {mac: "bbbbbb", change: func(s *spoofing) {
+			s.policy.Shared = []verdict.Shared{{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Reason: "x"}}
+		}},
+		"it enters by an uplink":                    {mac: "bbbbbb", change: func(s *spoofing) { s.port.Uplink = true }},
+		"it is a node of its own":                   {mac: "bbbbbb", change: func(s *spoofing) { s.nest() }},
+		"it is on another link":                     {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Link = s.link("n1", "cni1", verdict.Bridge, false) }},
+		"the holder is another sandbox of this pod": {mac: "bbbbbb", change: func(s *spoofing) { s.other.Who = pod("a").Who() }},
+		"no kernel has the address":                 {mac: "bbbbbb", change: func(s *spoofing) { s.own.Kind = verdict.Believed }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSpoofing(test.mac)
+			if test.change != nil {
+				test.change(s)
+			}
+			out := s.judge()
+			if got := len(out.Spoofs) == 1; got != test.spoof || len(out.Spoofs) > 1 {
+				t.Fatalf("got %+v of %+v, want one: %t", out.Spoofs, out.Owners, test.spoof)
+			}
+			if !test.spoof {
+				return
+			}
+			sp := out.Spoofs[0]
+			if sp.Sender != s.other || sp.Port != s.port || len(sp.Victims) != 1 || sp.Victims[0].Namespace != s.victim || sp.MACs[0] != verdict.MAC(test.mac) {
+				t.Errorf("got %+v, want evil's for a's address", sp)
+			}
+			s.wantAudited(t, out)
+		})
+	}
+}
+
+// wantAudited looks for the finding: after the settle time, and with one id.
+func (s *spoofing) wantAudited(t *testing.T, out verdict.Judgement) {
+	t.Helper()
+	in := verdict.AuditInput{Address: s.addr, Owners: out.Owners, Spoofs: out.Spoofs, Now: s.now}
+	first := s.policy.Audit(s, &in)
+	if len(first.Findings) != 1 || !first.Findings[0].Waiting || first.Again == 0 {
+		t.Fatalf("got %+v at once, want one that waits", first.Findings)
+	}
+	in.Before, in.Now, in.Contested = first.Findings, first.Again, true
+	after := s.policy.Audit(s, &in)
+	if len(after.Findings) != 1 || after.Findings[0].Waiting || after.Findings[0].ID != first.Findings[0].ID ||
+		after.Findings[0].Kind != verdict.FindingAddressSpoofed || after.Findings[0].Severity != verdict.Critical {
+		t.Fatalf("got %+v after the settle time, want it", after.Findings)
+	}
+}
+
+func TestAMACByThePortOfAnotherIsCloned(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(s *spoofing)
+		clone  bool
+	}{
+		"a gratuitous ARP with the holder's MAC": {change: func(s *spoofing) { s.claim.Kind = verdict.Announced }, clone: true},
+		"an answer with the holder's MAC":        {clone: true},
+		"a frame of it that claims its own":      {change: func(s *spoofing) { s.claim.MAC, s.claim.Source = "bbbbbb", "baaaaa" }, clone: true},
+		"the node's own MAC": {change: func(s *spoofing) {
+			s.iface(s.host("n1"), verdict.Interface{Name: "cni0", MAC: "dnodes", Attachment: verdict.Own, Link: s.bridge})
+			s.claim.MAC = "dnodes"
+		}, clone: true},
+		"one that docker made":                    {change: func(s *spoofing) { s.owner.MAC, s.claim.MAC = "\x02\x42\x0a\x00\x00\x05", "\x02\x42\x0a\x00\x00\x05" }, clone: true},
+		"a virtual router's":                      {change: func(s *spoofing) { s.owner.MAC, s.claim.MAC = "\x00\x00\x5e\x00\x01\x07", "\x00\x00\x5e\x00\x01\x07" }},
+		"it has that MAC, too":                    {change: func(s *spoofing) { s.inside.MAC = "baaaaa" }},
+		"the holder is on another link":           {change: func(s *spoofing) { s.owner.Link = s.link("n1", "cni1", verdict.Bridge, false) }},
+		"it enters by an uplink":                  {change: func(s *spoofing) { s.port.Uplink = true }},
+		"it is a node of its own":                 {change: func(s *spoofing) { s.nest() }},
+		"they are two sandboxes of one pod":       {change: func(s *spoofing) { s.other.Who = pod("a").Who() }},
+		"a guest's that nobody else has":          {change: func(s *spoofing) { s.claim.MAC = "fguest" }},
+		"its own end of the pair has it, as here": {change: func(s *spoofing) { s.port.MAC, s.claim.MAC = "dhport", "dhport"; s.claim.Kind = verdict.Used }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSpoofing("baaaaa")
+			if test.change != nil {
+				test.change(s)
+			}
+			if out := s.judge(); len(out.Clones) != 0 || test.clone && out.Again == 0 {
+				t.Fatalf("got %+v at once and %d as the next time, want it only after the settle time", out.Clones, out.Again)
+			}
+			s.after(2 * time.Second).read(s.own)
+			out := s.judge()
+			if got := len(out.Clones) == 1; got != test.clone || len(out.Clones) > 1 {
+				t.Fatalf("got %+v, want one: %t", out.Clones, test.clone)
+			}
+			if !test.clone {
+				return
+			}
+			for i := range out.Owners {
+				if o := &out.Owners[i]; o.Namespace == s.victim && len(o.Claims) != 1 {
+					t.Errorf("got %d claims of the victim, want its own only", len(o.Claims))
+				}
+			}
+			f := s.policy.CloneFinding(&out.Clones[0])
+			if told := s.policy.Tell(&f, verdict.PoolUse{}); told.Summary == "" || len(told.Fixes) != 1 {
+				t.Errorf("got %+v, want words and a command", told)
+			}
+			s.after(time.Second)
+			if again := s.policy.CloneFinding(&s.judge().Clones[0]); again.ID != f.ID {
+				t.Errorf("got id %s and then %s, want one", f.ID, again.ID)
+			}
+		})
+	}
+}

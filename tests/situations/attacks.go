@@ -1,0 +1,41 @@
+package situations
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Attack is what a test saw of an attack: a row of the table in docs/security.md.
+type Attack struct {
+	// Effect is what it does, as the test proved it.
+	Effect string
+	// Seen is what ipwitness says of it: Markdown, in one line.
+	Seen string
+}
+
+// CheckAttack fails where what was seen of an attack is not the text of that id in a
+// directory. tests/catalogue makes the table of the texts.
+func CheckAttack(t testing.TB, dir, id string, a Attack) {
+	t.Helper()
+	test, _, _ := strings.Cut(t.Name(), "/")
+	got := fmt.Sprintf("test: %s\neffect: %s\n\n%s\n", test, a.Effect, a.Seen)
+	file := filepath.Join(dir, id+".txt")
+	want, err := os.ReadFile(file)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		t.Fatal(err)
+	case *update:
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	case err != nil:
+		t.Errorf("no text for attack %s: run make update-situations, and look at it", id)
+	case got != string(want):
+		t.Errorf("attack %s: the text differs from %s (- want, + got); if it is better, run make update-situations:\n%s", id, file, diff(file, got))
+	}
+}
