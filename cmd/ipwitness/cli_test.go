@@ -372,7 +372,7 @@ func TestEmptyListsSaySoOnStderr(t *testing.T) {
 		{"conflicts 10.0.0.1", "", "No conflict of 10.0.0.1. To see why: ipwitness explain 10.0.0.1\n"},
 		{"conflicts -o yaml", "conflicts: []\n", ""},
 		{"nodes", "", "No nodes: no agent has connected yet.\n"},
-		{"nodes -o json", "{\n  \"nodes\": []\n}\n", ""},
+		{"nodes -o json", "{\n  \"nodes\": [],\n  \"problems\": []\n}\n", ""},
 	}
 	for _, test := range tests {
 		t.Run(test.args, func(t *testing.T) {
