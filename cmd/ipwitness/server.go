@@ -161,7 +161,7 @@ func (s *server) stop() {
 func newHTTPServer(handler http.Handler, tls *tls.Config, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           bodyDeadline(handler),
-		TLSConfig:         tls,
+		TLSConfig:         tls.Clone(), // a server changes its own
 		MaxHeaderBytes:    maxHeader,
 		ReadHeaderTimeout: headerWithin,
 		IdleTimeout:       idleConnection, // and no WriteTimeout: a watch has no end
