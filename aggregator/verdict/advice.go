@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/form"
 )
 
 // advice says what to do about a conflict, in order.
@@ -143,8 +145,8 @@ func (j *judging) remedy(o *Owner) string {
 		// Its PID may be another process's by now.
 		return fmt.Sprintf("Nothing runs any more in the network namespace of %s on node %s: find what keeps it (`findmnt -t nsfs` and `ls -l /proc/[0-9]*/fd | grep 'net:\\['` there), and have it let go.",
 			o.name(), o.Node.Name)
-	case w.Name == "" && w.Process != "":
-		pid := strings.TrimSuffix(w.Process[strings.LastIndexByte(w.Process, '(')+1:], ")")
+	case w.Name == "" && form.PID(w.Process) != "":
+		pid := form.PID(w.Process)
 		return fmt.Sprintf("Find what %s on node %s is for and stop it, or take the address away from its network namespace: nsenter --net=/proc/%s/ns/net ip %s",
 			o.name(), o.Node.Name, quote(pid), del)
 	}

@@ -111,7 +111,7 @@ func (j *judging) conflict(g group) bool {
 		j.settle(&c)
 	}
 	why := j.inquire(&c)
-	c.Summary, c.Advice = j.summary(&c)+after(" ", why.short), j.advice(&c, &why)
+	c.Summary, c.Advice = j.summary(&c)+after(" ", why.short), readable(j.advice(&c, &why))
 	j.out.Conflicts = append(j.out.Conflicts, c)
 	if j.explain {
 		j.noteConflict(g.scope, &c)

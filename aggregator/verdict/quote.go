@@ -1,26 +1,38 @@
 package verdict
 
-import "strings"
+import "github.com/ipwitness/ipwitness/aggregator/form"
 
 // Names come from agents and from APIs, and from whoever made a container or an
 // interface. What is printed to be run must not run anything of theirs.
 
-// harmless are what a shell takes as it is.
-const harmless = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"
-
 // quote is a text as a word of a POSIX shell.
-func quote(s string) string {
-	if s != "" && strings.Trim(s, harmless) == "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
+func quote(s string) string { return form.Quote(s) }
 
 // argument is a text as the last argument of a command, which must not take it for an
 // option.
-func argument(s string) string {
-	if strings.HasPrefix(s, "-") {
-		return "-- " + quote(s)
+func argument(s string) string { return form.Argument(s) }
+
+// withheld is said in place of a command that has characters in it which nobody could
+// see.
+const withheld = "Its command is withheld: a name in it has characters that cannot be printed, or was too long, so that nobody could tell what the command does. Look at it by hand."
+
+// readable puts withheld in place of each step that has a command which cannot be read.
+func readable(steps []string) []string {
+	for i, step := range steps {
+		if form.Withheld(step) {
+			steps[i] = "There is one more step. " + withheld
+		}
 	}
-	return quote(s)
+	return steps
+}
+
+// readable is Told without commands that cannot be read.
+func (t Told) readable() Told {
+	t.Advice = readable(t.Advice)
+	for i, f := range t.Fixes {
+		if form.Withheld(f.Command) {
+			t.Fixes[i] = Fix{Node: f.Node, What: f.What + " " + withheld, Manual: true}
+		}
+	}
+	return t
 }

@@ -50,7 +50,7 @@ func (p *Policy) Tell(f *Finding, use PoolUse) Told {
 	case FindingSharedAddressAnswered:
 		t.sharedAnswered()
 	}
-	return t.told
+	return t.told.readable()
 }
 
 // telling is one finding that is being put into words.
@@ -258,7 +258,7 @@ func (t *telling) intendedNotObserved() {
 		t.evidence("It was to have the address: %s says so.", intends(t.f.Source))
 	}
 	t.bookings()
-	t.advise("See what the pod has: ipwitness owners %s", cmp.Or(t.ownerName(), t.f.Address.String()))
+	t.advise("See what the pod has: ipwitness owners %s", argument(cmp.Or(t.ownerName(), t.f.Address.String())))
 	t.advise("Look for what took the address away: a script or a sidecar with NET_ADMIN, an interface that is down, a CNI plugin that failed half-way (the kubelet's log and the events of the pod say so).")
 	t.restart("its sandbox is set up anew, with all of its addresses")
 	t.closing()
@@ -432,7 +432,7 @@ func (t *telling) restartNow(then string) {
 
 // deletePod is the command that deletes a pod.
 func deletePod(namespace, name string) string {
-	return "kubectl delete pod -n " + quote(namespace) + " " + quote(name)
+	return "kubectl delete pod -n " + quote(namespace) + " " + argument(name)
 }
 
 // call names a pool in a sentence.
