@@ -43,6 +43,11 @@ func Visible(s string) string {
 	return replace(s, unicode.IsPrint)
 }
 
+// VisibleLines is Visible of a text with several lines, and with tabs.
+func VisibleLines(s string) string {
+	return replace(s, func(r rune) bool { return r == '\n' || r == '\t' || unicode.IsPrint(r) })
+}
+
 // replace puts Replaced in place of each character that is not allowed.
 func replace(s string, allowed func(rune) bool) string {
 	return strings.Map(func(r rune) rune {

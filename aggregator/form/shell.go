@@ -23,8 +23,15 @@ func Quote(s string) string {
 		s = replace(s, func(r rune) bool { return r != Replaced && Printable(string(r)) })
 		s = strings.ReplaceAll(s, string(Replaced), string(unsafe))
 	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	return literal(s)
 }
+
+// Literal returns a text that is only printed, not used, as one word of a POSIX shell.
+// It is never withheld: characters that cannot be printed are replaced.
+func Literal(s string) string { return literal(Visible(s)) }
+
+// literal is the one place where words of a shell are made.
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // Argument returns a text as the last argument of a command, which must not take it for
 // an option.
