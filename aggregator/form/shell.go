@@ -1,18 +1,29 @@
 package form
 
-import "strings"
+import (
+	"strings"
+	"unicode"
+)
 
 // plainest are the characters that a POSIX shell takes as they are, wherever they are
 // in a word.
 const plainest = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"
 
 // unsafe is what Quote puts in place of a character that nobody could see when reading
-// a command. It is no character (Unicode reserves it), so no text from outside has it.
+// a command, and before a word that a program would take for an option. It is no character (Unicode reserves it), so no text from outside has it.
 const unsafe = '\uFFFF'
 
 // Quote returns a text as one word of a POSIX shell. A text with a character that
-// cannot be printed makes the command that it is put into one that Withheld knows.
+// cannot be printed, or that begins with a dash, makes the command that it is put into
+// one that Withheld knows.
 func Quote(s string) string {
+	if strings.HasPrefix(s, "-") {
+		s = string(unsafe) + s
+	}
+	return word(s)
+}
+
+func word(s string) string {
 	if s == "" {
 		return `""`
 	}
@@ -20,7 +31,7 @@ func Quote(s string) string {
 		return s
 	}
 	if !Printable(s) || strings.ContainsRune(s, Replaced) {
-		s = replace(s, func(r rune) bool { return r != Replaced && Printable(string(r)) })
+		s = replace(s, unicode.IsPrint)
 		s = strings.ReplaceAll(s, string(Replaced), string(unsafe))
 	}
 	return literal(s)
@@ -37,7 +48,7 @@ func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) 
 // an option.
 func Argument(s string) string {
 	if strings.HasPrefix(s, "-") {
-		return "-- " + Quote(s)
+		return "-- " + word(s)
 	}
 	return Quote(s)
 }
@@ -51,7 +62,8 @@ func File(path string) string {
 }
 
 // Withheld reports whether a text has a command that must not be shown, because it has
-// characters that cannot be printed: nobody could tell what it does before running it.
+// characters that cannot be printed, or a name that looks like an option: nobody could
+// tell what it does before running it.
 func Withheld(text string) bool {
 	if strings.ContainsRune(text, unsafe) {
 		return true

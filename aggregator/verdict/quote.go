@@ -14,7 +14,7 @@ func argument(s string) string { return form.Argument(s) }
 
 // withheld is said in place of a command that has characters in it which nobody could
 // see.
-const withheld = "Its command is withheld: a name in it has characters that cannot be printed, or was too long, so that nobody could tell what the command does. Look at it by hand."
+const withheld = "Its command is withheld: a name in it has characters that cannot be printed, was too long or looks like an option, so that nobody could tell what the command does. Look at it by hand."
 
 // readable puts withheld in place of each step that has a command which cannot be read.
 func readable(steps []string) []string {

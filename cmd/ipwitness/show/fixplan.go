@@ -266,6 +266,6 @@ func readable(fix *pb.Fix) *pb.Fix {
 	}
 	return &pb.Fix{
 		Node: fix.GetNode(), Manual: true,
-		What: fix.GetWhat() + " Its command is withheld: it has characters that cannot be printed, so that nobody could tell what it does.",
+		What: fix.GetWhat() + " Its command is withheld: it has characters that cannot be printed or a name that looks like an option, so that nobody could tell what it does.",
 	}
 }
