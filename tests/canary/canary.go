@@ -230,7 +230,7 @@ func (c *Cage) Parses(script string) {
 func (c *Cage) Readable(what, text string) {
 	c.Helper()
 	for line := range strings.SplitSeq(text, "\n") {
-		if !form.Printable(line) {
+		if !form.Printable(strings.TrimLeft(line, "\t")) {
 			c.Errorf("%s: got %q, want nothing that cannot be printed", what, line)
 			return
 		}
