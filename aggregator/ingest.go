@@ -57,9 +57,6 @@ func validate(m *pb.ReportRequest) error {
 			return bad("a namespace has too many sources or addresses")
 		}
 	}
-	if len(m.GetStatus().GetProblems()) > maxProblems {
-		return bad("an agent has too many problems")
-	}
 	for _, p := range m.GetPools() {
 		if len(p.GetRanges()) > maxRanges || len(p.GetGateways()) > maxRanges {
 			return bad("the ranges of a pool are too many")
@@ -113,6 +110,7 @@ func (s *store) apply(n *node, m *pb.ReportRequest, now verdict.Stamp, snapshot 
 	}
 	if m.GetStatus() != nil {
 		n.status = m.GetStatus()
+		n.status.Problems = n.status.Problems[:min(len(n.status.Problems), maxProblems)]
 		if name := n.status.GetCalicoNodename(); n.rec.CalicoNodename != name {
 			n.rec.CalicoNodename = name
 		}

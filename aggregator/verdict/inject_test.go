@@ -106,8 +106,8 @@ func (p *poisoner) walk(v reflect.Value) {
 			p.walk(v.MapIndex(k))
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			p.walk(v.Field(i))
+		for _, f := range v.Fields() {
+			p.walk(f)
 		}
 	case reflect.String:
 		p.text(v)

@@ -102,7 +102,7 @@ func encode(w io.Writer, f Format, raw []byte) error {
 	var out bytes.Buffer
 	if f == FormatYAML {
 		var doc yaml.Node // JSON is YAML
-		if err := yaml.Unmarshal(raw, &doc); err != nil {
+		if err := yaml.Unmarshal([]byte(form.VisibleLines(string(raw))), &doc); err != nil {
 			return err
 		}
 		plain(&doc)
