@@ -476,5 +476,8 @@ func (a *Agent) report() {
 				"%d frames came faster than they could be told: a binding is told by its next frame, but one that has had no other since is not known", lost))
 		}
 	}
+	for i, problem := range s.Problems {
+		s.Problems[i] = printable(problem) // errors name files, and those may have any bytes in their names
+	}
 	a.table.update(func() { a.table.setStatus(s) })
 }

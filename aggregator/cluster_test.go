@@ -124,7 +124,7 @@ func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(30 * time.Second)
 		h := hello("n2", 2)
-		h.BootId = "another boot"
+		h.BootId = "another-boot"
 		l.dial().send(snapshot(h, uplink(nodeMAC(2)))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 && got[0].GetWorkload().GetKind() == pb.Workload_EXTERNAL {
 			t.Errorf("got %v, want nobody: its pod is gone", got)
@@ -250,7 +250,7 @@ func TestAConfirmedConflictConfirmsNoneOfOtherOwners(t *testing.T) {
 		synctest.Wait()
 		// Another machine has the name now, and two pods overlap on it for a moment.
 		h := hello("n1", 1)
-		h.BootId = "another boot"
+		h.BootId = "another-boot"
 		l.dial().send(snapshot(h, uplink(nodeMAC(2)), podVeth(2, "r", addr), podVeth(3, "s", addr))).sync()
 		for _, c := range l.conflicts() {
 			if c.GetScope().GetName() == "n1" && c.GetState() != pb.Conflict_SUSPECTED {

@@ -128,6 +128,10 @@ func (s *store) nodeProto(n *node) *pb.Node {
 			"the aggregator left out %d reports of the wire: it takes %d claims of one node at most; exclude interfaces that are not to be watched",
 			n.excess, maxClaims))
 	}
+	if len(n.corrected) > 0 {
+		problems = append(problems, "some texts that it reported cannot be what they were said to be: "+n.corrected.text()+
+			"; what does not belong in them is shown as \uFFFD, or left out: see whether something on the node has such a name, or whether the agent's credentials were stolen")
+	}
 	out := &pb.Node{
 		Name: n.rec.Name, State: state, Version: n.version, Kernel: n.kernel, BootId: n.id.boot, Netns: n.id.netns,
 		Wire: n.status.GetWire(), Ports: uint32(len(n.status.GetPorts())), Claims: uint32(n.claims),

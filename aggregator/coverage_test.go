@@ -82,7 +82,7 @@ func TestCoverageSaysWhatIsNotSeen(t *testing.T) {
 		l.wantCoverage(silent) // it is given up, which does not make it seen
 
 		again := hello("n2", 2)
-		again.BootId = "another boot"
+		again.BootId = "another-boot"
 		l.dial().send(snapshot(again)).sync()
 		l.wantCoverage(&pb.Coverage{Expected: 2, Heard: 2})
 	})

@@ -596,7 +596,7 @@ func TestAMachineThatWasBootedAnewHasNothingOfBefore(t *testing.T) {
 				l := newLab(t, Config{})
 				old := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)), podVeth(2, "a", addr))).sync()
 				h := hello("n1", 2)
-				h.BootId = "another boot"
+				h.BootId = "another-boot"
 				if strings.HasPrefix(order, "the old") {
 					old.cancel()
 					synctest.Wait()

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"math"
 	"net/netip"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -23,7 +22,8 @@ const (
 	maxNamespaces = 50_000
 	maxLinks      = 100_000
 	maxSnapshot   = 256 << 20 // bytes: several times what the largest node has to say
-	maxText       = 1024
+	maxText       = 1024      // bytes of a problem
+	maxProblems   = 256
 	maxTexts      = 10_000
 	maxNodes      = 20_000
 	maxOfOneName  = 16                            // nodes that one agent says it is: it may be booted often
@@ -37,74 +37,39 @@ func tooMany(what, limit string) error {
 		"the agent reports too many %s: the limit is %s for one node; exclude interfaces that are not to be watched", what, limit)
 }
 
-// validate refuses what no agent of any version sends. What a newer agent may
-// send is dropped and counted later, record by record.
+// validate refuses what no agent of any version sends: what its fields hold each for
+// itself is checked before, see rules. What a newer agent may send is dropped and
+// counted later, record by record.
 func validate(m *pb.ReportRequest) error {
 	bad := func(what string) error {
 		return status.Error(codes.InvalidArgument, what+": this is not what an ipwitness agent sends")
 	}
 	for _, c := range m.GetClaims() {
 		switch {
-		case c == nil || len(c.GetAddress()) != 4 && len(c.GetAddress()) != 16:
-			return bad("an address must have 4 or 16 bytes")
-		case len(c.GetMac()) > 32 || len(c.GetSource()) > 32:
-			return bad("a hardware address must have at most 32 bytes")
 		case c.GetVlan() > 4095 || c.GetInnerVlan() > 4095:
 			return bad("a VLAN id must be below 4096")
-		case c.GetPrefixLength() > 128:
-			return bad("a prefix has at most 128 bits")
-		case tooLong(c.GetLink(), c.GetNetwork()):
-			return bad("the name of a link or network is too long")
-		}
-	}
-	for _, i := range m.GetInterfaces() {
-		if len(i.GetMac()) > 32 {
-			return bad("a hardware address must have at most 32 bytes")
-		}
-		if tooLong(i.GetName(), i.GetKind(), i.GetLink(), i.GetHostInterface(), i.GetVrf()) {
-			return bad("a name of an interface is too long")
+		case c.GetPrefixLength() > uint32(8*len(c.GetAddress())): //nolint:gosec // 16 bytes at most
+			return bad("a prefix has at most as many bits as its address")
 		}
 	}
 	for _, ns := range m.GetNamespaces() {
-		w := ns.GetWorkload()
-		if tooLong(ns.GetNetns(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetSource(), w.GetProcess(), w.GetVirtualMachine()) ||
-			len(w.GetSources()) > maxSources || len(ns.GetIntended()) > maxIntended {
-			return bad("a name of a namespace is too long")
+		if len(ns.GetWorkload().GetSources()) > maxSources || len(ns.GetIntended()) > maxIntended {
+			return bad("a namespace has too many sources or addresses")
 		}
-	}
-	if tooLong(m.GetStatus().GetRuntime()) {
-		return bad("the name of the container runtime is too long")
 	}
 	for _, p := range m.GetPools() {
-		if tooLong(p.GetIpam(), p.GetName(), p.GetNetwork(), p.GetProblem(), p.GetPlugin(), p.GetDevice(), p.GetConfig()) ||
-			len(p.GetRanges()) > maxRanges || len(p.GetGateways()) > maxRanges {
-			return bad("a name or the ranges of a pool are too long")
+		if len(p.GetRanges()) > maxRanges || len(p.GetGateways()) > maxRanges {
+			return bad("the ranges of a pool are too many")
 		}
 		for _, r := range p.GetRanges() {
-			if n := len(r.GetFirst()); n != 4 && n != 16 || len(r.GetLast()) != n || bytes.Compare(r.GetFirst(), r.GetLast()) > 0 {
+			if len(r.GetLast()) != len(r.GetFirst()) || bytes.Compare(r.GetFirst(), r.GetLast()) > 0 {
 				return bad("a range must have two addresses of 4 or 16 bytes, the smaller one first")
 			}
 		}
-		for _, g := range p.GetGateways() {
-			if n := len(g); n != 4 && n != 16 {
-				return bad("an address must have 4 or 16 bytes")
-			}
-		}
-	}
-	for _, al := range m.GetAllocations() {
-		if n := len(al.GetAddress()); n != 4 && n != 16 {
-			return bad("an address must have 4 or 16 bytes")
-		}
-		if tooLong(al.GetIpam(), al.GetPool(), al.GetContainerId(), al.GetInterface()) {
-			return bad("a name of an allocation is too long")
-		}
-	}
-	if tooLong(m.GetStatus().GetCalicoNodename()) {
-		return bad("the name of the node is too long")
 	}
 	for _, l := range m.GetLinks() {
-		if l.GetName() == "" || tooLong(l.GetName()) {
-			return bad("the name of a link is empty or too long")
+		if l.GetName() == "" {
+			return bad("the name of a link is empty")
 		}
 	}
 	return nil
@@ -116,10 +81,6 @@ func known[E ~int32, T ~uint8](number E, last T) T {
 		return 0
 	}
 	return T(number)
-}
-
-func tooLong(texts ...string) bool {
-	return slices.ContainsFunc(texts, func(s string) bool { return len(s) > maxText })
 }
 
 // apply brings one message into a node's tables and tells how long the slowest
@@ -150,6 +111,7 @@ func (s *store) apply(n *node, m *pb.ReportRequest, now verdict.Stamp, snapshot 
 	if m.GetStatus() != nil {
 		n.status = m.GetStatus()
 		s.coverageChanged()
+		n.status.Problems = n.status.Problems[:min(len(n.status.Problems), maxProblems)]
 		if name := n.status.GetCalicoNodename(); n.rec.CalicoNodename != name {
 			n.rec.CalicoNodename = name
 		}

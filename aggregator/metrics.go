@@ -29,6 +29,7 @@ type metrics struct {
 	detection prometheus.Histogram
 	records   *prometheus.CounterVec
 	received  *prometheus.CounterVec
+	corrected prometheus.Counter
 
 	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches, problems *prometheus.Desc
 
@@ -55,6 +56,10 @@ func newMetrics() *metrics {
 			Name: "ipwitness_aggregator_records_total",
 			Help: "Records that agents sent: new ones, changes and ends.",
 		}, []string{"record"}),
+		corrected: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "ipwitness_aggregator_corrected_texts_total",
+			Help: "Texts reported by agents that did not have the form of their field: characters that do not belong there were replaced, or the text was left out.",
+		}),
 		watches: prometheus.NewDesc("ipwitness_aggregator_watches", "Clients that watch: their streams that are open.", []string{"of"}, nil),
 		problems: prometheus.NewDesc("ipwitness_aggregator_problems",
 			"Things that do not work in the aggregator itself, like its data directory. `ipwitness nodes` names them.", nil, nil),
@@ -109,6 +114,7 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	m.detection.Describe(out)
 	m.records.Describe(out)
 	m.received.Describe(out)
+	m.corrected.Describe(out)
 	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches, m.problems} {
 		out <- d
 	}
@@ -120,6 +126,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.detection.Collect(out)
 	m.records.Collect(out)
 	m.received.Collect(out)
+	m.corrected.Collect(out)
 	gauge := func(d *prometheus.Desc, value int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
 	}

@@ -55,6 +55,8 @@ type node struct {
 	claims, wireClaims int
 	// excess is how many of the wire had no room since the last snapshot.
 	excess int
+	// corrected are the texts that did not have their form since the last snapshot.
+	corrected corrections
 	// sweep counts snapshots: what the last one did not have is swept out.
 	sweep uint32
 }

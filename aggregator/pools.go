@@ -221,7 +221,8 @@ func (s *store) applyPool(n *node, rec *pb.PoolRecord, now verdict.Stamp) {
 		a, _ := netip.AddrFromSlice(g)
 		next.Gateways = append(next.Gateways, a.Unmap())
 	}
-	if next.IPAM == "" || next.State == 0 || p == nil && len(n.pools) >= maxNodePools {
+	// A node speaks for its own IPAM only, never for that of the cluster.
+	if next.IPAM != verdict.HostLocal || next.Name == "" || next.State == 0 || p == nil && len(n.pools) >= maxNodePools {
 		s.metrics.dropped("pool")
 		return
 	}

@@ -47,6 +47,9 @@ type session struct {
 	pending  []*pb.ReportRequest
 	// What of it is there, and how many claims of the wire had no room.
 	records, kernelClaims, wireClaims, excess, bytes int
+	// corrected are the texts that were corrected in the snapshot that is not complete,
+	// or in the last message.
+	corrected corrections
 	// node is set with the first message.
 	node   *node
 	caller *access.Caller
@@ -184,6 +187,12 @@ func (r *session) name() string {
 
 // accept takes the next message of the stream.
 func (r *session) accept(m *pb.ReportRequest, at verdict.Stamp) error {
+	if m.GetSnapshotBegin() || !r.inside {
+		r.corrected = nil
+	}
+	if err := checkReport.check(m.ProtoReflect(), &r.corrected); err != nil {
+		return err
+	}
 	if r.node == nil {
 		if err := r.begin(m); err != nil {
 			return err
@@ -240,8 +249,6 @@ func (r *session) begin(m *pb.ReportRequest) error {
 			"the first message of a stream must have sequence 1, say hello and begin a snapshot: this is not an ipwitness agent of this version")
 	case hello.GetNode() == "" || hello.GetBootId() == "" || hello.GetNetns() == "" || hello.GetEpoch() == 0:
 		return status.Error(codes.InvalidArgument, "hello must have node, boot_id, netns and epoch")
-	case tooLong(hello.GetNode(), hello.GetBootId(), hello.GetNetns(), hello.GetVersion(), hello.GetKernel()):
-		return status.Error(codes.InvalidArgument, "hello has a text that is too long")
 	}
 	if err := r.caller.Reports(hello.GetNode()); err != nil {
 		return err

@@ -471,8 +471,9 @@ func (s *store) snapshot(r *session, messages []*pb.ReportRequest) error {
 	for _, m := range messages {
 		s.answer(r, m, now)
 	}
-	n.excess = 0
+	n.excess, n.corrected = 0, nil
 	s.dropExcess(n, r.excess)
+	s.tellCorrected(n, r.corrected)
 	s.heard(n)
 	for old := s.called.get(n.name); old != nil; old = old.alsoCalled {
 		if old.rec.Unheard && old.session == nil && old.bootedAs(n) {
@@ -535,6 +536,7 @@ func (s *store) delta(r *session, m *pb.ReportRequest, at verdict.Stamp) error {
 	if n.claims-n.wireClaims+kernelClaims(m) > maxClaims {
 		return tooMany("claims", strconv.Itoa(maxClaims))
 	}
+	s.tellCorrected(n, r.corrected)
 	residence := s.apply(n, m, now, false)
 	s.answer(r, m, now)
 	s.judgeTouched(base, received{at: at, residence: residence})

@@ -127,6 +127,7 @@ func (m *ipam) lose(next verdict.Pool, how string) {
 
 // say tells of a pool, if that is new.
 func (m *ipam) say(next verdict.Pool, is ipamPool) {
+	correctPool(&next)
 	p := m.pools[next.Name]
 	if p == nil {
 		p = &ipamPool{}
@@ -143,6 +144,7 @@ func (m *ipam) say(next verdict.Pool, is ipamPool) {
 
 // drop has a pool no more: its allocations are taken back before.
 func (m *ipam) drop(name string) {
+	correct(poolName, &name)
 	p := m.pools[name]
 	if p == nil {
 		return
@@ -169,11 +171,13 @@ func (m *ipam) standIn() {
 // allocate tells of an allocation of a pool, or that it is gone. Of the pool only
 // the name is given.
 func (m *ipam) allocate(pool string, al verdict.Allocation, gone bool) {
+	correct(poolName, &pool)
 	p := m.pools[pool]
 	if p == nil {
 		return
 	}
 	al.Pool = p.told
+	correctAllocation(&al)
 	m.cluster.pending.ipam(IPAMChange{Allocation: &al, Gone: gone})
 }
 

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -93,12 +94,13 @@ func (p *pods) read(o runtime.Object) (key, *podRecord) {
 	}}
 	kind, name := controller(pod)
 	r.ControllerKind, r.Controller = p.names.of(kind), p.names.of(name)
+	correctPod(&r.PodObject)
 	if pod.DeletionTimestamp != nil {
 		r.DeletionTimestamp = verdict.At(pod.DeletionTimestamp.Time)
 	}
 	more := podMore{vip: keptVIP(pod), agentOn: p.agentOn(pod)}
 	if alias := pod.Annotations[corev1.MirrorPodAnnotationKey]; alias != r.UID {
-		more.alias = alias
+		more.alias = form.ID.Correct(alias)
 	}
 	if name := pluginOf(pod); name != "" {
 		more.plugin = readPlugin(name, pod)

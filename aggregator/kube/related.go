@@ -88,6 +88,7 @@ func (c *Cluster) Related(conflict *pb.Conflict) []*pb.Related {
 	slices.SortStableFunc(all, func(a, b said) int { return cmp.Compare(a.rank, b.rank) })
 	var related []*pb.Related
 	for _, s := range all[:min(len(all), MostRelated)] {
+		correctRelated(s.Related)
 		related = append(related, s.Related)
 	}
 	return related

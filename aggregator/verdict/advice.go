@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/form"
 )
 
 // How a conflict ends with one owner left: the rightful one.
@@ -274,8 +276,8 @@ func (q *inquiry) unassign(o *Owner, c *Claim) Action {
 		// Its PID may be another process's by now.
 		return say("Nothing runs any more in the network namespace of %s on node %s: find what keeps it (`findmnt -t nsfs` and `ls -l /proc/[0-9]*/fd | grep 'net:\\['` there), and have it let go.",
 			o.name(), o.Node.Name)
-	case w.Name == "" && w.Process != "":
-		pid := strings.TrimSuffix(w.Process[strings.LastIndexByte(w.Process, '(')+1:], ")")
+	case w.Name == "" && form.PID(w.Process) != "":
+		pid := form.PID(w.Process)
 		return say("Take the address away from the network namespace of %s on node %s, and see that what set it does not set it again.", o.name(), o.Node.Name).
 			by(o.Node.Name, "nsenter --net=/proc/"+quote(pid)+"/ns/net ip "+del)
 	}

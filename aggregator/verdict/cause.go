@@ -130,7 +130,7 @@ func (j *judging) inquire(c *Conflict) reason {
 	if keep, right := q.rightful(q.owners); keep != nil {
 		c.Keeper, c.Right = keep.ID, right
 	}
-	c.Remedy = q.remedy(&found)
+	c.Remedy = readable(q.remedy(&found))
 	return found
 }
 

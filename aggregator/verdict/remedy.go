@@ -56,7 +56,7 @@ func (p *Policy) Tell(f *Finding, use PoolUse) Told {
 	case FindingSharedAddressAnswered:
 		t.sharedAnswered()
 	}
-	return t.told
+	return t.told.readable()
 }
 
 // telling is one finding that is being put into words.
@@ -345,7 +345,7 @@ func (t *telling) intendedNotObserved() {
 		t.evidence("It was to have the address: %s says so.", intends(t.f.Source))
 	}
 	t.bookings()
-	t.act(say("See what it has instead.").by("", "ipwitness owners "+quote(cmp.Or(t.ownerName(), t.f.Address.String()))))
+	t.act(say("See what it has instead.").by("", "ipwitness owners "+argument(cmp.Or(t.ownerName(), t.f.Address.String()))))
 	t.advise("Look for what took the address away: a script or a sidecar with NET_ADMIN, an interface that is down, a CNI plugin that failed half-way (the kubelet's log and the events of the pod say so).")
 	t.restart("its sandbox is set up anew, with all of its addresses")
 	t.closing()
@@ -540,7 +540,7 @@ func (o *Owner) prefixLength() uint8 {
 
 // deletePod is the command that deletes a pod.
 func deletePod(namespace, name string) string {
-	return "kubectl delete pod -n " + quote(namespace) + " " + quote(name)
+	return "kubectl delete pod -n " + quote(namespace) + " " + argument(name)
 }
 
 // call names a pool in a sentence.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/form"
 )
 
 // host-local (plugins/ipam/host-local/backend/disk) keeps one file for each address in
@@ -137,7 +139,7 @@ func (t *telling) unwritable() string {
 
 // file is the path of the address's file, quoted.
 func (t *telling) file() string {
-	return quote(strings.TrimSuffix(t.pool.Name, "/") + "/" + t.f.Address.String())
+	return form.File(strings.TrimSuffix(t.pool.Name, "/") + "/" + t.f.Address.String())
 }
 
 // reservation is the command that writes the address's file.
@@ -146,7 +148,7 @@ func (t *telling) reservation() string {
 }
 
 // dir is host-local's directory, quoted.
-func (t *telling) dir() string { return quote(strings.TrimSuffix(t.pool.Name, "/")) }
+func (t *telling) dir() string { return form.File(strings.TrimSuffix(t.pool.Name, "/")) }
 
 // locked is a command that runs under host-local's lock, in a shell of its own.
 func (t *telling) locked(indent string, command ...string) string {
@@ -177,7 +179,7 @@ const namespaces = "ls -diL /proc/[0-9]*/ns/net /run/netns/* /run/docker/netns/*
 // holds is a condition: the network namespace that had the address is still there.
 func (t *telling) holds() string {
 	if ns := t.owner.Namespace.Netns; ns != "" {
-		return namespaces + " | grep -q '^ *" + ns + " '"
+		return namespaces + " | grep -q " + quote("^ *"+ns+" ")
 	}
 	return "true" // its inode is not known
 }

@@ -44,7 +44,7 @@ func TellOverlap(kind string, a, b Side) Told {
 			Node: a.Node, Manual: true,
 			What: fmt.Sprintf("Give %s or %s another range: %s is in both (%s; %s).", a.Network, b.Network, common, cmp.Or(a.Config, a.From), cmp.Or(b.Config, b.From)),
 		}}
-		return told
+		return told.readable()
 	}
 	told.Summary = fmt.Sprintf("Nodes %s and %s both give pods addresses of %s: sooner or later a pod of the one has the address of a pod of the other.", a.Node, b.Node, common)
 	see := say("See which range each node has.").by("", "kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDRS:.spec.podCIDRs")
@@ -69,7 +69,7 @@ func TellOverlap(kind string, a, b Side) Told {
 		Manual: true, Command: "kubectl cordon " + quote(b.Node),
 		What: fmt.Sprintf("Start no pods on node %s until its range of pods is another than that of node %s: %s is in both.", b.Node, a.Node, common),
 	}}
-	return told
+	return told.readable()
 }
 
 // unused has the configuration of a network removed.

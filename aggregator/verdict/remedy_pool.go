@@ -21,7 +21,7 @@ func TellPool(kind string, pool *Pool, use PoolUse, atRisk []netip.Addr, names [
 	case FindingPoolExhaustion:
 		t.exhaustion()
 	}
-	return t.told
+	return t.told.readable()
 }
 
 // poolTelling is one finding about a pool that is being put into words.

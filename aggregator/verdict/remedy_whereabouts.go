@@ -250,13 +250,13 @@ func (e entry) there(podref string) string { return e.says("podref", podref) }
 // says is a condition: a field of the entry says something.
 func (e entry) says(field, value string) string {
 	return "at=$(kubectl get " + ippools + " " + quote(e.name) + " -n " + quote(e.namespace) +
-		" -o 'jsonpath={.spec.allocations." + e.offset + "." + field + "}') && [ \"$at\" = " + shellWord(value) + " ]"
+		" -o 'jsonpath={.spec.allocations." + e.offset + "." + field + "}') && [ \"$at\" = " + quote(value) + " ]"
 }
 
 // reserved is a condition: the reservation is for a pod.
 func (e entry) reserved(podref string) string {
 	return "at=$(kubectl get " + reservations + " " + quote(e.reservation) + " -n " + quote(e.namespace) +
-		" --ignore-not-found -o 'jsonpath={.spec.podref}') && [ \"$at\" = " + shellWord(podref) + " ]"
+		" --ignore-not-found -o 'jsonpath={.spec.podref}') && [ \"$at\" = " + quote(podref) + " ]"
 }
 
 // reserve is the command that makes the reservation, where the entry is there and
@@ -294,14 +294,6 @@ func (e entry) without(a netip.Addr) string {
 	return "has=$(kubectl get pod -n " + quote(namespace) + " " + quote(name) +
 		` --ignore-not-found -o 'jsonpath={.metadata.annotations.k8s\.v1\.cni\.cncf\.io/network-status} {.status.podIPs}') && ` +
 		"! printf '%s' \"$has\" | grep -qF " + quote(`"`+a.String()+`"`)
-}
-
-// shellWord is quote for where nothing is a word, too.
-func shellWord(s string) string {
-	if s == "" {
-		return `""`
-	}
-	return quote(s)
 }
 
 // jsonText is a text in JSON.

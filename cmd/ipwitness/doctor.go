@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ipwitness/ipwitness/agent"
+	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 )
 
@@ -42,7 +43,7 @@ with 1 only where the agent cannot work at all.`,
 			if err := t.Flush(); err != nil {
 				return err
 			}
-			if _, err := fmt.Fprint(sys.stdout, lacks(checks)); err != nil {
+			if _, err := fmt.Fprint(sys.stdout, form.VisibleLines(lacks(checks))); err != nil {
 				return err
 			}
 			if usable != nil {

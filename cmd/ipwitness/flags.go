@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -12,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent"
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
@@ -20,8 +22,11 @@ import (
 // agentFlags adds the flags of an agent.
 func agentFlags(cmd *cobra.Command, cfg *agent.Config) {
 	fs := cmd.Flags()
-	cfg.Node, _ = os.Hostname() // without one, the agent asks for --node
-	fs.Var(value[string]{&cfg.Node, "NAME", parseName}, "node", "the name of this node")
+	hostname, _ := os.Hostname() // without one, the agent asks for --node
+	cfg.Node = form.Node.Correct(hostname)
+	cfg.Node = strings.ReplaceAll(cfg.Node, string(form.Replaced), "-")
+	cfg.Node = strings.TrimLeft(cfg.Node, "-._")
+	fs.Var(value[string]{&cfg.Node, "NAME", parseNode}, "node", "the name of this node")
 	choiceFlag(cmd, &cfg.Wire, "wire", "", "how to watch frames; auto is tcx where the kernel has it (Linux 6.6)",
 		agent.WireAuto, agent.WireTCX, agent.WireClsact, agent.WireOff)
 	globsFlag(fs, &cfg.Interfaces, "interfaces", "watch frames only on interfaces with these names (default all)")

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/forward"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
@@ -126,7 +127,7 @@ func (q *query) transport() http.RoundTripper {
 
 // tell writes a sentence that is not part of the output.
 func (q *query) tell(format string, args ...any) {
-	fmt.Fprintf(q.sys.stderr, format+"\n", args...)
+	fmt.Fprintln(q.sys.stderr, form.VisibleLines(fmt.Sprintf(format, args...)))
 }
 
 // warn says what an answer could not take into account. Programs are told by the answer.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/ipwitness/ipwitness/aggregator/form"
 )
 
 // exitCode ends the program with a code of its own and without a message.
@@ -39,7 +41,7 @@ func execute(ctx context.Context, sys system, args []string) int {
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return exitInterrupted
 	}
-	fmt.Fprintf(sys.stderr, "ipwitness: %s\n", strings.TrimSpace(err.Error()))
+	fmt.Fprintf(sys.stderr, "ipwitness: %s\n", form.VisibleLines(strings.TrimSpace(err.Error())))
 	if !started {
 		fmt.Fprintf(sys.stderr, "Run '%s --help' for usage.\n", cmd.CommandPath())
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -236,6 +237,14 @@ func parsePrefix(s string) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("%q has bits beyond its mask: write %s or, for one address, %s", s, prefix.Masked(), one)
 	}
 	return prefix, nil
+}
+
+// parseNode reads the name of a node.
+func parseNode(s string) (string, error) {
+	if s, err := parseName(s); err != nil || form.Node.Has(s) {
+		return s, err
+	}
+	return "", fmt.Errorf("%q cannot be the name of a node: use letters, digits, -, _ and ., and begin with a letter or digit", s)
 }
 
 // parseName accepts a name that is there and fits on a line, as those of hosts do

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ipwitness/ipwitness/aggregator/form"
 )
 
 const (
@@ -66,7 +68,7 @@ func (w *watcher[T]) run(ctx context.Context) error {
 			return err
 		}
 		if wait == firstWait {
-			fmt.Fprintf(w.notice, "The watch of %s was cut (%s). Trying again; Ctrl-C ends it.\n", w.client.base, why(err))
+			fmt.Fprintf(w.notice, "The watch of %s was cut (%s). Trying again; Ctrl-C ends it.\n", w.client.base, form.Visible(why(err).Error()))
 		}
 		select {
 		case <-ctx.Done():

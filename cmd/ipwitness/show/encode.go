@@ -5,11 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/form"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -96,7 +101,7 @@ func writeEvent(w io.Writer, f Format, raw string) error {
 		return err
 	}
 	line.WriteByte('\n')
-	_, err := w.Write(line.Bytes())
+	_, err := w.Write(escaped(line.Bytes()))
 	return err
 }
 
@@ -110,10 +115,11 @@ func encode(w io.Writer, f Format, raw []byte) error {
 	var out bytes.Buffer
 	if f == FormatYAML {
 		var doc yaml.Node // JSON is YAML
-		if err := yaml.Unmarshal(raw, &doc); err != nil {
+		if err := yaml.Unmarshal([]byte(form.VisibleLines(string(raw))), &doc); err != nil {
 			return err
 		}
 		plain(&doc)
+		visible(&doc)
 		enc := yaml.NewEncoder(&out)
 		enc.SetIndent(2)
 		if err := enc.Encode(&doc); err != nil {
@@ -124,9 +130,38 @@ func encode(w io.Writer, f Format, raw []byte) error {
 			return err
 		}
 		out.WriteByte('\n')
+		out = *bytes.NewBuffer(escaped(out.Bytes()))
 	}
 	_, err := w.Write(out.Bytes())
 	return err
+}
+
+// escaped writes the characters of JSON that cannot be printed as escapes: what reads
+// the JSON finds them, and a terminal does not.
+func escaped(raw []byte) []byte {
+	if form.Printable(strings.ReplaceAll(string(raw), "\n", "")) {
+		return raw
+	}
+	var out []byte
+	for _, r := range string(raw) {
+		if r == '\n' || unicode.IsPrint(r) {
+			out = utf8.AppendRune(out, r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			out = fmt.Appendf(out, `\u%04x`, unit)
+		}
+	}
+	return out
+}
+
+// visible replaces the characters of a YAML document that cannot be printed: YAML has
+// escapes for some of them only.
+func visible(n *yaml.Node) {
+	n.Value = form.VisibleLines(n.Value)
+	for _, c := range n.Content {
+		visible(c)
+	}
 }
 
 // plain takes the braces and quotes of JSON from a YAML document; empty lists

@@ -210,6 +210,7 @@ func (p *page) fixes(fixes []*pb.Fix) {
 	p.line("")
 	p.line("What would put it right (ipwitness changes nothing; `ipwitness audit --fix-plan` makes one script of all):")
 	for i, f := range fixes {
+		f = readable(f)
 		where := "where kubectl works"
 		if f.GetNode() != "" {
 			where = "on node " + f.GetNode()

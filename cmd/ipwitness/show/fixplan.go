@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/form"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -28,7 +29,7 @@ func FixPlan(w io.Writer, findings []*pb.Finding, from Origin) error {
 	plan := &fixPlan{origin: from}
 	for _, f := range findings {
 		for _, fix := range f.GetFixes() {
-			plan.add(f, fix)
+			plan.add(f, readable(fix))
 		}
 	}
 	plan.header(len(findings))
@@ -92,7 +93,7 @@ func (p *fixPlan) comment(format string, args ...any) {
 
 // say adds a command that prints words of others.
 func (p *fixPlan) say(indent, format string, args ...any) {
-	p.line("%sprintf '%%s\\n' %s", indent, shellQuote(clean(fmt.Sprintf(format, args...))))
+	p.line("%sprintf '%%s\\n' %s", indent, form.Literal(fmt.Sprintf(format, args...)))
 }
 
 func (p *fixPlan) header(findings int) {
@@ -144,7 +145,7 @@ func (p *fixPlan) body() {
 	}
 	p.line("case \"${1-} ${2-}\" in")
 	for i, part := range p.parts {
-		p.line("%s) part_%d ;;", shellQuote(clean(part.name())+part.end()), i+1)
+		p.line("%s) part_%d ;;", form.Literal(part.name()+part.end()), i+1)
 	}
 	p.line("' ') usage ;;")
 	p.line("*) echo \"There is no such part: $*\" >&2; usage >&2; exit 1 ;;")
@@ -209,7 +210,7 @@ func (p *fixPlan) usage() {
 		if part.node != "" {
 			where = "on that node, as root"
 		}
-		p.line("\tprintf '%%s\\n' \"  sh $0 \"%s", shellQuote(clean(fmt.Sprintf("%s    (%s, %s)", part.call(), Count(n, "step", "steps"), where))))
+		p.line("\tprintf '%%s\\n' \"  sh $0 \"%s", form.Literal(fmt.Sprintf("%s    (%s, %s)", part.call(), Count(n, "step", "steps"), where)))
 		told := 0
 		for _, s := range part.steps {
 			if s.runs() && told < mostSteps {
@@ -230,7 +231,7 @@ func (part *fixPart) call() string {
 	if part.node == "" {
 		return "cluster"
 	}
-	return "node " + shellWord(part.node)
+	return "node " + form.Quote(part.node)
 }
 
 // part writes the function of one part.
@@ -240,7 +241,7 @@ func (p *fixPlan) part(function string, part *fixPart) {
 		p.line("kubectl version >/dev/null # fails here, if the cluster cannot be reached")
 	} else if i := slices.IndexFunc(p.origin.Nodes, func(n *pb.Node) bool { return n.GetName() == part.node }); i >= 0 {
 		n := p.origin.Nodes[i]
-		p.line("on_node %s %s %s", shellQuote(clean(n.GetName())), shellQuote(clean(n.GetBootId())), shellQuote(clean(n.GetNetns())))
+		p.line("on_node %s %s %s", form.Literal(n.GetName()), form.Literal(n.GetBootId()), form.Literal(n.GetNetns()))
 	} else {
 		p.say("", "Nothing is known of node %s now: make a new plan when its agent reports.", part.node)
 		p.line("exit 1")
@@ -268,15 +269,14 @@ func (p *fixPlan) part(function string, part *fixPart) {
 	p.line("")
 }
 
-// shellQuote quotes a word for a POSIX shell.
-func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
-
-// shellWord quotes a word for a POSIX shell where it must be.
-func shellWord(s string) string {
-	for _, r := range s {
-		if !strings.ContainsRune("-._@", r) && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') {
-			return shellQuote(s)
-		}
+// readable returns a fix that can be shown: of a command that has characters which
+// nobody could see it says that it is withheld.
+func readable(fix *pb.Fix) *pb.Fix {
+	if !form.Withheld(fix.GetCommand()) {
+		return fix
 	}
-	return s
+	return &pb.Fix{
+		Node: fix.GetNode(), Manual: true,
+		What: fix.GetWhat() + " Its command is withheld: it has characters that cannot be printed or a name that looks like an option, so that nobody could tell what it does.",
+	}
 }

@@ -7,7 +7,8 @@ import (
 )
 
 // remedy adds what to do: actions by number, in their order; alternatives by letter, of
-// which exactly one is to be taken. A command stands on lines of its own.
+// which exactly one is to be taken. A command stands on lines of its own, below the node
+// that it is for.
 func (p *page) remedy(actions []*pb.Action) {
 	if len(actions) == 0 {
 		return
@@ -23,6 +24,9 @@ const indent = "   "
 func (p *page) actions(margin string, actions []*pb.Action) {
 	for i, a := range actions {
 		p.line("%s%d. %s", margin, i+1, a.GetText())
+		if a.GetNode() != "" && a.GetCommand() != "" {
+			p.line("%s%sOn node %s:", margin, indent, a.GetNode())
+		}
 		for line := range strings.Lines(a.GetCommand()) {
 			p.line("%s%s  %s", margin, indent, strings.TrimRight(line, "\n"))
 		}

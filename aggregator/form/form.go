@@ -1,0 +1,192 @@
+// Package form knows what texts from outside may look like, and makes others safe to
+// show. Whatever an agent, the Kubernetes API or a file says passes through a Form
+// before anything is done with it. The package also quotes words for a shell.
+package form
+
+import (
+	"net/netip"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Replaced stands for each character that a text must not have. It marks the text as
+// changed, so no command is printed with it.
+const Replaced = unicode.ReplacementChar
+
+// Printable reports whether a text can be shown as it is: it is valid UTF-8, and no
+// character of it moves the cursor, changes the direction of writing, or is invisible.
+func Printable(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] < ' ' || s[i] > '~' {
+			return printable(s[i:])
+		}
+	}
+	return true
+}
+
+func printable(s string) bool {
+	for i, r := range s {
+		if !unicode.IsPrint(r) || r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError)) {
+			return false
+		}
+	}
+	return true
+}
+
+// Visible returns the text with Replaced in place of each character that is not
+// printable.
+func Visible(s string) string {
+	if Printable(s) {
+		return s
+	}
+	return replace(s, unicode.IsPrint)
+}
+
+// VisibleLines is Visible of a text with several lines, and with tabs.
+func VisibleLines(s string) string {
+	return replace(s, func(r rune) bool { return r == '\n' || r == '\t' || unicode.IsPrint(r) })
+}
+
+// replace puts Replaced in place of each character that is not allowed.
+func replace(s string, allowed func(rune) bool) string {
+	return strings.Map(func(r rune) rune {
+		if !allowed(r) {
+			return Replaced
+		}
+		return r
+	}, s)
+}
+
+// Form is what the text of one field looks like.
+type Form struct {
+	// most is how many bytes it has at most.
+	most int
+	// valid reports whether a printable text that is short enough has the form; nil for
+	// all of those.
+	valid func(string) bool
+	// allowed are the characters that are kept in a text that does not have the form. If
+	// it is nil, the text means nothing without its form, and is left out.
+	allowed func(rune) bool
+}
+
+// Has reports whether a text has the form. The empty text has every form.
+func (f Form) Has(s string) bool {
+	return s == "" || len(s) <= f.most && Printable(s) && (f.valid == nil || f.valid(s))
+}
+
+// Correct returns the text itself if it has the form. Otherwise it returns the text
+// with Replaced in place of what does not belong there, or nothing where such a text
+// has no meaning.
+func (f Form) Correct(s string) string {
+	if f.Has(s) {
+		return s
+	}
+	if f.allowed == nil {
+		return ""
+	}
+	const mark = string(Replaced)
+	long := len(s) > f.most
+	if long {
+		s = s[:f.most-len(mark)] // what follows need not be looked at
+	}
+	corrected := replace(strings.ToValidUTF8(s, mark), f.allowed)
+	if !long && corrected == s && !strings.Contains(s, mark) {
+		corrected = mark + s // each character may be there, but not in that place
+	}
+	if long = long || len(corrected) > f.most; !long {
+		return corrected
+	}
+	room := min(len(corrected), f.most-len(mark))
+	for room > 0 && room < len(corrected) && !utf8.RuneStart(corrected[room]) {
+		room--
+	}
+	return corrected[:room] + mark
+}
+
+// Text is any printable text of at most so many bytes.
+func Text(most int) Form { return Form{most: most, allowed: unicode.IsPrint} }
+
+// Word is a name that a program made up, such as an id. Others are left out.
+func Word(most int) Form {
+	return Form{most: most, valid: func(s string) bool { return alphanumeric(rune(s[0])) && only(s, wordRune) }}
+}
+
+// The forms of texts. Of these, names that people choose stay, with what does not
+// belong in them replaced: who has an address has it under any name.
+var (
+	// Digits is a number in decimal, such as an inode.
+	Digits = Form{most: 20, valid: func(s string) bool { return only(s, digit) }}
+	// ID is an id of a container, a pod or a boot.
+	ID = Word(512)
+	// Node is the name of a node: the Kubernetes name, or a hostname.
+	Node = Form{most: 253, valid: func(s string) bool { return alphanumeric(rune(s[0])) && only(s, wordRune) }, allowed: wordRune}
+	// Label is a DNS label (RFC 1123), as namespaces of Kubernetes have.
+	Label = Form{most: 63, valid: isLabel, allowed: labelRune}
+	// Subdomain is a DNS subdomain (RFC 1123), as pods have.
+	Subdomain = Form{most: 253, valid: isSubdomain, allowed: func(r rune) bool { return r == '.' || labelRune(r) }}
+	// Interface is what Linux takes for the name of an interface (dev_valid_name in
+	// net/core/dev.c), as far as it is printable.
+	Interface = Form{most: 15, valid: func(s string) bool { return s != "." && s != ".." && only(s, interfaceRune) }, allowed: interfaceRune}
+	// Link is the name of an interface, and up to two VLAN ids.
+	Link = Form{most: 32, valid: func(s string) bool { return only(s, interfaceRune) }, allowed: interfaceRune}
+	// Name is what people call containers, networks and network namespaces.
+	Name = Text(253)
+	// Path is the path of a file or a directory.
+	Path = Form{most: 1024, valid: func(s string) bool { return s[0] == '/' }}
+	// Address is an IP address without a zone.
+	Address = Form{most: 45, valid: func(s string) bool {
+		a, err := netip.ParseAddr(s)
+		return err == nil && a.Zone() == ""
+	}}
+	// Process is a process, as NAME (PID) or NAME (PID, ended).
+	Process = Form{most: 128, valid: func(s string) bool { return PID(s) != "" }, allowed: unicode.IsPrint}
+)
+
+// only reports whether all characters of a text are allowed.
+func only(s string, allowed func(rune) bool) bool {
+	for _, r := range s {
+		if !allowed(r) {
+			return false
+		}
+	}
+	return true
+}
+
+func digit(r rune) bool { return '0' <= r && r <= '9' }
+
+func alphanumeric(r rune) bool {
+	return digit(r) || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+}
+
+func wordRune(r rune) bool { return alphanumeric(r) || r == '-' || r == '_' || r == '.' }
+
+func labelRune(r rune) bool { return digit(r) || 'a' <= r && r <= 'z' || r == '-' }
+
+func interfaceRune(r rune) bool {
+	return unicode.IsPrint(r) && r != ' ' && r != '/' && r != ':'
+}
+
+func isLabel(s string) bool {
+	return s != "" && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' && only(s, labelRune)
+}
+
+func isSubdomain(s string) bool {
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 253 || label[0] == '-' || label[len(label)-1] == '-' || !only(label, labelRune) {
+			return false
+		}
+	}
+	return true
+}
+
+// PID returns the id of a process that is told as NAME (PID) or NAME (PID, ended); it
+// is empty where the text ends otherwise.
+func PID(process string) string {
+	pid, closed := strings.CutSuffix(process[strings.LastIndexByte(process, '(')+1:], ")")
+	pid = strings.TrimSuffix(pid, ", ended")
+	if !closed || pid == "" || len(pid) > 10 || !only(pid, digit) {
+		return ""
+	}
+	return pid
+}

@@ -1,0 +1,277 @@
+package aggregator
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/ipwitness/ipwitness/aggregator/form"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// What agents report is checked here, field by field, before anything is done with it.
+// An agent may be lying, and it may have read names that somebody chose in order to do
+// harm where they are printed.
+
+// rule is what a field of a report may hold.
+type rule struct {
+	// text is the form of a text: another one is corrected, and counted.
+	text form.Form
+	// sizes are the lengths that bytes may have. A message with others is refused, as is
+	// one with a text that must have its form and does not.
+	sizes []int
+	must  bool
+}
+
+// rules has a rule for each field of a report that has text or bytes. The key of a field
+// of a map is for both keys and values of it.
+var rules = map[string]rule{
+	"Hello.node":    {text: form.Node, must: true},
+	"Hello.boot_id": {text: form.ID, must: true},
+	"Hello.netns":   {text: form.Digits, must: true},
+	"Hello.version": {text: form.Text(128)},
+	"Hello.kernel":  {text: form.Text(128)},
+
+	"NamespaceRecord.netns": {text: form.Digits},
+
+	"Workload.namespace":       {text: form.Label},
+	"Workload.name":            {text: form.Name}, // of a pod: see nameOf
+	"Workload.uid":             {text: form.ID},
+	"Workload.container_id":    {text: form.ID},
+	"Workload.source":          {text: form.Word(maxWord)},
+	"Workload.process":         {text: form.Process},
+	"Workload.sources":         {text: form.Word(maxWord)},
+	"Workload.virtual_machine": {text: form.Subdomain},
+	"Workload.phase":           {text: form.Word(maxWord)},
+	"Controller.kind":          {text: form.Word(maxWord)},
+	"Controller.name":          {text: form.Subdomain},
+
+	"Intended.address":   {text: form.Address},
+	"Intended.source":    {text: form.Word(maxWord)},
+	"Intended.interface": {text: form.Interface},
+
+	"LinkRecord.name": {text: form.Link},
+
+	"InterfaceRecord.name":           {text: form.Interface},
+	"InterfaceRecord.kind":           {text: form.Word(maxWord)},
+	"InterfaceRecord.mac":            {sizes: hardwareSizes},
+	"InterfaceRecord.link":           {text: form.Link},
+	"InterfaceRecord.host_interface": {text: form.Interface},
+	"InterfaceRecord.vrf":            {text: form.Interface},
+
+	"ClaimRecord.address": {sizes: addressSizes},
+	"ClaimRecord.mac":     {sizes: hardwareSizes},
+	"ClaimRecord.link":    {text: form.Link},
+	"ClaimRecord.source":  {sizes: hardwareSizes},
+	"ClaimRecord.network": {text: form.Name},
+
+	"StatusRecord.wire":            {text: form.Word(maxWord)},
+	"StatusRecord.problems":        {text: form.Text(maxText)},
+	"StatusRecord.runtime":         {text: form.Text(128)},
+	"StatusRecord.calico_nodename": {text: form.Node},
+	"Port.interface":               {text: form.Interface},
+	"Port.mode":                    {text: form.Word(maxWord)},
+
+	"PoolRecord.name":     {text: form.Path},
+	"PoolRecord.ipam":     {text: form.Word(maxWord)},
+	"PoolRecord.network":  {text: form.Name},
+	"PoolRecord.gateways": {sizes: addressSizes},
+	"PoolRecord.problem":  {text: form.Text(maxText)},
+	"PoolRecord.plugin":   {text: form.Name},
+	"PoolRecord.device":   {text: form.Interface},
+	"PoolRecord.config":   {text: form.Path},
+	"AddressRange.first":  {sizes: addressSizes},
+	"AddressRange.last":   {sizes: addressSizes},
+
+	"AllocationRecord.ipam":         {text: form.Word(maxWord)},
+	"AllocationRecord.pool":         {text: form.Path},
+	"AllocationRecord.address":      {sizes: addressSizes},
+	"AllocationRecord.container_id": {text: form.ID},
+	"AllocationRecord.interface":    {text: form.Interface},
+}
+
+// The lengths of addresses, and of hardware addresses as devices have them: none,
+// Firewire's EUI-64, InfiniBand's 20, and whatever else fits into MAX_ADDR_LEN.
+var (
+	addressSizes  = []int{4, 16}
+	hardwareSizes = upTo(32)
+)
+
+func upTo(most int) (all []int) {
+	for n := range most + 1 {
+		all = append(all, n)
+	}
+	return all
+}
+
+// nameOf is the form of a workload's name: only Kubernetes has rules for those.
+func nameOf(w *pb.Workload) form.Form {
+	if w.GetKind() == pb.Workload_POD {
+		return form.Subdomain
+	}
+	return rules["Workload.name"].text
+}
+
+// checker checks the messages of one kind. What it needs to know of their fields is
+// looked up once.
+type checker struct {
+	fields []checkedField
+}
+
+type checkedField struct {
+	protoreflect.FieldDescriptor
+	rule
+	// key is that of the rule; inside checks the messages in a field of messages.
+	key    string
+	inside *checker
+}
+
+// checkReport checks reports.
+var checkReport = newChecker((*pb.ReportRequest)(nil).ProtoReflect().Descriptor())
+
+// newChecker makes the checker of a kind of messages. Messages that are not ours have
+// no text.
+func newChecker(of protoreflect.MessageDescriptor) *checker {
+	c := &checker{}
+	for i := range of.Fields().Len() {
+		f := checkedField{FieldDescriptor: of.Fields().Get(i), key: string(of.Name()) + "." + string(of.Fields().Get(i).Name())}
+		switch {
+		case f.IsMap(), f.Kind() == protoreflect.StringKind, f.Kind() == protoreflect.BytesKind:
+			f.rule = rules[f.key]
+		case f.Message() == nil || f.Message().ParentFile().Package() != of.ParentFile().Package():
+			continue
+		default:
+			f.inside = newChecker(f.Message())
+		}
+		c.fields = append(c.fields, f)
+	}
+	return c
+}
+
+// corrections count texts that did not have their form, by their field.
+type corrections map[string]int
+
+// add adds the counts of others.
+func (c *corrections) add(others corrections) {
+	if *c == nil && len(others) > 0 {
+		*c = make(corrections)
+	}
+	for field, n := range others {
+		(*c)[field] += n
+	}
+}
+
+// text says which texts were corrected.
+func (c corrections) text() string {
+	var fields []string
+	for _, field := range slices.Sorted(maps.Keys(c)) {
+		fields = append(fields, fmt.Sprintf("%s (%d)", field, c[field]))
+	}
+	return strings.Join(fields, ", ")
+}
+
+// tellCorrected counts texts of a node that were corrected, and has the log say so.
+func (s *store) tellCorrected(n *node, some corrections) {
+	if len(some) == 0 {
+		return
+	}
+	n.corrected.add(some)
+	for _, times := range some {
+		s.metrics.corrected.Add(float64(times))
+	}
+	if s.complaints.first(n.rec.Name, "corrected", s.clock()) {
+		s.log.Warn("an agent reported texts that cannot be what they are said to be", "node", n.rec.Name, "fields", some.text())
+	}
+}
+
+// check corrects the texts of a message that do not have their form. It counts them,
+// and refuses what no agent sends.
+func (c *checker) check(m protoreflect.Message, done *corrections) error {
+	for i := range c.fields {
+		f := &c.fields[i]
+		if !m.Has(f.FieldDescriptor) && (f.sizes == nil || f.IsList()) {
+			continue
+		}
+		var err error
+		switch v := m.Get(f.FieldDescriptor); {
+		case f.IsMap():
+			f.checkMap(v.Map(), done)
+		case f.IsList():
+			err = f.checkList(v.List(), done)
+		case f.inside != nil:
+			if f.key == "NamespaceRecord.workload" {
+				f.checkName(v.Message(), done)
+			}
+			err = f.inside.check(v.Message(), done)
+		default:
+			v, err = f.checkValue(v, done)
+			if v.IsValid() {
+				m.Set(f.FieldDescriptor, v)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkName corrects the name of a workload, whose form depends on its kind.
+func (f *checkedField) checkName(m protoreflect.Message, done *corrections) {
+	w, _ := m.Interface().(*pb.Workload)
+	if of := nameOf(w); !of.Has(w.GetName()) {
+		w.Name = of.Correct(w.GetName())
+		done.add(corrections{"Workload.name": 1})
+	}
+}
+
+func (f *checkedField) checkList(list protoreflect.List, done *corrections) error {
+	for i := range list.Len() {
+		v, err := list.Get(i), error(nil)
+		if f.inside != nil {
+			err = f.inside.check(v.Message(), done)
+		} else if v, err = f.checkValue(v, done); v.IsValid() {
+			list.Set(i, v)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkMap leaves out what does not have its form.
+func (f *checkedField) checkMap(m protoreflect.Map, done *corrections) {
+	m.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+		if !f.text.Has(k.String()) || !f.text.Has(v.String()) {
+			m.Clear(k)
+			done.add(corrections{f.key: 1})
+		}
+		return true
+	})
+}
+
+// checkValue gives what is to be set in place of a text or bytes, if anything.
+func (f *checkedField) checkValue(v protoreflect.Value, done *corrections) (protoreflect.Value, error) {
+	none := protoreflect.Value{}
+	if f.Kind() == protoreflect.BytesKind {
+		if n := len(v.Bytes()); !slices.Contains(f.sizes, n) {
+			return none, status.Errorf(codes.InvalidArgument, "%s has %d bytes: this is not what an ipwitness agent sends", f.key, n)
+		}
+		return none, nil
+	}
+	text := v.String()
+	switch {
+	case f.text.Has(text):
+		return none, nil
+	case f.must:
+		return none, status.Errorf(codes.InvalidArgument, "%s is %q, which cannot be: use letters, digits, -, _ and . only", f.key, form.Text(64).Correct(text))
+	}
+	done.add(corrections{f.key: 1})
+	return protoreflect.ValueOfString(f.text.Correct(text)), nil
+}

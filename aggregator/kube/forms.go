@@ -1,0 +1,67 @@
+package kube
+
+import (
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// The API server checks the names of objects, and little else: whoever may write a
+// custom resource, an Event or the references of a pod chooses the texts in it. Here is
+// what each text must look like before anything else sees it.
+
+// correct corrects the texts of a field each.
+func correct(of form.Form, fields ...*string) {
+	for _, at := range fields {
+		*at = of.Correct(*at)
+	}
+}
+
+var (
+	// word is a name as the API has for kinds, phases and reasons.
+	word = form.Word(64)
+	// poolName is KIND NAMESPACE/NAME at most.
+	poolName = form.Text(640)
+)
+
+func correctPod(p *verdict.PodObject) {
+	correct(form.Label, &p.Namespace)
+	correct(form.Subdomain, &p.Name, &p.Controller, &p.VirtualMachine)
+	correct(form.ID, &p.UID)
+	correct(form.Node, &p.Node)
+	correct(word, &p.Phase, &p.ControllerKind)
+}
+
+func correctAllocation(al *verdict.Allocation) {
+	correct(form.Label, &al.Namespace)
+	correct(form.Subdomain, &al.Pod)
+	correct(form.Node, &al.Node)
+	correct(form.ID, &al.ContainerID)
+	correct(form.Interface, &al.Interface)
+	correct(form.Name, &al.Purpose)
+	correct(form.Text(1024), &al.Location)
+}
+
+func correctPool(p *verdict.Pool) {
+	correct(word, &p.IPAM)
+	correct(poolName, &p.Name, &p.Config)
+	correct(form.Name, &p.Network, &p.Realm, &p.Plugin)
+	correct(form.Interface, &p.Device)
+	correct(form.Text(1024), &p.Problem)
+	if len(p.Networks) > 0 {
+		p.Networks = slices.Clone(p.Networks)
+		for i := range p.Networks {
+			correct(form.Name, &p.Networks[i])
+		}
+	}
+}
+
+func correctRelated(r *pb.Related) {
+	correct(word, &r.Kind, &r.Reason)
+	correct(form.Label, &r.Namespace)
+	correct(form.Subdomain, &r.Name)
+	correct(form.Node, &r.Node)
+	correct(form.Text(maxMessage), &r.Message)
+}

@@ -1,0 +1,136 @@
+package verdict_test
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/tests/canary"
+)
+
+// Nothing in a command runs anything of who chose a name, whatever the name is in and
+// however it came in: here they are as nobody has checked them.
+func TestNoNameRunsACommand(t *testing.T) {
+	cage := canary.New(t)
+	tell := func(told verdict.Told) {
+		check(cage, told.Remedy)
+		for _, fix := range told.Fixes {
+			cage.Readable("a command", fix.Command)
+			cage.Script(fix.Command)
+		}
+	}
+	for _, payload := range []string{"$(:>c)", "';:>c;'", "x\n:>c\n", "--evil=1", "x\x1b[2J"} {
+		for _, name := range slices.Sorted(maps.Keys(findings())) {
+			for n, more := 0, true; more; n++ {
+				f := findings()[name]
+				more = poison(&f, n, payload)
+				tell(new(verdict.Policy).Tell(&f, verdict.PoolUse{}))
+				if f.Pool != nil {
+					for _, kind := range []string{verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion} {
+						tell(verdict.TellPool(kind, f.Pool, verdict.PoolUse{Size: 9, Allocated: 9, Leaked: 1}, nil, nil))
+					}
+				}
+			}
+		}
+		for n, more := 0, true; more; n++ {
+			a := verdict.Side{Node: "n1", Network: "a", Config: "c", Device: "d", From: "f"}
+			b := a
+			more = poison(&a, n, payload)
+			for _, kind := range []string{verdict.FindingPodCIDROverlap, verdict.FindingRangesOverlap} {
+				tell(verdict.TellOverlap(kind, a, b))
+				tell(verdict.TellOverlap(kind, b, a))
+			}
+		}
+		for _, s := range situations {
+			for n, more := 0, true; more; n++ {
+				addr := s.addr
+				if addr == "" {
+					addr = "10.244.1.5"
+				}
+				w := newWorld(addr)
+				s.build(w)
+				more = poison(w, n, payload)
+				for _, c := range w.judge().Conflicts {
+					check(cage, c.Remedy)
+				}
+			}
+		}
+		if script := cage.Sings(); script != "" {
+			t.Errorf("got a command that runs what %q says:\n%s", payload, script)
+		}
+	}
+}
+
+// check has the commands of a remedy run, and those in its words.
+func check(cage *canary.Cage, remedy []verdict.Action) {
+	for _, a := range remedy {
+		cage.Readable("a step", a.Text+a.Command+a.Node)
+		cage.Advice(a.Text)
+		cage.Script(a.Command)
+		for _, choice := range a.Choice {
+			cage.Readable("a choice", choice.When)
+			check(cage, choice.Actions)
+		}
+	}
+}
+
+// poison puts a payload in place of the nth text that can be reached from a value. It
+// gives false where there are no more.
+func poison(of any, n int, payload string) bool {
+	p := &poisoner{left: n, payload: payload, been: map[uintptr]bool{}}
+	p.walk(reflect.ValueOf(of))
+	return p.left < 0
+}
+
+type poisoner struct {
+	left    int
+	payload string
+	been    map[uintptr]bool
+}
+
+func (p *poisoner) walk(v reflect.Value) {
+	if p.left < 0 {
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() && !p.been[v.Pointer()] {
+			p.been[v.Pointer()] = true
+			p.walk(v.Elem())
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			p.walk(v.Index(i))
+		}
+	case reflect.Map:
+		for _, k := range v.MapKeys() {
+			p.walk(v.MapIndex(k))
+		}
+	case reflect.Struct:
+		for _, f := range v.Fields() {
+			p.walk(f)
+		}
+	case reflect.String:
+		p.text(v)
+	}
+}
+
+func (p *poisoner) text(v reflect.Value) {
+	if !v.CanAddr() {
+		return
+	}
+	at := reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem() // also what is not exported
+	switch at.Interface().(type) {
+	case verdict.MAC:
+	case verdict.Who:
+		w := at.Interface().(verdict.Who).Workload()
+		p.walk(reflect.ValueOf(&w))
+		at.Set(reflect.ValueOf(w.Who()))
+	default:
+		if p.left--; p.left < 0 {
+			at.SetString(p.payload)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package show
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/canary"
+)
+
+// steering is a text that steers a terminal and hides what it does.
+const steering = "a\x1b[2J\r\u202eb\u009b1m\u200b\U000e0041"
+
+// pour puts a text into each text of a message.
+func pour(m protoreflect.Message, text string, deep int) {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		value := protoreflect.ValueOfString(text)
+		switch {
+		case f.IsMap():
+			m.Mutable(f).Map().Set(value.MapKey(), value)
+		case f.Kind() == protoreflect.StringKind && f.IsList():
+			m.Mutable(f).List().Append(value)
+		case f.Kind() == protoreflect.StringKind:
+			m.Set(f, value)
+		case f.Message() == nil || deep == 0 || f.Message().ParentFile().Package() != m.Descriptor().ParentFile().Package():
+		case f.IsList():
+			pour(m.Mutable(f).List().AppendMutable().Message(), text, deep-1)
+		default:
+			pour(m.Mutable(f).Message(), text, deep-1)
+		}
+	}
+}
+
+// Whatever a server says, nothing that is shown steers a terminal.
+func TestNothingShownSteersATerminal(t *testing.T) {
+	o, c, f, n, p, e := &pb.Owner{}, &pb.Conflict{}, &pb.Finding{}, &pb.Node{}, &pb.Pool{}, &pb.ExplainResponse{}
+	k := &pb.Kubernetes{}
+	for _, m := range []protoreflect.ProtoMessage{o, c, f, n, p, e, k} {
+		pour(m.ProtoReflect(), steering, 4)
+	}
+	o.Workload.Kind = pb.Workload_POD
+	c.State, k.State = pb.Conflict_CONFIRMED, pb.Kubernetes_LIVE
+	var b bytes.Buffer
+	watch := func(w *Watch[*pb.Owner]) error {
+		if err := w.Event(pb.Watch_ADDED, o, now); err != nil {
+			return err
+		}
+		return w.Event(pb.Watch_BOOKMARK, nil, now)
+	}
+	for name, show := range map[string]func() error{
+		"owners":    func() error { return Owners(&b, []*pb.Owner{o}, true, now) },
+		"conflicts": func() error { return Conflicts(&b, []*pb.Conflict{c}, true, now) },
+		"conflict":  func() error { return Conflict(&b, c, now) },
+		"findings":  func() error { return Findings(&b, []*pb.Finding{f}, true, now) },
+		"finding":   func() error { return Finding(&b, f, now) },
+		"nodes":     func() error { return Nodes(&b, []*pb.Node{n}, k, true, now) },
+		"pools":     func() error { return Pools(&b, []*pb.Pool{p}, true) },
+		"explain":   func() error { return Explain(&b, e, now) },
+		"ack":       func() error { return Acknowledged(&b, c, now) },
+		"json":      func() error { return Message(&b, FormatJSON, c) },
+		"yaml":      func() error { return Message(&b, FormatYAML, c) },
+		"event":     func() error { return Event(&b, FormatJSON, "ADDED", "owner", o) },
+		"lines":     func() error { _, err := b.WriteString(FindingLine(f) + ConflictLine(c)); return err },
+		"watch":     func() error { return watch(NewOwnerWatch(&b, true)) },
+		"live": func() error {
+			l := NewLive(&b, false, "ipwitness")
+			l.Start("v1", Watching{Node: n})
+			l.Owner(&pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK}, now)
+			l.Owner(&pb.WatchOwnersResponse{Type: pb.Watch_ADDED, Owner: o}, now)
+			l.Conflict(&pb.WatchConflictsResponse{Type: pb.Watch_ADDED, Conflict: c}, now.Add(time.Second))
+			return l.Err()
+		},
+		"plan": func() error {
+			return FixPlan(&b, []*pb.Finding{f}, Origin{Server: steering, Nodes: []*pb.Node{n}, Now: now})
+		},
+	} {
+		b.Reset()
+		if err := show(); err != nil {
+			t.Fatal(err)
+		}
+		if b.Len() == 0 {
+			t.Errorf("%s: got nothing shown", name)
+		}
+		canary.New(t).Readable(name, b.String())
+	}
+	b.Reset()
+	if err := Message(&b, FormatJSON, o); err != nil {
+		t.Fatal(err)
+	}
+	var read struct{ Node string }
+	if err := json.Unmarshal(b.Bytes(), &read); err != nil || read.Node != steering {
+		t.Errorf("got %q, %v, want JSON with what was said", read.Node, err)
+	}
+	b.Reset()
+	if err := Message(&b, FormatYAML, o); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(b.Bytes(), &read); err != nil || !strings.HasPrefix(read.Node, "a\uFFFD") {
+		t.Errorf("got %q, %v, want YAML", read.Node, err)
+	}
+}
+
+func TestFixPlanWithholdsWhatCannotBeRead(t *testing.T) {
+	cage := canary.New(t)
+	for _, command := range []string{"kubectl delete pod a\r", "kubectl delete pod a\u202eb", "echo '\x1b[2J'", "rm '\uFFFF'"} {
+		f := &pb.Finding{Fixes: []*pb.Fix{{Node: "n1", What: "Delete it.", Command: command}}}
+		var b bytes.Buffer
+		if err := FixPlan(&b, []*pb.Finding{f}, Origin{Nodes: []*pb.Node{{Name: "n1"}}, Now: now}); err != nil {
+			t.Fatal(err)
+		}
+		word, _, _ := strings.Cut(command, " ")
+		if strings.Contains(b.String(), word+" delete") || strings.Contains(b.String(), "rm ") || !strings.Contains(b.String(), "withheld") {
+			t.Errorf("got\n%s\nwant %q withheld", b.String(), command)
+		}
+		cage.Readable("plan", b.String())
+	}
+	// The words of a plan that are not its commands.
+	for _, payload := range canary.Payloads {
+		f := &pb.Finding{
+			Kind: payload, Id: payload, Address: payload,
+			Fixes: []*pb.Fix{{Node: payload, What: payload, Command: "true"}, {Node: payload, What: payload, Command: "false\ntrue", Manual: true}, {What: payload, Command: "true"}},
+		}
+		var b bytes.Buffer
+		n := &pb.Node{Name: payload, BootId: payload, Netns: payload}
+		if err := FixPlan(&b, []*pb.Finding{f}, Origin{Server: payload, Program: payload, Nodes: []*pb.Node{n}, Now: now}); err != nil {
+			t.Fatal(err)
+		}
+		cage.Parses(b.String())
+		cage.Readable("plan", b.String())
+		for _, arguments := range [][]string{nil, {"cluster"}, {"node", payload}} {
+			cage.Add(b.String())
+			if script := cage.Sings(arguments...); script != "" {
+				t.Errorf("got a plan that runs what %q says:\n%s", payload, script)
+			}
+		}
+	}
+}

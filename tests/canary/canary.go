@@ -1,0 +1,238 @@
+// Package canary runs commands that ipwitness prints in a cage, to see that nothing
+// in them is run that came from outside. The names in the commands are Payloads: where
+// one is not quoted, it leaves a file behind, the canary.
+package canary
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/form"
+)
+
+// Payloads are names that run a command where a shell reads them as they are, or
+// between quotes that are not escaped; that a program takes for an option; and that
+// steer a terminal. They are short: the name of an interface has 15 bytes.
+var Payloads = []string{
+	"$(:>c)", "`:>c`", ";:>c;", "';:>c;'", "\";:>c;\"", "x\n:>c\n", "x\r\n:>c #", "|:>c", "x&&:>c", ">c", option,
+	"x\x1b[2J", "x\u202ex", "x\u009b1m", "x\u200bx",
+}
+
+// option is the payload that a program takes for an option.
+const option = "--evil=1"
+
+// Runs reports whether a payload runs something in a shell: the others only steer a
+// terminal.
+func Runs(payload string) bool { return strings.Contains(payload, ">c") }
+
+// commands are programs that printed commands have in them. In the cage they do
+// nothing, but for one that is given a payload as an option.
+var commands = []string{
+	"kubectl", "calicoctl", "crictl", "ip", "nsenter", "cat", "rm", "mkdir", "grep", "head", "tr", "ls", "sort", "sed", "id", "readlink", "flock",
+	"systemctl", "hostnamectl", "sysctl", "virsh", "findmnt", "lsns", "ipwitness", "sh", "docker", "jq",
+}
+
+// Cage is where commands are run.
+type Cage struct {
+	testing.TB
+	dir string
+	// Boot and Netns are what the cage says of the machine that it is on.
+	Boot, Netns string
+	seen        map[string]bool
+	scripts     []string
+}
+
+// New makes a cage.
+func New(t testing.TB) *Cage {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "canary")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // the shell is nobody's
+		t.Fatal(err)
+	}
+	return &Cage{TB: t, dir: dir, Boot: "4203561e-1821-45b6-a68a-d4619be90320", Netns: "4026531840", seen: map[string]bool{}}
+}
+
+// Add has a script run later, once, if it has a payload in it.
+func (c *Cage) Add(script string) {
+	if !c.seen[script] && (Runs(script) || strings.Contains(script, option)) {
+		c.seen[script] = true
+		c.scripts = append(c.scripts, script)
+	}
+}
+
+// Advice has each command run later that a sentence may have in it: from wherever the
+// name of a program stands, up to wherever one may take it to end, and at most to the end
+// of the sentence: what comes after it are words again.
+func (c *Cage) Advice(text string) {
+	if !Runs(text) && !strings.Contains(text, option) {
+		return
+	}
+	for _, command := range slices.Concat(commands, []string{"printf", "echo", "if", "elif"}) {
+		for at := 0; ; {
+			i := strings.Index(text[at:], command+" ")
+			if i < 0 {
+				break
+			}
+			at += i
+			if rest, _, _ := strings.Cut(text[at:], ". "); at == 0 || strings.ContainsRune(" `(;\n!", rune(text[at-1])) {
+				c.Add(rest)
+				for _, end := range []string{"\n", "; ", " (", ": ", ", ", "`", ")", " | ", " && ", " then", "]"} {
+					for before := range ends(rest, end) {
+						c.Add(before)
+					}
+				}
+			}
+			at += len(command)
+		}
+	}
+}
+
+// Script has a script run later and, as nobody knows which branches it takes, each of its
+// commands.
+func (c *Cage) Script(script string) {
+	c.Add(script)
+	for line := range strings.SplitSeq(script, "\n") {
+		for i := range line {
+			if i == 0 || line[i-1] == ' ' && strings.Count(line[:i], "'")%2 == 0 {
+				c.Add(line[i:])
+			}
+		}
+	}
+}
+
+// ends gives what comes before each of the first places of a text.
+func ends(text, place string) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for at, n := 0, 0; n < 3; n++ {
+			i := strings.Index(text[at:], place)
+			if i < 0 || !yield(text[:at+i]) {
+				return
+			}
+			at += i + len(place)
+		}
+	}
+}
+
+// cage is what the scripts run in: no program is found, and functions are in their place.
+const cage = `for f in s*; do
+	(
+		set -- $ARGUMENTS
+		. "./$f"
+	) </dev/null >/dev/null 2>&1
+	if [ -e c ]; then
+		echo "$f"
+		exit 0
+	fi
+done
+`
+
+// Sings runs all scripts that were added with some arguments. It gives the first that
+// leaves a canary; empty for none.
+func (c *Cage) Sings(arguments ...string) string {
+	c.Helper()
+	scripts := c.scripts
+	c.scripts = nil
+	clear(c.seen)
+	for _, status := range []int{0, 1} {
+		if script := c.run(scripts, status, arguments); script != "" {
+			return script
+		}
+	}
+	return ""
+}
+
+func (c *Cage) run(scripts []string, status int, arguments []string) string {
+	c.Helper()
+	if err := errors.Join(c.clear(), c.write(scripts)); err != nil {
+		c.Fatal(err)
+	}
+	var functions strings.Builder
+	for _, name := range commands {
+		answer := ":"
+		switch name {
+		case "kubectl", "calicoctl", "crictl", "ipwitness":
+			answer = `value=; for a; do case $value$a in --) break ;; --evil*) : >c ;; esac; case $a in -n | -l | -o | -p | --name | --namespace | --label | --id | --field-selector) value=x ;; *) value= ;; esac; done`
+		case "id":
+			answer = "echo 0"
+		case "cat":
+			answer = "echo " + form.Quote(c.Boot)
+		case "readlink":
+			answer = "echo " + form.Quote("net:["+c.Netns+"]")
+		}
+		if name == "id" || name == "cat" || name == "readlink" {
+			fmt.Fprintf(&functions, "%s() { %s; }\n", name, answer)
+		} else {
+			fmt.Fprintf(&functions, "%s() { %s; return %d; }\n", name, answer, status)
+		}
+	}
+	cmd := exec.Command("/bin/sh", "-c", functions.String()+cage)
+	cmd.Dir = c.dir
+	cmd.Env = []string{"PATH=" + filepath.Join(c.dir, "none"), "ARGUMENTS=" + strings.Join(arguments, " ")}
+	if os.Geteuid() == 0 { // so that what writes a file has no right to
+		const nobody = 65534
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		c.Fatalf("the cage does not work: %v: %s", err, out)
+	}
+	name := strings.TrimSpace(string(out))
+	if name == "" {
+		return ""
+	}
+	raw, err := os.ReadFile(filepath.Join(c.dir, name))
+	if err != nil {
+		c.Fatal(err)
+	}
+	return string(raw)
+}
+
+func (c *Cage) clear() error {
+	files, err := filepath.Glob(filepath.Join(c.dir, "*"))
+	for _, f := range files {
+		err = errors.Join(err, os.Remove(f))
+	}
+	return err
+}
+
+func (c *Cage) write(scripts []string) error {
+	for i, s := range scripts {
+		if err := os.WriteFile(filepath.Join(c.dir, fmt.Sprintf("s%06d", i)), []byte(s), 0o644); err != nil { //nolint:gosec // nobody's shell reads it
+			return err
+		}
+	}
+	return nil
+}
+
+// Parses fails the test if a shell does not take a script for one.
+func (c *Cage) Parses(script string) {
+	c.Helper()
+	cmd := exec.Command("/bin/sh", "-n")
+	cmd.Stdin = strings.NewReader(script)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		c.Errorf("%v: %s\n%s", err, out, script)
+	}
+}
+
+// Readable fails the test if a text has a character that a terminal obeys, or that
+// nobody sees.
+func (c *Cage) Readable(what, text string) {
+	c.Helper()
+	for line := range strings.SplitSeq(text, "\n") {
+		if !form.Printable(strings.TrimLeft(line, "\t")) {
+			c.Errorf("%s: got %q, want nothing that cannot be printed", what, line)
+			return
+		}
+	}
+}

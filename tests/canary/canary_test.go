@@ -1,0 +1,37 @@
+package canary_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/tests/canary"
+)
+
+// A cage that no canary sings in shows nothing: it must where names are not quoted.
+func TestUnquotedNamesLeaveACanary(t *testing.T) {
+	unquoted := []string{"kubectl delete pod -n default %s", "kubectl get pod '%s'", `kubectl get pod "%s"`}
+	for _, payload := range canary.Payloads {
+		t.Run(form.Visible(payload), func(t *testing.T) {
+			cage := canary.New(t)
+			for _, template := range unquoted {
+				cage.Add(fmt.Sprintf(template, payload))
+			}
+			runs := canary.Runs(payload) || payload == "--evil=1"
+			if (cage.Sings() != "") != runs {
+				t.Errorf("got a canary of %q: %v, want %v", payload, !runs, runs)
+			}
+			for _, template := range unquoted {
+				cage.Advice("Delete the pod of before; its controller makes another: " + fmt.Sprintf(template, payload) + ". Then look again.")
+			}
+			if (cage.Sings() != "") != runs {
+				t.Errorf("got a canary of %q in a sentence: %v, want %v", payload, !runs, runs)
+			}
+			cage.Add("kubectl delete pod " + form.Argument(payload))
+			cage.Advice("Delete it (by hand): kubectl delete pod " + form.Argument(payload) + ". Then look again.")
+			if script := cage.Sings(); script != "" {
+				t.Errorf("got a canary of %q, though it is quoted", script)
+			}
+		})
+	}
+}
