@@ -98,7 +98,7 @@ func TestListsComeFromAllSources(t *testing.T) {
 	check(settings(t, map[string]string{
 		"IPWITNESS_INTERFACES": "eth*, veth*", "IPWITNESS_SHARED": "10.9.0.0/24=anycast, on purpose\nfd00::1=x\n",
 		"IPWITNESS_NETWORK": "pods=10.1.0.0/16, fd00:1::/64\nvms=10.2.0.0/16\n",
-		"IPWITNESS_ROUTER": "kube-system/vpn-*=a gateway, it is\n02:00:00:00:00:09=x",
+		"IPWITNESS_ROUTER":  "kube-system/vpn-*=a gateway, it is\n02:00:00:00:00:09=x",
 	}, ""))
 	check(settings(t, nil, `
 interfaces: [eth*, veth*]
