@@ -168,8 +168,8 @@ func unparsedProblem(u *pb.Unparsed) []string {
 	if len(kinds) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("frames were not read to the end since the agent started (%s): whoever sends them can hide claims to addresses; "+
-		"no ordinary host sends such frames: capture them on the node's ports to find the sender", joined(kinds))}
+	return []string{fmt.Sprintf("since the agent started, some frames were not read to the end (%s): their sender can hide claims to addresses in them; "+
+		"ordinary hosts do not send such frames: capture them on the node's ports to find the sender", joined(kinds))}
 }
 
 // phaseWords are the states of a conflict in logs and metrics.

@@ -78,7 +78,8 @@ func arpCases() []frameCase {
 		{"a claim under three VLANs is counted", tagged(vlanTag{0x8100, 1}, vlanTag{0x8100, 2}, vlanTag{0x8100, 3}), ResultUnparsedTags, Binding{}},
 		{
 			"a probe under three VLANs is not",
-			arpFrame{tags: []vlanTag{{0x8100, 1}, {0x8100, 2}, {0x8100, 3}}, op: 1, sha: macA, spa: addrNone, tpa: addrA}.bytes(), ResultNone, Binding{},
+			arpFrame{tags: []vlanTag{{0x8100, 1}, {0x8100, 2}, {0x8100, 3}}, op: 1, sha: macA, spa: addrNone, tpa: addrA}.bytes(), ResultNone,
+			Binding{},
 		},
 		{"any number of priority tags", tagged(slices.Repeat([]vlanTag{{0x8100, 0}}, 300)...), ResultEvent, used},
 		{

@@ -357,9 +357,9 @@ func (j *judging) exclusion(e *evidence) (rule, why string) {
 	case e.old:
 		return RuleStale, "known only from the wire, and not seen there for " + j.policy.StaleAfter.String()
 	case e.cloned != "":
-		return RuleMACCloned, "its frames have " + e.cloned + ", the hardware address of somebody else on the link (finding " + FindingMACCloned + ")"
+		return RuleMACCloned, "its frames carry " + e.cloned + ", the hardware address of another owner on the link (finding " + FindingMACCloned + ")"
 	case e.weak:
-		return RuleWeakSource, "known only from frames whose Ethernet source is not the hardware address they claim it for, or that claim it for one which no host can have"
+		return RuleWeakSource, "known only from frames whose Ethernet source is not the hardware address they claim it for, or which no host can have"
 	}
 	return RuleBelieved, "known only from a neighbour table, which shows what others believe"
 }

@@ -176,7 +176,7 @@ func (j *judging) noteSender(rule string, c *Claim, ns *Namespace) {
 	switch {
 	case c.MAC.Group():
 		j.note(RuleWeakSource, linkScope(c), true, fmt.Sprintf(
-			"A frame on %s said that %s has the address, which no host can have as its own: noted, never a rival.", witness(c), c.MAC))
+			"A frame on %s claimed the address for %s, which no host can have as its own hardware address: noted, never a rival.", witness(c), c.MAC))
 	case c.Source != "":
 		j.note(RuleWeakSource, linkScope(c), true, fmt.Sprintf(
 			"A frame on %s said that %s has the address, but was sent by %s: noted, never a rival.",
@@ -189,7 +189,7 @@ func (j *judging) noteSender(rule string, c *Claim, ns *Namespace) {
 			c.MAC, witness(c), ns.Node.Name, describe(ns, c)))
 	case RuleMACCloned:
 		j.note(rule, linkScope(c), true, fmt.Sprintf(
-			"%s, seen on %s, is the hardware address of somebody else on this link, and entered by the port of %s: it is no evidence of that one.",
+			"%s, seen on %s, is the hardware address of another owner on this link, but entered through the port of %s: it is no evidence for that owner.",
 			c.MAC, witness(c), describe(ns, c)))
 	case RuleGuest:
 		j.note(rule, linkScope(c), true, fmt.Sprintf(

@@ -7,32 +7,32 @@ import (
 	"slices"
 )
 
-// A Spoof is a claim by frames that enter by the port of one namespace, and that
-// speak for another one: for its address (address-spoofed), or with its hardware
-// address (mac-cloned).
+// A Spoof is a set of claims in frames that enter by the port of one namespace, and
+// that are for the address of another owner (address-spoofed), or carry the hardware
+// address of another one (mac-cloned).
 type Spoof struct {
 	// Port is the interface that the frames enter by, Sender the namespace behind it.
 	Port   *Interface
 	Sender *Namespace
 	// Link is the broadcast domain that they are seen on.
 	Link *Link
-	// MACs are the hardware addresses that the address is claimed for, or the one that
-	// is cloned.
+	// MACs are the hardware addresses that the frames claim the address for, or the one
+	// hardware address that is cloned.
 	MACs []MAC
-	// Victims are the owners whose address it is, or the one whose hardware address it is.
+	// Victims are the owners of the address, or the owner of the hardware address.
 	Victims []Owner
-	// Owner is the sender as an owner, for those who are told.
+	// Owner is the sender as an owner.
 	Owner Owner
 	// Addresses are those that a cloned hardware address claims: a few of them.
 	Addresses []netip.Addr
 	// First and Last are by the agent's clock and only shown; Count is of frames.
 	First, Last Stamp
 	Count       uint32
-	// Exposed are the other namespaces on the link: their neighbour tables may be wrong.
+	// Exposed are the other namespaces on the link: their neighbour tables may be poisoned.
 	Exposed []*Namespace
 }
 
-// see takes one more claim into account.
+// see adds a claim.
 func (s *Spoof) see(c *Claim, mac MAC) {
 	if !slices.Contains(s.MACs, mac) {
 		s.MACs = append(s.MACs, mac)
@@ -49,7 +49,7 @@ func (s *Spoof) seen(first, last Stamp, count uint32) {
 	s.Count += count
 }
 
-// Merge takes over what another address shows of the same cloned hardware address.
+// Merge adds the claims that another address has of the same cloned hardware address.
 func (s *Spoof) Merge(other *Spoof) {
 	const mostAddresses = 16
 	s.seen(other.First, other.Last, other.Count)
@@ -61,7 +61,7 @@ func (s *Spoof) Merge(other *Spoof) {
 	s.Addresses = s.Addresses[:min(len(s.Addresses), mostAddresses)]
 }
 
-// Router declares that a workload, or whoever has a hardware address, answers for
+// Router declares that a workload, named or known by its hardware address, answers for
 // addresses of others on purpose.
 type Router struct {
 	// Who is a pattern (path.Match) of NAMESPACE/POD, or of the name of a workload
@@ -71,7 +71,8 @@ type Router struct {
 	Reason string
 }
 
-// spoofs finds the claims that speak for others. It comes after the owners.
+// spoofs finds the claims for addresses, or with hardware addresses, of others. The
+// owners must be known.
 func (j *judging) spoofs() {
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
@@ -81,7 +82,7 @@ func (j *judging) spoofs() {
 				continue // its own address
 			}
 			if j.tables.Nested(sender) {
-				continue // a node with an agent of its own: what is behind it, that one says
+				continue // the agent inside reports what is behind this port
 			}
 			j.clones(c, sender)
 			j.spoof(c, sender)
@@ -99,9 +100,9 @@ func (j *judging) spoofs() {
 	}
 }
 
-// reason says why claims are the sender's no holding.
+// reason says why the sender is not compared.
 func (s *Spoof) reason() string {
-	return fmt.Sprintf("it claims the address by %s, but its kernel does not have it there, and that of %s has: somebody else's address is claimed (finding %s)",
+	return fmt.Sprintf("its frames on %s claim the address, but its kernel does not have it on an interface that leads there, and that of %s does (finding %s)",
 		s.Port.Name, list(each(s.Victims, (*Owner).name)), FindingAddressSpoofed)
 }
 
@@ -130,11 +131,11 @@ func (j *judging) senderOwner(s *Spoof) Owner {
 	return Owner{ID: s.Sender.ID, Node: s.Sender.Node, Namespace: s.Sender, Interface: s.Port, MAC: s.MACs[0], State: Live}
 }
 
-// spoof notes a claim for an address that the kernel of another owner has, where the
-// two meet, and the sender is not known to answer for it on purpose.
+// spoof notes a claim for an address that the kernel of another owner has in the same
+// scope, unless the sender is known to answer for it on purpose.
 func (j *judging) spoof(c *Claim, sender *Namespace) {
 	if o := j.ownerOf(sender); o != nil && (o.Excluded == "" || o.Rule == RuleStale || o.Rule == RuleDeclaredShared) {
-		return // it is an owner itself: where it should not be, that is a conflict
+		return // the sender is an owner itself: two owners are a conflict
 	}
 	if c.Routed || j.holds(sender) {
 		return
@@ -174,8 +175,8 @@ func (j *judging) holds(ns *Namespace) bool {
 	})
 }
 
-// wronged reports whether a claim of a sender is for the address of an owner that it
-// meets. That the owner has its own hardware address is true, whoever says so.
+// wronged reports whether a claim of a sender is for the address of an owner in the same
+// scope. A claim that names the owner's own hardware address is true, whoever sends it.
 func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 	if !o.Assigned || !o.Alive() || o.Excluded != "" || o.Namespace == nil || o.ID == sender.ID {
 		return false
@@ -200,8 +201,8 @@ func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 	return meets
 }
 
-// router is the declaration by which a sender answers for others on purpose. A
-// hardware address counts only where its frames come from: anybody can write it into one.
+// router is the declaration by which a sender answers for others on purpose. A hardware
+// address counts only for the namespace that has it: anybody can write it into a frame.
 func (j *judging) router(c *Claim, sender *Namespace) (Router, bool) {
 	for _, r := range j.policy.Routers {
 		switch {
@@ -226,8 +227,8 @@ func (r Router) names(ns *Namespace) bool {
 	return name != "" && matches
 }
 
-// clones notes the hardware addresses of others in a frame. One that was heard before
-// its sender's kernel told of its own is over soon.
+// clones notes the hardware addresses of others in a frame, after the settle time: a frame
+// may be heard before the sender's kernel tells of its hardware address.
 func (j *judging) clones(c *Claim, sender *Namespace) {
 	for _, mac := range []MAC{c.MAC, c.Source} {
 		victim := j.cloned(c, mac)
@@ -306,40 +307,40 @@ func (p *Policy) CloneFinding(s *Spoof) Finding {
 	}
 }
 
-// addressSpoofed: frames by the port of one claim the address of another.
+// addressSpoofed: frames through the port of one claim the address of another.
 func (t *telling) addressSpoofed() {
 	s := t.f.Spoof
 	victims := list(each(s.Victims, (*Owner).placed))
-	t.told.Summary = fmt.Sprintf("%s claims %s on the wire, by port %s of node %s, and %s has it: what its neighbours send to that address may go to %s instead.",
+	t.told.Summary = fmt.Sprintf("%s claims %s on the wire, through port %s of node %s, but the address belongs to %s. Its neighbours may send the traffic for it to %s instead.",
 		capital(s.sender()), t.f.Address, s.Port.Name, s.Port.Namespace.Node.Name, victims, macs(s.MACs))
 	for i := range s.Victims {
 		v := &s.Victims[i]
 		t.evidence("The kernel of node %s has %s on %s.", v.Node.Name, t.f.Address, v.placed())
 	}
 	t.evidence("The kernel of %s does not have it on an interface that leads to the node.", s.sender())
-	t.evidence("Frames that entered by %s of node %s claim it for %s: %s.", s.Port.Name, s.Port.Namespace.Node.Name, macs(s.MACs), s.times())
+	t.evidence("Frames that entered through %s of node %s claim it for %s: %s.", s.Port.Name, s.Port.Namespace.Node.Name, macs(s.MACs), s.times())
 	t.exposed()
 	t.act(
 		say("Decide whether %s answers for this address on purpose, as a router does. Whoever runs it can tell.", s.sender()).or(
 			either("it does", say("Declare it: start the aggregator with --router %s. The finding is over then.", quote(s.declaration()+"=REASON"))),
-			either("it does not, or nobody knows", t.cutOff("it sends frames for an address that is not its own")...),
+			either("it does not, or nobody knows", t.cutOff("it claims an address of another workload")...),
 		),
-		say("The finding is over by itself once no such frame was seen for some minutes.").by("", "ipwitness audit "+t.f.Address.String()),
+		say("The finding ends by itself when no such frame was seen for some minutes.").by("", "ipwitness audit "+t.f.Address.String()),
 	)
 }
 
-// macCloned: frames by the port of one have the hardware address of another.
+// macCloned: frames through the port of one carry the hardware address of another.
 func (t *telling) macCloned() {
 	s := t.f.Spoof
 	v := &s.Victims[0]
-	t.told.Summary = fmt.Sprintf("%s sends frames with %s, by port %s of node %s; that is the hardware address of %s. A bridge sends what is meant for that one to the port that it saw last.",
+	t.told.Summary = fmt.Sprintf("%s sends frames with MAC %s through port %s of node %s, but that is the MAC of %s. A bridge then delivers that one's traffic to this port.",
 		capital(s.sender()), macs(s.MACs), s.Port.Name, s.Port.Namespace.Node.Name, v.placed())
 	t.evidence("The kernel of node %s has %s on %s.", v.Node.Name, macs(s.MACs), v.placed())
 	t.evidence("No interface in %s has it.", s.sender())
-	t.evidence("Frames with it entered by %s of node %s: %s. They claim %s.", s.Port.Name, s.Port.Namespace.Node.Name, s.times(), addressList(s.Addresses))
+	t.evidence("Frames with it entered through %s of node %s: %s. They claim %s.", s.Port.Name, s.Port.Namespace.Node.Name, s.times(), addressList(s.Addresses))
 	t.exposed()
-	t.act(t.cutOff("it sends frames with a hardware address that is not its own")...)
-	t.act(say("The finding is over by itself once no such frame was seen for some minutes.").by("", "ipwitness audit --kind "+FindingMACCloned))
+	t.act(t.cutOff("it sends frames with the MAC of another workload")...)
+	t.act(say("The finding ends by itself when no such frame was seen for some minutes.").by("", "ipwitness audit --kind "+FindingMACCloned))
 }
 
 // sender names the namespace behind the port.
@@ -362,26 +363,26 @@ func (s *Spoof) times() string {
 
 func macs(all []MAC) string { return list(each(all, func(m *MAC) string { return m.String() })) }
 
-// exposed names those whose neighbour tables may be wrong.
+// exposed names the namespaces whose neighbour tables may be poisoned.
 func (t *telling) exposed() {
 	s := t.f.Spoof
 	if len(s.Exposed) == 0 {
 		return
 	}
 	names := each(s.Exposed, func(ns **Namespace) string { return (*ns).call((*ns).Who.Workload()) })
-	t.evidence("On the same link (%s), and so perhaps deceived: %s.", linkName(s.Link), list(names))
+	t.evidence("Also on link %s, and possibly poisoned: %s.", linkName(s.Link), list(names))
 }
 
-// cutOff takes the sender off its link. It leaves the owner of the address alone.
+// cutOff disconnects the sender. It leaves the owner of the address alone.
 func (t *telling) cutOff(why string) []Action {
 	s := t.f.Spoof
 	node, port := s.Port.Namespace.Node.Name, quote(s.Port.Name)
 	command := fmt.Sprintf(`[ "$(cat /sys/class/net/%s/ifindex)" = %d ] && ip link set dev %s down`, port, s.Port.Index, port)
-	t.byHand(node, command, "Cut %s off: %s.", s.sender(), why)
-	steps := []Action{say("Cut %s off its link. Leave the owner as it is.", s.sender()).by(node, command)}
+	t.byHand(node, command, "Disconnect %s: %s.", s.sender(), why)
+	steps := []Action{say("Disconnect %s. Leave the owner of the address as it is.", s.sender()).by(node, command)}
 	if t.f.Address.IsValid() {
 		flush := "ip neigh flush to " + t.f.Address.String()
-		steps = append(steps, say("Have the node forget what it was told. Each pod on the link needs the same in its network namespace.").by(node, flush))
+		steps = append(steps, say("Clear the neighbour entries that may be poisoned. Do the same in each pod on that link.").by(node, flush))
 	}
-	return append(steps, say("Find out what runs in %s, and how it came to send such frames: that takes CAP_NET_RAW or CAP_NET_ADMIN there.", s.sender()))
+	return append(steps, say("Find out which process in %s sends the frames. It needs CAP_NET_RAW or CAP_NET_ADMIN there.", s.sender()))
 }
