@@ -10,8 +10,8 @@ import (
 // String gives it.
 type Result uint8
 
-// The results. Decode gives all but ResultKnown and ResultLost, which take a
-// memory and a ring.
+// The results. Decode returns all but ResultKnown, ResultLost and ResultLimited,
+// which depend on the frames before.
 const (
 	// ResultNone is a frame of none of our protocols, or under more VLANs than
 	// two. It is not counted. That is also NDP in a fragment, which receivers
@@ -38,6 +38,9 @@ const (
 	// ResultLost is a claim for which the ring had no room. It is not noted as
 	// told, so the next one like it is.
 	ResultLost = Result(observeResultRESULT_LOST)
+	// ResultLimited is a claim of a binding that is new, by a port that has shown
+	// more of them than are told. The next frame like it tries again.
+	ResultLimited = Result(observeResultRESULT_LIMITED)
 
 	results = Result(observeResultRESULTS)
 )
@@ -61,6 +64,8 @@ func (r Result) String() string {
 		return "other"
 	case ResultLost:
 		return "lost"
+	case ResultLimited:
+		return "limited"
 	}
 	return fmt.Sprintf("Result(%d)", uint8(r))
 }

@@ -47,6 +47,21 @@ const (
 	observeKindKIND_USED      observeKind = 3
 )
 
+type observePort struct {
+	_         structs.HostLayout
+	Important struct {
+		_         structs.HostLayout
+		Peak      uint64
+		Sustained uint64
+	}
+	Other struct {
+		_         structs.HostLayout
+		Peak      uint64
+		Sustained uint64
+	}
+	Limited uint64
+}
+
 type observeProtocol uint8
 
 const (
@@ -66,7 +81,8 @@ const (
 	observeResultRESULT_INVALID   observeResult = 5
 	observeResultRESULT_OTHER     observeResult = 6
 	observeResultRESULT_LOST      observeResult = 7
-	observeResultRESULTS          observeResult = 8
+	observeResultRESULT_LIMITED   observeResult = 8
+	observeResultRESULTS          observeResult = 9
 )
 
 type observeTold struct {
@@ -80,13 +96,23 @@ type observeTold struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	observeMapBindings           = "bindings"
-	observeMapContested          = "contested"
-	observeMapCounters           = "counters"
-	observeMapEvents             = "events"
-	observeProgObserve           = "observe"
-	observeVarContestedRefreshNs = "contested_refresh_ns"
-	observeVarRefreshNs          = "refresh_ns"
+	observeMapBindings            = "bindings"
+	observeMapContested           = "contested"
+	observeMapCounters            = "counters"
+	observeMapEvents              = "events"
+	observeMapImportant           = "important"
+	observeMapPorts               = "ports"
+	observeMapRefusals            = "refusals"
+	observeProgObserve            = "observe"
+	observeVarContestedRefreshNs  = "contested_refresh_ns"
+	observeVarHashSeed            = "hash_seed"
+	observeVarPeakBurst           = "peak_burst"
+	observeVarPeakIntervalNs      = "peak_interval_ns"
+	observeVarRefreshNs           = "refresh_ns"
+	observeVarRefusedNs           = "refused_ns"
+	observeVarRepeatedBurst       = "repeated_burst"
+	observeVarSustainedBurst      = "sustained_burst"
+	observeVarSustainedIntervalNs = "sustained_interval_ns"
 )
 
 // loadObserve returns the embedded CollectionSpec for observe.
@@ -142,14 +168,24 @@ type observeMapSpecs struct {
 	Contested *ebpf.MapSpec `ebpf:"contested"`
 	Counters  *ebpf.MapSpec `ebpf:"counters"`
 	Events    *ebpf.MapSpec `ebpf:"events"`
+	Important *ebpf.MapSpec `ebpf:"important"`
+	Ports     *ebpf.MapSpec `ebpf:"ports"`
+	Refusals  *ebpf.MapSpec `ebpf:"refusals"`
 }
 
 // observeVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type observeVariableSpecs struct {
-	ContestedRefreshNs *ebpf.VariableSpec `ebpf:"contested_refresh_ns"`
-	RefreshNs          *ebpf.VariableSpec `ebpf:"refresh_ns"`
+	ContestedRefreshNs  *ebpf.VariableSpec `ebpf:"contested_refresh_ns"`
+	HashSeed            *ebpf.VariableSpec `ebpf:"hash_seed"`
+	PeakBurst           *ebpf.VariableSpec `ebpf:"peak_burst"`
+	PeakIntervalNs      *ebpf.VariableSpec `ebpf:"peak_interval_ns"`
+	RefreshNs           *ebpf.VariableSpec `ebpf:"refresh_ns"`
+	RefusedNs           *ebpf.VariableSpec `ebpf:"refused_ns"`
+	RepeatedBurst       *ebpf.VariableSpec `ebpf:"repeated_burst"`
+	SustainedBurst      *ebpf.VariableSpec `ebpf:"sustained_burst"`
+	SustainedIntervalNs *ebpf.VariableSpec `ebpf:"sustained_interval_ns"`
 }
 
 // observeObjects contains all objects after they have been loaded into the kernel.
@@ -176,6 +212,9 @@ type observeMaps struct {
 	Contested *ebpf.Map `ebpf:"contested"`
 	Counters  *ebpf.Map `ebpf:"counters"`
 	Events    *ebpf.Map `ebpf:"events"`
+	Important *ebpf.Map `ebpf:"important"`
+	Ports     *ebpf.Map `ebpf:"ports"`
+	Refusals  *ebpf.Map `ebpf:"refusals"`
 }
 
 func (m *observeMaps) Close() error {
@@ -184,6 +223,9 @@ func (m *observeMaps) Close() error {
 		m.Contested,
 		m.Counters,
 		m.Events,
+		m.Important,
+		m.Ports,
+		m.Refusals,
 	)
 }
 
@@ -191,8 +233,15 @@ func (m *observeMaps) Close() error {
 //
 // It can be passed to loadObserveObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observeVariables struct {
-	ContestedRefreshNs *ebpf.Variable `ebpf:"contested_refresh_ns"`
-	RefreshNs          *ebpf.Variable `ebpf:"refresh_ns"`
+	ContestedRefreshNs  *ebpf.Variable `ebpf:"contested_refresh_ns"`
+	HashSeed            *ebpf.Variable `ebpf:"hash_seed"`
+	PeakBurst           *ebpf.Variable `ebpf:"peak_burst"`
+	PeakIntervalNs      *ebpf.Variable `ebpf:"peak_interval_ns"`
+	RefreshNs           *ebpf.Variable `ebpf:"refresh_ns"`
+	RefusedNs           *ebpf.Variable `ebpf:"refused_ns"`
+	RepeatedBurst       *ebpf.Variable `ebpf:"repeated_burst"`
+	SustainedBurst      *ebpf.Variable `ebpf:"sustained_burst"`
+	SustainedIntervalNs *ebpf.Variable `ebpf:"sustained_interval_ns"`
 }
 
 // observePrograms contains all programs after they have been loaded into the kernel.

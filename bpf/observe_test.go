@@ -357,7 +357,7 @@ func TestCountersNameAllResults(t *testing.T) {
 	}
 	var want []Counter
 	for _, protocol := range []string{"arp", "ndp"} {
-		for _, result := range []string{"event", "known", "probe", "malformed", "invalid", "other", "lost"} {
+		for _, result := range []string{"event", "known", "probe", "malformed", "invalid", "other", "lost", "limited"} {
 			want = append(want, Counter{Protocol: protocol, Result: result})
 		}
 	}
