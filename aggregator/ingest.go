@@ -72,6 +72,14 @@ func validate(m *pb.ReportRequest) error {
 			return bad("a name of a namespace is too long")
 		}
 	}
+	if len(m.GetStatus().GetFlooding()) > maxFlooding {
+		return bad("there are too many ports that flood")
+	}
+	for _, f := range m.GetStatus().GetFlooding() {
+		if tooLong(f.GetInterface()) {
+			return bad("a name of an interface is too long")
+		}
+	}
 	if tooLong(m.GetStatus().GetRuntime()) {
 		return bad("the name of the container runtime is too long")
 	}

@@ -1204,7 +1204,9 @@ type StatusRecord struct {
 	CalicoNodename string `protobuf:"bytes,6,opt,name=calico_nodename,json=calicoNodename,proto3" json:"calico_nodename,omitempty"`
 	// Addresses inside network namespaces are not seen: that nobody is known to hold
 	// one says nothing.
-	Blind         bool `protobuf:"varint,7,opt,name=blind,proto3" json:"blind,omitempty"`
+	Blind bool `protobuf:"varint,7,opt,name=blind,proto3" json:"blind,omitempty"`
+	// Ports by which more new bindings come than the agent takes.
+	Flooding      []*FloodingRecord `protobuf:"bytes,8,rep,name=flooding,proto3" json:"flooding,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1288,6 +1290,95 @@ func (x *StatusRecord) GetBlind() bool {
 	return false
 }
 
+func (x *StatusRecord) GetFlooding() []*FloodingRecord {
+	if x != nil {
+		return x.Flooding
+	}
+	return nil
+}
+
+// FloodingRecord is one port by which more new bindings come than the agent takes.
+type FloodingRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The interface record of the agent's own namespace.
+	Index uint32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// Name of the interface.
+	Interface string `protobuf:"bytes,2,opt,name=interface,proto3" json:"interface,omitempty"`
+	// How many frames and claims were left out since then.
+	LeftOut uint64 `protobuf:"varint,3,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// How many a second lately.
+	Rate uint64 `protobuf:"varint,4,opt,name=rate,proto3" json:"rate,omitempty"`
+	// Since when, by the agent's clock.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FloodingRecord) Reset() {
+	*x = FloodingRecord{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FloodingRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FloodingRecord) ProtoMessage() {}
+
+func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FloodingRecord.ProtoReflect.Descriptor instead.
+func (*FloodingRecord) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *FloodingRecord) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *FloodingRecord) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *FloodingRecord) GetLeftOut() uint64 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+func (x *FloodingRecord) GetRate() uint64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *FloodingRecord) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // PoolRecord is what one IPAM on the node gives addresses of one network from.
 type PoolRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1326,7 +1417,7 @@ type PoolRecord struct {
 
 func (x *PoolRecord) Reset() {
 	*x = PoolRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1429,7 @@ func (x *PoolRecord) String() string {
 func (*PoolRecord) ProtoMessage() {}
 
 func (x *PoolRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1442,7 @@ func (x *PoolRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRecord.ProtoReflect.Descriptor instead.
 func (*PoolRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PoolRecord) GetName() string {
@@ -1465,7 +1556,7 @@ type AddressRange struct {
 
 func (x *AddressRange) Reset() {
 	*x = AddressRange{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1568,7 @@ func (x *AddressRange) String() string {
 func (*AddressRange) ProtoMessage() {}
 
 func (x *AddressRange) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1581,7 @@ func (x *AddressRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressRange.ProtoReflect.Descriptor instead.
 func (*AddressRange) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AddressRange) GetFirst() []byte {
@@ -1531,7 +1622,7 @@ type AllocationRecord struct {
 
 func (x *AllocationRecord) Reset() {
 	*x = AllocationRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1634,7 @@ func (x *AllocationRecord) String() string {
 func (*AllocationRecord) ProtoMessage() {}
 
 func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1556,7 +1647,7 @@ func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocationRecord.ProtoReflect.Descriptor instead.
 func (*AllocationRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AllocationRecord) GetIpam() string {
@@ -1725,7 +1816,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\tresidence\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\tresidence\x12\x12\n" +
 	"\x04gone\x18\x11 \x01(\bR\x04gone\x12+\n" +
 	"\x03age\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
-	"\anetwork\x18\x14 \x01(\tR\anetwork\"\xe7\x01\n" +
+	"\anetwork\x18\x14 \x01(\tR\anetwork\"\xa1\x02\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
@@ -1734,7 +1825,14 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\bproblems\x18\x04 \x03(\tR\bproblems\x12\x18\n" +
 	"\aruntime\x18\x05 \x01(\tR\aruntime\x12'\n" +
 	"\x0fcalico_nodename\x18\x06 \x01(\tR\x0ecalicoNodename\x12\x14\n" +
-	"\x05blind\x18\a \x01(\bR\x05blind\"\xa5\x03\n" +
+	"\x05blind\x18\a \x01(\bR\x05blind\x128\n" +
+	"\bflooding\x18\b \x03(\v2\x1c.ipwitness.v1.FloodingRecordR\bflooding\"\xa5\x01\n" +
+	"\x0eFloodingRecord\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\rR\x05index\x12\x1c\n" +
+	"\tinterface\x18\x02 \x01(\tR\tinterface\x12\x19\n" +
+	"\bleft_out\x18\x03 \x01(\x04R\aleftOut\x12\x12\n" +
+	"\x04rate\x18\x04 \x01(\x04R\x04rate\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xa5\x03\n" +
 	"\n" +
 	"PoolRecord\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -1779,7 +1877,7 @@ func file_ipwitness_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_ipwitness_v1_report_proto_goTypes = []any{
 	(LinkRecord_Kind)(0),            // 0: ipwitness.v1.LinkRecord.Kind
 	(InterfaceRecord_Attachment)(0), // 1: ipwitness.v1.InterfaceRecord.Attachment
@@ -1794,16 +1892,17 @@ var file_ipwitness_v1_report_proto_goTypes = []any{
 	(*InterfaceRecord)(nil),         // 10: ipwitness.v1.InterfaceRecord
 	(*ClaimRecord)(nil),             // 11: ipwitness.v1.ClaimRecord
 	(*StatusRecord)(nil),            // 12: ipwitness.v1.StatusRecord
-	(*PoolRecord)(nil),              // 13: ipwitness.v1.PoolRecord
-	(*AddressRange)(nil),            // 14: ipwitness.v1.AddressRange
-	(*AllocationRecord)(nil),        // 15: ipwitness.v1.AllocationRecord
-	(*timestamppb.Timestamp)(nil),   // 16: google.protobuf.Timestamp
-	(*Workload)(nil),                // 17: ipwitness.v1.Workload
-	(*Intended)(nil),                // 18: ipwitness.v1.Intended
-	(Evidence_Kind)(0),              // 19: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 20: google.protobuf.Duration
-	(*Node_Port)(nil),               // 21: ipwitness.v1.Node.Port
-	(Pool_State)(0),                 // 22: ipwitness.v1.Pool.State
+	(*FloodingRecord)(nil),          // 13: ipwitness.v1.FloodingRecord
+	(*PoolRecord)(nil),              // 14: ipwitness.v1.PoolRecord
+	(*AddressRange)(nil),            // 15: ipwitness.v1.AddressRange
+	(*AllocationRecord)(nil),        // 16: ipwitness.v1.AllocationRecord
+	(*timestamppb.Timestamp)(nil),   // 17: google.protobuf.Timestamp
+	(*Workload)(nil),                // 18: ipwitness.v1.Workload
+	(*Intended)(nil),                // 19: ipwitness.v1.Intended
+	(Evidence_Kind)(0),              // 20: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 21: google.protobuf.Duration
+	(*Node_Port)(nil),               // 22: ipwitness.v1.Node.Port
+	(Pool_State)(0),                 // 23: ipwitness.v1.Pool.State
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
 	7,  // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
@@ -1813,34 +1912,36 @@ var file_ipwitness_v1_report_proto_depIdxs = []int32{
 	11, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
 	12, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
 	3,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
-	13, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
-	15, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
-	16, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
+	14, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
+	16, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
+	17, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
 	5,  // 10: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
 	6,  // 11: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
-	17, // 12: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
-	16, // 13: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	18, // 14: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
+	18, // 12: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
+	17, // 13: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
+	19, // 14: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
 	0,  // 15: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
 	1,  // 16: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	19, // 17: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	16, // 18: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	16, // 19: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	16, // 20: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	20, // 21: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	20, // 22: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
-	21, // 23: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
-	14, // 24: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
-	22, // 25: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
-	16, // 26: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
-	16, // 27: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
-	2,  // 28: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	4,  // 29: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	29, // [29:30] is the sub-list for method output_type
-	28, // [28:29] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	20, // 17: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	17, // 18: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	17, // 19: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	17, // 20: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	21, // 21: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	21, // 22: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	22, // 23: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	13, // 24: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
+	17, // 25: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
+	15, // 26: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
+	23, // 27: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
+	17, // 28: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
+	17, // 29: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
+	2,  // 30: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	4,  // 31: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	31, // [31:32] is the sub-list for method output_type
+	30, // [30:31] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }
@@ -1855,7 +1956,7 @@ func file_ipwitness_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_report_proto_rawDesc), len(file_ipwitness_v1_report_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
