@@ -57,6 +57,8 @@
  */
 #define MAX_TRIES    6
 #define NSEC_PER_SEC 1000000000ULL
+/* 67 ms. Bindings that come in batches cost user space half of what they cost one by one. */
+#define TOKENS_EVERY (1ULL << 26)
 
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 
@@ -161,10 +163,10 @@ volatile const __u64 contested_refresh_ns = 1 * NSEC_PER_SEC;
 /* How fast each port may have user space told of bindings that are new. That is what bounds the
  * CPU of the agent and the aggregator: a binding that was told costs them next to nothing, and a
  * pod can make up new ones as fast as it can send. The peak is what they can take while nobody else
- * notices, and lets a LAN of 50,000 hosts be known within 10 s. The sustained rate is for ports
+ * notices, and lets a LAN of 50,000 hosts be known within 5 s. The sustained rate is for ports
  * that go on after as many bindings as any LAN has.
  */
-volatile const __u64 peak_interval_ns = NSEC_PER_SEC / 5000;
+volatile const __u64 peak_interval_ns = NSEC_PER_SEC / 10000;
 volatile const __u64 peak_burst = 1024;
 volatile const __u64 sustained_interval_ns = NSEC_PER_SEC / 500;
 volatile const __u64 sustained_burst = 65536;
@@ -358,7 +360,7 @@ static __noinline bool may_tell(const struct binding *binding, __u64 now)
 	if (bpf_map_lookup_elem(&important, binding->addr)) {
 		if (take(&port->important, now, 0))
 			return true;
-	} else if (take(&port->other, now, repeated_burst) ||
+	} else if (take(&port->other, now & ~(TOKENS_EVERY - 1), repeated_burst) ||
 		   (refused_before(binding, now) && take(&port->other, now, 0))) {
 		return true;
 	}
