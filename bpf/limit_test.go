@@ -218,3 +218,28 @@ func TestPortIsLimitedAsLongAsTheObserverIsAttached(t *testing.T) {
 		}
 	})
 }
+
+func TestImportantAddressHasRoomInTheRingDuringAFlood(t *testing.T) {
+	o := newObserver(t, func(spec *ebpf.CollectionSpec) {
+		if err := spec.Variables[observeVarPeakBurst].Set(uint64(1 << 20)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if _, err := o.addPort(loopback); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.SetImportant(addrA, true); err != nil {
+		t.Fatal(err)
+	}
+	const most = 1 << 20 / 64 // events in the ring
+	for n := range most {
+		o.run(t, madeUp(n))
+	}
+	counts := o.counts(t)[ARP]
+	if told, lost := counts[ResultEvent], counts[ResultLost]; told == 0 || told > most/2 || told+lost != most {
+		t.Errorf("got %d told and %d lost of %d frames that nobody reads, want no more than half told, and the rest lost", told, lost, most)
+	}
+	if got := o.runFor(t, reply(macA, addrA, addrB)); got != ResultEvent {
+		t.Errorf("got %s for an important address, want %s", got, ResultEvent)
+	}
+}

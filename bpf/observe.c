@@ -349,23 +349,27 @@ static __always_inline bool refused_before(const struct binding *binding, __u64 
 	return (__u32)*refusal == (__u32)hash;
 }
 
-/* Whether user space may be told of a binding that is new to it. */
-static __noinline bool may_tell(const struct binding *binding, __u64 now)
+/* Whether user space may be told of a binding that is new to it: RESULT_EVENT if so. */
+static __noinline enum result may_tell(const struct binding *binding, __u64 now)
 {
 	__u32 ifindex = binding->ifindex;
 	struct port *port = bpf_map_lookup_elem(&ports, &ifindex);
 
 	if (!port)
-		return true;
+		return RESULT_EVENT;
 	if (bpf_map_lookup_elem(&important, binding->addr)) {
 		if (take(&port->important, now, 0))
-			return true;
-	} else if (take(&port->other, now & ~(TOKENS_EVERY - 1), repeated_burst) ||
-		   (refused_before(binding, now) && take(&port->other, now, 0))) {
-		return true;
+			return RESULT_EVENT;
+	} else {
+		/* The other half is for what user space has to know. */
+		if (bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > EVENTS_SIZE / 2)
+			return RESULT_LOST;
+		if (take(&port->other, now & ~(TOKENS_EVERY - 1), repeated_burst) ||
+		    (refused_before(binding, now) && take(&port->other, now, 0)))
+			return RESULT_EVENT;
 	}
 	__sync_fetch_and_add(&port->limited, 1);
-	return false;
+	return RESULT_LIMITED;
 }
 
 /* Tells user space of a claim, unless it has been told of that kind in this period. RESULT_NONE
@@ -396,8 +400,11 @@ static __noinline enum result tell(struct __sk_buff *skb, const struct claim *cl
 				return RESULT_KNOWN;
 			}
 		}
-	} else if (!may_tell(binding, now)) {
-		return RESULT_LIMITED;
+	} else {
+		enum result may = may_tell(binding, now);
+
+		if (may != RESULT_EVENT)
+			return may;
 	}
 
 	/* Only what is sure to be told may be noted as told. */
