@@ -221,6 +221,14 @@ func TestJunkEndsTheStreamWithASentence(t *testing.T) {
 			[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Namespaces: []*pb.NamespaceRecord{{Id: 2, Workload: &pb.Workload{Process: strings.Repeat("x", 2000)}}}}},
 			codes.InvalidArgument, "too long",
 		},
+		"too many floods": {
+			[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Status: &pb.StatusRecord{Flooding: make([]*pb.FloodingRecord, maxFlooding+1)}}},
+			codes.InvalidArgument, "too many ports",
+		},
+		"a long flood": {
+			[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Status: &pb.StatusRecord{Flooding: []*pb.FloodingRecord{{Interface: strings.Repeat("x", 2000)}}}}},
+			codes.InvalidArgument, "too long",
+		},
 		"a VLAN of 5000": {
 			[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Claims: []*pb.ClaimRecord{{Address: make([]byte, 4), Vlan: 5000}}}},
 			codes.InvalidArgument, "VLAN",

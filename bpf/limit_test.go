@@ -236,7 +236,7 @@ func TestImportantAddressHasRoomInTheRingDuringAFlood(t *testing.T) {
 		o.run(t, madeUp(n))
 	}
 	counts := o.counts(t)[ARP]
-	if told, lost := counts[ResultEvent], counts[ResultLost]; told == 0 || told > most/2 || told+lost != most {
+	if told, lost := counts[ResultEvent], counts[ResultLost]; told == 0 || told > most/2+1 || told+lost != most {
 		t.Errorf("got %d told and %d lost of %d frames that nobody reads, want no more than half told, and the rest lost", told, lost, most)
 	}
 	if got := o.runFor(t, reply(macA, addrA, addrB)); got != ResultEvent {

@@ -389,7 +389,7 @@ func TestManyMACsOnOneAddressAreBounded(t *testing.T) {
 func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
 	l := newLab(t)
 	// Each port may tell 768 new bindings at once, and all of them may fill half of the
-	// ring, which has room for 14,563 (bpf/observe.c).
+	// ring, which has room for 16,384 events (bpf/observe.c).
 	const pods, each, bindings = 24, 1000, 24 * 1000
 	for n := range pods {
 		l.pod(fmt.Sprint("p", n))
