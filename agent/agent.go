@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -128,8 +129,8 @@ type Agent struct {
 	lostNetlink atomic.Uint32
 	malformed   atomic.Uint32
 
-	reporting           sync.Mutex
-	lostFrames, refused rising
+	reporting  sync.Mutex
+	lostFrames rising
 }
 
 // rising is a counter of what is missing from the table, and when it last rose.
@@ -457,19 +458,15 @@ func (a *Agent) report() {
 	s.Runtime, s.Problems = runtime, append(s.Problems, problems...)
 	problems, s.CalicoNodename = a.ipam.health()
 	s.Problems = append(s.Problems, problems...)
-	if _, refused := a.table.claimsNow(); a.refused.recent(refused, now) {
-		s.Problems = append(s.Problems, fmt.Sprintf(
-			"%d claims of frames were not taken: a port may show %d bindings, an address %d, and all ports %d (look for a scanner or a loop)",
-			refused, maxPerPort, maxPerAddress, maxWire))
-	}
 	if w := a.wire.Load(); w != nil {
 		var problems []string
 		s.Wire = w.mode.String()
 		s.Ports, problems = w.ports()
 		s.UnwatchedPorts = uint32(len(problems))
 		s.Problems = append(s.Problems, problems...)
-		lost, unparsed := w.missed()
-		s.Unparsed = unparsed
+		s.Unparsed = w.unparsed()
+		s.Flooding = w.floods.records()
+		lost := uint32(min(w.frames(bpf.ResultLost), math.MaxUint32))
 		s.LostEvents += lost
 		if a.lostFrames.recent(lost, now) {
 			s.Problems = append(s.Problems, fmt.Sprintf(

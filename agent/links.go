@@ -434,13 +434,13 @@ func (k *kernel) leaveLink(l *link, name string, now time.Time) {
 // redirected ends the claims of frames by our interface p, by any where p is
 // nil, that would be on another link now.
 func (k *kernel) redirected(p *link, now time.Time) {
-	for index, list := range k.table.byPort {
+	for index, claims := range k.table.byPort {
 		if p != nil && p.index != index {
 			continue
 		}
 		stays := map[[2]uint16]string{}
 		port := k.own.links[index]
-		for _, c := range list {
+		for c := range claims.all() {
 			vids := [2]uint16{c.key.vlan, c.key.innerVLAN}
 			if _, ok := stays[vids]; !ok {
 				stays[vids] = k.domainOf(port, tagsOf(vids[0], vids[1])...).name

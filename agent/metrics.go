@@ -14,13 +14,15 @@ var (
 		"Frames that the observer looked at, by protocol and by what became of them. Those with an unparsed_… result were not read to the end: an attacker could hide claims in them.",
 		[]string{"protocol", "result"}, nil)
 	lostDesc = prometheus.NewDesc("ipwitness_agent_lost_events_total",
-		"Events that were lost and listed again from their source (netlink), that were lost and had all files of IPAM read again (inotify), that could not be read (netlink_malformed), frames that found the ring full and are told by the next one like them (ringbuf), or claims beyond what a port, an address or all ports may show (port_full).",
+		"Events that were lost and listed again from their source (netlink), that were lost and had all files of IPAM read again (inotify), that could not be read (netlink_malformed), frames that found the ring full and are told by the next one like them (ringbuf), or claims of frames that found no room in the table or had to make it (port_full).",
 		[]string{"source"}, nil)
 	interfacesDesc = prometheus.NewDesc("ipwitness_agent_interfaces",
 		"Interfaces with the observer on them, by how it is attached.",
 		[]string{"mode"}, nil)
 	unobservedDesc = prometheus.NewDesc("ipwitness_agent_interfaces_unobserved",
 		"Interfaces that the observer belongs on and could not be attached to: frames that enter by them are not seen.", nil, nil)
+	floodingDesc = prometheus.NewDesc("ipwitness_agent_interfaces_flooding",
+		"Interfaces by which more new bindings come than the agent takes; 'ipwitness nodes' names them, and who is behind them.", nil, nil)
 	sourceUpDesc = prometheus.NewDesc("ipwitness_agent_source_up",
 		"1 for a source of evidence that the agent can use: wire (frames, by the observer; not there with --wire off), addresses (those inside network namespaces, by netlink).",
 		[]string{"source"}, nil)
@@ -43,7 +45,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		framesDesc, lostDesc, interfacesDesc, unobservedDesc, sourceUpDesc, claimsDesc,
+		framesDesc, lostDesc, interfacesDesc, unobservedDesc, floodingDesc, sourceUpDesc, claimsDesc,
 		connectedDesc, aggregatorsDesc, criCallsDesc, criConnectedDesc, problemsDesc,
 	} {
 		ch <- d
@@ -55,10 +57,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	a := c.agent
 	problems := a.table.problemsNow()
 	modes := map[string]float64{"tcx": 0, "clsact": 0}
-	unobserved := 0
+	unobserved, flooding := 0, 0
 	if w := a.wire.Load(); w != nil {
 		ports, refused := w.ports()
 		unobserved = len(refused)
+		flooding = w.floods.count()
 		for _, p := range ports {
 			modes[p.GetMode()]++
 		}
@@ -79,6 +82,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(interfacesDesc, prometheus.GaugeValue, n, mode)
 	}
 	ch <- prometheus.MustNewConstMetric(unobservedDesc, prometheus.GaugeValue, float64(unobserved))
+	ch <- prometheus.MustNewConstMetric(floodingDesc, prometheus.GaugeValue, float64(flooding))
 	if sources := a.sources.Load(); sources != nil {
 		for source, up := range *sources {
 			ch <- prometheus.MustNewConstMetric(sourceUpDesc, prometheus.GaugeValue, up, source)
@@ -87,9 +91,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.lostNetlink.Load()), "netlink")
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.malformed.Load()), "netlink_malformed")
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.ipam.lost.Load()), "inotify")
-	held, refused := a.table.claimsNow()
+	held, leftOut := a.table.claimsNow()
 	ch <- prometheus.MustNewConstMetric(claimsDesc, prometheus.GaugeValue, float64(held))
-	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(refused), "port_full")
+	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(leftOut), "port_full")
 	ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(problems))
 	calls, answers := a.runtime.counters()
 	for c, n := range calls {

@@ -53,8 +53,12 @@ type claim struct {
 	last      time.Time
 	count     uint32
 
-	key            claimKey // wire only
-	atPort, atAddr int      // wire only: its places in the lists of table
+	key       claimKey // wire only
+	atAddr    int      // wire only: its place in table.byAddr
+	older     *claim   // wire only: its neighbours in a queue of its port
+	newer     *claim
+	inQueue   queueIndex // wire only
+	seenAgain bool       // wire only: it was told more than once
 }
 
 // table is the agent's current state, and who reads it.
@@ -67,9 +71,10 @@ type table struct {
 	allocated  records[allocationKey, *ipwitnessv1.AllocationRecord]
 	claims     records[claimKey, *claim]
 	byAddr     map[netip.Addr][]*claim // of the wire
-	byPort     map[int32][]*claim      // of the wire
+	byPort     map[int32]*portClaims   // of the wire
 	wire       int                     // claims of the wire
-	refused    uint32                  // claims of the wire that found no room
+	leftOut    uint64                  // claims of the wire that found no room, or had to make it
+	important  importance
 	status     *ipwitnessv1.StatusRecord
 	readers    []*reader // never changed in place
 }
@@ -78,6 +83,9 @@ type table struct {
 type records[K comparable, V any] struct {
 	live    map[K]V
 	changes []*changes[K]
+
+	// begun and ended are told of keys that come and go; nil for nobody.
+	begun, ended func(K)
 }
 
 func (r *records[K, V]) mark(k K, received time.Time) {
@@ -87,6 +95,9 @@ func (r *records[K, V]) mark(k K, received time.Time) {
 }
 
 func (r *records[K, V]) put(k K, v V, received time.Time) {
+	if _, had := r.live[k]; !had && r.begun != nil {
+		r.begun(k)
+	}
 	r.live[k] = v
 	r.mark(k, received)
 }
@@ -95,6 +106,9 @@ func (r *records[K, V]) remove(k K, received time.Time) {
 	if _, ok := r.live[k]; ok {
 		delete(r.live, k)
 		r.mark(k, received)
+		if r.ended != nil {
+			r.ended(k)
+		}
 	}
 }
 
@@ -103,7 +117,7 @@ func newRecords[K comparable, V any]() records[K, V] {
 }
 
 func newTable() *table {
-	return &table{
+	t := &table{
 		namespaces: newRecords[uint32, *ipwitnessv1.NamespaceRecord](),
 		links:      newRecords[string, *ipwitnessv1.LinkRecord](),
 		interfaces: newRecords[interfaceKey, *ipwitnessv1.InterfaceRecord](),
@@ -111,8 +125,13 @@ func newTable() *table {
 		allocated:  newRecords[allocationKey, *ipwitnessv1.AllocationRecord](),
 		claims:     newRecords[claimKey, *claim](),
 		byAddr:     map[netip.Addr][]*claim{},
-		byPort:     map[int32][]*claim{},
+		byPort:     map[int32]*portClaims{},
+		important:  importance{holders: map[netip.Addr]int{}},
 	}
+	t.claims.begun, t.claims.ended = t.kernelClaims(t.holdImportant), t.kernelClaims(t.releaseImportant)
+	t.allocated.begun = func(k allocationKey) { t.holdImportant(k.addr) }
+	t.allocated.ended = func(k allocationKey) { t.releaseImportant(k.addr) }
+	return t
 }
 
 // update runs fn with the table locked, and wakes the readers after it.
@@ -126,23 +145,6 @@ func (t *table) update(fn func()) {
 	}
 }
 
-// What the wire may take of the table: it is the one source that anybody can
-// fill. Beyond it claims are refused and counted; a frame that comes again
-// later, when there is room, is taken.
-const (
-	// maxWire is as many bindings as the observer remembers.
-	maxWire = 131072
-	// maxPerPort is enough for the largest LAN behind an uplink.
-	maxPerPort = 65536
-	// portShare is what a port may always have, however full others are.
-	portShare = 256
-	// maxPerAddress is enough to say that an address is in dispute.
-	maxPerAddress = 256
-	// addressShare is what a port may always show of an address: other links,
-	// such as those of other tenants, may have one that is full of claims.
-	addressShare = 8
-)
-
 // poke puts a token into a channel that holds one, unless it is there.
 func poke(ch chan<- struct{}) {
 	select {
@@ -152,32 +154,38 @@ func poke(ch chan<- struct{}) {
 }
 
 // seen puts one claim, or counts it again where it is known. Claims of one key
-// that say the same merge. It gives false where a claim of the wire finds no
-// room. The caller holds the lock.
-func (t *table) seen(k claimKey, c claim, received time.Time) bool {
+// that say the same merge. It returns false where a claim of the wire finds no
+// room, and the key of the claim that made room for it, if one did. The caller
+// holds the lock.
+func (t *table) seen(k claimKey, c claim, received time.Time) (took bool, evicted []claimKey) {
+	wire := isWire(k.kind)
 	if old, ok := t.claims.live[k]; ok {
 		c.first = old.first
 		c.count += old.count
-		c.key, c.atPort, c.atAddr = old.key, old.atPort, old.atAddr
+		c.key, c.atAddr, c.older, c.newer, c.inQueue = old.key, old.atAddr, old.older, old.newer, old.inQueue
 		*old = c
+		if wire {
+			old.seenAgain = true
+			t.enqueue(old)
+		}
 		t.claims.mark(k, received)
-		return true
+		return true, nil
 	}
-	wire := isWire(k.kind)
-	if wire && !t.room(k) {
-		t.refused++
-		return false
+	if wire {
+		if took, evicted = t.makeRoom(k, received); !took {
+			return false, nil
+		}
 	}
 	held := new(claim) // not &c: that would cost an allocation for each that is known, too
+	*held = c
 	if wire {
-		c.key, c.atPort, c.atAddr = k, len(t.byPort[k.at.index]), len(t.byAddr[k.addr])
-		t.byPort[k.at.index] = append(t.byPort[k.at.index], held)
+		held.key, held.atAddr = k, len(t.byAddr[k.addr])
 		t.byAddr[k.addr] = append(t.byAddr[k.addr], held)
 		t.wire++
+		t.enqueue(held)
 	}
-	*held = c
 	t.claims.put(k, held, received)
-	return true
+	return true, evicted
 }
 
 // setNetwork says which network gave the address of a known claim. That is no
@@ -186,44 +194,6 @@ func (t *table) setNetwork(k claimKey, network string, received time.Time) {
 	if c := t.claims.live[k]; c != nil && c.network != network {
 		c.network = network
 		t.claims.mark(k, received)
-	}
-}
-
-// room says whether the table takes one more claim of the wire.
-func (t *table) room(k claimKey) bool {
-	onPort := len(t.byPort[k.at.index])
-	if onPort >= maxPerPort || t.wire >= maxWire && onPort >= portShare {
-		return false
-	}
-	if len(t.byAddr[k.addr]) < maxPerAddress {
-		return true
-	}
-	have := 0
-	for _, c := range t.byAddr[k.addr] {
-		if c.key.at == k.at {
-			have++
-		}
-	}
-	return have < addressShare
-}
-
-// dropFrame removes one claim of the wire. The caller holds the lock.
-func (t *table) dropFrame(c *claim, received time.Time) {
-	t.claims.remove(c.key, received)
-	t.wire--
-	takeOut(t.byPort, c.key.at.index, c.atPort, func(c *claim, at int) { c.atPort = at })
-	takeOut(t.byAddr, c.key.addr, c.atAddr, func(c *claim, at int) { c.atAddr = at })
-}
-
-// takeOut takes one claim out of a list, and puts the last one in its place.
-func takeOut[K comparable](lists map[K][]*claim, k K, at int, moved func(*claim, int)) {
-	list := lists[k]
-	last := len(list) - 1
-	list[at] = list[last]
-	moved(list[at], at)
-	list[last] = nil
-	if lists[k] = list[:last]; last == 0 {
-		delete(lists, k)
 	}
 }
 
@@ -239,30 +209,6 @@ func (t *table) dropFrames(addr netip.Addr, match func(claimKey) bool, received 
 	return dropped
 }
 
-// dropPort removes the claims of the wire by a port. The caller holds the lock.
-func (t *table) dropPort(index int32, received time.Time) (dropped []claimKey) {
-	for list := t.byPort[index]; len(list) > 0; list = t.byPort[index] {
-		c := list[len(list)-1]
-		dropped = append(dropped, c.key)
-		t.dropFrame(c, received)
-	}
-	return dropped
-}
-
-// dropOld removes the claims of the wire that were last seen before a time. The
-// caller holds the lock.
-func (t *table) dropOld(before, received time.Time) (dropped []claimKey) {
-	for port := range t.byPort {
-		for _, c := range slices.Backward(t.byPort[port]) {
-			if c.last.Before(before) {
-				dropped = append(dropped, c.key)
-				t.dropFrame(c, received)
-			}
-		}
-	}
-	return dropped
-}
-
 // removeNamespace removes the record of a namespace whose interfaces and claims
 // were removed before: its end is theirs, so they need not be told. The caller
 // holds the lock.
@@ -273,11 +219,12 @@ func (t *table) removeNamespace(id uint32, received time.Time) {
 	}
 }
 
-// claimsNow is how many claims the table holds, and how many it refused.
-func (t *table) claimsNow() (held int, refused uint32) {
+// claimsNow returns how many claims the table holds, and how many claims of the
+// wire were left out.
+func (t *table) claimsNow() (held int, leftOut uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.claims.live), t.refused
+	return len(t.claims.live), t.leftOut
 }
 
 // setStatus puts the agent's health. The caller holds the lock.
@@ -323,11 +270,11 @@ func claimRecord(k claimKey, c *claim, now, received time.Time) *ipwitnessv1.Cla
 	return r
 }
 
-// problemsNow counts what does not work.
+// problemsNow returns how many things do not work.
 func (t *table) problemsNow() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := len(t.status.GetProblems())
+	n := len(t.status.GetProblems()) + len(t.status.GetFlooding())
 	if u := t.status.GetUnparsed(); u.GetTags()+u.GetExtensions()+u.GetOptions() > 0 {
 		n++
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,34 +16,20 @@ func testClaim(i int) claimKey {
 	return claimKey{addr: addr, kind: ipwitnessv1.Evidence_ASSIGNED, at: interfaceKey{2, 2}}
 }
 
-func TestOnePortCannotFillTheTable(t *testing.T) {
-	tab := newTable()
-	now := time.Now()
-	frame := func(port, i int) claimKey {
-		k := testClaim(i)
-		k.kind, k.at = ipwitnessv1.Evidence_USED, interfaceKey{ownNamespace, int32(port)}
-		return k
+// took has a table see a claim once more, and fails unless it takes it. It returns
+// the claim that made room for it, if one did.
+func (t *table) took(tb testing.TB, k claimKey, at time.Time) (evicted claimKey) {
+	tb.Helper()
+	took, gone := t.seen(k, claim{last: at, count: 1}, at)
+	if !took {
+		tb.Fatalf("claim %v was refused", k)
 	}
-	for i := range maxPerPort + 10 {
-		if took, want := tab.seen(frame(7, i), claim{last: now, count: 1}, now), i < maxPerPort; took != want {
-			t.Fatalf("claim %d of one port: got taken %v, want %v", i, took, want)
+	for _, evicted = range gone {
+		if t.claims.live[evicted] != nil {
+			tb.Fatalf("claim %v made room, and is still there", evicted)
 		}
 	}
-	if !tab.seen(frame(7, 1), claim{last: now, count: 1}, now) || !tab.seen(frame(8, 1), claim{last: now, count: 1}, now) || !tab.seen(testClaim(1), claim{count: 1}, now) {
-		t.Error("a known claim, another port's and an assigned one: got one refused, want all taken")
-	}
-	if held, refused := tab.claimsNow(); held != maxPerPort+2 || refused != 10 {
-		t.Errorf("claims: got %d held and %d refused, want %d and 10", held, refused, maxPerPort+2)
-	}
-	if got := len(tab.dropPort(7, now)); got != maxPerPort {
-		t.Errorf("claims that ended with their port: got %d, want %d", got, maxPerPort)
-	}
-	if !tab.seen(frame(7, 1), claim{last: now, count: 1}, now) {
-		t.Error("a claim by the port after it was emptied was refused")
-	}
-	if got := len(tab.dropOld(now.Add(time.Second), now)); got != 2 || len(tab.byAddr)+len(tab.byPort)+tab.wire != 0 {
-		t.Errorf("old claims: got %d, want 2, and nothing left of %v, %v, %d", got, tab.byAddr, tab.byPort, tab.wire)
-	}
+	return evicted
 }
 
 // wireClaim is the claim of a MAC to an address, by a port.
@@ -52,27 +39,167 @@ func wireClaim(port, addr, mac int) claimKey {
 	return k
 }
 
+var none claimKey
+
+func TestFullPortForgetsWhatWasSeenOnceAndLongAgo(t *testing.T) {
+	tab := newTable()
+	now := time.Now()
+	for i := range maxPerPort {
+		tab.took(t, wireClaim(7, i, 1), now)
+	}
+	tab.took(t, wireClaim(7, 0, 1), now)
+	for i := range 10 {
+		if got, want := tab.took(t, wireClaim(7, maxPerPort+i, 1), now), wireClaim(7, 1+i, 1); got != want {
+			t.Fatalf("made room for new claim %d: got %v, want the oldest that was seen once, %v", i, got, want)
+		}
+	}
+	if got := tab.took(t, wireClaim(8, 1, 1), now); got != none {
+		t.Errorf("a claim by another port: got %v to make room, want none", got)
+	}
+	if held, leftOut := tab.claimsNow(); held != maxPerPort+1 || leftOut != 10 {
+		t.Errorf("claims: got %d held and %d left out, want %d and 10", held, leftOut, maxPerPort+1)
+	}
+	if got := tab.leftOutBy(); len(got) != 1 || got[7] != 10 {
+		t.Errorf("left out by port: got %v, want 10 of port 7", got)
+	}
+
+	// Where all were seen again, it is the one that was not for the longest time.
+	for _, c := range slices.Collect(tab.byPort[7].all()) {
+		tab.took(t, c.key, now)
+	}
+	tab.took(t, wireClaim(7, 0, 1), now)
+	oldest := tab.byPort[7].queues[seenAgain].oldest.key
+	if got := tab.took(t, wireClaim(7, maxPerPort+10, 1), now); got != oldest || got == wireClaim(7, 0, 1) {
+		t.Errorf("made room: got %v, want the one that was seen last the longest ago, %v", got, oldest)
+	}
+
+	if got := len(tab.dropPort(7, now)); got != maxPerPort {
+		t.Errorf("claims that ended with their port: got %d, want %d", got, maxPerPort)
+	}
+	if got := len(tab.dropOld(now.Add(time.Second), now)); got != 1 || len(tab.byAddr)+tab.wire+tab.byPort[8].count(seenOnce, importantAgain) != 0 {
+		t.Errorf("old claims: got %d, want 1, and nothing left of %v, %d", got, tab.byAddr, tab.wire)
+	}
+}
+
+func TestClaimsToImportantAddressesStayAndFindRoom(t *testing.T) {
+	const important = maxPerPort + 1
+	for name, hold := range map[string]func(*table, bool){
+		"a kernel has it": func(tab *table, on bool) {
+			if k := testClaim(important); on {
+				tab.seen(k, claim{count: 1}, time.Now())
+			} else {
+				tab.claims.remove(k, time.Now())
+			}
+		},
+		"an allocation has it": func(tab *table, on bool) {
+			if k := (allocationKey{poolKey{"host-local", "/pods"}, testClaim(important).addr}); on {
+				tab.allocated.put(k, &ipwitnessv1.AllocationRecord{}, time.Now())
+				tab.allocated.put(k, &ipwitnessv1.AllocationRecord{}, time.Now()) // it changed
+			} else {
+				tab.allocated.remove(k, time.Now())
+				tab.allocated.remove(k, time.Now())
+			}
+		},
+		"it is contested": func(tab *table, on bool) { tab.contest(testClaim(important).addr, on) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			tab := newTable()
+			woken := 0
+			tab.followImportance(func() { woken++ })
+			now := time.Now()
+			hold(tab, true)
+			if got := tab.takeImportance(); len(got) != 1 || !got[testClaim(important).addr] || woken != 1 {
+				t.Errorf("importance that changed: got %v and %d calls, want the address once", got, woken)
+			}
+			tab.took(t, wireClaim(7, important, 1), now)
+			// A flood that is seen again and again cannot drive it out, though it was seen once.
+			for range 2 {
+				for i := range maxPerPort {
+					tab.took(t, wireClaim(7, i, 1), now)
+				}
+			}
+			if tab.claims.live[wireClaim(7, important, 1)] == nil {
+				t.Fatal("the claim to an important address made room for others")
+			}
+			if got := tab.took(t, wireClaim(7, important, 2), now); got == none || got.addr == testClaim(important).addr {
+				t.Errorf("made room for another claim to it: got %v, want one to another address", got)
+			}
+
+			hold(tab, false)
+			if got := tab.takeImportance(); len(got) != 1 || got[testClaim(important).addr] {
+				t.Errorf("importance that changed: got %v, want that the address lost it", got)
+			}
+			if len(tab.important.holders) != 0 {
+				t.Errorf("important addresses: got %v, want none", tab.important.holders)
+			}
+			for i := range maxPerPort {
+				tab.took(t, wireClaim(7, maxPerPort+10+i, 1), now)
+			}
+			if tab.claims.live[wireClaim(7, important, 1)] != nil {
+				t.Error("a claim that was seen once stayed when its address was important no more")
+			}
+		})
+	}
+}
+
+func TestImportantAddressesAreNoWayToFillTheTable(t *testing.T) {
+	tab := newTable()
+	now := time.Now()
+	const addresses = 2 * maxImportantPerPort / maxPerAddress
+	for i := range addresses {
+		tab.contest(testClaim(i).addr, true)
+	}
+	tab.took(t, wireClaim(7, maxPerPort, 1), now)
+	for i := range addresses {
+		for mac := range maxPerAddress {
+			tab.took(t, wireClaim(7, i, mac), now)
+		}
+	}
+	if got := tab.byPort[7].count(importantOnce, importantAgain); got != maxImportantPerPort {
+		t.Errorf("claims to important addresses by one port: got %d, want %d", got, maxImportantPerPort)
+	}
+	if tab.claims.live[wireClaim(7, maxPerPort, 1)] == nil {
+		t.Error("they drove out a claim to another address")
+	}
+}
+
 func TestPortsThatFillTheTableLeaveTheOthersTheirShare(t *testing.T) {
 	tab := newTable()
 	now := time.Now()
-	for port := 1; port <= 2; port++ {
-		for i := range maxWire / 2 {
-			if !tab.seen(wireClaim(port, i, 1), claim{last: now}, now) {
-				t.Fatalf("claim %d of port %d was refused: there was room", i, port)
-			}
+	// A quiet port whose claims were seen once, and one of many whose claims were seen again.
+	for i := range portShare {
+		tab.took(t, wireClaim(3, i, 1), now)
+	}
+	for range 2 {
+		for i := range maxPerPort / 2 {
+			tab.took(t, wireClaim(4, i, 1), now)
 		}
 	}
-	for i := range portShare + 1 {
-		if took, want := tab.seen(wireClaim(3, i, 1), claim{last: now}, now), i < portShare; took != want {
-			t.Fatalf("claim %d of another port: got taken %v, want %v", i, took, want)
+	for i := range 2 * maxWire {
+		if got := tab.took(t, wireClaim(1+i%2, maxWire+i, 1), now); got != none && got.at.index > 2 {
+			t.Fatalf("made room for a flood: got %v, of a port that does not flood", got)
 		}
 	}
-	if !tab.seen(testClaim(1), claim{}, now) {
-		t.Error("an assigned address was refused: it needs no room of the wire's")
+	if tab.wire != maxWire {
+		t.Errorf("claims of the wire: got %d, want %d", tab.wire, maxWire)
 	}
-	tab.dropPort(1, now)
-	if !tab.seen(wireClaim(3, portShare, 1), claim{last: now}, now) {
-		t.Error("a claim was refused when there was room again")
+	for port, want := range map[int32]int{3: portShare, 4: maxPerPort / 2} {
+		if got := tab.byPort[port].count(seenOnce, importantAgain); got != want {
+			t.Errorf("claims of port %d: got %d, want %d", port, got, want)
+		}
+	}
+	// Another port that is quiet finds room, though what it shows is known to nobody.
+	for i := range portShare {
+		if got := tab.took(t, wireClaim(5, i, 1), now); got.at.index != 1 && got.at.index != 2 {
+			t.Fatalf("made room for a quiet port: got %v, want one of those that flood", got)
+		}
+	}
+	got := tab.leftOutBy()
+	if got[1]+got[2] != tab.leftOut || len(got) != 2 {
+		t.Errorf("left out by port: got %v, want all %d of those that flood", got, tab.leftOut)
+	}
+	if got := tab.took(t, testClaim(1), now); got != none {
+		t.Errorf("an assigned address: got %v to make room, want none", got)
 	}
 }
 
@@ -80,15 +207,15 @@ func TestOneAddressIsNotWorthMoreThanAFewClaimants(t *testing.T) {
 	tab := newTable()
 	now := time.Now()
 	for i := range maxPerAddress + 1 {
-		if took, want := tab.seen(wireClaim(i%3, 7, i), claim{last: now}, now), i < maxPerAddress; took != want {
+		if took, _ := tab.seen(wireClaim(i%3, 7, i), claim{last: now}, now); took != (i < maxPerAddress) {
+			want := i < maxPerAddress
 			t.Fatalf("claimant %d: got taken %v, want %v", i, took, want)
 		}
 	}
-	if !tab.seen(wireClaim(1, 8, 1), claim{last: now}, now) {
-		t.Error("another address was refused")
-	}
+	tab.took(t, wireClaim(1, 8, 1), now) // another address
 	for i := range addressShare + 1 {
-		if took, want := tab.seen(wireClaim(9, 7, i), claim{last: now}, now), i < addressShare; took != want {
+		if took, _ := tab.seen(wireClaim(9, 7, i), claim{last: now}, now); took != (i < addressShare) {
+			want := i < addressShare
 			t.Fatalf("claimant %d by another port, which may be another tenant's: got taken %v, want %v", i, took, want)
 		}
 	}
@@ -109,7 +236,9 @@ func TestClaimsOfTheWireAreListedOnceEach(t *testing.T) {
 	}
 	for range 20_000 {
 		k := wireClaim(random.IntN(5), random.IntN(20), random.IntN(20))
-		switch random.IntN(30) {
+		switch random.IntN(32) {
+		case 30, 31:
+			tab.contest(k.addr, tab.important.holders[k.addr] == 0)
 		case 0:
 			took(tab.dropPort(k.at.index, now))
 		case 1:
@@ -121,8 +250,17 @@ func TestClaimsOfTheWireAreListedOnceEach(t *testing.T) {
 			want[k] = true
 		}
 		byPort, byAddr := 0, 0
-		for _, list := range tab.byPort {
-			byPort += len(list)
+		for _, p := range tab.byPort {
+			listed := 0
+			for c := range p.all() {
+				if listed++; tab.claims.live[c.key] != c || (tab.important.holders[c.key.addr] > 0) != (c.inQueue >= importantOnce) {
+					t.Fatalf("claim %v is not in its queue", c.key)
+				}
+			}
+			if got := p.count(seenOnce, importantAgain); got != listed {
+				t.Fatalf("claims in queues: got %d, counted %d", listed, got)
+			}
+			byPort += listed
 		}
 		for _, list := range tab.byAddr {
 			byAddr += len(list)
@@ -132,8 +270,8 @@ func TestClaimsOfTheWireAreListedOnceEach(t *testing.T) {
 		}
 	}
 	for k := range want {
-		if c := tab.claims.live[k]; c == nil || tab.byPort[k.at.index][c.atPort] != c || tab.byAddr[k.addr][c.atAddr] != c {
-			t.Fatalf("claim %v is not in its places", k)
+		if c := tab.claims.live[k]; c == nil || tab.byAddr[k.addr][c.atAddr] != c {
+			t.Fatalf("claim %v is not in its place", k)
 		}
 	}
 }

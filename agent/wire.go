@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/netip"
 	"os"
 	"path"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -56,9 +54,9 @@ type wire struct {
 	// as to be late means only to be told once more.
 	endedMu sync.Mutex
 	ended   []claimKey
-	letting chan struct{} // holds one token while there are some
+	letting chan struct{} // holds one token while there are some, or the importance of an address changed
 
-	full atomic.Bool // that the table refuses claims was said
+	floods floods
 }
 
 // port is one interface with the observer on it, or the reason why not.
@@ -81,9 +79,11 @@ func newWire(log *slog.Logger, k *kernel, obs *bpf.Observer, mode bpf.Mode, incl
 		statusChanged: func() {},
 		attached:      map[int32]*port{},
 		letting:       make(chan struct{}, 1),
+		floods:        floods{log: log},
 	}
 	k.portsChanged = func() { poke(w.changed) }
 	k.claimEnded = w.letGo
+	k.table.followImportance(func() { poke(w.letting) })
 	return w
 }
 
@@ -104,6 +104,7 @@ func (w *wire) run(ctx context.Context) error {
 	g.Go(func() error { return w.read(ctx) })
 	g.Go(func() error { w.keep(ctx); return nil })
 	g.Go(func() error { w.forget(ctx); return nil })
+	g.Go(func() error { w.lookForFloods(ctx); return nil })
 	return g.Wait()
 }
 
@@ -118,7 +119,8 @@ func (w *wire) letGo(keys []claimKey) {
 	poke(w.letting)
 }
 
-// forget makes the observer forget what was let go, until ctx ends.
+// forget makes the observer forget what was let go, and know which addresses are
+// important, until ctx ends.
 func (w *wire) forget(ctx context.Context) {
 	for {
 		select {
@@ -139,6 +141,11 @@ func (w *wire) forget(ctx context.Context) {
 				w.log.Debug("cannot forget binding", "address", c.addr, "error", err)
 			}
 		}
+		for addr, important := range w.kernel.table.takeImportance() {
+			if err := w.obs.SetImportant(addr, important); err != nil {
+				w.log.Debug("cannot have the observer prefer an address", "address", addr, "error", err)
+			}
+		}
 	}
 }
 
@@ -153,9 +160,7 @@ func (w *wire) read(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("read frames from the observer: %w", err)
 		}
-		if !w.kernel.frame(&ev) && !w.full.Swap(true) {
-			w.statusChanged()
-		}
+		w.kernel.frame(&ev)
 	}
 }
 
@@ -174,7 +179,6 @@ func (w *wire) keep(ctx context.Context) {
 		case <-tick.C:
 			w.check()
 			w.kernel.expire(time.Now().Add(-wireKept))
-			w.full.Store(false)
 			w.statusChanged()
 		}
 	}
@@ -309,26 +313,33 @@ func (w *wire) ports() (out []*ipwitnessv1.Node_Port, problems []string) {
 	return out, problems
 }
 
-// missed is how many frames found the ring full, and how many were not read to the end.
-func (w *wire) missed() (lost uint32, unparsed *ipwitnessv1.Unparsed) {
+// unparsed returns how many frames were not read to the end, by the reason.
+func (w *wire) unparsed() *ipwitnessv1.Unparsed {
+	return &ipwitnessv1.Unparsed{
+		Tags:       w.frames(bpf.ResultUnparsedTags),
+		Extensions: w.frames(bpf.ResultUnparsedExtensions),
+		Options:    w.frames(bpf.ResultUnparsedOptions),
+	}
+}
+
+// frames returns how many frames came to a result.
+func (w *wire) frames(result bpf.Result) (frames uint64) {
 	counters, err := w.obs.Counters()
 	if err != nil {
 		w.log.Debug("cannot read the observer's counters", "error", err)
 	}
-	frames := map[string]uint64{}
 	for _, c := range counters {
-		frames[c.Result] += c.Frames
+		if c.Result == result.String() {
+			frames += c.Frames
+		}
 	}
-	unparsed = &ipwitnessv1.Unparsed{
-		Tags:       frames[bpf.ResultUnparsedTags.String()],
-		Extensions: frames[bpf.ResultUnparsedExtensions.String()],
-		Options:    frames[bpf.ResultUnparsedOptions.String()],
-	}
-	return uint32(min(frames[bpf.ResultLost.String()], math.MaxUint32)), unparsed
+	return frames
 }
 
-// contest makes the kernel tell a known binding of an address every second.
+// contest makes the kernel tell a known binding of an address every second, and
+// has room kept for new ones.
 func (w *wire) contest(addr netip.Addr, on bool) {
+	w.kernel.table.contest(addr, on)
 	if err := w.obs.Contest(addr, on); err != nil {
 		w.log.Warn("cannot watch contested address more often", "address", addr, "error", err)
 	}
@@ -367,14 +378,13 @@ func isPort(l *link) bool {
 	return true
 }
 
-// frame takes what the observer saw. It gives false where the table has no room
-// for it.
-func (k *kernel) frame(ev *bpf.Event) bool {
+// frame takes what the observer saw.
+func (k *kernel) frame(ev *bpf.Event) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.own.links[int32(ev.Ifindex)]
 	if l == nil {
-		return true // the port has ended, and what entered by it with it
+		return // the port has ended, and what entered by it with it
 	}
 	received := k.clock.at(ev.Ktime)
 	d := k.domainOf(l, tagsOf(ev.VLAN, ev.InnerVLAN)...)
@@ -394,17 +404,16 @@ func (k *kernel) frame(ev *bpf.Event) bool {
 	}
 	if end, ok := k.ended[holding{ev.Addr, key.mac}]; ok && received.Before(end) {
 		k.claimEnded([]claimKey{key}) // sent before its holder gave the address up: the next one is not
-		return true
+		return
 	}
 	c.routed = k.routedTo(l, d, ev.Addr)
-	room := false
 	k.table.update(func() {
-		if room = k.table.seen(key, c, received); !room {
-			return
+		took, evicted := k.table.seen(key, c, received)
+		if took {
+			k.putDomain(d, received)
 		}
-		k.putDomain(d, received)
+		k.claimEnded(evicted)
 	})
-	return room
 }
 
 // routedTo reports whether the node itself routes an address to the namespace
@@ -481,8 +490,8 @@ func (k *kernel) expire(before time.Time) {
 		for _, r := range k.table.interfaces.live {
 			used[r.GetLink()] = true
 		}
-		for _, list := range k.table.byPort {
-			for _, c := range list {
+		for _, p := range k.table.byPort {
+			for c := range p.all() {
 				used[c.link] = true
 			}
 		}

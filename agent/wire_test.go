@@ -54,7 +54,7 @@ func BenchmarkFrame(b *testing.B) {
 	for _, c := range []struct {
 		name        string
 		begin, most int // bindings before, and at most
-	}{{"new", 0, maxPerPort}, {"known", 1000, 1000}, {"refused", maxPerPort, 1 << 24}} {
+	}{{"new", 0, maxPerPort}, {"known", 1000, 1000}, {"no room", maxPerPort, 1 << 24}} {
 		b.Run(c.name, func(b *testing.B) {
 			f := fakeKernel{}
 			f.put(noNSID, hostVeth(10, 5))

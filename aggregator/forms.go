@@ -70,6 +70,7 @@ var rules = map[string]rule{
 	"ClaimRecord.source":  {sizes: hardwareSizes},
 	"ClaimRecord.network": {text: form.Name},
 
+	"FloodingRecord.interface":     {text: form.Interface},
 	"StatusRecord.wire":            {text: form.Word(maxWord)},
 	"StatusRecord.problems":        {text: form.Text(maxText)},
 	"StatusRecord.runtime":         {text: form.Text(128)},

@@ -57,6 +57,9 @@ func validate(m *pb.ReportRequest) error {
 			return bad("a namespace has too many sources or addresses")
 		}
 	}
+	if len(m.GetStatus().GetFlooding()) > maxFlooding {
+		return bad("there are too many ports that flood")
+	}
 	for _, p := range m.GetPools() {
 		if len(p.GetRanges()) > maxRanges || len(p.GetGateways()) > maxRanges {
 			return bad("the ranges of a pool are too many")

@@ -219,6 +219,10 @@ func TestJunkEndsTheStreamWithASentence(t *testing.T) {
 		"a node's name": {[]*pb.ReportRequest{snapshot(hello("$(reboot)", 1))}, codes.InvalidArgument, "Hello.node"},
 		"a netns":       {[]*pb.ReportRequest{snapshot(&pb.Hello{Node: "n1", BootId: "b", Netns: "x", Epoch: 1})}, codes.InvalidArgument, "Hello.netns"},
 		"no link":       {[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Links: []*pb.LinkRecord{{}}}}, codes.InvalidArgument, "the name of a link is empty"},
+		"too many floods": {
+			[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Status: &pb.StatusRecord{Flooding: make([]*pb.FloodingRecord, maxFlooding+1)}}},
+			codes.InvalidArgument, "too many ports",
+		},
 		"a VLAN of 5000": {
 			[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Claims: []*pb.ClaimRecord{{Address: make([]byte, 4), Vlan: 5000}}}},
 			codes.InvalidArgument, "VLAN",

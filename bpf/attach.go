@@ -43,6 +43,7 @@ type Attachment struct {
 	mode   Mode
 	there  func() bool // nil where nobody else can take it off
 	mu     sync.Mutex
+	remove func()       // ends its port in the program's maps
 	detach func() error // nil once done
 }
 
@@ -71,6 +72,7 @@ func (a *Attachment) Close() error {
 		return fmt.Errorf("detach %s observer: %w", a.mode, err)
 	}
 	a.detach = nil
+	a.remove()
 	return nil
 }
 
@@ -81,6 +83,10 @@ func (a *Attachment) Close() error {
 // The attachment follows its interface into another namespace, where Ifindex
 // means something else: close it when the interface leaves.
 func (o *Observer) AttachTCX(ifindex int) (*Attachment, error) {
+	remove, err := o.addPort(ifindex)
+	if err != nil {
+		return nil, err
+	}
 	l, err := link.AttachTCX(link.TCXOptions{
 		Interface: ifindex,
 		Program:   o.objects.Observe,
@@ -88,9 +94,10 @@ func (o *Observer) AttachTCX(ifindex int) (*Attachment, error) {
 		Anchor:    link.Head(),
 	})
 	if err != nil {
+		remove()
 		return nil, attachError(TCX, ifindex, err)
 	}
-	return &Attachment{mode: TCX, detach: l.Close}, nil
+	return &Attachment{mode: TCX, remove: remove, detach: l.Close}, nil
 }
 
 // HaveTCX gives nil where AttachTCX can work, and otherwise why it cannot. It

@@ -33,11 +33,16 @@ const (
 //
 // The filter outlives a killed process: see RemoveLeftovers.
 func (o *Observer) AttachClsact(ifindex int) (*Attachment, error) {
+	remove, err := o.addPort(ifindex)
+	if err != nil {
+		return nil, err
+	}
 	f := clsactFilter{ifindex: ifindex, programID: o.programID}
 	if err := f.add(o.objects.Observe.FD()); err != nil {
+		remove()
 		return nil, attachError(Clsact, ifindex, err)
 	}
-	return &Attachment{mode: Clsact, there: f.there, detach: f.remove}, nil
+	return &Attachment{mode: Clsact, remove: remove, there: f.there, detach: f.remove}, nil
 }
 
 // there says whether the filter is still in its qdisc.

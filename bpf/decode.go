@@ -10,8 +10,8 @@ import (
 // String gives it.
 type Result uint8
 
-// The results. Decode gives all but ResultKnown and ResultLost, which take a
-// memory and a ring.
+// The results. Decode returns all but ResultKnown, ResultLost and ResultLimited,
+// which depend on the frames before.
 const (
 	// ResultNone is a frame of none of our protocols. It is not counted. That is
 	// also NDP in a fragment, which receivers ignore (RFC 6980), or behind IPsec.
@@ -45,6 +45,9 @@ const (
 	ResultUnparsedExtensions = Result(observeResultRESULT_UNPARSED_EXTENSIONS)
 	// ResultUnparsedOptions is NDP with more than 256 options.
 	ResultUnparsedOptions = Result(observeResultRESULT_UNPARSED_OPTIONS)
+	// ResultLimited is a claim of a binding that is new, by a port that has shown
+	// more of them than are told. The next frame like it tries again.
+	ResultLimited = Result(observeResultRESULT_LIMITED)
 
 	results = Result(observeResultRESULTS)
 )
@@ -74,6 +77,8 @@ func (r Result) String() string {
 		return "unparsed_extensions"
 	case ResultUnparsedOptions:
 		return "unparsed_options"
+	case ResultLimited:
+		return "limited"
 	}
 	return fmt.Sprintf("Result(%d)", uint8(r))
 }

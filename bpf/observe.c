@@ -48,12 +48,18 @@
 #define MAX_ND_OPTIONS 256
 #define MAX_BINDINGS   131072
 #define MAX_CONTESTED  16384
-#define EVENTS_SIZE    (1 << 20)
+/* Allocations of IPAM (agent/hostlocal.go), and as many addresses of kernels. */
+#define MAX_IMPORTANT 262144
+#define MAX_PORTS     65536
+#define MAX_REFUSALS  65536
+#define EVENTS_SIZE   (1 << 20)
 /* A try fails when another CPU tells of the same binding at that moment, which it can do once for
  * each bit of KINDS in use.
  */
 #define MAX_TRIES    6
 #define NSEC_PER_SEC 1000000000ULL
+/* 67 ms. Bindings that come in batches cost user space half of what they cost one by one. */
+#define TOKENS_EVERY (1ULL << 26)
 
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 
@@ -87,6 +93,7 @@ enum __attribute__((packed)) result {
 	RESULT_UNPARSED_TAGS,       /* a claim under more than two VLANs; anything under MAX_TAGS */
 	RESULT_UNPARSED_EXTENSIONS, /* more than MAX_EXTENSIONS extension headers */
 	RESULT_UNPARSED_OPTIONS,    /* more than MAX_ND_OPTIONS options */
+	RESULT_LIMITED,   /* a new binding, and the port has shown too many: as above */
 	RESULTS,
 };
 
@@ -132,6 +139,22 @@ struct event {
 	__u8 pad[5];
 };
 
+/* What may still be told of one port: two token buckets, written as the time at which each of them
+ * will be full again (the generic cell rate algorithm, ITU-T I.371). In one word, so that one
+ * compare-and-swap takes a token.
+ */
+struct allowance {
+	__u64 peak;
+	__u64 sustained;
+};
+
+/* One interface with the observer on it. */
+struct port {
+	struct allowance important; /* for claims to addresses in that map */
+	struct allowance other;
+	__u64 limited; /* frames that came to RESULT_LIMITED */
+};
+
 /* What one frame says. */
 struct claim {
 	struct binding binding;
@@ -150,6 +173,24 @@ volatile const __u64 contested_refresh_ns = 1 * NSEC_PER_SEC;
  * call reaches.
  */
 volatile __u8 zero;
+/* How fast each port may have user space told of bindings that are new. That is what bounds the
+ * CPU of the agent and the aggregator: a binding that was told costs them next to nothing, and a
+ * pod can make up new ones as fast as it can send. The peak is what they can take while nobody else
+ * notices, and lets a LAN of 50,000 hosts be known within 5 s. The sustained rate is for ports
+ * that go on after as many bindings as any LAN has.
+ */
+volatile const __u64 peak_interval_ns = NSEC_PER_SEC / 10000;
+volatile const __u64 peak_burst = 1024;
+volatile const __u64 sustained_interval_ns = NSEC_PER_SEC / 500;
+volatile const __u64 sustained_burst = 65536;
+/* This part of each bucket for other addresses is for bindings that were refused before: who floods
+ * a port with ever new bindings does not repeat them, hosts do.
+ */
+volatile const __u64 repeated_burst = 256;
+/* How long a refusal is remembered at least. ARP requests are repeated every second. */
+volatile const __u64 refused_ns = 2 * NSEC_PER_SEC;
+/* Random, so that nobody outside can know where in refusals a binding is. */
+volatile const __u64 hash_seed = 0;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -165,6 +206,36 @@ struct {
 	__type(value, __u8);
 	__uint(max_entries, MAX_CONTESTED);
 } contested SEC(".maps");
+
+/* Addresses that a kernel or an allocation on this node has, and contested ones: claims to them
+ * must be told, whatever else enters by the same port.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u8[16]);
+	__type(value, __u8);
+	__uint(max_entries, MAX_IMPORTANT);
+} important SEC(".maps");
+
+/* By interface index. User space adds a port before it attaches the program to it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct port);
+	__uint(max_entries, MAX_PORTS);
+} ports SEC(".maps");
+
+/* Bindings that were refused lately: half of a binding's hash, and above it the time in 2^20 ns.
+ * The other half says where. No flood can drive out what is here: it is kept for refused_ns.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, MAX_REFUSALS);
+} refusals SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -245,6 +316,75 @@ static __always_inline void count(enum protocol protocol, enum result result)
 		(*frames)++;
 }
 
+/* Takes a token out of a bucket that is full again at *full, and leaves at least so many there. */
+static __always_inline bool take_token(__u64 *full, __u64 now, __u64 interval, __u64 burst,
+				       __u64 leave)
+{
+	for (int i = 0; i < MAX_TRIES; i++) {
+		__u64 was = READ_ONCE(*full);
+		__u64 next = (was > now ? was : now) + interval;
+
+		if (next > now + (burst - leave) * interval)
+			return false;
+		if (__sync_val_compare_and_swap(full, was, next) == was)
+			return true;
+	}
+	return false;
+}
+
+static __always_inline bool take(struct allowance *allowance, __u64 now, __u64 leave)
+{
+	return take_token(&allowance->peak, now, peak_interval_ns, peak_burst, leave) &&
+	       take_token(&allowance->sustained, now, sustained_interval_ns, sustained_burst,
+			  leave);
+}
+
+/* Notes that a binding is refused, and says whether it was before, not long ago. */
+static __always_inline bool refused_before(const struct binding *binding, __u64 now)
+{
+	const __u32 *words = (const __u32 *)binding;
+	__u32 when = now >> 20, age, index;
+	__u64 hash = hash_seed, *refusal;
+
+	for (int i = 0; i < (int)(sizeof(*binding) / sizeof(*words)); i++) {
+		hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15ULL;
+		hash ^= hash >> 29;
+	}
+	index = (hash >> 32) % MAX_REFUSALS;
+	refusal = bpf_map_lookup_elem(&refusals, &index);
+	if (!refusal)
+		return false;
+	age = when - (__u32)(*refusal >> 32);
+	if (!*refusal || age > refused_ns >> 20) {
+		*refusal = (__u64)when << 32 | (__u32)hash;
+		return false;
+	}
+	return (__u32)*refusal == (__u32)hash;
+}
+
+/* Whether user space may be told of a binding that is new to it: RESULT_EVENT if so. */
+static __noinline enum result may_tell(const struct binding *binding, __u64 now)
+{
+	__u32 ifindex = binding->ifindex;
+	struct port *port = bpf_map_lookup_elem(&ports, &ifindex);
+
+	if (!port)
+		return RESULT_EVENT;
+	if (bpf_map_lookup_elem(&important, binding->addr)) {
+		if (take(&port->important, now, 0))
+			return RESULT_EVENT;
+	} else {
+		/* The other half is for what user space has to know. */
+		if (bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > EVENTS_SIZE / 2)
+			return RESULT_LOST;
+		if (take(&port->other, now & ~(TOKENS_EVERY - 1), repeated_burst) ||
+		    (refused_before(binding, now) && take(&port->other, now, 0)))
+			return RESULT_EVENT;
+	}
+	__sync_fetch_and_add(&port->limited, 1);
+	return RESULT_LIMITED;
+}
+
 /* Tells user space of a claim, unless it has been told of that kind in this period. RESULT_NONE
  * means that another CPU was faster: look again.
  */
@@ -273,6 +413,11 @@ static __noinline enum result tell(const struct claim *claim)
 				return RESULT_KNOWN;
 			}
 		}
+	} else {
+		enum result may = may_tell(binding, now);
+
+		if (may != RESULT_EVENT)
+			return may;
 	}
 
 	/* Only what is sure to be told may be noted as told. */

@@ -10,6 +10,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"unsafe"
 
@@ -41,6 +42,9 @@ func Load() (*Observer, error) {
 
 func load(spec *ebpf.CollectionSpec) (*Observer, error) {
 	var o Observer
+	if err := spec.Variables[observeVarHashSeed].Set(rand.Uint64()); err != nil {
+		return nil, fmt.Errorf("set seed of hashes: %w", err)
+	}
 	if err := spec.LoadAndAssign(&o.objects, nil); err != nil {
 		return nil, fmt.Errorf("load bpf program: %w", explain(err, toLoad))
 	}
@@ -102,6 +106,51 @@ func (o *Observer) Contest(addr netip.Addr, on bool) error {
 		return fmt.Errorf("contest address %s: %w", addr, err)
 	}
 	return nil
+}
+
+// SetImportant says whether claims to addr are important. New bindings of
+// important addresses are limited apart from all others: a port that is flooded
+// with made-up addresses still shows them. At most 262144 addresses are
+// important at a time.
+func (o *Observer) SetImportant(addr netip.Addr, on bool) error {
+	if !addr.IsValid() {
+		return errors.New("set important address: the address is zero")
+	}
+	key := addr.As16()
+	var err error
+	if on {
+		err = o.objects.Important.Put(key, uint8(1))
+	} else if err = o.objects.Important.Delete(key); errors.Is(err, ebpf.ErrKeyNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("set important address %s: %w", addr, err)
+	}
+	return nil
+}
+
+// Limited returns how many frames ended as ResultLimited on an interface since
+// the Observer was attached to it.
+func (o *Observer) Limited(ifindex int) (frames uint64, err error) {
+	var p observePort
+	if err := o.objects.Ports.Lookup(uint32(ifindex), &p); err != nil {
+		return 0, fmt.Errorf("read frames that were limited on interface %d: %w", ifindex, err)
+	}
+	return p.Limited, nil
+}
+
+// addPort has the frames of an interface limited, before the Observer is attached
+// to it, and returns what ends that.
+func (o *Observer) addPort(ifindex int) (remove func(), err error) {
+	key := uint32(ifindex)
+	err = o.objects.Ports.Update(key, observePort{}, ebpf.UpdateNoExist)
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		return func() {}, nil // it is attached there already, or this attempt fails because of that
+	}
+	if err != nil {
+		return nil, fmt.Errorf("add interface %d to the ports of the observer: %w", ifindex, err)
+	}
+	return func() { _ = o.objects.Ports.Delete(key) }, nil
 }
 
 // Forget has the next claim of that binding told at once, as if it were new. It

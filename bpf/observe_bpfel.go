@@ -47,6 +47,21 @@ const (
 	observeKindKIND_USED      observeKind = 3
 )
 
+type observePort struct {
+	_         structs.HostLayout
+	Important struct {
+		_         structs.HostLayout
+		Peak      uint64
+		Sustained uint64
+	}
+	Other struct {
+		_         structs.HostLayout
+		Peak      uint64
+		Sustained uint64
+	}
+	Limited uint64
+}
+
 type observeProtocol uint8
 
 const (
@@ -69,7 +84,8 @@ const (
 	observeResultRESULT_UNPARSED_TAGS       observeResult = 8
 	observeResultRESULT_UNPARSED_EXTENSIONS observeResult = 9
 	observeResultRESULT_UNPARSED_OPTIONS    observeResult = 10
-	observeResultRESULTS                    observeResult = 11
+	observeResultRESULT_LIMITED             observeResult = 11
+	observeResultRESULTS                    observeResult = 12
 )
 
 type observeTold struct {
@@ -83,14 +99,24 @@ type observeTold struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	observeMapBindings           = "bindings"
-	observeMapContested          = "contested"
-	observeMapCounters           = "counters"
-	observeMapEvents             = "events"
-	observeProgObserve           = "observe"
-	observeVarContestedRefreshNs = "contested_refresh_ns"
-	observeVarRefreshNs          = "refresh_ns"
-	observeVarZero               = "zero"
+	observeMapBindings            = "bindings"
+	observeMapContested           = "contested"
+	observeMapCounters            = "counters"
+	observeMapEvents              = "events"
+	observeMapImportant           = "important"
+	observeMapPorts               = "ports"
+	observeMapRefusals            = "refusals"
+	observeProgObserve            = "observe"
+	observeVarContestedRefreshNs  = "contested_refresh_ns"
+	observeVarHashSeed            = "hash_seed"
+	observeVarPeakBurst           = "peak_burst"
+	observeVarPeakIntervalNs      = "peak_interval_ns"
+	observeVarRefreshNs           = "refresh_ns"
+	observeVarRefusedNs           = "refused_ns"
+	observeVarRepeatedBurst       = "repeated_burst"
+	observeVarSustainedBurst      = "sustained_burst"
+	observeVarSustainedIntervalNs = "sustained_interval_ns"
+	observeVarZero                = "zero"
 )
 
 // loadObserve returns the embedded CollectionSpec for observe.
@@ -146,15 +172,25 @@ type observeMapSpecs struct {
 	Contested *ebpf.MapSpec `ebpf:"contested"`
 	Counters  *ebpf.MapSpec `ebpf:"counters"`
 	Events    *ebpf.MapSpec `ebpf:"events"`
+	Important *ebpf.MapSpec `ebpf:"important"`
+	Ports     *ebpf.MapSpec `ebpf:"ports"`
+	Refusals  *ebpf.MapSpec `ebpf:"refusals"`
 }
 
 // observeVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type observeVariableSpecs struct {
-	ContestedRefreshNs *ebpf.VariableSpec `ebpf:"contested_refresh_ns"`
-	RefreshNs          *ebpf.VariableSpec `ebpf:"refresh_ns"`
-	Zero               *ebpf.VariableSpec `ebpf:"zero"`
+	ContestedRefreshNs  *ebpf.VariableSpec `ebpf:"contested_refresh_ns"`
+	HashSeed            *ebpf.VariableSpec `ebpf:"hash_seed"`
+	PeakBurst           *ebpf.VariableSpec `ebpf:"peak_burst"`
+	PeakIntervalNs      *ebpf.VariableSpec `ebpf:"peak_interval_ns"`
+	RefreshNs           *ebpf.VariableSpec `ebpf:"refresh_ns"`
+	RefusedNs           *ebpf.VariableSpec `ebpf:"refused_ns"`
+	RepeatedBurst       *ebpf.VariableSpec `ebpf:"repeated_burst"`
+	SustainedBurst      *ebpf.VariableSpec `ebpf:"sustained_burst"`
+	SustainedIntervalNs *ebpf.VariableSpec `ebpf:"sustained_interval_ns"`
+	Zero                *ebpf.VariableSpec `ebpf:"zero"`
 }
 
 // observeObjects contains all objects after they have been loaded into the kernel.
@@ -181,6 +217,9 @@ type observeMaps struct {
 	Contested *ebpf.Map `ebpf:"contested"`
 	Counters  *ebpf.Map `ebpf:"counters"`
 	Events    *ebpf.Map `ebpf:"events"`
+	Important *ebpf.Map `ebpf:"important"`
+	Ports     *ebpf.Map `ebpf:"ports"`
+	Refusals  *ebpf.Map `ebpf:"refusals"`
 }
 
 func (m *observeMaps) Close() error {
@@ -189,6 +228,9 @@ func (m *observeMaps) Close() error {
 		m.Contested,
 		m.Counters,
 		m.Events,
+		m.Important,
+		m.Ports,
+		m.Refusals,
 	)
 }
 
@@ -196,9 +238,16 @@ func (m *observeMaps) Close() error {
 //
 // It can be passed to loadObserveObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observeVariables struct {
-	ContestedRefreshNs *ebpf.Variable `ebpf:"contested_refresh_ns"`
-	RefreshNs          *ebpf.Variable `ebpf:"refresh_ns"`
-	Zero               *ebpf.Variable `ebpf:"zero"`
+	ContestedRefreshNs  *ebpf.Variable `ebpf:"contested_refresh_ns"`
+	HashSeed            *ebpf.Variable `ebpf:"hash_seed"`
+	PeakBurst           *ebpf.Variable `ebpf:"peak_burst"`
+	PeakIntervalNs      *ebpf.Variable `ebpf:"peak_interval_ns"`
+	RefreshNs           *ebpf.Variable `ebpf:"refresh_ns"`
+	RefusedNs           *ebpf.Variable `ebpf:"refused_ns"`
+	RepeatedBurst       *ebpf.Variable `ebpf:"repeated_burst"`
+	SustainedBurst      *ebpf.Variable `ebpf:"sustained_burst"`
+	SustainedIntervalNs *ebpf.Variable `ebpf:"sustained_interval_ns"`
+	Zero                *ebpf.Variable `ebpf:"zero"`
 }
 
 // observePrograms contains all programs after they have been loaded into the kernel.

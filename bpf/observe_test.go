@@ -358,7 +358,7 @@ func TestCountersNameAllResults(t *testing.T) {
 	}
 	var want []Counter
 	for _, protocol := range []string{"arp", "ndp"} {
-		for _, result := range []string{"event", "known", "probe", "malformed", "invalid", "other", "lost", "unparsed_tags", "unparsed_extensions", "unparsed_options"} {
+		for _, result := range []string{"event", "known", "probe", "malformed", "invalid", "other", "lost", "unparsed_tags", "unparsed_extensions", "unparsed_options", "limited"} {
 			want = append(want, Counter{Protocol: protocol, Result: result})
 		}
 	}

@@ -14,6 +14,9 @@ func describe(ns *Namespace, c *Claim) string {
 	return ns.call(ns.Who.Workload())
 }
 
+// Describe names the namespace as a person would.
+func (ns *Namespace) Describe() string { return describe(ns, nil) }
+
 // call names a workload that is in the namespace.
 func (ns *Namespace) call(w Workload) string {
 	if w.named() {

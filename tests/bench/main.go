@@ -97,6 +97,7 @@ var parts = []part{
 	}},
 	{"foretold", fmt.Sprintf("%d pods by the real ptp plugin, and host-local's directory deleted", foretoldPods), foretoldRows},
 	{"storm", "a storm of ARP, here and with libpcap listeners", stormRows},
+	{"flood", "a flood of ever new bindings, and duplicates meanwhile", floodRows},
 	{"pods", "0, 50 and 250 pods that do nothing", podRows},
 	{"runtime", fmt.Sprintf("%d sandboxes of a real containerd", sandboxes), runtimeRows},
 	{"agents", fmt.Sprintf("%d simulated agents, and an aggregator that is killed", crowdNodes), agentRows},

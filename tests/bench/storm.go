@@ -139,9 +139,14 @@ func newStormHost() (stormHost, error) {
 }
 
 // storm has frames enter by the pod's port.
-func (h stormHost) storm(pause, d time.Duration) (out sent, err error) {
+func (h stormHost) storm(pause, d time.Duration) (sent, error) {
+	return h.enter("va", stormBindings, pause, d)
+}
+
+// enter has frames of so many bindings enter by a port.
+func (h stormHost) enter(port string, bindings int, pause, d time.Duration) (out sent, err error) {
 	err = h.Do(func() error {
-		in, err := newInjector("va", stormBindings, pause)
+		in, err := newInjector(port, bindings, pause)
 		if err != nil {
 			return err
 		}

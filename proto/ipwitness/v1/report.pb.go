@@ -1219,7 +1219,9 @@ type StatusRecord struct {
 	// Ports that should be watched and are not: the observer could not be attached.
 	UnwatchedPorts uint32 `protobuf:"varint,8,opt,name=unwatched_ports,json=unwatchedPorts,proto3" json:"unwatched_ports,omitempty"`
 	// Frames that the observer did not read to the end.
-	Unparsed      *Unparsed `protobuf:"bytes,9,opt,name=unparsed,proto3" json:"unparsed,omitempty"`
+	Unparsed *Unparsed `protobuf:"bytes,9,opt,name=unparsed,proto3" json:"unparsed,omitempty"`
+	// Ports by which more new bindings come than the agent takes.
+	Flooding      []*FloodingRecord `protobuf:"bytes,10,rep,name=flooding,proto3" json:"flooding,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1317,6 +1319,13 @@ func (x *StatusRecord) GetUnparsed() *Unparsed {
 	return nil
 }
 
+func (x *StatusRecord) GetFlooding() []*FloodingRecord {
+	if x != nil {
+		return x.Flooding
+	}
+	return nil
+}
+
 // Unparsed counts frames since the start of the agent that the observer did not
 // read to the end, although a receiver may do so: an attacker could hide claims in
 // them.
@@ -1383,6 +1392,88 @@ func (x *Unparsed) GetOptions() uint64 {
 	return 0
 }
 
+// FloodingRecord is one port by which more new bindings come than the agent takes.
+type FloodingRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The interface record of the agent's own namespace.
+	Index uint32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// Name of the interface.
+	Interface string `protobuf:"bytes,2,opt,name=interface,proto3" json:"interface,omitempty"`
+	// How many frames and claims were left out since then.
+	LeftOut uint64 `protobuf:"varint,3,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// How many a second lately.
+	Rate uint64 `protobuf:"varint,4,opt,name=rate,proto3" json:"rate,omitempty"`
+	// Since when, by the agent's clock.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FloodingRecord) Reset() {
+	*x = FloodingRecord{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FloodingRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FloodingRecord) ProtoMessage() {}
+
+func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FloodingRecord.ProtoReflect.Descriptor instead.
+func (*FloodingRecord) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *FloodingRecord) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *FloodingRecord) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *FloodingRecord) GetLeftOut() uint64 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+func (x *FloodingRecord) GetRate() uint64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *FloodingRecord) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // PoolRecord is what one IPAM on the node gives addresses of one network from.
 type PoolRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1421,7 +1512,7 @@ type PoolRecord struct {
 
 func (x *PoolRecord) Reset() {
 	*x = PoolRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1524,7 @@ func (x *PoolRecord) String() string {
 func (*PoolRecord) ProtoMessage() {}
 
 func (x *PoolRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1537,7 @@ func (x *PoolRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRecord.ProtoReflect.Descriptor instead.
 func (*PoolRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PoolRecord) GetName() string {
@@ -1560,7 +1651,7 @@ type AddressRange struct {
 
 func (x *AddressRange) Reset() {
 	*x = AddressRange{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1663,7 @@ func (x *AddressRange) String() string {
 func (*AddressRange) ProtoMessage() {}
 
 func (x *AddressRange) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +1676,7 @@ func (x *AddressRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressRange.ProtoReflect.Descriptor instead.
 func (*AddressRange) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AddressRange) GetFirst() []byte {
@@ -1626,7 +1717,7 @@ type AllocationRecord struct {
 
 func (x *AllocationRecord) Reset() {
 	*x = AllocationRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1729,7 @@ func (x *AllocationRecord) String() string {
 func (*AllocationRecord) ProtoMessage() {}
 
 func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1742,7 @@ func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocationRecord.ProtoReflect.Descriptor instead.
 func (*AllocationRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AllocationRecord) GetIpam() string {
@@ -1821,7 +1912,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04gone\x18\x11 \x01(\bR\x04gone\x12+\n" +
 	"\x03age\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
 	"\anetwork\x18\x14 \x01(\tR\anetwork\x12\x16\n" +
-	"\x06routed\x18\x15 \x01(\bR\x06routed\"\xc4\x02\n" +
+	"\x06routed\x18\x15 \x01(\bR\x06routed\"\xfe\x02\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
@@ -1832,13 +1923,21 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x0fcalico_nodename\x18\x06 \x01(\tR\x0ecalicoNodename\x12\x14\n" +
 	"\x05blind\x18\a \x01(\bR\x05blind\x12'\n" +
 	"\x0funwatched_ports\x18\b \x01(\rR\x0eunwatchedPorts\x122\n" +
-	"\bunparsed\x18\t \x01(\v2\x16.ipwitness.v1.UnparsedR\bunparsed\"X\n" +
+	"\bunparsed\x18\t \x01(\v2\x16.ipwitness.v1.UnparsedR\bunparsed\x128\n" +
+	"\bflooding\x18\n" +
+	" \x03(\v2\x1c.ipwitness.v1.FloodingRecordR\bflooding\"X\n" +
 	"\bUnparsed\x12\x12\n" +
 	"\x04tags\x18\x01 \x01(\x04R\x04tags\x12\x1e\n" +
 	"\n" +
 	"extensions\x18\x02 \x01(\x04R\n" +
 	"extensions\x12\x18\n" +
-	"\aoptions\x18\x03 \x01(\x04R\aoptions\"\xa5\x03\n" +
+	"\aoptions\x18\x03 \x01(\x04R\aoptions\"\xa5\x01\n" +
+	"\x0eFloodingRecord\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\rR\x05index\x12\x1c\n" +
+	"\tinterface\x18\x02 \x01(\tR\tinterface\x12\x19\n" +
+	"\bleft_out\x18\x03 \x01(\x04R\aleftOut\x12\x12\n" +
+	"\x04rate\x18\x04 \x01(\x04R\x04rate\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xa5\x03\n" +
 	"\n" +
 	"PoolRecord\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -1883,7 +1982,7 @@ func file_ipwitness_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_ipwitness_v1_report_proto_goTypes = []any{
 	(LinkRecord_Kind)(0),            // 0: ipwitness.v1.LinkRecord.Kind
 	(InterfaceRecord_Attachment)(0), // 1: ipwitness.v1.InterfaceRecord.Attachment
@@ -1899,16 +1998,17 @@ var file_ipwitness_v1_report_proto_goTypes = []any{
 	(*ClaimRecord)(nil),             // 11: ipwitness.v1.ClaimRecord
 	(*StatusRecord)(nil),            // 12: ipwitness.v1.StatusRecord
 	(*Unparsed)(nil),                // 13: ipwitness.v1.Unparsed
-	(*PoolRecord)(nil),              // 14: ipwitness.v1.PoolRecord
-	(*AddressRange)(nil),            // 15: ipwitness.v1.AddressRange
-	(*AllocationRecord)(nil),        // 16: ipwitness.v1.AllocationRecord
-	(*timestamppb.Timestamp)(nil),   // 17: google.protobuf.Timestamp
-	(*Workload)(nil),                // 18: ipwitness.v1.Workload
-	(*Intended)(nil),                // 19: ipwitness.v1.Intended
-	(Evidence_Kind)(0),              // 20: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 21: google.protobuf.Duration
-	(*Node_Port)(nil),               // 22: ipwitness.v1.Node.Port
-	(Pool_State)(0),                 // 23: ipwitness.v1.Pool.State
+	(*FloodingRecord)(nil),          // 14: ipwitness.v1.FloodingRecord
+	(*PoolRecord)(nil),              // 15: ipwitness.v1.PoolRecord
+	(*AddressRange)(nil),            // 16: ipwitness.v1.AddressRange
+	(*AllocationRecord)(nil),        // 17: ipwitness.v1.AllocationRecord
+	(*timestamppb.Timestamp)(nil),   // 18: google.protobuf.Timestamp
+	(*Workload)(nil),                // 19: ipwitness.v1.Workload
+	(*Intended)(nil),                // 20: ipwitness.v1.Intended
+	(Evidence_Kind)(0),              // 21: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 22: google.protobuf.Duration
+	(*Node_Port)(nil),               // 23: ipwitness.v1.Node.Port
+	(Pool_State)(0),                 // 24: ipwitness.v1.Pool.State
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
 	7,  // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
@@ -1918,35 +2018,37 @@ var file_ipwitness_v1_report_proto_depIdxs = []int32{
 	11, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
 	12, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
 	3,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
-	14, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
-	16, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
-	17, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
+	15, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
+	17, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
+	18, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
 	5,  // 10: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
 	6,  // 11: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
-	18, // 12: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
-	17, // 13: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	19, // 14: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
+	19, // 12: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
+	18, // 13: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
+	20, // 14: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
 	0,  // 15: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
 	1,  // 16: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	20, // 17: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	17, // 18: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	17, // 19: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	17, // 20: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	21, // 21: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	21, // 22: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
-	22, // 23: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	21, // 17: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	18, // 18: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	18, // 19: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	18, // 20: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	22, // 21: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	22, // 22: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	23, // 23: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
 	13, // 24: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
-	15, // 25: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
-	23, // 26: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
-	17, // 27: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
-	17, // 28: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
-	2,  // 29: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	4,  // 30: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	30, // [30:31] is the sub-list for method output_type
-	29, // [29:30] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	14, // 25: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
+	18, // 26: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
+	16, // 27: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
+	24, // 28: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
+	18, // 29: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
+	18, // 30: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
+	2,  // 31: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	4,  // 32: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	32, // [32:33] is the sub-list for method output_type
+	31, // [31:32] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }
@@ -1961,7 +2063,7 @@ func file_ipwitness_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_report_proto_rawDesc), len(file_ipwitness_v1_report_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

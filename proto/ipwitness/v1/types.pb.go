@@ -2635,7 +2635,9 @@ type Node struct {
 	// is behind; half the time of a ping is how wrong that can be. It decides nothing.
 	Skew *durationpb.Duration `protobuf:"bytes,16,opt,name=skew,proto3" json:"skew,omitempty"`
 	// The container runtime that is asked there, with its version; empty where none is.
-	Runtime       string `protobuf:"bytes,17,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	Runtime string `protobuf:"bytes,17,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	// Ports that show more new bindings than the agent takes.
+	Flooding      []*Node_Flooding `protobuf:"bytes,18,rep,name=flooding,proto3" json:"flooding,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2787,6 +2789,13 @@ func (x *Node) GetRuntime() string {
 		return x.Runtime
 	}
 	return ""
+}
+
+func (x *Node) GetFlooding() []*Node_Flooding {
+	if x != nil {
+		return x.Flooding
+	}
+	return nil
 }
 
 // Coverage says how much an answer rests on: what is not seen cannot be listed.
@@ -2964,6 +2973,90 @@ func (x *Node_Port) GetMode() string {
 		return x.Mode
 	}
 	return ""
+}
+
+// Flooding is one interface by which more new bindings come than the agent takes.
+type Node_Flooding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the interface.
+	Interface string `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"`
+	// Who is behind it: whose namespace has its peer. Missing where that is not
+	// known, and for an uplink.
+	Workload *Workload `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	// How many frames and claims were left out since then. Frames repeat
+	// themselves: it is not how many bindings are not known.
+	LeftOut uint64 `protobuf:"varint,3,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// How many a second lately.
+	Rate uint64 `protobuf:"varint,4,opt,name=rate,proto3" json:"rate,omitempty"`
+	// Since when.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Node_Flooding) Reset() {
+	*x = Node_Flooding{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Node_Flooding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Node_Flooding) ProtoMessage() {}
+
+func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Node_Flooding.ProtoReflect.Descriptor instead.
+func (*Node_Flooding) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 1}
+}
+
+func (x *Node_Flooding) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *Node_Flooding) GetWorkload() *Workload {
+	if x != nil {
+		return x.Workload
+	}
+	return nil
+}
+
+func (x *Node_Flooding) GetLeftOut() uint64 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+func (x *Node_Flooding) GetRate() uint64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *Node_Flooding) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
 }
 
 var File_ipwitness_v1_types_proto protoreflect.FileDescriptor
@@ -3205,7 +3298,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\fcontainer_id\x18\x06 \x01(\tR\vcontainerId\x12\x1c\n" +
 	"\tinterface\x18\a \x01(\tR\tinterface\x12\x1a\n" +
 	"\blocation\x18\b \x01(\tR\blocation\x12=\n" +
-	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\"\xa5\x05\n" +
+	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\"\x9e\a\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.ipwitness.v1.Node.StateR\x05state\x12\x18\n" +
@@ -3228,10 +3321,17 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bproblems\x18\x0e \x03(\tR\bproblems\x12+\n" +
 	"\x03lag\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\x03lag\x12-\n" +
 	"\x04skew\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x04skew\x12\x18\n" +
-	"\aruntime\x18\x11 \x01(\tR\aruntime\x1a8\n" +
+	"\aruntime\x18\x11 \x01(\tR\aruntime\x127\n" +
+	"\bflooding\x18\x12 \x03(\v2\x1b.ipwitness.v1.Node.FloodingR\bflooding\x1a8\n" +
 	"\x04Port\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x12\n" +
-	"\x04mode\x18\x02 \x01(\tR\x04mode\"/\n" +
+	"\x04mode\x18\x02 \x01(\tR\x04mode\x1a\xbd\x01\n" +
+	"\bFlooding\x12\x1c\n" +
+	"\tinterface\x18\x01 \x01(\tR\tinterface\x122\n" +
+	"\bworkload\x18\x02 \x01(\v2\x16.ipwitness.v1.WorkloadR\bworkload\x12\x19\n" +
+	"\bleft_out\x18\x03 \x01(\x04R\aleftOut\x12\x12\n" +
+	"\x04rate\x18\x04 \x01(\x04R\x04rate\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"/\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LIVE\x10\x01\x12\v\n" +
@@ -3267,7 +3367,7 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -3303,32 +3403,33 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(*Coverage)(nil),              // 31: ipwitness.v1.Coverage
 	nil,                           // 32: ipwitness.v1.Workload.SourcesEntry
 	(*Node_Port)(nil),             // 33: ipwitness.v1.Node.Port
-	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
+	(*Node_Flooding)(nil),         // 34: ipwitness.v1.Node.Flooding
+	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 36: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
 	32, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
 	12, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	34, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	35, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	34, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	34, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	35, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	35, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
 	15, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
 	11, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
 	14, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	34, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	34, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	35, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	35, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	34, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	35, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
 	13, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
 	15, // 16: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 17: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
 	16, // 18: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	34, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	34, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	34, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	35, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	35, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	35, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
 	25, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
 	23, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
 	21, // 24: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
@@ -3338,14 +3439,14 @@ var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	19, // 28: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
 	20, // 29: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
 	19, // 30: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
-	34, // 31: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	34, // 32: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	35, // 31: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	35, // 32: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
 	6,  // 33: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	34, // 34: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	34, // 35: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	34, // 36: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	34, // 37: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	34, // 38: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	35, // 34: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	35, // 35: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	35, // 36: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	35, // 37: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	35, // 38: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
 	7,  // 39: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
 	16, // 40: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
 	29, // 41: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
@@ -3353,19 +3454,22 @@ var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	27, // 43: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
 	19, // 44: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
 	8,  // 45: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	35, // 46: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	34, // 47: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	36, // 46: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	35, // 47: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
 	9,  // 48: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	34, // 49: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	34, // 50: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	35, // 51: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	35, // 52: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	10, // 53: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	54, // [54:54] is the sub-list for method output_type
-	54, // [54:54] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	35, // 49: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	35, // 50: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	36, // 51: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	36, // 52: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	34, // 53: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	10, // 54: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	11, // 55: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
+	35, // 56: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	57, // [57:57] is the sub-list for method output_type
+	57, // [57:57] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -3379,7 +3483,7 @@ func file_ipwitness_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,347 @@
+package agent
+
+import (
+	"iter"
+	"net/netip"
+	"time"
+)
+
+// The room that claims of the wire have in the table. The wire is the one source
+// that anybody can fill. Where there is no room for a new claim, an older one of
+// the port that takes most of it makes room. Either is counted.
+const (
+	// maxWire is as many bindings as the observer remembers.
+	maxWire = 131072
+	// maxPerPort is enough for the largest LAN behind an uplink.
+	maxPerPort = 65536
+	// maxImportantPerPort keeps a port that makes up MACs for the addresses of
+	// others from taking all that is reserved for them.
+	maxImportantPerPort = 4096
+	// portShare is what a port may always have, however full others are.
+	portShare = 256
+	// maxPerAddress is enough to say that an address is in dispute. Where there
+	// are as many, a new claim is refused.
+	maxPerAddress = 256
+	// addressShare is what a port may always show of an address: other links,
+	// such as those of other tenants, may have one that is full of claims.
+	addressShare = 8
+)
+
+// queueIndex is one of the queues of a port.
+type queueIndex uint8
+
+// The queues of a port, in the order in which their claims make room for others.
+const (
+	seenOnce queueIndex = iota
+	seenAgain
+	// Claims to important addresses make no room for claims to others.
+	importantOnce
+	importantAgain
+	queues
+)
+
+// portClaims are the claims of the wire by one port.
+type portClaims struct {
+	queues  [queues]queue
+	leftOut uint64 // claims that found no room, or had to make it
+}
+
+// queue is claims in the order in which they were last seen.
+type queue struct {
+	oldest, newest *claim
+	len            int
+}
+
+func (q *queue) add(c *claim) {
+	c.older, c.newer = q.newest, nil
+	if q.newest != nil {
+		q.newest.newer = c
+	} else {
+		q.oldest = c
+	}
+	q.newest = c
+	q.len++
+}
+
+func (q *queue) remove(c *claim) {
+	if c.older != nil {
+		c.older.newer = c.newer
+	} else {
+		q.oldest = c.newer
+	}
+	if c.newer != nil {
+		c.newer.older = c.older
+	} else {
+		q.newest = c.older
+	}
+	c.older, c.newer = nil, nil
+	q.len--
+}
+
+// count returns how many claims the queues from first to last have.
+func (p *portClaims) count(first, last queueIndex) (n int) {
+	for i := first; i <= last; i++ {
+		n += p.queues[i].len
+	}
+	return n
+}
+
+// oldest returns the claim that makes room first, of the queues from first to
+// last; nil for none.
+func (p *portClaims) oldest(first, last queueIndex) *claim {
+	for i := first; i <= last; i++ {
+		if c := p.queues[i].oldest; c != nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// all yields all claims of the port. They may be removed meanwhile.
+func (p *portClaims) all() iter.Seq[*claim] {
+	return func(yield func(*claim) bool) {
+		for i := range p.queues {
+			for c := p.queues[i].oldest; c != nil; {
+				next := c.newer
+				if !yield(c) {
+					return
+				}
+				c = next
+			}
+		}
+	}
+}
+
+// port returns the claims of a port, which may have none.
+func (t *table) port(index int32) *portClaims {
+	p := t.byPort[index]
+	if p == nil {
+		p = &portClaims{}
+		t.byPort[index] = p
+	}
+	return p
+}
+
+// enqueue puts a claim of the wire behind all that were seen before it.
+func (t *table) enqueue(c *claim) {
+	p := t.port(c.key.at.index)
+	if c.older != nil || c.newer != nil || p.queues[c.inQueue].oldest == c {
+		p.queues[c.inQueue].remove(c)
+	}
+	switch important := t.important.holders[c.key.addr] > 0; {
+	case important && c.seenAgain:
+		c.inQueue = importantAgain
+	case important:
+		c.inQueue = importantOnce
+	case c.seenAgain:
+		c.inQueue = seenAgain
+	default:
+		c.inQueue = seenOnce
+	}
+	p.queues[c.inQueue].add(c)
+}
+
+// makeRoom reports whether the table takes one more claim of the wire, and
+// returns the key of the claim that it evicted for that, if one had to go.
+func (t *table) makeRoom(k claimKey, received time.Time) (room bool, evicted []claimKey) {
+	p := t.port(k.at.index)
+	if !t.addressHasRoom(k) {
+		p.leftOut++
+		t.leftOut++
+		return false, nil
+	}
+	last := seenAgain
+	if t.important.holders[k.addr] > 0 {
+		last = importantAgain
+	}
+	from := p
+	first := seenOnce
+	switch {
+	case last == importantAgain && p.count(importantOnce, importantAgain) >= maxImportantPerPort:
+		first = importantOnce
+	case p.count(seenOnce, importantAgain) >= maxPerPort:
+	case t.wire < maxWire:
+		return true, nil
+	default:
+		if l := t.largest(seenOnce, seenAgain); l != nil {
+			from = l
+		} else if l := t.largest(importantOnce, importantAgain); l != nil && last == importantAgain {
+			from = l
+		}
+	}
+	t.leftOut++
+	victim := from.oldest(first, last)
+	if victim == nil {
+		p.leftOut++
+		return false, nil
+	}
+	from.leftOut++
+	t.dropFrame(victim, received)
+	return true, []claimKey{victim.key}
+}
+
+// largest returns the port with the most claims in the first queue, or where none
+// has any there, with the most in the last. A port with no more than its share in
+// both is none of them. There are few ports, and this is asked for no more often
+// than the observer tells of new bindings.
+func (t *table) largest(first, last queueIndex) (largest *portClaims) {
+	most := [2]int{-1, -1}
+	for _, p := range t.byPort {
+		if p.count(first, last) <= portShare {
+			continue
+		}
+		if n := [2]int{p.queues[first].len, p.queues[last].len}; n[0] > most[0] || n[0] == most[0] && n[1] > most[1] {
+			largest, most = p, n
+		}
+	}
+	return largest
+}
+
+// addressHasRoom reports whether a port may show one more claim to an address.
+func (t *table) addressHasRoom(k claimKey) bool {
+	if len(t.byAddr[k.addr]) < maxPerAddress {
+		return true
+	}
+	have := 0
+	for _, c := range t.byAddr[k.addr] {
+		if c.key.at == k.at {
+			have++
+		}
+	}
+	return have < addressShare
+}
+
+// dropFrame removes one claim of the wire. The caller holds the lock.
+func (t *table) dropFrame(c *claim, received time.Time) {
+	t.claims.remove(c.key, received)
+	t.wire--
+	t.byPort[c.key.at.index].queues[c.inQueue].remove(c)
+	list := t.byAddr[c.key.addr]
+	last := len(list) - 1
+	list[c.atAddr] = list[last]
+	list[c.atAddr].atAddr = c.atAddr
+	list[last] = nil
+	if t.byAddr[c.key.addr] = list[:last]; last == 0 {
+		delete(t.byAddr, c.key.addr)
+	}
+}
+
+// dropPort removes a port, and the claims of the wire by it. The caller holds the
+// lock.
+func (t *table) dropPort(index int32, received time.Time) (dropped []claimKey) {
+	p := t.byPort[index]
+	if p == nil {
+		return nil
+	}
+	for c := range p.all() {
+		dropped = append(dropped, c.key)
+		t.dropFrame(c, received)
+	}
+	delete(t.byPort, index)
+	return dropped
+}
+
+// dropOld removes the claims of the wire that were last seen before a time. The
+// caller holds the lock.
+func (t *table) dropOld(before, received time.Time) (dropped []claimKey) {
+	for _, p := range t.byPort {
+		for c := range p.all() {
+			if c.last.Before(before) {
+				dropped = append(dropped, c.key)
+				t.dropFrame(c, received)
+			}
+		}
+	}
+	return dropped
+}
+
+// leftOutBy returns how many claims of the wire by each port were left out.
+func (t *table) leftOutBy() map[int32]uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := map[int32]uint64{}
+	for index, p := range t.byPort {
+		if p.leftOut > 0 {
+			out[index] = p.leftOut
+		}
+	}
+	return out
+}
+
+// importance is which addresses are important: those that a kernel or an
+// allocation on this node has, and contested ones. Room is reserved for claims to
+// them, here and in the observer.
+type importance struct {
+	holders map[netip.Addr]int
+	changed map[netip.Addr]struct{} // nil: nobody asks
+	wake    func()                  // there are more of those
+}
+
+// kernelClaims has fn done for the addresses of claims that are none of the wire.
+func (t *table) kernelClaims(fn func(netip.Addr)) func(claimKey) {
+	return func(k claimKey) {
+		if !isWire(k.kind) {
+			fn(k.addr)
+		}
+	}
+}
+
+// contest makes an address important as long as it is contested.
+func (t *table) contest(addr netip.Addr, on bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if on {
+		t.holdImportant(addr)
+	} else {
+		t.releaseImportant(addr)
+	}
+}
+
+func (t *table) holdImportant(addr netip.Addr) {
+	if t.important.holders[addr]++; t.important.holders[addr] == 1 {
+		t.importanceChanged(addr)
+	}
+}
+
+func (t *table) releaseImportant(addr netip.Addr) {
+	if t.important.holders[addr]--; t.important.holders[addr] == 0 {
+		delete(t.important.holders, addr)
+		t.importanceChanged(addr)
+	}
+}
+
+func (t *table) importanceChanged(addr netip.Addr) {
+	for _, c := range t.byAddr[addr] {
+		t.enqueue(c)
+	}
+	if t.important.changed != nil {
+		t.important.changed[addr] = struct{}{}
+		t.important.wake()
+	}
+}
+
+// followImportance has wake called when the importance of addresses changes.
+func (t *table) followImportance(wake func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.important.changed, t.important.wake = map[netip.Addr]struct{}{}, wake
+	for addr := range t.important.holders {
+		t.importanceChanged(addr)
+	}
+}
+
+// takeImportance returns the addresses whose importance changed since it was
+// asked for last, and whether they are important now.
+func (t *table) takeImportance() map[netip.Addr]bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.important.changed) == 0 {
+		return nil
+	}
+	out := make(map[netip.Addr]bool, len(t.important.changed))
+	for addr := range t.important.changed {
+		out[addr] = t.important.holders[addr] > 0
+	}
+	t.important.changed = map[netip.Addr]struct{}{}
+	return out
+}

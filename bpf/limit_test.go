@@ -1,0 +1,245 @@
+package bpf
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// The buckets of newLimited. No token comes back in the time of a test.
+const (
+	testInterval      = time.Hour
+	testPeakBurst     = 10
+	testSustained     = 20
+	testRepeatedBurst = 4
+)
+
+// newLimited loads an Observer that limits the loopback interface.
+func newLimited(tb testing.TB) *Observer {
+	tb.Helper()
+	o := newObserver(tb, func(spec *ebpf.CollectionSpec) {
+		for name, value := range map[string]uint64{
+			observeVarPeakIntervalNs:      uint64(testInterval),
+			observeVarPeakBurst:           testPeakBurst,
+			observeVarSustainedIntervalNs: uint64(testInterval),
+			observeVarSustainedBurst:      testSustained,
+			observeVarRepeatedBurst:       testRepeatedBurst,
+			observeVarRefusedNs:           uint64(time.Hour),
+		} {
+			if err := spec.Variables[name].Set(value); err != nil {
+				tb.Fatalf("set %s: %v", name, err)
+			}
+		}
+	})
+	if _, err := o.addPort(loopback); err != nil {
+		tb.Fatal(err)
+	}
+	return o
+}
+
+// madeUp returns the n-th frame of a flood: each has an address and a MAC of its own.
+func madeUp(n int) []byte {
+	return reply(MAC{2, 0, 0, byte(n >> 16), byte(n >> 8), byte(n)}, netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), addrB)
+}
+
+// toldOf runs frames and counts those that were told. All others have to be limited.
+func (o *Observer) toldOf(tb testing.TB, frames ...[]byte) (told int) {
+	tb.Helper()
+	for _, frame := range frames {
+		switch got := o.runFor(tb, frame); got {
+		case ResultEvent:
+			told++
+		case ResultLimited:
+		default:
+			tb.Fatalf("got %s, want %s or %s", got, ResultEvent, ResultLimited)
+		}
+	}
+	return told
+}
+
+func frames(of func(int) []byte, from, to int) (out [][]byte) {
+	for n := from; n < to; n++ {
+		out = append(out, of(n))
+	}
+	return out
+}
+
+// refill moves when the buckets of the loopback interface are full again by so
+// many tokens.
+func (o *Observer) refill(tb testing.TB, peak, sustained uint64) {
+	tb.Helper()
+	var p observePort
+	if err := o.objects.Ports.Lookup(uint32(loopback), &p); err != nil {
+		tb.Fatal("look up port: ", err)
+	}
+	for full, tokens := range map[*uint64]uint64{
+		&p.Important.Peak: peak, &p.Important.Sustained: sustained, &p.Other.Peak: peak, &p.Other.Sustained: sustained,
+	} {
+		*full -= min(*full, tokens*uint64(testInterval))
+	}
+	if err := o.objects.Ports.Put(uint32(loopback), &p); err != nil {
+		tb.Fatal("change port: ", err)
+	}
+}
+
+func (o *Observer) wantLimited(tb testing.TB, want uint64) {
+	tb.Helper()
+	got, err := o.Limited(loopback)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if counted := o.counts(tb)[ARP][ResultLimited]; got != want || counted != want {
+		tb.Errorf("got %d limited frames of the port and %d in all, want %d", got, counted, want)
+	}
+}
+
+func TestFloodOfMadeUpAddressesIsLimitedAndCounted(t *testing.T) {
+	o := newLimited(t)
+	const flood, want = 100, testPeakBurst - testRepeatedBurst
+	if got := o.toldOf(t, frames(madeUp, 0, flood)...); got != want {
+		t.Errorf("got %d of %d new bindings told, want %d", got, flood, want)
+	}
+	o.wantLimited(t, flood-want)
+	for n := range want { // what was told does not pay again
+		if got := o.runFor(t, madeUp(n)); got != ResultKnown {
+			t.Errorf("binding %d again: got %s, want %s", n, got, ResultKnown)
+		}
+	}
+	// What was refused takes no place among the bindings that are known.
+	var told observeTold
+	key := observeBinding{Ifindex: loopback, Addr: netip.MustParseAddr("10.0.0.99").As16(), Sha: MAC{2, 0, 0, 0, 0, 99}}
+	if err := o.objects.Bindings.Lookup(&key, &told); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("look up a binding that was refused: got %v, want %v", err, ebpf.ErrKeyNotExist)
+	}
+}
+
+func TestImportantAddressIsToldDuringAFlood(t *testing.T) {
+	o := newLimited(t)
+	o.toldOf(t, frames(madeUp, 0, 100)...)
+	if err := o.SetImportant(addrA, true); err != nil {
+		t.Fatal(err)
+	}
+	claimant := func(n int) []byte { return reply(MAC{2, 1, 0, 0, 0, byte(n)}, addrA, addrB) }
+	if got := o.toldOf(t, frames(claimant, 0, 100)...); got != testPeakBurst {
+		t.Errorf("got %d of 100 claimants of an important address told, want %d", got, testPeakBurst)
+	}
+	// Nor do these take anything from the others.
+	o.refill(t, 1, 1)
+	if got := o.toldOf(t, frames(madeUp, 100, 110)...); got != 1 {
+		t.Errorf("got %d made-up bindings told after one token came back, want 1", got)
+	}
+	if err := o.SetImportant(addrA, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := o.runFor(t, claimant(101)); got != ResultLimited {
+		t.Errorf("got %s for an address that is important no more, want %s", got, ResultLimited)
+	}
+	if err := o.SetImportant(addrA, false); err != nil {
+		t.Errorf("again: got %v, want no error", err)
+	}
+	if err := o.SetImportant(netip.Addr{}, true); err == nil {
+		t.Error("got no error for the zero address, want one")
+	}
+}
+
+func TestRepeatedBindingIsToldDuringAFlood(t *testing.T) {
+	o := newLimited(t)
+	o.toldOf(t, frames(madeUp, 0, 100)...)
+	repeated := reply(macA, addrA, addrB)
+	if got := o.runFor(t, repeated); got != ResultLimited {
+		t.Fatalf("the first time: got %s, want %s", got, ResultLimited)
+	}
+	// More than refusals has room for: what was there first stays.
+	for n := 100; n < 100_000; n++ {
+		o.run(t, madeUp(n))
+	}
+	o.wantLimited(t, 100_000-testPeakBurst+testRepeatedBurst+1)
+	if got := o.runFor(t, repeated); got != ResultEvent {
+		t.Errorf("the second time: got %s, want %s", got, ResultEvent)
+	}
+	if got := o.toldOf(t, frames(madeUp, 50, 100)...); got != testRepeatedBurst-1 {
+		t.Errorf("got %d other repeated bindings told, want %d", got, testRepeatedBurst-1)
+	}
+}
+
+func TestLimitsEndWithTime(t *testing.T) {
+	o := newLimited(t)
+	flooded := 0
+	for _, step := range []struct {
+		what            string
+		peak, sustained uint64 // tokens that came back
+		want            int
+	}{
+		{"at first", 0, 0, testPeakBurst - testRepeatedBurst},
+		{"at once", 0, 0, 0},
+		{"when 3 of each came back", 3, 3, 3},
+		{"when 2 of the peak rate came back", 2, 0, 2},
+		{"when the peak rate allows all", 1 << 10, 0, testPeakBurst - testRepeatedBurst},
+		{"when the sustained rate is exhausted", 1 << 10, 0, 2},
+		{"when 1 of the sustained rate came back", 1 << 10, 1, 1},
+		{"long after", 1 << 11, 1 << 11, testPeakBurst - testRepeatedBurst},
+	} {
+		o.refill(t, step.peak, step.sustained)
+		if got := o.toldOf(t, frames(madeUp, flooded, flooded+50)...); got != step.want {
+			t.Errorf("%s: got %d told, want %d", step.what, got, step.want)
+		}
+		flooded += 50
+	}
+}
+
+func TestPortIsLimitedAsLongAsTheObserverIsAttached(t *testing.T) {
+	forEachMode(t, func(t *testing.T, attach func(*Observer, int) (*Attachment, error), _ Mode) {
+		o := newObserver(t)
+		c := connect(t)
+		if _, err := o.Limited(c.ifindex); err == nil {
+			t.Error("got limited frames of an interface that is not watched, want an error")
+		}
+		a, err := attach(o, c.ifindex)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := o.Limited(c.ifindex); err != nil || got != 0 {
+			t.Errorf("got %d limited frames, %v, want none", got, err)
+		}
+		if _, err := attach(o, c.ifindex); err == nil {
+			t.Error("attached twice, want an error")
+		}
+		if _, err := o.Limited(c.ifindex); err != nil {
+			t.Errorf("after a second attempt: got %v, want no error", err)
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.Limited(c.ifindex); err == nil {
+			t.Error("got limited frames of an interface that is watched no more, want an error")
+		}
+	})
+}
+
+func TestImportantAddressHasRoomInTheRingDuringAFlood(t *testing.T) {
+	o := newObserver(t, func(spec *ebpf.CollectionSpec) {
+		if err := spec.Variables[observeVarPeakBurst].Set(uint64(1 << 20)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if _, err := o.addPort(loopback); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.SetImportant(addrA, true); err != nil {
+		t.Fatal(err)
+	}
+	const most = 1 << 20 / 64 // events in the ring
+	for n := range most {
+		o.run(t, madeUp(n))
+	}
+	counts := o.counts(t)[ARP]
+	if told, lost := counts[ResultEvent], counts[ResultLost]; told == 0 || told > most/2+1 || told+lost != most {
+		t.Errorf("got %d told and %d lost of %d frames that nobody reads, want no more than half told, and the rest lost", told, lost, most)
+	}
+	if got := o.runFor(t, reply(macA, addrA, addrB)); got != ResultEvent {
+		t.Errorf("got %s for an important address, want %s", got, ResultEvent)
+	}
+}
