@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -100,6 +101,7 @@ func TestProcessesNameANamespaceWithoutAFile(t *testing.T) {
 	cgroup := containerCgroup(t)
 	before := l.sleeper(cgroup) // known to no one when it becomes this node's
 	after := l.sleeper("")
+	began := time.Now()
 	l.plug(before, "a", addr)
 	l.plug(after, "b", addr)
 	l.watch.await(addr+" to be confirmed", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
@@ -132,6 +134,18 @@ func TestProcessesNameANamespaceWithoutAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantSaid(t, wide, "PROCESS", fmt.Sprintf("sleep (%d)", before), fmt.Sprintf("process/sleep (%d)", after))
+
+	// Only a process that lived for 10 s is told after its end. The agent has looked at it
+	// since then once it has found another one.
+	until(t, "the process to have lived for 10 s", func() bool { return time.Since(began) > 10*time.Second })
+	const later = "10.244.0.8"
+	marker := l.sleeper("")
+	l.plug(marker, "c", later)
+	until(t, "a process that came later to be named", func() bool {
+		return slices.ContainsFunc(l.owners("?address="+later), func(o *ipwitnessv1.Owner) bool {
+			return o.GetWorkload().GetProcess() == fmt.Sprintf("sleep (%d)", marker)
+		})
+	})
 
 	// The namespace outlives its process by an open descriptor; its name stays, and
 	// says so.
