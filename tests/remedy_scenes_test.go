@@ -1,6 +1,11 @@
 package tests
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -230,6 +235,18 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 		s.keeper = "node1" // it had it first
 		s.ways = map[string]string{"node node1 itself (eth0) keeps": "node1", "node node2 itself (eth0) keeps": "node2"}
 		return s.conflicted(vip, "node1 | node2", "split-brain")
+	},
+	"orphaned-sandbox": func(t *testing.T) *scene {
+		h := newHost(t)
+		l := startLab(t, h, "--kubeconfig", apiOf(t, h, "new"))
+		s := newScene(t, l)
+		cni := l.cni(remedyRange(netlab.PTP))
+		s.place(l, cni, "old")
+		l.awaitAllocations(1)
+		forgotten(t, cni)
+		s.place(l, cni, "new")
+		s.keeper = "new"
+		return s.conflicted(remedied, "default/new | default/old", "orphaned-sandbox")
 	},
 	"unknown, of two namespaces": func(t *testing.T) *scene {
 		l := newLab(t)
@@ -488,4 +505,62 @@ func TestRemedyOfEachFindingEndsIt(t *testing.T) {
 	for name, build := range findingScenes {
 		t.Run(name, func(t *testing.T) { carriedOut(t, build) })
 	}
+}
+
+// apiOf serves as much of the Kubernetes API on the host as tells of node1, and of pods on
+// it. It gives a kubeconfig.
+func apiOf(t *testing.T, h *netlab.Host, pods ...string) string {
+	t.Helper()
+	var at net.Listener
+	err := h.Do(func() (err error) {
+		at, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]string{"pods": "v1 Pod", "nodes": "v1 Node", "services": "v1 Service", "events": "v1 Event", "leases": "coordination.k8s.io/v1 Lease"}
+	ended := make(chan struct{})
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+		if r.URL.Path == "/readyz" {
+			return
+		}
+		if r.Method != http.MethodGet || kinds[resource] == "" || r.URL.Query().Get("watch") == "" {
+			http.NotFound(w, r)
+			return
+		}
+		version, kind, _ := strings.Cut(kinds[resource], " ")
+		event := func(typ string, metadata map[string]any, more map[string]any) map[string]any {
+			metadata["resourceVersion"] = "1"
+			object := map[string]any{"apiVersion": version, "kind": kind, "metadata": metadata}
+			maps.Copy(object, more)
+			return map[string]any{"type": typ, "object": object}
+		}
+		var events []any
+		switch resource {
+		case "nodes":
+			events = append(events, event("ADDED", map[string]any{"name": "node1", "uid": "uid-node1"}, nil))
+		case "pods":
+			for _, pod := range pods {
+				events = append(events, event("ADDED", map[string]any{"namespace": "default", "name": pod, "uid": "uid-" + pod},
+					map[string]any{"spec": map[string]any{"nodeName": "node1"}, "status": map[string]any{"phase": "Running"}}))
+			}
+		}
+		events = append(events, event("BOOKMARK", map[string]any{"annotations": map[string]string{"k8s.io/initial-events-end": "true"}}, nil))
+		w.Header().Set("Content-Type", "application/json")
+		for _, e := range events {
+			_ = json.NewEncoder(w).Encode(e)
+		}
+		w.(http.Flusher).Flush()
+		select {
+		case <-r.Context().Done():
+		case <-ended:
+		}
+	})}
+	go func() { _ = server.Serve(at) }()
+	t.Cleanup(func() { close(ended); _ = server.Close() })
+	write(t, h.Path("/run/kubeconfig"), fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: "http://%s"}}], users: [{name: u, user: {}}]}`, at.Addr()))
+	return "/run/kubeconfig"
 }
