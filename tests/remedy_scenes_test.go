@@ -485,7 +485,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 		}
 		for net, text := range conf {
 			s.place(l, l.cni(text), "web"+net)
-			s.byHand["Give network "+net] = func() { l.cni(strings.Replace(text, "198.18.79", "198.18.80", -1)) }
+			s.byHand["Give network "+net] = func() { l.cni(strings.ReplaceAll(text, "198.18.79", "198.18.80")) }
 			s.byHand["Restart the pods of network "+net] = func() { s.end("web" + net) }
 			s.byHand["remove the configuration of network "+net] = func() {
 				s.remove("web" + net) // the network that no pod uses
