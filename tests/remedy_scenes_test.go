@@ -68,13 +68,14 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 		return s.conflicted(remedied, "default/new | default/old", "ipam-state-lost")
 	},
 	"ipam-booked-elsewhere": func(t *testing.T) *scene {
-		l := newLab(t)
-		s := newScene(t, l)
+		l := &lab{Host: newHost(t), t: t}
 		cni := l.cni(remedyRange(netlab.PTP))
-		s.place(l, cni, "web")
-		l.awaitPod(remedied, "web")
+		add(t, cni, "web", "other")
 		dir := l.Path("/run/cni-ipam-state/kindnet")
-		write(t, filepath.Join(dir, remedied), "another\r\neth0")
+		rebook(t, l, filepath.Join(dir, remedied)) // before anybody knows that it was booked rightly
+		l.start("--node", "node1")
+		s := newScene(t, l)
+		s.pods["web"] = &placed{l, cni}
 		s.found("booked-elsewhere", remedied)
 		s.kind = ""
 		for _, file := range []string{remedied, "last_reserved_ip.0"} { // what it is booked for ends
@@ -136,7 +137,7 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 			return inState(remedied, ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
 		})
 		s.byHand["Find what uses the address behind"] = func() { l.sh("ip -n guest addr del " + remedied + "/24 dev eth0") }
-		// What only frames show is over by itself where it says nothing more.
+		s.left = []string{"intended-not-observed"} // that of the launcher
 		s.ways = map[string]string{"default/web keeps the address": "web"}
 		return s.conflicted(remedied, "default/launcher | default/web", "static-address")
 	},
@@ -283,6 +284,17 @@ func forgotten(t *testing.T, cni *netlab.CNI) {
 	}
 }
 
+// rebook has host-local's file of an address say that it is another container's, at once: a
+// file that is written anew is empty for a moment, and the record of before lost.
+func rebook(t *testing.T, l *lab, file string) {
+	t.Helper()
+	next := l.Path("/run/next")
+	write(t, next, "another\r\neth0")
+	if err := os.Rename(next, file); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func write(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -336,7 +348,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 		s := newScene(t, l)
 		s.place(l, l.cni(remedyRange(netlab.PTP)), "web", "db")
 		l.awaitPod(remedied, "web")
-		write(t, l.Path("/run/cni-ipam-state/kindnet/"+remedied), "another\r\neth0")
+		rebook(t, l, l.Path("/run/cni-ipam-state/kindnet/"+remedied))
 		s.keeper, s.ways = "web", map[string]string{"it is Ready": "-"}
 		return s.found("booked-elsewhere", remedied)
 	},
