@@ -1,6 +1,11 @@
 package tests
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -63,13 +68,14 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 		return s.conflicted(remedied, "default/new | default/old", "ipam-state-lost")
 	},
 	"ipam-booked-elsewhere": func(t *testing.T) *scene {
-		l := newLab(t)
-		s := newScene(t, l)
+		l := &lab{Host: newHost(t), t: t}
 		cni := l.cni(remedyRange(netlab.PTP))
-		s.place(l, cni, "web")
-		l.awaitPod(remedied, "web")
+		add(t, cni, "web", "other")
 		dir := l.Path("/run/cni-ipam-state/kindnet")
-		write(t, filepath.Join(dir, remedied), "another\r\neth0")
+		rebook(t, l, filepath.Join(dir, remedied)) // before anybody knows that it was booked rightly
+		l.start("--node", "node1")
+		s := newScene(t, l)
+		s.pods["web"] = &placed{l, cni}
 		s.found("booked-elsewhere", remedied)
 		s.kind = ""
 		for _, file := range []string{remedied, "last_reserved_ip.0"} { // what it is booked for ends
@@ -131,7 +137,7 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 			return inState(remedied, ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
 		})
 		s.byHand["Find what uses the address behind"] = func() { l.sh("ip -n guest addr del " + remedied + "/24 dev eth0") }
-		// What only frames show is over by itself where it says nothing more.
+		s.left = []string{"intended-not-observed"} // that of the launcher
 		s.ways = map[string]string{"default/web keeps the address": "web"}
 		return s.conflicted(remedied, "default/launcher | default/web", "static-address")
 	},
@@ -231,6 +237,18 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 		s.ways = map[string]string{"node node1 itself (eth0) keeps": "node1", "node node2 itself (eth0) keeps": "node2"}
 		return s.conflicted(vip, "node1 | node2", "split-brain")
 	},
+	"orphaned-sandbox": func(t *testing.T) *scene {
+		h := newHost(t)
+		l := startLab(t, h, "--kubeconfig", apiOf(t, h, "new"))
+		s := newScene(t, l)
+		cni := l.cni(remedyRange(netlab.PTP))
+		s.place(l, cni, "old")
+		l.awaitAllocations(1)
+		forgotten(t, cni)
+		s.place(l, cni, "new")
+		s.keeper = "new"
+		return s.conflicted(remedied, "default/new | default/old", "orphaned-sandbox")
+	},
 	"unknown, of two namespaces": func(t *testing.T) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
@@ -262,6 +280,17 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 func forgotten(t *testing.T, cni *netlab.CNI) {
 	t.Helper()
 	if err := cni.Forget(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rebook has host-local's file of an address say that it is another container's, at once: a
+// file that is written anew is empty for a moment, and the record of before lost.
+func rebook(t *testing.T, l *lab, file string) {
+	t.Helper()
+	next := l.Path("/run/next")
+	write(t, next, "another\r\neth0")
+	if err := os.Rename(next, file); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -319,7 +348,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 		s := newScene(t, l)
 		s.place(l, l.cni(remedyRange(netlab.PTP)), "web", "db")
 		l.awaitPod(remedied, "web")
-		write(t, l.Path("/run/cni-ipam-state/kindnet/"+remedied), "another\r\neth0")
+		rebook(t, l, l.Path("/run/cni-ipam-state/kindnet/"+remedied))
 		s.keeper, s.ways = "web", map[string]string{"it is Ready": "-"}
 		return s.found("booked-elsewhere", remedied)
 	},
@@ -468,7 +497,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 		}
 		for net, text := range conf {
 			s.place(l, l.cni(text), "web"+net)
-			s.byHand["Give network "+net] = func() { l.cni(strings.Replace(text, "198.18.79", "198.18.80", -1)) }
+			s.byHand["Give network "+net] = func() { l.cni(strings.ReplaceAll(text, "198.18.79", "198.18.80")) }
 			s.byHand["Restart the pods of network "+net] = func() { s.end("web" + net) }
 			s.byHand["remove the configuration of network "+net] = func() {
 				s.remove("web" + net) // the network that no pod uses
@@ -488,4 +517,62 @@ func TestRemedyOfEachFindingEndsIt(t *testing.T) {
 	for name, build := range findingScenes {
 		t.Run(name, func(t *testing.T) { carriedOut(t, build) })
 	}
+}
+
+// apiOf serves as much of the Kubernetes API on the host as tells of node1, and of pods on
+// it. It gives a kubeconfig.
+func apiOf(t *testing.T, h *netlab.Host, pods ...string) string {
+	t.Helper()
+	var at net.Listener
+	err := h.Do(func() (err error) {
+		at, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]string{"pods": "v1 Pod", "nodes": "v1 Node", "services": "v1 Service", "events": "v1 Event", "leases": "coordination.k8s.io/v1 Lease"}
+	ended := make(chan struct{})
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+		if r.URL.Path == "/readyz" {
+			return
+		}
+		if r.Method != http.MethodGet || kinds[resource] == "" || r.URL.Query().Get("watch") == "" {
+			http.NotFound(w, r)
+			return
+		}
+		version, kind, _ := strings.Cut(kinds[resource], " ")
+		event := func(typ string, metadata map[string]any, more map[string]any) map[string]any {
+			metadata["resourceVersion"] = "1"
+			object := map[string]any{"apiVersion": version, "kind": kind, "metadata": metadata}
+			maps.Copy(object, more)
+			return map[string]any{"type": typ, "object": object}
+		}
+		var events []any
+		switch resource {
+		case "nodes":
+			events = append(events, event("ADDED", map[string]any{"name": "node1", "uid": "uid-node1"}, nil))
+		case "pods":
+			for _, pod := range pods {
+				events = append(events, event("ADDED", map[string]any{"namespace": "default", "name": pod, "uid": "uid-" + pod},
+					map[string]any{"spec": map[string]any{"nodeName": "node1"}, "status": map[string]any{"phase": "Running"}}))
+			}
+		}
+		events = append(events, event("BOOKMARK", map[string]any{"annotations": map[string]string{"k8s.io/initial-events-end": "true"}}, nil))
+		w.Header().Set("Content-Type", "application/json")
+		for _, e := range events {
+			_ = json.NewEncoder(w).Encode(e)
+		}
+		w.(http.Flusher).Flush()
+		select {
+		case <-r.Context().Done():
+		case <-ended:
+		}
+	})}
+	go func() { _ = server.Serve(at) }()
+	t.Cleanup(func() { close(ended); _ = server.Close() })
+	write(t, h.Path("/run/kubeconfig"), fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: "http://%s"}}], users: [{name: u, user: {}}]}`, at.Addr()))
+	return "/run/kubeconfig"
 }

@@ -162,17 +162,14 @@ func firstOf(remedy []*pb.Action) string {
 	if command := first.GetCommand(); command != "" && !strings.Contains(command, "\n") {
 		text += " Command: " + command
 	}
-	for i, a := range first.GetChoice() {
-		word := " Either "
-		if i > 0 {
-			word = ", or "
-		}
-		text += word + a.GetWhen()
+	if len(first.GetChoice()) == 0 {
+		return text
 	}
-	if len(first.GetChoice()) > 0 {
-		text += "."
+	var cases []string
+	for _, a := range first.GetChoice() {
+		cases = append(cases, a.GetWhen())
 	}
-	return text
+	return text + " Either " + strings.Join(cases, ", or ") + "."
 }
 
 // podOf is the pod that has what an owner has; nothing where that is none.
