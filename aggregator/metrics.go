@@ -29,8 +29,9 @@ type metrics struct {
 	detection prometheus.Histogram
 	records   *prometheus.CounterVec
 	received  *prometheus.CounterVec
+	refused   *prometheus.CounterVec
 
-	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches *prometheus.Desc
+	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches, leftOut, charged, budget *prometheus.Desc
 
 	ipam ipamMetrics
 }
@@ -55,6 +56,15 @@ func newMetrics() *metrics {
 			Name: "ipwitness_aggregator_records_total",
 			Help: "Records that agents sent: new ones, changes and ends.",
 		}, []string{"record"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ipwitness_aggregator_refused_records_total",
+			Help: "Records of agents that there was no memory for: their nodes are incomplete until there is.",
+		}, []string{"record"}),
+		leftOut: prometheus.NewDesc("ipwitness_node_left_out_records",
+			fmt.Sprintf("Records of a node that are left out, as the aggregator has no room for them: duplicates of them are not seen. Only for incomplete nodes, at most %d.", maxNodeSeries),
+			[]string{"node"}, nil),
+		charged:   prometheus.NewDesc("ipwitness_aggregator_budget_used_bytes", "Memory that what agents report is charged with.", nil, nil),
+		budget:    prometheus.NewDesc("ipwitness_aggregator_budget_bytes", "Memory for what agents report; 0 for no limit.", nil, nil),
 		watches:   prometheus.NewDesc("ipwitness_aggregator_watches", "Clients that watch: their streams that are open.", []string{"of"}, nil),
 		conflicts: prometheus.NewDesc("ipwitness_conflicts", "Active conflicts, with those that are acknowledged.", []string{"state", "cause"}, nil),
 		acknowledged: prometheus.NewDesc("ipwitness_conflicts_acknowledged",
@@ -84,7 +94,9 @@ func newMetrics() *metrics {
 	for _, record := range recordKinds {
 		m.records.WithLabelValues(record)
 		m.received.WithLabelValues(record)
+		m.refused.WithLabelValues(record)
 	}
+	m.refused.WithLabelValues("status")
 	return m
 }
 
@@ -107,7 +119,8 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	m.detection.Describe(out)
 	m.records.Describe(out)
 	m.received.Describe(out)
-	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches} {
+	m.refused.Describe(out)
+	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches, m.leftOut, m.charged, m.budget} {
 		out <- d
 	}
 	m.ipam.describe(out)
@@ -118,6 +131,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.detection.Collect(out)
 	m.records.Collect(out)
 	m.received.Collect(out)
+	m.refused.Collect(out)
 	gauge := func(d *prometheus.Desc, value int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
 	}
@@ -149,12 +163,15 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		conflicts[of] = n
 	}
 	findings, owners := s.findings.count(), s.ownerCount
+	charged, limit := s.budget.used, s.budget.limit
 	s.mu.Unlock()
 
 	for c, n := range conflicts {
 		gauge(m.conflicts, n.all, c.state, c.cause)
 		gauge(m.acknowledged, n.acknowledged, c.state, c.cause)
 	}
+	gauge(m.charged, int(charged))
+	gauge(m.budget, int(limit))
 	m.collectConflicts(shown, out)
 	m.collectFindings(out)
 	m.collectNodes(out)
@@ -288,13 +305,14 @@ func seconds(at verdict.Stamp) float64 { return float64(at.Time().UnixMilli()) /
 func (m *metrics) collectNodes(out chan<- prometheus.Metric) {
 	type one struct {
 		verdict.Node
-		label string
+		label   string
+		leftOut int
 	}
 	s := m.store
 	s.mu.Lock()
 	nodes := make([]one, 0, len(s.nodes))
 	for _, n := range s.nodes {
-		nodes = append(nodes, one{*n.rec, n.name})
+		nodes = append(nodes, one{*n.rec, n.name, n.leftOut.records + n.leftOut.wire + n.excess})
 	}
 	s.mu.Unlock()
 
@@ -314,6 +332,11 @@ func (m *metrics) collectNodes(out chan<- prometheus.Metric) {
 		if n.SkewKnown {
 			skew[n.Name] = n.Skew.Seconds()
 		}
+	}
+	incomplete := slices.DeleteFunc(slices.Clone(nodes), func(n one) bool { return n.leftOut == 0 })
+	slices.SortFunc(incomplete, func(a, b one) int { return cmp.Or(-cmp.Compare(a.leftOut, b.leftOut), cmp.Compare(a.Name, b.Name)) })
+	for _, n := range incomplete[:min(len(incomplete), maxNodeSeries)] {
+		out <- prometheus.MustNewConstMetric(m.leftOut, prometheus.GaugeValue, float64(n.leftOut), n.Name)
 	}
 	members, asked := s.kube.AgentNodes()
 	member := make(map[string]bool)

@@ -2341,7 +2341,12 @@ type Node struct {
 	// is behind; half the time of a ping is how wrong that can be. It decides nothing.
 	Skew *durationpb.Duration `protobuf:"bytes,16,opt,name=skew,proto3" json:"skew,omitempty"`
 	// The container runtime that is asked there, with its version; empty where none is.
-	Runtime       string `protobuf:"bytes,17,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	Runtime string `protobuf:"bytes,17,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	// Some of what the agent reports is left out, as the aggregator has no room for it:
+	// that nothing is found on this node, or against it, does not say that nothing is there.
+	Incomplete bool `protobuf:"varint,18,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	// How many records are left out since the last snapshot of the agent.
+	LeftOut       uint64 `protobuf:"varint,19,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2493,6 +2498,20 @@ func (x *Node) GetRuntime() string {
 		return x.Runtime
 	}
 	return ""
+}
+
+func (x *Node) GetIncomplete() bool {
+	if x != nil {
+		return x.Incomplete
+	}
+	return false
+}
+
+func (x *Node) GetLeftOut() uint64 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
 }
 
 // Port is one interface with the observer on it.
@@ -2771,7 +2790,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\fcontainer_id\x18\x06 \x01(\tR\vcontainerId\x12\x1c\n" +
 	"\tinterface\x18\a \x01(\tR\tinterface\x12\x1a\n" +
 	"\blocation\x18\b \x01(\tR\blocation\x12=\n" +
-	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\"\xa5\x05\n" +
+	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\"\xe0\x05\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.ipwitness.v1.Node.StateR\x05state\x12\x18\n" +
@@ -2794,7 +2813,11 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bproblems\x18\x0e \x03(\tR\bproblems\x12+\n" +
 	"\x03lag\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\x03lag\x12-\n" +
 	"\x04skew\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x04skew\x12\x18\n" +
-	"\aruntime\x18\x11 \x01(\tR\aruntime\x1a8\n" +
+	"\aruntime\x18\x11 \x01(\tR\aruntime\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\x12 \x01(\bR\n" +
+	"incomplete\x12\x19\n" +
+	"\bleft_out\x18\x13 \x01(\x04R\aleftOut\x1a8\n" +
 	"\x04Port\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\"/\n" +
