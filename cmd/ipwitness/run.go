@@ -67,6 +67,7 @@ func (r *runCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.aggregator.Memory = useMemory()
 	agg, s, err := openAggregator(ctx, r.aggregator, r.listen, r.files, p)
 	if err != nil {
 		return err
