@@ -40,8 +40,6 @@ const (
 	budgetOverhead = 32 << 20
 	// leastBudget is the smallest budget, whatever the limit.
 	leastBudget = 8 << 20
-	// evictAtOnce is how many bytes at least are freed when a node is cut to its share.
-	evictAtOnce = 256 << 10
 	// refillEvery is how often it is looked whether an incomplete node has room now.
 	refillEvery = 5 * time.Second
 	// firstRefill and lastRefill are how long an incomplete node waits for another
@@ -93,6 +91,10 @@ func (b *budget) share(of *account) int64 {
 	return (b.limit - b.common) / accounts
 }
 
+// evictAtOnce is how many bytes at least are freed when a node is cut to its share: to
+// look for them means to walk its tables.
+func (b *budget) evictAtOnce() int64 { return b.limit / 128 }
+
 // high is up to where an account may use more than its share.
 func (b *budget) high() int64 { return b.limit - b.limit/16 }
 
@@ -142,14 +144,15 @@ func (s *store) makeRoom(n *node, bytes int64, first bool) bool {
 		return true
 	}
 	if !within() {
-		if !first || !s.evict(s.mostWire(n), bytes, true) {
+		from := s.mostWire(n)
+		if !first || from.wireClaims == 0 || !s.evict(from, max(bytes, b.evictAtOnce()), true) {
 			return false
 		}
 		return b.used+bytes <= b.high() || within() && b.used+bytes <= b.limit
 	}
 	for b.used+bytes > b.limit {
 		over := s.mostOverShare(n)
-		if over == nil || !s.evict(over, max(bytes, evictAtOnce), false) {
+		if over == nil || !s.evict(over, max(bytes, b.evictAtOnce()), false) {
 			return false
 		}
 	}
@@ -377,7 +380,9 @@ func (s *store) refuse(n *node, record string, wire bool) {
 		n.saidIncomplete = true
 		s.log.Warn("there is no memory for all that a node reports: some of it is left out", "node", n.rec.Name,
 			"charged_bytes", n.used, "share_bytes", s.budget.share(n.account), "budget_bytes", s.budget.limit)
-		s.publishNode(n)
+		if !n.rec.Unheard { // else it is known with the rest
+			s.publishNode(n)
+		}
 	}
 }
 
