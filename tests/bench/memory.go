@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -65,7 +67,7 @@ type size struct{ namespaces, kernel, wire int }
 
 // worst is nearly as much as one node may report, much several times the share of one
 // of many nodes.
-var worst, much = size{40_000, 240_000, 240_000}, size{10_000, 40_000, 40_000}
+var worst, much = size{40_000, 240_000, 240_000}, size{5_000, 20_000, 20_000}
 
 // flood measures so many flooded nodes, one after the other or all together.
 func (c *crowd) flood(ctx context.Context, nodes int, together bool) ([]row, error) {
@@ -89,7 +91,14 @@ func (c *crowd) flood(ctx context.Context, nodes int, together bool) ([]row, err
 			return nil, err
 		}
 		defer func() { _ = conn.Close() }()
-		streams.Go(func() error { return flooded(streaming, ipwitnessv1.NewReportServiceClient(conn), n, each, taken) })
+		streams.Go(func() error {
+			for { // an aggregator that is slow ends a stream, and the agent comes again
+				err := flooded(streaming, ipwitnessv1.NewReportServiceClient(conn), n, each, taken)
+				if status.Code(err) != codes.DeadlineExceeded {
+					return err
+				}
+			}
+		})
 		if !together {
 			if err := wait(streaming, streams, taken, 1); err != nil {
 				return nil, err
