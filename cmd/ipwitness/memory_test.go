@@ -18,7 +18,7 @@ func TestCgroupMemory(t *testing.T) {
 			"proc/self/cgroup": "0::/system.slice/ipwitness.service\n", "sys/fs/cgroup/system.slice/ipwitness.service/memory.max": "max\n",
 		}, 0},
 		"version 2, a slice above it": {map[string]string{
-			"proc/self/cgroup":                                        "0::/system.slice/ipwitness.service\n",
+			"proc/self/cgroup": "0::/system.slice/ipwitness.service\n",
 			"sys/fs/cgroup/system.slice/ipwitness.service/memory.max": "2000000\n",
 			"sys/fs/cgroup/system.slice/memory.max":                   "1000000\n",
 		}, 1_000_000},

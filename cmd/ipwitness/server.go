@@ -47,6 +47,9 @@ const (
 	maxHeader = 64 << 10
 )
 
+// streamWindow is how many bytes of one call in process may be under way, and not read.
+const streamWindow = 64 << 10
+
 // pipeBuffer is how many bytes may be under way in process.
 const pipeBuffer = 1 << 20
 
@@ -68,6 +71,8 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 	conn, err := grpc.NewClient("passthrough:///in-process",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// Windows that grow would hold megabytes for each watcher of REST that does not read.
+		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(pipeBuffer),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32))) // a page has up to 10000 owners
 	if err != nil {
 		return nil, fmt.Errorf("connect in process: %w", err)
@@ -85,9 +90,11 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 		grpc.MaxHeaderListSize(maxHeader),
 	)
 	options = append(options, authenticated()...)
+	creds := insecure.NewCredentials()
 	if tls != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(tls)))
+		creds = credentials.NewTLS(tls)
 	}
+	options = append(options, grpc.Creds(framed{creds}))
 	s := &server{
 		listeners: l,
 		preauth:   newPreauth(l.grpc, maxPreauth, preauthGrace),
@@ -141,6 +148,7 @@ func newHTTPServer(handler http.Handler, tls *tls.Config, log *slog.Logger) *htt
 		TLSConfig:         tls,
 		MaxHeaderBytes:    maxHeader,
 		ReadHeaderTimeout: 10 * time.Second,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		IdleTimeout:       2 * time.Minute, // and no WriteTimeout: a watch has no end
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
