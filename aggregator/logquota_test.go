@@ -16,8 +16,7 @@ import (
 func TestOneNodeDoesNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		l := newLab(t, Config{})
-		l.store.log = slog.New(slog.NewTextHandler(&out, nil))
+		l := newLoggingLab(t, Config{}, slog.New(slog.NewTextHandler(&out, nil)))
 		synctest.Wait()
 		const many = 500
 		bad := l.dial().send(snapshot(hello("bad", 1), podVeth(2, "a", "10.200.0.1"), podVeth(3, "b", "10.200.0.2"))).sync()

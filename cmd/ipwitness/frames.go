@@ -75,7 +75,7 @@ func newFrames(conn net.Conn) *frames {
 func (f *frames) Read(into []byte) (int, error) {
 	n, err := f.Conn.Read(into)
 	if err := f.look(into[:n], time.Now()); err != nil {
-		_ = f.Conn.Close() // the peer sees that
+		_ = f.Close() // the peer sees that
 		return 0, fmt.Errorf("read from %s: %w", f.RemoteAddr(), err)
 	}
 	return n, err

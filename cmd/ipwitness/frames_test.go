@@ -48,8 +48,13 @@ func (g *guarded) rawHTTP2(method, token string) *rawHTTP2 {
 	var headers bytes.Buffer
 	encoder := hpack.NewEncoder(&headers)
 	for _, field := range [][2]string{
-		{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "localhost"},
-		{"content-type", "application/grpc"}, {"te", "trailers"}, {"authorization", "Bearer " + token},
+		{":method", "POST"},
+		{":scheme", "https"},
+		{":path", method},
+		{":authority", "localhost"},
+		{"content-type", "application/grpc"},
+		{"te", "trailers"},
+		{"authorization", "Bearer " + token},
 	} {
 		// Never indexed: each call then has the same bytes.
 		if err := encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1], Sensitive: true}); err != nil {
