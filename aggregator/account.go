@@ -9,12 +9,18 @@ import (
 // account writes what happens to conflicts and nodes into the log until ctx ends.
 func (s *store) account(ctx context.Context) {
 	said := map[string]told{} // of the active conflicts
-	s.accountOf(ctx, "log", s.conflicts, func(e *event) { s.enter(e, said) })
+	quota := newLogQuota(s.log)
+	s.accountOf(ctx, "log", s.conflicts, func(e *event) { s.enter(e, said, quota) })
 }
 
 // accountFindings does the same for findings.
 func (s *store) accountFindings(ctx context.Context) {
-	s.accountOf(ctx, "log", s.findings.hub, s.enterFinding)
+	quota := newLogQuota(s.log)
+	s.accountOf(ctx, "log", s.findings.hub, func(e *event) {
+		if quota.allows(s.clock().Time(), nodesOfEvent(e)...) {
+			s.enterFinding(e)
+		}
+	})
 }
 
 // accountOf enters the events of a hub until ctx ends, into what where names. It is
@@ -26,7 +32,7 @@ func (s *store) accountOf(ctx context.Context, where string, h *hub, enter func(
 		var lost uint64
 		var changed <-chan struct{}
 		events, next, lost, changed = h.since(next, events[:0])
-		if lost > 0 {
+		if lost > 0 && s.complaints.first(where, "fell behind", s.clock()) {
 			s.log.Warn("what tells of events fell behind", "where", where, "events_left_out", lost)
 		}
 		for i := range events {
@@ -55,8 +61,12 @@ type told struct {
 
 // enter writes one event into the log, if it is more than another word about
 // what was told.
-func (s *store) enter(e *event, said map[string]told) {
+func (s *store) enter(e *event, said map[string]told, quota *logQuota) {
+	now, nodes := s.clock().Time(), nodesOfEvent(e)
 	if n := e.node; n != nil {
+		if !quota.allows(now, nodes...) {
+			return
+		}
 		if n.GetState() == pb.Node_LIVE {
 			s.log.Info("node reports", "node", n.GetName(), "claims", n.GetClaims(), "namespaces", n.GetNamespaces())
 		} else {
@@ -70,7 +80,7 @@ func (s *store) enter(e *event, said map[string]told) {
 	if said[c.GetId()] = is; is.state == pb.Conflict_RESOLVED {
 		delete(said, c.GetId())
 	}
-	if is.state != before.state {
+	if is.state != before.state && quota.allows(now, nodes...) {
 		s.log.Info("conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(),
 			"episode", c.GetEpisode(), "scope", c.GetScope().GetName(), "rule", c.GetRule(), "cause", c.GetCause(), "summary", c.GetSummary())
 	}

@@ -79,6 +79,9 @@ type Config struct {
 	Kubeconfig string
 	// Access says by what callers are known.
 	Access access.Config
+	// Memory is how many bytes the process may use, of which a part is shared by the
+	// nodes; 0 for any number.
+	Memory int64
 	// Version is what the Kubernetes API is told of us.
 	Version string
 	// Alone says that no agent is expected but the one in this process: after the
@@ -88,11 +91,13 @@ type Config struct {
 
 // Aggregator joins what all agents witness. Use New.
 type Aggregator struct {
-	store   *store
-	guard   *access.Guard
-	health  *health.Server
-	started chan struct{}
-	stopped chan struct{}
+	store *store
+	guard *access.Guard
+	// arrivals is the memory for messages that are being read.
+	arrivals *arrivals
+	health   *health.Server
+	started  chan struct{}
+	stopped  chan struct{}
 }
 
 // New makes an aggregator, which does nothing before Run but that it has taken its
@@ -164,12 +169,13 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	}
 	m := newMetrics()
 	a := &Aggregator{
-		store: newStore(policy, log, m), guard: guard, health: health.NewServer(),
+		store: newStore(policy, log, m), guard: guard, arrivals: newArrivals(cfg.Memory), health: health.NewServer(),
 		started: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
 	m.store = a.store
 	a.store.alone = cfg.Alone
+	a.store.budget = newBudget(cfg.Memory)
 	a.store.kube = cluster
 	cluster.Notify(a.store.kubernetesChanged)
 	a.store.archive = newArchive(dir, recalled)
@@ -182,7 +188,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 // Guarded are the options of a gRPC server that anybody can reach: its calls pass who
 // may do what. A server in process has access.Inside instead.
 func (a *Aggregator) Guarded() []grpc.ServerOption {
-	return append(a.guard.Outside(), grpc.ForceServerCodecV2(newBounded()))
+	return append(a.guard.Outside(), grpc.ForceServerCodecV2(newBounded(a.arrivals)))
 }
 
 // Open tells that nothing says who callers are.
@@ -212,6 +218,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { a.store.keep(ctx); return nil })
 	group.Go(func() error { a.store.tidy(ctx); return nil })
+	group.Go(func() error { a.store.refillNodes(ctx); return nil })
 	err := group.Wait()
 	a.health.Shutdown()
 	close(a.stopped)

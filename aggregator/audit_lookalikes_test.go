@@ -158,7 +158,7 @@ func BenchmarkListFindings(b *testing.B) {
 		}
 		l.dial().send(snapshot(hello("n"+strconv.Itoa(i), 1), poolOf(hostLocal("10.240.0.0/12", pb.Pool_KNOWN)), given(all...))).sync()
 	}
-	for len(l.store.findingPlaces(func(*found) bool { return true })) < 100_000 {
+	for len(l.store.findingPlaces(100_000, func(*found) bool { return true })) < 100_000 {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for name, of := range map[string]findingFilter{"page": {}, "node": {node: "n9"}} {

@@ -13,6 +13,7 @@ type allocation struct {
 	verdict.Allocation
 	// sweep is the last snapshot that had it.
 	sweep uint32
+	cost  int32
 }
 
 // booking is what IPAM says of one address, and what the audit found.
@@ -81,6 +82,14 @@ func (s *store) book(p *pool, al verdict.Allocation, now verdict.Stamp) *allocat
 		return nil
 	}
 	al.Pool, al.Heard = &p.rec, now
+	cost := allocationCostOf(&al)
+	var fresh int32
+	if e := s.table.get(al.Address); e == nil || e.booking == nil || !e.booking.has(&al) {
+		if !s.charge(p.node, &fresh, cost, true) {
+			s.refuse(p.node, "allocation", false)
+			return nil
+		}
+	}
 	e := s.table.enter(al.Address)
 	b := e.booked()
 	for i, have := range b.allocations {
@@ -88,16 +97,20 @@ func (s *store) book(p *pool, al verdict.Allocation, now verdict.Stamp) *allocat
 			if same := al; have.sameAs(&same) {
 				return have
 			}
+			if !s.charge(p.node, &have.cost, cost, true) {
+				s.refuse(p.node, "allocation", false)
+				return nil
+			}
 			if have.ContainerID != al.ContainerID || have.Pod != al.Pod || have.Namespace != al.Namespace {
 				b.vanished = append(b.vanished, &have.Allocation)
 			}
-			next := &allocation{Allocation: al}
+			next := &allocation{Allocation: al, cost: have.cost}
 			b.allocations[i] = next
 			s.touch(e)
 			return next
 		}
 	}
-	next := &allocation{Allocation: al}
+	next := &allocation{Allocation: al, cost: fresh}
 	b.allocations = append(b.allocations, next)
 	if p.entries.get(al.Address) == nil {
 		p.entries.put(e)
@@ -107,6 +120,13 @@ func (s *store) book(p *pool, al verdict.Allocation, now verdict.Stamp) *allocat
 	s.touch(e)
 	s.lookAt(p)
 	return next
+}
+
+// has tells whether there is an allocation of the same place.
+func (b *booking) has(al *verdict.Allocation) bool {
+	return slices.ContainsFunc(b.allocations, func(have *allocation) bool {
+		return have.Pool == al.Pool && have.Location == al.Location
+	})
 }
 
 // sameAs tells whether two allocations of one place say the same.
@@ -147,6 +167,7 @@ func (s *store) unbook(p *pool, e *entry, al *allocation) {
 		p.allocated[family(e.addr)]--
 	}
 	b.vanished = append(b.vanished, &al.Allocation)
+	s.charge(p.node, &al.cost, 0, true)
 	s.count(p, -1)
 	s.touch(e)
 	s.lookAt(p)

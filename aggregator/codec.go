@@ -1,14 +1,18 @@
 package aggregator
 
 import (
+	"context"
 	"fmt"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the codec that is bounded
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 const (
@@ -19,22 +23,77 @@ const (
 	harmless = 64 << 10
 )
 
+// messageShare is which part of the aggregator's memory messages may take while they
+// are read and taken, leastMessages how many bytes that is at least. partCost is what
+// one part takes once it is read.
+const (
+	messageShare  = 16
+	leastMessages = 16 << 20
+	partCost      = 300
+)
+
+// arrivals is the memory that messages take together, from when they are read until
+// they are taken.
+type arrivals struct {
+	room *semaphore.Weighted
+	size int64
+}
+
+func newArrivals(memory int64) *arrivals {
+	size := max(leastMessages, memory/messageShare)
+	return &arrivals{semaphore.NewWeighted(size), size}
+}
+
+// arrival is a message of an agent, with its room among the arrivals.
+type arrival struct {
+	pb.ReportRequest
+	room *arrivals
+	size int64
+}
+
+// leave gives the room of a message that was taken back.
+func (a *arrival) leave() {
+	if a.room != nil {
+		a.room.room.Release(a.size)
+		a.room = nil
+	}
+}
+
 // bounded refuses, before it is read, what would take a hundred times its size in
 // memory: two bytes are an empty record.
-type bounded struct{ encoding.CodecV2 }
+type bounded struct {
+	encoding.CodecV2
+	arrivals *arrivals
+}
 
-func newBounded() encoding.CodecV2 { return bounded{encoding.GetCodecV2("proto")} }
+func newBounded(a *arrivals) encoding.CodecV2 { return bounded{encoding.GetCodecV2("proto"), a} }
 
 // Unmarshal is for encoding.CodecV2.
 func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
-	if m, ok := v.(proto.Message); ok && data.Len() > harmless {
-		raw := data.MaterializeToBuffer(mem.DefaultBufferPool())
-		defer raw.Free()
-		if parts(m.ProtoReflect().Descriptor(), raw.ReadOnlyData(), maxParts) > maxParts {
-			return fmt.Errorf("the message has more than %d parts: this is not what an ipwitness agent sends", maxParts)
-		}
+	m, ok := v.(proto.Message)
+	in, arrives := v.(*arrival)
+	if !ok || !arrives && data.Len() <= harmless {
+		return b.CodecV2.Unmarshal(data, v)
 	}
-	return b.CodecV2.Unmarshal(data, v)
+	raw := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer raw.Free()
+	found := parts(m.ProtoReflect().Descriptor(), raw.ReadOnlyData(), maxParts)
+	if found > maxParts {
+		return fmt.Errorf("the message has more than %d parts: this is not what an ipwitness agent sends", maxParts)
+	}
+	if !arrives {
+		return b.CodecV2.Unmarshal(data, v)
+	}
+	// Who has room gives it back once the message is taken, which waits for no client.
+	in.room, in.size = b.arrivals, min(b.arrivals.size, int64(data.Len()+found*partCost))
+	if err := in.room.room.Acquire(context.Background(), in.size); err != nil {
+		return err
+	}
+	if err := b.CodecV2.Unmarshal(data, v); err != nil {
+		in.leave()
+		return err
+	}
+	return nil
 }
 
 // parts counts the messages and the items of lists in a message, or until there are

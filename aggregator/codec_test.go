@@ -36,7 +36,7 @@ func TestMessagesOfVeryManyPartsAreNotRead(t *testing.T) {
 		{"empty parts of one record", protowire.AppendBytes(protowire.AppendTag(nil, namespaces, protowire.BytesType), empty(intended, 1<<20)), false},
 		{"one large text", protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, 3<<20)), true},
 	} {
-		err := newBounded().Unmarshal(mem.BufferSlice{mem.SliceBuffer(c.raw)}, &pb.ReportRequest{})
+		err := newBounded(newArrivals(0)).Unmarshal(mem.BufferSlice{mem.SliceBuffer(c.raw)}, &pb.ReportRequest{})
 		if (err == nil) != c.ok {
 			t.Errorf("%s, %d bytes: got %v, want it to be read: %t", c.name, len(c.raw), err, c.ok)
 		}

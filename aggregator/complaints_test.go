@@ -33,3 +33,25 @@ func TestTheSameIsSaidOfOneHostOnceAMinute(t *testing.T) {
 		t.Errorf("got %d complaints in memory, want %d at most", len(c.said), maxComplaints)
 	}
 }
+
+// A peer that is told something else each time does not fill the log either.
+func TestOneHostHasFewComplaints(t *testing.T) {
+	var c complaints
+	said := func(host string, at time.Duration) (n int) {
+		for i := range 5 * maxComplaints {
+			if c.first(host+":1000", "you are not "+strconv.Itoa(i), verdict.Stamp(1).Add(at)) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := said("192.0.2.1", 0); n != complaintsOfOne {
+		t.Errorf("the log has %d complaints of one host in a minute, want %d", n, complaintsOfOne)
+	}
+	if n := said("192.0.2.2", 0); n != complaintsOfOne {
+		t.Errorf("and %d of another one, want %d", n, complaintsOfOne)
+	}
+	if n := said("192.0.2.1", complainEvery); n != complaintsOfOne {
+		t.Errorf("and %d a minute later, want %d", n, complaintsOfOne)
+	}
+}

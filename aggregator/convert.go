@@ -121,7 +121,7 @@ func (s *store) nodeProto(n *node) *pb.Node {
 	if n.rec.Unheard {
 		state = pb.Node_UNHEARD
 	}
-	problems := slices.Concat(n.status.GetProblems(), s.nameProblem(n), s.placeProblem(n), n.floodProblems(), unparsedProblem(n.status.GetUnparsed()))
+	problems := slices.Concat(n.status.GetProblems(), s.nameProblem(n), s.placeProblem(n), n.floodProblems(), unparsedProblem(n.status.GetUnparsed()), s.memoryProblem(n))
 	if n.excess > 0 {
 		problems = append(problems, fmt.Sprintf(
 			"the aggregator left out %d reports of the wire: it takes %d claims of one node at most; exclude interfaces that are not to be watched",
@@ -133,10 +133,11 @@ func (s *store) nodeProto(n *node) *pb.Node {
 	}
 	out := &pb.Node{
 		Name: n.rec.Name, State: state, Version: n.version, Kernel: n.kernel, BootId: n.id.boot, Netns: n.id.netns,
-		Wire: n.status.GetWire(), Ports: uint32(len(n.status.GetPorts())), Claims: uint32(n.claims),
+		Wire: n.status.GetWire(), Ports: uint32(n.portCount), Claims: uint32(n.claims),
 		Namespaces: uint32(n.namespaces.len()), LostEvents: n.status.GetLostEvents(), Problems: problems,
 		ConnectedAt: timestamp(n.connectedAt), LastHeard: timestamp(n.lastHeard), Runtime: n.status.GetRuntime(),
-		Flooding: n.flooding(),
+		Flooding:   n.flooding(),
+		Incomplete: n.incomplete(), LeftOut: uint64(n.leftOut.records + n.leftOut.wire + n.excess),
 	}
 	if n.rec.SkewKnown {
 		out.Skew = durationpb.New(n.rec.Skew)

@@ -119,8 +119,14 @@ func (s *store) newCoverage(now verdict.Stamp) *pb.Coverage {
 			out.NodesWithoutFrames = append(out.NodesWithoutFrames, n.rec.Name)
 		}
 	}
+	for _, n := range s.nodes { // also of those that are silent now
+		if n.incomplete() {
+			out.NodesLeftOut = append(out.NodesLeftOut, n.rec.Name)
+		}
+	}
 	out.WithoutFrames, out.WithoutAddresses = uint32(len(out.NodesWithoutFrames)), uint32(len(out.NodesWithoutAddresses))
-	for _, names := range []*[]string{&out.SilentNodes, &out.NodesWithoutFrames, &out.NodesWithoutAddresses} {
+	out.LeftOut = uint32(len(out.NodesLeftOut))
+	for _, names := range []*[]string{&out.SilentNodes, &out.NodesWithoutFrames, &out.NodesWithoutAddresses, &out.NodesLeftOut} {
 		slices.Sort(*names)
 		*names = (*names)[:min(len(*names), maxCoverageNames)]
 	}
@@ -131,7 +137,7 @@ func (s *store) newCoverage(now verdict.Stamp) *pb.Coverage {
 	case !s.alone && now.Sub(verdict.At(s.base)) < startGrace:
 		out.Unknown = pb.Coverage_STARTING
 	}
-	out.Incomplete = out.Heard == 0 || out.Heard < out.Expected || out.WithoutAddresses > 0 || out.Unknown != pb.Coverage_UNSPECIFIED
+	out.Incomplete = out.Heard == 0 || out.Heard < out.Expected || out.WithoutAddresses > 0 || out.LeftOut > 0 || out.Unknown != pb.Coverage_UNSPECIFIED
 	return out
 }
 

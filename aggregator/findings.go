@@ -152,7 +152,7 @@ func (f *found) on(node string) bool {
 // listFindings gives one page of findings and the token of the next one. Others get the
 // lock while it is put in order: there may be many.
 func (s *store) listFindings(from findingPlace, size int, of findingFilter) (page []*pb.Finding, next string) {
-	after := s.findingPlaces(func(f *found) bool {
+	after := s.findingPlaces(size+1, func(f *found) bool {
 		return f.place.compare(from) > 0 && (of.kind == "" || f.place.kind == of.kind) && (of.address == "" || f.about(of.address)) &&
 			(of.node == "" || f.on(of.node))
 	})
@@ -163,18 +163,17 @@ func (s *store) listFindings(from findingPlace, size int, of findingFilter) (pag
 	return s.findingsAt(after), next
 }
 
-// findingPlaces are the places of all findings that are asked for, in order.
-func (s *store) findingPlaces(wanted func(*found) bool) []findingPlace {
+// findingPlaces are the places of the first n findings that are asked for, in order.
+func (s *store) findingPlaces(n int, wanted func(*found) bool) []findingPlace {
 	s.mu.Lock()
-	var places []findingPlace
-	for _, f := range s.findings.byID {
-		if wanted(f) {
-			places = append(places, f.place)
+	defer s.mu.Unlock()
+	return least(n, findingPlace.compare, func(yield func(findingPlace) bool) {
+		for _, f := range s.findings.byID {
+			if wanted(f) && !yield(f.place) {
+				return
+			}
 		}
-	}
-	s.mu.Unlock()
-	slices.SortFunc(places, findingPlace.compare)
-	return places
+	})
 }
 
 // findingsAt are the findings at places, but for those that are over.
@@ -219,14 +218,20 @@ func (w witness) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessServ
 	return watch{
 		hub: w.store.findings.hub, clock: w.store.clock, patience: patience, coverage: w.store.currentCoverage,
 		present: func() error {
-			for some := range slices.Chunk(w.store.findingPlaces(func(*found) bool { return true }), snapshotPage) {
-				for _, f := range w.store.findingsAt(some) {
-					if err := send(&pb.WatchFindingsResponse{Type: added, Finding: f}); err != nil {
-						return err
+			for from := (findingPlace{}); ; {
+				places := w.store.findingPlaces(snapshotPlaces, func(f *found) bool { return f.place.compare(from) > 0 })
+				for some := range slices.Chunk(places, snapshotPage) {
+					for _, f := range w.store.findingsAt(some) {
+						if err := send(&pb.WatchFindingsResponse{Type: added, Finding: f}); err != nil {
+							return err
+						}
 					}
 				}
+				if len(places) < snapshotPlaces {
+					return nil
+				}
+				from = places[len(places)-1]
 			}
-			return nil
 		},
 		change: func(e *event) error {
 			return send(&pb.WatchFindingsResponse{Type: e.typ, Finding: e.finding})

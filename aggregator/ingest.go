@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -99,7 +100,11 @@ func (s *store) apply(n *node, m *pb.ReportRequest, now verdict.Stamp, snapshot 
 	for _, rec := range m.GetInterfaces() {
 		s.applyInterface(n, rec)
 	}
-	for _, rec := range m.GetClaims() {
+	claims := m.GetClaims()
+	if snapshot {
+		claims = kernelFirst(claims)
+	}
+	for _, rec := range claims {
 		s.applyClaim(n, rec, now, snapshot)
 		if !rec.GetGone() {
 			residence = max(residence, rec.GetResidence().AsDuration())
@@ -112,14 +117,24 @@ func (s *store) apply(n *node, m *pb.ReportRequest, now verdict.Stamp, snapshot 
 		s.applyAllocation(n, rec, now)
 	}
 	if m.GetStatus() != nil {
-		n.status = m.GetStatus()
-		s.coverageChanged()
-		n.status.Problems = n.status.Problems[:min(len(n.status.Problems), maxProblems)]
+		s.applyStatus(n, m.GetStatus())
 		if name := n.status.GetCalicoNodename(); n.rec.CalicoNodename != name {
 			n.rec.CalicoNodename = name
 		}
 	}
 	return residence
+}
+
+// applyStatus takes what an agent says of itself; of its ports only how many there are.
+func (s *store) applyStatus(n *node, rec *pb.StatusRecord) {
+	ports := len(rec.GetPorts())
+	rec.Ports, rec.Problems = nil, rec.Problems[:min(len(rec.Problems), maxProblems)]
+	if !s.charge(n, &n.statusCost, statusCost*proto.Size(rec), true) {
+		s.refuse(n, "status", false)
+		return
+	}
+	n.status, n.portCount = rec, ports
+	s.coverageChanged()
 }
 
 func (s *store) applyNamespace(n *node, rec *pb.NamespaceRecord) {
@@ -134,6 +149,16 @@ func (s *store) applyNamespace(n *node, rec *pb.NamespaceRecord) {
 		s.metrics.dropped("namespace")
 		return
 	}
+	var fresh int32
+	has := &fresh
+	if old != nil {
+		has = &old.cost
+	}
+	cost := namespaceCostOf(rec)
+	if !s.charge(n, has, cost, true) {
+		s.refuse(n, "namespace", false)
+		return
+	}
 	ns := verdict.Namespace{Node: n.rec, Record: rec.GetId(), Netns: rec.GetNetns(), Who: who(rec.GetWorkload()), Intended: intended(rec.GetIntended())}
 	if ns.Record == verdict.OwnRecord && ns.Netns == "" {
 		ns.Netns = n.id.netns
@@ -141,6 +166,10 @@ func (s *store) applyNamespace(n *node, rec *pb.NamespaceRecord) {
 	ns.ID = verdict.OwnerID(n.rec, ns.Record, ns.Netns)
 	ns.Netns = ns.ID[len(ns.ID)-len(ns.Netns):] // one copy of both
 	s.setNamespace(n, ns)
+	if now := n.namespaces.get(rec.GetId()); now != old {
+		now.cost = fresh
+		s.charge(n, &now.cost, cost, true) // of another namespace, which gave back what it was charged
+	}
 }
 
 func who(w *pb.Workload) verdict.Who {
@@ -167,9 +196,18 @@ func (s *store) applyLink(n *node, rec *pb.LinkRecord) {
 		s.metrics.dropped("link")
 		return
 	}
+	var cost int32
+	if old != nil {
+		cost = old.cost
+	}
+	if !s.charge(n, &cost, linkCost+textCost(rec.GetName()), true) {
+		s.refuse(n, "link", false)
+		return
+	}
 	s.setLink(n, verdict.Link{
 		Node: n.rec, Name: rec.GetName(), Kind: known(rec.GetKind(), verdict.OVSPort), Routed: rec.GetRouted(),
 	})
+	n.links.get(rec.GetName()).cost = cost
 }
 
 func (s *store) applyInterface(n *node, rec *pb.InterfaceRecord) {
@@ -184,6 +222,14 @@ func (s *store) applyInterface(n *node, rec *pb.InterfaceRecord) {
 	attachment := known(rec.GetAttachment(), verdict.Local)
 	if ns == nil || attachment == 0 || old == nil && n.interfaces.len() >= maxInterfaces {
 		s.metrics.dropped("interface")
+		return
+	}
+	var cost int32
+	if old != nil {
+		cost = old.cost
+	}
+	if !s.charge(n, &cost, interfaceCostOf(rec), true) {
+		s.refuse(n, "interface", false)
 		return
 	}
 	// Both ends of a pod's veth and its link have one name, and one copy of it.
@@ -201,6 +247,7 @@ func (s *store) applyInterface(n *node, rec *pb.InterfaceRecord) {
 		Attachment: attachment, HostInterface: host, VRF: s.intern(rec.GetVrf()),
 		Uplink: rec.GetUplink(), Peer: rec.GetPeerNamespace(), Tap: rec.GetKind() == tap, Kind: s.intern(rec.GetKind()),
 	}, rec.GetLink())
+	n.interfaces.get(ifaceKey{rec.GetNamespace(), rec.GetIndex()}).cost = cost
 }
 
 // tap is the kind of the interfaces that virtual machines are behind.
@@ -236,7 +283,8 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now verdict.Stamp, snap
 	}
 
 	var h *holding
-	if e := s.table.get(addr); e != nil {
+	e := s.table.get(addr)
+	if e != nil {
 		h = e.find(port, key)
 	}
 	switch {
@@ -253,7 +301,12 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now verdict.Stamp, snap
 		s.dropExcess(n, 1)
 		return
 	case h == nil:
-		h = &holding{entry: s.table.enter(addr), port: port}
+		var cost int32
+		if !s.charge(n, &cost, claimCost(n, e, port, key, rec), kernel) {
+			s.refuse(n, "claim", !kernel)
+			return
+		}
+		h = &holding{entry: s.table.enter(addr), port: port, cost: cost}
 		h.Kind, h.MAC, h.VLAN, h.InnerVLAN, h.NoOverride, h.Source = key.kind, key.mac, key.vlan, key.innerVLAN, key.noOverride, key.source
 		h.Interface = port.rec
 		h.Begun, h.Read = now, now
@@ -263,6 +316,9 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now verdict.Stamp, snap
 	case snapshot && h.Last == stamp(rec.GetLastSeen()) && h.Count == rec.GetCount() && h.Network == rec.GetNetwork():
 		// Known, and not seen since.
 		s.moveClaimLink(n, h, rec)
+	case !s.charge(n, &h.cost, changedCost(n, h, rec), kernel):
+		s.refuse(n, "claim", !kernel)
+		return
 	default:
 		s.moveClaimLink(n, h, rec)
 		if h.Count != rec.GetCount() {

@@ -150,9 +150,9 @@ func everything(cage *canary.Cage) *pb.ReportRequest {
 	return m
 }
 
-// account is all that an aggregator tells of a report: through its API, and as the command
+// reported is all that an aggregator tells of a report: through its API, and as the command
 // line shows it.
-type account struct {
+type reported struct {
 	messages []proto.Message
 	shown    string
 	plan     string
@@ -161,7 +161,7 @@ type account struct {
 	problems []string
 }
 
-func (l *lab) account() (out account) {
+func (l *lab) reported() (out reported) {
 	l.Helper()
 	now := time.Now()
 	var b bytes.Buffer
@@ -212,7 +212,7 @@ func (l *lab) account() (out account) {
 }
 
 // report gives what is told of a report that stands, or why it was refused.
-func report(t *testing.T, m *pb.ReportRequest) (out account, err error) {
+func report(t *testing.T, m *pb.ReportRequest) (out reported, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Minute})
@@ -224,7 +224,7 @@ func report(t *testing.T, m *pb.ReportRequest) (out account, err error) {
 			}
 		}
 		time.Sleep(2 * time.Minute)
-		out = l.account()
+		out = l.reported()
 	})
 	return out, err
 }

@@ -39,10 +39,16 @@ type lab struct {
 
 func newLab(t testing.TB, cfg Config) *lab {
 	t.Helper()
+	return newLoggingLab(t, cfg, slog.New(slog.DiscardHandler))
+}
+
+// newLoggingLab is newLab with a log.
+func newLoggingLab(t testing.TB, cfg Config, log *slog.Logger) *lab {
+	t.Helper()
 	l := &lab{TB: t, registry: prometheus.NewPedanticRegistry()}
 	cfg.Kubeconfig = cmp.Or(cfg.Kubeconfig, kube.Off) // tests may run in a pod
 	var err error
-	l.Aggregator, err = New(cfg, slog.New(slog.DiscardHandler), l.registry)
+	l.Aggregator, err = New(cfg, log, l.registry)
 	if err != nil {
 		t.Fatal(err)
 	}

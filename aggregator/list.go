@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"iter"
 	"math"
 	"net/netip"
 	"slices"
@@ -99,6 +100,32 @@ func (s *store) listOwners(f *filter, from place, size int) (page []*pb.Owner, n
 	}
 }
 
+// eachOwner gives all owners that match, a few at a time: they take no memory while they
+// wait for a watcher.
+func (s *store) eachOwner(f *filter, give func(*pb.Owner) error) error {
+	var page []*pb.Owner
+	for from := (place{}); ; {
+		addrs := s.addresses(f, from.addr, snapshotPlaces)
+		for _, a := range addrs {
+			if a != from.addr {
+				from = place{addr: a}
+			}
+			for full := true; full; {
+				page, full = s.appendOwners(page[:0], f, &from, snapshotPage)
+				for i, o := range page {
+					if err := give(o); err != nil {
+						return err
+					}
+					page[i] = nil
+				}
+			}
+		}
+		if len(addrs) < snapshotPlaces {
+			return nil
+		}
+	}
+}
+
 // appendOwners appends the owners of one address from a place on, and moves the
 // place. It tells whether there are more than fit in.
 func (s *store) appendOwners(page []*pb.Owner, f *filter, from *place, size int) (longer []*pb.Owner, full bool) {
@@ -153,7 +180,7 @@ func (s *store) addresses(f *filter, from netip.Addr, n int) []netip.Addr {
 		}
 	}
 	slices.SortFunc(found, netip.Addr.Compare)
-	return found[:min(n, len(found))]
+	return slices.Clone(found[:min(n, len(found))]) // of its size: a watcher may keep it for long
 }
 
 // ListConflicts lists the conflicts, active ones unless all is set.
@@ -185,25 +212,57 @@ var errState = status.Error(codes.InvalidArgument, "state must be SUSPECTED, CON
 
 // listConflicts gives one page of conflicts and the token of the next one.
 func (s *store) listConflicts(wanted func(*verdict.Conflict) bool, from place, size int) (page []*pb.Conflict, next string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	places := []place{}
-	for id, e := range s.byID {
-		p := place{e.addr, id}
-		if comparePlaces(p, from) > 0 && wanted(e.conflict(id)) {
-			places = append(places, p)
-		}
-	}
-	slices.SortFunc(places, comparePlaces)
+	places := s.conflictPlaces(wanted, from, size+1)
 	if len(places) > size {
 		places = places[:size]
 		next = places[size-1].token()
 	}
 	page = make([]*pb.Conflict, 0, len(places))
 	for _, p := range places {
-		page = append(page, s.conflictProto(s.byID[p.id].conflict(p.id)))
+		if c := s.conflictAt(p, wanted); c != nil {
+			page = append(page, c)
+		}
 	}
 	return page, next
+}
+
+// conflictPlaces are the first n conflicts after a place that are wanted, in order.
+func (s *store) conflictPlaces(wanted func(*verdict.Conflict) bool, from place, n int) []place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return least(n, comparePlaces, func(yield func(place) bool) {
+		for id, e := range s.byID {
+			if p := (place{e.addr, id}); comparePlaces(p, from) > 0 && wanted(e.conflict(id)) && !yield(p) {
+				return
+			}
+		}
+	})
+}
+
+// conflictAt is a conflict, if it is still there and wanted.
+func (s *store) conflictAt(p place, wanted func(*verdict.Conflict) bool) *pb.Conflict {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.byID[p.id]
+	if e == nil || !wanted(e.conflict(p.id)) {
+		return nil
+	}
+	return s.conflictProto(e.conflict(p.id))
+}
+
+// least gives the n least of all, in order, and keeps no more than twice as many.
+func least[T any](n int, compare func(a, b T) int, all iter.Seq[T]) (some []T) {
+	cut := func() {
+		slices.SortFunc(some, compare)
+		some = some[:min(n, len(some))]
+	}
+	for one := range all {
+		if some = append(some, one); len(some) >= 2*n {
+			cut()
+		}
+	}
+	cut()
+	return slices.Clone(some) // of its size: a watcher may keep it for long
 }
 
 func comparePlaces(a, b place) int {

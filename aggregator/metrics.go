@@ -30,8 +30,9 @@ type metrics struct {
 	records   *prometheus.CounterVec
 	received  *prometheus.CounterVec
 	corrected prometheus.Counter
+	refused   *prometheus.CounterVec
 
-	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches, problems *prometheus.Desc
+	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches, problems, leftOut, charged, budget *prometheus.Desc
 
 	ipam ipamMetrics
 }
@@ -63,6 +64,15 @@ func newMetrics() *metrics {
 		watches: prometheus.NewDesc("ipwitness_aggregator_watches", "Clients that watch: their streams that are open.", []string{"of"}, nil),
 		problems: prometheus.NewDesc("ipwitness_aggregator_problems",
 			"Things that do not work in the aggregator itself, like its data directory. `ipwitness nodes` names them.", nil, nil),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ipwitness_aggregator_refused_records_total",
+			Help: "Records of agents that there was no memory for: their nodes are incomplete until there is.",
+		}, []string{"record"}),
+		leftOut: prometheus.NewDesc("ipwitness_node_left_out_records",
+			fmt.Sprintf("Records of a node that are left out, as the aggregator has no room for them: duplicates of them are not seen. Only for incomplete nodes, at most %d.", maxNodeSeries),
+			[]string{"node"}, nil),
+		charged:   prometheus.NewDesc("ipwitness_aggregator_budget_used_bytes", "Memory that what agents report is charged with.", nil, nil),
+		budget:    prometheus.NewDesc("ipwitness_aggregator_budget_bytes", "Memory for what agents report; 0 for no limit.", nil, nil),
 		conflicts: prometheus.NewDesc("ipwitness_conflicts", "Active conflicts, with those that are acknowledged.", []string{"state", "cause"}, nil),
 		acknowledged: prometheus.NewDesc("ipwitness_conflicts_acknowledged",
 			"Active conflicts that are acknowledged: with the labels of ipwitness_conflicts, so that one can be taken from the other.",
@@ -91,7 +101,9 @@ func newMetrics() *metrics {
 	for _, record := range recordKinds {
 		m.records.WithLabelValues(record)
 		m.received.WithLabelValues(record)
+		m.refused.WithLabelValues(record)
 	}
+	m.refused.WithLabelValues("status")
 	return m
 }
 
@@ -115,7 +127,8 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	m.records.Describe(out)
 	m.received.Describe(out)
 	m.corrected.Describe(out)
-	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches, m.problems} {
+	m.refused.Describe(out)
+	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches, m.problems, m.leftOut, m.charged, m.budget} {
 		out <- d
 	}
 	m.ipam.describe(out)
@@ -127,6 +140,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.records.Collect(out)
 	m.received.Collect(out)
 	m.corrected.Collect(out)
+	m.refused.Collect(out)
 	gauge := func(d *prometheus.Desc, value int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
 	}
@@ -158,12 +172,15 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		conflicts[of] = n
 	}
 	findings, owners := s.findings.count(), s.ownerCount
+	charged, limit := s.budget.used, s.budget.limit
 	s.mu.Unlock()
 
 	for c, n := range conflicts {
 		gauge(m.conflicts, n.all, c.state, c.cause)
 		gauge(m.acknowledged, n.acknowledged, c.state, c.cause)
 	}
+	gauge(m.charged, int(charged))
+	gauge(m.budget, int(limit))
 	m.collectConflicts(shown, out)
 	m.collectFindings(out)
 	m.collectNodes(out)
@@ -300,7 +317,7 @@ func (m *metrics) collectNodes(out chan<- prometheus.Metric) {
 	s.mu.Lock()
 	a := s.attend()
 	unheard := len(s.nodes) - len(a.heard)
-	up, skew := make(map[string]float64), make(map[string]float64)
+	up, skew, leftOut := make(map[string]float64), make(map[string]float64), make(map[string]float64)
 	for _, name := range a.absent {
 		up[name] = 0
 	}
@@ -313,7 +330,17 @@ func (m *metrics) collectNodes(out chan<- prometheus.Metric) {
 			skew[n.rec.Name] = n.rec.Skew.Seconds()
 		}
 	}
+	for _, n := range s.nodes {
+		if left := n.leftOut.records + n.leftOut.wire + n.excess; left > 0 {
+			leftOut[n.rec.Name] = float64(left)
+		}
+	}
 	s.mu.Unlock()
+
+	incomplete := slices.SortedFunc(maps.Keys(leftOut), func(a, b string) int { return cmp.Or(-cmp.Compare(leftOut[a], leftOut[b]), cmp.Compare(a, b)) })
+	for _, name := range incomplete[:min(len(incomplete), maxNodeSeries)] {
+		out <- prometheus.MustNewConstMetric(m.leftOut, prometheus.GaugeValue, leftOut[name], name)
+	}
 
 	for state, n := range map[string]int{"live": len(a.heard), "unheard": unheard, "absent": len(a.absent)} {
 		out <- prometheus.MustNewConstMetric(m.nodes, prometheus.GaugeValue, float64(n), state)

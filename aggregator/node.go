@@ -25,6 +25,7 @@ type node struct {
 	name            string
 	version, kernel string
 	status          *pb.StatusRecord
+	portCount       int // ports that the observer is on
 
 	connectedAt, lastHeard verdict.Stamp
 	// session is the open stream; nil while there is none.
@@ -59,6 +60,16 @@ type node struct {
 	corrected corrections
 	// sweep counts snapshots: what the last one did not have is swept out.
 	sweep uint32
+
+	// account is what it is charged to, used what is charged there for this node.
+	account *account
+	used    int64
+	// cost is what its connection is charged, statusCost its status.
+	cost, statusCost int32
+	// leftOut is what there was no memory for, saidIncomplete that the log says so.
+	leftOut        leftOut
+	saidIncomplete bool
+	refill         refill
 }
 
 type ifaceKey struct{ namespace, index uint32 }
@@ -78,6 +89,7 @@ type namespace struct {
 	lacks []verdict.Finding
 	alarm alarm
 	sweep uint32
+	cost  int32
 	ended bool
 }
 
@@ -89,6 +101,7 @@ type iface struct {
 	alike    *iface
 	holdings []*holding
 	sweep    uint32
+	cost     int32
 }
 
 type link struct {
@@ -100,6 +113,7 @@ type link struct {
 	// users counts interfaces and wire claims on it.
 	users int32
 	sweep uint32
+	cost  int32
 	// known is false for a link that was only named so far.
 	known bool
 }
@@ -111,7 +125,7 @@ type hardware struct {
 }
 
 func newNode(id nodeID) *node {
-	n := &node{id: id, rec: &verdict.Node{Boot: id.boot, Netns: id.netns, Vouched: id.vouched, Unheard: true}}
+	n := &node{id: id, account: &account{}, rec: &verdict.Node{Boot: id.boot, Netns: id.netns, Vouched: id.vouched, Unheard: true}}
 	n.reset()
 	return n
 }
@@ -228,6 +242,7 @@ func (s *store) endNamespace(n *node, ns *namespace) {
 	}
 	s.unlistPod(ns)
 	s.endLacks(ns)
+	s.charge(n, &ns.cost, 0, true)
 	n.namespaces.remove(ns.rec.Record)
 }
 
@@ -244,6 +259,7 @@ func (s *store) setLink(n *node, rec verdict.Link) {
 
 func (s *store) endLink(n *node, l *link) {
 	l.known = false
+	s.charge(n, &l.cost, 0, true)
 	s.leaveDomains(l)
 	if l.users > 0 {
 		s.replaceLink(n, l, &verdict.Link{Node: n.rec, Name: l.rec.Name})
@@ -360,6 +376,7 @@ func (s *store) endInterface(n *node, i *iface) {
 		i.link.users--
 		s.dropLink(n, i.link)
 	}
+	s.charge(n, &i.cost, 0, true)
 	if at := slices.Index(i.namespace.ifaces, i); at >= 0 {
 		i.namespace.ifaces = slices.Delete(i.namespace.ifaces, at, at+1)
 	}
@@ -420,6 +437,7 @@ func (s *store) unlist(n *node, h *holding) {
 	h.ended = true
 	s.unlistSighting(h)
 	n.unlist(h)
+	s.charge(n, &h.cost, 0, true)
 	s.addressed(n, h)
 	s.lackOf(h)
 	if h.link != nil {

@@ -48,6 +48,7 @@ type pool struct {
 	alarm alarm
 	told  verdict.Stamp
 	sweep uint32
+	cost  int32
 	// looked tells that they are made at the end of what is being done.
 	looked, ended bool
 }
@@ -226,12 +227,21 @@ func (s *store) applyPool(n *node, rec *pb.PoolRecord, now verdict.Stamp) {
 		s.metrics.dropped("pool")
 		return
 	}
+	var cost int32
+	if p != nil {
+		cost = p.cost
+	}
+	if !s.charge(n, &cost, poolCostOf(rec), true) {
+		s.refuse(n, "pool", false)
+		return
+	}
 	if next.LostAt != 0 {
 		if next.LostHeard = now; p != nil && p.rec.LostAt == next.LostAt {
 			next.LostHeard = p.rec.LostHeard
 		}
 	}
-	s.setPool(n, p, &next).sweep = n.sweep
+	p = s.setPool(n, p, &next)
+	p.sweep, p.cost = n.sweep, cost
 }
 
 // setPool enters a pool, or what is said of it anew.
@@ -295,6 +305,7 @@ func (s *store) endPool(p *pool) {
 	for e := range p.atRisk {
 		s.touch(e)
 	}
+	s.charge(p.node, &p.cost, 0, true)
 	delete(s.pools.byKey, p.key())
 	delete(s.pools.byRec, &p.rec)
 	if p.node != nil {
@@ -426,11 +437,11 @@ func (s *store) Subnets(rec *verdict.Node) (list []verdict.Subnet) {
 // reports tells whether an agent reports for the node of a name, and sees what is in
 // its pods.
 func (s *store) reports(name string) bool {
-	return slices.ContainsFunc(s.findings.byName[name], func(n *node) bool { return !n.status.GetBlind() })
+	return slices.ContainsFunc(s.findings.byName[name], func(n *node) bool { return !n.blind() })
 }
 
 // covers tells whether an agent reports for a node, and sees what is in its pods.
-func (n *node) covers() bool { return n.session != nil && !n.rec.Unheard && !n.status.GetBlind() }
+func (n *node) covers() bool { return n.session != nil && !n.rec.Unheard && !n.blind() }
 
 // reporting is reports for many names, also for those that others have for nodes: in
 // capitals, or with a domain or without.
@@ -475,7 +486,7 @@ func (s *store) Covered(name string) bool {
 		all = len(s.nodes) > 0
 	}
 	for _, n := range s.nodes {
-		if n.rec.Unheard && !n.rec.TimedOut || n.status.GetBlind() {
+		if n.rec.Unheard && !n.rec.TimedOut || n.blind() {
 			all = false
 		}
 	}

@@ -44,7 +44,8 @@ type session struct {
 	sequence uint64
 	lost     bool
 	inside   bool
-	pending  []*pb.ReportRequest
+	pending  pending
+	parts    int
 	// What of it is there, and how many claims of the wire had no room.
 	records, kernelClaims, wireClaims, excess, bytes int
 	// corrected are the texts that were corrected in the snapshot that is not complete,
@@ -149,7 +150,8 @@ func (r *session) send(stream pb.ReportService_ReportServer) error {
 func (r *session) receive(stream pb.ReportService_ReportServer) error {
 	for {
 		r.waiting(r.store.clock())
-		m, err := stream.Recv()
+		var in arrival
+		err := stream.RecvMsg(&in)
 		r.waiting(0)
 		switch {
 		case errors.Is(err, io.EOF):
@@ -158,7 +160,10 @@ func (r *session) receive(stream pb.ReportService_ReportServer) error {
 			return err
 		}
 		now := r.store.clock()
-		if err := r.accept(m, now); err != nil {
+		m := &in.ReportRequest
+		err = r.accept(m, now)
+		in.leave()
+		if err != nil {
 			if r.store.complaints.first(from(stream), status.Convert(err).Message(), now) {
 				r.store.log.Warn("report stream ended", "node", r.name(), "from", from(stream), "reason", err)
 			}
@@ -212,7 +217,8 @@ func (r *session) accept(m *pb.ReportRequest, at verdict.Stamp) error {
 		r.sequence = sequence
 	}
 	if m.GetSnapshotBegin() {
-		r.lost, r.inside, r.pending = false, true, nil
+		r.store.forgetPending(r)
+		r.lost, r.inside, r.parts = false, true, 0
 		r.records, r.kernelClaims, r.wireClaims, r.excess, r.bytes = 0, 0, 0, 0, 0
 	}
 	if r.lost {
@@ -266,22 +272,22 @@ func (r *session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	if r.kernelClaims > maxClaims {
 		return tooMany("claims", strconv.Itoa(maxClaims))
 	}
-	r.pending = append(r.pending, m)
+	r.parts++
 	r.records += len(m.GetClaims()) + len(m.GetInterfaces()) + len(m.GetNamespaces()) + len(m.GetLinks())
 	if r.bytes += proto.Size(m); r.bytes > maxSnapshot { // also of what we do not know
 		return tooMany("bytes", strconv.Itoa(maxSnapshot))
 	}
 	const maxRecords = 2*maxClaims + maxInterfaces + maxNamespaces + maxLinks
-	if r.records > maxRecords || len(r.pending) > maxClaims {
+	if r.records > maxRecords || r.parts > maxClaims {
 		return tooMany("records", strconv.Itoa(maxRecords))
 	}
 	if !m.GetSnapshotEnd() {
-		return nil
+		return r.pending.add(r, m)
 	}
-	if err := r.store.snapshot(r, r.pending); err != nil {
+	if err := r.store.snapshot(r, []*pb.ReportRequest{m}); err != nil {
 		return err
 	}
-	r.inside, r.pending = false, nil
+	r.inside = false
 	select {
 	case <-r.synced:
 	default:

@@ -15,7 +15,10 @@ import (
 
 // A snapshot that never ends, of what counts as no record, must not take all memory.
 func TestASnapshotHasSoManyBytesAndNoMore(t *testing.T) {
-	r := newSession(nil)
+	r := newSession(newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics()))
+	if err := r.store.connect(r, hello("n1", 1)); err != nil {
+		t.Fatal(err)
+	}
 	r.inside = true
 	m := &pb.ReportRequest{}
 	m.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, 3<<20)))

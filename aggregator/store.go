@@ -84,6 +84,7 @@ type store struct {
 	looked []*pool
 	texts  map[string]string
 
+	budget     budget
 	ownerCount [verdict.NetworkScope + 1]int
 }
 
@@ -136,6 +137,16 @@ func (s *store) connect(r *session, hello *pb.Hello) error {
 			return err
 		}
 		n = newNode(id)
+		if of := s.accountOfName(id.vouched); of != nil {
+			n.account = of
+		}
+	}
+	if n.cost == 0 {
+		if err := s.open(n); err != nil {
+			return err
+		}
+	}
+	if s.nodes[id] == nil {
 		s.addNode(n)
 	}
 	if old := n.session; old != nil {
@@ -290,6 +301,7 @@ func (s *store) longName(n *node) string {
 func (s *store) disconnect(r *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.letGo(r)
 	n := r.node
 	if n == nil || n.session != r {
 		return
@@ -297,6 +309,7 @@ func (s *store) disconnect(r *session) {
 	n.session = nil
 	s.untell(n)
 	if n.rec.TimedOut { // it came without a snapshot
+		s.settleUp(n)
 		s.arm(n, s.clock().Add(forgetNodeAfter))
 		return
 	}
@@ -376,6 +389,7 @@ func (s *store) timeOut(n *node) {
 		return
 	case n.rec.TimedOut:
 		if n.session == nil {
+			s.settleUp(n)
 			s.dropNode(n)
 		}
 		return
@@ -414,6 +428,7 @@ func (s *store) giveUp(n *node) {
 	}
 	s.endPools(n)
 	n.reset()
+	s.settleUp(n)
 	s.unlabel(n)
 	s.publishNode(n)
 }
@@ -450,8 +465,9 @@ func (s *store) publishNode(n *node) {
 	s.conflicts.publish(e)
 }
 
-// snapshot replaces all that was known of a node, in one step.
-func (s *store) snapshot(r *session, messages []*pb.ReportRequest) error {
+// snapshot replaces all that was known of a node, in one step: by the messages that the
+// session has kept, and the last ones.
+func (s *store) snapshot(r *session, last []*pb.ReportRequest) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := r.node
@@ -462,18 +478,21 @@ func (s *store) snapshot(r *session, messages []*pb.ReportRequest) error {
 	n.lastHeard = now
 	n.sweep++
 	base := len(s.touched)
-	for _, m := range messages {
+	n.excess, n.leftOut = 0, r.pending.leftOut
+	var checked []uint64
+	for m := range r.pending.all(last) {
 		s.apply(n, m, now, true)
+		checked = append(checked, m.GetChecked()...)
 	}
+	s.letGo(r)
 	s.sweeping = true
 	s.sweepOut(n)
 	s.sweeping = false
-	for _, m := range messages {
-		s.answer(r, m, now)
-	}
-	n.excess, n.corrected = 0, nil
+	s.answer(r, checked, now)
+	n.corrected = nil
 	s.dropExcess(n, r.excess)
 	s.tellCorrected(n, r.corrected)
+	s.completed(n)
 	s.heard(n)
 	for old := s.called.get(n.name); old != nil; old = old.alsoCalled {
 		if old.rec.Unheard && old.session == nil && old.bootedAs(n) {
@@ -538,14 +557,14 @@ func (s *store) delta(r *session, m *pb.ReportRequest, at verdict.Stamp) error {
 	}
 	s.tellCorrected(n, r.corrected)
 	residence := s.apply(n, m, now, false)
-	s.answer(r, m, now)
+	s.answer(r, m.GetChecked(), now)
 	s.judgeTouched(base, received{at: at, residence: residence})
 	return nil
 }
 
 // answer takes the answers to checks.
-func (s *store) answer(r *session, m *pb.ReportRequest, now verdict.Stamp) {
-	for _, id := range m.GetChecked() {
+func (s *store) answer(r *session, checked []uint64, now verdict.Stamp) {
+	for _, id := range checked {
 		for _, a := range r.checked(id) {
 			s.readAgain(r.node, a, now)
 		}

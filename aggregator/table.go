@@ -81,6 +81,7 @@ type holding struct {
 	atPort, atMAC, atAbroad int32
 	// sweep is the last snapshot that had it.
 	sweep uint32
+	cost  int32
 	// ended tells that it is in no list any more.
 	ended bool
 }

@@ -19,8 +19,11 @@ import (
 const (
 	// bookmarkEvery is how often a watcher hears from us though nothing happens.
 	bookmarkEvery = 15 * time.Second
-	// snapshotPage is how many items of the present state are made at a time.
-	snapshotPage = 500
+	// snapshotPage is how many items of the present state are made at a time: so many
+	// are in memory for each watcher that does not read. snapshotPlaces is how many are
+	// looked for at a time, which means to walk all.
+	snapshotPage   = 16
+	snapshotPlaces = 1024
 )
 
 // watch is one watcher of a hub: what it is sent, and how.
@@ -50,21 +53,9 @@ func (w witness) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_
 	return watch{
 		hub: w.store.owners, clock: w.store.clock, patience: patience, coverage: w.store.currentCoverage,
 		present: func() error {
-			var from place
-			for {
-				page, next := w.store.listOwners(&f, from, snapshotPage)
-				for _, o := range page {
-					if err := send(&pb.WatchOwnersResponse{Type: added, Owner: o}); err != nil {
-						return err
-					}
-				}
-				if next == "" {
-					return nil
-				}
-				if from, err = parsePlace(next); err != nil {
-					return err
-				}
-			}
+			return w.store.eachOwner(&f, func(o *pb.Owner) error {
+				return send(&pb.WatchOwnersResponse{Type: added, Owner: o})
+			})
 		},
 		change: func(e *event) error {
 			typ, ok := f.event(e)
@@ -94,15 +85,21 @@ func (w witness) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessSe
 	return watch{
 		hub: w.store.conflicts, clock: w.store.clock, patience: patience, coverage: w.store.currentCoverage,
 		present: func() error {
-			page, _ := w.store.listConflicts(func(c *verdict.Conflict) bool {
-				return c.Active() && matches(c.Address)
-			}, place{}, math.MaxInt)
-			for _, c := range page {
-				if err := send(&pb.WatchConflictsResponse{Type: added, Conflict: c}); err != nil {
-					return err
+			wanted := func(c *verdict.Conflict) bool { return c.Active() && matches(c.Address) }
+			for from := (place{}); ; {
+				places := w.store.conflictPlaces(wanted, from, snapshotPlaces)
+				for _, at := range places {
+					if c := w.store.conflictAt(at, wanted); c != nil {
+						if err := send(&pb.WatchConflictsResponse{Type: added, Conflict: c}); err != nil {
+							return err
+						}
+					}
 				}
+				if len(places) < snapshotPlaces {
+					return nil
+				}
+				from = places[len(places)-1]
 			}
-			return nil
 		},
 		change: func(e *event) error {
 			if e.conflict != nil && !matches(e.addr) {

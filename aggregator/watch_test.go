@@ -282,3 +282,42 @@ func TestWatchesEndWhenTheAggregatorStops(t *testing.T) {
 		}
 	})
 }
+
+// Watchers that do not read take little memory each, however much there is to read.
+func TestWatchersThatDoNotReadTakeLittleMemory(t *testing.T) {
+	const watchers, owners, each = 50, 4000, 500 << 10
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		m := snapshot(hello("n1", 1), podVeth(2, "a", "192.0.2.1"), podVeth(3, "b", "192.0.2.2"))
+		for i := range owners {
+			m.Claims = append(m.Claims, kernelClaim(2, i), kernelClaim(3, i))
+		}
+		l.dial().send(m).sync()
+		for what, watch := range map[string]func(context.Context) error{
+			"owners": func(ctx context.Context) error {
+				_, err := l.client.WatchOwners(ctx, &pb.WatchOwnersRequest{})
+				return err
+			},
+			"conflicts": func(ctx context.Context) error {
+				_, err := l.client.WatchConflicts(ctx, &pb.WatchConflictsRequest{})
+				return err
+			},
+		} {
+			ctx, cancel := context.WithCancel(l.ctx)
+			before := liveHeap()
+			for range watchers {
+				if err := watch(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait() // all of them have what is sent without their reading
+			took := (liveHeap() - before) / watchers
+			t.Logf("a watcher of %s that does not read takes %d bytes", what, took)
+			if took > each {
+				t.Errorf("a watcher of %s that does not read takes %d bytes, want %d at most", what, took, each)
+			}
+			cancel()
+			synctest.Wait()
+		}
+	})
+}

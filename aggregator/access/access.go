@@ -311,6 +311,15 @@ func (c *Caller) Name() string {
 	return c.name
 }
 
+// Account is whose connections the caller's are: an agent's are its node's, as agents may
+// share a name. It is empty where nothing says who callers are.
+func (c *Caller) Account() string {
+	if c.agent && c.node != "" {
+		return "node " + c.node
+	}
+	return c.name
+}
+
 // authorize says whether a caller may do something.
 func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 	switch {

@@ -18,11 +18,11 @@ const (
 	// failuresPerSecond is how many tokens of one address may be wrong.
 	failuresPerSecond, failuresAtOnce = 5, 50
 	// maxWatches is how many watches are open in all, and watchesOfOne how many
-	// of one caller.
-	maxWatches, watchesOfOne = 2000, 500
+	// of one caller. One that does not read takes up to half a megabyte, until it is cut off.
+	maxWatches, watchesOfOne = 256, 64
 	// reportsOfOne is how many report streams of one node's agent are open: it needs one,
-	// and those that are half open end within seconds.
-	reportsOfOne = 32
+	// and those that are half open end within seconds. Each may have a message of 4 MiB.
+	reportsOfOne = 20
 	// incoming is how many calls of gRPC, but for streams of those who may, of one
 	// address are under way, and callWithin how long one may take.
 	incoming, callWithin = 64, 30 * time.Second

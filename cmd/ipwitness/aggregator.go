@@ -65,11 +65,12 @@ func (c *aggregatorCommand) run(ctx context.Context) error {
 	if c.sys.getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)
 	}
+	c.aggregator.Memory = useMemory()
 	agg, s, err := openAggregator(ctx, c.aggregator, c.listen, c.files, p)
 	if err != nil {
 		return err
 	}
-	p.log.With(s.listeners.logged()...).Info("starting", "version", p.build.Version, "cluster", c.aggregator.Cluster)
+	p.log.With(s.listeners.logged()...).Info("starting", "version", p.build.Version, "cluster", c.aggregator.Cluster, "memory_bytes", c.aggregator.Memory)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return agg.Run(ctx) })
 	g.Go(func() error { return s.run(ctx) })

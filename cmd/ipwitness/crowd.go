@@ -10,7 +10,9 @@ import (
 
 	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
 )
@@ -20,9 +22,9 @@ const (
 	// once, and connectionsOfOne how many of HTTP of one address: who opens many and says
 	// nothing on them takes no more than its share. All agents may come from one address,
 	// that of a load balancer.
-	maxClients       = 4096
+	maxClients       = 1024
 	maxAgents        = 25_000
-	connectionsOfOne = 1024
+	connectionsOfOne = 256
 	// maxPreauth is how many connections of gRPC are open that are unauthenticated, as no
 	// call on them was let in yet, and preauthGrace how long one may be when others wait:
 	// each takes some 70 kB of memory.
@@ -31,7 +33,20 @@ const (
 	// maxProbes is how many connections are open at once where only health and metrics are
 	// offered.
 	maxProbes = 512
+	// connectionsOfCaller is how many authenticated connections of gRPC one caller may
+	// have: an agent needs one, and those that are half open end within a minute.
+	connectionsOfCaller = 32
+	// writeBuffer is how many bytes of a connection the kernel holds for a client that
+	// does not read: it would let them grow to megabytes, which count for the container.
+	writeBuffer = 128 << 10
 )
+
+// bufferLess has the kernel hold no more than writeBuffer for a client.
+func bufferLess(c net.Conn) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetWriteBuffer(writeBuffer) // then it is as large as the kernel makes it
+	}
+}
 
 // crowd is a listener that hangs up on an address that has too many connections.
 type crowd struct {
@@ -51,6 +66,7 @@ func (c *crowd) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
+		bufferLess(conn)
 		of, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
 		if c.join(of.Addr()) {
 			return &one{Conn: conn, leave: sync.OnceFunc(func() { c.leave(of.Addr()) })}, nil
@@ -147,10 +163,12 @@ type preauth struct {
 
 	mu    sync.Mutex
 	those []*preauthConn // by when they came
+	// callers counts the authenticated connections of each caller.
+	callers map[string]int
 }
 
 func newPreauth(l net.Listener, most int, patience time.Duration) *preauth {
-	s := &preauth{Listener: l, patience: patience, room: make(chan struct{}, most), closed: make(chan struct{})}
+	s := &preauth{Listener: l, patience: patience, room: make(chan struct{}, most), closed: make(chan struct{}), callers: make(map[string]int)}
 	s.close = sync.OnceValue(func() error {
 		close(s.closed)
 		return l.Close()
@@ -168,6 +186,7 @@ func (s *preauth) Accept() (net.Conn, error) {
 		<-s.room
 		return nil, err
 	}
+	bufferLess(conn)
 	c := &preauthConn{Conn: conn, among: s, came: time.Now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,6 +243,36 @@ func (s *preauth) leave(c *preauthConn) bool {
 	return true
 }
 
+// letIn tells that a call of a caller was let in on a connection: that is authenticated
+// from then on. It gives false where the caller has too many.
+func (s *preauth) letIn(c *preauthConn, caller string) bool {
+	s.mu.Lock()
+	ok := c.caller != "" || caller == "" || s.callers[caller] < connectionsOfCaller
+	if ok && c.caller == "" && caller != "" && !c.closed {
+		c.caller = caller
+		s.callers[caller]++
+	}
+	s.mu.Unlock()
+	if ok {
+		s.leave(c)
+	}
+	return ok
+}
+
+// end tells that a connection is closed.
+func (s *preauth) end(c *preauthConn) {
+	s.leave(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.closed = true; c.caller == "" {
+		return
+	}
+	if s.callers[c.caller]--; s.callers[c.caller] == 0 {
+		delete(s.callers, c.caller)
+	}
+	c.caller = ""
+}
+
 // Close is for net.Listener.
 func (s *preauth) Close() error { return s.close() }
 
@@ -233,6 +282,9 @@ type preauthConn struct {
 	net.Conn
 	among *preauth
 	came  time.Time
+	// caller is whose it is, once it is authenticated; empty where callers have no names.
+	caller string
+	closed bool
 }
 
 // RemoteAddr is for net.Conn. It has the connection with it, by which who looks after
@@ -241,7 +293,7 @@ func (c *preauthConn) RemoteAddr() net.Addr { return preauthAddr{c.Conn.RemoteAd
 
 // Close is for net.Conn.
 func (c *preauthConn) Close() error {
-	defer c.among.leave(c)
+	defer c.among.end(c)
 	return c.Conn.Close()
 }
 
@@ -252,23 +304,29 @@ type preauthAddr struct {
 
 // authenticated are the options of a server behind preauth, after those of the guard.
 func authenticated() []grpc.ServerOption {
-	letIn := func(ctx context.Context) {
-		if access.Of(ctx) == nil {
-			return // it is open to anybody
+	letIn := func(ctx context.Context) error {
+		caller := access.Of(ctx)
+		if caller == nil {
+			return nil // it is open to anybody
 		}
 		if p, ok := peer.FromContext(ctx); ok {
-			if addr, ok := p.Addr.(preauthAddr); ok {
-				addr.of.among.leave(addr.of)
+			if addr, ok := p.Addr.(preauthAddr); ok && !addr.of.among.letIn(addr.of, caller.Account()) {
+				return status.Errorf(codes.ResourceExhausted, "too many connections: %d are the most for %s; close some, one is enough for many calls", connectionsOfCaller, caller.Account())
 			}
 		}
+		return nil
 	}
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-			letIn(ctx)
+			if err := letIn(ctx); err != nil {
+				return nil, err
+			}
 			return next(ctx, req)
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-			letIn(stream.Context())
+			if err := letIn(stream.Context()); err != nil {
+				return err
+			}
 			return next(srv, stream)
 		}),
 	}

@@ -76,6 +76,7 @@ func (r *runCommand) run(ctx context.Context) error {
 		return err
 	}
 	r.aggregator.Alone = true
+	r.aggregator.Memory = useMemory()
 	agg, s, err := openAggregator(ctx, r.aggregator, r.listen, r.files, p)
 	if err != nil {
 		return err

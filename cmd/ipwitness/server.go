@@ -59,6 +59,9 @@ const (
 	idleConnection = 2 * time.Minute
 )
 
+// streamWindow is how many bytes of one call in process may be under way, and not read.
+const streamWindow = 64 << 10
+
 // pipeBuffer is how many bytes may be under way in process.
 const pipeBuffer = 1 << 20
 
@@ -81,6 +84,8 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 	conn, err := grpc.NewClient("passthrough:///in-process",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// Windows that grow would hold megabytes for each watcher of REST that does not read.
+		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(pipeBuffer),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32))) // a page has up to 10000 owners
 	if err != nil {
 		return nil, fmt.Errorf("connect in process: %w", err)
@@ -98,9 +103,11 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 		grpc.MaxHeaderListSize(maxHeader),
 	)
 	options = append(options, authenticated()...)
+	creds := insecure.NewCredentials()
 	if tls != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(tls)))
+		creds = credentials.NewTLS(tls)
 	}
+	options = append(options, grpc.Creds(framed{creds}))
 	s := &server{
 		listeners: l,
 		preauth:   newPreauth(l.grpc, maxPreauth, preauthGrace),
@@ -165,7 +172,7 @@ func newHTTPServer(handler http.Handler, tls *tls.Config, log *slog.Logger) *htt
 		MaxHeaderBytes:    maxHeader,
 		ReadHeaderTimeout: headerWithin,
 		IdleTimeout:       idleConnection, // and no WriteTimeout: a watch has no end
-		HTTP2:             &http.HTTP2Config{WriteByteTimeout: readWithin},
+		HTTP2:             &http.HTTP2Config{WriteByteTimeout: readWithin, MaxConcurrentStreams: maxStreams},
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }

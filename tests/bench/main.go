@@ -101,6 +101,7 @@ var parts = []part{
 	{"pods", "0, 50 and 250 pods that do nothing", podRows},
 	{"runtime", fmt.Sprintf("%d sandboxes of a real containerd", sandboxes), runtimeRows},
 	{"agents", fmt.Sprintf("%d simulated agents, and an aggregator that is killed", crowdNodes), agentRows},
+	{"memory", fmt.Sprintf("the aggregator's memory with up to %d flooded nodes", floodedNodes), memoryRows},
 	{"audit", fmt.Sprintf("%d allocations of host-local against as many owners", auditNodes*auditPods), auditRows},
 	{"kubernetes", fmt.Sprintf("%d pods in a real Kubernetes API, whose server is killed", apiPods), kubernetesRows},
 }

@@ -722,3 +722,31 @@ func mustJSON(t *testing.T, v any) string {
 	}
 	return string(text)
 }
+
+// The Go runtime is told of the aggregator's memory limit, with room for what it does
+// not count, where the limit can be read; extraEnv has the last word.
+func TestMemoryLimitOfTheAggregator(t *testing.T) {
+	for _, c := range []struct {
+		set  string
+		want []string
+	}{
+		{"aggregator.replicas=1", []string{"483183820"}},
+		{"aggregator.resources.limits.memory=2Gi", []string{"1932735283"}},
+		{"aggregator.resources.limits.memory=1.5Gi", nil},
+		{"aggregator.resources.limits=null", nil},
+		{"aggregator.resources=null", nil},
+		{"aggregator.extraEnv[0].name=GOMEMLIMIT,aggregator.extraEnv[0].value=100MiB", []string{"100MiB"}},
+	} {
+		var d appsv1.Deployment
+		the(t, template(t, "ipwitness", c.set), "Deployment", "ipwitness-aggregator", &d)
+		var got []string
+		for _, e := range d.Spec.Template.Spec.Containers[0].Env {
+			if e.Name == "GOMEMLIMIT" {
+				got = append(got, e.Value)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: got GOMEMLIMIT %q, want %q", c.set, got, c.want)
+		}
+	}
+}

@@ -29,6 +29,10 @@ func Unseen(c *pb.Coverage) (sentences []string) {
 	if n := int(c.GetWithoutAddresses()); n > 0 {
 		add("On %d of %s (%s), addresses inside network namespaces are not seen.", n, Count(expected, "node", "nodes"), counted(c.GetNodesWithoutAddresses(), n))
 	}
+	if n := int(c.GetLeftOut()); n > 0 {
+		add("Of %d of %s (%s), some of what the agent reports is left out, because the aggregator has no room for it.",
+			n, Count(expected, "node", "nodes"), counted(c.GetNodesLeftOut(), n))
+	}
 	switch c.GetUnknown() {
 	case pb.Coverage_UNSPECIFIED:
 	case pb.Coverage_STARTING:

@@ -2637,7 +2637,12 @@ type Node struct {
 	// The container runtime that is asked there, with its version; empty where none is.
 	Runtime string `protobuf:"bytes,17,opt,name=runtime,proto3" json:"runtime,omitempty"`
 	// Ports that show more new bindings than the agent takes.
-	Flooding      []*Node_Flooding `protobuf:"bytes,18,rep,name=flooding,proto3" json:"flooding,omitempty"`
+	Flooding []*Node_Flooding `protobuf:"bytes,18,rep,name=flooding,proto3" json:"flooding,omitempty"`
+	// Some of what the agent reports is left out, as the aggregator has no room for it:
+	// that nothing is found on this node, or against it, does not say that nothing is there.
+	Incomplete bool `protobuf:"varint,19,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	// How many records are left out since the last snapshot of the agent.
+	LeftOut       uint64 `protobuf:"varint,20,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2798,6 +2803,20 @@ func (x *Node) GetFlooding() []*Node_Flooding {
 	return nil
 }
 
+func (x *Node) GetIncomplete() bool {
+	if x != nil {
+		return x.Incomplete
+	}
+	return false
+}
+
+func (x *Node) GetLeftOut() uint64 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
 // Coverage says how much an answer rests on: what is not seen cannot be listed.
 type Coverage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2812,7 +2831,8 @@ type Coverage struct {
 	// Nodes heard from that do not see addresses inside network namespaces.
 	WithoutAddresses uint32 `protobuf:"varint,4,opt,name=without_addresses,json=withoutAddresses,proto3" json:"without_addresses,omitempty"`
 	// That nothing was found proves nothing: no node is heard from, an expected node is
-	// not heard from or does not see addresses, or not all expected nodes are known.
+	// not heard from or does not see addresses, not all expected nodes are known, or
+	// some of what nodes report is left out.
 	// Frames that are not seen do not count: they may be off on purpose.
 	Incomplete bool `protobuf:"varint,5,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	// Why not all expected nodes are known.
@@ -2823,8 +2843,12 @@ type Coverage struct {
 	NodesWithoutFrames []string `protobuf:"bytes,8,rep,name=nodes_without_frames,json=nodesWithoutFrames,proto3" json:"nodes_without_frames,omitempty"`
 	// Nodes counted in without_addresses, by name: 100 at most.
 	NodesWithoutAddresses []string `protobuf:"bytes,9,rep,name=nodes_without_addresses,json=nodesWithoutAddresses,proto3" json:"nodes_without_addresses,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// Nodes of which the aggregator has no room for some of the records.
+	LeftOut uint32 `protobuf:"varint,10,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// Nodes counted in left_out, by name: 100 at most.
+	NodesLeftOut  []string `protobuf:"bytes,11,rep,name=nodes_left_out,json=nodesLeftOut,proto3" json:"nodes_left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Coverage) Reset() {
@@ -2916,6 +2940,20 @@ func (x *Coverage) GetNodesWithoutFrames() []string {
 func (x *Coverage) GetNodesWithoutAddresses() []string {
 	if x != nil {
 		return x.NodesWithoutAddresses
+	}
+	return nil
+}
+
+func (x *Coverage) GetLeftOut() uint32 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+func (x *Coverage) GetNodesLeftOut() []string {
+	if x != nil {
+		return x.NodesLeftOut
 	}
 	return nil
 }
@@ -3298,7 +3336,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\fcontainer_id\x18\x06 \x01(\tR\vcontainerId\x12\x1c\n" +
 	"\tinterface\x18\a \x01(\tR\tinterface\x12\x1a\n" +
 	"\blocation\x18\b \x01(\tR\blocation\x12=\n" +
-	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\"\x9e\a\n" +
+	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\"\xd9\a\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.ipwitness.v1.Node.StateR\x05state\x12\x18\n" +
@@ -3322,7 +3360,11 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x03lag\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\x03lag\x12-\n" +
 	"\x04skew\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x04skew\x12\x18\n" +
 	"\aruntime\x18\x11 \x01(\tR\aruntime\x127\n" +
-	"\bflooding\x18\x12 \x03(\v2\x1b.ipwitness.v1.Node.FloodingR\bflooding\x1a8\n" +
+	"\bflooding\x18\x12 \x03(\v2\x1b.ipwitness.v1.Node.FloodingR\bflooding\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\x13 \x01(\bR\n" +
+	"incomplete\x12\x19\n" +
+	"\bleft_out\x18\x14 \x01(\x04R\aleftOut\x1a8\n" +
 	"\x04Port\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\x1a\xbd\x01\n" +
@@ -3335,7 +3377,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LIVE\x10\x01\x12\v\n" +
-	"\aUNHEARD\x10\x02\"\xb1\x03\n" +
+	"\aUNHEARD\x10\x02\"\xf2\x03\n" +
 	"\bCoverage\x12\x1a\n" +
 	"\bexpected\x18\x01 \x01(\rR\bexpected\x12\x14\n" +
 	"\x05heard\x18\x02 \x01(\rR\x05heard\x12%\n" +
@@ -3347,7 +3389,10 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\aunknown\x18\x06 \x01(\x0e2\x1e.ipwitness.v1.Coverage.UnknownR\aunknown\x12!\n" +
 	"\fsilent_nodes\x18\a \x03(\tR\vsilentNodes\x120\n" +
 	"\x14nodes_without_frames\x18\b \x03(\tR\x12nodesWithoutFrames\x126\n" +
-	"\x17nodes_without_addresses\x18\t \x03(\tR\x15nodesWithoutAddresses\"8\n" +
+	"\x17nodes_without_addresses\x18\t \x03(\tR\x15nodesWithoutAddresses\x12\x19\n" +
+	"\bleft_out\x18\n" +
+	" \x01(\rR\aleftOut\x12$\n" +
+	"\x0enodes_left_out\x18\v \x03(\tR\fnodesLeftOut\"8\n" +
 	"\aUnknown\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\f\n" +
 	"\bSTARTING\x10\x01\x12\x0e\n" +

@@ -45,6 +45,19 @@ would be replaced. Its own count more than those of all. */}}
 {{ printf "ipwitness authority of %s/%s" .Release.Namespace (include "ipwitness.fullname" .) | trunc 64 }}
 {{- end }}
 
+{{- /* 90 % of the memory limit of the aggregator, as GOMEMLIMIT: empty where that is no whole
+number of Ki, Mi or Gi, as the program then reads it from its cgroup, and where extraEnv
+sets it. */}}
+{{- define "ipwitness.gomemlimit" -}}
+{{- $limit := ((.resources).limits).memory | default "" | toString -}}
+{{- range .extraEnv }}{{ if eq .name "GOMEMLIMIT" }}{{ $limit = "" }}{{ end }}{{ end -}}
+{{- if regexMatch "^[0-9]+[KMG]i$" $limit -}}
+{{- $bytes := int64 (regexFind "^[0-9]+" $limit) -}}
+{{- range until (index (dict "K" 1 "M" 2 "G" 3) (regexFind "[KMG]" $limit)) }}{{ $bytes = mul $bytes 1024 }}{{ end -}}
+{{ div (mul $bytes 9) 10 | quote }}
+{{- end -}}
+{{- end }}
+
 {{- define "ipwitness.image" -}}
 {{- with .Values.image -}}
 {{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}

@@ -1,0 +1,73 @@
+package aggregator
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// One node with very many conflicts, also with addresses of others, does not fill the
+// log, and does not keep the others out of it.
+func TestOneNodeDoesNotFillTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		l := newLoggingLab(t, Config{}, slog.New(slog.NewTextHandler(&out, nil)))
+		synctest.Wait()
+		const many = 500
+		bad := l.dial().send(snapshot(hello("bad", 1), podVeth(2, "a", "10.200.0.1"), podVeth(3, "b", "10.200.0.2"))).sync()
+		for n := range 8 {
+			m := &pb.ReportRequest{}
+			for i := range many {
+				m.Claims = append(m.Claims, kernelClaim(2, n<<16+i), kernelClaim(3, n<<16+i))
+			}
+			bad.send(m).sync()
+			synctest.Wait() // all of it is entered
+		}
+		if got := strings.Count(out.String(), "node=bad lines="); got != 1 {
+			t.Errorf("the log says %d times that lines of the node are left out, want once", got)
+		}
+		if got := strings.Count(out.String(), "conflict changed"); got != linesAtOnce-1 && got != linesAtOnce {
+			t.Errorf("got %d lines of %d conflicts of one node, want %d", got, 8*many, linesAtOnce)
+		}
+		l.dial().send(snapshot(hello("good", 1), podVeth(2, "a", addr), podVeth(3, "b", addr))).sync()
+		synctest.Wait()
+		if !strings.Contains(out.String(), "address="+addr) {
+			t.Error("the log has not the conflict of another node")
+		}
+	})
+}
+
+// A node that others attack keeps lines of its own.
+func TestAnAttackedNodeKeepsItsLines(t *testing.T) {
+	q := newLogQuota(slog.New(slog.DiscardHandler))
+	now := newStore(policyForTests, nil, newMetrics()).clock().Time()
+	lines := 0
+	for range 10 * linesAtOnce {
+		if q.allows(now, "attacked", "bad") {
+			lines++
+		}
+	}
+	if lines != linesAtOnce/2 {
+		t.Errorf("got %d lines of two nodes, want %d", lines, linesAtOnce/2)
+	}
+	for i := range linesAtOnce / 4 {
+		if !q.allows(now, "attacked") || !q.allows(now, "attacked", "other") {
+			t.Fatalf("a line of another conflict is left out after %d", i)
+		}
+	}
+	for n := range 10 { // with many others, it is the one node that pays
+		for range linesAtOnce {
+			q.allows(now, fmt.Sprint("good", n), "worse")
+		}
+	}
+	for n := range 10 {
+		if !q.allows(now, fmt.Sprint("good", n)) {
+			t.Errorf("node %d has no lines left", n)
+		}
+	}
+}
