@@ -110,123 +110,136 @@ func mapKeys(m protoreflect.Map) (keys []protoreflect.MapKey) {
 }
 
 // everything is the report of a node where much is wrong, with each text that there is.
-func everything(cage *canary.Cage) *pb.ReportRequest {
-	a, b := kindPod(2, "a", "10.244.0.5"), kindPod(3, "b", "10.244.0.5")
-	a.Namespaces[0].Intended = []*pb.Intended{{Address: "10.244.0.9", Source: "cri", Interface: "eth1"}}
+// Each number gives a node of its own, with addresses of its own.
+func everything(number int) *pb.ReportRequest {
+	at := func(address string) string { return fmt.Sprintf("10.%d.%s", number, address) }
+	a, b := kindPod(2, "a", at("0.5")), kindPod(3, "b", at("0.5"))
+	a.Namespaces[0].Intended = []*pb.Intended{{Address: at("0.9"), Source: "cri", Interface: "eth1"}}
 	a.Namespaces[0].Workload.Sources = map[string]string{"uid": "cgroup"}
 	a.Namespaces[0].Workload.Process = "pause (12)"
 	a.Interfaces[0].Vrf = "red"
-	named, process := podVeth(4, "x", "10.244.0.7"), podVeth(5, "x", "10.244.0.7")
+	named, process := podVeth(4, "x", at("0.7")), podVeth(5, "x", at("0.7"))
 	named.Namespaces[0].Workload = &pb.Workload{Kind: pb.Workload_CONTAINER, Name: "lab", Source: "netns"}
 	process.Namespaces[0].Workload = &pb.Workload{Kind: pb.Workload_UNKNOWN, Process: "sleep (42)", Source: "process"}
-	container, anonymous := podVeth(6, "x", "10.244.0.8"), podVeth(7, "x", "10.244.0.8")
+	container, anonymous := podVeth(6, "x", at("0.8")), podVeth(7, "x", at("0.8"))
 	container.Namespaces[0].Workload = &pb.Workload{Kind: pb.Workload_CONTAINER, Name: "db", ContainerId: "0123456789abcdef", Source: "cgroup"}
 	anonymous.Namespaces[0].Workload = &pb.Workload{Kind: pb.Workload_POD, Uid: "0125ec2f-b64a", Source: "cgroup"}
-	machine := podVeth(10, "vm", "10.244.0.40")
+	machine := podVeth(10, "vm", at("0.40"))
 	machine.Namespaces[0].Workload.VirtualMachine = "db"
 	machine.Namespaces[0].Workload.Controller = &pb.Controller{Kind: "VirtualMachineInstance", Name: "db"}
 	machine.Namespaces[0].Workload.Phase = "Running"
-	outside := announced(4, "10.244.0.41", []byte{2, 9, 9, 9, 9, 9})
+	outside := announced(4, at("0.41"), []byte{2, 9, 9, 9, 9, 9})
 	outside.Source = []byte{2, 9, 9, 9, 9, 8}
 	tunnel := &pb.ReportRequest{
 		Links: []*pb.LinkRecord{{Name: "tunl0", Kind: pb.LinkRecord_UPLINK}},
 		Interfaces: []*pb.InterfaceRecord{{
 			Namespace: 1, Index: 2, Name: "tunl0", Kind: "ipip", Attachment: pb.InterfaceRecord_OWN, Link: "tunl0", HostInterface: "tunl0", Uplink: true,
 		}},
-		Claims: []*pb.ClaimRecord{assigned(1, "10.244.0.42"), outside},
+		Claims: []*pb.ClaimRecord{assigned(1, at("0.42")), outside},
 	}
-	overlapping, unreadable := hostLocal("10.244.0.0/25", pb.Pool_KNOWN), hostLocal("10.9.0.0/24", pb.Pool_UNREADABLE)
+	overlapping, unreadable := hostLocal(at("0.0/25"), pb.Pool_KNOWN), hostLocal(at("9.0/24"), pb.Pool_UNREADABLE)
 	overlapping.Name, overlapping.Network, overlapping.Device = "/var/lib/cni/networks/other", "other", "cni0"
 	unreadable.Name, unreadable.Problem = "/var/lib/cni/networks/broken", "it cannot be read"
-	h := hello("n1", 1)
-	h.BootId, h.Netns = cage.Boot, cage.Netns
-	m := snapshot(h, a, b, named, process, container, anonymous, kindPod(8, "c", "10.244.0.30"), kindPod(9, "d", "10.244.0.31"),
-		machine, tunnel, kindPod(11, "e", "10.244.0.42"), poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN), overlapping, unreadable),
-		given(allocated("10.244.0.5", "sandbox-b"), allocated("10.244.0.31", "sandbox-old"), allocated("10.244.0.20", "sandbox-gone")))
-	m.Namespaces[0].Netns = cage.Netns
+	h := hello(nodeName(number), 1)
+	h.BootId = bootID(number)
+	m := snapshot(h, a, b, named, process, container, anonymous, kindPod(8, "c", at("0.30")), kindPod(9, "d", at("0.31")),
+		machine, tunnel, kindPod(11, "e", at("0.42")), poolOf(hostLocal(at("0.0/24"), pb.Pool_KNOWN), overlapping, unreadable),
+		given(allocated(at("0.5"), "sandbox-b"), allocated(at("0.31"), "sandbox-old"), allocated(at("0.20"), "sandbox-gone")))
 	m.Status = &pb.StatusRecord{
 		Wire: "tcx", Ports: []*pb.Node_Port{{Interface: "eth0", Mode: "tcx"}}, Problems: []string{"something"}, Runtime: "containerd 1.7", CalicoNodename: "other",
 	}
 	return m
 }
 
-// reported is all that an aggregator tells of a report: through its API, and as the command
-// line shows it.
+func nodeName(number int) string { return fmt.Sprintf("n%d", number) }
+
+func bootID(number int) string { return fmt.Sprintf("4203561e-1821-45b6-a68a-%012d", number) }
+
+// reported is all that an aggregator tells: through its API, and as the command line shows
+// it.
 type reported struct {
 	messages []proto.Message
 	shown    string
-	plan     string
-	owners   int
-	findings map[string]bool
-	problems []string
+	nodes    map[string]*pb.Node
+	owners   map[string]int           // of each node
+	findings map[string][]*pb.Finding // about each node
+	made     time.Time
 }
 
-func (l *lab) reported() (out reported) {
+func (l *lab) reported() reported {
 	l.Helper()
-	now := time.Now()
+	out := reported{nodes: map[string]*pb.Node{}, owners: map[string]int{}, findings: map[string][]*pb.Finding{}, made: time.Now()}
+	now := out.made
 	var b bytes.Buffer
 	check := func(err error) {
 		if err != nil {
 			l.Fatal(err)
 		}
 	}
-	owners, conflicts, findings := l.owners(&pb.ListOwnersRequest{}), l.conflicts(), l.findings()
+	const all = 10_000
+	owners, err := l.client.ListOwners(l.ctx, &pb.ListOwnersRequest{PageSize: all})
+	check(err)
+	conflicts, err := l.client.ListConflicts(l.ctx, &pb.ListConflictsRequest{All: true, PageSize: all})
+	check(err)
+	findings, err := l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{PageSize: all})
+	check(err)
 	nodes, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
 	check(err)
-	pools, err := l.client.ListPools(l.ctx, &pb.ListPoolsRequest{})
+	pools, err := l.client.ListPools(l.ctx, &pb.ListPoolsRequest{PageSize: all})
 	check(err)
-	out.messages = append(out.messages, nodes, pools)
-	check(show.Owners(&b, owners, true, now))
-	check(show.Conflicts(&b, conflicts, true, now))
-	check(show.Findings(&b, findings, true, now))
+	out.messages = append(out.messages, owners, conflicts, findings, nodes, pools)
+	check(show.Owners(&b, owners.GetOwners(), true, now))
+	check(show.Conflicts(&b, conflicts.GetConflicts(), true, now))
+	check(show.Findings(&b, findings.GetFindings(), true, now))
 	check(show.Nodes(&b, nodes.GetNodes(), nil, true, now))
 	check(show.Pools(&b, pools.GetPools(), true))
-	check(show.List(&b, show.FormatJSON, "conflicts", conflicts, nil))
-	check(show.List(&b, show.FormatYAML, "findings", findings, nil))
-	addresses := map[string]bool{}
-	for _, o := range owners {
-		out.messages = append(out.messages, o)
-		addresses[o.GetAddress()] = true
+	for _, n := range nodes.GetNodes() {
+		out.nodes[n.GetName()] = n
 	}
-	for a := range addresses {
-		e, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: a})
+	explained := map[string]bool{}
+	for _, o := range owners.GetOwners() {
+		out.owners[o.GetNode()]++
+		if explained[o.GetAddress()] {
+			continue
+		}
+		explained[o.GetAddress()] = true
+		e, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: o.GetAddress()})
 		check(err)
 		out.messages = append(out.messages, e)
 		check(show.Explain(&b, e, now))
 	}
-	for _, c := range conflicts {
-		out.messages = append(out.messages, c)
+	for _, c := range conflicts.GetConflicts() {
 		check(show.Conflict(&b, c, now))
 	}
-	out.findings = map[string]bool{}
-	for _, f := range findings {
-		out.messages = append(out.messages, f)
-		out.findings[f.GetKind()] = true
+	for _, f := range findings.GetFindings() {
+		for _, node := range f.GetNodes() {
+			out.findings[node] = append(out.findings[node], f)
+		}
 		check(show.Finding(&b, f, now))
 	}
-	out.shown, out.owners, out.problems = b.String(), len(owners), nodes.GetNodes()[0].GetProblems()
-	var plan bytes.Buffer
-	check(show.FixPlan(&plan, findings, show.Origin{Server: "http://127.0.0.1:9641", Program: "ipwitness", Nodes: nodes.GetNodes(), Now: now}))
-	out.plan = plan.String()
+	out.shown = b.String()
 	return out
 }
 
-// report gives what is told of a report that stands, or why it was refused.
-func report(t *testing.T, m *pb.ReportRequest) (out reported, err error) {
+// toldOf gives what is told of reports, each of one node, and why those were refused that
+// were.
+func toldOf(t *testing.T, reports []*pb.ReportRequest) (out reported, refused []error) {
 	t.Helper()
+	refused = make([]error, len(reports))
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, Config{LeakedAfter: time.Minute})
-		a := l.dial().send(m)
-		for a.acked < a.sequence {
-			if !a.take() {
-				err = a.end
-				return
+		l := newLab(t, Config{LeakedAfter: 2 * time.Second})
+		for i, m := range reports {
+			a := l.dial().send(m)
+			for a.acked < a.sequence && refused[i] == nil {
+				if !a.take() {
+					refused[i] = a.end
+				}
 			}
 		}
-		time.Sleep(2 * time.Minute)
+		time.Sleep(10 * time.Second)
 		out = l.reported()
 	})
-	return out, err
+	return out, refused
 }
 
 // A stolen token of an agent can say anything in a report. Nothing of it runs a command
@@ -234,73 +247,75 @@ func report(t *testing.T, m *pb.ReportRequest) (out reported, err error) {
 // address because a name is odd.
 func TestNoReportRunsACommand(t *testing.T) {
 	cage := canary.New(t)
-	well, err := report(t, everything(cage))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, kind := range []string{"in-use-unallocated", "booked-elsewhere", "leaked", "ranges-overlap", "ipam-unreadable", "intended-not-observed"} {
-		if !well.findings[kind] {
-			t.Errorf("got findings %v, want %s, too", well.findings, kind)
-		}
-	}
 	poisoned := map[string]bool{}
 	for _, payload := range []string{"$(:>c)", "';:>c;'", "--evil=1", "x\n:>c\n\x1b[2J\u202e"} {
-		var plans []string
-		for n := 0; ; n++ {
-			m := everything(cage)
-			key := poison(m.ProtoReflect(), n, payload)
+		reports, keys := []*pb.ReportRequest{everything(0)}, []string{""}
+		for {
+			m := everything(len(reports))
+			key := poison(m.ProtoReflect(), len(reports)-1, payload)
 			if key == "" {
 				break
 			}
+			reports, keys = append(reports, m), append(keys, key)
 			poisoned[key] = true
-			r := rules[key]
-			got, err := report(t, m)
-			if err != nil {
+		}
+		got, refused := toldOf(t, reports)
+		well := got.owners[nodeName(0)]
+		for _, kind := range []string{"in-use-unallocated", "booked-elsewhere", "leaked", "ranges-overlap", "ipam-unreadable", "intended-not-observed"} {
+			if !slices.ContainsFunc(got.findings[nodeName(0)], func(f *pb.Finding) bool { return f.GetKind() == kind }) {
+				t.Errorf("got findings %v, want %s, too", got.findings[nodeName(0)], kind)
+			}
+		}
+		for i, key := range keys[1:] {
+			i++
+			r, name := rules[key], nodeName(i)
+			if err := refused[i]; err != nil {
 				if empty := key == "LinkRecord.name"; !r.must && r.sizes == nil && !empty || status.Code(err) != codes.InvalidArgument {
 					t.Errorf("got %v of %q in %s, want it corrected", err, payload, key)
 				}
 				cage.Readable(key, err.Error())
 				continue
 			}
-			if r.sizes == nil && got.owners != well.owners {
-				t.Errorf("got %d owners with %q in %s, want all %d", got.owners, payload, key, well.owners)
+			if r.sizes == nil && got.owners[name] != well {
+				t.Errorf("got %d owners with %q in %s, want all %d", got.owners[name], payload, key, well)
 			}
 			odd := r.sizes == nil && !r.text.Has(payload)
-			if said := strings.Contains(strings.Join(got.problems, "\n"), key+" ("); odd != said && key != "Workload.name" {
-				t.Errorf("got problems %q with %q in %s, want it named: %v", got.problems, payload, key, odd)
+			problems := strings.Join(got.nodes[name].GetProblems(), "\n")
+			if said := strings.Contains(problems, key+" ("); odd != said && key != "Workload.name" {
+				t.Errorf("got problems %q with %q in %s, want it named: %v", problems, payload, key, odd)
 			}
-			for _, m := range got.messages {
-				texts(m.ProtoReflect(), func(f protoreflect.FieldDescriptor, text string) {
-					what := fmt.Sprintf("%q in %s: %s", payload, key, f.FullName())
-					if f.Name() == "command" {
-						cage.Script(text)
-						cage.Readable(what, text)
-						return
-					}
-					if !form.Printable(text) {
-						t.Errorf("%s: got %q, want nothing that cannot be printed", what, text)
-					}
-					if f.FullName() == "ipwitness.v1.Action.text" {
-						cage.Advice(text)
-					}
-				})
+			var b bytes.Buffer
+			if err := show.FixPlan(&b, got.findings[name], show.Origin{
+				Program: "ipwitness", Now: got.made,
+				Nodes: []*pb.Node{{Name: name, BootId: cage.Boot, Netns: cage.Netns}}, // or nothing of it would run
+			}); err != nil {
+				t.Fatal(err)
 			}
-			cage.Readable(key, got.shown)
-			cage.Readable(key, got.plan)
-			cage.Parses(got.plan)
-			cage.Add(got.plan)
-			plans = append(plans, got.plan)
+			plan := b.String()
+			cage.Readable(key, plan)
+			cage.Parses(plan)
+			for _, arguments := range []string{"", " cluster", " node " + name} {
+				cage.Add("set --" + arguments + "\n" + plan)
+			}
 		}
-		if script := cage.Sings("node", "n1"); script != "" {
+		for _, m := range got.messages {
+			texts(m.ProtoReflect(), func(f protoreflect.FieldDescriptor, text string) {
+				switch f.FullName() {
+				case "ipwitness.v1.Fix.command":
+					cage.Script(text)
+					cage.Readable("a command", text)
+					return
+				case "ipwitness.v1.Action.text":
+					cage.Advice(text)
+				}
+				if !form.Printable(text) {
+					t.Errorf("%q in %s: got %q, want nothing that cannot be printed", payload, f.FullName(), text)
+				}
+			})
+		}
+		cage.Readable("what is shown", got.shown)
+		if script := cage.Sings(); script != "" {
 			t.Errorf("got a command that runs what %q says:\n%s", payload, script)
-		}
-		for _, arguments := range [][]string{nil, {"cluster"}} {
-			for _, plan := range plans {
-				cage.Add(plan)
-			}
-			if script := cage.Sings(arguments...); script != "" {
-				t.Errorf("got a plan that runs what %q says, with arguments %q:\n%s", payload, arguments, script)
-			}
 		}
 	}
 	for key := range rules {
