@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -128,7 +129,10 @@ func (s *store) apply(n *node, m *pb.ReportRequest, now verdict.Stamp, snapshot 
 // applyStatus takes what an agent says of itself; of its ports only how many there are.
 func (s *store) applyStatus(n *node, rec *pb.StatusRecord) {
 	ports := len(rec.GetPorts())
-	rec.Ports, rec.Problems = nil, rec.Problems[:min(len(rec.Problems), maxProblems)]
+	rec.Ports = nil
+	if len(rec.GetProblems()) > maxProblems {
+		rec.Problems = slices.Clone(rec.GetProblems()[:maxProblems]) // or all of them stay in memory
+	}
 	if !s.charge(n, &n.statusCost, statusCost*proto.Size(rec), true) {
 		s.refuse(n, "status", false)
 		return

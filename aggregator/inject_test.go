@@ -301,7 +301,7 @@ func TestNoReportRunsACommand(t *testing.T) {
 		for _, m := range got.messages {
 			texts(m.ProtoReflect(), func(f protoreflect.FieldDescriptor, text string) {
 				switch f.FullName() {
-				case "ipwitness.v1.Fix.command":
+				case "ipwitness.v1.Fix.command", "ipwitness.v1.Action.command":
 					cage.Script(text)
 					cage.Readable("a command", text)
 					return
