@@ -28,11 +28,11 @@ const (
 	linkCost       = 160
 	kernelCost     = 560
 	wireCost       = 660
-	rivalCost      = 2800 // more for a claim that may be in conflict with another one
+	rivalCost      = 2900 // more for a claim that may be in conflict with another one
 	poolCost       = 1400
 	rangeCost      = 80
 	allocationCost = 1200 // with a finding
-	statusCost     = 8    // for each byte of the message
+	statusCost     = 6    // for each byte of the message
 )
 
 const (

@@ -396,7 +396,9 @@ func TestRecordsCostWhatIsCharged(t *testing.T) {
 			m.Claims = append(m.Claims, c)
 		},
 		"a status": func(m *pb.ReportRequest, i int) {
-			m.Status.Problems = append(m.Status.Problems, fmt.Sprint("problem", i))
+			if i < maxProblems {
+				m.Status.Problems = append(m.Status.Problems, fmt.Sprintf("%0*d", maxText, i))
+			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
