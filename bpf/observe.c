@@ -93,7 +93,7 @@ enum __attribute__((packed)) result {
 	RESULT_UNPARSED_TAGS,       /* a claim under more than two VLANs; anything under MAX_TAGS */
 	RESULT_UNPARSED_EXTENSIONS, /* more than MAX_EXTENSIONS extension headers */
 	RESULT_UNPARSED_OPTIONS,    /* more than MAX_ND_OPTIONS options */
-	RESULT_LIMITED,   /* a new binding, and the port has shown too many: as above */
+	RESULT_LIMITED,             /* a new binding, and the port has shown too many: as above */
 	RESULTS,
 };
 
