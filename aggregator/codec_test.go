@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -41,4 +42,38 @@ func TestMessagesOfVeryManyPartsAreNotRead(t *testing.T) {
 			t.Errorf("%s, %d bytes: got %v, want it to be read: %t", c.name, len(c.raw), err, c.ok)
 		}
 	}
+}
+
+// Messages that take the memory of all of them are read one after the other.
+func TestMessagesBeingReadShareTheirMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		full := &pb.ReportRequest{}
+		for range leastMessages / partCost {
+			full.Links = append(full.Links, &pb.LinkRecord{})
+		}
+		raw, err := proto.Marshal(full)
+		if err != nil {
+			t.Fatal(err)
+		}
+		codec := newBounded(newArrivals(0))
+		read := func(in *arrival) error { return codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(raw)}, in) }
+		var first, second arrival
+		if err := read(&first); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- read(&second) }()
+		synctest.Wait()
+		select {
+		case err := <-done:
+			t.Errorf("the second message was read beside the first: %v", err)
+			return
+		default:
+		}
+		first.leave()
+		if err := <-done; err != nil {
+			t.Errorf("after the first was taken: %v", err)
+		}
+		second.leave()
+	})
 }

@@ -3,6 +3,7 @@ package aggregator
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -29,6 +30,44 @@ func TestASnapshotHasSoManyBytesAndNoMore(t *testing.T) {
 	}
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("got %v after %d messages of 3 MiB, want ResourceExhausted", err, taken)
+	}
+}
+
+// Records of a kind that a node has too many of are dropped; what it has stays.
+func TestRecordsOfEachKindAreLimited(t *testing.T) {
+	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+	n := newNode(nodeID{"boot", "1", "n1"})
+	s.addNode(n)
+	const more = 10
+	m := &pb.ReportRequest{}
+	for i := range uint32(maxNamespaces + more) {
+		m.Namespaces = append(m.Namespaces, &pb.NamespaceRecord{Id: i + 1})
+	}
+	for i := range maxLinks + more {
+		m.Links = append(m.Links, &pb.LinkRecord{Name: fmt.Sprint("veth", i), Kind: pb.LinkRecord_POINT_TO_POINT})
+	}
+	for i := range uint32(maxInterfaces + more) {
+		m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{Namespace: 1, Index: i + 1, Name: "eth0", Attachment: pb.InterfaceRecord_OWN})
+	}
+	for range 2 { // also when they come again
+		s.apply(n, m, 1, false)
+	}
+	if got, want := []int{n.namespaces.len(), n.links.len(), n.interfaces.len()}, []int{maxNamespaces, maxLinks, maxInterfaces}; !slices.Equal(got, want) {
+		t.Errorf("namespaces, links, interfaces: got %d, want %d", got, want)
+	}
+}
+
+func TestNodesAreLimited(t *testing.T) {
+	s := newStore(verdict.Policy{}, slog.New(slog.DiscardHandler), newMetrics())
+	more := nodeID{"boot", "1", "one more"}
+	for i := range maxNodes {
+		if err := s.mayBeOneMore(more); err != nil {
+			t.Fatalf("node %d: %v", i+1, err)
+		}
+		s.addNode(newNode(nodeID{fmt.Sprint("boot", i), "1", fmt.Sprint("n", i)}))
+	}
+	if err := s.mayBeOneMore(more); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one more than %d nodes: got %v, want ResourceExhausted", maxNodes, err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -157,6 +158,22 @@ func TestAllMethodsAreActions(t *testing.T) {
 				t.Errorf("%s: got %v, %v, want an action", name, what, err)
 			}
 		}
+	}
+}
+
+func TestAcknowledgingIsTheOnlyChange(t *testing.T) {
+	var changes []string
+	for method, a := range actions {
+		switch {
+		case a.report || a.open:
+		case a.changes():
+			changes = append(changes, method)
+		case a.Verb != "get" && a.Verb != "list" && a.Verb != "watch":
+			t.Errorf("%s is %s: want it to read, or to count as a change", method, a)
+		}
+	}
+	if want := []string{pb.WitnessService_AcknowledgeConflict_FullMethodName}; !slices.Equal(changes, want) {
+		t.Errorf("got %q, want %q", changes, want)
 	}
 }
 
@@ -321,6 +338,20 @@ func TestWatchesAreLimited(t *testing.T) {
 	}
 	for _, end := range ends[1:] {
 		end()
+	}
+
+	// And all callers together have so many.
+	of := func(caller int) error {
+		_, err := g.limits.watch(&Caller{name: fmt.Sprint("reader ", caller)})
+		return err
+	}
+	for n := range maxWatches {
+		if err := of(n / watchesOfOne); err != nil {
+			t.Fatalf("watch %d of all: %v", n+1, err)
+		}
+	}
+	if err := of(maxWatches); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one watch more than %d: got %v, want ResourceExhausted", maxWatches, err)
 	}
 }
 

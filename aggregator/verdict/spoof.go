@@ -325,7 +325,7 @@ func (t *telling) addressSpoofed() {
 			either("it does", say("Declare it: start the aggregator with --router %s. The finding is over then.", quote(s.declaration()+"=REASON"))),
 			either("it does not, or nobody knows", t.cutOff("it claims an address of another workload")...),
 		),
-		say("The finding ends by itself when no such frame was seen for some minutes.").by("", "ipwitness audit "+t.f.Address.String()),
+		say("The finding ends by itself when no such frame was seen for 10 minutes.").by("", "ipwitness audit "+t.f.Address.String()),
 	)
 }
 
@@ -333,14 +333,14 @@ func (t *telling) addressSpoofed() {
 func (t *telling) macCloned() {
 	s := t.f.Spoof
 	v := &s.Victims[0]
-	t.told.Summary = fmt.Sprintf("%s sends frames with MAC %s through port %s of node %s, but that is the MAC of %s. A bridge then delivers that one's traffic to this port.",
+	t.told.Summary = fmt.Sprintf("%s sends frames with MAC %s through port %s of node %s, but that is the MAC of %s. A bridge then delivers the owner's traffic to this port.",
 		capital(s.sender()), macs(s.MACs), s.Port.Name, s.Port.Namespace.Node.Name, v.placed())
 	t.evidence("The kernel of node %s has %s on %s.", v.Node.Name, macs(s.MACs), v.placed())
 	t.evidence("No interface in %s has it.", s.sender())
 	t.evidence("Frames with it entered through %s of node %s: %s. They claim %s.", s.Port.Name, s.Port.Namespace.Node.Name, s.times(), addressList(s.Addresses))
 	t.exposed()
 	t.act(t.cutOff("it sends frames with the MAC of another workload")...)
-	t.act(say("The finding ends by itself when no such frame was seen for some minutes.").by("", "ipwitness audit --kind "+FindingMACCloned))
+	t.act(say("The finding ends by itself when no such frame was seen for 10 minutes.").by("", "ipwitness audit --kind "+FindingMACCloned))
 }
 
 // sender names the namespace behind the port.

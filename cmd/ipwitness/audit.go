@@ -223,9 +223,9 @@ func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Cov
 		return name, nil
 	case c.exitCode && coverage.GetIncomplete():
 		c.tell("No finding has the id %[1]s, and no node %[1]s is known so far.", name)
-		return "", exitCannotTell // it may be the id or the name of what is not seen
+		return "", exitCannotTell // it may be the id of a finding, or a node, that is not seen
 	}
-	return "", fmt.Errorf("no finding has the id %[1]q, and no node is called so: '%[2]s audit' lists the findings, '%[2]s nodes' the nodes", name, c.sys.program)
+	return "", fmt.Errorf("no finding has the id %[1]q, and there is no node of that name: '%[2]s audit' lists the findings, '%[2]s nodes' the nodes", name, c.sys.program)
 }
 
 // inFull shows one finding after the other.

@@ -141,7 +141,7 @@ func TestUnknownIDsAndNodesAreErrors(t *testing.T) {
 	for _, args := range []string{"audit typo", "audit typo --exit-code", "audit typo -o json", "audit typo --fix-plan"} {
 		c := serve(t, covered(everything, true))
 		c.run(t, 1, strings.Fields(args)...)
-		c.wantStderr(t, "ipwitness: no finding has the id \"typo\", and no node is called so: 'ipwitness audit' lists the findings, 'ipwitness nodes' the nodes\n")
+		c.wantStderr(t, "ipwitness: no finding has the id \"typo\", and there is no node of that name: 'ipwitness audit' lists the findings, 'ipwitness nodes' the nodes\n")
 		if c.stdout.Len() > 0 {
 			t.Errorf("%s: got %q on stdout, want nothing", args, &c.stdout)
 		}
@@ -202,7 +202,7 @@ func TestWatchesSayWhatIsNotSeen(t *testing.T) {
 		},
 		{
 			args: "audit -w typo", events: marked(everything), code: 1,
-			stderr: "ipwitness: no finding has the id \"typo\", and no node is called so: 'ipwitness audit' lists the findings, 'ipwitness nodes' the nodes\n",
+			stderr: "ipwitness: no finding has the id \"typo\", and there is no node of that name: 'ipwitness audit' lists the findings, 'ipwitness nodes' the nodes\n",
 		},
 	} {
 		t.Run(test.args, func(t *testing.T) {

@@ -42,30 +42,30 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	fs.Var(&list[verdict.Shared]{to: &cfg.Shared, kind: "CIDR=REASON", separator: "\n", parse: parseShared}, "shared",
 		"addresses that are meant to be held more than once; repeatable")
 	fs.Var(&list[verdict.Router]{to: &cfg.Routers, kind: "WHO=REASON", separator: "\n", parse: parseRouter}, "router",
-		"a workload that answers for addresses of others: NAMESPACE/POD, with * and ?, or a MAC; repeatable")
+		"workload that answers for addresses of others: NAMESPACE/POD, with * and ?, or a MAC; repeatable")
 	fs.StringVar(&cfg.DataDir, "data-dir", "", "the `DIR` where acknowledgements are kept over restarts (default in memory only)")
 	fs.Var(&list[verdict.Network]{to: &cfg.Networks, kind: "NAME=CIDR[,CIDR...]", separator: "\n", parse: parseNetwork}, "network",
 		"addresses that may be held once in the whole cluster; repeatable")
 	fs.StringVar(&cfg.Kubeconfig, "kubeconfig", aggregator.DefaultKubeconfig,
-		"the cluster to ask who owners are: a kubeconfig `FILE`, off, or auto: this pod's")
+		"kubeconfig `FILE` used to look up owners; off, or auto: the cluster of this pod")
 	durationFlag(fs, &cfg.Settle, "settle", aggregator.DefaultSettle, "how long two owners must live side by side to be confirmed")
 	durationFlag(fs, &cfg.StaleAfter, "stale-after", aggregator.DefaultStaleAfter, "when an owner that only the wire shows is stale")
 	durationFlag(fs, &cfg.NodeTimeout, "node-timeout", aggregator.DefaultNodeTimeout, "when a node that is not heard from is given up")
 	durationFlag(fs, &cfg.HandoverGrace, "handover-grace", aggregator.DefaultHandoverGrace, "how long a hand-over between two nodes may take")
-	durationFlag(fs, &cfg.LeakedAfter, "leaked-after", aggregator.DefaultLeakedAfter, "how long what IPAM has given may be held by nobody")
+	durationFlag(fs, &cfg.LeakedAfter, "leaked-after", aggregator.DefaultLeakedAfter, "how long an allocation may be unused before it is reported as leaked")
 }
 
 // accessFlags adds the flags that say who may do what with an aggregator.
 func accessFlags(cmd *cobra.Command, files *secure.Files, cfg *access.Config) {
 	fs := cmd.Flags()
 	ownCertFlags(fs, files, "the `FILE` of the certificate by which TLS is offered, in PEM; read again when it changes")
-	clientCAFlag(fs, files, "the `FILE` with who signs client certificates, in PEM: agents must then show one")
+	clientCAFlag(fs, files, "CA bundle `FILE` used to verify client certificates, in PEM; agents must then present one")
 	fs.StringVar(&cfg.Tokens, "tokens", "", "the `FILE` of accepted bearer tokens: lines of TOKEN agent|reader|operator NAME")
-	fs.BoolVar(&cfg.TokenReview, "token-review", false, "have Kubernetes say whose a bearer token is, and what it may do")
+	fs.BoolVar(&cfg.TokenReview, "token-review", false, "authenticate bearer tokens with the Kubernetes API (TokenReview), and authorize them with RBAC")
 	fs.StringVar(&cfg.Audience, "token-audience", access.DefaultAudience, "the `AUDIENCE` that tokens of Kubernetes must be meant for")
 	fs.Var(&list[string]{to: &cfg.AgentAccounts, kind: "NAMESPACE/NAME", separator: ",", parse: parseText}, "agent-account",
-		"a service account by whose tokens agents are known; repeatable")
-	choiceFlag(cmd, &cfg.Anonymous, "anonymous", "", "what who names nobody may do; auto is none where callers are known by anything",
+		"service account of the agents, whose tokens they present; repeatable")
+	choiceFlag(cmd, &cfg.Anonymous, "anonymous", "", "access for unauthenticated callers; auto is none where authentication is configured",
 		access.AnonymousAuto, access.AnonymousNone, access.AnonymousRead)
 	fs.BoolVar(&cfg.Required, "require-auth", false, "refuse to start without --tokens, --token-review or --tls-client-ca")
 }
@@ -92,12 +92,12 @@ func clientCAFlag(fs *pflag.FlagSet, files *secure.Files, usage string) {
 func listenFlags(cmd *cobra.Command, to *addresses, byDefault addresses) {
 	listenFlag(cmd.Flags(), &to.grpc, grpcListen, byDefault.grpc, "where gRPC is offered")
 	listenFlag(cmd.Flags(), &to.http, httpListen, byDefault.http, "where the REST API and the metrics are offered")
-	listenFlag(cmd.Flags(), &to.metrics, metricsListen, "", "a listener of their own for health, readiness and metrics, beside --http-listen (default none)")
+	listenFlag(cmd.Flags(), &to.metrics, metricsListen, "", "separate listener for health, readiness and metrics, beside --http-listen (default none)")
 }
 
 // exitCodeHelp is the help of --exit-code, for what it finds.
 func exitCodeHelp(found string) string {
-	return "exit with 2 on " + found + ", 0 on none, 3 if that cannot be told, 1 on an error"
+	return "exit 2 on " + found + ", 0 on none, 3 if not everything is seen, 1 on an error"
 }
 
 // The names of the flags that an error about a listener names.

@@ -65,7 +65,7 @@ func newGuarded(t *testing.T, certificates bool) *guarded {
 	}
 	p := process{build: build{Version: "v1"}, log: slog.New(slog.NewTextHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug})), registry: newRegistry(build{})}
 	agg, s, err := openAggregator(t.Context(), aggregator.Config{Kubeconfig: "off", Access: access.Config{Tokens: g.tokens}},
-		addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0"}, files, p)
+		addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0", metrics: "127.0.0.1:0"}, files, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,15 +277,21 @@ func TestAgentsAreKnownByCertificates(t *testing.T) {
 	wantRefused(t, say(g.agent(with(old)), hello("node1", "boot1", 1)), codes.Unavailable)
 }
 
-// ask sends a request of HTTP, with a token if there is one.
+// ask sends a request to REST, with a token if there is one.
 func (g *guarded) ask(method, path, token, body string) (int, string) {
+	g.t.Helper()
+	return g.askAt(g.listeners.http, method, path, token, body)
+}
+
+// askAt sends a request to a listener, with a token if there is one.
+func (g *guarded) askAt(l net.Listener, method, path, token, body string) (int, string) {
 	g.t.Helper()
 	config, err := secure.Files{CA: g.ca.File}.Client()
 	if err != nil {
 		g.t.Fatal(err)
 	}
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(g.t.Context(), method, "https://"+g.listeners.http.Addr().String()+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(g.t.Context(), method, "https://"+l.Addr().String()+path, strings.NewReader(body))
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -350,6 +356,26 @@ func TestPeopleReadWithATokenAndAcknowledgeWithMore(t *testing.T) {
 	g.write(operatorToken + " operator alice\n")
 	if code, _ := g.ask("GET", "/v1/owners", readerToken, ""); code != 401 {
 		t.Errorf("with a token that was taken out: got %d, want 401", code)
+	}
+}
+
+// The listener of --metrics-listen has the same rules, and nothing of the API.
+func TestMetricsListenNeedsATokenToo(t *testing.T) {
+	g := newGuarded(t, false)
+	for _, c := range []struct {
+		path, token string
+		want        int
+	}{
+		{"/healthz", "", 200},
+		{"/readyz", "", 200},
+		{"/metrics", "", 401},
+		{"/metrics", agentToken, 403},
+		{"/metrics", readerToken, 200},
+		{"/v1/owners", readerToken, 404},
+	} {
+		if code, body := g.askAt(g.listeners.metrics, "GET", c.path, c.token, ""); code != c.want {
+			t.Errorf("%s with %q: got %d %s, want %d", c.path, c.token, code, body[:min(len(body), 500)], c.want)
+		}
 	}
 }
 
@@ -562,7 +588,7 @@ func TestTLSIsOfTheNewestVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	config.MinVersion, config.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
-	for _, l := range []net.Listener{g.listeners.http, g.listeners.grpc} {
+	for _, l := range []net.Listener{g.listeners.http, g.listeners.grpc, g.listeners.metrics} {
 		if conn, err := tls.Dial("tcp", l.Addr().String(), config); err == nil {
 			_ = conn.Close()
 			t.Errorf("%s speaks TLS 1.2", l.Addr())

@@ -349,6 +349,39 @@ func TestAgentsAreOnMachines(t *testing.T) {
 
 // Its pod could be in a namespace that enforces Pod Security level restricted, but for
 // the agents.
+// All that the aggregator may change in a cluster is Events: reviews of tokens and of
+// access change nothing.
+func TestTheAggregatorWritesEventsOnly(t *testing.T) {
+	all := template(t, "ipwitness")
+	var inCluster rbacv1.ClusterRole
+	var ofKubeVIP rbacv1.Role
+	the(t, all, "ClusterRole", "ipwitness-aggregator", &inCluster)
+	the(t, all, "Role", "ipwitness-aggregator", &ofKubeVIP)
+	var writes []string
+	for _, rule := range slices.Concat(inCluster.Rules, ofKubeVIP.Rules) {
+		for _, resource := range rule.Resources {
+			if resource == "*" || strings.HasPrefix(resource, "secrets") || slices.Contains(rule.Verbs, "*") {
+				t.Errorf("got the right %v", rule)
+			}
+			if slices.ContainsFunc(rule.Verbs, func(v string) bool { return v != "get" && v != "list" && v != "watch" }) {
+				writes = append(writes, resource)
+			}
+		}
+	}
+	if want := []string{"events", "tokenreviews", "subjectaccessreviews"}; !slices.Equal(writes, want) {
+		t.Errorf("may write %q, want %q", writes, want)
+	}
+	for _, o := range all {
+		var binding rbacv1.RoleBinding // a ClusterRoleBinding looks the same
+		if o.Kind != "RoleBinding" && o.Kind != "ClusterRoleBinding" {
+			continue
+		}
+		if o.into(t, &binding); slices.ContainsFunc(binding.Subjects, func(s rbacv1.Subject) bool { return s.Name == "ipwitness-aggregator" }) && binding.RoleRef.Name != "ipwitness-aggregator" {
+			t.Errorf("the aggregator has %s %s too", binding.RoleRef.Kind, binding.RoleRef.Name)
+		}
+	}
+}
+
 func TestAggregatorIsRestricted(t *testing.T) {
 	var d appsv1.Deployment
 	the(t, template(t, "ipwitness"), "Deployment", "ipwitness-aggregator", &d)
