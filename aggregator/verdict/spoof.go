@@ -176,7 +176,8 @@ func (j *judging) holds(ns *Namespace) bool {
 }
 
 // wronged reports whether a claim of a sender is for the address of an owner in the same
-// scope. A claim that names the owner's own hardware address is true, whoever sends it.
+// scope. A claim is true, whoever sends it, if it names the hardware address of the owner,
+// or of the node that hosts the owner.
 func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 	if !o.Assigned || !o.Alive() || o.Excluded != "" || o.Namespace == nil || o.ID == sender.ID {
 		return false
@@ -184,6 +185,9 @@ func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 	two := []Owner{{ID: sender.ID, Node: sender.Node, Namespace: sender}, *o}
 	if samePod(two) || sameVM(two) {
 		return false
+	}
+	if o.Node == c.Node() && !c.MAC.routers() && slices.ContainsFunc(j.tables.Holders(o.Node, c.MAC), func(h *Interface) bool { return h.Namespace.Record == OwnRecord }) {
+		return false // so does the node that hosts the owner: it delivers what it gets
 	}
 	for _, has := range o.Claims {
 		if i := has.Interface; has.counts() && i.MAC == c.MAC && oneLink(i.Link, c.Link) {

@@ -69,13 +69,14 @@ func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
 			s.policy.Routers = []verdict.Router{{MAC: "dddddd", Reason: "x"}}
 			s.claim.Source = "bbbbbb"
 		}, spoof: true},
-		"somebody else is declared":           {mac: "bbbbbb", change: func(s *spoofing) { s.policy.Routers = []verdict.Router{{Who: "default/e", Reason: "x"}} }, spoof: true},
-		"it announces: that makes it a rival": {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Kind = verdict.Announced }},
-		"it has the address itself":           {mac: "bbbbbb", change: func(s *spoofing) { s.assigned(s.inside) }},
-		"it says what is true":                {mac: "baaaaa", change: func(s *spoofing) { s.claim.Source = "bbbbbb" }},
-		"the node routes to it":               {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Routed = true }},
-		"it is declared":                      {mac: "bbbbbb", change: func(s *spoofing) { s.policy.Routers = []verdict.Router{{Who: "default/e*", Reason: "x"}} }},
-		"its MAC is declared":                 {mac: "bbbbbb", change: func(s *spoofing) { s.policy.Routers = []verdict.Router{{MAC: "bbbbbb", Reason: "x"}} }},
+		"somebody else is declared":                           {mac: "bbbbbb", change: func(s *spoofing) { s.policy.Routers = []verdict.Router{{Who: "default/e", Reason: "x"}} }, spoof: true},
+		"it announces: that makes it a rival":                 {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Kind = verdict.Announced }},
+		"it has the address itself":                           {mac: "bbbbbb", change: func(s *spoofing) { s.assigned(s.inside) }},
+		"it says what is true":                                {mac: "baaaaa", change: func(s *spoofing) { s.claim.Source = "bbbbbb" }},
+		"it says that the node has it, which hosts the owner": {mac: "dnodes", change: func(s *spoofing) { s.iface(s.host("n1"), verdict.Interface{MAC: "dnodes", Attachment: verdict.Own}) }},
+		"the node routes to it":                               {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Routed = true }},
+		"it is declared":                                      {mac: "bbbbbb", change: func(s *spoofing) { s.policy.Routers = []verdict.Router{{Who: "default/e*", Reason: "x"}} }},
+		"its MAC is declared":                                 {mac: "bbbbbb", change: func(s *spoofing) { s.policy.Routers = []verdict.Router{{MAC: "bbbbbb", Reason: "x"}} }},
 		"the address is declared as shared": {mac: "bbbbbb", change: func(s *spoofing) {
 			s.policy.Shared = []verdict.Shared{{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Reason: "x"}}
 		}},
