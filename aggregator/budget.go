@@ -422,9 +422,6 @@ func (s *store) completed(n *node) {
 
 // refillNodes asks nodes for what was left out, once there is room, until ctx ends.
 func (s *store) refillNodes(ctx context.Context) {
-	if s.budget.limit == 0 {
-		return
-	}
 	ticker := time.NewTicker(refillEvery)
 	defer ticker.Stop()
 	for {

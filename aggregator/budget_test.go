@@ -334,7 +334,9 @@ func TestWhatIsChargedIsGivenBack(t *testing.T) {
 func TestManyBootIDsDoNotMakeAShareLarger(t *testing.T) {
 	l := newGuardedLab(t, "bad", "good")
 	const budget = leastBudget
+	l.store.mu.Lock()
 	l.store.budget = newBudget(memoryFor(budget))
+	l.store.mu.Unlock()
 	for n := range 8 {
 		h := hello("bad", 1)
 		h.BootId = fmt.Sprint("boot", n)
