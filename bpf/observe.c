@@ -58,7 +58,7 @@
  */
 #define MAX_TRIES    6
 #define NSEC_PER_SEC 1000000000ULL
-/* 67 ms. Bindings that come in batches cost user space half of what they cost one by one. */
+/* 67 ms. Tokens come back in batches, because a batch costs user space less than single events. */
 #define TOKENS_EVERY (1ULL << 26)
 
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
@@ -173,23 +173,24 @@ volatile const __u64 contested_refresh_ns = 1 * NSEC_PER_SEC;
  * call reaches.
  */
 volatile __u8 zero;
-/* How fast each port may have user space told of bindings that are new. That is what bounds the
- * CPU of the agent and the aggregator: a binding that was told costs them next to nothing, and a
- * pod can make up new ones as fast as it can send. The peak is what they can take while nobody else
- * notices, and lets a LAN of 50,000 hosts be known within 5 s. The sustained rate is for ports
- * that go on after as many bindings as any LAN has.
+
+/* Limits of the bindings that are reported to user space for the first time, for each port. They
+ * bound the CPU of the agent and the aggregator: a pod can make up new bindings as fast as it can
+ * send, and each costs user space about 10 us. Bindings that were reported before do not count.
+ * The peak rate lets a LAN of 50,000 hosts be known within 5 s. The sustained rate applies to a
+ * port that goes on after as many bindings as the agent keeps of one port.
  */
 volatile const __u64 peak_interval_ns = NSEC_PER_SEC / 10000;
 volatile const __u64 peak_burst = 1024;
 volatile const __u64 sustained_interval_ns = NSEC_PER_SEC / 500;
 volatile const __u64 sustained_burst = 65536;
-/* This part of each bucket for other addresses is for bindings that were refused before: who floods
- * a port with ever new bindings does not repeat them, hosts do.
+/* The part of both buckets for unimportant addresses that is reserved for bindings which were
+ * refused before: hosts repeat their claims, and a flood of ever new bindings does not.
  */
 volatile const __u64 repeated_burst = 256;
-/* How long a refusal is remembered at least. ARP requests are repeated every second. */
+/* How long a refused binding is remembered. Hosts repeat ARP requests every second. */
 volatile const __u64 refused_ns = 2 * NSEC_PER_SEC;
-/* Random, so that nobody outside can know where in refusals a binding is. */
+/* Random: an attacker must not know which slot of refusals a binding has. */
 volatile const __u64 hash_seed = 0;
 
 struct {
@@ -207,8 +208,8 @@ struct {
 	__uint(max_entries, MAX_CONTESTED);
 } contested SEC(".maps");
 
-/* Addresses that a kernel or an allocation on this node has, and contested ones: claims to them
- * must be told, whatever else enters by the same port.
+/* Addresses that a kernel or an allocation on this node has, and contested ones. Claims to them
+ * have limits of their own, so that a flood of made-up addresses does not hide them.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -227,8 +228,9 @@ struct {
 	__uint(max_entries, MAX_PORTS);
 } ports SEC(".maps");
 
-/* Bindings that were refused lately: half of a binding's hash, and above it the time in 2^20 ns.
- * The other half says where. No flood can drive out what is here: it is kept for refused_ns.
+/* Bindings that were refused lately, by one half of their hash: the other half in the lower 32
+ * bits, and the time in units of 2^20 ns in the upper ones. A slot is not reused before refused_ns,
+ * so that a flood cannot evict what is in it.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -316,7 +318,7 @@ static __always_inline void count(enum protocol protocol, enum result result)
 		(*frames)++;
 }
 
-/* Takes a token out of a bucket that is full again at *full, and leaves at least so many there. */
+/* Takes a token from a bucket that is full again at *full, unless fewer than leave would remain. */
 static __always_inline bool take_token(__u64 *full, __u64 now, __u64 interval, __u64 burst,
 				       __u64 leave)
 {
@@ -339,7 +341,7 @@ static __always_inline bool take(struct allowance *allowance, __u64 now, __u64 l
 			  leave);
 }
 
-/* Notes that a binding is refused, and says whether it was before, not long ago. */
+/* Notes that a binding is refused, and returns whether it was refused before, within refused_ns. */
 static __always_inline bool refused_before(const struct binding *binding, __u64 now)
 {
 	const __u32 *words = (const __u32 *)binding;
@@ -374,7 +376,7 @@ static __noinline enum result may_tell(const struct binding *binding, __u64 now)
 		if (take(&port->important, now, 0))
 			return RESULT_EVENT;
 	} else {
-		/* The other half is for what user space has to know. */
+		/* The other half of the ring is for important addresses. */
 		if (bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > EVENTS_SIZE / 2)
 			return RESULT_LOST;
 		if (take(&port->other, now & ~(TOKENS_EVERY - 1), repeated_burst) ||
