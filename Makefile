@@ -244,7 +244,7 @@ generate-deploy: $(HELM) ## Remake deploy/manifests and the list of values from 
 
 .PHONY: update-situations
 update-situations: deps-test cni-plugins containerd kubernetes ## Have the tests write their texts anew, and remake docs/situations.md
-	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test([TL][0-9]|EachCapability|Attack)' ./tests -args -update
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test([TL][0-9]|EachCapability|Attack|AFloodHides|AForgedFrame)' ./tests -args -update
 	IPWITNESS_CLUSTER_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test[TL][0-9]' ./tests/kubernetes -args -update
 	@$(MAKE) --no-print-directory generate-situations
 

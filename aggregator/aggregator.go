@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -190,6 +191,9 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 func (a *Aggregator) Guarded() []grpc.ServerOption {
 	return append(a.guard.Outside(), grpc.ForceServerCodecV2(newBounded(a.arrivals)))
 }
+
+// HungUp counts a connection that was ended because a client did too much on it.
+func (a *Aggregator) HungUp(from net.Addr, err error) { a.guard.HungUp(from, err) }
 
 // Open tells that nothing says who callers are.
 func (a *Aggregator) Open() bool { return a.guard.Open() }

@@ -336,6 +336,7 @@ func TestAForgedFrameConfirmsNoConflictOfTwoLANs(t *testing.T) {
 			t.Errorf("how the links of %s are known to be one: got %s, want ONE_WAY", addr, got)
 		}
 	}
+	forged := c.only(own)
 	c.plant()
 	// What one frame joined comes apart, also under the conflicts of it.
 	for _, addr := range []string{own, pods} {
@@ -345,6 +346,8 @@ func TestAForgedFrameConfirmsNoConflictOfTwoLANs(t *testing.T) {
 		}
 	}
 	c.wantActive()
+	wantAttack(t, "stitched-lans", "addresses that both LANs have look like duplicates",
+		fmt.Sprintf("conflicts that stay %s with `linkProof` %s, and end by themselves: %s", forged.GetState(), forged.GetLinkProof(), forged.GetSummary()))
 
 	// The LANs become one: the nodes hear each other.
 	if err := lans[0].Cable("trunk", lans[1].Host, "trunk"); err != nil {

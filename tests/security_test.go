@@ -30,11 +30,18 @@ const aliceToken = "alice-token-0123456789"
 
 func newSecured(t *testing.T) *secured {
 	t.Helper()
+	return newGuarded(t, aliceToken+" operator alice\n", true)
+}
+
+// newGuarded starts an aggregator with TLS and a file of tokens, which alice's is in; it
+// wants certificates of agents, too, if that is said.
+func newGuarded(t *testing.T, tokens string, certificates bool) *secured {
+	t.Helper()
 	s := &secured{dir: t.TempDir()}
 	s.servers, s.clients = authority(t, s.dir, "servers"), authority(t, s.dir, "clients")
 	pair := s.serverPair(t)
-	tokens := filepath.Join(s.dir, "tokens")
-	if err := os.WriteFile(tokens, []byte(aliceToken+" operator alice\n"), 0o600); err != nil {
+	file := filepath.Join(s.dir, "tokens")
+	if err := os.WriteFile(file, []byte(tokens), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := os.ReadFile(s.servers.File)
@@ -47,7 +54,10 @@ func newSecured(t *testing.T) *secured {
 	h.Secure = &netlab.Secure{TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, Token: aliceToken}
 	s.cluster = &cluster{
 		lab:   &lab{Host: h, service: &service{at: h}, t: t},
-		flags: []string{"--tls-cert", pair.Cert, "--tls-key", pair.Key, "--tls-client-ca", s.clients.File, "--tokens", tokens},
+		flags: []string{"--tls-cert", pair.Cert, "--tls-key", pair.Key, "--tokens", file},
+	}
+	if certificates {
+		s.flags = append(s.flags, "--tls-client-ca", s.clients.File)
 	}
 	s.serve()
 	return s

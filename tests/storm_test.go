@@ -62,9 +62,12 @@ func (l *lab) flood(pod string, frames [][]byte, more func(sent int) int) {
 }
 
 // metric reads one number of the /metrics of the host's agent.
-func (l *lab) metric(series string) float64 {
+func (l *lab) metric(series string) float64 { l.t.Helper(); return l.metricOf(l.agent, series) }
+
+// metricOf reads one number of the /metrics of a program.
+func (l *lab) metricOf(p *netlab.Program, series string) float64 {
 	l.t.Helper()
-	text, err := l.agent.Text(l.t.Context(), "/metrics")
+	text, err := p.Text(l.t.Context(), "/metrics")
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -324,7 +327,10 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 				}
 				return len(named) == 2 && named["valan alan"] && named["vb b"]
 			})
-			l.wantProblem("vb (network namespace b) floods the agent")
+			const floods = "vb (network namespace b) floods the agent"
+			l.wantProblem(floods)
+			said := l.node().GetProblems()
+			said = said[slices.IndexFunc(said, func(p string) bool { return strings.Contains(p, floods) }):]
 			if got := l.metric("ipwitness_agent_interfaces_flooding"); got != 2 {
 				t.Errorf("interfaces that flood: got %v, want 2", got)
 			}
@@ -359,6 +365,8 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 					t.Errorf("conflict of an address that only the flood made up: %v", c)
 				}
 			}
+			wantAttack(t, "flood-bindings", "the agent's table is full, and it leaves claims out",
+				"the duplicates, and a problem of the node: "+masked(said[0], `\d+ frames`, `since .* UTC`, `\d+ a second`))
 		})
 	}
 }

@@ -384,10 +384,20 @@ func (g *Guard) refuse(ctx context.Context, err error, by credential, what strin
 		return err
 	}
 	g.refused.WithLabelValues(reason).Inc()
-	level := slog.LevelDebug
-	if g.limits.mayLog() {
-		level = slog.LevelWarn
-	}
-	g.log.Log(ctx, level, "refused a request", "from", by.remote, "asked_for", what, "reason", status.Convert(err).Message())
+	g.log.Log(ctx, g.level(), "refused a request", "from", by.remote, "asked_for", what, "reason", status.Convert(err).Message())
 	return err
+}
+
+// HungUp counts a connection that was ended because a client did too much on it.
+func (g *Guard) HungUp(from net.Addr, err error) {
+	g.refused.WithLabelValues(tooMany).Inc()
+	g.log.Log(context.Background(), g.level(), "hung up on a client", "from", from, "reason", err)
+}
+
+// level is how loud the next line about a refusal is.
+func (g *Guard) level() slog.Level {
+	if g.limits.mayLog() {
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
 }

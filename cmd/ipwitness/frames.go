@@ -29,6 +29,8 @@ var errTooManyCalls = errors.New("too many calls, or too many that were reset, o
 // connection, which TLS hides from a listener.
 type framed struct {
 	credentials.TransportCredentials
+	// hungUp is told of each connection that is ended for its frames.
+	hungUp func(from net.Addr, err error)
 }
 
 // ServerHandshake is for credentials.TransportCredentials.
@@ -37,12 +39,14 @@ func (f framed) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	if err != nil {
 		return nil, nil, err
 	}
-	return newFrames(conn), info, nil
+	counted := newFrames(conn)
+	counted.hungUp = f.hungUp
+	return counted, info, nil
 }
 
 // Clone is for credentials.TransportCredentials.
 func (f framed) Clone() credentials.TransportCredentials {
-	return framed{f.TransportCredentials.Clone()}
+	return framed{f.TransportCredentials.Clone(), f.hungUp}
 }
 
 // frames is a connection of HTTP/2, seen from the server, that may begin and reset so
@@ -50,6 +54,7 @@ func (f framed) Clone() credentials.TransportCredentials {
 type frames struct {
 	net.Conn
 	calls, resets *rate.Limiter
+	hungUp        func(from net.Addr, err error)
 	// skip is how many bytes come before the next frame; header is what is read of that.
 	skip   int
 	header []byte
@@ -76,6 +81,7 @@ func (f *frames) Read(into []byte) (int, error) {
 	n, err := f.Conn.Read(into)
 	if err := f.look(into[:n], time.Now()); err != nil {
 		_ = f.Close() // the peer sees that
+		f.hungUp(f.RemoteAddr(), err)
 		return 0, fmt.Errorf("read from %s: %w", f.RemoteAddr(), err)
 	}
 	return n, err

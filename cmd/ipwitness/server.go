@@ -107,7 +107,7 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 	if tls != nil {
 		creds = credentials.NewTLS(tls)
 	}
-	options = append(options, grpc.Creds(framed{creds}))
+	options = append(options, grpc.Creds(framed{creds, agg.HungUp}))
 	s := &server{
 		listeners: l,
 		preauth:   newPreauth(l.grpc, maxPreauth, preauthGrace),

@@ -37,6 +37,19 @@ var attacks = []attack{
 	{"ndp-group-mac", "The same with a multicast MAC"},
 	{"ndp-no-override", "The same without the Override flag, as a proxy does"},
 	{"unread-tags", "A pod sends an ARP reply under three VLANs: no more than two are read"},
+	{"flood-bindings", "Two pods send ever new bindings, as fast as a core can: more than the agent's table holds"},
+	{"stitched-lans", "A machine on the LAN of a node sends one frame with the MAC of a node on another LAN"},
+	{"stolen-token-name", "An agent's stolen token reports under the name of another node"},
+	{"stolen-token-boot-id", "It reports under its own node's name, with the boot id and network namespace of another node"},
+	{"stolen-token-commands", "It reports names, paths and ids with commands for a shell, options and control characters in them"},
+	{"stolen-token-memory", "It reports 100,000 bindings to an aggregator that has 64 MiB of memory"},
+	{"dripped-requests", "1,024 connections send the body of a request byte by byte"},
+	{"rapid-reset", "A connection of HTTP/2 begins calls and resets them (CVE-2023-44487)"},
+	{"connections-of-a-caller", "A caller opens connections of gRPC without end"},
+	{"watches-unread", "A client opens watches without end, and reads none of them"},
+	{"acknowledgements-damaged", "The file of acknowledgements is cut short"},
+	{"acknowledgements-fifo", "A FIFO is in its place"},
+	{"open-listeners", "Nothing: the aggregator runs without authentication, and others reach its listeners"},
 }
 
 // attackTable puts the table of attacks into its page.
