@@ -146,10 +146,10 @@ func (s *secured) liar(token string) *liar {
 				return
 			}
 			if m.GetPing() != 0 { // it stays
-				_, _ = l.send(&ipwitnessv1.ReportRequest{Pong: &ipwitnessv1.Pong{Id: m.GetPing(), SentAt: timestamppb.Now()}})
+				l.answer(&ipwitnessv1.ReportRequest{Pong: &ipwitnessv1.Pong{Id: m.GetPing(), SentAt: timestamppb.Now()}})
 			}
 			if m.GetCheck() != nil { // and says that all is as it was
-				_, _ = l.send(&ipwitnessv1.ReportRequest{Checked: []uint64{m.GetCheck().GetId()}})
+				l.answer(&ipwitnessv1.ReportRequest{Checked: []uint64{m.GetCheck().GetId()}})
 			}
 			select {
 			case <-l.acked:
@@ -161,17 +161,30 @@ func (s *secured) liar(token string) *liar {
 	return l
 }
 
-func (l *liar) send(m *ipwitnessv1.ReportRequest) (uint64, error) {
+// send sends the next message, and gives its number. Where the stream has ended, that
+// says why.
+func (l *liar) send(m *ipwitnessv1.ReportRequest) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last++
 	m.Sequence = l.last
-	return l.last, l.stream.Send(m)
+	_ = l.stream.Send(m)
+	return l.last
+}
+
+// answer sends what the aggregator asked for, but nothing before the hello.
+func (l *liar) answer(m *ipwitnessv1.ReportRequest) {
+	l.mu.Lock()
+	begun := l.last > 0
+	l.mu.Unlock()
+	if begun {
+		l.send(m)
+	}
 }
 
 // say sends a message, and gives what the aggregator says of it.
 func (l *liar) say(m *ipwitnessv1.ReportRequest) error {
-	n, _ := l.send(m) // the end of the stream says why
+	n := l.send(m)
 	for {
 		select {
 		case got := <-l.acked:
