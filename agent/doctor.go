@@ -157,7 +157,7 @@ func Usable(checks []Check) error {
 // permissionsPage says what each capability is for.
 const permissionsPage = "https://github.com/ipwitness/ipwitness/blob/main/docs/permissions.md"
 
-// capabilities are the four that the agent uses (capabilities(7)).
+// capabilities are the three that the agent uses (capabilities(7)).
 var capabilities = []struct {
 	name    string
 	value   int
@@ -168,7 +168,6 @@ var capabilities = []struct {
 	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, "attaches the observer, reads addresses in other namespaces", "", "everything: frames, and addresses inside pods"},
 	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "hears changes in all namespaces", fmt.Sprintf("a listing every %s", relistEvery), "milliseconds: a change is seen up to two seconds late"},
 	{"CAP_BPF", unix.CAP_BPF, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
-	{"CAP_PERFMON", unix.CAP_PERFMON, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
 }
 
 // haveCapability says whether the process has a capability in effect.

@@ -12,7 +12,7 @@ import (
 )
 
 // lasting are the capabilities that are used for as long as the agent runs. All
-// others are for its start: the kernel asks for CAP_BPF and CAP_PERFMON when the
+// others are for its start: the kernel asks for CAP_BPF when the
 // observer is loaded and not when it is attached (kernel/bpf/tcx.c), and whether
 // who opened the socket had CAP_NET_BROADCAST (do_one_broadcast in
 // net/netlink/af_netlink.c).

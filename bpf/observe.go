@@ -31,7 +31,7 @@ type Observer struct {
 }
 
 // Load brings the program and its maps into the kernel, attached to nothing. It
-// takes CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and Linux 5.17 or newer.
+// takes CAP_BPF and CAP_NET_ADMIN, and Linux 5.17 or newer.
 func Load() (*Observer, error) {
 	spec, err := loadObserve()
 	if err != nil {

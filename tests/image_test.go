@@ -263,7 +263,7 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 }
 
 // TestImageRunsAgentAndAggregator imports the image as it is into each containerd.
-// Its user runs the aggregator; the agent is root, with four capabilities. Both
+// Its user runs the aggregator; the agent is root, with three capabilities. Both
 // have a file system that is read-only.
 func TestImageRunsAgentAndAggregator(t *testing.T) {
 	t.Parallel()
@@ -306,7 +306,7 @@ func TestImageRunsAgentAndAggregator(t *testing.T) {
 				RunAsUser: &runtimev1.Int64Value{Value: 0},
 				Capabilities: &runtimev1.Capability{
 					DropCapabilities: []string{"ALL"},
-					AddCapabilities:  []string{"NET_ADMIN", "NET_BROADCAST", "BPF", "PERFMON"},
+					AddCapabilities:  []string{"NET_ADMIN", "NET_BROADCAST", "BPF"},
 				},
 				NamespaceOptions: &runtimev1.NamespaceOption{Network: runtimev1.NamespaceMode_NODE},
 			}, mounts, "agent", "--node", "node1", "--aggregator", at+":9640")
