@@ -93,6 +93,9 @@ func (f facts) workload() *ipwitnessv1.Workload {
 		}
 		fill("uid", &w.Uid, from.GetUid())
 		fill("containerId", &w.ContainerId, from.GetContainerId())
+		if w.GetProcess() == "" {
+			w.ProcessId, w.ProcessEnded = from.GetProcessId(), from.GetProcessEnded()
+		}
 		fill("process", &w.Process, from.GetProcess())
 		fill("virtualMachine", &w.VirtualMachine, from.GetVirtualMachine())
 	}
@@ -139,5 +142,8 @@ func (p process) workload() *ipwitnessv1.Workload {
 	if p.ended {
 		ended = ", ended"
 	}
-	return &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN, Process: fmt.Sprintf("%s (%d%s)", p.name, p.pid, ended), Source: "process"}
+	return &ipwitnessv1.Workload{
+		Kind: ipwitnessv1.Workload_UNKNOWN, Process: fmt.Sprintf("%s (%d%s)", p.name, p.pid, ended), Source: "process",
+		ProcessId: uint32(p.pid), ProcessEnded: p.ended,
+	}
 }

@@ -189,7 +189,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 // Guarded are the options of a gRPC server that anybody can reach: its calls pass who
 // may do what. A server in process has access.Inside instead.
 func (a *Aggregator) Guarded() []grpc.ServerOption {
-	return append(a.guard.Outside(), grpc.ForceServerCodecV2(newBounded(a.arrivals)))
+	return a.guard.Outside(newBounded(a.arrivals))
 }
 
 // HungUp counts a connection that was ended because a client did too much on it.

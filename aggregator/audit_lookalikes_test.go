@@ -164,7 +164,7 @@ func BenchmarkListFindings(b *testing.B) {
 	for name, of := range map[string]findingFilter{"page": {}, "node": {node: "n9"}} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				l.store.listFindings(findingPlace{}, 100, of)
+				l.store.listFindings(findingPlace{}, newPage[*pb.Finding](100), of)
 			}
 		})
 	}

@@ -276,8 +276,9 @@ func BenchmarkListPage(b *testing.B) {
 	runtime.GC()
 	b.ReportAllocs()
 	for b.Loop() {
-		if page, _ := s.listOwners(&filter{}, place{}, defaultPage); len(page) != defaultPage {
-			b.Fatalf("got %d owners", len(page))
+		page := newPage[*pb.Owner](defaultPage)
+		if s.listOwners(&filter{}, place{}, page); len(page.items) != defaultPage {
+			b.Fatalf("got %d owners", len(page.items))
 		}
 	}
 }

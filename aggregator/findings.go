@@ -149,18 +149,24 @@ func (f *found) on(node string) bool {
 		slices.ContainsFunc(f.audit.Owners, func(o verdict.Owner) bool { return o.Node.Name == node })
 }
 
-// listFindings gives one page of findings and the token of the next one. Others get the
-// lock while it is put in order: there may be many.
-func (s *store) listFindings(from findingPlace, size int, of findingFilter) (page []*pb.Finding, next string) {
-	after := s.findingPlaces(size+1, func(f *found) bool {
-		return f.place.compare(from) > 0 && (of.kind == "" || f.place.kind == of.kind) && (of.address == "" || f.about(of.address)) &&
+// listFindings fills a page with findings and returns the token of the next one. Others
+// get the lock while it is put in order: there may be many.
+func (s *store) listFindings(from findingPlace, page *page[*pb.Finding], of findingFilter) (next string) {
+	begin := from
+	after := s.findingPlaces(page.size+1, func(f *found) bool {
+		return f.place.compare(begin) > 0 && (of.kind == "" || f.place.kind == of.kind) && (of.address == "" || f.about(of.address)) &&
 			(of.node == "" || f.on(of.node))
 	})
-	if len(after) > size {
-		after = after[:size]
-		next = after[size-1].token()
+	for i, p := range after {
+		if i == page.size || page.full() {
+			return from.token()
+		}
+		from = p
+		for _, f := range s.findingsAt(after[i : i+1]) { // none, if it is over
+			page.add(f)
+		}
 	}
-	return s.findingsAt(after), next
+	return ""
 }
 
 // findingPlaces are the places of the first n findings that are asked for, in order.
@@ -207,8 +213,9 @@ func (w witness) ListFindings(_ context.Context, q *pb.ListFindingsRequest) (*pb
 		of.address = addr.Unmap().String()
 	}
 	coverage := w.store.currentCoverage()
-	page, next := w.store.listFindings(from, pageSize(q.GetPageSize()), of)
-	return &pb.ListFindingsResponse{Findings: page, NextPageToken: next, Coverage: coverage}, nil
+	findings := newPage[*pb.Finding](q.GetPageSize())
+	next := w.store.listFindings(from, findings, of)
+	return &pb.ListFindingsResponse{Findings: findings.items, NextPageToken: next, Coverage: coverage}, nil
 }
 
 // WatchFindings sends the findings there are, then every change.

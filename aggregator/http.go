@@ -43,8 +43,11 @@ const index = `ipwitness: who really holds this address, right now, and does any
 // has one object a line.
 type jsonLines struct{ runtime.JSONPb }
 
+// streamType is the media type of streams.
+const streamType = "application/x-ndjson"
+
 // StreamContentType is for runtime.StreamContentType.
-func (*jsonLines) StreamContentType(any) string { return "application/x-ndjson" }
+func (*jsonLines) StreamContentType(any) string { return streamType }
 
 // Delimiter is for runtime.Delimited.
 func (*jsonLines) Delimiter() []byte { return []byte("\n") }
@@ -115,7 +118,7 @@ func (a *Aggregator) Handlers(conn grpc.ClientConnInterface, gatherer prometheus
 		_, _ = w.Write(pb.OpenAPI)
 	})
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mux.ServeHTTP(&impatient{ResponseWriter: w}, r)
+		mux.ServeHTTP(&impatient{w, time.Now().Add(answerWithin)}, r)
 	})
 	// First: it tells the server's own writer that the rest of a body is not read, or who
 	// still sends that is cut off before it has read the answer.
@@ -130,10 +133,16 @@ const (
 	readWithin = 2 * sendWithin
 	// answerPart is how many bytes have that time.
 	answerPart = 64 << 10
+	// answerWithin is how long all of an answer may take that is no stream: meanwhile it
+	// takes memory, and one of the calls of its caller.
+	answerWithin = 5 * time.Minute
 )
 
 // impatient gives up a client that does not read.
-type impatient struct{ http.ResponseWriter }
+type impatient struct {
+	http.ResponseWriter
+	until time.Time // when an answer that is no stream must have been read
+}
 
 // Unwrap is for http.ResponseController.
 func (w *impatient) Unwrap() http.ResponseWriter { return w.ResponseWriter }
@@ -141,9 +150,14 @@ func (w *impatient) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // Write is for io.Writer. What is flushed later has the time of the last Write.
 func (w *impatient) Write(p []byte) (written int, err error) {
 	control := http.NewResponseController(w.ResponseWriter)
+	stream := w.Header().Get("Content-Type") == streamType
 	for {
+		deadline := time.Now().Add(readWithin)
+		if !stream && w.until.Before(deadline) {
+			deadline = w.until
+		}
 		// A writer that takes no deadline is none of a network.
-		_ = control.SetWriteDeadline(time.Now().Add(readWithin))
+		_ = control.SetWriteDeadline(deadline)
 		n, err := w.ResponseWriter.Write(p[:min(len(p), answerPart)])
 		written, p = written+n, p[n:]
 		if err != nil || len(p) == 0 {

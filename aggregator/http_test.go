@@ -13,6 +13,7 @@ import (
 	"time"
 
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -154,6 +155,62 @@ func TestRESTOfAConflict(t *testing.T) {
 	}
 }
 
+// A page ends where its items take maxPageBytes, however many are asked for.
+func TestPagesAreBoundedInBytes(t *testing.T) {
+	l := newLab(t, Config{})
+	a, b := chatty(), podVeth(3, "b", "10.0.0.1")
+	b.Namespaces[0].Workload.Process = strings.Repeat("y", 500)
+	const n = 2000
+	for i := range n {
+		addr := fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)
+		a.Claims, b.Claims = append(a.Claims, assigned(2, addr)), append(b.Claims, assigned(3, addr))
+	}
+	l.dial().send(snapshot(hello("n1", 1), a, b)).sync()
+	type answer interface {
+		proto.Message
+		GetNextPageToken() string
+	}
+	for name, list := range map[string]func(token string) (answer, []string, error){
+		"owners": func(token string) (answer, []string, error) {
+			got, err := l.client.ListOwners(l.ctx, &pb.ListOwnersRequest{PageSize: maxPage, PageToken: token, Cidr: "10.1.0.0/16"})
+			var ids []string
+			for _, o := range got.GetOwners() {
+				ids = append(ids, o.GetAddress()+" "+o.GetNetns())
+			}
+			return got, ids, err
+		},
+		"conflicts": func(token string) (answer, []string, error) {
+			got, err := l.client.ListConflicts(l.ctx, &pb.ListConflictsRequest{PageSize: maxPage, PageToken: token})
+			var ids []string
+			for _, c := range got.GetConflicts() {
+				ids = append(ids, c.GetId())
+			}
+			return got, ids, err
+		},
+	} {
+		seen, pages := map[string]bool{}, 0
+		for token := ""; pages == 0 || token != ""; pages++ {
+			page, ids, err := list(token)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if size := proto.Size(page); size > maxPageBytes*5/4 {
+				t.Errorf("%s: got a page of %d bytes, want no more than about %d", name, size, maxPageBytes)
+			}
+			for _, id := range ids {
+				if seen[id] {
+					t.Errorf("%s: got %s twice", name, id)
+				}
+				seen[id] = true
+			}
+			token = page.GetNextPageToken()
+		}
+		if want := map[string]int{"owners": 2 * n, "conflicts": n}[name]; len(seen) != want || pages < 2 {
+			t.Errorf("%s: got %d on %d pages, want %d on more than one", name, len(seen), pages, want)
+		}
+	}
+}
+
 func TestListsArePagedInOrder(t *testing.T) {
 	l := newLab(t, Config{})
 	parts := []*pb.ReportRequest{}
@@ -239,8 +296,9 @@ func TestAPageEndsOnlyWhereTheListEnds(t *testing.T) {
 	for began := time.Now(); time.Since(began) < 500*time.Millisecond; {
 		seen := false
 		for from := (place{}); !seen; {
-			page, next := s.listOwners(&filter{}, from, 1)
-			seen = len(page) > 0 && page[0].GetAddress() == "10.9.0.1"
+			page := newPage[*pb.Owner](1)
+			next := s.listOwners(&filter{}, from, page)
+			seen = len(page.items) > 0 && page.items[0].GetAddress() == "10.9.0.1"
 			if next == "" {
 				break
 			}

@@ -183,7 +183,7 @@ func who(w *pb.Workload) verdict.Who {
 	}
 	return verdict.Workload{
 		Kind: kind, Namespace: w.GetNamespace(), Name: w.GetName(), UID: w.GetUid(),
-		ContainerID: w.GetContainerId(), Source: w.GetSource(), Process: w.GetProcess(),
+		ContainerID: w.GetContainerId(), Source: w.GetSource(), Process: w.GetProcess(), PID: w.GetProcessId(), Ended: w.GetProcessEnded(),
 		VirtualMachine: w.GetVirtualMachine(), Sources: sources(w.GetSources()),
 	}.Who()
 }

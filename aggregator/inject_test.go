@@ -166,6 +166,25 @@ type reported struct {
 	made     time.Time
 }
 
+// allPages joins the pages of a list.
+func allPages[M interface {
+	proto.Message
+	GetNextPageToken() string
+}](list func(token string) (M, error)) (all M, err error) {
+	if all, err = list(""); err != nil {
+		return all, err
+	}
+	for token := all.GetNextPageToken(); token != ""; {
+		page, err := list(token)
+		if err != nil {
+			return all, err
+		}
+		token = page.GetNextPageToken()
+		proto.Merge(all, page)
+	}
+	return all, nil
+}
+
 func (l *lab) reported() reported {
 	l.Helper()
 	out := reported{nodes: map[string]*pb.Node{}, owners: map[string]int{}, findings: map[string][]*pb.Finding{}, made: time.Now()}
@@ -176,16 +195,23 @@ func (l *lab) reported() reported {
 			l.Fatal(err)
 		}
 	}
-	const all = 10_000
-	owners, err := l.client.ListOwners(l.ctx, &pb.ListOwnersRequest{PageSize: all})
+	owners, err := allPages(func(token string) (*pb.ListOwnersResponse, error) {
+		return l.client.ListOwners(l.ctx, &pb.ListOwnersRequest{PageToken: token})
+	})
 	check(err)
-	conflicts, err := l.client.ListConflicts(l.ctx, &pb.ListConflictsRequest{All: true, PageSize: all})
+	conflicts, err := allPages(func(token string) (*pb.ListConflictsResponse, error) {
+		return l.client.ListConflicts(l.ctx, &pb.ListConflictsRequest{All: true, PageToken: token})
+	})
 	check(err)
-	findings, err := l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{PageSize: all})
+	findings, err := allPages(func(token string) (*pb.ListFindingsResponse, error) {
+		return l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{PageToken: token})
+	})
 	check(err)
 	nodes, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
 	check(err)
-	pools, err := l.client.ListPools(l.ctx, &pb.ListPoolsRequest{PageSize: all})
+	pools, err := allPages(func(token string) (*pb.ListPoolsResponse, error) {
+		return l.client.ListPools(l.ctx, &pb.ListPoolsRequest{PageToken: token})
+	})
 	check(err)
 	out.messages = append(out.messages, owners, conflicts, findings, nodes, pools)
 	check(show.Owners(&b, owners.GetOwners(), true, now))

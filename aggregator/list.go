@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -28,11 +29,30 @@ const (
 	maxPage     = 10_000
 )
 
-func pageSize(asked uint32) int {
-	if asked == 0 {
-		return defaultPage
+// page is the items of one page of a list, of no more than size. It is full before that
+// when its items take maxPageBytes: the client asks for the rest with the next page.
+type page[T proto.Message] struct {
+	items []T
+	size  int
+	bytes int
+}
+
+// maxPageBytes is how many bytes the encoded items of a page take, but for the last one.
+const maxPageBytes = 1 << 20
+
+func newPage[T proto.Message](asked uint32) *page[T] {
+	p := &page[T]{items: []T{}, size: defaultPage}
+	if asked != 0 {
+		p.size = int(min(asked, maxPage))
 	}
-	return int(min(asked, maxPage))
+	return p
+}
+
+func (p *page[T]) full() bool { return len(p.items) >= p.size || p.bytes >= maxPageBytes }
+
+func (p *page[T]) add(item T) {
+	p.items = append(p.items, item)
+	p.bytes += proto.Size(item)
 }
 
 // place is where a page ends: after one item of one address.
@@ -74,28 +94,27 @@ func (w witness) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.Lis
 		return nil, err
 	}
 	coverage := w.store.currentCoverage()
-	owners, next := w.store.listOwners(&f, from, pageSize(q.GetPageSize()))
-	return &pb.ListOwnersResponse{Owners: owners, NextPageToken: next, Coverage: coverage}, nil
+	owners := newPage[*pb.Owner](q.GetPageSize())
+	next := w.store.listOwners(&f, from, owners)
+	return &pb.ListOwnersResponse{Owners: owners.items, NextPageToken: next, Coverage: coverage}, nil
 }
 
-// listOwners gives one page of owners and the token of the next one. The lock
+// listOwners fills a page with owners and returns the token of the next one. The lock
 // is taken for one part of the table at a time.
-func (s *store) listOwners(f *filter, from place, size int) (page []*pb.Owner, next string) {
-	page = []*pb.Owner{}
+func (s *store) listOwners(f *filter, from place, page *page[*pb.Owner]) (next string) {
 	for {
-		n := size - len(page) + 2 // the first may be done, the last is for the token
+		n := page.size - len(page.items) + 2 // the first may be done, the last is for the token
 		addrs := s.addresses(f, from.addr, n)
 		for _, a := range addrs {
 			if a != from.addr {
 				from = place{addr: a}
 			}
-			var full bool
-			if page, full = s.appendOwners(page, f, &from, size); full {
-				return page, from.token()
+			if full := s.appendOwners(page, f, &from); full {
+				return from.token()
 			}
 		}
 		if len(addrs) < n { // else some may have left before they were looked at
-			return page, ""
+			return ""
 		}
 	}
 }
@@ -103,7 +122,7 @@ func (s *store) listOwners(f *filter, from place, size int) (page []*pb.Owner, n
 // eachOwner gives all owners that match, a few at a time: they take no memory while they
 // wait for a watcher.
 func (s *store) eachOwner(f *filter, give func(*pb.Owner) error) error {
-	var page []*pb.Owner
+	page := &page[*pb.Owner]{size: snapshotPage}
 	for from := (place{}); ; {
 		addrs := s.addresses(f, from.addr, snapshotPlaces)
 		for _, a := range addrs {
@@ -111,12 +130,13 @@ func (s *store) eachOwner(f *filter, give func(*pb.Owner) error) error {
 				from = place{addr: a}
 			}
 			for full := true; full; {
-				page, full = s.appendOwners(page[:0], f, &from, snapshotPage)
-				for i, o := range page {
+				page.items, page.bytes = page.items[:0], 0
+				full = s.appendOwners(page, f, &from)
+				for i, o := range page.items {
 					if err := give(o); err != nil {
 						return err
 					}
-					page[i] = nil
+					page.items[i] = nil
 				}
 			}
 		}
@@ -126,14 +146,14 @@ func (s *store) eachOwner(f *filter, give func(*pb.Owner) error) error {
 	}
 }
 
-// appendOwners appends the owners of one address from a place on, and moves the
-// place. It tells whether there are more than fit in.
-func (s *store) appendOwners(page []*pb.Owner, f *filter, from *place, size int) (longer []*pb.Owner, full bool) {
+// appendOwners appends the owners of one address from a place on to a page, and moves
+// the place. It reports whether there are more than fit in.
+func (s *store) appendOwners(page *page[*pb.Owner], f *filter, from *place) (full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.table.get(from.addr)
 	if e == nil {
-		return page, false
+		return false
 	}
 	skip := 1 + slices.IndexFunc(e.owners, func(o verdict.Owner) bool { return o.ID == from.id })
 	for i := skip; i < len(e.owners); i++ {
@@ -141,13 +161,13 @@ func (s *store) appendOwners(page []*pb.Owner, f *filter, from *place, size int)
 		if !f.owner(o, o.Node.Name) {
 			continue
 		}
-		if len(page) == size {
-			return page, true
+		if page.full() {
+			return true
 		}
-		page = append(page, s.ownerProto(from.addr, o))
+		page.add(s.ownerProto(from.addr, o))
 		from.id = o.ID
 	}
-	return page, false
+	return false
 }
 
 // addresses gives the first n addresses, from one on, that have an owner that
@@ -204,26 +224,25 @@ func (w witness) ListConflicts(_ context.Context, q *pb.ListConflictsRequest) (*
 		return c.Active() || q.GetAll() || state == verdict.Resolved
 	}
 	coverage := w.store.currentCoverage()
-	page, next := w.store.listConflicts(wanted, from, pageSize(q.GetPageSize()))
-	return &pb.ListConflictsResponse{Conflicts: page, NextPageToken: next, Coverage: coverage}, nil
+	conflicts := newPage[*pb.Conflict](q.GetPageSize())
+	next := w.store.listConflicts(wanted, from, conflicts)
+	return &pb.ListConflictsResponse{Conflicts: conflicts.items, NextPageToken: next, Coverage: coverage}, nil
 }
 
 var errState = status.Error(codes.InvalidArgument, "state must be SUSPECTED, CONFIRMED or RESOLVED: leave it out for those that are active")
 
-// listConflicts gives one page of conflicts and the token of the next one.
-func (s *store) listConflicts(wanted func(*verdict.Conflict) bool, from place, size int) (page []*pb.Conflict, next string) {
-	places := s.conflictPlaces(wanted, from, size+1)
-	if len(places) > size {
-		places = places[:size]
-		next = places[size-1].token()
-	}
-	page = make([]*pb.Conflict, 0, len(places))
-	for _, p := range places {
+// listConflicts fills a page with conflicts and returns the token of the next one.
+func (s *store) listConflicts(wanted func(*verdict.Conflict) bool, from place, page *page[*pb.Conflict]) (next string) {
+	for i, p := range s.conflictPlaces(wanted, from, page.size+1) {
+		if i == page.size || page.full() {
+			return from.token()
+		}
+		from = p
 		if c := s.conflictAt(p, wanted); c != nil {
-			page = append(page, c)
+			page.add(c)
 		}
 	}
-	return page, next
+	return ""
 }
 
 // conflictPlaces are the first n conflicts after a place that are wanted, in order.

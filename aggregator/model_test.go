@@ -184,8 +184,9 @@ func (s *store) hasClaim(c *pb.ClaimRecord) bool {
 
 // told is what the owners are, without times.
 func (s *store) told() (lines []string) {
-	page, _ := s.listOwners(&filter{}, place{}, maxPage)
-	for _, o := range page {
+	page := &page[*pb.Owner]{size: maxPage}
+	s.listOwners(&filter{}, place{}, page)
+	for _, o := range page.items {
 		line := fmt.Sprint(o.GetAddress(), o.GetNode(), o.GetInterface(), o.GetMac(), o.GetNetns(), o.GetWorkload(), o.GetScope(), o.GetState(), o.GetExcluded())
 		for _, e := range o.GetEvidence() {
 			line += fmt.Sprint(" ", e.GetKind(), e.GetMac(), e.GetWitness())

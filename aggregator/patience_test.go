@@ -302,7 +302,7 @@ func TestALongAnswerMayTakeItsTimeWhileItIsRead(t *testing.T) {
 		}
 		defer r.Body.Close()
 		var body strings.Builder
-		for n := int64(answerPart / 2); n == answerPart/2; time.Sleep(readWithin / 3) {
+		for n := int64(answerPart / 2); n == answerPart/2; time.Sleep(readWithin / 12) {
 			if n, err = io.CopyN(&body, r.Body, n); err != nil && !errors.Is(err, io.EOF) {
 				t.Fatal(err)
 			}

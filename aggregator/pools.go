@@ -525,8 +525,8 @@ func parsePoolPlace(token string) (p poolPlace, err error) {
 	return poolPlace{parts[0], parts[1], parts[2]}, nil
 }
 
-// listPools gives one page of pools and the token of the next one.
-func (s *store) listPools(from poolPlace, size int) (page []*pb.Pool, next string) {
+// listPools fills a page with pools and returns the token of the next one.
+func (s *store) listPools(from poolPlace, page *page[*pb.Pool]) (next string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var after []*pool
@@ -537,12 +537,12 @@ func (s *store) listPools(from poolPlace, size int) (page []*pb.Pool, next strin
 	}
 	slices.SortFunc(after, func(a, b *pool) int { return s.poolPlace(a).compare(s.poolPlace(b)) })
 	for i, p := range after {
-		if i == size {
-			return page, s.poolPlace(after[i-1]).token()
+		if page.full() {
+			return s.poolPlace(after[i-1]).token()
 		}
-		page = append(page, s.poolProto(p))
+		page.add(s.poolProto(p))
 	}
-	return page, ""
+	return ""
 }
 
 // ListPools lists what IPAM gives addresses from, and how full it is.
@@ -552,6 +552,7 @@ func (w witness) ListPools(_ context.Context, q *pb.ListPoolsRequest) (*pb.ListP
 		return nil, err
 	}
 	coverage := w.store.currentCoverage()
-	page, next := w.store.listPools(from, pageSize(q.GetPageSize()))
-	return &pb.ListPoolsResponse{Pools: page, NextPageToken: next, Coverage: coverage}, nil
+	pools := newPage[*pb.Pool](q.GetPageSize())
+	next := w.store.listPools(from, pools)
+	return &pb.ListPoolsResponse{Pools: pools.items, NextPageToken: next, Coverage: coverage}, nil
 }

@@ -86,7 +86,7 @@ func workloadProto(o *verdict.Owner) *pb.Workload {
 	}
 	out := &pb.Workload{
 		Kind: pb.Workload_Kind(w.Kind), Namespace: w.Namespace, Name: w.Name, Uid: w.UID,
-		ContainerId: w.ContainerID, Source: w.Source, Process: w.Process,
+		ContainerId: w.ContainerID, Source: w.Source, Process: w.Process, ProcessId: w.PID, ProcessEnded: w.Ended,
 		VirtualMachine: w.VirtualMachine, Sources: sourcesProto(w.Sources),
 	}
 	p := o.Pod

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
@@ -592,7 +593,7 @@ func TestCallsThatDoNotComeAreFewAndEnd(t *testing.T) {
 
 func callsThatDoNotCome(t *testing.T, token, method string) {
 	g, _ := reviewed(t)
-	s := grpc.NewServer(g.Outside()...)
+	s := grpc.NewServer(g.Outside(encoding.GetCodecV2("proto"))...)
 	pb.RegisterWitnessServiceServer(s, pb.UnimplementedWitnessServiceServer{})
 	healthpb.RegisterHealthServer(s, health.NewServer())
 	reflection.Register(s)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -39,10 +40,12 @@ func Revoked(ctx context.Context) <-chan struct{} {
 // ErrRevoked ends the streams of a caller that is not any more who it was.
 var ErrRevoked = status.Error(codes.Unauthenticated, "the token or certificate by which this stream was opened is not good any more: come again with a new one")
 
-// Outside are the options of a server that anybody can reach: all its calls pass the
-// guard.
-func (g *Guard) Outside() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.InTapHandle(g.tap), grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream)}
+// Outside returns the options of a server that anybody can reach: all its calls pass the
+// guard. codec encodes its messages.
+func (g *Guard) Outside(codec encoding.CodecV2) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.InTapHandle(g.tap), grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream), grpc.ForceServerCodecV2(answering{codec}),
+	}
 }
 
 // Inside are those of a server in process: calls of it come from an agent in this
@@ -80,8 +83,12 @@ func (g *Guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	if err != nil {
 		return nil, err
 	}
-	defer end()
-	return next(ctx, req)
+	message, err := next(ctx, req)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return newReply(ctx, message, end), nil
 }
 
 // stream has a server's streams pass the guard.
@@ -147,23 +154,24 @@ func (g *Guard) begin(ctx context.Context, c *Caller, what Action, stream bool) 
 			return ctx, nil, err
 		}
 	}
-	end := func() {}
-	if stream {
-		c.revoked = make(chan struct{})
-		count := g.limits.watch
-		if what.report {
-			count = g.limits.report
-		}
-		left, err := count(c)
-		if err != nil {
-			return ctx, nil, err
-		}
-		end = left
-		if !g.Open() {
-			watched, stop := context.WithCancel(ctx)
-			go g.recheck(watched, c, what)
-			end = func() { stop(); left() }
-		}
+	if !stream {
+		end, err := g.limits.answer(ctx, c)
+		return context.WithValue(ctx, callerKey{}, c), end, err
+	}
+	c.revoked = make(chan struct{})
+	count := g.limits.watch
+	if what.report {
+		count = g.limits.report
+	}
+	left, err := count(c)
+	if err != nil {
+		return ctx, nil, err
+	}
+	end := left
+	if !g.Open() {
+		watched, stop := context.WithCancel(ctx)
+		go g.recheck(watched, c, what)
+		end = func() { stop(); left() }
 	}
 	return context.WithValue(ctx, callerKey{}, c), end, nil
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -26,6 +27,15 @@ const (
 	// incoming is how many calls of gRPC, but for streams of those who may, of one
 	// address are under way, and callWithin how long one may take.
 	incoming, callWithin = 64, 30 * time.Second
+	// maxAnswers is how many unary calls are under way in all, until their answers are
+	// read, and answersOfOne how many of one caller; further ones wait for up to
+	// roomWithin. An answer takes up to some 4 MiB, as the list of a page of 1 MiB does
+	// when it becomes JSON.
+	maxAnswers, answersOfOne = 32, 8
+	roomWithin               = 10 * time.Second
+	// takenWithin is how long a client of gRPC may take to read an answer before its
+	// connection is closed. For REST, that is up to the server of HTTP.
+	takenWithin = time.Minute
 	// maxCallers is how many callers are remembered.
 	maxCallers = 10_000
 )
@@ -38,14 +48,23 @@ type limits struct {
 	watches  map[string]int
 	reports  map[string]int
 	incoming map[netip.Addr]int
+	answers  map[string]*answers
+	answered *semaphore.Weighted // of all callers
 	open     *int
 	log      *rate.Limiter
+}
+
+// answers is the room for unary calls of one caller. It is kept while there are any.
+type answers struct {
+	room  *semaphore.Weighted
+	calls int // with those that wait
 }
 
 func newLimits() limits {
 	return limits{
 		mu: &sync.Mutex{}, calls: map[string]*rate.Limiter{}, failures: map[netip.Addr]*rate.Limiter{},
-		watches: map[string]int{}, reports: map[string]int{}, incoming: map[netip.Addr]int{}, open: new(int), log: rate.NewLimiter(rate.Every(10*time.Second), 5),
+		watches: map[string]int{}, reports: map[string]int{}, incoming: map[netip.Addr]int{},
+		answers: map[string]*answers{}, answered: semaphore.NewWeighted(maxAnswers), open: new(int), log: rate.NewLimiter(rate.Every(10*time.Second), 5),
 	}
 }
 
@@ -78,6 +97,46 @@ func (l *limits) call(c *Caller) error {
 		return nil
 	}
 	return status.Errorf(codes.ResourceExhausted, "too many calls: %d a second are the most for one caller; a watch tells all changes by one call", callsPerSecond)
+}
+
+// answer waits until there is room for a unary call, and counts it until its answer has
+// been read. end may be called more than once.
+func (l *limits) answer(ctx context.Context, c *Caller) (end func(), err error) {
+	key := c.key()
+	l.mu.Lock()
+	of := l.answers[key]
+	if of == nil {
+		of = &answers{room: semaphore.NewWeighted(answersOfOne)}
+		l.answers[key] = of
+	}
+	of.calls++
+	l.mu.Unlock()
+	leave := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if of.calls--; of.calls == 0 {
+			delete(l.answers, key)
+		}
+	}
+
+	waits, cancel := context.WithTimeout(ctx, roomWithin)
+	defer cancel()
+	if err = of.room.Acquire(waits, 1); err == nil {
+		if err = l.answered.Acquire(waits, 1); err == nil {
+			return sync.OnceFunc(func() {
+				l.answered.Release(1)
+				of.room.Release(1)
+				leave()
+			}), nil
+		}
+		of.room.Release(1)
+	}
+	leave()
+	if ctx.Err() != nil {
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	return nil, status.Errorf(codes.ResourceExhausted,
+		"too many calls at once: %d are the most for one caller, and %d for all, until their answers are read; try again", answersOfOne, maxAnswers)
 }
 
 // watch counts a watch, until it is ended.

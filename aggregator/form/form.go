@@ -140,7 +140,7 @@ var (
 		return err == nil && a.Zone() == ""
 	}}
 	// Process is a process, as NAME (PID) or NAME (PID, ended).
-	Process = Form{most: 128, valid: func(s string) bool { return PID(s) != "" }, allowed: unicode.IsPrint}
+	Process = Form{most: 128, valid: func(s string) bool { return pid(s) != "" }, allowed: unicode.IsPrint}
 )
 
 // only reports whether all characters of a text are allowed.
@@ -180,9 +180,9 @@ func isSubdomain(s string) bool {
 	return true
 }
 
-// PID returns the id of a process that is told as NAME (PID) or NAME (PID, ended); it
+// pid returns the id of a process that is told as NAME (PID) or NAME (PID, ended); it
 // is empty where the text ends otherwise.
-func PID(process string) string {
+func pid(process string) string {
 	pid, closed := strings.CutSuffix(process[strings.LastIndexByte(process, '(')+1:], ")")
 	pid = strings.TrimSuffix(pid, ", ended")
 	if !closed || pid == "" || len(pid) > 10 || !only(pid, digit) {

@@ -3,9 +3,6 @@ package verdict
 import (
 	"fmt"
 	"slices"
-	"strings"
-
-	"github.com/ipwitness/ipwitness/aggregator/form"
 )
 
 // How a conflict ends with one owner left: the rightful one.
@@ -272,14 +269,13 @@ func (q *inquiry) unassign(o *Owner, c *Claim) Action {
 	case w.named():
 		return say("Take the address away from network namespace %s on node %s, and see that what set it does not set it again.", w.Name, o.Node.Name).
 			by(o.Node.Name, "ip -n "+quote(w.Name)+" "+del)
-	case w.Name == "" && strings.HasSuffix(w.Process, ", ended)"):
+	case w.Name == "" && w.Ended:
 		// Its PID may be another process's by now.
 		return say("Nothing runs any more in the network namespace of %s on node %s: find what keeps it (`findmnt -t nsfs` and `ls -l /proc/[0-9]*/fd | grep 'net:\\['` there), and have it let go.",
 			o.name(), o.Node.Name)
-	case w.Name == "" && form.PID(w.Process) != "":
-		pid := form.PID(w.Process)
+	case w.Name == "" && w.PID != 0:
 		return say("Take the address away from the network namespace of %s on node %s, and see that what set it does not set it again.", o.name(), o.Node.Name).
-			by(o.Node.Name, "nsenter --net=/proc/"+quote(pid)+"/ns/net ip "+del)
+			by(o.Node.Name, fmt.Sprintf("nsenter --net=/proc/%d/ns/net ip %s", w.PID, del))
 	}
 	return say("Take the address off %s of %s on node %s: `lsns -t net` lists the processes in there.", i.Name, o.name(), o.Node.Name)
 }

@@ -124,6 +124,10 @@ type Workload struct {
 	// Process is the oldest in the namespace, as NAME (PID), or NAME (PID, ended) where
 	// it was the last one.
 	Process string
+	// PID is that process's, 0 where it is not known. Ended says that it has ended, and
+	// that nothing else runs in the namespace.
+	PID   uint32
+	Ended bool
 	// VirtualMachine is the one that the pod runs, in the pod's namespace.
 	VirtualMachine string
 	// Sources are where fields are from that another source than Source gave, as

@@ -417,9 +417,11 @@ func TestRemedyFitsTheWorkload(t *testing.T) {
 		{verdict.Workload{Kind: verdict.Container, ContainerID: "0123456789abcdef"}, "Stop container 0123456789ab on node n1"},
 		{verdict.Workload{Kind: verdict.Container, Name: "web", Source: "cgroup"}, "Stop container web on node n1"},
 		{verdict.Workload{Kind: verdict.Pod, UID: "u-1", ContainerID: "0123456789abcdef", Source: "cgroup"}, "pod with uid u-1 on node n1 is called. kubectl get pods -A"},
-		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12)", Source: "process"}, "process ns (x) (12) on node n1"},
-		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12)", Source: "process"}, "nsenter --net=/proc/12/ns/net ip addr del 10.244.0.5/24 dev eth0"},
-		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12, ended)", Source: "process"}, "in the network namespace of process ns (x) (12, ended) on node n1: find what keeps it"},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12)", PID: 12, Source: "process"}, "process ns (x) (12) on node n1"},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12)", PID: 12, Source: "process"}, "nsenter --net=/proc/12/ns/net ip addr del 10.244.0.5/24 dev eth0"},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12, ended)", PID: 12, Ended: true, Source: "process"}, "in the network namespace of process ns (x) (12, ended) on node n1: find what keeps it"},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "(7, ended) (12)", PID: 12, Source: "process"}, "nsenter --net=/proc/12/ns/net ip addr del 10.244.0.5/24 dev eth0"},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12, ended)", Source: "process"}, "lsns -t net"},
 		{verdict.Workload{Kind: verdict.Container, Name: "blue", ContainerID: "0123456789abcdef", Process: "sleep (12)", Source: "netns"}, "ip -n blue addr del"},
 	} {
 		w := newWorld("10.244.0.5")

@@ -29,6 +29,13 @@ func (w Workload) Who() Who {
 	for _, text := range []string{w.Namespace, w.Name, w.UID, w.ContainerID, w.Source, w.Process, w.VirtualMachine, w.Sources} {
 		packed = pack(packed, text)
 	}
+	if w.PID != 0 || w.Ended {
+		process := uint64(w.PID) << 1
+		if w.Ended {
+			process |= 1
+		}
+		packed = binary.AppendUvarint(packed, process)
+	}
 	return Who(packed)
 }
 
@@ -157,6 +164,10 @@ func (w Who) Workload() (out Workload) {
 	rest := w.texts()
 	for _, text := range []*string{&out.Namespace, &out.Name, &out.UID, &out.ContainerID, &out.Source, &out.Process, &out.VirtualMachine, &out.Sources} {
 		*text, rest = rest.next()
+	}
+	if rest != "" {
+		process, _ := uvarint(rest)
+		out.PID, out.Ended = uint32(process>>1), process&1 != 0
 	}
 	return out
 }

@@ -16,7 +16,7 @@ func TestWhoIsTheWorkload(t *testing.T) {
 	} {
 		for _, w := range []verdict.Workload{
 			{Kind: verdict.Pod, Namespace: text, Name: "name", UID: text, ContainerID: "id", Source: text},
-			{Kind: verdict.Unknown, Namespace: "namespace", Name: text, UID: "uid", ContainerID: text, Source: "source", Process: text},
+			{Kind: verdict.Unknown, Namespace: "namespace", Name: text, UID: "uid", ContainerID: text, Source: "source", Process: text, PID: 1<<32 - 1, Ended: true},
 		} {
 			who := w.Who()
 			if got := who.Workload(); got != w || who.Kind() != w.Kind || who.Namespace() != w.Namespace || who.Name() != w.Name {

@@ -302,6 +302,9 @@ type preauthAddr struct {
 	of *preauthConn
 }
 
+// HangUp is for access.Connection.
+func (a preauthAddr) HangUp() { _ = a.of.Close() } // its server sees that
+
 // authenticated are the options of a server behind preauth, after those of the guard.
 func authenticated() []grpc.ServerOption {
 	letIn := func(ctx context.Context) error {

@@ -107,6 +107,18 @@ func TestMetricsSayWhichBuildThisIs(t *testing.T) {
 // report sends a snapshot of a node with one address, and holds the stream.
 func report(t *testing.T, s *server) {
 	t.Helper()
+	reportMany(t, s, 1)
+}
+
+// reportMany is report with so many addresses.
+func reportMany(t *testing.T, s *server, addresses int) {
+	t.Helper()
+	var claims []*pb.ClaimRecord
+	for i := range addresses {
+		claims = append(claims, &pb.ClaimRecord{
+			Address: []byte{10, 0, byte((i + 1) >> 8), byte(i + 1)}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 2, PrefixLength: 24,
+		})
+	}
 	stream, err := pb.NewReportServiceClient(s.conn).Report(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +133,7 @@ func report(t *testing.T, s *server) {
 			Namespace: 1, Index: 2, Name: "eth0", Mac: []byte{2, 0, 0, 0, 0, 1}, Link: "eth0",
 			Attachment: pb.InterfaceRecord_OWN, Uplink: true,
 		}},
-		Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 1}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 2, PrefixLength: 24}},
+		Claims: claims,
 		Status: &pb.StatusRecord{Wire: "off"},
 	})
 	if err != nil {

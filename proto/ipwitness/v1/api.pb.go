@@ -108,7 +108,8 @@ type ListOwnersRequest struct {
 	Pod string `protobuf:"bytes,5,opt,name=pod,proto3" json:"pod,omitempty"`
 	// Hardware address.
 	Mac string `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`
-	// How many at most; 0 is 1000, more than 10000 is 10000.
+	// How many at most; 0 is 1000, more than 10000 is 10000. A page ends earlier, with a
+	// next_page_token, when its items take 1 MiB.
 	PageSize uint32 `protobuf:"varint,7,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken     string `protobuf:"bytes,8,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -507,7 +508,8 @@ type ListConflictsRequest struct {
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	// Resolved ones, too.
 	All bool `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`
-	// How many at most; 0 is 1000, more than 10000 is 10000.
+	// How many at most; 0 is 1000, more than 10000 is 10000. A page ends earlier, with a
+	// next_page_token, when its items take 1 MiB.
 	PageSize uint32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -1152,7 +1154,8 @@ func (x *ExplainResponse) GetCoverage() *Coverage {
 // ListFindingsRequest pages the list.
 type ListFindingsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most; 0 is 1000, more than 10000 is 10000.
+	// How many at most; 0 is 1000, more than 10000 is 10000. A page ends earlier, with a
+	// next_page_token, when its items take 1 MiB.
 	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -1426,7 +1429,8 @@ func (x *WatchFindingsResponse) GetCoverage() *Coverage {
 // ListPoolsRequest pages the list.
 type ListPoolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most; 0 is 1000, more than 10000 is 10000.
+	// How many at most; 0 is 1000, more than 10000 is 10000. A page ends earlier, with a
+	// next_page_token, when its items take 1 MiB.
 	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

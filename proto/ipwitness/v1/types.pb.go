@@ -713,7 +713,11 @@ type Workload struct {
 	// When the pod is to have ended, grace period and all, after somebody deleted it.
 	DeletionTimestamp *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=deletion_timestamp,json=deletionTimestamp,proto3" json:"deletion_timestamp,omitempty"`
 	// The API has no such pod, or not any more: what is here was left behind.
-	Orphaned      bool `protobuf:"varint,13,opt,name=orphaned,proto3" json:"orphaned,omitempty"`
+	Orphaned bool `protobuf:"varint,13,opt,name=orphaned,proto3" json:"orphaned,omitempty"`
+	// The PID of that process, as the agent sees it; 0 where it is not known.
+	ProcessId uint32 `protobuf:"varint,14,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	// That process has ended, and no other one is in the namespace.
+	ProcessEnded  bool `protobuf:"varint,15,opt,name=process_ended,json=processEnded,proto3" json:"process_ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -835,6 +839,20 @@ func (x *Workload) GetDeletionTimestamp() *timestamppb.Timestamp {
 func (x *Workload) GetOrphaned() bool {
 	if x != nil {
 		return x.Orphaned
+	}
+	return false
+}
+
+func (x *Workload) GetProcessId() uint32 {
+	if x != nil {
+		return x.ProcessId
+	}
+	return 0
+}
+
+func (x *Workload) GetProcessEnded() bool {
+	if x != nil {
+		return x.ProcessEnded
 	}
 	return false
 }
@@ -3101,7 +3119,7 @@ var File_ipwitness_v1_types_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8d\x05\n" +
+	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd1\x05\n" +
 	"\bWorkload\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.ipwitness.v1.Workload.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -3118,7 +3136,10 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"controller\x12\x14\n" +
 	"\x05phase\x18\v \x01(\tR\x05phase\x12I\n" +
 	"\x12deletion_timestamp\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x11deletionTimestamp\x12\x1a\n" +
-	"\borphaned\x18\r \x01(\bR\borphaned\x1a:\n" +
+	"\borphaned\x18\r \x01(\bR\borphaned\x12\x1d\n" +
+	"\n" +
+	"process_id\x18\x0e \x01(\rR\tprocessId\x12#\n" +
+	"\rprocess_ended\x18\x0f \x01(\bR\fprocessEnded\x1a:\n" +
 	"\fSourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
