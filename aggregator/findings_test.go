@@ -21,11 +21,17 @@ import (
 func (l *lab) findings() []*pb.Finding {
 	l.Helper()
 	synctest.Wait() // for what was asked of agents
-	out, err := l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{})
-	if err != nil {
-		l.Fatal(err)
+	var all []*pb.Finding
+	for q := new(pb.ListFindingsRequest); ; {
+		out, err := l.client.ListFindings(l.ctx, q)
+		if err != nil {
+			l.Fatal(err)
+		}
+		all = append(all, out.GetFindings()...)
+		if q.PageToken = out.GetNextPageToken(); q.GetPageToken() == "" {
+			return all
+		}
 	}
-	return out.GetFindings()
 }
 
 // finding is the only finding, of two nodes.

@@ -382,9 +382,8 @@ func TestADataDirectoryIsForOneAggregator(t *testing.T) {
 func TestWhatCannotBeKeptIsNotAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
-		l := newLab(t, Config{DataDir: dir})
 		var log bytes.Buffer
-		l.store.log = slog.New(slog.NewTextHandler(&log, nil))
+		l := newLoggingLab(t, Config{DataDir: dir}, slog.New(slog.NewTextHandler(&log, nil)))
 		a := l.dial().send(twoPods()).sync()
 		c := l.conflict(pb.Conflict_SUSPECTED)
 		q := &pb.AcknowledgeConflictRequest{Id: c.GetId(), Reason: "NET-1", ExpiresAt: timestamppb.New(time.Now().Add(time.Hour))}
