@@ -17,7 +17,9 @@ import (
 // next one begins with.
 //
 // Claims are taken in batches: what changed before a question is answered is
-// then sent within a bounded number of messages, however much changes meanwhile.
+// then sent within a bounded number of messages, however much changes meanwhile. Claims to
+// important addresses come first, so that in a flood a duplicate does not wait behind the
+// flood's claims: at the head of a batch, and, if they change later, in the next message.
 type reader struct {
 	table *table
 	wake  chan struct{} // holds one token while there may be something to take
@@ -29,6 +31,7 @@ type reader struct {
 	pools      changes[poolKey]
 	allocated  changes[allocationKey]
 	claims     changes[claimKey]
+	urgent     changes[claimKey] // claims to important addresses
 	status     bool // the status was not sent
 	resync     bool // a snapshot is to begin
 	inside     bool // a snapshot has begun
@@ -134,6 +137,7 @@ func (t *table) attach() *reader {
 	r.pools.reset()
 	r.allocated.reset()
 	r.claims.reset()
+	r.urgent.reset()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.readers = append(slices.Clone(t.readers), r)
@@ -143,6 +147,7 @@ func (t *table) attach() *reader {
 	t.pools.changes = append(t.pools.changes, &r.pools)
 	t.allocated.changes = append(t.allocated.changes, &r.allocated)
 	t.claims.changes = append(t.claims.changes, &r.claims)
+	t.claims.urgent = append(t.claims.urgent, &r.urgent)
 	return r
 }
 
@@ -158,6 +163,7 @@ func (r *reader) detach() {
 	t.pools.changes = without(t.pools.changes, &r.pools)
 	t.allocated.changes = without(t.allocated.changes, &r.allocated)
 	t.claims.changes = without(t.claims.changes, &r.claims)
+	t.claims.urgent = without(t.claims.urgent, &r.urgent)
 }
 
 func without[T comparable](list []T, one T) []T {
@@ -183,6 +189,10 @@ func (r *reader) ask(q questions) {
 // maxRecords bounds one message, so that it stays far below gRPC's 4 MiB.
 const maxRecords = 4096
 
+// urgentShare is which part of a message claims to important addresses take, at most,
+// that changed while a batch is sent.
+const urgentShare = 8
+
 // take gives the next message: changes since the last, and answers, at most
 // maxRecords records. It gives nil where there is nothing to say.
 func (r *reader) take(now time.Time) *ipwitnessv1.ReportRequest {
@@ -190,7 +200,7 @@ func (r *reader) take(now time.Time) *ipwitnessv1.ReportRequest {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m := &ipwitnessv1.ReportRequest{}
-	lost := r.namespaces.lost || r.links.lost || r.interfaces.lost || r.pools.lost || r.allocated.lost || r.claims.lost
+	lost := r.namespaces.lost || r.links.lost || r.interfaces.lost || r.pools.lost || r.allocated.lost || r.claims.lost || r.urgent.lost
 	if lost || r.resync && !r.inside {
 		m.SnapshotBegin = true
 		r.begin(now)
@@ -248,6 +258,9 @@ func (r *reader) take(now time.Time) *ipwitnessv1.ReportRequest {
 // takeClaims adds claims to a message that has room for so many, and the answers
 // that are due. No room says that there may be more of what claims refer to.
 func (r *reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Time) {
+	if len(r.batch) > 0 { // else they are the next batch
+		room -= r.takeUrgent(m, room/urgentShare, now) // most is for the batch: answers wait for it
+	}
 	for ; room > 0; room-- {
 		if len(r.batch) == 0 {
 			if r.inside {
@@ -266,13 +279,29 @@ func (r *reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Tim
 		}
 		c := r.batch[len(r.batch)-1]
 		r.batch = r.batch[:len(r.batch)-1]
-		delete(r.claims.dirty, c.key) // what it is now is said now
 		held := r.table.claims.live[c.key]
 		if held == nil && r.inside {
-			continue // a snapshot has no need to say what is gone
+			continue // a snapshot has no need to say what is gone, or says it after its end
 		}
+		delete(r.claims.dirty, c.key) // what it is now is said now
+		delete(r.urgent.dirty, c.key)
 		m.Claims = append(m.Claims, claimRecord(c.key, held, now, c.received))
 	}
+}
+
+// takeUrgent adds claims to important addresses that changed since the batch was made, as
+// many as there is room for, and returns how many.
+func (r *reader) takeUrgent(m *ipwitnessv1.ReportRequest, room int, now time.Time) (taken int) {
+	for k, received := range r.urgent.dirty {
+		if taken == room {
+			return taken
+		}
+		delete(r.urgent.dirty, k)
+		m.Claims = append(m.Claims, claimRecord(k, r.table.claims.live[k], now, received))
+		taken++
+	}
+	r.urgent.emptied()
+	return taken
 }
 
 // answer answers what was asked before the batch, or the snapshot, that has been sent.
@@ -286,18 +315,20 @@ func (r *reader) answer(m *ipwitnessv1.ReportRequest, now time.Time) {
 
 // next makes a batch of all that changed, and says whether there was anything.
 func (r *reader) next() bool {
-	if len(r.claims.dirty) == 0 && r.asked.none() {
+	if len(r.claims.dirty)+len(r.urgent.dirty) == 0 && r.asked.none() {
 		return false
 	}
 	r.answers, r.asked = r.asked, questions{}
 	if cap(r.batch) > large {
 		r.batch = nil
 	}
-	for k, received := range r.claims.dirty {
-		r.batch = append(r.batch, claimChange{k, received})
+	for _, c := range []*changes[claimKey]{&r.claims, &r.urgent} { // the last one is sent first
+		for k, received := range c.dirty {
+			r.batch = append(r.batch, claimChange{k, received})
+		}
+		clear(c.dirty)
+		c.emptied()
 	}
-	clear(r.claims.dirty)
-	r.claims.emptied()
 	return true
 }
 
@@ -311,9 +342,14 @@ func (r *reader) begin(now time.Time) {
 	all(&r.pools, t.pools.live, now)
 	all(&r.allocated, t.allocated.live, now)
 	r.claims.reset()
+	r.urgent.reset()
 	r.batch = make([]claimChange, 0, len(t.claims.live))
-	for k := range t.claims.live {
-		r.batch = append(r.batch, claimChange{k, now})
+	for _, important := range []bool{false, true} { // the last one is sent first
+		for k := range t.claims.live {
+			if t.isImportant(k) == important {
+				r.batch = append(r.batch, claimChange{k, now})
+			}
+		}
 	}
 	r.status = t.status != nil
 	// The snapshot says what the batch would have said, and the next one.
@@ -333,7 +369,9 @@ func all[K comparable, V any](c *changes[K], live map[K]V, now time.Time) {
 // forget drops what is not sent yet of a namespace that has ended: its end says it.
 func (r *reader) forget(namespace uint32) {
 	maps.DeleteFunc(r.interfaces.dirty, func(k interfaceKey, _ time.Time) bool { return k.namespace == namespace })
-	maps.DeleteFunc(r.claims.dirty, func(k claimKey, _ time.Time) bool { return k.at.namespace == namespace })
+	for _, c := range []*changes[claimKey]{&r.claims, &r.urgent} {
+		maps.DeleteFunc(c.dirty, func(k claimKey, _ time.Time) bool { return k.at.namespace == namespace })
+	}
 	r.batch = slices.DeleteFunc(r.batch, func(c claimChange) bool { return c.key.at.namespace == namespace })
 }
 

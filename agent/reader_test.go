@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -247,6 +248,50 @@ func TestSnapshotIsCompletedBeforeTheNextThatIsAskedFor(t *testing.T) {
 	}
 }
 
+// In a flood, claims to an address that a kernel has do not wait behind those of the flood:
+// neither one that is in the same batch or snapshot, nor one that comes while it is sent.
+func TestClaimsToImportantAddressesAreSentFirst(t *testing.T) {
+	const flood = 5 * maxRecords
+	now := time.Now()
+	kernel := func(i int) claimKey {
+		return claimKey{addr: wireClaim(1, i, 0).addr, kind: ipwitnessv1.Evidence_ASSIGNED, at: interfaceKey{ownNamespace, 1}}
+	}
+	const atOnce, later = flood + 1, flood + 2
+	tab := newTable()
+	tab.update(func() {
+		tab.claims.put(kernel(atOnce), &claim{count: 1}, now)
+		tab.claims.put(kernel(later), &claim{count: 1}, now)
+	})
+	has := func(m *ipwitnessv1.ReportRequest, i int) bool {
+		addr := wireClaim(1, i, 7).addr
+		return slices.ContainsFunc(m.GetClaims(), func(c *ipwitnessv1.ClaimRecord) bool {
+			return string(c.GetAddress()) == string(addr.AsSlice()) && len(c.GetMac()) > 0 && !c.GetGone()
+		})
+	}
+	r := follow(tab)
+	for _, round := range []string{"batch", "snapshot"} {
+		tab.update(func() {
+			for i := range flood {
+				tab.took(t, wireClaim(1, i, 7), now)
+			}
+			tab.took(t, wireClaim(2, atOnce, 7), now)
+		})
+		if round == "snapshot" {
+			r.again()
+		}
+		first := r.take(now)
+		if !has(first, atOnce) {
+			t.Errorf("%s: the first of its messages has no claim to the address that a kernel has", round)
+		}
+		tab.update(func() { tab.took(t, wireClaim(2, later, 7), now) })
+		if second := r.take(now); !has(second, later) || len(second.GetClaims()) != maxRecords {
+			t.Errorf("%s: the message after the claim came has %d claims, and not that one", round, len(second.GetClaims()))
+		}
+		tab.update(func() { tab.claims.remove(wireClaim(2, later, 7), now) })
+		drain(r)
+	}
+}
+
 func TestAnswersComeWhileTheTableKeepsChanging(t *testing.T) {
 	tab := newTable()
 	r := follow(tab)
@@ -330,6 +375,8 @@ type replica struct {
 	claims     map[interfaceKey]map[string]uint32
 }
 
+func replicaKey(addr, mac []byte) string { return fmt.Sprintf("%x %s", addr, mac) }
+
 // apply takes a message, and refuses one that refers to what is not known.
 func (p *replica) apply(m *ipwitnessv1.ReportRequest) error {
 	if m.GetSnapshotBegin() {
@@ -359,7 +406,7 @@ func (p *replica) apply(m *ipwitnessv1.ReportRequest) error {
 	for _, r := range m.GetClaims() {
 		k := interfaceKey{r.GetNamespace(), int32(r.GetIndex())}
 		if r.GetGone() {
-			delete(p.claims[k], string(r.GetAddress()))
+			delete(p.claims[k], replicaKey(r.GetAddress(), r.GetMac()))
 			continue
 		}
 		if !p.interfaces[k] {
@@ -368,7 +415,7 @@ func (p *replica) apply(m *ipwitnessv1.ReportRequest) error {
 		if p.claims[k] == nil {
 			p.claims[k] = map[string]uint32{}
 		}
-		p.claims[k][string(r.GetAddress())] = r.GetCount()
+		p.claims[k][replicaKey(r.GetAddress(), r.GetMac())] = r.GetCount()
 	}
 	p.inside = p.inside && !m.GetSnapshotEnd()
 	return nil
@@ -385,7 +432,7 @@ func (p *replica) check(t *table) error {
 			claims, p.inside, len(t.namespaces.live), len(t.interfaces.live), len(t.claims.live))
 	}
 	for k, c := range t.claims.live {
-		if got := p.claims[k.at][string(k.addr.AsSlice())]; got != c.count {
+		if got := p.claims[k.at][replicaKey(k.addr.AsSlice(), []byte(k.mac))]; got != c.count {
 			return fmt.Errorf("claim %v: got count %d, want %d", k, got, c.count)
 		}
 	}
@@ -406,21 +453,34 @@ func TestReadersEndUpWithTheTableWhateverHappens(t *testing.T) {
 		}
 		for range random.IntN(300) {
 			k := testClaim(random.IntN(2000))
+			if random.IntN(2) == 0 { // to an address that a kernel may have, or not
+				k = wireClaim(1, random.IntN(2000), 1)
+			}
 			k.at = at
 			tab.seen(k, claim{count: 1}, now)
 		}
 	}
 	drop := func(at interfaceKey, now time.Time) {
-		for k := range tab.claims.live {
-			if k.at == at {
+		for k, c := range tab.claims.live {
+			switch {
+			case k.at != at:
+			case isWire(k.kind):
+				tab.dropFrame(c, now)
+			default:
 				tab.claims.remove(k, now)
 			}
 		}
 		tab.interfaces.remove(at, now)
 	}
+	ids, last := [20]uint32{}, uint32(0) // a namespace that ended is never there again
 	for range 400 {
 		now := time.Now()
-		id := uint32(1 + random.IntN(20))
+		which := random.IntN(len(ids))
+		if ids[which] == 0 {
+			last++
+			ids[which] = last
+		}
+		id := ids[which]
 		one := random.IntN(2)
 		tab.update(func() {
 			switch random.IntN(12) {
@@ -431,6 +491,7 @@ func TestReadersEndUpWithTheTableWhateverHappens(t *testing.T) {
 					drop(interfaceKey{id, i}, now)
 				}
 				tab.removeNamespace(id, now)
+				ids[which] = 0
 			default:
 				put(id, now)
 			}
@@ -443,6 +504,8 @@ func TestReadersEndUpWithTheTableWhateverHappens(t *testing.T) {
 			readers[one], replicas[one] = tab.attach(), &replica{}
 		case 2:
 			readers[one].claims.lost = true
+		case 3:
+			readers[one].urgent.lost = true
 		}
 		if m := readers[one].take(now); m != nil {
 			if err := replicas[one].apply(m); err != nil {

@@ -128,7 +128,7 @@ func (t *table) enqueue(c *claim) {
 	if c.older != nil || c.newer != nil || p.queues[c.inQueue].oldest == c {
 		p.queues[c.inQueue].remove(c)
 	}
-	switch important := t.important.holders[c.key.addr] > 0; {
+	switch important := t.isImportant(c.key); {
 	case important && c.seenAgain:
 		c.inQueue = importantAgain
 	case important:
@@ -151,7 +151,7 @@ func (t *table) makeRoom(k claimKey, received time.Time) (room bool, evicted []c
 		return false, nil
 	}
 	last := seenAgain
-	if t.important.holders[k.addr] > 0 {
+	if t.isImportant(k) {
 		last = importantAgain
 	}
 	from := p
@@ -276,6 +276,9 @@ type importance struct {
 	changed map[netip.Addr]struct{} // nil: nobody asks
 	wake    func()                  // there are more of those
 }
+
+// isImportant reports whether a claim is to an important address.
+func (t *table) isImportant(k claimKey) bool { return t.important.holders[k.addr] > 0 }
 
 // kernelClaims has fn done for the addresses of claims that are none of the wire.
 func (t *table) kernelClaims(fn func(netip.Addr)) func(claimKey) {

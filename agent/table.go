@@ -84,12 +84,20 @@ type records[K comparable, V any] struct {
 	live    map[K]V
 	changes []*changes[K]
 
+	// urgent takes the changes of keys that are important; nil where none are.
+	urgent    []*changes[K]
+	important func(K) bool
+
 	// begun and ended are told of keys that come and go; nil for nobody.
 	begun, ended func(K)
 }
 
 func (r *records[K, V]) mark(k K, received time.Time) {
-	for _, c := range r.changes {
+	readers := r.changes
+	if r.important != nil && r.important(k) {
+		readers = r.urgent
+	}
+	for _, c := range readers {
 		c.mark(k, received, len(r.live)+spareChanges)
 	}
 }
@@ -128,6 +136,7 @@ func newTable() *table {
 		byPort:     map[int32]*portClaims{},
 		important:  importance{holders: map[netip.Addr]int{}},
 	}
+	t.claims.important = t.isImportant
 	t.claims.begun, t.claims.ended = t.kernelClaims(t.holdImportant), t.kernelClaims(t.releaseImportant)
 	t.allocated.begun = func(k allocationKey) { t.holdImportant(k.addr) }
 	t.allocated.ended = func(k allocationKey) { t.releaseImportant(k.addr) }

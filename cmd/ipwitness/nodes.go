@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -25,7 +27,8 @@ were lost in the kernel; they are listed again where that is possible.
 
 With --watch, a node that comes, falls silent or is heard again is shown at once,
 what else changes there (how it watches, what it lost, what does not work) within
-15 seconds.`,
+15 seconds. So are problems of the server itself: on stderr, or with -o json as
+{"type":"BOOKMARK","problems":[…]}.`,
 		Example: `
   ipwitness nodes
   ipwitness nodes --watch
@@ -63,6 +66,7 @@ what else changes there (how it watches, what it lost, what does not work) withi
 func (q *query) watchNodes(ctx context.Context) error {
 	client, known, table := q.client(), show.NewChanges(show.NodeKey), show.NewNodeWatch(q.sys.stdout, q.wide())
 	seen := coverageWatch{query: q}
+	var problems []string // of the aggregator
 	tell := func(kind pb.Watch_Type, n *pb.Node) error {
 		if q.format.ForPrograms() {
 			return show.Event(q.sys.stdout, q.format, kind.String(), "node", n)
@@ -99,10 +103,28 @@ func (q *query) watchNodes(ctx context.Context) error {
 				return err
 			}
 		}
+		changed := !slices.Equal(problems, nodes.GetProblems())
+		problems = nodes.GetProblems()
 		if q.format.ForPrograms() {
-			return nil
+			if !changed {
+				return nil
+			}
+			told := &structpb.ListValue{}
+			for _, problem := range problems {
+				told.Values = append(told.Values, structpb.NewStringValue(problem))
+			}
+			return show.Event(q.sys.stdout, q.format, pb.Watch_BOOKMARK.String(), "problems", told)
 		}
-		return table.Event(pb.Watch_BOOKMARK, nil, q.sys.now())
+		if err := table.Event(pb.Watch_BOOKMARK, nil, q.sys.now()); err != nil || !changed {
+			return err
+		}
+		for _, problem := range problems {
+			q.tell("Problem of the aggregator: %s", problem)
+		}
+		if len(problems) == 0 {
+			q.tell("The aggregator has no problems any more.")
+		}
+		return nil
 	}
 	w := &watcher[*pb.WatchConflictsResponse]{
 		client: client,

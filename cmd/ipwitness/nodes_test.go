@@ -97,3 +97,20 @@ func TestNodeWatchEndsWhenTheServerRefuses(t *testing.T) {
 		t.Errorf("got exit code %d and %q, want 1 and the server's words", code, &c.stderr)
 	}
 }
+
+// What does not work in the aggregator itself is told when it changes.
+func TestNodeWatchTellsProblemsOfTheAggregator(t *testing.T) {
+	const full = "acknowledgements cannot be written: no space left on device"
+	ill := try{status: 200, body: `{"nodes":[` + node1 + `],"problems":["` + full + `"]}`}
+	tries := func() []try {
+		return []try{{status: 200, body: strings.Repeat(bookmark, 4)}, listed(node1), ill, ill, listed(node1)}
+	}
+	_, lines, c := watchNodes(t, tries())
+	if got, want := c.stderr.String(), "Problem of the aggregator: "+full+"\nThe aggregator has no problems any more.\n"; !strings.HasPrefix(got, want) || len(lines) != 2 {
+		t.Errorf("got %q and %q, want %q first and one node", got, lines, want)
+	}
+	_, lines, _ = watchNodes(t, tries(), "-o", "json")
+	if len(lines) != 3 || lines[1] != `{"type":"BOOKMARK","problems":["`+full+`"]}` || lines[2] != `{"type":"BOOKMARK","problems":[]}` {
+		t.Errorf("got %q, want the problem and that it is over", lines)
+	}
+}
