@@ -69,7 +69,7 @@ type Config struct {
 	LeakedAfter time.Duration
 	// Shared are addresses that several owners hold on purpose.
 	Shared []verdict.Shared
-	// Routers answer for addresses of others on purpose.
+	// Routers are the workloads that answer for addresses of others on purpose.
 	Routers []verdict.Router
 	// DataDir is where acknowledgements are kept; empty to keep them in memory only.
 	DataDir string
@@ -80,13 +80,13 @@ type Config struct {
 	Kubeconfig string
 	// Access says by what callers are known.
 	Access access.Config
-	// Memory is how many bytes the process may use, of which a part is shared by the
-	// nodes; 0 for any number.
+	// Memory is the number of bytes that the process may use; 0 means no limit. The nodes share
+	// a part of it.
 	Memory int64
 	// Version is what the Kubernetes API is told of us.
 	Version string
-	// Alone says that no agent is expected but the one in this process: after the
-	// start, none is waited for.
+	// Alone says that the only agent is the one in this process: the aggregator does not wait
+	// for other agents after its start.
 	Alone bool
 }
 
@@ -94,7 +94,7 @@ type Config struct {
 type Aggregator struct {
 	store *store
 	guard *access.Guard
-	// arrivals is the memory for messages that are being read.
+	// arrivals limits the memory of messages that are being read.
 	arrivals *arrivals
 	health   *health.Server
 	started  chan struct{}
@@ -192,7 +192,7 @@ func (a *Aggregator) Guarded() []grpc.ServerOption {
 	return a.guard.Outside(newBounded(a.arrivals))
 }
 
-// HungUp counts a connection that was ended because a client did too much on it.
+// HungUp counts a connection that was closed because its client exceeded a limit on it.
 func (a *Aggregator) HungUp(from net.Addr, err error) { a.guard.HungUp(from, err) }
 
 // Open tells that nothing says who callers are.

@@ -82,13 +82,13 @@ func sameFinding(a, b *verdict.Finding) bool {
 		slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool { return a.ID == b.ID && !ownerChanged(&a, &b) })
 }
 
-// sameSpoof reports whether a watcher need not hear of a spoof again: that there was
-// one more frame is no change.
+// sameSpoof reports whether two spoofs are equal for a subscriber. A higher frame count is no
+// change.
 func sameSpoof(a, b *verdict.Spoof) bool {
 	return a == nil && b == nil || a != nil && b != nil && slices.Equal(a.MACs, b.MACs)
 }
 
-// addressText is an address in the contract's form; empty for none.
+// addressText returns an address in the format of the API; empty for an invalid address.
 func addressText(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""

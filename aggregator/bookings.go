@@ -24,7 +24,7 @@ type booking struct {
 	past     []verdict.Past
 	// found are what the last audit found, also what waits.
 	found []verdict.Finding
-	// clones are the cloned hardware addresses that claims to the address show.
+	// clones are the cloned hardware addresses in claims to the address.
 	clones []cloneKey
 }
 
@@ -122,7 +122,7 @@ func (s *store) book(p *pool, al verdict.Allocation, now verdict.Stamp) *allocat
 	return next
 }
 
-// has tells whether there is an allocation of the same place.
+// has reports whether the booking has an allocation in the same place.
 func (b *booking) has(al *verdict.Allocation) bool {
 	return slices.ContainsFunc(b.allocations, func(have *allocation) bool {
 		return have.Pool == al.Pool && have.Location == al.Location

@@ -13,68 +13,68 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// The aggregator may be killed when it takes more memory than its cgroup allows, and
-// the agents' snapshots then fill it again. So what agents report is charged to a
-// budget, by the live heap that each kind of record was measured to take, and the
-// budget is shared: a node may use more than its share only while there is room.
+// The kernel may kill the aggregator when it exceeds the memory limit of its cgroup, and the
+// agents' snapshots would fill it again after the restart. Therefore records that agents report
+// are charged to a budget. The charge is the measured live heap of each kind of record. Nodes
+// share the budget: a node may exceed its share only while there is room.
 
-// Bytes of live heap that one record takes, without its texts. TestRecordsCostWhatIsCharged
+// Bytes of live heap that one record takes, without its strings. TestRecordsCostWhatIsCharged
 // compares them with the heap.
 const (
-	nodeCost       = 48 << 10 // with its connection and its stream
+	nodeCost       = 48 << 10 // including its connection and stream
 	namespaceCost  = 320
-	intendedCost   = 1200 // with a finding
+	intendedCost   = 1200 // including a finding
 	interfaceCost  = 400
 	linkCost       = 160
 	kernelCost     = 560
 	wireCost       = 660
-	rivalCost      = 2900 // more for a claim that may be in conflict with another one
+	rivalCost      = 2900 // extra for a claim that may conflict with another claim
 	poolCost       = 1400
 	rangeCost      = 80
-	allocationCost = 1200 // with a finding
-	statusCost     = 6    // for each byte of the message
+	allocationCost = 1200 // including a finding
+	statusCost     = 6    // per byte of the message
 )
 
 const (
-	// budgetOverhead is what the aggregator takes while no node reports.
+	// budgetOverhead is the memory in bytes that the aggregator takes while no node reports.
 	budgetOverhead = 32 << 20
-	// leastBudget is the smallest budget, whatever the limit.
+	// leastBudget is the smallest budget in bytes, whatever the memory limit.
 	leastBudget = 8 << 20
-	// refillEvery is how often it is looked whether an incomplete node has room now.
+	// refillEvery is the interval at which an incomplete node may be asked for a snapshot.
 	refillEvery = 5 * time.Second
-	// firstRefill and lastRefill are how long an incomplete node waits for another
-	// snapshot: twice as long each time that there was no room for all of it.
+	// firstRefill and lastRefill are the shortest and the longest time before an incomplete
+	// node is asked for another snapshot. The time doubles whenever the snapshot did not fit.
 	firstRefill, lastRefill = 5 * time.Second, 10 * time.Minute
 )
 
-// budget is the memory for what agents report, and how much of it is charged. It is
-// behind the store's mu.
+// budget is the memory for records that agents report, and how much of it is charged. The
+// store's mu protects it.
 type budget struct {
-	limit int64 // 0 for none
-	used  int64 // by all accounts, and by common
-	// common is charged to no node: it is what the Kubernetes API says.
+	limit int64 // in bytes; 0 means no limit
+	used  int64 // in bytes: the sum of all accounts and of common
+	// common is charged to no node: it is for objects of the Kubernetes API.
 	common int64
-	// accounts counts those that have something charged.
+	// accounts is the number of accounts with a charge.
 	accounts int64
 }
 
-// account is what is charged to one node, or to all nodes that one credential vouches
-// for: more boot ids do not make its share larger.
+// An account is the charge of one node, or of all nodes that one credential vouches for. An
+// agent cannot enlarge its share by reporting more boot ids.
 type account struct{ used int64 }
 
-// leftOut counts the records of a node that there was no memory for since its last
-// snapshot: what its kernels and IPAM say, and what the wire shows.
+// leftOut counts the records of a node that did not fit into memory since its last snapshot:
+// records is for those of the kernel and IPAM, wire for those of observed frames.
 type leftOut struct{ records, wire int }
 
-// refill is when an incomplete node is asked for a snapshot again.
+// refill is the time at which an incomplete node is asked for a snapshot again.
 type refill struct {
 	at      verdict.Stamp
 	backoff time.Duration
 }
 
-// newBudget is the budget of an aggregator that may use so many bytes of memory; 0 for
-// any number. Half of them are for what agents report: the garbage collector, clients,
-// snapshots on their way and the mirror of the Kubernetes API take the rest.
+// newBudget returns the budget of an aggregator that may use memory bytes; 0 means no limit.
+// Half of the memory is for records that agents report. The garbage collector, clients,
+// snapshots in transit and the mirror of the Kubernetes API take the other half.
 func newBudget(memory int64) budget {
 	if memory <= 0 {
 		return budget{}
@@ -82,7 +82,7 @@ func newBudget(memory int64) budget {
 	return budget{limit: max(leastBudget, (memory-budgetOverhead)/2)}
 }
 
-// share is what an account may use however much others do.
+// share returns the bytes that an account may use however much other accounts use.
 func (b *budget) share(of *account) int64 {
 	accounts := b.accounts
 	if of.used == 0 {
@@ -91,11 +91,11 @@ func (b *budget) share(of *account) int64 {
 	return (b.limit - b.common) / accounts
 }
 
-// evictAtOnce is how many bytes at least are freed when a node is cut to its share: to
-// look for them means to walk its tables.
+// evictAtOnce returns the number of bytes that are freed at least when a node is cut to its
+// share. Evicting in batches is cheaper, because each eviction walks the node's tables.
 func (b *budget) evictAtOnce() int64 { return b.limit / 128 }
 
-// high is up to where an account may use more than its share.
+// high returns the total charge in bytes up to which an account may exceed its share.
 func (b *budget) high() int64 { return b.limit - b.limit/16 }
 
 func (b *budget) add(a *account, bytes int64) {
@@ -114,10 +114,10 @@ func (b *budget) add(a *account, bytes int64) {
 	}
 }
 
-// charge charges a node, or nobody where n is nil, with what one of its records costs
-// now; has is what it was charged before. 0 gives it back, which is never refused.
-// Where there is no room it changes nothing and gives false. Records that come first
-// take the place of the node's own claims of the wire.
+// charge sets the charge of one record of a node to cost; a nil n is for records of no node.
+// has holds the previous charge. A cost of 0 releases the charge and always succeeds. Without
+// room charge changes nothing and returns false. If first is set, the record may replace wire
+// claims of the same node.
 func (s *store) charge(n *node, has *int32, cost int, first bool) bool {
 	more := int64(cost) - int64(*has)
 	b := &s.budget
@@ -135,8 +135,8 @@ func (s *store) charge(n *node, has *int32, cost int, first bool) bool {
 	return true
 }
 
-// makeRoom tells whether there is room for so many bytes more of a node: it is made
-// where the node is within its share, at the expense of those that are not.
+// makeRoom reports whether a node may use that many more bytes. For a node within its share it
+// makes room at the expense of nodes that exceed theirs.
 func (s *store) makeRoom(n *node, bytes int64, first bool) bool {
 	b := &s.budget
 	within := func() bool { return n.account.used+bytes <= b.share(n.account) }
@@ -159,8 +159,8 @@ func (s *store) makeRoom(n *node, bytes int64, first bool) bool {
 	return true
 }
 
-// mostOverShare is the node of the account that is the furthest over its share; nil
-// where none is.
+// mostOverShare returns the node whose account exceeds its share the most; nil if no account
+// does.
 func (s *store) mostOverShare(but *node) (most *node) {
 	share := s.budget.share(but.account)
 	for _, n := range s.nodes {
@@ -174,8 +174,8 @@ func (s *store) mostOverShare(but *node) (most *node) {
 	return most
 }
 
-// mostWire is a node, or where it has no claims of the wire, the one of its account that
-// has the most.
+// mostWire returns n if it has wire claims. Otherwise it returns the node of the same account
+// with the most wire claims.
 func (s *store) mostWire(n *node) *node {
 	if n.wireClaims > 0 {
 		return n
@@ -189,13 +189,13 @@ func (s *store) mostWire(n *node) *node {
 	return most
 }
 
-// evict takes records of a node out, until so many bytes are free: claims of the wire
-// for addresses that nobody else knows, then others of the wire, then, unless only
-// those may go, what kernels and IPAM say. It tells whether anything is free now.
+// evict removes records of a node until that many bytes are free. The order is: wire claims for
+// addresses that nothing else reports, other wire claims, then records of the kernel and IPAM
+// unless wireOnly is set. It reports whether it freed anything.
 func (s *store) evict(n *node, bytes int64, wireOnly bool) bool {
 	before := n.used
 	enough := func() bool { return before-n.used >= bytes }
-	// From the end: what is taken out is replaced by the last one of its list.
+	// Backwards, because the last element of the list replaces a removed one.
 	claims := func(which func(*holding) bool) {
 		for i := range n.interfaces.all() {
 			for at := len(i.holdings) - 1; at >= 0 && !enough(); at-- {
@@ -250,15 +250,15 @@ func (s *store) evict(n *node, bytes int64, wireOnly bool) bool {
 	return n.used < before
 }
 
-// stranger tells whether a claim of the wire is for an address that is known by frames
-// of its sender only, and that nobody disputes.
+// stranger reports whether a wire claim is for an undisputed address that only frames of its
+// sender show.
 func (h *holding) stranger() bool {
 	e := h.entry
 	return h.mac != nil && e.dispute == nil && e.booking == nil && e.holdings[0].mac != nil
 }
 
-// rival tells whether a claim may be in conflict with another one of its address: that
-// takes more memory.
+// rival reports whether a claim may be in conflict with another claim to its address. Such a
+// claim takes more memory.
 func rival(e *entry, port *iface, key claimKey) bool {
 	if e == nil {
 		return false
@@ -279,7 +279,8 @@ func rival(e *entry, port *iface, key claimKey) bool {
 	return false
 }
 
-// claimCost is what a claim costs; others is the entry that it comes to, nil for a new one.
+// claimCost returns the charge of a claim. others is the entry of its address, nil for a new
+// one.
 func claimCost(n *node, others *entry, port *iface, key claimKey, rec *pb.ClaimRecord) int {
 	cost := kernelCost
 	if key.mac != "" {
@@ -294,8 +295,8 @@ func claimCost(n *node, others *entry, port *iface, key claimKey, rec *pb.ClaimR
 	return cost + textCost(rec.GetNetwork())
 }
 
-// changedCost is what a claim costs that is known, when it names another network or
-// link: a link that only it names goes with it.
+// changedCost returns the charge of a known claim after its network or link changed. It
+// includes a new link that only this claim names.
 func changedCost(n *node, h *holding, rec *pb.ClaimRecord) int {
 	cost := int(h.cost) + textCost(rec.GetNetwork()) - textCost(h.Network)
 	if name := rec.GetLink(); h.mac != nil && name != "" && n.links.get(name) == nil {
@@ -304,7 +305,7 @@ func changedCost(n *node, h *holding, rec *pb.ClaimRecord) int {
 	return cost
 }
 
-// textCost is what texts cost: their bytes, in blocks of the allocator.
+// textCost returns the charge of strings: their size in blocks of the allocator.
 func textCost(texts ...string) (cost int) {
 	for _, s := range texts {
 		if s != "" {
@@ -336,8 +337,8 @@ func poolCostOf(rec *pb.PoolRecord) int {
 		textCost(rec.GetName(), rec.GetIpam(), rec.GetNetwork(), rec.GetProblem(), rec.GetPlugin(), rec.GetDevice(), rec.GetConfig())
 }
 
-// accountOfName is the account of all nodes that one credential vouches for; nil where
-// there is none yet.
+// accountOfName returns the account of all nodes that one credential vouches for; nil if there
+// is none yet.
 func (s *store) accountOfName(vouched string) *account {
 	for n := s.called.get(vouched); vouched != "" && n != nil; n = n.alsoCalled {
 		if n.id.vouched == vouched {
@@ -347,8 +348,8 @@ func (s *store) accountOfName(vouched string) *account {
 	return nil
 }
 
-// open charges a node with its connection, or refuses it. One that was booted is let
-// in whatever there is of it from before: that is given up because it comes.
+// open charges a node for its connection, or refuses the node. A node that has a charge from
+// before a reboot is always accepted: its old records are dropped once it reports.
 func (s *store) open(n *node) error {
 	if s.charge(n, &n.cost, nodeCost, true) {
 		return nil
@@ -362,13 +363,13 @@ func (s *store) open(n *node) error {
 		"there is no memory for another node: %d nodes share %d MiB; give the aggregator more (see docs/sizing.md)", s.budget.accounts, s.budget.limit>>20)
 }
 
-// settleUp gives back all that a node is charged with, when its tables are dropped.
+// settleUp releases all charges of a node when its tables are dropped.
 func (s *store) settleUp(n *node) {
 	s.budget.add(n.account, -n.used)
 	n.used, n.cost, n.statusCost, n.leftOut = 0, 0, 0, leftOut{}
 }
 
-// refuse counts a record that there was no memory for. The log says so once.
+// refuse counts a record that did not fit into memory. It is logged once.
 func (s *store) refuse(n *node, record string, wire bool) {
 	s.metrics.refused.WithLabelValues(record).Inc()
 	if wire {
@@ -380,20 +381,20 @@ func (s *store) refuse(n *node, record string, wire bool) {
 		n.saidIncomplete = true
 		s.log.Warn("there is no memory for all that a node reports: some of it is left out", "node", n.rec.Name,
 			"charged_bytes", n.used, "share_bytes", s.budget.share(n.account), "budget_bytes", s.budget.limit)
-		if !n.rec.Unheard { // else it is known with the rest
+		if !n.rec.Unheard { // otherwise it is published with the node's return
 			s.publishNode(n)
 		}
 	}
 }
 
-// incomplete tells whether some of what a node reports is left out.
+// incomplete reports whether some records of a node are left out.
 func (n *node) incomplete() bool { return n.leftOut != leftOut{} || n.excess > 0 }
 
-// blind tells whether a node may have addresses that are not known: that nobody holds
-// one says nothing then.
+// blind reports whether a node may have addresses that are not known. The absence of an owner
+// proves nothing then.
 func (n *node) blind() bool { return n.status.GetBlind() || n.leftOut.records > 0 }
 
-// memoryProblem is what is said of a node that is incomplete for want of memory.
+// memoryProblem describes in words that records of a node are left out for want of memory.
 func (s *store) memoryProblem(n *node) []string {
 	if n.leftOut == (leftOut{}) {
 		return nil
@@ -405,7 +406,7 @@ func (s *store) memoryProblem(n *node) []string {
 		n.leftOut.records, n.leftOut.wire, n.used>>20, s.budget.limit>>20)}
 }
 
-// completed notes that a snapshot was taken, and how much of it was left out.
+// completed notes that a snapshot was applied, and how much of it was left out.
 func (s *store) completed(n *node) {
 	if n.leftOut != (leftOut{}) {
 		n.refill.backoff = min(max(firstRefill, 2*n.refill.backoff), lastRefill)
@@ -420,7 +421,7 @@ func (s *store) completed(n *node) {
 	}
 }
 
-// refillNodes asks nodes for what was left out, once there is room, until ctx ends.
+// refillNodes asks incomplete nodes for a snapshot once there is room, until ctx is done.
 func (s *store) refillNodes(ctx context.Context) {
 	ticker := time.NewTicker(refillEvery)
 	defer ticker.Stop()
@@ -434,8 +435,8 @@ func (s *store) refillNodes(ctx context.Context) {
 	}
 }
 
-// refillOne asks one node for a snapshot: of those for which there is room, the one
-// that uses the least.
+// refillOne asks one node for a snapshot: the node that uses the least memory among those that
+// fit.
 func (s *store) refillOne() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

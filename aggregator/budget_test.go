@@ -16,14 +16,14 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// memoryFor is the memory with which the budget of all nodes has so many bytes.
+// memoryFor returns the memory limit for which the budget of all nodes has that many bytes.
 func memoryFor(budget int64) int64 { return budgetOverhead + 2*budget }
 
 func numbered(i int) []byte { return binary.BigEndian.AppendUint32(nil, 10<<24|uint32(i)) }
 
 func macOf(i int) []byte { return binary.BigEndian.AppendUint32([]byte{2, 9}, uint32(i)) }
 
-// binding is a frame that nobody else's kernel knows of.
+// binding returns a frame for an address that no kernel reports.
 func binding(i int) *pb.ClaimRecord {
 	c := announced(2, "10.0.0.1", macOf(i))
 	c.Address = numbered(i)
@@ -57,7 +57,7 @@ func (l *lab) used() int64 {
 	return l.store.budget.used
 }
 
-// flood sends so many bindings, 4096 in a message.
+// flood sends that many bindings, 4096 in a message.
 func (a *agent) flood(from, bindings int) *agent {
 	a.Helper()
 	for bindings > 0 {
@@ -110,7 +110,7 @@ func TestFloodedNodesLeaveAnHonestOneComplete(t *testing.T) {
 	if got := l.metric("ipwitness_aggregator_refused_records_total", "claim"); got == 0 {
 		t.Error("no refused claim is counted")
 	}
-	// What comes later has room, too.
+	// Records that come later have room, too.
 	honest.send(podVeth(900, "late", "10.244.0.6")).send(podVeth(901, "later", "10.244.0.6")).sync()
 	if got := len(l.conflicts()); got != 2 {
 		t.Errorf("got %d conflicts, want the second duplicate, too", got)
@@ -187,7 +187,7 @@ func TestKernelsHaveRoomBeforeTheWire(t *testing.T) {
 	})
 }
 
-// The agent is asked again for what was left out, once there is room, and not before.
+// The agent is asked for the records that were left out once there is room, and not earlier.
 func TestWhatWasLeftOutComesWhenThereIsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget = leastBudget
@@ -203,7 +203,7 @@ func TestWhatWasLeftOutComesWhenThereIsRoom(t *testing.T) {
 		if n := l.node("n1"); !n.GetIncomplete() {
 			t.Fatalf("got %v, want it incomplete", n)
 		}
-		time.Sleep(DefaultStaleAfter / 2) // later, what the wire showed is forgotten
+		time.Sleep(DefaultStaleAfter / 2) // a longer pause would expire the wire claims
 		synctest.Wait()
 		if a.asks(); a.resyncs > 0 {
 			t.Errorf("it was asked %d times for what there is no room for", a.resyncs)
@@ -225,14 +225,14 @@ func TestWhatWasLeftOutComesWhenThereIsRoom(t *testing.T) {
 	})
 }
 
-// asks takes what was asked of the agent so far.
+// asks reads the requests that the agent has received so far.
 func (a *agent) asks() {
 	for len(a.responses) > 0 {
 		a.take()
 	}
 }
 
-// All that is charged is given back, whatever becomes of a record.
+// Every charge is released, however its record ends.
 func TestWhatIsChargedIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{Memory: memoryFor(1 << 30)})
@@ -331,7 +331,7 @@ func TestWhatIsChargedIsGivenBack(t *testing.T) {
 	})
 }
 
-// The agents that one credential vouches for share one share.
+// Agents that one credential vouches for have one share together.
 func TestManyBootIDsDoNotMakeAShareLarger(t *testing.T) {
 	l := newGuardedLab(t, "bad", "good")
 	const budget = leastBudget
@@ -350,8 +350,8 @@ func TestManyBootIDsDoNotMakeAShareLarger(t *testing.T) {
 	_ = good
 }
 
-// TestRecordsCostWhatIsCharged compares what is charged with the heap: no less, and not
-// much more.
+// TestRecordsCostWhatIsCharged compares the charges with the heap. A charge must not be lower
+// than the heap of its record, and not much higher.
 func TestRecordsCostWhatIsCharged(t *testing.T) {
 	const many = 20_000
 	for name, fill := range map[string]func(m *pb.ReportRequest, i int){

@@ -7,14 +7,15 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// cloneKey is a hardware address that enters by the port of somebody who does not have it.
+// cloneKey is a hardware address that enters by the port of a namespace that does not have it.
 type cloneKey struct {
 	node nodeID
 	port ifaceKey
 	mac  verdict.MAC
 }
 
-// clone is what claims to addresses show of one. However many they are, it is one finding.
+// clone collects the claims that show one cloned hardware address. All of them make one
+// finding.
 type clone struct {
 	shown map[*entry]verdict.Spoof
 	told  *verdict.Finding
@@ -25,7 +26,7 @@ func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
 	return cloneKey{idOf(port.Namespace.Node), ifaceKey{port.Namespace.Record, port.Index}, spoof.MACs[0]}
 }
 
-// noteClones takes in what claims to an address show of cloned hardware addresses.
+// noteClones records the cloned hardware addresses in claims to an address.
 func (s *store) noteClones(e *entry, clones []verdict.Spoof) {
 	if e.booking == nil && len(clones) == 0 {
 		return
@@ -57,8 +58,7 @@ func (s *store) noteClones(e *entry, clones []verdict.Spoof) {
 	e.unbooked()
 }
 
-// tellClone makes the finding known as the newest claim shows it: wholeClone adds up what
-// all of them show.
+// tellClone publishes the finding with the newest claim only. wholeClone adds up all claims.
 func (s *store) tellClone(c *clone, newest *verdict.Spoof) {
 	spoof := *newest
 	f := s.policy.CloneFinding(&spoof)
@@ -66,7 +66,7 @@ func (s *store) tellClone(c *clone, newest *verdict.Spoof) {
 	s.tellFinding(nil, c.told)
 }
 
-// wholeClone is the finding about a cloned hardware address with all that shows it.
+// wholeClone returns the finding about a cloned hardware address with all claims that show it.
 func (s *store) wholeClone(f *verdict.Finding) *verdict.Finding {
 	spoof := *f.Spoof
 	spoof.Exposed = s.OnLink(spoof.Link, spoof.Sender)
@@ -81,12 +81,12 @@ func (s *store) wholeClone(f *verdict.Finding) *verdict.Finding {
 	return &whole
 }
 
-// Nested is for verdict.Tables.
+// Nested implements verdict.Tables.
 func (s *store) Nested(ns *verdict.Namespace) bool {
 	return ns.Netns != "" && s.places.get(nodeID{boot: ns.Node.Boot, netns: ns.Netns}) != nil
 }
 
-// OnLink is for verdict.Tables.
+// OnLink implements verdict.Tables.
 func (s *store) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*verdict.Namespace) {
 	if l == nil {
 		return nil
@@ -97,7 +97,7 @@ func (s *store) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*ver
 	}
 	for i := range n.interfaces.all() {
 		ns := i.namespace.rec
-		port := i.rec.Peer != 0 && l.Kind != verdict.PointToPoint // what is behind it is on the link
+		port := i.rec.Peer != 0 && l.Kind != verdict.PointToPoint // the namespace behind it is on the link, not the port
 		if i.link != nil && i.link.rec.Name == l.Name && !port && ns.ID != except.ID && !slices.Contains(found, ns) {
 			found = append(found, ns)
 		}

@@ -207,7 +207,7 @@ func BenchmarkRotate(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				s.present = [layers][]stitch{}
-				for i := 1; i < n; i++ { // the first sees all others, and they see it
+				for i := 1; i < n; i++ { // the first node and each other node see each other
 					s.sighted(stitch{entered: links[0], home: links[i], seen: s.clock()})
 					s.sighted(stitch{entered: links[i], home: links[0], seen: s.clock()})
 				}

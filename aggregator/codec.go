@@ -23,17 +23,17 @@ const (
 	harmless = 64 << 10
 )
 
-// messageShare is which part of the aggregator's memory messages may take while they
-// are read and taken, leastMessages how many bytes that is at least. partCost is what
-// one part takes once it is read.
+// messageShare is the divisor of the aggregator's memory that gives the limit for messages that
+// are being read and applied. leastMessages is the smallest limit in bytes. partCost is the
+// memory in bytes that one part of a message takes once it is decoded.
 const (
 	messageShare  = 16
 	leastMessages = 16 << 20
 	partCost      = 300
 )
 
-// arrivals is the memory that messages take together, from when they are read until
-// they are taken.
+// arrivals limits the memory of all messages together from when they are read until they are
+// applied.
 type arrivals struct {
 	room *semaphore.Weighted
 	size int64
@@ -44,14 +44,14 @@ func newArrivals(memory int64) *arrivals {
 	return &arrivals{semaphore.NewWeighted(size), size}
 }
 
-// arrival is a message of an agent, with its room among the arrivals.
+// An arrival is a message of an agent and its reservation among the arrivals.
 type arrival struct {
 	pb.ReportRequest
 	room *arrivals
 	size int64
 }
 
-// leave gives the room of a message that was taken back.
+// leave releases the reservation of a message that was applied.
 func (a *arrival) leave() {
 	if a.room != nil {
 		a.room.room.Release(a.size)
@@ -84,7 +84,8 @@ func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 	if !arrives {
 		return b.CodecV2.Unmarshal(data, v)
 	}
-	// Who has room gives it back once the message is taken, which waits for no client.
+	// This cannot block for long: reservations are released once the message is applied, and
+	// applying a message waits for no client.
 	in.room, in.size = b.arrivals, min(b.arrivals.size, int64(data.Len()+found*partCost))
 	if err := in.room.room.Acquire(context.Background(), in.size); err != nil {
 		return err

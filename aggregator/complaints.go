@@ -11,8 +11,8 @@ import (
 const (
 	// complainEvery is how often the log says the same of one host.
 	complainEvery = time.Minute
-	// complaintsOfOne is how many different things it says of one host in that time:
-	// what a peer is told may have its own words in it.
+	// complaintsOfOne limits the different lines about one host in that time, because the text
+	// may contain words of the peer.
 	complaintsOfOne = 10
 	// maxComplaints is how many are remembered.
 	maxComplaints = 1000
@@ -23,12 +23,13 @@ const (
 type complaints struct {
 	mu   sync.Mutex
 	said map[complaint]verdict.Stamp
-	of   map[string]int // by host
+	of   map[string]int // complaints in said, by host
 }
 
 type complaint struct{ host, reason string }
 
-// first tells whether something was not said of a peer lately, and not too much else.
+// first reports whether a complaint about a peer is to be logged: it was not logged within
+// complainEvery, and the limits are not reached.
 func (c *complaints) first(peer, reason string, now verdict.Stamp) bool {
 	host, _, err := net.SplitHostPort(peer)
 	if err != nil {
@@ -56,7 +57,7 @@ func (c *complaints) first(peer, reason string, now verdict.Stamp) bool {
 	return true
 }
 
-// forget drops what was said long ago.
+// forget drops complaints that are older than complainEvery.
 func (c *complaints) forget(now verdict.Stamp) {
 	for one, at := range c.said {
 		if now.Sub(at) < complainEvery {

@@ -102,7 +102,7 @@ func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
 	return out
 }
 
-// remedyProto is what to do in the contract's form.
+// remedyProto converts actions to the format of the API.
 func remedyProto(actions []verdict.Action) []*pb.Action {
 	out := make([]*pb.Action, 0, len(actions))
 	for _, a := range actions {
@@ -150,8 +150,8 @@ func (s *store) nodeProto(n *node) *pb.Node {
 	return out
 }
 
-// unparsedProblem is what is said of a node whose observer did not read frames to the
-// end; nothing where there were none.
+// unparsedProblem describes the frames that a node's observer could not parse; it returns
+// nothing if there were none.
 func unparsedProblem(u *pb.Unparsed) []string {
 	var kinds []string
 	for _, one := range []struct {

@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	// startGrace is how long after the start agents may still be reconnecting: they
+	// startGrace is the time after the start in which agents may still be reconnecting: they
 	// try every few seconds (agent.LastBackoff).
 	startGrace = 10 * time.Second
-	// coverageFor is how long a coverage is used that nothing is known to have changed.
+	// coverageFor is the time for which a cached coverage is used if no change is known.
 	coverageFor = time.Second
-	// maxCoverageNames is how many nodes a Coverage names.
+	// maxCoverageNames limits the nodes that a Coverage names.
 	maxCoverageNames = 100
 )
 
-// attendance is which nodes should report, and which of them do.
+// attendance lists the nodes that should report and those that do.
 type attendance struct {
-	// heard and silent are the nodes that an agent has reported for. Silent nodes that
-	// were replaced or removed are left out.
+	// heard and silent are the nodes that an agent has reported for. Silent nodes that were
+	// replaced or removed are left out.
 	heard, silent []*node
-	// absent are the nodes of Kubernetes that should have an agent, and that no agent
-	// has reported for.
+	// absent are the Kubernetes nodes that should have an agent but that no agent has reported
+	// for.
 	absent []string
-	// asked is set when Kubernetes says which nodes should have an agent.
+	// asked is set if Kubernetes says which nodes should have an agent.
 	asked bool
 }
 
-// attend compares the nodes that agents report for with those that Kubernetes expects;
-// s.mu is held.
+// attend compares the nodes that agents report for with those that Kubernetes expects. The
+// caller holds s.mu.
 func (s *store) attend() attendance {
 	var a attendance
 	var members []string
@@ -61,8 +61,8 @@ func (s *store) attend() attendance {
 	return a
 }
 
-// replaced reports whether another node has taken the place of a silent one: its
-// machine was rebooted, or it was given up and another node reports under its name.
+// replaced reports whether another node has taken the place of a silent one: its machine was
+// rebooted, or it timed out and another node reports under its name.
 func (s *store) replaced(n *node) bool {
 	if n.rec.Rebooted {
 		return true
@@ -84,8 +84,8 @@ type seen struct {
 // coverageChanged discards the cached coverage.
 func (s *store) coverageChanged() { s.seen = seen{} }
 
-// currentCoverage returns what an answer given now rests on. It is taken before the
-// answer is made: a node that comes back meanwhile may be missing from the answer.
+// currentCoverage returns the coverage for an answer. Callers take it before they make the
+// answer, because a node that returns meanwhile may be missing from the answer.
 func (s *store) currentCoverage() *pb.Coverage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *store) newCoverage(now verdict.Stamp) *pb.Coverage {
 			out.NodesWithoutFrames = append(out.NodesWithoutFrames, n.rec.Name)
 		}
 	}
-	for _, n := range s.nodes { // also of those that are silent now
+	for _, n := range s.nodes { // including silent nodes
 		if n.incomplete() {
 			out.NodesLeftOut = append(out.NodesLeftOut, n.rec.Name)
 		}
@@ -141,8 +141,8 @@ func (s *store) newCoverage(now verdict.Stamp) *pb.Coverage {
 	return out
 }
 
-// wireOff is how an agent says that it watches no frames.
+// wireOff is the value by which an agent says that it does not observe frames.
 const wireOff = "off"
 
-// sameCoverage reports whether two coverages say the same.
+// sameCoverage reports whether two coverages are equal.
 func sameCoverage(a, b *pb.Coverage) bool { return a == b || proto.Equal(a, b) }

@@ -12,8 +12,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// coverage returns the coverage that every list and an explanation carry, which must be
-// the same.
+// coverage returns the coverage, which must be the same in every list and in an explanation.
 func (l *lab) coverage() *pb.Coverage {
 	l.Helper()
 	nodes, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
@@ -63,7 +62,7 @@ func TestCoverageSaysWhatIsNotSeen(t *testing.T) {
 		two := l.dial()
 		two.send(&pb.ReportRequest{Hello: hello("n2", 1), SnapshotBegin: true})
 		synctest.Wait()
-		l.wantCoverage(&pb.Coverage{Expected: 2, Heard: 1, SilentNodes: []string{"n2"}, Incomplete: true}) // it is not done
+		l.wantCoverage(&pb.Coverage{Expected: 2, Heard: 1, SilentNodes: []string{"n2"}, Incomplete: true}) // its snapshot is not complete
 		two.send(&pb.ReportRequest{SnapshotEnd: true, Status: &pb.StatusRecord{Wire: "off"}}).sync()
 		off := &pb.Coverage{Expected: 2, Heard: 2, WithoutFrames: 1, NodesWithoutFrames: []string{"n2"}}
 		l.wantCoverage(off)
@@ -79,7 +78,7 @@ func TestCoverageSaysWhatIsNotSeen(t *testing.T) {
 		silent := &pb.Coverage{Expected: 2, Heard: 1, SilentNodes: []string{"n2"}, Incomplete: true}
 		l.wantCoverage(silent)
 		time.Sleep(DefaultNodeTimeout + time.Second)
-		l.wantCoverage(silent) // it is given up, which does not make it seen
+		l.wantCoverage(silent) // a node that timed out is still not seen
 
 		again := hello("n2", 2)
 		again.BootId = "another-boot"
@@ -111,7 +110,7 @@ func TestCoverageExpectsTheNodesOfKubernetes(t *testing.T) {
 		silent.cancel()
 	}
 	want := &pb.Coverage{Expected: 3, Heard: 1, SilentNodes: []string{"n2", "n3"}, Incomplete: true}
-	now := func() *pb.Coverage { // of one list: it may change between two
+	now := func() *pb.Coverage { // from one list only: it may change between two lists
 		nodes, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -147,7 +146,7 @@ func TestWatchesTellHowCoverageChanges(t *testing.T) {
 				return m.GetType(), m.GetCoverage(), err
 			},
 		}
-		// told reads up to the next coverage that is another one.
+		// told reads until the coverage changes.
 		last := map[string]*pb.Coverage{}
 		told := func(name string) *pb.Coverage {
 			for {
@@ -184,7 +183,7 @@ func TestWatchesTellHowCoverageChanges(t *testing.T) {
 				t.Errorf("%s: got coverage %v, want n1 to be silent", name, got)
 			}
 		}
-		if waited := time.Since(began); waited != 0 { // the clock of the test stands still while anything runs
+		if waited := time.Since(began); waited != 0 { // the test's clock stands still while a goroutine runs
 			t.Errorf("owners and conflicts: told after %s, want at once", waited)
 		}
 		if got := told("findings"); !got.GetIncomplete() {

@@ -29,47 +29,48 @@ const (
 )
 
 const (
-	// fileVersion is that of the format of acknowledgementsFile.
+	// fileVersion is the version of the format of acknowledgementsFile.
 	fileVersion = 1
-	// maxFile is how many bytes acknowledgementsFile may have.
+	// maxFile is the largest size of acknowledgementsFile in bytes.
 	maxFile = 32 << 20
 )
 
-// dataDir is where an aggregator keeps what agents cannot tell it again. One
-// without a path keeps nothing. A directory that cannot be used keeps nobody from
-// starting: duplicates are found without it. What is wrong with it is a problem.
+// A dataDir is the directory where an aggregator keeps data that agents cannot report again.
+// Without a path it keeps nothing. An unusable directory does not prevent the start, because
+// duplicates are found without it; it is reported as a problem.
 type dataDir struct {
 	path string
-	// lock is held for as long as the directory is ours to write to; nil before.
+	// lock is held for as long as this process may write to the directory; nil until then.
 	lock *os.File
 	// mu is held while something is written, and taken before the store's.
 	mu     sync.Mutex
 	closed bool
 
-	// unusable is the file that is to be set aside before another one is written; nil for none.
+	// unusable is the file to set aside before another one is written; nil if there is none.
 	unusable *unusableFile
-	// said is what is wrong. It is read without mu, which a slow disk may hold.
+	// said holds the current problems. It is read without mu, which may be held during slow
+	// disk I/O.
 	said atomic.Pointer[dataProblems]
 }
 
-// dataProblems are what is wrong with a data directory, in words; empty for nothing.
+// dataProblems describes the problems of a data directory; empty strings mean no problem.
 type dataProblems struct {
-	lost   string // of the acknowledgements of before the start
-	unkept string // of those of now
+	lost   string // about acknowledgements from before the start
+	unkept string // about current acknowledgements
 }
 
-// unusableFile says why a file cannot be used: in a word, of which the name is made by which it
-// is set aside, and in more.
+// unusableFile says why a file cannot be used: reason is one word that becomes part of the name
+// of the file that is set aside, and the error has the details.
 type unusableFile struct {
 	reason string
 	err    error
 }
 
-// errInUse says that another process has the data directory.
+// errInUse says that another process uses the data directory.
 var errInUse = errors.New("another ipwitness uses it: stop that one, or give each a --data-dir of its own")
 
-// openDataDir takes a directory for this process, and makes it where there is none. There
-// is an error only where another process uses it.
+// openDataDir locks a directory for this process and creates it if necessary. It returns an
+// error only if another process uses the directory.
 func openDataDir(path string) (*dataDir, error) {
 	d := &dataDir{path: path}
 	d.said.Store(&dataProblems{})
@@ -84,7 +85,7 @@ func openDataDir(path string) (*dataDir, error) {
 	return d, nil
 }
 
-// take makes the directory ours, if it is not yet.
+// take creates and locks the directory, unless this process already holds the lock.
 func (d *dataDir) take() error {
 	if d.lock != nil {
 		return nil
@@ -117,7 +118,7 @@ func (d *dataDir) writable() error {
 	return os.Remove(probe)
 }
 
-// unkept says why nothing can be kept now; nil where it can.
+// unkept records why nothing can be saved now; nil means that saving works.
 func (d *dataDir) unkept(err error) {
 	now := *d.said.Load()
 	if now.unkept = ""; err != nil {
@@ -126,7 +127,7 @@ func (d *dataDir) unkept(err error) {
 	d.said.Store(&now)
 }
 
-// problems are what is wrong, in words.
+// problems describes the current problems in words.
 func (d *dataDir) problems() []string {
 	said := d.said.Load()
 	return slices.DeleteFunc([]string{said.lost, said.unkept}, func(s string) bool { return s == "" })
@@ -164,8 +165,8 @@ type kept struct {
 	Owners []string `json:"owners"`
 }
 
-// load reads the acknowledgements, by the ids of their conflicts. A file that cannot be used
-// is set aside.
+// load returns the acknowledgements by the ids of their conflicts. It sets an unusable file
+// aside.
 func (d *dataDir) load() map[string]*acknowledgement {
 	if d.path == "" {
 		return nil
@@ -175,7 +176,7 @@ func (d *dataDir) load() map[string]*acknowledgement {
 		return found
 	}
 	switch err := d.setAside(); {
-	case d.lock == nil: // what is wrong with the directory is said
+	case d.lock == nil: // the problem of the directory is already recorded
 		d.lost("it is left as it is")
 	case err != nil:
 		d.lost("it cannot be set aside: " + err.Error())
@@ -183,7 +184,8 @@ func (d *dataDir) load() map[string]*acknowledgement {
 	return nil
 }
 
-// lost says why the acknowledgements of before the start are not known, and where they are.
+// lost records why the acknowledgements from before the start are not known, and where the file
+// is.
 func (d *dataDir) lost(where string) {
 	now := *d.said.Load()
 	now.lost = fmt.Sprintf("the acknowledgements of before the start are not known: %s is %s: %s: %s",
@@ -191,7 +193,7 @@ func (d *dataDir) lost(where string) {
 	d.said.Store(&now)
 }
 
-// setAside renames the file that cannot be used, if there is one and the directory is ours.
+// setAside renames the unusable file, if there is one and this process holds the lock.
 func (d *dataDir) setAside() error {
 	if d.unusable == nil || d.lock == nil {
 		return nil
@@ -206,8 +208,8 @@ func (d *dataDir) setAside() error {
 	return nil
 }
 
-// read reads what load gives, or says why it cannot. It waits for nobody: a FIFO without a
-// writer would keep it for ever.
+// read returns the acknowledgements in the file, or why it cannot be used. It never blocks:
+// opening a FIFO without a writer would block forever.
 func (d *dataDir) read() (map[string]*acknowledgement, *unusableFile) {
 	f, err := os.OpenFile(filepath.Join(d.path, acknowledgementsFile), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -216,7 +218,7 @@ func (d *dataDir) read() (map[string]*acknowledgement, *unusableFile) {
 	if err != nil {
 		return nil, &unusableFile{"unreadable", err}
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // only read, so an error loses nothing
 	info, err := f.Stat()
 	switch {
 	case err != nil:
@@ -308,8 +310,8 @@ func (d *dataDir) write(acknowledged map[string]*acknowledgement) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// writeFile writes a file that is on the disk when it gives nil. It takes away what is there
-// by that name: to open a FIFO would take for ever.
+// writeFile writes a file and returns nil once it is on disk. It removes an existing file of
+// that name first, because opening a FIFO would block forever.
 func writeFile(name string, raw []byte) error {
 	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -11,29 +11,30 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Links of several nodes become one domain when a frame that entered one of them by an
-// uplink carried a hardware address that exactly one other node has. Such a frame is easy
-// to forge, so links are joined in two layers. In the layer bySight, one frame is enough: what
-// is compared across it is only suspected. In the layer byProof, frames must have entered in
-// both directions, which nobody can forge who is on one of two LANs only, or in one
-// direction again and again (provenAfter).
+// Links of several nodes become one domain when a frame that entered one of them by an uplink
+// carried a hardware address that exactly one other node has. Such a frame is easy to forge, so
+// links are joined in two layers. In the layer bySight, one frame is enough: conflicts across
+// such a domain are only suspected. In the layer byProof, frames must have entered in both
+// directions, or in one direction again and again (provenAfter). A host that is on only one of
+// two LANs cannot forge the former.
 //
-// Each layer is kept as a forest of stitches, so that a LAN of n nodes costs n stitches
-// and not n times n. Stitches age in generations. Each generation gathers a forest of its
-// own; the domains are what the current and the previous generation connect. So links come
-// apart that no frame has joined for a whole generation, also where a conflict depends on
-// them: its own frames, if there are any, join them again.
+// Each layer is a forest of stitches, so that a LAN of n nodes needs n stitches and not n times
+// n. Stitches age in generations. Each generation builds its own forest; domains are the links
+// that the current and the previous generation connect. Links therefore separate when no frame
+// has joined them for a whole generation. This also applies if a conflict depends on them:
+// frames of the conflict, if there are any, join them again.
 
 const (
 	// generationOf is the length of a generation in units of --stale-after.
 	generationOf = 3
-	// provenAfter is how many times a frame in one direction must be seen to prove that two
-	// links are one: each a quarter of --stale-after or more after the one before, and at
-	// least one in each generation. So it takes --stale-after, and no burst does.
+	// provenAfter is the number of times that a frame in one direction must be seen to prove
+	// that two links are one. The times must be at least a quarter of --stale-after apart, with
+	// at least one in each generation. The proof thus takes at least --stale-after, so a burst
+	// proves nothing.
 	provenAfter = 5
 )
 
-// layer says what it takes for links to be one.
+// A layer is a level of evidence that links are one.
 type layer uint8
 
 const (
@@ -42,43 +43,43 @@ const (
 	layers
 )
 
-// domain is links of several nodes that are one in a layer.
+// A domain is a set of links of several nodes that are one in a layer.
 type domain struct {
 	layer layer
 	rec   *verdict.Domain
 	links []*link
 }
 
-// stitch is how two links are known to be one: a frame with mac, which home has, entered
-// the other link by an uplink. In the layer byProof, back is the hardware address of a frame
-// in the other direction, empty where frames in one direction were seen again and again.
+// A stitch records why two links are one: a frame with mac, which home has, entered the other
+// link by an uplink. In the layer byProof, back is the hardware address of a frame in the other
+// direction. It is empty if frames in one direction were seen again and again.
 type stitch struct {
 	entered, home *link
 	mac, back     verdict.MAC
 	seen          verdict.Stamp
 }
 
-// oneWay is what is known of frames from one link that entered another one, while that
-// does not prove the two to be one.
+// oneWay collects frames from one link that entered another one, until they prove that the two
+// links are one.
 type oneWay struct {
 	mac  verdict.MAC
 	seen verdict.Stamp
-	// counted is the last one that was counted, times is how many were.
+	// counted is when a frame was last counted, times the number of counted frames.
 	counted verdict.Stamp
 	times   int
-	// generation is the one that the last was seen in.
+	// generation is the generation in which a frame was last seen.
 	generation uint32
 }
 
 // rotation is the alarm at the end of a generation.
 type rotation struct{ alarm alarm }
 
-// topology is which links of different nodes are one.
+// topology records which links of different nodes are one.
 type topology struct {
 	generation        uint32
 	present, previous [layers][]stitch
 	domains           [layers]map[*domain]struct{}
-	// oneWays are by the link that was entered and the one that has the hardware address.
+	// oneWays is keyed by the entered link and the link that has the hardware address.
 	oneWays  map[[2]*link]*oneWay
 	rotation rotation
 	// sightings are claims that may show that links are one, and are not looked at yet.
@@ -92,16 +93,16 @@ func newTopology() topology {
 	}
 }
 
-// joint is what a link is one with in one layer.
+// joint is the place of a link in one layer.
 type joint struct {
-	domain *domain // nil for none
-	// root leads to the link that stands for all that a generation of stitches
-	// connects.
+	domain *domain // nil if the link is in no domain
+	// root leads to the link that represents all links that the stitches of a generation
+	// connect.
 	root       *link
 	generation uint32
 }
 
-// in is what the link is one with in a layer, to be changed.
+// in returns the link's joint in a layer, and allocates it if necessary.
 func (l *link) in(y layer) *joint {
 	if l.joints == nil {
 		l.joints = &[layers]joint{}
@@ -109,7 +110,7 @@ func (l *link) in(y layer) *joint {
 	return &l.joints[y]
 }
 
-// domain is the link's domain in a layer; nil for none.
+// domain returns the link's domain in a layer; nil if it is in none.
 func (l *link) domain(y layer) *domain {
 	if l.joints == nil {
 		return nil
@@ -215,7 +216,7 @@ func (s *store) Neighbours(l *verdict.Link, mac verdict.MAC) []*verdict.Interfac
 	return found
 }
 
-// mergeLinks joins the links that new sightings show to be one.
+// mergeLinks joins links that new sightings show to be one.
 func (s *store) mergeLinks() {
 	for len(s.sightings) > 0 {
 		sightings := s.sightings
@@ -228,8 +229,8 @@ func (s *store) mergeLinks() {
 	}
 }
 
-// look joins the link that a claim was seen on with that of its sender, where it can be
-// only one.
+// look joins the link that a claim was seen on with the link of its sender, if the hardware
+// address identifies the sender.
 func (s *store) look(h *holding) {
 	a := s.macs[h.MAC]
 	if a == nil || len(a.holders) == 0 || h.Seen.Add(s.generationTime()) <= s.clock() {
@@ -312,14 +313,14 @@ func (s *store) linkOf(rec *verdict.Link) *link {
 
 func (s *store) generationTime() time.Duration { return generationOf * s.policy.StaleAfter }
 
-// sighted takes up that a frame from one link entered another one.
+// sighted records that a frame from one link entered another one.
 func (s *store) sighted(st stitch) {
 	s.stitch(bySight, st)
 	key := [2]*link{st.entered, st.home}
 	one := s.oneWays[key]
 	if s.one(byProof, st.entered, st.home) {
 		if one != nil && one.times < provenAfter {
-			delete(s.oneWays, key) // something else proved it
+			delete(s.oneWays, key) // other frames proved it
 		}
 		return
 	}
@@ -344,7 +345,8 @@ func (s *store) sighted(st stitch) {
 	}
 }
 
-// root is the link that stands for all that the current generation connects in a layer.
+// root returns the link that represents all links that the current generation connects in a
+// layer.
 func (s *store) root(y layer, l *link) *link {
 	if j := l.in(y); j.root == nil || j.generation != s.generation {
 		j.generation, j.root = s.generation, l
@@ -356,13 +358,13 @@ func (s *store) root(y layer, l *link) *link {
 	return l
 }
 
-// one reports whether the current generation connects two links in a layer, and they
-// still are in one domain: else one of them ended and came back.
+// one reports whether the current generation connects two links in a layer, and both are still
+// in one domain. They are not if one of them ended and came back.
 func (s *store) one(y layer, a, b *link) bool {
 	return s.root(y, a) == s.root(y, b) && a.domain(y) != nil && a.domain(y) == b.domain(y)
 }
 
-// stitch makes two links one in a layer.
+// stitch joins two links in a layer.
 func (s *store) stitch(y layer, st stitch) {
 	if s.one(y, st.entered, st.home) {
 		return
@@ -417,7 +419,7 @@ func compareLinks(a, b *link) int {
 		strings.Compare(a.node.rec.Name, b.node.rec.Name), a.node.id.compare(b.node.id), strings.Compare(a.rec.Name, b.rec.Name))
 }
 
-// setDomain puts a link into a domain of a layer, or takes it out of it.
+// setDomain moves a link to a domain of a layer; a nil d removes it from its domain.
 func (s *store) setDomain(l *link, y layer, d *domain) {
 	l.in(y).domain = d
 	if d != nil {
@@ -427,7 +429,7 @@ func (s *store) setDomain(l *link, y layer, d *domain) {
 	s.replaceLink(l.node, l, l.placed())
 }
 
-// placed is the link's record with the domains that it is in.
+// placed returns the link's record with its domains.
 func (l *link) placed() *verdict.Link {
 	next := *l.rec
 	next.Domain, next.Proven = nil, nil
@@ -450,8 +452,8 @@ func (d *domain) first() []*link {
 	return nil
 }
 
-// leaveDomains takes a link that ends out of its domains. Other links that it connected
-// stay connected until a generation is over: they did not change.
+// leaveDomains removes a link that ends from its domains. Other links that it connected stay
+// connected until a generation is over, because they did not change.
 func (s *store) leaveDomains(l *link) {
 	if l.joints == nil {
 		return
@@ -475,8 +477,8 @@ func (s *store) leaveDomains(l *link) {
 	}
 }
 
-// rotate begins a generation: links come apart that only stitches of the generation
-// before the last connected.
+// rotate begins a generation. Links separate if only stitches of the generation before the
+// previous one connected them.
 func (s *store) rotate() {
 	s.generation++
 	maps.DeleteFunc(s.oneWays, func(key [2]*link, one *oneWay) bool {
@@ -493,10 +495,10 @@ func (s *store) rotate() {
 	}
 }
 
-// ended reports whether the link is not its node's any more.
+// ended reports whether the node no longer has the link.
 func (l *link) ended() bool { return l.node.links.get(l.rec.Name) != l }
 
-// separate leaves those links of a layer in one domain that the previous generation
+// separate splits the domains of a layer into the sets of links that the previous generation
 // connects.
 func (s *store) separate(y layer) {
 	above := map[*link]*link{}
@@ -564,7 +566,7 @@ func (s *store) Stitches(d *verdict.Domain) []verdict.Stitch {
 		if y == byProof {
 			proof = verdict.Proven
 		}
-		if st.back != "" && compareLinks(st.entered, st.home) > 0 { // one order, whichever came last
+		if st.back != "" && compareLinks(st.entered, st.home) > 0 { // a fixed order, whichever frame came last
 			st.entered, st.home, st.mac, st.back = st.home, st.entered, st.back, st.mac
 		}
 		if pair := [2]*link{st.entered, st.home}; !known[pair] {

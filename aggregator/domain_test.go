@@ -194,13 +194,13 @@ func TestTheFrameMayComeBeforeItsSendersNode(t *testing.T) {
 	}
 }
 
-// seenAgain is a claim of which one more frame was seen.
+// seenAgain returns the claim with one more frame.
 func seenAgain(c *pb.ClaimRecord) *pb.ReportRequest {
 	c.Count++
 	return claims(c)
 }
 
-// read has agents read again what they are asked to, until nothing is asked for so long.
+// read answers the aggregator's requests to check claims for the duration d.
 func (l *lab) read(agents []*agent, d time.Duration) {
 	l.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {
@@ -218,7 +218,7 @@ func (l *lab) read(agents []*agent, d time.Duration) {
 	}
 }
 
-// oneWayOrBoth are n1 and n2 with a pod each that has one address, and the frames by
+// oneWayOrBoth returns n1 and n2, each with a pod that has the same address, and the frames by
 // which each node may see the other.
 func (l *lab) oneWayOrBoth() (agents []*agent, ofTwo, ofOne *pb.ClaimRecord) {
 	l.Helper()
@@ -226,7 +226,7 @@ func (l *lab) oneWayOrBoth() (agents []*agent, ofTwo, ofOne *pb.ClaimRecord) {
 	return agents, entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)), entered(pb.Evidence_USED, "192.0.2.1", nodeMAC(1))
 }
 
-// wantJoined checks the only conflict, and how its links are known to be one.
+// wantJoined checks the only conflict and the proof that its links are one.
 func (l *lab) wantJoined(state pb.Conflict_State, proof pb.LinkProof_Kind) *pb.Conflict {
 	l.Helper()
 	c := l.conflict(state)
@@ -236,8 +236,8 @@ func (l *lab) wantJoined(state pb.Conflict_State, proof pb.LinkProof_Kind) *pb.C
 	return c
 }
 
-// An attacker on the LAN of n1 forges frames with the hardware address of n2, which is
-// on another LAN with the same addresses.
+// An attacker on the LAN of n1 forges frames with the hardware address of n2, which is on
+// another LAN with the same addresses.
 func TestForgedFramesMakeNoConflictOfTwoLANs(t *testing.T) {
 	for name, forge := range map[string]func(l *lab, a *agent, frame *pb.ClaimRecord){
 		"one frame": func(_ *lab, a *agent, frame *pb.ClaimRecord) { a.send(claims(frame)).sync() },
@@ -249,7 +249,7 @@ func TestForgedFramesMakeNoConflictOfTwoLANs(t *testing.T) {
 		},
 		"a burst of claims to the address of both": func(_ *lab, a *agent, frame *pb.ClaimRecord) {
 			frame.Address = netip.MustParseAddr(addr).AsSlice()
-			frame.Mac = []byte{2, 3, 0, 0, 0, 2} // of the other one that has it
+			frame.Mac = []byte{2, 3, 0, 0, 0, 2} // the hardware address of the other pod
 			for range 200 {
 				a.send(seenAgain(frame)).sync()
 				time.Sleep(100 * time.Millisecond)
@@ -318,8 +318,8 @@ func TestLinksAreProvenToBeOne(t *testing.T) {
 	})
 }
 
-// Between nodes that send in one direction only, as where the others' multicast is
-// snooped away, what is proven stays so as long as there are frames.
+// Between nodes that see frames in one direction only, for example because of multicast
+// snooping, a proof lasts as long as there are frames.
 func TestFramesInOneDirectionKeepLinksOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -334,8 +334,8 @@ func TestFramesInOneDirectionKeepLinksOne(t *testing.T) {
 	})
 }
 
-// A conflict of pods of the network of pods needs no common link: a forged frame that
-// makes it one of a link must not weaken it.
+// A conflict in the pod network needs no common link. A forged frame that also makes it a
+// conflict on a link must not weaken it.
 func TestAForgedFrameWeakensNoConflictOfTheNetworkOfPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -354,7 +354,7 @@ func TestAForgedFrameWeakensNoConflictOfTheNetworkOfPods(t *testing.T) {
 func TestAFrameByAPodsPortMakesNoLinksOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		// The pods' ports are on the link of the uplink, as those of one bridge are.
+		// The pods' ports are on the link of the uplink, as ports of one bridge are.
 		agents := l.onLAN(2, samePods, func(node int) *pb.ReportRequest {
 			m := podVeth(5, "attacker", fmt.Sprintf("192.0.2.10%d", node))
 			for _, i := range m.Interfaces {
@@ -391,7 +391,7 @@ func TestAStitchAgesOutUnderAConflict(t *testing.T) {
 		show()
 		l.read(agents, 3*time.Second)
 		first := l.wantJoined(pb.Conflict_CONFIRMED, pb.LinkProof_PROVEN)
-		for range 30 { // frames prove it again and again
+		for range 30 { // frames prove it repeatedly
 			show()
 			l.read(agents, time.Minute)
 		}
@@ -399,13 +399,13 @@ func TestAStitchAgesOutUnderAConflict(t *testing.T) {
 			t.Errorf("got %v, want the conflict to go on", c)
 		}
 
-		// One of them falls silent, and the other one is seen too seldom to prove anything.
+		// One node stops sending, and frames of the other one are too rare to prove anything.
 		l.read(agents, 2*time.Minute)
 		agents[0].send(seenAgain(ofTwo)).sync()
 		l.read(agents, 4*time.Minute+30*time.Second)
 		l.wantJoined(pb.Conflict_SUSPECTED, pb.LinkProof_ONE_WAY)
 
-		l.read(agents, 8*time.Minute) // two generations and more without a frame
+		l.read(agents, 8*time.Minute) // more than two generations without a frame
 		l.conflict(pb.Conflict_RESOLVED)
 		if s := l.store; len(s.domains[bySight]) != 0 || len(s.present[bySight])+len(s.previous[bySight]) != 0 {
 			t.Errorf("got %d domains and stitches %v %v, want none", len(s.domains[bySight]), s.present, s.previous)
@@ -648,8 +648,8 @@ func TestLagAndSkewAreMeasured(t *testing.T) {
 	})
 }
 
-// TestDomainsAreWhatFramesOfTwoGenerationsConnect makes random frames, ends links and
-// begins generations, and compares with a plain search.
+// TestDomainsAreWhatFramesOfTwoGenerationsConnect generates frames, ends links and begins
+// generations at random, and compares the domains with those of a plain search.
 func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -671,7 +671,7 @@ func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 		for i := range count {
 			links = append(links, fresh(i))
 		}
-		var frames [2][][2]*link // of this generation, and of the one before
+		var frames [2][][2]*link // of the current generation and of the previous one
 		for step := range 80 {
 			switch a, b := r.IntN(count), r.IntN(count); r.IntN(10) {
 			case 0:

@@ -149,8 +149,8 @@ func (f *found) on(node string) bool {
 		slices.ContainsFunc(f.audit.Owners, func(o verdict.Owner) bool { return o.Node.Name == node })
 }
 
-// listFindings fills a page with findings and returns the token of the next one. Others
-// get the lock while it is put in order: there may be many.
+// listFindings fills a page with findings and returns the token of the next one. It releases
+// the lock while it sorts, because there may be many findings.
 func (s *store) listFindings(from findingPlace, page *page[*pb.Finding], of findingFilter) (next string) {
 	begin := from
 	after := s.findingPlaces(page.size+1, func(f *found) bool {
@@ -162,14 +162,14 @@ func (s *store) listFindings(from findingPlace, page *page[*pb.Finding], of find
 			return from.token()
 		}
 		from = p
-		for _, f := range s.findingsAt(after[i : i+1]) { // none, if it is over
+		for _, f := range s.findingsAt(after[i : i+1]) { // empty if the finding has ended
 			page.add(f)
 		}
 	}
 	return ""
 }
 
-// findingPlaces are the places of the first n findings that are asked for, in order.
+// findingPlaces returns the places of the first n wanted findings, in order.
 func (s *store) findingPlaces(n int, wanted func(*found) bool) []findingPlace {
 	s.mu.Lock()
 	defer s.mu.Unlock()

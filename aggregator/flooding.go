@@ -7,11 +7,11 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// maxFlooding is how many ports of a node that flood are taken.
+// maxFlooding limits the flooding ports that are accepted of one node.
 const maxFlooding = 256
 
-// behind returns the namespace that has the other end of one of the node's own
-// interfaces; nil where there is none, or it is not known.
+// behind returns the namespace that has the other end of an interface of the node; nil if there
+// is none or it is not known.
 func (n *node) behind(index uint32) *namespace {
 	port := n.interfaces.get(ifaceKey{verdict.OwnRecord, index})
 	if port == nil || port.rec.Peer == 0 {
@@ -20,7 +20,7 @@ func (n *node) behind(index uint32) *namespace {
 	return n.namespaces.get(port.rec.Peer)
 }
 
-// flooding lists the ports of a node that flood its agent, with who is behind them.
+// flooding lists the ports of a node that flood its agent, with the namespace behind each.
 func (n *node) flooding() (out []*pb.Node_Flooding) {
 	for _, f := range n.status.GetFlooding() {
 		flooding := &pb.Node_Flooding{Interface: f.GetInterface(), LeftOut: f.GetLeftOut(), Rate: f.GetRate(), Since: f.GetSince()}
@@ -32,7 +32,7 @@ func (n *node) flooding() (out []*pb.Node_Flooding) {
 	return out
 }
 
-// floodProblems says in words which ports flood.
+// floodProblems describes the flooding ports in words.
 func (n *node) floodProblems() (out []string) {
 	for _, f := range n.status.GetFlooding() {
 		port := f.GetInterface()

@@ -14,22 +14,21 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// What agents report is checked here, field by field, before anything is done with it.
-// An agent may be lying, and it may have read names that somebody chose in order to do
-// harm where they are printed.
+// The fields of reports are checked here before they are used. An agent may lie, or it may have
+// read names that an attacker chose to do harm where they are printed.
 
-// rule is what a field of a report may hold.
+// A rule describes the values that a field of a report may have.
 type rule struct {
-	// text is the form of a text: another one is corrected, and counted.
+	// text is the form of a string. A string without the form is corrected and counted.
 	text form.Form
-	// sizes are the lengths that bytes may have. A message with others is refused, as is
-	// one with a text that must have its form and does not.
+	// sizes are the allowed lengths of a bytes field. A message with another length is refused,
+	// as is a message with a string that must have its form and does not.
 	sizes []int
 	must  bool
 }
 
-// rules has a rule for each field of a report that has text or bytes. The key of a field
-// of a map is for both keys and values of it.
+// rules has a rule for each field of a report that has strings or bytes. The rule of a map
+// field applies to both its keys and its values.
 var rules = map[string]rule{
 	"Hello.node":    {text: form.Node, must: true},
 	"Hello.boot_id": {text: form.ID, must: true},
@@ -40,7 +39,7 @@ var rules = map[string]rule{
 	"NamespaceRecord.netns": {text: form.Digits},
 
 	"Workload.namespace":       {text: form.Label},
-	"Workload.name":            {text: form.Name}, // of a pod: see nameOf
+	"Workload.name":            {text: form.Name}, // for pods see nameOf
 	"Workload.uid":             {text: form.ID},
 	"Workload.container_id":    {text: form.ID},
 	"Workload.source":          {text: form.Word(maxWord)},
@@ -96,8 +95,8 @@ var rules = map[string]rule{
 	"AllocationRecord.interface":    {text: form.Interface},
 }
 
-// The lengths of addresses, and of hardware addresses as devices have them: none,
-// Firewire's EUI-64, InfiniBand's 20, and whatever else fits into MAX_ADDR_LEN.
+// Allowed lengths of IP addresses and of hardware addresses. Hardware addresses may be empty,
+// an EUI-64 (FireWire), 20 bytes (InfiniBand), or any other length up to MAX_ADDR_LEN.
 var (
 	addressSizes  = []int{4, 16}
 	hardwareSizes = upTo(32)
@@ -110,7 +109,7 @@ func upTo(most int) (all []int) {
 	return all
 }
 
-// nameOf is the form of a workload's name: only Kubernetes has rules for those.
+// nameOf returns the form of a workload's name: only Kubernetes has rules for names.
 func nameOf(w *pb.Workload) form.Form {
 	if w.GetKind() == pb.Workload_POD {
 		return form.Subdomain
@@ -118,8 +117,7 @@ func nameOf(w *pb.Workload) form.Form {
 	return rules["Workload.name"].text
 }
 
-// checker checks the messages of one kind. What it needs to know of their fields is
-// looked up once.
+// A checker checks messages of one type. It looks up the fields of the type once.
 type checker struct {
 	fields []checkedField
 }
@@ -127,16 +125,15 @@ type checker struct {
 type checkedField struct {
 	protoreflect.FieldDescriptor
 	rule
-	// key is that of the rule; inside checks the messages in a field of messages.
+	// key is the key of the rule; inside checks the messages of a field that holds messages.
 	key    string
 	inside *checker
 }
 
-// checkReport checks reports.
+// checkReport checks ReportRequest messages.
 var checkReport = newChecker((*pb.ReportRequest)(nil).ProtoReflect().Descriptor())
 
-// newChecker makes the checker of a kind of messages. Messages that are not ours have
-// no text.
+// newChecker returns the checker of a message type. Types of other packages have no strings.
 func newChecker(of protoreflect.MessageDescriptor) *checker {
 	c := &checker{}
 	for i := range of.Fields().Len() {
@@ -154,7 +151,7 @@ func newChecker(of protoreflect.MessageDescriptor) *checker {
 	return c
 }
 
-// corrections count texts that did not have their form, by their field.
+// corrections counts corrected strings by field.
 type corrections map[string]int
 
 // add adds the counts of others.
@@ -167,7 +164,7 @@ func (c *corrections) add(others corrections) {
 	}
 }
 
-// text says which texts were corrected.
+// text lists the corrected fields in words.
 func (c corrections) text() string {
 	var fields []string
 	for _, field := range slices.Sorted(maps.Keys(c)) {
@@ -176,7 +173,7 @@ func (c corrections) text() string {
 	return strings.Join(fields, ", ")
 }
 
-// tellCorrected counts texts of a node that were corrected, and has the log say so.
+// tellCorrected counts corrected strings of a node and logs them.
 func (s *store) tellCorrected(n *node, some corrections) {
 	if len(some) == 0 {
 		return
@@ -190,8 +187,8 @@ func (s *store) tellCorrected(n *node, some corrections) {
 	}
 }
 
-// check corrects the texts of a message that do not have their form. It counts them,
-// and refuses what no agent sends.
+// check corrects and counts strings of a message that do not have their form. It refuses values
+// that no agent sends.
 func (c *checker) check(m protoreflect.Message, done *corrections) error {
 	for i := range c.fields {
 		f := &c.fields[i]
@@ -246,7 +243,7 @@ func (f *checkedField) checkList(list protoreflect.List, done *corrections) erro
 	return nil
 }
 
-// checkMap leaves out what does not have its form.
+// checkMap removes entries that do not have their form.
 func (f *checkedField) checkMap(m protoreflect.Map, done *corrections) {
 	m.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
 		if !f.text.Has(k.String()) || !f.text.Has(v.String()) {
@@ -257,7 +254,7 @@ func (f *checkedField) checkMap(m protoreflect.Map, done *corrections) {
 	})
 }
 
-// checkValue gives what is to be set in place of a text or bytes, if anything.
+// checkValue returns the value to set in place of a string or bytes, if it needs a correction.
 func (f *checkedField) checkValue(v protoreflect.Value, done *corrections) (protoreflect.Value, error) {
 	none := protoreflect.Value{}
 	if f.Kind() == protoreflect.BytesKind {

@@ -71,9 +71,9 @@ func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
 // maxBody is how many bytes the body of a request has at most.
 const maxBody = 64 << 10
 
-// Handlers returns what is served over HTTP. rest has the whole API, by calls over conn, which
-// leads to a server that this aggregator is registered with; probes has only health, readiness
-// and the metrics of gatherer, for a listener of their own.
+// Handlers returns the HTTP handlers. rest serves the whole API by calls over conn, which leads
+// to a server that this aggregator is registered with. probes serves only health, readiness and
+// the metrics of gatherer, for a separate listener.
 func (a *Aggregator) Handlers(conn grpc.ClientConnInterface, gatherer prometheus.Gatherer) (rest, probes http.Handler, err error) {
 	gateway := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &jsonLines{runtime.JSONPb{
@@ -103,8 +103,8 @@ func (a *Aggregator) Handlers(conn grpc.ClientConnInterface, gatherer prometheus
 	})
 	probeMux.Handle("GET /metrics", a.guard.Metrics(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}), refuse))
 
-	// A page of another site, open in the browser of somebody who can reach us,
-	// is not to change anything.
+	// A page of another site must not change anything through the browser of a user who can
+	// reach this server.
 	foreign := http.NewCrossOriginProtection()
 	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, errForeign) }))
 	mux := http.NewServeMux()
@@ -133,15 +133,15 @@ const (
 	readWithin = 2 * sendWithin
 	// answerPart is how many bytes have that time.
 	answerPart = 64 << 10
-	// answerWithin is how long all of an answer may take that is no stream: meanwhile it
-	// takes memory, and one of the calls of its caller.
+	// answerWithin is the time in which a client must read an answer that is not a stream:
+	// until then it takes memory and counts as a call of its caller.
 	answerWithin = 5 * time.Minute
 )
 
 // impatient gives up a client that does not read.
 type impatient struct {
 	http.ResponseWriter
-	until time.Time // when an answer that is no stream must have been read
+	until time.Time // deadline for reading an answer that is not a stream
 }
 
 // Unwrap is for http.ResponseController.

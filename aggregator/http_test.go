@@ -155,7 +155,7 @@ func TestRESTOfAConflict(t *testing.T) {
 	}
 }
 
-// A page ends where its items take maxPageBytes, however many are asked for.
+// A page ends when its items exceed maxPageBytes, whatever page size is requested.
 func TestPagesAreBoundedInBytes(t *testing.T) {
 	l := newLab(t, Config{})
 	a, b := chatty(), podVeth(3, "b", "10.0.0.1")

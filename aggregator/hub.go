@@ -150,7 +150,7 @@ func (h *hub) since(from uint64, into []event) (events []event, next, lost uint6
 	if from < h.first {
 		return into, h.next, h.first - from, nil
 	}
-	const atOnce = 16 // a watcher that does not read holds them
+	const atOnce = 16 // a subscriber that does not read keeps these in memory
 	for ; from < h.next && len(into) < atOnce; from++ {
 		into = append(into, h.ring[from%ringSize])
 	}

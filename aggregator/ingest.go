@@ -19,7 +19,7 @@ import (
 // What one node may report at most: an agent that counts wrongly must not take
 // the memory of all.
 const (
-	maxClaims     = 250_000 // of its kernels, and as many of the wire
+	maxClaims     = 250_000 // kernel claims, and as many wire claims
 	maxInterfaces = 100_000
 	maxNamespaces = 50_000
 	maxLinks      = 100_000
@@ -39,9 +39,9 @@ func tooMany(what, limit string) error {
 		"the agent reports too many %s: the limit is %s for one node; exclude interfaces that are not to be watched", what, limit)
 }
 
-// validate refuses what no agent of any version sends: what its fields hold each for
-// itself is checked before, see rules. What a newer agent may send is dropped and
-// counted later, record by record.
+// validate refuses a report that no agent of any version sends. Single fields have been
+// checked before by rules. Records that only a newer agent sends are dropped and counted
+// later, one by one.
 func validate(m *pb.ReportRequest) error {
 	bad := func(what string) error {
 		return status.Error(codes.InvalidArgument, what+": this is not what an ipwitness agent sends")
@@ -126,12 +126,12 @@ func (s *store) apply(n *node, m *pb.ReportRequest, now verdict.Stamp, snapshot 
 	return residence
 }
 
-// applyStatus takes what an agent says of itself; of its ports only how many there are.
+// applyStatus stores the status of an agent. Of its ports it keeps only the number.
 func (s *store) applyStatus(n *node, rec *pb.StatusRecord) {
 	ports := len(rec.GetPorts())
 	rec.Ports = nil
 	if len(rec.GetProblems()) > maxProblems {
-		rec.Problems = slices.Clone(rec.GetProblems()[:maxProblems]) // or all of them stay in memory
+		rec.Problems = slices.Clone(rec.GetProblems()[:maxProblems]) // a slice of the original would keep all of them in memory
 	}
 	if !s.charge(n, &n.statusCost, statusCost*proto.Size(rec), true) {
 		s.refuse(n, "status", false)
@@ -172,7 +172,7 @@ func (s *store) applyNamespace(n *node, rec *pb.NamespaceRecord) {
 	s.setNamespace(n, ns)
 	if now := n.namespaces.get(rec.GetId()); now != old {
 		now.cost = fresh
-		s.charge(n, &now.cost, cost, true) // of another namespace, which gave back what it was charged
+		s.charge(n, &now.cost, cost, true) // the replaced namespace has released its charge
 	}
 }
 

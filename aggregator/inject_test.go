@@ -20,7 +20,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/canary"
 )
 
-// Each field of a report that has text or bytes has a rule: also one that is new.
+// Each field of a report with strings or bytes has a rule. This fails for a new field without
+// one.
 func TestEachTextOfAReportHasARule(t *testing.T) {
 	found := map[string]bool{}
 	var walk func(of protoreflect.MessageDescriptor)
@@ -47,8 +48,8 @@ func TestEachTextOfAReportHasARule(t *testing.T) {
 	}
 }
 
-// poison puts a payload in place of the nth text or bytes of a message. It gives the field
-// that this is in; empty where there are not so many.
+// poison puts a payload in place of the nth string or bytes field of a message. It returns the
+// key of that field; empty if the message has fewer of them.
 func poison(m protoreflect.Message, n int, payload string) (key string) {
 	left := n
 	set := func(f protoreflect.FieldDescriptor) (protoreflect.Value, bool) {
@@ -109,8 +110,8 @@ func mapKeys(m protoreflect.Map) (keys []protoreflect.MapKey) {
 	return keys
 }
 
-// everything is the report of a node where much is wrong, with each text that there is.
-// Each number gives a node of its own, with addresses of its own.
+// everything returns the report of a node with many problems that fills every string field.
+// Each number gives a separate node with its own addresses.
 func everything(number int) *pb.ReportRequest {
 	at := func(address string) string { return fmt.Sprintf("10.%d.%s", number, address) }
 	a, b := kindPod(2, "a", at("0.5")), kindPod(3, "b", at("0.5"))
@@ -155,8 +156,8 @@ func nodeName(number int) string { return fmt.Sprintf("n%d", number) }
 
 func bootID(number int) string { return fmt.Sprintf("4203561e-1821-45b6-a68a-%012d", number) }
 
-// reported is all that an aggregator tells: through its API, and as the command line shows
-// it.
+// reported is everything that an aggregator reports through its API, and the text that the
+// command line makes of it.
 type reported struct {
 	messages []proto.Message
 	shown    string
@@ -247,8 +248,8 @@ func (l *lab) reported() reported {
 	return out
 }
 
-// toldOf gives what is told of reports, each of one node, and why those were refused that
-// were.
+// toldOf sends the reports, each of one node, and returns everything that the aggregator
+// reports and the error for each refused report.
 func toldOf(t *testing.T, reports []*pb.ReportRequest) (out reported, refused []error) {
 	t.Helper()
 	refused = make([]error, len(reports))
@@ -268,9 +269,9 @@ func toldOf(t *testing.T, reports []*pb.ReportRequest) (out reported, refused []
 	return out, refused
 }
 
-// A stolen token of an agent can say anything in a report. Nothing of it runs a command
-// of whoever reads what comes of it, or steers a terminal, and nobody is lost who has an
-// address because a name is odd.
+// An attacker with a stolen agent token can put any strings into a report. None of them may run
+// a command of a person who acts on the results, or control that person's terminal. No owner
+// may be lost because of an odd name.
 func TestNoReportRunsACommand(t *testing.T) {
 	cage := canary.New(t)
 	poisoned := map[string]bool{}
@@ -313,7 +314,7 @@ func TestNoReportRunsACommand(t *testing.T) {
 			var b bytes.Buffer
 			if err := show.FixPlan(&b, got.findings[name], show.Origin{
 				Program: "ipwitness", Now: got.made,
-				Nodes: []*pb.Node{{Name: name, BootId: cage.Boot, Netns: cage.Netns}}, // or nothing of it would run
+				Nodes: []*pb.Node{{Name: name, BootId: cage.Boot, Netns: cage.Netns}}, // without it the plan would run nothing here
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -351,7 +352,7 @@ func TestNoReportRunsACommand(t *testing.T) {
 	}
 }
 
-// texts gives all texts of a message.
+// texts calls each for all strings of a message.
 func texts(m protoreflect.Message, each func(f protoreflect.FieldDescriptor, text string)) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {

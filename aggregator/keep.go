@@ -51,7 +51,7 @@ func (s *store) keep(ctx context.Context) {
 	defer over.Stop()
 	again := time.NewTimer(saveAgainAfter)
 	again.Stop()
-	// A directory that could not be used at the start may be usable soon.
+	// A directory that could not be used at the start may become usable.
 	failed, said := len(s.archive.dir.problems()) > 0, ""
 	if failed {
 		again.Reset(saveAgainAfter)
@@ -62,7 +62,7 @@ func (s *store) keep(ctx context.Context) {
 		switch {
 		case err == nil:
 			said = ""
-		case err.Error() != said: // it is tried again and again
+		case err.Error() != said: // logged once although saving is retried
 			said = err.Error()
 			s.log.Error("cannot keep acknowledgements: those that ended come back after a restart; make room in the data directory",
 				"error", err, "again_every", saveAgainAfter)
@@ -97,7 +97,7 @@ func (s *store) keep(ctx context.Context) {
 	}
 }
 
-// saveAcknowledgements writes what is in memory.
+// saveAcknowledgements writes the current acknowledgements to the data directory.
 func (s *store) saveAcknowledgements() error {
 	d := s.archive.dir
 	d.mu.Lock()

@@ -175,8 +175,8 @@ func opened(cfg Config) error {
 	return err
 }
 
-// wantProblem wants one problem of the aggregator itself with these words, or none where there
-// are no words.
+// wantProblem checks that the aggregator has exactly one problem with these words, or none if
+// words is empty.
 func (l *lab) wantProblem(words ...string) {
 	l.Helper()
 	out, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
@@ -197,8 +197,8 @@ func (l *lab) wantProblem(words ...string) {
 	}
 }
 
-// A file that cannot be used does not stop the start: it is set aside, and duplicates are found
-// and acknowledged.
+// An unusable file does not prevent the start. It is set aside, and duplicates are found and
+// acknowledged.
 func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 	file := func(text string) func(name string) error {
 		return func(name string) error { return os.WriteFile(name, []byte(text), 0o600) }
@@ -231,7 +231,7 @@ func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Nor does what is left of a write that was cut short.
+			// Nor does the temporary file of an interrupted write.
 			if err := unix.Mkfifo(filepath.Join(dir, temporaryFile), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -256,7 +256,8 @@ func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 	}
 }
 
-// Nor does a directory that cannot be used: nothing can be acknowledged until it can.
+// An unusable directory does not prevent the start either. Nothing can be acknowledged until it
+// is usable.
 func TestADirectoryThatCannotBeUsedIsWaitedFor(t *testing.T) {
 	for name, test := range map[string]struct {
 		before, after func(dir string) error
@@ -311,21 +312,21 @@ func TestADirectoryThatCannotBeUsedIsWaitedFor(t *testing.T) {
 	}
 }
 
-// asSomebody does something with the rights of a user who owns no file here.
+// asSomebody calls do with the rights of a user who owns no files here.
 func asSomebody(t *testing.T, do func()) {
 	t.Helper()
 	if os.Geteuid() == 0 {
-		runtime.LockOSThread() // of this thread only; its rights come back with the id
+		runtime.LockOSThread() // Setfsuid applies to this thread only
 		defer runtime.UnlockOSThread()
 		if err := unix.Setfsuid(65534); err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = unix.Setfsuid(0) }() // nobody is kept from that
+		defer func() { _ = unix.Setfsuid(0) }() // restoring the id of a privileged thread cannot fail
 	}
 	do()
 }
 
-// What may not be read is set aside like what is damaged, and what may not be written is read.
+// An unreadable file is set aside like a damaged one, and a read-only file is read.
 func TestFilesThatMayNotBeReadOrWritten(t *testing.T) {
 	for name, test := range map[string]struct {
 		file, dir os.FileMode
@@ -346,13 +347,13 @@ func TestFilesThatMayNotBeReadOrWritten(t *testing.T) {
 				os.Chmod(filepath.Join(dir, acknowledgementsFile), test.file), os.Chmod(dir, test.dir)); err != nil {
 				t.Fatal(err)
 			}
-			defer func() { _ = os.Chmod(dir, 0o700) }() // so that it can be removed
+			defer func() { _ = os.Chmod(dir, 0o700) }() // so that TempDir can be removed
 			asSomebody(t, func() {
 				d, err := openDataDir(dir)
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer func() { _ = d.close() }() // nothing was written
+				defer func() { _ = d.close() }() // nothing was written, so an error loses nothing
 				if got := d.load(); len(got) != test.want {
 					t.Errorf("got %d acknowledgements, want %d", len(got), test.want)
 				}

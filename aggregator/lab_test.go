@@ -42,7 +42,7 @@ func newLab(t testing.TB, cfg Config) *lab {
 	return newLoggingLab(t, cfg, slog.New(slog.DiscardHandler))
 }
 
-// newLoggingLab is newLab with a log.
+// newLoggingLab is newLab with a logger.
 func newLoggingLab(t testing.TB, cfg Config, log *slog.Logger) *lab {
 	t.Helper()
 	l := &lab{TB: t, registry: prometheus.NewPedanticRegistry()}
@@ -318,8 +318,8 @@ func (l *lab) owners(q *pb.ListOwnersRequest) []*pb.Owner {
 	return out.GetOwners()
 }
 
-// metric is the value of the series that has a label's value, or of the one without labels,
-// or the count of a histogram.
+// metric returns the value of the series with the given label value, or of the series without
+// labels. For a histogram it returns the count.
 func (l *lab) metric(name, label string) float64 {
 	l.Helper()
 	families, err := l.registry.Gather()

@@ -29,15 +29,15 @@ const (
 	maxPage     = 10_000
 )
 
-// page is the items of one page of a list, of no more than size. It is full before that
-// when its items take maxPageBytes: the client asks for the rest with the next page.
+// A page holds the items of one page of a list: at most size items, and fewer if they reach
+// maxPageBytes. The client then gets the rest with the next page.
 type page[T proto.Message] struct {
 	items []T
 	size  int
 	bytes int
 }
 
-// maxPageBytes is how many bytes the encoded items of a page take, but for the last one.
+// maxPageBytes limits the encoded size of the items of a page. The last item may exceed it.
 const maxPageBytes = 1 << 20
 
 func newPage[T proto.Message](asked uint32) *page[T] {
@@ -99,11 +99,11 @@ func (w witness) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.Lis
 	return &pb.ListOwnersResponse{Owners: owners.items, NextPageToken: next, Coverage: coverage}, nil
 }
 
-// listOwners fills a page with owners and returns the token of the next one. The lock
-// is taken for one part of the table at a time.
+// listOwners fills a page with owners and returns the token of the next one. It takes the lock
+// for one part of the table at a time.
 func (s *store) listOwners(f *filter, from place, page *page[*pb.Owner]) (next string) {
 	for {
-		n := page.size - len(page.items) + 2 // the first may be done, the last is for the token
+		n := page.size - len(page.items) + 2 // the first address may be complete, and the last one is for the token
 		addrs := s.addresses(f, from.addr, n)
 		for _, a := range addrs {
 			if a != from.addr {
@@ -119,8 +119,8 @@ func (s *store) listOwners(f *filter, from place, page *page[*pb.Owner]) (next s
 	}
 }
 
-// eachOwner gives all owners that match, a few at a time: they take no memory while they
-// wait for a watcher.
+// eachOwner calls give for all matching owners. It builds them a few at a time, so that a slow
+// subscriber takes little memory.
 func (s *store) eachOwner(f *filter, give func(*pb.Owner) error) error {
 	page := &page[*pb.Owner]{size: snapshotPage}
 	for from := (place{}); ; {
@@ -146,8 +146,8 @@ func (s *store) eachOwner(f *filter, give func(*pb.Owner) error) error {
 	}
 }
 
-// appendOwners appends the owners of one address from a place on to a page, and moves
-// the place. It reports whether there are more than fit in.
+// appendOwners appends the owners of one address, starting at a place, to a page, and advances
+// the place. It reports whether the page is full before all owners are appended.
 func (s *store) appendOwners(page *page[*pb.Owner], f *filter, from *place) (full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +200,7 @@ func (s *store) addresses(f *filter, from netip.Addr, n int) []netip.Addr {
 		}
 	}
 	slices.SortFunc(found, netip.Addr.Compare)
-	return slices.Clone(found[:min(n, len(found))]) // of its size: a watcher may keep it for long
+	return slices.Clone(found[:min(n, len(found))]) // without spare capacity: a subscriber may keep it for long
 }
 
 // ListConflicts lists the conflicts, active ones unless all is set.
@@ -245,7 +245,7 @@ func (s *store) listConflicts(wanted func(*verdict.Conflict) bool, from place, p
 	return ""
 }
 
-// conflictPlaces are the first n conflicts after a place that are wanted, in order.
+// conflictPlaces returns the first n wanted conflicts after a place, in order.
 func (s *store) conflictPlaces(wanted func(*verdict.Conflict) bool, from place, n int) []place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,7 +258,7 @@ func (s *store) conflictPlaces(wanted func(*verdict.Conflict) bool, from place, 
 	})
 }
 
-// conflictAt is a conflict, if it is still there and wanted.
+// conflictAt returns the conflict at a place; nil if it has ended or is not wanted.
 func (s *store) conflictAt(p place, wanted func(*verdict.Conflict) bool) *pb.Conflict {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,7 +269,8 @@ func (s *store) conflictAt(p place, wanted func(*verdict.Conflict) bool) *pb.Con
 	return s.conflictProto(e.conflict(p.id))
 }
 
-// least gives the n least of all, in order, and keeps no more than twice as many.
+// least returns the n smallest elements of all in order. It holds at most 2n elements at a
+// time.
 func least[T any](n int, compare func(a, b T) int, all iter.Seq[T]) (some []T) {
 	cut := func() {
 		slices.SortFunc(some, compare)
@@ -281,7 +282,7 @@ func least[T any](n int, compare func(a, b T) int, all iter.Seq[T]) (some []T) {
 		}
 	}
 	cut()
-	return slices.Clone(some) // of its size: a watcher may keep it for long
+	return slices.Clone(some) // without spare capacity: a subscriber may keep it for long
 }
 
 func comparePlaces(a, b place) int {

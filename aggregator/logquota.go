@@ -10,20 +10,21 @@ import (
 )
 
 const (
-	// linesPerSecond is how many lines the log has of one node's conflicts, findings and
-	// state in the long run, and linesAtOnce how many at once.
+	// linesPerSecond is the average rate of log lines about one node's conflicts, findings and
+	// state; linesAtOnce is the largest burst.
 	linesPerSecond, linesAtOnce = 10, 1000
-	// quotasKept is how many nodes are remembered of which there were lines.
+	// quotasKept limits the nodes whose quotas are remembered.
 	quotasKept = 20_000
 )
 
-// logQuota keeps one node from filling the log.
+// logQuota prevents one node from filling the log.
 type logQuota struct {
 	log   *slog.Logger
 	nodes map[string]*nodeQuota
 }
 
-// nodeQuota is how many lines the log may have of a node, and how many were left out.
+// nodeQuota is the quota of log lines about a node, with the number of lines that were left
+// out.
 type nodeQuota struct {
 	lines   *rate.Limiter
 	leftOut int
@@ -34,9 +35,10 @@ func newLogQuota(log *slog.Logger) *logQuota {
 	return &logQuota{log: log, nodes: make(map[string]*nodeQuota)}
 }
 
-// allows tells whether the log is to have a line about some nodes. It counts for the one
-// of which there were the most. Where there are several, they have half of that together,
-// so that one that attacks another does not take all of the lines of that one.
+// allows reports whether a line about some nodes may be logged. The line counts against the
+// node with the fewest lines left. A line about several nodes also counts against a shared
+// quota of half the size. A node that attacks another node therefore cannot use up all lines of
+// its victim.
 func (q *logQuota) allows(now time.Time, nodes ...string) bool {
 	var of *nodeQuota
 	var name string
@@ -64,7 +66,7 @@ func (q *logQuota) allows(now time.Time, nodes ...string) bool {
 	return false
 }
 
-// of is the quota of one node, or a part of that for several.
+// of returns the quota of a node or of several nodes together; part divides it.
 func (q *logQuota) of(nodes string, part int) *nodeQuota {
 	of := q.nodes[nodes]
 	if of == nil {
@@ -77,7 +79,7 @@ func (q *logQuota) of(nodes string, part int) *nodeQuota {
 	return of
 }
 
-// nodesOfEvent are the nodes that an event is about.
+// nodesOfEvent returns the nodes that an event is about.
 func nodesOfEvent(e *event) (nodes []string) {
 	switch {
 	case e.node != nil:

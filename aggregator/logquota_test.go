@@ -11,8 +11,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// One node with very many conflicts, also with addresses of others, does not fill the
-// log, and does not keep the others out of it.
+// One node with many conflicts, some of them for addresses of other nodes, does not fill the
+// log. Lines about other nodes are still logged.
 func TestOneNodeDoesNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -26,7 +26,7 @@ func TestOneNodeDoesNotFillTheLog(t *testing.T) {
 				m.Claims = append(m.Claims, kernelClaim(2, n<<16+i), kernelClaim(3, n<<16+i))
 			}
 			bad.send(m).sync()
-			synctest.Wait() // all of it is entered
+			synctest.Wait() // the events of this message are logged
 		}
 		if got := strings.Count(out.String(), "node=bad lines="); got != 1 {
 			t.Errorf("the log says %d times that lines of the node are left out, want once", got)
@@ -60,7 +60,7 @@ func TestAnAttackedNodeKeepsItsLines(t *testing.T) {
 			t.Fatalf("a line of another conflict is left out after %d", i)
 		}
 	}
-	for n := range 10 { // with many others, it is the one node that pays
+	for n := range 10 { // a node in conflict with many others uses up only its own lines
 		for range linesAtOnce {
 			q.allows(now, fmt.Sprint("good", n), "worse")
 		}

@@ -25,7 +25,7 @@ type node struct {
 	name            string
 	version, kernel string
 	status          *pb.StatusRecord
-	portCount       int // ports that the observer is on
+	portCount       int // ports that the observer is attached to
 
 	connectedAt, lastHeard verdict.Stamp
 	// session is the open stream; nil while there is none.
@@ -56,17 +56,19 @@ type node struct {
 	claims, wireClaims int
 	// excess is how many of the wire had no room since the last snapshot.
 	excess int
-	// corrected are the texts that did not have their form since the last snapshot.
+	// corrected counts strings that were corrected since the last snapshot.
 	corrected corrections
 	// sweep counts snapshots: what the last one did not have is swept out.
 	sweep uint32
 
-	// account is what it is charged to, used what is charged there for this node.
+	// account is the account that the node is charged to, used the charge of this node in
+	// bytes.
 	account *account
 	used    int64
-	// cost is what its connection is charged, statusCost its status.
+	// cost is the charge of the node's connection, statusCost the charge of its status.
 	cost, statusCost int32
-	// leftOut is what there was no memory for, saidIncomplete that the log says so.
+	// leftOut counts the records that did not fit into memory; saidIncomplete is set once that
+	// is logged.
 	leftOut        leftOut
 	saidIncomplete bool
 	refill         refill
@@ -107,8 +109,8 @@ type iface struct {
 type link struct {
 	node *node
 	rec  *verdict.Link
-	// joints are what it is one with of the links of other nodes, by layer; nil for a link
-	// that never was.
+	// joints are the link's places in the domains of each layer; nil for a link that never was
+	// in one.
 	joints *[layers]joint
 	// users counts interfaces and wire claims on it.
 	users int32

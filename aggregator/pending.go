@@ -9,13 +9,13 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// pending is a snapshot that is not complete. Its messages are kept as they are on the
-// wire, which takes a fraction of the memory, and claims of the wire apart: they come
-// last, so that they do not take the room of what kernels say.
+// pending is an incomplete snapshot. Its messages are kept encoded, which takes a fraction of
+// the memory. Wire claims are kept separately and applied last, so that they do not take the
+// room of kernel records.
 type pending struct {
 	first, wire [][]byte
-	// held is what the snapshot is charged until it is taken, leftOut what of it there
-	// was no memory for.
+	// held is the charge of the snapshot in bytes until it is applied; leftOut counts its
+	// records that did not fit into memory.
 	held    int64
 	leftOut leftOut
 }
@@ -47,14 +47,14 @@ func (p *pending) add(r *session, m *pb.ReportRequest) error {
 	return nil
 }
 
-// all yields the messages of the snapshot, of which the last ones were not kept: those
-// that were are read one at a time.
+// all yields the messages of the snapshot, ending with last, which was not kept. It decodes the
+// kept messages one at a time.
 func (p *pending) all(last []*pb.ReportRequest) iter.Seq[*pb.ReportRequest] {
 	return func(yield func(*pb.ReportRequest) bool) {
 		kept := func(messages [][]byte) bool {
 			for _, raw := range messages {
 				m := new(pb.ReportRequest)
-				if proto.Unmarshal(raw, m) == nil && !yield(m) { // it is ours
+				if proto.Unmarshal(raw, m) == nil && !yield(m) { // encoded here, so it decodes
 					return false
 				}
 			}
@@ -72,7 +72,7 @@ func (p *pending) all(last []*pb.ReportRequest) iter.Seq[*pb.ReportRequest] {
 	}
 }
 
-// kernelFirst are claims in another order: those of the wire come last.
+// kernelFirst reorders claims so that wire claims come last.
 func kernelFirst(claims []*pb.ClaimRecord) []*pb.ClaimRecord {
 	ordered := make([]*pb.ClaimRecord, 0, len(claims))
 	for _, kernel := range []bool{true, false} {
@@ -85,7 +85,7 @@ func kernelFirst(claims []*pb.ClaimRecord) []*pb.ClaimRecord {
 	return ordered
 }
 
-// takeWire takes the claims of the wire out of a message.
+// takeWire moves the wire claims out of a message into a new one.
 func takeWire(m *pb.ReportRequest) *pb.ReportRequest {
 	wire := new(pb.ReportRequest)
 	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool {
@@ -98,7 +98,7 @@ func takeWire(m *pb.ReportRequest) *pb.ReportRequest {
 	return wire
 }
 
-// hold charges the node of a session with a message that is kept for later.
+// hold charges the node of a session for a message that is kept for later.
 func (s *store) hold(r *session, bytes int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,14 +110,14 @@ func (s *store) hold(r *session, bytes int) bool {
 	return true
 }
 
-// forgetPending drops the snapshot of a session that begins another one.
+// forgetPending drops the incomplete snapshot of a session that begins another one.
 func (s *store) forgetPending(r *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.letGo(r)
 }
 
-// letGo drops the snapshot of a session that is not complete, or was taken; s.mu is held.
+// letGo drops the snapshot of a session, whether incomplete or applied. The caller holds s.mu.
 func (s *store) letGo(r *session) {
 	if r.node != nil {
 		s.budget.add(r.node.account, -r.pending.held)

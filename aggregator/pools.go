@@ -222,7 +222,7 @@ func (s *store) applyPool(n *node, rec *pb.PoolRecord, now verdict.Stamp) {
 		a, _ := netip.AddrFromSlice(g)
 		next.Gateways = append(next.Gateways, a.Unmap())
 	}
-	// A node speaks for its own IPAM only, never for that of the cluster.
+	// A node may report its own IPAM only, never the IPAM of the cluster.
 	if next.IPAM != verdict.HostLocal || next.Name == "" || next.State == 0 || p == nil && len(n.pools) >= maxNodePools {
 		s.metrics.dropped("pool")
 		return

@@ -48,8 +48,8 @@ type session struct {
 	parts    int
 	// What of it is there, and how many claims of the wire had no room.
 	records, kernelClaims, wireClaims, excess, bytes int
-	// corrected are the texts that were corrected in the snapshot that is not complete,
-	// or in the last message.
+	// corrected counts strings that were corrected in the incomplete snapshot or in the last
+	// message.
 	corrected corrections
 	// node is set with the first message.
 	node   *node

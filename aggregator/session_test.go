@@ -33,7 +33,7 @@ func TestASnapshotHasSoManyBytesAndNoMore(t *testing.T) {
 	}
 }
 
-// Records of a kind that a node has too many of are dropped; what it has stays.
+// Records beyond the limit of their kind are dropped; records that a node already has stay.
 func TestRecordsOfEachKindAreLimited(t *testing.T) {
 	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
 	n := newNode(nodeID{"boot", "1", "n1"})
@@ -49,7 +49,7 @@ func TestRecordsOfEachKindAreLimited(t *testing.T) {
 	for i := range uint32(maxInterfaces + more) {
 		m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{Namespace: 1, Index: i + 1, Name: "eth0", Attachment: pb.InterfaceRecord_OWN})
 	}
-	for range 2 { // also when they come again
+	for range 2 { // sending them again changes nothing
 		s.apply(n, m, 1, false)
 	}
 	if got, want := []int{n.namespaces.len(), n.links.len(), n.interfaces.len()}, []int{maxNamespaces, maxLinks, maxInterfaces}; !slices.Equal(got, want) {

@@ -10,7 +10,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// spoofed is a node with a victim (10.244.0.2) and an attacker (10.244.0.3) on one bridge.
+// spoofed returns a node with a victim (10.244.0.2) and an attacker (10.244.0.3) on one bridge.
 func spoofed() *pb.ReportRequest {
 	m := snapshot(hello("n1", 1), podVeth(2, "victim", "10.244.0.2"), podVeth(3, "attacker", "10.244.0.3"),
 		&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "br0", Kind: pb.LinkRecord_BRIDGE}}})
@@ -20,7 +20,7 @@ func spoofed() *pb.ReportRequest {
 	return m
 }
 
-// byPort is a frame that entered by the attacker's port.
+// byPort returns a frame that entered by the attacker's port.
 func byPort(kind pb.Evidence_Kind, addr string, mac, source []byte) *pb.ClaimRecord {
 	c := announced(3, addr, mac)
 	c.Kind, c.Source, c.Link = kind, source, "br0"
@@ -31,7 +31,7 @@ func TestSpoofingIsFoundAndOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attacker := podMAC(3)
 		ids := map[string]bool{}
-		for range 2 { // after a restart of the aggregator it has the same id
+		for range 2 { // the finding has the same id after a restart of the aggregator
 			forged := byPort(pb.Evidence_ANSWERED, "10.244.0.2", attacker, nil)
 			l := newLab(t, Config{})
 			a := l.dial().send(spoofed()).sync()
@@ -47,8 +47,8 @@ func TestSpoofingIsFoundAndOver(t *testing.T) {
 			if got := l.metric("ipwitness_findings", "address-spoofed"); got != 1 {
 				t.Errorf("got %v in ipwitness_findings, want 1", got)
 			}
-			// The frames of one sender, but for the Ethernet source, are two claims: the one
-			// does not hide the other.
+			// Frames of one sender that differ only in the Ethernet source are two claims.
+			// Neither hides the other.
 			other := byPort(pb.Evidence_ANSWERED, "10.244.0.2", attacker, []byte{2, 0, 0, 0, 0, 9})
 			a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{other}}).sync()
 			a.send(gone(forged)).sync()
@@ -80,7 +80,8 @@ func TestOneClonedMACIsOneFinding(t *testing.T) {
 		for n := range many {
 			claims = append(claims, byPort(pb.Evidence_ANNOUNCED, fmt.Sprintf("10.9.%d.%d", n/250, n%250), podMAC(2), nil))
 		}
-		// And once as the Ethernet source of what is its own.
+		// One frame uses the cloned address as its Ethernet source and claims the sender's own
+		// address.
 		own := byPort(pb.Evidence_USED, "10.244.0.3", podMAC(3), podMAC(2))
 		a.send(&pb.ReportRequest{Claims: append(claims, own)}).sync()
 		l.wantNoFinding("its kernel may tell of that hardware address later than the frame")

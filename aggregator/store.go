@@ -53,7 +53,7 @@ type store struct {
 	pools    pools
 	coverage coverage
 	seen     seen
-	// alone is set when no agent is expected but the one in this process.
+	// alone is set if no agent is expected but the one in this process.
 	alone    bool
 	overlaps overlaps
 	// pods has the first of all namespaces with one pod, by podKey.
@@ -465,8 +465,8 @@ func (s *store) publishNode(n *node) {
 	s.conflicts.publish(e)
 }
 
-// snapshot replaces all that was known of a node, in one step: by the messages that the
-// session has kept, and the last ones.
+// snapshot replaces all records of a node in one step by the messages that the session has kept
+// and the last ones.
 func (s *store) snapshot(r *session, last []*pb.ReportRequest) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

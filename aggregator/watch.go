@@ -19,9 +19,9 @@ import (
 const (
 	// bookmarkEvery is how often a watcher hears from us though nothing happens.
 	bookmarkEvery = 15 * time.Second
-	// snapshotPage is how many items of the present state are made at a time: so many
-	// are in memory for each watcher that does not read. snapshotPlaces is how many are
-	// looked for at a time, which means to walk all.
+	// snapshotPage is the number of items of the current state that are built at a time, and
+	// thus held in memory for each subscriber that does not read. snapshotPlaces is the number
+	// of places that are searched for at a time; each search walks the whole table.
 	snapshotPage   = 16
 	snapshotPlaces = 1024
 )
@@ -37,7 +37,7 @@ type watch struct {
 	// change sends an event, or leaves it out.
 	change   func(*event) error
 	bookmark func(token string, coverage *pb.Coverage) error
-	// coverage returns what the present state rests on.
+	// coverage returns the coverage of the current state.
 	coverage func() *pb.Coverage
 	lost     func(n uint32) error
 }

@@ -283,7 +283,7 @@ func TestWatchesEndWhenTheAggregatorStops(t *testing.T) {
 	})
 }
 
-// Watchers that do not read take little memory each, however much there is to read.
+// Watchers that do not read take little memory each, however many items there are to read.
 func TestWatchersThatDoNotReadTakeLittleMemory(t *testing.T) {
 	const watchers, owners, each = 50, 4000, 500 << 10
 	synctest.Test(t, func(t *testing.T) {
@@ -310,7 +310,7 @@ func TestWatchersThatDoNotReadTakeLittleMemory(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			synctest.Wait() // all of them have what is sent without their reading
+			synctest.Wait() // everything that can be sent without a reading client has been sent
 			took := (liveHeap() - before) / watchers
 			t.Logf("a watcher of %s that does not read takes %d bytes", what, took)
 			if took > each {

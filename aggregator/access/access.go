@@ -60,7 +60,7 @@ type Config struct {
 	AgentAccounts []string
 	// Anonymous is AnonymousAuto, AnonymousNone or AnonymousRead; empty for auto.
 	Anonymous string
-	// Required refuses a Config that knows nobody.
+	// Required makes New reject a Config that provides no way to authenticate callers.
 	Required bool
 }
 
@@ -311,8 +311,8 @@ func (c *Caller) Name() string {
 	return c.name
 }
 
-// Account is whose connections the caller's are: an agent's are its node's, as agents may
-// share a name. It is empty where nothing says who callers are.
+// Account returns the name that the caller's connections are counted under. For an agent this
+// is its node, because agents may share a name. It is empty if callers are not authenticated.
 func (c *Caller) Account() string {
 	if c.agent && c.node != "" {
 		return "node " + c.node
@@ -388,13 +388,13 @@ func (g *Guard) refuse(ctx context.Context, err error, by credential, what strin
 	return err
 }
 
-// HungUp counts a connection that was ended because a client did too much on it.
+// HungUp counts a connection that was closed because its client exceeded a limit on it.
 func (g *Guard) HungUp(from net.Addr, err error) {
 	g.refused.WithLabelValues(tooMany).Inc()
 	g.log.Log(context.Background(), g.level(), "hung up on a client", "from", from, "reason", err)
 }
 
-// level is how loud the next line about a refusal is.
+// level returns the log level for the next line about a refusal.
 func (g *Guard) level() slog.Level {
 	if g.limits.mayLog() {
 		return slog.LevelWarn

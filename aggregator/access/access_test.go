@@ -341,7 +341,7 @@ func TestWatchesAreLimited(t *testing.T) {
 		end()
 	}
 
-	// And all callers together have so many.
+	// All callers together have a limit, too.
 	of := func(caller int) error {
 		_, err := g.limits.watch(&Caller{name: fmt.Sprint("reader ", caller)})
 		return err

@@ -40,8 +40,8 @@ func Revoked(ctx context.Context) <-chan struct{} {
 // ErrRevoked ends the streams of a caller that is not any more who it was.
 var ErrRevoked = status.Error(codes.Unauthenticated, "the token or certificate by which this stream was opened is not good any more: come again with a new one")
 
-// Outside returns the options of a server that anybody can reach: all its calls pass the
-// guard. codec encodes its messages.
+// Outside returns the options of a server that is reachable from the network: the guard checks
+// all its calls. codec encodes its messages.
 func (g *Guard) Outside(codec encoding.CodecV2) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.InTapHandle(g.tap), grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream), grpc.ForceServerCodecV2(answering{codec}),

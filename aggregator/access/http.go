@@ -79,7 +79,7 @@ func (b behind) Invoke(ctx context.Context, method string, args, reply any, opts
 	if err != nil {
 		return err
 	}
-	context.AfterFunc(ctx, end) // with its request: until then the answer is in memory
+	context.AfterFunc(ctx, end) // when the request ends: the answer stays in memory until then
 	return b.conn.Invoke(ctx, method, args, reply, opts...)
 }
 

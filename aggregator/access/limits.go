@@ -18,23 +18,23 @@ const (
 	callsPerSecond, callsAtOnce = 500, 1000
 	// failuresPerSecond is how many tokens of one address may be wrong.
 	failuresPerSecond, failuresAtOnce = 5, 50
-	// maxWatches is how many watches are open in all, and watchesOfOne how many
-	// of one caller. One that does not read takes up to half a megabyte, until it is cut off.
+	// maxWatches limits the open watches of all callers, watchesOfOne those of one caller. A
+	// watch whose client does not read takes up to half a megabyte until it is disconnected.
 	maxWatches, watchesOfOne = 256, 64
-	// reportsOfOne is how many report streams of one node's agent are open: it needs one,
-	// and those that are half open end within seconds. Each may have a message of 4 MiB.
+	// reportsOfOne limits the open report streams of one node's agent. An agent needs one
+	// stream; half-open ones end within seconds. Each stream may hold a message of 4 MiB.
 	reportsOfOne = 20
 	// incoming is how many calls of gRPC, but for streams of those who may, of one
 	// address are under way, and callWithin how long one may take.
 	incoming, callWithin = 64, 30 * time.Second
-	// maxAnswers is how many unary calls are under way in all, until their answers are
-	// read, and answersOfOne how many of one caller; further ones wait for up to
-	// roomWithin. An answer takes up to some 4 MiB, as the list of a page of 1 MiB does
-	// when it becomes JSON.
+	// maxAnswers limits the unary calls of all callers that are in progress, answersOfOne those
+	// of one caller. A call is in progress until its answer has been read. Further calls wait
+	// for up to roomWithin. An answer takes up to about 4 MiB: that is the size of a 1 MiB page
+	// once it is JSON.
 	maxAnswers, answersOfOne = 32, 8
 	roomWithin               = 10 * time.Second
-	// takenWithin is how long a client of gRPC may take to read an answer before its
-	// connection is closed. For REST, that is up to the server of HTTP.
+	// takenWithin is the time that a gRPC client has to read an answer before its connection is
+	// closed. For REST, the HTTP server sets its own limit.
 	takenWithin = time.Minute
 	// maxCallers is how many callers are remembered.
 	maxCallers = 10_000
@@ -54,10 +54,10 @@ type limits struct {
 	log      *rate.Limiter
 }
 
-// answers is the room for unary calls of one caller. It is kept while there are any.
+// answers limits the unary calls of one caller. It exists only while the caller has calls.
 type answers struct {
 	room  *semaphore.Weighted
-	calls int // with those that wait
+	calls int // including waiting calls
 }
 
 func newLimits() limits {
@@ -99,8 +99,8 @@ func (l *limits) call(c *Caller) error {
 	return status.Errorf(codes.ResourceExhausted, "too many calls: %d a second are the most for one caller; a watch tells all changes by one call", callsPerSecond)
 }
 
-// answer waits until there is room for a unary call, and counts it until its answer has
-// been read. end may be called more than once.
+// answer waits until a unary call may start, and counts the call until its answer has been
+// read. end may be called more than once.
 func (l *limits) answer(ctx context.Context, c *Caller) (end func(), err error) {
 	key := c.key()
 	l.mu.Lock()

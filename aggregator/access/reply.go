@@ -9,20 +9,20 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// gRPC takes the whole answer of a unary call into memory and ends the call, and then
-// waits for the client to read. So an answer counts as under way until its bytes are
-// given back, and a client that does not read it loses the connection.
+// gRPC encodes the whole answer of a unary call into memory and ends the call before the client
+// has read the answer. Therefore a call stays in progress here until the buffer of its answer
+// is released. A client that does not read the answer is disconnected.
 
-// Connection is a peer's address (net.Addr) that can close the connection to it.
+// A Connection is a peer's address (net.Addr) whose connection can be closed.
 type Connection interface{ HangUp() }
 
-// reply is the answer of a unary call, and the pool that its bytes are given back to.
+// A reply is the answer of a unary call and the pool that its buffer is returned to.
 type reply struct {
 	message any
 	taken   func()
 }
 
-// newReply makes a reply that ends the call once it has been read, or is given up.
+// newReply returns a reply that calls end once it has been read or abandoned.
 func newReply(ctx context.Context, message any, end func()) *reply {
 	late := time.AfterFunc(takenWithin, func() {
 		if p, ok := peer.FromContext(ctx); ok {
@@ -35,16 +35,17 @@ func newReply(ctx context.Context, message any, end func()) *reply {
 	return &reply{message, func() { late.Stop(); end() }}
 }
 
-// Get is for mem.BufferPool.
+// Get implements mem.BufferPool.
 func (*reply) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
-// Put is for mem.BufferPool: all of the answer was written, or its stream has ended.
+// Put implements mem.BufferPool. gRPC calls it when all of the answer was written or its stream
+// has ended.
 func (a *reply) Put(*[]byte) { a.taken() }
 
-// answering is a codec that can encode replies.
+// answering is a codec that can also encode replies.
 type answering struct{ encoding.CodecV2 }
 
-// Marshal is for encoding.CodecV2.
+// Marshal implements encoding.CodecV2.
 func (c answering) Marshal(v any) (mem.BufferSlice, error) {
 	a, ok := v.(*reply)
 	if !ok {
@@ -58,7 +59,7 @@ func (c answering) Marshal(v any) (mem.BufferSlice, error) {
 	defer encoded.Free()
 	raw := encoded.Materialize()
 	if mem.IsBelowBufferPoolingThreshold(cap(raw)) {
-		a.taken() // so few bytes have no pool
+		a.taken() // so small a buffer is not pooled
 	}
 	return mem.BufferSlice{mem.NewBuffer(&raw, a)}, nil
 }

@@ -1,6 +1,6 @@
-// Package form knows what texts from outside may look like, and makes others safe to
-// show. Whatever an agent, the Kubernetes API or a file says passes through a Form
-// before anything is done with it. The package also quotes words for a shell.
+// Package form defines the forms that strings from outside may have, and makes other strings
+// safe to display. Every string from an agent, the Kubernetes API or a file passes through a
+// Form before it is used. The package also quotes words for a shell.
 package form
 
 import (
@@ -10,12 +10,12 @@ import (
 	"unicode/utf8"
 )
 
-// Replaced stands for each character that a text must not have. It marks the text as
-// changed, so no command is printed with it.
+// Replaced stands for each character that a string must not have. It marks the string as
+// changed, so that no command is printed with it.
 const Replaced = unicode.ReplacementChar
 
-// Printable reports whether a text can be shown as it is: it is valid UTF-8, and no
-// character of it moves the cursor, changes the direction of writing, or is invisible.
+// Printable reports whether a string can be displayed unchanged: it is valid UTF-8, and none of
+// its characters moves the cursor, changes the direction of writing, or is invisible.
 func Printable(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if s[i] < ' ' || s[i] > '~' {
@@ -34,8 +34,7 @@ func printable(s string) bool {
 	return true
 }
 
-// Visible returns the text with Replaced in place of each character that is not
-// printable.
+// Visible returns the string with Replaced in place of each character that is not printable.
 func Visible(s string) string {
 	if Printable(s) {
 		return s
@@ -43,7 +42,7 @@ func Visible(s string) string {
 	return replace(s, unicode.IsPrint)
 }
 
-// VisibleLines is Visible of a text with several lines, and with tabs.
+// VisibleLines is Visible for a string that may have tabs and several lines.
 func VisibleLines(s string) string {
 	return replace(s, func(r rune) bool { return r == '\n' || r == '\t' || unicode.IsPrint(r) })
 }
@@ -58,26 +57,25 @@ func replace(s string, allowed func(rune) bool) string {
 	}, s)
 }
 
-// Form is what the text of one field looks like.
+// A Form describes the strings that one field may have.
 type Form struct {
-	// most is how many bytes it has at most.
+	// most is the maximum length in bytes.
 	most int
-	// valid reports whether a printable text that is short enough has the form; nil for
-	// all of those.
+	// valid reports whether a printable string within the maximum length has the form; nil
+	// accepts all such strings.
 	valid func(string) bool
-	// allowed are the characters that are kept in a text that does not have the form. If
-	// it is nil, the text means nothing without its form, and is left out.
+	// allowed reports whether a character is kept in a string that does not have the form. If
+	// it is nil, such a string is dropped, because it means nothing without its form.
 	allowed func(rune) bool
 }
 
-// Has reports whether a text has the form. The empty text has every form.
+// Has reports whether a string has the form. The empty string has every form.
 func (f Form) Has(s string) bool {
 	return s == "" || len(s) <= f.most && Printable(s) && (f.valid == nil || f.valid(s))
 }
 
-// Correct returns the text itself if it has the form. Otherwise it returns the text
-// with Replaced in place of what does not belong there, or nothing where such a text
-// has no meaning.
+// Correct returns s if it has the form. Otherwise it returns s with Replaced in place of
+// characters that are not allowed, or the empty string if the form keeps none.
 func (f Form) Correct(s string) string {
 	if f.Has(s) {
 		return s
@@ -88,11 +86,11 @@ func (f Form) Correct(s string) string {
 	const mark = string(Replaced)
 	long := len(s) > f.most
 	if long {
-		s = s[:f.most-len(mark)] // what follows need not be looked at
+		s = s[:f.most-len(mark)] // the result ends before the rest
 	}
 	corrected := replace(strings.ToValidUTF8(s, mark), f.allowed)
 	if !long && corrected == s && !strings.Contains(s, mark) {
-		corrected = mark + s // each character may be there, but not in that place
+		corrected = mark + s // each character is allowed, but not in this position
 	}
 	if long = long || len(corrected) > f.most; !long {
 		return corrected
@@ -104,33 +102,34 @@ func (f Form) Correct(s string) string {
 	return corrected[:room] + mark
 }
 
-// Text is any printable text of at most so many bytes.
+// Text returns the form of any printable string of at most that many bytes.
 func Text(most int) Form { return Form{most: most, allowed: unicode.IsPrint} }
 
-// Word is a name that a program made up, such as an id. Others are left out.
+// Word returns the form of a name that a program generates, such as an id. Other strings are
+// dropped.
 func Word(most int) Form {
 	return Form{most: most, valid: func(s string) bool { return alphanumeric(rune(s[0])) && only(s, wordRune) }}
 }
 
-// The forms of texts. Of these, names that people choose stay, with what does not
-// belong in them replaced: who has an address has it under any name.
+// The forms of strings. Names that people choose are kept, with Replaced in place of characters
+// that are not allowed: an owner has its address under any name.
 var (
-	// Digits is a number in decimal, such as an inode.
+	// Digits is a decimal number, such as an inode.
 	Digits = Form{most: 20, valid: func(s string) bool { return only(s, digit) }}
-	// ID is an id of a container, a pod or a boot.
+	// ID is the id of a container, a pod or a boot.
 	ID = Word(512)
-	// Node is the name of a node: the Kubernetes name, or a hostname.
+	// Node is the name of a node: its Kubernetes name or its hostname.
 	Node = Form{most: 253, valid: func(s string) bool { return alphanumeric(rune(s[0])) && only(s, wordRune) }, allowed: wordRune}
-	// Label is a DNS label (RFC 1123), as namespaces of Kubernetes have.
+	// Label is a DNS label (RFC 1123), such as the name of a Kubernetes namespace.
 	Label = Form{most: 63, valid: isLabel, allowed: labelRune}
-	// Subdomain is a DNS subdomain (RFC 1123), as pods have.
+	// Subdomain is a DNS subdomain (RFC 1123), such as the name of a pod.
 	Subdomain = Form{most: 253, valid: isSubdomain, allowed: func(r rune) bool { return r == '.' || labelRune(r) }}
-	// Interface is what Linux takes for the name of an interface (dev_valid_name in
-	// net/core/dev.c), as far as it is printable.
+	// Interface is a printable name that Linux accepts for an interface (dev_valid_name in
+	// net/core/dev.c).
 	Interface = Form{most: 15, valid: func(s string) bool { return s != "." && s != ".." && only(s, interfaceRune) }, allowed: interfaceRune}
-	// Link is the name of an interface, and up to two VLAN ids.
+	// Link is the name of an interface and up to two VLAN ids.
 	Link = Form{most: 32, valid: func(s string) bool { return only(s, interfaceRune) }, allowed: interfaceRune}
-	// Name is what people call containers, networks and network namespaces.
+	// Name is the name of a container, a network or a network namespace.
 	Name = Text(253)
 	// Path is the path of a file or a directory.
 	Path = Form{most: 1024, valid: func(s string) bool { return s[0] == '/' }}
@@ -139,11 +138,11 @@ var (
 		a, err := netip.ParseAddr(s)
 		return err == nil && a.Zone() == ""
 	}}
-	// Process is a process, as NAME (PID) or NAME (PID, ended).
+	// Process is a process, written as NAME (PID) or NAME (PID, ended).
 	Process = Form{most: 128, valid: func(s string) bool { return pid(s) != "" }, allowed: unicode.IsPrint}
 )
 
-// only reports whether all characters of a text are allowed.
+// only reports whether all characters of a string are allowed.
 func only(s string, allowed func(rune) bool) bool {
 	for _, r := range s {
 		if !allowed(r) {
@@ -180,8 +179,8 @@ func isSubdomain(s string) bool {
 	return true
 }
 
-// pid returns the id of a process that is told as NAME (PID) or NAME (PID, ended); it
-// is empty where the text ends otherwise.
+// pid returns the id of a process that is written as NAME (PID) or NAME (PID, ended); it is
+// empty if the string ends otherwise.
 func pid(process string) string {
 	pid, closed := strings.CutSuffix(process[strings.LastIndexByte(process, '(')+1:], ")")
 	pid = strings.TrimSuffix(pid, ", ended")

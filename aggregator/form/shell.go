@@ -5,17 +5,17 @@ import (
 	"unicode"
 )
 
-// plainest are the characters that a POSIX shell takes as they are, wherever they are
-// in a word.
+// plainest are the characters that a POSIX shell takes literally in any position of a word.
 const plainest = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"
 
-// unsafe is what Quote puts in place of a character that nobody could see when reading
-// a command, and before a word that a program would take for an option. It is no character (Unicode reserves it), so no text from outside has it.
+// unsafe replaces a character that is invisible in a command, and precedes a word that a
+// program would take for an option. Unicode reserves it as a noncharacter, so no string from
+// outside contains it.
 const unsafe = '\uFFFF'
 
-// Quote returns a text as one word of a POSIX shell. A text with a character that
-// cannot be printed, or that begins with a dash, makes the command that it is put into
-// one that Withheld knows.
+// Quote returns a string as one word of a POSIX shell. If the string has a character that
+// cannot be printed, or begins with a dash, Withheld reports true for a command that contains
+// the word.
 func Quote(s string) string {
 	if strings.HasPrefix(s, "-") {
 		s = string(unsafe) + s
@@ -27,7 +27,7 @@ func word(s string) string {
 	if s == "" {
 		return `""`
 	}
-	if s[0] != '=' && strings.Trim(s, plainest) == "" { // zsh looks for a command behind =
+	if s[0] != '=' && strings.Trim(s, plainest) == "" { // zsh expands =NAME to the path of a command
 		return s
 	}
 	if !Printable(s) || strings.ContainsRune(s, Replaced) {
@@ -37,15 +37,15 @@ func word(s string) string {
 	return literal(s)
 }
 
-// Literal returns a text that is only printed, not used, as one word of a POSIX shell.
-// It is never withheld: characters that cannot be printed are replaced.
+// Literal returns a string that is only printed, not used, as one word of a POSIX shell. The
+// word never makes a command withheld: characters that cannot be printed are replaced.
 func Literal(s string) string { return literal(Visible(s)) }
 
-// literal is the one place where words of a shell are made.
+// literal is the only function that quotes words for a shell.
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// Argument returns a text as the last argument of a command, which must not take it for
-// an option.
+// Argument returns a string as the last argument of a command, which must not take it for an
+// option.
 func Argument(s string) string {
 	if strings.HasPrefix(s, "-") {
 		return "-- " + word(s)
@@ -61,14 +61,14 @@ func File(path string) string {
 	return Quote(path)
 }
 
-// Withheld reports whether a text has a command that must not be shown, because it has
-// characters that cannot be printed, or a name that looks like an option: nobody could
-// tell what it does before running it.
+// Withheld reports whether a text contains a command that must not be shown. Such a command has
+// characters that cannot be printed, or a name that looks like an option, so a reader could not
+// tell what it does.
 func Withheld(text string) bool {
 	if strings.ContainsRune(text, unsafe) {
 		return true
 	}
-	for line := range strings.SplitSeq(text, "\n") { // those of a script, which quoted words do not have
+	for line := range strings.SplitSeq(text, "\n") { // lines of a script: quoted words have no line breaks
 		if !Printable(line) {
 			return true
 		}

@@ -92,7 +92,7 @@ type announcement struct {
 	since   time.Time // when it was queued
 	due     time.Time // when it is to be written; zero for at once
 	summary string
-	first   string // what to do first
+	first   string // first step of the remedy
 	runbook string
 	// targets are what is left to write about.
 	targets []target
@@ -152,7 +152,7 @@ func (c *Cluster) Announce(conflict *pb.Conflict) {
 	c.announcer.say(n, about)
 }
 
-// firstOf is what a remedy begins with, on one line; empty where there is none.
+// firstOf returns the first step of a remedy on one line; empty if there is none.
 func firstOf(remedy []*pb.Action) string {
 	if len(remedy) == 0 {
 		return ""

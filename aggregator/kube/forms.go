@@ -8,11 +8,11 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// The API server checks the names of objects, and little else: whoever may write a
-// custom resource, an Event or the references of a pod chooses the texts in it. Here is
-// what each text must look like before anything else sees it.
+// The API server checks the names of objects, and little else. A user who may write a custom
+// resource, an Event or the references of a pod chooses the strings in it. The forms below are
+// applied before other code sees the strings.
 
-// correct corrects the texts of a field each.
+// correct corrects the given strings to a form.
 func correct(of form.Form, fields ...*string) {
 	for _, at := range fields {
 		*at = of.Correct(*at)
@@ -20,9 +20,9 @@ func correct(of form.Form, fields ...*string) {
 }
 
 var (
-	// word is a name as the API has for kinds, phases and reasons.
+	// word is a name as the API uses for kinds, phases and reasons.
 	word = form.Word(64)
-	// poolName is KIND NAMESPACE/NAME at most.
+	// poolName is at most KIND NAMESPACE/NAME.
 	poolName = form.Text(640)
 )
 

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// How a conflict ends with one owner left: the rightful one.
+// The remedies in this file leave a conflict with one owner: the rightful one.
 
-// remedy says what to do about the conflict, for the reason that it has.
+// remedy returns the steps to resolve the conflict, given its cause.
 func (q *inquiry) remedy(why *reason) []Action {
 	c := q.c
 	switch {
@@ -33,7 +33,8 @@ func (q *inquiry) remedy(why *reason) []Action {
 	return append(steps, c.closing())
 }
 
-// settled has all but one of some owners give the address up, as the cause asks for.
+// settled returns the steps after which one of the owners keeps the address, as the cause
+// requires.
 func (q *inquiry) settled(owners []*Owner, why *reason) []Action {
 	switch c := q.c; {
 	case c.Rule == RuleSamePod:
@@ -74,11 +75,11 @@ func (c *Conflict) closing() Action {
 	return say("The conflict resolves by itself when one owner is left. See that it has, and how it was judged.").by("", "ipwitness explain "+c.Address.String())
 }
 
-// mostKept is of how many owners it is said what to do if that one is to keep the address.
+// mostKept limits the owners for which a choice lists the steps to let them keep the address.
 const mostKept = 4
 
-// decide has the rightful owner keep the address, and the others give it up; where that
-// is not decided, it is a choice.
+// decide returns the steps by which the rightful owner keeps the address and the other owners
+// give it up. If the rightful owner is undecided, it returns a choice.
 func (q *inquiry) decide(owners []*Owner) []Action {
 	if keep, right := q.rightful(owners); keep != nil {
 		return q.keep(keep, right, owners)
@@ -86,7 +87,7 @@ func (q *inquiry) decide(owners []*Owner) []Action {
 	return []Action{q.choice(owners)}
 }
 
-// choice leaves it to a person which of some owners keeps the address.
+// choice returns an action that asks a person which owner keeps the address.
 func (q *inquiry) choice(owners []*Owner) Action {
 	s := say("Decide which one of them keeps the address. Nothing that is known decides it: no IPAM has it for one of them alone, and it is not known who had it first. Whoever runs them knows which of them clients mean by this address.")
 	if len(owners) > mostKept {
@@ -98,14 +99,15 @@ func (q *inquiry) choice(owners []*Owner) Action {
 	return s
 }
 
-// keep has one owner keep the address, and the others give it up.
+// keep returns the steps by which one owner keeps the address and the others give it up.
 func (q *inquiry) keep(keep *Owner, right Right, owners []*Owner) []Action {
 	leave := say("Leave %s as it is. It keeps the address: %s.", keep.placed(), q.because(keep, right))
 	return append([]Action{leave}, q.giveUpAll(keep, owners)...)
 }
 
-// giveUpAll has all of some owners but one give the address up: for that one, its
-// allocation is written first where it has none, since whatever is restarted asks IPAM.
+// giveUpAll returns the steps by which all owners but one give the address up. If that owner
+// has no allocation, the first step writes it, because restarted workloads ask IPAM for an
+// address.
 func (q *inquiry) giveUpAll(keep *Owner, owners []*Owner) []Action {
 	steps := q.reserve(keep)
 	for _, o := range except(owners, keep) {
@@ -114,7 +116,8 @@ func (q *inquiry) giveUpAll(keep *Owner, owners []*Owner) []Action {
 	return steps
 }
 
-// reserve has the allocation written that the owner who keeps the address lacks.
+// reserve returns the steps that write the missing allocation of the owner that keeps the
+// address.
 func (q *inquiry) reserve(keep *Owner) (steps []Action) {
 	for _, p := range q.pools {
 		if !q.gave(p, keep) || len(q.allocationsOf(p)) > 0 || p.State != PoolKnown && p.State != PoolMissing {
@@ -132,7 +135,8 @@ func (q *inquiry) reserve(keep *Owner) (steps []Action) {
 	return steps
 }
 
-// oneSandbox leaves one of several sandboxes of one pod: kubelet knows which is its.
+// oneSandbox returns the steps that leave one of several sandboxes of a pod. kubelet knows
+// which one is current.
 func (q *inquiry) oneSandbox(owners []*Owner) []Action {
 	if keep, right := q.rightful(owners); keep != nil {
 		steps := []Action{say("Leave sandbox %s of %s as it is. It keeps the address: %s. Deleting the pod would end all of its sandboxes.", keep.sandboxID(), keep.placed(), q.because(keep, right))}
@@ -153,7 +157,7 @@ func (q *inquiry) oneSandbox(owners []*Owner) []Action {
 	return []Action{s}
 }
 
-// sandboxID is what people know the owner's sandbox by.
+// sandboxID returns the id that tools show for the owner's sandbox.
 func (o *Owner) sandboxID() string {
 	if id := o.Workload().ContainerID; id != "" {
 		return shortID(id)
@@ -161,8 +165,8 @@ func (o *Owner) sandboxID() string {
 	return "with network namespace " + o.Namespace.Netns
 }
 
-// oneMachine leaves one of several pods of one virtual machine: KubeVirt knows where it
-// runs.
+// oneMachine returns the steps that leave one of several pods of a virtual machine. KubeVirt
+// knows where the machine runs.
 func (q *inquiry) oneMachine(owners []*Owner) []Action {
 	w := owners[0].Workload()
 	s := say("See where virtual machine %s/%s runs, and delete the other pod. The column NODENAME of `kubectl get vmi -n %s %s` tells; `kubectl get vmim -n %[3]s` shows whether a migration is stuck.",
@@ -177,7 +181,8 @@ func (q *inquiry) oneMachine(owners []*Owner) []Action {
 	return []Action{s}
 }
 
-// oneActive leaves an address on one of several nodes that have it themselves.
+// oneActive returns the steps that leave an address on one of several nodes that have it
+// themselves.
 func (q *inquiry) oneActive(owners []*Owner) []Action {
 	names := list(each(owners, func(o **Owner) string { return (*o).Node.Name }))
 	byHand := q.decide(owners)
@@ -187,7 +192,8 @@ func (q *inquiry) oneActive(owners []*Owner) []Action {
 	)}
 }
 
-// somebodyElse: a kernel refused the address, and who else has it is not known.
+// somebodyElse returns the steps for an address that a kernel refused as in use by an unknown
+// owner.
 func (q *inquiry) somebodyElse(o *Owner) []Action {
 	return []Action{
 		say("Find out who else has the address: on the link of %s, ask for it, and look whose MAC answers (`ip -6 neigh`, the switch's table of MAC addresses).", o.placed()),
@@ -212,7 +218,7 @@ func pooled(owners []Owner) bool {
 // configuration.
 const listPods = `kubectl get pods -A -o 'custom-columns=NAMESPACE:.metadata.namespace,NAME:.metadata.name,UID:.metadata.uid,HASH:.metadata.annotations.kubernetes\.io/config\.hash'`
 
-// giveUp is how an owner gives the address up.
+// giveUp returns the steps by which an owner gives the address up.
 func (q *inquiry) giveUp(o *Owner) []Action {
 	w := o.Workload()
 	if o.Orphaned {
@@ -254,12 +260,12 @@ func (q *inquiry) giveUp(o *Owner) []Action {
 	return steps
 }
 
-// shown tells whether an owner has the address by frames alone, and by no kernel.
+// shown reports whether only frames show that an owner has the address, and no kernel does.
 func (o *Owner) shown() bool {
 	return !slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.counts() || c.Kind == DADFailed })
 }
 
-// unassign takes an address away from one interface of an owner.
+// unassign returns the action that removes an address from one interface of an owner.
 func (q *inquiry) unassign(o *Owner, c *Claim) Action {
 	w, i := o.Workload(), c.Interface
 	del := fmt.Sprintf("addr del %s/%d dev %s", q.in.Address, c.PrefixLength, quote(i.Name))
@@ -280,7 +286,8 @@ func (q *inquiry) unassign(o *Owner, c *Claim) Action {
 	return say("Take the address off %s of %s on node %s: `lsns -t net` lists the processes in there.", i.Name, o.name(), o.Node.Name)
 }
 
-// deletion has a pod deleted; what nothing makes anew is kept first.
+// deletion returns the steps that delete a pod. If no controller recreates the pod, its
+// manifest is saved first.
 func (o *Owner) deletion() (steps []Action) {
 	w := o.Workload()
 	if p := o.Pod; p != nil && !p.Absent && p.Controller == "" {

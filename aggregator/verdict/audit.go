@@ -40,7 +40,7 @@ type AuditInput struct {
 	// last audit.
 	Past     []Past
 	Vanished []*Allocation
-	// Spoofs are those of the judgement.
+	// Spoofs are the spoofs that Judge found.
 	Spoofs []Spoof
 	// Before are what the last audit found.
 	Before []Finding

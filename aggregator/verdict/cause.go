@@ -48,7 +48,7 @@ type reason struct {
 	networks []side
 	at       []*Owner
 	nodes    []*Node
-	// gateway is set where a node has the address as the gateway of pods.
+	// gateway is set if a node has the address as the gateway of pods.
 	gateway bool
 	// kubernetes tells that it is in Node.spec.podCIDRs that the ranges are one,
 	// uncovered that there may be nodes without an agent.

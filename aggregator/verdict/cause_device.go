@@ -130,7 +130,7 @@ func madeByDocker(name string) bool {
 		strings.HasPrefix(name, "podman") || strings.HasPrefix(name, "cni-podman") || strings.HasPrefix(name, "virbr")
 }
 
-// tunnelAddress: a tunnel of a node has what a pod has, too.
+// tunnelAddress finds a tunnel of a node that has the same address as a pod.
 func (q *inquiry) tunnelAddress() (r reason) {
 	var excluded reason
 	q.pairs(func(host, pod *Owner) bool {
@@ -231,8 +231,9 @@ func (q *inquiry) staticAddress() (r reason) {
 	return not("it was given to %s: nobody set it by hand", list(all))
 }
 
-// gateway is the bridge by which a node has the address itself, where it connects pods
-// or an owner: it is their gateway, and nobody else's; nil where there is none.
+// gateway returns the bridge on which a node has the address itself, if the bridge connects
+// pods or an owner. The address is then their gateway and belongs to nothing else. It returns
+// nil if there is no such bridge.
 func (q *inquiry) gateway(host, o *Owner) *Interface {
 	if host.kind() != Host {
 		return nil

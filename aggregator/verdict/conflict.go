@@ -110,7 +110,7 @@ func (j *judging) conflict(g group) bool {
 	c.Rule, c.Owners, c.Order = rule, owners, arrivals(owners)
 	c.LinkProof = c.linkProof(g.across())
 	if c.LinkProof == OneWay && rule != RuleDADFailed {
-		c.Phase, c.ConfirmedAt = Suspected, 0 // also where it was proven before
+		c.Phase, c.ConfirmedAt = Suspected, 0 // even if it was proven before
 	}
 	if c.Phase == Suspected {
 		j.settle(&c, g.across())
@@ -285,9 +285,9 @@ func (j *judging) rule(owners []Owner) string {
 	return RuleExternalsAlternate
 }
 
-// settle confirms a suspected conflict when its time has come and both sides
-// were witnessed again since; else it says what is missing. Of a domain, both must have
-// been witnessed on one link, or on links that are proven to be one.
+// settle confirms a suspected conflict when its time has come and both sides were witnessed
+// again since. Otherwise it records the missing evidence. On a domain, both sides must have
+// been witnessed on one link or on links that are proven to be one.
 func (j *judging) settle(c *Conflict, across *Domain) {
 	if c.Rule == RuleDADFailed {
 		c.confirm(j.in.Now)
@@ -335,8 +335,8 @@ func (j *judging) settle(c *Conflict, across *Domain) {
 	j.again(c.Asked.Add(askEvery))
 }
 
-// across is the domain on which the owners of a group meet; nil where they meet on one
-// link of one node, or in a wider scope, and no stitch is needed.
+// across returns the domain on which the owners of a group meet. It returns nil if they meet on
+// one link of one node or in a wider scope, where no stitch is needed.
 func (g *group) across() *Domain {
 	if g.everywhere || g.scope.Kind != LinkScope {
 		return nil
@@ -344,8 +344,8 @@ func (g *group) across() *Domain {
 	return g.scope.Domain
 }
 
-// site is where an owner stands on a domain: a link of a node, or all links that are
-// proven to be one.
+// A site is a place of an owner in a domain: a link of a node, or all links that are proven to
+// be one.
 type site struct {
 	node   *Node
 	name   string
@@ -364,16 +364,16 @@ func byProof(l *Link) site {
 // meetings are the owners by site.
 type meetings map[site]*meeting
 
-// meeting is who stands on one site.
+// A meeting is the set of owners on one site.
 type meeting struct {
-	owners     []string // their ids
-	configured bool     // one of them has the address by its kernel
+	owners     []string // owner ids
+	configured bool     // whether the kernel of an owner has the address
 }
 
-// enter enters an owner on the sites of a domain where it was witnessed at a time or
-// later. An owner whose kernel has the address on the domain stands there, and not where
-// other nodes saw it: that it was the one that they saw is to be proven. Without a domain
-// there is one site.
+// enter adds an owner to the sites of a domain where it was witnessed at since or later. An
+// owner whose kernel has the address in the domain is added only there, and not where other
+// nodes saw it, because it is not proven that they saw this owner. Without a domain there is
+// one site.
 func (m meetings) enter(o *Owner, across *Domain, siteOf func(*Link) site, since Stamp) {
 	if across == nil {
 		m.add(site{}, o)
@@ -414,8 +414,8 @@ func (m meetings) add(at site, o *Owner) {
 	}
 }
 
-// linkProof is how the links on which the owners meet are known to be one; 0 where no
-// stitch is needed.
+// linkProof returns how the links on which the owners meet are known to be one; 0 if no stitch
+// is needed.
 func (c *Conflict) linkProof(across *Domain) LinkProof {
 	if across == nil || len(c.Owners) < 2 {
 		return 0
@@ -474,8 +474,8 @@ func together(owners []Owner) Stamp {
 	return begun[1]
 }
 
-// arrivals gives the indexes of owners in the order in which they got the address or,
-// where that is not known, were first seen with it.
+// arrivals returns the indexes of owners in the order in which they got the address. If that is
+// not known, the time of the first sighting counts.
 func arrivals(owners []Owner) []uint32 {
 	order := make([]uint32, len(owners))
 	for i := range owners {
@@ -485,8 +485,8 @@ func arrivals(owners []Owner) []uint32 {
 	return order
 }
 
-// heldSince is when an owner got the address or was first seen with it, by its node's
-// clock, less what that is ahead.
+// heldSince returns when an owner got the address or was first seen with it, by its node's
+// clock minus the clock's skew.
 func (o *Owner) heldSince() Stamp {
 	since := o.AssignedAt()
 	for _, c := range o.Claims {

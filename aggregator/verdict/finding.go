@@ -32,11 +32,11 @@ const (
 	// FindingSharedAddressAnswered: an address on loopback or dummy devices is
 	// answered for on a wire by several nodes.
 	FindingSharedAddressAnswered = "shared-address-answered"
-	// FindingAddressSpoofed: frames by the port of one namespace claim an address that
-	// another one's kernel has.
+	// FindingAddressSpoofed: frames from the port of one namespace claim an address that the
+	// kernel of another namespace has.
 	FindingAddressSpoofed = "address-spoofed"
-	// FindingMACCloned: frames by the port of one namespace have the hardware address of
-	// another one.
+	// FindingMACCloned: frames from the port of one namespace have the hardware address of
+	// another namespace.
 	FindingMACCloned = "mac-cloned"
 	// FindingDuplicateNodeName: two nodes call themselves the same.
 	FindingDuplicateNodeName = "duplicate-node-name"
@@ -65,7 +65,7 @@ type Finding struct {
 	Pool *Pool
 	// Past is what IPAM said before, as far as it is remembered.
 	Past []Past
-	// Spoof is what is claimed for others, and by whom; nil for other findings.
+	// Spoof has the false claims and their sender; nil for other findings.
 	Spoof *Spoof
 	// Source is who meant the owner to have the address: cri, cni-result or kubernetes.
 	Source string

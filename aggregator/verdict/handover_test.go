@@ -9,7 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// onLAN gives nodes an uplink each, and makes their links one, as is proven.
+// onLAN gives each node an uplink and makes their links one, with proof.
 func onLAN(w *world, nodes ...string) (uplinks []*verdict.Interface) {
 	d := &verdict.Domain{}
 	for _, n := range nodes {
@@ -160,7 +160,7 @@ func TestAConflictIsNamedByTheFirstLinkOfItsOwners(t *testing.T) {
 	w.claims[0].Interface.Link = lan[2].Link
 	three := w.namespace("n2", 8, "108", pod("b"))
 	w.assigned(w.iface(three, verdict.Interface{MAC: "bbbbbb", Attachment: verdict.Lower, Link: lan[1].Link, HostInterface: "eth0"}))
-	w.wire(lan[0], "baaaaa") // a witness on n1
+	w.wire(lan[0], "baaaaa") // seen by an agent on n1
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n2/eth0")
 }
 
@@ -203,8 +203,8 @@ func TestOlderAssignmentComparesClocksByTheirSkew(t *testing.T) {
 	}
 }
 
-// keeper is the name of the owner that is to keep the address, and the MAC of a device;
-// empty where that is undecided.
+// keeper returns the name of the owner that is to keep the address, or the MAC of an external
+// device; empty if that is undecided.
 func keeper(c *verdict.Conflict) string {
 	for i := range c.Owners {
 		if o := &c.Owners[i]; o.ID == c.Keeper {

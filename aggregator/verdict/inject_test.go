@@ -10,8 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/canary"
 )
 
-// Nothing in a command runs anything of who chose a name, whatever the name is in and
-// however it came in: here they are as nobody has checked them.
+// No name makes a command run anything else, whatever field the name is in. The names here have
+// not been checked by a form.
 func TestNoNameRunsACommand(t *testing.T) {
 	cage := canary.New(t)
 	tell := func(told verdict.Told) {
@@ -63,7 +63,7 @@ func TestNoNameRunsACommand(t *testing.T) {
 	}
 }
 
-// check has the commands of a remedy run, and those in its words.
+// check runs the commands of a remedy, including those in its text.
 func check(cage *canary.Cage, remedy []verdict.Action) {
 	for _, a := range remedy {
 		cage.Readable("a step", a.Text+a.Command+a.Node)
@@ -76,8 +76,8 @@ func check(cage *canary.Cage, remedy []verdict.Action) {
 	}
 }
 
-// poison puts a payload in place of the nth text that can be reached from a value. It
-// gives false where there are no more.
+// poison puts a payload in place of the nth string that can be reached from a value. It returns
+// false if there are fewer strings.
 func poison(of any, n int, payload string) bool {
 	p := &poisoner{left: n, payload: payload, been: map[uintptr]bool{}}
 	p.walk(reflect.ValueOf(of))
@@ -121,7 +121,7 @@ func (p *poisoner) text(v reflect.Value) {
 	if !v.CanAddr() {
 		return
 	}
-	at := reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem() // also what is not exported
+	at := reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem() // including unexported fields
 	switch at.Interface().(type) {
 	case verdict.MAC:
 	case verdict.Who:

@@ -124,8 +124,8 @@ type Workload struct {
 	// Process is the oldest in the namespace, as NAME (PID), or NAME (PID, ended) where
 	// it was the last one.
 	Process string
-	// PID is that process's, 0 where it is not known. Ended says that it has ended, and
-	// that nothing else runs in the namespace.
+	// PID is the id of that process; 0 if it is not known. Ended is set if the process has
+	// ended and no other process runs in the namespace.
 	PID   uint32
 	Ended bool
 	// VirtualMachine is the one that the pod runs, in the pod's namespace.
@@ -226,8 +226,8 @@ type Link struct {
 	// Domain is what links of several nodes share that are one; nil for a link
 	// that is not known to be another node's, too.
 	Domain *Domain
-	// Proven is what those links of a domain share that are proven to be one; nil for a
-	// link of which that is not proven.
+	// Proven is the domain of the links that are proven to be one with this link; nil if there
+	// is no proof.
 	Proven *Domain
 }
 
@@ -239,16 +239,16 @@ type Domain struct {
 	Name string
 }
 
-// LinkProof is how it is known that links of different nodes are one. The numbers are
-// the contract's.
+// LinkProof is the evidence that links of different nodes are one. The numbers are those of the
+// API.
 type LinkProof uint8
 
-// The ways.
+// The kinds of evidence.
 const (
-	// OneWay: a frame of the one node entered the other one's link.
+	// OneWay: a frame from one node entered the other node's link.
 	OneWay LinkProof = iota + 1
-	// Proven: frames of each entered the other one's link, or of one of them again and
-	// again.
+	// Proven: frames from each node entered the other node's link, or frames from one node did
+	// again and again.
 	Proven
 )
 
@@ -258,8 +258,8 @@ type Stitch struct {
 	// Entered is the link that the frame entered, Home that of its sender.
 	Entered, Home *Link
 	MAC           MAC
-	// Back is the hardware address of a frame from Entered that entered Home; empty where
-	// there was none, or none is needed.
+	// Back is the hardware address of a frame from Entered that entered Home; empty if there
+	// was none or none is needed.
 	Back  MAC
 	Seen  Stamp
 	Proof LinkProof
@@ -302,8 +302,8 @@ type Claim struct {
 	// NoOverride tells that it is a neighbour advertisement without the Override
 	// flag (RFC 4861, section 4.4).
 	NoOverride bool
-	// Routed tells that the node itself routes the address to the namespace behind the
-	// port that the frame entered by.
+	// Routed is set if the node itself routes the address to the namespace behind the port that
+	// the frame entered by.
 	Routed bool
 
 	PrefixLength uint8
@@ -329,8 +329,8 @@ func (c *Claim) Wire() bool {
 	return c.Kind == Announced || c.Kind == Answered || c.Kind == Used
 }
 
-// Weak tells whether the claim does not make its sender an owner: somebody may
-// speak for somebody else, or no host can have that hardware address.
+// Weak reports whether the claim does not make its sender an owner. The sender may speak for
+// another host, or no host can have that hardware address.
 func (c *Claim) Weak() bool { return c.Source != "" || c.NoOverride || c.MAC.Group() }
 
 // ScopeKind is how wide a scope is. The numbers are the contract's; wider is more.
@@ -483,17 +483,17 @@ type Conflict struct {
 	Phase Phase
 	Rule  string
 	Cause string
-	// LinkProof is how the links on which the owners meet are known to be one; 0 where they
-	// meet on one link of one node, or in a wider scope.
+	// LinkProof is how the links on which the owners meet are known to be one; 0 if they meet
+	// on one link of one node or in a wider scope.
 	LinkProof LinkProof
 	Summary   string
 	Owners    []Owner
-	// Order has indexes of Owners, in the order in which they came.
+	// Order has indexes of Owners in the order in which they got the address.
 	Order []uint32
-	// Remedy is what to do, in order.
+	// Remedy is the steps to take, in order.
 	Remedy []Action
-	// Keeper is the id of the owner that is to keep the address, Right why; empty where
-	// that is undecided.
+	// Keeper is the id of the owner that is to keep the address, and Right is the reason.
+	// Keeper is empty if that is undecided.
 	Keeper string
 	Right  Right
 	// Because are the facts that the cause follows from, Excluded what else could be
@@ -581,11 +581,11 @@ type Tables interface {
 	// on a link, and the owners that have one of them by their kernels. Neither
 	// need be counted on from where it tells a proxy.
 	Answers(l *Link, mac MAC) (addresses, owners int)
-	// Nested tells whether an agent reports from inside a namespace: it is a node of
-	// its own (kind, a test lab).
+	// Nested reports whether an agent reports from inside a namespace. The namespace is then a
+	// node of its own, as in kind or in a test lab.
 	Nested(ns *Namespace) bool
-	// OnLink are the namespaces that have an interface on a link, by their records, but
-	// for one of them.
+	// OnLink returns the records of the namespaces that have an interface on a link, without
+	// one namespace.
 	OnLink(l *Link, except *Namespace) []*Namespace
 	// PodObject is what the Kubernetes API says of the pod in a namespace: Absent
 	// where it is heard from and has none, nil where it is not or where there is no

@@ -14,7 +14,7 @@ type evidence struct {
 	assigned, failed, local, private bool   // by the kernel
 	strong, old, weak                bool   // by the wire; old is what was strong
 	proxied                          string // why what it says on the wire does not make it the holder
-	cloned                           string // whose hardware address its frames have
+	cloned                           string // owner of the hardware address that its frames have
 	claims                           int
 }
 
@@ -364,7 +364,7 @@ func (j *judging) exclusion(e *evidence) (rule, why string) {
 	return RuleBelieved, "known only from a neighbour table, which shows what others believe"
 }
 
-// DeclaresShared tells whether all addresses of a range are declared as shared on purpose.
+// DeclaresShared reports whether all addresses of a range are declared as shared on purpose.
 func (p *Policy) DeclaresShared(r Range) bool {
 	return slices.ContainsFunc(p.Shared, func(s Shared) bool { return s.Prefix.Contains(r.First) && s.Prefix.Contains(r.Last) })
 }

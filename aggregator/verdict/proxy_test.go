@@ -55,7 +55,7 @@ func TestAProxyIsNoRival(t *testing.T) {
 			}
 			own, other := w.assigned(owner), w.wire(port, test.mac)
 			other.Kind, other.NoOverride = test.kind, test.noOverride
-			if !test.uplink { // what a pod says of itself, an attacker in it can say, too
+			if !test.uplink { // not trusted on a pod's port: an attacker in the pod can send the same
 				w.policy.Routers = []verdict.Router{{Who: "default/prox*", Reason: "it routes"}}
 			}
 			if test.rivals {

@@ -12,11 +12,10 @@ func quote(s string) string { return form.Quote(s) }
 // option.
 func argument(s string) string { return form.Argument(s) }
 
-// withheld is said in place of a command that has characters in it which nobody could
-// see.
+// withheld replaces a command that contains invisible characters.
 const withheld = "Its command is withheld: a name in it has characters that cannot be printed, was too long or looks like an option, so that nobody could tell what the command does. Look at it by hand."
 
-// readable says withheld in place of each command that cannot be read.
+// readable returns actions with withheld in place of each command that cannot be read.
 func readable(actions []Action) []Action {
 	for i := range actions {
 		a := &actions[i]
@@ -35,7 +34,7 @@ func readable(actions []Action) []Action {
 	return actions
 }
 
-// readable is Told without commands that cannot be read.
+// readable returns t without commands that cannot be read.
 func (t Told) readable() Told {
 	readable(t.Remedy)
 	for i, f := range t.Fixes {

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// What to do about a conflict whose cause is known, in an order in which nothing of it
-// makes the next duplicate, and nothing takes the address from its rightful owner.
+// The remedies of conflicts with a known cause. The steps are ordered so that none creates
+// another duplicate and none takes the address from its rightful owner.
 
-// makePlan is the command that makes a script which puts IPAM right.
+// makePlan is the command that writes a script which repairs IPAM.
 const makePlan = "ipwitness audit --fix-plan > plan.sh"
 
 // recordsFirst puts records right before anything asks for an address.
@@ -61,7 +61,7 @@ func (q *inquiry) rightNode(owners []*Owner, why *reason) (steps []Action) {
 	keep, right := q.rightful(owners)
 	rivals := those(owners, func(o *Owner) bool { return !slices.Contains(why.wrong, o) })
 	if keep == nil && len(rivals) == 1 {
-		keep, right = rivals[0], RightIntent // it was given the address, as the cause has it
+		keep, right = rivals[0], RightIntent // the cause says that it was given the address
 	}
 	if keep != nil {
 		steps = append(steps, q.keep(keep, right, owners)...)
@@ -88,7 +88,8 @@ func (q *inquiry) rangesApart(owners []*Owner, why *reason) []Action {
 	)}
 }
 
-// anotherRange gives a node another range: nothing is on it meanwhile.
+// anotherRange returns the steps that give a node another range. Nothing runs on the node
+// meanwhile.
 func (q *inquiry) anotherRange(node *Node, why *reason) []Action {
 	config, device := "", ""
 	for _, s := range why.networks {
@@ -142,8 +143,8 @@ func (q *inquiry) renumber(owners []*Owner, why *reason) []Action {
 	)}
 }
 
-// another gives a network another range than a second one, and what is on it new
-// addresses: an owner of the conflict first.
+// another returns the steps that give a network a range different from that of a second
+// network. Its workloads then get new addresses, beginning with an owner of the conflict.
 func (q *inquiry) another(change, keep side, first *Owner) []Action {
 	steps := []Action{say("Give %s another range than %s: %s.", change, keep, change.configuration())}
 	steps = append(steps, q.giveUp(first)...)
@@ -175,8 +176,8 @@ func on(n *Node) string {
 	return " on node " + n.Name
 }
 
-// setByHand has the address taken away where nobody gave it; or left there, where it
-// cannot be taken away, out of what IPAM gives.
+// setByHand returns the steps for an address that was set by hand: remove it, or, if it must
+// stay, exclude it from the range of IPAM.
 func (q *inquiry) setByHand(owners []*Owner, why *reason) []Action {
 	byHand := func(o *Owner) bool { return slices.Contains(why.wrong, o) }
 	given := those(owners, func(o *Owner) bool { return !byHand(o) })
@@ -194,7 +195,7 @@ func (q *inquiry) setByHand(owners []*Owner, why *reason) []Action {
 		return append([]Action{say("Leave %s as it is: pods reach other networks through this address.", list(names(given)))}, gone...)
 	}
 	keep, right := q.rightful(owners)
-	// A node or a machine may be reached by the address, which nobody sees from here.
+	// Clients outside may use the address of a node or a machine, which ipwitness cannot see.
 	firm := slices.ContainsFunc(why.wrong, func(o *Owner) bool { return o.kind() == Host || o.Namespace == nil || o.guest() != "" })
 	if keep != nil && !byHand(keep) && !firm {
 		return append([]Action{say("Leave %s as it is. It keeps the address: %s.", keep.placed(), q.because(keep, right))}, gone...)
@@ -205,8 +206,8 @@ func (q *inquiry) setByHand(owners []*Owner, why *reason) []Action {
 	return []Action{s.or(pods, hand)}
 }
 
-// insteadOf has some owners leave the address to another one, which no IPAM has it for:
-// IPAM must not give it to anybody again.
+// insteadOf returns the steps by which some owners give the address up to an owner without an
+// allocation. IPAM must not allocate the address again.
 func (q *inquiry) insteadOf(owners []*Owner, why *reason) []Action {
 	steps := outOfRange(why.pools, q.c.Address)
 	for _, o := range owners {
@@ -215,7 +216,7 @@ func (q *inquiry) insteadOf(owners []*Owner, why *reason) []Action {
 	return steps
 }
 
-// outOfRange has IPAM leave the address out.
+// outOfRange returns the steps that exclude the address from the range of IPAM.
 func outOfRange(pools []*Pool, a netip.Addr) []Action {
 	if len(pools) == 0 {
 		return []Action{say("Take %s out of the range that IPAM gives addresses from, and wait until it has read that.", a)}

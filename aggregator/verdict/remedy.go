@@ -16,9 +16,9 @@ import (
 type Told struct {
 	// Summary is one or two sentences for a person.
 	Summary string
-	// Evidence are the facts that it follows from.
+	// Evidence lists the facts that the finding follows from.
 	Evidence []string
-	// Remedy is what to do, in order.
+	// Remedy is the steps to take, in order.
 	Remedy []Action
 	// Fixes are commands that would put it right, in order.
 	Fixes []Fix
@@ -77,14 +77,14 @@ func (t *telling) evidence(format string, args ...any) {
 	t.told.Evidence = append(t.told.Evidence, fmt.Sprintf(format, args...))
 }
 
-// advise adds what a person is to do.
+// advise adds an action without a command.
 func (t *telling) advise(format string, args ...any) { t.act(say(format, args...)) }
 
 // act adds actions.
 func (t *telling) act(actions ...Action) { t.told.Remedy = append(t.told.Remedy, actions...) }
 
-// plan has the script made that puts IPAM right, and its part for a node run, or that
-// for the cluster where none is named.
+// plan returns the steps that write the script which repairs IPAM and run its part for a node.
+// An empty node means the part for the cluster.
 func plan(node string) []Action {
 	run := "sh plan.sh cluster"
 	if node != "" {
@@ -258,13 +258,13 @@ func (t *telling) doubleAllocated() {
 	t.closing()
 }
 
-// keepOne has one of several allocations kept, and the others given up: that of the
-// holder by its kernel, else the oldest one.
+// keepOne adds the steps that keep one of several allocations and release the others. It keeps
+// the allocation of the holder that a kernel reports, otherwise the oldest one.
 func (t *telling) keepOne() {
 	kept := -1
 	for i, al := range t.f.Allocations {
 		if t.owner != nil && al.For(t.owner) {
-			if kept >= 0 { // both may be for the holder
+			if kept >= 0 { // several may be for the holder
 				kept = -1
 				break
 			}
@@ -302,7 +302,7 @@ func (t *telling) keepOne() {
 		strings.Join(each(t.f.Allocations, func(al **Allocation) string { return (*al).call() }), " or "))
 }
 
-// oldest is the allocation that was made first; -1 where that is not known.
+// oldest returns the index of the allocation that was made first; -1 if that is not known.
 func (t *telling) oldest() int {
 	first := -1
 	for i, al := range t.f.Allocations {
@@ -321,7 +321,7 @@ func (t *telling) oldest() int {
 	return first
 }
 
-// undo ends an allocation together with whom it is for.
+// undo returns the action that ends an allocation together with its workload.
 func (t *telling) undo(al *Allocation) Action {
 	if al.Pod != "" {
 		return say("Delete pod %s/%s, so that it gets another address: its controller, if it has one, makes a new one.", al.Namespace, al.Pod).by("", deletePod(al.Namespace, al.Pod))
@@ -329,7 +329,7 @@ func (t *telling) undo(al *Allocation) Action {
 	return say("Stop %s, and start it anew, so that it gets another address; if it is no more, take its record away (%s).", al.call(), al.place())
 }
 
-// undoneOn is where an allocation is ended.
+// undoneOn returns the node on which an allocation is ended; empty for any host with kubectl.
 func (t *telling) undoneOn(al *Allocation) string {
 	if al.Pod != "" {
 		return ""
@@ -478,7 +478,7 @@ func (t *telling) restart(then string) {
 	}
 }
 
-// restarting is how the holder is restarted: nothing where it is not known.
+// restarting returns the steps that restart the holder; none if the holder is not known.
 func (t *telling) restarting(then string) ([]Action, Fix) {
 	if t.owner == nil {
 		return nil, Fix{}
@@ -528,7 +528,7 @@ func (t *telling) restartNow(then string) {
 	}
 }
 
-// prefixLength is that with which the owner's kernel has the address.
+// prefixLength returns the prefix length in bits with which the owner's kernel has the address.
 func (o *Owner) prefixLength() uint8 {
 	for _, c := range o.Claims {
 		if c.counts() && c.Interface == o.Interface {

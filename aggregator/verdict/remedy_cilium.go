@@ -40,8 +40,8 @@ func (t *telling) releaseCilium() {
 	}
 }
 
-// eitherEndpoint leaves the holder, where Cilium's agent knows whose the address is, and
-// restarts it elsewhere.
+// eitherEndpoint adds a choice: leave the holder if Cilium's agent knows the endpoint of the
+// address, otherwise restart the holder so that it gets another address.
 func (t *telling) eitherEndpoint(whose string, leave ...Action) {
 	restart, fix := t.restarting("its successor gets an address that Cilium's agent knows of")
 	t.act(

@@ -204,7 +204,8 @@ func (t *telling) cordon(node string) {
 	t.act(cordoning(node))
 }
 
-// cordoning has no pods started on a node for now, uncordoning has them again.
+// cordoning returns the action that stops new pods from starting on a node; uncordoning reverts
+// it.
 func cordoning(node string) Action {
 	return say("Start no pods on node %s until this is put right. Pods of DaemonSets start all the same.", node).by("", "kubectl cordon "+argument(node))
 }
@@ -213,7 +214,7 @@ func uncordoning(node string) Action {
 	return say("Let pods start on node %s again.", node).by("", "kubectl uncordon "+argument(node))
 }
 
-// uncordon is the end of what cordon began.
+// uncordon adds the action that reverts cordon.
 func (t *telling) uncordon(node string) {
 	if t.owner == nil || t.owner.kind() != Pod || node == "" {
 		return

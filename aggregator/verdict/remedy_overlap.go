@@ -72,12 +72,12 @@ func TellOverlap(kind string, a, b Side) Told {
 	return told.readable()
 }
 
-// unused has the configuration of a network removed.
+// unused returns the action that removes the configuration of a network.
 func (s Side) unused() Action {
 	return say("On node %s, remove the configuration of network %s (%s): of several, container runtimes take the first by file name.", s.Node, s.Network, cmp.Or(s.Config, s.From))
 }
 
-// renumbered gives a network another range.
+// renumbered returns the steps that give a network another range.
 func (s Side) renumbered() []Action {
 	return []Action{
 		say("Give network %s another range in its configuration (%s), on every node that has it.", s.Network, cmp.Or(s.Config, s.Network)),
@@ -85,7 +85,8 @@ func (s Side) renumbered() []Action {
 	}
 }
 
-// anew has a node made anew: what it gets then is as said.
+// anew returns the steps that delete a node and register it again. gets says which range it
+// then gets.
 func (s Side) anew(gets string) []Action {
 	return []Action{
 		say("Node.spec.podCIDRs cannot be changed, so one of the nodes is to be made anew. Move the pods of node %s away.", s.Node).by("", "kubectl drain --ignore-daemonsets --delete-emptydir-data "+argument(s.Node)),
@@ -94,7 +95,7 @@ func (s Side) anew(gets string) []Action {
 	}
 }
 
-// corrected has the CNI configuration of a node put right.
+// corrected returns the steps that correct the CNI configuration of a node.
 func (s Side) corrected() []Action {
 	return []Action{
 		say("On node %s, remove that configuration, or correct its range (%s).", s.Node, cmp.Or(s.Config, "/etc/cni/net.d")),

@@ -117,7 +117,7 @@ func (t *poolTelling) stateLost() {
 	}
 }
 
-// restartAll has the holders of the addresses at risk restarted.
+// restartAll returns the action that restarts the holders of the addresses at risk.
 func (t *poolTelling) restartAll() Action {
 	return say("Restart the pods that hold the addresses, one after the other, as the plan says: ipwitness audit --fix-plan")
 }

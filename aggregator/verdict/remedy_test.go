@@ -189,7 +189,7 @@ func TestToldOfOverlaps(t *testing.T) {
 		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []verdict.Range{r("10.88.0.128", "10.88.255.254")}, From: "host-local"}))
 }
 
-// written adds actions as they are, and has a shell read each command.
+// written appends actions as text and has a shell parse each command.
 func written(t *testing.T, b []byte, margin string, actions []verdict.Action) []byte {
 	t.Helper()
 	for i, a := range actions {

@@ -6,47 +6,46 @@ import (
 	"time"
 )
 
-// Right is why one of several owners is to keep the address.
+// Right is the reason why one of several owners is to keep the address.
 type Right uint8
 
-// The rights, the strongest first.
+// The reasons, the strongest first.
 const (
-	// RightUndecided: nothing that is known tells who is to keep it.
+	// RightUndecided: the known facts do not decide which owner is to keep the address.
 	RightUndecided Right = iota
-	// RightAllocation: an IPAM has the address for this owner, and for no other one.
+	// RightAllocation: an IPAM has the address for this owner and for no other one.
 	RightAllocation
 	// RightOlderAssignment: this owner's kernel was given the address first.
 	RightOlderAssignment
-	// RightIntent: somebody whose task it is meant this owner, and no other one, to have
-	// the address: a CNI plugin, the container runtime or the Kubernetes API.
+	// RightIntent: a CNI plugin, the container runtime or the Kubernetes API meant this owner
+	// and no other one to have the address.
 	RightIntent
 )
 
-// clocksDiffer is how well clocks of nodes can be compared by their skew: that is
-// measured to within milliseconds, and kernels stamp addresses by the tick.
+// clocksDiffer is the smallest difference between times of two nodes that decides which is
+// earlier. Skew is measured to within milliseconds, and kernels stamp addresses by the tick.
 const clocksDiffer = 200 * time.Millisecond
 
-// rightful is the one of some owners that is to keep the address, and why: by the
-// allocation, else by the older assignment, else by intent. Each of them only decides
-// between those that the one before it leaves. It is nil where that is undecided. All
-// remedies go by it.
+// rightful returns the owner that is to keep the address, and the reason. The allocation
+// decides first, then the older assignment, then intent; each decides only between the owners
+// that the previous one leaves. It returns nil if that is undecided. All remedies follow it.
 func (q *inquiry) rightful(owners []*Owner) (*Owner, Right) {
 	left := slices.DeleteFunc(slices.Clone(owners), func(o *Owner) bool { return o.Orphaned })
 	switch len(left) {
 	case 0:
 		return nil, RightUndecided
 	case 1:
-		return left[0], RightIntent // the others are of pods that are no more
+		return left[0], RightIntent // the other owners belong to pods that have ended
 	}
 	if allocated := those(left, q.allocated); len(allocated) == 1 {
 		return allocated[0], RightAllocation
 	} else if len(allocated) > 1 {
 		left = allocated
 	} else if maybe := those(left, q.maybeAllocated); len(maybe) > 0 && len(maybe) < len(left) {
-		return nil, RightUndecided // IPAM has it for somebody who is not known well enough
+		return nil, RightUndecided // IPAM has it for an owner that cannot be identified with certainty
 	}
 	if q.c.Rule == RuleSamePod {
-		return nil, RightUndecided // its newer sandbox replaces the older one, once kubelet knows of it
+		return nil, RightUndecided // kubelet removes the older sandbox once it knows about the newer one
 	}
 	if first := oldest(left); first != nil {
 		return first, RightOlderAssignment
@@ -57,7 +56,7 @@ func (q *inquiry) rightful(owners []*Owner) (*Owner, Right) {
 	return nil, RightUndecided
 }
 
-// those are the owners of which something holds.
+// those returns the owners for which holds is true.
 func those(owners []*Owner, holds func(*Owner) bool) (found []*Owner) {
 	for _, o := range owners {
 		if holds(o) {
@@ -67,24 +66,24 @@ func those(owners []*Owner, holds func(*Owner) bool) (found []*Owner) {
 	return found
 }
 
-// except are the owners but one.
+// except returns the owners without one.
 func except(owners []*Owner, one *Owner) []*Owner {
 	return those(owners, func(o *Owner) bool { return o != one })
 }
 
-// allocated tells whether an IPAM has the address for an owner: as an allocation, or as
+// allocated reports whether an IPAM has the address for an owner, either as an allocation or as
 // the gateway of a pool on the bridge that the pool serves.
 func (q *inquiry) allocated(o *Owner) bool {
 	return q.bookedFor(nil, o) == booked || q.poolGateway(o)
 }
 
-// maybeAllocated tells whether an IPAM may have the address for a namespace: it does not
-// say clearly for whom it has it.
+// maybeAllocated reports whether an IPAM may have the address for an owner, because its
+// allocation does not identify an owner clearly.
 func (q *inquiry) maybeAllocated(o *Owner) bool {
 	return o.Namespace != nil && q.bookedFor(nil, o) == maybeBooked
 }
 
-// poolGateway reports whether an owner is a node with the gateway address of a pool of its own
+// poolGateway reports whether an owner is a node that has the gateway address of its own pool
 // on the bridge that the pool serves.
 func (q *inquiry) poolGateway(o *Owner) bool {
 	return o.kind() == Host && o.Assigned && slices.ContainsFunc(q.tables.PoolsOf(o.Node), func(p *Pool) bool {
@@ -93,13 +92,13 @@ func (q *inquiry) poolGateway(o *Owner) bool {
 	})
 }
 
-// oldest is the owner whose kernel was given the address first; nil where that is not
-// known, or was at one time. Clocks of several nodes are compared by their skew.
+// oldest returns the owner whose kernel was given the address first; nil if that is not known
+// or two got it at the same time. Clocks of several nodes are compared by their skew.
 //
-// What only the wire shows behind a port of a namespace has the address by no kernel that
-// is known. It is younger than an assignment from before its first frame; of an
-// assignment from after that, it is not known which is older: who wants to be taken for
-// the older one need only be early with a frame. Of a device outside it is never known.
+// An owner that only frames show, behind a port of a namespace, has no known assignment. It
+// counts as younger than an assignment from before its first frame. If the assignment is later
+// than the first frame, the order is not known: an attacker could send a frame early to appear
+// older. The age of an external device is never known.
 func oldest(owners []*Owner) *Owner {
 	var first *Owner
 	for _, o := range owners {
@@ -124,7 +123,7 @@ func oldest(owners []*Owner) *Owner {
 			continue
 		}
 		if o.dadFailed() && o.Node == first.Node {
-			continue // its kernel found the address in use
+			continue // its kernel found that the address was already in use
 		}
 		at := o.AssignedAt()
 		if !o.Assigned {
@@ -144,8 +143,8 @@ func oldest(owners []*Owner) *Owner {
 	return first
 }
 
-// firstSeen is when a frame of the owner was first seen, by the clock of the node that
-// saw it; 0 where that is not known.
+// firstSeen returns when a frame of the owner was first seen, by the clock of the node that saw
+// it; 0 if that is not known.
 func (o *Owner) firstSeen() (first Stamp) {
 	for _, c := range o.Claims {
 		if c.First != 0 && (first == 0 || c.First < first) {
@@ -155,7 +154,7 @@ func (o *Owner) firstSeen() (first Stamp) {
 	return first
 }
 
-// because says why an owner keeps the address.
+// because describes in words why an owner keeps the address.
 func (q *inquiry) because(keep *Owner, right Right) string {
 	switch right {
 	case RightAllocation:

@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// blue is a network namespace that somebody made by hand.
+// blue returns a network namespace that was made by hand.
 func blue(name string) verdict.Workload {
 	return verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns"}
 }
@@ -124,7 +124,7 @@ func TestRightfulOwner(t *testing.T) {
 	}
 }
 
-// paths are all ways through a remedy, with one alternative of each choice.
+// paths returns all ways through a remedy, each with one alternative of each choice.
 func paths(actions []verdict.Action) [][]verdict.Action {
 	all := [][]verdict.Action{nil}
 	for _, a := range actions {
@@ -146,10 +146,10 @@ func paths(actions []verdict.Action) [][]verdict.Action {
 	return all
 }
 
-// takes are the commands that take an address from somebody, each with the name of that.
+// takes matches the commands that take an address from an owner; its group is the owner's name.
 var takes = regexp.MustCompile(`^kubectl delete pod -n \S+ (?:-- )?(\S+)$|^ip -n (\S+) addr del|^(ip) addr del|^crictl stopp (\S+) `)
 
-// Whatever is chosen, one owner keeps the address, and it is the rightful one where that
+// Whichever alternative is chosen, one owner keeps the address. It is the rightful one if that
 // is decided and no person is asked.
 func TestNoRemedyTakesTheAddressFromAll(t *testing.T) {
 	for _, s := range situations {

@@ -136,7 +136,7 @@ func TestEachCauseFindingAndAlertHasAPage(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, to := range link.FindAllStringSubmatch(string(raw), -1) {
-			page, _, _ := strings.Cut(to[1], "#") // tests/docs looks for the heading
+			page, _, _ := strings.Cut(to[1], "#") // tests/docs checks the heading
 			if _, err := os.Stat(filepath.Join(runbooks, page)); err != nil {
 				t.Errorf("%s: %v", filepath.Base(file), err)
 			}

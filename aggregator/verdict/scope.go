@@ -13,8 +13,8 @@ func (j *judging) scopes(o *Owner, c *Claim, yield func(Scope)) {
 	}
 }
 
-// reaches yields the scopes in which others hear a claim of an owner, also one that
-// makes it no rival.
+// reaches yields the scopes in which others receive a claim of an owner, even if the claim does
+// not make the owner a rival.
 func (j *judging) reaches(o *Owner, c *Claim, yield func(Scope)) {
 	a := c.Interface.Attachment
 	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed {
@@ -153,7 +153,7 @@ func compareScopes(a, b Scope) int {
 type group struct {
 	scope  Scope
 	owners []int
-	// everywhere tells of a link that the same owners meet in a wider scope, too.
+	// everywhere is set for a link if the same owners also meet in a wider scope.
 	everywhere bool
 }
 

@@ -11,10 +11,10 @@ import (
 // that are for the address of another owner (address-spoofed), or carry the hardware
 // address of another one (mac-cloned).
 type Spoof struct {
-	// Port is the interface that the frames enter by, Sender the namespace behind it.
+	// Port is the interface that the frames enter by; Sender is the namespace behind it.
 	Port   *Interface
 	Sender *Namespace
-	// Link is the broadcast domain that they are seen on.
+	// Link is the broadcast domain that the frames are seen on.
 	Link *Link
 	// MACs are the hardware addresses that the frames claim the address for, or the one
 	// hardware address that is cloned.
@@ -23,9 +23,9 @@ type Spoof struct {
 	Victims []Owner
 	// Owner is the sender as an owner.
 	Owner Owner
-	// Addresses are those that a cloned hardware address claims: a few of them.
+	// Addresses are some of the addresses that are claimed with a cloned hardware address.
 	Addresses []netip.Addr
-	// First and Last are by the agent's clock and only shown; Count is of frames.
+	// First and Last are by the agent's clock, for display only; Count is the number of frames.
 	First, Last Stamp
 	Count       uint32
 	// Exposed are the other namespaces on the link: their neighbour tables may be poisoned.
@@ -49,7 +49,7 @@ func (s *Spoof) seen(first, last Stamp, count uint32) {
 	s.Count += count
 }
 
-// Merge adds the claims that another address has of the same cloned hardware address.
+// Merge adds the claims to another address with the same cloned hardware address.
 func (s *Spoof) Merge(other *Spoof) {
 	const mostAddresses = 16
 	s.seen(other.First, other.Last, other.Count)
@@ -61,18 +61,18 @@ func (s *Spoof) Merge(other *Spoof) {
 	s.Addresses = s.Addresses[:min(len(s.Addresses), mostAddresses)]
 }
 
-// Router declares that a workload, named or known by its hardware address, answers for
-// addresses of others on purpose.
+// A Router declares that a workload, given by name or hardware address, answers for addresses
+// of others on purpose.
 type Router struct {
-	// Who is a pattern (path.Match) of NAMESPACE/POD, or of the name of a workload
-	// without a namespace; empty where it is a MAC.
+	// Who is a pattern (path.Match) for NAMESPACE/POD, or for the name of a workload without a
+	// namespace; empty if MAC is set.
 	Who    string
 	MAC    MAC
 	Reason string
 }
 
-// spoofs finds the claims for addresses, or with hardware addresses, of others. The
-// owners must be known.
+// spoofs finds claims that use the address or the hardware address of another owner. The owners
+// must be known.
 func (j *judging) spoofs() {
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
@@ -82,7 +82,7 @@ func (j *judging) spoofs() {
 				continue // its own address
 			}
 			if j.tables.Nested(sender) {
-				continue // the agent inside reports what is behind this port
+				continue // the agent inside the namespace reports its own claims
 			}
 			j.clones(c, sender)
 			j.spoof(c, sender)
@@ -100,14 +100,14 @@ func (j *judging) spoofs() {
 	}
 }
 
-// reason says why the sender is not compared.
+// reason says why the sender is excluded from the comparison of owners.
 func (s *Spoof) reason() string {
 	return fmt.Sprintf("its frames on %s claim the address, but its kernel does not have it on an interface that leads there, and that of %s does (finding %s)",
 		s.Port.Name, list(each(s.Victims, (*Owner).name)), FindingAddressSpoofed)
 }
 
-// behind is the namespace whose port a frame entered by; nil for an uplink, a port
-// of the node's own, or a claim of a kernel.
+// behind returns the namespace whose port a frame entered by; nil for an uplink, a port of the
+// node itself, or a kernel claim.
 func (j *judging) behind(c *Claim) *Namespace {
 	if port := c.Interface; c.Wire() && port.Peer != 0 && !port.Uplink {
 		return j.tables.Namespace(c.Node(), port.Peer)
@@ -115,7 +115,7 @@ func (j *judging) behind(c *Claim) *Namespace {
 	return nil
 }
 
-// ownerOf is the owner that a namespace is; nil where it is none.
+// ownerOf returns the owner that has a namespace; nil if there is none.
 func (j *judging) ownerOf(ns *Namespace) *Owner {
 	if i := slices.IndexFunc(j.out.Owners, func(o Owner) bool { return o.ID == ns.ID }); i >= 0 {
 		return &j.out.Owners[i]
@@ -123,7 +123,7 @@ func (j *judging) ownerOf(ns *Namespace) *Owner {
 	return nil
 }
 
-// senderOwner is the sender of a spoof as an owner.
+// senderOwner returns the sender of a spoof as an owner.
 func (j *judging) senderOwner(s *Spoof) Owner {
 	if o := j.ownerOf(s.Sender); o != nil {
 		return *o
@@ -131,11 +131,11 @@ func (j *judging) senderOwner(s *Spoof) Owner {
 	return Owner{ID: s.Sender.ID, Node: s.Sender.Node, Namespace: s.Sender, Interface: s.Port, MAC: s.MACs[0], State: Live}
 }
 
-// spoof notes a claim for an address that the kernel of another owner has in the same
-// scope, unless the sender is known to answer for it on purpose.
+// spoof records a claim to an address that the kernel of another owner has in the same scope,
+// unless the sender is known to answer for it on purpose.
 func (j *judging) spoof(c *Claim, sender *Namespace) {
 	if o := j.ownerOf(sender); o != nil && (o.Excluded == "" || o.Rule == RuleStale || o.Rule == RuleDeclaredShared) {
-		return // the sender is an owner itself: two owners are a conflict
+		return // an owner itself: two owners are a conflict
 	}
 	if c.Routed || j.holds(sender) {
 		return
@@ -166,8 +166,7 @@ func (j *judging) spoof(c *Claim, sender *Namespace) {
 	}
 }
 
-// holds reports whether the kernel of a namespace has the address on an interface that
-// counts.
+// holds reports whether the kernel of a namespace has the address on an interface that counts.
 func (j *judging) holds(ns *Namespace) bool {
 	return slices.ContainsFunc(j.in.Claims, func(c *Claim) bool {
 		return (c.Kind == Assigned || c.Kind == DADFailed) && c.Interface.Namespace.ID == ns.ID &&
@@ -175,9 +174,9 @@ func (j *judging) holds(ns *Namespace) bool {
 	})
 }
 
-// wronged reports whether a claim of a sender is for the address of an owner in the same
-// scope. A claim is true, whoever sends it, if it names the hardware address of the owner,
-// or of the node that hosts the owner.
+// wronged reports whether a claim is false and for the address of an owner in the same scope. A
+// claim is true, whichever sender it has, if it names the hardware address of the owner or of
+// the node that hosts the owner.
 func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 	if !o.Assigned || !o.Alive() || o.Excluded != "" || o.Namespace == nil || o.ID == sender.ID {
 		return false
@@ -187,7 +186,7 @@ func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 		return false
 	}
 	if o.Node == c.Node() && !c.MAC.routers() && slices.ContainsFunc(j.tables.Holders(o.Node, c.MAC), func(h *Interface) bool { return h.Namespace.Record == OwnRecord }) {
-		return false // so does the node that hosts the owner: it delivers what it gets
+		return false // true as well: the hosting node delivers packets to the owner
 	}
 	for _, has := range o.Claims {
 		if i := has.Interface; has.counts() && i.MAC == c.MAC && oneLink(i.Link, c.Link) {
@@ -205,8 +204,9 @@ func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 	return meets
 }
 
-// router is the declaration by which a sender answers for others on purpose. A hardware
-// address counts only for the namespace that has it: anybody can write it into a frame.
+// router returns the declaration by which a sender answers for others on purpose. A hardware
+// address counts only for the namespace that has it, because any sender can write it into a
+// frame.
 func (j *judging) router(c *Claim, sender *Namespace) (Router, bool) {
 	for _, r := range j.policy.Routers {
 		switch {
@@ -221,7 +221,7 @@ func (j *judging) router(c *Claim, sender *Namespace) (Router, bool) {
 	return Router{}, false
 }
 
-// names reports whether a declaration is of the workload in a namespace.
+// names reports whether a declaration applies to the workload in a namespace.
 func (r Router) names(ns *Namespace) bool {
 	name := ns.Who.Name()
 	if in := ns.Who.Namespace(); in != "" {
@@ -231,8 +231,8 @@ func (r Router) names(ns *Namespace) bool {
 	return name != "" && matches
 }
 
-// clones notes the hardware addresses of others in a frame, after the settle time: a frame
-// may be heard before the sender's kernel tells of its hardware address.
+// clones records the hardware addresses of others in a frame. It waits for the settle time,
+// because a frame may be reported before the hardware address of the sender's interface.
 func (j *judging) clones(c *Claim, sender *Namespace) {
 	for _, mac := range []MAC{c.MAC, c.Source} {
 		victim := j.cloned(c, mac)
@@ -256,9 +256,9 @@ func (j *judging) clones(c *Claim, sender *Namespace) {
 	}
 }
 
-// cloned is the interface of another namespace on the link of a claim that has a
-// hardware address, by a port of its own, where the namespace behind the claim's port
-// does not have it; nil for none. Those that several have by design say nothing.
+// cloned returns the interface of another namespace that has a hardware address on the link of
+// a claim; nil if there is none or the sender itself has the address. Hardware addresses that
+// several interfaces share by design are ignored.
 func (j *judging) cloned(c *Claim, mac MAC) (victim *Interface) {
 	port := c.Interface
 	if mac == "" || port.Peer == 0 || port.Uplink || c.Link == nil || mac.Group() || mac.routers() {
@@ -283,17 +283,17 @@ func (j *judging) cloned(c *Claim, mac MAC) (victim *Interface) {
 	return victim
 }
 
-// routers reports whether a hardware address is that of several routers by design.
+// routers reports whether several routers share the hardware address by design.
 func (m MAC) routers() bool {
 	return m.Shared() && m[:2] != "\x02\x42" && m[:2] != "\x0a\x58"
 }
 
-// Group reports whether no host can have it as its own: it is a group's, or none at all.
+// Group reports whether no host can have the address: it is a group address or all zeros.
 func (m MAC) Group() bool {
 	return len(m) == 6 && (m[0]&1 != 0 || m == "\x00\x00\x00\x00\x00\x00")
 }
 
-// spoofed makes findings of the addresses that others claim.
+// spoofed adds the findings about addresses that others claim.
 func (a *auditing) spoofed() {
 	for i := range a.in.Spoofs {
 		s := a.in.Spoofs[i]
@@ -303,7 +303,8 @@ func (a *auditing) spoofed() {
 	}
 }
 
-// CloneFinding is the finding about a hardware address that enters by another's port.
+// CloneFinding returns the finding about a hardware address that enters by another namespace's
+// port.
 func (p *Policy) CloneFinding(s *Spoof) Finding {
 	return Finding{
 		Kind: FindingMACCloned, Severity: Critical, Owners: append([]Owner{s.Owner}, s.Victims...), Spoof: s,
@@ -311,7 +312,7 @@ func (p *Policy) CloneFinding(s *Spoof) Finding {
 	}
 }
 
-// addressSpoofed: frames through the port of one claim the address of another.
+// addressSpoofed: frames from the port of one namespace claim the address of another one.
 func (t *telling) addressSpoofed() {
 	s := t.f.Spoof
 	victims := list(each(s.Victims, (*Owner).placed))
@@ -333,7 +334,7 @@ func (t *telling) addressSpoofed() {
 	)
 }
 
-// macCloned: frames through the port of one carry the hardware address of another.
+// macCloned: frames from the port of one namespace carry the hardware address of another one.
 func (t *telling) macCloned() {
 	s := t.f.Spoof
 	v := &s.Victims[0]
@@ -347,10 +348,10 @@ func (t *telling) macCloned() {
 	t.act(say("The finding ends by itself when no such frame was seen for 10 minutes.").by("", "ipwitness audit --kind "+FindingMACCloned))
 }
 
-// sender names the namespace behind the port.
+// sender returns the name of the namespace behind the port.
 func (s *Spoof) sender() string { return s.Owner.name() }
 
-// declaration is how the sender is named by --router.
+// declaration returns the --router value that names the sender.
 func (s *Spoof) declaration() string {
 	if namespace, name := s.Owner.Named(); namespace != "" {
 		return namespace + "/" + name
@@ -360,14 +361,14 @@ func (s *Spoof) declaration() string {
 	return s.MACs[0].String()
 }
 
-// times says since when, until when and how often.
+// times says in words when the frames were seen first and last, and how many there were.
 func (s *Spoof) times() string {
 	return fmt.Sprintf("%s, first %s, last %s", plural(s.Count, "frame", "frames"), stampText(s.First), stampText(s.Last))
 }
 
 func macs(all []MAC) string { return list(each(all, func(m *MAC) string { return m.String() })) }
 
-// exposed names the namespaces whose neighbour tables may be poisoned.
+// exposed adds the names of the namespaces whose neighbour tables may be poisoned.
 func (t *telling) exposed() {
 	s := t.f.Spoof
 	if len(s.Exposed) == 0 {
@@ -377,7 +378,8 @@ func (t *telling) exposed() {
 	t.evidence("Also on link %s, and possibly poisoned: %s.", linkName(s.Link), list(names))
 }
 
-// cutOff disconnects the sender. It leaves the owner of the address alone.
+// cutOff returns the steps that disconnect the sender. They do not affect the owner of the
+// address.
 func (t *telling) cutOff(why string) []Action {
 	s := t.f.Spoof
 	node, port := s.Port.Namespace.Node.Name, quote(s.Port.Name)

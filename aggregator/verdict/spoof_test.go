@@ -13,12 +13,12 @@ const (
 	group  = "\x01\x00\x5e\x00\x00\x01"
 )
 
-// spoofing is a pod that has 10.0.0.5 on a bridge, and another one by whose port a claim
-// to it comes.
+// spoofing is a pod that has 10.0.0.5 on a bridge, and a second pod whose port a claim to that
+// address enters by.
 type spoofing struct {
 	*world
 	bridge              *verdict.Link
-	owner, inside, port *verdict.Interface // port is the other one's, inside its eth0
+	owner, inside, port *verdict.Interface // port is the second pod's port, inside its eth0
 	own, claim          *verdict.Claim
 	victim, other       *verdict.Namespace
 }
@@ -34,7 +34,7 @@ func newSpoofing(mac string) *spoofing {
 	return s
 }
 
-// nest has an agent report from inside of the other one.
+// nest lets an agent report from inside the second pod.
 func (s *spoofing) nest() {
 	n := s.node("n2")
 	n.Boot, n.Netns = s.node("n1").Boot, s.other.Netns
@@ -107,7 +107,7 @@ func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
 	}
 }
 
-// wantAudited looks for the finding: after the settle time, and with one id.
+// wantAudited checks that the finding exists after the settle time, and always with one id.
 func (s *spoofing) wantAudited(t *testing.T, out verdict.Judgement) {
 	t.Helper()
 	in := verdict.AuditInput{Address: s.addr, Owners: out.Owners, Spoofs: out.Spoofs, Now: s.now}

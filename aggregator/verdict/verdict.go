@@ -106,8 +106,8 @@ type Input struct {
 	Pools       []*Pool
 	Past        []Past
 	Now         Stamp
-	// Incomplete is set when not all nodes are seen: that nobody is known to hold the
-	// address proves nothing. Only Explain looks at it.
+	// Incomplete is set if some nodes are not seen. The absence of an owner then proves
+	// nothing. Only Explain uses it.
 	Incomplete bool
 }
 
@@ -126,8 +126,8 @@ type Judgement struct {
 	Contested bool
 	// Expired are wire claims that are too old to be kept.
 	Expired []*Claim
-	// Spoofs are claims to the address by those who speak for its owner, Clones claims in
-	// frames with the hardware address of another one.
+	// Spoofs are claims to the address by senders other than its owner. Clones are claims in
+	// frames with the hardware address of another namespace.
 	Spoofs, Clones []Spoof
 }
 

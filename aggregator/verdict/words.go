@@ -14,7 +14,7 @@ func describe(ns *Namespace, c *Claim) string {
 	return ns.call(ns.Who.Workload())
 }
 
-// Describe names the namespace as a person would.
+// Describe returns a readable name of the namespace.
 func (ns *Namespace) Describe() string { return describe(ns, nil) }
 
 // call names a workload that is in the namespace.

@@ -12,7 +12,7 @@ import (
 
 const start = verdict.Stamp(1_700_000_000_000_000_000)
 
-// flat are actions as lines of text, those of alternatives too.
+// flat returns actions as lines of text, including those of alternatives.
 func flat(actions []verdict.Action) (lines []string) {
 	for _, a := range actions {
 		line := a.Text
@@ -94,7 +94,7 @@ func (w *world) Neighbours(l *verdict.Link, mac verdict.MAC) (found []*verdict.I
 	return found
 }
 
-// Nested tells of a node that is the namespace.
+// Nested implements verdict.Tables: it reports whether a node is the namespace.
 func (w *world) Nested(ns *verdict.Namespace) bool {
 	return slices.ContainsFunc(w.namespaces, func(own *verdict.Namespace) bool {
 		return own.Record == verdict.OwnRecord && own.Node != ns.Node && own.Node.Boot == ns.Node.Boot && own.Node.Netns == ns.Netns
