@@ -474,7 +474,7 @@ func (a *Agent) report() {
 		}
 	}
 	for i, problem := range s.Problems {
-		s.Problems[i] = printable(problem) // errors name files, and those may have any bytes in their names
+		s.Problems[i] = printable(problem) // errors name files, whose names may contain any bytes
 	}
 	a.table.update(func() { a.table.setStatus(s) })
 }

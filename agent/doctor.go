@@ -157,7 +157,7 @@ func Usable(checks []Check) error {
 // permissionsPage says what each capability is for.
 const permissionsPage = "https://github.com/ipwitness/ipwitness/blob/main/docs/permissions.md"
 
-// capabilities are the three that the agent uses (capabilities(7)).
+// capabilities lists the three capabilities that the agent uses (capabilities(7)).
 var capabilities = []struct {
 	name    string
 	value   int

@@ -15,36 +15,38 @@ import (
 )
 
 const (
-	// lookForFloodsEvery is how often the counters of the observer are read.
+	// lookForFloodsEvery is how often the observer's counters are read.
 	lookForFloodsEvery = time.Second
-	// floodOver is how long nothing was left out of a port that floods no more. By
-	// then whatever was and still speaks has been told.
+	// floodOver is how long a port must leave out nothing for its flood to count as
+	// over. By then the observer has reported every binding that is still in use.
 	floodOver = 30 * time.Second
-	// maxFloods are reported at a time.
+	// maxFloods is how many flooding ports are reported at a time.
 	maxFloods = 64
 )
 
-// floods are the ports by which more new bindings come than are taken.
+// floods holds the ports on which more new bindings arrive than the agent
+// accepts.
 type floods struct {
 	log  *slog.Logger
 	mu   sync.Mutex
-	last time.Time // when it was looked last
+	last time.Time // time of the last look
 	by   map[int32]*flood
 }
 
-// flood is one port, and what was left out of it: frames that the observer did
-// not tell, and claims that found no room in the table or had to make it.
+// A flood is the state of one port and of what was left out of it: frames that
+// the observer did not report, and claims that found no room in the table or
+// evicted another claim.
 type flood struct {
 	name    string
 	gen     uint64
-	limited uint64 // of the observer, when it was looked last
-	leftOut uint64 // of the table, when it was looked last
+	limited uint64 // the observer's counter at the last look
+	leftOut uint64 // the table's counter at the last look
 
-	since, until time.Time // the first and the last time that it rose; zero: never
+	since, until time.Time // the first and the last time that a counter rose; zero: never
 	total, rate  uint64
 }
 
-// counted is a port and its counters.
+// counted is one port and its counters.
 type counted struct {
 	index            int32
 	gen              uint64
@@ -68,7 +70,7 @@ func (w *wire) lookForFloods(ctx context.Context) {
 	}
 }
 
-// leftOut reads how much was left out of each port.
+// leftOut returns the counters of each port.
 func (w *wire) leftOut() (out []counted) {
 	byTable := w.kernel.table.leftOutBy()
 	limited := w.frames(bpf.ResultLimited) > 0
@@ -87,8 +89,8 @@ func (w *wire) leftOut() (out []counted) {
 	return out
 }
 
-// look takes the counters of all ports, and reports whether there is anything new
-// to say of one that floods.
+// look takes the counters of all ports, and reports whether the record of any
+// flooding port changed.
 func (f *floods) look(ports []counted, now time.Time) (news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +133,7 @@ func (f *floods) look(ports []counted, now time.Time) (news bool) {
 	return news
 }
 
-// risen is by how much a counter rose, which may have begun anew.
+// risen returns by how much a counter rose. A counter that fell was reset.
 func risen(was, is uint64) uint64 {
 	if is < was {
 		return is
@@ -139,7 +141,7 @@ func risen(was, is uint64) uint64 {
 	return is - was
 }
 
-// count returns how many ports flood.
+// count returns how many ports are flooding.
 func (f *floods) count() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -151,7 +153,8 @@ func (f *floods) count() (n int) {
 	return n
 }
 
-// records are the ports that flood, those of which most was left out first.
+// records returns the flooding ports. The port with the most left out comes
+// first.
 func (f *floods) records() (out []*ipwitnessv1.FloodingRecord) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

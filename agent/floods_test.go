@@ -25,7 +25,7 @@ func TestFloodIsNamedFromItsBeginningToItsEnd(t *testing.T) {
 		{4, []counted{{index: 7, name: "va", limited: 300, leftOut: 20}}, want{true, 320, 100, 2}},
 		{5, []counted{{index: 7, name: "va", limited: 300, leftOut: 20}}, want{true, 320, 0, 2}},
 		{6, []counted{{index: 7, name: "va", limited: 300, leftOut: 20}}, want{false, 320, 0, 2}},
-		// The observer was attached anew, and the claims of the port ended.
+		// The observer was attached again, and the claims of the port ended.
 		{33, []counted{{index: 7, name: "va", limited: 5, leftOut: 1}}, want{true, 326, 0, 2}},
 		{62, []counted{{index: 7, name: "va", limited: 5, leftOut: 1}}, want{false, 326, 0, 2}},
 		{63, []counted{{index: 7, name: "va", limited: 5, leftOut: 1}}, want{news: true}},

@@ -22,7 +22,7 @@ type fakeNamespace struct {
 	link  map[int32]linkMsg
 	addrs map[int32][]addrMsg
 	pvids map[int32]uint16
-	// routes are those of the namespace, by what they lead to.
+	// routes holds the routes of the namespace, by destination.
 	routes map[netip.Addr][]hop
 }
 

@@ -39,7 +39,7 @@ type addrMsg struct {
 	created   time.Duration // IFA_CACHEINFO's cstamp: since boot, in steps of 10 ms
 }
 
-// hop is one way of a route: an interface, and the next hop on it where there is one.
+// A hop is one path of a route: an interface and, if there is one, the next hop on it.
 type hop struct {
 	index   int32
 	gateway netip.Addr
@@ -286,8 +286,8 @@ func parseAddr(b []byte) (addrMsg, error) {
 	return a, nil
 }
 
-// parseRoute reads where struct rtmsg and its attributes lead to: nowhere for a
-// route that is not a unicast one, such as that of an address of our own.
+// parseRoute returns the hops in a struct rtmsg and its attributes. It returns none for a
+// route that is not unicast, such as the route of a local address.
 func parseRoute(b []byte) ([]hop, error) {
 	if len(b) < unix.SizeofRtMsg {
 		return nil, fmt.Errorf("parse route: %w", errShort)
@@ -302,7 +302,7 @@ func parseRoute(b []byte) ([]hop, error) {
 		case unix.RTA_OIF:
 			one.index = int32(u32(val))
 		case unix.RTA_MULTIPATH:
-			// struct rtnexthop, each with attributes of its own.
+			// Each struct rtnexthop has attributes of its own.
 			for len(val) >= unix.SizeofRtNexthop {
 				n := int(binary.NativeEndian.Uint16(val))
 				if n < unix.SizeofRtNexthop || n > len(val) {
@@ -329,7 +329,7 @@ func (h *hop) setGateway(typ uint16, val []byte) {
 	switch {
 	case typ == unix.RTA_GATEWAY:
 		h.gateway, _ = netip.AddrFromSlice(val)
-	case typ == unix.RTA_VIA && len(val) > 2: // struct rtvia: a family, and an address of it
+	case typ == unix.RTA_VIA && len(val) > 2: // struct rtvia: a family, and an address of that family
 		h.gateway, _ = netip.AddrFromSlice(val[2:])
 	}
 }

@@ -197,7 +197,7 @@ func (n *names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64
 			if !ok {
 				ns.name = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: printable(name), Source: source}
 				if source == "netns" && !isMadeUp(ns.name) {
-					ns.name.Kind = ipwitnessv1.Workload_UNKNOWN // somebody named it, which says not what it is
+					ns.name.Kind = ipwitnessv1.Workload_UNKNOWN // a file named the namespace, but does not say what uses it
 				}
 			}
 			files[f] = ns

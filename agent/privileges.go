@@ -11,11 +11,10 @@ import (
 	"github.com/ipwitness/ipwitness/bpf"
 )
 
-// lasting are the capabilities that are used for as long as the agent runs. All
-// others are for its start: the kernel asks for CAP_BPF when the
-// observer is loaded and not when it is attached (kernel/bpf/tcx.c), and whether
-// who opened the socket had CAP_NET_BROADCAST (do_one_broadcast in
-// net/netlink/af_netlink.c).
+// lasting are the capabilities that the agent needs for as long as it runs. All
+// others are needed only at startup: the kernel checks CAP_BPF when the observer is
+// loaded, not when it is attached (kernel/bpf/tcx.c), and CAP_NET_BROADCAST on the
+// opener of the socket (do_one_broadcast in net/netlink/af_netlink.c).
 var lasting = []cap.Value{
 	cap.NET_ADMIN,       // clsact, and every request about another namespace
 	cap.SYS_PTRACE,      // names: the namespaces of processes that may more than we

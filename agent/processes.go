@@ -20,9 +20,9 @@ type process struct {
 	ended       bool   // nobody took its place, but its namespace may still be there
 }
 
-// settledAfter is how long a process must have lived, in clock ticks, to be told as the
-// last one of a namespace after it has ended. A shell or `ip` that somebody ran there for
-// a moment says nothing of who lives there.
+// settledAfter is how long a process must have lived, in clock ticks, to be reported as
+// the last process of a namespace after it has ended. A shell or `ip` that somebody ran
+// there briefly does not identify the workload.
 const settledAfter = 10 * ticksPerSecond
 
 // ticksPerSecond is USER_HZ, the unit of starttime in /proc/PID/stat.
@@ -32,7 +32,7 @@ const ticksPerSecond = 100
 func bootTicks() uint64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		return 0 // no process has lived for long then
+		return 0 // then no process counts as settled
 	}
 	return uint64(t.Nano()) / (1e9 / ticksPerSecond)
 }
@@ -76,8 +76,8 @@ func (n *names) processes() {
 	}
 }
 
-// lastEnded takes note that the last process of the namespace has ended. One that was
-// there for a moment only is forgotten, and what its cgroup said.
+// lastEnded records that the last process of the namespace has ended. A process that was
+// there only briefly is forgotten, together with the container in its cgroup.
 func (t *tenant) lastEnded() {
 	if t.process.ended = t.settled; !t.settled {
 		t.process, t.container, t.forgotten = process{}, container{}, true
@@ -119,7 +119,7 @@ func (n *names) moveIn(t *tenant, inode uint64, pids []int) {
 	now := n.ticks()
 	settled := now >= p.start && now-p.start >= settledAfter
 	if !settled && !same && t.settled && (t.process.ended || n.ended(t.process)) {
-		t.process.ended = true // still the best that is known
+		t.process.ended = true // still the best name known
 		return
 	}
 	t.process, t.container, t.settled = p, c, settled

@@ -158,7 +158,7 @@ func TestProcessThatWasThereForAMomentNamesNobodyOnceItHasEnded(t *testing.T) {
 	p.end(30)
 	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process= by ")
 
-	// It lives on, and is known to have lived for long when it is seen again.
+	// A process that lives on counts as settled when it is seen again.
 	moment(31, "sleep")
 	n.named(100, nil)
 	now += settledAfter
@@ -166,7 +166,8 @@ func TestProcessThatWasThereForAMomentNamesNobodyOnceItHasEnded(t *testing.T) {
 	p.end(31)
 	wantNamed(t, n.named(100, nil), "POD / uid="+podUID+" id=ee4b process=sleep (31, ended) by cgroup")
 
-	// Nobody who comes for a moment takes its place, and whoever stays does.
+	// A process that is there briefly does not replace the ended one; a process that stays
+	// does.
 	p.put(32, 2, "ip", int(now)-1, 100, "/docker/"+outerID)
 	for range 2 {
 		wantNamed(t, n.named(100, nil), "POD / uid="+podUID+" id=ee4b process=sleep (31, ended) by cgroup")
@@ -177,7 +178,7 @@ func TestProcessThatWasThereForAMomentNamesNobodyOnceItHasEnded(t *testing.T) {
 	now += settledAfter
 	wantNamed(t, n.named(100, nil), "CONTAINER / uid= id=8195 process=nginx (33) by cgroup")
 
-	// The one of before may end between two looks, when another one is there already.
+	// The previous process may end between two looks, when another process is already there.
 	p.end(33)
 	moment(34, "sh")
 	wantNamed(t, n.named(100, nil), "CONTAINER / uid= id=8195 process=nginx (33, ended) by cgroup")

@@ -6,47 +6,49 @@ import (
 	"time"
 )
 
-// The room that claims of the wire have in the table. The wire is the one source
-// that anybody can fill. Where there is no room for a new claim, an older one of
-// the port that takes most of it makes room. Either is counted.
+// Limits of claims from the wire in the table. The wire is the only source that
+// anybody can fill. When there is no room for a new claim, the port with the most
+// claims gives up an older one. Refused and evicted claims are both counted.
 const (
-	// maxWire is as many bindings as the observer remembers.
+	// maxWire is the number of bindings that the observer remembers.
 	maxWire = 131072
 	// maxPerPort is enough for the largest LAN behind an uplink.
 	maxPerPort = 65536
 	// maxImportantPerPort keeps a port that makes up MACs for the addresses of
-	// others from taking all that is reserved for them.
+	// others from filling all the room that is reserved for important addresses.
 	maxImportantPerPort = 4096
-	// portShare is what a port may always have, however full others are.
+	// portShare is how many claims a port may always have, however full the others
+	// are.
 	portShare = 256
-	// maxPerAddress is enough to say that an address is in dispute. Where there
-	// are as many, a new claim is refused.
+	// maxPerAddress is enough claims to show that an address is in dispute. Beyond
+	// it, a new claim to the address is refused.
 	maxPerAddress = 256
-	// addressShare is what a port may always show of an address: other links,
-	// such as those of other tenants, may have one that is full of claims.
+	// addressShare is how many claims a port may always have to an address. Another
+	// link, such as that of another tenant, may have filled the same address with
+	// claims.
 	addressShare = 8
 )
 
-// queueIndex is one of the queues of a port.
+// A queueIndex is the index of one of a port's queues.
 type queueIndex uint8
 
-// The queues of a port, in the order in which their claims make room for others.
+// The queues of a port, in the order in which their claims are evicted.
 const (
 	seenOnce queueIndex = iota
 	seenAgain
-	// Claims to important addresses make no room for claims to others.
+	// Claims to important addresses are never evicted for claims to other addresses.
 	importantOnce
 	importantAgain
 	queues
 )
 
-// portClaims are the claims of the wire by one port.
+// portClaims holds the wire claims of one port.
 type portClaims struct {
 	queues  [queues]queue
-	leftOut uint64 // claims that found no room, or had to make it
+	leftOut uint64 // claims that found no room, or evicted another claim
 }
 
-// queue is claims in the order in which they were last seen.
+// A queue holds claims in the order in which they were last seen.
 type queue struct {
 	oldest, newest *claim
 	len            int
@@ -78,7 +80,7 @@ func (q *queue) remove(c *claim) {
 	q.len--
 }
 
-// count returns how many claims the queues from first to last have.
+// count returns the number of claims in the queues from first to last.
 func (p *portClaims) count(first, last queueIndex) (n int) {
 	for i := first; i <= last; i++ {
 		n += p.queues[i].len
@@ -86,8 +88,8 @@ func (p *portClaims) count(first, last queueIndex) (n int) {
 	return n
 }
 
-// oldest returns the claim that makes room first, of the queues from first to
-// last; nil for none.
+// oldest returns the claim to evict first from the queues first to last, or nil
+// if they are empty.
 func (p *portClaims) oldest(first, last queueIndex) *claim {
 	for i := first; i <= last; i++ {
 		if c := p.queues[i].oldest; c != nil {
@@ -97,7 +99,7 @@ func (p *portClaims) oldest(first, last queueIndex) *claim {
 	return nil
 }
 
-// all yields all claims of the port. They may be removed meanwhile.
+// all yields all claims of the port. They may be removed during the iteration.
 func (p *portClaims) all() iter.Seq[*claim] {
 	return func(yield func(*claim) bool) {
 		for i := range p.queues {
@@ -112,7 +114,7 @@ func (p *portClaims) all() iter.Seq[*claim] {
 	}
 }
 
-// port returns the claims of a port, which may have none.
+// port returns the claims of a port, creating an empty entry if there is none.
 func (t *table) port(index int32) *portClaims {
 	p := t.byPort[index]
 	if p == nil {
@@ -122,7 +124,7 @@ func (t *table) port(index int32) *portClaims {
 	return p
 }
 
-// enqueue puts a claim of the wire behind all that were seen before it.
+// enqueue puts a wire claim behind all claims that were seen before it.
 func (t *table) enqueue(c *claim) {
 	p := t.port(c.key.at.index)
 	if c.older != nil || c.newer != nil || p.queues[c.inQueue].oldest == c {
@@ -141,8 +143,8 @@ func (t *table) enqueue(c *claim) {
 	p.queues[c.inQueue].add(c)
 }
 
-// makeRoom reports whether the table takes one more claim of the wire, and
-// returns the key of the claim that it evicted for that, if one had to go.
+// makeRoom reports whether the table accepts one more wire claim, and returns the
+// key of the claim that it evicted for it, if any.
 func (t *table) makeRoom(k claimKey, received time.Time) (room bool, evicted []claimKey) {
 	p := t.port(k.at.index)
 	if !t.addressHasRoom(k) {
@@ -180,10 +182,11 @@ func (t *table) makeRoom(k claimKey, received time.Time) (room bool, evicted []c
 	return true, []claimKey{victim.key}
 }
 
-// largest returns the port with the most claims in the first queue, or where none
-// has any there, with the most in the last. A port with no more than its share in
-// both is none of them. There are few ports, and this is asked for no more often
-// than the observer tells of new bindings.
+// largest returns the port with the most claims in the first queue, or in the
+// last queue if no port has claims in the first. It skips ports that have no more
+// than their share, and returns nil if all do. A linear scan will do: there are
+// few ports, and largest runs at most once per new binding that the observer
+// reports.
 func (t *table) largest(first, last queueIndex) (largest *portClaims) {
 	most := [2]int{-1, -1}
 	for _, p := range t.byPort {
@@ -197,7 +200,7 @@ func (t *table) largest(first, last queueIndex) (largest *portClaims) {
 	return largest
 }
 
-// addressHasRoom reports whether a port may show one more claim to an address.
+// addressHasRoom reports whether a port may add one more claim to an address.
 func (t *table) addressHasRoom(k claimKey) bool {
 	if len(t.byAddr[k.addr]) < maxPerAddress {
 		return true
@@ -211,7 +214,7 @@ func (t *table) addressHasRoom(k claimKey) bool {
 	return have < addressShare
 }
 
-// dropFrame removes one claim of the wire. The caller holds the lock.
+// dropFrame removes one wire claim. The caller holds the lock.
 func (t *table) dropFrame(c *claim, received time.Time) {
 	t.claims.remove(c.key, received)
 	t.wire--
@@ -226,8 +229,7 @@ func (t *table) dropFrame(c *claim, received time.Time) {
 	}
 }
 
-// dropPort removes a port, and the claims of the wire by it. The caller holds the
-// lock.
+// dropPort removes a port and its wire claims. The caller holds the lock.
 func (t *table) dropPort(index int32, received time.Time) (dropped []claimKey) {
 	p := t.byPort[index]
 	if p == nil {
@@ -241,8 +243,8 @@ func (t *table) dropPort(index int32, received time.Time) (dropped []claimKey) {
 	return dropped
 }
 
-// dropOld removes the claims of the wire that were last seen before a time. The
-// caller holds the lock.
+// dropOld removes the wire claims that were last seen before a time. The caller
+// holds the lock.
 func (t *table) dropOld(before, received time.Time) (dropped []claimKey) {
 	for _, p := range t.byPort {
 		for c := range p.all() {
@@ -255,7 +257,7 @@ func (t *table) dropOld(before, received time.Time) (dropped []claimKey) {
 	return dropped
 }
 
-// leftOutBy returns how many claims of the wire by each port were left out.
+// leftOutBy returns how many wire claims were left out, by port.
 func (t *table) leftOutBy() map[int32]uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -268,19 +270,20 @@ func (t *table) leftOutBy() map[int32]uint64 {
 	return out
 }
 
-// importance is which addresses are important: those that a kernel or an
-// allocation on this node has, and contested ones. Room is reserved for claims to
-// them, here and in the observer.
+// importance records which addresses are important: those that a kernel or an
+// allocation on this node has, and contested addresses. The table and the
+// observer reserve room for claims to them.
 type importance struct {
 	holders map[netip.Addr]int
-	changed map[netip.Addr]struct{} // nil: nobody asks
-	wake    func()                  // there are more of those
+	changed map[netip.Addr]struct{} // nil: no reader
+	wake    func()                  // called when an address is added to changed
 }
 
 // isImportant reports whether a claim is to an important address.
 func (t *table) isImportant(k claimKey) bool { return t.important.holders[k.addr] > 0 }
 
-// kernelClaims has fn done for the addresses of claims that are none of the wire.
+// kernelClaims calls fn with the addresses of claims that did not come from the
+// wire.
 func (t *table) kernelClaims(fn func(netip.Addr)) func(claimKey) {
 	return func(k claimKey) {
 		if !isWire(k.kind) {
@@ -289,7 +292,7 @@ func (t *table) kernelClaims(fn func(netip.Addr)) func(claimKey) {
 	}
 }
 
-// contest makes an address important as long as it is contested.
+// contest makes an address important for as long as it is contested.
 func (t *table) contest(addr netip.Addr, on bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -323,7 +326,8 @@ func (t *table) importanceChanged(addr netip.Addr) {
 	}
 }
 
-// followImportance has wake called when the importance of addresses changes.
+// followImportance registers wake to be called when the importance of an address
+// changes.
 func (t *table) followImportance(wake func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -333,8 +337,8 @@ func (t *table) followImportance(wake func()) {
 	}
 }
 
-// takeImportance returns the addresses whose importance changed since it was
-// asked for last, and whether they are important now.
+// takeImportance returns the addresses whose importance changed since the last
+// call, and whether they are important now.
 func (t *table) takeImportance() map[netip.Addr]bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

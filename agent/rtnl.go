@@ -251,8 +251,8 @@ func (r *rtnl) pvids() (map[int32]uint16, error) {
 	return out, namespaceError("list VLANs of bridge ports", noNSID, err)
 }
 
-// route gives where our own routing tables send an address; nowhere where they
-// have no route.
+// route returns the hops to which the node's own routing tables send an address, or none
+// if there is no route.
 func (r *rtnl) route(addr netip.Addr) (hops []hop, err error) {
 	body := make([]byte, unix.SizeofRtMsg)
 	raw := addr.AsSlice()
@@ -260,7 +260,7 @@ func (r *rtnl) route(addr netip.Addr) (hops []hop, err error) {
 	if addr.Is6() {
 		body[0] = unix.AF_INET6
 	}
-	binary.NativeEndian.PutUint32(body[8:], unix.RTM_F_FIB_MATCH) // the route, and not what it comes to
+	binary.NativeEndian.PutUint32(body[8:], unix.RTM_F_FIB_MATCH) // the matching route itself, not the result of the lookup
 	body = binary.NativeEndian.AppendUint16(body, uint16(unix.SizeofRtAttr+len(raw)))
 	body = binary.NativeEndian.AppendUint16(body, unix.RTA_DST)
 	err = r.do(unix.RTM_GETROUTE, 0, append(body, raw...), func(_ uint16, data []byte) (err error) {

@@ -29,7 +29,7 @@ type claimKey struct {
 	mac             string // raw bytes; wire only
 	vlan, innerVLAN uint16 // wire only
 	noOverride      bool   // wire only
-	source          string // wire only: the Ethernet source where it is not mac
+	source          string // wire only: the Ethernet source if it differs from mac
 }
 
 // poolKey is the key of a pool record.
@@ -54,7 +54,7 @@ type claim struct {
 	count     uint32
 
 	key       claimKey // wire only
-	atAddr    int      // wire only: its place in table.byAddr
+	atAddr    int      // wire only: its index in table.byAddr
 	older     *claim   // wire only: its neighbours in a queue of its port
 	newer     *claim
 	inQueue   queueIndex // wire only
@@ -71,9 +71,9 @@ type table struct {
 	allocated  records[allocationKey, *ipwitnessv1.AllocationRecord]
 	claims     records[claimKey, *claim]
 	byAddr     map[netip.Addr][]*claim // of the wire
-	byPort     map[int32]*portClaims   // of the wire
+	byPort     map[int32]*portClaims   // wire claims, by port
 	wire       int                     // claims of the wire
-	leftOut    uint64                  // claims of the wire that found no room, or had to make it
+	leftOut    uint64                  // wire claims that found no room, or evicted another claim
 	important  importance
 	status     *ipwitnessv1.StatusRecord
 	readers    []*reader // never changed in place
@@ -88,7 +88,7 @@ type records[K comparable, V any] struct {
 	urgent    []*changes[K]
 	important func(K) bool
 
-	// begun and ended are told of keys that come and go; nil for nobody.
+	// begun and ended are called with keys that come and go. They may be nil.
 	begun, ended func(K)
 }
 
@@ -162,10 +162,10 @@ func poke(ch chan<- struct{}) {
 	}
 }
 
-// seen puts one claim, or counts it again where it is known. Claims of one key
-// that say the same merge. It returns false where a claim of the wire finds no
-// room, and the key of the claim that made room for it, if one did. The caller
-// holds the lock.
+// seen adds a claim, or counts it again if it is known. Claims with the same
+// key and content merge. It returns false if a wire claim finds no room, and
+// the key of the claim that was evicted for it, if any. The caller holds the
+// lock.
 func (t *table) seen(k claimKey, c claim, received time.Time) (took bool, evicted []claimKey) {
 	wire := isWire(k.kind)
 	if old, ok := t.claims.live[k]; ok {
@@ -228,8 +228,8 @@ func (t *table) removeNamespace(id uint32, received time.Time) {
 	}
 }
 
-// claimsNow returns how many claims the table holds, and how many claims of the
-// wire were left out.
+// claimsNow returns how many claims the table holds, and how many wire claims
+// were left out.
 func (t *table) claimsNow() (held int, leftOut uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -279,7 +279,7 @@ func claimRecord(k claimKey, c *claim, now, received time.Time) *ipwitnessv1.Cla
 	return r
 }
 
-// problemsNow returns how many things do not work.
+// problemsNow returns the number of current problems.
 func (t *table) problemsNow() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,8 +16,8 @@ func testClaim(i int) claimKey {
 	return claimKey{addr: addr, kind: ipwitnessv1.Evidence_ASSIGNED, at: interfaceKey{2, 2}}
 }
 
-// took has a table see a claim once more, and fails unless it takes it. It returns
-// the claim that made room for it, if one did.
+// took makes the table see a claim once more, and fails the test if the table refuses it.
+// It returns the key of the evicted claim, if any.
 func (t *table) took(tb testing.TB, k claimKey, at time.Time) (evicted claimKey) {
 	tb.Helper()
 	took, gone := t.seen(k, claim{last: at, count: 1}, at)
@@ -32,7 +32,7 @@ func (t *table) took(tb testing.TB, k claimKey, at time.Time) (evicted claimKey)
 	return evicted
 }
 
-// wireClaim is the claim of a MAC to an address, by a port.
+// wireClaim returns the key of a claim by a MAC to an address, seen on a port.
 func wireClaim(port, addr, mac int) claimKey {
 	k := testClaim(addr)
 	k.kind, k.at, k.mac = ipwitnessv1.Evidence_USED, interfaceKey{ownNamespace, int32(port)}, fmt.Sprintf("%06d", mac)
@@ -63,7 +63,7 @@ func TestFullPortForgetsWhatWasSeenOnceAndLongAgo(t *testing.T) {
 		t.Errorf("left out by port: got %v, want 10 of port 7", got)
 	}
 
-	// Where all were seen again, it is the one that was not for the longest time.
+	// If all claims were seen again, the one that was last seen longest ago is evicted.
 	for _, c := range slices.Collect(tab.byPort[7].all()) {
 		tab.took(t, c.key, now)
 	}
@@ -94,7 +94,7 @@ func TestClaimsToImportantAddressesStayAndFindRoom(t *testing.T) {
 		"an allocation has it": func(tab *table, on bool) {
 			if k := (allocationKey{poolKey{"host-local", "/pods"}, testClaim(important).addr}); on {
 				tab.allocated.put(k, &ipwitnessv1.AllocationRecord{}, time.Now())
-				tab.allocated.put(k, &ipwitnessv1.AllocationRecord{}, time.Now()) // it changed
+				tab.allocated.put(k, &ipwitnessv1.AllocationRecord{}, time.Now()) // the address changed
 			} else {
 				tab.allocated.remove(k, time.Now())
 				tab.allocated.remove(k, time.Now())
@@ -112,7 +112,7 @@ func TestClaimsToImportantAddressesStayAndFindRoom(t *testing.T) {
 				t.Errorf("importance that changed: got %v and %d calls, want the address once", got, woken)
 			}
 			tab.took(t, wireClaim(7, important, 1), now)
-			// A flood that is seen again and again cannot drive it out, though it was seen once.
+			// A flood that is seen again and again cannot evict a claim that was seen once.
 			for range 2 {
 				for i := range maxPerPort {
 					tab.took(t, wireClaim(7, i, 1), now)
@@ -166,7 +166,8 @@ func TestImportantAddressesAreNoWayToFillTheTable(t *testing.T) {
 func TestPortsThatFillTheTableLeaveTheOthersTheirShare(t *testing.T) {
 	tab := newTable()
 	now := time.Now()
-	// A quiet port whose claims were seen once, and one of many whose claims were seen again.
+	// One quiet port has claims that were seen once, one of many has claims that were seen
+	// again.
 	for i := range portShare {
 		tab.took(t, wireClaim(3, i, 1), now)
 	}
@@ -188,7 +189,7 @@ func TestPortsThatFillTheTableLeaveTheOthersTheirShare(t *testing.T) {
 			t.Errorf("claims of port %d: got %d, want %d", port, got, want)
 		}
 	}
-	// Another port that is quiet finds room, though what it shows is known to nobody.
+	// Another quiet port finds room, though the addresses in its claims are not known.
 	for i := range portShare {
 		if got := tab.took(t, wireClaim(5, i, 1), now); got.at.index != 1 && got.at.index != 2 {
 			t.Fatalf("made room for a quiet port: got %v, want one of those that flood", got)

@@ -54,7 +54,7 @@ type wire struct {
 	// as to be late means only to be told once more.
 	endedMu sync.Mutex
 	ended   []claimKey
-	letting chan struct{} // holds one token while there are some, or the importance of an address changed
+	letting chan struct{} // holds one token while ended has keys, or the importance of an address has changed
 
 	floods floods
 }
@@ -119,8 +119,8 @@ func (w *wire) letGo(keys []claimKey) {
 	poke(w.letting)
 }
 
-// forget makes the observer forget what was let go, and know which addresses are
-// important, until ctx ends.
+// forget deletes ended bindings from the observer and tells it which addresses
+// are important, until ctx ends.
 func (w *wire) forget(ctx context.Context) {
 	for {
 		select {
@@ -294,8 +294,8 @@ func (w *wire) wanted(name string) bool {
 	return (len(w.include) == 0 || match(w.include)) && !match(w.exclude)
 }
 
-// ports lists the interfaces with the observer on them, by name, and why others
-// could not be watched: one problem for each.
+// ports returns the interfaces that the observer is attached to, by name, and
+// one problem for each interface that could not be watched.
 func (w *wire) ports() (out []*ipwitnessv1.Node_Port, problems []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -313,7 +313,7 @@ func (w *wire) ports() (out []*ipwitnessv1.Node_Port, problems []string) {
 	return out, problems
 }
 
-// unparsed returns how many frames were not read to the end, by the reason.
+// unparsed returns how many frames were not parsed to the end, by reason.
 func (w *wire) unparsed() *ipwitnessv1.Unparsed {
 	return &ipwitnessv1.Unparsed{
 		Tags:       w.frames(bpf.ResultUnparsedTags),
@@ -322,7 +322,7 @@ func (w *wire) unparsed() *ipwitnessv1.Unparsed {
 	}
 }
 
-// frames returns how many frames came to a result.
+// frames returns how many frames ended with a result.
 func (w *wire) frames(result bpf.Result) (frames uint64) {
 	counters, err := w.obs.Counters()
 	if err != nil {
@@ -336,8 +336,8 @@ func (w *wire) frames(result bpf.Result) (frames uint64) {
 	return frames
 }
 
-// contest makes the kernel tell a known binding of an address every second, and
-// has room kept for new ones.
+// contest makes the kernel report known bindings of an address every second, and
+// reserves room for new ones.
 func (w *wire) contest(addr netip.Addr, on bool) {
 	w.kernel.table.contest(addr, on)
 	if err := w.obs.Contest(addr, on); err != nil {
@@ -378,13 +378,13 @@ func isPort(l *link) bool {
 	return true
 }
 
-// frame takes what the observer saw.
+// frame handles one event of the observer.
 func (k *kernel) frame(ev *bpf.Event) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.own.links[int32(ev.Ifindex)]
 	if l == nil {
-		return // the port has ended, and what entered by it with it
+		return // the port has ended, and with it all claims by it
 	}
 	received := k.clock.at(ev.Ktime)
 	d := k.domainOf(l, tagsOf(ev.VLAN, ev.InnerVLAN)...)
@@ -417,12 +417,13 @@ func (k *kernel) frame(ev *bpf.Event) {
 }
 
 // routedTo reports whether the node itself routes an address to the namespace
-// behind our port l: out of that port, or on the port's broadcast domain d to a
-// next hop that the namespace has. Nobody in there can have the node do so. It
-// is not asked of what the namespace itself has, but for its loopback.
+// behind its port l: out of that port, or on the port's broadcast domain d to a
+// next hop that the namespace has. Nothing inside the namespace can make the
+// node do so. The result is false for addresses that the namespace itself has,
+// except on its loopback.
 func (k *kernel) routedTo(l *link, d domain, addr netip.Addr) bool {
 	if l.published.GetPeerNamespace() == 0 || l.published.GetUplink() || addr.IsLinkLocalUnicast() {
-		return false // a link-local address has a route by every interface
+		return false // a link-local address has a route through every interface
 	}
 	peer := k.byNSID[l.lowerNSID]
 	if peer == nil {

@@ -92,7 +92,7 @@ func BenchmarkFrame(b *testing.B) {
 
 func TestClaimSaysWhetherTheNodeRoutesToItsSender(t *testing.T) {
 	for name, test := range map[string]struct {
-		addr string // the one that is claimed
+		addr string // the claimed address
 		hops []hop
 		want bool
 	}{

@@ -29,7 +29,7 @@ type tenant struct {
 	merged    *ipwitnessv1.Workload // of the facts in from
 	from      facts
 	settled   bool // the process had lived for settledAfter when it was last seen
-	forgotten bool // a process named the namespace for a moment
+	forgotten bool // a short-lived process named the namespace
 }
 
 // name is what follows from the facts. It is made anew only when they change.
@@ -38,7 +38,7 @@ func (t *tenant) name() *ipwitnessv1.Workload {
 		t.merged, t.from = t.workload(), t.facts
 	}
 	if t.merged == nil && t.forgotten {
-		return &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN} // instead of the name that it had
+		return &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN} // replaces the previous name
 	}
 	return t.merged
 }
@@ -67,10 +67,10 @@ func (f facts) with(now facts) facts {
 	return f
 }
 
-// workload says who lives in the namespace: nil where nothing is known. The best
-// source says what it is and how it is called; each other fact is from the best
-// source that has it. A namespace that somebody named is a container where a runtime
-// has one in it.
+// workload returns the workload that uses the namespace, or nil if nothing is known.
+// The best source sets kind and name; every other fact comes from the best source
+// that has it. A namespace with a name is a container if a runtime has a container
+// in it.
 func (f facts) workload() *ipwitnessv1.Workload {
 	var w *ipwitnessv1.Workload
 	for _, from := range f.sources() {
@@ -89,7 +89,7 @@ func (f facts) workload() *ipwitnessv1.Workload {
 			w.Sources[field] = from.GetSource()
 		}
 		if w.GetKind() == ipwitnessv1.Workload_UNKNOWN && from.GetKind() != ipwitnessv1.Workload_UNKNOWN {
-			w.Kind = ipwitnessv1.Workload_CONTAINER // a runtime knows it, by another name
+			w.Kind = ipwitnessv1.Workload_CONTAINER // a runtime knows the container under another name
 		}
 		fill("uid", &w.Uid, from.GetUid())
 		fill("containerId", &w.ContainerId, from.GetContainerId())

@@ -43,7 +43,7 @@ type Attachment struct {
 	mode   Mode
 	there  func() bool // nil where nobody else can take it off
 	mu     sync.Mutex
-	remove func()       // ends its port in the program's maps
+	remove func()       // removes its port from the program's maps
 	detach func() error // nil once done
 }
 

@@ -10,11 +10,11 @@ import (
 // String gives it.
 type Result uint8
 
-// The results. Decode returns all but ResultKnown, ResultLost and ResultLimited,
-// which depend on the frames before.
+// The results. Decode returns all except ResultKnown, ResultLost and ResultLimited,
+// which depend on earlier frames.
 const (
-	// ResultNone is a frame of none of our protocols. It is not counted. That is
-	// also NDP in a fragment, which receivers ignore (RFC 6980), or behind IPsec.
+	// ResultNone is a frame of another protocol. It is not counted. NDP in a fragment,
+	// which receivers ignore (RFC 6980), and NDP behind IPsec also end as ResultNone.
 	ResultNone = Result(observeResultRESULT_NONE)
 	// ResultEvent is a claim that is told.
 	ResultEvent = Result(observeResultRESULT_EVENT)
@@ -23,14 +23,14 @@ const (
 	// ResultProbe asks whether an address is free (RFC 5227, section 2.1.1, and
 	// RFC 4862, section 5.4.2): nothing is claimed yet.
 	ResultProbe = Result(observeResultRESULT_PROBE)
-	// ResultMalformed is cut off, ARP that is not for IPv4 over Ethernet, or NDP
-	// whose options do not fill it exactly.
+	// ResultMalformed is a truncated frame, ARP that is not for IPv4 over Ethernet, or
+	// NDP whose options do not fill it exactly.
 	ResultMalformed = Result(observeResultRESULT_MALFORMED)
 	// ResultInvalid is a claim to an address that no host can have: a loopback,
-	// multicast, class E or broadcast address, or none in a reply; an IPv4-mapped
-	// address in NDP. Or it is NDP that RFC 4861, sections 7.1.1 and 7.1.2, has its
-	// receivers discard, such as what a router has forwarded. A claim with a MAC
-	// that no host can have is no such frame: Linux believes it.
+	// multicast, class E or broadcast address, the unspecified address in a reply, or an
+	// IPv4-mapped address in NDP. It is also NDP that receivers discard by RFC 4861,
+	// sections 7.1.1 and 7.1.2, such as a message that a router has forwarded. A claim
+	// with a MAC that no host can have is not invalid: Linux accepts it.
 	ResultInvalid = Result(observeResultRESULT_INVALID)
 	// ResultOther claims nothing: ARP that is neither request nor reply, or NDP
 	// without the link-layer address of what it speaks for.
@@ -38,15 +38,15 @@ const (
 	// ResultLost is a claim for which the ring had no room. It is not noted as
 	// told, so the next one like it is.
 	ResultLost = Result(observeResultRESULT_LOST)
-	// ResultUnparsedTags is a claim under more than two VLANs, or any frame under
-	// more than 512 tags, which is counted as ARP.
+	// ResultUnparsedTags is a claim under more than two VLAN tags, or any frame under
+	// more than 512 tags. The latter is counted as ARP.
 	ResultUnparsedTags = Result(observeResultRESULT_UNPARSED_TAGS)
 	// ResultUnparsedExtensions is a packet with more than 256 IPv6 extension headers.
 	ResultUnparsedExtensions = Result(observeResultRESULT_UNPARSED_EXTENSIONS)
 	// ResultUnparsedOptions is NDP with more than 256 options.
 	ResultUnparsedOptions = Result(observeResultRESULT_UNPARSED_OPTIONS)
-	// ResultLimited is a claim of a binding that is new, by a port that has shown
-	// more of them than are told. The next frame like it tries again.
+	// ResultLimited is a claim of a new binding on a port that has used up its limit of
+	// new bindings to report. The next frame like it tries again.
 	ResultLimited = Result(observeResultRESULT_LIMITED)
 
 	results = Result(observeResultRESULTS)
@@ -302,7 +302,8 @@ func (b *Binding) readNDP(packet []byte) Result {
 	return ResultEvent
 }
 
-// leadsToNDP reports whether NDP may stand behind a header, or is in it.
+// leadsToNDP reports whether a header is ICMPv6 or an extension header that may
+// precede NDP.
 func leadsToNDP(header byte) bool {
 	switch header {
 	case protocolICMPv6, protocolHopOpts, protocolRouting, protocolDstOpts:
@@ -311,9 +312,9 @@ func leadsToNDP(header byte) bool {
 	return false
 }
 
-// findICMPv6 walks the extension headers that NDP may stand behind, and gives
-// the first other header: its protocol and where it begins. It gives one of
-// those that NDP may stand behind where there are more than maxExtensions.
+// findICMPv6 walks the extension headers that may precede NDP. It returns the
+// protocol of the first other header and its offset in bytes. If there are more than
+// maxExtensions, it returns the next of those extension headers.
 func findICMPv6(packet []byte) (header byte, at int) {
 	const none = 59 // RFC 8200, section 4.7
 	if len(packet) < ipv6Len || packet[0]>>4 != 6 {
@@ -336,8 +337,8 @@ func findICMPv6(packet []byte) (header byte, at int) {
 	return header, at
 }
 
-// findOption walks all options, and gives the first of a type, nil for none. The
-// Result is ResultEvent where they add up.
+// findOption walks all options and returns the first option of a type, or nil if
+// there is none. The Result is ResultEvent if the lengths of the options add up.
 func findOption(options []byte, typ byte) (found []byte, walked Result) {
 	for range maxNDOptions {
 		if len(options) < ndOptionLen {
@@ -355,7 +356,7 @@ func findOption(options []byte, typ byte) (found []byte, walked Result) {
 	switch {
 	case len(options) == 0:
 		return found, ResultEvent
-	case len(options) >= ndOptionLen: // more than are walked
+	case len(options) >= ndOptionLen: // more options than findOption walks
 		return nil, ResultUnparsedOptions
 	}
 	return nil, ResultMalformed

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// The buckets of newLimited. No token comes back in the time of a test.
+// The limits that newLimited sets. No token is refilled during a test.
 const (
 	testInterval      = time.Hour
 	testPeakBurst     = 10
@@ -45,7 +45,7 @@ func madeUp(n int) []byte {
 	return reply(MAC{2, 0, 0, byte(n >> 16), byte(n >> 8), byte(n)}, netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), addrB)
 }
 
-// toldOf runs frames and counts those that were told. All others have to be limited.
+// toldOf runs frames and counts those that are reported. All others must be limited.
 func (o *Observer) toldOf(tb testing.TB, frames ...[]byte) (told int) {
 	tb.Helper()
 	for _, frame := range frames {
@@ -67,8 +67,8 @@ func frames(of func(int) []byte, from, to int) (out [][]byte) {
 	return out
 }
 
-// refill moves when the buckets of the loopback interface are full again by so
-// many tokens.
+// refill adds tokens to the buckets of the loopback interface, by moving the time at
+// which they are full.
 func (o *Observer) refill(tb testing.TB, peak, sustained uint64) {
 	tb.Helper()
 	var p observePort
@@ -103,12 +103,12 @@ func TestFloodOfMadeUpAddressesIsLimitedAndCounted(t *testing.T) {
 		t.Errorf("got %d of %d new bindings told, want %d", got, flood, want)
 	}
 	o.wantLimited(t, flood-want)
-	for n := range want { // what was told does not pay again
+	for n := range want { // a reported binding does not use another token
 		if got := o.runFor(t, madeUp(n)); got != ResultKnown {
 			t.Errorf("binding %d again: got %s, want %s", n, got, ResultKnown)
 		}
 	}
-	// What was refused takes no place among the bindings that are known.
+	// Refused bindings take no place among the known ones.
 	var told observeTold
 	key := observeBinding{Ifindex: loopback, Addr: netip.MustParseAddr("10.0.0.99").As16(), Sha: MAC{2, 0, 0, 0, 0, 99}}
 	if err := o.objects.Bindings.Lookup(&key, &told); !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -126,7 +126,7 @@ func TestImportantAddressIsToldDuringAFlood(t *testing.T) {
 	if got := o.toldOf(t, frames(claimant, 0, 100)...); got != testPeakBurst {
 		t.Errorf("got %d of 100 claimants of an important address told, want %d", got, testPeakBurst)
 	}
-	// Nor do these take anything from the others.
+	// Nor do important bindings use tokens of the others.
 	o.refill(t, 1, 1)
 	if got := o.toldOf(t, frames(madeUp, 100, 110)...); got != 1 {
 		t.Errorf("got %d made-up bindings told after one token came back, want 1", got)
@@ -152,7 +152,7 @@ func TestRepeatedBindingIsToldDuringAFlood(t *testing.T) {
 	if got := o.runFor(t, repeated); got != ResultLimited {
 		t.Fatalf("the first time: got %s, want %s", got, ResultLimited)
 	}
-	// More than refusals has room for: what was there first stays.
+	// These are more refusals than the map has room for: the earlier entries stay.
 	for n := 100; n < 100_000; n++ {
 		o.run(t, madeUp(n))
 	}
@@ -170,7 +170,7 @@ func TestLimitsEndWithTime(t *testing.T) {
 	flooded := 0
 	for _, step := range []struct {
 		what            string
-		peak, sustained uint64 // tokens that came back
+		peak, sustained uint64 // tokens that were refilled
 		want            int
 	}{
 		{"at first", 0, 0, testPeakBurst - testRepeatedBurst},
@@ -231,7 +231,7 @@ func TestImportantAddressHasRoomInTheRingDuringAFlood(t *testing.T) {
 	if err := o.SetImportant(addrA, true); err != nil {
 		t.Fatal(err)
 	}
-	const most = 1 << 20 / 64 // events in the ring
+	const most = 1 << 20 / 64 // events that fit in the ring
 	for n := range most {
 		o.run(t, madeUp(n))
 	}

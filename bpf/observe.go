@@ -30,8 +30,8 @@ type Observer struct {
 	raw       observeEvent // what record.RawSample points at
 }
 
-// Load brings the program and its maps into the kernel, attached to nothing. It
-// takes CAP_BPF and CAP_NET_ADMIN, and Linux 5.17 or newer.
+// Load loads the program and its maps into the kernel, without attaching it to an
+// interface. It requires CAP_BPF and CAP_NET_ADMIN, and Linux 5.17 or newer.
 func Load() (*Observer, error) {
 	spec, err := loadObserve()
 	if err != nil {
@@ -108,10 +108,10 @@ func (o *Observer) Contest(addr netip.Addr, on bool) error {
 	return nil
 }
 
-// SetImportant says whether claims to addr are important. New bindings of
-// important addresses are limited apart from all others: a port that is flooded
-// with made-up addresses still shows them. At most 262144 addresses are
-// important at a time.
+// SetImportant sets whether claims to addr are important. New bindings of
+// important addresses have a limit of their own: a port that is flooded with
+// made-up addresses still reports them. At most 262144 addresses can be important
+// at a time.
 func (o *Observer) SetImportant(addr netip.Addr, on bool) error {
 	if !addr.IsValid() {
 		return errors.New("set important address: the address is zero")
@@ -139,13 +139,13 @@ func (o *Observer) Limited(ifindex int) (frames uint64, err error) {
 	return p.Limited, nil
 }
 
-// addPort has the frames of an interface limited, before the Observer is attached
-// to it, and returns what ends that.
+// addPort limits the frames of an interface, before the Observer is attached to
+// it. It returns a function that removes the limit.
 func (o *Observer) addPort(ifindex int) (remove func(), err error) {
 	key := uint32(ifindex)
 	err = o.objects.Ports.Update(key, observePort{}, ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {
-		return func() {}, nil // it is attached there already, or this attempt fails because of that
+		return func() {}, nil // already attached there, or this attempt fails because of that
 	}
 	if err != nil {
 		return nil, fmt.Errorf("add interface %d to the ports of the observer: %w", ifindex, err)

@@ -149,7 +149,7 @@ func TestBindingsDifferByAddressMACsAndVLAN(t *testing.T) {
 		request(macA, addrA, addrB),
 		request(macB, addrA, addrB),
 		request(macA, addrB, addrA),
-		arpFrame{source: macB, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(), // in a frame of another one
+		arpFrame{source: macB, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(), // the Ethernet source is another host
 		arpFrame{tags: []vlanTag{{0x8100, 10}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(),
 		arpFrame{tags: []vlanTag{{0x8100, 11}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(),
 		arpFrame{tags: []vlanTag{{0x8100, 10}, {0x8100, 11}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(),

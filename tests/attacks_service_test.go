@@ -33,20 +33,20 @@ import (
 	"github.com/ipwitness/ipwitness/tests/sim"
 )
 
-// The tokens of the agents of node1, which is honest, and of node2, which was stolen.
+// The tokens of two agents: node1 is honest, and the token of node2 was stolen.
 const (
 	honestToken = "honest-token-0123456789"
 	stolenToken = "stolen-token-0123456789"
 	agentTokens = aliceToken + " operator alice\n" + honestToken + " agent node1\n" + stolenToken + " agent node2\n"
 )
 
-// newTokens starts an aggregator that knows agents by tokens.
+// newTokens starts an aggregator that authenticates agents by tokens.
 func newTokens(t *testing.T) *secured {
 	t.Helper()
 	return newGuarded(t, agentTokens, false)
 }
 
-// file makes a file with a token.
+// file creates a file that contains a token.
 func (s *secured) file(token string) string {
 	s.t.Helper()
 	name := filepath.Join(s.dir, token)
@@ -56,7 +56,7 @@ func (s *secured) file(token string) string {
 	return name
 }
 
-// honest makes node1 with two pods, and a real agent that reports with its token.
+// honest creates node1 with two pods and a real agent that reports with the token of node1.
 func (s *secured) honest() *lab {
 	s.t.Helper()
 	n := s.addMachine(newHost(s.t), "node1", 1)
@@ -69,7 +69,7 @@ func (s *secured) honest() *lab {
 	return n
 }
 
-// wantHonest waits until node1 is known in full.
+// wantHonest waits until the aggregator has the complete state of node1.
 func (s *secured) wantHonest() {
 	s.t.Helper()
 	s.awaitNode("node1", ipwitnessv1.Node_LIVE)
@@ -81,7 +81,7 @@ func (s *secured) wantHonest() {
 	}
 }
 
-// nodeCalled is the node of a name.
+// nodeCalled returns the node with a name.
 func (c *cluster) nodeCalled(name string) *ipwitnessv1.Node {
 	c.t.Helper()
 	nodes := c.allNodes()
@@ -92,7 +92,7 @@ func (c *cluster) nodeCalled(name string) *ipwitnessv1.Node {
 	return nodes[i]
 }
 
-// cli runs a command of a person, and gives what it prints. It may not be sure of that.
+// cli runs a query command and returns its output. The command may exit with exitCannotTell.
 func (s *secured) cli(args ...string) string {
 	s.t.Helper()
 	cmd := s.at.Command(binary, append(args, "--server", "https://127.0.0.1:9641", "--tls-ca", s.servers.File, "--token-file", s.file(aliceToken))...)
@@ -105,7 +105,7 @@ func (s *secured) cli(args ...string) string {
 	return string(out)
 }
 
-// dial connects to gRPC as somebody with a token does.
+// dial opens a gRPC connection that authenticates with a token.
 func (s *secured) dial(token string) *grpc.ClientConn {
 	s.t.Helper()
 	config := s.Secure.TLS.Clone()
@@ -122,10 +122,10 @@ func (s *secured) dial(token string) *grpc.ClientConn {
 	return conn
 }
 
-// liar is a stream of reports by somebody who has a token of an agent, and no node.
+// liar is a stream of reports by a client that has an agent's token but no node.
 type liar struct {
 	stream ipwitnessv1.ReportService_ReportClient
-	mu     sync.Mutex // of what is sent
+	mu     sync.Mutex // guards last and the order of messages
 	last   uint64
 	acked  chan uint64
 	ended  chan error
@@ -145,10 +145,10 @@ func (s *secured) liar(token string) *liar {
 				l.ended <- err
 				return
 			}
-			if m.GetPing() != 0 { // it stays
+			if m.GetPing() != 0 { // it stays connected
 				l.answer(&ipwitnessv1.ReportRequest{Pong: &ipwitnessv1.Pong{Id: m.GetPing(), SentAt: timestamppb.Now()}})
 			}
-			if m.GetCheck() != nil { // and says that all is as it was
+			if m.GetCheck() != nil { // and reports that nothing has changed
 				l.answer(&ipwitnessv1.ReportRequest{Checked: []uint64{m.GetCheck().GetId()}})
 			}
 			select {
@@ -161,8 +161,8 @@ func (s *secured) liar(token string) *liar {
 	return l
 }
 
-// send sends the next message, and gives its number. Where the stream has ended, that
-// says why.
+// send sends the next message and returns its sequence number. It ignores an error, because
+// ended gives the reason why the stream ended.
 func (l *liar) send(m *ipwitnessv1.ReportRequest) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,7 +182,7 @@ func (l *liar) answer(m *ipwitnessv1.ReportRequest) {
 	}
 }
 
-// say sends a message, and gives what the aggregator says of it.
+// say sends a message and returns the aggregator's verdict on it.
 func (l *liar) say(m *ipwitnessv1.ReportRequest) error {
 	n := l.send(m)
 	for {
@@ -197,7 +197,7 @@ func (l *liar) say(m *ipwitnessv1.ReportRequest) error {
 	}
 }
 
-// saysHello is a snapshot of a node without anything.
+// saysHello returns the snapshot of an empty node.
 func saysHello(node, boot, netns string) *ipwitnessv1.ReportRequest {
 	return &ipwitnessv1.ReportRequest{
 		SnapshotBegin: true, SnapshotEnd: true,
@@ -232,15 +232,16 @@ func TestAttackByAStolenTokenThatSaysItIsAnotherNode(t *testing.T) {
 		"a problem of both nodes, here of node1: "+s.nodeCalled("node1").GetProblems()[0])
 }
 
-// poolOf is the directory of a pool of host-local with a payload in its name.
+// poolOf returns the directory of a host-local pool with a payload in its name.
 func poolOf(payload string) string { return "/var/lib/cni/networks/" + payload }
 
-// hostile is a report in which all that may be is a name that does harm where it is not
-// quoted: pods that share addresses, some without allocations, and a pool of host-local.
+// hostile returns a report in which every name that may be free text does harm where it is
+// not quoted. It has pods that share addresses, some of them without allocations, and a
+// host-local pool.
 func hostile(boot, netns string, payloads []string) *ipwitnessv1.ReportRequest {
 	m := saysHello("node2", boot, netns)
 	for i, payload := range payloads {
-		cut := payload[:min(len(payload), 15)] // as the name of an interface
+		cut := payload[:min(len(payload), 15)] // short enough for the name of an interface
 		pool := poolOf(payload)
 		network := "net" + fmt.Sprint(i)
 		address := func(host byte) []byte { return []byte{10, 245, byte(i), host} }
@@ -251,14 +252,14 @@ func hostile(boot, netns string, payloads []string) *ipwitnessv1.ReportRequest {
 		m.Allocations = append(m.Allocations, &ipwitnessv1.AllocationRecord{
 			Ipam: "host-local", Pool: pool, Address: address(6), ContainerId: payload, Interface: cut, AllocatedAt: timestamppb.Now(),
 		})
-		for j := range uint32(4) { // two pods have .5 without an allocation, one each .6 and .7
+		for j := range uint32(4) { // two pods have .5 without an allocation; .6 and .7 have one pod each
 			id := 10 + 4*uint32(i) + j
 			port := fmt.Sprint("veth", id)
 			namespace, name, ifname, inode, container := payload, payload, cut, fmt.Sprint(4026532000+id), fmt.Sprint("0123456789abcdef", id)
 			switch j {
 			case 1:
 				name, inode, container = fmt.Sprint("web-", i), payload, payload
-			case 3: // of whom only the pool is odd, so that there is a command
+			case 3: // here only the pool has an odd name, so that there is a command
 				namespace, name, ifname = "default", fmt.Sprint("db-", i), "eth0"
 			}
 			m.Namespaces = append(m.Namespaces, &ipwitnessv1.NamespaceRecord{
@@ -282,8 +283,8 @@ func hostile(boot, netns string, payloads []string) *ipwitnessv1.ReportRequest {
 	return m
 }
 
-// What a person runs who was told of an attack: all that is shown of the report of a stolen
-// token, and the plan that is made of it, in a real shell.
+// The commands that a person runs after an attack was reported: all output about the report
+// of a stolen token, and the plan made from it, run in a real shell.
 func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 	t.Parallel()
 	s := newTokens(t)
@@ -301,7 +302,7 @@ func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 		plan = s.cli("audit", "--fix-plan")
 		return strings.Contains(plan, "10.245.0.7") && strings.Contains(plan, "10.245.3.7")
 	})
-	wantSaid(t, plan, form.Quote(poolOf(canary.Payloads[0]))) // a command that has one in it
+	wantSaid(t, plan, form.Quote(poolOf(canary.Payloads[0]))) // a command that contains a payload
 	cage.Parses(plan)
 	cage.Readable("the plan", plan)
 	for _, arguments := range []string{"", " node node2", " cluster"} {
@@ -357,7 +358,7 @@ func TestAttackByANodeThatReportsMoreThanItsShare(t *testing.T) {
 	}
 	until(t, "node2 to be incomplete", func() bool { return s.nodeCalled("node2").GetIncomplete() })
 	s.wantHonest()
-	// What the honest node reports from now on has room, too.
+	// There is also room for new reports of the honest node.
 	n.pod("c", "10.244.0.7/32")
 	s.watch.await("the duplicate of the honest node", inState("10.244.0.7", ipwitnessv1.Conflict_CONFIRMED))
 	if n := s.nodeCalled("node1"); n.GetIncomplete() {
@@ -373,7 +374,7 @@ func TestAttackByANodeThatReportsMoreThanItsShare(t *testing.T) {
 		"a problem of the node: "+masked(strings.Join(liar.GetProblems(), "; "), `.*`))
 }
 
-// slowly sends requests that do not end by so many connections from each of these addresses.
+// slowly opens each connections from every address, and sends an unfinished request on them.
 func slowly(t *testing.T, h *netlab.Host, to, request string, each int, from ...string) (open []net.Conn) {
 	t.Helper()
 	for _, address := range from {
@@ -404,7 +405,7 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 	const request = "POST /v1/conflicts/abc:acknowledge HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 60000\r\n\r\n{"
 	open := slowly(t, c.Host, "127.0.0.1:9641", request, 256, "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
 
-	// One byte each now and then, until each is hung up on.
+	// Send one byte at a time until every connection is hung up.
 	answers := make(chan string, len(open))
 	for _, conn := range open {
 		go func() {
@@ -414,7 +415,7 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 	}
 	rest := make(chan error, 1)
 	go func() {
-		_, err := netlab.Remote(netlab.Server, c.Client()).Text(t.Context(), "/v1/owners") // a connection of its own
+		_, err := netlab.Remote(netlab.Server, c.Client()).Text(t.Context(), "/v1/owners") // uses a connection of its own
 		rest <- err
 	}()
 	over, most := 0, 0
@@ -426,7 +427,7 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 		}
 		most = max(most, descriptors(t, c.program))
 		for _, conn := range open {
-			_, _ = io.WriteString(conn, " ") // it may be cut off
+			_, _ = io.WriteString(conn, " ") // the connection may be closed already
 		}
 		for {
 			select {
@@ -451,7 +452,7 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 
 func TestAttackByRapidReset(t *testing.T) {
 	t.Parallel()
-	c := newAggregator(t, "--log-level", "debug") // also of what the log has too much of else
+	c := newAggregator(t, "--log-level", "debug") // the debug log also has records that are otherwise left out as too frequent
 	fleet, err := sim.Start(c.Host, grpcServer, sim.Size{Nodes: 5, Owners: 20})
 	if err != nil {
 		t.Fatal(err)
@@ -469,7 +470,7 @@ func TestAttackByRapidReset(t *testing.T) {
 		{"content-type", "application/grpc"},
 		{"te", "trailers"},
 	} {
-		if err := encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1], Sensitive: true}); err != nil { // the same bytes each time
+		if err := encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1], Sensitive: true}); err != nil { // never indexed, so that each call has the same bytes
 			t.Fatal(err)
 		}
 	}
@@ -550,7 +551,7 @@ func TestAttackByWatchesThatDoNotRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if head, err := stream.Header(); err != nil || head.Get("content-type") == nil { // it did not begin
+		if head, err := stream.Header(); err != nil || head.Get("content-type") == nil { // the stream did not begin
 			_, refused = stream.Recv()
 		}
 		open = append(open, stream)
@@ -561,11 +562,11 @@ func TestAttackByWatchesThatDoNotRead(t *testing.T) {
 	const watches = `ipwitness_aggregator_watches{of="owners"}`
 	until(t, "all of them to be cut off", func() bool { return c.metricOf(c.program, watches) == 0 })
 	var end error
-	for end == nil { // what was sent before, and why it is over
+	for end == nil { // drain the stream, and get the reason for its end
 		_, end = open[0].Recv()
 	}
 	c.wantFleet(fleet)
-	taken, most := c.peak()-before, len(open)/2+8 // half a megabyte each
+	taken, most := c.peak()-before, len(open)/2+8 // half a megabyte per connection
 	t.Logf("%d watches took %d MiB", len(open), taken)
 	if taken > most {
 		t.Errorf("memory for %d watches: got %d MiB, want %d at most", len(open), taken, most)
@@ -590,9 +591,9 @@ func TestAttackOnTheFileOfAcknowledgements(t *testing.T) {
 			if err := errors.Join(os.Mkdir(dir, 0o700), make(filepath.Join(dir, "acknowledgements.json"))); err != nil {
 				t.Fatal(err)
 			}
-			c := newAggregator(t, "--data-dir", dir) // it serves
+			c := newAggregator(t, "--data-dir", dir) // the aggregator is serving
 			n := c.addNode("node1")
-			n.plant() // and detects
+			n.plant() // and detects duplicates
 			var m ipwitnessv1.ListNodesResponse
 			if err := c.program.Get(t.Context(), "/v1/nodes", &m); err != nil {
 				t.Fatal(err)

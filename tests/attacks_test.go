@@ -14,7 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/situations"
 )
 
-// Who is who in the lab of attacks. The host parts of addresses are those of attacks.
+// The hosts in the lab of attacks. The host parts of addresses are those in attacks.
 var (
 	victimMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 7}
 	attackerMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x66}
@@ -24,15 +24,17 @@ var (
 	calicoMAC   = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 )
 
-// spoofs are attacks on the neighbour table of a pod by another one on its bridge: each
-// frame is sent once, and has the asker believe that the victim's address is elsewhere.
+// spoofs are attacks on the neighbour table of a pod by another pod on the same bridge.
+// Each frame is sent once, and makes the asker believe that the victim's address is
+// elsewhere.
 var spoofs = []struct {
 	id     string
 	ipv6   bool
 	change func(f *netlab.Forged)
-	// incomplete tells that only who asks just now believes it.
+	// incomplete is set if only a host that is resolving the address at that moment
+	// believes the frame.
 	incomplete bool
-	// loopback tells that no frame is forged: the attacker's kernel answers.
+	// loopback is set if no frame is forged, because the attacker's kernel answers.
 	loopback bool
 }{
 	{id: "arp-reply"},
@@ -49,13 +51,14 @@ var spoofs = []struct {
 	{id: "ndp-no-override", ipv6: true, change: func(f *netlab.Forged) { f.NoOverride = true }, incomplete: true},
 }
 
-// spoofing has the test expect that somebody speaks for somebody else.
+// spoofing makes the test expect a workload that answers for another one.
 func spoofing(t *testing.T) {
 	test, _, _ := strings.Cut(t.Name(), "/")
 	spoofers.Store(test, true)
 }
 
-// attackLab is a bridge with the victim, the attacker and who asks for the victim.
+// attackLab creates a bridge with the victim, the attacker and the host that resolves
+// the victim's address.
 func attackLab(t *testing.T, wire string) *lab {
 	t.Helper()
 	l := newLab(t, "--wire", wire)
@@ -97,7 +100,7 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 				}
 				effect := "its entry of the victim becomes the attacker's choice"
 				if a.incomplete {
-					// The victim does not answer in time.
+					// Isolated ports keep the victim from answering in time.
 					l.sh("ip link set vvictim type bridge_slave isolated on", "ip link set vasker type bridge_slave isolated on")
 					effect = "asks, and believes who answers first"
 				}
@@ -122,7 +125,7 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 			}
 			l.wantOnlyPlanted()
 
-			// What the bridge does not send to the victim any more, it sends to the attacker.
+			// The bridge now sends the attacker the frames that are for the victim.
 			l.sh("ip -n asker neigh flush all")
 			l.arp("attacker", 1, victimMAC.String(), "10.244.0.7", "10.244.0.7")
 			until(t, "the bridge to take the attacker's port for the victim's", func() bool {
@@ -144,7 +147,8 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 	}
 }
 
-// What the observer does not read to the end it says: somebody could hide there.
+// Frames that the observer does not parse to the end are reported: an attack could hide
+// in them.
 func TestAttackThatIsNotReadIsAProblem(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -180,8 +184,9 @@ func TestAttackThatIsNotReadIsAProblem(t *testing.T) {
 		"a problem of the node, which names no sender: "+l.node().GetProblems()[0])
 }
 
-// What a pod has its own kernel do, an attacker in it can, too: it counts only where the
-// operator says so, or where the node's own routes do.
+// An attacker in a pod can make the pod's kernel answer for others, too. Such answers
+// are legitimate only if the operator declares the pod a router, or if the node's own
+// routes lead to it.
 func TestAPodThatAnswersForOthersIsASpooferUnlessTheNodeRoutesToIt(t *testing.T) {
 	t.Parallel()
 	spoofing(t)
@@ -195,7 +200,7 @@ func TestAPodThatAnswersForOthersIsASpooferUnlessTheNodeRoutesToIt(t *testing.T)
 	l.sh("ip -n proxy link add in0 type veth peer name in1", "ip -n proxy link set in0 up", "ip -n proxy link set in1 up",
 		"ip -n proxy neigh add proxy fd00:10:244::7 dev eth0", "ip -n proxy neigh add proxy fd00:10:244::17 dev eth0",
 		"ip route add 10.244.0.17/32 via 10.244.0.8 dev cni0", "ip route add fd00:10:244::17/128 via fd00:10:244::8 dev cni0",
-		// By that one the node does not send the address to the proxy.
+		// By this route, the node does not send the address to the proxy.
 		"ip route add 10.244.0.18/32 via 10.244.0.9 dev cni0")
 	for _, addr := range []string{"10.244.0.7", "10.244.0.17", "10.244.0.18"} {
 		l.sh("ip -n proxy route add " + addr + "/32 dev in0")
@@ -215,16 +220,16 @@ func TestAPodThatAnswersForOthersIsASpooferUnlessTheNodeRoutesToIt(t *testing.T)
 		situations.WantApplied(t, l.explain(addr), rule)
 	}
 
-	// It is over with the address: nobody is deceived any more.
+	// The conflict ends with the address, because nobody is deceived any more.
 	l.sh("ip -n holder addr del 10.244.0.18/24 dev eth0")
 	l.awaitFindings("address-spoofed 10.244.0.7", "address-spoofed fd00:10:244::7")
-	// And where the pod stops, it is over with its port.
+	// When the pod stops, the conflict ends with the pod's port.
 	l.sh("ip link del vproxy")
 	l.awaitFindings()
 }
 
-// attacked waits for the finding about an attack, by the attacker and about the victim,
-// and proves its row in the table of docs/security.md.
+// attacked waits for the finding about an attack by the attacker on the victim, and
+// checks the row of the attack in docs/security.md.
 func (l *lab) attacked(id, kind, addr, effect string) {
 	l.t.Helper()
 	var f *ipwitnessv1.Finding
@@ -252,13 +257,13 @@ func (l *lab) attacked(id, kind, addr, effect string) {
 	wantAttack(l.t, id, effect, fmt.Sprintf("finding `%s`: %s", kind, f.GetSummary()))
 }
 
-// wantAttack proves a row of the table in docs/security.md.
+// wantAttack checks a row of the table in docs/security.md.
 func wantAttack(t *testing.T, id, effect, seen string) {
 	t.Helper()
 	situations.CheckAttack(t, "testdata/attacks", id, situations.Attack{Effect: effect, Seen: seen})
 }
 
-// masked replaces what differs from run to run.
+// masked replaces the parts of a text that differ between runs.
 func masked(text string, differs ...string) string {
 	for _, d := range differs {
 		text = regexp.MustCompile(d).ReplaceAllStringFunc(text, func(s string) string {

@@ -310,7 +310,8 @@ func TestL17OneAddressOnTwoLANs(t *testing.T) {
 }
 
 // A machine on the LAN of node1 forges a frame of node2, which is on another LAN. Both
-// nodes have one address of 192.168.0.0/16, and a pod each that has another one.
+// nodes have the same address of 192.168.0.0/16, and each has a pod with another
+// shared address.
 func TestAForgedFrameConfirmsNoConflictOfTwoLANs(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "--stale-after", "4s", "--handover-grace", "2s")
@@ -338,7 +339,7 @@ func TestAForgedFrameConfirmsNoConflictOfTwoLANs(t *testing.T) {
 	}
 	forged := c.only(own)
 	c.plant()
-	// What one frame joined comes apart, also under the conflicts of it.
+	// The LANs that one frame joined are separated again, and the conflicts on them end.
 	for _, addr := range []string{own, pods} {
 		c.watch.await("the conflict of "+addr+" to be over", inState(addr, ipwitnessv1.Conflict_RESOLVED))
 		if c.only(addr).GetConfirmedAt() != nil || slices.Contains(c.watch.told(addr), confirmed) {
@@ -349,7 +350,7 @@ func TestAForgedFrameConfirmsNoConflictOfTwoLANs(t *testing.T) {
 	wantAttack(t, "stitched-lans", "addresses that both LANs have look like duplicates",
 		fmt.Sprintf("conflicts that stay %s with `linkProof` %s, and end by themselves: %s", forged.GetState(), forged.GetLinkProof(), forged.GetSummary()))
 
-	// The LANs become one: the nodes hear each other.
+	// The LANs become one: the nodes receive each other's frames.
 	if err := lans[0].Cable("trunk", lans[1].Host, "trunk"); err != nil {
 		t.Fatal(err)
 	}

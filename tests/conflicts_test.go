@@ -132,7 +132,7 @@ func TestT9DuplicatesWithOneMACDerivedFromTheAddress(t *testing.T) {
 		if o.GetMac() != "0a:58:0a:f4:00:07" {
 			t.Errorf("MAC of %s: got %s", o.GetWorkload().GetName(), o.GetMac())
 		}
-		if kind := o.GetWorkload().GetKind(); kind != ipwitnessv1.Workload_UNKNOWN { // somebody named it, no runtime knows it
+		if kind := o.GetWorkload().GetKind(); kind != ipwitnessv1.Workload_UNKNOWN { // the namespace has a name, but no runtime knows it
 			t.Errorf("kind of network namespace %s: got %s, want UNKNOWN", o.GetWorkload().GetName(), kind)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// exits runs ipwitness where queries are made, and gives its exit code.
+// exits runs ipwitness against the aggregator and returns its exit code.
 func (l *lab) exits(args ...string) int {
 	l.t.Helper()
 	err := l.at.Command(binary, args...).Run()
@@ -49,7 +49,7 @@ func TestANodeThatFallsSilentIsNotWell(t *testing.T) {
 	wantSaid(t, refused(t, c.Host, 3, "audit", "--fix-plan"), "# NOT SEEN: "+silent)
 	wantSaid(t, c.says("explain", "10.244.0.7"), "Cannot tell: nobody is known to hold 10.244.0.7", silent)
 
-	// What is found counts all the same.
+	// A finding counts even if coverage is incomplete.
 	c.nodes[0].pod("a", "10.244.0.7/32")
 	c.nodes[0].pod("b", "10.244.0.7/32")
 	until(t, "the duplicate of node1", func() bool { return c.exits("conflicts", "--exit-code") == 2 })

@@ -262,9 +262,9 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// TestImageRunsAgentAndAggregator imports the image as it is into each containerd.
-// Its user runs the aggregator; the agent is root, with three capabilities. Both
-// have a file system that is read-only.
+// TestImageRunsAgentAndAggregator imports the image as it is into each containerd. The
+// image's user runs the aggregator; the agent is root, with three capabilities. Both
+// have a read-only file system.
 func TestImageRunsAgentAndAggregator(t *testing.T) {
 	t.Parallel()
 	name, _ := builtImage(t)

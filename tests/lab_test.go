@@ -124,11 +124,11 @@ func (l *lab) launch(cmd *exec.Cmd) {
 	l.agent, l.service = p, &service{at: l.Host, program: p, watch: watchConflicts(l.t, p)}
 }
 
-// spoofers are the names of the tests in which somebody speaks for somebody else.
+// spoofers are the names of the tests in which a workload answers for another one.
 var spoofers sync.Map
 
-// killed has a program killed when the test ends, which tells what it said last
-// if it fails. In no test but those of spoofers does it say that somebody spoofs.
+// killed kills a program when the test ends, and logs its last output if the test
+// failed. Only the tests in spoofers may have it report a spoofer.
 func killed(t *testing.T, name string, p *netlab.Program) {
 	t.Cleanup(func() {
 		test, _, _ := strings.Cut(t.Name(), "/")

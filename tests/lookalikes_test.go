@@ -274,8 +274,8 @@ func TestL20OneHolderSeenOnTheWireIsOneOwner(t *testing.T) {
 	l.assign("a", "10.244.0.7/24")
 	l.bridged(2)
 	out.machine("loop", "02:00:00:00:00:0e")
-	// Its own announcement, request and answer, by its own port; and its frame
-	// once more by another port, as a loop in the wiring outside would bring it.
+	// The pod's own announcement, request and answer arrive on its own port. One frame then
+	// arrives again on another port, as a loop in the wiring outside would return it.
 	l.arp("a", 1, "02:00:00:00:00:0a", "10.244.0.7", "10.244.0.7")
 	l.arp("a", 1, "02:00:00:00:00:0a", "10.244.0.7", "10.244.0.1")
 	l.arp("a", 2, "02:00:00:00:00:0a", "10.244.0.7", "10.244.0.1")

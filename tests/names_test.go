@@ -135,8 +135,8 @@ func TestProcessesNameANamespaceWithoutAFile(t *testing.T) {
 	}
 	wantSaid(t, wide, "PROCESS", fmt.Sprintf("sleep (%d)", before), fmt.Sprintf("process/sleep (%d)", after))
 
-	// Only a process that lived for 10 s is told after its end. The agent has looked at it
-	// since then once it has found another one.
+	// A process is reported after its end only if it lived for 10 s. Once the agent has found
+	// another process, it has looked at this one since.
 	until(t, "the process to have lived for 10 s", func() bool { return time.Since(began) > 10*time.Second })
 	const later = "10.244.0.8"
 	marker := l.sleeper("")

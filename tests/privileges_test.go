@@ -264,8 +264,8 @@ func doctorWith(t *testing.T, h *netlab.Host, capabilities ...string) (usable bo
 	return said.Usable, said.Checks
 }
 
-// missed has agent and doctor run without one of the three, and gives the row of the
-// table about it.
+// missed runs agent and doctor without one of the three capabilities, and returns the row
+// of the table for it.
 func missed(t *testing.T, missing, purpose string) string {
 	t.Helper()
 	rest := slices.DeleteFunc(slices.Clone(three), func(c string) bool { return c == missing })

@@ -16,20 +16,20 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// remedyRange is a range that no other test has: a plan looks into all namespaces with
-// processes.
+// remedyRange replaces the range of a network by one that no other test uses, because a
+// plan looks into all namespaces with processes.
 func remedyRange(conflist string) string {
 	return strings.ReplaceAll(conflist, "10.244.0.0/16", "198.18.79.0/24")
 }
 
 const (
-	remedied = "198.18.79.2" // the first one that host-local gives of it
+	remedied = "198.18.79.2" // the first address that host-local allocates from it
 	gateway  = "198.18.79.1"
 )
 
-// conflictScenes are conflicts of each cause that a lab of namespaces can have. Those that
-// are Calico's are in tests/kubernetes; the commands for whereabouts, Calico and Cilium are
-// run in aggregator/verdict, with answers that a test gives (TestCommandsOnlyChange…).
+// conflictScenes are conflicts of each cause that can be built in a lab of namespaces.
+// Calico's are in tests/kubernetes. The commands for whereabouts, Calico and Cilium run in
+// aggregator/verdict against prepared answers (TestCommandsOnlyChange…).
 var conflictScenes = map[string]func(t *testing.T) *scene{
 	"ipam-state-lost, the newer one is booked": func(t *testing.T) *scene {
 		l := newLab(t)
@@ -72,13 +72,13 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 		cni := l.cni(remedyRange(netlab.PTP))
 		add(t, cni, "web", "other")
 		dir := l.Path("/run/cni-ipam-state/kindnet")
-		rebook(t, l, filepath.Join(dir, remedied)) // before anybody knows that it was booked rightly
+		rebook(t, l, filepath.Join(dir, remedied)) // before the aggregator has seen the right allocation
 		l.start("--node", "node1")
 		s := newScene(t, l)
 		s.pods["web"] = &placed{l, cni}
 		s.found("booked-elsewhere", remedied)
 		s.kind = ""
-		for _, file := range []string{remedied, "last_reserved_ip.0"} { // what it is booked for ends
+		for _, file := range []string{remedied, "last_reserved_ip.0"} { // the owner of the allocation ends
 			if err := os.Remove(filepath.Join(dir, file)); err != nil {
 				t.Fatal(err)
 			}
@@ -102,7 +102,7 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 		l.pod("blue", remedied+"/32")
 		l.awaitOwners(remedied, 1)
 		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
-		s.keeper = "web" // it has an allocation
+		s.keeper = "web" // web has an allocation
 		return s.conflicted(remedied, "blue | default/web", "static-address")
 	},
 	"static-address, of the node": func(t *testing.T) *scene {
@@ -137,7 +137,7 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 			return inState(remedied, ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
 		})
 		s.byHand["Find what uses the address behind"] = func() { l.sh("ip -n guest addr del " + remedied + "/24 dev eth0") }
-		s.left = []string{"intended-not-observed"} // that of the launcher
+		s.left = []string{"intended-not-observed"} // the launcher's finding
 		s.ways = map[string]string{"default/web keeps the address": "web"}
 		return s.conflicted(remedied, "default/launcher | default/web", "static-address")
 	},
@@ -170,7 +170,7 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 				l.cni(strings.Replace(conf(string(rune('0'+i))), "198.18.79.0/24", "198.18.80.0/24", 1))
 			}
 		}
-		s.keeper = "web" // both are booked, and it came first
+		s.keeper = "web" // both have an allocation, and web was first
 		return s.conflicted(remedied, "default/db | default/web", "overlapping-networks")
 	},
 	"pod-cidr-overlap": func(t *testing.T) *scene {
@@ -230,10 +230,10 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 			n.announce("/eth0", vip)
 			c.awaitOwners(vip, i+1)
 		}
-		s.byHand["Find out why each of nodes"] = func() { // they hear each other again: the backup gives it up
+		s.byHand["Find out why each of nodes"] = func() { // once the nodes hear each other again, the backup releases the address
 			c.nodes[1].sh("ip addr del " + vip + "/32 dev eth0")
 		}
-		s.keeper = "node1" // it had it first
+		s.keeper = "node1" // node1 had the address first
 		s.ways = map[string]string{"node node1 itself (eth0) keeps": "node1", "node node2 itself (eth0) keeps": "node2"}
 		return s.conflicted(vip, "node1 | node2", "split-brain")
 	},
@@ -284,8 +284,9 @@ func forgotten(t *testing.T, cni *netlab.CNI) {
 	}
 }
 
-// rebook has host-local's file of an address say that it is another container's, at once: a
-// file that is written anew is empty for a moment, and the record of before lost.
+// rebook replaces the container ID in host-local's file of an address atomically. Writing
+// the file in place would leave it empty for a moment, and the previous record would be
+// lost.
 func rebook(t *testing.T, l *lab, file string) {
 	t.Helper()
 	next := l.Path("/run/next")
@@ -360,7 +361,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 		l.awaitAllocations(2)
 		l.sh("ip netns del web")
 		delete(s.pods, "web")
-		s.effects["crictl rmp"] = func() { // CNI DEL, which the runtime calls
+		s.effects["crictl rmp"] = func() { // the runtime calls CNI DEL
 			if err := os.Remove(l.Path("/run/cni-ipam-state/kindnet/" + remedied)); err != nil {
 				t.Fatal(err)
 			}
@@ -391,7 +392,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 		s := newScene(t, l)
 		s.place(l, l.cni(remedyRange(netlab.Bridge)), "web")
 		l.awaitAllocations(1)
-		// As in a container that has the directory itself, and not its parent.
+		// In a container, the directory itself may be mounted without its parent.
 		l.sh("mkdir /var/lib/kept", "mv /var/lib/cni/networks /var/lib/kept/", "mkdir /var/lib/cni/networks", "mount --bind /var/lib/kept/networks /var/lib/cni/networks")
 		l.awaitAllocations(1)
 		l.sh("mv /var/lib/kept/networks/cbr0 /var/lib/kept/cbr0", "rmdir /var/lib/kept/networks")
@@ -409,7 +410,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 		if err := os.MkdirAll(l.Path("/run/cni-ipam-state/other"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		// A record that was copied from elsewhere: its container is not there.
+		// A record that was copied from another node: its container is not here.
 		record := l.Path("/run/cni-ipam-state/other/" + remedied)
 		write(t, record, "restored\r\neth0")
 		s.place(l, second, "db")
@@ -418,7 +419,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 				t.Fatal(err)
 			}
 		}
-		s.keeper, s.left = "web", []string{"ranges-overlap"} // by which it could come about
+		s.keeper, s.left = "web", []string{"ranges-overlap"} // the reason why it could happen
 		return s.found("double-allocated", remedied)
 	},
 	"intended-not-observed": func(t *testing.T) *scene {
@@ -481,7 +482,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 				n.cni(strings.Replace(conf, "198.18.79.0/24", "198.18.80.0/24", 1))
 			}
 			s.byHand["Restart the pods of node "+n.name] = func() {
-				delete(s.held, n.name) // pods of DaemonSets start all the same, and those of others wait
+				delete(s.held, n.name) // DaemonSet pods start on a cordoned node; other pods wait
 				s.end("web" + n.name)
 			}
 		}
@@ -500,7 +501,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 			s.byHand["Give network "+net] = func() { l.cni(strings.ReplaceAll(text, "198.18.79", "198.18.80")) }
 			s.byHand["Restart the pods of network "+net] = func() { s.end("web" + net) }
 			s.byHand["remove the configuration of network "+net] = func() {
-				s.remove("web" + net) // the network that no pod uses
+				s.remove("web" + net) // the network has no pods
 				l.sh("rm /etc/cni/net.d/" + net + ".conflist")
 			}
 		}
@@ -519,8 +520,8 @@ func TestRemedyOfEachFindingEndsIt(t *testing.T) {
 	}
 }
 
-// apiOf serves as much of the Kubernetes API on the host as tells of node1, and of pods on
-// it. It gives a kubeconfig.
+// apiOf serves, on the host, the part of the Kubernetes API that describes node1 and its
+// pods. It returns a kubeconfig.
 func apiOf(t *testing.T, h *netlab.Host, pods ...string) string {
 	t.Helper()
 	var at net.Listener

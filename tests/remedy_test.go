@@ -13,54 +13,54 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// Each remedy is carried out literally: the commands as they are printed, in their order,
-// on the node that they are for. What is told to a person is done as the table of
-// interpretations has it, and what no interpretation fits fails the test. kubectl, crictl
-// and calicoctl are programs that note what they are called with; the scene then does to
-// the lab what the real ones do, as a controller does that makes a new pod for each one
-// that was deleted. Of several alternatives each is taken in a lab of its own.
+// Each remedy is carried out literally: the printed commands in their order, on their
+// nodes. Instructions for a person are carried out according to the table of
+// interpretations; an instruction without an interpretation fails the test. kubectl,
+// crictl and calicoctl are fakes that record their arguments. The scene then applies the
+// effect of the real command to the lab, and acts as a controller that replaces each
+// deleted pod. Each alternative is carried out in a lab of its own.
 
-// scene is something that is wrong in a lab, and what is needed to put it right.
+// scene is a problem in a lab, and the data needed to solve it.
 type scene struct {
 	*lab
 	t     *testing.T
 	nodes map[string]*lab // by name
 	pods  map[string]*placed
-	// waiting are pods that are to be made, which kubelet tries again and again.
+	// waiting are pods to be created, which kubelet retries.
 	waiting []string
 	held    map[string]bool // nodes that are cordoned
-	// sandboxes are pods by the id of their container.
+	// sandboxes maps container IDs to pods.
 	sandboxes map[string]string
-	// about is the address that it is about, kind that of its finding; empty for a
+	// about is the address in question. kind is the kind of the finding; empty for a
 	// conflict.
 	about, kind string
-	// keeper names the workload, or the MAC, that must have the address in the end; it is
-	// "-" where nobody may have it, and empty where the finding is about no address.
+	// keeper is the workload or MAC that must have the address in the end. It is "-" if the
+	// address must be free, and empty if the finding is about no address.
 	keeper string
-	// ways are who keeps the address instead, by a part of the label of an alternative.
+	// ways maps a part of an alternative's label to the keeper in that alternative.
 	ways map[string]string
-	// byHand does what a person does who is told something, by a part of the text.
+	// byHand maps a part of an instruction to a function that does what a person would do.
 	byHand map[string]func()
-	// effects are what commands do that were called, where that is only so here.
+	// effects maps a part of a command to its effect, if it is specific to this scene.
 	effects map[string]func()
-	// unreal are parts of the labels of alternatives that are not so in this lab.
+	// unreal are parts of the labels of alternatives that do not apply in this lab.
 	unreal []string
-	// left are the kinds of findings that have another reason.
+	// left are the kinds of findings that remain, because they have another cause.
 	left []string
-	// speak has those say that they are there whom only frames show.
+	// speak makes hosts that only frames show announce themselves.
 	speak func()
 }
 
-// placed is where a pod is.
+// placed is the location of a pod.
 type placed struct {
 	node *lab
 	cni  *netlab.CNI
 }
 
-// fakes are the programs that only note what they are called with.
+// fakes is the directory of the programs that only record their arguments.
 const fakes = "/run/fakes"
 
-// newScene makes a scene of a lab with nodes, which may be the lab itself.
+// newScene creates a scene in a lab with nodes. The lab itself may be one of them.
 func newScene(t *testing.T, l *lab, nodes ...*lab) *scene {
 	t.Helper()
 	s := &scene{
@@ -81,7 +81,7 @@ func newScene(t *testing.T, l *lab, nodes ...*lab) *scene {
 		}
 		for _, name := range []string{"kubectl", "crictl", "calicoctl", "systemctl"} {
 			text := "#!/bin/sh\necho \"" + name + " $*\" >>" + fakes + "/log\n"
-			if name == "crictl" { // what the scene says of sandboxes that are ready
+			if name == "crictl" { // the scene's answer about ready sandboxes
 				text += "case \"$1\" in pods) cat " + fakes + "/ready 2>/dev/null ;; esac\nexit 0\n"
 			}
 			if err := os.WriteFile(at.Path(fakes+"/"+name), []byte(text), 0o755); err != nil {
@@ -95,7 +95,7 @@ func newScene(t *testing.T, l *lab, nodes ...*lab) *scene {
 	return s
 }
 
-// machines are the nodes, and the machine of the aggregator.
+// machines returns the nodes and the machine of the aggregator.
 func (s *scene) machines() (all []*netlab.Host) {
 	all = []*netlab.Host{s.at}
 	for _, n := range s.nodes {
@@ -106,7 +106,7 @@ func (s *scene) machines() (all []*netlab.Host) {
 	return all
 }
 
-// place makes pods on a node.
+// place creates pods on a node.
 func (s *scene) place(node *lab, cni *netlab.CNI, pods ...string) {
 	s.t.Helper()
 	for _, pod := range pods {
@@ -117,7 +117,8 @@ func (s *scene) place(node *lab, cni *netlab.CNI, pods ...string) {
 	}
 }
 
-// conflicted waits until the address has a confirmed conflict between owners, of a cause.
+// conflicted waits until the address has a confirmed conflict between owners with a
+// cause.
 func (s *scene) conflicted(addr, owners, cause string) *scene {
 	s.t.Helper()
 	s.about = addr
@@ -141,7 +142,7 @@ func (s *scene) found(kind, addr string) *scene {
 	return s
 }
 
-// finding is the one that the scene is about; nil where it is over.
+// finding returns the finding of the scene, or nil if it has ended.
 func (s *scene) finding() *ipwitnessv1.Finding {
 	s.t.Helper()
 	for _, f := range s.findings("?kind=" + s.kind) {
@@ -152,7 +153,7 @@ func (s *scene) finding() *ipwitnessv1.Finding {
 	return nil
 }
 
-// remedy is what is said to do now.
+// remedy returns the current remedy.
 func (s *scene) remedy() []*ipwitnessv1.Action {
 	s.t.Helper()
 	if s.kind != "" {
@@ -161,13 +162,13 @@ func (s *scene) remedy() []*ipwitnessv1.Action {
 	return s.only(s.about).GetRemedy()
 }
 
-// way is one way through a remedy.
+// way is one path through a remedy.
 type way struct {
 	labels  []string
 	actions []*ipwitnessv1.Action
 }
 
-// ways are all ways through a remedy, with one alternative of each choice.
+// ways returns all paths through a remedy. Each takes one alternative of every choice.
 func ways(actions []*ipwitnessv1.Action) []way {
 	all := []way{{}}
 	for _, a := range actions {
@@ -191,8 +192,8 @@ func ways(actions []*ipwitnessv1.Action) []way {
 	return all
 }
 
-// interpretations are what a person does who is told something, wherever that is the
-// same: nothing, mostly. Each is a part of the text.
+// interpretations are parts of instructions that mean the same in every scene. Most of
+// them require nothing to be done in the lab.
 var interpretations = []string{
 	"Leave ", "Read plan.sh", "The conflict resolves by itself", "The finding is over", "Find out who else has the address",
 	"Find out what deleted", "Find out how it came about", "Look for what took the address away", "See why two nodes could",
@@ -200,7 +201,7 @@ var interpretations = []string{
 	"If it may, the IPAM may be of a version", "Restart what else is on", "make sure that they share no more than the hostname",
 }
 
-// looks are commands that only look: they may find nothing.
+// looks matches commands that only read. They may find nothing.
 var looks = regexp.MustCompile(`^ip -br link \| grep|^kubectl get|^crictl pods|^cat `)
 
 // do carries out one action.
@@ -219,7 +220,7 @@ func (s *scene) do(a *ipwitnessv1.Action) {
 			s.t.Fatalf("no interpretation of what a person is told: %q", a.GetText())
 		}
 		if strings.HasPrefix(a.GetText(), "Read plan.sh, and run it as it says") {
-			for name, n := range s.nodes { // each part that there is
+			for name, n := range s.nodes { // each part that exists
 				if plan, err := os.ReadFile(s.at.Path("/run/plan.sh")); err != nil {
 					s.t.Fatal(err)
 				} else if strings.Contains(string(plan), "'node "+name+"')") {
@@ -242,7 +243,7 @@ func (s *scene) do(a *ipwitnessv1.Action) {
 	s.settle()
 }
 
-// run runs a command on a machine, and does what the fakes were called for.
+// run runs a command on a machine, and applies the effects of the fakes that it called.
 func (s *scene) run(at *netlab.Host, command string) {
 	s.t.Helper()
 	cmd := at.Command("sh", "-euc", "PATH="+fakes+":$PATH; cd /run; "+command)
@@ -250,7 +251,7 @@ func (s *scene) run(at *netlab.Host, command string) {
 	if err != nil && !looks.MatchString(command) {
 		s.t.Fatalf("%v\n%s", err, out)
 	}
-	if plan, err := os.ReadFile(at.Path("/run/plan.sh")); err == nil { // it is brought to each node
+	if plan, err := os.ReadFile(at.Path("/run/plan.sh")); err == nil { // the plan is copied to each node
 		for _, other := range s.machines() {
 			if err := os.WriteFile(other.Path("/run/plan.sh"), plan, 0o600); err != nil {
 				s.t.Fatal(err)
@@ -271,7 +272,7 @@ func (s *scene) run(at *netlab.Host, command string) {
 	}
 }
 
-// effect does to the lab what a command does that was called.
+// effect applies the effect of a command to the lab.
 func (s *scene) effect(words []string) {
 	s.t.Helper()
 	last, call := words[len(words)-1], strings.Join(words[:2], " ")
@@ -310,7 +311,7 @@ func (s *scene) effect(words []string) {
 	}
 }
 
-// remove ends a pod, and nobody makes another one.
+// remove ends a pod that nothing replaces.
 func (s *scene) remove(pod string) {
 	s.t.Helper()
 	at := s.pods[pod]
@@ -323,7 +324,7 @@ func (s *scene) remove(pod string) {
 	delete(s.pods, pod)
 }
 
-// end ends a pod: its controller makes another one.
+// end ends a pod that its controller replaces.
 func (s *scene) end(pod string) {
 	s.t.Helper()
 	at := s.pods[pod]
@@ -334,13 +335,13 @@ func (s *scene) end(pod string) {
 	s.settle()
 }
 
-// settle makes the pods that wait, where that is possible now.
+// settle creates the waiting pods that can now be created.
 func (s *scene) settle() {
 	s.t.Helper()
 	s.waiting = slices.DeleteFunc(s.waiting, func(pod string) bool {
 		at := s.pods[pod]
 		if s.held[at.node.name] {
-			for name, n := range s.nodes { // the scheduler takes another node
+			for name, n := range s.nodes { // the scheduler chooses another node
 				if other := s.networkOf(n); !s.held[name] && other != nil {
 					at = &placed{n, other}
 					s.pods[pod] = at
@@ -360,7 +361,7 @@ func (s *scene) settle() {
 	})
 }
 
-// networkOf is the network of a pod that is on a node; nil for none.
+// networkOf returns the network of a pod on a node, or nil if there is none.
 func (s *scene) networkOf(n *lab) *netlab.CNI {
 	for pod, at := range s.pods {
 		if at.node == n && !slices.Contains(s.waiting, pod) {
@@ -370,7 +371,7 @@ func (s *scene) networkOf(n *lab) *netlab.CNI {
 	return nil
 }
 
-// solved waits until nothing is wrong any more, and the right one has the address.
+// solved waits until no problem is left and the right workload has the address.
 func (s *scene) solved(labels []string) {
 	s.t.Helper()
 	if len(s.waiting) > 0 {
@@ -405,7 +406,7 @@ func (s *scene) solved(labels []string) {
 			return slices.Equal(names, want)
 		})
 	}
-	// Whatever the remedy made would be wrong by now, too.
+	// A mistake of the remedy would be visible by now.
 	s.grownElsewhere()
 	for _, c := range s.watch.all() {
 		if c.GetState() != ipwitnessv1.Conflict_RESOLVED && !isPlanted(c) {
@@ -419,7 +420,7 @@ func (s *scene) solved(labels []string) {
 	}
 }
 
-// grownElsewhere plants a duplicate on one of the nodes, and waits for it.
+// grownElsewhere plants a duplicate on one of the nodes, and waits until it is reported.
 func (s *scene) grownElsewhere() {
 	s.t.Helper()
 	for _, n := range s.nodes {
@@ -437,7 +438,7 @@ func first(words ...string) string {
 	return ""
 }
 
-// carriedOut makes a scene for each way through its remedy, and goes it.
+// carriedOut builds a scene for each path through its remedy, and carries the path out.
 func carriedOut(t *testing.T, build func(t *testing.T) *scene) {
 	t.Helper()
 	for n, of := 0, 1; n < of; n++ {

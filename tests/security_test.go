@@ -33,8 +33,8 @@ func newSecured(t *testing.T) *secured {
 	return newGuarded(t, aliceToken+" operator alice\n", true)
 }
 
-// newGuarded starts an aggregator with TLS and a file of tokens, which alice's is in; it
-// wants certificates of agents, too, if that is said.
+// newGuarded starts an aggregator with TLS and a file of tokens that contains alice's. If
+// certificates is set, agents need a client certificate, too.
 func newGuarded(t *testing.T, tokens string, certificates bool) *secured {
 	t.Helper()
 	s := &secured{dir: t.TempDir()}

@@ -64,7 +64,7 @@ func (l *lab) flood(pod string, frames [][]byte, more func(sent int) int) {
 // metric reads one number of the /metrics of the host's agent.
 func (l *lab) metric(series string) float64 { l.t.Helper(); return l.metricOf(l.agent, series) }
 
-// metricOf reads one number of the /metrics of a program.
+// metricOf returns the value of one series in a program's /metrics.
 func (l *lab) metricOf(p *netlab.Program, series string) float64 {
 	l.t.Helper()
 	text, err := p.Text(l.t.Context(), "/metrics")
@@ -248,8 +248,8 @@ func TestFiftyThousandBindingsOnOnePortAreAllKnown(t *testing.T) {
 	}
 }
 
-// floodAnew has a pod show ever new bindings, as fast as one core can, until the
-// function that it returns is called, or the test ends.
+// floodAnew makes a pod send new bindings as fast as one core can, until the returned
+// function is called or the test ends.
 func (l *lab) floodAnew(pod string, from int) (stop func()) {
 	l.t.Helper()
 	p, err := l.Pod(pod)
@@ -266,7 +266,7 @@ func (l *lab) floodAnew(pod string, from int) (stop func()) {
 				if over.Load() {
 					return 0
 				}
-				if sent%len(frames) == 0 { // all were sent
+				if sent%len(frames) == 0 { // all frames were sent
 					for _, f := range frames {
 						addr, mac := binding(next)
 						copy(f[6:], mac)
@@ -291,8 +291,8 @@ func (l *lab) floodAnew(pod string, from int) (stop func()) {
 	return stop
 }
 
-// switched makes a pod a LAN: a switch is at the other end of its port, and the node
-// has an address there.
+// switched turns a pod into a LAN: its port leads to a switch, and the node has an address
+// there.
 func (l *lab) switched(pod, addr string) {
 	l.t.Helper()
 	l.sh("ip -n "+pod+" link add br0 type bridge", "ip -n "+pod+" link set br0 up",
@@ -315,7 +315,7 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 			l.ports(4)
 			l.awaitOwners(assigned, 1)
 
-			// Two ports show more than the table may hold (agent/room.go), and go on.
+			// Two ports show more bindings than the table can hold (agent/room.go), and continue.
 			const all = 131072
 			stopA, stopB := l.floodAnew("alan", 0), l.floodAnew("b", 1<<22)
 			until(t, "the table to be full", func() bool { return l.metric("ipwitness_agent_claims") >= all })
@@ -335,7 +335,7 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 				t.Errorf("interfaces that flood: got %v, want 2", got)
 			}
 
-			// Strangers take turns with an address by a port that is quiet, and by one that floods.
+			// Strangers alternately claim an address on a quiet port and on a flooding one.
 			for addr, pod := range map[string]string{onQuiet: "clan", onFlooding: "alan"} {
 				until(t, "strangers by "+pod+" to be suspected", func() bool {
 					l.arp(pod, 1, "02:aa:00:00:00:01", addr, addr)
@@ -346,12 +346,12 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 					t.Errorf("rule for %s: got %s, want externals-alternate", addr, got)
 				}
 			}
-			// A port that floods takes the address of a pod.
+			// A device on the flooding port claims the address of a pod.
 			until(t, "the duplicate by a port that floods to be confirmed", func() bool {
 				l.arp("b", 1, "02:aa:00:00:00:03", assigned, assigned)
 				return inState(assigned, ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
 			})
-			// And what two kernels have is found as ever.
+			// Duplicates between two kernels are still found.
 			l.plant()
 
 			if got := l.metric("ipwitness_agent_claims"); got > all+100 {
@@ -396,7 +396,7 @@ func TestManyMACsOnOneAddressAreBounded(t *testing.T) {
 
 func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
 	l := newLab(t)
-	// Each port may tell 768 new bindings at once, and all of them may fill half of the
+	// Each port may report 768 new bindings at once. All ports together may fill half of the
 	// ring, which has room for 16,384 events (bpf/observe.c).
 	const pods, each, bindings = 24, 1000, 24 * 1000
 	for n := range pods {

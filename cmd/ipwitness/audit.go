@@ -118,8 +118,8 @@ func (a about) keep(f *pb.Finding) bool {
 	return true
 }
 
-// findings asks for findings. Known reports whether there is a finding of the id or node
-// that was asked for, also of another kind.
+// findings returns the findings that the command asks for. known reports whether any
+// finding has the requested ID or node, even if it is of another kind.
 func (c *auditCommand) findings(ctx context.Context, about about) (findings []*pb.Finding, known bool, coverage *pb.Coverage, err error) {
 	ask := url.Values{}
 	if about.address != "" {
@@ -142,20 +142,20 @@ func (c *auditCommand) findings(ctx context.Context, about about) (findings []*p
 	return findings, known, coverage, err
 }
 
-// basis is what findings were looked for in.
+// A basis is the data that findings were derived from.
 type basis struct {
 	coverage *pb.Coverage
 	pools    []*pb.Pool
-	// unknown is set where the server does not tell its pools.
+	// unknown is set if the server does not list its pools.
 	unknown bool
-	// silent is the node that was asked for, where it is not heard from.
+	// silent is the requested node, if the server does not hear from it.
 	silent string
 }
 
 // nothing reports whether no pool is audited.
 func (a *basis) nothing() bool { return len(a.pools) == 0 && !a.unknown }
 
-// basis asks what findings are looked for in.
+// basis asks the server for the data that findings are derived from.
 func (c *auditCommand) basis(ctx context.Context, about about, coverage *pb.Coverage) (*basis, error) {
 	a := &basis{coverage: coverage}
 	_, err := pages(ctx, c.client(), "/v1/pools", nil, (*pb.ListPoolsResponse)(nil), func(page *pb.ListPoolsResponse) {
@@ -201,8 +201,8 @@ func (c *auditCommand) list(ctx context.Context, about about) error {
 	return errors.Join(err, c.found(findings, a))
 }
 
-// silent looks for the node of a name. It gives the name where the node is not heard
-// from, and an error where there is no such node.
+// silent looks up a node by name. It returns the name if the server does not hear from
+// the node, and an error if there is no such node.
 func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Coverage) (string, error) {
 	var nodes pb.ListNodesResponse
 	if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
@@ -223,7 +223,7 @@ func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Cov
 		return name, nil
 	case c.exitCode && coverage.GetIncomplete():
 		c.tell("No finding has the id %[1]s, and no node %[1]s is known so far.", name)
-		return "", exitCannotTell // it may be the id of a finding, or a node, that is not seen
+		return "", exitCannotTell // an unseen node or finding may have this name
 	}
 	return "", fmt.Errorf("no finding has the id %[1]q, and there is no node of that name: '%[2]s audit' lists the findings, '%[2]s nodes' the nodes", name, c.sys.program)
 }
@@ -292,7 +292,7 @@ func (c *auditCommand) tellNone(ctx context.Context, about about, a *basis) erro
 	return nil
 }
 
-// notAudited asks why nothing is audited.
+// notAudited asks the server why nothing is audited.
 func (c *auditCommand) notAudited(ctx context.Context) (string, error) {
 	var nodes pb.ListNodesResponse
 	if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
@@ -317,8 +317,9 @@ func notAudited(nodes *pb.ListNodesResponse, program string) string {
 	}
 }
 
-// found gives the exit code for findings: those count that are not only good to know.
-// That there is none counts where something is audited and everything is seen.
+// found returns the exit code for findings. Findings that are merely informational do
+// not count. Finding nothing is a result only if something is audited and everything is
+// seen.
 func (c *auditCommand) found(findings []*pb.Finding, a *basis) error {
 	if !c.exitCode && !c.fixPlan {
 		return nil
@@ -336,7 +337,7 @@ func (c *auditCommand) found(findings []*pb.Finding, a *basis) error {
 	return nil
 }
 
-// why says why nothing can be said, though all nodes are seen that should be.
+// why returns why the result is inconclusive, although every expected node is seen.
 func (a *basis) why() string {
 	if a.silent != "" {
 		return "node " + a.silent + " is not heard from"
@@ -386,9 +387,9 @@ func (c *auditCommand) follow(ctx context.Context, about about) error {
 	return w.run(ctx)
 }
 
-// tellWatched says where a watch will show nothing: it refuses an id or node that is not
-// known, and says where nothing is audited. That the server cannot be asked is no error:
-// the watch says so.
+// tellWatched warns if a watch will show nothing: it returns an error for an unknown ID
+// or node, and prints a message if nothing is audited. It ignores a server that cannot
+// be reached, because the watch reports that itself.
 func (c *auditCommand) tellWatched(ctx context.Context, about about) error {
 	_, known, coverage, err := c.findings(ctx, about)
 	if err != nil {

@@ -119,8 +119,8 @@ type paged interface {
 	GetCoverage() *pb.Coverage
 }
 
-// pages asks for a list, page by page, and gives each page to take. The coverage is that
-// of the first page.
+// pages requests a list page by page and passes each page to take. It returns the
+// coverage of the first page.
 func pages[P paged](ctx context.Context, c *client, path string, query url.Values, page P, take func(P)) (coverage *pb.Coverage, err error) {
 	q := url.Values{}
 	maps.Copy(q, query)

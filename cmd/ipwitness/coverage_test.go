@@ -16,8 +16,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// everything is the coverage of a server that sees all nodes, and the others those of
-// servers that do not.
+// everything is the coverage of a server that sees all nodes. The others are coverages
+// of servers that miss some.
 var (
 	everything = &pb.Coverage{Expected: 1, Heard: 1}
 	noAgent    = &pb.Coverage{Incomplete: true}
@@ -26,7 +26,8 @@ var (
 	frameless  = &pb.Coverage{Expected: 2, Heard: 2, WithoutFrames: 1, NodesWithoutFrames: []string{"node-2"}}
 )
 
-// covered is a server with a coverage, and with one conflict and one finding if found.
+// covered returns a server with the given coverage, which has one conflict and one
+// finding if found is set.
 func covered(c *pb.Coverage, found bool) handler {
 	conflicts, findings := &pb.ListConflictsResponse{Coverage: c}, &pb.ListFindingsResponse{Coverage: c}
 	if found {
@@ -147,11 +148,12 @@ func TestUnknownIDsAndNodesAreErrors(t *testing.T) {
 		}
 	}
 	c := serve(t, covered(everything, true))
-	c.run(t, 0, "audit", "abc", "--kind", "leaked", "--exit-code") // it is of another kind
+	c.run(t, 0, "audit", "abc", "--kind", "leaked", "--exit-code") // the finding is of another kind
 	c.wantStderr(t, "No finding of kind leaked about abc. Audited: 1 pool with 0 allocations (host-local).\n")
 }
 
-// routes is a transport that answers a watch once, and everything else as a server.
+// routes is a transport that answers one watch from watch and sends all other requests
+// to a server.
 type routes struct {
 	*script
 	server handler
@@ -216,7 +218,7 @@ func TestWatchesSayWhatIsNotSeen(t *testing.T) {
 				c := newConsole()
 				c.transport = routes{&script{cancel: cancel, begin: time.Now(), tries: []try{{status: 200, body: test.events}}}, server}
 				code := execute(ctx, c.system, strings.Fields(test.args))
-				said, _, _ := strings.Cut(c.stderr.String(), "The watch of ") // it is cut, and then it ends
+				said, _, _ := strings.Cut(c.stderr.String(), "The watch of ") // the watch is cut off, and then the command ends
 				if code != test.code || said != test.stderr {
 					t.Errorf("got exit code %d and on stderr\n%s\nwant %d and\n%s", code, said, test.code, test.stderr)
 				}

@@ -30,21 +30,22 @@ const (
 	// each takes some 70 kB of memory.
 	maxPreauth   = 1024
 	preauthGrace = 10 * time.Second
-	// maxProbes is how many connections are open at once where only health and metrics are
-	// offered.
+	// maxProbes is the maximum number of open connections to a listener that serves only health
+	// and metrics.
 	maxProbes = 512
-	// connectionsOfCaller is how many authenticated connections of gRPC one caller may
-	// have: an agent needs one, and those that are half open end within a minute.
+	// connectionsOfCaller is the maximum number of authenticated gRPC connections per caller. An
+	// agent needs one; half-open connections end within a minute.
 	connectionsOfCaller = 32
-	// writeBuffer is how many bytes of a connection the kernel holds for a client that
-	// does not read: it would let them grow to megabytes, which count for the container.
+	// writeBuffer is how many bytes the kernel buffers per connection for a client that does not
+	// read. By default the buffer may grow to megabytes, which count towards the container's
+	// memory.
 	writeBuffer = 128 << 10
 )
 
-// bufferLess has the kernel hold no more than writeBuffer for a client.
+// bufferLess limits the kernel's send buffer of a connection to writeBuffer.
 func bufferLess(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
-		_ = tcp.SetWriteBuffer(writeBuffer) // then it is as large as the kernel makes it
+		_ = tcp.SetWriteBuffer(writeBuffer) // on error, the kernel's default size remains
 	}
 }
 
@@ -105,20 +106,20 @@ func (o *one) Close() error {
 	return o.Conn.Close()
 }
 
-// evicting is a listener that closes its oldest connection where one more than it may have
-// comes. Probes and scrapes are short, so clients that hold connections open keep none of them
+// evicting is a listener that closes its oldest connection when a new one would exceed the
+// limit. Probes and scrapes are short, so clients that hold connections open cannot keep them
 // out.
 type evicting struct {
 	net.Listener
 	most int
 
 	mu   sync.Mutex
-	open []*evictable // by when they came
+	open []*evictable // oldest first
 }
 
 func newEvicting(l net.Listener, most int) net.Listener { return &evicting{Listener: l, most: most} }
 
-// Accept is for net.Listener.
+// Accept implements net.Listener.
 func (e *evicting) Accept() (net.Conn, error) {
 	conn, err := e.Listener.Accept()
 	if err != nil {
@@ -127,7 +128,7 @@ func (e *evicting) Accept() (net.Conn, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.open) >= e.most {
-		_ = e.open[0].Conn.Close() // its server sees that
+		_ = e.open[0].Conn.Close() // its server sees the close
 		e.open = slices.Delete(e.open, 0, 1)
 	}
 	c := &evictable{conn, e}
@@ -141,7 +142,7 @@ type evictable struct {
 	of *evicting
 }
 
-// Close is for net.Conn.
+// Close implements net.Conn.
 func (c *evictable) Close() error {
 	c.of.mu.Lock()
 	if at := slices.Index(c.of.open, c); at >= 0 {
@@ -243,8 +244,8 @@ func (s *preauth) leave(c *preauthConn) bool {
 	return true
 }
 
-// letIn tells that a call of a caller was let in on a connection: that is authenticated
-// from then on. It gives false where the caller has too many.
+// letIn records that a call of a caller was let in on a connection, which counts as
+// authenticated from then on. It returns false if the caller has too many connections.
 func (s *preauth) letIn(c *preauthConn, caller string) bool {
 	s.mu.Lock()
 	ok := c.caller != "" || caller == "" || s.callers[caller] < connectionsOfCaller
@@ -259,7 +260,7 @@ func (s *preauth) letIn(c *preauthConn, caller string) bool {
 	return ok
 }
 
-// end tells that a connection is closed.
+// end records that a connection is closed.
 func (s *preauth) end(c *preauthConn) {
 	s.leave(c)
 	s.mu.Lock()
@@ -282,7 +283,8 @@ type preauthConn struct {
 	net.Conn
 	among *preauth
 	came  time.Time
-	// caller is whose it is, once it is authenticated; empty where callers have no names.
+	// caller is the account of the caller, once the connection is authenticated; empty if callers
+	// have no names.
 	caller string
 	closed bool
 }
@@ -302,15 +304,15 @@ type preauthAddr struct {
 	of *preauthConn
 }
 
-// HangUp is for access.Connection.
-func (a preauthAddr) HangUp() { _ = a.of.Close() } // its server sees that
+// HangUp implements access.Connection.
+func (a preauthAddr) HangUp() { _ = a.of.Close() } // its server sees the close
 
 // authenticated are the options of a server behind preauth, after those of the guard.
 func authenticated() []grpc.ServerOption {
 	letIn := func(ctx context.Context) error {
 		caller := access.Of(ctx)
 		if caller == nil {
-			return nil // it is open to anybody
+			return nil // access is open to everyone
 		}
 		if p, ok := peer.FromContext(ctx); ok {
 			if addr, ok := p.Addr.(preauthAddr); ok && !addr.of.among.letIn(addr.of, caller.Account()) {

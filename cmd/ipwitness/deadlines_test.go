@@ -25,7 +25,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/pki"
 )
 
-// pipes is a listener without a network: its deadlines are of the clock of synctest.
+// pipes is a listener without a network. Its deadlines follow the synctest clock.
 type pipes struct {
 	calls  chan net.Conn
 	closed context.Context
@@ -43,7 +43,7 @@ func (p *pipes) dial() net.Conn {
 	return client
 }
 
-// Accept is for net.Listener.
+// Accept implements net.Listener.
 func (p *pipes) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.calls:
@@ -53,13 +53,13 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-// Close is for net.Listener.
+// Close implements net.Listener.
 func (p *pipes) Close() error { p.close(); return nil }
 
-// Addr is for net.Listener.
+// Addr implements net.Listener.
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// refusing is a connection to a server of gRPC that refuses everything.
+// refusing is a gRPC client connection on which every call fails.
 type refusing struct{}
 
 var errRefusing = status.Error(codes.Unavailable, "refused")
@@ -72,7 +72,7 @@ func (refusing) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.Cal
 	return nil, errRefusing
 }
 
-// servers are the servers of HTTP that there are, over TLS where there is any.
+// servers are all HTTP servers of the aggregator, with TLS if a configuration is given.
 var servers = map[string]func(*testing.T, *tls.Config) *http.Server{
 	"rest": func(t *testing.T, tls *tls.Config) *http.Server {
 		rest, _ := handlers(t)
@@ -106,7 +106,7 @@ func handlers(t *testing.T) (rest, probes http.Handler) {
 	return rest, probes
 }
 
-// serve serves on pipes until the end of the test.
+// serve runs a server on pipes until the end of the test.
 func (p *pipes) serve(t *testing.T, s *http.Server) {
 	ended := make(chan error, 1)
 	go func() { ended <- serveHTTP(s, p) }()
@@ -118,7 +118,7 @@ func (p *pipes) serve(t *testing.T, s *http.Server) {
 	})
 }
 
-// drip sends a part each second until the other side has hung up, and gives how long that took.
+// drip sends one part per second until the other side hangs up, and returns how long that took.
 func drip(c io.Writer, header, part string) time.Duration {
 	begun := time.Now()
 	_, err := io.WriteString(c, header)
@@ -144,7 +144,7 @@ func TestWhatIsDrippedIsCutOff(t *testing.T) {
 			c := l.dial()
 			read := make(chan []byte, 1)
 			go func() {
-				raw, _ := io.ReadAll(c) // until it is hung up on
+				raw, _ := io.ReadAll(c) // until the server hangs up
 				read <- raw
 			}()
 			if took := drip(c, header, part); took > within+2*time.Second {
@@ -158,7 +158,7 @@ func TestWhatIsDrippedIsCutOff(t *testing.T) {
 		for _, path := range paths {
 			t.Run(name+" "+path, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					within := time.Duration(0) // what needs no body does not wait for one
+					within := time.Duration(0) // a request without a body is answered at once
 					if strings.HasPrefix(path, "POST") {
 						within = bodyWithin
 					}
@@ -172,7 +172,7 @@ func TestWhatIsDrippedIsCutOff(t *testing.T) {
 	}
 }
 
-// A client that does not read what it asked for is hung up on.
+// A client that does not read the answer to its request is disconnected.
 func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 	for name, paths := range map[string][]string{
 		"rest": {"/healthz", "/metrics", "/openapi.json", "/v1/owners"}, "probes": {"/healthz", "/metrics"}, "agent": {"/healthz", "/metrics"},
@@ -182,7 +182,7 @@ func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					l := newPipes()
 					l.serve(t, servers[name](t, nil))
-					// The server reads one byte more than the request, to see whether the client is there.
+					// The server reads one byte past the request, to see whether the client is still there.
 					if took := drip(l.dial(), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n", "xx"); took > readWithin+2*time.Second {
 						t.Errorf("hung up on after %s, want %s", took, readWithin)
 					}
@@ -192,7 +192,8 @@ func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 	}
 }
 
-// Over HTTP/2 a body holds its stream, and whoever drips frames holds a connection.
+// Over HTTP/2, an unfinished body holds its stream, and a client that drips frames holds a
+// connection.
 func TestConnectionsOfHTTP2EndToo(t *testing.T) {
 	dir := t.TempDir()
 	pair := issue(t, newCA(t, dir, "servers"), pki.Want{File: "server", CommonName: "server", Hosts: []string{"localhost"}})
@@ -238,7 +239,7 @@ func TestConnectionsOfHTTP2EndToo(t *testing.T) {
 					}
 					l := newPipes()
 					l.serve(t, s(t, config))
-					c := tls.Client(l.dial(), &tls.Config{NextProtos: []string{"h2"}, InsecureSkipVerify: true}) // its clock is not that of the certificate
+					c := tls.Client(l.dial(), &tls.Config{NextProtos: []string{"h2"}, InsecureSkipVerify: true}) // the certificate is not valid on the synctest clock
 					if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
 						t.Fatal(err)
 					}
@@ -264,8 +265,8 @@ func TestConnectionsOfHTTP2EndToo(t *testing.T) {
 	}
 }
 
-// hold opens so many connections from each of these addresses that say nothing to the end, and
-// gives how to hang up.
+// hold opens each connections from every address, and sends an unfinished request on them.
+// It returns a function that closes them.
 func hold(t *testing.T, to net.Addr, each int, from ...string) (hangUp func()) {
 	t.Helper()
 	var open []net.Conn
@@ -291,7 +292,7 @@ func hold(t *testing.T, to net.Addr, each int, from ...string) (hangUp func()) {
 	return hangUp
 }
 
-// ask gets a page and gives its status.
+// askAt requests a page and returns its status.
 func askAt(t *testing.T, at net.Addr, path string) (int, error) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -310,7 +311,7 @@ var slow = []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"}
 
 func TestProbesAnswerWhileRESTIsFull(t *testing.T) {
 	s, _ := startServer(t, addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0", metrics: "127.0.0.1:0"}, func(s *server) {
-		s.http.ReadHeaderTimeout = time.Hour // REST stays full
+		s.http.ReadHeaderTimeout = time.Hour // the REST listener stays full
 	})
 	hangUp := hold(t, s.listeners.http.Addr(), maxClients/len(slow), slow...)
 	rest := make(chan error, 1)
@@ -336,7 +337,7 @@ func TestProbesAnswerWhileRESTIsFull(t *testing.T) {
 
 func TestRESTRecoversFromSlowClients(t *testing.T) {
 	s, _ := startServer(t, addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0"}, func(s *server) {
-		s.http.ReadHeaderTimeout = time.Second // shorter than for others
+		s.http.ReadHeaderTimeout = time.Second // shorter than the default
 	})
 	hold(t, s.listeners.http.Addr(), maxClients/len(slow), slow...)
 	if code, err := askAt(t, s.listeners.http.Addr(), "/v1/owners"); err != nil || code != http.StatusOK {

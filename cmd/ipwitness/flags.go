@@ -22,7 +22,7 @@ import (
 // agentFlags adds the flags of an agent.
 func agentFlags(cmd *cobra.Command, cfg *agent.Config) {
 	fs := cmd.Flags()
-	hostname, _ := os.Hostname() // without one, the agent asks for --node
+	hostname, _ := os.Hostname() // if there is none, the agent requires --node
 	cfg.Node = form.Node.Correct(hostname)
 	cfg.Node = strings.ReplaceAll(cfg.Node, string(form.Replaced), "-")
 	cfg.Node = strings.TrimLeft(cfg.Node, "-._")
@@ -95,7 +95,8 @@ func listenFlags(cmd *cobra.Command, to *addresses, byDefault addresses) {
 	listenFlag(cmd.Flags(), &to.metrics, metricsListen, "", "separate listener for health, readiness and metrics, beside --http-listen (default none)")
 }
 
-// exitCodeHelp is the help of --exit-code, for what it finds.
+// exitCodeHelp returns the help text of --exit-code. found names the results that make
+// the command exit with 2.
 func exitCodeHelp(found string) string {
 	return "exit 2 on " + found + ", 0 on none, 3 if not everything is seen, 1 on an error"
 }
@@ -111,7 +112,8 @@ const (
 type logging struct {
 	level  logLevel
 	format logFormat
-	// live is the account whose lines the records are; nil where the log is its own.
+	// live is the account in which log records appear as lines; nil if the log is
+	// written separately.
 	live *show.Live
 }
 

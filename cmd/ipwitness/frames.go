@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	// callsOfConnection is how many calls one connection of gRPC may begin or reset in a
-	// second in the long run, and callsOfConnectionAtOnce how many at once: each of them
-	// costs time, also one that is refused, or reset before it is looked at (CVE-2023-44487).
+	// callsOfConnection is the sustained number of calls per second that one gRPC connection
+	// may begin or reset, and callsOfConnectionAtOnce the burst. Every call costs time, even
+	// if it is refused, or reset before the server looks at it (CVE-2023-44487).
 	callsOfConnection       = 1000
 	callsOfConnectionAtOnce = 4000
-	// resetsOfConnection and resetsAtOnce are the same for those that are reset, which
-	// clients seldom do.
+	// resetsOfConnection and resetsAtOnce are the corresponding limits of resets, which
+	// clients seldom send.
 	resetsOfConnection = 100
 	resetsAtOnce       = 1000
 )
 
-// errTooManyCalls ends a connection.
+// errTooManyCalls is the error that ends a connection over its limit.
 var errTooManyCalls = errors.New("too many calls, or too many that were reset, on one connection")
 
-// framed is the credentials of a server that looks at the HTTP/2 frames of each
-// connection, which TLS hides from a listener.
+// framed are transport credentials of a server that inspects the HTTP/2 frames of each
+// connection. A listener cannot do so, because TLS hides the frames from it.
 type framed struct {
 	credentials.TransportCredentials
-	// hungUp is told of each connection that is ended for its frames.
+	// hungUp is called for each connection that is closed because of its frames.
 	hungUp func(from net.Addr, err error)
 }
 
-// ServerHandshake is for credentials.TransportCredentials.
+// ServerHandshake implements credentials.TransportCredentials.
 func (f framed) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := f.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
@@ -44,25 +44,26 @@ func (f framed) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	return counted, info, nil
 }
 
-// Clone is for credentials.TransportCredentials.
+// Clone implements credentials.TransportCredentials.
 func (f framed) Clone() credentials.TransportCredentials {
 	return framed{f.TransportCredentials.Clone(), f.hungUp}
 }
 
-// frames is a connection of HTTP/2, seen from the server, that may begin and reset so
-// many calls.
+// frames is the server side of an HTTP/2 connection. It limits how many calls the client
+// may begin and reset.
 type frames struct {
 	net.Conn
 	calls, resets *rate.Limiter
 	hungUp        func(from net.Addr, err error)
-	// skip is how many bytes come before the next frame; header is what is read of that.
+	// skip is the number of bytes before the next frame; header holds the bytes of that
+	// frame's header that were read so far.
 	skip   int
 	header []byte
 }
 
 const (
-	// prefaceSize is the size of what a client begins with (RFC 9113, section 3.4),
-	// frameHeader that of a frame's header (section 4.1).
+	// prefaceSize is the size in bytes of the client connection preface (RFC 9113, section
+	// 3.4), frameHeader that of a frame header (section 4.1).
 	prefaceSize, frameHeader = 24, 9
 	// The types of frames that begin and reset a call (sections 6.2 and 6.4).
 	frameHeaders, frameReset = 1, 3
@@ -76,18 +77,18 @@ func newFrames(conn net.Conn) *frames {
 	}
 }
 
-// Read is for net.Conn. It ends a connection that has too many calls.
+// Read implements net.Conn. It closes a connection that has too many calls.
 func (f *frames) Read(into []byte) (int, error) {
 	n, err := f.Conn.Read(into)
 	if err := f.look(into[:n], time.Now()); err != nil {
-		_ = f.Close() // the peer sees that
+		_ = f.Close() // the peer sees the close
 		f.hungUp(f.RemoteAddr(), err)
 		return 0, fmt.Errorf("read from %s: %w", f.RemoteAddr(), err)
 	}
 	return n, err
 }
 
-// look counts the frames in what was read.
+// look counts the frames in data.
 func (f *frames) look(data []byte, now time.Time) error {
 	for len(data) > 0 {
 		if f.skip > 0 {

@@ -20,7 +20,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// rawHTTP2 is a client that sends what it likes.
+// rawHTTP2 is a client that can send any HTTP/2 frames.
 type rawHTTP2 struct {
 	*http2.Framer
 	conn    net.Conn
@@ -28,8 +28,8 @@ type rawHTTP2 struct {
 	stream  uint32
 }
 
-// rawHTTP2 connects to the gRPC of the server; each call of it is of a method and shows
-// a token.
+// rawHTTP2 connects to the gRPC listener of the server. Each call of the client invokes
+// method with token.
 func (g *guarded) rawHTTP2(method, token string) *rawHTTP2 {
 	g.t.Helper()
 	config, err := secure.Files{CA: g.ca.File}.Client()
@@ -56,7 +56,7 @@ func (g *guarded) rawHTTP2(method, token string) *rawHTTP2 {
 		{"te", "trailers"},
 		{"authorization", "Bearer " + token},
 	} {
-		// Never indexed: each call then has the same bytes.
+		// Fields are never indexed, so that each call has the same bytes.
 		if err := encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1], Sensitive: true}); err != nil {
 			g.t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func (g *guarded) rawHTTP2(method, token string) *rawHTTP2 {
 	return c
 }
 
-// call begins a call, and resets it if that is wanted.
+// call begins a call, and resets it if reset is set.
 func (c *rawHTTP2) call(reset bool) error {
 	id := c.stream
 	c.stream += 2
@@ -80,8 +80,8 @@ func (c *rawHTTP2) call(reset bool) error {
 	return err
 }
 
-// Who begins calls and resets them, or has all of them refused, is hung up, and the server
-// answers others meanwhile.
+// A client that begins and resets calls, or whose calls are all refused, is disconnected.
+// The server keeps answering others meanwhile.
 func TestConnectionsWithVeryManyCallsAreHungUp(t *testing.T) {
 	const list = "/ipwitness.v1.WitnessService/ListNodes"
 	for name, c := range map[string]struct {
@@ -97,8 +97,8 @@ func TestConnectionsWithVeryManyCallsAreHungUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := newGuarded(t, false)
 			raw := g.rawHTTP2(list, c.token)
-			// What it may is refilled while this machine is slow: so it ends when it is hung
-			// up, and fails only if it is not for many times what it may.
+			// The allowance refills while this machine is slow. The loop therefore stops as soon as
+			// the connection is closed, and fails only after many times the allowance.
 			var err error
 			calls := 0
 			for ; err == nil && calls < 50*c.most; calls++ {
@@ -108,7 +108,7 @@ func TestConnectionsWithVeryManyCallsAreHungUp(t *testing.T) {
 				t.Errorf("%d calls on one connection, and it is not hung up", calls)
 			}
 			other := pb.NewWitnessServiceClient(g.connect(secure.Files{CA: g.ca.File, Token: g.file(readerToken)}))
-			for err = errTooManyCalls; err != nil; { // once the calls of the address that were under way have ended
+			for err = errTooManyCalls; err != nil; { // until the calls under way from this address have ended
 				if _, err = other.ListNodes(t.Context(), &pb.ListNodesRequest{}); status.Code(err) != codes.ResourceExhausted && err != nil {
 					t.Fatalf("another one: %v", err)
 				}
@@ -171,7 +171,8 @@ func TestFramesAreCounted(t *testing.T) {
 	})
 }
 
-// One caller has so many connections of gRPC, and another one may come meanwhile.
+// One caller may have a limited number of gRPC connections, and another caller can still
+// connect.
 func TestConnectionsOfACallerAreLimited(t *testing.T) {
 	g := newGuarded(t, false)
 	as := func(token string) error {
@@ -208,7 +209,7 @@ func TestConnectionsOfACallerAreLimited(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for g.preauth.of("bob") >= connectionsOfCaller { // the server sees the end of it
+	for g.preauth.of("bob") >= connectionsOfCaller { // until the server notices the close
 		if t.Context().Err() != nil {
 			t.Fatal("a connection that is closed is counted for ever")
 		}
@@ -218,7 +219,7 @@ func TestConnectionsOfACallerAreLimited(t *testing.T) {
 	}
 }
 
-// of is how many connections a caller has.
+// of returns how many connections a caller has.
 func (s *preauth) of(caller string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,14 +9,15 @@ import (
 	"syscall"
 )
 
-// addresses are what an aggregator listens on. metrics may be empty: health and metrics are
-// then offered at http only.
+// addresses are the addresses on which an aggregator listens. metrics may be empty; health and
+// metrics are then served only at http.
 type addresses struct{ grpc, http, metrics string }
 
-// listeners are the addresses, taken. metrics is nil where there is none.
+// listeners are the open listeners of these addresses. metrics is nil if there is no such
+// address.
 type listeners struct{ grpc, http, metrics net.Listener }
 
-// listen takes all addresses or none.
+// listen opens all listeners or none.
 func listen(ctx context.Context, at addresses) (listeners, error) {
 	var l listeners
 	for _, one := range []struct {
@@ -62,8 +63,8 @@ func onlyHere(address string) bool {
 	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
 }
 
-// warnOpen says what anybody who can reach a listener may do there, where that is not only this
-// host: one line for each. name is how operators know the listener.
+// warnOpen logs what callers without credentials may do at a listener that is reachable from
+// other hosts. name is the operators' name for the listener.
 func warnOpen(log *slog.Logger, l net.Listener, name, may string, encrypted bool, remedy string) {
 	if l == nil || onlyHere(l.Addr().String()) {
 		return
@@ -72,7 +73,7 @@ func warnOpen(log *slog.Logger, l net.Listener, name, may string, encrypted bool
 		"listener", name, "address", l.Addr(), "anybody_may", may, "encrypted", encrypted, "remedy", remedy+": docs/security.md")
 }
 
-// logged gives the addresses for the log.
+// logged returns the addresses as attributes for the log.
 func (l listeners) logged() []any {
 	out := []any{"http", l.http.Addr(), "grpc", l.grpc.Addr()}
 	if l.metrics != nil {
@@ -81,11 +82,11 @@ func (l listeners) logged() []any {
 	return out
 }
 
-// close gives up all addresses.
+// close closes all listeners.
 func (l listeners) close() {
 	for _, one := range []net.Listener{l.grpc, l.http, l.metrics} {
 		if one != nil {
-			_ = one.Close() // a server that used it has closed it already
+			_ = one.Close() // the server that used it has closed it already
 		}
 	}
 }

@@ -28,7 +28,7 @@ type system struct {
 	program        string // how the user calls us: ipwitness, or kubectl ipwitness
 	stdout, stderr io.Writer
 	terminal       bool // stdout is a terminal
-	oneTerminal    bool // and stderr, too
+	oneTerminal    bool // whether stderr is a terminal, too
 	getenv         func(string) string
 	now            func() time.Time
 	transport      http.RoundTripper // of the client commands

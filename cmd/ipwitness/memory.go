@@ -13,13 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The share of a cgroup's memory that the Go runtime is told to stay within, in per
-// cent: the rest is for what it does not count, as buffers of sockets.
+// runtimeShare is the percentage of a cgroup's memory limit that is set as the Go
+// runtime's limit. The rest is for memory that the runtime does not count, such as
+// socket buffers.
 const runtimeShare = 90
 
-// useMemory gives how many bytes the process may use: GOMEMLIMIT; without it, most of
-// what its cgroup may, which the Go runtime is told as well; or else half of what the
-// machine has.
+// useMemory returns how many bytes the process may use: GOMEMLIMIT if it is set;
+// otherwise runtimeShare of the cgroup's limit, which it also sets as the Go runtime's
+// limit; otherwise half of the machine's memory.
 func useMemory() int64 {
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
 		return limit
@@ -30,21 +31,21 @@ func useMemory() int64 {
 		return limit
 	}
 	var machine unix.Sysinfo_t
-	if unix.Sysinfo(&machine) != nil { // it has no error on Linux
+	if unix.Sysinfo(&machine) != nil { // cannot fail on Linux
 		return 0
 	}
 	return int64(uint64(machine.Totalram) * uint64(machine.Unit) / 2)
 }
 
-// cgroupMemory gives how many bytes of memory the process's cgroup, and those above it,
-// may use; 0 where none of them has a limit (cgroups(7), Linux's
+// cgroupMemory returns the lowest memory limit in bytes of the process's cgroup and its
+// ancestors, or 0 if none of them has a limit (cgroups(7), Linux's
 // Documentation/admin-guide/cgroup-v2.rst).
 func cgroupMemory(root fs.FS) int64 {
 	file, err := root.Open("proc/self/cgroup")
 	if err != nil {
 		return 0
 	}
-	defer func() { _ = file.Close() }() // only read
+	defer func() { _ = file.Close() }() // opened for reading only
 	least := int64(math.MaxInt64)
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		_, of, _ := strings.Cut(lines.Text(), ":")
@@ -56,11 +57,12 @@ func cgroupMemory(root fs.FS) int64 {
 		case controllers != "":
 			continue
 		}
-		// In a container, the path may be that of the host: then there is but the top.
+		// In a container, the path may be that of the host; then only the root directory
+		// exists.
 		for dir := path.Clean("/" + at); ; dir = path.Dir(dir) {
 			raw, err := fs.ReadFile(root, path.Join(mount, dir, name))
 			limit, parseErr := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
-			if err == nil && parseErr == nil { // else it is not there, or "max"
+			if err == nil && parseErr == nil { // otherwise the file does not exist, or contains "max"
 				least = min(least, limit)
 			}
 			if dir == "/" {
@@ -68,7 +70,7 @@ func cgroupMemory(root fs.FS) int64 {
 			}
 		}
 	}
-	if least >= math.MaxInt64>>12<<12 { // as version 1 says that there is none
+	if least >= math.MaxInt64>>12<<12 { // how cgroup version 1 says that there is no limit
 		return 0
 	}
 	return least

@@ -130,7 +130,8 @@ func (q *query) tell(format string, args ...any) {
 	fmt.Fprintln(q.sys.stderr, form.VisibleLines(fmt.Sprintf(format, args...)))
 }
 
-// warn says what an answer could not take into account. Programs are told by the answer.
+// warn prints what an answer could not take into account, unless the output is for
+// programs: they find that in the answer.
 func (q *query) warn(c *pb.Coverage) {
 	if !q.format.ForPrograms() {
 		q.tellUnseen(c)
@@ -143,8 +144,8 @@ func (q *query) tellUnseen(c *pb.Coverage) {
 	}
 }
 
-// conclude gives the exit code for an answer: what was found counts, and that nothing
-// was found counts only where everything is seen.
+// conclude returns the exit code for an answer. Finding something is always a result;
+// finding nothing is one only if everything is seen.
 func (q *query) conclude(found bool, c *pb.Coverage) error {
 	switch {
 	case found:
@@ -154,14 +155,14 @@ func (q *query) conclude(found bool, c *pb.Coverage) error {
 		return exitCannotTell
 	case c.GetIncomplete():
 		if q.format.ForPrograms() {
-			q.tellUnseen(c) // else they were told
+			q.tellUnseen(c) // otherwise warn has printed it
 		}
 		return exitCannotTell
 	}
 	return nil
 }
 
-// coverage asks what answers rest on.
+// coverage asks the server for its coverage.
 func (q *query) coverage(ctx context.Context) (*pb.Coverage, error) {
 	var list pb.ListConflictsResponse
 	err := q.client().get(ctx, "/v1/conflicts", url.Values{"page_size": {"1"}}, &list)
@@ -175,13 +176,14 @@ type event interface {
 	GetCoverage() *pb.Coverage
 }
 
-// coverageWatch says in a watch what is not seen, when that changes.
+// coverageWatch prints during a watch what the server does not see, whenever that
+// changes.
 type coverageWatch struct {
 	*query
 	last *pb.Coverage
 }
 
-// follow takes an event.
+// follow handles one event.
 func (w *coverageWatch) follow(e event) error {
 	c := e.GetCoverage()
 	if c == nil || proto.Equal(c, w.last) || w.last == nil && !c.GetIncomplete() && c.GetWithoutFrames() == 0 {

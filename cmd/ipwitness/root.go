@@ -20,7 +20,8 @@ func (e exitCode) Error() string { return fmt.Sprintf("exit with code %d", int(e
 // exitFound says that --exit-code found what it was asked for.
 const exitFound exitCode = 2
 
-// exitCannotTell says that nothing was found, and that not everything was seen.
+// exitCannotTell is the exit code if nothing was found but not everything was
+// seen.
 const exitCannotTell exitCode = 3
 
 // exitInterrupted is what a shell gives a command that Ctrl-C ended.

@@ -55,7 +55,7 @@ says what works without.
 				r.account = show.NewLive(sys.stdout, r.color(), sys.program)
 			}
 			if sys.oneTerminal && !cmd.Flags().Changed("log-format") {
-				r.logging.live = r.account // else its lines and those of the log would be mixed up
+				r.logging.live = r.account // otherwise its lines would mix with those of the log
 			}
 			return r.run(cmd.Context())
 		},

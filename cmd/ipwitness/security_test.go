@@ -277,13 +277,13 @@ func TestAgentsAreKnownByCertificates(t *testing.T) {
 	wantRefused(t, say(g.agent(with(old)), hello("node1", "boot1", 1)), codes.Unavailable)
 }
 
-// ask sends a request to REST, with a token if there is one.
+// ask sends a REST request, with a token if it is not empty.
 func (g *guarded) ask(method, path, token, body string) (int, string) {
 	g.t.Helper()
 	return g.askAt(g.listeners.http, method, path, token, body)
 }
 
-// askAt sends a request to a listener, with a token if there is one.
+// askAt sends a request to a listener, with a token if it is not empty.
 func (g *guarded) askAt(l net.Listener, method, path, token, body string) (int, string) {
 	g.t.Helper()
 	config, err := secure.Files{CA: g.ca.File}.Client()
@@ -359,7 +359,8 @@ func TestPeopleReadWithATokenAndAcknowledgeWithMore(t *testing.T) {
 	}
 }
 
-// The listener of --metrics-listen has the same rules, and nothing of the API.
+// The listener of --metrics-listen follows the same access rules and serves nothing of the
+// API.
 func TestMetricsListenNeedsATokenToo(t *testing.T) {
 	g := newGuarded(t, false)
 	for _, c := range []struct {
@@ -653,9 +654,9 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 	}
 }
 
-// Each listener that others can reach and that knows nobody says so, once.
+// Each listener that other hosts can reach and that authenticates nobody logs one warning.
 func TestListenersWithoutAuthenticationSaySo(t *testing.T) {
-	t.Setenv("KUBERNETES_SERVICE_HOST", "") // this is no pod
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a pod
 	ca := newCA(t, t.TempDir(), "servers")
 	pair := issue(t, ca, pki.Want{File: "server", CommonName: "aggregator", Hosts: []string{"localhost"}})
 	tokens := filepath.Join(t.TempDir(), "tokens")
@@ -664,7 +665,7 @@ func TestListenersWithoutAuthenticationSaySo(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		args []string
-		want map[string]string // what anybody may, by listener
+		want map[string]string // what unauthenticated callers may do, by listener
 	}{
 		"open": {
 			[]string{"aggregator", "--grpc-listen", ":0", "--http-listen", ":0", "--metrics-listen", ":0"},

@@ -48,18 +48,18 @@ const (
 )
 
 const (
-	// headerWithin and bodyWithin are how long a client of HTTP may take to send the header
-	// of a request, with the TLS handshake, and its body.
+	// headerWithin and bodyWithin are how long an HTTP client may take to send the header of a
+	// request, including the TLS handshake, and its body.
 	headerWithin = 10 * time.Second
 	bodyWithin   = 10 * time.Second
-	// readWithin is how long a client may take to read an answer that is no stream: a probe
-	// or a scrape; and how long a connection of HTTP/2 may be stuck.
+	// readWithin is how long a client may take to read an answer that is not a stream, such as a
+	// probe or a scrape. It is also how long an HTTP/2 connection may be stuck.
 	readWithin = time.Minute
-	// idleConnection is how long a connection of HTTP may have no request.
+	// idleConnection is how long an HTTP connection may be idle.
 	idleConnection = 2 * time.Minute
 )
 
-// streamWindow is how many bytes of one call in process may be under way, and not read.
+// streamWindow is how many unread bytes of one in-process call may be under way.
 const streamWindow = 64 << 10
 
 // pipeBuffer is how many bytes may be under way in process.
@@ -74,7 +74,7 @@ type server struct {
 	grpc      *grpc.Server
 	inside    *grpc.Server // at the pipe
 	http      *http.Server
-	probes    *http.Server // health and metrics on a listener of their own, nil without one
+	probes    *http.Server // health and metrics on a listener of their own; nil without one
 }
 
 // newServer makes a server, which speaks TLS where there is any. It takes over the
@@ -84,7 +84,7 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 	conn, err := grpc.NewClient("passthrough:///in-process",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// Windows that grow would hold megabytes for each watcher of REST that does not read.
+		// A dynamic window would buffer megabytes for each REST watch whose client does not read.
 		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(pipeBuffer),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32))) // a page has up to 10000 owners
 	if err != nil {
@@ -163,29 +163,29 @@ func (s *server) stop() {
 	}
 }
 
-// newHTTPServer makes a server of HTTP, over TLS where there is any. Its handler may answer
-// with streams: how long a client takes to read is up to the handler.
+// newHTTPServer returns an HTTP server, with TLS if tls is set. The handler may answer with
+// streams, so the handler itself limits how long a client may take to read.
 func newHTTPServer(handler http.Handler, tls *tls.Config, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           bodyDeadline(handler),
-		TLSConfig:         tls.Clone(), // a server changes its own
+		TLSConfig:         tls.Clone(), // the server modifies its own copy
 		MaxHeaderBytes:    maxHeader,
 		ReadHeaderTimeout: headerWithin,
-		IdleTimeout:       idleConnection, // and no WriteTimeout: a watch has no end
+		IdleTimeout:       idleConnection, // no WriteTimeout: a watch never ends
 		HTTP2:             &http.HTTP2Config{WriteByteTimeout: readWithin, MaxConcurrentStreams: maxStreams},
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }
 
-// newProbeServer makes a server of health and metrics, which have no streams.
+// newProbeServer returns a server for health and metrics, which have no streams.
 func newProbeServer(handler http.Handler, tls *tls.Config, log *slog.Logger) *http.Server {
 	s := newHTTPServer(handler, tls, log)
 	s.WriteTimeout = readWithin
 	return s
 }
 
-// bodyDeadline limits how long the body of a request may take. What is no POST needs no body and
-// does not wait for one: a server of HTTP/1 would read it before it answers.
+// bodyDeadline limits how long the body of a request may take. A request other than POST does
+// not wait for its body; an HTTP/1 server would otherwise read the body before it answers.
 func bodyDeadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
@@ -193,7 +193,7 @@ func bodyDeadline(next http.Handler) http.Handler {
 			if r.Method == http.MethodPost || r.ProtoMajor > 1 {
 				deadline = deadline.Add(bodyWithin)
 			}
-			// A request that takes no deadline is none of a network.
+			// Setting the deadline fails only if the request did not come from a network.
 			_ = http.NewResponseController(w).SetReadDeadline(deadline)
 		}
 		next.ServeHTTP(w, r)

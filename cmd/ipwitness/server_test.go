@@ -24,7 +24,8 @@ func testServer(t *testing.T) (s *server, stop func() error) {
 	return startServer(t, addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0"}, func(*server) {})
 }
 
-// startServer is testServer at these addresses, after it was changed.
+// startServer is testServer with the given addresses. It calls change before
+// the server runs.
 func startServer(t *testing.T, at addresses, change func(*server)) (s *server, stop func() error) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -110,7 +111,7 @@ func report(t *testing.T, s *server) {
 	reportMany(t, s, 1)
 }
 
-// reportMany is report with so many addresses.
+// reportMany is report with the given number of addresses.
 func reportMany(t *testing.T, s *server, addresses int) {
 	t.Helper()
 	var claims []*pb.ClaimRecord

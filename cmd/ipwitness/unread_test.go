@@ -23,25 +23,26 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// callsOfOne is how many calls of one caller are under way until it has read their answers.
+// callsOfOne is how many calls of one caller may be under way before it has read their
+// answers.
 const callsOfOne = 8
 
-// lister is a connection of gRPC whose client lists owners and never opens the window of
-// HTTP/2: it reads 64 KiB of all that it is sent.
+// lister is a gRPC connection whose client lists owners and never opens the HTTP/2 window:
+// it reads at most 64 KiB of the answers.
 type lister struct {
 	*testing.T
 	conn   net.Conn
 	framer *http2.Framer
 	write  sync.Mutex
 	opened uint32
-	// begun is told of each call whose answer begins, status of each that ended, and closed
-	// is closed when the connection is.
+	// begun receives each call whose answer begins, and status each call that ended. closed is
+	// closed with the connection.
 	begun  chan uint32
 	status chan callStatus
 	closed chan struct{}
 }
 
-// callStatus is a stream of HTTP/2 and the grpc-status that it ended with.
+// callStatus is an HTTP/2 stream and its final grpc-status.
 type callStatus struct {
 	stream uint32
 	code   string
@@ -71,7 +72,7 @@ func (l *lister) do(write func() error) {
 	}
 }
 
-// read answers pings, as a client that is alive, and notes how calls end.
+// read answers pings, as a live client does, and records how calls end.
 func (l *lister) read() {
 	defer close(l.closed)
 	for {
@@ -98,7 +99,7 @@ func (l *lister) read() {
 	}
 }
 
-// list asks for a page of owners and returns the stream of that call.
+// list requests a page of owners and returns the stream of the call.
 func (l *lister) list() (stream uint32) {
 	l.Helper()
 	var header bytes.Buffer
@@ -131,7 +132,7 @@ func (l *lister) list() (stream uint32) {
 	return stream
 }
 
-// awaitOwners waits until so many owners are known.
+// awaitOwners waits until the server knows the given number of owners.
 func awaitOwners(t *testing.T, s *server, want int) {
 	t.Helper()
 	watch, err := pb.NewWitnessServiceClient(s.conn).WatchOwners(t.Context(), &pb.WatchOwnersRequest{})
@@ -156,8 +157,8 @@ func dialFrom(t *testing.T, from string, to net.Addr) net.Conn {
 	return c
 }
 
-// A caller that does not read what it asked for has few answers in memory, and keeps no
-// other caller waiting.
+// A caller that does not read its answers has only a few of them in memory, and does not
+// block other callers.
 func TestAnswersThatAreNotReadAreFew(t *testing.T) {
 	s, _ := testServer(t)
 	reportMany(t, s, 5000)
@@ -169,7 +170,7 @@ func TestAnswersThatAreNotReadAreFew(t *testing.T) {
 	for range callsOfOne {
 		<-greedy.begun
 	}
-	// One more waits. It is asked for by another connection: its answer needs the window.
+	// One more call waits. It uses another connection, because its answer needs the window.
 	other := newLister(t, dialFrom(t, "127.0.0.2", s.listeners.grpc.Addr()))
 	other.list()
 	type answer struct {
@@ -196,7 +197,7 @@ func TestAnswersThatAreNotReadAreFew(t *testing.T) {
 	}
 }
 
-// askFrom asks REST for one owner.
+// askFrom requests one owner by REST.
 func askFrom(t *testing.T, from string, at net.Addr) (int, error) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
@@ -218,7 +219,7 @@ func ask1(t *testing.T, client *http.Client) (int, error) {
 	return res.StatusCode, res.Body.Close()
 }
 
-// onPipes is a server without a network, whose clock is that of synctest.
+// onPipes returns a server without a network, on the synctest clock.
 func onPipes(t *testing.T) (s *server, grpc, http *pipes) {
 	t.Helper()
 	registry := newRegistry(build{})
@@ -244,7 +245,7 @@ func onPipes(t *testing.T) (s *server, grpc, http *pipes) {
 	return s, grpc, http
 }
 
-// Nothing keeps an answer in memory for ever: the connection is closed.
+// No answer stays in memory forever: the connection is closed.
 func TestAnswersThatAreNotReadEnd(t *testing.T) {
 	for name, hang := range map[string]func(t *testing.T, grpc, rest *pipes) (closed <-chan struct{}){
 		"grpc": func(t *testing.T, grpc, _ *pipes) <-chan struct{} {
@@ -263,7 +264,7 @@ func TestAnswersThatAreNotReadEnd(t *testing.T) {
 				if _, err := io.WriteString(c, "GET /v1/owners HTTP/1.1\r\nHost: localhost\r\nX-Call: "+strconv.Itoa(i)+"\r\n\r\n"); err != nil {
 					t.Fatal(err)
 				}
-				open.Go(func() { // until it is hung up on
+				open.Go(func() { // until the server hangs up
 					for err := error(nil); err == nil; time.Sleep(time.Second) {
 						_, err = io.WriteString(c, "x")
 					}

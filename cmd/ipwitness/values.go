@@ -170,8 +170,8 @@ func parseShared(s string) (verdict.Shared, error) {
 	return verdict.Shared{Prefix: prefix, Reason: reason}, nil
 }
 
-// parseRouter parses WHO=REASON, where WHO is a pattern of NAMESPACE/POD, or of the name
-// of a workload without a namespace, or a MAC.
+// parseRouter parses WHO=REASON, where WHO is a MAC, a pattern of NAMESPACE/POD, or a
+// pattern of the name of a workload without a namespace.
 func parseRouter(s string) (verdict.Router, error) {
 	who, reason, _ := strings.Cut(s, "=")
 	who, reason = strings.TrimSpace(who), strings.TrimSpace(reason)
@@ -239,7 +239,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// parseNode reads the name of a node.
+// parseNode parses the name of a node.
 func parseNode(s string) (string, error) {
 	if s, err := parseName(s); err != nil || form.Node.Has(s) {
 		return s, err

@@ -13,16 +13,18 @@ import (
 )
 
 const (
-	// floodBindings is more than enter in floodTime.
+	// floodBindings is more bindings than can arrive within floodTime.
 	floodBindings = 1 << 23
-	// floodTime is long enough for the flood to fill the table of its port, and go on.
+	// floodTime is long enough for the flood to fill its port's share of the table and
+	// to continue after that.
 	floodTime = 20 * time.Second
-	// floodDuplicates are planted during the flood, of each kind.
+	// floodDuplicates is how many duplicates of each kind are planted during the
+	// flood.
 	floodDuplicates = 20
 )
 
-// floodRows measures what a flood of ever new bindings by one port costs, and how
-// long duplicates on other ports wait meanwhile.
+// floodRows measures the cost of a flood of new bindings on one port, and how long
+// it takes to detect duplicates on other ports meanwhile.
 func floodRows(ctx context.Context, bin string) ([]row, error) {
 	s, err := newSite(ctx, bin)
 	if err != nil {
@@ -101,15 +103,15 @@ func floodRows(ctx context.Context, bin string) ([]row, error) {
 	return rows, nil
 }
 
-// floodSite is a site with a pod that floods, and pairs of others.
+// floodSite is a site with a pod that floods and pairs of other pods.
 type floodSite struct{ *site }
 
-// assigned and claimed are the addresses of the i-th duplicates: that of two
-// kernels, and that of a kernel and what only frames show.
+// assigned and claimed return the address of the i-th duplicate: assigned for one
+// between two kernels, claimed for one between a kernel and frames.
 func assigned(i int) string { return fmt.Sprintf("172.16.0.%d", i+1) }
 func claimed(i int) string  { return fmt.Sprintf("172.16.1.%d", i+1) }
 
-// plant makes duplicates as long as the flood lasts, one after the other.
+// plant creates duplicates one after the other until the flood ends.
 func (f *floodSite) plant(ctx context.Context) (kernel, wire []time.Duration, err error) {
 	tick := time.NewTicker(floodTime / (2*floodDuplicates + 2))
 	defer tick.Stop()
@@ -136,7 +138,8 @@ func (f *floodSite) plant(ctx context.Context) (kernel, wire []time.Duration, er
 	return kernel, wire, nil
 }
 
-// claim has a pod claim an address by frames alone, and returns when.
+// claim makes a pod claim an address by frames alone, and returns the time of the
+// claim.
 func (f *floodSite) claim(i int) (at time.Time, err error) {
 	p, err := f.Pod(fmt.Sprintf("b%d", i))
 	if err != nil {
@@ -152,7 +155,7 @@ func (f *floodSite) claim(i int) (at time.Time, err error) {
 	return at, err
 }
 
-// named waits until the port is said to flood.
+// named waits until the port is reported as flooding.
 func (f *floodSite) named(ctx context.Context) (bool, error) {
 	for range 30 {
 		nodes, err := f.program.Nodes(ctx)

@@ -20,25 +20,27 @@ import (
 )
 
 const (
-	// chartMemory is the memory limit of the chart in MiB, and chartGOMEMLIMIT what the
-	// chart makes of it.
+	// chartMemory is the chart's memory limit in MiB, and chartGOMEMLIMIT the GOMEMLIMIT
+	// that the chart derives from it.
 	chartMemory     = 512
 	chartGOMEMLIMIT = "483183820"
 	floodedNodes    = 8
-	// honestOwners are of one more node, that nothing may be left out of.
+	// honestOwners is the number of owners on one additional node, whose data must be
+	// complete.
 	honestOwners = 110
 )
 
-// memoryRows measures the aggregator's memory with the chart's limit under the worst
-// that it takes: one such node, eight of them, and eight that come at once after a
-// restart; an honest node beside them must be complete.
+// memoryRows measures the memory of the aggregator under the chart's limit with the
+// largest reports that it accepts: one flooded node, eight nodes one after the other,
+// and eight at once after a restart. The data of an honest node beside them must be
+// complete.
 func memoryRows(ctx context.Context, bin string) (rows []row, err error) {
 	host, err := netlab.New()
 	if err != nil {
 		return nil, err
 	}
 	defer host.Close()
-	if err := os.Setenv("GOMEMLIMIT", chartGOMEMLIMIT); err != nil { // this process has read its own
+	if err := os.Setenv("GOMEMLIMIT", chartGOMEMLIMIT); err != nil { // this process has already read its own
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.Unsetenv("GOMEMLIMIT")) }()
@@ -62,14 +64,14 @@ func memoryRows(ctx context.Context, bin string) (rows []row, err error) {
 	return rows, nil
 }
 
-// size is what a flooded node reports.
+// size is the number of records that a flooded node reports.
 type size struct{ namespaces, kernel, wire int }
 
-// worst is nearly as much as one node may report, much several times the share of one
-// of many nodes.
+// worst is close to the most that one node may report. much is several times the share
+// of one node among many.
 var worst, much = size{40_000, 240_000, 240_000}, size{5_000, 20_000, 20_000}
 
-// flood measures so many flooded nodes, one after the other or all together.
+// flood measures the given number of flooded nodes, one after the other or all together.
 func (c *crowd) flood(ctx context.Context, nodes int, together bool) ([]row, error) {
 	if err := c.start(ctx); err != nil {
 		return nil, err
@@ -78,7 +80,7 @@ func (c *crowd) flood(ctx context.Context, nodes int, together bool) ([]row, err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	streams, streaming := errgroup.WithContext(ctx)
-	defer func() { _ = streams.Wait() }() // they end because we are done
+	defer func() { _ = streams.Wait() }() // they end with ctx
 	defer cancel()
 	taken := make(chan struct{}, nodes)
 	each := much
@@ -92,7 +94,7 @@ func (c *crowd) flood(ctx context.Context, nodes int, together bool) ([]row, err
 		}
 		defer func() { _ = conn.Close() }()
 		streams.Go(func() error {
-			for { // an aggregator that is slow ends a stream, and the agent comes again
+			for { // a slow aggregator ends a stream, and the agent reconnects
 				err := flooded(streaming, ipwitnessv1.NewReportServiceClient(conn), n, each, taken)
 				if status.Code(err) != codes.DeadlineExceeded {
 					return err
@@ -144,7 +146,7 @@ func (c *crowd) flood(ctx context.Context, nodes int, together bool) ([]row, err
 	}, nil
 }
 
-// wait waits until so many nodes are taken.
+// wait waits until the reports of all nodes are accepted.
 func wait(ctx context.Context, streams *errgroup.Group, taken <-chan struct{}, nodes int) error {
 	for range nodes {
 		select {
@@ -179,7 +181,7 @@ func (c *crowd) honest(ctx context.Context) (*ipwitnessv1.Node, error) {
 	}
 }
 
-// flooded reports as the agent of a node that is flooded, or lies, until ctx ends.
+// flooded reports as the agent of a node that is flooded or lies, until ctx ends.
 func flooded(ctx context.Context, client ipwitnessv1.ReportServiceClient, node int, each size, taken chan<- struct{}) error {
 	stream, err := client.Report(ctx)
 	if err != nil {
@@ -236,7 +238,7 @@ func flooded(ctx context.Context, client ipwitnessv1.ReportServiceClient, node i
 	return g.Wait()
 }
 
-// latest puts a number into a channel in place of the one that is there.
+// latest replaces the number in a channel.
 func latest(to chan uint64, n uint64) {
 	select {
 	case <-to:
@@ -245,8 +247,8 @@ func latest(to chan uint64, n uint64) {
 	to <- n
 }
 
-// floodMessages yields the snapshot of a flooded node: each address is on two of its own
-// namespaces, and claimed on the wire by a third.
+// floodMessages yields the snapshot of a flooded node: two of its namespaces have each
+// address, and a third one claims it on the wire.
 func floodMessages(node int, each size) func(func(*ipwitnessv1.ReportRequest) bool) {
 	const atOnce = 4096
 	now := timestamppb.Now()

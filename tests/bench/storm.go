@@ -143,7 +143,7 @@ func (h stormHost) storm(pause, d time.Duration) (sent, error) {
 	return h.enter("va", stormBindings, pause, d)
 }
 
-// enter has frames of so many bindings enter by a port.
+// enter sends frames of the given number of bindings into a port.
 func (h stormHost) enter(port string, bindings int, pause, d time.Duration) (out sent, err error) {
 	err = h.Do(func() error {
 		in, err := newInjector(port, bindings, pause)

@@ -1,6 +1,6 @@
-// Package canary runs commands that ipwitness prints in a cage, to see that nothing
-// in them is run that came from outside. The names in the commands are Payloads: where
-// one is not quoted, it leaves a file behind, the canary.
+// Package canary runs the commands that ipwitness prints in a cage, to check that no text
+// from outside is run as code. The names in the commands are Payloads: an unquoted one
+// leaves a file behind, the canary.
 package canary
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/form"
 )
 
-// Payloads are names that run a command where a shell reads them as they are, or
-// between quotes that are not escaped; that a program takes for an option; and that
-// steer a terminal. They are short: the name of an interface has 15 bytes.
+// Payloads are names of three kinds: those that run a command in a shell unless they are
+// quoted and escaped, those that a program takes for an option, and those that control a
+// terminal. They are short, because the name of an interface has at most 15 bytes.
 var Payloads = []string{
 	"$(:>c)", "`:>c`", ";:>c;", "';:>c;'", "\";:>c;\"", "x\n:>c\n", "x\r\n:>c #", "|:>c", "x&&:>c", ">c", option,
 	"x\x1b[2J", "x\u202ex", "x\u009b1m", "x\u200bx",
@@ -28,28 +28,29 @@ var Payloads = []string{
 // option is the payload that a program takes for an option.
 const option = "--evil=1"
 
-// Runs reports whether a payload runs something in a shell: the others only steer a
+// Runs reports whether a payload runs a command in a shell. The others only control a
 // terminal.
 func Runs(payload string) bool { return strings.Contains(payload, ">c") }
 
-// commands are programs that printed commands have in them. In the cage they do
-// nothing, but for one that is given a payload as an option.
+// commands are the programs that appear in printed commands. In the cage they do nothing,
+// unless they get a payload as an option.
 var commands = []string{
 	"kubectl", "calicoctl", "crictl", "ip", "nsenter", "cat", "rm", "mkdir", "grep", "head", "tr", "ls", "sort", "sed", "id", "readlink", "flock",
 	"systemctl", "hostnamectl", "sysctl", "virsh", "findmnt", "lsns", "ipwitness", "sh", "docker", "jq",
 }
 
-// Cage is where commands are run.
+// A Cage runs commands in isolation.
 type Cage struct {
 	testing.TB
 	dir string
-	// Boot and Netns are what the cage says of the machine that it is on.
+	// Boot and Netns are the boot ID and the inode of the network namespace that the cage
+	// reports for its machine.
 	Boot, Netns string
 	seen        map[string]bool
 	scripts     []string
 }
 
-// New makes a cage.
+// New returns an empty cage.
 func New(t testing.TB) *Cage {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "canary")
@@ -63,7 +64,7 @@ func New(t testing.TB) *Cage {
 	return &Cage{TB: t, dir: dir, Boot: "4203561e-1821-45b6-a68a-d4619be90320", Netns: "4026531840", seen: map[string]bool{}}
 }
 
-// Add has a script run later, once, if it has a payload in it.
+// Add adds a script to run later, once, if it contains a payload.
 func (c *Cage) Add(script string) {
 	if !c.seen[script] && (Runs(script) || strings.Contains(script, option)) {
 		c.seen[script] = true
@@ -71,9 +72,9 @@ func (c *Cage) Add(script string) {
 	}
 }
 
-// Advice has each command run later that a sentence may have in it: from wherever the
-// name of a program stands, up to wherever one may take it to end, and at most to the end
-// of the sentence: what comes after it are words again.
+// Advice adds each command that a sentence may contain. A command begins at the name of a
+// program. It may end at several places, at the latest with its sentence, because
+// ordinary words follow after that.
 func (c *Cage) Advice(text string) {
 	if !Runs(text) && !strings.Contains(text, option) {
 		return
@@ -98,8 +99,8 @@ func (c *Cage) Advice(text string) {
 	}
 }
 
-// Script has a script run later and, as nobody knows which branches it takes, each of its
-// commands.
+// Script adds a script and each of its commands, because it is unknown which branches the
+// script takes.
 func (c *Cage) Script(script string) {
 	c.Add(script)
 	for line := range strings.SplitSeq(script, "\n") {
@@ -111,7 +112,7 @@ func (c *Cage) Script(script string) {
 	}
 }
 
-// ends gives what comes before each of the first places of a text.
+// ends yields the text before each of the first three occurrences of place.
 func ends(text, place string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		for at, n := 0, 0; n < 3; n++ {
@@ -124,7 +125,8 @@ func ends(text, place string) func(func(string) bool) {
 	}
 }
 
-// cage is what the scripts run in: no program is found, and functions are in their place.
+// cage is the script that runs the others: it hides all programs and defines functions in
+// their place.
 const cage = `for f in s*; do
 	(
 		set -- $ARGUMENTS
@@ -137,8 +139,8 @@ const cage = `for f in s*; do
 done
 `
 
-// Sings runs all scripts that were added with some arguments. It gives the first that
-// leaves a canary; empty for none.
+// Sings runs all added scripts with the given arguments. It returns the first script that
+// leaves a canary, or an empty string if none does.
 func (c *Cage) Sings(arguments ...string) string {
 	c.Helper()
 	scripts := c.scripts
@@ -179,7 +181,7 @@ func (c *Cage) run(scripts []string, status int, arguments []string) string {
 	cmd := exec.Command("/bin/sh", "-c", functions.String()+cage)
 	cmd.Dir = c.dir
 	cmd.Env = []string{"PATH=" + filepath.Join(c.dir, "none"), "ARGUMENTS=" + strings.Join(arguments, " ")}
-	if os.Geteuid() == 0 { // so that what writes a file has no right to
+	if os.Geteuid() == 0 { // keeps scripts from writing files elsewhere
 		const nobody = 65534
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}
@@ -215,7 +217,7 @@ func (c *Cage) write(scripts []string) error {
 	return nil
 }
 
-// Parses fails the test if a shell does not take a script for one.
+// Parses fails the test if a shell cannot parse a script.
 func (c *Cage) Parses(script string) {
 	c.Helper()
 	cmd := exec.Command("/bin/sh", "-n")
@@ -225,8 +227,8 @@ func (c *Cage) Parses(script string) {
 	}
 }
 
-// Readable fails the test if a text has a character that a terminal obeys, or that
-// nobody sees.
+// Readable fails the test if a text has an invisible character, or one that controls a
+// terminal.
 func (c *Cage) Readable(what, text string) {
 	c.Helper()
 	for line := range strings.SplitSeq(text, "\n") {

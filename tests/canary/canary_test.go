@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/canary"
 )
 
-// A cage that no canary sings in shows nothing: it must where names are not quoted.
+// A silent canary proves something only if it sings for unquoted names.
 func TestUnquotedNamesLeaveACanary(t *testing.T) {
 	unquoted := []string{"kubectl delete pod -n default %s", "kubectl get pod '%s'", `kubectl get pod "%s"`}
 	for _, payload := range canary.Payloads {

@@ -17,8 +17,9 @@ const (
 	attackEnd   = "<!-- end of attacks -->\n"
 )
 
-// attack is one attack of the table in docs/security.md. What it does and what is seen of
-// it is in the text of its id, which a test wrote (situations.CheckAttack).
+// attack is one attack in the table of docs/security.md. Its effect and how ipwitness
+// reports it are in the file named after its id, which a test wrote
+// (situations.CheckAttack).
 type attack struct{ id, what string }
 
 // attacks are in the order of the table.
@@ -52,7 +53,7 @@ var attacks = []attack{
 	{"open-listeners", "Nothing: the aggregator runs without authentication, and others reach its listeners"},
 }
 
-// attackTable puts the table of attacks into its page.
+// attackTable writes the table of attacks into its page.
 func (c *book) attackTable() error {
 	var faults []error
 	var b strings.Builder

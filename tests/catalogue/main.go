@@ -1,8 +1,8 @@
 // Command catalogue writes docs/situations.md: each situation, what ipwitness
-// says of it, and the test that proves it; and the table of attacks in
-// docs/security.md. The texts come from the tests
-// themselves (tests/testdata/situations); it fails where a text or a test is
-// missing, or where one belongs to no situation.
+// says about it, and the test that proves it. It also writes the table of
+// attacks in docs/security.md. The texts come from the tests themselves
+// (tests/testdata/situations). It fails if a text or a test is missing, or
+// belongs to no situation.
 package main
 
 import (
@@ -54,7 +54,7 @@ func catalogue() error {
 // book is what the page is made of.
 type book struct {
 	texts    map[string]text   // by name
-	verdicts map[string]bool   // the names of those that tests compare with
+	verdicts map[string]bool   // names of verdicts that tests compare with
 	tests    map[string]string // file of each test
 }
 

@@ -347,10 +347,9 @@ func TestAgentsAreOnMachines(t *testing.T) {
 	}
 }
 
-// Its pod could be in a namespace that enforces Pod Security level restricted, but for
-// the agents.
-// All that the aggregator may change in a cluster is Events: reviews of tokens and of
-// access change nothing.
+// Its pod could run in a namespace that enforces Pod Security level restricted if the agents
+// were not there. The aggregator may change nothing in a cluster except Events: reviews of
+// tokens and of access change nothing.
 func TestTheAggregatorWritesEventsOnly(t *testing.T) {
 	all := template(t, "ipwitness")
 	var inCluster rbacv1.ClusterRole
@@ -372,7 +371,7 @@ func TestTheAggregatorWritesEventsOnly(t *testing.T) {
 		t.Errorf("may write %q, want %q", writes, want)
 	}
 	for _, o := range all {
-		var binding rbacv1.RoleBinding // a ClusterRoleBinding looks the same
+		var binding rbacv1.RoleBinding // a ClusterRoleBinding has the same fields
 		if o.Kind != "RoleBinding" && o.Kind != "ClusterRoleBinding" {
 			continue
 		}
@@ -475,7 +474,7 @@ func TestProbes(t *testing.T) {
 		c := d.Spec.Template.Spec.Containers[0]
 		port := slices.IndexFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == "metrics" && p.ContainerPort == 9643 })
 		for path, p := range map[string]*corev1.Probe{"/healthz": c.LivenessProbe, "/readyz": c.ReadinessProbe} {
-			// Not those of REST, which its clients may keep busy.
+			// Probes do not use the REST listener, which clients may keep busy.
 			if got := p.HTTPGet; got.Scheme != want || got.Path != path || got.Port.String() != "metrics" || port < 0 {
 				t.Errorf("%s: got %v, want %s of port metrics by %q", values, got, path, want)
 			}
@@ -756,8 +755,8 @@ func mustJSON(t *testing.T, v any) string {
 	return string(text)
 }
 
-// The Go runtime is told of the aggregator's memory limit, with room for what it does
-// not count, where the limit can be read; extraEnv has the last word.
+// The Go runtime is told the aggregator's memory limit, less room for memory that it does
+// not count, if the limit can be parsed; extraEnv has precedence.
 func TestMemoryLimitOfTheAggregator(t *testing.T) {
 	for _, c := range []struct {
 		set  string

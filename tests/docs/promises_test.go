@@ -17,8 +17,8 @@ var promised = []string{"Who is who", "On the wire", "Limits", "Who can do what"
 
 var testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9_]+)`")
 
-// promise is one row of a table: its first cell, and the tests in its last one. A row that
-// promises nothing has a dash in its cell before the last.
+// promise is one row of a table: the first cell, and the tests in the last cell. A row
+// that promises nothing has a dash in its second-to-last cell.
 type promise struct {
 	what    string
 	tests   []string
@@ -52,7 +52,7 @@ func promises(text, chapter string) (all []promise) {
 	return all
 }
 
-// tests returns the names of all tests of the repository.
+// tests returns the names of all tests in the repository.
 func tests(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}

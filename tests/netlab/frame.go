@@ -37,8 +37,8 @@ func DAD(sha net.HardwareAddr, target netip.Addr) []byte {
 	return append(f, icmp...)
 }
 
-// checksum puts the checksum into an ICMPv6 message of an even length: that over the
-// pseudo-header (RFC 8200, section 8.1) with these addresses, and the message.
+// checksum sets the checksum of an ICMPv6 message of an even length. It covers the
+// pseudo-header with the two addresses (RFC 8200, section 8.1) and the message.
 func checksum(icmp []byte, addrs ...[]byte) {
 	sum := uint32(len(icmp) + unix.IPPROTO_ICMPV6)
 	for _, part := range append(addrs, icmp) {
@@ -52,27 +52,28 @@ func checksum(icmp []byte, addrs ...[]byte) {
 	icmp[2], icmp[3] = byte(^sum>>8), byte(^sum)
 }
 
-// Forged is an answer to one host that says at which hardware address another one is, as
-// an attacker may write it.
+// Forged is a forged answer that tells one host the hardware address of another.
 type Forged struct {
-	// To and Source are of the Ethernet frame, SHA is what Addr is said to be at.
+	// To and Source are the addresses of the Ethernet frame, SHA is the claimed hardware
+	// address of Addr.
 	To, Source, SHA net.HardwareAddr
-	// Addr is the address in question, Asker that of the host that is told.
+	// Addr is the claimed address, Asker the address of the host that receives the answer.
 	Addr, Asker netip.Addr
-	// HardwareType is that of ARP; 0 for Ethernet's.
+	// HardwareType is the hardware type in ARP; 0 means Ethernet.
 	HardwareType byte
-	// PriorityTags are how many VLAN tags with VID 0 the frame has.
+	// PriorityTags is the number of VLAN tags with VID 0.
 	PriorityTags int
 	// VLANs are the VIDs of further tags.
 	VLANs []uint16
-	// Extensions and Options are how many headers and options without meaning stand
-	// before NDP and its link-layer address.
+	// Extensions and Options are the numbers of headers and options without meaning that
+	// precede NDP and its link-layer address option.
 	Extensions, Options int
-	// NoOverride leaves the Override flag out.
+	// NoOverride clears the Override flag.
 	NoOverride bool
 }
 
-// Frame is the answer as an Ethernet frame: ARP or NDP, as the address is.
+// Frame returns the answer as an Ethernet frame: ARP for an IPv4 address, NDP for an
+// IPv6 address.
 func (a Forged) Frame() []byte {
 	f := slices.Concat(a.To, a.Source)
 	for range a.PriorityTags {
@@ -85,13 +86,13 @@ func (a Forged) Frame() []byte {
 		f = append(f, 0x08, 0x06, 0, max(a.HardwareType, 1), 0x08, 0, 6, 4, 0, 2)
 		return slices.Concat(f, a.SHA, a.Addr.AsSlice(), a.To, a.Asker.AsSlice())
 	}
-	flags := byte(0x60) // solicited, override
+	flags := byte(0x60) // the Solicited and Override flags
 	if a.NoOverride {
 		flags = 0x40
 	}
 	icmp := append([]byte{136, 0, 0, 0, flags, 0, 0, 0}, a.Addr.AsSlice()...)
 	for range a.Options {
-		icmp = append(icmp, 253, 1, 0, 0, 0, 0, 0, 0) // RFC 4727: for experiments
+		icmp = append(icmp, 253, 1, 0, 0, 0, 0, 0, 0) // option for experiments (RFC 4727)
 	}
 	icmp = append(append(icmp, 2, 1), a.SHA...)
 	checksum(icmp, a.Addr.AsSlice(), a.Asker.AsSlice())

@@ -195,7 +195,7 @@ func (h *Host) Output(cmd *exec.Cmd) (string, error) {
 	return string(out), nil
 }
 
-// Stdout is Output without what the command writes to stderr, where warnings are.
+// Stdout is Output without stderr, to which the command writes warnings.
 func (h *Host) Stdout(cmd *exec.Cmd) (string, error) {
 	out, err := cmd.Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

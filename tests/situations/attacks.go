@@ -10,16 +10,17 @@ import (
 	"testing"
 )
 
-// Attack is what a test saw of an attack: a row of the table in docs/security.md.
+// Attack is a row of the table in docs/security.md: what a test observed of an
+// attack.
 type Attack struct {
-	// Effect is what it does, as the test proved it.
+	// Effect is the effect of the attack, as the test proved it.
 	Effect string
-	// Seen is what ipwitness says of it: Markdown, in one line.
+	// Seen is how ipwitness reports the attack: one line of Markdown.
 	Seen string
 }
 
-// CheckAttack fails where what was seen of an attack is not the text of that id in a
-// directory. tests/catalogue makes the table of the texts.
+// CheckAttack fails the test if the observed attack differs from the text of its id
+// in a directory. tests/catalogue makes the table from these texts.
 func CheckAttack(t testing.TB, dir, id string, a Attack) {
 	t.Helper()
 	test, _, _ := strings.Cut(t.Name(), "/")

@@ -9,25 +9,25 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Row is a verdict as values: what a row of docs/situations.md is about, and nothing that
-// differs from run to run, comes sooner or later, or is only said in other words.
+// Row is a verdict as values: the subject of a row of docs/situations.md. It leaves out
+// everything that differs between runs, arrives at a varying time, or is only wording.
 type Row struct {
 	Scope     string     `json:"scope,omitempty"`
 	Owners    []Owner    `json:"owners"`
 	Conflicts []Conflict `json:"conflicts"`
-	// Applied and NotApplied are the rules that were asked, each with its scope.
+	// Applied and NotApplied are the rules that were evaluated, each with its scope.
 	Applied    []string `json:"applied"`
 	NotApplied []string `json:"notApplied"`
 }
 
-// Owner is who holds the address, or is seen with it.
+// Owner is a workload or device that holds the address or is seen with it.
 type Owner struct {
 	Name  string `json:"name"`
 	Node  string `json:"node"`
 	State string `json:"state"`
-	// Excluded tells that it is no rival of others.
+	// Excluded is set if the owner is no rival of the others.
 	Excluded bool `json:"excluded,omitempty"`
-	// Evidence is in how many ways it was witnessed: each kind once.
+	// Evidence lists the kinds of evidence for the owner, each once.
 	Evidence []string `json:"evidence"`
 }
 
@@ -41,7 +41,7 @@ type Conflict struct {
 	Owners    []string `json:"owners"`
 }
 
-// rowOf is what an explanation says, in an order that does not hang on inodes.
+// rowOf returns an explanation as a Row, in an order that does not depend on inodes.
 func rowOf(e *ipwitnessv1.ExplainResponse) Row {
 	r := Row{Scope: scopeText(e.GetScope()), Owners: []Owner{}, Conflicts: []Conflict{}, Applied: []string{}, NotApplied: []string{}}
 	for _, o := range e.GetOwners() {
@@ -79,16 +79,16 @@ func rowOf(e *ipwitnessv1.ExplainResponse) Row {
 	return r
 }
 
-// text is the row in the form of its file.
+// text returns the row in the format of its file.
 func (r Row) text() string {
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
-		panic(err) // it has texts only
+		panic(err) // cannot fail: all fields are text
 	}
 	return Stable(string(data)) + "\n"
 }
 
-// nameOf is what an owner is, and how it is called. A device outside has its MAC only.
+// nameOf returns the kind and name of an owner. An external device has only its MAC.
 func nameOf(o *ipwitnessv1.Owner) string {
 	w := o.GetWorkload()
 	name := w.GetName()
@@ -108,7 +108,7 @@ func scopeText(s *ipwitnessv1.Scope) string {
 	return strings.TrimSpace(s.GetKind().String() + " " + s.GetName())
 }
 
-// set sorts a list and leaves each text once.
+// set returns a sorted list without duplicates.
 func set(list []string) []string {
 	slices.Sort(list)
 	return slices.Compact(list)

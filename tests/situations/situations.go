@@ -1,8 +1,8 @@
-// Package situations compares what ipwitness says of a situation with what
-// docs/situations.md has of it. Of each row, tests/testdata/situations has two files:
-// ROW.json is the verdict as values, which a test must reach (Row), and ROW.txt is the
-// text that `ipwitness explain` printed, for the page. Its head of names and values is
-// read by tests/catalogue. Words, times and processes do not fail a test.
+// Package situations compares what ipwitness says about a situation with
+// docs/situations.md. For each row, tests/testdata/situations has two files. ROW.json is
+// the verdict as values, which a test must reach (Row). ROW.txt is the text that
+// `ipwitness explain` printed, for the page. tests/catalogue reads the names and values
+// at its head. Differences in wording, times and processes do not fail a test.
 package situations
 
 import (
@@ -33,10 +33,10 @@ type Said struct {
 	Printed     string // by `ipwitness explain`
 }
 
-// Check fails where the verdict on a row of docs/situations.md is not the one of that
-// name in a directory, or where the rule did not decide. The caller has waited for the
-// evidence that the row tells; what comes by other ways, as names do, is waited for here.
-// With -update it writes both files of the row.
+// Check fails the test if the verdict on a row of docs/situations.md differs from the one
+// with that name in a directory, or if another rule decided. The caller has waited for
+// the evidence that the row describes. Check itself waits for data that arrives
+// separately, such as names. With -update it writes both files of the row.
 func Check(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 	t.Helper()
 	if *update {
@@ -48,10 +48,10 @@ func Check(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 	WantCause(t, id, ask)
 }
 
-// asks is how often a row is asked for before it is as it will be.
+// asks is how often a row is requested before its verdict counts as final.
 const asks = 100
 
-// compare fails where the verdict on a row does not become the one of its file.
+// compare fails the test if the verdict on a row does not become the one in its file.
 func compare(t testing.TB, dir, id string, ask func() Said) {
 	t.Helper()
 	file := filepath.Join(dir, id+".json")
@@ -75,7 +75,7 @@ func compare(t testing.TB, dir, id string, ask func() Said) {
 		id, file, diff(file, got), said.Printed)
 }
 
-// write writes the files of a row, once what is said of it stays as it is.
+// write writes the files of a row, once the verdict on it is stable.
 func write(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 	t.Helper()
 	midnight := false
@@ -123,9 +123,9 @@ func WantApplied(t testing.TB, e *ipwitnessv1.ExplainResponse, rule string) {
 // day than today's is shown with its day, and tables become wider by it.
 const Day = "2026-01-02"
 
-// beforeMidnight reports whether a text has a time of the day before today: it is shown
-// with its day then, and what is beside it is elsewhere. What the aggregator puts in
-// words always has its day.
+// beforeMidnight reports whether a text contains a time before today. Such a time is
+// shown with its date, which shifts the text beside it. Text from the aggregator always
+// includes the date.
 func beforeMidnight(text, today string) bool {
 	return slices.ContainsFunc(dated.FindAllStringSubmatch(text, -1), func(m []string) bool { return m[1] != Day && m[1] != today })
 }
@@ -145,7 +145,7 @@ var (
 	booked     = regexp.MustCompile(`\bcontainer [0-9a-f]{12}\b`)
 	processes  = regexp.MustCompile(`(\bprocess +\S+) \(\d+\)`)
 	passing    = regexp.MustCompile(`(?m)^ +process +ip \(\d+\)\n`) // of a test: ip -n NAMESPACE, where the agent looked just then
-	passed     = regexp.MustCompile(`,\s+process ip \(\d+\)\n`)     // the same, where a line has more
+	passed     = regexp.MustCompile(`,\s+process ip \(\d+\)\n`)     // the same, followed by more text on the line
 	macs       = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
 	chosenMACs = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|00:00:5e|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
 )

@@ -54,8 +54,9 @@ func (f Files) Check() error {
 	return nil
 }
 
-// Exposed returns the files with a secret that every user of this host can read. The group is
-// left to the administrator: in Kubernetes, a pod reads its Secrets by the group of fsGroup.
+// Exposed returns the files with a secret that every user of this host can read. Group
+// permissions are left to the administrator: in Kubernetes, a pod reads its Secrets through
+// the group in fsGroup.
 func (f Files) Exposed() (names []string) {
 	for _, name := range []string{f.Key, f.Token} {
 		if info, err := os.Stat(name); err == nil && info.Mode().Perm()&0o004 != 0 {

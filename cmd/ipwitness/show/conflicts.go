@@ -57,7 +57,8 @@ func Acknowledged(w io.Writer, c *pb.Conflict, now time.Time) error {
 	return p.write(w)
 }
 
-// until says how long an acknowledgement lasts, in a layout of the time of day, why it was given, and by whom.
+// until returns how long an acknowledgement lasts, in a layout of the time of day, its reason and
+// its author.
 func until(ack *pb.Acknowledgement, layout string, now time.Time) string {
 	by := ""
 	if ack.GetAcknowledgedBy() != "" {

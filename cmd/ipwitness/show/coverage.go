@@ -6,8 +6,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Unseen returns a sentence for each thing that an answer could not take into account;
-// none where all nodes are seen, or where the server does not say.
+// Unseen returns one sentence for each thing that an answer could not take into
+// account. It returns none if all nodes are seen, or if the server sent no coverage.
 func Unseen(c *pb.Coverage) (sentences []string) {
 	if c == nil {
 		return nil
@@ -49,7 +49,7 @@ func Unseen(c *pb.Coverage) (sentences []string) {
 	return sentences
 }
 
-// counted gives the first names of n, and how many more there are.
+// counted lists the first of n names, followed by the number of the remaining ones.
 func counted(names []string, n int) string {
 	const most = 5
 	shown := names[:min(len(names), most)]

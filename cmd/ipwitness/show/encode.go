@@ -41,8 +41,8 @@ func Message(w io.Writer, f Format, m proto.Message) error {
 	return encode(w, f, raw)
 }
 
-// List writes an object that has all messages under one name and, where it is known,
-// what the list rests on.
+// List writes one object that has all messages under name and, if it is known, the
+// coverage of the list.
 func List[T proto.Message](w io.Writer, f Format, name string, items []T, coverage *pb.Coverage) error {
 	raw := make([]json.RawMessage, len(items)) // not nil: no items are [], not null
 	for i, item := range items {
@@ -136,8 +136,8 @@ func encode(w io.Writer, f Format, raw []byte) error {
 	return err
 }
 
-// escaped writes the characters of JSON that cannot be printed as escapes: what reads
-// the JSON finds them, and a terminal does not.
+// escaped replaces unprintable characters in JSON with escapes. Programs that parse
+// the JSON still get the characters, and a terminal does not.
 func escaped(raw []byte) []byte {
 	if form.Printable(strings.ReplaceAll(string(raw), "\n", "")) {
 		return raw
@@ -155,8 +155,8 @@ func escaped(raw []byte) []byte {
 	return out
 }
 
-// visible replaces the characters of a YAML document that cannot be printed: YAML has
-// escapes for some of them only.
+// visible replaces unprintable characters in a YAML document, because YAML has
+// escapes for only some of them.
 func visible(n *yaml.Node) {
 	n.Value = form.VisibleLines(n.Value)
 	for _, c := range n.Content {

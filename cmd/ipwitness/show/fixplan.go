@@ -17,7 +17,7 @@ type Origin struct {
 	Server, Program string
 	// Nodes are those that report: a part of the plan runs on its own node only.
 	Nodes []*pb.Node
-	// Coverage is what the findings rest on.
+	// Coverage is the coverage of the findings.
 	Coverage *pb.Coverage
 	Now      time.Time
 }
@@ -269,8 +269,8 @@ func (p *fixPlan) part(function string, part *fixPart) {
 	p.line("")
 }
 
-// readable returns a fix that can be shown: of a command that has characters which
-// nobody could see it says that it is withheld.
+// readable returns a fix that is safe to show. If the command has unprintable characters
+// or a name that looks like an option, the fix says that the command is withheld.
 func readable(fix *pb.Fix) *pb.Fix {
 	if !form.Withheld(fix.GetCommand()) {
 		return fix

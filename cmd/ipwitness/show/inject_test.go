@@ -14,10 +14,10 @@ import (
 	"github.com/ipwitness/ipwitness/tests/canary"
 )
 
-// steering is a text that steers a terminal and hides what it does.
+// steering is a text that controls a terminal and hides its effect.
 const steering = "a\x1b[2J\r\u202eb\u009b1m\u200b\U000e0041"
 
-// pour puts a text into each text of a message.
+// pour sets every string field of a message to text, down to deep levels of messages.
 func pour(m protoreflect.Message, text string, deep int) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -39,7 +39,7 @@ func pour(m protoreflect.Message, text string, deep int) {
 	}
 }
 
-// Whatever a server says, nothing that is shown steers a terminal.
+// Whatever a server sends, no output controls the terminal.
 func TestNothingShownSteersATerminal(t *testing.T) {
 	o, c, f, n, p, e := &pb.Owner{}, &pb.Conflict{}, &pb.Finding{}, &pb.Node{}, &pb.Pool{}, &pb.ExplainResponse{}
 	k := &pb.Kubernetes{}
@@ -122,7 +122,7 @@ func TestFixPlanWithholdsWhatCannotBeRead(t *testing.T) {
 		}
 		cage.Readable("plan", b.String())
 	}
-	// The words of a plan that are not its commands.
+	// The words of a plan outside its commands.
 	for _, payload := range canary.Payloads {
 		f := &pb.Finding{
 			Kind: payload, Id: payload, Address: payload,

@@ -14,16 +14,16 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Live is the account that ipwitness run gives in a terminal: one line for each
-// owner that comes or goes, and what there is to know of each conflict. What belongs
-// together is written at once, so that nothing comes in between.
+// Live is the account that ipwitness run prints in a terminal: one line for each
+// owner that comes or goes, and the details of each conflict. Each block is written
+// at once, so that no other output interrupts it.
 type Live struct {
 	w       io.Writer
 	paint   painter
 	program string
 
 	mu   sync.Mutex
-	text bytes.Buffer // to be written
+	text bytes.Buffer // not yet written
 	err  error
 
 	owners    *Changes[*pb.Owner]
@@ -54,7 +54,7 @@ func (l *Live) Err() error {
 	return l.err
 }
 
-// block begins what belongs together; the function that it gives writes it.
+// block begins a block of output. The function that it returns writes the block.
 func (l *Live) block() (write func()) {
 	l.mu.Lock()
 	return func() {
@@ -256,25 +256,26 @@ func (l *Live) note(format string, args ...any) { l.print("            "+format+
 
 func (l *Live) print(format string, args ...any) { fmt.Fprintf(&l.text, format, args...) }
 
-// Logger makes a logger whose records of a level or above are lines of the account.
+// Logger returns a logger that writes records of a level or above as lines of the
+// account.
 func (l *Live) Logger(level slog.Leveler) *slog.Logger {
 	return slog.New(&liveHandler{live: l, level: level})
 }
 
-// liveHandler writes records of a log into the account.
+// liveHandler writes log records into the account.
 type liveHandler struct {
 	live   *Live
 	level  slog.Leveler
-	prefix string // of the names of attributes
-	attrs  string // of all records
+	prefix string // prefix of attribute names
+	attrs  string // attributes of all records
 }
 
-// Enabled is for slog.Handler.
+// Enabled implements slog.Handler.
 func (h *liveHandler) Enabled(_ context.Context, level slog.Level) bool {
 	return level >= h.level.Level()
 }
 
-// Handle is for slog.Handler.
+// Handle implements slog.Handler.
 func (h *liveHandler) Handle(_ context.Context, r slog.Record) error {
 	attrs := h.attrs
 	r.Attrs(func(a slog.Attr) bool {
@@ -293,7 +294,7 @@ func (h *liveHandler) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// add appends an attribute in words.
+// add appends an attribute as text.
 func (h *liveHandler) add(attrs string, a slog.Attr) string {
 	if a.Equal(slog.Attr{}) {
 		return attrs
@@ -301,7 +302,7 @@ func (h *liveHandler) add(attrs string, a slog.Attr) string {
 	return join(", ", attrs, h.prefix+strings.ReplaceAll(a.Key, "_", " ")+" "+a.Value.Resolve().String())
 }
 
-// WithAttrs is for slog.Handler.
+// WithAttrs implements slog.Handler.
 func (h *liveHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	with := *h
 	for _, a := range attrs {
@@ -310,7 +311,7 @@ func (h *liveHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &with
 }
 
-// WithGroup is for slog.Handler.
+// WithGroup implements slog.Handler.
 func (h *liveHandler) WithGroup(name string) slog.Handler {
 	with := *h
 	with.prefix += name + " "

@@ -103,7 +103,7 @@ func Kubernetes(w io.Writer, k *pb.Kubernetes, now time.Time) error {
 	return p.write(w)
 }
 
-// Aggregator writes what does not work in the aggregator itself; nothing where all does.
+// Aggregator writes the problems of the aggregator itself, if there are any.
 func Aggregator(w io.Writer, problems []string) error {
 	p := &page{}
 	for i, problem := range problems {

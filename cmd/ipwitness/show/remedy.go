@@ -6,9 +6,9 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// remedy adds what to do: actions by number, in their order; alternatives by letter, of
-// which exactly one is to be taken. A command stands on lines of its own, below the node
-// that it is for.
+// remedy adds the actions of a remedy, numbered in their order. Alternatives have letters;
+// exactly one of them is to be carried out. Commands are on separate lines below the node
+// on which to run them.
 func (p *page) remedy(actions []*pb.Action) {
 	if len(actions) == 0 {
 		return
@@ -18,7 +18,8 @@ func (p *page) remedy(actions []*pb.Action) {
 	p.actions("  ", actions)
 }
 
-// indent is how much further in that is which belongs to a line: as far as its text begins.
+// indent is the additional indentation of lines that belong to the line above. They align
+// with its text.
 const indent = "   "
 
 func (p *page) actions(margin string, actions []*pb.Action) {

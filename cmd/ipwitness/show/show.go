@@ -160,11 +160,11 @@ func units(d, big time.Duration, bigName string, small time.Duration, smallName 
 	return s
 }
 
-// zone is that of all times for people, as of those that the server puts in words. Each
-// output says so once.
+// zone is the time zone of all times shown to people, including those in text from the
+// server. Each output names it once.
 const zone = "UTC"
 
-// clock gives the time of day in UTC, with the date where it is another day.
+// clock returns the time of day in UTC, with the date if it is not today's.
 func clock(ts *timestamppb.Timestamp, now time.Time) string { return clockTo("15:04:05.000", ts, now) }
 
 // clockTo is clock in another layout of the time of day.

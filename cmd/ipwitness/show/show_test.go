@@ -665,7 +665,7 @@ func TestFixPlan(t *testing.T) {
 }
 
 func TestTimesAreInOneZoneWhichIsSaidOnce(t *testing.T) {
-	elsewhere := now.In(time.FixedZone("elsewhere", -(9*60+30)*60)) // where it is still the day before
+	elsewhere := now.In(time.FixedZone("elsewhere", -(9*60+30)*60)) // in this zone it is still the day before
 	f := finding(1, "leaked", pb.Finding_WARNING)
 	live := func(now time.Time) func(*bytes.Buffer) error {
 		return func(b *bytes.Buffer) error {
@@ -714,7 +714,7 @@ func TestTimesAreInOneZoneWhichIsSaidOnce(t *testing.T) {
 	}
 }
 
-// TestLogLinesDoNotInterruptTheAccount has a log written while conflicts are told.
+// TestLogLinesDoNotInterruptTheAccount writes log records while conflicts are printed.
 func TestLogLinesDoNotInterruptTheAccount(t *testing.T) {
 	var b bytes.Buffer
 	l := NewLive(&b, false, "ipwitness")
@@ -731,7 +731,7 @@ func TestLogLinesDoNotInterruptTheAccount(t *testing.T) {
 		for i := range many {
 			c := conflict(pb.Conflict_CONFIRMED)
 			c.Id = fmt.Sprint("id", i)
-			l.Conflict(conflictEvent(pb.Watch_ADDED, c), now.Add(time.Duration(i)*2*time.Second)) // no burst
+			l.Conflict(conflictEvent(pb.Watch_ADDED, c), now.Add(time.Duration(i)*2*time.Second)) // spaced out, so that they are not a burst
 		}
 	})
 	done.Wait()

@@ -51,8 +51,8 @@ func (p *page) why(c *pb.Conflict) {
 	}
 }
 
-// arrivals says who has the address since when, where and by which process: the best
-// that is known where nothing tells how the conflict came about.
+// arrivals adds when, where and by which process each owner got the address. It shows
+// the best known data if no event recorded how the conflict arose.
 func (p *page) arrivals(c *pb.Conflict) {
 	owners := c.GetOwners()
 	called := names(owners)
