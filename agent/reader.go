@@ -32,9 +32,9 @@ type reader struct {
 	allocated  changes[allocationKey]
 	claims     changes[claimKey]
 	urgent     changes[claimKey] // claims to important addresses
-	status     bool // the status was not sent
-	resync     bool // a snapshot is to begin
-	inside     bool // a snapshot has begun
+	status     bool              // the status was not sent
+	resync     bool              // a snapshot is to begin
+	inside     bool              // a snapshot has begun
 
 	batch   []claimChange // claims that are being sent: the next is the last
 	answers questions     // to be answered with the end of the batch, or of the snapshot
