@@ -21,7 +21,9 @@ import (
 func (l *lab) findings() []*pb.Finding {
 	l.Helper()
 	synctest.Wait() // for what was asked of agents
-	out, err := l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{})
+	out, err := allPages(func(token string) (*pb.ListFindingsResponse, error) {
+		return l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{PageToken: token})
+	})
 	if err != nil {
 		l.Fatal(err)
 	}
