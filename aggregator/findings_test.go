@@ -21,17 +21,13 @@ import (
 func (l *lab) findings() []*pb.Finding {
 	l.Helper()
 	synctest.Wait() // for what was asked of agents
-	var all []*pb.Finding
-	for q := new(pb.ListFindingsRequest); ; {
-		out, err := l.client.ListFindings(l.ctx, q)
-		if err != nil {
-			l.Fatal(err)
-		}
-		all = append(all, out.GetFindings()...)
-		if q.PageToken = out.GetNextPageToken(); q.GetPageToken() == "" {
-			return all
-		}
+	out, err := allPages(func(token string) (*pb.ListFindingsResponse, error) {
+		return l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{PageToken: token})
+	})
+	if err != nil {
+		l.Fatal(err)
 	}
+	return out.GetFindings()
 }
 
 // finding is the only finding, of two nodes.

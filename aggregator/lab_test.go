@@ -292,7 +292,9 @@ func gone(c *pb.ClaimRecord) *pb.ReportRequest {
 // conflicts lists all conflicts.
 func (l *lab) conflicts() []*pb.Conflict {
 	l.Helper()
-	out, err := l.client.ListConflicts(l.ctx, &pb.ListConflictsRequest{All: true})
+	out, err := allPages(func(token string) (*pb.ListConflictsResponse, error) {
+		return l.client.ListConflicts(l.ctx, &pb.ListConflictsRequest{All: true, PageToken: token})
+	})
 	if err != nil {
 		l.Fatal(err)
 	}

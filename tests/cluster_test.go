@@ -331,15 +331,18 @@ func (c *cluster) wantActive(want ...string) {
 	}()
 	slices.Sort(want)
 	until(c.t, "exactly the right conflicts", func() bool {
-		var m ipwitnessv1.ListConflictsResponse
-		if err := c.program.Get(c.t.Context(), "/v1/conflicts?page_size=10000", &m); err != nil {
-			c.t.Fatal(err)
-		}
 		got = nil
-		for _, conflict := range m.GetConflicts() {
-			if !isPlanted(conflict) {
-				got = append(got, fmt.Sprint(conflict.GetAddress(), " ", conflict.GetState()))
+		for token, more := "", true; more; more = token != "" {
+			var m ipwitnessv1.ListConflictsResponse
+			if err := c.program.Get(c.t.Context(), "/v1/conflicts?page_size=10000&page_token="+token, &m); err != nil {
+				c.t.Fatal(err)
 			}
+			for _, conflict := range m.GetConflicts() {
+				if !isPlanted(conflict) {
+					got = append(got, fmt.Sprint(conflict.GetAddress(), " ", conflict.GetState()))
+				}
+			}
+			token = m.GetNextPageToken()
 		}
 		slices.Sort(got)
 		return slices.Equal(got, want)
