@@ -310,7 +310,7 @@ func TestImageRunsAgentAndAggregator(t *testing.T) {
 				},
 				NamespaceOptions: &runtimev1.NamespaceOption{Network: runtimev1.NamespaceMode_NODE},
 			}, mounts, "agent", "--node", "node1", "--aggregator", at+":9640")
-			wantProcess(t, process, "0", threeCapabilities)
+			wantProcess(t, process, "0", fourCapabilities)
 
 			l.run(containerd.Pod{Name: "web"})
 			for command, want := range map[string]string{"nodes": "node1", "owners " + podAddress(2): " default/web "} {

@@ -145,7 +145,7 @@ func (l *systemdHost) privileges(unit string) string {
 const (
 	// CAP_NET_BROADCAST (11), CAP_NET_ADMIN (12) and CAP_BPF (39).
 	threeCapabilities = "0000008000001800"
-	noCapability      = "0000000000000000"
+	noCapability     = "0000000000000000"
 )
 
 func privileges(uid, capabilities string) string {
