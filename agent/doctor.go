@@ -73,7 +73,14 @@ func Doctor(cfg Config) []Check {
 	}
 
 	add(Check{Feature: "kernel"}, nil, kernelRelease())
+	obs, loadErr := bpf.Load()
+	if loadErr == nil {
+		_ = obs.Close()
+	}
 	for _, c := range capabilities {
+		if c.value == unix.CAP_PERFMON && loadErr == nil {
+			c.used, c.lost = "nothing: this kernel does not ask for it", "nothing here; Linux 6.1 and 6.12 do not load the observer without it"
+		}
 		status := StatusMissing
 		if c.used != "" {
 			status = StatusDegraded
@@ -98,12 +105,8 @@ func Doctor(cfg Config) []Check {
 	}
 	add(hasTCX, tcx, "links of attach type BPF_TCX_INGRESS")
 	out = append(out, tryClsact(tcx))
-	obs, err := bpf.Load()
-	if err == nil {
-		_ = obs.Close()
-	}
 	add(Check{Feature: checkObserver, Status: StatusMissing, Used: "netlink only (as with --wire off)", Lost: noFrames, Fix: "see the lines above"},
-		err, "the observer's programs and maps load")
+		loadErr, "the observer's programs and maps load")
 
 	req, err := newRTNL()
 	add(Check{Feature: "rtnetlink strict checking", Status: StatusMissing, Lost: "everything: without it the kernel answers for the wrong namespace", Fix: "Linux 4.20 or newer"},
@@ -157,7 +160,7 @@ func Usable(checks []Check) error {
 // permissionsPage says what each capability is for.
 const permissionsPage = "https://github.com/ipwitness/ipwitness/blob/main/docs/permissions.md"
 
-// capabilities lists the three capabilities that the agent uses (capabilities(7)).
+// capabilities lists the four capabilities that the agent uses (capabilities(7)).
 var capabilities = []struct {
 	name    string
 	value   int
@@ -168,6 +171,7 @@ var capabilities = []struct {
 	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, "attaches the observer, reads addresses in other namespaces", "", "everything: frames, and addresses inside pods"},
 	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "hears changes in all namespaces", fmt.Sprintf("a listing every %s", relistEvery), "milliseconds: a change is seen up to two seconds late"},
 	{"CAP_BPF", unix.CAP_BPF, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
+	{"CAP_PERFMON", unix.CAP_PERFMON, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
 }
 
 // haveCapability says whether the process has a capability in effect.

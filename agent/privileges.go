@@ -12,9 +12,10 @@ import (
 )
 
 // lasting are the capabilities that the agent needs for as long as it runs. All
-// others are needed only at startup: the kernel checks CAP_BPF when the observer is
-// loaded, not when it is attached (kernel/bpf/tcx.c), and CAP_NET_BROADCAST on the
-// opener of the socket (do_one_broadcast in net/netlink/af_netlink.c).
+// others are needed only at startup: the kernel checks CAP_BPF and CAP_PERFMON when
+// the observer is loaded, not when it is attached (kernel/bpf/tcx.c), and
+// CAP_NET_BROADCAST on the opener of the socket (do_one_broadcast in
+// net/netlink/af_netlink.c).
 var lasting = []cap.Value{
 	cap.NET_ADMIN,       // clsact, and every request about another namespace
 	cap.SYS_PTRACE,      // names: the namespaces of processes that may more than we

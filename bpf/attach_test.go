@@ -591,9 +591,9 @@ func TestClosingInAnotherNamespaceRemovesNothingThere(t *testing.T) {
 	}
 }
 
-func TestTwoCapabilitiesAreEnough(t *testing.T) {
+func TestThreeCapabilitiesAreEnough(t *testing.T) {
 	c := connect(t)
-	keepCapabilities(t, unix.CAP_BPF, unix.CAP_NET_ADMIN)
+	keepCapabilities(t, unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_NET_ADMIN)
 	if err := HaveTCX(); err != nil {
 		t.Log("without TCX: ", err)
 	}
@@ -658,7 +658,7 @@ func TestWhatOnlyLoadingNeedsIsNotNamedWhenAttachingFails(t *testing.T) {
 
 func TestMissingCapabilitiesAreNamed(t *testing.T) {
 	enterNamespace(t)
-	keepCapabilities(t)
+	keepCapabilities(t, unix.CAP_PERFMON)
 	for name, err := range map[string]error{"load": loadAndClose(), "tcx": HaveTCX()} {
 		if err == nil {
 			t.Errorf("%s: got no error, want one", name)
@@ -668,6 +668,9 @@ func TestMissingCapabilitiesAreNamed(t *testing.T) {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: got %q, want it to name %s", name, err, want)
 			}
+		}
+		if strings.Contains(err.Error(), "CAP_PERFMON") {
+			t.Errorf("%s: got %q, want it not to name CAP_PERFMON", name, err)
 		}
 	}
 }

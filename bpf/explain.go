@@ -12,7 +12,7 @@ import (
 // What the steps need. To attach takes no more than to have loaded, and
 // CAP_NET_ADMIN for clsact.
 var (
-	toLoad   = []int{unix.CAP_BPF, unix.CAP_NET_ADMIN}
+	toLoad   = []int{unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_NET_ADMIN}
 	toAttach = []int{unix.CAP_NET_ADMIN}
 )
 
@@ -64,7 +64,7 @@ func missingCapabilities(needed []int) []string {
 			continue
 		}
 		missing = append(missing, map[int]string{
-			unix.CAP_BPF: "CAP_BPF", unix.CAP_NET_ADMIN: "CAP_NET_ADMIN",
+			unix.CAP_BPF: "CAP_BPF", unix.CAP_PERFMON: "CAP_PERFMON", unix.CAP_NET_ADMIN: "CAP_NET_ADMIN",
 		}[c])
 	}
 	return missing

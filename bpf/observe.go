@@ -31,7 +31,8 @@ type Observer struct {
 }
 
 // Load loads the program and its maps into the kernel, without attaching it to an
-// interface. It requires CAP_BPF and CAP_NET_ADMIN, and Linux 5.17 or newer.
+// interface. It requires CAP_BPF, CAP_PERFMON (not on every kernel) and CAP_NET_ADMIN,
+// and Linux 5.17 or newer.
 func Load() (*Observer, error) {
 	spec, err := loadObserve()
 	if err != nil {

@@ -15,7 +15,7 @@ func (o *Observer) WorksUnprivileged() error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err := lowerEffective(unix.CAP_BPF, unix.CAP_SYS_ADMIN); err != nil {
+		if err := lowerEffective(unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_SYS_ADMIN); err != nil {
 			result <- err
 			return
 		}

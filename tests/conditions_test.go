@@ -82,7 +82,7 @@ func TestNothingToWitnessWithEndsWithTheNameOfWhatIsMissing(t *testing.T) {
 		{[]string{"run"}, []string{"CAP_NET_ADMIN", "CAP_BPF"}},
 		{[]string{"run", "--wire", "off"}, []string{"CAP_NET_ADMIN"}},
 	} {
-		args := without("-net_admin,-bpf,-sys_admin", c.args...)
+		args := without("-net_admin,-bpf,-perfmon,-sys_admin", c.args...)
 		out, err := h.Command(args[0], args[1:]...).CombinedOutput()
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.ExitCode() != 1 {

@@ -31,7 +31,7 @@ type contained struct {
 // parents are the directories of the node that a DaemonSet mounts.
 var parents = []string{"/run", "/var/lib", "/etc/cni"}
 
-// startContained starts the agent in a container: root with the three capabilities, the
+// startContained starts the agent in a container: root with the four capabilities, the
 // runtime's default seccomp profile, a read-only root and the node's network.
 func startContained(t *testing.T, v containerd.Version, o contained) *containerLab {
 	t.Helper()
@@ -82,7 +82,7 @@ func startContained(t *testing.T, v containerd.Version, o contained) *containerL
 		Linux: &runtimev1.LinuxContainerConfig{SecurityContext: &runtimev1.LinuxContainerSecurityContext{
 			Capabilities: &runtimev1.Capability{
 				DropCapabilities: []string{"ALL"},
-				AddCapabilities:  []string{"NET_ADMIN", "NET_BROADCAST", "BPF"},
+				AddCapabilities:  []string{"NET_ADMIN", "NET_BROADCAST", "BPF", "PERFMON"},
 			},
 			NamespaceOptions: &runtimev1.NamespaceOption{Network: runtimev1.NamespaceMode_NODE, Pid: runtimev1.NamespaceMode_CONTAINER},
 			RunAsUser:        &runtimev1.Int64Value{},
@@ -184,7 +184,7 @@ func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
 		awaitSaid(t, "the agent's log", func() string {
 			said, _ := os.ReadFile(l.Path("/run/ipwitness-logs/agent.log")) // containerd writes it
 			return string(said)
-		}, `dropped="CAP_NET_BROADCAST CAP_BPF" kept=CAP_NET_ADMIN`)
+		}, `dropped="CAP_NET_BROADCAST CAP_PERFMON CAP_BPF" kept=CAP_NET_ADMIN`)
 		if said := l.doctor(); strings.Contains(said, "missing") || strings.Contains(said, "not mounted") {
 			t.Errorf("doctor said:\n%s", said)
 		}

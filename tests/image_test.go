@@ -263,7 +263,7 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 }
 
 // TestImageRunsAgentAndAggregator imports the image as it is into each containerd. The
-// image's user runs the aggregator; the agent is root, with three capabilities. Both
+// image's user runs the aggregator; the agent is root, with four capabilities. Both
 // have a read-only file system.
 func TestImageRunsAgentAndAggregator(t *testing.T) {
 	t.Parallel()
@@ -306,7 +306,7 @@ func TestImageRunsAgentAndAggregator(t *testing.T) {
 				RunAsUser: &runtimev1.Int64Value{Value: 0},
 				Capabilities: &runtimev1.Capability{
 					DropCapabilities: []string{"ALL"},
-					AddCapabilities:  []string{"NET_ADMIN", "NET_BROADCAST", "BPF"},
+					AddCapabilities:  []string{"NET_ADMIN", "NET_BROADCAST", "BPF", "PERFMON"},
 				},
 				NamespaceOptions: &runtimev1.NamespaceOption{Network: runtimev1.NamespaceMode_NODE},
 			}, mounts, "agent", "--node", "node1", "--aggregator", at+":9640")

@@ -143,8 +143,8 @@ func (l *systemdHost) privileges(unit string) string {
 }
 
 const (
-	// CAP_NET_BROADCAST (11), CAP_NET_ADMIN (12) and CAP_BPF (39).
-	threeCapabilities = "0000008000001800"
+	// CAP_NET_BROADCAST (11), CAP_NET_ADMIN (12), CAP_PERFMON (38) and CAP_BPF (39).
+	fourCapabilities = "000000c000001800"
 	noCapability     = "0000000000000000"
 )
 
@@ -222,7 +222,7 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 	l.do(page["See that it works"])
 
 	uid := strings.TrimSpace(l.do("id --user ipwitness"))
-	if got, want := l.privileges("ipwitness-agent"), privileges("0", threeCapabilities); got != want {
+	if got, want := l.privileges("ipwitness-agent"), privileges("0", fourCapabilities); got != want {
 		t.Errorf("agent: got\n%s, want\n%s", got, want)
 	}
 	// What only its start needs it gives away: no list of system calls forbids that.
@@ -276,7 +276,7 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 	l.env = ""
 	l.do("systemctl disable --now ipwitness-agent ipwitness-aggregator\n" + page["One host"])
 	l.prints("ipwitness conflicts 10.9.0.6", `moving`) // the same data-dir
-	if got, want := l.privileges("ipwitness"), privileges("0", threeCapabilities); got != want {
+	if got, want := l.privileges("ipwitness"), privileges("0", fourCapabilities); got != want {
 		t.Errorf("run: got\n%s, want\n%s", got, want)
 	}
 	if got := l.do("systemd-analyze verify ipwitness.service ipwitness-agent.service ipwitness-aggregator.service 2>&1"); got != "" {

@@ -23,8 +23,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/situations"
 )
 
-// three are the capabilities of the agent.
-var three = []string{"CAP_NET_ADMIN", "CAP_NET_BROADCAST", "CAP_BPF"}
+// four are the capabilities of the agent.
+var four = []string{"CAP_NET_ADMIN", "CAP_NET_BROADCAST", "CAP_BPF", "CAP_PERFMON"}
 
 // only is the set of these capabilities, as setpriv has it.
 func only(capabilities ...string) string {
@@ -188,17 +188,17 @@ const permissionsPage = "../docs/permissions.md"
 
 func TestEachCapabilityIsMissedAsDoctorSays(t *testing.T) {
 	purposes := map[string]string{}
-	usable, checks := doctorWith(t, newHost(t), three...)
+	usable, checks := doctorWith(t, newHost(t), four...)
 	for _, c := range checks {
 		purposes[c.Feature] = c.Detail
 	}
 	if !usable {
-		t.Errorf("doctor with all three: got %+v, want it usable", checks)
+		t.Errorf("doctor with all four: got %+v, want it usable", checks)
 	}
-	rows := make([]string, len(three))
+	rows := make([]string, len(four))
 	t.Run("group", func(t *testing.T) {
 		var mu sync.Mutex
-		for i, missing := range three {
+		for i, missing := range four {
 			t.Run(missing, func(t *testing.T) {
 				t.Parallel()
 				row := missed(t, missing, purposes[missing])
@@ -209,17 +209,17 @@ func TestEachCapabilityIsMissedAsDoctorSays(t *testing.T) {
 		}
 		t.Run("none", func(t *testing.T) {
 			t.Parallel()
-			l, said := startWith(t, three...)
+			l, said := startWith(t, four...)
 			if l.agent == nil {
 				t.Fatal("the agent ended: ", said)
 			}
 			if frames, addresses := l.witnesses(); !frames || addresses != "at once" {
-				t.Errorf("with all three: got frames %v, addresses %s", frames, addresses)
+				t.Errorf("with all four: got frames %v, addresses %s", frames, addresses)
 			}
 			if got, want := l.privileges(), mask(unix.CAP_NET_ADMIN); got != want {
 				t.Errorf("capabilities after the start: got %s, want %s", got, want)
 			}
-			awaitSaid(t, "what the agent dropped", l.agent.Log.String, `dropped="CAP_NET_BROADCAST CAP_BPF" kept=CAP_NET_ADMIN`)
+			awaitSaid(t, "what the agent dropped", l.agent.Log.String, `dropped="CAP_NET_BROADCAST CAP_PERFMON CAP_BPF" kept=CAP_NET_ADMIN`)
 			l.lasting("")
 		})
 	})
@@ -264,11 +264,11 @@ func doctorWith(t *testing.T, h *netlab.Host, capabilities ...string) (usable bo
 	return said.Usable, said.Checks
 }
 
-// missed runs agent and doctor without one of the three capabilities, and returns the row
+// missed runs agent and doctor without one of the four capabilities, and returns the row
 // of the table for it.
 func missed(t *testing.T, missing, purpose string) string {
 	t.Helper()
-	rest := slices.DeleteFunc(slices.Clone(three), func(c string) bool { return c == missing })
+	rest := slices.DeleteFunc(slices.Clone(four), func(c string) bool { return c == missing })
 	l, said := startWith(t, rest...)
 	if l.agent == nil {
 		page, err := os.ReadFile("../docs/troubleshooting.md")

@@ -287,13 +287,13 @@ func TestRuntimeThatMayNotBeAskedIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Without CAP_DAC_OVERRIDE even root minds who may write to a file.
-	const three = "-all,+net_admin,+net_broadcast,+bpf"
-	args := without(three, "run", "--node", "node1")
+	const four = "-all,+net_admin,+net_broadcast,+bpf,+perfmon"
+	args := without(four, "run", "--node", "node1")
 	l.launch(l.Command(args[0], args[1:]...))
 	until(t, "the problem to be shown", func() bool { return len(l.node().GetProblems()) == 1 })
 	said := l.node().GetProblems()[0]
 	wantSaid(t, said, containerd.Socket, "may not be asked", "permission denied", "names of new pods come from CNI results and processes")
-	doctor := without(three, "doctor")
+	doctor := without(four, "doctor")
 	out, err := l.Output(l.Command(doctor[0], doctor[1:]...))
 	if err != nil {
 		t.Error("doctor: ", err)

@@ -50,7 +50,7 @@ everything. While one cannot be reached the agent keeps what it witnesses, tries
 again, and then tells all of it.
 
 There is one agent for a network namespace. It needs root, or CAP_NET_ADMIN,
-CAP_NET_BROADCAST and CAP_BPF; 'ipwitness doctor' says what works
+CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor' says what works
 without.
 
 ` + settingsHelp,

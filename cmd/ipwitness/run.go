@@ -34,7 +34,7 @@ func newRun(sys system) *cobra.Command {
 
 In a terminal, tell who comes and goes and report every conflict, with what the log
 says of problems. Otherwise, log to stderr. Either way the API listens for the other commands. Needs root, or
-CAP_NET_ADMIN, CAP_NET_BROADCAST and CAP_BPF; 'ipwitness doctor'
+CAP_NET_ADMIN, CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor'
 says what works without.
 
 ` + settingsHelp,

@@ -259,7 +259,7 @@ func TestAgentsHaveLeastPrivilege(t *testing.T) {
 		pod := d.Spec.Template.Spec
 		c := pod.Containers[0].SecurityContext
 		slices.Sort(c.Capabilities.Add)
-		if want := []corev1.Capability{"BPF", "NET_ADMIN", "NET_BROADCAST"}; !slices.Equal(c.Capabilities.Add, want) || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+		if want := []corev1.Capability{"BPF", "NET_ADMIN", "NET_BROADCAST", "PERFMON"}; !slices.Equal(c.Capabilities.Add, want) || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 			t.Errorf("%s: got %v, want %v", mode, c.Capabilities, want)
 		}
 		if c.Privileged != nil || *c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem || c.SeccompProfile.Type != "RuntimeDefault" ||
