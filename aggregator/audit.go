@@ -14,18 +14,11 @@ import (
 
 // audit compares what IPAM says of an address with who was judged to hold it, and
 // makes known what is wrong.
-func (s *store) audit(e *entry, pools []*verdict.Pool, spoofs []verdict.Spoof) {
-	if e.booking == nil && len(pools) == 0 && len(spoofs) == 0 && !sharedInside(e.owners) {
+func (s *store) audit(e *entry, in *verdict.Case, judged *verdict.Judgement) {
+	if e.booking == nil && len(in.Pools) == 0 && len(judged.Spoofs) == 0 && !sharedInside(e.owners) {
 		return
 	}
-	in := verdict.AuditInput{
-		Address: e.addr, Owners: e.owners, Contested: active(e.conflicts()),
-		Allocations: e.allocationsOf(), Pools: pools, Past: e.pastOf(), Spoofs: spoofs, Now: s.clock(),
-	}
-	if b := e.booking; b != nil {
-		in.Vanished, in.Before = b.vanished, b.found
-	}
-	out := s.policy.Audit(s, &in)
+	out := s.policy.Audit(in, judged)
 	if e.booking == nil && len(out.Findings) == 0 && len(out.Past) == 0 {
 		return
 	}
@@ -145,8 +138,8 @@ func (s *store) findingProto(f *found) *pb.Finding {
 		return f.inWord
 	}
 	a := f.audit
-	if a.Kind == verdict.FindingMACCloned {
-		a = s.wholeClone(a)
+	if a.Spoof != nil {
+		a = s.wholeSpoof(a)
 	}
 	p := s.pools.byRec[a.Pool]
 	var use verdict.PoolUse

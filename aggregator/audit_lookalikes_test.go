@@ -279,7 +279,7 @@ func TestANodeIsCoveredByWhateverNameItGoes(t *testing.T) {
 			defer l.store.mu.Unlock()
 			reporting := l.store.reporting()
 			for name, covered := range want {
-				if l.store.Covered(name) != covered || reporting(name) != covered {
+				if l.store.covered(name) != covered || reporting(name) != covered {
 					t.Errorf("%s: got %s covered %v, want %v", why, name, !covered, covered)
 				}
 			}

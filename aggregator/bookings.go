@@ -173,18 +173,6 @@ func (s *store) unbook(p *pool, e *entry, al *allocation) {
 	s.lookAt(p)
 }
 
-// allocationsOf is what IPAM says of an address, for a judgement.
-func (e *entry) allocationsOf() []*verdict.Allocation {
-	if e.booking == nil || len(e.booking.allocations) == 0 {
-		return nil
-	}
-	list := make([]*verdict.Allocation, 0, len(e.booking.allocations))
-	for _, al := range e.booking.allocations {
-		list = append(list, &al.Allocation)
-	}
-	return list
-}
-
 // pastOf is what is remembered of an address.
 func (e *entry) pastOf() []verdict.Past {
 	if e.booking == nil {

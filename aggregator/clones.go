@@ -58,7 +58,7 @@ func (s *store) noteClones(e *entry, clones []verdict.Spoof) {
 	e.unbooked()
 }
 
-// tellClone publishes the finding with the newest claim only. wholeClone adds up all claims.
+// tellClone publishes the finding with the newest claim only. wholeSpoof adds up all claims.
 func (s *store) tellClone(c *clone, newest *verdict.Spoof) {
 	spoof := *newest
 	f := s.policy.CloneFinding(&spoof)
@@ -66,10 +66,16 @@ func (s *store) tellClone(c *clone, newest *verdict.Spoof) {
 	s.tellFinding(nil, c.told)
 }
 
-// wholeClone returns the finding about a cloned hardware address with all claims that show it.
-func (s *store) wholeClone(f *verdict.Finding) *verdict.Finding {
+// wholeSpoof returns a finding about false claims with the namespaces that they may have
+// deceived, and with all claims that show a cloned hardware address.
+func (s *store) wholeSpoof(f *verdict.Finding) *verdict.Finding {
 	spoof := *f.Spoof
-	spoof.Exposed = s.OnLink(spoof.Link, spoof.Sender)
+	spoof.Exposed = s.onLink(spoof.Link, spoof.Sender)
+	if f.Kind != verdict.FindingMACCloned {
+		whole := *f
+		whole.Spoof = &spoof
+		return &whole
+	}
 	if c := s.clones[cloneKeyOf(&spoof)]; c != nil {
 		spoof.Count, spoof.Addresses = 0, nil
 		for _, one := range c.shown {
@@ -81,13 +87,9 @@ func (s *store) wholeClone(f *verdict.Finding) *verdict.Finding {
 	return &whole
 }
 
-// Nested implements verdict.Tables.
-func (s *store) Nested(ns *verdict.Namespace) bool {
-	return ns.Netns != "" && s.places.get(nodeID{boot: ns.Node.Boot, netns: ns.Netns}) != nil
-}
-
-// OnLink implements verdict.Tables.
-func (s *store) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*verdict.Namespace) {
+// onLink returns the records of the namespaces that have an interface on a link, without one
+// namespace.
+func (s *store) onLink(l *verdict.Link, except *verdict.Namespace) (found []*verdict.Namespace) {
 	if l == nil {
 		return nil
 	}

@@ -198,24 +198,6 @@ func (s *store) unlistSighting(h *holding) {
 	s.dropAbroad(h.MAC, a)
 }
 
-// Neighbours is for verdict.Tables.
-func (s *store) Neighbours(l *verdict.Link, mac verdict.MAC) []*verdict.Interface {
-	if l == nil || l.Domain == nil {
-		return nil
-	}
-	a := s.macs[mac]
-	if a == nil {
-		return nil
-	}
-	var found []*verdict.Interface
-	for _, i := range a.holders {
-		if i.Namespace.Node != l.Node && i.Link.Domain == l.Domain {
-			found = append(found, i)
-		}
-	}
-	return found
-}
-
 // mergeLinks joins links that new sightings show to be one.
 func (s *store) mergeLinks() {
 	for len(s.sightings) > 0 {
@@ -553,8 +535,22 @@ func (s *store) split(d *domain, parts map[*link][]*link, largest *link) {
 	d.name(d.links)
 }
 
-// Stitches is for verdict.Tables.
-func (s *store) Stitches(d *verdict.Domain) []verdict.Stitch {
+// stitchesOf returns how the links of the claims' domains are known to be one.
+func (s *store) stitchesOf(claims []*verdict.Claim) (all []verdict.Stitch) {
+	var domains []*verdict.Domain
+	for _, c := range claims {
+		for _, l := range []*verdict.Link{c.Link, c.Interface.Link} {
+			if l != nil && l.Domain != nil && !slices.Contains(domains, l.Domain) {
+				domains = append(domains, l.Domain)
+				all = append(all, s.stitches(l.Domain)...)
+			}
+		}
+	}
+	return all
+}
+
+// stitches returns how the links of a domain are known to be one.
+func (s *store) stitches(d *verdict.Domain) []verdict.Stitch {
 	var found []verdict.Stitch
 	known := map[[2]*link]bool{}
 	add := func(y layer, st stitch) {

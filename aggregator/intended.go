@@ -24,7 +24,7 @@ func (s *store) lack(ns *namespace) {
 	if ns.rec.Intended != "" || len(ns.lacks) > 0 {
 		s.arm(ns, s.clock()) // once its interfaces are known, too
 	}
-	if p := s.PodObject(ns.rec); p != nil && !p.HostNetwork && len(p.IPs) > 0 && !ns.alarm.set() {
+	if p := s.podObject(ns.rec); p != nil && !p.HostNetwork && len(p.IPs) > 0 && !ns.alarm.set() {
 		s.arm(ns, s.clock().Add(intendedAfter))
 	}
 }
@@ -70,7 +70,7 @@ func (s *store) intend(ns *namespace) {
 // lacks are the findings about a namespace. A pod that is ending gives its addresses
 // back first, and one that runs a virtual machine may have given them to that.
 func (s *store) lacks(ns *namespace) (list []verdict.Finding) {
-	p := s.PodObject(ns.rec)
+	p := s.podObject(ns.rec)
 	if p != nil && (p.Absent || p.DeletionTimestamp != 0 || p.Phase == "Succeeded" || p.Phase == "Failed" || p.VirtualMachine != "") ||
 		ns.rec.Who.Workload().VirtualMachine != "" {
 		return nil

@@ -60,16 +60,16 @@ func (s *store) judgeTouched(base int, r received) {
 
 // judge judges one address and makes the outcome known.
 func (s *store) judge(e *entry, r received) {
-	in := s.input(e)
-	out := s.policy.Judge(s, &in)
+	in := s.caseOf(e, false)
+	out := s.policy.Judge(in)
 	if len(out.Expired) > 0 {
 		for _, h := range slices.Clone(e.holdings) {
 			if slices.Contains(out.Expired, &h.Claim) {
 				s.unlist(s.nodeOf(h), h)
 			}
 		}
-		in = s.input(e)
-		out = s.policy.Judge(s, &in)
+		in = s.caseOf(e, false)
+		out = s.policy.Judge(in)
 	}
 
 	s.takeOwners(e, out.Owners)
@@ -87,25 +87,13 @@ func (s *store) judge(e *entry, r received) {
 	if out.Again != 0 {
 		s.arm(e, out.Again)
 	}
-	s.audit(e, in.Pools, out.Spoofs)
+	s.audit(e, in, &out)
 	s.noteClones(e, out.Clones)
 	if len(e.holdings) == 0 {
 		if e.booking == nil {
 			s.disarm(e)
 		}
 		s.table.drop(e)
-	}
-}
-
-// input is what is known of an address. Its claims are only lent.
-func (s *store) input(e *entry) verdict.Input {
-	s.claims = s.claims[:0]
-	for _, h := range e.holdings {
-		s.claims = append(s.claims, &h.Claim)
-	}
-	return verdict.Input{
-		Address: e.addr, Claims: s.claims, Conflicts: e.conflicts(),
-		Allocations: e.allocationsOf(), Pools: s.covering(e), Past: e.pastOf(), Now: s.clock(),
 	}
 }
 
@@ -289,29 +277,9 @@ func (s *store) sendChecks() {
 	}
 }
 
-// Namespace is for verdict.Tables.
-func (s *store) Namespace(rec *verdict.Node, record uint32) *verdict.Namespace {
-	if n := s.nodes[idOf(rec)]; n != nil {
-		if ns := n.namespaces.get(record); ns != nil {
-			return ns.rec
-		}
-	}
-	return nil
-}
-
-// Holders is for verdict.Tables. The list is only lent.
-func (s *store) Holders(rec *verdict.Node, mac verdict.MAC) []*verdict.Interface {
-	s.holders = s.holders[:0]
-	if n := s.nodes[idOf(rec)]; n != nil {
-		for i := n.holders.get(mac); i != nil; i = i.alike {
-			s.holders = append(s.holders, i.rec)
-		}
-	}
-	return s.holders
-}
-
-// Answers is for verdict.Tables.
-func (s *store) Answers(l *verdict.Link, mac verdict.MAC) (addresses, owners int) {
+// answers counts the addresses that a hardware address only ever answered for on a link, and
+// the owners that have one of them by their kernels. It stops where that tells a proxy.
+func (s *store) answers(l *verdict.Link, mac verdict.MAC) (addresses, owners int) {
 	if l == nil {
 		return 0, 0
 	}
@@ -383,7 +351,5 @@ func (s *store) explain(a netip.Addr) (verdict.Explanation, []verdict.Conflict) 
 	if e == nil {
 		e = &entry{addr: a}
 	}
-	in := s.input(e)
-	in.Incomplete = s.coverageNow().GetIncomplete()
-	return s.policy.Explain(s, &in), e.conflicts()
+	return s.policy.Explain(s.caseOf(e, true)), e.conflicts()
 }

@@ -176,28 +176,14 @@ func (s *store) announce(ctx context.Context) {
 	})
 }
 
-// PodObject is for verdict.Tables.
-func (s *store) PodObject(ns *verdict.Namespace) *verdict.PodObject {
+// podObject returns what the Kubernetes API says about the pod in a namespace.
+func (s *store) podObject(ns *verdict.Namespace) *verdict.PodObject {
 	if s.kube == nil || ns == nil || ns.Who.Kind() != verdict.Pod {
 		return nil
 	}
 	w := ns.Who.Workload()
 	return s.kube.Pod(w.Namespace, w.Name, w.UID, ns.Node.Name)
 }
-
-// PodNamed is for verdict.Tables.
-func (s *store) PodNamed(namespace, name string) *verdict.PodObject {
-	return s.kube.PodNamed(namespace, name)
-}
-
-// PodsKnownUntil is for verdict.Tables.
-func (s *store) PodsKnownUntil() verdict.Stamp { return s.kube.KnownUntil() }
-
-// InPodCIDR is for verdict.Tables.
-func (s *store) InPodCIDR(a netip.Addr) bool { return s.kube.InPodCIDR(a) }
-
-// InPodCIDROf is for verdict.Tables.
-func (s *store) InPodCIDROf(n *verdict.Node, a netip.Addr) bool { return s.kube.InPodCIDROf(n.Name, a) }
 
 // related is what the Kubernetes API has to say beside a conflict.
 func (s *store) related(c *pb.Conflict) []*pb.Related {

@@ -305,7 +305,7 @@ func TestWhatTheAPISaysOfAPodMayBeOfBefore(t *testing.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ns := s.nodes[nodeID{"boot-n1", "4026531840", ""}].namespaces.get(2)
-	p := s.PodObject(ns.rec)
+	p := s.podObject(ns.rec)
 	const long = verdict.Stamp(intendedAfter)
 	for _, test := range []struct {
 		sandbox, pod verdict.Stamp // how much older each is

@@ -101,7 +101,7 @@ func (s *store) sides(n *node) (list []side) {
 			}})
 		}
 	}
-	for _, sub := range s.Subnets(n.rec) {
+	for _, sub := range s.subnets(n.rec) {
 		r := verdict.RangeOf(sub.Prefix)
 		if sub.LAN || sub.Prefix.Addr().IsLinkLocalUnicast() || n.gateway(sub.Prefix.Addr()) || !s.podsBehind(n, sub.Interface) ||
 			slices.ContainsFunc(list, func(other side) bool { return other.Overlaps(r) }) {

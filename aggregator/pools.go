@@ -193,11 +193,6 @@ func (e *entry) gotFrom(network string) bool {
 	return network != "" && slices.ContainsFunc(e.holdings, func(h *holding) bool { return h.Network == network })
 }
 
-// Sandbox is for verdict.Tables.
-func (s *store) Sandbox(containerID string) bool {
-	return s.sandboxes.get(verdict.Pack(containerID)) != nil
-}
-
 // applyPool brings what a node says of a pool into the tables.
 func (s *store) applyPool(n *node, rec *pb.PoolRecord, now verdict.Stamp) {
 	p := s.pools.byKey[poolKey{n, rec.GetIpam(), rec.GetName()}]
@@ -397,8 +392,8 @@ func (s *store) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) {
 	s.book(p, *al, now)
 }
 
-// PoolsOf is for verdict.Tables.
-func (s *store) PoolsOf(rec *verdict.Node) []*verdict.Pool {
+// poolsOf returns what the own IPAM of a node gives addresses from.
+func (s *store) poolsOf(rec *verdict.Node) []*verdict.Pool {
 	n := s.nodes[idOf(rec)]
 	if n == nil {
 		return nil
@@ -410,8 +405,8 @@ func (s *store) PoolsOf(rec *verdict.Node) []*verdict.Pool {
 	return list
 }
 
-// Subnets is for verdict.Tables.
-func (s *store) Subnets(rec *verdict.Node) (list []verdict.Subnet) {
+// subnets returns the addresses of a node itself, with their prefixes.
+func (s *store) subnets(rec *verdict.Node) (list []verdict.Subnet) {
 	n := s.nodes[idOf(rec)]
 	if n == nil {
 		return nil
@@ -461,22 +456,24 @@ func (s *store) reporting() func(name string) bool {
 	}
 }
 
-// Covered is for verdict.Tables.
-func (s *store) Covered(name string) bool {
-	if name != "" {
-		if s.reports(name) {
+// covered reports whether everything is known that is on the node of a name.
+func (s *store) covered(name string) bool {
+	if s.reports(name) {
+		return true
+	}
+	if n := s.shown.get(name); n != nil { // with a longer name, where two have one
+		return n.covers()
+	}
+	for _, n := range s.nodes {
+		if n.covers() && n.rec.Called(name) {
 			return true
 		}
-		if n := s.shown.get(name); n != nil { // with a longer name, where two have one
-			return n.covers()
-		}
-		for _, n := range s.nodes {
-			if n.covers() && n.rec.Called(name) {
-				return true
-			}
-		}
-		return false
 	}
+	return false
+}
+
+// coveredAll reports whether everything is known that is on all nodes.
+func (s *store) coveredAll() bool {
 	now := s.clock()
 	if s.coverage.at != 0 && now.Sub(s.coverage.at) < coverageFor {
 		return s.coverage.all

@@ -75,8 +75,7 @@ type store struct {
 	// Of the change under way.
 	touched  []*entry
 	checks   map[*node][]netip.Addr
-	claims   []*verdict.Claim
-	holders  []*verdict.Interface
+	lent     verdict.Case // what caseOf lends
 	sweeping bool
 	// reach are ranges of which some pool says something new, looked the pools of
 	// which something changed.

@@ -1,7 +1,6 @@
 package verdict
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -27,27 +26,7 @@ const (
 	statusWithin = 30 * time.Second
 )
 
-// AuditInput is what is known of one address.
-type AuditInput struct {
-	Address netip.Addr
-	// Owners are those of the judgement.
-	Owners []Owner
-	// Contested tells of an active conflict: it says more than a finding would.
-	Contested   bool
-	Allocations []*Allocation
-	Pools       []*Pool
-	// Past is what is remembered; Vanished are allocations that are gone since the
-	// last audit.
-	Past     []Past
-	Vanished []*Allocation
-	// Spoofs are the spoofs that Judge found.
-	Spoofs []Spoof
-	// Before are what the last audit found.
-	Before []Finding
-	Now    Stamp
-}
-
-// Audit is what follows from an AuditInput.
+// Audit is what the audit of one address finds.
 type Audit struct {
 	// Findings are what is wrong. Those that wait are not told yet: they may be over
 	// in a moment.
@@ -57,17 +36,17 @@ type Audit struct {
 	Again Stamp
 }
 
-// Audit audits one address.
-func (p *Policy) Audit(t Tables, in *AuditInput) Audit {
-	a := auditing{policy: p, tables: t, in: in}
+// Audit compares the owners of an address, as Judge found them, with what IPAM says.
+func (p *Policy) Audit(in *Case, judged *Judgement) Audit {
+	a := auditing{policy: p, in: in, judged: judged, contested: slices.ContainsFunc(judged.Conflicts, func(c Conflict) bool { return c.Active() })}
 	a.past()
-	for i := range in.Owners {
-		if o := &in.Owners[i]; o.holds() {
+	for i := range judged.Owners {
+		if o := &judged.Owners[i]; o.holds() {
 			a.holder(o)
 		}
 	}
-	for _, al := range in.Allocations {
-		a.allocation(al)
+	for i := range in.Allocations {
+		a.allocation(&in.Allocations[i])
 	}
 	a.twice()
 	a.shared()
@@ -78,9 +57,11 @@ func (p *Policy) Audit(t Tables, in *AuditInput) Audit {
 // auditing is one audit under way.
 type auditing struct {
 	policy *Policy
-	tables Tables
-	in     *AuditInput
-	out    Audit
+	in     *Case
+	judged *Judgement
+	// contested is set if there is an active conflict, which says more than a finding.
+	contested bool
+	out       Audit
 }
 
 // holds tells whether an owner has the address by its kernel, and is compared.
@@ -136,13 +117,13 @@ func (a *auditing) holder(o *Owner) {
 // for others.
 func (a *auditing) booked(p *Pool, o *Owner) (booked bool, others []*Allocation) {
 	for _, al := range a.in.Allocations {
-		if al.Pool != p {
+		if !al.Pool.is(p) {
 			continue
 		}
 		if al.For(o) {
 			booked = true
 		} else {
-			others = append(others, al)
+			others = append(others, al.Allocation)
 		}
 	}
 	return booked, others
@@ -151,7 +132,7 @@ func (a *auditing) booked(p *Pool, o *Owner) (booked bool, others []*Allocation)
 // behind tells whether the Kubernetes API, which has the pool, was not heard since an
 // owner has settled: what it says may be of before.
 func (a *auditing) behind(p *Pool, o *Owner) bool {
-	until := a.tables.PodsKnownUntil()
+	until := a.in.PodsKnownUntil
 	return p.Node == nil && until != 0 && until < o.Begun().Add(a.policy.Settle)
 }
 
@@ -178,7 +159,7 @@ func (a *auditing) poolsOf(o *Owner) (pools []*Pool) {
 	var sure []*Pool
 	networks := o.networks()
 	for _, p := range a.in.Pools {
-		if p.Node != nil && p.Node != o.Node || !p.Contains(a.in.Address) && !a.has(p) && len(p.Ranges) > 0 {
+		if p.Node != nil && !p.Node.is(o.Node) || !p.Contains(a.in.Address) && !a.has(p) && len(p.Ranges) > 0 {
 			continue
 		}
 		named, unknown := false, true
@@ -210,7 +191,7 @@ func (a *auditing) poolsOf(o *Owner) (pools []*Pool) {
 
 // has tells whether a pool has given the address: a range may be unknown.
 func (a *auditing) has(p *Pool) bool {
-	return slices.ContainsFunc(a.in.Allocations, func(al *Allocation) bool { return al.Pool == p })
+	return slices.ContainsFunc(a.in.Allocations, func(al AllocationFacts) bool { return al.Pool.is(p) })
 }
 
 // meets tells whether who gets an address of the pool meets an owner that has it from
@@ -302,38 +283,39 @@ func (w Workload) sandbox() string {
 }
 
 // allocation looks whether somebody holds what IPAM has given.
-func (a *auditing) allocation(al *Allocation) {
+func (a *auditing) allocation(al *AllocationFacts) {
 	p := al.Pool
 	if p.IPAM == KubernetesAPI || al.Purpose != "" || al.nameless() {
 		return
 	}
-	held := slices.ContainsFunc(a.in.Owners, func(o Owner) bool {
-		return o.Alive() && (p.Node == nil || o.Node == p.Node)
+	held := slices.ContainsFunc(a.judged.Owners, func(o Owner) bool {
+		return o.Alive() && (p.Node == nil || o.Node.is(p.Node))
 	})
-	if held || al.ContainerID != "" && a.tables.Sandbox(al.ContainerID) {
+	if held || al.Sandbox {
 		return // or its sandbox is there, with an interface that is down, or a guest that has the address
 	}
-	if pod := a.tables.PodNamed(al.Namespace, al.Pod); pod != nil && !pod.ended() && slices.Contains(pod.IPs, a.in.Address) {
+	if pod := al.Object; pod != nil && !pod.ended() && slices.Contains(pod.IPs, a.in.Address) {
 		return // or its pod has it, as the API says: a guest that no id of a sandbox leads to
 	}
-	where := ""
+	covered := a.in.Covered
 	if p.Node != nil {
-		where = p.Node.Name
+		covered = !p.Node.Unheard && a.in.node(p.Node).Covered
 	}
-	if p.State != PoolKnown || p.Node != nil && p.Node.Unheard || !a.tables.Covered(where) {
+	if p.State != PoolKnown || !covered {
 		a.keep(p, FindingLeaked)
 		a.again(a.in.Now.Add(a.policy.LeakedAfter)) // nothing of the address changes when all nodes are heard
 		return
 	}
-	a.find(FindingLeaked, Warning, p, nil, []*Allocation{al}, a.policy.LeakedAfter)
+	a.find(FindingLeaked, Warning, p, nil, []*Allocation{al.Allocation}, a.policy.LeakedAfter)
 }
 
 // twice looks whether IPAM has given the address twice.
 func (a *auditing) twice() {
 	all := a.in.Allocations
-	for i, al := range all {
-		for _, other := range all[i+1:] {
-			if al.Pool.shares(other.Pool) && !al.same(other) && !a.leftBehind(al) && !a.leftBehind(other) {
+	for i := range all {
+		for k := range all[i+1:] {
+			al, other := &all[i], &all[i+1+k]
+			if al.Pool.shares(other.Pool) && !al.same(other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) {
 				patience, severity := a.policy.Settle, Critical
 				switch al.Pool.IPAM {
 				case KubernetesAPI:
@@ -341,7 +323,7 @@ func (a *auditing) twice() {
 				case Cilium:
 					patience, severity = ciliumWithin, Warning
 				}
-				a.find(FindingDoubleAllocated, severity, al.Pool, a.holderOf(al, other), []*Allocation{al, other}, patience)
+				a.find(FindingDoubleAllocated, severity, al.Pool, a.holderOf(al.Allocation, other.Allocation), []*Allocation{al.Allocation, other.Allocation}, patience)
 				a.again(a.in.Now.Add(statusWithin)) // nothing of the address changes when one of the pods ends
 				return
 			}
@@ -351,8 +333,8 @@ func (a *auditing) twice() {
 
 // holderOf is who has the address of those that it was given to; nil for nobody.
 func (a *auditing) holderOf(allocations ...*Allocation) *Owner {
-	for i := range a.in.Owners {
-		if o := &a.in.Owners[i]; o.holds() && slices.ContainsFunc(allocations, func(al *Allocation) bool { return al.For(o) }) {
+	for i := range a.judged.Owners {
+		if o := &a.judged.Owners[i]; o.holds() && slices.ContainsFunc(allocations, func(al *Allocation) bool { return al.For(o) }) {
 			return o
 		}
 	}
@@ -361,17 +343,16 @@ func (a *auditing) holderOf(allocations ...*Allocation) *Owner {
 
 // leftBehind tells whether an allocation is for a pod that the Kubernetes API has no
 // more: nobody will have the address by that.
-func (a *auditing) leftBehind(al *Allocation) bool {
-	pod := a.tables.PodNamed(al.Namespace, al.Pod)
-	return pod != nil && pod.Absent && a.tables.PodsKnownUntil() > al.Heard.Add(a.policy.Settle)
+func (a *auditing) leftBehind(al *AllocationFacts) bool {
+	return al.Object != nil && al.Object.Absent && a.in.PodsKnownUntil > al.Heard.Add(a.policy.Settle)
 }
 
 // shares tells whether who has an address of one pool meets who has it of the other.
 func (p *Pool) shares(other *Pool) bool {
 	switch {
-	case p.IPAM != other.IPAM || p.Node != other.Node || p.Realm != other.Realm:
+	case p.IPAM != other.IPAM || !p.Node.is(other.Node) || p.Realm != other.Realm:
 		return false
-	case p == other, p.Node == nil && p.IPAM != Whereabouts:
+	case p.is(other), p.Node == nil && p.IPAM != Whereabouts:
 		return true
 	case p.Network != "" && p.Network == other.Network, p.Node == nil && p.Network == "" && other.Network == "":
 		return true
@@ -383,7 +364,7 @@ func (p *Pool) shares(other *Pool) bool {
 // a loopback or dummy device: whoever asks gets one of them by chance.
 func (a *auditing) shared() {
 	var answering []Owner
-	for _, o := range a.in.Owners {
+	for _, o := range a.judged.Owners {
 		if o.Rule == RuleLoopbackOrDummy && o.Alive() && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Wire() && !c.Weak() }) {
 			answering = append(answering, o)
 		}
@@ -427,11 +408,11 @@ func (a *auditing) tell(f Finding, subject string, patience time.Duration) {
 		if b.ID == f.ID && b.about(&f) {
 			f.Since = b.Since
 		}
-		if b.about(&f) && !b.Waiting && (b.ID == f.ID || b.Pool == f.Pool && b.Severity == Critical && f.Severity == Critical) {
+		if b.about(&f) && !b.Waiting && (b.ID == f.ID || b.Pool.is(f.Pool) && b.Severity == Critical && f.Severity == Critical) {
 			patience = 0 // what was told stays told, or becomes the next worse thing
 		}
 	}
-	if a.in.Contested && f.Kind != FindingAddressSpoofed {
+	if a.contested && f.Kind != FindingAddressSpoofed {
 		return
 	}
 	due := f.Since.Add(patience)
@@ -465,7 +446,7 @@ func (p *Pool) Subject() string {
 // keep carries on what was found while nothing new can be known.
 func (a *auditing) keep(p *Pool, kinds ...string) {
 	for _, b := range a.in.Before {
-		if b.Pool == p && !b.Waiting && slices.Contains(kinds, b.Kind) && !a.in.Contested &&
+		if b.Pool.is(p) && !b.Waiting && slices.Contains(kinds, b.Kind) && !a.contested &&
 			!slices.ContainsFunc(a.out.Findings, func(f Finding) bool { return f.ID == b.ID }) {
 			a.out.Findings = append(a.out.Findings, b)
 		}
@@ -482,17 +463,17 @@ func (a *auditing) again(at Stamp) {
 // their allocations vanished.
 func (a *auditing) past() {
 	for _, p := range a.in.Past {
-		if slices.ContainsFunc(a.in.Owners, func(o Owner) bool { return o.ID == p.Owner && o.Alive() }) {
+		if slices.ContainsFunc(a.judged.Owners, func(o Owner) bool { return o.ID == p.Owner && o.Alive() }) {
 			a.out.Past = append(a.out.Past, p)
 		}
 	}
 	for _, al := range a.in.Vanished {
-		if al.Pool.State != PoolKnown && al.Pool.State != PoolMissing || slices.ContainsFunc(a.in.Allocations, al.same) {
+		if al.Pool.State != PoolKnown && al.Pool.State != PoolMissing || slices.ContainsFunc(a.in.Allocations, func(other AllocationFacts) bool { return al.same(other.Allocation) }) {
 			continue // it is not known to be gone, or written elsewhere
 		}
-		for i := range a.in.Owners {
-			o := &a.in.Owners[i]
-			if !o.holds() || al.Pool.Node != nil && al.Pool.Node != o.Node {
+		for i := range a.judged.Owners {
+			o := &a.judged.Owners[i]
+			if !o.holds() || al.Pool.Node != nil && !al.Pool.Node.is(o.Node) {
 				continue
 			}
 			switch {

@@ -49,16 +49,14 @@ func (w *world) kindPod(node, name, network string, record uint32) *verdict.Clai
 // audit judges and audits.
 func (w *world) audit(before ...verdict.Finding) verdict.Audit {
 	out := w.judge()
-	var pools []*verdict.Pool
+	in := w.input()
+	in.Pools, in.Before = nil, before
 	for _, p := range w.pools {
 		if p.Contains(w.addr) || slices.ContainsFunc(w.allocations, func(al *verdict.Allocation) bool { return al.Pool == p }) {
-			pools = append(pools, p)
+			in.Pools = append(in.Pools, p)
 		}
 	}
-	contested := slices.ContainsFunc(out.Conflicts, func(c verdict.Conflict) bool { return c.Active() })
-	return w.policy.Audit(w, &verdict.AuditInput{
-		Address: w.addr, Owners: out.Owners, Contested: contested, Allocations: w.allocations, Pools: pools, Past: w.past, Before: before, Now: w.now,
-	})
+	return w.policy.Audit(in, &out)
 }
 
 // wantFound audits, waits as long as nothing may be told, and checks what is found then.

@@ -14,7 +14,7 @@ func BenchmarkJudgeOneOwner(b *testing.B) {
 	in := w.input()
 	b.ReportAllocs()
 	for b.Loop() {
-		w.policy.Judge(w, in)
+		w.policy.Judge(in)
 	}
 }
 
@@ -24,6 +24,6 @@ func BenchmarkJudgeConflict(b *testing.B) {
 	in := w.input()
 	b.ReportAllocs()
 	for b.Loop() {
-		w.policy.Judge(w, in)
+		w.policy.Judge(in)
 	}
 }

@@ -78,6 +78,8 @@ type inquiry struct {
 	// pools and allocations are those of IPAMs.
 	pools       []*Pool
 	allocations []*Allocation
+	// outside are the allocations for nodes without an agent.
+	outside []*Allocation
 }
 
 // inquire says of a conflict why it came about, and what is known of that.
@@ -86,9 +88,16 @@ func (j *judging) inquire(c *Conflict) reason {
 	for i := range c.Owners[:min(len(c.Owners), mostAsked)] {
 		q.owners = append(q.owners, &c.Owners[i])
 	}
-	for _, al := range j.in.Allocations {
-		if al.Pool.IPAM != KubernetesAPI {
-			q.allocations = append(q.allocations, al)
+	all := slices.SortedFunc(slices.Values(j.in.Allocations), func(a, b AllocationFacts) int { return compareAllocations(a.Allocation, b.Allocation) })
+	c.Allocations = nil
+	for _, al := range all {
+		c.Allocations = append(c.Allocations, al.Allocation)
+		if al.Pool.IPAM == KubernetesAPI {
+			continue
+		}
+		q.allocations = append(q.allocations, al.Allocation)
+		if al.Node != "" && !al.Covered {
+			q.outside = append(q.outside, al.Allocation)
 		}
 	}
 	for _, p := range j.in.Pools {
@@ -97,13 +106,12 @@ func (j *judging) inquire(c *Conflict) reason {
 		}
 	}
 	for _, al := range q.allocations {
-		if !slices.Contains(q.pools, al.Pool) {
+		if !slices.ContainsFunc(q.pools, al.Pool.is) {
 			q.pools = append(q.pools, al.Pool)
 		}
 	}
 
 	slices.SortFunc(q.pools, comparePools) // so that one thing is always said in one way
-	slices.SortFunc(q.allocations, compareAllocations)
 
 	found := reason{cause: CauseUnknown}
 	var excluded []reason
@@ -124,7 +132,6 @@ func (j *judging) inquire(c *Conflict) reason {
 		}
 	}
 	c.Cause, c.Because = found.cause, found.facts
-	c.Allocations = slices.SortedFunc(slices.Values(j.in.Allocations), compareAllocations)
 	c.Diagnosis = q.diagnosis()
 	c.Keeper, c.Right = "", RightUndecided
 	if keep, right := q.rightful(q.owners); keep != nil {
@@ -202,11 +209,11 @@ func (q *inquiry) splitBrain() (r reason) {
 // comparePools orders pools, those of the whole cluster first.
 func comparePools(a, b *Pool) int {
 	switch {
-	case a.Node != b.Node && a.Node == nil:
+	case a.Node == nil && b.Node != nil:
 		return -1
-	case a.Node != b.Node && b.Node == nil:
+	case a.Node != nil && b.Node == nil:
 		return 1
-	case a.Node != b.Node:
+	case a.Node != nil:
 		if c := compareNodes(a.Node, b.Node); c != 0 {
 			return c
 		}

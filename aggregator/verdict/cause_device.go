@@ -47,7 +47,7 @@ func (q *inquiry) externalDevice() (r reason) {
 			r.fact("%s has it%s.", o.placed(), o.how())
 		}
 	}
-	if r.uncovered = !q.tables.Covered(""); r.uncovered {
+	if r.uncovered = !q.in.Covered; r.uncovered {
 		r.fact("Not known: whether every node has an agent that is heard from. If the MAC is that of a node without one, the device is that node, or what runs there.")
 	}
 	r.short = fmt.Sprintf("%s is outside of all nodes that have an agent.", capital(list(names(r.wrong))))
@@ -79,9 +79,9 @@ func (o *Owner) guest() string {
 
 // bookedOutside is an allocation for a node without an agent; nil for none.
 func (q *inquiry) bookedOutside() *Allocation {
-	for _, al := range q.allocations {
+	for _, al := range q.outside {
 		ours := slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil && al.books(o) != notBooked })
-		if al.Node != "" && !ours && !q.tables.Covered(al.Node) {
+		if !ours {
 			return al
 		}
 	}
@@ -114,12 +114,12 @@ func (i *Interface) bridge() bool {
 // on tells whether an owner's interface is on a bridge.
 func (o *Owner) on(bridge *Interface) bool {
 	l := o.Interface.Link
-	return o.Node == bridge.Namespace.Node && l != nil && l.Kind == Bridge && l.Name == bridge.Name && o.Interface != bridge
+	return o.Node.is(bridge.Namespace.Node) && l != nil && l.Kind == Bridge && l.Name == bridge.Name && !o.Interface.is(bridge)
 }
 
 // podsBridge tells whether an interface of a node is the bridge of a CNI network.
 func (q *inquiry) podsBridge(i *Interface) bool {
-	return i.bridge() && slices.ContainsFunc(q.tables.PoolsOf(i.Namespace.Node), func(p *Pool) bool { return p.Device == i.Name })
+	return i.bridge() && slices.ContainsFunc(q.in.node(i.Namespace.Node).Pools, func(p *Pool) bool { return p.Device == i.Name })
 }
 
 // madeByDocker tells whether a bridge has the name of one that docker, podman or
@@ -254,7 +254,7 @@ func (q *inquiry) pods() bool {
 
 // inPodRange tells whether the address is one that pods may be given.
 func (q *inquiry) inPodRange() bool {
-	return q.tables.InPodCIDR(q.c.Address) || slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.Contains(q.c.Address) })
+	return q.in.InPodCIDR || slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.Contains(q.c.Address) })
 }
 
 // tellRange says whose range the address is in.
@@ -265,7 +265,7 @@ func (q *inquiry) tellRange(r *reason) {
 			r.fact("%s gives addresses from %s.", callPool(p), rangesOf(p))
 		}
 	}
-	if len(r.pools) == 0 && q.tables.InPodCIDR(q.c.Address) {
+	if len(r.pools) == 0 && q.in.InPodCIDR {
 		r.fact("It is in the range of pods of a node (Node.spec.podCIDRs).")
 	}
 }

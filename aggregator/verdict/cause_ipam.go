@@ -69,7 +69,7 @@ func (q *inquiry) bookedElsewhere() (r reason) {
 func (r *reason) about(q *inquiry) []*Pool {
 	var pools []*Pool
 	for _, al := range q.allocations {
-		if !slices.Contains(pools, al.Pool) && (len(r.pools) == 0 || slices.Contains(r.pools, al.Pool)) {
+		if !slices.ContainsFunc(pools, al.Pool.is) && (len(r.pools) == 0 || slices.ContainsFunc(r.pools, al.Pool.is)) {
 			pools = append(pools, al.Pool)
 		}
 	}
@@ -231,7 +231,7 @@ func (q *inquiry) noRecords() reason {
 	}
 	network := given[0].network()
 	for _, o := range given {
-		if o.network() != network || o.Node != given[0].Node {
+		if o.network() != network || !o.Node.is(given[0].Node) {
 			network = ""
 		}
 	}

@@ -37,13 +37,13 @@ func (s side) String() string {
 func (q *inquiry) ownRange(o *Owner) (s side, ok bool) {
 	s = side{name: "node " + o.Node.Name, node: o.Node}
 	for _, p := range q.pools {
-		if p.Node == o.Node && (p.Contains(q.c.Address) && q.gave(p, o) || q.bookedFor(p, o) == booked) {
+		if p.Node.is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bookedFor(p, o) == booked) {
 			s.pool, s.ranges = p, rangesOf(p)
 			return s, true
 		}
 	}
 	if o.kind() == Host { // the gateway of its pods
-		for _, p := range q.tables.PoolsOf(o.Node) {
+		for _, p := range q.in.node(o.Node).Pools {
 			if i := o.Interface; p.Device == i.Name && i.bridge() && (p.Contains(q.c.Address) || slices.Contains(p.Gateways, q.c.Address)) {
 				s.pool, s.ranges = p, rangesOf(p)
 				return s, true
@@ -65,7 +65,7 @@ func (q *inquiry) prefixOf(o *Owner) netip.Prefix {
 	if o.Namespace == nil || l == nil || l.Kind != Bridge || l.Domain != nil {
 		return netip.Prefix{}
 	}
-	for _, s := range q.tables.Subnets(o.Node) {
+	for _, s := range q.in.node(o.Node).Subnets {
 		if s.Interface.Name == l.Name && s.Interface.bridge() && s.Prefix.Contains(q.c.Address) && !s.Prefix.IsSingleIP() {
 			if s.LAN {
 				return netip.Prefix{}
@@ -88,19 +88,19 @@ func (q *inquiry) podCIDROverlap() (r reason) {
 	}
 	var excluded reason
 	q.pairs(func(a, b *Owner) bool {
-		if a.Node == b.Node || a.Namespace == nil || b.Namespace == nil || compareOwners(*a, *b) > 0 {
+		if a.Node.is(b.Node) || a.Namespace == nil || b.Namespace == nil || compareOwners(*a, *b) > 0 {
 			return true
 		}
 		if p := q.widePool(a, b); p != nil {
 			excluded = not("%s gives addresses for the whole cluster, and not by node", callPool(p))
 			return true
 		}
-		kubernetes := q.tables.InPodCIDROf(a.Node, q.c.Address) && q.tables.InPodCIDROf(b.Node, q.c.Address) && q.podLike(a) && q.podLike(b)
+		kubernetes := q.in.node(a.Node).InPodCIDR && q.in.node(b.Node).InPodCIDR && q.podLike(a) && q.podLike(b)
 		x, known := q.ownRange(a)
 		y, both := q.ownRange(b)
 		switch {
 		case kubernetes, known && both:
-		case q.tables.InPodCIDR(q.c.Address):
+		case q.in.InPodCIDR:
 			excluded = not("it is in the range of pods of %s", q.rangeHolders(a.Node, b.Node))
 			return true
 		case known && !both || both && !known:
@@ -151,9 +151,9 @@ func (q *inquiry) podCIDROverlap() (r reason) {
 // rangeHolders names which of two nodes have the address in their range of pods.
 func (q *inquiry) rangeHolders(a, b *Node) string {
 	switch {
-	case q.tables.InPodCIDROf(a, q.c.Address):
+	case q.in.node(a).InPodCIDR:
 		return fmt.Sprintf("node %s only, and not of node %s", a.Name, b.Name)
-	case q.tables.InPodCIDROf(b, q.c.Address):
+	case q.in.node(b).InPodCIDR:
 		return fmt.Sprintf("node %s only, and not of node %s", b.Name, a.Name)
 	}
 	return "another node than these"
@@ -226,7 +226,7 @@ func (q *inquiry) overlappingNetworks() (r reason) {
 	}
 	var excluded reason
 	q.pairs(func(a, b *Owner) bool {
-		if compareOwners(*a, *b) > 0 || a.Node != b.Node && q.c.Kind != LinkScope {
+		if compareOwners(*a, *b) > 0 || !a.Node.is(b.Node) && q.c.Kind != LinkScope {
 			return true
 		}
 		x, known := q.origin(a)
@@ -262,7 +262,7 @@ func (q *inquiry) overlappingNetworks() (r reason) {
 				r.fact("%s has addresses of %s.", s.name, s.ranges)
 			}
 		}
-		if a.Node == b.Node {
+		if a.Node.is(b.Node) {
 			r.fact("Node %s has both networks, and they meet there.", a.Node.Name)
 		} else {
 			r.fact("They meet on link %s.", q.c.Scope)
@@ -276,7 +276,7 @@ func (q *inquiry) overlappingNetworks() (r reason) {
 }
 
 func where(a, b *Owner) string {
-	if a.Node == b.Node {
+	if a.Node.is(b.Node) {
 		return " on node " + a.Node.Name
 	}
 	return ""

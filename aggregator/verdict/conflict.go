@@ -288,7 +288,7 @@ func (j *judging) rule(owners []Owner) string {
 // settle confirms a suspected conflict when its time has come and both sides were witnessed
 // again since. Otherwise it records the missing evidence. On a domain, both sides must have
 // been witnessed on one link or on links that are proven to be one.
-func (j *judging) settle(c *Conflict, across *Domain) {
+func (j *judging) settle(c *Conflict, across LinkKey) {
 	if c.Rule == RuleDADFailed {
 		c.confirm(j.in.Now)
 		return
@@ -327,7 +327,7 @@ func (j *judging) settle(c *Conflict, across *Domain) {
 	if c.Asked == 0 || c.Asked.Add(askEvery) <= j.in.Now {
 		c.Asked = j.in.Now
 		for _, n := range silent {
-			if !slices.Contains(j.out.Check, n) {
+			if !slices.ContainsFunc(j.out.Check, n.is) {
 				j.out.Check = append(j.out.Check, n)
 			}
 		}
@@ -335,28 +335,24 @@ func (j *judging) settle(c *Conflict, across *Domain) {
 	j.again(c.Asked.Add(askEvery))
 }
 
-// across returns the domain on which the owners of a group meet. It returns nil if they meet on
+// across returns the domain on which the owners of a group meet. It is zero if they meet on
 // one link of one node or in a wider scope, where no stitch is needed.
-func (g *group) across() *Domain {
+func (g *group) across() LinkKey {
 	if g.everywhere || g.scope.Kind != LinkScope {
-		return nil
+		return LinkKey{}
 	}
 	return g.scope.Domain
 }
 
 // A site is a place of an owner in a domain: a link of a node, or all links that are proven to
 // be one.
-type site struct {
-	node   *Node
-	name   string
-	proven *Domain
-}
+type site struct{ link, proven LinkKey }
 
-func byLink(l *Link) site { return site{node: l.Node, name: l.Name} }
+func byLink(l *Link) site { return site{link: l.Key()} }
 
 func byProof(l *Link) site {
 	if l.Proven != nil {
-		return site{proven: l.Proven}
+		return site{proven: l.Proven.Key()}
 	}
 	return byLink(l)
 }
@@ -374,8 +370,8 @@ type meeting struct {
 // owner whose kernel has the address in the domain is added only there, and not where other
 // nodes saw it, because it is not proven that they saw this owner. Without a domain there is
 // one site.
-func (m meetings) enter(o *Owner, across *Domain, siteOf func(*Link) site, since Stamp) {
-	if across == nil {
+func (m meetings) enter(o *Owner, across LinkKey, siteOf func(*Link) site, since Stamp) {
+	if across == (LinkKey{}) {
 		m.add(site{}, o)
 		return
 	}
@@ -384,7 +380,7 @@ func (m meetings) enter(o *Owner, across *Domain, siteOf func(*Link) site, since
 		if c.Wire() {
 			l = c.Link
 		}
-		if l == nil || l.Domain != across {
+		if l == nil || l.Domain.Key() != across {
 			return nil
 		}
 		return l
@@ -416,8 +412,8 @@ func (m meetings) add(at site, o *Owner) {
 
 // linkProof returns how the links on which the owners meet are known to be one; 0 if no stitch
 // is needed.
-func (c *Conflict) linkProof(across *Domain) LinkProof {
-	if across == nil || len(c.Owners) < 2 {
+func (c *Conflict) linkProof(across LinkKey) LinkProof {
+	if across == (LinkKey{}) || len(c.Owners) < 2 {
 		return 0
 	}
 	for _, kind := range []struct {
@@ -523,7 +519,7 @@ func (o *Owner) claimedSince(at Stamp) bool {
 // readers adds the nodes that can read the owner's address again.
 func (o *Owner) readers(nodes []*Node) []*Node {
 	for _, c := range o.Claims {
-		if n := c.Node(); c.counts() && !n.Unheard && !slices.Contains(nodes, n) {
+		if n := c.Node(); c.counts() && !n.Unheard && !slices.ContainsFunc(nodes, n.is) {
 			nodes = append(nodes, n)
 		}
 	}

@@ -81,17 +81,17 @@ func (q *inquiry) sayIPAM() string {
 
 // sayPodCIDRs says whose ranges of pods the address is in.
 func (q *inquiry) sayPodCIDRs() string {
-	if !q.tables.InPodCIDR(q.c.Address) {
+	if !q.in.InPodCIDR {
 		return ""
 	}
 	var in, out []string
 	var nodes []*Node
 	for _, o := range q.owners {
-		if o.Namespace == nil || slices.Contains(nodes, o.Node) {
+		if o.Namespace == nil || slices.ContainsFunc(nodes, o.Node.is) {
 			continue
 		}
 		nodes = append(nodes, o.Node)
-		if q.tables.InPodCIDROf(o.Node, q.c.Address) {
+		if q.in.node(o.Node).InPodCIDR {
 			in = append(in, o.Node.Name)
 		} else {
 			out = append(out, o.Node.Name)

@@ -124,7 +124,7 @@ func (j *judging) noteOwner(o *Owner) {
 	}
 	switch o.State {
 	case Unheard:
-		j.note(RuleNodeUnheard, Scope{Kind: NodeScope, Node: o.Node}, true, fmt.Sprintf(
+		j.note(RuleNodeUnheard, Scope{Kind: NodeScope, Node: o.Node.Key()}, true, fmt.Sprintf(
 			"%s was last seen on a node not heard from (%s). It counts as alive until the node has been silent for %s.",
 			capital(o.name()), o.Node.Name, j.policy.NodeTimeout))
 	case Stale:
@@ -216,11 +216,11 @@ func (j *judging) noteScope(s Scope, o *Owner, c *Claim) {
 		}
 		j.note(RuleOnNode, s, true, fmt.Sprintf("Node %s itself routes to it%s: it must be unique there.", s.Node.Name, in))
 	case LinkScope:
-		if s.Domain == nil {
+		if s.Domain == (LinkKey{}) {
 			j.note(RuleOnLink, s, true, "It must be unique on its link.")
 			return
 		}
-		stitches := j.tables.Stitches(s.Domain)
+		stitches := j.in.stitches(s.Domain)
 		words := make([]string, 0, len(stitches))
 		for i := range stitches {
 			words = append(words, j.stitched(&stitches[i]))

@@ -26,7 +26,7 @@ func BenchmarkLAN(b *testing.B) {
 			w.interfaces = nil // the MAC is nobody's, and looking for it is not the verdict's
 			b.ReportAllocs()
 			for b.Loop() {
-				w.policy.Judge(w, w.input())
+				w.policy.Judge(w.input())
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*nodes), "ns/node")
 		})

@@ -346,18 +346,18 @@ const (
 // Scope is a set of owners within which an address must be unique.
 type Scope struct {
 	Kind ScopeKind
-	// Node is nil for a network.
-	Node *Node
+	// Node is empty for a network.
+	Node NodeKey
 	// Name is the link, the VRF (empty for the default one) or the network.
 	Name string
 	// Domain is the one of the link, if it is another node's, too.
-	Domain *Domain
+	Domain LinkKey
 }
 
 // whole is the scope by which others are compared with it: all links of one
 // domain have one.
 func (s Scope) whole() Scope {
-	if s.Domain != nil {
+	if s.Domain != (LinkKey{}) {
 		return Scope{Kind: s.Kind, Node: s.Domain.Node, Name: s.Domain.Name, Domain: s.Domain}
 	}
 	return s
@@ -368,7 +368,7 @@ func (s Scope) Text() string {
 	switch {
 	case s.Kind == 0:
 		return ""
-	case s.Node == nil:
+	case s.Node == (NodeKey{}):
 		return s.Name
 	case s.Name == "":
 		return s.Node.Name
@@ -562,55 +562,4 @@ type Policy struct {
 	Shared      []Shared
 	// Routers are declared to answer for addresses of others.
 	Routers []Router
-}
-
-// Tables are what claims are looked up in.
-type Tables interface {
-	// Namespace is a node's namespace by its record; nil where there is none.
-	Namespace(n *Node, record uint32) *Namespace
-	// Holders are all interfaces of a node that have the hardware address. The
-	// list is lent until the next call.
-	Holders(n *Node, mac MAC) []*Interface
-	// Neighbours are the interfaces of other nodes that have the hardware address
-	// and are on the same domain as the link. One that is shared by design, as
-	// MAC.Shared says, has none.
-	Neighbours(l *Link, mac MAC) []*Interface
-	// Stitches are how the links of a domain are known to be one.
-	Stitches(d *Domain) []Stitch
-	// Answers counts the addresses that a hardware address only ever answered for
-	// on a link, and the owners that have one of them by their kernels. Neither
-	// need be counted on from where it tells a proxy.
-	Answers(l *Link, mac MAC) (addresses, owners int)
-	// Nested reports whether an agent reports from inside a namespace. The namespace is then a
-	// node of its own, as in kind or in a test lab.
-	Nested(ns *Namespace) bool
-	// OnLink returns the records of the namespaces that have an interface on a link, without
-	// one namespace.
-	OnLink(l *Link, except *Namespace) []*Namespace
-	// PodObject is what the Kubernetes API says of the pod in a namespace: Absent
-	// where it is heard from and has none, nil where it is not or where there is no
-	// pod.
-	PodObject(ns *Namespace) *PodObject
-	// PodNamed is what the Kubernetes API says of the pod of a name, whether an agent
-	// knows of it or not: Absent where it has none, nil where it is not heard from.
-	PodNamed(namespace, name string) *PodObject
-	// PodsKnownUntil is until when PodObject is complete: what it has not of a pod
-	// that began later, it may not have heard yet.
-	PodsKnownUntil() Stamp
-	// InPodCIDR tells whether an address is in the range of pods of some node
-	// (Node.spec.podCIDRs).
-	InPodCIDR(a netip.Addr) bool
-	// InPodCIDROf tells whether an address is in the range of pods of that node.
-	InPodCIDROf(n *Node, a netip.Addr) bool
-	// PoolsOf are the pools of a node: what its own IPAM gives addresses from. The
-	// list is lent until the next call.
-	PoolsOf(n *Node) []*Pool
-	// Subnets are the addresses that the node itself has, with their prefixes. The
-	// list is lent until the next call.
-	Subnets(n *Node) []Subnet
-	// Sandbox tells whether there is a network namespace of the sandbox with an id.
-	Sandbox(containerID string) bool
-	// Covered tells whether all is known that is on the node of a name; of the whole
-	// cluster, where the name is empty.
-	Covered(node string) bool
 }

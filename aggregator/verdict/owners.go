@@ -55,7 +55,7 @@ func (l *ledger) namespace(ns *Namespace) int {
 	if i < 0 {
 		return l.enter(Owner{ID: ns.ID, Node: ns.Node, Namespace: ns})
 	}
-	if o := &l.owners[i]; o.Node != ns.Node && compareNodes(ns.Node, o.Node) < 0 {
+	if o := &l.owners[i]; !o.Node.is(ns.Node) && compareNodes(ns.Node, o.Node) < 0 {
 		o.Node, o.Namespace = ns.Node, ns
 	}
 	return i
@@ -223,7 +223,7 @@ func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) string {
 	case j.spoke(c):
 		return ""
 	}
-	switch addresses, owners := j.tables.Answers(c.Link, c.MAC); {
+	switch addresses, owners := j.in.answers(c.Link, c.MAC); {
 	case owners >= SeveralOwned:
 		return "it answers for what several owners have, and never announced or used any of it: the address is reachable via it (a router with proxy ARP or NDP)"
 	case addresses >= ManyAnswers:
@@ -407,7 +407,12 @@ func compareOwners(a, b Owner) int {
 
 // compareNodes orders nodes by name, then by identity.
 func compareNodes(a, b *Node) int {
-	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Boot, b.Boot), cmp.Compare(a.Netns, b.Netns))
+	return a.Key().compare(b.Key())
+}
+
+// compare orders keys as compareNodes does.
+func (k NodeKey) compare(other NodeKey) int {
+	return cmp.Or(cmp.Compare(k.Name, other.Name), cmp.Compare(k.Boot, other.Boot), cmp.Compare(k.Netns, other.Netns), cmp.Compare(k.Vouched, other.Vouched))
 }
 
 // compareBools orders false before true.

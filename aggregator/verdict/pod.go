@@ -61,7 +61,7 @@ func (j *judging) join(o *Owner) {
 	if o.kind() != Pod {
 		return
 	}
-	o.Pod = j.tables.PodObject(o.Namespace)
+	o.Pod = j.in.pod(o.Namespace)
 	switch p := o.Pod; {
 	case p == nil || !o.Assigned:
 	case p.ended():
@@ -74,7 +74,7 @@ func (j *judging) join(o *Owner) {
 		switch at := o.Begun().Add(absentAfter); {
 		case j.in.Now < at:
 			j.again(at)
-		case j.tables.PodsKnownUntil() < at: // it is not followed just now, or listed anew
+		case j.in.PodsKnownUntil < at: // it is not followed just now, or listed anew
 			j.again(j.in.Now.Add(askEvery))
 		default:
 			o.Orphaned = true

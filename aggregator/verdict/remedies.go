@@ -75,8 +75,8 @@ func (q *inquiry) rightNode(owners []*Owner, why *reason) (steps []Action) {
 func (q *inquiry) rangesApart(owners []*Owner, why *reason) []Action {
 	one, other := why.nodes[0], why.nodes[1]
 	names := list(nodeNames(why.nodes))
-	if keep, right := q.rightful(owners); keep != nil && (keep.Node == one || keep.Node == other) {
-		if keep.Node == other {
+	if keep, right := q.rightful(owners); keep != nil && (keep.Node.is(one) || keep.Node.is(other)) {
+		if keep.Node.is(other) {
 			one, other = other, one
 		}
 		leave := say("Leave node %s as it is: %s on it keeps the address (%s). Node %s must get another range of addresses of pods.", one.Name, keep.name(), q.because(keep, right), other.Name)
@@ -93,7 +93,7 @@ func (q *inquiry) rangesApart(owners []*Owner, why *reason) []Action {
 func (q *inquiry) anotherRange(node *Node, why *reason) []Action {
 	config, device := "", ""
 	for _, s := range why.networks {
-		if s.node == node {
+		if s.node.is(node) {
 			device = s.device
 			if s.pool != nil {
 				config, device = s.pool.Config, cmp.Or(device, s.pool.Device)

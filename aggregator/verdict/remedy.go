@@ -443,7 +443,7 @@ func (t *telling) bookings() {
 // history tells what IPAM said before.
 func (t *telling) history() {
 	for _, past := range t.f.Past {
-		if t.owner == nil || past.Owner != t.owner.ID || past.Allocation == nil || slices.Contains(t.f.Allocations, past.Allocation) {
+		if t.owner == nil || past.Owner != t.owner.ID || past.Allocation == nil || slices.ContainsFunc(t.f.Allocations, past.Allocation.is) {
 			continue
 		}
 		t.evidence("Until %s %s booked it for %s.", stampText(past.Since), past.Allocation.place(), past.Allocation.call())
@@ -531,7 +531,7 @@ func (t *telling) restartNow(then string) {
 // prefixLength returns the prefix length in bits with which the owner's kernel has the address.
 func (o *Owner) prefixLength() uint8 {
 	for _, c := range o.Claims {
-		if c.counts() && c.Interface == o.Interface {
+		if c.counts() && c.Interface.is(o.Interface) {
 			return c.PrefixLength
 		}
 	}

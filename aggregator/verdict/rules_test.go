@@ -455,15 +455,15 @@ func TestTheOrderOfClaimsNeverMatters(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		w := randomWorld(r)
-		want := describeJudgement(w.policy.Judge(w, w.input()))
+		want := describeJudgement(w.policy.Judge(w.input()))
 		for range 5 {
 			r.Shuffle(len(w.claims), func(i, k int) { w.claims[i], w.claims[k] = w.claims[k], w.claims[i] })
 			r.Shuffle(len(w.interfaces), func(i, k int) { w.interfaces[i], w.interfaces[k] = w.interfaces[k], w.interfaces[i] })
-			if got := describeJudgement(w.policy.Judge(w, w.input())); !reflect.DeepEqual(got, want) {
+			if got := describeJudgement(w.policy.Judge(w.input())); !reflect.DeepEqual(got, want) {
 				t.Fatalf("seed %d: got\n%v\nwant\n%v", seed, got, want)
 			}
 		}
-		w.policy.Explain(w, w.input())
+		w.policy.Explain(w.input())
 	}
 }
 

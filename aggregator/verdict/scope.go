@@ -30,13 +30,13 @@ func (j *judging) reaches(o *Owner, c *Claim, yield func(Scope)) {
 			yield(Scope{Kind: NetworkScope, Name: name})
 		}
 		if routed(o, c, link) {
-			yield(Scope{Kind: NodeScope, Node: c.Node(), Name: c.Interface.VRF})
+			yield(Scope{Kind: NodeScope, Node: c.Node().Key(), Name: c.Interface.VRF})
 		}
 	}
 	if link != nil {
-		s := Scope{Kind: LinkScope, Node: link.Node, Name: link.Name, Domain: link.Domain}
+		s := Scope{Kind: LinkScope, Node: link.Node.Key(), Name: link.Name, Domain: link.Domain.Key()}
 		if alone {
-			s.Domain = nil // across nodes only by what the wire shows
+			s.Domain = LinkKey{} // across nodes only by what the wire shows
 		}
 		yield(s)
 	}
@@ -90,11 +90,11 @@ func (j *judging) ofPods(c *Claim, link *Link) bool {
 		return false // its tenants may have equal ranges on purpose
 	case i.Attachment == Own:
 		// Bridges that are the same on all nodes (docker0) may be in the range of another.
-		return !i.Uplink && j.tables.InPodCIDROf(c.Node(), j.in.Address)
+		return !i.Uplink && j.in.node(c.Node()).InPodCIDR
 	case i.Namespace.Who.Kind() != Pod:
 		return false
 	}
-	return c.Network != "" && i.Name == FirstInterface || j.tables.InPodCIDR(j.in.Address)
+	return c.Network != "" && i.Name == FirstInterface || j.in.InPodCIDR
 }
 
 // declared is the declared network that the address is in, by its longest
@@ -141,8 +141,8 @@ func compareScopes(a, b Scope) int {
 	if c := cmp.Compare(b.Kind, a.Kind); c != 0 {
 		return c
 	}
-	if a.Node != b.Node && a.Node != nil && b.Node != nil {
-		if c := compareNodes(a.Node, b.Node); c != 0 {
+	if a.Node != (NodeKey{}) && b.Node != (NodeKey{}) {
+		if c := a.Node.compare(b.Node); c != 0 {
 			return c
 		}
 	}
@@ -237,5 +237,5 @@ func linkScope(c *Claim) Scope {
 	if l == nil {
 		return Scope{}
 	}
-	return Scope{Kind: LinkScope, Node: l.Node, Name: l.Name, Domain: l.Domain}
+	return Scope{Kind: LinkScope, Node: l.Node.Key(), Name: l.Name, Domain: l.Domain.Key()}
 }

@@ -11,11 +11,11 @@ import (
 // comes first: where MACs are derived from addresses, duplicates have one MAC.
 func (j *judging) sender(c *Claim) (ns *Namespace, via *Interface, rule string) {
 	port, n := c.Interface, c.Node()
-	holders := j.tables.Holders(n, c.MAC)
+	holders := j.in.holders(n, c.MAC)
 	if port.Uplink && c.MAC.Shared() {
 		// It came from outside: that a namespace elsewhere on the node has it, too,
 		// says nothing.
-		holders = slices.DeleteFunc(slices.Clone(holders), func(h *Interface) bool { return !oneLink(h.Link, c.Link) })
+		holders = slices.DeleteFunc(holders, func(h *Interface) bool { return !oneLink(h.Link, c.Link) })
 	}
 	if port.Peer != 0 {
 		for _, h := range holders {
@@ -28,7 +28,7 @@ func (j *judging) sender(c *Claim) (ns *Namespace, via *Interface, rule string) 
 		}
 	}
 	if j.cloned(c, c.MAC) != nil {
-		return j.tables.Namespace(n, port.Peer), nil, RuleMACCloned
+		return j.in.behind(port), nil, RuleMACCloned
 	}
 	if via = j.both(c); via == nil {
 		via = j.machine(c)
@@ -44,7 +44,7 @@ func (j *judging) sender(c *Claim) (ns *Namespace, via *Interface, rule string) 
 	}
 	inside := port.Peer != 0 && !port.Uplink
 	if via == nil && !inside && !c.MAC.Virtual() {
-		via = j.nearest(j.tables.Neighbours(c.Link, c.MAC))
+		via = j.nearest(j.in.neighbours(c.Link, c.MAC))
 	}
 	switch {
 	case via != nil:
@@ -54,7 +54,7 @@ func (j *judging) sender(c *Claim) (ns *Namespace, via *Interface, rule string) 
 		}
 		return via.Namespace, via, ""
 	case inside:
-		if ns := j.tables.Namespace(n, port.Peer); ns != nil {
+		if ns := j.in.behind(port); ns != nil {
 			return ns, nil, RuleGuest
 		}
 	}
@@ -81,7 +81,7 @@ func (j *judging) machine(c *Claim) (via *Interface) {
 		return nil
 	}
 	for _, a := range j.assigned {
-		if i := a.Interface; a.Node() != c.Node() && a.counts() && i.MAC == c.MAC &&
+		if i := a.Interface; !a.Node().is(c.Node()) && a.counts() && i.MAC == c.MAC &&
 			(via == nil || compareFrom(nil, i, via) < 0) {
 			via = i
 		}
@@ -110,7 +110,7 @@ func (j *judging) nearest(holders []*Interface) (via *Interface) {
 // nearest to a link; nil for none.
 func (j *judging) hosted(n *Node, l *Link) (owner *Interface) {
 	for _, a := range j.assigned {
-		if a.Node() == n && (owner == nil || compareWitnessed(a.Interface, owner, l) < 0) {
+		if a.Node().is(n) && (owner == nil || compareWitnessed(a.Interface, owner, l) < 0) {
 			owner = a.Interface
 		}
 	}
@@ -119,7 +119,7 @@ func (j *judging) hosted(n *Node, l *Link) (owner *Interface) {
 
 // assignedTo tells whether a namespace has the address, on whatever interface.
 func (j *judging) assignedTo(ns *Namespace) bool {
-	return slices.ContainsFunc(j.assigned, func(c *Claim) bool { return c.Interface.Namespace == ns })
+	return slices.ContainsFunc(j.assigned, func(c *Claim) bool { return c.Interface.Namespace.is(ns) })
 }
 
 // compareInterfaces orders the interfaces of one node, the agent's own first.
@@ -131,11 +131,11 @@ func compareInterfaces(a, b *Interface) int {
 func compareFrom(n *Node, a, b *Interface) int {
 	na, nb := a.Namespace.Node, b.Namespace.Node
 	switch {
-	case na == nb:
+	case na.is(nb):
 		return compareInterfaces(a, b)
-	case na == n:
+	case na.is(n):
 		return -1
-	case nb == n:
+	case nb.is(n):
 		return 1
 	}
 	return compareNodes(na, nb)
@@ -155,13 +155,9 @@ func compareWitnessed(a, b *Interface, l *Link) int {
 	return cmp.Or(far(a)-far(b), compareInterfaces(a, b))
 }
 
-func sameLink(a, b *Link) bool {
-	return a == b || (a != nil && b != nil && a.Node == b.Node && a.Name == b.Name)
-}
-
 // oneLink tells whether two links are one broadcast domain.
 func oneLink(a, b *Link) bool {
-	return sameLink(a, b) || a != nil && b != nil && a.Domain != nil && a.Domain == b.Domain
+	return a.is(b) || a != nil && b != nil && a.Domain.is(b.Domain)
 }
 
 func linkName(l *Link) string {

@@ -29,6 +29,7 @@ type Spoof struct {
 	First, Last Stamp
 	Count       uint32
 	// Exposed are the other namespaces on the link: their neighbour tables may be poisoned.
+	// Judge leaves them out, because only people need to know them.
 	Exposed []*Namespace
 }
 
@@ -81,7 +82,7 @@ func (j *judging) spoofs() {
 			if sender == nil || sender.ID == o.ID && o.Assigned && c.MAC == o.MAC && c.Source == "" {
 				continue // its own address
 			}
-			if j.tables.Nested(sender) {
+			if j.in.nested(sender) {
 				continue // the agent inside the namespace reports its own claims
 			}
 			j.clones(c, sender)
@@ -110,7 +111,7 @@ func (s *Spoof) reason() string {
 // node itself, or a kernel claim.
 func (j *judging) behind(c *Claim) *Namespace {
 	if port := c.Interface; c.Wire() && port.Peer != 0 && !port.Uplink {
-		return j.tables.Namespace(c.Node(), port.Peer)
+		return j.in.behind(port)
 	}
 	return nil
 }
@@ -152,7 +153,7 @@ func (j *judging) spoof(c *Claim, sender *Namespace) {
 	if victims == nil {
 		return
 	}
-	i := slices.IndexFunc(j.out.Spoofs, func(s Spoof) bool { return s.Port == c.Interface })
+	i := slices.IndexFunc(j.out.Spoofs, func(s Spoof) bool { return s.Port.is(c.Interface) })
 	if i < 0 {
 		i = len(j.out.Spoofs)
 		j.out.Spoofs = append(j.out.Spoofs, Spoof{Port: c.Interface, Sender: sender, Link: c.Link})
@@ -185,7 +186,7 @@ func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 	if samePod(two) || sameVM(two) {
 		return false
 	}
-	if o.Node == c.Node() && !c.MAC.routers() && slices.ContainsFunc(j.tables.Holders(o.Node, c.MAC), func(h *Interface) bool { return h.Namespace.Record == OwnRecord }) {
+	if o.Node.is(c.Node()) && !c.MAC.routers() && slices.ContainsFunc(j.in.holders(o.Node, c.MAC), func(h *Interface) bool { return h.Namespace.Record == OwnRecord }) {
 		return false // true as well: the hosting node delivers packets to the owner
 	}
 	for _, has := range o.Claims {
@@ -211,7 +212,7 @@ func (j *judging) router(c *Claim, sender *Namespace) (Router, bool) {
 	for _, r := range j.policy.Routers {
 		switch {
 		case r.MAC != "":
-			if r.MAC == c.MAC && slices.ContainsFunc(j.tables.Holders(c.Node(), c.MAC), func(h *Interface) bool { return h.Namespace == sender }) {
+			if r.MAC == c.MAC && slices.ContainsFunc(j.in.holders(c.Node(), c.MAC), func(h *Interface) bool { return h.Namespace.is(sender) }) {
 				return r, true
 			}
 		case r.names(sender):
@@ -243,7 +244,7 @@ func (j *judging) clones(c *Claim, sender *Namespace) {
 			j.again(due)
 			continue
 		}
-		i := slices.IndexFunc(j.out.Clones, func(s Spoof) bool { return s.Port == c.Interface && s.MACs[0] == mac })
+		i := slices.IndexFunc(j.out.Clones, func(s Spoof) bool { return s.Port.is(c.Interface) && s.MACs[0] == mac })
 		if i < 0 {
 			ns := victim.Namespace
 			i = len(j.out.Clones)
@@ -264,16 +265,16 @@ func (j *judging) cloned(c *Claim, mac MAC) (victim *Interface) {
 	if mac == "" || port.Peer == 0 || port.Uplink || c.Link == nil || mac.Group() || mac.routers() {
 		return nil
 	}
-	sender := j.tables.Namespace(c.Node(), port.Peer)
-	if sender == nil || j.tables.Nested(sender) {
+	sender := j.in.behind(port)
+	if sender == nil || j.in.nested(sender) {
 		return nil
 	}
 	two := []Owner{{ID: sender.ID, Node: sender.Node, Namespace: sender}, {}}
-	for _, h := range j.tables.Holders(c.Node(), mac) {
+	for _, h := range j.in.holders(c.Node(), mac) {
 		if h.Namespace.ID == sender.ID {
 			return nil
 		}
-		if h == port || !sameLink(h.Link, c.Link) || victim != nil && compareInterfaces(victim, h) <= 0 {
+		if h.is(port) || !h.Link.is(c.Link) || victim != nil && compareInterfaces(victim, h) <= 0 {
 			continue
 		}
 		if two[1] = (Owner{ID: h.Namespace.ID, Node: h.Namespace.Node, Namespace: h.Namespace}); !samePod(two) && !sameVM(two) {
@@ -295,9 +296,8 @@ func (m MAC) Group() bool {
 
 // spoofed adds the findings about addresses that others claim.
 func (a *auditing) spoofed() {
-	for i := range a.in.Spoofs {
-		s := a.in.Spoofs[i]
-		s.Exposed = a.tables.OnLink(s.Link, s.Sender)
+	for i := range a.judged.Spoofs {
+		s := a.judged.Spoofs[i]
 		f := Finding{Kind: FindingAddressSpoofed, Severity: Critical, Owners: append([]Owner{s.Owner}, s.Victims...), Spoof: &s}
 		a.tell(f, s.Port.Namespace.Node.Name+" "+s.Port.Name+" ", a.policy.Settle)
 	}

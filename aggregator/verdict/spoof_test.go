@@ -110,13 +110,14 @@ func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
 // wantAudited checks that the finding exists after the settle time, and always with one id.
 func (s *spoofing) wantAudited(t *testing.T, out verdict.Judgement) {
 	t.Helper()
-	in := verdict.AuditInput{Address: s.addr, Owners: out.Owners, Spoofs: out.Spoofs, Now: s.now}
-	first := s.policy.Audit(s, &in)
+	in := s.input()
+	first := s.policy.Audit(in, &out)
 	if len(first.Findings) != 1 || !first.Findings[0].Waiting || first.Again == 0 {
 		t.Fatalf("got %+v at once, want one that waits", first.Findings)
 	}
-	in.Before, in.Now, in.Contested = first.Findings, first.Again, true
-	after := s.policy.Audit(s, &in)
+	in.Before, in.Now = first.Findings, first.Again
+	out.Conflicts = append(out.Conflicts, verdict.Conflict{Phase: verdict.Confirmed}) // it does not hide the finding
+	after := s.policy.Audit(in, &out)
 	if len(after.Findings) != 1 || after.Findings[0].Waiting || after.Findings[0].ID != first.Findings[0].ID ||
 		after.Findings[0].Kind != verdict.FindingAddressSpoofed || after.Findings[0].Severity != verdict.Critical {
 		t.Fatalf("got %+v after the settle time, want it", after.Findings)

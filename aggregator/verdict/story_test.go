@@ -12,10 +12,9 @@ import (
 // is to be remembered.
 func (w *world) audited(vanished ...*verdict.Allocation) verdict.Audit {
 	out := w.judge()
-	a := w.policy.Audit(w, &verdict.AuditInput{
-		Address: w.addr, Owners: out.Owners, Contested: out.Contested, Allocations: w.allocations, Pools: w.pools,
-		Past: w.past, Vanished: vanished, Now: w.now,
-	})
+	in := w.input()
+	in.Vanished = vanished
+	a := w.policy.Audit(in, &out)
 	w.past = a.Past
 	return a
 }

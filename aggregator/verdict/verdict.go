@@ -1,9 +1,8 @@
 // Package verdict is the mind of ipwitness: it decides who holds an address, in
 // which scope holders must not meet, and when two of them are a conflict.
 //
-// It is pure. The claims of one address, the tables of the nodes, the conflicts
-// that there were, and the time come in; owners, conflicts, reasons and the time
-// to judge again come out. It does no I/O, keeps no state and starts nothing.
+// It is pure. A Case with all that is known of one address comes in; owners, conflicts, reasons
+// and the time to judge again come out. It does no I/O, keeps no state and starts nothing.
 // The order of claims never matters. A judgement costs as much as the address
 // has claims, however many other addresses there are.
 package verdict
@@ -94,24 +93,7 @@ const (
 	askEvery = time.Second
 )
 
-// Input is what is known of one address.
-type Input struct {
-	Address netip.Addr
-	Claims  []*Claim
-	// Conflicts are the latest of each id, active or resolved.
-	Conflicts []Conflict
-	// Allocations are what IPAMs say of the address, Pools those that may give it to
-	// somebody, and Past is what is remembered of its owners.
-	Allocations []*Allocation
-	Pools       []*Pool
-	Past        []Past
-	Now         Stamp
-	// Incomplete is set if some nodes are not seen. The absence of an owner then proves
-	// nothing. Only Explain uses it.
-	Incomplete bool
-}
-
-// Judgement is what follows from an Input.
+// Judgement is what follows from a Case.
 type Judgement struct {
 	// Owners are all who hold the address or are seen with it, ordered by node,
 	// namespace and interface.
@@ -150,22 +132,21 @@ type Explanation struct {
 }
 
 // Judge judges one address.
-func (p *Policy) Judge(t Tables, in *Input) Judgement {
-	j := judging{policy: p, tables: t, in: in}
+func (p *Policy) Judge(in *Case) Judgement {
+	j := judging{policy: p, in: in}
 	return j.judge()
 }
 
 // Explain judges one address and says why.
-func (p *Policy) Explain(t Tables, in *Input) Explanation {
-	j := judging{policy: p, tables: t, in: in, explain: true}
+func (p *Policy) Explain(in *Case) Explanation {
+	j := judging{policy: p, in: in, explain: true}
 	return j.explanation(j.judge())
 }
 
 // judging is one judgement under way.
 type judging struct {
 	policy  *Policy
-	tables  Tables
-	in      *Input
+	in      *Case
 	explain bool
 	steps   []Step
 	out     Judgement

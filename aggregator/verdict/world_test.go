@@ -64,62 +64,49 @@ func newWorld(addr string) *world {
 	}
 }
 
-func (w *world) Namespace(n *verdict.Node, record uint32) *verdict.Namespace {
+// input returns the case as an aggregator would make it.
+func (w *world) input() *verdict.Case {
+	c := &verdict.Case{
+		Address: w.addr, Now: w.now, Claims: w.claims, Conflicts: w.conflicts,
+		Stations: w.interfaces, Pools: w.pools, Past: w.past,
+		InPodCIDR: w.podCIDR.IsValid() && w.podCIDR.Contains(w.addr), Covered: len(w.uncovered) == 0, PodsKnownUntil: cmp.Or(w.known, w.now),
+	}
 	for _, ns := range w.namespaces {
-		if ns.Node == n && ns.Record == record {
-			return ns
+		nested := slices.ContainsFunc(w.namespaces, func(own *verdict.Namespace) bool {
+			return own.Record == verdict.OwnRecord && own.Node != ns.Node && own.Node.Boot == ns.Node.Boot && own.Node.Netns == ns.Netns
+		})
+		c.Namespaces = append(c.Namespaces, verdict.NamespaceFacts{Namespace: ns, Nested: nested, Pod: w.pods[ns.Who.Workload().UID]})
+	}
+	for _, n := range w.nodes {
+		f := verdict.NodeFacts{Node: n.Key(), InPodCIDR: c.InPodCIDR && (w.podCIDROf == "" || w.podCIDROf == n.Name), Covered: w.covered(n.Name)}
+		for _, p := range w.pools {
+			if p.Node == n {
+				f.Pools = append(f.Pools, p)
+			}
+		}
+		for _, s := range w.subnets {
+			if s.Interface.Namespace.Node == n {
+				f.Subnets = append(f.Subnets, s)
+			}
+		}
+		c.Nodes = append(c.Nodes, f)
+	}
+	for mac, count := range w.answers {
+		for _, claim := range w.claims {
+			c.Answers = append(c.Answers, verdict.Answer{Link: claim.Link.Key(), MAC: mac, Addresses: count[0], Owners: count[1]})
 		}
 	}
-	return nil
-}
-
-func (w *world) Holders(n *verdict.Node, mac verdict.MAC) (found []*verdict.Interface) {
-	for _, i := range w.interfaces {
-		if i.Namespace.Node == n && i.MAC == mac {
-			found = append(found, i)
-		}
+	for _, al := range w.allocations {
+		c.Allocations = append(c.Allocations, verdict.AllocationFacts{
+			Allocation: al, Object: w.podNamed(al.Namespace, al.Pod), Covered: al.Node != "" && w.covered(al.Node),
+			Sandbox: al.ContainerID != "" && slices.ContainsFunc(w.namespaces, func(ns *verdict.Namespace) bool { return ns.Who.Workload().ContainerID == al.ContainerID }),
+		})
 	}
-	return found
+	return c
 }
 
-func (w *world) Neighbours(l *verdict.Link, mac verdict.MAC) (found []*verdict.Interface) {
-	if mac.Shared() || l == nil || l.Domain == nil {
-		return nil
-	}
-	for _, i := range w.interfaces {
-		if i.Namespace.Node != l.Node && i.MAC == mac && i.Link != nil && i.Link.Domain == l.Domain {
-			found = append(found, i)
-		}
-	}
-	return found
-}
-
-// Nested implements verdict.Tables: it reports whether a node is the namespace.
-func (w *world) Nested(ns *verdict.Namespace) bool {
-	return slices.ContainsFunc(w.namespaces, func(own *verdict.Namespace) bool {
-		return own.Record == verdict.OwnRecord && own.Node != ns.Node && own.Node.Boot == ns.Node.Boot && own.Node.Netns == ns.Netns
-	})
-}
-
-func (w *world) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*verdict.Namespace) {
-	for _, i := range w.interfaces {
-		if i.Link == l && i.Peer == 0 && i.Namespace != except && !slices.Contains(found, i.Namespace) {
-			found = append(found, i.Namespace)
-		}
-	}
-	return found
-}
-
-// Stitches are none: they are only told of.
-func (w *world) Stitches(*verdict.Domain) []verdict.Stitch { return nil }
-
-// PodObject is what was entered by hand, by uid; none where the API is not asked.
-func (w *world) PodObject(ns *verdict.Namespace) *verdict.PodObject {
-	return w.pods[ns.Who.Workload().UID]
-}
-
-// PodNamed is what was entered by hand, and Absent where pods are listed.
-func (w *world) PodNamed(namespace, name string) *verdict.PodObject {
+// podNamed is what was entered by hand, and Absent where pods are listed.
+func (w *world) podNamed(namespace, name string) *verdict.PodObject {
 	for _, p := range w.pods {
 		if p.Namespace == namespace && p.Name == name {
 			return p
@@ -131,43 +118,8 @@ func (w *world) PodNamed(namespace, name string) *verdict.PodObject {
 	return nil
 }
 
-func (w *world) PodsKnownUntil() verdict.Stamp { return cmp.Or(w.known, w.now) }
-
-func (w *world) InPodCIDR(a netip.Addr) bool { return w.podCIDR.IsValid() && w.podCIDR.Contains(a) }
-
-func (w *world) InPodCIDROf(n *verdict.Node, a netip.Addr) bool {
-	return w.InPodCIDR(a) && (w.podCIDROf == "" || w.podCIDROf == n.Name)
-}
-
-func (w *world) PoolsOf(n *verdict.Node) (found []*verdict.Pool) {
-	for _, p := range w.pools {
-		if p.Node == n {
-			found = append(found, p)
-		}
-	}
-	return found
-}
-
-func (w *world) Subnets(n *verdict.Node) (found []verdict.Subnet) {
-	for _, s := range w.subnets {
-		if s.Interface.Namespace.Node == n {
-			found = append(found, s)
-		}
-	}
-	return found
-}
-
-func (w *world) Sandbox(id string) bool {
-	return slices.ContainsFunc(w.namespaces, func(ns *verdict.Namespace) bool { return ns.Who.Workload().ContainerID == id })
-}
-
-func (w *world) Covered(node string) bool {
-	return len(w.uncovered) == 0 || node != "" && !slices.Contains(w.uncovered, node)
-}
-
-// Answers is what was entered by hand.
-func (w *world) Answers(_ *verdict.Link, mac verdict.MAC) (addresses, owners int) {
-	return w.answers[mac][0], w.answers[mac][1]
+func (w *world) covered(node string) bool {
+	return len(w.uncovered) == 0 || !slices.Contains(w.uncovered, node)
 }
 
 func (w *world) node(name string) *verdict.Node {
@@ -180,8 +132,10 @@ func (w *world) node(name string) *verdict.Node {
 // host is the node's own namespace.
 func (w *world) host(node string) *verdict.Namespace {
 	n := w.node(node)
-	if ns := w.Namespace(n, verdict.OwnRecord); ns != nil {
-		return ns
+	for _, ns := range w.namespaces {
+		if ns.Node == n && ns.Record == verdict.OwnRecord {
+			return ns
+		}
 	}
 	return w.namespace(node, verdict.OwnRecord, "1", verdict.Workload{Kind: verdict.Host, Name: node})
 }
@@ -266,16 +220,9 @@ func (w *world) after(d time.Duration) *world {
 	return w
 }
 
-func (w *world) input() *verdict.Input {
-	return &verdict.Input{
-		Address: w.addr, Claims: w.claims, Conflicts: w.conflicts, Now: w.now,
-		Allocations: w.allocations, Pools: w.pools, Past: w.past,
-	}
-}
-
 // judge judges and keeps the conflicts for the next time, as an aggregator does.
 func (w *world) judge() verdict.Judgement {
-	out := w.policy.Judge(w, w.input())
+	out := w.policy.Judge(w.input())
 	for _, c := range out.Conflicts {
 		if i := slices.IndexFunc(w.conflicts, func(old verdict.Conflict) bool { return old.ID == c.ID }); i >= 0 {
 			w.conflicts[i] = c
@@ -314,7 +261,7 @@ func (w *world) wantNone(t *testing.T) verdict.Judgement {
 // wantRule checks that the explanation names a rule.
 func (w *world) wantRule(t *testing.T, rule string) {
 	t.Helper()
-	e := w.policy.Explain(w, w.input())
+	e := w.policy.Explain(w.input())
 	if !slices.ContainsFunc(e.Steps, func(s verdict.Step) bool { return s.Rule == rule }) {
 		t.Errorf("got steps %+v, want one of rule %s", e.Steps, rule)
 	}
