@@ -1,0 +1,400 @@
+package facts
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Here is how records change. Addresses are touched before anything changes that they depend on.
+
+// ending says how claims end.
+type ending struct {
+	// late is how long ago the agent heard of it.
+	late time.Duration
+	// sweeping is set if a snapshot did not have them.
+	sweeping bool
+}
+
+// setNamespace enters a namespace, or what is said of it now, and returns it.
+func (f *Facts) setNamespace(n *Node, record uint32, netns string, who verdict.Who, intended string) uint32 {
+	next := namespace{record: record}
+	n.setNetns(&next, netns, n.Rec.Epoch)
+	next.who, next.intended = n.texts.put(string(who)), n.texts.put(intended)
+	ns := n.namespace(record)
+	// A namespace whose inode became known is the same one by a better id. Any
+	// other id says that the number now means another one: a new epoch.
+	if ns != 0 {
+		old := n.namespaces.at(ns)
+		same := old.flags == next.flags && old.number == next.number && old.netns == next.netns
+		nameless := !old.flags.has(inode) && old.netns == 0 && old.number == n.Rec.Epoch
+		if !same && !nameless {
+			f.endNamespace(n, ns)
+			ns = 0
+		}
+	}
+	if ns == 0 {
+		f.touchPorts(n, record)
+		next.since = f.now()
+		ns = n.namespaces.add(next)
+		n.byRecord.put(hashRecord(record), ns, n.hashOfNamespace)
+		f.listPod(n, ns)
+		f.Listener.MayLack(n, record)
+	} else if old := n.namespaces.at(ns); old.number != next.number || old.netns != next.netns || old.flags != next.flags ||
+		old.who != next.who || old.intended != next.intended {
+		f.touchPorts(n, record)
+		for i := range n.inside(ns) {
+			f.touchInterface(n, i)
+		}
+		f.unlistPod(n, ns)
+		old.number, old.netns, old.flags, old.who, old.intended = next.number, next.netns, next.flags, next.who, next.intended
+		f.listPod(n, ns)
+		f.Listener.MayLack(n, record)
+	}
+	n.namespaces.at(ns).sweep = n.sweep
+	return ns
+}
+
+// touchPorts touches all that entered by a namespace's own port.
+func (f *Facts) touchPorts(n *Node, record uint32) {
+	for _, i := range n.ports(record) {
+		f.touchClaims(n, i)
+	}
+}
+
+// touchClaims touches the claims on an interface.
+func (f *Facts) touchClaims(n *Node, i uint32) {
+	for c := range n.on(i) {
+		f.touch(n.claims.at(c).addr)
+	}
+}
+
+// touchInterface touches all that is judged by an interface.
+func (f *Facts) touchInterface(n *Node, i uint32) {
+	f.touchClaims(n, i)
+	if one := n.interfaces.at(i); one.mac.form != noMAC {
+		f.touchNamed(n, one.mac)
+		f.touchAbroad(n, i)
+	}
+}
+
+// touchNamed touches all that frames with a MAC claimed.
+func (f *Facts) touchNamed(n *Node, m mac) {
+	if hw := n.hardwareOf(m); hw != 0 {
+		for c := range n.by(hw) {
+			f.touch(n.claims.at(c).addr)
+		}
+	}
+}
+
+func (f *Facts) endNamespace(n *Node, ns uint32) { f.endNamespaceOf(n, ns, ending{}) }
+
+// endNamespaceOf ends a namespace with its interfaces and claims, and with what
+// entered by its port: otherwise that would look like a stranger's for a moment.
+func (f *Facts) endNamespaceOf(n *Node, ns uint32, how ending) {
+	record := n.namespaces.at(ns).record
+	for i := range n.inside(ns) {
+		f.endInterfaceOf(n, i, how)
+	}
+	if record != verdict.OwnRecord {
+		for _, port := range n.ports(record) {
+			for _, c := range slices.Collect(n.on(port)) {
+				if n.claims.has(c) && n.claims.at(c).wire != 0 { // others end with it
+					f.end(n, c, how)
+				}
+			}
+		}
+	}
+	f.unlistPod(n, ns)
+	f.charge(n, &n.namespaces.at(ns).cost, 0, true)
+	n.byRecord.remove(hashRecord(record), ns, n.hashOfNamespace)
+	n.namespaces.remove(ns)
+	f.Listener.MayLack(n, record)
+}
+
+// named is the node's link of a name, made where it is not known yet.
+func (n *Node) namedLink(name string) uint32 {
+	if l := n.link(name); l != 0 {
+		return l
+	}
+	l := n.links.add(link{name: n.texts.put(name)})
+	n.byName.put(hashText(name), l, n.hashOfLink)
+	return l
+}
+
+// dropLink forgets a link that nothing uses and that no record is of.
+func (f *Facts) dropLink(n *Node, l uint32) {
+	one := n.links.at(l)
+	if one.flags.has(known) || one.users > 0 {
+		return
+	}
+	f.leaveDomains(n, l)
+	if j := n.joints[l]; j != nil {
+		j.Ended = true
+		delete(n.joints, l)
+	}
+	n.byName.remove(n.hashOfLink(l), l, n.hashOfLink)
+	n.links.remove(l)
+}
+
+// setLink enters a link, or what is said of it now.
+func (f *Facts) setLink(n *Node, name string, kind verdict.LinkKind, isRouted bool) uint32 {
+	l := n.namedLink(name)
+	one := n.links.at(l)
+	one.flags.set(known, true)
+	one.sweep = n.sweep
+	if one.kind != kind || one.flags.has(routed) != isRouted {
+		f.changeLink(n, l, func() {
+			one.kind = kind
+			one.flags.set(routed, isRouted)
+		})
+	}
+	return l
+}
+
+func (f *Facts) endLink(n *Node, l uint32) {
+	one := n.links.at(l)
+	one.flags.set(known, false)
+	f.charge(n, &one.cost, 0, true)
+	f.leaveDomains(n, l)
+	if one.users > 0 && (one.kind != 0 || one.flags.has(routed)) {
+		f.changeLink(n, l, func() {
+			one.kind = 0
+			one.flags.set(routed, false)
+		})
+	}
+	f.dropLink(n, l)
+}
+
+// changeLink changes what is said of a link. That walks the node's tables: links seldom change
+// once something is on them.
+func (f *Facts) changeLink(n *Node, l uint32, change func()) {
+	if n.links.at(l).users == 0 {
+		change()
+		return
+	}
+	f.touchLink(n, l)
+	var on []uint32
+	for i := range n.interfaces.all {
+		if n.interfaces.at(i).link == l {
+			on = append(on, i)
+			f.leaveAbroad(n, i)
+		}
+	}
+	change()
+	for _, i := range on {
+		f.enterAbroad(n, i)
+	}
+}
+
+// touchLink touches all that is on a link.
+func (f *Facts) touchLink(n *Node, l uint32) {
+	if n.links.at(l).users == 0 {
+		return
+	}
+	for i := range n.interfaces.all {
+		if n.interfaces.at(i).link == l {
+			f.touchInterface(n, i)
+		}
+	}
+	for c := range n.claims.all {
+		if one := n.claims.at(c); one.wire != 0 && n.wires.at(one.wire).link == l {
+			f.touch(one.addr)
+		}
+	}
+}
+
+// setInterface enters an interface, or what is said of it now: old is 0 for a new one.
+func (f *Facts) setInterface(n *Node, old uint32, next iface, linkName string) uint32 {
+	if linkName != "" {
+		next.link = n.namedLink(linkName)
+	}
+	i := old
+	if i == 0 {
+		record := n.namespaces.at(next.namespace).record
+		i = n.interfaces.add(iface{namespace: next.namespace, index: next.index})
+		n.byIndex.put(hashIndex(record, next.index), i, n.hashOfInterface)
+		n.enterInside(i)
+	}
+	one := n.interfaces.at(i)
+	before := *one
+	if before.link != next.link || before.name != next.name || before.host != next.host || before.vrf != next.vrf || before.kind != next.kind ||
+		before.mac != next.mac || before.peer != next.peer || before.attachment != next.attachment || before.flags != next.flags {
+		f.replaceInterface(n, i, &next)
+	}
+	n.interfaces.at(i).sweep = n.sweep
+	return i
+}
+
+// enterInside and leaveInside list an interface with its namespace.
+func (n *Node) enterInside(i uint32) {
+	one := n.interfaces.at(i)
+	ns := n.namespaces.at(one.namespace)
+	if one.after = ns.ifaces; one.after != 0 {
+		n.interfaces.at(one.after).before = i
+	}
+	ns.ifaces = i
+}
+
+func (n *Node) leaveInside(i uint32) {
+	one := n.interfaces.at(i)
+	if one.before != 0 {
+		n.interfaces.at(one.before).after = one.after
+	} else {
+		n.namespaces.at(one.namespace).ifaces = one.after
+	}
+	if one.after != 0 {
+		n.interfaces.at(one.after).before = one.before
+	}
+}
+
+// leadsOut reports whether what is on a bridge with a port meets what is outside of the node.
+func (n *Node) leadsOut(i uint32) bool {
+	one := n.interfaces.at(i)
+	return one.flags.has(uplink) || n.texts.get(one.kind) == "vlan"
+}
+
+// replaceInterface puts what is said now of an interface in the place of what was.
+func (f *Facts) replaceInterface(n *Node, i uint32, next *iface) {
+	out := n.leadsOut(i)
+	f.touchInterface(n, i)
+	if next.mac.form != noMAC {
+		f.touchNamed(n, next.mac)
+	}
+	f.unlistHardware(n, i)
+	one := n.interfaces.at(i)
+	uplinkChanged := one.flags.has(uplink) != next.flags.has(uplink)
+	if uplinkChanged {
+		for c := range n.on(i) {
+			f.unlistSighting(n, c)
+		}
+	}
+	oldLink := one.link
+	if oldLink != next.link && next.link != 0 {
+		n.links.at(next.link).users++
+	}
+	one.link, one.peer, one.name, one.host, one.vrf, one.kind = next.link, next.peer, next.name, next.host, next.vrf, next.kind
+	one.mac, one.attachment, one.flags = next.mac, next.attachment, next.flags
+	if oldLink != next.link && oldLink != 0 {
+		n.links.at(oldLink).users--
+		f.dropLink(n, oldLink)
+	}
+	if out || n.leadsOut(i) {
+		f.Listener.RangesChanged(n)
+	}
+	if one.mac.form != noMAC {
+		n.enterHolder(i)
+		f.enterAbroad(n, i)
+	}
+	if uplinkChanged {
+		for c := range n.on(i) {
+			f.listSighting(n, c)
+			f.sighted(refOf(n.number, c))
+		}
+	}
+}
+
+// unlistHardware takes an interface out of what is found by its MAC.
+func (f *Facts) unlistHardware(n *Node, i uint32) {
+	one := n.interfaces.at(i)
+	if one.mac.form == noMAC {
+		return
+	}
+	f.touchNamed(n, one.mac)
+	f.leaveAbroad(n, i)
+	n.leaveHolder(i)
+	one.mac = mac{}
+}
+
+func (f *Facts) endInterface(n *Node, i uint32) { f.endInterfaceOf(n, i, ending{}) }
+
+// endInterfaceOf ends an interface with the claims on it.
+func (f *Facts) endInterfaceOf(n *Node, i uint32, how ending) {
+	for n.interfaces.at(i).claims != 0 {
+		f.end(n, n.interfaces.at(i).claims, how)
+	}
+	out := n.leadsOut(i)
+	f.unlistHardware(n, i)
+	if out {
+		f.Listener.RangesChanged(n)
+	}
+	one := n.interfaces.at(i)
+	if l := one.link; l != 0 {
+		n.links.at(l).users--
+		one.link = 0
+		f.dropLink(n, l)
+	}
+	f.charge(n, &one.cost, 0, true)
+	n.leaveInside(i)
+	n.byIndex.remove(n.hashOfInterface(i), i, n.hashOfInterface)
+	n.interfaces.remove(i)
+}
+
+// end ends one claim. When a kernel's word on a holding ends, so do the wire's
+// sightings of that owner: nobody will take them back.
+func (f *Facts) end(n *Node, c uint32, how ending) {
+	one := *n.claims.at(c)
+	f.touch(one.addr)
+	if one.wire != 0 {
+		f.unlist(n, c)
+		return
+	}
+	id := n.idOf(n.interfaces.at(one.port).namespace)
+	last, wired := true, false
+	for r := range f.addresses.all(one.addr) {
+		other := f.nodes[r.node()]
+		for k := range other.same(r.index()) {
+			claim := other.claims.at(k)
+			switch {
+			case claim.wire != 0:
+				wired = true
+			case (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id:
+				last = false
+			}
+		}
+	}
+	var sightings []ref
+	if last && wired {
+		sightings = f.sightingsOf(one.addr, id)
+	}
+	var tomb verdict.MAC
+	if last && f.meets(n, one.port) {
+		tomb = n.texts.macOf(n.interfaces.at(one.port).mac)
+	}
+	f.unlist(n, c)
+	if tomb != "" {
+		f.bury(n, one.addr, tomb, how.late)
+	}
+	for _, r := range sightings {
+		by := f.nodes[r.node()]
+		seen := by.claims.at(r.index())
+		if by == n && how.sweeping && seen.sweep == n.sweep {
+			continue
+		}
+		mac := by.texts.macOf(by.hardware.at(by.wires.at(seen.wire).hardware).mac)
+		f.unlist(by, r.index())
+		if by != n {
+			f.bury(n, one.addr, mac, how.late)
+		}
+	}
+}
+
+// sightingsOf returns the claims of the wire that an owner of an address is known by.
+func (f *Facts) sightingsOf(a index.Address, owner string) (sightings []ref) {
+	b := &f.scratch
+	c := b.of(a, false)
+	judged := f.Policy.Judge(c)
+	for i := range judged.Owners {
+		if judged.Owners[i].ID != owner {
+			continue
+		}
+		for _, claim := range judged.Owners[i].Claims {
+			if claim.Wire() || claim.Kind == verdict.Believed {
+				sightings = append(sightings, b.refOf(claim))
+			}
+		}
+	}
+	return sightings
+}

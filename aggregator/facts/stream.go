@@ -1,0 +1,416 @@
+package facts
+
+import (
+	"iter"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// ForgetNodeAfter is how long a node that timed out is still listed.
+const ForgetNodeAfter = 24 * time.Hour
+
+// ErrTakenOver is the end of a stream when another one of the node came.
+var ErrTakenOver = status.Error(codes.Aborted, "another connection of this node's agent took over")
+
+// Connect makes a stream the one that reports for its node. An older one that
+// is half open is ended; an older agent is refused.
+func (f *Facts) Connect(p Peer, hello *pb.Hello, vouched string) (n *Node, b *Batch, err error) {
+	b = newBatch()
+	f.piece(b, func() { n, err = f.connect(p, hello, NodeID{hello.GetBootId(), hello.GetNetns(), vouched}) })
+	f.close(b)
+	return n, b, err
+}
+
+func (f *Facts) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
+	n := f.byID[id]
+	if n == nil {
+		if err := f.mayBeOneMore(id); err != nil {
+			return nil, err
+		}
+		n = newNode(id)
+		if of := f.accountOfName(id.Vouched); of != nil {
+			n.account = of
+		}
+	}
+	if n.cost == 0 {
+		if err := f.open(n); err != nil {
+			return nil, err
+		}
+	}
+	if f.byID[id] == nil {
+		f.registry.add(n)
+	}
+	if old := n.Peer; old != nil {
+		if hello.GetEpoch() < n.Rec.Epoch {
+			return nil, status.Errorf(codes.FailedPrecondition,
+				"a newer agent already reports for node %s: stop one of the two, there must be one agent in a network namespace", n.Rec.Name)
+		}
+		old.End(status.Errorf(codes.Aborted, "another connection of the agent of node %s took over", n.Rec.Name))
+	}
+	now := f.now()
+	n.Peer = p
+	n.Rec.Epoch = hello.GetEpoch()
+	n.Version, n.Kernel = hello.GetVersion(), hello.GetKernel()
+	n.ConnectedAt, n.LastHeard = now, now
+	if n.Name != hello.GetNode() {
+		unlist1(f.called, n.Name, n)
+		n.Name = hello.GetNode()
+		list1(f.called, n.Name, n)
+		f.label(n)
+	}
+	if n.Rec.Unheard && n.due == 0 {
+		f.arm(n, now.Add(f.Policy.NodeTimeout)) // it may never send a snapshot
+	}
+	return n, nil
+}
+
+// mayBeOneMore refuses an agent that says it is on very many nodes: it would take the
+// memory of all.
+func (f *Facts) mayBeOneMore(id NodeID) error {
+	if len(f.byID) >= maxNodes {
+		return status.Errorf(codes.ResourceExhausted, "there are %d nodes already: no more are taken", maxNodes)
+	}
+	if id.Vouched == "" {
+		return nil
+	}
+	same := 0
+	for _, other := range f.called[id.Vouched] {
+		if other.ID.Vouched == id.Vouched && (other.Peer != nil || !other.Rec.TimedOut) {
+			same++
+		}
+	}
+	if same >= maxOfOneName {
+		return status.Errorf(codes.ResourceExhausted, "node %s has come with %d boot ids or network namespaces: more are not taken until those are given up, see --node-timeout", id.Vouched, same)
+	}
+	return nil
+}
+
+// Disconnect tells that a stream is over: its node is not heard from any more. shared says that
+// another node had its name while both were there.
+func (f *Facts) Disconnect(p Peer, n *Node, shared func(*Node) bool) {
+	n.writer.Lock()
+	defer n.writer.Unlock()
+	b, over, rebooted := newBatch(), false, false
+	f.piece(b, func() {
+		if over = n.Peer != p; over {
+			return
+		}
+		n.Peer = nil
+		if n.Rec.TimedOut { // it came without a snapshot
+			f.settleUp(n)
+			f.arm(n, f.now().Add(ForgetNodeAfter))
+			over = true
+		}
+	})
+	if over {
+		f.close(b)
+		return
+	}
+	f.touchPieces(b, n)
+	f.piece(b, func() {
+		if n.Peer != nil {
+			return // another one came meanwhile
+		}
+		if !n.Rec.Unheard {
+			n.Rec.Unheard, n.Shared = true, shared(n)
+			f.publishPlace(n)
+			f.Listener.NamesChanged(n)
+		}
+		// One that came without a snapshot has no more time than it had.
+		f.arm(n, f.now().Add(f.Policy.NodeTimeout))
+		for _, other := range f.called[n.Name] {
+			rebooted = rebooted || other.Peer != nil && !other.Rec.Unheard && n.rebootedAs(other)
+		}
+	})
+	f.close(b)
+	if rebooted {
+		f.giveUp(n, true)
+	}
+}
+
+// touchPieces is touchNode in pieces.
+func (f *Facts) touchPieces(b *Batch, n *Node) {
+	for from, more := uint32(1), true; more; {
+		f.piece(b, func() {
+			from, more = n.claims.some(from, func(c uint32) { f.touch(n.claims.at(c).addr) })
+		})
+	}
+}
+
+// some calls do for a piece of the records from an index on, and returns the index after them and
+// whether there may be more.
+func (s *slab[T]) some(from uint32, do func(uint32)) (next uint32, more bool) {
+	end := min(from+piece, uint32(len(s.items))) //nolint:gosec // limits keep it below 2^32
+	for i := from; i < end; i++ {
+		if s.has(i) {
+			do(i)
+		}
+	}
+	return end, int(end) < len(s.items)
+}
+
+// Ring does what is due about nodes and links, and returns when to call it again; 0 for never.
+func (f *Facts) Ring() verdict.Stamp {
+	var due []*Node
+	b := newBatch()
+	f.piece(b, func() {
+		now := f.now()
+		f.next = 0
+		for n := range f.Nodes {
+			switch {
+			case n.due == 0:
+			case n.due <= now:
+				n.due = 0
+				due = append(due, n)
+			case f.next == 0 || n.due < f.next:
+				f.next = n.due
+			}
+		}
+		if at := f.topology.Due(); at != 0 && at <= now {
+			f.topology.Rotate(now)
+		}
+	})
+	f.close(b)
+	for _, n := range due {
+		f.timeOut(n)
+	}
+	f.RLock()
+	defer f.RUnlock()
+	next := f.next
+	if at := f.topology.Due(); at != 0 && (next == 0 || at < next) {
+		next = at
+	}
+	return next
+}
+
+// timeOut ends the owners of a node that was not heard from for too long, and
+// forgets the node itself a day later.
+func (f *Facts) timeOut(n *Node) {
+	n.writer.Lock()
+	defer n.writer.Unlock()
+	over := false
+	f.Update(func() {
+		switch {
+		case !n.Rec.Unheard:
+			over = true
+		case n.Rec.TimedOut:
+			if over = true; n.Peer == nil {
+				f.settleUp(n)
+				f.registry.drop(n)
+				f.Listener.NamesChanged(n)
+			}
+		}
+	})
+	if !over {
+		f.giveUp(n, false)
+	}
+}
+
+// giveUp ends all that a node was known to have: once with the reason, then without the claims.
+// No network namespace outlives a reboot. Its caller holds the writer of the node.
+func (f *Facts) giveUp(n *Node, rebooted bool) {
+	b, over := newBatch(), false
+	f.touchPieces(b, n)
+	f.piece(b, func() {
+		if over = n.Rec.TimedOut || !n.Rec.Unheard; !over {
+			n.Rec.TimedOut, n.Rec.Rebooted = true, rebooted
+		}
+	})
+	f.close(b)
+	if over {
+		return
+	}
+	<-b.Done()
+	b = newBatch()
+	for more := true; more; {
+		f.piece(b, func() { more = f.dropClaims(n) })
+	}
+	f.piece(b, func() {
+		for l := range n.links.all { // first, as what is left of a domain may be the node's own
+			f.leaveDomains(n, l)
+		}
+		for _, j := range n.joints {
+			j.Ended = true
+		}
+		n.joints = nil
+	})
+	for from, more := uint32(1), true; more; {
+		f.piece(b, func() { from, more = n.interfaces.some(from, func(i uint32) { f.unlistHardware(n, i) }) })
+	}
+	f.piece(b, func() {
+		for ns := range n.namespaces.all {
+			f.unlistPod(n, ns)
+			f.Listener.MayLack(n, n.namespaces.at(ns).record)
+		}
+		f.endPools(n)
+		n.reset()
+		f.settleUp(n)
+		f.unlabel(n)
+		n.due = 0
+		f.arm(n, f.now().Add(ForgetNodeAfter))
+		f.Listener.NodeChanged(n)
+	})
+	f.close(b)
+}
+
+// dropClaims ends a piece of the claims of a node that is given up, and reports whether there are
+// more.
+func (f *Facts) dropClaims(n *Node) (more bool) {
+	left := piece
+	for c := range n.claims.all {
+		if left--; left < 0 {
+			return true
+		}
+		one := n.claims.at(c)
+		if n.Rec.Rebooted && n.namespaces.at(n.interfaces.at(one.port).namespace).record != verdict.OwnRecord {
+			f.end(n, c, ending{}) // with what others saw of it, which the machine still is for its own
+			continue
+		}
+		f.touch(one.addr)
+		f.unlist(n, c)
+	}
+	return false
+}
+
+// heard marks a node whose snapshot is complete. What it has is touched before.
+func (f *Facts) heard(n *Node) {
+	n.due = 0
+	if !n.Rec.Unheard {
+		return
+	}
+	n.Rec.Unheard, n.Rec.TimedOut, n.Rec.Rebooted = false, false, false
+	f.Listener.NamesChanged(n)
+	f.publishPlace(n)
+}
+
+// publishPlace makes it known of a node whether it is heard from, with what that says of
+// those that say that they are in its place.
+func (f *Facts) publishPlace(n *Node) {
+	for _, other := range f.places[n.ID.Place()] {
+		if other == n || !other.Rec.Unheard {
+			f.Listener.NodeChanged(other)
+		}
+	}
+}
+
+// A Snapshot is all that a node has.
+type Snapshot struct {
+	// Messages are those of the snapshot, the ones with namespaces, links and interfaces before
+	// those of the wire.
+	Messages iter.Seq[*pb.ReportRequest]
+	// Excess is the number of claims of the wire that had no room, LeftOut the records that there
+	// was no memory for.
+	Excess  int
+	LeftOut LeftOut
+	// Checked returns the addresses of a check that the agent answers.
+	Checked func(id uint64) []index.Address
+}
+
+// Snapshot replaces all records of a node in one step by those of the snapshot. Done is called
+// with the lock held as soon as the messages are applied.
+func (f *Facts) Snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, error) {
+	b, err := f.snapshot(p, n, in, done)
+	if err != nil {
+		return b, err
+	}
+	for _, old := range f.rebooted(n) {
+		old.writer.Lock()
+		f.giveUp(old, true)
+		old.writer.Unlock()
+	}
+	return b, nil
+}
+
+// rebooted returns the silent nodes that are what a node was before a reboot.
+func (f *Facts) rebooted(n *Node) (old []*Node) {
+	f.RLock()
+	defer f.RUnlock()
+	for _, other := range f.called[n.Name] {
+		if other.Rec.Unheard && other.Peer == nil && !other.Rec.TimedOut && other.rebootedAs(n) {
+			old = append(old, other)
+		}
+	}
+	return old
+}
+
+func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, error) {
+	n.writer.Lock()
+	defer n.writer.Unlock()
+	b := newBatch()
+	defer f.close(b)
+	a := applying{facts: f, node: n, peer: p, batch: b, snapshot: true}
+	returned := false
+	a.do(func() {
+		n.LastHeard = a.now
+		n.sweep++
+		n.excess, n.leftOut = 0, in.LeftOut
+		returned = n.Rec.Unheard
+	})
+	var checked []uint64
+	for m := range in.Messages {
+		a.apply(m)
+		checked = append(checked, m.GetChecked()...)
+	}
+	a.do(done)
+	a.sweepOut()
+	if returned {
+		f.touchPieces(b, n)
+	}
+	a.do(func() {
+		f.answer(n, checked, in.Checked, a.now)
+		clear(n.Corrections)
+		f.dropExcess(n, in.Excess)
+		f.completed(n)
+		f.heard(n)
+		n.trim()
+	})
+	return b, a.err
+}
+
+// Delta applies one message of changes, which was received at a time.
+func (f *Facts) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, checked func(id uint64) []index.Address) (*Batch, error) {
+	n.writer.Lock()
+	defer n.writer.Unlock()
+	b := received(at, residence(m))
+	defer f.close(b)
+	a := applying{facts: f, node: n, peer: p, batch: b}
+	tooMany := false
+	a.do(func() {
+		n.LastHeard = a.now
+		tooMany = n.claims.count-n.wireClaims+kernelClaims(m) > MaxClaims
+	})
+	if tooMany {
+		return b, TooMany("claims", strconv.Itoa(MaxClaims))
+	}
+	a.apply(m)
+	if len(m.GetChecked()) > 0 {
+		a.do(func() { f.answer(n, m.GetChecked(), checked, a.now) })
+	}
+	return b, a.err
+}
+
+// answer takes the answers to checks.
+func (f *Facts) answer(n *Node, ids []uint64, checked func(id uint64) []index.Address, now verdict.Stamp) {
+	for _, id := range ids {
+		for _, a := range checked(id) {
+			f.readAgain(n, a, now)
+		}
+	}
+}
+
+// readAgain tells that a node has read an address again from its kernel.
+func (f *Facts) readAgain(n *Node, a index.Address, now verdict.Stamp) {
+	for c := range n.same(f.addresses.of(a, n.number)) {
+		if one := n.claims.at(c); one.kind == verdict.Assigned {
+			f.touch(a)
+			one.mark = now
+		}
+	}
+}
