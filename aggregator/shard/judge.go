@@ -1,0 +1,295 @@
+package shard
+
+import (
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// judge judges one address and makes the outcome known. The facts are held for reading.
+func (w *worker) judge(item *facts.Item) {
+	s, a := w.shards, item.Address
+	e := w.entries[a]
+	in := w.builder.Case(a, e != nil && e.disputed())
+	in.Vanished = item.Vanished
+	if e != nil {
+		in.Conflicts, in.Past, in.Before = e.conflicts, e.past, e.found
+	}
+	out := s.Policy.Judge(in)
+	if len(out.Expired) > 0 {
+		w.expired = append(w.expired, expired{item, w.builder.Refs(out.Expired)})
+		return // it is judged without them
+	}
+
+	before, known := item.Before, item.Derived
+	if e != nil {
+		before, known = e.owners, true
+	}
+	kept := w.remember(e, a, in, &out, item)
+	if s.Listener.OwnersWatched() && known {
+		w.tellOwners(a, out.Owners, before, item.Pods && e == nil)
+		kept = true
+	}
+	w.noteSpeakers(out.Owners, before)
+	if kept {
+		w.builder.Keep()
+	}
+	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == "" && (w.entries[a] == nil || !w.entries[a].disputed())
+	s.Facts.Settle(a, plain)
+}
+
+// remember takes the outcome of a judgement over, and reports whether something of it is kept.
+func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verdict.Judgement, item *facts.Item) (kept bool) {
+	w.count(e, a, out.Owners)
+	audit := verdict.Audit{}
+	audited := w.audits(e, in, out)
+	if audited {
+		audit = w.shards.Policy.Audit(in, out)
+	}
+	again := out.Again
+	if audit.Again != 0 && (again == 0 || audit.Again < again) {
+		again = audit.Again
+	}
+	if e == nil {
+		if len(out.Owners) <= 1 && len(out.Conflicts) == 0 && !out.Contested && again == 0 && len(audit.Findings) == 0 && len(audit.Past) == 0 && len(out.Clones) == 0 {
+			w.check(in, out)
+			return false
+		}
+		e = &entry{addr: a}
+		w.entries[a] = e
+	}
+	e.owners = out.Owners
+	for i := range out.Conflicts {
+		w.takeConflict(e, &out.Conflicts[i], item)
+	}
+	if out.Contested || e.told != nil {
+		w.contest(e, out.Contested)
+	}
+	w.check(in, out)
+	if audited {
+		before := e.found
+		e.past, e.found = audit.Past, audit.Findings
+		w.shards.Listener.Audited(a, e.found, before, e.active())
+	}
+	if len(out.Clones) > 0 || e.cloned {
+		e.cloned = len(out.Clones) > 0
+		w.shards.Listener.Cloned(a, out.Clones)
+	}
+	if again != 0 {
+		w.arm(e, again)
+	} else if len(in.Claims) == 0 && len(in.Allocations) == 0 && !e.active() {
+		w.disarm(e)
+	}
+	w.settle(e)
+	return true
+}
+
+// audits reports whether what IPAM says of an address is compared with its owners.
+func (w *worker) audits(e *entry, in *verdict.Case, out *verdict.Judgement) bool {
+	return e != nil && (len(e.past) > 0 || len(e.found) > 0) || len(in.Allocations) > 0 || len(in.Vanished) > 0 || len(in.Pools) > 0 || len(out.Spoofs) > 0 ||
+		slices.ContainsFunc(out.Owners, func(o verdict.Owner) bool { return o.Rule == verdict.RuleLoopbackOrDummy })
+}
+
+// active reports whether a conflict of the address is not over.
+func (e *entry) active() bool {
+	return slices.ContainsFunc(e.conflicts, func(c verdict.Conflict) bool { return c.Active() })
+}
+
+// settle forgets an entry of which nothing is to be remembered.
+func (w *worker) settle(e *entry) {
+	if !e.idle() {
+		return
+	}
+	delete(w.entries, e.addr)
+	p := w.shards.index.Partition(e.addr.Partition())
+	if len(e.owners) == 1 {
+		p.Put(Place{e.addr, uint8(e.owners[0].Scope.Kind)})
+	} else {
+		p.Delete(Place{Address: e.addr})
+	}
+}
+
+// count enters an address into the index, and counts its owners by scope.
+func (w *worker) count(e *entry, a index.Address, now []verdict.Owner) {
+	p := w.shards.index.Partition(a.Partition())
+	place, there := p.Get(Place{Address: a})
+	switch {
+	case e != nil:
+		for i := range e.owners {
+			w.counts[e.owners[i].Scope.Kind].Add(-1)
+		}
+	case there && place.kind != several:
+		if len(now) == 1 && uint8(now[0].Scope.Kind) == place.kind {
+			return
+		}
+		w.counts[place.kind].Add(-1)
+	}
+	for i := range now {
+		w.counts[now[i].Scope.Kind].Add(1)
+	}
+	kind := uint8(several)
+	if len(now) == 1 && e == nil {
+		kind = uint8(now[0].Scope.Kind)
+	}
+	switch {
+	case len(now) == 0 && e == nil:
+		if there {
+			p.Delete(Place{Address: a})
+		}
+	case len(now) == 0:
+		p.Delete(Place{Address: a})
+	case !there || place.kind != kind:
+		p.Put(Place{a, kind})
+	}
+}
+
+// tellOwners makes known how the owners of an address changed. pods is set if the Kubernetes API
+// said something of the pods among them, which the owners of before know already.
+func (w *worker) tellOwners(a index.Address, now, before []verdict.Owner, pods bool) {
+	l := w.shards.Listener
+	for i := range now {
+		o := &now[i]
+		was := findOwner(before, i, o.ID)
+		switch {
+		case was == nil:
+			l.OwnerChanged(Added, a, o, nil)
+		case OwnerChanged(was, o), pods && o.Namespace != nil && o.Namespace.Who.Kind() == verdict.Pod:
+			l.OwnerChanged(Updated, a, o, was)
+		}
+	}
+	for i := range before {
+		o := before[i]
+		if findOwner(now, i, o.ID) == nil {
+			o.State = verdict.Gone
+			l.OwnerChanged(Removed, a, &o, nil)
+		}
+	}
+}
+
+// noteSpeakers tells of the owners that only the wire shows, or showed: what their pods were meant
+// to have may be that.
+func (w *worker) noteSpeakers(now, before []verdict.Owner) {
+	for _, owners := range [][]verdict.Owner{now, before} {
+		for i := range owners {
+			if o := &owners[i]; o.Namespace != nil && !o.Assigned {
+				w.shards.Listener.Spoke(o)
+			}
+		}
+	}
+}
+
+// findOwner looks for an owner, first where it is likely to be.
+func findOwner(owners []verdict.Owner, hint int, id string) *verdict.Owner {
+	if hint < len(owners) && owners[hint].ID == id {
+		return &owners[hint]
+	}
+	for i := range owners {
+		if owners[i].ID == id {
+			return &owners[i]
+		}
+	}
+	return nil
+}
+
+// OwnerChanged reports whether a subscriber is to hear of an owner. That it was seen
+// once more is no change.
+func OwnerChanged(a, b *verdict.Owner) bool {
+	return a.State != b.State || a.Scope != b.Scope || a.Excluded != b.Excluded || a.MAC != b.MAC ||
+		a.Assigned != b.Assigned || interfaceChanged(a.Interface, b.Interface) ||
+		a.Pod != b.Pod || a.Orphaned != b.Orphaned || namespaceChanged(a, b) ||
+		!slices.EqualFunc(a.Claims, b.Claims, func(a, b *verdict.Claim) bool {
+			return a == b || a.Kind == b.Kind && a.MAC == b.MAC && a.Node() == b.Node() && a.Interface.Name == b.Interface.Name
+		})
+}
+
+func interfaceChanged(a, b *verdict.Interface) bool {
+	return a != b && (a.Name != b.Name || a.HostInterface != b.HostInterface || a.MAC != b.MAC)
+}
+
+func namespaceChanged(a, b *verdict.Owner) bool {
+	if a.Namespace == b.Namespace {
+		return false
+	}
+	if a.Namespace == nil || b.Namespace == nil {
+		return true
+	}
+	return a.Namespace.Who != b.Namespace.Who || a.Namespace.Intended != b.Namespace.Intended
+}
+
+// takeConflict makes known how a conflict changed.
+func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
+	s := w.shards
+	was := e.conflict(c.ID)
+	opened := c.Active() && (was == nil || !was.Active())
+	changed := was == nil || conflictChanged(was, c)
+	if was == nil {
+		e.conflicts = append(e.conflicts, *c)
+	} else {
+		*was = *c
+	}
+	kept := *c
+	s.Conflicts.put(e.addr, &kept)
+	until, lapsed := s.Listener.Acknowledged(&kept)
+	if until != 0 {
+		w.arm(e, until)
+	}
+	if !changed && !lapsed {
+		return
+	}
+	if opened && item.At != 0 {
+		s.Listener.Detected(item.Residence + s.Clock().Sub(item.At))
+	}
+	s.Listener.ConflictChanged(&kept, opened)
+	if !c.Active() {
+		s.Conflicts.over(conflictPlace{e.addr, c.ID, c.ResolvedAt})
+	}
+}
+
+func conflictChanged(a, b *verdict.Conflict) bool {
+	return a.Phase != b.Phase || a.Episode != b.Episode || a.Rule != b.Rule || a.Cause != b.Cause || a.LinkProof != b.LinkProof || a.Summary != b.Summary ||
+		!slices.Equal(a.Because, b.Because) || !slices.Equal(a.Excluded, b.Excluded) || !slices.Equal(a.Diagnosis, b.Diagnosis) ||
+		!slices.Equal(a.Allocations, b.Allocations) ||
+		!slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool {
+			return a.ID == b.ID && !OwnerChanged(&a, &b)
+		})
+}
+
+// contest tells the nodes that have claims of an address to look at it more
+// closely, or no longer.
+func (w *worker) contest(e *entry, contested bool) {
+	w.shards.Conflicts.contest(e.addr, contested)
+	if !contested {
+		for p := range e.told {
+			p.Contest(e.addr.Addr(), false)
+		}
+		e.told = nil
+		return
+	}
+	before := e.told
+	e.told = make(map[facts.Peer]struct{})
+	for _, n := range w.shards.Facts.NodesOf(e.addr) {
+		if n.Peer == nil {
+			continue
+		}
+		if _, ok := before[n.Peer]; !ok {
+			n.Peer.Contest(e.addr.Addr(), true)
+		}
+		e.told[n.Peer] = struct{}{}
+	}
+	for p := range before {
+		if _, still := e.told[p]; !still {
+			e.told[p] = struct{}{} // it is told when it is over
+		}
+	}
+}
+
+// check has nodes read an address again.
+func (w *worker) check(in *verdict.Case, out *verdict.Judgement) {
+	for _, rec := range out.Check {
+		if n := w.shards.Facts.Node(rec); n != nil && n.Peer != nil {
+			n.Peer.Check(index.AddressOf(in.Address))
+		}
+	}
+}
