@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -17,7 +18,7 @@ func (j *judging) explanation(out Judgement) Explanation {
 			continue
 		}
 		compared = append(compared, o)
-		if o.Scope.Kind != 0 && (widest.Kind == 0 || compareScopes(o.Scope, widest) < 0) {
+		if o.Scope.Kind != 0 && (widest.Kind == 0 || cmp.Or(cmp.Compare(widest.Kind, o.Scope.Kind), cmp.Compare(o.Scope.Node, widest.Node), cmp.Compare(o.Scope.Name, widest.Name)) < 0) {
 			widest = o.Scope
 		}
 	}
@@ -124,7 +125,7 @@ func (j *judging) noteOwner(o *Owner) {
 	}
 	switch o.State {
 	case Unheard:
-		j.note(RuleNodeUnheard, Scope{Kind: NodeScope, Node: o.Node.Key()}, true, fmt.Sprintf(
+		j.note(RuleNodeUnheard, Scope{Kind: NodeScope, Node: o.Node.Name}, true, fmt.Sprintf(
 			"%s was last seen on a node not heard from (%s). It counts as alive until the node has been silent for %s.",
 			capital(o.name()), o.Node.Name, j.policy.NodeTimeout))
 	case Stale:
@@ -161,12 +162,12 @@ func (j *judging) noteScopes(compared []*Owner) {
 		owner   *Owner
 		claim   *Claim
 	}
-	places := map[Scope]*place{}
-	var order []Scope
+	places := map[extent]*place{}
+	var order []extent
 	network := false
 	for i, o := range compared {
 		for _, c := range o.Claims {
-			j.scopes(o, c, func(s Scope) {
+			j.scopes(o, c, func(s extent) {
 				network = network || s.Kind == NetworkScope
 				at := places[s.whole()]
 				if at == nil {
@@ -189,35 +190,35 @@ func (j *judging) noteScopes(compared []*Owner) {
 }
 
 // noteScope tells why a claim of an owner is compared in a scope.
-func (j *judging) noteScope(s Scope, o *Owner, c *Claim) {
+func (j *judging) noteScope(s extent, o *Owner, c *Claim) {
 	switch s.Kind {
 	case NetworkScope:
 		if n := j.declared(); n.Name != "" {
-			j.note(RuleInNetwork, s, true, fmt.Sprintf(
+			j.note(RuleInNetwork, s.Scope(), true, fmt.Sprintf(
 				"It is in %s, which is declared as network %s: it must be unique on all nodes.", n.Prefixes[0], n.Name))
 			return
 		}
 		if c.Network == "" || c.Interface.Attachment == Own {
-			j.note(RuleInNetwork, s, true,
+			j.note(RuleInNetwork, s.Scope(), true,
 				"It is in the range of pods of a node (Node.spec.podCIDRs): the addresses of pods must be unique on all nodes.")
 			return
 		}
 		if c.Network == networkOfRuntime {
-			j.note(RuleInNetwork, s, true, fmt.Sprintf(
+			j.note(RuleInNetwork, s.Scope(), true, fmt.Sprintf(
 				"The container runtime says that it gave it to %s: the addresses of pods must be unique on all nodes.", o.name()))
 			return
 		}
-		j.note(RuleInNetwork, s, true, fmt.Sprintf(
+		j.note(RuleInNetwork, s.Scope(), true, fmt.Sprintf(
 			"A CNI result says that network %s gave it to %s: the addresses of pods must be unique on all nodes.", c.Network, o.name()))
 	case NodeScope:
 		in := ""
 		if s.Name != "" {
 			in = " in VRF " + s.Name
 		}
-		j.note(RuleOnNode, s, true, fmt.Sprintf("Node %s itself routes to it%s: it must be unique there.", s.Node.Name, in))
+		j.note(RuleOnNode, s.Scope(), true, fmt.Sprintf("Node %s itself routes to it%s: it must be unique there.", s.Node.Name, in))
 	case LinkScope:
 		if s.Domain == (LinkKey{}) {
-			j.note(RuleOnLink, s, true, "It must be unique on its link.")
+			j.note(RuleOnLink, s.Scope(), true, "It must be unique on its link.")
 			return
 		}
 		stitches := j.in.stitches(s.Domain)
@@ -225,7 +226,7 @@ func (j *judging) noteScope(s Scope, o *Owner, c *Claim) {
 		for i := range stitches {
 			words = append(words, j.stitched(&stitches[i]))
 		}
-		j.note(RuleOnLink, s, true, fmt.Sprintf("It must be unique on its link, which is one with links of other nodes: %s.", list(words)))
+		j.note(RuleOnLink, s.Scope(), true, fmt.Sprintf("It must be unique on its link, which is one with links of other nodes: %s.", list(words)))
 	}
 }
 
@@ -269,9 +270,9 @@ func (j *judging) noteApart(compared []*Owner) {
 func (j *judging) meet(a, b *Owner) bool {
 	found := false
 	for _, c := range a.Claims {
-		j.scopes(a, c, func(s Scope) {
+		j.scopes(a, c, func(s extent) {
 			for _, d := range b.Claims {
-				j.scopes(b, d, func(other Scope) { found = found || s.whole() == other.whole() })
+				j.scopes(b, d, func(other extent) { found = found || s.whole() == other.whole() })
 			}
 		})
 	}
@@ -282,7 +283,7 @@ func (j *judging) meet(a, b *Owner) bool {
 func (j *judging) places(o *Owner) string {
 	var names []string
 	for _, c := range o.Claims {
-		j.scopes(o, c, func(s Scope) {
+		j.scopes(o, c, func(s extent) {
 			if name := phrase(s.Kind, s.Text()); !slices.Contains(names, name) {
 				names = append(names, name)
 			}
@@ -295,7 +296,7 @@ func (j *judging) places(o *Owner) string {
 }
 
 // noteConflict tells by which rule a scope is a conflict.
-func (j *judging) noteConflict(s Scope, c *Conflict) {
+func (j *judging) noteConflict(s extent, c *Conflict) {
 	var reason string
 	switch c.Rule {
 	case RuleAssignedTwice:
@@ -313,19 +314,19 @@ func (j *judging) noteConflict(s Scope, c *Conflict) {
 	case RuleSamePod:
 		reason = "All owners are sandboxes of one pod: a hand-over, unless it lasts."
 	}
-	j.note(c.Rule, s, true, reason+" "+j.standing(c))
+	j.note(c.Rule, s.Scope(), true, reason+" "+j.standing(c))
 }
 
 // noteCovered tells that a narrower scope is part of a conflict.
 func (j *judging) noteCovered(g group) {
 	if j.explain && len(g.owners) >= 2 {
-		j.note(RuleWiderScope, g.scope, false, "The same owners meet here, too; they are reported once, in the wider scope.")
+		j.note(RuleWiderScope, g.scope.Scope(), false, "The same owners meet here, too; they are reported once, in the wider scope.")
 	}
 }
 
 // noteHint tells that senders changed, which alone proves nothing.
-func (j *judging) noteHint(s Scope, owners []Owner) {
-	j.note(RuleMACChanged, s, false, fmt.Sprintf(
+func (j *judging) noteHint(s extent, owners []Owner) {
+	j.note(RuleMACChanged, s.Scope(), false, fmt.Sprintf(
 		"Claimed on the wire by %s, one after the other: that may be a hand-over. It is a conflict if the first one comes back within %s.",
 		list(each(owners, (*Owner).placed)), alternateWithin))
 }

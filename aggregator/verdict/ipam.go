@@ -77,8 +77,7 @@ func number(bytes []byte) (n uint64) {
 	return n
 }
 
-// Pool is what one IPAM gives addresses of one network from. It is compared by
-// pointer, and what it says may change.
+// Pool is what one IPAM gives addresses of one network from. Its Key is its identity.
 type Pool struct {
 	// IPAM and Name, with Node, are what it is known by. Name is a directory of
 	// host-local, NAMESPACE/NAME of a whereabouts IPPool, the name of a Calico

@@ -136,7 +136,7 @@ type Workload struct {
 }
 
 // PodObject is what the Kubernetes API says of a pod. It never changes: when the object
-// does, there is a new one. It is compared by pointer.
+// does, there is a new one.
 type PodObject struct {
 	Namespace, Name, UID string
 	// Node is the one that it is bound to; empty before.
@@ -163,7 +163,7 @@ type PodObject struct {
 	Absent bool
 }
 
-// Node is what one agent watches. It is compared by pointer.
+// Node is what one agent watches. Its Key is its identity.
 type Node struct {
 	// Name is the label; the identity is (Boot, Netns, Vouched).
 	Name, Boot, Netns string
@@ -231,8 +231,7 @@ type Link struct {
 	Proven *Domain
 }
 
-// Domain is one broadcast domain that several nodes are on. It is compared by
-// pointer.
+// Domain is one broadcast domain that several nodes are on. Its Key is its identity.
 type Domain struct {
 	// Node and Name are its first link, by node and name.
 	Node *Node
@@ -343,37 +342,24 @@ const (
 	NetworkScope
 )
 
-// Scope is a set of owners within which an address must be unique.
+// Scope is a set of owners within which an address must be unique. The zero Scope is none.
 type Scope struct {
 	Kind ScopeKind
-	// Node is empty for a network.
-	Node NodeKey
+	// Node is the name of the node; empty for a network.
+	Node string
 	// Name is the link, the VRF (empty for the default one) or the network.
 	Name string
-	// Domain is the one of the link, if it is another node's, too.
-	Domain LinkKey
-}
-
-// whole is the scope by which others are compared with it: all links of one
-// domain have one.
-func (s Scope) whole() Scope {
-	if s.Domain != (LinkKey{}) {
-		return Scope{Kind: s.Kind, Node: s.Domain.Node, Name: s.Domain.Name, Domain: s.Domain}
-	}
-	return s
 }
 
 // Text is the scope's name in the contract.
 func (s Scope) Text() string {
 	switch {
-	case s.Kind == 0:
-		return ""
-	case s.Node == (NodeKey{}):
+	case s.Node == "":
 		return s.Name
 	case s.Name == "":
-		return s.Node.Name
+		return s.Node
 	}
-	return s.Node.Name + "/" + s.Name
+	return s.Node + "/" + s.Name
 }
 
 // State is how sure it is that an owner is there. The numbers are the contract's.

@@ -249,7 +249,7 @@ func (j *judging) spoke(c *Claim) bool {
 // speaker is a MAC on a link, whichever node's.
 type speaker struct {
 	mac  MAC
-	link Scope
+	link extent
 }
 
 // fresh tells whether the wire's word still counts. What was heard from a node
@@ -268,13 +268,15 @@ func (j *judging) weigh(o *Owner, e *evidence) {
 	if o.Excluded != "" {
 		return
 	}
+	var widest extent
 	for _, c := range o.Claims {
-		j.scopes(o, c, func(s Scope) {
-			if o.Scope.Kind == 0 || compareScopes(s, o.Scope) < 0 {
-				o.Scope = s
+		j.scopes(o, c, func(s extent) {
+			if widest.Kind == 0 || compareScopes(s, widest) < 0 {
+				widest = s
 			}
 		})
 	}
+	o.Scope = widest.Scope()
 }
 
 // face chooses the interface and the MAC to show: those of the first claim, as

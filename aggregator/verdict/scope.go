@@ -6,8 +6,33 @@ import (
 	"slices"
 )
 
+// An extent is a scope by its identity, with which others are compared.
+type extent struct {
+	Kind ScopeKind
+	// Node is empty for a network.
+	Node NodeKey
+	Name string
+	// Domain is the one of the link, if it is another node's, too.
+	Domain LinkKey
+}
+
+// Scope returns the scope as it is shown.
+func (s extent) Scope() Scope { return Scope{s.Kind, s.Node.Name, s.Name} }
+
+// Text is the scope's name in the contract.
+func (s extent) Text() string { return s.Scope().Text() }
+
+// whole is the scope by which others are compared with it: all links of one
+// domain have one.
+func (s extent) whole() extent {
+	if s.Domain != (LinkKey{}) {
+		return extent{s.Kind, s.Domain.Node, s.Domain.Name, s.Domain}
+	}
+	return s
+}
+
 // scopes yields the scopes in which one claim of an owner is compared.
-func (j *judging) scopes(o *Owner, c *Claim, yield func(Scope)) {
+func (j *judging) scopes(o *Owner, c *Claim, yield func(extent)) {
 	if !c.Weak() {
 		j.reaches(o, c, yield)
 	}
@@ -15,7 +40,7 @@ func (j *judging) scopes(o *Owner, c *Claim, yield func(Scope)) {
 
 // reaches yields the scopes in which others receive a claim of an owner, even if the claim does
 // not make the owner a rival.
-func (j *judging) reaches(o *Owner, c *Claim, yield func(Scope)) {
+func (j *judging) reaches(o *Owner, c *Claim, yield func(extent)) {
 	a := c.Interface.Attachment
 	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed {
 		return
@@ -27,14 +52,14 @@ func (j *judging) reaches(o *Owner, c *Claim, yield func(Scope)) {
 	alone := j.in.Address.IsLinkLocalUnicast()
 	if !alone {
 		if name := j.network(o, c, link); name != "" {
-			yield(Scope{Kind: NetworkScope, Name: name})
+			yield(extent{Kind: NetworkScope, Name: name})
 		}
 		if routed(o, c, link) {
-			yield(Scope{Kind: NodeScope, Node: c.Node().Key(), Name: c.Interface.VRF})
+			yield(extent{Kind: NodeScope, Node: c.Node().Key(), Name: c.Interface.VRF})
 		}
 	}
 	if link != nil {
-		s := Scope{Kind: LinkScope, Node: link.Node.Key(), Name: link.Name, Domain: link.Domain.Key()}
+		s := extent{Kind: LinkScope, Node: link.Node.Key(), Name: link.Name, Domain: link.Domain.Key()}
 		if alone {
 			s.Domain = LinkKey{} // across nodes only by what the wire shows
 		}
@@ -137,7 +162,7 @@ func inside(o *Owner, port *Interface) bool {
 }
 
 // compareScopes orders scopes, the widest first.
-func compareScopes(a, b Scope) int {
+func compareScopes(a, b extent) int {
 	if c := cmp.Compare(b.Kind, a.Kind); c != 0 {
 		return c
 	}
@@ -151,7 +176,7 @@ func compareScopes(a, b Scope) int {
 
 // group is the owners alive in one scope, by their position.
 type group struct {
-	scope  Scope
+	scope  extent
 	owners []int
 	// everywhere is set for a link if the same owners also meet in a wider scope.
 	everywhere bool
@@ -159,7 +184,7 @@ type group struct {
 
 // member is one owner in one scope, as one of its claims has it there.
 type member struct {
-	scope    Scope
+	scope    extent
 	owner    int
 	assigned bool
 }
@@ -173,7 +198,7 @@ func (j *judging) groups() []group {
 			continue
 		}
 		for _, c := range o.Claims {
-			j.scopes(o, c, func(s Scope) { members = append(members, member{s, i, c.counts()}) })
+			j.scopes(o, c, func(s extent) { members = append(members, member{s, i, c.counts()}) })
 		}
 	}
 	slices.SortFunc(members, func(a, b member) int {
@@ -229,13 +254,13 @@ func (j *judging) leaveOut(groups []group) []group {
 	return groups
 }
 
-func linkScope(c *Claim) Scope {
+func linkScope(c *Claim) extent {
 	l := c.Link
 	if !c.Wire() {
 		l = c.Interface.Link
 	}
 	if l == nil {
-		return Scope{}
+		return extent{}
 	}
-	return Scope{Kind: LinkScope, Node: l.Node.Key(), Name: l.Name, Domain: l.Domain.Key()}
+	return extent{Kind: LinkScope, Node: l.Node.Key(), Name: l.Name, Domain: l.Domain.Key()}
 }

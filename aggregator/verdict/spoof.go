@@ -195,10 +195,10 @@ func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 		}
 	}
 	meets := false
-	j.reaches(&two[0], c, func(s Scope) {
+	j.reaches(&two[0], c, func(s extent) {
 		for _, has := range o.Claims {
 			if has.counts() {
-				j.scopes(o, has, func(other Scope) { meets = meets || s.whole() == other.whole() })
+				j.scopes(o, has, func(other extent) { meets = meets || s.whole() == other.whole() })
 			}
 		}
 	})
