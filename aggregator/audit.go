@@ -63,10 +63,15 @@ func (s *store) tellFinding(e *entry, f *verdict.Finding) {
 			return
 		}
 	}
+	out := event{typ: typ}
+	if was != nil {
+		out.found = s.findingProto(was)
+	}
 	now := &found{place: place, since: since, audit: f}
 	s.findings.enter(now)
 	s.countFinding(e, f, was == nil)
-	s.findings.hub.publish(event{typ: typ, finding: s.findingProto(now)})
+	out.finding = s.findingProto(now)
+	s.findings.events.Publish(out)
 }
 
 func sameFinding(a, b *verdict.Finding) bool {
@@ -102,7 +107,7 @@ func (s *store) endFinding(e *entry, f *verdict.Finding) {
 			say.Summary = "It has become a conflict. Before: " + say.GetSummary()
 		}
 	}
-	s.findings.hub.publish(event{typ: removed, finding: say})
+	s.findings.events.Publish(event{typ: removed, finding: say, found: say})
 }
 
 // countFinding keeps what a pool's own findings say of its addresses.
@@ -403,7 +408,7 @@ func (s *store) dropPoolFindings(p *pool) {
 
 // announceFindings has findings told as Kubernetes Events until ctx ends.
 func (s *store) announceFindings(ctx context.Context) {
-	s.accountOf(ctx, "Kubernetes Events", s.findings.hub, func(e *event) {
+	s.accountOf(ctx, "Kubernetes Events", s.findings.events, func(e *event) {
 		if e.finding != nil {
 			s.kube.AnnounceFinding(e.finding, e.typ == removed)
 		}

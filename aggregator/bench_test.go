@@ -277,7 +277,7 @@ func BenchmarkListPage(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		page := newPage[*pb.Owner](defaultPage)
-		if s.listOwners(&filter{}, place{}, page); len(page.items) != defaultPage {
+		if fill(page, s.walkOwners(&filter{}, place{})); len(page.items) != defaultPage {
 			b.Fatalf("got %d owners", len(page.items))
 		}
 	}

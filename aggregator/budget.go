@@ -26,8 +26,8 @@ const (
 	intendedCost   = 1200 // including a finding
 	interfaceCost  = 400
 	linkCost       = 160
-	kernelCost     = 560
-	wireCost       = 660
+	kernelCost     = 600
+	wireCost       = 700
 	rivalCost      = 2900 // extra for a claim that may conflict with another claim
 	poolCost       = 1400
 	rangeCost      = 80

@@ -22,7 +22,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-const index = `ipwitness: who really holds this address, right now, and does anybody else?
+const indexPage = `ipwitness: who really holds this address, right now, and does anybody else?
 
 /v1/owners           ?address= &cidr= &node= &namespace= &pod= &mac=
 /v1/conflicts        ?state= &address= &all=true
@@ -112,7 +112,7 @@ func (a *Aggregator) Handlers(conn grpc.ClientConnInterface, gatherer prometheus
 	for _, pattern := range []string{"GET /healthz", "GET /readyz", "GET /metrics"} {
 		mux.Handle(pattern, probeMux)
 	}
-	mux.HandleFunc("GET /{$}", text(index))
+	mux.HandleFunc("GET /{$}", text(indexPage))
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(pb.OpenAPI)

@@ -69,7 +69,7 @@ func (m *ipamMetrics) collect(s *store, out chan<- prometheus.Metric) {
 		kinds[kind{p.rec.IPAM, poolStates[p.rec.State]}]++
 		allocations[p.rec.IPAM] += p.allocated.of(families)
 		scarce, size := p.scarce()
-		series = append(series, one{s.poolPlace(p), p.rec.Network, float64(size), float64(p.allocated.of(scarce)), float64(p.leaked.of(scarce))})
+		series = append(series, one{poolPlaceOf(p), p.rec.Network, float64(size), float64(p.allocated.of(scarce)), float64(p.leaked.of(scarce))})
 	}
 	s.mu.Unlock()
 	// By name, so that there are the same each time; but first those that alerts are about.
