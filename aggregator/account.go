@@ -9,9 +9,9 @@ import (
 
 // account writes what happens to conflicts and nodes into the log until ctx ends.
 func (s *store) account(ctx context.Context) {
-	said := map[string]told{} // of the active conflicts
+	said := map[string]toldState{} // of the active conflicts
 	quota := newLogQuota(s.log)
-	s.accountOf(ctx, "log", s.conflicts, func(e *event) { s.enter(e, said, quota) })
+	s.accountOf(ctx, "log", s.told.conflicts, func(e *event) { s.enter(e, said, quota) })
 }
 
 // accountFindings does the same for findings.
@@ -54,15 +54,15 @@ func (s *store) accountOf(ctx context.Context, where string, from *events, enter
 	}
 }
 
-// told is what the log says of a conflict.
-type told struct {
+// toldState is what the log says of a conflict.
+type toldState struct {
 	state           pb.Conflict_State
 	acknowledgement *pb.Acknowledgement
 }
 
 // enter writes one event into the log, if it is more than another word about
 // what was told.
-func (s *store) enter(e *event, said map[string]told, quota *logQuota) {
+func (s *store) enter(e *event, said map[string]toldState, quota *logQuota) {
 	now, nodes := s.clock().Time(), nodesOfEvent(e)
 	if n := e.node; n != nil {
 		if !quota.allows(now, nodes...) {
@@ -77,7 +77,7 @@ func (s *store) enter(e *event, said map[string]told, quota *logQuota) {
 		return
 	}
 	c := e.conflict
-	before, is := said[c.GetId()], told{c.GetState(), c.GetAcknowledgement()}
+	before, is := said[c.GetId()], toldState{c.GetState(), c.GetAcknowledgement()}
 	if said[c.GetId()] = is; is.state == pb.Conflict_RESOLVED {
 		delete(said, c.GetId())
 	}

@@ -170,16 +170,12 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	}
 	m := newMetrics()
 	a := &Aggregator{
-		store: newStore(policy, log, m), guard: guard, arrivals: newArrivals(cfg.Memory), health: health.NewServer(),
+		store: newStore(storeConfig{policy, log, m, cluster, cfg.Memory, cfg.Alone, newArchive(dir, recalled)}),
+		guard: guard, arrivals: newArrivals(cfg.Memory), health: health.NewServer(),
 		started: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
-	m.store = a.store
-	a.store.alone = cfg.Alone
-	a.store.budget = newBudget(cfg.Memory)
-	a.store.kube = cluster
 	cluster.Notify(a.store.kubernetesChanged)
-	a.store.archive = newArchive(dir, recalled)
 	if err := reg.Register(m); err != nil {
 		return nil, errors.Join(fmt.Errorf("register metrics: %w", err), dir.close())
 	}

@@ -1,82 +1,113 @@
 package aggregator
 
 import (
-	"cmp"
 	"slices"
+	"sync"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // cloneKey is a hardware address that enters by the port of a namespace that does not have it.
 type cloneKey struct {
-	node nodeID
-	port ifaceKey
-	mac  verdict.MAC
+	node          facts.NodeID
+	record, index uint32 // of the port
+	mac           verdict.MAC
 }
 
 // clone collects the claims that show one cloned hardware address. All of them make one
 // finding.
 type clone struct {
-	shown map[*entry]verdict.Spoof
+	shown map[index.Address]verdict.Spoof
 	told  *verdict.Finding
+}
+
+// clones are all cloned hardware addresses.
+type clones struct {
+	// telling is held while their findings are told.
+	telling sync.Mutex
+
+	mu    sync.Mutex
+	byKey map[cloneKey]*clone
+	// of has those that the claims of an address show.
+	of map[index.Address][]cloneKey
+}
+
+func newClones() clones {
+	return clones{byKey: make(map[cloneKey]*clone), of: make(map[index.Address][]cloneKey)}
 }
 
 func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
 	port := spoof.Port
-	return cloneKey{idOf(port.Namespace.Node), ifaceKey{port.Namespace.Record, port.Index}, spoof.MACs[0]}
+	return cloneKey{facts.IDOf(port.Namespace.Node), port.Namespace.Record, port.Index, spoof.MACs[0]}
 }
 
-// noteClones records the cloned hardware addresses in claims to an address.
-func (s *store) noteClones(e *entry, clones []verdict.Spoof) {
-	if e.booking == nil && len(clones) == 0 {
-		return
+// noteClones records the cloned hardware addresses in claims to an address. The facts are held.
+func (s *store) noteClones(a index.Address, found []verdict.Spoof) {
+	s.clones.telling.Lock()
+	defer s.clones.telling.Unlock()
+	tell, over := s.clones.note(a, found)
+	for _, one := range tell {
+		// The newest claim only: wholeSpoof adds up all claims.
+		f := s.policy.CloneFinding(&one.spoof)
+		one.clone.told = &f
+		s.tellFinding(one.clone.told)
 	}
-	b := e.booked()
-	before := b.clones
-	b.clones = nil
-	for i := range clones {
-		key := cloneKeyOf(&clones[i])
-		c := s.clones[key]
+	for _, c := range over {
+		s.endFinding(c.told, false)
+	}
+}
+
+type newClone struct {
+	clone *clone
+	spoof verdict.Spoof
+}
+
+// note enters what is found in the claims to an address. It returns what is to be told and what is
+// over.
+func (all *clones) note(a index.Address, found []verdict.Spoof) (tell []newClone, over []*clone) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	before := all.of[a]
+	delete(all.of, a)
+	for _, spoof := range found {
+		key := cloneKeyOf(&spoof)
+		c := all.byKey[key]
 		if c == nil {
-			c = &clone{shown: make(map[*entry]verdict.Spoof)}
-			s.clones[key] = c
+			c = &clone{shown: make(map[index.Address]verdict.Spoof)}
+			all.byKey[key] = c
 		}
-		c.shown[e] = clones[i]
-		b.clones = append(b.clones, key)
-		s.tellClone(c, &clones[i])
+		c.shown[a] = spoof
+		all.of[a] = append(all.of[a], key)
+		tell = append(tell, newClone{c, spoof})
 	}
 	for _, key := range before {
-		if slices.Contains(b.clones, key) {
+		if slices.Contains(all.of[a], key) {
 			continue
 		}
-		c := s.clones[key]
-		if delete(c.shown, e); len(c.shown) == 0 {
-			delete(s.clones, key)
-			s.endFinding(nil, c.told)
+		c := all.byKey[key]
+		if delete(c.shown, a); len(c.shown) == 0 {
+			over = append(over, c)
+			delete(all.byKey, key)
 		}
 	}
-	e.unbooked()
-}
-
-// tellClone publishes the finding with the newest claim only. wholeSpoof adds up all claims.
-func (s *store) tellClone(c *clone, newest *verdict.Spoof) {
-	spoof := *newest
-	f := s.policy.CloneFinding(&spoof)
-	c.told = &f
-	s.tellFinding(nil, c.told)
+	return tell, over
 }
 
 // wholeSpoof returns a finding about false claims with the namespaces that they may have
 // deceived, and with all claims that show a cloned hardware address.
 func (s *store) wholeSpoof(f *verdict.Finding) *verdict.Finding {
 	spoof := *f.Spoof
-	spoof.Exposed = s.onLink(spoof.Link, spoof.Sender)
+	spoof.Exposed = s.facts.OnLink(spoof.Link, spoof.Sender)
 	if f.Kind != verdict.FindingMACCloned {
 		whole := *f
 		whole.Spoof = &spoof
 		return &whole
 	}
-	if c := s.clones[cloneKeyOf(&spoof)]; c != nil {
+	s.clones.mu.Lock()
+	defer s.clones.mu.Unlock()
+	if c := s.clones.byKey[cloneKeyOf(&spoof)]; c != nil {
 		spoof.Count, spoof.Addresses = 0, nil
 		for _, one := range c.shown {
 			spoof.Merge(&one)
@@ -85,25 +116,4 @@ func (s *store) wholeSpoof(f *verdict.Finding) *verdict.Finding {
 	whole := *f
 	whole.Spoof = &spoof
 	return &whole
-}
-
-// onLink returns the records of the namespaces that have an interface on a link, without one
-// namespace.
-func (s *store) onLink(l *verdict.Link, except *verdict.Namespace) (found []*verdict.Namespace) {
-	if l == nil {
-		return nil
-	}
-	n := s.nodes[idOf(l.Node)]
-	if n == nil {
-		return nil
-	}
-	for i := range n.interfaces.all() {
-		ns := i.namespace.rec
-		port := i.rec.Peer != 0 && l.Kind != verdict.PointToPoint // the namespace behind it is on the link, not the port
-		if i.link != nil && i.link.rec.Name == l.Name && !port && ns.ID != except.ID && !slices.Contains(found, ns) {
-			found = append(found, ns)
-		}
-	}
-	slices.SortFunc(found, func(a, b *verdict.Namespace) int { return cmp.Compare(a.Record, b.Record) })
-	return found
 }

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -28,7 +29,7 @@ func scopeProto(kind verdict.ScopeKind, name string) *pb.Scope {
 	return &pb.Scope{Kind: pb.Scope_Kind(kind), Name: name}
 }
 
-// ownerProto is an owner in the contract's form; s.mu is held.
+// ownerProto is an owner in the contract's form; the facts are held.
 func (s *store) ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
 	out := &pb.Owner{
 		Address: addressText(a), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
@@ -82,14 +83,14 @@ func (s *store) ownersProto(a netip.Addr, owners []verdict.Owner) []*pb.Owner {
 	return out
 }
 
-// conflictProto is a conflict in the contract's form; s.mu is held.
+// conflictProto is a conflict in the contract's form; the facts are held.
 func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
 	out := &pb.Conflict{
 		Id: c.ID, Episode: c.Episode, Address: c.Address.String(), Scope: scopeProto(c.Kind, c.Scope),
 		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: c.Summary, Remedy: remedyProto(c.Remedy),
 		Owners:     s.ownersProto(c.Address, c.Owners),
 		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
-		Acknowledgement: s.acknowledged[c.ID].message(),
+		Acknowledgement: s.acknowledgements.of(c.ID).message(),
 		LinkProof:       pb.LinkProof_Kind(c.LinkProof),
 		Order:           c.Order,
 		Because:         c.Because, Excluded: exclusionsProto(c.Excluded), Allocations: allocationsProto(c.Allocations),
@@ -115,35 +116,35 @@ func remedyProto(actions []verdict.Action) []*pb.Action {
 	return out
 }
 
-// nodeProto is a node in the contract's form; s.mu is held.
-func (s *store) nodeProto(n *node) *pb.Node {
+// nodeProto is a node in the contract's form; the facts are held.
+func (s *store) nodeProto(n *facts.Node) *pb.Node {
 	state := pb.Node_LIVE
-	if n.rec.Unheard {
+	if n.Rec.Unheard {
 		state = pb.Node_UNHEARD
 	}
-	problems := slices.Concat(n.status.GetProblems(), s.nameProblem(n), s.placeProblem(n), n.floodProblems(), unparsedProblem(n.status.GetUnparsed()), s.memoryProblem(n))
-	if n.excess > 0 {
+	problems := slices.Concat(n.Status.GetProblems(), s.nameProblem(n), s.placeProblem(n), floodProblems(n), unparsedProblem(n.Status.GetUnparsed()), s.memoryProblem(n))
+	if n.Excess() > 0 {
 		problems = append(problems, fmt.Sprintf(
 			"the aggregator left out %d reports of the wire: it takes %d claims of one node at most; exclude interfaces that are not to be watched",
-			n.excess, maxClaims))
+			n.Excess(), facts.MaxClaims))
 	}
-	if len(n.corrected) > 0 {
-		problems = append(problems, "some texts that it reported cannot be what they were said to be: "+n.corrected.text()+
+	if len(n.Corrections) > 0 {
+		problems = append(problems, "some texts that it reported cannot be what they were said to be: "+corrections(n.Corrections).text()+
 			"; what does not belong in them is shown as \uFFFD, or left out: see whether something on the node has such a name, or whether the agent's credentials were stolen")
 	}
 	out := &pb.Node{
-		Name: n.rec.Name, State: state, Version: n.version, Kernel: n.kernel, BootId: n.id.boot, Netns: n.id.netns,
-		Wire: n.status.GetWire(), Ports: uint32(n.portCount), Claims: uint32(n.claims),
-		Namespaces: uint32(n.namespaces.len()), LostEvents: n.status.GetLostEvents(), Problems: problems,
-		ConnectedAt: timestamp(n.connectedAt), LastHeard: timestamp(n.lastHeard), Runtime: n.status.GetRuntime(),
-		Flooding:   n.flooding(),
-		Incomplete: n.incomplete(), LeftOut: uint64(n.leftOut.records + n.leftOut.wire + n.excess),
+		Name: n.Rec.Name, State: state, Version: n.Version, Kernel: n.Kernel, BootId: n.ID.Boot, Netns: n.ID.Netns,
+		Wire: n.Status.GetWire(), Ports: uint32(n.Ports), Claims: uint32(n.Claims()),
+		Namespaces: uint32(n.Namespaces()), LostEvents: n.Status.GetLostEvents(), Problems: problems,
+		ConnectedAt: timestamp(n.ConnectedAt), LastHeard: timestamp(n.LastHeard), Runtime: n.Status.GetRuntime(),
+		Flooding:   flooding(n),
+		Incomplete: n.Incomplete(), LeftOut: uint64(n.LeftOut().Records + n.LeftOut().Wire + n.Excess()),
 	}
-	if n.rec.SkewKnown {
-		out.Skew = durationpb.New(n.rec.Skew)
+	if n.Rec.SkewKnown {
+		out.Skew = durationpb.New(n.Rec.Skew)
 	}
-	if n.session != nil {
-		if lag, known := n.session.lag(s.clock()); known {
+	if n.Peer != nil {
+		if lag, known := n.Peer.Lag(s.clock()); known {
 			out.Lag = durationpb.New(lag)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -60,7 +61,7 @@ func newOwnerFilter(q interface {
 	if f, err = newFilter(q); err != nil {
 		return f, err
 	}
-	if f.state = known(q.GetState(), verdict.Unheard); f.state == 0 && q.GetState() != 0 {
+	if f.state = facts.Known(q.GetState(), verdict.Unheard); f.state == 0 && q.GetState() != 0 {
 		return f, errOwnerState
 	}
 	return f, nil
@@ -86,7 +87,7 @@ func newConflictFilter(q interface {
 	if f.filter, err = newFilter(q); err != nil {
 		return f, err
 	}
-	if f.phase = known(q.GetState(), verdict.Resolved); f.phase == 0 && q.GetState() != 0 {
+	if f.phase = facts.Known(q.GetState(), verdict.Resolved); f.phase == 0 && q.GetState() != 0 {
 		return f, errState
 	}
 	f.cause = q.GetCause()

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"iter"
 	"strings"
+	"sync"
 
 	"google.golang.org/protobuf/proto"
 
@@ -15,20 +16,20 @@ import (
 )
 
 // findings are what is wrong and not yet a conflict. Whoever finds something puts
-// it here, anew when it changed, and drops it when it is over. It is behind the
-// store's mu.
+// it here, anew when it changed, and drops it when it is over.
 type findings struct {
 	events *events
 	clock  func() verdict.Stamp
-	byID   map[string]*found
 	// inOrder has those of byID.
 	inOrder *index.Set[*found]
-	kinds   map[string]int
-	namesakes
+
+	mu    sync.Mutex
+	byID  map[string]*found
+	kinds map[string]int
 }
 
 // found is one finding: in words already, or to be put in words when it is told. Of
-// an address there may be a hundred thousand.
+// an address there may be a hundred thousand. It never changes.
 type found struct {
 	place  findingPlace
 	since  verdict.Stamp
@@ -41,12 +42,14 @@ func (f *found) less(o *found) bool { return f.place.compare(o.place) < 0 }
 func newFindings(instance int64, clock func() verdict.Stamp) findings {
 	return findings{
 		events: newEvents(instance), clock: clock, byID: make(map[string]*found), kinds: make(map[string]int),
-		inOrder: index.NewSet((*found).less), namesakes: newNamesakes(),
+		inOrder: index.NewSet((*found).less),
 	}
 }
 
 // put makes a finding known, if it says something new.
 func (f *findings) put(say *pb.Finding) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	out := event{typ: added, finding: say}
 	now := f.clock()
 	say.DetectedAt = timestamp(now)
@@ -73,8 +76,26 @@ func (f *findings) enter(one *found) {
 	f.inOrder.Put(one)
 }
 
+// tell enters a finding of an audit. It returns the one that is there now and what was there
+// before, nil for none; changed is false if it says nothing new.
+func (f *findings) tell(a *verdict.Finding) (now, was *found, changed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was = f.byID[a.ID]
+	now = &found{place: findingPlace{a.Kind, addressText(a.Address), a.ID}, since: f.clock(), audit: a}
+	changed = true
+	if was != nil {
+		now.since = was.since
+		changed = !sameFinding(was.audit, a) // else it is the same, with the newest of its owners
+	}
+	f.enter(now)
+	return now, was, changed
+}
+
 // leave takes a finding out; nil where there is none.
 func (f *findings) leave(id string) *found {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	over := f.byID[id]
 	if over != nil {
 		delete(f.byID, id)
@@ -91,16 +112,35 @@ func (f *findings) drop(id string) {
 	}
 }
 
+// get is a finding; nil for none.
+func (f *findings) get(id string) *found {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.byID[id]
+}
+
 // said is a finding that was put; nil for none.
 func (f *findings) said(id string) *pb.Finding {
-	if one := f.byID[id]; one != nil {
+	if one := f.get(id); one != nil {
 		return one.inWord
 	}
 	return nil
 }
 
+// all are all findings, in no order.
+func (f *findings) all() (all []*found) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, one := range f.byID {
+		all = append(all, one)
+	}
+	return all
+}
+
 // count is how many there are of each kind, also of those of which there is none.
 func (f *findings) count() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	count := make(map[string]int)
 	for _, kind := range verdict.FindingKinds() {
 		count[kind] = f.kinds[kind]
@@ -146,7 +186,7 @@ func (s *store) walkFindings(f *findingFilter, from findingPlace) *walk[*found, 
 			return until(s.findings.inOrder.Snapshot().From(*last), func(one *found) bool { return f.kind != "" && one.place.kind != f.kind })
 		},
 		read: func(one *found, _ int, into []item[*pb.Finding]) ([]item[*pb.Finding], bool) {
-			if now := s.findings.byID[one.place.id]; now != nil && now.place == one.place && f.finding(now) {
+			if now := s.findings.get(one.place.id); now != nil && now.place == one.place && f.finding(now) {
 				into = append(into, item[*pb.Finding]{now.place, s.findingProto(now)})
 			}
 			return into, false

@@ -3,6 +3,7 @@ package aggregator
 import (
 	"fmt"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -10,22 +11,12 @@ import (
 // maxFlooding limits the flooding ports that are accepted of one node.
 const maxFlooding = 256
 
-// behind returns the namespace that has the other end of an interface of the node; nil if there
-// is none or it is not known.
-func (n *node) behind(index uint32) *namespace {
-	port := n.interfaces.get(ifaceKey{verdict.OwnRecord, index})
-	if port == nil || port.rec.Peer == 0 {
-		return nil
-	}
-	return n.namespaces.get(port.rec.Peer)
-}
-
 // flooding lists the ports of a node that flood its agent, with the namespace behind each.
-func (n *node) flooding() (out []*pb.Node_Flooding) {
-	for _, f := range n.status.GetFlooding() {
+func flooding(n *facts.Node) (out []*pb.Node_Flooding) {
+	for _, f := range n.Status.GetFlooding() {
 		flooding := &pb.Node_Flooding{Interface: f.GetInterface(), LeftOut: f.GetLeftOut(), Rate: f.GetRate(), Since: f.GetSince()}
-		if ns := n.behind(f.GetIndex()); ns != nil {
-			flooding.Workload = workloadProto(&verdict.Owner{Namespace: ns.rec})
+		if ns := n.Behind(f.GetIndex()); ns != nil {
+			flooding.Workload = workloadProto(&verdict.Owner{Namespace: ns})
 		}
 		out = append(out, flooding)
 	}
@@ -33,11 +24,11 @@ func (n *node) flooding() (out []*pb.Node_Flooding) {
 }
 
 // floodProblems describes the flooding ports in words.
-func (n *node) floodProblems() (out []string) {
-	for _, f := range n.status.GetFlooding() {
+func floodProblems(n *facts.Node) (out []string) {
+	for _, f := range n.Status.GetFlooding() {
 		port := f.GetInterface()
-		if ns := n.behind(f.GetIndex()); ns != nil {
-			port += " (" + ns.rec.Describe() + ")"
+		if ns := n.Behind(f.GetIndex()); ns != nil {
+			port += " (" + ns.Describe() + ")"
 		}
 		out = append(out, fmt.Sprintf(
 			"%s floods the agent with new bindings: %d frames and claims were left out since %s, %d a second now. "+

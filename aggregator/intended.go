@@ -3,90 +3,170 @@ package aggregator
 import (
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // intendedAfter is how long an address that the Kubernetes API has for a pod may be
-// missing there before that is told: after a node was booted, kubelet tells of one pod
+// missing there before that is told: after a node was rebooted, kubelet tells of one pod
 // after the other which addresses it has now.
 const intendedAfter = 30 * time.Second
 
-func (ns *namespace) clock() *alarm { return &ns.alarm }
+// intents are the namespaces that may lack addresses that they were meant to have.
+type intents struct {
+	wake chan struct{}
 
-// lack has it looked at whether a namespace has all addresses that it was meant to
-// have: soon for what its agent says, later for what the Kubernetes API does.
-func (s *store) lack(ns *namespace) {
-	if ns.rec.Record == verdict.OwnRecord {
-		return
-	}
-	if ns.rec.Intended != "" || len(ns.lacks) > 0 {
-		s.arm(ns, s.clock()) // once its interfaces are known, too
-	}
-	if p := s.podObject(ns.rec); p != nil && !p.HostNetwork && len(p.IPs) > 0 && !ns.alarm.set() {
-		s.arm(ns, s.clock().Add(intendedAfter))
-	}
+	mu sync.Mutex
+	// due is when a namespace is looked at, next when the first one is.
+	due  map[intent]verdict.Stamp
+	next verdict.Stamp
+	// lacks are the findings about namespaces.
+	lacks map[intent][]verdict.Finding
 }
 
-// lackOf is lack after a namespace has an address more or less.
-func (s *store) lackOf(h *holding) {
-	if h.Kind == verdict.Assigned {
-		s.lack(h.port.namespace)
-	}
+// intent is a namespace by its node and the agent's number.
+type intent struct {
+	node   *facts.Node
+	record uint32
 }
 
-// lackOfSpeaker is lack after the wire shows an address with a namespace whose kernel
-// does not have it, or shows it no more.
-func (s *store) lackOfSpeaker(o *verdict.Owner) {
-	if o.Namespace == nil || o.Assigned {
+func newIntents() intents {
+	return intents{wake: make(chan struct{}, 1), due: make(map[intent]verdict.Stamp), lacks: make(map[intent][]verdict.Finding)}
+}
+
+// arm has a namespace looked at at a time. One that is looked at sooner stays as it is.
+func (x *intents) arm(of intent, at verdict.Stamp) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if was, set := x.due[of]; set && was <= at {
 		return
 	}
-	if n := s.nodes[idOf(o.Namespace.Node)]; n != nil {
-		if ns := n.namespaces.get(o.Namespace.Record); ns != nil {
-			s.lack(ns)
+	x.due[of] = at
+	if x.next == 0 || at < x.next {
+		x.next = at
+		select {
+		case x.wake <- struct{}{}:
+		default:
 		}
 	}
 }
 
-// intend makes the findings about addresses that a namespace lacks.
-func (s *store) intend(ns *namespace) {
-	var now []verdict.Finding
-	if !ns.ended && len(ns.ifaces) > 0 && !ns.rec.Node.Unheard {
-		now = s.lacks(ns)
+// pending reports whether a namespace is looked at some time, and has findings.
+func (x *intents) state(of intent) (pending, lacks bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	_, pending = x.due[of]
+	return pending, len(x.lacks[of]) > 0
+}
+
+// take returns the namespaces that are due, and when the next one is; 0 for never.
+func (x *intents) take(now verdict.Stamp) (due []intent, next verdict.Stamp) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.next == 0 || x.next > now {
+		return nil, x.next
 	}
-	before := ns.lacks
-	ns.lacks = now
+	x.next = 0
+	for of, at := range x.due {
+		switch {
+		case at <= now:
+			due = append(due, of)
+			delete(x.due, of)
+		case x.next == 0 || at < x.next:
+			x.next = at
+		}
+	}
+	return due, x.next
+}
+
+// swap puts findings in the place of those of before.
+func (x *intents) swap(of intent, now []verdict.Finding) (before []verdict.Finding) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	before = x.lacks[of]
+	if len(now) > 0 {
+		x.lacks[of] = now
+	} else {
+		delete(x.lacks, of)
+	}
+	return before
+}
+
+// lack has it looked at whether a namespace has all addresses that it was meant to
+// have: soon for what its agent says, later for what the Kubernetes API does. The facts are held.
+func (s *store) lack(n *facts.Node, record uint32) {
+	if record == verdict.OwnRecord {
+		return
+	}
+	of := intent{n, record}
+	pending, lacks := s.intended.state(of)
+	if lacks || n.Intends(record) {
+		s.intended.arm(of, s.clock()) // once its interfaces are known, too
+		return
+	}
+	if s.kube == nil || pending {
+		return
+	}
+	if p := s.facts.PodObject(n.NamespaceOf(record)); p != nil && !p.HostNetwork && len(p.IPs) > 0 {
+		s.intended.arm(of, s.clock().Add(intendedAfter))
+	}
+}
+
+// intendAll makes the findings about namespaces that are due, and returns when the next one is.
+func (s *store) intendAll() verdict.Stamp {
+	due, next := s.intended.take(s.clock())
+	for _, of := range due {
+		s.intend(of)
+	}
+	if len(due) > 0 { // others may be due by now
+		_, next = s.intended.take(0)
+	}
+	return next
+}
+
+// intend makes the findings about addresses that a namespace lacks.
+func (s *store) intend(of intent) {
+	s.facts.RLock()
+	defer s.facts.RUnlock()
+	var now []verdict.Finding
+	if ns := of.node.NamespaceOf(of.record); ns != nil && !of.node.Rec.Unheard {
+		now = s.lacks(of, ns)
+	}
+	before := s.intended.swap(of, now)
 	for i := range now {
-		s.tellFinding(nil, &now[i])
+		s.tellFinding(&now[i])
 	}
 	for i := range before {
 		if !slices.ContainsFunc(now, func(f verdict.Finding) bool { return f.ID == before[i].ID }) {
-			s.endFinding(nil, &before[i])
+			s.endFinding(&before[i], false)
 		}
 	}
 }
 
 // lacks are the findings about a namespace. A pod that is ending gives its addresses
 // back first, and one that runs a virtual machine may have given them to that.
-func (s *store) lacks(ns *namespace) (list []verdict.Finding) {
-	p := s.podObject(ns.rec)
-	if p != nil && (p.Absent || p.DeletionTimestamp != 0 || p.Phase == "Succeeded" || p.Phase == "Failed" || p.VirtualMachine != "") ||
-		ns.rec.Who.Workload().VirtualMachine != "" {
+func (s *store) lacks(of intent, ns *verdict.Namespace) (list []verdict.Finding) {
+	p := s.facts.PodObject(ns)
+	interfaces := of.node.InterfacesOf(of.record)
+	if len(interfaces) == 0 || p != nil && (p.Absent || p.DeletionTimestamp != 0 || p.Phase == "Succeeded" || p.Phase == "Failed" || p.VirtualMachine != "") ||
+		ns.Who.Workload().VirtualMachine != "" {
 		return nil
 	}
-	inside := ns.ifaces[0].rec
-	for _, i := range ns.ifaces {
-		if i.rec.Attachment != verdict.Local {
-			inside = i.rec
+	inside := interfaces[0]
+	for _, i := range interfaces {
+		if i.Attachment != verdict.Local {
+			inside = i
 			break
 		}
 	}
-	o := verdict.Owner{ID: ns.rec.ID, Node: ns.rec.Node, Namespace: ns.rec, Interface: inside, MAC: inside.MAC, State: verdict.Live, Pod: p}
+	o := verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: inside, MAC: inside.MAC, State: verdict.Live, Pod: p}
 	for _, missing := range s.lacking(&o) {
 		if missing.GetSource() == sourceKubernetes {
-			if due := max(ns.since, p.Heard).Add(intendedAfter); s.clock() < due {
-				s.arm(ns, due)
+			if due := max(of.node.SinceOf(of.record), p.Heard).Add(intendedAfter); s.clock() < due {
+				s.intended.arm(of, due)
 				continue
 			}
 		}
@@ -95,17 +175,10 @@ func (s *store) lacks(ns *namespace) (list []verdict.Finding) {
 			continue
 		}
 		list = append(list, verdict.Finding{
-			ID:   verdict.FindingID(s.policy.Cluster, verdict.FindingIntendedNotObserved, ns.rec.ID+" "+a.String()),
+			ID:   verdict.FindingID(s.policy.Cluster, verdict.FindingIntendedNotObserved, ns.ID+" "+a.String()),
 			Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Address: a, Owners: []verdict.Owner{o},
 			Source: missing.GetSource(), Since: s.clock(),
 		})
 	}
 	return list
-}
-
-// endLacks ends the findings about a namespace that has ended.
-func (s *store) endLacks(ns *namespace) {
-	ns.ended = true
-	s.disarm(ns)
-	s.intend(ns)
 }

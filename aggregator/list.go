@@ -14,6 +14,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -101,24 +104,33 @@ func (w witness) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.Lis
 
 // walkOwners returns a walk of the owners that match, from a place on. Its keys are addresses, as
 // one address may have many owners.
-func (s *store) walkOwners(f *filter, from place) *walk[slot, *pb.Owner] {
+func (s *store) walkOwners(f *filter, from place) *walk[index.Address, *pb.Owner] {
 	span := f.span()
 	if from.addr.IsValid() && span.First.Less(from.addr) {
 		span.First = from.addr
 	}
-	return &walk[slot, *pb.Owner]{
-		store: s, events: s.owners, less: slot.less,
-		keys: func(last *slot) iter.Seq[slot] {
-			if last != nil {
-				span.First = last.entry.addr
+	first, last := index.AddressOf(span.First), index.AddressOf(span.Last)
+	builder := s.facts.Builder()
+	return &walk[index.Address, *pb.Owner]{
+		store: s, events: s.told.owners, less: index.Address.Less,
+		keys: func(at *index.Address) iter.Seq[index.Address] {
+			if at != nil {
+				first = *at
 			}
-			return s.table.within(span)
+			return func(yield func(index.Address) bool) {
+				for p := range until(s.shards.Places().From(shard.From(first)), func(p shard.Place) bool { return last.Less(p.Address) }) {
+					if !yield(p.Address) {
+						return
+					}
+				}
+			}
 		},
-		read: func(at slot, room int, into []item[*pb.Owner]) (_ []item[*pb.Owner], more bool) {
-			if addr := at.entry.addr; addr != from.addr {
+		read: func(a index.Address, room int, into []item[*pb.Owner]) (_ []item[*pb.Owner], more bool) {
+			addr := a.Addr()
+			if addr != from.addr {
 				from = place{addr: addr}
 			}
-			owners := at.entry.owners
+			owners := builder.Owners(a)
 			skip := 1 + slices.IndexFunc(owners, func(o verdict.Owner) bool { return o.ID == from.id })
 			for i := skip; i < len(owners); i++ {
 				o := &owners[i]
@@ -154,34 +166,34 @@ func (w witness) ListConflicts(_ context.Context, q *pb.ListConflictsRequest) (*
 	return &pb.ListConflictsResponse{Conflicts: conflicts.items, NextPageToken: next, Coverage: coverage}, nil
 }
 
-// conflictKey is the place of a conflict and the entry that has it.
-type conflictKey struct {
-	place
-	entry *entry
-}
-
-func (k conflictKey) less(o conflictKey) bool { return comparePlaces(k.place, o.place) < 0 }
-
 // walkConflicts returns a walk of the conflicts that match and come after a place.
-func (s *store) walkConflicts(f *conflictFilter, from place) *walk[conflictKey, *pb.Conflict] {
+func (s *store) walkConflicts(f *conflictFilter, from place) *walk[place, *pb.Conflict] {
 	span := f.span()
-	start := conflictKey{place: place{addr: span.First}}
-	if start.less(conflictKey{place: from}) {
-		start.place = from
+	start := place{addr: span.First}
+	if start.less(from) {
+		start = from
 	}
-	return &walk[conflictKey, *pb.Conflict]{
-		store: s, events: s.conflicts, less: conflictKey.less, last: &start,
-		keys: func(last *conflictKey) iter.Seq[conflictKey] {
-			return until(s.inOrder.Snapshot().From(*last), func(k conflictKey) bool { return span.Last.Less(k.addr) })
+	return &walk[place, *pb.Conflict]{
+		store: s, events: s.told.conflicts, less: place.less, last: &start,
+		keys: func(last *place) iter.Seq[place] {
+			return func(yield func(place) bool) {
+				for c := range s.shards.Conflicts.After(index.AddressOf(last.addr), last.id) {
+					if span.Last.Less(c.Address) || !yield(place{c.Address, c.ID}) {
+						return
+					}
+				}
+			}
 		},
-		read: func(k conflictKey, _ int, into []item[*pb.Conflict]) ([]item[*pb.Conflict], bool) {
-			if c := k.entry.conflict(k.id); c != nil && f.conflict(c) {
-				into = append(into, item[*pb.Conflict]{k.place, s.conflictProto(c)})
+		read: func(at place, _ int, into []item[*pb.Conflict]) ([]item[*pb.Conflict], bool) {
+			if c := s.shards.Conflicts.Get(at.id); c != nil && f.conflict(c) {
+				into = append(into, item[*pb.Conflict]{at, s.conflictProto(c)})
 			}
 			return into, false
 		},
 	}
 }
+
+func (p place) less(other place) bool { return comparePlaces(p, other) < 0 }
 
 // until yields what comes before the first element that is beyond.
 func until[T any](all iter.Seq[T], beyond func(T) bool) iter.Seq[T] {
@@ -201,13 +213,13 @@ func comparePlaces(a, b place) int {
 // GetConflict gives one conflict by its id.
 func (w witness) GetConflict(_ context.Context, q *pb.GetConflictRequest) (*pb.GetConflictResponse, error) {
 	s := w.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.byID[q.GetId()]
-	if e == nil {
+	s.facts.RLock()
+	defer s.facts.RUnlock()
+	c := s.shards.Conflicts.Get(q.GetId())
+	if c == nil {
 		return nil, noConflict(q.GetId())
 	}
-	return &pb.GetConflictResponse{Conflict: s.conflictProto(e.conflict(q.GetId()))}, nil
+	return &pb.GetConflictResponse{Conflict: s.conflictProto(c)}, nil
 }
 
 func noConflict(id string) error {
@@ -222,9 +234,9 @@ func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainRe
 		return nil, err
 	}
 	s := w.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	why, conflicts := s.explain(addr)
+	s.facts.RLock()
+	defer s.facts.RUnlock()
+	why, conflicts := s.explain(s.facts.Builder(), addr)
 	out := &pb.ExplainResponse{
 		Address: addr.String(), Summary: why.Summary, Scope: scopeProto(why.Kind, why.Scope),
 		Owners: w.store.ownersProto(addr, why.Owners), Coverage: s.coverageNow(),
@@ -255,25 +267,55 @@ func (w witness) ListNodes(context.Context, *pb.ListNodesRequest) (*pb.ListNodes
 	s := w.store
 	coverage := s.currentCoverage()
 	out := &pb.ListNodesResponse{Nodes: []*pb.Node{}, Kubernetes: s.kube.Status(), Coverage: coverage, Problems: s.archive.dir.problems()}
-	nodes := slices.Collect(s.nodesInOrder.Snapshot().All())
-	for some := range slices.Chunk(nodes, pageStep) {
-		s.mu.Lock()
-		for _, k := range some {
-			if s.nodes[k.node.id] == k.node {
-				out.Nodes = append(out.Nodes, s.nodeProto(k.node))
+	for some := range slices.Chunk(s.nodesInOrder(), pageStep) {
+		s.facts.RLock()
+		for _, n := range some {
+			if slices.Contains(s.facts.At(n.ID.Place()), n) {
+				out.Nodes = append(out.Nodes, s.nodeProto(n))
 			}
 		}
-		s.mu.Unlock()
+		s.facts.RUnlock()
 	}
 	return out, nil
 }
 
-// nodeKey is the place of a node in the list.
-type nodeKey struct {
-	name string
-	node *node
+// nodesInOrder returns all nodes by name and identity.
+func (s *store) nodesInOrder() []*facts.Node {
+	type named struct {
+		name string
+		node *facts.Node
+	}
+	var all []named
+	s.facts.RLock()
+	for n := range s.facts.Nodes {
+		all = append(all, named{n.Rec.Name, n})
+	}
+	s.facts.RUnlock()
+	slices.SortFunc(all, func(a, b named) int { return cmp.Or(strings.Compare(a.name, b.name), a.node.ID.Compare(b.node.ID)) })
+	nodes := make([]*facts.Node, 0, len(all))
+	for _, one := range all {
+		nodes = append(nodes, one.node)
+	}
+	return nodes
 }
 
-func (k nodeKey) less(o nodeKey) bool {
-	return cmp.Or(strings.Compare(k.name, o.name), k.node.id.compare(o.node.id)) < 0
+// allAddresses is the range of all addresses.
+var allAddresses = verdict.Range{First: netip.IPv4Unspecified(), Last: netip.AddrFrom16([16]byte(slices.Repeat([]byte{0xff}, 16)))}
+
+// merged returns the addresses of ranges, which may overlap, as ranges that neither overlap nor
+// adjoin, in order. It changes the order of its argument.
+func merged(ranges []verdict.Range) (all []verdict.Range) {
+	slices.SortFunc(ranges, func(a, b verdict.Range) int { return a.First.Compare(b.First) })
+	for _, r := range ranges {
+		if n := len(all); n > 0 {
+			if end := all[n-1].Last; r.First.Compare(end) <= 0 || r.First == end.Next() {
+				if end.Less(r.Last) {
+					all[n-1].Last = r.Last
+				}
+				continue
+			}
+		}
+		all = append(all, r)
+	}
+	return all
 }

@@ -3,10 +3,13 @@ package aggregator
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -32,7 +35,7 @@ func (a *side) same(b *side) bool {
 	case a.node == b.node:
 		return true
 	case a.rec != nil && b.rec != nil:
-		return idOf(a.rec).place() == idOf(b.rec).place() // as it was called before
+		return facts.IDOf(a.rec).Place() == facts.IDOf(b.rec).Place() // as it was called before
 	case a.rec != nil && b.rec == nil:
 		return a.rec.Called(b.node)
 	case a.rec == nil && b.rec != nil:
@@ -50,171 +53,150 @@ func sameSide(a, b side) bool {
 
 // overlaps are what is found of ranges, and when it is looked for again.
 type overlaps struct {
-	alarm alarm
+	wake chan struct{}
+
+	mu sync.Mutex
+	// at is when it is looked for again, 0 for never.
+	at verdict.Stamp
 	// dirty are the nodes of which something changed; moved tells that what Kubernetes
 	// says of all did.
-	dirty map[*node]struct{}
+	dirty map[*facts.Node]struct{}
 	moved bool
-	// found are the ids of what was found.
-	found map[string]struct{}
+
+	// Of the goroutine that compares: the ranges of the pods of nodes, and the ids of what was
+	// found.
+	ranges map[*facts.Node][]side
+	found  map[string]struct{}
 }
 
-func (o *overlaps) clock() *alarm { return &o.alarm }
+func newOverlaps() overlaps {
+	return overlaps{wake: make(chan struct{}, 1), dirty: make(map[*facts.Node]struct{}), ranges: make(map[*facts.Node][]side), found: make(map[string]struct{})}
+}
 
 // overlapPause is how long changes are collected.
 const overlapPause = 300 * time.Millisecond
 
 // overlapped has ranges compared again: of a node, if it is one that changed.
-func (s *store) overlapped(n *node) {
+func (s *store) overlapped(n *facts.Node) {
+	o := &s.overlaps
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if n != nil {
-		if s.overlaps.dirty == nil {
-			s.overlaps.dirty = make(map[*node]struct{})
-		}
-		s.overlaps.dirty[n] = struct{}{}
+		o.dirty[n] = struct{}{}
 	} else {
-		s.overlaps.moved = true
+		o.moved = true
 	}
-	if !s.overlaps.alarm.set() {
-		s.arm(&s.overlaps, s.clock().Add(overlapPause))
+	if o.at == 0 {
+		o.at = s.clock().Add(overlapPause)
+		select {
+		case o.wake <- struct{}{}:
+		default:
+		}
 	}
 }
 
-// addressed has the ranges of a node compared again after it has an address more or
-// less itself, or a pod has.
-func (s *store) addressed(n *node, h *holding) {
-	if h.Kind == verdict.Assigned && (h.port.rec.Attachment == verdict.Own || h.Network != "") {
-		s.overlapped(n)
+// take returns of what something changed, if it is time to look; else when it is.
+func (o *overlaps) take(now verdict.Stamp) (dirty map[*facts.Node]struct{}, moved bool, at verdict.Stamp) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.at == 0 || o.at > now {
+		return nil, false, o.at
 	}
+	dirty, moved = o.dirty, o.moved
+	o.dirty, o.moved, o.at = make(map[*facts.Node]struct{}), false, 0
+	return dirty, moved, 0
 }
 
 // sides are the ranges that a node gives its pods addresses of.
-func (s *store) sides(n *node) (list []side) {
-	networks := n.podNetworks()
-	for _, p := range n.pools {
-		if !p.rec.Routed || !networks[p.rec.Network] {
+func (s *store) sides(n *facts.Node) (list []side) {
+	networks := n.PodNetworks()
+	for _, p := range n.Pools {
+		if !p.Rec.Routed || !networks[p.Rec.Network] {
 			continue
 		}
-		for _, r := range p.rec.Ranges {
-			list = append(list, side{n.rec.Name, n.rec, r, verdict.Side{
-				Node: n.rec.Name, Network: p.rec.Network, Config: p.rec.Config, Device: p.rec.Device, Ranges: p.rec.Ranges,
-				From: "what " + p.rec.IPAM + " there is told to give",
+		for _, r := range p.Rec.Ranges {
+			list = append(list, side{n.Rec.Name, n.Rec, r, verdict.Side{
+				Node: n.Rec.Name, Network: p.Rec.Network, Config: p.Rec.Config, Device: p.Rec.Device, Ranges: p.Rec.Ranges,
+				From: "what " + p.Rec.IPAM + " there is told to give",
 			}})
 		}
 	}
-	for _, sub := range s.subnets(n.rec) {
+	for _, sub := range n.Subnets() {
 		r := verdict.RangeOf(sub.Prefix)
-		if sub.LAN || sub.Prefix.Addr().IsLinkLocalUnicast() || n.gateway(sub.Prefix.Addr()) || !s.podsBehind(n, sub.Interface) ||
+		if sub.LAN || sub.Prefix.Addr().IsLinkLocalUnicast() || n.Gateway(sub.Prefix.Addr()) || !n.PodsBehind(sub.Interface) ||
 			slices.ContainsFunc(list, func(other side) bool { return other.Overlaps(r) }) {
 			continue
 		}
-		list = append(list, side{n.rec.Name, n.rec, r, verdict.Side{
-			Node: n.rec.Name, Device: sub.Interface.Name, Prefixes: []netip.Prefix{sub.Prefix.Masked()},
+		list = append(list, side{n.Rec.Name, n.Rec, r, verdict.Side{
+			Node: n.Rec.Name, Device: sub.Interface.Name, Prefixes: []netip.Prefix{sub.Prefix.Masked()},
 			From: "the address of " + sub.Interface.Name + " there",
 		}})
 	}
 	return list
 }
 
-// gateway tells whether an address is one that a pool of the node leaves out.
-func (n *node) gateway(a netip.Addr) bool {
-	return slices.ContainsFunc(n.pools, func(p *pool) bool { return slices.Contains(p.rec.Gateways, a) })
-}
-
-// podNetworks are the CNI networks that gave pods of a node their addresses. What more a
-// pod has (Multus) is often the same on each node.
-func (n *node) podNetworks() map[string]bool {
-	networks := make(map[string]bool)
-	for ns := range n.namespaces.all() {
-		if ns.rec.Record == verdict.OwnRecord || ns.rec.Who.Kind() != verdict.Pod {
-			continue
-		}
-		for _, i := range ns.ifaces {
-			for _, h := range i.holdings {
-				if h.Kind == verdict.Assigned && h.Network != "" && i.rec.Name == verdict.FirstInterface {
-					networks[h.Network] = true
-				}
-			}
-		}
+// compareRanges makes the findings about ranges that overlap, if it is time, and returns when to
+// look again. Pods come and go, and seldom change the ranges of their node: those of all are
+// compared only if one did.
+func (s *store) compareRanges() verdict.Stamp {
+	o := &s.overlaps
+	dirty, moved, at := o.take(s.clock())
+	if dirty == nil {
+		return at
 	}
-	return networks
-}
-
-// podsBehind tells whether pods that CNI gave addresses are behind an interface of the
-// node: on the ports of a bridge, or at the other end of a veth.
-func (s *store) podsBehind(n *node, i *verdict.Interface) bool {
-	is := func(record uint32) bool {
-		ns := n.namespaces.get(record)
-		return ns != nil && ns.rec.Who.Kind() == verdict.Pod && slices.ContainsFunc(ns.ifaces, func(inside *iface) bool {
-			return inside.rec.Attachment == verdict.Peer && inside.rec.Name == verdict.FirstInterface && slices.ContainsFunc(inside.holdings, func(h *holding) bool {
-				return h.Kind == verdict.Assigned && h.Network != ""
-			})
-		})
-	}
-	if i.Peer != 0 {
-		return is(i.Peer)
-	}
-	if i.Kind != "bridge" || i.Link == nil {
-		return false
-	}
-	own := n.namespaces.get(verdict.OwnRecord)
-	return slices.ContainsFunc(own.ifaces, func(port *iface) bool {
-		return port.rec.Link == i.Link && port.rec.Peer != 0 && is(port.rec.Peer)
-	})
-}
-
-// leadsOut tells whether what is on a bridge with a port meets what is outside of the node.
-func leadsOut(port *verdict.Interface) bool { return port.Uplink || port.Kind == "vlan" }
-
-// compareRanges makes the findings about ranges that overlap. Pods come and go, and
-// seldom change the ranges of their node: those of all are compared only if one did.
-// Others get the lock now and then.
-func (s *store) compareRanges() {
-	dirty, moved := s.overlaps.dirty, s.overlaps.moved
-	s.overlaps.dirty, s.overlaps.moved = nil, false
-	looked := 0
 	for n := range dirty {
-		if ranges := s.sides(n); !slices.EqualFunc(n.ranges, ranges, sameSide) {
-			n.ranges, moved = ranges, true
+		s.facts.RLock()
+		if ranges := s.sides(n); !slices.EqualFunc(o.ranges[n], ranges, sameSide) {
+			o.ranges[n], moved = ranges, true
 		}
-		if looked++; looked%64 == 0 {
-			s.mu.Unlock()
-			s.mu.Lock()
-		}
+		s.facts.RUnlock()
 	}
-	before := s.overlaps.found
-	s.overlaps.found = make(map[string]struct{})
+	s.facts.RLock()
+	nodes := slices.Collect(s.facts.Nodes)
+	maps.DeleteFunc(o.ranges, func(n *facts.Node, _ []side) bool { return !slices.Contains(s.facts.At(n.ID.Place()), n) })
+	var all, cilium []side
 	if moved {
-		s.compareNodes()
+		all, cilium = s.rangesOfNodes(nodes)
+	}
+	s.facts.RUnlock()
+	before := o.found
+	o.found = make(map[string]struct{})
+	if moved {
+		s.compareSides(all)
+		s.compareSides(cilium)
 	} else {
 		for id := range before {
 			if s.findings.said(id).GetKind() == verdict.FindingPodCIDROverlap {
-				s.overlaps.found[id] = struct{}{}
+				o.found[id] = struct{}{}
 			}
 		}
 	}
-	for _, n := range s.nodes {
+	for _, n := range nodes {
+		s.facts.RLock()
 		s.compareNetworks(n)
+		s.facts.RUnlock()
 	}
 	for id := range before {
-		if _, still := s.overlaps.found[id]; !still {
+		if _, still := o.found[id]; !still {
 			s.findings.drop(id)
 		}
 	}
+	return 0
 }
 
-// compareNodes looks for ranges that several nodes have. One that is silent, and that
-// Kubernetes has no more, gives nothing: its range may be another one's now.
-func (s *store) compareNodes() {
-	var all []side
+// rangesOfNodes are the ranges that nodes have, by which they are compared. One that is silent, and
+// that Kubernetes has no more, gives nothing: its range may be another one's now. The facts are
+// held.
+func (s *store) rangesOfNodes(nodes []*facts.Node) (all, cilium []side) {
 	names, known := s.kube.NodeNames()
 	members := make(map[string][]string, len(names))
 	for _, name := range names {
-		members[label(name)] = append(members[label(name)], name)
+		members[facts.Label(name)] = append(members[facts.Label(name)], name)
 	}
-	for _, n := range s.nodes {
-		removed := known && n.rec.Unheard && !slices.ContainsFunc(members[label(n.name)], n.rec.Called)
-		if !n.rec.TimedOut && !removed {
-			all = append(all, n.ranges...)
+	for _, n := range nodes {
+		removed := known && n.Rec.Unheard && !slices.ContainsFunc(members[facts.Label(n.Name)], n.Rec.Called)
+		if !n.Rec.TimedOut && !removed {
+			all = append(all, s.overlaps.ranges[n]...)
 		}
 	}
 	for _, r := range s.kube.NodeRanges() {
@@ -222,21 +204,18 @@ func (s *store) compareNodes() {
 			Node: r.Node, Prefixes: []netip.Prefix{r.Prefix}, From: "Node.spec.podCIDRs",
 		}})
 	}
-	s.compareSides(all)
-
 	// Cilium need not go by Node.spec.podCIDRs: its nodes are compared with each other.
-	var cilium []side
-	for _, p := range s.pools.byKey {
-		if p.node != nil || p.rec.IPAM != verdict.Cilium || p.rec.Grows || known && !slices.Contains(members[label(p.rec.Name)], p.rec.Name) {
+	for p := range s.facts.Pools {
+		if p.Node != nil || p.Rec.IPAM != verdict.Cilium || p.Rec.Grows || known && !slices.Contains(members[facts.Label(p.Rec.Name)], p.Rec.Name) {
 			continue
 		}
-		for _, r := range p.rec.Ranges {
-			cilium = append(cilium, side{p.rec.Name, nil, r, verdict.Side{
-				Node: p.rec.Name, Ranges: []verdict.Range{r}, Config: p.rec.Config, From: "spec.ipam.podCIDRs of its CiliumNode",
+		for _, r := range p.Rec.Ranges {
+			cilium = append(cilium, side{p.Rec.Name, nil, r, verdict.Side{
+				Node: p.Rec.Name, Ranges: []verdict.Range{r}, Config: p.Rec.Config, From: "spec.ipam.podCIDRs of its CiliumNode",
 			}})
 		}
 	}
-	s.compareSides(cilium)
+	return all, cilium
 }
 
 // compareSides looks for ranges that several nodes have.
@@ -298,25 +277,25 @@ func (s *store) compareGroup(group []side) {
 }
 
 // compareNetworks looks for networks of one node that have addresses in common.
-func (s *store) compareNetworks(n *node) {
-	for i, p := range n.pools {
-		for _, other := range n.pools[i+1:] {
-			if !p.rec.Competes(&other.rec) || n.vrf(p.rec.Device) != n.vrf(other.rec.Device) {
+func (s *store) compareNetworks(n *facts.Node) {
+	for i, p := range n.Pools {
+		for _, other := range n.Pools[i+1:] {
+			if !p.Rec.Competes(&other.Rec) || n.VRF(p.Rec.Device) != n.VRF(other.Rec.Device) {
 				continue
 			}
 			a, b := p, other
-			if b.rec.Network < a.rec.Network {
+			if b.Rec.Network < a.Rec.Network {
 				a, b = b, a
 			}
-			ra, rb := a.rec.Overlap(&b.rec)
+			ra, rb := a.Rec.Overlap(&b.Rec)
 			if s.policy.DeclaresShared(ra.Common(rb)) {
 				continue
 			}
 			out := &pb.Finding{
-				Id:   verdict.FindingID(s.policy.Cluster, verdict.FindingRangesOverlap, n.rec.Name+" "+a.rec.Network+" "+b.rec.Network),
-				Kind: verdict.FindingRangesOverlap, Severity: pb.Finding_WARNING, Nodes: []string{n.rec.Name}, Address: ra.Common(rb).String(),
+				Id:   verdict.FindingID(s.policy.Cluster, verdict.FindingRangesOverlap, n.Rec.Name+" "+a.Rec.Network+" "+b.Rec.Network),
+				Kind: verdict.FindingRangesOverlap, Severity: pb.Finding_WARNING, Nodes: []string{n.Rec.Name}, Address: ra.Common(rb).String(),
 			}
-			if a.allocated.of(families) == 0 || b.allocated.of(families) == 0 {
+			if a.Allocated.Of(facts.Families) == 0 || b.Allocated.Of(facts.Families) == 0 {
 				out.Severity = pb.Finding_INFO // one of them is not used
 			}
 			setTold(out, verdict.TellOverlap(out.GetKind(), poolSide(n, a), poolSide(n, b)))
@@ -326,23 +305,9 @@ func (s *store) compareNetworks(n *node) {
 	}
 }
 
-// vrf is the VRF that an interface of the node itself is in; empty for none.
-func (n *node) vrf(name string) string {
-	own := n.namespaces.get(verdict.OwnRecord)
-	if own == nil || name == "" {
-		return ""
-	}
-	for _, i := range own.ifaces {
-		if i.rec.Name == name {
-			return i.rec.VRF
-		}
-	}
-	return ""
-}
-
-func poolSide(n *node, p *pool) verdict.Side {
+func poolSide(n *facts.Node, p *facts.Pool) verdict.Side {
 	return verdict.Side{
-		Node: n.rec.Name, Network: p.rec.Network, Config: p.rec.Config, Device: p.rec.Device, Ranges: p.rec.Ranges,
-		From: "what " + p.rec.IPAM + " is told to give",
+		Node: n.Rec.Name, Network: p.Rec.Network, Config: p.Rec.Config, Device: p.Rec.Device, Ranges: p.Rec.Ranges,
+		From: "what " + p.Rec.IPAM + " is told to give",
 	}
 }

@@ -29,7 +29,7 @@ type walk[K, T any] struct {
 	keys func(from *K) iter.Seq[K]
 	less func(a, b K) bool
 	// read appends the items of a key, at most room of them. It reports whether there are more:
-	// the next call continues with them. It is called with the lock.
+	// the next call continues with them. It is called with the facts held.
 	read func(key K, room int, into []item[T]) (items []item[T], more bool)
 
 	// rest are the keys of listed that are not read yet, last is the last one listed.
@@ -65,8 +65,8 @@ func (w *walk[K, T]) step(room int) (p part[T]) {
 	}
 	clear(w.items)
 	w.items = w.items[:0]
-	w.store.mu.Lock()
-	defer w.store.mu.Unlock()
+	w.store.facts.RLock()
+	defer w.store.facts.RUnlock()
 	p.revision = w.revision()
 	for range min(lookedAt, len(w.rest)) {
 		if len(w.items) == room {

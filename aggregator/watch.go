@@ -50,11 +50,11 @@ func (w witness) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_
 		return err
 	}
 	s := w.store
-	return serveWatch(stream.Context(), w, &watch[slot, *pb.Owner, pb.WatchOwnersResponse]{
-		events: s.owners, send: stream.Send,
-		walk: func() *walk[slot, *pb.Owner] { return s.walkOwners(&f, place{}) },
+	return serveWatch(stream.Context(), w, &watch[index.Address, *pb.Owner, pb.WatchOwnersResponse]{
+		events: s.told.owners, send: stream.Send,
+		walk: func() *walk[index.Address, *pb.Owner] { return s.walkOwners(&f, place{}) },
 		add:  func(o *pb.Owner) *pb.WatchOwnersResponse { return &pb.WatchOwnersResponse{Type: added, Owner: o} },
-		key:  func(e *event) slot { return slot{addr: index.AddressOf(e.addr)} },
+		key:  func(e *event) index.Address { return index.AddressOf(e.addr) },
 		event: func(e *event) *pb.WatchOwnersResponse {
 			typ, ok := f.event(e)
 			if !ok {
@@ -80,13 +80,13 @@ func (w witness) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessSe
 	present := f
 	present.active = f.phase == 0
 	s := w.store
-	return serveWatch(stream.Context(), w, &watch[conflictKey, *pb.Conflict, pb.WatchConflictsResponse]{
-		events: s.conflicts, send: stream.Send,
-		walk: func() *walk[conflictKey, *pb.Conflict] { return s.walkConflicts(&present, place{}) },
+	return serveWatch(stream.Context(), w, &watch[place, *pb.Conflict, pb.WatchConflictsResponse]{
+		events: s.told.conflicts, send: stream.Send,
+		walk: func() *walk[place, *pb.Conflict] { return s.walkConflicts(&present, place{}) },
 		add: func(c *pb.Conflict) *pb.WatchConflictsResponse {
 			return &pb.WatchConflictsResponse{Type: added, Conflict: c}
 		},
-		key: func(e *event) conflictKey { return conflictKey{place: place{e.addr, e.conflict.GetId()}} },
+		key: func(e *event) place { return place{e.addr, e.conflict.GetId()} },
 		event: func(e *event) *pb.WatchConflictsResponse {
 			typ, ok := f.event(e)
 			if !ok {

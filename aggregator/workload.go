@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -14,26 +16,11 @@ import (
 const (
 	maxSources  = 32
 	maxIntended = 256
-	maxWord     = 64 // bytes of a field, source or interface in them
+	maxWord     = facts.MaxWord // bytes of a field, source or interface in them
 )
 
 // sourceKubernetes is the source of what the Kubernetes API says.
 const sourceKubernetes = "kubernetes"
-
-// sources packs where the fields of a workload are from.
-func sources(fields map[string]string) string {
-	if len(fields) == 0 {
-		return ""
-	}
-	words := make([]string, 0, len(fields))
-	for field, source := range fields {
-		if len(field) <= maxWord && len(source) <= maxWord && !strings.ContainsAny(field+source, "=,") {
-			words = append(words, field+"="+source)
-		}
-	}
-	slices.Sort(words)
-	return strings.Join(words, ",")
-}
 
 // sourcesProto unpacks what sources packed.
 func sourcesProto(packed string) map[string]string {
@@ -46,23 +33,6 @@ func sourcesProto(packed string) map[string]string {
 		fields[field] = source
 	}
 	return fields
-}
-
-// intended packs the addresses that a namespace was meant to have and has not.
-func intended(list []*pb.Intended) string {
-	if len(list) == 0 {
-		return ""
-	}
-	lines := make([]string, 0, len(list))
-	for _, i := range list {
-		a, err := parseAddress(i.GetAddress())
-		if err != nil || len(i.GetSource()) > maxWord || len(i.GetInterface()) > maxWord || strings.ContainsAny(i.GetSource()+i.GetInterface(), " \n") {
-			continue
-		}
-		lines = append(lines, a.String()+" "+i.GetSource()+" "+i.GetInterface())
-	}
-	slices.Sort(lines)
-	return strings.Join(slices.Compact(lines), "\n")
 }
 
 // intendedProto unpacks what intended packed.
@@ -124,7 +94,7 @@ func workloadProto(o *verdict.Owner) *pb.Workload {
 }
 
 // lacking are the addresses that an owner was meant to have and has not: what its
-// node tells, and those of its pod in the Kubernetes API. s.mu is held.
+// node tells, and those of its pod in the Kubernetes API. The facts are held.
 func (s *store) lacking(o *verdict.Owner) []*pb.Intended {
 	if o.Namespace == nil || o.Pod != nil && o.Pod.RuntimeClass {
 		return nil
@@ -137,28 +107,23 @@ func (s *store) lacking(o *verdict.Owner) []*pb.Intended {
 		return list
 	}
 	for _, a := range o.Pod.IPs {
-		if !s.holds(o.ID, a) && !s.speaks(o.ID, a) {
+		if !s.facts.Holds(o.ID, index.AddressOf(a)) && !s.speaks(o.ID, a) {
 			list = append(list, &pb.Intended{Address: a.String(), Source: sourceKubernetes})
 		}
 	}
 	return list
 }
 
-// holds tells whether an owner has an address by its kernel.
-func (s *store) holds(id string, a netip.Addr) bool {
-	e := s.table.get(a)
-	return e != nil && slices.ContainsFunc(e.holdings, func(h *holding) bool {
-		return h.Kind == verdict.Assigned && h.Interface.Namespace.ID == id
-	})
-}
-
-// speaks tells whether the wire shows an address with an owner: a guest in it, or a
+// speaks reports whether the wire shows an address with an owner: a guest in it, or a
 // network stack that is no kernel's (gVisor), may have it.
-func (s *store) speaks(id string, a netip.Addr) bool {
-	e := s.table.get(a)
-	if e == nil {
+func (s *store) speaks(id string, addr netip.Addr) bool {
+	a := index.AddressOf(addr)
+	if !s.facts.Wired(a) {
 		return false
 	}
-	o := e.owner(id)
-	return o != nil && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
+	b := s.builder()
+	defer s.giveBack(b)
+	return slices.ContainsFunc(s.policy.Owners(b.Case(a, false)), func(o verdict.Owner) bool {
+		return o.ID == id && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
+	})
 }

@@ -63,10 +63,21 @@ func (b *Bus[E]) Offer(make func() E) {
 	}
 }
 
+// Wanted reports whether there is a subscriber, or was one lately.
+func (b *Bus[E]) Wanted() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.isWanted()
+}
+
+func (b *Bus[E]) isWanted() bool {
+	return b.subscribers > 0 || !b.leftAt.IsZero() && time.Since(b.leftAt) < LingerFor
+}
+
 func (b *Bus[E]) wanted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.subscribers > 0 || !b.leftAt.IsZero() && time.Since(b.leftAt) < LingerFor {
+	if b.isWanted() {
 		return true
 	}
 	b.next++

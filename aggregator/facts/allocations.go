@@ -130,8 +130,10 @@ func (f *Facts) unbook(p *Pool, a index.Address, al *allocation) {
 	f.Listener.PoolChanged(p)
 }
 
-// IPAMChanged brings what the cluster's IPAMs say to the addresses that it is about.
-func (f *Facts) IPAMChanged(changes []kube.IPAMChange) []*Batch {
+// IPAMChanged brings what the cluster's IPAMs say to the addresses that it is about. It returns
+// also the ranges of pools of which they say something new: all owners in them are to be judged
+// again.
+func (f *Facts) IPAMChanged(changes []kube.IPAMChange) (*Batch, []verdict.Range) {
 	b := newBatch()
 	var reach []verdict.Range
 	for some := range slices.Chunk(changes, piece) {
@@ -143,14 +145,7 @@ func (f *Facts) IPAMChanged(changes []kube.IPAMChange) []*Batch {
 		})
 	}
 	f.close(b)
-	if len(reach) == 0 {
-		return []*Batch{b}
-	}
-	var within []netip.Prefix
-	for _, r := range reach {
-		within = append(within, r.Prefix())
-	}
-	return []*Batch{b, f.Inside(kube.Within(within))}
+	return b, reach
 }
 
 func (f *Facts) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict.Range) {

@@ -157,6 +157,17 @@ func (f *Facts) podNamed(namespace, name string) *verdict.PodObject {
 // refOf returns which record a claim of the case is of.
 func (b *Builder) refOf(c *verdict.Claim) ref { return b.refs[slices.Index(b.c.Claims, c)] }
 
+// Refs returns which records some claims of the last case are of.
+func (b *Builder) Refs(claims []*verdict.Claim) []Ref {
+	refs := make([]Ref, 0, len(claims))
+	for i, c := range b.c.Claims {
+		if slices.Contains(claims, c) {
+			refs = append(refs, b.refs[i])
+		}
+	}
+	return refs
+}
+
 // claim makes the record of a claim.
 func (b *Builder) claim(n *Node, i uint32) *verdict.Claim {
 	one := n.claims.at(i)
@@ -498,4 +509,14 @@ func (f *Facts) linkRecord(j *topology.Link) *verdict.Link {
 		}
 	}
 	return &verdict.Link{Node: j.Node, Name: j.Name, Domain: j.Domain(topology.BySight), Proven: j.Domain(topology.ByProof)}
+}
+
+// Owners returns the owners of an address as they were last told. The caller holds the lock. They
+// are only lent until the next case.
+func (b *Builder) Owners(a index.Address) []verdict.Owner {
+	f := b.facts
+	if owners, derived := f.queue(a).before(a); derived {
+		return owners
+	}
+	return f.Policy.Owners(b.of(a, false))
 }

@@ -385,12 +385,12 @@ func (f *Facts) end(n *Node, c uint32, how ending) {
 func (f *Facts) sightingsOf(a index.Address, owner string) (sightings []ref) {
 	b := &f.scratch
 	c := b.of(a, false)
-	judged := f.Policy.Judge(c)
-	for i := range judged.Owners {
-		if judged.Owners[i].ID != owner {
+	owners := f.Policy.Owners(c)
+	for i := range owners {
+		if owners[i].ID != owner {
 			continue
 		}
-		for _, claim := range judged.Owners[i].Claims {
+		for _, claim := range owners[i].Claims {
 			if claim.Wire() || claim.Kind == verdict.Believed {
 				sightings = append(sightings, b.refOf(claim))
 			}

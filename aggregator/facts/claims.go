@@ -231,3 +231,26 @@ func (f *Facts) Settle(a index.Address, plain bool) {
 		}
 	}
 }
+
+// Expire ends claims of the wire that are too old to be kept, after an address was judged.
+func (f *Facts) Expire(item *Item, claims []Ref) {
+	b := newBatch()
+	f.piece(b, func() {
+		again := f.touch(item.Address)
+		again.Before, again.Derived = item.Before, item.Derived
+		again.Vanished = append(item.Vanished, again.Vanished...)
+		again.At, again.Residence, again.Pods, again.Retell = item.At, item.Residence, item.Pods, item.Retell
+		now := f.now()
+		for _, r := range claims {
+			n := f.nodes[r.node()]
+			if n == nil || !n.claims.has(r.index()) {
+				continue
+			}
+			one := n.claims.at(r.index())
+			if one.addr == item.Address && one.wire != 0 && one.seen.Add(2*f.Policy.StaleAfter) <= now {
+				f.unlist(n, r.index())
+			}
+		}
+	})
+	f.close(b)
+}

@@ -30,6 +30,7 @@ func (f *Facts) coverageChanged() {
 	f.coverMu.Lock()
 	f.cover = cover{}
 	f.coverMu.Unlock()
+	f.Listener.CoverageChanged()
 }
 
 // reports reports whether an agent reports for the node of a name, and sees what is in

@@ -35,6 +35,12 @@ type Listener interface {
 	// is of another name from now on.
 	PoolChanged(p *Pool)
 	PoolEnded(p *Pool)
+	// CoverageChanged tells that an agent may see more or less of its node.
+	CoverageChanged()
+	// OwnersWatched reports whether owners are to be known as they were before they change.
+	OwnersWatched() bool
+	// Contested returns the addresses that nodes look at more closely.
+	Contested() []index.Address
 	// AtRisk returns the addresses in use that a pool takes for free.
 	AtRisk(p *Pool) []netip.Addr
 	// Dropped and Refused count records that do not fit, and those that there is no memory for.
@@ -65,6 +71,8 @@ type Config struct {
 	Queues int
 	// Memory is the number of bytes that the process may use; 0 means no limit.
 	Memory int64
+	// Stopped is closed when nothing is judged any more.
+	Stopped <-chan struct{}
 }
 
 // Facts are what is known. Use New.
@@ -87,10 +95,8 @@ type Facts struct {
 	scratch Builder
 
 	queues []*Queue
-	// batch is the one of the piece under way; derive gives the owners of an address before a
-	// change, nil if nobody wants to know them.
-	batch  *Batch
-	derive func(index.Address) []verdict.Owner
+	// batch is the one of the piece under way.
+	batch *Batch
 }
 
 // New returns facts about nothing.
@@ -118,13 +124,6 @@ func (f *Facts) queue(a index.Address) *Queue { return f.queues[a.Partition()%le
 // them: for one case or for one page.
 func (f *Facts) RLock()   { f.mu.RLock() }
 func (f *Facts) RUnlock() { f.mu.RUnlock() }
-
-// Watch has the owners of each address derived before it changes, or no longer with nil.
-func (f *Facts) Watch(derive func(index.Address) []verdict.Owner) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.derive = derive
-}
 
 // Update changes something small of a node that no judgement goes by.
 func (f *Facts) Update(change func()) {
@@ -166,7 +165,17 @@ func (f *Facts) close(b *Batch) {
 // touch has an address judged when the change is complete. It is called before anything changes
 // that the owners of the address follow from.
 func (f *Facts) touch(a index.Address) *Item {
-	return f.queue(a).touch(a, f.batch, f.derive)
+	return f.queue(a).touch(a, f.batch, f.ownersBefore)
+}
+
+// ownersBefore derives the owners of an address before it changes, if anybody wants to know them.
+func (f *Facts) ownersBefore(a index.Address) (owners []verdict.Owner, derived bool) {
+	if !f.Listener.OwnersWatched() {
+		return nil, false
+	}
+	owners = f.Policy.Owners(f.scratch.of(a, false))
+	f.scratch.Keep()
+	return owners, true
 }
 
 // received returns a batch for a message that was received at a time.

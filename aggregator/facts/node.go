@@ -35,8 +35,8 @@ type Peer interface {
 	End(err error)
 	// Contest tells the agent to look closely at an address, or no longer.
 	Contest(a netip.Addr, contested bool)
-	// Check has the agent read addresses again.
-	Check(addrs []netip.Addr)
+	// Check has the agent read an address again.
+	Check(a netip.Addr)
 	// AskResync asks for a snapshot.
 	AskResync()
 	// Lag returns how far we are behind the agent, if that is known.

@@ -1,7 +1,6 @@
 package facts
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
@@ -167,42 +166,24 @@ func (f *Facts) allNodes() []*Node {
 	return slices.Collect(f.Nodes)
 }
 
-// Inside has the addresses inside of something judged again.
-func (f *Facts) Inside(inside func(netip.Addr) bool) *Batch {
+// Touch has addresses judged again.
+func (f *Facts) Touch(addrs []index.Address) *Batch { return f.touchList(newBatch(), addrs) }
+
+// Retell has addresses judged again, and their active conflicts told though nothing of them changed.
+func (f *Facts) Retell(addrs []index.Address) *Batch {
 	b := newBatch()
-	for _, n := range f.allNodes() {
-		for from, more := uint32(1), true; more; {
-			f.piece(b, func() {
-				if more = f.byID[n.ID] == n; !more {
-					return
-				}
-				from, more = n.claims.some(from, func(c uint32) {
-					if a := n.claims.at(c).addr; inside(a.Addr()) {
-						f.touch(a)
-					}
-				})
-			})
-		}
-	}
-	f.piece(b, func() {
-		for a := range f.ipam.allocations {
-			if inside(a.Addr()) {
-				f.touch(a)
-			}
-		}
-	})
-	f.close(b)
-	return b
+	b.retell = true
+	return f.touchList(b, addrs)
 }
 
-// Touch has addresses judged again.
-func (f *Facts) Touch(addrs ...index.Address) *Batch {
-	b := newBatch()
-	f.piece(b, func() {
-		for _, a := range addrs {
-			f.touch(a)
-		}
-	})
+func (f *Facts) touchList(b *Batch, addrs []index.Address) *Batch {
+	for some := range slices.Chunk(addrs, piece) {
+		f.piece(b, func() {
+			for _, a := range some {
+				f.touch(a)
+			}
+		})
+	}
 	f.close(b)
 	return b
 }

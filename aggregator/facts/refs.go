@@ -16,6 +16,9 @@ func hashNumbers(a, b uint64) uint64 {
 	return (h ^ h>>32) * odd
 }
 
+// A Ref is a claim, as a Builder tells it.
+type Ref = ref
+
 // A ref is a record of a node: the number of the node and the index of the record.
 type ref uint64
 

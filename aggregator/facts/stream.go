@@ -2,6 +2,7 @@ package facts
 
 import (
 	"iter"
+	"maps"
 	"strconv"
 	"time"
 
@@ -94,7 +95,7 @@ func (f *Facts) mayBeOneMore(id NodeID) error {
 
 // Disconnect tells that a stream is over: its node is not heard from any more. shared says that
 // another node had its name while both were there.
-func (f *Facts) Disconnect(p Peer, n *Node, shared func(*Node) bool) {
+func (f *Facts) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch {
 	n.writer.Lock()
 	defer n.writer.Unlock()
 	b, over, rebooted := newBatch(), false, false
@@ -111,7 +112,7 @@ func (f *Facts) Disconnect(p Peer, n *Node, shared func(*Node) bool) {
 	})
 	if over {
 		f.close(b)
-		return
+		return []*Batch{b}
 	}
 	f.touchPieces(b, n)
 	f.piece(b, func() {
@@ -131,8 +132,9 @@ func (f *Facts) Disconnect(p Peer, n *Node, shared func(*Node) bool) {
 	})
 	f.close(b)
 	if rebooted {
-		f.giveUp(n, true)
+		return []*Batch{b, f.giveUp(n, true)}
 	}
+	return []*Batch{b}
 }
 
 // touchPieces is touchNode in pieces.
@@ -215,7 +217,7 @@ func (f *Facts) timeOut(n *Node) {
 
 // giveUp ends all that a node was known to have: once with the reason, then without the claims.
 // No network namespace outlives a reboot. Its caller holds the writer of the node.
-func (f *Facts) giveUp(n *Node, rebooted bool) {
+func (f *Facts) giveUp(n *Node, rebooted bool) *Batch {
 	b, over := newBatch(), false
 	f.touchPieces(b, n)
 	f.piece(b, func() {
@@ -225,9 +227,12 @@ func (f *Facts) giveUp(n *Node, rebooted bool) {
 	})
 	f.close(b)
 	if over {
-		return
+		return b
 	}
-	<-b.Done()
+	select {
+	case <-b.Done():
+	case <-f.Stopped:
+	}
 	b = newBatch()
 	for more := true; more; {
 		f.piece(b, func() { more = f.dropClaims(n) })
@@ -258,6 +263,7 @@ func (f *Facts) giveUp(n *Node, rebooted bool) {
 		f.Listener.NodeChanged(n)
 	})
 	f.close(b)
+	return b
 }
 
 // dropClaims ends a piece of the claims of a node that is given up, and reports whether there are
@@ -309,23 +315,26 @@ type Snapshot struct {
 	// was no memory for.
 	Excess  int
 	LeftOut LeftOut
+	// Corrections counts strings that were corrected, by field.
+	Corrections map[string]int
 	// Checked returns the addresses of a check that the agent answers.
 	Checked func(id uint64) []index.Address
 }
 
 // Snapshot replaces all records of a node in one step by those of the snapshot. Done is called
 // with the lock held as soon as the messages are applied.
-func (f *Facts) Snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, error) {
+func (f *Facts) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch, error) {
 	b, err := f.snapshot(p, n, in, done)
+	batches := []*Batch{b}
 	if err != nil {
-		return b, err
+		return batches, err
 	}
 	for _, old := range f.rebooted(n) {
 		old.writer.Lock()
-		f.giveUp(old, true)
+		batches = append(batches, f.giveUp(old, true))
 		old.writer.Unlock()
 	}
-	return b, nil
+	return batches, nil
 }
 
 // rebooted returns the silent nodes that are what a node was before a reboot.
@@ -365,10 +374,15 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, er
 	}
 	a.do(func() {
 		f.answer(n, checked, in.Checked, a.now)
-		clear(n.Corrections)
+		n.Corrections = maps.Clone(in.Corrections)
 		f.dropExcess(n, in.Excess)
 		f.completed(n)
 		f.heard(n)
+		for _, a := range f.Listener.Contested() { // it is to look at them
+			if f.addresses.of(a, n.number) != 0 {
+				f.touch(a)
+			}
+		}
 		n.trim()
 	})
 	return b, a.err

@@ -20,8 +20,9 @@ type Batch struct {
 	// long its change was in the agent.
 	at        verdict.Stamp
 	residence time.Duration
-	// pods is set if the Kubernetes API said something of the pods behind the addresses.
-	pods bool
+	// pods is set if the Kubernetes API said something of the pods behind the addresses, retell if
+	// their conflicts are to be told though nothing of them changed.
+	pods, retell bool
 }
 
 func newBatch() *Batch {
@@ -52,6 +53,8 @@ type Item struct {
 	Vanished []*verdict.Allocation
 	// Pods is set if the Kubernetes API said something of the pods behind the address.
 	Pods bool
+	// Retell has the conflicts of the address told again.
+	Retell bool
 	// At and Residence are those of the message that changed something first.
 	At        verdict.Stamp
 	Residence time.Duration
@@ -121,18 +124,18 @@ func (q *Queue) Len() int {
 	return len(q.items)
 }
 
-// touch enters an address for a batch. derive gives the owners before the change; it is only
-// asked if the address does not wait already.
-func (q *Queue) touch(a index.Address, b *Batch, derive func(index.Address) []verdict.Owner) *Item {
+// touch enters an address for a batch. derive gives the owners before the change, if that is wanted;
+// it is only asked if they are not known already.
+func (q *Queue) touch(a index.Address, b *Batch, derive func(index.Address) ([]verdict.Owner, bool)) *Item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	item := q.items[a]
 	if item == nil {
 		item = &Item{Address: a, At: b.at, Residence: b.residence}
-		if derive != nil {
-			item.Before, item.Derived = derive(a), true
-		}
 		q.items[a] = item
+	}
+	if !item.Derived {
+		item.Before, item.Derived = derive(a)
 	}
 	if last := len(item.batches) - 1; last < 0 || item.batches[last] != b {
 		item.batches = append(item.batches, b)
@@ -140,7 +143,7 @@ func (q *Queue) touch(a index.Address, b *Batch, derive func(index.Address) []ve
 		b.left.Add(1)
 		b.addrs = append(b.addrs, a)
 	}
-	item.Pods = item.Pods || b.pods
+	item.Pods, item.Retell = item.Pods || b.pods, item.Retell || b.retell
 	return item
 }
 
@@ -208,4 +211,15 @@ func (q *Queue) Take(a index.Address) *Item {
 	}
 	delete(q.items, a)
 	return item
+}
+
+// before returns the owners that an address had before changes that are not judged yet, if they
+// were derived.
+func (q *Queue) before(a index.Address) (owners []verdict.Owner, derived bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if item := q.items[a]; item != nil {
+		return item.Before, item.Derived
+	}
+	return nil, false
 }

@@ -38,13 +38,15 @@ type Conflicts struct {
 	byID map[string]*verdict.Conflict
 	// contested are the addresses that nodes look at more closely.
 	contested map[index.Address]struct{}
-	resolved  []conflictPlace
+	// past is what is remembered of allocations.
+	past     map[index.Address][]verdict.Past
+	resolved []conflictPlace
 }
 
 func newConflicts() *Conflicts {
 	return &Conflicts{
 		order: index.NewSet(conflictPlace.less), byID: make(map[string]*verdict.Conflict),
-		contested: make(map[index.Address]struct{}),
+		contested: make(map[index.Address]struct{}), past: make(map[index.Address][]verdict.Past),
 	}
 }
 
@@ -104,8 +106,18 @@ func (c *Conflicts) After(a index.Address, id string) func(yield func(*verdict.C
 	}
 }
 
-// Of returns the conflicts of an address.
-func (c *Conflicts) Of(a index.Address) (all []verdict.Conflict) {
+func (c *Conflicts) remember(a index.Address, past []verdict.Past) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(past) > 0 {
+		c.past[a] = past
+	} else {
+		delete(c.past, a)
+	}
+}
+
+// Of returns the conflicts of an address, and what is remembered of its allocations.
+func (c *Conflicts) Of(a index.Address) (all []verdict.Conflict, past []verdict.Past) {
 	for p := range c.order.Snapshot().From(conflictPlace{addr: a}) {
 		if p.addr != a {
 			break
@@ -114,7 +126,9 @@ func (c *Conflicts) Of(a index.Address) (all []verdict.Conflict) {
 			all = append(all, *one)
 		}
 	}
-	return all
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return all, c.past[a]
 }
 
 // Contested returns the addresses that nodes look at more closely.

@@ -27,13 +27,15 @@ func (w *worker) judge(item *facts.Item) {
 	if e != nil {
 		before, known = e.owners, true
 	}
-	kept := w.remember(e, a, in, &out, item)
-	if s.Listener.OwnersWatched() && known {
+	told := known && s.Listener.OwnersWatched()
+	if told || e != nil || len(out.Owners) > 1 || len(out.Conflicts) > 0 || out.Again != 0 {
+		w.builder.Keep() // before messages have its texts
+	}
+	if told {
 		w.tellOwners(a, out.Owners, before, item.Pods && e == nil)
-		kept = true
 	}
 	w.noteSpeakers(out.Owners, before)
-	if kept {
+	if w.remember(e, a, in, &out, item) || told {
 		w.builder.Keep()
 	}
 	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == "" && (w.entries[a] == nil || !w.entries[a].disputed())
@@ -71,6 +73,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	if audited {
 		before := e.found
 		e.past, e.found = audit.Past, audit.Findings
+		w.shards.Conflicts.remember(a, e.past)
 		w.shards.Listener.Audited(a, e.found, before, e.active())
 	}
 	if len(out.Clones) > 0 || e.cloned {
@@ -224,10 +227,11 @@ func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 	was := e.conflict(c.ID)
 	opened := c.Active() && (was == nil || !was.Active())
 	changed := was == nil || conflictChanged(was, c)
+	before := *c
 	if was == nil {
 		e.conflicts = append(e.conflicts, *c)
 	} else {
-		*was = *c
+		before, *was = *was, *c
 	}
 	kept := *c
 	s.Conflicts.put(e.addr, &kept)
@@ -235,15 +239,16 @@ func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 	if until != 0 {
 		w.arm(e, until)
 	}
-	if !changed && !lapsed {
+	if !changed && !lapsed && !(item.Retell && c.Active()) {
 		return
 	}
 	if opened && item.At != 0 {
 		s.Listener.Detected(item.Residence + s.Clock().Sub(item.At))
 	}
-	s.Listener.ConflictChanged(&kept, opened)
+	s.Listener.ConflictChanged(&kept, &before, opened)
 	if !c.Active() {
 		s.Conflicts.over(conflictPlace{e.addr, c.ID, c.ResolvedAt})
+		s.Forget()
 	}
 }
 
@@ -289,7 +294,7 @@ func (w *worker) contest(e *entry, contested bool) {
 func (w *worker) check(in *verdict.Case, out *verdict.Judgement) {
 	for _, rec := range out.Check {
 		if n := w.shards.Facts.Node(rec); n != nil && n.Peer != nil {
-			n.Peer.Check(index.AddressOf(in.Address))
+			n.Peer.Check(in.Address)
 		}
 	}
 }

@@ -39,8 +39,8 @@ type Listener interface {
 	OwnerChanged(what OwnerChange, a index.Address, o, before *verdict.Owner)
 	// OwnersWatched reports whether anybody wants to know.
 	OwnersWatched() bool
-	// ConflictChanged tells of a conflict, opened if it was not active before.
-	ConflictChanged(c *verdict.Conflict, opened bool)
+	// ConflictChanged tells of a conflict and what it was before: opened if it was not active.
+	ConflictChanged(c, before *verdict.Conflict, opened bool)
 	// Detected tells how long it took to suspect a conflict.
 	Detected(took time.Duration)
 	// Acknowledged looks at the acknowledgement of a conflict, which may come back, or lapse. It
