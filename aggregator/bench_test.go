@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/netip"
 	"runtime"
@@ -28,7 +27,7 @@ import (
 // The last node is the one that a benchmark changes.
 func filledStore(tb testing.TB, owners int) (*store, *session) {
 	tb.Helper()
-	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+	s := newTestStore(tb)
 	var r *session
 	for n := 0; n*perNode < owners; n++ {
 		r = newSession(s)
@@ -212,7 +211,7 @@ func BenchmarkMemory(b *testing.B) {
 				var before, after runtime.MemStats
 				runtime.GC()
 				runtime.ReadMemStats(&before)
-				s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+				s := newTestStore(b)
 				for _, name := range []string{"first", "again"} {
 					start := time.Now()
 					for _, raw := range snapshots {
@@ -252,7 +251,7 @@ func BenchmarkBudget(b *testing.B) {
 	for b.Loop() {
 		debug.FreeOSMemory()
 		before, most := held(), 0.0
-		s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+		s := newTestStore(b)
 		for _, name := range []string{"first", "again"} {
 			var took, cpu time.Duration
 			for n := range nodes {
@@ -287,7 +286,7 @@ func BenchmarkListPage(b *testing.B) {
 // ranges of pods, that its state changed, and that one node is new.
 func BenchmarkKubernetes(b *testing.B) {
 	const nodes = 1000
-	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+	s := newTestStore(b)
 	networks := make([]netip.Prefix, nodes)
 	for n := range nodes {
 		s.report(b, realSnapshot(b, n, true))

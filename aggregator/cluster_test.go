@@ -2,7 +2,6 @@ package aggregator
 
 import (
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -37,10 +36,10 @@ func TestANodeWithTwoUplinksOnOneLANTimesOut(t *testing.T) {
 		agents[0].cancel()
 		synctest.Wait()
 		time.Sleep(6 * time.Minute)
-		l.store.mu.Lock()
-		defer l.store.mu.Unlock()
-		if len(l.store.macs) != 0 || len(l.store.domains[bySight]) != 0 {
-			t.Errorf("got %d MACs and %d domains, want none", len(l.store.macs), len(l.store.domains[bySight]))
+		l.store.facts.RLock()
+		defer l.store.facts.RUnlock()
+		if macs, joined := l.store.facts.Abroad(); macs != 0 || joined {
+			t.Errorf("got %d MACs and joined links %v, want none", macs, joined)
 		}
 	})
 }
@@ -160,7 +159,7 @@ func TestAnAddressOfAVLANThatLeaksMakesNoLinksOne(t *testing.T) {
 func BenchmarkLAN(b *testing.B) {
 	for _, n := range []int{500, 1000, 2000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+			s := newTestStore(b)
 			var last *session
 			began := time.Now()
 			for i := range n {
@@ -187,32 +186,6 @@ func BenchmarkLAN(b *testing.B) {
 				if err := s.delta(last, m, 0); err != nil {
 					b.Fatal(err)
 				}
-			}
-		})
-	}
-}
-
-func BenchmarkRotate(b *testing.B) {
-	for _, n := range []int{1000, 5000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
-			var links []*link
-			for i := range n {
-				id := nodeID{fmt.Sprint("boot", i), "1", ""}
-				nd := newNode(id)
-				nd.rec.Name = fmt.Sprint("n", i)
-				s.nodes[id] = nd
-				links = append(links, nd.link("eth0"))
-			}
-			for b.Loop() {
-				b.StopTimer()
-				s.present = [layers][]stitch{}
-				for i := 1; i < n; i++ { // the first node and each other node see each other
-					s.sighted(stitch{entered: links[0], home: links[i], seen: s.clock()})
-					s.sighted(stitch{entered: links[i], home: links[0], seen: s.clock()})
-				}
-				b.StartTimer()
-				s.rotate()
 			}
 		})
 	}

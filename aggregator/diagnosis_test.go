@@ -92,18 +92,3 @@ func TestConflictSaysWhy(t *testing.T) {
 		t.Errorf("got diagnosis %v, want what is known of IPAM", c.GetDiagnosis())
 	}
 }
-
-func TestWatchersHearWhyAConflictIsNow(t *testing.T) {
-	al := &verdict.Allocation{}
-	for name, c := range map[string]verdict.Conflict{
-		"facts":       {Because: []string{"a"}},
-		"exclusions":  {Excluded: []verdict.Exclusion{{Cause: "unknown", Reason: "a"}}},
-		"diagnosis":   {Diagnosis: []verdict.DiagnosisStep{{Step: "pods", Answer: "a"}}},
-		"allocations": {Allocations: []*verdict.Allocation{al}},
-	} {
-		same := c
-		if !conflictChanged(&verdict.Conflict{}, &c) || conflictChanged(&same, &c) {
-			t.Errorf("got no change of %s, or one where there is none", name)
-		}
-	}
-}

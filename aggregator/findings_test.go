@@ -203,7 +203,7 @@ func TestFindingsArePagedInOrder(t *testing.T) {
 func TestFindingsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		s := newStore(policyForTests, slog.New(slog.NewTextHandler(&out, nil)), newMetrics())
+		s := newStore(storeConfig{policy: policyForTests, log: slog.New(slog.NewTextHandler(&out, nil)), metrics: newMetrics()})
 		ctx, cancel := context.WithCancel(t.Context())
 		go s.accountFindings(ctx)
 		synctest.Wait()

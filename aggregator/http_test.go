@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -262,7 +261,7 @@ func TestListsArePagedInOrder(t *testing.T) {
 
 // A page is full although owners leave while it is made.
 func TestAPageEndsOnlyWhereTheListEnds(t *testing.T) {
-	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+	s := newTestStore(t)
 	r := newSession(s)
 	if err := s.connect(r, hello("n1", 1)); err != nil {
 		t.Fatal(err)

@@ -1,8 +1,6 @@
 package aggregator
 
 import (
-	"log/slog"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -298,43 +297,6 @@ func TestTooManyClaimsEndOneStreamOnly(t *testing.T) {
 	good.send(podVeth(3, "b", "10.244.0.6")).sync()
 }
 
-func TestClaimsOfTheWireOverTheLimitAreLeftOut(t *testing.T) {
-	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
-	r := newSession(s)
-	if err := s.connect(r, hello("n1", 1)); err != nil {
-		t.Fatal(err)
-	}
-	r.inside, r.wireClaims = true, maxClaims-1
-	m := snapshot(nil, podVeth(2, "a", addr), &pb.ReportRequest{Claims: []*pb.ClaimRecord{
-		announced(2, addr, podMAC(2)), announced(2, addr, podMAC(3)), assigned(2, "10.244.0.6"),
-	}})
-	if err := r.bring(m, 0); err != nil {
-		t.Fatal(err)
-	}
-	n := r.node
-	if n.claims != 3 || n.wireClaims != 1 || n.excess != 1 {
-		t.Fatalf("got %d claims, %d of the wire, %d left out, want 3, 1, 1", n.claims, n.wireClaims, n.excess)
-	}
-
-	n.wireClaims, n.claims = n.wireClaims+maxClaims-1, n.claims+maxClaims-1
-	m = &pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(2, addr, podMAC(4)), announced(2, addr, podMAC(2)), assigned(2, "10.244.0.7")}}
-	if err := s.delta(r, m, 0); err != nil {
-		t.Fatal(err)
-	}
-	if e := s.table.get(netip.MustParseAddr("10.244.0.7")); e == nil || n.excess != 2 {
-		t.Errorf("got %v and %d left out, want what the kernel has, and 2", e, n.excess)
-	}
-	if problems := s.nodeProto(n).GetProblems(); len(problems) != 1 || !strings.Contains(problems[0], "left out 2") {
-		t.Errorf("got problems %q, want that 2 were left out", problems)
-	}
-
-	n.claims += maxClaims - 3
-	m = &pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(2, "10.244.0.8")}}
-	if err := s.delta(r, m, 0); status.Code(err) != codes.ResourceExhausted || s.table.get(netip.MustParseAddr("10.244.0.8")) != nil {
-		t.Errorf("got %v, want RESOURCE_EXHAUSTED and nothing of the message taken", err)
-	}
-}
-
 func TestTimesThatNoClockShowsAreNone(t *testing.T) {
 	l := newLab(t, Config{})
 	p := podVeth(2, "a", addr)
@@ -375,27 +337,15 @@ func TestANodeThatComesAndGoesIsForgottenInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{NodeTimeout: time.Minute})
 		l.dial().send(snapshot(hello("n1", 1))).sync().cancel()
-		time.Sleep(time.Minute + forgetNodeAfter - 10*time.Second)
+		time.Sleep(time.Minute + facts.ForgetNodeAfter - 10*time.Second)
 		a := l.dial().send(&pb.ReportRequest{Hello: hello("n1", 1), SnapshotBegin: true}).sync()
 		time.Sleep(20 * time.Second)
 		a.cancel()
-		time.Sleep(2 * forgetNodeAfter)
+		time.Sleep(2 * facts.ForgetNodeAfter)
 		if got, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{}); err != nil || len(got.GetNodes()) != 0 {
 			t.Errorf("got %v, %v, want none", got, err)
 		}
 	})
-}
-
-func TestAnEntryIsDroppedForItselfOnly(t *testing.T) {
-	all := newTable()
-	a := netip.MustParseAddr(addr)
-	old := all.enter(a)
-	all.drop(old)
-	next := all.enter(a)
-	all.drop(old)
-	if all.get(a) != next {
-		t.Error("got the later entry dropped with the older one")
-	}
 }
 
 func TestASilentNodeResolvesNothingUntilItTimesOut(t *testing.T) {

@@ -133,7 +133,7 @@ func (s *store) intend(of intent) {
 	defer s.facts.RUnlock()
 	var now []verdict.Finding
 	if ns := of.node.NamespaceOf(of.record); ns != nil && !of.node.Rec.Unheard {
-		now = s.lacks(of, ns)
+		now = s.lacks(of, ns, of.node.SinceOf(of.record))
 	}
 	before := s.intended.swap(of, now)
 	for i := range now {
@@ -146,9 +146,9 @@ func (s *store) intend(of intent) {
 	}
 }
 
-// lacks are the findings about a namespace. A pod that is ending gives its addresses
+// lacks are the findings about a namespace, which is there since a time. A pod that is ending gives its addresses
 // back first, and one that runs a virtual machine may have given them to that.
-func (s *store) lacks(of intent, ns *verdict.Namespace) (list []verdict.Finding) {
+func (s *store) lacks(of intent, ns *verdict.Namespace, since verdict.Stamp) (list []verdict.Finding) {
 	p := s.facts.PodObject(ns)
 	interfaces := of.node.InterfacesOf(of.record)
 	if len(interfaces) == 0 || p != nil && (p.Absent || p.DeletionTimestamp != 0 || p.Phase == "Succeeded" || p.Phase == "Failed" || p.VirtualMachine != "") ||
@@ -165,7 +165,7 @@ func (s *store) lacks(of intent, ns *verdict.Namespace) (list []verdict.Finding)
 	o := verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: inside, MAC: inside.MAC, State: verdict.Live, Pod: p}
 	for _, missing := range s.lacking(&o) {
 		if missing.GetSource() == sourceKubernetes {
-			if due := max(of.node.SinceOf(of.record), p.Heard).Add(intendedAfter); s.clock() < due {
+			if due := max(since, p.Heard).Add(intendedAfter); s.clock() < due {
 				s.intended.arm(of, due)
 				continue
 			}

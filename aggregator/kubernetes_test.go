@@ -301,22 +301,23 @@ func TestWhatTheAPISaysOfAPodMayBeOfBefore(t *testing.T) {
 	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
 	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "web", "10.0.0.5"))).sync()
 	eventually(t, func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetPhase() != "" })
+	n := l.theNode("n1")
 	s := l.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ns := s.nodes[nodeID{"boot-n1", "4026531840", ""}].namespaces.get(2)
-	p := s.podObject(ns.rec)
+	s.facts.RLock()
+	defer s.facts.RUnlock()
+	ns := n.NamespaceOf(2)
+	p := s.facts.PodObject(ns)
 	const long = verdict.Stamp(intendedAfter)
 	for _, test := range []struct {
 		sandbox, pod verdict.Stamp // how much older each is
 		found        int
 	}{{0, long, 0}, {long, 0, 0}, {long, long, 1}} {
-		since, heard := ns.since, p.Heard
-		ns.since, p.Heard = since-test.sandbox, heard-test.pod
-		if got := s.lacks(ns); len(got) != test.found {
+		heard := p.Heard
+		p.Heard = heard - test.pod
+		if got := s.lacks(intent{n, 2}, ns, n.SinceOf(2)-test.sandbox); len(got) != test.found {
 			t.Errorf("the sandbox is %s older, and the pod %s: got %d findings, want %d", time.Duration(test.sandbox), time.Duration(test.pod), len(got), test.found)
 		}
-		ns.since, p.Heard = since, heard
+		p.Heard = heard
 	}
 }
 
@@ -434,18 +435,6 @@ func (l *lab) kubernetes() *pb.Kubernetes {
 		l.Fatal(err)
 	}
 	return out.GetKubernetes()
-}
-
-// What an agent says of sources and intended addresses is kept in memory: long words are
-// no agent's.
-func TestLongWordsAreNotKept(t *testing.T) {
-	long := strings.Repeat("x", maxWord+1)
-	if got := intended([]*pb.Intended{{Address: "10.0.0.1", Source: long}, {Address: "10.0.0.2", Interface: long}, {Address: "10.0.0.3", Source: "cri"}}); got != "10.0.0.3 cri " {
-		t.Errorf("got %d bytes of intended addresses", len(got))
-	}
-	if got := sources(map[string]string{long: "cri", "uid": long, "name": "cri"}); got != "name=cri" {
-		t.Errorf("got %d bytes of sources", len(got))
-	}
 }
 
 func TestWithoutKubernetes(t *testing.T) {

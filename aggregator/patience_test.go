@@ -67,7 +67,7 @@ func wantOnce(t *testing.T, want []string, got map[string]int) {
 // watchers checks how many watch the owners.
 func (l *lab) watchers(want int) {
 	l.Helper()
-	if got := l.store.owners.Subscribers(); got != want {
+	if got := l.store.told.owners.Subscribers(); got != want {
 		l.Fatalf("got %d watchers, want %d", got, want)
 	}
 }

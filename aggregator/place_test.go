@@ -22,6 +22,11 @@ func tokenOf(node string) string { return "token-of-the-agent-of-" + node }
 // newGuardedLab is a lab whose agents must show the tokens of their nodes.
 func newGuardedLab(t *testing.T, nodes ...string) *lab {
 	t.Helper()
+	return newGuardedLabWith(t, Config{}, nodes...)
+}
+
+func newGuardedLabWith(t *testing.T, cfg Config, nodes ...string) *lab {
+	t.Helper()
 	var tokens strings.Builder
 	for _, n := range nodes {
 		tokens.WriteString(tokenOf(n) + " agent " + n + "\n")
@@ -30,7 +35,8 @@ func newGuardedLab(t *testing.T, nodes ...string) *lab {
 	if err := os.WriteFile(file, []byte(tokens.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return newLab(t, Config{Access: access.Config{Tokens: file, Anonymous: access.AnonymousRead}})
+	cfg.Access = access.Config{Tokens: file, Anonymous: access.AnonymousRead}
+	return newLab(t, cfg)
 }
 
 // report is a stream of a node's agent, with its snapshot.

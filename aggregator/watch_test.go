@@ -122,16 +122,16 @@ func TestWatchResumes(t *testing.T) {
 
 func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
-		h := s.conflicts
+		s := newStore(storeConfig{policy: policyForTests, log: slog.New(slog.DiscardHandler), metrics: newMetrics()})
+		h := s.told.conflicts
 		gate, sent := make(chan struct{}), 0
 		var got []string
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
-			done <- (&watch[conflictKey, *pb.Conflict, string]{
+			done <- (&watch[place, *pb.Conflict, string]{
 				events: h, coverage: func() *pb.Coverage { return nil },
-				walk: func() *walk[conflictKey, *pb.Conflict] {
+				walk: func() *walk[place, *pb.Conflict] {
 					got = append(got, "present")
 					return s.walkConflicts(&conflictFilter{}, place{})
 				},
@@ -178,7 +178,7 @@ func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 // A node that comes is told to who watches, and kept for nobody else: of thousands, each
 // would have a ring made that the next owner drops.
 func TestNodesAreKeptForWhoWatches(t *testing.T) {
-	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+	s := newStore(storeConfig{policy: policyForTests, log: slog.New(slog.DiscardHandler), metrics: newMetrics()})
 	come := func(name string) {
 		m := snapshot(hello(name, 1))
 		m.Sequence = 1
@@ -188,15 +188,15 @@ func TestNodesAreKeptForWhoWatches(t *testing.T) {
 		}
 		s.report(t, raw)
 	}
-	before := s.owners.Revision()
+	before := s.told.owners.Revision()
 	come("n1")
-	if _, _, lost, _ := s.owners.Since(before, bus.Latest, nil); lost == 0 {
+	if _, _, lost, _ := s.told.owners.Since(before, bus.Latest, nil); lost == 0 {
 		t.Error("nobody watches, and it is kept")
 	}
-	before = s.owners.Revision()
-	s.owners.Join()
+	before = s.told.owners.Revision()
+	s.told.owners.Join()
 	come("n2")
-	events, _, _, _ := s.owners.Since(before, bus.Latest, nil)
+	events, _, _, _ := s.told.owners.Since(before, bus.Latest, nil)
 	if len(events) != 1 || events[0].typ != nodeChanged || events[0].node.GetName() != "n2" {
 		t.Errorf("who watches got %v, want node n2", events)
 	}

@@ -291,3 +291,9 @@ func (f *Facts) belongs(n *Node, c uint32) bool {
 	}
 	return false
 }
+
+// Abroad returns the number of MACs that several nodes may meet, and reports whether links of
+// different nodes are one, or may be found to be. The caller holds the lock.
+func (f *Facts) Abroad() (macs int, joined bool) {
+	return f.sharing.holders.len() + f.sharing.seen.len(), !f.topology.Empty()
+}

@@ -31,7 +31,7 @@ func (f *Facts) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.S
 	case rec.GetGone():
 		f.takeBack(p, addr, "")
 		return
-	case n.allocated >= maxNodeAllocations:
+	case n.allocated >= MaxNodeAllocations:
 		f.Listener.Dropped("allocation", 1)
 		return
 	}

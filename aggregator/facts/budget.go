@@ -25,8 +25,8 @@ const (
 	intendedCost   = 1200 // including a finding
 	interfaceCost  = 400
 	linkCost       = 160
-	kernelCost     = 560
-	wireCost       = 660
+	KernelCost     = 560
+	WireCost       = 660
 	rivalCost      = 2900 // extra for a claim that may conflict with another claim
 	poolCost       = 1400
 	rangeCost      = 80
@@ -35,10 +35,10 @@ const (
 )
 
 const (
-	// budgetOverhead is the memory in bytes that the aggregator takes while no node reports.
-	budgetOverhead = 32 << 20
-	// leastBudget is the smallest budget in bytes, whatever the memory limit.
-	leastBudget = 8 << 20
+	// BudgetOverhead is the memory in bytes that the aggregator takes while no node reports.
+	BudgetOverhead = 32 << 20
+	// LeastBudget is the smallest budget in bytes, whatever the memory limit.
+	LeastBudget = 8 << 20
 	// firstRefill and lastRefill are the shortest and the longest time before an incomplete
 	// node is asked for another snapshot. The time doubles whenever the snapshot did not fit.
 	firstRefill, lastRefill = 5 * time.Second, 10 * time.Minute
@@ -90,7 +90,7 @@ func newBudget(memory int64) budget {
 	if memory <= 0 {
 		return budget{}
 	}
-	return budget{limit: max(leastBudget, (memory-budgetOverhead)/2)}
+	return budget{limit: max(LeastBudget, (memory-BudgetOverhead)/2)}
 }
 
 // Budget returns the bytes that records are charged with, and the limit; 0 for none. The caller
@@ -346,9 +346,9 @@ func (f *Facts) rival(n *Node, a index.Address, port uint32, key claimKey) bool 
 
 // claimCost returns the charge of a new claim.
 func (f *Facts) claimCost(n *Node, a index.Address, port uint32, key claimKey, rec *pb.ClaimRecord) int {
-	cost := kernelCost
+	cost := KernelCost
 	if key.mac.form != noMAC {
-		cost = wireCost
+		cost = WireCost
 		if name := rec.GetLink(); name != "" && n.link(name) == 0 {
 			cost += linkCost + textCost(name)
 		}

@@ -23,7 +23,7 @@ const (
 	MaxInterfaces = 100_000
 	MaxNamespaces = 50_000
 	MaxLinks      = 100_000
-	maxProblems   = 256
+	MaxProblems   = 256
 	maxNodes      = 20_000
 	maxOfOneName  = 16                            // nodes that one agent says it is: it may be booted often
 	maxSeconds    = math.MaxInt64 / 1_000_000_000 // of a stamp: in the year 2262
@@ -191,8 +191,8 @@ func (a *applying) status(rec *pb.StatusRecord) {
 	f, n := a.facts, a.node
 	ports := len(rec.GetPorts())
 	rec.Ports = nil
-	if len(rec.GetProblems()) > maxProblems {
-		rec.Problems = slices.Clone(rec.GetProblems()[:maxProblems]) // a slice of the original would keep all of them in memory
+	if len(rec.GetProblems()) > MaxProblems {
+		rec.Problems = slices.Clone(rec.GetProblems()[:MaxProblems]) // a slice of the original would keep all of them in memory
 	}
 	if !f.charge(n, &n.statusCost, statusCost*proto.Size(rec), true) {
 		f.refuse(n, "status", false)

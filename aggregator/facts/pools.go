@@ -14,8 +14,8 @@ import (
 
 // What one node, and the whole cluster, may have of pools and allocations.
 const (
-	maxNodePools       = 1024
-	maxNodeAllocations = 250_000
+	MaxNodePools       = 1024
+	MaxNodeAllocations = 250_000
 	maxPools           = 100_000
 	maxAllocations     = 5_000_000
 )
@@ -211,7 +211,7 @@ func (f *Facts) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 		next.Gateways = append(next.Gateways, a.Unmap())
 	}
 	// A node may report its own IPAM only, never the IPAM of the cluster.
-	if next.IPAM != verdict.HostLocal || next.Name == "" || next.State == 0 || p == nil && len(n.Pools) >= maxNodePools {
+	if next.IPAM != verdict.HostLocal || next.Name == "" || next.State == 0 || p == nil && len(n.Pools) >= MaxNodePools {
 		f.Listener.Dropped("pool", 1)
 		return
 	}

@@ -68,6 +68,14 @@ func (x *refs[K]) find(k K) (p *refPart, at int) {
 	return p, at
 }
 
+// len returns the number of keys.
+func (x *refs[K]) len() (n int) {
+	for i := range x.parts {
+		n += x.parts[i].used
+	}
+	return n
+}
+
 // first returns a record with a key and the others on other nodes; 0 if there is none.
 func (x *refs[K]) first(k K) (r ref, others []ref) {
 	p, at := x.find(k)
