@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ipwitness/ipwitness/aggregator/topology"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -38,8 +39,8 @@ func TestANodeWithTwoUplinksOnOneLANTimesOut(t *testing.T) {
 		time.Sleep(6 * time.Minute)
 		l.store.facts.RLock()
 		defer l.store.facts.RUnlock()
-		if macs, joined := l.store.facts.Abroad(); macs != 0 || joined {
-			t.Errorf("got %d MACs and joined links %v, want none", macs, joined)
+		if macs, links := l.store.facts.Abroad(); macs != 0 || links.Domains(topology.BySight) != 0 {
+			t.Errorf("got %d MACs and %d domains, want none", macs, links.Domains(topology.BySight))
 		}
 	})
 }

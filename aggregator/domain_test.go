@@ -650,6 +650,6 @@ func TestLagAndSkewAreMeasured(t *testing.T) {
 func (l *lab) joined() bool {
 	l.store.facts.RLock()
 	defer l.store.facts.RUnlock()
-	_, joined := l.store.facts.Abroad()
-	return joined
+	_, links := l.store.facts.Abroad()
+	return !links.Empty()
 }

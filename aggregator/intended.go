@@ -15,6 +15,9 @@ import (
 // after the other which addresses it has now.
 const intendedAfter = 30 * time.Second
 
+// whileApplying is when a namespace is looked at again whose node sends a snapshot.
+const whileApplying = 50 * time.Millisecond
+
 // intents are the namespaces that may lack addresses that they were meant to have.
 type intents struct {
 	wake chan struct{}
@@ -131,6 +134,10 @@ func (s *store) intendAll() verdict.Stamp {
 func (s *store) intend(of intent) {
 	s.facts.RLock()
 	defer s.facts.RUnlock()
+	if of.node.Applying() {
+		s.intended.arm(of, s.clock().Add(whileApplying))
+		return
+	}
 	var now []verdict.Finding
 	if ns := of.node.NamespaceOf(of.record); ns != nil && !of.node.Rec.Unheard {
 		now = s.lacks(of, ns, of.node.SinceOf(of.record))

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"time"
 	"testing/synctest"
+	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )

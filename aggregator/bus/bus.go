@@ -58,26 +58,17 @@ func New[E any](instance int64, weigh func(*E) int) *Bus[E] {
 // Offer publishes the event that make returns if there is a subscriber, or was one lately.
 // Otherwise the event only gets a revision, and tokens from before it are too old.
 func (b *Bus[E]) Offer(make func() E) {
-	if b.wanted() {
+	if b.Wanted() {
 		b.Publish(make())
 	}
 }
 
-// Wanted reports whether there is a subscriber, or was one lately.
+// Wanted reports whether there is a subscriber, or was one lately. If not, an event gets a revision
+// that is not published, as for Offer.
 func (b *Bus[E]) Wanted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.isWanted()
-}
-
-func (b *Bus[E]) isWanted() bool {
-	return b.subscribers > 0 || !b.leftAt.IsZero() && time.Since(b.leftAt) < LingerFor
-}
-
-func (b *Bus[E]) wanted() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.isWanted() {
+	if b.subscribers > 0 || !b.leftAt.IsZero() && time.Since(b.leftAt) < LingerFor {
 		return true
 	}
 	b.next++

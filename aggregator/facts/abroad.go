@@ -182,6 +182,13 @@ func (f *Facts) linkChanging(j *topology.Link) {
 // mergeLinks looks at some claims that may show that links are one, and reports whether there are
 // more.
 func (f *Facts) mergeLinks(some int) (more bool) {
+	if f.topology.Due() == 0 {
+		defer func() {
+			if f.topology.Due() != 0 {
+				f.Wake()
+			}
+		}()
+	}
 	for ; len(f.sharing.sightings) > 0; some-- {
 		if some == 0 {
 			return true
@@ -292,8 +299,8 @@ func (f *Facts) belongs(n *Node, c uint32) bool {
 	return false
 }
 
-// Abroad returns the number of MACs that several nodes may meet, and reports whether links of
-// different nodes are one, or may be found to be. The caller holds the lock.
-func (f *Facts) Abroad() (macs int, joined bool) {
-	return f.sharing.holders.len() + f.sharing.seen.len(), !f.topology.Empty()
+// Abroad returns the number of MACs that several nodes may meet and the topology. The caller holds
+// the lock.
+func (f *Facts) Abroad() (macs int, t *topology.Topology) {
+	return f.sharing.holders.len() + f.sharing.seen.len(), f.topology
 }

@@ -90,14 +90,22 @@ type counts struct {
 	excess int
 	// allocated is the number of addresses that its pools have given.
 	allocated int
-	// sweep counts snapshots: what the last one did not have is swept out.
-	sweep uint8
+	// sweep counts snapshots: what the last one did not have is swept out. applying is set while
+	// one is applied.
+	sweep    uint8
+	applying bool
 }
 
 // Claims, Namespaces and Excess count what is known of the node, and what of the wire had no room.
 func (n *Node) Claims() int     { return n.claims.count }
 func (n *Node) Namespaces() int { return n.namespaces.count }
 func (n *Node) Excess() int     { return n.excess }
+
+// Applying reports whether a snapshot of the node is being applied: some of it is not known yet.
+func (n *Node) Applying() bool { return n.applying }
+
+// Given returns the number of addresses that the node's own pools have given.
+func (n *Node) Given() int { return n.allocated }
 
 // Covers reports whether an agent reports for a node, and sees what is in its pods.
 func (n *Node) Covers() bool { return n.Peer != nil && !n.Rec.Unheard && !n.Blind() }

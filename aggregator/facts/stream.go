@@ -354,11 +354,13 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, er
 	defer n.writer.Unlock()
 	b := newBatch()
 	defer f.close(b)
+	defer f.piece(b, func() { n.applying = false })
 	a := applying{facts: f, node: n, peer: p, batch: b, snapshot: true}
 	returned := false
 	a.do(func() {
 		n.LastHeard = a.now
 		n.sweep++
+		n.applying = true
 		n.excess, n.leftOut = 0, in.LeftOut
 		returned = n.Rec.Unheard
 	})

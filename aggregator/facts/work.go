@@ -73,6 +73,10 @@ const (
 	soon
 )
 
+// Touched reports whether something changed about the address; otherwise it is only time to judge it
+// again.
+func (i *Item) Touched() bool { return len(i.batches) > 0 }
+
 // Finish tells that an item is judged.
 func (i *Item) Finish() {
 	for _, b := range i.batches {

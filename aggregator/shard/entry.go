@@ -11,8 +11,10 @@ import (
 // entry is what is remembered of an address that has no owner, several, or something to remember.
 type entry struct {
 	addr index.Address
-	// owners are those of the last judgement, in order.
+	// owners are those of the last judgement, in order, unless it is one that is not disputed.
 	owners []verdict.Owner
+	// judgedAt is the time of the last judgement: an owner that is not kept is derived as of then.
+	judgedAt verdict.Stamp
 	// conflicts are the latest of each id: active, or resolved and kept.
 	conflicts []verdict.Conflict
 	// told are the streams of the nodes that watch the address more closely; nil for none.
@@ -34,7 +36,7 @@ func (e *entry) disputed() bool { return len(e.conflicts) > 0 || e.told != nil }
 
 // idle reports whether nothing is to be remembered but one owner, or none.
 func (e *entry) idle() bool {
-	return len(e.owners) <= 1 && !e.disputed() && len(e.past) == 0 && len(e.found) == 0 && !e.cloned && e.again == 0
+	return len(e.owners) == 0 && !e.disputed() && len(e.past) == 0 && len(e.found) == 0 && !e.cloned && e.again == 0
 }
 
 // conflict returns the entry's conflict with an id, nil for none.

@@ -23,16 +23,16 @@ func (w *worker) judge(item *facts.Item) {
 		return // it is judged without them
 	}
 
-	before, known := item.Before, item.Derived
-	if e != nil {
-		before, known = e.owners, true
+	told := s.Listener.OwnersWatched()
+	var before []verdict.Owner
+	if told {
+		before, told = w.before(e, item)
 	}
-	told := known && s.Listener.OwnersWatched()
 	if told || e != nil || len(out.Owners) > 1 || len(out.Conflicts) > 0 || out.Again != 0 {
 		w.builder.Keep() // before messages have its texts
 	}
 	if told {
-		w.tellOwners(a, out.Owners, before, item.Pods && e == nil)
+		w.tellOwners(a, out.Owners, before, item.Pods && (e == nil || e.owners == nil))
 	}
 	w.noteSpeakers(out.Owners, before)
 	if w.remember(e, a, in, &out, item) || told {
@@ -40,6 +40,22 @@ func (w *worker) judge(item *facts.Item) {
 	}
 	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == "" && (w.entries[a] == nil || !w.entries[a].disputed())
 	s.Facts.Settle(a, plain)
+}
+
+// before returns the owners of the last judgement, if they are known.
+func (w *worker) before(e *entry, item *facts.Item) (owners []verdict.Owner, known bool) {
+	switch {
+	case e != nil && e.owners != nil:
+		return e.owners, true
+	case e == nil || item.Touched():
+		return item.Before, item.Derived
+	}
+	s := w.shards // nothing has changed but the time
+	c := w.second.Case(item.Address, false)
+	c.Now = e.judgedAt
+	owners = s.Policy.Owners(c)
+	w.second.Keep()
+	return owners, true
 }
 
 // remember takes the outcome of a judgement over, and reports whether something of it is kept.
@@ -62,7 +78,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 		e = &entry{addr: a}
 		w.entries[a] = e
 	}
-	e.owners = out.Owners
+	e.owners, e.judgedAt = out.Owners, in.Now
 	for i := range out.Conflicts {
 		w.takeConflict(e, &out.Conflicts[i], item)
 	}
@@ -85,6 +101,9 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	} else if len(in.Claims) == 0 && len(in.Allocations) == 0 && !e.active() {
 		w.disarm(e)
 	}
+	if len(e.owners) == 1 && !e.disputed() {
+		e.owners = nil
+	}
 	w.settle(e)
 	return true
 }
@@ -106,12 +125,6 @@ func (w *worker) settle(e *entry) {
 		return
 	}
 	delete(w.entries, e.addr)
-	p := w.shards.index.Partition(e.addr.Partition())
-	if len(e.owners) == 1 {
-		p.Put(Place{e.addr, uint8(e.owners[0].Scope.Kind)})
-	} else {
-		p.Delete(Place{Address: e.addr})
-	}
 }
 
 // count enters an address into the index, and counts its owners by scope.
@@ -119,32 +132,28 @@ func (w *worker) count(e *entry, a index.Address, now []verdict.Owner) {
 	p := w.shards.index.Partition(a.Partition())
 	place, there := p.Get(Place{Address: a})
 	switch {
-	case e != nil:
-		for i := range e.owners {
-			w.counts[e.owners[i].Scope.Kind].Add(-1)
-		}
 	case there && place.kind != several:
 		if len(now) == 1 && uint8(now[0].Scope.Kind) == place.kind {
 			return
 		}
 		w.counts[place.kind].Add(-1)
+	case there:
+		for i := range e.owners {
+			w.counts[e.owners[i].Scope.Kind].Add(-1)
+		}
 	}
 	for i := range now {
 		w.counts[now[i].Scope.Kind].Add(1)
 	}
-	kind := uint8(several)
-	if len(now) == 1 && e == nil {
-		kind = uint8(now[0].Scope.Kind)
-	}
-	switch {
-	case len(now) == 0 && e == nil:
+	switch len(now) {
+	case 0:
 		if there {
 			p.Delete(Place{Address: a})
 		}
-	case len(now) == 0:
-		p.Delete(Place{Address: a})
-	case !there || place.kind != kind:
-		p.Put(Place{a, kind})
+	case 1:
+		p.Put(Place{a, uint8(now[0].Scope.Kind)})
+	default:
+		p.Put(Place{a, several})
 	}
 }
 

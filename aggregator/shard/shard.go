@@ -73,7 +73,7 @@ type Place struct {
 	kind    uint8
 }
 
-// several is the kind of a place with no owner, several, or one that is remembered.
+// several is the kind of a place with several owners.
 const several = 255
 
 func placeAddress(p Place) index.Address { return p.Address }
@@ -93,7 +93,7 @@ func New(cfg Config) *Shards {
 	s := &Shards{Config: cfg, index: index.New(placeAddress, lessPlace), Conflicts: newConflicts()}
 	for i := range cfg.Workers {
 		s.workers = append(s.workers, &worker{
-			shards: s, queue: cfg.Facts.Queue(i), builder: cfg.Facts.Builder(), entries: make(map[index.Address]*entry),
+			shards: s, queue: cfg.Facts.Queue(i), builder: cfg.Facts.Builder(), second: cfg.Facts.Builder(), entries: make(map[index.Address]*entry),
 			forgotten: make(chan struct{}, 1),
 		})
 	}
@@ -138,6 +138,8 @@ type worker struct {
 	shards  *Shards
 	queue   *facts.Queue
 	builder *facts.Builder
+	// second makes a case while builder has another one.
+	second  *facts.Builder
 	entries map[index.Address]*entry
 	timers  timers
 	counts  [verdict.NetworkScope + 1]atomic.Int64

@@ -123,6 +123,9 @@ func (t *Topology) Generation() time.Duration { return generationOf * t.staleAft
 // Due returns when Rotate is to be called; 0 for never.
 func (t *Topology) Due() verdict.Stamp { return t.due }
 
+// Domains returns the number of domains in a layer.
+func (t *Topology) Domains(y Layer) int { return len(t.domains[y]) }
+
 // Empty reports whether no links are one and no frame may show that.
 func (t *Topology) Empty() bool {
 	return len(t.domains[BySight])+len(t.domains[ByProof])+len(t.oneWays) == 0
