@@ -21,16 +21,16 @@ import (
 // compares them with the heap.
 const (
 	nodeCost       = 48 << 10 // including its connection and stream
-	namespaceCost  = 320
+	namespaceCost  = 150
 	intendedCost   = 1200 // including a finding
-	interfaceCost  = 400
-	linkCost       = 160
-	KernelCost     = 560
-	WireCost       = 660
-	rivalCost      = 2900 // extra for a claim that may conflict with another claim
+	interfaceCost  = 120
+	linkCost       = 60
+	KernelCost     = 280
+	WireCost       = 560
+	rivalCost      = 13500 // extra for a claim that may conflict with another claim
 	poolCost       = 1400
 	rangeCost      = 80
-	allocationCost = 1200 // including a finding
+	allocationCost = 1500 // including a finding
 	statusCost     = 6    // per byte of the message
 )
 

@@ -202,11 +202,11 @@ func (w *worker) forgetOld() {
 		if e == nil {
 			continue
 		}
-		c := e.conflict(p.id)
-		if c == nil || c.Active() || c.ResolvedAt != p.at {
+		at := e.conflict(p.id)
+		if at < 0 || e.conflicts[at].Active() || e.conflicts[at].ResolvedAt != p.at {
 			continue // it came back
 		}
-		e.conflicts = slices.DeleteFunc(e.conflicts, func(c verdict.Conflict) bool { return c.ID == p.id })
+		e.conflicts = slices.Delete(e.conflicts, at, at+1)
 		w.shards.Conflicts.drop(p)
 		w.settle(e)
 	}

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"container/heap"
+	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
@@ -15,8 +16,8 @@ type entry struct {
 	owners []verdict.Owner
 	// judgedAt is the time of the last judgement: an owner that is not kept is derived as of then.
 	judgedAt verdict.Stamp
-	// conflicts are the latest of each id: active, or resolved and kept.
-	conflicts []verdict.Conflict
+	// conflicts are the latest of each id: active, or resolved and kept. They never change.
+	conflicts []*verdict.Conflict
 	// told are the streams of the nodes that watch the address more closely; nil for none.
 	told map[facts.Peer]struct{}
 	// past is what is remembered of allocations, found what the last audit found, also what
@@ -39,14 +40,17 @@ func (e *entry) idle() bool {
 	return len(e.owners) == 0 && !e.disputed() && len(e.past) == 0 && len(e.found) == 0 && !e.cloned && e.again == 0
 }
 
-// conflict returns the entry's conflict with an id, nil for none.
-func (e *entry) conflict(id string) *verdict.Conflict {
-	for i := range e.conflicts {
-		if e.conflicts[i].ID == id {
-			return &e.conflicts[i]
-		}
+// conflict returns where the entry's conflict with an id is; -1 for none.
+func (e *entry) conflict(id string) int {
+	return slices.IndexFunc(e.conflicts, func(c *verdict.Conflict) bool { return c.ID == id })
+}
+
+// remembered returns the conflicts for a case.
+func (e *entry) remembered() (all []verdict.Conflict) {
+	for _, c := range e.conflicts {
+		all = append(all, *c)
 	}
-	return nil
+	return all
 }
 
 // timers is a heap of the entries that are judged again, the next one first.

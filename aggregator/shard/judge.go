@@ -15,7 +15,7 @@ func (w *worker) judge(item *facts.Item) {
 	in := w.builder.Case(a, e != nil && e.disputed())
 	in.Vanished = item.Vanished
 	if e != nil {
-		in.Conflicts, in.Past, in.Before = e.conflicts, e.past, e.found
+		in.Conflicts, in.Past, in.Before = e.remembered(), e.past, e.found
 	}
 	out := s.Policy.Judge(in)
 	if len(out.Expired) > 0 {
@@ -116,7 +116,7 @@ func (w *worker) audits(e *entry, in *verdict.Case, out *verdict.Judgement) bool
 
 // active reports whether a conflict of the address is not over.
 func (e *entry) active() bool {
-	return slices.ContainsFunc(e.conflicts, func(c verdict.Conflict) bool { return c.Active() })
+	return slices.ContainsFunc(e.conflicts, func(c *verdict.Conflict) bool { return c.Active() })
 }
 
 // settle forgets an entry of which nothing is to be remembered.
@@ -233,18 +233,17 @@ func namespaceChanged(a, b *verdict.Owner) bool {
 // takeConflict makes known how a conflict changed.
 func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 	s := w.shards
-	was := e.conflict(c.ID)
-	opened := c.Active() && (was == nil || !was.Active())
-	changed := was == nil || conflictChanged(was, c)
-	before := *c
-	if was == nil {
-		e.conflicts = append(e.conflicts, *c)
+	kept := new(*c)
+	before, opened, changed := kept, c.Active(), true
+	if at := e.conflict(c.ID); at >= 0 {
+		before = e.conflicts[at]
+		opened, changed = opened && !before.Active(), conflictChanged(before, c)
+		e.conflicts[at] = kept
 	} else {
-		before, *was = *was, *c
+		e.conflicts = append(e.conflicts, kept)
 	}
-	kept := *c
-	s.Conflicts.put(e.addr, &kept)
-	until, lapsed := s.Listener.Acknowledged(&kept)
+	s.Conflicts.put(e.addr, kept)
+	until, lapsed := s.Listener.Acknowledged(kept)
 	if until != 0 {
 		w.arm(e, until)
 	}
@@ -254,7 +253,7 @@ func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 	if opened && item.At != 0 {
 		s.Listener.Detected(item.Residence + s.Clock().Sub(item.At))
 	}
-	s.Listener.ConflictChanged(&kept, &before, opened)
+	s.Listener.ConflictChanged(kept, before, opened)
 	if !c.Active() {
 		s.Conflicts.over(conflictPlace{e.addr, c.ID, c.ResolvedAt})
 		s.Forget()
