@@ -15,9 +15,6 @@ import (
 // after the other which addresses it has now.
 const intendedAfter = 30 * time.Second
 
-// whileApplying is when a namespace is looked at again whose node sends a snapshot.
-const whileApplying = 50 * time.Millisecond
-
 // intents are the namespaces that may lack addresses that they were meant to have.
 type intents struct {
 	wake chan struct{}
@@ -26,8 +23,13 @@ type intents struct {
 	// due is when a namespace is looked at, next when the first one is.
 	due  map[intent]verdict.Stamp
 	next verdict.Stamp
+	// waiting are those that were due while a snapshot of their node was applied.
+	waiting map[*facts.Node][]intent
 	// lacks are the findings about namespaces.
 	lacks map[intent][]verdict.Finding
+
+	// looking is held while findings are made.
+	looking sync.Mutex
 }
 
 // intent is a namespace by its node and the agent's number.
@@ -37,7 +39,10 @@ type intent struct {
 }
 
 func newIntents() intents {
-	return intents{wake: make(chan struct{}, 1), due: make(map[intent]verdict.Stamp), lacks: make(map[intent][]verdict.Finding)}
+	return intents{
+		wake: make(chan struct{}, 1), due: make(map[intent]verdict.Stamp), waiting: make(map[*facts.Node][]intent),
+		lacks: make(map[intent][]verdict.Finding),
+	}
 }
 
 // arm has a namespace looked at at a time. One that is looked at sooner stays as it is.
@@ -57,7 +62,25 @@ func (x *intents) arm(of intent, at verdict.Stamp) {
 	}
 }
 
-// pending reports whether a namespace is looked at some time, and has findings.
+// wait has a namespace looked at when resume is called for its node.
+func (x *intents) wait(of intent) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.waiting[of.node] = append(x.waiting[of.node], of)
+}
+
+// resume has the namespaces of a node looked at that waited for its snapshot.
+func (x *intents) resume(n *facts.Node) {
+	x.mu.Lock()
+	all := x.waiting[n]
+	delete(x.waiting, n)
+	x.mu.Unlock()
+	for _, of := range all {
+		x.arm(of, 1)
+	}
+}
+
+// state reports whether a namespace is looked at some time, and has findings.
 func (x *intents) state(of intent) (pending, lacks bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -120,6 +143,8 @@ func (s *store) lack(n *facts.Node, record uint32) {
 
 // intendAll makes the findings about namespaces that are due, and returns when the next one is.
 func (s *store) intendAll() verdict.Stamp {
+	s.intended.looking.Lock()
+	defer s.intended.looking.Unlock()
 	due, next := s.intended.take(s.clock())
 	for _, of := range due {
 		s.intend(of)
@@ -135,7 +160,7 @@ func (s *store) intend(of intent) {
 	s.facts.RLock()
 	defer s.facts.RUnlock()
 	if of.node.Applying() {
-		s.intended.arm(of, s.clock().Add(whileApplying))
+		s.intended.wait(of)
 		return
 	}
 	var now []verdict.Finding

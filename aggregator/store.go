@@ -150,11 +150,13 @@ func (s *store) ring() verdict.Stamp {
 	return next
 }
 
-// judgedBy waits until all that a change touched is judged, and what that says of pools is told.
+// judgedBy waits until all that a change touched is judged, and what follows of pools and
+// of what namespaces lack is told.
 func (s *store) judgedBy(b *facts.Batch) {
 	select {
 	case <-b.Done():
 		s.lookAtPools()
+		s.intendAll()
 	case <-s.work.stopped:
 	}
 }
@@ -206,6 +208,7 @@ func (s *store) snapshot(r *session, last []*pb.ReportRequest) error {
 		Excess: r.excess, LeftOut: r.pending.leftOut, Corrections: r.corrected, Checked: r.checked,
 	}
 	batches, err := s.facts.Snapshot(r, n, in, func() { s.letGo(r) })
+	s.intended.resume(n)
 	for _, b := range batches {
 		s.judgedBy(b)
 	}
