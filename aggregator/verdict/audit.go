@@ -101,7 +101,7 @@ func (a *auditing) holder(o *Owner) {
 		case booked:
 		case len(others) > 0:
 			patience := a.patience(p, o)
-			if patience <= toldWithin && slices.ContainsFunc(others, func(al *Allocation) bool { return al.named(o) }) {
+			if patience <= toldWithin && slices.ContainsFunc(others, func(al *Allocation) bool { return al.Names(o) }) {
 				patience = 0 // it is what is written for it
 			}
 			a.find(FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, patience))
@@ -117,7 +117,7 @@ func (a *auditing) holder(o *Owner) {
 // for others.
 func (a *auditing) booked(p *Pool, o *Owner) (booked bool, others []*Allocation) {
 	for _, al := range a.in.Allocations {
-		if !al.Pool.is(p) {
+		if !al.Pool.Is(p) {
 			continue
 		}
 		if al.For(o) {
@@ -159,7 +159,7 @@ func (a *auditing) poolsOf(o *Owner) (pools []*Pool) {
 	var sure []*Pool
 	networks := o.networks()
 	for _, p := range a.in.Pools {
-		if p.Node != nil && !p.Node.is(o.Node) || !p.Contains(a.in.Address) && !a.has(p) && len(p.Ranges) > 0 {
+		if p.Node != nil && !p.Node.Is(o.Node) || !p.Contains(a.in.Address) && !a.has(p) && len(p.Ranges) > 0 {
 			continue
 		}
 		named, unknown := false, true
@@ -191,7 +191,7 @@ func (a *auditing) poolsOf(o *Owner) (pools []*Pool) {
 
 // has tells whether a pool has given the address: a range may be unknown.
 func (a *auditing) has(p *Pool) bool {
-	return slices.ContainsFunc(a.in.Allocations, func(al AllocationFacts) bool { return al.Pool.is(p) })
+	return slices.ContainsFunc(a.in.Allocations, func(al AllocationFacts) bool { return al.Pool.Is(p) })
 }
 
 // meets tells whether who gets an address of the pool meets an owner that has it from
@@ -199,9 +199,9 @@ func (a *auditing) has(p *Pool) bool {
 func (p *Pool) meets(o *Owner) bool {
 	switch i := o.Interface; {
 	case p.Node == nil && p.IPAM != Whereabouts: // routed in the whole cluster
-		return o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.kind() != Host) && !madeByDocker(i.Name) && (i.Link == nil || !madeByDocker(i.Link.Name))
+		return o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.Kind() != Host) && !madeByDocker(i.Name) && (i.Link == nil || !madeByDocker(i.Link.Name))
 	case p.Node == nil: // on some link: that of its pods
-		return o.kind() != Host && i.Attachment == Lower
+		return o.Kind() != Host && i.Attachment == Lower
 	case p.Device != "" && i.Link != nil && i.Link.Name == p.Device, p.Device != "" && i.HostInterface == p.Device:
 		return true
 	default:
@@ -212,9 +212,9 @@ func (p *Pool) meets(o *Owner) bool {
 // inVRF tells whether an owner is in a VRF: it meets only what is in that, too.
 func (o *Owner) inVRF() bool { return o.Scope.Kind == NodeScope && o.Scope.Name != "" }
 
-// sameNode tells whether a name that an IPAM or Kubernetes has for a node is that of
+// OnNode tells whether a name that an IPAM or Kubernetes has for a node is that of
 // an owner's.
-func (o *Owner) sameNode(name string) bool {
+func (o *Owner) OnNode(name string) bool {
 	return o.Pod != nil && o.Pod.Node != "" && o.Pod.Node == name || o.Node.Called(name)
 }
 
@@ -233,7 +233,7 @@ func (n *Node) Called(name string) bool {
 func (al *Allocation) For(o *Owner) bool {
 	w := o.Workload()
 	switch {
-	case al.Node != "" && !o.sameNode(al.Node):
+	case al.Node != "" && !o.OnNode(al.Node):
 		return false
 	case al.nameless():
 		return true
@@ -242,15 +242,15 @@ func (al *Allocation) For(o *Owner) bool {
 	case al.ContainerID != "" && al.ContainerID == w.ContainerID:
 		return true
 	case al.Pod != "" && w.Kind == Pod && w.Name != "":
-		return al.named(o)
-	case al.ContainerID != "" && w.sandbox() != "":
+		return al.Names(o)
+	case al.ContainerID != "" && w.Sandbox() != "":
 		return false
 	}
 	return true // neither says
 }
 
-// named tells whether an allocation is for the pod of an owner, on whatever node.
-func (al *Allocation) named(o *Owner) bool {
+// Names tells whether an allocation is for the pod of an owner, on whatever node.
+func (al *Allocation) Names(o *Owner) bool {
 	w := o.Workload()
 	return w.Kind == Pod && al.Pod != "" && al.Pod == w.Name && al.Namespace == w.Namespace
 }
@@ -267,9 +267,9 @@ func (al *Allocation) ofEndpoint(w Workload) bool {
 	return al.Pool.IPAM == Cilium && w.Kind == Unknown
 }
 
-// sandbox is the id that IPAM was given for a workload; empty where it is not known: the
+// Sandbox is the id that IPAM was given for a workload; empty where it is not known: the
 // one that a cgroup tells may be another container's.
-func (w Workload) sandbox() string {
+func (w Workload) Sandbox() string {
 	source := w.Source
 	for word := range strings.SplitSeq(w.Sources, ",") {
 		if field, from, _ := strings.Cut(word, "="); field == "containerId" {
@@ -289,7 +289,7 @@ func (a *auditing) allocation(al *AllocationFacts) {
 		return
 	}
 	held := slices.ContainsFunc(a.judged.Owners, func(o Owner) bool {
-		return o.Alive() && (p.Node == nil || o.Node.is(p.Node))
+		return o.Alive() && (p.Node == nil || o.Node.Is(p.Node))
 	})
 	if held || al.Sandbox {
 		return // or its sandbox is there, with an interface that is down, or a guest that has the address
@@ -350,9 +350,9 @@ func (a *auditing) leftBehind(al *AllocationFacts) bool {
 // shares tells whether who has an address of one pool meets who has it of the other.
 func (p *Pool) shares(other *Pool) bool {
 	switch {
-	case p.IPAM != other.IPAM || !p.Node.is(other.Node) || p.Realm != other.Realm:
+	case p.IPAM != other.IPAM || !p.Node.Is(other.Node) || p.Realm != other.Realm:
 		return false
-	case p.is(other), p.Node == nil && p.IPAM != Whereabouts:
+	case p.Is(other), p.Node == nil && p.IPAM != Whereabouts:
 		return true
 	case p.Network != "" && p.Network == other.Network, p.Node == nil && p.Network == "" && other.Network == "":
 		return true
@@ -408,7 +408,7 @@ func (a *auditing) tell(f Finding, subject string, patience time.Duration) {
 		if b.ID == f.ID && b.about(&f) {
 			f.Since = b.Since
 		}
-		if b.about(&f) && !b.Waiting && (b.ID == f.ID || b.Pool.is(f.Pool) && b.Severity == Critical && f.Severity == Critical) {
+		if b.about(&f) && !b.Waiting && (b.ID == f.ID || b.Pool.Is(f.Pool) && b.Severity == Critical && f.Severity == Critical) {
 			patience = 0 // what was told stays told, or becomes the next worse thing
 		}
 	}
@@ -446,7 +446,7 @@ func (p *Pool) Subject() string {
 // keep carries on what was found while nothing new can be known.
 func (a *auditing) keep(p *Pool, kinds ...string) {
 	for _, b := range a.in.Before {
-		if b.Pool.is(p) && !b.Waiting && slices.Contains(kinds, b.Kind) && !a.contested &&
+		if b.Pool.Is(p) && !b.Waiting && slices.Contains(kinds, b.Kind) && !a.contested &&
 			!slices.ContainsFunc(a.out.Findings, func(f Finding) bool { return f.ID == b.ID }) {
 			a.out.Findings = append(a.out.Findings, b)
 		}
@@ -473,7 +473,7 @@ func (a *auditing) past() {
 		}
 		for i := range a.judged.Owners {
 			o := &a.judged.Owners[i]
-			if !o.holds() || al.Pool.Node != nil && !al.Pool.Node.is(o.Node) {
+			if !o.holds() || al.Pool.Node != nil && !al.Pool.Node.Is(o.Node) {
 				continue
 			}
 			switch {

@@ -71,7 +71,7 @@ func (o *Owner) guest() string {
 	switch i := o.Interface; {
 	case o.Namespace == nil && o.Claims[0].Interface.Tap:
 		return fmt.Sprintf("the device with MAC %s is behind %s of node %s, a tap: it is a virtual machine of that node", o.MAC, o.Claims[0].Interface.Name, o.Node.Name)
-	case o.Namespace != nil && !o.Assigned && !o.dadFailed() && i.Namespace.ID != o.ID && o.kind() != Host:
+	case o.Namespace != nil && !o.Assigned && !o.dadFailed() && i.Namespace.ID != o.ID && o.Kind() != Host:
 		return fmt.Sprintf("what has MAC %s enters by %s, the port of %s: it is behind that", o.MAC, witness(o.Claims[0]), o.name())
 	}
 	return ""
@@ -114,7 +114,7 @@ func (i *Interface) bridge() bool {
 // on tells whether an owner's interface is on a bridge.
 func (o *Owner) on(bridge *Interface) bool {
 	l := o.Interface.Link
-	return o.Node.is(bridge.Namespace.Node) && l != nil && l.Kind == Bridge && l.Name == bridge.Name && !o.Interface.is(bridge)
+	return o.Node.Is(bridge.Namespace.Node) && l != nil && l.Kind == Bridge && l.Name == bridge.Name && !o.Interface.Is(bridge)
 }
 
 // podsBridge tells whether an interface of a node is the bridge of a CNI network.
@@ -134,12 +134,12 @@ func madeByDocker(name string) bool {
 func (q *inquiry) tunnelAddress() (r reason) {
 	var excluded reason
 	q.pairs(func(host, pod *Owner) bool {
-		if host.kind() != Host || !host.Assigned || pod.kind() == Host || pod.Namespace == nil {
+		if host.Kind() != Host || !host.Assigned || pod.Kind() == Host || pod.Namespace == nil {
 			return true
 		}
 		for _, c := range host.Claims {
 			i := c.Interface
-			if !c.counts() {
+			if !c.Counts() {
 				continue
 			}
 			what := i.tunnel()
@@ -220,9 +220,9 @@ func (q *inquiry) staticAddress() (r reason) {
 		switch i := o.Interface; {
 		case q.given(o):
 			all = append(all, o.name())
-		case o.kind() == Host && o.Assigned && madeByDocker(i.Name):
+		case o.Kind() == Host && o.Assigned && madeByDocker(i.Name):
 			return not("%s has its address from what made it: docker, podman or libvirt", i.Name)
-		case o.Namespace == nil || o.kind() == Host || !q.pods():
+		case o.Namespace == nil || o.Kind() == Host || !q.pods():
 			return reason{}
 		default:
 			return open("who gave it to %s is not known: no CNI result and no container runtime tells, and no IPAM has it for the other one alone", o.name())
@@ -235,11 +235,11 @@ func (q *inquiry) staticAddress() (r reason) {
 // pods or an owner. The address is then their gateway and belongs to nothing else. It returns
 // nil if there is no such bridge.
 func (q *inquiry) gateway(host, o *Owner) *Interface {
-	if host.kind() != Host {
+	if host.Kind() != Host {
 		return nil
 	}
 	for _, c := range host.Claims {
-		if i := c.Interface; c.counts() && i.bridge() && (o.on(i) || q.podsBridge(i)) {
+		if i := c.Interface; c.Counts() && i.bridge() && (o.on(i) || q.podsBridge(i)) {
 			return i
 		}
 	}
@@ -249,7 +249,7 @@ func (q *inquiry) gateway(host, o *Owner) *Interface {
 // pods tells whether one of the owners is a pod, or is known to have been given the
 // address.
 func (q *inquiry) pods() bool {
-	return slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.kind() == Pod || q.given(o) })
+	return slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Kind() == Pod || q.given(o) })
 }
 
 // inPodRange tells whether the address is one that pods may be given.
@@ -278,7 +278,7 @@ func (q *inquiry) byHand(o *Owner) string {
 	}
 	w := o.Workload()
 	guest := o.guest()
-	if l := o.Interface.Link; o.Assigned && o.kind() != Host && (l != nil && madeByDocker(l.Name) || w.Kind == Container && !w.named() && w.ContainerID != "") {
+	if l := o.Interface.Link; o.Assigned && o.Kind() != Host && (l != nil && madeByDocker(l.Name) || w.Kind == Container && !w.OnlyNetns() && w.ContainerID != "") {
 		return "" // its runtime has an IPAM of its own: podman has results of CNI, too
 	}
 	switch {

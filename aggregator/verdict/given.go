@@ -54,7 +54,7 @@ func (al *Allocation) books(o *Owner) booking {
 	switch p := al.Pool; {
 	case o.Namespace == nil:
 		return maybeBooked
-	case p.Node != nil && !p.Node.is(o.Node), al.Node != "" && !o.sameNode(al.Node):
+	case p.Node != nil && !p.Node.Is(o.Node), al.Node != "" && !o.OnNode(al.Node):
 		return notBooked
 	case al.nameless():
 		return maybeBooked
@@ -88,7 +88,7 @@ func (q *inquiry) books(al *Allocation, o *Owner) booking {
 // allocationsOf are what a pool has of the address.
 func (q *inquiry) allocationsOf(p *Pool) (all []*Allocation) {
 	for _, al := range q.allocations {
-		if al.Pool.is(p) {
+		if al.Pool.Is(p) {
 			all = append(all, al)
 		}
 	}
@@ -99,7 +99,7 @@ func (q *inquiry) allocationsOf(p *Pool) (all []*Allocation) {
 // named.
 func (q *inquiry) bookedFor(p *Pool, o *Owner) (most booking) {
 	for _, al := range q.allocations {
-		if p == nil || al.Pool.is(p) {
+		if p == nil || al.Pool.Is(p) {
 			most = max(most, q.books(al, o))
 		}
 	}
@@ -134,10 +134,10 @@ func (q *inquiry) given(o *Owner) bool {
 // gave tells whether a pool gave an owner the address, as far as CNI results, the
 // container runtime and its own records say.
 func (q *inquiry) gave(p *Pool, o *Owner) bool {
-	if o.Namespace == nil || p.Node != nil && !p.Node.is(o.Node) {
+	if o.Namespace == nil || p.Node != nil && !p.Node.Is(o.Node) {
 		return false
 	}
-	if past := q.vanished(o); past != nil && past.Allocation.Pool.is(p) {
+	if past := q.vanished(o); past != nil && past.Allocation.Pool.Is(p) {
 		return true
 	}
 	if q.bookedFor(p, o) == booked {

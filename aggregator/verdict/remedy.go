@@ -171,7 +171,7 @@ const ofNode = "node"
 
 // remedied is the IPAM whose remedies there are.
 func (t *telling) remedied() string {
-	if t.owner != nil && t.owner.kind() == Host && t.pool.IPAM != "" {
+	if t.owner != nil && t.owner.Kind() == Host && t.pool.IPAM != "" {
 		return ofNode
 	}
 	return t.pool.IPAM
@@ -379,7 +379,7 @@ func (t *telling) holder() string {
 
 // ownerName is the owner as NAMESPACE/POD, empty where it is no pod.
 func (t *telling) ownerName() string {
-	if t.owner == nil || t.owner.kind() != Pod {
+	if t.owner == nil || t.owner.Kind() != Pod {
 		return ""
 	}
 	namespace, name := t.owner.Named()
@@ -443,7 +443,7 @@ func (t *telling) bookings() {
 // history tells what IPAM said before.
 func (t *telling) history() {
 	for _, past := range t.f.Past {
-		if t.owner == nil || past.Owner != t.owner.ID || past.Allocation == nil || slices.ContainsFunc(t.f.Allocations, past.Allocation.is) {
+		if t.owner == nil || past.Owner != t.owner.ID || past.Allocation == nil || slices.ContainsFunc(t.f.Allocations, past.Allocation.Is) {
 			continue
 		}
 		t.evidence("Until %s %s booked it for %s.", stampText(past.Since), past.Allocation.place(), past.Allocation.call())
@@ -488,7 +488,7 @@ func (t *telling) restarting(then string) ([]Action, Fix) {
 	case t.owner.static():
 		s := say("%s, so that %s.", t.owner.again(), then)
 		return []Action{s}, Fix{Node: t.owner.Node.Name, What: s.Text, Manual: true}
-	case w.named():
+	case w.OnlyNetns():
 		del := fmt.Sprintf("ip -n %s addr del %s/%d dev %s", quote(w.Name), t.f.Address, t.owner.prefixLength(), quote(t.owner.Interface.Name))
 		have := say("See whether %s can have another address: whoever made it can tell.", t.owner.placed()).or(
 			either("it can", say("Take the address away from it, and see that what set it does not set it again.").by(t.owner.Node.Name, del)),
@@ -531,7 +531,7 @@ func (t *telling) restartNow(then string) {
 // prefixLength returns the prefix length in bits with which the owner's kernel has the address.
 func (o *Owner) prefixLength() uint8 {
 	for _, c := range o.Claims {
-		if c.counts() && c.Interface.is(o.Interface) {
+		if c.Counts() && c.Interface.Is(o.Interface) {
 			return c.PrefixLength
 		}
 	}

@@ -23,7 +23,7 @@ func (t *telling) reserveCalico() {
 // rebookCalico has the node's name put right, and then the holder restarted.
 func (t *telling) rebookCalico() {
 	al := t.booked
-	if al.Node == "" || t.owner == nil || t.owner.sameNode(al.Node) || al.Pod != "" && !al.named(t.owner) {
+	if al.Node == "" || t.owner == nil || t.owner.OnNode(al.Node) || al.Pod != "" && !al.Names(t.owner) {
 		if al.Pod != "" {
 			t.act(say("See whether pod %s/%s, for which Calico has it, runs, and which addresses it has.", al.Namespace, al.Pod).by("", "kubectl get pod -n "+quote(al.Namespace)+" -o wide "+argument(al.Pod)))
 		}
@@ -61,7 +61,7 @@ func (t *telling) nodename(right string) {
 	const conflist = "grep -H '\"nodename\"' /etc/cni/net.d/*calico*"
 	t.act(say("On node %s, see what Calico's CNI plugin takes the node for. It must be %s; what the network configuration says comes first.", n.Name, right).by(n.Name, conflist+"; cat "+calicoNodename))
 	stale := n.CalicoNodename
-	if stale == "" || stale == right || t.owner.sameNode(stale) {
+	if stale == "" || stale == right || t.owner.OnNode(stale) {
 		t.act(say("Restart calico-node on node %s: its init container writes the network configuration anew, which may have another name.", n.Name).by("", restartCalicoNode(right)))
 		t.byHand("", restartCalicoNode(right), "Restart calico-node on node %s, if its CNI configuration has the wrong nodename: its init container writes it anew.", right)
 		return

@@ -125,9 +125,9 @@ func (t *telling) unwritable() string {
 	switch {
 	case t.owner == nil || t.owner.Namespace == nil:
 		return "its holder is not known"
-	case t.owner.kind() == Host:
+	case t.owner.Kind() == Host:
 		return "its holder is the node itself, not a container"
-	case t.owner.Workload().sandbox() == "":
+	case t.owner.Workload().Sandbox() == "":
 		return "the id of its container is not known, and host-local frees an address by that"
 	case t.owner.Interface == nil || t.owner.Interface.Namespace.ID != t.owner.ID:
 		return "it is not known on which interface of the container it is"
@@ -144,7 +144,7 @@ func (t *telling) file() string {
 
 // reservation is the command that writes the address's file.
 func (t *telling) reservation() string {
-	return `printf '%s\r\n%s' ` + quote(t.owner.Workload().sandbox()) + " " + quote(t.owner.Interface.Name) + " > " + t.file()
+	return `printf '%s\r\n%s' ` + quote(t.owner.Workload().Sandbox()) + " " + quote(t.owner.Interface.Name) + " > " + t.file()
 }
 
 // dir is host-local's directory, quoted.
@@ -198,7 +198,7 @@ func inUse(address string) string {
 
 // cordon advises to have no pods started on a node for now.
 func (t *telling) cordon(node string) {
-	if t.owner == nil || t.owner.kind() != Pod || node == "" {
+	if t.owner == nil || t.owner.Kind() != Pod || node == "" {
 		return
 	}
 	t.act(cordoning(node))
@@ -216,7 +216,7 @@ func uncordoning(node string) Action {
 
 // uncordon adds the action that reverts cordon.
 func (t *telling) uncordon(node string) {
-	if t.owner == nil || t.owner.kind() != Pod || node == "" {
+	if t.owner == nil || t.owner.Kind() != Pod || node == "" {
 		return
 	}
 	t.act(uncordoning(node))

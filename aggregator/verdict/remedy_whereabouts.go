@@ -166,18 +166,18 @@ func (p *Pool) entry(a netip.Addr) (e entry, why string) {
 
 // entry is the one that the holder should have.
 func (t *telling) entry() (e entry, why string) {
-	if t.owner == nil || t.owner.kind() != Pod || t.ownerName() == "" {
+	if t.owner == nil || t.owner.Kind() != Pod || t.ownerName() == "" {
 		return e, "it is not known which pod holds it"
 	}
 	if t.owner.Interface == nil || t.owner.Interface.Namespace.ID != t.owner.ID {
 		return e, "it is not known on which interface of the pod it is"
 	}
 	w := t.owner.Workload()
-	if w.sandbox() == "" {
+	if w.Sandbox() == "" {
 		return e, "the id of its sandbox is not known, and whereabouts frees an address by that"
 	}
 	e, why = t.pool.entry(t.f.Address)
-	e.id, e.podref, e.ifname = w.sandbox(), t.ownerName(), t.owner.Interface.Name
+	e.id, e.podref, e.ifname = w.Sandbox(), t.ownerName(), t.owner.Interface.Name
 	return e, why
 }
 

@@ -153,7 +153,7 @@ func (j *judging) spoof(c *Claim, sender *Namespace) {
 	if victims == nil {
 		return
 	}
-	i := slices.IndexFunc(j.out.Spoofs, func(s Spoof) bool { return s.Port.is(c.Interface) })
+	i := slices.IndexFunc(j.out.Spoofs, func(s Spoof) bool { return s.Port.Is(c.Interface) })
 	if i < 0 {
 		i = len(j.out.Spoofs)
 		j.out.Spoofs = append(j.out.Spoofs, Spoof{Port: c.Interface, Sender: sender, Link: c.Link})
@@ -186,18 +186,18 @@ func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 	if samePod(two) || sameVM(two) {
 		return false
 	}
-	if o.Node.is(c.Node()) && !c.MAC.routers() && slices.ContainsFunc(j.in.holders(o.Node, c.MAC), func(h *Interface) bool { return h.Namespace.Record == OwnRecord }) {
+	if o.Node.Is(c.Node()) && !c.MAC.routers() && slices.ContainsFunc(j.in.holders(o.Node, c.MAC), func(h *Interface) bool { return h.Namespace.Record == OwnRecord }) {
 		return false // true as well: the hosting node delivers packets to the owner
 	}
 	for _, has := range o.Claims {
-		if i := has.Interface; has.counts() && i.MAC == c.MAC && oneLink(i.Link, c.Link) {
+		if i := has.Interface; has.Counts() && i.MAC == c.MAC && oneLink(i.Link, c.Link) {
 			return false
 		}
 	}
 	meets := false
 	j.reaches(&two[0], c, func(s extent) {
 		for _, has := range o.Claims {
-			if has.counts() {
+			if has.Counts() {
 				j.scopes(o, has, func(other extent) { meets = meets || s.whole() == other.whole() })
 			}
 		}
@@ -212,7 +212,7 @@ func (j *judging) router(c *Claim, sender *Namespace) (Router, bool) {
 	for _, r := range j.policy.Routers {
 		switch {
 		case r.MAC != "":
-			if r.MAC == c.MAC && slices.ContainsFunc(j.in.holders(c.Node(), c.MAC), func(h *Interface) bool { return h.Namespace.is(sender) }) {
+			if r.MAC == c.MAC && slices.ContainsFunc(j.in.holders(c.Node(), c.MAC), func(h *Interface) bool { return h.Namespace.Is(sender) }) {
 				return r, true
 			}
 		case r.names(sender):
@@ -244,7 +244,7 @@ func (j *judging) clones(c *Claim, sender *Namespace) {
 			j.again(due)
 			continue
 		}
-		i := slices.IndexFunc(j.out.Clones, func(s Spoof) bool { return s.Port.is(c.Interface) && s.MACs[0] == mac })
+		i := slices.IndexFunc(j.out.Clones, func(s Spoof) bool { return s.Port.Is(c.Interface) && s.MACs[0] == mac })
 		if i < 0 {
 			ns := victim.Namespace
 			i = len(j.out.Clones)
@@ -274,7 +274,7 @@ func (j *judging) cloned(c *Claim, mac MAC) (victim *Interface) {
 		if h.Namespace.ID == sender.ID {
 			return nil
 		}
-		if h.is(port) || !h.Link.is(c.Link) || victim != nil && compareInterfaces(victim, h) <= 0 {
+		if h.Is(port) || !h.Link.Is(c.Link) || victim != nil && compareInterfaces(victim, h) <= 0 {
 			continue
 		}
 		if two[1] = (Owner{ID: h.Namespace.ID, Node: h.Namespace.Node, Namespace: h.Namespace}); !samePod(two) && !sameVM(two) {
