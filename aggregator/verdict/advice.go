@@ -3,6 +3,8 @@ package verdict
 import (
 	"fmt"
 	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/form"
 )
 
 // The remedies in this file leave a conflict with one owner: the rightful one.
@@ -123,13 +125,9 @@ func (q *inquiry) reserve(keep *Owner) (steps []Action) {
 		if !q.gave(p, keep) || len(q.allocationsOf(p)) > 0 || p.State != PoolKnown && p.State != PoolMissing {
 			continue
 		}
-		told := q.policy.Tell(&Finding{
-			Kind: FindingInUseUnallocated, Severity: Critical, Address: q.c.Address, Owners: []Owner{*keep}, Pool: p,
-		}, PoolUse{})
-		for _, f := range told.Fixes {
-			if !f.Manual {
-				steps = append(steps, say("%s", f.What).by(f.Node, f.Command))
-			}
+		t := &telling{f: &Finding{Address: q.c.Address}, pool: p, owner: keep}
+		if what, node, command := t.reserving(); command != "" && !form.Withheld(command) {
+			steps = append(steps, say("%s", what).by(node, command))
 		}
 	}
 	return steps

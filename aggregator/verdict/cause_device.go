@@ -94,9 +94,9 @@ var tunnels = []string{
 	"ipip", "sit", "ip6tnl", "vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "erspan", "ip6erspan", "wireguard", "bareudp", "vti", "vti6", "xfrm",
 }
 
-// tunnel says what kind of tunnel a device is; empty for none. Cilium's is known by
+// Tunnel says what kind of tunnel a device is; empty for none. Cilium's is known by
 // its name: it is a veth pair with both ends in the node.
-func (i *Interface) tunnel() string {
+func (i *Interface) Tunnel() string {
 	switch {
 	case slices.Contains(tunnels, i.Kind):
 		return "a tunnel device (" + i.Kind + ")"
@@ -142,7 +142,7 @@ func (q *inquiry) tunnelAddress() (r reason) {
 			if !c.Counts() {
 				continue
 			}
-			what := i.tunnel()
+			what := i.Tunnel()
 			if what == "" {
 				excluded = not("%s of node %s is no tunnel device", i.Name, host.Node.Name)
 				continue
@@ -287,7 +287,7 @@ func (q *inquiry) byHand(o *Owner) string {
 	case o.Namespace == nil:
 		return ""
 	case w.Kind == Host:
-		if i := o.Interface; o.Assigned && !i.portOfPod() && i.tunnel() == "" && !q.podsBridge(i) && !madeByDocker(i.Name) &&
+		if i := o.Interface; o.Assigned && !i.portOfPod() && i.Tunnel() == "" && !q.podsBridge(i) && !madeByDocker(i.Name) &&
 			!slices.ContainsFunc(q.owners, func(other *Owner) bool { return i.bridge() && other.on(i) }) {
 			return fmt.Sprintf("It is on %s of node %s itself, and no CNI network gives addresses to that.", i.Name, o.Node.Name)
 		}

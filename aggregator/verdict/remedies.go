@@ -251,7 +251,7 @@ func (q *inquiry) leaveDevice(owners []*Owner, why *reason) []Action {
 	}
 	var another []Action
 	for _, o := range devices {
-		if o.Interface.tunnel() != "" && q.ofCalico() {
+		if o.Interface.Tunnel() != "" && q.ofCalico() {
 			another = append(another, say("Restart Calico on node %s: it asks IPAM for another address for its %s, as this one is a pod's.", o.Node.Name, o.Interface.Name).by("", restartCalicoNode(o.Node.label())))
 			continue
 		}

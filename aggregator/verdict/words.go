@@ -14,9 +14,6 @@ func describe(ns *Namespace, c *Claim) string {
 	return ns.call(ns.Who.Workload())
 }
 
-// Describe returns a readable name of the namespace.
-func (ns *Namespace) Describe() string { return describe(ns, nil) }
-
 // call names a workload that is in the namespace.
 func (ns *Namespace) call(w Workload) string {
 	if w.OnlyNetns() {
@@ -266,6 +263,3 @@ func (j *judging) resolution(c *Conflict, left []*Owner, over coverage) string {
 	}
 	return start + " They are no longer in one scope."
 }
-
-// Call names an owner as a person would, without its place.
-func (o *Owner) Call() string { return o.name() }

@@ -1,12 +1,12 @@
-package verdict
+package explain
 
 import (
 	"cmp"
 	"fmt"
-	"math/bits"
 	"net/netip"
-	"strconv"
 	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // whereabouts (pkg/storage/kubernetes/ipam.go) keeps in each IPPool a map from the
@@ -92,7 +92,7 @@ func (t *telling) releaseWhereabouts() {
 	var entry entry
 	why := "it is not known which pod it is for"
 	if al.Pod != "" {
-		entry, why = t.pool.entry(t.f.Address)
+		entry, why = entryOf(t.pool, t.f.Address)
 		entry.podref, entry.id, entry.ifname = al.Namespace+"/"+al.Pod, al.ContainerID, al.Interface
 		for place := range strings.SplitSeq(al.Location, "; ") {
 			if _, offset, ok := strings.Cut(place, "/spec/allocations/"); ok {
@@ -151,14 +151,14 @@ type entry struct {
 	id, podref, ifname string
 }
 
-// entry is the place of an address in the pool; why says what is missing.
-func (p *Pool) entry(a netip.Addr) (e entry, why string) {
+// entryOf returns the place of an address in the pool; why says what is missing.
+func entryOf(p *verdict.Pool, a netip.Addr) (e entry, why string) {
 	namespace, name, ok := strings.Cut(p.Name, "/")
 	if !ok {
 		return e, "the IPPool is not known"
 	}
-	e = entry{namespace: namespace, name: name, reservation: p.reservation(a)}
-	if e.offset, ok = OffsetOf(p.Base, a); !ok {
+	e = entry{namespace: namespace, name: name, reservation: reservationOf(p, a)}
+	if e.offset, ok = verdict.OffsetOf(p.Base, a); !ok {
 		return e, "the offset of the address is not known"
 	}
 	return e, ""
@@ -166,7 +166,7 @@ func (p *Pool) entry(a netip.Addr) (e entry, why string) {
 
 // entry is the one that the holder should have.
 func (t *telling) entry() (e entry, why string) {
-	if t.owner == nil || t.owner.Kind() != Pod || t.ownerName() == "" {
+	if t.owner == nil || t.owner.Kind() != verdict.Pod || t.ownerName() == "" {
 		return e, "it is not known which pod holds it"
 	}
 	if t.owner.Interface == nil || t.owner.Interface.Namespace.ID != t.owner.ID {
@@ -176,14 +176,14 @@ func (t *telling) entry() (e entry, why string) {
 	if w.Sandbox() == "" {
 		return e, "the id of its sandbox is not known, and whereabouts frees an address by that"
 	}
-	e, why = t.pool.entry(t.f.Address)
+	e, why = entryOf(t.pool, t.f.Address)
 	e.id, e.podref, e.ifname = w.Sandbox(), t.ownerName(), t.owner.Interface.Name
 	return e, why
 }
 
-// reservation is what whereabouts calls the reservation of an address: the address,
+// reservationOf returns what whereabouts calls the reservation of an address: the address,
 // with - for :, after the network_name, if the pool has one.
-func (p *Pool) reservation(a netip.Addr) string {
+func reservationOf(p *verdict.Pool, a netip.Addr) string {
 	if p.Realm != "" {
 		return p.Realm + "-" + normalized(a)
 	}
@@ -197,28 +197,6 @@ func normalized(a netip.Addr) string {
 		s += "0"
 	}
 	return strings.ReplaceAll(s, ":", "-")
-}
-
-// OffsetOf is how many addresses an address is after the base, in decimal: of IPv6 that
-// may be more than fits into 64 bits. There is none before the base, nor of another family.
-func OffsetOf(base, a netip.Addr) (offset string, ok bool) {
-	if base.BitLen() != a.BitLen() || !a.IsValid() || a.Less(base) {
-		return "", false
-	}
-	from, to := base.As16(), a.As16()
-	low, borrow := bits.Sub64(number(to[8:]), number(from[8:]), 0)
-	high, _ := bits.Sub64(number(to[:8]), number(from[:8]), borrow)
-	return decimal(high, low), true
-}
-
-// decimal is a number of 128 bits as people write it.
-func decimal(high, low uint64) string {
-	if high == 0 {
-		return strconv.FormatUint(low, 10)
-	}
-	const digits = 1e19 // the most that fit into 64 bits
-	quotient, rest := bits.Div64(high%digits, low, digits)
-	return decimal(high/digits, quotient) + fmt.Sprintf("%019d", rest)
 }
 
 // pointer is where the entry is in the IPPool (RFC 6901).

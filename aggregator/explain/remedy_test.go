@@ -1,4 +1,4 @@
-package verdict_test
+package explain_test
 
 import (
 	"flag"
@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -27,9 +29,9 @@ func holder(w *world, node, name string, claimed string) verdict.Owner {
 	})
 	inside, _ := w.veth(ns, "\x0a\x58\x0a\xf4\x00\x05", w.link(node, "cni0", verdict.Bridge, true))
 	inside.Name = claimed
-	c := w.assigned(inside)
+	c := assigned(inside)
 	return verdict.Owner{
-		ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: inside, Assigned: true, State: verdict.Live, Claims: []*verdict.Claim{c},
+		ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: inside, MAC: inside.MAC, Assigned: true, State: verdict.Live, Claims: []*verdict.Claim{c},
 		Pod: &verdict.PodObject{Namespace: "shop", Name: name, UID: "4203561e-1821-45b6-a68a-d4619be90320", Node: node, ControllerKind: "Deployment", Controller: "web"},
 	}
 }
@@ -52,7 +54,7 @@ func whereabouts(name, base string) *verdict.Pool {
 
 // findings are one of each kind and IPAM, by a name.
 func findings() map[string]verdict.Finding {
-	w := newWorld("10.244.0.5")
+	w := newWorld()
 	owner := holder(w, "node-a", "web-5d", "eth0")
 	lan := holder(w, "node-b", "cam-0", "net1")
 	lan.ID, lan.Namespace.ID = "b/1", "b/1"
@@ -89,12 +91,12 @@ func findings() map[string]verdict.Finding {
 	local := func(node string) verdict.Owner {
 		ns := w.host(node)
 		i := w.iface(ns, verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local})
-		return verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Claims: []*verdict.Claim{w.assigned(i)}}
+		return verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Claims: []*verdict.Claim{assigned(i)}}
 	}
 	self := func(device, kind string) []verdict.Owner {
 		ns := w.host("node-a")
 		i := w.iface(ns, verdict.Interface{Name: device, Kind: kind, Attachment: verdict.Own})
-		return []verdict.Owner{{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Assigned: true, Claims: []*verdict.Claim{w.assigned(i)}}}
+		return []verdict.Owner{{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Assigned: true, Claims: []*verdict.Claim{assigned(i)}}}
 	}
 	static := holder(w, "node-e", "proxy-node-e", "eth0")
 	static.Pod = &verdict.PodObject{ControllerKind: "Node", Controller: "node-e", Node: "node-e"}
@@ -133,9 +135,30 @@ func findings() map[string]verdict.Finding {
 		"double-allocated whereabouts":                 find(verdict.FindingDoubleAllocated, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-0", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/192.0.2.0-28 /spec/allocations/3"}),
 		"double-allocated kubernetes":                  find(verdict.FindingDoubleAllocated, api, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "a", Node: "node-a", Location: "pods shop/a /status/podIPs"}, &verdict.Allocation{Namespace: "shop", Pod: "b", Node: "node-b", Location: "pods shop/b /status/podIPs"}),
 		"intended-not-observed":                        intended,
+		"address-spoofed":                              spoofed(w, verdict.FindingAddressSpoofed),
+		"mac-cloned":                                   spoofed(w, verdict.FindingMACCloned),
 		"shared-address-answered":                      find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
 		"in-use-unallocated of nobody who is known":    find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
 	}
+}
+
+// spoofed is a finding about frames that a pod sends in the name of another one.
+func spoofed(w *world, kind string) verdict.Finding {
+	victim, sender := holder(w, "node-a", "web-5d", "eth0"), holder(w, "node-a", "evil", "eth0")
+	sender.Namespace.ID, sender.ID = "evil", "evil"
+	port := w.iface(w.host("node-a"), verdict.Interface{Name: "veth7", Attachment: verdict.Own, Link: w.link("node-a", "cni0", verdict.Bridge, true), Peer: 3})
+	port.Index = 7
+	s := &verdict.Spoof{
+		Port: port, Link: port.Link, Sender: sender.Namespace, Owner: sender, Victims: []verdict.Owner{victim}, MACs: []verdict.MAC{victim.MAC},
+		First: start, Last: start.Add(time.Minute), Count: 7, Exposed: []*verdict.Namespace{w.namespace("node-a", 4, "4026532400", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})},
+	}
+	f := verdict.Finding{ID: "x", Kind: kind, Severity: verdict.Critical, Owners: append([]verdict.Owner{s.Owner}, s.Victims...), Spoof: s, Since: start}
+	if kind == verdict.FindingMACCloned {
+		s.Addresses = []netip.Addr{netip.MustParseAddr("10.244.0.5"), netip.MustParseAddr("10.244.0.9")}
+	} else {
+		f.Address, s.MACs = netip.MustParseAddr("10.244.0.5"), []verdict.MAC{"\x02\x00\x00\x00\x00\x07"}
+	}
+	return f
 }
 
 // TestTold compares all that is said of findings with testdata/told; -update writes it.
@@ -146,13 +169,13 @@ func TestTold(t *testing.T) {
 			if f.Kind == verdict.FindingLeaked {
 				use = verdict.PoolUse{Size: 5, Allocated: 4, Leaked: 3, ExhaustedIn: 5400}
 			}
-			golden(t, name, new(verdict.Policy).Tell(&f, use))
+			golden(t, name, explain.Tell(&f, use))
 		})
 	}
 }
 
 func TestToldOfPools(t *testing.T) {
-	w := newWorld("10.244.0.5")
+	w := newWorld()
 	pool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
 	pool.State, pool.LostAt, pool.Lost = verdict.PoolMissing, start, 12
 	var atRisk []netip.Addr
@@ -161,36 +184,36 @@ func TestToldOfPools(t *testing.T) {
 		atRisk = append(atRisk, netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 2)}))
 		names = append(names, fmt.Sprintf("shop/web-%d", i))
 	}
-	golden(t, "ipam-state-lost host-local", verdict.TellPool(verdict.FindingIPAMStateLost, pool, verdict.PoolUse{}, atRisk, names))
+	golden(t, "ipam-state-lost host-local", explain.TellPool(verdict.FindingIPAMStateLost, pool, verdict.PoolUse{}, atRisk, names))
 	lans := whereabouts("kube-system/192.0.2.0-29", "192.0.2.0")
-	golden(t, "ipam-state-lost whereabouts", verdict.TellPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1], names[:1]))
+	golden(t, "ipam-state-lost whereabouts", explain.TellPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1], names[:1]))
 	lans.State, lans.Problem = verdict.PoolMissing, "IPPool kube-system/192.0.2.0-29 is gone"
-	golden(t, "ipam-state-lost whereabouts, the IPPool is gone", verdict.TellPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1], names[:1]))
+	golden(t, "ipam-state-lost whereabouts, the IPPool is gone", explain.TellPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1], names[:1]))
 	lans.State, lans.Problem = verdict.PoolKnown, ""
-	golden(t, "pool-exhaustion whereabouts", verdict.TellPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil, nil))
+	golden(t, "pool-exhaustion whereabouts", explain.TellPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil, nil))
 	pool.State, pool.Problem = verdict.PoolUnreadable, "permission denied"
-	golden(t, "ipam-unreadable host-local", verdict.TellPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil, nil))
+	golden(t, "ipam-unreadable host-local", explain.TellPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil, nil))
 	odd := &verdict.Pool{IPAM: verdict.Calico, Name: "default-ipv4-ippool", State: verdict.PoolKnown, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}
-	golden(t, "ipam-unreadable calico, odd", verdict.TellPool(verdict.FindingIPAMUnreadable, odd, verdict.PoolUse{}, nil, nil))
+	golden(t, "ipam-unreadable calico, odd", explain.TellPool(verdict.FindingIPAMUnreadable, odd, verdict.PoolUse{}, nil, nil))
 }
 
 func TestToldOfOverlaps(t *testing.T) {
-	golden(t, "pod-cidr-overlap", verdict.TellOverlap(verdict.FindingPodCIDROverlap,
-		verdict.Side{Node: "node-a", Prefixes: prefixes("10.244.1.0/24"), From: "Node.spec.podCIDRs"},
-		verdict.Side{Node: "node-b", Prefixes: prefixes("10.244.0.0/16"), From: "the subnet of bridge cni0", Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"}))
-	golden(t, "pod-cidr-overlap cilium", verdict.TellOverlap(verdict.FindingPodCIDROverlap,
-		verdict.Side{Node: "node-a", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", From: "spec.ipam.podCIDRs of its CiliumNode"},
-		verdict.Side{Node: "node-b", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", From: "spec.ipam.podCIDRs of its CiliumNode"}))
+	golden(t, "pod-cidr-overlap", explain.TellOverlap(verdict.FindingPodCIDROverlap,
+		explain.Side{Node: "node-a", Prefixes: prefixes("10.244.1.0/24"), From: "Node.spec.podCIDRs"},
+		explain.Side{Node: "node-b", Prefixes: prefixes("10.244.0.0/16"), From: "the subnet of bridge cni0", Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"}))
+	golden(t, "pod-cidr-overlap cilium", explain.TellOverlap(verdict.FindingPodCIDROverlap,
+		explain.Side{Node: "node-a", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", From: "spec.ipam.podCIDRs of its CiliumNode"},
+		explain.Side{Node: "node-b", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", From: "spec.ipam.podCIDRs of its CiliumNode"}))
 	r := func(first, last string) verdict.Range {
 		return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
-	golden(t, "ranges-overlap", verdict.TellOverlap(verdict.FindingRangesOverlap,
-		verdict.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []verdict.Range{r("10.88.0.2", "10.88.0.254")}, From: "host-local"},
-		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []verdict.Range{r("10.88.0.128", "10.88.255.254")}, From: "host-local"}))
+	golden(t, "ranges-overlap", explain.TellOverlap(verdict.FindingRangesOverlap,
+		explain.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []verdict.Range{r("10.88.0.2", "10.88.0.254")}, From: "host-local"},
+		explain.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []verdict.Range{r("10.88.0.128", "10.88.255.254")}, From: "host-local"}))
 }
 
 // written appends actions as text and has a shell parse each command.
-func written(t *testing.T, b []byte, margin string, actions []verdict.Action) []byte {
+func written(t *testing.T, b []byte, margin string, actions []explain.Action) []byte {
 	t.Helper()
 	for i, a := range actions {
 		b = fmt.Appendf(b, "%s%d. %s\n", margin, i+1, a.Text)
@@ -209,7 +232,7 @@ func written(t *testing.T, b []byte, margin string, actions []verdict.Action) []
 }
 
 // golden compares what is told with its file, and has a shell read each command.
-func golden(t *testing.T, name string, told verdict.Told) {
+func golden(t *testing.T, name string, told explain.Told) {
 	t.Helper()
 	var b []byte
 	b = fmt.Appendf(b, "%s\n\nEvidence:\n", told.Summary)

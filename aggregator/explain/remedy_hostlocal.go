@@ -1,4 +1,4 @@
-package verdict
+package explain
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // host-local (plugins/ipam/host-local/backend/disk) keeps one file for each address in
@@ -19,7 +20,7 @@ func (t *telling) reserveHostLocal() {
 	node := t.node()
 	t.cordon(node)
 	if why := t.unwritable(); why != "" {
-		t.act(say("Its reservation cannot be written (%s). First see that the directory has all other addresses in use: what is restarted gets the next duplicate elsewhere.", why).by("", "ipwitness audit --kind "+FindingInUseUnallocated))
+		t.act(say("Its reservation cannot be written (%s). First see that the directory has all other addresses in use: what is restarted gets the next duplicate elsewhere.", why).by("", "ipwitness audit --kind "+verdict.FindingInUseUnallocated))
 		t.byHand(node, "", "Reserve %s in %s for its holder. By hand, because %s.", t.f.Address, t.pool.Name, why)
 		t.restart("it asks for an address that is free")
 		t.uncordon(node)
@@ -31,7 +32,7 @@ func (t *telling) reserveHostLocal() {
 	t.advise("Find out what deleted the records: a restore, a clean-up script, a tmpfs that a reboot empties while pods live on. host-local needs %s as long as pods live.", t.pool.Name)
 	t.fix(Fix{
 		Node: node,
-		What: fmt.Sprintf("Reserve %s for %s, which holds it: then host-local gives it to nobody else, and frees it when that one ends.", t.f.Address, t.owner.name()),
+		What: fmt.Sprintf("Reserve %s for %s, which holds it: then host-local gives it to nobody else, and frees it when that one ends.", t.f.Address, OwnerName(t.owner)),
 		Command: script(
 			"if "+t.holds()+"; then",
 			"  mkdir -p "+t.dir(),
@@ -43,7 +44,7 @@ func (t *telling) reserveHostLocal() {
 				"  "+t.reservation(),
 				"fi"),
 			"else",
-			"  echo "+quote(fmt.Sprintf("%s: the network namespace of %s is gone: nothing to do", t.f.Address, t.owner.name())),
+			"  echo "+quote(fmt.Sprintf("%s: the network namespace of %s is gone: nothing to do", t.f.Address, OwnerName(t.owner))),
 			"fi"),
 	})
 }
@@ -68,7 +69,7 @@ func (t *telling) rebookHostLocal() {
 		))
 	t.fix(Fix{
 		Node: node,
-		What: fmt.Sprintf("Put the reservation of %s into the name of %s, which holds it, unless container %s, whose name is in it, still runs.", t.f.Address, t.owner.name(), shortID(other)),
+		What: fmt.Sprintf("Put the reservation of %s into the name of %s, which holds it, unless container %s, whose name is in it, still runs.", t.f.Address, OwnerName(t.owner), shortID(other)),
 		Command: t.lockedIfThere(
 			"if [ \"$(head -n 1 "+t.file()+" 2>/dev/null | tr -d '\\r')\" != "+quote(other)+" ]; then",
 			"  echo "+quote(t.f.Address.String()+": its file says something else now: nothing to do"),
@@ -125,7 +126,7 @@ func (t *telling) unwritable() string {
 	switch {
 	case t.owner == nil || t.owner.Namespace == nil:
 		return "its holder is not known"
-	case t.owner.Kind() == Host:
+	case t.owner.Kind() == verdict.Host:
 		return "its holder is the node itself, not a container"
 	case t.owner.Workload().Sandbox() == "":
 		return "the id of its container is not known, and host-local frees an address by that"
@@ -198,7 +199,7 @@ func inUse(address string) string {
 
 // cordon advises to have no pods started on a node for now.
 func (t *telling) cordon(node string) {
-	if t.owner == nil || t.owner.Kind() != Pod || node == "" {
+	if t.owner == nil || t.owner.Kind() != verdict.Pod || node == "" {
 		return
 	}
 	t.act(cordoning(node))
@@ -216,7 +217,7 @@ func uncordoning(node string) Action {
 
 // uncordon adds the action that reverts cordon.
 func (t *telling) uncordon(node string) {
-	if t.owner == nil || t.owner.Kind() != Pod || node == "" {
+	if t.owner == nil || t.owner.Kind() != verdict.Pod || node == "" {
 		return
 	}
 	t.act(uncordoning(node))

@@ -1,4 +1,4 @@
-package verdict
+package explain
 
 import (
 	"cmp"
@@ -6,7 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // What a finding is told as: the words, and the commands that would put IPAM right.
@@ -24,36 +25,49 @@ type Told struct {
 	Fixes []Fix
 }
 
+// Fix is one step that would put IPAM right.
+type Fix struct {
+	// Node is where to run it; empty for anywhere with kubectl.
+	Node string
+	// What it does and why.
+	What string
+	// Command is of POSIX shell, can run twice, and does nothing where the state is
+	// not as it was found.
+	Command string
+	// Manual tells that it is not to be run as it is.
+	Manual bool
+}
+
 // Tell puts a finding about one address into words. The pool's use may be the zero
 // value where nothing is known of it.
-func (p *Policy) Tell(f *Finding, use PoolUse) Told {
-	t := &telling{policy: p, f: f, pool: f.Pool, use: use}
+func Tell(f *verdict.Finding, use verdict.PoolUse) Told {
+	t := &telling{f: f, pool: f.Pool, use: use}
 	if t.pool == nil {
-		t.pool = &Pool{}
+		t.pool = &verdict.Pool{}
 	}
 	if len(f.Owners) > 0 {
 		t.owner = &f.Owners[0]
 	}
-	t.booked = &Allocation{}
+	t.booked = &verdict.Allocation{}
 	if len(f.Allocations) > 0 {
 		t.booked = f.Allocations[0]
 	}
 	switch f.Kind {
-	case FindingInUseUnallocated:
+	case verdict.FindingInUseUnallocated:
 		t.inUseUnallocated()
-	case FindingBookedElsewhere:
+	case verdict.FindingBookedElsewhere:
 		t.bookedElsewhere()
-	case FindingLeaked:
+	case verdict.FindingLeaked:
 		t.leaked()
-	case FindingDoubleAllocated:
+	case verdict.FindingDoubleAllocated:
 		t.doubleAllocated()
-	case FindingIntendedNotObserved:
+	case verdict.FindingIntendedNotObserved:
 		t.intendedNotObserved()
-	case FindingAddressSpoofed:
+	case verdict.FindingAddressSpoofed:
 		t.addressSpoofed()
-	case FindingMACCloned:
+	case verdict.FindingMACCloned:
 		t.macCloned()
-	case FindingSharedAddressAnswered:
+	case verdict.FindingSharedAddressAnswered:
 		t.sharedAnswered()
 	}
 	return t.told.readable()
@@ -61,14 +75,13 @@ func (p *Policy) Tell(f *Finding, use PoolUse) Told {
 
 // telling is one finding that is being put into words.
 type telling struct {
-	policy *Policy
-	f      *Finding
-	pool   *Pool
-	use    PoolUse
+	f    *verdict.Finding
+	pool *verdict.Pool
+	use  verdict.PoolUse
 	// owner is who holds the address, nil for nobody; booked is what IPAM says of it,
 	// empty for nothing.
-	owner  *Owner
-	booked *Allocation
+	owner  *verdict.Owner
+	booked *verdict.Allocation
 	told   Told
 }
 
@@ -107,30 +120,30 @@ func (t *telling) byHand(node, command, format string, args ...any) {
 // inUseUnallocated: somebody has the address, and IPAM takes it for free.
 func (t *telling) inUseUnallocated() {
 	t.told.Summary = fmt.Sprintf("%s is held by %s, and %s takes it for free: it will give it to %s.",
-		t.f.Address, t.holder(), t.pool.call(), t.pool.next())
-	if t.pool.IPAM == Cilium {
+		t.f.Address, t.holder(), poolName(t.pool), poolNext(t.pool))
+	if t.pool.IPAM == verdict.Cilium {
 		t.told.Summary = fmt.Sprintf("%s is held by %s, and no CiliumEndpoint tells of that. If Cilium's agent does not know of it either, it gives the address to one of the next pods there.",
 			t.f.Address, t.holder())
 	}
 	t.holding()
 	switch p := t.pool; {
-	case p.State == PoolMissing:
-		t.evidence("%s has no records at all%s.", p.begin(), p.lost())
+	case p.State == verdict.PoolMissing:
+		t.evidence("%s has no records at all%s.", poolBegin(p), poolLost(p))
 	case p.LostAt != 0:
-		t.evidence("%s has no record of the address. It lost %s at once%s.", p.begin(), plural(p.Lost, "record", "records"), p.lost())
+		t.evidence("%s has no record of the address. It lost %s at once%s.", poolBegin(p), plural(p.Lost, "record", "records"), poolLost(p))
 	default:
-		t.evidence("%s has no record of the address.", p.begin())
+		t.evidence("%s has no record of the address.", poolBegin(p))
 	}
 	t.history()
 	t.fullness()
 	switch t.remedied() {
-	case HostLocal:
+	case verdict.HostLocal:
 		t.reserveHostLocal()
-	case Whereabouts:
+	case verdict.Whereabouts:
 		t.reserveWhereabouts()
-	case Calico:
+	case verdict.Calico:
 		t.reserveCalico()
-	case Cilium:
+	case verdict.Cilium:
 		t.reserveCilium()
 	case ofNode:
 		t.leaveOut()
@@ -143,19 +156,19 @@ func (t *telling) inUseUnallocated() {
 // bookedElsewhere: somebody has the address, and IPAM has it for somebody else.
 func (t *telling) bookedElsewhere() {
 	t.told.Summary = fmt.Sprintf("%s is held by %s, and %s has it booked for %s. %s",
-		t.f.Address, t.holder(), t.pool.call(), t.booked.call(), t.elsewhereEnds())
+		t.f.Address, t.holder(), poolName(t.pool), allocationName(t.booked), t.elsewhereEnds())
 	t.holding()
 	t.bookings()
 	t.history()
 	t.fullness()
 	switch t.remedied() {
-	case HostLocal:
+	case verdict.HostLocal:
 		t.rebookHostLocal()
-	case Whereabouts:
+	case verdict.Whereabouts:
 		t.rebookWhereabouts()
-	case Calico:
+	case verdict.Calico:
 		t.rebookCalico()
-	case Cilium:
+	case verdict.Cilium:
 		t.rebookCilium()
 	case ofNode:
 		t.leaveOut()
@@ -171,7 +184,7 @@ const ofNode = "node"
 
 // remedied is the IPAM whose remedies there are.
 func (t *telling) remedied() string {
-	if t.owner != nil && t.owner.Kind() == Host && t.pool.IPAM != "" {
+	if t.owner != nil && t.owner.Kind() == verdict.Host && t.pool.IPAM != "" {
 		return ofNode
 	}
 	return t.pool.IPAM
@@ -180,23 +193,23 @@ func (t *telling) remedied() string {
 // leaveOut has a pool leave out the address of a node itself, or Calico book it for its
 // tunnel.
 func (t *telling) leaveOut() {
-	node, name := t.owner.Node.Name, t.owner.kubernetesName()
-	if t.pool.IPAM == Calico && t.owner.Interface != nil && t.owner.Interface.tunnel() != "" {
+	node, name := t.owner.Node.Name, kubernetesName(t.owner)
+	if t.pool.IPAM == verdict.Calico && t.owner.Interface != nil && t.owner.Interface.Tunnel() != "" {
 		t.act(say("Restart Calico on node %s: it looks then whether the address of its tunnel is booked, and has it booked.", node).by("", restartCalicoNode(name)))
 		t.byHand("", restartCalicoNode(name), "Restart calico-node on node %s: it has an address booked for its %s.", node, t.owner.Interface.Name)
 		return
 	}
 	how := "give it a range that has no address of a node"
 	switch t.pool.IPAM {
-	case HostLocal:
+	case verdict.HostLocal:
 		how = "set rangeStart and rangeEnd in " + cmp.Or(t.pool.Config, "its CNI configuration") + " so that it is outside"
-	case Whereabouts:
+	case verdict.Whereabouts:
 		how = "write it into exclude of its NetworkAttachmentDefinition"
-	case Calico:
+	case verdict.Calico:
 		how = fmt.Sprintf("make an IPReservation with it (reservedCIDRs: [%s])", netip.PrefixFrom(t.f.Address, t.f.Address.BitLen()))
 	}
-	t.advise("The address is node %s's own: no restart changes that. Have %s leave it out: %s. A range in which the nodes themselves are should be another one.", node, t.pool.call(), how)
-	t.byHand(t.node(), "", "Have %s leave out %s, which is node %s's own: %s.", t.pool.call(), t.f.Address, node, how)
+	t.advise("The address is node %s's own: no restart changes that. Have %s leave it out: %s. A range in which the nodes themselves are should be another one.", node, poolName(t.pool), how)
+	t.byHand(t.node(), "", "Have %s leave out %s, which is node %s's own: %s.", poolName(t.pool), t.f.Address, node, how)
 	if al := t.booked; al.Pod != "" {
 		t.act(say("Delete pod %s/%s, for which the address is booked: its successor gets another one.", al.Namespace, al.Pod).by("", deletePod(al.Namespace, al.Pod)))
 	}
@@ -208,9 +221,9 @@ func (t *telling) elsewhereEnds() string {
 	switch {
 	case t.remedied() == ofNode:
 		return "As soon as that one is up with it, it is a duplicate."
-	case t.pool.IPAM == Cilium:
+	case t.pool.IPAM == verdict.Cilium:
 		return "If Cilium's agent has it so, too, the address is freed with that one, and given to another pod while it is in use."
-	case t.pool.IPAM == Calico && own:
+	case t.pool.IPAM == verdict.Calico && own:
 		return "Calico's garbage collector takes such a booking for leaked and frees the address 15 minutes after it finds it (leakGracePeriod); then another pod gets the address."
 	}
 	return "When that one ends, the address is freed, and given to another pod while it is in use."
@@ -219,18 +232,18 @@ func (t *telling) elsewhereEnds() string {
 // leaked: IPAM has given the address to somebody who is not there.
 func (t *telling) leaked() {
 	t.told.Summary = fmt.Sprintf("%s has %s booked for %s, and nobody alive holds it%s. No pod gets it while that is so.%s",
-		t.pool.begin(), t.f.Address, t.booked.call(), t.since(), t.exhaustion())
+		poolBegin(t.pool), t.f.Address, allocationName(t.booked), t.since(), t.exhaustion())
 	t.bookings()
 	t.evidence("No kernel of a node that the pool serves has the address, by what their agents report.")
 	t.fullness()
 	switch t.pool.IPAM {
-	case HostLocal:
+	case verdict.HostLocal:
 		t.releaseHostLocal()
-	case Whereabouts:
+	case verdict.Whereabouts:
 		t.releaseWhereabouts()
-	case Calico:
+	case verdict.Calico:
 		t.releaseCalico()
-	case Cilium:
+	case verdict.Cilium:
 		t.releaseCilium()
 	}
 	t.closing()
@@ -238,14 +251,14 @@ func (t *telling) leaked() {
 
 // doubleAllocated: IPAM has given the address twice.
 func (t *telling) doubleAllocated() {
-	names := each(t.f.Allocations, func(al **Allocation) string { return (*al).call() })
+	names := each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) })
 	t.told.Summary = fmt.Sprintf("%s has %s twice: for %s. As soon as both are up, it is a duplicate.",
-		t.pool.begin(), t.f.Address, list(names))
+		poolBegin(t.pool), t.f.Address, list(names))
 	switch t.pool.IPAM {
-	case Cilium:
+	case verdict.Cilium:
 		t.told.Summary = fmt.Sprintf("%s has %s twice: for %s. One of them may be left over; if both are up, it is a duplicate.",
-			t.pool.begin(), t.f.Address, list(names))
-	case KubernetesAPI:
+			poolBegin(t.pool), t.f.Address, list(names))
+	case verdict.KubernetesAPI:
 		t.told.Summary = fmt.Sprintf("%s is in the status of several running pods: %s. One of them has it wrongly, or each has it.",
 			t.f.Address, list(names))
 	}
@@ -278,7 +291,7 @@ func (t *telling) keepOne() {
 		}
 	}
 	if kept >= 0 {
-		t.advise("Leave %s as it is, which %s.", t.f.Allocations[kept].call(), why)
+		t.advise("Leave %s as it is, which %s.", allocationName(t.f.Allocations[kept]), why)
 		for i, al := range t.f.Allocations {
 			if i != kept {
 				t.act(t.undo(al))
@@ -289,7 +302,7 @@ func (t *telling) keepOne() {
 	}
 	choice := say("Decide which one keeps the address: nothing that is known decides it. Whoever runs them knows which of them clients mean by it.")
 	for i, keep := range t.f.Allocations {
-		a := either(keep.call() + " keeps the address")
+		a := either(allocationName(keep) + " keeps the address")
 		for k, al := range t.f.Allocations {
 			if k != i {
 				a.Actions = append(a.Actions, t.undo(al))
@@ -299,7 +312,7 @@ func (t *telling) keepOne() {
 	}
 	t.act(choice)
 	t.byHand("", "", "Decide which one keeps %s, %s, and end the other one: ipwitness audit %[1]s says how.", t.f.Address,
-		strings.Join(each(t.f.Allocations, func(al **Allocation) string { return (*al).call() }), " or "))
+		strings.Join(each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) }), " or "))
 }
 
 // oldest returns the index of the allocation that was made first; -1 if that is not known.
@@ -322,15 +335,15 @@ func (t *telling) oldest() int {
 }
 
 // undo returns the action that ends an allocation together with its workload.
-func (t *telling) undo(al *Allocation) Action {
+func (t *telling) undo(al *verdict.Allocation) Action {
 	if al.Pod != "" {
 		return say("Delete pod %s/%s, so that it gets another address: its controller, if it has one, makes a new one.", al.Namespace, al.Pod).by("", deletePod(al.Namespace, al.Pod))
 	}
-	return say("Stop %s, and start it anew, so that it gets another address; if it is no more, take its record away (%s).", al.call(), al.place())
+	return say("Stop %s, and start it anew, so that it gets another address; if it is no more, take its record away (%s).", allocationName(al), allocationPlace(al))
 }
 
 // undoneOn returns the node on which an allocation is ended; empty for any host with kubectl.
-func (t *telling) undoneOn(al *Allocation) string {
+func (t *telling) undoneOn(al *verdict.Allocation) string {
 	if al.Pod != "" {
 		return ""
 	}
@@ -374,12 +387,12 @@ func (t *telling) holder() string {
 	if t.owner == nil {
 		return "somebody who is not known"
 	}
-	return t.owner.placed()
+	return placed(t.owner)
 }
 
 // ownerName is the owner as NAMESPACE/POD, empty where it is no pod.
 func (t *telling) ownerName() string {
-	if t.owner == nil || t.owner.Kind() != Pod {
+	if t.owner == nil || t.owner.Kind() != verdict.Pod {
 		return ""
 	}
 	namespace, name := t.owner.Named()
@@ -409,16 +422,16 @@ func (t *telling) since() string {
 func (t *telling) holding() {
 	for i := range t.f.Owners {
 		o := &t.f.Owners[i]
-		fact := fmt.Sprintf("The kernel of node %s has %s on %s", o.Node.Name, t.f.Address, o.placed())
+		fact := fmt.Sprintf("The kernel of node %s has %s on %s", o.Node.Name, t.f.Address, placed(o))
 		if o.Namespace != nil && o.Namespace.Netns != "" {
 			fact += ", network namespace " + o.Namespace.Netns
 		}
 		if at := o.AssignedAt(); at != 0 {
 			fact += ", since " + stampText(at) + " by its clock"
 		}
-		var read Stamp
+		var read verdict.Stamp
 		for _, c := range o.Claims {
-			if c.Kind == Assigned {
+			if c.Kind == verdict.Assigned {
 				read = max(read, c.Last)
 			}
 		}
@@ -432,7 +445,7 @@ func (t *telling) holding() {
 // bookings tell what IPAM says of the address.
 func (t *telling) bookings() {
 	for _, al := range t.f.Allocations {
-		fact := fmt.Sprintf("%s books it for %s", capital(al.place()), al.call())
+		fact := fmt.Sprintf("%s books it for %s", capital(allocationPlace(al)), allocationName(al))
 		if al.AllocatedAt != 0 {
 			fact += ", since " + stampText(al.AllocatedAt)
 		}
@@ -446,14 +459,14 @@ func (t *telling) history() {
 		if t.owner == nil || past.Owner != t.owner.ID || past.Allocation == nil || slices.ContainsFunc(t.f.Allocations, past.Allocation.Is) {
 			continue
 		}
-		t.evidence("Until %s %s booked it for %s.", stampText(past.Since), past.Allocation.place(), past.Allocation.call())
+		t.evidence("Until %s %s booked it for %s.", stampText(past.Since), allocationPlace(past.Allocation), allocationName(past.Allocation))
 	}
 }
 
 // fullness tells how full the pool is.
 func (t *telling) fullness() {
 	if t.use.Size > 0 {
-		t.evidence("%s", t.use.text(t.pool))
+		t.evidence("%s", fullness(t.use, t.pool))
 	}
 }
 
@@ -485,19 +498,19 @@ func (t *telling) restarting(then string) ([]Action, Fix) {
 	}
 	w := t.owner.Workload()
 	switch {
-	case t.owner.static():
-		s := say("%s, so that %s.", t.owner.again(), then)
+	case static(t.owner):
+		s := say("%s, so that %s.", again(t.owner), then)
 		return []Action{s}, Fix{Node: t.owner.Node.Name, What: s.Text, Manual: true}
 	case w.OnlyNetns():
-		del := fmt.Sprintf("ip -n %s addr del %s/%d dev %s", quote(w.Name), t.f.Address, t.owner.prefixLength(), quote(t.owner.Interface.Name))
-		have := say("See whether %s can have another address: whoever made it can tell.", t.owner.placed()).or(
+		del := fmt.Sprintf("ip -n %s addr del %s/%d dev %s", quote(w.Name), t.f.Address, prefixLength(t.owner), quote(t.owner.Interface.Name))
+		have := say("See whether %s can have another address: whoever made it can tell.", placed(t.owner)).or(
 			either("it can", say("Take the address away from it, and see that what set it does not set it again.").by(t.owner.Node.Name, del)),
-			either("it cannot do without this very address", outOfRange([]*Pool{t.pool}, t.f.Address)...))
-		return []Action{have}, Fix{Node: t.owner.Node.Name, What: fmt.Sprintf("Give %s another address than %s, or have %s leave that out: ipwitness audit %[2]s says how.", t.owner.name(), t.f.Address, t.pool.call()), Manual: true}
-	case w.Kind != Pod || w.Name == "" || w.Namespace == "":
-		return []Action{say("Restart %s, so that %s.", t.owner.placed(), then)}, Fix{Node: t.owner.Node.Name, What: fmt.Sprintf("Restart %s, so that %s.", t.owner.name(), then), Manual: true}
+			either("it cannot do without this very address", outOfRange([]*verdict.Pool{t.pool}, t.f.Address)...))
+		return []Action{have}, Fix{Node: t.owner.Node.Name, What: fmt.Sprintf("Give %s another address than %s, or have %s leave that out: ipwitness audit %[2]s says how.", OwnerName(t.owner), t.f.Address, poolName(t.pool)), Manual: true}
+	case w.Kind != verdict.Pod || w.Name == "" || w.Namespace == "":
+		return []Action{say("Restart %s, so that %s.", placed(t.owner), then)}, Fix{Node: t.owner.Node.Name, What: fmt.Sprintf("Restart %s, so that %s.", OwnerName(t.owner), then), Manual: true}
 	}
-	return t.owner.deletion(), Fix{Command: deletePod(w.Namespace, w.Name), What: fmt.Sprintf("Restart pod %s/%s: %s.", w.Namespace, w.Name, then), Manual: true}
+	return deletion(t.owner), Fix{Command: deletePod(w.Namespace, w.Name), What: fmt.Sprintf("Restart pod %s/%s: %s.", w.Namespace, w.Name, then), Manual: true}
 }
 
 // restartNow is restart with a command that may be run as it is, where something makes
@@ -529,166 +542,11 @@ func (t *telling) restartNow(then string) {
 }
 
 // prefixLength returns the prefix length in bits with which the owner's kernel has the address.
-func (o *Owner) prefixLength() uint8 {
+func prefixLength(o *verdict.Owner) uint8 {
 	for _, c := range o.Claims {
 		if c.Counts() && c.Interface.Is(o.Interface) {
 			return c.PrefixLength
 		}
 	}
 	return o.Claims[0].PrefixLength
-}
-
-// deletePod is the command that deletes a pod.
-func deletePod(namespace, name string) string {
-	return "kubectl delete pod -n " + quote(namespace) + " " + argument(name)
-}
-
-// call names a pool in a sentence.
-func (p *Pool) call() string {
-	switch {
-	case p.IPAM == HostLocal && p.Node != nil:
-		return fmt.Sprintf("host-local on node %s (%s)", p.Node.Name, p.Name)
-	case p.IPAM == Whereabouts:
-		return "whereabouts (IPPool " + p.Name + ")"
-	case p.IPAM == Calico:
-		return "Calico (IPPool " + p.Name + ")"
-	case p.IPAM == Cilium && p.Node != nil:
-		return "Cilium on node " + p.Node.Name
-	case p.IPAM == Cilium:
-		return "Cilium (CiliumNode " + p.Name + ")"
-	case p.IPAM == KubernetesAPI:
-		return "the Kubernetes API"
-	case p.IPAM == "":
-		return "its IPAM"
-	}
-	return p.IPAM + " (" + p.Name + ")"
-}
-
-// begin names a pool at the beginning of a sentence: names of plugins stay as they are.
-func (p *Pool) begin() string {
-	if p.IPAM == HostLocal || p.IPAM == Whereabouts {
-		return p.call()
-	}
-	return capital(p.call())
-}
-
-// next says who will be given a free address of the pool.
-func (p *Pool) next() string {
-	switch {
-	case p.Node != nil:
-		return "one of the next pods that start there"
-	case p.IPAM == Whereabouts:
-		return "one of the next pods of that network, on whatever node"
-	}
-	return "one of the next pods, most likely on the same node"
-}
-
-// lost says when the pool's records were lost.
-func (p *Pool) lost() string {
-	if p.LostAt == 0 {
-		return ""
-	}
-	return ": they were lost at " + stampText(p.LostAt)
-}
-
-// text says how full a pool is.
-func (u PoolUse) text(p *Pool) string {
-	if u.Size == 0 {
-		return fmt.Sprintf("%s has given %s.", p.begin(), plural(u.Allocated, "address", "addresses"))
-	}
-	s := fmt.Sprintf("%s has given %d of %s (%s)", p.begin(), u.Allocated, u.count(u.Size), u.percent())
-	if u.Leaked > 0 {
-		s += fmt.Sprintf(", %d of which nobody holds", u.Leaked)
-	}
-	if u.ExhaustedIn > 0 {
-		s += fmt.Sprintf("; at the rate of the last hour it has none left in %s", secondsText(u.ExhaustedIn))
-	}
-	return s + "."
-}
-
-// count is a number of its addresses in words.
-func (u PoolUse) count(n uint64) string {
-	of := ""
-	if u.Family != "" {
-		of = u.Family + " "
-	}
-	return plural(n, of+"address", of+"addresses")
-}
-
-// percent is how much of the pool is given.
-func (u PoolUse) percent() string {
-	p := float64(u.Allocated) / float64(u.Size) * 100
-	if p > 0 && p < 1 {
-		return "less than 1 %"
-	}
-	return fmt.Sprintf("%d %%", int(p))
-}
-
-// call names whom an allocation is for.
-func (al *Allocation) call() string {
-	who := "somebody"
-	switch {
-	case al.Purpose != "" && al.Node == "":
-		who = "the " + al.Purpose // of no node
-	case al.Purpose != "":
-		who = "the node itself (" + al.Purpose + ")"
-	case al.Pod != "":
-		who = "pod " + al.Namespace + "/" + al.Pod
-	case al.ContainerID != "":
-		who = "container " + shortID(al.ContainerID)
-		if al.Interface != "" {
-			who += " (" + al.Interface + ")"
-		}
-	}
-	if al.Node != "" {
-		who += " on node " + al.Node
-	}
-	return who
-}
-
-// place is where an allocation is written.
-func (al *Allocation) place() string {
-	switch {
-	case al.Location != "":
-		return al.Location
-	case al.Pool != nil && al.Pool.IPAM == HostLocal:
-		return strings.TrimSuffix(al.Pool.Name, "/") + "/" + al.Address.String()
-	case al.Pool != nil:
-		return al.Pool.call()
-	}
-	return "IPAM"
-}
-
-// script joins the lines of a command.
-func script(text ...string) string { return strings.Join(text, "\n") }
-
-// stampText is a stamp as people read it.
-func stampText(s Stamp) string { return s.Time().Format("2006-01-02 15:04:05 MST") }
-
-// secondsText is a number of seconds as people read it.
-func secondsText(seconds float64) string {
-	const most = float64(1<<63-1) / float64(time.Second)
-	d := time.Duration(min(seconds, most) * float64(time.Second))
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", d/time.Second)
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%d min", d/time.Minute)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d hours", d/time.Hour)
-	}
-	return fmt.Sprintf("%d days", d/(24*time.Hour))
-}
-
-// plural is a number with its noun.
-func plural[N ~uint32 | ~uint64 | ~int](n N, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
-
-// addressList lists addresses as people do; many are only counted.
-func addressList(all []netip.Addr) string {
-	return list(each(all, func(a *netip.Addr) string { return a.String() }))
 }

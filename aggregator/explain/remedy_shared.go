@@ -1,6 +1,8 @@
-package verdict
+package explain
 
-import "slices"
+import (
+	"slices"
+)
 
 // sharedAnswered: several have the address on a loopback or dummy device, and answer
 // for it on a wire.
@@ -8,11 +10,11 @@ func (t *telling) sharedAnswered() {
 	owners := t.f.Owners
 	addr := t.f.Address
 	t.told.Summary = addr.String() + " stands on a loopback or dummy device of several, and they answer for it on a wire: " +
-		list(each(owners, (*Owner).placed)) + ". Who asks there gets any one of them, by chance."
+		list(each(owners, placed)) + ". Who asks there gets any one of them, by chance."
 	for i := range owners {
 		for _, c := range owners[i].Claims {
 			if c.Wire() && !c.Weak() {
-				t.evidence("%s was seen with it on %s, last at %s, by the clock of that node.", capital(owners[i].name()), witness(c), stampText(c.Last))
+				t.evidence("%s was seen with it on %s, last at %s, by the clock of that node.", capital(OwnerName(&owners[i])), witness(c), stampText(c.Last))
 				break
 			}
 		}

@@ -1,4 +1,4 @@
-package verdict
+package explain
 
 import (
 	"cmp"
@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // Side is one of two that give addresses of one range.
@@ -13,7 +15,7 @@ type Side struct {
 	Node, Network string
 	// Config is where it is configured, Device the bridge or the like that it serves.
 	Config, Device string
-	Ranges         []Range
+	Ranges         []verdict.Range
 	Prefixes       []netip.Prefix
 	// From is where it is known from, in words.
 	From string
@@ -30,7 +32,7 @@ func TellOverlap(kind string, a, b Side) Told {
 	for _, s := range []Side{a, b} {
 		told.Evidence = append(told.Evidence, s.evidence(kind))
 	}
-	if kind == FindingRangesOverlap {
+	if kind == verdict.FindingRangesOverlap {
 		told.Summary = fmt.Sprintf("CNI networks %s and %s of node %s both give %s: pods of the one get addresses that pods of the other have.",
 			a.Network, b.Network, a.Node, common)
 		told.Remedy = []Action{say("See what uses each of the two networks, and whether they meet: ipwitness owners %s lists who has addresses of both.", a.within(b)).or(
@@ -106,7 +108,7 @@ func (s Side) corrected() []Action {
 // evidence says what one side gives, and where that is known from.
 func (s Side) evidence(kind string) string {
 	who := "Node " + s.Node
-	if kind == FindingRangesOverlap {
+	if kind == verdict.FindingRangesOverlap {
 		who = "Network " + s.Network
 	}
 	gives := s.text()
@@ -130,7 +132,7 @@ func (s Side) evidence(kind string) string {
 func (s Side) text() string {
 	names := each(s.Prefixes, func(p *netip.Prefix) string { return p.String() })
 	if len(names) == 0 {
-		names = each(s.Ranges, func(r *Range) string { return r.String() })
+		names = each(s.Ranges, func(r *verdict.Range) string { return r.String() })
 	}
 	if len(names) == 0 {
 		return ""
@@ -169,10 +171,10 @@ func (s Side) common(other Side) string {
 }
 
 // ranges are what the side gives, prefixes too.
-func (s Side) ranges() []Range {
+func (s Side) ranges() []verdict.Range {
 	out := slices.Clone(s.Ranges)
 	for _, p := range s.Prefixes {
-		out = append(out, RangeOf(p))
+		out = append(out, verdict.RangeOf(p))
 	}
 	return out
 }
