@@ -109,7 +109,7 @@ func (s *store) takeOwners(e *entry, owners []verdict.Owner) {
 		case was == nil:
 			s.publishOwner(added, e, o, nil)
 			s.lackOfSpeaker(o)
-		case ownerChanged(was, o):
+		case !o.Same(was):
 			s.publishOwner(updated, e, o, was)
 			s.lackOfSpeaker(o)
 		}
@@ -148,22 +148,6 @@ func findOwner(owners []verdict.Owner, hint int, id string) *verdict.Owner {
 		}
 	}
 	return nil
-}
-
-// ownerChanged tells whether a watcher is to hear of an owner. That it was seen
-// once more is no change.
-func ownerChanged(a, b *verdict.Owner) bool {
-	return a.State != b.State || a.Scope != b.Scope || a.Excluded != b.Excluded || a.MAC != b.MAC ||
-		a.Assigned != b.Assigned || interfaceChanged(a.Interface, b.Interface) ||
-		a.Pod != b.Pod || a.Orphaned != b.Orphaned ||
-		a.Namespace != b.Namespace && (a.Workload() != b.Workload() || a.Namespace.Intended != b.Namespace.Intended) ||
-		!slices.EqualFunc(a.Claims, b.Claims, func(a, b *verdict.Claim) bool {
-			return a == b || a.Kind == b.Kind && a.MAC == b.MAC && a.Node() == b.Node() && a.Interface.Name == b.Interface.Name
-		})
-}
-
-func interfaceChanged(a, b *verdict.Interface) bool {
-	return a != b && (a.Name != b.Name || a.HostInterface != b.HostInterface || a.MAC != b.MAC)
 }
 
 // takeConflict makes known how a conflict changed.
@@ -205,7 +189,7 @@ func conflictChanged(a, b *verdict.Conflict) bool {
 		!slices.Equal(a.Because, b.Because) || !slices.Equal(a.Excluded, b.Excluded) || !slices.Equal(a.Diagnosis, b.Diagnosis) ||
 		!slices.Equal(a.Allocations, b.Allocations) ||
 		!slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool {
-			return a.ID == b.ID && !ownerChanged(&a, &b)
+			return a.Same(&b)
 		})
 }
 

@@ -122,9 +122,9 @@ func (q *inquiry) podsBridge(i *Interface) bool {
 	return i.bridge() && slices.ContainsFunc(q.in.node(i.Namespace.Node).Pools, func(p *Pool) bool { return p.Device == i.Name })
 }
 
-// madeByDocker tells whether a bridge has the name of one that docker, podman or
+// MadeByEngine tells whether a bridge has the name of one that docker, podman or
 // libvirt made: they have one range on every node.
-func madeByDocker(name string) bool {
+func MadeByEngine(name string) bool {
 	id, own := strings.CutPrefix(name, "br-")
 	return name == "docker0" || own && len(id) == 12 && strings.Trim(id, "0123456789abcdef") == "" ||
 		strings.HasPrefix(name, "podman") || strings.HasPrefix(name, "cni-podman") || strings.HasPrefix(name, "virbr")
@@ -220,7 +220,7 @@ func (q *inquiry) staticAddress() (r reason) {
 		switch i := o.Interface; {
 		case q.given(o):
 			all = append(all, o.name())
-		case o.Kind() == Host && o.Assigned && madeByDocker(i.Name):
+		case o.Kind() == Host && o.Assigned && MadeByEngine(i.Name):
 			return not("%s has its address from what made it: docker, podman or libvirt", i.Name)
 		case o.Namespace == nil || o.Kind() == Host || !q.pods():
 			return reason{}
@@ -278,7 +278,7 @@ func (q *inquiry) byHand(o *Owner) string {
 	}
 	w := o.Workload()
 	guest := o.guest()
-	if l := o.Interface.Link; o.Assigned && o.Kind() != Host && (l != nil && madeByDocker(l.Name) || w.Kind == Container && !w.OnlyNetns() && w.ContainerID != "") {
+	if l := o.Interface.Link; o.Assigned && o.Kind() != Host && (l != nil && MadeByEngine(l.Name) || w.Kind == Container && !w.OnlyNetns() && w.ContainerID != "") {
 		return "" // its runtime has an IPAM of its own: podman has results of CNI, too
 	}
 	switch {
@@ -287,7 +287,7 @@ func (q *inquiry) byHand(o *Owner) string {
 	case o.Namespace == nil:
 		return ""
 	case w.Kind == Host:
-		if i := o.Interface; o.Assigned && !i.portOfPod() && i.Tunnel() == "" && !q.podsBridge(i) && !madeByDocker(i.Name) &&
+		if i := o.Interface; o.Assigned && !i.portOfPod() && i.Tunnel() == "" && !q.podsBridge(i) && !MadeByEngine(i.Name) &&
 			!slices.ContainsFunc(q.owners, func(other *Owner) bool { return i.bridge() && other.on(i) }) {
 			return fmt.Sprintf("It is on %s of node %s itself, and no CNI network gives addresses to that.", i.Name, o.Node.Name)
 		}

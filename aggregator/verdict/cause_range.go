@@ -174,7 +174,7 @@ func (q *inquiry) widePool(a, b *Owner) *Pool {
 // it for its pods.
 func (q *inquiry) podLike(o *Owner) bool {
 	if o.Kind() == Host {
-		return o.Assigned && o.Interface.bridge() && !madeByDocker(o.Interface.Name) || o.Interface.portOfPod()
+		return o.Assigned && o.Interface.bridge() && !MadeByEngine(o.Interface.Name) || o.Interface.portOfPod()
 	}
 	return o.Kind() == Pod && q.given(o)
 }
@@ -212,7 +212,7 @@ func (q *inquiry) origin(o *Owner) (s side, ok bool) {
 		}
 		return s, true
 	}
-	if o.Kind() == Host && (!i.bridge() || !madeByDocker(i.Name)) {
+	if o.Kind() == Host && (!i.bridge() || !MadeByEngine(i.Name)) {
 		return s, false // it is an address of its own, and no network's
 	}
 	s.name = "bridge " + s.device
@@ -286,7 +286,7 @@ func where(a, b *Owner) string {
 func (q *inquiry) onePool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
 		if q.gave(p, a) && q.gave(p, b) {
-			if served := slices.ContainsFunc(a.networks(), func(n string) bool { ok, _ := p.Serves(n); return ok }); served {
+			if served := slices.ContainsFunc(a.Networks(), func(n string) bool { ok, _ := p.Serves(n); return ok }); served {
 				return p
 			}
 		}

@@ -161,7 +161,7 @@ func (s side) configuration() string {
 	switch {
 	case s.pool != nil && s.pool.Config != "":
 		return "it is written in " + s.pool.Config + on(s.node)
-	case s.network == "" && madeByDocker(s.device):
+	case s.network == "" && MadeByEngine(s.device):
 		return "of docker0 it is bip in /etc/docker/daemon.json; networks that docker, podman or libvirt made are made anew with another one (docker network create --subnet)"
 	case s.network != "":
 		return "the configuration in /etc/cni/net.d with the name " + s.network + " has it" + on(s.node) + ", or the NetworkAttachmentDefinition"

@@ -1,4 +1,4 @@
-package verdict_test
+package audit_test
 
 import (
 	"net/netip"
