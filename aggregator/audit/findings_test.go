@@ -92,7 +92,7 @@ func TestWhatIsNewInAFinding(t *testing.T) {
 		return verdict.Finding{
 			ID: "x", Severity: verdict.Warning, Address: r.Address, Owners: []verdict.Owner{o}, Pool: p, Source: "cri",
 			Allocations: []*verdict.Allocation{{Pool: p, Address: r.Address, Pod: "b"}},
-			Spoof:       &verdict.Spoof{MACs: []verdict.MAC{"macmac"}, Count: 1},
+			Spoof:       &verdict.Spoof{MACs: []verdict.MAC{"lacmac"}, Count: 1},
 			Stock:       &verdict.Stock{Use: verdict.PoolUse{Size: 2}, AtRisk: []verdict.Held{{Address: r.Address, Owner: &r.Owners[0]}}},
 			Overlap:     &verdict.Overlap{Range: prefix("10.0.0.0/24"), Sides: [2]verdict.Side{ofKubernetes("n1", "10.0.0.0/24"), ofAgent(n, "10.0.0.0/24")}, Nodes: []string{"n1"}},
 			Namesakes:   &verdict.Namesakes{Name: "n1", Machines: []verdict.Machine{{Name: "n1"}}},

@@ -44,6 +44,10 @@ func TestRangesOfNodes(t *testing.T) {
 		{"two nodes of one range", []verdict.Side{ofKubernetes("n1", "10.244.0.0/24"), ofKubernetes("n2", "10.244.0.0/24")}, "10.244.0.0/24", []string{"n1", "n2"}},
 		{"a range within another", []verdict.Side{ofKubernetes("n1", "10.244.0.0/16"), ofKubernetes("n2", "10.244.7.0/24")}, "10.244.7.0/24", []string{"n1", "n2"}},
 		{"two within a third one's", []verdict.Side{ofKubernetes("n1", "10.244.1.0/24"), ofKubernetes("n2", "10.244.2.0/24"), ofKubernetes("n3", "10.244.0.0/16")}, "10.244.1.0/24", []string{"n1", "n2", "n3"}},
+		{"one that overlaps with the first of three only", []verdict.Side{ofKubernetes("n1", "10.244.0.0/16"), ofKubernetes("n1", "10.244.1.0/24"), ofKubernetes("n2", "10.244.200.0/24")}, "10.244.200.0/24", []string{"n1", "n2"}},
+		{"a chain", []verdict.Side{
+			{Node: "n1", Range: span("10.0.0.1", "10.0.0.9")}, {Node: "n1", Range: span("10.0.0.5", "10.0.0.20")}, {Node: "n2", Range: span("10.0.0.15", "10.0.0.30")},
+		}, "10.0.0.15-10.0.0.20", []string{"n1", "n2"}},
 		{"the last address of one", []verdict.Side{
 			{Node: "n1", Range: span("10.0.0.1", "10.0.0.9")}, {Node: "n2", Range: span("10.0.0.9", "10.0.0.12")},
 		}, "10.0.0.9/32", []string{"n1", "n2"}},
@@ -114,6 +118,12 @@ func TestNetworksOfOneNode(t *testing.T) {
 		b, a := pool("b"), pool("a")
 		test.change(&a, &b)
 		found := audit.Networks(policy, n, []audit.NodePool{b, a})
+		if other := audit.Networks(policy, n, []audit.NodePool{a, b}); len(other) != len(found) || len(found) > 0 && other[0].ID != found[0].ID {
+			t.Errorf("%s: got %+v and %+v, want one in any order", why, found, other)
+		}
+		if shared := audit.Networks(&verdict.Policy{Shared: []verdict.Shared{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}}}, n, []audit.NodePool{a, b}); shared != nil {
+			t.Errorf("%s: got %+v, want none that is shared", why, shared)
+		}
 		switch {
 		case len(found) == 0 && test.want == 0:
 		case len(found) != 1 || found[0].Kind != verdict.FindingRangesOverlap || found[0].Severity != test.want:
@@ -155,5 +165,34 @@ func TestSidesOfACiliumNode(t *testing.T) {
 	sides := audit.CiliumSides(p)
 	if len(sides) != 2 || sides[1].Range != p.Ranges[1] || sides[1].Node != "n1" || sides[1].Source != verdict.SideCiliumNode || !slices.Equal(sides[1].Ranges, p.Ranges[1:]) {
 		t.Errorf("got %+v, want one of each range", sides)
+	}
+}
+
+func TestSidesThatSayTheSame(t *testing.T) {
+	side := func() verdict.Side {
+		return verdict.Side{
+			Node: "n1", Agent: agent("n1", "1"), Range: prefix("10.0.0.0/24"), Network: "a", Config: "c", Device: "d",
+			Ranges: []verdict.Range{prefix("10.0.0.0/24")}, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, Source: verdict.SidePool, IPAM: "i",
+		}
+	}
+	if !audit.SameSide(side(), side()) {
+		t.Error("got a change, want none")
+	}
+	for what, change := range map[string]func(*verdict.Side){
+		"node":     func(s *verdict.Side) { s.Node = "x" },
+		"agent":    func(s *verdict.Side) { s.Agent = agent("n2", "1") },
+		"range":    func(s *verdict.Side) { s.Range = prefix("10.0.0.0/25") },
+		"network":  func(s *verdict.Side) { s.Network = "x" },
+		"config":   func(s *verdict.Side) { s.Config = "x" },
+		"device":   func(s *verdict.Side) { s.Device = "x" },
+		"ranges":   func(s *verdict.Side) { s.Ranges = nil },
+		"prefixes": func(s *verdict.Side) { s.Prefixes = nil },
+		"source":   func(s *verdict.Side) { s.Source = verdict.SideAddress },
+		"ipam":     func(s *verdict.Side) { s.IPAM = "x" },
+	} {
+		s := side()
+		if change(&s); audit.SameSide(side(), s) {
+			t.Errorf("got no change of the %s, want one", what)
+		}
 	}
 }

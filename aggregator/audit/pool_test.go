@@ -149,3 +149,25 @@ func TestGrowthOfAPool(t *testing.T) {
 		t.Errorf("got %v of a full pool, want 0", got)
 	}
 }
+
+func TestFamilies(t *testing.T) {
+	if v4, v6 := audit.FamilyOf(netip.MustParseAddr("10.0.0.1")), audit.FamilyOf(netip.MustParseAddr("fd00::1")); v4 != audit.IPv4 || v6 != audit.IPv6 {
+		t.Errorf("got families %d and %d", v4, v6)
+	}
+	if n := (audit.Tally{3, 2}).Of(audit.Both); n != 5 {
+		t.Errorf("got %d of both, want 5", n)
+	}
+}
+
+// The holder of an address at risk is the one on the pool's node.
+func TestHoldersOnThePoolsNode(t *testing.T) {
+	n1, n2 := agent("n1", "1"), agent("n2", "1")
+	r := risk("10.0.0.5", n2, start)
+	r.Owners = append(r.Owners, risk("10.0.0.5", n1, start).Owners[0], risk("10.0.0.5", n1, start).Owners[0])
+	r.Owners[2].ID = "third"
+	p := &verdict.Pool{IPAM: verdict.HostLocal, Name: "/x", Node: n1, State: verdict.PoolMissing}
+	held := audit.Pool(policy, audit.Given{Pool: p, AtRisk: []audit.Risk{r}})[0].Stock.AtRisk
+	if len(held) != 1 || held[0].Owner != &r.Owners[1] {
+		t.Errorf("got %+v, want the first owner on n1", held)
+	}
+}
