@@ -28,7 +28,7 @@ const (
 	linkCost       = 160
 	kernelCost     = 600
 	wireCost       = 700
-	rivalCost      = 2900 // extra for a claim that may conflict with another claim
+	rivalCost      = 3000 // extra for a claim that may conflict with another claim
 	poolCost       = 1400
 	rangeCost      = 80
 	allocationCost = 1200 // including a finding
