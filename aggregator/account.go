@@ -3,6 +3,7 @@ package aggregator
 import (
 	"context"
 
+	"github.com/ipwitness/ipwitness/aggregator/bus"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -16,29 +17,29 @@ func (s *store) account(ctx context.Context) {
 // accountFindings does the same for findings.
 func (s *store) accountFindings(ctx context.Context) {
 	quota := newLogQuota(s.log)
-	s.accountOf(ctx, "log", s.findings.hub, func(e *event) {
+	s.accountOf(ctx, "log", s.findings.events, func(e *event) {
 		if quota.allows(s.clock().Time(), nodesOfEvent(e)...) {
 			s.enterFinding(e)
 		}
 	})
 }
 
-// accountOf enters the events of a hub until ctx ends, into what where names. It is
+// accountOf enters events until ctx ends, into what where names. It is
 // a watcher like any other: a log that is slow, or stuck, delays no verdict.
-func (s *store) accountOf(ctx context.Context, where string, h *hub, enter func(*event)) {
-	next := h.revision()
-	var events []event
+func (s *store) accountOf(ctx context.Context, where string, from *events, enter func(*event)) {
+	next := from.Revision()
+	var some []event
 	for {
 		var lost uint64
 		var changed <-chan struct{}
-		events, next, lost, changed = h.since(next, events[:0])
+		some, next, lost, changed = from.Since(next, bus.Latest, some[:0])
 		if lost > 0 && s.complaints.first(where, "fell behind", s.clock()) {
 			s.log.Warn("what tells of events fell behind", "where", where, "events_left_out", lost)
 		}
-		for i := range events {
-			enter(&events[i])
+		for i := range some {
+			enter(&some[i])
 		}
-		clear(events)
+		clear(some)
 		if changed == nil {
 			if ctx.Err() != nil {
 				return

@@ -92,7 +92,8 @@ func (w witness) AcknowledgeConflict(ctx context.Context, q *pb.AcknowledgeConfl
 			s.arm(s.byID[c.ID], ack.until)
 		}
 		out := s.conflictProto(c)
-		s.conflicts.publish(event{typ: updated, addr: c.Address, conflict: out})
+		same := contestOf(c)
+		s.conflicts.Publish(event{typ: updated, addr: c.Address, conflict: out, contest: same, contested: same})
 		return &pb.AcknowledgeConflictResponse{Conflict: out}, nil
 	}
 	if err != nil {

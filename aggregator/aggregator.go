@@ -8,7 +8,7 @@
 //
 // The way of a change:
 //
-//	session (one Report stream) -> store (tables) -> verdict.Judge -> hub -> watch
+//	session (one Report stream) -> store (tables) -> verdict.Judge -> bus -> watch
 //
 // All of it happens in the goroutine that received the message, so that the
 // answer is out before the next message is read.

@@ -55,12 +55,16 @@ func active(conflicts []verdict.Conflict) bool {
 // tellFinding makes a finding known, if it says something new. The entry is that of its address,
 // nil for a finding that is not about one.
 func (s *store) tellFinding(e *entry, f *verdict.Finding) {
-	typ, news := s.findings.put(f)
+	was, news := s.findings.put(f)
 	if !news {
 		return
 	}
-	s.countFinding(e, f, typ == added)
-	s.findings.hub.publish(event{typ: typ, finding: s.findingProto(s.findings.byID[f.ID], false)})
+	s.countFinding(e, f, was == nil)
+	out := event{typ: added, finds: s.whole(f), finding: s.findingProto(s.findings.byID[f.ID], false)}
+	if was != nil {
+		out.typ, out.found = updated, s.whole(was.Finding)
+	}
+	s.findings.events.Publish(out)
 }
 
 // endFinding tells that a finding about an address is over.
@@ -70,13 +74,15 @@ func (s *store) endFinding(e *entry, f *verdict.Finding) {
 		return
 	}
 	s.countFinding(e, f, false)
-	s.findings.hub.publish(event{typ: removed, finding: s.findingProto(over, e != nil && active(e.conflicts()))})
+	say := s.findingProto(over, e != nil && active(e.conflicts()))
+	s.findings.events.Publish(event{typ: removed, finding: say, finds: s.whole(over.Finding), found: s.whole(over.Finding)})
 }
 
 // dropFinding tells that a finding is over that is not about an address.
 func (s *store) dropFinding(id string) {
 	if over := s.findings.leave(id); over != nil {
-		s.findings.hub.publish(event{typ: removed, finding: s.findingProto(over, false)})
+		say := s.findingProto(over, false)
+		s.findings.events.Publish(event{typ: removed, finding: say, finds: s.whole(over.Finding), found: s.whole(over.Finding)})
 	}
 }
 
@@ -110,10 +116,7 @@ func (s *store) countFinding(e *entry, f *verdict.Finding, first bool) {
 // findingProto is a finding in the contract's form, and whether it has become a conflict; s.mu is
 // held.
 func (s *store) findingProto(f *found, superseded bool) *pb.Finding {
-	a := f.Finding
-	if a.Spoof != nil {
-		a = s.wholeSpoof(a)
-	}
+	a := s.whole(f.Finding)
 	out := &pb.Finding{
 		Kind: a.Kind, Address: f.place.address, Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
 		DetectedAt: timestamp(f.since), Runbook: explain.Runbook(a.Kind), Owners: s.ownersProto(a.Address, a.Owners),
@@ -260,7 +263,7 @@ func (s *store) dropPoolFindings(p *pool) {
 
 // announceFindings has findings told as Kubernetes Events until ctx ends.
 func (s *store) announceFindings(ctx context.Context) {
-	s.accountOf(ctx, "Kubernetes Events", s.findings.hub, func(e *event) {
+	s.accountOf(ctx, "Kubernetes Events", s.findings.events, func(e *event) {
 		if e.finding != nil {
 			s.kube.AnnounceFinding(e.finding, e.typ == removed)
 		}

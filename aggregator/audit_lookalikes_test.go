@@ -136,13 +136,13 @@ func BenchmarkListFindings(b *testing.B) {
 		}
 		l.dial().send(snapshot(hello("n"+strconv.Itoa(i), 1), poolOf(hostLocal("10.240.0.0/12", pb.Pool_KNOWN)), given(all...))).sync()
 	}
-	for len(l.store.findingPlaces(100_000, func(*found) bool { return true })) < 100_000 {
+	for l.store.findings.inOrder.Len() < 100_000 {
 		time.Sleep(10 * time.Millisecond)
 	}
-	for name, of := range map[string]findingFilter{"page": {}, "node": {node: "n9"}} {
+	for name, of := range map[string]findingFilter{"page": {}, "node": {filter: filter{node: "n9"}}} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				l.store.listFindings(findingPlace{}, newPage[*pb.Finding](100), of)
+				fill(newPage[*pb.Finding](100), l.store.walkFindings(&of, findingPlace{}))
 			}
 		})
 	}

@@ -26,9 +26,9 @@ const (
 	intendedCost   = 1200 // including a finding
 	interfaceCost  = 400
 	linkCost       = 160
-	kernelCost     = 560
-	wireCost       = 660
-	rivalCost      = 2900 // extra for a claim that may conflict with another claim
+	kernelCost     = 600
+	wireCost       = 700
+	rivalCost      = 3000 // extra for a claim that may conflict with another claim
 	poolCost       = 1400
 	rangeCost      = 80
 	allocationCost = 1200 // including a finding

@@ -59,7 +59,7 @@ func (s *store) noteClones(e *entry, clones []verdict.Spoof) {
 	e.unbooked()
 }
 
-// tellClone publishes the finding with the newest claim only. wholeSpoof adds up all claims.
+// tellClone publishes the finding with the newest claim only. whole adds up all claims.
 func (s *store) tellClone(c *clone, newest *verdict.Spoof) {
 	spoof := *newest
 	f := audit.Clone(&s.policy, &spoof)
@@ -67,17 +67,15 @@ func (s *store) tellClone(c *clone, newest *verdict.Spoof) {
 	s.tellFinding(nil, c.told)
 }
 
-// wholeSpoof returns a finding about false claims with the namespaces that they may have
-// deceived, and with all claims that show a cloned hardware address.
-func (s *store) wholeSpoof(f *verdict.Finding) *verdict.Finding {
+// whole returns a finding with all claims that show a cloned hardware address, and with the
+// namespaces that false claims may have deceived.
+func (s *store) whole(f *verdict.Finding) *verdict.Finding {
+	if f.Spoof == nil {
+		return f
+	}
 	spoof := *f.Spoof
 	spoof.Exposed = s.onLink(spoof.Link, spoof.Sender)
-	if f.Kind != verdict.FindingMACCloned {
-		whole := *f
-		whole.Spoof = &spoof
-		return &whole
-	}
-	if c := s.clones[cloneKeyOf(&spoof)]; c != nil {
+	if c := s.clones[cloneKeyOf(&spoof)]; f.Kind == verdict.FindingMACCloned && c != nil {
 		spoof.Count, spoof.Addresses = 0, nil
 		for _, one := range c.shown {
 			spoof.Merge(&one)

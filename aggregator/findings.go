@@ -4,24 +4,24 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"iter"
 	"net/netip"
-	"slices"
 	"strings"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // findings are what is wrong and not yet a conflict. They are behind the store's mu.
 type findings struct {
-	hub   *hub
-	clock func() verdict.Stamp
-	byID  map[string]*found
-	kinds map[string]int
+	events *events
+	clock  func() verdict.Stamp
+	byID   map[string]*found
+	// inOrder has those of byID.
+	inOrder *index.Set[*found]
+	kinds   map[string]int
 	namesakes
 }
 
@@ -33,38 +33,38 @@ type found struct {
 	since verdict.Stamp
 }
 
-// about tells whether a finding is about an address, or about many and that one.
-func (f *found) about(address string) bool {
-	return f.place.address == address || slices.ContainsFunc(audit.Addresses(f.Finding), func(a netip.Addr) bool { return a.String() == address })
-}
+func (f *found) less(o *found) bool { return f.place.compare(o.place) < 0 }
 
 func newFindings(instance int64, clock func() verdict.Stamp) findings {
 	return findings{
-		hub: newHub(instance), clock: clock, byID: make(map[string]*found), kinds: make(map[string]int),
-		namesakes: newNamesakes(),
+		events: newEvents(instance), clock: clock, byID: make(map[string]*found), kinds: make(map[string]int),
+		inOrder: index.NewSet((*found).less), namesakes: newNamesakes(),
 	}
 }
 
-// put enters a finding, and tells whether that says something new, and what.
-func (f *findings) put(one *verdict.Finding) (typ watchType, news bool) {
+// put enters a finding. It returns the finding that it replaces, nil for none, and reports whether
+// the new one says something else.
+func (f *findings) put(one *verdict.Finding) (was *found, news bool) {
 	now := &found{Finding: one, place: placeOf(one), since: f.clock()}
-	typ = added
-	if was := f.byID[one.ID]; was != nil {
-		if typ, now.since = updated, was.since; audit.Same(was.Finding, one) {
+	if was = f.byID[one.ID]; was != nil {
+		if now.since = was.since; audit.Same(was.Finding, one) {
 			was.Finding = one // the same, with the newest of its owners
-			return updated, false
+			return was, false
 		}
 	}
 	f.enter(now)
-	return typ, true
+	return was, true
 }
 
 // enter puts a finding in the place of any other one of its id.
 func (f *findings) enter(one *found) {
-	if f.byID[one.ID] == nil {
+	if before := f.byID[one.ID]; before == nil {
 		f.kinds[one.Kind]++
+	} else if before.place != one.place {
+		f.inOrder.Delete(before)
 	}
 	f.byID[one.ID] = one
+	f.inOrder.Put(one)
 }
 
 // leave takes a finding out; nil where there is none.
@@ -72,6 +72,7 @@ func (f *findings) leave(id string) *found {
 	over := f.byID[id]
 	if over != nil {
 		delete(f.byID, id)
+		f.inOrder.Delete(over)
 		f.kinds[over.Kind]--
 	}
 	return over
@@ -136,56 +137,23 @@ func parseFindingPlace(token string) (p findingPlace, err error) {
 	return findingPlace{parts[0], parts[1], parts[2]}, nil
 }
 
-// findingFilter is which findings are asked for.
-type findingFilter struct{ kind, address, node string }
-
-// on tells whether a finding is about a node.
-func (f *found) on(node string) bool { return slices.Contains(audit.Nodes(f.Finding), node) }
-
-// listFindings fills a page with findings and returns the token of the next one. It releases
-// the lock while it sorts, because there may be many findings.
-func (s *store) listFindings(from findingPlace, page *page[*pb.Finding], of findingFilter) (next string) {
-	begin := from
-	after := s.findingPlaces(page.size+1, func(f *found) bool {
-		return f.place.compare(begin) > 0 && (of.kind == "" || f.place.kind == of.kind) && (of.address == "" || f.about(of.address)) &&
-			(of.node == "" || f.on(of.node))
-	})
-	for i, p := range after {
-		if i == page.size || page.full() {
-			return from.token()
-		}
-		from = p
-		for _, f := range s.findingsAt(after[i : i+1]) { // empty if the finding has ended
-			page.add(f)
-		}
+// walkFindings returns a walk of the findings that match and come after a place.
+func (s *store) walkFindings(f *findingFilter, from findingPlace) *walk[*found, *pb.Finding] {
+	if start := (findingPlace{kind: f.kind}); from.compare(start) < 0 {
+		from = start
 	}
-	return ""
-}
-
-// findingPlaces returns the places of the first n wanted findings, in order.
-func (s *store) findingPlaces(n int, wanted func(*found) bool) []findingPlace {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return least(n, findingPlace.compare, func(yield func(findingPlace) bool) {
-		for _, f := range s.findings.byID {
-			if wanted(f) && !yield(f.place) {
-				return
+	return &walk[*found, *pb.Finding]{
+		store: s, events: s.findings.events, less: (*found).less, last: new(&found{place: from}),
+		keys: func(last **found) iter.Seq[*found] {
+			return until(s.findings.inOrder.Snapshot().From(*last), func(one *found) bool { return f.kind != "" && one.place.kind != f.kind })
+		},
+		read: func(one *found, _ int, into []item[*pb.Finding]) ([]item[*pb.Finding], bool) {
+			if now := s.findings.byID[one.place.id]; now != nil && now.place == one.place && f.finding(now.Finding) {
+				into = append(into, item[*pb.Finding]{now.place, s.findingProto(now, false)})
 			}
-		}
-	})
-}
-
-// findingsAt are the findings at places, but for those that are over.
-func (s *store) findingsAt(places []findingPlace) []*pb.Finding {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := make([]*pb.Finding, 0, len(places))
-	for _, p := range places {
-		if f := s.findings.byID[p.id]; f != nil {
-			list = append(list, s.findingProto(f, false))
-		}
+			return into, false
+		},
 	}
-	return list
 }
 
 // ListFindings lists what is wrong and not yet a conflict.
@@ -194,53 +162,42 @@ func (w witness) ListFindings(_ context.Context, q *pb.ListFindingsRequest) (*pb
 	if err != nil {
 		return nil, err
 	}
-	of := findingFilter{kind: q.GetKind(), address: q.GetAddress(), node: q.GetNode()}
-	if kinds := verdict.FindingKinds(); of.kind != "" && !slices.Contains(kinds, of.kind) {
-		return nil, status.Errorf(codes.InvalidArgument, "unknown kind of finding %q: use one of %s", of.kind, strings.Join(kinds, ", "))
-	}
-	if of.address != "" {
-		addr, err := netip.ParseAddr(of.address)
-		if err != nil {
-			return nil, status.Errorf(codes.InvalidArgument, "parse address %q: use an IPv4 or IPv6 address", of.address)
-		}
-		of.address = addr.Unmap().String()
+	f, err := newFindingFilter(q)
+	if err != nil {
+		return nil, err
 	}
 	coverage := w.store.currentCoverage()
 	findings := newPage[*pb.Finding](q.GetPageSize())
-	next := w.store.listFindings(from, findings, of)
+	next := fill(findings, w.store.walkFindings(&f, from))
 	return &pb.ListFindingsResponse{Findings: findings.items, NextPageToken: next, Coverage: coverage}, nil
 }
 
 // WatchFindings sends the findings there are, then every change.
 func (w witness) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessService_WatchFindingsServer) error {
-	patience := newPatience()
-	send := patient(patience, stream.Send)
-	return watch{
-		hub: w.store.findings.hub, clock: w.store.clock, patience: patience, coverage: w.store.currentCoverage,
-		present: func() error {
-			for from := (findingPlace{}); ; {
-				places := w.store.findingPlaces(snapshotPlaces, func(f *found) bool { return f.place.compare(from) > 0 })
-				for some := range slices.Chunk(places, snapshotPage) {
-					for _, f := range w.store.findingsAt(some) {
-						if err := send(&pb.WatchFindingsResponse{Type: added, Finding: f}); err != nil {
-							return err
-						}
-					}
-				}
-				if len(places) < snapshotPlaces {
-					return nil
-				}
-				from = places[len(places)-1]
+	f, err := newFindingFilter(q)
+	if err != nil {
+		return err
+	}
+	s := w.store
+	return serveWatch(stream.Context(), w, &watch[*found, *pb.Finding, pb.WatchFindingsResponse]{
+		events: s.findings.events, send: stream.Send,
+		walk: func() *walk[*found, *pb.Finding] { return s.walkFindings(&f, findingPlace{}) },
+		add: func(one *pb.Finding) *pb.WatchFindingsResponse {
+			return &pb.WatchFindingsResponse{Type: added, Finding: one}
+		},
+		key: func(e *event) *found { return &found{place: placeOf(e.finds)} },
+		event: func(e *event) *pb.WatchFindingsResponse {
+			typ, ok := f.event(e)
+			if !ok {
+				return nil
 			}
+			return &pb.WatchFindingsResponse{Type: typ, Finding: e.finding}
 		},
-		change: func(e *event) error {
-			return send(&pb.WatchFindingsResponse{Type: e.typ, Finding: e.finding})
+		bookmark: func(token string, coverage *pb.Coverage) *pb.WatchFindingsResponse {
+			return &pb.WatchFindingsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage}
 		},
-		bookmark: func(token string, coverage *pb.Coverage) error {
-			return send(&pb.WatchFindingsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage})
+		lost: func(n uint32) *pb.WatchFindingsResponse {
+			return &pb.WatchFindingsResponse{Type: pb.Watch_LOST, Lost: n}
 		},
-		lost: func(n uint32) error {
-			return send(&pb.WatchFindingsResponse{Type: pb.Watch_LOST, Lost: n})
-		},
-	}.serve(stream.Context(), w.stopped, q.GetResumeToken())
+	}, q.GetResumeToken())
 }

@@ -297,7 +297,7 @@ func TestAPageEndsOnlyWhereTheListEnds(t *testing.T) {
 		seen := false
 		for from := (place{}); !seen; {
 			page := newPage[*pb.Owner](1)
-			next := s.listOwners(&filter{}, from, page)
+			next := fill(page, s.walkOwners(&filter{}, from))
 			seen = len(page.items) > 0 && page.items[0].GetAddress() == "10.9.0.1"
 			if next == "" {
 				break

@@ -118,23 +118,23 @@ func (s *store) takeOwners(e *entry, owners []verdict.Owner) {
 		o := &old[i]
 		s.ownerCount[o.Scope.Kind]--
 		if findOwner(owners, i, o.ID) == nil {
+			was := *o
 			o.State = verdict.Gone
-			s.publishOwner(removed, e, o, nil)
+			s.publishOwner(removed, e, o, &was)
 			s.lackOfSpeaker(o)
 		}
 	}
 }
 
-// publishOwner makes an owner known, if anybody listens.
+// publishOwner makes an owner known, if there is a subscriber.
 func (s *store) publishOwner(typ watchType, e *entry, o, before *verdict.Owner) {
-	if !s.owners.heard(s.clock()) {
-		return
-	}
-	out := event{typ: typ, addr: e.addr, holder: holder{*o, o.Node.Name}, owner: s.ownerProto(e.addr, o)}
-	if before != nil {
-		out.before = holder{*before, before.Node.Name}
-	}
-	s.owners.publish(out)
+	s.owners.Offer(func() event {
+		out := event{typ: typ, addr: e.addr, holder: holderOf(o), owner: s.ownerProto(e.addr, o)}
+		if before != nil {
+			out.before = holderOf(before)
+		}
+		return out
+	})
 }
 
 // findOwner looks for an owner, first where it is likely to be.
@@ -157,11 +157,13 @@ func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 		d := e.disputed()
 		d.conflicts = append(d.conflicts, *c)
 		s.byID[c.ID] = e
+		s.inOrder.Put(conflictKey{place{e.addr, c.ID}, e})
 	}
 	opened := c.Active() && (was == nil || !was.Active())
 	changed := was == nil || conflictChanged(was, c)
+	before := *c
 	if was != nil {
-		*was = *c
+		before, *was = *was, *c
 	}
 	s.recall(c)
 	if s.lapse(e, c) {
@@ -177,7 +179,7 @@ func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 			s.metrics.detection.Observe((r.residence + s.clock().Sub(r.at)).Seconds())
 		}
 	}
-	s.conflicts.publish(event{typ: typ, addr: c.Address, conflict: s.conflictProto(c)})
+	s.conflicts.Publish(event{typ: typ, addr: c.Address, conflict: s.conflictProto(c), contest: contestOf(c), contested: contestOf(&before)})
 	if !c.Active() {
 		s.resolved = append(s.resolved, ended{e, c.ID, c.ResolvedAt})
 		s.forget(s.clock())
@@ -219,6 +221,7 @@ func (s *store) forget(now verdict.Stamp) {
 		e.dispute.conflicts = slices.DeleteFunc(e.dispute.conflicts, func(c verdict.Conflict) bool { return c.ID == old.id })
 		e.settle()
 		delete(s.byID, old.id)
+		s.inOrder.Delete(conflictKey{place: place{e.addr, old.id}})
 		s.table.drop(e)
 	}
 }

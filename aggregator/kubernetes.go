@@ -3,7 +3,6 @@ package aggregator
 import (
 	"context"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/kube"
@@ -92,14 +91,21 @@ func (s *store) judgePods(on func(node string) bool) {
 	}
 }
 
-// judgeInside judges the addresses inside. It walks the table, and gives up the lock
-// after each part of it.
-func (s *store) judgeInside(inside func(netip.Addr) bool) {
-	for i := range s.table.shards {
+// judgeInside judges the addresses of ranges, and gives up the lock now and then.
+func (s *store) judgeInside(ranges []verdict.Range) {
+	for _, r := range merged(ranges) {
 		base := len(s.touched)
-		for e := range s.table.shards[i].all() {
-			if inside(e.addr) {
-				s.touch(e)
+		n := 0
+		for at := range s.table.within(r) {
+			if at.entry.empty() {
+				continue // it left while the lock was given up
+			}
+			s.touch(at.entry)
+			if n++; n%judgedAtOnce == 0 {
+				s.judgeTouched(base, received{})
+				s.mu.Unlock()
+				s.mu.Lock()
+				base = len(s.touched)
 			}
 		}
 		s.judgeTouched(base, received{})
@@ -133,7 +139,11 @@ func (s *store) kubernetesChanged(c kube.Changes) {
 		})
 	}
 	if len(c.Networks) > 0 {
-		s.judgeInside(kube.Within(c.Networks))
+		var ranges []verdict.Range
+		for _, p := range c.Networks {
+			ranges = append(ranges, verdict.RangeOf(p))
+		}
+		s.judgeInside(ranges)
 	}
 	if len(c.Pods) >= manyPods {
 		select {
@@ -161,7 +171,8 @@ func (s *store) retell(nodes []string) {
 	for e := range s.contested {
 		for _, c := range e.conflicts() {
 			if c.Active() && slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return told[o.Node.Name] }) {
-				s.conflicts.publish(event{typ: updated, addr: c.Address, conflict: s.conflictProto(&c)})
+				same := contestOf(&c)
+				s.conflicts.Publish(event{typ: updated, addr: c.Address, conflict: s.conflictProto(&c), contest: same, contested: same})
 			}
 		}
 	}

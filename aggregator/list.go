@@ -85,7 +85,7 @@ var errPageToken = status.Error(codes.InvalidArgument, "page_token is not one th
 
 // ListOwners lists who holds which address now.
 func (w witness) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
-	f, err := newFilter(q)
+	f, err := newOwnerFilter(q)
 	if err != nil {
 		return nil, err
 	}
@@ -95,194 +95,103 @@ func (w witness) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.Lis
 	}
 	coverage := w.store.currentCoverage()
 	owners := newPage[*pb.Owner](q.GetPageSize())
-	next := w.store.listOwners(&f, from, owners)
+	next := fill(owners, w.store.walkOwners(&f, from))
 	return &pb.ListOwnersResponse{Owners: owners.items, NextPageToken: next, Coverage: coverage}, nil
 }
 
-// listOwners fills a page with owners and returns the token of the next one. It takes the lock
-// for one part of the table at a time.
-func (s *store) listOwners(f *filter, from place, page *page[*pb.Owner]) (next string) {
-	for {
-		n := page.size - len(page.items) + 2 // the first address may be complete, and the last one is for the token
-		addrs := s.addresses(f, from.addr, n)
-		for _, a := range addrs {
-			if a != from.addr {
-				from = place{addr: a}
-			}
-			if full := s.appendOwners(page, f, &from); full {
-				return from.token()
-			}
-		}
-		if len(addrs) < n { // else some may have left before they were looked at
-			return ""
-		}
+// walkOwners returns a walk of the owners that match, from a place on. Its keys are addresses, as
+// one address may have many owners.
+func (s *store) walkOwners(f *filter, from place) *walk[slot, *pb.Owner] {
+	span := f.span()
+	if from.addr.IsValid() && span.First.Less(from.addr) {
+		span.First = from.addr
 	}
-}
-
-// eachOwner calls give for all matching owners. It builds them a few at a time, so that a slow
-// subscriber takes little memory.
-func (s *store) eachOwner(f *filter, give func(*pb.Owner) error) error {
-	page := &page[*pb.Owner]{size: snapshotPage}
-	for from := (place{}); ; {
-		addrs := s.addresses(f, from.addr, snapshotPlaces)
-		for _, a := range addrs {
-			if a != from.addr {
-				from = place{addr: a}
+	return &walk[slot, *pb.Owner]{
+		store: s, events: s.owners, less: slot.less,
+		keys: func(last *slot) iter.Seq[slot] {
+			if last != nil {
+				span.First = last.entry.addr
 			}
-			for full := true; full; {
-				page.items, page.bytes = page.items[:0], 0
-				full = s.appendOwners(page, f, &from)
-				for i, o := range page.items {
-					if err := give(o); err != nil {
-						return err
-					}
-					page.items[i] = nil
+			return s.table.within(span)
+		},
+		read: func(at slot, room int, into []item[*pb.Owner]) (_ []item[*pb.Owner], more bool) {
+			if addr := at.entry.addr; addr != from.addr {
+				from = place{addr: addr}
+			}
+			owners := at.entry.owners
+			skip := 1 + slices.IndexFunc(owners, func(o verdict.Owner) bool { return o.ID == from.id })
+			for i := skip; i < len(owners); i++ {
+				o := &owners[i]
+				if !f.owner(o, o.Node.Name) {
+					continue
 				}
+				if room == 0 {
+					return into, true
+				}
+				from.id = o.ID
+				into = append(into, item[*pb.Owner]{from, s.ownerProto(from.addr, o)})
+				room--
 			}
-		}
-		if len(addrs) < snapshotPlaces {
-			return nil
-		}
+			return into, false
+		},
 	}
-}
-
-// appendOwners appends the owners of one address, starting at a place, to a page, and advances
-// the place. It reports whether the page is full before all owners are appended.
-func (s *store) appendOwners(page *page[*pb.Owner], f *filter, from *place) (full bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.table.get(from.addr)
-	if e == nil {
-		return false
-	}
-	skip := 1 + slices.IndexFunc(e.owners, func(o verdict.Owner) bool { return o.ID == from.id })
-	for i := skip; i < len(e.owners); i++ {
-		o := &e.owners[i]
-		if !f.owner(o, o.Node.Name) {
-			continue
-		}
-		if page.full() {
-			return true
-		}
-		page.add(s.ownerProto(from.addr, o))
-		from.id = o.ID
-	}
-	return false
-}
-
-// addresses gives the first n addresses, from one on, that have an owner that
-// matches, in order.
-func (s *store) addresses(f *filter, from netip.Addr, n int) []netip.Addr {
-	if f.addr.IsValid() {
-		if f.address(f.addr) && f.addr.Compare(from) >= 0 {
-			return []netip.Addr{f.addr}
-		}
-		return nil
-	}
-	var found []netip.Addr
-	var bound netip.Addr // once there are enough: what comes later is not looked at
-	for i := range s.table.shards {
-		s.mu.Lock()
-		for e := range s.table.shards[i].all() {
-			a := e.addr
-			if a.Less(from) || bound.IsValid() && bound.Less(a) || !f.address(a) {
-				continue
-			}
-			if f.any(e.owners) {
-				found = append(found, a)
-			}
-		}
-		s.mu.Unlock()
-		if len(found) >= 2*n {
-			slices.SortFunc(found, netip.Addr.Compare)
-			found = found[:n]
-			bound = found[n-1]
-		}
-	}
-	slices.SortFunc(found, netip.Addr.Compare)
-	return slices.Clone(found[:min(n, len(found))]) // without spare capacity: a subscriber may keep it for long
 }
 
 // ListConflicts lists the conflicts, active ones unless all is set.
 func (w witness) ListConflicts(_ context.Context, q *pb.ListConflictsRequest) (*pb.ListConflictsResponse, error) {
-	addr, err := optionalAddress(q.GetAddress())
+	f, err := newConflictFilter(q)
 	if err != nil {
 		return nil, err
 	}
+	f.active = f.phase == 0 && !q.GetAll()
 	from, err := parsePlace(q.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
-	state := known(q.GetState(), verdict.Resolved)
-	if state == 0 && q.GetState() != 0 {
-		return nil, errState
-	}
-	wanted := func(c *verdict.Conflict) bool {
-		if state != 0 && c.Phase != state || addr.IsValid() && c.Address != addr {
-			return false
-		}
-		return c.Active() || q.GetAll() || state == verdict.Resolved
-	}
 	coverage := w.store.currentCoverage()
 	conflicts := newPage[*pb.Conflict](q.GetPageSize())
-	next := w.store.listConflicts(wanted, from, conflicts)
+	next := fill(conflicts, w.store.walkConflicts(&f, from))
 	return &pb.ListConflictsResponse{Conflicts: conflicts.items, NextPageToken: next, Coverage: coverage}, nil
 }
 
-var errState = status.Error(codes.InvalidArgument, "state must be SUSPECTED, CONFIRMED or RESOLVED: leave it out for those that are active")
-
-// listConflicts fills a page with conflicts and returns the token of the next one.
-func (s *store) listConflicts(wanted func(*verdict.Conflict) bool, from place, page *page[*pb.Conflict]) (next string) {
-	for i, p := range s.conflictPlaces(wanted, from, page.size+1) {
-		if i == page.size || page.full() {
-			return from.token()
-		}
-		from = p
-		if c := s.conflictAt(p, wanted); c != nil {
-			page.add(c)
-		}
-	}
-	return ""
+// conflictKey is the place of a conflict and the entry that has it.
+type conflictKey struct {
+	place
+	entry *entry
 }
 
-// conflictPlaces returns the first n wanted conflicts after a place, in order.
-func (s *store) conflictPlaces(wanted func(*verdict.Conflict) bool, from place, n int) []place {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return least(n, comparePlaces, func(yield func(place) bool) {
-		for id, e := range s.byID {
-			if p := (place{e.addr, id}); comparePlaces(p, from) > 0 && wanted(e.conflict(id)) && !yield(p) {
+func (k conflictKey) less(o conflictKey) bool { return comparePlaces(k.place, o.place) < 0 }
+
+// walkConflicts returns a walk of the conflicts that match and come after a place.
+func (s *store) walkConflicts(f *conflictFilter, from place) *walk[conflictKey, *pb.Conflict] {
+	span := f.span()
+	start := conflictKey{place: place{addr: span.First}}
+	if start.less(conflictKey{place: from}) {
+		start.place = from
+	}
+	return &walk[conflictKey, *pb.Conflict]{
+		store: s, events: s.conflicts, less: conflictKey.less, last: &start,
+		keys: func(last *conflictKey) iter.Seq[conflictKey] {
+			return until(s.inOrder.Snapshot().From(*last), func(k conflictKey) bool { return span.Last.Less(k.addr) })
+		},
+		read: func(k conflictKey, _ int, into []item[*pb.Conflict]) ([]item[*pb.Conflict], bool) {
+			if c := k.entry.conflict(k.id); c != nil && f.conflict(c) {
+				into = append(into, item[*pb.Conflict]{k.place, s.conflictProto(c)})
+			}
+			return into, false
+		},
+	}
+}
+
+// until yields what comes before the first element that is beyond.
+func until[T any](all iter.Seq[T], beyond func(T) bool) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for one := range all {
+			if beyond(one) || !yield(one) {
 				return
 			}
 		}
-	})
-}
-
-// conflictAt returns the conflict at a place; nil if it has ended or is not wanted.
-func (s *store) conflictAt(p place, wanted func(*verdict.Conflict) bool) *pb.Conflict {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.byID[p.id]
-	if e == nil || !wanted(e.conflict(p.id)) {
-		return nil
 	}
-	return s.conflictProto(e.conflict(p.id))
-}
-
-// least returns the n smallest elements of all in order. It holds at most 2n elements at a
-// time.
-func least[T any](n int, compare func(a, b T) int, all iter.Seq[T]) (some []T) {
-	cut := func() {
-		slices.SortFunc(some, compare)
-		some = some[:min(n, len(some))]
-	}
-	for one := range all {
-		if some = append(some, one); len(some) >= 2*n {
-			cut()
-		}
-	}
-	cut()
-	return slices.Clone(some) // without spare capacity: a subscriber may keep it for long
 }
 
 func comparePlaces(a, b place) int {
@@ -344,14 +253,27 @@ func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainRe
 // ListNodes lists the agents and their health.
 func (w witness) ListNodes(context.Context, *pb.ListNodesRequest) (*pb.ListNodesResponse, error) {
 	s := w.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := &pb.ListNodesResponse{Nodes: make([]*pb.Node, 0, len(s.nodes)), Kubernetes: s.kube.Status(), Coverage: s.coverageNow(), Problems: s.archive.dir.problems()}
-	for _, n := range s.nodes {
-		out.Nodes = append(out.Nodes, s.nodeProto(n))
+	coverage := s.currentCoverage()
+	out := &pb.ListNodesResponse{Nodes: []*pb.Node{}, Kubernetes: s.kube.Status(), Coverage: coverage, Problems: s.archive.dir.problems()}
+	nodes := slices.Collect(s.nodesInOrder.Snapshot().All())
+	for some := range slices.Chunk(nodes, pageStep) {
+		s.mu.Lock()
+		for _, k := range some {
+			if s.nodes[k.node.id] == k.node {
+				out.Nodes = append(out.Nodes, s.nodeProto(k.node))
+			}
+		}
+		s.mu.Unlock()
 	}
-	slices.SortFunc(out.Nodes, func(a, b *pb.Node) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.BootId, b.BootId), strings.Compare(a.Netns, b.Netns))
-	})
 	return out, nil
+}
+
+// nodeKey is the place of a node in the list.
+type nodeKey struct {
+	name string
+	node *node
+}
+
+func (k nodeKey) less(o nodeKey) bool {
+	return cmp.Or(strings.Compare(k.name, o.name), k.node.id.compare(o.node.id)) < 0
 }

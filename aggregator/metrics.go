@@ -192,8 +192,8 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for kind, name := range []string{"none", "link", "node", "network"} {
 		gauge(m.owners, owners[kind], name)
 	}
-	for of, h := range map[string]*hub{"owners": s.owners, "conflicts": s.conflicts, "findings": s.findings.hub} {
-		gauge(m.watches, h.watching(), of)
+	for of, h := range map[string]*events{"owners": s.owners, "conflicts": s.conflicts, "findings": s.findings.events} {
+		gauge(m.watches, h.Subscribers(), of)
 	}
 	gauge(m.problems, len(s.archive.dir.problems()))
 	m.ipam.collect(s, out)

@@ -70,7 +70,7 @@ func (m *ipamMetrics) collect(s *store, out chan<- prometheus.Metric) {
 		kinds[kind{p.rec.IPAM, poolStates[p.rec.State]}]++
 		allocations[p.rec.IPAM] += p.allocated.Of(audit.Both)
 		scarce, size := audit.Scarce(&p.rec, p.allocated)
-		series = append(series, one{s.poolPlace(p), p.rec.Network, float64(size), float64(p.allocated.Of(scarce)), float64(p.leaked.Of(scarce))})
+		series = append(series, one{poolPlaceOf(p), p.rec.Network, float64(size), float64(p.allocated.Of(scarce)), float64(p.leaked.Of(scarce))})
 	}
 	s.mu.Unlock()
 	// By name, so that there are the same each time; but first those that alerts are about.

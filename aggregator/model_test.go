@@ -185,7 +185,7 @@ func (s *store) hasClaim(c *pb.ClaimRecord) bool {
 // told is what the owners are, without times.
 func (s *store) told() (lines []string) {
 	page := &page[*pb.Owner]{size: maxPage}
-	s.listOwners(&filter{}, place{}, page)
+	fill(page, s.walkOwners(&filter{}, place{}))
 	for _, o := range page.items {
 		line := fmt.Sprint(o.GetAddress(), o.GetNode(), o.GetInterface(), o.GetMac(), o.GetNetns(), o.GetWorkload(), o.GetScope(), o.GetState(), o.GetExcluded())
 		for _, e := range o.GetEvidence() {
@@ -200,12 +200,11 @@ func (s *store) told() (lines []string) {
 func (s *store) wantLists(t *testing.T, seed uint64, step int) {
 	t.Helper()
 	byAddress, byInterface, byMAC, onLinks := 0, 0, 0, 0
-	for _, shard := range s.table.shards {
-		for e := range shard.all() {
-			byAddress += len(e.holdings)
-			if len(e.holdings) == 0 && e.dispute == nil {
-				t.Fatalf("seed %d step %d: %s is kept for nothing", seed, step, e.addr)
-			}
+	for at := range s.table.within(allAddresses) {
+		e := at.entry
+		byAddress += len(e.holdings)
+		if len(e.holdings) == 0 && e.dispute == nil || s.table.get(e.addr) != e {
+			t.Fatalf("seed %d step %d: %s is kept for nothing", seed, step, e.addr)
 		}
 	}
 	for _, n := range s.nodes {

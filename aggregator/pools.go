@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -61,6 +63,8 @@ func (p *pool) key() poolKey { return poolKey{p.node, p.rec.IPAM, p.rec.Name} }
 // pools are all of them.
 type pools struct {
 	byKey map[poolKey]*pool
+	// inOrder has the places of all in the list.
+	inOrder *index.Set[poolPlace]
 	// byRec finds the pool that a verdict names.
 	byRec map[*verdict.Pool]*pool
 	// cluster finds those of the whole cluster that may give an address.
@@ -72,7 +76,10 @@ type pools struct {
 }
 
 func newPools() pools {
-	return pools{byKey: make(map[poolKey]*pool), byRec: make(map[*verdict.Pool]*pool), cluster: newPrefixes()}
+	return pools{
+		inOrder: index.NewSet(poolPlace.less),
+		byKey:   make(map[poolKey]*pool), byRec: make(map[*verdict.Pool]*pool), cluster: newPrefixes(),
+	}
 }
 
 // prefixes find pools by addresses. Each range is entered by the smallest prefix that
@@ -215,6 +222,7 @@ func (s *store) setPool(n *node, p *pool, next *verdict.Pool) *pool {
 		if n != nil {
 			n.pools = append(n.pools, p)
 		}
+		s.pools.inOrder.Put(poolPlaceOf(p))
 	}
 	old := p.rec
 	if old.Same(next) {
@@ -264,6 +272,7 @@ func (s *store) endPool(p *pool) {
 	s.charge(p.node, &p.cost, 0, true)
 	delete(s.pools.byKey, p.key())
 	delete(s.pools.byRec, &p.rec)
+	s.pools.inOrder.Delete(poolPlaceOf(p))
 	if p.node != nil {
 		p.node.pools = slices.DeleteFunc(p.node.pools, func(other *pool) bool { return other == p })
 	} else {
@@ -316,11 +325,7 @@ func (s *store) ipamChanged(changes []kube.IPAMChange) {
 	}
 	if reach := s.reach; len(reach) > 0 {
 		s.reach = nil
-		var within []netip.Prefix
-		for _, r := range reach {
-			within = append(within, r.Prefix())
-		}
-		s.judgeInside(kube.Within(within))
+		s.judgeInside(reach)
 	}
 }
 
@@ -452,19 +457,37 @@ func (s *store) coveredAll() bool {
 	return all
 }
 
-// poolPlace is where a pool is in the order of lists.
-type poolPlace struct{ ipam, node, name string }
+// poolPlace is where a pool is in the order of lists, and the pool.
+type poolPlace struct {
+	ipam, node, name string
+	pool             *pool
+}
 
-func (s *store) poolPlace(p *pool) poolPlace {
-	at := poolPlace{ipam: p.rec.IPAM, name: p.rec.Name}
+func poolPlaceOf(p *pool) poolPlace {
+	at := poolPlace{ipam: p.rec.IPAM, name: p.rec.Name, pool: p}
 	if p.node != nil {
 		at.node = p.node.rec.Name
 	}
 	return at
 }
 
+func (p poolPlace) less(other poolPlace) bool { return p.compare(other) < 0 }
+
+// compare orders places by IPAM, node and name. Two nodes may have one name for a moment: their
+// pools are in the order of the nodes' identities, and a place without a pool is behind them.
 func (p poolPlace) compare(other poolPlace) int {
-	return cmp.Or(cmp.Compare(p.ipam, other.ipam), cmp.Compare(p.node, other.node), cmp.Compare(p.name, other.name))
+	order := cmp.Or(cmp.Compare(p.ipam, other.ipam), cmp.Compare(p.node, other.node), cmp.Compare(p.name, other.name))
+	switch {
+	case order != 0 || p.pool == other.pool:
+		return order
+	case p.pool == nil:
+		return 1
+	case other.pool == nil:
+		return -1
+	case p.pool.node == nil || other.pool.node == nil:
+		return 0
+	}
+	return p.pool.node.id.compare(other.pool.node.id)
 }
 
 func (p poolPlace) token() string {
@@ -480,27 +503,21 @@ func parsePoolPlace(token string) (p poolPlace, err error) {
 	if err != nil || len(parts) != 3 {
 		return p, errPageToken
 	}
-	return poolPlace{parts[0], parts[1], parts[2]}, nil
+	return poolPlace{ipam: parts[0], node: parts[1], name: parts[2]}, nil
 }
 
-// listPools fills a page with pools and returns the token of the next one.
-func (s *store) listPools(from poolPlace, page *page[*pb.Pool]) (next string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var after []*pool
-	for _, p := range s.pools.byKey {
-		if s.poolPlace(p).compare(from) > 0 {
-			after = append(after, p)
-		}
+// walkPools returns a walk of the pools that come after a place.
+func (s *store) walkPools(from poolPlace) *walk[poolPlace, *pb.Pool] {
+	return &walk[poolPlace, *pb.Pool]{
+		store: s, less: poolPlace.less, last: &from,
+		keys: func(last *poolPlace) iter.Seq[poolPlace] { return s.pools.inOrder.Snapshot().From(*last) },
+		read: func(at poolPlace, _ int, into []item[*pb.Pool]) ([]item[*pb.Pool], bool) {
+			if !at.pool.ended {
+				into = append(into, item[*pb.Pool]{at, poolProto(&at.pool.rec, s.use(at.pool))})
+			}
+			return into, false
+		},
 	}
-	slices.SortFunc(after, func(a, b *pool) int { return s.poolPlace(a).compare(s.poolPlace(b)) })
-	for i, p := range after {
-		if page.full() {
-			return s.poolPlace(after[i-1]).token()
-		}
-		page.add(poolProto(&p.rec, s.use(p)))
-	}
-	return ""
 }
 
 // ListPools lists what IPAM gives addresses from, and how full it is.
@@ -511,6 +528,6 @@ func (w witness) ListPools(_ context.Context, q *pb.ListPoolsRequest) (*pb.ListP
 	}
 	coverage := w.store.currentCoverage()
 	pools := newPage[*pb.Pool](q.GetPageSize())
-	next := w.store.listPools(from, pools)
+	next := fill(pools, w.store.walkPools(from))
 	return &pb.ListPoolsResponse{Pools: pools.items, NextPageToken: next, Coverage: coverage}, nil
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -37,13 +38,15 @@ type store struct {
 	// untidy holds one token after a snapshot.
 	untidy chan struct{}
 
-	owners, conflicts *hub
+	owners, conflicts *events
 	findings          findings
 	archive           archive
 
 	mu    sync.Mutex
 	table table
 	nodes map[nodeID]*node
+	// nodesInOrder has them by name.
+	nodesInOrder *index.Set[nodeKey]
 	// places has the first of all nodes that say that they are in one place, called of
 	// those that call themselves the same, and shown of those that are shown by one name.
 	places        chains[nodeID, *node]
@@ -64,8 +67,10 @@ type store struct {
 	macs map[verdict.MAC]*abroad
 	topology
 	tombstones
-	alarms   alarms
-	byID     map[string]*entry
+	alarms alarms
+	byID   map[string]*entry
+	// inOrder has the conflicts of byID.
+	inOrder  *index.Set[conflictKey]
 	resolved []ended
 	// acknowledged has active conflicts only, by id.
 	acknowledged map[string]*acknowledgement
@@ -93,8 +98,8 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		policy: policy, log: log, metrics: m, base: base,
 		wake:         make(chan struct{}, 1),
 		untidy:       make(chan struct{}, 1),
-		owners:       newHub(base.UnixNano()),
-		conflicts:    newHub(base.UnixNano()),
+		owners:       newEvents(base.UnixNano()),
+		conflicts:    newEvents(base.UnixNano()),
 		nodes:        make(map[nodeID]*node),
 		places:       newChains(func(n *node) nodeID { return n.id.place() }, func(n *node) **node { return &n.alike }),
 		called:       newChains(func(n *node) string { return n.name }, func(n *node) **node { return &n.alsoCalled }),
@@ -107,6 +112,8 @@ func newStore(policy verdict.Policy, log *slog.Logger, m *metrics) *store {
 		topology:     newTopology(),
 		tombstones:   tombstones{tombs: make(map[tombstone]death)},
 		byID:         make(map[string]*entry),
+		inOrder:      index.NewSet(conflictKey.less),
+		nodesInOrder: index.NewSet(nodeKey.less),
 		acknowledged: make(map[string]*acknowledgement),
 		contested:    make(map[*entry]struct{}),
 		clones:       make(map[cloneKey]*clone),
@@ -182,6 +189,7 @@ func (s *store) addNode(n *node) {
 	s.places.enter(n)
 	s.called.enter(n)
 	s.shown.enter(n)
+	s.nodesInOrder.Put(nodeKey{n.rec.Name, n})
 }
 
 func (s *store) dropNode(n *node) {
@@ -190,6 +198,7 @@ func (s *store) dropNode(n *node) {
 	s.places.leave(n)
 	s.called.leave(n)
 	s.shown.leave(n)
+	s.nodesInOrder.Delete(nodeKey{n.rec.Name, n})
 }
 
 // mayBeOneMore refuses an agent that says it is on very many nodes: it would take the
@@ -249,10 +258,16 @@ func (s *store) rename(n *node, name string) {
 	for _, p := range n.pools {
 		s.dropPoolFindings(p)
 		s.lookAt(p)
+		s.pools.inOrder.Delete(poolPlaceOf(p))
 	}
 	s.shown.leave(n)
+	s.nodesInOrder.Delete(nodeKey{n.rec.Name, n})
 	n.rec.Name = name
 	s.shown.enter(n)
+	s.nodesInOrder.Put(nodeKey{n.rec.Name, n})
+	for _, p := range n.pools {
+		s.pools.inOrder.Put(poolPlaceOf(p))
+	}
 }
 
 // shownAs are all nodes that are shown by a name.
@@ -458,10 +473,8 @@ func (s *store) publishPlace(n *node) {
 func (s *store) publishNode(n *node) {
 	s.coverageChanged()
 	e := event{typ: nodeChanged, node: s.nodeProto(n)}
-	if s.owners.heard(s.clock()) {
-		s.owners.publish(e)
-	}
-	s.conflicts.publish(e)
+	s.owners.Offer(func() event { return e })
+	s.conflicts.Publish(e)
 }
 
 // snapshot replaces all records of a node in one step by the messages that the session has kept

@@ -1,27 +1,28 @@
 package aggregator
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// shardCount is in how many parts the address table can be walked, so that a
-// walk never holds the lock for long.
-const shardCount = 256
-
 // table is all that is known, by address.
-type table struct {
-	shards [shardCount]lookup[netip.Addr, *entry]
+type table struct{ index *index.Index[slot] }
+
+// slot is the place of an entry in the table.
+type slot struct {
+	addr  index.Address
+	entry *entry
 }
 
-func newTable() (t table) {
-	for i := range t.shards {
-		t.shards[i] = newLookup(func(e *entry) netip.Addr { return e.addr })
-	}
-	return t
-}
+func (s slot) address() index.Address { return s.addr }
+
+func (s slot) less(o slot) bool { return s.addr.Less(o.addr) }
+
+func newTable() table { return table{index.New(slot.address, slot.less)} }
 
 // entry is one address: who claims it, and what was judged of it.
 type entry struct {
@@ -86,29 +87,67 @@ type holding struct {
 	ended bool
 }
 
-func (t *table) shard(a netip.Addr) *lookup[netip.Addr, *entry] {
-	b := a.As16()
-	return &t.shards[b[15]^b[14]*31^b[13]*17^b[7]]
+// get is the entry of an address, nil for none.
+func (t *table) get(a netip.Addr) *entry {
+	at, _ := t.index.Get(slot{addr: index.AddressOf(a)})
+	return at.entry
 }
-
-func (t *table) get(a netip.Addr) *entry { return t.shard(a).get(a) }
 
 // enter is the entry of an address, made where there is none.
 func (t *table) enter(a netip.Addr) *entry {
-	shard := t.shard(a)
-	if e := shard.get(a); e != nil {
-		return e
+	e := t.get(a)
+	if e == nil {
+		e = &entry{addr: a}
+		t.index.Put(slot{index.AddressOf(a), e})
 	}
-	e := &entry{addr: a}
-	shard.put(e)
 	return e
 }
 
 // drop forgets an entry that says nothing any more.
 func (t *table) drop(e *entry) {
-	if shard := t.shard(e.addr); len(e.holdings) == 0 && e.dispute == nil && e.booking == nil && len(e.owners) == 0 && shard.get(e.addr) == e {
-		shard.remove(e.addr)
+	if e.empty() && t.get(e.addr) == e {
+		t.index.Delete(slot{addr: index.AddressOf(e.addr)})
 	}
+}
+
+// empty reports whether the entry says nothing. One that is still in a snapshot of the table may
+// have left the table.
+func (e *entry) empty() bool {
+	return len(e.holdings) == 0 && e.dispute == nil && e.booking == nil && len(e.owners) == 0
+}
+
+// within yields the entries of a range in order, as they were when it was called.
+func (t *table) within(r verdict.Range) iter.Seq[slot] {
+	from := t.index.Snapshot().From(slot{addr: index.AddressOf(r.First)})
+	last := index.AddressOf(r.Last)
+	return func(yield func(slot) bool) {
+		for at := range from {
+			if last.Less(at.addr) || !yield(at) {
+				return
+			}
+		}
+	}
+}
+
+// allAddresses is the range of all addresses.
+var allAddresses = verdict.Range{First: netip.IPv4Unspecified(), Last: netip.AddrFrom16([16]byte(slices.Repeat([]byte{0xff}, 16)))}
+
+// merged returns the addresses of ranges, which may overlap, as ranges that neither overlap nor
+// adjoin, in order. It changes the order of its argument.
+func merged(ranges []verdict.Range) (all []verdict.Range) {
+	slices.SortFunc(ranges, func(a, b verdict.Range) int { return a.First.Compare(b.First) })
+	for _, r := range ranges {
+		if n := len(all); n > 0 {
+			if end := all[n-1].Last; r.First.Compare(end) <= 0 || r.First == end.Next() {
+				if end.Less(r.Last) {
+					all[n-1].Last = r.Last
+				}
+				continue
+			}
+		}
+		all = append(all, r)
+	}
+	return all
 }
 
 // conflict is the entry's conflict with an id, nil for none.
