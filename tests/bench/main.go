@@ -44,8 +44,12 @@ func printRows(rows []row) {
 	_, _ = fmt.Fprintln(w, "WHAT\tMEASURED\tBUDGET\t")
 	for _, r := range rows {
 		verdict := ""
-		if r.budget != "" && !r.met {
-			verdict = "missed"
+		switch {
+		case r.budget == "":
+		case r.met:
+			verdict = "met"
+		default:
+			verdict = "MISSED"
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.what, r.measured, r.budget, verdict)
 	}
@@ -101,6 +105,7 @@ var parts = []part{
 	{"pods", "0, 50 and 250 pods that do nothing", podRows},
 	{"runtime", fmt.Sprintf("%d sandboxes of a real containerd", sandboxes), runtimeRows},
 	{"agents", fmt.Sprintf("%d simulated agents, and an aggregator that is killed", crowdNodes), agentRows},
+	{"scale", fmt.Sprintf("clusters of up to %d nodes with %d owners each", largest, scaleOwners), scaleRows},
 	{"memory", fmt.Sprintf("the aggregator's memory with up to %d flooded nodes", floodedNodes), memoryRows},
 	{"audit", fmt.Sprintf("%d allocations of host-local against as many owners", auditNodes*auditPods), auditRows},
 	{"kubernetes", fmt.Sprintf("%d pods in a real Kubernetes API, whose server is killed", apiPods), kubernetesRows},

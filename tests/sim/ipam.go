@@ -66,7 +66,7 @@ func (f *Fleet) Wipe(ctx context.Context, node int) error {
 
 func (f *Fleet) tell(ctx context.Context, node int, m *pb.ReportRequest) error {
 	select {
-	case f.all[node].news <- m:
+	case f.all[node].news <- message{head: m}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
