@@ -118,11 +118,11 @@ func (c *crowd) restart(ctx context.Context, away time.Duration) ([]row, error) 
 }
 
 // complete waits until all agents are connected and all owners known.
-func (c *crowd) complete(ctx context.Context) error { return c.known(ctx, c.nodes) }
+func (c *crowd) complete(ctx context.Context) error { return c.known(ctx, c.nodes, c.owners) }
 
-// known waits until so many agents are connected, and all owners known. It asks for
+// known waits until so many agents are connected, and so many owners known. It asks for
 // metrics a tenth of the time at most: asking must not be what is measured.
-func (c *crowd) known(ctx context.Context, connected int) error {
+func (c *crowd) known(ctx context.Context, wantNodes, wantOwners int) error {
 	var nodes, owners int
 	for deadline := time.Now().Add(5 * time.Minute); ; {
 		asked := time.Now()
@@ -132,10 +132,10 @@ func (c *crowd) known(ctx context.Context, connected int) error {
 		}
 		nodes, owners = sum(text, `ipwitness_nodes{state="live"}`), sum(text, "ipwitness_owners{")
 		switch {
-		case nodes == connected && owners == c.owners:
+		case nodes == wantNodes && owners == wantOwners:
 			return nil
 		case time.Now().After(deadline):
-			return fmt.Errorf("waited in vain for all: have %d nodes of %d, %d owners of %d\n%s", nodes, connected, owners, c.owners, c.program.Log)
+			return fmt.Errorf("waited in vain for all: have %d nodes of %d, %d owners of %d\n%s", nodes, wantNodes, owners, wantOwners, c.program.Log)
 		}
 		select {
 		case <-ctx.Done():

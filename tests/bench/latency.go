@@ -94,11 +94,21 @@ func openSite(ctx context.Context, start func(*netlab.Host) (*netlab.Program, er
 	if err != nil {
 		return nil, err
 	}
-	s := &site{Host: host, suspected: newStamps(), confirmed: newStamps(), watching: make(chan error, 1)}
+	s := &site{Host: host}
 	if s.program, err = start(host); err != nil {
 		host.Close()
 		return nil, err
 	}
+	if err := s.watchConflicts(ctx); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// watchConflicts stamps the conflicts of the program from now on.
+func (s *site) watchConflicts(ctx context.Context) error {
+	s.suspected, s.confirmed, s.watching = newStamps(), newStamps(), make(chan error, 1)
 	ready := make(chan struct{})
 	go func() {
 		s.watching <- s.program.WatchConflicts(ctx, func(e netlab.Event) bool {
@@ -119,11 +129,10 @@ func openSite(ctx context.Context, start func(*netlab.Host) (*netlab.Program, er
 	}()
 	select {
 	case <-ready:
+		return nil
 	case err := <-s.watching:
-		s.close()
-		return nil, err
+		return err
 	}
-	return s, nil
 }
 
 func (s *site) close() {

@@ -68,7 +68,7 @@ func scaleOf(ctx context.Context, bin string, nodes int) (rows []row, err error)
 	if err := c.fleet.Deliver(ctx); err != nil {
 		return nil, err
 	}
-	if err := c.known(ctx, 0); err != nil {
+	if err := c.known(ctx, 0, c.owners); err != nil {
 		return nil, err
 	}
 	delivered := time.Since(begin)
