@@ -23,7 +23,7 @@ const largest = 5000
 var scaleNetwork = []string{"--network", "pods=10.0.0.0/8"}
 
 // scaleRows measures what the aggregator takes for each owner in clusters of several
-// sizes, and in the largest one a restart, idle CPU, pages and a watch.
+// sizes.
 func scaleRows(ctx context.Context, bin string) (rows []row, err error) {
 	for _, nodes := range scaleNodes {
 		more, err := scaleOf(ctx, bin, nodes)
@@ -89,17 +89,29 @@ func scaleOf(ctx context.Context, bin string, nodes int) (rows []row, err error)
 	if err := c.complete(ctx); err != nil {
 		return rows, err
 	}
-	if nodes == largest {
-		back, err := c.resync(ctx)
-		if rows = append(rows, back...); err != nil {
-			return rows, err
-		}
-	}
 	connected, err := c.perOwner(ctx, fmt.Sprintf("with the connections of %d agents", nodes), empty, 450)
-	if rows = append(rows, connected...); err != nil || nodes != largest {
-		return rows, err
+	return append(rows, connected...), err
+}
+
+// largeRows measures the largest cluster: a restart, idle CPU, pages and a watch.
+func largeRows(ctx context.Context, bin string) (rows []row, err error) {
+	c, err := newCrowd(bin, largest, scaleNetwork...)
+	if err != nil {
+		return nil, err
 	}
-	for _, measure := range []func(context.Context) ([]row, error){c.rest, c.pages, c.watch} {
+	defer c.Close()
+	defer c.kill()
+	if err := c.start(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.fleet.Connect(); err != nil {
+		return nil, err
+	}
+	defer c.fleet.Stop()
+	if err := c.complete(ctx); err != nil {
+		return nil, err
+	}
+	for _, measure := range []func(context.Context) ([]row, error){c.resync, c.rest, c.pages, c.watch} {
 		more, err := measure(ctx)
 		if rows = append(rows, more...); err != nil {
 			return rows, err
@@ -113,8 +125,12 @@ const resyncs = 3
 
 // resync kills the aggregator, starts it at once and measures how soon it knows all again.
 func (c *crowd) resync(ctx context.Context) ([]row, error) {
-	var whole, used []time.Duration
+	var whole, used, agents []time.Duration
 	for range resyncs {
+		before, err := processors()
+		if err != nil {
+			return nil, err
+		}
 		c.kill()
 		if err := c.start(ctx); err != nil {
 			return nil, err
@@ -127,7 +143,11 @@ func (c *crowd) resync(ctx context.Context) ([]row, error) {
 		if err != nil {
 			return nil, err
 		}
-		used = append(used, cpu)
+		after, err := processors()
+		if err != nil {
+			return nil, err
+		}
+		used, agents = append(used, cpu), append(agents, after.self-before.self)
 	}
 	median := quantile(whole, 0.5)
 	return []row{
@@ -135,7 +155,7 @@ func (c *crowd) resync(ctx context.Context) ([]row, error) {
 			fmt.Sprintf("aggregator killed and started at once, %d agents, %d owners: until all are known, median of %d", c.nodes, c.owners, resyncs),
 			fmt.Sprintf("%.2f s (%.2f … %.2f)", median.Seconds(), quantile(whole, 0).Seconds(), quantile(whole, 1).Seconds()), "≤ 5 s", median <= 5*time.Second,
 		},
-		{"  CPU of the aggregator until then", fmt.Sprintf("%.2f s", quantile(used, 0.5).Seconds()), "", true},
+		{"  CPU of the aggregator until then, and of the agents on the same processors", fmt.Sprintf("%.2f s, %.2f s", quantile(used, 0.5).Seconds(), quantile(agents, 0.5).Seconds()), "", true},
 	}, nil
 }
 
