@@ -353,8 +353,8 @@ func latencyRows(what string, suspected, confirmed []time.Duration) []row {
 	p50, p99 := quantile(suspected, 0.5), quantile(suspected, 0.99)
 	c99 := quantile(confirmed, 0.99)
 	return []row{
-		{what + ", p50", millis(p50), "≤ 0.5 ms", p50 <= 500*time.Microsecond},
-		{"  p99", millis(p99), "≤ 5 ms", p99 <= 5*time.Millisecond},
+		{what + ", p50", millis(p50), "≤ 0.3 ms", p50 <= 300*time.Microsecond},
+		{"  p99", millis(p99), "≤ 3 ms", p99 <= 3*time.Millisecond},
 		{"  to the CONFIRMED line less settle, p99", millis(c99), "≤ 20 ms", c99 <= 20*time.Millisecond},
 	}
 }
