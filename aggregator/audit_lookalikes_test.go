@@ -40,7 +40,7 @@ func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
 func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		kindNode(l)
+		last := kindNode(l)
 		for _, again := range []*pb.ReportRequest{
 			snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"), poolOf(hostLocal("10.244.0.0/24", pb.Pool_READING))),
 			snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3")),
@@ -53,6 +53,13 @@ func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
 			if past := l.store.table.get(netip.MustParseAddr("10.244.0.2")).booking.past; len(past) != 0 {
 				t.Errorf("got past %+v, want none", past[0])
 			}
+			last = a
+		}
+		last.send(merge(freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
+		time.Sleep(time.Minute)
+		l.wantFindings("now they are lost", "in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3")
+		if past := l.store.table.get(netip.MustParseAddr("10.244.0.2")).booking.past; len(past) != 1 || past[0].Kind != verdict.FindingInUseUnallocated {
+			t.Errorf("got past %+v, want that its record is lost", past)
 		}
 	})
 }

@@ -131,7 +131,7 @@ func TestNodesThatLookLikeOneInAnothersPlace(t *testing.T) {
 				if test.then.GetBootId() == "boot-n1" && test.then.GetNetns() == "4026531840" {
 					parts = append(parts, pod) // what it was is not another owner than what it is
 				}
-				l.report(test.then, parts...)
+				second := l.report(test.then, parts...)
 				if got := l.nodeStates(); got != test.want {
 					t.Errorf("got %s, want %s", got, test.want)
 				}
@@ -139,6 +139,8 @@ func TestNodesThatLookLikeOneInAnothersPlace(t *testing.T) {
 				if got := l.conflicts(); len(got) != 0 {
 					t.Errorf("got %v, want no conflict", got)
 				}
+				second.send(podVeth(7, "one", addr)).send(podVeth(8, "two", addr)).sync()
+				l.conflict(pb.Conflict_SUSPECTED)
 			})
 		})
 	}
