@@ -2,14 +2,20 @@ package aggregator
 
 import (
 	"context"
-	"net/netip"
 	"slices"
+	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/index"
-	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
+
+// maxTold is how many nodes are named in one finding.
+const maxTold = 1000
 
 // audited makes known what the audit of an address found and what is over. The facts are held.
 func (s *store) audited(a index.Address, found, before []verdict.Finding, contested bool) {
@@ -21,112 +27,104 @@ func (s *store) audited(a index.Address, found, before []verdict.Finding, contes
 	for i := range before {
 		f := &before[i]
 		if !f.Waiting && !slices.ContainsFunc(found, func(now verdict.Finding) bool { return now.ID == f.ID && !now.Waiting }) {
-			s.endFinding(f, contested)
+			s.endFinding(f.ID, contested)
 		}
 	}
 }
 
-// tellFinding makes a finding of the audit known, if it says something new. The facts are held.
+// tellFinding makes a finding known, if it says something new. The facts are held.
 func (s *store) tellFinding(f *verdict.Finding) {
 	one := *f
-	now, was, changed := s.findings.tell(&one)
-	if !changed {
+	now, was, news := s.findings.put(&one)
+	if !news {
 		return
 	}
 	s.pools.count(s.facts.Pool(f.Pool), &one, true, was == nil, s.clock())
-	out := event{typ: added}
+	out := event{typ: added, matter: matterOf(s.whole(&one)), finding: s.findingProto(now, false)}
 	if was != nil {
-		out.typ, out.found = updated, s.findingProto(was)
+		out.typ, out.found = updated, matterOf(s.whole(was.Finding))
 	}
-	out.finding = s.findingProto(now)
 	s.findings.events.Publish(out)
 }
 
-func sameFinding(a, b *verdict.Finding) bool {
-	return a != nil && a.Severity == b.Severity && a.Pool == b.Pool && sameSpoof(a.Spoof, b.Spoof) &&
-		slices.Equal(a.Allocations, b.Allocations) &&
-		slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool { return a.ID == b.ID && !shard.OwnerChanged(&a, &b) })
-}
-
-// sameSpoof reports whether two spoofs are equal for a subscriber. A higher frame count is no
-// change.
-func sameSpoof(a, b *verdict.Spoof) bool {
-	return a == nil && b == nil || a != nil && b != nil && slices.Equal(a.MACs, b.MACs)
-}
-
-// addressText returns an address in the format of the API; empty for an invalid address.
-func addressText(a netip.Addr) string {
-	if !a.IsValid() {
-		return ""
-	}
-	return a.String()
-}
-
-// endFinding tells that a finding of the audit is over: it may have become a conflict.
-func (s *store) endFinding(f *verdict.Finding, contested bool) {
-	over := s.findings.leave(f.ID)
+// endFinding tells that a finding is over: it may have become a conflict. The facts are held.
+func (s *store) endFinding(id string, superseded bool) {
+	over := s.findings.leave(id)
 	if over == nil {
 		return
 	}
-	say := s.findingProto(over)
-	s.pools.count(s.facts.Pool(f.Pool), f, false, false, s.clock())
-	if contested {
-		say.Summary = "It has become a conflict. Before: " + say.GetSummary()
-	}
-	s.findings.events.Publish(event{typ: removed, finding: say, found: say})
+	s.pools.count(s.facts.Pool(over.Pool), over.Finding, false, false, s.clock())
+	last := matterOf(s.whole(over.Finding))
+	s.findings.events.Publish(event{typ: removed, finding: s.findingProto(over, superseded), matter: last, found: last})
 }
 
-// findingProto is a finding in the contract's form; the facts are held.
-func (s *store) findingProto(f *found) *pb.Finding {
-	if f.inWord != nil {
-		return f.inWord
-	}
-	a := f.audit
-	if a.Spoof != nil {
-		a = s.wholeSpoof(a)
-	}
-	p := s.facts.Pool(a.Pool)
-	var use verdict.PoolUse
-	if p != nil {
-		use = s.use(p)
-	}
-	told := s.policy.Tell(a, use)
+// findingProto is a finding in the contract's form, and whether it has become a conflict. The facts
+// are held.
+func (s *store) findingProto(f *found, superseded bool) *pb.Finding {
+	a := s.whole(f.Finding)
 	out := &pb.Finding{
-		Kind: a.Kind, Address: addressText(a.Address), Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
-		DetectedAt: timestamp(f.since), Runbook: verdict.Runbook(a.Kind), Owners: s.ownersProto(a.Address, a.Owners),
+		Kind: a.Kind, Address: f.place.address, Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
+		DetectedAt: timestamp(f.since), Runbook: explain.Runbook(a.Kind), Owners: s.ownersProto(a.Address, a.Owners),
 	}
-	setTold(out, told)
-	if a.Spoof != nil {
-		for _, addr := range a.Spoof.Addresses {
-			out.Addresses = append(out.Addresses, addr.String())
-		}
+	var use verdict.PoolUse
+	if p := s.facts.Pool(a.Pool); p != nil {
+		use = s.use(p)
+		out.Pool = poolProto(&p.Rec, use)
+	} else if a.Stock != nil {
+		out.Pool = poolProto(a.Pool, a.Stock.Use)
+	}
+	told := explain.Finding(a, use)
+	if superseded {
+		told = told.Superseded()
+	}
+	out.Summary, out.Evidence, out.Remedy = told.Summary, told.Evidence, adviceProto(told.Remedy)
+	for _, fix := range told.Fixes {
+		out.Fixes = append(out.Fixes, &pb.Fix{Node: fix.Node, What: fix.What, Command: fix.Command, Manual: fix.Manual})
+	}
+	for _, addr := range audit.Addresses(a) {
+		out.Addresses = append(out.Addresses, addr.String())
 	}
 	for _, al := range a.Allocations {
 		out.Allocations = append(out.Allocations, allocationProto(al))
 	}
-	for i := range a.Owners {
-		if name := a.Owners[i].Node.Name; !slices.Contains(out.Nodes, name) {
-			out.Nodes = append(out.Nodes, name)
+	nodes := audit.Nodes(a)
+	out.Nodes = nodes[:min(len(nodes), maxTold)]
+	return out
+}
+
+// adviceProto converts the actions for a finding to the format of the API.
+func adviceProto(actions []explain.Action) []*pb.Action {
+	out := make([]*pb.Action, 0, len(actions))
+	for _, a := range actions {
+		do := &pb.Action{Text: a.Text, Command: a.Command, Node: a.Node}
+		for _, alt := range a.Choice {
+			do.Choice = append(do.Choice, &pb.Alternative{When: alt.When, Actions: adviceProto(alt.Actions)})
 		}
-	}
-	if a.Pool != nil {
-		if n := a.Pool.Node; n != nil && !slices.Contains(out.Nodes, n.Name) {
-			out.Nodes = append(out.Nodes, n.Name)
-		}
-		if p != nil {
-			out.Pool = s.poolProto(p)
-		}
+		out = append(out, do)
 	}
 	return out
 }
 
-// setTold enters what is told of a finding in words.
-func setTold(out *pb.Finding, told verdict.Told) {
-	out.Summary, out.Evidence, out.Remedy = told.Summary, told.Evidence, remedyProto(told.Remedy)
-	for _, fix := range told.Fixes {
-		out.Fixes = append(out.Fixes, &pb.Fix{Node: fix.Node, What: fix.What, Command: fix.Command, Manual: fix.Manual})
+// poolProto is a pool in the contract's form, with how full it is.
+func poolProto(p *verdict.Pool, use verdict.PoolUse) *pb.Pool {
+	out := &pb.Pool{
+		Ipam: p.IPAM, Name: p.Name, Network: p.Network, State: pb.Pool_State(p.State),
+		Size: use.Size, Allocated: use.Allocated, Leaked: use.Leaked,
 	}
+	if p.Node != nil {
+		out.Node = p.Node.Name
+	}
+	for _, r := range p.Ranges {
+		out.Ranges = append(out.Ranges, r.String())
+	}
+	if use.ExhaustedIn > 0 {
+		out.ExhaustedIn = durationpb.New(time.Duration(min(use.ExhaustedIn, maxExhaustion.Seconds()) * float64(time.Second)))
+	}
+	return out
 }
+
+// maxExhaustion is as far as is looked ahead.
+const maxExhaustion = 365 * 24 * time.Hour
 
 // announceFindings has findings told as Kubernetes Events until ctx ends.
 func (s *store) announceFindings(ctx context.Context) {

@@ -16,26 +16,6 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func TestANodeThatKubernetesNamesOtherwiseDoesNotOverlapItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, Config{})
-		one := verdict.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))
-		compare := func(agent, kubernetes string) {
-			l.store.overlaps.found = make(map[string]struct{})
-			l.store.compareGroup([]side{
-				{node: kubernetes, Range: one},
-				{node: agent, rec: &verdict.Node{Name: agent}, Range: one},
-			})
-		}
-		for agent, kubernetes := range map[string]string{"n1": "n1.example.org", "N1.example.org": "n1", "worker": "Worker"} {
-			compare(agent, kubernetes)
-			l.wantFindings(agent + " is " + kubernetes)
-		}
-		compare("n1", "n10")
-		l.wantFindings("two nodes", "pod-cidr-overlap 10.244.0.0/24")
-	})
-}
-
 func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -61,7 +41,7 @@ func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
 func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		kindNode(l)
+		last := kindNode(l)
 		for _, again := range []*pb.ReportRequest{
 			snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"), poolOf(hostLocal("10.244.0.0/24", pb.Pool_READING))),
 			snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3")),
@@ -74,6 +54,13 @@ func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
 			if past := l.past("10.244.0.2"); len(past) != 0 {
 				t.Errorf("got past %+v, want none", past[0])
 			}
+			last = a
+		}
+		last.send(merge(freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
+		time.Sleep(time.Minute)
+		l.wantFindings("now they are lost", "in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3")
+		if past := l.past("10.244.0.2"); len(past) != 1 || past[0].Kind != verdict.FindingInUseUnallocated {
+			t.Errorf("got past %+v, want that its record is lost", past)
 		}
 	})
 }

@@ -129,6 +129,9 @@ func TestAPodThatEndsFreesItsAddressFirst(t *testing.T) {
 		a.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}}).sync()
 		time.Sleep(time.Minute)
 		l.wantFindings("the pod has ended")
+		a.send(freed(allocated("10.244.0.3", "sandbox-b"))).sync()
+		time.Sleep(time.Minute)
+		l.wantFindings("the other pod goes on", "in-use-unallocated 10.244.0.3")
 	})
 }
 
@@ -292,21 +295,33 @@ func TestTwoNodesWithOneRangeAreFound(t *testing.T) {
 func TestDockersBridgesOverlapOnPurpose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		for _, name := range []string{"n1", "n2"} {
+		onBridge := func(node, bridge string, kind pb.Workload_Kind, network string) {
 			c := podVeth(2, "c", "172.17.0.2")
-			c.Namespaces[0].Workload = &pb.Workload{Kind: pb.Workload_CONTAINER, Name: "c"}
-			c.Links[0].Name, c.Links[0].Kind, c.Links[0].Routed = "docker0", pb.LinkRecord_BRIDGE, true
-			c.Interfaces[0].Link, c.Interfaces[1].Link = "docker0", "docker0"
+			c.Namespaces[0].Workload.Kind = kind
+			c.Claims[0].Network = network
+			c.Links[0].Name, c.Links[0].Kind, c.Links[0].Routed = bridge, pb.LinkRecord_BRIDGE, true
+			c.Interfaces[0].Link, c.Interfaces[1].Link = bridge, bridge
 			c.Interfaces = append(c.Interfaces, &pb.InterfaceRecord{
-				Namespace: 1, Index: 9, Name: "docker0", Kind: "bridge", Mac: []byte{2, 0x42, 0, 0, 0, 1}, Attachment: pb.InterfaceRecord_OWN, Link: "docker0",
+				Namespace: 1, Index: 9, Name: bridge, Kind: "bridge", Mac: []byte{2, 0x42, 0, 0, 0, 1}, Attachment: pb.InterfaceRecord_OWN, Link: bridge,
 			})
 			own := assigned(1, "172.17.0.1")
 			own.Index, own.PrefixLength = 9, 16
 			c.Claims = append(c.Claims, own)
-			l.dial().send(snapshot(hello(name, 1), c)).sync()
+			l.dial().send(snapshot(hello(node, 1), c)).sync()
+		}
+		for _, node := range []string{"n1", "n2"} {
+			onBridge(node, "docker0", pb.Workload_CONTAINER, "")
 		}
 		time.Sleep(time.Minute)
 		l.wantFindings("no CNI gave these addresses")
+		for _, node := range []string{"n3", "n4"} {
+			onBridge(node, "cni0", pb.Workload_POD, "lab")
+		}
+		time.Sleep(time.Minute)
+		all := l.findings()
+		if i := slices.IndexFunc(all, func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPodCIDROverlap }); i < 0 || !slices.Equal(all[i].GetNodes(), []string{"n3", "n4"}) {
+			t.Errorf("got %v, want an overlap of what a CNI gave pods of n3 and n4", all)
+		}
 	})
 }
 

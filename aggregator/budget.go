@@ -2,9 +2,9 @@ package aggregator
 
 import (
 	"context"
-	"fmt"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 )
 
@@ -18,11 +18,7 @@ func (s *store) memoryProblem(n *facts.Node) []string {
 		return nil
 	}
 	_, limit := s.facts.Budget()
-	return []string{fmt.Sprintf(
-		"the aggregator has no memory for all that this node reports: %d records of its kernel and IPAM and %d sightings on the wire are left out, "+
-			"so that duplicates of them are not seen. The node uses %d MiB of the %d MiB that all nodes share: "+
-			"find out why it reports so much (a port that floods, interfaces that are not to be watched), or give the aggregator more memory",
-		left.Records, left.Wire, n.Charged()>>20, limit>>20)}
+	return []string{explain.NoMemory(left.Records, left.Wire, n.Charged(), limit)}
 }
 
 // refillNodes asks incomplete nodes for a snapshot once there is room, until ctx is done.

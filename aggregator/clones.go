@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -20,7 +21,8 @@ type cloneKey struct {
 // finding.
 type clone struct {
 	shown map[index.Address]verdict.Spoof
-	told  *verdict.Finding
+	// told is the id of the finding.
+	told string
 }
 
 // clones are all cloned hardware addresses.
@@ -49,10 +51,9 @@ func (s *store) noteClones(a index.Address, found []verdict.Spoof) {
 	defer s.clones.telling.Unlock()
 	tell, over := s.clones.note(a, found)
 	for _, one := range tell {
-		// The newest claim only: wholeSpoof adds up all claims.
-		f := s.policy.CloneFinding(&one.spoof)
-		one.clone.told = &f
-		s.tellFinding(one.clone.told)
+		f := audit.Clone(&s.policy, &one.spoof) // the newest claim only: whole adds up all claims
+		one.clone.told = f.ID
+		s.tellFinding(&f)
 	}
 	for _, c := range over {
 		s.endFinding(c.told, false)
@@ -95,25 +96,30 @@ func (all *clones) note(a index.Address, found []verdict.Spoof) (tell []newClone
 	return tell, over
 }
 
-// wholeSpoof returns a finding about false claims with the namespaces that they may have
-// deceived, and with all claims that show a cloned hardware address.
-func (s *store) wholeSpoof(f *verdict.Finding) *verdict.Finding {
+// whole returns a finding with all claims that show a cloned hardware address, and with the
+// namespaces that false claims may have deceived. The facts are held.
+func (s *store) whole(f *verdict.Finding) *verdict.Finding {
+	if f.Spoof == nil {
+		return f
+	}
 	spoof := *f.Spoof
 	spoof.Exposed = s.facts.OnLink(spoof.Link, spoof.Sender)
-	if f.Kind != verdict.FindingMACCloned {
-		whole := *f
-		whole.Spoof = &spoof
-		return &whole
+	if f.Kind == verdict.FindingMACCloned {
+		s.clones.sum(&spoof)
 	}
-	s.clones.mu.Lock()
-	defer s.clones.mu.Unlock()
-	if c := s.clones.byKey[cloneKeyOf(&spoof)]; c != nil {
+	whole := *f
+	whole.Spoof = &spoof
+	return &whole
+}
+
+// sum adds up all claims that show a cloned hardware address.
+func (all *clones) sum(spoof *verdict.Spoof) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if c := all.byKey[cloneKeyOf(spoof)]; c != nil {
 		spoof.Count, spoof.Addresses = 0, nil
 		for _, one := range c.shown {
 			spoof.Merge(&one)
 		}
 	}
-	whole := *f
-	whole.Spoof = &spoof
-	return &whole
 }

@@ -57,5 +57,8 @@ func TestStreamsWithoutASnapshotAreEndedAndHarmNobody(t *testing.T) {
 		if err != nil || len(nodes.GetNodes()) != 1 {
 			t.Errorf("got %d nodes and %v, want the good one alone", len(nodes.GetNodes()), err)
 		}
+		// A duplicate would have been seen.
+		good.send(podVeth(20, "duplicate", "10.244.1.0")).sync()
+		l.conflict(pb.Conflict_SUSPECTED)
 	})
 }

@@ -1,13 +1,13 @@
 package aggregator
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -34,7 +34,7 @@ func (s *store) ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
 	out := &pb.Owner{
 		Address: addressText(a), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
 		Mac: o.MAC.String(), Netns: netns(o),
-		Workload: workloadProto(o), Intended: s.lacking(o),
+		Workload: workloadProto(o), Intended: intendedProto(s.lacking(o)),
 		State: pb.Owner_State(o.State), Excluded: o.Excluded,
 		AssignedAt: timestamp(o.AssignedAt()),
 		Evidence:   make([]*pb.Evidence, 0, len(o.Claims)),
@@ -97,7 +97,7 @@ func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
 	}
 	out.Related = s.related(out)
 	if !c.Expected() {
-		out.Runbook = verdict.Runbook(c.Cause)
+		out.Runbook = explain.Runbook(c.Cause)
 		out.Diagnosis = diagnose(c.Diagnosis, out.Related, s.kubernetesOf(c))
 	}
 	return out
@@ -122,15 +122,18 @@ func (s *store) nodeProto(n *facts.Node) *pb.Node {
 	if n.Rec.Unheard {
 		state = pb.Node_UNHEARD
 	}
-	problems := slices.Concat(n.Status.GetProblems(), s.nameProblem(n), s.placeProblem(n), floodProblems(n), unparsedProblem(n.Status.GetUnparsed()), s.memoryProblem(n))
+	problems := slices.Concat(n.Status.GetProblems(), s.nameProblem(n), s.placeProblem(n), floodProblems(n))
+	if u := n.Status.GetUnparsed(); u != nil {
+		if text := explain.Unparsed(u.GetTags(), u.GetExtensions(), u.GetOptions()); text != "" {
+			problems = append(problems, text)
+		}
+	}
+	problems = append(problems, s.memoryProblem(n)...)
 	if n.Excess() > 0 {
-		problems = append(problems, fmt.Sprintf(
-			"the aggregator left out %d reports of the wire: it takes %d claims of one node at most; exclude interfaces that are not to be watched",
-			n.Excess(), facts.MaxClaims))
+		problems = append(problems, explain.TooManyClaims(n.Excess(), facts.MaxClaims))
 	}
 	if len(n.Corrections) > 0 {
-		problems = append(problems, "some texts that it reported cannot be what they were said to be: "+corrections(n.Corrections).text()+
-			"; what does not belong in them is shown as \uFFFD, or left out: see whether something on the node has such a name, or whether the agent's credentials were stolen")
+		problems = append(problems, explain.Corrected(corrections(n.Corrections).text()))
 	}
 	out := &pb.Node{
 		Name: n.Rec.Name, State: state, Version: n.Version, Kernel: n.Kernel, BootId: n.ID.Boot, Netns: n.ID.Netns,
@@ -149,29 +152,6 @@ func (s *store) nodeProto(n *facts.Node) *pb.Node {
 		}
 	}
 	return out
-}
-
-// unparsedProblem describes the frames that a node's observer could not parse; it returns
-// nothing if there were none.
-func unparsedProblem(u *pb.Unparsed) []string {
-	var kinds []string
-	for _, one := range []struct {
-		frames uint64
-		what   string
-	}{
-		{u.GetTags(), "under more VLAN tags than are read"},
-		{u.GetExtensions(), "with more IPv6 extension headers than are read"},
-		{u.GetOptions(), "with more NDP options than are read"},
-	} {
-		if one.frames > 0 {
-			kinds = append(kinds, fmt.Sprintf("%d %s", one.frames, one.what))
-		}
-	}
-	if len(kinds) == 0 {
-		return nil
-	}
-	return []string{fmt.Sprintf("since the agent started, some frames were not read to the end (%s): their sender can hide claims to addresses in them; "+
-		"ordinary hosts do not send such frames: capture them on the node's ports to find the sender", joined(kinds))}
 }
 
 // phaseWords are the states of a conflict in logs and metrics.

@@ -147,6 +147,11 @@ func TestAFrameOfAnotherNodeMakesTheirLinksOne(t *testing.T) {
 					if len(got) != 0 {
 						t.Errorf("got %v, want no conflict", got)
 					}
+					// A frame that only n3 can have sent makes its link one with n1's.
+					agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.3", nodeMAC(3)))).sync()
+					if c := l.conflict(pb.Conflict_SUSPECTED); len(c.GetOwners()) != 2 || c.GetOwners()[1].GetNode() != "n3" {
+						t.Errorf("got %v, want a conflict of n1 and n3", c)
+					}
 					return
 				}
 				if len(got) != 1 || got[0].GetScope().GetName() != "n1/eth0" || len(got[0].GetOwners()) != 2 || got[0].GetRule() != "assigned-twice" {

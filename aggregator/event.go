@@ -3,6 +3,7 @@ package aggregator
 import (
 	"net/netip"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/bus"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -23,13 +24,14 @@ type event struct {
 	typ  watchType
 	addr netip.Addr
 	// What filters look at: of an owner that changed or is gone, before is what it was, and
-	// contested what a conflict was; finding and found are the same of a finding.
+	// contested what a conflict was; matter is a finding, and found what it was.
 	holder, before     holder
 	contest, contested contest
 	owner              *pb.Owner
 	conflict           *pb.Conflict
 	node               *pb.Node
-	finding, found     *pb.Finding
+	matter, found      matter
+	finding            *pb.Finding
 }
 
 // holder is an owner with the name that its node had then.
@@ -39,6 +41,15 @@ type holder struct {
 }
 
 func holderOf(o *verdict.Owner) holder { return holder{*o, o.Node.Name} }
+
+// matter is a finding with the names that its nodes had then; the zero one stands for none.
+type matter struct {
+	*verdict.Finding
+	nodes []string
+}
+
+// matterOf returns what filters look at in a finding. The facts are held.
+func matterOf(f *verdict.Finding) matter { return matter{f, audit.Nodes(f)} }
 
 // contest is what filters look at in a conflict; the zero one stands for none.
 type contest struct {

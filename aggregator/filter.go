@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -57,7 +58,8 @@ func newFilter(q filtering) (f filter, err error) {
 func newOwnerFilter(q interface {
 	filtering
 	GetState() pb.Owner_State
-}) (f filter, err error) {
+},
+) (f filter, err error) {
 	if f, err = newFilter(q); err != nil {
 		return f, err
 	}
@@ -83,7 +85,8 @@ func newConflictFilter(q interface {
 	filtering
 	GetState() pb.Conflict_State
 	GetCause() string
-}) (f conflictFilter, err error) {
+},
+) (f conflictFilter, err error) {
 	if f.filter, err = newFilter(q); err != nil {
 		return f, err
 	}
@@ -234,7 +237,8 @@ type findingFilter struct {
 func newFindingFilter(q interface {
 	filtering
 	GetKind() string
-}) (f findingFilter, err error) {
+},
+) (f findingFilter, err error) {
 	if f.filter, err = newFilter(q); err != nil {
 		return f, err
 	}
@@ -246,56 +250,25 @@ func newFindingFilter(q interface {
 }
 
 // finding reports whether a finding matches.
-func (f *findingFilter) finding(one *found) bool {
-	a := one.audit
+func (f *findingFilter) finding(one matter) bool {
+	owned := func(by *filter) bool {
+		return slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool { return by.owner(&o, "") })
+	}
 	switch {
-	case f.kind != "" && f.kind != one.place.kind:
-		return false
-	case a == nil:
-		return f.message(one.inWord)
-	case f.somewhere() && !f.address(a.Address) && (a.Spoof == nil || !slices.ContainsFunc(a.Spoof.Addresses, f.address)):
-		return false
-	case f.node != "" && (a.Pool == nil || a.Pool.Node == nil || a.Pool.Node.Name != f.node) &&
-		!slices.ContainsFunc(a.Owners, func(o verdict.Owner) bool { return o.Node.Name == f.node }):
-		return false
-	case f.mac != "" && (a.Spoof == nil || !slices.Contains(a.Spoof.MACs, f.mac)) &&
-		!slices.ContainsFunc(a.Owners, func(o verdict.Owner) bool { return (&filter{mac: f.mac}).owner(&o, "") }):
+	case f.kind != "" && f.kind != one.Kind,
+		f.somewhere() && !f.address(one.Address) && !slices.ContainsFunc(audit.Addresses(one.Finding), f.address),
+		f.node != "" && !slices.Contains(one.nodes, f.node),
+		f.mac != "" && (one.Spoof == nil || !slices.Contains(one.Spoof.MACs, f.mac)) && !owned(&filter{mac: f.mac}):
 		return false
 	}
 	workload := filter{namespace: f.namespace, pod: f.pod}
-	return !workload.anyOwner() || slices.ContainsFunc(a.Owners, func(o verdict.Owner) bool { return workload.owner(&o, "") }) ||
-		slices.ContainsFunc(a.Allocations, func(al *verdict.Allocation) bool { return workload.named(al.Namespace, al.Pod) })
-}
-
-// message is finding for a finding in the contract's form.
-func (f *findingFilter) message(m *pb.Finding) bool {
-	inside := func(text string) bool {
-		a, err := netip.ParseAddr(text)
-		return err == nil && f.address(a)
-	}
-	hasMAC := func(text string) bool {
-		mac, ok := parseMAC(text)
-		return ok && mac == f.mac
-	}
-	switch {
-	case f.kind != "" && f.kind != m.GetKind(),
-		f.somewhere() && !inside(m.GetAddress()) && !slices.ContainsFunc(m.GetAddresses(), inside),
-		f.node != "" && !slices.Contains(m.GetNodes(), f.node),
-		f.mac != "" && !slices.ContainsFunc(m.GetOwners(), func(o *pb.Owner) bool {
-			return hasMAC(o.GetMac()) || slices.ContainsFunc(o.GetEvidence(), func(e *pb.Evidence) bool { return hasMAC(e.GetMac()) })
-		}):
-		return false
-	}
-	return f.namespace+f.pod == "" ||
-		slices.ContainsFunc(m.GetOwners(), func(o *pb.Owner) bool {
-			return f.named(o.GetWorkload().GetNamespace(), o.GetWorkload().GetName())
-		}) ||
-		slices.ContainsFunc(m.GetAllocations(), func(al *pb.Allocation) bool { return f.named(al.GetNamespace(), al.GetPod()) })
+	return !workload.anyOwner() || owned(&workload) ||
+		slices.ContainsFunc(one.Allocations, func(al *verdict.Allocation) bool { return workload.named(al.Namespace, al.Pod) })
 }
 
 // event returns what an event is for a subscriber with this filter, and whether it is one.
 func (f *findingFilter) event(e *event) (typ watchType, ok bool) {
-	return change(e.typ, e.found != nil && f.message(e.found), f.message(e.finding))
+	return change(e.typ, e.found.Finding != nil && f.finding(e.found), f.finding(e.matter))
 }
 
 // somewhere reports whether the filter has a condition for addresses.

@@ -5,18 +5,17 @@ import (
 	"context"
 	"encoding/base64"
 	"iter"
+	"net/netip"
 	"strings"
 	"sync"
 
-	"google.golang.org/protobuf/proto"
-
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// findings are what is wrong and not yet a conflict. Whoever finds something puts
-// it here, anew when it changed, and drops it when it is over.
+// findings are what is wrong and not yet a conflict.
 type findings struct {
 	events *events
 	clock  func() verdict.Stamp
@@ -28,13 +27,12 @@ type findings struct {
 	kinds map[string]int
 }
 
-// found is one finding: in words already, or to be put in words when it is told. Of
-// an address there may be a hundred thousand. It never changes.
+// found is one finding, and since when it is known. Of an address there may be a hundred
+// thousand. It is put into words when it is told. It never changes.
 type found struct {
-	place  findingPlace
-	since  verdict.Stamp
-	inWord *pb.Finding // never changes
-	audit  *verdict.Finding
+	*verdict.Finding
+	place findingPlace
+	since verdict.Stamp
 }
 
 func (f *found) less(o *found) bool { return f.place.compare(o.place) < 0 }
@@ -46,50 +44,30 @@ func newFindings(instance int64, clock func() verdict.Stamp) findings {
 	}
 }
 
-// put makes a finding known, if it says something new.
-func (f *findings) put(say *pb.Finding) {
+// put enters a finding. It returns what is there now and what was there before, nil for none, and
+// reports whether the new one says something else. The facts are held.
+func (f *findings) put(one *verdict.Finding) (now, was *found, news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := event{typ: added, finding: say}
-	now := f.clock()
-	say.DetectedAt = timestamp(now)
-	say.Runbook = verdict.Runbook(say.GetKind())
-	if before := f.byID[say.GetId()]; before != nil {
-		say.DetectedAt, now = before.inWord.GetDetectedAt(), before.since
-		if proto.Equal(before.inWord, say) {
-			return
-		}
-		out.typ, out.found = updated, before.inWord
+	now = &found{Finding: one, place: placeOf(one), since: f.clock()}
+	news = true
+	if was = f.byID[one.ID]; was != nil {
+		now.since = was.since
+		news = !audit.Same(was.Finding, one) // else it is the same, with the newest of its owners
 	}
-	f.enter(&found{place: placeOf(say), since: now, inWord: say})
-	f.events.Publish(out)
+	f.enter(now)
+	return now, was, news
 }
 
 // enter puts a finding in the place of any other one of its id.
 func (f *findings) enter(one *found) {
-	if before := f.byID[one.place.id]; before == nil {
-		f.kinds[one.place.kind]++
+	if before := f.byID[one.ID]; before == nil {
+		f.kinds[one.Kind]++
 	} else if before.place != one.place {
 		f.inOrder.Delete(before)
 	}
-	f.byID[one.place.id] = one
+	f.byID[one.ID] = one
 	f.inOrder.Put(one)
-}
-
-// tell enters a finding of an audit. It returns the one that is there now and what was there
-// before, nil for none; changed is false if it says nothing new.
-func (f *findings) tell(a *verdict.Finding) (now, was *found, changed bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	was = f.byID[a.ID]
-	now = &found{place: findingPlace{a.Kind, addressText(a.Address), a.ID}, since: f.clock(), audit: a}
-	changed = true
-	if was != nil {
-		now.since = was.since
-		changed = !sameFinding(was.audit, a) // else it is the same, with the newest of its owners
-	}
-	f.enter(now)
-	return now, was, changed
 }
 
 // leave takes a finding out; nil where there is none.
@@ -100,16 +78,9 @@ func (f *findings) leave(id string) *found {
 	if over != nil {
 		delete(f.byID, id)
 		f.inOrder.Delete(over)
-		f.kinds[over.place.kind]--
+		f.kinds[over.Kind]--
 	}
 	return over
-}
-
-// drop tells that a finding that was put is over.
-func (f *findings) drop(id string) {
-	if over := f.leave(id); over != nil {
-		f.events.Publish(event{typ: removed, finding: over.inWord, found: over.inWord})
-	}
 }
 
 // get is a finding; nil for none.
@@ -119,10 +90,10 @@ func (f *findings) get(id string) *found {
 	return f.byID[id]
 }
 
-// said is a finding that was put; nil for none.
-func (f *findings) said(id string) *pb.Finding {
+// said is a finding; nil for none.
+func (f *findings) said(id string) *verdict.Finding {
 	if one := f.get(id); one != nil {
-		return one.inWord
+		return one.Finding
 	}
 	return nil
 }
@@ -151,8 +122,20 @@ func (f *findings) count() map[string]int {
 // findingPlace is where a finding is in the order of lists.
 type findingPlace struct{ kind, address, id string }
 
-func placeOf(f *pb.Finding) findingPlace {
-	return findingPlace{f.GetKind(), f.GetAddress(), f.GetId()}
+func placeOf(f *verdict.Finding) findingPlace {
+	at := findingPlace{f.Kind, addressText(f.Address), f.ID}
+	if f.Overlap != nil {
+		at.address = f.Overlap.Range.String()
+	}
+	return at
+}
+
+// addressText returns an address in the format of the API; empty for an invalid address.
+func addressText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
 }
 
 func (p findingPlace) compare(other findingPlace) int {
@@ -186,8 +169,8 @@ func (s *store) walkFindings(f *findingFilter, from findingPlace) *walk[*found, 
 			return until(s.findings.inOrder.Snapshot().From(*last), func(one *found) bool { return f.kind != "" && one.place.kind != f.kind })
 		},
 		read: func(one *found, _ int, into []item[*pb.Finding]) ([]item[*pb.Finding], bool) {
-			if now := s.findings.get(one.place.id); now != nil && now.place == one.place && f.finding(now) {
-				into = append(into, item[*pb.Finding]{now.place, s.findingProto(now)})
+			if now := s.findings.get(one.place.id); now != nil && now.place == one.place && f.finding(matterOf(now.Finding)) {
+				into = append(into, item[*pb.Finding]{now.place, s.findingProto(now, false)})
 			}
 			return into, false
 		},
@@ -223,7 +206,7 @@ func (w witness) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessServ
 		add: func(one *pb.Finding) *pb.WatchFindingsResponse {
 			return &pb.WatchFindingsResponse{Type: added, Finding: one}
 		},
-		key: func(e *event) *found { return &found{place: placeOf(e.finding)} },
+		key: func(e *event) *found { return &found{place: placeOf(e.matter.Finding)} },
 		event: func(e *event) *pb.WatchFindingsResponse {
 			typ, ok := f.event(e)
 			if !ok {

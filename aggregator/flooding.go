@@ -1,8 +1,7 @@
 package aggregator
 
 import (
-	"fmt"
-
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -26,15 +25,7 @@ func flooding(n *facts.Node) (out []*pb.Node_Flooding) {
 // floodProblems describes the flooding ports in words.
 func floodProblems(n *facts.Node) (out []string) {
 	for _, f := range n.Status.GetFlooding() {
-		port := f.GetInterface()
-		if ns := n.Behind(f.GetIndex()); ns != nil {
-			port += " (" + ns.Describe() + ")"
-		}
-		out = append(out, fmt.Sprintf(
-			"%s floods the agent with new bindings: %d frames and claims were left out since %s, %d a second now. "+
-				"Claims to addresses that this node or its IPAM knows are still taken, others by this port may be missing: "+
-				"look for a scanner, a loop or an attack behind it",
-			port, f.GetLeftOut(), f.GetSince().AsTime().UTC().Format("2006-01-02 15:04:05 MST"), f.GetRate()))
+		out = append(out, explain.Flood(f.GetInterface(), n.Behind(f.GetIndex()), f.GetLeftOut(), facts.Stamp(f.GetSince()), f.GetRate()))
 	}
 	return out
 }

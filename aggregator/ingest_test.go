@@ -145,6 +145,8 @@ func TestASnapshotReplacesWhatWasKnown(t *testing.T) {
 		if got := l.conflicts(); len(got) != 0 {
 			t.Errorf("got %v, want no conflict", got)
 		}
+		a.send(podVeth(2, "a", addr)).sync() // now both have it
+		l.conflict(pb.Conflict_SUSPECTED)
 	})
 }
 
@@ -304,8 +306,11 @@ func TestTimesThatNoClockShowsAreNone(t *testing.T) {
 	c.FirstSeen = &timestamppb.Timestamp{Seconds: -1, Nanos: 5}
 	c.LastSeen = &timestamppb.Timestamp{Seconds: 1 << 40}
 	c.AssignedAt = &timestamppb.Timestamp{Seconds: 5, Nanos: -7}
-	l.dial().send(snapshot(hello("n1", 1), p)).sync()
-	if o := l.owners(&pb.ListOwnersRequest{})[0]; o.GetFirstSeen() != nil || o.GetLastSeen() != nil || o.GetAssignedAt() != nil {
+	l.dial().send(snapshot(hello("n1", 1), p, podVeth(3, "b", "10.244.0.6"))).sync()
+	if o := l.owners(&pb.ListOwnersRequest{Address: "10.244.0.6"})[0]; o.GetFirstSeen() == nil || o.GetLastSeen() == nil || o.GetAssignedAt() == nil {
+		t.Errorf("got %v, want the times that a clock shows", o)
+	}
+	if o := l.owners(&pb.ListOwnersRequest{Address: addr})[0]; o.GetFirstSeen() != nil || o.GetLastSeen() != nil || o.GetAssignedAt() != nil {
 		t.Errorf("got %v, want no times", o)
 	}
 	if code, _, body := get(t, l.serve()+"/v1/owners"); code != 200 {
@@ -341,7 +346,11 @@ func TestANodeThatComesAndGoesIsForgottenInTheEnd(t *testing.T) {
 		a := l.dial().send(&pb.ReportRequest{Hello: hello("n1", 1), SnapshotBegin: true}).sync()
 		time.Sleep(20 * time.Second)
 		a.cancel()
-		time.Sleep(2 * facts.ForgetNodeAfter)
+		time.Sleep(facts.ForgetNodeAfter - time.Minute)
+		if got, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{}); err != nil || len(got.GetNodes()) != 1 {
+			t.Errorf("got %v, %v, want the node: it was there less than an hour ago", got, err)
+		}
+		time.Sleep(facts.ForgetNodeAfter + time.Minute)
 		if got, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{}); err != nil || len(got.GetNodes()) != 0 {
 			t.Errorf("got %v, %v, want none", got, err)
 		}
@@ -479,7 +488,7 @@ func TestTwoNodesOfOneName(t *testing.T) {
 		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
 		twin := hello("n1", 1)
 		twin.BootId = "later-boot"
-		l.dial().send(snapshot(twin, podVeth(2, "b", addr))).sync()
+		later := l.dial().send(snapshot(twin, podVeth(2, "b", addr))).sync()
 		nodes, _ := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
 		if len(nodes.GetNodes()) != 2 || nodes.GetNodes()[1].GetName() != "n1@later-bo" {
 			t.Errorf("got %v, want n1 and n1@later-bo", nodes)
@@ -496,15 +505,22 @@ func TestTwoNodesOfOneName(t *testing.T) {
 				t.Errorf("%s: got node %s, want %s", o.GetWorkload().GetName(), o.GetNode(), want)
 			}
 		}
+		later.send(podVeth(3, "c", addr)).sync()
+		if c := l.conflict(pb.Conflict_SUSPECTED); c.GetScope().GetName() != "n1@later-bo" || len(c.GetOwners()) != 2 {
+			t.Errorf("got %v, want the two pods of one of them to be a conflict", c)
+		}
 	})
 }
 
 func TestTheLoopbackAddressOfEveryNamespaceCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", "127.0.0.1"))).sync()
-		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 {
-			t.Errorf("got %v, want nobody", got)
+		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", "127.0.0.1"), podVeth(3, "b", "127.0.0.1"), podVeth(4, "c", addr))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || got[0].GetAddress() != addr {
+			t.Errorf("got %v, want the owner of %s alone", got, addr)
+		}
+		if got := l.conflicts(); len(got) != 0 {
+			t.Errorf("got %v, want none", got)
 		}
 	})
 }

@@ -1,19 +1,13 @@
 package aggregator
 
 import (
-	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
-
-// intendedAfter is how long an address that the Kubernetes API has for a pod may be
-// missing there before that is told: after a node was rebooted, kubelet tells of one pod
-// after the other which addresses it has now.
-const intendedAfter = 30 * time.Second
 
 // intents are the namespaces that may lack addresses that they were meant to have.
 type intents struct {
@@ -137,7 +131,7 @@ func (s *store) lack(n *facts.Node, record uint32) {
 		return
 	}
 	if p := s.facts.PodObject(n.NamespaceOf(record)); p != nil && !p.HostNetwork && len(p.IPs) > 0 {
-		s.intended.arm(of, s.clock().Add(intendedAfter))
+		s.intended.arm(of, s.clock().Add(audit.IntendedAfter))
 	}
 }
 
@@ -173,18 +167,15 @@ func (s *store) intend(of intent) {
 	}
 	for i := range before {
 		if !slices.ContainsFunc(now, func(f verdict.Finding) bool { return f.ID == before[i].ID }) {
-			s.endFinding(&before[i], false)
+			s.endFinding(before[i].ID, false)
 		}
 	}
 }
 
-// lacks are the findings about a namespace, which is there since a time. A pod that is ending gives its addresses
-// back first, and one that runs a virtual machine may have given them to that.
-func (s *store) lacks(of intent, ns *verdict.Namespace, since verdict.Stamp) (list []verdict.Finding) {
-	p := s.facts.PodObject(ns)
+// lacks are the findings about a namespace, which is there since a time.
+func (s *store) lacks(of intent, ns *verdict.Namespace, since verdict.Stamp) []verdict.Finding {
 	interfaces := of.node.InterfacesOf(of.record)
-	if len(interfaces) == 0 || p != nil && (p.Absent || p.DeletionTimestamp != 0 || p.Phase == "Succeeded" || p.Phase == "Failed" || p.VirtualMachine != "") ||
-		ns.Who.Workload().VirtualMachine != "" {
+	if len(interfaces) == 0 {
 		return nil
 	}
 	inside := interfaces[0]
@@ -194,23 +185,12 @@ func (s *store) lacks(of intent, ns *verdict.Namespace, since verdict.Stamp) (li
 			break
 		}
 	}
-	o := verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: inside, MAC: inside.MAC, State: verdict.Live, Pod: p}
-	for _, missing := range s.lacking(&o) {
-		if missing.GetSource() == sourceKubernetes {
-			if due := max(since, p.Heard).Add(intendedAfter); s.clock() < due {
-				s.intended.arm(of, due)
-				continue
-			}
-		}
-		a, err := netip.ParseAddr(missing.GetAddress())
-		if err != nil {
-			continue
-		}
-		list = append(list, verdict.Finding{
-			ID:   verdict.FindingID(s.policy.Cluster, verdict.FindingIntendedNotObserved, ns.ID+" "+a.String()),
-			Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Address: a, Owners: []verdict.Owner{o},
-			Source: missing.GetSource(), Since: s.clock(),
-		})
+	o := verdict.Owner{
+		ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: inside, MAC: inside.MAC, State: verdict.Live, Pod: s.facts.PodObject(ns),
 	}
-	return list
+	out := audit.Missing(&s.policy, &o, s.lacking(&o), since, s.clock())
+	if out.Again != 0 {
+		s.intended.arm(of, out.Again)
+	}
+	return out.Findings
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	uid "k8s.io/apimachinery/pkg/types"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -283,11 +284,19 @@ func TestPodOfARuntimeClassIsNotJudgedByTheKernel(t *testing.T) {
 	sandboxed := apiPod("web", "n1", "10.0.0.5", "10.0.0.6")
 	sandboxed.Spec.RuntimeClassName = new("gvisor")
 	a.set("ADDED", sandboxed)
+	a.set("ADDED", apiPod("plain", "n1", "10.0.0.15", "10.0.0.16"))
 	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
-	report := podVeth(2, "web", "10.0.0.5")
-	report.Namespaces[0].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cni-result", Interface: "eth0"}}
-	l.dial().send(snapshot(hello("n1", 1), report)).sync()
-	eventually(t, func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetPhase() != "" })
+	report, plain := podVeth(2, "web", "10.0.0.5"), podVeth(3, "plain", "10.0.0.15")
+	for _, m := range []*pb.ReportRequest{report, plain} {
+		m.Namespaces[0].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cni-result", Interface: "eth0"}}
+	}
+	l.dial().send(snapshot(hello("n1", 1), report, plain)).sync()
+	for _, addr := range []string{"10.0.0.5", "10.0.0.15"} {
+		eventually(t, func() bool { return l.owner(addr, "n1").GetWorkload().GetPhase() != "" })
+	}
+	if got := l.owner("10.0.0.15", "n1").GetIntended(); len(got) != 2 {
+		t.Errorf("got %v of a pod without a RuntimeClass, want what the CNI and the API say that it has", got)
+	}
 	if got := l.owner("10.0.0.5", "n1").GetIntended(); len(got) != 0 {
 		t.Errorf("got %v, want nothing that it was meant to have and has not", got)
 	}
@@ -307,7 +316,7 @@ func TestWhatTheAPISaysOfAPodMayBeOfBefore(t *testing.T) {
 	defer s.facts.RUnlock()
 	ns := n.NamespaceOf(2)
 	p := s.facts.PodObject(ns)
-	const long = verdict.Stamp(intendedAfter)
+	const long = verdict.Stamp(audit.IntendedAfter)
 	for _, test := range []struct {
 		sandbox, pod verdict.Stamp // how much older each is
 		found        int

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -68,7 +68,7 @@ func (m *ipamMetrics) collect(s *store, out chan<- prometheus.Metric) {
 	s.facts.RLock()
 	for p := range s.facts.Pools {
 		kinds[kind{p.Rec.IPAM, poolStates[p.Rec.State]}]++
-		allocations[p.Rec.IPAM] += p.Allocated.Of(facts.Families)
+		allocations[p.Rec.IPAM] += p.Allocated.Of(audit.Both)
 		use := s.use(p)
 		series = append(series, one{poolPlaceOf(p), p.Rec.Network, float64(use.Size), float64(use.Allocated), float64(use.Leaked)})
 	}

@@ -1,18 +1,14 @@
 package aggregator
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
-
-// duplicateNodeName is the kind of the finding that two nodes call themselves the
-// same, and are both there.
-const duplicateNodeName = verdict.FindingDuplicateNodeName
 
 // namesakes are the nodes that are heard from, by what they call themselves. They are behind the
 // lock of the facts.
@@ -81,51 +77,29 @@ func (s *store) checkName(name string) {
 			n.Peer.(*session).ping(s.clock())
 		}
 	}
-	id := verdict.FindingID(s.policy.Cluster, duplicateNodeName, name)
+	id := audit.NamesID(&s.policy, name)
 	if len(sure) < 2 {
 		for _, n := range sure {
 			delete(names.found, n)
 		}
-		s.findings.drop(id)
+		s.endFinding(id, false)
 		return
 	}
 	for _, n := range sure {
 		names.found[n] = true
 	}
-	slices.SortFunc(sure, func(a, b *facts.Node) int { return strings.Compare(a.Rec.Name, b.Rec.Name) })
-	s.findings.put(namesakesProto(id, name, sure))
+	f := audit.Names(&s.policy, name, machines(sure))
+	s.tellFinding(&f)
 }
 
-// namesakesProto is the finding that several nodes have one name.
-func namesakesProto(id, name string, nodes []*facts.Node) *pb.Finding {
-	f := &pb.Finding{Id: id, Kind: duplicateNodeName, Severity: pb.Finding_WARNING}
-	var boots, machines []string
+// machines are the nodes as a finding tells of them.
+func machines(nodes []*facts.Node) (list []verdict.Machine) {
 	for _, n := range nodes {
-		f.Nodes = append(f.Nodes, n.Rec.Name)
-		boots = append(boots, fmt.Sprintf("%s (boot id %s)", n.Rec.Name, n.ID.Boot))
-		machines = append(machines, fmt.Sprintf("%s: boot id %s, network namespace %s, Linux %s, agent %s, reporting since %s",
-			n.Rec.Name, n.ID.Boot, n.ID.Netns, n.Kernel, n.Version, n.ConnectedAt.Time().Format("2006-01-02 15:04:05")))
+		list = append(list, verdict.Machine{
+			Name: n.Rec.Name, Boot: n.ID.Boot, Netns: n.ID.Netns, Kernel: n.Kernel, Version: n.Version, Since: n.ConnectedAt,
+		})
 	}
-	f.Summary = fmt.Sprintf("%d nodes that report now call themselves %s: they are shown as %s. "+
-		"What they hold is kept apart, but the name alone does not say which of them is meant, "+
-		"and Kubernetes knows one node of that name at most.",
-		len(nodes), name, joined(boots))
-	do := func(text string) *pb.Action { return &pb.Action{Text: text} }
-	f.Remedy = []*pb.Action{do("Find out which they are: `cat /proc/sys/kernel/random/boot_id` on a machine gives its boot id. " + strings.Join(machines, "; ") + ".")}
-	clone := do("Of machines cloned from one image, make sure that they share no more than the hostname: /etc/machine-id, from which DHCP identities and derived hardware addresses come, is to be removed on the clone and made anew with `systemd-machine-id-setup`.")
-	machine := &pb.Alternative{When: "they are several machines", Actions: []*pb.Action{
-		do("Give all but one of them a hostname of its own (`hostnamectl set-hostname NAME`), and restart its agent."), clone,
-	}}
-	agent := &pb.Alternative{When: "the hostname is to stay as it is, or they are agents in several network namespaces of one machine", Actions: []*pb.Action{
-		do("Start the agent of all but one of them with a name of its own: --node NAME."),
-	}}
-	give := do("Have one of them alone go by that name.")
-	give.Choice = []*pb.Alternative{machine, agent}
-	if nodes[0].ID.Boot == nodes[len(nodes)-1].ID.Boot {
-		give = do("Some run on one kernel, in several network namespaces, and have its hostname: start each agent with a --node of its own.")
-	}
-	f.Remedy = append(f.Remedy, give, do("The finding is over as soon as one of them has another name, or is not heard from."))
-	return f
+	return list
 }
 
 // nameProblem is what is said of a node that shares its name; empty for others.
@@ -134,51 +108,44 @@ func (s *store) nameProblem(n *facts.Node) []string {
 		return nil
 	}
 	var others []string
-	id := verdict.FindingID(s.policy.Cluster, duplicateNodeName, n.Name)
-	for _, name := range s.findings.said(id).GetNodes() {
-		if name != n.Rec.Name {
-			others = append(others, name)
+	id := audit.NamesID(&s.policy, n.Name)
+	if f := s.findings.said(id); f != nil {
+		for _, m := range f.Namesakes.Machines {
+			if m.Name != n.Rec.Name {
+				others = append(others, m.Name)
+			}
 		}
 	}
-	return []string{fmt.Sprintf("it calls itself %s, as does %s: give each a hostname of its own, or name it with --node (finding %s)",
-		n.Name, joined(others), id)}
+	return []string{explain.SharedName(n.Name, others, id)}
 }
 
-// placeProblem is what is said of a node that is not alone where it says that it is;
-// empty for others.
-func (s *store) placeProblem(n *facts.Node) []string {
-	var others []string
+// inOnePlace are the names of the other nodes that say that they are where a node says that it
+// is.
+func (s *store) inOnePlace(n *facts.Node) (others []string) {
 	for _, other := range s.facts.At(n.ID.Place()) {
 		if other != n && !other.Rec.Unheard && !n.Rec.Unheard {
 			others = append(others, other.Rec.Name)
 		}
 	}
-	if others == nil {
-		return nil
-	}
 	slices.Sort(others)
-	return []string{fmt.Sprintf("it says that it has the boot id and network namespace of %s: one of them is not what it says. "+
-		"A virtual machine that was cloned with its memory must be booted, and of two agents on one host one must go; "+
-		"where it is neither, an agent lies: find out who has its credential", joined(others))}
+	return others
+}
+
+// placeProblem is what is said of a node that is not alone where it says that it is;
+// empty for others.
+func (s *store) placeProblem(n *facts.Node) []string {
+	if others := s.inOnePlace(n); others != nil {
+		return []string{explain.SharedPlace(others)}
+	}
+	return nil
 }
 
 // warnOfPlace tells the log of a node that came and is not alone where it says that it is.
 func (s *store) warnOfPlace(n *facts.Node) {
 	s.facts.RLock()
-	name, problems, now := n.Rec.Name, s.placeProblem(n), s.clock()
+	name, others, now := n.Rec.Name, s.inOnePlace(n), s.clock()
 	s.facts.RUnlock()
-	for _, problem := range problems {
-		if s.complaints.first(name, problem, now) {
-			s.log.Warn("two nodes say that they are in one place", "node", name, "problem", problem)
-		}
+	if others != nil && s.complaints.first(name, "place "+strings.Join(others, " "), now) {
+		s.log.Warn("two nodes say that they are in one place", "node", name, "problem", explain.SharedPlace(others))
 	}
-}
-
-// joined lists words: a, b and c.
-func joined(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " and " + words[last]
 }

@@ -67,7 +67,7 @@ func (s *store) walkPools(from poolPlace) *walk[poolPlace, *pb.Pool] {
 		keys: func(last *poolPlace) iter.Seq[poolPlace] { return s.pools.inOrder.Snapshot().From(*last) },
 		read: func(at poolPlace, _ int, into []item[*pb.Pool]) ([]item[*pb.Pool], bool) {
 			if !at.pool.Ended {
-				into = append(into, item[*pb.Pool]{at, s.poolProto(at.pool)})
+				into = append(into, item[*pb.Pool]{at, poolProto(&at.pool.Rec, s.use(at.pool))})
 			}
 			return into, false
 		},

@@ -54,7 +54,7 @@ func (w witness) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_
 		events: s.told.owners, send: stream.Send,
 		walk: func() *walk[index.Address, *pb.Owner] { return s.walkOwners(&f, place{}) },
 		add:  func(o *pb.Owner) *pb.WatchOwnersResponse { return &pb.WatchOwnersResponse{Type: added, Owner: o} },
-		key:  func(e *event) index.Address { return index.AddressOf(e.addr) },
+		key:  ownerKey,
 		event: func(e *event) *pb.WatchOwnersResponse {
 			typ, ok := f.event(e)
 			if !ok {
@@ -70,6 +70,9 @@ func (w witness) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_
 		},
 	}, q.GetResumeToken())
 }
+
+// ownerKey returns the key of the owner that an event is about.
+func ownerKey(e *event) index.Address { return index.AddressOf(e.addr) }
 
 // WatchConflicts sends the active conflicts, then every change.
 func (w witness) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessService_WatchConflictsServer) error {

@@ -18,10 +18,10 @@ import (
 const (
 	// Size is the number of events that a subscriber may be behind.
 	Size = 1024
-	// Weight is the total weight that the events in the ring may have. The last Least events are
-	// kept whatever they weigh.
+	// Weight is the total weight that the events in the ring may have.
 	Weight = 16 << 10
-	Least  = 8
+	// Least is the number of events that are kept whatever they weigh.
+	Least = 8
 	// LingerFor is how long events are still kept after the last subscriber has left, so that it
 	// can resume.
 	LingerFor = time.Minute

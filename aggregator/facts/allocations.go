@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -80,7 +81,7 @@ func (f *Facts) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocat
 	f.touch(a)
 	f.ipam.allocations[a] = append(f.ipam.allocations[a], next)
 	if p.entries[a]++; p.entries[a] == 1 {
-		p.Allocated[Family(al.Address)]++
+		p.Allocated[audit.FamilyOf(al.Address)]++
 	}
 	f.count(p, 1)
 	f.Listener.PoolChanged(p)
@@ -123,7 +124,7 @@ func (f *Facts) unbook(p *Pool, a index.Address, al *allocation) {
 	}
 	if p.entries[a]--; p.entries[a] == 0 {
 		delete(p.entries, a)
-		p.Allocated[Family(al.Address)]--
+		p.Allocated[audit.FamilyOf(al.Address)]--
 	}
 	f.charge(p.Node, &al.cost, 0, true)
 	f.count(p, -1)

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -32,48 +33,13 @@ type Pool struct {
 	Rec  verdict.Pool // never moves: allocations point at it, and it may change
 	Node *Node
 	// Allocated counts addresses that it has given, however often that is written.
-	Allocated Tally
+	Allocated audit.Tally
 	// Ended is set when the pool is no more.
 	Ended bool
 	// entries are the addresses that it has given, with the number of allocations of each.
 	entries map[index.Address]int
 	sweep   uint8
 	cost    int32
-}
-
-// Tally counts addresses of IPv4 and of IPv6.
-type Tally [2]int
-
-// Of is the count of one family, or of both.
-func (t Tally) Of(family int) int {
-	if family == Families {
-		return t[0] + t[1]
-	}
-	return t[family]
-}
-
-// Families stands for both.
-const Families = 2
-
-// Family is 0 for an IPv4 address and 1 for an IPv6 address.
-func Family(a netip.Addr) int {
-	if a.Is4() {
-		return 0
-	}
-	return 1
-}
-
-// Scarce is the family that says how full the pool is, where it gives addresses of
-// both: a pod gets one of each, and none where it cannot.
-func (p *Pool) Scarce() (family int, size uint64) {
-	v4, v6 := p.Rec.SizeOf(true), p.Rec.SizeOf(false)
-	switch {
-	case v4 == 0 || v6 == 0:
-		return Families, p.Rec.Size()
-	case float64(p.Allocated[1])/float64(v6) > float64(p.Allocated[0])/float64(v4):
-		return 1, v6
-	}
-	return 0, v4
 }
 
 func (p *Pool) key() poolKey { return poolKey{p.Node, p.Rec.IPAM, p.Rec.Name} }
@@ -125,7 +91,7 @@ func (x *prefixes) enter(p *Pool) {
 		at := r.Prefix()
 		if !slices.Contains(x.pools[at], p) {
 			x.pools[at] = append(x.pools[at], p)
-			x.lengths[Family(r.First)][at.Bits()]++
+			x.lengths[audit.FamilyOf(r.First)][at.Bits()]++
 		}
 	}
 }
@@ -135,7 +101,7 @@ func (x *prefixes) leave(p *Pool) {
 		at := r.Prefix()
 		if i := slices.Index(x.pools[at], p); i >= 0 {
 			x.pools[at] = slices.Delete(x.pools[at], i, i+1)
-			x.lengths[Family(r.First)][at.Bits()]--
+			x.lengths[audit.FamilyOf(r.First)][at.Bits()]--
 			if len(x.pools[at]) == 0 {
 				delete(x.pools, at)
 			}
@@ -169,7 +135,7 @@ func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.
 		}
 	}
 	x := &f.ipam.cluster
-	for length, count := range x.lengths[Family(a)][:a.BitLen()+1] {
+	for length, count := range x.lengths[audit.FamilyOf(a)][:a.BitLen()+1] {
 		if count == 0 {
 			continue
 		}
@@ -244,7 +210,7 @@ func (f *Facts) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach 
 		}
 	}
 	old := p.Rec
-	if samePool(&old, next) {
+	if old.Same(next) {
 		return p, nil
 	}
 	if next.State == verdict.PoolKnown || next.State == verdict.PoolMissing { // else what was found stays found
@@ -267,12 +233,6 @@ func (f *Facts) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach 
 	f.Listener.PoolChanged(p)
 	f.Listener.RangesChanged(n)
 	return p, reach
-}
-
-func samePool(a, b *verdict.Pool) bool {
-	return a.State == b.State && a.Problem == b.Problem && a.Network == b.Network && a.Realm == b.Realm && slices.Equal(a.Networks, b.Networks) &&
-		a.LostAt == b.LostAt && a.Lost == b.Lost && a.Plugin == b.Plugin && a.Device == b.Device && a.Routed == b.Routed && a.Asked == b.Asked && a.Grows == b.Grows &&
-		a.Config == b.Config && a.Base == b.Base && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Gateways, b.Gateways)
 }
 
 // endPool ends a pool with all that it has given.

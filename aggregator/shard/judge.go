@@ -3,6 +3,7 @@ package shard
 import (
 	"slices"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -61,17 +62,17 @@ func (w *worker) before(e *entry, item *facts.Item) (owners []verdict.Owner, kno
 // remember takes the outcome of a judgement over, and reports whether something of it is kept.
 func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verdict.Judgement, item *facts.Item) (kept bool) {
 	w.count(e, a, out.Owners)
-	audit := verdict.Audit{}
+	var found audit.Result
 	audited := w.audits(e, in, out)
 	if audited {
-		audit = w.shards.Policy.Audit(in, out)
+		found = audit.Address(w.shards.Policy, in, out)
 	}
 	again := out.Again
-	if audit.Again != 0 && (again == 0 || audit.Again < again) {
-		again = audit.Again
+	if found.Again != 0 && (again == 0 || found.Again < again) {
+		again = found.Again
 	}
 	if e == nil {
-		if len(out.Owners) <= 1 && len(out.Conflicts) == 0 && !out.Contested && again == 0 && len(audit.Findings) == 0 && len(audit.Past) == 0 && len(out.Clones) == 0 {
+		if len(out.Owners) <= 1 && len(out.Conflicts) == 0 && !out.Contested && again == 0 && len(found.Findings) == 0 && len(found.Past) == 0 && len(out.Clones) == 0 {
 			w.check(in, out)
 			return false
 		}
@@ -88,7 +89,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	w.check(in, out)
 	if audited {
 		before := e.found
-		e.past, e.found = audit.Past, audit.Findings
+		e.past, e.found = found.Past, found.Findings
 		w.shards.Conflicts.remember(a, e.past)
 		w.shards.Listener.Audited(a, e.found, before, e.active())
 	}
@@ -167,15 +168,15 @@ func (w *worker) tellOwners(a index.Address, now, before []verdict.Owner, pods b
 		switch {
 		case was == nil:
 			l.OwnerChanged(Added, a, o, nil)
-		case OwnerChanged(was, o), pods && o.Namespace != nil && o.Namespace.Who.Kind() == verdict.Pod:
+		case !o.Same(was), pods && o.Namespace != nil && o.Namespace.Who.Kind() == verdict.Pod:
 			l.OwnerChanged(Updated, a, o, was)
 		}
 	}
 	for i := range before {
-		o := before[i]
-		if findOwner(now, i, o.ID) == nil {
-			o.State = verdict.Gone
-			l.OwnerChanged(Removed, a, &o, nil)
+		if was := &before[i]; findOwner(now, i, was.ID) == nil {
+			gone := *was
+			gone.State = verdict.Gone
+			l.OwnerChanged(Removed, a, &gone, was)
 		}
 	}
 }
@@ -203,31 +204,6 @@ func findOwner(owners []verdict.Owner, hint int, id string) *verdict.Owner {
 		}
 	}
 	return nil
-}
-
-// OwnerChanged reports whether a subscriber is to hear of an owner. That it was seen
-// once more is no change.
-func OwnerChanged(a, b *verdict.Owner) bool {
-	return a.State != b.State || a.Scope != b.Scope || a.Excluded != b.Excluded || a.MAC != b.MAC ||
-		a.Assigned != b.Assigned || interfaceChanged(a.Interface, b.Interface) ||
-		a.Pod != b.Pod || a.Orphaned != b.Orphaned || namespaceChanged(a, b) ||
-		!slices.EqualFunc(a.Claims, b.Claims, func(a, b *verdict.Claim) bool {
-			return a == b || a.Kind == b.Kind && a.MAC == b.MAC && a.Node() == b.Node() && a.Interface.Name == b.Interface.Name
-		})
-}
-
-func interfaceChanged(a, b *verdict.Interface) bool {
-	return a != b && (a.Name != b.Name || a.HostInterface != b.HostInterface || a.MAC != b.MAC)
-}
-
-func namespaceChanged(a, b *verdict.Owner) bool {
-	if a.Namespace == b.Namespace {
-		return false
-	}
-	if a.Namespace == nil || b.Namespace == nil {
-		return true
-	}
-	return a.Namespace.Who != b.Namespace.Who || a.Namespace.Intended != b.Namespace.Intended
 }
 
 // takeConflict makes known how a conflict changed.
@@ -265,7 +241,7 @@ func conflictChanged(a, b *verdict.Conflict) bool {
 		!slices.Equal(a.Because, b.Because) || !slices.Equal(a.Excluded, b.Excluded) || !slices.Equal(a.Diagnosis, b.Diagnosis) ||
 		!slices.Equal(a.Allocations, b.Allocations) ||
 		!slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool {
-			return a.ID == b.ID && !OwnerChanged(&a, &b)
+			return a.Same(&b)
 		})
 }
 

@@ -35,7 +35,7 @@ const (
 // A Listener hears what was judged. Its methods are called with the facts held for reading, by
 // several goroutines, but for one address by one at a time.
 type Listener interface {
-	// OwnerChanged tells of an owner of an address; before is nil but for an updated one.
+	// OwnerChanged tells of an owner of an address, and what it was before; nil for an added one.
 	OwnerChanged(what OwnerChange, a index.Address, o, before *verdict.Owner)
 	// OwnersWatched reports whether anybody wants to know.
 	OwnersWatched() bool

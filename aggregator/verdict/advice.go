@@ -3,6 +3,8 @@ package verdict
 import (
 	"fmt"
 	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/form"
 )
 
 // The remedies in this file leave a conflict with one owner: the rightful one.
@@ -123,13 +125,9 @@ func (q *inquiry) reserve(keep *Owner) (steps []Action) {
 		if !q.gave(p, keep) || len(q.allocationsOf(p)) > 0 || p.State != PoolKnown && p.State != PoolMissing {
 			continue
 		}
-		told := q.policy.Tell(&Finding{
-			Kind: FindingInUseUnallocated, Severity: Critical, Address: q.c.Address, Owners: []Owner{*keep}, Pool: p,
-		}, PoolUse{})
-		for _, f := range told.Fixes {
-			if !f.Manual {
-				steps = append(steps, say("%s", f.What).by(f.Node, f.Command))
-			}
+		t := &telling{f: &Finding{Address: q.c.Address}, pool: p, owner: keep}
+		if what, node, command := t.reserving(); command != "" && !form.Withheld(command) {
+			steps = append(steps, say("%s", what).by(node, command))
 		}
 	}
 	return steps
@@ -210,7 +208,7 @@ func (q *inquiry) somebodyElse(o *Owner) []Action {
 func pooled(owners []Owner) bool {
 	return slices.ContainsFunc(owners, func(o Owner) bool {
 		w := o.Workload()
-		return w.Kind == Pod || w.Kind == Container && !w.named()
+		return w.Kind == Pod || w.Kind == Container && !w.OnlyNetns()
 	})
 }
 
@@ -232,7 +230,7 @@ func (q *inquiry) giveUp(o *Owner) []Action {
 		return []Action{say("Find the device with MAC %s, which is seen on %s, and give it another address: the switch's table of MAC addresses shows its port.",
 			o.MAC, witness(o.Claims[0]))}
 	case o.shown():
-		if o.kind() == Host {
+		if o.Kind() == Host {
 			return []Action{say("Stop what answers for the address on node %s (MAC %s, seen on %s): its kernel does not have it.", o.Node.Name, o.MAC, witness(o.Claims[0]))}
 		}
 		return []Action{say("Find what uses the address behind %s, the port of %s on node %s (MAC %s), and give it another one: the kernel there does not have it.",
@@ -246,14 +244,14 @@ func (q *inquiry) giveUp(o *Owner) []Action {
 		return []Action{say("%s; it asks for a new address then.", o.again())}
 	case w.Kind == Pod:
 		return o.deletion()
-	case w.Kind == Container && !w.named():
+	case w.Kind == Container && !w.OnlyNetns():
 		return []Action{say("Stop %s on node %s and start it anew with its container runtime, so that it gets another address.", o.name(), o.Node.Name)}
 	case w.Kind == VM:
 		return []Action{say("Give %s another address, or stop it.", o.name())}
 	}
 	var steps []Action
 	for _, c := range o.Claims {
-		if c.counts() || c.Kind == DADFailed {
+		if c.Counts() || c.Kind == DADFailed {
 			steps = append(steps, q.unassign(o, c))
 		}
 	}
@@ -262,7 +260,7 @@ func (q *inquiry) giveUp(o *Owner) []Action {
 
 // shown reports whether only frames show that an owner has the address, and no kernel does.
 func (o *Owner) shown() bool {
-	return !slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.counts() || c.Kind == DADFailed })
+	return !slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Counts() || c.Kind == DADFailed })
 }
 
 // unassign returns the action that removes an address from one interface of an owner.
@@ -272,7 +270,7 @@ func (q *inquiry) unassign(o *Owner, c *Claim) Action {
 	switch {
 	case w.Kind == Host:
 		return say("Take the address away from %s of node %s itself, and out of the configuration that sets it there.", i.Name, o.Node.Name).by(o.Node.Name, "ip "+del)
-	case w.named():
+	case w.OnlyNetns():
 		return say("Take the address away from network namespace %s on node %s, and see that what set it does not set it again.", w.Name, o.Node.Name).
 			by(o.Node.Name, "ip -n "+quote(w.Name)+" "+del)
 	case w.Name == "" && w.Ended:

@@ -106,7 +106,7 @@ func (j *judging) inquire(c *Conflict) reason {
 		}
 	}
 	for _, al := range q.allocations {
-		if !slices.ContainsFunc(q.pools, al.Pool.is) {
+		if !slices.ContainsFunc(q.pools, al.Pool.Is) {
 			q.pools = append(q.pools, al.Pool)
 		}
 	}
@@ -173,8 +173,8 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 	}
 	var there []string
 	for _, o := range q.owners {
-		if o.kind() == Pod && o.Assigned {
-			if o.Pod == nil || o.Pod.Absent || o.Pod.ended() {
+		if o.Kind() == Pod && o.Assigned {
+			if o.Pod == nil || o.Pod.Absent || o.Pod.Ended() {
 				return reason{} // it is not asked, or may not know yet
 			}
 			there = append(there, o.name())

@@ -71,7 +71,7 @@ func (o *Owner) guest() string {
 	switch i := o.Interface; {
 	case o.Namespace == nil && o.Claims[0].Interface.Tap:
 		return fmt.Sprintf("the device with MAC %s is behind %s of node %s, a tap: it is a virtual machine of that node", o.MAC, o.Claims[0].Interface.Name, o.Node.Name)
-	case o.Namespace != nil && !o.Assigned && !o.dadFailed() && i.Namespace.ID != o.ID && o.kind() != Host:
+	case o.Namespace != nil && !o.Assigned && !o.dadFailed() && i.Namespace.ID != o.ID && o.Kind() != Host:
 		return fmt.Sprintf("what has MAC %s enters by %s, the port of %s: it is behind that", o.MAC, witness(o.Claims[0]), o.name())
 	}
 	return ""
@@ -94,9 +94,9 @@ var tunnels = []string{
 	"ipip", "sit", "ip6tnl", "vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "erspan", "ip6erspan", "wireguard", "bareudp", "vti", "vti6", "xfrm",
 }
 
-// tunnel says what kind of tunnel a device is; empty for none. Cilium's is known by
+// Tunnel says what kind of tunnel a device is; empty for none. Cilium's is known by
 // its name: it is a veth pair with both ends in the node.
-func (i *Interface) tunnel() string {
+func (i *Interface) Tunnel() string {
 	switch {
 	case slices.Contains(tunnels, i.Kind):
 		return "a tunnel device (" + i.Kind + ")"
@@ -114,7 +114,7 @@ func (i *Interface) bridge() bool {
 // on tells whether an owner's interface is on a bridge.
 func (o *Owner) on(bridge *Interface) bool {
 	l := o.Interface.Link
-	return o.Node.is(bridge.Namespace.Node) && l != nil && l.Kind == Bridge && l.Name == bridge.Name && !o.Interface.is(bridge)
+	return o.Node.Is(bridge.Namespace.Node) && l != nil && l.Kind == Bridge && l.Name == bridge.Name && !o.Interface.Is(bridge)
 }
 
 // podsBridge tells whether an interface of a node is the bridge of a CNI network.
@@ -122,9 +122,9 @@ func (q *inquiry) podsBridge(i *Interface) bool {
 	return i.bridge() && slices.ContainsFunc(q.in.node(i.Namespace.Node).Pools, func(p *Pool) bool { return p.Device == i.Name })
 }
 
-// madeByDocker tells whether a bridge has the name of one that docker, podman or
+// MadeByEngine tells whether a bridge has the name of one that docker, podman or
 // libvirt made: they have one range on every node.
-func madeByDocker(name string) bool {
+func MadeByEngine(name string) bool {
 	id, own := strings.CutPrefix(name, "br-")
 	return name == "docker0" || own && len(id) == 12 && strings.Trim(id, "0123456789abcdef") == "" ||
 		strings.HasPrefix(name, "podman") || strings.HasPrefix(name, "cni-podman") || strings.HasPrefix(name, "virbr")
@@ -134,15 +134,15 @@ func madeByDocker(name string) bool {
 func (q *inquiry) tunnelAddress() (r reason) {
 	var excluded reason
 	q.pairs(func(host, pod *Owner) bool {
-		if host.kind() != Host || !host.Assigned || pod.kind() == Host || pod.Namespace == nil {
+		if host.Kind() != Host || !host.Assigned || pod.Kind() == Host || pod.Namespace == nil {
 			return true
 		}
 		for _, c := range host.Claims {
 			i := c.Interface
-			if !c.counts() {
+			if !c.Counts() {
 				continue
 			}
-			what := i.tunnel()
+			what := i.Tunnel()
 			if what == "" {
 				excluded = not("%s of node %s is no tunnel device", i.Name, host.Node.Name)
 				continue
@@ -220,9 +220,9 @@ func (q *inquiry) staticAddress() (r reason) {
 		switch i := o.Interface; {
 		case q.given(o):
 			all = append(all, o.name())
-		case o.kind() == Host && o.Assigned && madeByDocker(i.Name):
+		case o.Kind() == Host && o.Assigned && MadeByEngine(i.Name):
 			return not("%s has its address from what made it: docker, podman or libvirt", i.Name)
-		case o.Namespace == nil || o.kind() == Host || !q.pods():
+		case o.Namespace == nil || o.Kind() == Host || !q.pods():
 			return reason{}
 		default:
 			return open("who gave it to %s is not known: no CNI result and no container runtime tells, and no IPAM has it for the other one alone", o.name())
@@ -235,11 +235,11 @@ func (q *inquiry) staticAddress() (r reason) {
 // pods or an owner. The address is then their gateway and belongs to nothing else. It returns
 // nil if there is no such bridge.
 func (q *inquiry) gateway(host, o *Owner) *Interface {
-	if host.kind() != Host {
+	if host.Kind() != Host {
 		return nil
 	}
 	for _, c := range host.Claims {
-		if i := c.Interface; c.counts() && i.bridge() && (o.on(i) || q.podsBridge(i)) {
+		if i := c.Interface; c.Counts() && i.bridge() && (o.on(i) || q.podsBridge(i)) {
 			return i
 		}
 	}
@@ -249,7 +249,7 @@ func (q *inquiry) gateway(host, o *Owner) *Interface {
 // pods tells whether one of the owners is a pod, or is known to have been given the
 // address.
 func (q *inquiry) pods() bool {
-	return slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.kind() == Pod || q.given(o) })
+	return slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Kind() == Pod || q.given(o) })
 }
 
 // inPodRange tells whether the address is one that pods may be given.
@@ -278,7 +278,7 @@ func (q *inquiry) byHand(o *Owner) string {
 	}
 	w := o.Workload()
 	guest := o.guest()
-	if l := o.Interface.Link; o.Assigned && o.kind() != Host && (l != nil && madeByDocker(l.Name) || w.Kind == Container && !w.named() && w.ContainerID != "") {
+	if l := o.Interface.Link; o.Assigned && o.Kind() != Host && (l != nil && MadeByEngine(l.Name) || w.Kind == Container && !w.OnlyNetns() && w.ContainerID != "") {
 		return "" // its runtime has an IPAM of its own: podman has results of CNI, too
 	}
 	switch {
@@ -287,7 +287,7 @@ func (q *inquiry) byHand(o *Owner) string {
 	case o.Namespace == nil:
 		return ""
 	case w.Kind == Host:
-		if i := o.Interface; o.Assigned && !i.portOfPod() && i.tunnel() == "" && !q.podsBridge(i) && !madeByDocker(i.Name) &&
+		if i := o.Interface; o.Assigned && !i.portOfPod() && i.Tunnel() == "" && !q.podsBridge(i) && !MadeByEngine(i.Name) &&
 			!slices.ContainsFunc(q.owners, func(other *Owner) bool { return i.bridge() && other.on(i) }) {
 			return fmt.Sprintf("It is on %s of node %s itself, and no CNI network gives addresses to that.", i.Name, o.Node.Name)
 		}

@@ -14,7 +14,7 @@ func (q *inquiry) bookedElsewhere() (r reason) {
 		return reason{}
 	}
 	for _, o := range q.owners {
-		if o.Namespace == nil || o.kind() == Host || !q.rivalGiven(o) {
+		if o.Namespace == nil || o.Kind() == Host || !q.rivalGiven(o) {
 			continue
 		}
 		past := q.elsewhere(o)
@@ -46,7 +46,7 @@ func (q *inquiry) bookedElsewhere() (r reason) {
 	for _, o := range q.owners {
 		if name := o.Node.CalicoNodename; name != "" && o.Namespace != nil {
 			switch {
-			case o.sameNode(name):
+			case o.OnNode(name):
 				nodes = append(nodes, o.Node.Name)
 			case !q.ofCalico():
 				return not("/var/lib/calico/nodename on node %s says %s, but no IPPool of Calico has the address", o.Node.Name, name)
@@ -69,7 +69,7 @@ func (q *inquiry) bookedElsewhere() (r reason) {
 func (r *reason) about(q *inquiry) []*Pool {
 	var pools []*Pool
 	for _, al := range q.allocations {
-		if !slices.ContainsFunc(pools, al.Pool.is) && (len(r.pools) == 0 || slices.ContainsFunc(r.pools, al.Pool.is)) {
+		if !slices.ContainsFunc(pools, al.Pool.Is) && (len(r.pools) == 0 || slices.ContainsFunc(r.pools, al.Pool.Is)) {
 			pools = append(pools, al.Pool)
 		}
 	}
@@ -94,7 +94,7 @@ func (q *inquiry) elsewhere(o *Owner) *Past {
 			return nil
 		}
 	}
-	if al.Node != "" && !o.sameNode(al.Node) {
+	if al.Node != "" && !o.OnNode(al.Node) {
 		return past
 	}
 	for _, rival := range q.owners {
@@ -109,7 +109,7 @@ func (q *inquiry) elsewhere(o *Owner) *Past {
 // that is another one; empty where it is right, or nothing of Calico's is concerned.
 func (q *inquiry) wrongNodename(o *Owner) string {
 	name := o.Node.CalicoNodename
-	if name == "" || o.sameNode(name) || !q.ofCalico() || q.bookedFor(nil, o) == booked || q.vanished(o) != nil {
+	if name == "" || o.OnNode(name) || !q.ofCalico() || q.bookedFor(nil, o) == booked || q.vanished(o) != nil {
 		return ""
 	}
 	return name
@@ -231,7 +231,7 @@ func (q *inquiry) noRecords() reason {
 	}
 	network := given[0].network()
 	for _, o := range given {
-		if o.network() != network || !o.Node.is(given[0].Node) {
+		if o.network() != network || !o.Node.Is(given[0].Node) {
 			network = ""
 		}
 	}

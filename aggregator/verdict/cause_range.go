@@ -37,12 +37,12 @@ func (s side) String() string {
 func (q *inquiry) ownRange(o *Owner) (s side, ok bool) {
 	s = side{name: "node " + o.Node.Name, node: o.Node}
 	for _, p := range q.pools {
-		if p.Node.is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bookedFor(p, o) == booked) {
+		if p.Node.Is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bookedFor(p, o) == booked) {
 			s.pool, s.ranges = p, rangesOf(p)
 			return s, true
 		}
 	}
-	if o.kind() == Host { // the gateway of its pods
+	if o.Kind() == Host { // the gateway of its pods
 		for _, p := range q.in.node(o.Node).Pools {
 			if i := o.Interface; p.Device == i.Name && i.bridge() && (p.Contains(q.c.Address) || slices.Contains(p.Gateways, q.c.Address)) {
 				s.pool, s.ranges = p, rangesOf(p)
@@ -74,7 +74,7 @@ func (q *inquiry) prefixOf(o *Owner) netip.Prefix {
 		}
 	}
 	for _, c := range o.Claims {
-		if bits := int(c.PrefixLength); c.counts() && l.Routed && o.network() != "" && c.Network == o.network() && bits > 0 && bits < q.c.Address.BitLen() {
+		if bits := int(c.PrefixLength); c.Counts() && l.Routed && o.network() != "" && c.Network == o.network() && bits > 0 && bits < q.c.Address.BitLen() {
 			return netip.PrefixFrom(q.c.Address, bits).Masked()
 		}
 	}
@@ -88,7 +88,7 @@ func (q *inquiry) podCIDROverlap() (r reason) {
 	}
 	var excluded reason
 	q.pairs(func(a, b *Owner) bool {
-		if a.Node.is(b.Node) || a.Namespace == nil || b.Namespace == nil || compareOwners(*a, *b) > 0 {
+		if a.Node.Is(b.Node) || a.Namespace == nil || b.Namespace == nil || compareOwners(*a, *b) > 0 {
 			return true
 		}
 		if p := q.widePool(a, b); p != nil {
@@ -173,10 +173,10 @@ func (q *inquiry) widePool(a, b *Owner) *Pool {
 // podLike tells whether an owner has the address as a pod has, or is where a node has
 // it for its pods.
 func (q *inquiry) podLike(o *Owner) bool {
-	if o.kind() == Host {
-		return o.Assigned && o.Interface.bridge() && !madeByDocker(o.Interface.Name) || o.Interface.portOfPod()
+	if o.Kind() == Host {
+		return o.Assigned && o.Interface.bridge() && !MadeByEngine(o.Interface.Name) || o.Interface.portOfPod()
 	}
-	return o.kind() == Pod && q.given(o)
+	return o.Kind() == Pod && q.given(o)
 }
 
 // common is the range of two that is the narrower one, where it is in the other.
@@ -212,7 +212,7 @@ func (q *inquiry) origin(o *Owner) (s side, ok bool) {
 		}
 		return s, true
 	}
-	if o.kind() == Host && (!i.bridge() || !madeByDocker(i.Name)) {
+	if o.Kind() == Host && (!i.bridge() || !MadeByEngine(i.Name)) {
 		return s, false // it is an address of its own, and no network's
 	}
 	s.name = "bridge " + s.device
@@ -226,7 +226,7 @@ func (q *inquiry) overlappingNetworks() (r reason) {
 	}
 	var excluded reason
 	q.pairs(func(a, b *Owner) bool {
-		if compareOwners(*a, *b) > 0 || !a.Node.is(b.Node) && q.c.Kind != LinkScope {
+		if compareOwners(*a, *b) > 0 || !a.Node.Is(b.Node) && q.c.Kind != LinkScope {
 			return true
 		}
 		x, known := q.origin(a)
@@ -262,7 +262,7 @@ func (q *inquiry) overlappingNetworks() (r reason) {
 				r.fact("%s has addresses of %s.", s.name, s.ranges)
 			}
 		}
-		if a.Node.is(b.Node) {
+		if a.Node.Is(b.Node) {
 			r.fact("Node %s has both networks, and they meet there.", a.Node.Name)
 		} else {
 			r.fact("They meet on link %s.", q.c.Scope)
@@ -276,7 +276,7 @@ func (q *inquiry) overlappingNetworks() (r reason) {
 }
 
 func where(a, b *Owner) string {
-	if a.Node.is(b.Node) {
+	if a.Node.Is(b.Node) {
 		return " on node " + a.Node.Name
 	}
 	return ""
@@ -286,7 +286,7 @@ func where(a, b *Owner) string {
 func (q *inquiry) onePool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
 		if q.gave(p, a) && q.gave(p, b) {
-			if served := slices.ContainsFunc(a.networks(), func(n string) bool { ok, _ := p.Serves(n); return ok }); served {
+			if served := slices.ContainsFunc(a.Networks(), func(n string) bool { ok, _ := p.Serves(n); return ok }); served {
 				return p
 			}
 		}

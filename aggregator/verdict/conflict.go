@@ -240,7 +240,7 @@ func (o *Owner) claimed() (newest Stamp) {
 // hostsOnly tells whether all owners are nodes themselves: a virtual address may
 // be handed over from one to the other.
 func hostsOnly(owners []Owner) bool {
-	return !slices.ContainsFunc(owners, func(o Owner) bool { return o.kind() != Host })
+	return !slices.ContainsFunc(owners, func(o Owner) bool { return o.Kind() != Host })
 }
 
 // virtual tells whether one of the owners is a virtual router.
@@ -327,7 +327,7 @@ func (j *judging) settle(c *Conflict, across LinkKey) {
 	if c.Asked == 0 || c.Asked.Add(askEvery) <= j.in.Now {
 		c.Asked = j.in.Now
 		for _, n := range silent {
-			if !slices.ContainsFunc(j.out.Check, n.is) {
+			if !slices.ContainsFunc(j.out.Check, n.Is) {
 				j.out.Check = append(j.out.Check, n)
 			}
 		}
@@ -385,12 +385,12 @@ func (m meetings) enter(o *Owner, across LinkKey, siteOf func(*Link) site, since
 		}
 		return l
 	}
-	here := slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.counts() && on(c) != nil })
+	here := slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Counts() && on(c) != nil })
 	for _, c := range o.Claims {
 		l := on(c)
 		switch {
 		case l == nil || since != 0 && c.Node().Unheard:
-		case c.counts():
+		case c.Counts():
 			if c.Read >= since {
 				m.add(siteOf(l), o)
 			}
@@ -505,7 +505,7 @@ func (o *Owner) Begun() Stamp {
 // readSince tells whether a kernel that is heard from had the address at a time or later.
 func (o *Owner) readSince(at Stamp) bool {
 	return o.State == Live && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return c.counts() && c.Read >= at && !c.Node().Unheard
+		return c.Counts() && c.Read >= at && !c.Node().Unheard
 	})
 }
 
@@ -519,15 +519,15 @@ func (o *Owner) claimedSince(at Stamp) bool {
 // readers adds the nodes that can read the owner's address again.
 func (o *Owner) readers(nodes []*Node) []*Node {
 	for _, c := range o.Claims {
-		if n := c.Node(); c.counts() && !n.Unheard && !slices.ContainsFunc(nodes, n.is) {
+		if n := c.Node(); c.Counts() && !n.Unheard && !slices.ContainsFunc(nodes, n.Is) {
 			nodes = append(nodes, n)
 		}
 	}
 	return nodes
 }
 
-// counts tells whether the claim makes its owner an assigned one.
-func (c *Claim) counts() bool {
+// Counts tells whether the claim makes its owner an assigned one.
+func (c *Claim) Counts() bool {
 	return c.Kind == Assigned && c.Interface.Attachment != Local && c.Interface.Attachment != Private
 }
 

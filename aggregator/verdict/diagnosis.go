@@ -87,7 +87,7 @@ func (q *inquiry) sayPodCIDRs() string {
 	var in, out []string
 	var nodes []*Node
 	for _, o := range q.owners {
-		if o.Namespace == nil || slices.ContainsFunc(nodes, o.Node.is) {
+		if o.Namespace == nil || slices.ContainsFunc(nodes, o.Node.Is) {
 			continue
 		}
 		nodes = append(nodes, o.Node)

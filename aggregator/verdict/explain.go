@@ -175,7 +175,7 @@ func (j *judging) noteScopes(compared []*Owner) {
 					places[s.whole()] = at
 					order = append(order, s.whole())
 				}
-				at.members = append(at.members, member{s, i, c.counts()})
+				at.members = append(at.members, member{s, i, c.Counts()})
 			})
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // network is the CNI network that gave an owner the address; empty where none is known
 // to have.
 func (o *Owner) network() string {
-	if names := o.networks(); len(names) > 0 {
+	if names := o.Networks(); len(names) > 0 {
 		return names[0]
 	}
 	return ""
@@ -54,9 +54,9 @@ func (al *Allocation) books(o *Owner) booking {
 	switch p := al.Pool; {
 	case o.Namespace == nil:
 		return maybeBooked
-	case p.Node != nil && !p.Node.is(o.Node), al.Node != "" && !o.sameNode(al.Node):
+	case p.Node != nil && !p.Node.Is(o.Node), al.Node != "" && !o.OnNode(al.Node):
 		return notBooked
-	case al.nameless():
+	case al.Nameless():
 		return maybeBooked
 	case al.Purpose != "" && (w.Kind == Host || al.ofEndpoint(w)):
 		return booked
@@ -88,7 +88,7 @@ func (q *inquiry) books(al *Allocation, o *Owner) booking {
 // allocationsOf are what a pool has of the address.
 func (q *inquiry) allocationsOf(p *Pool) (all []*Allocation) {
 	for _, al := range q.allocations {
-		if al.Pool.is(p) {
+		if al.Pool.Is(p) {
 			all = append(all, al)
 		}
 	}
@@ -99,7 +99,7 @@ func (q *inquiry) allocationsOf(p *Pool) (all []*Allocation) {
 // named.
 func (q *inquiry) bookedFor(p *Pool, o *Owner) (most booking) {
 	for _, al := range q.allocations {
-		if p == nil || al.Pool.is(p) {
+		if p == nil || al.Pool.Is(p) {
 			most = max(most, q.books(al, o))
 		}
 	}
@@ -134,10 +134,10 @@ func (q *inquiry) given(o *Owner) bool {
 // gave tells whether a pool gave an owner the address, as far as CNI results, the
 // container runtime and its own records say.
 func (q *inquiry) gave(p *Pool, o *Owner) bool {
-	if o.Namespace == nil || p.Node != nil && !p.Node.is(o.Node) {
+	if o.Namespace == nil || p.Node != nil && !p.Node.Is(o.Node) {
 		return false
 	}
-	if past := q.vanished(o); past != nil && past.Allocation.Pool.is(p) {
+	if past := q.vanished(o); past != nil && past.Allocation.Pool.Is(p) {
 		return true
 	}
 	if q.bookedFor(p, o) == booked {
@@ -151,13 +151,13 @@ func (q *inquiry) gave(p *Pool, o *Owner) bool {
 	if !p.Contains(q.c.Address) && len(q.allocationsOf(p)) == 0 {
 		return false
 	}
-	networks := o.networks()
+	networks := o.Networks()
 	for _, n := range networks {
-		if serves, unknown := p.Serves(n); serves || unknown && p.meets(o) {
+		if serves, unknown := p.Serves(n); serves || unknown && p.Meets(o) {
 			return true
 		}
 	}
-	return len(networks) == 0 && o.byRuntime() && p.meets(o)
+	return len(networks) == 0 && o.byRuntime() && p.Meets(o)
 }
 
 // gift says who gave an owner the address.

@@ -427,8 +427,8 @@ func (o *Owner) Named() (namespace, name string) {
 	return o.Namespace.Who.Namespace(), name
 }
 
-// kind is what sort of thing the owner is.
-func (o *Owner) kind() WorkloadKind {
+// Kind is what sort of thing the owner is.
+func (o *Owner) Kind() WorkloadKind {
 	if o.Namespace == nil {
 		return External
 	}

@@ -55,7 +55,7 @@ func (l *ledger) namespace(ns *Namespace) int {
 	if i < 0 {
 		return l.enter(Owner{ID: ns.ID, Node: ns.Node, Namespace: ns})
 	}
-	if o := &l.owners[i]; !o.Node.is(ns.Node) && compareNodes(ns.Node, o.Node) < 0 {
+	if o := &l.owners[i]; !o.Node.Is(ns.Node) && compareNodes(ns.Node, o.Node) < 0 {
 		o.Node, o.Namespace = ns.Node, ns
 	}
 	return i

@@ -19,7 +19,7 @@ func samePod(owners []Owner) bool {
 
 func (w Workload) samePod(other Workload) bool {
 	switch {
-	case w.named() || other.named(): // what runs in there says nothing of whose it is
+	case w.OnlyNetns() || other.OnlyNetns(): // what runs in there says nothing of whose it is
 		return false
 	case w.UID != "" && other.UID != "":
 		return w.UID == other.UID
@@ -38,7 +38,7 @@ func sameVM(owners []Owner) bool {
 
 // virtualMachine is the one that the owner runs, as NAMESPACE/NAME; empty for none.
 func (o *Owner) virtualMachine() string {
-	if o.kind() != Pod {
+	if o.Kind() != Pod {
 		return ""
 	}
 	w := o.Workload()
@@ -58,13 +58,13 @@ const endedAfter = 5 * time.Second
 
 // join says of an owner what the Kubernetes API does.
 func (j *judging) join(o *Owner) {
-	if o.kind() != Pod {
+	if o.Kind() != Pod {
 		return
 	}
 	o.Pod = j.in.pod(o.Namespace)
 	switch p := o.Pod; {
 	case p == nil || !o.Assigned:
-	case p.ended():
+	case p.Ended():
 		if at := p.Heard.Add(endedAfter); j.in.Now < at {
 			j.again(at)
 		} else {
@@ -82,8 +82,8 @@ func (j *judging) join(o *Owner) {
 	}
 }
 
-// ended tells whether all containers of the pod have ended for good.
-func (p *PodObject) ended() bool { return p.Phase == "Succeeded" || p.Phase == "Failed" }
+// Ended tells whether all containers of the pod have ended for good.
+func (p *PodObject) Ended() bool { return p.Phase == "Succeeded" || p.Phase == "Failed" }
 
 // orphans are the owners that were left behind.
 func orphans(owners []Owner) (left []*Owner) {
@@ -101,7 +101,7 @@ func recall(owners, before []Owner) {
 	for i := range owners {
 		o := &owners[i]
 		k := slices.IndexFunc(before, func(was Owner) bool { return was.ID == o.ID })
-		if k >= 0 && before[k].Orphaned && o.Assigned && o.kind() == Pod && o.Pod == nil {
+		if k >= 0 && before[k].Orphaned && o.Assigned && o.Kind() == Pod && o.Pod == nil {
 			o.Pod, o.Orphaned = before[k].Pod, true
 		}
 	}

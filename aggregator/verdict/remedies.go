@@ -45,7 +45,7 @@ func (q *inquiry) rightNode(owners []*Owner, why *reason) (steps []Action) {
 		}
 		done = append(done, node)
 		put := "printf %s " + quote(node) + " > " + calicoNodename
-		if name := o.Node.CalicoNodename; name != "" && !o.sameNode(name) {
+		if name := o.Node.CalicoNodename; name != "" && !o.OnNode(name) {
 			steps = append(steps,
 				say("On node %s, put right for which node Calico books (%s now).", o.Node.Name, name).by(o.Node.Name, put),
 				say("Restart Calico on node %s: it keeps the name.", o.Node.Name).by("", restartCalicoNode(node)))
@@ -75,8 +75,8 @@ func (q *inquiry) rightNode(owners []*Owner, why *reason) (steps []Action) {
 func (q *inquiry) rangesApart(owners []*Owner, why *reason) []Action {
 	one, other := why.nodes[0], why.nodes[1]
 	names := list(nodeNames(why.nodes))
-	if keep, right := q.rightful(owners); keep != nil && (keep.Node.is(one) || keep.Node.is(other)) {
-		if keep.Node.is(other) {
+	if keep, right := q.rightful(owners); keep != nil && (keep.Node.Is(one) || keep.Node.Is(other)) {
+		if keep.Node.Is(other) {
 			one, other = other, one
 		}
 		leave := say("Leave node %s as it is: %s on it keeps the address (%s). Node %s must get another range of addresses of pods.", one.Name, keep.name(), q.because(keep, right), other.Name)
@@ -93,7 +93,7 @@ func (q *inquiry) rangesApart(owners []*Owner, why *reason) []Action {
 func (q *inquiry) anotherRange(node *Node, why *reason) []Action {
 	config, device := "", ""
 	for _, s := range why.networks {
-		if s.node.is(node) {
+		if s.node.Is(node) {
 			device = s.device
 			if s.pool != nil {
 				config, device = s.pool.Config, cmp.Or(device, s.pool.Device)
@@ -161,7 +161,7 @@ func (s side) configuration() string {
 	switch {
 	case s.pool != nil && s.pool.Config != "":
 		return "it is written in " + s.pool.Config + on(s.node)
-	case s.network == "" && madeByDocker(s.device):
+	case s.network == "" && MadeByEngine(s.device):
 		return "of docker0 it is bip in /etc/docker/daemon.json; networks that docker, podman or libvirt made are made anew with another one (docker network create --subnet)"
 	case s.network != "":
 		return "the configuration in /etc/cni/net.d with the name " + s.network + " has it" + on(s.node) + ", or the NetworkAttachmentDefinition"
@@ -183,7 +183,7 @@ func (q *inquiry) setByHand(owners []*Owner, why *reason) []Action {
 	given := those(owners, func(o *Owner) bool { return !byHand(o) })
 	var gone []Action
 	for _, o := range why.wrong {
-		if o.kind() == Pod && !o.shown() {
+		if o.Kind() == Pod && !o.shown() {
 			gone = append(gone, say("Find what sets the address by hand in %s (a script, an init container), and have it stop: it would set it again.", o.name()))
 		}
 		gone = append(gone, q.giveUp(o)...)
@@ -196,7 +196,7 @@ func (q *inquiry) setByHand(owners []*Owner, why *reason) []Action {
 	}
 	keep, right := q.rightful(owners)
 	// Clients outside may use the address of a node or a machine, which ipwitness cannot see.
-	firm := slices.ContainsFunc(why.wrong, func(o *Owner) bool { return o.kind() == Host || o.Namespace == nil || o.guest() != "" })
+	firm := slices.ContainsFunc(why.wrong, func(o *Owner) bool { return o.Kind() == Host || o.Namespace == nil || o.guest() != "" })
 	if keep != nil && !byHand(keep) && !firm {
 		return append([]Action{say("Leave %s as it is. It keeps the address: %s.", keep.placed(), q.because(keep, right))}, gone...)
 	}
@@ -243,7 +243,7 @@ func outOfRange(pools []*Pool, a netip.Addr) []Action {
 // leaveDevice has a pod leave the address to the node's device, or the other way round
 // where IPAM has it for the pod.
 func (q *inquiry) leaveDevice(owners []*Owner, why *reason) []Action {
-	ofNode := func(o *Owner) bool { return o.kind() == Host }
+	ofNode := func(o *Owner) bool { return o.Kind() == Host }
 	devices, pods := those(owners, ofNode), those(owners, func(o *Owner) bool { return !ofNode(o) })
 	keep, right := q.rightful(owners)
 	if keep != nil && ofNode(keep) && q.allocated(keep) {
@@ -251,7 +251,7 @@ func (q *inquiry) leaveDevice(owners []*Owner, why *reason) []Action {
 	}
 	var another []Action
 	for _, o := range devices {
-		if o.Interface.tunnel() != "" && q.ofCalico() {
+		if o.Interface.Tunnel() != "" && q.ofCalico() {
 			another = append(another, say("Restart Calico on node %s: it asks IPAM for another address for its %s, as this one is a pod's.", o.Node.Name, o.Interface.Name).by("", restartCalicoNode(o.Node.label())))
 			continue
 		}

@@ -86,9 +86,9 @@ func (q *inquiry) maybeAllocated(o *Owner) bool {
 // poolGateway reports whether an owner is a node that has the gateway address of its own pool
 // on the bridge that the pool serves.
 func (q *inquiry) poolGateway(o *Owner) bool {
-	return o.kind() == Host && o.Assigned && slices.ContainsFunc(q.in.node(o.Node).Pools, func(p *Pool) bool {
+	return o.Kind() == Host && o.Assigned && slices.ContainsFunc(q.in.node(o.Node).Pools, func(p *Pool) bool {
 		return p.Device != "" && slices.Contains(p.Gateways, q.c.Address) &&
-			slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.counts() && c.Interface.Name == p.Device })
+			slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Counts() && c.Interface.Name == p.Device })
 	})
 }
 
@@ -122,7 +122,7 @@ func oldest(owners []*Owner) *Owner {
 		if o == first {
 			continue
 		}
-		if o.dadFailed() && o.Node.is(first.Node) {
+		if o.dadFailed() && o.Node.Is(first.Node) {
 			continue // its kernel found that the address was already in use
 		}
 		at := o.AssignedAt()
@@ -136,7 +136,7 @@ func oldest(owners []*Owner) *Owner {
 		if at <= began {
 			return nil
 		}
-		if !o.Node.is(first.Node) && (!o.Node.SkewKnown || !first.Node.SkewKnown || at.Sub(began) < clocksDiffer) {
+		if !o.Node.Is(first.Node) && (!o.Node.SkewKnown || !first.Node.SkewKnown || at.Sub(began) < clocksDiffer) {
 			return nil
 		}
 	}

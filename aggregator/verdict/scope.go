@@ -198,7 +198,7 @@ func (j *judging) groups() []group {
 			continue
 		}
 		for _, c := range o.Claims {
-			j.scopes(o, c, func(s extent) { members = append(members, member{s, i, c.counts()}) })
+			j.scopes(o, c, func(s extent) { members = append(members, member{s, i, c.Counts()}) })
 		}
 	}
 	slices.SortFunc(members, func(a, b member) int {

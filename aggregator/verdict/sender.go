@@ -81,7 +81,7 @@ func (j *judging) machine(c *Claim) (via *Interface) {
 		return nil
 	}
 	for _, a := range j.assigned {
-		if i := a.Interface; !a.Node().is(c.Node()) && a.counts() && i.MAC == c.MAC &&
+		if i := a.Interface; !a.Node().Is(c.Node()) && a.Counts() && i.MAC == c.MAC &&
 			(via == nil || compareFrom(nil, i, via) < 0) {
 			via = i
 		}
@@ -110,7 +110,7 @@ func (j *judging) nearest(holders []*Interface) (via *Interface) {
 // nearest to a link; nil for none.
 func (j *judging) hosted(n *Node, l *Link) (owner *Interface) {
 	for _, a := range j.assigned {
-		if a.Node().is(n) && (owner == nil || compareWitnessed(a.Interface, owner, l) < 0) {
+		if a.Node().Is(n) && (owner == nil || compareWitnessed(a.Interface, owner, l) < 0) {
 			owner = a.Interface
 		}
 	}
@@ -119,7 +119,7 @@ func (j *judging) hosted(n *Node, l *Link) (owner *Interface) {
 
 // assignedTo tells whether a namespace has the address, on whatever interface.
 func (j *judging) assignedTo(ns *Namespace) bool {
-	return slices.ContainsFunc(j.assigned, func(c *Claim) bool { return c.Interface.Namespace.is(ns) })
+	return slices.ContainsFunc(j.assigned, func(c *Claim) bool { return c.Interface.Namespace.Is(ns) })
 }
 
 // compareInterfaces orders the interfaces of one node, the agent's own first.
@@ -131,11 +131,11 @@ func compareInterfaces(a, b *Interface) int {
 func compareFrom(n *Node, a, b *Interface) int {
 	na, nb := a.Namespace.Node, b.Namespace.Node
 	switch {
-	case na.is(nb):
+	case na.Is(nb):
 		return compareInterfaces(a, b)
-	case na.is(n):
+	case na.Is(n):
 		return -1
-	case nb.is(n):
+	case nb.Is(n):
 		return 1
 	}
 	return compareNodes(na, nb)
@@ -157,7 +157,7 @@ func compareWitnessed(a, b *Interface, l *Link) int {
 
 // oneLink tells whether two links are one broadcast domain.
 func oneLink(a, b *Link) bool {
-	return a.is(b) || a != nil && b != nil && a.Domain.is(b.Domain)
+	return a.Is(b) || a != nil && b != nil && a.Domain.Is(b.Domain)
 }
 
 func linkName(l *Link) string {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -111,13 +112,13 @@ func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
 func (s *spoofing) wantAudited(t *testing.T, out verdict.Judgement) {
 	t.Helper()
 	in := s.input()
-	first := s.policy.Audit(in, &out)
+	first := audit.Address(&s.policy, in, &out)
 	if len(first.Findings) != 1 || !first.Findings[0].Waiting || first.Again == 0 {
 		t.Fatalf("got %+v at once, want one that waits", first.Findings)
 	}
 	in.Before, in.Now = first.Findings, first.Again
 	out.Conflicts = append(out.Conflicts, verdict.Conflict{Phase: verdict.Confirmed}) // it does not hide the finding
-	after := s.policy.Audit(in, &out)
+	after := audit.Address(&s.policy, in, &out)
 	if len(after.Findings) != 1 || after.Findings[0].Waiting || after.Findings[0].ID != first.Findings[0].ID ||
 		after.Findings[0].Kind != verdict.FindingAddressSpoofed || after.Findings[0].Severity != verdict.Critical {
 		t.Fatalf("got %+v after the settle time, want it", after.Findings)
@@ -167,12 +168,12 @@ func TestAMACByThePortOfAnotherIsCloned(t *testing.T) {
 					t.Errorf("got %d claims of the victim, want its own only", len(o.Claims))
 				}
 			}
-			f := s.policy.CloneFinding(&out.Clones[0])
-			if told := s.policy.Tell(&f, verdict.PoolUse{}); told.Summary == "" || len(told.Fixes) != 1 {
-				t.Errorf("got %+v, want words and a command", told)
+			f := audit.Clone(&s.policy, &out.Clones[0])
+			if f.Kind != verdict.FindingMACCloned || len(f.Owners) != 2 || f.Owners[0].Namespace != s.other || f.Owners[1].MAC != f.Spoof.MACs[0] {
+				t.Errorf("got %+v, want the sender and the victim", f)
 			}
 			s.after(time.Second)
-			if again := s.policy.CloneFinding(&s.judge().Clones[0]); again.ID != f.ID {
+			if again := audit.Clone(&s.policy, &s.judge().Clones[0]); again.ID != f.ID {
 				t.Errorf("got id %s and then %s, want one", f.ID, again.ID)
 			}
 		})

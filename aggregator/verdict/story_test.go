@@ -5,16 +5,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // audited audits the address, as an aggregator does after each judgement, and keeps what
 // is to be remembered.
-func (w *world) audited(vanished ...*verdict.Allocation) verdict.Audit {
+func (w *world) audited(vanished ...*verdict.Allocation) audit.Result {
 	out := w.judge()
 	in := w.input()
 	in.Vanished = vanished
-	a := w.policy.Audit(in, &out)
+	a := audit.Address(&w.policy, in, &out)
 	w.past = a.Past
 	return a
 }

@@ -14,12 +14,9 @@ func describe(ns *Namespace, c *Claim) string {
 	return ns.call(ns.Who.Workload())
 }
 
-// Describe returns a readable name of the namespace.
-func (ns *Namespace) Describe() string { return describe(ns, nil) }
-
 // call names a workload that is in the namespace.
 func (ns *Namespace) call(w Workload) string {
-	if w.named() {
+	if w.OnlyNetns() {
 		return "network namespace " + w.Name
 	}
 	switch w.Kind {
@@ -51,8 +48,8 @@ func (ns *Namespace) call(w Workload) string {
 	return fmt.Sprintf("network namespace #%d of node %s", ns.Record, ns.Node.Name)
 }
 
-// named tells whether all that is known is a name that `ip netns` gave.
-func (w Workload) named() bool { return w.Source == "netns" && w.Name != "" && w.Kind != Host }
+// OnlyNetns tells whether all that is known is a name that `ip netns` gave.
+func (w Workload) OnlyNetns() bool { return w.Source == "netns" && w.Name != "" && w.Kind != Host }
 
 // shortID is as much of a container id as people read.
 func shortID(id string) string { return id[:min(len(id), 12)] }
@@ -73,7 +70,7 @@ func (o *Owner) placed() string {
 	case o.Interface.Namespace.ID != o.ID:
 		return fmt.Sprintf("%s (behind %s of node %s)", o.name(), o.Interface.Name, o.Node.Name)
 	}
-	if o.kind() == Host {
+	if o.Kind() == Host {
 		return fmt.Sprintf("%s (%s)", o.name(), o.Interface.Name)
 	}
 	if p := o.Pod; p != nil && p.Controller != "" {
@@ -266,6 +263,3 @@ func (j *judging) resolution(c *Conflict, left []*Owner, over coverage) string {
 	}
 	return start + " They are no longer in one scope."
 }
-
-// Call names an owner as a person would, without its place.
-func (o *Owner) Call() string { return o.name() }
