@@ -118,8 +118,8 @@ func (s *store) walkOwners(f *filter, from place) *walk[index.Address, *pb.Owner
 				first = *at
 			}
 			return func(yield func(index.Address) bool) {
-				for p := range until(s.shards.Places().From(shard.From(first)), func(p shard.Place) bool { return last.Less(p.Address) }) {
-					if !yield(p.Address) {
+				for p := range until(s.shards.Places().From(shard.From(first)), func(p shard.Place) bool { return last.Less(p.Address()) }) {
+					if !yield(p.Address()) {
 						return
 					}
 				}

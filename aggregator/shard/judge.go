@@ -130,7 +130,7 @@ func (w *worker) settle(e *entry) {
 // count enters an address into the index, and counts its owners by scope.
 func (w *worker) count(e *entry, a index.Address, now []verdict.Owner) {
 	p := w.shards.index.Partition(a.Partition())
-	place, there := p.Get(Place{Address: a})
+	place, there := p.Get(From(a))
 	switch {
 	case there && place.kind != several:
 		if len(now) == 1 && uint8(now[0].Scope.Kind) == place.kind {
@@ -148,12 +148,12 @@ func (w *worker) count(e *entry, a index.Address, now []verdict.Owner) {
 	switch len(now) {
 	case 0:
 		if there {
-			p.Delete(Place{Address: a})
+			p.Delete(From(a))
 		}
 	case 1:
-		p.Put(Place{a, uint8(now[0].Scope.Kind)})
+		p.Put(Place{a.Bytes(), uint8(now[0].Scope.Kind)})
 	default:
-		p.Put(Place{a, several})
+		p.Put(Place{a.Bytes(), several})
 	}
 }
 
