@@ -66,7 +66,7 @@ func (s *store) judgeInside(ranges []verdict.Range) {
 	for _, r := range merged(ranges) {
 		var some []index.Address
 		for p := range s.within(r) {
-			if some = append(some, p.Address); len(some) == judgedTogether {
+			if some = append(some, p.Address()); len(some) == judgedTogether {
 				s.judgedBy(s.facts.Touch(some))
 				some = some[:0]
 			}
@@ -81,7 +81,7 @@ const judgedTogether = 4096
 // within yields the places of a range in order, as they were when it was called.
 func (s *store) within(r verdict.Range) iter.Seq[shard.Place] {
 	last := index.AddressOf(r.Last)
-	return until(s.shards.Places().From(shard.From(index.AddressOf(r.First))), func(p shard.Place) bool { return last.Less(p.Address) })
+	return until(s.shards.Places().From(shard.From(index.AddressOf(r.First))), func(p shard.Place) bool { return last.Less(p.Address()) })
 }
 
 // retell makes the conflicts known again that have an owner on one of the nodes.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"fmt"
 	"iter"
 	"math"
 	"net/netip"
@@ -118,8 +119,8 @@ func (s *store) walkOwners(f *filter, from place) *walk[index.Address, *pb.Owner
 				first = *at
 			}
 			return func(yield func(index.Address) bool) {
-				for p := range until(s.shards.Places().From(shard.From(first)), func(p shard.Place) bool { return last.Less(p.Address) }) {
-					if !yield(p.Address) {
+				for p := range until(s.shards.Places().From(shard.From(first)), func(p shard.Place) bool { return last.Less(p.Address()) }) {
+					if !yield(p.Address()) {
 						return
 					}
 				}
@@ -266,7 +267,7 @@ func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainRe
 func (w witness) ListNodes(context.Context, *pb.ListNodesRequest) (*pb.ListNodesResponse, error) {
 	s := w.store
 	coverage := s.currentCoverage()
-	out := &pb.ListNodesResponse{Nodes: []*pb.Node{}, Kubernetes: s.kube.Status(), Coverage: coverage, Problems: s.archive.dir.problems()}
+	out := &pb.ListNodesResponse{Nodes: []*pb.Node{}, Kubernetes: s.kube.Status(), Coverage: coverage, Problems: s.problems()}
 	for some := range slices.Chunk(s.nodesInOrder(), pageStep) {
 		s.facts.RLock()
 		for _, n := range some {
@@ -277,6 +278,16 @@ func (w witness) ListNodes(context.Context, *pb.ListNodesRequest) (*pb.ListNodes
 		s.facts.RUnlock()
 	}
 	return out, nil
+}
+
+// problems describes what does not work in the aggregator itself.
+func (s *store) problems() []string {
+	problems := s.archive.dir.problems()
+	if n := s.shards.Unjudged(); n > 0 {
+		problems = append(problems, fmt.Sprintf(
+			"%d addresses could not be judged because of a defect: conflicts of them are not found; please report what the log says", n))
+	}
+	return problems
 }
 
 // nodesInOrder returns all nodes by name and identity.

@@ -199,7 +199,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for of, h := range map[string]*events{"owners": s.told.owners, "conflicts": s.told.conflicts, "findings": s.findings.events} {
 		gauge(m.watches, h.Subscribers(), of)
 	}
-	gauge(m.problems, len(s.archive.dir.problems()))
+	gauge(m.problems, len(s.problems()))
 	m.ipam.collect(s, out)
 }
 

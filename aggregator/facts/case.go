@@ -30,6 +30,7 @@ type Builder struct {
 	facts *Facts
 	c     verdict.Case
 	refs  []ref // of the claims of the case
+	kept  bool
 
 	claims     lender[verdict.Claim]
 	interfaces lender[verdict.Interface]
@@ -65,8 +66,12 @@ func findMade[T any](list []made[T], n *Node, i uint32) (none T) {
 func (f *Facts) Builder() *Builder { return &Builder{facts: f} }
 
 // Keep leaves the records of the last case to their holders. Their texts are copied, as they would
-// keep all texts of their nodes in memory.
+// keep all texts of their nodes in memory: that is done once, before anybody else sees the records.
 func (b *Builder) Keep() {
+	if b.kept {
+		return
+	}
+	b.kept = true
 	for _, one := range b.madeNamespaces {
 		ns := one.rec
 		ns.Who, ns.Intended = verdict.Who(strings.Clone(string(ns.Who))), strings.Clone(ns.Intended)
@@ -100,7 +105,7 @@ func (b *Builder) Explained(a index.Address) *verdict.Case {
 
 func (b *Builder) reset() {
 	b.claims.used, b.interfaces.used, b.namespaces.used, b.links.used = 0, 0, 0, 0
-	b.refs = b.refs[:0]
+	b.refs, b.kept = b.refs[:0], false
 	clear(b.madeNamespaces)
 	clear(b.madeInterfaces)
 	clear(b.madeLinks)

@@ -61,7 +61,6 @@ func (f *Facts) list(n *Node, a index.Address, port uint32, key claimKey, linkNa
 		n.claims.at(one.after).before = c
 	}
 	at.claims = c
-	at.count++
 	// By its address.
 	one.alike = f.addresses.of(a, n.number)
 	f.addresses.set(a, refOf(n.number, c))
@@ -98,7 +97,6 @@ func (f *Facts) unlist(n *Node, c uint32) {
 	if one.after != 0 {
 		n.claims.at(one.after).before = one.before
 	}
-	at.count--
 
 	if first := f.addresses.of(one.addr, n.number); first != c {
 		before := first

@@ -55,7 +55,6 @@ type iface struct {
 	// namespace.
 	alike, before, after uint32
 	claims               uint32 // the first one
-	count                uint32 // of claims
 	cost                 int32
 	sweep                uint8
 	attachment           verdict.Attachment
@@ -318,9 +317,14 @@ func (t *tables) netnsOf(ns *namespace) string {
 
 // trim gives memory back that a snapshot has left over, and drops texts that are not used.
 func (t *tables) trim() {
-	if t.texts.wasteful() {
+	if t.texts.wasteful() || t.texts.spare() {
 		t.compact()
 	}
+	t.byRecord.trim(t.hashOfNamespace)
+	t.byIndex.trim(t.hashOfInterface)
+	t.byName.trim(t.hashOfLink)
+	t.holders.trim(t.hashOfHolder)
+	t.byMAC.trim(t.hashOfHardware)
 	t.namespaces.trim()
 	t.interfaces.trim()
 	t.links.trim()
@@ -367,7 +371,8 @@ func (t *texts) restart(count, bytes int) {
 	t.arena.Reset()
 	t.arena.Grow(bytes)
 	t.places = make([]place, 1, count)
-	t.byText = table{slots: make([]uint32, max(4, count+count/4+2))}
+	t.byText = table{}
+	t.byText.resize(count, nil)
 }
 
 // eachText shows all texts and hardware addresses that records have, to look at or to change.

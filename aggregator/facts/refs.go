@@ -22,10 +22,15 @@ type Ref = ref
 // A ref is a record of a node: the number of the node and the index of the record.
 type ref uint64
 
-func refOf(node, i uint32) ref { return ref(node)<<32 | ref(i) }
+const (
+	indexBits = 28
+	nodeBits  = 20
+)
 
-func (r ref) node() uint32  { return uint32(r >> 32) } //nolint:gosec // the upper half
-func (r ref) index() uint32 { return uint32(r) }       //nolint:gosec // the lower half
+func refOf(node, i uint32) ref { return ref(node)<<indexBits | ref(i) }
+
+func (r ref) node() uint32  { return uint32(r >> indexBits) }         //nolint:gosec // nodeBits
+func (r ref) index() uint32 { return uint32(r) & (1<<indexBits - 1) } //nolint:gosec // indexBits
 
 // refs find the records of all nodes that have a key: at most one of each node, which leads to
 // the others on that node. Most keys have one, in a hash table of 8 bytes for a place. The others
@@ -41,31 +46,45 @@ type refs[K comparable] struct {
 const refParts = 256
 
 type refPart struct {
-	slots []ref
+	slots []slot
 	used  int
+}
+
+// A slot is a ref and some bits of the hash of its key, by which most others are passed by and
+// moved without a look at their keys. 0 is a free one: there is no node 0.
+type slot uint64
+
+const refBits = indexBits + nodeBits
+
+func slotOf(hash uint64, r ref) slot { return slot(hash>>refBits<<refBits) | slot(r) }
+
+func (s slot) ref() ref { return ref(s & (1<<refBits - 1)) }
+
+// same reports whether the bits of a slot are those of a hash.
+func (s slot) same(hash uint64) bool { return uint64(s)>>refBits == hash>>refBits }
+
+// home is where a slot is looked for first.
+func (s slot) home(size int) int {
+	return int(uint64(s) >> refBits * uint64(size) >> (64 - refBits)) //nolint:gosec // below size
 }
 
 func newRefs[K comparable](hash func(K) uint64, key func(ref) K) *refs[K] {
 	return &refs[K]{more: make(map[K][]ref), hash: hash, key: key}
 }
 
-// part returns the table of a hash, and the hash within it.
-func (x *refs[K]) part(hash uint64) (*refPart, uint64) {
-	return &x.parts[hash%refParts], hashNumbers(hash, 0)
-}
-
 // find returns the place of a key's first record; the slot is 0 if there is none.
-func (x *refs[K]) find(k K) (p *refPart, at int) {
-	p, hash := x.part(x.hash(k))
+func (x *refs[K]) find(k K) (p *refPart, hash uint64, at int) {
+	hash = x.hash(k)
+	p = &x.parts[hash%refParts]
 	if p.used == 0 {
-		return p, -1
+		return p, hash, -1
 	}
-	for at = home(hash, len(p.slots)); p.slots[at] != 0 && x.key(p.slots[at]) != k; {
+	for at = slotOf(hash, 0).home(len(p.slots)); p.slots[at] != 0 && (!p.slots[at].same(hash) || x.key(p.slots[at].ref()) != k); {
 		if at++; at == len(p.slots) {
 			at = 0
 		}
 	}
-	return p, at
+	return p, hash, at
 }
 
 // len returns the number of keys.
@@ -78,14 +97,14 @@ func (x *refs[K]) len() (n int) {
 
 // first returns a record with a key and the others on other nodes; 0 if there is none.
 func (x *refs[K]) first(k K) (r ref, others []ref) {
-	p, at := x.find(k)
+	p, _, at := x.find(k)
 	if at < 0 || p.slots[at] == 0 {
 		return 0, nil
 	}
 	if len(x.more) > 0 {
 		others = x.more[k]
 	}
-	return p.slots[at], others
+	return p.slots[at].ref(), others
 }
 
 // all yields the records with a key, one of each node.
@@ -119,12 +138,12 @@ func (x *refs[K]) of(k K, node uint32) uint32 {
 
 // set enters a record in the place of the one of its node, if there is one.
 func (x *refs[K]) set(k K, r ref) {
-	p, at := x.find(k)
+	p, hash, at := x.find(k)
 	switch {
 	case at < 0 || p.slots[at] == 0:
-		x.put(p, k, r)
-	case p.slots[at].node() == r.node():
-		p.slots[at] = r
+		p.put(slotOf(hash, r))
+	case p.slots[at].ref().node() == r.node():
+		p.slots[at] = slotOf(hash, r)
 	default:
 		others := x.more[k]
 		for i := range others {
@@ -137,45 +156,44 @@ func (x *refs[K]) set(k K, r ref) {
 	}
 }
 
-func (x *refs[K]) put(p *refPart, k K, r ref) {
+func (p *refPart) put(s slot) {
 	if 5*(p.used+1) > 4*len(p.slots) {
 		old := p.slots
-		p.slots = make([]ref, max(4, len(old)+len(old)/4+1))
+		p.slots = make([]slot, max(4, len(old)+len(old)/4+1))
 		for _, one := range old {
 			if one != 0 {
-				x.place(p, x.key(one), one)
+				p.place(one)
 			}
 		}
 	}
-	x.place(p, k, r)
+	p.place(s)
 	p.used++
 }
 
-func (x *refs[K]) place(p *refPart, k K, r ref) {
-	_, hash := x.part(x.hash(k))
-	at := home(hash, len(p.slots))
+func (p *refPart) place(s slot) {
+	at := s.home(len(p.slots))
 	for p.slots[at] != 0 {
 		if at++; at == len(p.slots) {
 			at = 0
 		}
 	}
-	p.slots[at] = r
+	p.slots[at] = s
 }
 
 // remove takes out the record of a node.
 func (x *refs[K]) remove(k K, node uint32) {
-	p, at := x.find(k)
+	p, hash, at := x.find(k)
 	if at < 0 || p.slots[at] == 0 {
 		return
 	}
 	others := x.more[k]
-	if p.slots[at].node() != node {
+	if p.slots[at].ref().node() != node {
 		others = slices.DeleteFunc(others, func(r ref) bool { return r.node() == node })
 	} else if len(others) > 0 {
-		p.slots[at] = others[len(others)-1]
+		p.slots[at] = slotOf(hash, others[len(others)-1])
 		others = others[:len(others)-1]
 	} else {
-		x.clear(p, at)
+		p.clear(at)
 		return
 	}
 	if len(others) == 0 {
@@ -186,7 +204,7 @@ func (x *refs[K]) remove(k K, node uint32) {
 }
 
 // clear frees a place and moves up those that it was in the way of.
-func (x *refs[K]) clear(p *refPart, free int) {
+func (p *refPart) clear(free int) {
 	size := len(p.slots)
 	distance := func(from, to int) int {
 		if to < from {
@@ -195,8 +213,7 @@ func (x *refs[K]) clear(p *refPart, free int) {
 		return to - from
 	}
 	for at := (free + 1) % size; p.slots[at] != 0; at = (at + 1) % size {
-		_, hash := x.part(x.hash(x.key(p.slots[at])))
-		if distance(home(hash, size), at) >= distance(free, at) {
+		if distance(p.slots[at].home(size), at) >= distance(free, at) {
 			p.slots[free] = p.slots[at]
 			free = at
 		}

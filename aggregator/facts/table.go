@@ -33,16 +33,28 @@ func (t *table) find(hash uint64, is func(uint32) bool) uint32 {
 // put adds a record that is not there.
 func (t *table) put(hash uint64, i uint32, hashOf func(uint32) uint64) {
 	if 5*(t.used+1) > 4*len(t.slots) {
-		old := t.slots
-		t.slots = make([]uint32, max(4, len(old)+len(old)/2))
-		for _, one := range old {
-			if one != 0 {
-				t.place(hashOf(one), one)
-			}
-		}
+		t.resize(t.used+1+t.used/4, hashOf)
 	}
 	t.place(hash, i)
 	t.used++
+}
+
+// resize makes room for so many records.
+func (t *table) resize(records int, hashOf func(uint32) uint64) {
+	old := t.slots
+	t.slots = make([]uint32, max(4, records+records/4+1))
+	for _, one := range old {
+		if one != 0 {
+			t.place(hashOf(one), one)
+		}
+	}
+}
+
+// trim gives back room that is not used.
+func (t *table) trim(hashOf func(uint32) uint64) {
+	if len(t.slots) > 8 && 4*len(t.slots) > 6*t.used {
+		t.resize(t.used, hashOf)
+	}
 }
 
 func (t *table) place(hash uint64, i uint32) {

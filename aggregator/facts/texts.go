@@ -55,6 +55,9 @@ func (t *texts) put(s string) text {
 // wasteful reports whether many texts may not be used any more.
 func (t *texts) wasteful() bool { return len(t.places) > 2*t.kept+64 }
 
+// spare reports whether much of the arena is not used.
+func (t *texts) spare() bool { return t.arena.Cap()-t.arena.Len() > 256+t.arena.Len()/8 }
+
 // A mac is a hardware address of 6 bytes, or the number of the text that is another one.
 type mac struct {
 	bytes [6]byte

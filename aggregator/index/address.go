@@ -76,3 +76,15 @@ func (x Address) Partition() int {
 	h = (h ^ h>>29 ^ x.lo) * odd
 	return int((h ^ h>>32) * odd >> 56)
 }
+
+// Bytes returns the address as bytes that compare as addresses do.
+func (x Address) Bytes() (b [16]byte) {
+	binary.BigEndian.PutUint64(b[:8], x.hi)
+	binary.BigEndian.PutUint64(b[8:], x.lo)
+	return b
+}
+
+// AddressFrom returns the address of which Bytes returned the bytes.
+func AddressFrom(b [16]byte) Address {
+	return Address{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
+}

@@ -29,16 +29,12 @@ func (w *worker) judge(item *facts.Item) {
 	if told {
 		before, told = w.before(e, item)
 	}
-	if told || e != nil || len(out.Owners) > 1 || len(out.Conflicts) > 0 || out.Again != 0 {
-		w.builder.Keep() // before messages have its texts
-	}
 	if told {
+		w.builder.Keep() // before others see its records
 		w.tellOwners(a, out.Owners, before, item.Pods && (e == nil || e.owners == nil))
 	}
 	w.noteSpeakers(out.Owners, before)
-	if w.remember(e, a, in, &out, item) || told {
-		w.builder.Keep()
-	}
+	w.remember(e, a, in, &out, item)
 	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == "" && (w.entries[a] == nil || !w.entries[a].disputed())
 	s.Facts.Settle(a, plain)
 }
@@ -59,8 +55,8 @@ func (w *worker) before(e *entry, item *facts.Item) (owners []verdict.Owner, kno
 	return owners, true
 }
 
-// remember takes the outcome of a judgement over, and reports whether something of it is kept.
-func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verdict.Judgement, item *facts.Item) (kept bool) {
+// remember takes the outcome of a judgement over.
+func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verdict.Judgement, item *facts.Item) {
 	w.count(e, a, out.Owners)
 	var found audit.Result
 	audited := w.audits(e, in, out)
@@ -74,11 +70,12 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	if e == nil {
 		if len(out.Owners) <= 1 && len(out.Conflicts) == 0 && !out.Contested && again == 0 && len(found.Findings) == 0 && len(found.Past) == 0 && len(out.Clones) == 0 {
 			w.check(in, out)
-			return false
+			return
 		}
 		e = &entry{addr: a}
 		w.entries[a] = e
 	}
+	w.builder.Keep()
 	e.owners, e.judgedAt = out.Owners, in.Now
 	for i := range out.Conflicts {
 		w.takeConflict(e, &out.Conflicts[i], item)
@@ -106,7 +103,6 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 		e.owners = nil
 	}
 	w.settle(e)
-	return true
 }
 
 // audits reports whether what IPAM says of an address is compared with its owners.
@@ -131,7 +127,7 @@ func (w *worker) settle(e *entry) {
 // count enters an address into the index, and counts its owners by scope.
 func (w *worker) count(e *entry, a index.Address, now []verdict.Owner) {
 	p := w.shards.index.Partition(a.Partition())
-	place, there := p.Get(Place{Address: a})
+	place, there := p.Get(From(a))
 	switch {
 	case there && place.kind != several:
 		if len(now) == 1 && uint8(now[0].Scope.Kind) == place.kind {
@@ -149,12 +145,12 @@ func (w *worker) count(e *entry, a index.Address, now []verdict.Owner) {
 	switch len(now) {
 	case 0:
 		if there {
-			p.Delete(Place{Address: a})
+			p.Delete(From(a))
 		}
 	case 1:
-		p.Put(Place{a, uint8(now[0].Scope.Kind)})
+		p.Put(Place{a.Bytes(), uint8(now[0].Scope.Kind)})
 	default:
-		p.Put(Place{a, several})
+		p.Put(Place{a.Bytes(), several})
 	}
 }
 

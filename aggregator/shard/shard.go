@@ -67,17 +67,22 @@ type Config struct {
 	Workers int
 }
 
-// A Place is an address that has owners, in the index.
+// A Place is an address that has owners, in the index. It has 17 bytes.
 type Place struct {
-	Address index.Address
-	kind    uint8
+	addr [16]byte
+	kind uint8 // of the scope of its one owner, or several
 }
 
 // several is the kind of a place with several owners.
 const several = 255
 
-func placeAddress(p Place) index.Address { return p.Address }
-func lessPlace(a, b Place) bool          { return a.Address.Less(b.Address) }
+// From is the place of an address: where those of the addresses from it on begin.
+func From(a index.Address) Place { return Place{addr: a.Bytes()} }
+
+// Address returns the address.
+func (p Place) Address() index.Address { return index.AddressFrom(p.addr) }
+
+func lessPlace(a, b Place) bool { return a.Address().Less(b.Address()) }
 
 // Shards are all partitions. Use New.
 type Shards struct {
@@ -90,7 +95,7 @@ type Shards struct {
 
 // New returns shards that do nothing before Run.
 func New(cfg Config) *Shards {
-	s := &Shards{Config: cfg, index: index.New(placeAddress, lessPlace), Conflicts: newConflicts()}
+	s := &Shards{Config: cfg, index: index.New(Place.Address, lessPlace), Conflicts: newConflicts()}
 	for i := range cfg.Workers {
 		s.workers = append(s.workers, &worker{
 			shards: s, queue: cfg.Facts.Queue(i), builder: cfg.Facts.Builder(), second: cfg.Facts.Builder(), entries: make(map[index.Address]*entry),
@@ -111,9 +116,6 @@ func (s *Shards) Run(ctx context.Context) {
 
 // Places returns the addresses that have owners, as of now.
 func (s *Shards) Places() *index.Snapshot[Place] { return s.index.Snapshot() }
-
-// From is where the places from an address on begin.
-func From(a index.Address) Place { return Place{Address: a} }
 
 // Counts returns the number of owners by the widest scope in which they are compared.
 func (s *Shards) Counts() (counts [verdict.NetworkScope + 1]int) {
