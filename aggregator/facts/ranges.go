@@ -1,18 +1,10 @@
 package facts
 
 import (
-	"net/netip"
-	"slices"
-
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // Here is what ranges of addresses of nodes are found by. The callers hold the lock.
-
-// Gateway reports whether an address is one that a pool of the node leaves out.
-func (n *Node) Gateway(a netip.Addr) bool {
-	return slices.ContainsFunc(n.Pools, func(p *Pool) bool { return slices.Contains(p.Rec.Gateways, a) })
-}
 
 // PodNetworks returns the CNI networks that gave pods of a node their addresses. What more a
 // pod has (Multus) is often the same on each node.
