@@ -38,7 +38,7 @@ type Audit struct {
 
 // Audit compares the owners of an address, as Judge found them, with what IPAM says.
 func (p *Policy) Audit(in *Case, judged *Judgement) Audit {
-	a := auditing{policy: p, in: in, judged: judged, contested: slices.ContainsFunc(judged.Conflicts, func(c Conflict) bool { return c.Active() })}
+	a := auditing{policy: p, in: in, judged: judged, contested: len(judged.Conflicts) > 0}
 	a.past()
 	for i := range judged.Owners {
 		if o := &judged.Owners[i]; o.holds() {
@@ -66,7 +66,7 @@ type auditing struct {
 
 // holds tells whether an owner has the address by its kernel, and is compared.
 func (o *Owner) holds() bool {
-	return o.Namespace != nil && o.Assigned && o.Alive() && o.Excluded == "" && o.Scope.Kind != 0
+	return o.Namespace != nil && o.Assigned && o.Alive() && o.Excluded == nil && o.Scope.Kind != 0
 }
 
 // networks are those that gave the owner its address, as CNI results name them.
@@ -199,7 +199,7 @@ func (a *auditing) has(p *Pool) bool {
 func (p *Pool) meets(o *Owner) bool {
 	switch i := o.Interface; {
 	case p.Node == nil && p.IPAM != Whereabouts: // routed in the whole cluster
-		return o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.Kind() != Host) && !madeByDocker(i.Name) && (i.Link == nil || !madeByDocker(i.Link.Name))
+		return o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.Kind() != Host) && !MadeByEngine(i.Name) && (i.Link == nil || !MadeByEngine(i.Link.Name))
 	case p.Node == nil: // on some link: that of its pods
 		return o.Kind() != Host && i.Attachment == Lower
 	case p.Device != "" && i.Link != nil && i.Link.Name == p.Device, p.Device != "" && i.HostInterface == p.Device:
@@ -365,7 +365,7 @@ func (p *Pool) shares(other *Pool) bool {
 func (a *auditing) shared() {
 	var answering []Owner
 	for _, o := range a.judged.Owners {
-		if o.Rule == RuleLoopbackOrDummy && o.Alive() && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Wire() && !c.Weak() }) {
+		if o.ExcludedBy(RuleLoopbackOrDummy) && o.Alive() && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Wire() && !c.Weak() }) {
 			answering = append(answering, o)
 		}
 	}

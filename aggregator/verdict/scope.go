@@ -194,7 +194,7 @@ func (j *judging) groups() []group {
 	var members []member
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
-		if o.Excluded != "" || !o.Alive() {
+		if o.Excluded != nil || !o.Alive() {
 			continue
 		}
 		for _, c := range o.Claims {

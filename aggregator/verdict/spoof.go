@@ -1,7 +1,6 @@
 package verdict
 
 import (
-	"fmt"
 	"net/netip"
 	"path"
 	"slices"
@@ -91,20 +90,17 @@ func (j *judging) spoofs() {
 	}
 	for i := range j.out.Spoofs {
 		s := &j.out.Spoofs[i]
-		if o := j.ownerOf(s.Sender); o != nil && o.Excluded != "" && o.Rule != RuleStale {
-			o.Rule, o.Excluded = RuleAddressSpoofed, s.reason()
+		if o := j.ownerOf(s.Sender); o != nil && o.Excluded != nil && o.Excluded.Rule != RuleStale {
+			o.Excluded = &Exclusion{Rule: RuleAddressSpoofed, Port: s.Port.Name}
+			for k := range s.Victims {
+				o.Excluded.Victims = append(o.Excluded.Victims, s.Victims[k].ID)
+			}
 		}
 		s.Owner = j.senderOwner(s)
 	}
 	for i := range j.out.Clones {
 		j.out.Clones[i].Owner = j.senderOwner(&j.out.Clones[i])
 	}
-}
-
-// reason says why the sender is excluded from the comparison of owners.
-func (s *Spoof) reason() string {
-	return fmt.Sprintf("its frames on %s claim the address, but its kernel does not have it on an interface that leads there, and that of %s does (finding %s)",
-		s.Port.Name, list(each(s.Victims, (*Owner).name)), FindingAddressSpoofed)
 }
 
 // behind returns the namespace whose port a frame entered by; nil for an uplink, a port of the
@@ -135,7 +131,7 @@ func (j *judging) senderOwner(s *Spoof) Owner {
 // spoof records a claim to an address that the kernel of another owner has in the same scope,
 // unless the sender is known to answer for it on purpose.
 func (j *judging) spoof(c *Claim, sender *Namespace) {
-	if o := j.ownerOf(sender); o != nil && (o.Excluded == "" || o.Rule == RuleStale || o.Rule == RuleDeclaredShared) {
+	if o := j.ownerOf(sender); o != nil && (o.Excluded == nil || o.Excluded.Rule == RuleStale || o.Excluded.Rule == RuleDeclaredShared) {
 		return // an owner itself: two owners are a conflict
 	}
 	if c.Routed || j.holds(sender) {
@@ -179,7 +175,7 @@ func (j *judging) holds(ns *Namespace) bool {
 // claim is true, whichever sender it has, if it names the hardware address of the owner or of
 // the node that hosts the owner.
 func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
-	if !o.Assigned || !o.Alive() || o.Excluded != "" || o.Namespace == nil || o.ID == sender.ID {
+	if !o.Assigned || !o.Alive() || o.Excluded != nil || o.Namespace == nil || o.ID == sender.ID {
 		return false
 	}
 	two := []Owner{{ID: sender.ID, Node: sender.Node, Namespace: sender}, *o}
@@ -310,85 +306,4 @@ func (p *Policy) CloneFinding(s *Spoof) Finding {
 		Kind: FindingMACCloned, Severity: Critical, Owners: append([]Owner{s.Owner}, s.Victims...), Spoof: s,
 		ID: FindingID(p.Cluster, FindingMACCloned, s.Port.Namespace.Node.Name+" "+s.Port.Name+" "+s.MACs[0].String()),
 	}
-}
-
-// addressSpoofed: frames from the port of one namespace claim the address of another one.
-func (t *telling) addressSpoofed() {
-	s := t.f.Spoof
-	victims := list(each(s.Victims, (*Owner).placed))
-	t.told.Summary = fmt.Sprintf("%s claims %s on the wire, through port %s of node %s, but the address belongs to %s. Its neighbours may send the traffic for it to %s instead.",
-		capital(s.sender()), t.f.Address, s.Port.Name, s.Port.Namespace.Node.Name, victims, macs(s.MACs))
-	for i := range s.Victims {
-		v := &s.Victims[i]
-		t.evidence("The kernel of node %s has %s on %s.", v.Node.Name, t.f.Address, v.placed())
-	}
-	t.evidence("The kernel of %s does not have it on an interface that leads to the node.", s.sender())
-	t.evidence("Frames that entered through %s of node %s claim it for %s: %s.", s.Port.Name, s.Port.Namespace.Node.Name, macs(s.MACs), s.times())
-	t.exposed()
-	t.act(
-		say("Decide whether %s answers for this address on purpose, as a router does. Whoever runs it can tell.", s.sender()).or(
-			either("it does", say("Declare it: start the aggregator with --router %s. The finding is over then.", quote(s.declaration()+"=REASON"))),
-			either("it does not, or nobody knows", t.cutOff("it claims an address of another workload")...),
-		),
-		say("The finding ends by itself when no such frame was seen for 10 minutes.").by("", "ipwitness audit "+t.f.Address.String()),
-	)
-}
-
-// macCloned: frames from the port of one namespace carry the hardware address of another one.
-func (t *telling) macCloned() {
-	s := t.f.Spoof
-	v := &s.Victims[0]
-	t.told.Summary = fmt.Sprintf("%s sends frames with MAC %s through port %s of node %s, but that is the MAC of %s. A bridge then delivers the owner's traffic to this port.",
-		capital(s.sender()), macs(s.MACs), s.Port.Name, s.Port.Namespace.Node.Name, v.placed())
-	t.evidence("The kernel of node %s has %s on %s.", v.Node.Name, macs(s.MACs), v.placed())
-	t.evidence("No interface in %s has it.", s.sender())
-	t.evidence("Frames with it entered through %s of node %s: %s. They claim %s.", s.Port.Name, s.Port.Namespace.Node.Name, s.times(), addressList(s.Addresses))
-	t.exposed()
-	t.act(t.cutOff("it sends frames with the MAC of another workload")...)
-	t.act(say("The finding ends by itself when no such frame was seen for 10 minutes.").by("", "ipwitness audit --kind "+FindingMACCloned))
-}
-
-// sender returns the name of the namespace behind the port.
-func (s *Spoof) sender() string { return s.Owner.name() }
-
-// declaration returns the --router value that names the sender.
-func (s *Spoof) declaration() string {
-	if namespace, name := s.Owner.Named(); namespace != "" {
-		return namespace + "/" + name
-	} else if name != "" {
-		return name
-	}
-	return s.MACs[0].String()
-}
-
-// times says in words when the frames were seen first and last, and how many there were.
-func (s *Spoof) times() string {
-	return fmt.Sprintf("%s, first %s, last %s", plural(s.Count, "frame", "frames"), stampText(s.First), stampText(s.Last))
-}
-
-func macs(all []MAC) string { return list(each(all, func(m *MAC) string { return m.String() })) }
-
-// exposed adds the names of the namespaces whose neighbour tables may be poisoned.
-func (t *telling) exposed() {
-	s := t.f.Spoof
-	if len(s.Exposed) == 0 {
-		return
-	}
-	names := each(s.Exposed, func(ns **Namespace) string { return (*ns).call((*ns).Who.Workload()) })
-	t.evidence("Also on link %s, and possibly poisoned: %s.", linkName(s.Link), list(names))
-}
-
-// cutOff returns the steps that disconnect the sender. They do not affect the owner of the
-// address.
-func (t *telling) cutOff(why string) []Action {
-	s := t.f.Spoof
-	node, port := s.Port.Namespace.Node.Name, quote(s.Port.Name)
-	command := fmt.Sprintf(`[ "$(cat /sys/class/net/%s/ifindex)" = %d ] && ip link set dev %s down`, port, s.Port.Index, port)
-	t.byHand(node, command, "Disconnect %s: %s.", s.sender(), why)
-	steps := []Action{say("Disconnect %s. Leave the owner of the address as it is.", s.sender()).by(node, command)}
-	if t.f.Address.IsValid() {
-		flush := "ip neigh flush to " + t.f.Address.String()
-		steps = append(steps, say("Clear the neighbour entries that may be poisoned. Do the same in each pod on that link.").by(node, flush))
-	}
-	return append(steps, say("Find out which process in %s sends the frames. It needs CAP_NET_RAW or CAP_NET_ADMIN there.", s.sender()))
 }

@@ -222,7 +222,9 @@ func (w *world) after(d time.Duration) *world {
 
 // judge judges and keeps the conflicts for the next time, as an aggregator does.
 func (w *world) judge() verdict.Judgement {
-	out := w.policy.Judge(w.input())
+	in := w.input()
+	out := w.policy.Judge(in)
+	dumpJudgement(w, in, out)
 	for _, c := range out.Conflicts {
 		if i := slices.IndexFunc(w.conflicts, func(old verdict.Conflict) bool { return old.ID == c.ID }); i >= 0 {
 			w.conflicts[i] = c
