@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -146,10 +147,10 @@ func (s *store) findingProto(f *found) *pb.Finding {
 	if p != nil {
 		use = s.use(p)
 	}
-	told := s.policy.Tell(a, use)
+	told := explain.Tell(a, use)
 	out := &pb.Finding{
 		Kind: a.Kind, Address: addressText(a.Address), Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
-		DetectedAt: timestamp(f.since), Runbook: verdict.Runbook(a.Kind), Owners: s.ownersProto(a.Address, a.Owners),
+		DetectedAt: timestamp(f.since), Runbook: explain.Runbook(a.Kind), Owners: s.ownersProto(a.Address, a.Owners),
 	}
 	setTold(out, told)
 	if a.Spoof != nil {
@@ -177,11 +178,24 @@ func (s *store) findingProto(f *found) *pb.Finding {
 }
 
 // setTold enters what is told of a finding in words.
-func setTold(out *pb.Finding, told verdict.Told) {
-	out.Summary, out.Evidence, out.Remedy = told.Summary, told.Evidence, remedyProto(told.Remedy)
+func setTold(out *pb.Finding, told explain.Told) {
+	out.Summary, out.Evidence, out.Remedy = told.Summary, told.Evidence, adviceProto(told.Remedy)
 	for _, fix := range told.Fixes {
 		out.Fixes = append(out.Fixes, &pb.Fix{Node: fix.Node, What: fix.What, Command: fix.Command, Manual: fix.Manual})
 	}
+}
+
+// adviceProto converts the actions for a finding to the format of the API.
+func adviceProto(actions []explain.Action) []*pb.Action {
+	out := make([]*pb.Action, 0, len(actions))
+	for _, a := range actions {
+		do := &pb.Action{Text: a.Text, Command: a.Command, Node: a.Node}
+		for _, alt := range a.Choice {
+			do.Choice = append(do.Choice, &pb.Alternative{When: alt.When, Actions: adviceProto(alt.Actions)})
+		}
+		out = append(out, do)
+	}
+	return out
 }
 
 // poolProto is a pool in the contract's form; s.mu is held.
@@ -381,7 +395,7 @@ func (s *store) poolFinding(p *pool, kind string, severity verdict.Severity, is 
 	if p.node != nil {
 		out.Nodes = []string{p.node.rec.Name}
 	}
-	setTold(out, verdict.TellPool(kind, &p.rec, use, addrs, names))
+	setTold(out, explain.TellPool(kind, &p.rec, use, addrs, names))
 	s.findings.put(out)
 }
 
@@ -389,7 +403,7 @@ func (s *store) poolFinding(p *pool, kind string, severity verdict.Severity, is 
 func holderName(e *entry, p *pool) string {
 	for i := range e.owners {
 		if o := &e.owners[i]; o.Assigned && (p.node == nil || o.Node == p.node.rec) {
-			return o.Call()
+			return explain.OwnerName(o)
 		}
 	}
 	return ""

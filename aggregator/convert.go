@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -96,7 +97,7 @@ func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
 	}
 	out.Related = s.related(out)
 	if !c.Expected() {
-		out.Runbook = verdict.Runbook(c.Cause)
+		out.Runbook = explain.Runbook(c.Cause)
 		out.Diagnosis = diagnose(c.Diagnosis, out.Related, s.kubernetesOf(c))
 	}
 	return out

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -56,7 +57,7 @@ func (f *findings) put(say *pb.Finding) {
 	typ := added
 	now := f.clock()
 	say.DetectedAt = timestamp(now)
-	say.Runbook = verdict.Runbook(say.GetKind())
+	say.Runbook = explain.Runbook(say.GetKind())
 	if before := f.byID[say.GetId()]; before != nil {
 		say.DetectedAt, now = before.inWord.GetDetectedAt(), before.since
 		if proto.Equal(before.inWord, say) {

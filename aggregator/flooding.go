@@ -3,6 +3,7 @@ package aggregator
 import (
 	"fmt"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -37,7 +38,7 @@ func (n *node) floodProblems() (out []string) {
 	for _, f := range n.status.GetFlooding() {
 		port := f.GetInterface()
 		if ns := n.behind(f.GetIndex()); ns != nil {
-			port += " (" + ns.rec.Describe() + ")"
+			port += " (" + explain.NamespaceName(ns.rec) + ")"
 		}
 		out = append(out, fmt.Sprintf(
 			"%s floods the agent with new bindings: %d frames and claims were left out since %s, %d a second now. "+

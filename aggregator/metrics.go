@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -224,7 +225,7 @@ func (m *metrics) collectConflicts(shown []conflictPlace, out chan<- prometheus.
 		var owners []string
 		for i := range c.Owners {
 			o := &c.Owners[i]
-			owners = append(owners, fmt.Sprintf("%s (%s)", o.Call(), o.Node.Name))
+			owners = append(owners, fmt.Sprintf("%s (%s)", explain.OwnerName(o), o.Node.Name))
 		}
 		out <- prometheus.MustNewConstMetric(m.info, prometheus.GaugeValue, 1,
 			c.Address.String(), c.Scope, c.Cause, c.ID, phaseWords[c.Phase], several(owners, " | "))
@@ -286,7 +287,7 @@ func (f *found) who() (nodes, holders []string, pool string) {
 	}
 	for i := range f.audit.Owners {
 		o := &f.audit.Owners[i]
-		holders = append(holders, o.Call())
+		holders = append(holders, explain.OwnerName(o))
 		if !slices.Contains(nodes, o.Node.Name) {
 			nodes = append(nodes, o.Node.Name)
 		}

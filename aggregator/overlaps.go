@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -22,7 +23,7 @@ type side struct {
 	// rec is nil for a node as Kubernetes names it.
 	rec *verdict.Node
 	verdict.Range
-	say verdict.Side
+	say explain.Side
 }
 
 // same tells whether two are of one node, which Kubernetes may name otherwise than its
@@ -95,7 +96,7 @@ func (s *store) sides(n *node) (list []side) {
 			continue
 		}
 		for _, r := range p.rec.Ranges {
-			list = append(list, side{n.rec.Name, n.rec, r, verdict.Side{
+			list = append(list, side{n.rec.Name, n.rec, r, explain.Side{
 				Node: n.rec.Name, Network: p.rec.Network, Config: p.rec.Config, Device: p.rec.Device, Ranges: p.rec.Ranges,
 				From: "what " + p.rec.IPAM + " there is told to give",
 			}})
@@ -107,7 +108,7 @@ func (s *store) sides(n *node) (list []side) {
 			slices.ContainsFunc(list, func(other side) bool { return other.Overlaps(r) }) {
 			continue
 		}
-		list = append(list, side{n.rec.Name, n.rec, r, verdict.Side{
+		list = append(list, side{n.rec.Name, n.rec, r, explain.Side{
 			Node: n.rec.Name, Device: sub.Interface.Name, Prefixes: []netip.Prefix{sub.Prefix.Masked()},
 			From: "the address of " + sub.Interface.Name + " there",
 		}})
@@ -218,7 +219,7 @@ func (s *store) compareNodes() {
 		}
 	}
 	for _, r := range s.kube.NodeRanges() {
-		all = append(all, side{r.Node, nil, verdict.RangeOf(r.Prefix), verdict.Side{
+		all = append(all, side{r.Node, nil, verdict.RangeOf(r.Prefix), explain.Side{
 			Node: r.Node, Prefixes: []netip.Prefix{r.Prefix}, From: "Node.spec.podCIDRs",
 		}})
 	}
@@ -231,7 +232,7 @@ func (s *store) compareNodes() {
 			continue
 		}
 		for _, r := range p.rec.Ranges {
-			cilium = append(cilium, side{p.rec.Name, nil, r, verdict.Side{
+			cilium = append(cilium, side{p.rec.Name, nil, r, explain.Side{
 				Node: p.rec.Name, Ranges: []verdict.Range{r}, Config: p.rec.Config, From: "spec.ipam.podCIDRs of its CiliumNode",
 			}})
 		}
@@ -289,7 +290,7 @@ func (s *store) compareGroup(group []side) {
 		Id: verdict.FindingID(s.policy.Cluster, verdict.FindingPodCIDROverlap, both.First.String()), Kind: verdict.FindingPodCIDROverlap,
 		Severity: pb.Finding_CRITICAL, Address: both.String(), Nodes: nodes[:min(len(nodes), maxTold)],
 	}
-	setTold(out, verdict.TellOverlap(out.GetKind(), a.say, b.say))
+	setTold(out, explain.TellOverlap(out.GetKind(), a.say, b.say))
 	if len(nodes) > 2 {
 		out.Summary += fmt.Sprintf(" In all, %d nodes have addresses in common.", len(nodes))
 	}
@@ -319,7 +320,7 @@ func (s *store) compareNetworks(n *node) {
 			if a.allocated.of(families) == 0 || b.allocated.of(families) == 0 {
 				out.Severity = pb.Finding_INFO // one of them is not used
 			}
-			setTold(out, verdict.TellOverlap(out.GetKind(), poolSide(n, a), poolSide(n, b)))
+			setTold(out, explain.TellOverlap(out.GetKind(), poolSide(n, a), poolSide(n, b)))
 			s.overlaps.found[out.GetId()] = struct{}{}
 			s.findings.put(out)
 		}
@@ -340,8 +341,8 @@ func (n *node) vrf(name string) string {
 	return ""
 }
 
-func poolSide(n *node, p *pool) verdict.Side {
-	return verdict.Side{
+func poolSide(n *node, p *pool) explain.Side {
+	return explain.Side{
 		Node: n.rec.Name, Network: p.rec.Network, Config: p.rec.Config, Device: p.rec.Device, Ranges: p.rec.Ranges,
 		From: "what " + p.rec.IPAM + " is told to give",
 	}

@@ -72,15 +72,12 @@ func (o *Owner) holds() bool {
 // networks are those that gave the owner its address, as CNI results name them.
 func (o *Owner) networks() (names []string) {
 	for _, c := range o.Claims {
-		if c.Kind == Assigned && c.Network != "" && c.Network != networkOfCRI && !slices.Contains(names, c.Network) {
+		if c.Kind == Assigned && c.Network != "" && c.Network != NetworkOfRuntime && !slices.Contains(names, c.Network) {
 			names = append(names, c.Network)
 		}
 	}
 	return names
 }
-
-// networkOfCRI stands for a network of which only the container runtime tells.
-const networkOfCRI = "cri"
 
 // holder compares who has the address with what IPAM says.
 func (a *auditing) holder(o *Owner) {

@@ -2,9 +2,6 @@ package verdict_test
 
 import (
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -218,70 +215,6 @@ func TestCiliumsObjectsCatchUp(t *testing.T) {
 		out := w.after(10 * time.Second).audit(before...).Findings
 		if len(out) != 1 || out[0].Waiting || out[0].Kind != test.want {
 			t.Errorf("%s: got %+v, want %s", test.why, out, test.want)
-		}
-	}
-}
-
-// A reservation in the name of another container is never freed, and a name that is
-// only nearly the node's has Calico book for a node that there is not.
-func TestNothingIsWrittenThatIsNotKnown(t *testing.T) {
-	all := findings()
-	for _, name := range []string{"in-use-unallocated host-local", "in-use-unallocated whereabouts", "booked-elsewhere host-local"} {
-		f := all[name]
-		o := f.Owners[0]
-		ns := *o.Namespace
-		who := ns.Who.Workload()
-		who.Source, who.Sources = "cgroup", ""
-		ns.Who = who.Who()
-		i := *o.Interface
-		i.Namespace = &ns
-		o.Namespace, o.Interface = &ns, &i
-		f.Owners = []verdict.Owner{o}
-		for _, fix := range new(verdict.Policy).Tell(&f, verdict.PoolUse{}).Fixes {
-			if !fix.Manual {
-				t.Errorf("%s: got %s, want it by hand: only a cgroup tells the container", name, fix.What)
-			}
-		}
-	}
-	f := all["booked-elsewhere calico"]
-	o := f.Owners[0]
-	o.Pod = nil
-	f.Owners = []verdict.Owner{o}
-	for _, fix := range new(verdict.Policy).Tell(&f, verdict.PoolUse{}).Fixes {
-		if !fix.Manual {
-			t.Errorf("got %s, want it by hand: what Kubernetes calls the node is not known", fix.What)
-		}
-	}
-}
-
-// That crictl fails does not tell that a container is gone.
-func TestNothingIsFreedWhereTheRuntimeDoesNotAnswer(t *testing.T) {
-	all := findings()
-	for crictl, kept := range map[string]bool{"exit 1": true, "echo id": true, "exit 0": false} {
-		dir := t.TempDir()
-		f := all["leaked host-local"]
-		pool := *f.Pool
-		pool.Name = filepath.Join(dir, "networks")
-		f.Pool = &pool
-		if err := os.Mkdir(pool.Name, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		file := filepath.Join(pool.Name, "10.244.0.5")
-		for name, text := range map[string]string{
-			file: otherID + "\r\neth0", filepath.Join(dir, "crictl"): "#!/bin/sh\n" + crictl + "\n",
-			filepath.Join(dir, "nsenter"): "#!/bin/sh\n", filepath.Join(dir, "ip"): "#!/bin/sh\n",
-		} {
-			if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
-		cmd := exec.Command("sh", "-euc", new(verdict.Policy).Tell(&f, verdict.PoolUse{}).Fixes[0].Command)
-		cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("got %v: %s", err, out)
-		}
-		if _, err := os.Stat(file); (err == nil) != kept {
-			t.Errorf("crictl does %q: got %v, want kept %v", crictl, err, kept)
 		}
 	}
 }

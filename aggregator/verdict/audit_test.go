@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -209,7 +210,7 @@ func TestWhoHasAnAddressThatWasGivenTwiceIsTold(t *testing.T) {
 	if len(out.Findings) != 1 || out.Findings[0].Kind != verdict.FindingDoubleAllocated || len(out.Findings[0].Owners) != 1 || len(out.Past) != 0 {
 		t.Fatalf("got %+v, want one finding with the owner, and nothing remembered", out)
 	}
-	told := w.policy.Tell(&out.Findings[0], verdict.PoolUse{})
+	told := explain.Tell(&out.Findings[0], verdict.PoolUse{})
 	if len(told.Fixes) != 1 || told.Fixes[0].Command != "kubectl delete pod -n default b" {
 		t.Errorf("got %+v, want b to give it up", told.Fixes)
 	}

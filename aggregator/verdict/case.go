@@ -106,7 +106,7 @@ type AllocationFacts struct {
 // pod returns what the Kubernetes API says about the pod in a namespace.
 func (c *Case) pod(ns *Namespace) *PodObject {
 	for i := range c.Namespaces {
-		if f := &c.Namespaces[i]; f.Pod != nil && f.Namespace.Is(ns) {
+		if f := &c.Namespaces[i]; f.Pod != nil && f.Is(ns) {
 			return f.Pod
 		}
 	}
@@ -115,7 +115,7 @@ func (c *Case) pod(ns *Namespace) *PodObject {
 
 // nested reports whether an agent reports from inside a namespace.
 func (c *Case) nested(ns *Namespace) bool {
-	return slices.ContainsFunc(c.Namespaces, func(f NamespaceFacts) bool { return f.Nested && f.Namespace.Is(ns) })
+	return slices.ContainsFunc(c.Namespaces, func(f NamespaceFacts) bool { return f.Nested && f.Is(ns) })
 }
 
 // behind returns the namespace at the other end of an interface; nil if it is not known.

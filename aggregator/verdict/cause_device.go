@@ -24,7 +24,7 @@ func (q *inquiry) externalDevice() (r reason) {
 		case o.MAC.Virtual():
 			excluded = not(Fact{Kind: NotVirtualRouter, Owners: ids(o)})
 		case o.MAC.Responder() != "":
-			excluded = not(Fact{Kind: NotResponder, Owners: ids(o)})
+			excluded = not(Fact{Kind: NotResponder, Owners: ids(o), Text: o.MAC.Responder()})
 		case al != nil:
 			excluded = not(Fact{Kind: NotUncoveredHolder, Owners: ids(o), Pool: al.Pool.Label(), Holder: al.Holder()})
 		default:

@@ -258,7 +258,7 @@ func (q *inquiry) rangesOfNetworks(a, b *Owner) (r reason) {
 		r.Headline.Nodes = []string{a.Node.Name}
 		r.fact(Fact{Kind: FactMeetOnNode, Nodes: []string{a.Node.Name}})
 	} else {
-		r.fact(Fact{Kind: FactMeetOnLink})
+		r.fact(Fact{Kind: FactMeetOnLink, Device: q.c.Scope})
 	}
 	return r
 }

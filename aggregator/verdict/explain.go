@@ -49,10 +49,12 @@ type Step struct {
 	// runtime tells of it, or the declared network with Prefix.
 	Network string
 	Prefix  netip.Prefix
-	// Joints are how the links of a domain are known to be one.
+	// Joints are how the links of a domain are known to be one; nil for a link of one node.
 	Joints []Joint
-	// Conflict is the id of the conflict that the rule makes.
+	// Conflict is the id of the conflict that the rule makes. Excludes is set if the rule excludes
+	// the owner.
 	Conflict string
+	Excludes bool
 }
 
 // Place is where a claim was witnessed: on an interface by its kernel, or by frames on it.
@@ -134,7 +136,7 @@ func about(owners ...*Owner) []Compared {
 // noteOwner tells what is particular about one owner.
 func (j *judging) noteOwner(o *Owner) {
 	if o.Excluded != nil {
-		j.note(Step{Rule: o.Excluded.Rule, Applied: true, Owners: about(o)})
+		j.note(Step{Rule: o.Excluded.Rule, Applied: true, Owners: about(o), Excludes: true})
 		return
 	}
 	switch o.State {
@@ -217,6 +219,7 @@ func (j *judging) noteScope(s extent, o *Owner, c *Claim) {
 	case LinkScope:
 		step.Rule = RuleOnLink
 		if s.Domain != (LinkKey{}) {
+			step.Joints = []Joint{}
 			for _, stitch := range j.in.stitches(s.Domain) {
 				step.Joints = append(step.Joints, Joint{stitch.Entered.Key(), stitch.Home.Key(), stitch.MAC, stitch.Back, stitch.Proof})
 			}

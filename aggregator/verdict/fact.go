@@ -81,7 +81,7 @@ const (
 	FactNetworkRange FactKind = "range-of-network"
 	// FactMeetOnNode: Nodes[0] has both networks.
 	FactMeetOnNode FactKind = "networks-meet-on-node"
-	// FactMeetOnLink: both networks are on the link of the conflict.
+	// FactMeetOnLink: both networks are on the link Device, as NODE/LINK.
 	FactMeetOnLink FactKind = "networks-meet-on-link"
 	// FactNeverTwice: with whole records, Pool gives no address of a network twice.
 	FactNeverTwice FactKind = "pool-never-gives-twice"
@@ -125,7 +125,7 @@ const (
 	NotGuest FactKind = "behind-port"
 	// NotVirtualRouter: the hardware address of Owners[0] is a virtual router's.
 	NotVirtualRouter FactKind = "virtual-router"
-	// NotResponder: a network plugin answers with the hardware address of Owners[0].
+	// NotResponder: the network plugin Text answers with the hardware address of Owners[0].
 	NotResponder FactKind = "responder-of-plugin"
 	// NotUncoveredHolder: Owners[0] may be Holder, on a node without an agent, for which Pool has
 	// the address.

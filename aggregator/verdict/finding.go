@@ -86,27 +86,8 @@ type PoolUse struct {
 	ExhaustedIn float64
 }
 
-// Fix is one step that would put IPAM right.
-type Fix struct {
-	// Node is where to run it; empty for anywhere with kubectl.
-	Node string
-	// What it does and why.
-	What string
-	// Command is of POSIX shell, can run twice, and does nothing where the state is
-	// not as it was found.
-	Command string
-	// Manual tells that it is not to be run as it is.
-	Manual bool
-}
-
 // FindingID is the id of a finding of a kind about a subject: the same wherever
 // and whenever it is computed.
 func FindingID(cluster, kind, subject string) string {
 	return hashed(cluster, kind, subject)
 }
-
-// runbooks is where the pages about causes and findings are.
-const runbooks = "https://github.com/ipwitness/ipwitness/blob/main/docs/runbooks/"
-
-// Runbook is the page about a cause or a kind of finding.
-func Runbook(name string) string { return runbooks + name + ".md" }

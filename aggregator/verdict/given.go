@@ -20,7 +20,7 @@ func (o *Owner) network() string {
 // byRuntime tells whether the container runtime says that it gave the address, and
 // nobody says more.
 func (o *Owner) byRuntime() bool {
-	return o.network() == "" && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == Assigned && c.Network == networkOfCRI })
+	return o.network() == "" && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == Assigned && c.Network == NetworkOfRuntime })
 }
 
 // meantBy is who meant an owner to have an address that its kernel does not have: what

@@ -1,9 +1,7 @@
 package verdict_test
 
 import (
-	"maps"
 	"reflect"
-	"slices"
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -14,35 +12,7 @@ import (
 // not been checked by a form.
 func TestNoNameRunsACommand(t *testing.T) {
 	cage := canary.New(t)
-	tell := func(told verdict.Told) {
-		check(cage, told.Remedy)
-		for _, fix := range told.Fixes {
-			cage.Readable("a command", fix.Command)
-			cage.Script(fix.Command)
-		}
-	}
 	for _, payload := range []string{"$(:>c)", "';:>c;'", "x\n:>c\n", "--evil=1", "x\x1b[2J"} {
-		for _, name := range slices.Sorted(maps.Keys(findings())) {
-			for n, more := 0, true; more; n++ {
-				f := findings()[name]
-				more = poison(&f, n, payload)
-				tell(new(verdict.Policy).Tell(&f, verdict.PoolUse{}))
-				if f.Pool != nil {
-					for _, kind := range []string{verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion} {
-						tell(verdict.TellPool(kind, f.Pool, verdict.PoolUse{Size: 9, Allocated: 9, Leaked: 1}, nil, nil))
-					}
-				}
-			}
-		}
-		for n, more := 0, true; more; n++ {
-			a := verdict.Side{Node: "n1", Network: "a", Config: "c", Device: "d", From: "f"}
-			b := a
-			more = poison(&a, n, payload)
-			for _, kind := range []string{verdict.FindingPodCIDROverlap, verdict.FindingRangesOverlap} {
-				tell(verdict.TellOverlap(kind, a, b))
-				tell(verdict.TellOverlap(kind, b, a))
-			}
-		}
 		for _, s := range situations {
 			for n, more := 0, true; more; n++ {
 				addr := s.addr

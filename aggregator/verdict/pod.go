@@ -105,7 +105,3 @@ func recall(owners []Owner, before []Member) {
 		}
 	}
 }
-
-// Static reports whether the owner is a static pod: kubelet goes by a file, whatever becomes of
-// the pod in the API.
-func (o *Owner) Static() bool { return o.Pod != nil && o.Pod.ControllerKind == "Node" }

@@ -90,8 +90,8 @@ const (
 )
 
 const (
-	// alternateWithin is how soon A must come back after B to count as A-B-A.
-	alternateWithin = 10 * time.Second
+	// AlternateWithin is how soon A must come back after B to count as A-B-A.
+	AlternateWithin = 10 * time.Second
 	// askEvery is how often a node is asked again that has not read again.
 	askEvery = time.Second
 )

@@ -89,7 +89,7 @@ func alternate(owners []Owner) bool {
 // surrounds tells whether the owner was seen before and after the other one.
 func (o *Owner) surrounds(other *Owner) bool {
 	for _, a := range o.Claims {
-		if !a.Wire() || a.Weak() || a.Before == 0 || a.Seen.Sub(a.Before) > alternateWithin {
+		if !a.Wire() || a.Weak() || a.Before == 0 || a.Seen.Sub(a.Before) > AlternateWithin {
 			continue
 		}
 		for _, b := range other.Claims {

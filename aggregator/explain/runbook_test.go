@@ -1,4 +1,4 @@
-package verdict_test
+package explain_test
 
 import (
 	"go/ast"
@@ -13,15 +13,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 const runbooks = "../../docs/runbooks"
 
-// named are the values of this package's constants whose names begin so.
+// named are the values of the constants of package verdict whose names begin so.
 func named(t *testing.T, prefix string) (values []string) {
 	t.Helper()
-	files, err := filepath.Glob("*.go")
+	files, err := filepath.Glob("../verdict/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,8 +66,8 @@ func alerted(t *testing.T) (pages []string) {
 	}
 	for _, url := range regexp.MustCompile(`runbook_url: (\S+)\.md\n`).FindAllStringSubmatch(string(rules), -1) {
 		name := path.Base(url[1])
-		if verdict.Runbook(name) != url[1]+".md" {
-			t.Errorf("%s.md is not where runbooks are: %s", url[1], verdict.Runbook(name))
+		if explain.Runbook(name) != url[1]+".md" {
+			t.Errorf("%s.md is not where runbooks are: %s", url[1], explain.Runbook(name))
 		}
 		pages = append(pages, name)
 	}
@@ -85,7 +86,7 @@ func TestEachCauseFindingAndAlertHasAPage(t *testing.T) {
 	}
 	var pages []string
 	for _, name := range slices.Concat(named(t, "Cause"), named(t, "Finding"), alerted(t)) {
-		url := verdict.Runbook(name)
+		url := explain.Runbook(name)
 		if slices.Contains(pages, url[strings.LastIndexByte(url, '/')+1:]) {
 			continue // a cause, or a kind of finding, that there are alerts on
 		}
