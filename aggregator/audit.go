@@ -45,7 +45,7 @@ func (s *store) audit(e *entry, in *verdict.Case, judged *verdict.Judgement) {
 // sharedInside tells whether an owner is none as its address is on a loopback or dummy
 // device.
 func sharedInside(owners []verdict.Owner) bool {
-	return slices.ContainsFunc(owners, func(o verdict.Owner) bool { return o.Rule == verdict.RuleLoopbackOrDummy })
+	return slices.ContainsFunc(owners, func(o verdict.Owner) bool { return o.ExcludedBy(verdict.RuleLoopbackOrDummy) })
 }
 
 func active(conflicts []verdict.Conflict) bool {
@@ -59,7 +59,7 @@ func (s *store) tellFinding(e *entry, f *verdict.Finding) {
 	typ, since := added, s.clock()
 	if was != nil {
 		typ, since = updated, was.since
-		if sameFinding(was.audit, f) {
+		if was.audit != nil && was.audit.Equal(f) {
 			was.audit = f // the same, with the newest of its owners
 			return
 		}
@@ -68,18 +68,6 @@ func (s *store) tellFinding(e *entry, f *verdict.Finding) {
 	s.findings.enter(now)
 	s.countFinding(e, f, was == nil)
 	s.findings.hub.publish(event{typ: typ, finding: s.findingProto(now)})
-}
-
-func sameFinding(a, b *verdict.Finding) bool {
-	return a != nil && a.Severity == b.Severity && a.Pool == b.Pool && sameSpoof(a.Spoof, b.Spoof) &&
-		slices.Equal(a.Allocations, b.Allocations) &&
-		slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool { return a.ID == b.ID && !ownerChanged(&a, &b) })
-}
-
-// sameSpoof reports whether two spoofs are equal for a subscriber. A higher frame count is no
-// change.
-func sameSpoof(a, b *verdict.Spoof) bool {
-	return a == nil && b == nil || a != nil && b != nil && slices.Equal(a.MACs, b.MACs)
 }
 
 // addressText returns an address in the format of the API; empty for an invalid address.

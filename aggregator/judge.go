@@ -76,6 +76,10 @@ func (s *store) judge(e *entry, r received) {
 	for i := range out.Conflicts {
 		s.takeConflict(e, &out.Conflicts[i], r)
 	}
+	for i := range out.Ended {
+		over := e.conflict(out.Ended[i].ID).End(&out.Ended[i], out.Owners)
+		s.takeConflict(e, &over, r)
+	}
 	if out.Contested || e.dispute != nil && e.dispute.told != nil {
 		s.contest(e, out.Contested)
 	}
@@ -109,7 +113,7 @@ func (s *store) takeOwners(e *entry, owners []verdict.Owner) {
 		case was == nil:
 			s.publishOwner(added, e, o, nil)
 			s.lackOfSpeaker(o)
-		case ownerChanged(was, o):
+		case !was.Equal(o):
 			s.publishOwner(updated, e, o, was)
 			s.lackOfSpeaker(o)
 		}
@@ -150,22 +154,6 @@ func findOwner(owners []verdict.Owner, hint int, id string) *verdict.Owner {
 	return nil
 }
 
-// ownerChanged tells whether a watcher is to hear of an owner. That it was seen
-// once more is no change.
-func ownerChanged(a, b *verdict.Owner) bool {
-	return a.State != b.State || a.Scope != b.Scope || a.Excluded != b.Excluded || a.MAC != b.MAC ||
-		a.Assigned != b.Assigned || interfaceChanged(a.Interface, b.Interface) ||
-		a.Pod != b.Pod || a.Orphaned != b.Orphaned ||
-		a.Namespace != b.Namespace && (a.Workload() != b.Workload() || a.Namespace.Intended != b.Namespace.Intended) ||
-		!slices.EqualFunc(a.Claims, b.Claims, func(a, b *verdict.Claim) bool {
-			return a == b || a.Kind == b.Kind && a.MAC == b.MAC && a.Node() == b.Node() && a.Interface.Name == b.Interface.Name
-		})
-}
-
-func interfaceChanged(a, b *verdict.Interface) bool {
-	return a != b && (a.Name != b.Name || a.HostInterface != b.HostInterface || a.MAC != b.MAC)
-}
-
 // takeConflict makes known how a conflict changed.
 func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 	was := e.conflict(c.ID)
@@ -175,7 +163,7 @@ func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 		s.byID[c.ID] = e
 	}
 	opened := c.Active() && (was == nil || !was.Active())
-	changed := was == nil || conflictChanged(was, c)
+	changed := was == nil || !was.Equal(c)
 	if was != nil {
 		*was = *c
 	}
@@ -198,15 +186,6 @@ func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 		s.resolved = append(s.resolved, ended{e, c.ID, c.ResolvedAt})
 		s.forget(s.clock())
 	}
-}
-
-func conflictChanged(a, b *verdict.Conflict) bool {
-	return a.Phase != b.Phase || a.Episode != b.Episode || a.Rule != b.Rule || a.Cause != b.Cause || a.LinkProof != b.LinkProof || a.Summary != b.Summary ||
-		!slices.Equal(a.Because, b.Because) || !slices.Equal(a.Excluded, b.Excluded) || !slices.Equal(a.Diagnosis, b.Diagnosis) ||
-		!slices.Equal(a.Allocations, b.Allocations) ||
-		!slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool {
-			return a.ID == b.ID && !ownerChanged(&a, &b)
-		})
 }
 
 // ended is a conflict that is over, and kept for a while.

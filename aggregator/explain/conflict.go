@@ -30,7 +30,7 @@ type DiagnosisStep struct{ Step, Answer string }
 
 // TellConflict puts a conflict into words.
 func TellConflict(p *verdict.Policy, c *verdict.Conflict) ToldConflict {
-	w := wording{policy: p, address: c.Address, owners: c.Owners}
+	w := wording{policy: p, address: c.Address, owners: c.Owners, named: c.Bystanders}
 	told := ToldConflict{Because: w.facts(c.Facts)}
 	for _, r := range c.RuledOut {
 		told.Excluded = append(told.Excluded, Excluded{r.Cause, w.against(r.Fact)})

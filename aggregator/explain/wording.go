@@ -13,12 +13,16 @@ type wording struct {
 	policy  *verdict.Policy
 	address netip.Addr
 	owners  []verdict.Owner
+	// named are other owners that reasons name.
+	named []verdict.Owner
 }
 
 // owner returns the owner with an id; nil if there is none.
 func (w *wording) owner(id string) *verdict.Owner {
-	if i := slices.IndexFunc(w.owners, func(o verdict.Owner) bool { return o.ID == id }); i >= 0 {
-		return &w.owners[i]
+	for _, owners := range [][]verdict.Owner{w.owners, w.named} {
+		if i := slices.IndexFunc(owners, func(o verdict.Owner) bool { return o.ID == id }); i >= 0 {
+			return &owners[i]
+		}
 	}
 	return nil
 }

@@ -131,7 +131,11 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 	if gone := orphans(q.c.Owners); len(gone) > 0 { // also of a launcher that has ended after a migration
 		for _, o := range gone {
 			r.Wrong = append(r.Wrong, o.ID)
-			r.fact(Fact{Kind: FactSandboxLeft, Owners: ids(o), Text: o.Pod.Phase})
+			left := Fact{Kind: FactSandboxLeft, Owners: ids(o)}
+			if !o.Pod.Absent {
+				left.Text = o.Pod.Phase
+			}
+			r.fact(left)
 		}
 		r.Headline = Fact{Kind: FactSandboxLeft, Owners: r.Wrong}
 		return r

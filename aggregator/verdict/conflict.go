@@ -23,8 +23,8 @@ type Conflict struct {
 	Owners []Owner
 	// Order has indexes of Owners in the order in which they got the address.
 	Order []uint32
-	// Bystanders are owners that only answer for the address. They are only listed if the
-	// rival of the only owner is not known.
+	// Bystanders are other owners of the address that the reasons name: those that only answer for
+	// it if the rival of the only owner is not known, and the victims of a sender.
 	Bystanders []Owner
 	Why
 	// Titles are what is known about the owners' right to the address, for each of Parties.
@@ -217,6 +217,14 @@ func (c Conflict) End(e *Ended, owners []Owner) Conflict {
 			c.Owners[i].State = Gone
 		}
 	}
+	c.Bystanders = nil
+	if e.Excluded != nil {
+		for _, o := range owners {
+			if slices.Contains(e.Excluded.Victims, o.ID) {
+				c.Bystanders = append(c.Bystanders, o)
+			}
+		}
+	}
 	return c
 }
 
@@ -239,17 +247,4 @@ func (c *Conflict) Parties() []*Owner {
 		parties[i] = &c.Owners[i]
 	}
 	return parties
-}
-
-// Equal reports whether the causes are the same and follow from the same facts.
-func (w *Why) Equal(other *Why) bool {
-	return w.Cause == other.Cause && w.Headline.Equal(other.Headline) && slices.EqualFunc(w.Facts, other.Facts, Fact.Equal) &&
-		slices.EqualFunc(w.RuledOut, other.RuledOut, func(a, b RuledOut) bool {
-			return a.Cause == b.Cause && a.Open == b.Open && a.Fact.Equal(b.Fact)
-		})
-}
-
-// Equal reports whether the same is to be seen.
-func (c Check) Equal(other Check) bool {
-	return c.Step == other.Step && slices.EqualFunc(c.Facts, other.Facts, Fact.Equal)
 }

@@ -284,7 +284,7 @@ func (j *judging) noteHint(s extent, owners []Owner) {
 }
 
 // noteSender tells how a wire claim was attributed to an owner, where that is not plain.
-func (j *judging) noteSender(rule string, c *Claim, owner *Owner) {
+func (j *judging) noteSender(rule string, c *Claim, ns *Namespace, owner *Owner) {
 	step := Step{Scope: linkScope(c).Scope(), Applied: true, MAC: c.MAC, Source: c.Source, Seen: []Place{c.seen()}}
 	if c.MAC.Group() || c.Source != "" {
 		step.Rule = RuleWeakSource
@@ -294,8 +294,8 @@ func (j *judging) noteSender(rule string, c *Claim, owner *Owner) {
 		return
 	}
 	step.Rule, step.Source, step.Owners = rule, "", about(owner)
-	if owner.Namespace != nil {
-		step.Node = owner.Namespace.Node.Name
+	if rule == RuleNodeMAC {
+		step.Node = ns.Node.Name
 	}
 	j.note(step)
 }

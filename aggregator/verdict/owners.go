@@ -164,7 +164,7 @@ func (j *judging) wireClaim(l *ledger, c *Claim) int32 {
 		o = l.external(c)
 	}
 	if j.explain {
-		j.noteSender(rule, c, &l.owners[o])
+		j.noteSender(rule, c, ns, &l.owners[o])
 	}
 	switch e := &l.evidence[o]; {
 	case c.Kind == Believed:
