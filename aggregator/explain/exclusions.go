@@ -25,7 +25,7 @@ var againstWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 		return fmt.Sprintf("%s is the hardware address with which %s answers for others", w.mac(f.Owners[0]), f.Text)
 	},
 	verdict.NotUncoveredHolder: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s has it for %s, where no agent is heard from: the device with MAC %s may be that", poolTitle(f.Pool), holderName(f.Holder), w.mac(f.Owners[0]))
+		return fmt.Sprintf("%s has it for %s, where no agent is heard from: the device with MAC %s may be that", poolTitle(f.Pool), holderName(f.Records[0].Holder), w.mac(f.Owners[0]))
 	},
 	verdict.NotTunnel: func(_ *wording, f verdict.Fact) string {
 		return fmt.Sprintf("%s of node %s is no tunnel device", f.Device, f.Nodes[0])

@@ -37,7 +37,7 @@ var factWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 		return fmt.Sprintf("Device %s of node %s is %s, and its kernel has the address on it.", f.Device, w.node(f.Owners[0]), tunnelName(f.Text))
 	},
 	verdict.FactPurpose: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s has it for %s.", poolTitle(f.Pool), holderName(f.Holder))
+		return fmt.Sprintf("%s has it for %s.", poolTitle(f.Pool), holderName(f.Records[0].Holder))
 	},
 	verdict.FactBridgeOfPods: func(w *wording, f verdict.Fact) string {
 		return fmt.Sprintf("Bridge %s of node %s connects pods, and its kernel has the address on it.", f.Device, w.node(f.Owners[0]))
@@ -88,7 +88,7 @@ var factWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 		return "It is in the range of pods of a node (Node.spec.podCIDRs)."
 	},
 	verdict.FactAllocatedElsewhere: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s had it for %s while %s had it (known since %s).", poolTitle(f.Pool), holderName(f.Holder), w.placed(f.Owners[0]), stampExact(f.At))
+		return fmt.Sprintf("%s had it for %s while %s had it (known since %s).", poolTitle(f.Pool), holderName(f.Records[0].Holder), w.placed(f.Owners[0]), stampExact(f.At))
 	},
 	verdict.FactWrongNodename: func(w *wording, f verdict.Fact) string {
 		return fmt.Sprintf("/var/lib/calico/nodename on node %s says %s: Calico books the addresses of its pods for that node.", w.node(f.Owners[0]), f.Text)
@@ -279,7 +279,11 @@ func (w *wording) podCIDRs(f verdict.Fact) string {
 
 // headline sums the cause of a conflict up in a sentence; it is empty if its rule does.
 func (w *wording) headline(c *verdict.Conflict) string {
-	switch f := c.Headline; f.Kind {
+	f := c.Headline
+	if f == nil {
+		return ""
+	}
+	switch f.Kind {
 	case verdict.FactSandboxLeft:
 		return strings.Join(w.facts(c.Facts), " ")
 	case verdict.HeadOutside:
@@ -291,7 +295,7 @@ func (w *wording) headline(c *verdict.Conflict) string {
 	case verdict.HeadNotGivenGateway:
 		return fmt.Sprintf("No CNI network or IPAM gave it to %s, and it is the address of bridge %s, which connects pods.", w.given(f.Owners[0]), f.Device)
 	case verdict.HeadAllocatedElsewhere:
-		return fmt.Sprintf("IPAM had it for %s while %s had it, and freed it with that.", holderName(f.Holder), w.placed(f.Owners[0]))
+		return fmt.Sprintf("IPAM had it for %s while %s had it, and freed it with that.", holderName(f.Records[0].Holder), w.placed(f.Owners[0]))
 	case verdict.HeadWrongNodename:
 		return fmt.Sprintf("Calico books the addresses of pods on node %s for node %s, and frees them with that.", w.node(f.Owners[0]), f.Text)
 	case verdict.HeadOneRange:

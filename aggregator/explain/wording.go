@@ -90,16 +90,16 @@ func poolTitle(p verdict.PoolName) string {
 	if p.Network != "" {
 		name += ", network " + p.Network
 	}
-	if p.Node.Name != "" {
-		return name + ", node " + p.Node.Name + ")"
+	if p.Node != "" {
+		return name + ", node " + p.Node + ")"
 	}
 	return name + ")"
 }
 
 // poolShort names a pool where there is little room.
 func poolShort(p verdict.PoolName) string {
-	if p.Node.Name != "" {
-		return p.IPAM + " on node " + p.Node.Name
+	if p.Node != "" {
+		return p.IPAM + " on node " + p.Node
 	}
 	return p.IPAM
 }
@@ -126,12 +126,12 @@ func holderName(h verdict.Holder) string {
 // rangesText lists ranges; it is empty if none are known.
 func rangesText(r verdict.Ranges) string {
 	switch {
-	case len(r.Ranges) > 0:
-		return list(each(r.Ranges, func(r *verdict.Range) string { return r.First.String() + " to " + r.Last.String() }))
-	case r.Prefix.IsValid():
-		return r.Prefix.String()
+	case len(r.List) == 0:
+		return ""
+	case r.Bridge:
+		return r.List[0].String()
 	}
-	return ""
+	return list(each(r.List, func(r *verdict.Range) string { return r.First.String() + " to " + r.Last.String() }))
 }
 
 // networkName names a CNI network, or a bridge if it is none.

@@ -137,7 +137,7 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 			}
 			r.fact(left)
 		}
-		r.Headline = Fact{Kind: FactSandboxLeft, Owners: r.Wrong}
+		r.Headline = &Fact{Kind: FactSandboxLeft, Owners: r.Wrong}
 		return r
 	}
 	if q.c.Expected() {

@@ -26,7 +26,7 @@ func (q *inquiry) externalDevice() (r reason) {
 		case o.MAC.Responder() != "":
 			excluded = not(Fact{Kind: NotResponder, Owners: ids(o), Text: o.MAC.Responder()})
 		case al != nil:
-			excluded = not(Fact{Kind: NotUncoveredHolder, Owners: ids(o), Pool: al.Pool.Label(), Holder: al.Holder()})
+			excluded = not(Fact{Kind: NotUncoveredHolder, Owners: ids(o), Pool: al.Pool.Label(), Records: al.records()})
 		default:
 			r.Wrong = append(r.Wrong, o.ID)
 			r.fact(Fact{Kind: FactFromOutside, Owners: ids(o), Devices: ports}, Fact{Kind: FactForeignMAC})
@@ -43,7 +43,7 @@ func (q *inquiry) externalDevice() (r reason) {
 	if r.Uncovered = !q.in.Covered; r.Uncovered {
 		r.fact(Fact{Kind: FactUncovered})
 	}
-	r.Headline = Fact{Kind: HeadOutside, Owners: r.Wrong}
+	r.Headline = &Fact{Kind: HeadOutside, Owners: r.Wrong}
 	return r
 }
 
@@ -179,8 +179,8 @@ func (q *inquiry) tunnelOf(i *Interface, host, pod *Owner) (r reason) {
 			r.From = append(r.From, p)
 		}
 	}
-	r.Headline = Fact{Kind: FactTunnel, Owners: ids(host, pod), Device: i.Name, Text: i.Tunnel()}
-	r.fact(r.Headline)
+	r.Headline = &Fact{Kind: FactTunnel, Owners: ids(host, pod), Device: i.Name, Text: i.Tunnel()}
+	r.fact(*r.Headline)
 	if gift := q.gift(pod); gift != nil {
 		r.fact(gift...)
 	} else {
@@ -188,7 +188,7 @@ func (q *inquiry) tunnelOf(i *Interface, host, pod *Owner) (r reason) {
 	}
 	for _, al := range q.allocations {
 		if al.Purpose != "" && al.books(host) == booked {
-			r.fact(Fact{Kind: FactPurpose, Pool: al.Pool.Label(), Holder: al.Holder()})
+			r.fact(Fact{Kind: FactPurpose, Pool: al.Pool.Label(), Records: al.records()})
 		}
 	}
 	return r
@@ -205,9 +205,9 @@ func (q *inquiry) staticAddress() (r reason) {
 			return true
 		}
 		r.Wrong = ids(o)
-		r.Headline = Fact{Kind: HeadNotGiven, Owners: ids(o)}
+		r.Headline = &Fact{Kind: HeadNotGiven, Owners: ids(o)}
 		if r.Gateway = gateway != nil; r.Gateway {
-			r.Headline = Fact{Kind: HeadNotGivenGateway, Owners: ids(o), Device: gateway.Name}
+			r.Headline = &Fact{Kind: HeadNotGivenGateway, Owners: ids(o), Device: gateway.Name}
 			r.fact(Fact{Kind: FactBridgeOfPods, Owners: ids(other), Device: gateway.Name})
 		}
 		r.fact(q.gift(other)...)
@@ -263,7 +263,7 @@ func (q *inquiry) tellRange(r *reason) {
 	for _, p := range q.pools {
 		if p.Contains(q.c.Address) {
 			r.From = append(r.From, p)
-			r.fact(Fact{Kind: FactPoolRange, Pool: p.Label(), Ranges: Ranges{Ranges: p.Ranges}})
+			r.fact(Fact{Kind: FactPoolRange, Pool: p.Label(), Ranges: rangesOf(p)})
 		}
 	}
 	if len(r.From) == 0 && q.in.InPodCIDR {

@@ -23,12 +23,12 @@ func (q *inquiry) bookedElsewhere() (r reason) {
 		if past != nil {
 			al := past.Allocation
 			r.From = append(r.From, al.Pool)
-			r.Headline = Fact{Kind: HeadAllocatedElsewhere, Owners: ids(o), Holder: al.Holder()}
-			r.fact(Fact{Kind: FactAllocatedElsewhere, Owners: ids(o), Pool: al.Pool.Label(), Holder: al.Holder(), At: past.Since})
+			r.Headline = &Fact{Kind: HeadAllocatedElsewhere, Owners: ids(o), Records: al.records()}
+			r.fact(Fact{Kind: FactAllocatedElsewhere, Owners: ids(o), Pool: al.Pool.Label(), Records: al.records(), At: past.Since})
 		}
 		if nodename != "" {
 			if past == nil {
-				r.Headline = Fact{Kind: HeadWrongNodename, Owners: ids(o), Text: nodename}
+				r.Headline = &Fact{Kind: HeadWrongNodename, Owners: ids(o), Text: nodename}
 			}
 			r.fact(Fact{Kind: FactWrongNodename, Owners: ids(o), Text: nodename})
 		}
@@ -181,7 +181,7 @@ func (q *inquiry) forgotten(p *Pool, mine []*Owner) (r reason) {
 		r.fact(q.gift(o)...)
 	}
 	r.fact(q.record(p))
-	r.Headline = Fact{Kind: HeadRecordLost, Pool: p.Label()}
+	r.Headline = &Fact{Kind: HeadRecordLost, Pool: p.Label()}
 	switch {
 	case !readable:
 		r.fact(Fact{Kind: FactNeverTwice, Pool: p.Label()})

@@ -14,20 +14,20 @@ func (q *inquiry) ownRange(o *Owner) (s Side, ok bool) {
 	s = Side{Owner: o.ID, Node: o.Node.Key()}
 	for _, p := range q.pools {
 		if p.Node.Is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bookedFor(p, o) == booked) {
-			s.Pool, s.Ranges.Ranges = p, p.Ranges
+			s.Pool, s.Ranges = p, rangesOf(p)
 			return s, true
 		}
 	}
 	if o.Kind() == Host { // the gateway of its pods
 		for _, p := range q.in.node(o.Node).Pools {
 			if i := o.Interface; p.Device == i.Name && i.bridge() && (p.Contains(q.c.Address) || slices.Contains(p.Gateways, q.c.Address)) {
-				s.Pool, s.Ranges.Ranges = p, p.Ranges
+				s.Pool, s.Ranges = p, rangesOf(p)
 				return s, true
 			}
 		}
 	}
 	if prefix := q.prefixOf(o); o.network() != "" && prefix.IsValid() && q.c.Kind == NetworkScope {
-		s.Ranges.Prefix, s.Device = prefix, o.Interface.Link.Name
+		s.Ranges, s.Device = rangeOf(prefix), o.Interface.Link.Name
 		return s, true
 	}
 	return s, false
@@ -107,7 +107,7 @@ func (q *inquiry) rangesOfNodes(a, b *Owner) (r reason) {
 	default:
 		return reason{}
 	}
-	r.Headline = Fact{Kind: HeadOneRange, Nodes: nodes}
+	r.Headline = &Fact{Kind: HeadOneRange, Nodes: nodes}
 	if x.Ranges.equal(y.Ranges) {
 		r.Headline.Ranges = x.Ranges
 	}
@@ -176,13 +176,13 @@ func (q *inquiry) origin(o *Owner) (s Side, ok bool) {
 	if i.Link != nil && i.Link.Kind == Bridge {
 		s.Device = i.Link.Name
 	}
-	s.Ranges.Prefix = q.prefixOf(o)
+	s.Ranges = rangeOf(q.prefixOf(o))
 	if s.Network != "" {
 		for _, p := range q.pools {
 			if serves, _ := p.Serves(s.Network); serves && q.gave(p, o) {
 				s.Pool = p
 				if len(p.Ranges) > 0 {
-					s.Ranges = Ranges{Ranges: p.Ranges}
+					s.Ranges = rangesOf(p)
 				}
 			}
 		}
@@ -191,7 +191,7 @@ func (q *inquiry) origin(o *Owner) (s Side, ok bool) {
 	if o.Kind() == Host && (!i.bridge() || !MadeByEngine(i.Name)) {
 		return s, false // it is an address of its own, and no network's
 	}
-	return s, s.Device != "" && s.Ranges.Prefix.IsValid()
+	return s, s.Device != "" && s.Ranges.Bridge
 }
 
 // overlappingNetworks: two networks that meet give addresses of one range.
@@ -239,7 +239,7 @@ func (q *inquiry) rangesOfNetworks(a, b *Owner) (r reason) {
 		return not(Fact{Kind: NotTwoPools, Pool: p.Label()})
 	}
 	r.Networks = []Side{x, y}
-	r.Headline = Fact{Kind: HeadNetworksOverlap}
+	r.Headline = &Fact{Kind: HeadNetworksOverlap}
 	for k, s := range r.Networks {
 		o := []*Owner{a, b}[k]
 		if gift := q.gift(o); gift != nil {
@@ -250,7 +250,7 @@ func (q *inquiry) rangesOfNetworks(a, b *Owner) (r reason) {
 		if s.Pool != nil {
 			r.From = append(r.From, s.Pool)
 		}
-		if s.Ranges.Known() {
+		if len(s.Ranges.List) > 0 {
 			r.fact(Fact{Kind: FactNetworkRange, Network: s.Network, Device: s.Device, Ranges: s.Ranges})
 		}
 	}

@@ -48,7 +48,7 @@ func (c *Conflict) Equal(other *Conflict) bool {
 
 // equal reports whether the causes are the same and follow from the same facts.
 func (w *Why) equal(other *Why) bool {
-	return w.Cause == other.Cause && w.Headline.Equal(other.Headline) && slices.EqualFunc(w.Facts, other.Facts, Fact.Equal) &&
+	return w.Cause == other.Cause && w.Headline.same(other.Headline) && slices.EqualFunc(w.Facts, other.Facts, Fact.Equal) &&
 		slices.EqualFunc(w.RuledOut, other.RuledOut, func(a, b RuledOut) bool {
 			return a.Cause == b.Cause && a.Open == b.Open && a.Fact.Equal(b.Fact)
 		})

@@ -68,8 +68,8 @@ type Course struct {
 type Why struct {
 	// Cause is its name; CauseUnknown if it is not known.
 	Cause string
-	// Headline sums the cause up; it is empty if the rule does. Facts are what it follows from.
-	Headline Fact
+	// Headline sums the cause up; nil if the rule does. Facts are what it follows from.
+	Headline *Fact
 	Facts    []Fact
 	// RuledOut are the causes that were ruled out. If the cause is unknown, they include those
 	// that cannot be ruled out for want of facts.

@@ -31,7 +31,7 @@ const (
 	// FactTunnel: the node Owners[0] has the address on the tunnel Device, whose kind is Text;
 	// Owners[1] has it, too.
 	FactTunnel FactKind = "tunnel-has-address"
-	// FactPurpose: Pool has the address for Holder, which is no pod.
+	// FactPurpose: Pool has the address by Records[0], which is for no pod.
 	FactPurpose FactKind = "allocated-for-purpose"
 	// FactBridgeOfPods: the node Owners[0] has the address on the bridge Device, which connects pods.
 	FactBridgeOfPods FactKind = "on-bridge-of-pods"
@@ -64,7 +64,8 @@ const (
 	FactPoolRange FactKind = "range-of-pool"
 	// FactInPodCIDR: the address is in the range of pods of a node.
 	FactInPodCIDR FactKind = "in-pod-cidr"
-	// FactAllocatedElsewhere: Pool had the address for Holder while Owners[0] had it, since At.
+	// FactAllocatedElsewhere: Pool had the address by Records[0], for somebody else, while
+	// Owners[0] had it, since At.
 	FactAllocatedElsewhere FactKind = "was-allocated-elsewhere"
 	// FactWrongNodename: Calico takes the node of Owners[0] for the node Text.
 	FactWrongNodename FactKind = "wrong-calico-nodename"
@@ -99,7 +100,7 @@ const (
 	HeadNotGiven FactKind = "not-given"
 	// HeadNotGivenGateway: nobody gave the address, which is that of the bridge Device, to Owners[0].
 	HeadNotGivenGateway FactKind = "not-given-gateway"
-	// HeadAllocatedElsewhere: IPAM had the address for Holder while Owners[0] had it.
+	// HeadAllocatedElsewhere: IPAM had the address by Records[0] while Owners[0] had it.
 	HeadAllocatedElsewhere FactKind = "freed-with-other-owner"
 	// HeadWrongNodename: Calico allocates addresses of pods on the node of Owners[0] for the node Text.
 	HeadWrongNodename FactKind = "freed-with-other-node"
@@ -127,8 +128,8 @@ const (
 	NotVirtualRouter FactKind = "virtual-router"
 	// NotResponder: the network plugin Text answers with the hardware address of Owners[0].
 	NotResponder FactKind = "responder-of-plugin"
-	// NotUncoveredHolder: Owners[0] may be Holder, on a node without an agent, for which Pool has
-	// the address.
+	// NotUncoveredHolder: Owners[0] may be the one, on a node without an agent, that Pool has the
+	// address for by Records[0].
 	NotUncoveredHolder FactKind = "may-be-on-uncovered-node"
 	// NotTunnel: Device of Nodes[0] is no tunnel.
 	NotTunnel FactKind = "no-tunnel"
@@ -193,41 +194,47 @@ type Fact struct {
 	Owners []string
 	// Nodes and Others are names of nodes, Devices names of interfaces as NODE/INTERFACE.
 	Nodes, Others, Devices []string
-	// Pool is the pool of an IPAM, Holder the one that it has the address for.
-	Pool   PoolName
-	Holder Holder
+	// Pool is the pool of an IPAM, Records are allocations in it.
+	Pool    PoolName
+	Records []Record
 	// Device is the name of an interface, Network that of a CNI network.
 	Device, Network string
 	Ranges          Ranges
 	Addresses       []netip.Addr
 	// Text is a word of a source outside: a phase, a problem, the kind of a device.
-	Text    string
-	At      Stamp
-	Count   uint32
-	State   PoolState
-	Records []Record
+	Text  string
+	At    Stamp
+	Count uint32
+	State PoolState
 }
 
-// PoolName is a pool by its key, with the CNI network that it is shown with.
-type PoolName struct {
-	PoolKey
-	Network string
-}
+// PoolName is a pool as it is shown: its key with the name of its node, which is empty for a pool
+// of the whole cluster, and its CNI network.
+type PoolName struct{ IPAM, Name, Node, Network string }
 
 // Holder is the one that an IPAM has an address for, as the IPAM says.
 type Holder struct{ Purpose, Namespace, Pod, ContainerID, Node string }
 
 // Ranges are what addresses are given from: ranges of a pool, or the prefix of a bridge.
 type Ranges struct {
-	Ranges []Range
-	Prefix netip.Prefix
+	List []Range
+	// Bridge is set for the prefix of a bridge.
+	Bridge bool
 }
 
-// Known reports whether there are any.
-func (r Ranges) Known() bool { return len(r.Ranges) > 0 || r.Prefix.IsValid() }
+// rangesOf returns the ranges of a pool.
+func rangesOf(p *Pool) Ranges { return Ranges{List: p.Ranges} }
+
+// rangeOf returns the prefix of a bridge; none if it is invalid.
+func rangeOf(prefix netip.Prefix) Ranges {
+	if !prefix.IsValid() {
+		return Ranges{}
+	}
+	return Ranges{[]Range{RangeOf(prefix)}, true}
+}
 
 func (r Ranges) equal(other Ranges) bool {
-	return r.Prefix == other.Prefix && slices.Equal(r.Ranges, other.Ranges)
+	return r.Bridge == other.Bridge && slices.Equal(r.List, other.List)
 }
 
 // A Record is an allocation of a pool.
@@ -240,11 +247,16 @@ type Record struct {
 
 // Equal reports whether two facts are the same.
 func (f Fact) Equal(other Fact) bool {
-	return f.Kind == other.Kind && f.Pool == other.Pool && f.Holder == other.Holder && f.Device == other.Device &&
+	return f.Kind == other.Kind && f.Pool == other.Pool && f.Device == other.Device &&
 		f.Network == other.Network && f.Text == other.Text && f.At == other.At && f.Count == other.Count && f.State == other.State &&
 		slices.Equal(f.Owners, other.Owners) && slices.Equal(f.Nodes, other.Nodes) && slices.Equal(f.Others, other.Others) &&
 		slices.Equal(f.Devices, other.Devices) && f.Ranges.equal(other.Ranges) && slices.Equal(f.Addresses, other.Addresses) &&
 		slices.Equal(f.Records, other.Records)
+}
+
+// same reports whether two facts are the same, or there is none of either.
+func (f *Fact) same(other *Fact) bool {
+	return f == other || f != nil && other != nil && f.Equal(*other)
 }
 
 // Label returns the name of the pool; the zero name for nil.
@@ -252,10 +264,13 @@ func (p *Pool) Label() PoolName {
 	if p == nil {
 		return PoolName{}
 	}
-	return PoolName{p.Key(), p.Network}
+	return PoolName{p.IPAM, p.Name, p.Node.Key().Name, p.Network}
 }
 
-// Holder returns the one that the allocation is for.
-func (al *Allocation) Holder() Holder {
+// records returns the allocation as the only record of a fact.
+func (al *Allocation) records() []Record { return []Record{{Holder: al.holder(), At: al.AllocatedAt}} }
+
+// holder returns the one that the allocation is for.
+func (al *Allocation) holder() Holder {
 	return Holder{al.Purpose, al.Namespace, al.Pod, al.ContainerID, al.Node}
 }

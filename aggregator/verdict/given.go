@@ -188,7 +188,7 @@ func (q *inquiry) record(p *Pool) Fact {
 		f.Text = p.Problem
 	}
 	for _, al := range q.allocationsOf(p) {
-		r := Record{Holder: al.Holder(), At: al.AllocatedAt}
+		r := Record{Holder: al.holder(), At: al.AllocatedAt}
 		for _, o := range q.owners {
 			if al.books(o) == booked {
 				r.Owner = o.ID

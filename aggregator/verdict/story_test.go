@@ -37,7 +37,7 @@ func TestStoryOfANodenameThatIsAnotherNodes(t *testing.T) {
 	w.audited()
 	c := w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods")
 	want := verdict.Holder{Namespace: "default", Pod: "web", ContainerID: "container-web", Node: "n9"}
-	if c.Cause != elsewhere || !has(&c, verdict.FactAllocatedElsewhere, "web") || c.Facts[0].Holder != want {
+	if c.Cause != elsewhere || !has(&c, verdict.FactAllocatedElsewhere, "web") || c.Facts[0].Records[0].Holder != want {
 		t.Errorf("got cause %s because of %+v", c.Cause, c.Facts)
 	}
 	if keeper(&c) != "db" {

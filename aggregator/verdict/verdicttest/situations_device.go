@@ -205,7 +205,7 @@ var ofDevices = []Situation{
 			w.Calico(p, "far", "n3")
 		},
 		RuledOut: []string{
-			"external-device: may-be-on-uncovered-node owners=02:00:00:00:00:99 pool=whereabouts||lan for=default|far|container-far|n3",
+			"external-device: may-be-on-uncovered-node owners=02:00:00:00:00:99 pool=whereabouts||lan record=default|far|container-far|n3",
 			"ipam-booked-elsewhere: never-allocated-elsewhere pool=whereabouts||lan",
 			"ipam-state-lost: given-once owners=a pool=whereabouts||lan",
 		},
@@ -316,7 +316,7 @@ var ofDevices = []Situation{
 		Facts: []string{
 			"tunnel-has-address owners=n2,web device=tunl0 text=ipip",
 			"given-by-network owners=web network=k8s-pod-network",
-			"allocated-for-purpose pool=calico|| for=IP-in-IP_tunnel||||n2",
+			"allocated-for-purpose pool=calico|| record=IP-in-IP_tunnel||||n2",
 		},
 		RuledOut: []string{
 			"ipam-booked-elsewhere: never-allocated-elsewhere pool=calico||",

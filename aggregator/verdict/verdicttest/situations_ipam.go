@@ -229,7 +229,7 @@ var ofRecords = []Situation{
 			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "web", Node: "n9"})
 		},
 		Facts: []string{
-			"was-allocated-elsewhere owners=web pool=calico|| for=default|web||n9 at=0s",
+			"was-allocated-elsewhere owners=web pool=calico|| at=0s record=default|web||n9",
 			"record pool=calico|| state=1 record=default|db|container-db|n2->db",
 		},
 		RuledOut: []string{

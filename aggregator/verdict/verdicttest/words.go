@@ -55,17 +55,13 @@ func word(c *verdict.Conflict, f verdict.Fact) string {
 	say("others", f.Others...)
 	say("devices", f.Devices...)
 	if f.Pool != (verdict.PoolName{}) {
-		say("pool", strings.Join([]string{f.Pool.IPAM, f.Pool.Node.Name, f.Pool.Network}, "|"))
+		say("pool", strings.Join([]string{f.Pool.IPAM, f.Pool.Node, f.Pool.Network}, "|"))
 	}
-	say("for", holder(f.Holder))
 	say("device", f.Device)
 	say("network", f.Network)
-	ranges := make([]string, 0, len(f.Ranges.Ranges))
-	for _, r := range f.Ranges.Ranges {
+	ranges := make([]string, 0, len(f.Ranges.List))
+	for _, r := range f.Ranges.List {
 		ranges = append(ranges, r.String())
-	}
-	if f.Ranges.Prefix.IsValid() {
-		ranges = append(ranges, f.Ranges.Prefix.String())
 	}
 	say("ranges", ranges...)
 	for _, a := range f.Addresses {
