@@ -2,12 +2,12 @@ package aggregator
 
 import (
 	"context"
-	"net/netip"
 	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -19,7 +19,7 @@ func (s *store) audit(e *entry, in *verdict.Case, judged *verdict.Judgement) {
 	if e.booking == nil && len(in.Pools) == 0 && len(judged.Spoofs) == 0 && !sharedInside(e.owners) {
 		return
 	}
-	out := s.policy.Audit(in, judged)
+	out := audit.Address(&s.policy, in, judged)
 	if e.booking == nil && len(out.Findings) == 0 && len(out.Past) == 0 {
 		return
 	}
@@ -52,52 +52,38 @@ func active(conflicts []verdict.Conflict) bool {
 	return slices.ContainsFunc(conflicts, func(c verdict.Conflict) bool { return c.Active() })
 }
 
-// tellFinding makes a finding of the audit known, if it says something new.
+// tellFinding makes a finding known, if it says something new. The entry is that of its address,
+// nil for a finding that is not about one.
 func (s *store) tellFinding(e *entry, f *verdict.Finding) {
-	place := findingPlace{f.Kind, addressText(f.Address), f.ID}
-	was := s.findings.byID[f.ID]
-	typ, since := added, s.clock()
-	if was != nil {
-		typ, since = updated, was.since
-		if was.audit != nil && was.audit.Equal(f) {
-			was.audit = f // the same, with the newest of its owners
-			return
-		}
+	typ, news := s.findings.put(f)
+	if !news {
+		return
 	}
-	now := &found{place: place, since: since, audit: f}
-	s.findings.enter(now)
-	s.countFinding(e, f, was == nil)
-	s.findings.hub.publish(event{typ: typ, finding: s.findingProto(now)})
+	s.countFinding(e, f, typ == added)
+	s.findings.hub.publish(event{typ: typ, finding: s.findingProto(s.findings.byID[f.ID], false)})
 }
 
-// addressText returns an address in the format of the API; empty for an invalid address.
-func addressText(a netip.Addr) string {
-	if !a.IsValid() {
-		return ""
-	}
-	return a.String()
-}
-
-// endFinding tells that a finding of the audit is over.
+// endFinding tells that a finding about an address is over.
 func (s *store) endFinding(e *entry, f *verdict.Finding) {
 	over := s.findings.leave(f.ID)
 	if over == nil {
 		return
 	}
-	say := s.findingProto(over)
-	if e != nil {
-		s.countFinding(e, f, false)
-		if active(e.conflicts()) {
-			say.Summary = "It has become a conflict. Before: " + say.GetSummary()
-		}
+	s.countFinding(e, f, false)
+	s.findings.hub.publish(event{typ: removed, finding: s.findingProto(over, e != nil && active(e.conflicts()))})
+}
+
+// dropFinding tells that a finding is over that is not about an address.
+func (s *store) dropFinding(id string) {
+	if over := s.findings.leave(id); over != nil {
+		s.findings.hub.publish(event{typ: removed, finding: s.findingProto(over, false)})
 	}
-	s.findings.hub.publish(event{typ: removed, finding: say})
 }
 
 // countFinding keeps what a pool's own findings say of its addresses.
 func (s *store) countFinding(e *entry, f *verdict.Finding, first bool) {
 	p := s.pools.byRec[f.Pool]
-	if p == nil {
+	if p == nil || e == nil {
 		return
 	}
 	there := s.findings.byID[f.ID] != nil
@@ -111,9 +97,9 @@ func (s *store) countFinding(e *entry, f *verdict.Finding, first bool) {
 	case verdict.FindingLeaked:
 		switch {
 		case first:
-			p.leaked[family(f.Address)]++
+			p.leaked[audit.FamilyOf(f.Address)]++
 		case !there:
-			p.leaked[family(f.Address)]--
+			p.leaked[audit.FamilyOf(f.Address)]--
 		}
 	default:
 		return
@@ -121,56 +107,41 @@ func (s *store) countFinding(e *entry, f *verdict.Finding, first bool) {
 	s.lookAt(p)
 }
 
-// findingProto is a finding in the contract's form; s.mu is held.
-func (s *store) findingProto(f *found) *pb.Finding {
-	if f.inWord != nil {
-		return f.inWord
-	}
-	a := f.audit
+// findingProto is a finding in the contract's form, and whether it has become a conflict; s.mu is
+// held.
+func (s *store) findingProto(f *found, superseded bool) *pb.Finding {
+	a := f.Finding
 	if a.Spoof != nil {
 		a = s.wholeSpoof(a)
 	}
-	p := s.pools.byRec[a.Pool]
-	var use verdict.PoolUse
-	if p != nil {
-		use = s.use(p)
-	}
-	told := explain.Tell(a, use)
 	out := &pb.Finding{
-		Kind: a.Kind, Address: addressText(a.Address), Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
+		Kind: a.Kind, Address: f.place.address, Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
 		DetectedAt: timestamp(f.since), Runbook: explain.Runbook(a.Kind), Owners: s.ownersProto(a.Address, a.Owners),
 	}
-	setTold(out, told)
-	if a.Spoof != nil {
-		for _, addr := range a.Spoof.Addresses {
-			out.Addresses = append(out.Addresses, addr.String())
-		}
+	var use verdict.PoolUse
+	if p := s.pools.byRec[a.Pool]; p != nil {
+		use = s.use(p)
+		out.Pool = poolProto(&p.rec, use)
+	} else if a.Stock != nil {
+		out.Pool = poolProto(a.Pool, a.Stock.Use)
 	}
-	for _, al := range a.Allocations {
-		out.Allocations = append(out.Allocations, allocationProto(al))
+	told := explain.Finding(a, use)
+	if superseded {
+		told = told.Superseded()
 	}
-	for i := range a.Owners {
-		if name := a.Owners[i].Node.Name; !slices.Contains(out.Nodes, name) {
-			out.Nodes = append(out.Nodes, name)
-		}
-	}
-	if a.Pool != nil {
-		if n := a.Pool.Node; n != nil && !slices.Contains(out.Nodes, n.Name) {
-			out.Nodes = append(out.Nodes, n.Name)
-		}
-		if p != nil {
-			out.Pool = s.poolProto(p)
-		}
-	}
-	return out
-}
-
-// setTold enters what is told of a finding in words.
-func setTold(out *pb.Finding, told explain.Told) {
 	out.Summary, out.Evidence, out.Remedy = told.Summary, told.Evidence, adviceProto(told.Remedy)
 	for _, fix := range told.Fixes {
 		out.Fixes = append(out.Fixes, &pb.Fix{Node: fix.Node, What: fix.What, Command: fix.Command, Manual: fix.Manual})
 	}
+	for _, addr := range audit.Addresses(a) {
+		out.Addresses = append(out.Addresses, addr.String())
+	}
+	for _, al := range a.Allocations {
+		out.Allocations = append(out.Allocations, allocationProto(al))
+	}
+	nodes := audit.Nodes(a)
+	out.Nodes = nodes[:min(len(nodes), maxTold)]
+	return out
 }
 
 // adviceProto converts the actions for a finding to the format of the API.
@@ -186,17 +157,16 @@ func adviceProto(actions []explain.Action) []*pb.Action {
 	return out
 }
 
-// poolProto is a pool in the contract's form; s.mu is held.
-func (s *store) poolProto(p *pool) *pb.Pool {
-	use := s.use(p)
+// poolProto is a pool in the contract's form, with how full it is.
+func poolProto(p *verdict.Pool, use verdict.PoolUse) *pb.Pool {
 	out := &pb.Pool{
-		Ipam: p.rec.IPAM, Name: p.rec.Name, Network: p.rec.Network, State: pb.Pool_State(p.rec.State),
+		Ipam: p.IPAM, Name: p.Name, Network: p.Network, State: pb.Pool_State(p.State),
 		Size: use.Size, Allocated: use.Allocated, Leaked: use.Leaked,
 	}
-	if p.node != nil {
-		out.Node = p.node.rec.Name
+	if p.Node != nil {
+		out.Node = p.Node.Name
 	}
-	for _, r := range p.rec.Ranges {
+	for _, r := range p.Ranges {
 		out.Ranges = append(out.Ranges, r.String())
 	}
 	if use.ExhaustedIn > 0 {
@@ -210,56 +180,7 @@ const maxExhaustion = 365 * 24 * time.Hour
 
 // use is how full a pool is.
 func (s *store) use(p *pool) verdict.PoolUse {
-	scarce, size := p.scarce()
-	use := verdict.PoolUse{Size: size, Allocated: uint64(p.allocated.of(scarce)), Leaked: uint64(p.leaked.of(scarce))}
-	if scarce != families {
-		use.Family = [families]string{"IPv4", "IPv6"}[scarce]
-	}
-	if rate := p.growth.rate(s.clock(), p.allocated, scarce); rate > 0 && use.Size > use.Allocated {
-		use.ExhaustedIn = float64(use.Size-use.Allocated) / rate
-	}
-	return use
-}
-
-// growth is how full a pool was, a minute apart, for the last hour.
-type growth struct {
-	samples []sample
-}
-
-type sample struct {
-	at        verdict.Stamp
-	allocated tally
-}
-
-// see notes how full the pool is before it changes.
-func (g *growth) see(now verdict.Stamp, allocated tally) {
-	if n := len(g.samples); n > 0 && now.Sub(g.samples[n-1].at) < time.Minute {
-		return
-	}
-	g.samples = append(g.samples, sample{now, allocated})
-	for len(g.samples) > 1 && now.Sub(g.samples[1].at) > time.Hour {
-		g.samples = g.samples[1:]
-	}
-}
-
-// rate is by how many addresses of a family the pool grows in a second; 0 where that
-// cannot be told.
-func (g *growth) rate(now verdict.Stamp, allocated tally, family int) float64 {
-	if len(g.samples) == 0 {
-		return 0
-	}
-	first := g.samples[0]
-	for _, s := range g.samples {
-		if now.Sub(s.at) <= time.Hour {
-			break
-		}
-		first = s
-	}
-	lasted, grown := now.Sub(first.at), allocated.of(family)-first.allocated.of(family)
-	if lasted < time.Minute || grown <= 0 {
-		return 0
-	}
-	return float64(grown) / lasted.Seconds()
+	return audit.Use(&p.rec, p.allocated, p.leaked, &p.growth, s.clock())
 }
 
 const (
@@ -267,12 +188,7 @@ const (
 	poolPause = 200 * time.Millisecond
 	// poolEvery is when those of a pool that grows are made again.
 	poolEvery = time.Minute
-	// nearlyFull is how much of a pool may be given before that is told, halfFull if it
-	// is to be full soon.
-	nearlyFull = 0.9
-	halfFull   = 0.5
-	soon       = time.Hour
-	// maxTold is how many addresses are named in one finding.
+	// maxTold is how many nodes are named in one finding.
 	maxTold = 1000
 )
 
@@ -289,7 +205,7 @@ func (s *store) lookAtPools() {
 	now := s.clock()
 	for _, p := range s.looked {
 		p.looked = false
-		p.growth.see(now, p.allocated)
+		p.growth.See(now, p.allocated)
 		if next := p.told.Add(poolPause); p.told != 0 && now < next && !s.newlyLost(p) {
 			s.arm(p, next)
 			continue
@@ -306,100 +222,39 @@ func (s *store) checkPool(p *pool, now verdict.Stamp) {
 		return
 	}
 	p.told = now
-	use := s.use(p)
-	s.poolFinding(p, verdict.FindingIPAMStateLost, verdict.Critical, p.lost(), use)
-	s.poolFinding(p, verdict.FindingIPAMUnreadable, verdict.Warning, p.rec.Problem != "" && p.rec.State != verdict.PoolMissing, use)
-	share := float64(use.Allocated) / float64(max(use.Size, 1))
-	full := use.Size > 0 && (share >= nearlyFull || share >= halfFull && use.ExhaustedIn > 0 && use.ExhaustedIn < soon.Seconds())
-	s.poolFinding(p, verdict.FindingPoolExhaustion, verdict.Warning, full, use)
-	if use.ExhaustedIn > 0 {
+	given := s.given(p)
+	found := audit.Pool(&s.policy, given)
+	for i := range found {
+		s.tellFinding(nil, &found[i])
+	}
+	for _, kind := range audit.PoolKinds() {
+		if !slices.ContainsFunc(found, func(f verdict.Finding) bool { return f.Kind == kind }) {
+			s.dropFinding(audit.PoolID(&s.policy, kind, &p.rec))
+		}
+	}
+	if given.Use.ExhaustedIn > 0 {
 		s.arm(p, now.Add(poolEvery))
 	}
 }
 
-// lost tells whether all that the pool has given was lost, and some of it is in use. Of
-// the cluster's pools nobody says so: one that has nothing of several that pods have has.
-// Cilium's records are not what is read of it.
-func (p *pool) lost() bool {
-	return len(p.atRisk) > 0 && (p.rec.State == verdict.PoolMissing || p.node != nil && p.rec.LostAt != 0 && p.outlived() ||
-		p.node == nil && p.rec.IPAM != verdict.Cilium && p.allocated.of(families) == 0 && p.severalOfPods())
-}
-
-// severalOfPods tells whether pods have several of the addresses that are at risk: what
-// nodes have themselves nobody gave them.
-func (p *pool) severalOfPods() bool {
-	n := 0
+// given is what a pool has given.
+func (s *store) given(p *pool) audit.Given {
+	rec := p.rec
+	g := audit.Given{Pool: &rec, Use: s.use(p), Allocated: p.allocated.Of(audit.Both)}
 	for e := range p.atRisk {
-		if slices.ContainsFunc(e.owners, func(o verdict.Owner) bool { return o.Assigned && o.Workload().Kind == verdict.Pod }) {
-			n++
-		}
+		g.AtRisk = append(g.AtRisk, audit.Risk{Address: e.addr, Owners: e.owners})
 	}
-	return n > 1
+	return g
 }
 
-// lostWithin is how long after its record an address may be assigned, which was lost in
-// between.
-const lostWithin = time.Minute
-
-// outlived tells whether somebody had an address that is at risk when the records were
-// lost, by the clock of the node. Some that were lost may never come back, as nobody has
-// them any more: what is wrong with others later has another reason.
-func (p *pool) outlived() bool {
-	for e := range p.atRisk {
-		for i := range e.owners {
-			if o := &e.owners[i]; o.Assigned && o.Node == p.node.rec && o.AssignedAt() <= p.rec.LostAt.Add(lostWithin) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// newlyLost tells whether that is not told yet.
+// newlyLost tells whether it is not told yet that all that a pool has given was lost.
 func (s *store) newlyLost(p *pool) bool {
-	return p.lost() && s.findings.said(verdict.FindingID(s.policy.Cluster, verdict.FindingIPAMStateLost, p.rec.Subject())) == nil
-}
-
-func (s *store) poolFinding(p *pool, kind string, severity verdict.Severity, is bool, use verdict.PoolUse) {
-	id := verdict.FindingID(s.policy.Cluster, kind, p.rec.Subject())
-	if !is {
-		s.findings.drop(id)
-		return
-	}
-	out := &pb.Finding{Id: id, Kind: kind, Severity: pb.Finding_Severity(severity), Pool: s.poolProto(p)}
-	var addrs []netip.Addr
-	var names []string
-	if kind == verdict.FindingIPAMStateLost {
-		for e := range p.atRisk {
-			addrs = append(addrs, e.addr)
-		}
-		slices.SortFunc(addrs, netip.Addr.Compare)
-		addrs = addrs[:min(len(addrs), maxTold)]
-		for _, a := range addrs {
-			out.Addresses = append(out.Addresses, a.String())
-			names = append(names, holderName(s.table.get(a), p))
-		}
-	}
-	if p.node != nil {
-		out.Nodes = []string{p.node.rec.Name}
-	}
-	setTold(out, explain.TellPool(kind, &p.rec, use, addrs, names))
-	s.findings.put(out)
-}
-
-// holderName names who holds an address of a pool.
-func holderName(e *entry, p *pool) string {
-	for i := range e.owners {
-		if o := &e.owners[i]; o.Assigned && (p.node == nil || o.Node == p.node.rec) {
-			return explain.OwnerName(o)
-		}
-	}
-	return ""
+	return audit.Lost(s.given(p)) && s.findings.said(audit.PoolID(&s.policy, verdict.FindingIPAMStateLost, &p.rec)) == nil
 }
 
 func (s *store) dropPoolFindings(p *pool) {
-	for _, kind := range []string{verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion} {
-		s.findings.drop(verdict.FindingID(s.policy.Cluster, kind, p.rec.Subject()))
+	for _, kind := range audit.PoolKinds() {
+		s.dropFinding(audit.PoolID(&s.policy, kind, &p.rec))
 	}
 }
 

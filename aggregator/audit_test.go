@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -480,7 +481,7 @@ func TestAnAddressThatIsWrittenTwiceIsGivenOnce(t *testing.T) {
 			t.Helper()
 			l.store.mu.Lock()
 			defer l.store.mu.Unlock()
-			if got := l.store.pools.byKey[poolKey{nil, p.IPAM, p.Name}].allocated; got != (tally{want}) || l.store.pools.allocations != all {
+			if got := l.store.pools.byKey[poolKey{nil, p.IPAM, p.Name}].allocated; got != (audit.Tally{want}) || l.store.pools.allocations != all {
 				t.Errorf("got %v and %d, want %d and %d", got, l.store.pools.allocations, want, all)
 			}
 		}

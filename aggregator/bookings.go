@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -114,7 +115,7 @@ func (s *store) book(p *pool, al verdict.Allocation, now verdict.Stamp) *allocat
 	b.allocations = append(b.allocations, next)
 	if p.entries.get(al.Address) == nil {
 		p.entries.put(e)
-		p.allocated[family(al.Address)]++
+		p.allocated[audit.FamilyOf(al.Address)]++
 	}
 	s.count(p, 1)
 	s.touch(e)
@@ -164,7 +165,7 @@ func (s *store) unbook(p *pool, e *entry, al *allocation) {
 	b.allocations = slices.DeleteFunc(b.allocations, func(other *allocation) bool { return other == al })
 	if !slices.ContainsFunc(b.allocations, func(other *allocation) bool { return other.Pool == al.Pool }) {
 		p.entries.remove(e.addr)
-		p.allocated[family(e.addr)]--
+		p.allocated[audit.FamilyOf(e.addr)]--
 	}
 	b.vanished = append(b.vanished, &al.Allocation)
 	s.charge(p.node, &al.cost, 0, true)

@@ -2,13 +2,13 @@ package aggregator
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -399,11 +399,7 @@ func (s *store) memoryProblem(n *node) []string {
 	if n.leftOut == (leftOut{}) {
 		return nil
 	}
-	return []string{fmt.Sprintf(
-		"the aggregator has no memory for all that this node reports: %d records of its kernel and IPAM and %d sightings on the wire are left out, "+
-			"so that duplicates of them are not seen. The node uses %d MiB of the %d MiB that all nodes share: "+
-			"find out why it reports so much (a port that floods, interfaces that are not to be watched), or give the aggregator more memory",
-		n.leftOut.records, n.leftOut.wire, n.used>>20, s.budget.limit>>20)}
+	return []string{explain.NoMemory(n.leftOut.records, n.leftOut.wire, n.used, s.budget.limit)}
 }
 
 // completed notes that a snapshot was applied, and how much of it was left out.

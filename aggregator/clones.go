@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -61,7 +62,7 @@ func (s *store) noteClones(e *entry, clones []verdict.Spoof) {
 // tellClone publishes the finding with the newest claim only. wholeSpoof adds up all claims.
 func (s *store) tellClone(c *clone, newest *verdict.Spoof) {
 	spoof := *newest
-	f := s.policy.CloneFinding(&spoof)
+	f := audit.Clone(&s.policy, &spoof)
 	c.told = &f
 	s.tellFinding(nil, c.told)
 }

@@ -1,7 +1,6 @@
 package aggregator
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -34,7 +33,7 @@ func (s *store) ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
 	out := &pb.Owner{
 		Address: addressText(a), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
 		Mac: o.MAC.String(), Netns: netns(o),
-		Workload: workloadProto(o), Intended: s.lacking(o),
+		Workload: workloadProto(o), Intended: intendedProto(s.lacking(o)),
 		State: pb.Owner_State(o.State), Excluded: s.exclusion(a, o),
 		AssignedAt: timestamp(o.AssignedAt()),
 		Evidence:   make([]*pb.Evidence, 0, len(o.Claims)),
@@ -73,7 +72,7 @@ func (s *store) exclusion(a netip.Addr, o *verdict.Owner) string {
 	if e := s.table.get(a); e != nil {
 		all = e.owners
 	}
-	return explain.TellExclusion(&s.policy, o, all)
+	return explain.Exclusion(&s.policy, o, all)
 }
 
 // netns is the inode of an owner's namespace, or its number with the agent.
@@ -97,7 +96,7 @@ func (s *store) ownersProto(a netip.Addr, owners []verdict.Owner) []*pb.Owner {
 
 // conflictProto is a conflict in the contract's form; s.mu is held.
 func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
-	told := explain.TellConflict(&s.policy, c)
+	told := explain.Conflict(&s.policy, c)
 	out := &pb.Conflict{
 		Id: c.ID, Episode: c.Episode, Address: c.Address.String(), Scope: scopeProto(c.Kind, c.Scope),
 		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: told.Summary, Remedy: adviceProto(told.Remedy),
@@ -122,15 +121,18 @@ func (s *store) nodeProto(n *node) *pb.Node {
 	if n.rec.Unheard {
 		state = pb.Node_UNHEARD
 	}
-	problems := slices.Concat(n.status.GetProblems(), s.nameProblem(n), s.placeProblem(n), n.floodProblems(), unparsedProblem(n.status.GetUnparsed()), s.memoryProblem(n))
+	problems := slices.Concat(n.status.GetProblems(), s.nameProblem(n), s.placeProblem(n), n.floodProblems())
+	if u := n.status.GetUnparsed(); u != nil {
+		if text := explain.Unparsed(u.GetTags(), u.GetExtensions(), u.GetOptions()); text != "" {
+			problems = append(problems, text)
+		}
+	}
+	problems = append(problems, s.memoryProblem(n)...)
 	if n.excess > 0 {
-		problems = append(problems, fmt.Sprintf(
-			"the aggregator left out %d reports of the wire: it takes %d claims of one node at most; exclude interfaces that are not to be watched",
-			n.excess, maxClaims))
+		problems = append(problems, explain.TooManyClaims(n.excess, maxClaims))
 	}
 	if len(n.corrected) > 0 {
-		problems = append(problems, "some texts that it reported cannot be what they were said to be: "+n.corrected.text()+
-			"; what does not belong in them is shown as \uFFFD, or left out: see whether something on the node has such a name, or whether the agent's credentials were stolen")
+		problems = append(problems, explain.Corrected(n.corrected.text()))
 	}
 	out := &pb.Node{
 		Name: n.rec.Name, State: state, Version: n.version, Kernel: n.kernel, BootId: n.id.boot, Netns: n.id.netns,
@@ -149,29 +151,6 @@ func (s *store) nodeProto(n *node) *pb.Node {
 		}
 	}
 	return out
-}
-
-// unparsedProblem describes the frames that a node's observer could not parse; it returns
-// nothing if there were none.
-func unparsedProblem(u *pb.Unparsed) []string {
-	var kinds []string
-	for _, one := range []struct {
-		frames uint64
-		what   string
-	}{
-		{u.GetTags(), "under more VLAN tags than are read"},
-		{u.GetExtensions(), "with more IPv6 extension headers than are read"},
-		{u.GetOptions(), "with more NDP options than are read"},
-	} {
-		if one.frames > 0 {
-			kinds = append(kinds, fmt.Sprintf("%d %s", one.frames, one.what))
-		}
-	}
-	if len(kinds) == 0 {
-		return nil
-	}
-	return []string{fmt.Sprintf("since the agent started, some frames were not read to the end (%s): their sender can hide claims to addresses in them; "+
-		"ordinary hosts do not send such frames: capture them on the node's ports to find the sender", joined(kinds))}
 }
 
 // phaseWords are the states of a conflict in logs and metrics.

@@ -10,16 +10,13 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// findings are what is wrong and not yet a conflict. Whoever finds something puts
-// it here, anew when it changed, and drops it when it is over. It is behind the
-// store's mu.
+// findings are what is wrong and not yet a conflict. They are behind the store's mu.
 type findings struct {
 	hub   *hub
 	clock func() verdict.Stamp
@@ -28,21 +25,17 @@ type findings struct {
 	namesakes
 }
 
-// found is one finding: in words already, or to be put in words when it is told. Of
-// an address there may be a hundred thousand.
+// found is one finding, and since when it is known. Of an address there may be a hundred
+// thousand. It is put into words when it is told.
 type found struct {
-	place  findingPlace
-	since  verdict.Stamp
-	inWord *pb.Finding // never changes
-	audit  *verdict.Finding
+	*verdict.Finding
+	place findingPlace
+	since verdict.Stamp
 }
 
 // about tells whether a finding is about an address, or about many and that one.
 func (f *found) about(address string) bool {
-	if f.audit != nil && f.audit.Spoof != nil && slices.ContainsFunc(f.audit.Spoof.Addresses, func(a netip.Addr) bool { return a.String() == address }) {
-		return true
-	}
-	return f.place.address == address || slices.Contains(f.inWord.GetAddresses(), address)
+	return f.place.address == address || slices.ContainsFunc(audit.Addresses(f.Finding), func(a netip.Addr) bool { return a.String() == address })
 }
 
 func newFindings(instance int64, clock func() verdict.Stamp) findings {
@@ -52,29 +45,26 @@ func newFindings(instance int64, clock func() verdict.Stamp) findings {
 	}
 }
 
-// put makes a finding known, if it says something new.
-func (f *findings) put(say *pb.Finding) {
-	typ := added
-	now := f.clock()
-	say.DetectedAt = timestamp(now)
-	say.Runbook = explain.Runbook(say.GetKind())
-	if before := f.byID[say.GetId()]; before != nil {
-		say.DetectedAt, now = before.inWord.GetDetectedAt(), before.since
-		if proto.Equal(before.inWord, say) {
-			return
+// put enters a finding, and tells whether that says something new, and what.
+func (f *findings) put(one *verdict.Finding) (typ watchType, news bool) {
+	now := &found{Finding: one, place: placeOf(one), since: f.clock()}
+	typ = added
+	if was := f.byID[one.ID]; was != nil {
+		if typ, now.since = updated, was.since; audit.Same(was.Finding, one) {
+			was.Finding = one // the same, with the newest of its owners
+			return updated, false
 		}
-		typ = updated
 	}
-	f.enter(&found{place: placeOf(say), since: now, inWord: say})
-	f.hub.publish(event{typ: typ, finding: say})
+	f.enter(now)
+	return typ, true
 }
 
 // enter puts a finding in the place of any other one of its id.
 func (f *findings) enter(one *found) {
-	if f.byID[one.place.id] == nil {
-		f.kinds[one.place.kind]++
+	if f.byID[one.ID] == nil {
+		f.kinds[one.Kind]++
 	}
-	f.byID[one.place.id] = one
+	f.byID[one.ID] = one
 }
 
 // leave takes a finding out; nil where there is none.
@@ -82,22 +72,15 @@ func (f *findings) leave(id string) *found {
 	over := f.byID[id]
 	if over != nil {
 		delete(f.byID, id)
-		f.kinds[over.place.kind]--
+		f.kinds[over.Kind]--
 	}
 	return over
 }
 
-// drop tells that a finding that was put is over.
-func (f *findings) drop(id string) {
-	if over := f.leave(id); over != nil {
-		f.hub.publish(event{typ: removed, finding: over.inWord})
-	}
-}
-
-// said is a finding that was put; nil for none.
-func (f *findings) said(id string) *pb.Finding {
+// said is a finding; nil for none.
+func (f *findings) said(id string) *verdict.Finding {
 	if one := f.byID[id]; one != nil {
-		return one.inWord
+		return one.Finding
 	}
 	return nil
 }
@@ -114,8 +97,23 @@ func (f *findings) count() map[string]int {
 // findingPlace is where a finding is in the order of lists.
 type findingPlace struct{ kind, address, id string }
 
-func placeOf(f *pb.Finding) findingPlace {
-	return findingPlace{f.GetKind(), f.GetAddress(), f.GetId()}
+func placeOf(f *verdict.Finding) findingPlace {
+	at := findingPlace{kind: f.Kind, id: f.ID}
+	switch {
+	case f.Overlap != nil:
+		at.address = f.Overlap.Range.String()
+	default:
+		at.address = addressText(f.Address)
+	}
+	return at
+}
+
+// addressText returns an address in the format of the API; empty for an invalid address.
+func addressText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
 }
 
 func (p findingPlace) compare(other findingPlace) int {
@@ -142,13 +140,7 @@ func parseFindingPlace(token string) (p findingPlace, err error) {
 type findingFilter struct{ kind, address, node string }
 
 // on tells whether a finding is about a node.
-func (f *found) on(node string) bool {
-	if f.audit == nil {
-		return slices.Contains(f.inWord.GetNodes(), node)
-	}
-	return f.audit.Pool != nil && f.audit.Pool.Node != nil && f.audit.Pool.Node.Name == node ||
-		slices.ContainsFunc(f.audit.Owners, func(o verdict.Owner) bool { return o.Node.Name == node })
-}
+func (f *found) on(node string) bool { return slices.Contains(audit.Nodes(f.Finding), node) }
 
 // listFindings fills a page with findings and returns the token of the next one. It releases
 // the lock while it sorts, because there may be many findings.
@@ -190,7 +182,7 @@ func (s *store) findingsAt(places []findingPlace) []*pb.Finding {
 	list := make([]*pb.Finding, 0, len(places))
 	for _, p := range places {
 		if f := s.findings.byID[p.id]; f != nil {
-			list = append(list, s.findingProto(f))
+			list = append(list, s.findingProto(f, false))
 		}
 	}
 	return list

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -207,10 +208,21 @@ func TestFindingsAreLogged(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go s.accountFindings(ctx)
 		synctest.Wait()
-		s.findings.put(&pb.Finding{Id: "abc", Kind: duplicateNodeName, Summary: "two of them", Nodes: []string{"n1", "n1@b"}})
-		s.findings.put(&pb.Finding{Id: "abc", Kind: duplicateNodeName, Summary: "three of them", Nodes: []string{"n1", "n1@b", "n1@c"}})
-		s.findings.drop("abc")
-		s.findings.drop("abc")
+		name := func(machines ...string) {
+			f := verdict.Finding{ID: "abc", Kind: verdict.FindingDuplicateNodeName, Namesakes: &verdict.Namesakes{Name: "n1"}}
+			for _, m := range machines {
+				f.Namesakes.Machines = append(f.Namesakes.Machines, verdict.Machine{Name: m})
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.tellFinding(nil, &f)
+		}
+		name("n1", "n1@b")
+		name("n1", "n1@b", "n1@c")
+		s.mu.Lock()
+		s.dropFinding("abc")
+		s.dropFinding("abc")
+		s.mu.Unlock()
 		synctest.Wait()
 		cancel()
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")

@@ -1,8 +1,6 @@
 package aggregator
 
 import (
-	"fmt"
-
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -36,15 +34,11 @@ func (n *node) flooding() (out []*pb.Node_Flooding) {
 // floodProblems describes the flooding ports in words.
 func (n *node) floodProblems() (out []string) {
 	for _, f := range n.status.GetFlooding() {
-		port := f.GetInterface()
+		var behind *verdict.Namespace
 		if ns := n.behind(f.GetIndex()); ns != nil {
-			port += " (" + explain.NamespaceName(ns.rec) + ")"
+			behind = ns.rec
 		}
-		out = append(out, fmt.Sprintf(
-			"%s floods the agent with new bindings: %d frames and claims were left out since %s, %d a second now. "+
-				"Claims to addresses that this node or its IPAM knows are still taken, others by this port may be missing: "+
-				"look for a scanner, a loop or an attack behind it",
-			port, f.GetLeftOut(), f.GetSince().AsTime().UTC().Format("2006-01-02 15:04:05 MST"), f.GetRate()))
+		out = append(out, explain.Flood(f.GetInterface(), behind, f.GetLeftOut(), stamp(f.GetSince()), f.GetRate()))
 	}
 	return out
 }

@@ -1,17 +1,11 @@
 package aggregator
 
 import (
-	"net/netip"
 	"slices"
-	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
-
-// intendedAfter is how long an address that the Kubernetes API has for a pod may be
-// missing there before that is told: after a node was booted, kubelet tells of one pod
-// after the other which addresses it has now.
-const intendedAfter = 30 * time.Second
 
 func (ns *namespace) clock() *alarm { return &ns.alarm }
 
@@ -25,7 +19,7 @@ func (s *store) lack(ns *namespace) {
 		s.arm(ns, s.clock()) // once its interfaces are known, too
 	}
 	if p := s.podObject(ns.rec); p != nil && !p.HostNetwork && len(p.IPs) > 0 && !ns.alarm.set() {
-		s.arm(ns, s.clock().Add(intendedAfter))
+		s.arm(ns, s.clock().Add(audit.IntendedAfter))
 	}
 }
 
@@ -67,14 +61,8 @@ func (s *store) intend(ns *namespace) {
 	}
 }
 
-// lacks are the findings about a namespace. A pod that is ending gives its addresses
-// back first, and one that runs a virtual machine may have given them to that.
-func (s *store) lacks(ns *namespace) (list []verdict.Finding) {
-	p := s.podObject(ns.rec)
-	if p != nil && (p.Absent || p.DeletionTimestamp != 0 || p.Phase == "Succeeded" || p.Phase == "Failed" || p.VirtualMachine != "") ||
-		ns.rec.Who.Workload().VirtualMachine != "" {
-		return nil
-	}
+// lacks are the findings about a namespace.
+func (s *store) lacks(ns *namespace) []verdict.Finding {
 	inside := ns.ifaces[0].rec
 	for _, i := range ns.ifaces {
 		if i.rec.Attachment != verdict.Local {
@@ -82,25 +70,14 @@ func (s *store) lacks(ns *namespace) (list []verdict.Finding) {
 			break
 		}
 	}
-	o := verdict.Owner{ID: ns.rec.ID, Node: ns.rec.Node, Namespace: ns.rec, Interface: inside, MAC: inside.MAC, State: verdict.Live, Pod: p}
-	for _, missing := range s.lacking(&o) {
-		if missing.GetSource() == sourceKubernetes {
-			if due := max(ns.since, p.Heard).Add(intendedAfter); s.clock() < due {
-				s.arm(ns, due)
-				continue
-			}
-		}
-		a, err := netip.ParseAddr(missing.GetAddress())
-		if err != nil {
-			continue
-		}
-		list = append(list, verdict.Finding{
-			ID:   verdict.FindingID(s.policy.Cluster, verdict.FindingIntendedNotObserved, ns.rec.ID+" "+a.String()),
-			Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Address: a, Owners: []verdict.Owner{o},
-			Source: missing.GetSource(), Since: s.clock(),
-		})
+	o := verdict.Owner{
+		ID: ns.rec.ID, Node: ns.rec.Node, Namespace: ns.rec, Interface: inside, MAC: inside.MAC, State: verdict.Live, Pod: s.podObject(ns.rec),
 	}
-	return list
+	out := audit.Missing(&s.policy, &o, s.lacking(&o), ns.since, s.clock())
+	if out.Again != 0 {
+		s.arm(ns, out.Again)
+	}
+	return out.Findings
 }
 
 // endLacks ends the findings about a namespace that has ended.

@@ -113,7 +113,7 @@ func (s *store) takeOwners(e *entry, owners []verdict.Owner) {
 		case was == nil:
 			s.publishOwner(added, e, o, nil)
 			s.lackOfSpeaker(o)
-		case !was.Equal(o):
+		case !was.Same(o):
 			s.publishOwner(updated, e, o, was)
 			s.lackOfSpeaker(o)
 		}
@@ -163,7 +163,7 @@ func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 		s.byID[c.ID] = e
 	}
 	opened := c.Active() && (was == nil || !was.Active())
-	changed := was == nil || !was.Equal(c)
+	changed := was == nil || !was.Same(c)
 	if was != nil {
 		*was = *c
 	}

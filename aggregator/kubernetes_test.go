@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	uid "k8s.io/apimachinery/pkg/types"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -306,7 +307,7 @@ func TestWhatTheAPISaysOfAPodMayBeOfBefore(t *testing.T) {
 	defer s.mu.Unlock()
 	ns := s.nodes[nodeID{"boot-n1", "4026531840", ""}].namespaces.get(2)
 	p := s.podObject(ns.rec)
-	const long = verdict.Stamp(intendedAfter)
+	const long = verdict.Stamp(audit.IntendedAfter)
 	for _, test := range []struct {
 		sandbox, pod verdict.Stamp // how much older each is
 		found        int

@@ -317,7 +317,7 @@ func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainRe
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	why, conflicts := s.explain(addr)
-	told := explain.TellAddress(&s.policy, &why)
+	told := explain.Address(&s.policy, &why)
 	out := &pb.ExplainResponse{
 		Address: addr.String(), Summary: told.Summary, Scope: scopeProto(why.Kind, why.Scope),
 		Owners: w.store.ownersProto(addr, why.Owners), Coverage: s.coverageNow(),

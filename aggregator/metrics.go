@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -237,14 +238,14 @@ func (m *metrics) collectConflicts(shown []conflictPlace, out chan<- prometheus.
 // matter more before others.
 func (m *metrics) collectFindings(out chan<- prometheus.Metric) {
 	type ranked struct {
-		severity pb.Finding_Severity
+		severity verdict.Severity
 		findingPlace
 	}
 	s := m.store
 	var shown []ranked
 	s.mu.Lock()
 	for _, f := range s.findings.byID {
-		shown = append(shown, ranked{f.severity(), f.place})
+		shown = append(shown, ranked{f.Severity, f.place})
 	}
 	s.mu.Unlock()
 	slices.SortFunc(shown, func(a, b ranked) int {
@@ -259,46 +260,26 @@ func (m *metrics) collectFindings(out chan<- prometheus.Metric) {
 		}
 		nodes, holders, pool := f.who()
 		address := at.address
-		if many := f.inWord.GetAddresses(); address == "" && len(many) > 0 {
-			address = many[0]
-			if len(many) > 1 {
-				address += fmt.Sprintf(" and %d more", len(many)-1)
+		if f.Stock != nil && len(f.Stock.AtRisk) > 0 {
+			address = f.Stock.AtRisk[0].Address.String()
+			if more := len(f.Stock.AtRisk) - 1; more > 0 {
+				address += fmt.Sprintf(" and %d more", more)
 			}
 		}
 		out <- prometheus.MustNewConstMetric(m.finding, prometheus.GaugeValue, seconds(f.since), at.kind,
-			strings.ToLower(at.severity.String()), address, several(nodes, ", "), several(holders, " | "), pool, at.id)
+			strings.ToLower(pb.Finding_Severity(at.severity).String()), address, several(nodes, ", "), several(holders, " | "), pool, at.id)
 	}
-}
-
-func (f *found) severity() pb.Finding_Severity {
-	if f.audit != nil {
-		return pb.Finding_Severity(f.audit.Severity)
-	}
-	return f.inWord.GetSeverity()
 }
 
 // who are the nodes and the holders that a finding is about, and its pool.
 func (f *found) who() (nodes, holders []string, pool string) {
-	if f.audit == nil {
-		for _, o := range f.inWord.GetOwners() {
-			holders = append(holders, strings.TrimPrefix(o.GetWorkload().GetNamespace()+"/"+o.GetWorkload().GetName(), "/"))
-		}
-		return f.inWord.GetNodes(), holders, f.inWord.GetPool().GetName()
+	for i := range f.Owners {
+		holders = append(holders, explain.OwnerName(&f.Owners[i]))
 	}
-	for i := range f.audit.Owners {
-		o := &f.audit.Owners[i]
-		holders = append(holders, explain.OwnerName(o))
-		if !slices.Contains(nodes, o.Node.Name) {
-			nodes = append(nodes, o.Node.Name)
-		}
+	if f.Pool != nil {
+		pool = f.Pool.Name
 	}
-	if p := f.audit.Pool; p != nil {
-		pool = p.Name
-		if p.Node != nil && !slices.Contains(nodes, p.Node.Name) {
-			nodes = append(nodes, p.Node.Name)
-		}
-	}
-	return nodes, holders, pool
+	return audit.Nodes(f.Finding), holders, pool
 }
 
 // several names the first of many.

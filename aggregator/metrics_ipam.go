@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -67,9 +68,9 @@ func (m *ipamMetrics) collect(s *store, out chan<- prometheus.Metric) {
 	s.mu.Lock()
 	for _, p := range s.pools.byKey {
 		kinds[kind{p.rec.IPAM, poolStates[p.rec.State]}]++
-		allocations[p.rec.IPAM] += p.allocated.of(families)
-		scarce, size := p.scarce()
-		series = append(series, one{s.poolPlace(p), p.rec.Network, float64(size), float64(p.allocated.of(scarce)), float64(p.leaked.of(scarce))})
+		allocations[p.rec.IPAM] += p.allocated.Of(audit.Both)
+		scarce, size := audit.Scarce(&p.rec, p.allocated)
+		series = append(series, one{s.poolPlace(p), p.rec.Network, float64(size), float64(p.allocated.Of(scarce)), float64(p.leaked.Of(scarce))})
 	}
 	s.mu.Unlock()
 	// By name, so that there are the same each time; but first those that alerts are about.

@@ -1,17 +1,13 @@
 package aggregator
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
-
-// duplicateNodeName is the kind of the finding that two nodes call themselves the
-// same, and are both there.
-const duplicateNodeName = verdict.FindingDuplicateNodeName
 
 // namesakes are the nodes that are heard from, by what they call themselves.
 type namesakes struct {
@@ -79,51 +75,29 @@ func (s *store) checkName(name string) {
 			n.session.ping(s.clock())
 		}
 	}
-	id := verdict.FindingID(s.policy.Cluster, duplicateNodeName, name)
+	id := audit.NamesID(&s.policy, name)
 	if len(sure) < 2 {
 		for _, n := range sure {
 			delete(names.found, n)
 		}
-		s.findings.drop(id)
+		s.dropFinding(id)
 		return
 	}
 	for _, n := range sure {
 		names.found[n] = true
 	}
-	slices.SortFunc(sure, func(a, b *node) int { return strings.Compare(a.rec.Name, b.rec.Name) })
-	s.findings.put(namesakesProto(id, name, sure))
+	f := audit.Names(&s.policy, name, machines(sure))
+	s.tellFinding(nil, &f)
 }
 
-// namesakesProto is the finding that several nodes have one name.
-func namesakesProto(id, name string, nodes []*node) *pb.Finding {
-	f := &pb.Finding{Id: id, Kind: duplicateNodeName, Severity: pb.Finding_WARNING}
-	var boots, machines []string
+// machines are the nodes as a finding tells of them.
+func machines(nodes []*node) (list []verdict.Machine) {
 	for _, n := range nodes {
-		f.Nodes = append(f.Nodes, n.rec.Name)
-		boots = append(boots, fmt.Sprintf("%s (boot id %s)", n.rec.Name, n.id.boot))
-		machines = append(machines, fmt.Sprintf("%s: boot id %s, network namespace %s, Linux %s, agent %s, reporting since %s",
-			n.rec.Name, n.id.boot, n.id.netns, n.kernel, n.version, n.connectedAt.Time().Format("2006-01-02 15:04:05")))
+		list = append(list, verdict.Machine{
+			Name: n.rec.Name, Boot: n.id.boot, Netns: n.id.netns, Kernel: n.kernel, Version: n.version, Since: n.connectedAt,
+		})
 	}
-	f.Summary = fmt.Sprintf("%d nodes that report now call themselves %s: they are shown as %s. "+
-		"What they hold is kept apart, but the name alone does not say which of them is meant, "+
-		"and Kubernetes knows one node of that name at most.",
-		len(nodes), name, joined(boots))
-	do := func(text string) *pb.Action { return &pb.Action{Text: text} }
-	f.Remedy = []*pb.Action{do("Find out which they are: `cat /proc/sys/kernel/random/boot_id` on a machine gives its boot id. " + strings.Join(machines, "; ") + ".")}
-	clone := do("Of machines cloned from one image, make sure that they share no more than the hostname: /etc/machine-id, from which DHCP identities and derived hardware addresses come, is to be removed on the clone and made anew with `systemd-machine-id-setup`.")
-	machine := &pb.Alternative{When: "they are several machines", Actions: []*pb.Action{
-		do("Give all but one of them a hostname of its own (`hostnamectl set-hostname NAME`), and restart its agent."), clone,
-	}}
-	agent := &pb.Alternative{When: "the hostname is to stay as it is, or they are agents in several network namespaces of one machine", Actions: []*pb.Action{
-		do("Start the agent of all but one of them with a name of its own: --node NAME."),
-	}}
-	give := do("Have one of them alone go by that name.")
-	give.Choice = []*pb.Alternative{machine, agent}
-	if nodes[0].id.boot == nodes[len(nodes)-1].id.boot {
-		give = do("Some run on one kernel, in several network namespaces, and have its hostname: start each agent with a --node of its own.")
-	}
-	f.Remedy = append(f.Remedy, give, do("The finding is over as soon as one of them has another name, or is not heard from."))
-	return f
+	return list
 }
 
 // nameProblem is what is said of a node that shares its name; empty for others.
@@ -132,51 +106,44 @@ func (s *store) nameProblem(n *node) []string {
 		return nil
 	}
 	var others []string
-	id := verdict.FindingID(s.policy.Cluster, duplicateNodeName, n.name)
-	for _, name := range s.findings.said(id).GetNodes() {
-		if name != n.rec.Name {
-			others = append(others, name)
+	id := audit.NamesID(&s.policy, n.name)
+	if f := s.findings.said(id); f != nil {
+		for _, m := range f.Namesakes.Machines {
+			if m.Name != n.rec.Name {
+				others = append(others, m.Name)
+			}
 		}
 	}
-	return []string{fmt.Sprintf("it calls itself %s, as does %s: give each a hostname of its own, or name it with --node (finding %s)",
-		n.name, joined(others), id)}
+	return []string{explain.SharedName(n.name, others, id)}
 }
 
-// placeProblem is what is said of a node that is not alone where it says that it is;
-// empty for others.
-func (s *store) placeProblem(n *node) []string {
-	var others []string
+// inOnePlace are the names of the other nodes that say that they are where a node says that it
+// is.
+func (s *store) inOnePlace(n *node) (others []string) {
 	for other := s.places.get(n.id.place()); other != nil; other = other.alike {
 		if other != n && !other.rec.Unheard && !n.rec.Unheard {
 			others = append(others, other.rec.Name)
 		}
 	}
-	if others == nil {
-		return nil
-	}
 	slices.Sort(others)
-	return []string{fmt.Sprintf("it says that it has the boot id and network namespace of %s: one of them is not what it says. "+
-		"A virtual machine that was cloned with its memory must be booted, and of two agents on one host one must go; "+
-		"where it is neither, an agent lies: find out who has its credential", joined(others))}
+	return others
+}
+
+// placeProblem is what is said of a node that is not alone where it says that it is;
+// empty for others.
+func (s *store) placeProblem(n *node) []string {
+	if others := s.inOnePlace(n); others != nil {
+		return []string{explain.SharedPlace(others)}
+	}
+	return nil
 }
 
 // warnOfPlace tells the log of a node that came and is not alone where it says that it is.
 func (s *store) warnOfPlace(n *node) {
 	s.mu.Lock()
-	name, problems, now := n.rec.Name, s.placeProblem(n), s.clock()
+	name, others, now := n.rec.Name, s.inOnePlace(n), s.clock()
 	s.mu.Unlock()
-	for _, problem := range problems {
-		if s.complaints.first(name, problem, now) {
-			s.log.Warn("two nodes say that they are in one place", "node", name, "problem", problem)
-		}
+	if others != nil && s.complaints.first(name, "place "+strings.Join(others, " "), now) {
+		s.log.Warn("two nodes say that they are in one place", "node", name, "problem", explain.SharedPlace(others))
 	}
-}
-
-// joined lists words: a, b and c.
-func joined(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " and " + words[last]
 }

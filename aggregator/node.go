@@ -51,7 +51,7 @@ type node struct {
 	// allocated is how many addresses those have given.
 	allocated int
 	// ranges are those of its pods, as far as overlaps are looked for.
-	ranges []side
+	ranges []verdict.Side
 	// claims are all, wireClaims those that no kernel told of.
 	claims, wireClaims int
 	// excess is how many of the wire had no room since the last snapshot.

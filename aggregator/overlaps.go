@@ -1,53 +1,12 @@
 package aggregator
 
 import (
-	"cmp"
-	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
-
-// Two nodes that give their pods addresses of one range, and two networks of one node,
-// make duplicates without any IPAM being wrong. Their ranges are known from
-// Node.spec.podCIDRs, from what host-local is told to give, and from the addresses
-// that nodes have on the bridges and veths of their pods.
-
-// side is a range of addresses that one node gives.
-type side struct {
-	node string
-	// rec is nil for a node as Kubernetes names it.
-	rec *verdict.Node
-	verdict.Range
-	say explain.Side
-}
-
-// same tells whether two are of one node, which Kubernetes may name otherwise than its
-// agent does.
-func (a *side) same(b *side) bool {
-	switch {
-	case a.node == b.node:
-		return true
-	case a.rec != nil && b.rec != nil:
-		return idOf(a.rec).place() == idOf(b.rec).place() // as it was called before
-	case a.rec != nil && b.rec == nil:
-		return a.rec.Called(b.node)
-	case a.rec == nil && b.rec != nil:
-		return b.rec.Called(a.node)
-	}
-	return false
-}
-
-// sameSide tells whether two say the same.
-func sameSide(a, b side) bool {
-	return a.node == b.node && a.rec == b.rec && a.Range == b.Range &&
-		a.say.Node == b.say.Node && a.say.Network == b.say.Network && a.say.Config == b.say.Config && a.say.Device == b.say.Device &&
-		a.say.From == b.say.From && slices.Equal(a.say.Ranges, b.say.Ranges) && slices.Equal(a.say.Prefixes, b.say.Prefixes)
-}
 
 // overlaps are what is found of ranges, and when it is looked for again.
 type overlaps struct {
@@ -89,36 +48,12 @@ func (s *store) addressed(n *node, h *holding) {
 }
 
 // sides are the ranges that a node gives its pods addresses of.
-func (s *store) sides(n *node) (list []side) {
-	networks := n.podNetworks()
-	for _, p := range n.pools {
-		if !p.rec.Routed || !networks[p.rec.Network] {
-			continue
-		}
-		for _, r := range p.rec.Ranges {
-			list = append(list, side{n.rec.Name, n.rec, r, explain.Side{
-				Node: n.rec.Name, Network: p.rec.Network, Config: p.rec.Config, Device: p.rec.Device, Ranges: p.rec.Ranges,
-				From: "what " + p.rec.IPAM + " there is told to give",
-			}})
-		}
-	}
+func (s *store) sides(n *node) []verdict.Side {
+	var subnets []audit.Subnet
 	for _, sub := range s.subnets(n.rec) {
-		r := verdict.RangeOf(sub.Prefix)
-		if sub.LAN || sub.Prefix.Addr().IsLinkLocalUnicast() || n.gateway(sub.Prefix.Addr()) || !s.podsBehind(n, sub.Interface) ||
-			slices.ContainsFunc(list, func(other side) bool { return other.Overlaps(r) }) {
-			continue
-		}
-		list = append(list, side{n.rec.Name, n.rec, r, explain.Side{
-			Node: n.rec.Name, Device: sub.Interface.Name, Prefixes: []netip.Prefix{sub.Prefix.Masked()},
-			From: "the address of " + sub.Interface.Name + " there",
-		}})
+		subnets = append(subnets, audit.Subnet{Subnet: sub, Pods: s.podsBehind(n, sub.Interface)})
 	}
-	return list
-}
-
-// gateway tells whether an address is one that a pool of the node leaves out.
-func (n *node) gateway(a netip.Addr) bool {
-	return slices.ContainsFunc(n.pools, func(p *pool) bool { return slices.Contains(p.rec.Gateways, a) })
+	return audit.Sides(n.rec, s.poolsOf(n.rec), n.podNetworks(), subnets)
 }
 
 // podNetworks are the CNI networks that gave pods of a node their addresses. What more a
@@ -174,7 +109,7 @@ func (s *store) compareRanges() {
 	s.overlaps.dirty, s.overlaps.moved = nil, false
 	looked := 0
 	for n := range dirty {
-		if ranges := s.sides(n); !slices.EqualFunc(n.ranges, ranges, sameSide) {
+		if ranges := s.sides(n); !slices.EqualFunc(n.ranges, ranges, audit.SameSide) {
 			n.ranges, moved = ranges, true
 		}
 		if looked++; looked%64 == 0 {
@@ -188,7 +123,7 @@ func (s *store) compareRanges() {
 		s.compareNodes()
 	} else {
 		for id := range before {
-			if s.findings.said(id).GetKind() == verdict.FindingPodCIDROverlap {
+			if f := s.findings.said(id); f != nil && f.Kind == verdict.FindingPodCIDROverlap {
 				s.overlaps.found[id] = struct{}{}
 			}
 		}
@@ -198,7 +133,7 @@ func (s *store) compareRanges() {
 	}
 	for id := range before {
 		if _, still := s.overlaps.found[id]; !still {
-			s.findings.drop(id)
+			s.dropFinding(id)
 		}
 	}
 }
@@ -206,7 +141,7 @@ func (s *store) compareRanges() {
 // compareNodes looks for ranges that several nodes have. One that is silent, and that
 // Kubernetes has no more, gives nothing: its range may be another one's now.
 func (s *store) compareNodes() {
-	var all []side
+	var all []verdict.Side
 	names, known := s.kube.NodeNames()
 	members := make(map[string][]string, len(names))
 	for _, name := range names {
@@ -219,112 +154,38 @@ func (s *store) compareNodes() {
 		}
 	}
 	for _, r := range s.kube.NodeRanges() {
-		all = append(all, side{r.Node, nil, verdict.RangeOf(r.Prefix), explain.Side{
-			Node: r.Node, Prefixes: []netip.Prefix{r.Prefix}, From: "Node.spec.podCIDRs",
-		}})
+		all = append(all, audit.NodeSpecSide(r.Node, r.Prefix))
 	}
-	s.compareSides(all)
+	s.overlap(audit.Ranges(&s.policy, all))
 
 	// Cilium need not go by Node.spec.podCIDRs: its nodes are compared with each other.
-	var cilium []side
+	var cilium []verdict.Side
 	for _, p := range s.pools.byKey {
-		if p.node != nil || p.rec.IPAM != verdict.Cilium || p.rec.Grows || known && !slices.Contains(members[label(p.rec.Name)], p.rec.Name) {
-			continue
-		}
-		for _, r := range p.rec.Ranges {
-			cilium = append(cilium, side{p.rec.Name, nil, r, explain.Side{
-				Node: p.rec.Name, Ranges: []verdict.Range{r}, Config: p.rec.Config, From: "spec.ipam.podCIDRs of its CiliumNode",
-			}})
+		if p.node == nil && p.rec.IPAM == verdict.Cilium && !p.rec.Grows && (!known || slices.Contains(members[label(p.rec.Name)], p.rec.Name)) {
+			cilium = append(cilium, audit.CiliumSides(&p.rec)...)
 		}
 	}
-	s.compareSides(cilium)
+	s.overlap(audit.Ranges(&s.policy, cilium))
 }
 
-// compareSides looks for ranges that several nodes have.
-func (s *store) compareSides(all []side) {
-	slices.SortFunc(all, func(a, b side) int {
-		return cmp.Or(a.First.Compare(b.First), b.Last.Compare(a.Last), cmp.Compare(a.node, b.node), cmp.Compare(a.say.From, b.say.From))
-	})
-	for len(all) > 0 {
-		// One group: all that are connected by common addresses.
-		group, last := 1, all[0].Last
-		for group < len(all) && all[group].First.BitLen() == last.BitLen() && all[group].First.Compare(last) <= 0 {
-			if all[group].Last.Compare(last) > 0 {
-				last = all[group].Last
-			}
-			group++
-		}
-		s.compareGroup(all[:group])
-		all = all[group:]
+// overlap makes findings about overlaps known.
+func (s *store) overlap(found []verdict.Finding) {
+	for i := range found {
+		s.overlaps.found[found[i].ID] = struct{}{}
+		s.tellFinding(nil, &found[i])
 	}
-}
-
-// compareGroup makes the finding about one group of ranges in order, each of which
-// overlaps with one before it.
-func (s *store) compareGroup(group []side) {
-	var a, b *side
-	var nodes []string
-	for i := range group {
-		for k := range i {
-			if !group[k].same(&group[i]) && group[k].Overlaps(group[i].Range) {
-				if a == nil {
-					a, b = &group[k], &group[i]
-				}
-				for _, name := range []string{group[k].node, group[i].node} {
-					if at, there := slices.BinarySearch(nodes, name); !there {
-						nodes = slices.Insert(nodes, at, name)
-					}
-				}
-				break
-			}
-		}
-	}
-	if a == nil {
-		return
-	}
-	both := a.Common(b.Range)
-	if s.policy.DeclaresShared(both) {
-		return
-	}
-	out := &pb.Finding{
-		Id: verdict.FindingID(s.policy.Cluster, verdict.FindingPodCIDROverlap, both.First.String()), Kind: verdict.FindingPodCIDROverlap,
-		Severity: pb.Finding_CRITICAL, Address: both.String(), Nodes: nodes[:min(len(nodes), maxTold)],
-	}
-	setTold(out, explain.TellOverlap(out.GetKind(), a.say, b.say))
-	if len(nodes) > 2 {
-		out.Summary += fmt.Sprintf(" In all, %d nodes have addresses in common.", len(nodes))
-	}
-	s.overlaps.found[out.GetId()] = struct{}{}
-	s.findings.put(out)
 }
 
 // compareNetworks looks for networks of one node that have addresses in common.
 func (s *store) compareNetworks(n *node) {
-	for i, p := range n.pools {
-		for _, other := range n.pools[i+1:] {
-			if !p.rec.Competes(&other.rec) || n.vrf(p.rec.Device) != n.vrf(other.rec.Device) {
-				continue
-			}
-			a, b := p, other
-			if b.rec.Network < a.rec.Network {
-				a, b = b, a
-			}
-			ra, rb := a.rec.Overlap(&b.rec)
-			if s.policy.DeclaresShared(ra.Common(rb)) {
-				continue
-			}
-			out := &pb.Finding{
-				Id:   verdict.FindingID(s.policy.Cluster, verdict.FindingRangesOverlap, n.rec.Name+" "+a.rec.Network+" "+b.rec.Network),
-				Kind: verdict.FindingRangesOverlap, Severity: pb.Finding_WARNING, Nodes: []string{n.rec.Name}, Address: ra.Common(rb).String(),
-			}
-			if a.allocated.of(families) == 0 || b.allocated.of(families) == 0 {
-				out.Severity = pb.Finding_INFO // one of them is not used
-			}
-			setTold(out, explain.TellOverlap(out.GetKind(), poolSide(n, a), poolSide(n, b)))
-			s.overlaps.found[out.GetId()] = struct{}{}
-			s.findings.put(out)
-		}
+	if len(n.pools) < 2 {
+		return
 	}
+	var pools []audit.NodePool
+	for _, p := range n.pools {
+		pools = append(pools, audit.NodePool{Pool: &p.rec, VRF: n.vrf(p.rec.Device), Used: p.allocated.Of(audit.Both) > 0})
+	}
+	s.overlap(audit.Networks(&s.policy, n.rec, pools))
 }
 
 // vrf is the VRF that an interface of the node itself is in; empty for none.
@@ -339,11 +200,4 @@ func (n *node) vrf(name string) string {
 		}
 	}
 	return ""
-}
-
-func poolSide(n *node, p *pool) explain.Side {
-	return explain.Side{
-		Node: n.rec.Name, Network: p.rec.Network, Config: p.rec.Config, Device: p.rec.Device, Ranges: p.rec.Ranges,
-		From: "what " + p.rec.IPAM + " is told to give",
-	}
 }

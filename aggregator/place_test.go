@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -142,18 +141,5 @@ func TestNodesThatLookLikeOneInAnothersPlace(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// Until it is given up, what a renamed node was has the ranges of what it is.
-func TestARenamedNodeDoesNotOverlapItself(t *testing.T) {
-	at := func(name, netns string) *side {
-		return &side{node: name, rec: &verdict.Node{Name: name, Boot: "boot", Netns: netns, Vouched: name}}
-	}
-	if !at("before", "1").same(at("after", "1")) {
-		t.Error("one place under two names: got two nodes, want one")
-	}
-	if at("one", "1").same(at("two", "2")) {
-		t.Error("two nodes on one kernel: got one")
 	}
 }

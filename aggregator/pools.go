@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -40,10 +41,10 @@ type pool struct {
 	entries lookup[netip.Addr, *entry]
 	// allocated counts addresses that it has given, however often that is written, leaked
 	// those that are found to be.
-	allocated, leaked tally
+	allocated, leaked audit.Tally
 	// atRisk are the addresses in use that it takes for free.
 	atRisk map[*entry]struct{}
-	growth growth
+	growth audit.Growth
 	// alarm is when its own findings are looked at again, told when they were.
 	alarm alarm
 	told  verdict.Stamp
@@ -51,33 +52,6 @@ type pool struct {
 	cost  int32
 	// looked tells that they are made at the end of what is being done.
 	looked, ended bool
-}
-
-// tally counts addresses of IPv4 and of IPv6.
-type tally [2]int
-
-// of is the count of one family, or of both.
-func (t tally) of(family int) int {
-	if family == families {
-		return t[0] + t[1]
-	}
-	return t[family]
-}
-
-// families stands for both.
-const families = 2
-
-// scarce is the family that says how full the pool is, where it gives addresses of
-// both: a pod gets one of each, and none where it cannot.
-func (p *pool) scarce() (family int, size uint64) {
-	v4, v6 := p.rec.SizeOf(true), p.rec.SizeOf(false)
-	switch {
-	case v4 == 0 || v6 == 0:
-		return families, p.rec.Size()
-	case float64(p.allocated[1])/float64(v6) > float64(p.allocated[0])/float64(v4):
-		return 1, v6
-	}
-	return 0, v4
 }
 
 func (p *pool) clock() *alarm { return &p.alarm }
@@ -111,19 +85,12 @@ type prefixes struct {
 
 func newPrefixes() prefixes { return prefixes{pools: make(map[netip.Prefix][]*pool)} }
 
-func family(a netip.Addr) int {
-	if a.Is4() {
-		return 0
-	}
-	return 1
-}
-
 func (x *prefixes) enter(p *pool) {
 	for _, r := range p.rec.Ranges {
 		at := r.Prefix()
 		if !slices.Contains(x.pools[at], p) {
 			x.pools[at] = append(x.pools[at], p)
-			x.lengths[family(r.First)][at.Bits()]++
+			x.lengths[audit.FamilyOf(r.First)][at.Bits()]++
 		}
 	}
 }
@@ -133,7 +100,7 @@ func (x *prefixes) leave(p *pool) {
 		at := r.Prefix()
 		if i := slices.Index(x.pools[at], p); i >= 0 {
 			x.pools[at] = slices.Delete(x.pools[at], i, i+1)
-			x.lengths[family(r.First)][at.Bits()]--
+			x.lengths[audit.FamilyOf(r.First)][at.Bits()]--
 			if len(x.pools[at]) == 0 {
 				delete(x.pools, at)
 			}
@@ -168,7 +135,7 @@ func (s *store) covering(e *entry) []*verdict.Pool {
 		}
 	}
 	x := &s.pools.cluster
-	for length, count := range x.lengths[family(e.addr)][:e.addr.BitLen()+1] {
+	for length, count := range x.lengths[audit.FamilyOf(e.addr)][:e.addr.BitLen()+1] {
 		if count == 0 {
 			continue
 		}
@@ -250,7 +217,7 @@ func (s *store) setPool(n *node, p *pool, next *verdict.Pool) *pool {
 		}
 	}
 	old := p.rec
-	if samePool(&old, next) {
+	if old.Same(next) {
 		return p
 	}
 	if n == nil {
@@ -275,12 +242,6 @@ func (s *store) setPool(n *node, p *pool, next *verdict.Pool) *pool {
 		s.reach = append(append(s.reach, old.Ranges...), next.Ranges...)
 	}
 	return p
-}
-
-func samePool(a, b *verdict.Pool) bool {
-	return a.State == b.State && a.Problem == b.Problem && a.Network == b.Network && a.Realm == b.Realm && slices.Equal(a.Networks, b.Networks) &&
-		a.LostAt == b.LostAt && a.Lost == b.Lost && a.Plugin == b.Plugin && a.Device == b.Device && a.Routed == b.Routed && a.Asked == b.Asked && a.Grows == b.Grows &&
-		a.Config == b.Config && a.Base == b.Base && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Gateways, b.Gateways)
 }
 
 // endPool ends a pool with all that it has given.
@@ -537,7 +498,7 @@ func (s *store) listPools(from poolPlace, page *page[*pb.Pool]) (next string) {
 		if page.full() {
 			return s.poolPlace(after[i-1]).token()
 		}
-		page.add(s.poolProto(p))
+		page.add(poolProto(&p.rec, s.use(p)))
 	}
 	return ""
 }

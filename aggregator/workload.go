@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -16,9 +17,6 @@ const (
 	maxIntended = 256
 	maxWord     = 64 // bytes of a field, source or interface in them
 )
-
-// sourceKubernetes is the source of what the Kubernetes API says.
-const sourceKubernetes = "kubernetes"
 
 // sources packs where the fields of a workload are from.
 func sources(fields map[string]string) string {
@@ -65,15 +63,10 @@ func intended(list []*pb.Intended) string {
 	return strings.Join(slices.Compact(lines), "\n")
 }
 
-// intendedProto unpacks what intended packed.
-func intendedProto(packed string) (list []*pb.Intended) {
-	if packed == "" {
-		return nil
-	}
-	for line := range strings.SplitSeq(packed, "\n") {
-		address, rest, _ := strings.Cut(line, " ")
-		source, iface, _ := strings.Cut(rest, " ")
-		list = append(list, &pb.Intended{Address: address, Source: source, Interface: iface})
+// intendedProto converts intended addresses to the format of the API.
+func intendedProto(all []audit.Meant) (list []*pb.Intended) {
+	for _, m := range all {
+		list = append(list, &pb.Intended{Address: m.Address.String(), Source: m.Source, Interface: m.Interface})
 	}
 	return list
 }
@@ -96,7 +89,7 @@ func workloadProto(o *verdict.Owner) *pb.Workload {
 	says := map[string]string{}
 	fill := func(field string, at *string, value string) {
 		if *at == "" && value != "" {
-			*at, says[field] = value, sourceKubernetes
+			*at, says[field] = value, audit.SourceKubernetes
 		}
 	}
 	fill("namespace", &out.Namespace, p.Namespace)
@@ -106,14 +99,14 @@ func workloadProto(o *verdict.Owner) *pb.Workload {
 	fill("phase", &out.Phase, p.Phase)
 	if p.Controller != "" {
 		out.Controller = &pb.Controller{Kind: p.ControllerKind, Name: p.Controller}
-		says["controller"] = sourceKubernetes
+		says["controller"] = audit.SourceKubernetes
 	}
 	if p.DeletionTimestamp != 0 {
 		out.DeletionTimestamp = timestamp(p.DeletionTimestamp)
-		says["deletionTimestamp"] = sourceKubernetes
+		says["deletionTimestamp"] = audit.SourceKubernetes
 	}
 	if out.Orphaned = o.Orphaned; out.Orphaned {
-		says["orphaned"] = sourceKubernetes
+		says["orphaned"] = audit.SourceKubernetes
 	}
 	if out.Sources == nil {
 		out.Sources = says
@@ -123,25 +116,11 @@ func workloadProto(o *verdict.Owner) *pb.Workload {
 	return out
 }
 
-// lacking are the addresses that an owner was meant to have and has not: what its
-// node tells, and those of its pod in the Kubernetes API. s.mu is held.
-func (s *store) lacking(o *verdict.Owner) []*pb.Intended {
-	if o.Namespace == nil || o.Pod != nil && o.Pod.RuntimeClass {
-		return nil
-	}
-	list := slices.DeleteFunc(intendedProto(o.Namespace.Intended), func(i *pb.Intended) bool {
-		a, err := netip.ParseAddr(i.GetAddress())
-		return err == nil && s.speaks(o.ID, a)
+// lacking are the addresses that an owner was meant to have and has not. s.mu is held.
+func (s *store) lacking(o *verdict.Owner) []audit.Meant {
+	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
+		return s.speaks(o.ID, m.Address) || m.Source == audit.SourceKubernetes && s.holds(o.ID, m.Address)
 	})
-	if o.Pod == nil || o.Pod.HostNetwork || o.Pod.Absent || o.Pod.Phase != "Running" {
-		return list
-	}
-	for _, a := range o.Pod.IPs {
-		if !s.holds(o.ID, a) && !s.speaks(o.ID, a) {
-			list = append(list, &pb.Intended{Address: a.String(), Source: sourceKubernetes})
-		}
-	}
-	return list
 }
 
 // holds tells whether an owner has an address by its kernel.

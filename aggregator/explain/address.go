@@ -21,8 +21,8 @@ type ToldStep struct {
 	Reason  string
 }
 
-// TellAddress puts the explanation of an address into words.
-func TellAddress(p *verdict.Policy, e *verdict.Explanation) ToldAddress {
+// Address puts the explanation of an address into words.
+func Address(p *verdict.Policy, e *verdict.Explanation) ToldAddress {
 	w := wording{policy: p, address: e.Address, owners: e.Owners}
 	told := ToldAddress{Summary: w.answer(e)}
 	for i := range e.Steps {

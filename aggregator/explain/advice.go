@@ -142,7 +142,7 @@ func (a *advising) giveUpAll(keep *verdict.Owner, owners []*verdict.Owner) []Act
 // address.
 func (a *advising) reserve(keep *verdict.Owner) (steps []Action) {
 	for _, p := range a.c.Title(keep).Missing {
-		told := Tell(&verdict.Finding{
+		told := Finding(&verdict.Finding{
 			Kind: verdict.FindingInUseUnallocated, Severity: verdict.Critical, Address: a.c.Address, Owners: []verdict.Owner{*keep}, Pool: p,
 		}, verdict.PoolUse{})
 		for _, f := range told.Fixes {

@@ -124,7 +124,7 @@ func (a *advising) renumber(owners []*verdict.Owner) []Action {
 
 // another returns the steps that give a network a range different from that of a second
 // network. Its workloads then get new addresses, beginning with an owner of the conflict.
-func (a *advising) another(change, keep verdict.Side, first *verdict.Owner) []Action {
+func (a *advising) another(change, keep verdict.Origin, first *verdict.Owner) []Action {
 	steps := []Action{say("Give %s another range than %s: %s.", sideText(change), sideText(keep), configuration(change))}
 	steps = append(steps, a.giveUp(first)...)
 	rest := say("Restart what else is on %s, so that it asks for a new address.", sideName(change))
@@ -136,7 +136,7 @@ func (a *advising) another(change, keep verdict.Side, first *verdict.Owner) []Ac
 }
 
 // configuration says where the range of a side is written.
-func configuration(s verdict.Side) string {
+func configuration(s verdict.Origin) string {
 	switch {
 	case s.Pool != nil && s.Pool.Config != "":
 		return "it is written in " + s.Pool.Config + " on node " + s.Node.Name
@@ -149,7 +149,7 @@ func configuration(s verdict.Side) string {
 }
 
 // sideText names what an owner has the address from, and its range.
-func sideText(s verdict.Side) string {
+func sideText(s verdict.Origin) string {
 	if ranges := rangesText(s.Ranges); ranges != "" {
 		return sideName(s) + " (" + ranges + ")"
 	}

@@ -18,7 +18,7 @@ import (
 
 // advice returns the remedy of a conflict as lines of text, including those of alternatives.
 func advice(w *verdicttest.World, c *verdict.Conflict) []string {
-	return flat(explain.TellConflict(&w.Policy, c).Remedy)
+	return flat(explain.Conflict(&w.Policy, c).Remedy)
 }
 
 // flat returns actions as lines of text, including those of alternatives.
@@ -193,7 +193,7 @@ func TestNoRemedyTakesTheAddressFromAll(t *testing.T) {
 	for _, s := range verdicttest.Situations {
 		t.Run(s.Name, func(t *testing.T) {
 			w, c := s.Judge()
-			remedy, keep := explain.TellConflict(&w.Policy, c).Remedy, ""
+			remedy, keep := explain.Conflict(&w.Policy, c).Remedy, ""
 			if c.Keeper != "" {
 				keep = verdicttest.Name(c, c.Keeper)
 			}
@@ -276,7 +276,7 @@ func TestNoNameRunsACommandOfAConflict(t *testing.T) {
 				more = poison(w, n, payload)
 				out := w.Judge()
 				for i := range out.Conflicts {
-					check(cage, explain.TellConflict(&w.Policy, &out.Conflicts[i]).Remedy)
+					check(cage, explain.Conflict(&w.Policy, &out.Conflicts[i]).Remedy)
 				}
 			}
 		}

@@ -28,8 +28,8 @@ type Excluded struct{ Cause, Reason string }
 // DiagnosisStep is a step of a diagnosis by hand, and what is to be seen there.
 type DiagnosisStep struct{ Step, Answer string }
 
-// TellConflict puts a conflict into words.
-func TellConflict(p *verdict.Policy, c *verdict.Conflict) ToldConflict {
+// Conflict puts a conflict into words.
+func Conflict(p *verdict.Policy, c *verdict.Conflict) ToldConflict {
 	w := wording{policy: p, address: c.Address, owners: c.Owners, named: c.Bystanders}
 	told := ToldConflict{Because: w.facts(c.Facts)}
 	for _, r := range c.RuledOut {

@@ -104,9 +104,9 @@ func (w *wording) against(f verdict.Fact) string {
 	return ""
 }
 
-// TellExclusion says why an owner is not compared with others, as a clause; it is empty for an
+// Exclusion says why an owner is not compared with others, as a clause; it is empty for an
 // owner that is. All are the owners of the address.
-func TellExclusion(p *verdict.Policy, o *verdict.Owner, all []verdict.Owner) string {
+func Exclusion(p *verdict.Policy, o *verdict.Owner, all []verdict.Owner) string {
 	w := wording{policy: p, owners: all}
 	return w.exclusion(o.Excluded)
 }

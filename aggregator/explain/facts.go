@@ -326,4 +326,4 @@ func (w *wording) given(id string) string {
 }
 
 // sideName names what an owner has the address from.
-func sideName(s verdict.Side) string { return networkName(s.Network, s.Device) }
+func sideName(s verdict.Origin) string { return networkName(s.Network, s.Device) }

@@ -27,21 +27,21 @@ func TestNoNameRunsACommand(t *testing.T) {
 			for n, more := 0, true; more; n++ {
 				f := findings()[name]
 				more = poison(&f, n, payload)
-				tell(explain.Tell(&f, verdict.PoolUse{}))
+				tell(explain.Finding(&f, verdict.PoolUse{}))
 				if f.Pool != nil {
 					for _, kind := range []string{verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion} {
-						tell(explain.TellPool(kind, f.Pool, verdict.PoolUse{Size: 9, Allocated: 9, Leaked: 1}, nil, nil))
+						tell(ofPool(kind, f.Pool, verdict.PoolUse{Size: 9, Allocated: 9, Leaked: 1}, nil))
 					}
 				}
 			}
 		}
 		for n, more := 0, true; more; n++ {
-			a := explain.Side{Node: "n1", Network: "a", Config: "c", Device: "d", From: "f"}
+			a := verdict.Side{Node: "n1", Network: "a", Config: "c", Device: "d", IPAM: "i", Source: verdict.SidePool}
 			b := a
 			more = poison(&a, n, payload)
 			for _, kind := range []string{verdict.FindingPodCIDROverlap, verdict.FindingRangesOverlap} {
-				tell(explain.TellOverlap(kind, a, b))
-				tell(explain.TellOverlap(kind, b, a))
+				tell(overlap(kind, a, b))
+				tell(overlap(kind, b, a))
 			}
 		}
 		if script := cage.Sings(); script != "" {

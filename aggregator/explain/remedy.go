@@ -10,37 +10,21 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// What a finding is told as: the words, and the commands that would put IPAM right.
-// Nothing here runs anything. Each IPAM has its remedies in a file of its own.
-
-// Told is a finding in words.
-type Told struct {
-	// Summary is one or two sentences for a person.
-	Summary string
-	// Evidence lists the facts that the finding follows from.
-	Evidence []string
-	// Remedy is the steps to take, in order.
-	Remedy []Action
-	// Fixes are commands that would put it right, in order.
-	Fixes []Fix
+// telling is one finding about an address that is being put into words. Each IPAM has its
+// remedies in a file of its own.
+type telling struct {
+	f    *verdict.Finding
+	pool *verdict.Pool
+	use  verdict.PoolUse
+	// owner is who holds the address, nil for nobody; booked is what IPAM says of it,
+	// empty for nothing.
+	owner  *verdict.Owner
+	booked *verdict.Allocation
+	told   Told
 }
 
-// Fix is one step that would put IPAM right.
-type Fix struct {
-	// Node is where to run it; empty for anywhere with kubectl.
-	Node string
-	// What it does and why.
-	What string
-	// Command is of POSIX shell, can run twice, and does nothing where the state is
-	// not as it was found.
-	Command string
-	// Manual tells that it is not to be run as it is.
-	Manual bool
-}
-
-// Tell puts a finding about one address into words. The pool's use may be the zero
-// value where nothing is known of it.
-func Tell(f *verdict.Finding, use verdict.PoolUse) Told {
+// tellAddress puts a finding about one address into words.
+func tellAddress(f *verdict.Finding, use verdict.PoolUse) Told {
 	t := &telling{f: f, pool: f.Pool, use: use}
 	if t.pool == nil {
 		t.pool = &verdict.Pool{}
@@ -70,19 +54,7 @@ func Tell(f *verdict.Finding, use verdict.PoolUse) Told {
 	case verdict.FindingSharedAddressAnswered:
 		t.sharedAnswered()
 	}
-	return t.told.readable()
-}
-
-// telling is one finding that is being put into words.
-type telling struct {
-	f    *verdict.Finding
-	pool *verdict.Pool
-	use  verdict.PoolUse
-	// owner is who holds the address, nil for nobody; booked is what IPAM says of it,
-	// empty for nothing.
-	owner  *verdict.Owner
-	booked *verdict.Allocation
-	told   Told
+	return t.told
 }
 
 // evidence adds a fact.
@@ -479,74 +451,4 @@ func (t *telling) exhaustion() string {
 		return fmt.Sprintf(" At the rate of the last hour the pool has none left in %s.", secondsText(t.use.ExhaustedIn))
 	}
 	return ""
-}
-
-// restart advises to restart the holder, and says what that is good for. The command
-// is to be run by hand.
-func (t *telling) restart(then string) {
-	actions, fix := t.restarting(then)
-	t.act(actions...)
-	if fix.What != "" {
-		t.fix(fix)
-	}
-}
-
-// restarting returns the steps that restart the holder; none if the holder is not known.
-func (t *telling) restarting(then string) ([]Action, Fix) {
-	if t.owner == nil {
-		return nil, Fix{}
-	}
-	w := t.owner.Workload()
-	switch {
-	case static(t.owner):
-		s := say("%s, so that %s.", again(t.owner), then)
-		return []Action{s}, Fix{Node: t.owner.Node.Name, What: s.Text, Manual: true}
-	case w.OnlyNetns():
-		del := fmt.Sprintf("ip -n %s addr del %s/%d dev %s", quote(w.Name), t.f.Address, prefixLength(t.owner), quote(t.owner.Interface.Name))
-		have := say("See whether %s can have another address: whoever made it can tell.", placed(t.owner)).or(
-			either("it can", say("Take the address away from it, and see that what set it does not set it again.").by(t.owner.Node.Name, del)),
-			either("it cannot do without this very address", outOfRange([]*verdict.Pool{t.pool}, t.f.Address)...))
-		return []Action{have}, Fix{Node: t.owner.Node.Name, What: fmt.Sprintf("Give %s another address than %s, or have %s leave that out: ipwitness audit %[2]s says how.", OwnerName(t.owner), t.f.Address, poolName(t.pool)), Manual: true}
-	case w.Kind != verdict.Pod || w.Name == "" || w.Namespace == "":
-		return []Action{say("Restart %s, so that %s.", placed(t.owner), then)}, Fix{Node: t.owner.Node.Name, What: fmt.Sprintf("Restart %s, so that %s.", OwnerName(t.owner), then), Manual: true}
-	}
-	return deletion(t.owner), Fix{Command: deletePod(w.Namespace, w.Name), What: fmt.Sprintf("Restart pod %s/%s: %s.", w.Namespace, w.Name, then), Manual: true}
-}
-
-// restartNow is restart with a command that may be run as it is, where something makes
-// a new pod: it waits for that, so that of several not all are gone at once. A Job's pod,
-// or that of a virtual machine, is for a person to end.
-func (t *telling) restartNow(then string) {
-	t.restart(then)
-	if t.owner == nil || t.owner.Pod == nil || t.owner.Workload().UID == "" {
-		return
-	}
-	w := t.owner.Workload()
-	restart := "  " + deletePod(w.Namespace, w.Name)
-	switch p := t.owner.Pod; p.ControllerKind {
-	case "Deployment", "StatefulSet", "DaemonSet":
-		restart = script(restart, "  kubectl rollout status -n "+quote(w.Namespace)+" "+quote(strings.ToLower(p.ControllerKind)+"/"+p.Controller)+" --timeout=5m")
-	case "ReplicaSet":
-	default:
-		return
-	}
-	t.told.Fixes[len(t.told.Fixes)-1] = Fix{
-		What: fmt.Sprintf("Restart pod %s/%s, which holds %s: %s.", w.Namespace, w.Name, t.f.Address, then),
-		Command: script(
-			"if uid=$(kubectl get pod -n "+quote(w.Namespace)+" "+quote(w.Name)+" --ignore-not-found -o 'jsonpath={.metadata.uid}') && [ \"$uid\" = "+quote(w.UID)+" ]; then",
-			restart,
-			"else",
-			"  echo "+quote("pod "+w.Namespace+"/"+w.Name+" of then is gone: nothing to do"),
-			"fi"),
-	}
-}
-
-// prefixLength returns the prefix length in bits with which the owner's kernel has the address.
-func prefixLength(o *verdict.Owner) uint8 {
-	for _, c := range o.Claims {
-		if c.Counts() && c.Interface.Is(o.Interface) {
-			return c.PrefixLength
-		}
-	}
-	return o.Claims[0].PrefixLength
 }

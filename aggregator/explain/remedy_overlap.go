@@ -5,31 +5,23 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Side is one of two that give addresses of one range.
-type Side struct {
-	Node, Network string
-	// Config is where it is configured, Device the bridge or the like that it serves.
-	Config, Device string
-	Ranges         []verdict.Range
-	Prefixes       []netip.Prefix
-	// From is where it is known from, in words.
-	From string
-}
+// side is one of two that give addresses of one range.
+type side verdict.Side
 
-// TellOverlap puts an overlap into words: pod-cidr-overlap of two nodes, or
-// ranges-overlap of two CNI networks of one node.
-func TellOverlap(kind string, a, b Side) Told {
+// tellOverlap puts an overlap into words: pod-cidr-overlap of two nodes, or ranges-overlap of two
+// CNI networks of one node.
+func tellOverlap(f *verdict.Finding) Told {
+	kind, a, b := f.Kind, side(f.Overlap.Sides[0]), side(f.Overlap.Sides[1])
 	common := a.common(b)
 	if common == "" {
 		common = "addresses"
 	}
 	var told Told
-	for _, s := range []Side{a, b} {
+	for _, s := range []side{a, b} {
 		told.Evidence = append(told.Evidence, s.evidence(kind))
 	}
 	if kind == verdict.FindingRangesOverlap {
@@ -44,14 +36,17 @@ func TellOverlap(kind string, a, b Side) Told {
 		)}
 		told.Fixes = []Fix{{
 			Node: a.Node, Manual: true,
-			What: fmt.Sprintf("Give %s or %s another range: %s is in both (%s; %s).", a.Network, b.Network, common, cmp.Or(a.Config, a.From), cmp.Or(b.Config, b.From)),
+			What: fmt.Sprintf("Give %s or %s another range: %s is in both (%s; %s).", a.Network, b.Network, common, cmp.Or(a.Config, a.from(kind)), cmp.Or(b.Config, b.from(kind))),
 		}}
-		return told.readable()
+		return told
 	}
 	told.Summary = fmt.Sprintf("Nodes %s and %s both give pods addresses of %s: sooner or later a pod of the one has the address of a pod of the other.", a.Node, b.Node, common)
+	if n := len(f.Overlap.Nodes); n > 2 {
+		told.Summary += fmt.Sprintf(" In all, %d nodes have addresses in common.", n)
+	}
 	see := say("See which range each node has.").by("", "kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDRS:.spec.podCIDRs")
 	rest := say("See who on that node still has an address of the other's range, and restart those pods.").by("", "ipwitness owners "+a.within(b))
-	if strings.HasPrefix(a.Config, "ciliumnodes ") && strings.HasPrefix(b.Config, "ciliumnodes ") {
+	if a.Source == verdict.SideCiliumNode && b.Source == verdict.SideCiliumNode {
 		see = say("See which range Cilium's operator has given to each node; its log says when.").by("", "kubectl get ciliumnodes.cilium.io -o custom-columns=NAME:.metadata.name,CIDRS:.spec.ipam.podCIDRs")
 		told.Remedy = append([]Action{see, cordoning(b.Node)}, b.anew("Its CiliumNode goes with it, and the next one gets a range that is free.")...)
 		told.Remedy = append(told.Remedy, rest)
@@ -71,16 +66,16 @@ func TellOverlap(kind string, a, b Side) Told {
 		Manual: true, Command: "kubectl cordon " + quote(b.Node),
 		What: fmt.Sprintf("Start no pods on node %s until its range of pods is another than that of node %s: %s is in both.", b.Node, a.Node, common),
 	}}
-	return told.readable()
+	return told
 }
 
 // unused returns the action that removes the configuration of a network.
-func (s Side) unused() Action {
-	return say("On node %s, remove the configuration of network %s (%s): of several, container runtimes take the first by file name.", s.Node, s.Network, cmp.Or(s.Config, s.From))
+func (s side) unused() Action {
+	return say("On node %s, remove the configuration of network %s (%s): of several, container runtimes take the first by file name.", s.Node, s.Network, cmp.Or(s.Config, s.from(verdict.FindingRangesOverlap)))
 }
 
 // renumbered returns the steps that give a network another range.
-func (s Side) renumbered() []Action {
+func (s side) renumbered() []Action {
 	return []Action{
 		say("Give network %s another range in its configuration (%s), on every node that has it.", s.Network, cmp.Or(s.Config, s.Network)),
 		say("Restart the pods of network %s on node %s, one after the other: they keep their addresses until then.", s.Network, s.Node),
@@ -89,7 +84,7 @@ func (s Side) renumbered() []Action {
 
 // anew returns the steps that delete a node and register it again. gets says which range it
 // then gets.
-func (s Side) anew(gets string) []Action {
+func (s side) anew(gets string) []Action {
 	return []Action{
 		say("Node.spec.podCIDRs cannot be changed, so one of the nodes is to be made anew. Move the pods of node %s away.", s.Node).by("", "kubectl drain --ignore-daemonsets --delete-emptydir-data "+argument(s.Node)),
 		say("Delete the node in the API.").by("", "kubectl delete node "+argument(s.Node)),
@@ -98,7 +93,7 @@ func (s Side) anew(gets string) []Action {
 }
 
 // corrected returns the steps that correct the CNI configuration of a node.
-func (s Side) corrected() []Action {
+func (s side) corrected() []Action {
 	return []Action{
 		say("On node %s, remove that configuration, or correct its range (%s).", s.Node, cmp.Or(s.Config, "/etc/cni/net.d")),
 		say("Restart the pods of node %s that have addresses of it, one after the other.", s.Node),
@@ -106,7 +101,7 @@ func (s Side) corrected() []Action {
 }
 
 // evidence says what one side gives, and where that is known from.
-func (s Side) evidence(kind string) string {
+func (s side) evidence(kind string) string {
 	who := "Node " + s.Node
 	if kind == verdict.FindingRangesOverlap {
 		who = "Network " + s.Network
@@ -116,9 +111,7 @@ func (s Side) evidence(kind string) string {
 		gives = " " + gives
 	}
 	fact := who + " gives" + gives
-	if s.From != "" {
-		fact += " (" + s.From + ")"
-	}
+	fact += " (" + s.from(kind) + ")"
 	if s.Device != "" {
 		fact += ", on " + s.Device
 	}
@@ -128,8 +121,24 @@ func (s Side) evidence(kind string) string {
 	return fact + "."
 }
 
+// from says what tells the range.
+func (s side) from(kind string) string {
+	switch s.Source {
+	case verdict.SideNodeSpec:
+		return "Node.spec.podCIDRs"
+	case verdict.SideCiliumNode:
+		return "spec.ipam.podCIDRs of its CiliumNode"
+	case verdict.SideAddress:
+		return "the address of " + s.Device + " there"
+	}
+	if kind == verdict.FindingPodCIDROverlap {
+		return "what " + s.IPAM + " there is told to give"
+	}
+	return "what " + s.IPAM + " is told to give"
+}
+
 // text is what the side gives.
-func (s Side) text() string {
+func (s side) text() string {
 	names := each(s.Prefixes, func(p *netip.Prefix) string { return p.String() })
 	if len(names) == 0 {
 		names = each(s.Ranges, func(r *verdict.Range) string { return r.String() })
@@ -141,7 +150,7 @@ func (s Side) text() string {
 }
 
 // common is what both sides give.
-func (s Side) common(other Side) string {
+func (s side) common(other side) string {
 	var names []string
 	for _, p := range s.Prefixes {
 		for _, q := range other.Prefixes {
@@ -171,7 +180,7 @@ func (s Side) common(other Side) string {
 }
 
 // ranges are what the side gives, prefixes too.
-func (s Side) ranges() []verdict.Range {
+func (s side) ranges() []verdict.Range {
 	out := slices.Clone(s.Ranges)
 	for _, p := range s.Prefixes {
 		out = append(out, verdict.RangeOf(p))
@@ -180,7 +189,7 @@ func (s Side) ranges() []verdict.Range {
 }
 
 // within is a prefix that has the first range that both sides give.
-func (s Side) within(other Side) string {
+func (s side) within(other side) string {
 	for _, r := range s.ranges() {
 		for _, q := range other.ranges() {
 			if r.Overlaps(q) {

@@ -3,19 +3,16 @@ package explain
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"strconv"
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// TellPool puts a finding about a whole pool into words: ipam-state-lost,
-// ipam-unreadable or pool-exhaustion. At risk are the addresses in use that the pool
-// takes for free, and names are their holders, one for each.
-func TellPool(kind string, pool *verdict.Pool, use verdict.PoolUse, atRisk []netip.Addr, names []string) Told {
-	t := &poolTelling{pool: pool, use: use, atRisk: atRisk, names: names}
-	switch kind {
+// tellPool puts a finding about a whole pool into words.
+func tellPool(f *verdict.Finding) Told {
+	t := &poolTelling{pool: f.Pool, use: f.Stock.Use, atRisk: f.Stock.AtRisk}
+	switch f.Kind {
 	case verdict.FindingIPAMStateLost:
 		t.stateLost()
 	case verdict.FindingIPAMUnreadable:
@@ -23,15 +20,14 @@ func TellPool(kind string, pool *verdict.Pool, use verdict.PoolUse, atRisk []net
 	case verdict.FindingPoolExhaustion:
 		t.exhaustion()
 	}
-	return t.told.readable()
+	return t.told
 }
 
 // poolTelling is one finding about a pool that is being put into words.
 type poolTelling struct {
 	pool   *verdict.Pool
 	use    verdict.PoolUse
-	atRisk []netip.Addr
-	names  []string
+	atRisk []verdict.Held
 	told   Told
 }
 
@@ -55,7 +51,7 @@ func (t *poolTelling) stateLost() {
 		lost = fmt.Sprintf("has lost all of its records (%d)", p.Lost)
 	}
 	t.told.Summary = fmt.Sprintf("%s %s, and %s of it %s in use: %s. It takes them for free, and gives them to %s.",
-		poolBegin(p), lost, plural(len(t.atRisk), "address", "addresses"), isAre(len(t.atRisk)), addressList(t.atRisk), strings.Replace(poolNext(p), "one of the next", "the next", 1))
+		poolBegin(p), lost, plural(len(t.atRisk), "address", "addresses"), isAre(len(t.atRisk)), list(each(t.atRisk, func(h *verdict.Held) string { return h.Address.String() })), strings.Replace(poolNext(p), "one of the next", "the next", 1))
 	if p.LostAt != 0 {
 		t.evidence("Its records were lost at %s, by the clock of its node.", stampText(p.LostAt))
 	}
@@ -67,12 +63,12 @@ func (t *poolTelling) stateLost() {
 	}
 	for at := 0; at < len(t.atRisk); at += mostNamed {
 		var held []string
-		for i, a := range t.atRisk[at:min(at+mostNamed, len(t.atRisk))] {
+		for _, h := range t.atRisk[at:min(at+mostNamed, len(t.atRisk))] {
 			name := "somebody"
-			if at+i < len(t.names) {
-				name = t.names[at+i]
+			if h.Owner != nil {
+				name = OwnerName(h.Owner)
 			}
-			held = append(held, a.String()+" by "+name)
+			held = append(held, h.Address.String()+" by "+name)
 		}
 		t.evidence("In use: %s.", strings.Join(held, ", "))
 	}

@@ -93,7 +93,7 @@ func TestCommandsOnlyChangeWhatIsAsItWasFound(t *testing.T) {
 				}
 			}
 			ran := 0
-			for _, fix := range explain.Tell(&f, verdict.PoolUse{}).Fixes {
+			for _, fix := range explain.Finding(&f, verdict.PoolUse{}).Fixes {
 				if fix.Manual || fix.Node != "" {
 					continue
 				}
@@ -142,7 +142,7 @@ func TestNothingIsWrittenThatIsNotKnown(t *testing.T) {
 		i.Namespace = &ns
 		o.Namespace, o.Interface = &ns, &i
 		f.Owners = []verdict.Owner{o}
-		for _, fix := range explain.Tell(&f, verdict.PoolUse{}).Fixes {
+		for _, fix := range explain.Finding(&f, verdict.PoolUse{}).Fixes {
 			if !fix.Manual {
 				t.Errorf("%s: got %s, want it by hand: only a cgroup tells the container", name, fix.What)
 			}
@@ -152,7 +152,7 @@ func TestNothingIsWrittenThatIsNotKnown(t *testing.T) {
 	o := f.Owners[0]
 	o.Pod = nil
 	f.Owners = []verdict.Owner{o}
-	for _, fix := range explain.Tell(&f, verdict.PoolUse{}).Fixes {
+	for _, fix := range explain.Finding(&f, verdict.PoolUse{}).Fixes {
 		if !fix.Manual {
 			t.Errorf("got %s, want it by hand: what Kubernetes calls the node is not known", fix.What)
 		}
@@ -180,7 +180,7 @@ func TestNothingIsFreedWhereTheRuntimeDoesNotAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		cmd := exec.Command("sh", "-euc", explain.Tell(&f, verdict.PoolUse{}).Fixes[0].Command)
+		cmd := exec.Command("sh", "-euc", explain.Finding(&f, verdict.PoolUse{}).Fixes[0].Command)
 		cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("got %v: %s", err, out)

@@ -169,47 +169,87 @@ func TestTold(t *testing.T) {
 			if f.Kind == verdict.FindingLeaked {
 				use = verdict.PoolUse{Size: 5, Allocated: 4, Leaked: 3, ExhaustedIn: 5400}
 			}
-			golden(t, name, explain.Tell(&f, use))
+			golden(t, name, explain.Finding(&f, use))
 		})
 	}
+}
+
+// ofPool puts a finding about a pool into words.
+func ofPool(kind string, p *verdict.Pool, use verdict.PoolUse, atRisk []verdict.Held) explain.Told {
+	return explain.Finding(&verdict.Finding{ID: "x", Kind: kind, Pool: p, Stock: &verdict.Stock{Use: use, AtRisk: atRisk}}, verdict.PoolUse{})
 }
 
 func TestToldOfPools(t *testing.T) {
 	w := newWorld()
 	pool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
 	pool.State, pool.LostAt, pool.Lost = verdict.PoolMissing, start, 12
-	var atRisk []netip.Addr
-	var names []string
+	var atRisk []verdict.Held
 	for i := range 60 {
-		atRisk = append(atRisk, netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 2)}))
-		names = append(names, fmt.Sprintf("shop/web-%d", i))
+		o := holder(w, "node-a", fmt.Sprintf("web-%d", i), "eth0")
+		atRisk = append(atRisk, verdict.Held{Address: netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 2)}), Owner: &o})
 	}
-	golden(t, "ipam-state-lost host-local", explain.TellPool(verdict.FindingIPAMStateLost, pool, verdict.PoolUse{}, atRisk, names))
+	golden(t, "ipam-state-lost host-local", ofPool(verdict.FindingIPAMStateLost, pool, verdict.PoolUse{}, atRisk))
 	lans := whereabouts("kube-system/192.0.2.0-29", "192.0.2.0")
-	golden(t, "ipam-state-lost whereabouts", explain.TellPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1], names[:1]))
+	golden(t, "ipam-state-lost whereabouts", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
 	lans.State, lans.Problem = verdict.PoolMissing, "IPPool kube-system/192.0.2.0-29 is gone"
-	golden(t, "ipam-state-lost whereabouts, the IPPool is gone", explain.TellPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1], names[:1]))
+	golden(t, "ipam-state-lost whereabouts, the IPPool is gone", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
 	lans.State, lans.Problem = verdict.PoolKnown, ""
-	golden(t, "pool-exhaustion whereabouts", explain.TellPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil, nil))
+	golden(t, "pool-exhaustion whereabouts", ofPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil))
 	pool.State, pool.Problem = verdict.PoolUnreadable, "permission denied"
-	golden(t, "ipam-unreadable host-local", explain.TellPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil, nil))
+	golden(t, "ipam-unreadable host-local", ofPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil))
 	odd := &verdict.Pool{IPAM: verdict.Calico, Name: "default-ipv4-ippool", State: verdict.PoolKnown, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}
-	golden(t, "ipam-unreadable calico, odd", explain.TellPool(verdict.FindingIPAMUnreadable, odd, verdict.PoolUse{}, nil, nil))
+	golden(t, "ipam-unreadable calico, odd", ofPool(verdict.FindingIPAMUnreadable, odd, verdict.PoolUse{}, nil))
+}
+
+// overlap puts an overlap into words.
+func overlap(kind string, a, b verdict.Side, nodes ...string) explain.Told {
+	return explain.Finding(&verdict.Finding{ID: "x", Kind: kind, Overlap: &verdict.Overlap{Sides: [2]verdict.Side{a, b}, Nodes: nodes}}, verdict.PoolUse{})
 }
 
 func TestToldOfOverlaps(t *testing.T) {
-	golden(t, "pod-cidr-overlap", explain.TellOverlap(verdict.FindingPodCIDROverlap,
-		explain.Side{Node: "node-a", Prefixes: prefixes("10.244.1.0/24"), From: "Node.spec.podCIDRs"},
-		explain.Side{Node: "node-b", Prefixes: prefixes("10.244.0.0/16"), From: "the subnet of bridge cni0", Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"}))
-	golden(t, "pod-cidr-overlap cilium", explain.TellOverlap(verdict.FindingPodCIDROverlap,
-		explain.Side{Node: "node-a", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", From: "spec.ipam.podCIDRs of its CiliumNode"},
-		explain.Side{Node: "node-b", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", From: "spec.ipam.podCIDRs of its CiliumNode"}))
+	golden(t, "pod-cidr-overlap", overlap(verdict.FindingPodCIDROverlap,
+		verdict.Side{Node: "node-a", Prefixes: prefixes("10.244.1.0/24"), Source: verdict.SideNodeSpec},
+		verdict.Side{Node: "node-b", Prefixes: prefixes("10.244.0.0/16"), Source: verdict.SideAddress, Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"},
+		"node-a", "node-b"))
+	golden(t, "pod-cidr-overlap cilium", overlap(verdict.FindingPodCIDROverlap,
+		verdict.Side{Node: "node-a", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideCiliumNode},
+		verdict.Side{Node: "node-b", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideCiliumNode},
+		"node-a", "node-b", "node-c"))
 	r := func(first, last string) verdict.Range {
 		return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
-	golden(t, "ranges-overlap", explain.TellOverlap(verdict.FindingRangesOverlap,
-		explain.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []verdict.Range{r("10.88.0.2", "10.88.0.254")}, From: "host-local"},
-		explain.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []verdict.Range{r("10.88.0.128", "10.88.255.254")}, From: "host-local"}))
+	golden(t, "ranges-overlap", overlap(verdict.FindingRangesOverlap,
+		verdict.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []verdict.Range{r("10.88.0.2", "10.88.0.254")}, Source: verdict.SidePool, IPAM: verdict.HostLocal},
+		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []verdict.Range{r("10.88.0.128", "10.88.255.254")}, Source: verdict.SidePool, IPAM: verdict.HostLocal},
+		"node-a"))
+}
+
+func TestToldOfNamesakes(t *testing.T) {
+	two := func(boot string) explain.Told {
+		return explain.Finding(&verdict.Finding{ID: "x", Kind: verdict.FindingDuplicateNodeName, Namesakes: &verdict.Namesakes{Name: "node-a", Machines: []verdict.Machine{
+			{Name: "node-a", Boot: "b1", Netns: "1", Kernel: "6.12", Version: "1.0", Since: start},
+			{Name: "node-a@b2", Boot: boot, Netns: "2", Kernel: "6.1", Version: "1.0", Since: start},
+		}}}, verdict.PoolUse{})
+	}
+	golden(t, "duplicate-node-name", two("b2"))
+	golden(t, "duplicate-node-name of one machine", two("b1"))
+}
+
+// The problems of nodes have a sentence each.
+func TestProblemsOfNodes(t *testing.T) {
+	ns := newWorld().namespace("node-a", 2, "4026532397", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})
+	told := explain.Told{Summary: "The problems of nodes.", Evidence: []string{
+		explain.SharedName("node-a", []string{"node-a@b2", "node-a@b3"}, "abc"),
+		explain.SharedPlace([]string{"node-b"}),
+		explain.Flood("veth7", ns, 5, start, 3),
+		explain.Flood("veth7", nil, 5, start, 3),
+		explain.Unparsed(1, 2, 3),
+		explain.NoMemory(1, 2, 3<<20, 4<<20),
+		explain.TooManyClaims(1, 250_000),
+		explain.Corrected("1 name"),
+		explain.Unparsed(0, 0, 0),
+	}}
+	golden(t, "problems of nodes", told)
 }
 
 // written appends actions as text and has a shell parse each command.

@@ -97,7 +97,7 @@ func disputed(t *testing.T) (*verdicttest.World, *verdict.Conflict) {
 	verdicttest.Twins(w)
 	w.Says("uid-old", verdict.PodObject{Namespace: "default", Name: "old", Phase: "Running", Node: "n1", IPs: []netip.Addr{w.Addr}, DeletionTimestamp: verdicttest.Start})
 	c := only(t, w)
-	c.Why = verdict.Why{Cause: verdict.CauseStaticAddress, Networks: []verdict.Side{{Network: "net0"}, {Device: "docker0"}}}
+	c.Why = verdict.Why{Cause: verdict.CauseStaticAddress, Networks: []verdict.Origin{{Network: "net0"}, {Device: "docker0"}}}
 	return w, c
 }
 
@@ -126,20 +126,20 @@ func TestFacts(t *testing.T) {
 		f := example(verdict.FactKind(kind), c)
 		var words []string
 		c.Facts = []verdict.Fact{f}
-		if told := explain.TellConflict(&w.Policy, c).Because[0]; told != "" {
+		if told := explain.Conflict(&w.Policy, c).Because[0]; told != "" {
 			words = append(words, told)
 		}
 		c.Facts, c.RuledOut = nil, []verdict.RuledOut{{Cause: verdict.CauseUnknown, Fact: f}}
-		if told := explain.TellConflict(&w.Policy, c).Excluded[0].Reason; told != "" {
+		if told := explain.Conflict(&w.Policy, c).Excluded[0].Reason; told != "" {
 			words = append(words, "not it: "+told)
 		}
 		c.RuledOut = nil
-		without := explain.TellConflict(&w.Policy, c).Summary
+		without := explain.Conflict(&w.Policy, c).Summary
 		c.Headline = &f
 		if kind == string(verdict.FactSandboxLeft) {
 			c.Facts = []verdict.Fact{f}
 		}
-		if told := strings.TrimPrefix(explain.TellConflict(&w.Policy, c).Summary, without); told != "" {
+		if told := strings.TrimPrefix(explain.Conflict(&w.Policy, c).Summary, without); told != "" {
 			words = append(words, "in short:"+told)
 		}
 		if len(words) == 0 {
@@ -159,7 +159,7 @@ func TestRecords(t *testing.T) {
 			f := example(verdict.FactRecord, c)
 			f.State, f.Records = state, records
 			c.Facts = []verdict.Fact{f}
-			b = fmt.Appendf(b, "%d, %d records\n    %s\n", state, len(records), explain.TellConflict(&w.Policy, c).Because[0])
+			b = fmt.Appendf(b, "%d, %d records\n    %s\n", state, len(records), explain.Conflict(&w.Policy, c).Because[0])
 		}
 	}
 	compare(t, "records.txt", b)
@@ -173,7 +173,7 @@ func TestEndings(t *testing.T) {
 		over := c.End(&verdict.Ended{ID: c.ID, At: w.Now, Ending: verdict.Ending{
 			Kind: verdict.EndKind(kind), Owner: c.Owners[0].ID, Excluded: &verdict.Exclusion{Rule: verdict.RuleDeclaredShared, Reason: "anycast"},
 		}}, nil)
-		told := explain.TellConflict(&w.Policy, &over)
+		told := explain.Conflict(&w.Policy, &over)
 		if len(told.Remedy) != 0 {
 			t.Errorf("got a remedy for what is over: %v", told.Remedy)
 		}
@@ -206,10 +206,10 @@ func TestExclusions(t *testing.T) {
 	} {
 		o := c.Owners[0]
 		o.Excluded = &e
-		b = fmt.Appendf(b, "%s %d\n    %s\n", e.Rule, e.Proxy, explain.TellExclusion(&w.Policy, &o, c.Owners))
+		b = fmt.Appendf(b, "%s %d\n    %s\n", e.Rule, e.Proxy, explain.Exclusion(&w.Policy, &o, c.Owners))
 	}
 	compare(t, "exclusions.txt", b)
-	if got := explain.TellExclusion(&w.Policy, &c.Owners[0], c.Owners); got != "" {
+	if got := explain.Exclusion(&w.Policy, &c.Owners[0], c.Owners); got != "" {
 		t.Errorf("got %q for an owner that is compared, want nothing", got)
 	}
 }
@@ -222,7 +222,7 @@ func TestConflicts(t *testing.T) {
 			w := verdicttest.New(cmp.Or(s.Addr, verdicttest.DefaultAddr))
 			s.Build(w)
 			e := w.Policy.Explain(w.Case())
-			told := explain.TellAddress(&w.Policy, &e)
+			told := explain.Address(&w.Policy, &e)
 			b := fmt.Appendf(nil, "%s\n", told.Summary)
 			for _, step := range told.Steps {
 				if step.Reason == "" {
@@ -242,7 +242,7 @@ func TestConflicts(t *testing.T) {
 // conflictText is all that is said of a conflict.
 func conflictText(t *testing.T, w *verdicttest.World, c *verdict.Conflict) []byte {
 	t.Helper()
-	told := explain.TellConflict(&w.Policy, c)
+	told := explain.Conflict(&w.Policy, c)
 	b := fmt.Appendf(nil, "%s\n\nBecause:\n", told.Summary)
 	for _, fact := range told.Because {
 		b = fmt.Appendf(b, "- %s\n", fact)

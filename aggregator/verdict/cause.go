@@ -146,7 +146,7 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 	var there []*Owner
 	for _, o := range q.owners {
 		if o.Kind() == Pod && o.Assigned {
-			if o.Pod == nil || o.Pod.Absent || o.Pod.ended() {
+			if o.Pod == nil || o.Pod.Absent || o.Pod.Ended() {
 				return reason{} // it is not asked, or may not know yet
 			}
 			there = append(there, o)

@@ -10,8 +10,8 @@ import (
 // ownRange is the range of the node that an owner has the address from: by a pool of
 // its own, the range of pods that Kubernetes gave it, or the prefix of a bridge whose
 // ports a CNI network gave addresses.
-func (q *inquiry) ownRange(o *Owner) (s Side, ok bool) {
-	s = Side{Owner: o.ID, Node: o.Node.Key()}
+func (q *inquiry) ownRange(o *Owner) (s Origin, ok bool) {
+	s = Origin{Owner: o.ID, Node: o.Node.Key()}
 	for _, p := range q.pools {
 		if p.Node.Is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bookedFor(p, o) == booked) {
 			s.Pool, s.Ranges = p, rangesOf(p)
@@ -114,7 +114,7 @@ func (q *inquiry) rangesOfNodes(a, b *Owner) (r reason) {
 	if r.Kubernetes {
 		r.fact(Fact{Kind: FactInPodCIDRs, Nodes: nodes})
 	}
-	for i, s := range []Side{x, y} {
+	for i, s := range []Origin{x, y} {
 		o := []*Owner{a, b}[i]
 		if i == 0 && !known || i == 1 && !both {
 			s.Device, s.Pool = "", nil
@@ -167,7 +167,7 @@ func (q *inquiry) podLike(o *Owner) bool {
 
 // origin is what an owner has the address from, on one node: a CNI network, or a bridge
 // in whose prefix it is.
-func (q *inquiry) origin(o *Owner) (s Side, ok bool) {
+func (q *inquiry) origin(o *Owner) (s Origin, ok bool) {
 	if o.Namespace == nil {
 		return s, false
 	}
@@ -238,7 +238,7 @@ func (q *inquiry) rangesOfNetworks(a, b *Owner) (r reason) {
 	if p := q.onePool(a, b); p != nil {
 		return not(Fact{Kind: NotTwoPools, Pool: p.Label()})
 	}
-	r.Networks = []Side{x, y}
+	r.Networks = []Origin{x, y}
 	r.Headline = &Fact{Kind: HeadNetworksOverlap}
 	for k, s := range r.Networks {
 		o := []*Owner{a, b}[k]
@@ -267,7 +267,7 @@ func (q *inquiry) rangesOfNetworks(a, b *Owner) (r reason) {
 func (q *inquiry) onePool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
 		if q.gave(p, a) && q.gave(p, b) {
-			if served := slices.ContainsFunc(a.networks(), func(n string) bool { ok, _ := p.Serves(n); return ok }); served {
+			if served := slices.ContainsFunc(a.Networks(), func(n string) bool { ok, _ := p.Serves(n); return ok }); served {
 				return p
 			}
 		}

@@ -2,71 +2,69 @@ package verdict
 
 import "slices"
 
-// What a subscriber is to hear of: a change of what is shown. That an owner was seen once more is
-// none.
-
-// Equal reports whether two judgements say the same about an owner.
-func (o *Owner) Equal(other *Owner) bool {
-	return o.ID == other.ID && o.State == other.State && o.Scope == other.Scope && o.MAC == other.MAC && o.Assigned == other.Assigned &&
-		o.Orphaned == other.Orphaned && o.Excluded.Equal(other.Excluded) && o.Pod.equal(other.Pod) &&
-		o.Interface.shownAs(other.Interface) && o.Namespace.shownAs(other.Namespace) &&
-		slices.EqualFunc(o.Claims, other.Claims, func(a, b *Claim) bool {
-			return a == b || a.Kind == b.Kind && a.MAC == b.MAC && a.Node().Is(b.Node()) && a.Interface.Name == b.Interface.Name
-		})
+// Same reports whether two records of an owner are equal for a subscriber. A later sighting is no
+// change.
+func (o *Owner) Same(other *Owner) bool {
+	return o.ID == other.ID && o.State == other.State && o.Scope == other.Scope && o.Excluded.Same(other.Excluded) && o.MAC == other.MAC &&
+		o.Assigned == other.Assigned && o.Orphaned == other.Orphaned &&
+		o.Interface.same(other.Interface) && o.Pod.same(other.Pod) && o.Namespace.same(other.Namespace, o, other) &&
+		slices.EqualFunc(o.Claims, other.Claims, (*Claim).same)
 }
 
-// shownAs reports whether two records of an interface look the same.
-func (i *Interface) shownAs(other *Interface) bool {
-	return i == other || i.Name == other.Name && i.HostInterface == other.HostInterface && i.MAC == other.MAC
+// same reports whether a subscriber is told the same of two interfaces.
+func (i *Interface) same(other *Interface) bool {
+	return i == other || i != nil && other != nil &&
+		i.Name == other.Name && i.HostInterface == other.HostInterface && i.MAC == other.MAC
 }
 
-// shownAs reports whether two records of a namespace look the same.
-func (ns *Namespace) shownAs(other *Namespace) bool {
-	return ns == other || ns != nil && other != nil && ns.Who == other.Who && ns.Intended == other.Intended
+// same reports whether a subscriber is told the same of two namespaces, with their owners.
+func (ns *Namespace) same(other *Namespace, o, p *Owner) bool {
+	return ns == other || ns != nil && other != nil && ns.Intended == other.Intended && o.Workload() == p.Workload()
 }
 
-// equal reports whether the Kubernetes API says the same.
-func (p *PodObject) equal(other *PodObject) bool {
-	if p == nil || other == nil {
+// same reports whether a subscriber is told the same of two claims.
+func (c *Claim) same(other *Claim) bool {
+	return c == other || c.Kind == other.Kind && c.MAC == other.MAC && c.Node().Is(other.Node()) && c.Interface.Name == other.Interface.Name
+}
+
+// same reports whether the Kubernetes API says the same of two pods. It leaves out since when.
+func (p *PodObject) same(other *PodObject) bool {
+	if p == other || p == nil || other == nil {
 		return p == other
 	}
-	return p == other || p.Namespace == other.Namespace && p.Name == other.Name && p.UID == other.UID && p.Node == other.Node &&
-		p.Phase == other.Phase && p.ControllerKind == other.ControllerKind && p.Controller == other.Controller &&
-		p.VirtualMachine == other.VirtualMachine && slices.Equal(p.IPs, other.IPs) && p.HostNetwork == other.HostNetwork &&
-		p.RuntimeClass == other.RuntimeClass && p.DeletionTimestamp == other.DeletionTimestamp && p.Absent == other.Absent
+	return slices.Equal(p.IPs, other.IPs) && p.Namespace == other.Namespace && p.Name == other.Name && p.UID == other.UID &&
+		p.Node == other.Node && p.Phase == other.Phase && p.ControllerKind == other.ControllerKind && p.Controller == other.Controller &&
+		p.VirtualMachine == other.VirtualMachine && p.HostNetwork == other.HostNetwork && p.RuntimeClass == other.RuntimeClass &&
+		p.DeletionTimestamp == other.DeletionTimestamp && p.Absent == other.Absent
 }
 
-// Equal reports whether two judgements say the same about a conflict.
-func (c *Conflict) Equal(other *Conflict) bool {
-	same := func(a, b Owner) bool { return a.Equal(&b) }
+// Same reports whether two records of a pool say the same.
+func (p *Pool) Same(other *Pool) bool {
+	return p.Is(other) && p.State == other.State && p.Problem == other.Problem && p.Network == other.Network && p.Realm == other.Realm &&
+		slices.Equal(p.Networks, other.Networks) && p.LostAt == other.LostAt && p.Lost == other.Lost &&
+		p.Plugin == other.Plugin && p.Device == other.Device && p.Routed == other.Routed && p.Asked == other.Asked && p.Grows == other.Grows &&
+		p.Config == other.Config && p.Base == other.Base && slices.Equal(p.Ranges, other.Ranges) && slices.Equal(p.Gateways, other.Gateways)
+}
+
+// Same reports whether two records of a conflict are equal for a subscriber.
+func (c *Conflict) Same(other *Conflict) bool {
+	same := func(a, b Owner) bool { return a.Same(&b) }
 	return c.Phase == other.Phase && c.Episode == other.Episode && c.Rule == other.Rule && c.LinkProof == other.LinkProof &&
-		c.Why.equal(&other.Why) && c.Keeper == other.Keeper && c.Right == other.Right &&
-		c.Ending.Kind == other.Ending.Kind && c.Ending.Owner == other.Ending.Owner && c.Ending.Excluded.Equal(other.Ending.Excluded) &&
+		c.Why.same(&other.Why) && c.Keeper == other.Keeper && c.Right == other.Right &&
+		c.Ending.Kind == other.Ending.Kind && c.Ending.Owner == other.Ending.Owner && c.Ending.Excluded.Same(other.Ending.Excluded) &&
 		slices.EqualFunc(c.Owners, other.Owners, same) && slices.EqualFunc(c.Bystanders, other.Bystanders, same) &&
-		slices.EqualFunc(c.Checks, other.Checks, Check.equal) && slices.EqualFunc(c.Allocations, other.Allocations, (*Allocation).Is)
+		slices.EqualFunc(c.Checks, other.Checks, Check.same) && slices.EqualFunc(c.Allocations, other.Allocations, (*Allocation).Is)
 }
 
-// equal reports whether the causes are the same and follow from the same facts.
-func (w *Why) equal(other *Why) bool {
+// same reports whether the causes are the same and follow from the same facts.
+func (w *Why) same(other *Why) bool {
 	return w.Cause == other.Cause && w.Headline.same(other.Headline) && slices.EqualFunc(w.Facts, other.Facts, Fact.Equal) &&
 		slices.EqualFunc(w.RuledOut, other.RuledOut, func(a, b RuledOut) bool {
 			return a.Cause == b.Cause && a.Open == b.Open && a.Fact.Equal(b.Fact)
 		})
 }
 
-// equal reports whether the same is to be seen.
-func (c Check) equal(other Check) bool {
+// same reports whether the same is to be seen.
+func (c Check) same(other Check) bool {
 	return c.Step == other.Step && slices.EqualFunc(c.Facts, other.Facts, Fact.Equal)
-}
-
-// Equal reports whether two audits say the same about a finding. That a spoof was seen once more
-// is no change.
-func (f *Finding) Equal(other *Finding) bool {
-	return f.Severity == other.Severity && f.Pool.Is(other.Pool) && f.Spoof.equal(other.Spoof) &&
-		slices.EqualFunc(f.Allocations, other.Allocations, (*Allocation).Is) &&
-		slices.EqualFunc(f.Owners, other.Owners, func(a, b Owner) bool { return a.Equal(&b) })
-}
-
-func (s *Spoof) equal(other *Spoof) bool {
-	return s == other || s != nil && other != nil && slices.Equal(s.MACs, other.MACs)
 }

@@ -11,7 +11,7 @@ import (
 func TestWhatIsAChangeOfAConflict(t *testing.T) {
 	_, c := verdicttest.Situations[0].Judge()
 	_, same := verdicttest.Situations[0].Judge()
-	if !c.Equal(same) || len(c.Facts) == 0 || len(c.RuledOut) == 0 || len(c.Checks) == 0 || len(c.Allocations) == 0 {
+	if !c.Same(same) || len(c.Facts) == 0 || len(c.RuledOut) == 0 || len(c.Checks) == 0 || len(c.Allocations) == 0 {
 		t.Fatalf("got a change of %+v to %+v, want none, and reasons of each sort", c, same)
 	}
 	for name, change := range map[string]func(c *verdict.Conflict){
@@ -49,7 +49,7 @@ func TestWhatIsAChangeOfAConflict(t *testing.T) {
 		},
 	} {
 		_, changed := verdicttest.Situations[0].Judge()
-		if change(changed); c.Equal(changed) {
+		if change(changed); c.Same(changed) {
 			t.Errorf("got no change of %s", name)
 		}
 	}
@@ -61,7 +61,7 @@ func TestWhatIsAChangeOfAConflict(t *testing.T) {
 		"a copy of a record": func(c *verdict.Conflict) { al := *c.Allocations[0]; c.Allocations[0] = &al },
 	} {
 		_, changed := verdicttest.Situations[0].Judge()
-		if change(changed); !c.Equal(changed) {
+		if change(changed); !c.Same(changed) {
 			t.Errorf("got a change by %s", name)
 		}
 	}

@@ -79,7 +79,7 @@ type Why struct {
 	// From are the pools that the cause is about.
 	From []*Pool
 	// Networks are the networks or nodes whose ranges overlap.
-	Networks []Side
+	Networks []Origin
 	// Gateway is set if a node has the address as the gateway of pods.
 	Gateway bool
 	// Kubernetes is set if the ranges of nodes overlap in Node.spec.podCIDRs.
@@ -96,8 +96,8 @@ type RuledOut struct {
 	Open bool
 }
 
-// Side is a network, a bridge or a node that an owner has the address from.
-type Side struct {
+// Origin is the network, bridge or node that an owner has the address from.
+type Origin struct {
 	// Owner is the id of the owner.
 	Owner string
 	// Node is the node of the owner.

@@ -66,7 +66,7 @@ func TestCauseIsSaidInOneOrder(t *testing.T) {
 		return w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods")
 	}
 	one, other := said(false), said(true)
-	if !one.Equal(&other) || one.Pools[0].Node.Name != other.Pools[0].Node.Name || len(one.Facts) == 0 {
+	if !one.Same(&other) || one.Pools[0].Node.Name != other.Pools[0].Node.Name || len(one.Facts) == 0 {
 		t.Errorf("got\n%+v\nand\n%+v", one, other)
 	}
 }

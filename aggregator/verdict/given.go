@@ -11,7 +11,7 @@ import (
 // network is the CNI network that gave an owner the address; empty where none is known
 // to have.
 func (o *Owner) network() string {
-	if names := o.networks(); len(names) > 0 {
+	if names := o.Networks(); len(names) > 0 {
 		return names[0]
 	}
 	return ""
@@ -55,7 +55,7 @@ func (al *Allocation) books(o *Owner) booking {
 		return maybeBooked
 	case p.Node != nil && !p.Node.Is(o.Node), al.Node != "" && !o.OnNode(al.Node):
 		return notBooked
-	case al.nameless():
+	case al.Nameless():
 		return maybeBooked
 	case al.Purpose != "" && (w.Kind == Host || al.ofEndpoint(w)):
 		return booked
@@ -150,13 +150,13 @@ func (q *inquiry) gave(p *Pool, o *Owner) bool {
 	if !p.Contains(q.c.Address) && len(q.allocationsOf(p)) == 0 {
 		return false
 	}
-	networks := o.networks()
+	networks := o.Networks()
 	for _, n := range networks {
-		if serves, unknown := p.Serves(n); serves || unknown && p.meets(o) {
+		if serves, unknown := p.Serves(n); serves || unknown && p.Meets(o) {
 			return true
 		}
 	}
-	return len(networks) == 0 && o.byRuntime() && p.meets(o)
+	return len(networks) == 0 && o.byRuntime() && p.Meets(o)
 }
 
 // gift returns the fact by which an owner was given the address; none if that is not known.

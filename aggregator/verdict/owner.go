@@ -62,8 +62,8 @@ type Exclusion struct {
 	Quiet time.Duration
 }
 
-// Equal reports whether two owners are excluded for the same reason.
-func (e *Exclusion) Equal(other *Exclusion) bool {
+// Same reports whether two owners are excluded for the same reason.
+func (e *Exclusion) Same(other *Exclusion) bool {
 	if e == nil || other == nil {
 		return e == other
 	}

@@ -63,7 +63,7 @@ func (j *judging) join(o *Owner) {
 	o.Pod = j.in.pod(o.Namespace)
 	switch p := o.Pod; {
 	case p == nil || !o.Assigned:
-	case p.ended():
+	case p.Ended():
 		if at := p.Heard.Add(endedAfter); j.in.Now < at {
 			j.again(at)
 		} else {
@@ -81,8 +81,8 @@ func (j *judging) join(o *Owner) {
 	}
 }
 
-// ended tells whether all containers of the pod have ended for good.
-func (p *PodObject) ended() bool { return p.Phase == "Succeeded" || p.Phase == "Failed" }
+// Ended tells whether all containers of the pod have ended for good.
+func (p *PodObject) Ended() bool { return p.Phase == "Succeeded" || p.Phase == "Failed" }
 
 // orphans are the owners that were left behind.
 func orphans(owners []Owner) (left []*Owner) {

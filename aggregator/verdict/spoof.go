@@ -289,21 +289,3 @@ func (m MAC) routers() bool {
 func (m MAC) Group() bool {
 	return len(m) == 6 && (m[0]&1 != 0 || m == "\x00\x00\x00\x00\x00\x00")
 }
-
-// spoofed adds the findings about addresses that others claim.
-func (a *auditing) spoofed() {
-	for i := range a.judged.Spoofs {
-		s := a.judged.Spoofs[i]
-		f := Finding{Kind: FindingAddressSpoofed, Severity: Critical, Owners: append([]Owner{s.Owner}, s.Victims...), Spoof: &s}
-		a.tell(f, s.Port.Namespace.Node.Name+" "+s.Port.Name+" ", a.policy.Settle)
-	}
-}
-
-// CloneFinding returns the finding about a hardware address that enters by another namespace's
-// port.
-func (p *Policy) CloneFinding(s *Spoof) Finding {
-	return Finding{
-		Kind: FindingMACCloned, Severity: Critical, Owners: append([]Owner{s.Owner}, s.Victims...), Spoof: s,
-		ID: FindingID(p.Cluster, FindingMACCloned, s.Port.Namespace.Node.Name+" "+s.Port.Name+" "+s.MACs[0].String()),
-	}
-}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
@@ -114,13 +115,13 @@ func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
 func (s *spoofing) wantAudited(t *testing.T, out verdict.Judgement) {
 	t.Helper()
 	in := s.Case()
-	first := s.Policy.Audit(in, &out)
+	first := audit.Address(&s.Policy, in, &out)
 	if len(first.Findings) != 1 || !first.Findings[0].Waiting || first.Again == 0 {
 		t.Fatalf("got %+v at once, want one that waits", first.Findings)
 	}
 	in.Before, in.Now = first.Findings, first.Again
 	out.Conflicts = append(out.Conflicts, verdict.Conflict{Course: verdict.Course{Phase: verdict.Confirmed}}) // it does not hide the finding
-	after := s.Policy.Audit(in, &out)
+	after := audit.Address(&s.Policy, in, &out)
 	if len(after.Findings) != 1 || after.Findings[0].Waiting || after.Findings[0].ID != first.Findings[0].ID ||
 		after.Findings[0].Kind != verdict.FindingAddressSpoofed || after.Findings[0].Severity != verdict.Critical {
 		t.Fatalf("got %+v after the settle time, want it", after.Findings)
@@ -170,12 +171,12 @@ func TestAMACByThePortOfAnotherIsCloned(t *testing.T) {
 					t.Errorf("got %d claims of the victim, want its own only", len(o.Claims))
 				}
 			}
-			f := s.Policy.CloneFinding(&out.Clones[0])
+			f := audit.Clone(&s.Policy, &out.Clones[0])
 			if f.Kind != verdict.FindingMACCloned || len(f.Owners) != 2 || f.Owners[0].Namespace != s.other || f.Owners[1].MAC != f.Spoof.MACs[0] {
 				t.Errorf("got %+v, want the sender and the victim", f)
 			}
 			s.after(time.Second)
-			if again := s.Policy.CloneFinding(&s.judge().Clones[0]); again.ID != f.ID {
+			if again := audit.Clone(&s.Policy, &s.judge().Clones[0]); again.ID != f.ID {
 				t.Errorf("got id %s and then %s, want one", f.ID, again.ID)
 			}
 		})

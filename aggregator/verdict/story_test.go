@@ -4,17 +4,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
 // audited audits the address, as an aggregator does after each judgement, and keeps what
 // is to be remembered.
-func (w *world) audited(vanished ...*verdict.Allocation) verdict.Audit {
+func (w *world) audited(vanished ...*verdict.Allocation) audit.Result {
 	out := w.judge()
 	in := w.Case()
 	in.Vanished = vanished
-	a := w.Policy.Audit(in, &out)
+	a := audit.Address(&w.Policy, in, &out)
 	w.Past = a.Past
 	return a
 }

@@ -1,4 +1,4 @@
-package verdict_test
+package audit_test
 
 import (
 	"net/netip"
@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
 func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
@@ -19,31 +18,31 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 		{"a tenant with the range of pods, in a VRF", func(w *world) {
 			w.hostLocal("n1", "kind", "10.244.0.0/24")
 			w.ofCluster(verdict.Calico, "10.244.0.0/16")
-			inside, _ := w.Veth(w.Namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown}), "m", w.Link("n1", "vethlab", verdict.PointToPoint, false))
+			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown}), "m", w.link("n1", "vethlab", verdict.PointToPoint, false))
 			inside.VRF = "tenant"
-			w.Assigned(inside)
+			w.assigned(inside)
 		}, nil},
 		{"libvirt's bridge in Calico's usual range", func(w *world) {
 			w.ofCluster(verdict.Calico, "10.244.0.0/16")
-			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "virbr0", Kind: "bridge", Attachment: verdict.Own, Link: w.Link("n1", "virbr0", verdict.Bridge, true)}))
+			w.assigned(w.iface(w.host("n1"), verdict.Interface{Name: "virbr0", Kind: "bridge", Attachment: verdict.Own, Link: w.link("n1", "virbr0", verdict.Bridge, true)}))
 		}, nil},
 		{"a container on a bridge of docker's, in Calico's usual range", func(w *world) {
 			w.ofCluster(verdict.Calico, "10.244.0.0/16")
-			inside, _ := w.Veth(w.Namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Container, Name: "db", ContainerID: "c"}), "m", w.Link("n1", "docker0", verdict.Bridge, true))
-			w.Assigned(inside)
+			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Container, Name: "db", ContainerID: "c"}), "m", w.link("n1", "docker0", verdict.Bridge, true))
+			w.assigned(inside)
 		}, nil},
 		{"the endpoint by which Cilium looks after itself", func(w *world) {
 			w.allocate(w.ofCluster(verdict.Cilium, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Purpose: "Cilium's health"})
-			inside, _ := w.Veth(w.Namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown, Name: "cilium-health", Source: "netns"}), "m", w.Link("n1", "lxc_health", verdict.PointToPoint, false))
-			w.Assigned(inside)
+			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown, Name: "cilium-health", Source: "netns"}), "m", w.link("n1", "lxc_health", verdict.PointToPoint, false))
+			w.assigned(inside)
 		}, nil},
 		{"a node in a range that Calico gives only to pods that ask for it", func(w *world) {
 			w.ofCluster(verdict.Calico, "10.244.0.0/16").Asked = true
-			w.Device("n1", "eth0", "")
+			w.device("n1", "eth0", "")
 		}, nil},
 		{"an address that somebody made a file of, for a device of the node", func(w *world) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{})
-			w.Device("n1", "eth0", "")
+			w.device("n1", "eth0", "")
 		}, nil},
 		{"the range of another network_name of whereabouts, for networks of one name", func(w *world) {
 			red, blue := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24"), w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
@@ -64,17 +63,17 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 			w.kindPod("n1", "a", "cilium", 2)
 		}, nil},
 		{"a record for a pod that is no more, beside that of the one that has the address", func(w *world) {
-			w.Listed = true
+			w.listed = true
 			p := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
 			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "1"})
 			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "old", Location: "2"})
 			w.kindPod("n1", "a", "lan", 2)
-			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Running"}}
+			w.pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Running"}}
 		}, nil},
 		{"the address of a virtual machine that says nothing, which Calico has by no sandbox", func(w *world) {
-			w.Node("n1")
+			w.node("n1")
 			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "virt-launcher-a"})
-			w.Pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "virt-launcher-a", Node: "n1", Phase: "Running", IPs: []netip.Addr{w.Addr}}}
+			w.pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "virt-launcher-a", Node: "n1", Phase: "Running", IPs: []netip.Addr{w.addr}}}
 		}, nil},
 		// And what is nearly that.
 		{"a pod in a range that Calico gives only to those that ask for it", func(w *world) {
@@ -94,9 +93,9 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 			w.kindPod("n1", "a", "lan", 2)
 		}, []string{verdict.FindingDoubleAllocated}},
 		{"the address of a pod that has ended", func(w *world) {
-			w.Node("n1")
+			w.node("n1")
 			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "a"})
-			w.Pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Succeeded", IPs: []netip.Addr{w.Addr}}}
+			w.pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Succeeded", IPs: []netip.Addr{w.addr}}}
 		}, []string{verdict.FindingLeaked}},
 	} {
 		w := newWorld("10.244.0.7")
@@ -123,7 +122,7 @@ func TestWhatCiliumDoesNotTellIsNoMoreThanAWarning(t *testing.T) {
 func TestAddressesOfPodsInTheAPICatchUp(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := &verdict.Pool{IPAM: verdict.KubernetesAPI, Name: "pods", State: verdict.PoolKnown}
-	w.Pools = append(w.Pools, p)
+	w.pools = append(w.pools, p)
 	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "1"})
 	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "2"})
 	found := func(before ...verdict.Finding) (told []string, all []verdict.Finding) {
@@ -151,13 +150,13 @@ func TestAddressesOfPodsInTheAPICatchUp(t *testing.T) {
 // API server is slow: also of a pod that nobody deleted, as of a Job.
 func TestPodsThatEndFreeTheirAddressesFirst(t *testing.T) {
 	for why, p := range map[string]verdict.PodObject{
-		"it is deleted": {Phase: "Running", DeletionTimestamp: verdicttest.Start}, "it is completed": {Phase: "Succeeded"}, "it has failed": {Phase: "Failed"}, "it runs": {Phase: "Running"},
+		"it is deleted": {Phase: "Running", DeletionTimestamp: start}, "it is completed": {Phase: "Succeeded"}, "it has failed": {Phase: "Failed"}, "it runs": {Phase: "Running"},
 	} {
 		w := newWorld("10.244.0.7")
 		w.ofCluster(verdict.Calico, "10.244.0.0/16")
 		w.kindPod("n1", "a", "k8s-pod-network", 2)
 		p.Namespace, p.Name, p.Node = "default", "a", "n1"
-		w.Pods = map[string]*verdict.PodObject{"uid-a": &p}
+		w.pods = map[string]*verdict.PodObject{"uid-a": &p}
 		first := w.audit()
 		w.after(5 * time.Second)
 		if out := w.audit(first.Findings...); len(out.Findings) != 1 || out.Findings[0].Waiting != (why != "it runs") {
@@ -175,13 +174,13 @@ func TestAuditWaitsForTheAPI(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.ofCluster(verdict.Calico, "10.244.0.0/16")
 	w.kindPod("n1", "a", "k8s-pod-network", 2)
-	w.Known = w.Now.Add(-time.Minute)
+	w.known = w.now.Add(-time.Minute)
 	first := w.audit()
 	w.after(5 * time.Second)
 	if out := w.audit(first.Findings...); len(out.Findings) > 0 && !out.Findings[0].Waiting || out.Again == 0 {
 		t.Errorf("got %+v, want to wait until the API is heard", out)
 	}
-	w.Known = w.Now
+	w.known = w.now
 	if out := w.audit(first.Findings...); len(out.Findings) != 1 || out.Findings[0].Waiting {
 		t.Errorf("got %+v, want a finding", out.Findings)
 	}
