@@ -200,8 +200,13 @@ func (s *store) kubernetesOf(c *verdict.Conflict, related []*pb.Related) explain
 	if !c.Active() {
 		return explain.Kubernetes{}
 	}
-	return explain.Kubernetes{
-		Related: related, Live: s.kube.Status().GetState() == pb.Kubernetes_LIVE, Events: s.kube.EventsHeard(),
-		Whole: len(related) < kube.MostRelated,
+	says := explain.Kubernetes{
+		Live: s.kube.Status().GetState() == pb.Kubernetes_LIVE, Events: s.kube.EventsHeard(), Whole: len(related) < kube.MostRelated,
 	}
+	for _, r := range related {
+		says.Related = append(says.Related, explain.Related{
+			Kind: r.GetKind(), Namespace: r.GetNamespace(), Name: r.GetName(), Reason: r.GetReason(), Message: r.GetMessage(), Count: r.GetCount(),
+		})
+	}
+	return says
 }

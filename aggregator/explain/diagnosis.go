@@ -5,17 +5,23 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // Kubernetes is what the Kubernetes API says beside a conflict, and how far that can be relied on.
 type Kubernetes struct {
 	// Related are the objects that may have to do with it.
-	Related []*pb.Related
+	Related []Related
 	// Live is set if the API is heard from, Events if events are, too.
 	Live, Events bool
 	// Whole is set if Related has all that there are.
 	Whole bool
+}
+
+// Related is an object of Kubernetes that may have to do with a conflict.
+type Related struct {
+	Kind, Namespace, Name, Reason, Message string
+	// Count is how often an event happened.
+	Count uint32
 }
 
 // diagnosisSteps are the steps of a diagnosis by hand, in order.
@@ -33,12 +39,12 @@ func Diagnose(steps []DiagnosisStep, says Kubernetes) (out []DiagnosisStep) {
 	var events, plugins, added []string
 	for _, r := range says.Related {
 		switch {
-		case r.GetKind() == "Event":
+		case r.Kind == "Event":
 			events = append(events, eventText(r))
-		case r.GetKind() == "Pod", r.GetReason() == "NoCNIPod":
-			plugins = append(plugins, r.GetMessage())
-		case r.GetKind() == "Node" && r.GetReason() == "Added":
-			added = append(added, r.GetMessage())
+		case r.Kind == "Pod", r.Reason == "NoCNIPod":
+			plugins = append(plugins, r.Message)
+		case r.Kind == "Node" && r.Reason == "Added":
+			added = append(added, r.Message)
 		}
 	}
 	answer := func(step string, found []string, nothing string, known bool) {
@@ -61,16 +67,16 @@ func Diagnose(steps []DiagnosisStep, says Kubernetes) (out []DiagnosisStep) {
 }
 
 // eventText tells of an event.
-func eventText(r *pb.Related) string {
-	about := r.GetName()
-	if r.GetNamespace() != "" {
-		about = r.GetNamespace() + "/" + about
+func eventText(r Related) string {
+	about := r.Name
+	if r.Namespace != "" {
+		about = r.Namespace + "/" + about
 	}
 	times := ""
-	if n := r.GetCount(); n > 1 {
-		times = fmt.Sprintf(", %d times", n)
+	if r.Count > 1 {
+		times = fmt.Sprintf(", %d times", r.Count)
 	}
-	return fmt.Sprintf("%s of %s%s: %s", r.GetReason(), about, times, r.GetMessage())
+	return fmt.Sprintf("%s of %s%s: %s", r.Reason, about, times, r.Message)
 }
 
 // sentences puts texts one after the other.

@@ -7,31 +7,30 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 func TestDiagnosis(t *testing.T) {
 	steps := []string{verdict.StepEvents, verdict.StepPods, verdict.StepCNIPlugin, verdict.StepIPAM, verdict.StepPodCIDRs, verdict.StepNewNodes}
 	known := []explain.DiagnosisStep{{Step: verdict.StepPodCIDRs, Answer: "They overlap."}, {Step: verdict.StepPods, Answer: "Both run."}}
-	event := &pb.Related{Kind: "Event", Namespace: "default", Name: "web", Reason: "FailedCreatePodSandBox", Message: "no free addresses", Count: 3}
-	plugin := &pb.Related{Kind: "Pod", Namespace: "kube-system", Name: "calico-node-x", Reason: "Running", Message: "calico on n1 runs and is ready", Healthy: true}
-	added := &pb.Related{Kind: "Node", Name: "n2", Reason: "Added", Message: "node n2 was added less than an hour ago: was it made from a template that had pods?"}
-	service := &pb.Related{Kind: "Service", Name: "web", Reason: "Address", Message: "10.0.0.5 is a service's"}
+	event := explain.Related{Kind: "Event", Namespace: "default", Name: "web", Reason: "FailedCreatePodSandBox", Message: "no free addresses", Count: 3}
+	plugin := explain.Related{Kind: "Pod", Namespace: "kube-system", Name: "calico-node-x", Reason: "Running", Message: "calico on n1 runs and is ready"}
+	added := explain.Related{Kind: "Node", Name: "n2", Reason: "Added", Message: "node n2 was added less than an hour ago: was it made from a template that had pods?"}
+	service := explain.Related{Kind: "Service", Name: "web", Reason: "Address", Message: "10.0.0.5 is a service's"}
 	live := explain.Kubernetes{Live: true, Events: true, Whole: true}
 	nothing := map[string]string{"events": "tells of no event", "cni-plugin": "No pod of a CNI plugin", "new-nodes": "None of the owners' nodes is new"}
 	tests := []struct {
 		name    string
-		related []*pb.Related
+		related []explain.Related
 		says    explain.Kubernetes
 		want    map[string]string
 	}{
 		{"without Kubernetes", nil, explain.Kubernetes{}, nil},
-		{"an API that is not heard from", []*pb.Related{event}, explain.Kubernetes{Events: true, Whole: true}, map[string]string{"events": "FailedCreatePodSandBox of default/web, 3 times: no free addresses."}},
-		{"nothing is to be said", []*pb.Related{service}, live, nothing},
-		{"all is said", []*pb.Related{service, event, added, plugin}, live, map[string]string{
+		{"an API that is not heard from", []explain.Related{event}, explain.Kubernetes{Events: true, Whole: true}, map[string]string{"events": "FailedCreatePodSandBox of default/web, 3 times: no free addresses."}},
+		{"nothing is to be said", []explain.Related{service}, live, nothing},
+		{"all is said", []explain.Related{service, event, added, plugin}, live, map[string]string{
 			"events": "FailedCreatePodSandBox", "cni-plugin": "Calico on n1 runs and is ready.", "new-nodes": "from a template that had pods?",
 		}},
-		{"what was left out is not nothing", []*pb.Related{event}, explain.Kubernetes{Live: true, Events: true}, map[string]string{"events": "FailedCreatePodSandBox"}},
+		{"what was left out is not nothing", []explain.Related{event}, explain.Kubernetes{Live: true, Events: true}, map[string]string{"events": "FailedCreatePodSandBox"}},
 		{
 			"events are not heard of", nil, explain.Kubernetes{Live: true, Whole: true},
 			map[string]string{"cni-plugin": nothing["cni-plugin"], "new-nodes": nothing["new-nodes"]},
