@@ -29,13 +29,13 @@ func scopeProto(kind verdict.ScopeKind, name string) *pb.Scope {
 	return &pb.Scope{Kind: pb.Scope_Kind(kind), Name: name}
 }
 
-// ownerProto is an owner in the contract's form; the facts are held.
-func (s *store) ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
+// ownerProto is one of the owners of an address in the contract's form; the facts are held.
+func (s *store) ownerProto(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
 	out := &pb.Owner{
 		Address: addressText(a), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
 		Mac: o.MAC.String(), Netns: netns(o),
 		Workload: workloadProto(o), Intended: intendedProto(s.lacking(o)),
-		State: pb.Owner_State(o.State), Excluded: o.Excluded,
+		State: pb.Owner_State(o.State), Excluded: explain.Exclusion(&s.policy, o, all),
 		AssignedAt: timestamp(o.AssignedAt()),
 		Evidence:   make([]*pb.Evidence, 0, len(o.Claims)),
 	}
@@ -78,40 +78,28 @@ func netns(o *verdict.Owner) string {
 func (s *store) ownersProto(a netip.Addr, owners []verdict.Owner) []*pb.Owner {
 	out := make([]*pb.Owner, 0, len(owners))
 	for i := range owners {
-		out = append(out, s.ownerProto(a, &owners[i]))
+		out = append(out, s.ownerProto(a, &owners[i], owners))
 	}
 	return out
 }
 
 // conflictProto is a conflict in the contract's form; the facts are held.
 func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
+	told := explain.Conflict(&s.policy, c)
 	out := &pb.Conflict{
 		Id: c.ID, Episode: c.Episode, Address: c.Address.String(), Scope: scopeProto(c.Kind, c.Scope),
-		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: c.Summary, Remedy: remedyProto(c.Remedy),
+		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: told.Summary, Remedy: adviceProto(told.Remedy),
 		Owners:     s.ownersProto(c.Address, c.Owners),
 		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
 		Acknowledgement: s.acknowledgements.of(c.ID).message(),
 		LinkProof:       pb.LinkProof_Kind(c.LinkProof),
 		Order:           c.Order,
-		Because:         c.Because, Excluded: exclusionsProto(c.Excluded), Allocations: allocationsProto(c.Allocations),
+		Because:         told.Because, Excluded: exclusionsProto(told.Excluded), Allocations: allocationsProto(c.Allocations),
 	}
 	out.Related = s.related(out)
 	if !c.Expected() {
 		out.Runbook = explain.Runbook(c.Cause)
-		out.Diagnosis = diagnose(c.Diagnosis, out.Related, s.kubernetesOf(c))
-	}
-	return out
-}
-
-// remedyProto converts actions to the format of the API.
-func remedyProto(actions []verdict.Action) []*pb.Action {
-	out := make([]*pb.Action, 0, len(actions))
-	for _, a := range actions {
-		do := &pb.Action{Text: a.Text, Command: a.Command, Node: a.Node}
-		for _, alt := range a.Choice {
-			do.Choice = append(do.Choice, &pb.Alternative{When: alt.When, Actions: remedyProto(alt.Actions)})
-		}
-		out = append(out, do)
+		out.Diagnosis = diagnosisProto(told.Diagnosis, s.kubernetesOf(c, out.Related))
 	}
 	return out
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
@@ -142,7 +143,7 @@ func (s *store) walkOwners(f *filter, from place) *walk[index.Address, *pb.Owner
 					return into, true
 				}
 				from.id = o.ID
-				into = append(into, item[*pb.Owner]{from, s.ownerProto(from.addr, o)})
+				into = append(into, item[*pb.Owner]{from, s.ownerProto(from.addr, o, owners)})
 				room--
 			}
 			return into, false
@@ -238,13 +239,14 @@ func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainRe
 	s.facts.RLock()
 	defer s.facts.RUnlock()
 	why, conflicts := s.explain(s.facts.Builder(), addr)
+	told := explain.Address(&s.policy, &why)
 	out := &pb.ExplainResponse{
-		Address: addr.String(), Summary: why.Summary, Scope: scopeProto(why.Kind, why.Scope),
+		Address: addr.String(), Summary: told.Summary, Scope: scopeProto(why.Kind, why.Scope),
 		Owners: w.store.ownersProto(addr, why.Owners), Coverage: s.coverageNow(),
 	}
-	for _, step := range why.Steps {
+	for _, step := range told.Steps {
 		out.Steps = append(out.Steps, &pb.ExplainResponse_Step{
-			Rule: step.Rule, Scope: scopeProto(step.Kind, step.Scope), Applied: step.Applied, Reason: step.Reason,
+			Rule: step.Rule, Scope: scopeProto(step.Scope.Kind, step.Scope.Text()), Applied: step.Applied, Reason: step.Reason,
 		})
 	}
 	conflicts = slices.Clone(conflicts)

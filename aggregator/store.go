@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -275,8 +274,12 @@ func (s *store) explain(b *facts.Builder, addr netip.Addr) (verdict.Explanation,
 	a := index.AddressOf(addr)
 	c := b.Explained(a)
 	c.Incomplete = s.coverageNow().GetIncomplete()
-	c.Conflicts, c.Past = s.shards.Conflicts.Of(a)
-	return s.policy.Explain(c), slices.Clone(c.Conflicts)
+	var conflicts []verdict.Conflict
+	conflicts, c.Past = s.shards.Conflicts.Of(a)
+	for i := range conflicts {
+		c.Conflicts = append(c.Conflicts, conflicts[i].Memory())
+	}
+	return s.policy.Explain(c), conflicts
 }
 
 // heard hears what changed of the facts, beside addresses.
@@ -340,10 +343,10 @@ func (s judged) OwnersWatched() bool { return s.told.owners.Wanted() }
 var watchTypes = [...]watchType{shard.Added: added, shard.Updated: updated, shard.Removed: removed}
 
 // OwnerChanged makes an owner known.
-func (s judged) OwnerChanged(what shard.OwnerChange, a index.Address, o, before *verdict.Owner) {
+func (s judged) OwnerChanged(what shard.OwnerChange, a index.Address, o, before *verdict.Owner, all []verdict.Owner) {
 	s.told.owners.Offer(func() event {
 		addr := a.Addr()
-		out := event{typ: watchTypes[what], addr: addr, holder: holderOf(o), owner: s.ownerProto(addr, o)}
+		out := event{typ: watchTypes[what], addr: addr, holder: holderOf(o), owner: s.ownerProto(addr, o, all)}
 		if before != nil {
 			out.before = holderOf(before)
 		}

@@ -128,7 +128,7 @@ func TestPagesHaveAllOwnersOnceInOrder(t *testing.T) {
 			addr, owners := at.Address().Addr(), b.Owners(at.Address())
 			for i := range owners {
 				if o := &owners[i]; f.address(addr) && f.owner(o, o.Node.Name) {
-					want = append(want, ownerName(s.ownerProto(addr, o)))
+					want = append(want, ownerName(s.ownerProto(addr, o, owners)))
 				}
 			}
 		}

@@ -46,9 +46,9 @@ func (e *entry) conflict(id string) int {
 }
 
 // remembered returns the conflicts for a case.
-func (e *entry) remembered() (all []verdict.Conflict) {
+func (e *entry) remembered() (all []verdict.Memory) {
 	for _, c := range e.conflicts {
-		all = append(all, *c)
+		all = append(all, c.Memory())
 	}
 	return all
 }

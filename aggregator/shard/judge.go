@@ -35,7 +35,7 @@ func (w *worker) judge(item *facts.Item) {
 	}
 	w.noteSpeakers(out.Owners, before)
 	w.remember(e, a, in, &out, item)
-	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == "" && (w.entries[a] == nil || !w.entries[a].disputed())
+	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == nil && (w.entries[a] == nil || !w.entries[a].disputed())
 	s.Facts.Settle(a, plain)
 }
 
@@ -80,6 +80,10 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	for i := range out.Conflicts {
 		w.takeConflict(e, &out.Conflicts[i], item)
 	}
+	for i := range out.Ended {
+		over := e.conflicts[e.conflict(out.Ended[i].ID)].End(&out.Ended[i], out.Owners)
+		w.takeConflict(e, &over, item)
+	}
 	if out.Contested || e.told != nil {
 		w.contest(e, out.Contested)
 	}
@@ -108,7 +112,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 // audits reports whether what IPAM says of an address is compared with its owners.
 func (w *worker) audits(e *entry, in *verdict.Case, out *verdict.Judgement) bool {
 	return e != nil && (len(e.past) > 0 || len(e.found) > 0) || len(in.Allocations) > 0 || len(in.Vanished) > 0 || len(in.Pools) > 0 || len(out.Spoofs) > 0 ||
-		slices.ContainsFunc(out.Owners, func(o verdict.Owner) bool { return o.Rule == verdict.RuleLoopbackOrDummy })
+		slices.ContainsFunc(out.Owners, func(o verdict.Owner) bool { return o.ExcludedBy(verdict.RuleLoopbackOrDummy) })
 }
 
 // active reports whether a conflict of the address is not over.
@@ -163,16 +167,16 @@ func (w *worker) tellOwners(a index.Address, now, before []verdict.Owner, pods b
 		was := findOwner(before, i, o.ID)
 		switch {
 		case was == nil:
-			l.OwnerChanged(Added, a, o, nil)
+			l.OwnerChanged(Added, a, o, nil, now)
 		case !o.Same(was), pods && o.Namespace != nil && o.Namespace.Who.Kind() == verdict.Pod:
-			l.OwnerChanged(Updated, a, o, was)
+			l.OwnerChanged(Updated, a, o, was, now)
 		}
 	}
 	for i := range before {
 		if was := &before[i]; findOwner(now, i, was.ID) == nil {
 			gone := *was
 			gone.State = verdict.Gone
-			l.OwnerChanged(Removed, a, &gone, was)
+			l.OwnerChanged(Removed, a, &gone, was, before)
 		}
 	}
 }
@@ -209,7 +213,7 @@ func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 	before, opened, changed := kept, c.Active(), true
 	if at := e.conflict(c.ID); at >= 0 {
 		before = e.conflicts[at]
-		opened, changed = opened && !before.Active(), conflictChanged(before, c)
+		opened, changed = opened && !before.Active(), !before.Same(c)
 		e.conflicts[at] = kept
 	} else {
 		e.conflicts = append(e.conflicts, kept)
@@ -230,15 +234,6 @@ func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 		s.Conflicts.over(conflictPlace{e.addr, c.ID, c.ResolvedAt})
 		s.Forget()
 	}
-}
-
-func conflictChanged(a, b *verdict.Conflict) bool {
-	return a.Phase != b.Phase || a.Episode != b.Episode || a.Rule != b.Rule || a.Cause != b.Cause || a.LinkProof != b.LinkProof || a.Summary != b.Summary ||
-		!slices.Equal(a.Because, b.Because) || !slices.Equal(a.Excluded, b.Excluded) || !slices.Equal(a.Diagnosis, b.Diagnosis) ||
-		!slices.Equal(a.Allocations, b.Allocations) ||
-		!slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool {
-			return a.Same(&b)
-		})
 }
 
 // contest tells the nodes that have claims of an address to look at it more

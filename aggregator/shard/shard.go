@@ -35,8 +35,9 @@ const (
 // A Listener hears what was judged. Its methods are called with the facts held for reading, by
 // several goroutines, but for one address by one at a time.
 type Listener interface {
-	// OwnerChanged tells of an owner of an address, and what it was before; nil for an added one.
-	OwnerChanged(what OwnerChange, a index.Address, o, before *verdict.Owner)
+	// OwnerChanged tells of one of all owners of an address, and what it was before; nil for an
+	// added one.
+	OwnerChanged(what OwnerChange, a index.Address, o, before *verdict.Owner, all []verdict.Owner)
 	// OwnersWatched reports whether anybody wants to know.
 	OwnersWatched() bool
 	// ConflictChanged tells of a conflict and what it was before: opened if it was not active.

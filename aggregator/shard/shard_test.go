@@ -38,7 +38,7 @@ func (e *ear) AtRisk(*facts.Pool) []netip.Addr { return nil }
 func (e *ear) Dropped(string, int)             {}
 func (e *ear) Refused(string)                  {}
 
-func (e *ear) OwnerChanged(_ OwnerChange, a index.Address, _, _ *verdict.Owner) {
+func (e *ear) OwnerChanged(_ OwnerChange, a index.Address, _, _ *verdict.Owner, _ []verdict.Owner) {
 	if a == e.broken {
 		panic("a defect")
 	}
@@ -129,21 +129,6 @@ func TestAPanicHarmsOneAddressOnly(t *testing.T) {
 	}
 	if !slices.Equal(places, []netip.Addr{good, bad}) {
 		t.Errorf("got places %v, want those that have an owner", places)
-	}
-}
-
-func TestSubscribersHearWhyAConflictIsNow(t *testing.T) {
-	al := &verdict.Allocation{}
-	for name, c := range map[string]verdict.Conflict{
-		"facts":       {Because: []string{"a"}},
-		"exclusions":  {Excluded: []verdict.Exclusion{{Cause: "unknown", Reason: "a"}}},
-		"diagnosis":   {Diagnosis: []verdict.DiagnosisStep{{Step: "pods", Answer: "a"}}},
-		"allocations": {Allocations: []*verdict.Allocation{al}},
-	} {
-		same := c
-		if !conflictChanged(&verdict.Conflict{}, &c) || conflictChanged(&same, &c) {
-			t.Errorf("got no change of %s, or one where there is none", name)
-		}
 	}
 }
 
