@@ -97,10 +97,11 @@ func newBudget(memory int64) budget {
 // holds the lock, as for the others that follow.
 func (f *Facts) Budget() (used, limit int64) { return f.budget.used, f.budget.limit }
 
-// LeftOut returns the records that did not fit into memory, and Charged what the node is charged
-// with in bytes.
+// LeftOut returns the records that did not fit into memory.
 func (n *Node) LeftOut() LeftOut { return n.leftOut }
-func (n *Node) Charged() int64   { return n.used }
+
+// Charged returns what the node is charged with in bytes.
+func (n *Node) Charged() int64 { return n.used }
 
 // Incomplete reports whether some records of a node are left out.
 func (n *Node) Incomplete() bool { return n.leftOut != LeftOut{} || n.excess > 0 }

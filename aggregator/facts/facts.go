@@ -114,15 +114,22 @@ func New(cfg Config) *Facts {
 	return f
 }
 
-func hashAddress(a index.Address) uint64      { return maphashComparable(a) }
-func hashPacked(p verdict.Packed) uint64      { return hashText(string(p)) }
-func (f *Facts) now() verdict.Stamp           { return f.Clock() }
-func (f *Facts) Queue(i int) *Queue           { return f.queues[i] }
+func hashAddress(a index.Address) uint64 { return maphashComparable(a) }
+
+func hashPacked(p verdict.Packed) uint64 { return hashText(string(p)) }
+
+func (f *Facts) now() verdict.Stamp { return f.Clock() }
+
+// Queue returns one of the queues of addresses that are to be judged.
+func (f *Facts) Queue(i int) *Queue { return f.queues[i] }
+
 func (f *Facts) queue(a index.Address) *Queue { return f.queues[a.Partition()%len(f.queues)] }
 
-// RLock and RUnlock hold the facts as they are. What is documented to need it is called between
-// them: for one case or for one page.
-func (f *Facts) RLock()   { f.mu.RLock() }
+// RLock holds the facts as they are, for one case or for one page. What is documented to need that is
+// called before RUnlock.
+func (f *Facts) RLock() { f.mu.RLock() }
+
+// RUnlock lets the facts change again.
 func (f *Facts) RUnlock() { f.mu.RUnlock() }
 
 // Update changes something small of a node that no judgement goes by.

@@ -96,10 +96,14 @@ type counts struct {
 	applying bool
 }
 
-// Claims, Namespaces and Excess count what is known of the node, and what of the wire had no room.
-func (n *Node) Claims() int     { return n.claims.count }
+// Claims returns the number of claims of the node.
+func (n *Node) Claims() int { return n.claims.count }
+
+// Namespaces returns the number of namespaces of the node.
 func (n *Node) Namespaces() int { return n.namespaces.count }
-func (n *Node) Excess() int     { return n.excess }
+
+// Excess returns the number of claims of the wire that had no room since the last snapshot.
+func (n *Node) Excess() int { return n.excess }
 
 // Applying reports whether a snapshot of the node is being applied: some of it is not known yet.
 func (n *Node) Applying() bool { return n.applying }
@@ -180,11 +184,11 @@ func (f *Facts) Nodes(yield func(*Node) bool) {
 // NodeCount returns the number of nodes. Its caller holds the lock.
 func (f *Facts) NodeCount() int { return len(f.byID) }
 
-// At, Called and Shown return the nodes that say that they are in one place, that call themselves
-// the same, and that are shown by one name. The caller holds the lock.
-func (f *Facts) At(place NodeID) []*Node     { return f.places[place] }
-func (f *Facts) Called(name string) []*Node  { return f.called[name] }
-func (f *Facts) ShownAs(name string) []*Node { return f.shown[name] }
+// At returns the nodes that say that they are in one place. The caller holds the lock.
+func (f *Facts) At(place NodeID) []*Node { return f.places[place] }
+
+// Called returns the nodes that call themselves the same. The caller holds the lock.
+func (f *Facts) Called(name string) []*Node { return f.called[name] }
 
 func newNode(id NodeID) *Node {
 	return &Node{

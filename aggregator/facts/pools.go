@@ -97,8 +97,7 @@ func newIPAM() ipam {
 	}
 }
 
-// Pools yields all pools, Pool returns the one that a verdict names, nil if it is no more, and
-// Allocations the number of allocations. The caller holds the lock.
+// Pools yields all pools. The caller holds the lock.
 func (f *Facts) Pools(yield func(*Pool) bool) {
 	for _, p := range f.ipam.byKey {
 		if !yield(p) {
@@ -107,8 +106,11 @@ func (f *Facts) Pools(yield func(*Pool) bool) {
 	}
 }
 
+// Pool returns the pool that a verdict names; nil if it is no more. The caller holds the lock.
 func (f *Facts) Pool(rec *verdict.Pool) *Pool { return f.ipam.byRec[rec] }
-func (f *Facts) Allocations() int             { return f.ipam.count }
+
+// Allocations returns the number of allocations. The caller holds the lock.
+func (f *Facts) Allocations() int { return f.ipam.count }
 
 // prefixes find pools by addresses. Each range is entered by the smallest prefix that
 // has all of it, so that what is found may not contain the address.

@@ -110,7 +110,7 @@ type wire struct {
 	noOverride              bool
 	// settled is set if the address has one plain owner, so that it changes nothing if the claim
 	// is seen again. Who judges sets it, while others read: it is only used atomically.
-	settled uint32
+	settled uint32 //nolint:modernize // records are copied when a slab grows
 }
 
 // hardware is one MAC that claims of a node name.

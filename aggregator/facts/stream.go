@@ -46,7 +46,7 @@ func (f *Facts) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 		}
 	}
 	if f.byID[id] == nil {
-		f.registry.add(n)
+		f.add(n)
 	}
 	if old := n.Peer; old != nil {
 		if hello.GetEpoch() < n.Rec.Epoch {
@@ -205,7 +205,7 @@ func (f *Facts) timeOut(n *Node) {
 		case n.Rec.TimedOut:
 			if over = true; n.Peer == nil {
 				f.settleUp(n)
-				f.registry.drop(n)
+				f.drop(n)
 				f.Listener.NamesChanged(n)
 			}
 		}

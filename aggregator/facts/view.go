@@ -76,8 +76,7 @@ func (n *Node) record(i uint32) *verdict.Interface {
 	return n.fillInterface(i, n.fillNamespace(one.namespace, new(verdict.Namespace)), l, new(verdict.Interface))
 }
 
-// SinceOf returns when a namespace was first heard of, and InterfacesOf the records of its
-// interfaces, by the agent's number.
+// SinceOf returns when a namespace was first heard of, by the agent's number.
 func (n *Node) SinceOf(record uint32) verdict.Stamp {
 	if ns := n.namespace(record); ns != 0 {
 		return n.namespaces.at(ns).since
@@ -85,6 +84,7 @@ func (n *Node) SinceOf(record uint32) verdict.Stamp {
 	return 0
 }
 
+// InterfacesOf returns the records of the interfaces of a namespace, by the agent's number.
 func (n *Node) InterfacesOf(record uint32) (all []*verdict.Interface) {
 	if ns := n.namespace(record); ns != 0 {
 		for i := range n.inside(ns) {
