@@ -109,7 +109,7 @@ func (o *overlaps) take(now verdict.Stamp) (dirty map[*facts.Node]struct{}, move
 
 // sides are the ranges that a node gives its pods addresses of.
 func (s *store) sides(n *facts.Node) (list []side) {
-	networks := n.PodNetworks()
+	networks := n.Ranges().PodNetworks()
 	for _, p := range n.Pools {
 		if !p.Rec.Routed || !networks[p.Rec.Network] {
 			continue
@@ -123,7 +123,7 @@ func (s *store) sides(n *facts.Node) (list []side) {
 	}
 	for _, sub := range n.Subnets() {
 		r := verdict.RangeOf(sub.Prefix)
-		if sub.LAN || sub.Prefix.Addr().IsLinkLocalUnicast() || n.Gateway(sub.Prefix.Addr()) || !n.PodsBehind(sub.Interface) ||
+		if sub.LAN || sub.Prefix.Addr().IsLinkLocalUnicast() || n.Ranges().Gateway(sub.Prefix.Addr()) || !n.Ranges().PodsBehind(sub.Interface) ||
 			slices.ContainsFunc(list, func(other side) bool { return other.Overlaps(r) }) {
 			continue
 		}
@@ -280,7 +280,7 @@ func (s *store) compareGroup(group []side) {
 func (s *store) compareNetworks(n *facts.Node) {
 	for i, p := range n.Pools {
 		for _, other := range n.Pools[i+1:] {
-			if !p.Rec.Competes(&other.Rec) || n.VRF(p.Rec.Device) != n.VRF(other.Rec.Device) {
+			if !p.Rec.Competes(&other.Rec) || n.Ranges().VRF(p.Rec.Device) != n.Ranges().VRF(other.Rec.Device) {
 				continue
 			}
 			a, b := p, other
