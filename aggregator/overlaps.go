@@ -75,9 +75,9 @@ func (s *store) sides(n *facts.Node) []verdict.Side {
 	}
 	var subnets []audit.Subnet
 	for _, sub := range n.Subnets() {
-		subnets = append(subnets, audit.Subnet{Subnet: sub, Pods: n.PodsBehind(sub.Interface)})
+		subnets = append(subnets, audit.Subnet{Subnet: sub, Pods: n.Ranges().PodsBehind(sub.Interface)})
 	}
-	return audit.Sides(n.Rec, pools, n.PodNetworks(), subnets)
+	return audit.Sides(n.Rec, pools, n.Ranges().PodNetworks(), subnets)
 }
 
 // compareRanges makes the findings about ranges that overlap, if it is time, and returns when to
@@ -177,7 +177,7 @@ func (s *store) compareNetworks(n *facts.Node) []verdict.Finding {
 	}
 	var pools []audit.NodePool
 	for _, p := range n.Pools {
-		pools = append(pools, audit.NodePool{Pool: &p.Rec, VRF: n.VRF(p.Rec.Device), Used: p.Allocated.Of(audit.Both) > 0})
+		pools = append(pools, audit.NodePool{Pool: &p.Rec, VRF: n.Ranges().VRF(p.Rec.Device), Used: p.Allocated.Of(audit.Both) > 0})
 	}
 	return audit.Networks(&s.policy, n.Rec, pools)
 }

@@ -13,6 +13,7 @@ import (
 
 // sharing has the MACs that several nodes may meet.
 type sharing struct {
+	*Facts
 	// holders has, for each node, an interface with the MAC whose frames may enter another node.
 	holders *refs[[6]byte]
 	// seen has the hardware of claims that entered by an uplink.
@@ -21,9 +22,10 @@ type sharing struct {
 	sightings []ref
 }
 
-func (f *Facts) newSharing() sharing {
+func newSharing(f *Facts) *sharing {
 	hash := func(m [6]byte) uint64 { return maphashBytes(m[:]) }
-	return sharing{
+	return &sharing{
+		Facts:   f,
 		holders: newRefs(hash, func(r ref) [6]byte { return f.nodes[r.node()].interfaces.at(r.index()).mac.bytes }),
 		seen:    newRefs(hash, func(r ref) [6]byte { return f.nodes[r.node()].hardware.at(r.index()).mac.bytes }),
 	}
@@ -35,13 +37,13 @@ func (m mac) apart() bool {
 }
 
 // meets reports whether a frame of an interface may enter another node.
-func (f *Facts) meets(n *Node, i uint32) bool {
+func (f *sharing) meets(n *Node, i uint32) bool {
 	one := n.interfaces.at(i)
 	return one.link != 0 && n.links.at(one.link).kind != verdict.PointToPoint && one.mac.apart()
 }
 
 // abroadOf yields all interfaces with a MAC whose frames may enter another node.
-func (f *Facts) abroadOf(m [6]byte) func(yield func(*Node, uint32) bool) {
+func (f *sharing) abroadOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	return func(yield func(*Node, uint32) bool) {
 		for r := range f.sharing.holders.all(m) {
 			n := f.nodes[r.node()]
@@ -55,7 +57,7 @@ func (f *Facts) abroadOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 }
 
 // seenOf yields the claims with a MAC that entered by an uplink.
-func (f *Facts) seenOf(m [6]byte) func(yield func(*Node, uint32) bool) {
+func (f *sharing) seenOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	return func(yield func(*Node, uint32) bool) {
 		for r := range f.sharing.seen.all(m) {
 			n := f.nodes[r.node()]
@@ -69,7 +71,7 @@ func (f *Facts) seenOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 }
 
 // enterAbroad enters an interface, and has looked at what other nodes saw of it.
-func (f *Facts) enterAbroad(n *Node, i uint32) {
+func (f *sharing) enterAbroad(n *Node, i uint32) {
 	if !f.meets(n, i) {
 		return
 	}
@@ -79,7 +81,7 @@ func (f *Facts) enterAbroad(n *Node, i uint32) {
 }
 
 // leaveAbroad takes an interface out, before its record changes.
-func (f *Facts) leaveAbroad(n *Node, i uint32) {
+func (f *sharing) leaveAbroad(n *Node, i uint32) {
 	if !f.meets(n, i) {
 		return
 	}
@@ -95,7 +97,7 @@ func (f *Facts) leaveAbroad(n *Node, i uint32) {
 }
 
 // touchAbroad touches what other nodes saw of an interface.
-func (f *Facts) touchAbroad(n *Node, i uint32) {
+func (f *sharing) touchAbroad(n *Node, i uint32) {
 	if f.meets(n, i) {
 		for by, c := range f.seenOf(n.interfaces.at(i).mac.bytes) {
 			f.touch(by.claims.at(c).addr)
@@ -104,7 +106,7 @@ func (f *Facts) touchAbroad(n *Node, i uint32) {
 }
 
 // lookAgain has looked at what was seen of a MAC.
-func (f *Facts) lookAgain(m [6]byte) {
+func (f *sharing) lookAgain(m [6]byte) {
 	for by, c := range f.seenOf(m) {
 		f.touch(by.claims.at(c).addr)
 		f.sighted(refOf(by.number, c))
@@ -112,10 +114,10 @@ func (f *Facts) lookAgain(m [6]byte) {
 }
 
 // sighted has a claim looked at that may show that links are one.
-func (f *Facts) sighted(r ref) { f.sharing.sightings = append(f.sharing.sightings, r) }
+func (f *sharing) sighted(r ref) { f.sharing.sightings = append(f.sharing.sightings, r) }
 
 // listSighting and unlistSighting count a claim that entered by an uplink.
-func (f *Facts) listSighting(n *Node, c uint32) {
+func (f *sharing) listSighting(n *Node, c uint32) {
 	one := n.claims.at(c)
 	if one.wire == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
 		return
@@ -127,7 +129,7 @@ func (f *Facts) listSighting(n *Node, c uint32) {
 	}
 }
 
-func (f *Facts) unlistSighting(n *Node, c uint32) {
+func (f *sharing) unlistSighting(n *Node, c uint32) {
 	one := n.claims.at(c)
 	if one.wire == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
 		return
@@ -152,14 +154,14 @@ func (n *Node) joint(l uint32) *topology.Link {
 	return j
 }
 
-func (f *Facts) leaveDomains(n *Node, l uint32) {
+func (f *sharing) leaveDomains(n *Node, l uint32) {
 	if j := n.joints[l]; j != nil {
 		f.topology.Leave(j)
 	}
 }
 
 // linkChanging touches all that is on a link before its domain changes.
-func (f *Facts) linkChanging(j *topology.Link) {
+func (f *sharing) linkChanging(j *topology.Link) {
 	n := f.byID[IDOf(j.Node)]
 	if n == nil || j.Ended {
 		return
@@ -181,7 +183,7 @@ func (f *Facts) linkChanging(j *topology.Link) {
 
 // mergeLinks looks at some claims that may show that links are one, and reports whether there are
 // more.
-func (f *Facts) mergeLinks(some int) (more bool) {
+func (f *sharing) mergeLinks(some int) (more bool) {
 	if f.topology.Due() == 0 {
 		defer func() {
 			if f.topology.Due() != 0 {
@@ -206,7 +208,7 @@ func (f *Facts) mergeLinks(some int) (more bool) {
 
 // look joins the link that a claim was seen on with the link of its sender, if the hardware
 // address identifies the sender.
-func (f *Facts) look(n *Node, c uint32) {
+func (f *sharing) look(n *Node, c uint32) {
 	one := n.claims.at(c)
 	if one.wire == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
 		return
@@ -244,7 +246,7 @@ func (f *Facts) look(n *Node, c uint32) {
 
 // homeOf is the link of a node that the MAC of a sighting is on: the only one, or
 // else the one where it has the address too; 0 where that is not plain.
-func (f *Facts) homeOf(by, n *Node, c uint32) uint32 {
+func (f *sharing) homeOf(by, n *Node, c uint32) uint32 {
 	seen := n.claims.at(c)
 	m := n.hardware.at(n.wires.at(seen.wire).hardware).mac
 	var all, exact []uint32
@@ -279,7 +281,7 @@ func (f *Facts) homeOf(by, n *Node, c uint32) uint32 {
 // arp_announce are 0), and VLANs have the MAC of their device: so that what was seen
 // may be of another VLAN. It is not where it was announced, or where the node that
 // saw it has an address of that subnet on the link.
-func (f *Facts) belongs(n *Node, c uint32) bool {
+func (f *sharing) belongs(n *Node, c uint32) bool {
 	seen := n.claims.at(c)
 	if seen.kind == verdict.Announced {
 		return true
@@ -301,6 +303,6 @@ func (f *Facts) belongs(n *Node, c uint32) bool {
 
 // Abroad returns the number of MACs that several nodes may meet and the topology. The caller holds
 // the lock.
-func (f *Facts) Abroad() (macs int, t *topology.Topology) {
+func (f *sharing) Abroad() (macs int, t *topology.Topology) {
 	return f.sharing.holders.len() + f.sharing.seen.len(), f.topology
 }

@@ -19,7 +19,7 @@ type allocation struct {
 }
 
 // applyAllocation brings what a node's IPAM has given into the tables.
-func (f *Facts) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.Stamp) {
+func (f *ipam) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.Stamp) {
 	p := f.ipam.byKey[poolKey{n, rec.GetIpam(), rec.GetPool()}]
 	addr, _ := netip.AddrFromSlice(rec.GetAddress())
 	addr = addr.Unmap()
@@ -45,8 +45,8 @@ func (f *Facts) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.S
 }
 
 // book enters an allocation, or what is said of it anew.
-func (f *Facts) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocation {
-	if f.ipam.count >= maxAllocations {
+func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocation {
+	if f.booked >= maxAllocations {
 		f.Listener.Dropped("allocation", 1)
 		return nil
 	}
@@ -96,7 +96,7 @@ func (al *allocation) sameAs(other verdict.Allocation) bool {
 }
 
 // takeBack ends the allocation of an address in a pool.
-func (f *Facts) takeBack(p *Pool, addr netip.Addr, location string) {
+func (f *ipam) takeBack(p *Pool, addr netip.Addr, location string) {
 	a := index.AddressOf(addr)
 	for _, al := range f.ipam.allocations[a] {
 		if al.Pool == &p.Rec && al.Location == location {
@@ -107,15 +107,15 @@ func (f *Facts) takeBack(p *Pool, addr netip.Addr, location string) {
 }
 
 // count counts allocations of a pool.
-func (f *Facts) count(p *Pool, n int) {
-	f.ipam.count += n
+func (f *ipam) count(p *Pool, n int) {
+	f.booked += n
 	if p.Node != nil {
 		p.Node.allocated += n
 	}
 }
 
 // unbook ends an allocation.
-func (f *Facts) unbook(p *Pool, a index.Address, al *allocation) {
+func (f *ipam) unbook(p *Pool, a index.Address, al *allocation) {
 	item := f.touch(a)
 	item.Vanished = append(item.Vanished, &al.Allocation)
 	left := slices.DeleteFunc(slices.Clone(f.ipam.allocations[a]), func(other *allocation) bool { return other == al })
@@ -134,7 +134,7 @@ func (f *Facts) unbook(p *Pool, a index.Address, al *allocation) {
 // IPAMChanged brings what the cluster's IPAMs say to the addresses that it is about. It returns
 // also the ranges of pools of which they say something new: all owners in them are to be judged
 // again.
-func (f *Facts) IPAMChanged(changes []kube.IPAMChange) (*Batch, []verdict.Range) {
+func (f *ipam) IPAMChanged(changes []kube.IPAMChange) (*Batch, []verdict.Range) {
 	b := newBatch()
 	var reach []verdict.Range
 	for some := range slices.Chunk(changes, piece) {
@@ -149,7 +149,7 @@ func (f *Facts) IPAMChanged(changes []kube.IPAMChange) (*Batch, []verdict.Range)
 	return b, reach
 }
 
-func (f *Facts) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict.Range) {
+func (f *ipam) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict.Range) {
 	if rec := c.Pool; rec != nil {
 		p := f.ipam.byKey[poolKey{nil, rec.IPAM, rec.Name}]
 		switch {

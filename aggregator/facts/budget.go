@@ -9,30 +9,12 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // The kernel may kill the aggregator when it exceeds the memory limit of its cgroup, and the
 // agents' snapshots would fill it again after the restart. Therefore records that agents report
 // are charged to a budget. The charge is the measured live heap of each kind of record. Nodes
 // share the budget: a node may exceed its share only while there is room.
-
-// Bytes of live heap that one record takes, without its strings. TestRecordsCostWhatIsCharged
-// compares them with the heap.
-const (
-	nodeCost       = 48 << 10 // including its connection and stream
-	namespaceCost  = 150
-	intendedCost   = 1200 // including a finding
-	interfaceCost  = 120
-	linkCost       = 60
-	KernelCost     = 280
-	WireCost       = 560
-	rivalCost      = 13500 // extra for a claim that may conflict with another claim
-	poolCost       = 1400
-	rangeCost      = 80
-	allocationCost = 1500 // including a finding
-	statusCost     = 6    // per byte of the message
-)
 
 const (
 	// BudgetOverhead is the memory in bytes that the aggregator takes while no node reports.
@@ -52,6 +34,12 @@ type budget struct {
 	common int64
 	// accounts is the number of accounts with a charge.
 	accounts int64
+}
+
+// ledger charges records to the budget.
+type ledger struct {
+	*Facts
+	budget
 }
 
 // An account is the charge of one node, or of all nodes that one credential vouches for. An
@@ -95,12 +83,13 @@ func newBudget(memory int64) budget {
 
 // Budget returns the bytes that records are charged with, and the limit; 0 for none. The caller
 // holds the lock, as for the others that follow.
-func (f *Facts) Budget() (used, limit int64) { return f.budget.used, f.budget.limit }
+func (f *ledger) Budget() (used, limit int64) { return f.used, f.limit }
 
-// LeftOut returns the records that did not fit into memory, and Charged what the node is charged
-// with in bytes.
-func (n *Node) LeftOut() LeftOut { return n.leftOut }
-func (n *Node) Charged() int64   { return n.used }
+// LeftOut returns the records that did not fit into memory.
+func (n *charges) LeftOut() LeftOut { return n.leftOut }
+
+// Charged returns what the node is charged with in bytes.
+func (n *charges) Charged() int64 { return n.used }
 
 // Incomplete reports whether some records of a node are left out.
 func (n *Node) Incomplete() bool { return n.leftOut != LeftOut{} || n.excess > 0 }
@@ -141,7 +130,7 @@ func (b *budget) add(a *account, bytes int64) {
 // has holds the previous charge. A cost of 0 releases the charge and always succeeds. Without
 // room charge changes nothing and returns false. If first is set, the record may replace wire
 // claims of the same node.
-func (f *Facts) charge(n *Node, has *int32, cost int, first bool) bool {
+func (f *ledger) charge(n *Node, has *int32, cost int, first bool) bool {
 	more := int64(cost) - int64(*has)
 	b := &f.budget
 	if n == nil {
@@ -160,7 +149,7 @@ func (f *Facts) charge(n *Node, has *int32, cost int, first bool) bool {
 
 // makeRoom reports whether a node may use that many more bytes. For a node within its share it
 // makes room at the expense of nodes that exceed theirs.
-func (f *Facts) makeRoom(n *Node, bytes int64, first bool) bool {
+func (f *ledger) makeRoom(n *Node, bytes int64, first bool) bool {
 	b := &f.budget
 	within := func() bool { return n.account.used+bytes <= b.share(n.account) }
 	if b.used+bytes <= b.high() || b.used+bytes <= b.limit && within() {
@@ -184,7 +173,7 @@ func (f *Facts) makeRoom(n *Node, bytes int64, first bool) bool {
 
 // mostOverShare returns the node whose account exceeds its share the most; nil if no account
 // does.
-func (f *Facts) mostOverShare(but *Node) (most *Node) {
+func (f *ledger) mostOverShare(but *Node) (most *Node) {
 	share := f.budget.share(but.account)
 	for n := range f.Nodes {
 		if n.account == but.account || n.account.used <= share || n.used == 0 {
@@ -199,7 +188,7 @@ func (f *Facts) mostOverShare(but *Node) (most *Node) {
 
 // mostWire returns n if it has wire claims. Otherwise it returns the node of the same account
 // with the most wire claims.
-func (f *Facts) mostWire(n *Node) *Node {
+func (f *ledger) mostWire(n *Node) *Node {
 	if n.wireClaims > 0 || n.ID.Vouched == "" {
 		return n
 	}
@@ -215,7 +204,7 @@ func (f *Facts) mostWire(n *Node) *Node {
 // evict removes records of a node until that many bytes are free. The order is: wire claims for
 // addresses that nothing else reports, other wire claims, then records of the kernel and IPAM
 // unless wireOnly is set. It reports whether it freed anything.
-func (f *Facts) evict(n *Node, bytes int64, wireOnly bool) bool {
+func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
 	before := n.used
 	enough := func() bool { return before-n.used >= bytes }
 	claims := func(which func(uint32) bool) {
@@ -269,7 +258,7 @@ func (f *Facts) evict(n *Node, bytes int64, wireOnly bool) bool {
 
 // stranger reports whether a wire claim is for an undisputed address that only frames of its
 // sender show.
-func (f *Facts) stranger(n *Node, c uint32) bool {
+func (f *ledger) stranger(n *Node, c uint32) bool {
 	one := n.claims.at(c)
 	if one.wire == 0 || len(f.ipam.allocations[one.addr]) > 0 || f.rivals(one.addr) {
 		return false
@@ -277,7 +266,7 @@ func (f *Facts) stranger(n *Node, c uint32) bool {
 	return !f.kernelHas(one.addr)
 }
 
-func (f *Facts) kernelHas(a index.Address) bool {
+func (f *ledger) kernelHas(a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
@@ -298,113 +287,9 @@ func (n *Node) macAt(c uint32) verdict.MAC {
 	return n.texts.macOf(n.hardware.at(n.wires.at(one.wire).hardware).mac)
 }
 
-// rivals reports whether the claims of an address name several hardware addresses, or several
-// namespaces.
-func (f *Facts) rivals(a index.Address) bool {
-	var first verdict.MAC
-	var home ref
-	some := false
-	for r := range f.addresses.all(a) {
-		n := f.nodes[r.node()]
-		for c := range n.same(r.index()) {
-			one := n.claims.at(c)
-			if mac := n.macAt(c); !some {
-				some, first = true, mac
-			} else if mac != first {
-				return true
-			}
-			if one.wire == 0 {
-				at := refOf(n.number, n.interfaces.at(one.port).namespace)
-				if home != 0 && home != at {
-					return true
-				}
-				home = at
-			}
-		}
-	}
-	return false
-}
-
-// rival reports whether a claim may be in conflict with another claim to its address. Such a
-// claim takes more memory.
-func (f *Facts) rival(n *Node, a index.Address, port uint32, key claimKey) bool {
-	m := n.texts.macOf(key.mac)
-	if m == "" {
-		m = n.texts.macOf(n.interfaces.at(port).mac)
-	}
-	for r := range f.addresses.all(a) {
-		other := f.nodes[r.node()]
-		for c := range other.same(r.index()) {
-			one := other.claims.at(c)
-			if other.macAt(c) != m || key.mac.form == noMAC && one.wire == 0 && (other != n || other.interfaces.at(one.port).namespace != n.interfaces.at(port).namespace) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// claimCost returns the charge of a new claim.
-func (f *Facts) claimCost(n *Node, a index.Address, port uint32, key claimKey, rec *pb.ClaimRecord) int {
-	cost := KernelCost
-	if key.mac.form != noMAC {
-		cost = WireCost
-		if name := rec.GetLink(); name != "" && n.link(name) == 0 {
-			cost += linkCost + textCost(name)
-		}
-	}
-	if f.rival(n, a, port, key) {
-		cost += rivalCost
-	}
-	return cost + textCost(rec.GetNetwork())
-}
-
-// changedCost returns the charge of a known claim after its network or link changed. It
-// includes a new link that only this claim names.
-func changedCost(n *Node, c uint32, rec *pb.ClaimRecord) int {
-	one := n.claims.at(c)
-	cost := int(one.cost) + textCost(rec.GetNetwork()) - textCost(n.texts.get(one.network))
-	if name := rec.GetLink(); one.wire != 0 && name != "" && n.link(name) == 0 {
-		cost += linkCost + textCost(name)
-	}
-	return cost
-}
-
-// textCost returns the charge of strings: their size in blocks of the allocator.
-func textCost(texts ...string) (cost int) {
-	for _, s := range texts {
-		if s != "" {
-			cost += 16 + len(s)*9/8
-		}
-	}
-	return cost
-}
-
-func namespaceCostOf(rec *pb.NamespaceRecord) int {
-	w := rec.GetWorkload()
-	cost := namespaceCost + len(rec.GetIntended())*intendedCost
-	for field, source := range w.GetSources() {
-		cost += textCost(field, source)
-	}
-	return cost + textCost(rec.GetNetns(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetSource(), w.GetProcess(), w.GetVirtualMachine())
-}
-
-func interfaceCostOf(rec *pb.InterfaceRecord) int {
-	return interfaceCost + textCost(rec.GetName(), rec.GetKind(), rec.GetLink(), rec.GetHostInterface(), rec.GetVrf())
-}
-
-func allocationCostOf(al *verdict.Allocation) int {
-	return allocationCost + textCost(al.ContainerID, al.Interface, al.Pod, al.Namespace, al.Location)
-}
-
-func poolCostOf(rec *pb.PoolRecord) int {
-	return poolCost + (len(rec.GetRanges())+len(rec.GetGateways()))*rangeCost +
-		textCost(rec.GetName(), rec.GetIpam(), rec.GetNetwork(), rec.GetProblem(), rec.GetPlugin(), rec.GetDevice(), rec.GetConfig())
-}
-
 // accountOfName returns the account of all nodes that one credential vouches for; nil if there
 // is none yet.
-func (f *Facts) accountOfName(vouched string) *account {
+func (f *ledger) accountOfName(vouched string) *account {
 	if vouched == "" {
 		return nil
 	}
@@ -416,7 +301,7 @@ func (f *Facts) accountOfName(vouched string) *account {
 
 // open charges a node for its connection, or refuses the node. A node that has a charge from
 // before a reboot is always accepted: its old records are dropped once it reports.
-func (f *Facts) open(n *Node) error {
+func (f *ledger) open(n *Node) error {
 	if f.charge(n, &n.cost, nodeCost, true) {
 		return nil
 	}
@@ -430,13 +315,13 @@ func (f *Facts) open(n *Node) error {
 }
 
 // settleUp releases all charges of a node when its tables are dropped.
-func (f *Facts) settleUp(n *Node) {
+func (f *ledger) settleUp(n *Node) {
 	f.budget.add(n.account, -n.used)
 	n.used, n.cost, n.statusCost, n.leftOut = 0, 0, 0, LeftOut{}
 }
 
 // refuse counts a record that did not fit into memory. It is logged once.
-func (f *Facts) refuse(n *Node, record string, wire bool) {
+func (f *ledger) refuse(n *Node, record string, wire bool) {
 	f.Listener.Refused(record)
 	if wire {
 		n.leftOut.Wire++
@@ -454,7 +339,7 @@ func (f *Facts) refuse(n *Node, record string, wire bool) {
 }
 
 // completed notes that a snapshot was applied, and how much of it was left out.
-func (f *Facts) completed(n *Node) {
+func (f *ledger) completed(n *Node) {
 	if n.leftOut != (LeftOut{}) {
 		n.refill.backoff = min(max(firstRefill, 2*n.refill.backoff), lastRefill)
 		n.refill.at = f.now().Add(n.refill.backoff)
@@ -470,7 +355,7 @@ func (f *Facts) completed(n *Node) {
 
 // Refill asks one incomplete node for a snapshot, if there is room: the node that uses the least
 // memory among those that fit.
-func (f *Facts) Refill() {
+func (f *ledger) Refill() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	b, now := &f.budget, f.now()
@@ -493,7 +378,7 @@ func (f *Facts) Refill() {
 }
 
 // Hold charges a node for a message that is kept for later, if there is room.
-func (f *Facts) Hold(n *Node, bytes int) (held bool) {
+func (f *ledger) Hold(n *Node, bytes int) (held bool) {
 	b := newBatch() // of what makes room for it
 	f.piece(b, func() {
 		if held = f.budget.limit == 0 || f.makeRoom(n, int64(bytes), true); held {
@@ -505,4 +390,4 @@ func (f *Facts) Hold(n *Node, bytes int) (held bool) {
 }
 
 // Release releases such a charge. The caller holds the lock for writing.
-func (f *Facts) Release(n *Node, bytes int64) { f.budget.add(n.account, -bytes) }
+func (f *ledger) Release(n *Node, bytes int64) { f.budget.add(n.account, -bytes) }

@@ -1,7 +1,6 @@
 package facts
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -63,7 +62,7 @@ func findMade[T any](list []made[T], n *Node, i uint32) (none T) {
 }
 
 // Builder returns a new builder of cases.
-func (f *Facts) Builder() *Builder { return &Builder{facts: f} }
+func (f *reader) Builder() *Builder { return &Builder{facts: f.Facts} }
 
 // Keep leaves the records of the last case to their holders. Their texts are copied, as they would
 // keep all texts of their nodes in memory: that is done once, before anybody else sees the records.
@@ -152,7 +151,7 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 	return c
 }
 
-func (f *Facts) podNamed(namespace, name string) *verdict.PodObject {
+func (f *reader) podNamed(namespace, name string) *verdict.PodObject {
 	if !f.Followed {
 		return nil
 	}
@@ -357,7 +356,7 @@ func (b *Builder) addAnswers() {
 
 // answers counts the addresses that a hardware address only ever answered for on a link, and
 // the owners that have one of them by their kernels. It stops where that tells a proxy.
-func (f *Facts) answers(n *Node, l, hw uint32) (addresses, owners int) {
+func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
 	var answered []index.Address
 	var owned []string
 	for c := range n.by(hw) {
@@ -384,7 +383,7 @@ func (n *Node) weak(c uint32) bool {
 
 // onlyAnswered reports whether a claim is an answer, and its sender never claimed the address
 // unasked on that link.
-func (f *Facts) onlyAnswered(n *Node, c uint32) bool {
+func (f *reader) onlyAnswered(n *Node, c uint32) bool {
 	one := n.claims.at(c)
 	if one.kind != verdict.Answered || n.weak(c) {
 		return false
@@ -404,7 +403,7 @@ func (f *Facts) onlyAnswered(n *Node, c uint32) bool {
 
 // assignee is an owner that has an address by its kernel: the first by id;
 // empty for none.
-func (f *Facts) assignee(a index.Address) (id string) {
+func (f *reader) assignee(a index.Address) (id string) {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
@@ -458,70 +457,4 @@ func (b *Builder) addNodes(several bool) {
 	for _, i := range c.Stations {
 		add(i.Namespace.Node, false)
 	}
-}
-
-// Subnets returns the addresses of a node itself, with their prefixes.
-func (n *Node) Subnets() (list []verdict.Subnet) {
-	own := n.own()
-	if own == 0 {
-		return nil
-	}
-	for i := range n.inside(own) {
-		one := n.interfaces.at(i)
-		if one.attachment == verdict.Local || one.claims == 0 {
-			continue
-		}
-		lan := false
-		if n.texts.get(one.kind) == "bridge" {
-			for port := range n.inside(own) {
-				lan = lan || n.interfaces.at(port).link == one.link && n.leadsOut(port)
-			}
-		}
-		var rec *verdict.Interface
-		for c := range n.on(i) {
-			claim := n.claims.at(c)
-			if claim.kind != verdict.Assigned {
-				continue
-			}
-			if rec == nil {
-				rec = n.record(i)
-			}
-			list = append(list, verdict.Subnet{Prefix: netip.PrefixFrom(claim.addr.Addr(), int(claim.prefix)), Interface: rec, LAN: lan})
-		}
-	}
-	return list
-}
-
-// stitches returns how the links of the claims' domains are known to be one.
-func (b *Builder) stitches() (all []verdict.Stitch) {
-	var domains []*verdict.Domain
-	for _, c := range b.c.Claims {
-		for _, l := range []*verdict.Link{c.Link, c.Interface.Link} {
-			if l != nil && l.Domain != nil && !slices.Contains(domains, l.Domain) {
-				domains = append(domains, l.Domain)
-				all = append(all, b.facts.topology.Stitches(l.Domain, b.facts.linkRecord)...)
-			}
-		}
-	}
-	return all
-}
-
-// linkRecord returns the record of a link of the topology.
-func (f *Facts) linkRecord(j *topology.Link) *verdict.Link {
-	if n := f.byID[IDOf(j.Node)]; n != nil {
-		if l := n.link(j.Name); l != 0 && n.joints[l] == j {
-			return n.fillLink(l, new(verdict.Link))
-		}
-	}
-	return &verdict.Link{Node: j.Node, Name: j.Name, Domain: j.Domain(topology.BySight), Proven: j.Domain(topology.ByProof)}
-}
-
-// Owners returns the owners of an address as they were last told. The caller holds the lock. They
-// are only lent until the next case.
-func (b *Builder) Owners(a index.Address) []verdict.Owner {
-	f := b.facts
-	if owners, derived := f.queue(a).before(a); derived {
-		return owners
-	}
-	return f.Policy.Owners(b.of(a, false))
 }

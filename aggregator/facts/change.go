@@ -19,7 +19,7 @@ type ending struct {
 }
 
 // setNamespace enters a namespace, or what is said of it now, and returns it.
-func (f *Facts) setNamespace(n *Node, record uint32, netns string, who verdict.Who, intended string) uint32 {
+func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.Who, intended string) uint32 {
 	next := namespace{record: record}
 	n.setNetns(&next, netns, n.Rec.Epoch)
 	next.who, next.intended = n.texts.put(string(who)), n.texts.put(intended)
@@ -58,21 +58,21 @@ func (f *Facts) setNamespace(n *Node, record uint32, netns string, who verdict.W
 }
 
 // touchPorts touches all that entered by a namespace's own port.
-func (f *Facts) touchPorts(n *Node, record uint32) {
+func (f *editor) touchPorts(n *Node, record uint32) {
 	for _, i := range n.ports(record) {
 		f.touchClaims(n, i)
 	}
 }
 
 // touchClaims touches the claims on an interface.
-func (f *Facts) touchClaims(n *Node, i uint32) {
+func (f *editor) touchClaims(n *Node, i uint32) {
 	for c := range n.on(i) {
 		f.touch(n.claims.at(c).addr)
 	}
 }
 
 // touchInterface touches all that is judged by an interface.
-func (f *Facts) touchInterface(n *Node, i uint32) {
+func (f *editor) touchInterface(n *Node, i uint32) {
 	f.touchClaims(n, i)
 	if one := n.interfaces.at(i); one.mac.form != noMAC {
 		f.touchNamed(n, one.mac)
@@ -81,7 +81,7 @@ func (f *Facts) touchInterface(n *Node, i uint32) {
 }
 
 // touchNamed touches all that frames with a MAC claimed.
-func (f *Facts) touchNamed(n *Node, m mac) {
+func (f *editor) touchNamed(n *Node, m mac) {
 	if hw := n.hardwareOf(m); hw != 0 {
 		for c := range n.by(hw) {
 			f.touch(n.claims.at(c).addr)
@@ -89,11 +89,11 @@ func (f *Facts) touchNamed(n *Node, m mac) {
 	}
 }
 
-func (f *Facts) endNamespace(n *Node, ns uint32) { f.endNamespaceOf(n, ns, ending{}) }
+func (f *editor) endNamespace(n *Node, ns uint32) { f.endNamespaceOf(n, ns, ending{}) }
 
 // endNamespaceOf ends a namespace with its interfaces and claims, and with what
 // entered by its port: otherwise that would look like a stranger's for a moment.
-func (f *Facts) endNamespaceOf(n *Node, ns uint32, how ending) {
+func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
 	record := n.namespaces.at(ns).record
 	for i := range n.inside(ns) {
 		f.endInterfaceOf(n, i, how)
@@ -125,7 +125,7 @@ func (n *Node) namedLink(name string) uint32 {
 }
 
 // dropLink forgets a link that nothing uses and that no record is of.
-func (f *Facts) dropLink(n *Node, l uint32) {
+func (f *editor) dropLink(n *Node, l uint32) {
 	one := n.links.at(l)
 	if one.flags.has(known) || one.users > 0 {
 		return
@@ -140,7 +140,7 @@ func (f *Facts) dropLink(n *Node, l uint32) {
 }
 
 // setLink enters a link, or what is said of it now.
-func (f *Facts) setLink(n *Node, name string, kind verdict.LinkKind, isRouted bool) uint32 {
+func (f *editor) setLink(n *Node, name string, kind verdict.LinkKind, isRouted bool) uint32 {
 	l := n.namedLink(name)
 	one := n.links.at(l)
 	one.flags.set(known, true)
@@ -154,7 +154,7 @@ func (f *Facts) setLink(n *Node, name string, kind verdict.LinkKind, isRouted bo
 	return l
 }
 
-func (f *Facts) endLink(n *Node, l uint32) {
+func (f *editor) endLink(n *Node, l uint32) {
 	one := n.links.at(l)
 	one.flags.set(known, false)
 	f.charge(n, &one.cost, 0, true)
@@ -170,7 +170,7 @@ func (f *Facts) endLink(n *Node, l uint32) {
 
 // changeLink changes what is said of a link. That walks the node's tables: links seldom change
 // once something is on them.
-func (f *Facts) changeLink(n *Node, l uint32, change func()) {
+func (f *editor) changeLink(n *Node, l uint32, change func()) {
 	if n.links.at(l).users == 0 {
 		change()
 		return
@@ -190,7 +190,7 @@ func (f *Facts) changeLink(n *Node, l uint32, change func()) {
 }
 
 // touchLink touches all that is on a link.
-func (f *Facts) touchLink(n *Node, l uint32) {
+func (f *editor) touchLink(n *Node, l uint32) {
 	if n.links.at(l).users == 0 {
 		return
 	}
@@ -207,7 +207,7 @@ func (f *Facts) touchLink(n *Node, l uint32) {
 }
 
 // setInterface enters an interface, or what is said of it now: old is 0 for a new one.
-func (f *Facts) setInterface(n *Node, old uint32, next iface, linkName string) uint32 {
+func (f *editor) setInterface(n *Node, old uint32, next iface, linkName string) uint32 {
 	if linkName != "" {
 		next.link = n.namedLink(linkName)
 	}
@@ -257,7 +257,7 @@ func (n *Node) leadsOut(i uint32) bool {
 }
 
 // replaceInterface puts what is said now of an interface in the place of what was.
-func (f *Facts) replaceInterface(n *Node, i uint32, next *iface) {
+func (f *editor) replaceInterface(n *Node, i uint32, next *iface) {
 	out := n.leadsOut(i)
 	f.touchInterface(n, i)
 	if next.mac.form != noMAC {
@@ -297,7 +297,7 @@ func (f *Facts) replaceInterface(n *Node, i uint32, next *iface) {
 }
 
 // unlistHardware takes an interface out of what is found by its MAC.
-func (f *Facts) unlistHardware(n *Node, i uint32) {
+func (f *editor) unlistHardware(n *Node, i uint32) {
 	one := n.interfaces.at(i)
 	if one.mac.form == noMAC {
 		return
@@ -308,10 +308,10 @@ func (f *Facts) unlistHardware(n *Node, i uint32) {
 	one.mac = mac{}
 }
 
-func (f *Facts) endInterface(n *Node, i uint32) { f.endInterfaceOf(n, i, ending{}) }
+func (f *editor) endInterface(n *Node, i uint32) { f.endInterfaceOf(n, i, ending{}) }
 
 // endInterfaceOf ends an interface with the claims on it.
-func (f *Facts) endInterfaceOf(n *Node, i uint32, how ending) {
+func (f *editor) endInterfaceOf(n *Node, i uint32, how ending) {
 	for n.interfaces.at(i).claims != 0 {
 		f.end(n, n.interfaces.at(i).claims, how)
 	}
@@ -334,7 +334,7 @@ func (f *Facts) endInterfaceOf(n *Node, i uint32, how ending) {
 
 // end ends one claim. When a kernel's word on a holding ends, so do the wire's
 // sightings of that owner: nobody will take them back.
-func (f *Facts) end(n *Node, c uint32, how ending) {
+func (f *editor) end(n *Node, c uint32, how ending) {
 	one := *n.claims.at(c)
 	f.touch(one.addr)
 	if one.wire != 0 {
@@ -382,8 +382,8 @@ func (f *Facts) end(n *Node, c uint32, how ending) {
 }
 
 // sightingsOf returns the claims of the wire that an owner of an address is known by.
-func (f *Facts) sightingsOf(a index.Address, owner string) (sightings []ref) {
-	b := &f.scratch
+func (f *editor) sightingsOf(a index.Address, owner string) (sightings []ref) {
+	b := f.scratch
 	c := b.of(a, false)
 	owners := f.Policy.Owners(c)
 	for i := range owners {

@@ -35,9 +35,10 @@ func (n *Node) find(first, port uint32, key claimKey) uint32 {
 }
 
 // list enters a new claim wherever it is looked for.
-func (f *Facts) list(n *Node, a index.Address, port uint32, key claimKey, linkName string, now verdict.Stamp) uint32 {
+func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkName string, now verdict.Stamp) uint32 {
 	f.touch(a)
-	next := claim{addr: a, port: port, kind: key.kind, begun: now}
+	next := claim{addr: a, port: port, kind: key.kind}
+	next.begun = now
 	if key.mac.form == noMAC {
 		next.mark = now
 	} else {
@@ -81,7 +82,7 @@ func (f *Facts) list(n *Node, a index.Address, port uint32, key claimKey, linkNa
 }
 
 // unlist takes a claim out. Its address is touched before.
-func (f *Facts) unlist(n *Node, c uint32) {
+func (f *editor) unlist(n *Node, c uint32) {
 	one := n.claims.at(c)
 	f.touch(one.addr)
 	f.addressed(n, c)
@@ -117,7 +118,7 @@ func (f *Facts) unlist(n *Node, c uint32) {
 }
 
 // unlistWire takes a claim of the wire out of what is found by its MAC and by its link.
-func (f *Facts) unlistWire(n *Node, c uint32) {
+func (f *editor) unlistWire(n *Node, c uint32) {
 	f.unlistSighting(n, c)
 	at := n.claims.at(c).wire
 	w := *n.wires.at(at)
@@ -141,7 +142,7 @@ func (f *Facts) unlistWire(n *Node, c uint32) {
 }
 
 // addressed tells of a node that it, or a pod, has an address more or less.
-func (f *Facts) addressed(n *Node, c uint32) {
+func (f *editor) addressed(n *Node, c uint32) {
 	one := n.claims.at(c)
 	if one.kind != verdict.Assigned {
 		return
@@ -162,7 +163,7 @@ const fewAnswers = 4 * verdict.ManyAnswers
 // touchAnswers touches the other addresses that a host answers for, when it answers for one more
 // or less, or a kernel says that it has that one: both tell a proxy. leaving is 1 for a claim that
 // ends.
-func (f *Facts) touchAnswers(n *Node, c, leaving uint32) {
+func (f *editor) touchAnswers(n *Node, c, leaving uint32) {
 	one := n.claims.at(c)
 	if one.wire == 0 {
 		for r := range f.addresses.all(one.addr) {
@@ -184,14 +185,14 @@ func (f *Facts) touchAnswers(n *Node, c, leaving uint32) {
 }
 
 // touchBy touches the addresses that claims with a MAC name.
-func (f *Facts) touchBy(n *Node, hw uint32) {
+func (f *editor) touchBy(n *Node, hw uint32) {
 	for c := range n.by(hw) {
 		f.touch(n.claims.at(c).addr)
 	}
 }
 
 // moveClaimLink follows a port to another link.
-func (f *Facts) moveClaimLink(n *Node, c uint32, linkName string) {
+func (f *editor) moveClaimLink(n *Node, c uint32, linkName string) {
 	one := n.claims.at(c)
 	if one.wire == 0 || linkName == "" {
 		return
@@ -215,7 +216,7 @@ func (w *wire) isSettled() bool { return atomic.LoadUint32(&w.settled) == 1 }
 // Settle notes whether an address has one plain owner: nothing is judged then when the wire shows
 // it once more. The caller holds the lock for reading, and is the only one that judges the
 // address.
-func (f *Facts) Settle(a index.Address, plain bool) {
+func (f *editor) Settle(a index.Address, plain bool) {
 	var is uint32
 	if plain {
 		is = 1
@@ -231,7 +232,7 @@ func (f *Facts) Settle(a index.Address, plain bool) {
 }
 
 // Expire ends claims of the wire that are too old to be kept, after an address was judged.
-func (f *Facts) Expire(item *Item, claims []Ref) {
+func (f *editor) Expire(item *Item, claims []Ref) {
 	b := newBatch()
 	f.piece(b, func() {
 		again := f.touch(item.Address)

@@ -3,6 +3,7 @@ package facts
 import (
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -11,9 +12,12 @@ import (
 // coverFor is how long it is not counted anew which nodes are covered, if no change is known.
 const coverFor = time.Second
 
-// cover remembers for a moment whether all nodes are covered. It is read and written by readers of
-// the facts: see coverMu.
+// cover remembers for a moment whether all nodes are covered. Readers of the facts
+// write it, too.
 type cover struct {
+	*Facts
+
+	mu  sync.Mutex
 	at  verdict.Stamp
 	all bool
 }
@@ -26,22 +30,22 @@ func Label(name string) string {
 }
 
 // coverageChanged has it counted anew.
-func (f *Facts) coverageChanged() {
-	f.coverMu.Lock()
-	f.cover = cover{}
-	f.coverMu.Unlock()
+func (f *cover) coverageChanged() {
+	f.mu.Lock()
+	f.at = 0
+	f.mu.Unlock()
 	f.Listener.CoverageChanged()
 }
 
 // reports reports whether an agent reports for the node of a name, and sees what is in
 // its pods.
-func (f *Facts) reports(name string) bool {
+func (f *cover) reports(name string) bool {
 	return slices.ContainsFunc(f.called[name], func(n *Node) bool { return n.Covers() })
 }
 
 // Reporting is Covered for many names, which others have for nodes: in capitals, or with a domain
 // or without. The caller holds the lock.
-func (f *Facts) Reporting() func(name string) bool {
+func (f *cover) Reporting() func(name string) bool {
 	var called map[string][]*Node
 	return func(name string) bool {
 		if f.reports(name) {
@@ -59,9 +63,9 @@ func (f *Facts) Reporting() func(name string) bool {
 
 // Covered reports whether everything is known that is on the node of a name. The caller holds the
 // lock.
-func (f *Facts) Covered(name string) bool { return f.covered(name) }
+func (f *cover) Covered(name string) bool { return f.covered(name) }
 
-func (f *Facts) covered(name string) bool {
+func (f *cover) covered(name string) bool {
 	if f.reports(name) {
 		return true
 	}
@@ -77,12 +81,12 @@ func (f *Facts) covered(name string) bool {
 }
 
 // coveredAll reports whether everything is known that is on all nodes.
-func (f *Facts) coveredAll() bool {
-	f.coverMu.Lock()
-	defer f.coverMu.Unlock()
+func (f *cover) coveredAll() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	now := f.now()
-	if f.cover.at != 0 && now.Sub(f.cover.at) < coverFor {
-		return f.cover.all
+	if f.at != 0 && now.Sub(f.at) < coverFor {
+		return f.all
 	}
 	all, asked := false, false
 	if f.Followed {
@@ -96,6 +100,6 @@ func (f *Facts) coveredAll() bool {
 			all = false
 		}
 	}
-	f.cover = cover{now, all}
+	f.at, f.all = now, all
 	return all
 }

@@ -80,49 +80,67 @@ type Facts struct {
 	Config
 
 	mu sync.RWMutex
-	registry
+	*registry
 	addresses *refs[index.Address] // the first claim of each node
-	sharing   sharing
-	pods      *refs[verdict.Packed] // namespaces with one pod
-	sandboxes *refs[verdict.Packed] // namespaces with one container id
 	topology  *topology.Topology
-	ipam      ipam
-	tombs     tombstones
-	budget    budget
-	cover     cover
-	coverMu   sync.Mutex
-	// scratch makes cases while something changes.
-	scratch Builder
-
-	queues []*Queue
+	queues    []*Queue
 	// batch is the one of the piece under way.
 	batch *Batch
+	// scratch makes cases while something changes.
+	scratch *Builder
+	parts
 }
+
+// parts are what the facts consist of. Each of them has its own words, and uses the others.
+type parts struct {
+	*streams // nodes come, report, and go
+	*editor  // records come, change, and go
+	*reader  // what is known, for others
+	*ledger  // memory
+	*sharing // MACs that several nodes may meet
+	*podIndex
+	*tombstones
+	*ipam
+	*cover
+}
+
+type (
+	streams struct{ *Facts }
+	editor  struct{ *Facts }
+	reader  struct{ *Facts }
+)
 
 // New returns facts about nothing.
 func New(cfg Config) *Facts {
-	f := &Facts{Config: cfg, registry: newRegistry(), ipam: newIPAM(), budget: newBudget(cfg.Memory), tombs: newTombstones()}
+	f := &Facts{Config: cfg, registry: newRegistry()}
 	f.addresses = newRefs(hashAddress, func(r ref) index.Address { return f.nodes[r.node()].claims.at(r.index()).addr })
-	f.pods = newRefs(hashPacked, func(r ref) verdict.Packed { n := f.nodes[r.node()]; return podKey(n.whoOf(r.index())) })
-	f.sandboxes = newRefs(hashPacked, func(r ref) verdict.Packed { n := f.nodes[r.node()]; return n.whoOf(r.index()).ContainerID() })
-	f.sharing = f.newSharing()
-	f.scratch.facts = f
+	f.parts = parts{
+		&streams{f}, &editor{f}, &reader{f}, &ledger{f, newBudget(cfg.Memory)}, newSharing(f), newPodIndex(f), newTombstones(f), newIPAM(f), &cover{Facts: f},
+	}
 	f.topology = topology.New(cfg.Policy.StaleAfter, f.linkChanging)
+	f.scratch = f.Builder()
 	for range cfg.Queues {
 		f.queues = append(f.queues, newQueue())
 	}
 	return f
 }
 
-func hashAddress(a index.Address) uint64      { return maphashComparable(a) }
-func hashPacked(p verdict.Packed) uint64      { return hashText(string(p)) }
-func (f *Facts) now() verdict.Stamp           { return f.Clock() }
-func (f *Facts) Queue(i int) *Queue           { return f.queues[i] }
+func hashAddress(a index.Address) uint64 { return maphashComparable(a) }
+
+func hashPacked(p verdict.Packed) uint64 { return hashText(string(p)) }
+
+func (f *Facts) now() verdict.Stamp { return f.Clock() }
+
+// Queue returns one of the queues of addresses that are to be judged.
+func (f *Facts) Queue(i int) *Queue { return f.queues[i] }
+
 func (f *Facts) queue(a index.Address) *Queue { return f.queues[a.Partition()%len(f.queues)] }
 
-// RLock and RUnlock hold the facts as they are. What is documented to need it is called between
-// them: for one case or for one page.
-func (f *Facts) RLock()   { f.mu.RLock() }
+// RLock holds the facts as they are, for one case or for one page. What is documented to need that is
+// called before RUnlock.
+func (f *Facts) RLock() { f.mu.RLock() }
+
+// RUnlock lets the facts change again.
 func (f *Facts) RUnlock() { f.mu.RUnlock() }
 
 // Update changes something small of a node that no judgement goes by.

@@ -222,7 +222,7 @@ func TestWhatANodeWasDoesNotKeepItOut(t *testing.T) {
 	for i := range maxOfOneName {
 		n := newNode(NodeID{fmt.Sprint("boot", i), "1", "n1"})
 		n.Name = "n1"
-		f.registry.add(n)
+		f.add(n)
 	}
 	more := NodeID{"boot more", "1", "n1"}
 	if err := f.mayBeOneMore(more); status.Code(err) != codes.ResourceExhausted {

@@ -461,7 +461,7 @@ func (a *applying) sweepOut() {
 }
 
 // dropExcess counts claims of the wire that a node has no room for.
-func (f *Facts) dropExcess(n *Node, claims int) {
+func (f *editor) dropExcess(n *Node, claims int) {
 	n.excess += claims
 	f.Listener.Dropped("claim", claims)
 }

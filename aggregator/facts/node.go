@@ -96,16 +96,20 @@ type counts struct {
 	applying bool
 }
 
-// Claims, Namespaces and Excess count what is known of the node, and what of the wire had no room.
-func (n *Node) Claims() int     { return n.claims.count }
+// Claims returns the number of claims of the node.
+func (n *Node) Claims() int { return n.claims.count }
+
+// Namespaces returns the number of namespaces of the node.
 func (n *Node) Namespaces() int { return n.namespaces.count }
-func (n *Node) Excess() int     { return n.excess }
+
+// Excess returns the number of claims of the wire that had no room since the last snapshot.
+func (n *counts) Excess() int { return n.excess }
 
 // Applying reports whether a snapshot of the node is being applied: some of it is not known yet.
-func (n *Node) Applying() bool { return n.applying }
+func (n *counts) Applying() bool { return n.applying }
 
 // Given returns the number of addresses that the node's own pools have given.
-func (n *Node) Given() int { return n.allocated }
+func (n *counts) Given() int { return n.allocated }
 
 // Covers reports whether an agent reports for a node, and sees what is in its pods.
 func (n *Node) Covers() bool { return n.Peer != nil && !n.Rec.Unheard && !n.Blind() }
@@ -127,8 +131,8 @@ type registry struct {
 	wake chan struct{}
 }
 
-func newRegistry() registry {
-	return registry{
+func newRegistry() *registry {
+	return &registry{
 		nodes: make([]*Node, 1), byID: make(map[NodeID]*Node), places: make(map[NodeID][]*Node),
 		called: make(map[string][]*Node), shown: make(map[string][]*Node), wake: make(chan struct{}, 1),
 	}
@@ -166,10 +170,10 @@ func (r *registry) drop(n *Node) {
 }
 
 // Node returns the node of a record; nil if it is no more. Its caller holds the lock.
-func (f *Facts) Node(rec *verdict.Node) *Node { return f.byID[IDOf(rec)] }
+func (f *registry) Node(rec *verdict.Node) *Node { return f.byID[IDOf(rec)] }
 
 // Nodes yields all nodes. Its caller holds the lock.
-func (f *Facts) Nodes(yield func(*Node) bool) {
+func (f *registry) Nodes(yield func(*Node) bool) {
 	for _, n := range f.nodes {
 		if n != nil && !yield(n) {
 			return
@@ -178,13 +182,13 @@ func (f *Facts) Nodes(yield func(*Node) bool) {
 }
 
 // NodeCount returns the number of nodes. Its caller holds the lock.
-func (f *Facts) NodeCount() int { return len(f.byID) }
+func (f *registry) NodeCount() int { return len(f.byID) }
 
-// At, Called and Shown return the nodes that say that they are in one place, that call themselves
-// the same, and that are shown by one name. The caller holds the lock.
-func (f *Facts) At(place NodeID) []*Node     { return f.places[place] }
-func (f *Facts) Called(name string) []*Node  { return f.called[name] }
-func (f *Facts) ShownAs(name string) []*Node { return f.shown[name] }
+// At returns the nodes that say that they are in one place. The caller holds the lock.
+func (f *registry) At(place NodeID) []*Node { return f.places[place] }
+
+// Called returns the nodes that call themselves the same. The caller holds the lock.
+func (f *registry) Called(name string) []*Node { return f.called[name] }
 
 func newNode(id NodeID) *Node {
 	return &Node{
@@ -197,7 +201,7 @@ func newNode(id NodeID) *Node {
 func (n *Node) reset() { n.tables = tables{} }
 
 // arm has something done about a node at a time, or sooner where that is set already.
-func (f *Facts) arm(n *Node, at verdict.Stamp) {
+func (f *streams) arm(n *Node, at verdict.Stamp) {
 	if n.due == 0 || at < n.due {
 		n.due = at
 	}
@@ -208,7 +212,7 @@ func (f *Facts) arm(n *Node, at verdict.Stamp) {
 }
 
 // Wake has Ring called anew.
-func (f *Facts) Wake() {
+func (f *streams) Wake() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
@@ -216,13 +220,13 @@ func (f *Facts) Wake() {
 }
 
 // Woken has a token when Ring may have something to do sooner than it said.
-func (f *Facts) Woken() <-chan struct{} { return f.wake }
+func (f *streams) Woken() <-chan struct{} { return f.wake }
 
 // label gives a node the name that its agent calls itself. Of two with one name
 // one has more to it: the one that is silent (a node whose machine was rebooted is
 // another node, with the same name), or else the one with the later identity, so
 // that each has the same name after every restart.
-func (f *Facts) label(n *Node) {
+func (f *streams) label(n *Node) {
 	before := n.Rec.Name
 	f.rename(n, n.Name)
 	for _, other := range slices.Clone(f.shown[n.Name]) {
@@ -245,7 +249,7 @@ func (f *Facts) label(n *Node) {
 }
 
 // rename gives a node another name, and has all looked at that it has.
-func (f *Facts) rename(n *Node, name string) {
+func (f *streams) rename(n *Node, name string) {
 	if n.Rec.Name == name {
 		return
 	}
@@ -264,7 +268,7 @@ func (f *Facts) rename(n *Node, name string) {
 }
 
 // touchNode touches all that a node has.
-func (f *Facts) touchNode(n *Node) {
+func (f *streams) touchNode(n *Node) {
 	for c := range n.claims.all {
 		f.touch(n.claims.at(c).addr)
 	}
@@ -272,7 +276,7 @@ func (f *Facts) touchNode(n *Node) {
 
 // unlabel gives the name of a node that is given up to one that is heard from and
 // had to have a longer one.
-func (f *Facts) unlabel(n *Node) {
+func (f *streams) unlabel(n *Node) {
 	if n.Rec.Name != n.Name {
 		return
 	}
@@ -288,7 +292,7 @@ func (f *Facts) unlabel(n *Node) {
 }
 
 // longName is a node's name with as much of its identity as it takes.
-func (f *Facts) longName(n *Node) string {
+func (f *streams) longName(n *Node) string {
 	name := n.Name + "@" + n.ID.Boot[:min(len(n.ID.Boot), 8)]
 	if slices.ContainsFunc(f.shown[name], func(other *Node) bool { return other != n }) {
 		return name + "." + n.ID.Netns

@@ -26,6 +26,21 @@ func podKey(who verdict.Who) verdict.Packed {
 	return ""
 }
 
+// podIndex finds namespaces by what the Kubernetes API and IPAMs call them.
+type podIndex struct {
+	*Facts
+	pods      *refs[verdict.Packed] // namespaces with one pod
+	sandboxes *refs[verdict.Packed] // namespaces with one container id
+}
+
+func newPodIndex(f *Facts) *podIndex {
+	return &podIndex{
+		Facts:     f,
+		pods:      newRefs(hashPacked, func(r ref) verdict.Packed { return podKey(f.nodes[r.node()].whoOf(r.index())) }),
+		sandboxes: newRefs(hashPacked, func(r ref) verdict.Packed { return f.nodes[r.node()].whoOf(r.index()).ContainerID() }),
+	}
+}
+
 // chain is a list of the namespaces of a node that have one key, through one of their fields.
 type chain struct {
 	refs *refs[verdict.Packed]
@@ -33,11 +48,11 @@ type chain struct {
 	next func(*namespace) *uint32
 }
 
-func (f *Facts) podChain() chain {
+func (f *podIndex) podChain() chain {
 	return chain{f.pods, podKey, func(ns *namespace) *uint32 { return &ns.alike }}
 }
 
-func (f *Facts) sandboxChain() chain {
+func (f *podIndex) sandboxChain() chain {
 	return chain{f.sandboxes, verdict.Who.ContainerID, func(ns *namespace) *uint32 { return &ns.together }}
 }
 
@@ -72,14 +87,14 @@ func (x chain) leave(n *Node, ns uint32) {
 
 // listPod enters a namespace by its sandbox, and by its pod if there is a cluster to
 // ask for it; unlistPod takes it out before its record changes.
-func (f *Facts) listPod(n *Node, ns uint32) {
+func (f *podIndex) listPod(n *Node, ns uint32) {
 	f.sandboxChain().enter(n, ns)
 	if f.Followed && n.namespaces.at(ns).record != verdict.OwnRecord {
 		f.podChain().enter(n, ns)
 	}
 }
 
-func (f *Facts) unlistPod(n *Node, ns uint32) {
+func (f *podIndex) unlistPod(n *Node, ns uint32) {
 	f.sandboxChain().leave(n, ns)
 	if f.Followed && n.namespaces.at(ns).record != verdict.OwnRecord {
 		f.podChain().leave(n, ns)
@@ -87,14 +102,14 @@ func (f *Facts) unlistPod(n *Node, ns uint32) {
 }
 
 // sandbox reports whether there is a namespace of the sandbox with an id.
-func (f *Facts) sandbox(containerID string) bool {
+func (f *podIndex) sandbox(containerID string) bool {
 	r, _ := f.sandboxes.first(verdict.Pack(containerID))
 	return r != 0
 }
 
 // PodObject returns what the Kubernetes API says about the pod in a namespace. The caller holds
 // the lock.
-func (f *Facts) PodObject(ns *verdict.Namespace) *verdict.PodObject {
+func (f *podIndex) PodObject(ns *verdict.Namespace) *verdict.PodObject {
 	if !f.Followed || ns == nil || ns.Who.Kind() != verdict.Pod {
 		return nil
 	}
@@ -103,7 +118,7 @@ func (f *Facts) PodObject(ns *verdict.Namespace) *verdict.PodObject {
 }
 
 // touchPod touches all that a pod has.
-func (f *Facts) touchPod(key string) {
+func (f *podIndex) touchPod(key string) {
 	for r := range f.pods.all(verdict.Pack(key)) {
 		n := f.nodes[r.node()]
 		for ns := r.index(); ns != 0; ns = n.namespaces.at(ns).alike {
@@ -112,7 +127,7 @@ func (f *Facts) touchPod(key string) {
 	}
 }
 
-func (f *Facts) touchNamespace(n *Node, ns uint32) {
+func (f *podIndex) touchNamespace(n *Node, ns uint32) {
 	record := n.namespaces.at(ns).record
 	f.Listener.MayLack(n, record)
 	for i := range n.inside(ns) {
@@ -123,7 +138,7 @@ func (f *Facts) touchNamespace(n *Node, ns uint32) {
 
 // PodsChanged has all judged again that pods have, by what the pods are found by: their uids, and
 // their namespaces and names.
-func (f *Facts) PodsChanged(keys []string) *Batch {
+func (f *podIndex) PodsChanged(keys []string) *Batch {
 	b := newBatch()
 	b.pods = true
 	for some := range slices.Chunk(keys, piece) {
@@ -138,7 +153,7 @@ func (f *Facts) PodsChanged(keys []string) *Batch {
 }
 
 // PodsOnChanged has all judged again that the pods of some nodes have.
-func (f *Facts) PodsOnChanged(on func(name string) bool) *Batch {
+func (f *podIndex) PodsOnChanged(on func(name string) bool) *Batch {
 	b := newBatch()
 	b.pods = true
 	for _, n := range f.allNodes() {
@@ -160,23 +175,23 @@ func (f *Facts) PodsOnChanged(on func(name string) bool) *Batch {
 }
 
 // allNodes returns all nodes of now.
-func (f *Facts) allNodes() []*Node {
+func (f *podIndex) allNodes() []*Node {
 	f.RLock()
 	defer f.RUnlock()
 	return slices.Collect(f.Nodes)
 }
 
 // Touch has addresses judged again.
-func (f *Facts) Touch(addrs []index.Address) *Batch { return f.touchList(newBatch(), addrs) }
+func (f *podIndex) Touch(addrs []index.Address) *Batch { return f.touchList(newBatch(), addrs) }
 
 // Retell has addresses judged again, and their active conflicts told though nothing of them changed.
-func (f *Facts) Retell(addrs []index.Address) *Batch {
+func (f *podIndex) Retell(addrs []index.Address) *Batch {
 	b := newBatch()
 	b.retell = true
 	return f.touchList(b, addrs)
 }
 
-func (f *Facts) touchList(b *Batch, addrs []index.Address) *Batch {
+func (f *podIndex) touchList(b *Batch, addrs []index.Address) *Batch {
 	for some := range slices.Chunk(addrs, piece) {
 		f.piece(b, func() {
 			for _, a := range some {

@@ -46,26 +46,27 @@ func (p *Pool) key() poolKey { return poolKey{p.Node, p.Rec.IPAM, p.Rec.Name} }
 
 // ipam is all that IPAMs say.
 type ipam struct {
+	*Facts
 	byKey map[poolKey]*Pool
 	// byRec finds the pool that a verdict names.
 	byRec map[*verdict.Pool]*Pool
 	// cluster finds those of the whole cluster that may give an address.
 	cluster prefixes
-	// allocations are by address; count counts them.
+	// allocations are by address, booked counts them.
 	allocations map[index.Address][]*allocation
-	count       int
+	booked      int
 }
 
-func newIPAM() ipam {
-	return ipam{
+func newIPAM(f *Facts) *ipam {
+	return &ipam{
+		Facts: f,
 		byKey: make(map[poolKey]*Pool), byRec: make(map[*verdict.Pool]*Pool), cluster: newPrefixes(),
 		allocations: make(map[index.Address][]*allocation),
 	}
 }
 
-// Pools yields all pools, Pool returns the one that a verdict names, nil if it is no more, and
-// Allocations the number of allocations. The caller holds the lock.
-func (f *Facts) Pools(yield func(*Pool) bool) {
+// Pools yields all pools. The caller holds the lock.
+func (f *ipam) Pools(yield func(*Pool) bool) {
 	for _, p := range f.ipam.byKey {
 		if !yield(p) {
 			return
@@ -73,8 +74,11 @@ func (f *Facts) Pools(yield func(*Pool) bool) {
 	}
 }
 
-func (f *Facts) Pool(rec *verdict.Pool) *Pool { return f.ipam.byRec[rec] }
-func (f *Facts) Allocations() int             { return f.ipam.count }
+// Pool returns the pool that a verdict names; nil if it is no more. The caller holds the lock.
+func (f *ipam) Pool(rec *verdict.Pool) *Pool { return f.ipam.byRec[rec] }
+
+// Allocations returns the number of allocations. The caller holds the lock.
+func (f *ipam) Allocations() int { return f.booked }
 
 // prefixes find pools by addresses. Each range is entered by the smallest prefix that
 // has all of it, so that what is found may not contain the address.
@@ -153,7 +157,7 @@ func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.
 }
 
 // applyPool brings what a node says of a pool into the tables.
-func (f *Facts) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
+func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 	p := f.ipam.byKey[poolKey{n, rec.GetIpam(), rec.GetName()}]
 	if rec.GetGone() {
 		if p != nil {
@@ -200,7 +204,7 @@ func (f *Facts) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 
 // setPool enters a pool, or what is said of it anew. It returns the ranges of a pool of the cluster
 // of which it says something new.
-func (f *Facts) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach []verdict.Range) {
+func (f *ipam) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach []verdict.Range) {
 	if p == nil {
 		p = &Pool{Node: n, entries: make(map[index.Address]int)}
 		p.Rec.IPAM, p.Rec.Name, p.Rec.Node = next.IPAM, next.Name, next.Node
@@ -236,7 +240,7 @@ func (f *Facts) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach 
 }
 
 // endPool ends a pool with all that it has given.
-func (f *Facts) endPool(p *Pool) {
+func (f *ipam) endPool(p *Pool) {
 	if p.Ended {
 		return
 	}
@@ -263,7 +267,7 @@ func (f *Facts) endPool(p *Pool) {
 }
 
 // touchPool touches the addresses that findings about the pool may be about.
-func (f *Facts) touchPool(p *Pool) {
+func (f *ipam) touchPool(p *Pool) {
 	for a := range p.entries {
 		f.touch(a)
 	}
@@ -273,14 +277,14 @@ func (f *Facts) touchPool(p *Pool) {
 }
 
 // endPools ends all pools of a node.
-func (f *Facts) endPools(n *Node) {
+func (f *ipam) endPools(n *Node) {
 	for _, p := range slices.Clone(n.Pools) {
 		f.endPool(p)
 	}
 }
 
 // sweepPools ends what the snapshot of a node did not have.
-func (f *Facts) sweepPools(n *Node) {
+func (f *ipam) sweepPools(n *Node) {
 	for _, p := range slices.Clone(n.Pools) {
 		if p.sweep != n.sweep {
 			f.endPool(p)

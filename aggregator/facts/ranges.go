@@ -4,11 +4,15 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Here is what ranges of addresses of nodes are found by. The callers hold the lock.
+// Ranges tell what addresses a node gives. Their callers hold the lock.
+type Ranges struct{ *Node }
+
+// Ranges returns what tells what addresses the node gives.
+func (n *Node) Ranges() Ranges { return Ranges{n} }
 
 // PodNetworks returns the CNI networks that gave pods of a node their addresses. What more a
 // pod has (Multus) is often the same on each node.
-func (n *Node) PodNetworks() map[string]bool {
+func (n Ranges) PodNetworks() map[string]bool {
 	networks := make(map[string]bool)
 	for ns := range n.namespaces.all {
 		if n.namespaces.at(ns).record == verdict.OwnRecord || n.whoOf(ns).Kind() != verdict.Pod {
@@ -30,7 +34,7 @@ func (n *Node) PodNetworks() map[string]bool {
 
 // PodsBehind reports whether pods that CNI gave addresses are behind an interface of the
 // node: on the ports of a bridge, or at the other end of a veth.
-func (n *Node) PodsBehind(i *verdict.Interface) bool {
+func (n Ranges) PodsBehind(i *verdict.Interface) bool {
 	if i.Peer != 0 {
 		return n.isPod(i.Peer)
 	}
@@ -47,7 +51,7 @@ func (n *Node) PodsBehind(i *verdict.Interface) bool {
 }
 
 // isPod reports whether a namespace is a pod that CNI gave an address.
-func (n *Node) isPod(record uint32) bool {
+func (n Ranges) isPod(record uint32) bool {
 	ns := n.namespace(record)
 	if ns == 0 || n.whoOf(ns).Kind() != verdict.Pod {
 		return false
@@ -67,7 +71,7 @@ func (n *Node) isPod(record uint32) bool {
 }
 
 // VRF returns the VRF that an interface of the node itself is in; empty for none.
-func (n *Node) VRF(name string) string {
+func (n Ranges) VRF(name string) string {
 	if own := n.own(); own != 0 && name != "" {
 		for i := range n.inside(own) {
 			if n.texts.get(n.interfaces.at(i).name) == name {

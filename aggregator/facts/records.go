@@ -51,15 +51,18 @@ type iface struct {
 	name, host       text
 	vrf, kind        text
 	mac              mac
-	// alike is the next one on this node with the same MAC; before and after are those of its
-	// namespace.
-	alike, before, after uint32
-	claims               uint32 // the first one
-	cost                 int32
-	sweep                uint8
-	attachment           verdict.Attachment
-	flags                flags
+	// alike is the next one with the same MAC; before and after are those of its namespace.
+	lists
+	claims     uint32 // the first one
+	cost       int32
+	sweep      uint8
+	attachment verdict.Attachment
+	flags      flags
 }
+
+// lists are the places of a record in lists of a node: alike is the next one that is found by the
+// same key, before and after are those that belong to the same record.
+type lists struct{ alike, before, after uint32 }
 
 const (
 	uplink flags = 1 << iota
@@ -84,22 +87,23 @@ const (
 
 // claim is one way in which an address is held. What only claims of the wire have is in wire.
 type claim struct {
-	addr                  index.Address
-	first, last, assigned verdict.Stamp // by the agent's clock
-	begun, seen           verdict.Stamp
-	// mark is Read of a kernel's claim, and Before of one of the wire.
-	mark         verdict.Stamp
+	addr index.Address
+	stamps
 	count, flags uint32
 	port, wire   uint32
-	// before and after are those of the port, alike is the next one on this node of the address.
-	before, after, alike uint32
-	network              text
-	cost                 int32
-	kind                 verdict.Evidence
-	prefix               uint8
-	sweep                uint8
-	routed               bool
+	// before and after are those of the port, alike is the next one of the address.
+	lists
+	network text
+	cost    int32
+	kind    verdict.Evidence
+	prefix  uint8
+	sweep   uint8
+	routed  bool
 }
+
+// stamps are when a claim was seen: first, last and assigned by the agent's clock. mark is Read of a
+// kernel's claim, and Before of one of the wire.
+type stamps struct{ first, last, assigned, begun, seen, mark verdict.Stamp }
 
 // wire is what more is known of a claim that no kernel told of.
 type wire struct {
@@ -110,7 +114,7 @@ type wire struct {
 	noOverride              bool
 	// settled is set if the address has one plain owner, so that it changes nothing if the claim
 	// is seen again. Who judges sets it, while others read: it is only used atomically.
-	settled uint32
+	settled uint32 //nolint:modernize // records are copied when a slab grows
 }
 
 // hardware is one MAC that claims of a node name.

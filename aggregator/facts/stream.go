@@ -22,14 +22,14 @@ var ErrTakenOver = status.Error(codes.Aborted, "another connection of this node'
 
 // Connect makes a stream the one that reports for its node. An older one that
 // is half open is ended; an older agent is refused.
-func (f *Facts) Connect(p Peer, hello *pb.Hello, vouched string) (n *Node, b *Batch, err error) {
+func (f *streams) Connect(p Peer, hello *pb.Hello, vouched string) (n *Node, b *Batch, err error) {
 	b = newBatch()
 	f.piece(b, func() { n, err = f.connect(p, hello, NodeID{hello.GetBootId(), hello.GetNetns(), vouched}) })
 	f.close(b)
 	return n, b, err
 }
 
-func (f *Facts) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
+func (f *streams) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 	n := f.byID[id]
 	if n == nil {
 		if err := f.mayBeOneMore(id); err != nil {
@@ -46,7 +46,7 @@ func (f *Facts) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 		}
 	}
 	if f.byID[id] == nil {
-		f.registry.add(n)
+		f.add(n)
 	}
 	if old := n.Peer; old != nil {
 		if hello.GetEpoch() < n.Rec.Epoch {
@@ -74,7 +74,7 @@ func (f *Facts) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 
 // mayBeOneMore refuses an agent that says it is on very many nodes: it would take the
 // memory of all.
-func (f *Facts) mayBeOneMore(id NodeID) error {
+func (f *streams) mayBeOneMore(id NodeID) error {
 	if len(f.byID) >= maxNodes {
 		return status.Errorf(codes.ResourceExhausted, "there are %d nodes already: no more are taken", maxNodes)
 	}
@@ -95,7 +95,7 @@ func (f *Facts) mayBeOneMore(id NodeID) error {
 
 // Disconnect tells that a stream is over: its node is not heard from any more. shared says that
 // another node had its name while both were there.
-func (f *Facts) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch {
+func (f *streams) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch {
 	n.writer.Lock()
 	defer n.writer.Unlock()
 	b, over, rebooted := newBatch(), false, false
@@ -138,7 +138,7 @@ func (f *Facts) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch {
 }
 
 // touchPieces is touchNode in pieces.
-func (f *Facts) touchPieces(b *Batch, n *Node) {
+func (f *streams) touchPieces(b *Batch, n *Node) {
 	for from, more := uint32(1), true; more; {
 		f.piece(b, func() {
 			from, more = n.claims.some(from, func(c uint32) { f.touch(n.claims.at(c).addr) })
@@ -159,7 +159,7 @@ func (s *slab[T]) some(from uint32, do func(uint32)) (next uint32, more bool) {
 }
 
 // Ring does what is due about nodes and links, and returns when to call it again; 0 for never.
-func (f *Facts) Ring() verdict.Stamp {
+func (f *streams) Ring() verdict.Stamp {
 	var due []*Node
 	b := newBatch()
 	f.piece(b, func() {
@@ -194,7 +194,7 @@ func (f *Facts) Ring() verdict.Stamp {
 
 // timeOut ends the owners of a node that was not heard from for too long, and
 // forgets the node itself a day later.
-func (f *Facts) timeOut(n *Node) {
+func (f *streams) timeOut(n *Node) {
 	n.writer.Lock()
 	defer n.writer.Unlock()
 	over := false
@@ -205,7 +205,7 @@ func (f *Facts) timeOut(n *Node) {
 		case n.Rec.TimedOut:
 			if over = true; n.Peer == nil {
 				f.settleUp(n)
-				f.registry.drop(n)
+				f.drop(n)
 				f.Listener.NamesChanged(n)
 			}
 		}
@@ -217,7 +217,7 @@ func (f *Facts) timeOut(n *Node) {
 
 // giveUp ends all that a node was known to have: once with the reason, then without the claims.
 // No network namespace outlives a reboot. Its caller holds the writer of the node.
-func (f *Facts) giveUp(n *Node, rebooted bool) *Batch {
+func (f *streams) giveUp(n *Node, rebooted bool) *Batch {
 	b, over := newBatch(), false
 	f.touchPieces(b, n)
 	f.piece(b, func() {
@@ -268,7 +268,7 @@ func (f *Facts) giveUp(n *Node, rebooted bool) *Batch {
 
 // dropClaims ends a piece of the claims of a node that is given up, and reports whether there are
 // more.
-func (f *Facts) dropClaims(n *Node) (more bool) {
+func (f *streams) dropClaims(n *Node) (more bool) {
 	left := piece
 	for c := range n.claims.all {
 		if left--; left < 0 {
@@ -286,7 +286,7 @@ func (f *Facts) dropClaims(n *Node) (more bool) {
 }
 
 // heard marks a node whose snapshot is complete. What it has is touched before.
-func (f *Facts) heard(n *Node) {
+func (f *streams) heard(n *Node) {
 	n.due = 0
 	if !n.Rec.Unheard {
 		return
@@ -298,7 +298,7 @@ func (f *Facts) heard(n *Node) {
 
 // publishPlace makes it known of a node whether it is heard from, with what that says of
 // those that say that they are in its place.
-func (f *Facts) publishPlace(n *Node) {
+func (f *streams) publishPlace(n *Node) {
 	for _, other := range f.places[n.ID.Place()] {
 		if other == n || !other.Rec.Unheard {
 			f.Listener.NodeChanged(other)
@@ -323,7 +323,7 @@ type Snapshot struct {
 
 // Snapshot replaces all records of a node in one step by those of the snapshot. Done is called
 // with the lock held as soon as the messages are applied.
-func (f *Facts) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch, error) {
+func (f *streams) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch, error) {
 	b, err := f.snapshot(p, n, in, done)
 	batches := []*Batch{b}
 	if err != nil {
@@ -338,7 +338,7 @@ func (f *Facts) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch, 
 }
 
 // rebooted returns the silent nodes that are what a node was before a reboot.
-func (f *Facts) rebooted(n *Node) (old []*Node) {
+func (f *streams) rebooted(n *Node) (old []*Node) {
 	f.RLock()
 	defer f.RUnlock()
 	for _, other := range f.called[n.Name] {
@@ -349,13 +349,13 @@ func (f *Facts) rebooted(n *Node) (old []*Node) {
 	return old
 }
 
-func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, error) {
+func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, error) {
 	n.writer.Lock()
 	defer n.writer.Unlock()
 	b := newBatch()
 	defer f.close(b)
 	defer f.piece(b, func() { n.applying = false })
-	a := applying{facts: f, node: n, peer: p, batch: b, snapshot: true}
+	a := applying{facts: f.Facts, node: n, peer: p, batch: b, snapshot: true}
 	returned := false
 	a.do(func() {
 		n.LastHeard = a.now
@@ -391,12 +391,12 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, er
 }
 
 // Delta applies one message of changes, which was received at a time.
-func (f *Facts) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, checked func(id uint64) []index.Address) (*Batch, error) {
+func (f *streams) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, checked func(id uint64) []index.Address) (*Batch, error) {
 	n.writer.Lock()
 	defer n.writer.Unlock()
 	b := received(at, residence(m))
 	defer f.close(b)
-	a := applying{facts: f, node: n, peer: p, batch: b}
+	a := applying{facts: f.Facts, node: n, peer: p, batch: b}
 	tooMany := false
 	a.do(func() {
 		n.LastHeard = a.now
@@ -413,7 +413,7 @@ func (f *Facts) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, ch
 }
 
 // answer takes the answers to checks.
-func (f *Facts) answer(n *Node, ids []uint64, checked func(id uint64) []index.Address, now verdict.Stamp) {
+func (f *streams) answer(n *Node, ids []uint64, checked func(id uint64) []index.Address, now verdict.Stamp) {
 	for _, id := range ids {
 		for _, a := range checked(id) {
 			f.readAgain(n, a, now)
@@ -422,7 +422,7 @@ func (f *Facts) answer(n *Node, ids []uint64, checked func(id uint64) []index.Ad
 }
 
 // readAgain tells that a node has read an address again from its kernel.
-func (f *Facts) readAgain(n *Node, a index.Address, now verdict.Stamp) {
+func (f *streams) readAgain(n *Node, a index.Address, now verdict.Stamp) {
 	for c := range n.same(f.addresses.of(a, n.number)) {
 		if one := n.claims.at(c); one.kind == verdict.Assigned {
 			f.touch(a)

@@ -103,14 +103,6 @@ func (t *texts) macOf(m mac) verdict.MAC {
 	return verdict.MAC(t.get(m.text()))
 }
 
-// is reports whether a stored hardware address is m, without making a string of it.
-func (t *texts) is(stored mac, m verdict.MAC) bool {
-	if stored.form == sixBytes {
-		return string(stored.bytes[:]) == string(m)
-	}
-	return t.macOf(stored) == m
-}
-
 func (t *texts) hashMAC(m mac) uint64 {
 	if m.form == sixBytes {
 		return maphashBytes(m.bytes[:])

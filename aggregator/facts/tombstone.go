@@ -35,6 +35,7 @@ type death struct {
 
 // tombstones are the latest holders that ended, and when.
 type tombstones struct {
+	*Facts
 	by map[tombstone]death
 	// burials are the tombstones in order; one that was used again is in them twice.
 	burials []burial
@@ -45,12 +46,12 @@ type burial struct {
 	at        verdict.Stamp
 }
 
-func newTombstones() tombstones { return tombstones{by: make(map[tombstone]death)} }
+func newTombstones(f *Facts) *tombstones { return &tombstones{Facts: f, by: make(map[tombstone]death)} }
 
 // bury remembers that the holder of an address by a MAC ended. late is how long ago its agent heard
 // of that.
-func (f *Facts) bury(n *Node, addr index.Address, mac verdict.MAC, late time.Duration) {
-	now, t := f.now(), &f.tombs
+func (f *tombstones) bury(n *Node, addr index.Address, mac verdict.MAC, late time.Duration) {
+	now, t := f.now(), f
 	one, at := tombstone{addr, mac}, now.Add(-late)
 	t.by[one] = death{at, n}
 	t.burials = append(t.burials, burial{one, at})
@@ -67,11 +68,11 @@ func (f *Facts) bury(n *Node, addr index.Address, mac verdict.MAC, late time.Dur
 }
 
 // isBuried reports whether what a node saw was before its sender gave the address up.
-func (f *Facts) isBuried(by *Node, addr index.Address, mac verdict.MAC, seen verdict.Stamp) bool {
-	if len(f.tombs.by) == 0 {
+func (f *tombstones) isBuried(by *Node, addr index.Address, mac verdict.MAC, seen verdict.Stamp) bool {
+	if len(f.by) == 0 {
 		return false
 	}
-	d, ok := f.tombs.by[tombstone{addr, mac}]
+	d, ok := f.by[tombstone{addr, mac}]
 	if !ok || d.node == by {
 		return false
 	}

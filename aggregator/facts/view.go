@@ -76,8 +76,7 @@ func (n *Node) record(i uint32) *verdict.Interface {
 	return n.fillInterface(i, n.fillNamespace(one.namespace, new(verdict.Namespace)), l, new(verdict.Interface))
 }
 
-// SinceOf returns when a namespace was first heard of, and InterfacesOf the records of its
-// interfaces, by the agent's number.
+// SinceOf returns when a namespace was first heard of, by the agent's number.
 func (n *Node) SinceOf(record uint32) verdict.Stamp {
 	if ns := n.namespace(record); ns != 0 {
 		return n.namespaces.at(ns).since
@@ -85,6 +84,7 @@ func (n *Node) SinceOf(record uint32) verdict.Stamp {
 	return 0
 }
 
+// InterfacesOf returns the records of the interfaces of a namespace, by the agent's number.
 func (n *Node) InterfacesOf(record uint32) (all []*verdict.Interface) {
 	if ns := n.namespace(record); ns != 0 {
 		for i := range n.inside(ns) {
@@ -105,7 +105,7 @@ func (n *Node) Behind(index uint32) *verdict.Namespace {
 
 // OnLink returns the records of the namespaces that have an interface on a link, without one
 // namespace, in order.
-func (f *Facts) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*verdict.Namespace) {
+func (f *reader) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*verdict.Namespace) {
 	if l == nil || f.Node(l.Node) == nil {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (f *Facts) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*ver
 }
 
 // Holds reports whether an owner has an address by its kernel.
-func (f *Facts) Holds(id string, a index.Address) bool {
+func (f *reader) Holds(id string, a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
@@ -140,7 +140,7 @@ func (f *Facts) Holds(id string, a index.Address) bool {
 }
 
 // Wired reports whether the wire shows an address.
-func (f *Facts) Wired(a index.Address) bool {
+func (f *reader) Wired(a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
@@ -153,13 +153,13 @@ func (f *Facts) Wired(a index.Address) bool {
 }
 
 // Claimed reports whether there is a claim of an address.
-func (f *Facts) Claimed(a index.Address) bool {
+func (f *reader) Claimed(a index.Address) bool {
 	r, _ := f.addresses.first(a)
 	return r != 0
 }
 
 // NodesOf returns the nodes that have a claim of an address.
-func (f *Facts) NodesOf(a index.Address) (nodes []*Node) {
+func (f *reader) NodesOf(a index.Address) (nodes []*Node) {
 	for r := range f.addresses.all(a) {
 		nodes = append(nodes, f.nodes[r.node()])
 	}

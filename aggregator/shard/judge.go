@@ -223,7 +223,7 @@ func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 	if until != 0 {
 		w.arm(e, until)
 	}
-	if !changed && !lapsed && !(item.Retell && c.Active()) {
+	if !changed && !lapsed && (!item.Retell || !c.Active()) {
 		return
 	}
 	if opened && item.At != 0 {
