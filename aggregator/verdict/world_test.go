@@ -221,8 +221,24 @@ func (w *world) after(d time.Duration) *world {
 }
 
 // judge judges and keeps the conflicts for the next time, as an aggregator does.
-func (w *world) judge() verdict.Judgement {
-	out := w.policy.Judge(w.input())
+func (w *world) judge() verdict.Judgement { return w.keep(w.policy.Judge(w.input())) }
+
+// checked is judge. It also checks that a file with the case is judged the same.
+func (w *world) checked(t *testing.T) verdict.Judgement {
+	t.Helper()
+	in := w.input()
+	out := w.policy.Judge(in)
+	if len(in.Claims) < manyClaims {
+		sameAgain(t, &w.policy, in, out)
+	}
+	return w.keep(out)
+}
+
+// manyClaims is the number of claims from which on a file takes long, and shows nothing else.
+const manyClaims = 100
+
+// keep keeps the conflicts for the next time.
+func (w *world) keep(out verdict.Judgement) verdict.Judgement {
 	for _, c := range out.Conflicts {
 		if i := slices.IndexFunc(w.conflicts, func(old verdict.Conflict) bool { return old.ID == c.ID }); i >= 0 {
 			w.conflicts[i] = c
@@ -236,7 +252,7 @@ func (w *world) judge() verdict.Judgement {
 // want judges and checks the only conflict.
 func (w *world) want(t *testing.T, phase verdict.Phase, rule string, kind verdict.ScopeKind, scope string) verdict.Conflict {
 	t.Helper()
-	out := w.judge()
+	out := w.checked(t)
 	if len(out.Conflicts) != 1 {
 		t.Fatalf("got %d conflicts %+v, want one", len(out.Conflicts), out.Conflicts)
 	}
@@ -251,7 +267,7 @@ func (w *world) want(t *testing.T, phase verdict.Phase, rule string, kind verdic
 // wantNone judges and checks that all is well.
 func (w *world) wantNone(t *testing.T) verdict.Judgement {
 	t.Helper()
-	out := w.judge()
+	out := w.checked(t)
 	if len(out.Conflicts) != 0 {
 		t.Fatalf("got conflict %q, want none", out.Conflicts[0].Summary)
 	}

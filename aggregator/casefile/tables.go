@@ -1,0 +1,92 @@
+package casefile
+
+import (
+	"reflect"
+	"strings"
+	"unicode"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// A table has all records of one type. Other records refer to them by their ids, which are the
+// prefix and a number.
+type table struct {
+	name, prefix string
+	of           reflect.Type
+}
+
+// tables are in the order in which a file has them.
+var tables = [...]table{
+	{"claims", "c", reflect.TypeFor[verdict.Claim]()},
+	{"interfaces", "i", reflect.TypeFor[verdict.Interface]()},
+	{"namespaces", "ns", reflect.TypeFor[verdict.Namespace]()},
+	{"links", "l", reflect.TypeFor[verdict.Link]()},
+	{"domains", "d", reflect.TypeFor[verdict.Domain]()},
+	{"nodes", "n", reflect.TypeFor[verdict.Node]()},
+	{"pods", "pod", reflect.TypeFor[verdict.PodObject]()},
+	{"allocations", "a", reflect.TypeFor[verdict.Allocation]()},
+	{"pools", "pool", reflect.TypeFor[verdict.Pool]()},
+}
+
+// tableOf returns the position of the table for a type of records; -1 if there is none.
+func tableOf(t reflect.Type) int {
+	for i := range tables {
+		if tables[i].of == t {
+			return i
+		}
+	}
+	return -1
+}
+
+// required are the fields without which a judgement is not possible.
+var required = map[string]bool{
+	"Case.address": true, "Case.now": true,
+	"Claim.interface": true, "Claim.kind": true,
+	"Interface.namespace": true, "Namespace.node": true, "Link.node": true, "Domain.node": true,
+	"Allocation.pool": true, "AllocationFacts.allocation": true, "NamespaceFacts.namespace": true,
+	"Stitch.entered": true, "Stitch.home": true, "Subnet.interface": true,
+	"Conflict.id": true, "Conflict.owners": true, "Conflict.phase": true,
+	"Owner.id": true, "Owner.node": true, "Owner.interface": true,
+	"Spoof.port": true, "Spoof.sender": true, "Spoof.macs": true,
+	"Range.first": true, "Range.last": true,
+}
+
+// structs are all structs of a file, with the names of their fields.
+var structs = structsOf(map[reflect.Type][]field{}, reflect.TypeFor[File]())
+
+// structsOf adds the structs that values of a type may have.
+func structsOf(all map[reflect.Type][]field, t reflect.Type) map[reflect.Type][]field {
+	switch {
+	case t == reflect.TypeFor[verdict.Who]():
+		return structsOf(all, reflect.TypeFor[verdict.Workload]())
+	case t.Kind() == reflect.Pointer, t.Kind() == reflect.Slice:
+		return structsOf(all, t.Elem())
+	case t.Kind() != reflect.Struct || leaves[t].text != nil || all[t] != nil:
+		return all
+	}
+	all[t] = make([]field, t.NumField())
+	for i := range t.NumField() {
+		name := nameOf(t.Field(i).Name)
+		all[t][i] = field{name, required[t.Name()+"."+name]}
+		structsOf(all, t.Field(i).Type)
+	}
+	return all
+}
+
+type field struct {
+	name     string
+	required bool
+}
+
+// nameOf returns the name that a field has in a file: that of Go in lower camel case, in which
+// an abbreviation is a word like any other one.
+func nameOf(field string) string {
+	runes := []rune(strings.NewReplacer("MACs", "Macs", "IPs", "Ips").Replace(field))
+	for i, r := range runes {
+		first := i > 0 && unicode.IsLower(runes[i-1]) || i > 0 && i+1 < len(runes) && unicode.IsLower(runes[i+1])
+		if !first {
+			runes[i] = unicode.ToLower(r)
+		}
+	}
+	return string(runes)
+}
