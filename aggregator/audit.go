@@ -149,7 +149,7 @@ func (s *store) findingProto(f *found) *pb.Finding {
 	told := s.policy.Tell(a, use)
 	out := &pb.Finding{
 		Kind: a.Kind, Address: addressText(a.Address), Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
-		DetectedAt: timestamp(f.since), Runbook: verdict.Runbook(a.Kind), Owners: s.ownersProto(a.Address, a.Owners),
+		DetectedAt: timestamp(f.since), Runbook: verdict.Runbook(a.Kind), Owners: ownersProto(a.Address, a.Owners, s.ownerProto),
 	}
 	setTold(out, told)
 	if a.Spoof != nil {

@@ -30,11 +30,18 @@ func scopeProto(kind verdict.ScopeKind, name string) *pb.Scope {
 
 // ownerProto is an owner in the contract's form; s.mu is held.
 func (s *store) ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
+	out := ownerProto(a, o)
+	out.Intended = s.lacking(o)
+	return out
+}
+
+// ownerProto returns an owner in the format of the API, without its intended addresses.
+func ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
 	out := &pb.Owner{
 		Address: addressText(a), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
 		Mac: o.MAC.String(), Netns: netns(o),
-		Workload: workloadProto(o), Intended: s.lacking(o),
-		State: pb.Owner_State(o.State), Excluded: o.Excluded,
+		Workload: workloadProto(o),
+		State:    pb.Owner_State(o.State), Excluded: o.Excluded,
 		AssignedAt: timestamp(o.AssignedAt()),
 		Evidence:   make([]*pb.Evidence, 0, len(o.Claims)),
 	}
@@ -74,30 +81,41 @@ func netns(o *verdict.Owner) string {
 	return "#" + o.Namespace.ID[len(o.Namespace.Node.Boot)+1:]
 }
 
-func (s *store) ownersProto(a netip.Addr, owners []verdict.Owner) []*pb.Owner {
+// ownersProto returns owners in the format of the API.
+func ownersProto(a netip.Addr, owners []verdict.Owner, proto func(netip.Addr, *verdict.Owner) *pb.Owner) []*pb.Owner {
 	out := make([]*pb.Owner, 0, len(owners))
 	for i := range owners {
-		out = append(out, s.ownerProto(a, &owners[i]))
+		out = append(out, proto(a, &owners[i]))
 	}
 	return out
 }
 
 // conflictProto is a conflict in the contract's form; s.mu is held.
 func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
+	out := conflictProto(c, s.ownerProto)
+	out.Acknowledgement = s.acknowledged[c.ID].message()
+	out.Related = s.related(out)
+	if !c.Expected() {
+		out.Diagnosis = diagnose(c.Diagnosis, out.Related, s.kubernetesOf(c))
+	}
+	return out
+}
+
+// conflictProto returns a conflict in the format of the API, without what only an aggregator
+// knows about it.
+func conflictProto(c *verdict.Conflict, owner func(netip.Addr, *verdict.Owner) *pb.Owner) *pb.Conflict {
 	out := &pb.Conflict{
 		Id: c.ID, Episode: c.Episode, Address: c.Address.String(), Scope: scopeProto(c.Kind, c.Scope),
 		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: c.Summary, Remedy: remedyProto(c.Remedy),
-		Owners:     s.ownersProto(c.Address, c.Owners),
+		Owners:     ownersProto(c.Address, c.Owners, owner),
 		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
-		Acknowledgement: s.acknowledged[c.ID].message(),
-		LinkProof:       pb.LinkProof_Kind(c.LinkProof),
-		Order:           c.Order,
-		Because:         c.Because, Excluded: exclusionsProto(c.Excluded), Allocations: allocationsProto(c.Allocations),
+		LinkProof: pb.LinkProof_Kind(c.LinkProof),
+		Order:     c.Order,
+		Because:   c.Because, Excluded: exclusionsProto(c.Excluded), Allocations: allocationsProto(c.Allocations),
 	}
-	out.Related = s.related(out)
 	if !c.Expected() {
 		out.Runbook = verdict.Runbook(c.Cause)
-		out.Diagnosis = diagnose(c.Diagnosis, out.Related, s.kubernetesOf(c))
+		out.Diagnosis = diagnose(c.Diagnosis, nil, nil)
 	}
 	return out
 }

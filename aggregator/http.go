@@ -28,7 +28,7 @@ const index = `ipwitness: who really holds this address, right now, and does any
 /v1/conflicts        ?state= &address= &all=true
 /v1/conflicts/{id}
 /v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
-/v1/explain          ?address=
+/v1/explain          ?address= &case=true
 /v1/findings
 /v1/nodes
 /v1/owners:watch     a stream, one JSON object a line
@@ -204,8 +204,10 @@ func readQuery(q url.Values) error {
 				"%s must be a number: 0 is %d, and there are at most %d on a page", name, defaultPage, maxPage)
 		}
 	}
-	if _, err := strconv.ParseBool(q.Get("all")); q.Has("all") && err != nil {
-		return status.Error(codes.InvalidArgument, "all must be true or false")
+	for _, name := range []string{"all", "case"} {
+		if _, err := strconv.ParseBool(q.Get(name)); q.Has(name) && err != nil {
+			return status.Errorf(codes.InvalidArgument, "%s must be true or false", name)
+		}
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package aggregator
 
 import (
-	"net/netip"
 	"slices"
 	"time"
 
@@ -343,13 +342,4 @@ func (s *store) hardware(rec *verdict.Node, mac verdict.MAC) *hardware {
 		return n.hardware.get(mac)
 	}
 	return nil
-}
-
-// explain says why an address is, or is not, in conflict.
-func (s *store) explain(a netip.Addr) (verdict.Explanation, []verdict.Conflict) {
-	e := s.table.get(a)
-	if e == nil {
-		e = &entry{addr: a}
-	}
-	return s.policy.Explain(s.caseOf(e, true)), e.conflicts()
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"iter"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -304,41 +303,6 @@ func (w witness) GetConflict(_ context.Context, q *pb.GetConflictRequest) (*pb.G
 func noConflict(id string) error {
 	return status.Errorf(codes.NotFound,
 		"no conflict has the id %q: `ipwitness conflicts --all` lists them; those that are over are kept for a day", id)
-}
-
-// Explain says why an address is, or is not, in conflict.
-func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainResponse, error) {
-	addr, err := parseAddress(q.GetAddress())
-	if err != nil {
-		return nil, err
-	}
-	s := w.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	why, conflicts := s.explain(addr)
-	out := &pb.ExplainResponse{
-		Address: addr.String(), Summary: why.Summary, Scope: scopeProto(why.Kind, why.Scope),
-		Owners: w.store.ownersProto(addr, why.Owners), Coverage: s.coverageNow(),
-	}
-	for _, step := range why.Steps {
-		out.Steps = append(out.Steps, &pb.ExplainResponse_Step{
-			Rule: step.Rule, Scope: scopeProto(step.Kind, step.Scope), Applied: step.Applied, Reason: step.Reason,
-		})
-	}
-	conflicts = slices.Clone(conflicts)
-	latest := func(c *verdict.Conflict) verdict.Stamp {
-		if c.Active() {
-			return math.MaxInt64
-		}
-		return c.ResolvedAt
-	}
-	slices.SortFunc(conflicts, func(a, b verdict.Conflict) int {
-		return cmp.Or(cmp.Compare(latest(&b), latest(&a)), cmp.Compare(a.ID, b.ID))
-	})
-	for i := range conflicts {
-		out.Conflicts = append(out.Conflicts, s.conflictProto(&conflicts[i]))
-	}
-	return out, nil
 }
 
 // ListNodes lists the agents and their health.

@@ -31,6 +31,9 @@ func sameAgain(t *testing.T, p *verdict.Policy, c *verdict.Case, want verdict.Ju
 		t.Fatalf("got (%v)\n%s\nwant\n%s", err, again, data)
 	}
 	check("from a file", f.Policy.Judge(f.Case))
+	if _, err := casefile.Pseudonymise(f); err != nil {
+		t.Fatalf("%v\n%s", err, data)
+	}
 }
 
 // unshared returns a copy of a value in which each reference leads to a record of its own.

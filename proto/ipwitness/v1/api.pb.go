@@ -9,6 +9,7 @@ package ipwitnessv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -1009,7 +1010,9 @@ func (x *AcknowledgeConflictResponse) GetConflict() *Conflict {
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address.
-	Address       string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Whether the answer has the case, too.
+	Case          bool `protobuf:"varint,2,opt,name=case,proto3" json:"case,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1051,6 +1054,13 @@ func (x *ExplainRequest) GetAddress() string {
 	return ""
 }
 
+func (x *ExplainRequest) GetCase() bool {
+	if x != nil {
+		return x.Case
+	}
+	return false
+}
+
 // ExplainResponse says what is known of an address and how it was judged.
 type ExplainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1067,7 +1077,10 @@ type ExplainResponse struct {
 	// Active conflicts of it, then the latest resolved ones.
 	Conflicts []*Conflict `protobuf:"bytes,6,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
 	// What the answer rests on.
-	Coverage      *Coverage `protobuf:"bytes,7,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	Coverage *Coverage `protobuf:"bytes,7,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// The case: everything that the address was judged by. `ipwitness judge` reads it. Its format
+	// has a version of its own, ipwitnessCase, and no other promise.
+	Case          *structpb.Struct `protobuf:"bytes,8,opt,name=case,proto3" json:"case,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1147,6 +1160,13 @@ func (x *ExplainResponse) GetConflicts() []*Conflict {
 func (x *ExplainResponse) GetCoverage() *Coverage {
 	if x != nil {
 		return x.Coverage
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetCase() *structpb.Struct {
+	if x != nil {
+		return x.Case
 	}
 	return nil
 }
@@ -1733,7 +1753,7 @@ var File_ipwitness_v1_api_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\n" +
-	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xd3\x01\n" +
+	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xd3\x01\n" +
 	"\x11ListOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -1804,9 +1824,10 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1a\n" +
 	"\bwithdraw\x18\x04 \x01(\bR\bwithdraw\"Q\n" +
 	"\x1bAcknowledgeConflictResponse\x122\n" +
-	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"*\n" +
+	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\">\n" +
 	"\x0eExplainRequest\x12\x18\n" +
-	"\aaddress\x18\x01 \x01(\tR\aaddress\"\xba\x03\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04case\x18\x02 \x01(\bR\x04case\"\xe7\x03\n" +
 	"\x0fExplainResponse\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\asummary\x18\x02 \x01(\tR\asummary\x12)\n" +
@@ -1814,7 +1835,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x06owners\x18\x04 \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x128\n" +
 	"\x05steps\x18\x05 \x03(\v2\".ipwitness.v1.ExplainResponse.StepR\x05steps\x124\n" +
 	"\tconflicts\x18\x06 \x03(\v2\x16.ipwitness.v1.ConflictR\tconflicts\x122\n" +
-	"\bcoverage\x18\a \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x1aw\n" +
+	"\bcoverage\x18\a \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12+\n" +
+	"\x04case\x18\b \x01(\v2\x17.google.protobuf.StructR\x04case\x1aw\n" +
 	"\x04Step\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
@@ -1916,9 +1938,10 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*Conflict)(nil),                    // 29: ipwitness.v1.Conflict
 	(*timestamppb.Timestamp)(nil),       // 30: google.protobuf.Timestamp
 	(*Scope)(nil),                       // 31: ipwitness.v1.Scope
-	(*Finding)(nil),                     // 32: ipwitness.v1.Finding
-	(*Pool)(nil),                        // 33: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                  // 34: ipwitness.v1.Kubernetes
+	(*structpb.Struct)(nil),             // 32: google.protobuf.Struct
+	(*Finding)(nil),                     // 33: ipwitness.v1.Finding
+	(*Pool)(nil),                        // 34: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                  // 35: ipwitness.v1.Kubernetes
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	25, // 0: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
@@ -1942,44 +1965,45 @@ var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	24, // 18: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
 	29, // 19: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
 	26, // 20: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
-	32, // 21: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	26, // 22: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	0,  // 23: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	32, // 24: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	26, // 25: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	33, // 26: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	26, // 27: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	27, // 28: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	34, // 29: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	26, // 30: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	31, // 31: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	1,  // 32: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	3,  // 33: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	6,  // 34: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	8,  // 35: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	10, // 36: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	12, // 37: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	14, // 38: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	16, // 39: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	18, // 40: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	20, // 41: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	22, // 42: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	2,  // 43: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	4,  // 44: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	7,  // 45: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	9,  // 46: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	11, // 47: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	13, // 48: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	15, // 49: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	17, // 50: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	19, // 51: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	21, // 52: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	23, // 53: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	43, // [43:54] is the sub-list for method output_type
-	32, // [32:43] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	32, // 21: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
+	33, // 22: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	26, // 23: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	0,  // 24: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	33, // 25: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	26, // 26: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	34, // 27: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	26, // 28: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	27, // 29: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	35, // 30: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	26, // 31: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	31, // 32: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	1,  // 33: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	3,  // 34: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	6,  // 35: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	8,  // 36: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	10, // 37: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	12, // 38: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	14, // 39: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	16, // 40: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	18, // 41: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	20, // 42: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	22, // 43: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	2,  // 44: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	4,  // 45: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	7,  // 46: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	9,  // 47: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	11, // 48: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	13, // 49: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	15, // 50: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	17, // 51: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	19, // 52: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	21, // 53: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	23, // 54: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	44, // [44:55] is the sub-list for method output_type
+	33, // [33:44] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }
