@@ -22,8 +22,9 @@ type filler struct {
 func (f *filler) fill(v reflect.Value, name string) {
 	f.n++
 	switch into := v.Addr().Interface().(type) {
-	case *netip.Addr:
-		*into = netip.AddrFrom4([4]byte{10, 0, byte(f.n >> 8), byte(f.n)})
+	case *netip.Addr: // made from the hardware address 02:ca:4a:…
+		*into = netip.AddrFrom16([16]byte{0xfe, 0x80, 8: 0x00, 0xca, 0x4a, 0xff, 0xfe, 0x12, byte(f.n >> 8), byte(f.n)})
+		f.strings = append(f.strings, into.String())
 		return
 	case *netip.Prefix:
 		*into = netip.MustParsePrefix("10.0.0.0/8")
@@ -136,7 +137,7 @@ func TestPseudonymsLeaveNoName(t *testing.T) {
 	}
 	ours := regexp.MustCompile(`"(rule|cause|kind|step)": "canary\d+"`)
 	for line := range strings.Lines(ours.ReplaceAllString(string(data), "")) {
-		if strings.Contains(line, "canary") || strings.Contains(line, "02:ca:4a") {
+		if strings.Contains(line, "canary") || strings.Contains(line, "ca:4a") {
 			t.Errorf("got a name in %s", line)
 		}
 	}

@@ -5,15 +5,19 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // pseudonyms are first asked for all names, and then settled: the pseudonyms of one class have
-// numbers in the order of the names, so that most comparisons give what they gave before.
+// numbers in the order of the names, so that most comparisons give what they gave before. If
+// some names are chosen, the order is that in which the case has them.
 type pseudonyms struct {
 	from *verdict.Policy
+	// replace chooses the names to replace; nil chooses all but inodes.
+	replace func(class, name string) bool
 	// asked has the names by class, given their pseudonyms once they are settled.
 	asked map[string][]string
 	given map[string]map[string]string
@@ -27,12 +31,14 @@ var formats = map[string]string{
 	"boot":      "b0070000-0000-4000-8000-%012x",
 	"container": "c0ffee%06x",
 	"docker":    "br-%012x", // as docker names bridges
+	"veth":      "veth%08x", // as plugins do
+	"netns":     "4026532%03d",
 }
 
 // numbered returns the pseudonym of a name in a class.
 func (p *pseudonyms) numbered(class, name string) string {
-	if name == "" {
-		return ""
+	if name == "" || p.keeps(class, name) {
+		return name
 	}
 	if p.given == nil {
 		if p.asked == nil {
@@ -44,12 +50,31 @@ func (p *pseudonyms) numbered(class, name string) string {
 	return p.given[class][name]
 }
 
+// once returns a list without repetitions.
+func once(list []string) (out []string) {
+	seen := map[string]bool{}
+	for _, s := range list {
+		if !seen[s] {
+			out = append(out, s)
+		}
+		seen[s] = true
+	}
+	return out
+}
+
+// keeps reports whether a name stays as it is.
+func (p *pseudonyms) keeps(class, name string) bool {
+	return p.replace != nil && !p.replace(class, name)
+}
+
 // settle gives pseudonyms to all names that were asked for.
 func (p *pseudonyms) settle() {
 	p.given = map[string]map[string]string{}
 	for class, names := range p.asked {
-		slices.Sort(names)
-		names = slices.Compact(names)
+		if p.replace == nil {
+			slices.Sort(names)
+		}
+		names = once(names)
 		format := formats[class]
 		if format == "" {
 			format = class + "-%0" + fmt.Sprint(max(3, len(fmt.Sprint(len(names))))) + "d"
@@ -91,12 +116,20 @@ func (p *pseudonyms) container(s string) string {
 	return p.numbered("sandbox", s)
 }
 
-// inode keeps the number of a network namespace.
+// inode keeps the number of a network namespace, unless it is chosen.
 func (p *pseudonyms) inode(s string) string {
-	if digits.MatchString(s) {
+	if p.replace == nil && digits.MatchString(s) {
 		return s
 	}
 	return p.numbered("netns", s)
+}
+
+// cluster removes the name of the cluster, unless only some names are chosen.
+func (p *pseudonyms) cluster(s string) string {
+	if p.keeps("cluster", s) {
+		return s
+	}
+	return ""
 }
 
 func (p *pseudonyms) process(s string) string {
@@ -109,6 +142,9 @@ func (p *pseudonyms) process(s string) string {
 // node replaces the labels of a name, each by itself: one name of a node may have a domain, and
 // another one be in capitals.
 func (p *pseudonyms) node(s string) string {
+	if p.keeps("node", s) {
+		return s
+	}
 	s, suffix, hasSuffix := strings.Cut(s, "@")
 	short, domain, hasDomain := strings.Cut(s, ".")
 	out := p.numbered("node", strings.ToLower(short))
@@ -212,7 +248,9 @@ func (p *pseudonyms) intended(s string) string {
 	for line := range strings.SplitSeq(s, "\n") {
 		address, rest, _ := strings.Cut(line, " ")
 		source, device, _ := strings.Cut(rest, " ")
-		if _, err := netip.ParseAddr(address); err != nil {
+		if a, err := netip.ParseAddr(address); err == nil {
+			address = p.address(a).String()
+		} else {
 			address = p.numbered("address", address)
 		}
 		out = append(out, address+" "+word("source")(p, source)+" "+p.device(device))
@@ -282,11 +320,10 @@ func (p *pseudonyms) mac(m verdict.MAC) verdict.MAC {
 	}
 	class := fmt.Sprintf("mac %x %d", prefix, len(m))
 	text := p.numbered(class, string(m))
-	if p.given == nil {
+	if p.given == nil || p.keeps(class, string(m)) {
 		return m
 	}
-	var n int
-	_, _ = fmt.Sscanf(strings.TrimPrefix(text, class+"-"), "%d", &n) // of our own making
+	n, _ := strconv.Atoi(strings.TrimPrefix(text, class+"-")) // of our own making
 	out := make([]byte, len(m))
 	for i, at := len(out)-1, n; i >= 0; i, at = i-1, at>>8 {
 		out[i] = byte(at)
@@ -295,4 +332,16 @@ func (p *pseudonyms) mac(m verdict.MAC) verdict.MAC {
 		copy(out, prefix)
 	}
 	return verdict.MAC(out)
+}
+
+// address replaces the hardware address that an IPv6 address was made from (RFC 4291, appendix
+// A). Other addresses stay.
+func (p *pseudonyms) address(a netip.Addr) netip.Addr {
+	b := a.As16()
+	if !a.Is6() || a.Is4In6() || b[11] != 0xff || b[12] != 0xfe {
+		return a
+	}
+	m := p.mac(verdict.MAC([]byte{b[8] ^ 2, b[9], b[10], b[13], b[14], b[15]}))
+	b[8], b[9], b[10], b[13], b[14], b[15] = m[0]^2, m[1], m[2], m[3], m[4], m[5]
+	return netip.AddrFrom16(b).WithZone(a.Zone())
 }

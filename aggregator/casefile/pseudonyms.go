@@ -2,6 +2,7 @@ package casefile
 
 import (
 	"errors"
+	"net/netip"
 	"path"
 	"reflect"
 	"strings"
@@ -12,13 +13,28 @@ import (
 // Pseudonymise returns a copy of a file with pseudonyms instead of the names of nodes, pods,
 // namespaces, workloads, processes, interfaces and networks, and instead of hardware addresses,
 // UIDs and ids. Texts are removed. Equal names stay equal, different ones stay different, and
-// what the judgement looks at in a name stays. IP addresses, prefixes, inodes and times stay.
+// what the judgement looks at in a name stays. IP addresses stay, unless they were made from a
+// hardware address, as do inodes and times.
 func Pseudonymise(f *File) (*File, error) {
-	p := &pseudonyms{from: f.Policy}
+	out, err := pseudonymise(f, &pseudonyms{})
+	if err == nil {
+		out.Pseudonymous = true
+	}
+	return out, err
+}
+
+// PseudonymiseSome is Pseudonymise for the names that replace chooses by their class: those that
+// differ from run to run, say. Inodes are names of the class "netns" then.
+func PseudonymiseSome(f *File, replace func(class, name string) bool) (*File, error) {
+	return pseudonymise(f, &pseudonyms{replace: replace})
+}
+
+func pseudonymise(f *File, p *pseudonyms) (*File, error) {
+	p.from = f.Policy
 	p.policy(f.Policy)
 	p.copyOf(reflect.ValueOf(f.Case))
 	p.settle()
-	out := &File{Version: f.Version, Pseudonymous: true, Policy: p.policy(f.Policy)}
+	out := &File{Version: f.Version, Policy: p.policy(f.Policy)}
 	out.Case = p.copyOf(reflect.ValueOf(f.Case)).Interface().(*verdict.Case)
 	if outcome(f) != outcome(out) {
 		return nil, errors.New("pseudonyms would change the judgement of this case: write it without them, and report this")
@@ -31,7 +47,7 @@ type class func(p *pseudonyms, s string) string
 
 // classes are those of all fields with strings.
 var classes = map[string]class{
-	"Policy.Cluster": nothing, "Network.Name": (*pseudonyms).network, "Shared.Reason": text, "Router.Who": nothing, "Router.Reason": text,
+	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": text, "Router.Who": nothing, "Router.Reason": text,
 
 	"Node.Name": (*pseudonyms).node, "Node.Boot": (*pseudonyms).boot, "Node.Netns": (*pseudonyms).inode,
 	"Node.Vouched": (*pseudonyms).agent, "Node.CalicoNodename": (*pseudonyms).node,
@@ -91,6 +107,11 @@ func (p *pseudonyms) copyOf(v reflect.Value) reflect.Value {
 		}
 	case v.Type() == reflect.TypeFor[verdict.MAC]():
 		out.SetString(string(p.mac(verdict.MAC(v.String()))))
+	case v.Type() == reflect.TypeFor[netip.Addr]():
+		out.Set(reflect.ValueOf(p.address(v.Interface().(netip.Addr))))
+	case v.Type() == reflect.TypeFor[netip.Prefix]():
+		prefix := v.Interface().(netip.Prefix)
+		out.Set(reflect.ValueOf(netip.PrefixFrom(p.address(prefix.Addr()), prefix.Bits())))
 	case v.Kind() == reflect.Pointer && !v.IsNil():
 		out.Set(reflect.New(v.Type().Elem()))
 		out.Elem().Set(p.copyOf(v.Elem()))
@@ -151,23 +172,23 @@ func (p *pseudonyms) finish(v, out reflect.Value) {
 		from := v.Interface().(verdict.Conflict)
 		to.Scope = p.scope(from.Kind, from.Scope)
 		to.ID = p.id(from.ID,
-			verdict.ID(p.from.Cluster, from.Kind, from.Scope, from.Address), verdict.ID("", to.Kind, to.Scope, to.Address))
+			verdict.ID(p.from.Cluster, from.Kind, from.Scope, from.Address), verdict.ID(p.cluster(p.from.Cluster), to.Kind, to.Scope, to.Address))
 	case *verdict.Finding:
 		from := v.Interface().(verdict.Finding)
-		to.ID = p.id(from.ID, findingID(p.from.Cluster, &from), findingID("", to))
+		to.ID = p.id(from.ID, findingID(p.from.Cluster, &from), findingID(p.cluster(p.from.Cluster), to))
 	}
 }
 
-// policy returns a copy of a policy with pseudonyms. The cluster has no name in it.
+// policy returns a copy of a policy with pseudonyms.
 func (p *pseudonyms) policy(from *verdict.Policy) *verdict.Policy {
 	to := p.copyOf(reflect.ValueOf(from)).Interface().(*verdict.Policy)
 	to.Routers = nil
 	for _, r := range from.Routers {
-		if r.MAC != "" {
+		if r.Who == "" {
 			to.Routers = append(to.Routers, verdict.Router{MAC: p.mac(r.MAC), Reason: removed})
 		}
 		for _, name := range p.workloads {
-			if matches, _ := path.Match(r.Who, name); matches && r.Who != "" {
+			if matches, _ := path.Match(r.Who, name); matches {
 				to.Routers = append(to.Routers, verdict.Router{Who: p.workload(name), Reason: removed})
 			}
 		}

@@ -82,11 +82,14 @@ type field struct {
 // an abbreviation is a word like any other one.
 func nameOf(field string) string {
 	runes := []rune(strings.NewReplacer("MACs", "Macs", "IPs", "Ips").Replace(field))
+	var name []rune
 	for i, r := range runes {
-		first := i > 0 && unicode.IsLower(runes[i-1]) || i > 0 && i+1 < len(runes) && unicode.IsLower(runes[i+1])
-		if !first {
-			runes[i] = unicode.ToLower(r)
+		after := i > 0 && unicode.IsLower(runes[i-1])
+		before := i > 0 && i+1 < len(runes) && unicode.IsLower(runes[i+1])
+		if !after && !before {
+			r = unicode.ToLower(r)
 		}
+		name = append(name, r)
 	}
-	return string(runes)
+	return string(name)
 }

@@ -32,9 +32,8 @@ witnessed, which rules applied, and which did not and why.
 With -o case, write everything that the address was judged by, as a file for
 '` + sys.program + ` judge' or a bug report. With --pseudonyms, the file has pseudonyms
 instead of the names of nodes, pods, namespaces, workloads, processes, interfaces
-and networks, of MAC addresses, UIDs and ids. IP addresses, prefixes, numbers of
-network namespaces and times stay as they are; an IPv6 address that was made from
-a MAC address still shows it.`,
+and networks, of MAC addresses, UIDs and ids. IP addresses stay, but for MAC
+addresses in them, as do the inodes of network namespaces, process ids and times.`,
 		Example: `
   ipwitness explain 10.244.0.7
   ipwitness explain fd00:10::7 -o yaml
