@@ -20,8 +20,6 @@ type row struct {
 	raw json.RawMessage
 	// record is a pointer to the record; it is not valid until something refers to it.
 	record reflect.Value
-	// open is set while the record is decoded.
-	open bool
 }
 
 // enter enters the records of a table.
@@ -63,17 +61,14 @@ func (d *decoder) reference(i int, id string) (reflect.Value, *fault) {
 	switch {
 	case r == nil:
 		return reflect.Value{}, wrong("%s has no %q: was the file changed or cut?", tables[i].name, id)
-	case r.open:
-		return reflect.Value{}, wrong("it refers to itself").in(id).in(tables[i].name).whole()
 	case r.record.IsValid():
 		return r.record, nil
 	}
-	r.open = true
 	record := reflect.New(tables[i].of)
 	if err := d.structure(r.raw, record.Elem()); err != nil {
 		return record, err.in(id).in(tables[i].name).whole()
 	}
-	r.open, r.record = false, record
+	r.record = record
 	return record, nil
 }
 
@@ -93,12 +88,12 @@ func (d *decoder) structure(raw json.RawMessage, into reflect.Value) *fault {
 		if i < 0 {
 			return unknown().in(m.key)
 		}
-		if err := d.value(m.value, into.Field(i)); err != nil {
+		if err := d.value(m.value, into.FieldByIndex(fields[i].index)); err != nil {
 			return err.in(m.key)
 		}
 	}
-	for i, f := range fields {
-		if f.required && absent(into.Field(i)) {
+	for _, f := range fields {
+		if f.required && absent(into.FieldByIndex(f.index)) {
 			return wrong("it is missing").in(f.name)
 		}
 	}

@@ -23,8 +23,8 @@ func (e *encoder) object(p any) json.RawMessage { return e.structure(reflect.Val
 
 func (e *encoder) structure(v reflect.Value) json.RawMessage {
 	var members []member
-	for i, f := range structs[v.Type()] {
-		if part := v.Field(i); !absent(part) {
+	for _, f := range structs[v.Type()] {
+		if part := v.FieldByIndex(f.index); !absent(part) {
 			members = append(members, member{f.name, e.value(part)})
 		}
 	}

@@ -11,7 +11,12 @@ type fault struct {
 	newer bool
 }
 
-func (f *fault) Error() string { return f.path + ": " + f.what }
+func (f *fault) Error() string {
+	if f.path == "" {
+		return f.what
+	}
+	return f.path + ": " + f.what
+}
 
 func wrong(format string, args ...any) *fault { return &fault{what: fmt.Sprintf(format, args...)} }
 

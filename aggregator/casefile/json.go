@@ -76,9 +76,9 @@ func parse(data []byte) (*members, error) {
 		}
 		return nil, fmt.Errorf("line %d: it is no JSON: %w", line, err)
 	}
-	all, err := membersOf(raw)
-	if err != nil {
-		return nil, fmt.Errorf("%s", err.what)
+	all, fault := membersOf(raw)
+	if fault != nil {
+		return nil, fault
 	}
 	return &members{all}, nil
 }

@@ -2,6 +2,7 @@ package casefile
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -64,18 +65,32 @@ func structsOf(all map[reflect.Type][]field, t reflect.Type) map[reflect.Type][]
 	case t.Kind() != reflect.Struct || leaves[t].text != nil || all[t] != nil:
 		return all
 	}
-	all[t] = make([]field, t.NumField())
-	for i := range t.NumField() {
-		name := nameOf(t.Field(i).Name)
-		all[t][i] = field{name, required[t.Name()+"."+name]}
-		structsOf(all, t.Field(i).Type)
+	all[t] = fieldsOf(t, nil)
+	for _, f := range all[t] {
+		structsOf(all, t.FieldByIndex(f.index).Type)
 	}
 	return all
 }
 
+// A field is one of a struct, or of a struct that is embedded in it.
 type field struct {
 	name     string
+	index    []int
 	required bool
+}
+
+func fieldsOf(t reflect.Type, outer []int) (all []field) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		index := append(slices.Clone(outer), i)
+		if f.Anonymous && f.Type.Kind() == reflect.Struct {
+			all = append(all, fieldsOf(f.Type, index)...)
+			continue
+		}
+		name := nameOf(f.Name)
+		all = append(all, field{name, index, required[t.Name()+"."+name]})
+	}
+	return all
 }
 
 // nameOf returns the name that a field has in a file: that of Go in lower camel case, in which
