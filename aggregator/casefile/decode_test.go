@@ -70,8 +70,10 @@ func TestFilesThatAreNoCases(t *testing.T) {
 		{"02:00:00:00:00:01", "02:00:00:00:00:0", `interfaces.i1.mac: got "02:00:00:00:00:0", want a value like "02:00:00:00:00:01"` + newer},
 		{`"18446744073709551615"`, `"-1"`, `nodes.n1.epoch: got "-1", want a number in quotes`},
 		{`"nodes": {"n1": {`, `"nodes": {"n2": {"speed": 1}, "n1": {`, "nodes.n2.speed: this program does not know it" + newer},
-		{`"stations"`, `"conflicts": [{"id": "a", "phase": "SUSPECTED", "owners": [{"id": "a", "node": "n1", "interface": "i1"}]}], "stations"`,
-			"case.conflicts[0].owners[0].claims: an owner in a conflict has claims"},
+		{
+			`"stations"`, `"conflicts": [{"id": "a", "phase": "SUSPECTED", "owners": [{"id": "a", "node": "n1", "interface": "i1"}]}], "stations"`,
+			"case.conflicts[0].owners[0].claims: an owner in a conflict has claims",
+		},
 	} {
 		text := strings.Replace(good, test.old, test.new, 1)
 		if text == good {

@@ -40,7 +40,7 @@ func (e *encoder) value(v reflect.Value) json.RawMessage {
 	if l, ok := leaves[v.Type()]; ok {
 		return quoted(l.text(v))
 	}
-	if who, ok := v.Interface().(verdict.Who); ok {
+	if who, ok := reflect.TypeAssert[verdict.Who](v); ok {
 		return e.structure(reflect.ValueOf(who.Workload()))
 	}
 	switch v.Kind() {

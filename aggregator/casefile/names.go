@@ -282,7 +282,7 @@ func (p *pseudonyms) owner(s string) string {
 		return p.numbered("owner", s)
 	}
 	parts[0], parts[1] = p.boot(parts[0]), p.inode(parts[1])
-	if len(parts) == 4 && !(digits.MatchString(parts[2]) && digits.MatchString(parts[3])) {
+	if len(parts) == 4 && (!digits.MatchString(parts[2]) || !digits.MatchString(parts[3])) {
 		if parts[2] != "" {
 			parts[2] = p.device(parts[2])
 		}

@@ -111,8 +111,8 @@ func shift(v reflect.Value, by time.Duration) {
 			shift(v.Index(i), by)
 		}
 	case v.Kind() == reflect.Struct && v.Type().PkgPath() == reflect.TypeFor[verdict.Case]().PkgPath():
-		for i := range v.NumField() {
-			shift(v.Field(i), by)
+		for _, field := range v.Fields() {
+			shift(field, by)
 		}
 	}
 }
