@@ -45,18 +45,18 @@ const (
 func Encode(f *File) ([]byte, error) {
 	e := encoder{}
 	policy, c := e.object(f.Policy), e.object(f.Case)
-	members := []member{{keyFormat, fmt.Appendf(nil, "%d", Format)}, {keyVersion, quoted(f.Version)}}
+	entries := []entry{{keyFormat, text{line: fmt.Appendf(nil, "%d", Format)}}, {keyVersion, quoted(f.Version)}}
 	if f.Pseudonymous {
-		members = append(members, member{keyPseudonymous, []byte("true")})
+		entries = append(entries, entry{keyPseudonymous, text{line: []byte("true")}})
 	}
-	members = append(members, member{keyPolicy, policy}, member{keyCase, c})
+	entries = append(entries, entry{keyPolicy, policy}, entry{keyCase, c})
 	for i, t := range tables {
 		if rows := e.tables[i].rows; len(rows) > 0 {
-			members = append(members, member{t.name, object(rows)})
+			entries = append(entries, entry{t.name, object(rows)})
 		}
 	}
 	var out bytes.Buffer
-	layOut(&out, object(members), "")
+	layOut(&out, object(entries), "")
 	out.WriteByte('\n')
 	if out.Len() > MaxSize {
 		return nil, fmt.Errorf("write case of %s: it has %d bytes, and a file may have %d", f.Case.Address, out.Len(), MaxSize)

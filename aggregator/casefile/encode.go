@@ -1,10 +1,10 @@
 package casefile
 
 import (
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"strconv"
+	"unsafe"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
@@ -13,22 +13,23 @@ import (
 // memory.
 type encoder struct {
 	tables [len(tables)]struct {
-		ids  map[string]json.RawMessage // by content
-		rows []member
+		ids   map[string]text         // by content
+		known map[unsafe.Pointer]text // the ids of records that were encoded before
+		rows  []entry
 	}
 }
 
 // object encodes the struct that a pointer leads to.
-func (e *encoder) object(p any) json.RawMessage { return e.structure(reflect.ValueOf(p).Elem()) }
+func (e *encoder) object(p any) text { return e.structure(reflect.ValueOf(p).Elem()) }
 
-func (e *encoder) structure(v reflect.Value) json.RawMessage {
-	var members []member
+func (e *encoder) structure(v reflect.Value) text {
+	var entries []entry
 	for _, f := range structs[v.Type()] {
 		if part := v.FieldByIndex(f.index); !absent(part) {
-			members = append(members, member{f.name, e.value(part)})
+			entries = append(entries, entry{f.name, e.value(part)})
 		}
 	}
-	return object(members)
+	return object(entries)
 }
 
 // absent reports whether a file leaves out a field with the value.
@@ -36,7 +37,7 @@ func absent(v reflect.Value) bool {
 	return v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0
 }
 
-func (e *encoder) value(v reflect.Value) json.RawMessage {
+func (e *encoder) value(v reflect.Value) text {
 	if l, ok := leaves[v.Type()]; ok {
 		return quoted(l.text(v))
 	}
@@ -45,13 +46,13 @@ func (e *encoder) value(v reflect.Value) json.RawMessage {
 	}
 	switch v.Kind() {
 	case reflect.Bool:
-		return strconv.AppendBool(nil, v.Bool())
+		return text{line: strconv.AppendBool(nil, v.Bool())}
 	case reflect.String:
 		return quoted(v.String())
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
-		return strconv.AppendUint(nil, v.Uint(), 10)
+		return text{line: strconv.AppendUint(nil, v.Uint(), 10)}
 	case reflect.Int:
-		return strconv.AppendInt(nil, v.Int(), 10)
+		return text{line: strconv.AppendInt(nil, v.Int(), 10)}
 	case reflect.Uint64: // readers of JSON may take numbers for floating-point ones
 		return quoted(strconv.FormatUint(v.Uint(), 10))
 	case reflect.Struct:
@@ -59,7 +60,7 @@ func (e *encoder) value(v reflect.Value) json.RawMessage {
 	case reflect.Pointer:
 		return e.pointer(v)
 	case reflect.Slice:
-		all := make([]json.RawMessage, v.Len())
+		all := make([]text, v.Len())
 		for i := range all {
 			all[i] = e.value(v.Index(i))
 		}
@@ -69,24 +70,29 @@ func (e *encoder) value(v reflect.Value) json.RawMessage {
 }
 
 // pointer encodes a reference to a record, or a struct of no table in its place.
-func (e *encoder) pointer(v reflect.Value) json.RawMessage {
+func (e *encoder) pointer(v reflect.Value) text {
 	if v.IsNil() {
-		return json.RawMessage("null")
+		return text{line: []byte("null")}
 	}
 	i := tableOf(v.Type().Elem())
-	content := e.structure(v.Elem())
 	if i < 0 {
-		return content
+		return e.structure(v.Elem())
 	}
 	t := &e.tables[i]
-	if id, ok := t.ids[string(content)]; ok {
+	if id, ok := t.known[v.UnsafePointer()]; ok {
 		return id
 	}
+	content := e.structure(v.Elem())
+	id, ok := t.ids[string(content.line)]
 	if t.ids == nil {
-		t.ids = map[string]json.RawMessage{}
+		t.ids, t.known = map[string]text{}, map[unsafe.Pointer]text{}
 	}
-	name := tables[i].prefix + strconv.Itoa(len(t.rows)+1)
-	t.rows = append(t.rows, member{name, content})
-	t.ids[string(content)] = quoted(name)
-	return t.ids[string(content)]
+	if !ok {
+		name := tables[i].prefix + strconv.Itoa(len(t.rows)+1)
+		id = quoted(name)
+		t.rows = append(t.rows, entry{name, content})
+		t.ids[string(content.line)] = id
+	}
+	t.known[v.UnsafePointer()] = id
+	return id
 }

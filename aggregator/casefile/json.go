@@ -6,47 +6,104 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 )
 
-// A member is a key of an object with its value.
-type member struct {
-	key   string
-	value json.RawMessage
+// A text is a value in JSON on one line, with the parts that it has if it is written on several.
+type text struct {
+	line     []byte
+	members  []entry
+	elements []text
 }
 
-// object returns an object with members in their order.
-func object(members []member) json.RawMessage {
-	out := []byte{'{'}
-	for i, m := range members {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = append(append(append(out, quoted(m.key)...), ':'), m.value...)
+// An entry is a member of an object to write.
+type entry struct {
+	key   string
+	value text
+}
+
+// object returns an object with entries in their order.
+func object(entries []entry) text {
+	size := 2
+	for _, e := range entries {
+		size += len(e.key) + len(e.value.line) + 6
 	}
-	return append(out, '}')
+	line := append(make([]byte, 0, size), '{')
+	for i, e := range entries {
+		if i > 0 {
+			line = append(line, ", "...)
+		}
+		line = append(append(appendQuoted(line, e.key), ": "...), e.value.line...)
+	}
+	return text{line: append(line, '}'), members: entries}
 }
 
 // array returns an array of values.
-func array(values []json.RawMessage) json.RawMessage {
-	return slices.Concat([]byte{'['}, bytes.Join(asBytes(values), []byte{','}), []byte{']'})
-}
-
-func asBytes(values []json.RawMessage) [][]byte {
-	out := make([][]byte, len(values))
+func array(values []text) text {
+	line := []byte{'['}
 	for i, v := range values {
-		out[i] = v
+		if i > 0 {
+			line = append(line, ", "...)
+		}
+		line = append(line, v.line...)
 	}
-	return out
+	return text{line: append(line, ']'), elements: values}
 }
 
-// quoted returns a string in JSON.
-func quoted(s string) json.RawMessage {
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) // a string in memory cannot fail
-	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'})
+// quoted returns a string.
+func quoted(s string) text { return text{line: appendQuoted(nil, s)} }
+
+// appendQuoted appends a string in quotes.
+func appendQuoted(to []byte, s string) []byte {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' || s[i] == '"' || s[i] == '\\' {
+			var out bytes.Buffer
+			enc := json.NewEncoder(&out)
+			enc.SetEscapeHTML(false)
+			_ = enc.Encode(s) // a string in memory cannot fail
+			return append(to, bytes.TrimSuffix(out.Bytes(), []byte{'\n'})...)
+		}
+	}
+	return append(append(append(to, '"'), s...), '"')
+}
+
+// widest is the number of characters up to which a value is written on one line.
+const widest = 160
+
+// layOut writes a value so that people can read it: a value that is too wide for a line has a
+// line for each of its members or elements.
+func layOut(out *bytes.Buffer, v text, indent string) {
+	within := indent + "  "
+	separate := func(i int) {
+		if i > 0 {
+			out.WriteByte(',')
+		}
+		out.WriteString("\n" + within)
+	}
+	switch {
+	case len(v.line) <= widest && indent != "" || v.members == nil && v.elements == nil:
+		out.Write(v.line)
+	case v.members != nil:
+		out.WriteByte('{')
+		for i, e := range v.members {
+			separate(i)
+			out.Write(append(appendQuoted(nil, e.key), ": "...))
+			layOut(out, e.value, within)
+		}
+		out.WriteString("\n" + indent + "}")
+	default:
+		out.WriteByte('[')
+		for i, e := range v.elements {
+			separate(i)
+			layOut(out, e, within)
+		}
+		out.WriteString("\n" + indent + "]")
+	}
+}
+
+// A member is a key of an object that is read, with its value.
+type member struct {
+	key   string
+	value json.RawMessage
 }
 
 // members are those of one object that are not taken yet.
@@ -116,61 +173,4 @@ func elementsOf(raw json.RawMessage) ([]json.RawMessage, *fault) {
 		return nil, wrong("got %s, want a list", short(raw))
 	}
 	return all, nil
-}
-
-// widest is the number of characters up to which a value is written on one line.
-const widest = 160
-
-// layOut writes a value so that people can read it: a value that is too wide for a line has a
-// line for each of its members or elements.
-func layOut(out *bytes.Buffer, raw json.RawMessage, indent string) {
-	within := indent + "  "
-	separate := func(i int) {
-		if i > 0 {
-			out.WriteByte(',')
-		}
-		out.WriteString("\n" + within)
-	}
-	switch all, err := elementsOf(raw); {
-	case len(raw) <= widest && indent != "":
-		out.WriteString(spaced(raw))
-	case raw[0] == '{':
-		members, _ := membersOf(raw) // of our own making
-		out.WriteByte('{')
-		for i, m := range members {
-			separate(i)
-			out.Write(append(quoted(m.key), ": "...))
-			layOut(out, m.value, within)
-		}
-		out.WriteString("\n" + indent + "}")
-	case err == nil:
-		out.WriteByte('[')
-		for i, v := range all {
-			separate(i)
-			layOut(out, v, within)
-		}
-		out.WriteString("\n" + indent + "]")
-	default:
-		out.Write(raw)
-	}
-}
-
-// spaced puts a space after each comma and colon that is not in a string.
-func spaced(raw json.RawMessage) string {
-	var out strings.Builder
-	inside, escaped := false, false
-	for _, c := range string(raw) {
-		out.WriteRune(c)
-		switch {
-		case escaped:
-			escaped = false
-		case inside && c == '\\':
-			escaped = true
-		case c == '"':
-			inside = !inside
-		case !inside && (c == ',' || c == ':'):
-			out.WriteByte(' ')
-		}
-	}
-	return out.String()
 }

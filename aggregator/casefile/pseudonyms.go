@@ -47,7 +47,7 @@ type class func(p *pseudonyms, s string) string
 
 // classes are those of all fields with strings.
 var classes = map[string]class{
-	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": text, "Router.Who": nothing, "Router.Reason": text,
+	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": noText, "Router.Who": nothing, "Router.Reason": noText,
 
 	"Node.Name": (*pseudonyms).node, "Node.Boot": (*pseudonyms).boot, "Node.Netns": (*pseudonyms).inode,
 	"Node.Vouched": (*pseudonyms).agent, "Node.CalicoNodename": (*pseudonyms).node,
@@ -67,7 +67,7 @@ var classes = map[string]class{
 	"PodObject.Controller": (*pseudonyms).name, "PodObject.VirtualMachine": (*pseudonyms).name,
 
 	"Pool.IPAM": word("ipam"), "Pool.Name": (*pseudonyms).place, "Pool.Network": (*pseudonyms).network, "Pool.Networks": (*pseudonyms).network,
-	"Pool.Realm": (*pseudonyms).network, "Pool.Problem": text, "Pool.Plugin": word("plugin"), "Pool.Device": (*pseudonyms).device,
+	"Pool.Realm": (*pseudonyms).network, "Pool.Problem": noText, "Pool.Plugin": word("plugin"), "Pool.Device": (*pseudonyms).device,
 	"Pool.Config": (*pseudonyms).place,
 
 	"Allocation.Node": (*pseudonyms).node, "Allocation.Namespace": (*pseudonyms).namespace, "Allocation.Pod": (*pseudonyms).name,
@@ -76,19 +76,19 @@ var classes = map[string]class{
 
 	"Past.Owner": (*pseudonyms).owner, "Past.Kind": same,
 	"Finding.ID": nothing, "Finding.Kind": same, "Finding.Source": word("source"),
-	"Owner.ID": (*pseudonyms).owner, "Owner.Rule": same, "Owner.Excluded": text,
+	"Owner.ID": (*pseudonyms).owner, "Owner.Rule": same, "Owner.Excluded": noText,
 	"Scope.Node": (*pseudonyms).node, "Scope.Name": nothing,
-	"Conflict.ID": nothing, "Conflict.Scope": nothing, "Conflict.Rule": same, "Conflict.Cause": same, "Conflict.Summary": text,
-	"Conflict.Keeper": (*pseudonyms).owner, "Conflict.Because": text,
-	"Exclusion.Cause": same, "Exclusion.Reason": text, "DiagnosisStep.Step": same, "DiagnosisStep.Answer": text,
-	"Action.Text": text, "Action.Command": text, "Action.Node": (*pseudonyms).node, "Alternative.When": text,
+	"Conflict.ID": nothing, "Conflict.Scope": nothing, "Conflict.Rule": same, "Conflict.Cause": same, "Conflict.Summary": noText,
+	"Conflict.Keeper": (*pseudonyms).owner, "Conflict.Because": noText,
+	"Exclusion.Cause": same, "Exclusion.Reason": noText, "DiagnosisStep.Step": same, "DiagnosisStep.Answer": noText,
+	"Action.Text": noText, "Action.Command": noText, "Action.Node": (*pseudonyms).node, "Alternative.When": noText,
 }
 
 // removed stands for a text that was removed.
 const removed = "removed"
 
-// text removes a text. That there was one may matter.
-func text(*pseudonyms, string) string { return removed }
+// noText removes a text. That there was one may matter.
+func noText(*pseudonyms, string) string { return removed }
 
 // same keeps a word of ours.
 func same(_ *pseudonyms, s string) string { return s }
