@@ -64,7 +64,7 @@ func (s *store) findingProto(f *found, superseded bool) *pb.Finding {
 	a := s.whole(f.Finding)
 	out := &pb.Finding{
 		Kind: a.Kind, Address: f.place.address, Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
-		DetectedAt: timestamp(f.since), Runbook: explain.Runbook(a.Kind), Owners: s.ownersProto(a.Address, a.Owners),
+		DetectedAt: timestamp(f.since), Runbook: explain.Runbook(a.Kind), Owners: ownersProto(a.Address, a.Owners, s.ownerProto),
 	}
 	var use verdict.PoolUse
 	if p := s.facts.Pool(a.Pool); p != nil {

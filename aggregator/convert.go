@@ -29,13 +29,21 @@ func scopeProto(kind verdict.ScopeKind, name string) *pb.Scope {
 	return &pb.Scope{Kind: pb.Scope_Kind(kind), Name: name}
 }
 
-// ownerProto is one of the owners of an address in the contract's form; the facts are held.
+// ownerProto is one of all owners of an address in the contract's form. The facts are held.
 func (s *store) ownerProto(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
+	out := ownerProto(&s.policy, a, o, all)
+	out.Intended = intendedProto(s.lacking(o))
+	return out
+}
+
+// ownerProto returns one of all owners of an address in the format of the API, without its intended
+// addresses.
+func ownerProto(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
 	out := &pb.Owner{
 		Address: addressText(a), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
 		Mac: o.MAC.String(), Netns: netns(o),
-		Workload: workloadProto(o), Intended: intendedProto(s.lacking(o)),
-		State: pb.Owner_State(o.State), Excluded: explain.Exclusion(&s.policy, o, all),
+		Workload: workloadProto(o),
+		State:    pb.Owner_State(o.State), Excluded: explain.Exclusion(p, o, all),
 		AssignedAt: timestamp(o.AssignedAt()),
 		Evidence:   make([]*pb.Evidence, 0, len(o.Claims)),
 	}
@@ -75,33 +83,48 @@ func netns(o *verdict.Owner) string {
 	return "#" + o.Namespace.ID[len(o.Namespace.Node.Boot)+1:]
 }
 
-func (s *store) ownersProto(a netip.Addr, owners []verdict.Owner) []*pb.Owner {
+// ownersProto returns the owners of an address in the format of the API.
+func ownersProto(a netip.Addr, owners []verdict.Owner, proto func(netip.Addr, *verdict.Owner, []verdict.Owner) *pb.Owner) []*pb.Owner {
 	out := make([]*pb.Owner, 0, len(owners))
 	for i := range owners {
-		out = append(out, s.ownerProto(a, &owners[i], owners))
+		out = append(out, proto(a, &owners[i], owners))
 	}
 	return out
 }
 
-// conflictProto is a conflict in the contract's form; the facts are held.
+// conflictProto is a conflict in the contract's form. The facts are held.
 func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
 	told := explain.Conflict(&s.policy, c)
-	out := &pb.Conflict{
-		Id: c.ID, Episode: c.Episode, Address: c.Address.String(), Scope: scopeProto(c.Kind, c.Scope),
-		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: told.Summary, Remedy: adviceProto(told.Remedy),
-		Owners:     s.ownersProto(c.Address, c.Owners),
-		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
-		Acknowledgement: s.acknowledgements.of(c.ID).message(),
-		LinkProof:       pb.LinkProof_Kind(c.LinkProof),
-		Order:           c.Order,
-		Because:         told.Because, Excluded: exclusionsProto(told.Excluded), Allocations: allocationsProto(c.Allocations),
-	}
+	out := conflictProto(c, &told, ownersProto(c.Address, c.Owners, s.ownerProto))
+	out.Acknowledgement = s.acknowledgements.of(c.ID).message()
 	out.Related = s.related(out)
 	if !c.Expected() {
-		out.Runbook = explain.Runbook(c.Cause)
 		out.Diagnosis = diagnosisProto(told.Diagnosis, s.kubernetesOf(c, out.Related))
 	}
 	return out
+}
+
+// conflictProto returns a conflict in the format of the API, without what only an aggregator
+// knows about it.
+func conflictProto(c *verdict.Conflict, told *explain.ToldConflict, owners []*pb.Owner) *pb.Conflict {
+	out := courseProto(c.Address, &c.Identity, &c.Course)
+	out.Cause, out.Summary, out.Remedy = c.Cause, told.Summary, adviceProto(told.Remedy)
+	out.Owners, out.Order = owners, c.Order
+	out.Because, out.Excluded, out.Allocations = told.Because, exclusionsProto(told.Excluded), allocationsProto(c.Allocations)
+	if !c.Expected() {
+		out.Runbook = explain.Runbook(c.Cause)
+		out.Diagnosis = diagnosisProto(told.Diagnosis, explain.Kubernetes{})
+	}
+	return out
+}
+
+// courseProto returns what is remembered of a conflict about an address in the format of the API.
+func courseProto(a netip.Addr, id *verdict.Identity, c *verdict.Course) *pb.Conflict {
+	return &pb.Conflict{
+		Id: id.ID, Episode: id.Episode, Address: a.String(), Scope: scopeProto(id.Kind, id.Scope),
+		State: pb.Conflict_State(c.Phase), Rule: c.Rule, LinkProof: pb.LinkProof_Kind(c.LinkProof),
+		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
+	}
 }
 
 // nodeProto is a node in the contract's form; the facts are held.

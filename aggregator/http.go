@@ -28,7 +28,7 @@ const indexPage = `ipwitness: who really holds this address, right now, and does
 /v1/conflicts        ?state= &cause= &address= &cidr= &node= &namespace= &pod= &mac= &all=true
 /v1/conflicts/{id}
 /v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
-/v1/explain          ?address=
+/v1/explain          ?address= &case=true
 /v1/findings         ?kind= &address= &cidr= &node= &namespace= &pod= &mac=
 /v1/nodes
 /v1/owners:watch     a stream, one JSON object a line; the same filters
@@ -208,8 +208,10 @@ func readQuery(path string, q url.Values) error {
 				"%s must be a number: 0 is %d, and there are at most %d on a page", name, defaultPage, maxPage)
 		}
 	}
-	if _, err := strconv.ParseBool(q.Get("all")); q.Has("all") && err != nil {
-		return status.Error(codes.InvalidArgument, "all must be true or false")
+	for _, name := range []string{"all", "case"} {
+		if _, err := strconv.ParseBool(q.Get(name)); q.Has(name) && err != nil {
+			return status.Errorf(codes.InvalidArgument, "%s must be true or false", name)
+		}
 	}
 	return nil
 }

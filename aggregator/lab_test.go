@@ -117,7 +117,7 @@ func (l *lab) allocations() int {
 
 // past returns what is remembered of the allocations of an address.
 func (l *lab) past(addr string) []verdict.Past {
-	_, past := l.store.shards.Conflicts.Of(index.AddressOf(netip.MustParseAddr(addr)))
+	past, _ := l.store.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr(addr)))
 	return past
 }
 

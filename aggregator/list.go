@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"iter"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
@@ -227,42 +225,6 @@ func (w witness) GetConflict(_ context.Context, q *pb.GetConflictRequest) (*pb.G
 func noConflict(id string) error {
 	return status.Errorf(codes.NotFound,
 		"no conflict has the id %q: `ipwitness conflicts --all` lists them; those that are over are kept for a day", id)
-}
-
-// Explain says why an address is, or is not, in conflict.
-func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainResponse, error) {
-	addr, err := parseAddress(q.GetAddress())
-	if err != nil {
-		return nil, err
-	}
-	s := w.store
-	s.facts.RLock()
-	defer s.facts.RUnlock()
-	why, conflicts := s.explain(s.facts.Builder(), addr)
-	told := explain.Address(&s.policy, &why)
-	out := &pb.ExplainResponse{
-		Address: addr.String(), Summary: told.Summary, Scope: scopeProto(why.Kind, why.Scope),
-		Owners: w.store.ownersProto(addr, why.Owners), Coverage: s.coverageNow(),
-	}
-	for _, step := range told.Steps {
-		out.Steps = append(out.Steps, &pb.ExplainResponse_Step{
-			Rule: step.Rule, Scope: scopeProto(step.Scope.Kind, step.Scope.Text()), Applied: step.Applied, Reason: step.Reason,
-		})
-	}
-	conflicts = slices.Clone(conflicts)
-	latest := func(c *verdict.Conflict) verdict.Stamp {
-		if c.Active() {
-			return math.MaxInt64
-		}
-		return c.ResolvedAt
-	}
-	slices.SortFunc(conflicts, func(a, b verdict.Conflict) int {
-		return cmp.Or(cmp.Compare(latest(&b), latest(&a)), cmp.Compare(a.ID, b.ID))
-	})
-	for i := range conflicts {
-		out.Conflicts = append(out.Conflicts, s.conflictProto(&conflicts[i]))
-	}
-	return out, nil
 }
 
 // ListNodes lists the agents and their health.

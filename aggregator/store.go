@@ -269,19 +269,6 @@ func (s *store) tidy(ctx context.Context) {
 	}
 }
 
-// explain says why an address is, or is not, in conflict. The facts are held for reading.
-func (s *store) explain(b *facts.Builder, addr netip.Addr) (verdict.Explanation, []verdict.Conflict) {
-	a := index.AddressOf(addr)
-	c := b.Explained(a)
-	c.Incomplete = s.coverageNow().GetIncomplete()
-	var conflicts []verdict.Conflict
-	conflicts, c.Past = s.shards.Conflicts.Of(a)
-	for i := range conflicts {
-		c.Conflicts = append(c.Conflicts, conflicts[i].Memory())
-	}
-	return s.policy.Explain(c), conflicts
-}
-
 // heard hears what changed of the facts, beside addresses.
 type heard struct{ *store }
 

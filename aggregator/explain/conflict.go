@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -27,6 +28,15 @@ type Excluded struct{ Cause, Reason string }
 
 // DiagnosisStep is a step of a diagnosis by hand, and what is to be seen there.
 type DiagnosisStep struct{ Step, Answer string }
+
+// Remembered sums up what is remembered of a conflict about an address.
+func Remembered(a netip.Addr, m *verdict.Memory) string {
+	text := fmt.Sprintf("%s was held by %d owners since %s", a, len(m.Owners), stampText(m.DetectedAt))
+	if m.ResolvedAt != 0 {
+		text += ", until " + stampText(m.ResolvedAt)
+	}
+	return text + "."
+}
 
 // Conflict puts a conflict into words.
 func Conflict(p *verdict.Policy, c *verdict.Conflict) ToldConflict {

@@ -38,15 +38,15 @@ type Conflicts struct {
 	byID map[string]*verdict.Conflict
 	// contested are the addresses that nodes look at more closely.
 	contested map[index.Address]struct{}
-	// past is what is remembered of allocations.
-	past     map[index.Address][]verdict.Past
+	// audited is what the next audit of an address needs to know.
+	audited  map[index.Address]audited
 	resolved []conflictPlace
 }
 
 func newConflicts() *Conflicts {
 	return &Conflicts{
 		order: index.NewSet(conflictPlace.less), byID: make(map[string]*verdict.Conflict),
-		contested: make(map[index.Address]struct{}), past: make(map[index.Address][]verdict.Past),
+		contested: make(map[index.Address]struct{}), audited: make(map[index.Address]audited),
 	}
 }
 
@@ -106,18 +106,32 @@ func (c *Conflicts) After(a index.Address, id string) func(yield func(*verdict.C
 	}
 }
 
-func (c *Conflicts) remember(a index.Address, past []verdict.Past) {
+// audited is what is remembered of allocations, and what the last audit found.
+type audited struct {
+	past  []verdict.Past
+	found []verdict.Finding
+}
+
+func (c *Conflicts) remember(a index.Address, past []verdict.Past, found []verdict.Finding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(past) > 0 {
-		c.past[a] = past
+	if len(past)+len(found) > 0 {
+		c.audited[a] = audited{past, found}
 	} else {
-		delete(c.past, a)
+		delete(c.audited, a)
 	}
 }
 
-// Of returns the conflicts of an address, and what is remembered of its allocations.
-func (c *Conflicts) Of(a index.Address) (all []verdict.Conflict, past []verdict.Past) {
+// Remembered returns what is remembered of the allocations of an address, and what the last audit
+// found.
+func (c *Conflicts) Remembered(a index.Address) ([]verdict.Past, []verdict.Finding) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.audited[a].past, c.audited[a].found
+}
+
+// Of returns the conflicts of an address.
+func (c *Conflicts) Of(a index.Address) (all []verdict.Conflict) {
 	for p := range c.order.Snapshot().From(conflictPlace{addr: a}) {
 		if p.addr != a {
 			break
@@ -126,9 +140,7 @@ func (c *Conflicts) Of(a index.Address) (all []verdict.Conflict, past []verdict.
 			all = append(all, *one)
 		}
 	}
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return all, c.past[a]
+	return all
 }
 
 // Contested returns the addresses that nodes look at more closely.

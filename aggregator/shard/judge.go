@@ -91,7 +91,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	if audited {
 		before := e.found
 		e.past, e.found = found.Past, found.Findings
-		w.shards.Conflicts.remember(a, e.past)
+		w.shards.Conflicts.remember(a, e.past, e.found)
 		w.shards.Listener.Audited(a, e.found, before, e.active())
 	}
 	if len(out.Clones) > 0 || e.cloned {

@@ -29,10 +29,22 @@ func (w *world) judge() verdict.Judgement {
 	return out
 }
 
+// checked is judge. It also checks that a file with the case is judged the same.
+func (w *world) checked(t *testing.T) verdict.Judgement {
+	t.Helper()
+	if in := w.Case(); len(in.Claims) < manyClaims {
+		sameAgain(t, &w.Policy, in, w.Policy.Judge(in))
+	}
+	return w.judge()
+}
+
+// manyClaims is the number of claims from which on a file takes long, and shows nothing else.
+const manyClaims = 100
+
 // want judges and checks the only conflict.
 func (w *world) want(t *testing.T, phase verdict.Phase, rule string, kind verdict.ScopeKind, scope string) verdict.Conflict {
 	t.Helper()
-	out := w.judge()
+	out := w.checked(t)
 	if len(out.Conflicts) != 1 {
 		t.Fatalf("got %d conflicts %+v, want one", len(out.Conflicts), out.Conflicts)
 	}
@@ -46,7 +58,7 @@ func (w *world) want(t *testing.T, phase verdict.Phase, rule string, kind verdic
 // wantNone judges and checks that all is well.
 func (w *world) wantNone(t *testing.T) verdict.Judgement {
 	t.Helper()
-	out := w.judge()
+	out := w.checked(t)
 	if len(out.Conflicts) != 0 {
 		t.Fatalf("got conflict %+v, want none", out.Conflicts[0])
 	}

@@ -9,6 +9,7 @@ package ipwitnessv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -1148,7 +1149,9 @@ func (x *AcknowledgeConflictResponse) GetConflict() *Conflict {
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address.
-	Address       string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Whether the answer has the case, too.
+	Case          bool `protobuf:"varint,2,opt,name=case,proto3" json:"case,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1190,6 +1193,13 @@ func (x *ExplainRequest) GetAddress() string {
 	return ""
 }
 
+func (x *ExplainRequest) GetCase() bool {
+	if x != nil {
+		return x.Case
+	}
+	return false
+}
+
 // ExplainResponse says what is known of an address and how it was judged.
 type ExplainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1206,7 +1216,10 @@ type ExplainResponse struct {
 	// Active conflicts of it, then the latest resolved ones.
 	Conflicts []*Conflict `protobuf:"bytes,6,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
 	// What the answer rests on.
-	Coverage      *Coverage `protobuf:"bytes,7,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	Coverage *Coverage `protobuf:"bytes,7,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// The case: everything that the address was judged by. `ipwitness judge` reads it. Its format
+	// has a version of its own, ipwitnessCase, and no other promise.
+	Case          *structpb.Struct `protobuf:"bytes,8,opt,name=case,proto3" json:"case,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1286,6 +1299,13 @@ func (x *ExplainResponse) GetConflicts() []*Conflict {
 func (x *ExplainResponse) GetCoverage() *Coverage {
 	if x != nil {
 		return x.Coverage
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetCase() *structpb.Struct {
+	if x != nil {
+		return x.Case
 	}
 	return nil
 }
@@ -1972,7 +1992,7 @@ var File_ipwitness_v1_api_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\n" +
-	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\x84\x02\n" +
+	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\x84\x02\n" +
 	"\x11ListOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -2059,9 +2079,10 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1a\n" +
 	"\bwithdraw\x18\x04 \x01(\bR\bwithdraw\"Q\n" +
 	"\x1bAcknowledgeConflictResponse\x122\n" +
-	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"*\n" +
+	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\">\n" +
 	"\x0eExplainRequest\x12\x18\n" +
-	"\aaddress\x18\x01 \x01(\tR\aaddress\"\xba\x03\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04case\x18\x02 \x01(\bR\x04case\"\xe7\x03\n" +
 	"\x0fExplainResponse\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\asummary\x18\x02 \x01(\tR\asummary\x12)\n" +
@@ -2069,7 +2090,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x06owners\x18\x04 \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x128\n" +
 	"\x05steps\x18\x05 \x03(\v2\".ipwitness.v1.ExplainResponse.StepR\x05steps\x124\n" +
 	"\tconflicts\x18\x06 \x03(\v2\x16.ipwitness.v1.ConflictR\tconflicts\x122\n" +
-	"\bcoverage\x18\a \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x1aw\n" +
+	"\bcoverage\x18\a \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12+\n" +
+	"\x04case\x18\b \x01(\v2\x17.google.protobuf.StructR\x04case\x1aw\n" +
 	"\x04Step\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
@@ -2183,9 +2205,10 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*Conflict)(nil),                    // 30: ipwitness.v1.Conflict
 	(*timestamppb.Timestamp)(nil),       // 31: google.protobuf.Timestamp
 	(*Scope)(nil),                       // 32: ipwitness.v1.Scope
-	(*Finding)(nil),                     // 33: ipwitness.v1.Finding
-	(*Pool)(nil),                        // 34: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                  // 35: ipwitness.v1.Kubernetes
+	(*structpb.Struct)(nil),             // 33: google.protobuf.Struct
+	(*Finding)(nil),                     // 34: ipwitness.v1.Finding
+	(*Pool)(nil),                        // 35: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                  // 36: ipwitness.v1.Kubernetes
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	25, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
@@ -2212,44 +2235,45 @@ var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	24, // 21: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
 	30, // 22: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
 	27, // 23: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
-	33, // 24: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	27, // 25: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	0,  // 26: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	33, // 27: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	27, // 28: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	34, // 29: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	27, // 30: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	28, // 31: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	35, // 32: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	27, // 33: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	32, // 34: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	1,  // 35: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	3,  // 36: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	6,  // 37: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	8,  // 38: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	10, // 39: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	12, // 40: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	14, // 41: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	16, // 42: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	18, // 43: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	20, // 44: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	22, // 45: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	2,  // 46: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	4,  // 47: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	7,  // 48: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	9,  // 49: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	11, // 50: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	13, // 51: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	15, // 52: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	17, // 53: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	19, // 54: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	21, // 55: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	23, // 56: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	46, // [46:57] is the sub-list for method output_type
-	35, // [35:46] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	33, // 24: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
+	34, // 25: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	27, // 26: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	0,  // 27: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	34, // 28: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	27, // 29: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	35, // 30: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	27, // 31: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	28, // 32: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	36, // 33: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	27, // 34: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	32, // 35: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	1,  // 36: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	3,  // 37: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	6,  // 38: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	8,  // 39: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	10, // 40: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	12, // 41: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	14, // 42: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	16, // 43: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	18, // 44: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	20, // 45: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	22, // 46: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	2,  // 47: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	4,  // 48: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	7,  // 49: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	9,  // 50: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	11, // 51: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	13, // 52: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	15, // 53: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	17, // 54: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	19, // 55: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	21, // 56: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	23, // 57: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	47, // [47:58] is the sub-list for method output_type
+	36, // [36:47] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }
