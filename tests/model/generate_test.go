@@ -70,6 +70,9 @@ func (g *generator) next(r *run) (step, bool) {
 	if a.stream.session.lost && g.IntN(2) == 0 {
 		return step{verb: "connect", agent: number, number: order}, true // a snapshot was asked for
 	}
+	if a.deaf && g.IntN(3) == 0 {
+		return step{verb: "deaf", agent: number}, true
+	}
 	return g.choose(
 		weighted{120, func() step { return step{verb: "delta", agent: number, change: g.change(a)} }},
 		weighted{2, func() step { return step{verb: "lose", agent: number, change: g.change(a)} }},
@@ -230,6 +233,11 @@ func (g *generator) namespace(a *agent, id uint32) *pb.NamespaceRecord {
 	ns := &pb.NamespaceRecord{Id: id, Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: pick(g, "a", "b", "c"), Source: "cni-result"}}
 	if g.IntN(6) > 0 {
 		ns.Netns = strconv.Itoa(4026540000 + 100*a.number + int(id) + pick(g, 0, 0, 0, 10))
+		for _, other := range a.table.namespaces { // an agent has one record of each namespace
+			if other.GetId() != id && other.GetNetns() == ns.GetNetns() {
+				ns.Netns = ""
+			}
+		}
 	}
 	w := ns.GetWorkload()
 	switch g.IntN(8) {

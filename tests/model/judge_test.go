@@ -217,7 +217,8 @@ func (r *reference) judge() {
 		again = false
 		w := r.world()
 		for _, a := range r.addresses() {
-			expired, check := r.judgeOne(w, a)
+			expired, check, learned := r.judgeOne(w, a)
+			again = again || learned
 			for _, c := range expired {
 				r.remove(c)
 				again = true
@@ -247,9 +248,9 @@ func (r *reference) judgeThose(claims []*claim) {
 	}
 }
 
-// judgeOne judges one address. It returns the claims that are too old to be kept, and the nodes that
-// are to read the address again.
-func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, check []*node) {
+// judgeOne judges one address. It returns the claims that are too old to be kept, the nodes that are
+// to read the address again, and whether the audit learned what may tell the cause of a conflict.
+func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, check []*node, learned bool) {
 	m := r.of(a)
 	in := r.caseOf(w, a)
 	out := r.policy.Judge(in)
@@ -257,7 +258,7 @@ func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, check []
 		expired = append(expired, w.of[c])
 	}
 	if len(expired) > 0 {
-		return expired, nil // it is judged without them
+		return expired, nil, false // it is judged without them
 	}
 	m.owners, m.again = out.Owners, out.Again
 	clear(m.claims)
@@ -282,11 +283,12 @@ func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, check []
 		}
 	}
 	audit := r.policy.Audit(in, &out)
+	learned = !slices.Equal(m.past, audit.Past)
 	m.vanished, m.past, m.found, m.clones = nil, audit.Past, audit.Findings, out.Clones
 	if audit.Again != 0 && (m.again == 0 || audit.Again < m.again) {
 		m.again = audit.Again
 	}
-	return nil, check
+	return nil, check, learned
 }
 
 // next returns when something is due though nothing is received; 0 for never.

@@ -7,6 +7,10 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +32,7 @@ func TestRandomHistories(t *testing.T) {
 	if first == 0 {
 		first = uint64(time.Now().UnixNano())
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	began := time.Now()
 	done := 0
 	for number := first; ; number++ {
@@ -40,7 +45,7 @@ func TestRandomHistories(t *testing.T) {
 		done += len(history)
 		if difference != "" {
 			history, difference = shrink(t, s, history, difference)
-			t.Fatalf("seed %d, setting %d, %d steps:\n%s\n%s", number, number%6, len(history), lines(history), difference)
+			t.Fatalf("seed %d: a file of testdata/histories that fails:\n\tsetting %d\n%s\n%s", number, number%6, lines(history), difference)
 		}
 	}
 	t.Logf("%d steps in %s: %.0f a second", done, time.Since(began).Round(time.Millisecond), float64(done)/time.Since(began).Seconds())
@@ -67,21 +72,35 @@ func replay(t *testing.T, s setting, steps []step) string {
 	return difference
 }
 
-// shrink removes steps for as long as the rest fails, too.
-func shrink(t *testing.T, s setting, history []step, difference string) ([]step, string) {
-	for size := len(history) / 2; size > 0; {
-		removed := false
-		for at := 0; at+size <= len(history); {
-			some := append(append([]step{}, history[:at]...), history[at+size:]...)
-			if d := replay(t, s, some); d != "" {
-				history, difference, removed = some, d, true
-			} else {
-				at += size
-			}
-		}
-		if !removed || size > 1 {
-			size /= 2
-		}
+// Histories in which the aggregator once was wrong lead to what the reference says.
+func TestKnownHistories(t *testing.T) {
+	files, err := filepath.Glob("testdata/histories/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("there are no histories: ", err)
 	}
-	return history, difference
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			number, history := 0, []step(nil)
+			for line := range strings.Lines(string(text)) {
+				line = strings.TrimSpace(line)
+				if rest, ok := strings.CutPrefix(line, "setting "); ok {
+					number, err = strconv.Atoi(rest)
+				} else if line != "" && !strings.HasPrefix(line, "#") {
+					var s step
+					s, err = parse(line)
+					history = append(history, s)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if difference := replay(t, settingOf(number), history); difference != "" {
+				t.Error(difference)
+			}
+		})
+	}
 }
