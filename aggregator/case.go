@@ -135,10 +135,11 @@ func (s *store) addNamespaces(c *verdict.Case, e *entry) {
 	}
 }
 
-// addAnswers adds what senders answer for that no interface is known of.
+// addAnswers adds what senders answer for. That an interface has the hardware address need not tell
+// who the sender is: several may have it by design.
 func (s *store) addAnswers(c *verdict.Case, e *entry) {
 	for _, h := range e.holdings {
-		if h.Link == nil || !h.onlyAnswered() || slices.ContainsFunc(c.Stations, func(i *verdict.Interface) bool { return i.MAC == h.MAC }) {
+		if h.Link == nil || !h.onlyAnswered() {
 			continue
 		}
 		a := verdict.Answer{Link: h.Link.Key(), MAC: h.MAC}
