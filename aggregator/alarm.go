@@ -128,8 +128,12 @@ func (s *store) ring() time.Duration {
 	if compare {
 		s.compareRanges() // gives up the lock: others use the stack of what is touched
 	}
-	if len(s.alarms) == 0 {
-		return time.Hour
+	wait := time.Hour
+	if len(s.alarms) > 0 {
+		wait = s.alarms[0].clock().at.Sub(s.clock())
 	}
-	return max(0, s.alarms[0].clock().at.Sub(s.clock()))
+	if len(s.resolved) > 0 {
+		wait = min(wait, s.resolved[0].at.Add(keepResolvedFor).Sub(s.clock()))
+	}
+	return max(0, wait)
 }

@@ -71,7 +71,7 @@ func (s *store) isBuried(by *node, addr netip.Addr, mac verdict.MAC, seen verdic
 		return false
 	}
 	d, ok := s.tombs[tombstone{addr, mac}]
-	if !ok || d.node == by {
+	if !ok || d.node == by || d.at.Add(s.policy.StaleAfter) <= s.clock() {
 		return false
 	}
 	late := lateWithin
