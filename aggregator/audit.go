@@ -24,6 +24,9 @@ func (s *store) audit(e *entry, in *verdict.Case, judged *verdict.Judgement) {
 	}
 	b := e.booked()
 	before := b.found
+	if active(e.conflicts()) && !slices.Equal(b.past, out.Past) {
+		s.touch(e) // the cause of the conflict may follow from it
+	}
 	b.vanished, b.past, b.found = nil, out.Past, out.Findings
 	for i := range b.found {
 		if f := &b.found[i]; !f.Waiting {

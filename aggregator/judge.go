@@ -33,6 +33,17 @@ func (s *store) touchAll(list []*holding) {
 	}
 }
 
+// touchDisputes has the disputed addresses judged again that a node has claims of, after
+// something changed that only tells the cause of a conflict: the node's pools, or its own
+// addresses.
+func (s *store) touchDisputes(n *node) {
+	for e := range s.contested {
+		if slices.ContainsFunc(e.holdings, func(h *holding) bool { return h.port.namespace.rec.Node == n.rec }) {
+			s.touch(e)
+		}
+	}
+}
+
 // judgeTouched judges what was touched since the stack had base entries. The
 // last touched come first, so that who has little to do needs not wait for one
 // who has much, and gives up the lock in between.

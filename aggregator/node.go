@@ -331,6 +331,9 @@ func (s *store) replaceInterface(n *node, i *iface, rec *verdict.Interface) {
 	if leadsOut(old) || leadsOut(rec) {
 		s.overlapped(n)
 	}
+	if i.namespace.rec.Record == verdict.OwnRecord {
+		s.touchDisputes(n)
+	}
 	s.unlistHardware(n, i)
 	i.rec = rec
 	if rec.MAC != "" {
@@ -373,6 +376,9 @@ func (s *store) endInterface(n *node, i *iface) {
 	s.unlistHardware(n, i)
 	if leadsOut(i.rec) {
 		s.overlapped(n)
+	}
+	if i.namespace.rec.Record == verdict.OwnRecord {
+		s.touchDisputes(n)
 	}
 	if i.link != nil {
 		i.link.users--
@@ -464,7 +470,7 @@ func (s *store) touchAnswers(h *holding) {
 		}
 		return
 	}
-	if len(h.mac.claims) > 1 && len(h.mac.claims) <= fewAnswers {
+	if len(h.mac.claims) <= fewAnswers { // one that is left may be no proxy's any more
 		s.touchAll(h.mac.claims)
 	}
 }

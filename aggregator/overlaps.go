@@ -85,6 +85,9 @@ func (s *store) addressed(n *node, h *holding) {
 	if h.Kind == verdict.Assigned && (h.port.rec.Attachment == verdict.Own || h.Network != "") {
 		s.overlapped(n)
 	}
+	if h.Kind == verdict.Assigned && h.port.namespace.rec.Record == verdict.OwnRecord {
+		s.touchDisputes(n)
+	}
 }
 
 // sides are the ranges that a node gives its pods addresses of.

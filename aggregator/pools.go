@@ -262,15 +262,13 @@ func (s *store) setPool(n *node, p *pool, next *verdict.Pool) *pool {
 	}
 	s.lookAt(p)
 	s.overlapped(n)
-	if next.State != verdict.PoolKnown && next.State != verdict.PoolMissing {
-		return p // what was found stays found
-	}
 	for e := range p.entries.all() {
 		s.touch(e)
 	}
 	switch {
 	case n != nil:
 		s.touchNode(n)
+		s.touchDisputes(n)
 	default:
 		s.reach = append(append(s.reach, old.Ranges...), next.Ranges...)
 	}
@@ -299,6 +297,9 @@ func (s *store) endPool(p *pool) {
 	}
 	for e := range p.atRisk {
 		s.touch(e)
+	}
+	if p.node != nil {
+		s.touchDisputes(p.node)
 	}
 	s.charge(p.node, &p.cost, 0, true)
 	delete(s.pools.byKey, p.key())
