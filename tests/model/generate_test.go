@@ -329,7 +329,7 @@ func (g *generator) interfaceChange(a *agent, m *pb.ReportRequest) {
 			i.Link = pick(g, "br0", "eth0", i.GetLink())
 		}
 	case 4:
-		if i.GetNamespace() == 1 {
+		if i.GetNamespace() == 1 && i.GetPeerNamespace() == 0 {
 			i.Uplink = !i.GetUplink()
 		}
 	case 5:

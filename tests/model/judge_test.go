@@ -241,9 +241,13 @@ func (r *reference) judgeThose(claims []*claim) {
 	w := r.world()
 	done := map[netip.Addr]bool{}
 	for _, c := range claims {
-		if !done[c.addr] {
-			done[c.addr] = true
-			r.judgeOne(w, c.addr)
+		for !done[c.addr] {
+			expired, _, _ := r.judgeOne(w, c.addr)
+			for _, old := range expired {
+				r.remove(old)
+				w = r.world()
+			}
+			done[c.addr] = len(expired) == 0
 		}
 	}
 }
@@ -333,11 +337,13 @@ func (r *reference) tick() {
 			r.disconnect(s)
 		}
 	}
-	for _, n := range slices.Clone(r.nodes) {
+	var late []*node
+	for _, n := range r.nodes {
 		if n.due != 0 && n.due <= r.now {
-			r.timeOut(n)
+			late = append(late, n)
 		}
 	}
+	r.timeOut(late)
 	if r.lan.due != 0 && r.lan.due <= r.now {
 		r.rotate()
 	}

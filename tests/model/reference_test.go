@@ -321,54 +321,59 @@ func (n *node) bootedAs(now *node) bool {
 	return slices.ContainsFunc(now.uplinks(), func(mac verdict.MAC) bool { return slices.Contains(n.uplinks(), mac) })
 }
 
-// booted ends all that a node had before its machine was booted.
-func (r *reference) booted(n *node) {
-	if n.rec.TimedOut {
-		return
+// booted ends all that nodes had before their machine was booted.
+func (r *reference) booted(nodes ...*node) {
+	for _, n := range nodes {
+		n.rec.Rebooted = true
 	}
-	n.rec.Rebooted = true
-	r.giveUp(n)
-	n.due = r.now.Add(forgetNodeAfter)
+	r.giveUp(nodes)
 }
 
-// timeOut ends what a node had that was silent for too long, and forgets the node a day later.
-func (r *reference) timeOut(n *node) {
-	n.due = 0
-	switch {
-	case !n.rec.Unheard:
-	case n.rec.TimedOut:
-		if n.session == nil {
+// timeOut ends what nodes had that were silent for too long, and forgets the nodes a day later.
+func (r *reference) timeOut(nodes []*node) {
+	var over []*node
+	for _, n := range nodes {
+		n.due = 0
+		switch {
+		case !n.rec.Unheard:
+		case !n.rec.TimedOut:
+			over = append(over, n)
+		case n.session == nil:
 			r.nodes = slices.DeleteFunc(r.nodes, func(other *node) bool { return other == n })
 		}
-	default:
-		r.giveUp(n)
-		n.arm(r.now.Add(forgetNodeAfter))
 	}
+	r.giveUp(over)
 }
 
-// giveUp ends all that a node was known to have.
-func (r *reference) giveUp(n *node) {
-	n.rec.TimedOut = true
-	over := slices.Clone(n.claims)
+// giveUp ends all that nodes were known to have.
+func (r *reference) giveUp(nodes []*node) {
+	var over []*claim
+	for _, n := range nodes {
+		n.rec.TimedOut = true
+		over = append(over, n.claims...)
+	}
 	r.judgeThose(over)
 	for _, c := range over {
-		if n.rec.Rebooted && c.port.namespace.rec.Record != verdict.OwnRecord {
+		if c.node.rec.Rebooted && c.port.namespace.rec.Record != verdict.OwnRecord {
 			r.endClaim(c, false, 0)
 		} else {
 			r.remove(c)
 		}
 	}
-	for _, l := range n.links {
-		r.leaveDomains(l)
+	for _, n := range nodes {
+		for _, name := range slices.Sorted(maps.Keys(n.links)) {
+			r.leaveDomains(n.links[name])
+		}
+		for _, i := range slices.Clone(n.interfaces) {
+			r.change(i, func() { n.interfaces = slices.DeleteFunc(n.interfaces, func(other *iface) bool { return other == i }) })
+		}
+		for _, p := range slices.Clone(n.pools) {
+			r.endPool(p)
+		}
+		n.reset()
+		r.unlabel(n)
+		n.due = r.now.Add(forgetNodeAfter)
 	}
-	for _, i := range slices.Clone(n.interfaces) {
-		r.change(i, func() { n.interfaces = slices.DeleteFunc(n.interfaces, func(other *iface) bool { return other == i }) })
-	}
-	for _, p := range slices.Clone(n.pools) {
-		r.endPool(p)
-	}
-	n.reset()
-	r.unlabel(n)
 }
 
 // snapshot replaces all that a node had.
@@ -392,11 +397,13 @@ func (r *reference) snapshot(s *session) {
 	r.answer(n, s)
 	n.due = 0
 	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted = false, false, false
+	var before []*node
 	for _, old := range r.nodes {
-		if old.name == n.name && old.rec.Unheard && old.session == nil && old.bootedAs(n) {
-			r.booted(old)
+		if old.name == n.name && old.rec.Unheard && !old.rec.TimedOut && old.session == nil && old.bootedAs(n) {
+			before = append(before, old)
 		}
 	}
+	r.booted(before...)
 	r.judge()
 }
 
@@ -691,7 +698,7 @@ func (r *reference) applyClaim(n *node, rec *pb.ClaimRecord, snapshot bool) {
 			r.endClaim(c, false, rec.GetResidence().AsDuration())
 		}
 		return
-	case c == nil && !kernel && r.buried(n, addr, key.MAC, at):
+	case c == nil && !kernel && (r.buried(n, addr, key.MAC, at) || at.Add(2*r.policy.StaleAfter) <= r.now):
 		return
 	case c == nil:
 		c = &claim{Claim: key, node: n, addr: addr, port: port}
