@@ -105,6 +105,8 @@ func (s *store) book(p *pool, al verdict.Allocation, now verdict.Stamp) *allocat
 				b.vanished = append(b.vanished, &have.Allocation)
 			}
 			next := &allocation{Allocation: al, cost: have.cost}
+			s.pools.leaveSandbox(have.ContainerID, e)
+			s.pools.enterSandbox(al.ContainerID, e)
 			b.allocations[i] = next
 			s.touch(e)
 			return next
@@ -112,14 +114,24 @@ func (s *store) book(p *pool, al verdict.Allocation, now verdict.Stamp) *allocat
 	}
 	next := &allocation{Allocation: al, cost: fresh}
 	b.allocations = append(b.allocations, next)
+	s.pools.enterSandbox(al.ContainerID, e)
 	if p.entries.get(al.Address) == nil {
 		p.entries.put(e)
 		p.allocated[family(al.Address)]++
+		s.used(p)
 	}
 	s.count(p, 1)
 	s.touch(e)
 	s.lookAt(p)
 	return next
+}
+
+// used has the networks of a node compared again if a pool may be used from now on, or no more:
+// that tells how much it matters that two have addresses in common.
+func (s *store) used(p *pool) {
+	if p.node != nil && p.allocated.of(families) < 2 {
+		s.overlapped(p.node)
+	}
 }
 
 // has reports whether the booking has an allocation in the same place.
@@ -165,8 +177,10 @@ func (s *store) unbook(p *pool, e *entry, al *allocation) {
 	if !slices.ContainsFunc(b.allocations, func(other *allocation) bool { return other.Pool == al.Pool }) {
 		p.entries.remove(e.addr)
 		p.allocated[family(e.addr)]--
+		s.used(p)
 	}
 	b.vanished = append(b.vanished, &al.Allocation)
+	s.pools.leaveSandbox(al.ContainerID, e)
 	s.charge(p.node, &al.cost, 0, true)
 	s.count(p, -1)
 	s.touch(e)

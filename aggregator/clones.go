@@ -62,6 +62,9 @@ func (s *store) noteClones(e *entry, clones []verdict.Spoof) {
 func (s *store) tellClone(c *clone, newest *verdict.Spoof) {
 	spoof := *newest
 	f := s.policy.CloneFinding(&spoof)
+	if c.told != nil && c.told.ID != f.ID {
+		s.endFinding(nil, c.told) // its node or port has another name now
+	}
 	c.told = &f
 	s.tellFinding(nil, c.told)
 }

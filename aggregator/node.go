@@ -328,12 +328,11 @@ func (s *store) setInterface(n *node, ns *namespace, rec verdict.Interface, link
 // used, and has all addresses looked at that are judged by it.
 func (s *store) replaceInterface(n *node, i *iface, rec *verdict.Interface) {
 	old := i.rec
-	if leadsOut(old) || leadsOut(rec) {
-		s.overlapped(n)
-	}
+	s.overlapped(n)
 	if i.namespace.rec.Record == verdict.OwnRecord {
 		s.touchDisputes(n)
 	}
+	s.lack(i.namespace)
 	s.unlistHardware(n, i)
 	i.rec = rec
 	if rec.MAC != "" {
@@ -374,9 +373,7 @@ func (s *store) endInterface(n *node, i *iface) {
 		s.end(n, h)
 	}
 	s.unlistHardware(n, i)
-	if leadsOut(i.rec) {
-		s.overlapped(n)
-	}
+	s.overlapped(n)
 	if i.namespace.rec.Record == verdict.OwnRecord {
 		s.touchDisputes(n)
 	}
@@ -389,6 +386,7 @@ func (s *store) endInterface(n *node, i *iface) {
 		i.namespace.ifaces = slices.Delete(i.namespace.ifaces, at, at+1)
 	}
 	n.interfaces.remove(ifaceKey{i.namespace.rec.Record, i.rec.Index})
+	s.lack(i.namespace)
 }
 
 // end ends one claim. When a kernel's word on a holding ends, so do the wire's

@@ -250,6 +250,7 @@ func (s *store) rename(n *node, name string) {
 		s.dropPoolFindings(p)
 		s.lookAt(p)
 	}
+	s.overlapped(n)
 	s.shown.leave(n)
 	n.rec.Name = name
 	s.shown.enter(n)
@@ -465,6 +466,9 @@ func (s *store) heard(n *node) {
 	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted = false, false, false
 	s.checkNames(n)
 	s.touchNode(n)
+	for ns := range n.namespaces.all() {
+		s.lack(ns)
+	}
 	s.publishPlace(n)
 }
 

@@ -3,10 +3,12 @@ package model_test
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -43,7 +45,43 @@ func (r *run) compare() string {
 			break
 		}
 	}
-	return differ("conflict", conflicts, r.listConflicts(), scrubConflict)
+	if d := differ("conflict", conflicts, r.listConflicts(), scrubConflict); d != "" {
+		return d
+	}
+	var findings []*pb.Finding
+	for token := ""; ; {
+		page, err := r.witness.ListFindings(ctx, &pb.ListFindingsRequest{PageSize: 10_000, PageToken: token})
+		if err != nil {
+			return err.Error()
+		}
+		for _, f := range page.GetFindings() {
+			if r.quiet() || !slices.Contains(lateFindings, f.GetKind()) {
+				findings = append(findings, proto.CloneOf(f))
+			}
+		}
+		if token = page.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	return differ("finding", findings, r.listFindings(), scrubFinding)
+}
+
+func scrubFinding(f *pb.Finding) {
+	f.Summary, f.Evidence, f.Remedy, f.Runbook, f.Fixes = "", nil, nil, "", nil
+	if f.GetPool() != nil {
+		f.Pool.ExhaustedIn = nil
+	}
+	for _, o := range f.GetOwners() {
+		scrubOwner(o)
+		if f.GetKind() == verdict.FindingMACCloned { // it is about many addresses: what the owners are for one of them does not matter
+			node, netns := o.GetNode(), o.GetNetns()
+			proto.Reset(o)
+			o.Node, o.Netns = node, netns
+		}
+	}
+	if slices.Contains(lateFindings, f.GetKind()) {
+		f.DetectedAt = nil
+	}
 }
 
 // differ compares two lists, without what scrub takes out of what the aggregator says.

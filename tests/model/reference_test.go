@@ -36,7 +36,11 @@ type reference struct {
 	tombs map[tomb]death
 	// told is since when each finding has been told.
 	told map[string]verdict.Stamp
-	lan  lan
+	// checks are the claims that their nodes are to read again.
+	checks []*claim
+	// changed is when something changed last.
+	changed verdict.Stamp
+	lan     lan
 }
 
 // A memory is what one judgement of an address hands to the next.
@@ -92,7 +96,7 @@ type node struct {
 
 type namespace struct {
 	rec   *verdict.Namespace // never changes
-	lacks map[string]verdict.Finding
+	lacks []verdict.Finding  // of addresses that it was meant to have
 	sweep int
 }
 
@@ -141,6 +145,9 @@ func (r *reference) of(a netip.Addr) *memory {
 	}
 	return m
 }
+
+// quiet reports whether nothing has changed for as long as late findings take.
+func (r *reference) quiet() bool { return r.now >= r.changed.Add(lateAfter) }
 
 // receive takes one message.
 func (r *reference) receive(s *session, m *pb.ReportRequest) {
@@ -517,7 +524,7 @@ func (r *reference) applyNamespace(n *node, rec *pb.NamespaceRecord) {
 	}
 	switch {
 	case old == nil:
-		old = &namespace{rec: next, lacks: map[string]verdict.Finding{}}
+		old = &namespace{rec: next}
 		n.namespaces[next.Record] = old
 	case *old.rec != *next:
 		old.rec = next
