@@ -218,22 +218,20 @@ func (s *store) mayBeOneMore(id nodeID) error {
 // another node, with the same name), or else the one with the later identity, so
 // that each has the same name after every restart.
 func (s *store) label(n *node) {
-	before := n.rec.Name
-	s.rename(n, n.name)
+	before, name := n.rec.Name, n.name
+	// No two have one name for a moment: findings are known by it.
 	for _, other := range s.shownAs(n.name) {
-		if other == n || other.rec.Name != n.name {
-			continue
-		}
-		longer := n
-		if other.session == nil || n.id.compare(other.id) < 0 {
-			longer = other
-		}
-		s.rename(longer, s.longName(longer))
-		if longer == other {
+		switch {
+		case other == n:
+		case other.session == nil || n.id.compare(other.id) < 0:
+			s.rename(other, s.longName(other))
 			s.touchNode(other)
 			s.publishNode(other)
+		default:
+			name = s.longName(n)
 		}
 	}
+	s.rename(n, name)
 	if before != "" && before != n.rec.Name {
 		s.touchNode(n)
 		s.publishNode(n)

@@ -73,6 +73,9 @@ func scrubFinding(f *pb.Finding) {
 	}
 	for _, o := range f.GetOwners() {
 		scrubOwner(o)
+		if f.GetPool() != nil { // it is kept as it was while the pool cannot be read, and its owner is seen again
+			scrubSeen(o)
+		}
 		if f.GetKind() == verdict.FindingMACCloned { // it is about many addresses: what the owners are for one of them does not matter
 			node, netns := o.GetNode(), o.GetNetns()
 			proto.Reset(o)
@@ -119,8 +122,13 @@ func scrubConflict(c *pb.Conflict) {
 	}
 	for _, o := range c.GetOwners() {
 		scrubOwner(o)
-		if over { // shows what there is now, or what there was
-			o.Evidence, o.FirstSeen, o.LastSeen, o.AssignedAt, o.Intended = nil, nil, nil, nil, nil
+		if over { // it shows what there was, or what there is now
+			scrubSeen(o)
+			o.Intended = nil
 		}
 	}
+}
+
+func scrubSeen(o *pb.Owner) {
+	o.Evidence, o.FirstSeen, o.LastSeen, o.AssignedAt = nil, nil, nil, nil
 }

@@ -249,6 +249,7 @@ func (r *reference) judgeThose(claims []*claim) {
 			done[c.addr] = len(expired) == 0
 		}
 	}
+	r.tell()
 }
 
 // judgeOne judges one address. It returns the claims that are too old to be kept, and whether the

@@ -281,20 +281,18 @@ func (r *reference) longName(n *node) string {
 // label gives a node the name that its agent gives it, and another node of that name a longer one:
 // the one that is silent, or else the one with the later identity.
 func (r *reference) label(n *node) {
-	r.rename(n, n.name)
+	name := n.name
 	for _, other := range r.nodes {
-		if other == n || other.rec.Name != n.name || n.rec.Name != n.name {
-			continue
+		switch {
+		case other == n || other.rec.Name != n.name:
+		case other.session == nil || cmp.Or(strings.Compare(n.rec.Boot, other.rec.Boot), strings.Compare(n.rec.Netns, other.rec.Netns)) < 0:
+			other.rec.Name = r.longName(other)
+		default:
+			name = r.longName(n)
 		}
-		longer := n
-		if other.session == nil || cmp.Or(strings.Compare(n.rec.Boot, other.rec.Boot), strings.Compare(n.rec.Netns, other.rec.Netns)) < 0 {
-			longer = other
-		}
-		r.rename(longer, r.longName(longer))
 	}
+	n.rec.Name = name
 }
-
-func (r *reference) rename(n *node, name string) { n.rec.Name = name }
 
 // unlabel gives the name of a node that is given up to one that is heard from and had a longer one.
 func (r *reference) unlabel(n *node) {
@@ -303,8 +301,7 @@ func (r *reference) unlabel(n *node) {
 	}
 	for _, other := range r.nodes {
 		if other != n && other.name == n.name && !other.rec.Unheard {
-			r.rename(n, r.longName(n))
-			r.rename(other, other.name)
+			n.rec.Name, other.rec.Name = r.longName(n), other.name
 			return
 		}
 	}
