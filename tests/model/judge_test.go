@@ -159,7 +159,7 @@ func (r *reference) caseOf(w *world, a netip.Addr) *verdict.Case {
 			if i.MAC != c.MAC && i.MAC != c.Source {
 				return false
 			}
-			return i.Namespace.Node == c.Node() || c.Link != nil && c.Link.Domain != nil && i.Link != nil && i.Link.Domain == c.Link.Domain
+			return i.Namespace.Node == c.Node() || i.Link != nil && i.Link.Kind != verdict.PointToPoint && i.Link.Domain != nil && c.Link != nil && i.Link.Domain == c.Link.Domain
 		}) {
 			c.Stations = append(c.Stations, i)
 		}
