@@ -780,14 +780,18 @@ func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
 		return
 	}
 	id := c.port.namespace.rec.ID
+	still, there := false, false // whether the holder has the address, and whether by that hardware address
 	for other := range r.claims(c.addr) {
 		if !other.wire() && other.port.namespace.rec.ID == id {
-			return
+			still, there = true, there || other.port.meets() && other.port.rec.MAC == c.port.rec.MAC
 		}
 	}
 	at := r.now.Add(-residence)
-	if c.port.meets() {
+	if c.port.meets() && !there {
 		r.tombs[tomb{c.addr, c.port.rec.MAC}] = death{at, c.node}
+	}
+	if still {
+		return
 	}
 	m := r.memory[c.addr]
 	if m == nil {
