@@ -235,11 +235,13 @@ func (r *reference) judge() {
 	r.tell()
 }
 
-// judgeThose judges the addresses of some claims.
+// judgeThose judges the addresses of some claims. What is not found any more is not told any more,
+// even if it is found again later in the same step.
 func (r *reference) judgeThose(claims []*claim) {
 	w := r.world()
 	done := map[netip.Addr]bool{}
 	for _, c := range claims {
+		before := r.of(c.addr).found
 		for !done[c.addr] {
 			expired, _ := r.judgeOne(w, c.addr)
 			for _, old := range expired {
@@ -248,8 +250,12 @@ func (r *reference) judgeThose(claims []*claim) {
 			}
 			done[c.addr] = len(expired) == 0
 		}
+		for _, f := range before {
+			if !slices.ContainsFunc(r.of(c.addr).found, func(now verdict.Finding) bool { return now.ID == f.ID && !now.Waiting }) {
+				delete(r.told, f.ID)
+			}
+		}
 	}
-	r.tell()
 }
 
 // judgeOne judges one address. It returns the claims that are too old to be kept, and whether the
