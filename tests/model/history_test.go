@@ -78,6 +78,9 @@ type setting struct {
 	agents int
 }
 
+// settings is the number of settings.
+const settings = 6
+
 // settingOf returns the setting of a number.
 func settingOf(number int) setting {
 	s := setting{agents: 2 + number%3, config: aggregator.Config{
