@@ -13,6 +13,7 @@ const manyClaims = 16
 type evidence struct {
 	assigned, failed, local, private bool   // by the kernel
 	strong, old, weak                bool   // by the wire; old is what was strong
+	until                            Stamp  // when strong becomes old, if nothing is heard until then; 0 for never
 	proxied                          string // why what it says on the wire does not make it the holder
 	cloned                           string // owner of the hardware address that its frames have
 	claims                           int
@@ -185,6 +186,13 @@ func (j *judging) wireClaim(l *ledger, c *Claim) int32 {
 				e.proxied = proxied
 			}
 		case j.fresh(c):
+			until := c.Seen.Add(j.policy.StaleAfter)
+			if c.Node().Unheard {
+				until = 0
+			}
+			if !e.strong || e.until != 0 && (until == 0 || until > e.until) {
+				e.until = until
+			}
 			e.strong = true
 		default:
 			e.old = true
@@ -351,6 +359,9 @@ func (j *judging) exclusion(e *evidence) (rule, why string) {
 	case e.local, j.in.Address.IsLoopback():
 		return RuleLoopbackOrDummy, "the address is on a loopback or dummy device, where service and anycast addresses stand on purpose"
 	case e.strong:
+		if e.until != 0 {
+			j.again(e.until) // a neighbour table may show the owner for longer
+		}
 		return "", ""
 	case e.proxied != "":
 		return RuleReachableVia, e.proxied
