@@ -8,8 +8,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// lanOfPods gives each node an uplink of one LAN, and a pod with the address on it. If proven
-// is set, it is proven that the links are one.
+// lanOfPods gives each node an uplink of one LAN and a pod with the address on it. If proven is
+// set, it is proven that their links are one.
 func lanOfPods(w *world, proven bool, nodes ...string) (uplinks []*verdict.Interface, claims []*verdict.Claim) {
 	uplinks = onLAN(w, nodes...)
 	for i, n := range nodes {
