@@ -240,16 +240,16 @@ func TestForWhomAnAllocationIs(t *testing.T) {
 		{"for its name in another namespace", verdict.Allocation{Namespace: "kube-system", Pod: "a"}, nil, false},
 		{"for another name", verdict.Allocation{Namespace: "default", Pod: "b"}, nil, false},
 		{"for another container than the one that a cgroup tells", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
-			sourced(c, "cgroup", "")
+			sourced(c.Interface.Namespace, "cgroup", "")
 		}, true},
 		{"for another container than the one that a process tells", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
-			sourced(c, "process", "")
+			sourced(c.Interface.Namespace, "process", "")
 		}, true},
 		{"for another container than the one that only a cgroup tells", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
-			sourced(c, "cri", "name=kubernetes,containerId=cgroup")
+			sourced(c.Interface.Namespace, "cri", "name=kubernetes,containerId=cgroup")
 		}, true},
 		{"for another container than the one that the runtime tells", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
-			sourced(c, "cgroup", "name=kubernetes,containerId=cri")
+			sourced(c.Interface.Namespace, "cgroup", "name=kubernetes,containerId=cri")
 		}, false},
 		{"for its node", verdict.Allocation{Node: "n1", ContainerID: "sandbox-a"}, nil, true},
 		{"for another node", verdict.Allocation{Node: "n2", ContainerID: "sandbox-a"}, nil, false},
@@ -290,11 +290,11 @@ func TestForWhomAnAllocationIs(t *testing.T) {
 	}
 }
 
-// sourced sets what tells of a pod's container.
-func sourced(c *verdict.Claim, source, sources string) {
-	p := c.Interface.Namespace.Who.Workload()
-	p.Source, p.Sources = source, sources
-	c.Interface.Namespace.Who = p.Who()
+// sourced sets what tells of the container in a namespace.
+func sourced(ns *verdict.Namespace, source, sources string) {
+	who := ns.Who.Workload()
+	who.Source, who.Sources = source, sources
+	ns.Who = who.Who()
 }
 
 func TestANodeIsCalledByOtherNames(t *testing.T) {

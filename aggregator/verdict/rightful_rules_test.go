@@ -148,21 +148,21 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 			w.after(time.Minute).wire(port, stranger)
 		}, "", verdict.RightUndecided},
 		{"frames of one began after the other's assignment", func(w *world) {
-			port := w.guestOf("n1", "vm")
+			_, port := w.guestOf("n1", "vm")
 			w.within("n1", "br0", "", blue("a"))
 			c := w.after(time.Minute).wire(port, stranger)
 			w.wire(port, stranger).VLAN = 7
 			c.First = start.Add(time.Second)
 		}, "a", verdict.RightOlderAssignment},
 		{"frames of one began before the other's assignment", func(w *world) {
-			port := w.guestOf("n1", "vm")
+			_, port := w.guestOf("n1", "vm")
 			w.after(time.Minute).within("n1", "br0", "", blue("a"))
 			w.wire(port, stranger).First = w.now.Add(-time.Second)
 			w.wire(port, stranger).VLAN = 7
 			w.claims[2].First = w.now.Add(time.Second)
 		}, "", verdict.RightUndecided},
 		{"of frames of one it is not known when they began", func(w *world) {
-			port := w.guestOf("n1", "vm")
+			_, port := w.guestOf("n1", "vm")
 			w.within("n1", "br0", "", blue("a"))
 			w.after(time.Minute).wire(port, stranger).First = 0
 		}, "", verdict.RightUndecided},
@@ -219,8 +219,7 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 	}
 }
 
-// guestOf is the port of a pod on br0 behind which there is a guest.
-func (w *world) guestOf(node, name string) *verdict.Interface {
-	_, port := w.veth(w.namespace(node, 50, "150", pod(name)), "blaunc", w.link(node, "br0", verdict.Bridge, true))
-	return port
+// guestOf is a pod on br0 and its port, behind which there may be a guest.
+func (w *world) guestOf(node, name string) (inside, port *verdict.Interface) {
+	return w.veth(w.namespace(node, 50, "150", pod(name)), "blaunc", w.link(node, "br0", verdict.Bridge, true))
 }
