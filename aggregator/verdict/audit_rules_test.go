@@ -302,9 +302,18 @@ func TestANodeIsCalledByOtherNames(t *testing.T) {
 		node, name string
 		want       bool
 	}{
-		{"n1", "n1", true}, {"n1", "N1", true}, {"n1.example.org", "n1", true}, {"n1", "n1.example.org", true},
-		{"n1", "n10", false}, {"n10", "n1", false}, {"n1", "", false}, {"", "n1", false}, {"n1@boot", "n1.example.org", true}, {"n1", "n2", false},
-		{"n1.example.org", "n1.example.com", false}, {"n2", "n1", false},
+		{"n1", "n1", true},
+		{"n1", "N1", true},
+		{"n1.example.org", "n1", true},
+		{"n1", "n1.example.org", true},
+		{"n1", "n10", false},
+		{"n10", "n1", false},
+		{"n1", "", false},
+		{"", "n1", false},
+		{"n1@boot", "n1.example.org", true},
+		{"n1", "n2", false},
+		{"n1.example.org", "n1.example.com", false},
+		{"n2", "n1", false},
 	} {
 		n := verdict.Node{Name: test.node}
 		if got := n.Called(test.name); got != test.want {
