@@ -68,7 +68,7 @@ func (s *store) ringClones() verdict.Stamp {
 	s.clones.mu.Lock()
 	at, wait := s.clones.since.Add(collectFor), len(s.clones.hidden) > 0
 	s.clones.mu.Unlock()
-	if wait && s.clock() < at {
+	if wait && s.clock() < at && s.shards.Waiting() > 0 {
 		return at
 	}
 	s.endClones()

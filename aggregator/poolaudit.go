@@ -221,7 +221,7 @@ const (
 	maxExhaustion = 365 * 24 * time.Hour
 )
 
-// collectFor is how long it is waited for more changes when nobody waits for the findings.
+// collectFor is how long it is waited for more changes while addresses are judged.
 const collectFor = 20 * time.Millisecond
 
 // ringPools makes the findings of pools that are due, and of those of which something changed
@@ -232,7 +232,7 @@ func (s *store) ringPools() verdict.Stamp {
 	at := a.since.Add(collectFor)
 	wait := len(a.looked) > 0 && s.clock() < at
 	a.mu.Unlock()
-	if wait {
+	if wait && s.shards.Waiting() > 0 {
 		return at
 	}
 	return s.lookAtPools()

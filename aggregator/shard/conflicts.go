@@ -39,14 +39,16 @@ type Conflicts struct {
 	// contested are the addresses that nodes look at more closely.
 	contested map[index.Address]struct{}
 	// past is what is remembered of allocations.
-	past     map[index.Address][]verdict.Past
+	past map[index.Address][]verdict.Past
+	// owners are those of the last judgement of addresses that have several, or are disputed.
+	owners   map[index.Address][]verdict.Owner
 	resolved []conflictPlace
 }
 
 func newConflicts() *Conflicts {
 	return &Conflicts{
 		order: index.NewSet(conflictPlace.less), byID: make(map[string]*verdict.Conflict),
-		contested: make(map[index.Address]struct{}), past: make(map[index.Address][]verdict.Past),
+		contested: make(map[index.Address]struct{}), past: make(map[index.Address][]verdict.Past), owners: make(map[index.Address][]verdict.Owner),
 	}
 }
 
@@ -114,6 +116,25 @@ func (c *Conflicts) remember(a index.Address, past []verdict.Past) {
 	} else {
 		delete(c.past, a)
 	}
+}
+
+func (c *Conflicts) keep(a index.Address, owners []verdict.Owner) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(owners) > 0 {
+		c.owners[a] = owners
+	} else {
+		delete(c.owners, a)
+	}
+}
+
+// Owners returns the owners of the last judgement of an address that has several, or is disputed;
+// the owners of others are derived from the facts.
+func (c *Conflicts) Owners(a index.Address) (owners []verdict.Owner, kept bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	owners, kept = c.owners[a]
+	return owners, kept
 }
 
 // Of returns the conflicts of an address, and what is remembered of its allocations.

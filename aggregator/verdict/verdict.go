@@ -137,14 +137,6 @@ func (p *Policy) Judge(in *Case) Judgement {
 	return j.judge()
 }
 
-// Owners returns only who holds the address, or is seen with it: what Judge does first.
-func (p *Policy) Owners(in *Case) []Owner {
-	j := judging{policy: p, in: in}
-	j.owners()
-	j.spoofs()
-	return j.out.Owners
-}
-
 // Explain judges one address and says why.
 func (p *Policy) Explain(in *Case) Explanation {
 	j := judging{policy: p, in: in, explain: true}
