@@ -134,6 +134,18 @@ func (all *clones) note(a index.Address, found []verdict.Spoof, now verdict.Stam
 	return tell
 }
 
+// rested has those looked at that no claim may show any more.
+func (all *clones) rested() {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if len(all.hidden) > 0 {
+		select {
+		case all.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
 // over takes out those that no claim shows any more.
 func (all *clones) over() (over []*clone) {
 	all.mu.Lock()

@@ -279,6 +279,18 @@ func (s *store) lookAtPools() (next verdict.Stamp) {
 	return next
 }
 
+// rested has the pools looked at of which something changed.
+func (a *poolAudits) rested() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.looked) > 0 {
+		select {
+		case a.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
 // arm has a pool looked at again.
 func (a *poolAudits) arm(p *facts.Pool, at verdict.Stamp) {
 	a.mu.Lock()

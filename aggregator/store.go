@@ -397,5 +397,11 @@ func (s judged) Spoke(o *verdict.Owner) {
 	}
 }
 
+// Rested has findings made that waited until all is judged.
+func (s judged) Rested() {
+	s.clones.rested()
+	s.pools.rested()
+}
+
 // Panicked counts an address that could not be judged.
 func (s judged) Panicked() { s.metrics.failed.Inc() }
