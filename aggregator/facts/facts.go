@@ -191,9 +191,9 @@ func (f *Facts) ownersBefore(a index.Address) (owners []verdict.Owner, derived b
 	if !f.Listener.OwnersWatched() {
 		return nil, false
 	}
-	owners = f.Policy.Owners(f.scratch.of(a, false))
+	judged := f.Policy.Judge(f.scratch.of(a, false))
 	f.scratch.Keep()
-	return owners, true
+	return judged.Owners, true
 }
 
 // received returns a batch for a message that was received at a time.

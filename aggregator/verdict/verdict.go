@@ -123,17 +123,6 @@ func (p *Policy) Judge(in *Case) Judgement {
 	return j.judge()
 }
 
-// Owners returns only who holds the address, or is seen with it. A single owner needs no
-// comparison.
-func (p *Policy) Owners(in *Case) []Owner {
-	j := judging{policy: p, in: in}
-	j.attribute()
-	if len(j.out.Owners) < 2 {
-		return j.out.Owners
-	}
-	return p.Judge(in).Owners
-}
-
 // judging is one judgement under way.
 type judging struct {
 	policy  *Policy
