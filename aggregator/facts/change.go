@@ -87,9 +87,7 @@ func (f *editor) touchNamed(n *Node, m mac) {
 		f.touch(n.claims.at(c).addr)
 	}
 	if hw := n.hardwareOf(m); hw != 0 {
-		for c := range n.by(hw) {
-			f.touch(n.claims.at(c).addr)
-		}
+		f.touchBy(n, hw)
 	}
 }
 
