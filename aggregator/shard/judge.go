@@ -34,7 +34,10 @@ func (w *worker) judge(item *facts.Item) {
 	}
 	w.noteSpeakers(out.Owners, before)
 	w.remember(e, a, in, &out, item)
-	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == "" && (w.entries[a] == nil || !w.entries[a].disputed())
+	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == ""
+	if e := w.entries[a]; e != nil {
+		plain = plain && !e.disputed() && len(e.found) == 0 && !e.cloned
+	}
 	s.Facts.Settle(a, plain)
 }
 
