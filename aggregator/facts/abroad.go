@@ -187,21 +187,33 @@ func (f *sharing) leaveDomains(n *Node, l uint32) {
 	}
 }
 
+// linkRenaming touches all that is on a link before its domain gets another name.
+func (f *sharing) linkRenaming(j *topology.Link) {
+	if n, l := f.linkOf(j); l != 0 {
+		f.touchLink(n, l)
+	}
+}
+
+// linkOf returns the link of a node that the topology knows; 0 if it is no more.
+func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
+	n := f.byID[IDOf(j.Node)]
+	if n == nil || j.Ended {
+		return nil, 0
+	}
+	if l := n.link(j.Name); l != 0 && n.joints[l] == j {
+		return n, l
+	}
+	return nil, 0
+}
+
 // linkChanging touches all that is on a link before its domain changes, and what is claimed for the
 // hardware addresses on it on the links that it will be one with.
 func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
-	n := f.byID[IDOf(j.Node)]
-	if n == nil || j.Ended {
-		return
-	}
-	l := n.link(j.Name)
-	if l == 0 || n.joints[l] != j {
+	n, l := f.linkOf(j)
+	if l == 0 || n.links.at(l).users == 0 {
 		return
 	}
 	f.touchLink(n, l)
-	if n.links.at(l).users == 0 {
-		return
-	}
 	for i := range n.interfaces.all {
 		if n.interfaces.at(i).link != l {
 			continue

@@ -87,9 +87,7 @@ func (f *editor) touchNamed(n *Node, m mac) {
 		f.touch(n.claims.at(c).addr)
 	}
 	if hw := n.hardwareOf(m); hw != 0 {
-		for c := range n.by(hw) {
-			f.touch(n.claims.at(c).addr)
-		}
+		f.touchBy(n, hw)
 	}
 }
 
@@ -99,6 +97,9 @@ func (f *editor) endNamespace(n *Node, ns uint32) { f.endNamespaceOf(n, ns, endi
 // entered by its port: otherwise that would look like a stranger's for a moment.
 func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
 	record := n.namespaces.at(ns).record
+	for i := range n.inside(ns) { // while it is known whose the frames with their MACs are
+		f.endClaims(n, i, how)
+	}
 	for i := range n.inside(ns) {
 		f.endInterfaceOf(n, i, how)
 	}
@@ -326,9 +327,7 @@ func (f *editor) endInterface(n *Node, i uint32) { f.endInterfaceOf(n, i, ending
 
 // endInterfaceOf ends an interface with the claims on it.
 func (f *editor) endInterfaceOf(n *Node, i uint32, how ending) {
-	for n.interfaces.at(i).claims != 0 {
-		f.end(n, n.interfaces.at(i).claims, how)
-	}
+	f.endClaims(n, i, how)
 	f.interfaceChanged(n, i)
 	f.unlistHardware(n, i)
 	one := n.interfaces.at(i)
@@ -341,6 +340,13 @@ func (f *editor) endInterfaceOf(n *Node, i uint32, how ending) {
 	n.leaveInside(i)
 	n.byIndex.remove(n.hashOfInterface(i), i, n.hashOfInterface)
 	n.interfaces.remove(i)
+}
+
+// endClaims ends the claims on an interface.
+func (f *editor) endClaims(n *Node, i uint32, how ending) {
+	for n.interfaces.at(i).claims != 0 {
+		f.end(n, n.interfaces.at(i).claims, how)
+	}
 }
 
 // end ends one claim. When a kernel's word on a holding ends, so do the wire's

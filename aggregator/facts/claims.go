@@ -212,10 +212,15 @@ func (f *editor) touchAnswers(n *Node, c, leaving uint32) {
 	}
 }
 
-// touchBy touches the addresses that claims with a MAC name.
+// touchBy touches the addresses that claims with a MAC name. They may be of others than the
+// namespaces behind their ports from now on.
 func (f *editor) touchBy(n *Node, hw uint32) {
 	for c := range n.by(hw) {
-		f.touch(n.claims.at(c).addr)
+		one := n.claims.at(c)
+		f.touch(one.addr)
+		if peer := n.interfaces.at(one.port).peer; peer != 0 {
+			f.Listener.MayLack(n, peer)
+		}
 	}
 }
 

@@ -117,7 +117,7 @@ func New(cfg Config) *Facts {
 	f.parts = parts{
 		&streams{f}, &editor{f}, &reader{f}, &ledger{f, newBudget(cfg.Memory)}, newSharing(f), newPodIndex(f), newTombstones(f), newIPAM(f), &cover{Facts: f},
 	}
-	f.topology = topology.New(cfg.Policy.StaleAfter, f.linkChanging)
+	f.topology = topology.New(cfg.Policy.StaleAfter, f.linkChanging, f.linkRenaming)
 	f.scratch = f.Builder()
 	for range cfg.Queues {
 		f.queues = append(f.queues, newQueue())

@@ -99,6 +99,8 @@ type Topology struct {
 	// changing is called before the domain of a link changes, with the links that it will be one
 	// with.
 	changing func(l *Link, with []*Link)
+	// renaming is called before the domain of a link gets another name.
+	renaming func(*Link)
 
 	generation        uint32
 	present, previous [layers][]stitch
@@ -110,10 +112,10 @@ type Topology struct {
 }
 
 // New returns a topology without domains. It calls changing before the domain of a link changes, with
-// the links that it will be one with.
-func New(staleAfter time.Duration, changing func(l *Link, with []*Link)) *Topology {
+// the links that it will be one with, and renaming before its domain gets another name.
+func New(staleAfter time.Duration, changing func(l *Link, with []*Link), renaming func(*Link)) *Topology {
 	return &Topology{
-		staleAfter: staleAfter, changing: changing,
+		staleAfter: staleAfter, changing: changing, renaming: renaming,
 		domains: [layers]map[*domain]struct{}{{}, {}},
 		oneWays: map[[2]*Link]*oneWay{},
 	}
@@ -254,7 +256,7 @@ func (t *Topology) name(d *domain) {
 		return
 	}
 	for _, l := range d.links {
-		t.changing(l, nil)
+		t.renaming(l)
 	}
 	d.rec.Node, d.rec.Name = first.Node, first.Name
 }
@@ -265,7 +267,7 @@ func (t *Topology) Renaming(l *Link) {
 	for y := range layers {
 		if d := l.domain(y); d != nil {
 			for _, other := range d.links {
-				t.changing(other, nil)
+				t.renaming(other)
 			}
 		}
 	}
