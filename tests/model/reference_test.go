@@ -74,7 +74,6 @@ type session struct {
 	parts        []*pb.ReportRequest
 	synced, over bool
 	start, heard verdict.Stamp
-	asked        verdict.Stamp // when a ping was sent that is not answered; 0 for none
 }
 
 // A node is what one agent reported.
@@ -173,13 +172,6 @@ func (r *reference) receive(s *session, m *pb.ReportRequest) {
 			s.inside, s.synced = false, true
 			r.snapshot(s)
 		}
-	}
-}
-
-// pong takes the answer to a ping.
-func (r *reference) pong(s *session) {
-	if !s.over {
-		s.heard, s.asked = r.now, 0
 	}
 }
 
