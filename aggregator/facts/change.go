@@ -403,9 +403,9 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 	}
 }
 
-// sightings returns the claims of the wire that the owners of an address are known by, if a kernel
+// attributed returns the claims of the wire that the owners of an address are known by, if a kernel
 // has the address, too. It leaves out those that the address was not judged with yet.
-func (f *editor) sightings(a index.Address) (sightings []sighting) {
+func (f *editor) attributed(a index.Address) (sightings []sighting) {
 	kernel, seen := false, false
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]

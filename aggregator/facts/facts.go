@@ -184,7 +184,7 @@ func (f *Facts) close(b *Batch) {
 // that the owners of the address follow from.
 func (f *Facts) touch(a index.Address) *Item {
 	item := f.queue(a).touch(a, f.batch, f.ownersBefore)
-	item.attribute.Do(func() { item.sightings = f.sightings(a) })
+	item.attribute.Do(func() { item.sightings = f.attributed(a) })
 	return item
 }
 
