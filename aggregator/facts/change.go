@@ -47,6 +47,7 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 		f.touchPorts(n, record)
 		for i := range n.inside(ns) {
 			f.touchInterface(n, i)
+			f.interfaceChanged(n, i)
 		}
 		f.Listener.MayLack(n, record) // by the identity of before
 		f.unlistPod(n, ns)
