@@ -5,14 +5,13 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // audited makes known what the audit of an address found and what is over. The facts are held.
-func (s *store) audited(a index.Address, found, before []verdict.Finding, contested bool) {
+func (s *store) audited(addr netip.Addr, owners []verdict.Owner, found, before []verdict.Finding, contested bool) {
 	// First what is over: with the name of its node, a finding gets another id.
 	for i := range before {
 		f := &before[i]
@@ -23,6 +22,7 @@ func (s *store) audited(a index.Address, found, before []verdict.Finding, contes
 	for i := range found {
 		if f := &found[i]; !f.Waiting {
 			s.tellFinding(f)
+			s.pools.atStake(s.facts.Pool(f.Pool), f, owners, s.clock())
 		}
 	}
 }

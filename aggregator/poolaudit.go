@@ -115,7 +115,7 @@ func (a *poolAudits) count(p *facts.Pool, f *verdict.Finding, there, first bool,
 	one := a.lookAt(p, now)
 	switch {
 	case f.Kind == verdict.FindingInUseUnallocated && there:
-		one.atRisk[f.Address] = riskOf(p, f)
+		one.atRisk[f.Address] = riskOf(p, f.Owners)
 	case f.Kind == verdict.FindingInUseUnallocated:
 		delete(one.atRisk, f.Address)
 	case first:
@@ -129,18 +129,33 @@ func (a *poolAudits) count(p *facts.Pool, f *verdict.Finding, there, first bool,
 	}
 }
 
-func riskOf(p *facts.Pool, f *verdict.Finding) (r risk) {
-	for i := range f.Owners {
-		o := &f.Owners[i]
+// atStake keeps who has an address that a pool takes for free: also others than its finding is about.
+func (a *poolAudits) atStake(p *facts.Pool, f *verdict.Finding, owners []verdict.Owner, now verdict.Stamp) {
+	if p == nil || f.Kind != verdict.FindingInUseUnallocated {
+		return
+	}
+	is := riskOf(p, owners)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if one := a.of[p]; one != nil && one.atRisk[f.Address] != is {
+		a.lookAt(p, now).atRisk[f.Address] = is
+	}
+}
+
+func riskOf(p *facts.Pool, owners []verdict.Owner) (r risk) {
+	for i := range owners {
+		o := &owners[i]
 		if !o.Assigned {
 			continue
 		}
 		r.pod = r.pod || o.Workload().Kind == verdict.Pod
-		if p.Node == nil || o.Node == p.Node.Rec {
+		if r.holder == "" && (p.Node == nil || o.Node == p.Node.Rec) {
 			r.holder = o.Call()
 		}
 		if p.Node != nil && o.Node == p.Node.Rec {
-			r.onNode, r.assigned = true, o.AssignedAt()
+			if at := o.AssignedAt(); !r.onNode || at < r.assigned {
+				r.onNode, r.assigned = true, at
+			}
 		}
 	}
 	return r
