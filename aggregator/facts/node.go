@@ -129,6 +129,8 @@ type registry struct {
 	// next is when the first node is due; 0 for never.
 	next verdict.Stamp
 	wake chan struct{}
+	// ringing is set while something that was due is under way.
+	ringing bool
 }
 
 func newRegistry() *registry {
