@@ -116,6 +116,19 @@ func (a *poolAudits) count(p *facts.Pool, f *verdict.Finding, there, first bool,
 	}
 }
 
+// atStake keeps who has an address that a pool takes for free: also others than its finding is about.
+func (a *poolAudits) atStake(p *facts.Pool, f *verdict.Finding, owners []verdict.Owner, now verdict.Stamp) {
+	if p == nil || f.Kind != verdict.FindingInUseUnallocated {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	same := func(x, y verdict.Owner) bool { return x.Same(&y) }
+	if one := a.of[p]; one != nil && !slices.EqualFunc(one.atRisk[f.Address], owners, same) {
+		a.lookAt(p, now).atRisk[f.Address] = owners
+	}
+}
+
 // use is how full a pool is. The facts are held.
 func (s *store) use(p *facts.Pool) verdict.PoolUse {
 	s.pools.mu.Lock()

@@ -129,6 +129,8 @@ type registry struct {
 	// next is when the first node is due; 0 for never.
 	next verdict.Stamp
 	wake chan struct{}
+	// ringing is set while something that was due is under way.
+	ringing bool
 }
 
 func newRegistry() *registry {
@@ -266,6 +268,7 @@ func (f *streams) rename(n *Node, name string) {
 	for _, j := range n.joints {
 		f.topology.Renamed(j)
 	}
+	f.Listener.NamesChanged(n)
 	for _, p := range n.Pools {
 		f.Listener.PoolChanged(p)
 	}
