@@ -3,6 +3,7 @@ package verdict_test
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -857,4 +858,41 @@ func sourced(ns *verdict.Namespace, source, sources string) {
 	who := ns.Who.Workload()
 	who.Source, who.Sources = source, sources
 	ns.Who = who.Who()
+}
+
+// A cause is summed up, and names the owners that are to give the address up, if it tells.
+func TestCausesAreSummedUp(t *testing.T) {
+	for name, want := range map[string]struct{ headline, wrong string }{
+		"T1 the record of the first pod is gone":                      {"record-lost-given-again owners=old pool=host-local|n1|kindnet", ""},
+		"T1 all records are gone":                                     {"record-lost-given-again pool=host-local|n1|kindnet", ""},
+		"T3 booked for another node":                                  {"freed-with-other-owner owners=web record=default|web||n9", "web"},
+		"T3 nodename is another node's":                               {"freed-with-other-node owners=web text=n9", "web"},
+		"T5 each node's own IPAM has it for its own pod":              {"nodes-with-one-range nodes=n1,n2 ranges=10.244.0.1-10.244.255.254", ""},
+		"T5 the ranges of pods of both nodes have it":                 {"nodes-with-one-range nodes=n1,n2", ""},
+		"T14 two CNI networks":                                        {"networks-overlap nodes=n1", ""},
+		"T6 on the node":                                              {"not-given owners=n1", "n1"},
+		"T6 in a pod whose CNI result does not have it":               {"not-given owners=mad", "mad"},
+		"T7 a machine outside has the node's address":                 {"owners-outside owners=" + verdict.MAC(stranger).String(), verdict.MAC(stranger).String()},
+		"T10 the pod is no more, and IPAM has given its address away": {"sandbox-left owners=old", "old"},
+		"T11 a tunnel":                                                {"tunnel-has-address owners=n1,web device=vxlan.calico text=vxlan", "web"},
+		"T11 the bridge that pods are on":                             {"not-given-gateway owners=web device=cni0", "web"},
+	} {
+		i := slices.IndexFunc(verdicttest.Situations, func(s verdicttest.Situation) bool { return s.Name == name })
+		if i < 0 {
+			t.Errorf("%s: got no such situation", name)
+			continue
+		}
+		_, c := verdicttest.Situations[i].Judge()
+		if c == nil || c.Headline == nil {
+			t.Errorf("%s: got conflict %+v, want one that is summed up", name, c)
+			continue
+		}
+		var wrong []string
+		for _, id := range c.Wrong {
+			wrong = append(wrong, verdicttest.Name(c, id))
+		}
+		if got := verdicttest.Words(c, *c.Headline)[0]; got != want.headline || strings.Join(wrong, " ") != want.wrong {
+			t.Errorf("%s: got %s, wrong %q, want %s, wrong %q", name, got, wrong, want.headline, want.wrong)
+		}
+	}
 }
