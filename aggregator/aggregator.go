@@ -195,8 +195,9 @@ func (a *Aggregator) HungUp(from net.Addr, err error) { a.guard.HungUp(from, err
 // Open tells that nothing says who callers are.
 func (a *Aggregator) Open() bool { return a.guard.Open() }
 
-// Register enters the services of an aggregator, with health and reflection.
-func (a *Aggregator) Register(s *grpc.Server) {
+// Register enters the services of an aggregator, with health and reflection. The server need not
+// be one of gRPC: a test can call the services that it is given.
+func (a *Aggregator) Register(s reflection.GRPCServer) {
 	pb.RegisterReportServiceServer(s, reports{Aggregator: a})
 	pb.RegisterWitnessServiceServer(s, witness{Aggregator: a})
 	healthpb.RegisterHealthServer(s, a.health)

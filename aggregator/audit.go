@@ -19,15 +19,16 @@ const maxTold = 1000
 
 // audited makes known what the audit of an address found and what is over. The facts are held.
 func (s *store) audited(a index.Address, found, before []verdict.Finding, contested bool) {
-	for i := range found {
-		if f := &found[i]; !f.Waiting {
-			s.tellFinding(f)
-		}
-	}
+	// First what is over: with the name of its node, a finding gets another id.
 	for i := range before {
 		f := &before[i]
 		if !f.Waiting && !slices.ContainsFunc(found, func(now verdict.Finding) bool { return now.ID == f.ID && !now.Waiting }) {
 			s.endFinding(f.ID, contested)
+		}
+	}
+	for i := range found {
+		if f := &found[i]; !f.Waiting {
+			s.tellFinding(f)
 		}
 	}
 }

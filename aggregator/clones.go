@@ -27,6 +27,7 @@ type clone struct {
 
 // clones are all cloned hardware addresses.
 type clones struct {
+	wake chan struct{}
 	// telling is held while their findings are told.
 	telling sync.Mutex
 
@@ -34,10 +35,13 @@ type clones struct {
 	byKey map[cloneKey]*clone
 	// of has those that the claims of an address show.
 	of map[index.Address][]cloneKey
+	// hidden are those that no claim may show any more, since is when there was the first.
+	hidden []cloneKey
+	since  verdict.Stamp
 }
 
 func newClones() clones {
-	return clones{byKey: make(map[cloneKey]*clone), of: make(map[index.Address][]cloneKey)}
+	return clones{wake: make(chan struct{}, 1), byKey: make(map[cloneKey]*clone), of: make(map[index.Address][]cloneKey)}
 }
 
 func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
@@ -49,13 +53,43 @@ func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
 func (s *store) noteClones(a index.Address, found []verdict.Spoof) {
 	s.clones.telling.Lock()
 	defer s.clones.telling.Unlock()
-	tell, over := s.clones.note(a, found)
+	tell := s.clones.note(a, found, s.clock())
 	for _, one := range tell {
 		f := audit.Clone(&s.policy, &one.spoof) // the newest claim only: whole adds up all claims
+		if told := one.clone.told; told != "" && told != f.ID {
+			s.endFinding(told, false) // its node or port has another name now
+		}
 		one.clone.told = f.ID
 		s.tellFinding(&f)
 	}
-	for _, c := range over {
+}
+
+// ringClones ends findings though no message came.
+func (s *store) ringClones() verdict.Stamp {
+	s.clones.mu.Lock()
+	at, wait := s.clones.since.Add(collectFor), len(s.clones.hidden) > 0
+	s.clones.mu.Unlock()
+	if wait && s.clock() < at {
+		return at
+	}
+	s.endClones()
+	return 0
+}
+
+// endClones ends the findings about hardware addresses that no claim shows any more. That is known
+// once all addresses are judged that something changed about.
+func (s *store) endClones() {
+	s.clones.mu.Lock()
+	idle := len(s.clones.hidden) == 0
+	s.clones.mu.Unlock()
+	if idle {
+		return
+	}
+	s.facts.RLock()
+	defer s.facts.RUnlock()
+	s.clones.telling.Lock()
+	defer s.clones.telling.Unlock()
+	for _, c := range s.clones.over() {
 		s.endFinding(c.told, false)
 	}
 }
@@ -65,9 +99,8 @@ type newClone struct {
 	spoof verdict.Spoof
 }
 
-// note enters what is found in the claims to an address. It returns what is to be told and what is
-// over.
-func (all *clones) note(a index.Address, found []verdict.Spoof) (tell []newClone, over []*clone) {
+// note enters what is found in the claims to an address, and returns what is to be told.
+func (all *clones) note(a index.Address, found []verdict.Spoof, now verdict.Stamp) (tell []newClone) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	before := all.of[a]
@@ -89,11 +122,31 @@ func (all *clones) note(a index.Address, found []verdict.Spoof) (tell []newClone
 		}
 		c := all.byKey[key]
 		if delete(c.shown, a); len(c.shown) == 0 {
-			over = append(over, c)
-			delete(all.byKey, key)
+			if len(all.hidden) == 0 {
+				all.since = now
+			}
+			all.hidden = append(all.hidden, key)
+			select {
+			case all.wake <- struct{}{}:
+			default:
+			}
 		}
 	}
-	return tell, over
+	return tell
+}
+
+// over takes out those that no claim shows any more.
+func (all *clones) over() (over []*clone) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for _, key := range all.hidden {
+		if c := all.byKey[key]; c != nil && len(c.shown) == 0 {
+			delete(all.byKey, key)
+			over = append(over, c)
+		}
+	}
+	all.hidden = nil
+	return over
 }
 
 // whole returns a finding with all claims that show a cloned hardware address, and with the

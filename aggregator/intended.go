@@ -1,6 +1,7 @@
 package aggregator
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
@@ -102,6 +103,21 @@ func (x *intents) take(now verdict.Stamp) (due []intent, next verdict.Stamp) {
 	return due, x.next
 }
 
+// of returns the findings about a namespace.
+func (x *intents) of(of intent) []verdict.Finding {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.lacks[of]
+}
+
+// move gives the findings about a namespace to another one.
+func (x *intents) move(from, to intent) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.lacks[to] = append(x.lacks[to], x.lacks[from]...)
+	delete(x.lacks, from)
+}
+
 // swap puts findings in the place of those of before.
 func (x *intents) swap(of intent, now []verdict.Finding) (before []verdict.Finding) {
 	x.mu.Lock()
@@ -158,7 +174,12 @@ func (s *store) intend(of intent) {
 		return
 	}
 	var now []verdict.Finding
-	if ns := of.node.NamespaceOf(of.record); ns != nil && !of.node.Rec.Unheard {
+	switch ns := of.node.NamespaceOf(of.record); {
+	case ns == nil:
+		s.inherit(of)
+	case of.node.Rec.Unheard && of.node.HasInterfaces(of.record):
+		return // what was found stays found
+	default:
 		now = s.lacks(of, ns, of.node.SinceOf(of.record))
 	}
 	before := s.intended.swap(of, now)
@@ -172,19 +193,35 @@ func (s *store) intend(of intent) {
 	}
 }
 
+// inherit gives the findings about a namespace that has ended to the same one under another number,
+// if there is one.
+func (s *store) inherit(of intent) {
+	for i, f := range s.intended.of(of) {
+		if i > 0 {
+			break
+		}
+		if record := of.node.RecordOf(f.Owners[0].ID); record != 0 {
+			s.intended.move(of, intent{of.node, record})
+			s.intended.arm(intent{of.node, record}, s.clock())
+		}
+	}
+}
+
 // lacks are the findings about a namespace, which is there since a time.
 func (s *store) lacks(of intent, ns *verdict.Namespace, since verdict.Stamp) []verdict.Finding {
 	interfaces := of.node.InterfacesOf(of.record)
 	if len(interfaces) == 0 {
 		return nil
 	}
-	inside := interfaces[0]
-	for _, i := range interfaces {
-		if i.Attachment != verdict.Local {
-			inside = i
-			break
+	inside := slices.MinFunc(interfaces, func(a, b *verdict.Interface) int {
+		switch aLocal, bLocal := a.Attachment == verdict.Local, b.Attachment == verdict.Local; {
+		case aLocal && !bLocal:
+			return 1
+		case bLocal && !aLocal:
+			return -1
 		}
-	}
+		return cmp.Compare(a.Index, b.Index)
+	})
 	o := verdict.Owner{
 		ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: inside, MAC: inside.MAC, State: verdict.Live, Pod: s.facts.PodObject(ns),
 	}

@@ -113,6 +113,7 @@ func (s *store) run(ctx context.Context) {
 	}{
 		{s.facts.Woken(), s.ring},
 		{s.pools.wake, s.ringPools},
+		{s.clones.wake, s.ringClones},
 		{s.overlaps.wake, s.compareRanges},
 		{s.intended.wake, s.intendAll},
 	} {
@@ -154,6 +155,7 @@ func (s *store) ring() verdict.Stamp {
 func (s *store) judgedBy(b *facts.Batch) {
 	select {
 	case <-b.Done():
+		s.endClones()
 		s.lookAtPools()
 		s.intendAll()
 	case <-s.work.stopped:

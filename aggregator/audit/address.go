@@ -355,6 +355,7 @@ func (a *auditing) keep(p *verdict.Pool, kinds ...string) {
 	for _, b := range a.in.Before {
 		if b.Pool.Is(p) && !b.Waiting && slices.Contains(kinds, b.Kind) && !a.contested &&
 			!slices.ContainsFunc(a.out.Findings, func(f verdict.Finding) bool { return f.ID == b.ID }) {
+			b.Pool = p // as it is now
 			a.out.Findings = append(a.out.Findings, b)
 		}
 	}

@@ -96,6 +96,25 @@ func (f *sharing) leaveAbroad(n *Node, i uint32) {
 	f.sharing.holders.remove(one.mac.bytes, n.number)
 }
 
+// touchNeighbours touches the addresses that are claimed on the interface's domain for its hardware
+// address.
+func (f *sharing) touchNeighbours(n *Node, i uint32) {
+	one := n.interfaces.at(i)
+	if one.mac.form == noMAC || one.link == 0 || n.joints[one.link] == nil {
+		return
+	}
+	m := n.texts.macOf(one.mac)
+	for l := range n.joints[one.link].Links {
+		other := f.byID[IDOf(l.Node)]
+		if other == nil {
+			continue
+		}
+		if hw := other.hardwareNamed(m); hw != 0 {
+			f.touchBy(other, hw)
+		}
+	}
+}
+
 // touchAbroad touches what other nodes saw of an interface.
 func (f *sharing) touchAbroad(n *Node, i uint32) {
 	if f.meets(n, i) {

@@ -70,6 +70,8 @@ func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocati
 			item.Vanished = append(item.Vanished, &have.Allocation)
 		}
 		next := &allocation{Allocation: al, cost: have.cost}
+		f.leaveSandbox(have.ContainerID, a)
+		f.enterSandbox(al.ContainerID, a)
 		all[i] = next
 		return next
 	}
@@ -80,8 +82,10 @@ func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocati
 	}
 	f.touch(a)
 	f.ipam.allocations[a] = append(f.ipam.allocations[a], next)
+	f.enterSandbox(al.ContainerID, a)
 	if p.entries[a]++; p.entries[a] == 1 {
 		p.Allocated[audit.FamilyOf(al.Address)]++
+		f.used(p)
 	}
 	f.count(p, 1)
 	f.Listener.PoolChanged(p)
@@ -125,7 +129,9 @@ func (f *ipam) unbook(p *Pool, a index.Address, al *allocation) {
 	if p.entries[a]--; p.entries[a] == 0 {
 		delete(p.entries, a)
 		p.Allocated[audit.FamilyOf(al.Address)]--
+		f.used(p)
 	}
+	f.leaveSandbox(al.ContainerID, a)
 	f.charge(p.Node, &al.cost, 0, true)
 	f.count(p, -1)
 	f.Listener.PoolChanged(p)

@@ -336,13 +336,13 @@ func (b *Builder) addNamespaces() {
 	}
 }
 
-// addAnswers adds what senders answer for that no interface is known of.
+// addAnswers adds what senders answer for. That an interface has the hardware address need not tell
+// who the sender is: several may have it by design.
 func (b *Builder) addAnswers() {
 	f, c := b.facts, &b.c
 	for k, claim := range c.Claims {
 		n := f.nodes[b.refs[k].node()]
-		if claim.Link == nil || claim.Kind != verdict.Answered || !f.onlyAnswered(n, b.refs[k].index()) ||
-			slices.ContainsFunc(c.Stations, func(i *verdict.Interface) bool { return i.MAC == claim.MAC }) {
+		if claim.Link == nil || claim.Kind != verdict.Answered || !f.onlyAnswered(n, b.refs[k].index()) {
 			continue
 		}
 		a := verdict.Answer{Link: claim.Link.Key(), MAC: claim.MAC}

@@ -80,8 +80,11 @@ func (f *editor) touchInterface(n *Node, i uint32) {
 	}
 }
 
-// touchNamed touches all that frames with a MAC claimed.
+// touchNamed touches all that frames with a MAC claimed, or that a MAC sent.
 func (f *editor) touchNamed(n *Node, m mac) {
+	for _, c := range n.sources[n.texts.macOf(m)] {
+		f.touch(n.claims.at(c).addr)
+	}
 	if hw := n.hardwareOf(m); hw != 0 {
 		for c := range n.by(hw) {
 			f.touch(n.claims.at(c).addr)
@@ -258,8 +261,8 @@ func (n *Node) leadsOut(i uint32) bool {
 
 // replaceInterface puts what is said now of an interface in the place of what was.
 func (f *editor) replaceInterface(n *Node, i uint32, next *iface) {
-	out := n.leadsOut(i)
 	f.touchInterface(n, i)
+	f.interfaceChanged(n, i)
 	if next.mac.form != noMAC {
 		f.touchNamed(n, next.mac)
 	}
@@ -281,9 +284,7 @@ func (f *editor) replaceInterface(n *Node, i uint32, next *iface) {
 		n.links.at(oldLink).users--
 		f.dropLink(n, oldLink)
 	}
-	if out || n.leadsOut(i) {
-		f.Listener.RangesChanged(n)
-	}
+	f.touchNeighbours(n, i)
 	if one.mac.form != noMAC {
 		n.enterHolder(i)
 		f.enterAbroad(n, i)
@@ -296,6 +297,17 @@ func (f *editor) replaceInterface(n *Node, i uint32, next *iface) {
 	}
 }
 
+// interfaceChanged tells what else depends on an interface, before it changes.
+func (f *editor) interfaceChanged(n *Node, i uint32) {
+	f.Listener.RangesChanged(n)
+	record := n.namespaces.at(n.interfaces.at(i).namespace).record
+	if record == verdict.OwnRecord {
+		f.touchDisputes(n)
+	} else {
+		f.Listener.MayLack(n, record)
+	}
+}
+
 // unlistHardware takes an interface out of what is found by its MAC.
 func (f *editor) unlistHardware(n *Node, i uint32) {
 	one := n.interfaces.at(i)
@@ -303,6 +315,7 @@ func (f *editor) unlistHardware(n *Node, i uint32) {
 		return
 	}
 	f.touchNamed(n, one.mac)
+	f.touchNeighbours(n, i)
 	f.leaveAbroad(n, i)
 	n.leaveHolder(i)
 	one.mac = mac{}
@@ -315,11 +328,8 @@ func (f *editor) endInterfaceOf(n *Node, i uint32, how ending) {
 	for n.interfaces.at(i).claims != 0 {
 		f.end(n, n.interfaces.at(i).claims, how)
 	}
-	out := n.leadsOut(i)
+	f.interfaceChanged(n, i)
 	f.unlistHardware(n, i)
-	if out {
-		f.Listener.RangesChanged(n)
-	}
 	one := n.interfaces.at(i)
 	if l := one.link; l != 0 {
 		n.links.at(l).users--
@@ -342,7 +352,8 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 		return
 	}
 	id := n.idOf(n.interfaces.at(one.port).namespace)
-	last, wired := true, false
+	mac := n.texts.macOf(n.interfaces.at(one.port).mac)
+	last, there, wired := true, false, false // there: the holder has it by the same hardware address
 	for r := range f.addresses.all(one.addr) {
 		other := f.nodes[r.node()]
 		for k := range other.same(r.index()) {
@@ -352,6 +363,7 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 				wired = true
 			case (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id:
 				last = false
+				there = there || f.meets(other, claim.port) && other.texts.macOf(other.interfaces.at(claim.port).mac) == mac
 			}
 		}
 	}
@@ -360,8 +372,8 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 		sightings = f.sightingsOf(one.addr, id)
 	}
 	var tomb verdict.MAC
-	if last && f.meets(n, one.port) {
-		tomb = n.texts.macOf(n.interfaces.at(one.port).mac)
+	if !there && f.meets(n, one.port) {
+		tomb = mac
 	}
 	f.unlist(n, c)
 	if tomb != "" {

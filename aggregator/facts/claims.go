@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
@@ -74,6 +75,12 @@ func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkN
 		}
 		hw.claims = c
 		hw.count++
+		if source := n.texts.macOf(w.source); source != "" {
+			if n.sources == nil {
+				n.sources = make(map[verdict.MAC][]uint32)
+			}
+			n.sources[source] = append(n.sources[source], c)
+		}
 		f.listSighting(n, c)
 	}
 	f.addressed(n, c)
@@ -132,6 +139,11 @@ func (f *editor) unlistWire(n *Node, c uint32) {
 		n.wires.at(n.claims.at(w.after).wire).before = w.before
 	}
 	hw.count--
+	if source := n.texts.macOf(w.source); source != "" {
+		if n.sources[source] = slices.DeleteFunc(n.sources[source], func(other uint32) bool { return other == c }); len(n.sources[source]) == 0 {
+			delete(n.sources, source)
+		}
+	}
 	n.dropHardware(w.hardware)
 	n.wireClaims--
 	n.wires.remove(at)
@@ -153,6 +165,8 @@ func (f *editor) addressed(n *Node, c uint32) {
 	}
 	if ns := n.namespaces.at(at.namespace); ns.record != verdict.OwnRecord {
 		f.Listener.MayLack(n, ns.record)
+	} else {
+		f.touchDisputes(n)
 	}
 }
 
@@ -179,7 +193,7 @@ func (f *editor) touchAnswers(n *Node, c, leaving uint32) {
 		return
 	}
 	hw := n.wires.at(one.wire).hardware
-	if count := n.hardware.at(hw).count - leaving; count > 1-leaving && count <= fewAnswers {
+	if count := n.hardware.at(hw).count - leaving; count <= fewAnswers { // one that is left may be no proxy's any more
 		f.touchBy(n, hw)
 	}
 }

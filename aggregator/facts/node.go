@@ -227,28 +227,27 @@ func (f *streams) Woken() <-chan struct{} { return f.wake }
 // another node, with the same name), or else the one with the later identity, so
 // that each has the same name after every restart.
 func (f *streams) label(n *Node) {
-	before := n.Rec.Name
-	f.rename(n, n.Name)
+	before, name := n.Rec.Name, n.Name
+	// No two have one name for a moment: findings are known by it.
 	for _, other := range slices.Clone(f.shown[n.Name]) {
-		if other == n || other.Rec.Name != n.Name {
-			continue
-		}
-		longer := n
-		if other.Peer == nil || n.ID.Compare(other.ID) < 0 {
-			longer = other
-		}
-		f.rename(longer, f.longName(longer))
-		if longer == other {
+		switch {
+		case other == n:
+		case other.Peer == nil || n.ID.Compare(other.ID) < 0:
+			f.rename(other, f.longName(other))
 			f.Listener.NodeChanged(other)
+		default:
+			name = f.longName(n)
 		}
 	}
+	f.rename(n, name)
 	if before != "" && before != n.Rec.Name {
 		f.Listener.NodeChanged(n)
 	}
 	f.Listener.NamesChanged(n)
 }
 
-// rename gives a node another name, and has all looked at that it has.
+// rename gives a node another name, and has all looked at that it has, and that is on the links that
+// are in order of the names of their nodes.
 func (f *streams) rename(n *Node, name string) {
 	if n.Rec.Name == name {
 		return
@@ -256,12 +255,17 @@ func (f *streams) rename(n *Node, name string) {
 	for _, p := range n.Pools {
 		f.Listener.PoolEnded(p) // by the name of before
 	}
-	if n.Rec.Name != "" {
-		f.touchNode(n)
+	f.Listener.RangesChanged(n)
+	f.touchNode(n)
+	for _, j := range n.joints {
+		f.topology.Renaming(j)
 	}
 	unlist1(f.shown, n.Rec.Name, n)
 	n.Rec.Name = name
 	list1(f.shown, name, n)
+	for _, j := range n.joints {
+		f.topology.Renamed(j)
+	}
 	for _, p := range n.Pools {
 		f.Listener.PoolChanged(p)
 	}
@@ -272,6 +276,7 @@ func (f *streams) touchNode(n *Node) {
 	for c := range n.claims.all {
 		f.touch(n.claims.at(c).addr)
 	}
+	f.touchAllocations(n)
 }
 
 // unlabel gives the name of a node that is given up to one that is heard from and

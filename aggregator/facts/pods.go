@@ -88,6 +88,7 @@ func (x chain) leave(n *Node, ns uint32) {
 // listPod enters a namespace by its sandbox, and by its pod if there is a cluster to
 // ask for it; unlistPod takes it out before its record changes.
 func (f *podIndex) listPod(n *Node, ns uint32) {
+	f.touchSandbox(n.whoOf(ns))
 	f.sandboxChain().enter(n, ns)
 	if f.Followed && n.namespaces.at(ns).record != verdict.OwnRecord {
 		f.podChain().enter(n, ns)
@@ -95,6 +96,7 @@ func (f *podIndex) listPod(n *Node, ns uint32) {
 }
 
 func (f *podIndex) unlistPod(n *Node, ns uint32) {
+	f.touchSandbox(n.whoOf(ns))
 	f.sandboxChain().leave(n, ns)
 	if f.Followed && n.namespaces.at(ns).record != verdict.OwnRecord {
 		f.podChain().leave(n, ns)

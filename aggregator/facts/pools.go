@@ -55,13 +55,49 @@ type ipam struct {
 	// allocations are by address, booked counts them.
 	allocations map[index.Address][]*allocation
 	booked      int
+	// bySandbox finds the addresses that a sandbox was given, once for each allocation.
+	bySandbox map[string][]index.Address
 }
 
 func newIPAM(f *Facts) *ipam {
 	return &ipam{
 		Facts: f,
 		byKey: make(map[poolKey]*Pool), byRec: make(map[*verdict.Pool]*Pool), cluster: newPrefixes(),
-		allocations: make(map[index.Address][]*allocation),
+		allocations: make(map[index.Address][]*allocation), bySandbox: make(map[string][]index.Address),
+	}
+}
+
+func (f *ipam) enterSandbox(id string, a index.Address) {
+	if id != "" {
+		f.bySandbox[id] = append(f.bySandbox[id], a)
+	}
+}
+
+func (f *ipam) leaveSandbox(id string, a index.Address) {
+	list := f.bySandbox[id]
+	if i := slices.Index(list, a); i >= 0 {
+		list = slices.Delete(list, i, i+1)
+	}
+	if f.bySandbox[id] = list; len(list) == 0 {
+		delete(f.bySandbox, id)
+	}
+}
+
+// touchSandbox touches the addresses that IPAM gave to a sandbox, before it comes or ends.
+func (f *ipam) touchSandbox(who verdict.Who) {
+	if len(f.bySandbox) == 0 {
+		return
+	}
+	for _, a := range f.bySandbox[who.Workload().ContainerID] {
+		f.touch(a)
+	}
+}
+
+// used has the networks of a node compared again if a pool may be used from now on, or no more:
+// that tells how much it matters that two have addresses in common.
+func (f *ipam) used(p *Pool) {
+	if p.Node != nil && p.Allocated.Of(audit.Both) < 2 {
+		f.Listener.RangesChanged(p.Node)
 	}
 }
 
@@ -217,15 +253,14 @@ func (f *ipam) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach [
 	if old.Same(next) {
 		return p, nil
 	}
-	if next.State == verdict.PoolKnown || next.State == verdict.PoolMissing { // else what was found stays found
-		for a := range p.entries {
-			f.touch(a)
-		}
-		if n != nil {
-			f.touchNode(n)
-		} else {
-			reach = append(slices.Clone(old.Ranges), next.Ranges...)
-		}
+	for a := range p.entries {
+		f.touch(a)
+	}
+	if n != nil {
+		f.touchNode(n)
+		f.touchDisputes(n)
+	} else {
+		reach = append(slices.Clone(old.Ranges), next.Ranges...)
 	}
 	if n == nil {
 		f.ipam.cluster.leave(p)
@@ -273,6 +308,9 @@ func (f *ipam) touchPool(p *Pool) {
 	}
 	for _, a := range f.Listener.AtRisk(p) {
 		f.touch(index.AddressOf(a))
+	}
+	if p.Node != nil {
+		f.touchDisputes(p.Node)
 	}
 }
 

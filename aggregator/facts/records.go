@@ -140,6 +140,8 @@ type tables struct {
 	byRecord, byIndex, byName table // namespaces, interfaces and links
 	holders                   table // the first of all interfaces with one MAC
 	byMAC                     table // hardware
+	// sources are the claims in frames that another hardware address sent, by that.
+	sources map[verdict.MAC][]uint32
 }
 
 func hashRecord(record uint32) uint64 { return hashNumbers(uint64(record), 1) }
@@ -182,6 +184,20 @@ func (t *tables) holder(m mac) uint32 {
 // hardwareOf returns the entry of a MAC that claims name; 0 for none.
 func (t *tables) hardwareOf(m mac) uint32 {
 	return t.byMAC.find(t.texts.hashMAC(m), func(i uint32) bool { return t.hardware.at(i).mac == m })
+}
+
+// hardwareNamed is hardwareOf for a MAC of another node.
+func (t *tables) hardwareNamed(m verdict.MAC) uint32 {
+	if len(m) == 6 {
+		return t.hardwareOf(mac{[6]byte([]byte(m)), sixBytes})
+	}
+	id, there := t.texts.find(string(m))
+	if !there {
+		return 0
+	}
+	var odd mac
+	odd.setText(id)
+	return t.hardwareOf(odd)
 }
 
 // named is hardwareOf that makes an entry where there is none.

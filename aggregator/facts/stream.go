@@ -3,6 +3,7 @@ package facts
 import (
 	"iter"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -96,9 +97,18 @@ func (f *streams) mayBeOneMore(id NodeID) error {
 // Disconnect tells that a stream is over: its node is not heard from any more. shared says that
 // another node had its name while both were there.
 func (f *streams) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch {
+	batches, rebooted := f.disconnect(p, n, shared)
+	if rebooted {
+		batches = append(batches, f.giveUp([]*Node{n}, true))
+	}
+	return batches
+}
+
+// disconnect also reports whether the machine of the node was rebooted.
+func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches []*Batch, rebooted bool) {
 	n.writer.Lock()
 	defer n.writer.Unlock()
-	b, over, rebooted := newBatch(), false, false
+	b, over := newBatch(), false
 	f.piece(b, func() {
 		if over = n.Peer != p; over {
 			return
@@ -112,7 +122,7 @@ func (f *streams) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch 
 	})
 	if over {
 		f.close(b)
-		return []*Batch{b}
+		return []*Batch{b}, false
 	}
 	f.touchPieces(b, n)
 	f.piece(b, func() {
@@ -131,10 +141,7 @@ func (f *streams) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch 
 		}
 	})
 	f.close(b)
-	if rebooted {
-		return []*Batch{b, f.giveUp(n, true)}
-	}
-	return []*Batch{b}
+	return []*Batch{b}, rebooted
 }
 
 // touchPieces is touchNode in pieces.
@@ -143,6 +150,26 @@ func (f *streams) touchPieces(b *Batch, n *Node) {
 		f.piece(b, func() {
 			from, more = n.claims.some(from, func(c uint32) { f.touch(n.claims.at(c).addr) })
 		})
+	}
+	f.piece(b, func() { f.touchAllocations(n) })
+}
+
+// touchAllocations touches what the node's own pools have given.
+func (f *streams) touchAllocations(n *Node) {
+	for _, p := range n.Pools {
+		for a := range p.entries {
+			f.touch(a)
+		}
+	}
+}
+
+// touchDisputes touches the disputed addresses that a node has claims of, before something changes
+// that only tells the cause of a conflict: the node's pools, or its own addresses.
+func (f *streams) touchDisputes(n *Node) {
+	for _, a := range f.Listener.Contested() {
+		if f.addresses.of(a, n.number) != 0 {
+			f.touch(a)
+		}
 	}
 }
 
@@ -180,9 +207,7 @@ func (f *streams) Ring() verdict.Stamp {
 		}
 	})
 	f.close(b)
-	for _, n := range due {
-		f.timeOut(n)
-	}
+	f.timeOut(due)
 	f.RLock()
 	defer f.RUnlock()
 	next := f.next
@@ -192,41 +217,45 @@ func (f *streams) Ring() verdict.Stamp {
 	return next
 }
 
-// timeOut ends the owners of a node that was not heard from for too long, and
-// forgets the node itself a day later.
-func (f *streams) timeOut(n *Node) {
-	n.writer.Lock()
-	defer n.writer.Unlock()
-	over := false
+// timeOut ends the owners of nodes that were not heard from for too long, and
+// forgets the nodes themselves a day later.
+func (f *streams) timeOut(nodes []*Node) {
+	var over []*Node
 	f.Update(func() {
-		switch {
-		case !n.Rec.Unheard:
-			over = true
-		case n.Rec.TimedOut:
-			if over = true; n.Peer == nil {
+		for _, n := range nodes {
+			switch {
+			case !n.Rec.Unheard:
+			case !n.Rec.TimedOut:
+				over = append(over, n)
+			case n.Peer == nil:
 				f.settleUp(n)
 				f.drop(n)
 				f.Listener.NamesChanged(n)
 			}
 		}
 	})
-	if !over {
-		f.giveUp(n, false)
-	}
+	f.giveUp(over, false)
 }
 
-// giveUp ends all that a node was known to have: once with the reason, then without the claims.
-// No network namespace outlives a reboot. Its caller holds the writer of the node.
-func (f *streams) giveUp(n *Node, rebooted bool) *Batch {
-	b, over := newBatch(), false
-	f.touchPieces(b, n)
+// giveUp ends all that nodes were known to have: once with the reason, then without the claims.
+// What all of them have ends before anything of it is forgotten, so that it does not matter in which
+// order the nodes come. No network namespace outlives a reboot.
+func (f *streams) giveUp(nodes []*Node, rebooted bool) *Batch {
+	b := newBatch()
+	slices.SortFunc(nodes, func(a, b *Node) int { return a.ID.Compare(b.ID) })
+	for _, n := range nodes {
+		n.writer.Lock()
+		defer n.writer.Unlock()
+		f.touchPieces(b, n)
+	}
 	f.piece(b, func() {
-		if over = n.Rec.TimedOut || !n.Rec.Unheard; !over {
+		nodes = slices.DeleteFunc(nodes, func(n *Node) bool { return n.Rec.TimedOut || !n.Rec.Unheard })
+		for _, n := range nodes {
 			n.Rec.TimedOut, n.Rec.Rebooted = true, rebooted
 		}
 	})
 	f.close(b)
-	if over {
+	if len(nodes) == 0 {
 		return b
 	}
 	select {
@@ -234,9 +263,20 @@ func (f *streams) giveUp(n *Node, rebooted bool) *Batch {
 	case <-f.Stopped:
 	}
 	b = newBatch()
-	for more := true; more; {
-		f.piece(b, func() { more = f.dropClaims(n) })
+	for _, n := range nodes {
+		for more := true; more; {
+			f.piece(b, func() { more = f.dropClaims(n) })
+		}
 	}
+	for _, n := range nodes {
+		f.empty(b, n)
+	}
+	f.close(b)
+	return b
+}
+
+// empty forgets all records of a node but its claims, which have ended.
+func (f *streams) empty(b *Batch, n *Node) {
 	f.piece(b, func() {
 		for l := range n.links.all { // first, as what is left of a domain may be the node's own
 			f.leaveDomains(n, l)
@@ -262,8 +302,6 @@ func (f *streams) giveUp(n *Node, rebooted bool) *Batch {
 		f.arm(n, f.now().Add(ForgetNodeAfter))
 		f.Listener.NodeChanged(n)
 	})
-	f.close(b)
-	return b
 }
 
 // dropClaims ends a piece of the claims of a node that is given up, and reports whether there are
@@ -293,6 +331,9 @@ func (f *streams) heard(n *Node) {
 	}
 	n.Rec.Unheard, n.Rec.TimedOut, n.Rec.Rebooted = false, false, false
 	f.Listener.NamesChanged(n)
+	for ns := range n.namespaces.all {
+		f.Listener.MayLack(n, n.namespaces.at(ns).record)
+	}
 	f.publishPlace(n)
 }
 
@@ -329,10 +370,8 @@ func (f *streams) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch
 	if err != nil {
 		return batches, err
 	}
-	for _, old := range f.rebooted(n) {
-		old.writer.Lock()
+	if old := f.rebooted(n); len(old) > 0 {
 		batches = append(batches, f.giveUp(old, true))
-		old.writer.Unlock()
 	}
 	return batches, nil
 }
@@ -380,11 +419,7 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, 
 		f.dropExcess(n, in.Excess)
 		f.completed(n)
 		f.heard(n)
-		for _, a := range f.Listener.Contested() { // it is to look at them
-			if f.addresses.of(a, n.number) != 0 {
-				f.touch(a)
-			}
-		}
+		f.touchDisputes(n) // it is to look at them
 		n.trim()
 	})
 	return b, a.err

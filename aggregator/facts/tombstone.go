@@ -73,7 +73,7 @@ func (f *tombstones) isBuried(by *Node, addr index.Address, mac verdict.MAC, see
 		return false
 	}
 	d, ok := f.by[tombstone{addr, mac}]
-	if !ok || d.node == by {
+	if !ok || d.node == by || d.at.Add(f.Policy.StaleAfter) <= f.now() {
 		return false
 	}
 	late := lateWithin

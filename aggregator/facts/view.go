@@ -94,6 +94,22 @@ func (n *Node) InterfacesOf(record uint32) (all []*verdict.Interface) {
 	return all
 }
 
+// HasInterfaces reports whether a namespace has interfaces, by the agent's number.
+func (n *Node) HasInterfaces(record uint32) bool {
+	ns := n.namespace(record)
+	return ns != 0 && n.namespaces.at(ns).ifaces != 0
+}
+
+// RecordOf returns the agent's number of a namespace by its identity; 0 if there is none.
+func (n *Node) RecordOf(id string) uint32 {
+	for ns := range n.namespaces.all {
+		if n.idOf(ns) == id {
+			return n.namespaces.at(ns).record
+		}
+	}
+	return 0
+}
+
 // Behind returns the record of the namespace at the other end of an interface of the node itself;
 // nil if there is none or it is not known.
 func (n *Node) Behind(index uint32) *verdict.Namespace {

@@ -90,6 +90,9 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	w.check(in, out)
 	if audited {
 		before := e.found
+		if e.active() && !slices.Equal(e.past, found.Past) {
+			again = in.Now // the cause of the conflict may follow from it
+		}
 		e.past, e.found = found.Past, found.Findings
 		w.shards.Conflicts.remember(a, e.past, e.found)
 		w.shards.Listener.Audited(a, e.found, before, e.active())
@@ -186,7 +189,7 @@ func (w *worker) tellOwners(a index.Address, now, before []verdict.Owner, pods b
 func (w *worker) noteSpeakers(now, before []verdict.Owner) {
 	for _, owners := range [][]verdict.Owner{now, before} {
 		for i := range owners {
-			if o := &owners[i]; o.Namespace != nil && !o.Assigned {
+			if o := &owners[i]; o.Namespace != nil && (!o.Assigned || o.Namespace.Intended != "") {
 				w.shards.Listener.Spoke(o)
 			}
 		}

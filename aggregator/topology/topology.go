@@ -238,16 +238,56 @@ func (t *Topology) join(y Layer, a, b *Link) {
 func (t *Topology) newDomain(y Layer, links []*Link) {
 	d := &domain{layer: y, rec: &verdict.Domain{}}
 	t.domains[y][d] = struct{}{}
-	d.name(links)
+	first := slices.MinFunc(links, compare)
+	d.rec.Node, d.rec.Name = first.Node, first.Name
 	for _, l := range links {
 		t.setDomain(l, y, d)
 	}
 }
 
-// name names a domain by the first of some links.
-func (d *domain) name(links []*Link) {
-	first := slices.MinFunc(links, compare)
+// name names a domain by the first of its links. If that is another one, all of its links change.
+func (t *Topology) name(d *domain) {
+	first := slices.MinFunc(d.links, compare)
+	if d.rec.Node == first.Node && d.rec.Name == first.Name {
+		return
+	}
+	for _, l := range d.links {
+		t.changing(l)
+	}
 	d.rec.Node, d.rec.Name = first.Node, first.Name
+}
+
+// Renaming tells that the node of a link is going to have another name, Renamed that it has: links
+// are in order of the names of their nodes.
+func (t *Topology) Renaming(l *Link) {
+	for y := range layers {
+		if d := l.domain(y); d != nil {
+			for _, other := range d.links {
+				t.changing(other)
+			}
+		}
+	}
+}
+
+// Renamed names the domains of a link anew, whose node has another name.
+func (t *Topology) Renamed(l *Link) {
+	for y := range layers {
+		if d := l.domain(y); d != nil {
+			t.name(d)
+		}
+	}
+}
+
+// Links yields the links that are in one domain with a link by sight.
+func (l *Link) Links(yield func(*Link) bool) {
+	if l == nil || l.domain(BySight) == nil {
+		return
+	}
+	for _, other := range l.domain(BySight).links {
+		if !yield(other) {
+			return
+		}
+	}
 }
 
 func compare(a, b *Link) int {
@@ -262,18 +302,8 @@ func (t *Topology) setDomain(l *Link, y Layer, d *domain) {
 	l.joints[y].domain = d
 	if d != nil {
 		d.links = append(d.links, l)
-		d.name(append([]*Link{l}, d.first()...))
+		t.name(d)
 	}
-}
-
-// first is the link by which the domain is named, if it is still in it.
-func (d *domain) first() []*Link {
-	for _, l := range d.links {
-		if l.Node == d.rec.Node && l.Name == d.rec.Name {
-			return []*Link{l}
-		}
-	}
-	return nil
 }
 
 // Leave removes a link that ends from its domains. Other links that it connected stay connected
@@ -288,7 +318,7 @@ func (t *Topology) Leave(l *Link) {
 		l.joints[y].domain = nil
 		d.links = slices.DeleteFunc(d.links, func(other *Link) bool { return other == l })
 		if len(d.links) > 1 {
-			d.name(d.links)
+			t.name(d)
 			continue
 		}
 		last := d.links[0]
@@ -369,7 +399,7 @@ func (t *Topology) split(d *domain, parts map[*Link][]*Link, largest *Link) {
 		return
 	}
 	d.links = parts[largest]
-	d.name(d.links)
+	t.name(d)
 }
 
 // Stitches returns how the links of a domain are known to be one. record returns the record of a

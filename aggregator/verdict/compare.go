@@ -206,16 +206,15 @@ func (j *comparing) takingPart(g group) []Owner {
 		return owners
 	}
 	var newest Stamp
+	assigned := false
 	for i := range owners {
-		if owners[i].Assigned {
-			newest = j.in.Now
-		}
+		assigned = assigned || owners[i].Assigned
 		newest = max(newest, owners[i].claimed())
 	}
 	owners = owners[:0]
 	for _, i := range g.owners {
 		o := &j.out.Owners[i]
-		if !o.Assigned && o.claimed() != newest && j.quiet(o) {
+		if !o.Assigned && (assigned || o.claimed() != newest) && j.quiet(o) {
 			o.Excluded = &Exclusion{Rule: RuleHandedOver, Quiet: j.quietAfter()}
 			continue
 		}

@@ -12,6 +12,7 @@ const manyClaims = 16
 type evidence struct {
 	assigned, failed, local, private bool  // by the kernel
 	strong, old, weak                bool  // by the wire; old is what was strong
+	until                            Stamp // when strong becomes old, if nothing is heard until then; 0 for never
 	proxied                          Proxy // why what it says on the wire does not make it the holder
 	plugin, cloned                   MAC   // that a plugin answers with, that is another owner's
 	claims                           int
@@ -199,6 +200,13 @@ func (j *attributing) wireClaim(l *ledger, c *Claim) int32 {
 				e.plugin = c.MAC
 			}
 		case j.fresh(c):
+			until := c.Seen.Add(j.policy.StaleAfter)
+			if c.Node().Unheard {
+				until = 0
+			}
+			if !e.strong || e.until != 0 && (until == 0 || until > e.until) {
+				e.until = until
+			}
 			e.strong = true
 		default:
 			e.old = true
@@ -366,6 +374,9 @@ func (j *attributing) exclusion(e *evidence) *Exclusion {
 	case e.local, j.in.Address.IsLoopback():
 		return &Exclusion{Rule: RuleLoopbackOrDummy}
 	case e.strong:
+		if e.until != 0 {
+			j.again(e.until) // a neighbour table may show the owner for longer
+		}
 		return nil
 	case e.proxied == ByPlugin:
 		return &Exclusion{Rule: RuleReachableVia, Proxy: ByPlugin, MAC: e.plugin}

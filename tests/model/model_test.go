@@ -1,0 +1,116 @@
+// Package model_test checks the aggregator against a reference: a few hundred lines that keep every
+// claim in plain maps, and judge every address from scratch after each change. Random histories run
+// through both. What both say must be equal after every step.
+package model_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+var (
+	steps    = flag.Uint64("steps", 0, "number of steps to run; 0 runs for -for")
+	duration = flag.Duration("for", 3*time.Second, "how long to run random histories")
+	seed     = flag.Uint64("seed", 0, "seed of the first history; 0 takes one from the clock")
+)
+
+// stepsOfOne is the number of steps of one history.
+const stepsOfOne = 200
+
+// A random history leads to the same owners, conflicts and findings in the aggregator and in the
+// reference, after every step. The history that does not is printed, as short as it can be made.
+func TestRandomHistories(t *testing.T) {
+	first := *seed
+	if first == 0 {
+		first = uint64(time.Now().UnixNano())
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(4000)) // most of the heap is garbage
+	began := time.Now()
+	var next, done atomic.Uint64
+	over := func() bool {
+		return *steps > 0 && done.Load() >= *steps || *steps == 0 && time.Since(began) > *duration
+	}
+	t.Run("", func(t *testing.T) {
+		for range runtime.GOMAXPROCS(0) {
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				for !over() && !t.Failed() {
+					number := first + next.Add(1) - 1
+					s := settingOf(int(number % settings))
+					g := &generator{Rand: rand.New(rand.NewPCG(number, 2)), left: stepsOfOne}
+					history, difference := play(t, s, g.next)
+					done.Add(uint64(len(history)))
+					if difference != "" {
+						history, difference = shrink(t, s, history, difference)
+						t.Fatalf("seed %d: a file of testdata/histories that fails:\n\tsetting %d\n%s\n%s", number, number%settings, lines(history), difference)
+					}
+				}
+			})
+		}
+	})
+	t.Logf("%d steps from seed %d in %s: %.0f a second", done.Load(), first, time.Since(began).Round(time.Millisecond), float64(done.Load())/time.Since(began).Seconds())
+}
+
+func lines(history []step) string {
+	var b strings.Builder
+	for _, s := range history {
+		fmt.Fprintln(&b, "\t"+s.String())
+	}
+	return b.String()
+}
+
+// replay runs steps.
+func replay(t *testing.T, s setting, steps []step) string {
+	at := 0
+	_, difference := play(t, s, func(*run) (step, bool) {
+		if at == len(steps) {
+			return step{}, false
+		}
+		at++
+		return steps[at-1], true
+	})
+	return difference
+}
+
+// Histories in which the aggregator once was wrong lead to what the reference says.
+func TestKnownHistories(t *testing.T) {
+	files, err := filepath.Glob("testdata/histories/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("there are no histories: ", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			number, history := 0, []step(nil)
+			for line := range strings.Lines(string(text)) {
+				line = strings.TrimSpace(line)
+				if rest, ok := strings.CutPrefix(line, "setting "); ok {
+					number, err = strconv.Atoi(rest)
+				} else if line != "" && !strings.HasPrefix(line, "#") {
+					var s step
+					s, err = parse(line)
+					history = append(history, s)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if difference := replay(t, settingOf(number), history); difference != "" {
+				t.Error(difference)
+			}
+		})
+	}
+}

@@ -1,0 +1,922 @@
+package model_test
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// What the reference knows of the aggregator's own times.
+const (
+	forgetNodeAfter = 24 * time.Hour
+	keepResolvedFor = 24 * time.Hour
+	snapshotWithin  = time.Minute
+	lateWithin      = 100 * time.Millisecond
+	pingEvery       = 3 * time.Second
+	silentAfter     = 10 * time.Second
+)
+
+// A reference keeps what agents report in plain lists and maps, and judges every address anew after
+// each change. It has the rules of verdict in common with the aggregator, and nothing else.
+type reference struct {
+	policy   verdict.Policy
+	now      verdict.Stamp
+	nodes    []*node // in the order in which they came
+	sessions map[*session]bool
+	memory   map[netip.Addr]*memory
+	// tombs are the addresses that holders gave up, with their hardware addresses.
+	tombs map[tomb]death
+	// told is since when each finding has been told.
+	told map[string]verdict.Stamp
+	// checks are the claims that their nodes are to read again.
+	checks []*claim
+	// changed is when something changed last.
+	changed verdict.Stamp
+	lan     lan
+}
+
+// A memory is what one judgement of an address hands to the next.
+type memory struct {
+	owners      []verdict.Owner
+	claims      map[string][]*claim // of the owners, by id
+	conflicts   []verdict.Conflict
+	allocations []*allocation
+	vanished    []*verdict.Allocation
+	past        []verdict.Past
+	found       []verdict.Finding
+	clones      []verdict.Spoof
+	again       verdict.Stamp
+}
+
+type tomb struct {
+	addr netip.Addr
+	mac  verdict.MAC
+}
+
+type death struct {
+	at   verdict.Stamp
+	node *node
+}
+
+// A session is the aggregator's end of a stream.
+type session struct {
+	node         *node
+	agent        *agent
+	inside, lost bool
+	parts        []*pb.ReportRequest
+	synced, over bool
+	start, heard verdict.Stamp
+	asked        verdict.Stamp // when a ping was sent that is not answered; 0 for none
+}
+
+// A node is what one agent reported.
+type node struct {
+	rec        *verdict.Node // Name, Epoch, Unheard, TimedOut, Rebooted
+	name       string        // what its agent calls it
+	session    *session
+	namespaces map[uint32]*namespace
+	links      map[string]*link
+	interfaces []*iface
+	claims     []*claim
+	pools      []*pool
+	blind      bool
+	shared     bool // another node had its name while both were there
+	due        verdict.Stamp
+	sweep      int
+	connected  verdict.Stamp
+}
+
+type namespace struct {
+	rec   *verdict.Namespace // never changes
+	lacks []verdict.Finding  // of addresses that it was meant to have
+	sweep int
+}
+
+type iface struct {
+	node      *node
+	namespace *namespace
+	rec       verdict.Interface // without Namespace and Link
+	link      *link
+	sweep     int
+}
+
+type claim struct {
+	verdict.Claim // without Interface and Link
+	node          *node
+	addr          netip.Addr
+	port          *iface
+	link          *link
+	sweep         int
+	ended         bool
+}
+
+type pool struct {
+	rec   *verdict.Pool
+	node  *node
+	sweep int
+}
+
+type allocation struct {
+	*verdict.Allocation
+	pool  *pool
+	sweep int
+}
+
+func newReference(policy verdict.Policy, now verdict.Stamp) *reference {
+	return &reference{
+		policy: policy, now: now, sessions: map[*session]bool{}, memory: map[netip.Addr]*memory{}, tombs: map[tomb]death{},
+		told: map[string]verdict.Stamp{}, lan: lan{oneWays: map[[2]*link]*oneWay{}},
+	}
+}
+
+func (r *reference) of(a netip.Addr) *memory {
+	m := r.memory[a]
+	if m == nil {
+		m = &memory{claims: map[string][]*claim{}}
+		r.memory[a] = m
+	}
+	return m
+}
+
+// quiet reports whether nothing has changed for as long as late findings take.
+func (r *reference) quiet() bool { return r.now >= r.changed.Add(lateAfter) }
+
+// receive takes one message.
+func (r *reference) receive(s *session, m *pb.ReportRequest) {
+	if s.over {
+		return
+	}
+	s.heard = r.now
+	if m.GetHello() != nil && !r.connect(s, m.GetHello()) {
+		r.end(s)
+		return
+	}
+	if m.GetSnapshotBegin() {
+		s.lost, s.inside, s.parts = false, true, nil
+	}
+	switch {
+	case s.lost:
+	case !s.inside:
+		r.apply(s.node, m, false)
+		r.judge()
+	default:
+		s.parts = append(s.parts, m)
+		if m.GetSnapshotEnd() {
+			s.inside, s.synced = false, true
+			r.snapshot(s)
+		}
+	}
+}
+
+// pong takes the answer to a ping.
+func (r *reference) pong(s *session) {
+	if !s.over {
+		s.heard, s.asked = r.now, 0
+	}
+}
+
+// answers reports whether a node answers a check at once.
+func (n *node) answers() bool {
+	s := n.session
+	return s != nil && !s.agent.deaf && !s.inside && !s.lost
+}
+
+// connect begins a session. It reports whether the agent is accepted.
+func (r *reference) connect(s *session, hello *pb.Hello) bool {
+	var n *node
+	for _, known := range r.nodes {
+		if known.rec.Boot == hello.GetBootId() && known.rec.Netns == hello.GetNetns() {
+			n = known
+		}
+	}
+	if n == nil {
+		n = &node{rec: &verdict.Node{Boot: hello.GetBootId(), Netns: hello.GetNetns(), Unheard: true}}
+		n.reset()
+		r.nodes = append(r.nodes, n)
+	}
+	if n.session != nil {
+		if hello.GetEpoch() < n.rec.Epoch {
+			return false
+		}
+		r.end(n.session)
+	}
+	n.session, s.node, n.connected = s, n, r.now
+	n.rec.Epoch = hello.GetEpoch()
+	if n.name != hello.GetNode() {
+		n.name = hello.GetNode()
+		r.label(n)
+	}
+	if n.rec.Unheard && n.due == 0 {
+		n.due = r.now.Add(r.policy.NodeTimeout)
+	}
+	r.judge()
+	return true
+}
+
+func (n *node) reset() {
+	n.namespaces, n.links, n.interfaces, n.claims, n.pools = map[uint32]*namespace{}, map[string]*link{}, nil, nil, nil
+}
+
+// end ends a session by the aggregator.
+func (r *reference) end(s *session) {
+	s.over = true
+	delete(r.sessions, s)
+}
+
+// disconnect ends a session.
+func (r *reference) disconnect(s *session) {
+	r.end(s)
+	n := s.node
+	if n == nil || n.session != s {
+		return
+	}
+	if !n.rec.Unheard {
+		n.shared = len(r.namesakes(n.name)) > 0
+	}
+	n.session = nil
+	if n.rec.TimedOut {
+		n.arm(r.now.Add(forgetNodeAfter))
+		return
+	}
+	n.rec.Unheard = true
+	n.arm(r.now.Add(r.policy.NodeTimeout))
+	for _, other := range r.nodes {
+		if other.name == n.name && other.session != nil && !other.rec.Unheard && n.bootedAs(other) {
+			r.booted(n)
+			break
+		}
+	}
+	r.judge()
+}
+
+// live reports whether a node is heard from.
+func (n *node) live() bool { return n.session != nil && !n.rec.Unheard }
+
+// arm sets the node's timer, unless it is due sooner.
+func (n *node) arm(at verdict.Stamp) {
+	if n.due == 0 || at < n.due {
+		n.due = at
+	}
+}
+
+// longName is a node's name with as much of its identity as it takes.
+func (r *reference) longName(n *node) string {
+	name := n.name + "@" + n.rec.Boot[:min(len(n.rec.Boot), 8)]
+	for _, other := range r.nodes {
+		if other != n && other.rec.Name == name {
+			return name + "." + n.rec.Netns
+		}
+	}
+	return name
+}
+
+// label gives a node the name that its agent gives it, and another node of that name a longer one:
+// the one that is silent, or else the one with the later identity.
+func (r *reference) label(n *node) {
+	name := n.name
+	for _, other := range r.nodes {
+		switch {
+		case other == n || other.rec.Name != n.name:
+		case other.session == nil || cmp.Or(strings.Compare(n.rec.Boot, other.rec.Boot), strings.Compare(n.rec.Netns, other.rec.Netns)) < 0:
+			other.rec.Name = r.longName(other)
+		default:
+			name = r.longName(n)
+		}
+	}
+	n.rec.Name = name
+}
+
+// unlabel gives the name of a node that is given up to one that is heard from and had a longer one.
+func (r *reference) unlabel(n *node) {
+	if n.rec.Name != n.name {
+		return
+	}
+	for _, other := range r.nodes {
+		if other != n && other.name == n.name && !other.rec.Unheard {
+			n.rec.Name, other.rec.Name = r.longName(n), other.name
+			return
+		}
+	}
+}
+
+// uplinks are the hardware addresses of a node's uplinks that nobody else has by design.
+func (n *node) uplinks() (macs []verdict.MAC) {
+	for _, i := range n.interfaces {
+		if i.namespace.rec.Record == verdict.OwnRecord && i.rec.Uplink && i.rec.MAC != "" && !i.rec.MAC.Shared() {
+			macs = append(macs, i.rec.MAC)
+		}
+	}
+	return macs
+}
+
+// bootedAs reports whether a silent node became another one when its machine was booted.
+func (n *node) bootedAs(now *node) bool {
+	if n == now || n.shared || n.rec.Boot == now.rec.Boot {
+		return false
+	}
+	return slices.ContainsFunc(now.uplinks(), func(mac verdict.MAC) bool { return slices.Contains(n.uplinks(), mac) })
+}
+
+// booted ends all that nodes had before their machine was booted.
+func (r *reference) booted(nodes ...*node) {
+	for _, n := range nodes {
+		n.rec.Rebooted = true
+	}
+	r.giveUp(nodes)
+}
+
+// timeOut ends what nodes had that were silent for too long, and forgets the nodes a day later.
+func (r *reference) timeOut(nodes []*node) {
+	var over []*node
+	for _, n := range nodes {
+		n.due = 0
+		switch {
+		case !n.rec.Unheard:
+		case !n.rec.TimedOut:
+			over = append(over, n)
+		case n.session == nil:
+			r.nodes = slices.DeleteFunc(r.nodes, func(other *node) bool { return other == n })
+		}
+	}
+	r.giveUp(over)
+}
+
+// giveUp ends all that nodes were known to have.
+func (r *reference) giveUp(nodes []*node) {
+	var over []*claim
+	for _, n := range nodes {
+		n.rec.TimedOut = true
+		over = append(over, n.claims...)
+	}
+	r.judgeThose(over)
+	for _, c := range over {
+		if c.node.rec.Rebooted && c.port.namespace.rec.Record != verdict.OwnRecord {
+			r.endClaim(c, false, 0)
+		} else {
+			r.remove(c)
+		}
+	}
+	for _, n := range nodes {
+		for _, name := range slices.Sorted(maps.Keys(n.links)) {
+			r.leaveDomains(n.links[name])
+		}
+		for _, i := range slices.Clone(n.interfaces) {
+			r.change(i, func() { n.interfaces = slices.DeleteFunc(n.interfaces, func(other *iface) bool { return other == i }) })
+		}
+		for _, p := range slices.Clone(n.pools) {
+			r.endPool(p)
+		}
+		n.reset()
+		r.unlabel(n)
+		n.due = r.now.Add(forgetNodeAfter)
+	}
+}
+
+// snapshot replaces all that a node had.
+func (r *reference) snapshot(s *session) {
+	n := s.node
+	n.sweep++
+	last := s.parts[len(s.parts)-1]
+	var wire []*pb.ReportRequest
+	for _, m := range s.parts[:len(s.parts)-1] {
+		kernel, frames := split(m.GetClaims())
+		r.applyAll(n, m, kernel, true)
+		wire = append(wire, &pb.ReportRequest{Claims: frames})
+	}
+	kernel, frames := split(last.GetClaims())
+	r.applyAll(n, last, append(kernel, frames...), true)
+	for _, m := range wire {
+		r.applyAll(n, m, m.GetClaims(), true)
+	}
+	s.parts = nil
+	r.sweepOut(n)
+	r.answer(n, s)
+	n.due = 0
+	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted = false, false, false
+	var before []*node
+	for _, old := range r.nodes {
+		if old.name == n.name && old.rec.Unheard && !old.rec.TimedOut && old.session == nil && old.bootedAs(n) {
+			before = append(before, old)
+		}
+	}
+	r.booted(before...)
+	r.judge()
+}
+
+// answer is where the answers to checks in a snapshot would count: simulated agents do not answer
+// while they send one.
+func (r *reference) answer(*node, *session) {}
+
+func split(claims []*pb.ClaimRecord) (kernel, wire []*pb.ClaimRecord) {
+	for _, c := range claims {
+		if fromKernel(c) {
+			kernel = append(kernel, c)
+		} else {
+			wire = append(wire, c)
+		}
+	}
+	return kernel, wire
+}
+
+// sweepOut ends all that a snapshot did not have.
+func (r *reference) sweepOut(n *node) {
+	for _, id := range slices.Sorted(maps.Keys(n.namespaces)) {
+		if ns := n.namespaces[id]; ns.sweep != n.sweep {
+			r.endNamespace(n, ns, true)
+		}
+	}
+	var over []*claim
+	for _, i := range slices.Clone(n.interfaces) {
+		if i.sweep != n.sweep {
+			r.endInterface(i, true)
+		}
+	}
+	for _, c := range n.claims {
+		if c.sweep != n.sweep {
+			over = append(over, c)
+		}
+	}
+	for _, c := range over {
+		r.endClaim(c, true, 0)
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.links)) {
+		if l := n.links[name]; l.known && l.sweep != n.sweep {
+			r.endLink(l)
+		}
+	}
+	for _, p := range slices.Clone(n.pools) {
+		if p.sweep != n.sweep {
+			r.endPool(p)
+			continue
+		}
+		for _, m := range r.memory {
+			for _, al := range slices.Clone(m.allocations) {
+				if al.pool == p && al.sweep != n.sweep {
+					m.vanish(al)
+				}
+			}
+		}
+	}
+}
+
+// apply applies one message of changes.
+func (r *reference) apply(n *node, m *pb.ReportRequest, snapshot bool) {
+	r.applyAll(n, m, m.GetClaims(), snapshot)
+}
+
+// applyAll applies the records of a message, with some claims in place of its own.
+func (r *reference) applyAll(n *node, m *pb.ReportRequest, claims []*pb.ClaimRecord, snapshot bool) {
+	for _, rec := range m.GetNamespaces() {
+		r.applyNamespace(n, rec)
+	}
+	for _, rec := range m.GetLinks() {
+		r.applyLink(n, rec)
+	}
+	for _, rec := range m.GetInterfaces() {
+		r.applyInterface(n, rec)
+	}
+	for _, rec := range claims {
+		r.applyClaim(n, rec, snapshot)
+	}
+	for _, rec := range m.GetPools() {
+		r.applyPool(n, rec)
+	}
+	for _, rec := range m.GetAllocations() {
+		r.applyAllocation(n, rec)
+	}
+	if m.GetStatus() != nil {
+		n.blind = m.GetStatus().GetBlind()
+	}
+}
+
+func (r *reference) applyNamespace(n *node, rec *pb.NamespaceRecord) {
+	old := n.namespaces[rec.GetId()]
+	if rec.GetGone() {
+		if old != nil {
+			r.endNamespace(n, old, false)
+		}
+		return
+	}
+	w := rec.GetWorkload()
+	next := &verdict.Namespace{
+		Node: n.rec, Record: rec.GetId(), Netns: rec.GetNetns(), Intended: packIntended(rec.GetIntended()),
+		Who: verdict.Workload{
+			Kind: verdict.WorkloadKind(w.GetKind()), Namespace: w.GetNamespace(), Name: w.GetName(), UID: w.GetUid(), ContainerID: w.GetContainerId(),
+			Source: w.GetSource(), VirtualMachine: w.GetVirtualMachine(),
+		}.Who(),
+	}
+	next.ID = verdict.OwnerID(n.rec, next.Record, next.Netns)
+	// A namespace whose inode became known is the same one. With any other id it is another one.
+	if old != nil && old.rec.ID != next.ID && old.rec.ID != verdict.OwnerID(n.rec, next.Record, "") {
+		r.endNamespace(n, old, false)
+		old = nil
+	}
+	switch {
+	case old == nil:
+		old = &namespace{rec: next}
+		n.namespaces[next.Record] = old
+	case *old.rec != *next:
+		old.rec = next
+		for _, i := range n.interfaces {
+			if i.namespace == old {
+				r.change(i, func() {})
+			}
+		}
+	}
+	old.sweep = n.sweep
+}
+
+// packIntended packs addresses as verdict.Namespace has them.
+func packIntended(list []*pb.Intended) string {
+	var lines []string
+	for _, i := range list {
+		lines = append(lines, i.GetAddress()+" "+i.GetSource()+" "+i.GetInterface())
+	}
+	slices.Sort(lines)
+	return strings.Join(slices.Compact(lines), "\n")
+}
+
+// endNamespace ends a namespace with its interfaces and claims, and what entered by its port.
+func (r *reference) endNamespace(n *node, ns *namespace, sweeping bool) {
+	for _, i := range slices.Clone(n.interfaces) {
+		if i.namespace == ns {
+			r.endInterface(i, sweeping)
+		}
+	}
+	if ns.rec.Record != verdict.OwnRecord {
+		for _, c := range slices.Clone(n.claims) {
+			if c.wire() && c.port.namespace.rec.Record == verdict.OwnRecord && c.port.rec.Peer == ns.rec.Record {
+				r.endClaim(c, sweeping, 0)
+			}
+		}
+	}
+	delete(n.namespaces, ns.rec.Record)
+}
+
+func (r *reference) applyLink(n *node, rec *pb.LinkRecord) {
+	l := n.links[rec.GetName()]
+	if rec.GetGone() {
+		if l != nil {
+			r.endLink(l)
+		}
+		return
+	}
+	l = n.link(rec.GetName())
+	if kind := verdict.LinkKind(rec.GetKind()); l.kind != kind || l.routed != rec.GetRouted() {
+		r.changeLink(l, func() { l.kind, l.routed = kind, rec.GetRouted() })
+	}
+	l.known, l.sweep = true, n.sweep
+}
+
+// link returns a node's link, which need not be known yet.
+func (n *node) link(name string) *link {
+	if name == "" {
+		return nil
+	}
+	if n.links[name] == nil {
+		n.links[name] = &link{node: n, name: name}
+	}
+	return n.links[name]
+}
+
+// endLink ends a link. It stays as a name while something is on it.
+func (r *reference) endLink(l *link) {
+	l.known = false
+	r.leaveDomains(l)
+	if l.used() {
+		r.changeLink(l, func() { l.kind, l.routed = 0, false })
+	}
+	r.dropLink(l)
+}
+
+// used reports whether something is on a link.
+func (l *link) used() bool {
+	return slices.ContainsFunc(l.node.interfaces, func(i *iface) bool { return i.link == l }) ||
+		slices.ContainsFunc(l.node.claims, func(c *claim) bool { return c.link == l })
+}
+
+// dropLink forgets a link that is only named, and by nothing any more.
+func (r *reference) dropLink(l *link) {
+	if l != nil && !l.known && !l.used() && l.node.links[l.name] == l {
+		delete(l.node.links, l.name)
+		r.leaveDomains(l)
+	}
+}
+
+func (n *node) iface(namespace, index uint32) *iface {
+	for _, i := range n.interfaces {
+		if i.namespace.rec.Record == namespace && i.rec.Index == index {
+			return i
+		}
+	}
+	return nil
+}
+
+func (r *reference) applyInterface(n *node, rec *pb.InterfaceRecord) {
+	i := n.iface(rec.GetNamespace(), rec.GetIndex())
+	if rec.GetGone() {
+		if i != nil {
+			r.endInterface(i, false)
+		}
+		return
+	}
+	ns := n.namespaces[rec.GetNamespace()]
+	if ns == nil {
+		return
+	}
+	next := verdict.Interface{
+		Index: rec.GetIndex(), Name: rec.GetName(), MAC: verdict.MAC(rec.GetMac()), Attachment: verdict.Attachment(rec.GetAttachment()),
+		HostInterface: rec.GetHostInterface(), VRF: rec.GetVrf(), Uplink: rec.GetUplink(), Peer: rec.GetPeerNamespace(),
+		Tap: rec.GetKind() == "tun", Kind: rec.GetKind(),
+	}
+	if i == nil {
+		i = &iface{node: n, namespace: ns, rec: verdict.Interface{Index: rec.GetIndex()}}
+		n.interfaces = append(n.interfaces, i)
+	}
+	if l := n.link(rec.GetLink()); i.rec != next || i.link != l {
+		old, uplink := i.link, i.rec.Uplink
+		r.change(i, func() { i.rec, i.link = next, l })
+		if old != l {
+			r.dropLink(old)
+		}
+		if uplink != next.Uplink {
+			for _, c := range n.claims {
+				if c.port == i {
+					r.lan.sightings = append(r.lan.sightings, c)
+				}
+			}
+		}
+	}
+	i.sweep = n.sweep
+}
+
+// endInterface ends an interface with the claims on it.
+func (r *reference) endInterface(i *iface, sweeping bool) {
+	n := i.node
+	for _, c := range slices.Clone(n.claims) {
+		if c.port == i {
+			r.endClaim(c, sweeping, 0)
+		}
+	}
+	r.change(i, func() { n.interfaces = slices.DeleteFunc(n.interfaces, func(other *iface) bool { return other == i }) })
+	r.dropLink(i.link)
+}
+
+func (c *claim) wire() bool { return c.Kind != verdict.Assigned && c.Kind != verdict.DADFailed }
+
+func (n *node) claim(addr netip.Addr, port *iface, key verdict.Claim) *claim {
+	for _, c := range n.claims {
+		if c.addr == addr && c.port == port && c.Kind == key.Kind && c.MAC == key.MAC && c.VLAN == key.VLAN && c.InnerVLAN == key.InnerVLAN &&
+			c.NoOverride == key.NoOverride && c.Source == key.Source {
+			return c
+		}
+	}
+	return nil
+}
+
+func (r *reference) applyClaim(n *node, rec *pb.ClaimRecord, snapshot bool) {
+	addr, _ := netip.AddrFromSlice(rec.GetAddress())
+	port := n.iface(rec.GetNamespace(), rec.GetIndex())
+	kernel := fromKernel(rec)
+	if port == nil || addr.IsLoopback() || addr.IsUnspecified() || addr.IsMulticast() || !kernel && len(rec.GetMac()) == 0 {
+		return
+	}
+	key := verdict.Claim{Kind: verdict.Evidence(rec.GetKind())}
+	if !kernel {
+		key.MAC, key.Source = verdict.MAC(rec.GetMac()), verdict.MAC(rec.GetSource())
+		key.VLAN, key.InnerVLAN, key.NoOverride = uint16(rec.GetVlan()), uint16(rec.GetInnerVlan()), rec.GetNoOverride()
+	}
+	at := r.now.Add(-rec.GetAge().AsDuration())
+	c := n.claim(addr, port, key)
+	switch {
+	case rec.GetGone():
+		if c != nil {
+			r.endClaim(c, false, rec.GetResidence().AsDuration())
+		}
+		return
+	case c == nil && !kernel && (r.buried(n, addr, key.MAC, at) || at.Add(2*r.policy.StaleAfter) <= r.now):
+		return
+	case c == nil:
+		c = &claim{Claim: key, node: n, addr: addr, port: port}
+		c.Begun, c.Read = r.now, r.now
+		if !kernel {
+			c.link = port.link
+			if rec.GetLink() != "" {
+				c.link = n.link(rec.GetLink())
+			}
+		}
+		n.claims = append(n.claims, c)
+		r.saw(c, rec, at)
+	case snapshot && c.Last == stamp(rec.GetLastSeen()) && c.Count == rec.GetCount() && c.Network == rec.GetNetwork():
+		r.moveClaim(c, rec)
+	default:
+		r.moveClaim(c, rec)
+		if c.Count != rec.GetCount() {
+			c.Before = c.Seen
+			if !snapshot {
+				c.Read = r.now
+			}
+		}
+		r.saw(c, rec, at)
+	}
+	c.sweep = n.sweep
+}
+
+// saw takes over what a record says of a claim.
+func (r *reference) saw(c *claim, rec *pb.ClaimRecord, at verdict.Stamp) {
+	c.Routed, c.PrefixLength, c.Flags, c.Count = rec.GetRouted(), uint8(rec.GetPrefixLength()), rec.GetFlags(), rec.GetCount()
+	c.First, c.Last, c.AssignedAt, c.Network = stamp(rec.GetFirstSeen()), stamp(rec.GetLastSeen()), stamp(rec.GetAssignedAt()), rec.GetNetwork()
+	c.Seen = max(c.Seen, at)
+	if c.wire() {
+		c.Begun = min(c.Begun, c.Seen)
+		if c.port.rec.Uplink {
+			r.lan.sightings = append(r.lan.sightings, c)
+		}
+	}
+}
+
+func (r *reference) moveClaim(c *claim, rec *pb.ClaimRecord) {
+	if !c.wire() || rec.GetLink() == "" || c.link != nil && c.link.name == rec.GetLink() {
+		return
+	}
+	old := c.link
+	c.link = c.node.link(rec.GetLink())
+	r.dropLink(old)
+}
+
+func stamp(t *timestamppb.Timestamp) verdict.Stamp {
+	if t == nil {
+		return 0
+	}
+	return verdict.At(t.AsTime())
+}
+
+// remove takes a claim out.
+func (r *reference) remove(c *claim) {
+	if c.ended {
+		return
+	}
+	c.ended = true
+	c.node.claims = slices.DeleteFunc(c.node.claims, func(other *claim) bool { return other == c })
+	r.dropLink(c.link)
+}
+
+// endClaim ends a claim. If that ends what kernels say of a holder, the sightings of the holder end,
+// too, because nobody will take them back.
+func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
+	if c.ended {
+		return
+	}
+	r.remove(c)
+	if c.wire() {
+		return
+	}
+	id := c.port.namespace.rec.ID
+	still, there := false, false // whether the holder has the address, and whether by that hardware address
+	for other := range r.claims(c.addr) {
+		if !other.wire() && other.port.namespace.rec.ID == id {
+			still, there = true, there || other.port.meets() && other.port.rec.MAC == c.port.rec.MAC
+		}
+	}
+	at := r.now.Add(-residence)
+	if c.port.meets() && !there {
+		r.tombs[tomb{c.addr, c.port.rec.MAC}] = death{at, c.node}
+	}
+	if still {
+		return
+	}
+	m := r.memory[c.addr]
+	if m == nil {
+		return
+	}
+	for _, sighting := range m.claims[id] {
+		if sighting.ended || !sighting.wire() || sighting.node == c.node && sweeping && sighting.sweep == c.node.sweep {
+			continue
+		}
+		r.remove(sighting)
+		if sighting.node != c.node {
+			r.tombs[tomb{c.addr, sighting.MAC}] = death{at, c.node}
+		}
+	}
+}
+
+// buried reports whether what a node saw was before its sender gave the address up.
+func (r *reference) buried(by *node, addr netip.Addr, mac verdict.MAC, seen verdict.Stamp) bool {
+	d, ok := r.tombs[tomb{addr, mac}]
+	return ok && d.node != by && r.now < d.at.Add(r.policy.StaleAfter) && seen <= d.at.Add(lateWithin)
+}
+
+// claims yields the claims of an address.
+func (r *reference) claims(a netip.Addr) func(yield func(*claim) bool) {
+	return func(yield func(*claim) bool) {
+		for _, n := range r.nodes {
+			for _, c := range n.claims {
+				if c.addr == a && !yield(c) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (n *node) pool(name string) *pool {
+	for _, p := range n.pools {
+		if p.rec.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+func (r *reference) applyPool(n *node, rec *pb.PoolRecord) {
+	p := n.pool(rec.GetName())
+	if rec.GetGone() {
+		if p != nil {
+			r.endPool(p)
+		}
+		return
+	}
+	next := verdict.Pool{
+		IPAM: rec.GetIpam(), Name: rec.GetName(), Node: n.rec, Network: rec.GetNetwork(), State: verdict.PoolState(rec.GetState()),
+		Problem: rec.GetProblem(), LostAt: stamp(rec.GetLostAt()), Lost: rec.GetLost(), Plugin: rec.GetPlugin(), Device: rec.GetDevice(),
+		Routed: rec.GetRouted(), Config: rec.GetConfig(),
+	}
+	for _, g := range rec.GetRanges() {
+		first, _ := netip.AddrFromSlice(g.GetFirst())
+		last, _ := netip.AddrFromSlice(g.GetLast())
+		next.Ranges = append(next.Ranges, verdict.Range{First: first, Last: last})
+	}
+	for _, g := range rec.GetGateways() {
+		a, _ := netip.AddrFromSlice(g)
+		next.Gateways = append(next.Gateways, a)
+	}
+	if p == nil {
+		p = &pool{rec: &verdict.Pool{}, node: n}
+		n.pools = append(n.pools, p)
+	}
+	if next.LostAt != 0 {
+		if next.LostHeard = r.now; p.rec.LostAt == next.LostAt {
+			next.LostHeard = p.rec.LostHeard
+		}
+	}
+	*p.rec = next
+	p.sweep = n.sweep
+}
+
+// endPool ends a pool with its allocations: they are not known to be gone.
+func (r *reference) endPool(p *pool) {
+	p.rec.State = verdict.PoolStale
+	for _, m := range r.memory {
+		for _, al := range slices.Clone(m.allocations) {
+			if al.pool == p {
+				m.vanish(al)
+			}
+		}
+	}
+	p.node.pools = slices.DeleteFunc(p.node.pools, func(other *pool) bool { return other == p })
+}
+
+func (m *memory) vanish(al *allocation) {
+	m.allocations = slices.DeleteFunc(m.allocations, func(other *allocation) bool { return other == al })
+	m.vanished = append(m.vanished, al.Allocation)
+}
+
+func (r *reference) applyAllocation(n *node, rec *pb.AllocationRecord) {
+	p := n.pool(rec.GetPool())
+	addr, _ := netip.AddrFromSlice(rec.GetAddress())
+	if p == nil {
+		return
+	}
+	m := r.of(addr)
+	at := slices.IndexFunc(m.allocations, func(al *allocation) bool { return al.pool == p })
+	if rec.GetGone() {
+		if at >= 0 {
+			m.vanish(m.allocations[at])
+		}
+		return
+	}
+	next := &allocation{&verdict.Allocation{
+		Pool: p.rec, Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), AllocatedAt: stamp(rec.GetAllocatedAt()), Heard: r.now,
+	}, p, n.sweep}
+	if at < 0 {
+		m.allocations = append(m.allocations, next)
+		return
+	}
+	have := m.allocations[at]
+	if was := *have.Allocation; was.ContainerID == next.ContainerID && was.Interface == next.Interface && was.AllocatedAt == next.AllocatedAt {
+		have.sweep = n.sweep
+		return
+	}
+	if have.ContainerID != next.ContainerID {
+		m.vanished = append(m.vanished, have.Allocation)
+	}
+	m.allocations[at] = next
+}
