@@ -301,6 +301,8 @@ func (s *store) applyClaim(n *node, rec *pb.ClaimRecord, now verdict.Stamp, snap
 		return
 	case h == nil && !kernel && s.isBuried(n, addr, key.mac, at):
 		return // it was seen before its sender gave the address up
+	case h == nil && !kernel && at.Add(2*s.policy.StaleAfter) <= now:
+		return // it would be too old to be kept
 	case h == nil && !kernel && !snapshot && n.wireClaims >= maxClaims:
 		s.dropExcess(n, 1)
 		return

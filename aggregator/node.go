@@ -403,13 +403,17 @@ func (s *store) end(n *node, h *holding) {
 		return
 	}
 	id := h.Interface.Namespace.ID
+	still, there := false, false // whether the holder has the address, and whether by that hardware address
 	for _, other := range h.entry.holdings {
-		if other.mac == nil && other.Interface.Namespace.ID == id {
-			return
+		if i := other.Interface; other.mac == nil && i.Namespace.ID == id {
+			still, there = true, there || meets(i) && i.MAC == h.Interface.MAC
 		}
 	}
-	if meets(h.Interface) {
+	if meets(h.Interface) && !there {
 		s.bury(n, h.entry.addr, h.Interface.MAC)
+	}
+	if still {
+		return
 	}
 	o := h.entry.owner(id)
 	if o == nil {
