@@ -79,6 +79,8 @@ type topology struct {
 	generation        uint32
 	present, previous [layers][]stitch
 	domains           [layers]map[*domain]struct{}
+	// named finds the domain of a record.
+	named map[*verdict.Domain]*domain
 	// oneWays is keyed by the entered link and the link that has the hardware address.
 	oneWays  map[[2]*link]*oneWay
 	rotation rotation
@@ -89,6 +91,7 @@ type topology struct {
 func newTopology() topology {
 	return topology{
 		domains: [layers]map[*domain]struct{}{{}, {}},
+		named:   map[*verdict.Domain]*domain{},
 		oneWays: map[[2]*link]*oneWay{},
 	}
 }
@@ -151,6 +154,7 @@ func (s *store) dropAbroad(mac verdict.MAC, a *abroad) {
 
 // listAbroad enters an interface, and has looked at what other nodes saw of it.
 func (s *store) listAbroad(rec *verdict.Interface) {
+	s.touchNeighbours(rec)
 	if !meets(rec) {
 		return
 	}
@@ -160,7 +164,25 @@ func (s *store) listAbroad(rec *verdict.Interface) {
 	s.touchAll(a.claims)
 }
 
+// touchNeighbours has the addresses judged again that somebody on the interface's domain claims
+// for its hardware address.
+func (s *store) touchNeighbours(rec *verdict.Interface) {
+	if rec.MAC == "" || rec.Link == nil || rec.Link.Domain == nil {
+		return
+	}
+	d := s.named[rec.Link.Domain]
+	if d == nil {
+		return // it ends, and all of its links are looked at
+	}
+	for _, l := range d.links {
+		if hw := l.node.hardware.get(rec.MAC); hw != nil {
+			s.touchAll(hw.claims)
+		}
+	}
+}
+
 func (s *store) unlistAbroad(rec *verdict.Interface) {
+	s.touchNeighbours(rec)
 	if !meets(rec) {
 		return
 	}
@@ -375,7 +397,7 @@ func (s *store) join(y layer, a, b *link) {
 		return
 	}
 	small := b.domain(y)
-	delete(s.domains[y], small)
+	s.endDomain(small)
 	for _, l := range small.links {
 		s.setDomain(l, y, a.domain(y))
 	}
@@ -383,17 +405,41 @@ func (s *store) join(y layer, a, b *link) {
 
 func (s *store) newDomain(y layer, links []*link) {
 	d := &domain{layer: y, rec: &verdict.Domain{}}
-	s.domains[y][d] = struct{}{}
-	d.name(links)
+	s.domains[y][d], s.named[d.rec] = struct{}{}, d
+	first := slices.MinFunc(links, compareLinks)
+	d.rec.Node, d.rec.Name = first.node.rec, first.rec.Name
 	for _, l := range links {
 		s.setDomain(l, y, d)
 	}
 }
 
-// name names a domain by the first of some links.
-func (d *domain) name(links []*link) {
-	first := slices.MinFunc(links, compareLinks)
+func (s *store) endDomain(d *domain) {
+	delete(s.domains[d.layer], d)
+	delete(s.named, d.rec)
+}
+
+// nameDomain names a domain by the first of its links, and has the addresses judged again on all
+// of them if that is another one.
+func (s *store) nameDomain(d *domain) {
+	first := slices.MinFunc(d.links, compareLinks)
+	if d.rec.Node == first.node.rec && d.rec.Name == first.rec.Name {
+		return
+	}
 	d.rec.Node, d.rec.Name = first.node.rec, first.rec.Name
+	s.touchDomain(d)
+}
+
+// touchDomain has the addresses judged again that are claimed on a domain.
+func (s *store) touchDomain(d *domain) {
+	for _, l := range d.links {
+		for i := range l.node.interfaces.all() {
+			for _, h := range i.holdings {
+				if i.link == l || h.link == l {
+					s.touch(h.entry)
+				}
+			}
+		}
+	}
 }
 
 func compareLinks(a, b *link) int {
@@ -406,7 +452,7 @@ func (s *store) setDomain(l *link, y layer, d *domain) {
 	l.in(y).domain = d
 	if d != nil {
 		d.links = append(d.links, l)
-		d.name(append([]*link{l}, d.first()...))
+		s.nameDomain(d)
 	}
 	s.replaceLink(l.node, l, l.placed())
 }
@@ -424,16 +470,6 @@ func (l *link) placed() *verdict.Link {
 	return &next
 }
 
-// first is the link by which the domain is named, if it is still in it.
-func (d *domain) first() []*link {
-	for _, l := range d.links {
-		if l.node.rec == d.rec.Node && l.rec.Name == d.rec.Name {
-			return []*link{l}
-		}
-	}
-	return nil
-}
-
 // leaveDomains removes a link that ends from its domains. Other links that it connected stay
 // connected until a generation is over, because they did not change.
 func (s *store) leaveDomains(l *link) {
@@ -449,12 +485,12 @@ func (s *store) leaveDomains(l *link) {
 		l.rec = l.placed()
 		d.links = slices.DeleteFunc(d.links, func(other *link) bool { return other == l })
 		if len(d.links) > 1 {
-			d.name(d.links)
+			s.nameDomain(d)
 			continue
 		}
 		last := d.links[0]
 		d.links = nil
-		delete(s.domains[y], d)
+		s.endDomain(d)
 		s.setDomain(last, y, nil)
 	}
 }
@@ -528,11 +564,11 @@ func (s *store) split(d *domain, parts map[*link][]*link, largest *link) {
 		}
 	}
 	if len(parts[largest]) == 1 {
-		delete(s.domains[d.layer], d)
+		s.endDomain(d)
 		return
 	}
 	d.links = parts[largest]
-	d.name(d.links)
+	s.nameDomain(d)
 }
 
 // stitchesOf returns how the links of the claims' domains are known to be one.

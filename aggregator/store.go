@@ -218,22 +218,20 @@ func (s *store) mayBeOneMore(id nodeID) error {
 // another node, with the same name), or else the one with the later identity, so
 // that each has the same name after every restart.
 func (s *store) label(n *node) {
-	before := n.rec.Name
-	s.rename(n, n.name)
+	before, name := n.rec.Name, n.name
+	// No two have one name for a moment: findings are known by it.
 	for _, other := range s.shownAs(n.name) {
-		if other == n || other.rec.Name != n.name {
-			continue
-		}
-		longer := n
-		if other.session == nil || n.id.compare(other.id) < 0 {
-			longer = other
-		}
-		s.rename(longer, s.longName(longer))
-		if longer == other {
+		switch {
+		case other == n:
+		case other.session == nil || n.id.compare(other.id) < 0:
+			s.rename(other, s.longName(other))
 			s.touchNode(other)
 			s.publishNode(other)
+		default:
+			name = s.longName(n)
 		}
 	}
+	s.rename(n, name)
 	if before != "" && before != n.rec.Name {
 		s.touchNode(n)
 		s.publishNode(n)
@@ -250,9 +248,18 @@ func (s *store) rename(n *node, name string) {
 		s.dropPoolFindings(p)
 		s.lookAt(p)
 	}
+	s.overlapped(n)
 	s.shown.leave(n)
 	n.rec.Name = name
 	s.shown.enter(n)
+	for l := range n.links.all() { // links are in order of the names of their nodes
+		for y := range layers {
+			if d := l.domain(y); d != nil {
+				s.nameDomain(d)
+				s.touchDomain(d)
+			}
+		}
+	}
 }
 
 // shownAs are all nodes that are shown by a name.
@@ -367,9 +374,15 @@ func (s *store) booted(n *node) {
 	s.arm(n, s.clock().Add(forgetNodeAfter))
 }
 
+// touchNode has the addresses judged again that a node has claims or allocations of.
 func (s *store) touchNode(n *node) {
 	for i := range n.interfaces.all() {
 		s.touchAll(i.holdings)
+	}
+	for _, p := range n.pools {
+		for e := range p.entries.all() {
+			s.touch(e)
+		}
 	}
 }
 
