@@ -108,10 +108,11 @@ func (s *store) ring() time.Duration {
 	s.forget(now)
 	base := len(s.touched)
 	compare := false
+	var late []*node
 	for len(s.alarms) > 0 && s.alarms[0].clock().at <= now {
 		switch r := heap.Pop(&s.alarms).(type) {
 		case *node:
-			s.timeOut(r)
+			late = append(late, r)
 		case *entry:
 			s.touch(r)
 		case *rotation:
@@ -124,6 +125,7 @@ func (s *store) ring() time.Duration {
 			s.intend(r)
 		}
 	}
+	s.timeOut(late)
 	s.judgeTouched(base, received{})
 	if compare {
 		s.compareRanges() // gives up the lock: others use the stack of what is touched

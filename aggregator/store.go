@@ -362,16 +362,13 @@ func (n *node) uplinks() (macs []verdict.MAC) {
 	return macs
 }
 
-// booted ends all that a node had before its machine was booted: no network
+// booted ends all that nodes had before their machine was booted: no network
 // namespace outlives that.
-func (s *store) booted(n *node) {
-	if n.rec.TimedOut {
-		return
+func (s *store) booted(nodes ...*node) {
+	for _, n := range nodes {
+		n.rec.Rebooted = true
 	}
-	n.rec.Rebooted = true
-	s.giveUp(n)
-	s.disarm(n)
-	s.arm(n, s.clock().Add(forgetNodeAfter))
+	s.giveUp(nodes)
 }
 
 // touchNode has the addresses judged again that a node has claims or allocations of.
@@ -393,34 +390,38 @@ func (s *store) untell(n *node) {
 	}
 }
 
-// timeOut ends the owners of a node that was not heard from for too long, and
-// forgets the node itself a day later.
-func (s *store) timeOut(n *node) {
-	switch {
-	case !n.rec.Unheard:
-		return
-	case n.rec.TimedOut:
-		if n.session == nil {
+// timeOut ends the owners of nodes that were not heard from for too long, and
+// forgets the nodes themselves a day later.
+func (s *store) timeOut(nodes []*node) {
+	var over []*node
+	for _, n := range nodes {
+		switch {
+		case !n.rec.Unheard:
+		case !n.rec.TimedOut:
+			over = append(over, n)
+		case n.session == nil:
 			s.settleUp(n)
 			s.dropNode(n)
 		}
-		return
 	}
-	s.giveUp(n)
-	s.arm(n, s.clock().Add(forgetNodeAfter))
+	s.giveUp(over)
 }
 
-// giveUp ends all that a node was known to have.
-func (s *store) giveUp(n *node) {
-	n.rec.TimedOut = true
+// giveUp ends all that nodes were known to have. That of all of them ends before anything of it
+// is forgotten, so that it does not matter in which order the nodes come.
+func (s *store) giveUp(nodes []*node) {
 	var over []*holding
-	for i := range n.interfaces.all() {
-		over = append(over, i.holdings...)
+	for _, n := range nodes {
+		n.rec.TimedOut = true
+		for i := range n.interfaces.all() {
+			over = append(over, i.holdings...)
+		}
 	}
 	for _, h := range over { // once with the reason, then without the claims
 		s.judge(h.entry, received{})
 	}
 	for _, h := range over {
+		n := s.nodeOf(h)
 		if n.rec.Rebooted && h.Interface.Namespace.Record != verdict.OwnRecord {
 			s.end(n, h) // with what others saw of it, which the machine still is for its own
 			continue
@@ -428,6 +429,13 @@ func (s *store) giveUp(n *node) {
 		s.unlist(n, h)
 		s.touch(h.entry)
 	}
+	for _, n := range nodes {
+		s.emptyNode(n)
+	}
+}
+
+// emptyNode forgets all records of a node but its claims, which have ended.
+func (s *store) emptyNode(n *node) {
 	for l := range n.links.all() { // first, as what is left of a domain may be the node's own
 		s.leaveDomains(l)
 	}
@@ -443,6 +451,8 @@ func (s *store) giveUp(n *node) {
 	s.settleUp(n)
 	s.unlabel(n)
 	s.publishNode(n)
+	s.disarm(n)
+	s.arm(n, s.clock().Add(forgetNodeAfter))
 }
 
 // heard marks a node whose snapshot is complete.
@@ -506,11 +516,13 @@ func (s *store) snapshot(r *session, last []*pb.ReportRequest) error {
 	s.tellCorrected(n, r.corrected)
 	s.completed(n)
 	s.heard(n)
+	var before []*node
 	for old := s.called.get(n.name); old != nil; old = old.alsoCalled {
-		if old.rec.Unheard && old.session == nil && old.bootedAs(n) {
-			s.booted(old)
+		if old.rec.Unheard && !old.rec.TimedOut && old.session == nil && old.bootedAs(n) {
+			before = append(before, old)
 		}
 	}
+	s.booted(before...)
 	s.judgeTouched(base, received{})
 	s.tellAll(n)
 	select {
