@@ -1,6 +1,7 @@
 package aggregator
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -29,6 +30,17 @@ func (s *store) lack(ns *namespace) {
 	}
 }
 
+// compareBools orders false before true.
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
 // lackOf is lack after a namespace has an address more or less.
 func (s *store) lackOf(h *holding) {
 	if h.Kind == verdict.Assigned {
@@ -39,7 +51,7 @@ func (s *store) lackOf(h *holding) {
 // lackOfSpeaker is lack after the wire shows an address with a namespace whose kernel
 // does not have it, or shows it no more.
 func (s *store) lackOfSpeaker(o *verdict.Owner) {
-	if o.Namespace == nil || o.Assigned {
+	if o.Namespace == nil || o.Assigned && o.Namespace.Intended == "" {
 		return
 	}
 	if n := s.nodes[idOf(o.Namespace.Node)]; n != nil {
@@ -52,7 +64,13 @@ func (s *store) lackOfSpeaker(o *verdict.Owner) {
 // intend makes the findings about addresses that a namespace lacks.
 func (s *store) intend(ns *namespace) {
 	var now []verdict.Finding
-	if !ns.ended && len(ns.ifaces) > 0 && !ns.rec.Node.Unheard {
+	switch {
+	case ns.ended:
+		s.inherit(ns)
+	case len(ns.ifaces) == 0:
+	case ns.rec.Node.Unheard:
+		return // what was found stays found
+	default:
 		now = s.lacks(ns)
 	}
 	before := ns.lacks
@@ -75,13 +93,9 @@ func (s *store) lacks(ns *namespace) (list []verdict.Finding) {
 		ns.rec.Who.Workload().VirtualMachine != "" {
 		return nil
 	}
-	inside := ns.ifaces[0].rec
-	for _, i := range ns.ifaces {
-		if i.rec.Attachment != verdict.Local {
-			inside = i.rec
-			break
-		}
-	}
+	inside := slices.MinFunc(ns.ifaces, func(a, b *iface) int {
+		return cmp.Or(compareBools(a.rec.Attachment == verdict.Local, b.rec.Attachment == verdict.Local), cmp.Compare(a.rec.Index, b.rec.Index))
+	}).rec
 	o := verdict.Owner{ID: ns.rec.ID, Node: ns.rec.Node, Namespace: ns.rec, Interface: inside, MAC: inside.MAC, State: verdict.Live, Pod: p}
 	for _, missing := range s.lacking(&o) {
 		if missing.GetSource() == sourceKubernetes {
@@ -103,9 +117,27 @@ func (s *store) lacks(ns *namespace) (list []verdict.Finding) {
 	return list
 }
 
-// endLacks ends the findings about a namespace that has ended.
+// endLacks ends the findings about a namespace that has ended, once the message is applied that
+// says so.
 func (s *store) endLacks(ns *namespace) {
 	ns.ended = true
-	s.disarm(ns)
-	s.intend(ns)
+	if len(ns.lacks) > 0 {
+		s.arm(ns, s.clock())
+	}
+}
+
+// inherit gives the findings about a namespace that has ended to the same one under another
+// number: an agent that was started anew counts anew.
+func (s *store) inherit(ns *namespace) {
+	n := s.nodes[idOf(ns.rec.Node)]
+	if n == nil {
+		return
+	}
+	for other := range n.namespaces.all() {
+		if other.rec.ID == ns.rec.ID {
+			other.lacks, ns.lacks = append(other.lacks, ns.lacks...), nil
+			s.arm(other, s.clock())
+			return
+		}
+	}
 }

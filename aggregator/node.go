@@ -334,6 +334,7 @@ func (s *store) replaceInterface(n *node, i *iface, rec *verdict.Interface) {
 	if i.namespace.rec.Record == verdict.OwnRecord {
 		s.touchDisputes(n)
 	}
+	s.lack(i.namespace)
 	s.unlistHardware(n, i)
 	i.rec = rec
 	if rec.MAC != "" {
@@ -389,6 +390,7 @@ func (s *store) endInterface(n *node, i *iface) {
 		i.namespace.ifaces = slices.Delete(i.namespace.ifaces, at, at+1)
 	}
 	n.interfaces.remove(ifaceKey{i.namespace.rec.Record, i.rec.Index})
+	s.lack(i.namespace)
 }
 
 // end ends one claim. When a kernel's word on a holding ends, so do the wire's

@@ -464,6 +464,9 @@ func (s *store) heard(n *node) {
 	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted = false, false, false
 	s.checkNames(n)
 	s.touchNode(n)
+	for ns := range n.namespaces.all() {
+		s.lack(ns)
+	}
 	s.publishPlace(n)
 }
 
