@@ -105,6 +105,8 @@ func (s *store) book(p *pool, al verdict.Allocation, now verdict.Stamp) *allocat
 				b.vanished = append(b.vanished, &have.Allocation)
 			}
 			next := &allocation{Allocation: al, cost: have.cost}
+			s.pools.leaveSandbox(have.ContainerID, e)
+			s.pools.enterSandbox(al.ContainerID, e)
 			b.allocations[i] = next
 			s.touch(e)
 			return next
@@ -112,6 +114,7 @@ func (s *store) book(p *pool, al verdict.Allocation, now verdict.Stamp) *allocat
 	}
 	next := &allocation{Allocation: al, cost: fresh}
 	b.allocations = append(b.allocations, next)
+	s.pools.enterSandbox(al.ContainerID, e)
 	if p.entries.get(al.Address) == nil {
 		p.entries.put(e)
 		p.allocated[family(al.Address)]++
@@ -167,6 +170,7 @@ func (s *store) unbook(p *pool, e *entry, al *allocation) {
 		p.allocated[family(e.addr)]--
 	}
 	b.vanished = append(b.vanished, &al.Allocation)
+	s.pools.leaveSandbox(al.ContainerID, e)
 	s.charge(p.node, &al.cost, 0, true)
 	s.count(p, -1)
 	s.touch(e)

@@ -35,6 +35,7 @@ func podKey(ns *verdict.Namespace) verdict.Packed {
 func (s *store) listPod(ns *namespace) {
 	if ns.rec.Who.ContainerID() != "" {
 		s.sandboxes.enter(ns)
+		s.touchSandbox(ns)
 	}
 	if s.kube != nil && podKey(ns.rec) != "" {
 		s.pods.enter(ns)
@@ -45,9 +46,20 @@ func (s *store) listPod(ns *namespace) {
 func (s *store) unlistPod(ns *namespace) {
 	if ns.rec.Who.ContainerID() != "" {
 		s.sandboxes.leave(ns)
+		s.touchSandbox(ns)
 	}
 	if s.kube != nil && podKey(ns.rec) != "" {
 		s.pods.leave(ns)
+	}
+}
+
+// touchSandbox has the addresses judged again that IPAM gave to a sandbox, after it came or ended.
+func (s *store) touchSandbox(ns *namespace) {
+	if len(s.pools.bySandbox) == 0 {
+		return
+	}
+	for _, e := range s.pools.bySandbox[ns.rec.Who.Workload().ContainerID] {
+		s.touch(e)
 	}
 }
 

@@ -93,12 +93,32 @@ type pools struct {
 	cluster prefixes
 	// allocations counts all.
 	allocations int
+	// bySandbox finds the addresses that a sandbox was given, once for each allocation.
+	bySandbox map[string][]*entry
 	// lent is what covering gives.
 	lent []*verdict.Pool
 }
 
 func newPools() pools {
-	return pools{byKey: make(map[poolKey]*pool), byRec: make(map[*verdict.Pool]*pool), cluster: newPrefixes()}
+	return pools{
+		byKey: make(map[poolKey]*pool), byRec: make(map[*verdict.Pool]*pool), cluster: newPrefixes(), bySandbox: make(map[string][]*entry),
+	}
+}
+
+func (p *pools) enterSandbox(id string, e *entry) {
+	if id != "" {
+		p.bySandbox[id] = append(p.bySandbox[id], e)
+	}
+}
+
+func (p *pools) leaveSandbox(id string, e *entry) {
+	list := p.bySandbox[id]
+	if i := slices.Index(list, e); i >= 0 {
+		list = slices.Delete(list, i, i+1)
+	}
+	if p.bySandbox[id] = list; len(list) == 0 {
+		delete(p.bySandbox, id)
+	}
 }
 
 // prefixes find pools by addresses. Each range is entered by the smallest prefix that
