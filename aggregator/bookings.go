@@ -118,11 +118,20 @@ func (s *store) book(p *pool, al verdict.Allocation, now verdict.Stamp) *allocat
 	if p.entries.get(al.Address) == nil {
 		p.entries.put(e)
 		p.allocated[family(al.Address)]++
+		s.used(p)
 	}
 	s.count(p, 1)
 	s.touch(e)
 	s.lookAt(p)
 	return next
+}
+
+// used has the networks of a node compared again if a pool may be used from now on, or no more:
+// that tells how much it matters that two have addresses in common.
+func (s *store) used(p *pool) {
+	if p.node != nil && p.allocated.of(families) < 2 {
+		s.overlapped(p.node)
+	}
 }
 
 // has reports whether the booking has an allocation in the same place.
@@ -168,6 +177,7 @@ func (s *store) unbook(p *pool, e *entry, al *allocation) {
 	if !slices.ContainsFunc(b.allocations, func(other *allocation) bool { return other.Pool == al.Pool }) {
 		p.entries.remove(e.addr)
 		p.allocated[family(e.addr)]--
+		s.used(p)
 	}
 	b.vanished = append(b.vanished, &al.Allocation)
 	s.pools.leaveSandbox(al.ContainerID, e)

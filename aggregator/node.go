@@ -328,9 +328,7 @@ func (s *store) setInterface(n *node, ns *namespace, rec verdict.Interface, link
 // used, and has all addresses looked at that are judged by it.
 func (s *store) replaceInterface(n *node, i *iface, rec *verdict.Interface) {
 	old := i.rec
-	if leadsOut(old) || leadsOut(rec) {
-		s.overlapped(n)
-	}
+	s.overlapped(n)
 	if i.namespace.rec.Record == verdict.OwnRecord {
 		s.touchDisputes(n)
 	}
@@ -375,9 +373,7 @@ func (s *store) endInterface(n *node, i *iface) {
 		s.end(n, h)
 	}
 	s.unlistHardware(n, i)
-	if leadsOut(i.rec) {
-		s.overlapped(n)
-	}
+	s.overlapped(n)
 	if i.namespace.rec.Record == verdict.OwnRecord {
 		s.touchDisputes(n)
 	}
