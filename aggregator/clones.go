@@ -51,17 +51,31 @@ func (s *store) noteClones(e *entry, clones []verdict.Spoof) {
 		}
 		c := s.clones[key]
 		if delete(c.shown, e); len(c.shown) == 0 {
+			s.hidden = append(s.hidden, key)
+		}
+	}
+	e.unbooked()
+}
+
+// endClones ends the findings about hardware addresses that no claim shows any more. That is known
+// once all addresses are judged that something changed about.
+func (s *store) endClones() {
+	for _, key := range s.hidden {
+		if c := s.clones[key]; c != nil && len(c.shown) == 0 {
 			delete(s.clones, key)
 			s.endFinding(nil, c.told)
 		}
 	}
-	e.unbooked()
+	s.hidden = nil
 }
 
 // tellClone publishes the finding with the newest claim only. wholeSpoof adds up all claims.
 func (s *store) tellClone(c *clone, newest *verdict.Spoof) {
 	spoof := *newest
 	f := s.policy.CloneFinding(&spoof)
+	if c.told != nil && c.told.ID != f.ID {
+		s.endFinding(nil, c.told) // its node or port has another name now
+	}
 	c.told = &f
 	s.tellFinding(nil, c.told)
 }

@@ -65,6 +65,7 @@ func (s *store) judgeTouched(base int, r received) {
 	if cap(s.touched) > 1<<16 && len(s.touched) == 0 {
 		s.touched = nil
 	}
+	s.endClones()
 	s.sendChecks()
 	s.lookAtPools()
 }

@@ -46,6 +46,8 @@ type node struct {
 	// holders has the first of all interfaces with one MAC.
 	holders  chains[verdict.MAC, *iface]
 	hardware lookup[verdict.MAC, *hardware]
+	// sources are the claims in frames that another hardware address sent, by that.
+	sources map[verdict.MAC][]*holding
 	// pools are what its own IPAM gives addresses from.
 	pools []*pool
 	// allocated is how many addresses those have given.
@@ -139,6 +141,7 @@ func (n *node) reset() {
 	n.links = newLookup(func(l *link) string { return l.rec.Name })
 	n.holders = newChains(func(i *iface) verdict.MAC { return i.rec.MAC }, func(i *iface) **iface { return &i.alike })
 	n.hardware = newLookup(func(hw *hardware) verdict.MAC { return hw.mac })
+	n.sources = make(map[verdict.MAC][]*holding)
 }
 
 // named is the node's entry of a MAC that claims name, made where there is none.
@@ -360,8 +363,9 @@ func (s *store) unlistHardware(n *node, i *iface) {
 	s.unlistAbroad(i.rec)
 }
 
-// touchNamed has all looked at that frames with a MAC claimed.
+// touchNamed has all looked at that frames with a MAC claimed, or that a MAC sent.
 func (s *store) touchNamed(n *node, mac verdict.MAC) {
+	s.touchAll(n.sources[mac])
 	if hw := n.hardware.get(mac); hw != nil {
 		s.touchAll(hw.claims)
 	}

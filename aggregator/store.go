@@ -71,6 +71,8 @@ type store struct {
 	acknowledged map[string]*acknowledgement
 	contested    map[*entry]struct{}
 	clones       map[cloneKey]*clone
+	// hidden are the clones that no claim may show any more.
+	hidden []cloneKey
 
 	// Of the change under way.
 	touched  []*entry

@@ -183,6 +183,9 @@ func (n *node) list(h *holding) {
 			h.link.users++
 		}
 		h.entry.holdings = append(h.entry.holdings, h)
+		if h.Source != "" {
+			n.sources[h.Source] = append(n.sources[h.Source], h)
+		}
 	} else {
 		h.entry.holdings = slices.Insert(h.entry.holdings, 0, h)
 	}
@@ -205,6 +208,13 @@ func (n *node) unlist(h *holding) {
 		h.mac.claims = unlistAt(h.mac.claims, h.atMAC, func(h *holding, at int32) { h.atMAC = at })
 		n.wireClaims--
 		n.dropHardware(h.mac)
+		if list := n.sources[h.Source]; h.Source != "" {
+			if list = slices.DeleteFunc(list, func(other *holding) bool { return other == h }); len(list) == 0 {
+				delete(n.sources, h.Source)
+			} else {
+				n.sources[h.Source] = list
+			}
+		}
 		if h.link != nil {
 			h.link.users--
 		}
