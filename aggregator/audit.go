@@ -28,14 +28,15 @@ func (s *store) audit(e *entry, in *verdict.Case, judged *verdict.Judgement) {
 		s.touch(e) // the cause of the conflict may follow from it
 	}
 	b.vanished, b.past, b.found = nil, out.Past, out.Findings
-	for i := range b.found {
-		if f := &b.found[i]; !f.Waiting {
-			s.tellFinding(e, f)
-		}
-	}
+	// First what is over: with the name of its node, a finding gets another id.
 	for i := range before {
 		if f := &before[i]; !f.Waiting && !slices.ContainsFunc(b.found, func(now verdict.Finding) bool { return now.ID == f.ID && !now.Waiting }) {
 			s.endFinding(e, f)
+		}
+	}
+	for i := range b.found {
+		if f := &b.found[i]; !f.Waiting {
+			s.tellFinding(e, f)
 		}
 	}
 	if out.Again != 0 {

@@ -448,6 +448,7 @@ func (a *auditing) keep(p *Pool, kinds ...string) {
 	for _, b := range a.in.Before {
 		if b.Pool.is(p) && !b.Waiting && slices.Contains(kinds, b.Kind) && !a.contested &&
 			!slices.ContainsFunc(a.out.Findings, func(f Finding) bool { return f.ID == b.ID }) {
+			b.Pool = p // as it is now
 			a.out.Findings = append(a.out.Findings, b)
 		}
 	}
