@@ -195,16 +195,15 @@ func (j *judging) takingPart(g group) []Owner {
 		return owners
 	}
 	var newest Stamp
+	assigned := false
 	for i := range owners {
-		if owners[i].Assigned {
-			newest = j.in.Now
-		}
+		assigned = assigned || owners[i].Assigned
 		newest = max(newest, owners[i].claimed())
 	}
 	owners = owners[:0]
 	for _, i := range g.owners {
 		o := &j.out.Owners[i]
-		if !o.Assigned && o.claimed() != newest && j.quiet(o) {
+		if !o.Assigned && (assigned || o.claimed() != newest) && j.quiet(o) {
 			o.Rule = RuleHandedOver
 			o.Excluded = fmt.Sprintf("its kernel does not have the address, and others claimed it since, but it did not for %s: it has handed it over", j.quietAfter())
 			continue
