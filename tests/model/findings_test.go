@@ -1,12 +1,33 @@
 package model_test
 
 import (
+	"cmp"
+	"net/netip"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// namesakes returns the other nodes that are heard from by a name.
+// lateFindings are the kinds of findings that the aggregator makes some time after a change, and
+// not at each one. They are compared once nothing has changed for long enough.
+var lateFindings = []string{
+	verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion, verdict.FindingPodCIDROverlap, verdict.FindingRangesOverlap,
+}
+
+// lateAfter is how much later that is at most.
+const lateAfter = 301 * time.Millisecond
+
+// nearlyFull is how much of a pool may be given before that is told, lostWithin how long after its
+// record an address may be assigned, which was lost in between.
+const (
+	nearlyFull = 0.9
+	lostWithin = time.Minute
+)
+
+// namesakes returns the nodes that are heard from by a name, if they are several.
 func (r *reference) namesakes(name string) (found []*node) {
 	for _, n := range r.nodes {
 		if n.name == name && n.live() {
@@ -19,32 +40,269 @@ func (r *reference) namesakes(name string) (found []*node) {
 	return found
 }
 
-// findings are what is found of addresses, by id.
-func (r *reference) findings() map[string]*verdict.Finding {
-	found := map[string]*verdict.Finding{}
-	for _, m := range r.memory {
-		for i := range m.found {
-			if f := &m.found[i]; !f.Waiting {
-				found[f.ID] = f
+// tell notes since when findings are told.
+func (r *reference) tell() {
+	for _, n := range r.nodes {
+		for _, ns := range n.namespaces {
+			if !n.rec.Unheard { // else what was found stays found
+				ns.lacks = r.lacks(n, ns)
 			}
 		}
 	}
-	return found
-}
-
-// tell notes since when findings are told.
-func (r *reference) tell() {
-	found := r.findings()
+	found := map[string]bool{}
+	for _, f := range r.findings() {
+		found[f.GetId()] = true
+		if r.told[f.GetId()] == 0 {
+			r.told[f.GetId()] = r.now
+		}
+	}
 	for id := range r.told {
-		if found[id] == nil {
+		if !found[id] {
 			delete(r.told, id)
 		}
 	}
-	for id := range found {
-		if r.told[id] == 0 {
-			r.told[id] = r.now
-		}
-	}
 }
 
-var _ = slices.Contains[[]int]
+// findings are all that is found, but for the late findings.
+func (r *reference) findings() (list []*pb.Finding) {
+	for _, a := range r.addresses() {
+		for i := range r.of(a).found {
+			if f := &r.of(a).found[i]; !f.Waiting {
+				list = append(list, r.findingProto(f))
+			}
+		}
+	}
+	list = append(list, r.clones()...)
+	for _, n := range r.nodes {
+		for _, ns := range n.namespaces {
+			for i := range ns.lacks {
+				list = append(list, r.findingProto(&ns.lacks[i]))
+			}
+		}
+		if same := r.namesakes(n.name); same != nil && same[0] == n {
+			f := &pb.Finding{
+				Id: verdict.FindingID(r.policy.Cluster, verdict.FindingDuplicateNodeName, n.name), Kind: verdict.FindingDuplicateNodeName,
+				Severity: pb.Finding_WARNING,
+			}
+			for _, other := range same {
+				f.Nodes = append(f.Nodes, other.rec.Name)
+			}
+			slices.Sort(f.GetNodes())
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+// clones are the findings about hardware addresses that enter by the ports of namespaces which do
+// not have them. All addresses that are claimed with one make one finding.
+func (r *reference) clones() (list []*pb.Finding) {
+	for _, a := range r.addresses() {
+		for i := range r.of(a).clones {
+			f := r.policy.CloneFinding(&r.of(a).clones[i])
+			at := slices.IndexFunc(list, func(other *pb.Finding) bool { return other.GetId() == f.ID })
+			if at < 0 {
+				at = len(list)
+				list = append(list, r.findingProto(&f))
+			}
+			list[at].Addresses = append(list[at].Addresses, a.String())
+		}
+	}
+	return list
+}
+
+// lacks are the findings about the addresses that a namespace was meant to have.
+func (r *reference) lacks(n *node, ns *namespace) (list []verdict.Finding) {
+	var inside *iface
+	for _, i := range n.interfaces {
+		local := func(i *iface) int {
+			if i.rec.Attachment == verdict.Local {
+				return 1
+			}
+			return 0
+		}
+		if i.namespace == ns && (inside == nil || cmp.Or(local(i)-local(inside), cmp.Compare(i.rec.Index, inside.rec.Index)) < 0) {
+			inside = i
+		}
+	}
+	if inside == nil || ns.rec.Record == verdict.OwnRecord || ns.rec.Who.Workload().VirtualMachine != "" {
+		return nil
+	}
+	rec := inside.rec
+	rec.Namespace = ns.rec
+	o := verdict.Owner{ID: ns.rec.ID, Node: n.rec, Namespace: ns.rec, Interface: &rec, MAC: rec.MAC, State: verdict.Live}
+	for _, missing := range r.lacking(&o) {
+		a := netip.MustParseAddr(missing.GetAddress())
+		list = append(list, verdict.Finding{
+			ID:   verdict.FindingID(r.policy.Cluster, verdict.FindingIntendedNotObserved, ns.rec.ID+" "+a.String()),
+			Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Address: a, Owners: []verdict.Owner{o},
+		})
+	}
+	return list
+}
+
+// late are the late findings.
+func (r *reference) late() (list []*pb.Finding) {
+	var sides []side
+	for _, n := range r.nodes {
+		for i, p := range n.pools {
+			list = append(list, r.poolFindings(n, p)...)
+			for _, other := range n.pools[i+1:] {
+				list = append(list, r.compareNetworks(n, p, other)...)
+			}
+		}
+		if !n.rec.TimedOut {
+			sides = append(sides, n.sides(r.world())...)
+		}
+	}
+	return append(list, r.compareSides(sides)...)
+}
+
+// poolFindings are the findings about a pool itself.
+func (r *reference) poolFindings(n *node, p *pool) (list []*pb.Finding) {
+	add := func(kind string, severity pb.Finding_Severity, addresses []string) {
+		list = append(list, &pb.Finding{
+			Id: verdict.FindingID(r.policy.Cluster, kind, p.rec.Subject()), Kind: kind, Severity: severity, Pool: r.poolProto(p.rec),
+			Nodes: []string{n.rec.Name}, Addresses: addresses,
+		})
+	}
+	var risky []string
+	outlived := false
+	for _, a := range r.addresses() {
+		m := r.of(a)
+		if !slices.ContainsFunc(m.found, func(f verdict.Finding) bool {
+			return f.Kind == verdict.FindingInUseUnallocated && f.Pool == p.rec && !f.Waiting
+		}) {
+			continue
+		}
+		risky = append(risky, a.String())
+		for i := range m.owners {
+			o := &m.owners[i]
+			outlived = outlived || o.Assigned && o.Node == n.rec && o.AssignedAt() <= p.rec.LostAt.Add(lostWithin)
+		}
+	}
+	if risky != nil && (p.rec.State == verdict.PoolMissing || p.rec.LostAt != 0 && outlived) {
+		add(verdict.FindingIPAMStateLost, pb.Finding_CRITICAL, risky)
+	}
+	if p.rec.Problem != "" && p.rec.State != verdict.PoolMissing {
+		add(verdict.FindingIPAMUnreadable, pb.Finding_WARNING, nil)
+	}
+	if use := r.poolProto(p.rec); use.GetSize() > 0 && float64(use.GetAllocated())/float64(use.GetSize()) >= nearlyFull {
+		add(verdict.FindingPoolExhaustion, pb.Finding_WARNING, nil)
+	}
+	return list
+}
+
+// compareNetworks finds the addresses that two networks of a node have in common.
+func (r *reference) compareNetworks(n *node, a, b *pool) []*pb.Finding {
+	vrf := func(device string) string {
+		for _, i := range n.interfaces {
+			if i.namespace.rec.Record == verdict.OwnRecord && device != "" && i.rec.Name == device {
+				return i.rec.VRF
+			}
+		}
+		return ""
+	}
+	if !a.rec.Competes(b.rec) || vrf(a.rec.Device) != vrf(b.rec.Device) {
+		return nil
+	}
+	if b.rec.Network < a.rec.Network {
+		a, b = b, a
+	}
+	ra, rb := a.rec.Overlap(b.rec)
+	if r.policy.DeclaresShared(ra.Common(rb)) {
+		return nil
+	}
+	f := &pb.Finding{
+		Id:   verdict.FindingID(r.policy.Cluster, verdict.FindingRangesOverlap, n.rec.Name+" "+a.rec.Network+" "+b.rec.Network),
+		Kind: verdict.FindingRangesOverlap, Severity: pb.Finding_WARNING, Nodes: []string{n.rec.Name}, Address: ra.Common(rb).String(),
+	}
+	if r.poolProto(a.rec).GetAllocated() == 0 || r.poolProto(b.rec).GetAllocated() == 0 {
+		f.Severity = pb.Finding_INFO
+	}
+	return []*pb.Finding{f}
+}
+
+// A side is a range of addresses that a node gives its pods.
+type side struct {
+	node *node
+	verdict.Range
+	from string
+}
+
+// sides are the ranges that a node gives its pods addresses of.
+func (n *node) sides(w *world) (list []side) {
+	byCNI := func(c *claim) bool {
+		return c.Kind == verdict.Assigned && c.Network != "" && c.port.rec.Name == verdict.FirstInterface &&
+			c.port.namespace.rec.Record != verdict.OwnRecord && c.port.namespace.rec.Who.Kind() == verdict.Pod
+	}
+	for _, p := range n.pools {
+		if p.rec.Routed && slices.ContainsFunc(n.claims, func(c *claim) bool { return byCNI(c) && c.Network == p.rec.Network }) {
+			for _, g := range p.rec.Ranges {
+				list = append(list, side{n, g, "what host-local there is told to give"})
+			}
+		}
+	}
+	podsBehind := func(record uint32) bool {
+		return slices.ContainsFunc(n.claims, func(c *claim) bool {
+			return byCNI(c) && c.port.namespace.rec.Record == record && c.port.rec.Attachment == verdict.Peer
+		})
+	}
+	for _, sub := range n.subnets(w) {
+		i, covered := sub.Interface, verdict.RangeOf(sub.Prefix)
+		behind := i.Peer != 0 && podsBehind(i.Peer)
+		if i.Peer == 0 && i.Kind == "bridge" && i.Link != nil {
+			behind = slices.ContainsFunc(n.interfaces, func(port *iface) bool {
+				return port.namespace.rec.Record == verdict.OwnRecord && port.link != nil && port.link.name == i.Link.Name && port.rec.Peer != 0 && podsBehind(port.rec.Peer)
+			})
+		}
+		gateway := slices.ContainsFunc(n.pools, func(p *pool) bool { return slices.Contains(p.rec.Gateways, sub.Prefix.Addr()) })
+		if sub.LAN || sub.Prefix.Addr().IsLinkLocalUnicast() || gateway || !behind ||
+			slices.ContainsFunc(list, func(other side) bool { return other.Overlaps(covered) }) {
+			continue
+		}
+		list = append(list, side{n, covered, "the address of " + i.Name + " there"})
+	}
+	return list
+}
+
+// compareSides finds the ranges of several nodes that have addresses in common.
+func (r *reference) compareSides(all []side) (list []*pb.Finding) {
+	slices.SortFunc(all, func(a, b side) int {
+		return cmp.Or(a.First.Compare(b.First), b.Last.Compare(a.Last), strings.Compare(a.node.rec.Name, b.node.rec.Name), strings.Compare(a.from, b.from))
+	})
+	same := func(a, b side) bool { return a.node == b.node || a.node.rec.Name == b.node.rec.Name }
+	for len(all) > 0 {
+		group, last := 1, all[0].Last
+		for group < len(all) && all[group].First.BitLen() == last.BitLen() && all[group].First.Compare(last) <= 0 {
+			if all[group].Last.Compare(last) > 0 {
+				last = all[group].Last
+			}
+			group++
+		}
+		var common *verdict.Range
+		var nodes []string
+		for i, b := range all[:group] {
+			for _, a := range all[:i] {
+				if same(a, b) || !a.Overlaps(b.Range) {
+					continue
+				}
+				if common == nil {
+					both := a.Common(b.Range)
+					common = &both
+				}
+				nodes = append(nodes, a.node.rec.Name, b.node.rec.Name)
+				break
+			}
+		}
+		if common != nil && !r.policy.DeclaresShared(*common) {
+			slices.Sort(nodes)
+			list = append(list, &pb.Finding{
+				Id: verdict.FindingID(r.policy.Cluster, verdict.FindingPodCIDROverlap, common.First.String()), Kind: verdict.FindingPodCIDROverlap,
+				Severity: pb.Finding_CRITICAL, Address: common.String(), Nodes: slices.Compact(nodes),
+			})
+		}
+		all = all[group:]
+	}
+	return list
+}

@@ -3,6 +3,7 @@ package model_test
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -86,7 +87,7 @@ func (g *generator) next(r *run) (step, bool) {
 		weighted{1, of("takeover", order)},
 		weighted{1, of("older", order)},
 		weighted{1, of("deaf", g.Uint64N(2))},
-		weighted{30, func() step { return g.sleep(r) }},
+		weighted{25, func() step { return g.sleep(r) }},
 	), true
 }
 
@@ -106,8 +107,9 @@ func (g *generator) sleep(r *run) step {
 	case 6:
 		d = time.Duration(3+g.IntN(30)) * time.Second
 	case 7:
-		d = time.Duration(10+g.IntN(200)) * time.Second
-		if g.IntN(200) == 0 {
+		d = time.Duration(10+g.IntN(10+190*g.IntN(2))) * time.Second
+		connected := slices.ContainsFunc(r.agents, func(a *agent) bool { return a.stream != nil && !a.stream.ended() })
+		if !connected && g.IntN(3) == 0 || g.IntN(2000) == 0 { // pings make it slow
 			d = 25 * time.Hour
 		}
 	}
@@ -329,7 +331,7 @@ func (g *generator) interfaceChange(a *agent, m *pb.ReportRequest) {
 			i.Link = pick(g, "br0", "eth0", i.GetLink())
 		}
 	case 4:
-		if i.GetNamespace() == 1 {
+		if i.GetNamespace() == 1 && i.GetPeerNamespace() == 0 {
 			i.Uplink = !i.GetUplink()
 		}
 	case 5:

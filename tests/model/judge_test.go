@@ -159,7 +159,7 @@ func (r *reference) caseOf(w *world, a netip.Addr) *verdict.Case {
 			if i.MAC != c.MAC && i.MAC != c.Source {
 				return false
 			}
-			return i.Namespace.Node == c.Node() || c.Link != nil && c.Link.Domain != nil && i.Link != nil && i.Link.Domain == c.Link.Domain
+			return i.Namespace.Node == c.Node() || i.Link != nil && i.Link.Kind != verdict.PointToPoint && i.Link.Domain != nil && c.Link != nil && i.Link.Domain == c.Link.Domain
 		}) {
 			c.Stations = append(c.Stations, i)
 		}
@@ -212,45 +212,55 @@ func (r *reference) addresses() []netip.Addr {
 // judge judges all addresses until nothing follows from that any more: no claim is too old, and no
 // node is to read an address again that would answer at once.
 func (r *reference) judge() {
+	r.changed = r.now
 	r.merge()
 	for again := true; again; {
 		again = false
 		w := r.world()
 		for _, a := range r.addresses() {
-			expired, check, learned := r.judgeOne(w, a)
-			again = again || learned
+			expired, learned := r.judgeOne(w, a)
+			again = again || learned || len(expired) > 0
 			for _, c := range expired {
 				r.remove(c)
-				again = true
-			}
-			for _, n := range check {
-				for _, c := range n.claims {
-					if n.answers() && c.addr == a && c.Kind == verdict.Assigned && c.Read != r.now {
-						c.Read = r.now
-						again = true
-					}
-				}
 			}
 		}
+		for _, c := range r.checks {
+			if c.node.answers() && !c.ended && c.Read != r.now {
+				c.Read = r.now
+				again = true
+			}
+		}
+		r.checks = nil
 	}
 	r.tell()
 }
 
-// judgeThose judges the addresses of some claims.
+// judgeThose judges the addresses of some claims. What is not found any more is not told any more,
+// even if it is found again later in the same step.
 func (r *reference) judgeThose(claims []*claim) {
 	w := r.world()
 	done := map[netip.Addr]bool{}
 	for _, c := range claims {
-		if !done[c.addr] {
-			done[c.addr] = true
-			r.judgeOne(w, c.addr)
+		before := r.of(c.addr).found
+		for !done[c.addr] {
+			expired, _ := r.judgeOne(w, c.addr)
+			for _, old := range expired {
+				r.remove(old)
+				w = r.world()
+			}
+			done[c.addr] = len(expired) == 0
+		}
+		for _, f := range before {
+			if !slices.ContainsFunc(r.of(c.addr).found, func(now verdict.Finding) bool { return now.ID == f.ID && !now.Waiting }) {
+				delete(r.told, f.ID)
+			}
 		}
 	}
 }
 
-// judgeOne judges one address. It returns the claims that are too old to be kept, the nodes that are
-// to read the address again, and whether the audit learned what may tell the cause of a conflict.
-func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, check []*node, learned bool) {
+// judgeOne judges one address. It returns the claims that are too old to be kept, and whether the
+// audit learned what may tell the cause of a conflict.
+func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, learned bool) {
 	m := r.of(a)
 	in := r.caseOf(w, a)
 	out := r.policy.Judge(in)
@@ -258,7 +268,7 @@ func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, check []
 		expired = append(expired, w.of[c])
 	}
 	if len(expired) > 0 {
-		return expired, nil, false // it is judged without them
+		return expired, false // it is judged without them
 	}
 	m.owners, m.again = out.Owners, out.Again
 	clear(m.claims)
@@ -275,11 +285,9 @@ func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, check []
 			m.conflicts[at] = c
 		}
 	}
-	for _, asked := range out.Check {
-		for _, n := range r.nodes {
-			if n.rec == asked {
-				check = append(check, n)
-			}
+	for c := range r.claims(a) {
+		if c.Kind == verdict.Assigned && slices.Contains(out.Check, c.node.rec) {
+			r.checks = append(r.checks, c)
 		}
 	}
 	audit := r.policy.Audit(in, &out)
@@ -288,7 +296,7 @@ func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, check []
 	if audit.Again != 0 && (m.again == 0 || audit.Again < m.again) {
 		m.again = audit.Again
 	}
-	return nil, check, learned
+	return nil, learned
 }
 
 // next returns when something is due though nothing is received; 0 for never.
@@ -333,11 +341,13 @@ func (r *reference) tick() {
 			r.disconnect(s)
 		}
 	}
-	for _, n := range slices.Clone(r.nodes) {
+	var late []*node
+	for _, n := range r.nodes {
 		if n.due != 0 && n.due <= r.now {
-			r.timeOut(n)
+			late = append(late, n)
 		}
 	}
+	r.timeOut(late)
 	if r.lan.due != 0 && r.lan.due <= r.now {
 		r.rotate()
 	}

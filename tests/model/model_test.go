@@ -9,21 +9,23 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
 var (
-	steps    = flag.Int("steps", 0, "number of steps to run; 0 runs for -for")
+	steps    = flag.Uint64("steps", 0, "number of steps to run; 0 runs for -for")
 	duration = flag.Duration("for", 3*time.Second, "how long to run random histories")
 	seed     = flag.Uint64("seed", 0, "seed of the first history; 0 takes one from the clock")
 )
 
 // stepsOfOne is the number of steps of one history.
-const stepsOfOne = 400
+const stepsOfOne = 200
 
 // A random history leads to the same owners, conflicts and findings in the aggregator and in the
 // reference, after every step. The history that does not is printed, as short as it can be made.
@@ -32,23 +34,31 @@ func TestRandomHistories(t *testing.T) {
 	if first == 0 {
 		first = uint64(time.Now().UnixNano())
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(800))
+	defer debug.SetGCPercent(debug.SetGCPercent(4000)) // most of the heap is garbage
 	began := time.Now()
-	done := 0
-	for number := first; ; number++ {
-		if *steps > 0 && done >= *steps || *steps == 0 && time.Since(began) > *duration {
-			break
-		}
-		s := settingOf(int(number % 6))
-		g := &generator{Rand: rand.New(rand.NewPCG(number, 2)), left: stepsOfOne}
-		history, difference := play(t, s, g.next)
-		done += len(history)
-		if difference != "" {
-			history, difference = shrink(t, s, history, difference)
-			t.Fatalf("seed %d: a file of testdata/histories that fails:\n\tsetting %d\n%s\n%s", number, number%6, lines(history), difference)
-		}
+	var next, done atomic.Uint64
+	over := func() bool {
+		return *steps > 0 && done.Load() >= *steps || *steps == 0 && time.Since(began) > *duration
 	}
-	t.Logf("%d steps in %s: %.0f a second", done, time.Since(began).Round(time.Millisecond), float64(done)/time.Since(began).Seconds())
+	t.Run("", func(t *testing.T) {
+		for range runtime.GOMAXPROCS(0) {
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				for !over() && !t.Failed() {
+					number := first + next.Add(1) - 1
+					s := settingOf(int(number % settings))
+					g := &generator{Rand: rand.New(rand.NewPCG(number, 2)), left: stepsOfOne}
+					history, difference := play(t, s, g.next)
+					done.Add(uint64(len(history)))
+					if difference != "" {
+						history, difference = shrink(t, s, history, difference)
+						t.Fatalf("seed %d: a file of testdata/histories that fails:\n\tsetting %d\n%s\n%s", number, number%settings, lines(history), difference)
+					}
+				}
+			})
+		}
+	})
+	t.Logf("%d steps from seed %d in %s: %.0f a second", done.Load(), first, time.Since(began).Round(time.Millisecond), float64(done.Load())/time.Since(began).Seconds())
 }
 
 func lines(history []step) string {

@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -155,30 +156,39 @@ func allocationsProto(all []*verdict.Allocation) (list []*pb.Allocation) {
 	return list
 }
 
-// listFindings lists the findings as the API does.
-func (r *reference) listFindings() (list []*pb.Finding) {
-	for id, f := range r.findings() {
-		out := &pb.Finding{
-			Kind: f.Kind, Address: addressText(f.Address), Id: id, Severity: pb.Finding_Severity(f.Severity), DetectedAt: timestamp(r.told[id]),
-			Owners: r.ownersProto(f.Address, f.Owners), Allocations: allocationsProto(f.Allocations),
-		}
-		for _, o := range f.Owners {
-			if !slices.Contains(out.Nodes, o.Node.Name) {
-				out.Nodes = append(out.Nodes, o.Node.Name)
-			}
-		}
-		if f.Pool != nil {
-			if name := f.Pool.Node.Name; !slices.Contains(out.Nodes, name) {
-				out.Nodes = append(out.Nodes, name)
-			}
-			out.Pool = r.poolProto(f.Pool)
-		}
-		list = append(list, out)
+// listFindings lists the findings as the API does: the late ones, too, if nothing has changed lately.
+func (r *reference) listFindings() []*pb.Finding {
+	list := r.findings()
+	for _, f := range list {
+		f.DetectedAt = timestamp(r.told[f.GetId()])
+	}
+	if r.quiet() {
+		list = append(list, r.late()...)
 	}
 	slices.SortFunc(list, func(a, b *pb.Finding) int {
-		return strings.Compare(a.GetKind()+" "+a.GetAddress()+" "+a.GetId(), b.GetKind()+" "+b.GetAddress()+" "+b.GetId())
+		return cmp.Or(strings.Compare(a.GetKind(), b.GetKind()), strings.Compare(a.GetAddress(), b.GetAddress()), strings.Compare(a.GetId(), b.GetId()))
 	})
 	return list
+}
+
+// findingProto is a finding about an address.
+func (r *reference) findingProto(f *verdict.Finding) *pb.Finding {
+	out := &pb.Finding{
+		Kind: f.Kind, Address: addressText(f.Address), Id: f.ID, Severity: pb.Finding_Severity(f.Severity),
+		Owners: r.ownersProto(f.Address, f.Owners), Allocations: allocationsProto(f.Allocations),
+	}
+	for _, o := range f.Owners {
+		if !slices.Contains(out.GetNodes(), o.Node.Name) {
+			out.Nodes = append(out.Nodes, o.Node.Name)
+		}
+	}
+	if f.Pool != nil {
+		if name := f.Pool.Node.Name; !slices.Contains(out.GetNodes(), name) {
+			out.Nodes = append(out.Nodes, name)
+		}
+		out.Pool = r.poolProto(f.Pool)
+	}
+	return out
 }
 
 // poolProto is a pool with how much of it is given.

@@ -36,7 +36,11 @@ type reference struct {
 	tombs map[tomb]death
 	// told is since when each finding has been told.
 	told map[string]verdict.Stamp
-	lan  lan
+	// checks are the claims that their nodes are to read again.
+	checks []*claim
+	// changed is when something changed last.
+	changed verdict.Stamp
+	lan     lan
 }
 
 // A memory is what one judgement of an address hands to the next.
@@ -92,7 +96,7 @@ type node struct {
 
 type namespace struct {
 	rec   *verdict.Namespace // never changes
-	lacks map[string]verdict.Finding
+	lacks []verdict.Finding  // of addresses that it was meant to have
 	sweep int
 }
 
@@ -141,6 +145,9 @@ func (r *reference) of(a netip.Addr) *memory {
 	}
 	return m
 }
+
+// quiet reports whether nothing has changed for as long as late findings take.
+func (r *reference) quiet() bool { return r.now >= r.changed.Add(lateAfter) }
 
 // receive takes one message.
 func (r *reference) receive(s *session, m *pb.ReportRequest) {
@@ -274,20 +281,18 @@ func (r *reference) longName(n *node) string {
 // label gives a node the name that its agent gives it, and another node of that name a longer one:
 // the one that is silent, or else the one with the later identity.
 func (r *reference) label(n *node) {
-	r.rename(n, n.name)
+	name := n.name
 	for _, other := range r.nodes {
-		if other == n || other.rec.Name != n.name || n.rec.Name != n.name {
-			continue
+		switch {
+		case other == n || other.rec.Name != n.name:
+		case other.session == nil || cmp.Or(strings.Compare(n.rec.Boot, other.rec.Boot), strings.Compare(n.rec.Netns, other.rec.Netns)) < 0:
+			other.rec.Name = r.longName(other)
+		default:
+			name = r.longName(n)
 		}
-		longer := n
-		if other.session == nil || cmp.Or(strings.Compare(n.rec.Boot, other.rec.Boot), strings.Compare(n.rec.Netns, other.rec.Netns)) < 0 {
-			longer = other
-		}
-		r.rename(longer, r.longName(longer))
 	}
+	n.rec.Name = name
 }
-
-func (r *reference) rename(n *node, name string) { n.rec.Name = name }
 
 // unlabel gives the name of a node that is given up to one that is heard from and had a longer one.
 func (r *reference) unlabel(n *node) {
@@ -296,8 +301,7 @@ func (r *reference) unlabel(n *node) {
 	}
 	for _, other := range r.nodes {
 		if other != n && other.name == n.name && !other.rec.Unheard {
-			r.rename(n, r.longName(n))
-			r.rename(other, other.name)
+			n.rec.Name, other.rec.Name = r.longName(n), other.name
 			return
 		}
 	}
@@ -321,54 +325,59 @@ func (n *node) bootedAs(now *node) bool {
 	return slices.ContainsFunc(now.uplinks(), func(mac verdict.MAC) bool { return slices.Contains(n.uplinks(), mac) })
 }
 
-// booted ends all that a node had before its machine was booted.
-func (r *reference) booted(n *node) {
-	if n.rec.TimedOut {
-		return
+// booted ends all that nodes had before their machine was booted.
+func (r *reference) booted(nodes ...*node) {
+	for _, n := range nodes {
+		n.rec.Rebooted = true
 	}
-	n.rec.Rebooted = true
-	r.giveUp(n)
-	n.due = r.now.Add(forgetNodeAfter)
+	r.giveUp(nodes)
 }
 
-// timeOut ends what a node had that was silent for too long, and forgets the node a day later.
-func (r *reference) timeOut(n *node) {
-	n.due = 0
-	switch {
-	case !n.rec.Unheard:
-	case n.rec.TimedOut:
-		if n.session == nil {
+// timeOut ends what nodes had that were silent for too long, and forgets the nodes a day later.
+func (r *reference) timeOut(nodes []*node) {
+	var over []*node
+	for _, n := range nodes {
+		n.due = 0
+		switch {
+		case !n.rec.Unheard:
+		case !n.rec.TimedOut:
+			over = append(over, n)
+		case n.session == nil:
 			r.nodes = slices.DeleteFunc(r.nodes, func(other *node) bool { return other == n })
 		}
-	default:
-		r.giveUp(n)
-		n.arm(r.now.Add(forgetNodeAfter))
 	}
+	r.giveUp(over)
 }
 
-// giveUp ends all that a node was known to have.
-func (r *reference) giveUp(n *node) {
-	n.rec.TimedOut = true
-	over := slices.Clone(n.claims)
+// giveUp ends all that nodes were known to have.
+func (r *reference) giveUp(nodes []*node) {
+	var over []*claim
+	for _, n := range nodes {
+		n.rec.TimedOut = true
+		over = append(over, n.claims...)
+	}
 	r.judgeThose(over)
 	for _, c := range over {
-		if n.rec.Rebooted && c.port.namespace.rec.Record != verdict.OwnRecord {
+		if c.node.rec.Rebooted && c.port.namespace.rec.Record != verdict.OwnRecord {
 			r.endClaim(c, false, 0)
 		} else {
 			r.remove(c)
 		}
 	}
-	for _, l := range n.links {
-		r.leaveDomains(l)
+	for _, n := range nodes {
+		for _, name := range slices.Sorted(maps.Keys(n.links)) {
+			r.leaveDomains(n.links[name])
+		}
+		for _, i := range slices.Clone(n.interfaces) {
+			r.change(i, func() { n.interfaces = slices.DeleteFunc(n.interfaces, func(other *iface) bool { return other == i }) })
+		}
+		for _, p := range slices.Clone(n.pools) {
+			r.endPool(p)
+		}
+		n.reset()
+		r.unlabel(n)
+		n.due = r.now.Add(forgetNodeAfter)
 	}
-	for _, i := range slices.Clone(n.interfaces) {
-		r.change(i, func() { n.interfaces = slices.DeleteFunc(n.interfaces, func(other *iface) bool { return other == i }) })
-	}
-	for _, p := range slices.Clone(n.pools) {
-		r.endPool(p)
-	}
-	n.reset()
-	r.unlabel(n)
 }
 
 // snapshot replaces all that a node had.
@@ -392,11 +401,13 @@ func (r *reference) snapshot(s *session) {
 	r.answer(n, s)
 	n.due = 0
 	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted = false, false, false
+	var before []*node
 	for _, old := range r.nodes {
-		if old.name == n.name && old.rec.Unheard && old.session == nil && old.bootedAs(n) {
-			r.booted(old)
+		if old.name == n.name && old.rec.Unheard && !old.rec.TimedOut && old.session == nil && old.bootedAs(n) {
+			before = append(before, old)
 		}
 	}
+	r.booted(before...)
 	r.judge()
 }
 
@@ -510,7 +521,7 @@ func (r *reference) applyNamespace(n *node, rec *pb.NamespaceRecord) {
 	}
 	switch {
 	case old == nil:
-		old = &namespace{rec: next, lacks: map[string]verdict.Finding{}}
+		old = &namespace{rec: next}
 		n.namespaces[next.Record] = old
 	case *old.rec != *next:
 		old.rec = next
@@ -691,7 +702,7 @@ func (r *reference) applyClaim(n *node, rec *pb.ClaimRecord, snapshot bool) {
 			r.endClaim(c, false, rec.GetResidence().AsDuration())
 		}
 		return
-	case c == nil && !kernel && r.buried(n, addr, key.MAC, at):
+	case c == nil && !kernel && (r.buried(n, addr, key.MAC, at) || at.Add(2*r.policy.StaleAfter) <= r.now):
 		return
 	case c == nil:
 		c = &claim{Claim: key, node: n, addr: addr, port: port}
@@ -769,14 +780,18 @@ func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
 		return
 	}
 	id := c.port.namespace.rec.ID
+	still, there := false, false // whether the holder has the address, and whether by that hardware address
 	for other := range r.claims(c.addr) {
 		if !other.wire() && other.port.namespace.rec.ID == id {
-			return
+			still, there = true, there || other.port.meets() && other.port.rec.MAC == c.port.rec.MAC
 		}
 	}
 	at := r.now.Add(-residence)
-	if c.port.meets() {
+	if c.port.meets() && !there {
 		r.tombs[tomb{c.addr, c.port.rec.MAC}] = death{at, c.node}
+	}
+	if still {
+		return
 	}
 	m := r.memory[c.addr]
 	if m == nil {
