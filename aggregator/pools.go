@@ -318,8 +318,11 @@ func (s *store) endPool(p *pool) {
 	for e := range p.atRisk {
 		s.touch(e)
 	}
-	if p.node != nil {
+	if p.node != nil { // another pool may give what it gave
+		s.touchNode(p.node)
 		s.touchDisputes(p.node)
+	} else {
+		s.reach = append(s.reach, p.rec.Ranges...)
 	}
 	s.charge(p.node, &p.cost, 0, true)
 	delete(s.pools.byKey, p.key())
