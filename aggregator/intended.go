@@ -173,10 +173,13 @@ func (s *store) intend(of intent) {
 		s.intended.wait(of)
 		return
 	}
-	var now []verdict.Finding
-	switch ns := of.node.NamespaceOf(of.record); {
-	case ns == nil:
+	ns := of.node.NamespaceOf(of.record)
+	if found := s.intended.of(of); len(found) > 0 && (ns == nil || ns.ID != found[0].Owners[0].ID) {
 		s.inherit(of)
+	}
+	var now []verdict.Finding
+	switch {
+	case ns == nil:
 	case of.node.Rec.Unheard && of.node.HasInterfaces(of.record):
 		return // what was found stays found
 	default:

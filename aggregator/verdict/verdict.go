@@ -123,12 +123,8 @@ func (p *Policy) Judge(in *Case) Judgement {
 	return j.judge()
 }
 
-// Owners returns only who holds the address, or is seen with it: what Judge does first.
-func (p *Policy) Owners(in *Case) []Owner {
-	j := judging{policy: p, in: in}
-	j.attribute()
-	return j.out.Owners
-}
+// Owners returns who holds the address, or is seen with it. It needs no memory of conflicts.
+func (p *Policy) Owners(in *Case) []Owner { return p.Judge(in).Owners }
 
 // judging is one judgement under way.
 type judging struct {
@@ -140,15 +136,10 @@ type judging struct {
 }
 
 func (j *judging) judge() Judgement {
-	j.attribute()
-	(&comparing{judging: j}).conflicts()
-	return j.out
-}
-
-// attribute finds the owners and the frames that claim what is another owner's.
-func (j *judging) attribute() {
 	(&attributing{judging: j}).owners()
 	spoofing{j}.spoofs()
+	(&comparing{judging: j}).conflicts()
+	return j.out
 }
 
 // again asks for another judgement at a time, or sooner.

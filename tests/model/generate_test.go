@@ -105,9 +105,9 @@ func (g *generator) sleep(r *run) step {
 			d = max(d, time.Until(due.Time())+pick(g, -time.Nanosecond, 0, 0, time.Nanosecond))
 		}
 	case 6:
-		d = time.Duration(3+g.IntN(30)) * time.Second
+		d = time.Duration(1+g.IntN(12)) * time.Second
 	case 7:
-		d = time.Duration(10+g.IntN(10+190*g.IntN(2))) * time.Second
+		d = time.Duration(5+g.IntN(5+60*g.IntN(2))) * time.Second
 		connected := slices.ContainsFunc(r.agents, func(a *agent) bool { return a.stream != nil && !a.stream.ended() })
 		if !connected && g.IntN(3) == 0 || g.IntN(2000) == 0 { // pings make it slow
 			d = 25 * time.Hour

@@ -78,8 +78,8 @@ type setting struct {
 	agents int
 }
 
-// settings is the number of settings.
-const settings = 6
+// settings is the number of settings. Those from 6 on have shorter times: pings make long jumps slow.
+const settings = 12
 
 // settingOf returns the setting of a number.
 func settingOf(number int) setting {
@@ -87,6 +87,10 @@ func settingOf(number int) setting {
 		Kubeconfig: kube.Off, Settle: time.Second, StaleAfter: time.Minute, NodeTimeout: 90 * time.Second, HandoverGrace: 5 * time.Second,
 		LeakedAfter: 30 * time.Second,
 	}}
+	if number >= 6 {
+		c := &s.config
+		c.StaleAfter, c.NodeTimeout, c.HandoverGrace, c.LeakedAfter = 20*time.Second, 30*time.Second, 2*time.Second, 10*time.Second
+	}
 	if number/3%2 == 1 {
 		s.config.Networks = []verdict.Network{{Name: "flat", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}}
 		s.config.Shared = []verdict.Shared{{Prefix: netip.MustParsePrefix("10.0.0.4/32"), Reason: "anycast"}}
