@@ -45,7 +45,7 @@ func (s *store) audit(e *entry, in *verdict.Case, judged *verdict.Judgement) {
 // sharedInside tells whether an owner is none as its address is on a loopback or dummy
 // device.
 func sharedInside(owners []verdict.Owner) bool {
-	return slices.ContainsFunc(owners, func(o verdict.Owner) bool { return o.Rule == verdict.RuleLoopbackOrDummy })
+	return slices.ContainsFunc(owners, func(o verdict.Owner) bool { return o.ExcludedBy(verdict.RuleLoopbackOrDummy) })
 }
 
 func active(conflicts []verdict.Conflict) bool {

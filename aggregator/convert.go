@@ -34,7 +34,7 @@ func (s *store) ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
 		Address: addressText(a), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
 		Mac: o.MAC.String(), Netns: netns(o),
 		Workload: workloadProto(o), Intended: intendedProto(s.lacking(o)),
-		State: pb.Owner_State(o.State), Excluded: o.Excluded,
+		State: pb.Owner_State(o.State), Excluded: s.exclusion(a, o),
 		AssignedAt: timestamp(o.AssignedAt()),
 		Evidence:   make([]*pb.Evidence, 0, len(o.Claims)),
 	}
@@ -63,6 +63,18 @@ func (s *store) ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
 	return out
 }
 
+// exclusion says why an owner of an address is not compared; s.mu is held.
+func (s *store) exclusion(a netip.Addr, o *verdict.Owner) string {
+	if o.Excluded == nil {
+		return ""
+	}
+	var all []verdict.Owner
+	if e := s.table.get(a); e != nil {
+		all = e.owners
+	}
+	return explain.Exclusion(&s.policy, o, all)
+}
+
 // netns is the inode of an owner's namespace, or its number with the agent.
 func netns(o *verdict.Owner) string {
 	switch {
@@ -84,33 +96,21 @@ func (s *store) ownersProto(a netip.Addr, owners []verdict.Owner) []*pb.Owner {
 
 // conflictProto is a conflict in the contract's form; s.mu is held.
 func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
+	told := explain.Conflict(&s.policy, c)
 	out := &pb.Conflict{
 		Id: c.ID, Episode: c.Episode, Address: c.Address.String(), Scope: scopeProto(c.Kind, c.Scope),
-		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: c.Summary, Remedy: remedyProto(c.Remedy),
+		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: told.Summary, Remedy: adviceProto(told.Remedy),
 		Owners:     s.ownersProto(c.Address, c.Owners),
 		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
 		Acknowledgement: s.acknowledged[c.ID].message(),
 		LinkProof:       pb.LinkProof_Kind(c.LinkProof),
 		Order:           c.Order,
-		Because:         c.Because, Excluded: exclusionsProto(c.Excluded), Allocations: allocationsProto(c.Allocations),
+		Because:         told.Because, Excluded: exclusionsProto(told.Excluded), Allocations: allocationsProto(c.Allocations),
 	}
 	out.Related = s.related(out)
 	if !c.Expected() {
 		out.Runbook = explain.Runbook(c.Cause)
-		out.Diagnosis = diagnose(c.Diagnosis, out.Related, s.kubernetesOf(c))
-	}
-	return out
-}
-
-// remedyProto converts actions to the format of the API.
-func remedyProto(actions []verdict.Action) []*pb.Action {
-	out := make([]*pb.Action, 0, len(actions))
-	for _, a := range actions {
-		do := &pb.Action{Text: a.Text, Command: a.Command, Node: a.Node}
-		for _, alt := range a.Choice {
-			do.Choice = append(do.Choice, &pb.Alternative{When: alt.When, Actions: remedyProto(alt.Actions)})
-		}
-		out = append(out, do)
+		out.Diagnosis = diagnosisProto(told.Diagnosis, s.kubernetesOf(c, out.Related))
 	}
 	return out
 }

@@ -76,6 +76,10 @@ func (s *store) judge(e *entry, r received) {
 	for i := range out.Conflicts {
 		s.takeConflict(e, &out.Conflicts[i], r)
 	}
+	for i := range out.Ended {
+		over := e.conflict(out.Ended[i].ID).End(&out.Ended[i], out.Owners)
+		s.takeConflict(e, &over, r)
+	}
 	if out.Contested || e.dispute != nil && e.dispute.told != nil {
 		s.contest(e, out.Contested)
 	}
@@ -109,7 +113,7 @@ func (s *store) takeOwners(e *entry, owners []verdict.Owner) {
 		case was == nil:
 			s.publishOwner(added, e, o, nil)
 			s.lackOfSpeaker(o)
-		case !o.Same(was):
+		case !was.Same(o):
 			s.publishOwner(updated, e, o, was)
 			s.lackOfSpeaker(o)
 		}
@@ -159,7 +163,7 @@ func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 		s.byID[c.ID] = e
 	}
 	opened := c.Active() && (was == nil || !was.Active())
-	changed := was == nil || conflictChanged(was, c)
+	changed := was == nil || !was.Same(c)
 	if was != nil {
 		*was = *c
 	}
@@ -182,15 +186,6 @@ func (s *store) takeConflict(e *entry, c *verdict.Conflict, r received) {
 		s.resolved = append(s.resolved, ended{e, c.ID, c.ResolvedAt})
 		s.forget(s.clock())
 	}
-}
-
-func conflictChanged(a, b *verdict.Conflict) bool {
-	return a.Phase != b.Phase || a.Episode != b.Episode || a.Rule != b.Rule || a.Cause != b.Cause || a.LinkProof != b.LinkProof || a.Summary != b.Summary ||
-		!slices.Equal(a.Because, b.Because) || !slices.Equal(a.Excluded, b.Excluded) || !slices.Equal(a.Diagnosis, b.Diagnosis) ||
-		!slices.Equal(a.Allocations, b.Allocations) ||
-		!slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool {
-			return a.Same(&b)
-		})
 }
 
 // ended is a conflict that is over, and kept for a while.

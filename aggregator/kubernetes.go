@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -193,11 +194,19 @@ func (s *store) related(c *pb.Conflict) []*pb.Related {
 	return s.kube.Related(c)
 }
 
-// kubernetesOf is how far the Kubernetes API is known, for what it says of a conflict:
-// nothing of one that is over.
-func (s *store) kubernetesOf(c *verdict.Conflict) *pb.Kubernetes {
+// kubernetesOf returns what the Kubernetes API says beside a conflict; nothing about one that is
+// over.
+func (s *store) kubernetesOf(c *verdict.Conflict, related []*pb.Related) explain.Kubernetes {
 	if !c.Active() {
-		return nil
+		return explain.Kubernetes{}
 	}
-	return s.kube.Status()
+	says := explain.Kubernetes{
+		Live: s.kube.Status().GetState() == pb.Kubernetes_LIVE, Events: s.kube.EventsHeard(), Whole: len(related) < kube.MostRelated,
+	}
+	for _, r := range related {
+		says.Related = append(says.Related, explain.Related{
+			Kind: r.GetKind(), Namespace: r.GetNamespace(), Name: r.GetName(), Reason: r.GetReason(), Message: r.GetMessage(), Count: r.GetCount(),
+		})
+	}
+	return says
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -316,13 +317,14 @@ func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainRe
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	why, conflicts := s.explain(addr)
+	told := explain.Address(&s.policy, &why)
 	out := &pb.ExplainResponse{
-		Address: addr.String(), Summary: why.Summary, Scope: scopeProto(why.Kind, why.Scope),
+		Address: addr.String(), Summary: told.Summary, Scope: scopeProto(why.Kind, why.Scope),
 		Owners: w.store.ownersProto(addr, why.Owners), Coverage: s.coverageNow(),
 	}
-	for _, step := range why.Steps {
+	for _, step := range told.Steps {
 		out.Steps = append(out.Steps, &pb.ExplainResponse_Step{
-			Rule: step.Rule, Scope: scopeProto(step.Kind, step.Scope), Applied: step.Applied, Reason: step.Reason,
+			Rule: step.Rule, Scope: scopeProto(step.Scope.Kind, step.Scope.Text()), Applied: step.Applied, Reason: step.Reason,
 		})
 	}
 	conflicts = slices.Clone(conflicts)

@@ -53,6 +53,14 @@ func (e *entry) conflicts() []verdict.Conflict {
 	return e.dispute.conflicts
 }
 
+// memories returns what the next judgement needs to know about the conflicts.
+func (e *entry) memories() (all []verdict.Memory) {
+	for i := range e.conflicts() {
+		all = append(all, e.dispute.conflicts[i].Memory())
+	}
+	return all
+}
+
 // disputed is the entry's dispute, made where there is none.
 func (e *entry) disputed() *dispute {
 	if e.dispute == nil {
@@ -125,7 +133,7 @@ func (e *entry) conflict(id string) *verdict.Conflict {
 // plain tells whether one owner is there and nothing is in dispute: that the wire
 // shows it once more changes nothing then. Its alarm rings for nothing.
 func (e *entry) plain() bool {
-	return len(e.owners) == 1 && e.owners[0].State == verdict.Live && e.owners[0].Excluded == "" && e.dispute == nil
+	return len(e.owners) == 1 && e.owners[0].State == verdict.Live && e.owners[0].Excluded == nil && e.dispute == nil
 }
 
 // owner is the entry's owner with an id, nil for none.

@@ -68,7 +68,7 @@ type auditing struct {
 
 // holds tells whether an owner has the address by its kernel, and is compared.
 func holds(o *verdict.Owner) bool {
-	return o.Namespace != nil && o.Assigned && o.Alive() && o.Excluded == "" && o.Scope.Kind != 0
+	return o.Namespace != nil && o.Assigned && o.Alive() && o.Excluded == nil && o.Scope.Kind != 0
 }
 
 // holder compares who has the address with what IPAM says.
@@ -271,7 +271,7 @@ func shares(p, other *verdict.Pool) bool {
 func (a *auditing) shared() {
 	var answering []verdict.Owner
 	for _, o := range a.judged.Owners {
-		if o.Rule == verdict.RuleLoopbackOrDummy && o.Alive() && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() }) {
+		if o.ExcludedBy(verdict.RuleLoopbackOrDummy) && o.Alive() && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() }) {
 			answering = append(answering, o)
 		}
 	}

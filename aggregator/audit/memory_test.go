@@ -276,7 +276,7 @@ func TestSharedAddressesThatAreAnsweredFor(t *testing.T) {
 			n := agent(name, "1")
 			port := &verdict.Interface{Name: "eth0", Namespace: &verdict.Namespace{Node: n}}
 			out.Owners = append(out.Owners, verdict.Owner{
-				ID: name, Node: n, Rule: verdict.RuleLoopbackOrDummy, Excluded: "x", State: verdict.Live, Assigned: true,
+				ID: name, Node: n, Excluded: &verdict.Exclusion{Rule: verdict.RuleLoopbackOrDummy}, State: verdict.Live, Assigned: true,
 				Claims: []*verdict.Claim{{Kind: verdict.Assigned, Interface: port}, {Kind: verdict.Answered, Interface: port, MAC: "lacmac"}},
 			})
 		}
@@ -292,7 +292,7 @@ func TestSharedAddressesThatAreAnsweredFor(t *testing.T) {
 		{"one is silent", func(o []verdict.Owner) { o[1].Claims = o[1].Claims[:1] }, 0},
 		{"one answers for another one", func(o []verdict.Owner) { o[0].Claims[1].NoOverride = true }, 0},
 		{"one is gone", func(o []verdict.Owner) { o[1].State = verdict.Gone }, 0},
-		{"one has it on another device", func(o []verdict.Owner) { o[0].Rule = "" }, 0},
+		{"one has it on another device", func(o []verdict.Owner) { o[0].Excluded = nil }, 0},
 	} {
 		in := &verdict.Case{Address: netip.MustParseAddr("10.96.0.1"), Now: start}
 		p := &verdict.Policy{Settle: time.Second}
@@ -316,7 +316,7 @@ func TestSpoofsOfAnAddress(t *testing.T) {
 			Owner: verdict.Owner{ID: "evil", Node: n}, Victims: []verdict.Owner{{ID: "a", Node: n}},
 		}
 	}
-	judged := &verdict.Judgement{Spoofs: []verdict.Spoof{spoof("veth1"), spoof("veth2")}, Conflicts: []verdict.Conflict{{Phase: verdict.Confirmed}}}
+	judged := &verdict.Judgement{Spoofs: []verdict.Spoof{spoof("veth1"), spoof("veth2")}, Conflicts: []verdict.Conflict{{Course: verdict.Course{Phase: verdict.Confirmed}}}}
 	out := audit.Address(&verdict.Policy{}, &verdict.Case{Address: netip.MustParseAddr("10.0.0.5"), Now: start}, judged)
 	if len(out.Findings) != 2 || out.Findings[0].ID == out.Findings[1].ID || out.Findings[1].Spoof.Port.Name != "veth2" || len(out.Findings[0].Owners) != 2 {
 		t.Errorf("got %+v, want one of each port", out.Findings)

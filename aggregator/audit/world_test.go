@@ -20,7 +20,7 @@ type world struct {
 	interfaces []*verdict.Interface
 	links      map[string]*verdict.Link
 	claims     []*verdict.Claim
-	conflicts  []verdict.Conflict
+	conflicts  []verdict.Memory
 	nodes      map[string]*verdict.Node
 	pods       map[string]*verdict.PodObject
 	known      verdict.Stamp // until when pods are; 0 for now
@@ -178,11 +178,14 @@ func (w *world) after(d time.Duration) *world {
 // judge judges and keeps the conflicts for the next time, as an aggregator does.
 func (w *world) judge() verdict.Judgement {
 	out := w.policy.Judge(w.input())
+	w.conflicts = slices.DeleteFunc(w.conflicts, func(m verdict.Memory) bool {
+		return slices.ContainsFunc(out.Ended, func(e verdict.Ended) bool { return e.ID == m.ID })
+	})
 	for _, c := range out.Conflicts {
-		if i := slices.IndexFunc(w.conflicts, func(old verdict.Conflict) bool { return old.ID == c.ID }); i >= 0 {
-			w.conflicts[i] = c
+		if i := slices.IndexFunc(w.conflicts, func(old verdict.Memory) bool { return old.ID == c.ID }); i >= 0 {
+			w.conflicts[i] = c.Memory()
 		} else {
-			w.conflicts = append(w.conflicts, c)
+			w.conflicts = append(w.conflicts, c.Memory())
 		}
 	}
 	return out

@@ -57,7 +57,12 @@ func kubernetesName(o *verdict.Owner) string {
 	if o.Pod != nil && o.Pod.Node != "" {
 		return o.Pod.Node
 	}
-	name, _, _ := strings.Cut(o.Node.Name, "@") // without what tells it from a node of the same name
+	return plainName(o.Node.Name)
+}
+
+// plainName returns the name of a node without what tells it from a node of the same name.
+func plainName(node string) string {
+	name, _, _ := strings.Cut(node, "@")
 	return name
 }
 
@@ -149,22 +154,10 @@ func outOfRange(pools []*verdict.Pool, a netip.Addr) []Action {
 		case p.IPAM == verdict.Calico:
 			steps = append(steps, say("Take %s out of what Calico gives: make an IPReservation with it (reservedCIDRs).", a))
 		default:
-			steps = append(steps, say("Take %s out of the range of %s%s.", a, callPool(p), where))
+			steps = append(steps, say("Take %s out of the range of %s%s.", a, poolTitle(p.Label()), where))
 		}
 	}
 	return steps
-}
-
-// callPool names a pool with its network and node.
-func callPool(p *verdict.Pool) string {
-	name := "IPAM " + p.IPAM + " (" + p.Name
-	if p.Network != "" {
-		name += ", network " + p.Network
-	}
-	if p.Node != nil {
-		return name + ", node " + p.Node.Name + ")"
-	}
-	return name + ")"
 }
 
 // makePlan is the command that writes a script which repairs IPAM.

@@ -10,15 +10,12 @@ import (
 // Networks returns the networks that gave the owner its address, as CNI results name them.
 func (o *Owner) Networks() (names []string) {
 	for _, c := range o.Claims {
-		if c.Kind == Assigned && c.Network != "" && c.Network != networkOfCRI && !slices.Contains(names, c.Network) {
+		if c.Kind == Assigned && c.Network != "" && c.Network != NetworkOfRuntime && !slices.Contains(names, c.Network) {
 			names = append(names, c.Network)
 		}
 	}
 	return names
 }
-
-// networkOfCRI stands for a network of which only the container runtime tells.
-const networkOfCRI = "cri"
 
 // Meets tells whether who gets an address of the pool meets an owner that has it from
 // somebody else.

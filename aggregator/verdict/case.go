@@ -14,8 +14,8 @@ type Case struct {
 	Now Stamp
 	// Claims are all ways in which the address is held, in any order.
 	Claims []*Claim
-	// Conflicts are the latest of each id, active or resolved.
-	Conflicts []Conflict
+	// Conflicts is what is remembered of conflicts, the latest of each id, active or resolved.
+	Conflicts []Memory
 
 	// Stations are the interfaces that have a hardware address which a claim names: those on
 	// the node of the claim, and those on other nodes that are in the domain of its link.

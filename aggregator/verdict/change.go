@@ -5,7 +5,7 @@ import "slices"
 // Same reports whether two records of an owner are equal for a subscriber. A later sighting is no
 // change.
 func (o *Owner) Same(other *Owner) bool {
-	return o.ID == other.ID && o.State == other.State && o.Scope == other.Scope && o.Excluded == other.Excluded && o.MAC == other.MAC &&
+	return o.ID == other.ID && o.State == other.State && o.Scope == other.Scope && o.Excluded.Same(other.Excluded) && o.MAC == other.MAC &&
 		o.Assigned == other.Assigned && o.Orphaned == other.Orphaned &&
 		o.Interface.same(other.Interface) && o.Pod.same(other.Pod) && o.Namespace.same(other.Namespace, o, other) &&
 		slices.EqualFunc(o.Claims, other.Claims, (*Claim).same)
@@ -44,4 +44,27 @@ func (p *Pool) Same(other *Pool) bool {
 		slices.Equal(p.Networks, other.Networks) && p.LostAt == other.LostAt && p.Lost == other.Lost &&
 		p.Plugin == other.Plugin && p.Device == other.Device && p.Routed == other.Routed && p.Asked == other.Asked && p.Grows == other.Grows &&
 		p.Config == other.Config && p.Base == other.Base && slices.Equal(p.Ranges, other.Ranges) && slices.Equal(p.Gateways, other.Gateways)
+}
+
+// Same reports whether two records of a conflict are equal for a subscriber.
+func (c *Conflict) Same(other *Conflict) bool {
+	same := func(a, b Owner) bool { return a.Same(&b) }
+	return c.Phase == other.Phase && c.Episode == other.Episode && c.Rule == other.Rule && c.LinkProof == other.LinkProof &&
+		c.Why.same(&other.Why) && c.Keeper == other.Keeper && c.Right == other.Right &&
+		c.Ending.Kind == other.Ending.Kind && c.Ending.Owner == other.Ending.Owner && c.Ending.Excluded.Same(other.Ending.Excluded) &&
+		slices.EqualFunc(c.Owners, other.Owners, same) && slices.EqualFunc(c.Bystanders, other.Bystanders, same) &&
+		slices.EqualFunc(c.Checks, other.Checks, Check.same) && slices.EqualFunc(c.Allocations, other.Allocations, (*Allocation).Is)
+}
+
+// same reports whether the causes are the same and follow from the same facts.
+func (w *Why) same(other *Why) bool {
+	return w.Cause == other.Cause && w.Headline.same(other.Headline) && slices.EqualFunc(w.Facts, other.Facts, Fact.Equal) &&
+		slices.EqualFunc(w.RuledOut, other.RuledOut, func(a, b RuledOut) bool {
+			return a.Cause == b.Cause && a.Open == b.Open && a.Fact.Equal(b.Fact)
+		})
+}
+
+// same reports whether the same is to be seen.
+func (c Check) same(other Check) bool {
+	return c.Step == other.Step && slices.EqualFunc(c.Facts, other.Facts, Fact.Equal)
 }

@@ -2,7 +2,6 @@ package verdict
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 )
 
@@ -11,10 +10,10 @@ const manyClaims = 16
 
 // evidence is what speaks for one owner, gathered while claims are attributed.
 type evidence struct {
-	assigned, failed, local, private bool   // by the kernel
-	strong, old, weak                bool   // by the wire; old is what was strong
-	proxied                          string // why what it says on the wire does not make it the holder
-	cloned                           string // owner of the hardware address that its frames have
+	assigned, failed, local, private bool  // by the kernel
+	strong, old, weak                bool  // by the wire; old is what was strong
+	proxied                          Proxy // why what it says on the wire does not make it the holder
+	plugin, cloned                   MAC   // that a plugin answers with, that is another owner's
 	claims                           int
 }
 
@@ -165,24 +164,29 @@ func (j *judging) wireClaim(l *ledger, c *Claim) int32 {
 		o = l.external(c)
 	}
 	if j.explain {
-		j.noteSender(rule, c, ns)
+		j.noteSender(rule, c, ns, &l.owners[o])
 	}
 	switch e := &l.evidence[o]; {
 	case c.Kind == Believed:
 	case rule == RuleMACCloned:
-		e.cloned = c.MAC.String()
+		if e.cloned == "" || c.MAC < e.cloned { // whatever the order of claims
+			e.cloned = c.MAC
+		}
 	case c.Source != "" || c.MAC.Group():
 		e.weak = true
 	case c.NoOverride && e.configured(): // its kernel's word says more
 	default:
-		proxied := ""
+		var proxied Proxy
 		if !e.configured() {
 			proxied = j.proxied(c, ns, via)
 		}
 		switch {
-		case proxied != "":
-			if e.proxied == "" || proxied < e.proxied { // whatever the order of claims
+		case proxied != 0: // whatever the order of claims
+			if e.proxied == 0 || proxied < e.proxied {
 				e.proxied = proxied
+			}
+			if proxied == ByPlugin && (e.plugin == "" || c.MAC < e.plugin) {
+				e.plugin = c.MAC
 			}
 		case j.fresh(c):
 			e.strong = true
@@ -206,30 +210,32 @@ var responders = map[MAC]string{
 	"\xee\xee\xee\xee\xee\xee": "Calico",
 }
 
-// proxied says why a claim to an address that its sender's kernel does not have
-// is no holding; empty where it is one.
-func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) string {
+// Responder returns the network plugin that answers for others with a hardware address; empty
+// for none.
+func (m MAC) Responder() string { return responders[m] }
+
+// proxied returns why a claim to an address that its sender's kernel does not have does not make
+// the sender an owner; 0 if it does.
+func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
 	switch {
 	case c.NoOverride:
-		return "it advertises the address without the Override flag, as a proxy does (NDP proxy): the address is reachable via it"
+		return ByNoOverride
 	case c.Kind != Answered:
-		return ""
+		return 0
 	case via != nil && (&Owner{Namespace: ns}).meantBy(j.in.Address) == "": // else what is in there has it, by a network of its own
-		return "it answers for the address with a hardware address of its own, but its kernel does not have it: the address is reachable via it (proxy ARP or NDP)"
+		return ByOwnMAC
 	case responders[c.MAC] != "":
-		return fmt.Sprintf("%s is the hardware address with which %s answers for others: the address is reachable via it", c.MAC, responders[c.MAC])
-	case ns != nil:
-		return ""
-	case j.spoke(c):
-		return ""
+		return ByPlugin
+	case ns != nil, j.spoke(c):
+		return 0
 	}
 	switch addresses, owners := j.in.answers(c.Link, c.MAC); {
 	case owners >= SeveralOwned:
-		return "it answers for what several owners have, and never announced or used any of it: the address is reachable via it (a router with proxy ARP or NDP)"
+		return BySeveralOwners
 	case addresses >= ManyAnswers:
-		return fmt.Sprintf("it answers for %d addresses or more, and never announced or used them: the address is reachable via it (a router with proxy ARP or NDP)", ManyAnswers)
+		return ByManyAddresses
 	}
-	return ""
+	return 0
 }
 
 // spoke tells whether the sender of an answer ever claimed the address unasked.
@@ -264,8 +270,7 @@ func (j *judging) weigh(o *Owner, e *evidence) {
 	o.Assigned = e.assigned
 	j.face(o)
 	o.State = j.state(o, e)
-	o.Rule, o.Excluded = j.exclusion(e)
-	if o.Excluded != "" {
+	if o.Excluded = j.exclusion(e); o.Excluded != nil {
 		return
 	}
 	var widest extent
@@ -340,30 +345,32 @@ func (j *judging) expire(o *Owner, stale Stamp) {
 	j.out.Expired = append(j.out.Expired, o.Claims...)
 }
 
-// exclusion says by which rule, and why, an owner is not compared.
-func (j *judging) exclusion(e *evidence) (rule, why string) {
+// exclusion returns why an owner is not compared; nil if it is.
+func (j *judging) exclusion(e *evidence) *Exclusion {
 	if s, ok := j.shared(); ok {
-		return RuleDeclaredShared, "it is declared as shared on purpose (" + s.Reason + ")"
+		return &Exclusion{Rule: RuleDeclaredShared, Reason: s.Reason}
 	}
 	switch {
 	case e.assigned, e.failed:
-		return "", ""
+		return nil
 	case e.local, j.in.Address.IsLoopback():
-		return RuleLoopbackOrDummy, "the address is on a loopback or dummy device, where service and anycast addresses stand on purpose"
+		return &Exclusion{Rule: RuleLoopbackOrDummy}
 	case e.strong:
-		return "", ""
-	case e.proxied != "":
-		return RuleReachableVia, e.proxied
+		return nil
+	case e.proxied == ByPlugin:
+		return &Exclusion{Rule: RuleReachableVia, Proxy: ByPlugin, MAC: e.plugin}
+	case e.proxied != 0:
+		return &Exclusion{Rule: RuleReachableVia, Proxy: e.proxied}
 	case e.private:
-		return RulePrivateLink, "the address is on a link inside this network namespace that does not lead to the node"
+		return &Exclusion{Rule: RulePrivateLink}
 	case e.old:
-		return RuleStale, "known only from the wire, and not seen there for " + j.policy.StaleAfter.String()
+		return &Exclusion{Rule: RuleStale}
 	case e.cloned != "":
-		return RuleMACCloned, "its frames carry " + e.cloned + ", the hardware address of another owner on the link (finding " + FindingMACCloned + ")"
+		return &Exclusion{Rule: RuleMACCloned, MAC: e.cloned}
 	case e.weak:
-		return RuleWeakSource, "known only from frames whose Ethernet source is not the hardware address they claim it for, or which no host can have"
+		return &Exclusion{Rule: RuleWeakSource}
 	}
-	return RuleBelieved, "known only from a neighbour table, which shows what others believe"
+	return &Exclusion{Rule: RuleBelieved}
 }
 
 // DeclaresShared reports whether all addresses of a range are declared as shared on purpose.

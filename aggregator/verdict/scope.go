@@ -71,9 +71,9 @@ func (j *judging) reaches(o *Owner, c *Claim, yield func(extent)) {
 // have an address of its own in the whole cluster, whatever gives them out.
 const podNetwork = "pods"
 
-// networkOfRuntime is what an agent calls the network of an address of which only the
+// NetworkOfRuntime is what an agent calls the network of an address of which only the
 // container runtime says that it gave it.
-const networkOfRuntime = "cri"
+const NetworkOfRuntime = "cri"
 
 // FirstInterface is what container runtimes call the interface with the address
 // by which Kubernetes knows a pod. What more a pod has (Multus) is often the same
@@ -194,7 +194,7 @@ func (j *judging) groups() []group {
 	var members []member
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
-		if o.Excluded != "" || !o.Alive() {
+		if o.Excluded != nil || !o.Alive() {
 			continue
 		}
 		for _, c := range o.Claims {

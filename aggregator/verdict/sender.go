@@ -2,7 +2,6 @@ package verdict
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 )
 
@@ -165,31 +164,4 @@ func linkName(l *Link) string {
 		return ""
 	}
 	return l.Name
-}
-
-// noteSender tells how a wire claim was attributed, where that is not plain.
-func (j *judging) noteSender(rule string, c *Claim, ns *Namespace) {
-	switch {
-	case c.MAC.Group():
-		j.note(RuleWeakSource, linkScope(c).Scope(), true, fmt.Sprintf(
-			"A frame on %s claimed the address for %s, which no host can have as its own hardware address: noted, never a rival.", witness(c), c.MAC))
-	case c.Source != "":
-		j.note(RuleWeakSource, linkScope(c).Scope(), true, fmt.Sprintf(
-			"A frame on %s said that %s has the address, but was sent by %s: noted, never a rival.",
-			witness(c), c.MAC, c.Source))
-	}
-	switch rule {
-	case RuleNodeMAC:
-		j.note(rule, linkScope(c).Scope(), true, fmt.Sprintf(
-			"%s, seen on %s, is a hardware address of node %s, which hosts %s: it witnesses that owner and is no rival.",
-			c.MAC, witness(c), ns.Node.Name, describe(ns, c)))
-	case RuleMACCloned:
-		j.note(rule, linkScope(c).Scope(), true, fmt.Sprintf(
-			"%s, seen on %s, is the hardware address of another owner on this link, but entered through the port of %s: it is no evidence for that owner.",
-			c.MAC, witness(c), describe(ns, c)))
-	case RuleGuest:
-		j.note(rule, linkScope(c).Scope(), true, fmt.Sprintf(
-			"%s, seen on %s, is unknown and enters by the port of %s: a guest (such as a virtual machine) behind it, counted as that owner.",
-			c.MAC, witness(c), describe(ns, c)))
-	}
 }

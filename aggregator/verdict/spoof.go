@@ -1,7 +1,6 @@
 package verdict
 
 import (
-	"fmt"
 	"net/netip"
 	"path"
 	"slices"
@@ -91,20 +90,17 @@ func (j *judging) spoofs() {
 	}
 	for i := range j.out.Spoofs {
 		s := &j.out.Spoofs[i]
-		if o := j.ownerOf(s.Sender); o != nil && o.Excluded != "" && o.Rule != RuleStale {
-			o.Rule, o.Excluded = RuleAddressSpoofed, s.reason()
+		if o := j.ownerOf(s.Sender); o != nil && o.Excluded != nil && o.Excluded.Rule != RuleStale {
+			o.Excluded = &Exclusion{Rule: RuleAddressSpoofed, Port: s.Port.Name}
+			for k := range s.Victims {
+				o.Excluded.Victims = append(o.Excluded.Victims, s.Victims[k].ID)
+			}
 		}
 		s.Owner = j.senderOwner(s)
 	}
 	for i := range j.out.Clones {
 		j.out.Clones[i].Owner = j.senderOwner(&j.out.Clones[i])
 	}
-}
-
-// reason says why the sender is excluded from the comparison of owners.
-func (s *Spoof) reason() string {
-	return fmt.Sprintf("its frames on %s claim the address, but its kernel does not have it on an interface that leads there, and that of %s does (finding %s)",
-		s.Port.Name, list(each(s.Victims, (*Owner).name)), FindingAddressSpoofed)
 }
 
 // behind returns the namespace whose port a frame entered by; nil for an uplink, a port of the
@@ -135,7 +131,7 @@ func (j *judging) senderOwner(s *Spoof) Owner {
 // spoof records a claim to an address that the kernel of another owner has in the same scope,
 // unless the sender is known to answer for it on purpose.
 func (j *judging) spoof(c *Claim, sender *Namespace) {
-	if o := j.ownerOf(sender); o != nil && (o.Excluded == "" || o.Rule == RuleStale || o.Rule == RuleDeclaredShared) {
+	if o := j.ownerOf(sender); o != nil && (o.Excluded == nil || o.Excluded.Rule == RuleStale || o.Excluded.Rule == RuleDeclaredShared) {
 		return // an owner itself: two owners are a conflict
 	}
 	if c.Routed || j.holds(sender) {
@@ -179,7 +175,7 @@ func (j *judging) holds(ns *Namespace) bool {
 // claim is true, whichever sender it has, if it names the hardware address of the owner or of
 // the node that hosts the owner.
 func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
-	if !o.Assigned || !o.Alive() || o.Excluded != "" || o.Namespace == nil || o.ID == sender.ID {
+	if !o.Assigned || !o.Alive() || o.Excluded != nil || o.Namespace == nil || o.ID == sender.ID {
 		return false
 	}
 	two := []Owner{{ID: sender.ID, Node: sender.Node, Namespace: sender}, *o}
