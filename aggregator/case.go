@@ -11,9 +11,9 @@ import (
 func (s *store) caseOf(e *entry, explained bool) *verdict.Case {
 	old := &s.lent
 	c := &verdict.Case{
-		Address: e.addr, Now: s.clock(), Conflicts: e.memories(), Pools: s.covering(e), Past: e.pastOf(),
+		Address: e.addr, Now: s.clock(), Conflicts: e.memories(), IPAM: verdict.IPAM{Pools: s.covering(e), Past: e.pastOf()},
 		Claims: old.Claims[:0], Stations: old.Stations[:0], Namespaces: old.Namespaces[:0], Nodes: old.Nodes[:0],
-		InPodCIDR: s.kube.InPodCIDR(e.addr), PodsKnownUntil: s.kube.KnownUntil(),
+		Sight: verdict.Sight{InPodCIDR: s.kube.InPodCIDR(e.addr), PodsKnownUntil: s.kube.KnownUntil()},
 	}
 	for _, h := range e.holdings {
 		c.Claims = append(c.Claims, &h.Claim)

@@ -47,8 +47,8 @@ func newWorld(addr string) *world {
 func (w *world) input() *verdict.Case {
 	c := &verdict.Case{
 		Address: w.addr, Now: w.now, Claims: w.claims, Conflicts: w.conflicts,
-		Stations: w.interfaces, Pools: w.pools, Past: w.past,
-		Covered: len(w.uncovered) == 0, PodsKnownUntil: cmp.Or(w.known, w.now),
+		Stations: w.interfaces, IPAM: verdict.IPAM{Pools: w.pools, Past: w.past},
+		Sight: verdict.Sight{Covered: len(w.uncovered) == 0, PodsKnownUntil: cmp.Or(w.known, w.now)},
 	}
 	for _, ns := range w.namespaces {
 		nested := slices.ContainsFunc(w.namespaces, func(own *verdict.Namespace) bool {

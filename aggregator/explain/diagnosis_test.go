@@ -32,7 +32,8 @@ func TestDiagnosis(t *testing.T) {
 		}},
 		{"what was left out is not nothing", []explain.Related{event}, explain.Kubernetes{Live: true, Events: true}, map[string]string{"events": "FailedCreatePodSandBox"}},
 		{
-			"events are not heard of", nil, explain.Kubernetes{Live: true, Whole: true},
+			"events are not heard of", nil,
+			explain.Kubernetes{Live: true, Whole: true},
 			map[string]string{"cni-plugin": nothing["cni-plugin"], "new-nodes": nothing["new-nodes"]},
 		},
 	}

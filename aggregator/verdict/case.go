@@ -32,6 +32,12 @@ type Case struct {
 	// needed for explanations.
 	Stitches []Stitch
 
+	IPAM
+	Sight
+}
+
+// IPAM is what IPAMs say about the address of a case.
+type IPAM struct {
 	// Pools are the pools that may give the address to somebody, or have.
 	Pools []*Pool
 	// Allocations are what IPAMs say of the address. Vanished are the allocations that are gone
@@ -41,7 +47,10 @@ type Case struct {
 	// Past is what is remembered of the owners' allocations, Before what the last audit found.
 	Past   []Past
 	Before []Finding
+}
 
+// Sight is how far the cluster is seen that the address of a case is in.
+type Sight struct {
 	// InPodCIDR is set if the address is in the range of pods of some node
 	// (Node.spec.podCIDRs).
 	InPodCIDR bool

@@ -15,13 +15,13 @@ var causes = []struct {
 }{
 	{CauseOrphanedSandbox, (*inquiry).orphanedSandbox},
 	{CauseSplitBrain, (*inquiry).splitBrain},
-	{CauseExternalDevice, (*inquiry).externalDevice},
-	{CauseTunnelAddress, (*inquiry).tunnelAddress},
-	{CauseIPAMBookedElsewhere, (*inquiry).bookedElsewhere},
-	{CausePodCIDROverlap, (*inquiry).podCIDROverlap},
-	{CauseOverlappingNetworks, (*inquiry).overlappingNetworks},
-	{CauseIPAMStateLost, (*inquiry).stateLost},
-	{CauseStaticAddress, (*inquiry).staticAddress},
+	{CauseExternalDevice, func(q *inquiry) reason { return devices{q}.externalDevice() }},
+	{CauseTunnelAddress, func(q *inquiry) reason { return devices{q}.tunnelAddress() }},
+	{CauseIPAMBookedElsewhere, func(q *inquiry) reason { return records{q}.bookedElsewhere() }},
+	{CausePodCIDROverlap, func(q *inquiry) reason { return ranges{q}.podCIDROverlap() }},
+	{CauseOverlappingNetworks, func(q *inquiry) reason { return ranges{q}.overlappingNetworks() }},
+	{CauseIPAMStateLost, func(q *inquiry) reason { return records{q}.stateLost() }},
+	{CauseStaticAddress, func(q *inquiry) reason { return devices{q}.staticAddress() }},
 }
 
 // reason is why something is the cause of a conflict, or is not; neither, where it

@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// Causes that are told by the device that has the address.
+// devices finds the causes that are told by the device that has the address.
+type devices struct{ *inquiry }
 
 // externalDevice: a device outside has taken an address of ours.
-func (q *inquiry) externalDevice() (r reason) {
+func (q devices) externalDevice() (r reason) {
 	var excluded reason
 	for _, o := range q.owners {
 		if o.Guest() != NoGuest {
@@ -85,7 +86,7 @@ func (o *Owner) Guest() Guest {
 }
 
 // bookedOutside is an allocation for a node without an agent; nil for none.
-func (q *inquiry) bookedOutside() *Allocation {
+func (q devices) bookedOutside() *Allocation {
 	for _, al := range q.outside {
 		ours := slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil && al.books(o) != notBooked })
 		if !ours {
@@ -142,7 +143,7 @@ func MadeByEngine(name string) bool {
 }
 
 // tunnelAddress finds a tunnel of a node that has the same address as a pod.
-func (q *inquiry) tunnelAddress() (r reason) {
+func (q devices) tunnelAddress() (r reason) {
 	var excluded reason
 	q.pairs(func(host, pod *Owner) bool {
 		if host.Kind() != Host || !host.Assigned || pod.Kind() == Host || pod.Namespace == nil {
@@ -169,7 +170,7 @@ func (q *inquiry) tunnelAddress() (r reason) {
 }
 
 // tunnelOf returns the cause of a conflict about the address of a node's tunnel.
-func (q *inquiry) tunnelOf(i *Interface, host, pod *Owner) (r reason) {
+func (q devices) tunnelOf(i *Interface, host, pod *Owner) (r reason) {
 	r.Wrong = ids(pod)
 	if q.ofCalico() && q.bookedFor(nil, pod) == booked && q.bookedFor(nil, host) != booked {
 		r.Wrong = ids(host)
@@ -195,7 +196,7 @@ func (q *inquiry) tunnelOf(i *Interface, host, pod *Owner) (r reason) {
 }
 
 // staticAddress: somebody set the address by hand, inside a range of pods.
-func (q *inquiry) staticAddress() (r reason) {
+func (q devices) staticAddress() (r reason) {
 	if !q.plain() {
 		return reason{}
 	}
@@ -235,7 +236,7 @@ func (q *inquiry) staticAddress() (r reason) {
 // gateway returns the bridge on which a node has the address itself, if the bridge connects
 // pods or an owner. The address is then their gateway and belongs to nothing else. It returns
 // nil if there is no such bridge.
-func (q *inquiry) gateway(host, o *Owner) *Interface {
+func (q devices) gateway(host, o *Owner) *Interface {
 	if host.Kind() != Host {
 		return nil
 	}
@@ -259,7 +260,7 @@ func (q *inquiry) inPodRange() bool {
 }
 
 // tellRange says whose range the address is in.
-func (q *inquiry) tellRange(r *reason) {
+func (q devices) tellRange(r *reason) {
 	for _, p := range q.pools {
 		if p.Contains(q.c.Address) {
 			r.From = append(r.From, p)
@@ -273,7 +274,7 @@ func (q *inquiry) tellRange(r *reason) {
 
 // byHand returns the fact by which nobody whose task it is gave an owner the address; none if it
 // is not known.
-func (q *inquiry) byHand(o *Owner) []Fact {
+func (q devices) byHand(o *Owner) []Fact {
 	if q.given(o) {
 		return nil
 	}
@@ -306,7 +307,7 @@ func (q *inquiry) byHand(o *Owner) []Fact {
 
 // bookedForOther returns the fact that IPAM has the address for another owner than one that is no
 // pod; none if it is not known.
-func (q *inquiry) bookedForOther(o *Owner) []Fact {
+func (q devices) bookedForOther(o *Owner) []Fact {
 	if o.Kind() == Pod || slices.ContainsFunc(q.allocations, func(al *Allocation) bool { return q.books(al, o) != notBooked }) {
 		return nil
 	}
@@ -330,7 +331,7 @@ func (o *Owner) told() bool {
 func (o *Owner) listed() bool { return o.Pod != nil && len(o.Pod.IPs) > 0 }
 
 // listedIn tells whether the Kubernetes API has the address for the owner's pod.
-func (q *inquiry) listedIn(o *Owner) bool { return slices.Contains(o.Pod.IPs, q.c.Address) }
+func (q devices) listedIn(o *Owner) bool { return slices.Contains(o.Pod.IPs, q.c.Address) }
 
 // portOfPod tells whether the other end of an interface is in another namespace: a
 // plugin gives such a port the address of a gateway.

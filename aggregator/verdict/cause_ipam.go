@@ -2,11 +2,12 @@ package verdict
 
 import "slices"
 
-// Causes that the records of an IPAM tell.
+// records finds the causes that the records of an IPAM tell.
+type records struct{ *inquiry }
 
 // bookedElsewhere: IPAM had the address for another node or pod than the one that held
 // it, and freed it with that.
-func (q *inquiry) bookedElsewhere() (r reason) {
+func (q records) bookedElsewhere() (r reason) {
 	if !q.plain() {
 		return reason{}
 	}
@@ -43,7 +44,7 @@ func (q *inquiry) bookedElsewhere() (r reason) {
 }
 
 // neverElsewhere returns why IPAM did not have the address for another node or pod.
-func (q *inquiry) neverElsewhere() reason {
+func (q records) neverElsewhere() reason {
 	var nodes []string
 	for _, o := range q.owners {
 		if name := o.Node.CalicoNodename; name != "" && o.Namespace != nil {
@@ -75,13 +76,13 @@ func (q *inquiry) about(some []*Pool) (pools []*Pool) {
 }
 
 // rivalGiven tells whether somebody else than an owner was given the address.
-func (q *inquiry) rivalGiven(o *Owner) bool {
+func (q records) rivalGiven(o *Owner) bool {
 	return slices.ContainsFunc(q.owners, func(other *Owner) bool { return other != o && q.given(other) })
 }
 
 // elsewhere is what is remembered of an owner that IPAM had for somebody else: for
 // nobody who has the address now, as IPAM has it for those rightly.
-func (q *inquiry) elsewhere(o *Owner) *Past {
+func (q records) elsewhere(o *Owner) *Past {
 	past := q.remembered(o, FindingBookedElsewhere)
 	if past == nil || past.Allocation == nil || q.vanished(o) != nil {
 		return nil
@@ -105,7 +106,7 @@ func (q *inquiry) elsewhere(o *Owner) *Past {
 
 // wrongNodename is the node that Calico's plugin books for on an owner's node, where
 // that is another one; empty where it is right, or nothing of Calico's is concerned.
-func (q *inquiry) wrongNodename(o *Owner) string {
+func (q records) wrongNodename(o *Owner) string {
 	name := o.Node.CalicoNodename
 	if name == "" || o.OnNode(name) || !q.ofCalico() || q.bookedFor(nil, o) == booked || q.vanished(o) != nil {
 		return ""
@@ -119,7 +120,7 @@ func (q *inquiry) ofCalico() bool {
 }
 
 // stateLost: an IPAM gave the address twice, as it forgot that it had.
-func (q *inquiry) stateLost() reason {
+func (q records) stateLost() reason {
 	if !q.plain() {
 		return reason{}
 	}
@@ -145,7 +146,7 @@ func (q *inquiry) stateLost() reason {
 }
 
 // forgotten says of whom a pool has no record that it gave the address to.
-func (q *inquiry) forgotten(p *Pool, mine []*Owner) (r reason) {
+func (q records) forgotten(p *Pool, mine []*Owner) (r reason) {
 	if p.State == PoolReading {
 		return open(Fact{Kind: NotRead, Pool: p.Label()})
 	}
@@ -202,14 +203,14 @@ func (q *inquiry) forgotten(p *Pool, mine []*Owner) (r reason) {
 
 // oneNetwork tells whether a pool of one node gave the address to all of some owners
 // for one network: with whole records it cannot.
-func (q *inquiry) oneNetwork(p *Pool, mine []*Owner) bool {
+func (q records) oneNetwork(p *Pool, mine []*Owner) bool {
 	network := mine[0].network()
 	return p.IPAM == HostLocal && network != "" &&
 		!slices.ContainsFunc(mine, func(o *Owner) bool { return o.network() != network })
 }
 
 // noRecords says that IPAM would have to be asked, and is not known.
-func (q *inquiry) noRecords() reason {
+func (q records) noRecords() reason {
 	given := those(q.owners, q.given)
 	if len(given) < 2 || len(q.pools) > 0 && q.allKnown() {
 		return reason{}
@@ -224,7 +225,7 @@ func (q *inquiry) noRecords() reason {
 }
 
 // allKnown tells whether all pools that may have the address are known.
-func (q *inquiry) allKnown() bool {
+func (q records) allKnown() bool {
 	return !slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.State != PoolKnown })
 }
 

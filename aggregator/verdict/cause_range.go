@@ -5,12 +5,13 @@ import (
 	"slices"
 )
 
-// Causes that lie in the ranges that addresses are given from.
+// ranges finds the causes that lie in the ranges that addresses are given from.
+type ranges struct{ *inquiry }
 
 // ownRange is the range of the node that an owner has the address from: by a pool of
 // its own, the range of pods that Kubernetes gave it, or the prefix of a bridge whose
 // ports a CNI network gave addresses.
-func (q *inquiry) ownRange(o *Owner) (s Origin, ok bool) {
+func (q ranges) ownRange(o *Owner) (s Origin, ok bool) {
 	s = Origin{Owner: o.ID, Node: o.Node.Key()}
 	for _, p := range q.pools {
 		if p.Node.Is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bookedFor(p, o) == booked) {
@@ -36,7 +37,7 @@ func (q *inquiry) ownRange(o *Owner) (s Origin, ok bool) {
 // prefixOf is the prefix of the bridge that an owner's interface is on: what the node
 // has on it, or what a CNI network gave with the address. It is invalid where it is not
 // known, or is that of a LAN.
-func (q *inquiry) prefixOf(o *Owner) netip.Prefix {
+func (q ranges) prefixOf(o *Owner) netip.Prefix {
 	l := o.Interface.Link
 	if o.Namespace == nil || l == nil || l.Kind != Bridge || l.Domain != nil {
 		return netip.Prefix{}
@@ -58,7 +59,7 @@ func (q *inquiry) prefixOf(o *Owner) netip.Prefix {
 }
 
 // podCIDROverlap: two nodes give pods addresses of one range.
-func (q *inquiry) podCIDROverlap() (r reason) {
+func (q ranges) podCIDROverlap() (r reason) {
 	if !q.plain() {
 		return reason{}
 	}
@@ -84,7 +85,7 @@ func (q *inquiry) podCIDROverlap() (r reason) {
 }
 
 // rangesOfNodes compares the ranges of the nodes of two owners.
-func (q *inquiry) rangesOfNodes(a, b *Owner) (r reason) {
+func (q ranges) rangesOfNodes(a, b *Owner) (r reason) {
 	if p := q.widePool(a, b); p != nil {
 		return not(Fact{Kind: NotByNode, Pool: p.Label()})
 	}
@@ -135,7 +136,7 @@ func (q *inquiry) rangesOfNodes(a, b *Owner) (r reason) {
 
 // rangeHolders returns which of two nodes has the address in its range of pods, and the other
 // one; none if neither has.
-func (q *inquiry) rangeHolders(a, b *Node) []string {
+func (q ranges) rangeHolders(a, b *Node) []string {
 	switch {
 	case q.in.node(a).InPodCIDR:
 		return []string{a.Name, b.Name}
@@ -147,7 +148,7 @@ func (q *inquiry) rangeHolders(a, b *Node) []string {
 
 // widePool is a pool of the whole cluster that gave the address to one of two owners;
 // nil for none.
-func (q *inquiry) widePool(a, b *Owner) *Pool {
+func (q ranges) widePool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
 		if p.Node == nil && (q.gave(p, a) || q.gave(p, b)) {
 			return p
@@ -158,7 +159,7 @@ func (q *inquiry) widePool(a, b *Owner) *Pool {
 
 // podLike tells whether an owner has the address as a pod has, or is where a node has
 // it for its pods.
-func (q *inquiry) podLike(o *Owner) bool {
+func (q ranges) podLike(o *Owner) bool {
 	if o.Kind() == Host {
 		return o.Assigned && o.Interface.bridge() && !MadeByEngine(o.Interface.Name) || o.Interface.portOfPod()
 	}
@@ -167,7 +168,7 @@ func (q *inquiry) podLike(o *Owner) bool {
 
 // origin is what an owner has the address from, on one node: a CNI network, or a bridge
 // in whose prefix it is.
-func (q *inquiry) origin(o *Owner) (s Origin, ok bool) {
+func (q ranges) origin(o *Owner) (s Origin, ok bool) {
 	if o.Namespace == nil {
 		return s, false
 	}
@@ -195,7 +196,7 @@ func (q *inquiry) origin(o *Owner) (s Origin, ok bool) {
 }
 
 // overlappingNetworks: two networks that meet give addresses of one range.
-func (q *inquiry) overlappingNetworks() (r reason) {
+func (q ranges) overlappingNetworks() (r reason) {
 	if !q.plain() {
 		return reason{}
 	}
@@ -221,7 +222,7 @@ func (q *inquiry) overlappingNetworks() (r reason) {
 }
 
 // rangesOfNetworks compares the ranges of the networks of two owners.
-func (q *inquiry) rangesOfNetworks(a, b *Owner) (r reason) {
+func (q ranges) rangesOfNetworks(a, b *Owner) (r reason) {
 	x, known := q.origin(a)
 	y, both := q.origin(b)
 	bridges, one := x.Network == "" && y.Network == "", x.Network == y.Network && (x.Network != "" || x.Device == y.Device)
@@ -264,7 +265,7 @@ func (q *inquiry) rangesOfNetworks(a, b *Owner) (r reason) {
 }
 
 // onePool is a pool that gave the address to both of two owners.
-func (q *inquiry) onePool(a, b *Owner) *Pool {
+func (q ranges) onePool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
 		if q.gave(p, a) && q.gave(p, b) {
 			if served := slices.ContainsFunc(a.Networks(), func(n string) bool { ok, _ := p.Serves(n); return ok }); served {

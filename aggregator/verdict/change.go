@@ -50,14 +50,14 @@ func (p *Pool) Same(other *Pool) bool {
 func (c *Conflict) Same(other *Conflict) bool {
 	same := func(a, b Owner) bool { return a.Same(&b) }
 	return c.Phase == other.Phase && c.Episode == other.Episode && c.Rule == other.Rule && c.LinkProof == other.LinkProof &&
-		c.Why.same(&other.Why) && c.Keeper == other.Keeper && c.Right == other.Right &&
+		sameWhy(&c.Why, &other.Why) && c.Keeper == other.Keeper && c.Right == other.Right &&
 		c.Ending.Kind == other.Ending.Kind && c.Ending.Owner == other.Ending.Owner && c.Ending.Excluded.Same(other.Ending.Excluded) &&
 		slices.EqualFunc(c.Owners, other.Owners, same) && slices.EqualFunc(c.Bystanders, other.Bystanders, same) &&
 		slices.EqualFunc(c.Checks, other.Checks, Check.same) && slices.EqualFunc(c.Allocations, other.Allocations, (*Allocation).Is)
 }
 
-// same reports whether the causes are the same and follow from the same facts.
-func (w *Why) same(other *Why) bool {
+// sameWhy reports whether the causes are the same and follow from the same facts.
+func sameWhy(w, other *Why) bool {
 	return w.Cause == other.Cause && w.Headline.same(other.Headline) && slices.EqualFunc(w.Facts, other.Facts, Fact.Equal) &&
 		slices.EqualFunc(w.RuledOut, other.RuledOut, func(a, b RuledOut) bool {
 			return a.Cause == b.Cause && a.Open == b.Open && a.Fact.Equal(b.Fact)

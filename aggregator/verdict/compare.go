@@ -5,9 +5,15 @@ import (
 	"time"
 )
 
+// comparing finds the conflicts of an address, whose owners are known.
+type comparing struct {
+	*judging
+	grouped []group
+}
+
 // conflicts compares the owners in every scope, and carries the conflicts that
 // there were on.
-func (j *judging) conflicts() {
+func (j *comparing) conflicts() {
 	compared, failed := 0, false
 	for i := range j.out.Owners {
 		if o := &j.out.Owners[i]; o.Excluded == nil && o.Alive() {
@@ -57,16 +63,16 @@ func (c coverage) covers(g group) bool {
 }
 
 // rivaled tells whether an owner meets another one in some scope.
-func (j *judging) rivaled(owner int) bool {
+func (j *comparing) rivaled(owner int) bool {
 	return slices.ContainsFunc(j.grouped, func(g group) bool { return len(g.owners) >= 2 && slices.Contains(g.owners, owner) })
 }
 
-func (j *judging) continues(id string) bool {
+func (j *comparing) continues(id string) bool {
 	return slices.ContainsFunc(j.out.Conflicts, func(c Conflict) bool { return c.ID == id })
 }
 
 // conflict judges one scope and tells whether it is a conflict.
-func (j *judging) conflict(g group) bool {
+func (j *comparing) conflict(g group) bool {
 	owners := j.takingPart(g)
 	prev := j.previous(g, owners)
 	active := prev != nil && prev.Active()
@@ -130,7 +136,7 @@ func (m *Memory) has(owners []Owner) bool {
 
 // bystanders returns the owners that only answer for the address: one of them may be the reason
 // why duplicate address detection failed.
-func (j *judging) bystanders() (found []Owner) {
+func (j *comparing) bystanders() (found []Owner) {
 	for i := range j.out.Owners {
 		if o := &j.out.Owners[i]; o.ExcludedBy(RuleReachableVia) {
 			found = append(found, *o)
@@ -139,7 +145,7 @@ func (j *judging) bystanders() (found []Owner) {
 	return found
 }
 
-func (j *judging) members(g group) []Owner {
+func (j *comparing) members(g group) []Owner {
 	owners := make([]Owner, len(g.owners))
 	for i, o := range g.owners {
 		owners[i] = j.out.Owners[o]
@@ -150,7 +156,7 @@ func (j *judging) members(g group) []Owner {
 // previous is the conflict that a group continues: the one of its scope, active
 // or not; else an active one with two of its owners, whose scope was widened
 // since and has nobody else; nil for none.
-func (j *judging) previous(g group, owners []Owner) *Memory {
+func (j *comparing) previous(g group, owners []Owner) *Memory {
 	text := g.scope.Text()
 	var same *Memory
 	for i := range j.in.Conflicts {
@@ -181,7 +187,7 @@ func (j *judging) previous(g group, owners []Owner) *Memory {
 
 // outgrows tells whether the scope of a conflict has an owner that a group
 // lacks: then it is judged on its own, and the conflict is its.
-func (j *judging) outgrows(c *Memory, g group) bool {
+func (j *comparing) outgrows(c *Memory, g group) bool {
 	return slices.ContainsFunc(j.grouped, func(own group) bool {
 		return own.scope.Kind == c.Kind && own.scope.Text() == c.Scope && !coverage{g}.covers(own)
 	})
@@ -194,7 +200,7 @@ const quietGraces = 3
 // takingPart are the owners of a group, without those of nodes that hold an
 // address themselves that handed it over: their kernels do not have it, they fell
 // silent, and somebody claimed it after them.
-func (j *judging) takingPart(g group) []Owner {
+func (j *comparing) takingPart(g group) []Owner {
 	owners := j.members(g)
 	if len(owners) < 2 || !hostsOnly(owners) {
 		return owners
@@ -218,11 +224,11 @@ func (j *judging) takingPart(g group) []Owner {
 	return owners
 }
 
-func (j *judging) quietAfter() time.Duration { return quietGraces * j.policy.HandoverGrace }
+func (j *comparing) quietAfter() time.Duration { return quietGraces * j.policy.HandoverGrace }
 
 // quiet tells whether the wire has not shown an owner for so long that it counts
 // as having handed its address over; and asks to be called when it has.
-func (j *judging) quiet(o *Owner) bool {
+func (j *comparing) quiet(o *Owner) bool {
 	quiet := o.claimed().Add(j.quietAfter())
 	if j.in.Now < quiet {
 		j.again(quiet)
@@ -255,7 +261,7 @@ func virtual(owners []Owner) bool {
 }
 
 // rule is the rule by which a group is a conflict; empty for none.
-func (j *judging) rule(owners []Owner) string {
+func (j *comparing) rule(owners []Owner) string {
 	assigned := 0
 	for i := range owners {
 		switch {
@@ -290,7 +296,7 @@ func (j *judging) rule(owners []Owner) string {
 }
 
 // ended returns how a conflict ended: fewer than two of its owners are left in its scope.
-func (j *judging) ended(prev *Memory, over coverage) Ended {
+func (j *comparing) ended(prev *Memory, over coverage) Ended {
 	e := Ended{ID: prev.ID, At: j.in.Now}
 	var left []*Owner
 	for _, was := range prev.Owners {

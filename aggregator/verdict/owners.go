@@ -73,9 +73,19 @@ func (l *ledger) external(c *Claim) int {
 	return l.enter(Owner{ID: id, Node: c.Node(), MAC: c.MAC})
 }
 
+// attributing finds the owners of an address.
+type attributing struct {
+	*judging
+	// assigned are the claims by which kernels have the address, listed once the
+	// wire shows somebody: of many claims on a LAN they are few.
+	assigned []*Claim
+	// spoken is who claimed it unasked, listed when that is asked for.
+	spoken map[speaker]struct{}
+}
+
 // owners attributes every claim to an owner, and says of each owner whether it
 // is there and whether it is compared.
-func (j *judging) owners() {
+func (j *attributing) owners() {
 	claims := j.in.Claims
 	if len(claims) == 0 {
 		return
@@ -122,7 +132,7 @@ func (j *judging) owners() {
 }
 
 // list lists the claims of kernels.
-func (j *judging) list() {
+func (j *attributing) list() {
 	j.assigned = make([]*Claim, 0, 1)
 	for _, c := range j.in.Claims {
 		if c.Kind == Assigned {
@@ -132,7 +142,7 @@ func (j *judging) list() {
 }
 
 // kernelClaim enters what a kernel says; -1 for a claim of the wire.
-func (j *judging) kernelClaim(l *ledger, c *Claim) int32 {
+func (j *attributing) kernelClaim(l *ledger, c *Claim) int32 {
 	if c.Kind != Assigned && c.Kind != DADFailed {
 		return -1
 	}
@@ -152,7 +162,7 @@ func (j *judging) kernelClaim(l *ledger, c *Claim) int32 {
 }
 
 // wireClaim enters what a frame says, for the owner whose frame it is.
-func (j *judging) wireClaim(l *ledger, c *Claim) int32 {
+func (j *attributing) wireClaim(l *ledger, c *Claim) int32 {
 	ns, via, rule := j.sender(c)
 	var o int
 	if ns != nil {
@@ -216,7 +226,7 @@ func (m MAC) Responder() string { return responders[m] }
 
 // proxied returns why a claim to an address that its sender's kernel does not have does not make
 // the sender an owner; 0 if it does.
-func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
+func (j *attributing) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
 	switch {
 	case c.NoOverride:
 		return ByNoOverride
@@ -239,7 +249,7 @@ func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
 }
 
 // spoke tells whether the sender of an answer ever claimed the address unasked.
-func (j *judging) spoke(c *Claim) bool {
+func (j *attributing) spoke(c *Claim) bool {
 	if j.spoken == nil { // once, as many nodes may have heard the answers of one router
 		j.spoken = map[speaker]struct{}{}
 		for _, o := range j.in.Claims {
@@ -260,13 +270,13 @@ type speaker struct {
 
 // fresh tells whether the wire's word still counts. What was heard from a node
 // that is silent now cannot be taken back by silence.
-func (j *judging) fresh(c *Claim) bool {
+func (j *attributing) fresh(c *Claim) bool {
 	n := c.Node()
 	return !n.TimedOut && (n.Unheard || c.Seen.Add(j.policy.StaleAfter) > j.in.Now)
 }
 
 // weigh says of one owner whether it is there, and whether it is compared.
-func (j *judging) weigh(o *Owner, e *evidence) {
+func (j *attributing) weigh(o *Owner, e *evidence) {
 	o.Assigned = e.assigned
 	j.face(o)
 	o.State = j.state(o, e)
@@ -286,7 +296,7 @@ func (j *judging) weigh(o *Owner, e *evidence) {
 
 // face chooses the interface and the MAC to show: those of the first claim, as
 // the kernel's come before the wire's.
-func (j *judging) face(o *Owner) {
+func (j *attributing) face(o *Owner) {
 	first := o.Claims[0]
 	if first.Wire() || first.Kind == Believed {
 		o.MAC = first.MAC
@@ -304,7 +314,7 @@ func (j *judging) face(o *Owner) {
 
 // state says whether an owner is there. The kernel's word lasts until it is
 // taken back; the wire's word wears off, unless its node is silent.
-func (j *judging) state(o *Owner, e *evidence) State {
+func (j *attributing) state(o *Owner, e *evidence) State {
 	var kernel, unheard, heard bool
 	var newest Stamp
 	for _, c := range o.Claims {
@@ -337,7 +347,7 @@ func (j *judging) state(o *Owner, e *evidence) State {
 
 // expire ends an owner that the wire alone shows, after twice the time that
 // makes it stale.
-func (j *judging) expire(o *Owner, stale Stamp) {
+func (j *attributing) expire(o *Owner, stale Stamp) {
 	if end := stale.Add(j.policy.StaleAfter); j.in.Now < end {
 		j.again(end)
 		return
@@ -346,7 +356,7 @@ func (j *judging) expire(o *Owner, stale Stamp) {
 }
 
 // exclusion returns why an owner is not compared; nil if it is.
-func (j *judging) exclusion(e *evidence) *Exclusion {
+func (j *attributing) exclusion(e *evidence) *Exclusion {
 	if s, ok := j.shared(); ok {
 		return &Exclusion{Rule: RuleDeclaredShared, Reason: s.Reason}
 	}
@@ -379,7 +389,7 @@ func (p *Policy) DeclaresShared(r Range) bool {
 }
 
 // shared is the declaration that covers the address; the longest prefix wins.
-func (j *judging) shared() (best Shared, ok bool) {
+func (j *attributing) shared() (best Shared, ok bool) {
 	for _, s := range j.policy.Shared {
 		if s.Prefix.Contains(j.in.Address) && (!ok || s.Prefix.Bits() > best.Prefix.Bits()) {
 			best, ok = s, true

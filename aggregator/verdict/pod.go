@@ -56,7 +56,7 @@ const absentAfter = 5 * time.Second
 const endedAfter = 5 * time.Second
 
 // join says of an owner what the Kubernetes API does.
-func (j *judging) join(o *Owner) {
+func (j *attributing) join(o *Owner) {
 	if o.Kind() != Pod {
 		return
 	}

@@ -190,7 +190,7 @@ type member struct {
 }
 
 // groups are the scopes in which somebody is alive and compared, widest first.
-func (j *judging) groups() []group {
+func (j *comparing) groups() []group {
 	var members []member
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
@@ -237,7 +237,7 @@ func newGroup(members []member) group {
 // leaveOut leaves out the network of pods where the same owners meet on one node
 // or link: that is known at once, and it is not known at once who is a pod. So what
 // is found there has one id, whatever came first.
-func (j *judging) leaveOut(groups []group) []group {
+func (j *comparing) leaveOut(groups []group) []group {
 	if len(groups) == 0 || groups[0].scope.Kind != NetworkScope || j.declared().Name != "" {
 		return groups
 	}

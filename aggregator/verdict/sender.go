@@ -8,7 +8,7 @@ import (
 // sender is the namespace whose frame a wire claim is, and its interface where
 // that is known; no namespace for an external device. The port's own namespace
 // comes first: where MACs are derived from addresses, duplicates have one MAC.
-func (j *judging) sender(c *Claim) (ns *Namespace, via *Interface, rule string) {
+func (j *attributing) sender(c *Claim) (ns *Namespace, via *Interface, rule string) {
 	port, n := c.Interface, c.Node()
 	holders := j.in.holders(n, c.MAC)
 	if port.Uplink && c.MAC.Shared() {
@@ -62,7 +62,7 @@ func (j *judging) sender(c *Claim) (ns *Namespace, via *Interface, rule string) 
 
 // both is who has the address and the MAC of a wire claim on its link, whatever
 // the node: its own node comes first.
-func (j *judging) both(c *Claim) (via *Interface) {
+func (j *attributing) both(c *Claim) (via *Interface) {
 	for _, a := range j.assigned {
 		if i := a.Interface; i.MAC == c.MAC && oneLink(i.Link, c.Link) &&
 			(via == nil || compareFrom(c.Node(), i, via) < 0) {
@@ -75,7 +75,7 @@ func (j *judging) both(c *Claim) (via *Interface) {
 // machine is who has the address and the MAC of a frame that a virtual machine
 // sent, on whatever link: one that is a node with an agent of its own. It is no
 // second owner of a network, though no frame showed yet that its uplink is here.
-func (j *judging) machine(c *Claim) (via *Interface) {
+func (j *attributing) machine(c *Claim) (via *Interface) {
 	if !c.Interface.Tap || c.MAC.Shared() {
 		return nil
 	}
@@ -90,7 +90,7 @@ func (j *judging) machine(c *Claim) (via *Interface) {
 
 // nearest is the first of the interfaces that have a MAC. Where several nodes
 // have it, one that hosts an owner of the address comes first.
-func (j *judging) nearest(holders []*Interface) (via *Interface) {
+func (j *attributing) nearest(holders []*Interface) (via *Interface) {
 	hosts := func(i *Interface) int {
 		if j.hosted(i.Namespace.Node, i.Link) != nil {
 			return 0
@@ -107,7 +107,7 @@ func (j *judging) nearest(holders []*Interface) (via *Interface) {
 
 // hosted is the interface of a node that has the address by its kernel: the
 // nearest to a link; nil for none.
-func (j *judging) hosted(n *Node, l *Link) (owner *Interface) {
+func (j *attributing) hosted(n *Node, l *Link) (owner *Interface) {
 	for _, a := range j.assigned {
 		if a.Node().Is(n) && (owner == nil || compareWitnessed(a.Interface, owner, l) < 0) {
 			owner = a.Interface
@@ -117,7 +117,7 @@ func (j *judging) hosted(n *Node, l *Link) (owner *Interface) {
 }
 
 // assignedTo tells whether a namespace has the address, on whatever interface.
-func (j *judging) assignedTo(ns *Namespace) bool {
+func (j *attributing) assignedTo(ns *Namespace) bool {
 	return slices.ContainsFunc(j.assigned, func(c *Claim) bool { return c.Interface.Namespace.Is(ns) })
 }
 

@@ -8,7 +8,7 @@ import (
 // settle confirms a suspected conflict when its time has come and both sides were witnessed
 // again since. Otherwise it records the missing evidence. On a domain, both sides must have
 // been witnessed on one link or on links that are proven to be one.
-func (j *judging) settle(c *Conflict, across LinkKey) {
+func (j *comparing) settle(c *Conflict, across LinkKey) {
 	if c.Rule == RuleDADFailed {
 		c.confirm(j.in.Now)
 		return

@@ -71,9 +71,12 @@ type Router struct {
 	Reason string
 }
 
+// spoofing finds the false claims to an address, whose owners are known.
+type spoofing struct{ *judging }
+
 // spoofs finds claims that use the address or the hardware address of another owner. The owners
 // must be known.
-func (j *judging) spoofs() {
+func (j spoofing) spoofs() {
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
 		for _, c := range o.Claims {
@@ -121,7 +124,7 @@ func (j *judging) ownerOf(ns *Namespace) *Owner {
 }
 
 // senderOwner returns the sender of a spoof as an owner.
-func (j *judging) senderOwner(s *Spoof) Owner {
+func (j spoofing) senderOwner(s *Spoof) Owner {
 	if o := j.ownerOf(s.Sender); o != nil {
 		return *o
 	}
@@ -130,7 +133,7 @@ func (j *judging) senderOwner(s *Spoof) Owner {
 
 // spoof records a claim to an address that the kernel of another owner has in the same scope,
 // unless the sender is known to answer for it on purpose.
-func (j *judging) spoof(c *Claim, sender *Namespace) {
+func (j spoofing) spoof(c *Claim, sender *Namespace) {
 	if o := j.ownerOf(sender); o != nil && (o.Excluded == nil || o.Excluded.Rule == RuleStale || o.Excluded.Rule == RuleDeclaredShared) {
 		return // an owner itself: two owners are a conflict
 	}
@@ -164,7 +167,7 @@ func (j *judging) spoof(c *Claim, sender *Namespace) {
 }
 
 // holds reports whether the kernel of a namespace has the address on an interface that counts.
-func (j *judging) holds(ns *Namespace) bool {
+func (j spoofing) holds(ns *Namespace) bool {
 	return slices.ContainsFunc(j.in.Claims, func(c *Claim) bool {
 		return (c.Kind == Assigned || c.Kind == DADFailed) && c.Interface.Namespace.ID == ns.ID &&
 			c.Interface.Attachment != Local && c.Interface.Attachment != Private
@@ -174,7 +177,7 @@ func (j *judging) holds(ns *Namespace) bool {
 // wronged reports whether a claim is false and for the address of an owner in the same scope. A
 // claim is true, whichever sender it has, if it names the hardware address of the owner or of
 // the node that hosts the owner.
-func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
+func (j spoofing) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 	if !o.Assigned || !o.Alive() || o.Excluded != nil || o.Namespace == nil || o.ID == sender.ID {
 		return false
 	}
@@ -204,7 +207,7 @@ func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 // router returns the declaration by which a sender answers for others on purpose. A hardware
 // address counts only for the namespace that has it, because any sender can write it into a
 // frame.
-func (j *judging) router(c *Claim, sender *Namespace) (Router, bool) {
+func (j spoofing) router(c *Claim, sender *Namespace) (Router, bool) {
 	for _, r := range j.policy.Routers {
 		switch {
 		case r.MAC != "":
@@ -230,7 +233,7 @@ func (r Router) names(ns *Namespace) bool {
 
 // clones records the hardware addresses of others in a frame. It waits for the settle time,
 // because a frame may be reported before the hardware address of the sender's interface.
-func (j *judging) clones(c *Claim, sender *Namespace) {
+func (j spoofing) clones(c *Claim, sender *Namespace) {
 	for _, mac := range []MAC{c.MAC, c.Source} {
 		victim := j.cloned(c, mac)
 		if victim == nil {

@@ -130,18 +130,12 @@ type judging struct {
 	explain bool
 	steps   []Step
 	out     Judgement
-	grouped []group
-	// assigned are the claims by which kernels have the address, listed once the
-	// wire shows somebody: of many claims on a LAN they are few.
-	assigned []*Claim
-	// spoken is who claimed it unasked, listed when that is asked for.
-	spoken map[speaker]struct{}
 }
 
 func (j *judging) judge() Judgement {
-	j.owners()
-	j.spoofs()
-	j.conflicts()
+	(&attributing{judging: j}).owners()
+	spoofing{j}.spoofs()
+	(&comparing{judging: j}).conflicts()
 	return j.out
 }
 

@@ -68,6 +68,7 @@ func (c *Claim) Counts() bool {
 	return c.Kind == Assigned && c.Interface.Attachment != Local && c.Interface.Attachment != Private
 }
 
+// DADFailed reports whether duplicate address detection failed in a kernel of the owner.
 func (o *Owner) DADFailed() bool {
 	return o.Excluded == nil && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
 		return c.Kind == DADFailed && c.Interface.Attachment != Local && c.Interface.Attachment != Private

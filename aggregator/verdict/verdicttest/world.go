@@ -57,8 +57,10 @@ func New(addr string) *World {
 func (w *World) Case() *verdict.Case {
 	c := &verdict.Case{
 		Address: w.Addr, Now: w.Now, Claims: w.Claims, Conflicts: w.memories(),
-		Stations: w.Interfaces, Pools: w.Pools, Past: w.Past,
-		InPodCIDR: w.PodCIDR.IsValid() && w.PodCIDR.Contains(w.Addr), Covered: len(w.Uncovered) == 0, PodsKnownUntil: cmp.Or(w.Known, w.Now),
+		Stations: w.Interfaces, IPAM: verdict.IPAM{Pools: w.Pools, Past: w.Past},
+		Sight: verdict.Sight{
+			InPodCIDR: w.PodCIDR.IsValid() && w.PodCIDR.Contains(w.Addr), Covered: len(w.Uncovered) == 0, PodsKnownUntil: cmp.Or(w.Known, w.Now),
+		},
 	}
 	for _, ns := range w.Namespaces {
 		nested := slices.ContainsFunc(w.Namespaces, func(own *verdict.Namespace) bool {
