@@ -1,5 +1,9 @@
-// Package explain turns judgements and findings into text: names, summaries, evidence, advice
-// and the commands that put things right. It decides nothing and runs nothing.
+// Package explain turns judgements and findings into text: names, summaries, reasons, evidence,
+// diagnoses, advice and the commands that put things right. Each kind of fact, rule, exclusion and
+// ending has its words in one place here, and testdata has all of them.
+//
+// It decides nothing, runs nothing, asks no clock and knows no store: it puts into words what it
+// is given, and what does not fit into values does not belong into a sentence.
 package explain
 
 import (
