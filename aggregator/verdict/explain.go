@@ -276,6 +276,9 @@ func (j *judging) noteCovered(g group) {
 
 // noteHint tells that senders changed, which alone proves nothing.
 func (j *judging) noteHint(s extent, owners []Owner) {
+	if !j.explain {
+		return
+	}
 	step := Step{Rule: RuleMACChanged, Scope: s.Scope()}
 	for i := range owners {
 		step.Owners = append(step.Owners, about(&owners[i])...)
