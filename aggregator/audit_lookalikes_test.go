@@ -165,10 +165,10 @@ func TestAnAddressThatCameLateIsLackedNoMore(t *testing.T) {
 		b := l.store.facts.Builder()
 		lacks := []verdict.Finding{{
 			ID: "x", Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Address: netip.MustParseAddr("10.244.0.2"), Source: "kubernetes",
-			Owners: b.Owners(index.AddressOf(netip.MustParseAddr("10.244.0.9"))),
+			Owners: l.store.ownersOf(b, index.AddressOf(netip.MustParseAddr("10.244.0.9"))),
 		}}
 		b.Keep()
-		l.store.intended.swap(intent{n, 2}, lacks)
+		l.store.intended.swap(intent{n, n.NamespaceOf(2).ID}, lacks)
 		l.store.tellFinding(&lacks[0])
 		l.store.facts.RUnlock()
 		l.wantFindings("it lacks one", "intended-not-observed 10.244.0.2")

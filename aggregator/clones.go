@@ -69,7 +69,7 @@ func (s *store) ringClones() verdict.Stamp {
 	s.clones.mu.Lock()
 	at, wait := s.clones.since.Add(collectFor), len(s.clones.hidden) > 0
 	s.clones.mu.Unlock()
-	if wait && s.clock() < at {
+	if wait && s.clock() < at && s.shards.Waiting() > 0 {
 		return at
 	}
 	s.endClones()
@@ -133,6 +133,18 @@ func (all *clones) note(a index.Address, found []verdict.Spoof, now verdict.Stam
 		}
 	}
 	return tell
+}
+
+// rested has those looked at that no claim may show any more.
+func (all *clones) rested() {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if len(all.hidden) > 0 {
+		select {
+		case all.wake <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // over takes out those that no claim shows any more.

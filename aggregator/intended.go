@@ -27,10 +27,10 @@ type intents struct {
 	looking sync.Mutex
 }
 
-// intent is a namespace by its node and the agent's number.
+// intent is a namespace by its node and its identity: its number may become another one's.
 type intent struct {
-	node   *facts.Node
-	record uint32
+	node *facts.Node
+	id   string
 }
 
 func newIntents() intents {
@@ -103,21 +103,6 @@ func (x *intents) take(now verdict.Stamp) (due []intent, next verdict.Stamp) {
 	return due, x.next
 }
 
-// of returns the findings about a namespace.
-func (x *intents) of(of intent) []verdict.Finding {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.lacks[of]
-}
-
-// move gives the findings about a namespace to another one.
-func (x *intents) move(from, to intent) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.lacks[to] = append(x.lacks[to], x.lacks[from]...)
-	delete(x.lacks, from)
-}
-
 // swap puts findings in the place of those of before.
 func (x *intents) swap(of intent, now []verdict.Finding) (before []verdict.Finding) {
 	x.mu.Lock()
@@ -137,7 +122,11 @@ func (s *store) lack(n *facts.Node, record uint32) {
 	if record == verdict.OwnRecord {
 		return
 	}
-	of := intent{n, record}
+	ns := n.NamespaceOf(record)
+	if ns == nil {
+		return
+	}
+	of := intent{n, ns.ID}
 	pending, lacks := s.intended.state(of)
 	if lacks || n.Intends(record) {
 		s.intended.arm(of, s.clock()) // once its interfaces are known, too
@@ -146,7 +135,7 @@ func (s *store) lack(n *facts.Node, record uint32) {
 	if s.kube == nil || pending {
 		return
 	}
-	if p := s.facts.PodObject(n.NamespaceOf(record)); p != nil && !p.HostNetwork && len(p.IPs) > 0 {
+	if p := s.facts.PodObject(ns); p != nil && !p.HostNetwork && len(p.IPs) > 0 {
 		s.intended.arm(of, s.clock().Add(audit.IntendedAfter))
 	}
 }
@@ -173,17 +162,14 @@ func (s *store) intend(of intent) {
 		s.intended.wait(of)
 		return
 	}
-	ns := of.node.NamespaceOf(of.record)
-	if found := s.intended.of(of); len(found) > 0 && (ns == nil || ns.ID != found[0].Owners[0].ID) {
-		s.inherit(of)
-	}
 	var now []verdict.Finding
-	switch {
+	record := of.node.RecordOf(of.id)
+	switch ns := of.node.NamespaceOf(record); {
 	case ns == nil:
-	case of.node.Rec.Unheard && of.node.HasInterfaces(of.record):
+	case of.node.Rec.Unheard && of.node.HasInterfaces(record):
 		return // what was found stays found
 	default:
-		now = s.lacks(of, ns, of.node.SinceOf(of.record))
+		now = s.lacks(of, ns, of.node.SinceOf(record))
 	}
 	before := s.intended.swap(of, now)
 	for i := range now {
@@ -196,23 +182,9 @@ func (s *store) intend(of intent) {
 	}
 }
 
-// inherit gives the findings about a namespace that has ended to the same one under another number,
-// if there is one.
-func (s *store) inherit(of intent) {
-	for i, f := range s.intended.of(of) {
-		if i > 0 {
-			break
-		}
-		if record := of.node.RecordOf(f.Owners[0].ID); record != 0 {
-			s.intended.move(of, intent{of.node, record})
-			s.intended.arm(intent{of.node, record}, s.clock())
-		}
-	}
-}
-
 // lacks are the findings about a namespace, which is there since a time.
 func (s *store) lacks(of intent, ns *verdict.Namespace, since verdict.Stamp) []verdict.Finding {
-	interfaces := of.node.InterfacesOf(of.record)
+	interfaces := of.node.InterfacesOf(ns.Record)
 	if len(interfaces) == 0 {
 		return nil
 	}

@@ -323,7 +323,7 @@ func TestWhatTheAPISaysOfAPodMayBeOfBefore(t *testing.T) {
 	}{{0, long, 0}, {long, 0, 0}, {long, long, 1}} {
 		heard := p.Heard
 		p.Heard = heard - test.pod
-		if got := s.lacks(intent{n, 2}, ns, n.SinceOf(2)-test.sandbox); len(got) != test.found {
+		if got := s.lacks(intent{n, ns.ID}, ns, n.SinceOf(2)-test.sandbox); len(got) != test.found {
 			t.Errorf("the sandbox is %s older, and the pod %s: got %d findings, want %d", time.Duration(test.sandbox), time.Duration(test.pod), len(got), test.found)
 		}
 		p.Heard = heard

@@ -130,7 +130,7 @@ func (s *store) walkOwners(f *filter, from place) *walk[index.Address, *pb.Owner
 			if addr != from.addr {
 				from = place{addr: addr}
 			}
-			owners := builder.Owners(a)
+			owners := s.ownersOf(builder, a)
 			skip := 1 + slices.IndexFunc(owners, func(o verdict.Owner) bool { return o.ID == from.id })
 			for i := skip; i < len(owners); i++ {
 				o := &owners[i]

@@ -134,7 +134,7 @@ const (
 	poolEvery = time.Minute
 )
 
-// collectFor is how long it is waited for more changes when nobody waits for the findings.
+// collectFor is how long it is waited for more changes while addresses are judged.
 const collectFor = 20 * time.Millisecond
 
 // ringPools makes the findings of pools that are due, and of those of which something changed
@@ -145,7 +145,7 @@ func (s *store) ringPools() verdict.Stamp {
 	at := a.since.Add(collectFor)
 	wait := len(a.looked) > 0 && s.clock() < at
 	a.mu.Unlock()
-	if wait {
+	if wait && s.shards.Waiting() > 0 {
 		return at
 	}
 	return s.lookAtPools()
@@ -190,6 +190,18 @@ func (s *store) lookAtPools() (next verdict.Stamp) {
 		}
 	}
 	return next
+}
+
+// rested has the pools looked at of which something changed.
+func (a *poolAudits) rested() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.looked) > 0 {
+		select {
+		case a.wake <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // arm has a pool looked at again.

@@ -167,6 +167,18 @@ func (s *store) builder() *facts.Builder { return s.builders.Get().(*facts.Build
 
 func (s *store) giveBack(b *facts.Builder) { s.builders.Put(b) }
 
+// ownersOf returns the owners of an address as they were last told. The facts are held, and lent is
+// all that is given.
+func (s *store) ownersOf(b *facts.Builder, a index.Address) []verdict.Owner {
+	if owners, kept := s.shards.Conflicts.Owners(a); kept {
+		return owners
+	}
+	if owners, derived := s.facts.Before(a); derived {
+		return owners
+	}
+	return s.policy.Judge(b.Case(a, false)).Owners
+}
+
 // connect makes a session the one that reports for its node. An older one that
 // is half open is ended; an older agent is refused.
 func (s *store) connect(r *session, hello *pb.Hello) error {
@@ -373,6 +385,12 @@ func (s judged) Spoke(o *verdict.Owner) {
 	if n := s.facts.Node(o.Namespace.Node); n != nil {
 		s.lack(n, o.Namespace.Record)
 	}
+}
+
+// Rested has findings made that waited until all is judged.
+func (s judged) Rested() {
+	s.clones.rested()
+	s.pools.rested()
 }
 
 // Panicked counts an address that could not be judged.

@@ -125,7 +125,7 @@ func TestPagesHaveAllOwnersOnceInOrder(t *testing.T) {
 		b := s.facts.Builder()
 		s.facts.RLock()
 		for at := range s.within(allAddresses) {
-			addr, owners := at.Address().Addr(), b.Owners(at.Address())
+			addr, owners := at.Address().Addr(), s.ownersOf(b, at.Address())
 			for i := range owners {
 				if o := &owners[i]; f.address(addr) && f.owner(o, o.Node.Name) {
 					want = append(want, ownerName(s.ownerProto(addr, o, owners)))

@@ -102,7 +102,7 @@ func (s *store) speaks(id string, addr netip.Addr) bool {
 	}
 	b := s.builder()
 	defer s.giveBack(b)
-	return slices.ContainsFunc(s.policy.Owners(b.Case(a, false)), func(o verdict.Owner) bool {
+	return slices.ContainsFunc(s.policy.Judge(b.Case(a, false)).Owners, func(o verdict.Owner) bool {
 		return o.ID == id && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
 	})
 }

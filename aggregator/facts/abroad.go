@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -103,8 +104,15 @@ func (f *sharing) touchNeighbours(n *Node, i uint32) {
 	if one.mac.form == noMAC || one.link == 0 || n.joints[one.link] == nil {
 		return
 	}
-	m := n.texts.macOf(one.mac)
-	for l := range n.joints[one.link].Links {
+	f.touchOn(n.joints[one.link].Links, n.texts.macOf(one.mac))
+}
+
+// touchOn touches the addresses that are claimed for a hardware address on the nodes of links.
+func (f *sharing) touchOn(links iter.Seq[*topology.Link], m verdict.MAC) {
+	if m == "" {
+		return
+	}
+	for l := range links {
 		other := f.byID[IDOf(l.Node)]
 		if other == nil {
 			continue
@@ -179,22 +187,40 @@ func (f *sharing) leaveDomains(n *Node, l uint32) {
 	}
 }
 
-// linkChanging touches all that is on a link before its domain changes.
-func (f *sharing) linkChanging(j *topology.Link) {
+// linkRenaming touches all that is on a link before its domain gets another name.
+func (f *sharing) linkRenaming(j *topology.Link) {
+	if n, l := f.linkOf(j); l != 0 {
+		f.touchLink(n, l)
+	}
+}
+
+// linkOf returns the link of a node that the topology knows; 0 if it is no more.
+func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 	n := f.byID[IDOf(j.Node)]
 	if n == nil || j.Ended {
-		return
+		return nil, 0
 	}
-	l := n.link(j.Name)
-	if l == 0 || n.joints[l] != j {
+	if l := n.link(j.Name); l != 0 && n.joints[l] == j {
+		return n, l
+	}
+	return nil, 0
+}
+
+// linkChanging touches all that is on a link before its domain changes, and what is claimed for the
+// hardware addresses on it on the links that it will be one with.
+func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
+	n, l := f.linkOf(j)
+	if l == 0 || n.links.at(l).users == 0 {
 		return
 	}
 	f.touchLink(n, l)
-	if n.links.at(l).users == 0 {
-		return
-	}
 	for i := range n.interfaces.all {
-		if n.interfaces.at(i).link == l && f.meets(n, i) {
+		if n.interfaces.at(i).link != l {
+			continue
+		}
+		f.touchNeighbours(n, i)
+		f.touchOn(slices.Values(with), n.texts.macOf(n.interfaces.at(i).mac))
+		if f.meets(n, i) {
 			f.lookAgain(n.interfaces.at(i).mac.bytes)
 		}
 	}

@@ -65,12 +65,8 @@ func (f *reader) linkRecord(j *topology.Link) *verdict.Link {
 	return &verdict.Link{Node: j.Node, Name: j.Name, Domain: j.Domain(topology.BySight), Proven: j.Domain(topology.ByProof)}
 }
 
-// Owners returns the owners of an address as they were last told. The caller holds the lock. They
-// are only lent until the next case.
-func (b *Builder) Owners(a index.Address) []verdict.Owner {
-	f := b.facts
-	if owners, derived := f.queue(a).before(a); derived {
-		return owners
-	}
-	return f.Policy.Owners(b.of(a, false))
+// Before returns the owners that an address had before changes that are not judged yet, if they were
+// derived. The caller holds the lock.
+func (f *reader) Before(a index.Address) (owners []verdict.Owner, derived bool) {
+	return f.queue(a).before(a)
 }

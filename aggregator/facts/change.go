@@ -48,6 +48,7 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 		for i := range n.inside(ns) {
 			f.touchInterface(n, i)
 		}
+		f.Listener.MayLack(n, record) // by the identity of before
 		f.unlistPod(n, ns)
 		old.number, old.netns, old.flags, old.who, old.intended = next.number, next.netns, next.flags, next.who, next.intended
 		f.listPod(n, ns)
@@ -86,9 +87,7 @@ func (f *editor) touchNamed(n *Node, m mac) {
 		f.touch(n.claims.at(c).addr)
 	}
 	if hw := n.hardwareOf(m); hw != 0 {
-		for c := range n.by(hw) {
-			f.touch(n.claims.at(c).addr)
-		}
+		f.touchBy(n, hw)
 	}
 }
 
@@ -110,11 +109,11 @@ func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
 			}
 		}
 	}
+	f.Listener.MayLack(n, record)
 	f.unlistPod(n, ns)
 	f.charge(n, &n.namespaces.at(ns).cost, 0, true)
 	n.byRecord.remove(hashRecord(record), ns, n.hashOfNamespace)
 	n.namespaces.remove(ns)
-	f.Listener.MayLack(n, record)
 }
 
 // named is the node's link of a name, made where it is not known yet.
@@ -397,14 +396,17 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 func (f *editor) sightingsOf(a index.Address, owner string) (sightings []ref) {
 	b := f.scratch
 	c := b.of(a, false)
-	owners := f.Policy.Owners(c)
+	judged := f.Policy.Judge(c)
+	owners := judged.Owners
 	for i := range owners {
 		if owners[i].ID != owner {
 			continue
 		}
 		for _, claim := range owners[i].Claims {
-			if claim.Wire() || claim.Kind == verdict.Believed {
-				sightings = append(sightings, b.refOf(claim))
+			r := b.refOf(claim)
+			n := f.nodes[r.node()]
+			if at := n.claims.at(r.index()).wire; at != 0 && !n.wires.at(at).isNew() { // a new one may be of a later owner
+				sightings = append(sightings, r)
 			}
 		}
 	}

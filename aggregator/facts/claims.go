@@ -156,10 +156,13 @@ func (f *editor) unlistWire(n *Node, c uint32) {
 // addressed tells of a node that it, or a pod, has an address more or less.
 func (f *editor) addressed(n *Node, c uint32) {
 	one := n.claims.at(c)
+	at := n.interfaces.at(one.port)
+	if one.wire != 0 {
+		f.spoke(n, at.peer, n.hardware.at(n.wires.at(one.wire).hardware).mac)
+	}
 	if one.kind != verdict.Assigned {
 		return
 	}
-	at := n.interfaces.at(one.port)
 	if at.attachment == verdict.Own || one.network != 0 {
 		f.Listener.RangesChanged(n)
 	}
@@ -167,6 +170,17 @@ func (f *editor) addressed(n *Node, c uint32) {
 		f.Listener.MayLack(n, ns.record)
 	} else {
 		f.touchDisputes(n)
+	}
+}
+
+// spoke tells that the namespaces that may have sent a frame may have, or lack, an address that was
+// meant for them: the one behind the port that it entered by, and those that have its MAC.
+func (f *editor) spoke(n *Node, behind uint32, m mac) {
+	if behind != 0 {
+		f.Listener.MayLack(n, behind)
+	}
+	for i := n.holder(m); i != 0; i = n.interfaces.at(i).alike {
+		f.Listener.MayLack(n, n.namespaces.at(n.interfaces.at(i).namespace).record)
 	}
 }
 
@@ -198,10 +212,15 @@ func (f *editor) touchAnswers(n *Node, c, leaving uint32) {
 	}
 }
 
-// touchBy touches the addresses that claims with a MAC name.
+// touchBy touches the addresses that claims with a MAC name. They may be of others than the
+// namespaces behind their ports from now on.
 func (f *editor) touchBy(n *Node, hw uint32) {
 	for c := range n.by(hw) {
-		f.touch(n.claims.at(c).addr)
+		one := n.claims.at(c)
+		f.touch(one.addr)
+		if peer := n.interfaces.at(one.port).peer; peer != 0 {
+			f.Listener.MayLack(n, peer)
+		}
 	}
 }
 
@@ -225,21 +244,29 @@ func (f *editor) moveClaimLink(n *Node, c uint32, linkName string) {
 	}
 }
 
-func (w *wire) isSettled() bool { return atomic.LoadUint32(&w.settled) == 1 }
+// How far a claim of the wire was judged.
+const (
+	never uint32 = iota
+	plainly
+	otherwise
+)
 
-// Settle notes whether an address has one plain owner: nothing is judged then when the wire shows
+func (w *wire) isSettled() bool { return atomic.LoadUint32(&w.judged) == plainly }
+func (w *wire) isNew() bool     { return atomic.LoadUint32(&w.judged) == never }
+
+// Settle notes that an address was judged, and whether it has one plain owner: nothing is judged then when the wire shows
 // it once more. The caller holds the lock for reading, and is the only one that judges the
 // address.
 func (f *editor) Settle(a index.Address, plain bool) {
-	var is uint32
+	is := otherwise
 	if plain {
-		is = 1
+		is = plainly
 	}
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
 			if at := n.claims.at(c).wire; at != 0 {
-				atomic.StoreUint32(&n.wires.at(at).settled, is)
+				atomic.StoreUint32(&n.wires.at(at).judged, is)
 			}
 		}
 	}

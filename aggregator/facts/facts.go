@@ -117,7 +117,7 @@ func New(cfg Config) *Facts {
 	f.parts = parts{
 		&streams{f}, &editor{f}, &reader{f}, &ledger{f, newBudget(cfg.Memory)}, newSharing(f), newPodIndex(f), newTombstones(f), newIPAM(f), &cover{Facts: f},
 	}
-	f.topology = topology.New(cfg.Policy.StaleAfter, f.linkChanging)
+	f.topology = topology.New(cfg.Policy.StaleAfter, f.linkChanging, f.linkRenaming)
 	f.scratch = f.Builder()
 	for range cfg.Queues {
 		f.queues = append(f.queues, newQueue())
@@ -191,9 +191,9 @@ func (f *Facts) ownersBefore(a index.Address) (owners []verdict.Owner, derived b
 	if !f.Listener.OwnersWatched() {
 		return nil, false
 	}
-	owners = f.Policy.Owners(f.scratch.of(a, false))
+	judged := f.Policy.Judge(f.scratch.of(a, false))
 	f.scratch.Keep()
-	return owners, true
+	return judged.Owners, true
 }
 
 // received returns a batch for a message that was received at a time.

@@ -133,7 +133,7 @@ func announced(record uint32, addr string, mac []byte) *pb.ClaimRecord {
 func (f *Facts) owners(a string) []verdict.Owner {
 	f.RLock()
 	defer f.RUnlock()
-	return f.Builder().Owners(index.AddressOf(netip.MustParseAddr(a)))
+	return f.Policy.Judge(f.Builder().Case(index.AddressOf(netip.MustParseAddr(a)), false)).Owners
 }
 
 // Records beyond the limit of their kind are dropped; records that a node already has stay.

@@ -313,6 +313,7 @@ func (f *ipam) touchPool(p *Pool) {
 		f.touch(index.AddressOf(a))
 	}
 	if p.Node != nil {
+		f.touchNode(p.Node)
 		f.touchDisputes(p.Node)
 	}
 }

@@ -112,9 +112,10 @@ type wire struct {
 	source                  mac
 	vlan, inner             uint16
 	noOverride              bool
-	// settled is set if the address has one plain owner, so that it changes nothing if the claim
-	// is seen again. Who judges sets it, while others read: it is only used atomically.
-	settled uint32 //nolint:modernize // records are copied when a slab grows
+	// judged says whether the address was judged with the claim, and whether it has one plain owner,
+	// so that it changes nothing if the claim is seen again. Who judges sets it, while others read:
+	// it is only used atomically.
+	judged uint32 //nolint:modernize // records are copied when a slab grows
 }
 
 // hardware is one MAC that claims of a node name.

@@ -291,8 +291,8 @@ func (f *streams) empty(b *Batch, n *Node) {
 	}
 	f.piece(b, func() {
 		for ns := range n.namespaces.all {
-			f.unlistPod(n, ns)
 			f.Listener.MayLack(n, n.namespaces.at(ns).record)
+			f.unlistPod(n, ns)
 		}
 		f.endPools(n)
 		n.reset()

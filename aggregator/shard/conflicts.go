@@ -39,14 +39,16 @@ type Conflicts struct {
 	// contested are the addresses that nodes look at more closely.
 	contested map[index.Address]struct{}
 	// audited is what the next audit of an address needs to know.
-	audited  map[index.Address]audited
+	audited map[index.Address]audited
+	// owners are those of the last judgement of addresses that have several, or are disputed.
+	owners   map[index.Address][]verdict.Owner
 	resolved []conflictPlace
 }
 
 func newConflicts() *Conflicts {
 	return &Conflicts{
 		order: index.NewSet(conflictPlace.less), byID: make(map[string]*verdict.Conflict),
-		contested: make(map[index.Address]struct{}), audited: make(map[index.Address]audited),
+		contested: make(map[index.Address]struct{}), audited: make(map[index.Address]audited), owners: make(map[index.Address][]verdict.Owner),
 	}
 }
 
@@ -120,6 +122,25 @@ func (c *Conflicts) remember(a index.Address, past []verdict.Past, found []verdi
 	} else {
 		delete(c.audited, a)
 	}
+}
+
+func (c *Conflicts) keep(a index.Address, owners []verdict.Owner) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(owners) > 0 {
+		c.owners[a] = owners
+	} else {
+		delete(c.owners, a)
+	}
+}
+
+// Owners returns the owners of the last judgement of an address that has several, or is disputed;
+// the owners of others are derived from the facts.
+func (c *Conflicts) Owners(a index.Address) (owners []verdict.Owner, kept bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	owners, kept = c.owners[a]
+	return owners, kept
 }
 
 // Remembered returns what is remembered of the allocations of an address, and what the last audit

@@ -50,9 +50,9 @@ func (w *worker) before(e *entry, item *facts.Item) (owners []verdict.Owner, kno
 	s := w.shards // nothing has changed but the time
 	c := w.second.Case(item.Address, false)
 	c.Now = e.judgedAt
-	owners = s.Policy.Owners(c)
+	judged := s.Policy.Judge(c)
 	w.second.Keep()
-	return owners, true
+	return judged.Owners, true
 }
 
 // remember takes the outcome of a judgement over.
@@ -109,6 +109,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	if len(e.owners) == 1 && !e.disputed() {
 		e.owners = nil
 	}
+	w.shards.Conflicts.keep(a, e.owners)
 	w.settle(e)
 }
 

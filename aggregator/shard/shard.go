@@ -53,6 +53,9 @@ type Listener interface {
 	Cloned(a index.Address, clones []verdict.Spoof)
 	// Spoke tells of an owner that only the wire shows, or shows no more.
 	Spoke(o *verdict.Owner)
+	// Rested tells that a goroutine has judged all that there was. It is called without the facts
+	// held.
+	Rested()
 	// Panicked counts an address that could not be judged.
 	Panicked()
 }
@@ -163,14 +166,19 @@ type expired struct {
 func (w *worker) run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	for {
+	for judged := false; ; {
 		if w.some() {
+			judged = true
 			select {
 			case <-ctx.Done():
 				return
 			default:
 			}
 			continue
+		}
+		if judged {
+			judged = false
+			w.shards.Listener.Rested()
 		}
 		timer.Reset(w.rest())
 		select {

@@ -96,8 +96,11 @@ type oneWay struct {
 // A Topology records which links of different nodes are one. Use New.
 type Topology struct {
 	staleAfter time.Duration
-	// changing is called before the domain of a link changes.
-	changing func(*Link)
+	// changing is called before the domain of a link changes, with the links that it will be one
+	// with.
+	changing func(l *Link, with []*Link)
+	// renaming is called before the domain of a link gets another name.
+	renaming func(*Link)
 
 	generation        uint32
 	present, previous [layers][]stitch
@@ -108,10 +111,11 @@ type Topology struct {
 	due verdict.Stamp
 }
 
-// New returns a topology without domains. It calls changing before the domain of a link changes.
-func New(staleAfter time.Duration, changing func(*Link)) *Topology {
+// New returns a topology without domains. It calls changing before the domain of a link changes, with
+// the links that it will be one with, and renaming before its domain gets another name.
+func New(staleAfter time.Duration, changing func(l *Link, with []*Link), renaming func(*Link)) *Topology {
 	return &Topology{
-		staleAfter: staleAfter, changing: changing,
+		staleAfter: staleAfter, changing: changing, renaming: renaming,
 		domains: [layers]map[*domain]struct{}{{}, {}},
 		oneWays: map[[2]*Link]*oneWay{},
 	}
@@ -252,7 +256,7 @@ func (t *Topology) name(d *domain) {
 		return
 	}
 	for _, l := range d.links {
-		t.changing(l)
+		t.renaming(l)
 	}
 	d.rec.Node, d.rec.Name = first.Node, first.Name
 }
@@ -263,7 +267,7 @@ func (t *Topology) Renaming(l *Link) {
 	for y := range layers {
 		if d := l.domain(y); d != nil {
 			for _, other := range d.links {
-				t.changing(other)
+				t.renaming(other)
 			}
 		}
 	}
@@ -298,7 +302,11 @@ func compare(a, b *Link) int {
 
 // setDomain moves a link to a domain of a layer; a nil d removes it from its domain.
 func (t *Topology) setDomain(l *Link, y Layer, d *domain) {
-	t.changing(l)
+	if d != nil {
+		t.changing(l, d.links)
+	} else {
+		t.changing(l, nil)
+	}
 	l.joints[y].domain = d
 	if d != nil {
 		d.links = append(d.links, l)
@@ -314,7 +322,7 @@ func (t *Topology) Leave(l *Link) {
 		if d == nil {
 			continue
 		}
-		t.changing(l)
+		t.changing(l, nil)
 		l.joints[y].domain = nil
 		d.links = slices.DeleteFunc(d.links, func(other *Link) bool { return other == l })
 		if len(d.links) > 1 {

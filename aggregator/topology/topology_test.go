@@ -17,7 +17,7 @@ func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		told := map[*Link]bool{}
-		s := New(time.Minute, func(l *Link) { told[l] = true })
+		s := New(time.Minute, func(l *Link, _ []*Link) { told[l] = true }, func(*Link) {})
 		const count = 8
 		var links []*Link
 		for i := range count {
@@ -98,7 +98,7 @@ func connected(edges [][2]*Link, from, to *Link) bool {
 func BenchmarkRotate(b *testing.B) {
 	for _, n := range []int{1000, 5000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			s := New(time.Minute, func(*Link) {})
+			s := New(time.Minute, func(*Link, []*Link) {}, func(*Link) {})
 			var links []*Link
 			for i := range n {
 				links = append(links, &Link{Node: &verdict.Node{Boot: fmt.Sprint("boot", i), Netns: "1", Name: fmt.Sprint("n", i)}, Name: "eth0"})

@@ -422,6 +422,7 @@ func compareClaims(a, b *Claim) int {
 		cmp.Compare(a.VLAN, b.VLAN),
 		cmp.Compare(a.InnerVLAN, b.InnerVLAN),
 		compareBools(a.NoOverride, b.NoOverride),
+		cmp.Compare(a.Source, b.Source),
 	)
 }
 

@@ -123,9 +123,6 @@ func (p *Policy) Judge(in *Case) Judgement {
 	return j.judge()
 }
 
-// Owners returns who holds the address, or is seen with it. It needs no memory of conflicts.
-func (p *Policy) Owners(in *Case) []Owner { return p.Judge(in).Owners }
-
 // judging is one judgement under way.
 type judging struct {
 	policy  *Policy
