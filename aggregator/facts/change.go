@@ -47,6 +47,7 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 		f.touchPorts(n, record)
 		for i := range n.inside(ns) {
 			f.touchInterface(n, i)
+			f.interfaceChanged(n, i)
 		}
 		f.Listener.MayLack(n, record) // by the identity of before
 		f.unlistPod(n, ns)
@@ -97,6 +98,9 @@ func (f *editor) endNamespace(n *Node, ns uint32) { f.endNamespaceOf(n, ns, endi
 // entered by its port: otherwise that would look like a stranger's for a moment.
 func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
 	record := n.namespaces.at(ns).record
+	for i := range n.inside(ns) { // while it is known whose the frames with their MACs are
+		f.endClaims(n, i, how)
+	}
 	for i := range n.inside(ns) {
 		f.endInterfaceOf(n, i, how)
 	}
@@ -324,9 +328,7 @@ func (f *editor) endInterface(n *Node, i uint32) { f.endInterfaceOf(n, i, ending
 
 // endInterfaceOf ends an interface with the claims on it.
 func (f *editor) endInterfaceOf(n *Node, i uint32, how ending) {
-	for n.interfaces.at(i).claims != 0 {
-		f.end(n, n.interfaces.at(i).claims, how)
-	}
+	f.endClaims(n, i, how)
 	f.interfaceChanged(n, i)
 	f.unlistHardware(n, i)
 	one := n.interfaces.at(i)
@@ -341,34 +343,34 @@ func (f *editor) endInterfaceOf(n *Node, i uint32, how ending) {
 	n.interfaces.remove(i)
 }
 
+// endClaims ends the claims on an interface.
+func (f *editor) endClaims(n *Node, i uint32, how ending) {
+	for n.interfaces.at(i).claims != 0 {
+		f.end(n, n.interfaces.at(i).claims, how)
+	}
+}
+
 // end ends one claim. When a kernel's word on a holding ends, so do the wire's
 // sightings of that owner: nobody will take them back.
 func (f *editor) end(n *Node, c uint32, how ending) {
 	one := *n.claims.at(c)
-	f.touch(one.addr)
+	item := f.touch(one.addr)
 	if one.wire != 0 {
 		f.unlist(n, c)
 		return
 	}
 	id := n.idOf(n.interfaces.at(one.port).namespace)
 	mac := n.texts.macOf(n.interfaces.at(one.port).mac)
-	last, there, wired := true, false, false // there: the holder has it by the same hardware address
+	last, there := true, false // there: the holder has it by the same hardware address
 	for r := range f.addresses.all(one.addr) {
 		other := f.nodes[r.node()]
 		for k := range other.same(r.index()) {
 			claim := other.claims.at(k)
-			switch {
-			case claim.wire != 0:
-				wired = true
-			case (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id:
+			if claim.wire == 0 && (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id {
 				last = false
 				there = there || f.meets(other, claim.port) && other.texts.macOf(other.interfaces.at(claim.port).mac) == mac
 			}
 		}
-	}
-	var sightings []ref
-	if last && wired {
-		sightings = f.sightingsOf(one.addr, id)
 	}
 	var tomb verdict.MAC
 	if !there && f.meets(n, one.port) {
@@ -378,9 +380,19 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 	if tomb != "" {
 		f.bury(n, one.addr, tomb, how.late)
 	}
-	for _, r := range sightings {
+	if !last {
+		return
+	}
+	for _, sighting := range item.sightings {
+		r := sighting.claim
 		by := f.nodes[r.node()]
+		if sighting.owner != id || by == nil || !by.claims.has(r.index()) {
+			continue
+		}
 		seen := by.claims.at(r.index())
+		if seen.addr != one.addr || seen.wire == 0 {
+			continue // another one is in its place
+		}
 		if by == n && how.sweeping && seen.sweep == n.sweep {
 			continue
 		}
@@ -392,21 +404,31 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 	}
 }
 
-// sightingsOf returns the claims of the wire that an owner of an address is known by.
-func (f *editor) sightingsOf(a index.Address, owner string) (sightings []ref) {
-	b := f.scratch
-	c := b.of(a, false)
-	judged := f.Policy.Judge(c)
-	owners := judged.Owners
-	for i := range owners {
-		if owners[i].ID != owner {
-			continue
+// attributed returns the claims of the wire that the owners of an address are known by, if a kernel
+// has the address, too. It leaves out those that the address was not judged with yet.
+func (f *editor) attributed(a index.Address) (sightings []sighting) {
+	kernel, seen := false, false
+	for r := range f.addresses.all(a) {
+		n := f.nodes[r.node()]
+		for c := range n.same(r.index()) {
+			if at := n.claims.at(c).wire; at == 0 {
+				kernel = true
+			} else {
+				seen = seen || !n.wires.at(at).isNew()
+			}
 		}
-		for _, claim := range owners[i].Claims {
+	}
+	if !kernel || !seen {
+		return nil
+	}
+	b := f.scratch
+	judged := f.Policy.Judge(b.of(a, false))
+	for i := range judged.Owners {
+		for _, claim := range judged.Owners[i].Claims {
 			r := b.refOf(claim)
 			n := f.nodes[r.node()]
-			if at := n.claims.at(r.index()).wire; at != 0 && !n.wires.at(at).isNew() { // a new one may be of a later owner
-				sightings = append(sightings, r)
+			if at := n.claims.at(r.index()).wire; at != 0 && !n.wires.at(at).isNew() {
+				sightings = append(sightings, sighting{judged.Owners[i].ID, r})
 			}
 		}
 	}

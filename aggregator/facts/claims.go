@@ -197,10 +197,14 @@ func (f *editor) touchAnswers(n *Node, c, leaving uint32) {
 		for r := range f.addresses.all(one.addr) {
 			other := f.nodes[r.node()]
 			for k := range other.same(r.index()) {
-				if claim := other.claims.at(k); claim.kind == verdict.Answered {
-					if hw := other.wires.at(claim.wire).hardware; other.hardware.at(hw).count <= fewAnswers {
-						f.touchBy(other, hw)
-					}
+				claim := other.claims.at(k)
+				if claim.wire == 0 {
+					continue
+				}
+				hw := other.wires.at(claim.wire).hardware
+				f.spoke(other, other.interfaces.at(claim.port).peer, other.hardware.at(hw).mac)
+				if claim.kind == verdict.Answered && other.hardware.at(hw).count <= fewAnswers {
+					f.touchBy(other, hw)
 				}
 			}
 		}

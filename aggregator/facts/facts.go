@@ -183,7 +183,9 @@ func (f *Facts) close(b *Batch) {
 // touch has an address judged when the change is complete. It is called before anything changes
 // that the owners of the address follow from.
 func (f *Facts) touch(a index.Address) *Item {
-	return f.queue(a).touch(a, f.batch, f.ownersBefore)
+	item := f.queue(a).touch(a, f.batch, f.ownersBefore)
+	item.attribute.Do(func() { item.sightings = f.attributed(a) })
+	return item
 }
 
 // ownersBefore derives the owners of an address before it changes, if anybody wants to know them.

@@ -432,6 +432,13 @@ func (a *applying) sweepOut() {
 		}
 	}
 	sweep(func(from uint32) (uint32, bool) {
+		return n.claims.some(from, func(c uint32) {
+			if n.claims.at(c).sweep != n.sweep {
+				f.end(n, c, ends)
+			}
+		})
+	})
+	sweep(func(from uint32) (uint32, bool) {
 		return n.namespaces.some(from, func(ns uint32) {
 			if n.namespaces.at(ns).sweep != n.sweep {
 				f.endNamespaceOf(n, ns, ends)
@@ -442,13 +449,6 @@ func (a *applying) sweepOut() {
 		return n.interfaces.some(from, func(i uint32) {
 			if n.interfaces.at(i).sweep != n.sweep {
 				f.endInterfaceOf(n, i, ends)
-			}
-		})
-	})
-	sweep(func(from uint32) (uint32, bool) {
-		return n.claims.some(from, func(c uint32) {
-			if n.claims.at(c).sweep != n.sweep {
-				f.end(n, c, ends)
 			}
 		})
 	})

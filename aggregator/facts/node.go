@@ -266,6 +266,7 @@ func (f *streams) rename(n *Node, name string) {
 	for _, j := range n.joints {
 		f.topology.Renamed(j)
 	}
+	f.Listener.NamesChanged(n)
 	for _, p := range n.Pools {
 		f.Listener.PoolChanged(p)
 	}

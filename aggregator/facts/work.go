@@ -62,6 +62,16 @@ type Item struct {
 	held    int // open batches that touched it
 	batches []*Batch
 	listed  urgency
+	// sightings are the claims of the wire that the owners were known by when the address was
+	// judged last, once they are looked up.
+	sightings []sighting
+	attribute sync.Once
+}
+
+// sighting is a claim of the wire by which an owner is known.
+type sighting struct {
+	owner string
+	claim ref
 }
 
 // urgency says in which list of a queue an item is.

@@ -35,7 +35,10 @@ func (w *worker) judge(item *facts.Item) {
 	}
 	w.noteSpeakers(out.Owners, before)
 	w.remember(e, a, in, &out, item)
-	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == nil && (w.entries[a] == nil || !w.entries[a].disputed())
+	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == nil
+	if e := w.entries[a]; e != nil {
+		plain = plain && !e.disputed() && len(e.found) == 0 && !e.cloned
+	}
 	s.Facts.Settle(a, plain)
 }
 
