@@ -9,7 +9,6 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
-	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -18,7 +17,7 @@ import (
 const maxTold = 1000
 
 // audited makes known what the audit of an address found and what is over. The facts are held.
-func (s *store) audited(a index.Address, found, before []verdict.Finding, contested bool) {
+func (s *store) audited(owners []verdict.Owner, found, before []verdict.Finding, contested bool) {
 	// First what is over: with the name of its node, a finding gets another id.
 	for i := range before {
 		f := &before[i]
@@ -29,6 +28,7 @@ func (s *store) audited(a index.Address, found, before []verdict.Finding, contes
 	for i := range found {
 		if f := &found[i]; !f.Waiting {
 			s.tellFinding(f)
+			s.pools.atStake(s.facts.Pool(f.Pool), f, owners, s.clock())
 		}
 	}
 }

@@ -116,6 +116,29 @@ func (a *poolAudits) count(p *facts.Pool, f *verdict.Finding, there, first bool,
 	}
 }
 
+// atStake keeps the owners of an address that a pool takes for free: also others than its finding
+// is about.
+func (a *poolAudits) atStake(p *facts.Pool, f *verdict.Finding, owners []verdict.Owner, now verdict.Stamp) {
+	if p == nil || f.Kind != verdict.FindingInUseUnallocated {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	one := a.of[p]
+	if one == nil {
+		return
+	}
+	if !slices.EqualFunc(one.atRisk[f.Address], owners, sameRisk) {
+		a.lookAt(p, now)
+	}
+	one.atRisk[f.Address] = owners
+}
+
+// sameRisk reports whether two owners say the same of an address at risk.
+func sameRisk(a, b verdict.Owner) bool {
+	return a.ID == b.ID && a.Assigned == b.Assigned && a.AssignedAt() == b.AssignedAt() && a.Workload() == b.Workload()
+}
+
 // use is how full a pool is. The facts are held.
 func (s *store) use(p *facts.Pool) verdict.PoolUse {
 	s.pools.mu.Lock()

@@ -373,8 +373,8 @@ func (s judged) Acknowledged(c *verdict.Conflict) (until verdict.Stamp, lapsed b
 }
 
 // Audited makes findings about an address known.
-func (s judged) Audited(a index.Address, found, before []verdict.Finding, contested bool) {
-	s.audited(a, found, before, contested)
+func (s judged) Audited(_ index.Address, owners []verdict.Owner, found, before []verdict.Finding, contested bool) {
+	s.audited(owners, found, before, contested)
 }
 
 // Cloned makes cloned hardware addresses known.

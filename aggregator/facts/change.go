@@ -48,6 +48,9 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 		for i := range n.inside(ns) {
 			f.touchInterface(n, i)
 			f.interfaceChanged(n, i)
+			if f.meets(n, i) {
+				f.lookAgain(n.interfaces.at(i).mac.bytes)
+			}
 		}
 		f.Listener.MayLack(n, record) // by the identity of before
 		f.unlistPod(n, ns)

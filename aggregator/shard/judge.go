@@ -98,7 +98,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 		}
 		e.past, e.found = found.Past, found.Findings
 		w.shards.Conflicts.remember(a, e.past, e.found)
-		w.shards.Listener.Audited(a, e.found, before, e.active())
+		w.shards.Listener.Audited(a, out.Owners, e.found, before, e.active())
 	}
 	if len(out.Clones) > 0 || e.cloned {
 		e.cloned = len(out.Clones) > 0

@@ -47,8 +47,8 @@ type Listener interface {
 	// Acknowledged looks at the acknowledgement of a conflict, which may come back, or lapse. It
 	// returns until when it holds, 0 if there is none, and whether it lapsed just now.
 	Acknowledged(c *verdict.Conflict) (until verdict.Stamp, lapsed bool)
-	// Audited tells what the audit of an address found and what it had found before.
-	Audited(a index.Address, found, before []verdict.Finding, contested bool)
+	// Audited tells what the audit of an address and its owners found, and what it had found before.
+	Audited(a index.Address, owners []verdict.Owner, found, before []verdict.Finding, contested bool)
 	// Cloned tells of the cloned hardware addresses in the claims of an address.
 	Cloned(a index.Address, clones []verdict.Spoof)
 	// Spoke tells of an owner that only the wire shows, or shows no more.

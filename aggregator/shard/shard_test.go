@@ -56,12 +56,12 @@ func (e *ear) Panicked() {
 	e.panics++
 }
 
-func (e *ear) Detected(time.Duration)                                            {}
-func (e *ear) Acknowledged(*verdict.Conflict) (verdict.Stamp, bool)              { return 0, false }
-func (e *ear) Audited(index.Address, []verdict.Finding, []verdict.Finding, bool) {}
-func (e *ear) Cloned(index.Address, []verdict.Spoof)                             {}
-func (e *ear) Rested()                                                           {}
-func (e *ear) Spoke(*verdict.Owner)                                              {}
+func (e *ear) Detected(time.Duration)                                                             {}
+func (e *ear) Acknowledged(*verdict.Conflict) (verdict.Stamp, bool)                               { return 0, false }
+func (e *ear) Audited(index.Address, []verdict.Owner, []verdict.Finding, []verdict.Finding, bool) {}
+func (e *ear) Cloned(index.Address, []verdict.Spoof)                                              {}
+func (e *ear) Rested()                                                                            {}
+func (e *ear) Spoke(*verdict.Owner)                                                               {}
 
 type peer struct{}
 
