@@ -18,7 +18,7 @@ func (s *store) caseOf(e *entry, explained bool) *verdict.Case {
 	for _, h := range e.holdings {
 		c.Claims = append(c.Claims, &h.Claim)
 	}
-	several := explained || e.several()
+	several := explained || s.several(e)
 	s.addStations(c, e)
 	s.addNamespaces(c, e)
 	s.addAnswers(c, e)
@@ -45,18 +45,27 @@ func (s *store) caseOf(e *entry, explained bool) *verdict.Case {
 }
 
 // several reports whether claims of the address may be of several owners, or a conflict is
-// remembered.
-func (e *entry) several() bool {
+// remembered. Owners may have one hardware address, too, where it is made from the address.
+func (s *store) several(e *entry) bool {
 	if e.dispute != nil {
 		return true
 	}
 	for _, h := range e.holdings {
 		first := e.holdings[0]
+		mac := first.MAC
+		if first.mac == nil {
+			mac = first.Interface.MAC
+		}
 		switch {
 		case h.Kind == verdict.DADFailed, h.mac == nil && h.Interface.Namespace.ID != first.Interface.Namespace.ID:
 			return true
-		case h.mac != nil && (first.mac == nil && h.MAC != first.Interface.MAC || first.mac != nil && h.MAC != first.MAC):
+		case h.mac == nil:
+		case h.MAC != mac, h.Interface.Peer != 0 && (first.mac != nil && h.port != first.port || first.mac == nil && h.Interface.Peer != first.Interface.Namespace.Record):
 			return true
+		default:
+			if i := s.nodeOf(h).holders.get(mac); i != nil && i.alike != nil {
+				return true
+			}
 		}
 	}
 	return false
