@@ -137,8 +137,12 @@ func (s *store) applyStatus(n *node, rec *pb.StatusRecord) {
 		s.refuse(n, "status", false)
 		return
 	}
+	blind := n.status.GetBlind() != rec.GetBlind()
 	n.status, n.portCount = rec, ports
 	s.coverageChanged()
+	if blind { // whether an allocation is leaked is only known of a node that sees addresses
+		s.touchNode(n)
+	}
 }
 
 func (s *store) applyNamespace(n *node, rec *pb.NamespaceRecord) {
