@@ -167,7 +167,8 @@ func (s *store) addNodes(c *verdict.Case, several bool) {
 		}
 		f := verdict.NodeFacts{Node: rec.Key(), InPodCIDR: c.InPodCIDR && s.kube.InPodCIDROf(rec.Name, c.Address)}
 		if pool && len(c.Allocations) > 0 {
-			f.Covered = s.covered(rec.Name)
+			n := s.nodes[idOf(rec)] // and not another one of its name
+			f.Covered = n != nil && n.covers()
 		}
 		if several {
 			f.Pools, f.Subnets = s.poolsOf(rec), s.subnets(rec)

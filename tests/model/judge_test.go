@@ -60,7 +60,7 @@ func (r *reference) world() *world {
 			w.claims[c.addr] = append(w.claims[c.addr], &rec)
 			w.of[&rec] = c
 		}
-		facts := verdict.NodeFacts{Node: n.rec.Key(), Covered: r.covers(n.rec.Name), Subnets: n.subnets(w)}
+		facts := verdict.NodeFacts{Node: n.rec.Key(), Covered: n.live() && !n.blind, Subnets: n.subnets(w)}
 		for _, p := range n.pools {
 			facts.Pools = append(facts.Pools, p.rec)
 		}
@@ -74,22 +74,6 @@ func (r *reference) world() *world {
 // nested reports whether an agent reports from inside a namespace.
 func (r *reference) nested(ns *verdict.Namespace) bool {
 	return ns.Netns != "" && slices.ContainsFunc(r.nodes, func(n *node) bool { return n.rec.Boot == ns.Node.Boot && n.rec.Netns == ns.Netns })
-}
-
-// covers reports whether an agent reports for the node of a name, and sees what is in its pods.
-func (r *reference) covers(name string) bool {
-	covering := func(n *node) bool { return n.live() && !n.blind }
-	for _, n := range r.nodes {
-		if n.name == name && covering(n) {
-			return true
-		}
-	}
-	for _, n := range r.nodes {
-		if n.rec.Name == name {
-			return covering(n)
-		}
-	}
-	return false
 }
 
 // subnets are the addresses of a node itself with their prefixes.
