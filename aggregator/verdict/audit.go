@@ -399,7 +399,7 @@ func (a *auditing) find(kind string, severity Severity, p *Pool, o *Owner, alloc
 // tell notes what is wrong: told once it has been so for long enough.
 func (a *auditing) tell(f Finding, subject string, patience time.Duration) {
 	f.Address, f.Since = a.in.Address, a.in.Now
-	f.ID = FindingID(a.policy.Cluster, f.Kind, subject+a.in.Address.String())
+	f.ID = a.id(f.Kind, subject)
 	if slices.ContainsFunc(a.out.Findings, func(other Finding) bool { return other.ID == f.ID }) {
 		return
 	}
@@ -446,12 +446,19 @@ func (p *Pool) Subject() string {
 // keep carries on what was found while nothing new can be known.
 func (a *auditing) keep(p *Pool, kinds ...string) {
 	for _, b := range a.in.Before {
-		if b.Pool.is(p) && !b.Waiting && slices.Contains(kinds, b.Kind) && !a.contested &&
-			!slices.ContainsFunc(a.out.Findings, func(f Finding) bool { return f.ID == b.ID }) {
-			b.Pool = p // as it is now
+		if !b.Pool.is(p) || b.Waiting || !slices.Contains(kinds, b.Kind) || a.contested {
+			continue
+		}
+		b.Pool, b.ID = p, a.id(b.Kind, p.Subject()+" ") // as it is now, and its node is called
+		if !slices.ContainsFunc(a.out.Findings, func(f Finding) bool { return f.ID == b.ID }) {
 			a.out.Findings = append(a.out.Findings, b)
 		}
 	}
+}
+
+// id returns the id of a finding about the address.
+func (a *auditing) id(kind, subject string) string {
+	return FindingID(a.policy.Cluster, kind, subject+a.in.Address.String())
 }
 
 func (a *auditing) again(at Stamp) {

@@ -87,6 +87,7 @@ func (g *generator) next(r *run) (step, bool) {
 		weighted{1, of("takeover", order)},
 		weighted{1, of("older", order)},
 		weighted{1, of("deaf", g.Uint64N(2))},
+		weighted{1, of("mute", g.Uint64N(2))},
 		weighted{25, func() step { return g.sleep(r) }},
 	), true
 }

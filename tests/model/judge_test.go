@@ -209,7 +209,11 @@ func (r *reference) judge() {
 			}
 		}
 		for _, c := range r.checks {
-			if c.node.answers() && !c.ended && c.Read != r.now {
+			if !c.node.answers() {
+				continue
+			}
+			c.node.session.heard = r.now
+			if !c.ended && c.Read != r.now {
 				c.Read = r.now
 				again = true
 			}
@@ -308,14 +312,22 @@ func (r *reference) next() (at verdict.Stamp) {
 	return at
 }
 
-// due is when something happens to a session though nothing is received.
-func (s *session) due() verdict.Stamp {
-	tick := s.start // pings come at fixed times
-	if late := s.start.Add(snapshotWithin); !s.synced {
-		return late
+// nextPing is the first of the fixed times, at or after a time, at which an agent is asked whether
+// it is there, or found to be silent.
+func (s *session) nextPing(from verdict.Stamp) verdict.Stamp {
+	return s.start.Add(max(1, (from.Sub(s.start)+pingEvery-1)/pingEvery) * pingEvery)
+}
+
+// due is when a session ends though nothing is received: it is too late for its snapshot, or its
+// agent is silent. It is 0 for never.
+func (s *session) due() (at verdict.Stamp) {
+	if s.asked != 0 {
+		at = s.nextPing(max(s.asked, s.heard).Add(silentAfter))
 	}
-	_ = tick
-	return 0
+	if late := s.start.Add(snapshotWithin); !s.synced && (at == 0 || late < at) {
+		at = late
+	}
+	return at
 }
 
 // tick does what is due.
