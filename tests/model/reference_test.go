@@ -798,10 +798,15 @@ func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
 	}
 }
 
-// buried reports whether what a node saw was before its sender gave the address up.
+// buried reports whether what a node saw was before its sender gave the address up. A stream whose
+// agent does not answer may be behind.
 func (r *reference) buried(by *node, addr netip.Addr, mac verdict.MAC, seen verdict.Stamp) bool {
+	late := lateWithin
+	if asked := by.session.asked; asked != 0 && r.now.Sub(asked) > pingEvery {
+		late += r.now.Sub(asked)
+	}
 	d, ok := r.tombs[tomb{addr, mac}]
-	return ok && d.node != by && r.now < d.at.Add(r.policy.StaleAfter) && seen <= d.at.Add(lateWithin)
+	return ok && d.node != by && r.now < d.at.Add(r.policy.StaleAfter) && seen <= d.at.Add(late)
 }
 
 // claims yields the claims of an address.
