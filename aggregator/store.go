@@ -502,7 +502,7 @@ func (s *store) snapshot(r *session, last []*pb.ReportRequest) error {
 		return errTakenOver
 	}
 	now := s.clock()
-	n.lastHeard = now
+	s.answered(n)
 	n.sweep++
 	base := len(s.touched)
 	n.excess, n.leftOut = 0, r.pending.leftOut
@@ -579,7 +579,7 @@ func (s *store) delta(r *session, m *pb.ReportRequest, at verdict.Stamp) error {
 		return errTakenOver
 	}
 	now := s.clock()
-	n.lastHeard = now
+	s.answered(n)
 	base := len(s.touched)
 	if n.claims-n.wireClaims+kernelClaims(m) > maxClaims {
 		return tooMany("claims", strconv.Itoa(maxClaims))
