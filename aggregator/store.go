@@ -300,6 +300,9 @@ func (s heard) NamesChanged(n *facts.Node) {
 	s.checkNames(n)
 }
 
+// Answered looks whether a node that reports has its name for itself, if that is not known.
+func (s heard) Answered(n *facts.Node) { s.answered(n) }
+
 // RangesChanged has ranges compared again.
 func (s heard) RangesChanged(n *facts.Node) { s.overlapped(n) }
 

@@ -27,6 +27,8 @@ type Listener interface {
 	NodeChanged(n *Node)
 	// NamesChanged tells that a node came, left or is called otherwise.
 	NamesChanged(n *Node)
+	// Answered tells that a node reports, so that it is there.
+	Answered(n *Node)
 	// RangesChanged tells that a node, or with nil the cluster, may give other addresses.
 	RangesChanged(n *Node)
 	// MayLack tells that a namespace may lack an address that it was meant to have.

@@ -27,6 +27,7 @@ type deaf struct {
 
 func (d *deaf) NodeChanged(*Node)            {}
 func (d *deaf) NamesChanged(*Node)           {}
+func (d *deaf) Answered(*Node)               {}
 func (d *deaf) RangesChanged(*Node)          {}
 func (d *deaf) MayLack(*Node, uint32)        {}
 func (d *deaf) PoolChanged(*Pool)            {}

@@ -398,6 +398,7 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, 
 	returned := false
 	a.do(func() {
 		n.LastHeard = a.now
+		f.Listener.Answered(n)
 		n.sweep++
 		n.applying = true
 		n.excess, n.leftOut = 0, in.LeftOut
@@ -435,6 +436,7 @@ func (f *streams) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, 
 	tooMany := false
 	a.do(func() {
 		n.LastHeard = a.now
+		f.Listener.Answered(n)
 		tooMany = n.claims.count-n.wireClaims+kernelClaims(m) > MaxClaims
 	})
 	if tooMany {

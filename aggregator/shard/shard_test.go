@@ -27,6 +27,7 @@ type ear struct {
 
 func (e *ear) NodeChanged(*facts.Node)         {}
 func (e *ear) NamesChanged(*facts.Node)        {}
+func (e *ear) Answered(*facts.Node)            {}
 func (e *ear) RangesChanged(*facts.Node)       {}
 func (e *ear) MayLack(*facts.Node, uint32)     {}
 func (e *ear) PoolChanged(*facts.Pool)         {}

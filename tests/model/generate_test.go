@@ -87,6 +87,7 @@ func (g *generator) next(r *run) (step, bool) {
 		weighted{1, of("takeover", order)},
 		weighted{1, of("older", order)},
 		weighted{1, of("deaf", g.Uint64N(2))},
+		weighted{1, of("mute", g.Uint64N(2))},
 		weighted{25, func() step { return g.sleep(r) }},
 	), true
 }
@@ -102,7 +103,7 @@ func (g *generator) sleep(r *run) step {
 		d = time.Duration(1+g.IntN(3000)) * time.Millisecond
 	case 3, 4, 5:
 		if due := r.next(); due != 0 {
-			d = max(d, time.Until(due.Time())+pick(g, -time.Nanosecond, 0, 0, time.Nanosecond))
+			return step{verb: "sleep", wait: max(d, time.Until(due.Time())+pick(g, -time.Nanosecond, 0, 0, time.Nanosecond))}
 		}
 	case 6:
 		d = time.Duration(1+g.IntN(12)) * time.Second
@@ -113,7 +114,8 @@ func (g *generator) sleep(r *run) step {
 			d = 25 * time.Hour
 		}
 	}
-	return step{verb: "sleep", wait: d}
+	// In whole seconds, what is due of streams and of addresses would be so at one time.
+	return step{verb: "sleep", wait: d + time.Duration(g.IntN(1_000_000))}
 }
 
 var (

@@ -78,10 +78,8 @@ type setting struct {
 	agents int
 }
 
-// settings is the number of settings. Those from 6 on have shorter times: pings make long jumps slow.
-const settings = 12
-
-// settingOf returns the setting of a number.
+// settingOf returns the setting of a number below 12. Those from 6 on have shorter times, as pings
+// make long jumps slow.
 func settingOf(number int) setting {
 	s := setting{agents: 2 + number%3, config: aggregator.Config{
 		Kubeconfig: kube.Off, Settle: time.Second, StaleAfter: time.Minute, NodeTimeout: 90 * time.Second, HandoverGrace: 5 * time.Second,
@@ -242,6 +240,8 @@ func (r *run) do(s step) string {
 		a.name = fmt.Sprintf("n%d", s.number)
 	case "deaf":
 		a.deaf = s.number != 0
+	case "mute":
+		r.mute(a, s.number != 0)
 	default:
 		return "no such verb: " + s.verb
 	}
@@ -254,8 +254,32 @@ func (r *run) connect(a *agent, epoch uint64) {
 	a.stream = a.open(r.report)
 	a.stream.epoch = epoch
 	a.stream.session = &session{agent: a, start: verdict.At(time.Now())}
+	if a.mute {
+		a.stream.session.asked = a.stream.session.start
+	}
 	r.sessions[a.stream.session] = true
 	a.last, a.lost = nil, nil
+}
+
+// mute has an agent answer no pings, or answer the one that is open.
+func (r *run) mute(a *agent, mute bool) {
+	a.mute = mute
+	if a.stream == nil {
+		return
+	}
+	s := a.stream.session
+	switch {
+	case !mute:
+		if s.asked != 0 && s.asked <= r.now {
+			s.heard = r.now
+		}
+		s.asked = 0
+		a.stream.mu.Lock()
+		a.stream.pong()
+		a.stream.mu.Unlock()
+	case s.asked == 0:
+		s.asked = s.nextPing(r.now + 1)
+	}
 }
 
 // older has an older agent of the node open a stream, too: it is refused.
