@@ -174,7 +174,7 @@ func (f *ledger) makeRoom(n *Node, bytes int64, first bool) bool {
 // mostOverShare returns the node whose account exceeds its share the most; nil if no account
 // does.
 func (f *ledger) mostOverShare(but *Node) (most *Node) {
-	share := f.budget.share(but.account)
+	share := f.share(but.account)
 	for n := range f.Nodes {
 		if n.account == but.account || n.account.used <= share || n.used == 0 {
 			continue
@@ -260,7 +260,7 @@ func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
 // sender show.
 func (f *ledger) stranger(n *Node, c uint32) bool {
 	one := n.claims.at(c)
-	if one.wire == 0 || len(f.ipam.allocations[one.addr]) > 0 || f.rivals(one.addr) {
+	if one.wire == 0 || len(f.allocations[one.addr]) > 0 || f.rivals(one.addr) {
 		return false
 	}
 	return !f.kernelHas(one.addr)
@@ -307,16 +307,16 @@ func (f *ledger) open(n *Node) error {
 	}
 	if n.account.used > 0 {
 		n.cost, n.used = nodeCost, n.used+nodeCost
-		f.budget.add(n.account, nodeCost)
+		f.add(n.account, nodeCost)
 		return nil
 	}
 	return status.Errorf(codes.ResourceExhausted,
-		"there is no memory for another node: %d nodes share %d MiB; give the aggregator more (see docs/sizing.md)", f.budget.accounts, f.budget.limit>>20)
+		"there is no memory for another node: %d nodes share %d MiB; give the aggregator more (see docs/sizing.md)", f.accounts, f.limit>>20)
 }
 
 // settleUp releases all charges of a node when its tables are dropped.
 func (f *ledger) settleUp(n *Node) {
-	f.budget.add(n.account, -n.used)
+	f.add(n.account, -n.used)
 	n.used, n.cost, n.statusCost, n.leftOut = 0, 0, 0, LeftOut{}
 }
 
@@ -331,7 +331,7 @@ func (f *ledger) refuse(n *Node, record string, wire bool) {
 	if !n.saidIncomplete {
 		n.saidIncomplete = true
 		f.Log.Warn("there is no memory for all that a node reports: some of it is left out", "node", n.Rec.Name,
-			"charged_bytes", n.used, "share_bytes", f.budget.share(n.account), "budget_bytes", f.budget.limit)
+			"charged_bytes", n.used, "share_bytes", f.share(n.account), "budget_bytes", f.limit)
 		if !n.Rec.Unheard { // otherwise it is published with the node's return
 			f.Listener.NodeChanged(n)
 		}
@@ -381,8 +381,8 @@ func (f *ledger) Refill() {
 func (f *ledger) Hold(n *Node, bytes int) (held bool) {
 	b := newBatch() // of what makes room for it
 	f.piece(b, func() {
-		if held = f.budget.limit == 0 || f.makeRoom(n, int64(bytes), true); held {
-			f.budget.add(n.account, int64(bytes))
+		if held = f.limit == 0 || f.makeRoom(n, int64(bytes), true); held {
+			f.add(n.account, int64(bytes))
 		}
 	})
 	f.close(b)
@@ -390,4 +390,4 @@ func (f *ledger) Hold(n *Node, bytes int) (held bool) {
 }
 
 // Release releases such a charge. The caller holds the lock for writing.
-func (f *ledger) Release(n *Node, bytes int64) { f.budget.add(n.account, -bytes) }
+func (f *ledger) Release(n *Node, bytes int64) { f.add(n.account, -bytes) }

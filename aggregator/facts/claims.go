@@ -174,13 +174,19 @@ func (f *editor) addressed(n *Node, c uint32) {
 }
 
 // spoke tells that the namespaces that may have sent a frame may have, or lack, an address that was
-// meant for them: the one behind the port that it entered by, and those that have its MAC.
+// meant for them: the one behind the port that it entered by, and those that have its MAC, on
+// whatever node.
 func (f *editor) spoke(n *Node, behind uint32, m mac) {
 	if behind != 0 {
 		f.Listener.MayLack(n, behind)
 	}
 	for i := n.holder(m); i != 0; i = n.interfaces.at(i).alike {
 		f.Listener.MayLack(n, n.namespaces.at(n.interfaces.at(i).namespace).record)
+	}
+	if m.form == sixBytes {
+		for by, i := range f.abroadOf(m.bytes) {
+			f.Listener.MayLack(by, by.namespaces.at(by.interfaces.at(i).namespace).record)
+		}
 	}
 }
 

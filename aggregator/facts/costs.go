@@ -19,7 +19,7 @@ const (
 	rivalCost      = 13500 // extra for a claim that may conflict with another claim
 	poolCost       = 1400
 	rangeCost      = 80
-	allocationCost = 1700 // including a finding
+	allocationCost = 1800 // including a finding
 	statusCost     = 6    // per byte of the message
 )
 

@@ -103,7 +103,7 @@ func (f *ipam) used(p *Pool) {
 
 // Pools yields all pools. The caller holds the lock.
 func (f *ipam) Pools(yield func(*Pool) bool) {
-	for _, p := range f.ipam.byKey {
+	for _, p := range f.byKey {
 		if !yield(p) {
 			return
 		}
@@ -152,7 +152,7 @@ func (x *prefixes) leave(p *Pool) {
 // covering are the pools that may give the address of the case to somebody, or have.
 func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.Pool) {
 	f := b.facts
-	if len(f.ipam.byKey) == 0 {
+	if len(f.byKey) == 0 {
 		return nil
 	}
 	add := func(p *verdict.Pool) {
@@ -174,7 +174,7 @@ func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.
 			}
 		}
 	}
-	x := &f.ipam.cluster
+	x := &f.cluster
 	for length, count := range x.lengths[audit.FamilyOf(a)][:a.BitLen()+1] {
 		if count == 0 {
 			continue
@@ -194,7 +194,7 @@ func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.
 
 // applyPool brings what a node says of a pool into the tables.
 func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
-	p := f.ipam.byKey[poolKey{n, rec.GetIpam(), rec.GetName()}]
+	p := f.byKey[poolKey{n, rec.GetIpam(), rec.GetName()}]
 	if rec.GetGone() {
 		if p != nil {
 			f.endPool(p)
@@ -244,7 +244,7 @@ func (f *ipam) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach [
 	if p == nil {
 		p = &Pool{Node: n, entries: make(map[index.Address]int)}
 		p.Rec.IPAM, p.Rec.Name, p.Rec.Node = next.IPAM, next.Name, next.Node
-		f.ipam.byKey[p.key()], f.ipam.byRec[&p.Rec] = p, p
+		f.byKey[p.key()], f.ipam.byRec[&p.Rec] = p, p
 		if n != nil {
 			n.Pools = append(n.Pools, p)
 		}
@@ -263,11 +263,11 @@ func (f *ipam) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach [
 		reach = append(slices.Clone(old.Ranges), next.Ranges...)
 	}
 	if n == nil {
-		f.ipam.cluster.leave(p)
+		f.cluster.leave(p)
 	}
 	p.Rec = *next
 	if n == nil {
-		f.ipam.cluster.enter(p)
+		f.cluster.enter(p)
 	}
 	f.Listener.PoolChanged(p)
 	f.Listener.RangesChanged(n)
@@ -293,12 +293,12 @@ func (f *ipam) endPool(p *Pool) {
 		}
 	}
 	f.charge(p.Node, &p.cost, 0, true)
-	delete(f.ipam.byKey, p.key())
+	delete(f.byKey, p.key())
 	delete(f.ipam.byRec, &p.Rec)
 	if p.Node != nil {
 		p.Node.Pools = slices.DeleteFunc(p.Node.Pools, func(other *Pool) bool { return other == p })
 	} else {
-		f.ipam.cluster.leave(p)
+		f.cluster.leave(p)
 	}
 	f.Listener.PoolEnded(p)
 	f.Listener.RangesChanged(p.Node)

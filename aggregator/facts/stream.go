@@ -191,7 +191,7 @@ func (f *streams) Ring() verdict.Stamp {
 	b := newBatch()
 	f.piece(b, func() {
 		now := f.now()
-		f.next = 0
+		f.next, f.ringing = 0, true
 		for n := range f.Nodes {
 			switch {
 			case n.due == 0:
@@ -208,6 +208,10 @@ func (f *streams) Ring() verdict.Stamp {
 	})
 	f.close(b)
 	f.timeOut(due)
+	f.Update(func() { f.ringing = false })
+	for _, q := range f.queues {
+		q.stir()
+	}
 	f.RLock()
 	defer f.RUnlock()
 	next := f.next
@@ -215,6 +219,13 @@ func (f *streams) Ring() verdict.Stamp {
 		next = at
 	}
 	return next
+}
+
+// Overdue reports whether something is due about nodes or links, or under way: addresses that are to
+// be judged again at the same time wait for that. The caller holds the lock.
+func (f *streams) Overdue(now verdict.Stamp) bool {
+	at := f.topology.Due()
+	return f.ringing || f.next != 0 && f.next <= now || at != 0 && at <= now
 }
 
 // timeOut ends the owners of nodes that were not heard from for too long, and

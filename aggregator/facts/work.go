@@ -175,6 +175,11 @@ func (q *Queue) release(a index.Address, how urgency) {
 		q.later.push(a)
 	}
 	q.mu.Unlock()
+	q.stir()
+}
+
+// stir has the queue's goroutine look what there is to do.
+func (q *Queue) stir() {
 	select {
 	case q.wake <- struct{}{}:
 	default:

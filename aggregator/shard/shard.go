@@ -148,7 +148,9 @@ type worker struct {
 	second  *facts.Builder
 	entries map[index.Address]*entry
 	timers  timers
-	counts  [verdict.NetworkScope + 1]atomic.Int64
+	// waits is set while what is due waits for nodes that are due.
+	waits  bool
+	counts [verdict.NetworkScope + 1]atomic.Int64
 	// expired are claims to be ended, done the items that are finished when the lock is given up.
 	expired []expired
 	done    []*facts.Item
@@ -193,7 +195,7 @@ func (w *worker) run(ctx context.Context) {
 
 // rest returns how long nothing is due.
 func (w *worker) rest() time.Duration {
-	if len(w.timers) == 0 {
+	if len(w.timers) == 0 || w.waits {
 		return time.Hour
 	}
 	return max(0, w.timers[0].again.Sub(w.shards.Clock()))
@@ -232,7 +234,11 @@ func (w *worker) some() (more bool) {
 // due returns an address whose time has come; nil if there is none.
 func (w *worker) due() *facts.Item {
 	now := w.shards.Clock()
+	w.waits = false
 	for len(w.timers) > 0 && w.timers[0].again <= now {
+		if w.waits = w.shards.Facts.Overdue(now); w.waits {
+			return nil
+		}
 		e := heap.Pop(&w.timers).(*entry)
 		e.again = 0
 		if item := w.queue.Take(e.addr); item != nil {

@@ -1,6 +1,9 @@
 package verdict_test
 
 import (
+	"net/netip"
+	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -65,4 +68,50 @@ func TestWhatIsAChangeOfAConflict(t *testing.T) {
 			t.Errorf("got a change by %s", name)
 		}
 	}
+}
+
+// setOther sets a value that is zero to another one.
+func setOther(v reflect.Value) {
+	switch v.Interface().(type) {
+	case netip.Addr:
+		v.Set(reflect.ValueOf(netip.MustParseAddr("10.0.0.9")))
+		return
+	case *verdict.Node:
+		v.Set(reflect.ValueOf(&verdict.Node{Boot: "other"}))
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString("other")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+	case reflect.Struct:
+		setOther(v.Field(0))
+	default:
+		v.Set(reflect.ValueOf(1).Convert(v.Type()))
+	}
+}
+
+// eachField checks that a change of any field is one, except for some.
+func eachField[T any](t *testing.T, same func(a, b *T) bool, except ...string) {
+	t.Helper()
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
+		var a, b T
+		if !same(&a, &b) {
+			t.Errorf("%T: got two that are empty told apart", a)
+		}
+		setOther(reflect.ValueOf(&b).Elem().FieldByIndex(f.Index))
+		if want := slices.Contains(except, f.Name); same(&a, &b) != want || same(&b, &a) != want {
+			t.Errorf("%T: got the same with another %s: %t, want %t", a, f.Name, !want, want)
+		}
+	}
+}
+
+func TestEachFieldIsCompared(t *testing.T) {
+	eachField(t, (*verdict.Pool).Same, "LostHeard")
+	eachField(t, (*verdict.Exclusion).Same)
+	eachField(t, func(a, b *verdict.Fact) bool { return a.Equal(*b) })
+	eachField(t, func(a, b *verdict.PodObject) bool { return (&verdict.Owner{Pod: a}).Same(&verdict.Owner{Pod: b}) }, "Heard")
 }

@@ -269,6 +269,10 @@ func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, learned 
 			m.claims[o.ID] = append(m.claims[o.ID], w.of[c])
 		}
 	}
+	for i := range out.Ended {
+		was := slices.IndexFunc(m.conflicts, func(was verdict.Conflict) bool { return was.ID == out.Ended[i].ID })
+		m.conflicts[was] = m.conflicts[was].End(&out.Ended[i], out.Owners)
+	}
 	for _, c := range out.Conflicts {
 		at := slices.IndexFunc(m.conflicts, func(was verdict.Conflict) bool { return was.ID == c.ID })
 		if at < 0 {
