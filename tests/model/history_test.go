@@ -222,10 +222,12 @@ func (r *run) do(s step) string {
 	case "late":
 		if a.stream != nil && a.lost != nil && a.stream.sequence > a.lost.GetSequence() {
 			a.stream.in <- a.lost
+			a.stream.session.heard = r.now
 		}
 	case "repeat":
 		if a.stream != nil && a.last != nil {
 			a.stream.in <- a.last
+			a.stream.session.heard = r.now
 		}
 	case "reboot":
 		r.disconnectAgent(a)

@@ -213,11 +213,12 @@ func (r *reference) judge() {
 			}
 		}
 		for _, c := range r.checks {
-			if !c.node.answers() {
-				continue
+			s := c.node.session
+			if s == nil || s.agent.deaf || s.inside {
+				continue // it does not answer
 			}
-			c.node.session.heard = r.now
-			if !c.ended && c.Read != r.now {
+			s.heard = r.now
+			if !s.lost && !c.ended && c.Read != r.now {
 				c.Read = r.now
 				again = true
 			}

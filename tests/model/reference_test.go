@@ -178,12 +178,6 @@ func (r *reference) receive(s *session, m *pb.ReportRequest) {
 	}
 }
 
-// answers reports whether a node answers a check at once.
-func (n *node) answers() bool {
-	s := n.session
-	return s != nil && !s.agent.deaf && !s.inside && !s.lost
-}
-
 // connect begins a session. It reports whether the agent is accepted.
 func (r *reference) connect(s *session, hello *pb.Hello) bool {
 	var n *node
