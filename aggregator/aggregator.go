@@ -1,17 +1,15 @@
-// Package aggregator joins what all agents witness into one truth: it takes
-// their tables, has every address that changes judged, and tells who asks or
-// watches.
-//
-// Here live the Report stream's other end, the tables, the API over gRPC and
-// HTTP, and the metrics. What a conflict is, is decided in verdict. Nothing here
-// touches a kernel; agents are met in proto/ only.
+// Package aggregator joins what all agents witness into one truth. It receives their reports,
+// serves the API over gRPC and HTTP, and exports metrics. It wires the rooms that do the work:
+// facts holds the tables, topology says which links of different nodes are one, shard has every
+// address judged that changes, verdict and audit decide, explain makes the words, and bus passes
+// the changes on to subscribers. Nothing here touches a kernel; agents are met in proto/ only.
 //
 // The way of a change:
 //
-//	session (one Report stream) -> store (tables) -> verdict.Judge -> bus -> watch
+//	session (one Report stream) -> facts -> shard -> verdict.Judge -> bus -> watch
 //
-// All of it happens in the goroutine that received the message, so that the
-// answer is out before the next message is read.
+// The goroutine that received a message changes the facts. The goroutine that owns the partition
+// of a changed address judges it and publishes the outcome.
 package aggregator
 
 import (

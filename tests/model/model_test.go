@@ -18,9 +18,9 @@ import (
 )
 
 var (
-	steps    = flag.Int("steps", 0, "number of steps to run; 0 runs for -for")
-	duration = flag.Duration("for", 3*time.Second, "how long to run random histories")
-	seed     = flag.Uint64("seed", 0, "seed of the first history; 0 takes one from the clock")
+	steps    = flag.Int("steps", 2000, "number of steps to run; 0 runs for -for")
+	duration = flag.Duration("for", time.Minute, "how long to run random histories if -steps is 0")
+	seed     = flag.Uint64("seed", 1000, "seed of the first history; 0 takes one from the clock")
 )
 
 // stepsOfOne is the number of steps of one history.
