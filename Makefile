@@ -32,6 +32,14 @@ TESTFLAGS :=
 PKGS := ./...
 # Those of make test-cluster.
 CLUSTER_PKGS := ./aggregator/kube ./tests/kubernetes
+# For make mutate: the package to change, the number of changes, the seed of their choice
+# (0: another one each time), which files to change, and the percentage of changes that the
+# package's own tests must notice.
+PACKAGE := ./aggregator/verdict
+N := 40
+SEED := 0
+FILES := .
+WANT := 90
 
 # A workspace of Go that this is in knows nothing of tools/*.
 export GOWORK := off
@@ -178,6 +186,10 @@ BENCH_BUILDS := $(if $(strip $(ARGS)),$(if $(findstring runtime,$(ARGS)),contain
 bench: deps-test deps-bench build cni-plugins $(BENCH_BUILDS) ## Measure the budgets of the design (ARGS=storm: only that part)
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/bench ./tests/bench
 	@$(AS_ROOT) bin/bench $(ARGS)
+
+.PHONY: mutate
+mutate: ## Change PACKAGE at random in N places, and print the changes that its tests do not notice (minutes)
+	@go run ./tests/mutate -package '$(PACKAGE)' -n $(N) -seed $(SEED) -files '$(FILES)' -want $(WANT)
 
 .PHONY: lint
 lint: lint-go lint-proto lint-c ## Check style and walls, find mistakes

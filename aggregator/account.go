@@ -3,42 +3,43 @@ package aggregator
 import (
 	"context"
 
+	"github.com/ipwitness/ipwitness/aggregator/bus"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // account writes what happens to conflicts and nodes into the log until ctx ends.
 func (s *store) account(ctx context.Context) {
-	said := map[string]told{} // of the active conflicts
+	said := map[string]toldState{} // of the active conflicts
 	quota := newLogQuota(s.log)
-	s.accountOf(ctx, "log", s.conflicts, func(e *event) { s.enter(e, said, quota) })
+	s.accountOf(ctx, "log", s.told.conflicts, func(e *event) { s.enter(e, said, quota) })
 }
 
 // accountFindings does the same for findings.
 func (s *store) accountFindings(ctx context.Context) {
 	quota := newLogQuota(s.log)
-	s.accountOf(ctx, "log", s.findings.hub, func(e *event) {
+	s.accountOf(ctx, "log", s.findings.events, func(e *event) {
 		if quota.allows(s.clock().Time(), nodesOfEvent(e)...) {
 			s.enterFinding(e)
 		}
 	})
 }
 
-// accountOf enters the events of a hub until ctx ends, into what where names. It is
+// accountOf enters events until ctx ends, into what where names. It is
 // a watcher like any other: a log that is slow, or stuck, delays no verdict.
-func (s *store) accountOf(ctx context.Context, where string, h *hub, enter func(*event)) {
-	next := h.revision()
-	var events []event
+func (s *store) accountOf(ctx context.Context, where string, from *events, enter func(*event)) {
+	next := from.Revision()
+	var some []event
 	for {
 		var lost uint64
 		var changed <-chan struct{}
-		events, next, lost, changed = h.since(next, events[:0])
+		some, next, lost, changed = from.Since(next, bus.Latest, some[:0])
 		if lost > 0 && s.complaints.first(where, "fell behind", s.clock()) {
 			s.log.Warn("what tells of events fell behind", "where", where, "events_left_out", lost)
 		}
-		for i := range events {
-			enter(&events[i])
+		for i := range some {
+			enter(&some[i])
 		}
-		clear(events)
+		clear(some)
 		if changed == nil {
 			if ctx.Err() != nil {
 				return
@@ -53,15 +54,15 @@ func (s *store) accountOf(ctx context.Context, where string, h *hub, enter func(
 	}
 }
 
-// told is what the log says of a conflict.
-type told struct {
+// toldState is what the log says of a conflict.
+type toldState struct {
 	state           pb.Conflict_State
 	acknowledgement *pb.Acknowledgement
 }
 
 // enter writes one event into the log, if it is more than another word about
 // what was told.
-func (s *store) enter(e *event, said map[string]told, quota *logQuota) {
+func (s *store) enter(e *event, said map[string]toldState, quota *logQuota) {
 	now, nodes := s.clock().Time(), nodesOfEvent(e)
 	if n := e.node; n != nil {
 		if !quota.allows(now, nodes...) {
@@ -76,7 +77,7 @@ func (s *store) enter(e *event, said map[string]told, quota *logQuota) {
 		return
 	}
 	c := e.conflict
-	before, is := said[c.GetId()], told{c.GetState(), c.GetAcknowledgement()}
+	before, is := said[c.GetId()], toldState{c.GetState(), c.GetAcknowledgement()}
 	if said[c.GetId()] = is; is.state == pb.Conflict_RESOLVED {
 		delete(said, c.GetId())
 	}

@@ -2,15 +2,18 @@ package aggregator
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -62,6 +65,35 @@ func acknowledgedAs(o *verdict.Owner) string {
 	return o.ID
 }
 
+// acknowledgements are those of active conflicts, by id.
+type acknowledgements struct {
+	mu   sync.Mutex
+	byID map[string]*acknowledgement
+	// recalled are those of before the start whose conflict did not come back yet.
+	recalled map[string]*acknowledgement
+}
+
+func newAcknowledgements(recalled map[string]*acknowledgement) acknowledgements {
+	return acknowledgements{byID: make(map[string]*acknowledgement), recalled: recalled}
+}
+
+// of is the acknowledgement of a conflict; nil for none.
+func (a *acknowledgements) of(id string) *acknowledgement {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.byID[id]
+}
+
+// all are those of conflicts that are there, and of those that may come back.
+func (a *acknowledgements) all() map[string]*acknowledgement {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := make(map[string]*acknowledgement, len(a.recalled)+len(a.byID))
+	maps.Copy(all, a.recalled)
+	maps.Copy(all, a.byID)
+	return all
+}
+
 // AcknowledgeConflict silences one conflict until it expires, or takes that back.
 func (w witness) AcknowledgeConflict(ctx context.Context, q *pb.AcknowledgeConflictRequest) (*pb.AcknowledgeConflictResponse, error) {
 	s, by := w.store, access.Of(ctx).Name()
@@ -69,12 +101,14 @@ func (w witness) AcknowledgeConflict(ctx context.Context, q *pb.AcknowledgeConfl
 	// those who acknowledge.
 	s.archive.dir.mu.Lock()
 	defer s.archive.dir.mu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	c, ack, err := s.acknowledging(q, by)
-	for err == nil && (ack != nil || s.acknowledged[c.ID] != nil) {
+	for err == nil && (ack != nil || s.acknowledgements.of(c.ID) != nil) {
 		episode := c.Episode
-		if err = s.saveWith(c.ID, ack); err != nil {
+		all := s.acknowledgements.all()
+		if delete(all, c.ID); ack != nil {
+			all[c.ID] = ack
+		}
+		if err = s.archive.dir.save(all); err != nil {
 			return nil, status.Errorf(codes.Unavailable,
 				"the acknowledgement cannot be kept: %s: nothing was changed; see to the data directory of the aggregator, and try again", err)
 		}
@@ -83,22 +117,38 @@ func (w witness) AcknowledgeConflict(ctx context.Context, q *pb.AcknowledgeConfl
 			s.archive.changed() // what was written is not so
 			break
 		}
-		if c.Episode != episode { // it ended and came back meanwhile
+		if c.Episode != episode || !s.acknowledge(c.ID, episode, ack) { // it ended and came back meanwhile
 			ack = next
 			continue
 		}
-		if delete(s.acknowledged, c.ID); ack != nil {
-			s.acknowledged[c.ID] = ack
-			s.arm(s.byID[c.ID], ack.until)
-		}
-		out := s.conflictProto(c)
-		s.conflicts.publish(event{typ: updated, addr: c.Address, conflict: out})
-		return &pb.AcknowledgeConflictResponse{Conflict: out}, nil
+		s.judgedBy(s.facts.Retell([]index.Address{index.AddressOf(c.Address)}))
+		break
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &pb.AcknowledgeConflictResponse{Conflict: s.conflictProto(c)}, nil // as was asked for
+	s.facts.RLock()
+	defer s.facts.RUnlock()
+	if now := s.shards.Conflicts.Get(c.ID); now != nil {
+		c = now
+	}
+	return &pb.AcknowledgeConflictResponse{Conflict: s.conflictProto(c)}, nil
+}
+
+// acknowledge enters an acknowledgement of an episode of a conflict, or takes it back with nil. It
+// reports whether the episode is still there: whoever ends it looks at the acknowledgement after
+// that.
+func (s *store) acknowledge(id string, episode uint32, ack *acknowledgement) bool {
+	a := &s.acknowledgements
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c := s.shards.Conflicts.Get(id); c == nil || !c.Active() || c.Episode != episode {
+		return false
+	}
+	if delete(a.byID, id); ack != nil {
+		a.byID[id] = ack
+	}
+	return true
 }
 
 // acknowledging is the conflict that a request is for, and the acknowledgement
@@ -108,11 +158,10 @@ func (s *store) acknowledging(q *pb.AcknowledgeConflictRequest, by string) (*ver
 	if err != nil {
 		return nil, nil, err
 	}
-	e := s.byID[q.GetId()]
-	if e == nil {
+	c := s.shards.Conflicts.Get(q.GetId())
+	if c == nil {
 		return nil, nil, noConflict(q.GetId())
 	}
-	c := e.conflict(q.GetId())
 	if !c.Active() {
 		return nil, nil, status.Errorf(codes.FailedPrecondition,
 			"the conflict %s of %s is over since %s: wait whether it comes back, and acknowledge that",
@@ -162,17 +211,25 @@ func newAcknowledgement(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) (*a
 }
 
 // lapse ends the acknowledgement of a conflict that is over or has an owner
-// more for the settle time, or when its time is up, and tells whether it did.
-func (s *store) lapse(e *entry, c *verdict.Conflict) bool {
-	ack := s.acknowledged[c.ID]
+// more for the settle time, or when its time is up, and reports whether it did. Otherwise it returns
+// until when it holds; 0 if there is none. A conflict that came back has the acknowledgement that it
+// had before the start.
+func (s *store) lapse(c *verdict.Conflict) (until verdict.Stamp, lapsed bool) {
+	a := &s.acknowledgements
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if ack := a.recalled[c.ID]; ack != nil && c.Active() {
+		delete(a.recalled, c.ID)
+		a.byID[c.ID] = ack
+	}
+	ack := a.byID[c.ID]
 	if ack == nil {
-		return false
+		return 0, false
 	}
 	if until := ack.covers(c, s.policy.Settle); c.Active() && s.clock() < until {
-		s.arm(e, until)
-		return false
+		return until, false
 	}
-	delete(s.acknowledged, c.ID)
+	delete(a.byID, c.ID)
 	s.archive.changed()
-	return true
+	return 0, true
 }

@@ -31,9 +31,9 @@ func (l *lab) acknowledge(id string, d time.Duration) *pb.Conflict {
 
 // remembered is how many acknowledgements are kept.
 func (l *lab) remembered() int {
-	l.store.mu.Lock()
-	defer l.store.mu.Unlock()
-	return len(l.store.acknowledged)
+	l.store.acknowledgements.mu.Lock()
+	defer l.store.acknowledgements.mu.Unlock()
+	return len(l.store.acknowledgements.byID)
 }
 
 // wantAcknowledged checks what is said of the only conflict, wherever it is said.

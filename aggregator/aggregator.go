@@ -8,7 +8,7 @@
 //
 // The way of a change:
 //
-//	session (one Report stream) -> store (tables) -> verdict.Judge -> hub -> watch
+//	session (one Report stream) -> store (tables) -> verdict.Judge -> bus -> watch
 //
 // All of it happens in the goroutine that received the message, so that the
 // answer is out before the next message is read.
@@ -83,7 +83,7 @@ type Config struct {
 	// Memory is the number of bytes that the process may use; 0 means no limit. The nodes share
 	// a part of it.
 	Memory int64
-	// Version is what the Kubernetes API is told of us.
+	// Version is the version of this program, for the Kubernetes API and for cases.
 	Version string
 	// Alone says that the only agent is the one in this process: the aggregator does not wait
 	// for other agents after its start.
@@ -96,6 +96,7 @@ type Aggregator struct {
 	guard *access.Guard
 	// arrivals limits the memory of messages that are being read.
 	arrivals *arrivals
+	version  string
 	health   *health.Server
 	started  chan struct{}
 	stopped  chan struct{}
@@ -170,16 +171,12 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	}
 	m := newMetrics()
 	a := &Aggregator{
-		store: newStore(policy, log, m), guard: guard, arrivals: newArrivals(cfg.Memory), health: health.NewServer(),
+		store: newStore(storeConfig{policy, log, m, cluster, cfg.Memory, cfg.Alone, newArchive(dir, recalled)}),
+		guard: guard, arrivals: newArrivals(cfg.Memory), version: cfg.Version, health: health.NewServer(),
 		started: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
-	m.store = a.store
-	a.store.alone = cfg.Alone
-	a.store.budget = newBudget(cfg.Memory)
-	a.store.kube = cluster
 	cluster.Notify(a.store.kubernetesChanged)
-	a.store.archive = newArchive(dir, recalled)
 	if err := reg.Register(m); err != nil {
 		return nil, errors.Join(fmt.Errorf("register metrics: %w", err), dir.close())
 	}

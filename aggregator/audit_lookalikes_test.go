@@ -10,32 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
-
-func TestANodeThatKubernetesNamesOtherwiseDoesNotOverlapItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, Config{})
-		one := verdict.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))
-		compare := func(agent, kubernetes string) {
-			l.store.mu.Lock()
-			defer l.store.mu.Unlock()
-			l.store.overlaps.found = make(map[string]struct{})
-			l.store.compareGroup([]side{
-				{node: kubernetes, Range: one},
-				{node: agent, rec: &verdict.Node{Name: agent}, Range: one},
-			})
-		}
-		for agent, kubernetes := range map[string]string{"n1": "n1.example.org", "N1.example.org": "n1", "worker": "Worker"} {
-			compare(agent, kubernetes)
-			l.wantFindings(agent + " is " + kubernetes)
-		}
-		compare("n1", "n10")
-		l.wantFindings("two nodes", "pod-cidr-overlap 10.244.0.0/24")
-	})
-}
 
 func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -47,7 +26,7 @@ func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
 		a.send(next).sync()
 		time.Sleep(time.Minute)
 		l.wantFindings("it is reused")
-		if past := l.store.table.get(netip.MustParseAddr("10.244.0.2")).booking.past; len(past) != 0 {
+		if past := l.past("10.244.0.2"); len(past) != 0 {
 			t.Errorf("got past %+v, want none", past[0])
 		}
 		// Another node has the same range.
@@ -62,7 +41,7 @@ func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
 func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		kindNode(l)
+		last := kindNode(l)
 		for _, again := range []*pb.ReportRequest{
 			snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"), poolOf(hostLocal("10.244.0.0/24", pb.Pool_READING))),
 			snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3")),
@@ -72,9 +51,16 @@ func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
 				given(allocated("10.244.0.2", "sandbox-a"), allocated("10.244.0.3", "sandbox-b")))).sync()
 			time.Sleep(time.Minute)
 			l.wantFindings("all is well")
-			if past := l.store.table.get(netip.MustParseAddr("10.244.0.2")).booking.past; len(past) != 0 {
+			if past := l.past("10.244.0.2"); len(past) != 0 {
 				t.Errorf("got past %+v, want none", past[0])
 			}
+			last = a
+		}
+		last.send(merge(freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
+		time.Sleep(time.Minute)
+		l.wantFindings("now they are lost", "in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3")
+		if past := l.past("10.244.0.2"); len(past) != 1 || past[0].Kind != verdict.FindingInUseUnallocated {
+			t.Errorf("got past %+v, want that its record is lost", past)
 		}
 	})
 }
@@ -158,13 +144,13 @@ func BenchmarkListFindings(b *testing.B) {
 		}
 		l.dial().send(snapshot(hello("n"+strconv.Itoa(i), 1), poolOf(hostLocal("10.240.0.0/12", pb.Pool_KNOWN)), given(all...))).sync()
 	}
-	for len(l.store.findingPlaces(100_000, func(*found) bool { return true })) < 100_000 {
+	for l.store.findings.inOrder.Len() < 100_000 {
 		time.Sleep(10 * time.Millisecond)
 	}
-	for name, of := range map[string]findingFilter{"page": {}, "node": {node: "n9"}} {
+	for name, of := range map[string]findingFilter{"page": {}, "node": {filter: filter{node: "n9"}}} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				l.store.listFindings(findingPlace{}, newPage[*pb.Finding](100), of)
+				fill(newPage[*pb.Finding](100), l.store.walkFindings(&of, findingPlace{}))
 			}
 		})
 	}
@@ -174,14 +160,17 @@ func TestAnAddressThatCameLateIsLackedNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.9"))).sync()
-		l.store.mu.Lock() // what the Kubernetes API says, in its place
-		ns := l.store.nodes[nodeID{"boot-n1", "4026531840", ""}].namespaces.get(2)
-		ns.lacks = []verdict.Finding{{
+		n := l.theNode("n1")
+		l.store.facts.RLock() // what the Kubernetes API says, in its place
+		b := l.store.facts.Builder()
+		lacks := []verdict.Finding{{
 			ID: "x", Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Address: netip.MustParseAddr("10.244.0.2"), Source: "kubernetes",
-			Owners: slices.Clone(l.store.table.get(netip.MustParseAddr("10.244.0.9")).owners),
+			Owners: l.store.ownersOf(b, index.AddressOf(netip.MustParseAddr("10.244.0.9"))),
 		}}
-		l.store.tellFinding(nil, &ns.lacks[0])
-		l.store.mu.Unlock()
+		b.Keep()
+		l.store.intended.swap(intent{n, n.NamespaceOf(2).ID}, lacks)
+		l.store.tellFinding(&lacks[0])
+		l.store.facts.RUnlock()
 		l.wantFindings("it lacks one", "intended-not-observed 10.244.0.2")
 		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(2, "10.244.0.2")}}).sync()
 		time.Sleep(time.Second)
@@ -260,12 +249,11 @@ func BenchmarkCompareRanges(b *testing.B) {
 	}
 	s := l.store
 	for b.Loop() {
-		s.mu.Lock()
-		for _, n := range s.nodes {
+		for _, n := range s.nodesInOrder() {
 			s.overlapped(n)
 		}
+		s.overlaps.at = 1
 		s.compareRanges()
-		s.mu.Unlock()
 	}
 }
 
@@ -275,11 +263,11 @@ func TestANodeIsCoveredByWhateverNameItGoes(t *testing.T) {
 		a := l.dial().send(snapshot(hello("n1", 1))).sync()
 		check := func(why string, want map[string]bool) {
 			t.Helper()
-			l.store.mu.Lock()
-			defer l.store.mu.Unlock()
-			reporting := l.store.reporting()
+			l.store.facts.RLock()
+			defer l.store.facts.RUnlock()
+			reporting := l.store.facts.Reporting()
 			for name, covered := range want {
-				if l.store.covered(name) != covered || reporting(name) != covered {
+				if l.store.facts.Covered(name) != covered || reporting(name) != covered {
 					t.Errorf("%s: got %s covered %v, want %v", why, name, !covered, covered)
 				}
 			}

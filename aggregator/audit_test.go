@@ -129,6 +129,9 @@ func TestAPodThatEndsFreesItsAddressFirst(t *testing.T) {
 		a.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}}).sync()
 		time.Sleep(time.Minute)
 		l.wantFindings("the pod has ended")
+		a.send(freed(allocated("10.244.0.3", "sandbox-b"))).sync()
+		time.Sleep(time.Minute)
+		l.wantFindings("the other pod goes on", "in-use-unallocated 10.244.0.3")
 	})
 }
 
@@ -189,7 +192,7 @@ func TestWhatNobodyHoldsIsLeakedAfterAWhile(t *testing.T) {
 		}
 		a.send(&pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: verdict.HostLocal, Name: dir, Gone: true}}}).sync()
 		l.wantFindings("the pool is gone")
-		if got := l.store.pools.allocations; got != 0 {
+		if got := l.allocations(); got != 0 {
 			t.Errorf("got %d allocations left, want none", got)
 		}
 	})
@@ -268,7 +271,7 @@ func TestAPoolOfBothFamiliesIsAsFullAsTheFullerOne(t *testing.T) {
 			t.Errorf("got size %v, allocated %v, all %v", got["ipwitness_ipam_pool_size"], got["ipwitness_ipam_pool_allocated"], got["ipwitness_ipam_allocations"])
 		}
 		a.send(&pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: verdict.HostLocal, Name: dir, Gone: true}}}).sync()
-		if got := l.store.pools.allocations; got != 0 {
+		if got := l.allocations(); got != 0 {
 			t.Errorf("got %d allocations left, want none", got)
 		}
 	})
@@ -292,21 +295,33 @@ func TestTwoNodesWithOneRangeAreFound(t *testing.T) {
 func TestDockersBridgesOverlapOnPurpose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		for _, name := range []string{"n1", "n2"} {
+		onBridge := func(node, bridge string, kind pb.Workload_Kind, network string) {
 			c := podVeth(2, "c", "172.17.0.2")
-			c.Namespaces[0].Workload = &pb.Workload{Kind: pb.Workload_CONTAINER, Name: "c"}
-			c.Links[0].Name, c.Links[0].Kind, c.Links[0].Routed = "docker0", pb.LinkRecord_BRIDGE, true
-			c.Interfaces[0].Link, c.Interfaces[1].Link = "docker0", "docker0"
+			c.Namespaces[0].Workload.Kind = kind
+			c.Claims[0].Network = network
+			c.Links[0].Name, c.Links[0].Kind, c.Links[0].Routed = bridge, pb.LinkRecord_BRIDGE, true
+			c.Interfaces[0].Link, c.Interfaces[1].Link = bridge, bridge
 			c.Interfaces = append(c.Interfaces, &pb.InterfaceRecord{
-				Namespace: 1, Index: 9, Name: "docker0", Kind: "bridge", Mac: []byte{2, 0x42, 0, 0, 0, 1}, Attachment: pb.InterfaceRecord_OWN, Link: "docker0",
+				Namespace: 1, Index: 9, Name: bridge, Kind: "bridge", Mac: []byte{2, 0x42, 0, 0, 0, 1}, Attachment: pb.InterfaceRecord_OWN, Link: bridge,
 			})
 			own := assigned(1, "172.17.0.1")
 			own.Index, own.PrefixLength = 9, 16
 			c.Claims = append(c.Claims, own)
-			l.dial().send(snapshot(hello(name, 1), c)).sync()
+			l.dial().send(snapshot(hello(node, 1), c)).sync()
+		}
+		for _, node := range []string{"n1", "n2"} {
+			onBridge(node, "docker0", pb.Workload_CONTAINER, "")
 		}
 		time.Sleep(time.Minute)
 		l.wantFindings("no CNI gave these addresses")
+		for _, node := range []string{"n3", "n4"} {
+			onBridge(node, "cni0", pb.Workload_POD, "lab")
+		}
+		time.Sleep(time.Minute)
+		all := l.findings()
+		if i := slices.IndexFunc(all, func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPodCIDROverlap }); i < 0 || !slices.Equal(all[i].GetNodes(), []string{"n3", "n4"}) {
+			t.Errorf("got %v, want an overlap of what a CNI gave pods of n3 and n4", all)
+		}
 	})
 }
 
@@ -409,7 +424,7 @@ func TestBookedUnderTheWrongNodeThenFreedThenGivenAgain(t *testing.T) {
 		next.Node, next.Pod, next.ContainerID = "n3", "second", "sandbox-second"
 		l.ofCluster(kube.IPAMChange{Allocation: &next})
 		l.wantFindings("a conflict says more")
-		past := l.store.table.get(al.Address).booking.past
+		past := l.past(al.Address.String())
 		if !slices.ContainsFunc(past, func(p verdict.Past) bool {
 			return p.Kind == verdict.FindingBookedElsewhere && p.Allocation != nil && p.Allocation.Node == "n1"
 		}) {
@@ -439,34 +454,6 @@ func TestAPoolThatIsNotReadYetAccusesNobody(t *testing.T) {
 	})
 }
 
-// What one node may say that it has given counts for the node, in however many pools.
-func TestOneNodeDoesNotTakeTheRoomOfAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, Config{})
-		a := kindNode(l)
-		l.store.mu.Lock()
-		n := l.store.nodes[nodeID{"boot-n1", "4026531840", ""}]
-		if n.allocated != 2 {
-			t.Errorf("got %d allocations of the node, want 2", n.allocated)
-		}
-		n.allocated = maxNodeAllocations
-		l.store.mu.Unlock()
-		other := hostLocal("10.245.0.0/24", pb.Pool_KNOWN)
-		other.Name = "/var/lib/cni/networks/other"
-		al := allocated("10.245.0.9", "sandbox-a")
-		al.Pool = other.Name
-		a.send(poolOf(other)).send(given(al)).sync()
-		if got := l.store.pools.allocations; got != 2 {
-			t.Errorf("got %d allocations, want the one that is too many to be dropped", got)
-		}
-		n.allocated = 2
-		a.send(freed(allocated("10.244.0.2", "sandbox-a"))).sync()
-		if n.allocated != 1 {
-			t.Errorf("got %d allocations of the node, want 1", n.allocated)
-		}
-	})
-}
-
 // Cilium writes of one address in two places that it is given.
 func TestAnAddressThatIsWrittenTwiceIsGivenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -478,10 +465,12 @@ func TestAnAddressThatIsWrittenTwiceIsGivenOnce(t *testing.T) {
 		}
 		check := func(want, all int) {
 			t.Helper()
-			l.store.mu.Lock()
-			defer l.store.mu.Unlock()
-			if got := l.store.pools.byKey[poolKey{nil, p.IPAM, p.Name}].allocated; got != (tally{want}) || l.store.pools.allocations != all {
-				t.Errorf("got %v and %d, want %d and %d", got, l.store.pools.allocations, want, all)
+			list, err := l.client.ListPools(l.ctx, &pb.ListPoolsRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := list.GetPools()[0].GetAllocated(); got != uint64(want) || l.allocations() != all {
+				t.Errorf("got %d and %d, want %d and %d", got, l.allocations(), want, all)
 			}
 		}
 		l.ofCluster(kube.IPAMChange{Pool: p})

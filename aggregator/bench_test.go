@@ -2,11 +2,13 @@ package aggregator
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"log/slog"
+	"io"
 	"net/http"
 	"net/netip"
 	"runtime"
@@ -28,8 +30,13 @@ import (
 // The last node is the one that a benchmark changes.
 func filledStore(tb testing.TB, owners int) (*store, *session) {
 	tb.Helper()
-	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
-	var r *session
+	s := newTestStore(tb)
+	return s, fillStore(tb, s, owners)
+}
+
+// fillStore fills a store as filledStore does and returns the session of its last node.
+func fillStore(tb testing.TB, s *store, owners int) (r *session) {
+	tb.Helper()
 	for n := 0; n*perNode < owners; n++ {
 		r = newSession(s)
 		if err := s.connect(r, hello(fmt.Sprintf("node-%d", n), 1)); err != nil {
@@ -47,7 +54,7 @@ func filledStore(tb testing.TB, owners int) (*store, *session) {
 			tb.Fatal(err)
 		}
 	}
-	return s, r
+	return r
 }
 
 var sizes = []struct {
@@ -212,7 +219,7 @@ func BenchmarkMemory(b *testing.B) {
 				var before, after runtime.MemStats
 				runtime.GC()
 				runtime.ReadMemStats(&before)
-				s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+				s := newTestStore(b)
 				for _, name := range []string{"first", "again"} {
 					start := time.Now()
 					for _, raw := range snapshots {
@@ -230,6 +237,15 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
+// worked returns how much of the processors' time the process has taken.
+func worked() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		panic(err) // there is no reason for it
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 // BenchmarkBudget is the cluster of the budget, with the garbage collector as the
 // command sets it: what the process holds of the system's memory, without the
 // connections, at its worst; and how long it takes to learn of all owners: on the
@@ -241,18 +257,11 @@ func BenchmarkBudget(b *testing.B) {
 		runtimemetrics.Read(samples)
 		return float64(samples[0].Value.Uint64() - samples[1].Value.Uint64())
 	}
-	worked := func() time.Duration {
-		var u unix.Rusage
-		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-			b.Fatal(err)
-		}
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
 	defer debug.SetGCPercent(debug.SetGCPercent(50))
 	for b.Loop() {
 		debug.FreeOSMemory()
 		before, most := held(), 0.0
-		s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+		s := newTestStore(b)
 		for _, name := range []string{"first", "again"} {
 			var took, cpu time.Duration
 			for n := range nodes {
@@ -270,24 +279,11 @@ func BenchmarkBudget(b *testing.B) {
 	}
 }
 
-// BenchmarkListPage is one page of a thousand out of a million owners.
-func BenchmarkListPage(b *testing.B) {
-	s, _ := filledStore(b, 1_000_000)
-	runtime.GC()
-	b.ReportAllocs()
-	for b.Loop() {
-		page := newPage[*pb.Owner](defaultPage)
-		if s.listOwners(&filter{}, place{}, page); len(page.items) != defaultPage {
-			b.Fatalf("got %d owners", len(page.items))
-		}
-	}
-}
-
 // BenchmarkKubernetes is what the Kubernetes API may say at once of 1,000 nodes: their
 // ranges of pods, that its state changed, and that one node is new.
 func BenchmarkKubernetes(b *testing.B) {
 	const nodes = 1000
-	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+	s := newTestStore(b)
 	networks := make([]netip.Prefix, nodes)
 	for n := range nodes {
 		s.report(b, realSnapshot(b, n, true))
@@ -302,4 +298,140 @@ func BenchmarkKubernetes(b *testing.B) {
 			}
 		})
 	}
+}
+
+// many is how many owners the benchmarks of lists and watches have.
+const many = 1_100_000
+
+// BenchmarkPage is a page of 500 owners from anywhere in the list: as it is made, and as a client
+// of REST reads it, with filters that match few owners, too.
+func BenchmarkPage(b *testing.B) {
+	l := newLab(b, Config{})
+	fillStore(b, l.store, many)
+	base := l.serve() + "/v1/owners?page_size=500"
+	runtime.GC()
+	after := func(i int) string {
+		var a [4]byte
+		binary.BigEndian.PutUint32(a[:], 10<<24|uint32(i*7919%(many-500)))
+		return place{addr: netip.AddrFrom4(a)}.token()
+	}
+	b.Run("made", func(b *testing.B) {
+		b.ReportAllocs()
+		idle := worked()
+		defer func() { b.ReportMetric((worked()-idle).Seconds()*1000/float64(b.N), "cpu-ms/page") }()
+		for i := 0; b.Loop(); i++ {
+			from, _ := parsePlace(after(i))
+			if page := newPage[*pb.Owner](500); fill(page, l.store.walkOwners(&filter{}, from)) == "" || len(page.items) != 500 {
+				b.Fatalf("got %d owners", len(page.items))
+			}
+		}
+	})
+	for _, query := range []string{"", "&cidr=10.8.0.0/16", "&node=node-7", "&namespace=nobody", "&state=STALE"} {
+		b.Run("REST"+query, func(b *testing.B) {
+			idle := worked()
+			defer func() { b.ReportMetric((worked()-idle).Seconds()*1000/float64(b.N), "cpu-ms/page") }()
+			for i := 0; b.Loop(); i++ {
+				token := ""
+				if query == "" {
+					token = "&page_token=" + after(i)
+				}
+				r, err := http.Get(base + query + token)
+				if err != nil {
+					b.Fatal(err)
+				}
+				n, err := io.Copy(io.Discard, r.Body)
+				if err != nil || r.StatusCode != http.StatusOK {
+					b.Fatalf("got %s and %v", r.Status, err)
+				}
+				b.ReportMetric(float64(n), "bytes")
+				_ = r.Body.Close()
+			}
+		})
+	}
+}
+
+// BenchmarkWatch is a watch of all owners, by gRPC and by REST: when the first line is there, when
+// all are, and how much the heap grows until then.
+func BenchmarkWatch(b *testing.B) {
+	l := newLab(b, Config{})
+	fillStore(b, l.store, many)
+	url := l.serve() + "/v1/owners:watch"
+	live := func() float64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc) / (1 << 20)
+	}
+	report := func(b *testing.B, next func() (last bool)) {
+		before := live()
+		began, idle := time.Now(), worked()
+		next()
+		b.ReportMetric(float64(time.Since(began).Microseconds())/1000, "first-ms")
+		var looking, looked time.Duration
+		for n := 1; !next(); n++ {
+			if n == many/2 {
+				at, cpu := time.Now(), worked()
+				b.ReportMetric(live()-before, "grown-MiB")
+				looking, looked = time.Since(at), worked()-cpu
+			}
+		}
+		b.ReportMetric((time.Since(began) - looking).Seconds(), "all-s")
+		b.ReportMetric((worked() - idle - looked).Seconds(), "all-cpu-s")
+	}
+	b.Run("made", func(b *testing.B) {
+		for b.Loop() {
+			walk := l.store.walkOwners(&filter{}, place{})
+			var rest []item[*pb.Owner]
+			report(b, func() (last bool) {
+				for len(rest) == 0 && !last {
+					part := walk.step(watchStep)
+					rest, last = part.items, part.done
+				}
+				if !last {
+					rest = rest[1:]
+				}
+				return last
+			})
+		}
+	})
+	b.Run("gRPC", func(b *testing.B) {
+		for b.Loop() {
+			ctx, cancel := context.WithCancel(l.ctx)
+			var stream pb.WitnessService_WatchOwnersClient
+			report(b, func() bool {
+				var err error
+				if stream == nil {
+					if stream, err = l.client.WatchOwners(ctx, &pb.WatchOwnersRequest{}); err != nil {
+						b.Fatal(err)
+					}
+				}
+				m, err := stream.Recv()
+				if err != nil {
+					b.Fatal(err)
+				}
+				return m.GetType() == pb.Watch_BOOKMARK
+			})
+			cancel()
+		}
+	})
+	b.Run("REST", func(b *testing.B) {
+		for b.Loop() {
+			var lines *bufio.Scanner
+			var body io.Closer
+			report(b, func() bool {
+				if lines == nil {
+					r, err := http.Get(url)
+					if err != nil {
+						b.Fatal(err)
+					}
+					lines, body = bufio.NewScanner(r.Body), r.Body
+				}
+				if !lines.Scan() {
+					b.Fatal(lines.Err())
+				}
+				return bytes.Contains(lines.Bytes(), []byte(`"BOOKMARK"`))
+			})
+			_ = body.Close()
+		}
+	})
 }

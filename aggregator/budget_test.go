@@ -3,7 +3,6 @@ package aggregator
 import (
 	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"math"
 	"runtime"
 	"strings"
@@ -13,11 +12,12 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // memoryFor returns the memory limit for which the budget of all nodes has that many bytes.
-func memoryFor(budget int64) int64 { return budgetOverhead + 2*budget }
+func memoryFor(budget int64) int64 { return facts.BudgetOverhead + 2*budget }
 
 func numbered(i int) []byte { return binary.BigEndian.AppendUint32(nil, 10<<24|uint32(i)) }
 
@@ -52,9 +52,15 @@ func (l *lab) node(name string) *pb.Node {
 }
 
 func (l *lab) used() int64 {
-	l.store.mu.Lock()
-	defer l.store.mu.Unlock()
-	return l.store.budget.used
+	return l.store.used()
+}
+
+// used is what is charged.
+func (s *store) used() int64 {
+	s.facts.RLock()
+	defer s.facts.RUnlock()
+	used, _ := s.facts.Budget()
+	return used
 }
 
 // flood sends that many bindings, 4096 in a message.
@@ -73,7 +79,7 @@ func (a *agent) flood(from, bindings int) *agent {
 }
 
 func TestFloodedNodesLeaveAnHonestOneComplete(t *testing.T) {
-	const budget, flooders, bindings = leastBudget, 8, 16 << 10
+	const budget, flooders, bindings = facts.LeastBudget, 8, 16 << 10
 	l := newLab(t, Config{Memory: memoryFor(budget)})
 	for n := range flooders {
 		l.dial().send(snapshot(hello(fmt.Sprint("flooded", n), 1), podVeth(2, "bad", fmt.Sprintf("10.200.%d.1", n)))).flood(n*bindings, bindings)
@@ -118,23 +124,23 @@ func TestFloodedNodesLeaveAnHonestOneComplete(t *testing.T) {
 }
 
 func TestOneNodeMayUseWhatNobodyElseNeeds(t *testing.T) {
-	const budget = leastBudget
+	const budget = facts.LeastBudget
 	l := newLab(t, Config{Memory: memoryFor(budget)})
 	l.dial().send(snapshot(hello("quiet", 1))).sync()
-	a := l.dial().send(snapshot(hello("large", 1), podVeth(2, "a", addr))).flood(0, budget*3/4/wireCost)
+	a := l.dial().send(snapshot(hello("large", 1), podVeth(2, "a", addr))).flood(0, budget*3/4/facts.WireCost)
 	if n := l.node("large"); n.GetIncomplete() {
 		t.Errorf("got %v, want it complete, as there is room", n)
 	}
-	a.flood(1<<20, budget/wireCost)
+	a.flood(1<<20, budget/facts.WireCost)
 	if n := l.node("large"); !n.GetIncomplete() {
 		t.Errorf("got %v, want it incomplete, as it reports more than there is room for", n)
 	}
 }
 
 func TestKernelsHaveRoomBeforeTheWire(t *testing.T) {
-	const budget, mine = leastBudget, 1000
+	const budget, mine = facts.LeastBudget, 1000
 	all := snapshot(hello("n1", 1), podVeth(2, "a", addr))
-	for i := range budget / wireCost {
+	for i := range budget / facts.WireCost {
 		all.Claims = append(all.Claims, binding(i))
 	}
 	for i := range mine {
@@ -190,11 +196,11 @@ func TestKernelsHaveRoomBeforeTheWire(t *testing.T) {
 // The agent is asked for the records that were left out once there is room, and not earlier.
 func TestWhatWasLeftOutComesWhenThereIsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const budget = leastBudget
+		const budget = facts.LeastBudget
 		l := newLab(t, Config{Memory: memoryFor(budget)})
-		crowd := l.dial().send(snapshot(hello("crowd", 1), podVeth(2, "a", "10.200.0.1"))).flood(0, budget/2/wireCost)
+		crowd := l.dial().send(snapshot(hello("crowd", 1), podVeth(2, "a", "10.200.0.1"))).flood(0, budget/2/facts.WireCost)
 		mine := snapshot(hello("n1", 1), podVeth(2, "a", addr))
-		for i := range budget * 5 / 8 / wireCost {
+		for i := range budget * 5 / 8 / facts.WireCost {
 			mine.Claims = append(mine.Claims, binding(1<<20+i))
 		}
 		again := proto.CloneOf(mine)
@@ -311,7 +317,7 @@ func TestWhatIsChargedIsGivenBack(t *testing.T) {
 			},
 		} {
 			a.send(full(nil)).sync()
-			if l.used() <= bare+8*kernelCost {
+			if l.used() <= bare+8*facts.KernelCost {
 				t.Fatalf("before %s: %d bytes are charged, %d when there was nothing", name, l.used(), bare)
 			}
 			change()
@@ -333,17 +339,14 @@ func TestWhatIsChargedIsGivenBack(t *testing.T) {
 
 // Agents that one credential vouches for have one share together.
 func TestManyBootIDsDoNotMakeAShareLarger(t *testing.T) {
-	l := newGuardedLab(t, "bad", "good")
-	const budget = leastBudget
-	l.store.mu.Lock()
-	l.store.budget = newBudget(memoryFor(budget))
-	l.store.mu.Unlock()
+	const budget = facts.LeastBudget
+	l := newGuardedLabWith(t, Config{Memory: memoryFor(budget)}, "bad", "good")
 	for n := range 8 {
 		h := hello("bad", 1)
 		h.BootId = fmt.Sprint("boot", n)
 		l.report(h, podVeth(2, "bad", fmt.Sprintf("10.200.%d.1", n))).flood(n<<16, 4096)
 	}
-	good := l.report(hello("good", 1), podVeth(2, "a", addr)).flood(1<<20, budget*2/5/wireCost)
+	good := l.report(hello("good", 1), podVeth(2, "a", addr)).flood(1<<20, budget*2/5/facts.WireCost)
 	if n := l.node("good"); n.GetIncomplete() {
 		t.Errorf("got %v, want it complete: half of the budget is its share", n)
 	}
@@ -389,7 +392,7 @@ func TestRecordsCostWhatIsCharged(t *testing.T) {
 			m.Allocations = append(m.Allocations, &pb.AllocationRecord{Ipam: "host-local", Pool: "p", Address: numbered(i), ContainerId: fmt.Sprintf("%064x", i), Interface: "eth0"})
 		},
 		"pools": func(m *pb.ReportRequest, i int) {
-			if i < maxNodePools {
+			if i < facts.MaxNodePools {
 				m.Pools = append(m.Pools, &pb.PoolRecord{Name: fmt.Sprint("p", i), Ipam: "host-local", State: pb.Pool_KNOWN, Ranges: []*pb.AddressRange{{First: numbered(i * 8), Last: numbered(i*8 + 7)}}})
 			}
 		},
@@ -399,7 +402,7 @@ func TestRecordsCostWhatIsCharged(t *testing.T) {
 			m.Claims = append(m.Claims, c)
 		},
 		"a status": func(m *pb.ReportRequest, i int) {
-			if i < maxProblems {
+			if i < facts.MaxProblems {
 				m.Status.Problems = append(m.Status.Problems, fmt.Sprintf("%0*d", maxText, i))
 			}
 		},
@@ -413,12 +416,12 @@ func TestRecordsCostWhatIsCharged(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+			s := newTestStore(t)
 			r := newSession(s)
 			if err := s.connect(r, hello("n1", 1)); err != nil {
 				t.Fatal(err)
 			}
-			before, charged := liveHeap(), s.budget.used
+			before, charged := liveHeap(), s.used()
 			func() {
 				read := new(pb.ReportRequest)
 				if err := proto.Unmarshal(raw, read); err != nil {
@@ -428,7 +431,7 @@ func TestRecordsCostWhatIsCharged(t *testing.T) {
 					t.Fatal(err)
 				}
 			}()
-			took, cost := liveHeap()-before, s.budget.used-charged
+			took, cost := liveHeap()-before, s.used()-charged
 			runtime.KeepAlive(s)
 			runtime.KeepAlive(raw)
 			if t.Logf("%s: %d bytes of heap, %d charged", name, took, cost); cost < took || cost > 3*took {

@@ -1,123 +1,190 @@
 package aggregator
 
 import (
-	"cmp"
 	"slices"
+	"sync"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // cloneKey is a hardware address that enters by the port of a namespace that does not have it.
 type cloneKey struct {
-	node nodeID
-	port ifaceKey
-	mac  verdict.MAC
+	node          facts.NodeID
+	record, index uint32 // of the port
+	mac           verdict.MAC
 }
 
 // clone collects the claims that show one cloned hardware address. All of them make one
 // finding.
 type clone struct {
-	shown map[*entry]verdict.Spoof
-	told  *verdict.Finding
+	shown map[index.Address]verdict.Spoof
+	// told is the id of the finding.
+	told string
+}
+
+// clones are all cloned hardware addresses.
+type clones struct {
+	wake chan struct{}
+	// telling is held while their findings are told.
+	telling sync.Mutex
+
+	mu    sync.Mutex
+	byKey map[cloneKey]*clone
+	// of has those that the claims of an address show.
+	of map[index.Address][]cloneKey
+	// hidden are those that no claim may show any more, since is when there was the first.
+	hidden []cloneKey
+	since  verdict.Stamp
+}
+
+func newClones() clones {
+	return clones{wake: make(chan struct{}, 1), byKey: make(map[cloneKey]*clone), of: make(map[index.Address][]cloneKey)}
 }
 
 func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
 	port := spoof.Port
-	return cloneKey{idOf(port.Namespace.Node), ifaceKey{port.Namespace.Record, port.Index}, spoof.MACs[0]}
+	return cloneKey{facts.IDOf(port.Namespace.Node), port.Namespace.Record, port.Index, spoof.MACs[0]}
 }
 
-// noteClones records the cloned hardware addresses in claims to an address.
-func (s *store) noteClones(e *entry, clones []verdict.Spoof) {
-	if e.booking == nil && len(clones) == 0 {
-		return
-	}
-	b := e.booked()
-	before := b.clones
-	b.clones = nil
-	for i := range clones {
-		key := cloneKeyOf(&clones[i])
-		c := s.clones[key]
-		if c == nil {
-			c = &clone{shown: make(map[*entry]verdict.Spoof)}
-			s.clones[key] = c
+// noteClones records the cloned hardware addresses in claims to an address. The facts are held.
+func (s *store) noteClones(a index.Address, found []verdict.Spoof) {
+	s.clones.telling.Lock()
+	defer s.clones.telling.Unlock()
+	tell := s.clones.note(a, found, s.clock())
+	for _, one := range tell {
+		f := audit.Clone(&s.policy, &one.spoof) // the newest claim only: whole adds up all claims
+		if told := one.clone.told; told != "" && told != f.ID {
+			s.endFinding(told, false) // its node or port has another name now
 		}
-		c.shown[e] = clones[i]
-		b.clones = append(b.clones, key)
-		s.tellClone(c, &clones[i])
+		one.clone.told = f.ID
+		s.tellFinding(&f)
 	}
-	for _, key := range before {
-		if slices.Contains(b.clones, key) {
-			continue
-		}
-		c := s.clones[key]
-		if delete(c.shown, e); len(c.shown) == 0 {
-			s.hidden = append(s.hidden, key)
-		}
+}
+
+// ringClones ends findings though no message came.
+func (s *store) ringClones() verdict.Stamp {
+	s.clones.mu.Lock()
+	at, wait := s.clones.since.Add(collectFor), len(s.clones.hidden) > 0
+	s.clones.mu.Unlock()
+	if wait && s.clock() < at && s.shards.Waiting() > 0 {
+		return at
 	}
-	e.unbooked()
+	s.endClones()
+	return 0
 }
 
 // endClones ends the findings about hardware addresses that no claim shows any more. That is known
 // once all addresses are judged that something changed about.
 func (s *store) endClones() {
-	for _, key := range s.hidden {
-		if c := s.clones[key]; c != nil && len(c.shown) == 0 {
-			delete(s.clones, key)
-			s.endFinding(nil, c.told)
+	s.clones.mu.Lock()
+	idle := len(s.clones.hidden) == 0
+	s.clones.mu.Unlock()
+	if idle {
+		return
+	}
+	s.facts.RLock()
+	defer s.facts.RUnlock()
+	s.clones.telling.Lock()
+	defer s.clones.telling.Unlock()
+	for _, c := range s.clones.over() {
+		s.endFinding(c.told, false)
+	}
+}
+
+type newClone struct {
+	clone *clone
+	spoof verdict.Spoof
+}
+
+// note enters what is found in the claims to an address, and returns what is to be told.
+func (all *clones) note(a index.Address, found []verdict.Spoof, now verdict.Stamp) (tell []newClone) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	before := all.of[a]
+	delete(all.of, a)
+	for _, spoof := range found {
+		key := cloneKeyOf(&spoof)
+		c := all.byKey[key]
+		if c == nil {
+			c = &clone{shown: make(map[index.Address]verdict.Spoof)}
+			all.byKey[key] = c
+		}
+		c.shown[a] = spoof
+		all.of[a] = append(all.of[a], key)
+		tell = append(tell, newClone{c, spoof})
+	}
+	for _, key := range before {
+		if slices.Contains(all.of[a], key) {
+			continue
+		}
+		c := all.byKey[key]
+		if delete(c.shown, a); len(c.shown) == 0 {
+			if len(all.hidden) == 0 {
+				all.since = now
+			}
+			all.hidden = append(all.hidden, key)
+			select {
+			case all.wake <- struct{}{}:
+			default:
+			}
 		}
 	}
-	s.hidden = nil
+	return tell
 }
 
-// tellClone publishes the finding with the newest claim only. wholeSpoof adds up all claims.
-func (s *store) tellClone(c *clone, newest *verdict.Spoof) {
-	spoof := *newest
-	f := s.policy.CloneFinding(&spoof)
-	if c.told != nil && c.told.ID != f.ID {
-		s.endFinding(nil, c.told) // its node or port has another name now
+// rested has those looked at that no claim may show any more.
+func (all *clones) rested() {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if len(all.hidden) > 0 {
+		select {
+		case all.wake <- struct{}{}:
+		default:
+		}
 	}
-	c.told = &f
-	s.tellFinding(nil, c.told)
 }
 
-// wholeSpoof returns a finding about false claims with the namespaces that they may have
-// deceived, and with all claims that show a cloned hardware address.
-func (s *store) wholeSpoof(f *verdict.Finding) *verdict.Finding {
+// over takes out those that no claim shows any more.
+func (all *clones) over() (over []*clone) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for _, key := range all.hidden {
+		if c := all.byKey[key]; c != nil && len(c.shown) == 0 {
+			delete(all.byKey, key)
+			over = append(over, c)
+		}
+	}
+	all.hidden = nil
+	return over
+}
+
+// whole returns a finding with all claims that show a cloned hardware address, and with the
+// namespaces that false claims may have deceived. The facts are held.
+func (s *store) whole(f *verdict.Finding) *verdict.Finding {
+	if f.Spoof == nil {
+		return f
+	}
 	spoof := *f.Spoof
-	spoof.Exposed = s.onLink(spoof.Link, spoof.Sender)
-	if f.Kind != verdict.FindingMACCloned {
-		whole := *f
-		whole.Spoof = &spoof
-		return &whole
-	}
-	if c := s.clones[cloneKeyOf(&spoof)]; c != nil {
-		spoof.Count, spoof.Addresses = 0, nil
-		for _, one := range c.shown {
-			spoof.Merge(&one)
-		}
+	spoof.Exposed = s.facts.OnLink(spoof.Link, spoof.Sender)
+	if f.Kind == verdict.FindingMACCloned {
+		s.clones.sum(&spoof)
 	}
 	whole := *f
 	whole.Spoof = &spoof
 	return &whole
 }
 
-// onLink returns the records of the namespaces that have an interface on a link, without one
-// namespace.
-func (s *store) onLink(l *verdict.Link, except *verdict.Namespace) (found []*verdict.Namespace) {
-	if l == nil {
-		return nil
-	}
-	n := s.nodes[idOf(l.Node)]
-	if n == nil {
-		return nil
-	}
-	for i := range n.interfaces.all() {
-		ns := i.namespace.rec
-		port := i.rec.Peer != 0 && l.Kind != verdict.PointToPoint // the namespace behind it is on the link, not the port
-		if i.link != nil && i.link.rec.Name == l.Name && !port && ns.ID != except.ID && !slices.Contains(found, ns) {
-			found = append(found, ns)
+// sum adds up all claims that show a cloned hardware address.
+func (all *clones) sum(spoof *verdict.Spoof) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if c := all.byKey[cloneKeyOf(spoof)]; c != nil {
+		spoof.Count, spoof.Addresses = 0, nil
+		for _, one := range c.shown {
+			spoof.Merge(&one)
 		}
 	}
-	slices.SortFunc(found, func(a, b *verdict.Namespace) int { return cmp.Compare(a.Record, b.Record) })
-	return found
 }

@@ -2,14 +2,15 @@ package aggregator
 
 import (
 	"fmt"
-	"log/slog"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ipwitness/ipwitness/aggregator/topology"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -31,16 +32,23 @@ func TestANodeWithTwoUplinksOnOneLANTimesOut(t *testing.T) {
 		second := entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2))
 		second.Index, second.Link = 3, "eth1"
 		agents[0].send(claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)), second)).sync()
+		known := func() (macs, domains int) {
+			l.store.facts.RLock()
+			defer l.store.facts.RUnlock()
+			macs, links := l.store.facts.Abroad()
+			return macs, links.Domains(topology.BySight)
+		}
+		if macs, domains := known(); macs < 3 || domains != 1 {
+			t.Errorf("got %d MACs and %d domains before the nodes time out, want those of 3 uplinks on 1 LAN", macs, domains)
+		}
 		agents[1].cancel()
 		synctest.Wait()
 		time.Sleep(time.Second)
 		agents[0].cancel()
 		synctest.Wait()
 		time.Sleep(6 * time.Minute)
-		l.store.mu.Lock()
-		defer l.store.mu.Unlock()
-		if len(l.store.macs) != 0 || len(l.store.domains[bySight]) != 0 {
-			t.Errorf("got %d MACs and %d domains, want none", len(l.store.macs), len(l.store.domains[bySight]))
+		if macs, domains := known(); macs != 0 || domains != 0 {
+			t.Errorf("got %d MACs and %d domains, want none", macs, domains)
 		}
 	})
 }
@@ -70,17 +78,22 @@ func TestAMACThatOnlyOneNodeHasLeftMakesLinksOne(t *testing.T) {
 func TestANodeThatNeverCompletesASnapshotTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
-		a.cancel()
+		// Another node comes and goes as often, but completes its snapshots.
+		complete := snapshot(hello("n2", 1), podVeth(2, "b", "10.244.0.6"))
+		l.dial().send(complete).sync().cancel()
+		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync().cancel()
 		synctest.Wait()
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 2 {
+			t.Errorf("got %v, want the pods of both nodes", got)
+		}
 		for range 20 {
 			time.Sleep(time.Minute)
-			b := l.dial().send(&pb.ReportRequest{Hello: hello("n1", 1), SnapshotBegin: true}).sync()
-			b.cancel()
+			l.dial().send(&pb.ReportRequest{Hello: hello("n1", 1), SnapshotBegin: true}).sync().cancel()
+			l.dial().send(complete).sync().cancel()
 			synctest.Wait()
 		}
-		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 {
-			t.Errorf("got %v, 20 minutes after the last complete snapshot, want none", got)
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || got[0].GetNode() != "n2" {
+			t.Errorf("got %v, 20 minutes after the last complete snapshot of n1, want the pod of n2 alone", got)
 		}
 	})
 }
@@ -134,25 +147,48 @@ func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
 		if got := l.conflicts(); len(got) != 0 {
 			t.Errorf("got %v, want none", got)
 		}
+		// What n1 sees later counts.
+		time.Sleep(time.Second)
+		later := entered(pb.Evidence_ANNOUNCED, addr, mac)
+		later.Count = 2
+		agents[0].send(claims(later)).sync()
+		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 2 || got[0].GetWorkload().GetKind() != pb.Workload_EXTERNAL {
+			t.Errorf("got %v, want the new pod and a stranger with the old hardware address", got)
+		}
 	})
 }
 
 func TestAnAddressOfAVLANThatLeaksMakesNoLinksOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		// n2 has the VLAN on its eth0, with the same MAC, and asks on eth0 with the
-		// VLAN's address (arp_announce=0).
-		inVLAN := macvlan(2, "tenant", addr, []byte{2, 3, 0, 0, 0, 2})
-		inVLAN.Interfaces[0].Link, inVLAN.Interfaces[0].HostInterface = "eth0.10", "eth0.10"
-		agents := l.onLAN(2, func(node int) *pb.ReportRequest {
+		// n2 and n3 have the VLAN on their eth0, with the same MAC, and ask on eth0 with the
+		// VLAN's address (arp_announce=0). n3 has a pod on eth0, too.
+		agents := l.onLAN(3, func(node int) *pb.ReportRequest {
 			if node == 1 {
 				return samePods(1)
 			}
-			return merge(ownAddress("192.0.2.2"), vlan10("198.51.100.2"), inVLAN)
+			inVLAN := macvlan(2, "tenant", addr, []byte{2, 3, 0, 0, 0, byte(node)})
+			inVLAN.Interfaces[0].Link, inVLAN.Interfaces[0].HostInterface = "eth0.10", "eth0.10"
+			vlan := vlan10(fmt.Sprint("198.51.100.", node))
+			vlan.Interfaces[0].Mac = nodeMAC(node)
+			m := merge(ownAddress(fmt.Sprint("192.0.2.", node)), vlan, inVLAN)
+			if node == 3 {
+				merge(m, macvlan(4, "untagged", addr, []byte{2, 3, 0, 0, 0, 4}))
+			}
+			return m
 		})
-		agents[0].send(claims(entered(pb.Evidence_USED, "198.51.100.2", nodeMAC(2)))).sync()
+		for node := 2; node <= 3; node++ {
+			agents[0].send(claims(entered(pb.Evidence_USED, fmt.Sprint("198.51.100.", node), nodeMAC(node)))).sync()
+		}
 		if got := l.conflicts(); len(got) != 0 {
 			t.Errorf("got %v, want none: eth0 and VLAN 10 are two wires", got)
+		}
+		for node := 2; node <= 3; node++ {
+			agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, fmt.Sprint("192.0.2.", node), nodeMAC(node)))).sync()
+		}
+		// The addresses of eth0 itself make the links one, and the pods there a conflict.
+		if c := l.conflict(pb.Conflict_SUSPECTED); len(c.GetOwners()) != 2 || c.GetOwners()[0].GetNode() != "n1" || c.GetOwners()[1].GetWorkload().GetName() != "untagged" {
+			t.Errorf("got %v, want the pods on eth0 of n1 and n3", c)
 		}
 	})
 }
@@ -160,7 +196,7 @@ func TestAnAddressOfAVLANThatLeaksMakesNoLinksOne(t *testing.T) {
 func BenchmarkLAN(b *testing.B) {
 	for _, n := range []int{500, 1000, 2000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+			s := newTestStore(b)
 			var last *session
 			began := time.Now()
 			for i := range n {
@@ -192,32 +228,6 @@ func BenchmarkLAN(b *testing.B) {
 	}
 }
 
-func BenchmarkRotate(b *testing.B) {
-	for _, n := range []int{1000, 5000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
-			var links []*link
-			for i := range n {
-				id := nodeID{fmt.Sprint("boot", i), "1", ""}
-				nd := newNode(id)
-				nd.rec.Name = fmt.Sprint("n", i)
-				s.nodes[id] = nd
-				links = append(links, nd.link("eth0"))
-			}
-			for b.Loop() {
-				b.StopTimer()
-				s.present = [layers][]stitch{}
-				for i := 1; i < n; i++ { // the first node and each other node see each other
-					s.sighted(stitch{entered: links[0], home: links[i], seen: s.clock()})
-					s.sighted(stitch{entered: links[i], home: links[0], seen: s.clock()})
-				}
-				b.StartTimer()
-				s.rotate()
-			}
-		})
-	}
-}
-
 func TestAVirtualMachineThatIsANodeIsOneOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{Networks: []verdict.Network{{Name: "nodes", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}})
@@ -234,6 +244,12 @@ func TestAVirtualMachineThatIsANodeIsOneOwner(t *testing.T) {
 		host.send(claims(c)).sync()
 		if got := l.conflicts(); len(got) != 0 {
 			t.Errorf("got %v, want none: the machine is that node", got)
+		}
+		another := entered(pb.Evidence_USED, "192.0.2.9", []byte{0x52, 0x54, 0, 0, 0, 2})
+		another.Index, another.Link = 7, "br0"
+		host.send(claims(another)).sync()
+		if c := l.conflict(pb.Conflict_SUSPECTED); c.GetScope().GetName() != "nodes" || len(c.GetOwners()) != 2 {
+			t.Errorf("got %v, want one of the node and a machine with another hardware address", c)
 		}
 	})
 }
@@ -252,10 +268,9 @@ func TestAConfirmedConflictConfirmsNoneOfOtherOwners(t *testing.T) {
 		h := hello("n1", 1)
 		h.BootId = "another-boot"
 		l.dial().send(snapshot(h, uplink(nodeMAC(2)), podVeth(2, "r", addr), podVeth(3, "s", addr))).sync()
-		for _, c := range l.conflicts() {
-			if c.GetScope().GetName() == "n1" && c.GetState() != pb.Conflict_SUSPECTED {
-				t.Errorf("got %v, want it suspected: nobody has asked again", c)
-			}
+		i := slices.IndexFunc(l.conflicts(), func(c *pb.Conflict) bool { return c.GetOwners()[0].GetWorkload().GetName() == "r" })
+		if i < 0 || l.conflicts()[i].GetState() != pb.Conflict_SUSPECTED {
+			t.Errorf("got %v, want one of r and s that is suspected: nobody has asked again", l.conflicts())
 		}
 	})
 }
@@ -273,6 +288,12 @@ func TestAFrameOfAStreamThatIsBehindIsBuried(t *testing.T) {
 		agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 0 {
 			t.Errorf("got %v, want nobody: what comes late was seen before the end", got)
+		}
+		again := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)))).sync() // a stream that answers pings
+		time.Sleep(10 * time.Second)
+		again.send(claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 || got[0].GetWorkload().GetKind() != pb.Workload_EXTERNAL {
+			t.Errorf("got %v, want a stranger: this one was seen after the end", got)
 		}
 	})
 }

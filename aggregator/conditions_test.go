@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -51,10 +52,13 @@ func TestStreamsWithoutASnapshotAreEndedAndHarmNobody(t *testing.T) {
 			t.Errorf("got %v, want no conflict", got)
 		}
 
-		time.Sleep(DefaultNodeTimeout + forgetNodeAfter + time.Minute)
+		time.Sleep(DefaultNodeTimeout + facts.ForgetNodeAfter + time.Minute)
 		nodes, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
 		if err != nil || len(nodes.GetNodes()) != 1 {
 			t.Errorf("got %d nodes and %v, want the good one alone", len(nodes.GetNodes()), err)
 		}
+		// A duplicate would have been seen.
+		good.send(podVeth(20, "duplicate", "10.244.1.0")).sync()
+		l.conflict(pb.Conflict_SUSPECTED)
 	})
 }

@@ -1,13 +1,14 @@
 package aggregator
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -28,13 +29,21 @@ func scopeProto(kind verdict.ScopeKind, name string) *pb.Scope {
 	return &pb.Scope{Kind: pb.Scope_Kind(kind), Name: name}
 }
 
-// ownerProto is an owner in the contract's form; s.mu is held.
-func (s *store) ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
+// ownerProto is one of all owners of an address in the contract's form. The facts are held.
+func (s *store) ownerProto(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
+	out := ownerProto(&s.policy, a, o, all)
+	out.Intended = intendedProto(s.lacking(o))
+	return out
+}
+
+// ownerProto returns one of all owners of an address in the format of the API, without its intended
+// addresses.
+func ownerProto(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
 	out := &pb.Owner{
 		Address: addressText(a), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
 		Mac: o.MAC.String(), Netns: netns(o),
-		Workload: workloadProto(o), Intended: s.lacking(o),
-		State: pb.Owner_State(o.State), Excluded: o.Excluded,
+		Workload: workloadProto(o),
+		State:    pb.Owner_State(o.State), Excluded: explain.Exclusion(p, o, all),
 		AssignedAt: timestamp(o.AssignedAt()),
 		Evidence:   make([]*pb.Evidence, 0, len(o.Claims)),
 	}
@@ -74,103 +83,86 @@ func netns(o *verdict.Owner) string {
 	return "#" + o.Namespace.ID[len(o.Namespace.Node.Boot)+1:]
 }
 
-func (s *store) ownersProto(a netip.Addr, owners []verdict.Owner) []*pb.Owner {
+// ownersProto returns the owners of an address in the format of the API.
+func ownersProto(a netip.Addr, owners []verdict.Owner, proto func(netip.Addr, *verdict.Owner, []verdict.Owner) *pb.Owner) []*pb.Owner {
 	out := make([]*pb.Owner, 0, len(owners))
 	for i := range owners {
-		out = append(out, s.ownerProto(a, &owners[i]))
+		out = append(out, proto(a, &owners[i], owners))
 	}
 	return out
 }
 
-// conflictProto is a conflict in the contract's form; s.mu is held.
+// conflictProto is a conflict in the contract's form. The facts are held.
 func (s *store) conflictProto(c *verdict.Conflict) *pb.Conflict {
-	out := &pb.Conflict{
-		Id: c.ID, Episode: c.Episode, Address: c.Address.String(), Scope: scopeProto(c.Kind, c.Scope),
-		State: pb.Conflict_State(c.Phase), Cause: c.Cause, Rule: c.Rule, Summary: c.Summary, Remedy: remedyProto(c.Remedy),
-		Owners:     s.ownersProto(c.Address, c.Owners),
-		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
-		Acknowledgement: s.acknowledged[c.ID].message(),
-		LinkProof:       pb.LinkProof_Kind(c.LinkProof),
-		Order:           c.Order,
-		Because:         c.Because, Excluded: exclusionsProto(c.Excluded), Allocations: allocationsProto(c.Allocations),
-	}
+	told := explain.Conflict(&s.policy, c)
+	out := conflictProto(c, &told, ownersProto(c.Address, c.Owners, s.ownerProto))
+	out.Acknowledgement = s.acknowledgements.of(c.ID).message()
 	out.Related = s.related(out)
 	if !c.Expected() {
-		out.Runbook = verdict.Runbook(c.Cause)
-		out.Diagnosis = diagnose(c.Diagnosis, out.Related, s.kubernetesOf(c))
+		out.Diagnosis = diagnosisProto(told.Diagnosis, s.kubernetesOf(c, out.Related))
 	}
 	return out
 }
 
-// remedyProto converts actions to the format of the API.
-func remedyProto(actions []verdict.Action) []*pb.Action {
-	out := make([]*pb.Action, 0, len(actions))
-	for _, a := range actions {
-		do := &pb.Action{Text: a.Text, Command: a.Command, Node: a.Node}
-		for _, alt := range a.Choice {
-			do.Choice = append(do.Choice, &pb.Alternative{When: alt.When, Actions: remedyProto(alt.Actions)})
-		}
-		out = append(out, do)
+// conflictProto returns a conflict in the format of the API, without what only an aggregator
+// knows about it.
+func conflictProto(c *verdict.Conflict, told *explain.ToldConflict, owners []*pb.Owner) *pb.Conflict {
+	out := courseProto(c.Address, &c.Identity, &c.Course)
+	out.Cause, out.Summary, out.Remedy = c.Cause, told.Summary, adviceProto(told.Remedy)
+	out.Owners, out.Order = owners, c.Order
+	out.Because, out.Excluded, out.Allocations = told.Because, exclusionsProto(told.Excluded), allocationsProto(c.Allocations)
+	if !c.Expected() {
+		out.Runbook = explain.Runbook(c.Cause)
+		out.Diagnosis = diagnosisProto(told.Diagnosis, explain.Kubernetes{})
 	}
 	return out
 }
 
-// nodeProto is a node in the contract's form; s.mu is held.
-func (s *store) nodeProto(n *node) *pb.Node {
+// courseProto returns what is remembered of a conflict about an address in the format of the API.
+func courseProto(a netip.Addr, id *verdict.Identity, c *verdict.Course) *pb.Conflict {
+	return &pb.Conflict{
+		Id: id.ID, Episode: id.Episode, Address: a.String(), Scope: scopeProto(id.Kind, id.Scope),
+		State: pb.Conflict_State(c.Phase), Rule: c.Rule, LinkProof: pb.LinkProof_Kind(c.LinkProof),
+		DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
+	}
+}
+
+// nodeProto is a node in the contract's form; the facts are held.
+func (s *store) nodeProto(n *facts.Node) *pb.Node {
 	state := pb.Node_LIVE
-	if n.rec.Unheard {
+	if n.Rec.Unheard {
 		state = pb.Node_UNHEARD
 	}
-	problems := slices.Concat(n.status.GetProblems(), s.nameProblem(n), s.placeProblem(n), n.floodProblems(), unparsedProblem(n.status.GetUnparsed()), s.memoryProblem(n))
-	if n.excess > 0 {
-		problems = append(problems, fmt.Sprintf(
-			"the aggregator left out %d reports of the wire: it takes %d claims of one node at most; exclude interfaces that are not to be watched",
-			n.excess, maxClaims))
+	problems := slices.Concat(n.Status.GetProblems(), s.nameProblem(n), s.placeProblem(n), floodProblems(n))
+	if u := n.Status.GetUnparsed(); u != nil {
+		if text := explain.Unparsed(u.GetTags(), u.GetExtensions(), u.GetOptions()); text != "" {
+			problems = append(problems, text)
+		}
 	}
-	if len(n.corrected) > 0 {
-		problems = append(problems, "some texts that it reported cannot be what they were said to be: "+n.corrected.text()+
-			"; what does not belong in them is shown as \uFFFD, or left out: see whether something on the node has such a name, or whether the agent's credentials were stolen")
+	problems = append(problems, s.memoryProblem(n)...)
+	if n.Excess() > 0 {
+		problems = append(problems, explain.TooManyClaims(n.Excess(), facts.MaxClaims))
+	}
+	if len(n.Corrections) > 0 {
+		problems = append(problems, explain.Corrected(corrections(n.Corrections).text()))
 	}
 	out := &pb.Node{
-		Name: n.rec.Name, State: state, Version: n.version, Kernel: n.kernel, BootId: n.id.boot, Netns: n.id.netns,
-		Wire: n.status.GetWire(), Ports: uint32(n.portCount), Claims: uint32(n.claims),
-		Namespaces: uint32(n.namespaces.len()), LostEvents: n.status.GetLostEvents(), Problems: problems,
-		ConnectedAt: timestamp(n.connectedAt), LastHeard: timestamp(n.lastHeard), Runtime: n.status.GetRuntime(),
-		Flooding:   n.flooding(),
-		Incomplete: n.incomplete(), LeftOut: uint64(n.leftOut.records + n.leftOut.wire + n.excess),
+		Name: n.Rec.Name, State: state, Version: n.Version, Kernel: n.Kernel, BootId: n.ID.Boot, Netns: n.ID.Netns,
+		Wire: n.Status.GetWire(), Ports: uint32(n.Ports), Claims: uint32(n.Claims()),
+		Namespaces: uint32(n.Namespaces()), LostEvents: n.Status.GetLostEvents(), Problems: problems,
+		ConnectedAt: timestamp(n.ConnectedAt), LastHeard: timestamp(n.LastHeard), Runtime: n.Status.GetRuntime(),
+		Flooding:   flooding(n),
+		Incomplete: n.Incomplete(), LeftOut: uint64(n.LeftOut().Records + n.LeftOut().Wire + n.Excess()),
 	}
-	if n.rec.SkewKnown {
-		out.Skew = durationpb.New(n.rec.Skew)
+	if n.Rec.SkewKnown {
+		out.Skew = durationpb.New(n.Rec.Skew)
 	}
-	if n.session != nil {
-		if lag, known := n.session.lag(s.clock()); known {
+	if n.Peer != nil {
+		if lag, known := n.Peer.Lag(s.clock()); known {
 			out.Lag = durationpb.New(lag)
 		}
 	}
 	return out
-}
-
-// unparsedProblem describes the frames that a node's observer could not parse; it returns
-// nothing if there were none.
-func unparsedProblem(u *pb.Unparsed) []string {
-	var kinds []string
-	for _, one := range []struct {
-		frames uint64
-		what   string
-	}{
-		{u.GetTags(), "under more VLAN tags than are read"},
-		{u.GetExtensions(), "with more IPv6 extension headers than are read"},
-		{u.GetOptions(), "with more NDP options than are read"},
-	} {
-		if one.frames > 0 {
-			kinds = append(kinds, fmt.Sprintf("%d %s", one.frames, one.what))
-		}
-	}
-	if len(kinds) == 0 {
-		return nil
-	}
-	return []string{fmt.Sprintf("since the agent started, some frames were not read to the end (%s): their sender can hide claims to addresses in them; "+
-		"ordinary hosts do not send such frames: capture them on the node's ports to find the sender", joined(kinds))}
 }
 
 // phaseWords are the states of a conflict in logs and metrics.

@@ -2,10 +2,12 @@ package aggregator
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -24,7 +26,7 @@ const (
 type attendance struct {
 	// heard and silent are the nodes that an agent has reported for. Silent nodes that were
 	// replaced or removed are left out.
-	heard, silent []*node
+	heard, silent []*facts.Node
 	// absent are the Kubernetes nodes that should have an agent but that no agent has reported
 	// for.
 	absent []string
@@ -33,28 +35,28 @@ type attendance struct {
 }
 
 // attend compares the nodes that agents report for with those that Kubernetes expects. The
-// caller holds s.mu.
+// facts are held.
 func (s *store) attend() attendance {
 	var a attendance
 	var members []string
 	members, a.asked = s.kube.AgentNodes()
 	member := make(map[string]bool, len(members))
 	for _, name := range members {
-		member[label(name)] = true
+		member[facts.Label(name)] = true
 	}
-	known := make(map[string][]*node) // by label
-	for _, n := range s.nodes {
-		at := label(n.name)
+	known := make(map[string][]*facts.Node) // by label
+	for n := range s.facts.Nodes {
+		at := facts.Label(n.Name)
 		known[at] = append(known[at], n)
 		switch {
-		case !n.rec.Unheard:
+		case !n.Rec.Unheard:
 			a.heard = append(a.heard, n)
 		case !s.replaced(n) && (!a.asked || member[at]):
 			a.silent = append(a.silent, n)
 		}
 	}
 	for _, name := range members {
-		if !slices.ContainsFunc(known[label(name)], func(n *node) bool { return n.rec.Called(name) }) {
+		if !slices.ContainsFunc(known[facts.Label(name)], func(n *facts.Node) bool { return n.Rec.Called(name) }) {
 			a.absent = append(a.absent, name)
 		}
 	}
@@ -63,41 +65,43 @@ func (s *store) attend() attendance {
 
 // replaced reports whether another node has taken the place of a silent one: its machine was
 // rebooted, or it timed out and another node reports under its name.
-func (s *store) replaced(n *node) bool {
-	if n.rec.Rebooted {
+func (s *store) replaced(n *facts.Node) bool {
+	if n.Rec.Rebooted {
 		return true
 	}
-	for other := s.called.get(n.name); n.rec.TimedOut && other != nil; other = other.alsoCalled {
-		if !other.rec.Unheard {
-			return true
-		}
-	}
-	return false
+	return n.Rec.TimedOut && slices.ContainsFunc(s.facts.Called(n.Name), func(other *facts.Node) bool { return !other.Rec.Unheard })
 }
 
 // seen caches the coverage.
 type seen struct {
+	mu       sync.Mutex
 	at       verdict.Stamp
 	coverage *pb.Coverage
 }
 
 // coverageChanged discards the cached coverage.
-func (s *store) coverageChanged() { s.seen = seen{} }
+func (s *store) coverageChanged() {
+	s.seen.mu.Lock()
+	defer s.seen.mu.Unlock()
+	s.seen.coverage = nil
+}
 
 // currentCoverage returns the coverage for an answer. Callers take it before they make the
 // answer, because a node that returns meanwhile may be missing from the answer.
 func (s *store) currentCoverage() *pb.Coverage {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.facts.RLock()
+	defer s.facts.RUnlock()
 	return s.coverageNow()
 }
 
-// coverageNow is currentCoverage for callers that hold s.mu. The message is shared and
+// coverageNow is currentCoverage for callers that hold the facts. The message is shared and
 // must not be changed.
 func (s *store) coverageNow() *pb.Coverage {
+	s.seen.mu.Lock()
+	defer s.seen.mu.Unlock()
 	now := s.clock()
 	if s.seen.coverage == nil || now.Sub(s.seen.at) >= coverageFor {
-		s.seen = seen{now, s.newCoverage(now)}
+		s.seen.at, s.seen.coverage = now, s.newCoverage(now)
 	}
 	return s.seen.coverage
 }
@@ -109,19 +113,19 @@ func (s *store) newCoverage(now verdict.Stamp) *pb.Coverage {
 		SilentNodes: slices.Clone(a.absent),
 	}
 	for _, n := range a.silent {
-		out.SilentNodes = append(out.SilentNodes, n.rec.Name)
+		out.SilentNodes = append(out.SilentNodes, n.Rec.Name)
 	}
 	for _, n := range a.heard {
-		if n.status.GetBlind() {
-			out.NodesWithoutAddresses = append(out.NodesWithoutAddresses, n.rec.Name)
+		if n.Status.GetBlind() {
+			out.NodesWithoutAddresses = append(out.NodesWithoutAddresses, n.Rec.Name)
 		}
-		if wire := n.status.GetWire(); wire == "" || wire == wireOff || n.status.GetUnwatchedPorts() > 0 {
-			out.NodesWithoutFrames = append(out.NodesWithoutFrames, n.rec.Name)
+		if wire := n.Status.GetWire(); wire == "" || wire == wireOff || n.Status.GetUnwatchedPorts() > 0 {
+			out.NodesWithoutFrames = append(out.NodesWithoutFrames, n.Rec.Name)
 		}
 	}
-	for _, n := range s.nodes { // including silent nodes
-		if n.incomplete() {
-			out.NodesLeftOut = append(out.NodesLeftOut, n.rec.Name)
+	for n := range s.facts.Nodes { // including silent nodes
+		if n.Incomplete() {
+			out.NodesLeftOut = append(out.NodesLeftOut, n.Rec.Name)
 		}
 	}
 	out.WithoutFrames, out.WithoutAddresses = uint32(len(out.NodesWithoutFrames)), uint32(len(out.NodesWithoutAddresses))
@@ -137,7 +141,7 @@ func (s *store) newCoverage(now verdict.Stamp) *pb.Coverage {
 	case !s.alone && now.Sub(verdict.At(s.base)) < startGrace:
 		out.Unknown = pb.Coverage_STARTING
 	}
-	out.Incomplete = out.Heard == 0 || out.Heard < out.Expected || out.WithoutAddresses > 0 || out.LeftOut > 0 || out.Unknown != pb.Coverage_UNSPECIFIED
+	out.Incomplete = out.Heard == 0 || out.Heard < out.Expected || s.shards.Unjudged() > 0 || out.WithoutAddresses > 0 || out.LeftOut > 0 || out.Unknown != pb.Coverage_UNSPECIFIED
 	return out
 }
 

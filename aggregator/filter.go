@@ -3,12 +3,16 @@ package aggregator
 import (
 	"encoding/hex"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // filter chooses owners. What is not set matches all.
@@ -17,6 +21,7 @@ type filter struct {
 	prefix               netip.Prefix
 	node, namespace, pod string
 	mac                  verdict.MAC
+	state                verdict.State
 }
 
 // filtering is a request that has the fields of a filter.
@@ -47,6 +52,111 @@ func newFilter(q filtering) (f filter, err error) {
 		}
 	}
 	return f, nil
+}
+
+// newOwnerFilter returns the filter of a request for owners.
+func newOwnerFilter(q interface {
+	filtering
+	GetState() pb.Owner_State
+},
+) (f filter, err error) {
+	if f, err = newFilter(q); err != nil {
+		return f, err
+	}
+	if f.state = facts.Known(q.GetState(), verdict.Unheard); f.state == 0 && q.GetState() != 0 {
+		return f, errOwnerState
+	}
+	return f, nil
+}
+
+var errOwnerState = status.Error(codes.InvalidArgument, "state must be LIVE, STALE or UNHEARD: leave it out for all")
+
+// conflictFilter chooses conflicts: by their address, and by one owner that has all of the rest.
+type conflictFilter struct {
+	filter
+	phase verdict.Phase
+	cause string
+	// active leaves out resolved conflicts.
+	active bool
+}
+
+// newConflictFilter returns the filter of a request for conflicts.
+func newConflictFilter(q interface {
+	filtering
+	GetState() pb.Conflict_State
+	GetCause() string
+},
+) (f conflictFilter, err error) {
+	if f.filter, err = newFilter(q); err != nil {
+		return f, err
+	}
+	if f.phase = facts.Known(q.GetState(), verdict.Resolved); f.phase == 0 && q.GetState() != 0 {
+		return f, errState
+	}
+	f.cause = q.GetCause()
+	return f, nil
+}
+
+var errState = status.Error(codes.InvalidArgument, "state must be SUSPECTED, CONFIRMED or RESOLVED: leave it out for those that are active")
+
+// anyOwner reports whether the filter has a condition for owners.
+func (f *filter) anyOwner() bool { return f.node+f.namespace+f.pod+string(f.mac) != "" }
+
+// conflict reports whether a conflict with an address in span matches.
+func (f *conflictFilter) conflict(c *verdict.Conflict) bool {
+	return f.kind(c.Phase, c.Cause) && (!f.active || c.Active()) &&
+		(!f.anyOwner() || slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return f.owner(&o, o.Node.Name) }))
+}
+
+func (f *conflictFilter) kind(phase verdict.Phase, cause string) bool {
+	return (f.phase == 0 || f.phase == phase) && (f.cause == "" || f.cause == cause)
+}
+
+func (f *conflictFilter) contest(c *contest) bool {
+	return f.kind(c.phase, c.cause) &&
+		(!f.anyOwner() || slices.ContainsFunc(c.holders, func(h holder) bool { return f.owner(&h.owner, h.node) }))
+}
+
+// event returns what an event is for a subscriber with this filter, and whether it is one.
+func (f *conflictFilter) event(e *event) (typ watchType, ok bool) {
+	if e.conflict == nil {
+		return e.typ, true
+	}
+	if !f.address(e.addr) {
+		return e.typ, false
+	}
+	return change(e.typ, f.contest(&e.contested), f.contest(&e.contest))
+}
+
+// change returns what an event is for a subscriber whose filter the item matched before, or
+// matches now, and whether it is one: an item that no longer matches is gone for it, and one that
+// begins to match is new.
+func change(typ watchType, was, is bool) (watchType, bool) {
+	switch {
+	case typ == updated && is && !was:
+		return added, true
+	case typ == updated && was && !is:
+		return removed, true
+	case typ == removed:
+		return typ, was
+	}
+	return typ, is
+}
+
+// span returns the range of the addresses that can match. It is empty if its end is before its
+// start.
+func (f *filter) span() verdict.Range {
+	r := allAddresses
+	if f.prefix.IsValid() {
+		r = verdict.RangeOf(f.prefix)
+	}
+	if f.addr.IsValid() {
+		if !f.address(f.addr) {
+			return verdict.Range{First: allAddresses.Last, Last: allAddresses.First}
+		}
+		r = verdict.Range{First: f.addr, Last: f.addr}
+	}
+	return r
 }
 
 // parseAddress reads one IP address in any notation; zones are left out.
@@ -88,13 +198,11 @@ func (f *filter) address(a netip.Addr) bool {
 // owner tells whether an owner of a matching address matches. Its node's name is
 // told apart, as that may change.
 func (f *filter) owner(o *verdict.Owner, node string) bool {
-	if f.node != "" && f.node != node {
+	if f.node != "" && f.node != node || f.state != 0 && f.state != o.State {
 		return false
 	}
-	if f.namespace != "" || f.pod != "" {
-		if namespace, name := o.Named(); f.namespace != "" && f.namespace != namespace || f.pod != "" && f.pod != name {
-			return false
-		}
+	if f.namespace+f.pod != "" && !f.named(o.Named()) {
+		return false
 	}
 	if f.mac == "" || f.mac == o.MAC {
 		return true
@@ -107,8 +215,7 @@ func (f *filter) owner(o *verdict.Owner, node string) bool {
 	return false
 }
 
-// event is what an event is to a watcher with this filter, and whether it is
-// one: an owner that matches no longer is gone for it, one that begins to is new.
+// event returns what an event is for a subscriber with this filter, and whether it is one.
 func (f *filter) event(e *event) (typ watchType, ok bool) {
 	if e.owner == nil {
 		return e.typ, true
@@ -116,26 +223,58 @@ func (f *filter) event(e *event) (typ watchType, ok bool) {
 	if !f.address(e.addr) {
 		return e.typ, false
 	}
-	is := f.owner(&e.holder.owner, e.holder.node)
-	was := is
-	if e.typ == updated {
-		was = f.owner(&e.before.owner, e.before.node)
-	}
-	switch {
-	case is && !was:
-		return added, true
-	case was && !is:
-		return removed, true
-	}
-	return e.typ, is
+	was := e.typ != added && f.owner(&e.before.owner, e.before.node)
+	return change(e.typ, was, f.owner(&e.holder.owner, e.holder.node))
 }
 
-// any tells whether one of the owners of a matching address matches.
-func (f *filter) any(owners []verdict.Owner) bool {
-	for i := range owners {
-		if f.owner(&owners[i], owners[i].Node.Name) {
-			return true
-		}
+// findingFilter chooses findings. A finding is about an address if it names it among others, too.
+type findingFilter struct {
+	filter
+	kind string
+}
+
+// newFindingFilter returns the filter of a request for findings.
+func newFindingFilter(q interface {
+	filtering
+	GetKind() string
+},
+) (f findingFilter, err error) {
+	if f.filter, err = newFilter(q); err != nil {
+		return f, err
 	}
-	return false
+	f.kind = q.GetKind()
+	if kinds := verdict.FindingKinds(); f.kind != "" && !slices.Contains(kinds, f.kind) {
+		return f, status.Errorf(codes.InvalidArgument, "unknown kind of finding %q: use one of %s", f.kind, strings.Join(kinds, ", "))
+	}
+	return f, nil
+}
+
+// finding reports whether a finding matches.
+func (f *findingFilter) finding(one matter) bool {
+	owned := func(by *filter) bool {
+		return slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool { return by.owner(&o, "") })
+	}
+	switch {
+	case f.kind != "" && f.kind != one.Kind,
+		f.somewhere() && !f.address(one.Address) && !slices.ContainsFunc(audit.Addresses(one.Finding), f.address),
+		f.node != "" && !slices.Contains(one.nodes, f.node),
+		f.mac != "" && (one.Spoof == nil || !slices.Contains(one.Spoof.MACs, f.mac)) && !owned(&filter{mac: f.mac}):
+		return false
+	}
+	workload := filter{namespace: f.namespace, pod: f.pod}
+	return !workload.anyOwner() || owned(&workload) ||
+		slices.ContainsFunc(one.Allocations, func(al *verdict.Allocation) bool { return workload.named(al.Namespace, al.Pod) })
+}
+
+// event returns what an event is for a subscriber with this filter, and whether it is one.
+func (f *findingFilter) event(e *event) (typ watchType, ok bool) {
+	return change(e.typ, e.found.Finding != nil && f.finding(e.found), f.finding(e.matter))
+}
+
+// somewhere reports whether the filter has a condition for addresses.
+func (f *filter) somewhere() bool { return f.addr.IsValid() || f.prefix.IsValid() }
+
+// named reports whether a workload with these names matches.
+func (f *filter) named(namespace, name string) bool {
+	return (f.namespace == "" || f.namespace == namespace) && (f.pod == "" || f.pod == name)
 }

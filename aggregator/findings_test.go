@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -203,14 +204,25 @@ func TestFindingsArePagedInOrder(t *testing.T) {
 func TestFindingsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		s := newStore(policyForTests, slog.New(slog.NewTextHandler(&out, nil)), newMetrics())
+		s := newStore(storeConfig{policy: policyForTests, log: slog.New(slog.NewTextHandler(&out, nil)), metrics: newMetrics()})
 		ctx, cancel := context.WithCancel(t.Context())
 		go s.accountFindings(ctx)
 		synctest.Wait()
-		s.findings.put(&pb.Finding{Id: "abc", Kind: duplicateNodeName, Summary: "two of them", Nodes: []string{"n1", "n1@b"}})
-		s.findings.put(&pb.Finding{Id: "abc", Kind: duplicateNodeName, Summary: "three of them", Nodes: []string{"n1", "n1@b", "n1@c"}})
-		s.findings.drop("abc")
-		s.findings.drop("abc")
+		name := func(machines ...string) {
+			f := verdict.Finding{ID: "abc", Kind: verdict.FindingDuplicateNodeName, Namesakes: &verdict.Namesakes{Name: "n1"}}
+			for _, m := range machines {
+				f.Namesakes.Machines = append(f.Namesakes.Machines, verdict.Machine{Name: m})
+			}
+			s.facts.RLock()
+			defer s.facts.RUnlock()
+			s.tellFinding(&f)
+		}
+		name("n1", "n1@b")
+		name("n1", "n1@b", "n1@c")
+		s.facts.RLock()
+		s.endFinding("abc", false)
+		s.endFinding("abc", false)
+		s.facts.RUnlock()
 		synctest.Wait()
 		cancel()
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")

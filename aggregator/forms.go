@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -174,16 +175,15 @@ func (c corrections) text() string {
 }
 
 // tellCorrected counts corrected strings of a node and logs them.
-func (s *store) tellCorrected(n *node, some corrections) {
+func (s *store) tellCorrected(n *facts.Node, some corrections) {
 	if len(some) == 0 {
 		return
 	}
-	n.corrected.add(some)
 	for _, times := range some {
 		s.metrics.corrected.Add(float64(times))
 	}
-	if s.complaints.first(n.rec.Name, "corrected", s.clock()) {
-		s.log.Warn("an agent reported texts that cannot be what they are said to be", "node", n.rec.Name, "fields", some.text())
+	if s.complaints.first(n.Name, "corrected", s.clock()) {
+		s.log.Warn("an agent reported texts that cannot be what they are said to be", "node", n.Name, "fields", some.text())
 	}
 }
 

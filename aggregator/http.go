@@ -22,18 +22,18 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-const index = `ipwitness: who really holds this address, right now, and does anybody else?
+const indexPage = `ipwitness: who really holds this address, right now, and does anybody else?
 
-/v1/owners           ?address= &cidr= &node= &namespace= &pod= &mac=
-/v1/conflicts        ?state= &address= &all=true
+/v1/owners           ?address= &cidr= &node= &namespace= &pod= &mac= &state=
+/v1/conflicts        ?state= &cause= &address= &cidr= &node= &namespace= &pod= &mac= &all=true
 /v1/conflicts/{id}
 /v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
-/v1/explain          ?address=
-/v1/findings
+/v1/explain          ?address= &case=true
+/v1/findings         ?kind= &address= &cidr= &node= &namespace= &pod= &mac=
 /v1/nodes
-/v1/owners:watch     a stream, one JSON object a line
-/v1/conflicts:watch  a stream, one JSON object a line
-/v1/findings:watch   a stream, one JSON object a line
+/v1/owners:watch     a stream, one JSON object a line; the same filters
+/v1/conflicts:watch  a stream, one JSON object a line; the same filters
+/v1/findings:watch   a stream, one JSON object a line; the same filters
 /openapi.json        what these take and give
 /metrics             for Prometheus
 /healthz /readyz
@@ -112,7 +112,7 @@ func (a *Aggregator) Handlers(conn grpc.ClientConnInterface, gatherer prometheus
 	for _, pattern := range []string{"GET /healthz", "GET /readyz", "GET /metrics"} {
 		mux.Handle(pattern, probeMux)
 	}
-	mux.HandleFunc("GET /{$}", text(index))
+	mux.HandleFunc("GET /{$}", text(indexPage))
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(pb.OpenAPI)
@@ -181,7 +181,7 @@ func text(body string) http.HandlerFunc {
 func plainQuery(gateway *runtime.ServeMux) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
-		if err := readQuery(q); err != nil {
+		if err := readQuery(r.URL.Path, q); err != nil {
 			_, marshaler := runtime.MarshalerForRequest(gateway, r)
 			runtime.HTTPError(r.Context(), gateway, marshaler, w, r, err)
 			return
@@ -191,10 +191,14 @@ func plainQuery(gateway *runtime.ServeMux) http.HandlerFunc {
 	}
 }
 
-func readQuery(q url.Values) error {
+func readQuery(path string, q url.Values) error {
 	if state := strings.ToUpper(q.Get("state")); q.Has("state") {
-		if _, ok := pb.Conflict_State_value[state]; !ok && state != "" {
-			return errState
+		states, err := pb.Conflict_State_value, errState
+		if strings.HasPrefix(path, "/v1/owners") {
+			states, err = pb.Owner_State_value, errOwnerState
+		}
+		if _, ok := states[state]; !ok && state != "" {
+			return err
 		}
 		q.Set("state", state)
 	}
@@ -204,8 +208,10 @@ func readQuery(q url.Values) error {
 				"%s must be a number: 0 is %d, and there are at most %d on a page", name, defaultPage, maxPage)
 		}
 	}
-	if _, err := strconv.ParseBool(q.Get("all")); q.Has("all") && err != nil {
-		return status.Error(codes.InvalidArgument, "all must be true or false")
+	for _, name := range []string{"all", "case"} {
+		if _, err := strconv.ParseBool(q.Get(name)); q.Has(name) && err != nil {
+			return status.Errorf(codes.InvalidArgument, "%s must be true or false", name)
+		}
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -262,7 +261,7 @@ func TestListsArePagedInOrder(t *testing.T) {
 
 // A page is full although owners leave while it is made.
 func TestAPageEndsOnlyWhereTheListEnds(t *testing.T) {
-	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+	s := newTestStore(t)
 	r := newSession(s)
 	if err := s.connect(r, hello("n1", 1)); err != nil {
 		t.Fatal(err)
@@ -297,7 +296,7 @@ func TestAPageEndsOnlyWhereTheListEnds(t *testing.T) {
 		seen := false
 		for from := (place{}); !seen; {
 			page := newPage[*pb.Owner](1)
-			next := s.listOwners(&filter{}, from, page)
+			next := fill(page, s.walkOwners(&filter{}, from))
 			seen = len(page.items) > 0 && page.items[0].GetAddress() == "10.9.0.1"
 			if next == "" {
 				break

@@ -1,8 +1,6 @@
 package aggregator
 
 import (
-	"log/slog"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -146,6 +145,8 @@ func TestASnapshotReplacesWhatWasKnown(t *testing.T) {
 		if got := l.conflicts(); len(got) != 0 {
 			t.Errorf("got %v, want no conflict", got)
 		}
+		a.send(podVeth(2, "a", addr)).sync() // now both have it
+		l.conflict(pb.Conflict_SUSPECTED)
 	})
 }
 
@@ -298,43 +299,6 @@ func TestTooManyClaimsEndOneStreamOnly(t *testing.T) {
 	good.send(podVeth(3, "b", "10.244.0.6")).sync()
 }
 
-func TestClaimsOfTheWireOverTheLimitAreLeftOut(t *testing.T) {
-	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
-	r := newSession(s)
-	if err := s.connect(r, hello("n1", 1)); err != nil {
-		t.Fatal(err)
-	}
-	r.inside, r.wireClaims = true, maxClaims-1
-	m := snapshot(nil, podVeth(2, "a", addr), &pb.ReportRequest{Claims: []*pb.ClaimRecord{
-		announced(2, addr, podMAC(2)), announced(2, addr, podMAC(3)), assigned(2, "10.244.0.6"),
-	}})
-	if err := r.bring(m, 0); err != nil {
-		t.Fatal(err)
-	}
-	n := r.node
-	if n.claims != 3 || n.wireClaims != 1 || n.excess != 1 {
-		t.Fatalf("got %d claims, %d of the wire, %d left out, want 3, 1, 1", n.claims, n.wireClaims, n.excess)
-	}
-
-	n.wireClaims, n.claims = n.wireClaims+maxClaims-1, n.claims+maxClaims-1
-	m = &pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(2, addr, podMAC(4)), announced(2, addr, podMAC(2)), assigned(2, "10.244.0.7")}}
-	if err := s.delta(r, m, 0); err != nil {
-		t.Fatal(err)
-	}
-	if e := s.table.get(netip.MustParseAddr("10.244.0.7")); e == nil || n.excess != 2 {
-		t.Errorf("got %v and %d left out, want what the kernel has, and 2", e, n.excess)
-	}
-	if problems := s.nodeProto(n).GetProblems(); len(problems) != 1 || !strings.Contains(problems[0], "left out 2") {
-		t.Errorf("got problems %q, want that 2 were left out", problems)
-	}
-
-	n.claims += maxClaims - 3
-	m = &pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(2, "10.244.0.8")}}
-	if err := s.delta(r, m, 0); status.Code(err) != codes.ResourceExhausted || s.table.get(netip.MustParseAddr("10.244.0.8")) != nil {
-		t.Errorf("got %v, want RESOURCE_EXHAUSTED and nothing of the message taken", err)
-	}
-}
-
 func TestTimesThatNoClockShowsAreNone(t *testing.T) {
 	l := newLab(t, Config{})
 	p := podVeth(2, "a", addr)
@@ -342,8 +306,11 @@ func TestTimesThatNoClockShowsAreNone(t *testing.T) {
 	c.FirstSeen = &timestamppb.Timestamp{Seconds: -1, Nanos: 5}
 	c.LastSeen = &timestamppb.Timestamp{Seconds: 1 << 40}
 	c.AssignedAt = &timestamppb.Timestamp{Seconds: 5, Nanos: -7}
-	l.dial().send(snapshot(hello("n1", 1), p)).sync()
-	if o := l.owners(&pb.ListOwnersRequest{})[0]; o.GetFirstSeen() != nil || o.GetLastSeen() != nil || o.GetAssignedAt() != nil {
+	l.dial().send(snapshot(hello("n1", 1), p, podVeth(3, "b", "10.244.0.6"))).sync()
+	if o := l.owners(&pb.ListOwnersRequest{Address: "10.244.0.6"})[0]; o.GetFirstSeen() == nil || o.GetLastSeen() == nil || o.GetAssignedAt() == nil {
+		t.Errorf("got %v, want the times that a clock shows", o)
+	}
+	if o := l.owners(&pb.ListOwnersRequest{Address: addr})[0]; o.GetFirstSeen() != nil || o.GetLastSeen() != nil || o.GetAssignedAt() != nil {
 		t.Errorf("got %v, want no times", o)
 	}
 	if code, _, body := get(t, l.serve()+"/v1/owners"); code != 200 {
@@ -375,27 +342,19 @@ func TestANodeThatComesAndGoesIsForgottenInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{NodeTimeout: time.Minute})
 		l.dial().send(snapshot(hello("n1", 1))).sync().cancel()
-		time.Sleep(time.Minute + forgetNodeAfter - 10*time.Second)
+		time.Sleep(time.Minute + facts.ForgetNodeAfter - 10*time.Second)
 		a := l.dial().send(&pb.ReportRequest{Hello: hello("n1", 1), SnapshotBegin: true}).sync()
 		time.Sleep(20 * time.Second)
 		a.cancel()
-		time.Sleep(2 * forgetNodeAfter)
+		time.Sleep(facts.ForgetNodeAfter - time.Minute)
+		if got, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{}); err != nil || len(got.GetNodes()) != 1 {
+			t.Errorf("got %v, %v, want the node: it was there less than an hour ago", got, err)
+		}
+		time.Sleep(facts.ForgetNodeAfter + time.Minute)
 		if got, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{}); err != nil || len(got.GetNodes()) != 0 {
 			t.Errorf("got %v, %v, want none", got, err)
 		}
 	})
-}
-
-func TestAnEntryIsDroppedForItselfOnly(t *testing.T) {
-	all := newTable()
-	a := netip.MustParseAddr(addr)
-	old := all.enter(a)
-	all.drop(old)
-	next := all.enter(a)
-	all.drop(old)
-	if all.get(a) != next {
-		t.Error("got the later entry dropped with the older one")
-	}
 }
 
 func TestASilentNodeResolvesNothingUntilItTimesOut(t *testing.T) {
@@ -529,7 +488,7 @@ func TestTwoNodesOfOneName(t *testing.T) {
 		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
 		twin := hello("n1", 1)
 		twin.BootId = "later-boot"
-		l.dial().send(snapshot(twin, podVeth(2, "b", addr))).sync()
+		later := l.dial().send(snapshot(twin, podVeth(2, "b", addr))).sync()
 		nodes, _ := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
 		if len(nodes.GetNodes()) != 2 || nodes.GetNodes()[1].GetName() != "n1@later-bo" {
 			t.Errorf("got %v, want n1 and n1@later-bo", nodes)
@@ -546,15 +505,22 @@ func TestTwoNodesOfOneName(t *testing.T) {
 				t.Errorf("%s: got node %s, want %s", o.GetWorkload().GetName(), o.GetNode(), want)
 			}
 		}
+		later.send(podVeth(3, "c", addr)).sync()
+		if c := l.conflict(pb.Conflict_SUSPECTED); c.GetScope().GetName() != "n1@later-bo" || len(c.GetOwners()) != 2 {
+			t.Errorf("got %v, want the two pods of one of them to be a conflict", c)
+		}
 	})
 }
 
 func TestTheLoopbackAddressOfEveryNamespaceCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", "127.0.0.1"))).sync()
-		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 {
-			t.Errorf("got %v, want nobody", got)
+		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", "127.0.0.1"), podVeth(3, "b", "127.0.0.1"), podVeth(4, "c", addr))).sync()
+		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || got[0].GetAddress() != addr {
+			t.Errorf("got %v, want the owner of %s alone", got, addr)
+		}
+		if got := l.conflicts(); len(got) != 0 {
+			t.Errorf("got %v, want none", got)
 		}
 	})
 }

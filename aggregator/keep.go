@@ -5,8 +5,6 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // saveAgainAfter is how long after a failure it is tried again to write.
@@ -15,8 +13,7 @@ const saveAgainAfter = 10 * time.Second
 // archive is what outlives a restart: acknowledgements.
 type archive struct {
 	dir *dataDir
-	// recalled are those of before the start whose conflict did not come back yet;
-	// behind the store's mu.
+	// recalled are those of before the start.
 	recalled map[string]*acknowledgement
 	// unsaved asks to write what is in memory.
 	unsaved chan struct{}
@@ -32,16 +29,6 @@ func (a *archive) changed() {
 	case a.unsaved <- struct{}{}:
 	default:
 	}
-}
-
-// recall gives a conflict that came back the acknowledgement that it had.
-func (s *store) recall(c *verdict.Conflict) {
-	ack := s.archive.recalled[c.ID]
-	if ack == nil || !c.Active() {
-		return
-	}
-	delete(s.archive.recalled, c.ID)
-	s.acknowledged[c.ID] = ack
 }
 
 // keep writes acknowledgements that ended, and drops those whose conflict did not
@@ -102,40 +89,17 @@ func (s *store) saveAcknowledgements() error {
 	d := s.archive.dir
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s.mu.Lock()
-	all := s.allAcknowledgements()
-	s.mu.Unlock()
-	return d.save(all)
-}
-
-// saveWith writes what is in memory, but for one conflict that has another
-// acknowledgement, or none. While it writes it gives the store's lock away.
-func (s *store) saveWith(id string, ack *acknowledgement) error {
-	all := s.allAcknowledgements()
-	if delete(all, id); ack != nil {
-		all[id] = ack
-	}
-	s.mu.Unlock()
-	defer s.mu.Lock()
-	return s.archive.dir.save(all)
-}
-
-// allAcknowledgements are those of conflicts that are there, and of those that may
-// come back.
-func (s *store) allAcknowledgements() map[string]*acknowledgement {
-	all := make(map[string]*acknowledgement, len(s.archive.recalled)+len(s.acknowledged))
-	maps.Copy(all, s.archive.recalled)
-	maps.Copy(all, s.acknowledged)
-	return all
+	return d.save(s.acknowledgements.all())
 }
 
 // dropRecalled forgets the acknowledgements whose conflict did not come back, and
-// tells whether there were any.
+// reports whether there were any.
 func (s *store) dropRecalled() bool {
-	s.mu.Lock()
-	gone := s.archive.recalled
-	s.archive.recalled = nil
-	s.mu.Unlock()
+	a := &s.acknowledgements
+	a.mu.Lock()
+	gone := a.recalled
+	a.recalled = nil
+	a.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(gone)) {
 		s.log.Info("acknowledgement dropped: its conflict did not come back", "id", id, "address", gone[id].address,
 			"reason", gone[id].proto.GetReason())

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	uid "k8s.io/apimachinery/pkg/types"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -283,11 +284,19 @@ func TestPodOfARuntimeClassIsNotJudgedByTheKernel(t *testing.T) {
 	sandboxed := apiPod("web", "n1", "10.0.0.5", "10.0.0.6")
 	sandboxed.Spec.RuntimeClassName = new("gvisor")
 	a.set("ADDED", sandboxed)
+	a.set("ADDED", apiPod("plain", "n1", "10.0.0.15", "10.0.0.16"))
 	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
-	report := podVeth(2, "web", "10.0.0.5")
-	report.Namespaces[0].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cni-result", Interface: "eth0"}}
-	l.dial().send(snapshot(hello("n1", 1), report)).sync()
-	eventually(t, func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetPhase() != "" })
+	report, plain := podVeth(2, "web", "10.0.0.5"), podVeth(3, "plain", "10.0.0.15")
+	for _, m := range []*pb.ReportRequest{report, plain} {
+		m.Namespaces[0].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cni-result", Interface: "eth0"}}
+	}
+	l.dial().send(snapshot(hello("n1", 1), report, plain)).sync()
+	for _, addr := range []string{"10.0.0.5", "10.0.0.15"} {
+		eventually(t, func() bool { return l.owner(addr, "n1").GetWorkload().GetPhase() != "" })
+	}
+	if got := l.owner("10.0.0.15", "n1").GetIntended(); len(got) != 2 {
+		t.Errorf("got %v of a pod without a RuntimeClass, want what the CNI and the API say that it has", got)
+	}
 	if got := l.owner("10.0.0.5", "n1").GetIntended(); len(got) != 0 {
 		t.Errorf("got %v, want nothing that it was meant to have and has not", got)
 	}
@@ -301,22 +310,23 @@ func TestWhatTheAPISaysOfAPodMayBeOfBefore(t *testing.T) {
 	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
 	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "web", "10.0.0.5"))).sync()
 	eventually(t, func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetPhase() != "" })
+	n := l.theNode("n1")
 	s := l.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ns := s.nodes[nodeID{"boot-n1", "4026531840", ""}].namespaces.get(2)
-	p := s.podObject(ns.rec)
-	const long = verdict.Stamp(intendedAfter)
+	s.facts.RLock()
+	defer s.facts.RUnlock()
+	ns := n.NamespaceOf(2)
+	p := s.facts.PodObject(ns)
+	const long = verdict.Stamp(audit.IntendedAfter)
 	for _, test := range []struct {
 		sandbox, pod verdict.Stamp // how much older each is
 		found        int
 	}{{0, long, 0}, {long, 0, 0}, {long, long, 1}} {
-		since, heard := ns.since, p.Heard
-		ns.since, p.Heard = since-test.sandbox, heard-test.pod
-		if got := s.lacks(ns); len(got) != test.found {
+		heard := p.Heard
+		p.Heard = heard - test.pod
+		if got := s.lacks(intent{n, ns.ID}, ns, n.SinceOf(2)-test.sandbox); len(got) != test.found {
 			t.Errorf("the sandbox is %s older, and the pod %s: got %d findings, want %d", time.Duration(test.sandbox), time.Duration(test.pod), len(got), test.found)
 		}
-		ns.since, p.Heard = since, heard
+		p.Heard = heard
 	}
 }
 
@@ -434,18 +444,6 @@ func (l *lab) kubernetes() *pb.Kubernetes {
 		l.Fatal(err)
 	}
 	return out.GetKubernetes()
-}
-
-// What an agent says of sources and intended addresses is kept in memory: long words are
-// no agent's.
-func TestLongWordsAreNotKept(t *testing.T) {
-	long := strings.Repeat("x", maxWord+1)
-	if got := intended([]*pb.Intended{{Address: "10.0.0.1", Source: long}, {Address: "10.0.0.2", Interface: long}, {Address: "10.0.0.3", Source: "cri"}}); got != "10.0.0.3 cri " {
-		t.Errorf("got %d bytes of intended addresses", len(got))
-	}
-	if got := sources(map[string]string{long: "cri", "uid": long, "name": "cri"}); got != "name=cri" {
-		t.Errorf("got %d bytes of sources", len(got))
-	}
 }
 
 func TestWithoutKubernetes(t *testing.T) {

@@ -22,7 +22,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -79,6 +82,43 @@ func newLoggingLab(t testing.TB, cfg Config, log *slog.Logger) *lab {
 		server.Stop()
 	})
 	return l
+}
+
+// newTestStore is a store that judges, without an aggregator around it.
+func newTestStore(t testing.TB) *store {
+	t.Helper()
+	s := newStore(storeConfig{policy: policyForTests, log: slog.New(slog.DiscardHandler), metrics: newMetrics()})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { s.run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return s
+}
+
+// theNode returns the tables of a node, whose boot id is that of hello.
+func (l *lab) theNode(name string) (found *facts.Node) {
+	l.Helper()
+	l.store.facts.RLock()
+	defer l.store.facts.RUnlock()
+	for n := range l.store.facts.Nodes {
+		if n.Name == name {
+			found = n
+		}
+	}
+	return found
+}
+
+// allocations returns the number of allocations that are known.
+func (l *lab) allocations() int {
+	l.store.facts.RLock()
+	defer l.store.facts.RUnlock()
+	return l.store.facts.Allocations()
+}
+
+// past returns what is remembered of the allocations of an address.
+func (l *lab) past(addr string) []verdict.Past {
+	past, _ := l.store.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr(addr)))
+	return past
 }
 
 // agent speaks the Report protocol.

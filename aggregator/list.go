@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"fmt"
 	"iter"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,6 +14,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -85,7 +88,7 @@ var errPageToken = status.Error(codes.InvalidArgument, "page_token is not one th
 
 // ListOwners lists who holds which address now.
 func (w witness) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
-	f, err := newFilter(q)
+	f, err := newOwnerFilter(q)
 	if err != nil {
 		return nil, err
 	}
@@ -95,194 +98,112 @@ func (w witness) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.Lis
 	}
 	coverage := w.store.currentCoverage()
 	owners := newPage[*pb.Owner](q.GetPageSize())
-	next := w.store.listOwners(&f, from, owners)
+	next := fill(owners, w.store.walkOwners(&f, from))
 	return &pb.ListOwnersResponse{Owners: owners.items, NextPageToken: next, Coverage: coverage}, nil
 }
 
-// listOwners fills a page with owners and returns the token of the next one. It takes the lock
-// for one part of the table at a time.
-func (s *store) listOwners(f *filter, from place, page *page[*pb.Owner]) (next string) {
-	for {
-		n := page.size - len(page.items) + 2 // the first address may be complete, and the last one is for the token
-		addrs := s.addresses(f, from.addr, n)
-		for _, a := range addrs {
-			if a != from.addr {
-				from = place{addr: a}
-			}
-			if full := s.appendOwners(page, f, &from); full {
-				return from.token()
-			}
-		}
-		if len(addrs) < n { // else some may have left before they were looked at
-			return ""
-		}
+// walkOwners returns a walk of the owners that match, from a place on. Its keys are addresses, as
+// one address may have many owners.
+func (s *store) walkOwners(f *filter, from place) *walk[index.Address, *pb.Owner] {
+	span := f.span()
+	if from.addr.IsValid() && span.First.Less(from.addr) {
+		span.First = from.addr
 	}
-}
-
-// eachOwner calls give for all matching owners. It builds them a few at a time, so that a slow
-// subscriber takes little memory.
-func (s *store) eachOwner(f *filter, give func(*pb.Owner) error) error {
-	page := &page[*pb.Owner]{size: snapshotPage}
-	for from := (place{}); ; {
-		addrs := s.addresses(f, from.addr, snapshotPlaces)
-		for _, a := range addrs {
-			if a != from.addr {
-				from = place{addr: a}
+	first, last := index.AddressOf(span.First), index.AddressOf(span.Last)
+	builder := s.facts.Builder()
+	return &walk[index.Address, *pb.Owner]{
+		store: s, events: s.told.owners, less: index.Address.Less,
+		keys: func(at *index.Address) iter.Seq[index.Address] {
+			if at != nil {
+				first = *at
 			}
-			for full := true; full; {
-				page.items, page.bytes = page.items[:0], 0
-				full = s.appendOwners(page, f, &from)
-				for i, o := range page.items {
-					if err := give(o); err != nil {
-						return err
+			return func(yield func(index.Address) bool) {
+				for p := range until(s.shards.Places().From(shard.From(first)), func(p shard.Place) bool { return last.Less(p.Address()) }) {
+					if !yield(p.Address()) {
+						return
 					}
-					page.items[i] = nil
 				}
 			}
-		}
-		if len(addrs) < snapshotPlaces {
-			return nil
-		}
-	}
-}
-
-// appendOwners appends the owners of one address, starting at a place, to a page, and advances
-// the place. It reports whether the page is full before all owners are appended.
-func (s *store) appendOwners(page *page[*pb.Owner], f *filter, from *place) (full bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.table.get(from.addr)
-	if e == nil {
-		return false
-	}
-	skip := 1 + slices.IndexFunc(e.owners, func(o verdict.Owner) bool { return o.ID == from.id })
-	for i := skip; i < len(e.owners); i++ {
-		o := &e.owners[i]
-		if !f.owner(o, o.Node.Name) {
-			continue
-		}
-		if page.full() {
-			return true
-		}
-		page.add(s.ownerProto(from.addr, o))
-		from.id = o.ID
-	}
-	return false
-}
-
-// addresses gives the first n addresses, from one on, that have an owner that
-// matches, in order.
-func (s *store) addresses(f *filter, from netip.Addr, n int) []netip.Addr {
-	if f.addr.IsValid() {
-		if f.address(f.addr) && f.addr.Compare(from) >= 0 {
-			return []netip.Addr{f.addr}
-		}
-		return nil
-	}
-	var found []netip.Addr
-	var bound netip.Addr // once there are enough: what comes later is not looked at
-	for i := range s.table.shards {
-		s.mu.Lock()
-		for e := range s.table.shards[i].all() {
-			a := e.addr
-			if a.Less(from) || bound.IsValid() && bound.Less(a) || !f.address(a) {
-				continue
+		},
+		read: func(a index.Address, room int, into []item[*pb.Owner]) (_ []item[*pb.Owner], more bool) {
+			addr := a.Addr()
+			if addr != from.addr {
+				from = place{addr: addr}
 			}
-			if f.any(e.owners) {
-				found = append(found, a)
+			owners := s.ownersOf(builder, a)
+			skip := 1 + slices.IndexFunc(owners, func(o verdict.Owner) bool { return o.ID == from.id })
+			for i := skip; i < len(owners); i++ {
+				o := &owners[i]
+				if !f.owner(o, o.Node.Name) {
+					continue
+				}
+				if room == 0 {
+					return into, true
+				}
+				from.id = o.ID
+				into = append(into, item[*pb.Owner]{from, s.ownerProto(from.addr, o, owners)})
+				room--
 			}
-		}
-		s.mu.Unlock()
-		if len(found) >= 2*n {
-			slices.SortFunc(found, netip.Addr.Compare)
-			found = found[:n]
-			bound = found[n-1]
-		}
+			return into, false
+		},
 	}
-	slices.SortFunc(found, netip.Addr.Compare)
-	return slices.Clone(found[:min(n, len(found))]) // without spare capacity: a subscriber may keep it for long
 }
 
 // ListConflicts lists the conflicts, active ones unless all is set.
 func (w witness) ListConflicts(_ context.Context, q *pb.ListConflictsRequest) (*pb.ListConflictsResponse, error) {
-	addr, err := optionalAddress(q.GetAddress())
+	f, err := newConflictFilter(q)
 	if err != nil {
 		return nil, err
 	}
+	f.active = f.phase == 0 && !q.GetAll()
 	from, err := parsePlace(q.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
-	state := known(q.GetState(), verdict.Resolved)
-	if state == 0 && q.GetState() != 0 {
-		return nil, errState
-	}
-	wanted := func(c *verdict.Conflict) bool {
-		if state != 0 && c.Phase != state || addr.IsValid() && c.Address != addr {
-			return false
-		}
-		return c.Active() || q.GetAll() || state == verdict.Resolved
-	}
 	coverage := w.store.currentCoverage()
 	conflicts := newPage[*pb.Conflict](q.GetPageSize())
-	next := w.store.listConflicts(wanted, from, conflicts)
+	next := fill(conflicts, w.store.walkConflicts(&f, from))
 	return &pb.ListConflictsResponse{Conflicts: conflicts.items, NextPageToken: next, Coverage: coverage}, nil
 }
 
-var errState = status.Error(codes.InvalidArgument, "state must be SUSPECTED, CONFIRMED or RESOLVED: leave it out for those that are active")
-
-// listConflicts fills a page with conflicts and returns the token of the next one.
-func (s *store) listConflicts(wanted func(*verdict.Conflict) bool, from place, page *page[*pb.Conflict]) (next string) {
-	for i, p := range s.conflictPlaces(wanted, from, page.size+1) {
-		if i == page.size || page.full() {
-			return from.token()
-		}
-		from = p
-		if c := s.conflictAt(p, wanted); c != nil {
-			page.add(c)
-		}
+// walkConflicts returns a walk of the conflicts that match and come after a place.
+func (s *store) walkConflicts(f *conflictFilter, from place) *walk[place, *pb.Conflict] {
+	span := f.span()
+	start := place{addr: span.First}
+	if start.less(from) {
+		start = from
 	}
-	return ""
+	return &walk[place, *pb.Conflict]{
+		store: s, events: s.told.conflicts, less: place.less, last: &start,
+		keys: func(last *place) iter.Seq[place] {
+			return func(yield func(place) bool) {
+				for c := range s.shards.Conflicts.After(index.AddressOf(last.addr), last.id) {
+					if span.Last.Less(c.Address) || !yield(place{c.Address, c.ID}) {
+						return
+					}
+				}
+			}
+		},
+		read: func(at place, _ int, into []item[*pb.Conflict]) ([]item[*pb.Conflict], bool) {
+			if c := s.shards.Conflicts.Get(at.id); c != nil && f.conflict(c) {
+				into = append(into, item[*pb.Conflict]{at, s.conflictProto(c)})
+			}
+			return into, false
+		},
+	}
 }
 
-// conflictPlaces returns the first n wanted conflicts after a place, in order.
-func (s *store) conflictPlaces(wanted func(*verdict.Conflict) bool, from place, n int) []place {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return least(n, comparePlaces, func(yield func(place) bool) {
-		for id, e := range s.byID {
-			if p := (place{e.addr, id}); comparePlaces(p, from) > 0 && wanted(e.conflict(id)) && !yield(p) {
+func (p place) less(other place) bool { return comparePlaces(p, other) < 0 }
+
+// until yields what comes before the first element that is beyond.
+func until[T any](all iter.Seq[T], beyond func(T) bool) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for one := range all {
+			if beyond(one) || !yield(one) {
 				return
 			}
 		}
-	})
-}
-
-// conflictAt returns the conflict at a place; nil if it has ended or is not wanted.
-func (s *store) conflictAt(p place, wanted func(*verdict.Conflict) bool) *pb.Conflict {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.byID[p.id]
-	if e == nil || !wanted(e.conflict(p.id)) {
-		return nil
 	}
-	return s.conflictProto(e.conflict(p.id))
-}
-
-// least returns the n smallest elements of all in order. It holds at most 2n elements at a
-// time.
-func least[T any](n int, compare func(a, b T) int, all iter.Seq[T]) (some []T) {
-	cut := func() {
-		slices.SortFunc(some, compare)
-		some = some[:min(n, len(some))]
-	}
-	for one := range all {
-		if some = append(some, one); len(some) >= 2*n {
-			cut()
-		}
-	}
-	cut()
-	return slices.Clone(some) // without spare capacity: a subscriber may keep it for long
 }
 
 func comparePlaces(a, b place) int {
@@ -292,13 +213,13 @@ func comparePlaces(a, b place) int {
 // GetConflict gives one conflict by its id.
 func (w witness) GetConflict(_ context.Context, q *pb.GetConflictRequest) (*pb.GetConflictResponse, error) {
 	s := w.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.byID[q.GetId()]
-	if e == nil {
+	s.facts.RLock()
+	defer s.facts.RUnlock()
+	c := s.shards.Conflicts.Get(q.GetId())
+	if c == nil {
 		return nil, noConflict(q.GetId())
 	}
-	return &pb.GetConflictResponse{Conflict: s.conflictProto(e.conflict(q.GetId()))}, nil
+	return &pb.GetConflictResponse{Conflict: s.conflictProto(c)}, nil
 }
 
 func noConflict(id string) error {
@@ -306,52 +227,70 @@ func noConflict(id string) error {
 		"no conflict has the id %q: `ipwitness conflicts --all` lists them; those that are over are kept for a day", id)
 }
 
-// Explain says why an address is, or is not, in conflict.
-func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainResponse, error) {
-	addr, err := parseAddress(q.GetAddress())
-	if err != nil {
-		return nil, err
-	}
+// ListNodes lists the agents and their health.
+func (w witness) ListNodes(context.Context, *pb.ListNodesRequest) (*pb.ListNodesResponse, error) {
 	s := w.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	why, conflicts := s.explain(addr)
-	out := &pb.ExplainResponse{
-		Address: addr.String(), Summary: why.Summary, Scope: scopeProto(why.Kind, why.Scope),
-		Owners: w.store.ownersProto(addr, why.Owners), Coverage: s.coverageNow(),
-	}
-	for _, step := range why.Steps {
-		out.Steps = append(out.Steps, &pb.ExplainResponse_Step{
-			Rule: step.Rule, Scope: scopeProto(step.Kind, step.Scope), Applied: step.Applied, Reason: step.Reason,
-		})
-	}
-	conflicts = slices.Clone(conflicts)
-	latest := func(c *verdict.Conflict) verdict.Stamp {
-		if c.Active() {
-			return math.MaxInt64
+	coverage := s.currentCoverage()
+	out := &pb.ListNodesResponse{Nodes: []*pb.Node{}, Kubernetes: s.kube.Status(), Coverage: coverage, Problems: s.problems()}
+	for some := range slices.Chunk(s.nodesInOrder(), pageStep) {
+		s.facts.RLock()
+		for _, n := range some {
+			if slices.Contains(s.facts.At(n.ID.Place()), n) {
+				out.Nodes = append(out.Nodes, s.nodeProto(n))
+			}
 		}
-		return c.ResolvedAt
-	}
-	slices.SortFunc(conflicts, func(a, b verdict.Conflict) int {
-		return cmp.Or(cmp.Compare(latest(&b), latest(&a)), cmp.Compare(a.ID, b.ID))
-	})
-	for i := range conflicts {
-		out.Conflicts = append(out.Conflicts, s.conflictProto(&conflicts[i]))
+		s.facts.RUnlock()
 	}
 	return out, nil
 }
 
-// ListNodes lists the agents and their health.
-func (w witness) ListNodes(context.Context, *pb.ListNodesRequest) (*pb.ListNodesResponse, error) {
-	s := w.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := &pb.ListNodesResponse{Nodes: make([]*pb.Node, 0, len(s.nodes)), Kubernetes: s.kube.Status(), Coverage: s.coverageNow(), Problems: s.archive.dir.problems()}
-	for _, n := range s.nodes {
-		out.Nodes = append(out.Nodes, s.nodeProto(n))
+// problems describes what does not work in the aggregator itself.
+func (s *store) problems() []string {
+	problems := s.archive.dir.problems()
+	if n := s.shards.Unjudged(); n > 0 {
+		problems = append(problems, fmt.Sprintf(
+			"%d addresses could not be judged because of a defect: conflicts of them are not found; please report what the log says", n))
 	}
-	slices.SortFunc(out.Nodes, func(a, b *pb.Node) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.BootId, b.BootId), strings.Compare(a.Netns, b.Netns))
-	})
-	return out, nil
+	return problems
+}
+
+// nodesInOrder returns all nodes by name and identity.
+func (s *store) nodesInOrder() []*facts.Node {
+	type named struct {
+		name string
+		node *facts.Node
+	}
+	var all []named
+	s.facts.RLock()
+	for n := range s.facts.Nodes {
+		all = append(all, named{n.Rec.Name, n})
+	}
+	s.facts.RUnlock()
+	slices.SortFunc(all, func(a, b named) int { return cmp.Or(strings.Compare(a.name, b.name), a.node.ID.Compare(b.node.ID)) })
+	nodes := make([]*facts.Node, 0, len(all))
+	for _, one := range all {
+		nodes = append(nodes, one.node)
+	}
+	return nodes
+}
+
+// allAddresses is the range of all addresses.
+var allAddresses = verdict.Range{First: netip.IPv4Unspecified(), Last: netip.AddrFrom16([16]byte(slices.Repeat([]byte{0xff}, 16)))}
+
+// merged returns the addresses of ranges, which may overlap, as ranges that neither overlap nor
+// adjoin, in order. It changes the order of its argument.
+func merged(ranges []verdict.Range) (all []verdict.Range) {
+	slices.SortFunc(ranges, func(a, b verdict.Range) int { return a.First.Compare(b.First) })
+	for _, r := range ranges {
+		if n := len(all); n > 0 {
+			if end := all[n-1].Last; r.First.Compare(end) <= 0 || r.First == end.Next() {
+				if end.Less(r.Last) {
+					all[n-1].Last = r.Last
+				}
+				continue
+			}
+		}
+		all = append(all, r)
+	}
+	return all
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -31,6 +33,7 @@ type metrics struct {
 	received  *prometheus.CounterVec
 	corrected prometheus.Counter
 	refused   *prometheus.CounterVec
+	failed    prometheus.Counter
 
 	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches, problems, leftOut, charged, budget *prometheus.Desc
 
@@ -68,6 +71,10 @@ func newMetrics() *metrics {
 			Name: "ipwitness_aggregator_refused_records_total",
 			Help: "Records of agents that there was no memory for: their nodes are incomplete until there is.",
 		}, []string{"record"}),
+		failed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "ipwitness_aggregator_judgement_failures_total",
+			Help: "Addresses that could not be judged because of a defect. They are not judged until something changes about them; the log has more.",
+		}),
 		leftOut: prometheus.NewDesc("ipwitness_node_left_out_records",
 			fmt.Sprintf("Records of a node that are left out, as the aggregator has no room for them: duplicates of them are not seen. Only for incomplete nodes, at most %d.", maxNodeSeries),
 			[]string{"node"}, nil),
@@ -107,8 +114,6 @@ func newMetrics() *metrics {
 	return m
 }
 
-func (m *metrics) dropped(record string) { m.records.WithLabelValues(record).Inc() }
-
 // took counts the records of a message.
 func (m *metrics) took(r *pb.ReportRequest) {
 	counts := [...]int{
@@ -128,6 +133,7 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	m.received.Describe(out)
 	m.corrected.Describe(out)
 	m.refused.Describe(out)
+	m.failed.Describe(out)
 	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches, m.problems, m.leftOut, m.charged, m.budget} {
 		out <- d
 	}
@@ -141,6 +147,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.received.Collect(out)
 	m.corrected.Collect(out)
 	m.refused.Collect(out)
+	m.failed.Collect(out)
 	gauge := func(d *prometheus.Desc, value int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
 	}
@@ -155,25 +162,24 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	var shown []conflictPlace
 
 	s := m.store
-	s.mu.Lock()
-	for id, e := range s.byID {
-		c := e.conflict(id)
+	for _, c := range s.shards.Conflicts.All() {
 		if !c.Active() {
 			continue
 		}
 		of := class{phaseWords[c.Phase], c.Cause}
 		n := conflicts[of]
 		n.all++
-		if s.acknowledged[id] != nil {
+		if s.acknowledgements.of(c.ID) != nil {
 			n.acknowledged++
 		} else {
-			shown = append(shown, conflictPlace{c.Phase, id})
+			shown = append(shown, conflictPlace{c.Phase, c.ID})
 		}
 		conflicts[of] = n
 	}
-	findings, owners := s.findings.count(), s.ownerCount
-	charged, limit := s.budget.used, s.budget.limit
-	s.mu.Unlock()
+	findings, owners := s.findings.count(), s.shards.Counts()
+	s.facts.RLock()
+	charged, limit := s.facts.Budget()
+	s.facts.RUnlock()
 
 	for c, n := range conflicts {
 		gauge(m.conflicts, n.all, c.state, c.cause)
@@ -190,10 +196,10 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for kind, name := range []string{"none", "link", "node", "network"} {
 		gauge(m.owners, owners[kind], name)
 	}
-	for of, h := range map[string]*hub{"owners": s.owners, "conflicts": s.conflicts, "findings": s.findings.hub} {
-		gauge(m.watches, h.watching(), of)
+	for of, h := range map[string]*events{"owners": s.told.owners, "conflicts": s.told.conflicts, "findings": s.findings.events} {
+		gauge(m.watches, h.Subscribers(), of)
 	}
-	gauge(m.problems, len(s.archive.dir.problems()))
+	gauge(m.problems, len(s.problems()))
 	m.ipam.collect(s, out)
 }
 
@@ -210,21 +216,15 @@ func (m *metrics) collectConflicts(shown []conflictPlace, out chan<- prometheus.
 		return cmp.Or(-cmp.Compare(a.phase, b.phase), cmp.Compare(a.id, b.id))
 	})
 	s := m.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, at := range shown[:min(len(shown), maxConflictInfo)] {
-		e := s.byID[at.id]
-		if e == nil {
-			continue
-		}
-		c := e.conflict(at.id)
-		if !c.Active() {
+		c := s.shards.Conflicts.Get(at.id)
+		if c == nil || !c.Active() {
 			continue
 		}
 		var owners []string
 		for i := range c.Owners {
 			o := &c.Owners[i]
-			owners = append(owners, fmt.Sprintf("%s (%s)", o.Call(), o.Node.Name))
+			owners = append(owners, s.callWithNode(o))
 		}
 		out <- prometheus.MustNewConstMetric(m.info, prometheus.GaugeValue, 1,
 			c.Address.String(), c.Scope, c.Cause, c.ID, phaseWords[c.Phase], several(owners, " | "))
@@ -232,72 +232,57 @@ func (m *metrics) collectConflicts(shown []conflictPlace, out chan<- prometheus.
 	}
 }
 
+// callWithNode is what an owner is called, with its node.
+func (s *store) callWithNode(o *verdict.Owner) string {
+	s.facts.RLock()
+	defer s.facts.RUnlock()
+	return fmt.Sprintf("%s (%s)", explain.OwnerName(o), o.Node.Name)
+}
+
 // collectFindings tells of findings one by one: the same ones each time, and those that
 // matter more before others.
 func (m *metrics) collectFindings(out chan<- prometheus.Metric) {
 	type ranked struct {
-		severity pb.Finding_Severity
+		severity verdict.Severity
 		findingPlace
 	}
 	s := m.store
 	var shown []ranked
-	s.mu.Lock()
-	for _, f := range s.findings.byID {
-		shown = append(shown, ranked{f.severity(), f.place})
+	for _, f := range s.findings.all() {
+		shown = append(shown, ranked{f.Severity, f.place})
 	}
-	s.mu.Unlock()
 	slices.SortFunc(shown, func(a, b ranked) int {
 		return cmp.Or(-cmp.Compare(a.severity, b.severity), a.compare(b.findingPlace))
 	})
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.facts.RLock()
+	defer s.facts.RUnlock()
 	for _, at := range shown[:min(len(shown), maxFindingSeries)] {
-		f := s.findings.byID[at.id]
+		f := s.findings.get(at.id)
 		if f == nil {
 			continue
 		}
 		nodes, holders, pool := f.who()
 		address := at.address
-		if many := f.inWord.GetAddresses(); address == "" && len(many) > 0 {
-			address = many[0]
-			if len(many) > 1 {
-				address += fmt.Sprintf(" and %d more", len(many)-1)
+		if f.Stock != nil && len(f.Stock.AtRisk) > 0 {
+			address = f.Stock.AtRisk[0].Address.String()
+			if more := len(f.Stock.AtRisk) - 1; more > 0 {
+				address += fmt.Sprintf(" and %d more", more)
 			}
 		}
 		out <- prometheus.MustNewConstMetric(m.finding, prometheus.GaugeValue, seconds(f.since), at.kind,
-			strings.ToLower(at.severity.String()), address, several(nodes, ", "), several(holders, " | "), pool, at.id)
+			strings.ToLower(pb.Finding_Severity(at.severity).String()), address, several(nodes, ", "), several(holders, " | "), pool, at.id)
 	}
-}
-
-func (f *found) severity() pb.Finding_Severity {
-	if f.audit != nil {
-		return pb.Finding_Severity(f.audit.Severity)
-	}
-	return f.inWord.GetSeverity()
 }
 
 // who are the nodes and the holders that a finding is about, and its pool.
 func (f *found) who() (nodes, holders []string, pool string) {
-	if f.audit == nil {
-		for _, o := range f.inWord.GetOwners() {
-			holders = append(holders, strings.TrimPrefix(o.GetWorkload().GetNamespace()+"/"+o.GetWorkload().GetName(), "/"))
-		}
-		return f.inWord.GetNodes(), holders, f.inWord.GetPool().GetName()
+	for i := range f.Owners {
+		holders = append(holders, explain.OwnerName(&f.Owners[i]))
 	}
-	for i := range f.audit.Owners {
-		o := &f.audit.Owners[i]
-		holders = append(holders, o.Call())
-		if !slices.Contains(nodes, o.Node.Name) {
-			nodes = append(nodes, o.Node.Name)
-		}
+	if f.Pool != nil {
+		pool = f.Pool.Name
 	}
-	if p := f.audit.Pool; p != nil {
-		pool = p.Name
-		if p.Node != nil && !slices.Contains(nodes, p.Node.Name) {
-			nodes = append(nodes, p.Node.Name)
-		}
-	}
-	return nodes, holders, pool
+	return audit.Nodes(f.Finding), holders, pool
 }
 
 // several names the first of many.
@@ -314,28 +299,28 @@ func seconds(at verdict.Stamp) float64 { return float64(at.Time().UnixMilli()) /
 // them is enough.
 func (m *metrics) collectNodes(out chan<- prometheus.Metric) {
 	s := m.store
-	s.mu.Lock()
+	s.facts.RLock()
 	a := s.attend()
-	unheard := len(s.nodes) - len(a.heard)
+	unheard := s.facts.NodeCount() - len(a.heard)
 	up, skew, leftOut := make(map[string]float64), make(map[string]float64), make(map[string]float64)
 	for _, name := range a.absent {
 		up[name] = 0
 	}
 	for _, n := range a.silent {
-		up[n.rec.Name] = 0
+		up[n.Rec.Name] = 0
 	}
 	for _, n := range a.heard {
-		up[n.rec.Name] = 1
-		if n.rec.SkewKnown {
-			skew[n.rec.Name] = n.rec.Skew.Seconds()
+		up[n.Rec.Name] = 1
+		if n.Rec.SkewKnown {
+			skew[n.Rec.Name] = n.Rec.Skew.Seconds()
 		}
 	}
-	for _, n := range s.nodes {
-		if left := n.leftOut.records + n.leftOut.wire + n.excess; left > 0 {
-			leftOut[n.rec.Name] = float64(left)
+	for n := range s.facts.Nodes {
+		if left := n.LeftOut().Records + n.LeftOut().Wire + n.Excess(); left > 0 {
+			leftOut[n.Rec.Name] = float64(left)
 		}
 	}
-	s.mu.Unlock()
+	s.facts.RUnlock()
 
 	incomplete := slices.SortedFunc(maps.Keys(leftOut), func(a, b string) int { return cmp.Or(-cmp.Compare(leftOut[a], leftOut[b]), cmp.Compare(a, b)) })
 	for _, name := range incomplete[:min(len(incomplete), maxNodeSeries)] {
@@ -352,11 +337,4 @@ func (m *metrics) collectNodes(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(m.skew, prometheus.GaugeValue, ahead, name)
 		}
 	}
-}
-
-// label is what names of one node have in common: in capitals or not, with a domain or
-// without.
-func label(name string) string {
-	first, _, _ := strings.Cut(strings.ToLower(name), ".")
-	return first
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -64,14 +65,14 @@ func (m *ipamMetrics) collect(s *store, out chan<- prometheus.Metric) {
 	}
 	kinds, allocations := make(map[kind]int), make(map[string]int)
 	var series []one
-	s.mu.Lock()
-	for _, p := range s.pools.byKey {
-		kinds[kind{p.rec.IPAM, poolStates[p.rec.State]}]++
-		allocations[p.rec.IPAM] += p.allocated.of(families)
-		scarce, size := p.scarce()
-		series = append(series, one{s.poolPlace(p), p.rec.Network, float64(size), float64(p.allocated.of(scarce)), float64(p.leaked.of(scarce))})
+	s.facts.RLock()
+	for p := range s.facts.Pools {
+		kinds[kind{p.Rec.IPAM, poolStates[p.Rec.State]}]++
+		allocations[p.Rec.IPAM] += p.Allocated.Of(audit.Both)
+		use := s.use(p)
+		series = append(series, one{poolPlaceOf(p), p.Rec.Network, float64(use.Size), float64(use.Allocated), float64(use.Leaked)})
 	}
-	s.mu.Unlock()
+	s.facts.RUnlock()
 	// By name, so that there are the same each time; but first those that alerts are about.
 	slices.SortFunc(series, func(a, b one) int {
 		return cmp.Or(cmp.Compare(filled(b.size, b.allocated), filled(a.size, a.allocated)), a.at.compare(b.at))

@@ -58,9 +58,7 @@ func TestSeriesAreBounded(t *testing.T) {
 			}
 			flush()
 			time.Sleep(5 * time.Second) // all is settled, and told
-			l.store.mu.Lock()
-			conflicts, findings := len(l.store.byID), l.store.findings.count()
-			l.store.mu.Unlock()
+			conflicts, findings := l.store.shards.Conflicts.Len(), l.store.findings.count()
 			if conflicts != pairs || findings["in-use-unallocated"] != singles {
 				t.Fatalf("got %d conflicts and findings %v, want %d and %d", conflicts, findings, pairs, singles)
 			}

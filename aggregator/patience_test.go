@@ -67,11 +67,8 @@ func wantOnce(t *testing.T, want []string, got map[string]int) {
 // watchers checks how many watch the owners.
 func (l *lab) watchers(want int) {
 	l.Helper()
-	h := l.store.owners
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.watchers != want {
-		l.Fatalf("got %d watchers, want %d", h.watchers, want)
+	if got := l.store.told.owners.Subscribers(); got != want {
+		l.Fatalf("got %d watchers, want %d", got, want)
 	}
 }
 

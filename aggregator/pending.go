@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -17,7 +18,7 @@ type pending struct {
 	// held is the charge of the snapshot in bytes until it is applied; leftOut counts its
 	// records that did not fit into memory.
 	held    int64
-	leftOut leftOut
+	leftOut facts.LeftOut
 }
 
 // add keeps a message of the snapshot.
@@ -30,7 +31,7 @@ func (p *pending) add(r *session, m *pb.ReportRequest) error {
 	if r.store.hold(r, len(rest)) {
 		p.first = append(p.first, rest)
 	} else {
-		p.leftOut.records += max(1, len(m.GetNamespaces())+len(m.GetLinks())+len(m.GetInterfaces())+len(m.GetClaims())+len(m.GetPools())+len(m.GetAllocations()))
+		p.leftOut.Records += max(1, len(m.GetNamespaces())+len(m.GetLinks())+len(m.GetInterfaces())+len(m.GetClaims())+len(m.GetPools())+len(m.GetAllocations()))
 	}
 	if len(wire.GetClaims()) == 0 {
 		return nil
@@ -42,7 +43,7 @@ func (p *pending) add(r *session, m *pb.ReportRequest) error {
 	if r.store.hold(r, len(claims)) {
 		p.wire = append(p.wire, claims)
 	} else {
-		p.leftOut.wire += len(wire.GetClaims())
+		p.leftOut.Wire += len(wire.GetClaims())
 	}
 	return nil
 }
@@ -72,24 +73,11 @@ func (p *pending) all(last []*pb.ReportRequest) iter.Seq[*pb.ReportRequest] {
 	}
 }
 
-// kernelFirst reorders claims so that wire claims come last.
-func kernelFirst(claims []*pb.ClaimRecord) []*pb.ClaimRecord {
-	ordered := make([]*pb.ClaimRecord, 0, len(claims))
-	for _, kernel := range []bool{true, false} {
-		for _, c := range claims {
-			if fromKernel(c) == kernel {
-				ordered = append(ordered, c)
-			}
-		}
-	}
-	return ordered
-}
-
 // takeWire moves the wire claims out of a message into a new one.
 func takeWire(m *pb.ReportRequest) *pb.ReportRequest {
 	wire := new(pb.ReportRequest)
 	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool {
-		if fromKernel(c) {
+		if facts.FromKernel(c) {
 			return false
 		}
 		wire.Claims = append(wire.Claims, c)
@@ -100,27 +88,21 @@ func takeWire(m *pb.ReportRequest) *pb.ReportRequest {
 
 // hold charges the node of a session for a message that is kept for later.
 func (s *store) hold(r *session, bytes int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.budget.limit > 0 && !s.makeRoom(r.node, int64(bytes), true) {
+	if !s.facts.Hold(r.node, bytes) {
 		return false
 	}
-	s.budget.add(r.node.account, int64(bytes))
 	r.pending.held += int64(bytes)
 	return true
 }
 
 // forgetPending drops the incomplete snapshot of a session that begins another one.
-func (s *store) forgetPending(r *session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.letGo(r)
-}
+func (s *store) forgetPending(r *session) { s.facts.Update(func() { s.letGo(r) }) }
 
-// letGo drops the snapshot of a session, whether incomplete or applied. The caller holds s.mu.
+// letGo drops the snapshot of a session, whether incomplete or applied. The facts are held for
+// writing.
 func (s *store) letGo(r *session) {
 	if r.node != nil {
-		s.budget.add(r.node.account, -r.pending.held)
+		s.facts.Release(r.node, r.pending.held)
 	}
 	r.pending = pending{}
 }

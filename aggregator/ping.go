@@ -3,6 +3,7 @@ package aggregator
 import (
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -42,7 +43,7 @@ func (r *session) pong(p *pb.Pong, now verdict.Stamp) {
 		return
 	}
 	r.took, r.sent = now.Sub(r.sent), 0
-	if at := stamp(p.GetSentAt()); at != 0 {
+	if at := facts.Stamp(p.GetSentAt()); at != 0 {
 		r.skew, r.known = at.Sub(verdict.At(time.Now()).Add(-r.took/2)), true
 	}
 	skew, known := r.skew, r.known
@@ -65,8 +66,8 @@ func (r *session) silent(now verdict.Stamp) bool {
 	return r.idle != 0 && r.idle.Add(silentAfter) <= now && r.sent != 0 && r.sent.Add(silentAfter) <= now
 }
 
-// lag is how far we are behind the agent.
-func (r *session) lag(now verdict.Stamp) (lag time.Duration, known bool) {
+// Lag is how far we are behind the agent.
+func (r *session) Lag(now verdict.Stamp) (lag time.Duration, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	lag = r.took / 2
@@ -78,10 +79,13 @@ func (r *session) lag(now verdict.Stamp) (lag time.Duration, known bool) {
 
 // skewed takes over how much the clock of a session's node is ahead.
 func (s *store) skewed(r *session, skew time.Duration, known bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r.node != nil && r.node.session == r {
-		r.node.rec.Skew, r.node.rec.SkewKnown = skew, known
-		s.answered(r.node)
+	if r.node == nil {
+		return
 	}
+	s.facts.Update(func() {
+		if r.node.Peer == r {
+			r.node.Rec.Skew, r.node.Rec.SkewKnown = skew, known
+			s.answered(r.node)
+		}
+	})
 }

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -52,7 +54,7 @@ type session struct {
 	// message.
 	corrected corrections
 	// node is set with the first message.
-	node   *node
+	node   *facts.Node
 	caller *access.Caller
 
 	synced chan struct{} // closed with the first snapshot
@@ -65,7 +67,7 @@ type session struct {
 	contests     map[netip.Addr]bool
 	reread       map[netip.Addr]struct{}
 	checkID      uint64
-	checks       map[uint64][]netip.Addr
+	checks       map[uint64][]index.Address
 	pings
 	// idle is since when the next message is waited for; 0 while one is taken.
 	idle verdict.Stamp
@@ -77,7 +79,7 @@ type session struct {
 func newSession(s *store) *session {
 	return &session{
 		store: s, synced: make(chan struct{}), wake: make(chan struct{}, 1), ended: make(chan struct{}),
-		contests: make(map[netip.Addr]bool), reread: make(map[netip.Addr]struct{}), checks: make(map[uint64][]netip.Addr),
+		contests: make(map[netip.Addr]bool), reread: make(map[netip.Addr]struct{}), checks: make(map[uint64][]index.Address),
 	}
 }
 
@@ -187,7 +189,7 @@ func (r *session) name() string {
 	if r.node == nil {
 		return ""
 	}
-	return r.node.name
+	return r.node.Name
 }
 
 // accept takes the next message of the stream.
@@ -211,7 +213,7 @@ func (r *session) accept(m *pb.ReportRequest, at verdict.Stamp) error {
 		return nil
 	case sequence != r.sequence+1 && !m.GetSnapshotBegin() && !r.lost:
 		r.lost = true
-		r.askResync()
+		r.AskResync()
 		fallthrough
 	default:
 		r.sequence = sequence
@@ -269,17 +271,17 @@ func (r *session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 		return r.store.delta(r, m, at)
 	}
 	r.count(m)
-	if r.kernelClaims > maxClaims {
-		return tooMany("claims", strconv.Itoa(maxClaims))
+	if r.kernelClaims > facts.MaxClaims {
+		return facts.TooMany("claims", strconv.Itoa(facts.MaxClaims))
 	}
 	r.parts++
 	r.records += len(m.GetClaims()) + len(m.GetInterfaces()) + len(m.GetNamespaces()) + len(m.GetLinks())
 	if r.bytes += proto.Size(m); r.bytes > maxSnapshot { // also of what we do not know
-		return tooMany("bytes", strconv.Itoa(maxSnapshot))
+		return facts.TooMany("bytes", strconv.Itoa(maxSnapshot))
 	}
-	const maxRecords = 2*maxClaims + maxInterfaces + maxNamespaces + maxLinks
-	if r.records > maxRecords || r.parts > maxClaims {
-		return tooMany("records", strconv.Itoa(maxRecords))
+	const maxRecords = 2*facts.MaxClaims + facts.MaxInterfaces + facts.MaxNamespaces + facts.MaxLinks
+	if r.records > maxRecords || r.parts > facts.MaxClaims {
+		return facts.TooMany("records", strconv.Itoa(maxRecords))
 	}
 	if !m.GetSnapshotEnd() {
 		return r.pending.add(r, m)
@@ -302,9 +304,9 @@ func (r *session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 func (r *session) count(m *pb.ReportRequest) {
 	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool {
 		switch {
-		case fromKernel(c):
+		case facts.FromKernel(c):
 			r.kernelClaims++
-		case r.wireClaims == maxClaims:
+		case r.wireClaims == facts.MaxClaims:
 			r.excess++
 			return true
 		default:
@@ -314,18 +316,8 @@ func (r *session) count(m *pb.ReportRequest) {
 	})
 }
 
-// kernelClaims is how many claims more a message may make its kernels have.
-func kernelClaims(m *pb.ReportRequest) (n int) {
-	for _, c := range m.GetClaims() {
-		if fromKernel(c) && !c.GetGone() {
-			n++
-		}
-	}
-	return n
-}
-
-// end has the stream end with an error; the first one counts.
-func (r *session) end(err error) {
+// End has the stream end with an error; the first one counts.
+func (r *session) End(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err == nil {
@@ -350,24 +342,23 @@ func (r *session) acknowledge() {
 	r.say(func() { r.acknowledged = r.sequence })
 }
 
-func (r *session) askResync() {
+// AskResync asks for a snapshot.
+func (r *session) AskResync() {
 	r.say(func() { r.resync = true })
 }
 
-func (r *session) contest(a netip.Addr, contested bool) {
+// Contest tells the agent to look closely at an address, or no longer.
+func (r *session) Contest(a netip.Addr, contested bool) {
 	r.say(func() { r.contests[a] = contested })
 }
 
-func (r *session) check(addrs []netip.Addr) {
-	r.say(func() {
-		for _, a := range addrs {
-			r.reread[a] = struct{}{}
-		}
-	})
+// Check has the agent read an address again.
+func (r *session) Check(a netip.Addr) {
+	r.say(func() { r.reread[a] = struct{}{} })
 }
 
 // checked gives the addresses of a check that was answered.
-func (r *session) checked(id uint64) []netip.Addr {
+func (r *session) checked(id uint64) []index.Address {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	addrs := r.checks[id]
@@ -395,12 +386,12 @@ func (r *session) take() *pb.ReportResponse {
 	if len(r.reread) > 0 {
 		r.checkID++
 		m.Check = &pb.Check{Id: r.checkID}
-		var addrs []netip.Addr
+		var addrs []index.Address
 		for a := range r.reread {
 			if len(addrs) == atOnce {
 				break
 			}
-			addrs = append(addrs, a)
+			addrs = append(addrs, index.AddressOf(a))
 			m.Check.Addresses = append(m.Check.Addresses, a.AsSlice())
 			delete(r.reread, a)
 		}

@@ -1,128 +1,125 @@
 package aggregator
 
 import (
+	"cmp"
 	"context"
 	"math"
-	"net/netip"
-	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/bus"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-const (
-	// bookmarkEvery is how often a watcher hears from us though nothing happens.
-	bookmarkEvery = 15 * time.Second
-	// snapshotPage is the number of items of the current state that are built at a time, and
-	// thus held in memory for each subscriber that does not read. snapshotPlaces is the number
-	// of places that are searched for at a time; each search walks the whole table.
-	snapshotPage   = 16
-	snapshotPlaces = 1024
-)
+// bookmarkEvery is how often a watcher hears from us though nothing happens.
+const bookmarkEvery = 15 * time.Second
 
-// watch is one watcher of a hub: what it is sent, and how.
-type watch struct {
-	hub   *hub
-	clock func() verdict.Stamp
-	// patience is of all that is sent.
-	patience *patience
-	// present sends the present state.
-	present func() error
-	// change sends an event, or leaves it out.
-	change   func(*event) error
-	bookmark func(token string, coverage *pb.Coverage) error
+// watch is one subscriber: what it is sent, and how. K and T are the keys and items of its walk, M
+// its messages.
+type watch[K, T, M any] struct {
+	events *events
+	send   func(*M) error
+	// walk returns a walk of the present state, add the message that tells one of its items.
+	walk func() *walk[K, T]
+	add  func(T) *M
+	// key returns the key of what an event is about, event its message; nil leaves it out.
+	key   func(*event) K
+	event func(*event) *M
+	// bookmark returns a message with the token to resume with and the coverage of the state that
+	// was sent, lost one that says how many events are left out.
+	bookmark func(token string, coverage *pb.Coverage) *M
+	lost     func(n uint32) *M
 	// coverage returns the coverage of the current state.
 	coverage func() *pb.Coverage
-	lost     func(n uint32) error
+	patience *patience
+
+	// covered is the coverage that was sent; doubtful is set when a node changed since.
+	covered  *pb.Coverage
+	doubtful bool
+	some     []event
 }
 
 // WatchOwners sends the owners there are, then every change.
 func (w witness) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_WatchOwnersServer) error {
-	f, err := newFilter(q)
+	f, err := newOwnerFilter(q)
 	if err != nil {
 		return err
 	}
-	patience := newPatience()
-	send := patient(patience, stream.Send)
-	return watch{
-		hub: w.store.owners, clock: w.store.clock, patience: patience, coverage: w.store.currentCoverage,
-		present: func() error {
-			return w.store.eachOwner(&f, func(o *pb.Owner) error {
-				return send(&pb.WatchOwnersResponse{Type: added, Owner: o})
-			})
-		},
-		change: func(e *event) error {
+	s := w.store
+	return serveWatch(stream.Context(), w, &watch[index.Address, *pb.Owner, pb.WatchOwnersResponse]{
+		events: s.told.owners, send: stream.Send,
+		walk: func() *walk[index.Address, *pb.Owner] { return s.walkOwners(&f, place{}) },
+		add:  func(o *pb.Owner) *pb.WatchOwnersResponse { return &pb.WatchOwnersResponse{Type: added, Owner: o} },
+		key:  ownerKey,
+		event: func(e *event) *pb.WatchOwnersResponse {
 			typ, ok := f.event(e)
 			if !ok {
 				return nil
 			}
-			return send(&pb.WatchOwnersResponse{Type: typ, Owner: e.owner, Node: e.node})
+			return &pb.WatchOwnersResponse{Type: typ, Owner: e.owner, Node: e.node}
 		},
-		bookmark: func(token string, coverage *pb.Coverage) error {
-			return send(&pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage})
+		bookmark: func(token string, coverage *pb.Coverage) *pb.WatchOwnersResponse {
+			return &pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage}
 		},
-		lost: func(n uint32) error {
-			return send(&pb.WatchOwnersResponse{Type: pb.Watch_LOST, Lost: n})
+		lost: func(n uint32) *pb.WatchOwnersResponse {
+			return &pb.WatchOwnersResponse{Type: pb.Watch_LOST, Lost: n}
 		},
-	}.serve(stream.Context(), w.stopped, q.GetResumeToken())
+	}, q.GetResumeToken())
 }
+
+// ownerKey returns the key of the owner that an event is about.
+func ownerKey(e *event) index.Address { return index.AddressOf(e.addr) }
 
 // WatchConflicts sends the active conflicts, then every change.
 func (w witness) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessService_WatchConflictsServer) error {
-	addr, err := optionalAddress(q.GetAddress())
+	f, err := newConflictFilter(q)
 	if err != nil {
 		return err
 	}
-	matches := func(a netip.Addr) bool { return !addr.IsValid() || a == addr }
-	patience := newPatience()
-	send := patient(patience, stream.Send)
-	return watch{
-		hub: w.store.conflicts, clock: w.store.clock, patience: patience, coverage: w.store.currentCoverage,
-		present: func() error {
-			wanted := func(c *verdict.Conflict) bool { return c.Active() && matches(c.Address) }
-			for from := (place{}); ; {
-				places := w.store.conflictPlaces(wanted, from, snapshotPlaces)
-				for _, at := range places {
-					if c := w.store.conflictAt(at, wanted); c != nil {
-						if err := send(&pb.WatchConflictsResponse{Type: added, Conflict: c}); err != nil {
-							return err
-						}
-					}
-				}
-				if len(places) < snapshotPlaces {
-					return nil
-				}
-				from = places[len(places)-1]
-			}
+	present := f
+	present.active = f.phase == 0
+	s := w.store
+	return serveWatch(stream.Context(), w, &watch[place, *pb.Conflict, pb.WatchConflictsResponse]{
+		events: s.told.conflicts, send: stream.Send,
+		walk: func() *walk[place, *pb.Conflict] { return s.walkConflicts(&present, place{}) },
+		add: func(c *pb.Conflict) *pb.WatchConflictsResponse {
+			return &pb.WatchConflictsResponse{Type: added, Conflict: c}
 		},
-		change: func(e *event) error {
-			if e.conflict != nil && !matches(e.addr) {
+		key: func(e *event) place { return place{e.addr, e.conflict.GetId()} },
+		event: func(e *event) *pb.WatchConflictsResponse {
+			typ, ok := f.event(e)
+			if !ok {
 				return nil
 			}
-			return send(&pb.WatchConflictsResponse{Type: e.typ, Conflict: e.conflict, Node: e.node})
+			return &pb.WatchConflictsResponse{Type: typ, Conflict: e.conflict, Node: e.node}
 		},
-		bookmark: func(token string, coverage *pb.Coverage) error {
-			return send(&pb.WatchConflictsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage})
+		bookmark: func(token string, coverage *pb.Coverage) *pb.WatchConflictsResponse {
+			return &pb.WatchConflictsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage}
 		},
-		lost: func(n uint32) error {
-			return send(&pb.WatchConflictsResponse{Type: pb.Watch_LOST, Lost: n})
+		lost: func(n uint32) *pb.WatchConflictsResponse {
+			return &pb.WatchConflictsResponse{Type: pb.Watch_LOST, Lost: n}
 		},
-	}.serve(stream.Context(), w.stopped, q.GetResumeToken())
+	}, q.GetResumeToken())
 }
 
-// serve serves the watcher until it leaves, lets a Send wait for too long, or the
+// serveWatch serves a subscriber of w until it leaves, lets a Send wait for too long, or the
 // aggregator stops.
-func (w watch) serve(ctx context.Context, stopped <-chan struct{}, token string) error {
-	w.hub.join()
-	defer func() { w.hub.leave(w.clock()) }()
+func serveWatch[K, T, M any](ctx context.Context, w witness, x *watch[K, T, M], token string) error {
+	x.coverage = w.store.currentCoverage
+	return x.serve(ctx, w.stopped, token)
+}
+
+func (w *watch[K, T, M]) serve(ctx context.Context, stopped <-chan struct{}, token string) error {
+	w.events.Join()
+	defer w.events.Leave()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	w.patience = newPatience()
+	w.send = patient(w.patience, w.send)
 
 	done := make(chan error, 1)
 	go func() { done <- w.follow(ctx, token) }()
@@ -130,7 +127,7 @@ func (w watch) serve(ctx context.Context, stopped <-chan struct{}, token string)
 	case err := <-done:
 		return err
 	case <-w.patience.late.C:
-		return errCutOff(w.hub.token(w.patience.from.Load()))
+		return errCutOff(w.events.Token(w.patience.from.Load()))
 	case <-access.Revoked(ctx):
 		return access.ErrRevoked
 	case <-stopped:
@@ -141,85 +138,50 @@ func (w watch) serve(ctx context.Context, stopped <-chan struct{}, token string)
 }
 
 // follow sends the present state, then changes. A Send of it can take for ever.
-func (w watch) follow(ctx context.Context, token string) error {
-	next, resumed, err := w.hub.resume(token)
+func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
+	next, resumed, err := w.events.Resume(token)
 	if err != nil {
-		return err
+		return errResumeToken
 	}
-	coverage := w.coverage()
-	if !resumed {
-		if token != "" { // what follows replaces all that the watcher has
-			if err := w.lost(0); err != nil {
-				return err
-			}
-		}
-		next = w.hub.revision()
-		if err := w.present(); err != nil {
+	switch {
+	case resumed:
+		err = w.mark(next)
+	case token != "": // what follows replaces all that the watcher has
+		if err = w.send(w.lost(0)); err != nil {
 			return err
 		}
+		fallthrough
+	default:
+		next, err = w.present(ctx)
 	}
-	w.patience.from.Store(next)
-	if err := w.bookmark(w.hub.token(next), coverage); err != nil {
-		return err
-	}
-
 	quiet := time.NewTicker(bookmarkEvery)
 	defer quiet.Stop()
-	var events []event
-	for {
+	for err == nil {
 		var lost uint64
 		var changed <-chan struct{}
-		from := next
-		events, next, lost, changed = w.hub.since(from, events[:0])
+		if next, lost, changed, err = w.pass(next, bus.Latest, nil); err != nil {
+			break
+		}
 		if lost > 0 {
-			w.patience.from.Store(anew)
-			coverage = w.coverage()
-			if err := w.lost(uint32(min(lost, math.MaxUint32))); err != nil {
-				return err
-			}
-			if err := w.present(); err != nil {
-				return err
-			}
-			w.patience.from.Store(next)
-			if err := w.bookmark(w.hub.token(next), coverage); err != nil {
-				return err
-			}
+			next, err = w.again(ctx, lost)
 			continue
 		}
-		ofNode := false
-		for i := range events {
-			ofNode = ofNode || events[i].node != nil
-			if err := w.change(&events[i]); err != nil {
-				return err
-			}
-			w.patience.from.Store(from + uint64(i) + 1)
-		}
-		clear(events)
-		if ofNode {
-			if now := w.coverage(); !sameCoverage(now, coverage) {
-				coverage = now
-				if err := w.bookmark(w.hub.token(next), coverage); err != nil {
-					return err
-				}
-			}
-		}
-		if changed == nil {
-			if ctx.Err() != nil {
-				return status.FromContextError(ctx.Err()).Err()
-			}
+		if err = w.reassure(next); err != nil || changed == nil {
+			err = cmp.Or(err, ctx.Err())
 			continue
 		}
 		select {
 		case <-changed:
 		case <-quiet.C:
-			coverage = w.coverage()
-			if err := w.bookmark(w.hub.token(next), coverage); err != nil {
-				return err
-			}
+			err = w.mark(next)
 		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
+			err = ctx.Err()
 		}
 	}
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	return err
 }
 
 var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping: connect again, with the last resume token")
@@ -227,21 +189,95 @@ var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping: c
 // errReportStopping is the same for an agent, which has no token.
 var errReportStopping = status.Error(codes.Unavailable, "the aggregator is stopping")
 
-// token is what a watcher resumes with: this instance of the hub and a revision.
-func (h *hub) token(revision uint64) string {
-	return strconv.FormatInt(h.instance, 36) + "-" + strconv.FormatUint(revision, 36)
+var errResumeToken = status.Error(codes.InvalidArgument, "resume_token is not one that was given out: leave it out to begin anew")
+
+// mark sends a bookmark: the subscriber has all before a revision.
+func (w *watch[K, T, M]) mark(next uint64) error {
+	return w.markWith(next, w.coverage())
 }
 
-// resume reads a token and tells whether all since then is still known. One of
-// another instance is like none.
-func (h *hub) resume(token string) (from uint64, ok bool, err error) {
-	if token == "" {
-		return 0, false, nil
+func (w *watch[K, T, M]) markWith(next uint64, coverage *pb.Coverage) error {
+	w.covered, w.doubtful = coverage, false
+	w.patience.from.Store(next)
+	return w.send(w.bookmark(w.events.Token(next), coverage))
+}
+
+// reassure sends a bookmark if the coverage changed with a node.
+func (w *watch[K, T, M]) reassure(next uint64) error {
+	if !w.doubtful {
+		return nil
 	}
-	instance, revision, cut := strings.Cut(token, "-")
-	from, err = strconv.ParseUint(revision, 36, 64)
-	if !cut || err != nil {
-		return 0, false, status.Error(codes.InvalidArgument, "resume_token is not one that was given out: leave it out to begin anew")
+	w.doubtful = false
+	if now := w.coverage(); !sameCoverage(now, w.covered) {
+		return w.markWith(next, now)
 	}
-	return from, instance == strconv.FormatInt(h.instance, 36) && h.holds(from), nil
+	return nil
+}
+
+// again sends the present state to a subscriber that was too slow for some events.
+func (w *watch[K, T, M]) again(ctx context.Context, lost uint64) (next uint64, err error) {
+	w.patience.from.Store(anew)
+	if err := w.send(w.lost(uint32(min(lost, math.MaxUint32)))); err != nil {
+		return 0, err
+	}
+	return w.present(ctx)
+}
+
+// present sends the present state and a bookmark, and returns the revision that it has. The state
+// is read in parts; before each part, the changes are sent of what was read before.
+func (w *watch[K, T, M]) present(ctx context.Context) (next uint64, err error) {
+	coverage := w.coverage()
+	next = w.events.Revision()
+	for walk := w.walk(); ; {
+		part := walk.step(watchStep)
+		for next < part.revision {
+			var lost uint64
+			if next, lost, _, err = w.pass(next, part.revision, walk); err != nil {
+				return next, err
+			}
+			if lost > 0 {
+				return w.again(ctx, lost)
+			}
+		}
+		for _, one := range part.items {
+			if err := w.send(w.add(one.it)); err != nil {
+				return next, err
+			}
+		}
+		if part.done {
+			break
+		}
+		if ctx.Err() != nil {
+			return next, ctx.Err()
+		}
+	}
+	doubtful := w.doubtful
+	if err := w.markWith(next, coverage); err != nil {
+		return next, err
+	}
+	w.doubtful = doubtful
+	return next, nil
+}
+
+// pass sends some of the events from a revision on and before another one, and returns the
+// revision after them; with a walk, of those alone that it has passed. Otherwise it is as
+// bus.Since.
+func (w *watch[K, T, M]) pass(from, before uint64, walk *walk[K, T]) (next, lost uint64, changed <-chan struct{}, err error) {
+	w.some, next, lost, changed = w.events.Since(from, before, w.some[:0])
+	for i := range w.some {
+		e := &w.some[i]
+		w.doubtful = w.doubtful || e.node != nil
+		if walk == nil || e.node != nil || walk.passed(w.key(e)) {
+			if m := w.event(e); m != nil {
+				if err := w.send(m); err != nil {
+					return next, 0, nil, err
+				}
+			}
+		}
+		if walk == nil {
+			w.patience.from.Store(from + uint64(i) + 1)
+		}
+	}
+	clear(w.some)
+	return next, lost, changed, nil
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/bus"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -102,7 +103,7 @@ func TestWatchResumes(t *testing.T) {
 		}
 		w.cancel()
 		synctest.Wait()
-		time.Sleep(2 * quietAfter)
+		time.Sleep(2 * bus.LingerFor)
 		a.send(podVeth(4, "c", "10.244.0.7")).sync()
 		w = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: token})
 		if got := w.until(pb.Watch_BOOKMARK); len(got) != 5 || got[0].GetType() != pb.Watch_LOST {
@@ -121,32 +122,40 @@ func TestWatchResumes(t *testing.T) {
 
 func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHub(1)
+		s := newStore(storeConfig{policy: policyForTests, log: slog.New(slog.DiscardHandler), metrics: newMetrics()})
+		h := s.told.conflicts
 		gate, sent := make(chan struct{}), 0
 		var got []string
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
-			done <- watch{
-				hub: h, clock: newStore(policyForTests, nil, nil).clock, patience: newPatience(),
-				present:  func() error { got = append(got, "present"); return nil },
-				change:   func(*event) error { <-gate; sent++; return nil },
-				bookmark: func(string, *pb.Coverage) error { return nil },
-				coverage: func() *pb.Coverage { return nil },
-				lost: func(n uint32) error {
-					got = append(got, "lost")
+			done <- (&watch[place, *pb.Conflict, string]{
+				events: h, coverage: func() *pb.Coverage { return nil },
+				walk: func() *walk[place, *pb.Conflict] {
+					got = append(got, "present")
+					return s.walkConflicts(&conflictFilter{}, place{})
+				},
+				event:    func(*event) *string { <-gate; sent++; return nil },
+				bookmark: func(string, *pb.Coverage) *string { return new("bookmark") },
+				lost: func(n uint32) *string {
 					if n == 0 {
 						t.Error("got 0 lost")
 					}
+					return new("lost")
+				},
+				send: func(m *string) error {
+					if *m == "lost" {
+						got = append(got, *m)
+					}
 					return nil
 				},
-			}.serve(ctx, make(chan struct{}), "")
+			}).serve(ctx, make(chan struct{}), "")
 		}()
 		synctest.Wait()
-		h.publish(event{})
+		h.Publish(event{})
 		synctest.Wait()
-		for range 3 * ringSize {
-			h.publish(event{}) // never waits for the watcher
+		for range 3 * bus.Size {
+			h.Publish(event{}) // never waits for the watcher
 		}
 		close(gate)
 		synctest.Wait()
@@ -154,7 +163,7 @@ func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 		before := sent
-		h.publish(event{})
+		h.Publish(event{})
 		synctest.Wait()
 		if sent != before+1 {
 			t.Errorf("got %d events after that, want 1", sent-before)
@@ -166,30 +175,10 @@ func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 	})
 }
 
-func TestHubForgetsTheOldest(t *testing.T) {
-	h := newHub(1)
-	for range ringSize + 10 {
-		h.publish(event{typ: added})
-	}
-	if h.holds(10) || !h.holds(11) || !h.holds(h.revision()) || h.holds(h.revision()+1) {
-		t.Errorf("got first %d next %d", h.first, h.next)
-	}
-	if _, next, lost, _ := h.since(5, nil); lost != 6 || next != h.revision() {
-		t.Errorf("got %d lost, next %d, want 6 and %d", lost, next, h.revision())
-	}
-	events, next, _, _ := h.since(11, nil)
-	if len(events) == 0 || next != 11+uint64(len(events)) {
-		t.Errorf("got %d events and next %d", len(events), next)
-	}
-	if events, _, _, changed := h.since(h.revision(), nil); len(events) != 0 || changed == nil {
-		t.Error("got no channel to wait on")
-	}
-}
-
 // A node that comes is told to who watches, and kept for nobody else: of thousands, each
 // would have a ring made that the next owner drops.
 func TestNodesAreKeptForWhoWatches(t *testing.T) {
-	s := newStore(policyForTests, slog.New(slog.DiscardHandler), newMetrics())
+	s := newStore(storeConfig{policy: policyForTests, log: slog.New(slog.DiscardHandler), metrics: newMetrics()})
 	come := func(name string) {
 		m := snapshot(hello(name, 1))
 		m.Sequence = 1
@@ -199,43 +188,17 @@ func TestNodesAreKeptForWhoWatches(t *testing.T) {
 		}
 		s.report(t, raw)
 	}
+	before := s.told.owners.Revision()
 	come("n1")
-	if s.owners.ring != nil {
+	if _, _, lost, _ := s.told.owners.Since(before, bus.Latest, nil); lost == 0 {
 		t.Error("nobody watches, and it is kept")
 	}
-	before := s.owners.revision()
-	s.owners.join()
+	before = s.told.owners.Revision()
+	s.told.owners.Join()
 	come("n2")
-	events, _, _, _ := s.owners.since(before, nil)
+	events, _, _, _ := s.told.owners.Since(before, bus.Latest, nil)
 	if len(events) != 1 || events[0].typ != nodeChanged || events[0].node.GetName() != "n2" {
 		t.Errorf("who watches got %v, want node n2", events)
-	}
-}
-
-func TestTheRingIsBoundedByWeight(t *testing.T) {
-	h := newHub(1)
-	event := event{conflict: &pb.Conflict{Owners: make([]*pb.Owner, 200)}}
-	for range 2000 {
-		h.publish(event)
-	}
-	held := 0
-	for i := range h.ring {
-		if h.ring[i].conflict != nil {
-			held += h.ring[i].weight()
-		}
-	}
-	if held != h.weight || held > ringWeight || held < ringWeight-event.weight() {
-		t.Errorf("got a weight of %d, counted as %d, want almost %d", held, h.weight, ringWeight)
-	}
-	if _, _, lost, _ := h.since(1, nil); lost != h.first-1 || h.holds(h.first-1) {
-		t.Errorf("got %d lost, want %d", lost, h.first-1)
-	}
-	event.conflict = &pb.Conflict{Owners: make([]*pb.Owner, ringWeight)}
-	for range 2000 {
-		h.publish(event)
-	}
-	if h.next-h.first != ringLeast {
-		t.Errorf("got %d events, want the last %d", h.next-h.first, ringLeast)
 	}
 }
 

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -14,26 +17,8 @@ import (
 const (
 	maxSources  = 32
 	maxIntended = 256
-	maxWord     = 64 // bytes of a field, source or interface in them
+	maxWord     = facts.MaxWord // bytes of a field, source or interface in them
 )
-
-// sourceKubernetes is the source of what the Kubernetes API says.
-const sourceKubernetes = "kubernetes"
-
-// sources packs where the fields of a workload are from.
-func sources(fields map[string]string) string {
-	if len(fields) == 0 {
-		return ""
-	}
-	words := make([]string, 0, len(fields))
-	for field, source := range fields {
-		if len(field) <= maxWord && len(source) <= maxWord && !strings.ContainsAny(field+source, "=,") {
-			words = append(words, field+"="+source)
-		}
-	}
-	slices.Sort(words)
-	return strings.Join(words, ",")
-}
 
 // sourcesProto unpacks what sources packed.
 func sourcesProto(packed string) map[string]string {
@@ -48,32 +33,10 @@ func sourcesProto(packed string) map[string]string {
 	return fields
 }
 
-// intended packs the addresses that a namespace was meant to have and has not.
-func intended(list []*pb.Intended) string {
-	if len(list) == 0 {
-		return ""
-	}
-	lines := make([]string, 0, len(list))
-	for _, i := range list {
-		a, err := parseAddress(i.GetAddress())
-		if err != nil || len(i.GetSource()) > maxWord || len(i.GetInterface()) > maxWord || strings.ContainsAny(i.GetSource()+i.GetInterface(), " \n") {
-			continue
-		}
-		lines = append(lines, a.String()+" "+i.GetSource()+" "+i.GetInterface())
-	}
-	slices.Sort(lines)
-	return strings.Join(slices.Compact(lines), "\n")
-}
-
-// intendedProto unpacks what intended packed.
-func intendedProto(packed string) (list []*pb.Intended) {
-	if packed == "" {
-		return nil
-	}
-	for line := range strings.SplitSeq(packed, "\n") {
-		address, rest, _ := strings.Cut(line, " ")
-		source, iface, _ := strings.Cut(rest, " ")
-		list = append(list, &pb.Intended{Address: address, Source: source, Interface: iface})
+// intendedProto converts intended addresses to the format of the API.
+func intendedProto(all []audit.Meant) (list []*pb.Intended) {
+	for _, m := range all {
+		list = append(list, &pb.Intended{Address: m.Address.String(), Source: m.Source, Interface: m.Interface})
 	}
 	return list
 }
@@ -96,7 +59,7 @@ func workloadProto(o *verdict.Owner) *pb.Workload {
 	says := map[string]string{}
 	fill := func(field string, at *string, value string) {
 		if *at == "" && value != "" {
-			*at, says[field] = value, sourceKubernetes
+			*at, says[field] = value, audit.SourceKubernetes
 		}
 	}
 	fill("namespace", &out.Namespace, p.Namespace)
@@ -106,14 +69,14 @@ func workloadProto(o *verdict.Owner) *pb.Workload {
 	fill("phase", &out.Phase, p.Phase)
 	if p.Controller != "" {
 		out.Controller = &pb.Controller{Kind: p.ControllerKind, Name: p.Controller}
-		says["controller"] = sourceKubernetes
+		says["controller"] = audit.SourceKubernetes
 	}
 	if p.DeletionTimestamp != 0 {
 		out.DeletionTimestamp = timestamp(p.DeletionTimestamp)
-		says["deletionTimestamp"] = sourceKubernetes
+		says["deletionTimestamp"] = audit.SourceKubernetes
 	}
 	if out.Orphaned = o.Orphaned; out.Orphaned {
-		says["orphaned"] = sourceKubernetes
+		says["orphaned"] = audit.SourceKubernetes
 	}
 	if out.Sources == nil {
 		out.Sources = says
@@ -123,42 +86,23 @@ func workloadProto(o *verdict.Owner) *pb.Workload {
 	return out
 }
 
-// lacking are the addresses that an owner was meant to have and has not: what its
-// node tells, and those of its pod in the Kubernetes API. s.mu is held.
-func (s *store) lacking(o *verdict.Owner) []*pb.Intended {
-	if o.Namespace == nil || o.Pod != nil && o.Pod.RuntimeClass {
-		return nil
-	}
-	list := slices.DeleteFunc(intendedProto(o.Namespace.Intended), func(i *pb.Intended) bool {
-		a, err := netip.ParseAddr(i.GetAddress())
-		return err == nil && s.speaks(o.ID, a)
-	})
-	if o.Pod == nil || o.Pod.HostNetwork || o.Pod.Absent || o.Pod.Phase != "Running" {
-		return list
-	}
-	for _, a := range o.Pod.IPs {
-		if !s.holds(o.ID, a) && !s.speaks(o.ID, a) {
-			list = append(list, &pb.Intended{Address: a.String(), Source: sourceKubernetes})
-		}
-	}
-	return list
-}
-
-// holds tells whether an owner has an address by its kernel.
-func (s *store) holds(id string, a netip.Addr) bool {
-	e := s.table.get(a)
-	return e != nil && slices.ContainsFunc(e.holdings, func(h *holding) bool {
-		return h.Kind == verdict.Assigned && h.Interface.Namespace.ID == id
+// lacking returns the addresses that an owner was meant to have and has not. The facts are held.
+func (s *store) lacking(o *verdict.Owner) []audit.Meant {
+	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
+		return m.Source == audit.SourceKubernetes && s.facts.Holds(o.ID, index.AddressOf(m.Address)) || s.speaks(o.ID, m.Address)
 	})
 }
 
-// speaks tells whether the wire shows an address with an owner: a guest in it, or a
+// speaks reports whether the wire shows an address with an owner: a guest in it, or a
 // network stack that is no kernel's (gVisor), may have it.
-func (s *store) speaks(id string, a netip.Addr) bool {
-	e := s.table.get(a)
-	if e == nil {
+func (s *store) speaks(id string, addr netip.Addr) bool {
+	a := index.AddressOf(addr)
+	if !s.facts.Wired(a) {
 		return false
 	}
-	o := e.owner(id)
-	return o != nil && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
+	b := s.builder()
+	defer s.giveBack(b)
+	return slices.ContainsFunc(s.policy.Judge(b.Case(a, false)).Owners, func(o verdict.Owner) bool {
+		return o.ID == id && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
+	})
 }

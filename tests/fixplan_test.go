@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -130,7 +131,7 @@ func (p *planned) plan(findings ...verdict.Finding) string {
 	for i := range findings {
 		f := &findings[i]
 		out := &ipwitnessv1.Finding{Id: strconv.Itoa(i), Kind: f.Kind, Address: f.Address.String(), Severity: ipwitnessv1.Finding_Severity(f.Severity)}
-		for _, fix := range new(verdict.Policy).Tell(f, verdict.PoolUse{}).Fixes {
+		for _, fix := range explain.Finding(f, verdict.PoolUse{}).Fixes {
 			out.Fixes = append(out.Fixes, &ipwitnessv1.Fix{Node: fix.Node, What: fix.What, Command: fix.Command, Manual: fix.Manual})
 		}
 		list = append(list, out)

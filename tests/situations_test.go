@@ -28,11 +28,14 @@ func (l *lab) row(id, addr, rule string) {
 		return // what is wrong must not become the text
 	}
 	situations.Check(l.t, "testdata/situations", id, addr, rule, func() situations.Said {
-		out, err := l.at.Stdout(l.at.Command(binary, "explain", addr))
-		if err != nil {
-			l.t.Fatal(err)
+		ask := func(args ...string) string {
+			out, err := l.at.Stdout(l.at.Command(binary, append([]string{"explain", addr}, args...)...))
+			if err != nil {
+				l.t.Fatal(err)
+			}
+			return out
 		}
-		return situations.Said{Explanation: l.explain(addr), Printed: out}
+		return situations.Said{Explanation: l.explain(addr), Printed: ask(), Case: func() string { return ask("-o", "case") }}
 	})
 }
 

@@ -291,7 +291,7 @@ func (k *cilium) settle() {
 	if moved {
 		was := k.index
 		k.index = k.newIndex()
-		within := Within(prefixes)
+		within := newRanges(prefixes).contain
 		for at, e := range k.endpoints.records {
 			if nodes[e.node] || slices.ContainsFunc(e.addrs, within) {
 				k.move(at, e, &was)

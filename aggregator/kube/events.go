@@ -76,6 +76,22 @@ var dull = []string{
 	"NodeHasNoDiskPressure", "NodeHasSufficientPID", "NodeAllocatableEnforced", conflictReason,
 }
 
+// The feeds of events.
+const (
+	warningFeed   = "events (warnings)"
+	nodeEventFeed = "events (of nodes)"
+)
+
+// EventsHeard reports whether all feeds of events work.
+func (c *Cluster) EventsHeard() bool {
+	if c == nil {
+		return false
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.health.problems[warningFeed] == "" && c.health.problems[nodeEventFeed] == ""
+}
+
 // eventFeeds follow warnings, and what is said of nodes: there even the worst is
 // of type Normal.
 func (c *Cluster) eventFeeds() []*feed {
@@ -91,8 +107,8 @@ func (c *Cluster) eventFeeds() []*feed {
 		}
 	}
 	return []*feed{
-		of("events (warnings)", &c.events.warnings.mirror, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)),
-		of("events (of nodes)", &c.events.normal.mirror, fields.OneTermEqualSelector("involvedObject.kind", "Node"),
+		of(warningFeed, &c.events.warnings.mirror, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)),
+		of(nodeEventFeed, &c.events.normal.mirror, fields.OneTermEqualSelector("involvedObject.kind", "Node"),
 			fields.OneTermNotEqualSelector("type", corev1.EventTypeWarning)),
 	}
 }

@@ -176,6 +176,11 @@ func TestAServerThatCannotTellOfEvents(t *testing.T) {
 	if p := c.Status().GetProblems(); slices.ContainsFunc(p, func(p string) bool { return !strings.HasPrefix(p, "cannot follow events: ") }) {
 		t.Errorf("got problems %q, want those of events only", p)
 	}
+	if c.EventsHeard() {
+		t.Error("got events heard, want them not heard")
+	}
+	f.set(func() { f.broken = "" })
+	until(t, "events are heard", c.EventsHeard)
 }
 
 func TestPodsThatMayNotBeListed(t *testing.T) {

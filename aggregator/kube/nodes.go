@@ -139,10 +139,6 @@ func (r *ranges) contain(a netip.Addr) bool {
 	return found || i > 0 && a.Compare(r.last[i-1]) <= 0
 }
 
-// Within tells of an address whether it is in one of the prefixes, however many there
-// are. It takes their order.
-func Within(prefixes []netip.Prefix) func(netip.Addr) bool { return newRanges(prefixes).contain }
-
 // keepRanges has InPodCIDR say what the nodes say: once for many that changed. It
 // is called under mu.
 func (n *nodes) keepRanges() {

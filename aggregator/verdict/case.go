@@ -14,8 +14,8 @@ type Case struct {
 	Now Stamp
 	// Claims are all ways in which the address is held, in any order.
 	Claims []*Claim
-	// Conflicts are the latest of each id, active or resolved.
-	Conflicts []Conflict
+	// Conflicts is what is remembered of conflicts, the latest of each id, active or resolved.
+	Conflicts []Memory
 
 	// Stations are the interfaces that have a hardware address which a claim names: those on
 	// the node of the claim, and those on other nodes that are in the domain of its link.
@@ -32,6 +32,12 @@ type Case struct {
 	// needed for explanations.
 	Stitches []Stitch
 
+	IPAM
+	Sight
+}
+
+// IPAM is what IPAMs say about the address of a case.
+type IPAM struct {
 	// Pools are the pools that may give the address to somebody, or have.
 	Pools []*Pool
 	// Allocations are what IPAMs say of the address. Vanished are the allocations that are gone
@@ -41,7 +47,10 @@ type Case struct {
 	// Past is what is remembered of the owners' allocations, Before what the last audit found.
 	Past   []Past
 	Before []Finding
+}
 
+// Sight is how far the cluster is seen that the address of a case is in.
+type Sight struct {
 	// InPodCIDR is set if the address is in the range of pods of some node
 	// (Node.spec.podCIDRs).
 	InPodCIDR bool
@@ -106,7 +115,7 @@ type AllocationFacts struct {
 // pod returns what the Kubernetes API says about the pod in a namespace.
 func (c *Case) pod(ns *Namespace) *PodObject {
 	for i := range c.Namespaces {
-		if f := &c.Namespaces[i]; f.Pod != nil && f.Namespace.is(ns) {
+		if f := &c.Namespaces[i]; f.Pod != nil && f.Is(ns) {
 			return f.Pod
 		}
 	}
@@ -115,7 +124,7 @@ func (c *Case) pod(ns *Namespace) *PodObject {
 
 // nested reports whether an agent reports from inside a namespace.
 func (c *Case) nested(ns *Namespace) bool {
-	return slices.ContainsFunc(c.Namespaces, func(f NamespaceFacts) bool { return f.Nested && f.Namespace.is(ns) })
+	return slices.ContainsFunc(c.Namespaces, func(f NamespaceFacts) bool { return f.Nested && f.Is(ns) })
 }
 
 // behind returns the namespace at the other end of an interface; nil if it is not known.
@@ -125,7 +134,7 @@ func (c *Case) behind(port *Interface) *Namespace {
 	}
 	n := port.Namespace.Node
 	for i := range c.Namespaces {
-		if ns := c.Namespaces[i].Namespace; ns.Record == port.Peer && ns.Node.is(n) {
+		if ns := c.Namespaces[i].Namespace; ns.Record == port.Peer && ns.Node.Is(n) {
 			return ns
 		}
 	}
@@ -145,7 +154,7 @@ func (c *Case) node(n *Node) (none NodeFacts) {
 // holders returns the interfaces of a node that have a hardware address.
 func (c *Case) holders(n *Node, mac MAC) (found []*Interface) {
 	for _, i := range c.Stations {
-		if i.MAC == mac && i.Namespace.Node.is(n) {
+		if i.MAC == mac && i.Namespace.Node.Is(n) {
 			found = append(found, i)
 		}
 	}
@@ -159,7 +168,7 @@ func (c *Case) neighbours(l *Link, mac MAC) (found []*Interface) {
 		return nil
 	}
 	for _, i := range c.Stations {
-		if i.MAC == mac && i.Link != nil && l.Domain.is(i.Link.Domain) && !i.Namespace.Node.is(l.Node) {
+		if i.MAC == mac && i.Link != nil && l.Domain.Is(i.Link.Domain) && !i.Namespace.Node.Is(l.Node) {
 			found = append(found, i)
 		}
 	}
@@ -213,20 +222,20 @@ func (n *Node) Key() NodeKey {
 	return NodeKey{n.Name, n.Boot, n.Netns, n.Vouched}
 }
 
-// is reports whether two records are of one node, or both are nil.
-func (n *Node) is(other *Node) bool {
+// Is reports whether two records are of one node, or both are nil.
+func (n *Node) Is(other *Node) bool {
 	return n == other || n != nil && other != nil &&
 		n.Boot == other.Boot && n.Netns == other.Netns && n.Vouched == other.Vouched
 }
 
-// is reports whether two records are of one namespace as one node sees it.
-func (ns *Namespace) is(other *Namespace) bool {
-	return ns == other || ns != nil && other != nil && ns.Record == other.Record && ns.Node.is(other.Node)
+// Is reports whether two records are of one namespace as one node sees it.
+func (ns *Namespace) Is(other *Namespace) bool {
+	return ns == other || ns != nil && other != nil && ns.Record == other.Record && ns.Node.Is(other.Node)
 }
 
-// is reports whether two records are of one interface.
-func (i *Interface) is(other *Interface) bool {
-	return i == other || i != nil && other != nil && i.Index == other.Index && i.Namespace.is(other.Namespace)
+// Is reports whether two records are of one interface.
+func (i *Interface) Is(other *Interface) bool {
+	return i == other || i != nil && other != nil && i.Index == other.Index && i.Namespace.Is(other.Namespace)
 }
 
 // Key returns the identity of the link; the zero key for nil.
@@ -237,9 +246,9 @@ func (l *Link) Key() LinkKey {
 	return LinkKey{l.Node.Key(), l.Name}
 }
 
-// is reports whether two records are of one link, or both are nil.
-func (l *Link) is(other *Link) bool {
-	return l == other || l != nil && other != nil && l.Name == other.Name && l.Node.is(other.Node)
+// Is reports whether two records are of one link, or both are nil.
+func (l *Link) Is(other *Link) bool {
+	return l == other || l != nil && other != nil && l.Name == other.Name && l.Node.Is(other.Node)
 }
 
 // Key returns the identity of the domain: its first link. It is the zero key for nil.
@@ -250,9 +259,9 @@ func (d *Domain) Key() LinkKey {
 	return LinkKey{d.Node.Key(), d.Name}
 }
 
-// is reports whether two records are of one domain. No domain is none of another link's.
-func (d *Domain) is(other *Domain) bool {
-	return d != nil && other != nil && (d == other || d.Name == other.Name && d.Node.is(other.Node))
+// Is reports whether two records are of one domain. No domain is none of another link's.
+func (d *Domain) Is(other *Domain) bool {
+	return d != nil && other != nil && (d == other || d.Name == other.Name && d.Node.Is(other.Node))
 }
 
 // Key returns the identity of the pool; the zero key for nil.
@@ -263,14 +272,14 @@ func (p *Pool) Key() PoolKey {
 	return PoolKey{p.Node.Key(), p.IPAM, p.Name}
 }
 
-// is reports whether two records say the same of one allocation.
-func (al *Allocation) is(other *Allocation) bool {
-	return al.Pool.is(other.Pool) && al.Address == other.Address && al.Node == other.Node && al.Namespace == other.Namespace && al.Pod == other.Pod &&
+// Is reports whether two records say the same of one allocation.
+func (al *Allocation) Is(other *Allocation) bool {
+	return al.Pool.Is(other.Pool) && al.Address == other.Address && al.Node == other.Node && al.Namespace == other.Namespace && al.Pod == other.Pod &&
 		al.ContainerID == other.ContainerID && al.Interface == other.Interface && al.Purpose == other.Purpose && al.Location == other.Location &&
 		al.AllocatedAt == other.AllocatedAt && al.Heard == other.Heard
 }
 
-// is reports whether two records are of one pool, or both are nil.
-func (p *Pool) is(other *Pool) bool {
-	return p == other || p != nil && other != nil && p.IPAM == other.IPAM && p.Name == other.Name && p.Node.is(other.Node)
+// Is reports whether two records are of one pool, or both are nil.
+func (p *Pool) Is(other *Pool) bool {
+	return p == other || p != nil && other != nil && p.IPAM == other.IPAM && p.Name == other.Name && p.Node.Is(other.Node)
 }

@@ -2,9 +2,7 @@ package verdict
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 )
 
 // A cause follows from facts, or it stays unknown. What a cause needs is looked for in
@@ -17,58 +15,32 @@ var causes = []struct {
 }{
 	{CauseOrphanedSandbox, (*inquiry).orphanedSandbox},
 	{CauseSplitBrain, (*inquiry).splitBrain},
-	{CauseExternalDevice, (*inquiry).externalDevice},
-	{CauseTunnelAddress, (*inquiry).tunnelAddress},
-	{CauseIPAMBookedElsewhere, (*inquiry).bookedElsewhere},
-	{CausePodCIDROverlap, (*inquiry).podCIDROverlap},
-	{CauseOverlappingNetworks, (*inquiry).overlappingNetworks},
-	{CauseIPAMStateLost, (*inquiry).stateLost},
-	{CauseStaticAddress, (*inquiry).staticAddress},
+	{CauseExternalDevice, func(q *inquiry) reason { return devices{q}.externalDevice() }},
+	{CauseTunnelAddress, func(q *inquiry) reason { return devices{q}.tunnelAddress() }},
+	{CauseIPAMBookedElsewhere, func(q *inquiry) reason { return records{q}.bookedElsewhere() }},
+	{CausePodCIDROverlap, func(q *inquiry) reason { return ranges{q}.podCIDROverlap() }},
+	{CauseOverlappingNetworks, func(q *inquiry) reason { return ranges{q}.overlappingNetworks() }},
+	{CauseIPAMStateLost, func(q *inquiry) reason { return records{q}.stateLost() }},
+	{CauseStaticAddress, func(q *inquiry) reason { return devices{q}.staticAddress() }},
 }
 
 // reason is why something is the cause of a conflict, or is not; neither, where it
 // cannot be.
 type reason struct {
-	// cause is its name.
-	cause string
-	// short says it in a sentence.
-	short string
-	// facts are what it follows from.
-	facts []string
+	Why
 	// not is why it is not the cause, where that was looked at; open tells that it may
 	// be, but that what would tell is missing.
-	not  string
+	not  Fact
 	open bool
-	// wrong are the owners that are to give the address up, where the cause tells it.
-	wrong []*Owner
-	// pools are those that it is about.
-	pools []*Pool
-	// networks are what has one range, and at who has the address by each; nodes are
-	// those that have one.
-	networks []side
-	at       []*Owner
-	nodes    []*Node
-	// gateway is set if a node has the address as the gateway of pods.
-	gateway bool
-	// kubernetes tells that it is in Node.spec.podCIDRs that the ranges are one,
-	// uncovered that there may be nodes without an agent.
-	kubernetes, uncovered bool
 }
 
-func (r *reason) fits() bool { return len(r.facts) > 0 }
+func (r *reason) fits() bool { return len(r.Facts) > 0 }
 
-func (r *reason) fact(format string, args ...any) {
-	r.facts = append(r.facts, capital(fmt.Sprintf(format, args...)))
-}
+func (r *reason) fact(facts ...Fact) { r.Facts = append(r.Facts, facts...) }
 
-func not(format string, args ...any) reason { return reason{not: fmt.Sprintf(format, args...)} }
+func not(f Fact) reason { return reason{not: f} }
 
-func open(format string, args ...any) reason {
-	return reason{not: fmt.Sprintf(format, args...), open: true}
-}
-
-// mostAsked is of how many owners a cause is looked for: each two are compared.
-const mostAsked = 32
+func open(f Fact) reason { return reason{not: f, open: true} }
 
 // inquiry looks for the cause of one conflict.
 type inquiry struct {
@@ -82,16 +54,25 @@ type inquiry struct {
 	outside []*Allocation
 }
 
-// inquire says of a conflict why it came about, and what is known of that.
-func (j *judging) inquire(c *Conflict) reason {
-	q := inquiry{judging: j, c: c}
-	for i := range c.Owners[:min(len(c.Owners), mostAsked)] {
-		q.owners = append(q.owners, &c.Owners[i])
+// inquire finds out why a conflict came about, and what is known of that.
+func (j *judging) inquire(c *Conflict) {
+	q := inquiry{judging: j, c: c, owners: c.Parties()}
+	q.gather()
+	c.Pools, c.Why = q.pools, q.why()
+	c.Checks = q.checks()
+	for _, o := range q.owners {
+		c.Titles = append(c.Titles, q.title(o))
 	}
-	all := slices.SortedFunc(slices.Values(j.in.Allocations), func(a, b AllocationFacts) int { return compareAllocations(a.Allocation, b.Allocation) })
-	c.Allocations = nil
+	if keep, right := c.Rightful(q.owners); keep != nil {
+		c.Keeper, c.Right = keep.ID, right
+	}
+}
+
+// gather lists the pools and allocations of IPAMs, always in one order.
+func (q *inquiry) gather() {
+	all := slices.SortedFunc(slices.Values(q.in.Allocations), func(a, b AllocationFacts) int { return compareAllocations(a.Allocation, b.Allocation) })
 	for _, al := range all {
-		c.Allocations = append(c.Allocations, al.Allocation)
+		q.c.Allocations = append(q.c.Allocations, al.Allocation)
 		if al.Pool.IPAM == KubernetesAPI {
 			continue
 		}
@@ -100,44 +81,34 @@ func (j *judging) inquire(c *Conflict) reason {
 			q.outside = append(q.outside, al.Allocation)
 		}
 	}
-	for _, p := range j.in.Pools {
+	for _, p := range q.in.Pools {
 		if p.IPAM != KubernetesAPI {
 			q.pools = append(q.pools, p)
 		}
 	}
 	for _, al := range q.allocations {
-		if !slices.ContainsFunc(q.pools, al.Pool.is) {
+		if !slices.ContainsFunc(q.pools, al.Pool.Is) {
 			q.pools = append(q.pools, al.Pool)
 		}
 	}
+	slices.SortFunc(q.pools, comparePools)
+}
 
-	slices.SortFunc(q.pools, comparePools) // so that one thing is always said in one way
-
-	found := reason{cause: CauseUnknown}
-	var excluded []reason
+// why returns the first cause that fits, and why the others do not.
+func (q *inquiry) why() Why {
+	found := Why{Cause: CauseUnknown}
+	var others []RuledOut
 	for _, cause := range causes {
-		r := cause.ask(&q)
-		r.cause = cause.name
+		r := cause.ask(q)
 		switch {
-		case r.fits() && found.cause == CauseUnknown:
-			found = r
-		case !r.fits() && r.not != "":
-			excluded = append(excluded, r)
+		case r.fits() && found.Cause == CauseUnknown:
+			found = r.Why
+			found.Cause = cause.name
+		case !r.fits() && r.not.Kind != "":
+			others = append(others, RuledOut{Cause: cause.name, Fact: r.not, Open: r.open})
 		}
 	}
-	c.Excluded = nil
-	for _, r := range excluded {
-		if !r.open || found.cause == CauseUnknown {
-			c.Excluded = append(c.Excluded, Exclusion{r.cause, r.not})
-		}
-	}
-	c.Cause, c.Because = found.cause, found.facts
-	c.Diagnosis = q.diagnosis()
-	c.Keeper, c.Right = "", RightUndecided
-	if keep, right := q.rightful(q.owners); keep != nil {
-		c.Keeper, c.Right = keep.ID, right
-	}
-	c.Remedy = readable(q.remedy(&found))
+	found.RuledOut = slices.DeleteFunc(others, func(r RuledOut) bool { return r.Open && found.Cause != CauseUnknown })
 	return found
 }
 
@@ -157,53 +128,59 @@ func (q *inquiry) pairs(yield func(a, b *Owner) bool) {
 
 // orphanedSandbox: the Kubernetes API has the pod of an owner no more.
 func (q *inquiry) orphanedSandbox() (r reason) {
-	if r.wrong = orphans(q.c.Owners); len(r.wrong) > 0 { // also of a launcher that has ended after a migration
-		for _, o := range r.wrong {
-			if o.Pod.Absent {
-				r.fact("The Kubernetes API has no %s: its sandbox on node %s was left behind.", o.exactly(), o.Node.Name)
-			} else {
-				r.fact("%s has ended (%s), but its sandbox on node %s was left behind.", o.name(), o.Pod.Phase, o.Node.Name)
+	if gone := orphans(q.c.Owners); len(gone) > 0 { // also of a launcher that has ended after a migration
+		for _, o := range gone {
+			r.Wrong = append(r.Wrong, o.ID)
+			left := Fact{Kind: FactSandboxLeft, Owners: ids(o)}
+			if !o.Pod.Absent {
+				left.Text = o.Pod.Phase
 			}
+			r.fact(left)
 		}
-		r.short = strings.Join(r.facts, " ")
+		r.Headline = &Fact{Kind: FactSandboxLeft, Owners: r.Wrong}
 		return r
 	}
 	if q.c.Expected() {
 		return reason{}
 	}
-	var there []string
+	var there []*Owner
 	for _, o := range q.owners {
-		if o.kind() == Pod && o.Assigned {
-			if o.Pod == nil || o.Pod.Absent || o.Pod.ended() {
+		if o.Kind() == Pod && o.Assigned {
+			if o.Pod == nil || o.Pod.Absent || o.Pod.Ended() {
 				return reason{} // it is not asked, or may not know yet
 			}
-			there = append(there, o.name())
+			there = append(there, o)
 		}
 	}
-	switch len(there) {
-	case 0:
+	if len(there) == 0 {
 		return reason{}
-	case 1:
-		return not("the Kubernetes API has %s, which has not ended", there[0])
 	}
-	return not("the Kubernetes API has %s, and none of them has ended", list(there))
+	return not(Fact{Kind: NotPodsThere, Owners: ids(there...)})
 }
 
 // splitBrain: an address that may move is at both ends.
 func (q *inquiry) splitBrain() (r reason) {
-	names := list(each(q.c.Owners, (*Owner).name))
 	switch c := q.c; {
 	case c.Rule == RuleSameVM && c.Phase == Confirmed:
-		r.fact("%s run one virtual machine, and have had its address for longer than the %s that a migration may take.", names, q.policy.MigrationGrace)
+		r.fact(Fact{Kind: FactOneMachine})
 	case c.Rule == RuleSplitBrain && c.Kind == LinkScope:
-		r.fact("%s are on one link, where an address can move from one to the other.", names)
+		r.fact(Fact{Kind: FactOneLink})
 		if c.Phase == Confirmed {
-			r.fact("They have had it for longer than the %s that a hand-over may take.", q.policy.HandoverGrace)
+			r.fact(Fact{Kind: FactBeyondGrace})
 		}
 	case c.Rule == RuleSplitBrain:
-		return not("%s are on no link in common that is known: an address cannot move from one to the other", names)
+		return not(Fact{Kind: NotOneLink})
 	}
 	return r
+}
+
+// ids returns the ids of owners.
+func ids(owners ...*Owner) []string {
+	all := make([]string, len(owners))
+	for i, o := range owners {
+		all[i] = o.ID
+	}
+	return all
 }
 
 // comparePools orders pools, those of the whole cluster first.

@@ -1,20 +1,18 @@
 package verdict
 
-import (
-	"fmt"
-	"slices"
-)
+import "slices"
 
-// Causes that the records of an IPAM tell.
+// records finds the causes that the records of an IPAM tell.
+type records struct{ *inquiry }
 
 // bookedElsewhere: IPAM had the address for another node or pod than the one that held
 // it, and freed it with that.
-func (q *inquiry) bookedElsewhere() (r reason) {
+func (q records) bookedElsewhere() (r reason) {
 	if !q.plain() {
 		return reason{}
 	}
 	for _, o := range q.owners {
-		if o.Namespace == nil || o.kind() == Host || !q.rivalGiven(o) {
+		if o.Namespace == nil || o.Kind() == Host || !q.rivalGiven(o) {
 			continue
 		}
 		past := q.elsewhere(o)
@@ -22,54 +20,55 @@ func (q *inquiry) bookedElsewhere() (r reason) {
 		if past == nil && nodename == "" {
 			continue
 		}
-		r.wrong = append(r.wrong, o)
+		r.Wrong = append(r.Wrong, o.ID)
 		if past != nil {
 			al := past.Allocation
-			r.pools = append(r.pools, al.Pool)
-			r.short = fmt.Sprintf("IPAM had it for %s while %s had it, and freed it with that.", al.whom(), o.placed())
-			r.fact("%s had it for %s while %s had it (known since %s).", callPool(al.Pool), al.whom(), o.placed(), when(past.Since))
+			r.From = append(r.From, al.Pool)
+			r.Headline = &Fact{Kind: HeadAllocatedElsewhere, Owners: ids(o), Records: al.records()}
+			r.fact(Fact{Kind: FactAllocatedElsewhere, Owners: ids(o), Pool: al.Pool.Label(), Records: al.records(), At: past.Since})
 		}
 		if nodename != "" {
 			if past == nil {
-				r.short = fmt.Sprintf("Calico books the addresses of pods on node %s for node %s, and frees them with that.", o.Node.Name, nodename)
+				r.Headline = &Fact{Kind: HeadWrongNodename, Owners: ids(o), Text: nodename}
 			}
-			r.fact("/var/lib/calico/nodename on node %s says %s: Calico books the addresses of its pods for that node.", o.Node.Name, nodename)
+			r.fact(Fact{Kind: FactWrongNodename, Owners: ids(o), Text: nodename})
 		}
 	}
 	if r.fits() {
-		for _, p := range r.about(q) {
-			r.fact("%s", q.record(p))
+		for _, p := range q.about(r.From) {
+			r.fact(q.record(p))
 		}
 		return r
 	}
+	return q.neverElsewhere()
+}
+
+// neverElsewhere returns why IPAM did not have the address for another node or pod.
+func (q records) neverElsewhere() reason {
 	var nodes []string
 	for _, o := range q.owners {
 		if name := o.Node.CalicoNodename; name != "" && o.Namespace != nil {
 			switch {
-			case o.sameNode(name):
+			case o.OnNode(name):
 				nodes = append(nodes, o.Node.Name)
 			case !q.ofCalico():
-				return not("/var/lib/calico/nodename on node %s says %s, but no IPPool of Calico has the address", o.Node.Name, name)
+				return not(Fact{Kind: NotCalico, Nodes: []string{o.Node.Name}, Text: name})
 			}
 		}
 	}
 	for _, p := range q.pools {
 		if p.Node == nil && p.State == PoolKnown && q.pods() {
-			reason := not("as far as is remembered, %s never had it for another node or pod than its holder's", callPool(p))
-			if len(nodes) > 0 {
-				reason.not += fmt.Sprintf("; /var/lib/calico/nodename is right on %s", list(nodes))
-			}
-			return reason
+			return not(Fact{Kind: NotElsewhere, Pool: p.Label(), Nodes: nodes})
 		}
 	}
 	return reason{}
 }
 
-// about are the pools of a reason, or all that have records of the address.
-func (r *reason) about(q *inquiry) []*Pool {
-	var pools []*Pool
+// about returns those of some pools that have records of the address, or all that have if there
+// are none.
+func (q *inquiry) about(some []*Pool) (pools []*Pool) {
 	for _, al := range q.allocations {
-		if !slices.ContainsFunc(pools, al.Pool.is) && (len(r.pools) == 0 || slices.ContainsFunc(r.pools, al.Pool.is)) {
+		if !slices.ContainsFunc(pools, al.Pool.Is) && (len(some) == 0 || slices.ContainsFunc(some, al.Pool.Is)) {
 			pools = append(pools, al.Pool)
 		}
 	}
@@ -77,13 +76,13 @@ func (r *reason) about(q *inquiry) []*Pool {
 }
 
 // rivalGiven tells whether somebody else than an owner was given the address.
-func (q *inquiry) rivalGiven(o *Owner) bool {
+func (q records) rivalGiven(o *Owner) bool {
 	return slices.ContainsFunc(q.owners, func(other *Owner) bool { return other != o && q.given(other) })
 }
 
 // elsewhere is what is remembered of an owner that IPAM had for somebody else: for
 // nobody who has the address now, as IPAM has it for those rightly.
-func (q *inquiry) elsewhere(o *Owner) *Past {
+func (q records) elsewhere(o *Owner) *Past {
 	past := q.remembered(o, FindingBookedElsewhere)
 	if past == nil || past.Allocation == nil || q.vanished(o) != nil {
 		return nil
@@ -94,7 +93,7 @@ func (q *inquiry) elsewhere(o *Owner) *Past {
 			return nil
 		}
 	}
-	if al.Node != "" && !o.sameNode(al.Node) {
+	if al.Node != "" && !o.OnNode(al.Node) {
 		return past
 	}
 	for _, rival := range q.owners {
@@ -107,9 +106,9 @@ func (q *inquiry) elsewhere(o *Owner) *Past {
 
 // wrongNodename is the node that Calico's plugin books for on an owner's node, where
 // that is another one; empty where it is right, or nothing of Calico's is concerned.
-func (q *inquiry) wrongNodename(o *Owner) string {
+func (q records) wrongNodename(o *Owner) string {
 	name := o.Node.CalicoNodename
-	if name == "" || o.sameNode(name) || !q.ofCalico() || q.bookedFor(nil, o) == booked || q.vanished(o) != nil {
+	if name == "" || o.OnNode(name) || !q.ofCalico() || q.bookedFor(nil, o) == booked || q.vanished(o) != nil {
 		return ""
 	}
 	return name
@@ -121,21 +120,16 @@ func (q *inquiry) ofCalico() bool {
 }
 
 // stateLost: an IPAM gave the address twice, as it forgot that it had.
-func (q *inquiry) stateLost() reason {
+func (q records) stateLost() reason {
 	if !q.plain() {
 		return reason{}
 	}
 	var excluded reason
 	for _, p := range q.pools {
-		var mine []*Owner
-		for _, o := range q.owners {
-			if q.gave(p, o) {
-				mine = append(mine, o)
-			}
-		}
+		mine := those(q.owners, func(o *Owner) bool { return q.gave(p, o) })
 		if len(mine) < 2 {
-			if len(mine) == 1 && excluded.not == "" {
-				excluded = not("%s gave it to %s alone, as far as is known", callPool(p), mine[0].name())
+			if len(mine) == 1 && excluded.not.Kind == "" {
+				excluded = not(Fact{Kind: NotGivenTwice, Pool: p.Label(), Owners: ids(mine...)})
 			}
 			continue
 		}
@@ -145,16 +139,16 @@ func (q *inquiry) stateLost() reason {
 		}
 		excluded = r
 	}
-	if excluded.not != "" {
+	if excluded.not.Kind != "" {
 		return excluded
 	}
 	return q.noRecords()
 }
 
 // forgotten says of whom a pool has no record that it gave the address to.
-func (q *inquiry) forgotten(p *Pool, mine []*Owner) (r reason) {
+func (q records) forgotten(p *Pool, mine []*Owner) (r reason) {
 	if p.State == PoolReading {
-		return open("the records of %s are still being read", callPool(p))
+		return open(Fact{Kind: NotRead, Pool: p.Label()})
 	}
 	free := q.allocationsOf(p)
 	var lost, unsure []*Owner
@@ -174,37 +168,34 @@ func (q *inquiry) forgotten(p *Pool, mine []*Owner) (r reason) {
 	readable := p.State == PoolKnown || p.State == PoolMissing
 	switch {
 	case !readable && !q.oneNetwork(p, mine):
-		return open("the records of %s cannot be read now%s", callPool(p), after(": ", p.Problem))
+		return open(Fact{Kind: NotReadable, Pool: p.Label(), Text: p.Problem})
 	case readable && len(lost) == 0 && len(unsure) <= len(free):
-		return not("%s has it for %s", callPool(p), list(names(mine)))
+		return not(Fact{Kind: NotLost, Pool: p.Label(), Owners: ids(mine...)})
 	}
 	for _, o := range lost {
 		if o.Pod != nil && o.Pod.DeletionTimestamp != 0 {
-			return not("%s is being deleted: plugins free an address before they take it away", o.name())
+			return not(Fact{Kind: NotYetFree, Owners: ids(o)})
 		}
 	}
-	r.pools = []*Pool{p}
+	r.From = []*Pool{p}
 	for _, o := range mine {
-		if gift := q.gift(o); gift != "" {
-			r.fact("%s", gift)
-		}
+		r.fact(q.gift(o)...)
 	}
-	r.fact("%s", q.record(p))
+	r.fact(q.record(p))
+	r.Headline = &Fact{Kind: HeadRecordLost, Pool: p.Label()}
 	switch {
 	case !readable:
-		r.fact("While its records are whole, %s gives no address of a network twice.", p.IPAM)
-		r.short = fmt.Sprintf("Records of %s were lost: it gave the address twice.", shortPool(p))
+		r.fact(Fact{Kind: FactNeverTwice, Pool: p.Label()})
+		r.Headline.Kind = HeadRecordsLost
 	case len(lost) > 0 && len(lost) < len(mine):
-		r.short = fmt.Sprintf("The record that %s had for %s is lost, so it gave the address out again.", shortPool(p), list(names(lost)))
-	default:
-		r.short = fmt.Sprintf("The record that %s had of it is lost, so it gave the address out again.", shortPool(p))
+		r.Headline.Owners = ids(lost...)
 	}
 	if p.LostAt != 0 {
-		r.fact("All of its records were lost at %s%s.", when(p.LostAt), counted(p.Lost))
+		r.fact(Fact{Kind: FactRecordsLost, Pool: p.Label(), At: p.LostAt, Count: p.Lost})
 	}
 	for _, o := range mine {
 		if past := q.vanished(o); past != nil {
-			r.fact("Its record of %s vanished at %s.", o.name(), when(past.Since))
+			r.fact(Fact{Kind: FactRecordVanished, Pool: p.Label(), Owners: ids(o), At: past.Since})
 		}
 	}
 	return r
@@ -212,71 +203,38 @@ func (q *inquiry) forgotten(p *Pool, mine []*Owner) (r reason) {
 
 // oneNetwork tells whether a pool of one node gave the address to all of some owners
 // for one network: with whole records it cannot.
-func (q *inquiry) oneNetwork(p *Pool, mine []*Owner) bool {
+func (q records) oneNetwork(p *Pool, mine []*Owner) bool {
 	network := mine[0].network()
 	return p.IPAM == HostLocal && network != "" &&
 		!slices.ContainsFunc(mine, func(o *Owner) bool { return o.network() != network })
 }
 
 // noRecords says that IPAM would have to be asked, and is not known.
-func (q *inquiry) noRecords() reason {
-	var given []*Owner
-	for _, o := range q.owners {
-		if q.given(o) {
-			given = append(given, o)
-		}
-	}
+func (q records) noRecords() reason {
+	given := those(q.owners, q.given)
 	if len(given) < 2 || len(q.pools) > 0 && q.allKnown() {
 		return reason{}
 	}
 	network := given[0].network()
 	for _, o := range given {
-		if o.network() != network || !o.Node.is(given[0].Node) {
+		if o.network() != network || !o.Node.Is(given[0].Node) {
 			network = ""
 		}
 	}
-	because := ""
-	if network != "" {
-		because = fmt.Sprintf("both were given it by one network (%s), as when IPAM forgets; but ", network)
-	}
-	return open("%sno IPAM records of %s are known that have it", because, nodesOf(given))
+	return open(Fact{Kind: NotRecorded, Network: network, Nodes: nodesOf(given)})
 }
 
 // allKnown tells whether all pools that may have the address are known.
-func (q *inquiry) allKnown() bool {
+func (q records) allKnown() bool {
 	return !slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.State != PoolKnown })
 }
 
-// counted says how many records were lost.
-func counted(n uint32) string {
-	switch n {
-	case 0:
-		return ""
-	case 1:
-		return " (there was one)"
-	}
-	return fmt.Sprintf(" (there were %d)", n)
-}
-
-// names names owners.
-func names(owners []*Owner) []string {
-	words := make([]string, 0, len(owners))
+// nodesOf returns the names of the nodes of owners.
+func nodesOf(owners []*Owner) (names []string) {
 	for _, o := range owners {
-		words = append(words, o.name())
-	}
-	return words
-}
-
-// nodesOf names the nodes of owners.
-func nodesOf(owners []*Owner) string {
-	var words []string
-	for _, o := range owners {
-		if !slices.Contains(words, o.Node.Name) {
-			words = append(words, o.Node.Name)
+		if !slices.Contains(names, o.Node.Name) {
+			names = append(names, o.Node.Name)
 		}
 	}
-	if len(words) == 1 {
-		return "node " + words[0]
-	}
-	return "nodes " + list(words)
+	return names
 }

@@ -1,57 +1,34 @@
 package verdict
 
 import (
-	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 )
 
-// Causes that lie in the ranges that addresses are given from.
-
-// side is what one of two owners has the address from.
-type side struct {
-	// name is in words: a network, or a bridge.
-	name string
-	// network is a CNI network; empty for none.
-	network string
-	// ranges is what it gives addresses from; empty where that is not known.
-	ranges string
-	node   *Node
-	pool   *Pool
-	// device is the bridge; empty for none.
-	device string
-}
-
-// String names the side and its range.
-func (s side) String() string {
-	if s.ranges == "" {
-		return s.name
-	}
-	return s.name + " (" + s.ranges + ")"
-}
+// ranges finds the causes that lie in the ranges that addresses are given from.
+type ranges struct{ *inquiry }
 
 // ownRange is the range of the node that an owner has the address from: by a pool of
 // its own, the range of pods that Kubernetes gave it, or the prefix of a bridge whose
 // ports a CNI network gave addresses.
-func (q *inquiry) ownRange(o *Owner) (s side, ok bool) {
-	s = side{name: "node " + o.Node.Name, node: o.Node}
+func (q ranges) ownRange(o *Owner) (s Origin, ok bool) {
+	s = Origin{Owner: o.ID, Node: o.Node.Key()}
 	for _, p := range q.pools {
-		if p.Node.is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bookedFor(p, o) == booked) {
-			s.pool, s.ranges = p, rangesOf(p)
+		if p.Node.Is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bookedFor(p, o) == booked) {
+			s.Pool, s.Ranges = p, rangesOf(p)
 			return s, true
 		}
 	}
-	if o.kind() == Host { // the gateway of its pods
+	if o.Kind() == Host { // the gateway of its pods
 		for _, p := range q.in.node(o.Node).Pools {
 			if i := o.Interface; p.Device == i.Name && i.bridge() && (p.Contains(q.c.Address) || slices.Contains(p.Gateways, q.c.Address)) {
-				s.pool, s.ranges = p, rangesOf(p)
+				s.Pool, s.Ranges = p, rangesOf(p)
 				return s, true
 			}
 		}
 	}
 	if prefix := q.prefixOf(o); o.network() != "" && prefix.IsValid() && q.c.Kind == NetworkScope {
-		s.ranges, s.device = prefix.String(), o.Interface.Link.Name
+		s.Ranges, s.Device = rangeOf(prefix), o.Interface.Link.Name
 		return s, true
 	}
 	return s, false
@@ -60,7 +37,7 @@ func (q *inquiry) ownRange(o *Owner) (s side, ok bool) {
 // prefixOf is the prefix of the bridge that an owner's interface is on: what the node
 // has on it, or what a CNI network gave with the address. It is invalid where it is not
 // known, or is that of a LAN.
-func (q *inquiry) prefixOf(o *Owner) netip.Prefix {
+func (q ranges) prefixOf(o *Owner) netip.Prefix {
 	l := o.Interface.Link
 	if o.Namespace == nil || l == nil || l.Kind != Bridge || l.Domain != nil {
 		return netip.Prefix{}
@@ -74,7 +51,7 @@ func (q *inquiry) prefixOf(o *Owner) netip.Prefix {
 		}
 	}
 	for _, c := range o.Claims {
-		if bits := int(c.PrefixLength); c.counts() && l.Routed && o.network() != "" && c.Network == o.network() && bits > 0 && bits < q.c.Address.BitLen() {
+		if bits := int(c.PrefixLength); c.Counts() && l.Routed && o.network() != "" && c.Network == o.network() && bits > 0 && bits < q.c.Address.BitLen() {
 			return netip.PrefixFrom(q.c.Address, bits).Masked()
 		}
 	}
@@ -82,65 +59,24 @@ func (q *inquiry) prefixOf(o *Owner) netip.Prefix {
 }
 
 // podCIDROverlap: two nodes give pods addresses of one range.
-func (q *inquiry) podCIDROverlap() (r reason) {
+func (q ranges) podCIDROverlap() (r reason) {
 	if !q.plain() {
 		return reason{}
 	}
 	var excluded reason
 	q.pairs(func(a, b *Owner) bool {
-		if a.Node.is(b.Node) || a.Namespace == nil || b.Namespace == nil || compareOwners(*a, *b) > 0 {
+		if a.Node.Is(b.Node) || a.Namespace == nil || b.Namespace == nil || compareOwners(*a, *b) > 0 {
 			return true
 		}
-		if p := q.widePool(a, b); p != nil {
-			excluded = not("%s gives addresses for the whole cluster, and not by node", callPool(p))
-			return true
-		}
-		kubernetes := q.in.node(a.Node).InPodCIDR && q.in.node(b.Node).InPodCIDR && q.podLike(a) && q.podLike(b)
-		x, known := q.ownRange(a)
-		y, both := q.ownRange(b)
+		one := q.rangesOfNodes(a, b)
 		switch {
-		case kubernetes, known && both:
-		case q.in.InPodCIDR:
-			excluded = not("it is in the range of pods of %s", q.rangeHolders(a.Node, b.Node))
-			return true
-		case known && !both || both && !known:
-			other := b
-			if both {
-				other = a
-			}
-			excluded = open("no range of node %s is known that %s has it from", other.Node.Name, other.name())
-			return true
-		case q.given(a) && q.given(b):
-			excluded = open("no ranges are known that nodes %s and %s give addresses of pods from", a.Node.Name, b.Node.Name)
-			return true
-		case q.pods():
-			excluded = open("no CNI network is known to have given it to both")
-			return true
-		default:
-			return true
+		case one.fits():
+			r = one
+			return false
+		case one.not.Kind != "":
+			excluded = one
 		}
-		r.nodes, r.kubernetes = []*Node{a.Node, b.Node}, kubernetes
-		r.short = fmt.Sprintf("Nodes %s and %s give pods addresses of one range%s.", a.Node.Name, b.Node.Name, after(", ", common(x, y)))
-		if kubernetes {
-			r.fact("It is in the range of pods of node %s and in that of node %s (Node.spec.podCIDRs).", a.Node.Name, b.Node.Name)
-		}
-		for i, s := range []side{x, y} {
-			o := []*Owner{a, b}[i]
-			switch {
-			case i == 0 && !known, i == 1 && !both:
-				continue
-			case s.pool != nil:
-				r.pools = append(r.pools, s.pool)
-				r.fact("%s gives addresses from %s.", callPool(s.pool), cmp.Or(s.ranges, "a range that has it"))
-			default:
-				r.fact("Pods on %s of node %s have addresses of %s.", s.device, s.node.Name, s.ranges)
-			}
-			r.networks = append(r.networks, s)
-			if gift := q.gift(o); gift != "" {
-				r.fact("%s", gift)
-			}
-		}
-		return false
+		return true
 	})
 	if !r.fits() {
 		return excluded
@@ -148,20 +84,71 @@ func (q *inquiry) podCIDROverlap() (r reason) {
 	return r
 }
 
-// rangeHolders names which of two nodes have the address in their range of pods.
-func (q *inquiry) rangeHolders(a, b *Node) string {
+// rangesOfNodes compares the ranges of the nodes of two owners.
+func (q ranges) rangesOfNodes(a, b *Owner) (r reason) {
+	if p := q.widePool(a, b); p != nil {
+		return not(Fact{Kind: NotByNode, Pool: p.Label()})
+	}
+	nodes := []string{a.Node.Name, b.Node.Name}
+	x, known := q.ownRange(a)
+	y, both := q.ownRange(b)
+	r.Kubernetes = q.in.node(a.Node).InPodCIDR && q.in.node(b.Node).InPodCIDR && q.podLike(a) && q.podLike(b)
+	switch {
+	case r.Kubernetes, known && both:
+	case q.in.InPodCIDR:
+		return not(Fact{Kind: NotInPodCIDRs, Nodes: q.rangeHolders(a.Node, b.Node)})
+	case known:
+		return open(Fact{Kind: NotRangeOf, Owners: ids(b)})
+	case both:
+		return open(Fact{Kind: NotRangeOf, Owners: ids(a)})
+	case q.given(a) && q.given(b):
+		return open(Fact{Kind: NotRangesOf, Nodes: nodes})
+	case q.pods():
+		return open(Fact{Kind: NotGivenToBoth})
+	default:
+		return reason{}
+	}
+	r.Headline = &Fact{Kind: HeadOneRange, Nodes: nodes}
+	if x.Ranges.equal(y.Ranges) {
+		r.Headline.Ranges = x.Ranges
+	}
+	if r.Kubernetes {
+		r.fact(Fact{Kind: FactInPodCIDRs, Nodes: nodes})
+	}
+	for i, s := range []Origin{x, y} {
+		o := []*Owner{a, b}[i]
+		if i == 0 && !known || i == 1 && !both {
+			s.Device, s.Pool = "", nil
+			r.Networks = append(r.Networks, s)
+			continue
+		}
+		if s.Pool != nil {
+			r.From = append(r.From, s.Pool)
+			r.fact(Fact{Kind: FactPoolRange, Pool: s.Pool.Label(), Ranges: s.Ranges})
+		} else {
+			r.fact(Fact{Kind: FactBridgeRange, Device: s.Device, Nodes: []string{s.Node.Name}, Ranges: s.Ranges})
+		}
+		r.Networks = append(r.Networks, s)
+		r.fact(q.gift(o)...)
+	}
+	return r
+}
+
+// rangeHolders returns which of two nodes has the address in its range of pods, and the other
+// one; none if neither has.
+func (q ranges) rangeHolders(a, b *Node) []string {
 	switch {
 	case q.in.node(a).InPodCIDR:
-		return fmt.Sprintf("node %s only, and not of node %s", a.Name, b.Name)
+		return []string{a.Name, b.Name}
 	case q.in.node(b).InPodCIDR:
-		return fmt.Sprintf("node %s only, and not of node %s", b.Name, a.Name)
+		return []string{b.Name, a.Name}
 	}
-	return "another node than these"
+	return nil
 }
 
 // widePool is a pool of the whole cluster that gave the address to one of two owners;
 // nil for none.
-func (q *inquiry) widePool(a, b *Owner) *Pool {
+func (q ranges) widePool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
 		if p.Node == nil && (q.gave(p, a) || q.gave(p, b)) {
 			return p
@@ -172,102 +159,61 @@ func (q *inquiry) widePool(a, b *Owner) *Pool {
 
 // podLike tells whether an owner has the address as a pod has, or is where a node has
 // it for its pods.
-func (q *inquiry) podLike(o *Owner) bool {
-	if o.kind() == Host {
-		return o.Assigned && o.Interface.bridge() && !madeByDocker(o.Interface.Name) || o.Interface.portOfPod()
+func (q ranges) podLike(o *Owner) bool {
+	if o.Kind() == Host {
+		return o.Assigned && o.Interface.bridge() && !MadeByEngine(o.Interface.Name) || o.Interface.portOfPod()
 	}
-	return o.kind() == Pod && q.given(o)
-}
-
-// common is the range of two that is the narrower one, where it is in the other.
-func common(a, b side) string {
-	if a.ranges == b.ranges {
-		return a.ranges
-	}
-	return ""
+	return o.Kind() == Pod && q.given(o)
 }
 
 // origin is what an owner has the address from, on one node: a CNI network, or a bridge
 // in whose prefix it is.
-func (q *inquiry) origin(o *Owner) (s side, ok bool) {
+func (q ranges) origin(o *Owner) (s Origin, ok bool) {
 	if o.Namespace == nil {
 		return s, false
 	}
 	i := o.Interface
-	s.node = o.Node
+	s.Owner, s.Node, s.Network = o.ID, o.Node.Key(), o.network()
 	if i.Link != nil && i.Link.Kind == Bridge {
-		s.device = i.Link.Name
+		s.Device = i.Link.Name
 	}
-	prefix := q.prefixOf(o)
-	if prefix.IsValid() {
-		s.ranges = prefix.String()
-	}
-	if n := o.network(); n != "" {
-		s.name, s.network = "network "+n, n
+	s.Ranges = rangeOf(q.prefixOf(o))
+	if s.Network != "" {
 		for _, p := range q.pools {
-			if serves, _ := p.Serves(n); serves && q.gave(p, o) {
-				s.pool = p
-				s.ranges = cmp.Or(rangesOf(p), s.ranges)
+			if serves, _ := p.Serves(s.Network); serves && q.gave(p, o) {
+				s.Pool = p
+				if len(p.Ranges) > 0 {
+					s.Ranges = rangesOf(p)
+				}
 			}
 		}
 		return s, true
 	}
-	if o.kind() == Host && (!i.bridge() || !madeByDocker(i.Name)) {
+	if o.Kind() == Host && (!i.bridge() || !MadeByEngine(i.Name)) {
 		return s, false // it is an address of its own, and no network's
 	}
-	s.name = "bridge " + s.device
-	return s, s.device != "" && prefix.IsValid()
+	return s, s.Device != "" && s.Ranges.Bridge
 }
 
 // overlappingNetworks: two networks that meet give addresses of one range.
-func (q *inquiry) overlappingNetworks() (r reason) {
+func (q ranges) overlappingNetworks() (r reason) {
 	if !q.plain() {
 		return reason{}
 	}
 	var excluded reason
 	q.pairs(func(a, b *Owner) bool {
-		if compareOwners(*a, *b) > 0 || !a.Node.is(b.Node) && q.c.Kind != LinkScope {
+		if compareOwners(*a, *b) > 0 || !a.Node.Is(b.Node) && q.c.Kind != LinkScope {
 			return true
 		}
-		x, known := q.origin(a)
-		y, both := q.origin(b)
+		one := q.rangesOfNetworks(a, b)
 		switch {
-		case !known || !both:
-			return true
-		case x.name == y.name && a.network() != "":
-			excluded = not("%s gave it to both", x.name)
-			return true
-		case x.network == "" && y.network == "" && x.name == y.name:
-			return true // of neither is known who gave it
-		case x.name == y.name, x.device != "" && x.device == y.device && (a.network() == "" || b.network() == ""):
-			excluded = not("both are on bridge %s", x.device)
-			return true
-		case q.onePool(a, b) != nil:
-			excluded = not("%s gives the addresses of both networks", callPool(q.onePool(a, b)))
-			return true
+		case one.fits():
+			r = one
+			return false
+		case one.not.Kind != "":
+			excluded = one
 		}
-		r.networks, r.at = []side{x, y}, []*Owner{a, b}
-		r.short = fmt.Sprintf("%s and %s have overlapping ranges%s.", capital(x.name), y.name, where(a, b))
-		for k, s := range r.networks {
-			o := []*Owner{a, b}[k]
-			if gift := q.gift(o); gift != "" {
-				r.fact("%s", gift)
-			} else {
-				r.fact("%s is on %s.", o.placed(), s.name)
-			}
-			if s.pool != nil {
-				r.pools = append(r.pools, s.pool)
-			}
-			if s.ranges != "" {
-				r.fact("%s has addresses of %s.", s.name, s.ranges)
-			}
-		}
-		if a.Node.is(b.Node) {
-			r.fact("Node %s has both networks, and they meet there.", a.Node.Name)
-		} else {
-			r.fact("They meet on link %s.", q.c.Scope)
-		}
-		return false
+		return true
 	})
 	if !r.fits() {
 		return excluded
@@ -275,18 +221,54 @@ func (q *inquiry) overlappingNetworks() (r reason) {
 	return r
 }
 
-func where(a, b *Owner) string {
-	if a.Node.is(b.Node) {
-		return " on node " + a.Node.Name
+// rangesOfNetworks compares the ranges of the networks of two owners.
+func (q ranges) rangesOfNetworks(a, b *Owner) (r reason) {
+	x, known := q.origin(a)
+	y, both := q.origin(b)
+	bridges, one := x.Network == "" && y.Network == "", x.Network == y.Network && (x.Network != "" || x.Device == y.Device)
+	switch {
+	case !known || !both:
+		return reason{}
+	case one && x.Network != "":
+		return not(Fact{Kind: NotTwoNetworks, Network: x.Network})
+	case one && bridges:
+		return reason{} // of neither is known who gave it
+	case x.Device != "" && x.Device == y.Device && (x.Network == "" || y.Network == ""):
+		return not(Fact{Kind: NotTwoBridges, Device: x.Device})
 	}
-	return ""
+	if p := q.onePool(a, b); p != nil {
+		return not(Fact{Kind: NotTwoPools, Pool: p.Label()})
+	}
+	r.Networks = []Origin{x, y}
+	r.Headline = &Fact{Kind: HeadNetworksOverlap}
+	for k, s := range r.Networks {
+		o := []*Owner{a, b}[k]
+		if gift := q.gift(o); gift != nil {
+			r.fact(gift...)
+		} else {
+			r.fact(Fact{Kind: FactOnNetwork, Owners: ids(o), Network: s.Network, Device: s.Device})
+		}
+		if s.Pool != nil {
+			r.From = append(r.From, s.Pool)
+		}
+		if len(s.Ranges.List) > 0 {
+			r.fact(Fact{Kind: FactNetworkRange, Network: s.Network, Device: s.Device, Ranges: s.Ranges})
+		}
+	}
+	if a.Node.Is(b.Node) {
+		r.Headline.Nodes = []string{a.Node.Name}
+		r.fact(Fact{Kind: FactMeetOnNode, Nodes: []string{a.Node.Name}})
+	} else {
+		r.fact(Fact{Kind: FactMeetOnLink, Device: q.c.Scope})
+	}
+	return r
 }
 
 // onePool is a pool that gave the address to both of two owners.
-func (q *inquiry) onePool(a, b *Owner) *Pool {
+func (q ranges) onePool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
 		if q.gave(p, a) && q.gave(p, b) {
-			if served := slices.ContainsFunc(a.networks(), func(n string) bool { ok, _ := p.Serves(n); return ok }); served {
+			if served := slices.ContainsFunc(a.Networks(), func(n string) bool { ok, _ := p.Serves(n); return ok }); served {
 				return p
 			}
 		}

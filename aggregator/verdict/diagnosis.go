@@ -1,109 +1,68 @@
 package verdict
 
-import (
-	"cmp"
-	"fmt"
-	"slices"
-	"strings"
-)
+import "slices"
 
 // What one would look at by hand, as the runbook of duplicate addresses has it.
 
-// Expected tells whether a conflict is what a hand-over looks like, so that there is
-// nothing to find out yet.
-func (c *Conflict) Expected() bool {
-	return c.Phase == Suspected && (c.Rule == RuleSamePod || c.Rule == RuleSameVM || c.Rule == RuleSplitBrain)
-}
-
-// diagnosis answers the steps that the verdict knows something of.
-func (q *inquiry) diagnosis() (steps []DiagnosisStep) {
+// checks returns what is to be seen in the steps that the verdict knows something of.
+func (q *inquiry) checks() (checks []Check) {
 	if q.c.Expected() {
 		return nil
 	}
-	add := func(step, answer string) {
-		if answer != "" {
-			steps = append(steps, DiagnosisStep{step, answer})
+	add := func(step string, facts []Fact) {
+		if len(facts) > 0 {
+			checks = append(checks, Check{step, facts})
 		}
 	}
-	add(StepPods, q.sayPods())
+	add(StepPods, q.seenPods())
 	if q.pods() || q.inPodRange() {
-		add(StepIPAM, q.sayIPAM())
-		add(StepPodCIDRs, q.sayPodCIDRs())
+		add(StepIPAM, q.seenRecords())
+		add(StepPodCIDRs, q.seenPodCIDRs())
 	}
-	return steps
+	return checks
 }
 
-// sayPods says what the Kubernetes API has of the owners.
-func (q *inquiry) sayPods() string {
-	var words []string
+// seenPods returns what the Kubernetes API has of the owners.
+func (q *inquiry) seenPods() (facts []Fact) {
 	for _, o := range q.owners {
-		switch p := o.Pod; {
-		case p == nil:
-		case p.Absent:
-			words = append(words, fmt.Sprintf("The Kubernetes API has no %s.", o.exactly()))
-		default:
-			s := fmt.Sprintf("%s: %s", capital(o.name()), cmp.Or(p.Phase, "of no phase"))
-			if p.DeletionTimestamp != 0 {
-				s += " and being deleted"
-			}
-			s += after(", on node ", p.Node)
-			if len(p.IPs) == 0 {
-				s += ", without an address."
-			} else {
-				s += fmt.Sprintf(", with %s.", list(each(p.IPs, addrText)))
-			}
-			words = append(words, s)
+		if o.Pod != nil {
+			facts = append(facts, Fact{Kind: SeenPod, Owners: ids(o)})
 		}
 	}
-	return strings.Join(words, " ")
+	return facts
 }
 
-// sayIPAM says what IPAMs have of the address.
-func (q *inquiry) sayIPAM() string {
-	var words []string
+// seenRecords returns what IPAMs have of the address.
+func (q *inquiry) seenRecords() (facts []Fact) {
 	for _, p := range q.pools {
-		words = append(words, q.record(p))
+		facts = append(facts, q.record(p))
 	}
-	if len(words) > 0 {
-		return strings.Join(words, " ")
+	if len(facts) > 0 {
+		return facts
 	}
-	var holders []*Owner
-	for _, o := range q.owners {
-		if o.Namespace != nil {
-			holders = append(holders, o)
-		}
+	if nodes := nodesOf(those(q.owners, func(o *Owner) bool { return o.Namespace != nil })); len(nodes) > 0 {
+		return []Fact{{Kind: SeenNoRecords, Nodes: nodes}}
 	}
-	if len(holders) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("No IPAM records of %s are known that may have it.", nodesOf(holders))
+	return nil
 }
 
-// sayPodCIDRs says whose ranges of pods the address is in.
-func (q *inquiry) sayPodCIDRs() string {
+// seenPodCIDRs returns whose ranges of pods the address is in.
+func (q *inquiry) seenPodCIDRs() []Fact {
 	if !q.in.InPodCIDR {
-		return ""
+		return nil
 	}
-	var in, out []string
+	f := Fact{Kind: SeenPodCIDRs}
 	var nodes []*Node
 	for _, o := range q.owners {
-		if o.Namespace == nil || slices.ContainsFunc(nodes, o.Node.is) {
+		if o.Namespace == nil || slices.ContainsFunc(nodes, o.Node.Is) {
 			continue
 		}
 		nodes = append(nodes, o.Node)
 		if q.in.node(o.Node).InPodCIDR {
-			in = append(in, o.Node.Name)
+			f.Nodes = append(f.Nodes, o.Node.Name)
 		} else {
-			out = append(out, o.Node.Name)
+			f.Others = append(f.Others, o.Node.Name)
 		}
 	}
-	switch {
-	case len(in) == 0:
-		return "The address is in the range of pods (Node.spec.podCIDRs) of another node than its owners'."
-	case len(in) > 1:
-		return fmt.Sprintf("The ranges of pods (Node.spec.podCIDRs) of %s overlap: each has the address.", list(in))
-	case len(out) == 0:
-		return fmt.Sprintf("The address is in the range of pods (Node.spec.podCIDRs) of node %s.", in[0])
-	}
-	return fmt.Sprintf("The ranges of pods (Node.spec.podCIDRs) do not overlap here: the address is in that of node %s, and not in that of %s.", in[0], list(out))
+	return []Fact{f}
 }

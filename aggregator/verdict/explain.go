@@ -2,155 +2,170 @@ package verdict
 
 import (
 	"cmp"
-	"fmt"
+	"net/netip"
 	"slices"
 )
 
-// explanation puts a judgement in words.
-func (j *judging) explanation(out Judgement) Explanation {
-	e := Explanation{Owners: out.Owners}
+// An Explanation is a judgement with the rules that were asked. Package explain puts it into words.
+type Explanation struct {
+	Address netip.Addr
+	// Kind and Scope are the widest scope in which the address is compared, or that of its conflict.
+	Kind   ScopeKind
+	Scope  string
+	Owners []Owner
+	// Compared are the owners that are compared, and where.
+	Compared []Compared
+	// Conflicts are those that are active.
+	Conflicts []Conflict
+	Steps     []Step
+	// Contested is set if several senders claim the address on the wire.
+	Contested bool
+	// Incomplete is set if some nodes are not seen.
+	Incomplete bool
+}
+
+// Compared is an owner by its id, and the scopes in which it is compared.
+type Compared struct {
+	Owner  string
+	Scopes []Scope
+}
+
+// A Step is a rule that was asked, with its answer. Which operands are set depends on the rule.
+type Step struct {
+	Rule  string
+	Scope Scope
+	// Applied is the answer.
+	Applied bool
+	// Owners are the owners that the rule is about, and where they are compared.
+	Owners []Compared
+	// Seen are the places where an owner is witnessed, or the one where a frame was.
+	Seen []Place
+	// MAC is the hardware address that a frame claims the address for, Source that of its sender,
+	// if it is another.
+	MAC, Source MAC
+	// Node is the node that has the hardware address.
+	Node string
+	// Network is the network that the address was given by, NetworkOfRuntime if only the container
+	// runtime tells of it, or the declared network with Prefix.
+	Network string
+	Prefix  netip.Prefix
+	// Joints are how the links of a domain are known to be one; nil for a link of one node.
+	Joints []Joint
+	// Conflict is the id of the conflict that the rule makes. Excludes is set if the rule excludes
+	// the owner.
+	Conflict string
+	Excludes bool
+}
+
+// Place is where a claim was witnessed: on an interface by its kernel, or by frames on it.
+type Place struct {
+	// Node is empty for a kernel.
+	Node, Interface string
+}
+
+// Joint is how two links are known to be one: a frame of a node on Home entered Entered.
+type Joint struct {
+	Entered, Home LinkKey
+	MAC           MAC
+	// Back is the hardware address of a frame that went the other way; empty for none.
+	Back  MAC
+	Proof LinkProof
+}
+
+// Explain judges one address and says why.
+func (p *Policy) Explain(in *Case) Explanation {
+	j := judging{policy: p, in: in, explain: true}
+	out := j.judge()
+	e := Explanation{Address: in.Address, Owners: out.Owners, Conflicts: out.Conflicts, Contested: out.Contested, Incomplete: in.Incomplete}
 	var compared []*Owner
 	var widest Scope
 	for i := range out.Owners {
 		o := &out.Owners[i]
 		j.noteOwner(o)
-		if o.Excluded != "" || !o.Alive() {
+		if o.Excluded != nil || !o.Alive() {
 			continue
 		}
 		compared = append(compared, o)
+		e.Compared = append(e.Compared, j.compared(o))
 		if o.Scope.Kind != 0 && (widest.Kind == 0 || cmp.Or(cmp.Compare(widest.Kind, o.Scope.Kind), cmp.Compare(o.Scope.Node, widest.Node), cmp.Compare(o.Scope.Name, widest.Name)) < 0) {
 			widest = o.Scope
 		}
 	}
 	e.Kind, e.Scope = widest.Kind, widest.Text()
-	for i := range out.Conflicts {
-		if c := &out.Conflicts[i]; c.Active() {
-			e.Kind, e.Scope = c.Kind, c.Scope
-			break
-		}
+	if len(out.Conflicts) > 0 {
+		e.Kind, e.Scope = out.Conflicts[0].Kind, out.Conflicts[0].Scope
 	}
-	if j.in.Address.IsLinkLocalUnicast() && len(compared) > 0 {
-		j.note(RuleLinkLocal, Scope{}, true,
-			"A link-local address must be unique on its link only: what is configured on another link is another address.")
+	if in.Address.IsLinkLocalUnicast() && len(compared) > 0 {
+		j.note(Step{Rule: RuleLinkLocal, Applied: true})
 	}
 	j.noteScopes(compared)
 	j.noteApart(compared)
 	e.Steps = j.steps
-	e.Summary = j.answer(out, compared)
 	return e
 }
 
-// answer is the explanation in short.
-func (j *judging) answer(out Judgement, compared []*Owner) string {
-	for i := range out.Conflicts {
-		if c := &out.Conflicts[i]; c.Active() {
-			verb := "Suspected conflict"
-			if c.Phase == Confirmed {
-				verb = "Conflict"
+// note keeps a step.
+func (j *judging) note(s Step) {
+	if j.explain {
+		j.steps = append(j.steps, s)
+	}
+}
+
+// compared returns the scopes in which an owner is compared.
+func (j *judging) compared(o *Owner) Compared {
+	c := Compared{Owner: o.ID}
+	for _, claim := range o.Claims {
+		j.scopes(o, claim, func(s extent) {
+			if !slices.Contains(c.Scopes, s.Scope()) {
+				c.Scopes = append(c.Scopes, s.Scope())
 			}
-			return verb + ". " + c.Summary
-		}
+		})
 	}
-	a := j.in.Address
-	names := make([]string, 0, len(compared))
-	for _, o := range compared {
-		names = append(names, o.placed())
-	}
-	switch {
-	case len(out.Owners) == 0 && j.in.Incomplete:
-		return fmt.Sprintf("Cannot tell: nobody is known to hold %s, but not all nodes are seen.", a)
-	case len(out.Owners) == 0:
-		return fmt.Sprintf("No conflict: nobody is known to hold %s.", a)
-	case len(compared) == 0:
-		return fmt.Sprintf("No conflict: %s is seen with %s, but that makes no rivals: %s.",
-			a, list(each(out.Owners, (*Owner).placed)), j.why(out.Owners))
-	case len(compared) == 1:
-		return fmt.Sprintf("No conflict: %s is held by one owner, %s.%s", a, names[0], j.others(out.Owners))
-	}
-	if out.Contested {
-		return fmt.Sprintf("No conflict so far: %s is claimed on the wire by %s, one after the other.", a, list(names))
-	}
-	for i, o := range compared {
-		names[i] += " " + j.places(o)
-	}
-	if a.IsLinkLocalUnicast() {
-		return fmt.Sprintf("No conflict: %s is held by %s. It is a link-local address, and on another link it is another address.", a, list(names))
-	}
-	return fmt.Sprintf("No conflict: %s is held by %s. They meet in no scope in which it must be unique.", a, list(names))
+	return c
 }
 
-// others says of those that are seen with the address, too, why they are no
-// rivals: in short where they are many, as what follows says it of each.
-func (j *judging) others(owners []Owner) string {
-	var names []string
-	why := ""
-	for i := range owners {
-		if o := &owners[i]; o.Excluded != "" {
-			names = append(names, o.name())
-			why = o.Excluded
-		}
+// about returns owners without their scopes.
+func about(owners ...*Owner) []Compared {
+	all := make([]Compared, len(owners))
+	for i, o := range owners {
+		all[i].Owner = o.ID
 	}
-	switch len(names) {
-	case 0:
-		return ""
-	case 1:
-		return fmt.Sprintf(" %s is seen with it, too, but is no rival: %s.", capital(names[0]), why)
-	}
-	return fmt.Sprintf(" %s are seen with it, too, but are no rivals.", capital(list(names)))
-}
-
-// why is why none of the owners is compared.
-func (j *judging) why(owners []Owner) string {
-	var reasons []string
-	for i := range owners {
-		reason := "it was not seen for " + j.policy.StaleAfter.String()
-		if owners[i].Excluded != "" {
-			reason = owners[i].Excluded
-		}
-		if !slices.Contains(reasons, reason) {
-			reasons = append(reasons, reason)
-		}
-	}
-	if len(reasons) > 1 {
-		return "the rules below say why of each"
-	}
-	return reasons[0]
+	return all
 }
 
 // noteOwner tells what is particular about one owner.
 func (j *judging) noteOwner(o *Owner) {
-	if o.Excluded != "" {
-		j.note(o.Rule, Scope{}, true, fmt.Sprintf("%s is not compared: %s.", capital(o.placed()), o.Excluded))
+	if o.Excluded != nil {
+		j.note(Step{Rule: o.Excluded.Rule, Applied: true, Owners: about(o), Excludes: true})
 		return
 	}
 	switch o.State {
 	case Unheard:
-		j.note(RuleNodeUnheard, Scope{Kind: NodeScope, Node: o.Node.Name}, true, fmt.Sprintf(
-			"%s was last seen on a node not heard from (%s). It counts as alive until the node has been silent for %s.",
-			capital(o.name()), o.Node.Name, j.policy.NodeTimeout))
+		j.note(Step{Rule: RuleNodeUnheard, Scope: Scope{Kind: NodeScope, Node: o.Node.Name}, Applied: true, Owners: about(o)})
 	case Stale:
-		j.note(RuleStale, o.Scope, true, fmt.Sprintf("%s is known only from the wire and was not seen there for %s.",
-			capital(o.placed()), j.policy.StaleAfter))
+		j.note(Step{Rule: RuleStale, Scope: o.Scope, Applied: true, Owners: about(o)})
 	}
-	var places []string
+	var seen []Place
 	for _, c := range o.Claims {
-		if w := place(c); !slices.Contains(places, w) {
-			places = append(places, w)
+		if p := c.place(); !slices.Contains(seen, p) {
+			seen = append(seen, p)
 		}
 	}
-	if len(places) > 1 {
-		j.note(RuleOneNamespace, o.Scope, true, fmt.Sprintf(
-			"%s is witnessed in %d ways (%s) and is one owner.", capital(o.name()), len(places), list(places)))
+	if len(seen) > 1 {
+		j.note(Step{Rule: RuleOneNamespace, Scope: o.Scope, Applied: true, Owners: about(o), Seen: seen})
 	}
 }
 
-// place is where a claim was witnessed, in words.
-func place(c *Claim) string {
+// place returns where a claim was witnessed.
+func (c *Claim) place() Place {
 	if c.Wire() || c.Kind == Believed {
-		return "frames on " + witness(c)
+		return c.seen()
 	}
-	return "its kernel on " + c.Interface.Name
+	return Place{Interface: c.Interface.Name}
 }
+
+// seen returns the interface on which the frame of a claim was seen.
+func (c *Claim) seen() Place { return Place{c.Node().Name, c.Interface.Name} }
 
 // noteScopes tells in which scopes the address is compared, and why.
 func (j *judging) noteScopes(compared []*Owner) {
@@ -175,7 +190,7 @@ func (j *judging) noteScopes(compared []*Owner) {
 					places[s.whole()] = at
 					order = append(order, s.whole())
 				}
-				at.members = append(at.members, member{s, i, c.counts()})
+				at.members = append(at.members, member{s, i, c.Counts()})
 			})
 		}
 	}
@@ -184,83 +199,51 @@ func (j *judging) noteScopes(compared []*Owner) {
 		j.noteScope(newGroup(at.members).scope, at.owner, at.claim)
 	}
 	if !network && !j.in.Address.IsLinkLocalUnicast() {
-		j.note(RuleInNetwork, Scope{}, false,
-			"No declared network (--network) has it, nor the range of pods of a node, and neither a container runtime nor a CNI result says that a pod was given it: owners on several nodes are compared where they are on one link.")
+		j.note(Step{Rule: RuleInNetwork})
 	}
 }
 
 // noteScope tells why a claim of an owner is compared in a scope.
 func (j *judging) noteScope(s extent, o *Owner, c *Claim) {
+	step := Step{Scope: s.Scope(), Applied: true}
 	switch s.Kind {
 	case NetworkScope:
+		step.Rule = RuleInNetwork
 		if n := j.declared(); n.Name != "" {
-			j.note(RuleInNetwork, s.Scope(), true, fmt.Sprintf(
-				"It is in %s, which is declared as network %s: it must be unique on all nodes.", n.Prefixes[0], n.Name))
-			return
+			step.Network, step.Prefix = n.Name, n.Prefixes[0]
+		} else if c.Network != "" && c.Interface.Attachment != Own {
+			step.Network, step.Owners = c.Network, about(o)
 		}
-		if c.Network == "" || c.Interface.Attachment == Own {
-			j.note(RuleInNetwork, s.Scope(), true,
-				"It is in the range of pods of a node (Node.spec.podCIDRs): the addresses of pods must be unique on all nodes.")
-			return
-		}
-		if c.Network == networkOfRuntime {
-			j.note(RuleInNetwork, s.Scope(), true, fmt.Sprintf(
-				"The container runtime says that it gave it to %s: the addresses of pods must be unique on all nodes.", o.name()))
-			return
-		}
-		j.note(RuleInNetwork, s.Scope(), true, fmt.Sprintf(
-			"A CNI result says that network %s gave it to %s: the addresses of pods must be unique on all nodes.", c.Network, o.name()))
 	case NodeScope:
-		in := ""
-		if s.Name != "" {
-			in = " in VRF " + s.Name
-		}
-		j.note(RuleOnNode, s.Scope(), true, fmt.Sprintf("Node %s itself routes to it%s: it must be unique there.", s.Node.Name, in))
+		step.Rule = RuleOnNode
 	case LinkScope:
-		if s.Domain == (LinkKey{}) {
-			j.note(RuleOnLink, s.Scope(), true, "It must be unique on its link.")
-			return
+		step.Rule = RuleOnLink
+		if s.Domain != (LinkKey{}) {
+			step.Joints = []Joint{}
+			for _, stitch := range j.in.stitches(s.Domain) {
+				step.Joints = append(step.Joints, Joint{stitch.Entered.Key(), stitch.Home.Key(), stitch.MAC, stitch.Back, stitch.Proof})
+			}
 		}
-		stitches := j.in.stitches(s.Domain)
-		words := make([]string, 0, len(stitches))
-		for i := range stitches {
-			words = append(words, j.stitched(&stitches[i]))
-		}
-		j.note(RuleOnLink, s.Scope(), true, fmt.Sprintf("It must be unique on its link, which is one with links of other nodes: %s.", list(words)))
 	}
+	j.note(step)
 }
 
-// stitched tells why two links are one.
-func (j *judging) stitched(s *Stitch) string {
-	a, b := s.Entered.Node.Name+"/"+s.Entered.Name, s.Home.Node.Name+"/"+s.Home.Name
-	switch {
-	case s.Back != "":
-		return fmt.Sprintf("%s with %s, as frames of each entered the other (%s of %s, %s of %s)", a, b, s.Back, s.Entered.Node.Name, s.MAC, s.Home.Node.Name)
-	case s.Proof == Proven:
-		return fmt.Sprintf("%s with %s, as frames from %s of %s entered %s for %s or longer", a, b, s.MAC, s.Home.Node.Name, a, j.policy.StaleAfter)
-	}
-	return fmt.Sprintf("%s with %s, which is not proven: a frame from %s of %s entered %s, but none the other way", a, b, s.MAC, s.Home.Node.Name, a)
-}
+// mostApart is the number of owners whose meetings with others are explained.
+const mostApart = 9
 
 // noteApart tells why owners that do not meet do not meet.
 func (j *judging) noteApart(compared []*Owner) {
-	switch len(compared) {
-	case 0:
-		return
-	case 1:
-		o := compared[0]
-		j.note(RuleOneOwner, o.Scope, true, fmt.Sprintf("%s is the only owner %s.",
-			capital(o.placed()), phrase(o.Scope.Kind, o.Scope.Text())))
+	if len(compared) == 1 {
+		j.note(Step{Rule: RuleOneOwner, Scope: compared[0].Scope, Applied: true, Owners: about(compared[0])})
 		return
 	}
 	for i, a := range compared {
 		for _, b := range compared[i+1:] {
 			if !j.meet(a, b) {
-				j.note(RuleDifferentLinks, Scope{}, true, fmt.Sprintf(
-					"%s is compared %s, %s %s: no scope has both.", capital(a.placed()), j.places(a), b.placed(), j.places(b)))
+				j.note(Step{Rule: RuleDifferentLinks, Applied: true, Owners: []Compared{j.compared(a), j.compared(b)}})
 			}
-			if i >= 8 {
-				return // enough to read
+			if i >= mostApart-1 {
+				return
 			}
 		}
 	}
@@ -279,54 +262,43 @@ func (j *judging) meet(a, b *Owner) bool {
 	return found
 }
 
-// places names the scopes of an owner.
-func (j *judging) places(o *Owner) string {
-	var names []string
-	for _, c := range o.Claims {
-		j.scopes(o, c, func(s extent) {
-			if name := phrase(s.Kind, s.Text()); !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		})
-	}
-	if len(names) == 0 {
-		return "on a link that is not known yet"
-	}
-	return list(names)
-}
-
 // noteConflict tells by which rule a scope is a conflict.
 func (j *judging) noteConflict(s extent, c *Conflict) {
-	var reason string
-	switch c.Rule {
-	case RuleAssignedTwice:
-		reason = fmt.Sprintf("%d owners have it configured: %s.", len(c.Owners), list(each(c.Owners, (*Owner).placed)))
-	case RuleAssignedAndWire:
-		reason = fmt.Sprintf("One owner has it configured and another claims it on the wire: %s.", list(each(c.Owners, (*Owner).placed)))
-	case RuleExternalsAlternate:
-		reason = fmt.Sprintf("Senders that no agent can look into take turns with it within %s: %s.", alternateWithin, list(each(c.Owners, (*Owner).placed)))
-	case RuleDADFailed:
-		reason = "The kernel's duplicate address detection found that somebody else has it."
-	case RuleSplitBrain:
-		reason = fmt.Sprintf("%d nodes hold it themselves: %s.", len(c.Owners), list(each(c.Owners, (*Owner).placed)))
-	case RuleSameVM:
-		reason = fmt.Sprintf("All owners are pods of virtual machine %s: a migration, unless it lasts.", c.Owners[0].virtualMachine())
-	case RuleSamePod:
-		reason = "All owners are sandboxes of one pod: a hand-over, unless it lasts."
-	}
-	j.note(c.Rule, s.Scope(), true, reason+" "+j.standing(c))
+	j.note(Step{Rule: c.Rule, Scope: s.Scope(), Applied: true, Conflict: c.ID})
 }
 
 // noteCovered tells that a narrower scope is part of a conflict.
 func (j *judging) noteCovered(g group) {
-	if j.explain && len(g.owners) >= 2 {
-		j.note(RuleWiderScope, g.scope.Scope(), false, "The same owners meet here, too; they are reported once, in the wider scope.")
+	if len(g.owners) >= 2 {
+		j.note(Step{Rule: RuleWiderScope, Scope: g.scope.Scope()})
 	}
 }
 
 // noteHint tells that senders changed, which alone proves nothing.
 func (j *judging) noteHint(s extent, owners []Owner) {
-	j.note(RuleMACChanged, s.Scope(), false, fmt.Sprintf(
-		"Claimed on the wire by %s, one after the other: that may be a hand-over. It is a conflict if the first one comes back within %s.",
-		list(each(owners, (*Owner).placed)), alternateWithin))
+	if !j.explain {
+		return
+	}
+	step := Step{Rule: RuleMACChanged, Scope: s.Scope()}
+	for i := range owners {
+		step.Owners = append(step.Owners, about(&owners[i])...)
+	}
+	j.note(step)
+}
+
+// noteSender tells how a wire claim was attributed to an owner, where that is not plain.
+func (j *judging) noteSender(rule string, c *Claim, ns *Namespace, owner *Owner) {
+	step := Step{Scope: linkScope(c).Scope(), Applied: true, MAC: c.MAC, Source: c.Source, Seen: []Place{c.seen()}}
+	if c.MAC.Group() || c.Source != "" {
+		step.Rule = RuleWeakSource
+		j.note(step)
+	}
+	if rule != RuleNodeMAC && rule != RuleMACCloned && rule != RuleGuest {
+		return
+	}
+	step.Rule, step.Source, step.Owners = rule, "", about(owner)
+	if rule == RuleNodeMAC {
+		step.Node = ns.Node.Name
+	}
+	j.note(step)
 }

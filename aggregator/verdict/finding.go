@@ -52,27 +52,108 @@ const (
 	Critical                     // the next duplicate
 )
 
-// Finding is wrong, and not yet a conflict: what the audit of one address finds.
+// A Finding is what is wrong and not yet a conflict. Its operands depend on its kind; those that
+// do not apply are empty. It never changes.
 type Finding struct {
 	ID, Kind string
 	Severity Severity
-	Address  netip.Addr
+	// Address is the one that it is about; invalid for a finding about more than one.
+	Address netip.Addr
 	// Owners are who holds the address.
 	Owners []Owner
 	// Allocations are what IPAM says of it.
 	Allocations []*Allocation
-	// Pool is the one that will give it out, or has.
+	// Pool is the one that will give the address out, or has, or that the finding is about.
 	Pool *Pool
 	// Past is what IPAM said before, as far as it is remembered.
 	Past []Past
-	// Spoof has the false claims and their sender; nil for other findings.
+	// Spoof has the false claims and their sender (address-spoofed, mac-cloned).
 	Spoof *Spoof
 	// Source is who meant the owner to have the address: cri, cni-result or kubernetes.
 	Source string
+	// Stock is what the pool has given (ipam-state-lost, ipam-unreadable, pool-exhaustion).
+	Stock *Stock
+	// Overlap are the two that give the same addresses (pod-cidr-overlap, ranges-overlap).
+	Overlap *Overlap
+	// Namesakes are the nodes of one name (duplicate-node-name).
+	Namesakes *Namesakes
 	// Since is from when on it has been so, by our clock.
 	Since Stamp
 	// Waiting tells that it may be over in a moment: it is not told.
 	Waiting bool
+}
+
+// Stock is what a pool has given.
+type Stock struct {
+	Use PoolUse
+	// AtRisk are the addresses in use that the pool takes for free, in order
+	// (ipam-state-lost).
+	AtRisk []Held
+}
+
+// Held is an address and its holder, nil if that is not known.
+type Held struct {
+	Address netip.Addr
+	Owner   *Owner
+}
+
+// Overlap is a pair of sides that give the same addresses.
+type Overlap struct {
+	// Range is the first that both give.
+	Range Range
+	Sides [2]Side
+	// Nodes are all nodes that have addresses in common with another one of them.
+	Nodes []string
+}
+
+// SideSource is what tells the range of a side.
+type SideSource uint8
+
+// The sources, in the order in which a finding prefers them.
+const (
+	// SideNodeSpec: Node.spec.podCIDRs.
+	SideNodeSpec SideSource = iota + 1
+	// SideCiliumNode: spec.ipam.podCIDRs of a CiliumNode.
+	SideCiliumNode
+	// SideAddress: an interface of the node has an address of it, and pods are behind that.
+	SideAddress
+	// SidePool: an IPAM of the node is configured to give it.
+	SidePool
+)
+
+// Side is a node, or a network of a node, that gives its pods addresses of a range.
+type Side struct {
+	// Node is the name of the node; Agent is nil for a node as Kubernetes names it.
+	Node  string
+	Agent *Node
+	// Range is the one that is compared.
+	Range   Range
+	Network string
+	// Config is where it is configured, Device the bridge or the like that it serves.
+	Config, Device string
+	// Ranges or Prefixes are all that it gives.
+	Ranges   []Range
+	Prefixes []netip.Prefix
+	// Source is what tells the range, of the IPAM for SidePool.
+	Source SideSource
+	IPAM   string
+}
+
+// Namesakes are nodes that call themselves the same.
+type Namesakes struct {
+	Name     string
+	Machines []Machine
+}
+
+// Machine is one of several nodes of a name.
+type Machine struct {
+	// Name is how it is shown, to tell it from the others.
+	Name        string
+	Boot, Netns string
+	// Kernel is the version of Linux, Version that of the agent.
+	Kernel, Version string
+	// Since is when its agent connected.
+	Since Stamp
 }
 
 // PoolUse is how full a pool is.
@@ -86,27 +167,8 @@ type PoolUse struct {
 	ExhaustedIn float64
 }
 
-// Fix is one step that would put IPAM right.
-type Fix struct {
-	// Node is where to run it; empty for anywhere with kubectl.
-	Node string
-	// What it does and why.
-	What string
-	// Command is of POSIX shell, can run twice, and does nothing where the state is
-	// not as it was found.
-	Command string
-	// Manual tells that it is not to be run as it is.
-	Manual bool
-}
-
 // FindingID is the id of a finding of a kind about a subject: the same wherever
 // and whenever it is computed.
 func FindingID(cluster, kind, subject string) string {
 	return hashed(cluster, kind, subject)
 }
-
-// runbooks is where the pages about causes and findings are.
-const runbooks = "https://github.com/ipwitness/ipwitness/blob/main/docs/runbooks/"
-
-// Runbook is the page about a cause or a kind of finding.
-func Runbook(name string) string { return runbooks + name + ".md" }

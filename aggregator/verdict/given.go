@@ -1,7 +1,6 @@
 package verdict
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,7 +11,7 @@ import (
 // network is the CNI network that gave an owner the address; empty where none is known
 // to have.
 func (o *Owner) network() string {
-	if names := o.networks(); len(names) > 0 {
+	if names := o.Networks(); len(names) > 0 {
 		return names[0]
 	}
 	return ""
@@ -21,7 +20,7 @@ func (o *Owner) network() string {
 // byRuntime tells whether the container runtime says that it gave the address, and
 // nobody says more.
 func (o *Owner) byRuntime() bool {
-	return o.network() == "" && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == Assigned && c.Network == networkOfCRI })
+	return o.network() == "" && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == Assigned && c.Network == NetworkOfRuntime })
 }
 
 // meantBy is who meant an owner to have an address that its kernel does not have: what
@@ -54,9 +53,9 @@ func (al *Allocation) books(o *Owner) booking {
 	switch p := al.Pool; {
 	case o.Namespace == nil:
 		return maybeBooked
-	case p.Node != nil && !p.Node.is(o.Node), al.Node != "" && !o.sameNode(al.Node):
+	case p.Node != nil && !p.Node.Is(o.Node), al.Node != "" && !o.OnNode(al.Node):
 		return notBooked
-	case al.nameless():
+	case al.Nameless():
 		return maybeBooked
 	case al.Purpose != "" && (w.Kind == Host || al.ofEndpoint(w)):
 		return booked
@@ -88,7 +87,7 @@ func (q *inquiry) books(al *Allocation, o *Owner) booking {
 // allocationsOf are what a pool has of the address.
 func (q *inquiry) allocationsOf(p *Pool) (all []*Allocation) {
 	for _, al := range q.allocations {
-		if al.Pool.is(p) {
+		if al.Pool.Is(p) {
 			all = append(all, al)
 		}
 	}
@@ -99,7 +98,7 @@ func (q *inquiry) allocationsOf(p *Pool) (all []*Allocation) {
 // named.
 func (q *inquiry) bookedFor(p *Pool, o *Owner) (most booking) {
 	for _, al := range q.allocations {
-		if p == nil || al.Pool.is(p) {
+		if p == nil || al.Pool.Is(p) {
 			most = max(most, q.books(al, o))
 		}
 	}
@@ -134,10 +133,10 @@ func (q *inquiry) given(o *Owner) bool {
 // gave tells whether a pool gave an owner the address, as far as CNI results, the
 // container runtime and its own records say.
 func (q *inquiry) gave(p *Pool, o *Owner) bool {
-	if o.Namespace == nil || p.Node != nil && !p.Node.is(o.Node) {
+	if o.Namespace == nil || p.Node != nil && !p.Node.Is(o.Node) {
 		return false
 	}
-	if past := q.vanished(o); past != nil && past.Allocation.Pool.is(p) {
+	if past := q.vanished(o); past != nil && past.Allocation.Pool.Is(p) {
 		return true
 	}
 	if q.bookedFor(p, o) == booked {
@@ -151,139 +150,52 @@ func (q *inquiry) gave(p *Pool, o *Owner) bool {
 	if !p.Contains(q.c.Address) && len(q.allocationsOf(p)) == 0 {
 		return false
 	}
-	networks := o.networks()
+	networks := o.Networks()
 	for _, n := range networks {
-		if serves, unknown := p.Serves(n); serves || unknown && p.meets(o) {
+		if serves, unknown := p.Serves(n); serves || unknown && p.Meets(o) {
 			return true
 		}
 	}
-	return len(networks) == 0 && o.byRuntime() && p.meets(o)
+	return len(networks) == 0 && o.byRuntime() && p.Meets(o)
 }
 
-// gift says who gave an owner the address.
-func (q *inquiry) gift(o *Owner) string {
-	switch source := o.meantBy(q.c.Address); {
+// gift returns the fact by which an owner was given the address; none if that is not known.
+func (q *inquiry) gift(o *Owner) []Fact {
+	source := o.meantBy(q.c.Address)
+	switch {
 	case o.network() != "":
-		return fmt.Sprintf("A CNI result says that network %s gave it to %s on node %s.", o.network(), o.name(), o.Node.Name)
+		return []Fact{{Kind: FactGivenByNetwork, Owners: ids(o), Network: o.network()}}
 	case o.byRuntime():
-		return fmt.Sprintf("The container runtime says that it gave it to %s on node %s.", o.name(), o.Node.Name)
+		return []Fact{{Kind: FactGivenByRuntime, Owners: ids(o)}}
 	case source != "":
-		return fmt.Sprintf("It was meant for %s on node %s (%s).", o.name(), o.Node.Name, source)
+		return []Fact{{Kind: FactMeant, Owners: ids(o), Text: source}}
 	}
 	for _, al := range q.allocations {
 		if al.books(o) == booked {
-			return capital(fmt.Sprintf("%s has it for %s on node %s.", callPool(al.Pool), o.name(), o.Node.Name))
+			return []Fact{{Kind: FactAllocated, Owners: ids(o), Pool: al.Pool.Label()}}
 		}
 	}
 	if past := q.vanished(o); past != nil {
-		return capital(fmt.Sprintf("%s had it for %s on node %s.", callPool(past.Allocation.Pool), o.name(), o.Node.Name))
+		return []Fact{{Kind: FactWasAllocated, Owners: ids(o), Pool: past.Allocation.Pool.Label()}}
 	}
-	return ""
+	return nil
 }
 
-// record says what a pool has of the address.
-func (q *inquiry) record(p *Pool) string {
-	all := q.allocationsOf(p)
-	switch {
-	case p.State == PoolUnreadable:
-		return capital(fmt.Sprintf("the records of %s cannot be read%s.", callPool(p), after(": ", p.Problem)))
-	case p.State == PoolReading:
-		return capital(fmt.Sprintf("the records of %s are being read.", callPool(p)))
-	case p.State == PoolMissing:
-		return capital(fmt.Sprintf("the records of %s are missing.", callPool(p)))
-	case len(all) == 0:
-		return capital(fmt.Sprintf("%s has no record of it.", callPool(p)))
+// record returns what a pool has of the address.
+func (q *inquiry) record(p *Pool) Fact {
+	f := Fact{Kind: FactRecord, Pool: p.Label(), State: p.State}
+	if p.State == PoolUnreadable {
+		f.Text = p.Problem
 	}
-	words := make([]string, 0, len(all))
-	alone, stale := "", ""
-	if len(all) == 1 && len(q.owners) > 1 {
-		alone = " alone"
-	}
-	for _, al := range all {
-		words = append(words, q.whom(al)+alone+after(" since ", when(al.AllocatedAt)))
-	}
-	if p.State == PoolStale {
-		stale = ", as far as it was heard from last"
-	}
-	return capital(fmt.Sprintf("%s has it for %s%s.", callPool(p), list(words), stale))
-}
-
-// whom says for whom an allocation is, by the name of an owner where it is one's.
-func (q *inquiry) whom(al *Allocation) string {
-	for _, o := range q.owners {
-		if al.books(o) == booked {
-			return o.name()
+	for _, al := range q.allocationsOf(p) {
+		r := Record{Holder: al.holder(), At: al.AllocatedAt}
+		for _, o := range q.owners {
+			if al.books(o) == booked {
+				r.Owner = o.ID
+				break
+			}
 		}
+		f.Records = append(f.Records, r)
 	}
-	return al.whom()
-}
-
-// whom says for whom an allocation is.
-func (al *Allocation) whom() string {
-	var who string
-	switch {
-	case al.Purpose != "":
-		who = "the " + al.Purpose
-	case al.Pod != "":
-		who = "pod " + al.Namespace + "/" + al.Pod
-	case al.ContainerID != "":
-		who = "container " + shortID(al.ContainerID)
-	default:
-		who = "somebody"
-	}
-	if al.Node != "" {
-		who += " on node " + al.Node
-	}
-	return who
-}
-
-// callPool names a pool in a sentence.
-func callPool(p *Pool) string {
-	name := "IPAM " + p.IPAM + " (" + p.Name
-	if p.Network != "" {
-		name += ", network " + p.Network
-	}
-	if p.Node != nil {
-		return name + ", node " + p.Node.Name + ")"
-	}
-	return name + ")"
-}
-
-// rangesOf says what a pool gives addresses from.
-func rangesOf(p *Pool) string {
-	words := make([]string, 0, len(p.Ranges))
-	for _, r := range p.Ranges {
-		words = append(words, r.First.String()+" to "+r.Last.String())
-	}
-	if len(words) == 0 {
-		return ""
-	}
-	return list(words)
-}
-
-// addrText is an address in words.
-func addrText(a *netip.Addr) string { return a.String() }
-
-// shortPool names a pool where there is little room.
-func shortPool(p *Pool) string {
-	if p.Node != nil {
-		return p.IPAM + " on node " + p.Node.Name
-	}
-	return p.IPAM
-}
-
-// when is a moment as people read it; empty where it is not known.
-func when(s Stamp) string {
-	if s == 0 {
-		return ""
-	}
-	return s.Time().Format("2006-01-02 15:04:05.000")
-}
-
-// after puts words before a text that is there.
-func after(words, text string) string {
-	if text == "" {
-		return ""
-	}
-	return words + text
+	return f
 }

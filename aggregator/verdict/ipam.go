@@ -4,6 +4,8 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // What IPAM believes is never evidence of who holds an address. It is compared with
@@ -275,4 +277,27 @@ func (p *Pool) Overlap(other *Pool) (a, b Range) {
 		}
 	}
 	return Range{}, Range{}
+}
+
+// OffsetOf is how many addresses an address is after the base, in decimal: of IPv6 that
+// may be more than fits into 64 bits. There is none before the base, nor of another family.
+func OffsetOf(base, a netip.Addr) (offset string, ok bool) {
+	if base.BitLen() != a.BitLen() || !a.IsValid() || a.Less(base) {
+		return "", false
+	}
+	from, to := base.As16(), a.As16()
+	low, borrow := bits.Sub64(number(to[8:]), number(from[8:]), 0)
+	high, _ := bits.Sub64(number(to[:8]), number(from[:8]), borrow)
+	return decimal(high, low), true
+}
+
+// decimal is a number of 128 bits as people write it.
+func decimal(high, low uint64) string {
+	if high == 0 {
+		return strconv.FormatUint(low, 10)
+	}
+	const digits = 1e19 // the most that fit into 64 bits
+	quotient, rest := bits.Div64(high%digits, low, digits)
+	tail := strconv.FormatUint(rest, 10)
+	return decimal(high/digits, quotient) + strings.Repeat("0", 19-len(tail)) + tail
 }

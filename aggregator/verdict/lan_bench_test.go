@@ -15,19 +15,19 @@ func BenchmarkLAN(b *testing.B) {
 			w := newWorld("192.168.1.1")
 			d := &verdict.Domain{}
 			for n := range nodes {
-				i := uplink(w, fmt.Sprint("n", n))
+				i := w.Uplink(fmt.Sprint("n", n))
 				i.Link.Domain, i.Link.Proven = d, d
 				if n == 0 {
 					d.Node, d.Name = i.Link.Node, i.Link.Name
 				}
-				w.wire(i, "\x00\x11\x22\x33\x44\x55").Kind = verdict.Answered
-				w.wire(i, "\x00\x11\x22\x33\x44\x55").Kind = verdict.Used
+				w.Wire(i, "\x00\x11\x22\x33\x44\x55").Kind = verdict.Answered
+				w.Wire(i, "\x00\x11\x22\x33\x44\x55").Kind = verdict.Used
 			}
-			w.interfaces = nil // the MAC is nobody's, and looking for it is not the verdict's
-			in := w.input()
+			w.Interfaces = nil // the MAC is nobody's, and looking for it is not the verdict's
+			in := w.Case()
 			b.ReportAllocs()
 			for b.Loop() {
-				w.policy.Judge(in)
+				w.Policy.Judge(in)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*nodes), "ns/node")
 		})

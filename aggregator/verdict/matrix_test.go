@@ -5,57 +5,52 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
 // The names of these tests are rows of situations.md, too: variants with
 // devices that not every kernel has. What an agent makes of such devices is
 // tested beside it; here is what follows.
 
-// child is a pod's macvlan or ipvlan device over an uplink.
-func (w *world) child(name, mac string, parent *verdict.Link) *verdict.Interface {
-	ns := w.namespace("n1", uint32(len(w.namespaces)+2), "10"+name, pod(name))
-	return w.iface(ns, verdict.Interface{MAC: verdict.MAC(mac), Attachment: verdict.Lower, Link: parent, HostInterface: "eth0"})
-}
-
 func TestT4IPVLANPodsOfOneParent(t *testing.T) {
 	w := newWorld("192.168.1.100")
-	eth0 := uplink(w, "n1")
+	eth0 := w.Uplink("n1")
 	// Children of ipvlan have the MAC of their parent.
-	a := w.assigned(w.child("a", "uplkn1", eth0.Link))
-	b := w.assigned(w.child("b", "uplkn1", eth0.Link))
+	a := w.Assigned(w.Child("a", "uplkn1", eth0.Link))
+	b := w.Assigned(w.Child("b", "uplkn1", eth0.Link))
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
-	w.after(time.Second).read(a, b)
+	w.after(time.Second).Read(a, b)
 	w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
 }
 
 func TestT4PodOnAVLANAndAMachineOnIt(t *testing.T) {
 	w := newWorld("192.168.1.100")
-	eth0 := uplink(w, "n1")
-	vlan10 := w.link("n1", "eth0.10", verdict.Uplink, false)
-	own := w.assigned(w.child("a", "baaaaa", vlan10))
-	machine := w.wire(eth0, "ttrang")
+	eth0 := w.Uplink("n1")
+	vlan10 := w.Link("n1", "eth0.10", verdict.Uplink, false)
+	own := w.Assigned(w.Child("a", "baaaaa", vlan10))
+	machine := w.Wire(eth0, "ttrang")
 	machine.Link, machine.VLAN = vlan10, 10
 	w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0.10")
-	w.after(time.Second).read(own)
-	w.seen(machine)
+	w.after(time.Second).Read(own)
+	w.Seen(machine)
 	w.want(t, verdict.Confirmed, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0.10")
 }
 
 func TestL14BondWhosePortsHaveTheirOwnMACs(t *testing.T) {
 	w := newWorld("192.168.1.10")
-	l := w.link("n1", "bond0", verdict.Uplink, false)
-	bond := w.iface(w.host("n1"), verdict.Interface{Name: "bond0", MAC: "eth0e0", Attachment: verdict.Own, Link: l})
-	own := w.assigned(bond)
+	l := w.Link("n1", "bond0", verdict.Uplink, false)
+	bond := w.Interface(w.Host("n1"), verdict.Interface{Name: "bond0", MAC: "eth0e0", Attachment: verdict.Own, Link: l})
+	own := w.Assigned(bond)
 	for _, port := range []string{"eth0", "eth1"} {
-		w.iface(w.host("n1"), verdict.Interface{Name: port, MAC: verdict.MAC(port + port[2:]), Attachment: verdict.Own, Link: l, Uplink: true})
+		w.Interface(w.Host("n1"), verdict.Interface{Name: port, MAC: verdict.MAC(port + port[2:]), Attachment: verdict.Own, Link: l, Uplink: true})
 	}
 	// What one port sends comes back by the other one, before and after the
 	// fail-over.
-	ports := w.interfaces[len(w.interfaces)-2:]
-	w.wire(ports[0], string(ports[1].MAC))
-	w.wire(ports[1], string(ports[0].MAC))
+	ports := w.Interfaces[len(w.Interfaces)-2:]
+	w.Wire(ports[0], string(ports[1].MAC))
+	w.Wire(ports[1], string(ports[0].MAC))
 	w.wantNone(t)
-	w.after(time.Second).read(own)
+	w.after(time.Second).Read(own)
 	if out := w.wantNone(t); len(out.Owners) != 1 || len(out.Owners[0].Claims) != 3 {
 		t.Errorf("got owners %+v, want the node with three claims", out.Owners)
 	}
@@ -64,23 +59,23 @@ func TestL14BondWhosePortsHaveTheirOwnMACs(t *testing.T) {
 
 func TestL14BondOfAMachineOutsideFailsOver(t *testing.T) {
 	w := newWorld("192.168.1.20")
-	eth0 := uplink(w, "n1")
-	w.wire(eth0, "bond-a")
-	w.after(time.Second).wire(eth0, "bond-b") // fail_over_mac=active: another MAC, once
+	eth0 := w.Uplink("n1")
+	w.Wire(eth0, "bond-a")
+	w.after(time.Second).Wire(eth0, "bond-b") // fail_over_mac=active: another MAC, once
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleMACChanged)
 }
 
 func TestL15IPVLANPodsShareOneMAC(t *testing.T) {
 	w := newWorld("192.168.1.100")
-	eth0 := uplink(w, "n1")
+	eth0 := w.Uplink("n1")
 	for _, name := range []string{"x", "y", "z"} {
-		w.child(name, "uplkn1", eth0.Link)
+		w.Child(name, "uplkn1", eth0.Link)
 	}
-	own := w.child("a", "uplkn1", eth0.Link)
-	w.assigned(own)
-	second := w.iface(w.host("n1"), verdict.Interface{Name: "eth1", MAC: "eth1e1", Attachment: verdict.Own, Link: eth0.Link, Uplink: true})
-	w.wire(second, "uplkn1") // their frames, seen by another interface on the LAN
+	own := w.Child("a", "uplkn1", eth0.Link)
+	w.Assigned(own)
+	second := w.Interface(w.Host("n1"), verdict.Interface{Name: "eth1", MAC: "eth1e1", Attachment: verdict.Own, Link: eth0.Link, Uplink: true})
+	w.Wire(second, "uplkn1") // their frames, seen by another interface on the LAN
 	out := w.wantNone(t)
 	if len(out.Owners) != 1 || out.Owners[0].Workload().Name != "a" || len(out.Owners[0].Claims) != 2 {
 		t.Errorf("got owners %+v, want a with both claims", out.Owners)
@@ -91,13 +86,13 @@ func TestL15IPVLANPodsShareOneMAC(t *testing.T) {
 func TestL17PortsOfOneBridgeInDifferentVLANs(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	for i, vlan := range []string{"cni0.10", "cni0.20"} {
-		inside, _ := w.veth(w.namespace("n1", uint32(i+2), "10"+vlan, pod(vlan)), "pod-"+vlan, w.link("n1", vlan, verdict.Bridge, false))
-		w.assigned(inside)
+		inside, _ := w.Veth(w.Namespace("n1", uint32(i+2), "10"+vlan, verdicttest.Pod(vlan)), "pod-"+vlan, w.Link("n1", vlan, verdict.Bridge, false))
+		w.Assigned(inside)
 	}
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleDifferentLinks)
 
-	inside, _ := w.veth(w.namespace("n1", 4, "104", pod("c")), "pod-cc", w.link("n1", "cni0.10", verdict.Bridge, false))
-	w.assigned(inside)
+	inside, _ := w.Veth(w.Namespace("n1", 4, "104", verdicttest.Pod("c")), "pod-cc", w.Link("n1", "cni0.10", verdict.Bridge, false))
+	w.Assigned(inside)
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0.10")
 }

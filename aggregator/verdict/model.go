@@ -1,7 +1,6 @@
 package verdict
 
 import (
-	"cmp"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -134,6 +133,9 @@ type Workload struct {
 	// FIELD=SOURCE with commas between, in order.
 	Sources string
 }
+
+// OnlyNetns tells whether all that is known is a name that `ip netns` gave.
+func (w Workload) OnlyNetns() bool { return w.Source == "netns" && w.Name != "" && w.Kind != Host }
 
 // PodObject is what the Kubernetes API says of a pod. It never changes: when the object
 // does, there is a new one.
@@ -360,192 +362,4 @@ func (s Scope) Text() string {
 		return s.Node
 	}
 	return s.Node + "/" + s.Name
-}
-
-// State is how sure it is that an owner is there. The numbers are the contract's.
-type State uint8
-
-// The states of an owner.
-const (
-	Live State = iota + 1
-	Stale
-	Unheard
-	Gone
-)
-
-// Owner is one network namespace or external device that holds the address,
-// with all of its witnesses merged.
-type Owner struct {
-	ID   string
-	Node *Node
-	// Namespace is nil for an external device.
-	Namespace *Namespace
-	// Interface has the address; for an owner known from the wire only, it is
-	// the port that its frames enter by.
-	Interface *Interface
-	MAC       MAC
-	// Scope is the widest that applies, zero for an address that is not compared.
-	Scope Scope
-	State State
-	// Assigned tells that the address is configured on an interface that counts.
-	Assigned bool
-	// Excluded says why the owner is not compared, Rule which rule says so.
-	Excluded, Rule string
-	Claims         []*Claim
-	// Pod is what the Kubernetes API says of the owner; nil where it says nothing.
-	Pod *PodObject
-	// Orphaned tells that its kernel has the address, and its pod is no more, or has
-	// ended for good.
-	Orphaned bool
-}
-
-// Alive tells whether the owner counts as one of two.
-func (o *Owner) Alive() bool { return o.State == Live || o.State == Unheard }
-
-// Workload is who the owner is, as its node says; what that does not know, the
-// Kubernetes API may.
-func (o *Owner) Workload() Workload {
-	if o.Namespace == nil {
-		return Workload{Kind: External}
-	}
-	w := o.Namespace.Who.Workload()
-	if p := o.Pod; p != nil && !p.Absent {
-		w.Namespace, w.Name, w.UID = cmp.Or(w.Namespace, p.Namespace), cmp.Or(w.Name, p.Name), cmp.Or(w.UID, p.UID)
-		w.VirtualMachine = cmp.Or(w.VirtualMachine, p.VirtualMachine)
-	}
-	return w
-}
-
-// Named are the namespace and the name of the owner's workload.
-func (o *Owner) Named() (namespace, name string) {
-	if o.Namespace == nil {
-		return "", ""
-	}
-	if name = o.Namespace.Who.Name(); name == "" && o.Pod != nil {
-		return o.Pod.Namespace, o.Pod.Name
-	}
-	return o.Namespace.Who.Namespace(), name
-}
-
-// kind is what sort of thing the owner is.
-func (o *Owner) kind() WorkloadKind {
-	if o.Namespace == nil {
-		return External
-	}
-	return o.Namespace.Who.Kind()
-}
-
-// AssignedAt is when a kernel first gave the address to the owner, by that
-// node's clock; 0 where that is not known.
-func (o *Owner) AssignedAt() Stamp {
-	var first Stamp
-	for _, c := range o.Claims {
-		if c.Kind == Assigned && c.AssignedAt != 0 && (first == 0 || c.AssignedAt < first) {
-			first = c.AssignedAt
-		}
-	}
-	return first
-}
-
-// Phase is how far a conflict has come. The numbers are the contract's.
-type Phase uint8
-
-// The phases of a conflict.
-const (
-	Suspected Phase = iota + 1
-	Confirmed
-	Resolved
-)
-
-// Conflict is two or more owners alive at once in one scope. It is also the
-// memory that one judgement hands to the next.
-type Conflict struct {
-	ID      string
-	Episode uint32
-	Address netip.Addr
-	// Kind and Scope are the scope as it was when the conflict was detected.
-	Kind  ScopeKind
-	Scope string
-	Phase Phase
-	Rule  string
-	Cause string
-	// LinkProof is how the links on which the owners meet are known to be one; 0 if they meet
-	// on one link of one node or in a wider scope.
-	LinkProof LinkProof
-	Summary   string
-	Owners    []Owner
-	// Order has indexes of Owners in the order in which they got the address.
-	Order []uint32
-	// Remedy is the steps to take, in order.
-	Remedy []Action
-	// Keeper is the id of the owner that is to keep the address, and Right is the reason.
-	// Keeper is empty if that is undecided.
-	Keeper string
-	Right  Right
-	// Because are the facts that the cause follows from, Excluded what else could be
-	// it and why it is not, Diagnosis what is to be seen where one would look.
-	Because   []string
-	Excluded  []Exclusion
-	Diagnosis []DiagnosisStep
-	// Allocations are what IPAM says of the address.
-	Allocations []*Allocation
-
-	DetectedAt, ConfirmedAt, ResolvedAt Stamp
-	// Asked is when the owners' nodes were last asked to read again.
-	Asked Stamp
-}
-
-// Exclusion is a cause that was considered, and why it is not the one.
-type Exclusion struct{ Cause, Reason string }
-
-// DiagnosisStep is what one would look at by hand, and what is to be seen there.
-type DiagnosisStep struct{ Step, Answer string }
-
-// The steps of a diagnosis by hand.
-const (
-	StepEvents    = "events"
-	StepPods      = "pods"
-	StepCNIPlugin = "cni-plugin"
-	StepIPAM      = "ipam"
-	StepPodCIDRs  = "pod-cidrs"
-	StepNewNodes  = "new-nodes"
-)
-
-// Active tells whether the conflict is not over.
-func (c *Conflict) Active() bool { return c.Phase != Resolved }
-
-// Shared declares that addresses are held by several owners on purpose.
-type Shared struct {
-	Prefix netip.Prefix
-	Reason string
-}
-
-// Network is a declared network: each of its addresses may be held once in the
-// whole cluster, whatever node and wire the holder is on.
-type Network struct {
-	Name     string
-	Prefixes []netip.Prefix
-}
-
-// Policy is what the operator decides. No field has a default here.
-type Policy struct {
-	// Cluster keeps the conflict ids of clusters apart.
-	Cluster string
-	// Settle is how long two owners must live side by side to be confirmed.
-	Settle time.Duration
-	// StaleAfter is how long an owner that only the wire shows counts as alive.
-	StaleAfter time.Duration
-	// HandoverGrace is what Settle is where an address may be handed over: between
-	// nodes that hold it themselves, or two sandboxes of one pod.
-	HandoverGrace time.Duration
-	// MigrationGrace is what Settle is between two pods that run one virtual machine.
-	MigrationGrace time.Duration
-	// NodeTimeout is only named in texts: nodes are timed out by the caller.
-	NodeTimeout time.Duration
-	// LeakedAfter is how long an allocation may be without a holder.
-	LeakedAfter time.Duration
-	Networks    []Network
-	Shared      []Shared
-	// Routers are declared to answer for addresses of others.
-	Routers []Router
 }

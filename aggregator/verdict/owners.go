@@ -2,7 +2,6 @@ package verdict
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 )
 
@@ -11,11 +10,11 @@ const manyClaims = 16
 
 // evidence is what speaks for one owner, gathered while claims are attributed.
 type evidence struct {
-	assigned, failed, local, private bool   // by the kernel
-	strong, old, weak                bool   // by the wire; old is what was strong
-	until                            Stamp  // when strong becomes old, if nothing is heard until then; 0 for never
-	proxied                          string // why what it says on the wire does not make it the holder
-	cloned                           string // owner of the hardware address that its frames have
+	assigned, failed, local, private bool  // by the kernel
+	strong, old, weak                bool  // by the wire; old is what was strong
+	until                            Stamp // when strong becomes old, if nothing is heard until then; 0 for never
+	proxied                          Proxy // why what it says on the wire does not make it the holder
+	plugin, cloned                   MAC   // that a plugin answers with, that is another owner's
 	claims                           int
 }
 
@@ -56,7 +55,7 @@ func (l *ledger) namespace(ns *Namespace) int {
 	if i < 0 {
 		return l.enter(Owner{ID: ns.ID, Node: ns.Node, Namespace: ns})
 	}
-	if o := &l.owners[i]; !o.Node.is(ns.Node) && compareNodes(ns.Node, o.Node) < 0 {
+	if o := &l.owners[i]; !o.Node.Is(ns.Node) && compareNodes(ns.Node, o.Node) < 0 {
 		o.Node, o.Namespace = ns.Node, ns
 	}
 	return i
@@ -75,9 +74,19 @@ func (l *ledger) external(c *Claim) int {
 	return l.enter(Owner{ID: id, Node: c.Node(), MAC: c.MAC})
 }
 
+// attributing finds the owners of an address.
+type attributing struct {
+	*judging
+	// assigned are the claims by which kernels have the address, listed once the
+	// wire shows somebody: of many claims on a LAN they are few.
+	assigned []*Claim
+	// spoken is who claimed it unasked, listed when that is asked for.
+	spoken map[speaker]struct{}
+}
+
 // owners attributes every claim to an owner, and says of each owner whether it
 // is there and whether it is compared.
-func (j *judging) owners() {
+func (j *attributing) owners() {
 	claims := j.in.Claims
 	if len(claims) == 0 {
 		return
@@ -124,7 +133,7 @@ func (j *judging) owners() {
 }
 
 // list lists the claims of kernels.
-func (j *judging) list() {
+func (j *attributing) list() {
 	j.assigned = make([]*Claim, 0, 1)
 	for _, c := range j.in.Claims {
 		if c.Kind == Assigned {
@@ -134,7 +143,7 @@ func (j *judging) list() {
 }
 
 // kernelClaim enters what a kernel says; -1 for a claim of the wire.
-func (j *judging) kernelClaim(l *ledger, c *Claim) int32 {
+func (j *attributing) kernelClaim(l *ledger, c *Claim) int32 {
 	if c.Kind != Assigned && c.Kind != DADFailed {
 		return -1
 	}
@@ -154,7 +163,7 @@ func (j *judging) kernelClaim(l *ledger, c *Claim) int32 {
 }
 
 // wireClaim enters what a frame says, for the owner whose frame it is.
-func (j *judging) wireClaim(l *ledger, c *Claim) int32 {
+func (j *attributing) wireClaim(l *ledger, c *Claim) int32 {
 	ns, via, rule := j.sender(c)
 	var o int
 	if ns != nil {
@@ -166,24 +175,29 @@ func (j *judging) wireClaim(l *ledger, c *Claim) int32 {
 		o = l.external(c)
 	}
 	if j.explain {
-		j.noteSender(rule, c, ns)
+		j.noteSender(rule, c, ns, &l.owners[o])
 	}
 	switch e := &l.evidence[o]; {
 	case c.Kind == Believed:
 	case rule == RuleMACCloned:
-		e.cloned = c.MAC.String()
+		if e.cloned == "" || c.MAC < e.cloned { // whatever the order of claims
+			e.cloned = c.MAC
+		}
 	case c.Source != "" || c.MAC.Group():
 		e.weak = true
 	case c.NoOverride && e.configured(): // its kernel's word says more
 	default:
-		proxied := ""
+		var proxied Proxy
 		if !e.configured() {
 			proxied = j.proxied(c, ns, via)
 		}
 		switch {
-		case proxied != "":
-			if e.proxied == "" || proxied < e.proxied { // whatever the order of claims
+		case proxied != 0: // whatever the order of claims
+			if e.proxied == 0 || proxied < e.proxied {
 				e.proxied = proxied
+			}
+			if proxied == ByPlugin && (e.plugin == "" || c.MAC < e.plugin) {
+				e.plugin = c.MAC
 			}
 		case j.fresh(c):
 			until := c.Seen.Add(j.policy.StaleAfter)
@@ -214,34 +228,36 @@ var responders = map[MAC]string{
 	"\xee\xee\xee\xee\xee\xee": "Calico",
 }
 
-// proxied says why a claim to an address that its sender's kernel does not have
-// is no holding; empty where it is one.
-func (j *judging) proxied(c *Claim, ns *Namespace, via *Interface) string {
+// Responder returns the network plugin that answers for others with a hardware address; empty
+// for none.
+func (m MAC) Responder() string { return responders[m] }
+
+// proxied returns why a claim to an address that its sender's kernel does not have does not make
+// the sender an owner; 0 if it does.
+func (j *attributing) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
 	switch {
 	case c.NoOverride:
-		return "it advertises the address without the Override flag, as a proxy does (NDP proxy): the address is reachable via it"
+		return ByNoOverride
 	case c.Kind != Answered:
-		return ""
+		return 0
 	case via != nil && (&Owner{Namespace: ns}).meantBy(j.in.Address) == "": // else what is in there has it, by a network of its own
-		return "it answers for the address with a hardware address of its own, but its kernel does not have it: the address is reachable via it (proxy ARP or NDP)"
+		return ByOwnMAC
 	case responders[c.MAC] != "":
-		return fmt.Sprintf("%s is the hardware address with which %s answers for others: the address is reachable via it", c.MAC, responders[c.MAC])
-	case ns != nil:
-		return ""
-	case j.spoke(c):
-		return ""
+		return ByPlugin
+	case ns != nil, j.spoke(c):
+		return 0
 	}
 	switch addresses, owners := j.in.answers(c.Link, c.MAC); {
 	case owners >= SeveralOwned:
-		return "it answers for what several owners have, and never announced or used any of it: the address is reachable via it (a router with proxy ARP or NDP)"
+		return BySeveralOwners
 	case addresses >= ManyAnswers:
-		return fmt.Sprintf("it answers for %d addresses or more, and never announced or used them: the address is reachable via it (a router with proxy ARP or NDP)", ManyAnswers)
+		return ByManyAddresses
 	}
-	return ""
+	return 0
 }
 
 // spoke tells whether the sender of an answer ever claimed the address unasked.
-func (j *judging) spoke(c *Claim) bool {
+func (j *attributing) spoke(c *Claim) bool {
 	if j.spoken == nil { // once, as many nodes may have heard the answers of one router
 		j.spoken = map[speaker]struct{}{}
 		for _, o := range j.in.Claims {
@@ -262,18 +278,17 @@ type speaker struct {
 
 // fresh tells whether the wire's word still counts. What was heard from a node
 // that is silent now cannot be taken back by silence.
-func (j *judging) fresh(c *Claim) bool {
+func (j *attributing) fresh(c *Claim) bool {
 	n := c.Node()
 	return !n.TimedOut && (n.Unheard || c.Seen.Add(j.policy.StaleAfter) > j.in.Now)
 }
 
 // weigh says of one owner whether it is there, and whether it is compared.
-func (j *judging) weigh(o *Owner, e *evidence) {
+func (j *attributing) weigh(o *Owner, e *evidence) {
 	o.Assigned = e.assigned
 	j.face(o)
 	o.State = j.state(o, e)
-	o.Rule, o.Excluded = j.exclusion(e)
-	if o.Excluded != "" {
+	if o.Excluded = j.exclusion(e); o.Excluded != nil {
 		return
 	}
 	var widest extent
@@ -289,7 +304,7 @@ func (j *judging) weigh(o *Owner, e *evidence) {
 
 // face chooses the interface and the MAC to show: those of the first claim, as
 // the kernel's come before the wire's.
-func (j *judging) face(o *Owner) {
+func (j *attributing) face(o *Owner) {
 	first := o.Claims[0]
 	if first.Wire() || first.Kind == Believed {
 		o.MAC = first.MAC
@@ -307,7 +322,7 @@ func (j *judging) face(o *Owner) {
 
 // state says whether an owner is there. The kernel's word lasts until it is
 // taken back; the wire's word wears off, unless its node is silent.
-func (j *judging) state(o *Owner, e *evidence) State {
+func (j *attributing) state(o *Owner, e *evidence) State {
 	var kernel, unheard, heard bool
 	var newest Stamp
 	for _, c := range o.Claims {
@@ -340,7 +355,7 @@ func (j *judging) state(o *Owner, e *evidence) State {
 
 // expire ends an owner that the wire alone shows, after twice the time that
 // makes it stale.
-func (j *judging) expire(o *Owner, stale Stamp) {
+func (j *attributing) expire(o *Owner, stale Stamp) {
 	if end := stale.Add(j.policy.StaleAfter); j.in.Now < end {
 		j.again(end)
 		return
@@ -348,33 +363,35 @@ func (j *judging) expire(o *Owner, stale Stamp) {
 	j.out.Expired = append(j.out.Expired, o.Claims...)
 }
 
-// exclusion says by which rule, and why, an owner is not compared.
-func (j *judging) exclusion(e *evidence) (rule, why string) {
+// exclusion returns why an owner is not compared; nil if it is.
+func (j *attributing) exclusion(e *evidence) *Exclusion {
 	if s, ok := j.shared(); ok {
-		return RuleDeclaredShared, "it is declared as shared on purpose (" + s.Reason + ")"
+		return &Exclusion{Rule: RuleDeclaredShared, Reason: s.Reason}
 	}
 	switch {
 	case e.assigned, e.failed:
-		return "", ""
+		return nil
 	case e.local, j.in.Address.IsLoopback():
-		return RuleLoopbackOrDummy, "the address is on a loopback or dummy device, where service and anycast addresses stand on purpose"
+		return &Exclusion{Rule: RuleLoopbackOrDummy}
 	case e.strong:
 		if e.until != 0 {
 			j.again(e.until) // a neighbour table may show the owner for longer
 		}
-		return "", ""
-	case e.proxied != "":
-		return RuleReachableVia, e.proxied
+		return nil
+	case e.proxied == ByPlugin:
+		return &Exclusion{Rule: RuleReachableVia, Proxy: ByPlugin, MAC: e.plugin}
+	case e.proxied != 0:
+		return &Exclusion{Rule: RuleReachableVia, Proxy: e.proxied}
 	case e.private:
-		return RulePrivateLink, "the address is on a link inside this network namespace that does not lead to the node"
+		return &Exclusion{Rule: RulePrivateLink}
 	case e.old:
-		return RuleStale, "known only from the wire, and not seen there for " + j.policy.StaleAfter.String()
+		return &Exclusion{Rule: RuleStale}
 	case e.cloned != "":
-		return RuleMACCloned, "its frames carry " + e.cloned + ", the hardware address of another owner on the link (finding " + FindingMACCloned + ")"
+		return &Exclusion{Rule: RuleMACCloned, MAC: e.cloned}
 	case e.weak:
-		return RuleWeakSource, "known only from frames whose Ethernet source is not the hardware address they claim it for, or which no host can have"
+		return &Exclusion{Rule: RuleWeakSource}
 	}
-	return RuleBelieved, "known only from a neighbour table, which shows what others believe"
+	return &Exclusion{Rule: RuleBelieved}
 }
 
 // DeclaresShared reports whether all addresses of a range are declared as shared on purpose.
@@ -383,7 +400,7 @@ func (p *Policy) DeclaresShared(r Range) bool {
 }
 
 // shared is the declaration that covers the address; the longest prefix wins.
-func (j *judging) shared() (best Shared, ok bool) {
+func (j *attributing) shared() (best Shared, ok bool) {
 	for _, s := range j.policy.Shared {
 		if s.Prefix.Contains(j.in.Address) && (!ok || s.Prefix.Bits() > best.Prefix.Bits()) {
 			best, ok = s, true
@@ -405,6 +422,7 @@ func compareClaims(a, b *Claim) int {
 		cmp.Compare(a.VLAN, b.VLAN),
 		cmp.Compare(a.InnerVLAN, b.InnerVLAN),
 		compareBools(a.NoOverride, b.NoOverride),
+		cmp.Compare(a.Source, b.Source),
 	)
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
 // antrea is the hardware address that Antrea answers with for others.
@@ -42,21 +43,21 @@ func TestAProxyIsNoRival(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld("fd00::5")
-			w.answers = map[verdict.MAC][2]int{verdict.MAC(test.mac): {test.answers, test.owned}}
-			l := w.link("n1", "cni0", verdict.Bridge, false)
-			owner, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
-			_, port := w.veth(w.namespace("n1", 3, "103", pod("proxy")), "proxyp", l)
+			w.Answers = map[verdict.MAC][2]int{verdict.MAC(test.mac): {test.answers, test.owned}}
+			l := w.Link("n1", "cni0", verdict.Bridge, false)
+			owner, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", l)
+			_, port := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("proxy")), "proxyp", l)
 			if test.uplink {
-				port = w.iface(w.host("n1"), verdict.Interface{MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
+				port = w.Interface(w.Host("n1"), verdict.Interface{MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
 			}
 			if test.announced {
-				w.wire(port, test.mac)
-				w.after(-w.policy.StaleAfter)
+				w.Wire(port, test.mac)
+				w.after(-w.Policy.StaleAfter)
 			}
-			own, other := w.assigned(owner), w.wire(port, test.mac)
+			own, other := w.Assigned(owner), w.Wire(port, test.mac)
 			other.Kind, other.NoOverride = test.kind, test.noOverride
 			if !test.uplink { // not trusted on a pod's port: an attacker in the pod can send the same
-				w.policy.Routers = []verdict.Router{{Who: "default/prox*", Reason: "it routes"}}
+				w.Policy.Routers = []verdict.Router{{Who: "default/prox*", Reason: "it routes"}}
 			}
 			if test.rivals {
 				w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/cni0")
@@ -64,11 +65,11 @@ func TestAProxyIsNoRival(t *testing.T) {
 			}
 			for range 3 {
 				out := w.wantNone(t)
-				if len(out.Owners) != 2 || out.Owners[0].Rule != verdict.RuleReachableVia && out.Owners[1].Rule != verdict.RuleReachableVia {
+				if len(out.Owners) != 2 || !out.Owners[0].ExcludedBy(verdict.RuleReachableVia) && !out.Owners[1].ExcludedBy(verdict.RuleReachableVia) {
 					t.Fatalf("got owners %+v, want the proxy as excluded", out.Owners)
 				}
-				w.after(2 * time.Second).read(own)
-				w.seen(other)
+				w.after(2 * time.Second).Read(own)
+				w.Seen(other)
 			}
 			w.wantRule(t, verdict.RuleReachableVia)
 		})
@@ -77,33 +78,33 @@ func TestAProxyIsNoRival(t *testing.T) {
 
 func TestHolderWhoseAnswersMayBeOverriddenIsAnOwner(t *testing.T) {
 	w := newWorld("fd00::5")
-	l := w.link("n1", "cni0", verdict.Bridge, false)
-	one, port := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
-	two, _ := w.veth(w.namespace("n1", 3, "103", pod("b")), "bbbbbb", l)
-	w.assigned(one)
-	c := w.wire(port, "baaaaa")
+	l := w.Link("n1", "cni0", verdict.Bridge, false)
+	one, port := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", l)
+	two, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("b")), "bbbbbb", l)
+	w.Assigned(one)
+	c := w.Wire(port, "baaaaa")
 	c.Kind, c.NoOverride = verdict.Answered, true // its address is still optimistic (RFC 4429)
-	w.assigned(two)
+	w.Assigned(two)
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
 }
 
 func TestVirtualMachineOnABridgeOfTheNodeIsComparedOnTheNode(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	inside, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
-	w.assigned(inside)
-	virbr0 := w.link("n1", "virbr0", verdict.Bridge, true)
-	tap := w.iface(w.host("n1"), verdict.Interface{Name: "vnet0", Tap: true, MAC: "taptap", Attachment: verdict.Own, Link: virbr0})
-	w.wire(tap, "vmvmvm")
+	inside, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))
+	w.Assigned(inside)
+	virbr0 := w.Link("n1", "virbr0", verdict.Bridge, true)
+	tap := w.Interface(w.Host("n1"), verdict.Interface{Name: "vnet0", Tap: true, MAC: "taptap", Attachment: verdict.Own, Link: virbr0})
+	w.Wire(tap, "vmvmvm")
 	w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.NodeScope, "n1")
 
 	// The same by an uplink in the bridge is a device on that link alone.
 	w = newWorld("10.244.0.5")
-	inside, _ = w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
-	w.assigned(inside)
-	virbr0 = w.link("n1", "virbr0", verdict.Bridge, true)
-	w.wire(w.iface(w.host("n1"), verdict.Interface{MAC: "vplink", Attachment: verdict.Own, Link: virbr0, Uplink: true}), "vmvmvm")
+	inside, _ = w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))
+	w.Assigned(inside)
+	virbr0 = w.Link("n1", "virbr0", verdict.Bridge, true)
+	w.Wire(w.Interface(w.Host("n1"), verdict.Interface{MAC: "vplink", Attachment: verdict.Own, Link: virbr0, Uplink: true}), "vmvmvm")
 	// And it is, where a veth inside the host shows it once more.
-	w.wire(w.iface(w.host("n1"), verdict.Interface{Name: "p1", MAC: "patchp", Attachment: verdict.Own, Link: virbr0}), "vmvmvm")
+	w.Wire(w.Interface(w.Host("n1"), verdict.Interface{Name: "p1", MAC: "patchp", Attachment: verdict.Own, Link: virbr0}), "vmvmvm")
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleDifferentLinks)
 }
@@ -113,13 +114,13 @@ func TestVirtualMachineOnABridgeOfTheNodeIsComparedOnTheNode(t *testing.T) {
 func TestWhoAnswersForWhatItWasGivenIsNoProxy(t *testing.T) {
 	for intended, rivals := range map[string]bool{"10.0.0.5 cri eth0": true, "10.0.0.6 cri eth0": false} {
 		w := newWorld("10.0.0.5")
-		l := w.link("n1", "cni0", verdict.Bridge, false)
-		owner, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
-		ns := w.namespace("n1", 3, "103", pod("sandboxed"))
+		l := w.Link("n1", "cni0", verdict.Bridge, false)
+		owner, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", l)
+		ns := w.Namespace("n1", 3, "103", verdicttest.Pod("sandboxed"))
 		ns.Intended = intended
-		_, port := w.veth(ns, "tandbo", l)
-		w.assigned(owner)
-		w.wire(port, "tandbo").Kind = verdict.Answered
+		_, port := w.Veth(ns, "tandbo", l)
+		w.Assigned(owner)
+		w.Wire(port, "tandbo").Kind = verdict.Answered
 		if rivals {
 			w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/cni0")
 		} else {

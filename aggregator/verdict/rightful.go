@@ -1,7 +1,6 @@
 package verdict
 
 import (
-	"fmt"
 	"slices"
 	"time"
 )
@@ -26,31 +25,81 @@ const (
 // earlier. Skew is measured to within milliseconds, and kernels stamp addresses by the tick.
 const clocksDiffer = 200 * time.Millisecond
 
-// rightful returns the owner that is to keep the address, and the reason. The allocation
-// decides first, then the older assignment, then intent; each decides only between the owners
-// that the previous one leaves. It returns nil if that is undecided. All remedies follow it.
-func (q *inquiry) rightful(owners []*Owner) (*Owner, Right) {
-	left := slices.DeleteFunc(slices.Clone(owners), func(o *Owner) bool { return o.Orphaned })
+// A Title is what is known about an owner's right to the address.
+type Title struct {
+	// Owner is its id.
+	Owner string
+	// Pool has the address for the owner; nil for none.
+	Pool *Pool
+	// Gateway is set if the owner is a node that has the gateway address of its own pool on the
+	// bridge that the pool serves.
+	Gateway bool
+	// Unclear is set if an IPAM may have the address for the owner, because an allocation does not
+	// identify an owner clearly.
+	Unclear bool
+	// Given is set if it is known that somebody whose task it is gave the owner the address.
+	Given bool
+	// Missing are the pools that gave the owner the address and have no record of it.
+	Missing []*Pool
+}
+
+// Allocated reports whether an IPAM has the address for the owner, either as an allocation or as
+// the gateway of a pool.
+func (t Title) Allocated() bool { return t.Pool != nil || t.Gateway }
+
+// title returns what is known about the right of an owner.
+func (q *inquiry) title(o *Owner) Title {
+	t := Title{Owner: o.ID, Gateway: q.poolGateway(o), Given: q.given(o)}
+	t.Unclear = o.Namespace != nil && q.bookedFor(nil, o) == maybeBooked
+	for _, al := range q.allocations {
+		if q.books(al, o) == booked {
+			t.Pool = al.Pool
+			break
+		}
+	}
+	for _, p := range q.pools {
+		if (p.State == PoolKnown || p.State == PoolMissing) && len(q.allocationsOf(p)) == 0 && q.gave(p, o) {
+			t.Missing = append(t.Missing, p)
+		}
+	}
+	return t
+}
+
+// Title returns what is known about the right of an owner.
+func (c *Conflict) Title(o *Owner) Title {
+	for _, t := range c.Titles {
+		if t.Owner == o.ID {
+			return t
+		}
+	}
+	return Title{Owner: o.ID}
+}
+
+// Rightful returns the one of some owners that is to keep the address, and the reason. The
+// allocation decides first, then the older assignment, then intent; each decides only between the
+// owners that the previous one leaves. It returns nil if that is undecided. All remedies follow it.
+func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
+	left := those(owners, func(o *Owner) bool { return !o.Orphaned })
 	switch len(left) {
 	case 0:
 		return nil, RightUndecided
 	case 1:
 		return left[0], RightIntent // the other owners belong to pods that have ended
 	}
-	if allocated := those(left, q.allocated); len(allocated) == 1 {
+	if allocated := those(left, func(o *Owner) bool { return c.Title(o).Allocated() }); len(allocated) == 1 {
 		return allocated[0], RightAllocation
 	} else if len(allocated) > 1 {
 		left = allocated
-	} else if maybe := those(left, q.maybeAllocated); len(maybe) > 0 && len(maybe) < len(left) {
+	} else if maybe := those(left, func(o *Owner) bool { return c.Title(o).Unclear }); len(maybe) > 0 && len(maybe) < len(left) {
 		return nil, RightUndecided // IPAM has it for an owner that cannot be identified with certainty
 	}
-	if q.c.Rule == RuleSamePod {
+	if c.Rule == RuleSamePod {
 		return nil, RightUndecided // kubelet removes the older sandbox once it knows about the newer one
 	}
 	if first := oldest(left); first != nil {
 		return first, RightOlderAssignment
 	}
-	if meant := those(left, q.given); len(meant) == 1 {
+	if meant := those(left, func(o *Owner) bool { return c.Title(o).Given }); len(meant) == 1 {
 		return meant[0], RightIntent
 	}
 	return nil, RightUndecided
@@ -66,29 +115,12 @@ func those(owners []*Owner, holds func(*Owner) bool) (found []*Owner) {
 	return found
 }
 
-// except returns the owners without one.
-func except(owners []*Owner, one *Owner) []*Owner {
-	return those(owners, func(o *Owner) bool { return o != one })
-}
-
-// allocated reports whether an IPAM has the address for an owner, either as an allocation or as
-// the gateway of a pool on the bridge that the pool serves.
-func (q *inquiry) allocated(o *Owner) bool {
-	return q.bookedFor(nil, o) == booked || q.poolGateway(o)
-}
-
-// maybeAllocated reports whether an IPAM may have the address for an owner, because its
-// allocation does not identify an owner clearly.
-func (q *inquiry) maybeAllocated(o *Owner) bool {
-	return o.Namespace != nil && q.bookedFor(nil, o) == maybeBooked
-}
-
 // poolGateway reports whether an owner is a node that has the gateway address of its own pool
 // on the bridge that the pool serves.
 func (q *inquiry) poolGateway(o *Owner) bool {
-	return o.kind() == Host && o.Assigned && slices.ContainsFunc(q.in.node(o.Node).Pools, func(p *Pool) bool {
+	return o.Kind() == Host && o.Assigned && slices.ContainsFunc(q.in.node(o.Node).Pools, func(p *Pool) bool {
 		return p.Device != "" && slices.Contains(p.Gateways, q.c.Address) &&
-			slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.counts() && c.Interface.Name == p.Device })
+			slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Counts() && c.Interface.Name == p.Device })
 	})
 }
 
@@ -105,7 +137,7 @@ func oldest(owners []*Owner) *Owner {
 		if o.Namespace == nil {
 			return nil
 		}
-		if at := o.AssignedAt(); o.Assigned && !o.dadFailed() {
+		if at := o.AssignedAt(); o.Assigned && !o.DADFailed() {
 			if at == 0 {
 				return nil
 			}
@@ -122,7 +154,7 @@ func oldest(owners []*Owner) *Owner {
 		if o == first {
 			continue
 		}
-		if o.dadFailed() && o.Node.is(first.Node) {
+		if o.DADFailed() && o.Node.Is(first.Node) {
 			continue // its kernel found that the address was already in use
 		}
 		at := o.AssignedAt()
@@ -136,7 +168,7 @@ func oldest(owners []*Owner) *Owner {
 		if at <= began {
 			return nil
 		}
-		if !o.Node.is(first.Node) && (!o.Node.SkewKnown || !first.Node.SkewKnown || at.Sub(began) < clocksDiffer) {
+		if !o.Node.Is(first.Node) && (!o.Node.SkewKnown || !first.Node.SkewKnown || at.Sub(began) < clocksDiffer) {
 			return nil
 		}
 	}
@@ -152,27 +184,4 @@ func (o *Owner) firstSeen() (first Stamp) {
 		}
 	}
 	return first
-}
-
-// because describes in words why an owner keeps the address.
-func (q *inquiry) because(keep *Owner, right Right) string {
-	switch right {
-	case RightAllocation:
-		if q.bookedFor(nil, keep) != booked {
-			return "it is the gateway address of the network on that bridge"
-		}
-		for _, al := range q.allocations {
-			if q.books(al, keep) == booked {
-				return callPool(al.Pool) + " has it for that one"
-			}
-		}
-	case RightOlderAssignment:
-		return fmt.Sprintf("it had the address first (since %s, by the clock of node %s)", when(keep.AssignedAt()), keep.Node.Name)
-	case RightIntent:
-		if slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Orphaned }) {
-			return "the pods of the others are gone"
-		}
-		return "it alone was meant to have it"
-	}
-	return ""
 }

@@ -71,9 +71,9 @@ func (j *judging) reaches(o *Owner, c *Claim, yield func(extent)) {
 // have an address of its own in the whole cluster, whatever gives them out.
 const podNetwork = "pods"
 
-// networkOfRuntime is what an agent calls the network of an address of which only the
+// NetworkOfRuntime is what an agent calls the network of an address of which only the
 // container runtime says that it gave it.
-const networkOfRuntime = "cri"
+const NetworkOfRuntime = "cri"
 
 // FirstInterface is what container runtimes call the interface with the address
 // by which Kubernetes knows a pod. What more a pod has (Multus) is often the same
@@ -190,15 +190,15 @@ type member struct {
 }
 
 // groups are the scopes in which somebody is alive and compared, widest first.
-func (j *judging) groups() []group {
+func (j *comparing) groups() []group {
 	var members []member
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
-		if o.Excluded != "" || !o.Alive() {
+		if o.Excluded != nil || !o.Alive() {
 			continue
 		}
 		for _, c := range o.Claims {
-			j.scopes(o, c, func(s extent) { members = append(members, member{s, i, c.counts()}) })
+			j.scopes(o, c, func(s extent) { members = append(members, member{s, i, c.Counts()}) })
 		}
 	}
 	slices.SortFunc(members, func(a, b member) int {
@@ -237,7 +237,7 @@ func newGroup(members []member) group {
 // leaveOut leaves out the network of pods where the same owners meet on one node
 // or link: that is known at once, and it is not known at once who is a pod. So what
 // is found there has one id, whatever came first.
-func (j *judging) leaveOut(groups []group) []group {
+func (j *comparing) leaveOut(groups []group) []group {
 	if len(groups) == 0 || groups[0].scope.Kind != NetworkScope || j.declared().Name != "" {
 		return groups
 	}

@@ -2,14 +2,13 @@ package verdict
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 )
 
 // sender is the namespace whose frame a wire claim is, and its interface where
 // that is known; no namespace for an external device. The port's own namespace
 // comes first: where MACs are derived from addresses, duplicates have one MAC.
-func (j *judging) sender(c *Claim) (ns *Namespace, via *Interface, rule string) {
+func (j *attributing) sender(c *Claim) (ns *Namespace, via *Interface, rule string) {
 	port, n := c.Interface, c.Node()
 	holders := j.in.holders(n, c.MAC)
 	if port.Uplink && c.MAC.Shared() {
@@ -63,7 +62,7 @@ func (j *judging) sender(c *Claim) (ns *Namespace, via *Interface, rule string) 
 
 // both is who has the address and the MAC of a wire claim on its link, whatever
 // the node: its own node comes first.
-func (j *judging) both(c *Claim) (via *Interface) {
+func (j *attributing) both(c *Claim) (via *Interface) {
 	for _, a := range j.assigned {
 		if i := a.Interface; i.MAC == c.MAC && oneLink(i.Link, c.Link) &&
 			(via == nil || compareFrom(c.Node(), i, via) < 0) {
@@ -76,12 +75,12 @@ func (j *judging) both(c *Claim) (via *Interface) {
 // machine is who has the address and the MAC of a frame that a virtual machine
 // sent, on whatever link: one that is a node with an agent of its own. It is no
 // second owner of a network, though no frame showed yet that its uplink is here.
-func (j *judging) machine(c *Claim) (via *Interface) {
+func (j *attributing) machine(c *Claim) (via *Interface) {
 	if !c.Interface.Tap || c.MAC.Shared() {
 		return nil
 	}
 	for _, a := range j.assigned {
-		if i := a.Interface; !a.Node().is(c.Node()) && a.counts() && i.MAC == c.MAC &&
+		if i := a.Interface; !a.Node().Is(c.Node()) && a.Counts() && i.MAC == c.MAC &&
 			(via == nil || compareFrom(nil, i, via) < 0) {
 			via = i
 		}
@@ -91,7 +90,7 @@ func (j *judging) machine(c *Claim) (via *Interface) {
 
 // nearest is the first of the interfaces that have a MAC. Where several nodes
 // have it, one that hosts an owner of the address comes first.
-func (j *judging) nearest(holders []*Interface) (via *Interface) {
+func (j *attributing) nearest(holders []*Interface) (via *Interface) {
 	hosts := func(i *Interface) int {
 		if j.hosted(i.Namespace.Node, i.Link) != nil {
 			return 0
@@ -108,9 +107,9 @@ func (j *judging) nearest(holders []*Interface) (via *Interface) {
 
 // hosted is the interface of a node that has the address by its kernel: the
 // nearest to a link; nil for none.
-func (j *judging) hosted(n *Node, l *Link) (owner *Interface) {
+func (j *attributing) hosted(n *Node, l *Link) (owner *Interface) {
 	for _, a := range j.assigned {
-		if a.Node().is(n) && (owner == nil || compareWitnessed(a.Interface, owner, l) < 0) {
+		if a.Node().Is(n) && (owner == nil || compareWitnessed(a.Interface, owner, l) < 0) {
 			owner = a.Interface
 		}
 	}
@@ -118,8 +117,8 @@ func (j *judging) hosted(n *Node, l *Link) (owner *Interface) {
 }
 
 // assignedTo tells whether a namespace has the address, on whatever interface.
-func (j *judging) assignedTo(ns *Namespace) bool {
-	return slices.ContainsFunc(j.assigned, func(c *Claim) bool { return c.Interface.Namespace.is(ns) })
+func (j *attributing) assignedTo(ns *Namespace) bool {
+	return slices.ContainsFunc(j.assigned, func(c *Claim) bool { return c.Interface.Namespace.Is(ns) })
 }
 
 // compareInterfaces orders the interfaces of one node, the agent's own first.
@@ -131,11 +130,11 @@ func compareInterfaces(a, b *Interface) int {
 func compareFrom(n *Node, a, b *Interface) int {
 	na, nb := a.Namespace.Node, b.Namespace.Node
 	switch {
-	case na.is(nb):
+	case na.Is(nb):
 		return compareInterfaces(a, b)
-	case na.is(n):
+	case na.Is(n):
 		return -1
-	case nb.is(n):
+	case nb.Is(n):
 		return 1
 	}
 	return compareNodes(na, nb)
@@ -157,7 +156,7 @@ func compareWitnessed(a, b *Interface, l *Link) int {
 
 // oneLink tells whether two links are one broadcast domain.
 func oneLink(a, b *Link) bool {
-	return a.is(b) || a != nil && b != nil && a.Domain.is(b.Domain)
+	return a.Is(b) || a != nil && b != nil && a.Domain.Is(b.Domain)
 }
 
 func linkName(l *Link) string {
@@ -165,31 +164,4 @@ func linkName(l *Link) string {
 		return ""
 	}
 	return l.Name
-}
-
-// noteSender tells how a wire claim was attributed, where that is not plain.
-func (j *judging) noteSender(rule string, c *Claim, ns *Namespace) {
-	switch {
-	case c.MAC.Group():
-		j.note(RuleWeakSource, linkScope(c).Scope(), true, fmt.Sprintf(
-			"A frame on %s claimed the address for %s, which no host can have as its own hardware address: noted, never a rival.", witness(c), c.MAC))
-	case c.Source != "":
-		j.note(RuleWeakSource, linkScope(c).Scope(), true, fmt.Sprintf(
-			"A frame on %s said that %s has the address, but was sent by %s: noted, never a rival.",
-			witness(c), c.MAC, c.Source))
-	}
-	switch rule {
-	case RuleNodeMAC:
-		j.note(rule, linkScope(c).Scope(), true, fmt.Sprintf(
-			"%s, seen on %s, is a hardware address of node %s, which hosts %s: it witnesses that owner and is no rival.",
-			c.MAC, witness(c), ns.Node.Name, describe(ns, c)))
-	case RuleMACCloned:
-		j.note(rule, linkScope(c).Scope(), true, fmt.Sprintf(
-			"%s, seen on %s, is the hardware address of another owner on this link, but entered through the port of %s: it is no evidence for that owner.",
-			c.MAC, witness(c), describe(ns, c)))
-	case RuleGuest:
-		j.note(rule, linkScope(c).Scope(), true, fmt.Sprintf(
-			"%s, seen on %s, is unknown and enters by the port of %s: a guest (such as a virtual machine) behind it, counted as that owner.",
-			c.MAC, witness(c), describe(ns, c)))
-	}
 }

@@ -1,11 +1,10 @@
 package verdict_test
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
 // The names of these tests are rows of situations.md.
@@ -16,10 +15,10 @@ func twoPods(w *world, kind verdict.LinkKind, routed bool, macs [2]string) (a, b
 	if kind == verdict.Bridge {
 		links = [2]string{"cni0", "cni0"}
 	}
-	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), macs[0], w.link("n1", links[0], kind, routed))
-	two, _ := w.veth(w.namespace("n1", 3, "103", pod("b")), macs[1], w.link("n1", links[1], kind, routed))
-	a = w.assigned(one)
-	b = w.assigned(two)
+	one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), macs[0], w.Link("n1", links[0], kind, routed))
+	two, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("b")), macs[1], w.Link("n1", links[1], kind, routed))
+	a = w.Assigned(one)
+	b = w.Assigned(two)
 	b.AssignedAt++
 	return a, b
 }
@@ -31,22 +30,17 @@ func TestT1PtpPodsWithOneAddress(t *testing.T) {
 	if len(c.Owners) != 2 || c.Owners[0].Workload().Name != "a" {
 		t.Fatalf("got owners %+v, want a and b", c.Owners)
 	}
-	w.after(w.policy.Settle)
-	w.read(a, b)
+	w.after(w.Policy.Settle)
+	w.Read(a, b)
 	c = w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
-	if c.ConfirmedAt != w.now || c.DetectedAt != start {
-		t.Errorf("got detected %d confirmed %d, want %d and %d", c.DetectedAt, c.ConfirmedAt, start, w.now)
+	if c.ConfirmedAt != w.Now || c.DetectedAt != verdicttest.Start {
+		t.Errorf("got detected %d confirmed %d, want %d and %d", c.DetectedAt, c.ConfirmedAt, verdicttest.Start, w.Now)
 	}
-	t.Log(c.Summary)
-	for _, step := range flat(c.Remedy) {
-		t.Log(" - ", step)
-	}
-	w.drop(a)
+	w.Drop(a)
 	c = w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 	if c.Owners[0].State != verdict.Gone || c.Owners[1].State != verdict.Live {
 		t.Errorf("got states %d and %d, want gone and live", c.Owners[0].State, c.Owners[1].State)
 	}
-	t.Log(c.Summary)
 }
 
 func TestT2BridgePodsAreReportedOnceInTheWiderScope(t *testing.T) {
@@ -58,13 +52,13 @@ func TestT2BridgePodsAreReportedOnceInTheWiderScope(t *testing.T) {
 
 func TestT9OneMACForBothDuplicates(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	one, portOne := w.veth(w.namespace("n1", 2, "102", pod("a")), "tamesa", w.link("n1", "v1", verdict.PointToPoint, false))
-	two, portTwo := w.veth(w.namespace("n1", 3, "103", pod("b")), "tamesa", w.link("n1", "v2", verdict.PointToPoint, false))
-	w.assigned(one)
-	w.wire(portOne, "tamesa")
+	one, portOne := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "tamesa", w.Link("n1", "v1", verdict.PointToPoint, false))
+	two, portTwo := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("b")), "tamesa", w.Link("n1", "v2", verdict.PointToPoint, false))
+	w.Assigned(one)
+	w.Wire(portOne, "tamesa")
 	w.wantNone(t)
-	w.assigned(two)
-	w.wire(portTwo, "tamesa")
+	w.Assigned(two)
+	w.Wire(portTwo, "tamesa")
 	c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 	for _, o := range c.Owners {
 		if len(o.Claims) != 2 {
@@ -83,7 +77,7 @@ func TestL1ReuseOverlapsForAMoment(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	a, _ := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
-	w.after(14e6).drop(a)
+	w.after(14e6).Drop(a)
 	c := w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 	if c.ConfirmedAt != 0 {
 		t.Error("got a confirmed conflict, want one that never was")
@@ -93,14 +87,14 @@ func TestL1ReuseOverlapsForAMoment(t *testing.T) {
 
 func TestL3SandboxMadeAnew(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	l := w.link("n1", "cni0", verdict.Bridge, true)
-	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
-	two, _ := w.veth(w.namespace("n1", 3, "103", pod("a")), "bbbbbb", l)
-	a, b := w.assigned(one), w.assigned(two)
+	l := w.Link("n1", "cni0", verdict.Bridge, true)
+	one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", l)
+	two, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("a")), "bbbbbb", l)
+	a, b := w.Assigned(one), w.Assigned(two)
 	w.want(t, verdict.Suspected, verdict.RuleSamePod, verdict.NodeScope, "n1")
-	w.after(5*w.policy.Settle).read(a, b)
+	w.after(5*w.Policy.Settle).Read(a, b)
 	w.want(t, verdict.Suspected, verdict.RuleSamePod, verdict.NodeScope, "n1")
-	w.after(w.policy.HandoverGrace).read(a, b)
+	w.after(w.Policy.HandoverGrace).Read(a, b)
 	w.want(t, verdict.Confirmed, verdict.RuleSamePod, verdict.NodeScope, "n1")
 }
 
@@ -108,25 +102,25 @@ func TestL3SandboxMadeAnew(t *testing.T) {
 // asked again.
 func TestSandboxWhosePodIsKnownAfterItsConflictWasConfirmed(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	l := w.link("n1", "cni0", verdict.Bridge, true)
-	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
-	two, _ := w.veth(w.namespace("n1", 3, "103", verdict.Workload{Kind: verdict.Unknown}), "bbbbbb", l)
-	a, b := w.assigned(one), w.assigned(two)
+	l := w.Link("n1", "cni0", verdict.Bridge, true)
+	one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", l)
+	two, _ := w.Veth(w.Namespace("n1", 3, "103", verdict.Workload{Kind: verdict.Unknown}), "bbbbbb", l)
+	a, b := w.Assigned(one), w.Assigned(two)
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
-	w.after(w.policy.Settle).read(a, b)
+	w.after(w.Policy.Settle).Read(a, b)
 	w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
-	two.Namespace.Who = pod("a").Who()
+	two.Namespace.Who = verdicttest.Pod("a").Who()
 	c := w.want(t, verdict.Confirmed, verdict.RuleSamePod, verdict.NodeScope, "n1")
-	if want := fmt.Sprintf("asked again %s later", w.policy.Settle); !strings.Contains(c.Summary, want) {
-		t.Errorf("got %q, want %q in it: so long it was", c.Summary, want)
+	if got := w.Policy.Waited(&c); got != w.Policy.Settle {
+		t.Errorf("got waited %s, want %s: so long it was", got, w.Policy.Settle)
 	}
 }
 
 func TestL5HostNetworkPodsAreTheNode(t *testing.T) {
 	w := newWorld("192.168.1.10")
-	eth0 := w.iface(w.host("n1"), verdict.Interface{MAC: "hosthh", Attachment: verdict.Own, Link: w.link("n1", "eth0", verdict.Uplink, false), Uplink: true})
-	w.assigned(eth0)
-	w.wire(eth0, "hosthh")
+	eth0 := w.Interface(w.Host("n1"), verdict.Interface{MAC: "hosthh", Attachment: verdict.Own, Link: w.Link("n1", "eth0", verdict.Uplink, false), Uplink: true})
+	w.Assigned(eth0)
+	w.Wire(eth0, "hosthh")
 	if out := w.wantNone(t); len(out.Owners) != 1 {
 		t.Errorf("got %d owners, want the node", len(out.Owners))
 	}
@@ -137,8 +131,8 @@ func TestL9LinkLocalOnEveryNode(t *testing.T) {
 		w := newWorld(addr)
 		for _, node := range []string{"n1", "n2"} {
 			for _, name := range []string{"br-ex", "br-two"} {
-				w.assigned(w.iface(w.host(node), verdict.Interface{
-					Name: name, MAC: verdict.MAC(node + name), Attachment: verdict.Own, Link: w.link(node, name, verdict.Bridge, true),
+				w.Assigned(w.Interface(w.Host(node), verdict.Interface{
+					Name: name, MAC: verdict.MAC(node + name), Attachment: verdict.Own, Link: w.Link(node, name, verdict.Bridge, true),
 				}))
 			}
 		}
@@ -152,12 +146,12 @@ func TestL9LinkLocalOnEveryNode(t *testing.T) {
 
 func TestL8L9DummyAndLoopback(t *testing.T) {
 	w := newWorld("10.96.0.1")
-	port := w.iface(w.host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: w.link("n1", "eth0", verdict.Uplink, false), Uplink: true})
-	dummy := w.iface(w.host("n1"), verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local})
-	w.assigned(dummy)
-	one, _ := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", w.link("n1", "v1", verdict.PointToPoint, false))
-	w.assigned(one)
-	w.wire(port, "hosthh") // the wire shows the node using it
+	port := w.Interface(w.Host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: w.Link("n1", "eth0", verdict.Uplink, false), Uplink: true})
+	dummy := w.Interface(w.Host("n1"), verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local})
+	w.Assigned(dummy)
+	one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))
+	w.Assigned(one)
+	w.Wire(port, "hosthh") // the wire shows the node using it
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleLoopbackOrDummy)
 }
@@ -166,9 +160,9 @@ func TestL11PtpGatewayOnEveryHostVeth(t *testing.T) {
 	w := newWorld("10.244.0.1")
 	for i := range 30 {
 		name := string(rune('a' + i))
-		w.assigned(w.iface(w.host("n1"), verdict.Interface{
+		w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{
 			Name: "veth" + name, MAC: verdict.MAC("host-" + name), Attachment: verdict.Own,
-			Link: w.link("n1", "veth"+name, verdict.PointToPoint, false),
+			Link: w.Link("n1", "veth"+name, verdict.PointToPoint, false),
 		}))
 	}
 	if out := w.wantNone(t); len(out.Owners) != 1 || len(out.Owners[0].Claims) != 30 {
@@ -180,9 +174,9 @@ func TestL11PtpGatewayOnEveryHostVeth(t *testing.T) {
 func TestL11CalicoHardwareAddressOnEveryPort(t *testing.T) {
 	w := newWorld("169.254.1.1")
 	for i, name := range []string{"a", "b"} {
-		_, port := w.veth(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), "pod-"+name, w.link("n1", "cali"+name, verdict.PointToPoint, false))
+		_, port := w.Veth(w.Namespace("n1", uint32(i+2), "10"+name, verdicttest.Pod(name)), "pod-"+name, w.Link("n1", "cali"+name, verdict.PointToPoint, false))
 		port.MAC = "\xee\xee\xee\xee\xee\xee"
-		w.wire(port, "\xee\xee\xee\xee\xee\xee")
+		w.Wire(port, "\xee\xee\xee\xee\xee\xee")
 	}
 	w.wantNone(t)
 }
@@ -191,34 +185,34 @@ func TestL17EqualRangesThatDoNotMeet(t *testing.T) {
 	separate := map[string]func(w *world){
 		"isolated bridges": func(w *world) {
 			for i, name := range []string{"br1", "br2"} {
-				inside, _ := w.veth(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), "pod-"+name, w.link("n1", name, verdict.Bridge, false))
-				w.assigned(inside)
+				inside, _ := w.Veth(w.Namespace("n1", uint32(i+2), "10"+name, verdicttest.Pod(name)), "pod-"+name, w.Link("n1", name, verdict.Bridge, false))
+				w.Assigned(inside)
 			}
 		},
 		"VRFs": func(w *world) {
 			for i, name := range []string{"red", "blue"} {
-				inside, _ := w.veth(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), "pod-"+name, w.link("n1", name, verdict.PointToPoint, false))
+				inside, _ := w.Veth(w.Namespace("n1", uint32(i+2), "10"+name, verdicttest.Pod(name)), "pod-"+name, w.Link("n1", name, verdict.PointToPoint, false))
 				inside.VRF = name
-				w.assigned(inside)
+				w.Assigned(inside)
 			}
 		},
 		"Open vSwitch ports": func(w *world) {
 			for i, name := range []string{"tap1", "tap2"} {
-				inside, _ := w.veth(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), "pod-"+name, w.link("n1", name, verdict.OVSPort, false))
-				w.assigned(inside)
+				inside, _ := w.Veth(w.Namespace("n1", uint32(i+2), "10"+name, verdicttest.Pod(name)), "pod-"+name, w.Link("n1", name, verdict.OVSPort, false))
+				w.Assigned(inside)
 			}
 		},
 		"macvlan on two parents": func(w *world) {
 			for i, name := range []string{"eth1", "eth2"} {
-				w.assigned(w.iface(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), verdict.Interface{
-					MAC: verdict.MAC("nv" + name), Attachment: verdict.Lower, Link: w.link("n1", name, verdict.Uplink, false),
+				w.Assigned(w.Interface(w.Namespace("n1", uint32(i+2), "10"+name, verdicttest.Pod(name)), verdict.Interface{
+					MAC: verdict.MAC("nv" + name), Attachment: verdict.Lower, Link: w.Link("n1", name, verdict.Uplink, false),
 				}))
 			}
 		},
 		"two nodes": func(w *world) {
 			for _, name := range []string{"n1", "n2"} {
-				inside, _ := w.veth(w.namespace(name, 2, "10"+name, pod(name)), "pod-"+name, w.link(name, "cni0", verdict.Bridge, true))
-				w.assigned(inside)
+				inside, _ := w.Veth(w.Namespace(name, 2, "10"+name, verdicttest.Pod(name)), "pod-"+name, w.Link(name, "cni0", verdict.Bridge, true))
+				w.Assigned(inside)
 			}
 		},
 	}
@@ -237,8 +231,8 @@ func TestL17EqualRangesThatDoNotMeet(t *testing.T) {
 func TestT14RoutedBridgesMeetOnTheNode(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	for i, name := range []string{"br1", "br2"} {
-		inside, _ := w.veth(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), "pod-"+name, w.link("n1", name, verdict.Bridge, true))
-		w.assigned(inside)
+		inside, _ := w.Veth(w.Namespace("n1", uint32(i+2), "10"+name, verdicttest.Pod(name)), "pod-"+name, w.Link("n1", name, verdict.Bridge, true))
+		w.Assigned(inside)
 	}
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 }
@@ -246,8 +240,8 @@ func TestT14RoutedBridgesMeetOnTheNode(t *testing.T) {
 func TestT4MacvlanPodsOfOneParent(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	for i, name := range []string{"a", "b"} {
-		w.assigned(w.iface(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), verdict.Interface{
-			MAC: verdict.MAC("nv" + name), Attachment: verdict.Lower, Link: w.link("n1", "eth1", verdict.Uplink, false),
+		w.Assigned(w.Interface(w.Namespace("n1", uint32(i+2), "10"+name, verdicttest.Pod(name)), verdict.Interface{
+			MAC: verdict.MAC("nv" + name), Attachment: verdict.Lower, Link: w.Link("n1", "eth1", verdict.Uplink, false),
 		}))
 	}
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth1")
@@ -256,7 +250,7 @@ func TestT4MacvlanPodsOfOneParent(t *testing.T) {
 func TestL16PrivateLinkInEveryLauncher(t *testing.T) {
 	w := newWorld("10.0.2.1")
 	for i, name := range []string{"a", "b", "c"} {
-		w.assigned(w.iface(w.namespace("n1", uint32(i+2), "10"+name, pod(name)), verdict.Interface{
+		w.Assigned(w.Interface(w.Namespace("n1", uint32(i+2), "10"+name, verdicttest.Pod(name)), verdict.Interface{
 			Name: "k6t-eth0", MAC: verdict.MAC("br" + name), Attachment: verdict.Private,
 		}))
 	}
@@ -266,13 +260,13 @@ func TestL16PrivateLinkInEveryLauncher(t *testing.T) {
 
 func TestL20OneFrameSeenOnSeveralPorts(t *testing.T) {
 	w := newWorld("10.85.0.5")
-	l := w.link("n1", "cni0", verdict.Bridge, true)
-	one, port := w.veth(w.namespace("n1", 2, "102", pod("a")), "baaaaa", l)
-	other := w.iface(w.host("n1"), verdict.Interface{Name: "patch0", MAC: "patchp", Attachment: verdict.Own, Link: l})
-	uplink := w.iface(w.host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
-	w.assigned(one)
+	l := w.Link("n1", "cni0", verdict.Bridge, true)
+	one, port := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", l)
+	other := w.Interface(w.Host("n1"), verdict.Interface{Name: "patch0", MAC: "patchp", Attachment: verdict.Own, Link: l})
+	uplink := w.Interface(w.Host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
+	w.Assigned(one)
 	for _, p := range []*verdict.Interface{port, other, uplink} {
-		w.wire(p, "baaaaa")
+		w.Wire(p, "baaaaa")
 	}
 	if out := w.wantNone(t); len(out.Owners) != 1 || len(out.Owners[0].Claims) != 4 {
 		t.Errorf("got %d owners, want one with 4 claims", len(out.Owners))

@@ -1,7 +1,6 @@
 package verdict
 
 import (
-	"fmt"
 	"net/netip"
 	"path"
 	"slices"
@@ -72,9 +71,12 @@ type Router struct {
 	Reason string
 }
 
+// spoofing finds the false claims to an address, whose owners are known.
+type spoofing struct{ *judging }
+
 // spoofs finds claims that use the address or the hardware address of another owner. The owners
 // must be known.
-func (j *judging) spoofs() {
+func (j spoofing) spoofs() {
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
 		for _, c := range o.Claims {
@@ -91,20 +93,17 @@ func (j *judging) spoofs() {
 	}
 	for i := range j.out.Spoofs {
 		s := &j.out.Spoofs[i]
-		if o := j.ownerOf(s.Sender); o != nil && o.Excluded != "" && o.Rule != RuleStale {
-			o.Rule, o.Excluded = RuleAddressSpoofed, s.reason()
+		if o := j.ownerOf(s.Sender); o != nil && o.Excluded != nil && o.Excluded.Rule != RuleStale {
+			o.Excluded = &Exclusion{Rule: RuleAddressSpoofed, Port: s.Port.Name}
+			for k := range s.Victims {
+				o.Excluded.Victims = append(o.Excluded.Victims, s.Victims[k].ID)
+			}
 		}
 		s.Owner = j.senderOwner(s)
 	}
 	for i := range j.out.Clones {
 		j.out.Clones[i].Owner = j.senderOwner(&j.out.Clones[i])
 	}
-}
-
-// reason says why the sender is excluded from the comparison of owners.
-func (s *Spoof) reason() string {
-	return fmt.Sprintf("its frames on %s claim the address, but its kernel does not have it on an interface that leads there, and that of %s does (finding %s)",
-		s.Port.Name, list(each(s.Victims, (*Owner).name)), FindingAddressSpoofed)
 }
 
 // behind returns the namespace whose port a frame entered by; nil for an uplink, a port of the
@@ -125,7 +124,7 @@ func (j *judging) ownerOf(ns *Namespace) *Owner {
 }
 
 // senderOwner returns the sender of a spoof as an owner.
-func (j *judging) senderOwner(s *Spoof) Owner {
+func (j spoofing) senderOwner(s *Spoof) Owner {
 	if o := j.ownerOf(s.Sender); o != nil {
 		return *o
 	}
@@ -134,8 +133,8 @@ func (j *judging) senderOwner(s *Spoof) Owner {
 
 // spoof records a claim to an address that the kernel of another owner has in the same scope,
 // unless the sender is known to answer for it on purpose.
-func (j *judging) spoof(c *Claim, sender *Namespace) {
-	if o := j.ownerOf(sender); o != nil && (o.Excluded == "" || o.Rule == RuleStale || o.Rule == RuleDeclaredShared) {
+func (j spoofing) spoof(c *Claim, sender *Namespace) {
+	if o := j.ownerOf(sender); o != nil && (o.Excluded == nil || o.Excluded.Rule == RuleStale || o.Excluded.Rule == RuleDeclaredShared) {
 		return // an owner itself: two owners are a conflict
 	}
 	if c.Routed || j.holds(sender) {
@@ -153,7 +152,7 @@ func (j *judging) spoof(c *Claim, sender *Namespace) {
 	if victims == nil {
 		return
 	}
-	i := slices.IndexFunc(j.out.Spoofs, func(s Spoof) bool { return s.Port.is(c.Interface) })
+	i := slices.IndexFunc(j.out.Spoofs, func(s Spoof) bool { return s.Port.Is(c.Interface) })
 	if i < 0 {
 		i = len(j.out.Spoofs)
 		j.out.Spoofs = append(j.out.Spoofs, Spoof{Port: c.Interface, Sender: sender, Link: c.Link})
@@ -168,7 +167,7 @@ func (j *judging) spoof(c *Claim, sender *Namespace) {
 }
 
 // holds reports whether the kernel of a namespace has the address on an interface that counts.
-func (j *judging) holds(ns *Namespace) bool {
+func (j spoofing) holds(ns *Namespace) bool {
 	return slices.ContainsFunc(j.in.Claims, func(c *Claim) bool {
 		return (c.Kind == Assigned || c.Kind == DADFailed) && c.Interface.Namespace.ID == ns.ID &&
 			c.Interface.Attachment != Local && c.Interface.Attachment != Private
@@ -178,26 +177,26 @@ func (j *judging) holds(ns *Namespace) bool {
 // wronged reports whether a claim is false and for the address of an owner in the same scope. A
 // claim is true, whichever sender it has, if it names the hardware address of the owner or of
 // the node that hosts the owner.
-func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
-	if !o.Assigned || !o.Alive() || o.Excluded != "" || o.Namespace == nil || o.ID == sender.ID {
+func (j spoofing) wronged(o *Owner, c *Claim, sender *Namespace) bool {
+	if !o.Assigned || !o.Alive() || o.Excluded != nil || o.Namespace == nil || o.ID == sender.ID {
 		return false
 	}
 	two := []Owner{{ID: sender.ID, Node: sender.Node, Namespace: sender}, *o}
 	if samePod(two) || sameVM(two) {
 		return false
 	}
-	if o.Node.is(c.Node()) && !c.MAC.routers() && slices.ContainsFunc(j.in.holders(o.Node, c.MAC), func(h *Interface) bool { return h.Namespace.Record == OwnRecord }) {
+	if o.Node.Is(c.Node()) && !c.MAC.routers() && slices.ContainsFunc(j.in.holders(o.Node, c.MAC), func(h *Interface) bool { return h.Namespace.Record == OwnRecord }) {
 		return false // true as well: the hosting node delivers packets to the owner
 	}
 	for _, has := range o.Claims {
-		if i := has.Interface; has.counts() && i.MAC == c.MAC && oneLink(i.Link, c.Link) {
+		if i := has.Interface; has.Counts() && i.MAC == c.MAC && oneLink(i.Link, c.Link) {
 			return false
 		}
 	}
 	meets := false
 	j.reaches(&two[0], c, func(s extent) {
 		for _, has := range o.Claims {
-			if has.counts() {
+			if has.Counts() {
 				j.scopes(o, has, func(other extent) { meets = meets || s.whole() == other.whole() })
 			}
 		}
@@ -208,11 +207,11 @@ func (j *judging) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 // router returns the declaration by which a sender answers for others on purpose. A hardware
 // address counts only for the namespace that has it, because any sender can write it into a
 // frame.
-func (j *judging) router(c *Claim, sender *Namespace) (Router, bool) {
+func (j spoofing) router(c *Claim, sender *Namespace) (Router, bool) {
 	for _, r := range j.policy.Routers {
 		switch {
 		case r.MAC != "":
-			if r.MAC == c.MAC && slices.ContainsFunc(j.in.holders(c.Node(), c.MAC), func(h *Interface) bool { return h.Namespace.is(sender) }) {
+			if r.MAC == c.MAC && slices.ContainsFunc(j.in.holders(c.Node(), c.MAC), func(h *Interface) bool { return h.Namespace.Is(sender) }) {
 				return r, true
 			}
 		case r.names(sender):
@@ -234,7 +233,7 @@ func (r Router) names(ns *Namespace) bool {
 
 // clones records the hardware addresses of others in a frame. It waits for the settle time,
 // because a frame may be reported before the hardware address of the sender's interface.
-func (j *judging) clones(c *Claim, sender *Namespace) {
+func (j spoofing) clones(c *Claim, sender *Namespace) {
 	for _, mac := range []MAC{c.MAC, c.Source} {
 		victim := j.cloned(c, mac)
 		if victim == nil {
@@ -244,7 +243,7 @@ func (j *judging) clones(c *Claim, sender *Namespace) {
 			j.again(due)
 			continue
 		}
-		i := slices.IndexFunc(j.out.Clones, func(s Spoof) bool { return s.Port.is(c.Interface) && s.MACs[0] == mac })
+		i := slices.IndexFunc(j.out.Clones, func(s Spoof) bool { return s.Port.Is(c.Interface) && s.MACs[0] == mac })
 		if i < 0 {
 			ns := victim.Namespace
 			i = len(j.out.Clones)
@@ -274,7 +273,7 @@ func (j *judging) cloned(c *Claim, mac MAC) (victim *Interface) {
 		if h.Namespace.ID == sender.ID {
 			return nil
 		}
-		if h.is(port) || !h.Link.is(c.Link) || victim != nil && compareInterfaces(victim, h) <= 0 {
+		if h.Is(port) || !h.Link.Is(c.Link) || victim != nil && compareInterfaces(victim, h) <= 0 {
 			continue
 		}
 		if two[1] = (Owner{ID: h.Namespace.ID, Node: h.Namespace.Node, Namespace: h.Namespace}); !samePod(two) && !sameVM(two) {
@@ -292,103 +291,4 @@ func (m MAC) routers() bool {
 // Group reports whether no host can have the address: it is a group address or all zeros.
 func (m MAC) Group() bool {
 	return len(m) == 6 && (m[0]&1 != 0 || m == "\x00\x00\x00\x00\x00\x00")
-}
-
-// spoofed adds the findings about addresses that others claim.
-func (a *auditing) spoofed() {
-	for i := range a.judged.Spoofs {
-		s := a.judged.Spoofs[i]
-		f := Finding{Kind: FindingAddressSpoofed, Severity: Critical, Owners: append([]Owner{s.Owner}, s.Victims...), Spoof: &s}
-		a.tell(f, s.Port.Namespace.Node.Name+" "+s.Port.Name+" ", a.policy.Settle)
-	}
-}
-
-// CloneFinding returns the finding about a hardware address that enters by another namespace's
-// port.
-func (p *Policy) CloneFinding(s *Spoof) Finding {
-	return Finding{
-		Kind: FindingMACCloned, Severity: Critical, Owners: append([]Owner{s.Owner}, s.Victims...), Spoof: s,
-		ID: FindingID(p.Cluster, FindingMACCloned, s.Port.Namespace.Node.Name+" "+s.Port.Name+" "+s.MACs[0].String()),
-	}
-}
-
-// addressSpoofed: frames from the port of one namespace claim the address of another one.
-func (t *telling) addressSpoofed() {
-	s := t.f.Spoof
-	victims := list(each(s.Victims, (*Owner).placed))
-	t.told.Summary = fmt.Sprintf("%s claims %s on the wire, through port %s of node %s, but the address belongs to %s. Its neighbours may send the traffic for it to %s instead.",
-		capital(s.sender()), t.f.Address, s.Port.Name, s.Port.Namespace.Node.Name, victims, macs(s.MACs))
-	for i := range s.Victims {
-		v := &s.Victims[i]
-		t.evidence("The kernel of node %s has %s on %s.", v.Node.Name, t.f.Address, v.placed())
-	}
-	t.evidence("The kernel of %s does not have it on an interface that leads to the node.", s.sender())
-	t.evidence("Frames that entered through %s of node %s claim it for %s: %s.", s.Port.Name, s.Port.Namespace.Node.Name, macs(s.MACs), s.times())
-	t.exposed()
-	t.act(
-		say("Decide whether %s answers for this address on purpose, as a router does. Whoever runs it can tell.", s.sender()).or(
-			either("it does", say("Declare it: start the aggregator with --router %s. The finding is over then.", quote(s.declaration()+"=REASON"))),
-			either("it does not, or nobody knows", t.cutOff("it claims an address of another workload")...),
-		),
-		say("The finding ends by itself when no such frame was seen for 10 minutes.").by("", "ipwitness audit "+t.f.Address.String()),
-	)
-}
-
-// macCloned: frames from the port of one namespace carry the hardware address of another one.
-func (t *telling) macCloned() {
-	s := t.f.Spoof
-	v := &s.Victims[0]
-	t.told.Summary = fmt.Sprintf("%s sends frames with MAC %s through port %s of node %s, but that is the MAC of %s. A bridge then delivers the owner's traffic to this port.",
-		capital(s.sender()), macs(s.MACs), s.Port.Name, s.Port.Namespace.Node.Name, v.placed())
-	t.evidence("The kernel of node %s has %s on %s.", v.Node.Name, macs(s.MACs), v.placed())
-	t.evidence("No interface in %s has it.", s.sender())
-	t.evidence("Frames with it entered through %s of node %s: %s. They claim %s.", s.Port.Name, s.Port.Namespace.Node.Name, s.times(), addressList(s.Addresses))
-	t.exposed()
-	t.act(t.cutOff("it sends frames with the MAC of another workload")...)
-	t.act(say("The finding ends by itself when no such frame was seen for 10 minutes.").by("", "ipwitness audit --kind "+FindingMACCloned))
-}
-
-// sender returns the name of the namespace behind the port.
-func (s *Spoof) sender() string { return s.Owner.name() }
-
-// declaration returns the --router value that names the sender.
-func (s *Spoof) declaration() string {
-	if namespace, name := s.Owner.Named(); namespace != "" {
-		return namespace + "/" + name
-	} else if name != "" {
-		return name
-	}
-	return s.MACs[0].String()
-}
-
-// times says in words when the frames were seen first and last, and how many there were.
-func (s *Spoof) times() string {
-	return fmt.Sprintf("%s, first %s, last %s", plural(s.Count, "frame", "frames"), stampText(s.First), stampText(s.Last))
-}
-
-func macs(all []MAC) string { return list(each(all, func(m *MAC) string { return m.String() })) }
-
-// exposed adds the names of the namespaces whose neighbour tables may be poisoned.
-func (t *telling) exposed() {
-	s := t.f.Spoof
-	if len(s.Exposed) == 0 {
-		return
-	}
-	names := each(s.Exposed, func(ns **Namespace) string { return (*ns).call((*ns).Who.Workload()) })
-	t.evidence("Also on link %s, and possibly poisoned: %s.", linkName(s.Link), list(names))
-}
-
-// cutOff returns the steps that disconnect the sender. They do not affect the owner of the
-// address.
-func (t *telling) cutOff(why string) []Action {
-	s := t.f.Spoof
-	node, port := s.Port.Namespace.Node.Name, quote(s.Port.Name)
-	command := fmt.Sprintf(`[ "$(cat /sys/class/net/%s/ifindex)" = %d ] && ip link set dev %s down`, port, s.Port.Index, port)
-	t.byHand(node, command, "Disconnect %s: %s.", s.sender(), why)
-	steps := []Action{say("Disconnect %s. Leave the owner of the address as it is.", s.sender()).by(node, command)}
-	if t.f.Address.IsValid() {
-		flush := "ip neigh flush to " + t.f.Address.String()
-		steps = append(steps, say("Clear the neighbour entries that may be poisoned. Do the same in each pod on that link.").by(node, flush))
-	}
-	return append(steps, say("Find out which process in %s sends the frames. It needs CAP_NET_RAW or CAP_NET_ADMIN there.", s.sender()))
 }

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
 const (
@@ -25,20 +27,20 @@ type spoofing struct {
 
 func newSpoofing(mac string) *spoofing {
 	s := &spoofing{world: newWorld("10.0.0.5")}
-	s.bridge = s.link("n1", "cni0", verdict.Bridge, false)
-	s.victim, s.other = s.namespace("n1", 2, "102", pod("a")), s.namespace("n1", 3, "103", pod("evil"))
-	s.owner, _ = s.veth(s.victim, "baaaaa", s.bridge)
-	s.inside, s.port = s.veth(s.other, "bbbbbb", s.bridge)
-	s.own, s.claim = s.assigned(s.owner), s.wire(s.port, mac)
+	s.bridge = s.Link("n1", "cni0", verdict.Bridge, false)
+	s.victim, s.other = s.Namespace("n1", 2, "102", verdicttest.Pod("a")), s.Namespace("n1", 3, "103", verdicttest.Pod("evil"))
+	s.owner, _ = s.Veth(s.victim, "baaaaa", s.bridge)
+	s.inside, s.port = s.Veth(s.other, "bbbbbb", s.bridge)
+	s.own, s.claim = s.Assigned(s.owner), s.Wire(s.port, mac)
 	s.claim.Kind = verdict.Answered
 	return s
 }
 
 // nest lets an agent report from inside the second pod.
 func (s *spoofing) nest() {
-	n := s.node("n2")
-	n.Boot, n.Netns = s.node("n1").Boot, s.other.Netns
-	s.host("n2")
+	n := s.Node("n2")
+	n.Boot, n.Netns = s.Node("n1").Boot, s.other.Netns
+	s.Host("n2")
 }
 
 func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
@@ -54,36 +56,38 @@ func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
 		"announced in a frame from another MAC": {mac: "dddddd", change: func(s *spoofing) { s.claim.Kind, s.claim.Source = verdict.Announced, "bbbbbb" }, spoof: true},
 		"with a MAC that no host can have":      {mac: group, change: func(s *spoofing) { s.claim.Kind = verdict.Announced }, spoof: true},
 		"with the MAC that Calico answers with": {mac: calico, spoof: true},
-		"with that of the node's own end":       {mac: calico, change: func(s *spoofing) { s.iface(s.host("n1"), verdict.Interface{MAC: calico, Attachment: verdict.Own}) }, spoof: true},
+		"with that of the node's own end":       {mac: calico, change: func(s *spoofing) { s.Interface(s.Host("n1"), verdict.Interface{MAC: calico, Attachment: verdict.Own}) }, spoof: true},
 		"it has the address on its loopback": {mac: "bbbbbb", change: func(s *spoofing) {
-			s.assigned(s.iface(s.other, verdict.Interface{Name: "lo", Attachment: verdict.Local}))
+			s.Assigned(s.Interface(s.other, verdict.Interface{Name: "lo", Attachment: verdict.Local}))
 		}, spoof: true},
 		"the owner is on another node of this LAN": {mac: "bbbbbb", change: func(s *spoofing) {
-			s.bridge.Domain = &verdict.Domain{Node: s.node("n1"), Name: "cni0"}
-			s.victim = s.namespace("n2", 2, "202", pod("a"))
-			lan := s.link("n2", "eth0", verdict.Uplink, false)
+			s.bridge.Domain = &verdict.Domain{Node: s.Node("n1"), Name: "cni0"}
+			s.victim = s.Namespace("n2", 2, "202", verdicttest.Pod("a"))
+			lan := s.Link("n2", "eth0", verdict.Uplink, false)
 			lan.Domain = s.bridge.Domain
-			s.own.Interface = s.iface(s.victim, verdict.Interface{MAC: "fmacvl", Attachment: verdict.Lower, Link: lan})
+			s.own.Interface = s.Interface(s.victim, verdict.Interface{MAC: "fmacvl", Attachment: verdict.Lower, Link: lan})
 		}, spoof: true},
 		"a MAC is declared that another one has": {mac: "dddddd", change: func(s *spoofing) {
-			s.policy.Routers = []verdict.Router{{MAC: "dddddd", Reason: "x"}}
+			s.Policy.Routers = []verdict.Router{{MAC: "dddddd", Reason: "x"}}
 			s.claim.Source = "bbbbbb"
 		}, spoof: true},
-		"somebody else is declared":                           {mac: "bbbbbb", change: func(s *spoofing) { s.policy.Routers = []verdict.Router{{Who: "default/e", Reason: "x"}} }, spoof: true},
-		"it announces: that makes it a rival":                 {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Kind = verdict.Announced }},
-		"it has the address itself":                           {mac: "bbbbbb", change: func(s *spoofing) { s.assigned(s.inside) }},
-		"it says what is true":                                {mac: "baaaaa", change: func(s *spoofing) { s.claim.Source = "bbbbbb" }},
-		"it says that the node has it, which hosts the owner": {mac: "dnodes", change: func(s *spoofing) { s.iface(s.host("n1"), verdict.Interface{MAC: "dnodes", Attachment: verdict.Own}) }},
-		"the node routes to it":                               {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Routed = true }},
-		"it is declared":                                      {mac: "bbbbbb", change: func(s *spoofing) { s.policy.Routers = []verdict.Router{{Who: "default/e*", Reason: "x"}} }},
-		"its MAC is declared":                                 {mac: "bbbbbb", change: func(s *spoofing) { s.policy.Routers = []verdict.Router{{MAC: "bbbbbb", Reason: "x"}} }},
+		"somebody else is declared":           {mac: "bbbbbb", change: func(s *spoofing) { s.Policy.Routers = []verdict.Router{{Who: "default/e", Reason: "x"}} }, spoof: true},
+		"it announces: that makes it a rival": {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Kind = verdict.Announced }},
+		"it has the address itself":           {mac: "bbbbbb", change: func(s *spoofing) { s.Assigned(s.inside) }},
+		"it says what is true":                {mac: "baaaaa", change: func(s *spoofing) { s.claim.Source = "bbbbbb" }},
+		"it says that the node has it, which hosts the owner": {mac: "dnodes", change: func(s *spoofing) {
+			s.Interface(s.Host("n1"), verdict.Interface{MAC: "dnodes", Attachment: verdict.Own})
+		}},
+		"the node routes to it": {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Routed = true }},
+		"it is declared":        {mac: "bbbbbb", change: func(s *spoofing) { s.Policy.Routers = []verdict.Router{{Who: "default/e*", Reason: "x"}} }},
+		"its MAC is declared":   {mac: "bbbbbb", change: func(s *spoofing) { s.Policy.Routers = []verdict.Router{{MAC: "bbbbbb", Reason: "x"}} }},
 		"the address is declared as shared": {mac: "bbbbbb", change: func(s *spoofing) {
-			s.policy.Shared = []verdict.Shared{{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Reason: "x"}}
+			s.Policy.Shared = []verdict.Shared{{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Reason: "x"}}
 		}},
 		"it enters by an uplink":                    {mac: "bbbbbb", change: func(s *spoofing) { s.port.Uplink = true }},
 		"it is a node of its own":                   {mac: "bbbbbb", change: func(s *spoofing) { s.nest() }},
-		"it is on another link":                     {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Link = s.link("n1", "cni1", verdict.Bridge, false) }},
-		"the holder is another sandbox of this pod": {mac: "bbbbbb", change: func(s *spoofing) { s.other.Who = pod("a").Who() }},
+		"it is on another link":                     {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Link = s.Link("n1", "cni1", verdict.Bridge, false) }},
+		"the holder is another sandbox of this pod": {mac: "bbbbbb", change: func(s *spoofing) { s.other.Who = verdicttest.Pod("a").Who() }},
 		"no kernel has the address":                 {mac: "bbbbbb", change: func(s *spoofing) { s.own.Kind = verdict.Believed }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -110,14 +114,14 @@ func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
 // wantAudited checks that the finding exists after the settle time, and always with one id.
 func (s *spoofing) wantAudited(t *testing.T, out verdict.Judgement) {
 	t.Helper()
-	in := s.input()
-	first := s.policy.Audit(in, &out)
+	in := s.Case()
+	first := audit.Address(&s.Policy, in, &out)
 	if len(first.Findings) != 1 || !first.Findings[0].Waiting || first.Again == 0 {
 		t.Fatalf("got %+v at once, want one that waits", first.Findings)
 	}
 	in.Before, in.Now = first.Findings, first.Again
-	out.Conflicts = append(out.Conflicts, verdict.Conflict{Phase: verdict.Confirmed}) // it does not hide the finding
-	after := s.policy.Audit(in, &out)
+	out.Conflicts = append(out.Conflicts, verdict.Conflict{Course: verdict.Course{Phase: verdict.Confirmed}}) // it does not hide the finding
+	after := audit.Address(&s.Policy, in, &out)
 	if len(after.Findings) != 1 || after.Findings[0].Waiting || after.Findings[0].ID != first.Findings[0].ID ||
 		after.Findings[0].Kind != verdict.FindingAddressSpoofed || after.Findings[0].Severity != verdict.Critical {
 		t.Fatalf("got %+v after the settle time, want it", after.Findings)
@@ -133,16 +137,16 @@ func TestAMACByThePortOfAnotherIsCloned(t *testing.T) {
 		"an answer with the holder's MAC":        {clone: true},
 		"a frame of it that claims its own":      {change: func(s *spoofing) { s.claim.MAC, s.claim.Source = "bbbbbb", "baaaaa" }, clone: true},
 		"the node's own MAC": {change: func(s *spoofing) {
-			s.iface(s.host("n1"), verdict.Interface{Name: "cni0", MAC: "dnodes", Attachment: verdict.Own, Link: s.bridge})
+			s.Interface(s.Host("n1"), verdict.Interface{Name: "cni0", MAC: "dnodes", Attachment: verdict.Own, Link: s.bridge})
 			s.claim.MAC = "dnodes"
 		}, clone: true},
 		"one that docker made":                    {change: func(s *spoofing) { s.owner.MAC, s.claim.MAC = "\x02\x42\x0a\x00\x00\x05", "\x02\x42\x0a\x00\x00\x05" }, clone: true},
 		"a virtual router's":                      {change: func(s *spoofing) { s.owner.MAC, s.claim.MAC = "\x00\x00\x5e\x00\x01\x07", "\x00\x00\x5e\x00\x01\x07" }},
 		"it has that MAC, too":                    {change: func(s *spoofing) { s.inside.MAC = "baaaaa" }},
-		"the holder is on another link":           {change: func(s *spoofing) { s.owner.Link = s.link("n1", "cni1", verdict.Bridge, false) }},
+		"the holder is on another link":           {change: func(s *spoofing) { s.owner.Link = s.Link("n1", "cni1", verdict.Bridge, false) }},
 		"it enters by an uplink":                  {change: func(s *spoofing) { s.port.Uplink = true }},
 		"it is a node of its own":                 {change: func(s *spoofing) { s.nest() }},
-		"they are two sandboxes of one pod":       {change: func(s *spoofing) { s.other.Who = pod("a").Who() }},
+		"they are two sandboxes of one pod":       {change: func(s *spoofing) { s.other.Who = verdicttest.Pod("a").Who() }},
 		"a guest's that nobody else has":          {change: func(s *spoofing) { s.claim.MAC = "fguest" }},
 		"its own end of the pair has it, as here": {change: func(s *spoofing) { s.port.MAC, s.claim.MAC = "dhport", "dhport"; s.claim.Kind = verdict.Used }},
 	} {
@@ -154,7 +158,7 @@ func TestAMACByThePortOfAnotherIsCloned(t *testing.T) {
 			if out := s.judge(); len(out.Clones) != 0 || test.clone && out.Again == 0 {
 				t.Fatalf("got %+v at once and %d as the next time, want it only after the settle time", out.Clones, out.Again)
 			}
-			s.after(2 * time.Second).read(s.own)
+			s.after(2 * time.Second).Read(s.own)
 			out := s.judge()
 			if got := len(out.Clones) == 1; got != test.clone || len(out.Clones) > 1 {
 				t.Fatalf("got %+v, want one: %t", out.Clones, test.clone)
@@ -167,12 +171,12 @@ func TestAMACByThePortOfAnotherIsCloned(t *testing.T) {
 					t.Errorf("got %d claims of the victim, want its own only", len(o.Claims))
 				}
 			}
-			f := s.policy.CloneFinding(&out.Clones[0])
-			if told := s.policy.Tell(&f, verdict.PoolUse{}); told.Summary == "" || len(told.Fixes) != 1 {
-				t.Errorf("got %+v, want words and a command", told)
+			f := audit.Clone(&s.Policy, &out.Clones[0])
+			if f.Kind != verdict.FindingMACCloned || len(f.Owners) != 2 || f.Owners[0].Namespace != s.other || f.Owners[1].MAC != f.Spoof.MACs[0] {
+				t.Errorf("got %+v, want the sender and the victim", f)
 			}
 			s.after(time.Second)
-			if again := s.policy.CloneFinding(&s.judge().Clones[0]); again.ID != f.ID {
+			if again := audit.Clone(&s.Policy, &s.judge().Clones[0]); again.ID != f.ID {
 				t.Errorf("got id %s and then %s, want one", f.ID, again.ID)
 			}
 		})

@@ -5,6 +5,9 @@
 // and the time to judge again come out. It does no I/O, keeps no state and starts nothing.
 // The order of claims never matters. A judgement costs as much as the address
 // has claims, however many other addresses there are.
+//
+// Reasons are typed: a rule or the kind of a fact, and values. No text for people is made here;
+// package explain has all of it.
 package verdict
 
 import (
@@ -87,8 +90,8 @@ const (
 )
 
 const (
-	// alternateWithin is how soon A must come back after B to count as A-B-A.
-	alternateWithin = 10 * time.Second
+	// AlternateWithin is how soon A must come back after B to count as A-B-A.
+	AlternateWithin = 10 * time.Second
 	// askEvery is how often a node is asked again that has not read again.
 	askEvery = time.Second
 )
@@ -98,8 +101,9 @@ type Judgement struct {
 	// Owners are all who hold the address or are seen with it, ordered by node,
 	// namespace and interface.
 	Owners []Owner
-	// Conflicts are those that are active, and those that ended just now.
+	// Conflicts are those that are active, Ended are those that ended just now.
 	Conflicts []Conflict
+	Ended     []Ended
 	// Check are the nodes that must read the address again, now.
 	Check []*Node
 	// Again is when to judge again though nothing is received; 0 for never.
@@ -113,34 +117,10 @@ type Judgement struct {
 	Spoofs, Clones []Spoof
 }
 
-// Step is one rule that was asked, and its answer in words.
-type Step struct {
-	Rule    string
-	Kind    ScopeKind
-	Scope   string
-	Applied bool
-	Reason  string
-}
-
-// Explanation is a judgement in words.
-type Explanation struct {
-	Summary string
-	Kind    ScopeKind
-	Scope   string
-	Owners  []Owner
-	Steps   []Step
-}
-
 // Judge judges one address.
 func (p *Policy) Judge(in *Case) Judgement {
 	j := judging{policy: p, in: in}
 	return j.judge()
-}
-
-// Explain judges one address and says why.
-func (p *Policy) Explain(in *Case) Explanation {
-	j := judging{policy: p, in: in, explain: true}
-	return j.explanation(j.judge())
 }
 
 // judging is one judgement under way.
@@ -150,19 +130,18 @@ type judging struct {
 	explain bool
 	steps   []Step
 	out     Judgement
-	grouped []group
-	// assigned are the claims by which kernels have the address, listed once the
-	// wire shows somebody: of many claims on a LAN they are few.
-	assigned []*Claim
-	// spoken is who claimed it unasked, listed when that is asked for.
-	spoken map[speaker]struct{}
 }
 
 func (j *judging) judge() Judgement {
-	j.owners()
-	j.spoofs()
-	j.conflicts()
+	j.attribute()
+	(&comparing{judging: j}).conflicts()
 	return j.out
+}
+
+// attribute finds the owners and the frames that claim what is another owner's.
+func (j *judging) attribute() {
+	(&attributing{judging: j}).owners()
+	spoofing{j}.spoofs()
 }
 
 // again asks for another judgement at a time, or sooner.
@@ -170,11 +149,6 @@ func (j *judging) again(at Stamp) {
 	if j.out.Again == 0 || at < j.out.Again {
 		j.out.Again = at
 	}
-}
-
-// note keeps a step. Callers ask explain first, so that no words are made for nothing.
-func (j *judging) note(rule string, s Scope, applied bool, reason string) {
-	j.steps = append(j.steps, Step{Rule: rule, Kind: s.Kind, Scope: s.Text(), Applied: applied, Reason: reason})
 }
 
 // ID is the id of a conflict: the same wherever and whenever it is computed.

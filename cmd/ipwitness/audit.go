@@ -20,6 +20,7 @@ import (
 // auditCommand has the flags of audit.
 type auditCommand struct {
 	query
+	narrowing
 	kind                     string
 	exitCode, fixPlan, watch bool
 }
@@ -63,7 +64,8 @@ Nodes that are not seen are named on stderr, and with -o json under "coverage".`
 			return c.list(cmd.Context(), about)
 		},
 	}
-	c.addFlags(cmd)
+	c.query.addFlags(cmd)
+	c.narrowing.addFlags(cmd, "findings", "cidr", "mac", "workload")
 	watchFlag(cmd, &c.watch)
 	kinds := verdict.FindingKinds()
 	cmd.Flags().Var(value[string]{&c.kind, "KIND", parseKind}, "kind", "findings of one kind only, like "+verdict.FindingLeaked)
@@ -128,6 +130,7 @@ func (c *auditCommand) findings(ctx context.Context, about about) (findings []*p
 	if c.kind != "" && about.name == "" {
 		ask.Set("kind", c.kind)
 	}
+	c.ask(ask)
 	coverage, err = pages(ctx, c.client(), "/v1/findings", ask, (*pb.ListFindingsResponse)(nil), func(page *pb.ListFindingsResponse) {
 		for _, f := range page.GetFindings() {
 			if !about.keep(f) {
@@ -267,6 +270,9 @@ func (c *auditCommand) tellNone(ctx context.Context, about about, a *basis) erro
 	if c.kind != "" {
 		what = " of kind " + c.kind
 	}
+	if c.narrowing != (narrowing{}) {
+		what += " that matches"
+	}
 	switch {
 	case about.address != "":
 		what += " about " + about.address
@@ -358,11 +364,20 @@ func (c *auditCommand) plan(ctx context.Context, findings []*pb.Finding, a *basi
 
 // follow shows findings as they come, change and go.
 func (c *auditCommand) follow(ctx context.Context, about about) error {
+	ask := url.Values{}
+	if c.kind != "" {
+		ask.Set("kind", c.kind)
+	}
+	if about.address != "" {
+		ask.Set("address", about.address)
+	}
+	c.ask(ask)
 	table, seen, begun := show.NewFindingWatch(c.sys.stdout, c.wide()), coverageWatch{query: &c.query}, false
 	w := &watcher[*pb.WatchFindingsResponse]{
 		client: c.client(),
 		notice: c.sys.stderr,
 		path:   "/v1/findings:watch",
+		query:  ask,
 		begin:  table.Begin,
 		event: func(e *pb.WatchFindingsResponse) error {
 			if err := seen.follow(e); err != nil {

@@ -16,6 +16,7 @@ import (
 // conflictsCommand has the flags of conflicts.
 type conflictsCommand struct {
 	query
+	narrowing
 	all, exitCode, watch bool
 }
 
@@ -61,7 +62,9 @@ Nodes that are not seen are named on stderr, and with -o json under "coverage".`
 			}
 		},
 	}
-	c.addFlags(cmd)
+	c.query.addFlags(cmd)
+	c.narrowing.addFlags(cmd, "conflicts", "node", "cidr", "mac", "workload", "cause")
+	c.conflictState(cmd)
 	watchFlag(cmd, &c.watch)
 	cmd.Flags().BoolVar(&c.all, "all", false, "resolved ones, too")
 	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, exitCodeHelp("a confirmed conflict without (ack)"))
@@ -102,6 +105,7 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	if c.all || address != "" {
 		ask.Set("all", "true")
 	}
+	c.ask(ask)
 	var conflicts []*pb.Conflict
 	coverage, err := pages(ctx, c.client(), "/v1/conflicts", ask, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
 		conflicts = append(conflicts, page.GetConflicts()...)
@@ -120,6 +124,8 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 		c.tell("No conflict of %s. To see why: %s explain %s", address, c.sys.program, address)
 	case len(conflicts) == 0 && coverage.GetIncomplete():
 		c.tell("No conflicts are known.")
+	case len(conflicts) == 0 && c.narrowing != (narrowing{}):
+		c.tell("No conflict matches.")
 	case len(conflicts) == 0:
 		c.tell("No conflicts.")
 	case address != "":
@@ -172,6 +178,7 @@ func (c *conflictsCommand) follow(ctx context.Context, id, address string) error
 	if address != "" {
 		ask.Set("address", address)
 	}
+	c.ask(ask)
 	table, seen := show.NewConflictWatch(c.sys.stdout, c.wide()), coverageWatch{query: &c.query}
 	w := &watcher[*pb.WatchConflictsResponse]{
 		client: c.client(),

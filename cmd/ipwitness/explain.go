@@ -1,25 +1,43 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/url"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ipwitness/ipwitness/aggregator/casefile"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+// formatCase is the format of explain that `ipwitness judge` reads.
+const formatCase show.Format = "case"
+
+type explainCommand struct {
+	query
+	pseudonyms bool
+}
+
 func newExplain(sys system) *cobra.Command {
-	q := &query{sys: sys}
+	c := &explainCommand{query: query{sys: sys}}
 	cmd := &cobra.Command{
 		Use:   "explain ID|ADDRESS [flags]",
 		Short: "Say why an address is, or is not, in conflict",
 		Long: `Say why an address is, or is not, in conflict: who holds it and how that was
-witnessed, which rules applied, and which did not and why.`,
+witnessed, which rules applied, and which did not and why.
+
+With -o case, write everything that the address was judged by, as a file for
+'` + sys.program + ` judge' or a bug report. With --pseudonyms, the file has pseudonyms
+instead of the names of nodes, pods, namespaces, workloads, processes, interfaces
+and networks, of MAC addresses, UIDs and ids. IP addresses stay, but for MAC
+addresses in them, as do the inodes of network namespaces, process ids and times.`,
 		Example: `
   ipwitness explain 10.244.0.7
-  ipwitness explain fd00:10::7 -o yaml`,
+  ipwitness explain fd00:10::7 -o yaml
+  ipwitness explain 10.244.0.7 -o case --pseudonyms > case.json`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return fmt.Errorf("explain needs an ADDRESS, or the ID of a conflict: '%[1]s owners' and '%[1]s conflicts' show them", sys.program)
@@ -30,30 +48,72 @@ witnessed, which rules applied, and which did not and why.`,
 			_, _, err := idOrAddress(args[0])
 			return err
 		},
-		ValidArgsFunction: q.completeConflicts,
+		ValidArgsFunction: c.completeConflicts,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, address, err := idOrAddress(args[0])
-			if err != nil {
-				return err
+			if c.pseudonyms && c.format != formatCase {
+				return errors.New("--pseudonyms needs -o case: other formats have the names as they are")
 			}
-			if id != "" {
-				conflict, err := q.get(cmd.Context(), id)
-				if err != nil {
-					return err
-				}
-				address = conflict.GetAddress()
-			}
-			explained := &pb.ExplainResponse{}
-			if err := q.client().get(cmd.Context(), "/v1/explain", url.Values{"address": {address}}, explained); err != nil {
-				return err
-			}
-			if q.format.ForPrograms() {
-				return show.Message(sys.stdout, q.format, explained)
-			}
-			q.warn(explained.GetCoverage())
-			return show.Explain(sys.stdout, explained, sys.now())
+			return c.explain(cmd.Context(), args[0])
 		},
 	}
-	q.addFlags(cmd)
+	c.addFlags(cmd, formatCase)
+	cmd.Flags().BoolVar(&c.pseudonyms, "pseudonyms", false, "with -o case: replace names, MAC addresses, UIDs and ids by pseudonyms")
 	return cmd
+}
+
+// explain explains an address, or that of the conflict with an id.
+func (c *explainCommand) explain(ctx context.Context, what string) error {
+	id, address, err := idOrAddress(what)
+	if err != nil {
+		return err
+	}
+	if id != "" {
+		conflict, err := c.get(ctx, id)
+		if err != nil {
+			return err
+		}
+		address = conflict.GetAddress()
+	}
+	ask := url.Values{"address": {address}}
+	if c.format == formatCase {
+		ask.Set("case", "true")
+	}
+	explained := &pb.ExplainResponse{}
+	if err := c.client().get(ctx, "/v1/explain", ask, explained); err != nil {
+		return err
+	}
+	switch {
+	case c.format == formatCase:
+		return c.writeCase(explained)
+	case c.format.ForPrograms():
+		return show.Message(c.sys.stdout, c.format, explained)
+	}
+	c.warn(explained.GetCoverage())
+	return show.Explain(c.sys.stdout, explained, c.sys.now())
+}
+
+// writeCase writes the case of an explanation as a file.
+func (c *explainCommand) writeCase(explained *pb.ExplainResponse) error {
+	if explained.GetCase() == nil {
+		return errors.New("the server has no cases: it is older than this program; upgrade the aggregator")
+	}
+	raw, err := explained.GetCase().MarshalJSON()
+	if err != nil {
+		return err
+	}
+	f, err := casefile.Decode(raw)
+	if err != nil {
+		return err
+	}
+	if c.pseudonyms {
+		if f, err = casefile.Pseudonymise(f); err != nil {
+			return err
+		}
+	}
+	file, err := casefile.Encode(f)
+	if err != nil {
+		return err
+	}
+	_, err = c.sys.stdout.Write(file)
+	return err
 }

@@ -26,6 +26,7 @@ var version, commit string
 // system is the world that a command runs in; tests bring their own.
 type system struct {
 	program        string // how the user calls us: ipwitness, or kubectl ipwitness
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	terminal       bool // stdout is a terminal
 	oneTerminal    bool // whether stderr is a terminal, too
@@ -44,6 +45,7 @@ func main() {
 
 	sys := system{
 		program:   programName(os.Args[0]),
+		stdin:     os.Stdin,
 		stdout:    os.Stdout,
 		stderr:    os.Stderr,
 		terminal:  term.IsTerminal(int(os.Stdout.Fd())),

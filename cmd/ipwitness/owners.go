@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net/url"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -13,6 +14,7 @@ import (
 func newOwners(sys system) *cobra.Command {
 	q := &query{sys: sys}
 	var watch bool
+	var narrow narrowing
 	cmd := &cobra.Command{
 		Use:   "owners [ADDRESS|CIDR|NAMESPACE/POD|MAC] [flags]",
 		Short: "Show who holds which address",
@@ -23,7 +25,8 @@ The name of a workload as the table shows it (container/NAME, host/NODE) selects
   ipwitness owners
   ipwitness owners 10.244.0.7 -o wide
   ipwitness owners 10.244.0.0/16 --watch
-  ipwitness owners default/web-1 -o json`,
+  ipwitness owners default/web-1 -o json
+  ipwitness owners --node node-7 --state stale`,
 		Args:              atMostOne("an ADDRESS, CIDR, NAMESPACE/POD or MAC"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -31,6 +34,10 @@ The name of a workload as the table shows it (container/NAME, host/NODE) selects
 			if err != nil {
 				return err
 			}
+			if sel.query == nil {
+				sel.query = url.Values{}
+			}
+			narrow.ask(sel.query)
 			if watch {
 				return q.watchOwners(cmd.Context(), sel)
 			}
@@ -39,6 +46,8 @@ The name of a workload as the table shows it (container/NAME, host/NODE) selects
 	}
 	q.addFlags(cmd)
 	watchFlag(cmd, &watch)
+	narrow.addFlags(cmd, "owners", "node", "workload")
+	narrow.ownerState(cmd)
 	return cmd
 }
 
@@ -65,6 +74,9 @@ func (q *query) owners(ctx context.Context, sel selector) error {
 		return show.List(q.sys.stdout, q.format, "owners", owners, coverage)
 	case len(owners) == 0 && sel.what != "":
 		q.tell("No owner %s.", sel.what)
+		return nil
+	case len(owners) == 0 && len(sel.query) > 0:
+		q.tell("No owner matches.")
 		return nil
 	case len(owners) == 0:
 		q.tell("No owners: no agent has reported an address yet. See the agents with '%s nodes'.", q.sys.program)

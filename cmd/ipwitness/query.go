@@ -34,8 +34,9 @@ type query struct {
 	forward     forward.Config
 }
 
-// addFlags adds the flags that all such commands have.
-func (q *query) addFlags(cmd *cobra.Command) {
+// addFlags adds the flags that all such commands have. formats are those that only this one
+// has.
+func (q *query) addFlags(cmd *cobra.Command, formats ...show.Format) {
 	q.server = defaultServer
 	fs := cmd.Flags()
 	fs.Var(value[string]{&q.server, "URL", parseServer}, "server", "the server to ask")
@@ -43,13 +44,13 @@ func (q *query) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&q.forward.Context, "context", "", "with -P: the `NAME` of the kubeconfig's context (default the current one)")
 	fs.StringVarP(&q.forward.Namespace, "namespace", "n", "", "with -P: the `NAME` of the aggregator's namespace (default wherever it is)")
 	clientTLSFlags(fs, &q.files)
-	outputFlag(cmd, &q.format)
+	outputFlag(cmd, &q.format, formats...)
 }
 
-// outputFlag adds -o.
-func outputFlag(cmd *cobra.Command, to *show.Format) {
+// outputFlag adds -o, with more formats than the usual ones.
+func outputFlag(cmd *cobra.Command, to *show.Format, more ...show.Format) {
 	choiceFlag(cmd, to, "output", "o", "how to show it",
-		show.FormatTable, show.FormatWide, show.FormatJSON, show.FormatYAML)
+		append([]show.Format{show.FormatTable, show.FormatWide, show.FormatJSON, show.FormatYAML}, more...)...)
 }
 
 // wide tells whether tables have all columns.

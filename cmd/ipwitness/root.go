@@ -67,6 +67,7 @@ another terminal.`,
 		SilenceUsage:  true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: sys.program},
 	}
+	root.SetIn(sys.stdin)
 	root.SetOut(sys.stdout)
 	root.SetErr(sys.stderr)
 	root.SetFlagErrorFunc(flagError)
@@ -96,7 +97,7 @@ another terminal.`,
 		}
 	}
 	add("serve", newRun(sys), newAgent(sys), newAggregator(sys))
-	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newAudit(sys), newNodes(sys))
+	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newJudge(sys), newAudit(sys), newNodes(sys))
 	add("act", newAcknowledge(sys))
 	add("other", newDoctor(sys), newVersion(sys))
 	return root

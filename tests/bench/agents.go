@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -32,17 +31,9 @@ func agentRows(ctx context.Context, bin string) (rows []row, err error) {
 		return nil, err
 	}
 	defer host.Close()
-	c := &crowd{site: site{Host: host}, bin: bin}
-	defer func() {
-		if c.program != nil {
-			c.program.Kill()
-		}
-	}()
+	c := &crowd{site: site{Host: host}, bin: bin, nodes: crowdNodes, owners: allOwners}
+	defer c.kill()
 	if err := c.start(ctx); err != nil {
-		return nil, err
-	}
-	empty, err := c.rss()
-	if err != nil {
 		return nil, err
 	}
 	if c.fleet, err = sim.Start(host, local+":9640", sim.Size{Nodes: crowdNodes, Owners: crowdOwners}); err != nil {
@@ -59,15 +50,17 @@ func agentRows(ctx context.Context, bin string) (rows []row, err error) {
 		}
 		rows = append(rows, back...)
 	}
-	cost, err := c.cost(ctx, empty)
-	return append(rows, cost...), err
+	return rows, nil
 }
 
 // crowd is an aggregator with a fleet of agents.
 type crowd struct {
 	site
 	bin   string
+	args  []string // of the aggregator
 	fleet *sim.Fleet
+	// nodes and owners are how many there are when all are known.
+	nodes, owners int
 	// began and listened are when the process was started, and when it answered.
 	began, listened time.Time
 }
@@ -75,15 +68,23 @@ type crowd struct {
 // start starts the aggregator, and waits until it answers.
 func (c *crowd) start(ctx context.Context) (err error) {
 	c.began = time.Now()
-	c.program, err = c.Aggregator(ctx, c.bin)
+	c.program, err = c.Aggregator(ctx, c.bin, c.args...)
 	c.listened = time.Now()
 	return err
+}
+
+// kill kills the aggregator, if there is one.
+func (c *crowd) kill() {
+	if c.program != nil {
+		c.program.Kill()
+		c.program = nil
+	}
 }
 
 // restart kills the aggregator, starts it again and measures how soon it knows
 // all that it knew.
 func (c *crowd) restart(ctx context.Context, away time.Duration) ([]row, error) {
-	c.program.Kill()
+	c.kill()
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -116,28 +117,38 @@ func (c *crowd) restart(ctx context.Context, away time.Duration) ([]row, error) 
 	}, nil
 }
 
-// complete waits until all agents are heard from and all owners known. Metrics
-// are cheap to ask for: who asks is not to be what is measured.
-func (c *crowd) complete(ctx context.Context) error {
+// complete waits until all agents are connected and all owners known.
+func (c *crowd) complete(ctx context.Context) error { return c.known(ctx, c.nodes, c.owners) }
+
+// known waits until so many agents are connected, and so many owners known. It asks for
+// metrics a tenth of the time at most: asking must not be what is measured.
+func (c *crowd) known(ctx context.Context, wantNodes, wantOwners int) error {
 	var nodes, owners int
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(5 * time.Minute); ; {
+		asked := time.Now()
 		text, err := c.program.Text(ctx, "/metrics")
 		if err != nil {
-			return fmt.Errorf("%w\n%s", err, c.program.Log)
+			return fmt.Errorf("%w\n%s", err, c.logged())
 		}
 		nodes, owners = sum(text, `ipwitness_nodes{state="live"}`), sum(text, "ipwitness_owners{")
 		switch {
-		case nodes == crowdNodes && owners == allOwners:
+		case nodes == wantNodes && owners >= wantOwners:
 			return nil
 		case time.Now().After(deadline):
-			return fmt.Errorf("waited in vain for all: have %d nodes of %d, %d owners of %d\n%s", nodes, crowdNodes, owners, allOwners, c.program.Log)
+			return fmt.Errorf("waited in vain for all: have %d nodes of %d, %d owners of %d\n%s", nodes, wantNodes, owners, wantOwners, c.logged())
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(max(50*time.Millisecond, 10*time.Since(asked))):
 		}
 	}
+}
+
+// logged is the end of what the aggregator has logged.
+func (c *crowd) logged() string {
+	log := c.program.Log.String()
+	return log[max(0, len(log)-4096):]
 }
 
 // sum adds up the series whose lines begin with a text.
@@ -178,40 +189,4 @@ func (c *crowd) verify(ctx context.Context) (conflicts int, err error) {
 	var m ipwitnessv1.ListConflictsResponse
 	err = c.program.Get(ctx, "/v1/conflicts?all=true", &m)
 	return len(m.GetConflicts()), err
-}
-
-// cost measures what the aggregator takes while nothing happens.
-func (c *crowd) cost(ctx context.Context, empty float64) ([]row, error) {
-	// Anew: what was listed to verify is not what it costs.
-	c.program.Kill()
-	if err := c.start(ctx); err != nil {
-		return nil, err
-	}
-	if err := c.complete(ctx); err != nil {
-		return nil, err
-	}
-	used, err := c.idle(ctx)
-	if err != nil {
-		return nil, err
-	}
-	text, textErr := c.program.Text(ctx, "/metrics")
-	rss, rssErr := c.rss()
-	peak, peakErr := c.memory("VmHWM")
-	if err := errors.Join(textErr, rssErr, peakErr); err != nil {
-		return nil, err
-	}
-	// The next collection begins when the heap is twice what the last one left.
-	heap := float64(sum(text, "go_memstats_next_gc_bytes ")) / 2 / (1 << 20)
-	stacks := float64(sum(text, "go_memstats_stack_inuse_bytes ")) / (1 << 20)
-	perOwner := func(mib float64) float64 { return mib * (1 << 20) / allOwners }
-	return []row{
-		{
-			fmt.Sprintf("RSS for each of %d owners, less that of an empty aggregator", allOwners),
-			fmt.Sprintf("%.0f bytes (%.1f MiB of %.1f)", perOwner(rss-empty), rss-empty, rss), "≤ 700 bytes", perOwner(rss-empty) <= 700,
-		},
-		{"  all of it", fmt.Sprintf("%.0f bytes", perOwner(rss)), "", true},
-		{"  heap that the last collection left, and stacks", fmt.Sprintf("%.0f bytes, %.0f bytes", perOwner(heap), perOwner(stacks)), "", true},
-		{"  peak", fmt.Sprintf("%.1f MiB", peak), "", true},
-		{fmt.Sprintf("  CPU of a core while nothing happens for %.0f s", idleTime.Seconds()), fmt.Sprintf("%.2f %%", 100*used.Seconds()/idleTime.Seconds()), "", true},
-	}, nil
 }

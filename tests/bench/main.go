@@ -44,8 +44,12 @@ func printRows(rows []row) {
 	_, _ = fmt.Fprintln(w, "WHAT\tMEASURED\tBUDGET\t")
 	for _, r := range rows {
 		verdict := ""
-		if r.budget != "" && !r.met {
-			verdict = "missed"
+		switch {
+		case r.budget == "":
+		case r.met:
+			verdict = "met"
+		default:
+			verdict = "MISSED"
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.what, r.measured, r.budget, verdict)
 	}
@@ -70,10 +74,19 @@ func bench(ctx context.Context, only []string) (rows []row, err error) {
 			continue
 		}
 		fmt.Fprintf(os.Stderr, "measuring %s (%s) …\n", p.what, p.name)
+		before, err := processors()
+		if err != nil {
+			return rows, err
+		}
 		more, err := p.measure(ctx, bin)
 		if rows = append(rows, more...); err != nil {
 			return rows, err
 		}
+		after, err := processors()
+		if err != nil {
+			return rows, err
+		}
+		rows = append(rows, row{"  processors taken by other programs meanwhile", fmt.Sprintf("%.0f %%", after.others(before)), "", true})
 	}
 	return rows, nil
 }
@@ -101,6 +114,10 @@ var parts = []part{
 	{"pods", "0, 50 and 250 pods that do nothing", podRows},
 	{"runtime", fmt.Sprintf("%d sandboxes of a real containerd", sandboxes), runtimeRows},
 	{"agents", fmt.Sprintf("%d simulated agents, and an aggregator that is killed", crowdNodes), agentRows},
+	{"scale", fmt.Sprintf("memory in clusters of up to %d nodes with %d owners each", largest, scaleOwners), scaleRows},
+	{"large", fmt.Sprintf("a restart, rest, pages and a watch with %d nodes", largest), largeRows},
+	{"resync", fmt.Sprintf("%d agents that report at once, and duplicates and questions meanwhile", largest), resyncRows},
+	{"cores", "changes that are judged with one core and with two", coresRows},
 	{"memory", fmt.Sprintf("the aggregator's memory with up to %d flooded nodes", floodedNodes), memoryRows},
 	{"audit", fmt.Sprintf("%d allocations of host-local against as many owners", auditNodes*auditPods), auditRows},
 	{"kubernetes", fmt.Sprintf("%d pods in a real Kubernetes API, whose server is killed", apiPods), kubernetesRows},

@@ -45,11 +45,7 @@ func memoryRows(ctx context.Context, bin string) (rows []row, err error) {
 	}
 	defer func() { err = errors.Join(err, os.Unsetenv("GOMEMLIMIT")) }()
 	c := &crowd{site: site{Host: host}, bin: bin}
-	defer func() {
-		if c.program != nil {
-			c.program.Kill()
-		}
-	}()
+	defer c.kill()
 	for _, nodes := range []int{1, floodedNodes} {
 		for _, together := range []bool{false, true} {
 			if nodes == 1 && together {
@@ -76,7 +72,7 @@ func (c *crowd) flood(ctx context.Context, nodes int, together bool) ([]row, err
 	if err := c.start(ctx); err != nil {
 		return nil, err
 	}
-	defer c.program.Kill()
+	defer c.kill()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	streams, streaming := errgroup.WithContext(ctx)

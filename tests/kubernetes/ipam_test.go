@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
-	"github.com/ipwitness/ipwitness/tests/situations"
+	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
 // withoutHostLocal has agents see nothing of host-local, as where another IPAM gives
@@ -177,7 +177,7 @@ func block(affinity string, booked map[string]calicoBooking) string {
 		allocations[ordinal] = &n
 		attributes = append(attributes, map[string]any{
 			"handle_id": "k8s-pod-network." + b.sandbox,
-			"secondary": map[string]string{"node": b.node, "pod": b.pod, "namespace": b.namespace, "timestamp": situations.Day + " 12:00:00.000000000 +0000 UTC"},
+			"secondary": map[string]string{"node": b.node, "pod": b.pod, "namespace": b.namespace, "timestamp": row.Day + " 12:00:00.000000000 +0000 UTC"},
 		})
 	}
 	text, _ := json.Marshal(map[string]any{

@@ -521,6 +521,13 @@ func (l *lab) row(id, addr, rule string) {
 		if err := l.aggregator.Get(l.t.Context(), "/v1/explain?address="+addr, s.Explanation); err != nil {
 			l.t.Fatal(err)
 		}
+		s.Case = func() string {
+			out, err := l.Stdout(l.Command(binary, "explain", addr, "-o", "case"))
+			if err != nil {
+				l.t.Fatal(err)
+			}
+			return out
+		}
 		return s
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -115,7 +116,7 @@ func (r *reference) findings() (list []*pb.Finding) {
 func (r *reference) clones() (list []*pb.Finding) {
 	for _, a := range r.addresses() {
 		for i := range r.of(a).clones {
-			f := r.policy.CloneFinding(&r.of(a).clones[i])
+			f := audit.Clone(&r.policy, &r.of(a).clones[i])
 			at := slices.IndexFunc(list, func(other *pb.Finding) bool { return other.GetId() == f.ID })
 			if at < 0 {
 				at = len(list)

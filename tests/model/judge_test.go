@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -135,8 +136,11 @@ func (r *reference) answered(linkOf func(*link) *verdict.Link) (list []verdict.A
 func (r *reference) caseOf(w *world, a netip.Addr) *verdict.Case {
 	m := r.of(a)
 	c := &verdict.Case{
-		Address: a, Now: r.now, Claims: w.claims[a], Conflicts: m.conflicts, Namespaces: w.namespaces, Nodes: w.nodes, Answers: w.answers,
-		Past: m.past, Vanished: m.vanished, Before: m.found, Covered: w.covered,
+		Address: a, Now: r.now, Claims: w.claims[a], Namespaces: w.namespaces, Nodes: w.nodes, Answers: w.answers,
+		IPAM: verdict.IPAM{Past: m.past, Vanished: m.vanished, Before: m.found}, Sight: verdict.Sight{Covered: w.covered},
+	}
+	for i := range m.conflicts {
+		c.Conflicts = append(c.Conflicts, m.conflicts[i].Memory())
 	}
 	for _, i := range w.stations {
 		if slices.ContainsFunc(c.Claims, func(c *verdict.Claim) bool {
@@ -266,6 +270,10 @@ func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, learned 
 			m.claims[o.ID] = append(m.claims[o.ID], w.of[c])
 		}
 	}
+	for i := range out.Ended {
+		was := slices.IndexFunc(m.conflicts, func(was verdict.Conflict) bool { return was.ID == out.Ended[i].ID })
+		m.conflicts[was] = m.conflicts[was].End(&out.Ended[i], out.Owners)
+	}
 	for _, c := range out.Conflicts {
 		at := slices.IndexFunc(m.conflicts, func(was verdict.Conflict) bool { return was.ID == c.ID })
 		if at < 0 {
@@ -279,11 +287,11 @@ func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, learned 
 			r.checks = append(r.checks, c)
 		}
 	}
-	audit := r.policy.Audit(in, &out)
-	learned = !slices.Equal(m.past, audit.Past)
-	m.vanished, m.past, m.found, m.clones = nil, audit.Past, audit.Findings, out.Clones
-	if audit.Again != 0 && (m.again == 0 || audit.Again < m.again) {
-		m.again = audit.Again
+	found := audit.Address(&r.policy, in, &out)
+	learned = !slices.Equal(m.past, found.Past)
+	m.vanished, m.past, m.found, m.clones = nil, found.Past, found.Findings, out.Clones
+	if found.Again != 0 && (m.again == 0 || found.Again < m.again) {
+		m.again = found.Again
 	}
 	return nil, learned
 }

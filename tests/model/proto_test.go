@@ -56,7 +56,7 @@ func (r *reference) ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
 		Address: addressText(a), Scope: scopeProto(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name, Mac: o.MAC.String(),
 		Workload: workloadProto(o.Namespace), Intended: r.lacking(o), State: pb.Owner_State(o.State), AssignedAt: timestamp(o.AssignedAt()),
 	}
-	if o.Excluded != "" {
+	if o.Excluded != nil {
 		out.Excluded = said
 	}
 	if ns := o.Namespace; ns != nil {
@@ -137,7 +137,7 @@ func (r *reference) listConflicts() (list []*pb.Conflict) {
 				DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
 				Allocations: allocationsProto(c.Allocations),
 			}
-			for _, e := range c.Excluded {
+			for _, e := range c.RuledOut {
 				out.Excluded = append(out.Excluded, &pb.Exclusion{Cause: e.Cause})
 			}
 			list = append(list, out)

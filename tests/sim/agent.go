@@ -5,12 +5,14 @@ package sim
 
 import (
 	"context"
+	"errors"
+	"io"
 	"math/rand/v2"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -25,11 +27,21 @@ const (
 // agent is one agent.
 type agent struct {
 	hello *pb.Hello
-	// table is all that it knows, which never changes.
-	table *pb.ReportRequest
 	made  time.Time
+	// table is all that it knows, which never changes. Its encoding is a snapshot.
+	table    *pb.ReportRequest
+	snapshot []byte
 	// news are changes that are told once, and not kept.
-	news chan *pb.ReportRequest
+	news chan message
+}
+
+// encode makes the snapshot of the table, in one message as a real agent sends one of
+// this size, and drops the table.
+func (a *agent) encode() (err error) {
+	a.table.SnapshotBegin, a.table.SnapshotEnd = true, true
+	a.snapshot, err = proto.Marshal(a.table)
+	a.table = nil
+	return err
 }
 
 // run reports until ctx ends.
@@ -53,7 +65,7 @@ func (a *agent) run(ctx context.Context, conn grpc.ClientConnInterface) {
 // stream is one stream, from hello to its end.
 func (a *agent) stream(ctx context.Context, client pb.ReportServiceClient) error {
 	g, ctx := errgroup.WithContext(ctx)
-	stream, err := client.Report(ctx, grpc.WaitForReady(true))
+	stream, err := a.report(ctx, client)
 	if err != nil {
 		return err
 	}
@@ -72,64 +84,71 @@ func (a *agent) stream(ctx context.Context, client pb.ReportServiceClient) error
 		}
 	})
 	g.Go(func() error {
-		first := a.snapshot()
-		first.Sequence, first.Hello = 1, a.hello
-		if err := stream.Send(first); err != nil {
-			return err
-		}
 		for sequence := uint64(2); ; {
+			var m message
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case m := <-asked:
-				answer := a.answer(m)
-				if answer == nil {
+			case r := <-asked:
+				answer, ok := a.answer(r)
+				if !ok {
 					continue
 				}
-				answer.Sequence = sequence
-				if err := stream.Send(answer); err != nil {
-					return err
-				}
-				sequence++
-			case m := <-a.news:
-				m.Sequence = sequence
-				if err := stream.Send(m); err != nil {
-					return err
-				}
-				sequence++
+				m = answer
+			case m = <-a.news:
 			}
+			m.head.Sequence = sequence
+			if err := stream.SendMsg(m); err != nil {
+				return err
+			}
+			sequence++
 		}
 	})
 	return g.Wait()
 }
 
-// answer is what the aggregator asked for; nil for nothing.
-func (a *agent) answer(m *pb.ReportResponse) *pb.ReportRequest {
-	answer := &pb.ReportRequest{}
-	if m.GetResync() {
-		answer = a.snapshot()
+// report opens a stream and sends the snapshot.
+func (a *agent) report(ctx context.Context, client pb.ReportServiceClient) (pb.ReportService_ReportClient, error) {
+	stream, err := client.Report(ctx, grpc.WaitForReady(true), encoded)
+	if err != nil {
+		return nil, err
 	}
-	if m.GetCheck() != nil {
-		answer.Checked = []uint64{m.GetCheck().GetId()}
-	}
-	if m.GetPing() != 0 {
-		answer.Pong = &pb.Pong{Id: m.GetPing(), SentAt: timestamppb.Now()}
-	}
-	if !m.GetResync() && m.GetCheck() == nil && m.GetPing() == 0 {
-		return nil
-	}
-	return answer
+	return stream, stream.SendMsg(message{&pb.ReportRequest{Sequence: 1, Hello: a.hello}, a.snapshot})
 }
 
-// snapshot is the table in one message, as a real agent sends one of this size.
-func (a *agent) snapshot() *pb.ReportRequest {
-	for _, c := range a.table.GetClaims() {
-		c.Age = durationpb.New(time.Since(a.made))
+// deliver reports the snapshot, and ends the stream when the aggregator has taken it.
+func (a *agent) deliver(ctx context.Context, conn grpc.ClientConnInterface) error {
+	stream, err := a.report(ctx, pb.NewReportServiceClient(conn))
+	if err != nil {
+		return err
 	}
-	return &pb.ReportRequest{
-		SnapshotBegin: true, SnapshotEnd: true,
-		Namespaces: a.table.GetNamespaces(), Links: a.table.GetLinks(), Interfaces: a.table.GetInterfaces(),
-		Claims: a.table.GetClaims(), Status: a.table.GetStatus(),
-		Pools: a.table.GetPools(), Allocations: a.table.GetAllocations(),
+	for acknowledged := false; ; {
+		m, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF) && acknowledged:
+			return nil
+		case err != nil:
+			return err
+		case m.GetAcknowledged() > 0 && !acknowledged:
+			acknowledged = true
+			if err := stream.CloseSend(); err != nil {
+				return err
+			}
+		}
 	}
+}
+
+// answer is what the aggregator asked for, if anything.
+func (a *agent) answer(r *pb.ReportResponse) (m message, ok bool) {
+	m.head = &pb.ReportRequest{}
+	if r.GetResync() {
+		m.records = a.snapshot
+	}
+	if r.GetCheck() != nil {
+		m.head.Checked = []uint64{r.GetCheck().GetId()}
+	}
+	if r.GetPing() != 0 {
+		m.head.Pong = &pb.Pong{Id: r.GetPing(), SentAt: timestamppb.Now()}
+	}
+	return m, r.GetResync() || r.GetCheck() != nil || r.GetPing() != 0
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -17,6 +18,8 @@ import (
 
 // Fleet is the agents of a cluster of nodes, each with a connection of its own.
 type Fleet struct {
+	host   *netlab.Host
+	at     string
 	size   Size
 	all    []*agent
 	agents sync.WaitGroup
@@ -26,6 +29,10 @@ type Fleet struct {
 // Size is how many agents there are, each with so many owners (254 at most).
 type Size struct {
 	Nodes, Owners int
+	// First is the number of the first node, which keeps several fleets apart.
+	First int
+	// LinkLocal gives every owner a link-local address, too: that makes two of one.
+	LinkLocal bool
 	// IPAM has each node's host-local reported with an allocation for each pod.
 	IPAM bool
 }
@@ -33,22 +40,58 @@ type Size struct {
 // Start starts agents, which report from inside the host to the aggregator at an
 // address until Stop.
 func Start(host *netlab.Host, at string, size Size) (*Fleet, error) {
+	f, err := New(host, at, size)
+	if err != nil {
+		return nil, err
+	}
+	return f, f.Connect()
+}
+
+// New makes agents that do not report yet.
+func New(host *netlab.Host, at string, size Size) (*Fleet, error) {
+	f := &Fleet{host: host, at: at, size: size, cancel: func() {}}
+	for i := range size.Nodes {
+		a := newAgent(i, size)
+		if err := a.encode(); err != nil {
+			return nil, fmt.Errorf("encode the table of %s: %w", a.hello.GetNode(), err)
+		}
+		f.all = append(f.all, a)
+	}
+	return f, nil
+}
+
+// Connect has all agents report until Stop.
+func (f *Fleet) Connect() error {
 	ctx, cancel := context.WithCancel(context.Background())
-	f := &Fleet{size: size, cancel: cancel}
-	for node := range size.Nodes {
-		conn, err := Dial(host, at)
+	f.cancel = cancel
+	for _, a := range f.all {
+		conn, err := Dial(f.host, f.at)
 		if err != nil {
 			f.Stop()
-			return nil, err
+			return err
 		}
-		a := newAgent(node, size)
-		f.all = append(f.all, a)
 		f.agents.Go(func() {
 			a.run(ctx, conn)
 			_ = conn.Close() // nothing is under way any more
 		})
 	}
-	return f, nil
+	return nil
+}
+
+// Deliver has each agent report its table once, a few at a time over one connection, and
+// disconnect.
+func (f *Fleet) Deliver(ctx context.Context) error {
+	conn, err := Dial(f.host, f.at)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for _, a := range f.all {
+		g.Go(func() error { return a.deliver(ctx, conn) })
+	}
+	return g.Wait()
 }
 
 // Dial makes a connection from inside the host, as the real agent does.
@@ -75,16 +118,18 @@ func Dial(host *netlab.Host, at string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// Stop ends all agents.
+// Stop disconnects all agents.
 func (f *Fleet) Stop() {
 	f.cancel()
 	f.agents.Wait()
 }
 
-// Holders are the addresses that the agents report, each with the node that has it.
+// Holders are the addresses that the agents report, each with the node that has it. It
+// leaves out link-local ones.
 func (f *Fleet) Holders() map[netip.Addr]string {
 	holders := make(map[netip.Addr]string)
-	for node := range f.size.Nodes {
+	for i := range f.size.Nodes {
+		node := f.size.First + i
 		name := fmt.Sprintf("node-%d", node)
 		holders[nodeAddress(node)] = name
 		for pod := range f.size.Owners - 1 {

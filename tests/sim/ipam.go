@@ -46,32 +46,20 @@ func (a *agent) allocation(node, pod int) *pb.AllocationRecord {
 
 // Free has host-local of one node forget the address of one pod.
 func (f *Fleet) Free(ctx context.Context, node, pod int) error {
-	al := f.all[node].allocation(node, pod)
+	al := f.all[node].allocation(f.size.First+node, pod)
 	al.Gone = true
 	return f.tell(ctx, node, &pb.ReportRequest{Allocations: []*pb.AllocationRecord{al}})
 }
 
 // Wipe has host-local of one node forget all.
 func (f *Fleet) Wipe(ctx context.Context, node int) error {
-	lost := pool(node, pb.Pool_MISSING)
+	lost := pool(f.size.First+node, pb.Pool_MISSING)
 	lost.LostAt, lost.Lost = timestamppb.Now(), uint32(f.size.Owners-1)
 	m := &pb.ReportRequest{Pools: []*pb.PoolRecord{lost}}
 	for pod := range f.size.Owners - 1 {
-		al := f.all[node].allocation(node, pod)
+		al := f.all[node].allocation(f.size.First+node, pod)
 		al.Gone = true
 		m.Allocations = append(m.Allocations, al)
 	}
 	return f.tell(ctx, node, m)
 }
-
-func (f *Fleet) tell(ctx context.Context, node int, m *pb.ReportRequest) error {
-	select {
-	case f.all[node].news <- m:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// Address is that of a pod.
-func (f *Fleet) Address(node, pod int) string { return podAddress(node, pod).String() }

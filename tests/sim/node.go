@@ -50,12 +50,17 @@ func mac(kind byte, node, pod int) []byte {
 // Kinds of hardware addresses: of uplinks, and of the two ends of a veth.
 const uplinkMAC, podMAC, portMAC = 0x52, 0x46, 0x4a
 
-// newAgent makes the agent of a node: the node itself is one of its owners.
-func newAgent(node int, size Size) *agent {
-	owners, nodes := size.Owners, size.Nodes
-	now := time.Now()
+// linkLocal is the address that a kernel forms from a hardware address (RFC 4291,
+// appendix A).
+func linkLocal(mac []byte) netip.Addr {
+	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
+}
+
+// newAgent makes the agent of the i-th node: the node itself is one of its owners.
+func newAgent(i int, size Size) *agent {
+	now, node, owners := time.Now(), size.First+i, size.Owners
 	a := &agent{
-		made: now, news: make(chan *pb.ReportRequest),
+		made: now, news: make(chan message),
 		hello: &pb.Hello{
 			Node: fmt.Sprintf("node-%d", node), BootId: fmt.Sprintf("51b00700-0000-4000-8000-%012d", node), Netns: "4026531840",
 			Epoch: uint64(now.UnixNano()), Version: "v0.0.0-sim", Kernel: "6.18.0",
@@ -74,12 +79,15 @@ func newAgent(node int, size Size) *agent {
 		},
 	}
 	a.assigned(ownNamespace, uplink, nodeAddress(node), 16)
-	if next := (node + 1) % nodes; next != node { // whom it talks to
+	if next := size.First + (i+1)%size.Nodes; next != node { // whom it talks to
 		a.seen(pb.Evidence_USED, uplink, "eth0", nodeAddress(next), mac(uplinkMAC, next, 0))
 	}
 	a.watches("eth0")
 	for pod := range owners - 1 {
 		a.addPod(node, pod)
+	}
+	if size.LinkLocal {
+		a.addLinkLocal()
 	}
 	if size.IPAM {
 		a.allocate(node, owners-1)
@@ -113,6 +121,15 @@ func (a *agent) addPod(node, pod int) {
 		a.seen(pb.Evidence_ANNOUNCED, port, link, podAddress(node, pod), mac(podMAC, node, pod))
 	}
 	a.watches(link)
+}
+
+// addLinkLocal gives the uplink and the interfaces of pods their link-local addresses.
+func (a *agent) addLinkLocal() {
+	for _, i := range a.table.GetInterfaces() {
+		if i.GetUplink() || i.GetAttachment() == pb.InterfaceRecord_PEER {
+			a.assigned(i.GetNamespace(), i.GetIndex(), linkLocal(i.GetMac()), 64)
+		}
+	}
 }
 
 // assigned adds what a kernel has; seen what the wire shows.

@@ -1,8 +1,10 @@
 // Package situations compares what ipwitness says about a situation with
 // docs/situations.md. For each row, tests/testdata/situations has two files. ROW.json is
-// the verdict as values, which a test must reach (Row). ROW.txt is the text that
+// the verdict as values, which a test must reach (row.Row). ROW.txt is the text that
 // `ipwitness explain` printed, for the page. tests/catalogue reads the names and values
 // at its head. Differences in wording, times and processes do not fail a test.
+// aggregator/verdict/testdata/cases has the case of each row, which the tests of verdict
+// judge again.
 package situations
 
 import (
@@ -20,6 +22,7 @@ import (
 	"time"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
 var update = flag.Bool("update", false, "write the texts of docs/situations.md anew: make update-situations")
@@ -31,12 +34,14 @@ func Updating() bool { return *update }
 type Said struct {
 	Explanation *ipwitnessv1.ExplainResponse
 	Printed     string // by `ipwitness explain`
+	// Case asks for the case, as `ipwitness explain -o case` writes it.
+	Case func() string
 }
 
 // Check fails the test if the verdict on a row of docs/situations.md differs from the one
 // with that name in a directory, or if another rule decided. The caller has waited for
 // the evidence that the row describes. Check itself waits for data that arrives
-// separately, such as names. With -update it writes both files of the row.
+// separately, such as names. With -update it writes the files of the row.
 func Check(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 	t.Helper()
 	if *update {
@@ -67,7 +72,7 @@ func compare(t testing.TB, dir, id string, ask func() Said) {
 	var got string
 	for range asks {
 		said = ask()
-		if got = rowOf(said.Explanation).text(); got == string(want) {
+		if got = rowOf(said.Explanation).Text(); got == string(want) {
 			return
 		}
 	}
@@ -79,7 +84,7 @@ func compare(t testing.TB, dir, id string, ask func() Said) {
 func write(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 	t.Helper()
 	midnight := false
-	row := func() (text, values string) {
+	read := func() (text, values string) {
 		said := ask()
 		midnight = beforeMidnight(said.Printed, time.Now().UTC().Format(time.DateOnly))
 		verdict := "no conflict"
@@ -89,12 +94,12 @@ func write(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 			}
 		}
 		test, _, _ := strings.Cut(t.Name(), "/")
-		return fmt.Sprintf("verdict: %s\nrule: %s\ntest: %s\ncommand: ipwitness explain %s\n\n%s", verdict, rule, test, addr, Stable(said.Printed)),
-			rowOf(said.Explanation).text()
+		return fmt.Sprintf("verdict: %s\nrule: %s\ntest: %s\ncommand: ipwitness explain %s\n\n%s", verdict, rule, test, addr, row.Stable(said.Printed)),
+			rowOf(said.Explanation).Text()
 	}
-	text, values := row()
+	text, values := read()
 	for same := 1; same < asks; same++ {
-		if nextText, nextValues := row(); nextText != text || nextValues != values {
+		if nextText, nextValues := read(); nextText != text || nextValues != values {
 			text, values, same = nextText, nextValues, 0
 		}
 	}
@@ -106,6 +111,7 @@ func write(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 			t.Fatal(err)
 		}
 	}
+	writeCase(t, filepath.Join(dir, cases, id+".json"), values, ask)
 }
 
 // WantApplied fails where the explanation of an address does not say that a rule
@@ -119,75 +125,14 @@ func WantApplied(t testing.TB, e *ipwitnessv1.ExplainResponse, rule string) {
 	}
 }
 
-// Day is the one of times that a test chose. It stays in the texts: a time of another
-// day than today's is shown with its day, and tables become wider by it.
-const Day = "2026-01-02"
+// dated is a time with its day.
+var dated = regexp.MustCompile(`\b(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d\.\d{3}\b`)
 
 // beforeMidnight reports whether a text contains a time before today. Such a time is
 // shown with its date, which shifts the text beside it. Text from the aggregator always
 // includes the date.
 func beforeMidnight(text, today string) bool {
-	return slices.ContainsFunc(dated.FindAllStringSubmatch(text, -1), func(m []string) bool { return m[1] != Day && m[1] != today })
-}
-
-// What differs from run to run. A MAC that a test chose begins with 02:00:00 or
-// 0a:58:0a, or is a well-known one.
-var (
-	clocks     = regexp.MustCompile(`(\d{4}-\d\d-\d\d )?\b\d\d:\d\d:\d\d\.\d{3}\b`)
-	dated      = regexp.MustCompile(`\b(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d\.\d{3}\b`)
-	ages       = regexp.MustCompile(`\((\d+(\.\d+)?(ms|[smhd]))+ ago\)`)
-	lasted     = regexp.MustCompile(`(, (for|lasted)) (\d+(\.\d+)?(ms|[smhd]))+ +`)
-	counts     = regexp.MustCompile(`\b(ASSIGNED|ANNOUNCED|ANSWERED|USED|DAD_FAILED) \d+ times\b`)
-	inodes     = regexp.MustCompile(`netns \d+`)
-	cniVeths   = regexp.MustCompile(`\bveth[0-9a-f]{8}\b`)
-	uids       = regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
-	containers = regexp.MustCompile(`\bcontainer     [0-9a-f]{12}\b`)
-	booked     = regexp.MustCompile(`\bcontainer [0-9a-f]{12}\b`)
-	processes  = regexp.MustCompile(`(\bprocess +\S+) \(\d+\)`)
-	passing    = regexp.MustCompile(`(?m)^ +process +ip \(\d+\)\n`) // of a test: ip -n NAMESPACE, where the agent looked just then
-	passed     = regexp.MustCompile(`,\s+process ip \(\d+\)\n`)     // the same, followed by more text on the line
-	macs       = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
-	chosenMACs = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|00:00:5e|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
-)
-
-// Stable replaces what differs from run to run: times, ages, counts of frames,
-// inodes and process ids, and the MACs, ids and names that the kernel, a plugin or
-// Kubernetes made up.
-func Stable(text string) string {
-	text = clocks.ReplaceAllStringFunc(text, func(s string) string {
-		if strings.HasPrefix(s, Day) {
-			return s
-		}
-		return "12:00:00.000"
-	})
-	text = ages.ReplaceAllString(text, "(2s ago)")
-	text = lasted.ReplaceAllString(text, "$1 2s  ")
-	text = counts.ReplaceAllString(text, "$1")
-	text = numbered(text, inodes, "netns 4026532%03d")
-	text = numbered(text, cniVeths, "veth%08x")
-	text = numbered(text, uids, "0ddba110-0000-4000-8000-%012d")
-	text = numbered(text, containers, "container     c0ffee%06x")
-	text = numbered(text, booked, "container c0ffee%06x")
-	text = passing.ReplaceAllString(text, "")
-	text = passed.ReplaceAllString(text, "\n")
-	text = processes.ReplaceAllString(text, "$1 (42)")
-	return numbered(text, macs, "5e:00:00:00:00:%02x")
-}
-
-// numbered replaces each different match by its number, in order of appearance.
-func numbered(text string, what *regexp.Regexp, format string) string {
-	var seen []string
-	return what.ReplaceAllStringFunc(text, func(s string) string {
-		if chosenMACs.MatchString(s) {
-			return s
-		}
-		i := slices.Index(seen, s)
-		if i < 0 {
-			i = len(seen)
-			seen = append(seen, s)
-		}
-		return fmt.Sprintf(format, i+1)
-	})
+	return slices.ContainsFunc(dated.FindAllStringSubmatch(text, -1), func(m []string) bool { return m[1] != row.Day && m[1] != today })
 }
 
 // diff gives the lines in which a text differs from a file.

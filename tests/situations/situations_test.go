@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
 func TestARowIsTheVerdictAndNotItsWords(t *testing.T) {
@@ -27,7 +28,7 @@ func TestARowIsTheVerdictAndNotItsWords(t *testing.T) {
 			State: ipwitnessv1.Conflict_CONFIRMED, Rule: "assigned-twice", Cause: "unknown", Scope: scope, Owners: []*ipwitnessv1.Owner{owner("a"), owner("b")},
 		}},
 	}
-	want := rowOf(said).text()
+	want := rowOf(said).Text()
 	for name, c := range map[string]struct {
 		change func(e *ipwitnessv1.ExplainResponse)
 		same   bool
@@ -48,7 +49,7 @@ func TestARowIsTheVerdictAndNotItsWords(t *testing.T) {
 	} {
 		other := proto.CloneOf(said)
 		c.change(other)
-		if got := rowOf(other).text(); (got == want) != c.same {
+		if got := rowOf(other).Text(); (got == want) != c.same {
 			t.Errorf("%s: got\n%s\nof\n%s\nwant them to be the same: %v", name, got, want, c.same)
 		}
 	}
@@ -60,9 +61,9 @@ func TestStableTextHasNothingThatDiffersFromRunToRun(t *testing.T) {
 		now.Format("15:04:05.000"))
 	two := fmt.Sprintf("netns 4026532007 12:34:56:10:00:77 and 02:00:00:00:00:01, last %s (12s ago), for 2s  x, ANNOUNCED: seen on node1/vethffffffff",
 		now.Format("2006-01-02 15:04:05.000"))
-	one, two = one+" since "+Day+" 12:00:00.000", two+" since "+Day+" 12:00:00.000"
-	if Stable(one) != Stable(two) || !strings.HasSuffix(Stable(one), Day+" 12:00:00.000") || !strings.Contains(Stable(one), "02:00:00:00:00:01") {
-		t.Errorf("got %q and %q, want one text", Stable(one), Stable(two))
+	one, two = one+" since "+row.Day+" 12:00:00.000", two+" since "+row.Day+" 12:00:00.000"
+	if row.Stable(one) != row.Stable(two) || !strings.HasSuffix(row.Stable(one), row.Day+" 12:00:00.000") || !strings.Contains(row.Stable(one), "02:00:00:00:00:01") {
+		t.Errorf("got %q and %q, want one text", row.Stable(one), row.Stable(two))
 	}
 }
 
@@ -72,7 +73,7 @@ func TestATextWithTheDayBeforeIsKnown(t *testing.T) {
 		yesterday = "default/p1  since 2026-02-02 23:59:59.000  host-local\ndefault/p2  -                              host-local\n"
 	)
 	for text, want := range map[string]bool{
-		today: false, yesterday: true, "all of " + Day + " 12:00:00.000": false, "lost at 2026-02-03 23:59:59.000\n  (there were 3)": false,
+		today: false, yesterday: true, "all of " + row.Day + " 12:00:00.000": false, "lost at 2026-02-03 23:59:59.000\n  (there were 3)": false,
 	} {
 		if got := beforeMidnight(text, "2026-02-03"); got != want {
 			t.Errorf("%q: got %t, want %t", text, got, want)
@@ -82,10 +83,10 @@ func TestATextWithTheDayBeforeIsKnown(t *testing.T) {
 
 func TestACommandOfTheTestIsNoneThatLivesThere(t *testing.T) {
 	const text = "    container     c0ffee000001\n%s    evidence      ASSIGNED\n"
-	if got, want := Stable(fmt.Sprintf(text, "    process       ip (4711)\n")), fmt.Sprintf(text, ""); got != want {
+	if got, want := row.Stable(fmt.Sprintf(text, "    process       ip (4711)\n")), fmt.Sprintf(text, ""); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got, want := Stable(fmt.Sprintf(text, "    process       pause (4711)\n")), fmt.Sprintf(text, "    process       pause (42)\n"); got != want {
+	if got, want := row.Stable(fmt.Sprintf(text, "    process       pause (4711)\n")), fmt.Sprintf(text, "    process       pause (42)\n"); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -9,6 +9,7 @@ package ipwitnessv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -34,7 +35,8 @@ const (
 	Watch_UPDATED Watch_Type = 2
 	// It is gone.
 	Watch_REMOVED Watch_Type = 3
-	// The present state was sent (then every 15 s): resume here.
+	// The present state was sent (then every 15 s): resume here. Changes of what was sent come in
+	// between the present state, too.
 	Watch_BOOKMARK Watch_Type = 4
 	// The state of a node changed.
 	Watch_NODE Watch_Type = 5
@@ -112,7 +114,9 @@ type ListOwnersRequest struct {
 	// next_page_token, when its items take 1 MiB.
 	PageSize uint32 `protobuf:"varint,7,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
-	PageToken     string `protobuf:"bytes,8,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,8,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// In one state.
+	State         Owner_State `protobuf:"varint,9,opt,name=state,proto3,enum=ipwitness.v1.Owner_State" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -203,6 +207,13 @@ func (x *ListOwnersRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListOwnersRequest) GetState() Owner_State {
+	if x != nil {
+		return x.State
+	}
+	return Owner_UNSPECIFIED
+}
+
 // ListOwnersResponse is one page, ordered by address, node, namespace inode and interface.
 type ListOwnersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -267,7 +278,8 @@ func (x *ListOwnersResponse) GetCoverage() *Coverage {
 	return nil
 }
 
-// WatchOwnersRequest narrows the watch.
+// WatchOwnersRequest narrows the watch. An owner that begins to match is ADDED, one that no longer
+// matches REMOVED.
 type WatchOwnersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One address.
@@ -283,7 +295,9 @@ type WatchOwnersRequest struct {
 	// Hardware address.
 	Mac string `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`
 	// resume_token of a bookmark: leaves out what was sent before it, where that is still known.
-	ResumeToken   string `protobuf:"bytes,7,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	ResumeToken string `protobuf:"bytes,7,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// In one state.
+	State         Owner_State `protobuf:"varint,8,opt,name=state,proto3,enum=ipwitness.v1.Owner_State" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -365,6 +379,13 @@ func (x *WatchOwnersRequest) GetResumeToken() string {
 		return x.ResumeToken
 	}
 	return ""
+}
+
+func (x *WatchOwnersRequest) GetState() Owner_State {
+	if x != nil {
+		return x.State
+	}
+	return Owner_UNSPECIFIED
 }
 
 // WatchOwnersResponse is one event.
@@ -499,7 +520,8 @@ func (*Watch) Descriptor() ([]byte, []int) {
 	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{4}
 }
 
-// ListConflictsRequest narrows and pages the list.
+// ListConflictsRequest narrows and pages the list. All that is set must match; node, namespace, pod
+// and mac match if one owner has all of them.
 type ListConflictsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In one state.
@@ -512,7 +534,19 @@ type ListConflictsRequest struct {
 	// next_page_token, when its items take 1 MiB.
 	PageSize uint32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
-	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Of addresses inside a prefix.
+	Cidr string `protobuf:"bytes,6,opt,name=cidr,proto3" json:"cidr,omitempty"`
+	// Node name of an owner.
+	Node string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
+	// Kubernetes namespace of an owner's workload.
+	Namespace string `protobuf:"bytes,8,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of an owner's workload.
+	Pod string `protobuf:"bytes,9,opt,name=pod,proto3" json:"pod,omitempty"`
+	// Hardware address of an owner.
+	Mac string `protobuf:"bytes,10,opt,name=mac,proto3" json:"mac,omitempty"`
+	// With one cause.
+	Cause         string `protobuf:"bytes,11,opt,name=cause,proto3" json:"cause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -578,6 +612,48 @@ func (x *ListConflictsRequest) GetPageSize() uint32 {
 func (x *ListConflictsRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListConflictsRequest) GetCidr() string {
+	if x != nil {
+		return x.Cidr
+	}
+	return ""
+}
+
+func (x *ListConflictsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ListConflictsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListConflictsRequest) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *ListConflictsRequest) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *ListConflictsRequest) GetCause() string {
+	if x != nil {
+		return x.Cause
 	}
 	return ""
 }
@@ -738,13 +814,28 @@ func (x *GetConflictResponse) GetConflict() *Conflict {
 	return nil
 }
 
-// WatchConflictsRequest narrows the watch.
+// WatchConflictsRequest narrows the watch as ListConflictsRequest does. A conflict that begins to
+// match is ADDED, one that no longer matches REMOVED.
 type WatchConflictsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of one address.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	// resume_token of a bookmark: leaves out what was sent before it, where that is still known.
-	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	ResumeToken string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// In one state.
+	State Conflict_State `protobuf:"varint,3,opt,name=state,proto3,enum=ipwitness.v1.Conflict_State" json:"state,omitempty"`
+	// Of addresses inside a prefix.
+	Cidr string `protobuf:"bytes,4,opt,name=cidr,proto3" json:"cidr,omitempty"`
+	// Node name of an owner.
+	Node string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	// Kubernetes namespace of an owner's workload.
+	Namespace string `protobuf:"bytes,6,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of an owner's workload.
+	Pod string `protobuf:"bytes,7,opt,name=pod,proto3" json:"pod,omitempty"`
+	// Hardware address of an owner.
+	Mac string `protobuf:"bytes,8,opt,name=mac,proto3" json:"mac,omitempty"`
+	// With one cause.
+	Cause         string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -789,6 +880,55 @@ func (x *WatchConflictsRequest) GetAddress() string {
 func (x *WatchConflictsRequest) GetResumeToken() string {
 	if x != nil {
 		return x.ResumeToken
+	}
+	return ""
+}
+
+func (x *WatchConflictsRequest) GetState() Conflict_State {
+	if x != nil {
+		return x.State
+	}
+	return Conflict_UNSPECIFIED
+}
+
+func (x *WatchConflictsRequest) GetCidr() string {
+	if x != nil {
+		return x.Cidr
+	}
+	return ""
+}
+
+func (x *WatchConflictsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *WatchConflictsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *WatchConflictsRequest) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *WatchConflictsRequest) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *WatchConflictsRequest) GetCause() string {
+	if x != nil {
+		return x.Cause
 	}
 	return ""
 }
@@ -1009,7 +1149,9 @@ func (x *AcknowledgeConflictResponse) GetConflict() *Conflict {
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address.
-	Address       string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Whether the answer has the case, too.
+	Case          bool `protobuf:"varint,2,opt,name=case,proto3" json:"case,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1051,6 +1193,13 @@ func (x *ExplainRequest) GetAddress() string {
 	return ""
 }
 
+func (x *ExplainRequest) GetCase() bool {
+	if x != nil {
+		return x.Case
+	}
+	return false
+}
+
 // ExplainResponse says what is known of an address and how it was judged.
 type ExplainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1067,7 +1216,10 @@ type ExplainResponse struct {
 	// Active conflicts of it, then the latest resolved ones.
 	Conflicts []*Conflict `protobuf:"bytes,6,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
 	// What the answer rests on.
-	Coverage      *Coverage `protobuf:"bytes,7,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	Coverage *Coverage `protobuf:"bytes,7,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// The case: everything that the address was judged by. `ipwitness judge` reads it. Its format
+	// has a version of its own, ipwitnessCase, and no other promise.
+	Case          *structpb.Struct `protobuf:"bytes,8,opt,name=case,proto3" json:"case,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1151,7 +1303,14 @@ func (x *ExplainResponse) GetCoverage() *Coverage {
 	return nil
 }
 
-// ListFindingsRequest pages the list.
+func (x *ExplainResponse) GetCase() *structpb.Struct {
+	if x != nil {
+		return x.Case
+	}
+	return nil
+}
+
+// ListFindingsRequest narrows and pages the list. All that is set must match.
 type ListFindingsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many at most; 0 is 1000, more than 10000 is 10000. A page ends earlier, with a
@@ -1164,7 +1323,15 @@ type ListFindingsRequest struct {
 	// About one address.
 	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
 	// About one node.
-	Node          string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	Node string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	// About an address inside a prefix.
+	Cidr string `protobuf:"bytes,6,opt,name=cidr,proto3" json:"cidr,omitempty"`
+	// About an owner or an allocation of one Kubernetes namespace.
+	Namespace string `protobuf:"bytes,7,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// About an owner or an allocation with one workload name.
+	Pod string `protobuf:"bytes,8,opt,name=pod,proto3" json:"pod,omitempty"`
+	// About a hardware address.
+	Mac           string `protobuf:"bytes,9,opt,name=mac,proto3" json:"mac,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1234,6 +1401,34 @@ func (x *ListFindingsRequest) GetNode() string {
 	return ""
 }
 
+func (x *ListFindingsRequest) GetCidr() string {
+	if x != nil {
+		return x.Cidr
+	}
+	return ""
+}
+
+func (x *ListFindingsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListFindingsRequest) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *ListFindingsRequest) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
 // ListFindingsResponse is one page, ordered by kind, address and id.
 type ListFindingsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1298,11 +1493,26 @@ func (x *ListFindingsResponse) GetCoverage() *Coverage {
 	return nil
 }
 
-// WatchFindingsRequest narrows the watch.
+// WatchFindingsRequest narrows the watch as ListFindingsRequest does. A finding that begins to match
+// is ADDED, one that no longer matches REMOVED.
 type WatchFindingsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// resume_token of a bookmark: leaves out what was sent before it, where that is still known.
-	ResumeToken   string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	ResumeToken string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// Of one kind.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// About one address.
+	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	// About one node.
+	Node string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	// About an address inside a prefix.
+	Cidr string `protobuf:"bytes,5,opt,name=cidr,proto3" json:"cidr,omitempty"`
+	// About an owner or an allocation of one Kubernetes namespace.
+	Namespace string `protobuf:"bytes,6,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// About an owner or an allocation with one workload name.
+	Pod string `protobuf:"bytes,7,opt,name=pod,proto3" json:"pod,omitempty"`
+	// About a hardware address.
+	Mac           string `protobuf:"bytes,8,opt,name=mac,proto3" json:"mac,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1340,6 +1550,55 @@ func (*WatchFindingsRequest) Descriptor() ([]byte, []int) {
 func (x *WatchFindingsRequest) GetResumeToken() string {
 	if x != nil {
 		return x.ResumeToken
+	}
+	return ""
+}
+
+func (x *WatchFindingsRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *WatchFindingsRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *WatchFindingsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *WatchFindingsRequest) GetCidr() string {
+	if x != nil {
+		return x.Cidr
+	}
+	return ""
+}
+
+func (x *WatchFindingsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *WatchFindingsRequest) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *WatchFindingsRequest) GetMac() string {
+	if x != nil {
+		return x.Mac
 	}
 	return ""
 }
@@ -1733,7 +1992,7 @@ var File_ipwitness_v1_api_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\n" +
-	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xd3\x01\n" +
+	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\x84\x02\n" +
 	"\x11ListOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -1743,11 +2002,12 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x03mac\x18\x06 \x01(\tR\x03mac\x12\x1b\n" +
 	"\tpage_size\x18\a \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\b \x01(\tR\tpageToken\"\x9d\x01\n" +
+	"page_token\x18\b \x01(\tR\tpageToken\x12/\n" +
+	"\x05state\x18\t \x01(\x0e2\x19.ipwitness.v1.Owner.StateR\x05state\"\x9d\x01\n" +
 	"\x12ListOwnersResponse\x12+\n" +
 	"\x06owners\x18\x01 \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
-	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xbb\x01\n" +
+	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xec\x01\n" +
 	"\x12WatchOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -1755,7 +2015,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\x05 \x01(\tR\x03pod\x12\x10\n" +
 	"\x03mac\x18\x06 \x01(\tR\x03mac\x12!\n" +
-	"\fresume_token\x18\a \x01(\tR\vresumeToken\"\x81\x02\n" +
+	"\fresume_token\x18\a \x01(\tR\vresumeToken\x12/\n" +
+	"\x05state\x18\b \x01(\x0e2\x19.ipwitness.v1.Owner.StateR\x05state\"\x81\x02\n" +
 	"\x13WatchOwnersResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12)\n" +
 	"\x05owner\x18\x02 \x01(\v2\x13.ipwitness.v1.OwnerR\x05owner\x12&\n" +
@@ -1771,14 +2032,21 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\aREMOVED\x10\x03\x12\f\n" +
 	"\bBOOKMARK\x10\x04\x12\b\n" +
 	"\x04NODE\x10\x05\x12\b\n" +
-	"\x04LOST\x10\x06\"\xb2\x01\n" +
+	"\x04LOST\x10\x06\"\xb2\x02\n" +
 	"\x14ListConflictsRequest\x122\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1c.ipwitness.v1.Conflict.StateR\x05state\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03all\x18\x03 \x01(\bR\x03all\x12\x1b\n" +
 	"\tpage_size\x18\x04 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x05 \x01(\tR\tpageToken\"\xa9\x01\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\x12\x12\n" +
+	"\x04cidr\x18\x06 \x01(\tR\x04cidr\x12\x12\n" +
+	"\x04node\x18\a \x01(\tR\x04node\x12\x1c\n" +
+	"\tnamespace\x18\b \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\t \x01(\tR\x03pod\x12\x10\n" +
+	"\x03mac\x18\n" +
+	" \x01(\tR\x03mac\x12\x14\n" +
+	"\x05cause\x18\v \x01(\tR\x05cause\"\xa9\x01\n" +
 	"\x15ListConflictsResponse\x124\n" +
 	"\tconflicts\x18\x01 \x03(\v2\x16.ipwitness.v1.ConflictR\tconflicts\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
@@ -1786,10 +2054,17 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x12GetConflictRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"I\n" +
 	"\x13GetConflictResponse\x122\n" +
-	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"T\n" +
+	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"\x88\x02\n" +
 	"\x15WatchConflictsRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12!\n" +
-	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\"\x8d\x02\n" +
+	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x122\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x1c.ipwitness.v1.Conflict.StateR\x05state\x12\x12\n" +
+	"\x04cidr\x18\x04 \x01(\tR\x04cidr\x12\x12\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\x12\x1c\n" +
+	"\tnamespace\x18\x06 \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\a \x01(\tR\x03pod\x12\x10\n" +
+	"\x03mac\x18\b \x01(\tR\x03mac\x12\x14\n" +
+	"\x05cause\x18\t \x01(\tR\x05cause\"\x8d\x02\n" +
 	"\x16WatchConflictsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x122\n" +
 	"\bconflict\x18\x02 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\x12&\n" +
@@ -1804,9 +2079,10 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1a\n" +
 	"\bwithdraw\x18\x04 \x01(\bR\bwithdraw\"Q\n" +
 	"\x1bAcknowledgeConflictResponse\x122\n" +
-	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"*\n" +
+	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\">\n" +
 	"\x0eExplainRequest\x12\x18\n" +
-	"\aaddress\x18\x01 \x01(\tR\aaddress\"\xba\x03\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04case\x18\x02 \x01(\bR\x04case\"\xe7\x03\n" +
 	"\x0fExplainResponse\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\asummary\x18\x02 \x01(\tR\asummary\x12)\n" +
@@ -1814,25 +2090,37 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x06owners\x18\x04 \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x128\n" +
 	"\x05steps\x18\x05 \x03(\v2\".ipwitness.v1.ExplainResponse.StepR\x05steps\x124\n" +
 	"\tconflicts\x18\x06 \x03(\v2\x16.ipwitness.v1.ConflictR\tconflicts\x122\n" +
-	"\bcoverage\x18\a \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x1aw\n" +
+	"\bcoverage\x18\a \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12+\n" +
+	"\x04case\x18\b \x01(\v2\x17.google.protobuf.StructR\x04case\x1aw\n" +
 	"\x04Step\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
 	"\aapplied\x18\x03 \x01(\bR\aapplied\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x93\x01\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xe9\x01\n" +
 	"\x13ListFindingsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x12\n" +
-	"\x04node\x18\x05 \x01(\tR\x04node\"\xa5\x01\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\x12\x12\n" +
+	"\x04cidr\x18\x06 \x01(\tR\x04cidr\x12\x1c\n" +
+	"\tnamespace\x18\a \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\b \x01(\tR\x03pod\x12\x10\n" +
+	"\x03mac\x18\t \x01(\tR\x03mac\"\xa5\x01\n" +
 	"\x14ListFindingsResponse\x121\n" +
 	"\bfindings\x18\x01 \x03(\v2\x15.ipwitness.v1.FindingR\bfindings\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
-	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"9\n" +
+	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xd1\x01\n" +
 	"\x14WatchFindingsRequest\x12!\n" +
-	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\"\xe1\x01\n" +
+	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x12\n" +
+	"\x04cidr\x18\x05 \x01(\tR\x04cidr\x12\x1c\n" +
+	"\tnamespace\x18\x06 \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\a \x01(\tR\x03pod\x12\x10\n" +
+	"\x03mac\x18\b \x01(\tR\x03mac\"\xe1\x01\n" +
 	"\x15WatchFindingsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12/\n" +
 	"\afinding\x18\x02 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\x12!\n" +
@@ -1909,77 +2197,83 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*ListNodesRequest)(nil),            // 22: ipwitness.v1.ListNodesRequest
 	(*ListNodesResponse)(nil),           // 23: ipwitness.v1.ListNodesResponse
 	(*ExplainResponse_Step)(nil),        // 24: ipwitness.v1.ExplainResponse.Step
-	(*Owner)(nil),                       // 25: ipwitness.v1.Owner
-	(*Coverage)(nil),                    // 26: ipwitness.v1.Coverage
-	(*Node)(nil),                        // 27: ipwitness.v1.Node
-	(Conflict_State)(0),                 // 28: ipwitness.v1.Conflict.State
-	(*Conflict)(nil),                    // 29: ipwitness.v1.Conflict
-	(*timestamppb.Timestamp)(nil),       // 30: google.protobuf.Timestamp
-	(*Scope)(nil),                       // 31: ipwitness.v1.Scope
-	(*Finding)(nil),                     // 32: ipwitness.v1.Finding
-	(*Pool)(nil),                        // 33: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                  // 34: ipwitness.v1.Kubernetes
+	(Owner_State)(0),                    // 25: ipwitness.v1.Owner.State
+	(*Owner)(nil),                       // 26: ipwitness.v1.Owner
+	(*Coverage)(nil),                    // 27: ipwitness.v1.Coverage
+	(*Node)(nil),                        // 28: ipwitness.v1.Node
+	(Conflict_State)(0),                 // 29: ipwitness.v1.Conflict.State
+	(*Conflict)(nil),                    // 30: ipwitness.v1.Conflict
+	(*timestamppb.Timestamp)(nil),       // 31: google.protobuf.Timestamp
+	(*Scope)(nil),                       // 32: ipwitness.v1.Scope
+	(*structpb.Struct)(nil),             // 33: google.protobuf.Struct
+	(*Finding)(nil),                     // 34: ipwitness.v1.Finding
+	(*Pool)(nil),                        // 35: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                  // 36: ipwitness.v1.Kubernetes
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
-	25, // 0: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
-	26, // 1: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	0,  // 2: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
-	25, // 3: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
-	27, // 4: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
-	26, // 5: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	28, // 6: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
-	29, // 7: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	26, // 8: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	29, // 9: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	0,  // 10: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	29, // 11: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
-	27, // 12: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
-	26, // 13: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	30, // 14: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
-	29, // 15: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	31, // 16: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
-	25, // 17: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
-	24, // 18: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
-	29, // 19: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	26, // 20: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
-	32, // 21: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	26, // 22: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	0,  // 23: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	32, // 24: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	26, // 25: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	33, // 26: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	26, // 27: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	27, // 28: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	34, // 29: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	26, // 30: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	31, // 31: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	1,  // 32: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	3,  // 33: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	6,  // 34: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	8,  // 35: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	10, // 36: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	12, // 37: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	14, // 38: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	16, // 39: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	18, // 40: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	20, // 41: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	22, // 42: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	2,  // 43: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	4,  // 44: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	7,  // 45: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	9,  // 46: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	11, // 47: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	13, // 48: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	15, // 49: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	17, // 50: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	19, // 51: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	21, // 52: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	23, // 53: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	43, // [43:54] is the sub-list for method output_type
-	32, // [32:43] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	25, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	26, // 1: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
+	27, // 2: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	25, // 3: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	0,  // 4: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
+	26, // 5: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
+	28, // 6: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
+	27, // 7: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	29, // 8: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	30, // 9: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	27, // 10: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	30, // 11: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	29, // 12: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	0,  // 13: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	30, // 14: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
+	28, // 15: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
+	27, // 16: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	31, // 17: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
+	30, // 18: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	32, // 19: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
+	26, // 20: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
+	24, // 21: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
+	30, // 22: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	27, // 23: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
+	33, // 24: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
+	34, // 25: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	27, // 26: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	0,  // 27: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	34, // 28: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	27, // 29: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	35, // 30: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	27, // 31: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	28, // 32: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	36, // 33: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	27, // 34: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	32, // 35: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	1,  // 36: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	3,  // 37: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	6,  // 38: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	8,  // 39: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	10, // 40: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	12, // 41: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	14, // 42: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	16, // 43: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	18, // 44: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	20, // 45: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	22, // 46: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	2,  // 47: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	4,  // 48: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	7,  // 49: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	9,  // 50: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	11, // 51: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	13, // 52: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	15, // 53: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	17, // 54: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	19, // 55: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	21, // 56: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	23, // 57: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	47, // [47:58] is the sub-list for method output_type
+	36, // [36:47] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }

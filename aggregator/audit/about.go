@@ -1,0 +1,45 @@
+package audit
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Nodes returns the names of the nodes that a finding is about.
+func Nodes(f *verdict.Finding) (names []string) {
+	add := func(name string) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for i := range f.Owners {
+		add(f.Owners[i].Node.Name)
+	}
+	if f.Pool != nil && f.Pool.Node != nil {
+		add(f.Pool.Node.Name)
+	}
+	if f.Namesakes != nil {
+		for _, m := range f.Namesakes.Machines {
+			add(m.Name)
+		}
+	}
+	if f.Overlap != nil {
+		return f.Overlap.Nodes
+	}
+	return names
+}
+
+// Addresses returns the addresses that a finding about several is about.
+func Addresses(f *verdict.Finding) (addresses []netip.Addr) {
+	if f.Spoof != nil {
+		addresses = append(addresses, f.Spoof.Addresses...)
+	}
+	if f.Stock != nil {
+		for _, h := range f.Stock.AtRisk {
+			addresses = append(addresses, h.Address)
+		}
+	}
+	return addresses
+}

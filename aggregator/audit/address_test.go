@@ -1,0 +1,237 @@
+package audit_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// hostLocal is what host-local of a node gives addresses of a network from.
+func (w *world) hostLocal(node, network, cidr string) *verdict.Pool {
+	r := verdict.RangeOf(netip.MustParsePrefix(cidr))
+	p := &verdict.Pool{
+		IPAM: verdict.HostLocal, Name: "/var/lib/cni/networks/" + network, Node: w.node(node), Network: network, State: verdict.PoolKnown,
+		Ranges:   []verdict.Range{{First: r.First.Next(), Last: r.Last.Prev()}},
+		Gateways: []netip.Addr{r.First.Next()}, Plugin: "ptp", Routed: true, Config: "/etc/cni/net.d/10-" + network + ".conflist",
+	}
+	w.pools = append(w.pools, p)
+	return p
+}
+
+// ofCluster is a pool of the whole cluster.
+func (w *world) ofCluster(ipam, cidr string) *verdict.Pool {
+	p := &verdict.Pool{IPAM: ipam, Name: "pool", State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix(cidr))}}
+	w.pools = append(w.pools, p)
+	return p
+}
+
+// allocate has a pool give the address.
+func (w *world) allocate(p *verdict.Pool, al verdict.Allocation) *verdict.Allocation {
+	al.Pool, al.Address, al.Heard = p, w.addr, w.now
+	w.allocations = append(w.allocations, &al)
+	return &al
+}
+
+// kindPod is a pod with a sandbox that a CNI network gave the address.
+func (w *world) kindPod(node, name, network string, record uint32) *verdict.Claim {
+	who := pod(name)
+	who.ContainerID = "sandbox-" + name
+	ns := w.namespace(node, record, node+name, who)
+	inside, _ := w.veth(ns, "mac"+name, w.link(node, "veth"+name, verdict.PointToPoint, false))
+	c := w.assigned(inside)
+	c.Network = network
+	return c
+}
+
+// audit judges and audits.
+func (w *world) audit(before ...verdict.Finding) audit.Result {
+	out := w.judge()
+	in := w.input()
+	in.Pools, in.Before = nil, before
+	for _, p := range w.pools {
+		if p.Contains(w.addr) || slices.ContainsFunc(w.allocations, func(al *verdict.Allocation) bool { return al.Pool == p }) {
+			in.Pools = append(in.Pools, p)
+		}
+	}
+	return audit.Address(&w.policy, in, &out)
+}
+
+// wantFound audits, waits as long as nothing may be told, and checks what is found then.
+func (w *world) wantFound(t *testing.T, why string, want ...string) {
+	t.Helper()
+	w.policy.LeakedAfter = 5 * time.Minute
+	waiting := w.audit()
+	w.after(10 * time.Minute)
+	var got []string
+	for _, f := range w.audit(waiting.Findings...).Findings {
+		if !f.Waiting {
+			got = append(got, f.Kind)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: got %v, want %v", why, got, want)
+	}
+}
+
+func TestAuditOfOneAddress(t *testing.T) {
+	for _, test := range []struct {
+		why   string
+		world func(w *world)
+		want  []string
+	}{
+		{"host-local and the kernel agree", func(w *world) {
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+			w.kindPod("n1", "a", "kind", 2)
+		}, nil},
+		{"host-local has forgotten a pod", func(w *world) {
+			w.hostLocal("n1", "kind", "10.244.0.0/24")
+			w.kindPod("n1", "a", "kind", 2)
+		}, []string{verdict.FindingInUseUnallocated}},
+		{"host-local of another node knows nothing of it", func(w *world) {
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+			w.hostLocal("n2", "kind", "10.244.0.0/24")
+			w.kindPod("n1", "a", "kind", 2)
+		}, nil},
+		{"another network gave it, whose pods never meet these", func(w *world) {
+			w.hostLocal("n1", "lab", "10.244.0.0/24").Routed = false
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+			w.kindPod("n1", "a", "kind", 2)
+		}, nil},
+		{"somebody set it by hand inside the range", func(w *world) {
+			w.hostLocal("n1", "kind", "10.244.0.0/24")
+			ns := w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown, Name: "lab", Source: "netns"})
+			inside, _ := w.veth(ns, "m", w.link("n1", "vethlab", verdict.PointToPoint, false))
+			w.assigned(inside)
+		}, []string{verdict.FindingInUseUnallocated}},
+		{"it is the gateway of the range, and the node's own", func(w *world) {
+			w.addr = netip.MustParseAddr("10.244.0.1")
+			w.hostLocal("n1", "kind", "10.244.0.0/24")
+			w.assigned(w.iface(w.host("n1"), verdict.Interface{Name: "cni0", Kind: "bridge", Attachment: verdict.Own, Link: w.link("n1", "cni0", verdict.Bridge, true)}))
+		}, nil},
+		{"the record names another sandbox", func(w *world) {
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-of-old"})
+			w.kindPod("n1", "a", "kind", 2)
+		}, []string{verdict.FindingBookedElsewhere}},
+		{"only a cgroup tells the container, which may be another one of the pod", func(w *world) {
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+			who := pod("a")
+			who.ContainerID, who.Source = "app-a", "cgroup"
+			inside, _ := w.veth(w.namespace("n1", 2, "77", who), "m", w.link("n1", "vetha", verdict.PointToPoint, false))
+			w.assigned(inside).Network = "kind"
+		}, nil},
+		{"nobody has it", func(w *world) {
+			w.node("n1")
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+		}, []string{verdict.FindingLeaked}},
+		{"nobody has it, on a node that no agent reports for", func(w *world) {
+			w.uncovered = []string{"n1"}
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+		}, nil},
+		{"nobody has it, but its sandbox is there", func(w *world) {
+			who := pod("a")
+			who.ContainerID = "sandbox-a"
+			w.namespace("n1", 2, "77", who)
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+		}, nil},
+		{"Calico and the kernel agree", func(w *world) {
+			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "N1", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"})
+			w.kindPod("n1", "a", "k8s-pod-network", 2)
+		}, nil},
+		{"Calico has it for the pod, and for another node", func(w *world) {
+			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n9", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"})
+			w.kindPod("n1", "a", "k8s-pod-network", 2)
+		}, []string{verdict.FindingBookedElsewhere}},
+		{"Calico has the node by its full name", func(w *world) {
+			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1.example.org", Namespace: "default", Pod: "a"})
+			w.kindPod("n1", "a", "k8s-pod-network", 2)
+		}, nil},
+		{"Calico has the tunnel's address for the node", func(w *world) {
+			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Purpose: "VXLAN tunnel"})
+			w.assigned(w.iface(w.host("n1"), verdict.Interface{Name: "vxlan.calico", Kind: "vxlan", Attachment: verdict.Own, Link: w.link("n1", "vxlan.calico", verdict.Uplink, false)}))
+		}, nil},
+		{"Calico has a pod's address for a tunnel", func(w *world) {
+			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Purpose: "VXLAN tunnel"})
+			w.kindPod("n1", "a", "k8s-pod-network", 2)
+		}, []string{verdict.FindingBookedElsewhere}},
+		{"Calico is not read just now", func(w *world) {
+			w.ofCluster(verdict.Calico, "10.244.0.0/16").State = verdict.PoolStale
+			w.kindPod("n1", "a", "k8s-pod-network", 2)
+		}, nil},
+		{"an agent is missing somewhere, and the address may be there", func(w *world) {
+			w.uncovered = []string{"n5"}
+			w.node("n1")
+			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "a"})
+		}, nil},
+		{"whereabouts has forgotten a pod of its network", func(w *world) {
+			w.ofCluster(verdict.Whereabouts, "10.244.0.0/24").Networks = []string{"mac"}
+			w.kindPod("n1", "a", "mac", 2)
+		}, []string{verdict.FindingInUseUnallocated}},
+		{"whereabouts serves another network with that range", func(w *world) {
+			w.ofCluster(verdict.Whereabouts, "10.244.0.0/24").Networks = []string{"mac"}
+			w.kindPod("n1", "a", "other", 2)
+		}, nil},
+		{"IPAM has given it twice", func(w *world) {
+			p := w.ofCluster(verdict.Calico, "10.244.0.0/16")
+			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "1"})
+			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "2"})
+			w.kindPod("n1", "a", "k8s-pod-network", 2)
+		}, []string{verdict.FindingDoubleAllocated}},
+		{"two sandboxes of one pod are one", func(w *world) {
+			p := w.ofCluster(verdict.Calico, "10.244.0.0/16")
+			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", ContainerID: "sandbox-a", Location: "1"})
+			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", ContainerID: "sandbox-b", Location: "2"})
+			w.kindPod("n1", "a", "k8s-pod-network", 2)
+		}, nil},
+		{"two owners are a conflict, which says more", func(w *world) {
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-b"})
+			w.kindPod("n1", "a", "kind", 2)
+			w.kindPod("n1", "b", "kind", 3)
+		}, nil},
+	} {
+		w := newWorld("10.244.0.7")
+		test.world(w)
+		w.wantFound(t, test.why, test.want...)
+	}
+}
+
+// Of two that IPAM gave one address, the one that has it is to keep it.
+func TestWhoHasAnAddressThatWasGivenTwiceIsTold(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	p := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
+	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "1"})
+	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "2"})
+	w.kindPod("n1", "a", "lan", 2)
+	before := w.audit().Findings
+	out := w.after(time.Minute).audit(before...)
+	if len(out.Findings) != 1 || out.Findings[0].Kind != verdict.FindingDoubleAllocated || len(out.Findings[0].Owners) != 1 || len(out.Past) != 0 {
+		t.Fatalf("got %+v, want one finding with the owner, and nothing remembered", out)
+	}
+	if o := out.Findings[0].Owners[0]; o.Workload().Name != "a" {
+		t.Errorf("got %+v, want a, which has it", o)
+	}
+}
+
+func TestPastIsKeptWhileItsOwnerLives(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	p := w.ofCluster(verdict.Calico, "10.244.0.0/16")
+	al := w.allocate(p, verdict.Allocation{Node: "n9", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"})
+	c := w.kindPod("n1", "a", "k8s-pod-network", 2)
+	first := w.audit()
+	w.after(time.Second)
+	second := w.audit(first.Findings...)
+	if len(second.Past) != 1 || second.Past[0].Kind != verdict.FindingBookedElsewhere || second.Past[0].Allocation != al {
+		t.Fatalf("got past %+v, want that it was booked for n9", second.Past)
+	}
+	w.past, w.allocations = second.Past, nil
+	if out := w.audit(second.Findings...); len(out.Past) == 0 || out.Past[0].Allocation != al {
+		t.Errorf("got past %+v after it was freed, want it kept", out.Past)
+	}
+	w.drop(c)
+	if out := w.audit(); len(out.Past) != 0 {
+		t.Errorf("got past %+v of an owner that is gone, want none", out.Past)
+	}
+}

@@ -1,0 +1,12 @@
+package audit
+
+import "github.com/ipwitness/ipwitness/aggregator/verdict"
+
+// Clone returns the finding about a hardware address that enters by the port of another
+// namespace.
+func Clone(p *verdict.Policy, s *verdict.Spoof) verdict.Finding {
+	return verdict.Finding{
+		Kind: verdict.FindingMACCloned, Severity: verdict.Critical, Owners: append([]verdict.Owner{s.Owner}, s.Victims...), Spoof: s,
+		ID: verdict.FindingID(p.Cluster, verdict.FindingMACCloned, s.Port.Namespace.Node.Name+" "+s.Port.Name+" "+s.MACs[0].String()),
+	}
+}

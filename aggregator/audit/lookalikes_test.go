@@ -1,0 +1,248 @@
+package audit_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
+	for _, test := range []struct {
+		why   string
+		world func(w *world)
+		want  []string
+	}{
+		{"a tenant with the range of pods, in a VRF", func(w *world) {
+			w.hostLocal("n1", "kind", "10.244.0.0/24")
+			w.ofCluster(verdict.Calico, "10.244.0.0/16")
+			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown}), "m", w.link("n1", "vethlab", verdict.PointToPoint, false))
+			inside.VRF = "tenant"
+			w.assigned(inside)
+		}, nil},
+		{"libvirt's bridge in Calico's usual range", func(w *world) {
+			w.ofCluster(verdict.Calico, "10.244.0.0/16")
+			w.assigned(w.iface(w.host("n1"), verdict.Interface{Name: "virbr0", Kind: "bridge", Attachment: verdict.Own, Link: w.link("n1", "virbr0", verdict.Bridge, true)}))
+		}, nil},
+		{"a container on a bridge of docker's, in Calico's usual range", func(w *world) {
+			w.ofCluster(verdict.Calico, "10.244.0.0/16")
+			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Container, Name: "db", ContainerID: "c"}), "m", w.link("n1", "docker0", verdict.Bridge, true))
+			w.assigned(inside)
+		}, nil},
+		{"the endpoint by which Cilium looks after itself", func(w *world) {
+			w.allocate(w.ofCluster(verdict.Cilium, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Purpose: "Cilium's health"})
+			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown, Name: "cilium-health", Source: "netns"}), "m", w.link("n1", "lxc_health", verdict.PointToPoint, false))
+			w.assigned(inside)
+		}, nil},
+		{"a node in a range that Calico gives only to pods that ask for it", func(w *world) {
+			w.ofCluster(verdict.Calico, "10.244.0.0/16").Asked = true
+			w.device("n1", "eth0", "")
+		}, nil},
+		{"an address that somebody made a file of, for a device of the node", func(w *world) {
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{})
+			w.device("n1", "eth0", "")
+		}, nil},
+		{"the range of another network_name of whereabouts, for networks of one name", func(w *world) {
+			red, blue := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24"), w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
+			red.Network, blue.Network, red.Realm, blue.Realm = "lan", "lan", "red", "blue"
+			w.allocate(red, verdict.Allocation{Namespace: "default", Pod: "a"})
+			w.kindPod("n1", "a", "lan", 2)
+		}, nil},
+		{"a pod in each of two realms of whereabouts", func(w *world) {
+			red, blue := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24"), w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
+			red.Realm, blue.Realm = "red", "blue"
+			w.allocate(red, verdict.Allocation{Namespace: "default", Pod: "a"})
+			w.allocate(blue, verdict.Allocation{Namespace: "default", Pod: "b"})
+			w.kindPod("n1", "a", "lan", 2)
+		}, nil},
+		{"what Calico left behind where Cilium came with the same range", func(w *world) {
+			w.ofCluster(verdict.Calico, "10.244.0.0/16")
+			w.allocate(w.ofCluster(verdict.Cilium, "10.244.0.0/24"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "a"})
+			w.kindPod("n1", "a", "cilium", 2)
+		}, nil},
+		{"a record for a pod that is no more, beside that of the one that has the address", func(w *world) {
+			w.listed = true
+			p := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
+			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "1"})
+			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "old", Location: "2"})
+			w.kindPod("n1", "a", "lan", 2)
+			w.pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Running"}}
+		}, nil},
+		{"the address of a virtual machine that says nothing, which Calico has by no sandbox", func(w *world) {
+			w.node("n1")
+			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "virt-launcher-a"})
+			w.pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "virt-launcher-a", Node: "n1", Phase: "Running", IPs: []netip.Addr{w.addr}}}
+		}, nil},
+		// And what is nearly that.
+		{"a pod in a range that Calico gives only to those that ask for it", func(w *world) {
+			w.ofCluster(verdict.Calico, "10.244.0.0/16").Asked = true
+			w.kindPod("n1", "a", "k8s-pod-network", 2)
+		}, []string{verdict.FindingInUseUnallocated}},
+		{"a pod of whereabouts that none of two realms knows", func(w *world) {
+			red, blue := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24"), w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
+			red.Network, blue.Network, red.Realm, blue.Realm, blue.Name = "lan", "lan", "red", "blue", "blue"
+			w.kindPod("n1", "a", "lan", 2)
+		}, []string{verdict.FindingInUseUnallocated, verdict.FindingInUseUnallocated}},
+		{"two records of one realm", func(w *world) {
+			one, two := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24"), w.ofCluster(verdict.Whereabouts, "10.244.0.0/16")
+			one.Realm, two.Realm = "red", "red"
+			w.allocate(one, verdict.Allocation{Namespace: "default", Pod: "a"})
+			w.allocate(two, verdict.Allocation{Namespace: "default", Pod: "b"})
+			w.kindPod("n1", "a", "lan", 2)
+		}, []string{verdict.FindingDoubleAllocated}},
+		{"the address of a pod that has ended", func(w *world) {
+			w.node("n1")
+			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "a"})
+			w.pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Succeeded", IPs: []netip.Addr{w.addr}}}
+		}, []string{verdict.FindingLeaked}},
+	} {
+		w := newWorld("10.244.0.7")
+		test.world(w)
+		w.wantFound(t, test.why, test.want...)
+	}
+}
+
+// A CiliumEndpoint tells of an address, and gives none: Cilium's agent may know better.
+func TestWhatCiliumDoesNotTellIsNoMoreThanAWarning(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	w.ofCluster(verdict.Cilium, "10.244.0.0/24")
+	w.kindPod("n1", "a", "cilium", 2)
+	before := w.audit().Findings
+	if out := w.after(4 * time.Minute).audit(before...).Findings; len(out) != 1 || !out[0].Waiting {
+		t.Errorf("got %+v after 4 minutes, want nothing yet", out)
+	}
+	if out := w.after(time.Minute).audit(before...).Findings; len(out) != 1 || out[0].Waiting || out[0].Severity != verdict.Warning {
+		t.Errorf("got %+v, want a warning", out)
+	}
+}
+
+// After a node was booted, kubelet tells of one pod after the other where it is now.
+func TestAddressesOfPodsInTheAPICatchUp(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	p := &verdict.Pool{IPAM: verdict.KubernetesAPI, Name: "pods", State: verdict.PoolKnown}
+	w.pools = append(w.pools, p)
+	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "1"})
+	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "2"})
+	found := func(before ...verdict.Finding) (told []string, all []verdict.Finding) {
+		all = w.audit(before...).Findings
+		for _, f := range all {
+			if !f.Waiting {
+				told = append(told, f.Kind)
+			}
+		}
+		return told, all
+	}
+	_, before := found()
+	w.after(20 * time.Second)
+	told, before := found(before...)
+	if len(told) > 0 {
+		t.Errorf("got %v after 20 seconds, want nothing yet", told)
+	}
+	w.after(10 * time.Second)
+	if told, _ := found(before...); !slices.Equal(told, []string{verdict.FindingDoubleAllocated}) {
+		t.Errorf("got %v, want that it lasts", told)
+	}
+}
+
+// Plugins free an address before they take it away, which may take a while where the
+// API server is slow: also of a pod that nobody deleted, as of a Job.
+func TestPodsThatEndFreeTheirAddressesFirst(t *testing.T) {
+	for why, p := range map[string]verdict.PodObject{
+		"it is deleted": {Phase: "Running", DeletionTimestamp: start}, "it is completed": {Phase: "Succeeded"}, "it has failed": {Phase: "Failed"}, "it runs": {Phase: "Running"},
+	} {
+		w := newWorld("10.244.0.7")
+		w.ofCluster(verdict.Calico, "10.244.0.0/16")
+		w.kindPod("n1", "a", "k8s-pod-network", 2)
+		p.Namespace, p.Name, p.Node = "default", "a", "n1"
+		w.pods = map[string]*verdict.PodObject{"uid-a": &p}
+		first := w.audit()
+		w.after(5 * time.Second)
+		if out := w.audit(first.Findings...); len(out.Findings) != 1 || out.Findings[0].Waiting != (why != "it runs") {
+			t.Errorf("%s: got %+v after 5 seconds", why, out.Findings)
+		}
+		w.after(30 * time.Second)
+		if out := w.audit(first.Findings...); len(out.Findings) != 1 || out.Findings[0].Waiting {
+			t.Errorf("%s: got %+v after 35 seconds, want that it holds the address still", why, out.Findings)
+		}
+	}
+}
+
+// What the API server says may be behind what the kernels do.
+func TestAuditWaitsForTheAPI(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	w.ofCluster(verdict.Calico, "10.244.0.0/16")
+	w.kindPod("n1", "a", "k8s-pod-network", 2)
+	w.known = w.now.Add(-time.Minute)
+	first := w.audit()
+	w.after(5 * time.Second)
+	if out := w.audit(first.Findings...); len(out.Findings) > 0 && !out.Findings[0].Waiting || out.Again == 0 {
+		t.Errorf("got %+v, want to wait until the API is heard", out)
+	}
+	w.known = w.now
+	if out := w.audit(first.Findings...); len(out.Findings) != 1 || out.Findings[0].Waiting {
+		t.Errorf("got %+v, want a finding", out.Findings)
+	}
+}
+
+// The object of a pod that has ended may outlive it, and that of the next one come late.
+func TestCiliumsObjectsCatchUp(t *testing.T) {
+	for _, test := range []struct {
+		why   string
+		world func(w *world)
+		want  string
+	}{
+		{"of the pod before is told still", func(w *world) {
+			w.allocate(w.ofCluster(verdict.Cilium, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "old"})
+			w.kindPod("n1", "new", "cilium", 2)
+		}, verdict.FindingBookedElsewhere},
+		{"of both is told", func(w *world) {
+			p := w.ofCluster(verdict.Cilium, "10.244.0.0/16")
+			w.allocate(p, verdict.Allocation{Node: "n1", Namespace: "default", Pod: "old", Location: "1"})
+			w.allocate(p, verdict.Allocation{Node: "n1", Namespace: "default", Pod: "new", Location: "2"})
+			w.kindPod("n1", "new", "cilium", 2)
+		}, verdict.FindingDoubleAllocated},
+	} {
+		w := newWorld("10.244.0.7")
+		test.world(w)
+		before := w.audit().Findings
+		for _, f := range w.after(20 * time.Second).audit(before...).Findings {
+			if !f.Waiting {
+				t.Errorf("%s: got %s after 20 seconds, want nothing yet", test.why, f.Kind)
+			}
+		}
+		out := w.after(10 * time.Second).audit(before...).Findings
+		if len(out) != 1 || out[0].Waiting || out[0].Kind != test.want {
+			t.Errorf("%s: got %+v, want %s", test.why, out, test.want)
+		}
+	}
+}
+
+// A pod that starts may be seen before what its IPAM has written into the API: also where
+// the address was another one's just before.
+func TestWhatAnIPAMWritesIntoTheAPIComesLater(t *testing.T) {
+	for _, test := range []struct {
+		before string // whom the address is still booked for
+		soon   bool   // it is told after the settle time
+		want   string
+	}{
+		{"", false, verdict.FindingInUseUnallocated},
+		{"old", false, verdict.FindingBookedElsewhere},
+		{"a", true, verdict.FindingBookedElsewhere},
+	} {
+		w := newWorld("10.244.0.7")
+		p := w.ofCluster(verdict.Calico, "10.244.0.0/16")
+		if test.before != "" {
+			w.allocate(p, verdict.Allocation{Node: "n9", Namespace: "default", Pod: test.before})
+		}
+		w.kindPod("n1", "a", "k8s-pod-network", 2)
+		before := w.audit().Findings
+		if out := w.after(2 * time.Second).audit(before...).Findings; len(out) != 1 || out[0].Waiting == test.soon {
+			t.Errorf("booked for %q: got %+v after 2 seconds, want told %v", test.before, out, test.soon)
+		}
+		if out := w.after(4 * time.Second).audit(before...).Findings; len(out) != 1 || out[0].Waiting || out[0].Kind != test.want {
+			t.Errorf("booked for %q: got %+v after 6 seconds, want %s", test.before, out, test.want)
+		}
+	}
+}

@@ -1,0 +1,348 @@
+package audit_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// kinds returns the kinds of findings; those that wait are in parentheses.
+func kinds(findings []verdict.Finding) (list []string) {
+	for _, f := range findings {
+		if f.Waiting {
+			list = append(list, "("+f.Kind+")")
+		} else {
+			list = append(list, f.Kind)
+		}
+	}
+	return list
+}
+
+// What was found stays found while nothing new can be known.
+func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
+	for _, test := range []struct {
+		why    string
+		change func(w *world, p *verdict.Pool)
+		want   []string // of an address in use that is not allocated
+		leaked []string // of an allocation without a holder
+	}{
+		{"nothing changes", func(*world, *verdict.Pool) {}, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
+		{"its node is not heard from", func(w *world, _ *verdict.Pool) { w.node("n1").Unheard = true }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
+		{"its records are being read", func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
+		{"it is another pool", func(_ *world, p *verdict.Pool) { p.State, p.Name = verdict.PoolReading, "/another" }, nil, nil},
+	} {
+		for _, leaked := range []bool{false, true} {
+			w := newWorld("10.244.0.7")
+			p := w.hostLocal("n1", "kind", "10.244.0.0/24")
+			want := test.want
+			if leaked {
+				w.node("n1")
+				w.allocate(p, verdict.Allocation{ContainerID: "sandbox-a"})
+				want = test.leaked
+			} else {
+				w.kindPod("n1", "a", "kind", 2)
+			}
+			before := w.audit().Findings
+			before = w.after(10 * time.Minute).audit(before...).Findings
+			if len(before) != 1 || before[0].Waiting {
+				t.Fatalf("got %v, want one finding", kinds(before))
+			}
+			was := *p
+			before[0].Pool = &was
+			test.change(w, p)
+			out := w.after(time.Second).audit(before...)
+			if !slices.Equal(kinds(out.Findings), want) {
+				t.Errorf("%s, leaked %t: got %v, want %v", test.why, leaked, kinds(out.Findings), want)
+			}
+			if leaked && p.State == verdict.PoolReading && out.Again != w.now.Add(w.policy.LeakedAfter) {
+				t.Errorf("%s: got audited again after %s", test.why, out.Again.Sub(w.now))
+			}
+			waiting := slices.Clone(before)
+			if len(waiting) > 0 && p.State == verdict.PoolReading {
+				waiting[0].Waiting = true
+				if out := w.audit(waiting...).Findings; len(out) != 0 {
+					t.Errorf("%s: got %v of one that waited, want none", test.why, kinds(out))
+				}
+				waiting[0].Waiting, waiting[0].Kind = false, verdict.FindingDoubleAllocated
+				if out := w.audit(waiting...).Findings; len(out) != 0 {
+					t.Errorf("%s: got %v of another kind, want none", test.why, kinds(out))
+				}
+			}
+		}
+	}
+}
+
+// A finding that becomes the next worse thing is told at once.
+func TestACriticalFindingBecomesAnotherAtOnce(t *testing.T) {
+	for _, test := range []struct {
+		why    string
+		change func(b *verdict.Finding)
+		want   string
+	}{
+		{"of this pool and owner", func(*verdict.Finding) {}, verdict.FindingBookedElsewhere},
+		{"one that waits", func(b *verdict.Finding) { b.Waiting = true }, "(" + verdict.FindingBookedElsewhere + ")"},
+		{"of another owner", func(b *verdict.Finding) { b.Owners = []verdict.Owner{{ID: "other"}} }, "(" + verdict.FindingBookedElsewhere + ")"},
+		{"of nobody", func(b *verdict.Finding) { b.Owners = nil }, verdict.FindingBookedElsewhere},
+		{"of another pool", func(b *verdict.Finding) { b.Pool = &verdict.Pool{IPAM: verdict.Calico, Name: "x"} }, "(" + verdict.FindingBookedElsewhere + ")"},
+		{"a warning", func(b *verdict.Finding) { b.Severity = verdict.Warning }, "(" + verdict.FindingBookedElsewhere + ")"},
+	} {
+		w := newWorld("10.244.0.7")
+		p := w.hostLocal("n1", "kind", "10.244.0.0/24")
+		w.kindPod("n1", "a", "kind", 2)
+		before := w.audit().Findings
+		before = w.after(10 * time.Second).audit(before...).Findings
+		if !slices.Equal(kinds(before), []string{verdict.FindingInUseUnallocated}) || before[0].Since != start {
+			t.Fatalf("got %v since %d, want one since the start", kinds(before), before[0].Since)
+		}
+		test.change(&before[0])
+		w.allocate(p, verdict.Allocation{ContainerID: "sandbox-b"})
+		if got := w.audit(before...).Findings; !slices.Equal(kinds(got), []string{test.want}) || got[0].Since != w.now {
+			t.Errorf("%s: got %v, want %s", test.why, kinds(got), test.want)
+		}
+	}
+}
+
+func TestAllocationsThatVanishAreRemembered(t *testing.T) {
+	record := func(p *verdict.Pool, id string) *verdict.Allocation {
+		return &verdict.Allocation{Pool: p, Address: netip.MustParseAddr("10.244.0.7"), ContainerID: id, Heard: start}
+	}
+	for _, test := range []struct {
+		why    string
+		id     string
+		after  time.Duration
+		change func(w *world, p *verdict.Pool)
+		want   string
+	}{
+		{"the owner's own", "sandbox-a", 0, func(*world, *verdict.Pool) {}, verdict.FindingInUseUnallocated},
+		{"the owner's own, and all others", "sandbox-a", 0, func(_ *world, p *verdict.Pool) { p.State = verdict.PoolMissing }, verdict.FindingInUseUnallocated},
+		{"another one's", "sandbox-b", time.Second, func(*world, *verdict.Pool) {}, verdict.FindingBookedElsewhere},
+		{"another one's, at once", "sandbox-b", 0, func(*world, *verdict.Pool) {}, ""},
+		{"the owner's own, of a pool that is being read", "sandbox-a", 0, func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading }, ""},
+		{"the owner's own, which is written elsewhere", "sandbox-a", 0, func(w *world, p *verdict.Pool) { w.allocate(p, verdict.Allocation{ContainerID: "sandbox-a"}) }, ""},
+		{"of another node's pool", "sandbox-a", 0, func(w *world, p *verdict.Pool) { p.Node = w.node("n2") }, ""},
+		{"the owner is only seen on the wire", "sandbox-a", 0, func(w *world, _ *verdict.Pool) { w.claims[0].Kind = verdict.Believed }, ""},
+	} {
+		w := newWorld("10.244.0.7")
+		p := w.hostLocal("n1", "kind", "10.244.0.0/24")
+		w.kindPod("n1", "a", "kind", 2)
+		test.change(w, p)
+		w.after(test.after)
+		gone := record(p, test.id)
+		out := w.judge()
+		in := w.input()
+		in.Vanished = []*verdict.Allocation{gone}
+		past := audit.Address(&w.policy, in, &out).Past
+		past = slices.DeleteFunc(past, func(p verdict.Past) bool { return p.Allocation != gone })
+		if got := len(past) == 1 && past[0].Kind == test.want; got != (test.want != "") {
+			t.Errorf("%s: got past %+v, want %q", test.why, past, test.want)
+		}
+		// It is remembered once, with the first allocation, and while its owner is there.
+		if test.want == "" {
+			continue
+		}
+		in.Past, in.Vanished = past, []*verdict.Allocation{record(p, test.id)}
+		again := audit.Address(&w.policy, in, &out).Past
+		if again[0].Allocation != gone || again[0].Since != past[0].Since || slices.ContainsFunc(again[1:], func(p verdict.Past) bool { return p.Kind == test.want }) {
+			t.Errorf("%s: got past %+v, want one of the kind", test.why, again)
+		}
+		in.Past[0].Allocation = nil
+		if again := audit.Address(&w.policy, in, &out).Past; again[0].Allocation == nil {
+			t.Errorf("%s: got no allocation, want that it is learnt", test.why)
+		}
+		in.Past[0].Owner = "other"
+		if again := audit.Address(&w.policy, in, &out).Past; slices.ContainsFunc(again, func(p verdict.Past) bool { return p.Owner == "other" }) {
+			t.Errorf("%s: got past %+v of an owner that is gone", test.why, again)
+		}
+	}
+}
+
+func TestNotAllIsRemembered(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	p := w.hostLocal("n1", "kind", "10.244.0.0/24")
+	for n := range 9 {
+		w.kindPod("n1", fmt.Sprint(n), "kind", uint32(n+2))
+	}
+	out := w.judge()
+	in := w.input()
+	for n := range 9 {
+		in.Vanished = append(in.Vanished, &verdict.Allocation{Pool: p, Address: w.addr, ContainerID: fmt.Sprint("sandbox-", n)})
+	}
+	if past := audit.Address(&w.policy, in, &out).Past; len(past) != 8 {
+		t.Errorf("got %d remembered, want 8", len(past))
+	}
+}
+
+func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
+	for _, test := range []struct {
+		why      string
+		ipam     string
+		a, b     verdict.Allocation
+		change   func(w *world, one, two *verdict.Pool)
+		patience time.Duration
+		severity verdict.Severity // 0 for no finding
+	}{
+		{"pools that are routed everywhere", verdict.Calico, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, nil, time.Second, verdict.Critical},
+		{"pods of one name in two namespaces", verdict.Calico, verdict.Allocation{Pod: "a", Namespace: "x"}, verdict.Allocation{Pod: "a", Namespace: "y"}, nil, time.Second, verdict.Critical},
+		{"one pod", verdict.Calico, verdict.Allocation{Pod: "a", ContainerID: "1"}, verdict.Allocation{Pod: "a", ContainerID: "2"}, nil, 0, 0},
+		{"one container", verdict.Calico, verdict.Allocation{Pod: "a", ContainerID: "1"}, verdict.Allocation{Pod: "b", ContainerID: "1"}, nil, 0, 0},
+		{"two containers", verdict.Calico, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, nil, time.Second, verdict.Critical},
+		{"a container and a pod of one node", verdict.Calico, verdict.Allocation{ContainerID: "1", Node: "n1"}, verdict.Allocation{Pod: "b", Node: "n1"}, nil, 0, 0},
+		{"a container and a pod of two nodes", verdict.Calico, verdict.Allocation{ContainerID: "1", Node: "n1"}, verdict.Allocation{Pod: "b", Node: "n2"}, nil, time.Second, verdict.Critical},
+		{"pods in the status of the API", verdict.KubernetesAPI, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, nil, 30 * time.Second, verdict.Critical},
+		{"endpoints of Cilium", verdict.Cilium, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, nil, 30 * time.Second, verdict.Warning},
+		{"of two IPAMs", verdict.Calico, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, func(_ *world, _, two *verdict.Pool) { two.IPAM = verdict.Cilium }, 0, 0},
+		{"networks of one name", verdict.Whereabouts, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, func(_ *world, one, two *verdict.Pool) { one.Network, two.Network = "lan", "lan" }, time.Second, verdict.Critical},
+		{"networks of two names", verdict.Whereabouts, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, func(_ *world, one, two *verdict.Pool) { one.Network, two.Network = "lan", "dmz" }, 0, 0},
+		{"a network that is not known", verdict.Whereabouts, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, func(_ *world, one, _ *verdict.Pool) { one.Network = "lan" }, 0, 0},
+		{"networks that are not known", verdict.Whereabouts, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, nil, time.Second, verdict.Critical},
+		{"pools of two nodes", verdict.HostLocal, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, func(w *world, one, two *verdict.Pool) { one.Node, two.Node = w.node("n1"), w.node("n2") }, 0, 0},
+		{"networks of a node that routes both", verdict.HostLocal, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, func(w *world, one, two *verdict.Pool) {
+			one.Node, two.Node, one.Network, two.Network, one.Routed, two.Routed = w.node("n1"), w.node("n1"), "a", "b", true, true
+		}, time.Second, verdict.Critical},
+		{"networks of a node that routes one", verdict.HostLocal, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, func(w *world, one, two *verdict.Pool) {
+			one.Node, two.Node, one.Network, two.Network, one.Routed = w.node("n1"), w.node("n1"), "a", "b", true
+		}, 0, 0},
+		{"networks of a node that routes the other", verdict.HostLocal, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, func(w *world, one, two *verdict.Pool) {
+			one.Node, two.Node, one.Network, two.Network, two.Routed = w.node("n1"), w.node("n1"), "a", "b", true
+		}, 0, 0},
+	} {
+		w := newWorld("10.244.0.7")
+		w.policy.LeakedAfter = time.Hour
+		one, two := w.ofCluster(test.ipam, "10.244.0.0/24"), w.ofCluster(test.ipam, "10.244.0.0/24")
+		two.Name = "other"
+		if test.change != nil {
+			test.change(w, one, two)
+		}
+		w.allocate(one, test.a)
+		w.allocate(two, test.b)
+		twice := func(before ...verdict.Finding) []verdict.Finding {
+			return slices.DeleteFunc(w.audit(before...).Findings, func(f verdict.Finding) bool { return f.Kind != verdict.FindingDoubleAllocated })
+		}
+		before := twice()
+		if test.severity == 0 {
+			if len(before) > 0 {
+				t.Errorf("%s: got %+v, want none", test.why, before)
+			}
+			continue
+		}
+		if out := w.audit(); len(before) != 1 || !before[0].Waiting || out.Again > w.now.Add(30*time.Second) || before[0].Severity != test.severity {
+			t.Errorf("%s: got %+v, again at %d, want one that waits", test.why, before, out.Again)
+			continue
+		}
+		if got := twice(append(before, w.after(test.patience-1).audit().Findings...)...); !got[0].Waiting {
+			t.Errorf("%s: got it a moment too early", test.why)
+		}
+		if got := w.after(1); !slices.Equal(kinds(twice(before...)), []string{verdict.FindingDoubleAllocated}) {
+			t.Errorf("%s: got %v after %s, want it", test.why, kinds(twice(before...)), got.now.Sub(start))
+		}
+	}
+}
+
+// A pod that the API has no more will not have the address, once the API is heard.
+func TestAnAllocationThatIsLeftBehindIsNoSecondOne(t *testing.T) {
+	for why, test := range map[string]struct {
+		change func(w *world)
+		want   bool
+	}{
+		"its pod is gone":                  {func(*world) {}, false},
+		"its pod is there":                 {func(w *world) { w.pods = map[string]*verdict.PodObject{"x": {Namespace: "default", Name: "old"}} }, true},
+		"the API was not heard since":      {func(w *world) { w.known = start.Add(time.Second) }, true},
+		"the API was heard right after it": {func(w *world) { w.known = start.Add(time.Second + 1) }, false},
+	} {
+		w := newWorld("10.244.0.7")
+		w.listed = true
+		p := w.ofCluster(verdict.Calico, "10.244.0.0/16")
+		w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "old", Location: "1"})
+		w.allocate(p, verdict.Allocation{ContainerID: "sandbox-b", Node: "n1", Location: "2"})
+		test.change(w)
+		out := w.after(time.Minute).audit().Findings
+		if got := slices.ContainsFunc(out, func(f verdict.Finding) bool { return f.Kind == verdict.FindingDoubleAllocated }); got != test.want {
+			t.Errorf("%s: got %v, want it twice %t", why, kinds(out), test.want)
+		}
+	}
+}
+
+// Whoever asks for an address that stands on a dummy device of several nodes gets one of
+// them by chance, if they answer.
+func TestSharedAddressesThatAreAnsweredFor(t *testing.T) {
+	judged := func(change func(owners []verdict.Owner)) *verdict.Judgement {
+		out := &verdict.Judgement{}
+		for _, name := range []string{"n1", "n2"} {
+			n := agent(name, "1")
+			port := &verdict.Interface{Name: "eth0", Namespace: &verdict.Namespace{Node: n}}
+			out.Owners = append(out.Owners, verdict.Owner{
+				ID: name, Node: n, Excluded: &verdict.Exclusion{Rule: verdict.RuleLoopbackOrDummy}, State: verdict.Live, Assigned: true,
+				Claims: []*verdict.Claim{{Kind: verdict.Assigned, Interface: port}, {Kind: verdict.Answered, Interface: port, MAC: "lacmac"}},
+			})
+		}
+		change(out.Owners)
+		return out
+	}
+	for _, test := range []struct {
+		why    string
+		change func(owners []verdict.Owner)
+		want   int
+	}{
+		{"two answer", func([]verdict.Owner) {}, 1},
+		{"one is silent", func(o []verdict.Owner) { o[1].Claims = o[1].Claims[:1] }, 0},
+		{"one answers for another one", func(o []verdict.Owner) { o[0].Claims[1].NoOverride = true }, 0},
+		{"one is gone", func(o []verdict.Owner) { o[1].State = verdict.Gone }, 0},
+		{"one has it on another device", func(o []verdict.Owner) { o[0].Excluded = nil }, 0},
+	} {
+		in := &verdict.Case{Address: netip.MustParseAddr("10.96.0.1"), Now: start}
+		p := &verdict.Policy{Settle: time.Second}
+		out := audit.Address(p, in, judged(test.change))
+		if len(out.Findings) != test.want {
+			t.Errorf("%s: got %v, want %d", test.why, kinds(out.Findings), test.want)
+			continue
+		}
+		if test.want > 0 && (!out.Findings[0].Waiting || out.Again != start.Add(time.Second) || out.Findings[0].Kind != verdict.FindingSharedAddressAnswered || len(audit.Nodes(&out.Findings[0])) != 2) {
+			t.Errorf("%s: got %+v, want one about both that waits", test.why, out)
+		}
+	}
+}
+
+// Two spoofs of an address by two ports are two findings; a conflict does not hide them.
+func TestSpoofsOfAnAddress(t *testing.T) {
+	n := agent("n1", "1")
+	spoof := func(port string) verdict.Spoof {
+		return verdict.Spoof{
+			Port: &verdict.Interface{Name: port, Namespace: &verdict.Namespace{Node: n}}, MACs: []verdict.MAC{"lacmac"},
+			Owner: verdict.Owner{ID: "evil", Node: n}, Victims: []verdict.Owner{{ID: "a", Node: n}},
+		}
+	}
+	judged := &verdict.Judgement{Spoofs: []verdict.Spoof{spoof("veth1"), spoof("veth2")}, Conflicts: []verdict.Conflict{{Course: verdict.Course{Phase: verdict.Confirmed}}}}
+	out := audit.Address(&verdict.Policy{}, &verdict.Case{Address: netip.MustParseAddr("10.0.0.5"), Now: start}, judged)
+	if len(out.Findings) != 2 || out.Findings[0].ID == out.Findings[1].ID || out.Findings[1].Spoof.Port.Name != "veth2" || len(out.Findings[0].Owners) != 2 {
+		t.Errorf("got %+v, want one of each port", out.Findings)
+	}
+}
+
+// The sandbox that IPAM names is looked for on the pool's node only, if it is a node's.
+func TestLeakedAddressesOfOneNode(t *testing.T) {
+	for why, test := range map[string]struct {
+		change func(w *world)
+		want   []string
+	}{
+		"another node has the address":    {func(w *world) { w.kindPod("n2", "b", "lan", 3) }, []string{"(" + verdict.FindingLeaked + ")"}},
+		"the node has the address":        {func(w *world) { w.kindPod("n1", "a", "lan", 3) }, nil},
+		"another node is not covered":     {func(w *world) { w.node("n2"); w.uncovered = []string{"n2"} }, []string{"(" + verdict.FindingLeaked + ")"}},
+		"the node itself is not covered":  {func(w *world) { w.uncovered = []string{"n1"} }, nil},
+		"the node itself is not heard of": {func(w *world) { w.node("n1").Unheard = true }, nil},
+	} {
+		w := newWorld("10.244.0.7")
+		w.policy.LeakedAfter = time.Minute
+		w.node("n1")
+		w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+		test.change(w)
+		out := slices.DeleteFunc(w.audit().Findings, func(f verdict.Finding) bool { return f.Kind != verdict.FindingLeaked })
+		if !slices.Equal(kinds(out), test.want) {
+			t.Errorf("%s: got %v, want %v", why, kinds(out), test.want)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+package audit
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Two nodes that give their pods addresses of one range, and two networks of one node, make
+// duplicates without any IPAM being wrong.
+
+// Subnet is an address of a node itself, and whether pods that CNI gave addresses are behind it.
+type Subnet struct {
+	verdict.Subnet
+	Pods bool
+}
+
+// Sides returns the ranges that a node gives its pods addresses of: those of the pools of the
+// networks that gave pods their addresses, and the prefixes of the node's own addresses with pods
+// behind them.
+func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string]bool, subnets []Subnet) (list []verdict.Side) {
+	for _, p := range pools {
+		if !p.Routed || !networks[p.Network] {
+			continue
+		}
+		for _, r := range p.Ranges {
+			s := poolSide(n, p)
+			s.Range = r
+			list = append(list, s)
+		}
+	}
+	for _, sub := range subnets {
+		a, r := sub.Prefix.Addr(), verdict.RangeOf(sub.Prefix)
+		if sub.LAN || a.IsLinkLocalUnicast() || !sub.Pods ||
+			slices.ContainsFunc(pools, func(p *verdict.Pool) bool { return slices.Contains(p.Gateways, a) }) ||
+			slices.ContainsFunc(list, func(other verdict.Side) bool { return other.Range.Overlaps(r) }) {
+			continue
+		}
+		list = append(list, verdict.Side{
+			Node: n.Name, Agent: n, Range: r, Device: sub.Interface.Name, Prefixes: []netip.Prefix{sub.Prefix.Masked()}, Source: verdict.SideAddress,
+		})
+	}
+	return list
+}
+
+// NodeSpecSide returns a range of pods that Kubernetes has for a node.
+func NodeSpecSide(node string, p netip.Prefix) verdict.Side {
+	return verdict.Side{Node: node, Range: verdict.RangeOf(p), Prefixes: []netip.Prefix{p}, Source: verdict.SideNodeSpec}
+}
+
+// CiliumSides returns the ranges that a CiliumNode has.
+func CiliumSides(p *verdict.Pool) (list []verdict.Side) {
+	for _, r := range p.Ranges {
+		list = append(list, verdict.Side{Node: p.Name, Range: r, Ranges: []verdict.Range{r}, Config: p.Config, Source: verdict.SideCiliumNode})
+	}
+	return list
+}
+
+func poolSide(n *verdict.Node, p *verdict.Pool) verdict.Side {
+	return verdict.Side{
+		Node: n.Name, Agent: n, Network: p.Network, Config: p.Config, Device: p.Device, Ranges: p.Ranges, Source: verdict.SidePool, IPAM: p.IPAM,
+	}
+}
+
+// SameSide reports whether two sides say the same.
+func SameSide(a, b verdict.Side) bool {
+	return a.Node == b.Node && a.Agent.Is(b.Agent) && a.Range == b.Range && a.Network == b.Network && a.Config == b.Config && a.Device == b.Device &&
+		a.Source == b.Source && a.IPAM == b.IPAM && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Prefixes, b.Prefixes)
+}
+
+// oneNode reports whether two sides are of one node. Kubernetes may have another name for it than
+// its agent has, and it may have been renamed.
+func oneNode(a, b *verdict.Side) bool {
+	switch {
+	case a.Node == b.Node:
+		return true
+	case a.Agent != nil && b.Agent != nil:
+		return a.Agent.Boot == b.Agent.Boot && a.Agent.Netns == b.Agent.Netns
+	case a.Agent != nil:
+		return a.Agent.Called(b.Node)
+	case b.Agent != nil:
+		return b.Agent.Called(a.Node)
+	}
+	return false
+}
+
+// Ranges returns the findings about ranges that several nodes give. It sorts the sides.
+func Ranges(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Finding) {
+	slices.SortFunc(sides, func(a, b verdict.Side) int {
+		return cmp.Or(a.Range.First.Compare(b.Range.First), b.Range.Last.Compare(a.Range.Last), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Source, b.Source))
+	})
+	for len(sides) > 0 {
+		// One group: all that are connected by common addresses.
+		group, last := 1, sides[0].Range.Last
+		for group < len(sides) && sides[group].Range.First.BitLen() == last.BitLen() && sides[group].Range.First.Compare(last) <= 0 {
+			if sides[group].Range.Last.Compare(last) > 0 {
+				last = sides[group].Range.Last
+			}
+			group++
+		}
+		if o := overlapOf(sides[:group]); o != nil && !p.DeclaresShared(o.Range) {
+			findings = append(findings, verdict.Finding{
+				ID:   verdict.FindingID(p.Cluster, verdict.FindingPodCIDROverlap, o.Range.First.String()),
+				Kind: verdict.FindingPodCIDROverlap, Severity: verdict.Critical, Overlap: o,
+			})
+		}
+		sides = sides[group:]
+	}
+	return findings
+}
+
+// overlapOf returns what is common in a group of ranges in order, each of which overlaps with one
+// before it; nil if they are all of one node.
+func overlapOf(group []verdict.Side) *verdict.Overlap {
+	var out *verdict.Overlap
+	for i := range group {
+		for k := range i {
+			a, b := &group[k], &group[i]
+			if oneNode(a, b) || !a.Range.Overlaps(b.Range) {
+				continue
+			}
+			if out == nil {
+				out = &verdict.Overlap{Range: a.Range.Common(b.Range), Sides: [2]verdict.Side{*a, *b}}
+			}
+			for _, name := range []string{a.Node, b.Node} {
+				if at, there := slices.BinarySearch(out.Nodes, name); !there {
+					out.Nodes = slices.Insert(out.Nodes, at, name)
+				}
+			}
+			break
+		}
+	}
+	return out
+}
+
+// NodePool is a pool of a node, with the VRF of its device and whether it has given an address.
+type NodePool struct {
+	Pool *verdict.Pool
+	VRF  string
+	Used bool
+}
+
+// Networks returns the findings about networks of one node that have addresses in common.
+func Networks(p *verdict.Policy, n *verdict.Node, pools []NodePool) (findings []verdict.Finding) {
+	for i, a := range pools {
+		for _, b := range pools[i+1:] {
+			if !a.Pool.Competes(b.Pool) || a.VRF != b.VRF {
+				continue
+			}
+			if b.Pool.Network < a.Pool.Network {
+				findings = append(findings, networks(p, n, b, a)...)
+			} else {
+				findings = append(findings, networks(p, n, a, b)...)
+			}
+		}
+	}
+	return findings
+}
+
+// networks returns the finding about two pools, unless their addresses are declared as shared.
+func networks(p *verdict.Policy, n *verdict.Node, a, b NodePool) []verdict.Finding {
+	ra, rb := a.Pool.Overlap(b.Pool)
+	o := &verdict.Overlap{Range: ra.Common(rb), Sides: [2]verdict.Side{poolSide(n, a.Pool), poolSide(n, b.Pool)}, Nodes: []string{n.Name}}
+	if p.DeclaresShared(o.Range) {
+		return nil
+	}
+	severity := verdict.Warning
+	if !a.Used || !b.Used {
+		severity = verdict.Info // one of them is not used
+	}
+	return []verdict.Finding{{
+		ID:   verdict.FindingID(p.Cluster, verdict.FindingRangesOverlap, n.Name+" "+a.Pool.Network+" "+b.Pool.Network),
+		Kind: verdict.FindingRangesOverlap, Severity: severity, Overlap: o,
+	}}
+}

@@ -1,0 +1,198 @@
+package audit_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+var policy = &verdict.Policy{Cluster: "test"}
+
+func span(first, last string) verdict.Range {
+	return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
+}
+
+func prefix(text string) verdict.Range { return verdict.RangeOf(netip.MustParsePrefix(text)) }
+
+func agent(name, netns string) *verdict.Node {
+	return &verdict.Node{Name: name, Boot: "boot-" + name, Netns: netns}
+}
+
+// ofKubernetes is a range that Kubernetes has for a node, ofAgent one that a node's own pool has.
+func ofKubernetes(node, text string) verdict.Side {
+	return audit.NodeSpecSide(node, netip.MustParsePrefix(text))
+}
+
+func ofAgent(n *verdict.Node, text string) verdict.Side {
+	return verdict.Side{Node: n.Name, Agent: n, Range: prefix(text), Source: verdict.SidePool, IPAM: verdict.HostLocal}
+}
+
+func TestRangesOfNodes(t *testing.T) {
+	n1, renamed, other := agent("n1", "1"), agent("n1", "1"), agent("n1", "2")
+	renamed.Name, other.Name = "before", "two"
+	for _, test := range []struct {
+		why   string
+		sides []verdict.Side
+		want  string // the first range in common
+		nodes []string
+	}{
+		{"one node", []verdict.Side{ofKubernetes("n1", "10.244.0.0/24"), ofKubernetes("n1", "10.244.0.0/24")}, "", nil},
+		{"two nodes", []verdict.Side{ofKubernetes("n1", "10.244.0.0/24"), ofKubernetes("n2", "10.244.1.0/24")}, "", nil},
+		{"two nodes of one range", []verdict.Side{ofKubernetes("n1", "10.244.0.0/24"), ofKubernetes("n2", "10.244.0.0/24")}, "10.244.0.0/24", []string{"n1", "n2"}},
+		{"a range within another", []verdict.Side{ofKubernetes("n1", "10.244.0.0/16"), ofKubernetes("n2", "10.244.7.0/24")}, "10.244.7.0/24", []string{"n1", "n2"}},
+		{"two within a third one's", []verdict.Side{ofKubernetes("n1", "10.244.1.0/24"), ofKubernetes("n2", "10.244.2.0/24"), ofKubernetes("n3", "10.244.0.0/16")}, "10.244.1.0/24", []string{"n1", "n2", "n3"}},
+		{"one that overlaps with the first of three only", []verdict.Side{ofKubernetes("n1", "10.244.0.0/16"), ofKubernetes("n1", "10.244.1.0/24"), ofKubernetes("n2", "10.244.200.0/24")}, "10.244.200.0/24", []string{"n1", "n2"}},
+		{"a chain", []verdict.Side{
+			{Node: "n1", Range: span("10.0.0.1", "10.0.0.9")}, {Node: "n1", Range: span("10.0.0.5", "10.0.0.20")}, {Node: "n2", Range: span("10.0.0.15", "10.0.0.30")},
+		}, "10.0.0.15-10.0.0.20", []string{"n1", "n2"}},
+		{"the last address of one", []verdict.Side{
+			{Node: "n1", Range: span("10.0.0.1", "10.0.0.9")}, {Node: "n2", Range: span("10.0.0.9", "10.0.0.12")},
+		}, "10.0.0.9/32", []string{"n1", "n2"}},
+		{"the address after the last one", []verdict.Side{
+			{Node: "n1", Range: span("10.0.0.1", "10.0.0.9")}, {Node: "n2", Range: span("10.0.0.10", "10.0.0.12")},
+		}, "", nil},
+		{"IPv4 and IPv6", []verdict.Side{ofKubernetes("n1", "0.0.0.0/0"), ofKubernetes("n2", "::/0")}, "", nil},
+		{"a node with a domain in Kubernetes", []verdict.Side{ofKubernetes("n1.example.org", "10.244.0.0/24"), ofAgent(n1, "10.244.0.0/24")}, "", nil},
+		{"a node in capitals in Kubernetes", []verdict.Side{ofKubernetes("N1", "10.244.0.0/24"), ofAgent(n1, "10.244.0.0/24")}, "", nil},
+		{"a node that is nearly called so in Kubernetes", []verdict.Side{ofKubernetes("n10", "10.244.0.0/24"), ofAgent(n1, "10.244.0.0/24")}, "10.244.0.0/24", []string{"n1", "n10"}},
+		{"a node that was renamed", []verdict.Side{ofAgent(renamed, "10.244.0.0/24"), ofAgent(n1, "10.244.0.0/24")}, "", nil},
+		{"two nodes on one kernel", []verdict.Side{ofAgent(other, "10.244.0.0/24"), ofAgent(n1, "10.244.0.0/24")}, "10.244.0.0/24", []string{"n1", "two"}},
+	} {
+		for range 2 {
+			found := audit.Ranges(policy, slices.Clone(test.sides))
+			switch {
+			case len(found) == 0 && test.want != "", len(found) > 1, len(found) == 1 && found[0].Overlap.Range.String() != test.want:
+				t.Errorf("%s: got %+v, want %q", test.why, found, test.want)
+			case len(found) == 1 && (found[0].Kind != verdict.FindingPodCIDROverlap || found[0].Severity != verdict.Critical || !slices.Equal(found[0].Overlap.Nodes, test.nodes)):
+				t.Errorf("%s: got %+v, want nodes %v", test.why, found[0], test.nodes)
+			}
+			slices.Reverse(test.sides) // the order does not matter
+		}
+	}
+}
+
+func TestRangesThatAreDeclaredAsSharedAreNoFinding(t *testing.T) {
+	sides := []verdict.Side{ofKubernetes("n1", "10.244.0.0/24"), ofKubernetes("n2", "10.244.0.0/24")}
+	for declared, want := range map[string]int{"10.244.0.0/16": 0, "10.244.0.0/25": 1} {
+		p := &verdict.Policy{Shared: []verdict.Shared{{Prefix: netip.MustParsePrefix(declared)}}}
+		if found := audit.Ranges(p, slices.Clone(sides)); len(found) != want {
+			t.Errorf("%s is shared: got %+v, want %d findings", declared, found, want)
+		}
+	}
+}
+
+func TestGroupsOfRangesHaveAFindingEach(t *testing.T) {
+	found := audit.Ranges(policy, []verdict.Side{
+		ofKubernetes("n1", "10.244.0.0/24"), ofKubernetes("n2", "10.244.0.0/24"), ofKubernetes("n3", "10.244.9.0/24"), ofKubernetes("n4", "10.244.9.0/24"), ofKubernetes("n5", "10.244.5.0/24"),
+	})
+	if len(found) != 2 || found[0].ID == found[1].ID || !slices.Equal(found[1].Overlap.Nodes, []string{"n3", "n4"}) {
+		t.Errorf("got %+v, want one of n1 and n2 and one of n3 and n4", found)
+	}
+}
+
+func TestNetworksOfOneNode(t *testing.T) {
+	n := agent("n1", "1")
+	for why, test := range map[string]struct {
+		change func(a, b *audit.NodePool)
+		want   verdict.Severity // 0 for no finding
+	}{
+		"both give the range":        {func(*audit.NodePool, *audit.NodePool) {}, verdict.Warning},
+		"one gave nothing yet":       {func(a, _ *audit.NodePool) { a.Used = false }, verdict.Info},
+		"the other one gave nothing": {func(_, b *audit.NodePool) { b.Used = false }, verdict.Info},
+		"they are in different VRFs": {func(a, _ *audit.NodePool) { a.VRF = "red" }, 0},
+		"they are of one network":    {func(a, b *audit.NodePool) { a.Pool.Network = b.Pool.Network }, 0},
+		"one has another range":      {func(a, _ *audit.NodePool) { a.Pool.Ranges = []verdict.Range{prefix("10.9.0.0/24")} }, 0},
+		"one is not routed":          {func(a, _ *audit.NodePool) { a.Pool.Routed = false }, 0},
+		"neither is routed, one bridge": {func(a, b *audit.NodePool) {
+			a.Pool.Routed, b.Pool.Routed, a.Pool.Device, b.Pool.Device = false, false, "cni0", "cni0"
+		}, verdict.Warning},
+	} {
+		pool := func(network string) audit.NodePool {
+			return audit.NodePool{Used: true, Pool: &verdict.Pool{
+				IPAM: verdict.HostLocal, Network: network, Config: network + ".conflist", Routed: true, Ranges: []verdict.Range{prefix("10.88.0.0/16")},
+			}}
+		}
+		b, a := pool("b"), pool("a")
+		test.change(&a, &b)
+		found := audit.Networks(policy, n, []audit.NodePool{b, a})
+		if other := audit.Networks(policy, n, []audit.NodePool{a, b}); len(other) != len(found) || len(found) > 0 && other[0].ID != found[0].ID {
+			t.Errorf("%s: got %+v and %+v, want one in any order", why, found, other)
+		}
+		if shared := audit.Networks(&verdict.Policy{Shared: []verdict.Shared{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}}}, n, []audit.NodePool{a, b}); shared != nil {
+			t.Errorf("%s: got %+v, want none that is shared", why, shared)
+		}
+		switch {
+		case len(found) == 0 && test.want == 0:
+		case len(found) != 1 || found[0].Kind != verdict.FindingRangesOverlap || found[0].Severity != test.want:
+			t.Errorf("%s: got %+v, want severity %d", why, found, test.want)
+		case found[0].Overlap.Sides[0].Network != "a" || found[0].Overlap.Sides[1].Network != "b" || !slices.Equal(audit.Nodes(&found[0]), []string{"n1"}):
+			t.Errorf("%s: got sides %+v, want a and then b of n1", why, found[0].Overlap.Sides)
+		}
+	}
+}
+
+func TestSidesOfANode(t *testing.T) {
+	n := agent("n1", "1")
+	pool := func(network, text string) *verdict.Pool {
+		return &verdict.Pool{IPAM: verdict.HostLocal, Network: network, Routed: true, Ranges: []verdict.Range{prefix(text)}, Gateways: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}
+	}
+	subnet := func(text string) audit.Subnet {
+		return audit.Subnet{Subnet: verdict.Subnet{Prefix: netip.MustParsePrefix(text), Interface: &verdict.Interface{Name: "br"}}, Pods: true}
+	}
+	away := pool("pods", "10.3.0.0/24")
+	away.Routed = false
+	lan, empty := subnet("10.5.0.1/24"), subnet("10.6.0.1/24")
+	lan.LAN, empty.Pods = true, false
+	sides := audit.Sides(n, []*verdict.Pool{pool("pods", "10.1.0.0/24"), pool("unused", "10.2.0.0/24"), away}, map[string]bool{"pods": true},
+		[]audit.Subnet{subnet("10.4.0.1/24"), lan, empty, subnet("10.1.0.1/16"), subnet("10.1.0.9/24"), subnet("fe80::1/64")})
+	var got []string
+	for _, s := range sides {
+		got = append(got, s.Range.String())
+	}
+	if want := []string{"10.1.0.0/24", "10.4.0.0/24"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v: the pool that pods use, and the bridge of pods that no pool has", got, want)
+	}
+	if sides[0].Source != verdict.SidePool || sides[1].Source != verdict.SideAddress || sides[1].Agent != n {
+		t.Errorf("got %+v, want a pool and an address", sides)
+	}
+}
+
+func TestSidesOfACiliumNode(t *testing.T) {
+	p := &verdict.Pool{IPAM: verdict.Cilium, Name: "n1", Config: "ciliumnodes n1", Ranges: []verdict.Range{prefix("10.0.1.0/24"), prefix("fd00::/64")}}
+	sides := audit.CiliumSides(p)
+	if len(sides) != 2 || sides[1].Range != p.Ranges[1] || sides[1].Node != "n1" || sides[1].Source != verdict.SideCiliumNode || !slices.Equal(sides[1].Ranges, p.Ranges[1:]) {
+		t.Errorf("got %+v, want one of each range", sides)
+	}
+}
+
+func TestSidesThatSayTheSame(t *testing.T) {
+	side := func() verdict.Side {
+		return verdict.Side{
+			Node: "n1", Agent: agent("n1", "1"), Range: prefix("10.0.0.0/24"), Network: "a", Config: "c", Device: "d",
+			Ranges: []verdict.Range{prefix("10.0.0.0/24")}, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, Source: verdict.SidePool, IPAM: "i",
+		}
+	}
+	if !audit.SameSide(side(), side()) {
+		t.Error("got a change, want none")
+	}
+	for what, change := range map[string]func(*verdict.Side){
+		"node":     func(s *verdict.Side) { s.Node = "x" },
+		"agent":    func(s *verdict.Side) { s.Agent = agent("n2", "1") },
+		"range":    func(s *verdict.Side) { s.Range = prefix("10.0.0.0/25") },
+		"network":  func(s *verdict.Side) { s.Network = "x" },
+		"config":   func(s *verdict.Side) { s.Config = "x" },
+		"device":   func(s *verdict.Side) { s.Device = "x" },
+		"ranges":   func(s *verdict.Side) { s.Ranges = nil },
+		"prefixes": func(s *verdict.Side) { s.Prefixes = nil },
+		"source":   func(s *verdict.Side) { s.Source = verdict.SideAddress },
+		"ipam":     func(s *verdict.Side) { s.IPAM = "x" },
+	} {
+		s := side()
+		if change(&s); audit.SameSide(side(), s) {
+			t.Errorf("got no change of the %s, want one", what)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package audit
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+const (
+	// nearlyFull is the share of a pool that may be allocated before that is a finding, halfFull
+	// the share if the pool is exhausted soon.
+	nearlyFull = 0.9
+	halfFull   = 0.5
+	soon       = time.Hour
+	// lostWithin is how long after a record was lost its address may be assigned.
+	lostWithin = time.Minute
+	// maxAtRisk is the number of addresses that a finding names.
+	maxAtRisk = 1000
+)
+
+// Risk is an address in use that a pool takes for free, with its owners.
+type Risk struct {
+	Address netip.Addr
+	Owners  []verdict.Owner
+}
+
+// Given is what a pool has given.
+type Given struct {
+	// Pool is a copy that never changes.
+	Pool *verdict.Pool
+	Use  verdict.PoolUse
+	// Allocated is the number of addresses of both families that it has given.
+	Allocated int
+	// AtRisk are the addresses in use that it takes for free.
+	AtRisk []Risk
+}
+
+// PoolKinds returns the kinds of findings about pools.
+func PoolKinds() []string {
+	return []string{verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion}
+}
+
+// PoolID returns the id of the finding of a kind about a pool.
+func PoolID(p *verdict.Policy, kind string, pool *verdict.Pool) string {
+	return verdict.FindingID(p.Cluster, kind, pool.Subject())
+}
+
+// Pool returns the findings about a pool.
+func Pool(p *verdict.Policy, g Given) (findings []verdict.Finding) {
+	find := func(kind string, severity verdict.Severity, atRisk []verdict.Held) {
+		findings = append(findings, verdict.Finding{
+			ID: PoolID(p, kind, g.Pool), Kind: kind, Severity: severity, Pool: g.Pool, Stock: &verdict.Stock{Use: g.Use, AtRisk: atRisk},
+		})
+	}
+	if Lost(g) {
+		find(verdict.FindingIPAMStateLost, verdict.Critical, g.held())
+	}
+	if g.Pool.Problem != "" && g.Pool.State != verdict.PoolMissing {
+		find(verdict.FindingIPAMUnreadable, verdict.Warning, nil)
+	}
+	share := float64(g.Use.Allocated) / float64(max(g.Use.Size, 1))
+	if g.Use.Size > 0 && (share >= nearlyFull || share >= halfFull && g.Use.ExhaustedIn > 0 && g.Use.ExhaustedIn < soon.Seconds()) {
+		find(verdict.FindingPoolExhaustion, verdict.Warning, nil)
+	}
+	return findings
+}
+
+// Lost reports whether a pool lost all of its records while addresses of it are in use. For a
+// pool of the cluster nothing says so; it lost them if it has none and pods have several of its
+// addresses. What is read of Cilium are not its records.
+func Lost(g Given) bool {
+	if len(g.AtRisk) == 0 {
+		return false
+	}
+	switch p := g.Pool; {
+	case p.State == verdict.PoolMissing:
+		return true
+	case p.Node != nil:
+		return p.LostAt != 0 && g.outlived()
+	default:
+		return p.IPAM != verdict.Cilium && g.Allocated == 0 && g.severalOfPods()
+	}
+}
+
+// severalOfPods reports whether pods have several of the addresses at risk. No IPAM gave the
+// addresses that nodes have themselves.
+func (g *Given) severalOfPods() bool {
+	n := 0
+	for _, r := range g.AtRisk {
+		if slices.ContainsFunc(r.Owners, func(o verdict.Owner) bool { return o.Assigned && o.Workload().Kind == verdict.Pod }) {
+			n++
+		}
+	}
+	return n > 1
+}
+
+// outlived reports whether an owner had an address at risk when the records were lost, by the
+// clock of the node. Some records may never come back because their addresses are unused; what
+// is wrong with other addresses later has another reason.
+func (g *Given) outlived() bool {
+	for _, r := range g.AtRisk {
+		for i := range r.Owners {
+			if o := &r.Owners[i]; o.Assigned && o.Node.Is(g.Pool.Node) && o.AssignedAt() <= g.Pool.LostAt.Add(lostWithin) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// held returns the first addresses at risk, in order, with their holders.
+func (g *Given) held() []verdict.Held {
+	all := make([]verdict.Held, 0, len(g.AtRisk))
+	for _, r := range g.AtRisk {
+		h := verdict.Held{Address: r.Address}
+		for i := range r.Owners {
+			if o := &r.Owners[i]; o.Assigned && (g.Pool.Node == nil || o.Node.Is(g.Pool.Node)) {
+				h.Owner = o
+				break
+			}
+		}
+		all = append(all, h)
+	}
+	slices.SortFunc(all, func(a, b verdict.Held) int { return a.Address.Compare(b.Address) })
+	return all[:min(len(all), maxAtRisk)]
+}

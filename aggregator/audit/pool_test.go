@@ -1,0 +1,173 @@
+package audit_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// risk is an address that a pod of a node has since a time.
+func risk(address string, n *verdict.Node, since verdict.Stamp) audit.Risk {
+	ns := &verdict.Namespace{Node: n, ID: "id-" + address, Who: verdict.Workload{Kind: verdict.Pod, Namespace: "default", Name: address}.Who()}
+	return audit.Risk{Address: netip.MustParseAddr(address), Owners: []verdict.Owner{{
+		ID: ns.ID, Node: n, Namespace: ns, Assigned: true,
+		Claims: []*verdict.Claim{{Kind: verdict.Assigned, AssignedAt: since, Interface: &verdict.Interface{Namespace: ns}}},
+	}}}
+}
+
+func TestLostRecords(t *testing.T) {
+	n1, n2 := agent("n1", "1"), agent("n2", "1")
+	ofNode := func(state verdict.PoolState, lost verdict.Stamp) *verdict.Pool {
+		return &verdict.Pool{IPAM: verdict.HostLocal, Name: "/var/lib/cni/networks/kind", Node: n1, State: state, LostAt: lost}
+	}
+	ofCluster := &verdict.Pool{IPAM: verdict.Calico, Name: "pool", State: verdict.PoolKnown}
+	cilium := &verdict.Pool{IPAM: verdict.Cilium, Name: "n1", State: verdict.PoolKnown}
+	self := risk("10.0.0.9", n1, start)
+	self.Owners[0].Namespace.Who = verdict.Workload{Kind: verdict.Host}.Who()
+	onWire := risk("10.0.0.9", n1, start)
+	onWire.Owners[0].Assigned = false
+	one, two := risk("10.0.0.5", n1, start), risk("10.0.0.4", n1, start)
+	for _, test := range []struct {
+		why  string
+		have audit.Given
+		want bool
+	}{
+		{"its directory is gone", audit.Given{Pool: ofNode(verdict.PoolMissing, 0), AtRisk: []audit.Risk{one}}, true},
+		{"its directory is gone, and nobody has an address", audit.Given{Pool: ofNode(verdict.PoolMissing, 0)}, false},
+		{"it lost its records while an address was in use", audit.Given{Pool: ofNode(verdict.PoolKnown, start), AtRisk: []audit.Risk{one}}, true},
+		{"it lost its records long before", audit.Given{Pool: ofNode(verdict.PoolKnown, start.Add(-61*time.Second)), AtRisk: []audit.Risk{one}}, false},
+		{"the address came within a minute", audit.Given{Pool: ofNode(verdict.PoolKnown, start.Add(-time.Minute)), AtRisk: []audit.Risk{one}}, true},
+		{"it lost its records, another node has the address", audit.Given{Pool: ofNode(verdict.PoolKnown, start), AtRisk: []audit.Risk{risk("10.0.0.5", n2, start)}}, false},
+		{"it lost its records, only frames show the address", audit.Given{Pool: ofNode(verdict.PoolKnown, start), AtRisk: []audit.Risk{onWire}}, false},
+		{"it lost none", audit.Given{Pool: ofNode(verdict.PoolKnown, 0), AtRisk: []audit.Risk{one, two}}, false},
+		{"the cluster's has none, two pods have its addresses", audit.Given{Pool: ofCluster, AtRisk: []audit.Risk{one, two}}, true},
+		{"the cluster's has one", audit.Given{Pool: ofCluster, Allocated: 1, AtRisk: []audit.Risk{one, two}}, false},
+		{"one pod alone has an address", audit.Given{Pool: ofCluster, AtRisk: []audit.Risk{one}}, false},
+		{"a pod and a node have an address", audit.Given{Pool: ofCluster, AtRisk: []audit.Risk{one, self}}, false},
+		{"Cilium's records are not what is read", audit.Given{Pool: cilium, AtRisk: []audit.Risk{one, two}}, false},
+	} {
+		if got := audit.Lost(test.have); got != test.want {
+			t.Errorf("%s: got lost %t, want %t", test.why, got, test.want)
+		}
+		found := audit.Pool(policy, test.have)
+		if got := len(found) == 1 && found[0].Kind == verdict.FindingIPAMStateLost && found[0].Severity == verdict.Critical; got != test.want {
+			t.Errorf("%s: got %+v, want lost %t", test.why, found, test.want)
+		}
+	}
+	found := audit.Pool(policy, audit.Given{Pool: ofCluster, AtRisk: []audit.Risk{one, onWire, two}})
+	held := found[0].Stock.AtRisk
+	if len(held) != 3 || held[0].Address != two.Address || held[0].Owner.ID != two.Owners[0].ID || held[1].Address != one.Address || held[2].Owner != nil {
+		t.Errorf("got %+v, want the addresses in order with those that have them", held)
+	}
+	if !slices.Equal(audit.Addresses(&found[0]), []netip.Addr{two.Address, one.Address, onWire.Address}) {
+		t.Errorf("got addresses %v", audit.Addresses(&found[0]))
+	}
+}
+
+func TestFullAndUnreadablePools(t *testing.T) {
+	for _, test := range []struct {
+		why     string
+		use     verdict.PoolUse
+		state   verdict.PoolState
+		problem string
+		want    []string
+	}{
+		{"half full", verdict.PoolUse{Size: 100, Allocated: 89}, verdict.PoolKnown, "", nil},
+		{"nearly full", verdict.PoolUse{Size: 100, Allocated: 90}, verdict.PoolKnown, "", []string{verdict.FindingPoolExhaustion}},
+		{"half full, exhausted soon", verdict.PoolUse{Size: 100, Allocated: 50, ExhaustedIn: 3599}, verdict.PoolKnown, "", []string{verdict.FindingPoolExhaustion}},
+		{"half full, exhausted later", verdict.PoolUse{Size: 100, Allocated: 50, ExhaustedIn: 3600}, verdict.PoolKnown, "", nil},
+		{"nearly empty, exhausted soon", verdict.PoolUse{Size: 100, Allocated: 49, ExhaustedIn: 60}, verdict.PoolKnown, "", nil},
+		{"of unknown size", verdict.PoolUse{Allocated: 1000}, verdict.PoolKnown, "", nil},
+		{"unreadable", verdict.PoolUse{}, verdict.PoolUnreadable, "permission denied", []string{verdict.FindingIPAMUnreadable}},
+		{"known, with something odd", verdict.PoolUse{}, verdict.PoolKnown, "a block of no node", []string{verdict.FindingIPAMUnreadable}},
+		{"gone", verdict.PoolUse{}, verdict.PoolMissing, "the IPPool is gone", nil},
+		{"unreadable and full", verdict.PoolUse{Size: 1, Allocated: 1}, verdict.PoolStale, "x", []string{verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion}},
+	} {
+		p := &verdict.Pool{IPAM: verdict.Calico, Name: "pool", State: test.state, Problem: test.problem}
+		var got []string
+		for _, f := range audit.Pool(policy, audit.Given{Pool: p, Use: test.use}) {
+			got = append(got, f.Kind)
+			if f.Severity != verdict.Warning || f.Pool != p || f.Stock.Use != test.use || f.ID != audit.PoolID(policy, f.Kind, p) {
+				t.Errorf("%s: got %+v, want a warning about the pool", test.why, f)
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %v, want %v", test.why, got, test.want)
+		}
+	}
+}
+
+func TestTheFullerFamilyLimitsAPool(t *testing.T) {
+	p := &verdict.Pool{IPAM: verdict.HostLocal, Ranges: []verdict.Range{prefix("10.0.0.0/28"), prefix("fd00::/126")}}
+	for _, test := range []struct {
+		allocated audit.Tally
+		want      verdict.PoolUse
+	}{
+		{audit.Tally{8, 1}, verdict.PoolUse{Size: 16, Allocated: 8, Leaked: 2, Family: "IPv4"}},
+		{audit.Tally{8, 3}, verdict.PoolUse{Size: 4, Allocated: 3, Leaked: 1, Family: "IPv6"}},
+		{audit.Tally{8, 2}, verdict.PoolUse{Size: 16, Allocated: 8, Leaked: 2, Family: "IPv4"}},
+	} {
+		if got := audit.Use(p, test.allocated, audit.Tally{2, 1}, new(audit.Growth), start); got != test.want {
+			t.Errorf("with %v: got %+v, want %+v", test.allocated, got, test.want)
+		}
+	}
+	p.Ranges = p.Ranges[:1]
+	if got := audit.Use(p, audit.Tally{3, 0}, audit.Tally{}, new(audit.Growth), start); got != (verdict.PoolUse{Size: 16, Allocated: 3}) {
+		t.Errorf("got %+v, want no family where there is one only", got)
+	}
+}
+
+func TestGrowthOfAPool(t *testing.T) {
+	p := &verdict.Pool{IPAM: verdict.HostLocal, Ranges: []verdict.Range{prefix("10.0.0.0/24")}}
+	var g audit.Growth
+	in := func(minutes, allocated int) float64 {
+		now, tally := start.Add(time.Duration(minutes)*time.Minute), audit.Tally{allocated}
+		use := audit.Use(p, tally, audit.Tally{}, &g, now)
+		g.See(now, tally)
+		return use.ExhaustedIn
+	}
+	if got := in(0, 16); got != 0 {
+		t.Errorf("got %v at once, want that it is not known", got)
+	}
+	if got := audit.Use(p, audit.Tally{76}, audit.Tally{}, &g, start.Add(59*time.Second)).ExhaustedIn; got != 0 {
+		t.Errorf("got %v after less than a minute, want that it is not known", got)
+	}
+	if got := in(1, 76); got != 180 {
+		t.Errorf("got %v at one address in a second, want 180", got)
+	}
+	if got := in(2, 16); got != 0 {
+		t.Errorf("got %v without growth, want 0", got)
+	}
+	if got := in(62, 136); got != 7320 {
+		t.Errorf("got %v at 60 addresses in the last 61 minutes, want 7320", got)
+	}
+	if got := in(63, 256); got != 0 {
+		t.Errorf("got %v of a full pool, want 0", got)
+	}
+}
+
+func TestFamilies(t *testing.T) {
+	if v4, v6 := audit.FamilyOf(netip.MustParseAddr("10.0.0.1")), audit.FamilyOf(netip.MustParseAddr("fd00::1")); v4 != audit.IPv4 || v6 != audit.IPv6 {
+		t.Errorf("got families %d and %d", v4, v6)
+	}
+	if n := (audit.Tally{3, 2}).Of(audit.Both); n != 5 {
+		t.Errorf("got %d of both, want 5", n)
+	}
+}
+
+// The holder of an address at risk is the one on the pool's node.
+func TestHoldersOnThePoolsNode(t *testing.T) {
+	n1, n2 := agent("n1", "1"), agent("n2", "1")
+	r := risk("10.0.0.5", n2, start)
+	r.Owners = append(r.Owners, risk("10.0.0.5", n1, start).Owners[0], risk("10.0.0.5", n1, start).Owners[0])
+	r.Owners[2].ID = "third"
+	p := &verdict.Pool{IPAM: verdict.HostLocal, Name: "/x", Node: n1, State: verdict.PoolMissing}
+	held := audit.Pool(policy, audit.Given{Pool: p, AtRisk: []audit.Risk{r}})[0].Stock.AtRisk
+	if len(held) != 1 || held[0].Owner != &r.Owners[1] {
+		t.Errorf("got %+v, want the first owner on n1", held)
+	}
+}

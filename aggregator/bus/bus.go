@@ -1,0 +1,176 @@
+// Package bus passes events on to subscribers: each event gets a sequence number, called a
+// revision, and the latest events are kept in a ring. A subscriber is a position in the ring. A
+// slow subscriber loses events, and no publisher or subscriber waits for another one. A resume
+// token names a position, so that a subscriber can come back to it.
+//
+// Nothing here knows what the events are.
+package bus
+
+import (
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// Size is the number of events that a subscriber may be behind.
+	Size = 1024
+	// Weight is the total weight that the events in the ring may have.
+	Weight = 16 << 10
+	// Least is the number of events that are kept whatever they weigh.
+	Least = 8
+	// LingerFor is how long events are still kept after the last subscriber has left, so that it
+	// can resume.
+	LingerFor = time.Minute
+	// atOnce is the number of events that Since returns at a time: a subscriber that is not
+	// reading keeps them in memory.
+	atOnce = 16
+)
+
+// Latest is behind all revisions.
+const Latest = math.MaxUint64
+
+// A Bus keeps the latest events of one kind. Use New.
+type Bus[E any] struct {
+	instance int64
+	weigh    func(*E) int
+
+	mu sync.Mutex
+	// next is the revision of the next event. The ring has the events from first on.
+	next, first uint64
+	ring        []E
+	weight      int // of all events in the ring
+	// changed is closed at the next event; nil while no subscriber waits.
+	changed     chan struct{}
+	subscribers int
+	leftAt      time.Time // when the last subscriber left
+}
+
+// New returns a bus. Tokens of another instance are not resumed from. weigh returns how much of
+// Weight an event takes, at least 1.
+func New[E any](instance int64, weigh func(*E) int) *Bus[E] {
+	return &Bus[E]{instance: instance, weigh: weigh, next: 1, first: 1}
+}
+
+// Offer publishes the event that make returns if there is a subscriber, or was one lately.
+// Otherwise the event only gets a revision, and tokens from before it are too old.
+func (b *Bus[E]) Offer(make func() E) {
+	if b.Wanted() {
+		b.Publish(make())
+	}
+}
+
+// Wanted reports whether there is a subscriber, or was one lately. If not, an event gets a revision
+// that is not published, as for Offer.
+func (b *Bus[E]) Wanted() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.subscribers > 0 || !b.leftAt.IsZero() && time.Since(b.leftAt) < LingerFor {
+		return true
+	}
+	b.next++
+	b.first, b.ring, b.weight = b.next, nil, 0
+	return false
+}
+
+// Publish gives an event to all subscribers. Nothing that it points to may change afterwards.
+func (b *Bus[E]) Publish(e E) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ring == nil {
+		b.ring = make([]E, Size)
+	}
+	weight := b.weigh(&e)
+	for held := b.next - b.first; held == Size || held >= Least && b.weight+weight > Weight; held-- {
+		var none E
+		oldest := &b.ring[b.first%Size]
+		b.weight -= b.weigh(oldest)
+		*oldest = none
+		b.first++
+	}
+	b.ring[b.next%Size] = e
+	b.weight += weight
+	b.next++
+	if b.changed != nil {
+		close(b.changed)
+		b.changed = nil
+	}
+}
+
+// Join adds a subscriber, for which Offer publishes events. It ends with Leave.
+func (b *Bus[E]) Join() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subscribers++
+}
+
+// Leave removes a subscriber.
+func (b *Bus[E]) Leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subscribers--
+	b.leftAt = time.Now()
+}
+
+// Subscribers returns the number of subscribers that have joined.
+func (b *Bus[E]) Subscribers() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.subscribers
+}
+
+// Revision returns the revision of the next event: state that is read now has all events before
+// it, if each change of state is made before its event is published.
+func (b *Bus[E]) Revision() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.next
+}
+
+// Since appends some of the events from a revision on and before another one, and returns the
+// revision after them. If some of them are not known any more, it returns none, and how many are
+// lost. If there are no events yet, changed is closed when there is one.
+func (b *Bus[E]) Since(from, before uint64, into []E) (events []E, next, lost uint64, changed <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if from < b.first {
+		return into, b.next, b.first - from, nil
+	}
+	for end := min(before, b.next); from < end && len(into) < atOnce; from++ {
+		into = append(into, b.ring[from%Size])
+	}
+	if from == b.next && len(into) == 0 {
+		if b.changed == nil {
+			b.changed = make(chan struct{})
+		}
+		changed = b.changed
+	}
+	return into, from, 0, changed
+}
+
+// Token returns the resume token of a revision.
+func (b *Bus[E]) Token(revision uint64) string {
+	return strconv.FormatInt(b.instance, 36) + "-" + strconv.FormatUint(revision, 36)
+}
+
+// ErrToken is the error for a text that is no resume token.
+var ErrToken = errors.New("not a resume token")
+
+// Resume returns the revision of a token and reports whether all events since then are known.
+// They are not if the token is empty or of another instance.
+func (b *Bus[E]) Resume(token string) (from uint64, known bool, err error) {
+	if token == "" {
+		return 0, false, nil
+	}
+	instance, revision, cut := strings.Cut(token, "-")
+	from, err = strconv.ParseUint(revision, 36, 64)
+	if !cut || err != nil {
+		return 0, false, ErrToken
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return from, instance == strconv.FormatInt(b.instance, 36) && from >= b.first && from <= b.next, nil
+}

@@ -1,0 +1,146 @@
+// Package casefile writes cases to files and reads them again. A file has everything that the
+// judgement of one address needs, so that the case can be judged again anywhere.
+//
+// The package knows the format of the file and the pseudonyms in it. It decides nothing about
+// addresses and explains nothing.
+package casefile
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Format is the version of the file format. It changes when a program that reads the previous
+// version would misread a file.
+const Format = 1
+
+// MaxSize is the maximum size of a file in bytes.
+const MaxSize = 64 << 20
+
+// A File is a case with everything that is needed to judge it again.
+type File struct {
+	// Version is the version of the ipwitness that made the case.
+	Version string
+	// Pseudonymous is set if pseudonyms replace names, hardware addresses and ids.
+	Pseudonymous bool
+	// Policy is the policy that the case was judged by.
+	Policy *verdict.Policy
+	Case   *verdict.Case
+}
+
+// The keys of a file besides the names of the tables.
+const (
+	keyFormat       = "ipwitnessCase"
+	keyVersion      = "ipwitnessVersion"
+	keyPseudonymous = "pseudonymous"
+	keyPolicy       = "policy"
+	keyCase         = "case"
+)
+
+// Encode returns the file as JSON. The same file always gives the same bytes.
+func Encode(f *File) ([]byte, error) {
+	e := encoder{}
+	policy, c := e.object(f.Policy), e.object(f.Case)
+	entries := []entry{{keyFormat, text{line: fmt.Appendf(nil, "%d", Format)}}, {keyVersion, quoted(f.Version)}}
+	if f.Pseudonymous {
+		entries = append(entries, entry{keyPseudonymous, text{line: []byte("true")}})
+	}
+	entries = append(entries, entry{keyPolicy, policy}, entry{keyCase, c})
+	for i, t := range tables {
+		if rows := e.tables[i].rows; len(rows) > 0 {
+			entries = append(entries, entry{t.name, object(rows)})
+		}
+	}
+	var out bytes.Buffer
+	layOut(&out, object(entries), "")
+	out.WriteByte('\n')
+	if out.Len() > MaxSize {
+		return nil, fmt.Errorf("write case of %s: it has %d bytes, and a file may have %d", f.Case.Address, out.Len(), MaxSize)
+	}
+	return out.Bytes(), nil
+}
+
+// Read reads a file.
+func Read(r io.Reader) (*File, error) {
+	data, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read case: %w", err)
+	}
+	return Decode(data)
+}
+
+// Decode reads a file that Encode wrote.
+func Decode(data []byte) (*File, error) {
+	d := decoder{}
+	f, err := d.file(data)
+	if err != nil {
+		return nil, fmt.Errorf("read case: %w", err)
+	}
+	return f, nil
+}
+
+// file decodes a whole file.
+func (d *decoder) file(data []byte) (*File, error) {
+	if len(data) > MaxSize {
+		return nil, fmt.Errorf("it has more than %d bytes, and no case is that large", MaxSize)
+	}
+	members, err := parse(data)
+	if err != nil {
+		return nil, err
+	}
+	format := 0
+	f := &File{Policy: &verdict.Policy{}, Case: &verdict.Case{}}
+	for _, part := range []struct {
+		key  string
+		into any
+	}{{keyFormat, &format}, {keyVersion, &f.Version}, {keyPseudonymous, &f.Pseudonymous}} {
+		if raw, ok := members.take(part.key); ok && json.Unmarshal(raw, part.into) != nil {
+			return nil, wrong("%s cannot be its value", short(raw)).in(part.key)
+		}
+	}
+	switch format {
+	case Format:
+	case 0:
+		return nil, fmt.Errorf("it has no %q, so it is no case: `ipwitness explain ADDRESS -o case` writes one", keyFormat)
+	default:
+		return nil, fmt.Errorf("its format is %d, and this program reads format %d: use ipwitness %s, which wrote it", format, Format, f.Version)
+	}
+	if err := d.contents(f, members); err != nil {
+		if err.newer {
+			err.what += "; use ipwitness " + f.Version + ", which wrote the file"
+		}
+		return nil, err
+	}
+	return f, nil
+}
+
+// contents decodes the tables, the policy and the case.
+func (d *decoder) contents(f *File, members *members) *fault {
+	policy, hasPolicy := members.take(keyPolicy)
+	c, hasCase := members.take(keyCase)
+	for _, m := range members.left() {
+		if err := d.enter(m); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !hasPolicy:
+		return wrong("it is missing").in(keyPolicy)
+	case !hasCase:
+		return wrong("it is missing").in(keyCase)
+	}
+	if err := d.object(policy, f.Policy); err != nil {
+		return err.in(keyPolicy)
+	}
+	if err := d.object(c, f.Case); err != nil {
+		return err.in(keyCase)
+	}
+	if err := consistent(f.Case); err != nil {
+		return err.in(keyCase)
+	}
+	return d.unused()
+}

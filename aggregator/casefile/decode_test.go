@@ -1,0 +1,199 @@
+package casefile
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+)
+
+// recorded are the cases of the rows of docs/situations.md.
+func recorded(t testing.TB) (files [][]byte) {
+	t.Helper()
+	names, err := filepath.Glob("../verdict/testdata/cases/*.json")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("got %d recorded cases (%v), want some", len(names), err)
+	}
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, data)
+	}
+	return files
+}
+
+func TestFilesThatAreNoCases(t *testing.T) {
+	const good = `{
+  "ipwitnessCase": 1,
+  "ipwitnessVersion": "v9.9.9",
+  "policy": {"settle": "1s"},
+  "case": {"address": "10.0.0.1", "now": "2026-01-02T12:00:00Z", "claims": ["c1"], "stations": ["i1"]},
+  "claims": {"c1": {"interface": "i1", "kind": "ASSIGNED", "count": 1}},
+  "interfaces": {"i1": {"namespace": "ns1", "mac": "02:00:00:00:00:01", "index": 2}},
+  "namespaces": {"ns1": {"node": "n1", "who": {"kind": "POD"}}},
+  "nodes": {"n1": {"name": "node1", "epoch": "18446744073709551615", "skew": "-1.5ms"}}
+}`
+	if _, err := Decode([]byte(good)); err != nil {
+		t.Fatal(err)
+	}
+	const newer = "; use ipwitness v9.9.9, which wrote the file"
+	for _, test := range []struct{ old, new, want string }{
+		{good, "", "line 1: it is no JSON: unexpected end of JSON input"},
+		{good, "[]", "got [], want an object"},
+		{good, "{}", "it has no \"ipwitnessCase\", so it is no case: `ipwitness explain ADDRESS -o case` writes one"},
+		{`"claims": [`, `claims: [`, "line 5: it is no JSON: invalid character 'c' looking for beginning of object key string"},
+		{`"ipwitnessCase": 1`, `"ipwitnessCase": 2`, "its format is 2, and this program reads format 1: use ipwitness v9.9.9, which wrote it"},
+		{`"ipwitnessCase": 1`, `"ipwitnessCase": "1"`, `ipwitnessCase: "1" cannot be its value`},
+		{`"policy"`, `"politics": {}, "policy"`, "politics: this program does not know it" + newer},
+		{`"policy": {"settle": "1s"},`, "", "policy: it is missing"},
+		{`"case": {`, `"claims": {`, "claims: it is there twice"},
+		{`"settle"`, `"unsettle"`, "policy.unsettle: this program does not know it" + newer},
+		{`"settle": "1s"`, `"settle": "soon"`, `policy.settle: got "soon", want a value like "1.5s"` + newer},
+		{`"count": 1`, `"count": 4294967296`, "claims.c1.count: got 4294967296, want a value like 0x0"},
+		{`"count": 1`, `"count": null`, "claims.c1.count: got null, want a value like 0x0"},
+		{`"ASSIGNED"`, `"WISHED"`, `claims.c1.kind: got "WISHED", want a value like "ASSIGNED"` + newer},
+		{`"interface": "i1"`, `"interface": "i2"`, `claims.c1.interface: interfaces has no "i2": was the file changed or cut?`},
+		{`"interface": "i1"`, `"interface": 1`, "claims.c1.interface: got 1, want the id of a record of interfaces"},
+		{`"interface": "i1", `, "", "claims.c1.interface: it is missing"},
+		{`["c1"]`, `["c1", "c2"]`, `case.claims[1]: claims has no "c2": was the file changed or cut?`},
+		{`["c1"]`, `{"c1": "c1"}`, `case.claims: got {"c1": "c1"}, want a list`},
+		{`"address": "10.0.0.1", `, "", "case.address: it is missing"},
+		{"2026-01-02", "9026-01-02", `case.now: got "9026-01-02T12:00:00Z", want a value like "2026-01-02T12:00:00.000000000Z"` + newer},
+		{"02:00:00:00:00:01", "02:00:00:00:00:0", `interfaces.i1.mac: got "02:00:00:00:00:0", want a value like "02:00:00:00:00:01"` + newer},
+		{`"18446744073709551615"`, `"-1"`, `nodes.n1.epoch: got "-1", want a number in quotes`},
+		{`"nodes": {"n1": {`, `"nodes": {"n2": {"speed": 1}, "n1": {`, "nodes.n2.speed: this program does not know it" + newer},
+		{
+			`"stations"`, `"conflicts": [{"id": "a", "phase": "SUSPECTED", "owners": [{"mac": "02:00:00:00:00:01"}]}], "stations"`,
+			"case.conflicts[0].owners[0].id: it is missing",
+		},
+	} {
+		text := strings.Replace(good, test.old, test.new, 1)
+		if text == good {
+			t.Fatalf("%q is not in the file", test.old)
+		}
+		_, err := Decode([]byte(text))
+		if want := "read case: " + test.want; err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", test.new, err, want)
+		}
+	}
+}
+
+func TestAFileThatIsTooLarge(t *testing.T) {
+	_, err := Read(strings.NewReader(strings.Repeat(" ", MaxSize+1)))
+	if err == nil || !strings.Contains(err.Error(), "no case is that large") {
+		t.Errorf("got %v, want it to be too large", err)
+	}
+}
+
+var mutations = flag.Int("mutations", 300, "how many changed cases TestChangedCasesAreRefusedOrJudged tries")
+
+// TestChangedCasesAreRefusedOrJudged changes recorded cases at random. A file that somebody
+// edited is refused or judged, and never makes the judgement panic.
+func TestChangedCasesAreRefusedOrJudged(t *testing.T) {
+	files := recorded(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	judged := 0
+	for range *mutations {
+		var value any
+		if err := json.Unmarshal(files[random.IntN(len(files))], &value); err != nil {
+			t.Fatal(err)
+		}
+		for range 1 + random.IntN(3) {
+			mutate(random, value)
+		}
+		data, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if judge(t, data) {
+			judged++
+		}
+	}
+	if judged < *mutations/10 {
+		t.Errorf("got %d of %d changed cases judged, want more: the others show nothing", judged, *mutations)
+	}
+}
+
+// judge reports whether a file is a case, after it was judged.
+func judge(t testing.TB, data []byte) bool {
+	t.Helper()
+	f, err := Decode(data)
+	if err != nil {
+		return false
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			t.Fatalf("the judgement panics: %v\n%s", r, data)
+		}
+	}()
+	judgement := f.Policy.Judge(f.Case)
+	audit.Address(f.Policy, f.Case, &judgement)
+	f.Policy.Explain(f.Case)
+	return true
+}
+
+// mutate changes one value somewhere in a value.
+func mutate(random *rand.Rand, value any) {
+	type place struct {
+		get func() any
+		set func(any)
+		del func()
+	}
+	var places []place
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for _, key := range slices.Sorted(maps.Keys(v)) {
+				places = append(places, place{func() any { return v[key] }, func(n any) { v[key] = n }, func() { delete(v, key) }})
+				walk(v[key])
+			}
+		case []any:
+			for i := range v {
+				places = append(places, place{func() any { return v[i] }, func(n any) { v[i] = n }, func() {}})
+				walk(v[i])
+			}
+		}
+	}
+	walk(value)
+	at, other := places[random.IntN(len(places))], places[random.IntN(len(places))]
+	switch random.IntN(3) {
+	case 0:
+		at.del()
+	case 1:
+		if fmt.Sprintf("%T", at.get()) == fmt.Sprintf("%T", other.get()) {
+			var clone any
+			if text, err := json.Marshal(other.get()); err == nil && json.Unmarshal(text, &clone) == nil {
+				at.set(clone)
+			}
+		}
+	case 2:
+		switch v := at.get().(type) {
+		case float64:
+			at.set(float64(random.IntN(4)))
+		case bool:
+			at.set(!v)
+		case string:
+			at.set("")
+		case []any:
+			at.set([]any{})
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, data := range recorded(f) {
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) { judge(t, data) })
+}

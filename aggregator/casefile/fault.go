@@ -1,0 +1,48 @@
+package casefile
+
+import "fmt"
+
+// A fault is what is wrong at one place of a file.
+type fault struct {
+	path, what string
+	// absolute is set if the path begins at the top of the file.
+	absolute bool
+	// newer is set if a newer version of ipwitness may have written it.
+	newer bool
+}
+
+func (f *fault) Error() string {
+	if f.path == "" {
+		return f.what
+	}
+	return f.path + ": " + f.what
+}
+
+func wrong(format string, args ...any) *fault { return &fault{what: fmt.Sprintf(format, args...)} }
+
+// in puts a step before the path, unless the path is absolute.
+func (f *fault) in(step string) *fault {
+	if f.absolute {
+		return f
+	}
+	if f.path != "" && f.path[0] != '[' {
+		step += "."
+	}
+	f.path = step + f.path
+	return f
+}
+
+// whole makes the path absolute.
+func (f *fault) whole() *fault {
+	f.absolute = true
+	return f
+}
+
+// short returns a value, cut so that it fits into an error.
+func short(raw []byte) string {
+	const most = 40
+	if len(raw) > most {
+		return string(raw[:most]) + "…"
+	}
+	return string(raw)
+}

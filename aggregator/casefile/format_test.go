@@ -1,0 +1,82 @@
+package casefile
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+var update = flag.Bool("update", false, "write testdata/format.txt anew")
+
+// TestFormat compares the fields of a file with testdata/format.txt. Whoever changes them
+// decides about Format: raise it if this program would misread files of the previous one.
+func TestFormat(t *testing.T) {
+	var lines []string
+	for of, fields := range structs {
+		for _, f := range fields {
+			line := fmt.Sprintf("%s.%s %s", of.Name(), f.name, of.FieldByIndex(f.index).Type)
+			if f.required {
+				line += ", required"
+			}
+			lines = append(lines, line)
+		}
+	}
+	slices.Sort(lines)
+	got := fmt.Sprintf("Format %d\n%s\n", Format, strings.Join(lines, "\n"))
+	const file = "testdata/format.txt"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("the format is another one than in %s: raise Format if programs would misread the files of each other, and run this test with -update; got\n%s", file, got)
+	}
+}
+
+func TestEachFieldHasItsFormAndItsPseudonyms(t *testing.T) {
+	unused := maps.Clone(classes)
+	missing := maps.Clone(required)
+	for of := range structs {
+		if of == reflect.TypeFor[File]() {
+			continue
+		}
+		for _, f := range reflect.VisibleFields(of) {
+			owner := of
+			if len(f.Index) > 1 {
+				owner = of.FieldByIndex(f.Index[:len(f.Index)-1]).Type
+			}
+			if owner.Kind() != reflect.Struct {
+				continue // of an embedded reference
+			}
+			delete(missing, owner.Name()+"."+nameOf(f.Name))
+			key := owner.Name() + "." + f.Name
+			kind := f.Type
+			if kind.Kind() == reflect.Slice {
+				kind = kind.Elem()
+			}
+			switch text := kind.Kind() == reflect.String && leaves[kind].text == nil && kind != reflect.TypeFor[verdict.Who](); {
+			case text && classes[key] == nil:
+				t.Errorf("%s has no class: add one to classes, so that pseudonyms leave no name in it", key)
+			case text:
+				delete(unused, key)
+			case kind.Kind() == reflect.Uint8 && kind.PkgPath() != "" && leaves[kind].text == nil:
+				t.Errorf("%s has no words: add them to leaves", key)
+			}
+		}
+	}
+	if len(unused) > 0 || len(missing) > 0 {
+		t.Errorf("no case has the fields %v of classes, or %v of required", slices.Sorted(maps.Keys(unused)), slices.Sorted(maps.Keys(missing)))
+	}
+}

@@ -1,0 +1,248 @@
+package casefile
+
+import (
+	"errors"
+	"net/netip"
+	"path"
+	"reflect"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Pseudonymise returns a copy of a file with pseudonyms instead of the names of nodes, pods,
+// namespaces, workloads, processes, interfaces and networks, and instead of hardware addresses,
+// UIDs and ids. Texts are removed. Equal names stay equal, different ones stay different, and
+// what the judgement looks at in a name stays. IP addresses stay, unless they were made from a
+// hardware address, as do inodes and times.
+func Pseudonymise(f *File) (*File, error) {
+	out, err := pseudonymise(f, &pseudonyms{})
+	if err == nil {
+		out.Pseudonymous = true
+	}
+	return out, err
+}
+
+// PseudonymiseSome is Pseudonymise for the names that replace chooses by their class: those that
+// differ from run to run, say. Inodes are names of the class "netns" then.
+func PseudonymiseSome(f *File, replace func(class, name string) bool) (*File, error) {
+	return pseudonymise(f, &pseudonyms{replace: replace})
+}
+
+func pseudonymise(f *File, p *pseudonyms) (*File, error) {
+	p.from, p.about = f.Policy, f.Case.Address
+	p.policy(f.Policy)
+	p.copyOf(reflect.ValueOf(f.Case))
+	p.settle()
+	out := &File{Version: f.Version, Policy: p.policy(f.Policy)}
+	out.Case = p.copyOf(reflect.ValueOf(f.Case)).Interface().(*verdict.Case)
+	if outcome(f) != outcome(out) {
+		return nil, errors.New("pseudonyms would change the judgement of this case: write it without them, and report this")
+	}
+	return out, nil
+}
+
+// A class says how the strings of one field are replaced.
+type class func(p *pseudonyms, s string) string
+
+// classes are those of all fields with strings.
+var classes = map[string]class{
+	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": noText, "Router.Who": nothing, "Router.Reason": noText,
+
+	"Node.Name": (*pseudonyms).node, "Node.Boot": (*pseudonyms).boot, "Node.Netns": (*pseudonyms).inode,
+	"Node.Vouched": (*pseudonyms).agent, "Node.CalicoNodename": (*pseudonyms).node,
+	"NodeKey.Name": (*pseudonyms).node, "NodeKey.Boot": (*pseudonyms).boot, "NodeKey.Netns": (*pseudonyms).inode, "NodeKey.Vouched": (*pseudonyms).agent,
+	"Namespace.Netns": (*pseudonyms).inode, "Namespace.ID": (*pseudonyms).owner, "Namespace.Intended": (*pseudonyms).intended,
+	"Link.Name": (*pseudonyms).device, "LinkKey.Name": (*pseudonyms).device, "Domain.Name": (*pseudonyms).device,
+	"Interface.Name": (*pseudonyms).device, "Interface.HostInterface": (*pseudonyms).device, "Interface.VRF": (*pseudonyms).device,
+	"Interface.Kind": word("kind"),
+	"Claim.Network":  (*pseudonyms).network,
+
+	"Workload.Namespace": (*pseudonyms).namespace, "Workload.Name": nothing, "Workload.UID": (*pseudonyms).uid,
+	"Workload.ContainerID": (*pseudonyms).container, "Workload.Process": (*pseudonyms).process, "Workload.VirtualMachine": (*pseudonyms).name,
+	"Workload.Source": word("source"), "Workload.Sources": (*pseudonyms).sources,
+
+	"PodObject.Namespace": (*pseudonyms).namespace, "PodObject.Name": (*pseudonyms).name, "PodObject.UID": (*pseudonyms).uid,
+	"PodObject.Node": (*pseudonyms).node, "PodObject.Phase": word("phase"), "PodObject.ControllerKind": word("kind"),
+	"PodObject.Controller": (*pseudonyms).name, "PodObject.VirtualMachine": (*pseudonyms).name,
+
+	"Pool.IPAM": word("ipam"), "Pool.Name": (*pseudonyms).place, "Pool.Network": (*pseudonyms).network, "Pool.Networks": (*pseudonyms).network,
+	"Pool.Realm": (*pseudonyms).network, "Pool.Problem": noText, "Pool.Plugin": word("plugin"), "Pool.Device": (*pseudonyms).device,
+	"Pool.Config": (*pseudonyms).place,
+
+	"Allocation.Node": (*pseudonyms).node, "Allocation.Namespace": (*pseudonyms).namespace, "Allocation.Pod": (*pseudonyms).name,
+	"Allocation.ContainerID": (*pseudonyms).container, "Allocation.Interface": (*pseudonyms).device, "Allocation.Purpose": word("purpose"),
+	"Allocation.Location": (*pseudonyms).place,
+
+	"Past.Owner": (*pseudonyms).owner, "Past.Kind": same,
+	"Finding.ID": nothing, "Finding.Kind": same, "Finding.Source": word("source"),
+	"Owner.ID": (*pseudonyms).owner, "Member.ID": (*pseudonyms).owner,
+	"Exclusion.Rule": same, "Exclusion.Port": (*pseudonyms).device, "Exclusion.Victims": (*pseudonyms).owner, "Exclusion.Reason": noText,
+	"Scope.Node": (*pseudonyms).node, "Scope.Name": nothing,
+	"Identity.ID": nothing, "Identity.Scope": nothing, "Course.Rule": same,
+}
+
+// removed stands for a text that was removed.
+const removed = "removed"
+
+// noText removes a text. That there was one may matter.
+func noText(*pseudonyms, string) string { return removed }
+
+// same keeps a word of ours.
+func same(_ *pseudonyms, s string) string { return s }
+
+// nothing leaves a field to finish, which replaces it by what other fields say.
+func nothing(*pseudonyms, string) string { return "" }
+
+// copyOf returns a copy of a value with pseudonyms. No two references in it share a record.
+func (p *pseudonyms) copyOf(v reflect.Value) reflect.Value {
+	out := reflect.New(v.Type()).Elem()
+	switch {
+	case v.Type() == reflect.TypeFor[verdict.Who]():
+		if who := v.Interface().(verdict.Who); who != "" {
+			w := p.copyOf(reflect.ValueOf(who.Workload())).Interface().(verdict.Workload)
+			out.SetString(string(w.Who()))
+		}
+	case v.Type() == reflect.TypeFor[verdict.MAC]():
+		out.SetString(string(p.mac(verdict.MAC(v.String()))))
+	case v.Type() == reflect.TypeFor[netip.Addr]():
+		out.Set(reflect.ValueOf(p.address(v.Interface().(netip.Addr))))
+	case v.Type() == reflect.TypeFor[netip.Prefix]():
+		prefix := v.Interface().(netip.Prefix)
+		out.Set(reflect.ValueOf(netip.PrefixFrom(p.address(prefix.Addr()), prefix.Bits())))
+	case v.Kind() == reflect.Pointer && !v.IsNil():
+		out.Set(reflect.New(v.Type().Elem()))
+		out.Elem().Set(p.copyOf(v.Elem()))
+	case v.Kind() == reflect.Slice && !v.IsNil():
+		out.Set(reflect.MakeSlice(v.Type(), v.Len(), v.Len()))
+		for i := range v.Len() {
+			out.Index(i).Set(p.copyOf(v.Index(i)))
+		}
+	case v.Kind() == reflect.Struct && v.Type().PkgPath() == reflect.TypeFor[verdict.Case]().PkgPath():
+		for i := range v.NumField() {
+			out.Field(i).Set(p.field(v.Type(), i, v.Field(i)))
+		}
+		p.finish(v, out)
+	case v.Kind() == reflect.String && v.Len() > 0:
+		out.SetString(removed) // a field without a class
+	default:
+		out.Set(v)
+	}
+	return out
+}
+
+// field returns the copy of a field of a struct.
+func (p *pseudonyms) field(of reflect.Type, i int, v reflect.Value) reflect.Value {
+	replace := classes[of.Name()+"."+of.Field(i).Name]
+	if replace == nil {
+		return p.copyOf(v)
+	}
+	out := reflect.New(v.Type()).Elem()
+	switch {
+	case v.Kind() == reflect.String && v.Len() > 0:
+		out.SetString(replace(p, v.String()))
+	case v.Kind() == reflect.Slice && v.Len() > 0:
+		out.Set(reflect.MakeSlice(v.Type(), v.Len(), v.Len()))
+		for i := range v.Len() {
+			out.Index(i).SetString(replace(p, v.Index(i).String()))
+		}
+	}
+	return out
+}
+
+// finish sets the fields of a copy that follow from several fields.
+func (p *pseudonyms) finish(v, out reflect.Value) {
+	switch to := out.Addr().Interface().(type) {
+	case *verdict.Workload:
+		from := v.Interface().(verdict.Workload)
+		if from.Kind == verdict.Host {
+			to.Name = p.node(from.Name)
+		} else {
+			to.Name = p.name(from.Name)
+		}
+		p.meet(from)
+	case *verdict.PodObject:
+		if from := v.Interface().(verdict.PodObject); from.ControllerKind == "Node" {
+			to.Controller = p.node(from.Controller)
+		}
+	case *verdict.Scope:
+		from := v.Interface().(verdict.Scope)
+		to.Name = p.inScope(from.Kind, from.Name)
+	case *verdict.Memory:
+		from := v.Interface().(verdict.Memory)
+		to.Scope = p.scope(from.Kind, from.Scope)
+		to.ID = p.id(from.ID,
+			verdict.ID(p.from.Cluster, from.Kind, from.Scope, p.about), verdict.ID(p.cluster(p.from.Cluster), to.Kind, to.Scope, p.address(p.about)))
+	case *verdict.Finding:
+		from := v.Interface().(verdict.Finding)
+		to.ID = p.id(from.ID, findingID(p.from.Cluster, &from), findingID(p.cluster(p.from.Cluster), to))
+	}
+}
+
+// policy returns a copy of a policy with pseudonyms.
+func (p *pseudonyms) policy(from *verdict.Policy) *verdict.Policy {
+	to := p.copyOf(reflect.ValueOf(from)).Interface().(*verdict.Policy)
+	to.Routers = nil
+	for _, r := range from.Routers {
+		if r.Who == "" {
+			to.Routers = append(to.Routers, verdict.Router{MAC: p.mac(r.MAC), Reason: removed})
+		}
+		for _, name := range p.workloads {
+			if matches, _ := path.Match(r.Who, name); matches {
+				to.Routers = append(to.Routers, verdict.Router{Who: p.workload(name), Reason: removed})
+			}
+		}
+	}
+	return to
+}
+
+// meet remembers what routers may be declared by.
+func (p *pseudonyms) meet(w verdict.Workload) {
+	name := w.Name
+	if w.Namespace != "" {
+		name = w.Namespace + "/" + name
+	}
+	if p.given == nil && name != "" {
+		p.workloads = append(p.workloads, name)
+	}
+}
+
+// id returns a new id, which is made like the old one: from what it is about.
+func (p *pseudonyms) id(old, computed, anew string) string {
+	if old == computed {
+		return anew
+	}
+	return p.numbered("id", old)
+}
+
+// findingID returns the id that the audit gives to a finding.
+func findingID(cluster string, f *verdict.Finding) string {
+	subject := ""
+	switch {
+	case f.Spoof != nil:
+		subject = f.Spoof.Port.Namespace.Node.Name + " " + f.Spoof.Port.Name + " "
+	case f.Pool != nil:
+		subject = f.Pool.Subject() + " "
+	}
+	return verdict.FindingID(cluster, f.Kind, subject+f.Address.String())
+}
+
+// scope replaces the text of a scope.
+func (p *pseudonyms) scope(kind verdict.ScopeKind, s string) string {
+	if kind == verdict.NetworkScope {
+		return p.network(s)
+	}
+	node, name, ok := strings.Cut(s, "/")
+	if !ok {
+		return p.node(node)
+	}
+	return p.node(node) + "/" + p.device(name)
+}
+
+// inScope replaces the name of a scope of a kind: that of a network, a link or a VRF.
+func (p *pseudonyms) inScope(kind verdict.ScopeKind, name string) string {
+	if kind == verdict.NetworkScope {
+		return p.network(name)
+	}
+	return p.device(name)
+}

@@ -1,0 +1,124 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// ToldAddress is the explanation of an address in words.
+type ToldAddress struct {
+	Summary string
+	Steps   []ToldStep
+}
+
+// ToldStep is a rule that was asked, and its answer in words.
+type ToldStep struct {
+	Rule    string
+	Scope   verdict.Scope
+	Applied bool
+	Reason  string
+}
+
+// Address puts the explanation of an address into words.
+func Address(p *verdict.Policy, e *verdict.Explanation) ToldAddress {
+	w := wording{policy: p, address: e.Address, owners: e.Owners}
+	told := ToldAddress{Summary: w.answer(e)}
+	for i := range e.Steps {
+		s := &e.Steps[i]
+		told.Steps = append(told.Steps, ToldStep{s.Rule, s.Scope, s.Applied, w.step(e, s)})
+	}
+	return told
+}
+
+// answer is the explanation in short.
+func (w *wording) answer(e *verdict.Explanation) string {
+	if len(e.Conflicts) > 0 {
+		c := &e.Conflicts[0]
+		verb := "Suspected conflict"
+		if c.Phase == verdict.Confirmed {
+			verb = "Conflict"
+		}
+		of := wording{policy: w.policy, address: c.Address, owners: c.Owners}
+		return verb + ". " + of.summary(c) + after(" ", of.headline(c))
+	}
+	a := e.Address
+	names := make([]string, 0, len(e.Compared))
+	for _, c := range e.Compared {
+		names = append(names, w.placed(c.Owner))
+	}
+	switch {
+	case len(e.Owners) == 0 && e.Incomplete:
+		return fmt.Sprintf("Cannot tell: nobody is known to hold %s, but not all nodes are seen.", a)
+	case len(e.Owners) == 0:
+		return fmt.Sprintf("No conflict: nobody is known to hold %s.", a)
+	case len(names) == 0:
+		return fmt.Sprintf("No conflict: %s is seen with %s, but that makes no rivals: %s.", a, list(each(e.Owners, placed)), w.reason())
+	case len(names) == 1:
+		return fmt.Sprintf("No conflict: %s is held by one owner, %s.%s", a, names[0], w.others())
+	}
+	if e.Contested {
+		return fmt.Sprintf("No conflict so far: %s is claimed on the wire by %s, one after the other.", a, list(names))
+	}
+	for i, c := range e.Compared {
+		names[i] += " " + scopesText(c.Scopes)
+	}
+	if a.IsLinkLocalUnicast() {
+		return fmt.Sprintf("No conflict: %s is held by %s. It is a link-local address, and on another link it is another address.", a, list(names))
+	}
+	return fmt.Sprintf("No conflict: %s is held by %s. They meet in no scope in which it must be unique.", a, list(names))
+}
+
+// others says why the owners that are seen with the address, too, are no rivals. If they are
+// many, it only names them, because the steps say it of each.
+func (w *wording) others() string {
+	var names []string
+	why := ""
+	for i := range w.owners {
+		if o := &w.owners[i]; o.Excluded != nil {
+			names = append(names, OwnerName(o))
+			why = w.exclusion(o.Excluded)
+		}
+	}
+	switch len(names) {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf(" %s is seen with it, too, but is no rival: %s.", capital(names[0]), why)
+	}
+	return fmt.Sprintf(" %s are seen with it, too, but are no rivals.", capital(list(names)))
+}
+
+// reason says why no owner is compared.
+func (w *wording) reason() string {
+	var reasons []string
+	for i := range w.owners {
+		reason := "it was not seen for " + w.policy.StaleAfter.String()
+		if e := w.owners[i].Excluded; e != nil {
+			reason = w.exclusion(e)
+		}
+		if !slices.Contains(reasons, reason) {
+			reasons = append(reasons, reason)
+		}
+	}
+	if len(reasons) > 1 {
+		return "the rules below say why of each"
+	}
+	return reasons[0]
+}
+
+// scopesText lists the scopes in which an owner is compared.
+func scopesText(scopes []verdict.Scope) string {
+	if len(scopes) == 0 {
+		return "on a link that is not known yet"
+	}
+	return list(each(scopes, scopeText))
+}
+
+func scopeText(s *verdict.Scope) string { return phrase(s.Kind, s.Text()) }
+
+// placesText lists the places of owners.
+func (w *wording) placesText(owners []verdict.Compared) string {
+	return list(each(owners, func(c *verdict.Compared) string { return w.placed(c.Owner) }))
+}

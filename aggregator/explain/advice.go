@@ -1,0 +1,277 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// The remedies in this file leave a conflict with one owner: the rightful one.
+
+// advising is a conflict whose remedy is being put together.
+type advising struct {
+	wording
+	c       *verdict.Conflict
+	parties []*verdict.Owner
+}
+
+// wrong returns the owners that are to give the address up, as the cause tells.
+func (a *advising) wrong() []*verdict.Owner {
+	var found []*verdict.Owner
+	for _, id := range a.c.Wrong {
+		if o := a.c.Owner(id); o != nil {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// ofCalico reports whether the address is Calico's to give.
+func (a *advising) ofCalico() bool {
+	return slices.ContainsFunc(a.c.Pools, func(p *verdict.Pool) bool { return p.IPAM == verdict.Calico })
+}
+
+// remedy returns the steps to resolve the conflict, given its cause.
+func (a *advising) remedy() []Action {
+	c := a.c
+	switch {
+	case c.Phase != verdict.Suspected:
+	case c.Rule == verdict.RuleSamePod:
+		return []Action{say("Wait %s: a sandbox that is made anew takes over its address. Act only if the conflict is confirmed.", a.policy.HandoverGrace)}
+	case c.Rule == verdict.RuleSameVM:
+		return []Action{say("Wait %s: while a virtual machine is migrated, the pods that it comes from and goes to may both have its address. Act only if the conflict is confirmed.", a.policy.MigrationGrace)}
+	case c.Rule == verdict.RuleSplitBrain && !slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Orphaned }):
+		return []Action{say("Wait %s: nodes that hand an address over may both have it for a moment. Act only if the conflict is confirmed.", a.policy.HandoverGrace)}
+	}
+	var steps []Action
+	left := a.parties
+	if gone := those(left, func(o *verdict.Owner) bool { return o.Orphaned }); len(gone) > 0 {
+		for _, o := range gone {
+			steps = append(steps, removal(o)...)
+		}
+		left = those(left, func(o *verdict.Owner) bool { return !o.Orphaned })
+	}
+	if len(left) > 1 || len(a.parties) == 1 {
+		steps = append(steps, a.settled(left)...)
+	}
+	return append(steps, closing(c))
+}
+
+// settled returns the steps after which one of the owners keeps the address, as the cause
+// requires.
+func (a *advising) settled(owners []*verdict.Owner) []Action {
+	switch c := a.c; {
+	case c.Rule == verdict.RuleSamePod:
+		return a.oneSandbox(owners)
+	case c.Rule == verdict.RuleSameVM:
+		return a.oneMachine(owners)
+	case c.Rule == verdict.RuleDADFailed && len(owners) == 1:
+		return a.somebodyElse(owners[0])
+	}
+	switch a.c.Cause {
+	case verdict.CauseIPAMStateLost:
+		return a.recordsFirst(owners)
+	case verdict.CauseIPAMBookedElsewhere:
+		return a.rightNode(owners)
+	case verdict.CausePodCIDROverlap:
+		return a.rangesApart(owners)
+	case verdict.CauseOverlappingNetworks:
+		return a.renumber(owners)
+	case verdict.CauseStaticAddress:
+		return a.setByHand(owners)
+	case verdict.CauseTunnelAddress:
+		return a.leaveDevice(owners)
+	case verdict.CauseExternalDevice:
+		return a.goOutside(owners)
+	}
+	if a.c.Rule == verdict.RuleSplitBrain {
+		return a.oneActive(owners)
+	}
+	var steps []Action
+	if pooled(a.c.Owners) {
+		steps = append(steps, say("Before anything is restarted, see what is wrong with the records of IPAM, and put that right first: while they miss addresses in use, whatever is restarted may get the next duplicate.").by("", "ipwitness audit"))
+	}
+	return append(steps, a.decide(owners)...)
+}
+
+// closing says how a conflict ends.
+func closing(c *verdict.Conflict) Action {
+	return say("The conflict resolves by itself when one owner is left. See that it has, and how it was judged.").by("", "ipwitness explain "+c.Address.String())
+}
+
+// decide returns the steps by which the rightful owner keeps the address and the other owners
+// give it up. If the rightful owner is undecided, it returns a choice.
+func (a *advising) decide(owners []*verdict.Owner) []Action {
+	if keep, right := a.c.Rightful(owners); keep != nil {
+		return a.keep(keep, right, owners)
+	}
+	return []Action{a.choice(owners)}
+}
+
+// choice returns an action that asks a person which owner keeps the address.
+func (a *advising) choice(owners []*verdict.Owner) Action {
+	s := say("Decide which one of them keeps the address. Nothing that is known decides it: no IPAM has it for one of them alone, and it is not known who had it first. Whoever runs them knows which of them clients mean by this address.")
+	if len(owners) > mostKept {
+		s.Text += fmt.Sprintf(" (The other %d may keep it in the same way.)", len(owners)-mostKept)
+	}
+	for _, o := range owners[:min(len(owners), mostKept)] {
+		s.Choice = append(s.Choice, either(placed(o)+" keeps the address", a.giveUpAll(o, owners)...))
+	}
+	return s
+}
+
+// keep returns the steps by which one owner keeps the address and the others give it up.
+func (a *advising) keep(keep *verdict.Owner, right verdict.Right, owners []*verdict.Owner) []Action {
+	leave := say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))
+	return append([]Action{leave}, a.giveUpAll(keep, owners)...)
+}
+
+// giveUpAll returns the steps by which all owners but one give the address up. If that owner
+// has no allocation, the first step writes it, because restarted workloads ask IPAM for an
+// address.
+func (a *advising) giveUpAll(keep *verdict.Owner, owners []*verdict.Owner) []Action {
+	steps := a.reserve(keep)
+	for _, o := range except(owners, keep) {
+		steps = append(steps, a.giveUp(o)...)
+	}
+	return steps
+}
+
+// reserve returns the steps that write the missing allocation of the owner that keeps the
+// address.
+func (a *advising) reserve(keep *verdict.Owner) (steps []Action) {
+	for _, p := range a.c.Title(keep).Missing {
+		told := Finding(&verdict.Finding{
+			Kind: verdict.FindingInUseUnallocated, Severity: verdict.Critical, Address: a.c.Address, Owners: []verdict.Owner{*keep}, Pool: p,
+		}, verdict.PoolUse{})
+		for _, f := range told.Fixes {
+			if !f.Manual {
+				steps = append(steps, say("%s", f.What).by(f.Node, f.Command))
+			}
+		}
+	}
+	return steps
+}
+
+// oneSandbox returns the steps that leave one of several sandboxes of a pod. kubelet knows
+// which one is current.
+func (a *advising) oneSandbox(owners []*verdict.Owner) []Action {
+	if keep, right := a.c.Rightful(owners); keep != nil {
+		steps := []Action{say("Leave sandbox %s of %s as it is. It keeps the address: %s. Deleting the pod would end all of its sandboxes.", sandboxID(keep), placed(keep), a.because(keep, right))}
+		for _, o := range except(owners, keep) {
+			steps = append(steps, removal(o)...)
+		}
+		return steps
+	}
+	s := say("See which sandbox kubelet goes by, and remove the other one. Deleting the pod would end both. On each of their nodes, `crictl pods --namespace %s --name %s` lists the sandboxes: the newest one that is Ready is kubelet's.",
+		quote(owners[0].Workload().Namespace), quote(owners[0].Workload().Name))
+	for _, o := range owners[:min(len(owners), mostKept)] {
+		kept := either(fmt.Sprintf("kubelet goes by sandbox %s of %s", sandboxID(o), placed(o)))
+		for _, other := range except(owners, o) {
+			kept.Actions = append(kept.Actions, removal(other)...)
+		}
+		s.Choice = append(s.Choice, kept)
+	}
+	return []Action{s}
+}
+
+// sandboxID returns the id that tools show for an owner's sandbox.
+func sandboxID(o *verdict.Owner) string {
+	if id := o.Workload().ContainerID; id != "" {
+		return shortID(id)
+	}
+	return "with network namespace " + o.Namespace.Netns
+}
+
+// oneMachine returns the steps that leave one of several pods of a virtual machine. KubeVirt
+// knows where the machine runs.
+func (a *advising) oneMachine(owners []*verdict.Owner) []Action {
+	w := owners[0].Workload()
+	s := say("See where virtual machine %s/%s runs, and delete the other pod. The column NODENAME of `kubectl get vmi -n %s %s` tells; `kubectl get vmim -n %[3]s` shows whether a migration is stuck.",
+		w.Namespace, w.VirtualMachine, quote(w.Namespace), quote(w.VirtualMachine))
+	for _, o := range owners[:min(len(owners), mostKept)] {
+		kept := either("it runs on node " + kubernetesName(o) + ", in " + OwnerName(o))
+		for _, other := range except(owners, o) {
+			kept.Actions = append(kept.Actions, a.giveUp(other)...)
+		}
+		s.Choice = append(s.Choice, kept)
+	}
+	return []Action{s}
+}
+
+// oneActive returns the steps that leave an address on one of several nodes that have it
+// themselves.
+func (a *advising) oneActive(owners []*verdict.Owner) []Action {
+	names := list(each(owners, func(o **verdict.Owner) string { return (*o).Node.Name }))
+	byHand := a.decide(owners)
+	return []Action{say("See whether some software moves the address between nodes: keepalived, kube-vip, MetalLB or the like has it in its configuration.").or(
+		either("it is such a virtual address", say("Find out why each of nodes %s takes itself for the active one, and put that right: of keepalived, VRRP advertisements that do not get through; of kube-vip, its lease; of MetalLB, what its speakers know of each other. All but one give the address up by themselves then. Do not take it away by hand: the software would set it again.", names)),
+		either("no software moves it", byHand...),
+	)}
+}
+
+// somebodyElse returns the steps for an address that a kernel refused as in use by an unknown
+// owner.
+func (a *advising) somebodyElse(o *verdict.Owner) []Action {
+	return []Action{
+		say("Find out who else has the address: on the link of %s, ask for it, and look whose MAC answers (`ip -6 neigh`, the switch's table of MAC addresses).", placed(o)),
+		say("Decide which of the two keeps the address: by who was given it, in the records of IPAM, DHCP or the plan of addresses.").or(
+			either("the other one keeps it", a.giveUp(o)...),
+			either(placed(o)+" keeps it",
+				say("Give the other one another address."),
+				say("Restart %s, or set its address again: the kernel does not use it until then.", OwnerName(o))),
+		),
+	}
+}
+
+// pooled tells whether an IPAM may have given out the address: to a pod or container.
+func pooled(owners []verdict.Owner) bool {
+	return slices.ContainsFunc(owners, func(o verdict.Owner) bool {
+		w := o.Workload()
+		return w.Kind == verdict.Pod || w.Kind == verdict.Container && !w.OnlyNetns()
+	})
+}
+
+// because says why an owner keeps the address.
+func (a *advising) because(keep *verdict.Owner, right verdict.Right) string {
+	switch right {
+	case verdict.RightAllocation:
+		if p := a.c.Title(keep).Pool; p != nil {
+			return poolTitle(p.Label()) + " has it for that one"
+		}
+		return "it is the gateway address of the network on that bridge"
+	case verdict.RightOlderAssignment:
+		return fmt.Sprintf("it had the address first (since %s, by the clock of node %s)", stampExact(keep.AssignedAt()), keep.Node.Name)
+	case verdict.RightIntent:
+		if slices.ContainsFunc(a.parties, func(o *verdict.Owner) bool { return o.Orphaned }) {
+			return "the pods of the others are gone"
+		}
+		return "it alone was meant to have it"
+	}
+	return ""
+}
+
+// those returns the owners for which holds is true.
+func those(owners []*verdict.Owner, holds func(*verdict.Owner) bool) (found []*verdict.Owner) {
+	for _, o := range owners {
+		if holds(o) {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// except returns the owners without one.
+func except(owners []*verdict.Owner, one *verdict.Owner) []*verdict.Owner {
+	return those(owners, func(o *verdict.Owner) bool { return o != one })
+}
+
+// ownerNames names owners.
+func ownerNames(owners []*verdict.Owner) []string {
+	names := make([]string, 0, len(owners))
+	for _, o := range owners {
+		names = append(names, OwnerName(o))
+	}
+	return names
+}

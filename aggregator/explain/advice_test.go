@@ -1,0 +1,287 @@
+package explain_test
+
+import (
+	"cmp"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/tests/canary"
+)
+
+// advice returns the remedy of a conflict as lines of text, including those of alternatives.
+func advice(w *verdicttest.World, c *verdict.Conflict) []string {
+	return flat(explain.Conflict(&w.Policy, c).Remedy)
+}
+
+// flat returns actions as lines of text, including those of alternatives.
+func flat(actions []explain.Action) (lines []string) {
+	for _, a := range actions {
+		line := a.Text
+		if a.Command != "" {
+			line += " " + a.Command
+		}
+		lines = append(lines, line)
+		for _, alternative := range a.Choice {
+			lines = append(lines, "if "+alternative.When)
+			lines = append(lines, flat(alternative.Actions)...)
+		}
+	}
+	return lines
+}
+
+// only judges a world, and returns its only conflict.
+func only(t *testing.T, w *verdicttest.World) *verdict.Conflict {
+	t.Helper()
+	out := w.Judge()
+	if len(out.Conflicts) != 1 {
+		t.Fatalf("got %d conflicts, want one", len(out.Conflicts))
+	}
+	return &out.Conflicts[0]
+}
+
+// situated returns the conflict of a situation.
+func situated(t *testing.T, name string) (*verdicttest.World, *verdict.Conflict) {
+	t.Helper()
+	i := slices.IndexFunc(verdicttest.Situations, func(s verdicttest.Situation) bool { return s.Name == name })
+	if i < 0 {
+		t.Fatalf("no situation %q", name)
+	}
+	w, c := verdicttest.Situations[i].Judge()
+	if c == nil {
+		t.Fatalf("got no conflict of %q, or several", name)
+	}
+	return w, c
+}
+
+func TestRemedies(t *testing.T) {
+	tests := []struct {
+		situation string
+		want      []string // in this order
+	}{
+		{"T1 the record of the first pod is gone", []string{
+			"Restart nothing yet", "ipwitness audit --fix-plan > plan.sh", "Leave pod default/new",
+			"kubectl delete pod -n default old",
+		}},
+		{"T1 all records are gone", []string{"Restart nothing yet", "Leave pod default/old", "had the address first", "Reserve 10.244.1.5 for pod default/old", "kubectl delete pod -n default new"}},
+		{"T3 nodename is another node's", []string{
+			"On node n1", "printf %s n1 > /var/lib/calico/nodename",
+			"kubectl delete pods -A -l k8s-app=calico-node --field-selector spec.nodeName=n1",
+			"kubectl delete pod -n default web", "ipwitness audit",
+		}},
+		{"T3 booked for another node", []string{"cat /var/lib/calico/nodename", "kubectl delete pod -n default web"}},
+		{"T5 the ranges of pods of both nodes have it", []string{
+			"kubectl drain --ignore-daemonsets n2", "Node.spec.podCIDR cannot be changed", "kubectl delete node n2", "On node n2", "systemctl restart kubelet",
+		}},
+		{"T5 each node's own IPAM has it for its own pod", []string{
+			"kubectl drain --ignore-daemonsets n2", "write a range into its configuration in /etc/cni/net.d that no other node has", "kubectl uncordon n2",
+		}},
+		{"T14 two CNI networks", []string{"Give network net1 (10.244.1.0/24) another range than network net0", "/etc/cni/net.d", "kubectl delete pod -n default db"}},
+		{"T14 a CNI network and a bridge of docker", []string{"Leave pod default/web", "Give bridge docker0 (10.244.0.0/16) another range than network kindnet", "Stop container c1"}},
+		{"T6 on the node", []string{"if pod default/web keeps the address", "ip addr del 10.244.1.5/24 dev eth0", "if node n1 itself cannot do without", "out of the range", "kubectl delete pod -n default web"}},
+		{"T6 on the node, with records of IPAM", []string{"ip addr del", "have host-local leave 10.244.1.5 out", "kubectl delete pod -n default web"}},
+		{"T11 a tunnel", []string{"if pod default/web keeps the address", "ip addr del", "if the device cannot do without", "kubectl delete pod -n default web"}},
+		{"T7 a machine outside has the node's address", []string{"Find the device with MAC 02:00:00:00:00:99", "changes nothing"}},
+		{"T7 a machine outside has a pod's address, and a node has no agent", []string{"ip -br link | grep -i 02:00:00:00:00:99", "Find the device"}},
+		{"T10 the pod is no more, and IPAM has given its address away", []string{"crictl stopp container-ol && crictl rmp container-ol"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.situation, func(t *testing.T) {
+			advice := strings.Join(advice(situated(t, tt.situation)), "\n")
+			rest := advice
+			for _, part := range tt.want {
+				_, after, ok := strings.Cut(rest, part)
+				if !ok {
+					t.Fatalf("got advice\n%s\nwant %q in it, after what comes before", advice, part)
+				}
+				rest = after
+			}
+		})
+	}
+}
+
+func TestATunnelsAddressThatIPAMHasForAPod(t *testing.T) {
+	w := verdicttest.New("10.244.1.5")
+	w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
+	w.Device("n1", "tunl0", "ipip")
+	w.Calico(w.Pool(verdict.Calico, "", ""), "web", "n1")
+	advice := strings.Join(advice(w, only(t, w)), "\n")
+	if !strings.Contains(advice, "k8s-app=calico-node") || strings.Contains(advice, "delete pod -n default web") {
+		t.Errorf("got advice %q, want the tunnel to get another address", advice)
+	}
+}
+
+// Whoever names a pod or an interface must not have a command run, or another one's
+// pods deleted.
+func TestCommandsQuoteNames(t *testing.T) {
+	const evil = `x'; touch /tmp/owned; $(reboot) "`
+	w := verdicttest.New("10.244.1.5")
+	mad := verdict.Workload{Kind: verdict.Pod, Namespace: evil, Name: "--all", UID: "uid-1", ContainerID: "-f; reboot", Source: "cni-result"}
+	w.Within("n1", "", "", mad)
+	named := w.Within("n1", "", "", verdict.Workload{Kind: verdict.Unknown, Name: evil, Source: "netns"})
+	named.Interface.Name = evil
+	w.Says("uid-1", verdict.PodObject{Namespace: evil, Name: "--all", Phase: "Running"})
+	alive := advice(w, only(t, w))
+	w.Says("uid-1", verdict.PodObject{Absent: true})
+	orphaned := advice(w, only(t, w.After(time.Minute)))
+	n := 0
+	for _, step := range slices.Concat(alive, orphaned) {
+		for _, command := range []string{"kubectl delete", "ip -n", "crictl stopp"} {
+			if _, rest, ok := strings.Cut(step, command); ok {
+				n++
+				rest, _, _ = strings.Cut(rest, "; kubelet does so")
+				words := shellWords(t, rest)
+				for _, w := range words {
+					if strings.Contains(w, "touch") && w != evil || w == "reboot" || w == "--all" && words[len(words)-2] != "--" {
+						t.Errorf("got words %q of %s%s", words, command, rest)
+					}
+				}
+			}
+		}
+	}
+	if n < 3 {
+		t.Errorf("got %d commands in %q and %q, want one to delete the pod, one of the namespace and one of the sandbox", n, alive, orphaned)
+	}
+}
+
+// shellWords are the words that a shell makes of a command line.
+func shellWords(t *testing.T, line string) []string {
+	t.Helper()
+	line, _, _ = strings.Cut(line, " && ")
+	out, err := exec.Command("sh", "-c", `printf '%s\n' `+line).Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, line)
+	}
+	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+}
+
+// paths returns all ways through a remedy, each with one alternative of each choice.
+func paths(actions []explain.Action) [][]explain.Action {
+	all := [][]explain.Action{nil}
+	for _, a := range actions {
+		ways := [][]explain.Action{{a}}
+		if len(a.Choice) > 0 {
+			ways = nil
+			for _, alternative := range a.Choice {
+				ways = append(ways, paths(alternative.Actions)...)
+			}
+		}
+		var longer [][]explain.Action
+		for _, path := range all {
+			for _, way := range ways {
+				longer = append(longer, append(slices.Clone(path), way...))
+			}
+		}
+		all = longer
+	}
+	return all
+}
+
+// takes matches the commands that take an address from an owner; its group is the owner's name.
+var takes = regexp.MustCompile(`^kubectl delete pod -n \S+ (?:-- )?(\S+)$|^ip -n (\S+) addr del|^(ip) addr del|^crictl stopp (\S+) `)
+
+// Whichever alternative is chosen, one owner keeps the address. It is the rightful one if that
+// is decided and no person is asked.
+func TestNoRemedyTakesTheAddressFromAll(t *testing.T) {
+	for _, s := range verdicttest.Situations {
+		t.Run(s.Name, func(t *testing.T) {
+			w, c := s.Judge()
+			remedy, keep := explain.Conflict(&w.Policy, c).Remedy, ""
+			if c.Keeper != "" {
+				keep = verdicttest.Name(c, c.Keeper)
+			}
+			for i, path := range paths(remedy) {
+				var taken []string
+				for _, a := range path {
+					if m := takes.FindStringSubmatch(a.Command); m != nil {
+						if name := strings.Join(m[1:], ""); !slices.Contains(taken, name) {
+							taken = append(taken, name)
+						}
+					}
+				}
+				if len(taken) >= len(c.Owners) {
+					t.Errorf("path %d takes it from all, %q:\n%s", i, taken, strings.Join(flat(path), "\n"))
+				}
+				asked := slices.ContainsFunc(remedy, func(a explain.Action) bool { return len(a.Choice) > 0 })
+				if !asked && keep != "" && slices.Contains(taken, keep) {
+					t.Errorf("path %d takes it from the rightful owner %s:\n%s", i, keep, strings.Join(flat(path), "\n"))
+				}
+			}
+			if len(remedy) == 0 || remedy[len(remedy)-1].Command != fmt.Sprint("ipwitness explain ", c.Address) {
+				t.Errorf("got remedy %q, want it to end with what shows that it is over", flat(remedy))
+			}
+		})
+	}
+}
+
+func TestRemedyFitsTheWorkload(t *testing.T) {
+	for _, test := range []struct {
+		who  verdict.Workload
+		want string
+	}{
+		{verdicttest.Pod("b"), "kubectl delete pod -n default b"},
+		{verdict.Workload{Kind: verdict.Unknown, Name: "blue", Source: "netns"}, "ip -n blue addr del 10.244.0.5/24 dev eth0"},
+		{verdict.Workload{Kind: verdict.Container, Name: "blue", Source: "netns"}, "ip -n blue addr del 10.244.0.5/24 dev eth0"},
+		{verdict.Workload{Kind: verdict.Unknown}, "lsns -t net"},
+		{verdict.Workload{Kind: verdict.Container, ContainerID: "0123456789abcdef"}, "Stop container 0123456789ab on node n1"},
+		{verdict.Workload{Kind: verdict.Container, Name: "web", Source: "cgroup"}, "Stop container web on node n1"},
+		{verdict.Workload{Kind: verdict.Pod, UID: "u-1", ContainerID: "0123456789abcdef", Source: "cgroup"}, "pod with uid u-1 on node n1 is called. kubectl get pods -A"},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12)", PID: 12, Source: "process"}, "process ns (x) (12) on node n1"},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12)", PID: 12, Source: "process"}, "nsenter --net=/proc/12/ns/net ip addr del 10.244.0.5/24 dev eth0"},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12, ended)", PID: 12, Ended: true, Source: "process"}, "in the network namespace of process ns (x) (12, ended) on node n1: find what keeps it"},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "(7, ended) (12)", PID: 12, Source: "process"}, "nsenter --net=/proc/12/ns/net ip addr del 10.244.0.5/24 dev eth0"},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12, ended)", Source: "process"}, "lsns -t net"},
+		{verdict.Workload{Kind: verdict.Container, Name: "blue", ContainerID: "0123456789abcdef", Process: "sleep (12)", Source: "netns"}, "ip -n blue addr del"},
+	} {
+		w := verdicttest.New("10.244.0.5")
+		one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))
+		two, _ := w.Veth(w.Namespace("n1", 3, "103", test.who), "bbbbbb", w.Link("n1", "v2", verdict.PointToPoint, false))
+		w.Assigned(one)
+		w.Assigned(two).AssignedAt += 5e9
+		remedy := strings.Join(advice(w, only(t, w)), "\n")
+		if !strings.Contains(remedy, test.want) || strings.Contains(remedy, "delete pod -n default a") {
+			t.Errorf("got remedy\n%s\nwant %q, and nothing to be done to a", remedy, test.want)
+		}
+	}
+}
+
+// A static pod lives by a file: who deletes it in the API deletes a picture of it.
+func TestAStaticPodIsNotDeleted(t *testing.T) {
+	w := verdicttest.New("10.244.0.5")
+	one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))
+	two, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("b")), "bbbbbb", w.Link("n1", "v2", verdict.PointToPoint, false))
+	w.Assigned(one)
+	w.Assigned(two).AssignedAt += 5e9
+	w.Pods = map[string]*verdict.PodObject{"uid-b": {Namespace: "default", Name: "b", Node: "n1", Phase: "Running", ControllerKind: "Node", Controller: "n1"}}
+	if advice := strings.Join(advice(w, only(t, w)), "\n"); !strings.Contains(advice, "On node n1, take its manifest out") || strings.Contains(advice, "kubectl delete pod") {
+		t.Errorf("got advice\n%s", advice)
+	}
+}
+
+// No name makes a command of a remedy run anything else, whatever field the name is in.
+func TestNoNameRunsACommandOfAConflict(t *testing.T) {
+	cage := canary.New(t)
+	for _, payload := range []string{"$(:>c)", "';:>c;'", "x\n:>c\n", "--evil=1", "x\x1b[2J"} {
+		for _, s := range verdicttest.Situations {
+			for n, more := 0, true; more; n++ {
+				w := verdicttest.New(cmp.Or(s.Addr, verdicttest.DefaultAddr))
+				s.Build(w)
+				more = poison(w, n, payload)
+				out := w.Judge()
+				for i := range out.Conflicts {
+					check(cage, explain.Conflict(&w.Policy, &out.Conflicts[i]).Remedy)
+				}
+			}
+		}
+		if script := cage.Sings(); script != "" {
+			t.Errorf("got a command that runs what %q says:\n%s", payload, script)
+		}
+	}
+}

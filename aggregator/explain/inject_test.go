@@ -1,0 +1,123 @@
+package explain_test
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/tests/canary"
+)
+
+// No name makes a command run anything else, whatever field the name is in. The names here have
+// not been checked by a form.
+func TestNoNameRunsACommand(t *testing.T) {
+	cage := canary.New(t)
+	tell := func(told explain.Told) {
+		check(cage, told.Remedy)
+		for _, fix := range told.Fixes {
+			cage.Readable("a command", fix.Command)
+			cage.Script(fix.Command)
+		}
+	}
+	for _, payload := range []string{"$(:>c)", "';:>c;'", "x\n:>c\n", "--evil=1", "x\x1b[2J"} {
+		for _, name := range slices.Sorted(maps.Keys(findings())) {
+			for n, more := 0, true; more; n++ {
+				f := findings()[name]
+				more = poison(&f, n, payload)
+				tell(explain.Finding(&f, verdict.PoolUse{}))
+				if f.Pool != nil {
+					for _, kind := range []string{verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion} {
+						tell(ofPool(kind, f.Pool, verdict.PoolUse{Size: 9, Allocated: 9, Leaked: 1}, nil))
+					}
+				}
+			}
+		}
+		for n, more := 0, true; more; n++ {
+			a := verdict.Side{Node: "n1", Network: "a", Config: "c", Device: "d", IPAM: "i", Source: verdict.SidePool}
+			b := a
+			more = poison(&a, n, payload)
+			for _, kind := range []string{verdict.FindingPodCIDROverlap, verdict.FindingRangesOverlap} {
+				tell(overlap(kind, a, b))
+				tell(overlap(kind, b, a))
+			}
+		}
+		if script := cage.Sings(); script != "" {
+			t.Errorf("got a command that runs what %q says:\n%s", payload, script)
+		}
+	}
+}
+
+// check runs the commands of a remedy, including those in its text.
+func check(cage *canary.Cage, remedy []explain.Action) {
+	for _, a := range remedy {
+		cage.Readable("a step", a.Text+a.Command+a.Node)
+		cage.Advice(a.Text)
+		cage.Script(a.Command)
+		for _, choice := range a.Choice {
+			cage.Readable("a choice", choice.When)
+			check(cage, choice.Actions)
+		}
+	}
+}
+
+// poison puts a payload in place of the nth string that can be reached from a value. It returns
+// false if there are fewer strings.
+func poison(of any, n int, payload string) bool {
+	p := &poisoner{left: n, payload: payload, been: map[uintptr]bool{}}
+	p.walk(reflect.ValueOf(of))
+	return p.left < 0
+}
+
+type poisoner struct {
+	left    int
+	payload string
+	been    map[uintptr]bool
+}
+
+func (p *poisoner) walk(v reflect.Value) {
+	if p.left < 0 {
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() && !p.been[v.Pointer()] {
+			p.been[v.Pointer()] = true
+			p.walk(v.Elem())
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			p.walk(v.Index(i))
+		}
+	case reflect.Map:
+		for _, k := range v.MapKeys() {
+			p.walk(v.MapIndex(k))
+		}
+	case reflect.Struct:
+		for _, f := range v.Fields() {
+			p.walk(f)
+		}
+	case reflect.String:
+		p.text(v)
+	}
+}
+
+func (p *poisoner) text(v reflect.Value) {
+	if !v.CanAddr() {
+		return
+	}
+	at := reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem() // including unexported fields
+	switch at.Interface().(type) {
+	case verdict.MAC:
+	case verdict.Who:
+		w := at.Interface().(verdict.Who).Workload()
+		p.walk(reflect.ValueOf(&w))
+		at.Set(reflect.ValueOf(w.Who()))
+	default:
+		if p.left--; p.left < 0 {
+			at.SetString(p.payload)
+		}
+	}
+}

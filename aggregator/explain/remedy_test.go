@@ -1,0 +1,306 @@
+package explain_test
+
+import (
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+var update = flag.Bool("update", false, "write the texts in testdata anew")
+
+const (
+	sandboxID = "199dc89a88c2f1d3a0f2b5a0c4f6e3f1b7a9d8c7e6f5a4b3c2d1e0f9a8b7c6d5"
+	otherID   = "0d1e2f3a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f6"
+)
+
+// holder is a pod with an address, as the audit has it.
+func holder(w *world, node, name string, claimed string) verdict.Owner {
+	ns := w.namespace(node, 2, "4026532397", verdict.Workload{
+		Kind: verdict.Pod, Namespace: "shop", Name: name, UID: "4203561e-1821-45b6-a68a-d4619be90320", ContainerID: sandboxID, Source: "cri",
+	})
+	inside, _ := w.veth(ns, "\x0a\x58\x0a\xf4\x00\x05", w.link(node, "cni0", verdict.Bridge, true))
+	inside.Name = claimed
+	c := assigned(inside)
+	return verdict.Owner{
+		ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: inside, MAC: inside.MAC, Assigned: true, State: verdict.Live, Claims: []*verdict.Claim{c},
+		Pod: &verdict.PodObject{Namespace: "shop", Name: name, UID: "4203561e-1821-45b6-a68a-d4619be90320", Node: node, ControllerKind: "Deployment", Controller: "web"},
+	}
+}
+
+// hostLocal is a pool of host-local.
+func hostLocal(w *world, node, dir string) *verdict.Pool {
+	return &verdict.Pool{
+		IPAM: verdict.HostLocal, Name: dir, Node: w.node(node), Network: "cbr0", State: verdict.PoolKnown, Config: "/etc/cni/net.d/10-flannel.conflist",
+		Ranges: []verdict.Range{{First: netip.MustParseAddr("10.244.0.2"), Last: netip.MustParseAddr("10.244.0.254")}},
+	}
+}
+
+// whereabouts is a pool of whereabouts.
+func whereabouts(name, base string) *verdict.Pool {
+	return &verdict.Pool{
+		IPAM: verdict.Whereabouts, Name: name, Network: "lan", State: verdict.PoolKnown, Base: netip.MustParseAddr(base), Config: "NetworkAttachmentDefinition shop/lan",
+		Ranges: []verdict.Range{{First: netip.MustParseAddr("192.0.2.1"), Last: netip.MustParseAddr("192.0.2.5")}},
+	}
+}
+
+// findings are one of each kind and IPAM, by a name.
+func findings() map[string]verdict.Finding {
+	w := newWorld()
+	owner := holder(w, "node-a", "web-5d", "eth0")
+	lan := holder(w, "node-b", "cam-0", "net1")
+	lan.ID, lan.Namespace.ID = "b/1", "b/1"
+	nobody := holder(w, "node-c", "plain", "eth0")
+	nobody.Namespace.Who = verdict.Workload{Kind: verdict.Unknown}.Who()
+	nobody.Pod = nil
+	pool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
+	lostPool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
+	lostPool.State, lostPool.LostAt, lostPool.Lost = verdict.PoolMissing, start.Add(-1e9), 12
+	lans := whereabouts("kube-system/192.0.2.0-29", "192.0.2.0")
+	lans6 := whereabouts("kube-system/blue-fd00---64", "fd00::")
+	lans6.Realm = "blue"
+	slice := whereabouts("kube-system/node-b-192.0.2.0-29", "192.0.2.0")
+	calico := &verdict.Pool{IPAM: verdict.Calico, Name: "default-ipv4-ippool", State: verdict.PoolKnown}
+	cilium := &verdict.Pool{IPAM: verdict.Cilium, Name: "node-a", Node: w.node("node-a"), State: verdict.PoolKnown}
+	api := &verdict.Pool{IPAM: verdict.KubernetesAPI, State: verdict.PoolKnown}
+	stale := holder(w, "node-d", "web-5d", "eth0")
+	stale.Node.CalicoNodename = "template-0"
+	find := func(kind string, p *verdict.Pool, address string, owners []verdict.Owner, allocations ...*verdict.Allocation) verdict.Finding {
+		for _, al := range allocations {
+			al.Pool, al.Address = p, netip.MustParseAddr(address)
+		}
+		return verdict.Finding{
+			ID: "x", Kind: kind, Severity: verdict.Critical, Address: netip.MustParseAddr(address), Owners: owners, Allocations: allocations, Pool: p, Since: start,
+		}
+	}
+	remembers := find(verdict.FindingInUseUnallocated, lans, "192.0.2.3", []verdict.Owner{lan})
+	remembers.Past = []verdict.Past{{Owner: lan.ID, Kind: verdict.FindingInUseUnallocated, Since: start, Allocation: &verdict.Allocation{
+		Pool: lans, Namespace: "shop", Pod: "cam-0", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3",
+	}}}
+	intended := find(verdict.FindingIntendedNotObserved, nil, "10.244.0.5", []verdict.Owner{owner})
+	intended.Source = "cri"
+	host := []verdict.Owner{owner}
+	local := func(node string) verdict.Owner {
+		ns := w.host(node)
+		i := w.iface(ns, verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local})
+		return verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Claims: []*verdict.Claim{assigned(i)}}
+	}
+	self := func(device, kind string) []verdict.Owner {
+		ns := w.host("node-a")
+		i := w.iface(ns, verdict.Interface{Name: device, Kind: kind, Attachment: verdict.Own})
+		return []verdict.Owner{{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Assigned: true, Claims: []*verdict.Claim{assigned(i)}}}
+	}
+	static := holder(w, "node-e", "proxy-node-e", "eth0")
+	static.Pod = &verdict.PodObject{ControllerKind: "Node", Controller: "node-e", Node: "node-e"}
+	machine := holder(w, "node-f", "virt-launcher-db", "eth0")
+	machine.Pod = &verdict.PodObject{ControllerKind: "VirtualMachineInstance", Controller: "db", Node: "node-f"}
+	return map[string]verdict.Finding{
+		"booked-elsewhere calico, for a pod elsewhere": find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-b", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"booked-elsewhere calico, for a Service":       find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Purpose: "load balancer of Service shop/web", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"in-use-unallocated calico, of a machine":      find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", []verdict.Owner{machine}),
+		"in-use-unallocated calico, of a static pod":   find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", []verdict.Owner{static}),
+		"in-use-unallocated calico, of a node":         find(verdict.FindingInUseUnallocated, calico, "192.168.1.10", self("eth0", "")),
+		"in-use-unallocated calico, of a tunnel":       find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", self("vxlan.calico", "vxlan")),
+		"in-use-unallocated host-local, of a node":     find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", self("eth0", "")),
+		"booked-elsewhere calico, for another pod":     find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-a", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"booked-elsewhere calico, of a node":           find(verdict.FindingBookedElsewhere, calico, "192.168.1.10", self("eth0", ""), &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "node-b", Location: "ipamblocks 192-168-1-0-26 /spec/allocations/10"}),
+		"in-use-unallocated host-local":                find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", host),
+		"in-use-unallocated host-local lost":           find(verdict.FindingInUseUnallocated, lostPool, "10.244.0.5", host),
+		"in-use-unallocated host-local unknown":        find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", []verdict.Owner{nobody}),
+		"in-use-unallocated whereabouts":               remembers,
+		"in-use-unallocated whereabouts, of a slice":   find(verdict.FindingInUseUnallocated, slice, "192.0.2.3", []verdict.Owner{lan}),
+		"in-use-unallocated calico":                    find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", host),
+		"in-use-unallocated cilium":                    find(verdict.FindingInUseUnallocated, cilium, "10.244.0.5", host),
+		"booked-elsewhere host-local":                  find(verdict.FindingBookedElsewhere, pool, "10.244.0.5", host, &verdict.Allocation{ContainerID: otherID, Interface: "eth0"}),
+		"booked-elsewhere whereabouts":                 find(verdict.FindingBookedElsewhere, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3; overlappingrangeipreservations kube-system/192.0.2.3"}),
+		"booked-elsewhere calico":                      find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", []verdict.Owner{stale}, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5", AllocatedAt: start}),
+		"booked-elsewhere calico, nodename mended":     find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"booked-elsewhere cilium":                      find(verdict.FindingBookedElsewhere, cilium, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}),
+		"leaked host-local":                            find(verdict.FindingLeaked, pool, "10.244.0.5", nil, &verdict.Allocation{ContainerID: otherID, Interface: "eth0", AllocatedAt: start}),
+		"leaked whereabouts":                           find(verdict.FindingLeaked, lans, "192.0.2.3", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3; overlappingrangeipreservations kube-system/192.0.2.3"}),
+		"leaked whereabouts of a named network":        find(verdict.FindingLeaked, lans6, "fd00::1:0", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00---64 /spec/allocations/65536"}),
+		"in-use-unallocated whereabouts, far off":      find(verdict.FindingInUseUnallocated, lans6, "fd00:0:0:1::5", []verdict.Owner{lan}),
+		"in-use-unallocated whereabouts, farthest":     find(verdict.FindingInUseUnallocated, whereabouts("kube-system/wide---0", "::"), "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", []verdict.Owner{lan}),
+		"leaked whereabouts, far off":                  find(verdict.FindingLeaked, lans6, "fd00:0:0:1::5", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00---64 /spec/allocations/18446744073709551621"}),
+		"leaked calico":                                find(verdict.FindingLeaked, calico, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"leaked cilium":                                find(verdict.FindingLeaked, cilium, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}),
+		"double-allocated whereabouts":                 find(verdict.FindingDoubleAllocated, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-0", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/192.0.2.0-28 /spec/allocations/3"}),
+		"double-allocated kubernetes":                  find(verdict.FindingDoubleAllocated, api, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "a", Node: "node-a", Location: "pods shop/a /status/podIPs"}, &verdict.Allocation{Namespace: "shop", Pod: "b", Node: "node-b", Location: "pods shop/b /status/podIPs"}),
+		"intended-not-observed":                        intended,
+		"address-spoofed":                              spoofed(w, verdict.FindingAddressSpoofed),
+		"mac-cloned":                                   spoofed(w, verdict.FindingMACCloned),
+		"shared-address-answered":                      find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
+		"in-use-unallocated of nobody who is known":    find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
+	}
+}
+
+// spoofed is a finding about frames that a pod sends in the name of another one.
+func spoofed(w *world, kind string) verdict.Finding {
+	victim, sender := holder(w, "node-a", "web-5d", "eth0"), holder(w, "node-a", "evil", "eth0")
+	sender.Namespace.ID, sender.ID = "evil", "evil"
+	port := w.iface(w.host("node-a"), verdict.Interface{Name: "veth7", Attachment: verdict.Own, Link: w.link("node-a", "cni0", verdict.Bridge, true), Peer: 3})
+	port.Index = 7
+	s := &verdict.Spoof{
+		Port: port, Link: port.Link, Sender: sender.Namespace, Owner: sender, Victims: []verdict.Owner{victim}, MACs: []verdict.MAC{victim.MAC},
+		First: start, Last: start.Add(time.Minute), Count: 7, Exposed: []*verdict.Namespace{w.namespace("node-a", 4, "4026532400", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})},
+	}
+	f := verdict.Finding{ID: "x", Kind: kind, Severity: verdict.Critical, Owners: append([]verdict.Owner{s.Owner}, s.Victims...), Spoof: s, Since: start}
+	if kind == verdict.FindingMACCloned {
+		s.Addresses = []netip.Addr{netip.MustParseAddr("10.244.0.5"), netip.MustParseAddr("10.244.0.9")}
+	} else {
+		f.Address, s.MACs = netip.MustParseAddr("10.244.0.5"), []verdict.MAC{"\x02\x00\x00\x00\x00\x07"}
+	}
+	return f
+}
+
+// TestTold compares all that is said of findings with testdata/told; -update writes it.
+func TestTold(t *testing.T) {
+	for name, f := range findings() {
+		t.Run(name, func(t *testing.T) {
+			use := verdict.PoolUse{}
+			if f.Kind == verdict.FindingLeaked {
+				use = verdict.PoolUse{Size: 5, Allocated: 4, Leaked: 3, ExhaustedIn: 5400}
+			}
+			golden(t, name, explain.Finding(&f, use))
+		})
+	}
+}
+
+// ofPool puts a finding about a pool into words.
+func ofPool(kind string, p *verdict.Pool, use verdict.PoolUse, atRisk []verdict.Held) explain.Told {
+	return explain.Finding(&verdict.Finding{ID: "x", Kind: kind, Pool: p, Stock: &verdict.Stock{Use: use, AtRisk: atRisk}}, verdict.PoolUse{})
+}
+
+func TestToldOfPools(t *testing.T) {
+	w := newWorld()
+	pool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
+	pool.State, pool.LostAt, pool.Lost = verdict.PoolMissing, start, 12
+	var atRisk []verdict.Held
+	for i := range 60 {
+		o := holder(w, "node-a", fmt.Sprintf("web-%d", i), "eth0")
+		atRisk = append(atRisk, verdict.Held{Address: netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 2)}), Owner: &o})
+	}
+	golden(t, "ipam-state-lost host-local", ofPool(verdict.FindingIPAMStateLost, pool, verdict.PoolUse{}, atRisk))
+	lans := whereabouts("kube-system/192.0.2.0-29", "192.0.2.0")
+	golden(t, "ipam-state-lost whereabouts", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
+	lans.State, lans.Problem = verdict.PoolMissing, "IPPool kube-system/192.0.2.0-29 is gone"
+	golden(t, "ipam-state-lost whereabouts, the IPPool is gone", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
+	lans.State, lans.Problem = verdict.PoolKnown, ""
+	golden(t, "pool-exhaustion whereabouts", ofPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil))
+	pool.State, pool.Problem = verdict.PoolUnreadable, "permission denied"
+	golden(t, "ipam-unreadable host-local", ofPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil))
+	odd := &verdict.Pool{IPAM: verdict.Calico, Name: "default-ipv4-ippool", State: verdict.PoolKnown, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}
+	golden(t, "ipam-unreadable calico, odd", ofPool(verdict.FindingIPAMUnreadable, odd, verdict.PoolUse{}, nil))
+}
+
+// overlap puts an overlap into words.
+func overlap(kind string, a, b verdict.Side, nodes ...string) explain.Told {
+	return explain.Finding(&verdict.Finding{ID: "x", Kind: kind, Overlap: &verdict.Overlap{Sides: [2]verdict.Side{a, b}, Nodes: nodes}}, verdict.PoolUse{})
+}
+
+func TestToldOfOverlaps(t *testing.T) {
+	golden(t, "pod-cidr-overlap", overlap(verdict.FindingPodCIDROverlap,
+		verdict.Side{Node: "node-a", Prefixes: prefixes("10.244.1.0/24"), Source: verdict.SideNodeSpec},
+		verdict.Side{Node: "node-b", Prefixes: prefixes("10.244.0.0/16"), Source: verdict.SideAddress, Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"},
+		"node-a", "node-b"))
+	golden(t, "pod-cidr-overlap cilium", overlap(verdict.FindingPodCIDROverlap,
+		verdict.Side{Node: "node-a", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideCiliumNode},
+		verdict.Side{Node: "node-b", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideCiliumNode},
+		"node-a", "node-b", "node-c"))
+	r := func(first, last string) verdict.Range {
+		return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
+	}
+	golden(t, "ranges-overlap", overlap(verdict.FindingRangesOverlap,
+		verdict.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []verdict.Range{r("10.88.0.2", "10.88.0.254")}, Source: verdict.SidePool, IPAM: verdict.HostLocal},
+		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []verdict.Range{r("10.88.0.128", "10.88.255.254")}, Source: verdict.SidePool, IPAM: verdict.HostLocal},
+		"node-a"))
+}
+
+func TestToldOfNamesakes(t *testing.T) {
+	two := func(boot string) explain.Told {
+		return explain.Finding(&verdict.Finding{ID: "x", Kind: verdict.FindingDuplicateNodeName, Namesakes: &verdict.Namesakes{Name: "node-a", Machines: []verdict.Machine{
+			{Name: "node-a", Boot: "b1", Netns: "1", Kernel: "6.12", Version: "1.0", Since: start},
+			{Name: "node-a@b2", Boot: boot, Netns: "2", Kernel: "6.1", Version: "1.0", Since: start},
+		}}}, verdict.PoolUse{})
+	}
+	golden(t, "duplicate-node-name", two("b2"))
+	golden(t, "duplicate-node-name of one machine", two("b1"))
+}
+
+// The problems of nodes have a sentence each.
+func TestProblemsOfNodes(t *testing.T) {
+	ns := newWorld().namespace("node-a", 2, "4026532397", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})
+	told := explain.Told{Summary: "The problems of nodes.", Evidence: []string{
+		explain.SharedName("node-a", []string{"node-a@b2", "node-a@b3"}, "abc"),
+		explain.SharedPlace([]string{"node-b"}),
+		explain.Flood("veth7", ns, 5, start, 3),
+		explain.Flood("veth7", nil, 5, start, 3),
+		explain.Unparsed(1, 2, 3),
+		explain.NoMemory(1, 2, 3<<20, 4<<20),
+		explain.TooManyClaims(1, 250_000),
+		explain.Corrected("1 name"),
+		explain.Unparsed(0, 0, 0),
+	}}
+	golden(t, "problems of nodes", told)
+}
+
+// written appends actions as text and has a shell parse each command.
+func written(t *testing.T, b []byte, margin string, actions []explain.Action) []byte {
+	t.Helper()
+	for i, a := range actions {
+		b = fmt.Appendf(b, "%s%d. %s\n", margin, i+1, a.Text)
+		if a.Command != "" {
+			b = fmt.Appendf(b, "%s   [%s] %s\n", margin, a.Node, a.Command)
+			if out, err := exec.Command("sh", "-n", "-c", a.Command).CombinedOutput(); err != nil {
+				t.Errorf("the shell cannot read the command: %v: %s\n%s", err, out, a.Command)
+			}
+		}
+		for k, alternative := range a.Choice {
+			b = fmt.Appendf(b, "%s   %c) %s:\n", margin, 'a'+rune(k), alternative.When)
+			b = written(t, b, margin+"      ", alternative.Actions)
+		}
+	}
+	return b
+}
+
+// golden compares what is told with its file, and has a shell read each command.
+func golden(t *testing.T, name string, told explain.Told) {
+	t.Helper()
+	var b []byte
+	b = fmt.Appendf(b, "%s\n\nEvidence:\n", told.Summary)
+	for _, e := range told.Evidence {
+		b = fmt.Appendf(b, "- %s\n", e)
+	}
+	b = append(b, "\nRemedy:\n"...)
+	b = written(t, b, "", told.Remedy)
+	for _, f := range told.Fixes {
+		b = fmt.Appendf(b, "\nFix (node %q, by hand %v): %s\n%s\n", f.Node, f.Manual, f.What, f.Command)
+		if out, err := exec.Command("sh", "-n", "-c", f.Command).CombinedOutput(); err != nil {
+			t.Errorf("the shell cannot read the command: %v: %s\n%s", err, out, f.Command)
+		}
+	}
+	file := filepath.Join("testdata/told", strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt")
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v: make it with go test -update", err)
+	}
+	if string(b) != string(want) {
+		t.Errorf("got\n%s\nwant (%s)\n%s", b, file, want)
+	}
+}

@@ -1,0 +1,146 @@
+package explain_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+const runbooks = "../../docs/runbooks"
+
+// named are the values of the constants of package verdict whose names begin so.
+func named(t *testing.T, prefix string) (values []string) {
+	t.Helper()
+	files, err := filepath.Glob("../verdict/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok {
+				return true
+			}
+			for i, name := range spec.Names {
+				if !strings.HasPrefix(name.Name, prefix) || i >= len(spec.Values) {
+					continue
+				}
+				if text, ok := spec.Values[i].(*ast.BasicLit); ok && text.Kind == token.STRING {
+					value, err := strconv.Unquote(text.Value)
+					if err != nil {
+						t.Fatal(err)
+					}
+					values = append(values, value)
+				}
+			}
+			return true
+		})
+	}
+	if len(values) < 5 {
+		t.Fatalf("got constants %q of %s…, want more", values, prefix)
+	}
+	return values
+}
+
+// alerted are the pages that alerts name, but for those that go by the cause.
+func alerted(t *testing.T) (pages []string) {
+	t.Helper()
+	rules, err := os.ReadFile("../../deploy/helm/ipwitness/files/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range regexp.MustCompile(`runbook_url: (\S+)\.md\n`).FindAllStringSubmatch(string(rules), -1) {
+		name := path.Base(url[1])
+		if explain.Runbook(name) != url[1]+".md" {
+			t.Errorf("%s.md is not where runbooks are: %s", url[1], explain.Runbook(name))
+		}
+		pages = append(pages, name)
+	}
+	if len(pages) < 20 {
+		t.Fatalf("got pages %q of alerts, want more", pages)
+	}
+	return pages
+}
+
+// TestEachCauseFindingAndAlertHasAPage looks whether there is a page for all that refers to
+// one, with all of its parts, and whether the index has it.
+func TestEachCauseFindingAndAlertHasAPage(t *testing.T) {
+	index, err := os.ReadFile(filepath.Join(runbooks, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pages []string
+	for _, name := range slices.Concat(named(t, "Cause"), named(t, "Finding"), alerted(t)) {
+		url := explain.Runbook(name)
+		if slices.Contains(pages, url[strings.LastIndexByte(url, '/')+1:]) {
+			continue // a cause, or a kind of finding, that there are alerts on
+		}
+		page := url[strings.LastIndexByte(url, '/')+1:]
+		pages = append(pages, page)
+		raw, err := os.ReadFile(filepath.Join(runbooks, page))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		text := string(raw)
+		if !strings.HasPrefix(text, "# "+name+"\n") {
+			t.Errorf("%s: got another title, want %s", page, name)
+		}
+		at := 0
+		for _, heading := range []string{"Meaning", "Impact", "Diagnosis", "Fix", "Prevention"} {
+			_, after, found := strings.Cut(text[at:], "\n## "+heading+"\n\n")
+			if !found || strings.HasPrefix(after, "#") {
+				t.Errorf("%s: want a part %s, in order, that says something", page, heading)
+				continue
+			}
+			at = len(text) - len(after)
+		}
+		if !strings.Contains(text, "ipwitness ") {
+			t.Errorf("%s: want commands of ipwitness", page)
+		}
+		if !strings.Contains(string(index), "]("+page+")") {
+			t.Errorf("README.md: want a link to %s", page)
+		}
+	}
+	for _, kind := range named(t, "Finding") {
+		if !slices.Contains(verdict.FindingKinds(), kind) {
+			t.Errorf("got no kind %s in the list of all", kind)
+		}
+	}
+
+	files, err := filepath.Glob(filepath.Join(runbooks, "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := regexp.MustCompile(`\]\(([^):]+)\)`)
+	for _, file := range files {
+		if base := filepath.Base(file); base != "README.md" && !slices.Contains(pages, base) {
+			t.Errorf("%s is about nothing", base)
+		}
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, to := range link.FindAllStringSubmatch(string(raw), -1) {
+			page, _, _ := strings.Cut(to[1], "#") // tests/docs checks the heading
+			if _, err := os.Stat(filepath.Join(runbooks, page)); err != nil {
+				t.Errorf("%s: %v", filepath.Base(file), err)
+			}
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package explain_test
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+)
+
+// twoPods puts two pods with the address on links of a node.
+func twoPods(w *verdicttest.World, links ...string) (a, b *verdict.Claim) {
+	one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", links[0], verdict.Bridge, false))
+	two, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("b")), "bbbbbb", w.Link("n1", links[1], verdict.Bridge, false))
+	return w.Assigned(one), w.Assigned(two)
+}
+
+// scenes are addresses whose explanations have what those of the situations have not.
+var scenes = []verdicttest.Situation{
+	{Name: "nobody", Build: func(*verdicttest.World) {}},
+	{Name: "one pod", Build: func(w *verdicttest.World) { w.Within("n1", "", "net0", verdicttest.Who("web")) }},
+	{Name: "pods that do not meet", Build: func(w *verdicttest.World) { twoPods(w, "br1", "br2") }},
+	{Name: "link-local pods that do not meet", Addr: "169.254.7.5", Build: func(w *verdicttest.World) { twoPods(w, "br1", "br2") }},
+	{Name: "declared as shared", Build: func(w *verdicttest.World) {
+		w.Policy.Shared = []verdict.Shared{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Reason: "anycast"}}
+		twoPods(w, "br1", "br1")
+	}},
+	{Name: "a node that is not heard from", Build: func(w *verdicttest.World) {
+		twoPods(w, "br1", "br1")
+		w.Node("n1").Unheard = true
+	}},
+	{Name: "a stranger that fell silent", Addr: "192.168.1.10", Build: func(w *verdicttest.World) {
+		w.Wire(w.Uplink("n1"), "\x02\x00\x00\x00\x00\x99")
+		w.After(w.Policy.StaleAfter)
+	}},
+	{Name: "a frame sent in the name of another", Addr: "192.168.1.10", Build: func(w *verdicttest.World) {
+		eth0 := w.Uplink("n1")
+		w.Assigned(eth0)
+		w.Wire(eth0, "\x02\x00\x00\x00\x00\x99").Source = "\x02\x00\x00\x00\x00\x98"
+		w.Wire(eth0, "\x01\x00\x5e\x00\x00\x01")
+	}},
+	{Name: "a node that answers for its pod", Build: func(w *verdicttest.World) {
+		w.Within("n1", "", "", verdicttest.Who("web"))
+		w.Wire(w.Uplink("n1"), "vplkn1")
+	}},
+	{Name: "senders that take turns", Addr: "192.168.1.20", Build: func(w *verdicttest.World) {
+		eth0 := w.Uplink("n1")
+		a := w.Wire(eth0, "\x02\x00\x00\x00\x00\x98")
+		w.After(time.Second)
+		w.Wire(eth0, "\x02\x00\x00\x00\x00\x99")
+		w.After(time.Second)
+		w.Seen(a)
+	}},
+	{Name: "senders one after the other", Addr: "192.168.1.20", Build: func(w *verdicttest.World) {
+		eth0 := w.Uplink("n1")
+		w.Wire(eth0, "\x02\x00\x00\x00\x00\x98")
+		w.After(time.Second)
+		w.Wire(eth0, "\x02\x00\x00\x00\x00\x99")
+	}},
+	{Name: "a kernel that refused it, and a proxy", Addr: "fd00::5", Build: func(w *verdicttest.World) {
+		l := w.Link("n1", "br1", verdict.Bridge, false)
+		one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", l)
+		w.Claim(verdict.Claim{Kind: verdict.DADFailed, Interface: one, PrefixLength: 64})
+		_, port := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("proxy")), "bbbbbb", l)
+		w.Wire(port, "bbbbbb").Kind = verdict.Answered
+	}},
+	{Name: "sandboxes of one pod", Build: func(w *verdicttest.World) {
+		w.Within("n1", "", "net0", verdicttest.Who("web"))
+		second := verdicttest.Who("web")
+		second.ContainerID = "container-second"
+		w.Within("n1", "", "net0", second)
+	}},
+	{Name: "pods of one virtual machine", Build: func(w *verdicttest.World) {
+		for _, name := range []string{"from", "to"} {
+			who := verdicttest.Who(name)
+			who.VirtualMachine = "vm"
+			w.Within("n1", "", "net0", who)
+		}
+	}},
+	{Name: "links that are not proven to be one", Addr: "192.168.1.200", Build: func(w *verdicttest.World) {
+		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
+			i.Link.Proven = nil
+			w.Assigned(i)
+		}
+	}},
+	{Name: "several ports of one owner", Build: func(w *verdicttest.World) {
+		a, _ := twoPods(w, "br1", "br2")
+		w.Wire(w.Uplink("n1"), string(a.Interface.MAC))
+		w.Interfaces[len(w.Interfaces)-1].Link = a.Interface.Link
+		w.Claims[len(w.Claims)-1].Link = a.Interface.Link
+	}},
+	{Name: "in a declared network", Build: func(w *verdicttest.World) {
+		w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: verdicttest.Prefixes("10.244.0.0/16")}}
+		twoPods(w, "br1", "br2")
+	}},
+	{Name: "in a range of pods", Build: func(w *verdicttest.World) {
+		w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
+		twoPods(w, "br1", "br1")
+	}},
+	{Name: "given by the container runtime", Build: func(w *verdicttest.World) { w.Within("n1", "", "cri", verdicttest.Who("web")) }},
+	{Name: "reported once in the wider scope", Build: func(w *verdicttest.World) {
+		a, _ := twoPods(w, "br1", "br1")
+		a.Interface.Link.Routed = true
+	}},
+	{Name: "a pod that claims the address of another", Addr: "10.0.0.5", Build: func(w *verdicttest.World) {
+		l := w.Link("n1", "cni0", verdict.Bridge, false)
+		owner, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "\x02\x00\x00\x00\x00\x0a", l)
+		_, port := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("evil")), "\x02\x00\x00\x00\x00\x0b", l)
+		w.Assigned(owner)
+		w.Wire(port, "\x02\x00\x00\x00\x00\x0b").Kind = verdict.Answered
+	}},
+	{Name: "a pod that sends with the MAC of another", Addr: "10.0.0.5", Build: func(w *verdicttest.World) {
+		l := w.Link("n1", "cni0", verdict.Bridge, false)
+		owner, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "\x02\x00\x00\x00\x00\x0a", l)
+		_, port := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("evil")), "\x02\x00\x00\x00\x00\x0b", l)
+		w.Assigned(owner)
+		w.Wire(port, "\x02\x00\x00\x00\x00\x0a")
+	}},
+}

@@ -1,0 +1,90 @@
+package explain
+
+import (
+	"fmt"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// addressSpoofed: frames from the port of one namespace claim the address of another one.
+func (t *telling) addressSpoofed() {
+	s := t.f.Spoof
+	victims := list(each(s.Victims, placed))
+	t.told.Summary = fmt.Sprintf("%s claims %s on the wire, through port %s of node %s, but the address belongs to %s. Its neighbours may send the traffic for it to %s instead.",
+		capital(sender(s)), t.f.Address, s.Port.Name, s.Port.Namespace.Node.Name, victims, macs(s.MACs))
+	for i := range s.Victims {
+		v := &s.Victims[i]
+		t.evidence("The kernel of node %s has %s on %s.", v.Node.Name, t.f.Address, placed(v))
+	}
+	t.evidence("The kernel of %s does not have it on an interface that leads to the node.", sender(s))
+	t.evidence("Frames that entered through %s of node %s claim it for %s: %s.", s.Port.Name, s.Port.Namespace.Node.Name, macs(s.MACs), times(s))
+	t.exposed()
+	t.act(
+		say("Decide whether %s answers for this address on purpose, as a router does. Whoever runs it can tell.", sender(s)).or(
+			either("it does", say("Declare it: start the aggregator with --router %s. The finding is over then.", quote(declaration(s)+"=REASON"))),
+			either("it does not, or nobody knows", t.cutOff("it claims an address of another workload")...),
+		),
+		say("The finding ends by itself when no such frame was seen for 10 minutes.").by("", "ipwitness audit "+t.f.Address.String()),
+	)
+}
+
+// macCloned: frames from the port of one namespace carry the hardware address of another one.
+func (t *telling) macCloned() {
+	s := t.f.Spoof
+	v := &s.Victims[0]
+	t.told.Summary = fmt.Sprintf("%s sends frames with MAC %s through port %s of node %s, but that is the MAC of %s. A bridge then delivers the owner's traffic to this port.",
+		capital(sender(s)), macs(s.MACs), s.Port.Name, s.Port.Namespace.Node.Name, placed(v))
+	t.evidence("The kernel of node %s has %s on %s.", v.Node.Name, macs(s.MACs), placed(v))
+	t.evidence("No interface in %s has it.", sender(s))
+	t.evidence("Frames with it entered through %s of node %s: %s. They claim %s.", s.Port.Name, s.Port.Namespace.Node.Name, times(s), addressList(s.Addresses))
+	t.exposed()
+	t.act(t.cutOff("it sends frames with the MAC of another workload")...)
+	t.act(say("The finding ends by itself when no such frame was seen for 10 minutes.").by("", "ipwitness audit --kind "+verdict.FindingMACCloned))
+}
+
+// sender returns the name of the namespace behind the port.
+func sender(s *verdict.Spoof) string { return OwnerName(&s.Owner) }
+
+// declaration returns the --router value that names the sender.
+func declaration(s *verdict.Spoof) string {
+	if namespace, name := s.Owner.Named(); namespace != "" {
+		return namespace + "/" + name
+	} else if name != "" {
+		return name
+	}
+	return s.MACs[0].String()
+}
+
+// times says in words when the frames were seen first and last, and how many there were.
+func times(s *verdict.Spoof) string {
+	return fmt.Sprintf("%s, first %s, last %s", plural(s.Count, "frame", "frames"), stampText(s.First), stampText(s.Last))
+}
+
+func macs(all []verdict.MAC) string {
+	return list(each(all, func(m *verdict.MAC) string { return m.String() }))
+}
+
+// exposed adds the names of the namespaces whose neighbour tables may be poisoned.
+func (t *telling) exposed() {
+	s := t.f.Spoof
+	if len(s.Exposed) == 0 {
+		return
+	}
+	names := each(s.Exposed, func(ns **verdict.Namespace) string { return NamespaceName(*ns) })
+	t.evidence("Also on link %s, and possibly poisoned: %s.", linkName(s.Link), list(names))
+}
+
+// cutOff returns the steps that disconnect the sender. They do not affect the owner of the
+// address.
+func (t *telling) cutOff(why string) []Action {
+	s := t.f.Spoof
+	node, port := s.Port.Namespace.Node.Name, quote(s.Port.Name)
+	command := fmt.Sprintf(`[ "$(cat /sys/class/net/%s/ifindex)" = %d ] && ip link set dev %s down`, port, s.Port.Index, port)
+	t.byHand(node, command, "Disconnect %s: %s.", sender(s), why)
+	steps := []Action{say("Disconnect %s. Leave the owner of the address as it is.", sender(s)).by(node, command)}
+	if t.f.Address.IsValid() {
+		flush := "ip neigh flush to " + t.f.Address.String()
+		steps = append(steps, say("Clear the neighbour entries that may be poisoned. Do the same in each pod on that link.").by(node, flush))
+	}
+	return append(steps, say("Find out which process in %s sends the frames. It needs CAP_NET_RAW or CAP_NET_ADMIN there.", sender(s)))
+}

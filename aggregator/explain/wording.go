@@ -1,0 +1,162 @@
+package explain
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// wording has what sentences about one address need: the operator's policy, and the owners that
+// typed reasons name by their ids.
+type wording struct {
+	policy  *verdict.Policy
+	address netip.Addr
+	owners  []verdict.Owner
+	// named are other owners that reasons name.
+	named []verdict.Owner
+}
+
+// owner returns the owner with an id; nil if there is none.
+func (w *wording) owner(id string) *verdict.Owner {
+	for _, owners := range [][]verdict.Owner{w.owners, w.named} {
+		if i := slices.IndexFunc(owners, func(o verdict.Owner) bool { return o.ID == id }); i >= 0 {
+			return &owners[i]
+		}
+	}
+	return nil
+}
+
+// unknownOwner stands for an owner that a reason names and that is not there any more.
+const unknownOwner = "an owner that is gone"
+
+// name names an owner.
+func (w *wording) name(id string) string {
+	if o := w.owner(id); o != nil {
+		return OwnerName(o)
+	}
+	return unknownOwner
+}
+
+// names names owners.
+func (w *wording) names(ids []string) []string {
+	names := make([]string, 0, len(ids))
+	for _, id := range ids {
+		names = append(names, w.name(id))
+	}
+	return names
+}
+
+// placed names an owner and its place.
+func (w *wording) placed(id string) string {
+	if o := w.owner(id); o != nil {
+		return placed(o)
+	}
+	return unknownOwner
+}
+
+// node names the node of an owner.
+func (w *wording) node(id string) string {
+	if o := w.owner(id); o != nil {
+		return o.Node.Name
+	}
+	return "that is gone"
+}
+
+// exactly names a pod with its uid, if that is known: there may be another one of that name.
+func exactly(o *verdict.Owner) string {
+	if w := o.Workload(); w.UID != "" && w.Name != "" {
+		return OwnerName(o) + " with uid " + w.UID
+	}
+	return OwnerName(o)
+}
+
+// phrase names a scope in a sentence.
+func phrase(kind verdict.ScopeKind, name string) string {
+	switch kind {
+	case verdict.LinkScope:
+		return "on link " + name
+	case verdict.NodeScope:
+		return "on node " + name
+	case verdict.NetworkScope:
+		return "in network " + name
+	}
+	return "anywhere"
+}
+
+// poolTitle names a pool with its network and node.
+func poolTitle(p verdict.PoolName) string {
+	name := "IPAM " + p.IPAM + " (" + p.Name
+	if p.Network != "" {
+		name += ", network " + p.Network
+	}
+	if p.Node != "" {
+		return name + ", node " + p.Node + ")"
+	}
+	return name + ")"
+}
+
+// poolShort names a pool where there is little room.
+func poolShort(p verdict.PoolName) string {
+	if p.Node != "" {
+		return p.IPAM + " on node " + p.Node
+	}
+	return p.IPAM
+}
+
+// holderName names the one that an allocation is for.
+func holderName(h verdict.Holder) string {
+	var who string
+	switch {
+	case h.Purpose != "":
+		who = "the " + h.Purpose
+	case h.Pod != "":
+		who = "pod " + h.Namespace + "/" + h.Pod
+	case h.ContainerID != "":
+		who = "container " + shortID(h.ContainerID)
+	default:
+		who = "somebody"
+	}
+	if h.Node != "" {
+		who += " on node " + h.Node
+	}
+	return who
+}
+
+// rangesText lists ranges; it is empty if none are known.
+func rangesText(r verdict.Ranges) string {
+	switch {
+	case len(r.List) == 0:
+		return ""
+	case r.Bridge:
+		return r.List[0].String()
+	}
+	return list(each(r.List, func(r *verdict.Range) string { return r.First.String() + " to " + r.Last.String() }))
+}
+
+// networkName names a CNI network, or a bridge if it is none.
+func networkName(network, device string) string {
+	if network != "" {
+		return "network " + network
+	}
+	return "bridge " + device
+}
+
+// nodesText names nodes.
+func nodesText(names []string) string {
+	if len(names) == 1 {
+		return "node " + names[0]
+	}
+	return "nodes " + list(names)
+}
+
+// stampExact returns a moment with milliseconds; empty for an unknown one.
+func stampExact(s verdict.Stamp) string {
+	if s == 0 {
+		return ""
+	}
+	return s.Time().Format("2006-01-02 15:04:05.000")
+}
+
+// addrText returns an address.
+func addrText(a *netip.Addr) string { return a.String() }

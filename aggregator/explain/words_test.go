@@ -1,0 +1,262 @@
+package explain_test
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+)
+
+// compare compares a text with its file; -update writes it.
+func compare(t *testing.T, file string, text []byte) {
+	t.Helper()
+	file = filepath.Join("testdata", file)
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(text, want) {
+		t.Errorf("got\n%s\nwant\n%s", text, want)
+	}
+}
+
+// constants are the values of the constants of a type in verdict.
+func constants(t *testing.T, typ string) (values []string) {
+	t.Helper()
+	files, err := filepath.Glob("../verdict/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok {
+				return true
+			}
+			if id, ok := spec.Type.(*ast.Ident); !ok || id.Name != typ {
+				return true
+			}
+			for _, v := range spec.Values {
+				value, err := strconv.Unquote(v.(*ast.BasicLit).Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				values = append(values, value)
+			}
+			return true
+		})
+	}
+	if len(values) < 5 {
+		t.Fatalf("got constants %q of type %s, want more", values, typ)
+	}
+	return values
+}
+
+// guested returns a conflict of what is behind a pod's port and a pod.
+func guested(t *testing.T) (*verdicttest.World, *verdict.Conflict) {
+	t.Helper()
+	w := verdicttest.New(verdicttest.DefaultAddr)
+	w.Within("n1", "cni0", "cbr0", verdicttest.Who("web"))
+	verdicttest.Guest(w, "")
+	c := only(t, w)
+	slices.SortFunc(c.Owners, func(a, b verdict.Owner) int { return cmp.Compare(b.Guest(), a.Guest()) })
+	c.Why = verdict.Why{Cause: verdict.CauseStaticAddress}
+	return w, c
+}
+
+// disputed returns a conflict of two pods.
+func disputed(t *testing.T) (*verdicttest.World, *verdict.Conflict) {
+	t.Helper()
+	w := verdicttest.New(verdicttest.DefaultAddr)
+	verdicttest.Twins(w)
+	w.Says("uid-old", verdict.PodObject{Namespace: "default", Name: "old", Phase: "Running", Node: "n1", IPs: []netip.Addr{w.Addr}, DeletionTimestamp: verdicttest.Start})
+	c := only(t, w)
+	c.Why = verdict.Why{Cause: verdict.CauseStaticAddress, Networks: []verdict.Origin{{Network: "net0"}, {Device: "docker0"}}}
+	return w, c
+}
+
+// example returns a fact of a kind with all operands.
+func example(kind verdict.FactKind, c *verdict.Conflict) verdict.Fact {
+	return verdict.Fact{
+		Kind: kind, Owners: []string{c.Owners[0].ID, c.Owners[1].ID}, Nodes: []string{"n1", "n2"}, Others: []string{"n3"}, Devices: []string{"n1/eth0", "n2/eth0"},
+		Pool:   verdict.PoolName{IPAM: verdict.HostLocal, Name: "/var/lib/cni/networks/net0", Node: "n1", Network: "net0"},
+		Device: "dev0", Network: "net0",
+		Ranges:    verdict.Ranges{List: []verdict.Range{{First: netip.MustParseAddr("10.244.1.1"), Last: netip.MustParseAddr("10.244.1.9")}}},
+		Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.77")}, Text: "text", At: verdicttest.Start, Count: 3, State: verdict.PoolKnown,
+		Records: []verdict.Record{{Holder: verdict.Holder{Namespace: "default", Pod: "db", ContainerID: sandboxID, Node: "n9"}, At: verdicttest.Start}, {Owner: c.Owners[0].ID, Holder: verdict.Holder{ContainerID: otherID}}},
+	}
+}
+
+// TestFacts compares the words for each kind of fact, wherever it stands, with testdata/facts.txt.
+func TestFacts(t *testing.T) {
+	var b []byte
+	for _, kind := range constants(t, "FactKind") {
+		dispute := disputed
+		switch verdict.FactKind(kind) {
+		case verdict.FactGuest, verdict.FactGuestOfOther, verdict.NotGuest:
+			dispute = guested
+		}
+		w, c := dispute(t)
+		f := example(verdict.FactKind(kind), c)
+		var words []string
+		c.Facts = []verdict.Fact{f}
+		if told := explain.Conflict(&w.Policy, c).Because[0]; told != "" {
+			words = append(words, told)
+		}
+		c.Facts, c.RuledOut = nil, []verdict.RuledOut{{Cause: verdict.CauseUnknown, Fact: f}}
+		if told := explain.Conflict(&w.Policy, c).Excluded[0].Reason; told != "" {
+			words = append(words, "not it: "+told)
+		}
+		c.RuledOut = nil
+		without := explain.Conflict(&w.Policy, c).Summary
+		c.Headline = &f
+		if kind == string(verdict.FactSandboxLeft) {
+			c.Facts = []verdict.Fact{f}
+		}
+		if told := strings.TrimPrefix(explain.Conflict(&w.Policy, c).Summary, without); told != "" {
+			words = append(words, "in short:"+told)
+		}
+		if len(words) == 0 {
+			t.Errorf("got no words for %s", kind)
+		}
+		b = fmt.Appendf(b, "%s\n    %s\n", kind, strings.Join(words, "\n    "))
+	}
+	compare(t, "facts.txt", b)
+}
+
+// TestRecords compares the words for what a pool has of an address with testdata/records.txt.
+func TestRecords(t *testing.T) {
+	var b []byte
+	w, c := disputed(t)
+	for _, state := range []verdict.PoolState{verdict.PoolKnown, verdict.PoolReading, verdict.PoolMissing, verdict.PoolUnreadable, verdict.PoolStale} {
+		for _, records := range [][]verdict.Record{nil, {{Owner: c.Owners[1].ID}}, {{Holder: verdict.Holder{Purpose: "VXLAN tunnel", Node: "n1"}}, {}}} {
+			f := example(verdict.FactRecord, c)
+			f.State, f.Records = state, records
+			c.Facts = []verdict.Fact{f}
+			b = fmt.Appendf(b, "%d, %d records\n    %s\n", state, len(records), explain.Conflict(&w.Policy, c).Because[0])
+		}
+	}
+	compare(t, "records.txt", b)
+}
+
+// TestEndings compares the words for how a conflict ended with testdata/endings.txt.
+func TestEndings(t *testing.T) {
+	var b []byte
+	for _, kind := range constants(t, "EndKind") {
+		w, c := disputed(t)
+		over := c.End(&verdict.Ended{ID: c.ID, At: w.Now, Ending: verdict.Ending{
+			Kind: verdict.EndKind(kind), Owner: c.Owners[0].ID, Excluded: &verdict.Exclusion{Rule: verdict.RuleDeclaredShared, Reason: "anycast"},
+		}}, nil)
+		told := explain.Conflict(&w.Policy, &over)
+		if len(told.Remedy) != 0 {
+			t.Errorf("got a remedy for what is over: %v", told.Remedy)
+		}
+		b = fmt.Appendf(b, "%s\n    %s\n", kind, told.Summary)
+	}
+	compare(t, "endings.txt", b)
+}
+
+// TestExclusions compares the words for why an owner is not compared with
+// testdata/exclusions.txt.
+func TestExclusions(t *testing.T) {
+	var b []byte
+	w, c := disputed(t)
+	plugin := verdict.MAC("\xee\xee\xee\xee\xee\xee")
+	for _, e := range []verdict.Exclusion{
+		{Rule: verdict.RuleDeclaredShared, Reason: "anycast DNS"},
+		{Rule: verdict.RuleLoopbackOrDummy},
+		{Rule: verdict.RuleReachableVia, Proxy: verdict.ByPlugin, MAC: plugin},
+		{Rule: verdict.RuleReachableVia, Proxy: verdict.ByNoOverride},
+		{Rule: verdict.RuleReachableVia, Proxy: verdict.ByManyAddresses},
+		{Rule: verdict.RuleReachableVia, Proxy: verdict.ByOwnMAC},
+		{Rule: verdict.RuleReachableVia, Proxy: verdict.BySeveralOwners},
+		{Rule: verdict.RulePrivateLink},
+		{Rule: verdict.RuleStale},
+		{Rule: verdict.RuleMACCloned, MAC: plugin},
+		{Rule: verdict.RuleWeakSource},
+		{Rule: verdict.RuleBelieved},
+		{Rule: verdict.RuleAddressSpoofed, Port: "veth1", Victims: []string{c.Owners[1].ID, "gone"}},
+		{Rule: verdict.RuleHandedOver, Quiet: 30 * time.Second},
+	} {
+		o := c.Owners[0]
+		o.Excluded = &e
+		b = fmt.Appendf(b, "%s %d\n    %s\n", e.Rule, e.Proxy, explain.Exclusion(&w.Policy, &o, c.Owners))
+	}
+	compare(t, "exclusions.txt", b)
+	if got := explain.Exclusion(&w.Policy, &c.Owners[0], c.Owners); got != "" {
+		t.Errorf("got %q for an owner that is compared, want nothing", got)
+	}
+}
+
+// TestConflicts compares all that is said of conflicts with testdata/conflicts, and of their
+// addresses with testdata/addresses.
+func TestConflicts(t *testing.T) {
+	for _, s := range slices.Concat(verdicttest.Situations, scenes) {
+		t.Run(s.Name, func(t *testing.T) {
+			w := verdicttest.New(cmp.Or(s.Addr, verdicttest.DefaultAddr))
+			s.Build(w)
+			e := w.Policy.Explain(w.Case())
+			told := explain.Address(&w.Policy, &e)
+			b := fmt.Appendf(nil, "%s\n", told.Summary)
+			for _, step := range told.Steps {
+				if step.Reason == "" {
+					t.Errorf("got no words for rule %s", step.Rule)
+				}
+				b = fmt.Appendf(b, "- %s %s %v: %s\n", step.Rule, step.Scope.Text(), step.Applied, step.Reason)
+			}
+			file := strings.NewReplacer(" ", "-", ",", "", ":", "", "'", "").Replace(s.Name) + ".txt"
+			compare(t, filepath.Join("addresses", file), b)
+			if _, c := s.Judge(); c != nil {
+				compare(t, filepath.Join("conflicts", file), conflictText(t, w, c))
+			}
+		})
+	}
+}
+
+// conflictText is all that is said of a conflict.
+func conflictText(t *testing.T, w *verdicttest.World, c *verdict.Conflict) []byte {
+	t.Helper()
+	told := explain.Conflict(&w.Policy, c)
+	b := fmt.Appendf(nil, "%s\n\nBecause:\n", told.Summary)
+	for _, fact := range told.Because {
+		b = fmt.Appendf(b, "- %s\n", fact)
+	}
+	b = append(b, "\nExcluded:\n"...)
+	for _, e := range told.Excluded {
+		if e.Reason == "" {
+			t.Errorf("got no words for why it is not %s", e.Cause)
+		}
+		b = fmt.Appendf(b, "- %s: %s\n", e.Cause, e.Reason)
+	}
+	b = append(b, "\nDiagnosis:\n"...)
+	for _, d := range told.Diagnosis {
+		b = fmt.Appendf(b, "- %s: %s\n", d.Step, d.Answer)
+	}
+	return written(t, append(b, "\nRemedy:\n"...), "", told.Remedy)
+}

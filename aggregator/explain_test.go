@@ -1,0 +1,65 @@
+package aggregator
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ipwitness/ipwitness/aggregator/casefile"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// TestACaseIsExplainedAgain judges the case of a conflict anew, as `ipwitness judge` does.
+func TestACaseIsExplainedAgain(t *testing.T) {
+	l := newLab(t, Config{Version: "v1.2.3"})
+	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", addr))).sync()
+	l.conflict(pb.Conflict_SUSPECTED)
+
+	want, err := l.client.Explain(context.Background(), &pb.ExplainRequest{Address: addr, Case: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := want.GetCase().MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := casefile.Decode(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Version != "v1.2.3" || f.Pseudonymous || !reflect.DeepEqual(f.Policy.Settle, l.store.policy.Settle) {
+		t.Errorf("got version %q, pseudonymous %t, policy %+v, want those of the aggregator", f.Version, f.Pseudonymous, f.Policy)
+	}
+	got := Judge(f)
+	if got.GetCoverage().GetIncomplete() != want.GetCoverage().GetIncomplete() {
+		t.Errorf("got coverage %v, want %v", got.GetCoverage(), want.GetCoverage())
+	}
+	got.Coverage, want.Coverage, want.Case = nil, nil, nil
+	if !proto.Equal(got, want) {
+		t.Errorf("got\n%v\nwant\n%v", got, want)
+	}
+	if without, err := l.client.Explain(context.Background(), &pb.ExplainRequest{Address: addr}); err != nil || without.GetCase() != nil {
+		t.Errorf("got case %v (%v), want none that nobody asked for", without.GetCase(), err)
+	}
+}
+
+func TestRESTOfACase(t *testing.T) {
+	l := newLab(t, Config{})
+	url := l.serve()
+	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+	code, _, body := get(t, url+"/v1/explain?case=true&address="+addr)
+	var answer struct{ Case json.RawMessage }
+	if err := json.Unmarshal([]byte(body), &answer); err != nil || code != 200 {
+		t.Fatalf("got %d %s (%v)", code, body, err)
+	}
+	f, err := casefile.Decode(answer.Case)
+	if err != nil || len(f.Case.Claims) != 1 || f.Case.Address.String() != addr {
+		t.Errorf("got %+v (%v), want the case of %s", f, err, addr)
+	}
+	if code, _, body := get(t, url+"/v1/explain?case=perhaps&address="+addr); code != 400 {
+		t.Errorf("got %d %s, want 400", code, body)
+	}
+}

@@ -1,0 +1,353 @@
+package facts
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/topology"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// A frame of one node may enter another one: here is what finds the node that has the MAC of a
+// frame, and what tells the topology of it.
+
+// sharing has the MACs that several nodes may meet.
+type sharing struct {
+	*Facts
+	// holders has, for each node, an interface with the MAC whose frames may enter another node.
+	holders *refs[[6]byte]
+	// seen has the hardware of claims that entered by an uplink.
+	seen *refs[[6]byte]
+	// sightings are claims that may show that links are one, and are not looked at yet.
+	sightings []ref
+}
+
+func newSharing(f *Facts) *sharing {
+	hash := func(m [6]byte) uint64 { return maphashBytes(m[:]) }
+	return &sharing{
+		Facts:   f,
+		holders: newRefs(hash, func(r ref) [6]byte { return f.nodes[r.node()].interfaces.at(r.index()).mac.bytes }),
+		seen:    newRefs(hash, func(r ref) [6]byte { return f.nodes[r.node()].hardware.at(r.index()).mac.bytes }),
+	}
+}
+
+// apart reports whether a MAC is of one interface only.
+func (m mac) apart() bool {
+	return m.form == sixBytes && !verdict.MAC(m.bytes[:]).Shared()
+}
+
+// meets reports whether a frame of an interface may enter another node.
+func (f *sharing) meets(n *Node, i uint32) bool {
+	one := n.interfaces.at(i)
+	return one.link != 0 && n.links.at(one.link).kind != verdict.PointToPoint && one.mac.apart()
+}
+
+// abroadOf yields all interfaces with a MAC whose frames may enter another node.
+func (f *sharing) abroadOf(m [6]byte) func(yield func(*Node, uint32) bool) {
+	return func(yield func(*Node, uint32) bool) {
+		for r := range f.sharing.holders.all(m) {
+			n := f.nodes[r.node()]
+			for i := n.holder(mac{m, sixBytes}); i != 0; i = n.interfaces.at(i).alike {
+				if f.meets(n, i) && !yield(n, i) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// seenOf yields the claims with a MAC that entered by an uplink.
+func (f *sharing) seenOf(m [6]byte) func(yield func(*Node, uint32) bool) {
+	return func(yield func(*Node, uint32) bool) {
+		for r := range f.sharing.seen.all(m) {
+			n := f.nodes[r.node()]
+			for c := range n.by(r.index()) {
+				if n.interfaces.at(n.claims.at(c).port).flags.has(uplink) && !yield(n, c) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// enterAbroad enters an interface, and has looked at what other nodes saw of it.
+func (f *sharing) enterAbroad(n *Node, i uint32) {
+	if !f.meets(n, i) {
+		return
+	}
+	m := n.interfaces.at(i).mac.bytes
+	f.lookAgain(m)
+	f.sharing.holders.set(m, refOf(n.number, i))
+}
+
+// leaveAbroad takes an interface out, before its record changes.
+func (f *sharing) leaveAbroad(n *Node, i uint32) {
+	if !f.meets(n, i) {
+		return
+	}
+	one := n.interfaces.at(i)
+	f.lookAgain(one.mac.bytes) // what was of several may be plain now
+	for k := n.holder(one.mac); k != 0; k = n.interfaces.at(k).alike {
+		if k != i && f.meets(n, k) {
+			f.sharing.holders.set(one.mac.bytes, refOf(n.number, k))
+			return
+		}
+	}
+	f.sharing.holders.remove(one.mac.bytes, n.number)
+}
+
+// touchNeighbours touches the addresses that are claimed on the interface's domain for its hardware
+// address.
+func (f *sharing) touchNeighbours(n *Node, i uint32) {
+	one := n.interfaces.at(i)
+	if one.mac.form == noMAC || one.link == 0 || n.joints[one.link] == nil {
+		return
+	}
+	f.touchOn(n.joints[one.link].Links, n.texts.macOf(one.mac))
+}
+
+// touchOn touches the addresses that are claimed for a hardware address on the nodes of links.
+func (f *sharing) touchOn(links iter.Seq[*topology.Link], m verdict.MAC) {
+	if m == "" {
+		return
+	}
+	for l := range links {
+		other := f.byID[IDOf(l.Node)]
+		if other == nil {
+			continue
+		}
+		if hw := other.hardwareNamed(m); hw != 0 {
+			f.touchBy(other, hw)
+		}
+	}
+}
+
+// touchAbroad touches what other nodes saw of an interface.
+func (f *sharing) touchAbroad(n *Node, i uint32) {
+	if f.meets(n, i) {
+		for by, c := range f.seenOf(n.interfaces.at(i).mac.bytes) {
+			f.touch(by.claims.at(c).addr)
+		}
+	}
+}
+
+// lookAgain has looked at what was seen of a MAC.
+func (f *sharing) lookAgain(m [6]byte) {
+	for by, c := range f.seenOf(m) {
+		f.touch(by.claims.at(c).addr)
+		f.sighted(refOf(by.number, c))
+	}
+}
+
+// sighted has a claim looked at that may show that links are one.
+func (f *sharing) sighted(r ref) { f.sharing.sightings = append(f.sharing.sightings, r) }
+
+// listSighting and unlistSighting count a claim that entered by an uplink.
+func (f *sharing) listSighting(n *Node, c uint32) {
+	one := n.claims.at(c)
+	if one.wire == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
+		return
+	}
+	at := n.wires.at(one.wire).hardware
+	hw := n.hardware.at(at)
+	if hw.uplinks++; hw.uplinks == 1 && hw.mac.apart() {
+		f.sharing.seen.set(hw.mac.bytes, refOf(n.number, at))
+	}
+}
+
+func (f *sharing) unlistSighting(n *Node, c uint32) {
+	one := n.claims.at(c)
+	if one.wire == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
+		return
+	}
+	hw := n.hardware.at(n.wires.at(one.wire).hardware)
+	if hw.uplinks--; hw.uplinks == 0 && hw.mac.apart() {
+		f.sharing.seen.remove(hw.mac.bytes, n.number)
+	}
+}
+
+// joint returns the link of a node in the topology, which is made where there is none.
+func (n *Node) joint(l uint32) *topology.Link {
+	if j := n.joints[l]; j != nil {
+		return j
+	}
+	if n.joints == nil {
+		n.joints = make(map[uint32]*topology.Link)
+	}
+	n.links.at(l).flags.set(joined, true)
+	j := &topology.Link{Node: n.Rec, Name: n.texts.get(n.links.at(l).name)}
+	n.joints[l] = j
+	return j
+}
+
+func (f *sharing) leaveDomains(n *Node, l uint32) {
+	if j := n.joints[l]; j != nil {
+		f.topology.Leave(j)
+	}
+}
+
+// linkRenaming touches all that is on a link before its domain gets another name.
+func (f *sharing) linkRenaming(j *topology.Link) {
+	if n, l := f.linkOf(j); l != 0 {
+		f.touchLink(n, l)
+	}
+}
+
+// linkOf returns the link of a node that the topology knows; 0 if it is no more.
+func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
+	n := f.byID[IDOf(j.Node)]
+	if n == nil || j.Ended {
+		return nil, 0
+	}
+	if l := n.link(j.Name); l != 0 && n.joints[l] == j {
+		return n, l
+	}
+	return nil, 0
+}
+
+// linkChanging touches all that is on a link before its domain changes, and what is claimed for the
+// hardware addresses on it on the links that it will be one with.
+func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
+	n, l := f.linkOf(j)
+	if l == 0 || n.links.at(l).users == 0 {
+		return
+	}
+	f.touchLink(n, l)
+	for i := range n.interfaces.all {
+		if n.interfaces.at(i).link != l {
+			continue
+		}
+		f.touchNeighbours(n, i)
+		f.touchOn(slices.Values(with), n.texts.macOf(n.interfaces.at(i).mac))
+		if f.meets(n, i) {
+			f.lookAgain(n.interfaces.at(i).mac.bytes)
+		}
+	}
+}
+
+// mergeLinks looks at some claims that may show that links are one, and reports whether there are
+// more.
+func (f *sharing) mergeLinks(some int) (more bool) {
+	if f.topology.Due() == 0 {
+		defer func() {
+			if f.topology.Due() != 0 {
+				f.Wake()
+			}
+		}()
+	}
+	for ; len(f.sharing.sightings) > 0; some-- {
+		if some == 0 {
+			return true
+		}
+		last := len(f.sharing.sightings) - 1
+		r := f.sharing.sightings[last]
+		f.sharing.sightings = f.sharing.sightings[:last]
+		if n := f.nodes[r.node()]; n != nil && n.claims.has(r.index()) {
+			f.look(n, r.index())
+		}
+	}
+	f.sharing.sightings = nil
+	return false
+}
+
+// look joins the link that a claim was seen on with the link of its sender, if the hardware
+// address identifies the sender.
+func (f *sharing) look(n *Node, c uint32) {
+	one := n.claims.at(c)
+	if one.wire == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
+		return
+	}
+	w := n.wires.at(one.wire)
+	hw := n.hardware.at(w.hardware)
+	if w.link == 0 || w.source.form != noMAC || w.noOverride || !hw.mac.apart() || verdict.MAC(hw.mac.bytes[:]).Group() {
+		return
+	}
+	now := f.now()
+	if one.seen.Add(f.topology.Generation()) <= now {
+		return
+	}
+	var first *Node
+	firstID := ""
+	var nodes []*Node
+	for by, i := range f.abroadOf(hw.mac.bytes) {
+		id := by.idOf(by.interfaces.at(i).namespace)
+		if first == nil {
+			first, firstID = by, id
+		}
+		if by == n || by != first && id != firstID {
+			return // our own, or that of several
+		}
+		if !slices.Contains(nodes, by) {
+			nodes = append(nodes, by)
+		}
+	}
+	for _, by := range nodes {
+		if home := f.homeOf(by, n, c); home != 0 {
+			f.topology.Sighted(n.joint(w.link), by.joint(home), verdict.MAC(hw.mac.bytes[:]), one.seen, now)
+		}
+	}
+}
+
+// homeOf is the link of a node that the MAC of a sighting is on: the only one, or
+// else the one where it has the address too; 0 where that is not plain.
+func (f *sharing) homeOf(by, n *Node, c uint32) uint32 {
+	seen := n.claims.at(c)
+	m := n.hardware.at(n.wires.at(seen.wire).hardware).mac
+	var all, exact []uint32
+	for i := by.holder(m); i != 0; i = by.interfaces.at(i).alike {
+		if !f.meets(by, i) {
+			continue
+		}
+		l := by.interfaces.at(i).link
+		if !slices.Contains(all, l) {
+			all = append(all, l)
+		}
+		has := false
+		for k := range by.same(f.addresses.of(seen.addr, by.number)) {
+			claim := by.claims.at(k)
+			has = has || claim.kind == verdict.Assigned && claim.port == i
+		}
+		if has && !slices.Contains(exact, l) {
+			exact = append(exact, l)
+		}
+	}
+	switch {
+	case len(exact) == 1 && (len(all) == 1 || f.belongs(n, c)):
+		return exact[0]
+	case len(exact) == 0 && len(all) == 1:
+		return all[0]
+	}
+	return 0
+}
+
+// belongs reports whether an address belongs on the link that it was seen on. Linux
+// answers and asks on every link with the addresses of all (arp_ignore and
+// arp_announce are 0), and VLANs have the MAC of their device: so that what was seen
+// may be of another VLAN. It is not where it was announced, or where the node that
+// saw it has an address of that subnet on the link.
+func (f *sharing) belongs(n *Node, c uint32) bool {
+	seen := n.claims.at(c)
+	if seen.kind == verdict.Announced {
+		return true
+	}
+	l, a := n.wires.at(seen.wire).link, seen.addr.Addr()
+	for i := range n.interfaces.all {
+		if n.interfaces.at(i).link != l {
+			continue
+		}
+		for k := range n.on(i) {
+			claim := n.claims.at(k)
+			if claim.kind == verdict.Assigned && netip.PrefixFrom(claim.addr.Addr(), int(claim.prefix)).Contains(a) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Abroad returns the number of MACs that several nodes may meet and the topology. The caller holds
+// the lock.
+func (f *sharing) Abroad() (macs int, t *topology.Topology) {
+	return f.sharing.holders.len() + f.sharing.seen.len(), f.topology
+}

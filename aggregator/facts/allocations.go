@@ -1,0 +1,186 @@
+package facts
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// allocation is one in the table. It never changes but for the snapshot that had it last.
+type allocation struct {
+	verdict.Allocation
+	cost  int32
+	sweep uint8
+}
+
+// applyAllocation brings what a node's IPAM has given into the tables.
+func (f *ipam) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.Stamp) {
+	p := f.ipam.byKey[poolKey{n, rec.GetIpam(), rec.GetPool()}]
+	addr, _ := netip.AddrFromSlice(rec.GetAddress())
+	addr = addr.Unmap()
+	switch {
+	case p == nil:
+		if !rec.GetGone() { // it went with its pool
+			f.Listener.Dropped("allocation", 1)
+		}
+		return
+	case rec.GetGone():
+		f.takeBack(p, addr, "")
+		return
+	case n.allocated >= MaxNodeAllocations:
+		f.Listener.Dropped("allocation", 1)
+		return
+	}
+	al := verdict.Allocation{
+		Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), AllocatedAt: Stamp(rec.GetAllocatedAt()),
+	}
+	if have := f.book(p, al, now); have != nil {
+		have.sweep = n.sweep
+	}
+}
+
+// book enters an allocation, or what is said of it anew.
+func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocation {
+	if f.booked >= maxAllocations {
+		f.Listener.Dropped("allocation", 1)
+		return nil
+	}
+	al.Pool, al.Heard = &p.Rec, now
+	cost := allocationCostOf(&al)
+	a := index.AddressOf(al.Address)
+	all := f.ipam.allocations[a]
+	for i, have := range all {
+		if have.Pool != al.Pool || have.Location != al.Location {
+			continue
+		}
+		if have.sameAs(al) {
+			return have
+		}
+		if !f.charge(p.Node, &have.cost, cost, true) {
+			f.refuse(p.Node, "allocation", false)
+			return nil
+		}
+		item := f.touch(a)
+		if have.ContainerID != al.ContainerID || have.Pod != al.Pod || have.Namespace != al.Namespace {
+			item.Vanished = append(item.Vanished, &have.Allocation)
+		}
+		next := &allocation{Allocation: al, cost: have.cost}
+		f.leaveSandbox(have.ContainerID, a)
+		f.enterSandbox(al.ContainerID, a)
+		all[i] = next
+		return next
+	}
+	next := &allocation{Allocation: al}
+	if !f.charge(p.Node, &next.cost, cost, true) {
+		f.refuse(p.Node, "allocation", false)
+		return nil
+	}
+	f.touch(a)
+	f.ipam.allocations[a] = append(f.ipam.allocations[a], next)
+	f.enterSandbox(al.ContainerID, a)
+	if p.entries[a]++; p.entries[a] == 1 {
+		p.Allocated[audit.FamilyOf(al.Address)]++
+		f.used(p)
+	}
+	f.count(p, 1)
+	f.Listener.PoolChanged(p)
+	return next
+}
+
+// sameAs reports whether two allocations of one place say the same.
+func (al *allocation) sameAs(other verdict.Allocation) bool {
+	was := al.Allocation
+	was.Heard = other.Heard
+	return was == other
+}
+
+// takeBack ends the allocation of an address in a pool.
+func (f *ipam) takeBack(p *Pool, addr netip.Addr, location string) {
+	a := index.AddressOf(addr)
+	for _, al := range f.ipam.allocations[a] {
+		if al.Pool == &p.Rec && al.Location == location {
+			f.unbook(p, a, al)
+			return
+		}
+	}
+}
+
+// count counts allocations of a pool.
+func (f *ipam) count(p *Pool, n int) {
+	f.booked += n
+	if p.Node != nil {
+		p.Node.allocated += n
+	}
+}
+
+// unbook ends an allocation.
+func (f *ipam) unbook(p *Pool, a index.Address, al *allocation) {
+	item := f.touch(a)
+	item.Vanished = append(item.Vanished, &al.Allocation)
+	left := slices.DeleteFunc(slices.Clone(f.ipam.allocations[a]), func(other *allocation) bool { return other == al })
+	if f.ipam.allocations[a] = left; len(left) == 0 {
+		delete(f.ipam.allocations, a)
+	}
+	if p.entries[a]--; p.entries[a] == 0 {
+		delete(p.entries, a)
+		p.Allocated[audit.FamilyOf(al.Address)]--
+		f.used(p)
+	}
+	f.leaveSandbox(al.ContainerID, a)
+	f.charge(p.Node, &al.cost, 0, true)
+	f.count(p, -1)
+	f.Listener.PoolChanged(p)
+}
+
+// IPAMChanged brings what the cluster's IPAMs say to the addresses that it is about. It returns
+// also the ranges of pools of which they say something new: all owners in them are to be judged
+// again.
+func (f *ipam) IPAMChanged(changes []kube.IPAMChange) (*Batch, []verdict.Range) {
+	b := newBatch()
+	var reach []verdict.Range
+	for some := range slices.Chunk(changes, piece) {
+		f.piece(b, func() {
+			now := f.now()
+			for i := range some {
+				reach = append(reach, f.applyIPAM(&some[i], now)...)
+			}
+		})
+	}
+	f.close(b)
+	return b, reach
+}
+
+func (f *ipam) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict.Range) {
+	if rec := c.Pool; rec != nil {
+		p := f.ipam.byKey[poolKey{nil, rec.IPAM, rec.Name}]
+		switch {
+		case c.Gone && p != nil:
+			f.endPool(p)
+		case c.Gone:
+		case p == nil && len(f.ipam.byKey) >= maxPools:
+			f.Listener.Dropped("pool", 1)
+		default:
+			next := *rec
+			next.Node = nil
+			_, reach = f.setPool(nil, p, &next)
+		}
+		return reach
+	}
+	al := c.Allocation
+	p := f.ipam.byKey[poolKey{nil, al.Pool.IPAM, al.Pool.Name}]
+	if p == nil {
+		f.Listener.Dropped("allocation", 1)
+		return nil
+	}
+	if c.Gone {
+		f.takeBack(p, al.Address, al.Location)
+		return nil
+	}
+	f.book(p, *al, now)
+	return nil
+}

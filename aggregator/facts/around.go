@@ -1,0 +1,72 @@
+package facts
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/topology"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Subnets returns the addresses of a node itself, with their prefixes.
+func (n *Node) Subnets() (list []verdict.Subnet) {
+	own := n.own()
+	if own == 0 {
+		return nil
+	}
+	for i := range n.inside(own) {
+		one := n.interfaces.at(i)
+		if one.attachment == verdict.Local || one.claims == 0 {
+			continue
+		}
+		lan := false
+		if n.texts.get(one.kind) == "bridge" {
+			for port := range n.inside(own) {
+				lan = lan || n.interfaces.at(port).link == one.link && n.leadsOut(port)
+			}
+		}
+		var rec *verdict.Interface
+		for c := range n.on(i) {
+			claim := n.claims.at(c)
+			if claim.kind != verdict.Assigned {
+				continue
+			}
+			if rec == nil {
+				rec = n.record(i)
+			}
+			list = append(list, verdict.Subnet{Prefix: netip.PrefixFrom(claim.addr.Addr(), int(claim.prefix)), Interface: rec, LAN: lan})
+		}
+	}
+	return list
+}
+
+// stitches returns how the links of the claims' domains are known to be one.
+func (b *Builder) stitches() (all []verdict.Stitch) {
+	var domains []*verdict.Domain
+	for _, c := range b.c.Claims {
+		for _, l := range []*verdict.Link{c.Link, c.Interface.Link} {
+			if l != nil && l.Domain != nil && !slices.Contains(domains, l.Domain) {
+				domains = append(domains, l.Domain)
+				all = append(all, b.facts.topology.Stitches(l.Domain, b.facts.linkRecord)...)
+			}
+		}
+	}
+	return all
+}
+
+// linkRecord returns the record of a link of the topology.
+func (f *reader) linkRecord(j *topology.Link) *verdict.Link {
+	if n := f.byID[IDOf(j.Node)]; n != nil {
+		if l := n.link(j.Name); l != 0 && n.joints[l] == j {
+			return n.fillLink(l, new(verdict.Link))
+		}
+	}
+	return &verdict.Link{Node: j.Node, Name: j.Name, Domain: j.Domain(topology.BySight), Proven: j.Domain(topology.ByProof)}
+}
+
+// Before returns the owners that an address had before changes that are not judged yet, if they were
+// derived. The caller holds the lock.
+func (f *reader) Before(a index.Address) (owners []verdict.Owner, derived bool) {
+	return f.queue(a).before(a)
+}

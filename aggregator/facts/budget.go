@@ -1,0 +1,393 @@
+package facts
+
+import (
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// The kernel may kill the aggregator when it exceeds the memory limit of its cgroup, and the
+// agents' snapshots would fill it again after the restart. Therefore records that agents report
+// are charged to a budget. The charge is the measured live heap of each kind of record. Nodes
+// share the budget: a node may exceed its share only while there is room.
+
+const (
+	// BudgetOverhead is the memory in bytes that the aggregator takes while no node reports.
+	BudgetOverhead = 32 << 20
+	// LeastBudget is the smallest budget in bytes, whatever the memory limit.
+	LeastBudget = 8 << 20
+	// firstRefill and lastRefill are the shortest and the longest time before an incomplete
+	// node is asked for another snapshot. The time doubles whenever the snapshot did not fit.
+	firstRefill, lastRefill = 5 * time.Second, 10 * time.Minute
+)
+
+// budget is the memory for records that agents report, and how much of it is charged.
+type budget struct {
+	limit int64 // in bytes; 0 means no limit
+	used  int64 // in bytes: the sum of all accounts and of common
+	// common is charged to no node: it is for objects of the Kubernetes API.
+	common int64
+	// accounts is the number of accounts with a charge.
+	accounts int64
+}
+
+// ledger charges records to the budget.
+type ledger struct {
+	*Facts
+	budget
+}
+
+// An account is the charge of one node, or of all nodes that one credential vouches for. An
+// agent cannot enlarge its share by reporting more boot ids.
+type account struct{ used int64 }
+
+// charges is what a node is charged.
+type charges struct {
+	// account is the account that the node is charged to, used the charge of this node in
+	// bytes.
+	account *account
+	used    int64
+	// cost is the charge of the node's connection, statusCost the charge of its status.
+	cost, statusCost int32
+	// leftOut counts the records that did not fit into memory; saidIncomplete is set once that
+	// is logged.
+	leftOut        LeftOut
+	saidIncomplete bool
+	refill         refill
+}
+
+// LeftOut counts the records of a node that did not fit into memory since its last snapshot:
+// Records is for those of the kernel and IPAM, Wire for those of observed frames.
+type LeftOut struct{ Records, Wire int }
+
+// refill is the time at which an incomplete node is asked for a snapshot again.
+type refill struct {
+	at      verdict.Stamp
+	backoff time.Duration
+}
+
+// newBudget returns the budget of an aggregator that may use memory bytes; 0 means no limit.
+// Half of the memory is for records that agents report. The garbage collector, clients,
+// snapshots in transit and the mirror of the Kubernetes API take the other half.
+func newBudget(memory int64) budget {
+	if memory <= 0 {
+		return budget{}
+	}
+	return budget{limit: max(LeastBudget, (memory-BudgetOverhead)/2)}
+}
+
+// Budget returns the bytes that records are charged with, and the limit; 0 for none. The caller
+// holds the lock, as for the others that follow.
+func (f *ledger) Budget() (used, limit int64) { return f.used, f.limit }
+
+// LeftOut returns the records that did not fit into memory.
+func (n *charges) LeftOut() LeftOut { return n.leftOut }
+
+// Charged returns what the node is charged with in bytes.
+func (n *charges) Charged() int64 { return n.used }
+
+// Incomplete reports whether some records of a node are left out.
+func (n *Node) Incomplete() bool { return n.leftOut != LeftOut{} || n.excess > 0 }
+
+// share returns the bytes that an account may use however much other accounts use.
+func (b *budget) share(of *account) int64 {
+	accounts := b.accounts
+	if of.used == 0 {
+		accounts++
+	}
+	return (b.limit - b.common) / accounts
+}
+
+// evictAtOnce returns the number of bytes that are freed at least when a node is cut to its
+// share. Evicting in batches is cheaper, because each eviction walks the node's tables.
+func (b *budget) evictAtOnce() int64 { return b.limit / 128 }
+
+// high returns the total charge in bytes up to which an account may exceed its share.
+func (b *budget) high() int64 { return b.limit - b.limit/16 }
+
+func (b *budget) add(a *account, bytes int64) {
+	b.used += bytes
+	if a == nil {
+		b.common += bytes
+		return
+	}
+	was := a.used
+	a.used += bytes
+	switch {
+	case was == 0 && a.used > 0:
+		b.accounts++
+	case was > 0 && a.used == 0:
+		b.accounts--
+	}
+}
+
+// charge sets the charge of one record of a node to cost; a nil n is for records of no node.
+// has holds the previous charge. A cost of 0 releases the charge and always succeeds. Without
+// room charge changes nothing and returns false. If first is set, the record may replace wire
+// claims of the same node.
+func (f *ledger) charge(n *Node, has *int32, cost int, first bool) bool {
+	more := int64(cost) - int64(*has)
+	b := &f.budget
+	if n == nil {
+		b.add(nil, more)
+		*has = int32(cost) //nolint:gosec // a few kilobytes
+		return true
+	}
+	if more > 0 && b.limit > 0 && !f.makeRoom(n, more, first) {
+		return false
+	}
+	n.used += more
+	b.add(n.account, more)
+	*has = int32(cost) //nolint:gosec // likewise
+	return true
+}
+
+// makeRoom reports whether a node may use that many more bytes. For a node within its share it
+// makes room at the expense of nodes that exceed theirs.
+func (f *ledger) makeRoom(n *Node, bytes int64, first bool) bool {
+	b := &f.budget
+	within := func() bool { return n.account.used+bytes <= b.share(n.account) }
+	if b.used+bytes <= b.high() || b.used+bytes <= b.limit && within() {
+		return true
+	}
+	if !within() {
+		from := f.mostWire(n)
+		if !first || from.wireClaims == 0 || !f.evict(from, max(bytes, b.evictAtOnce()), true) {
+			return false
+		}
+		return b.used+bytes <= b.high() || within() && b.used+bytes <= b.limit
+	}
+	for b.used+bytes > b.limit {
+		over := f.mostOverShare(n)
+		if over == nil || !f.evict(over, max(bytes, b.evictAtOnce()), false) {
+			return false
+		}
+	}
+	return true
+}
+
+// mostOverShare returns the node whose account exceeds its share the most; nil if no account
+// does.
+func (f *ledger) mostOverShare(but *Node) (most *Node) {
+	share := f.share(but.account)
+	for n := range f.Nodes {
+		if n.account == but.account || n.account.used <= share || n.used == 0 {
+			continue
+		}
+		if most == nil || n.account.used > most.account.used || n.account == most.account && n.used > most.used {
+			most = n
+		}
+	}
+	return most
+}
+
+// mostWire returns n if it has wire claims. Otherwise it returns the node of the same account
+// with the most wire claims.
+func (f *ledger) mostWire(n *Node) *Node {
+	if n.wireClaims > 0 || n.ID.Vouched == "" {
+		return n
+	}
+	most := n
+	for _, other := range f.called[n.ID.Vouched] {
+		if other.account == n.account && other.wireClaims > most.wireClaims {
+			most = other
+		}
+	}
+	return most
+}
+
+// evict removes records of a node until that many bytes are free. The order is: wire claims for
+// addresses that nothing else reports, other wire claims, then records of the kernel and IPAM
+// unless wireOnly is set. It reports whether it freed anything.
+func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
+	before := n.used
+	enough := func() bool { return before-n.used >= bytes }
+	claims := func(which func(uint32) bool) {
+		for c := range n.claims.all {
+			if enough() {
+				return
+			}
+			if which(c) {
+				wire := n.claims.at(c).wire != 0
+				f.unlist(n, c)
+				f.refuse(n, "claim", wire)
+			}
+		}
+	}
+	claims(func(c uint32) bool { return f.stranger(n, c) })
+	claims(func(c uint32) bool { return n.claims.at(c).wire != 0 })
+	if wireOnly {
+		return n.used < before
+	}
+	claims(func(c uint32) bool { return !f.rivals(n.claims.at(c).addr) })
+	claims(func(uint32) bool { return true })
+	for len(n.Pools) > 0 && !enough() {
+		f.endPool(n.Pools[len(n.Pools)-1])
+		f.refuse(n, "pool", false)
+	}
+	for i := range n.interfaces.all {
+		if enough() {
+			break
+		}
+		f.endInterface(n, i)
+		f.refuse(n, "interface", false)
+	}
+	for ns := range n.namespaces.all {
+		if enough() {
+			break
+		}
+		f.endNamespace(n, ns)
+		f.refuse(n, "namespace", false)
+	}
+	for l := range n.links.all {
+		if enough() {
+			break
+		}
+		if n.links.at(l).flags.has(known) {
+			f.endLink(n, l)
+			f.refuse(n, "link", false)
+		}
+	}
+	return n.used < before
+}
+
+// stranger reports whether a wire claim is for an undisputed address that only frames of its
+// sender show.
+func (f *ledger) stranger(n *Node, c uint32) bool {
+	one := n.claims.at(c)
+	if one.wire == 0 || len(f.allocations[one.addr]) > 0 || f.rivals(one.addr) {
+		return false
+	}
+	return !f.kernelHas(one.addr)
+}
+
+func (f *ledger) kernelHas(a index.Address) bool {
+	for r := range f.addresses.all(a) {
+		n := f.nodes[r.node()]
+		for c := range n.same(r.index()) {
+			if n.claims.at(c).wire == 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// macAt returns the MAC that a claim is of.
+func (n *Node) macAt(c uint32) verdict.MAC {
+	one := n.claims.at(c)
+	if one.wire == 0 {
+		return n.texts.macOf(n.interfaces.at(one.port).mac)
+	}
+	return n.texts.macOf(n.hardware.at(n.wires.at(one.wire).hardware).mac)
+}
+
+// accountOfName returns the account of all nodes that one credential vouches for; nil if there
+// is none yet.
+func (f *ledger) accountOfName(vouched string) *account {
+	if vouched == "" {
+		return nil
+	}
+	if i := slices.IndexFunc(f.called[vouched], func(n *Node) bool { return n.ID.Vouched == vouched }); i >= 0 {
+		return f.called[vouched][i].account
+	}
+	return nil
+}
+
+// open charges a node for its connection, or refuses the node. A node that has a charge from
+// before a reboot is always accepted: its old records are dropped once it reports.
+func (f *ledger) open(n *Node) error {
+	if f.charge(n, &n.cost, nodeCost, true) {
+		return nil
+	}
+	if n.account.used > 0 {
+		n.cost, n.used = nodeCost, n.used+nodeCost
+		f.add(n.account, nodeCost)
+		return nil
+	}
+	return status.Errorf(codes.ResourceExhausted,
+		"there is no memory for another node: %d nodes share %d MiB; give the aggregator more (see docs/sizing.md)", f.accounts, f.limit>>20)
+}
+
+// settleUp releases all charges of a node when its tables are dropped.
+func (f *ledger) settleUp(n *Node) {
+	f.add(n.account, -n.used)
+	n.used, n.cost, n.statusCost, n.leftOut = 0, 0, 0, LeftOut{}
+}
+
+// refuse counts a record that did not fit into memory. It is logged once.
+func (f *ledger) refuse(n *Node, record string, wire bool) {
+	f.Listener.Refused(record)
+	if wire {
+		n.leftOut.Wire++
+	} else {
+		n.leftOut.Records++
+	}
+	if !n.saidIncomplete {
+		n.saidIncomplete = true
+		f.Log.Warn("there is no memory for all that a node reports: some of it is left out", "node", n.Rec.Name,
+			"charged_bytes", n.used, "share_bytes", f.share(n.account), "budget_bytes", f.limit)
+		if !n.Rec.Unheard { // otherwise it is published with the node's return
+			f.Listener.NodeChanged(n)
+		}
+	}
+}
+
+// completed notes that a snapshot was applied, and how much of it was left out.
+func (f *ledger) completed(n *Node) {
+	if n.leftOut != (LeftOut{}) {
+		n.refill.backoff = min(max(firstRefill, 2*n.refill.backoff), lastRefill)
+		n.refill.at = f.now().Add(n.refill.backoff)
+		return
+	}
+	n.refill = refill{}
+	if n.saidIncomplete {
+		n.saidIncomplete = false
+		f.Log.Info("there is memory again for all that a node reports", "node", n.Rec.Name)
+		f.Listener.NodeChanged(n)
+	}
+}
+
+// Refill asks one incomplete node for a snapshot, if there is room: the node that uses the least
+// memory among those that fit.
+func (f *ledger) Refill() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b, now := &f.budget, f.now()
+	var next *Node
+	for n := range f.Nodes {
+		room := b.used <= b.limit*3/4 || n.account.used <= b.share(n.account)*3/4
+		if n.leftOut == (LeftOut{}) || n.Peer == nil || n.refill.at > now || !room {
+			continue
+		}
+		if next == nil || n.used < next.used {
+			next = n
+		}
+	}
+	if next == nil {
+		return
+	}
+	next.refill.backoff = min(max(firstRefill, 2*next.refill.backoff), lastRefill)
+	next.refill.at = now.Add(next.refill.backoff)
+	next.Peer.AskResync()
+}
+
+// Hold charges a node for a message that is kept for later, if there is room.
+func (f *ledger) Hold(n *Node, bytes int) (held bool) {
+	b := newBatch() // of what makes room for it
+	f.piece(b, func() {
+		if held = f.limit == 0 || f.makeRoom(n, int64(bytes), true); held {
+			f.add(n.account, int64(bytes))
+		}
+	})
+	f.close(b)
+	return held
+}
+
+// Release releases such a charge. The caller holds the lock for writing.
+func (f *ledger) Release(n *Node, bytes int64) { f.add(n.account, -bytes) }

@@ -1,0 +1,460 @@
+package facts
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/topology"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// A lender hands out records that it takes back all at once.
+type lender[T any] struct {
+	chunk []T
+	used  int
+}
+
+func (l *lender[T]) next() *T {
+	if l.used == len(l.chunk) {
+		l.chunk, l.used = make([]T, min(64, max(1, 2*len(l.chunk)))), 0
+	}
+	l.used++
+	return &l.chunk[l.used-1]
+}
+
+// A Builder makes cases, one at a time: what it gave is only lent until the next one, unless it is
+// kept. Use Facts.Builder. It is for one goroutine.
+type Builder struct {
+	facts *Facts
+	c     verdict.Case
+	refs  []ref // of the claims of the case
+	kept  bool
+
+	claims     lender[verdict.Claim]
+	interfaces lender[verdict.Interface]
+	namespaces lender[verdict.Namespace]
+	links      lender[verdict.Link]
+
+	// What was made for the node that is looked at.
+	madeNamespaces []made[*verdict.Namespace]
+	madeInterfaces []made[*verdict.Interface]
+	madeLinks      []made[*verdict.Link]
+}
+
+// made is a record that there is already, and the index that it is of.
+type made[T any] struct {
+	node  *Node
+	index uint32
+	rec   T
+}
+
+// few is how many made records are looked through for one.
+const few = 16
+
+func findMade[T any](list []made[T], n *Node, i uint32) (none T) {
+	for k := len(list) - 1; k >= 0 && k >= len(list)-few; k-- {
+		if list[k].node == n && list[k].index == i {
+			return list[k].rec
+		}
+	}
+	return none
+}
+
+// Builder returns a new builder of cases.
+func (f *reader) Builder() *Builder { return &Builder{facts: f.Facts} }
+
+// Keep leaves the records of the last case to their holders. Their texts are copied, as they would
+// keep all texts of their nodes in memory: that is done once, before anybody else sees the records.
+func (b *Builder) Keep() {
+	if b.kept {
+		return
+	}
+	b.kept = true
+	for _, one := range b.madeNamespaces {
+		ns := one.rec
+		ns.Who, ns.Intended = verdict.Who(strings.Clone(string(ns.Who))), strings.Clone(ns.Intended)
+	}
+	for _, one := range b.madeInterfaces {
+		i := one.rec
+		i.Name, i.HostInterface, i.VRF, i.Kind = strings.Clone(i.Name), strings.Clone(i.HostInterface), strings.Clone(i.VRF), strings.Clone(i.Kind)
+		i.MAC = verdict.MAC(strings.Clone(string(i.MAC)))
+	}
+	for _, one := range b.madeLinks {
+		one.rec.Name = strings.Clone(one.rec.Name)
+	}
+	for _, c := range b.c.Claims {
+		c.Network = strings.Clone(c.Network)
+		c.MAC, c.Source = verdict.MAC(strings.Clone(string(c.MAC))), verdict.MAC(strings.Clone(string(c.Source)))
+	}
+	b.claims, b.interfaces = lender[verdict.Claim]{}, lender[verdict.Interface]{}
+	b.namespaces, b.links = lender[verdict.Namespace]{}, lender[verdict.Link]{}
+}
+
+// Case returns what is known of an address; what is remembered of it is to be added. The caller
+// holds the lock for as long as it uses the case. disputed says that a conflict is remembered.
+func (b *Builder) Case(a index.Address, disputed bool) *verdict.Case { return b.of(a, disputed) }
+
+// Explained returns a case that has also what only people need to know.
+func (b *Builder) Explained(a index.Address) *verdict.Case {
+	c := b.of(a, true)
+	c.Stitches = b.stitches()
+	return c
+}
+
+func (b *Builder) reset() {
+	b.claims.used, b.interfaces.used, b.namespaces.used, b.links.used = 0, 0, 0, 0
+	b.refs, b.kept = b.refs[:0], false
+	clear(b.madeNamespaces)
+	clear(b.madeInterfaces)
+	clear(b.madeLinks)
+	b.madeNamespaces, b.madeInterfaces, b.madeLinks = b.madeNamespaces[:0], b.madeInterfaces[:0], b.madeLinks[:0]
+}
+
+func (b *Builder) of(key index.Address, several bool) *verdict.Case {
+	f := b.facts
+	b.reset()
+	a := key.Addr()
+	old := &b.c
+	b.c = verdict.Case{
+		Address: a, Now: f.now(), Claims: old.Claims[:0], Stations: old.Stations[:0], Namespaces: old.Namespaces[:0],
+		Nodes: old.Nodes[:0], Answers: old.Answers[:0],
+	}
+	c := &b.c
+	if f.Followed {
+		c.InPodCIDR, c.PodsKnownUntil = f.Kubernetes.InPodCIDR(a), f.Kubernetes.KnownUntil()
+	}
+	for r := range f.addresses.all(key) {
+		n := f.nodes[r.node()]
+		for i := range n.same(r.index()) {
+			c.Claims = append(c.Claims, b.claim(n, i))
+			b.refs = append(b.refs, refOf(n.number, i))
+		}
+	}
+	several = several || b.several()
+	booked := f.allocations[key]
+	c.Pools = b.covering(a, booked)
+	b.addStations()
+	b.addNamespaces()
+	b.addAnswers()
+	for _, al := range booked {
+		c.Allocations = append(c.Allocations, verdict.AllocationFacts{
+			Allocation: &al.Allocation, Object: f.podNamed(al.Namespace, al.Pod),
+			Sandbox: al.ContainerID != "" && f.sandbox(al.ContainerID),
+			Covered: al.Node != "" && several && f.covered(al.Node),
+		})
+	}
+	if several || len(c.Allocations) > 0 {
+		c.Covered = f.coveredAll()
+	}
+	b.addNodes(several)
+	return c
+}
+
+func (f *reader) podNamed(namespace, name string) *verdict.PodObject {
+	if !f.Followed {
+		return nil
+	}
+	return f.Kubernetes.PodNamed(namespace, name)
+}
+
+// refOf returns which record a claim of the case is of.
+func (b *Builder) refOf(c *verdict.Claim) ref { return b.refs[slices.Index(b.c.Claims, c)] }
+
+// Refs returns which records some claims of the last case are of.
+func (b *Builder) Refs(claims []*verdict.Claim) []Ref {
+	refs := make([]Ref, 0, len(claims))
+	for i, c := range b.c.Claims {
+		if slices.Contains(claims, c) {
+			refs = append(refs, b.refs[i])
+		}
+	}
+	return refs
+}
+
+// claim makes the record of a claim.
+func (b *Builder) claim(n *Node, i uint32) *verdict.Claim {
+	one := n.claims.at(i)
+	out := b.claims.next()
+	*out = verdict.Claim{
+		Interface: b.iface(n, one.port), Kind: one.kind, Routed: one.routed, PrefixLength: one.prefix, Flags: one.flags, Count: one.count,
+		Network: n.texts.get(one.network), First: one.first, Last: one.last, AssignedAt: one.assigned, Begun: one.begun, Seen: one.seen,
+	}
+	if one.wire == 0 {
+		out.Read = one.mark
+		return out
+	}
+	w := n.wires.at(one.wire)
+	out.Before = one.mark
+	out.Read = one.begun
+	out.MAC, out.Source = n.texts.macOf(n.hardware.at(w.hardware).mac), n.texts.macOf(w.source)
+	out.VLAN, out.InnerVLAN, out.NoOverride = w.vlan, w.inner, w.noOverride
+	if w.link != 0 {
+		out.Link = b.link(n, w.link)
+	}
+	return out
+}
+
+func (b *Builder) iface(n *Node, i uint32) *verdict.Interface {
+	if rec := findMade(b.madeInterfaces, n, i); rec != nil {
+		return rec
+	}
+	one := n.interfaces.at(i)
+	var l *verdict.Link
+	if one.link != 0 {
+		l = b.link(n, one.link)
+	}
+	rec := n.fillInterface(i, b.namespace(n, one.namespace), l, b.interfaces.next())
+	b.madeInterfaces = append(b.madeInterfaces, made[*verdict.Interface]{n, i, rec})
+	return rec
+}
+
+func (b *Builder) namespace(n *Node, ns uint32) *verdict.Namespace {
+	if rec := findMade(b.madeNamespaces, n, ns); rec != nil {
+		return rec
+	}
+	rec := n.fillNamespace(ns, b.namespaces.next())
+	b.madeNamespaces = append(b.madeNamespaces, made[*verdict.Namespace]{n, ns, rec})
+	return rec
+}
+
+func (b *Builder) link(n *Node, l uint32) *verdict.Link {
+	if rec := findMade(b.madeLinks, n, l); rec != nil {
+		return rec
+	}
+	rec := n.fillLink(l, b.links.next())
+	b.madeLinks = append(b.madeLinks, made[*verdict.Link]{n, l, rec})
+	return rec
+}
+
+// wired reports whether a claim was not made by a kernel.
+func wired(c *verdict.Claim) bool { return c.Kind != verdict.Assigned && c.Kind != verdict.DADFailed }
+
+// several reports whether claims of the address may be of several owners.
+func (b *Builder) several() bool {
+	claims := b.c.Claims
+	if len(claims) == 0 {
+		return false
+	}
+	first := claims[0]
+	for _, c := range claims {
+		if !wired(c) {
+			first = c
+			break
+		}
+	}
+	for _, c := range claims {
+		switch {
+		case c.Kind == verdict.DADFailed, !wired(c) && c.Interface.Namespace.ID != first.Interface.Namespace.ID:
+			return true
+		case wired(c) && (!wired(first) && c.MAC != first.Interface.MAC || wired(first) && c.MAC != first.MAC):
+			return true
+		}
+	}
+	return false
+}
+
+// addStations adds the interfaces that have a hardware address which a claim names.
+func (b *Builder) addStations() {
+	f, c := b.facts, &b.c
+	type station struct {
+		node *Node
+		mac  mac
+	}
+	var some [8]station
+	looked := some[:0]
+	add := func(n *Node, m mac) {
+		if m.form == noMAC || slices.Contains(looked, station{n, m}) {
+			return
+		}
+		first := n.holder(m)
+		if first == 0 {
+			return
+		}
+		looked = append(looked, station{n, m})
+		for i := first; i != 0; i = n.interfaces.at(i).alike {
+			c.Stations = append(c.Stations, b.iface(n, i))
+		}
+	}
+	for k, claim := range c.Claims {
+		if wired(claim) {
+			n := f.nodes[b.refs[k].node()]
+			w := n.wires.at(n.claims.at(b.refs[k].index()).wire)
+			add(n, n.hardware.at(w.hardware).mac)
+			add(n, w.source)
+		}
+	}
+	var found []ref
+	for _, claim := range c.Claims {
+		if !wired(claim) || claim.Link == nil || claim.Link.Domain == nil || claim.MAC.Shared() {
+			continue
+		}
+		m := mac{form: sixBytes}
+		copy(m.bytes[:], claim.MAC)
+		for n, i := range f.abroadOf(m.bytes) {
+			j := n.joints[n.interfaces.at(i).link]
+			if j.Domain(topology.BySight) != claim.Link.Domain || slices.Contains(found, refOf(n.number, i)) || slices.Contains(looked, station{n, m}) {
+				continue
+			}
+			found = append(found, refOf(n.number, i))
+			c.Stations = append(c.Stations, b.iface(n, i))
+		}
+	}
+}
+
+// addNamespaces adds the namespaces of claims and those behind the ports that frames entered by.
+func (b *Builder) addNamespaces() {
+	f, c := b.facts, &b.c
+	add := func(ns *verdict.Namespace, behind bool) {
+		if slices.ContainsFunc(c.Namespaces, func(f verdict.NamespaceFacts) bool { return f.Record == ns.Record && f.Node == ns.Node }) {
+			return
+		}
+		facts := verdict.NamespaceFacts{Namespace: ns, Pod: f.PodObject(ns)}
+		if behind {
+			facts.Nested = ns.Netns != "" && len(f.places[NodeID{Boot: ns.Node.Boot, Netns: ns.Netns}]) > 0
+		}
+		if facts.Pod != nil || behind {
+			c.Namespaces = append(c.Namespaces, facts)
+		}
+	}
+	for k, claim := range c.Claims {
+		if peer := claim.Interface.Peer; wired(claim) && peer != 0 {
+			n := f.nodes[b.refs[k].node()]
+			if ns := n.namespace(peer); ns != 0 {
+				add(b.namespace(n, ns), true)
+			}
+		}
+	}
+	if !f.Followed {
+		return
+	}
+	for _, claim := range c.Claims {
+		add(claim.Interface.Namespace, false)
+	}
+	for _, i := range c.Stations {
+		add(i.Namespace, false)
+	}
+}
+
+// addAnswers adds what senders answer for. That an interface has the hardware address need not tell
+// who the sender is: several may have it by design.
+func (b *Builder) addAnswers() {
+	f, c := b.facts, &b.c
+	for k, claim := range c.Claims {
+		n := f.nodes[b.refs[k].node()]
+		if claim.Link == nil || claim.Kind != verdict.Answered || !f.onlyAnswered(n, b.refs[k].index()) {
+			continue
+		}
+		a := verdict.Answer{Link: claim.Link.Key(), MAC: claim.MAC}
+		if !slices.ContainsFunc(c.Answers, func(other verdict.Answer) bool { return other.Link == a.Link && other.MAC == a.MAC }) {
+			w := n.wires.at(n.claims.at(b.refs[k].index()).wire)
+			a.Addresses, a.Owners = f.answers(n, w.link, w.hardware)
+			c.Answers = append(c.Answers, a)
+		}
+	}
+}
+
+// answers counts the addresses that a hardware address only ever answered for on a link, and
+// the owners that have one of them by their kernels. It stops where that tells a proxy.
+func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
+	var answered []index.Address
+	var owned []string
+	for c := range n.by(hw) {
+		one := n.claims.at(c)
+		if n.wires.at(one.wire).link != l || slices.Contains(answered, one.addr) || !f.onlyAnswered(n, c) {
+			continue
+		}
+		answered = append(answered, one.addr)
+		if id := f.assignee(one.addr); id != "" && !slices.Contains(owned, id) {
+			owned = append(owned, id)
+		}
+		if len(answered) >= verdict.ManyAnswers || len(owned) >= verdict.SeveralOwned {
+			break
+		}
+	}
+	return len(answered), len(owned)
+}
+
+// weak reports what Claim.Weak does.
+func (n *Node) weak(c uint32) bool {
+	w := n.wires.at(n.claims.at(c).wire)
+	return w.source.form != noMAC || w.noOverride || n.texts.macOf(n.hardware.at(w.hardware).mac).Group()
+}
+
+// onlyAnswered reports whether a claim is an answer, and its sender never claimed the address
+// unasked on that link.
+func (f *reader) onlyAnswered(n *Node, c uint32) bool {
+	one := n.claims.at(c)
+	if one.kind != verdict.Answered || n.weak(c) {
+		return false
+	}
+	w := n.wires.at(one.wire)
+	for k := range n.same(f.addresses.of(one.addr, n.number)) {
+		other := n.claims.at(k)
+		if other.kind != verdict.Announced && other.kind != verdict.Used {
+			continue
+		}
+		if o := n.wires.at(other.wire); o.hardware == w.hardware && o.link == w.link && !n.weak(k) {
+			return false
+		}
+	}
+	return true
+}
+
+// assignee is an owner that has an address by its kernel: the first by id;
+// empty for none.
+func (f *reader) assignee(a index.Address) (id string) {
+	for r := range f.addresses.all(a) {
+		n := f.nodes[r.node()]
+		for c := range n.same(r.index()) {
+			one := n.claims.at(c)
+			at := n.interfaces.at(one.port)
+			if one.kind != verdict.Assigned || at.attachment == verdict.Local || at.attachment == verdict.Private {
+				continue
+			}
+			if other := n.idOf(at.namespace); id == "" || other < id {
+				id = other
+			}
+		}
+	}
+	return id
+}
+
+// addNodes adds the facts about the nodes of claims, of stations and of pools.
+func (b *Builder) addNodes(several bool) {
+	f, c := b.facts, &b.c
+	add := func(rec *verdict.Node, pool bool) {
+		if slices.ContainsFunc(c.Nodes, func(f verdict.NodeFacts) bool { return f.Node == rec.Key() }) {
+			return
+		}
+		facts := verdict.NodeFacts{Node: rec.Key(), InPodCIDR: c.InPodCIDR && f.Kubernetes.InPodCIDROf(rec.Name, c.Address)}
+		if pool && len(c.Allocations) > 0 {
+			facts.Covered = f.covered(rec.Name)
+		}
+		if several {
+			if n := f.Node(rec); n != nil {
+				for _, p := range n.Pools {
+					facts.Pools = append(facts.Pools, &p.Rec)
+				}
+				facts.Subnets = n.Subnets()
+			}
+		}
+		if facts.InPodCIDR || facts.Covered || len(facts.Pools)+len(facts.Subnets) > 0 {
+			c.Nodes = append(c.Nodes, facts)
+		}
+	}
+	for _, p := range c.Pools {
+		if p.Node != nil {
+			add(p.Node, true)
+		}
+	}
+	if !several && !c.InPodCIDR {
+		return
+	}
+	for _, claim := range c.Claims {
+		add(claim.Node(), false)
+	}
+	for _, i := range c.Stations {
+		add(i.Namespace.Node, false)
+	}
+}

@@ -1,0 +1,439 @@
+package facts
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Here is how records change. Addresses are touched before anything changes that they depend on.
+
+// ending says how claims end.
+type ending struct {
+	// late is how long ago the agent heard of it.
+	late time.Duration
+	// sweeping is set if a snapshot did not have them.
+	sweeping bool
+}
+
+// setNamespace enters a namespace, or what is said of it now, and returns it.
+func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.Who, intended string) uint32 {
+	next := namespace{record: record}
+	n.setNetns(&next, netns, n.Rec.Epoch)
+	next.who, next.intended = n.texts.put(string(who)), n.texts.put(intended)
+	ns := n.namespace(record)
+	// A namespace whose inode became known is the same one by a better id. Any
+	// other id says that the number now means another one: a new epoch.
+	if ns != 0 {
+		old := n.namespaces.at(ns)
+		same := old.flags == next.flags && old.number == next.number && old.netns == next.netns
+		nameless := !old.flags.has(inode) && old.netns == 0 && old.number == n.Rec.Epoch
+		if !same && !nameless {
+			f.endNamespace(n, ns)
+			ns = 0
+		}
+	}
+	if ns == 0 {
+		f.touchPorts(n, record)
+		next.since = f.now()
+		ns = n.namespaces.add(next)
+		n.byRecord.put(hashRecord(record), ns, n.hashOfNamespace)
+		f.listPod(n, ns)
+		f.Listener.MayLack(n, record)
+	} else if old := n.namespaces.at(ns); old.number != next.number || old.netns != next.netns || old.flags != next.flags ||
+		old.who != next.who || old.intended != next.intended {
+		f.touchPorts(n, record)
+		for i := range n.inside(ns) {
+			f.touchInterface(n, i)
+			f.interfaceChanged(n, i)
+			if f.meets(n, i) {
+				f.lookAgain(n.interfaces.at(i).mac.bytes)
+			}
+		}
+		f.Listener.MayLack(n, record) // by the identity of before
+		f.unlistPod(n, ns)
+		old.number, old.netns, old.flags, old.who, old.intended = next.number, next.netns, next.flags, next.who, next.intended
+		f.listPod(n, ns)
+		f.Listener.MayLack(n, record)
+	}
+	n.namespaces.at(ns).sweep = n.sweep
+	return ns
+}
+
+// touchPorts touches all that entered by a namespace's own port.
+func (f *editor) touchPorts(n *Node, record uint32) {
+	for _, i := range n.ports(record) {
+		f.touchClaims(n, i)
+	}
+}
+
+// touchClaims touches the claims on an interface.
+func (f *editor) touchClaims(n *Node, i uint32) {
+	for c := range n.on(i) {
+		f.touch(n.claims.at(c).addr)
+	}
+}
+
+// touchInterface touches all that is judged by an interface.
+func (f *editor) touchInterface(n *Node, i uint32) {
+	f.touchClaims(n, i)
+	if one := n.interfaces.at(i); one.mac.form != noMAC {
+		f.touchNamed(n, one.mac)
+		f.touchAbroad(n, i)
+	}
+}
+
+// touchNamed touches all that frames with a MAC claimed, or that a MAC sent.
+func (f *editor) touchNamed(n *Node, m mac) {
+	for _, c := range n.sources[n.texts.macOf(m)] {
+		f.touch(n.claims.at(c).addr)
+	}
+	if hw := n.hardwareOf(m); hw != 0 {
+		f.touchBy(n, hw)
+	}
+}
+
+func (f *editor) endNamespace(n *Node, ns uint32) { f.endNamespaceOf(n, ns, ending{}) }
+
+// endNamespaceOf ends a namespace with its interfaces and claims, and with what
+// entered by its port: otherwise that would look like a stranger's for a moment.
+func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
+	record := n.namespaces.at(ns).record
+	for i := range n.inside(ns) { // while it is known whose the frames with their MACs are
+		f.endClaims(n, i, how)
+	}
+	for i := range n.inside(ns) {
+		f.endInterfaceOf(n, i, how)
+	}
+	if record != verdict.OwnRecord {
+		for _, port := range n.ports(record) {
+			for _, c := range slices.Collect(n.on(port)) {
+				if n.claims.has(c) && n.claims.at(c).wire != 0 { // others end with it
+					f.end(n, c, how)
+				}
+			}
+		}
+	}
+	f.Listener.MayLack(n, record)
+	f.unlistPod(n, ns)
+	f.charge(n, &n.namespaces.at(ns).cost, 0, true)
+	n.byRecord.remove(hashRecord(record), ns, n.hashOfNamespace)
+	n.namespaces.remove(ns)
+}
+
+// named is the node's link of a name, made where it is not known yet.
+func (n *Node) namedLink(name string) uint32 {
+	if l := n.link(name); l != 0 {
+		return l
+	}
+	l := n.links.add(link{name: n.texts.put(name)})
+	n.byName.put(hashText(name), l, n.hashOfLink)
+	return l
+}
+
+// dropLink forgets a link that nothing uses and that no record is of.
+func (f *editor) dropLink(n *Node, l uint32) {
+	one := n.links.at(l)
+	if one.flags.has(known) || one.users > 0 {
+		return
+	}
+	f.leaveDomains(n, l)
+	if j := n.joints[l]; j != nil {
+		j.Ended = true
+		delete(n.joints, l)
+	}
+	n.byName.remove(n.hashOfLink(l), l, n.hashOfLink)
+	n.links.remove(l)
+}
+
+// setLink enters a link, or what is said of it now.
+func (f *editor) setLink(n *Node, name string, kind verdict.LinkKind, isRouted bool) uint32 {
+	l := n.namedLink(name)
+	one := n.links.at(l)
+	one.flags.set(known, true)
+	one.sweep = n.sweep
+	if one.kind != kind || one.flags.has(routed) != isRouted {
+		f.changeLink(n, l, func() {
+			one.kind = kind
+			one.flags.set(routed, isRouted)
+		})
+	}
+	return l
+}
+
+func (f *editor) endLink(n *Node, l uint32) {
+	one := n.links.at(l)
+	one.flags.set(known, false)
+	f.charge(n, &one.cost, 0, true)
+	f.leaveDomains(n, l)
+	if one.users > 0 && (one.kind != 0 || one.flags.has(routed)) {
+		f.changeLink(n, l, func() {
+			one.kind = 0
+			one.flags.set(routed, false)
+		})
+	}
+	f.dropLink(n, l)
+}
+
+// changeLink changes what is said of a link. That walks the node's tables: links seldom change
+// once something is on them.
+func (f *editor) changeLink(n *Node, l uint32, change func()) {
+	if n.links.at(l).users == 0 {
+		change()
+		return
+	}
+	f.touchLink(n, l)
+	var on []uint32
+	for i := range n.interfaces.all {
+		if n.interfaces.at(i).link == l {
+			on = append(on, i)
+			f.leaveAbroad(n, i)
+		}
+	}
+	change()
+	for _, i := range on {
+		f.enterAbroad(n, i)
+	}
+}
+
+// touchLink touches all that is on a link.
+func (f *editor) touchLink(n *Node, l uint32) {
+	if n.links.at(l).users == 0 {
+		return
+	}
+	for i := range n.interfaces.all {
+		if n.interfaces.at(i).link == l {
+			f.touchInterface(n, i)
+		}
+	}
+	for c := range n.claims.all {
+		if one := n.claims.at(c); one.wire != 0 && n.wires.at(one.wire).link == l {
+			f.touch(one.addr)
+		}
+	}
+}
+
+// setInterface enters an interface, or what is said of it now: old is 0 for a new one.
+func (f *editor) setInterface(n *Node, old uint32, next iface, linkName string) uint32 {
+	if linkName != "" {
+		next.link = n.namedLink(linkName)
+	}
+	i := old
+	if i == 0 {
+		record := n.namespaces.at(next.namespace).record
+		i = n.interfaces.add(iface{namespace: next.namespace, index: next.index})
+		n.byIndex.put(hashIndex(record, next.index), i, n.hashOfInterface)
+		n.enterInside(i)
+	}
+	one := n.interfaces.at(i)
+	before := *one
+	if before.link != next.link || before.name != next.name || before.host != next.host || before.vrf != next.vrf || before.kind != next.kind ||
+		before.mac != next.mac || before.peer != next.peer || before.attachment != next.attachment || before.flags != next.flags {
+		f.replaceInterface(n, i, &next)
+	}
+	n.interfaces.at(i).sweep = n.sweep
+	return i
+}
+
+// enterInside and leaveInside list an interface with its namespace.
+func (n *Node) enterInside(i uint32) {
+	one := n.interfaces.at(i)
+	ns := n.namespaces.at(one.namespace)
+	if one.after = ns.ifaces; one.after != 0 {
+		n.interfaces.at(one.after).before = i
+	}
+	ns.ifaces = i
+}
+
+func (n *Node) leaveInside(i uint32) {
+	one := n.interfaces.at(i)
+	if one.before != 0 {
+		n.interfaces.at(one.before).after = one.after
+	} else {
+		n.namespaces.at(one.namespace).ifaces = one.after
+	}
+	if one.after != 0 {
+		n.interfaces.at(one.after).before = one.before
+	}
+}
+
+// leadsOut reports whether what is on a bridge with a port meets what is outside of the node.
+func (n *Node) leadsOut(i uint32) bool {
+	one := n.interfaces.at(i)
+	return one.flags.has(uplink) || n.texts.get(one.kind) == "vlan"
+}
+
+// replaceInterface puts what is said now of an interface in the place of what was.
+func (f *editor) replaceInterface(n *Node, i uint32, next *iface) {
+	f.touchInterface(n, i)
+	f.interfaceChanged(n, i)
+	if next.mac.form != noMAC {
+		f.touchNamed(n, next.mac)
+	}
+	f.unlistHardware(n, i)
+	one := n.interfaces.at(i)
+	uplinkChanged := one.flags.has(uplink) != next.flags.has(uplink)
+	if uplinkChanged {
+		for c := range n.on(i) {
+			f.unlistSighting(n, c)
+		}
+	}
+	oldLink := one.link
+	if oldLink != next.link && next.link != 0 {
+		n.links.at(next.link).users++
+	}
+	one.link, one.peer, one.name, one.host, one.vrf, one.kind = next.link, next.peer, next.name, next.host, next.vrf, next.kind
+	one.mac, one.attachment, one.flags = next.mac, next.attachment, next.flags
+	if oldLink != next.link && oldLink != 0 {
+		n.links.at(oldLink).users--
+		f.dropLink(n, oldLink)
+	}
+	f.touchNeighbours(n, i)
+	if one.mac.form != noMAC {
+		n.enterHolder(i)
+		f.enterAbroad(n, i)
+	}
+	if uplinkChanged {
+		for c := range n.on(i) {
+			f.listSighting(n, c)
+			f.sighted(refOf(n.number, c))
+		}
+	}
+}
+
+// interfaceChanged tells what else depends on an interface, before it changes.
+func (f *editor) interfaceChanged(n *Node, i uint32) {
+	f.Listener.RangesChanged(n)
+	record := n.namespaces.at(n.interfaces.at(i).namespace).record
+	if record == verdict.OwnRecord {
+		f.touchDisputes(n)
+	} else {
+		f.Listener.MayLack(n, record)
+	}
+}
+
+// unlistHardware takes an interface out of what is found by its MAC.
+func (f *editor) unlistHardware(n *Node, i uint32) {
+	one := n.interfaces.at(i)
+	if one.mac.form == noMAC {
+		return
+	}
+	f.touchNamed(n, one.mac)
+	f.touchNeighbours(n, i)
+	f.leaveAbroad(n, i)
+	n.leaveHolder(i)
+	one.mac = mac{}
+}
+
+func (f *editor) endInterface(n *Node, i uint32) { f.endInterfaceOf(n, i, ending{}) }
+
+// endInterfaceOf ends an interface with the claims on it.
+func (f *editor) endInterfaceOf(n *Node, i uint32, how ending) {
+	f.endClaims(n, i, how)
+	f.interfaceChanged(n, i)
+	f.unlistHardware(n, i)
+	one := n.interfaces.at(i)
+	if l := one.link; l != 0 {
+		n.links.at(l).users--
+		one.link = 0
+		f.dropLink(n, l)
+	}
+	f.charge(n, &one.cost, 0, true)
+	n.leaveInside(i)
+	n.byIndex.remove(n.hashOfInterface(i), i, n.hashOfInterface)
+	n.interfaces.remove(i)
+}
+
+// endClaims ends the claims on an interface.
+func (f *editor) endClaims(n *Node, i uint32, how ending) {
+	for n.interfaces.at(i).claims != 0 {
+		f.end(n, n.interfaces.at(i).claims, how)
+	}
+}
+
+// end ends one claim. When a kernel's word on a holding ends, so do the wire's
+// sightings of that owner: nobody will take them back.
+func (f *editor) end(n *Node, c uint32, how ending) {
+	one := *n.claims.at(c)
+	item := f.touch(one.addr)
+	if one.wire != 0 {
+		f.unlist(n, c)
+		return
+	}
+	id := n.idOf(n.interfaces.at(one.port).namespace)
+	mac := n.texts.macOf(n.interfaces.at(one.port).mac)
+	last, there := true, false // there: the holder has it by the same hardware address
+	for r := range f.addresses.all(one.addr) {
+		other := f.nodes[r.node()]
+		for k := range other.same(r.index()) {
+			claim := other.claims.at(k)
+			if claim.wire == 0 && (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id {
+				last = false
+				there = there || f.meets(other, claim.port) && other.texts.macOf(other.interfaces.at(claim.port).mac) == mac
+			}
+		}
+	}
+	var tomb verdict.MAC
+	if !there && f.meets(n, one.port) {
+		tomb = mac
+	}
+	f.unlist(n, c)
+	if tomb != "" {
+		f.bury(n, one.addr, tomb, how.late)
+	}
+	if !last {
+		return
+	}
+	for _, sighting := range item.sightings {
+		r := sighting.claim
+		by := f.nodes[r.node()]
+		if sighting.owner != id || by == nil || !by.claims.has(r.index()) {
+			continue
+		}
+		seen := by.claims.at(r.index())
+		if seen.addr != one.addr || seen.wire == 0 {
+			continue // another one is in its place
+		}
+		if by == n && how.sweeping && seen.sweep == n.sweep {
+			continue
+		}
+		mac := by.texts.macOf(by.hardware.at(by.wires.at(seen.wire).hardware).mac)
+		f.unlist(by, r.index())
+		if by != n {
+			f.bury(n, one.addr, mac, how.late)
+		}
+	}
+}
+
+// attributed returns the claims of the wire that the owners of an address are known by, if a kernel
+// has the address, too. It leaves out those that the address was not judged with yet.
+func (f *editor) attributed(a index.Address) (sightings []sighting) {
+	kernel, seen := false, false
+	for r := range f.addresses.all(a) {
+		n := f.nodes[r.node()]
+		for c := range n.same(r.index()) {
+			if at := n.claims.at(c).wire; at == 0 {
+				kernel = true
+			} else {
+				seen = seen || !n.wires.at(at).isNew()
+			}
+		}
+	}
+	if !kernel || !seen {
+		return nil
+	}
+	b := f.scratch
+	judged := f.Policy.Judge(b.of(a, false))
+	for i := range judged.Owners {
+		for _, claim := range judged.Owners[i].Claims {
+			r := b.refOf(claim)
+			n := f.nodes[r.node()]
+			if at := n.claims.at(r.index()).wire; at != 0 && !n.wires.at(at).isNew() {
+				sightings = append(sightings, sighting{judged.Owners[i].ID, r})
+			}
+		}
+	}
+	return sightings
+}

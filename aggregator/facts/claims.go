@@ -1,0 +1,306 @@
+package facts
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// claimKey is what makes a claim on one interface the same claim.
+type claimKey struct {
+	kind            verdict.Evidence
+	mac             mac
+	vlan, innerVLAN uint16
+	noOverride      bool
+	source          mac
+}
+
+// find returns the claim with a key on a port, among those of an address on the node; 0 for none.
+func (n *Node) find(first, port uint32, key claimKey) uint32 {
+	for c := range n.same(first) {
+		one := n.claims.at(c)
+		if one.port != port || one.kind != key.kind || (one.wire == 0) != (key.mac.form == noMAC) {
+			continue
+		}
+		if one.wire == 0 {
+			return c
+		}
+		w := n.wires.at(one.wire)
+		if n.hardware.at(w.hardware).mac == key.mac && w.vlan == key.vlan && w.inner == key.innerVLAN && w.noOverride == key.noOverride && w.source == key.source {
+			return c
+		}
+	}
+	return 0
+}
+
+// list enters a new claim wherever it is looked for.
+func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkName string, now verdict.Stamp) uint32 {
+	f.touch(a)
+	next := claim{addr: a, port: port, kind: key.kind}
+	next.begun = now
+	if key.mac.form == noMAC {
+		next.mark = now
+	} else {
+		w := wire{source: key.source, vlan: key.vlan, inner: key.innerVLAN, noOverride: key.noOverride, hardware: n.named(key.mac)}
+		w.link = n.interfaces.at(port).link
+		if linkName != "" {
+			w.link = n.namedLink(linkName)
+		}
+		if w.link != 0 {
+			n.links.at(w.link).users++
+		}
+		next.wire = n.wires.add(w)
+		n.wireClaims++
+	}
+	c := n.claims.add(next)
+
+	// On the port.
+	at := n.interfaces.at(port)
+	one := n.claims.at(c)
+	if one.after = at.claims; one.after != 0 {
+		n.claims.at(one.after).before = c
+	}
+	at.claims = c
+	// By its address.
+	one.alike = f.addresses.of(a, n.number)
+	f.addresses.set(a, refOf(n.number, c))
+	// By its MAC.
+	if one.wire != 0 {
+		w := n.wires.at(one.wire)
+		hw := n.hardware.at(w.hardware)
+		if w.after = hw.claims; w.after != 0 {
+			n.wires.at(n.claims.at(w.after).wire).before = c
+		}
+		hw.claims = c
+		hw.count++
+		if source := n.texts.macOf(w.source); source != "" {
+			if n.sources == nil {
+				n.sources = make(map[verdict.MAC][]uint32)
+			}
+			n.sources[source] = append(n.sources[source], c)
+		}
+		f.listSighting(n, c)
+	}
+	f.addressed(n, c)
+	f.touchAnswers(n, c, 0)
+	return c
+}
+
+// unlist takes a claim out. Its address is touched before.
+func (f *editor) unlist(n *Node, c uint32) {
+	one := n.claims.at(c)
+	f.touch(one.addr)
+	f.addressed(n, c)
+	f.touchAnswers(n, c, 1)
+	f.charge(n, &one.cost, 0, true)
+
+	at := n.interfaces.at(one.port)
+	if one.before != 0 {
+		n.claims.at(one.before).after = one.after
+	} else {
+		at.claims = one.after
+	}
+	if one.after != 0 {
+		n.claims.at(one.after).before = one.before
+	}
+
+	if first := f.addresses.of(one.addr, n.number); first != c {
+		before := first
+		for n.claims.at(before).alike != c {
+			before = n.claims.at(before).alike
+		}
+		n.claims.at(before).alike = one.alike
+	} else if one.alike != 0 {
+		f.addresses.set(one.addr, refOf(n.number, one.alike))
+	} else {
+		f.addresses.remove(one.addr, n.number)
+	}
+
+	if one.wire != 0 {
+		f.unlistWire(n, c)
+	}
+	n.claims.remove(c)
+}
+
+// unlistWire takes a claim of the wire out of what is found by its MAC and by its link.
+func (f *editor) unlistWire(n *Node, c uint32) {
+	f.unlistSighting(n, c)
+	at := n.claims.at(c).wire
+	w := *n.wires.at(at)
+	hw := n.hardware.at(w.hardware)
+	if w.before != 0 {
+		n.wires.at(n.claims.at(w.before).wire).after = w.after
+	} else {
+		hw.claims = w.after
+	}
+	if w.after != 0 {
+		n.wires.at(n.claims.at(w.after).wire).before = w.before
+	}
+	hw.count--
+	if source := n.texts.macOf(w.source); source != "" {
+		if n.sources[source] = slices.DeleteFunc(n.sources[source], func(other uint32) bool { return other == c }); len(n.sources[source]) == 0 {
+			delete(n.sources, source)
+		}
+	}
+	n.dropHardware(w.hardware)
+	n.wireClaims--
+	n.wires.remove(at)
+	if w.link != 0 {
+		n.links.at(w.link).users--
+		f.dropLink(n, w.link)
+	}
+}
+
+// addressed tells of a node that it, or a pod, has an address more or less.
+func (f *editor) addressed(n *Node, c uint32) {
+	one := n.claims.at(c)
+	at := n.interfaces.at(one.port)
+	if one.wire != 0 {
+		f.spoke(n, at.peer, n.hardware.at(n.wires.at(one.wire).hardware).mac)
+	}
+	if one.kind != verdict.Assigned {
+		return
+	}
+	if at.attachment == verdict.Own || one.network != 0 {
+		f.Listener.RangesChanged(n)
+	}
+	if ns := n.namespaces.at(at.namespace); ns.record != verdict.OwnRecord {
+		f.Listener.MayLack(n, ns.record)
+	} else {
+		f.touchDisputes(n)
+	}
+}
+
+// spoke tells that the namespaces that may have sent a frame may have, or lack, an address that was
+// meant for them: the one behind the port that it entered by, and those that have its MAC, on
+// whatever node.
+func (f *editor) spoke(n *Node, behind uint32, m mac) {
+	if behind != 0 {
+		f.Listener.MayLack(n, behind)
+	}
+	for i := n.holder(m); i != 0; i = n.interfaces.at(i).alike {
+		f.Listener.MayLack(n, n.namespaces.at(n.interfaces.at(i).namespace).record)
+	}
+	if m.form == sixBytes {
+		for by, i := range f.abroadOf(m.bytes) {
+			f.Listener.MayLack(by, by.namespaces.at(by.interfaces.at(i).namespace).record)
+		}
+	}
+}
+
+// fewAnswers is up to how many claims of one MAC are looked at again after
+// another one: whether a sender with more is a proxy is known.
+const fewAnswers = 4 * verdict.ManyAnswers
+
+// touchAnswers touches the other addresses that a host answers for, when it answers for one more
+// or less, or a kernel says that it has that one: both tell a proxy. leaving is 1 for a claim that
+// ends.
+func (f *editor) touchAnswers(n *Node, c, leaving uint32) {
+	one := n.claims.at(c)
+	if one.wire == 0 {
+		for r := range f.addresses.all(one.addr) {
+			other := f.nodes[r.node()]
+			for k := range other.same(r.index()) {
+				claim := other.claims.at(k)
+				if claim.wire == 0 {
+					continue
+				}
+				hw := other.wires.at(claim.wire).hardware
+				f.spoke(other, other.interfaces.at(claim.port).peer, other.hardware.at(hw).mac)
+				if claim.kind == verdict.Answered && other.hardware.at(hw).count <= fewAnswers {
+					f.touchBy(other, hw)
+				}
+			}
+		}
+		return
+	}
+	hw := n.wires.at(one.wire).hardware
+	if count := n.hardware.at(hw).count - leaving; count <= fewAnswers { // one that is left may be no proxy's any more
+		f.touchBy(n, hw)
+	}
+}
+
+// touchBy touches the addresses that claims with a MAC name. They may be of others than the
+// namespaces behind their ports from now on.
+func (f *editor) touchBy(n *Node, hw uint32) {
+	for c := range n.by(hw) {
+		one := n.claims.at(c)
+		f.touch(one.addr)
+		if peer := n.interfaces.at(one.port).peer; peer != 0 {
+			f.Listener.MayLack(n, peer)
+		}
+	}
+}
+
+// moveClaimLink follows a port to another link.
+func (f *editor) moveClaimLink(n *Node, c uint32, linkName string) {
+	one := n.claims.at(c)
+	if one.wire == 0 || linkName == "" {
+		return
+	}
+	w := n.wires.at(one.wire)
+	old := w.link
+	if old != 0 && n.texts.get(n.links.at(old).name) == linkName {
+		return
+	}
+	f.touch(one.addr)
+	w.link = n.namedLink(linkName)
+	n.links.at(w.link).users++
+	if old != 0 {
+		n.links.at(old).users--
+		f.dropLink(n, old)
+	}
+}
+
+// How far a claim of the wire was judged.
+const (
+	never uint32 = iota
+	plainly
+	otherwise
+)
+
+func (w *wire) isSettled() bool { return atomic.LoadUint32(&w.judged) == plainly }
+func (w *wire) isNew() bool     { return atomic.LoadUint32(&w.judged) == never }
+
+// Settle notes that an address was judged, and whether it has one plain owner: nothing is judged then when the wire shows
+// it once more. The caller holds the lock for reading, and is the only one that judges the
+// address.
+func (f *editor) Settle(a index.Address, plain bool) {
+	is := otherwise
+	if plain {
+		is = plainly
+	}
+	for r := range f.addresses.all(a) {
+		n := f.nodes[r.node()]
+		for c := range n.same(r.index()) {
+			if at := n.claims.at(c).wire; at != 0 {
+				atomic.StoreUint32(&n.wires.at(at).judged, is)
+			}
+		}
+	}
+}
+
+// Expire ends claims of the wire that are too old to be kept, after an address was judged.
+func (f *editor) Expire(item *Item, claims []Ref) {
+	b := newBatch()
+	f.piece(b, func() {
+		again := f.touch(item.Address)
+		again.Before, again.Derived = item.Before, item.Derived
+		again.Vanished = append(item.Vanished, again.Vanished...)
+		again.At, again.Residence, again.Pods, again.Retell = item.At, item.Residence, item.Pods, item.Retell
+		now := f.now()
+		for _, r := range claims {
+			n := f.nodes[r.node()]
+			if n == nil || !n.claims.has(r.index()) {
+				continue
+			}
+			one := n.claims.at(r.index())
+			if one.addr == item.Address && one.wire != 0 && one.seen.Add(2*f.Policy.StaleAfter) <= now {
+				f.unlist(n, r.index())
+			}
+		}
+	})
+	f.close(b)
+}

@@ -1,0 +1,469 @@
+package facts
+
+import (
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// What one node may report at most: an agent that counts wrongly must not take
+// the memory of all.
+const (
+	MaxClaims     = 250_000 // kernel claims, and as many wire claims
+	MaxInterfaces = 100_000
+	MaxNamespaces = 50_000
+	MaxLinks      = 100_000
+	MaxProblems   = 256
+	maxNodes      = 20_000
+	maxOfOneName  = 16                            // nodes that one agent says it is: it may be booted often
+	maxSeconds    = math.MaxInt64 / 1_000_000_000 // of a stamp: in the year 2262
+)
+
+// TooMany is the error for an agent that reports more than a node may.
+func TooMany(what, limit string) error {
+	return status.Errorf(codes.ResourceExhausted,
+		"the agent reports too many %s: the limit is %s for one node; exclude interfaces that are not to be watched", what, limit)
+}
+
+// Known is a number of the contract; 0 for one that a newer agent may send.
+func Known[E ~int32, T ~uint8](number E, last T) T {
+	if number < 0 || number > E(last) {
+		return 0
+	}
+	return T(number)
+}
+
+// Stamp is a time of an agent; 0 where it is none, or one that no clock shows.
+func Stamp(t *timestamppb.Timestamp) verdict.Stamp {
+	if t.GetSeconds() < 0 || t.GetSeconds() >= maxSeconds || t.GetNanos() < 0 || t.GetNanos() >= 1e9 {
+		return 0
+	}
+	return verdict.Stamp(t.GetSeconds()*1e9 + int64(t.GetNanos()))
+}
+
+// FromKernel reports whether a record says what a kernel has, not what the wire shows.
+func FromKernel(rec *pb.ClaimRecord) bool {
+	return rec.GetKind() == pb.Evidence_ASSIGNED || rec.GetKind() == pb.Evidence_DAD_FAILED
+}
+
+// kernelClaims is how many claims more a message may make its kernels have.
+func kernelClaims(m *pb.ReportRequest) (n int) {
+	for _, c := range m.GetClaims() {
+		if FromKernel(c) && !c.GetGone() {
+			n++
+		}
+	}
+	return n
+}
+
+// residence is how long the slowest claim of a message was in the agent.
+func residence(m *pb.ReportRequest) (longest time.Duration) {
+	for _, c := range m.GetClaims() {
+		if !c.GetGone() {
+			longest = max(longest, c.GetResidence().AsDuration())
+		}
+	}
+	return longest
+}
+
+// applying brings messages of a node into its tables, piece by piece. Once another stream has
+// taken the node over, it does nothing more and err is set.
+type applying struct {
+	facts    *Facts
+	node     *Node
+	peer     Peer
+	batch    *Batch
+	snapshot bool
+	// now is the time of the piece under way.
+	now verdict.Stamp
+	err error
+}
+
+// do does one piece.
+func (a *applying) do(what func()) {
+	if a.err != nil {
+		return
+	}
+	a.facts.piece(a.batch, func() {
+		if a.node.Peer != a.peer {
+			a.err = ErrTakenOver
+			return
+		}
+		if a.now == 0 || !a.snapshot {
+			a.now = a.facts.now()
+		}
+		what()
+	})
+}
+
+// apply brings one message into the tables.
+func (a *applying) apply(m *pb.ReportRequest) {
+	records := len(m.GetNamespaces()) + len(m.GetLinks()) + len(m.GetInterfaces()) + len(m.GetClaims()) + len(m.GetPools()) + len(m.GetAllocations())
+	claims := m.GetClaims()
+	if a.snapshot {
+		claims = kernelFirst(claims)
+	}
+	if records <= piece {
+		a.do(func() {
+			a.records(m.GetNamespaces(), m.GetLinks(), m.GetInterfaces())
+			a.claims(claims)
+			a.ipam(m.GetPools(), m.GetAllocations())
+			a.status(m.GetStatus())
+		})
+		return
+	}
+	for some := range slices.Chunk(m.GetNamespaces(), piece) {
+		a.do(func() { a.records(some, nil, nil) })
+	}
+	for some := range slices.Chunk(m.GetLinks(), piece) {
+		a.do(func() { a.records(nil, some, nil) })
+	}
+	for some := range slices.Chunk(m.GetInterfaces(), piece) {
+		a.do(func() { a.records(nil, nil, some) })
+	}
+	for some := range slices.Chunk(claims, piece) {
+		a.do(func() { a.claims(some) })
+	}
+	for some := range slices.Chunk(m.GetPools(), piece) {
+		a.do(func() { a.ipam(some, nil) })
+	}
+	for some := range slices.Chunk(m.GetAllocations(), piece) {
+		a.do(func() { a.ipam(nil, some) })
+	}
+	a.do(func() { a.status(m.GetStatus()) })
+}
+
+func (a *applying) records(namespaces []*pb.NamespaceRecord, links []*pb.LinkRecord, interfaces []*pb.InterfaceRecord) {
+	for _, rec := range namespaces {
+		a.namespace(rec)
+	}
+	for _, rec := range links {
+		a.link(rec)
+	}
+	for _, rec := range interfaces {
+		a.iface(rec)
+	}
+}
+
+func (a *applying) claims(claims []*pb.ClaimRecord) {
+	for _, rec := range claims {
+		a.claim(rec)
+	}
+}
+
+func (a *applying) ipam(pools []*pb.PoolRecord, allocations []*pb.AllocationRecord) {
+	for _, rec := range pools {
+		a.facts.applyPool(a.node, rec, a.now)
+	}
+	for _, rec := range allocations {
+		a.facts.applyAllocation(a.node, rec, a.now)
+	}
+}
+
+// kernelFirst reorders claims so that wire claims come last.
+func kernelFirst(claims []*pb.ClaimRecord) []*pb.ClaimRecord {
+	ordered := make([]*pb.ClaimRecord, 0, len(claims))
+	for _, kernel := range []bool{true, false} {
+		for _, c := range claims {
+			if FromKernel(c) == kernel {
+				ordered = append(ordered, c)
+			}
+		}
+	}
+	return ordered
+}
+
+// status stores the status of an agent. Of its ports it keeps only the number.
+func (a *applying) status(rec *pb.StatusRecord) {
+	if rec == nil {
+		return
+	}
+	f, n := a.facts, a.node
+	ports := len(rec.GetPorts())
+	rec.Ports = nil
+	if len(rec.GetProblems()) > MaxProblems {
+		rec.Problems = slices.Clone(rec.GetProblems()[:MaxProblems]) // a slice of the original would keep all of them in memory
+	}
+	if !f.charge(n, &n.statusCost, statusCost*proto.Size(rec), true) {
+		f.refuse(n, "status", false)
+	} else {
+		n.Status, n.Ports = rec, ports
+		f.coverageChanged()
+	}
+	n.Rec.CalicoNodename = n.Status.GetCalicoNodename()
+}
+
+func (a *applying) namespace(rec *pb.NamespaceRecord) {
+	f, n := a.facts, a.node
+	old := n.namespace(rec.GetId())
+	if rec.GetGone() {
+		if old != 0 {
+			f.endNamespace(n, old)
+		}
+		return
+	}
+	if rec.GetId() == 0 || old == 0 && n.namespaces.count >= MaxNamespaces {
+		f.Listener.Dropped("namespace", 1)
+		return
+	}
+	var has int32
+	if old != 0 {
+		has = n.namespaces.at(old).cost
+	}
+	cost := namespaceCostOf(rec)
+	if !f.charge(n, &has, cost, true) {
+		f.refuse(n, "namespace", false)
+		return
+	}
+	if old != 0 {
+		n.namespaces.at(old).cost = has
+	}
+	netns := rec.GetNetns()
+	if rec.GetId() == verdict.OwnRecord && netns == "" {
+		netns = n.ID.Netns
+	}
+	now := f.setNamespace(n, rec.GetId(), netns, who(rec.GetWorkload()), intended(rec.GetIntended()))
+	if now != old { // a replaced namespace has released its charge
+		if old != 0 {
+			has = 0
+			f.charge(n, &has, cost, true)
+		}
+		n.namespaces.at(now).cost = has
+	}
+}
+
+func (a *applying) link(rec *pb.LinkRecord) {
+	f, n := a.facts, a.node
+	old := n.link(rec.GetName())
+	if rec.GetGone() {
+		if old != 0 {
+			f.endLink(n, old)
+		}
+		return
+	}
+	if old == 0 && n.links.count >= MaxLinks {
+		f.Listener.Dropped("link", 1)
+		return
+	}
+	var cost int32
+	if old != 0 {
+		cost = n.links.at(old).cost
+	}
+	if !f.charge(n, &cost, linkCost+textCost(rec.GetName()), true) {
+		f.refuse(n, "link", false)
+		return
+	}
+	l := f.setLink(n, rec.GetName(), Known(rec.GetKind(), verdict.OVSPort), rec.GetRouted())
+	n.links.at(l).cost = cost
+}
+
+// tap is the kind of the interfaces that virtual machines are behind.
+const tap = "tun"
+
+func (a *applying) iface(rec *pb.InterfaceRecord) {
+	f, n := a.facts, a.node
+	old := n.iface(rec.GetNamespace(), rec.GetIndex())
+	if rec.GetGone() {
+		if old != 0 {
+			f.endInterface(n, old)
+		}
+		return
+	}
+	ns := n.namespace(rec.GetNamespace())
+	attachment := Known(rec.GetAttachment(), verdict.Local)
+	if ns == 0 || attachment == 0 || old == 0 && n.interfaces.count >= MaxInterfaces {
+		f.Listener.Dropped("interface", 1)
+		return
+	}
+	var cost int32
+	if old != 0 {
+		cost = n.interfaces.at(old).cost
+	}
+	if !f.charge(n, &cost, interfaceCostOf(rec), true) {
+		f.refuse(n, "interface", false)
+		return
+	}
+	t := &n.texts
+	next := iface{
+		namespace: ns, index: rec.GetIndex(), peer: rec.GetPeerNamespace(), attachment: attachment,
+		name: t.put(rec.GetName()), host: t.put(rec.GetHostInterface()), vrf: t.put(rec.GetVrf()), kind: t.put(rec.GetKind()),
+		mac: t.mac(verdict.MAC(rec.GetMac())),
+	}
+	next.flags.set(uplink, rec.GetUplink())
+	next.flags.set(tapped, rec.GetKind() == tap)
+	i := f.setInterface(n, old, next, rec.GetLink())
+	n.interfaces.at(i).cost = cost
+}
+
+func (a *applying) claim(rec *pb.ClaimRecord) {
+	f, n := a.facts, a.node
+	addr, _ := netip.AddrFromSlice(rec.GetAddress())
+	addr = addr.Unmap()
+	port := n.iface(rec.GetNamespace(), rec.GetIndex())
+	kind := Known(rec.GetKind(), verdict.Believed)
+	if port == 0 {
+		if !rec.GetGone() { // it went with its interface
+			f.Listener.Dropped("claim", 1)
+		}
+		return
+	}
+	kernel := FromKernel(rec)
+	if kind == 0 || addr.IsUnspecified() || addr.IsMulticast() || !kernel && len(rec.GetMac()) == 0 {
+		f.Listener.Dropped("claim", 1)
+		return
+	}
+	if addr.IsLoopback() {
+		return // one in every namespace, compared by nobody
+	}
+	key := claimKey{kind: kind}
+	if !kernel {
+		key = claimKey{
+			kind, n.texts.mac(verdict.MAC(rec.GetMac())), uint16(rec.GetVlan()), uint16(rec.GetInnerVlan()), //nolint:gosec // below 4096
+			rec.GetNoOverride(), n.texts.mac(verdict.MAC(rec.GetSource())),
+		}
+	}
+	at := a.now
+	if rec.GetAge() != nil {
+		at = a.now.Add(-max(0, rec.GetAge().AsDuration()))
+	}
+
+	key128 := index.AddressOf(addr)
+	first := f.addresses.of(key128, n.number)
+	c := n.find(first, port, key)
+	switch {
+	case rec.GetGone():
+		if c != 0 {
+			f.end(n, c, ending{late: max(0, rec.GetResidence().AsDuration())})
+		}
+		return
+	case c == 0 && !kernel && f.isBuried(n, key128, n.texts.macOf(key.mac), at):
+		return // it was seen before its sender gave the address up
+	case c == 0 && !kernel && at.Add(2*f.Policy.StaleAfter) <= a.now:
+		return // it would be too old to be kept
+	case c == 0 && !kernel && !a.snapshot && n.wireClaims >= MaxClaims:
+		f.dropExcess(n, 1)
+		return
+	case c == 0:
+		var cost int32
+		if !f.charge(n, &cost, f.claimCost(n, key128, port, key, rec), kernel) {
+			f.refuse(n, "claim", !kernel)
+			return
+		}
+		c = f.list(n, key128, port, key, rec.GetLink(), a.now)
+		n.claims.at(c).cost = cost
+		a.saw(c, rec, at)
+	default:
+		one := n.claims.at(c)
+		switch {
+		case a.snapshot && one.last == Stamp(rec.GetLastSeen()) && one.count == rec.GetCount() && n.texts.get(one.network) == rec.GetNetwork():
+			// Known, and not seen since.
+			f.moveClaimLink(n, c, rec.GetLink())
+		case !f.charge(n, &one.cost, changedCost(n, c, rec), kernel):
+			f.refuse(n, "claim", !kernel)
+			return
+		case !n.claims.has(c):
+			return // it made room
+		default:
+			f.moveClaimLink(n, c, rec.GetLink())
+			if one.count != rec.GetCount() {
+				a.seenAgain(c)
+			}
+			a.saw(c, rec, at)
+		}
+	}
+	n.claims.at(c).sweep = n.sweep
+}
+
+// seenAgain notes when a claim was known before it is seen again: for a kernel's claim, that the
+// kernel said something just now.
+func (a *applying) seenAgain(c uint32) {
+	one := a.node.claims.at(c)
+	switch {
+	case one.wire != 0:
+		one.mark = one.seen
+	case !a.snapshot:
+		a.facts.touch(one.addr)
+		one.mark = a.now
+	}
+}
+
+// saw takes over what a record says of a claim. When it was seen is reckoned from
+// how long ago that was by the agent's monotonic clock, and never by a wall clock.
+func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
+	f, n := a.facts, a.node
+	one := n.claims.at(c)
+	if same := one.wire != 0 && one.count != 0 && one.routed == rec.GetRouted() && n.wires.at(one.wire).isSettled(); !same {
+		f.touch(one.addr)
+	}
+	one.routed = rec.GetRouted()
+	one.prefix, one.flags, one.count = uint8(rec.GetPrefixLength()), rec.GetFlags(), rec.GetCount() //nolint:gosec // 128 at most
+	one.first, one.last = Stamp(rec.GetFirstSeen()), Stamp(rec.GetLastSeen())
+	one.assigned = Stamp(rec.GetAssignedAt())
+	if n.texts.get(one.network) != rec.GetNetwork() {
+		one.network = n.texts.put(rec.GetNetwork())
+		f.Listener.RangesChanged(n)
+	}
+	one.seen = max(one.seen, at)
+	if one.wire != 0 {
+		one.begun = min(one.begun, one.seen)
+		if n.interfaces.at(one.port).flags.has(uplink) {
+			f.sighted(refOf(n.number, c))
+		}
+	}
+}
+
+// sweepOut ends all that the snapshot did not have.
+func (a *applying) sweepOut() {
+	f, n := a.facts, a.node
+	ends := ending{sweeping: true}
+	sweep := func(some func(from uint32) (uint32, bool)) {
+		for from, more := uint32(1), true; more && a.err == nil; {
+			a.do(func() { from, more = some(from) })
+		}
+	}
+	sweep(func(from uint32) (uint32, bool) {
+		return n.claims.some(from, func(c uint32) {
+			if n.claims.at(c).sweep != n.sweep {
+				f.end(n, c, ends)
+			}
+		})
+	})
+	sweep(func(from uint32) (uint32, bool) {
+		return n.namespaces.some(from, func(ns uint32) {
+			if n.namespaces.at(ns).sweep != n.sweep {
+				f.endNamespaceOf(n, ns, ends)
+			}
+		})
+	})
+	sweep(func(from uint32) (uint32, bool) {
+		return n.interfaces.some(from, func(i uint32) {
+			if n.interfaces.at(i).sweep != n.sweep {
+				f.endInterfaceOf(n, i, ends)
+			}
+		})
+	})
+	sweep(func(from uint32) (uint32, bool) {
+		return n.links.some(from, func(l uint32) {
+			if one := n.links.at(l); one.flags.has(known) && one.sweep != n.sweep {
+				f.endLink(n, l)
+			}
+		})
+	})
+	a.do(func() { f.sweepPools(n) })
+}
+
+// dropExcess counts claims of the wire that a node has no room for.
+func (f *editor) dropExcess(n *Node, claims int) {
+	n.excess += claims
+	f.Listener.Dropped("claim", claims)
+}

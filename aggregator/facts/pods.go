@@ -1,0 +1,206 @@
+package facts
+
+import (
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// What the Kubernetes API says is kept elsewhere, and joined to owners when their
+// addresses are judged. Here the owners of a pod are looked for, to be judged again when the API
+// says something else of it.
+
+// podKey is by what a namespace of a pod is found: the pod's uid or, where that is
+// not known, its namespace and name; empty for one that has no pod.
+func podKey(who verdict.Who) verdict.Packed {
+	if who.Kind() != verdict.Pod {
+		return ""
+	}
+	if uid := who.UID(); uid != "" {
+		return uid
+	}
+	if name := who.Name(); name != "" {
+		return verdict.Pack(who.Namespace() + "/" + name)
+	}
+	return ""
+}
+
+// podIndex finds namespaces by what the Kubernetes API and IPAMs call them.
+type podIndex struct {
+	*Facts
+	pods      *refs[verdict.Packed] // namespaces with one pod
+	sandboxes *refs[verdict.Packed] // namespaces with one container id
+}
+
+func newPodIndex(f *Facts) *podIndex {
+	return &podIndex{
+		Facts:     f,
+		pods:      newRefs(hashPacked, func(r ref) verdict.Packed { return podKey(f.nodes[r.node()].whoOf(r.index())) }),
+		sandboxes: newRefs(hashPacked, func(r ref) verdict.Packed { return f.nodes[r.node()].whoOf(r.index()).ContainerID() }),
+	}
+}
+
+// chain is a list of the namespaces of a node that have one key, through one of their fields.
+type chain struct {
+	refs *refs[verdict.Packed]
+	key  func(verdict.Who) verdict.Packed
+	next func(*namespace) *uint32
+}
+
+func (f *podIndex) podChain() chain {
+	return chain{f.pods, podKey, func(ns *namespace) *uint32 { return &ns.alike }}
+}
+
+func (f *podIndex) sandboxChain() chain {
+	return chain{f.sandboxes, verdict.Who.ContainerID, func(ns *namespace) *uint32 { return &ns.together }}
+}
+
+func (x chain) enter(n *Node, ns uint32) {
+	key := x.key(n.whoOf(ns))
+	if key == "" {
+		return
+	}
+	*x.next(n.namespaces.at(ns)) = x.refs.of(key, n.number)
+	x.refs.set(key, refOf(n.number, ns))
+}
+
+func (x chain) leave(n *Node, ns uint32) {
+	key := x.key(n.whoOf(ns))
+	if key == "" {
+		return
+	}
+	after := x.next(n.namespaces.at(ns))
+	switch at := x.refs.of(key, n.number); {
+	case at != ns:
+		for *x.next(n.namespaces.at(at)) != ns {
+			at = *x.next(n.namespaces.at(at))
+		}
+		*x.next(n.namespaces.at(at)) = *after
+	case *after != 0:
+		x.refs.set(key, refOf(n.number, *after))
+	default:
+		x.refs.remove(key, n.number)
+	}
+	*after = 0
+}
+
+// listPod enters a namespace by its sandbox, and by its pod if there is a cluster to
+// ask for it; unlistPod takes it out before its record changes.
+func (f *podIndex) listPod(n *Node, ns uint32) {
+	f.touchSandbox(n.whoOf(ns))
+	f.sandboxChain().enter(n, ns)
+	if f.Followed && n.namespaces.at(ns).record != verdict.OwnRecord {
+		f.podChain().enter(n, ns)
+	}
+}
+
+func (f *podIndex) unlistPod(n *Node, ns uint32) {
+	f.touchSandbox(n.whoOf(ns))
+	f.sandboxChain().leave(n, ns)
+	if f.Followed && n.namespaces.at(ns).record != verdict.OwnRecord {
+		f.podChain().leave(n, ns)
+	}
+}
+
+// sandbox reports whether there is a namespace of the sandbox with an id.
+func (f *podIndex) sandbox(containerID string) bool {
+	r, _ := f.sandboxes.first(verdict.Pack(containerID))
+	return r != 0
+}
+
+// PodObject returns what the Kubernetes API says about the pod in a namespace. The caller holds
+// the lock.
+func (f *podIndex) PodObject(ns *verdict.Namespace) *verdict.PodObject {
+	if !f.Followed || ns == nil || ns.Who.Kind() != verdict.Pod {
+		return nil
+	}
+	w := ns.Who.Workload()
+	return f.Kubernetes.Pod(w.Namespace, w.Name, w.UID, ns.Node.Name)
+}
+
+// touchPod touches all that a pod has.
+func (f *podIndex) touchPod(key string) {
+	for r := range f.pods.all(verdict.Pack(key)) {
+		n := f.nodes[r.node()]
+		for ns := r.index(); ns != 0; ns = n.namespaces.at(ns).alike {
+			f.touchNamespace(n, ns)
+		}
+	}
+}
+
+func (f *podIndex) touchNamespace(n *Node, ns uint32) {
+	record := n.namespaces.at(ns).record
+	f.Listener.MayLack(n, record)
+	for i := range n.inside(ns) {
+		f.touchClaims(n, i)
+	}
+	f.touchPorts(n, record)
+}
+
+// PodsChanged has all judged again that pods have, by what the pods are found by: their uids, and
+// their namespaces and names.
+func (f *podIndex) PodsChanged(keys []string) *Batch {
+	b := newBatch()
+	b.pods = true
+	for some := range slices.Chunk(keys, piece) {
+		f.piece(b, func() {
+			for _, key := range some {
+				f.touchPod(key)
+			}
+		})
+	}
+	f.close(b)
+	return b
+}
+
+// PodsOnChanged has all judged again that the pods of some nodes have.
+func (f *podIndex) PodsOnChanged(on func(name string) bool) *Batch {
+	b := newBatch()
+	b.pods = true
+	for _, n := range f.allNodes() {
+		for from, more := uint32(1), true; more; {
+			f.piece(b, func() {
+				if more = f.byID[n.ID] == n && on(n.Rec.Name); !more {
+					return
+				}
+				from, more = n.namespaces.some(from, func(ns uint32) {
+					if n.whoOf(ns).Kind() == verdict.Pod {
+						f.touchNamespace(n, ns)
+					}
+				})
+			})
+		}
+	}
+	f.close(b)
+	return b
+}
+
+// allNodes returns all nodes of now.
+func (f *podIndex) allNodes() []*Node {
+	f.RLock()
+	defer f.RUnlock()
+	return slices.Collect(f.Nodes)
+}
+
+// Touch has addresses judged again.
+func (f *podIndex) Touch(addrs []index.Address) *Batch { return f.touchList(newBatch(), addrs) }
+
+// Retell has addresses judged again, and their active conflicts told though nothing of them changed.
+func (f *podIndex) Retell(addrs []index.Address) *Batch {
+	b := newBatch()
+	b.retell = true
+	return f.touchList(b, addrs)
+}
+
+func (f *podIndex) touchList(b *Batch, addrs []index.Address) *Batch {
+	for some := range slices.Chunk(addrs, piece) {
+		f.piece(b, func() {
+			for _, a := range some {
+				f.touch(a)
+			}
+		})
+	}
+	f.close(b)
+	return b
+}

@@ -1,0 +1,340 @@
+package facts
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// What IPAM says comes from the nodes (host-local) and from the Kubernetes API (the
+// others). Here is what it gives addresses from; what it has given is in allocations.go.
+
+// What one node, and the whole cluster, may have of pools and allocations.
+const (
+	MaxNodePools       = 1024
+	MaxNodeAllocations = 250_000
+	maxPools           = 100_000
+	maxAllocations     = 5_000_000
+)
+
+// poolKey is what a pool is known by; node is nil for one of the whole cluster.
+type poolKey struct {
+	node       *Node
+	ipam, name string
+}
+
+// Pool is what one IPAM gives addresses from, and what hangs on it. It is behind the lock of the
+// facts.
+type Pool struct {
+	Rec  verdict.Pool // never moves: allocations point at it, and it may change
+	Node *Node
+	// Allocated counts addresses that it has given, however often that is written.
+	Allocated audit.Tally
+	// Ended is set when the pool is no more.
+	Ended bool
+	// entries are the addresses that it has given, with the number of allocations of each.
+	entries map[index.Address]int
+	sweep   uint8
+	cost    int32
+}
+
+func (p *Pool) key() poolKey { return poolKey{p.Node, p.Rec.IPAM, p.Rec.Name} }
+
+// ipam is all that IPAMs say.
+type ipam struct {
+	*Facts
+	byKey map[poolKey]*Pool
+	// byRec finds the pool that a verdict names.
+	byRec map[*verdict.Pool]*Pool
+	// cluster finds those of the whole cluster that may give an address.
+	cluster prefixes
+	// allocations are by address, booked counts them.
+	allocations map[index.Address][]*allocation
+	booked      int
+	// bySandbox finds the addresses that a sandbox was given, once for each allocation.
+	bySandbox map[string][]index.Address
+}
+
+func newIPAM(f *Facts) *ipam {
+	return &ipam{
+		Facts: f,
+		byKey: make(map[poolKey]*Pool), byRec: make(map[*verdict.Pool]*Pool), cluster: newPrefixes(),
+		allocations: make(map[index.Address][]*allocation), bySandbox: make(map[string][]index.Address),
+	}
+}
+
+func (f *ipam) enterSandbox(id string, a index.Address) {
+	if id != "" {
+		f.bySandbox[id] = append(f.bySandbox[id], a)
+	}
+}
+
+func (f *ipam) leaveSandbox(id string, a index.Address) {
+	list := f.bySandbox[id]
+	if i := slices.Index(list, a); i >= 0 {
+		list = slices.Delete(list, i, i+1)
+	}
+	if f.bySandbox[id] = list; len(list) == 0 {
+		delete(f.bySandbox, id)
+	}
+}
+
+// touchSandbox touches the addresses that IPAM gave to a sandbox, before it comes or ends.
+func (f *ipam) touchSandbox(who verdict.Who) {
+	if len(f.bySandbox) == 0 {
+		return
+	}
+	for _, a := range f.bySandbox[who.Workload().ContainerID] {
+		f.touch(a)
+	}
+}
+
+// used has the networks of a node compared again if a pool may be used from now on, or no more:
+// that tells how much it matters that two have addresses in common.
+func (f *ipam) used(p *Pool) {
+	if p.Node != nil && p.Allocated.Of(audit.Both) < 2 {
+		f.Listener.RangesChanged(p.Node)
+	}
+}
+
+// Pools yields all pools. The caller holds the lock.
+func (f *ipam) Pools(yield func(*Pool) bool) {
+	for _, p := range f.byKey {
+		if !yield(p) {
+			return
+		}
+	}
+}
+
+// Pool returns the pool that a verdict names; nil if it is no more. The caller holds the lock.
+func (f *ipam) Pool(rec *verdict.Pool) *Pool { return f.ipam.byRec[rec] }
+
+// Allocations returns the number of allocations. The caller holds the lock.
+func (f *ipam) Allocations() int { return f.booked }
+
+// prefixes find pools by addresses. Each range is entered by the smallest prefix that
+// has all of it, so that what is found may not contain the address.
+type prefixes struct {
+	pools map[netip.Prefix][]*Pool
+	// lengths count the prefixes of each length, of IPv4 and IPv6.
+	lengths [2][129]int
+}
+
+func newPrefixes() prefixes { return prefixes{pools: make(map[netip.Prefix][]*Pool)} }
+
+func (x *prefixes) enter(p *Pool) {
+	for _, r := range p.Rec.Ranges {
+		at := r.Prefix()
+		if !slices.Contains(x.pools[at], p) {
+			x.pools[at] = append(x.pools[at], p)
+			x.lengths[audit.FamilyOf(r.First)][at.Bits()]++
+		}
+	}
+}
+
+func (x *prefixes) leave(p *Pool) {
+	for _, r := range p.Rec.Ranges {
+		at := r.Prefix()
+		if i := slices.Index(x.pools[at], p); i >= 0 {
+			x.pools[at] = slices.Delete(x.pools[at], i, i+1)
+			x.lengths[audit.FamilyOf(r.First)][at.Bits()]--
+			if len(x.pools[at]) == 0 {
+				delete(x.pools, at)
+			}
+		}
+	}
+}
+
+// covering are the pools that may give the address of the case to somebody, or have.
+func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.Pool) {
+	f := b.facts
+	if len(f.byKey) == 0 {
+		return nil
+	}
+	add := func(p *verdict.Pool) {
+		if !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	gotFrom := func(network string) bool {
+		return network != "" && slices.ContainsFunc(b.c.Claims, func(c *verdict.Claim) bool { return c.Network == network })
+	}
+	var last *Node
+	for k, c := range b.c.Claims {
+		if n := f.nodes[b.refs[k].node()]; !wired(c) && n != last {
+			last = n
+			for _, p := range n.Pools {
+				if p.Rec.Contains(a) || len(p.Rec.Ranges) == 0 && gotFrom(p.Rec.Network) {
+					add(&p.Rec)
+				}
+			}
+		}
+	}
+	x := &f.cluster
+	for length, count := range x.lengths[audit.FamilyOf(a)][:a.BitLen()+1] {
+		if count == 0 {
+			continue
+		}
+		at, _ := a.Prefix(length)
+		for _, p := range x.pools[at] {
+			if p.Rec.Contains(a) {
+				add(&p.Rec)
+			}
+		}
+	}
+	for _, al := range booked {
+		add(al.Pool)
+	}
+	return list
+}
+
+// applyPool brings what a node says of a pool into the tables.
+func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
+	p := f.byKey[poolKey{n, rec.GetIpam(), rec.GetName()}]
+	if rec.GetGone() {
+		if p != nil {
+			f.endPool(p)
+		}
+		return
+	}
+	next := verdict.Pool{
+		IPAM: rec.GetIpam(), Name: rec.GetName(), Node: n.Rec, Network: rec.GetNetwork(),
+		State: Known(rec.GetState(), verdict.PoolStale), Problem: rec.GetProblem(),
+		LostAt: Stamp(rec.GetLostAt()), Lost: rec.GetLost(),
+		Plugin: rec.GetPlugin(), Device: rec.GetDevice(), Routed: rec.GetRouted(), Config: rec.GetConfig(),
+	}
+	for _, r := range rec.GetRanges() {
+		first, _ := netip.AddrFromSlice(r.GetFirst())
+		last, _ := netip.AddrFromSlice(r.GetLast())
+		next.Ranges = append(next.Ranges, verdict.Range{First: first.Unmap(), Last: last.Unmap()})
+	}
+	for _, g := range rec.GetGateways() {
+		a, _ := netip.AddrFromSlice(g)
+		next.Gateways = append(next.Gateways, a.Unmap())
+	}
+	// A node may report its own IPAM only, never the IPAM of the cluster.
+	if next.IPAM != verdict.HostLocal || next.Name == "" || next.State == 0 || p == nil && len(n.Pools) >= MaxNodePools {
+		f.Listener.Dropped("pool", 1)
+		return
+	}
+	var cost int32
+	if p != nil {
+		cost = p.cost
+	}
+	if !f.charge(n, &cost, poolCostOf(rec), true) {
+		f.refuse(n, "pool", false)
+		return
+	}
+	if next.LostAt != 0 {
+		if next.LostHeard = now; p != nil && p.Rec.LostAt == next.LostAt {
+			next.LostHeard = p.Rec.LostHeard
+		}
+	}
+	p, _ = f.setPool(n, p, &next)
+	p.sweep, p.cost = n.sweep, cost
+}
+
+// setPool enters a pool, or what is said of it anew. It returns the ranges of a pool of the cluster
+// of which it says something new.
+func (f *ipam) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach []verdict.Range) {
+	if p == nil {
+		p = &Pool{Node: n, entries: make(map[index.Address]int)}
+		p.Rec.IPAM, p.Rec.Name, p.Rec.Node = next.IPAM, next.Name, next.Node
+		f.byKey[p.key()], f.ipam.byRec[&p.Rec] = p, p
+		if n != nil {
+			n.Pools = append(n.Pools, p)
+		}
+	}
+	old := p.Rec
+	if old.Same(next) {
+		return p, nil
+	}
+	for a := range p.entries {
+		f.touch(a)
+	}
+	if n != nil {
+		f.touchNode(n)
+		f.touchDisputes(n)
+	} else {
+		reach = append(slices.Clone(old.Ranges), next.Ranges...)
+	}
+	if n == nil {
+		f.cluster.leave(p)
+	}
+	p.Rec = *next
+	if n == nil {
+		f.cluster.enter(p)
+	}
+	f.Listener.PoolChanged(p)
+	f.Listener.RangesChanged(n)
+	return p, reach
+}
+
+// endPool ends a pool with all that it has given.
+func (f *ipam) endPool(p *Pool) {
+	if p.Ended {
+		return
+	}
+	p.Ended = true
+	f.touchPool(p)
+	p.Rec.State = verdict.PoolStale // what it had is not known to be gone
+	for a := range p.entries {
+		for _, al := range slices.Clone(f.ipam.allocations[a]) {
+			if al.Pool == &p.Rec {
+				f.unbook(p, a, al)
+			}
+		}
+	}
+	f.charge(p.Node, &p.cost, 0, true)
+	delete(f.byKey, p.key())
+	delete(f.ipam.byRec, &p.Rec)
+	if p.Node != nil {
+		p.Node.Pools = slices.DeleteFunc(p.Node.Pools, func(other *Pool) bool { return other == p })
+	} else {
+		f.cluster.leave(p)
+	}
+	f.Listener.PoolEnded(p)
+	f.Listener.RangesChanged(p.Node)
+}
+
+// touchPool touches the addresses that findings about the pool may be about.
+func (f *ipam) touchPool(p *Pool) {
+	for a := range p.entries {
+		f.touch(a)
+	}
+	for _, a := range f.Listener.AtRisk(p) {
+		f.touch(index.AddressOf(a))
+	}
+	if p.Node != nil {
+		f.touchNode(p.Node)
+		f.touchDisputes(p.Node)
+	}
+}
+
+// endPools ends all pools of a node.
+func (f *ipam) endPools(n *Node) {
+	for _, p := range slices.Clone(n.Pools) {
+		f.endPool(p)
+	}
+}
+
+// sweepPools ends what the snapshot of a node did not have.
+func (f *ipam) sweepPools(n *Node) {
+	for _, p := range slices.Clone(n.Pools) {
+		if p.sweep != n.sweep {
+			f.endPool(p)
+			continue
+		}
+		for a := range p.entries {
+			for _, al := range slices.Clone(f.ipam.allocations[a]) {
+				if al.Pool == &p.Rec && al.sweep != n.sweep {
+					f.unbook(p, a, al)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package facts
+
+import (
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Ranges tell what addresses a node gives. Their callers hold the lock.
+type Ranges struct{ *Node }
+
+// Ranges returns what tells what addresses the node gives.
+func (n *Node) Ranges() Ranges { return Ranges{n} }
+
+// PodNetworks returns the CNI networks that gave pods of a node their addresses. What more a
+// pod has (Multus) is often the same on each node.
+func (n Ranges) PodNetworks() map[string]bool {
+	networks := make(map[string]bool)
+	for ns := range n.namespaces.all {
+		if n.namespaces.at(ns).record == verdict.OwnRecord || n.whoOf(ns).Kind() != verdict.Pod {
+			continue
+		}
+		for i := range n.inside(ns) {
+			if n.texts.get(n.interfaces.at(i).name) != verdict.FirstInterface {
+				continue
+			}
+			for c := range n.on(i) {
+				if one := n.claims.at(c); one.kind == verdict.Assigned && one.network != 0 {
+					networks[n.texts.get(one.network)] = true
+				}
+			}
+		}
+	}
+	return networks
+}
+
+// PodsBehind reports whether pods that CNI gave addresses are behind an interface of the
+// node: on the ports of a bridge, or at the other end of a veth.
+func (n Ranges) PodsBehind(i *verdict.Interface) bool {
+	if i.Peer != 0 {
+		return n.isPod(i.Peer)
+	}
+	if i.Kind != "bridge" || i.Link == nil || n.own() == 0 {
+		return false
+	}
+	l := n.link(i.Link.Name)
+	for port := range n.inside(n.own()) {
+		if one := n.interfaces.at(port); l != 0 && one.link == l && one.peer != 0 && n.isPod(one.peer) {
+			return true
+		}
+	}
+	return false
+}
+
+// isPod reports whether a namespace is a pod that CNI gave an address.
+func (n Ranges) isPod(record uint32) bool {
+	ns := n.namespace(record)
+	if ns == 0 || n.whoOf(ns).Kind() != verdict.Pod {
+		return false
+	}
+	for i := range n.inside(ns) {
+		one := n.interfaces.at(i)
+		if one.attachment != verdict.Peer || n.texts.get(one.name) != verdict.FirstInterface {
+			continue
+		}
+		for c := range n.on(i) {
+			if claim := n.claims.at(c); claim.kind == verdict.Assigned && claim.network != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// VRF returns the VRF that an interface of the node itself is in; empty for none.
+func (n Ranges) VRF(name string) string {
+	if own := n.own(); own != 0 && name != "" {
+		for i := range n.inside(own) {
+			if n.texts.get(n.interfaces.at(i).name) == name {
+				return n.texts.get(n.interfaces.at(i).vrf)
+			}
+		}
+	}
+	return ""
+}
+
+// Intends reports whether a namespace was meant to have addresses that it has not, as its node
+// says.
+func (n *Node) Intends(record uint32) bool {
+	ns := n.namespace(record)
+	return ns != 0 && n.namespaces.at(ns).intended != 0
+}

@@ -1,0 +1,435 @@
+package facts
+
+import (
+	"strconv"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Records have no pointers, so that the garbage collector does not look at them. They lead to each
+// other by index.
+
+// flags are what is true of a record.
+type flags uint8
+
+func (f flags) has(one flags) bool { return f&one != 0 }
+
+func (f *flags) set(one flags, is bool) {
+	if is {
+		*f |= one
+	} else {
+		*f &^= one
+	}
+}
+
+// namespace is one network namespace.
+type namespace struct {
+	// number is the inode; without one it is the epoch of the agent that told of it.
+	number uint64
+	since  verdict.Stamp // when it was first heard of
+	// netns is the inode if it is no plain number.
+	netns, who, intended text
+	record               uint32
+	ifaces               uint32 // the first of its interfaces
+	// alike and together are the next ones on this node with the same pod, and with the same
+	// container id.
+	alike, together uint32
+	cost            int32
+	sweep           uint8
+	flags           flags
+}
+
+// inode is set if number is the inode.
+const inode flags = 1
+
+// iface is one interface of a namespace.
+type iface struct {
+	namespace, index uint32
+	link             uint32
+	peer             uint32 // record of the namespace with the veth peer
+	name, host       text
+	vrf, kind        text
+	mac              mac
+	// alike is the next one with the same MAC; before and after are those of its namespace.
+	lists
+	claims     uint32 // the first one
+	cost       int32
+	sweep      uint8
+	attachment verdict.Attachment
+	flags      flags
+}
+
+// lists are the places of a record in lists of a node: alike is the next one that is found by the
+// same key, before and after are those that belong to the same record.
+type lists struct{ alike, before, after uint32 }
+
+const (
+	uplink flags = 1 << iota
+	tapped
+)
+
+// link is one broadcast domain as a node sees it.
+type link struct {
+	name  text
+	users int32 // interfaces and wire claims on it
+	cost  int32
+	sweep uint8
+	kind  verdict.LinkKind
+	flags flags
+}
+
+const (
+	routed flags = 1 << iota
+	known        // false for a link that was only named so far
+	joined       // the topology knows it
+)
+
+// claim is one way in which an address is held. What only claims of the wire have is in wire.
+type claim struct {
+	addr index.Address
+	stamps
+	count, flags uint32
+	port, wire   uint32
+	// before and after are those of the port, alike is the next one of the address.
+	lists
+	network text
+	cost    int32
+	kind    verdict.Evidence
+	prefix  uint8
+	sweep   uint8
+	routed  bool
+}
+
+// stamps are when a claim was seen: first, last and assigned by the agent's clock. mark is Read of a
+// kernel's claim, and Before of one of the wire.
+type stamps struct{ first, last, assigned, begun, seen, mark verdict.Stamp }
+
+// wire is what more is known of a claim that no kernel told of.
+type wire struct {
+	hardware, before, after uint32 // those of the hardware address
+	link                    uint32
+	source                  mac
+	vlan, inner             uint16
+	noOverride              bool
+	// judged says whether the address was judged with the claim, and whether it has one plain owner,
+	// so that it changes nothing if the claim is seen again. Who judges sets it, while others read:
+	// it is only used atomically.
+	judged uint32 //nolint:modernize // records are copied when a slab grows
+}
+
+// hardware is one MAC that claims of a node name.
+type hardware struct {
+	mac    mac
+	claims uint32 // the first one
+	count  uint32
+	// uplinks is the number of claims that entered by an uplink.
+	uplinks uint32
+}
+
+// tables are the records of one node, and what finds them.
+type tables struct {
+	texts texts
+
+	namespaces slab[namespace]
+	interfaces slab[iface]
+	links      slab[link]
+	claims     slab[claim]
+	wires      slab[wire]
+	hardware   slab[hardware]
+
+	byRecord, byIndex, byName table // namespaces, interfaces and links
+	holders                   table // the first of all interfaces with one MAC
+	byMAC                     table // hardware
+	// sources are the claims in frames that another hardware address sent, by that.
+	sources map[verdict.MAC][]uint32
+}
+
+func hashRecord(record uint32) uint64 { return hashNumbers(uint64(record), 1) }
+
+func hashIndex(record, index uint32) uint64 { return hashNumbers(uint64(record), uint64(index)) }
+
+func (t *tables) hashOfNamespace(i uint32) uint64 { return hashRecord(t.namespaces.at(i).record) }
+func (t *tables) hashOfLink(i uint32) uint64      { return hashText(t.texts.get(t.links.at(i).name)) }
+func (t *tables) hashOfHolder(i uint32) uint64    { return t.texts.hashMAC(t.interfaces.at(i).mac) }
+func (t *tables) hashOfHardware(i uint32) uint64  { return t.texts.hashMAC(t.hardware.at(i).mac) }
+
+func (t *tables) hashOfInterface(i uint32) uint64 {
+	f := t.interfaces.at(i)
+	return hashIndex(t.namespaces.at(f.namespace).record, f.index)
+}
+
+// namespace returns the namespace with the agent's number; 0 for none.
+func (t *tables) namespace(record uint32) uint32 {
+	return t.byRecord.find(hashRecord(record), func(i uint32) bool { return t.namespaces.at(i).record == record })
+}
+
+// iface returns the interface with an index of the namespace with the agent's number; 0 for none.
+func (t *tables) iface(record, index uint32) uint32 {
+	return t.byIndex.find(hashIndex(record, index), func(i uint32) bool {
+		f := t.interfaces.at(i)
+		return f.index == index && t.namespaces.at(f.namespace).record == record
+	})
+}
+
+// link returns the link with a name; 0 for none.
+func (t *tables) link(name string) uint32 {
+	return t.byName.find(hashText(name), func(i uint32) bool { return t.texts.get(t.links.at(i).name) == name })
+}
+
+// holder returns the first interface with a MAC; the others are alike. 0 for none.
+func (t *tables) holder(m mac) uint32 {
+	return t.holders.find(t.texts.hashMAC(m), func(i uint32) bool { return t.interfaces.at(i).mac == m })
+}
+
+// hardwareOf returns the entry of a MAC that claims name; 0 for none.
+func (t *tables) hardwareOf(m mac) uint32 {
+	return t.byMAC.find(t.texts.hashMAC(m), func(i uint32) bool { return t.hardware.at(i).mac == m })
+}
+
+// hardwareNamed is hardwareOf for a MAC of another node.
+func (t *tables) hardwareNamed(m verdict.MAC) uint32 {
+	if len(m) == 6 {
+		return t.hardwareOf(mac{[6]byte([]byte(m)), sixBytes})
+	}
+	id, there := t.texts.find(string(m))
+	if !there {
+		return 0
+	}
+	var odd mac
+	odd.setText(id)
+	return t.hardwareOf(odd)
+}
+
+// named is hardwareOf that makes an entry where there is none.
+func (t *tables) named(m mac) uint32 {
+	if hw := t.hardwareOf(m); hw != 0 {
+		return hw
+	}
+	hw := t.hardware.add(hardware{mac: m})
+	t.byMAC.put(t.texts.hashMAC(m), hw, t.hashOfHardware)
+	return hw
+}
+
+func (t *tables) dropHardware(hw uint32) {
+	if t.hardware.at(hw).count == 0 {
+		t.byMAC.remove(t.hashOfHardware(hw), hw, t.hashOfHardware)
+		t.hardware.remove(hw)
+	}
+}
+
+// enterHolder and leaveHolder list an interface by its MAC.
+func (t *tables) enterHolder(i uint32) {
+	f := t.interfaces.at(i)
+	first := t.holder(f.mac)
+	f.alike = first
+	if hash := t.texts.hashMAC(f.mac); first != 0 {
+		t.holders.replace(hash, first, i)
+	} else {
+		t.holders.put(hash, i, t.hashOfHolder)
+	}
+}
+
+func (t *tables) leaveHolder(i uint32) {
+	f := t.interfaces.at(i)
+	hash := t.texts.hashMAC(f.mac)
+	switch at := t.holder(f.mac); {
+	case at != i:
+		for t.interfaces.at(at).alike != i {
+			at = t.interfaces.at(at).alike
+		}
+		t.interfaces.at(at).alike = f.alike
+	case f.alike != 0:
+		t.holders.replace(hash, i, f.alike)
+	default:
+		t.holders.remove(hash, i, t.hashOfHolder)
+	}
+	f.alike = 0
+}
+
+// inside yields the interfaces of a namespace. Interfaces may be removed meanwhile.
+func (t *tables) inside(ns uint32) func(yield func(uint32) bool) {
+	return func(yield func(uint32) bool) {
+		for i := t.namespaces.at(ns).ifaces; i != 0; {
+			next := t.interfaces.at(i).after
+			if !yield(i) {
+				return
+			}
+			i = next
+		}
+	}
+}
+
+// on yields the claims on an interface. The one that is yielded may be removed.
+func (t *tables) on(i uint32) func(yield func(uint32) bool) {
+	return func(yield func(uint32) bool) {
+		for c := t.interfaces.at(i).claims; c != 0; {
+			next := t.claims.at(c).after
+			if !yield(c) {
+				return
+			}
+			c = next
+		}
+	}
+}
+
+// by yields the claims that name a MAC.
+func (t *tables) by(hw uint32) func(yield func(uint32) bool) {
+	return func(yield func(uint32) bool) {
+		for c := t.hardware.at(hw).claims; c != 0; c = t.wires.at(t.claims.at(c).wire).after {
+			if !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+// same yields the claims of this node to the address of one of them, which must be the first.
+func (t *tables) same(first uint32) func(yield func(uint32) bool) {
+	return func(yield func(uint32) bool) {
+		for c := first; c != 0; c = t.claims.at(c).alike {
+			if !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+// own returns the agent's own namespace; 0 if it is not known.
+func (t *tables) own() uint32 { return t.namespace(verdict.OwnRecord) }
+
+// ports yields the node's ends of a namespace's interfaces.
+func (t *tables) ports(record uint32) (ports []uint32) {
+	if own := t.own(); own != 0 {
+		for i := range t.inside(own) {
+			if t.interfaces.at(i).peer == record {
+				ports = append(ports, i)
+			}
+		}
+	}
+	return ports
+}
+
+// setNetns keeps the inode of a namespace, as compactly as possible.
+func (t *tables) setNetns(ns *namespace, netns string, epoch uint64) {
+	ns.number, ns.netns = epoch, 0
+	ns.flags.set(inode, false)
+	if netns == "" {
+		return
+	}
+	n, err := strconv.ParseUint(netns, 10, 64)
+	if err == nil && strconv.FormatUint(n, 10) == netns {
+		ns.number = n
+		ns.flags.set(inode, true)
+		return
+	}
+	ns.netns = t.texts.put(netns)
+}
+
+func (t *tables) netnsOf(ns *namespace) string {
+	switch {
+	case ns.flags.has(inode):
+		return strconv.FormatUint(ns.number, 10)
+	case ns.netns != 0:
+		return t.texts.get(ns.netns)
+	}
+	return ""
+}
+
+// trim gives memory back that a snapshot has left over, and drops texts that are not used.
+func (t *tables) trim() {
+	if t.texts.wasteful() || t.texts.spare() {
+		t.compact()
+	}
+	t.byRecord.trim(t.hashOfNamespace)
+	t.byIndex.trim(t.hashOfInterface)
+	t.byName.trim(t.hashOfLink)
+	t.holders.trim(t.hashOfHolder)
+	t.byMAC.trim(t.hashOfHardware)
+	t.namespaces.trim()
+	t.interfaces.trim()
+	t.links.trim()
+	t.claims.trim()
+	t.wires.trim()
+	t.hardware.trim()
+}
+
+// compact drops the texts that no record has.
+func (t *tables) compact() {
+	old := t.texts.arena.String()
+	places := t.texts.places
+	now := make([]text, len(places))
+	used, bytes := 1, 0
+	mark := func(id text) {
+		if id != 0 && now[id] == 0 {
+			now[id] = 1
+			used++
+			bytes += int(places[id].length)
+		}
+	}
+	t.eachText(mark, func(m *mac) {
+		if m.form == oddMAC {
+			mark(m.text())
+		}
+	}, nil)
+	t.texts.restart(used, bytes)
+	for id := range now {
+		if now[id] != 0 {
+			p := places[id]
+			now[id] = t.texts.put(old[p.from : p.from+p.length])
+		}
+	}
+	t.eachText(nil, func(m *mac) {
+		if m.form == oddMAC {
+			m.setText(now[m.text()])
+		}
+	}, func(id *text) { *id = now[*id] })
+	t.texts.kept = used
+}
+
+// restart forgets all texts and makes room for others.
+func (t *texts) restart(count, bytes int) {
+	t.arena.Reset()
+	t.arena.Grow(bytes)
+	t.places = make([]place, 1, count)
+	t.byText = table{}
+	t.byText.resize(count, nil)
+}
+
+// eachText shows all texts and hardware addresses that records have, to look at or to change.
+func (t *tables) eachText(see func(text), macs func(*mac), change func(*text)) {
+	one := func(id *text) {
+		if see != nil {
+			see(*id)
+		}
+		if change != nil {
+			change(id)
+		}
+	}
+	for i := range t.namespaces.all {
+		ns := t.namespaces.at(i)
+		one(&ns.netns)
+		one(&ns.who)
+		one(&ns.intended)
+	}
+	for i := range t.interfaces.all {
+		f := t.interfaces.at(i)
+		one(&f.name)
+		one(&f.host)
+		one(&f.vrf)
+		one(&f.kind)
+		macs(&f.mac)
+	}
+	for i := range t.links.all {
+		one(&t.links.at(i).name)
+	}
+	for i := range t.claims.all {
+		one(&t.claims.at(i).network)
+	}
+	for i := range t.wires.all {
+		macs(&t.wires.at(i).source)
+	}
+	for i := range t.hardware.all {
+		macs(&t.hardware.at(i).mac)
+	}
+}

@@ -1,0 +1,478 @@
+package facts
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// ForgetNodeAfter is how long a node that timed out is still listed.
+const ForgetNodeAfter = 24 * time.Hour
+
+// ErrTakenOver is the end of a stream when another one of the node came.
+var ErrTakenOver = status.Error(codes.Aborted, "another connection of this node's agent took over")
+
+// Connect makes a stream the one that reports for its node. An older one that
+// is half open is ended; an older agent is refused.
+func (f *streams) Connect(p Peer, hello *pb.Hello, vouched string) (n *Node, b *Batch, err error) {
+	b = newBatch()
+	f.piece(b, func() { n, err = f.connect(p, hello, NodeID{hello.GetBootId(), hello.GetNetns(), vouched}) })
+	f.close(b)
+	return n, b, err
+}
+
+func (f *streams) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
+	n := f.byID[id]
+	if n == nil {
+		if err := f.mayBeOneMore(id); err != nil {
+			return nil, err
+		}
+		n = newNode(id)
+		if of := f.accountOfName(id.Vouched); of != nil {
+			n.account = of
+		}
+	}
+	if n.cost == 0 {
+		if err := f.open(n); err != nil {
+			return nil, err
+		}
+	}
+	if f.byID[id] == nil {
+		f.add(n)
+	}
+	if old := n.Peer; old != nil {
+		if hello.GetEpoch() < n.Rec.Epoch {
+			return nil, status.Errorf(codes.FailedPrecondition,
+				"a newer agent already reports for node %s: stop one of the two, there must be one agent in a network namespace", n.Rec.Name)
+		}
+		old.End(status.Errorf(codes.Aborted, "another connection of the agent of node %s took over", n.Rec.Name))
+	}
+	now := f.now()
+	n.Peer = p
+	n.Rec.Epoch = hello.GetEpoch()
+	n.Version, n.Kernel = hello.GetVersion(), hello.GetKernel()
+	n.ConnectedAt, n.LastHeard = now, now
+	if n.Name != hello.GetNode() {
+		unlist1(f.called, n.Name, n)
+		n.Name = hello.GetNode()
+		list1(f.called, n.Name, n)
+		f.label(n)
+	}
+	if n.Rec.Unheard && n.due == 0 {
+		f.arm(n, now.Add(f.Policy.NodeTimeout)) // it may never send a snapshot
+	}
+	return n, nil
+}
+
+// mayBeOneMore refuses an agent that says it is on very many nodes: it would take the
+// memory of all.
+func (f *streams) mayBeOneMore(id NodeID) error {
+	if len(f.byID) >= maxNodes {
+		return status.Errorf(codes.ResourceExhausted, "there are %d nodes already: no more are taken", maxNodes)
+	}
+	if id.Vouched == "" {
+		return nil
+	}
+	same := 0
+	for _, other := range f.called[id.Vouched] {
+		if other.ID.Vouched == id.Vouched && (other.Peer != nil || !other.Rec.TimedOut) {
+			same++
+		}
+	}
+	if same >= maxOfOneName {
+		return status.Errorf(codes.ResourceExhausted, "node %s has come with %d boot ids or network namespaces: more are not taken until those are given up, see --node-timeout", id.Vouched, same)
+	}
+	return nil
+}
+
+// Disconnect tells that a stream is over: its node is not heard from any more. shared says that
+// another node had its name while both were there.
+func (f *streams) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch {
+	batches, rebooted := f.disconnect(p, n, shared)
+	if rebooted {
+		batches = append(batches, f.giveUp([]*Node{n}, true))
+	}
+	return batches
+}
+
+// disconnect also reports whether the machine of the node was rebooted.
+func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches []*Batch, rebooted bool) {
+	n.writer.Lock()
+	defer n.writer.Unlock()
+	b, over := newBatch(), false
+	f.piece(b, func() {
+		if over = n.Peer != p; over {
+			return
+		}
+		n.Peer = nil
+		if n.Rec.TimedOut { // it came without a snapshot
+			f.settleUp(n)
+			f.arm(n, f.now().Add(ForgetNodeAfter))
+			over = true
+		}
+	})
+	if over {
+		f.close(b)
+		return []*Batch{b}, false
+	}
+	f.touchPieces(b, n)
+	f.piece(b, func() {
+		if n.Peer != nil {
+			return // another one came meanwhile
+		}
+		if !n.Rec.Unheard {
+			n.Rec.Unheard, n.Shared = true, shared(n)
+			f.publishPlace(n)
+			f.Listener.NamesChanged(n)
+		}
+		// One that came without a snapshot has no more time than it had.
+		f.arm(n, f.now().Add(f.Policy.NodeTimeout))
+		for _, other := range f.called[n.Name] {
+			rebooted = rebooted || other.Peer != nil && !other.Rec.Unheard && n.rebootedAs(other)
+		}
+	})
+	f.close(b)
+	return []*Batch{b}, rebooted
+}
+
+// touchPieces is touchNode in pieces.
+func (f *streams) touchPieces(b *Batch, n *Node) {
+	for from, more := uint32(1), true; more; {
+		f.piece(b, func() {
+			from, more = n.claims.some(from, func(c uint32) { f.touch(n.claims.at(c).addr) })
+		})
+	}
+	f.piece(b, func() { f.touchAllocations(n) })
+}
+
+// touchAllocations touches what the node's own pools have given.
+func (f *streams) touchAllocations(n *Node) {
+	for _, p := range n.Pools {
+		for a := range p.entries {
+			f.touch(a)
+		}
+	}
+}
+
+// touchDisputes touches the disputed addresses that a node has claims of, before something changes
+// that only tells the cause of a conflict: the node's pools, or its own addresses.
+func (f *streams) touchDisputes(n *Node) {
+	for _, a := range f.Listener.Contested() {
+		if f.addresses.of(a, n.number) != 0 {
+			f.touch(a)
+		}
+	}
+}
+
+// some calls do for a piece of the records from an index on, and returns the index after them and
+// whether there may be more.
+func (s *slab[T]) some(from uint32, do func(uint32)) (next uint32, more bool) {
+	end := min(from+piece, uint32(len(s.items))) //nolint:gosec // limits keep it below 2^32
+	for i := from; i < end; i++ {
+		if s.has(i) {
+			do(i)
+		}
+	}
+	return end, int(end) < len(s.items)
+}
+
+// Ring does what is due about nodes and links, and returns when to call it again; 0 for never.
+func (f *streams) Ring() verdict.Stamp {
+	var due []*Node
+	b := newBatch()
+	f.piece(b, func() {
+		now := f.now()
+		f.next, f.ringing = 0, true
+		for n := range f.Nodes {
+			switch {
+			case n.due == 0:
+			case n.due <= now:
+				n.due = 0
+				due = append(due, n)
+			case f.next == 0 || n.due < f.next:
+				f.next = n.due
+			}
+		}
+		if at := f.topology.Due(); at != 0 && at <= now {
+			f.topology.Rotate(now)
+		}
+	})
+	f.close(b)
+	f.timeOut(due)
+	f.Update(func() { f.ringing = false })
+	for _, q := range f.queues {
+		q.stir()
+	}
+	f.RLock()
+	defer f.RUnlock()
+	next := f.next
+	if at := f.topology.Due(); at != 0 && (next == 0 || at < next) {
+		next = at
+	}
+	return next
+}
+
+// Overdue reports whether something is due about nodes or links, or under way: addresses that are to
+// be judged again at the same time wait for that. The caller holds the lock.
+func (f *streams) Overdue(now verdict.Stamp) bool {
+	at := f.topology.Due()
+	return f.ringing || f.next != 0 && f.next <= now || at != 0 && at <= now
+}
+
+// timeOut ends the owners of nodes that were not heard from for too long, and
+// forgets the nodes themselves a day later.
+func (f *streams) timeOut(nodes []*Node) {
+	var over []*Node
+	f.Update(func() {
+		for _, n := range nodes {
+			switch {
+			case !n.Rec.Unheard:
+			case !n.Rec.TimedOut:
+				over = append(over, n)
+			case n.Peer == nil:
+				f.settleUp(n)
+				f.drop(n)
+				f.Listener.NamesChanged(n)
+			}
+		}
+	})
+	f.giveUp(over, false)
+}
+
+// giveUp ends all that nodes were known to have: once with the reason, then without the claims.
+// What all of them have ends before anything of it is forgotten, so that it does not matter in which
+// order the nodes come. No network namespace outlives a reboot.
+func (f *streams) giveUp(nodes []*Node, rebooted bool) *Batch {
+	b := newBatch()
+	slices.SortFunc(nodes, func(a, b *Node) int { return a.ID.Compare(b.ID) })
+	for _, n := range nodes {
+		n.writer.Lock()
+		defer n.writer.Unlock()
+		f.touchPieces(b, n)
+	}
+	f.piece(b, func() {
+		nodes = slices.DeleteFunc(nodes, func(n *Node) bool { return n.Rec.TimedOut || !n.Rec.Unheard })
+		for _, n := range nodes {
+			n.Rec.TimedOut, n.Rec.Rebooted = true, rebooted
+		}
+	})
+	f.close(b)
+	if len(nodes) == 0 {
+		return b
+	}
+	select {
+	case <-b.Done():
+	case <-f.Stopped:
+	}
+	b = newBatch()
+	for _, n := range nodes {
+		for more := true; more; {
+			f.piece(b, func() { more = f.dropClaims(n) })
+		}
+	}
+	for _, n := range nodes {
+		f.empty(b, n)
+	}
+	f.close(b)
+	return b
+}
+
+// empty forgets all records of a node but its claims, which have ended.
+func (f *streams) empty(b *Batch, n *Node) {
+	f.piece(b, func() {
+		for l := range n.links.all { // first, as what is left of a domain may be the node's own
+			f.leaveDomains(n, l)
+		}
+		for _, j := range n.joints {
+			j.Ended = true
+		}
+		n.joints = nil
+	})
+	for from, more := uint32(1), true; more; {
+		f.piece(b, func() { from, more = n.interfaces.some(from, func(i uint32) { f.unlistHardware(n, i) }) })
+	}
+	f.piece(b, func() {
+		for ns := range n.namespaces.all {
+			f.Listener.MayLack(n, n.namespaces.at(ns).record)
+			f.unlistPod(n, ns)
+		}
+		f.endPools(n)
+		n.reset()
+		f.settleUp(n)
+		f.unlabel(n)
+		n.due = 0
+		f.arm(n, f.now().Add(ForgetNodeAfter))
+		f.Listener.NodeChanged(n)
+	})
+}
+
+// dropClaims ends a piece of the claims of a node that is given up, and reports whether there are
+// more.
+func (f *streams) dropClaims(n *Node) (more bool) {
+	left := piece
+	for c := range n.claims.all {
+		if left--; left < 0 {
+			return true
+		}
+		one := n.claims.at(c)
+		if n.Rec.Rebooted && n.namespaces.at(n.interfaces.at(one.port).namespace).record != verdict.OwnRecord {
+			f.end(n, c, ending{}) // with what others saw of it, which the machine still is for its own
+			continue
+		}
+		f.touch(one.addr)
+		f.unlist(n, c)
+	}
+	return false
+}
+
+// heard marks a node whose snapshot is complete. What it has is touched before.
+func (f *streams) heard(n *Node) {
+	n.due = 0
+	if !n.Rec.Unheard {
+		return
+	}
+	n.Rec.Unheard, n.Rec.TimedOut, n.Rec.Rebooted = false, false, false
+	f.Listener.NamesChanged(n)
+	for ns := range n.namespaces.all {
+		f.Listener.MayLack(n, n.namespaces.at(ns).record)
+	}
+	f.publishPlace(n)
+}
+
+// publishPlace makes it known of a node whether it is heard from, with what that says of
+// those that say that they are in its place.
+func (f *streams) publishPlace(n *Node) {
+	for _, other := range f.places[n.ID.Place()] {
+		if other == n || !other.Rec.Unheard {
+			f.Listener.NodeChanged(other)
+		}
+	}
+}
+
+// A Snapshot is all that a node has.
+type Snapshot struct {
+	// Messages are those of the snapshot, the ones with namespaces, links and interfaces before
+	// those of the wire.
+	Messages iter.Seq[*pb.ReportRequest]
+	// Excess is the number of claims of the wire that had no room, LeftOut the records that there
+	// was no memory for.
+	Excess  int
+	LeftOut LeftOut
+	// Corrections counts strings that were corrected, by field.
+	Corrections map[string]int
+	// Checked returns the addresses of a check that the agent answers.
+	Checked func(id uint64) []index.Address
+}
+
+// Snapshot replaces all records of a node in one step by those of the snapshot. Done is called
+// with the lock held as soon as the messages are applied.
+func (f *streams) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch, error) {
+	b, err := f.snapshot(p, n, in, done)
+	batches := []*Batch{b}
+	if err != nil {
+		return batches, err
+	}
+	if old := f.rebooted(n); len(old) > 0 {
+		batches = append(batches, f.giveUp(old, true))
+	}
+	return batches, nil
+}
+
+// rebooted returns the silent nodes that are what a node was before a reboot.
+func (f *streams) rebooted(n *Node) (old []*Node) {
+	f.RLock()
+	defer f.RUnlock()
+	for _, other := range f.called[n.Name] {
+		if other.Rec.Unheard && other.Peer == nil && !other.Rec.TimedOut && other.rebootedAs(n) {
+			old = append(old, other)
+		}
+	}
+	return old
+}
+
+func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, error) {
+	n.writer.Lock()
+	defer n.writer.Unlock()
+	b := newBatch()
+	defer f.close(b)
+	defer f.piece(b, func() { n.applying = false })
+	a := applying{facts: f.Facts, node: n, peer: p, batch: b, snapshot: true}
+	returned := false
+	a.do(func() {
+		n.LastHeard = a.now
+		n.sweep++
+		n.applying = true
+		n.excess, n.leftOut = 0, in.LeftOut
+		returned = n.Rec.Unheard
+	})
+	var checked []uint64
+	for m := range in.Messages {
+		a.apply(m)
+		checked = append(checked, m.GetChecked()...)
+	}
+	a.do(done)
+	a.sweepOut()
+	if returned {
+		f.touchPieces(b, n)
+	}
+	a.do(func() {
+		f.answer(n, checked, in.Checked, a.now)
+		n.Corrections = maps.Clone(in.Corrections)
+		f.dropExcess(n, in.Excess)
+		f.completed(n)
+		f.heard(n)
+		f.touchDisputes(n) // it is to look at them
+		n.trim()
+	})
+	return b, a.err
+}
+
+// Delta applies one message of changes, which was received at a time.
+func (f *streams) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, checked func(id uint64) []index.Address) (*Batch, error) {
+	n.writer.Lock()
+	defer n.writer.Unlock()
+	b := received(at, residence(m))
+	defer f.close(b)
+	a := applying{facts: f.Facts, node: n, peer: p, batch: b}
+	tooMany := false
+	a.do(func() {
+		n.LastHeard = a.now
+		tooMany = n.claims.count-n.wireClaims+kernelClaims(m) > MaxClaims
+	})
+	if tooMany {
+		return b, TooMany("claims", strconv.Itoa(MaxClaims))
+	}
+	a.apply(m)
+	if len(m.GetChecked()) > 0 {
+		a.do(func() { f.answer(n, m.GetChecked(), checked, a.now) })
+	}
+	return b, a.err
+}
+
+// answer takes the answers to checks.
+func (f *streams) answer(n *Node, ids []uint64, checked func(id uint64) []index.Address, now verdict.Stamp) {
+	for _, id := range ids {
+		for _, a := range checked(id) {
+			f.readAgain(n, a, now)
+		}
+	}
+}
+
+// readAgain tells that a node has read an address again from its kernel.
+func (f *streams) readAgain(n *Node, a index.Address, now verdict.Stamp) {
+	for c := range n.same(f.addresses.of(a, n.number)) {
+		if one := n.claims.at(c); one.kind == verdict.Assigned {
+			f.touch(a)
+			one.mark = now
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package index
+
+import "github.com/tidwall/btree"
+
+// cursor is a position in one tree and the item there.
+type cursor[T any] struct {
+	btree.IterG[T]
+	item T
+}
+
+// merge reads the items of several trees in one order.
+type merge[T any] struct {
+	less    func(a, b T) bool
+	cursors []cursor[T]
+	// heap has the cursors that are not at the end, the first item on top.
+	heap []*cursor[T]
+}
+
+// order makes a heap of the cursors.
+func (m *merge[T]) order() {
+	for i := len(m.heap)/2 - 1; i >= 0; i-- {
+		m.down(i)
+	}
+}
+
+// first returns the first item, if there is one.
+func (m *merge[T]) first() (item T, ok bool) {
+	if len(m.heap) == 0 {
+		return item, false
+	}
+	return m.heap[0].item, true
+}
+
+// next leaves the first item behind and returns the one after it, if there is one.
+func (m *merge[T]) next() (item T, ok bool) {
+	top := m.heap[0]
+	if top.Next() {
+		top.item = top.Item()
+	} else {
+		last := len(m.heap) - 1
+		m.heap[0], m.heap[last] = m.heap[last], nil
+		m.heap = m.heap[:last]
+	}
+	m.down(0)
+	return m.first()
+}
+
+// down moves a cursor of the heap below those with an earlier item.
+func (m *merge[T]) down(at int) {
+	for {
+		least := at
+		for child := 2*at + 1; child <= 2*at+2 && child < len(m.heap); child++ {
+			if m.less(m.heap[child].item, m.heap[least].item) {
+				least = child
+			}
+		}
+		if least == at {
+			return
+		}
+		m.heap[at], m.heap[least] = m.heap[least], m.heap[at]
+		at = least
+	}
+}

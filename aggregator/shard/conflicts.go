@@ -1,0 +1,246 @@
+package shard
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+const (
+	// KeepResolved is the number of conflicts that are kept after they are over, and
+	// keepResolvedFor the time.
+	KeepResolved    = 10_000
+	keepResolvedFor = 24 * time.Hour
+)
+
+// conflictPlace is where a conflict is in the order of lists.
+type conflictPlace struct {
+	addr index.Address
+	id   string
+	// at is when it was over, of those that are.
+	at verdict.Stamp
+}
+
+func (p conflictPlace) less(other conflictPlace) bool {
+	return cmp.Or(p.addr.Compare(other.addr), cmp.Compare(p.id, other.id)) < 0
+}
+
+// Conflicts are those that are there, and those that were lately, for everybody to read. What is
+// in it never changes: a conflict that does is replaced.
+type Conflicts struct {
+	order *index.Set[conflictPlace]
+
+	mu   sync.RWMutex
+	byID map[string]*verdict.Conflict
+	// contested are the addresses that nodes look at more closely.
+	contested map[index.Address]struct{}
+	// audited is what the next audit of an address needs to know.
+	audited map[index.Address]audited
+	// owners are those of the last judgement of addresses that have several, or are disputed.
+	owners   map[index.Address][]verdict.Owner
+	resolved []conflictPlace
+}
+
+func newConflicts() *Conflicts {
+	return &Conflicts{
+		order: index.NewSet(conflictPlace.less), byID: make(map[string]*verdict.Conflict),
+		contested: make(map[index.Address]struct{}), audited: make(map[index.Address]audited), owners: make(map[index.Address][]verdict.Owner),
+	}
+}
+
+// put enters a conflict, or what is known of it now.
+func (c *Conflicts) put(a index.Address, now *verdict.Conflict) {
+	c.mu.Lock()
+	_, known := c.byID[now.ID]
+	c.byID[now.ID] = now
+	c.mu.Unlock()
+	if !known {
+		c.order.Put(conflictPlace{addr: a, id: now.ID})
+	}
+}
+
+func (c *Conflicts) drop(p conflictPlace) {
+	c.order.Delete(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.byID, p.id)
+}
+
+// Get returns the conflict with an id; nil if there is none.
+func (c *Conflicts) Get(id string) *verdict.Conflict {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.byID[id]
+}
+
+// Len returns the number of conflicts.
+func (c *Conflicts) Len() int {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return len(c.byID)
+}
+
+// All yields all conflicts, in no order.
+func (c *Conflicts) All() (all []*verdict.Conflict) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, one := range c.byID {
+		all = append(all, one)
+	}
+	return all
+}
+
+// After yields the conflicts after a place, in the order of their addresses and ids.
+func (c *Conflicts) After(a index.Address, id string) func(yield func(*verdict.Conflict) bool) {
+	return func(yield func(*verdict.Conflict) bool) {
+		for p := range c.order.Snapshot().From(conflictPlace{addr: a, id: id}) {
+			if p.addr == a && p.id == id {
+				continue
+			}
+			if one := c.Get(p.id); one != nil && !yield(one) {
+				return
+			}
+		}
+	}
+}
+
+// audited is what is remembered of allocations, and what the last audit found.
+type audited struct {
+	past  []verdict.Past
+	found []verdict.Finding
+}
+
+func (c *Conflicts) remember(a index.Address, past []verdict.Past, found []verdict.Finding) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(past)+len(found) > 0 {
+		c.audited[a] = audited{past, found}
+	} else {
+		delete(c.audited, a)
+	}
+}
+
+func (c *Conflicts) keep(a index.Address, owners []verdict.Owner) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(owners) > 0 {
+		c.owners[a] = owners
+	} else {
+		delete(c.owners, a)
+	}
+}
+
+// Owners returns the owners of the last judgement of an address that has several, or is disputed;
+// the owners of others are derived from the facts.
+func (c *Conflicts) Owners(a index.Address) (owners []verdict.Owner, kept bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	owners, kept = c.owners[a]
+	return owners, kept
+}
+
+// Remembered returns what is remembered of the allocations of an address, and what the last audit
+// found.
+func (c *Conflicts) Remembered(a index.Address) ([]verdict.Past, []verdict.Finding) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.audited[a].past, c.audited[a].found
+}
+
+// Of returns the conflicts of an address.
+func (c *Conflicts) Of(a index.Address) (all []verdict.Conflict) {
+	for p := range c.order.Snapshot().From(conflictPlace{addr: a}) {
+		if p.addr != a {
+			break
+		}
+		if one := c.Get(p.id); one != nil {
+			all = append(all, *one)
+		}
+	}
+	return all
+}
+
+// Contested returns the addresses that nodes look at more closely.
+func (c *Conflicts) Contested() (addrs []index.Address) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for a := range c.contested {
+		addrs = append(addrs, a)
+	}
+	return addrs
+}
+
+func (c *Conflicts) contest(a index.Address, contested bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if contested {
+		c.contested[a] = struct{}{}
+	} else {
+		delete(c.contested, a)
+	}
+}
+
+// over remembers when a conflict was over.
+func (c *Conflicts) over(p conflictPlace) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.resolved = append(c.resolved, p)
+}
+
+// old takes out the places of conflicts that are over for so long that they are not kept.
+func (c *Conflicts) old(now verdict.Stamp) (old []conflictPlace) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.resolved) > 0 && (len(c.resolved) > KeepResolved || c.resolved[0].at.Add(keepResolvedFor) <= now) {
+		old = append(old, c.resolved[0])
+		c.resolved[0] = conflictPlace{}
+		c.resolved = c.resolved[1:]
+	}
+	return old
+}
+
+// Forget drops the conflicts that were over for long enough, and returns when to do it again; 0 for
+// never.
+func (s *Shards) Forget() verdict.Stamp {
+	for _, p := range s.Conflicts.old(s.Clock()) {
+		w := s.workers[p.addr.Partition()%len(s.workers)]
+		w.forgetMu.Lock()
+		w.forget = append(w.forget, p)
+		w.forgetMu.Unlock()
+		select {
+		case w.forgotten <- struct{}{}:
+		default:
+		}
+	}
+	s.Conflicts.mu.RLock()
+	defer s.Conflicts.mu.RUnlock()
+	if len(s.Conflicts.resolved) == 0 {
+		return 0
+	}
+	return s.Conflicts.resolved[0].at.Add(keepResolvedFor)
+}
+
+// forgetOld drops the conflicts that are to be forgotten.
+func (w *worker) forgetOld() {
+	w.forgetMu.Lock()
+	all := w.forget
+	w.forget = nil
+	w.forgetMu.Unlock()
+	for _, p := range all {
+		e := w.entries[p.addr]
+		if e == nil {
+			continue
+		}
+		at := e.conflict(p.id)
+		if at < 0 || e.conflicts[at].Active() || e.conflicts[at].ResolvedAt != p.at {
+			continue // it came back
+		}
+		e.conflicts = slices.Delete(e.conflicts, at, at+1)
+		w.shards.Conflicts.drop(p)
+		w.settle(e)
+	}
+}

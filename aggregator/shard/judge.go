@@ -1,0 +1,282 @@
+package shard
+
+import (
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// judge judges one address and makes the outcome known. The facts are held for reading.
+func (w *worker) judge(item *facts.Item) {
+	s, a := w.shards, item.Address
+	e := w.entries[a]
+	in := w.builder.Case(a, e != nil && e.disputed())
+	in.Vanished = item.Vanished
+	if e != nil {
+		in.Conflicts, in.Past, in.Before = e.remembered(), e.past, e.found
+	}
+	out := s.Policy.Judge(in)
+	if len(out.Expired) > 0 {
+		w.expired = append(w.expired, expired{item, w.builder.Refs(out.Expired)})
+		return // it is judged without them
+	}
+
+	told := s.Listener.OwnersWatched()
+	var before []verdict.Owner
+	if told {
+		before, told = w.before(e, item)
+	}
+	if told {
+		w.builder.Keep() // before others see its records
+		w.tellOwners(a, out.Owners, before, item.Pods && (e == nil || e.owners == nil))
+	}
+	w.noteSpeakers(out.Owners, before)
+	w.remember(e, a, in, &out, item)
+	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == nil
+	if e := w.entries[a]; e != nil {
+		plain = plain && !e.disputed() && len(e.found) == 0 && !e.cloned
+	}
+	s.Facts.Settle(a, plain)
+}
+
+// before returns the owners of the last judgement, if they are known.
+func (w *worker) before(e *entry, item *facts.Item) (owners []verdict.Owner, known bool) {
+	switch {
+	case e != nil && e.owners != nil:
+		return e.owners, true
+	case e == nil || item.Touched():
+		return item.Before, item.Derived
+	}
+	s := w.shards // nothing has changed but the time
+	c := w.second.Case(item.Address, false)
+	c.Now = e.judgedAt
+	judged := s.Policy.Judge(c)
+	w.second.Keep()
+	return judged.Owners, true
+}
+
+// remember takes the outcome of a judgement over.
+func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verdict.Judgement, item *facts.Item) {
+	w.count(e, a, out.Owners)
+	var found audit.Result
+	audited := w.audits(e, in, out)
+	if audited {
+		found = audit.Address(w.shards.Policy, in, out)
+	}
+	again := out.Again
+	if found.Again != 0 && (again == 0 || found.Again < again) {
+		again = found.Again
+	}
+	if e == nil {
+		if len(out.Owners) <= 1 && len(out.Conflicts) == 0 && !out.Contested && again == 0 && len(found.Findings) == 0 && len(found.Past) == 0 && len(out.Clones) == 0 {
+			w.check(in, out)
+			return
+		}
+		e = &entry{addr: a}
+		w.entries[a] = e
+	}
+	w.builder.Keep()
+	e.owners, e.judgedAt = out.Owners, in.Now
+	for i := range out.Conflicts {
+		w.takeConflict(e, &out.Conflicts[i], item)
+	}
+	for i := range out.Ended {
+		over := e.conflicts[e.conflict(out.Ended[i].ID)].End(&out.Ended[i], out.Owners)
+		w.takeConflict(e, &over, item)
+	}
+	if out.Contested || e.told != nil {
+		w.contest(e, out.Contested)
+	}
+	w.check(in, out)
+	if audited {
+		before := e.found
+		if e.active() && !slices.Equal(e.past, found.Past) {
+			again = in.Now // the cause of the conflict may follow from it
+		}
+		e.past, e.found = found.Past, found.Findings
+		w.shards.Conflicts.remember(a, e.past, e.found)
+		w.shards.Listener.Audited(a, out.Owners, e.found, before, e.active())
+	}
+	if len(out.Clones) > 0 || e.cloned {
+		e.cloned = len(out.Clones) > 0
+		w.shards.Listener.Cloned(a, out.Clones)
+	}
+	if again != 0 {
+		w.arm(e, again)
+	} else if len(in.Claims) == 0 && len(in.Allocations) == 0 && !e.active() {
+		w.disarm(e)
+	}
+	if len(e.owners) == 1 && !e.disputed() {
+		e.owners = nil
+	}
+	w.shards.Conflicts.keep(a, e.owners)
+	w.settle(e)
+}
+
+// audits reports whether what IPAM says of an address is compared with its owners.
+func (w *worker) audits(e *entry, in *verdict.Case, out *verdict.Judgement) bool {
+	return e != nil && (len(e.past) > 0 || len(e.found) > 0) || len(in.Allocations) > 0 || len(in.Vanished) > 0 || len(in.Pools) > 0 || len(out.Spoofs) > 0 ||
+		slices.ContainsFunc(out.Owners, func(o verdict.Owner) bool { return o.ExcludedBy(verdict.RuleLoopbackOrDummy) })
+}
+
+// active reports whether a conflict of the address is not over.
+func (e *entry) active() bool {
+	return slices.ContainsFunc(e.conflicts, func(c *verdict.Conflict) bool { return c.Active() })
+}
+
+// settle forgets an entry of which nothing is to be remembered.
+func (w *worker) settle(e *entry) {
+	if !e.idle() {
+		return
+	}
+	delete(w.entries, e.addr)
+}
+
+// count enters an address into the index, and counts its owners by scope.
+func (w *worker) count(e *entry, a index.Address, now []verdict.Owner) {
+	p := w.shards.index.Partition(a.Partition())
+	place, there := p.Get(From(a))
+	switch {
+	case there && place.kind != several:
+		if len(now) == 1 && uint8(now[0].Scope.Kind) == place.kind {
+			return
+		}
+		w.counts[place.kind].Add(-1)
+	case there:
+		for i := range e.owners {
+			w.counts[e.owners[i].Scope.Kind].Add(-1)
+		}
+	}
+	for i := range now {
+		w.counts[now[i].Scope.Kind].Add(1)
+	}
+	switch len(now) {
+	case 0:
+		if there {
+			p.Delete(From(a))
+		}
+	case 1:
+		p.Put(Place{a.Bytes(), uint8(now[0].Scope.Kind)})
+	default:
+		p.Put(Place{a.Bytes(), several})
+	}
+}
+
+// tellOwners makes known how the owners of an address changed. pods is set if the Kubernetes API
+// said something of the pods among them, which the owners of before know already.
+func (w *worker) tellOwners(a index.Address, now, before []verdict.Owner, pods bool) {
+	l := w.shards.Listener
+	for i := range now {
+		o := &now[i]
+		was := findOwner(before, i, o.ID)
+		switch {
+		case was == nil:
+			l.OwnerChanged(Added, a, o, nil, now)
+		case !o.Same(was), pods && o.Namespace != nil && o.Namespace.Who.Kind() == verdict.Pod:
+			l.OwnerChanged(Updated, a, o, was, now)
+		}
+	}
+	for i := range before {
+		if was := &before[i]; findOwner(now, i, was.ID) == nil {
+			gone := *was
+			gone.State = verdict.Gone
+			l.OwnerChanged(Removed, a, &gone, was, before)
+		}
+	}
+}
+
+// noteSpeakers tells of the owners that only the wire shows, or showed: what their pods were meant
+// to have may be that.
+func (w *worker) noteSpeakers(now, before []verdict.Owner) {
+	for _, owners := range [][]verdict.Owner{now, before} {
+		for i := range owners {
+			if o := &owners[i]; o.Namespace != nil && (!o.Assigned || o.Namespace.Intended != "") {
+				w.shards.Listener.Spoke(o)
+			}
+		}
+	}
+}
+
+// findOwner looks for an owner, first where it is likely to be.
+func findOwner(owners []verdict.Owner, hint int, id string) *verdict.Owner {
+	if hint < len(owners) && owners[hint].ID == id {
+		return &owners[hint]
+	}
+	for i := range owners {
+		if owners[i].ID == id {
+			return &owners[i]
+		}
+	}
+	return nil
+}
+
+// takeConflict makes known how a conflict changed.
+func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
+	s := w.shards
+	kept := new(*c)
+	before, opened, changed := kept, c.Active(), true
+	if at := e.conflict(c.ID); at >= 0 {
+		before = e.conflicts[at]
+		opened, changed = opened && !before.Active(), !before.Same(c)
+		e.conflicts[at] = kept
+	} else {
+		e.conflicts = append(e.conflicts, kept)
+	}
+	s.Conflicts.put(e.addr, kept)
+	until, lapsed := s.Listener.Acknowledged(kept)
+	if until != 0 {
+		w.arm(e, until)
+	}
+	if !changed && !lapsed && (!item.Retell || !c.Active()) {
+		return
+	}
+	if opened && item.At != 0 {
+		s.Listener.Detected(item.Residence + s.Clock().Sub(item.At))
+	}
+	s.Listener.ConflictChanged(kept, before, opened)
+	if !c.Active() {
+		s.Conflicts.over(conflictPlace{e.addr, c.ID, c.ResolvedAt})
+		s.Forget()
+	}
+}
+
+// contest tells the nodes that have claims of an address to look at it more
+// closely, or no longer.
+func (w *worker) contest(e *entry, contested bool) {
+	w.shards.Conflicts.contest(e.addr, contested)
+	if !contested {
+		for p := range e.told {
+			p.Contest(e.addr.Addr(), false)
+		}
+		e.told = nil
+		return
+	}
+	before := e.told
+	e.told = make(map[facts.Peer]struct{})
+	for _, n := range w.shards.Facts.NodesOf(e.addr) {
+		if n.Peer == nil {
+			continue
+		}
+		if _, ok := before[n.Peer]; !ok {
+			n.Peer.Contest(e.addr.Addr(), true)
+		}
+		e.told[n.Peer] = struct{}{}
+	}
+	for p := range before {
+		if _, still := e.told[p]; !still {
+			e.told[p] = struct{}{} // it is told when it is over
+		}
+	}
+}
+
+// check has nodes read an address again.
+func (w *worker) check(in *verdict.Case, out *verdict.Judgement) {
+	for _, rec := range out.Check {
+		if n := w.shards.Facts.Node(rec); n != nil && n.Peer != nil {
+			n.Peer.Check(in.Address)
+		}
+	}
+}

@@ -1,0 +1,305 @@
+// Package shard judges addresses. Each address belongs to one of 256 partitions, and each partition
+// to one of a few goroutines, which alone judges its addresses and remembers what was judged of
+// them. An address with one undisputed owner is an entry of the index and nothing else: its owner
+// is derived from the facts when somebody asks.
+package shard
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// judgedAtOnce is the number of addresses that are judged before writers of the facts get a turn.
+const judgedAtOnce = 8
+
+// An OwnerChange is what happened to an owner.
+type OwnerChange uint8
+
+// The changes.
+const (
+	Added OwnerChange = iota
+	Updated
+	Removed
+)
+
+// A Listener hears what was judged. Its methods are called with the facts held for reading, by
+// several goroutines, but for one address by one at a time.
+type Listener interface {
+	// OwnerChanged tells of one of all owners of an address, and what it was before; nil for an
+	// added one.
+	OwnerChanged(what OwnerChange, a index.Address, o, before *verdict.Owner, all []verdict.Owner)
+	// OwnersWatched reports whether anybody wants to know.
+	OwnersWatched() bool
+	// ConflictChanged tells of a conflict and what it was before: opened if it was not active.
+	ConflictChanged(c, before *verdict.Conflict, opened bool)
+	// Detected tells how long it took to suspect a conflict.
+	Detected(took time.Duration)
+	// Acknowledged looks at the acknowledgement of a conflict, which may come back, or lapse. It
+	// returns until when it holds, 0 if there is none, and whether it lapsed just now.
+	Acknowledged(c *verdict.Conflict) (until verdict.Stamp, lapsed bool)
+	// Audited tells what the audit of an address and its owners found, and what it had found before.
+	Audited(a index.Address, owners []verdict.Owner, found, before []verdict.Finding, contested bool)
+	// Cloned tells of the cloned hardware addresses in the claims of an address.
+	Cloned(a index.Address, clones []verdict.Spoof)
+	// Spoke tells of an owner that only the wire shows, or shows no more.
+	Spoke(o *verdict.Owner)
+	// Rested tells that a goroutine has judged all that there was. It is called without the facts
+	// held.
+	Rested()
+	// Panicked counts an address that could not be judged.
+	Panicked()
+}
+
+// Config is what shards need.
+type Config struct {
+	Policy   *verdict.Policy
+	Log      *slog.Logger
+	Clock    func() verdict.Stamp
+	Facts    *facts.Facts
+	Listener Listener
+	// Workers is the number of goroutines; the facts have as many queues.
+	Workers int
+}
+
+// A Place is an address that has owners, in the index. It has 17 bytes.
+type Place struct {
+	addr [16]byte
+	kind uint8 // of the scope of its one owner, or several
+}
+
+// several is the kind of a place with several owners.
+const several = 255
+
+// From is the place of an address: where those of the addresses from it on begin.
+func From(a index.Address) Place { return Place{addr: a.Bytes()} }
+
+// Address returns the address.
+func (p Place) Address() index.Address { return index.AddressFrom(p.addr) }
+
+func lessPlace(a, b Place) bool { return a.Address().Less(b.Address()) }
+
+// Shards are all partitions. Use New.
+type Shards struct {
+	Config
+	Conflicts *Conflicts
+	index     *index.Index[Place]
+	workers   []*worker
+	unjudged  unjudged
+}
+
+// New returns shards that do nothing before Run.
+func New(cfg Config) *Shards {
+	s := &Shards{Config: cfg, index: index.New(Place.Address, lessPlace), Conflicts: newConflicts()}
+	for i := range cfg.Workers {
+		s.workers = append(s.workers, &worker{
+			shards: s, queue: cfg.Facts.Queue(i), builder: cfg.Facts.Builder(), second: cfg.Facts.Builder(), entries: make(map[index.Address]*entry),
+			forgotten: make(chan struct{}, 1),
+		})
+	}
+	return s
+}
+
+// Run judges until ctx ends.
+func (s *Shards) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	for _, w := range s.workers {
+		group.Go(func() { w.run(ctx) })
+	}
+	group.Wait()
+}
+
+// Places returns the addresses that have owners, as of now.
+func (s *Shards) Places() *index.Snapshot[Place] { return s.index.Snapshot() }
+
+// Counts returns the number of owners by the widest scope in which they are compared.
+func (s *Shards) Counts() (counts [verdict.NetworkScope + 1]int) {
+	for _, w := range s.workers {
+		for kind := range counts {
+			counts[kind] += int(w.counts[kind].Load())
+		}
+	}
+	return counts
+}
+
+// Waiting returns the number of addresses that wait to be judged.
+func (s *Shards) Waiting() (n int) {
+	for _, w := range s.workers {
+		n += w.queue.Len()
+	}
+	return n
+}
+
+// worker is one goroutine with its partitions.
+type worker struct {
+	shards  *Shards
+	queue   *facts.Queue
+	builder *facts.Builder
+	// second makes a case while builder has another one.
+	second  *facts.Builder
+	entries map[index.Address]*entry
+	timers  timers
+	// waits is set while what is due waits for nodes that are due.
+	waits  bool
+	counts [verdict.NetworkScope + 1]atomic.Int64
+	// expired are claims to be ended, done the items that are finished when the lock is given up.
+	expired []expired
+	done    []*facts.Item
+	// forget are conflicts that are too old to be kept.
+	forgetMu  sync.Mutex
+	forget    []conflictPlace
+	forgotten chan struct{}
+}
+
+type expired struct {
+	item   *facts.Item
+	claims []facts.Ref
+}
+
+func (w *worker) run(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for judged := false; ; {
+		if w.some() {
+			judged = true
+			select {
+			case <-ctx.Done():
+				return
+			default:
+			}
+			continue
+		}
+		if judged {
+			judged = false
+			w.shards.Listener.Rested()
+		}
+		timer.Reset(w.rest())
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.queue.Wake():
+		case <-w.forgotten:
+		case <-timer.C:
+		}
+	}
+}
+
+// rest returns how long nothing is due.
+func (w *worker) rest() time.Duration {
+	if len(w.timers) == 0 || w.waits {
+		return time.Hour
+	}
+	return max(0, w.timers[0].again.Sub(w.shards.Clock()))
+}
+
+// some judges some addresses and reports whether there may be more to do.
+func (w *worker) some() (more bool) {
+	f := w.shards.Facts
+	w.forgetOld()
+	f.RLock()
+	for range judgedAtOnce {
+		item := w.queue.Next()
+		if item == nil {
+			item = w.due()
+		}
+		if item == nil {
+			break
+		}
+		more = true
+		w.contain(item)
+	}
+	f.RUnlock()
+	for _, e := range w.expired {
+		f.Expire(e.item, e.claims)
+	}
+	clear(w.expired)
+	w.expired = w.expired[:0]
+	for _, item := range w.done {
+		item.Finish()
+	}
+	clear(w.done)
+	w.done = w.done[:0]
+	return more
+}
+
+// due returns an address whose time has come; nil if there is none.
+func (w *worker) due() *facts.Item {
+	now := w.shards.Clock()
+	w.waits = false
+	for len(w.timers) > 0 && w.timers[0].again <= now {
+		if w.waits = w.shards.Facts.Overdue(now); w.waits {
+			return nil
+		}
+		e := heap.Pop(&w.timers).(*entry)
+		e.again = 0
+		if item := w.queue.Take(e.addr); item != nil {
+			return item
+		}
+	}
+	return nil
+}
+
+// contain judges one address. If that fails, the address is remembered as one that is not judged,
+// and all others are judged as if nothing had happened.
+func (w *worker) contain(item *facts.Item) {
+	w.done = append(w.done, item)
+	defer func() {
+		if r := recover(); r != nil {
+			w.builder = w.shards.Facts.Builder()
+			w.shards.failed(item.Address, r)
+		}
+	}()
+	w.judge(item)
+	w.shards.judged(item.Address)
+}
+
+// unjudged are the addresses that could not be judged.
+type unjudged struct {
+	mu    sync.Mutex
+	addrs map[index.Address]struct{}
+	some  atomic.Bool
+}
+
+func (s *Shards) failed(a index.Address, r any) {
+	u := &s.unjudged
+	u.mu.Lock()
+	_, known := u.addrs[a]
+	if u.addrs == nil {
+		u.addrs = make(map[index.Address]struct{})
+	}
+	u.addrs[a] = struct{}{}
+	u.some.Store(true)
+	u.mu.Unlock()
+	s.Listener.Panicked()
+	if !known {
+		s.Log.Error("judge address: this is a defect, please report it; the address is not judged until something changes about it",
+			"address", a.Addr(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+	}
+}
+
+func (s *Shards) judged(a index.Address) {
+	u := &s.unjudged
+	if !u.some.Load() {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.addrs, a)
+	u.some.Store(len(u.addrs) > 0)
+}
+
+// Unjudged returns the number of addresses that could not be judged.
+func (s *Shards) Unjudged() int {
+	s.unjudged.mu.Lock()
+	defer s.unjudged.mu.Unlock()
+	return len(s.unjudged.addrs)
+}

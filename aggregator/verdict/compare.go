@@ -1,0 +1,348 @@
+package verdict
+
+import (
+	"slices"
+	"time"
+)
+
+// comparing finds the conflicts of an address, whose owners are known.
+type comparing struct {
+	*judging
+	grouped []group
+}
+
+// conflicts compares the owners in every scope, and carries the conflicts that
+// there were on.
+func (j *comparing) conflicts() {
+	compared, failed := 0, false
+	for i := range j.out.Owners {
+		if o := &j.out.Owners[i]; o.Excluded == nil && o.Alive() {
+			compared++
+			failed = failed || o.DADFailed()
+		}
+	}
+	var over coverage
+	if compared >= 2 || failed {
+		j.grouped = j.groups()
+		for _, g := range j.grouped {
+			if over.covers(g) {
+				j.noteCovered(g)
+				continue
+			}
+			if len(g.owners) == 1 && j.rivaled(g.owners[0]) {
+				continue // reported with its rival
+			}
+			if j.conflict(g) {
+				over = append(over, g)
+			}
+		}
+	}
+	for i := range j.in.Conflicts {
+		if prev := &j.in.Conflicts[i]; prev.Active() && !j.continues(prev.ID) {
+			j.out.Ended = append(j.out.Ended, j.ended(prev, over))
+		}
+	}
+	if len(j.out.Conflicts) > 0 {
+		j.out.Contested = true
+	}
+}
+
+// coverage is the groups that are reported already: a set of owners is
+// reported once, in the widest scope.
+type coverage []group
+
+func (c coverage) covers(g group) bool {
+	return slices.ContainsFunc(c, func(wider group) bool {
+		for _, o := range g.owners {
+			if !slices.Contains(wider.owners, o) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// rivaled tells whether an owner meets another one in some scope.
+func (j *comparing) rivaled(owner int) bool {
+	return slices.ContainsFunc(j.grouped, func(g group) bool { return len(g.owners) >= 2 && slices.Contains(g.owners, owner) })
+}
+
+func (j *comparing) continues(id string) bool {
+	return slices.ContainsFunc(j.out.Conflicts, func(c Conflict) bool { return c.ID == id })
+}
+
+// conflict judges one scope and tells whether it is a conflict.
+func (j *comparing) conflict(g group) bool {
+	owners := j.takingPart(g)
+	prev := j.previous(g, owners)
+	active := prev != nil && prev.Active()
+	rule := j.rule(owners)
+	if rule == "" && active && len(owners) >= 2 && (prev.Rule == RuleExternalsAlternate || prev.Rule == RuleSplitBrain) {
+		rule = prev.Rule // what is silent now may still be there
+	}
+	if rule == "" && len(owners) >= 2 {
+		j.noteHint(g.scope, owners)
+	}
+	if rule == "" {
+		return false
+	}
+
+	c := Conflict{Address: j.in.Address}
+	if active {
+		c.Identity, c.Course = prev.Identity, prev.Course
+	} else {
+		c.Identity = Identity{Kind: g.scope.Kind, Scope: g.scope.Text(), Episode: 1}
+		c.Course = Course{Phase: Suspected, DetectedAt: j.in.Now}
+		c.ID = ID(j.policy.Cluster, c.Kind, c.Scope, c.Address)
+		if prev != nil {
+			c.Episode = prev.Episode + 1
+		}
+	}
+	if rule == RuleExternalsAlternate {
+		c.Phase, c.ConfirmedAt = Suspected, 0 // whom an agent could read has left
+	}
+	if active && !prev.has(owners) {
+		c.Phase, c.ConfirmedAt, c.Asked = Suspected, 0, 0 // those that were witnessed have all left
+	}
+	if active {
+		recall(owners, prev.Owners)
+	}
+	c.Rule, c.Owners, c.Order = rule, owners, arrivals(owners)
+	c.LinkProof = c.linkProof(g.across())
+	if c.LinkProof == OneWay && rule != RuleDADFailed {
+		c.Phase, c.ConfirmedAt = Suspected, 0 // even if it was proven before
+	}
+	if c.Phase == Suspected {
+		j.settle(&c, g.across())
+	}
+	j.inquire(&c)
+	if rule == RuleDADFailed && len(owners) == 1 {
+		c.Bystanders = j.bystanders()
+	}
+	j.out.Conflicts = append(j.out.Conflicts, c)
+	j.noteConflict(g.scope, &c)
+	return true
+}
+
+// has tells whether one of some owners is in the conflict already. A device outside
+// is known by its hardware address: its link may have become one with others.
+func (m *Memory) has(owners []Owner) bool {
+	return slices.ContainsFunc(m.Owners, func(was Member) bool {
+		return slices.ContainsFunc(owners, func(o Owner) bool {
+			return o.ID == was.ID || o.Namespace == nil && was.External && o.MAC == was.MAC
+		})
+	})
+}
+
+// bystanders returns the owners that only answer for the address: one of them may be the reason
+// why duplicate address detection failed.
+func (j *comparing) bystanders() (found []Owner) {
+	for i := range j.out.Owners {
+		if o := &j.out.Owners[i]; o.ExcludedBy(RuleReachableVia) {
+			found = append(found, *o)
+		}
+	}
+	return found
+}
+
+func (j *comparing) members(g group) []Owner {
+	owners := make([]Owner, len(g.owners))
+	for i, o := range g.owners {
+		owners[i] = j.out.Owners[o]
+	}
+	return owners
+}
+
+// previous is the conflict that a group continues: the one of its scope, active
+// or not; else an active one with two of its owners, whose scope was widened
+// since and has nobody else; nil for none.
+func (j *comparing) previous(g group, owners []Owner) *Memory {
+	text := g.scope.Text()
+	var same *Memory
+	for i := range j.in.Conflicts {
+		if c := &j.in.Conflicts[i]; c.Kind == g.scope.Kind && c.Scope == text {
+			if c.Active() {
+				return c
+			}
+			same = c
+		}
+	}
+	for i := range j.in.Conflicts {
+		c := &j.in.Conflicts[i]
+		if !c.Active() || c.Kind > g.scope.Kind || j.continues(c.ID) || j.outgrows(c, g) {
+			continue
+		}
+		both := 0
+		for k := range owners {
+			if slices.ContainsFunc(c.Owners, func(was Member) bool { return was.ID == owners[k].ID }) {
+				both++
+			}
+		}
+		if both >= 2 {
+			return c
+		}
+	}
+	return same
+}
+
+// outgrows tells whether the scope of a conflict has an owner that a group
+// lacks: then it is judged on its own, and the conflict is its.
+func (j *comparing) outgrows(c *Memory, g group) bool {
+	return slices.ContainsFunc(j.grouped, func(own group) bool {
+		return own.scope.Kind == c.Kind && own.scope.Text() == c.Scope && !coverage{g}.covers(own)
+	})
+}
+
+// quietGraces is after how many hand-over graces without a frame a node has
+// handed over an address that its kernel does not have.
+const quietGraces = 3
+
+// takingPart are the owners of a group, without those of nodes that hold an
+// address themselves that handed it over: their kernels do not have it, they fell
+// silent, and somebody claimed it after them.
+func (j *comparing) takingPart(g group) []Owner {
+	owners := j.members(g)
+	if len(owners) < 2 || !hostsOnly(owners) {
+		return owners
+	}
+	var newest Stamp
+	assigned := false
+	for i := range owners {
+		assigned = assigned || owners[i].Assigned
+		newest = max(newest, owners[i].claimed())
+	}
+	owners = owners[:0]
+	for _, i := range g.owners {
+		o := &j.out.Owners[i]
+		if !o.Assigned && (assigned || o.claimed() != newest) && j.quiet(o) {
+			o.Excluded = &Exclusion{Rule: RuleHandedOver, Quiet: j.quietAfter()}
+			continue
+		}
+		owners = append(owners, *o)
+	}
+	return owners
+}
+
+func (j *comparing) quietAfter() time.Duration { return quietGraces * j.policy.HandoverGrace }
+
+// quiet tells whether the wire has not shown an owner for so long that it counts
+// as having handed its address over; and asks to be called when it has.
+func (j *comparing) quiet(o *Owner) bool {
+	quiet := o.claimed().Add(j.quietAfter())
+	if j.in.Now < quiet {
+		j.again(quiet)
+		return false
+	}
+	return true
+}
+
+// claimed is when the wire last showed an owner.
+func (o *Owner) claimed() (newest Stamp) {
+	for _, c := range o.Claims {
+		if c.Wire() && !c.Weak() {
+			newest = max(newest, c.Seen)
+		}
+	}
+	return newest
+}
+
+// hostsOnly tells whether all owners are nodes themselves: a virtual address may
+// be handed over from one to the other.
+func hostsOnly(owners []Owner) bool {
+	return !slices.ContainsFunc(owners, func(o Owner) bool { return o.Kind() != Host })
+}
+
+// virtual tells whether one of the owners is a virtual router.
+func virtual(owners []Owner) bool {
+	return slices.ContainsFunc(owners, func(o Owner) bool {
+		return o.MAC.Virtual() || slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.MAC.Virtual() })
+	})
+}
+
+// rule is the rule by which a group is a conflict; empty for none.
+func (j *comparing) rule(owners []Owner) string {
+	assigned := 0
+	for i := range owners {
+		switch {
+		case owners[i].DADFailed():
+			return RuleDADFailed
+		case owners[i].Assigned:
+			assigned++
+		}
+	}
+	switch {
+	case len(owners) < 2:
+		return ""
+	case samePod(owners):
+		return RuleSamePod
+	case sameVM(owners):
+		return RuleSameVM
+	case assigned >= 1 && hostsOnly(owners):
+		return RuleSplitBrain
+	case assigned >= 2:
+		return RuleAssignedTwice
+	case assigned == 1:
+		return RuleAssignedAndWire
+	}
+	j.out.Contested = true // so that A-B-A is seen, if it is
+	switch {
+	case !alternate(owners):
+		return ""
+	case hostsOnly(owners):
+		return RuleSplitBrain
+	}
+	return RuleExternalsAlternate
+}
+
+// ended returns how a conflict ended: fewer than two of its owners are left in its scope.
+func (j *comparing) ended(prev *Memory, over coverage) Ended {
+	e := Ended{ID: prev.ID, At: j.in.Now}
+	var left []*Owner
+	for _, was := range prev.Owners {
+		o := j.owner(was.ID)
+		switch {
+		case o == nil:
+		case o.State == Gone && (o.Node.Rebooted || o.Node.TimedOut):
+			if e.Kind == "" {
+				e.Kind, e.Owner = EndTimedOut, o.ID
+				if o.Node.Rebooted {
+					e.Kind = EndRebooted
+				}
+			}
+		case o.Alive() && !o.ExcludedBy(RuleHandedOver):
+			left = append(left, o)
+			if o.Excluded != nil {
+				e.Excluded = o.Excluded
+			}
+		}
+	}
+	switch {
+	case e.Kind != "":
+	case prev.Rule == RuleDADFailed && len(prev.Owners) == 1 && len(over) > 0:
+		e.Kind = EndRivalKnown
+	case len(left) == 0:
+		e.Kind = EndNoOwner
+	case len(left) == 1:
+		e.Kind, e.Owner = EndOneOwner, left[0].ID
+	case e.Excluded != nil:
+		e.Kind = EndExcluded
+	case len(over) > 0:
+		e.Kind = EndWiderScope
+	case prev.LinkProof != 0:
+		e.Kind = EndLinksApart
+	default:
+		e.Kind = EndScopesApart
+	}
+	if e.Kind != EndExcluded {
+		e.Excluded = nil
+	}
+	return e
+}
+
+// owner returns the owner with an id; nil if there is none.
+func (j *judging) owner(id string) *Owner {
+	if i := slices.IndexFunc(j.out.Owners, func(o Owner) bool { return o.ID == id }); i >= 0 {
+		return &j.out.Owners[i]
+	}
+	return nil
+}

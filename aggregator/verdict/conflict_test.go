@@ -1,0 +1,477 @@
+package verdict_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+)
+
+// lanOfPods gives each node an uplink of one LAN and a pod with the address on it. If proven is
+// set, it is proven that their links are one.
+func lanOfPods(w *world, proven bool, nodes ...string) (uplinks []*verdict.Interface, claims []*verdict.Claim) {
+	uplinks = verdicttest.OnLAN(w.World, nodes...)
+	for i, n := range nodes {
+		if !proven {
+			uplinks[i].Link.Proven = nil
+		}
+		ns := w.Namespace(n, 2, "2"+n[1:], verdicttest.Pod("on-"+n))
+		claims = append(claims, w.Assigned(w.Interface(ns, verdict.Interface{MAC: verdict.MAC("bpod0" + n[1:]), Attachment: verdict.Lower, Link: uplinks[i].Link})))
+	}
+	return uplinks, claims
+}
+
+// settled lets the settle time pass and has all be witnessed again.
+func (w *world) settled() verdict.Judgement {
+	w.judge()
+	w.after(w.Policy.HandoverGrace)
+	for _, c := range w.Claims {
+		w.Read(c)
+		w.Seen(c)
+	}
+	return w.judge()
+}
+
+func TestAConflictOnOneLANNeedsAProof(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		build func(w *world)
+		phase verdict.Phase
+		proof verdict.LinkProof
+	}{
+		{"links that are proven to be one", func(w *world) { lanOfPods(w, true, "n1", "n2") }, verdict.Confirmed, verdict.Proven},
+		{"links that are not", func(w *world) { lanOfPods(w, false, "n1", "n2") }, verdict.Suspected, verdict.OneWay},
+		{"links that are proven to be one with others", func(w *world) {
+			uplinks, _ := lanOfPods(w, false, "n1", "n2")
+			for _, i := range uplinks {
+				i.Link.Proven = &verdict.Domain{Node: i.Link.Node, Name: "other"}
+			}
+		}, verdict.Suspected, verdict.OneWay},
+		{"both are on one link of one node", func(w *world) {
+			uplinks, _ := lanOfPods(w, false, "n1", "n2")
+			w.Assigned(w.Child("third", "bthird", uplinks[0].Link))
+		}, verdict.Confirmed, 0},
+		{"one is a stranger that the other one's node sees", func(w *world) {
+			uplinks, claims := lanOfPods(w, false, "n1", "n2")
+			w.Drop(claims[1])
+			w.Wire(uplinks[0], stranger)
+		}, verdict.Confirmed, 0},
+		{"one is a stranger that another node sees", func(w *world) {
+			uplinks, claims := lanOfPods(w, false, "n1", "n2")
+			w.Drop(claims[1])
+			w.Wire(uplinks[1], stranger)
+		}, verdict.Suspected, verdict.OneWay},
+		{"one is a stranger that another node sees, on links that are proven to be one", func(w *world) {
+			uplinks, claims := lanOfPods(w, true, "n1", "n2")
+			w.Drop(claims[1])
+			w.Wire(uplinks[1], stranger)
+		}, verdict.Confirmed, verdict.Proven},
+		{"one is a stranger that speaks for another one on the other's link", func(w *world) {
+			uplinks, claims := lanOfPods(w, false, "n1", "n2")
+			w.Drop(claims[1])
+			w.Wire(uplinks[1], stranger)
+			w.Wire(uplinks[0], stranger).Source = other
+		}, verdict.Suspected, verdict.OneWay},
+		{"the other's node sees a frame of one", func(w *world) {
+			uplinks, claims := lanOfPods(w, false, "n1", "n2")
+			w.Wire(uplinks[1], string(claims[0].Interface.MAC))
+		}, verdict.Suspected, verdict.OneWay},
+		{"the other's node sees a frame of one that has the address elsewhere", func(w *world) {
+			uplinks, claims := lanOfPods(w, false, "n1", "n2")
+			claims[0].Interface.Link = w.Link("n1", "br1", verdict.Bridge, false)
+			w.Interface(claims[0].Interface.Namespace, verdict.Interface{Name: "net1", MAC: "bnet10", Attachment: verdict.Lower, Link: uplinks[0].Link})
+			w.Wire(uplinks[1], "bnet10")
+		}, verdict.Confirmed, 0},
+		{"pods of one network that are on one LAN, too", func(w *world) {
+			_, claims := lanOfPods(w, false, "n1", "n2")
+			for _, c := range claims {
+				c.Network = "lan"
+			}
+		}, verdict.Confirmed, 0},
+		{"in a declared network", func(w *world) {
+			w.declare("pods 10.0.0.0/8")
+			lanOfPods(w, false, "n1", "n2")
+		}, verdict.Confirmed, 0},
+		{"a kernel that found a duplicate on a LAN", func(w *world) {
+			_, claims := lanOfPods(w, false, "n1", "n2")
+			claims[1].Kind = verdict.DADFailed
+		}, verdict.Confirmed, verdict.OneWay},
+		{"a kernel that found a duplicate of nobody that is known", func(w *world) {
+			_, claims := lanOfPods(w, false, "n1", "n2")
+			claims[1].Kind = verdict.DADFailed
+			w.Drop(claims[0])
+		}, verdict.Confirmed, 0},
+	} {
+		w := newWorld("10.0.0.5")
+		test.build(w)
+		if out := w.settled(); len(out.Conflicts) != 1 || out.Conflicts[0].Phase != test.phase || out.Conflicts[0].LinkProof != test.proof {
+			t.Errorf("%s: got %+v, want phase %d and proof %d", test.name, out.Conflicts, test.phase, test.proof)
+		}
+	}
+}
+
+func TestAConflictIsSuspectedAgainWithoutItsProof(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	uplinks, _ := lanOfPods(w, true, "n1", "n2")
+	w.settled()
+	for _, i := range uplinks {
+		i.Link.Proven = nil
+	}
+	if c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0"); c.LinkProof != verdict.OneWay || c.ConfirmedAt != 0 {
+		t.Errorf("got proof %d, confirmed at %d, want it open", c.LinkProof, c.ConfirmedAt)
+	}
+}
+
+// Both sides must have been witnessed on one link, or on links that are one, since they are
+// both there.
+func TestBothSidesAreWitnessedWhereTheyMeet(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		again func(w *world, uplinks []*verdict.Interface, pods []*verdict.Claim)
+		phase verdict.Phase
+	}{
+		{"both kernels have it still", func(w *world, _ []*verdict.Interface, pods []*verdict.Claim) { w.Read(pods...) }, verdict.Confirmed},
+		{"one kernel has it still", func(w *world, _ []*verdict.Interface, pods []*verdict.Claim) { w.Read(pods[0]) }, verdict.Suspected},
+		{"one kernel has it still, and the other one's frame is seen", func(w *world, uplinks []*verdict.Interface, pods []*verdict.Claim) {
+			w.Read(pods[0])
+			w.Wire(uplinks[0], string(pods[1].Interface.MAC))
+		}, verdict.Suspected},
+		{"a kernel that has it still is not heard from", func(w *world, _ []*verdict.Interface, pods []*verdict.Claim) {
+			w.Read(pods...)
+			w.Node("n2").Unheard = true
+		}, verdict.Suspected},
+	} {
+		w := newWorld("10.0.0.5")
+		uplinks, pods := lanOfPods(w, true, "n1", "n2")
+		w.judge()
+		w.after(w.Policy.Settle)
+		test.again(w, uplinks, pods)
+		if c := w.judge().Conflicts[0]; c.Phase != test.phase {
+			t.Errorf("%s: got phase %d, want %d", test.name, c.Phase, test.phase)
+		}
+	}
+	for _, test := range []struct {
+		name  string
+		again func(w *world, c *verdict.Claim)
+		phase verdict.Phase
+	}{
+		{"a stranger is seen again", func(w *world, c *verdict.Claim) { w.Seen(c) }, verdict.Confirmed},
+		{"a stranger is not", func(*world, *verdict.Claim) {}, verdict.Suspected},
+		{"a stranger is seen by a node that is silent now", func(w *world, c *verdict.Claim) { w.Seen(c); w.Node("n2").Unheard = true }, verdict.Suspected},
+		{"a stranger speaks for another one", func(w *world, c *verdict.Claim) { w.Wire(c.Interface, stranger).Source = other }, verdict.Suspected},
+	} {
+		w := newWorld("10.0.0.5")
+		uplinks, pods := lanOfPods(w, true, "n1", "n2")
+		w.Drop(pods[1])
+		c := w.Wire(uplinks[1], stranger)
+		w.judge()
+		w.after(w.Policy.Settle).Read(pods[0])
+		test.again(w, c)
+		if got := w.judge().Conflicts[0]; got.Phase != test.phase {
+			t.Errorf("%s: got phase %d, want %d", test.name, got.Phase, test.phase)
+		}
+	}
+}
+
+// Nobody is asked to read again what only frames show.
+func TestWhoIsAskedToReadAgain(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	uplinks, pods := lanOfPods(w, true, "n1", "n2")
+	w.Wire(uplinks[0], string(pods[1].Interface.MAC))
+	w.Assigned(w.Interface(pods[1].Interface.Namespace, verdict.Interface{Name: "net2", MAC: "bnet20", Attachment: verdict.Lower, Link: uplinks[1].Link}))
+	w.Assigned(w.Interface(pods[0].Interface.Namespace, verdict.Interface{Name: "lo", Attachment: verdict.Local}))
+	w.judge()
+	out := w.after(w.Policy.Settle).judge()
+	if !slices.Equal(out.Check, []*verdict.Node{w.Node("n1"), w.Node("n2")}) {
+		t.Errorf("got asked %v, want each node once", out.Check)
+	}
+	if out = w.after(time.Second - 1).judge(); len(out.Check) != 0 || out.Again != w.Now.Add(1) {
+		t.Errorf("got asked %v, again %d later, want nobody for a second", out.Check, out.Again.Sub(w.Now))
+	}
+	w.Node("n1").Unheard = true
+	if out = w.after(1).judge(); !slices.Equal(out.Check, []*verdict.Node{w.Node("n2")}) {
+		t.Errorf("got asked %v, want n2, as n1 is silent", out.Check)
+	}
+
+	w = newWorld("10.0.0.5")
+	uplinks, pods = lanOfPods(w, true, "n1", "n2")
+	w.Drop(pods[1])
+	w.Wire(uplinks[1], stranger)
+	w.judge()
+	w.after(w.Policy.Settle).Read(pods[0])
+	if out := w.judge(); len(out.Check) != 0 || out.Conflicts[0].Asked != 0 {
+		t.Errorf("got asked %v at %d, want nobody: a stranger is waited for", out.Check, out.Conflicts[0].Asked)
+	}
+}
+
+func TestAConflictOfOtherOwnersIsSuspectedAnew(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	var claims []*verdict.Claim
+	for range 2 {
+		w.Drop(claims...)
+		claims = nil
+		for _, name := range []string{"a", "b"} {
+			inside, _ := w.on("n1", "br0", false, name)
+			claims = append(claims, w.Assigned(inside))
+		}
+		c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/br0")
+		if c.Episode != 1 || c.ConfirmedAt != 0 {
+			t.Errorf("got episode %d, confirmed at %d, want one that goes on, not confirmed", c.Episode, c.ConfirmedAt)
+		}
+		w.after(w.Policy.Settle).Read(claims...)
+		w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/br0")
+	}
+}
+
+// The identity of a device outside changes with what its link is known to be one with.
+func TestADeviceOutsideIsTheSameOnAWiderLink(t *testing.T) {
+	for _, test := range []struct {
+		name, then string
+		phase      verdict.Phase
+	}{{"the same device", stranger, verdict.Confirmed}, {"another device", other, verdict.Suspected}} {
+		w := newWorld("10.0.0.5")
+		port := w.Uplink("n1")
+		a, device := w.Assigned(w.Child("a", "baaaaa", port.Link)), w.Wire(port, stranger)
+		w.settled()
+		w.want(t, verdict.Confirmed, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
+		w.Drop(a)
+		w.Assigned(w.Child("b", "bbbbbb", port.Link))
+		device.MAC = verdict.MAC(test.then)
+		port.Link.Domain = &verdict.Domain{Node: w.Node("n0"), Name: "eth0"}
+		w.want(t, test.phase, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
+	}
+
+	// Pods are told apart by their namespaces, and not by their MACs.
+	w := newWorld("10.0.0.5")
+	port := w.Uplink("n1")
+	old := []*verdict.Claim{w.Assigned(w.Child("a", "baaaaa", port.Link)), w.Assigned(w.Child("b", "bbbbbb", port.Link))}
+	w.settled()
+	w.Drop(old...)
+	w.Assigned(w.Child("c", "baaaaa", port.Link))
+	w.Assigned(w.Child("d", "bbbbbb", port.Link))
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
+}
+
+func TestConflictsGoOnByThemselves(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	for _, br := range []string{"br0", "br1"} {
+		for _, name := range []string{"a", "b"} {
+			inside, _ := w.on("n1", br, false, name+br)
+			w.Assigned(inside)
+		}
+	}
+	first := w.judge().Conflicts
+	second := w.after(time.Millisecond).judge().Conflicts
+	if len(first) != 2 || len(second) != 2 {
+		t.Fatalf("got %d and %d conflicts, want 2", len(first), len(second))
+	}
+	for i := range first {
+		if first[i].ID != second[i].ID || second[i].DetectedAt != verdicttest.Start || second[i].Episode != 1 {
+			t.Errorf("got %s of %d, episode %d, want %s of %d", second[i].ID, second[i].DetectedAt, second[i].Episode, first[i].ID, verdicttest.Start)
+		}
+	}
+}
+
+func TestAConflictMovesWithItsOwners(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(w *world, a, b *verdict.Claim)
+		same   bool
+	}{
+		{"to another link of that kind", func(w *world, a, b *verdict.Claim) {
+			for _, c := range []*verdict.Claim{a, b} {
+				c.Interface.Link = w.Link("n1", "br1", verdict.Bridge, false)
+			}
+		}, true},
+		{"to the node", func(w *world, a, b *verdict.Claim) {
+			for i, c := range []*verdict.Claim{a, b} {
+				c.Interface.Link = w.Link("n1", "br"+string(rune('1'+i)), verdict.Bridge, true)
+			}
+		}, true},
+		{"to another link, one of them, where it meets a third one", func(w *world, a, b *verdict.Claim) {
+			b.Interface.Link = w.Link("n1", "br1", verdict.Bridge, false)
+			inside, _ := w.on("n1", "br1", false, "c")
+			w.Assigned(inside)
+		}, false},
+	} {
+		w := newWorld("10.0.0.5")
+		one, _ := w.on("n1", "br0", false, "a")
+		two, _ := w.on("n1", "br0", false, "b")
+		a, b := w.Assigned(one), w.Assigned(two)
+		first := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/br0")
+		test.change(w, a, b)
+		c := w.judge().Conflicts[0]
+		if same := c.ID == first.ID; same != test.same || !c.Active() || c.Episode != 1 || same && (c.Scope != first.Scope || c.Kind != first.Kind) {
+			t.Errorf("%s: got %+v, want the same: %t", test.name, c, test.same)
+		}
+	}
+
+	// A wider conflict is not continued in a narrower scope.
+	w := newWorld("10.0.0.5")
+	one, _ := w.on("n1", "br0", true, "a")
+	two, _ := w.on("n1", "br0", true, "b")
+	w.Assigned(one)
+	w.Assigned(two)
+	wide := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	w.Link("n1", "br0", verdict.Bridge, true).Routed = false
+	out := w.judge().Conflicts
+	if len(out) != 2 || out[0].ID == wide.ID || out[0].Kind != verdict.LinkScope || out[1].ID != wide.ID || out[1].Active() {
+		t.Errorf("got %+v, want a new one on the link, and the wider one over", out)
+	}
+}
+
+func TestHandedOverAddresses(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		build func(w *world, lan []*verdict.Interface)
+		over  bool
+	}{
+		{"its kernel has not got it, and it is silent", func(*world, []*verdict.Interface) {}, true},
+		{"it is silent, but not for long enough", func(w *world, _ []*verdict.Interface) { w.Now-- }, false},
+		{"it spoke for another one meanwhile", func(w *world, lan []*verdict.Interface) {
+			w.Wire(lan[1], string(lan[1].MAC)).NoOverride = true
+		}, true},
+		{"it spoke meanwhile", func(w *world, lan []*verdict.Interface) { w.Wire(lan[1], string(lan[1].MAC)).VLAN = 1 }, false},
+		{"its kernel has it", func(w *world, lan []*verdict.Interface) { w.Assigned(lan[1]) }, false},
+	} {
+		w := newWorld("10.0.0.5")
+		lan := verdicttest.OnLAN(w.World, "n1", "n2")
+		w.Wire(lan[1], string(lan[1].MAC))
+		w.Assigned(lan[0])
+		w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+		w.after(3 * w.Policy.HandoverGrace)
+		test.build(w, lan)
+		out := w.judge()
+		if active := out.Conflicts[0].Active(); active == test.over {
+			t.Errorf("%s: got active %t, want %t", test.name, active, !test.over)
+		}
+		if handed := out.Owners[1].ExcludedBy(verdict.RuleHandedOver); handed != test.over {
+			t.Errorf("%s: got exclusion %+v", test.name, out.Owners[1].Excluded)
+		}
+	}
+}
+
+func TestAVirtualRouterHasTheGraceOfAHandOver(t *testing.T) {
+	for mac, want := range map[string]verdict.Phase{vrrpMAC: verdict.Suspected, "bother": verdict.Confirmed} {
+		w := newWorld("10.0.0.5")
+		port := w.Uplink("n1")
+		w.Assigned(w.Child("a", "baaaaa", port.Link))
+		// The node has the address on a device with its own MAC, and announces it with another one.
+		w.Assigned(port)
+		w.Interface(w.Host("n1"), verdict.Interface{Name: "vrrp", MAC: verdict.MAC(mac), Attachment: verdict.Own, Link: port.Link})
+		w.Assigned(w.Interfaces[len(w.Interfaces)-1])
+		w.Wire(port, mac)
+		w.judge()
+		w.after(w.Policy.Settle).Read(w.Claims...)
+		if c := w.judge().Conflicts[0]; c.Phase != want {
+			t.Errorf("%x: got phase %d, want %d", mac, c.Phase, want)
+		}
+	}
+}
+
+func TestExternalDevicesAlternate(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		within time.Duration
+		change func(w *world, a, b *verdict.Claim)
+		want   bool
+	}{
+		{"A-B-A", 10 * time.Second, nil, true},
+		{"A-B-A, too slow", 10*time.Second + 1, nil, false},
+		{"A-B-A, with a weak A", time.Second, func(_ *world, a, _ *verdict.Claim) { a.Source = other }, false},
+		{"A-B-A, with a weak B", time.Second, func(_ *world, _, b *verdict.Claim) { b.NoOverride = true }, false},
+		{"A-B", time.Second, func(_ *world, a, _ *verdict.Claim) { a.Before = 0 }, false},
+		{"A with B at the same time", time.Second, func(_ *world, a, b *verdict.Claim) { b.Seen = a.Before }, false},
+		{"A and then A with B at the same time", time.Second, func(_ *world, a, b *verdict.Claim) { b.Seen = a.Seen }, false},
+	} {
+		w := newWorld("10.0.0.5")
+		port := w.Uplink("n1")
+		a := w.Wire(port, stranger)
+		w.after(time.Millisecond)
+		b := w.Wire(port, other)
+		w.after(test.within - time.Millisecond).Seen(a)
+		if test.change != nil {
+			test.change(w, a, b)
+		}
+		out := w.judge()
+		if got := len(out.Conflicts) == 1; got != test.want {
+			t.Errorf("%s: got conflicts %+v, want one: %t", test.name, out.Conflicts, test.want)
+		}
+		if test.want && (out.Conflicts[0].Rule != verdict.RuleExternalsAlternate || len(out.Check) != 0 || out.Again != b.Seen.Add(w.Policy.StaleAfter)) {
+			t.Errorf("%s: got %+v, check %v, again %d, want nobody asked, and again when one is stale", test.name, out.Conflicts, out.Check, out.Again)
+		}
+	}
+}
+
+func TestTheSettleTimeBeginsWithTheSecondOwner(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	port := w.Uplink("n1")
+	first := []*verdict.Claim{w.Assigned(w.Child("c", "bccccc", port.Link)), w.Assigned(w.Child("d", "bddddd", port.Link))}
+	w.judge()
+	// Two others take their places one after the other. The later one comes first in order.
+	w.after(time.Minute)
+	w.Drop(first[1])
+	later := w.Interface(w.Namespace("n1", 9, "1", verdicttest.Pod("b")), verdict.Interface{MAC: "bbbbbb", Attachment: verdict.Lower, Link: port.Link})
+	b := w.Assigned(later)
+	w.after(w.Policy.Settle-1).Read(first[0], b)
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
+	w.after(1).Read(first[0], b)
+	w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
+}
+
+func TestOwnersThatOnlyFramesShowAreOrderedByTheirFirstOne(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		firsts   []verdict.Stamp // of the stranger's claims
+		assigned verdict.Stamp
+		order    []uint32
+	}{
+		{"it came first", []verdict.Stamp{verdicttest.Start}, verdicttest.Start + 5, []uint32{0, 1}},
+		{"it came last", []verdict.Stamp{verdicttest.Start + 9}, verdicttest.Start + 5, []uint32{1, 0}},
+		{"its second claim came first", []verdict.Stamp{verdicttest.Start + 9, verdicttest.Start}, verdicttest.Start + 5, []uint32{0, 1}},
+		{"its first claim came first", []verdict.Stamp{verdicttest.Start, verdicttest.Start + 9}, verdicttest.Start + 5, []uint32{0, 1}},
+		{"of one claim it is not known", []verdict.Stamp{verdicttest.Start + 9, 0}, verdicttest.Start + 5, []uint32{1, 0}},
+	} {
+		w := newWorld("10.0.0.5")
+		port := w.Uplink("n1")
+		w.Assigned(w.Child("a", "baaaaa", port.Link)).AssignedAt = test.assigned
+		w.Claims[0].First = verdicttest.Start - 100 // it may be known only since then
+		for i, first := range test.firsts {
+			c := w.Wire(port, stranger)
+			c.VLAN, c.First = uint16(i), first
+		}
+		if c := w.judge().Conflicts[0]; !slices.Equal(c.Order, test.order) {
+			t.Errorf("%s: got order %v, want %v", test.name, c.Order, test.order)
+		}
+	}
+}
+
+func TestAnOwnerBeginsWithItsFirstClaim(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	port := w.Uplink("n1")
+	w.Wire(port, stranger).VLAN = 2
+	w.after(time.Second).Wire(port, stranger).VLAN = 1
+	if o := w.judge().Owners[0]; o.Begun() != verdicttest.Start || o.Claims[0].Begun == verdicttest.Start {
+		t.Errorf("got begun %d, want %d, that of its second claim", o.Begun(), verdicttest.Start)
+	}
+}
+
+// What was judged before belongs to the caller.
+func TestAJudgementChangesNoCase(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	a, _ := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
+	w.judge()
+	w.Drop(a)
+	out := w.Policy.Judge(w.Case())
+	if len(out.Ended) != 1 || len(out.Conflicts) != 0 {
+		t.Fatalf("got %d conflicts, of which %d ended, want the only one ended", len(out.Conflicts), len(out.Ended))
+	}
+	if ended := w.Conflicts[0].End(&out.Ended[0], out.Owners); ended.Owners[0].State != verdict.Gone || ended.Active() {
+		t.Fatalf("got state %d and phase %d of the one that left, want it gone and the conflict over", ended.Owners[0].State, ended.Phase)
+	}
+	if got := w.Conflicts[0]; got.Owners[0].State != verdict.Live || got.Phase != verdict.Suspected {
+		t.Errorf("got state %d and phase %d before, want them as they were", got.Owners[0].State, got.Phase)
+	}
+}

@@ -1,0 +1,82 @@
+package verdict_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+)
+
+// Causes are asked again whenever something is known that was not.
+func TestCauseFollowsWhatIsKnown(t *testing.T) {
+	w := newWorld("10.244.1.5")
+	a, b := verdicttest.Twins(w.World)
+	c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	if c.Cause != unknown {
+		t.Errorf("got cause %s without records, want none", c.Cause)
+	}
+	p := w.Pool(verdict.HostLocal, "n1", "kindnet")
+	w.Books(p, "new")
+	w.Says("uid-old", verdict.PodObject{Namespace: "default", Name: "old", Phase: "Running", Node: "n1", IPs: []netip.Addr{w.Addr}})
+	w.after(time.Second).Read(a, b)
+	c = w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	if c.Cause != lost || len(c.Allocations) != 1 {
+		t.Errorf("got cause %s, allocations %v, want the record that is lost", c.Cause, c.Allocations)
+	}
+	if got := checked(&c, verdict.StepPods); !slices.Equal(got, []string{"pod owners=old"}) {
+		t.Errorf("got pods %q", got)
+	}
+	if got := checked(&c, verdict.StepIPAM); !slices.Equal(got, []string{"record pool=host-local|n1|kindnet state=1 record=container-new->new"}) {
+		t.Errorf("got ipam %q", got)
+	}
+	w.Drop(a)
+	if c = w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.NodeScope, "n1"); c.Cause != lost || len(c.Facts) == 0 {
+		t.Errorf("got cause %s, %+v of what is over, want what it was", c.Cause, c.Facts)
+	}
+}
+
+func TestRangesOfPodsInTheDiagnosis(t *testing.T) {
+	for of, want := range map[string]string{"": "pod-cidrs nodes=n1,n2", "n1": "pod-cidrs nodes=n1 others=n2", "n3": "pod-cidrs others=n1,n2"} {
+		w := newWorld("10.244.1.5")
+		w.PodCIDR, w.PodCIDROf = netip.MustParsePrefix("10.244.1.0/24"), of
+		w.Within("n1", "", "pods", verdicttest.Who("a"))
+		w.Within("n2", "", "pods", verdicttest.Who("b"))
+		c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods")
+		if got := checked(&c, verdict.StepPodCIDRs); !slices.Equal(got, []string{want}) {
+			t.Errorf("got %q, want the ranges: %q", got, want)
+		}
+	}
+}
+
+// Pools and allocations come in any order: what is said must not change with it.
+func TestCauseIsSaidInOneOrder(t *testing.T) {
+	said := func(turned bool) verdict.Conflict {
+		w := newWorld("10.244.1.5")
+		for _, n := range []string{"n1", "n2"} {
+			w.Within(n, "", "pods", verdicttest.Who("web"+n))
+			w.Books(w.Pool(verdict.HostLocal, n, "pods"), "web"+n)
+		}
+		if turned {
+			slices.Reverse(w.Pools)
+			slices.Reverse(w.Allocations)
+		}
+		return w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods")
+	}
+	one, other := said(false), said(true)
+	if !one.Same(&other) || one.Pools[0].Node.Name != other.Pools[0].Node.Name || len(one.Facts) == 0 {
+		t.Errorf("got\n%+v\nand\n%+v", one, other)
+	}
+}
+
+// checked returns what is to be seen in a step of a diagnosis.
+func checked(c *verdict.Conflict, step string) []string {
+	for _, check := range c.Checks {
+		if check.Step == step {
+			return verdicttest.Words(c, check.Facts...)
+		}
+	}
+	return nil
+}

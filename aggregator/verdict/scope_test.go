@@ -1,0 +1,271 @@
+package verdict_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+)
+
+// wantConflicts judges the claims in their order and in the opposite one, and checks the
+// conflicts: each is SCOPE RULE OWNER…, and RESOLVED where it is over.
+func (w *world) wantConflicts(t *testing.T, why string, want ...string) {
+	t.Helper()
+	for range 2 {
+		slices.Reverse(w.Claims)
+		var got []string
+		out := w.Policy.Judge(w.Case())
+		all := out.Conflicts
+		for i := range out.Ended {
+			all = append(all, w.Conflict(out.Ended[i].ID).End(&out.Ended[i], out.Owners))
+		}
+		for _, c := range all {
+			text := fmt.Sprintf("%s=%s %s", c.Kind, c.Scope, c.Rule)
+			for i := range c.Owners {
+				o := &c.Owners[i]
+				who := o.Workload().Name
+				if o.Namespace == nil {
+					who = string(o.MAC)
+				}
+				text += " " + who
+			}
+			if !c.Active() {
+				text += " RESOLVED"
+			}
+			got = append(got, text)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got conflicts\n%q, want\n%q", why, got, want)
+		}
+	}
+}
+
+// declare declares networks as NAME PREFIX….
+func (w *world) declare(networks ...string) {
+	for _, n := range networks {
+		words := strings.Fields(n)
+		w.Policy.Networks = append(w.Policy.Networks, verdict.Network{Name: words[0], Prefixes: verdicttest.Prefixes(words[1:]...)})
+	}
+}
+
+// on is a pod on a bridge of a node.
+func (w *world) on(node, bridge string, routed bool, name string) (inside, port *verdict.Interface) {
+	record := uint32(len(w.Namespaces) + 2)
+	return w.Veth(w.Namespace(node, record, fmt.Sprint(100+record), verdicttest.Pod(name)), "bmac"+fmt.Sprintf("%02d", record), w.Link(node, bridge, verdict.Bridge, routed))
+}
+
+func TestScopes(t *testing.T) {
+	const pods = "10.0.0.0/8"
+	for _, test := range []struct {
+		name  string
+		build func(w *world)
+		want  []string
+	}{
+		// Declared networks.
+		{"pods of two nodes in a declared network", func(w *world) {
+			w.declare("pods " + pods)
+			for _, n := range []string{"n1", "n2"} {
+				inside, _ := w.on(n, "br0", false, n)
+				w.Assigned(inside)
+			}
+		}, []string{"NETWORK=pods assigned-twice n1 n2"}},
+		{"the longest prefix tells the network", func(w *world) {
+			w.declare("all 10.0.0.0/8", "exact 192.168.0.0/16 10.0.0.0/24", "wide 10.0.0.0/16", "elsewhere 10.9.0.0/30")
+			for _, n := range []string{"n1", "n2"} {
+				inside, _ := w.on(n, "br0", false, n)
+				w.Assigned(inside)
+			}
+		}, []string{"NETWORK=exact assigned-twice n1 n2"}},
+		{"an address that is in no declared network", func(w *world) {
+			w.declare("pods 10.9.0.0/16")
+			for _, n := range []string{"n1", "n2"} {
+				inside, _ := w.on(n, "br0", false, n)
+				w.Assigned(inside)
+			}
+		}, nil},
+		{"one of the pods is in a VRF", func(w *world) {
+			w.declare("pods " + pods)
+			inside, _ := w.on("n1", "br0", false, "a")
+			w.Assigned(inside)
+			inside, _ = w.on("n2", "br0", false, "b")
+			inside.VRF = "red"
+			w.Assigned(inside)
+		}, nil},
+		{"nodes themselves, and children of uplinks", func(w *world) {
+			w.declare("pods " + pods)
+			w.Assigned(w.Uplink("n1"))
+			w.Assigned(w.Interface(w.Namespace("n2", 2, "2", verdicttest.Pod("b")), verdict.Interface{MAC: "bbbbbb", Attachment: verdict.Lower, Link: w.Link("n2", "eth0", verdict.Uplink, false)}))
+		}, []string{"NETWORK=pods assigned-twice n1 b"}},
+		{"an interface of which it is not known what it is attached to", func(w *world) {
+			w.declare("pods " + pods)
+			inside, _ := w.on("n1", "br0", false, "a")
+			w.Assigned(inside)
+			inside, _ = w.on("n2", "br0", false, "b")
+			inside.Attachment = 0
+			w.Assigned(inside)
+		}, nil},
+		{"a guest behind a port of another node", func(w *world) {
+			w.declare("pods " + pods)
+			inside, _ := w.on("n1", "br0", false, "a")
+			w.Assigned(inside)
+			_, port := w.on("n2", "br0", false, "b")
+			w.Wire(port, stranger)
+		}, []string{"NETWORK=pods assigned-and-wire a b"}},
+		{"a virtual machine of another node", func(w *world) {
+			w.declare("pods " + pods)
+			inside, _ := w.on("n2", "br0", false, "a")
+			w.Assigned(inside)
+			w.Wire(w.tap(), stranger)
+		}, []string{"NETWORK=pods assigned-and-wire " + stranger + " a"}},
+		{"a device outside, which another node sees", func(w *world) {
+			w.declare("pods " + pods)
+			inside, _ := w.on("n1", "br0", false, "a")
+			w.Assigned(inside)
+			w.Wire(w.Uplink("n2"), stranger)
+		}, nil},
+		{"a pod of this node, which another node sees outside", func(w *world) {
+			w.declare("pods " + pods)
+			inside, _ := w.on("n1", "br0", false, "a")
+			w.Assigned(inside)
+			_, port := w.on("n2", "br0", false, "b")
+			port.Uplink = true
+			w.Wire(port, stranger)
+		}, nil},
+		{"a device behind a port that leads nowhere", func(w *world) {
+			w.declare("pods " + pods)
+			inside, _ := w.on("n1", "br0", false, "a")
+			w.Assigned(inside)
+			w.Wire(w.Interface(w.Host("n2"), verdict.Interface{Name: "eth1", Attachment: verdict.Own, Link: w.Link("n2", "br0", verdict.Bridge, false)}), stranger)
+		}, nil},
+
+		// The network of pods.
+		{"pods of two nodes that a CNI network gave it", func(w *world) {
+			w.Within("n1", "", "cni", verdicttest.Pod("a"))
+			w.Within("n2", "", "cni", verdicttest.Pod("b"))
+		}, []string{"NETWORK=pods assigned-twice a b"}},
+		{"pods of one node that a CNI network gave it", func(w *world) {
+			w.Within("n1", "", "cni", verdicttest.Pod("a"))
+			w.Within("n1", "", "cni", verdicttest.Pod("b"))
+		}, []string{"NODE=n1 assigned-twice a b"}},
+		{"the same, while a conflict of the network is active", func(w *world) {
+			w.Within("n1", "", "cni", verdicttest.Pod("a"))
+			w.Within("n1", "", "cni", verdicttest.Pod("b"))
+			w.met(w.Within("n2", "", "cni", verdicttest.Pod("c")))
+		}, []string{"NETWORK=pods assigned-twice a b"}},
+		{"the same, while a conflict of a declared network is active", func(w *world) {
+			w.declare("all " + pods)
+			w.Within("n1", "", "cni", verdicttest.Pod("a"))
+			w.Within("n1", "", "cni", verdicttest.Pod("b"))
+			w.met(w.Within("n2", "", "cni", verdicttest.Pod("c")))
+			w.Policy.Networks = nil
+		}, []string{"NODE=n1 assigned-twice a b", "NETWORK=all assigned-twice a b c RESOLVED"}},
+		{"the same, when a conflict of the network is over", func(w *world) {
+			w.Within("n1", "", "cni", verdicttest.Pod("a"))
+			w.met(w.Within("n2", "", "cni", verdicttest.Pod("c")))
+			w.judge()
+			w.Within("n1", "", "cni", verdicttest.Pod("b"))
+		}, []string{"NODE=n1 assigned-twice a b"}},
+		{"the same in a declared network", func(w *world) {
+			w.declare("pods " + pods)
+			w.Within("n1", "", "cni", verdicttest.Pod("a"))
+			w.Within("n1", "", "cni", verdicttest.Pod("b"))
+		}, []string{"NETWORK=pods assigned-twice a b"}},
+		{"pods of one bridge, which is not routed, and one of another node", func(w *world) {
+			for _, name := range []string{"a", "b"} {
+				inside, _ := w.on("n1", "br0", false, name)
+				w.Assigned(inside).Network = "cni"
+			}
+			w.Within("n2", "", "cni", verdicttest.Pod("c"))
+		}, []string{"NETWORK=pods assigned-twice a b c"}},
+
+		// Nodes and links.
+		{"a guest on a routed bridge", func(w *world) {
+			inside, _ := w.on("n1", "br0", true, "a")
+			w.Assigned(inside)
+			_, port := w.on("n1", "br1", true, "b")
+			w.Wire(port, stranger)
+		}, []string{"NODE=n1 assigned-and-wire a b"}},
+		{"a device by an uplink of a routed bridge", func(w *world) {
+			inside, _ := w.on("n1", "br0", true, "a")
+			w.Assigned(inside)
+			_, port := w.on("n1", "br1", true, "b")
+			port.Uplink = true
+			w.Wire(port, stranger)
+		}, nil},
+		{"a device by a port of a routed bridge that leads nowhere", func(w *world) {
+			inside, _ := w.on("n1", "br0", true, "a")
+			w.Assigned(inside)
+			w.Wire(w.Interface(w.Host("n1"), verdict.Interface{Name: "eth1", Attachment: verdict.Own, Link: w.Link("n1", "br1", verdict.Bridge, true)}), stranger)
+		}, nil},
+		{"a guest on a bridge that is not routed", func(w *world) {
+			inside, _ := w.on("n1", "br0", true, "a")
+			w.Assigned(inside)
+			_, port := w.on("n1", "br1", false, "b")
+			w.Wire(port, stranger)
+		}, nil},
+		{"a frame of a namespace that has the address on a private link", func(w *world) {
+			inside, _ := w.on("n1", "br0", false, "a")
+			w.Assigned(inside)
+			second, port := w.on("n1", "br0", false, "b")
+			w.Assigned(w.Interface(second.Namespace, verdict.Interface{Name: "k6t", Attachment: verdict.Private}))
+			w.Wire(port, string(second.MAC))
+		}, []string{"LINK=n1/br0 assigned-and-wire a b"}},
+		{"two conflicts are told in the order of nodes", func(w *world) {
+			for _, n := range []string{"n2", "n1"} {
+				for _, name := range []string{"a", "b"} {
+					inside, _ := w.on(n, "br0", true, name+n)
+					w.Assigned(inside)
+				}
+			}
+		}, []string{"NODE=n1 assigned-twice an1 bn1", "NODE=n2 assigned-twice an2 bn2"}},
+		{"two conflicts are told in the order of links", func(w *world) {
+			for _, br := range []string{"br1", "br0"} {
+				for _, name := range []string{"a", "b"} {
+					inside, _ := w.on("n1", br, false, name+br)
+					w.Assigned(inside)
+				}
+			}
+		}, []string{"LINK=n1/br0 assigned-twice abr0 bbr0", "LINK=n1/br1 assigned-twice abr1 bbr1"}},
+		{"a conflict has neither a proxy nor a stale owner", func(w *world) {
+			port := w.Uplink("n1")
+			w.Wire(port, other)
+			w.after(w.Policy.StaleAfter).Wire(port, stranger).NoOverride = true
+			w.Assigned(w.Child("a", "baaaaa", port.Link))
+			w.Assigned(w.Child("b", "bbbbbb", port.Link))
+		}, []string{"LINK=n1/eth0 assigned-twice a b"}},
+		{"a domain has the name of the first link on which a kernel has the address", func(w *world) {
+			lan := verdicttest.OnLAN(w.World, "n1", "n2", "n3")
+			for i, n := range []string{"n3", "n2"} {
+				w.Assigned(w.Interface(w.Namespace(n, 2, "2", verdicttest.Pod(n)), verdict.Interface{MAC: verdict.MAC("bbbbb" + n[1:]), Attachment: verdict.Lower, Link: lan[2-i].Link}))
+			}
+			w.Wire(lan[0], stranger)
+		}, []string{"LINK=n2/eth0 assigned-twice " + stranger + " n2 n3"}},
+		{"a domain has the name of its first link if no kernel has the address", func(w *world) {
+			lan := verdicttest.OnLAN(w.World, "n1", "n2")
+			a := w.Wire(lan[1], stranger)
+			w.after(time.Second).Wire(lan[1], other)
+			w.after(time.Second).Seen(a)
+		}, []string{"LINK=n1/eth0 externals-alternate " + other + " " + stranger}},
+		{"a link-local address on a LAN", func(w *world) {
+			w.Addr = netip.MustParseAddr("169.254.7.7")
+			for i, link := range verdicttest.OnLAN(w.World, "n1", "n2") {
+				w.Assigned(w.Interface(w.Namespace(link.Link.Node.Name, 2, "2", verdicttest.Pod("a")), verdict.Interface{MAC: verdict.MAC(fmt.Sprint("bbbbb", i)), Attachment: verdict.Lower, Link: link.Link}))
+			}
+		}, nil},
+	} {
+		w := newWorld("10.0.0.5")
+		test.build(w)
+		w.wantConflicts(t, test.name, test.want...)
+	}
+}
+
+// met has it that another pod was in a conflict of the network of pods before, and is gone.
+func (w *world) met(c *verdict.Claim) {
+	w.judge()
+	w.Drop(c)
+}

@@ -1,0 +1,191 @@
+package verdict
+
+import (
+	"slices"
+	"time"
+)
+
+// settle confirms a suspected conflict when its time has come and both sides were witnessed
+// again since. Otherwise it records the missing evidence. On a domain, both sides must have
+// been witnessed on one link or on links that are proven to be one.
+func (j *comparing) settle(c *Conflict, across LinkKey) {
+	if c.Rule == RuleDADFailed {
+		c.confirm(j.in.Now)
+		return
+	}
+	if c.Rule == RuleExternalsAlternate {
+		return // no agent can read either of them again
+	}
+	due := max(c.DetectedAt, together(c.Owners)).Add(j.policy.Wait(c))
+	if j.in.Now < due {
+		j.again(due)
+		return
+	}
+	met := meetings{}
+	var silent []*Node
+	for i := range c.Owners {
+		o := &c.Owners[i]
+		switch {
+		case o.readSince(due):
+			met.enter(o, across, byProof, due)
+		case o.State != Live:
+		case o.Assigned:
+			silent = o.readers(silent)
+		case o.claimedSince(due):
+			met.enter(o, across, byProof, due)
+		}
+	}
+	for _, m := range met {
+		if len(m.owners) >= 2 && (m.configured || c.Rule == RuleSplitBrain) {
+			c.confirm(j.in.Now)
+			return
+		}
+	}
+	if len(silent) == 0 {
+		return
+	}
+	if c.Asked == 0 || c.Asked.Add(askEvery) <= j.in.Now {
+		c.Asked = j.in.Now
+		for _, n := range silent {
+			if !slices.ContainsFunc(j.out.Check, n.Is) {
+				j.out.Check = append(j.out.Check, n)
+			}
+		}
+	}
+	j.again(c.Asked.Add(askEvery))
+}
+
+// across returns the domain on which the owners of a group meet. It is zero if they meet on
+// one link of one node or in a wider scope, where no stitch is needed.
+func (g *group) across() LinkKey {
+	if g.everywhere || g.scope.Kind != LinkScope {
+		return LinkKey{}
+	}
+	return g.scope.Domain
+}
+
+// A site is a place of an owner in a domain: a link of a node, or all links that are proven to
+// be one.
+type site struct{ link, proven LinkKey }
+
+func byLink(l *Link) site { return site{link: l.Key()} }
+
+func byProof(l *Link) site {
+	if l.Proven != nil {
+		return site{proven: l.Proven.Key()}
+	}
+	return byLink(l)
+}
+
+// meetings are the owners by site.
+type meetings map[site]*meeting
+
+// A meeting is the set of owners on one site.
+type meeting struct {
+	owners     []string // owner ids
+	configured bool     // whether the kernel of an owner has the address
+}
+
+// enter adds an owner to the sites of a domain where it was witnessed at since or later. An
+// owner whose kernel has the address in the domain is added only there, and not where other
+// nodes saw it, because it is not proven that they saw this owner. Without a domain there is
+// one site.
+func (m meetings) enter(o *Owner, across LinkKey, siteOf func(*Link) site, since Stamp) {
+	if across == (LinkKey{}) {
+		m.add(site{}, o)
+		return
+	}
+	on := func(c *Claim) *Link {
+		l := c.Interface.Link
+		if c.Wire() {
+			l = c.Link
+		}
+		if l == nil || l.Domain.Key() != across {
+			return nil
+		}
+		return l
+	}
+	here := slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Counts() && on(c) != nil })
+	for _, c := range o.Claims {
+		l := on(c)
+		switch {
+		case l == nil || since != 0 && c.Node().Unheard:
+		case c.Counts():
+			if c.Read >= since {
+				m.add(siteOf(l), o)
+			}
+		case !here && c.Wire() && !c.Weak() && (o.Assigned || c.Seen >= since):
+			m.add(siteOf(l), o)
+		}
+	}
+}
+
+func (m meetings) add(at site, o *Owner) {
+	if m[at] == nil {
+		m[at] = &meeting{}
+	}
+	m[at].configured = m[at].configured || o.Assigned
+	if !slices.Contains(m[at].owners, o.ID) {
+		m[at].owners = append(m[at].owners, o.ID)
+	}
+}
+
+// linkProof returns how the links on which the owners meet are known to be one; 0 if no stitch
+// is needed.
+func (c *Conflict) linkProof(across LinkKey) LinkProof {
+	if across == (LinkKey{}) || len(c.Owners) < 2 {
+		return 0
+	}
+	for _, kind := range []struct {
+		siteOf func(*Link) site
+		proof  LinkProof
+	}{{byLink, 0}, {byProof, Proven}} {
+		met := meetings{}
+		for i := range c.Owners {
+			met.enter(&c.Owners[i], across, kind.siteOf, 0)
+		}
+		for _, m := range met {
+			if len(m.owners) >= 2 {
+				return kind.proof
+			}
+		}
+	}
+	return OneWay
+}
+
+// Wait returns how long the owners of a conflict must live side by side before it is confirmed.
+func (p *Policy) Wait(c *Conflict) time.Duration {
+	if c.Rule == RuleSameVM {
+		return p.MigrationGrace
+	}
+	if c.Rule == RuleSamePod || c.Rule == RuleSplitBrain || virtual(c.Owners) {
+		return p.HandoverGrace
+	}
+	return p.Settle
+}
+
+// Waited returns how long the owners of a confirmed conflict lived side by side before. Names
+// that came later may have given the conflict a rule with a longer wait.
+func (p *Policy) Waited(c *Conflict) time.Duration {
+	if wait := p.Wait(c); c.ConfirmedAt.Sub(c.DetectedAt) >= wait {
+		return wait
+	}
+	return p.Settle
+}
+
+func (c *Conflict) confirm(now Stamp) {
+	c.Phase, c.ConfirmedAt = Confirmed, now
+}
+
+// together is when the owners that are there now became two.
+func together(owners []Owner) Stamp {
+	begun := make([]Stamp, 0, 8)
+	for i := range owners {
+		begun = append(begun, owners[i].Begun())
+	}
+	if len(begun) < 2 {
+		return 0
+	}
+	slices.Sort(begun)
+	return begun[1]
+}

@@ -1,0 +1,402 @@
+package verdicttest
+
+import (
+	"net/netip"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// ofDevices are the situations whose causes are told by the device that has the address, or by its pod.
+var ofDevices = []Situation{
+	{
+		Name: "T6 on the node", Cause: static,
+		Build: func(w *World) {
+			w.Within("n1", "", "kindnet", Who("web"))
+			w.Device("n1", "eth0", "")
+		},
+		Facts: []string{
+			"given-by-network owners=web network=kindnet",
+			"on-device-of-node owners=n1 device=eth0",
+		},
+		RuledOut: []string{
+			"tunnel-address: no-tunnel nodes=n1 device=eth0",
+		},
+	},
+	{
+		Name: "T6 on the node, with records of IPAM", Cause: static,
+		Build: func(w *World) {
+			w.Within("n1", "", "kindnet", Who("web"))
+			w.Device("n1", "eth0", "")
+			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
+		},
+		Facts: []string{
+			"given-by-network owners=web network=kindnet",
+			"on-device-of-node owners=n1 device=eth0",
+			"range-of-pool pool=host-local|n1|kindnet ranges=10.244.0.1-10.244.255.254",
+		},
+		RuledOut: []string{
+			"tunnel-address: no-tunnel nodes=n1 device=eth0",
+			"ipam-state-lost: given-once owners=web pool=host-local|n1|kindnet",
+		},
+	},
+	{
+		Name: "T6 in a pod whose CNI result does not have it", Cause: static,
+		Build: func(w *World) {
+			w.Within("n1", "", "kindnet", Who("web"))
+			w.Within("n1", "", "", Who("mad"))
+		},
+		Facts: []string{
+			"given-by-network owners=web network=kindnet",
+			"not-in-cni-result owners=mad",
+		},
+	},
+	{
+		Name: "T6 in a pod that the API has with another address", Cause: static,
+		Build: func(w *World) {
+			w.Within("n1", "", "kindnet", Who("web"))
+			mad := Who("mad")
+			mad.Source = "cri"
+			w.Within("n1", "", "", mad)
+			w.Says("uid-mad", verdict.PodObject{Namespace: "default", Name: "mad", Phase: "Running", IPs: []netip.Addr{netip.MustParseAddr("10.244.0.77")}})
+		},
+		Facts: []string{
+			"given-by-network owners=web network=kindnet",
+			"not-among-pod-addresses owners=mad address=10.244.0.77",
+		},
+	},
+	{
+		Name: "T6 in a namespace that IPAM does not know", Cause: static,
+		Build: func(w *World) {
+			w.Within("n1", "", "kindnet", Who("web"))
+			w.Within("n1", "", "", verdict.Workload{Kind: verdict.Unknown, Name: "blue", Source: "netns"})
+			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
+		},
+		Facts: []string{
+			"given-by-network owners=web network=kindnet",
+			"allocated-to-other-owner owners=blue,web",
+			"range-of-pool pool=host-local|n1|kindnet ranges=10.244.0.1-10.244.255.254",
+		},
+		RuledOut: []string{
+			"ipam-state-lost: given-once owners=web pool=host-local|n1|kindnet",
+		},
+	},
+	{
+		Name: "a pod that is only beginning is not yet known to have it by nobody", Cause: unknown,
+		Build: func(w *World) {
+			w.Within("n1", "", "kindnet", Who("web"))
+			w.Within("n1", "", "", verdict.Workload{Kind: verdict.Unknown, Name: "cni-0123", Source: "netns"})
+			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "young")
+		},
+		RuledOut: []string{
+			"ipam-state-lost: given-once owners=web pool=host-local|n1|kindnet",
+			"static-address (open): giver-not-known owners=cni-0123",
+		},
+	},
+	{
+		Name: "a second interface of which no CNI result is known", Cause: unknown,
+		Build: func(w *World) {
+			w.Within("n1", "", "kindnet", Who("web"))
+			w.Within("n1", "", "", Who("multus")).Interface.Name = "net1"
+		},
+		RuledOut: []string{
+			"static-address (open): giver-not-known owners=multus",
+		},
+	},
+	{
+		Name: "a container of podman, which has results of CNI, too", Cause: unknown,
+		Build: func(w *World) {
+			w.Within("n1", "", "kindnet", Who("web"))
+			w.Within("n1", "cni-podman1", "", Who("podman"))
+		},
+		RuledOut: []string{
+			"static-address (open): giver-not-known owners=podman",
+		},
+	},
+	{
+		Name: "T6 behind the port of a pod", Cause: static,
+		Build: func(w *World) {
+			w.Within("n1", "cni0", "cbr0", Who("web"))
+			Guest(w, "10.244.1.9 cni-result eth0")
+		},
+		Facts: []string{
+			"given-by-network owners=web network=cbr0",
+			"guest-of-owner-with-other-addresses owners=launcher",
+		},
+		RuledOut: []string{
+			"external-device: behind-port owners=launcher",
+		},
+	},
+	{
+		Name: "a virtual machine that has its pod's own address", Cause: lost,
+		Build: func(w *World) {
+			w.Within("n1", "cni0", "cbr0", Who("web"))
+			Guest(w, "10.244.1.5 cni-result eth0")
+			w.Books(w.Pool(verdict.HostLocal, "n1", "cbr0"), "launcher")
+			w.Past = nil
+		},
+		Facts: []string{
+			"given-by-network owners=web network=cbr0",
+			"meant-for owners=launcher text=cni-result",
+			"record pool=host-local|n1|cbr0 state=1 record=container-launcher->launcher",
+		},
+		RuledOut: []string{
+			"external-device: behind-port owners=launcher",
+			"static-address: given-to-all owners=web,launcher",
+		},
+	},
+	{
+		Name: "T6 a virtual machine of the node", Cause: static,
+		Build: func(w *World) {
+			w.Within("n1", "cni0", "cbr0", Who("web"))
+			tap := w.Interface(w.Host("n1"), verdict.Interface{Name: "vnet0", Attachment: verdict.Own, Link: w.Link("n1", "cni0", verdict.Bridge, true), Tap: true})
+			w.Wire(tap, "\x52\x54\x00\x00\x00\x01")
+		},
+		Facts: []string{
+			"given-by-network owners=web network=cbr0",
+			"guest-behind-port owners=52:54:00:00:00:01",
+		},
+		RuledOut: []string{
+			"external-device: behind-port owners=52:54:00:00:00:01",
+		},
+	},
+	{
+		Name: "T7 a machine outside has the node's address", Cause: outside, Addr: "192.168.1.10",
+		Build: func(w *World) {
+			w.Wire(w.Device("n1", "eth0", ""), "\x02\x00\x00\x00\x00\x99")
+		},
+		Facts: []string{
+			"from-outside owners=02:00:00:00:00:99 devices=n1/eth0",
+			"mac-of-no-node",
+			"holds owners=n1",
+		},
+	},
+	{
+		Name: "T7 a machine outside has a pod's address, and a node has no agent", Cause: outside, Addr: "192.168.1.10",
+		Build: func(w *World) {
+			lan := OnLAN(w, "n1", "n2")
+			w.Assigned(w.Child("a", "baaaaa", lan[0].Link)).Network = "lan"
+			w.Wire(lan[1], "\x02\x00\x00\x00\x00\x99")
+			w.Uncovered = []string{"n3"}
+		},
+		Facts: []string{
+			"from-outside owners=02:00:00:00:00:99 devices=n2/eth0",
+			"mac-of-no-node",
+			"holds owners=a",
+			"nodes-uncovered",
+		},
+	},
+	{
+		Name: "T7 the MAC of a virtual router", Cause: unknown, Addr: "192.168.1.10",
+		Build: func(w *World) {
+			w.Wire(w.Device("n1", "eth0", ""), "\x00\x00\x5e\x00\x01\x07")
+		},
+		RuledOut: []string{
+			"external-device: virtual-router owners=00:00:5e:00:01:07",
+		},
+	},
+	{
+		Name: "what seems to be outside may be a pod of a node without an agent", Cause: unknown, Addr: "192.168.1.10",
+		Build: func(w *World) {
+			lan := OnLAN(w, "n1")
+			w.Assigned(w.Child("a", "baaaaa", lan[0].Link)).Network = "lan"
+			w.Wire(lan[0], "\x02\x00\x00\x00\x00\x99")
+			w.Uncovered = []string{"n3"}
+			p := w.Pool(verdict.Whereabouts, "", "lan", "192.168.1.1-192.168.1.99")
+			w.Calico(p, "far", "n3")
+		},
+		RuledOut: []string{
+			"external-device: may-be-on-uncovered-node owners=02:00:00:00:00:99 pool=whereabouts||lan record=default|far|container-far|n3",
+			"ipam-booked-elsewhere: never-allocated-elsewhere pool=whereabouts||lan",
+			"ipam-state-lost: given-once owners=a pool=whereabouts||lan",
+		},
+	},
+	{
+		Name: "T8 nodes of one link keep a virtual address", Cause: split, Addr: "192.168.1.200",
+		Build: func(w *World) {
+			for _, i := range OnLAN(w, "n1", "n2") {
+				w.Assigned(i)
+			}
+		},
+		Facts: []string{
+			"one-link",
+			"beyond-handover-grace",
+		},
+	},
+	{
+		Name: "nodes that are on no common link", Cause: unknown, Addr: "192.168.1.200",
+		Build: func(w *World) {
+			w.Policy.Networks = []verdict.Network{{Name: "hosts", Prefixes: Prefixes("192.168.0.0/16")}}
+			for _, n := range []string{"n1", "n2"} {
+				w.Device(n, "eth0", "")
+			}
+		},
+		RuledOut: []string{
+			"split-brain: no-common-link",
+		},
+	},
+	{
+		Name: "T9 namespaces that nobody knows", Cause: unknown,
+		Build: func(w *World) {
+			for _, name := range []string{"a", "b"} {
+				w.Within("n1", "", "", verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns"})
+			}
+		},
+	},
+	{
+		Name: "T9 pods with one MAC", Cause: lost,
+		Build: func(w *World) {
+			a, b := Twins(w)
+			b.Interface.MAC = a.Interface.MAC
+			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+		},
+		Facts: []string{
+			"given-by-network owners=old network=kindnet",
+			"given-by-network owners=new network=kindnet",
+			"record pool=host-local|n1|kindnet state=1 record=container-new->new",
+		},
+		RuledOut: []string{
+			"overlapping-networks: one-network network=kindnet",
+			"static-address: given-to-all owners=old,new",
+		},
+	},
+	{
+		Name: "T10 the pod is no more, and IPAM has given its address away", Cause: orphan,
+		Build: func(w *World) {
+			Twins(w)
+			w.Says("uid-old", verdict.PodObject{Absent: true})
+			w.Says("uid-new", verdict.PodObject{Namespace: "default", Name: "new", Phase: "Running"})
+			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+		},
+		Facts: []string{
+			"sandbox-left owners=old",
+		},
+		RuledOut: []string{
+			"overlapping-networks: one-network network=kindnet",
+			"static-address: given-to-all owners=old,new",
+		},
+	},
+	{
+		Name: "both pods are there", Cause: lost,
+		Build: func(w *World) {
+			Twins(w)
+			w.Says("uid-old", verdict.PodObject{Namespace: "default", Name: "old", Phase: "Running"})
+			w.Says("uid-new", verdict.PodObject{Namespace: "default", Name: "new", Phase: "Running"})
+			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+		},
+		Facts: []string{
+			"given-by-network owners=old network=kindnet",
+			"given-by-network owners=new network=kindnet",
+			"record pool=host-local|n1|kindnet state=1 record=container-new->new",
+		},
+		RuledOut: []string{
+			"orphaned-sandbox: pods-are-there owners=old,new",
+			"overlapping-networks: one-network network=kindnet",
+			"static-address: given-to-all owners=old,new",
+		},
+	},
+	{
+		Name: "T11 a tunnel", Cause: tunnel,
+		Build: func(w *World) {
+			w.Within("n1", "", "k8s-pod-network", Who("web"))
+			w.Device("n1", "vxlan.calico", "vxlan")
+		},
+		Facts: []string{
+			"tunnel-has-address owners=n1,web device=vxlan.calico text=vxlan",
+			"given-by-network owners=web network=k8s-pod-network",
+		},
+	},
+	{
+		Name: "T11 a tunnel of another node", Cause: tunnel,
+		Build: func(w *World) {
+			w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: Prefixes("10.244.0.0/16")}}
+			w.Within("n1", "", "k8s-pod-network", Who("web"))
+			w.Device("n2", "tunl0", "ipip")
+			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: w.Pool(verdict.Calico, "", ""), Node: "n2", Purpose: "IP-in-IP tunnel"})
+		},
+		Facts: []string{
+			"tunnel-has-address owners=n2,web device=tunl0 text=ipip",
+			"given-by-network owners=web network=k8s-pod-network",
+			"allocated-for-purpose pool=calico|| record=IP-in-IP_tunnel||||n2",
+		},
+		RuledOut: []string{
+			"ipam-booked-elsewhere: never-allocated-elsewhere pool=calico||",
+			"pod-cidr-overlap: pool-of-cluster pool=calico||",
+			"static-address: given-to-all owners=web,n2",
+		},
+	},
+	{
+		Name: "T11 the bridge that pods are on", Cause: static, Addr: "10.244.0.1",
+		Build: func(w *World) {
+			w.Within("n1", "cni0", "", Who("web"))
+			w.Device("n1", "cni0", "bridge")
+		},
+		Facts: []string{
+			"on-bridge-of-pods owners=n1 device=cni0",
+			"not-in-cni-result owners=web",
+		},
+		RuledOut: []string{
+			"tunnel-address: no-tunnel nodes=n1 device=cni0",
+		},
+	},
+	{
+		Name: "the bridge that pods are on, whose address a CNI network gave", Cause: unknown, Addr: "10.244.0.1",
+		Build: func(w *World) {
+			w.Within("n1", "cni0", "kindnet", Who("web"))
+			w.Device("n1", "cni0", "bridge")
+		},
+		RuledOut: []string{
+			"tunnel-address: no-tunnel nodes=n1 device=cni0",
+		},
+	},
+	{
+		Name: "a bridge of the node that no pod is on", Cause: static,
+		Build: func(w *World) {
+			w.Within("n1", "", "kindnet", Who("web"))
+			w.Device("n1", "br0", "bridge")
+		},
+		Facts: []string{
+			"given-by-network owners=web network=kindnet",
+			"on-device-of-node owners=n1 device=br0",
+		},
+		RuledOut: []string{
+			"tunnel-address: no-tunnel nodes=n1 device=br0",
+		},
+	},
+	{
+		Name: "the bridge of docker", Cause: unknown, Addr: "172.17.0.1",
+		Build: func(w *World) {
+			w.Within("n1", "", "kindnet", Who("web"))
+			w.Device("n1", "docker0", "bridge")
+		},
+		RuledOut: []string{
+			"tunnel-address: no-tunnel nodes=n1 device=docker0",
+			"static-address: device-of-container-engine device=docker0",
+		},
+	},
+	{
+		Name: "the bridge of docker, whose range a CNI network has", Cause: networks, Addr: "172.17.0.1",
+		Build: func(w *World) {
+			w.Within("n1", "", "kindnet", Who("web"))
+			w.Subnet(w.Device("n1", "docker0", "bridge"), "172.17.0.1/16")
+		},
+		Facts: []string{
+			"on-network owners=n1 device=docker0",
+			"range-of-network device=docker0 ranges=172.17.0.0/16",
+			"given-by-network owners=web network=kindnet",
+			"networks-meet-on-node nodes=n1",
+		},
+		RuledOut: []string{
+			"tunnel-address: no-tunnel nodes=n1 device=docker0",
+			"static-address: device-of-container-engine device=docker0",
+		},
+	},
+	{
+		Name: "T3 in a declared network, of namespaces that nobody knows", Cause: unknown,
+		Build: func(w *World) {
+			w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: Prefixes("10.244.0.0/16")}}
+			for _, n := range []string{"n1", "n2"} {
+				w.Within(n, "", "", verdict.Workload{Kind: verdict.Unknown, Name: "p" + n, Source: "netns"})
+			}
+		},
+	},
+}

@@ -1,0 +1,198 @@
+package verdicttest
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// ofRanges are the situations about the ranges that addresses are given from.
+var ofRanges = []Situation{
+	{
+		Name: "T5 each node's own IPAM has it for its own pod", Cause: overlap,
+		Build: func(w *World) {
+			for _, n := range []string{"n1", "n2"} {
+				w.Within(n, "", "pods", Who("web"+n))
+				w.Books(w.Pool(verdict.HostLocal, n, "pods"), "web"+n)
+			}
+		},
+		Facts: []string{
+			"range-of-pool pool=host-local|n1|pods ranges=10.244.0.1-10.244.255.254",
+			"given-by-network owners=webn1 network=pods",
+			"range-of-pool pool=host-local|n2|pods ranges=10.244.0.1-10.244.255.254",
+			"given-by-network owners=webn2 network=pods",
+		},
+		RuledOut: []string{
+			"ipam-state-lost: given-once owners=webn1 pool=host-local|n1|pods",
+			"static-address: given-to-all owners=webn1,webn2",
+		},
+	},
+	{
+		Name: "T5 the ranges of pods of both nodes have it", Cause: overlap,
+		Build: func(w *World) {
+			w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
+			w.Within("n1", "", "pods", Who("a"))
+			w.Within("n2", "", "pods", Who("b"))
+		},
+		Facts: []string{
+			"in-pod-cidr-of-several-nodes nodes=n1,n2",
+		},
+		RuledOut: []string{
+			"static-address: given-to-all owners=a,b",
+		},
+	},
+	{
+		Name: "T5 the bridges of pods of both nodes have the prefix", Cause: overlap,
+		Build: func(w *World) {
+			w.Within("n1", "cni0", "pods", Who("a"))
+			w.Within("n2", "cni0", "pods", Who("b"))
+		},
+		Facts: []string{
+			"range-of-bridge nodes=n1 device=cni0 ranges=10.244.1.0/24",
+			"given-by-network owners=a network=pods",
+			"range-of-bridge nodes=n2 device=cni0 ranges=10.244.1.0/24",
+			"given-by-network owners=b network=pods",
+		},
+		RuledOut: []string{
+			"static-address: given-to-all owners=a,b",
+		},
+	},
+	{
+		Name: "pods of both nodes are on a LAN by a bridge, which some DHCP server gives addresses of", Cause: unknown,
+		Build: func(w *World) {
+			for _, n := range []string{"n1", "n2"} {
+				w.Within(n, "br1", "lan", Who(n))
+				w.Bridge(n, "br1", "10.244.0.0/16")
+				w.Subnets[len(w.Subnets)-1].LAN = true
+			}
+		},
+		RuledOut: []string{
+			"pod-cidr-overlap (open): ranges-of-nodes-not-known nodes=n1,n2",
+			"ipam-state-lost (open): no-records-known nodes=n1,n2",
+			"static-address: given-to-all owners=n1,n2",
+		},
+	},
+	{
+		Name: "T5 the gateway of both nodes' pods", Cause: overlap, Addr: "10.244.0.1",
+		Build: func(w *World) {
+			w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: Prefixes("10.244.0.0/16")}}
+			for _, n := range []string{"n1", "n2"} {
+				w.Device(n, "cni0", "bridge")
+				p := w.Pool(verdict.HostLocal, n, "pods", "10.244.0.2-10.244.255.254")
+				p.Device, p.Gateways = "cni0", []netip.Addr{w.Addr}
+			}
+		},
+		Facts: []string{
+			"range-of-pool pool=host-local|n1|pods ranges=10.244.0.2-10.244.255.254",
+			"range-of-pool pool=host-local|n2|pods ranges=10.244.0.2-10.244.255.254",
+		},
+		RuledOut: []string{
+			"split-brain: no-common-link",
+		},
+	},
+	{
+		Name: "only one node has the range", Cause: unknown,
+		Build: func(w *World) {
+			w.PodCIDR, w.PodCIDROf = netip.MustParsePrefix("10.244.1.0/24"), "n1"
+			w.Within("n1", "", "pods", Who("a"))
+			w.Within("n2", "", "pods", Who("b"))
+		},
+		RuledOut: []string{
+			"pod-cidr-overlap: in-pod-cidr-of-one-node nodes=n1,n2",
+			"ipam-state-lost (open): no-records-known nodes=n1,n2",
+			"static-address: given-to-all owners=a,b",
+		},
+	},
+	{
+		Name: "bridges of docker have one range on every node", Cause: unknown, Addr: "172.17.0.2",
+		Build: func(w *World) {
+			w.Policy.Networks = []verdict.Network{{Name: "all", Prefixes: Prefixes("172.17.0.0/16")}}
+			for _, n := range []string{"n1", "n2"} {
+				w.Bridge(n, "docker0", "172.17.0.1/16")
+				w.Within(n, "docker0", "", verdict.Workload{Kind: verdict.Container, ContainerID: "c" + n, Source: "cgroup"})
+			}
+		},
+	},
+	{
+		Name: "T14 two CNI networks", Cause: networks,
+		Build: func(w *World) {
+			w.Within("n1", "cni0", "net0", Who("web"))
+			w.Within("n1", "cni1", "net1", Who("db"))
+		},
+		Facts: []string{
+			"given-by-network owners=web network=net0",
+			"range-of-network device=cni0 network=net0 ranges=10.244.1.0/24",
+			"given-by-network owners=db network=net1",
+			"range-of-network device=cni1 network=net1 ranges=10.244.1.0/24",
+			"networks-meet-on-node nodes=n1",
+		},
+		RuledOut: []string{
+			"static-address: given-to-all owners=web,db",
+		},
+	},
+	{
+		Name: "T14 two CNI networks, each of which has it for its own", Cause: networks,
+		Build: func(w *World) {
+			w.Within("n1", "cni0", "net0", Who("web"))
+			w.Within("n1", "cni1", "net1", Who("db"))
+			w.Books(w.Pool(verdict.HostLocal, "n1", "net0"), "web")
+			w.Books(w.Pool(verdict.HostLocal, "n1", "net1"), "db")
+		},
+		Facts: []string{
+			"given-by-network owners=web network=net0",
+			"range-of-network device=cni0 network=net0 ranges=10.244.0.1-10.244.255.254",
+			"given-by-network owners=db network=net1",
+			"range-of-network device=cni1 network=net1 ranges=10.244.0.1-10.244.255.254",
+			"networks-meet-on-node nodes=n1",
+		},
+		RuledOut: []string{
+			"ipam-state-lost: given-once owners=web pool=host-local|n1|net0",
+			"static-address: given-to-all owners=web,db",
+		},
+	},
+	{
+		Name: "T14 a CNI network and a bridge of docker", Cause: networks,
+		Build: func(w *World) {
+			w.Bridge("n1", "docker0", "10.244.0.1/16")
+			w.Within("n1", "docker0", "", verdict.Workload{Kind: verdict.Container, ContainerID: "c1", Source: "cgroup"})
+			w.Within("n1", "", "kindnet", Who("web"))
+		},
+		Facts: []string{
+			"on-network owners=c1 device=docker0",
+			"range-of-network device=docker0 ranges=10.244.0.0/16",
+			"given-by-network owners=web network=kindnet",
+			"networks-meet-on-node nodes=n1",
+		},
+	},
+	{
+		Name: "a container with an address that its bridge does not have", Cause: unknown,
+		Build: func(w *World) {
+			w.Bridge("n1", "docker0", "172.17.0.1/16")
+			w.Within("n1", "docker0", "", verdict.Workload{Kind: verdict.Container, ContainerID: "c1", Source: "cgroup"})
+			w.Within("n1", "", "kindnet", Who("web"))
+		},
+		RuledOut: []string{
+			"static-address (open): giver-not-known owners=c1",
+		},
+	},
+	{
+		Name: "two networks with one pool", Cause: lost,
+		Build: func(w *World) {
+			w.Within("n1", "cni0", "net0", Who("old"))
+			w.After(time.Minute).Within("n1", "cni0", "net1", Who("new"))
+			p := w.Pool(verdict.HostLocal, "n1", "net0")
+			p.Networks = []string{"net0", "net1"}
+			w.Books(p, "new")
+		},
+		Facts: []string{
+			"given-by-network owners=old network=net0",
+			"given-by-network owners=new network=net1",
+			"record pool=host-local|n1|net0 state=1 record=container-new->new",
+		},
+		RuledOut: []string{
+			"overlapping-networks: one-pool pool=host-local|n1|net0",
+			"static-address: given-to-all owners=old,new",
+		},
+	},
+}

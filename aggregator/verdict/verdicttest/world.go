@@ -1,0 +1,399 @@
+// Package verdicttest has worlds for the tests of verdict and of what is made of its judgements: a
+// handful of nodes with all that an aggregator would know of one address. It is for tests only.
+package verdicttest
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Start is the time at which worlds begin.
+const Start = verdict.Stamp(1_700_000_000_000_000_000)
+
+// A World is a handful of nodes with their tables: what an aggregator would know.
+type World struct {
+	Policy     verdict.Policy
+	Addr       netip.Addr
+	Now        verdict.Stamp
+	Namespaces []*verdict.Namespace
+	Interfaces []*verdict.Interface
+	Links      map[string]*verdict.Link
+	Claims     []*verdict.Claim
+	Conflicts  []verdict.Conflict
+	Nodes      map[string]*verdict.Node
+	Answers    map[verdict.MAC][2]int
+	Pods       map[string]*verdict.PodObject
+	PodCIDR    netip.Prefix
+	PodCIDROf  string        // the one node that has it; empty for all
+	Known      verdict.Stamp // until when pods are; 0 for now
+	Listed     bool          // pods that are not there are absent
+
+	Allocations []*verdict.Allocation
+	Pools       []*verdict.Pool
+	Past        []verdict.Past
+	Subnets     []verdict.Subnet
+	Uncovered   []string // nodes that no agent reports for
+}
+
+// New returns a world without nodes.
+func New(addr string) *World {
+	return &World{
+		Policy: verdict.Policy{
+			Cluster: "test", Settle: time.Second, StaleAfter: 5 * time.Minute,
+			NodeTimeout: 5 * time.Minute, HandoverGrace: 10 * time.Second, MigrationGrace: time.Minute,
+		},
+		Addr: netip.MustParseAddr(addr), Now: Start,
+		Links: map[string]*verdict.Link{}, Nodes: map[string]*verdict.Node{},
+	}
+}
+
+// Case returns the case as an aggregator would make it.
+func (w *World) Case() *verdict.Case {
+	c := &verdict.Case{
+		Address: w.Addr, Now: w.Now, Claims: w.Claims, Conflicts: w.memories(),
+		Stations: w.Interfaces, IPAM: verdict.IPAM{Pools: w.Pools, Past: w.Past},
+		Sight: verdict.Sight{
+			InPodCIDR: w.PodCIDR.IsValid() && w.PodCIDR.Contains(w.Addr), Covered: len(w.Uncovered) == 0, PodsKnownUntil: cmp.Or(w.Known, w.Now),
+		},
+	}
+	for _, ns := range w.Namespaces {
+		nested := slices.ContainsFunc(w.Namespaces, func(own *verdict.Namespace) bool {
+			return own.Record == verdict.OwnRecord && own.Node != ns.Node && own.Node.Boot == ns.Node.Boot && own.Node.Netns == ns.Netns
+		})
+		c.Namespaces = append(c.Namespaces, verdict.NamespaceFacts{Namespace: ns, Nested: nested, Pod: w.Pods[ns.Who.Workload().UID]})
+	}
+	for _, n := range w.Nodes {
+		f := verdict.NodeFacts{Node: n.Key(), InPodCIDR: c.InPodCIDR && (w.PodCIDROf == "" || w.PodCIDROf == n.Name), Covered: w.covered(n.Name)}
+		for _, p := range w.Pools {
+			if p.Node == n {
+				f.Pools = append(f.Pools, p)
+			}
+		}
+		for _, s := range w.Subnets {
+			if s.Interface.Namespace.Node == n {
+				f.Subnets = append(f.Subnets, s)
+			}
+		}
+		c.Nodes = append(c.Nodes, f)
+	}
+	for mac, count := range w.Answers {
+		for _, claim := range w.Claims {
+			c.Answers = append(c.Answers, verdict.Answer{Link: claim.Link.Key(), MAC: mac, Addresses: count[0], Owners: count[1]})
+		}
+	}
+	for _, al := range w.Allocations {
+		c.Allocations = append(c.Allocations, verdict.AllocationFacts{
+			Allocation: al, Object: w.podNamed(al.Namespace, al.Pod), Covered: al.Node != "" && w.covered(al.Node),
+			Sandbox: al.ContainerID != "" && slices.ContainsFunc(w.Namespaces, func(ns *verdict.Namespace) bool { return ns.Who.Workload().ContainerID == al.ContainerID }),
+		})
+	}
+	return c
+}
+
+// podNamed is what was entered by hand, and Absent where pods are listed.
+func (w *World) podNamed(namespace, name string) *verdict.PodObject {
+	for _, p := range w.Pods {
+		if p.Namespace == namespace && p.Name == name {
+			return p
+		}
+	}
+	if w.Listed && name != "" {
+		return &verdict.PodObject{Absent: true}
+	}
+	return nil
+}
+
+// memories returns what the next judgement needs to know about the conflicts.
+func (w *World) memories() (all []verdict.Memory) {
+	for i := range w.Conflicts {
+		all = append(all, w.Conflicts[i].Memory())
+	}
+	return all
+}
+
+func (w *World) covered(node string) bool {
+	return len(w.Uncovered) == 0 || !slices.Contains(w.Uncovered, node)
+}
+
+// Node returns a node, which is made if there is none.
+func (w *World) Node(name string) *verdict.Node {
+	if w.Nodes[name] == nil {
+		w.Nodes[name] = &verdict.Node{Name: name, Boot: "boot-" + name, Netns: "1", Epoch: 1}
+	}
+	return w.Nodes[name]
+}
+
+// Host is the node's own namespace.
+func (w *World) Host(node string) *verdict.Namespace {
+	n := w.Node(node)
+	for _, ns := range w.Namespaces {
+		if ns.Node == n && ns.Record == verdict.OwnRecord {
+			return ns
+		}
+	}
+	return w.Namespace(node, verdict.OwnRecord, "1", verdict.Workload{Kind: verdict.Host, Name: node})
+}
+
+// Namespace makes a network namespace.
+func (w *World) Namespace(node string, record uint32, netns string, who verdict.Workload) *verdict.Namespace {
+	ns := &verdict.Namespace{Node: w.Node(node), Record: record, Netns: netns, Who: who.Who()}
+	ns.ID = verdict.OwnerID(ns.Node, record, netns)
+	w.Namespaces = append(w.Namespaces, ns)
+	return ns
+}
+
+// Pod returns a pod.
+func Pod(name string) verdict.Workload {
+	return verdict.Workload{Kind: verdict.Pod, Namespace: "default", Name: name, UID: "uid-" + name, Source: "cni-result"}
+}
+
+// Link returns a link, which is made if there is none.
+func (w *World) Link(node, name string, kind verdict.LinkKind, routed bool) *verdict.Link {
+	key := node + "/" + name
+	if w.Links[key] == nil {
+		w.Links[key] = &verdict.Link{Node: w.Node(node), Name: name, Kind: kind, Routed: routed}
+	}
+	return w.Links[key]
+}
+
+// Interface enters an interface with what differs from a pod's veth.
+func (w *World) Interface(ns *verdict.Namespace, i verdict.Interface) *verdict.Interface {
+	i.Namespace = ns
+	if i.Name == "" {
+		i.Name = "eth0"
+	}
+	if i.Index == 0 {
+		i.Index = uint32(len(w.Interfaces) + 2)
+	}
+	w.Interfaces = append(w.Interfaces, &i)
+	return &i
+}
+
+// Veth is a pod's interface on a link, and the node's end of it.
+func (w *World) Veth(ns *verdict.Namespace, mac string, l *verdict.Link) (inside, port *verdict.Interface) {
+	host := w.Host(ns.Node.Name)
+	name := "veth" + ns.Netns
+	inside = w.Interface(ns, verdict.Interface{MAC: verdict.MAC(mac), Attachment: verdict.Peer, Link: l, HostInterface: name})
+	port = w.Interface(host, verdict.Interface{
+		Name: name, MAC: verdict.MAC("H" + mac), Attachment: verdict.Own, Link: l, Peer: ns.Record,
+	})
+	return inside, port
+}
+
+// Claim enters a claim that is made now.
+func (w *World) Claim(c verdict.Claim) *verdict.Claim {
+	c.Count, c.First, c.Last = 1, w.Now, w.Now
+	c.Begun, c.Seen, c.Read = w.Now, w.Now, w.Now
+	if c.Kind == verdict.Assigned && c.AssignedAt == 0 {
+		c.AssignedAt = w.Now
+	}
+	w.Claims = append(w.Claims, &c)
+	return &c
+}
+
+// Assigned has a kernel have the address on an interface.
+func (w *World) Assigned(i *verdict.Interface) *verdict.Claim {
+	return w.Claim(verdict.Claim{Kind: verdict.Assigned, Interface: i, PrefixLength: 24})
+}
+
+// Wire has a frame enter by a port.
+func (w *World) Wire(port *verdict.Interface, mac string) *verdict.Claim {
+	return w.Claim(verdict.Claim{Kind: verdict.Announced, Interface: port, Link: port.Link, MAC: verdict.MAC(mac)})
+}
+
+// Seen is the claim's next frame.
+func (w *World) Seen(c *verdict.Claim) { c.Before, c.Seen = c.Seen, w.Now }
+
+// Read is the claim read again.
+func (w *World) Read(claims ...*verdict.Claim) {
+	for _, c := range claims {
+		c.Read = w.Now
+	}
+}
+
+// Drop ends claims.
+func (w *World) Drop(claims ...*verdict.Claim) {
+	w.Claims = slices.DeleteFunc(w.Claims, func(c *verdict.Claim) bool { return slices.Contains(claims, c) })
+}
+
+// After lets time pass.
+func (w *World) After(d time.Duration) *World {
+	w.Now = w.Now.Add(d)
+	return w
+}
+
+// Judge judges the address and keeps its conflicts for the next time, as an aggregator does.
+func (w *World) Judge() verdict.Judgement {
+	out := w.Policy.Judge(w.Case())
+	for _, c := range out.Conflicts {
+		w.keep(c)
+	}
+	for i := range out.Ended {
+		w.keep(w.Conflict(out.Ended[i].ID).End(&out.Ended[i], out.Owners))
+	}
+	return out
+}
+
+func (w *World) keep(c verdict.Conflict) {
+	if old := w.Conflict(c.ID); old != nil {
+		*old = c
+		return
+	}
+	w.Conflicts = append(w.Conflicts, c)
+}
+
+// Conflict returns the conflict with an id; nil if there was none.
+func (w *World) Conflict(id string) *verdict.Conflict {
+	if i := slices.IndexFunc(w.Conflicts, func(c verdict.Conflict) bool { return c.ID == id }); i >= 0 {
+		return &w.Conflicts[i]
+	}
+	return nil
+}
+
+// Prefixes parses prefixes.
+func Prefixes(texts ...string) (out []netip.Prefix) {
+	for _, t := range texts {
+		out = append(out, netip.MustParsePrefix(t))
+	}
+	return out
+}
+
+// Who is a pod with a sandbox.
+func Who(name string) verdict.Workload {
+	p := Pod(name)
+	p.ContainerID = "container-" + name
+	return p
+}
+
+// Within has somebody on a node have the address: on a bridge, or by a point-to-point
+// veth where none is named; given by a CNI network, or by nobody.
+func (w *World) Within(node, bridge, network string, of verdict.Workload) *verdict.Claim {
+	ns := w.Namespace(node, uint32(len(w.Namespaces)+2), fmt.Sprint(100+len(w.Namespaces)), of)
+	l := w.Link(node, "veth"+ns.Netns, verdict.PointToPoint, false)
+	if bridge != "" {
+		l = w.Link(node, bridge, verdict.Bridge, true)
+	}
+	inside, _ := w.Veth(ns, "\x02\x00\x00\x00\x01"+string(rune(len(w.Namespaces))), l)
+	c := w.Assigned(inside)
+	c.Network = network
+	if bridge == "" {
+		c.PrefixLength = 32
+	}
+	return c
+}
+
+// Device has a node itself have the address.
+func (w *World) Device(node, name, kind string) *verdict.Interface {
+	linkKind := verdict.Uplink
+	if kind == "bridge" {
+		linkKind = verdict.Bridge
+	}
+	l := w.Link(node, name, linkKind, kind == "bridge")
+	i := w.Interface(w.Host(node), verdict.Interface{
+		Name: name, Kind: kind, MAC: verdict.MAC("dev" + name[:3]), Attachment: verdict.Own, Link: l, Uplink: kind == "",
+	})
+	if kind == "" {
+		i.Kind, i.Peer = "veth", 77 // a cable to another namespace, as in a lab
+	}
+	w.Assigned(i)
+	return i
+}
+
+// Pool is one that a node has for itself, or the whole cluster where none is named.
+func (w *World) Pool(ipam, node, network string, ranges ...string) *verdict.Pool {
+	p := &verdict.Pool{IPAM: ipam, Name: "/var/lib/cni/networks/" + network, Network: network, State: verdict.PoolKnown, Routed: true}
+	if node != "" {
+		p.Node = w.Node(node)
+	}
+	if len(ranges) == 0 {
+		ranges = []string{"10.244.0.1-10.244.255.254"}
+	}
+	for _, r := range ranges {
+		from, to, _ := strings.Cut(r, "-")
+		p.Ranges = append(p.Ranges, verdict.Range{First: netip.MustParseAddr(from), Last: netip.MustParseAddr(to)})
+	}
+	w.Pools = append(w.Pools, p)
+	return p
+}
+
+// Books has a pool have the address for a pod's sandbox.
+func (w *World) Books(p *verdict.Pool, name string) *verdict.Allocation {
+	al := &verdict.Allocation{Pool: p, Address: w.Addr, ContainerID: "container-" + name, Location: p.Name + "/" + w.Addr.String()}
+	w.Allocations = append(w.Allocations, al)
+	return al
+}
+
+// Calico has Calico have the address for a pod on a node.
+func (w *World) Calico(p *verdict.Pool, name, node string) *verdict.Allocation {
+	al := &verdict.Allocation{Pool: p, Address: w.Addr, Namespace: "default", Pod: name, Node: node, ContainerID: "container-" + name}
+	w.Allocations = append(w.Allocations, al)
+	return al
+}
+
+// Was has it remembered of the first owner of a name what IPAM said.
+func (w *World) Was(c *verdict.Claim, kind string, al *verdict.Allocation) {
+	w.Past = append(w.Past, verdict.Past{Owner: c.Interface.Namespace.ID, Kind: kind, Allocation: al, Since: Start})
+}
+
+// Subnet gives a node an address with a prefix on an interface.
+func (w *World) Subnet(i *verdict.Interface, prefix string) {
+	w.Subnets = append(w.Subnets, verdict.Subnet{Prefix: netip.MustParsePrefix(prefix), Interface: i})
+}
+
+// Bridge is a bridge of a node with a prefix of its own.
+func (w *World) Bridge(node, name, prefix string) *verdict.Interface {
+	i := w.Interface(w.Host(node), verdict.Interface{Name: name, Kind: "bridge", Attachment: verdict.Own, Link: w.Link(node, name, verdict.Bridge, true)})
+	w.Subnet(i, prefix)
+	return i
+}
+
+// OnLAN gives each node an uplink and makes their links one, with proof.
+func OnLAN(w *World, nodes ...string) (uplinks []*verdict.Interface) {
+	d := &verdict.Domain{}
+	for _, n := range nodes {
+		i := w.Uplink(n)
+		if d.Node == nil {
+			d.Node, d.Name = i.Link.Node, i.Link.Name
+		}
+		i.Link.Domain, i.Link.Proven = d, d
+		uplinks = append(uplinks, i)
+	}
+	return uplinks
+}
+
+// Uplink is the uplink of a node.
+func (w *World) Uplink(node string) *verdict.Interface {
+	return w.Interface(w.Host(node), verdict.Interface{
+		Name: "eth0", MAC: verdict.MAC("vplk" + node), Attachment: verdict.Own,
+		Link: w.Link(node, "eth0", verdict.Uplink, false), Uplink: true,
+	})
+}
+
+// Child is a pod's macvlan or ipvlan device over an uplink.
+func (w *World) Child(name, mac string, parent *verdict.Link) *verdict.Interface {
+	ns := w.Namespace("n1", uint32(len(w.Namespaces)+2), "10"+name, Pod(name))
+	return w.Interface(ns, verdict.Interface{MAC: verdict.MAC(mac), Attachment: verdict.Lower, Link: parent, HostInterface: "eth0"})
+}
+
+// Given has an address of the network of pods on a point-to-point veth.
+func Given(w *World, ns *verdict.Namespace) *verdict.Claim {
+	inside, _ := w.Veth(ns, "\x02\x00\x00\x00\x00"+ns.Netns[:1], w.Link(ns.Node.Name, "veth"+ns.Netns, verdict.PointToPoint, false))
+	c := w.Assigned(inside)
+	c.Network = "cni0"
+	return c
+}
+
+// Says has the Kubernetes API say something of a pod.
+func (w *World) Says(uid string, p verdict.PodObject) {
+	if w.Pods == nil {
+		w.Pods = map[string]*verdict.PodObject{}
+	}
+	p.UID = uid
+	w.Pods[uid] = &p
+}

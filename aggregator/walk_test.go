@@ -1,0 +1,400 @@
+package aggregator
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/bus"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// ownerName tells owners apart.
+func ownerName(o *pb.Owner) string { return o.GetAddress() + " " + o.GetNode() + " " + o.GetNetns() }
+
+// namesOf are those of owners in a list that is read in pages of a size.
+func (s *store) namesOf(t *testing.T, f filter, size int) (names []string) {
+	t.Helper()
+	for from := (place{}); ; {
+		page := newPage[*pb.Owner](uint32(size))
+		next := fill(page, s.walkOwners(&f, from))
+		if len(page.items) > size || next != "" && len(page.items) != size {
+			t.Fatalf("got a page of %d with the token %q, want %d", len(page.items), next, size)
+		}
+		for _, o := range page.items {
+			names = append(names, ownerName(o))
+		}
+		if next == "" {
+			return names
+		}
+		var err error
+		if from, err = parsePlace(next); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// randomNode is a node and the addresses that its pods have, by the numbers of their namespaces.
+type randomNode struct {
+	*session
+	held map[uint32][]netip.Addr
+}
+
+// randomStore has owners of IPv4 and IPv6 addresses on three nodes, some addresses with many.
+func randomStore(t *testing.T, random *rand.Rand) (*store, []randomNode) {
+	t.Helper()
+	s := newTestStore(t)
+	var nodes []randomNode
+	for n := range 3 {
+		r := randomNode{newSession(s), make(map[uint32][]netip.Addr)}
+		if err := s.connect(r.session, hello(fmt.Sprintf("n%d", n), 1)); err != nil {
+			t.Fatal(err)
+		}
+		m := snapshot(nil)
+		for record := uint32(2); record < 40; record++ {
+			m = merge(m, podVeth(record, fmt.Sprintf("p%d", record), "172.17.0.1"))
+			for range 30 {
+				a := randomAddress(random)
+				r.held[record] = append(r.held[record], a)
+				m.Claims = append(m.Claims, assigned(record, a.String()))
+			}
+		}
+		if err := s.snapshot(r.session, []*pb.ReportRequest{m}); err != nil {
+			t.Fatal(err)
+		}
+		nodes = append(nodes, r)
+	}
+	return s, nodes
+}
+
+func randomAddress(random *rand.Rand) netip.Addr {
+	var b [16]byte
+	binary.BigEndian.PutUint32(b[12:], 10<<24|random.Uint32N(5000))
+	if random.IntN(2) == 0 {
+		return netip.AddrFrom4([4]byte(b[12:]))
+	}
+	b[0], b[12] = 0xfd, 0
+	return netip.AddrFrom16(b)
+}
+
+func TestPagesHaveAllOwnersOnceInOrder(t *testing.T) {
+	s, _ := randomStore(t, rand.New(rand.NewPCG(1, 1)))
+	all := s.namesOf(t, filter{}, maxPage)
+	if len(all) < 3000 {
+		t.Fatalf("got %d owners: nothing is tested", len(all))
+	}
+	address := func(name string) netip.Addr {
+		var text string
+		_, _ = fmt.Sscan(name, &text)
+		return netip.MustParseAddr(text)
+	}
+	if !slices.IsSortedFunc(all, func(a, b string) int { return address(a).Compare(address(b)) }) {
+		t.Error("the owners are not in the order of their addresses")
+	}
+	if unique := slices.Compact(slices.Sorted(slices.Values(all))); len(unique) != len(all) {
+		t.Errorf("got %d owners, %d of them different", len(all), len(unique))
+	}
+	for _, size := range []int{7, 64, 65, 999} {
+		if got := s.namesOf(t, filter{}, size); !slices.Equal(got, all) {
+			t.Errorf("got %d owners in pages of %d, want the %d", len(got), size, len(all))
+		}
+	}
+	for _, f := range []filter{
+		{prefix: netip.MustParsePrefix("10.0.4.0/22")},
+		{prefix: netip.MustParsePrefix("fd00::/112")},
+		{prefix: netip.MustParsePrefix("10.0.0.3/24")}, // not masked
+		{prefix: netip.MustParsePrefix("0.0.0.0/0"), node: "n1"},
+		{addr: netip.MustParseAddr("172.17.0.1")},
+		{addr: netip.MustParseAddr("172.17.0.1"), prefix: netip.MustParsePrefix("10.0.0.0/8")},
+		{node: "n2", pod: "p7"},
+		{state: verdict.Live},
+		{state: verdict.Stale},
+		{node: "none"},
+	} {
+		var want []string
+		b := s.facts.Builder()
+		s.facts.RLock()
+		for at := range s.within(allAddresses) {
+			addr, owners := at.Address().Addr(), s.ownersOf(b, at.Address())
+			for i := range owners {
+				if o := &owners[i]; f.address(addr) && f.owner(o, o.Node.Name) {
+					want = append(want, ownerName(s.ownerProto(addr, o, owners)))
+				}
+			}
+		}
+		s.facts.RUnlock()
+		if got := s.namesOf(t, f, 13); !slices.Equal(got, want) {
+			t.Errorf("got %d owners of %+v, want %d", len(got), f, len(want))
+		}
+	}
+}
+
+// A watch of a state that changes all the time tells the present state and each change, and what
+// its client knows in the end is what there is: more changes than the ring has are made while the
+// present state is sent, before and behind what was sent.
+func TestAWatchTellsWhatChangesMeanwhile(t *testing.T) {
+	for seed := range uint64(1) {
+		random := rand.New(rand.NewPCG(seed, 2))
+		s, nodes := randomStore(t, random)
+		known := map[string]*pb.Owner{}
+		changes, sent := 0, 0
+		change := func() {
+			changes++
+			r := nodes[random.IntN(len(nodes))]
+			record := 2 + random.Uint32N(38)
+			a := randomAddress(random)
+			m := &pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(record, a.String())}}
+			switch random.IntN(5) {
+			case 0, 1:
+				if held := r.held[record]; len(held) > 0 {
+					at := random.IntN(len(held))
+					m.Claims[0].Address = held[at].AsSlice()
+					r.held[record] = slices.Delete(held, at, at+1)
+				}
+				m.Claims[0].Gone = true
+			case 2:
+				m = &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{podNamespace(record, fmt.Sprintf("name%d", changes))}}
+			default:
+				r.held[record] = append(r.held[record], a)
+			}
+			if err := s.delta(r.session, m, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := (&watch[index.Address, *pb.Owner, pb.WatchOwnersResponse]{
+			events: s.told.owners, coverage: s.currentCoverage,
+			walk: func() *walk[index.Address, *pb.Owner] { return s.walkOwners(&filter{}, place{}) },
+			add: func(o *pb.Owner) *pb.WatchOwnersResponse {
+				change()
+				return &pb.WatchOwnersResponse{Type: added, Owner: o}
+			},
+			key:   ownerKey,
+			event: func(e *event) *pb.WatchOwnersResponse { return &pb.WatchOwnersResponse{Type: e.typ, Owner: e.owner} },
+			bookmark: func(string, *pb.Coverage) *pb.WatchOwnersResponse {
+				return &pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK}
+			},
+			lost: func(uint32) *pb.WatchOwnersResponse { return &pb.WatchOwnersResponse{Type: pb.Watch_LOST} },
+			send: func(m *pb.WatchOwnersResponse) error {
+				sent++
+				switch m.GetType() {
+				case added, updated:
+					known[ownerName(m.GetOwner())] = m.GetOwner()
+				case removed:
+					delete(known, ownerName(m.GetOwner()))
+				case pb.Watch_LOST:
+					return errors.New("LOST")
+				default:
+				}
+				return nil
+			},
+		}).followUntil(t, s)
+		if err != nil {
+			t.Fatalf("seed %d: after %d messages: %v", seed, sent, err)
+		}
+		if changes < 2*bus.Size {
+			t.Fatalf("seed %d: only %d changes were made: nothing is tested", seed, changes)
+		}
+		want := map[string]*pb.Owner{}
+		page := &page[*pb.Owner]{size: 1 << 20}
+		for next := "-"; next != ""; {
+			from := place{}
+			if len(page.items) > 0 {
+				from, _ = parsePlace(next)
+			}
+			page.bytes = 0
+			next = fill(page, s.walkOwners(&filter{}, from))
+		}
+		for _, o := range page.items {
+			want[ownerName(o)] = o
+		}
+		same := func(a, b *pb.Owner) bool {
+			return a.GetWorkload().GetName() == b.GetWorkload().GetName() && a.GetState() == b.GetState() && a.GetExcluded() == b.GetExcluded()
+		}
+		if !maps.EqualFunc(known, want, same) {
+			t.Errorf("seed %d: a client knows %d owners, want the %d that there are", seed, len(known), len(want))
+			for name, o := range want {
+				if known[name] == nil || !same(known[name], o) {
+					t.Errorf("%s is %v, want %v", name, known[name], o)
+					break
+				}
+			}
+		}
+	}
+}
+
+// followUntil follows until all events are sent.
+func (w *watch[K, T, M]) followUntil(t *testing.T, s *store) error {
+	t.Helper()
+	w.events.Join()
+	defer w.events.Leave()
+	w.patience = newPatience()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	next, err := w.present(ctx)
+	for err == nil && next < s.told.owners.Revision() {
+		next, _, _, err = w.pass(next, bus.Latest, nil)
+	}
+	return err
+}
+
+func TestConflictsAreFiltered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		l.dial().send(snapshot(hello("n1", 1),
+			podVeth(2, "a", "10.244.0.5"), podVeth(3, "b", "10.244.0.5"), podVeth(4, "c", "10.250.0.5"), podVeth(5, "d", "10.250.0.5"))).sync()
+		l.dial().send(snapshot(hello("n2", 1), podVeth(2, "e", "fd00::5"), podVeth(3, "f", "fd00::5"))).sync()
+		if all := l.conflicts(); len(all) != 3 {
+			t.Fatalf("got %v, want three conflicts", all)
+		}
+		cause := l.conflicts()[0].GetCause()
+		for want, queries := range map[string][]*pb.ListConflictsRequest{
+			"[10.244.0.5 10.250.0.5 fd00::5]": {{}, {Namespace: "default"}, {State: pb.Conflict_SUSPECTED}, {Cause: cause}},
+			"[10.244.0.5 10.250.0.5]":         {{Node: "n1"}, {Cidr: "10.0.0.0/8"}, {Cidr: "0.0.0.0/0", Node: "n1"}},
+			"[10.250.0.5]":                    {{Cidr: "10.250.0.0/16"}, {Pod: "d"}, {Address: "10.250.0.5"}, {Mac: "02:00:00:00:00:04"}},
+			"[fd00::5]":                       {{Node: "n2"}, {Cidr: "fd00::/64"}, {Pod: "e", Namespace: "default"}},
+			"[]":                              {{Node: "n1", Pod: "e"}, {State: pb.Conflict_CONFIRMED}, {Cause: "no such"}, {Cidr: "10.0.0.0/8", Address: "fd00::5"}, {Namespace: "kube-system"}},
+		} {
+			for _, q := range queries {
+				out, err := l.client.ListConflicts(l.ctx, q)
+				got := []string{}
+				for _, c := range out.GetConflicts() {
+					got = append(got, c.GetAddress())
+				}
+				if err != nil || fmt.Sprint(got) != want {
+					t.Errorf("got %v and %v for {%v}, want %s", got, err, q, want)
+				}
+			}
+		}
+	})
+}
+
+func TestAFilteredWatchSeesConflictsComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", "10.244.0.5"), podVeth(3, "b", "10.244.0.6"))).sync()
+		// Each function reads the changes of a watch up to one, and returns those before it.
+		watch := func(q *pb.WatchConflictsRequest) func(until string) []string {
+			stream, err := l.client.WatchConflicts(l.ctx, q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func(until string) (before []string) {
+				for range 20 {
+					m, err := stream.Recv()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if c := m.GetConflict(); c != nil {
+						got := fmt.Sprint(c.GetAddress(), " ", m.GetType(), " ", c.GetState())
+						if got == until {
+							return before
+						}
+						before = append(before, got)
+					}
+				}
+				t.Fatalf("got %v, want %s", before, until)
+				return nil
+			}
+		}
+		all, confirmed := watch(&pb.WatchConflictsRequest{}), watch(&pb.WatchConflictsRequest{State: pb.Conflict_CONFIRMED})
+		elsewhere := watch(&pb.WatchConflictsRequest{Node: "n2"})
+		synctest.Wait()
+		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(3, "10.244.0.5")}}).sync()
+		all("10.244.0.5 ADDED SUSPECTED")
+		a.send(&pb.ReportRequest{Checked: []uint64{a.check().GetId()}}).sync()
+		all("10.244.0.5 UPDATED CONFIRMED")
+		if got := confirmed("10.244.0.5 ADDED CONFIRMED"); len(got) != 0 {
+			t.Errorf("got %v before it was confirmed, want nothing", got)
+		}
+		a.send(gone(assigned(3, "10.244.0.5"))).sync()
+		all("10.244.0.5 UPDATED RESOLVED")
+		confirmed("10.244.0.5 REMOVED RESOLVED")
+		l.dial().send(snapshot(hello("n2", 1), podVeth(2, "c", "10.250.0.5"), podVeth(3, "d", "10.250.0.5"))).sync()
+		if got := elsewhere("10.250.0.5 ADDED SUSPECTED"); len(got) != 0 {
+			t.Errorf("got %v of another node, want nothing", got)
+		}
+	})
+}
+
+func TestAFilteredWatchSeesFindingsComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", "10.244.0.5"), poolOf(hostLocal("10.244.0.0/16", pb.Pool_KNOWN)))).sync()
+		l.dial().send(snapshot(hello("n2", 1), podVeth(2, "b", "10.244.9.5"), poolOf(hostLocal("10.244.0.0/16", pb.Pool_KNOWN)))).sync()
+		if all := l.waitFindings(2); len(all) != 2 {
+			t.Fatalf("got %v, want two findings", all)
+		}
+		for want, queries := range map[string][]*pb.ListFindingsRequest{
+			"[10.244.0.5 10.244.9.5]": {{}, {Cidr: "10.244.0.0/16"}, {Namespace: "default"}, {Kind: verdict.FindingInUseUnallocated}},
+			"[10.244.9.5]":            {{Node: "n2"}, {Cidr: "10.244.9.0/24"}, {Pod: "b"}, {Address: "10.244.9.5", Mac: "02-00-00-00-00-02"}},
+			"[]":                      {{Node: "n2", Pod: "a"}, {Kind: verdict.FindingLeaked}, {Cidr: "fd00::/8"}, {Namespace: "other"}, {Mac: "02:00:00:00:00:09"}},
+		} {
+			for _, q := range queries {
+				out, err := l.client.ListFindings(l.ctx, q)
+				got := []string{}
+				for _, f := range out.GetFindings() {
+					got = append(got, f.GetAddress())
+				}
+				if err != nil || fmt.Sprint(got) != want {
+					t.Errorf("got %v and %v for {%v}, want %s", got, err, q, want)
+				}
+				w := &pb.WatchFindingsRequest{Kind: q.Kind, Address: q.Address, Node: q.Node, Cidr: q.Cidr, Namespace: q.Namespace, Pod: q.Pod, Mac: q.Mac}
+				stream, err := l.client.WatchFindings(l.ctx, w)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = []string{}
+				for {
+					m, err := stream.Recv()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if m.GetType() == pb.Watch_BOOKMARK {
+						break
+					}
+					got = append(got, m.GetFinding().GetAddress())
+				}
+				if fmt.Sprint(got) != want {
+					t.Errorf("a watch got %v for {%v}, want %s", got, q, want)
+				}
+			}
+		}
+	})
+}
+
+// waitFindings lists all findings when there are so many.
+func (l *lab) waitFindings(n int) (all []*pb.Finding) {
+	for range 100 {
+		if all = l.findings(); len(all) == n {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return all
+}
+
+func TestRangesAreMerged(t *testing.T) {
+	r := func(first, last string) verdict.Range {
+		return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
+	}
+	got := merged([]verdict.Range{
+		r("fd00::", "fd00::ff"), r("10.0.2.0", "10.0.2.255"), r("10.0.0.0", "10.0.0.255"), r("10.0.1.0", "10.0.1.255"), r("10.0.0.7", "10.0.0.9"),
+		r("10.0.4.0", "10.0.4.9"), r("255.255.255.0", "255.255.255.255"), r("::", "::1"),
+	})
+	want := []verdict.Range{
+		r("10.0.0.0", "10.0.2.255"), r("10.0.4.0", "10.0.4.9"), r("255.255.255.0", "255.255.255.255"), r("::", "::1"), r("fd00::", "fd00::ff"),
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

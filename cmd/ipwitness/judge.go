@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/aggregator/casefile"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+type judgeCommand struct {
+	query
+	exitCode bool
+}
+
+func newJudge(sys system) *cobra.Command {
+	c := &judgeCommand{query: query{sys: sys}}
+	cmd := &cobra.Command{
+		Use:   "judge FILE|- [flags]",
+		Short: "Judge a case again that explain -o case wrote",
+		Long: `Judge a case again that '` + sys.program + ` explain ADDRESS -o case' wrote, and show the
+answer as explain does. FILE is a file, or - for standard input. This needs no
+aggregator, no agent and no privileges.
+
+The rules are those of this program: another version may judge otherwise. Ages are
+counted from the time of the case. What only an aggregator knows is left out:
+acknowledgements, and what Kubernetes says besides the case.`,
+		Example: `
+  ipwitness judge case.json
+  ipwitness explain 10.244.0.7 -o case | ipwitness judge -`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return fmt.Errorf("judge needs a FILE that '%s explain ADDRESS -o case' wrote, or - for standard input", sys.program)
+			}
+			return atMostOne("a FILE or -")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := readCase(args[0], cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			return c.judge(f)
+		},
+	}
+	outputFlag(cmd, &c.format)
+	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit 2 on a confirmed conflict, 0 on none, 3 if not all nodes were seen, 1 on an error")
+	return cmd
+}
+
+// readCase reads the case in a file.
+func readCase(name string, stdin io.Reader) (*casefile.File, error) {
+	if name == "-" {
+		return casefile.Read(stdin)
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // only read
+	f, err := casefile.Read(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return f, nil
+}
+
+// judge judges a case and shows the answer.
+func (c *judgeCommand) judge(f *casefile.File) error {
+	explained := aggregator.Judge(f)
+	incomplete := explained.GetCoverage().GetIncomplete()
+	var err error
+	if c.format.ForPrograms() {
+		err = show.Message(c.sys.stdout, c.format, explained)
+	} else {
+		if incomplete {
+			c.tell("Warning: not all nodes were seen when the case was made.")
+		}
+		err = show.Explain(c.sys.stdout, explained, f.Case.Now.Time())
+	}
+	confirmed := slices.ContainsFunc(explained.GetConflicts(), func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_CONFIRMED })
+	switch {
+	case !c.exitCode:
+		return err
+	case confirmed:
+		return errors.Join(err, exitFound)
+	case incomplete:
+		return errors.Join(err, exitCannotTell)
+	}
+	return err
+}

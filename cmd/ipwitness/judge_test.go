@@ -1,0 +1,142 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/ipwitness/ipwitness/aggregator/casefile"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// caseFile is the recorded case of a row of docs/situations.md.
+func caseFile(row string) string {
+	return filepath.Join("../../aggregator/verdict/testdata/cases", row+".json")
+}
+
+// explaining is a server that explains each address with the case of a row.
+func explaining(t *testing.T, row string) handler {
+	t.Helper()
+	raw, err := os.ReadFile(caseFile(row))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c structpb.Struct
+	if err := c.UnmarshalJSON(raw); err != nil {
+		t.Fatal(err)
+	}
+	return handler{"/v1/explain": func(r *http.Request) (int, string) {
+		answer := &pb.ExplainResponse{Address: r.URL.Query().Get("address")}
+		if r.URL.Query().Get("case") == "true" {
+			answer.Case = &c
+		}
+		return ok(answer)(r)
+	}}
+}
+
+func TestACaseIsWrittenAsItWasRecorded(t *testing.T) {
+	want, err := os.ReadFile(caseFile("T1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := serve(t, explaining(t, "T1"))
+	c.run(t, 0, "explain", "10.244.0.2", "-o", "case")
+	if c.stdout.String() != string(want) || c.stderr.Len() > 0 {
+		t.Errorf("got\n%s\nand on stderr\n%s\nwant\n%s", &c.stdout, &c.stderr, want)
+	}
+}
+
+func TestACaseIsWrittenWithPseudonyms(t *testing.T) {
+	c := serve(t, explaining(t, "T1"))
+	c.run(t, 0, "explain", "10.244.0.2", "-o", "case", "--pseudonyms")
+	f, err := casefile.Decode(c.stdout.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"node1", "old1", "new1", "kindnet", "cnitool"} {
+		if strings.Contains(c.stdout.String(), `"`+name) {
+			t.Errorf("got %q in\n%s", name, &c.stdout)
+		}
+	}
+	if !f.Pseudonymous || len(f.Case.Claims) != 2 {
+		t.Errorf("got pseudonymous %t and %d claims, want the case of two owners with pseudonyms", f.Pseudonymous, len(f.Case.Claims))
+	}
+}
+
+func TestExplainWithoutACase(t *testing.T) {
+	old := handler{"/v1/explain": ok(&pb.ExplainResponse{Summary: "Because."})}
+	c := serve(t, old)
+	c.run(t, 1, "explain", "10.0.0.1", "-o", "case")
+	c.wantStderr(t, "ipwitness: the server has no cases: it is older than this program; upgrade the aggregator\n")
+	c = serve(t, old)
+	c.run(t, 1, "explain", "10.0.0.1", "--pseudonyms")
+	c.wantStderr(t, "ipwitness: --pseudonyms needs -o case: other formats have the names as they are\n")
+}
+
+func TestJudge(t *testing.T) {
+	edited := func(row, old, replacement string) string {
+		raw, err := os.ReadFile(caseFile(row))
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "case.json")
+		text := strings.Replace(string(raw), old, replacement, 1)
+		if text == string(raw) {
+			t.Fatalf("%q is not in the case of %s", old, row)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	incomplete := edited("L1", `"now":`, `"incomplete": true, "now":`)
+	for _, test := range []struct {
+		args           string
+		code           int
+		stdout, stderr string
+	}{
+		{caseFile("T1"), 0, "Conflict. 10.244.0.2 is held by 2 owners", ""},
+		{caseFile("T1") + " --exit-code", 2, "Conflict. 10.244.0.2 is held by 2 owners", ""},
+		{caseFile("T1") + " --exit-code -o json", 2, `"state": "CONFIRMED"`, ""},
+		{caseFile("T1") + " -o yaml", 0, "state: CONFIRMED", ""},
+		{caseFile("L1") + " --exit-code", 0, "No conflict", ""},
+		{incomplete + " --exit-code", 3, "No conflict", "Warning: not all nodes were seen when the case was made."},
+		{incomplete + " --exit-code -o json", 3, `"incomplete": true`, ""},
+		{caseFile("T7-externals") + " --exit-code", 0, "Suspected conflict", ""},
+		{edited("T1", `"ipwitnessCase": 1`, `"ipwitnessCase": 7`), 1, "", "read case: its format is 7, and this program reads format 1"},
+		{edited("T1", `"claims": ["c1"`, `"claims": ["c9"`), 1, "", `read case: case.claims[0]: claims has no "c9": was the file changed or cut?`},
+		{"nowhere.json", 1, "", "open nowhere.json: no such file or directory"},
+		{"", 1, "", "judge needs a FILE that 'ipwitness explain ADDRESS -o case' wrote, or - for standard input"},
+		{"a b", 1, "", "judge takes one argument, a FILE or -, not 2: a b"},
+	} {
+		c := newConsole()
+		c.run(t, test.code, append([]string{"judge"}, strings.Fields(test.args)...)...)
+		if !strings.Contains(c.stdout.String(), test.stdout) || !strings.Contains(c.stderr.String(), test.stderr) || (test.stderr == "") != (c.stderr.Len() == 0) {
+			t.Errorf("judge %s: got\n%s\nand on stderr\n%s\nwant %q and %q", test.args, &c.stdout, &c.stderr, test.stdout, test.stderr)
+		}
+	}
+}
+
+// TestJudgeReadsStandardInput also counts ages from the time of the case, and not from now.
+func TestJudgeReadsStandardInput(t *testing.T) {
+	file, err := os.Open(caseFile("T1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	c := newConsole()
+	c.stdin = file
+	c.run(t, 0, "judge", "-")
+	if !strings.Contains(c.stdout.String(), "s ago)") || strings.Contains(c.stdout.String(), "d ago)") {
+		t.Errorf("got\n%s\nwant ages in seconds", &c.stdout)
+	}
+	c = newConsole()
+	c.stdin = strings.NewReader(protojson.Format(&pb.ExplainResponse{}))
+	c.run(t, 1, "judge", "-")
+	c.wantStderr(t, "ipwitness: read case: it has no \"ipwitnessCase\", so it is no case: `ipwitness explain ADDRESS -o case` writes one\n")
+}

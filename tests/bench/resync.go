@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ipwitness/ipwitness/tests/sim"
+)
+
+const (
+	// plantedEvery is how often a duplicate is planted, and each question asked.
+	plantedEvery = 20 * time.Millisecond
+	// The nodes on which duplicates are planted are connected before the others.
+	firstProber, probers = 6000, 10
+	proberPods           = 249
+)
+
+// resyncRows measures what others notice while all agents of a large cluster report at
+// once to an aggregator that has just been started.
+func resyncRows(ctx context.Context, bin string) ([]row, error) {
+	c, err := newCrowd(bin, largest, scaleNetwork...)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if err := c.start(ctx); err != nil {
+		return nil, err
+	}
+	defer c.kill()
+	early, err := sim.Start(c.Host, local+":9640", sim.Size{First: firstProber, Nodes: probers, Owners: 1 + proberPods})
+	if err != nil {
+		return nil, err
+	}
+	defer early.Stop()
+	const earlyOwners = probers * (1 + proberPods)
+	if err := c.known(ctx, probers, earlyOwners); err != nil {
+		return nil, err
+	}
+	if err := c.watchConflicts(ctx); err != nil {
+		return nil, err
+	}
+	p := planter{site: &c.site, fleet: early, planted: map[string]time.Time{}}
+	during, end := context.WithCancel(ctx)
+	defer end()
+	g, during := errgroup.WithContext(during)
+	var explain, conflicts asked
+	g.Go(func() error { return p.run(during) })
+	g.Go(func() error {
+		return explain.run(during, func(i int) error {
+			_, err := c.program.Text(during, "/v1/explain?address="+early.Address(i%probers, i%proberPods))
+			return err
+		})
+	})
+	g.Go(func() error {
+		return conflicts.run(during, func(int) error {
+			_, err := c.program.Text(during, "/v1/conflicts")
+			return err
+		})
+	})
+	begin := time.Now()
+	if err := c.fleet.Connect(); err != nil {
+		return nil, err
+	}
+	defer c.fleet.Stop()
+	if err := c.known(ctx, c.nodes+probers, c.owners+earlyOwners); err != nil {
+		return nil, err
+	}
+	whole := time.Since(begin)
+	end()
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	suspected, err := p.latencies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p99 := quantile(suspected, 0.99)
+	return []row{
+		{fmt.Sprintf("%d agents, %d owners connect at once, while duplicates are planted and questions asked: until all are known", c.nodes, c.owners), millis(whole), "", true},
+		{
+			fmt.Sprintf("  %d duplicates that another node reports meanwhile: claim to the SUSPECTED line, p99", len(suspected)),
+			fmt.Sprintf("%s (p50 %s, worst %s)", millis(p99), millis(quantile(suspected, 0.5)), millis(quantile(suspected, 1))), "≤ 50 ms", p99 <= 50*time.Millisecond,
+		},
+		explain.row("explain"), conflicts.row("conflicts"),
+	}, nil
+}
+
+// planter makes addresses duplicates while something else goes on.
+type planter struct {
+	*site
+	fleet   *sim.Fleet
+	planted map[string]time.Time
+}
+
+// run plants duplicates until ctx ends or there are no more addresses, and withdraws those
+// that were suspected. When it is late, it counts from when it should have planted.
+func (p *planter) run(ctx context.Context) error {
+	begin := time.Now()
+	open := map[int]string{} // by number
+	assign := func(i int, addr string, gone bool) error {
+		err := p.fleet.Assign(ctx, (i+1)%probers, gone, netip.MustParseAddr(addr))
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	for i := range probers * proberPods {
+		at := begin.Add(time.Duration(i) * plantedEvery)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Until(at)):
+		}
+		addr := p.fleet.Address(i%probers, i/probers)
+		if err := assign(i, addr, false); err != nil || ctx.Err() != nil {
+			return err
+		}
+		p.planted[addr], open[i] = at, addr
+		for i, addr := range open {
+			if _, ok := p.suspected.get(addr); ok {
+				delete(open, i)
+				if err := assign(i, addr, true); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// latencies waits for the lines of all duplicates.
+func (p *planter) latencies(ctx context.Context) (all []time.Duration, err error) {
+	if err := p.suspected.await(ctx, "SUSPECTED lines", len(p.planted)); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, p.program.Log)
+	}
+	for addr, at := range p.planted {
+		line, _ := p.suspected.get(addr)
+		all = append(all, line.Sub(at))
+	}
+	return all, nil
+}
+
+// asked is how long the answers to a question took.
+type asked struct{ took []time.Duration }
+
+// run asks again and again until ctx ends. A slow answer counts for the questions, too,
+// that were due meanwhile: otherwise it would be one among many fast ones.
+func (a *asked) run(ctx context.Context, ask func(i int) error) error {
+	tick := time.NewTicker(plantedEvery)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		begin := time.Now()
+		err := ask(i)
+		took := time.Since(begin)
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		for ; took > 0; took -= plantedEvery {
+			a.took = append(a.took, took)
+		}
+	}
+}
+
+func (a *asked) row(what string) row {
+	p99 := quantile(a.took, 0.99)
+	return row{
+		fmt.Sprintf("  %s through REST meanwhile, p99", what),
+		fmt.Sprintf("%s (p50 %s, worst %s)", millis(p99), millis(quantile(a.took, 0.5)), millis(quantile(a.took, 1))), "≤ 20 ms", p99 <= 20*time.Millisecond,
+	}
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/sim"
+)
+
+// scaleOwners is how many owners a node has: itself and 109 pods, each with an address of
+// its network and a link-local one.
+const scaleOwners = 2 * crowdOwners
+
+// scaleNodes are the sizes of the clusters, in nodes: 22,000, 550,000 and 1,100,000 owners.
+var scaleNodes = [...]int{100, 2500, 5000}
+
+// largest is the last of scaleNodes.
+const largest = 5000
+
+// scaleNetwork makes the addresses of pods comparable between nodes, as in a cluster.
+var scaleNetwork = []string{"--network", "pods=10.0.0.0/8"}
+
+// scaleRows measures what the aggregator takes for each owner in clusters of several
+// sizes.
+func scaleRows(ctx context.Context, bin string) (rows []row, err error) {
+	for _, nodes := range scaleNodes {
+		more, err := scaleOf(ctx, bin, nodes)
+		if rows = append(rows, more...); err != nil {
+			return rows, err
+		}
+	}
+	return rows, nil
+}
+
+// newCrowd makes agents that are not connected, and starts no aggregator. Its host is to
+// be closed.
+func newCrowd(bin string, nodes int, args ...string) (*crowd, error) {
+	host, err := netlab.New()
+	if err != nil {
+		return nil, err
+	}
+	c := &crowd{site: site{Host: host}, bin: bin, args: args, nodes: nodes, owners: nodes * scaleOwners}
+	if c.fleet, err = sim.New(host, local+":9640", sim.Size{Nodes: nodes, Owners: crowdOwners, LinkLocal: true}); err != nil {
+		host.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// scaleOf measures one size.
+func scaleOf(ctx context.Context, bin string, nodes int) (rows []row, err error) {
+	c, err := newCrowd(bin, nodes, append(scaleNetwork, "--node-timeout", "1h")...)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	defer c.kill()
+	if err := c.start(ctx); err != nil {
+		return nil, err
+	}
+	empty, err := c.rss()
+	if err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	if err := c.fleet.Deliver(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.known(ctx, 0, c.owners); err != nil {
+		return nil, err
+	}
+	delivered := time.Since(begin)
+	state, err := c.perOwner(ctx, "state alone", empty, 300)
+	if err != nil {
+		return nil, err
+	}
+	rows = append(rows, row{fmt.Sprintf("%d nodes that report one after the other, and disconnect", nodes), millis(delivered), "", true})
+	rows = append(rows, state...)
+	c.kill()
+	if err := c.start(ctx); err != nil {
+		return rows, err
+	}
+	if err := c.fleet.Connect(); err != nil {
+		return rows, err
+	}
+	defer c.fleet.Stop()
+	if err := c.complete(ctx); err != nil {
+		return rows, err
+	}
+	connected, err := c.perOwner(ctx, fmt.Sprintf("with the connections of %d agents", nodes), empty, 450)
+	return append(rows, connected...), err
+}
+
+// largeRows measures the largest cluster: a restart, idle CPU, pages and a watch.
+func largeRows(ctx context.Context, bin string) (rows []row, err error) {
+	c, err := newCrowd(bin, largest, scaleNetwork...)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	defer c.kill()
+	if err := c.start(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.fleet.Connect(); err != nil {
+		return nil, err
+	}
+	defer c.fleet.Stop()
+	if err := c.complete(ctx); err != nil {
+		return nil, err
+	}
+	for _, measure := range []func(context.Context) ([]row, error){c.resync, c.rest, c.pages, c.watch} {
+		more, err := measure(ctx)
+		if rows = append(rows, more...); err != nil {
+			return rows, err
+		}
+	}
+	return rows, nil
+}
+
+// resyncs is how often the restart is measured.
+const resyncs = 3
+
+// resync kills the aggregator, starts it at once and measures how soon it knows all again.
+func (c *crowd) resync(ctx context.Context) ([]row, error) {
+	var whole, used, agents []time.Duration
+	for range resyncs {
+		before, err := processors()
+		if err != nil {
+			return nil, err
+		}
+		c.kill()
+		if err := c.start(ctx); err != nil {
+			return nil, err
+		}
+		if err := c.complete(ctx); err != nil {
+			return nil, err
+		}
+		whole = append(whole, time.Since(c.began))
+		cpu, err := c.cpu()
+		if err != nil {
+			return nil, err
+		}
+		after, err := processors()
+		if err != nil {
+			return nil, err
+		}
+		used, agents = append(used, cpu), append(agents, after.self-before.self)
+	}
+	median := quantile(whole, 0.5)
+	return []row{
+		{
+			fmt.Sprintf("aggregator killed and started at once, %d agents, %d owners: until all are known, median of %d", c.nodes, c.owners, resyncs),
+			fmt.Sprintf("%.2f s (%.2f … %.2f)", median.Seconds(), quantile(whole, 0).Seconds(), quantile(whole, 1).Seconds()), "≤ 5 s", median <= 5*time.Second,
+		},
+		{"  CPU of the aggregator until then, and of the agents on the same processors", fmt.Sprintf("%.2f s, %.2f s", quantile(used, 0.5).Seconds(), quantile(agents, 0.5).Seconds()), "", true},
+	}, nil
+}
+
+// perOwner measures the memory for each owner, once the aggregator has returned what it
+// needed only to get there.
+func (c *crowd) perOwner(ctx context.Context, what string, empty float64, budget float64) ([]row, error) {
+	rss, err := c.settledRSS(ctx)
+	if err != nil {
+		return nil, err
+	}
+	peak, err := c.memory("VmHWM")
+	if err != nil {
+		return nil, err
+	}
+	text, err := c.program.Text(ctx, "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	each := func(mib float64) float64 { return mib * (1 << 20) / float64(c.owners) }
+	// The next collection begins when the heap has grown by half (GOGC=50).
+	heap := float64(sum(text, "go_memstats_next_gc_bytes ")) / 1.5 / (1 << 20)
+	stacks := float64(sum(text, "go_memstats_stack_inuse_bytes ")) / (1 << 20)
+	return []row{
+		{
+			fmt.Sprintf("RSS for each of %d owners, less that of an empty aggregator, %s", c.owners, what),
+			fmt.Sprintf("%.0f bytes (%.0f MiB of %.0f)", each(rss-empty), rss-empty, rss), fmt.Sprintf("≤ %.0f bytes", budget), each(rss-empty) <= budget,
+		},
+		{"  heap that the last collection left, and stacks; peak", fmt.Sprintf("%.0f bytes, %.0f bytes; %.0f MiB", each(heap), each(stacks), peak), "", true},
+	}, nil
+}
+
+// settledRSS waits until the RSS has not fallen for a while, in MiB.
+func (c *crowd) settledRSS(ctx context.Context) (float64, error) {
+	const still, patience = 10 * time.Second, time.Minute
+	least, err := c.rss()
+	if err != nil {
+		return 0, err
+	}
+	for begin, fell := time.Now(), time.Now(); time.Since(fell) < still && time.Since(begin) < patience; {
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(time.Second):
+		}
+		now, err := c.rss()
+		if err != nil {
+			return 0, err
+		}
+		if now < 0.99*least {
+			least, fell = now, time.Now()
+		}
+	}
+	return c.rss()
+}
+
+// rest measures the CPU while nothing happens.
+func (c *crowd) rest(ctx context.Context) ([]row, error) {
+	used, err := c.idle(ctx)
+	percent := 100 * used.Seconds() / idleTime.Seconds()
+	return []row{{
+		fmt.Sprintf("CPU of a core with %d connected agents, while nothing happens for %.0f s", c.nodes, idleTime.Seconds()),
+		fmt.Sprintf("%.2f %%", percent), "≤ 5 %", percent <= 5,
+	}}, err
+}

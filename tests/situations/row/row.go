@@ -1,0 +1,159 @@
+// Package row has the verdicts on the rows of docs/situations.md as values.
+package row
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Row is a verdict as values: the subject of a row of docs/situations.md. It leaves out
+// everything that differs between runs, arrives at a varying time, or is only wording.
+type Row struct {
+	Scope     string     `json:"scope,omitempty"`
+	Owners    []Owner    `json:"owners"`
+	Conflicts []Conflict `json:"conflicts"`
+	// Applied and NotApplied are the rules that were evaluated, each with its scope.
+	Applied    []string `json:"applied"`
+	NotApplied []string `json:"notApplied"`
+}
+
+// Owner is a workload or device that holds the address or is seen with it.
+type Owner struct {
+	Name  string `json:"name"`
+	Node  string `json:"node"`
+	State string `json:"state"`
+	// Excluded is set if the owner is no rival of the others.
+	Excluded bool `json:"excluded,omitempty"`
+	// Evidence lists the kinds of evidence for the owner, each once.
+	Evidence []string `json:"evidence"`
+}
+
+// Conflict is one conflict of the address.
+type Conflict struct {
+	State     string   `json:"state"`
+	Scope     string   `json:"scope"`
+	Rule      string   `json:"rule"`
+	Cause     string   `json:"cause"`
+	LinkProof string   `json:"linkProof,omitempty"`
+	Owners    []string `json:"owners"`
+}
+
+// Text returns the row in the format of its file. It sorts the lists of the row, so that their
+// order does not depend on inodes.
+func (r Row) Text() string {
+	for i := range r.Owners {
+		r.Owners[i].Evidence = Set(r.Owners[i].Evidence)
+	}
+	slices.SortFunc(r.Owners, func(a, b Owner) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	for i := range r.Conflicts {
+		slices.Sort(r.Conflicts[i].Owners)
+	}
+	slices.SortFunc(r.Conflicts, func(a, b Conflict) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	r.Applied, r.NotApplied = Set(r.Applied), Set(r.NotApplied)
+	data, err := json.MarshalIndent(Row{r.Scope, notNil(r.Owners), notNil(r.Conflicts), notNil(r.Applied), notNil(r.NotApplied)}, "", "  ")
+	if err != nil {
+		panic(err) // cannot fail: all fields are text
+	}
+	return Stable(string(data)) + "\n"
+}
+
+// OfCase returns the text of a row with what its case has: of conflicts that were over, a case has
+// only what is remembered of them.
+func OfCase(text string) (string, error) {
+	var r Row
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		return "", fmt.Errorf("read row: %w", err)
+	}
+	for i := range r.Conflicts {
+		if c := &r.Conflicts[i]; c.State == "RESOLVED" {
+			c.Cause, c.Owners = "", nil
+		}
+	}
+	return r.Text(), nil
+}
+
+// Set returns a sorted list without duplicates.
+func Set(list []string) []string {
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// notNil returns a list that JSON has as one even without elements.
+func notNil[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+// Day is the one of times that a test chose. It stays in the texts: a time of another
+// day than today's is shown with its day, and tables become wider by it.
+const Day = "2026-01-02"
+
+// What differs from run to run. A MAC that a test chose begins with 02:00:00 or
+// 0a:58:0a, or is a well-known one.
+var (
+	clocks     = regexp.MustCompile(`(\d{4}-\d\d-\d\d )?\b\d\d:\d\d:\d\d\.\d{3}\b`)
+	ages       = regexp.MustCompile(`\((\d+(\.\d+)?(ms|[smhd]))+ ago\)`)
+	lasted     = regexp.MustCompile(`(, (for|lasted)) (\d+(\.\d+)?(ms|[smhd]))+ +`)
+	counts     = regexp.MustCompile(`\b(ASSIGNED|ANNOUNCED|ANSWERED|USED|DAD_FAILED) \d+ times\b`)
+	inodes     = regexp.MustCompile(`netns \d+`)
+	cniVeths   = regexp.MustCompile(`\bveth[0-9a-f]{8}\b`)
+	uids       = regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
+	containers = regexp.MustCompile(`\bcontainer     [0-9a-f]{12}\b`)
+	booked     = regexp.MustCompile(`\bcontainer [0-9a-f]{12}\b`)
+	processes  = regexp.MustCompile(`(\bprocess +\S+) \(\d+\)`)
+	passing    = regexp.MustCompile(`(?m)^ +process +ip \(\d+\)\n`) // of a test: ip -n NAMESPACE, where the agent looked just then
+	passed     = regexp.MustCompile(`,\s+process ip \(\d+\)\n`)     // the same, followed by more text on the line
+	macs       = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
+	chosenMACs = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|00:00:5e|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
+)
+
+// Stable replaces what differs from run to run: times, ages, counts of frames,
+// inodes and process ids, and the MACs, ids and names that the kernel, a plugin or
+// Kubernetes made up.
+func Stable(text string) string {
+	text = clocks.ReplaceAllStringFunc(text, func(s string) string {
+		if strings.HasPrefix(s, Day) {
+			return s
+		}
+		return "12:00:00.000"
+	})
+	text = ages.ReplaceAllString(text, "(2s ago)")
+	text = lasted.ReplaceAllString(text, "$1 2s  ")
+	text = counts.ReplaceAllString(text, "$1")
+	text = numbered(text, inodes, "netns 4026532%03d")
+	text = numbered(text, cniVeths, "veth%08x")
+	text = numbered(text, uids, "0ddba110-0000-4000-8000-%012d")
+	text = numbered(text, containers, "container     c0ffee%06x")
+	text = numbered(text, booked, "container c0ffee%06x")
+	text = passing.ReplaceAllString(text, "")
+	text = passed.ReplaceAllString(text, "\n")
+	text = processes.ReplaceAllString(text, "$1 (42)")
+	return numbered(text, macs, "5e:00:00:00:00:%02x")
+}
+
+// MadeUpVeth reports whether a CNI plugin made up the name of an interface.
+func MadeUpVeth(name string) bool { return cniVeths.FindString(name) == name }
+
+// ChosenMAC reports whether a test chose a MAC.
+func ChosenMAC(mac string) bool { return chosenMACs.MatchString(mac) }
+
+// numbered replaces each different match by its number, in order of appearance.
+func numbered(text string, what *regexp.Regexp, format string) string {
+	var seen []string
+	return what.ReplaceAllStringFunc(text, func(s string) string {
+		if chosenMACs.MatchString(s) {
+			return s
+		}
+		i := slices.Index(seen, s)
+		if i < 0 {
+			i = len(seen)
+			seen = append(seen, s)
+		}
+		return fmt.Sprintf(format, i+1)
+	})
+}
