@@ -16,10 +16,10 @@ const (
 	linkCost       = 60
 	KernelCost     = 280
 	WireCost       = 560
-	rivalCost      = 13500 // extra for a claim that may conflict with another claim
+	rivalCost      = 16000 // extra for a claim that may conflict with another claim
 	poolCost       = 1400
 	rangeCost      = 80
-	allocationCost = 1500 // including a finding
+	allocationCost = 1700 // including a finding
 	statusCost     = 6    // per byte of the message
 )
 
