@@ -187,7 +187,12 @@ func (f *Facts) close(b *Batch) {
 // that the owners of the address follow from.
 func (f *Facts) touch(a index.Address) *Item {
 	item := f.queue(a).touch(a, f.batch, f.ownersBefore)
-	item.attribute.Do(func() { item.sightings = f.attributed(a) })
+	if !item.looked {
+		item.looked = true
+		if item.New = !f.Claimed(a); !item.New {
+			item.sightings = f.attributed(a)
+		}
+	}
 	return item
 }
 
