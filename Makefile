@@ -164,6 +164,10 @@ test: deps-test build cni-plugins containerd image package helm ## Run all tests
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
 
+.PHONY: model
+model: ## Run random histories in the aggregator and in the reference model; ARGS='-steps 1000000', or '-seed 7'
+	go test -count=1 -timeout 0 -v -run '^TestRandomHistories$$' ./tests/model -args $(or $(ARGS),-for 1m)
+
 .PHONY: test-cluster
 test-cluster: deps-test build image cni-plugins kubernetes ## Run the tests on a real Kubernetes of two nodes, as root; the first time builds it (minutes)
 	IPWITNESS_CLUSTER_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m -p 1 \

@@ -116,17 +116,27 @@ func (a *poolAudits) count(p *facts.Pool, f *verdict.Finding, there, first bool,
 	}
 }
 
-// atStake keeps who has an address that a pool takes for free: also others than its finding is about.
+// atStake keeps the owners of an address that a pool takes for free: also others than its finding
+// is about.
 func (a *poolAudits) atStake(p *facts.Pool, f *verdict.Finding, owners []verdict.Owner, now verdict.Stamp) {
 	if p == nil || f.Kind != verdict.FindingInUseUnallocated {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	same := func(x, y verdict.Owner) bool { return x.Same(&y) }
-	if one := a.of[p]; one != nil && !slices.EqualFunc(one.atRisk[f.Address], owners, same) {
-		a.lookAt(p, now).atRisk[f.Address] = owners
+	one := a.of[p]
+	if one == nil {
+		return
 	}
+	if !slices.EqualFunc(one.atRisk[f.Address], owners, sameRisk) {
+		a.lookAt(p, now)
+	}
+	one.atRisk[f.Address] = owners
+}
+
+// sameRisk reports whether two owners say the same of an address at risk.
+func sameRisk(a, b verdict.Owner) bool {
+	return a.ID == b.ID && a.Assigned == b.Assigned && a.AssignedAt() == b.AssignedAt() && a.Workload() == b.Workload()
 }
 
 // use is how full a pool is. The facts are held.

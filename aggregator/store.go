@@ -300,6 +300,9 @@ func (s heard) NamesChanged(n *facts.Node) {
 	s.checkNames(n)
 }
 
+// Answered looks whether a node that reports has its name for itself, if that is not known.
+func (s heard) Answered(n *facts.Node) { s.answered(n) }
+
 // RangesChanged has ranges compared again.
 func (s heard) RangesChanged(n *facts.Node) { s.overlapped(n) }
 
@@ -324,8 +327,8 @@ func (s heard) CoverageChanged() { s.coverageChanged() }
 // OwnersWatched reports whether owners are watched.
 func (s heard) OwnersWatched() bool { return s.told.owners.Wanted() }
 
-// Contested returns the addresses that nodes look at more closely.
-func (s heard) Contested() []index.Address { return s.shards.Conflicts.Contested() }
+// Contested yields the addresses that nodes look at more closely.
+func (s heard) Contested(yield func(index.Address) bool) { s.shards.Conflicts.Contested(yield) }
 
 // Dropped counts records that do not fit.
 func (s heard) Dropped(record string, n int) {

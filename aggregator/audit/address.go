@@ -314,7 +314,7 @@ func (a *auditing) find(kind string, severity verdict.Severity, p *verdict.Pool,
 // tell notes what is wrong: told once it has been so for long enough.
 func (a *auditing) tell(f verdict.Finding, subject string, patience time.Duration) {
 	f.Address, f.Since = a.in.Address, a.in.Now
-	f.ID = verdict.FindingID(a.policy.Cluster, f.Kind, subject+a.in.Address.String())
+	f.ID = a.id(f.Kind, subject)
 	if slices.ContainsFunc(a.out.Findings, func(other verdict.Finding) bool { return other.ID == f.ID }) {
 		return
 	}
@@ -353,12 +353,19 @@ func about(f, other *verdict.Finding) bool {
 // keep carries on what was found while nothing new can be known.
 func (a *auditing) keep(p *verdict.Pool, kinds ...string) {
 	for _, b := range a.in.Before {
-		if b.Pool.Is(p) && !b.Waiting && slices.Contains(kinds, b.Kind) && !a.contested &&
-			!slices.ContainsFunc(a.out.Findings, func(f verdict.Finding) bool { return f.ID == b.ID }) {
-			b.Pool = p // as it is now
+		if !b.Pool.Is(p) || b.Waiting || !slices.Contains(kinds, b.Kind) || a.contested {
+			continue
+		}
+		b.Pool, b.ID = p, a.id(b.Kind, p.Subject()+" ") // as it is now, and its node is called
+		if !slices.ContainsFunc(a.out.Findings, func(f verdict.Finding) bool { return f.ID == b.ID }) {
 			a.out.Findings = append(a.out.Findings, b)
 		}
 	}
+}
+
+// id returns the id of a finding about the address.
+func (a *auditing) id(kind, subject string) string {
+	return verdict.FindingID(a.policy.Cluster, kind, subject+a.in.Address.String())
 }
 
 func (a *auditing) again(at verdict.Stamp) {

@@ -160,6 +160,7 @@ func (f *ipam) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict
 		p := f.ipam.byKey[poolKey{nil, rec.IPAM, rec.Name}]
 		switch {
 		case c.Gone && p != nil:
+			reach = slices.Clone(p.Rec.Ranges) // another pool may give what it gave
 			f.endPool(p)
 		case c.Gone:
 		case p == nil && len(f.ipam.byKey) >= maxPools:

@@ -230,7 +230,8 @@ func (b *Builder) link(n *Node, l uint32) *verdict.Link {
 // wired reports whether a claim was not made by a kernel.
 func wired(c *verdict.Claim) bool { return c.Kind != verdict.Assigned && c.Kind != verdict.DADFailed }
 
-// several reports whether claims of the address may be of several owners.
+// several reports whether claims of the address may be of several owners. Owners may have one
+// hardware address, too, where it is made from the address.
 func (b *Builder) several() bool {
 	claims := b.c.Claims
 	if len(claims) == 0 {
@@ -243,12 +244,23 @@ func (b *Builder) several() bool {
 			break
 		}
 	}
-	for _, c := range claims {
+	mac := first.MAC
+	if !wired(first) {
+		mac = first.Interface.MAC
+	}
+	for k, c := range claims {
 		switch {
 		case c.Kind == verdict.DADFailed, !wired(c) && c.Interface.Namespace.ID != first.Interface.Namespace.ID:
 			return true
-		case wired(c) && (!wired(first) && c.MAC != first.Interface.MAC || wired(first) && c.MAC != first.MAC):
+		case !wired(c):
+		case c.MAC != mac, c.Interface.Peer != 0 && (wired(first) && !c.Interface.Is(first.Interface) || !wired(first) && c.Interface.Peer != first.Interface.Namespace.Record):
 			return true
+		default:
+			n := b.facts.nodes[b.refs[k].node()]
+			w := n.wires.at(n.claims.at(b.refs[k].index()).wire)
+			if i := n.holder(n.hardware.at(w.hardware).mac); i != 0 && n.interfaces.at(i).alike != 0 {
+				return true
+			}
 		}
 	}
 	return false
@@ -429,7 +441,8 @@ func (b *Builder) addNodes(several bool) {
 		}
 		facts := verdict.NodeFacts{Node: rec.Key(), InPodCIDR: c.InPodCIDR && f.Kubernetes.InPodCIDROf(rec.Name, c.Address)}
 		if pool && len(c.Allocations) > 0 {
-			facts.Covered = f.covered(rec.Name)
+			n := f.Node(rec) // and not another one of its name
+			facts.Covered = n != nil && n.Covers()
 		}
 		if several {
 			if n := f.Node(rec); n != nil {

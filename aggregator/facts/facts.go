@@ -27,6 +27,8 @@ type Listener interface {
 	NodeChanged(n *Node)
 	// NamesChanged tells that a node came, left or is called otherwise.
 	NamesChanged(n *Node)
+	// Answered tells that a node reports, so that it is there.
+	Answered(n *Node)
 	// RangesChanged tells that a node, or with nil the cluster, may give other addresses.
 	RangesChanged(n *Node)
 	// MayLack tells that a namespace may lack an address that it was meant to have.
@@ -39,8 +41,8 @@ type Listener interface {
 	CoverageChanged()
 	// OwnersWatched reports whether owners are to be known as they were before they change.
 	OwnersWatched() bool
-	// Contested returns the addresses that nodes look at more closely.
-	Contested() []index.Address
+	// Contested yields the addresses that nodes look at more closely.
+	Contested(yield func(index.Address) bool)
 	// AtRisk returns the addresses in use that a pool takes for free.
 	AtRisk(p *Pool) []netip.Addr
 	// Dropped and Refused count records that do not fit, and those that there is no memory for.
@@ -84,8 +86,10 @@ type Facts struct {
 	addresses *refs[index.Address] // the first claim of each node
 	topology  *topology.Topology
 	queues    []*Queue
-	// batch is the one of the piece under way.
-	batch *Batch
+	// batch is the one of the piece under way, disputes are the nodes whose disputed addresses are
+	// to be judged again after it.
+	batch    *Batch
+	disputes map[*Node]struct{}
 	// scratch makes cases while something changes.
 	scratch *Builder
 	parts
@@ -112,7 +116,7 @@ type (
 
 // New returns facts about nothing.
 func New(cfg Config) *Facts {
-	f := &Facts{Config: cfg, registry: newRegistry()}
+	f := &Facts{Config: cfg, registry: newRegistry(), disputes: make(map[*Node]struct{})}
 	f.addresses = newRefs(hashAddress, func(r ref) index.Address { return f.nodes[r.node()].claims.at(r.index()).addr })
 	f.parts = parts{
 		&streams{f}, &editor{f}, &reader{f}, &ledger{f, newBudget(cfg.Memory)}, newSharing(f), newPodIndex(f), newTombstones(f), newIPAM(f), &cover{Facts: f},
@@ -156,6 +160,7 @@ func (f *Facts) piece(b *Batch, do func()) {
 	defer f.mu.Unlock()
 	f.batch = b
 	do()
+	f.touchDisputed()
 	f.batch = nil
 }
 
@@ -184,7 +189,12 @@ func (f *Facts) close(b *Batch) {
 // that the owners of the address follow from.
 func (f *Facts) touch(a index.Address) *Item {
 	item := f.queue(a).touch(a, f.batch, f.ownersBefore)
-	item.attribute.Do(func() { item.sightings = f.attributed(a) })
+	if !item.looked {
+		item.looked = true
+		if item.New = !f.Claimed(a); !item.New {
+			item.sightings = f.attributed(a)
+		}
+	}
 	return item
 }
 

@@ -25,18 +25,19 @@ type deaf struct {
 	watched bool
 }
 
-func (d *deaf) NodeChanged(*Node)            {}
-func (d *deaf) NamesChanged(*Node)           {}
-func (d *deaf) RangesChanged(*Node)          {}
-func (d *deaf) MayLack(*Node, uint32)        {}
-func (d *deaf) PoolChanged(*Pool)            {}
-func (d *deaf) PoolEnded(*Pool)              {}
-func (d *deaf) CoverageChanged()             {}
-func (d *deaf) OwnersWatched() bool          { return d.watched }
-func (d *deaf) Contested() []index.Address   { return nil }
-func (d *deaf) AtRisk(*Pool) []netip.Addr    { return nil }
-func (d *deaf) Dropped(record string, n int) { d.dropped[record] += n }
-func (d *deaf) Refused(string)               {}
+func (d *deaf) NodeChanged(*Node)                  {}
+func (d *deaf) NamesChanged(*Node)                 {}
+func (d *deaf) Answered(*Node)                     {}
+func (d *deaf) RangesChanged(*Node)                {}
+func (d *deaf) MayLack(*Node, uint32)              {}
+func (d *deaf) PoolChanged(*Pool)                  {}
+func (d *deaf) PoolEnded(*Pool)                    {}
+func (d *deaf) CoverageChanged()                   {}
+func (d *deaf) OwnersWatched() bool                { return d.watched }
+func (d *deaf) Contested(func(index.Address) bool) {}
+func (d *deaf) AtRisk(*Pool) []netip.Addr          { return nil }
+func (d *deaf) Dropped(record string, n int)       { d.dropped[record] += n }
+func (d *deaf) Refused(string)                     {}
 
 // quiet is a Peer that is told things in vain.
 type quiet struct{ ended error }

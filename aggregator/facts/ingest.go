@@ -197,6 +197,9 @@ func (a *applying) status(rec *pb.StatusRecord) {
 	if !f.charge(n, &n.statusCost, statusCost*proto.Size(rec), true) {
 		f.refuse(n, "status", false)
 	} else {
+		if n.Status.GetBlind() != rec.GetBlind() {
+			f.touchNode(n) // whether an allocation is leaked is only known of a node that sees addresses
+		}
 		n.Status, n.Ports = rec, ports
 		f.coverageChanged()
 	}

@@ -281,6 +281,9 @@ func (f *ipam) endPool(p *Pool) {
 	}
 	p.Ended = true
 	f.touchPool(p)
+	if p.Node != nil {
+		f.touchNode(p.Node) // another pool may give what it gave
+	}
 	p.Rec.State = verdict.PoolStale // what it had is not known to be gone
 	for a := range p.entries {
 		for _, al := range slices.Clone(f.ipam.allocations[a]) {

@@ -163,14 +163,24 @@ func (f *streams) touchAllocations(n *Node) {
 	}
 }
 
-// touchDisputes touches the disputed addresses that a node has claims of, before something changes
-// that only tells the cause of a conflict: the node's pools, or its own addresses.
-func (f *streams) touchDisputes(n *Node) {
-	for _, a := range f.Listener.Contested() {
-		if f.addresses.of(a, n.number) != 0 {
-			f.touch(a)
+// touchDisputes has the disputed addresses judged again that a node has claims of, after something
+// changed that only tells the cause of a conflict: the node's pools, or its own addresses.
+func (f *streams) touchDisputes(n *Node) { f.disputes[n] = struct{}{} }
+
+// touchDisputed touches them once for all changes of a piece.
+func (f *streams) touchDisputed() {
+	if len(f.disputes) == 0 {
+		return
+	}
+	for a := range f.Listener.Contested {
+		for r := range f.addresses.all(a) {
+			if _, changed := f.disputes[f.nodes[r.node()]]; changed {
+				f.touch(a)
+				break
+			}
 		}
 	}
+	clear(f.disputes)
 }
 
 // some calls do for a piece of the records from an index on, and returns the index after them and
@@ -409,6 +419,7 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, 
 	returned := false
 	a.do(func() {
 		n.LastHeard = a.now
+		f.Listener.Answered(n)
 		n.sweep++
 		n.applying = true
 		n.excess, n.leftOut = 0, in.LeftOut
@@ -446,6 +457,7 @@ func (f *streams) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, 
 	tooMany := false
 	a.do(func() {
 		n.LastHeard = a.now
+		f.Listener.Answered(n)
 		tooMany = n.claims.count-n.wireClaims+kernelClaims(m) > MaxClaims
 	})
 	if tooMany {

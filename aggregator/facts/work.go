@@ -55,6 +55,8 @@ type Item struct {
 	Pods bool
 	// Retell has the conflicts of the address told again.
 	Retell bool
+	// New is set if nothing was known of the address before.
+	New bool
 	// At and Residence are those of the message that changed something first.
 	At        verdict.Stamp
 	Residence time.Duration
@@ -65,7 +67,7 @@ type Item struct {
 	// sightings are the claims of the wire that the owners were known by when the address was
 	// judged last, once they are looked up.
 	sightings []sighting
-	attribute sync.Once
+	looked    bool
 }
 
 // sighting is a claim of the wire by which an owner is known.

@@ -164,14 +164,15 @@ func (c *Conflicts) Of(a index.Address) (all []verdict.Conflict) {
 	return all
 }
 
-// Contested returns the addresses that nodes look at more closely.
-func (c *Conflicts) Contested() (addrs []index.Address) {
+// Contested yields the addresses that nodes look at more closely.
+func (c *Conflicts) Contested(yield func(index.Address) bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for a := range c.contested {
-		addrs = append(addrs, a)
+		if !yield(a) {
+			return
+		}
 	}
-	return addrs
 }
 
 func (c *Conflicts) contest(a index.Address, contested bool) {

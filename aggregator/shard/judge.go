@@ -60,7 +60,7 @@ func (w *worker) before(e *entry, item *facts.Item) (owners []verdict.Owner, kno
 
 // remember takes the outcome of a judgement over.
 func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verdict.Judgement, item *facts.Item) {
-	w.count(e, a, out.Owners)
+	w.count(e, a, out.Owners, item.New && len(in.Allocations) == 0)
 	var found audit.Result
 	audited := w.audits(e, in, out)
 	if audited {
@@ -135,10 +135,14 @@ func (w *worker) settle(e *entry) {
 	delete(w.entries, e.addr)
 }
 
-// count enters an address into the index, and counts its owners by scope.
-func (w *worker) count(e *entry, a index.Address, now []verdict.Owner) {
+// count enters an address into the index, and counts its owners by scope. A new one is not there yet.
+func (w *worker) count(e *entry, a index.Address, now []verdict.Owner, isNew bool) {
 	p := w.shards.index.Partition(a.Partition())
-	place, there := p.Get(From(a))
+	var place Place
+	there := false
+	if e != nil || !isNew {
+		place, there = p.Get(From(a))
+	}
 	switch {
 	case there && place.kind != several:
 		if len(now) == 1 && uint8(now[0].Scope.Kind) == place.kind {

@@ -25,18 +25,19 @@ type ear struct {
 	conflicts []*verdict.Conflict
 }
 
-func (e *ear) NodeChanged(*facts.Node)         {}
-func (e *ear) NamesChanged(*facts.Node)        {}
-func (e *ear) RangesChanged(*facts.Node)       {}
-func (e *ear) MayLack(*facts.Node, uint32)     {}
-func (e *ear) PoolChanged(*facts.Pool)         {}
-func (e *ear) PoolEnded(*facts.Pool)           {}
-func (e *ear) CoverageChanged()                {}
-func (e *ear) OwnersWatched() bool             { return true }
-func (e *ear) Contested() []index.Address      { return nil }
-func (e *ear) AtRisk(*facts.Pool) []netip.Addr { return nil }
-func (e *ear) Dropped(string, int)             {}
-func (e *ear) Refused(string)                  {}
+func (e *ear) NodeChanged(*facts.Node)            {}
+func (e *ear) NamesChanged(*facts.Node)           {}
+func (e *ear) Answered(*facts.Node)               {}
+func (e *ear) RangesChanged(*facts.Node)          {}
+func (e *ear) MayLack(*facts.Node, uint32)        {}
+func (e *ear) PoolChanged(*facts.Pool)            {}
+func (e *ear) PoolEnded(*facts.Pool)              {}
+func (e *ear) CoverageChanged()                   {}
+func (e *ear) OwnersWatched() bool                { return true }
+func (e *ear) Contested(func(index.Address) bool) {}
+func (e *ear) AtRisk(*facts.Pool) []netip.Addr    { return nil }
+func (e *ear) Dropped(string, int)                {}
+func (e *ear) Refused(string)                     {}
 
 func (e *ear) OwnerChanged(_ OwnerChange, a index.Address, _, _ *verdict.Owner, _ []verdict.Owner) {
 	if a == e.broken {

@@ -133,15 +133,10 @@ type judging struct {
 }
 
 func (j *judging) judge() Judgement {
-	j.attribute()
-	(&comparing{judging: j}).conflicts()
-	return j.out
-}
-
-// attribute finds the owners and the frames that claim what is another owner's.
-func (j *judging) attribute() {
 	(&attributing{judging: j}).owners()
 	spoofing{j}.spoofs()
+	(&comparing{judging: j}).conflicts()
+	return j.out
 }
 
 // again asks for another judgement at a time, or sooner.

@@ -28,12 +28,28 @@ const (
 	lostWithin = time.Minute
 )
 
-// namesakes returns the nodes that are heard from by a name, if they are several.
+// namesakes returns the nodes that are there by a name, if they are several. A node that is heard
+// from is there if it was heard of since the last of them came: else it is asked.
 func (r *reference) namesakes(name string) (found []*node) {
+	var live []*node
+	var newest verdict.Stamp
 	for _, n := range r.nodes {
 		if n.name == name && n.live() {
-			found = append(found, n)
+			live = append(live, n)
+			newest = max(newest, n.connected)
 		}
+	}
+	for _, n := range live {
+		s := n.session
+		switch {
+		case n.sure, !s.agent.mute, s.heard >= newest:
+			found = append(found, n)
+		default:
+			s.asked = min(s.asked, r.now)
+		}
+	}
+	for _, n := range live {
+		n.sure = len(found) > 1 && slices.Contains(found, n)
 	}
 	if len(found) < 2 {
 		return nil

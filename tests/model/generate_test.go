@@ -87,6 +87,7 @@ func (g *generator) next(r *run) (step, bool) {
 		weighted{1, of("takeover", order)},
 		weighted{1, of("older", order)},
 		weighted{1, of("deaf", g.Uint64N(2))},
+		weighted{1, of("mute", g.Uint64N(2))},
 		weighted{25, func() step { return g.sleep(r) }},
 	), true
 }
@@ -102,18 +103,19 @@ func (g *generator) sleep(r *run) step {
 		d = time.Duration(1+g.IntN(3000)) * time.Millisecond
 	case 3, 4, 5:
 		if due := r.next(); due != 0 {
-			d = max(d, time.Until(due.Time())+pick(g, -time.Nanosecond, 0, 0, time.Nanosecond))
+			return step{verb: "sleep", wait: max(d, time.Until(due.Time())+pick(g, -time.Nanosecond, 0, 0, time.Nanosecond))}
 		}
 	case 6:
-		d = time.Duration(3+g.IntN(30)) * time.Second
+		d = time.Duration(1+g.IntN(12)) * time.Second
 	case 7:
-		d = time.Duration(10+g.IntN(10+190*g.IntN(2))) * time.Second
+		d = time.Duration(5+g.IntN(5+60*g.IntN(2))) * time.Second
 		connected := slices.ContainsFunc(r.agents, func(a *agent) bool { return a.stream != nil && !a.stream.ended() })
 		if !connected && g.IntN(3) == 0 || g.IntN(2000) == 0 { // pings make it slow
 			d = 25 * time.Hour
 		}
 	}
-	return step{verb: "sleep", wait: d}
+	// In whole seconds, what is due of streams and of addresses would be so at one time.
+	return step{verb: "sleep", wait: d + time.Duration(g.IntN(1_000_000))}
 }
 
 var (

@@ -78,15 +78,17 @@ type setting struct {
 	agents int
 }
 
-// settings is the number of settings.
-const settings = 6
-
-// settingOf returns the setting of a number.
+// settingOf returns the setting of a number below 12. Those from 6 on have shorter times, as pings
+// make long jumps slow.
 func settingOf(number int) setting {
 	s := setting{agents: 2 + number%3, config: aggregator.Config{
 		Kubeconfig: kube.Off, Settle: time.Second, StaleAfter: time.Minute, NodeTimeout: 90 * time.Second, HandoverGrace: 5 * time.Second,
 		LeakedAfter: 30 * time.Second,
 	}}
+	if number >= 6 {
+		c := &s.config
+		c.StaleAfter, c.NodeTimeout, c.HandoverGrace, c.LeakedAfter = 20*time.Second, 30*time.Second, 2*time.Second, 10*time.Second
+	}
 	if number/3%2 == 1 {
 		s.config.Networks = []verdict.Network{{Name: "flat", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}}
 		s.config.Shared = []verdict.Shared{{Prefix: netip.MustParsePrefix("10.0.0.4/32"), Reason: "anycast"}}
@@ -220,10 +222,12 @@ func (r *run) do(s step) string {
 	case "late":
 		if a.stream != nil && a.lost != nil && a.stream.sequence > a.lost.GetSequence() {
 			a.stream.in <- a.lost
+			a.stream.session.heard = r.now
 		}
 	case "repeat":
 		if a.stream != nil && a.last != nil {
 			a.stream.in <- a.last
+			a.stream.session.heard = r.now
 		}
 	case "reboot":
 		r.disconnectAgent(a)
@@ -238,6 +242,8 @@ func (r *run) do(s step) string {
 		a.name = fmt.Sprintf("n%d", s.number)
 	case "deaf":
 		a.deaf = s.number != 0
+	case "mute":
+		r.mute(a, s.number != 0)
 	default:
 		return "no such verb: " + s.verb
 	}
@@ -250,8 +256,32 @@ func (r *run) connect(a *agent, epoch uint64) {
 	a.stream = a.open(r.report)
 	a.stream.epoch = epoch
 	a.stream.session = &session{agent: a, start: verdict.At(time.Now())}
+	if a.mute {
+		a.stream.session.asked = a.stream.session.start
+	}
 	r.sessions[a.stream.session] = true
 	a.last, a.lost = nil, nil
+}
+
+// mute has an agent answer no pings, or answer the one that is open.
+func (r *run) mute(a *agent, mute bool) {
+	a.mute = mute
+	if a.stream == nil {
+		return
+	}
+	s := a.stream.session
+	switch {
+	case !mute:
+		if s.asked != 0 && s.asked <= r.now {
+			s.heard = r.now
+		}
+		s.asked = 0
+		a.stream.mu.Lock()
+		a.stream.pong()
+		a.stream.mu.Unlock()
+	case s.asked == 0:
+		s.asked = s.nextPing(r.now + 1)
+	}
 }
 
 // older has an older agent of the node open a stream, too: it is refused.

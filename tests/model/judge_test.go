@@ -61,7 +61,7 @@ func (r *reference) world() *world {
 			w.claims[c.addr] = append(w.claims[c.addr], &rec)
 			w.of[&rec] = c
 		}
-		facts := verdict.NodeFacts{Node: n.rec.Key(), Covered: r.covers(n.rec.Name), Subnets: n.subnets(w)}
+		facts := verdict.NodeFacts{Node: n.rec.Key(), Covered: n.live() && !n.blind, Subnets: n.subnets(w)}
 		for _, p := range n.pools {
 			facts.Pools = append(facts.Pools, p.rec)
 		}
@@ -75,22 +75,6 @@ func (r *reference) world() *world {
 // nested reports whether an agent reports from inside a namespace.
 func (r *reference) nested(ns *verdict.Namespace) bool {
 	return ns.Netns != "" && slices.ContainsFunc(r.nodes, func(n *node) bool { return n.rec.Boot == ns.Node.Boot && n.rec.Netns == ns.Netns })
-}
-
-// covers reports whether an agent reports for the node of a name, and sees what is in its pods.
-func (r *reference) covers(name string) bool {
-	covering := func(n *node) bool { return n.live() && !n.blind }
-	for _, n := range r.nodes {
-		if n.name == name && covering(n) {
-			return true
-		}
-	}
-	for _, n := range r.nodes {
-		if n.rec.Name == name {
-			return covering(n)
-		}
-	}
-	return false
 }
 
 // subnets are the addresses of a node itself with their prefixes.
@@ -229,7 +213,12 @@ func (r *reference) judge() {
 			}
 		}
 		for _, c := range r.checks {
-			if c.node.answers() && !c.ended && c.Read != r.now {
+			s := c.node.session
+			if s == nil || s.agent.deaf || s.inside {
+				continue // it does not answer
+			}
+			s.heard = r.now
+			if !s.lost && !c.ended && c.Read != r.now {
 				c.Read = r.now
 				again = true
 			}
@@ -293,6 +282,10 @@ func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, learned 
 			m.conflicts[at] = c
 		}
 	}
+	for i := range out.Ended {
+		at := slices.IndexFunc(m.conflicts, func(c verdict.Conflict) bool { return c.ID == out.Ended[i].ID })
+		m.conflicts[at] = m.conflicts[at].End(&out.Ended[i], out.Owners)
+	}
 	for c := range r.claims(a) {
 		if c.Kind == verdict.Assigned && slices.Contains(out.Check, c.node.rec) {
 			r.checks = append(r.checks, c)
@@ -332,14 +325,22 @@ func (r *reference) next() (at verdict.Stamp) {
 	return at
 }
 
-// due is when something happens to a session though nothing is received.
-func (s *session) due() verdict.Stamp {
-	tick := s.start // pings come at fixed times
-	if late := s.start.Add(snapshotWithin); !s.synced {
-		return late
+// nextPing is the first of the fixed times, at or after a time, at which an agent is asked whether
+// it is there, or found to be silent.
+func (s *session) nextPing(from verdict.Stamp) verdict.Stamp {
+	return s.start.Add(max(1, (from.Sub(s.start)+pingEvery-1)/pingEvery) * pingEvery)
+}
+
+// due is when a session ends though nothing is received: it is too late for its snapshot, or its
+// agent is silent. It is 0 for never.
+func (s *session) due() (at verdict.Stamp) {
+	if s.asked != 0 {
+		at = s.nextPing(max(s.asked, s.heard).Add(silentAfter))
 	}
-	_ = tick
-	return 0
+	if late := s.start.Add(snapshotWithin); !s.synced && (at == 0 || late < at) {
+		at = late
+	}
+	return at
 }
 
 // tick does what is due.

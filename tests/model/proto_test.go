@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -137,7 +138,7 @@ func (r *reference) listConflicts() (list []*pb.Conflict) {
 				DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
 				Allocations: allocationsProto(c.Allocations),
 			}
-			for _, e := range c.RuledOut {
+			for _, e := range explain.Conflict(&r.policy, c).Excluded {
 				out.Excluded = append(out.Excluded, &pb.Exclusion{Cause: e.Cause})
 			}
 			list = append(list, out)

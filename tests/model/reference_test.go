@@ -74,6 +74,8 @@ type session struct {
 	parts        []*pb.ReportRequest
 	synced, over bool
 	start, heard verdict.Stamp
+	// asked is when a ping is sent that a mute agent does not answer; 0 for none.
+	asked verdict.Stamp
 }
 
 // A node is what one agent reported.
@@ -88,6 +90,7 @@ type node struct {
 	pools      []*pool
 	blind      bool
 	shared     bool // another node had its name while both were there
+	sure       bool // it is there, and another node of its name, too
 	due        verdict.Stamp
 	sweep      int
 	connected  verdict.Stamp
@@ -175,12 +178,6 @@ func (r *reference) receive(s *session, m *pb.ReportRequest) {
 	}
 }
 
-// answers reports whether a node answers a check at once.
-func (n *node) answers() bool {
-	s := n.session
-	return s != nil && !s.agent.deaf && !s.inside && !s.lost
-}
-
 // connect begins a session. It reports whether the agent is accepted.
 func (r *reference) connect(s *session, hello *pb.Hello) bool {
 	var n *node
@@ -231,9 +228,9 @@ func (r *reference) disconnect(s *session) {
 		return
 	}
 	if !n.rec.Unheard {
-		n.shared = len(r.namesakes(n.name)) > 0
+		n.shared = n.sure
 	}
-	n.session = nil
+	n.session, n.sure = nil, false
 	if n.rec.TimedOut {
 		n.arm(r.now.Add(forgetNodeAfter))
 		return
@@ -390,7 +387,6 @@ func (r *reference) snapshot(s *session) {
 	}
 	s.parts = nil
 	r.sweepOut(n)
-	r.answer(n, s)
 	n.due = 0
 	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted = false, false, false
 	var before []*node
@@ -402,10 +398,6 @@ func (r *reference) snapshot(s *session) {
 	r.booted(before...)
 	r.judge()
 }
-
-// answer is where the answers to checks in a snapshot would count: simulated agents do not answer
-// while they send one.
-func (r *reference) answer(*node, *session) {}
 
 func split(claims []*pb.ClaimRecord) (kernel, wire []*pb.ClaimRecord) {
 	for _, c := range claims {
@@ -800,10 +792,15 @@ func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
 	}
 }
 
-// buried reports whether what a node saw was before its sender gave the address up.
+// buried reports whether what a node saw was before its sender gave the address up. A stream whose
+// agent does not answer may be behind.
 func (r *reference) buried(by *node, addr netip.Addr, mac verdict.MAC, seen verdict.Stamp) bool {
+	late := lateWithin
+	if asked := by.session.asked; asked != 0 && r.now.Sub(asked) > pingEvery {
+		late += r.now.Sub(asked)
+	}
 	d, ok := r.tombs[tomb{addr, mac}]
-	return ok && d.node != by && r.now < d.at.Add(r.policy.StaleAfter) && seen <= d.at.Add(lateWithin)
+	return ok && d.node != by && r.now < d.at.Add(r.policy.StaleAfter) && seen <= d.at.Add(late)
 }
 
 // claims yields the claims of an address.
