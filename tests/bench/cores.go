@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// Each pair of nodes shares so many addresses: one has them, the other one takes them
-	// and gives them back all the time.
+	// Each pair of nodes shares addresses: one node holds them permanently, the other one
+	// alternately takes and releases them.
 	sharingPairs, sharedAddresses = 8, 2000
-	// sharedAtOnce is how many addresses one message takes or gives back.
+	// sharedAtOnce is the number of addresses in one message.
 	sharedAtOnce = 500
-	// coresTime is how long changes are sent, coresRuns how often with each number of
+	// coresTime is the duration of one run, coresRuns the number of runs with each number of
 	// cores.
 	coresTime, coresRuns = 5 * time.Second, 3
 )
 
-// coresRows compares how many changes of addresses that several owners hold are judged
-// in a second with one core and with two. The addresses are declared as shared, so that
-// no conflict begins or ends: it is judging that is measured.
+// coresRows compares the changes that are judged per second with one core and with two.
+// All changes are of addresses that two nodes hold. These are declared as shared, so that no
+// conflict begins or ends, and the rate depends on receiving and judging alone.
 func coresRows(ctx context.Context, bin string) ([]row, error) {
 	var one, two, oneCPU, twoCPU []float64
 	for range coresRuns {
@@ -54,8 +54,8 @@ func coresRows(ctx context.Context, bin string) ([]row, error) {
 	}, nil
 }
 
-// judgedBy returns how many changes are judged in a second, and what CPU time each takes
-// in microseconds.
+// judgedBy returns the number of changes that are judged per second, and the CPU time of
+// each in microseconds.
 func judgedBy(ctx context.Context, bin, cores string) (rate, cpu float64, err error) {
 	host, err := netlab.New()
 	if err != nil {
@@ -104,8 +104,8 @@ func judgedBy(ctx context.Context, bin, cores string) (rate, cpu float64, err er
 	if err := g.Wait(); err != nil {
 		return 0, 0, err
 	}
-	// Each pair ends with as many addresses again, which it has not had before: no earlier
-	// state has so many owners.
+	// Each pair ends with additional addresses that it has never held before: no earlier
+	// state has this many owners.
 	owners += 2 * sharingPairs * sharedAddresses
 	if err := c.known(ctx, 2*sharingPairs, owners); err != nil {
 		return 0, 0, err
@@ -119,8 +119,8 @@ func judgedBy(ctx context.Context, bin, cores string) (rate, cpu float64, err er
 	return float64(total) / took.Seconds(), float64((after - before).Microseconds()) / float64(total), err
 }
 
-// share takes and gives back the shared addresses of a pair for a while. It ends with
-// taking them, and as many others. It returns the number of changes.
+// share alternately takes and releases the shared addresses of a pair for coresTime. It
+// ends by taking them and as many others. It returns the number of changes.
 func share(ctx context.Context, fleet *sim.Fleet, pair int) (changes int, err error) {
 	node := 2*pair + 1
 	var take, give [][]byte
@@ -155,7 +155,7 @@ func share(ctx context.Context, fleet *sim.Fleet, pair int) (changes int, err er
 	return changes, err
 }
 
-// addresses are n of those that are shared by a pair.
+// addresses returns n addresses of a pair, beginning with the one numbered from.
 func addresses(pair, from, n int) (all []netip.Addr) {
 	for i := range n {
 		i += from
@@ -164,7 +164,7 @@ func addresses(pair, from, n int) (all []netip.Addr) {
 	return all
 }
 
-// median is the middle one.
+// median returns the middle value.
 func median(of []float64) float64 {
 	sorted := slices.Sorted(slices.Values(of))
 	return sorted[len(sorted)/2]
