@@ -124,7 +124,7 @@ func (c *crowd) complete(ctx context.Context) error { return c.known(ctx, c.node
 // metrics a tenth of the time at most: asking must not be what is measured.
 func (c *crowd) known(ctx context.Context, wantNodes, wantOwners int) error {
 	var nodes, owners int
-	for deadline := time.Now().Add(5 * time.Minute); ; {
+	for deadline := time.Now().Add(allWithin); ; {
 		asked := time.Now()
 		text, err := c.program.Text(ctx, "/metrics")
 		if err != nil {
@@ -135,7 +135,7 @@ func (c *crowd) known(ctx context.Context, wantNodes, wantOwners int) error {
 		case nodes == wantNodes && owners >= wantOwners:
 			return nil
 		case time.Now().After(deadline):
-			return fmt.Errorf("waited in vain for all: have %d nodes of %d, %d owners of %d\n%s", nodes, wantNodes, owners, wantOwners, c.logged())
+			return &incompleteError{fmt.Sprintf("%d of %d nodes, %d of %d owners after %s", nodes, wantNodes, owners, wantOwners, allWithin), c.logged()}
 		}
 		select {
 		case <-ctx.Done():
@@ -144,6 +144,14 @@ func (c *crowd) known(ctx context.Context, wantNodes, wantOwners int) error {
 		}
 	}
 }
+
+// allWithin limits the time until all nodes and owners are known.
+const allWithin = 5 * time.Minute
+
+// incompleteError is returned when not all nodes and owners are known in time.
+type incompleteError struct{ have, log string }
+
+func (e *incompleteError) Error() string { return e.have + "\n" + e.log }
 
 // logged is the end of what the aggregator has logged.
 func (c *crowd) logged() string {

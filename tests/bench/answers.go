@@ -14,15 +14,16 @@ import (
 )
 
 const (
-	// measuredPages is how many pages of pageSize owners are read.
+	// measuredPages is the number of pages that are read, with pageSize owners each.
 	measuredPages, pageSize = 100, 500
-	// watchPatience is how long a watch may take to send all owners.
+	// watchPatience limits the time for a watch to send all owners.
 	watchPatience = 10 * time.Minute
 )
 
 var nextPage = regexp.MustCompile(`"nextPageToken":\s*"([^"]+)"`)
 
-// pages measures pages of owners through REST. It does not parse them.
+// pages measures the time for one page of owners through REST. It does not parse the page,
+// because parsing takes longer than the aggregator may take.
 func (c *crowd) pages(ctx context.Context) ([]row, error) {
 	var took []time.Duration
 	token, bytes := "", 0

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// Each pair of nodes shares so many addresses: one has them, the other one takes them
-	// and gives them back all the time.
-	sharingPairs, sharedAddresses = 8, 2000
-	// sharedAtOnce is how many addresses one message takes or gives back.
-	sharedAtOnce = 500
-	// coresTime is how long changes are sent, coresRuns how often with each number of
+	// Some nodes hold all shared addresses permanently, so that each has many claims to
+	// judge. The same number of other nodes take and release a part of the addresses each.
+	holders, sharers = 8, 8
+	// partOfShared is the number of addresses that one node takes and releases.
+	partOfShared = 500
+	// coresTime is the duration of one run, coresRuns the number of runs with each number of
 	// cores.
 	coresTime, coresRuns = 5 * time.Second, 3
 )
 
-// coresRows compares how many changes of addresses that several owners hold are judged
-// in a second with one core and with two. The addresses are declared as shared, so that
-// no conflict begins or ends: it is judging that is measured.
+// coresRows compares the changes that are judged per second with one core and with two.
+// All changes are of addresses that several nodes hold, so that judging takes longer than
+// receiving. They are declared as shared, so that no conflict begins or ends.
 func coresRows(ctx context.Context, bin string) ([]row, error) {
 	var one, two, oneCPU, twoCPU []float64
 	for range coresRuns {
@@ -54,8 +54,8 @@ func coresRows(ctx context.Context, bin string) ([]row, error) {
 	}, nil
 }
 
-// judgedBy returns how many changes are judged in a second, and what CPU time each takes
-// in microseconds.
+// judgedBy returns the number of changes that are judged per second, and the CPU time of
+// each in microseconds.
 func judgedBy(ctx context.Context, bin, cores string) (rate, cpu float64, err error) {
 	host, err := netlab.New()
 	if err != nil {
@@ -71,21 +71,19 @@ func judgedBy(ctx context.Context, bin, cores string) (rate, cpu float64, err er
 		return 0, 0, err
 	}
 	defer c.kill()
-	if c.fleet, err = sim.Start(host, local+":9640", sim.Size{Nodes: 2 * sharingPairs, Owners: 2}); err != nil {
+	if c.fleet, err = sim.Start(host, local+":9640", sim.Size{Nodes: holders + sharers, Owners: 2}); err != nil {
 		return 0, 0, err
 	}
 	defer c.fleet.Stop()
-	owners := 2 * 2 * sharingPairs
-	if err := c.known(ctx, 2*sharingPairs, owners); err != nil {
-		return 0, 0, err
-	}
-	for pair := range sharingPairs {
-		if err := c.fleet.Assign(ctx, 2*pair, false, addresses(pair, 0, sharedAddresses)...); err != nil {
-			return 0, 0, err
+	for node := range holders {
+		for part := range sharers {
+			if err := c.fleet.Assign(ctx, node, false, shared(part)...); err != nil {
+				return 0, 0, err
+			}
 		}
 	}
-	owners += sharingPairs * sharedAddresses
-	if err := c.known(ctx, 2*sharingPairs, owners); err != nil {
+	owners := 2*(holders+sharers) + holders*sharers*partOfShared
+	if err := c.known(ctx, holders+sharers, owners); err != nil {
 		return 0, 0, err
 	}
 	before, err := c.cpu()
@@ -93,21 +91,21 @@ func judgedBy(ctx context.Context, bin, cores string) (rate, cpu float64, err er
 		return 0, 0, err
 	}
 	begin := time.Now()
-	changes := make([]int, sharingPairs)
+	changes := make([]int, sharers)
 	g, sending := errgroup.WithContext(ctx)
-	for pair := range sharingPairs {
+	for part := range sharers {
 		g.Go(func() (err error) {
-			changes[pair], err = share(sending, c.fleet, pair)
+			changes[part], err = share(sending, c.fleet, part)
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return 0, 0, err
 	}
-	// Each pair ends with as many addresses again, which it has not had before: no earlier
-	// state has so many owners.
-	owners += 2 * sharingPairs * sharedAddresses
-	if err := c.known(ctx, 2*sharingPairs, owners); err != nil {
+	// Each sharer ends with additional addresses that it has never held before: no earlier
+	// state has this many owners.
+	owners += 2 * sharers * partOfShared
+	if err := c.known(ctx, holders+sharers, owners); err != nil {
 		return 0, 0, err
 	}
 	took := time.Since(begin)
@@ -119,52 +117,44 @@ func judgedBy(ctx context.Context, bin, cores string) (rate, cpu float64, err er
 	return float64(total) / took.Seconds(), float64((after - before).Microseconds()) / float64(total), err
 }
 
-// share takes and gives back the shared addresses of a pair for a while. It ends with
-// taking them, and as many others. It returns the number of changes.
-func share(ctx context.Context, fleet *sim.Fleet, pair int) (changes int, err error) {
-	node := 2*pair + 1
-	var take, give [][]byte
-	for from := 0; from < 2*sharedAddresses; from += sharedAtOnce {
-		for _, m := range []struct {
-			gone bool
-			to   *[][]byte
-		}{{false, &take}, {true, &give}} {
-			raw, err := fleet.Assignment(node, m.gone, addresses(pair, from, sharedAtOnce)...)
-			if err != nil {
-				return 0, err
-			}
-			*m.to = append(*m.to, raw)
-		}
+// share alternately takes and releases one part of the shared addresses for coresTime. It
+// ends by taking them and as many others. It returns the number of changes.
+func share(ctx context.Context, fleet *sim.Fleet, part int) (changes int, err error) {
+	node := holders + part
+	take, takeErr := fleet.Assignment(node, false, shared(part)...)
+	release, releaseErr := fleet.Assignment(node, true, shared(part)...)
+	more, moreErr := fleet.Assignment(node, false, shared(sharers+part)...)
+	if err := errors.Join(takeErr, releaseErr, moreErr); err != nil {
+		return 0, err
 	}
-	shared := len(take) / 2
-	send := func(messages [][]byte) error {
-		for _, raw := range messages {
-			if err := fleet.Send(ctx, node, raw); err != nil {
+	send := func(messages ...[]byte) error {
+		for _, records := range messages {
+			if err := fleet.Send(ctx, node, records); err != nil {
 				return err
 			}
-			changes += sharedAtOnce
+			changes += partOfShared
 		}
 		return nil
 	}
 	for begin := time.Now(); time.Since(begin) < coresTime; {
-		if err := errors.Join(send(take[:shared]), send(give[:shared])); err != nil {
+		if err := send(take, release); err != nil {
 			return 0, err
 		}
 	}
-	err = send(take)
+	err = send(take, more)
 	return changes, err
 }
 
-// addresses are n of those that are shared by a pair.
-func addresses(pair, from, n int) (all []netip.Addr) {
-	for i := range n {
-		i += from
-		all = append(all, netip.AddrFrom4([4]byte{10, 200, byte(16*pair + i>>8), byte(i)}))
+// shared returns the addresses of one part.
+func shared(part int) (all []netip.Addr) {
+	for i := range partOfShared {
+		i += part * partOfShared
+		all = append(all, netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)}))
 	}
 	return all
 }
 
-// median is the middle one.
+// median returns the middle value.
 func median(of []float64) float64 {
 	sorted := slices.Sorted(slices.Values(of))
 	return sorted[len(sorted)/2]

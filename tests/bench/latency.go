@@ -327,28 +327,6 @@ func floorRow(suspected, bare []time.Duration, hop time.Duration) row {
 	}
 }
 
-// cpu is the processor time that the program has used.
-func (s *site) cpu() (time.Duration, error) { return cpuOf(s.program.Cmd.Process.Pid) }
-
-// cpuOf is the processor time that a process has used.
-func cpuOf(pid int) (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ") // the name may have blanks
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("parse stat: %d fields", len(fields))
-	}
-	var user, system int64
-	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
-		return 0, fmt.Errorf("parse stat: %w", err)
-	}
-	const tick = 10 * time.Millisecond // USER_HZ is 100 everywhere
-	return time.Duration(user+system) * tick, nil
-}
-
 func latencyRows(what string, suspected, confirmed []time.Duration) []row {
 	p50, p99 := quantile(suspected, 0.5), quantile(suspected, 0.99)
 	c99 := quantile(confirmed, 0.99)
@@ -502,23 +480,4 @@ func hopTime(ctx context.Context, h *netlab.Host, server string, n int, stop <-c
 		}
 	}
 	return quantile(trips, 0.5), nil
-}
-
-// rss is what the program holds, in MiB.
-func (s *site) rss() (float64, error) { return s.memory("VmRSS") }
-
-func (s *site) memory(name string) (float64, error) { return memoryOf(s.program.Cmd.Process.Pid, name) }
-
-// memoryOf is one of the sizes in /proc/PID/status, in MiB.
-func memoryOf(pid int, name string) (float64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, size, _ := strings.Cut(string(status), name+":")
-	var kib float64
-	if _, err := fmt.Sscan(size, &kib); err != nil {
-		return 0, fmt.Errorf("parse %s: %w", name, err)
-	}
-	return kib / 1024, nil
 }

@@ -79,7 +79,10 @@ func bench(ctx context.Context, only []string) (rows []row, err error) {
 			return rows, err
 		}
 		more, err := p.measure(ctx, bin)
-		if rows = append(rows, more...); err != nil {
+		rows = append(rows, more...)
+		if late, ok := errors.AsType[*incompleteError](err); ok {
+			rows = append(rows, row{p.what + ": incomplete", late.have, "all", false})
+		} else if err != nil {
 			return rows, err
 		}
 		after, err := processors()

@@ -9,21 +9,21 @@ import (
 	"github.com/ipwitness/ipwitness/tests/sim"
 )
 
-// scaleOwners is how many owners a node has: itself and 109 pods, each with an address of
-// its network and a link-local one.
+// scaleOwners is the number of owners on a node: the node itself and 109 pods, each with a
+// network address and a link-local address.
 const scaleOwners = 2 * crowdOwners
 
-// scaleNodes are the sizes of the clusters, in nodes: 22,000, 550,000 and 1,100,000 owners.
+// scaleNodes are the cluster sizes in nodes: 22,000, 550,000 and 1,100,000 owners.
 var scaleNodes = [...]int{100, 2500, 5000}
 
 // largest is the last of scaleNodes.
 const largest = 5000
 
-// scaleNetwork makes the addresses of pods comparable between nodes, as in a cluster.
+// scaleNetwork declares the pod network, so that pod addresses must be unique in the whole
+// cluster.
 var scaleNetwork = []string{"--network", "pods=10.0.0.0/8"}
 
-// scaleRows measures what the aggregator takes for each owner in clusters of several
-// sizes.
+// scaleRows measures the aggregator's memory for each owner in clusters of several sizes.
 func scaleRows(ctx context.Context, bin string) (rows []row, err error) {
 	for _, nodes := range scaleNodes {
 		more, err := scaleOf(ctx, bin, nodes)
@@ -34,8 +34,8 @@ func scaleRows(ctx context.Context, bin string) (rows []row, err error) {
 	return rows, nil
 }
 
-// newCrowd makes agents that are not connected, and starts no aggregator. Its host is to
-// be closed.
+// newCrowd prepares agents on a new host, without connecting them or starting the
+// aggregator. The caller closes the host.
 func newCrowd(bin string, nodes int, args ...string) (*crowd, error) {
 	host, err := netlab.New()
 	if err != nil {
@@ -49,7 +49,8 @@ func newCrowd(bin string, nodes int, args ...string) (*crowd, error) {
 	return c, nil
 }
 
-// scaleOf measures one size.
+// scaleOf measures one cluster size: without connections, after all agents have reported
+// and disconnected, and with a connection for each agent.
 func scaleOf(ctx context.Context, bin string, nodes int) (rows []row, err error) {
 	c, err := newCrowd(bin, nodes, append(scaleNetwork, "--node-timeout", "1h")...)
 	if err != nil {
@@ -76,7 +77,7 @@ func scaleOf(ctx context.Context, bin string, nodes int) (rows []row, err error)
 	if err != nil {
 		return nil, err
 	}
-	rows = append(rows, row{fmt.Sprintf("%d nodes that report one after the other, and disconnect", nodes), millis(delivered), "", true})
+	rows = append(rows, row{fmt.Sprintf("%d nodes report, 8 at a time, and disconnect: until all owners are known", nodes), millis(delivered), "", true})
 	rows = append(rows, state...)
 	c.kill()
 	if err := c.start(ctx); err != nil {
@@ -93,7 +94,7 @@ func scaleOf(ctx context.Context, bin string, nodes int) (rows []row, err error)
 	return append(rows, connected...), err
 }
 
-// largeRows measures the largest cluster: a restart, idle CPU, pages and a watch.
+// largeRows measures a restart, idle CPU, pages and a watch in the largest cluster.
 func largeRows(ctx context.Context, bin string) (rows []row, err error) {
 	c, err := newCrowd(bin, largest, scaleNetwork...)
 	if err != nil {
@@ -120,10 +121,11 @@ func largeRows(ctx context.Context, bin string) (rows []row, err error) {
 	return rows, nil
 }
 
-// resyncs is how often the restart is measured.
+// resyncs is the number of measured restarts.
 const resyncs = 3
 
-// resync kills the aggregator, starts it at once and measures how soon it knows all again.
+// resync kills the aggregator, starts it at once and measures the time until it knows all
+// owners again.
 func (c *crowd) resync(ctx context.Context) ([]row, error) {
 	var whole, used, agents []time.Duration
 	for range resyncs {
@@ -159,8 +161,8 @@ func (c *crowd) resync(ctx context.Context) ([]row, error) {
 	}, nil
 }
 
-// perOwner measures the memory for each owner, once the aggregator has returned what it
-// needed only to get there.
+// perOwner measures the memory for each owner, after the aggregator has returned to the
+// system what it needed only while agents reported.
 func (c *crowd) perOwner(ctx context.Context, what string, empty float64, budget float64) ([]row, error) {
 	rss, err := c.settledRSS(ctx)
 	if err != nil {
@@ -187,7 +189,7 @@ func (c *crowd) perOwner(ctx context.Context, what string, empty float64, budget
 	}, nil
 }
 
-// settledRSS waits until the RSS has not fallen for a while, in MiB.
+// settledRSS waits until the RSS stops falling and returns it in MiB.
 func (c *crowd) settledRSS(ctx context.Context) (float64, error) {
 	const still, patience = 10 * time.Second, time.Minute
 	least, err := c.rss()
@@ -211,7 +213,7 @@ func (c *crowd) settledRSS(ctx context.Context) (float64, error) {
 	return c.rss()
 }
 
-// rest measures the CPU while nothing happens.
+// rest measures the aggregator's CPU while nothing happens.
 func (c *crowd) rest(ctx context.Context) ([]row, error) {
 	used, err := c.idle(ctx)
 	percent := 100 * used.Seconds() / idleTime.Seconds()

@@ -28,15 +28,16 @@ const (
 type agent struct {
 	hello *pb.Hello
 	made  time.Time
-	// table is all that it knows, which never changes. Its encoding is a snapshot.
+	// table is what the agent knows. It never changes, and is nil once snapshot, its
+	// encoding, is made.
 	table    *pb.ReportRequest
 	snapshot []byte
-	// news are changes that are told once, and not kept.
+	// news are changes that are reported once and not kept.
 	news chan message
 }
 
-// encode makes the snapshot of the table, in one message as a real agent sends one of
-// this size, and drops the table.
+// encode encodes the table as a snapshot in one message, as a real agent sends a table of
+// this size, and releases the table.
 func (a *agent) encode() (err error) {
 	a.table.SnapshotBegin, a.table.SnapshotEnd = true, true
 	a.snapshot, err = proto.Marshal(a.table)
@@ -116,7 +117,7 @@ func (a *agent) report(ctx context.Context, client pb.ReportServiceClient) (pb.R
 	return stream, stream.SendMsg(message{&pb.ReportRequest{Sequence: 1, Hello: a.hello}, a.snapshot})
 }
 
-// deliver reports the snapshot, and ends the stream when the aggregator has taken it.
+// deliver reports the snapshot and ends the stream when the aggregator has acknowledged it.
 func (a *agent) deliver(ctx context.Context, conn grpc.ClientConnInterface) error {
 	stream, err := a.report(ctx, pb.NewReportServiceClient(conn))
 	if err != nil {

@@ -29,9 +29,10 @@ type Fleet struct {
 // Size is how many agents there are, each with so many owners (254 at most).
 type Size struct {
 	Nodes, Owners int
-	// First is the number of the first node, which keeps several fleets apart.
+	// First is the number of the first node. Several fleets must not overlap.
 	First int
-	// LinkLocal gives every owner a link-local address, too: that makes two of one.
+	// LinkLocal assigns every owner a link-local address in addition, which doubles the
+	// number of owners.
 	LinkLocal bool
 	// IPAM has each node's host-local reported with an allocation for each pod.
 	IPAM bool
@@ -47,7 +48,7 @@ func Start(host *netlab.Host, at string, size Size) (*Fleet, error) {
 	return f, f.Connect()
 }
 
-// New makes agents that do not report yet.
+// New prepares agents. They report only after Connect or Deliver.
 func New(host *netlab.Host, at string, size Size) (*Fleet, error) {
 	f := &Fleet{host: host, at: at, size: size, cancel: func() {}}
 	for i := range size.Nodes {
@@ -60,7 +61,7 @@ func New(host *netlab.Host, at string, size Size) (*Fleet, error) {
 	return f, nil
 }
 
-// Connect has all agents report until Stop.
+// Connect starts all agents, each with its own connection. They report until Stop.
 func (f *Fleet) Connect() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.cancel = cancel
@@ -78,8 +79,8 @@ func (f *Fleet) Connect() error {
 	return nil
 }
 
-// Deliver has each agent report its table once, a few at a time over one connection, and
-// disconnect.
+// Deliver makes each agent report its table once and disconnect, 8 at a time over one
+// connection.
 func (f *Fleet) Deliver(ctx context.Context) error {
 	conn, err := Dial(f.host, f.at)
 	if err != nil {

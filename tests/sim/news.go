@@ -9,11 +9,11 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Address is that of a pod.
+// Address returns the address of a pod.
 func (f *Fleet) Address(node, pod int) string { return podAddress(f.size.First+node, pod).String() }
 
-// Assign has a node report that the interface of its first pod has more addresses, or,
-// with gone, that it has them no longer.
+// Assign makes the agent of a node report that its first pod has additional addresses, or,
+// if gone is set, that the pod has lost them.
 func (f *Fleet) Assign(ctx context.Context, node int, gone bool, addrs ...netip.Addr) error {
 	records, err := f.Assignment(node, gone, addrs...)
 	if err != nil {
@@ -22,7 +22,7 @@ func (f *Fleet) Assign(ctx context.Context, node int, gone bool, addrs ...netip.
 	return f.Send(ctx, node, records)
 }
 
-// Assignment is the encoded message of Assign, to be sent with Send as often as needed.
+// Assignment returns the encoded records of Assign. Send may send them more than once.
 func (f *Fleet) Assignment(node int, gone bool, addrs ...netip.Addr) ([]byte, error) {
 	a := &agent{made: f.all[node].made, table: &pb.ReportRequest{}}
 	for _, addr := range addrs {
@@ -34,7 +34,8 @@ func (f *Fleet) Assignment(node int, gone bool, addrs ...netip.Addr) ([]byte, er
 	return proto.Marshal(a.table)
 }
 
-// Send has a node report encoded records. It returns when the node's agent has taken them.
+// Send makes the agent of a node report encoded records. It returns when the agent has
+// accepted them: a blocked stream blocks Send.
 func (f *Fleet) Send(ctx context.Context, node int, records []byte) error {
 	return f.news(ctx, node, message{&pb.ReportRequest{}, records})
 }

@@ -50,7 +50,7 @@ func mac(kind byte, node, pod int) []byte {
 // Kinds of hardware addresses: of uplinks, and of the two ends of a veth.
 const uplinkMAC, podMAC, portMAC = 0x52, 0x46, 0x4a
 
-// linkLocal is the address that a kernel forms from a hardware address (RFC 4291,
+// linkLocal returns the address that a kernel forms from a hardware address (RFC 4291,
 // appendix A).
 func linkLocal(mac []byte) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
@@ -123,7 +123,7 @@ func (a *agent) addPod(node, pod int) {
 	a.watches(link)
 }
 
-// addLinkLocal gives the uplink and the interfaces of pods their link-local addresses.
+// addLinkLocal assigns link-local addresses to the uplink and to the interfaces of pods.
 func (a *agent) addLinkLocal() {
 	for _, i := range a.table.GetInterfaces() {
 		if i.GetUplink() || i.GetAttachment() == pb.InterfaceRecord_PEER {
