@@ -57,7 +57,8 @@ func newFilter(q filtering) (f filter, err error) {
 func newOwnerFilter(q interface {
 	filtering
 	GetState() pb.Owner_State
-}) (f filter, err error) {
+},
+) (f filter, err error) {
 	if f, err = newFilter(q); err != nil {
 		return f, err
 	}
@@ -83,7 +84,8 @@ func newConflictFilter(q interface {
 	filtering
 	GetState() pb.Conflict_State
 	GetCause() string
-}) (f conflictFilter, err error) {
+},
+) (f conflictFilter, err error) {
 	if f.filter, err = newFilter(q); err != nil {
 		return f, err
 	}
@@ -234,7 +236,8 @@ type findingFilter struct {
 func newFindingFilter(q interface {
 	filtering
 	GetKind() string
-}) (f findingFilter, err error) {
+},
+) (f findingFilter, err error) {
 	if f.filter, err = newFilter(q); err != nil {
 		return f, err
 	}

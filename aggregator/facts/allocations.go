@@ -19,7 +19,7 @@ type allocation struct {
 
 // applyAllocation brings what a node's IPAM has given into the tables.
 func (f *ipam) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.Stamp) {
-	p := f.ipam.byKey[poolKey{n, rec.GetIpam(), rec.GetPool()}]
+	p := f.byKey[poolKey{n, rec.GetIpam(), rec.GetPool()}]
 	addr, _ := netip.AddrFromSlice(rec.GetAddress())
 	addr = addr.Unmap()
 	switch {
@@ -52,7 +52,7 @@ func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocati
 	al.Pool, al.Heard = &p.Rec, now
 	cost := allocationCostOf(&al)
 	a := index.AddressOf(al.Address)
-	all := f.ipam.allocations[a]
+	all := f.allocations[a]
 	for i, have := range all {
 		if have.Pool != al.Pool || have.Location != al.Location {
 			continue
@@ -80,7 +80,7 @@ func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocati
 		return nil
 	}
 	f.touch(a)
-	f.ipam.allocations[a] = append(f.ipam.allocations[a], next)
+	f.allocations[a] = append(f.allocations[a], next)
 	f.enterSandbox(al.ContainerID, a)
 	if p.entries[a]++; p.entries[a] == 1 {
 		p.Allocated[Family(al.Address)]++
@@ -101,7 +101,7 @@ func (al *allocation) sameAs(other verdict.Allocation) bool {
 // takeBack ends the allocation of an address in a pool.
 func (f *ipam) takeBack(p *Pool, addr netip.Addr, location string) {
 	a := index.AddressOf(addr)
-	for _, al := range f.ipam.allocations[a] {
+	for _, al := range f.allocations[a] {
 		if al.Pool == &p.Rec && al.Location == location {
 			f.unbook(p, a, al)
 			return
@@ -121,9 +121,9 @@ func (f *ipam) count(p *Pool, n int) {
 func (f *ipam) unbook(p *Pool, a index.Address, al *allocation) {
 	item := f.touch(a)
 	item.Vanished = append(item.Vanished, &al.Allocation)
-	left := slices.DeleteFunc(slices.Clone(f.ipam.allocations[a]), func(other *allocation) bool { return other == al })
-	if f.ipam.allocations[a] = left; len(left) == 0 {
-		delete(f.ipam.allocations, a)
+	left := slices.DeleteFunc(slices.Clone(f.allocations[a]), func(other *allocation) bool { return other == al })
+	if f.allocations[a] = left; len(left) == 0 {
+		delete(f.allocations, a)
 	}
 	if p.entries[a]--; p.entries[a] == 0 {
 		delete(p.entries, a)
@@ -156,12 +156,12 @@ func (f *ipam) IPAMChanged(changes []kube.IPAMChange) (*Batch, []verdict.Range) 
 
 func (f *ipam) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict.Range) {
 	if rec := c.Pool; rec != nil {
-		p := f.ipam.byKey[poolKey{nil, rec.IPAM, rec.Name}]
+		p := f.byKey[poolKey{nil, rec.IPAM, rec.Name}]
 		switch {
 		case c.Gone && p != nil:
 			f.endPool(p)
 		case c.Gone:
-		case p == nil && len(f.ipam.byKey) >= maxPools:
+		case p == nil && len(f.byKey) >= maxPools:
 			f.Listener.Dropped("pool", 1)
 		default:
 			next := *rec
@@ -171,7 +171,7 @@ func (f *ipam) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict
 		return reach
 	}
 	al := c.Allocation
-	p := f.ipam.byKey[poolKey{nil, al.Pool.IPAM, al.Pool.Name}]
+	p := f.byKey[poolKey{nil, al.Pool.IPAM, al.Pool.Name}]
 	if p == nil {
 		f.Listener.Dropped("allocation", 1)
 		return nil

@@ -39,7 +39,7 @@ type budget struct {
 // ledger charges records to the budget.
 type ledger struct {
 	*Facts
-	budget
+	budget budget
 }
 
 // An account is the charge of one node, or of all nodes that one credential vouches for. An
@@ -83,7 +83,7 @@ func newBudget(memory int64) budget {
 
 // Budget returns the bytes that records are charged with, and the limit; 0 for none. The caller
 // holds the lock, as for the others that follow.
-func (f *ledger) Budget() (used, limit int64) { return f.used, f.limit }
+func (f *ledger) Budget() (used, limit int64) { return f.budget.used, f.budget.limit }
 
 // LeftOut returns the records that did not fit into memory.
 func (n *charges) LeftOut() LeftOut { return n.leftOut }
@@ -260,7 +260,7 @@ func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
 // sender show.
 func (f *ledger) stranger(n *Node, c uint32) bool {
 	one := n.claims.at(c)
-	if one.wire == 0 || len(f.ipam.allocations[one.addr]) > 0 || f.rivals(one.addr) {
+	if one.wire == 0 || len(f.allocations[one.addr]) > 0 || f.rivals(one.addr) {
 		return false
 	}
 	return !f.kernelHas(one.addr)

@@ -132,7 +132,7 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 		}
 	}
 	several = several || b.several()
-	booked := f.ipam.allocations[key]
+	booked := f.allocations[key]
 	c.Pools = b.covering(a, booked)
 	b.addStations()
 	b.addNamespaces()

@@ -172,11 +172,11 @@ func (r *registry) drop(n *Node) {
 }
 
 // Node returns the node of a record; nil if it is no more. Its caller holds the lock.
-func (f *registry) Node(rec *verdict.Node) *Node { return f.byID[IDOf(rec)] }
+func (r *registry) Node(rec *verdict.Node) *Node { return r.byID[IDOf(rec)] }
 
 // Nodes yields all nodes. Its caller holds the lock.
-func (f *registry) Nodes(yield func(*Node) bool) {
-	for _, n := range f.nodes {
+func (r *registry) Nodes(yield func(*Node) bool) {
+	for _, n := range r.nodes {
 		if n != nil && !yield(n) {
 			return
 		}
@@ -184,13 +184,13 @@ func (f *registry) Nodes(yield func(*Node) bool) {
 }
 
 // NodeCount returns the number of nodes. Its caller holds the lock.
-func (f *registry) NodeCount() int { return len(f.byID) }
+func (r *registry) NodeCount() int { return len(r.byID) }
 
 // At returns the nodes that say that they are in one place. The caller holds the lock.
-func (f *registry) At(place NodeID) []*Node { return f.places[place] }
+func (r *registry) At(place NodeID) []*Node { return r.places[place] }
 
 // Called returns the nodes that call themselves the same. The caller holds the lock.
-func (f *registry) Called(name string) []*Node { return f.called[name] }
+func (r *registry) Called(name string) []*Node { return r.called[name] }
 
 func newNode(id NodeID) *Node {
 	return &Node{

@@ -137,7 +137,7 @@ func (f *ipam) used(p *Pool) {
 
 // Pools yields all pools. The caller holds the lock.
 func (f *ipam) Pools(yield func(*Pool) bool) {
-	for _, p := range f.ipam.byKey {
+	for _, p := range f.byKey {
 		if !yield(p) {
 			return
 		}
@@ -145,7 +145,7 @@ func (f *ipam) Pools(yield func(*Pool) bool) {
 }
 
 // Pool returns the pool that a verdict names; nil if it is no more. The caller holds the lock.
-func (f *ipam) Pool(rec *verdict.Pool) *Pool { return f.ipam.byRec[rec] }
+func (f *ipam) Pool(rec *verdict.Pool) *Pool { return f.byRec[rec] }
 
 // Allocations returns the number of allocations. The caller holds the lock.
 func (f *ipam) Allocations() int { return f.booked }
@@ -186,7 +186,7 @@ func (x *prefixes) leave(p *Pool) {
 // covering are the pools that may give the address of the case to somebody, or have.
 func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.Pool) {
 	f := b.facts
-	if len(f.ipam.byKey) == 0 {
+	if len(f.byKey) == 0 {
 		return nil
 	}
 	add := func(p *verdict.Pool) {
@@ -208,7 +208,7 @@ func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.
 			}
 		}
 	}
-	x := &f.ipam.cluster
+	x := &f.cluster
 	for length, count := range x.lengths[Family(a)][:a.BitLen()+1] {
 		if count == 0 {
 			continue
@@ -228,7 +228,7 @@ func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.
 
 // applyPool brings what a node says of a pool into the tables.
 func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
-	p := f.ipam.byKey[poolKey{n, rec.GetIpam(), rec.GetName()}]
+	p := f.byKey[poolKey{n, rec.GetIpam(), rec.GetName()}]
 	if rec.GetGone() {
 		if p != nil {
 			f.endPool(p)
@@ -278,7 +278,7 @@ func (f *ipam) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach [
 	if p == nil {
 		p = &Pool{Node: n, entries: make(map[index.Address]int)}
 		p.Rec.IPAM, p.Rec.Name, p.Rec.Node = next.IPAM, next.Name, next.Node
-		f.ipam.byKey[p.key()], f.ipam.byRec[&p.Rec] = p, p
+		f.byKey[p.key()], f.byRec[&p.Rec] = p, p
 		if n != nil {
 			n.Pools = append(n.Pools, p)
 		}
@@ -297,11 +297,11 @@ func (f *ipam) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach [
 		reach = append(slices.Clone(old.Ranges), next.Ranges...)
 	}
 	if n == nil {
-		f.ipam.cluster.leave(p)
+		f.cluster.leave(p)
 	}
 	p.Rec = *next
 	if n == nil {
-		f.ipam.cluster.enter(p)
+		f.cluster.enter(p)
 	}
 	f.Listener.PoolChanged(p)
 	f.Listener.RangesChanged(n)
@@ -323,19 +323,19 @@ func (f *ipam) endPool(p *Pool) {
 	f.touchPool(p)
 	p.Rec.State = verdict.PoolStale // what it had is not known to be gone
 	for a := range p.entries {
-		for _, al := range slices.Clone(f.ipam.allocations[a]) {
+		for _, al := range slices.Clone(f.allocations[a]) {
 			if al.Pool == &p.Rec {
 				f.unbook(p, a, al)
 			}
 		}
 	}
 	f.charge(p.Node, &p.cost, 0, true)
-	delete(f.ipam.byKey, p.key())
-	delete(f.ipam.byRec, &p.Rec)
+	delete(f.byKey, p.key())
+	delete(f.byRec, &p.Rec)
 	if p.Node != nil {
 		p.Node.Pools = slices.DeleteFunc(p.Node.Pools, func(other *Pool) bool { return other == p })
 	} else {
-		f.ipam.cluster.leave(p)
+		f.cluster.leave(p)
 	}
 	f.Listener.PoolEnded(p)
 	f.Listener.RangesChanged(p.Node)
@@ -370,7 +370,7 @@ func (f *ipam) sweepPools(n *Node) {
 			continue
 		}
 		for a := range p.entries {
-			for _, al := range slices.Clone(f.ipam.allocations[a]) {
+			for _, al := range slices.Clone(f.allocations[a]) {
 				if al.Pool == &p.Rec && al.sweep != n.sweep {
 					f.unbook(p, a, al)
 				}
