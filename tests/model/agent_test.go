@@ -71,9 +71,10 @@ type stream struct {
 
 	mu       sync.Mutex
 	sequence uint64
-	ping     uint64 // the last ping that is not answered yet
-	inside   bool   // a snapshot is being sent
-	resync   bool   // the aggregator has asked for a snapshot
+	ping     uint64    // the last ping that is not answered yet
+	asked    time.Time // when it came
+	inside   bool      // a snapshot is being sent
+	resync   bool      // the aggregator has asked for a snapshot
 }
 
 // open begins a stream to a report service.
@@ -113,7 +114,7 @@ func (s *stream) Send(m *pb.ReportResponse) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m.GetPing() != 0 {
-		s.ping = m.GetPing()
+		s.ping, s.asked = m.GetPing(), time.Now()
 		s.pong()
 	}
 	if m.GetCheck() != nil && !s.agent.deaf && !s.inside {
@@ -126,7 +127,9 @@ func (s *stream) Send(m *pb.ReportResponse) error {
 // pong answers the last ping, but not before the first message. The caller holds s.mu.
 func (s *stream) pong() {
 	if s.ping != 0 && s.sequence > 0 && !s.agent.mute {
-		s.put(&pb.ReportRequest{Pong: &pb.Pong{Id: s.ping, SentAt: timestamppb.Now()}})
+		// A late answer looks as if the clock were ahead by half of the time: it is not to.
+		sent := time.Now().Add(-time.Since(s.asked) / 2)
+		s.put(&pb.ReportRequest{Pong: &pb.Pong{Id: s.ping, SentAt: timestamppb.New(sent)}})
 		s.ping = 0
 	}
 }
