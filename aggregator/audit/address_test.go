@@ -14,9 +14,9 @@ import (
 func (w *world) hostLocal(node, network, cidr string) *verdict.Pool {
 	r := verdict.RangeOf(netip.MustParsePrefix(cidr))
 	p := &verdict.Pool{
-		IPAM: verdict.HostLocal, Name: "/var/lib/cni/networks/" + network, Node: w.node(node), Network: network, State: verdict.PoolKnown,
+		IPAM: verdict.HostLocal, Name: "/var/lib/cni/networks/" + network, Node: w.node(node), Served: verdict.Served{Network: network}, State: verdict.PoolKnown,
 		Ranges:   []verdict.Range{{First: r.First.Next(), Last: r.Last.Prev()}},
-		Gateways: []netip.Addr{r.First.Next()}, Plugin: "ptp", Routed: true, Config: "/etc/cni/net.d/10-" + network + ".conflist",
+		Gateways: []netip.Addr{r.First.Next()}, Wiring: verdict.Wiring{Plugin: "ptp", Routed: true}, Config: "/etc/cni/net.d/10-" + network + ".conflist",
 	}
 	w.pools = append(w.pools, p)
 	return p

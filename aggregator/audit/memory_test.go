@@ -277,7 +277,7 @@ func TestSharedAddressesThatAreAnsweredFor(t *testing.T) {
 			port := &verdict.Interface{Name: "eth0", Namespace: &verdict.Namespace{Node: n}}
 			out.Owners = append(out.Owners, verdict.Owner{
 				ID: name, Node: n, Excluded: &verdict.Exclusion{Rule: verdict.RuleLoopbackOrDummy}, State: verdict.Live, Assigned: true,
-				Claims: []*verdict.Claim{{Kind: verdict.Assigned, Interface: port}, {Kind: verdict.Answered, Interface: port, MAC: "lacmac"}},
+				Claims: []*verdict.Claim{{Kind: verdict.Assigned, Interface: port}, {Kind: verdict.Answered, Interface: port, Frame: verdict.Frame{MAC: "lacmac"}}},
 			})
 		}
 		change(out.Owners)

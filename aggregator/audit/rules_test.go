@@ -896,7 +896,7 @@ func blue(name string) verdict.Workload {
 
 // wire has a frame enter by a port.
 func (w *world) wire(port *verdict.Interface, mac string) *verdict.Claim {
-	return w.claim(verdict.Claim{Kind: verdict.Announced, Interface: port, Link: port.Link, MAC: verdict.MAC(mac)})
+	return w.claim(verdict.Claim{Kind: verdict.Announced, Interface: port, Frame: verdict.Frame{Link: port.Link, MAC: verdict.MAC(mac)}})
 }
 
 // uplink is the uplink of a node.

@@ -39,7 +39,7 @@ func holder(w *world, node, name string, claimed string) verdict.Owner {
 // hostLocal is a pool of host-local.
 func hostLocal(w *world, node, dir string) *verdict.Pool {
 	return &verdict.Pool{
-		IPAM: verdict.HostLocal, Name: dir, Node: w.node(node), Network: "cbr0", State: verdict.PoolKnown, Config: "/etc/cni/net.d/10-flannel.conflist",
+		IPAM: verdict.HostLocal, Name: dir, Node: w.node(node), Served: verdict.Served{Network: "cbr0"}, State: verdict.PoolKnown, Config: "/etc/cni/net.d/10-flannel.conflist",
 		Ranges: []verdict.Range{{First: netip.MustParseAddr("10.244.0.2"), Last: netip.MustParseAddr("10.244.0.254")}},
 	}
 }
@@ -47,7 +47,7 @@ func hostLocal(w *world, node, dir string) *verdict.Pool {
 // whereabouts is a pool of whereabouts.
 func whereabouts(name, base string) *verdict.Pool {
 	return &verdict.Pool{
-		IPAM: verdict.Whereabouts, Name: name, Network: "lan", State: verdict.PoolKnown, Base: netip.MustParseAddr(base), Config: "NetworkAttachmentDefinition shop/lan",
+		IPAM: verdict.Whereabouts, Name: name, Served: verdict.Served{Network: "lan"}, State: verdict.PoolKnown, Base: netip.MustParseAddr(base), Config: "NetworkAttachmentDefinition shop/lan",
 		Ranges: []verdict.Range{{First: netip.MustParseAddr("192.0.2.1"), Last: netip.MustParseAddr("192.0.2.5")}},
 	}
 }

@@ -284,28 +284,13 @@ type Interface struct {
 	Kind string
 }
 
-// Claim is one way in which an address is held, joined with the tables of its
-// node. First, Last and AssignedAt are by the agent's clock and only shown; the
-// other stamps are the receiver's, and the verdict goes by them alone.
+// Claim is one way in which an address is held, joined with the tables of its node.
 type Claim struct {
 	// Interface has the address (Assigned, DADFailed), or is the port that the
 	// frame entered by.
 	Interface *Interface
-
-	// Of the wire only: the sender's hardware address, the link and VLAN, and
-	// the Ethernet source where it was another: then the claim is weak.
-	MAC             MAC
-	Link            *Link
-	Source          MAC
-	VLAN, InnerVLAN uint16
-
-	Kind Evidence
-	// NoOverride tells that it is a neighbour advertisement without the Override
-	// flag (RFC 4861, section 4.4).
-	NoOverride bool
-	// Routed is set if the node itself routes the address to the namespace behind the port that
-	// the frame entered by.
-	Routed bool
+	Frame     // of the wire only
+	Kind      Evidence
 
 	PrefixLength uint8
 	Flags        uint32
@@ -313,7 +298,32 @@ type Claim struct {
 	// Network is the network that a container runtime or CNI result gave the
 	// interface the address for; empty where none is known to have.
 	Network string
+	Times
+}
 
+// Frame is what a frame on the wire said of its sender.
+type Frame struct {
+	// MAC is the sender's hardware address.
+	MAC  MAC
+	Link *Link
+	// Source is the Ethernet source where it is not MAC.
+	Source          MAC
+	VLAN, InnerVLAN uint16
+	// NoOverride tells that it is a neighbour advertisement without the Override
+	// flag (RFC 4861, section 4.4).
+	NoOverride bool
+	// Routed is set if the node itself routes the address to the namespace behind the port that
+	// the frame entered by.
+	Routed bool
+}
+
+// Weak reports whether the frame does not make its sender an owner. The sender may speak for
+// another host, or no host can have that hardware address.
+func (f *Frame) Weak() bool { return f.Source != "" || f.NoOverride || f.MAC.Group() }
+
+// Times are when a claim was seen. First, Last and AssignedAt are by the agent's clock and only
+// shown; the other stamps are the receiver's, and the verdict goes by them alone.
+type Times struct {
 	First, Last, AssignedAt Stamp
 
 	Begun  Stamp // first received
@@ -329,10 +339,6 @@ func (c *Claim) Node() *Node { return c.Interface.Namespace.Node }
 func (c *Claim) Wire() bool {
 	return c.Kind == Announced || c.Kind == Answered || c.Kind == Used
 }
-
-// Weak reports whether the claim does not make its sender an owner. The sender may speak for
-// another host, or no host can have that hardware address.
-func (c *Claim) Weak() bool { return c.Source != "" || c.NoOverride || c.MAC.Group() }
 
 // ScopeKind is how wide a scope is. The numbers are the contract's; wider is more.
 type ScopeKind uint8

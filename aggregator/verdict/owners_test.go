@@ -178,7 +178,7 @@ func TestOwners(t *testing.T) {
 
 		// Whose frames they are.
 		{"a neighbour table entry alone", func(w *world) {
-			w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: w.Uplink("n1"), Link: w.Link("n1", "eth0", verdict.Uplink, false), MAC: stranger})
+			w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: w.Uplink("n1"), Frame: verdict.Frame{Link: w.Link("n1", "eth0", verdict.Uplink, false), MAC: stranger}})
 		}, []string{stranger + " n1/eth0 live believed 1"}},
 		{"a stranger on a LAN is one, whoever saw it", func(w *world) {
 			for _, i := range verdicttest.OnLAN(w.World, "n1", "n2") {

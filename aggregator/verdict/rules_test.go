@@ -208,7 +208,7 @@ func TestBelievedIsNeverAnOwner(t *testing.T) {
 	w := newWorld("192.168.1.10")
 	eth0 := w.Uplink("n1")
 	w.Assigned(eth0)
-	w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: eth0, Link: eth0.Link, MAC: "bbbbbb"})
+	w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: eth0, Frame: verdict.Frame{Link: eth0.Link, MAC: "bbbbbb"}})
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleBelieved)
 }

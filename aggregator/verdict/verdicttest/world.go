@@ -204,7 +204,7 @@ func (w *World) Assigned(i *verdict.Interface) *verdict.Claim {
 
 // Wire has a frame enter by a port.
 func (w *World) Wire(port *verdict.Interface, mac string) *verdict.Claim {
-	return w.Claim(verdict.Claim{Kind: verdict.Announced, Interface: port, Link: port.Link, MAC: verdict.MAC(mac)})
+	return w.Claim(verdict.Claim{Kind: verdict.Announced, Interface: port, Frame: verdict.Frame{Link: port.Link, MAC: verdict.MAC(mac)}})
 }
 
 // Seen is the claim's next frame.
@@ -307,7 +307,7 @@ func (w *World) Device(node, name, kind string) *verdict.Interface {
 
 // Pool is one that a node has for itself, or the whole cluster where none is named.
 func (w *World) Pool(ipam, node, network string, ranges ...string) *verdict.Pool {
-	p := &verdict.Pool{IPAM: ipam, Name: "/var/lib/cni/networks/" + network, Network: network, State: verdict.PoolKnown, Routed: true}
+	p := &verdict.Pool{IPAM: ipam, Name: "/var/lib/cni/networks/" + network, Served: verdict.Served{Network: network}, State: verdict.PoolKnown, Wiring: verdict.Wiring{Routed: true}}
 	if node != "" {
 		p.Node = w.Node(node)
 	}
