@@ -1,8 +1,12 @@
 package shard_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -326,4 +330,222 @@ func TestAddressesAreComparedWithIPAM(t *testing.T) {
 			`audited 10.0.0.1 of 2: [] was [`+unallocated+`] contested true`)
 		wantRemembered("another pod has it", 1, 0)
 	})
+}
+
+// behind is a frame that entered by the port of a pod.
+func behind(record uint32, addr string, by []byte, kind pb.Evidence_Kind) *pb.ReportRequest {
+	m := announced(addr, by, 1)
+	c := m.Claims[0]
+	c.Index, c.Link, c.Kind = 100+record, "cni0", kind
+	return m
+}
+
+// bridged is a pod on a bridge.
+func bridged(record uint32, addrs ...string) *pb.ReportRequest {
+	m := pod(record, addrs...)
+	m.Links[0].Name, m.Links[0].Kind = "cni0", pb.LinkRecord_BRIDGE
+	m.Interfaces[0].Link, m.Interfaces[1].Link = "cni0", "cni0"
+	return m
+}
+
+func TestSpoofsAreAuditedAndClonesTold(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		w.watched = false
+		n := w.connect("n1")
+		n.tell(bridged(2, "10.0.0.1"), bridged(3), behind(3, "10.0.0.1", mac(3), pb.Evidence_ANSWERED))
+		w.wantHeard("a pod answers for another one", `audited 10.0.0.1 of 2: ["address-spoofed?"] was [] contested false`, "spoke p3 live")
+		w.after(time.Second)
+		w.wantHeard("after the settle time", `audited 10.0.0.1 of 2: ["address-spoofed"] was ["address-spoofed?"] contested false`, "spoke p3 live")
+		n.tell(gone(behind(3, "10.0.0.1", mac(3), pb.Evidence_ANSWERED)))
+		w.wantHeard("it ends", `audited 10.0.0.1 of 1: [] was ["address-spoofed"] contested false`)
+
+		n.tell(bridged(4), behind(4, "10.0.0.4", mac(2), pb.Evidence_ANNOUNCED))
+		w.wantHeard("a pod claims an address with the MAC of another one", "spoke p4 live")
+		w.after(time.Second)
+		w.wantHeard("after the settle time", "cloned 10.0.0.4 1", "spoke p4 live")
+		w.facts.Touch([]index.Address{index.AddressOf(netip.MustParseAddr("10.0.0.4"))})
+		w.wantHeard("it is judged again", "cloned 10.0.0.4 1", "spoke p4 live")
+		n.tell(gone(behind(4, "10.0.0.4", mac(2), pb.Evidence_ANNOUNCED)))
+		w.wantHeard("it ends", "cloned 10.0.0.4 0")
+		n.tell(assigned(4, "10.0.0.4"))
+		w.wantHeard("the address is plain")
+	})
+}
+
+func TestAddressesOfLoopbacksAreAudited(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		w.watched = false
+		n := w.connect("n1")
+		for record := uint32(2); record < 4; record++ {
+			m := bridged(record, "10.0.0.1")
+			m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{Namespace: record, Index: 1, Name: "lo", Attachment: pb.InterfaceRecord_LOCAL})
+			m.Claims[0].Index = 1
+			n.tell(m, behind(record, "10.0.0.1", mac(record), pb.Evidence_ANSWERED))
+		}
+		w.wantHeard("two answer for an address of their loopbacks", `audited 10.0.0.1 of 2: ["shared-address-answered?"] was [] contested false`,
+			"spoke p2 live", "spoke p2 live", "spoke p3 live")
+		w.after(time.Second)
+		w.wantHeard("after the settle time", `audited 10.0.0.1 of 2: ["shared-address-answered"] was ["shared-address-answered?"] contested false`, "spoke p2 live", "spoke p3 live")
+	})
+}
+
+func TestAllocationsWithoutAnOwnerAreAudited(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		w.watched = false
+		n := w.connect("n1")
+		n.tell(pool("10.0.0.9"))
+		w.wantHeard("an allocation", `audited 10.0.0.9 of 0: ["leaked?"] was [] contested false`)
+		w.after(time.Minute)
+		w.wantHeard("after a minute", `audited 10.0.0.9 of 0: ["leaked"] was ["leaked?"] contested false`)
+		end := pool("10.0.0.9")
+		end.Pools, end.Allocations[0].Gone = nil, true
+		n.tell(end)
+		w.wantHeard("it ends", `audited 10.0.0.9 of 0: [] was ["leaked"] contested false`)
+		w.after(time.Hour)
+		w.wantHeard("nothing is due any more")
+	})
+}
+
+// The record of an owner that vanished with its pool tells the cause of a conflict that comes later.
+func TestAllocationsThatVanishAreRemembered(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		w.watched = false
+		n := w.connect("n1")
+		known := pool("10.0.0.1")
+		n.tell(given(2, "10.0.0.1"), known)
+		end := pool()
+		end.Pools[0].State = pb.Pool_MISSING
+		n.tell(end)
+		gonePool := pool("10.0.0.1")
+		gonePool.Allocations[0].Gone = true
+		gonePool.Pools = nil
+		n.tell(gonePool)
+		w.heard = nil
+		past, _ := w.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr("10.0.0.1")))
+		if len(past) != 1 || past[0].Kind != verdict.FindingInUseUnallocated {
+			t.Errorf("got %+v, want the record that vanished", past)
+		}
+		n.tell(given(3, "10.0.0.1"))
+		if c := w.of("10.0.0.1"); c.Cause != verdict.CauseIPAMStateLost {
+			t.Errorf("got cause %s, want %s", c.Cause, verdict.CauseIPAMStateLost)
+		}
+		n.tell(gone(given(2, "10.0.0.1")), gone(given(3, "10.0.0.1")))
+		w.heard = nil
+		if past, found := w.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr("10.0.0.1"))); len(past)+len(found) != 0 {
+			t.Errorf("got %+v and %+v, want nothing of owners that are gone", past, found)
+		}
+	})
+}
+
+// What is remembered in the course of a conflict may tell its cause, which is then judged again.
+func TestACauseFollowsFromARecordThatVanishes(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		w.watched = false
+		n := w.connect("n1")
+		n.tell(given(2, "10.0.0.1"), pool("10.0.0.1"))
+		other := given(3, "10.0.0.1")
+		other.Claims[0].Network = ""
+		n.tell(other)
+		before := w.of("10.0.0.1")
+		end := pool("10.0.0.1")
+		end.Pools, end.Allocations[0].Gone = nil, true
+		n.tell(end)
+		after := w.of("10.0.0.1")
+		if before.Cause != verdict.CauseStaticAddress || !slices.ContainsFunc(after.Facts, func(f verdict.Fact) bool { return f.Kind == verdict.FactNotInResult }) {
+			t.Errorf("got %s then %s %+v", before.Cause, after.Cause, after.Facts)
+		}
+	})
+}
+
+func TestWhatWaitsIsJudgedOnceSomebodyJudges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		n := w.connect("n1")
+		for i := range 40 {
+			n.tell(pod(2, netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}).String()))
+		}
+		if got := w.shards.Waiting(); got != 40 || w.rested != 0 {
+			t.Errorf("got %d addresses that wait, and %d rests, want 40 and none", got, w.rested)
+		}
+		stop := w.run()
+		synctest.Wait()
+		if got := w.shards.Waiting(); got != 0 || w.rested != 3 {
+			t.Errorf("got %d addresses that wait, and %d rests, want none and one of each goroutine", got, w.rested)
+		}
+		w.heard = nil
+		w.wantHeard("all are judged")
+		n.tell(pod(3, "10.0.0.50"))
+		if w.rested != 4 {
+			t.Errorf("got %d rests, want one more", w.rested)
+		}
+		stop()
+		n.tell(pod(3, "10.0.0.51"))
+		if got := w.shards.Waiting(); got != 1 {
+			t.Errorf("got %d addresses that wait, want one: nobody judges any more", got)
+		}
+	})
+}
+
+// A node that is due is given up before its addresses are judged again at the same time.
+func TestNodesTimeOutBeforeWhatIsDueIsJudged(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		w.watched = false
+		w.policy.NodeTimeout = time.Second
+		w.pods()
+		one, two := w.connect("n1"), w.connect("n2")
+		two.tell(pod(3, "10.0.0.1"))
+		two.silence()
+		one.tell(pod(2, "10.0.0.1"))
+		w.wantHeard("a pod of a node that is silent", "detected in 5ms", "opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true")
+		w.after(time.Second) // the settle time is over, and the node is given up
+		w.wantHeard("the node is given up", "conflict 10.0.0.1 resolved episode 1 was suspected of 2", "n1: contest 10.0.0.1 false")
+		w.after(time.Hour)
+		w.wantHeard("later")
+	})
+}
+
+// Whatever comes and goes, what is remembered agrees with what is known.
+func TestShardsAgreeWithTheFactsAfterEachChange(t *testing.T) {
+	for seed := range uint64(8) {
+		inWorld(t, 1+int(seed%3), func(w *world) {
+			if seed%2 == 1 {
+				w.pods()
+			}
+			r := rand.New(rand.NewPCG(seed, 1))
+			w.watched = seed%4 < 2
+			nodes := []*node{w.connect("n1"), w.connect("n2")}
+			for _, n := range nodes {
+				n.tell(uplink())
+			}
+			for step := range 200 {
+				n := nodes[r.IntN(2)]
+				record := 2 + r.Uint32N(3)
+				addr := []string{"10.0.0.1", "10.0.0.2", "fd00::1"}[r.IntN(3)]
+				switch r.IntN(12) {
+				case 0:
+					n.silence()
+					n.reconnect(uplink(), pod(record, addr))
+				case 1:
+					n.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: record, Gone: true}}})
+				case 2, 3:
+					n.tell(pod(record, addr))
+				case 4, 5:
+					n.tell(pod(record), gone(assigned(record, addr)))
+				case 6, 7:
+					n.tell(announced(addr, mac(record), 1+r.Uint32N(3)))
+				case 8:
+					n.tell(gone(announced(addr, mac(record), 1)))
+				case 9:
+					n.answer()
+				case 10:
+					w.after(time.Duration(r.IntN(2000)) * time.Millisecond)
+				case 11:
+					w.after(time.Duration(r.IntN(400)) * time.Second)
+				}
+				if w.check(fmt.Sprint("seed ", seed, " step ", step)); w.Failed() {
+					return
+				}
+			}
+		})
+	}
 }
