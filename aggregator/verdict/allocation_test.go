@@ -153,7 +153,7 @@ func TestWhatAPoolGivesMeets(t *testing.T) {
 	pod, host := verdict.Workload{Kind: verdict.Pod}, verdict.Workload{Kind: verdict.Host}
 	cluster, asked := verdict.Pool{IPAM: verdict.Calico}, verdict.Pool{IPAM: verdict.Calico, Asked: true}
 	whereabouts := verdict.Pool{IPAM: verdict.Whereabouts}
-	bridged, routed := verdict.Pool{Node: n1, Device: "br0"}, verdict.Pool{Node: n1, Device: "br0", Routed: true}
+	bridged, routed := verdict.Pool{Node: n1, Wiring: verdict.Wiring{Device: "br0"}}, verdict.Pool{Node: n1, Wiring: verdict.Wiring{Device: "br0", Routed: true}}
 	at := func(device string, attachment verdict.Attachment) verdict.Interface {
 		return verdict.Interface{Name: "eth0", Attachment: attachment, Link: &verdict.Link{Node: n1, Name: device, Kind: verdict.Bridge}}
 	}
