@@ -70,6 +70,7 @@ func (*peer) End(error)                               {}
 func (*peer) Contest(netip.Addr, bool)                {}
 func (*peer) Check(netip.Addr)                        {}
 func (*peer) AskResync()                              {}
+func (*peer) Ping(verdict.Stamp)                      {}
 func (*peer) Lag(verdict.Stamp) (time.Duration, bool) { return 0, false }
 
 func pod(record uint32, addr string) *pb.ReportRequest {
