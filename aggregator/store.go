@@ -113,7 +113,7 @@ func (s *store) run(ctx context.Context) {
 	}{
 		{s.facts.Woken(), s.ring},
 		{s.pools.wake, s.ringPools},
-		{s.clones.wake, s.ringClones},
+		{s.clones.wake, s.endClones},
 		{s.overlaps.wake, s.compareRanges},
 		{s.intended.wake, s.intendAll},
 	} {

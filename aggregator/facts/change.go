@@ -47,6 +47,7 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 		f.touchPorts(n, record)
 		for i := range n.inside(ns) {
 			f.touchInterface(n, i)
+			f.touchNeighbours(n, i)
 			f.interfaceChanged(n, i)
 			if f.meets(n, i) {
 				f.lookAgain(n.interfaces.at(i).mac.bytes)

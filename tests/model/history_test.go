@@ -131,6 +131,9 @@ type run struct {
 	*reference
 	agents []*agent
 	start  time.Time
+	// compared counts comparisons, lastResolved are the conflicts that were over at the last one.
+	compared     int
+	lastResolved []ended
 }
 
 // play runs a history that next makes, until next has no more steps or the two differ. It returns
@@ -161,6 +164,7 @@ func play(t *testing.T, s setting, next func(*run) (step, bool)) (steps []step, 
 		for difference == "" {
 			one, ok := next(r)
 			if !ok {
+				difference = r.compare(true)
 				break
 			}
 			steps = append(steps, one)
@@ -248,7 +252,7 @@ func (r *run) do(s step) string {
 		return "no such verb: " + s.verb
 	}
 	synctest.Wait()
-	return r.compare()
+	return r.compare(false)
 }
 
 // connect opens a stream of an agent.
@@ -357,7 +361,7 @@ func (r *run) sleep(d time.Duration) string {
 		if r.now = verdict.At(time.Now()); r.next() != 0 && r.next() <= r.now {
 			r.tick()
 		}
-		if difference := r.compare(); difference != "" {
+		if difference := r.compare(false); difference != "" {
 			return fmt.Sprintf("at %s: %s", time.Since(r.start), difference)
 		}
 	}
