@@ -491,6 +491,43 @@ func TestWireOnlyOwnersEnd(t *testing.T) {
 	}
 }
 
+// A neighbour table may have an owner for longer than its frames make it one.
+func TestOwnersAreJudgedAgainWhenTheirFramesAreOld(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		build func(w *world, uplinks []*verdict.Interface)
+		want  time.Duration
+	}{
+		{"one frame", func(w *world, uplinks []*verdict.Interface) { w.Wire(uplinks[0], stranger) }, 5 * time.Minute},
+		{"frames on two nodes", func(w *world, uplinks []*verdict.Interface) {
+			w.Wire(uplinks[0], stranger)
+			w.after(time.Minute).Wire(uplinks[1], stranger)
+		}, 6 * time.Minute},
+		{"frames on two nodes, of which the first one is silent", func(w *world, uplinks []*verdict.Interface) {
+			w.Wire(uplinks[0], stranger)
+			w.after(time.Minute).Wire(uplinks[1], stranger)
+			w.Node("n1").Unheard = true
+		}, 7 * time.Minute},
+		{"a frame on a node that is silent", func(w *world, uplinks []*verdict.Interface) {
+			w.Wire(uplinks[0], stranger)
+			w.Node("n1").Unheard = true
+		}, 7 * time.Minute},
+		{"no frame that counts", func(w *world, uplinks []*verdict.Interface) { w.Wire(uplinks[0], stranger).Source = other }, 7 * time.Minute},
+	} {
+		w := newWorld("10.0.0.5")
+		uplinks := verdicttest.OnLAN(w.World, "n1", "n2")
+		test.build(w, uplinks)
+		w.Now = verdicttest.Start.Add(2 * time.Minute)
+		w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: uplinks[1], Link: uplinks[1].Link, MAC: stranger})
+		for range 2 {
+			slices.Reverse(w.Claims)
+			if out := w.Policy.Judge(w.Case()); len(out.Owners) != 1 || out.Again.Sub(verdicttest.Start) != test.want {
+				t.Errorf("%s: got %d owners, again after %s, want one and %s", test.name, len(out.Owners), out.Again.Sub(verdicttest.Start), test.want)
+			}
+		}
+	}
+}
+
 func TestClaimsAreOrdered(t *testing.T) {
 	w := newWorld("fd00::5")
 	l := w.Link("n1", "br0", verdict.Bridge, false)
