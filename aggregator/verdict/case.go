@@ -129,9 +129,6 @@ func (c *Case) nested(ns *Namespace) bool {
 
 // behind returns the namespace at the other end of an interface; nil if it is not known.
 func (c *Case) behind(port *Interface) *Namespace {
-	if port.Peer == 0 {
-		return nil
-	}
 	n := port.Namespace.Node
 	for i := range c.Namespaces {
 		if ns := c.Namespaces[i].Namespace; ns.Record == port.Peer && ns.Node.Is(n) {

@@ -30,11 +30,8 @@ func (j *judging) noteOwner(o *Owner) {
 		j.note(Step{Rule: o.Excluded.Rule, Applied: true, Owners: about(o), Excludes: true})
 		return
 	}
-	switch o.State {
-	case Unheard:
+	if o.State == Unheard {
 		j.note(Step{Rule: RuleNodeUnheard, Scope: Scope{Kind: NodeScope, Node: o.Node.Name}, Applied: true, Owners: about(o)})
-	case Stale:
-		j.note(Step{Rule: RuleStale, Scope: o.Scope, Applied: true, Owners: about(o)})
 	}
 	var seen []Place
 	for _, c := range o.Claims {

@@ -15,7 +15,7 @@ type Who string
 const (
 	plain = iota
 	hexadecimal
-	uuid // with hyphens, as Kubernetes writes it
+	uuid // with hyphens where Kubernetes writes them
 )
 
 // shortestHex is from when on a text is looked at for being hexadecimal. The names
@@ -62,7 +62,7 @@ func shorten(text string) (form int, raw string) {
 		return plain, text
 	}
 	form, digits := hexadecimal, text
-	if len(text) == 36 && text[8] == '-' && text[13] == '-' && text[18] == '-' && text[23] == '-' {
+	if text[8] == '-' && text[13] == '-' && text[18] == '-' && text[23] == '-' {
 		form, digits = uuid, text[:8]+text[9:13]+text[14:18]+text[19:23]+text[24:]
 	}
 	if b, err := hex.DecodeString(digits); err == nil && !strings.ContainsAny(digits, "ABCDEF") {
