@@ -72,7 +72,6 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	}
 	if e == nil {
 		if len(out.Owners) <= 1 && len(out.Conflicts) == 0 && !out.Contested && again == 0 && len(found.Findings) == 0 && len(found.Past) == 0 && len(out.Clones) == 0 {
-			w.check(in, out)
 			return
 		}
 		e = &entry{addr: a}

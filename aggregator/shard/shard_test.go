@@ -200,14 +200,19 @@ func TestConflictsAreForgotten(t *testing.T) {
 		if c := w.of("10.0.0.1"); c.Episode != 1 {
 			t.Errorf("got episode %d of a conflict that was forgotten, want 1", c.Episode)
 		}
-		n.tell(assigned(3, "10.0.0.2"))
+		n.tell(assigned(3, "10.0.0.2"), assigned(3, "10.0.0.3"))
+		n.tell(gone(assigned(3, "10.0.0.3")))
 		w.after(time.Hour)
 		w.heard = nil
 		w.shards.Forget()
 		w.wantHeard("one of the others is active again")
-		if c := w.of("10.0.0.2"); w.shards.Conflicts.Len() != 2 || c.Episode != 2 || !c.Active() {
-			t.Errorf("got %d conflicts, and episode %d, want the two that are active", w.shards.Conflicts.Len(), c.Episode)
+		if c := w.of("10.0.0.2"); w.shards.Conflicts.Len() != 3 || c.Episode != 2 || !c.Active() {
+			t.Errorf("got %d conflicts, and episode %d, want the two that are active, and one that came back meanwhile", w.shards.Conflicts.Len(), c.Episode)
 		}
+		n.tell(gone(pod(2, "10.0.0.1", "10.0.0.2", "10.0.0.3")), gone(pod(3, "10.0.0.1", "10.0.0.2")))
+		w.after(25 * time.Hour)
+		w.shards.Forget()
+		w.wantKept("all are forgotten", 0, 0)
 	})
 }
 
@@ -369,6 +374,8 @@ func TestSpoofsAreAuditedAndClonesTold(t *testing.T) {
 		w.wantHeard("it ends", "cloned 10.0.0.4 0")
 		n.tell(assigned(4, "10.0.0.4"))
 		w.wantHeard("the address is plain")
+		w.after(time.Hour)
+		w.wantKept("nothing is remembered", 0, 0)
 	})
 }
 
@@ -401,8 +408,7 @@ func TestAllocationsWithoutAnOwnerAreAudited(t *testing.T) {
 		end.Pools, end.Allocations[0].Gone = nil, true
 		n.tell(end)
 		w.wantHeard("it ends", `audited 10.0.0.9 of 0: [] was ["leaked"] contested false`)
-		w.after(time.Hour)
-		w.wantHeard("nothing is due any more")
+		w.wantKept("nothing is remembered", 0, 0)
 	})
 }
 
@@ -442,18 +448,59 @@ func TestACauseFollowsFromARecordThatVanishes(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.watched = false
 		n := w.connect("n1")
-		n.tell(given(2, "10.0.0.1"), pool("10.0.0.1"))
-		other := given(3, "10.0.0.1")
-		other.Claims[0].Network = ""
-		n.tell(other)
-		before := w.of("10.0.0.1")
+		n.tell(given(2, "10.0.0.1"), given(3, "10.0.0.1"), pool("10.0.0.1"))
+		vanished := func() bool {
+			return slices.ContainsFunc(w.of("10.0.0.1").Facts, func(f verdict.Fact) bool { return f.Kind == verdict.FactRecordVanished })
+		}
+		if vanished() {
+			t.Error("got a record that vanished, want none")
+		}
 		end := pool("10.0.0.1")
 		end.Pools, end.Allocations[0].Gone = nil, true
-		n.tell(end)
-		after := w.of("10.0.0.1")
-		if before.Cause != verdict.CauseStaticAddress || !slices.ContainsFunc(after.Facts, func(f verdict.Fact) bool { return f.Kind == verdict.FactNotInResult }) {
-			t.Errorf("got %s then %s %+v", before.Cause, after.Cause, after.Facts)
+		if n.tell(end); !vanished() {
+			t.Errorf("got %+v, want the record that vanished", w.of("10.0.0.1").Facts)
 		}
+	})
+}
+
+func TestPodsAreToldOfWhenTheKubernetesAPISpeaks(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		host := uplink()
+		host.Claims = append(host.Claims, &pb.ClaimRecord{Address: []byte{10, 0, 0, 1}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24})
+		n.tell(pod(2, "10.0.0.1"), pod(3, "10.0.0.3"), host)
+		w.heard = nil
+		w.facts.Touch([]index.Address{index.AddressOf(netip.MustParseAddr("10.0.0.3"))})
+		w.wantHeard("an address is judged again")
+		w.facts.PodsOnChanged(func(string) bool { return true })
+		w.wantHeard("the API says something of a pod", "updated 10.0.0.3 p3 live was live of 1")
+	})
+}
+
+// A frame that shows a plain owner once more is not judged.
+func TestFramesOfDisputedAddressesAreJudgedEachTime(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		n.tell(uplink(), announced("10.0.0.1", mac(7), 1))
+		wantJudged := func(why string, want bool, m *pb.ReportRequest) {
+			t.Helper()
+			before := w.rested
+			if n.tell(m); w.rested > before != want {
+				t.Errorf("%s: got judged %t, want %t", why, !want, want)
+			}
+		}
+		wantJudged("a plain owner", false, announced("10.0.0.1", mac(7), 2))
+		wantJudged("another one", true, announced("10.0.0.1", mac(8), 1))
+		wantJudged("one of two", true, announced("10.0.0.1", mac(7), 3))
+		n.tell(gone(announced("10.0.0.1", mac(8), 1)))
+		wantJudged("a plain owner again", false, announced("10.0.0.1", mac(7), 4))
+		n.tell(announced("10.0.0.2", []byte{1, 0, 0, 0, 0, 1}, 1))
+		wantJudged("an owner that is excluded", true, announced("10.0.0.2", []byte{1, 0, 0, 0, 0, 1}, 2))
+		n.tell(bridged(2), bridged(3), behind(3, "10.0.0.3", mac(2), pb.Evidence_ANNOUNCED))
+		w.after(time.Second)
+		again := behind(3, "10.0.0.3", mac(2), pb.Evidence_ANNOUNCED)
+		again.Claims[0].Count = 2
+		wantJudged("an address that is claimed with a cloned MAC", true, again)
 	})
 }
 
@@ -461,13 +508,18 @@ func TestWhatWaitsIsJudgedOnceSomebodyJudges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3)
 		n := w.connect("n1")
+		stop := w.run()
+		if synctest.Wait(); w.rested != 0 || !w.running {
+			t.Errorf("got %d rests, running %t, want none, as nothing was judged, and true", w.rested, w.running)
+		}
+		stop()
 		for i := range 40 {
 			n.tell(pod(2, netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}).String()))
 		}
 		if got := w.shards.Waiting(); got != 40 || w.rested != 0 {
 			t.Errorf("got %d addresses that wait, and %d rests, want 40 and none", got, w.rested)
 		}
-		stop := w.run()
+		stop = w.run()
 		synctest.Wait()
 		if got := w.shards.Waiting(); got != 0 || w.rested != 3 {
 			t.Errorf("got %d addresses that wait, and %d rests, want none and one of each goroutine", got, w.rested)

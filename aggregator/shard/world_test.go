@@ -33,6 +33,7 @@ type world struct {
 	heard   []string
 	watched bool
 	rested  int
+	running bool // Run has not returned
 	logged  int
 	// broken is an address that cannot be judged.
 	broken index.Address
@@ -71,7 +72,11 @@ func inWorld(t *testing.T, workers int, test func(w *world)) {
 func (w *world) run() (stop func()) {
 	ctx, cancel := context.WithCancel(w.Context())
 	var group sync.WaitGroup
-	group.Go(func() { w.shards.Run(ctx) })
+	group.Go(func() {
+		w.running = true
+		w.shards.Run(ctx)
+		w.running = false
+	})
 	group.Go(func() { w.ring(ctx) })
 	return func() { cancel(); group.Wait() }
 }
@@ -179,6 +184,9 @@ func (w *world) check(why string) {
 		w.Errorf("%s: got counts %v, want %v", why, got, counts)
 	}
 	w.checkConflicts(why, all, order)
+	for range w.shards.Conflicts.Contested {
+		break
+	}
 	looked := map[netip.Addr]bool{}
 	for a := range w.shards.Conflicts.Contested {
 		looked[a.Addr()] = true
@@ -192,6 +200,9 @@ func (w *world) check(why string) {
 func (w *world) checkConflicts(why string, all map[string]*verdict.Conflict, order []string) {
 	w.Helper()
 	conflicts := w.shards.Conflicts
+	if _, _, listed := w.shards.Kept(); listed != len(all) {
+		w.Errorf("%s: got %d conflicts in the list, want %d", why, listed, len(all))
+	}
 	if conflicts.Len() != len(all) || len(conflicts.All()) != len(all) {
 		w.Errorf("%s: got %d conflicts, and a list of %d, want %d", why, conflicts.Len(), len(conflicts.All()), len(all))
 	}
@@ -221,6 +232,16 @@ func (w *world) checkConflicts(why string, all map[string]*verdict.Conflict, ord
 func (w *world) after(d time.Duration) {
 	time.Sleep(d) // in the bubble
 	synctest.Wait()
+}
+
+// wantKept checks of how many addresses something is remembered, and how many are judged again though
+// nothing changes.
+func (w *world) wantKept(why string, entries, timers int) {
+	w.Helper()
+	synctest.Wait()
+	if e, t, _ := w.shards.Kept(); e != entries || t != timers {
+		w.Errorf("%s: got %d addresses of which something is remembered and %d timers, want %d and %d", why, e, t, entries, timers)
+	}
 }
 
 // of returns the only conflict of an address.

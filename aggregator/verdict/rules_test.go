@@ -84,6 +84,9 @@ func TestEpisodesHaveOneID(t *testing.T) {
 	if other := verdict.ID("other", verdict.NodeScope, "n1", w.Addr); other == first.ID {
 		t.Error("got one id in two clusters")
 	}
+	if verdict.ID("a", verdict.NodeScope, "NODEb", w.Addr) == verdict.ID("aNODE", verdict.NodeScope, "b", w.Addr) {
+		t.Error("got one id for two scopes whose names are one after another")
+	}
 }
 
 func TestOwnersComeAndGoInsideAConflict(t *testing.T) {
