@@ -33,6 +33,9 @@ func (w *worker) judge(item *facts.Item) {
 		w.builder.Keep() // before others see its records
 		w.tellOwners(a, out.Owners, before, item.Pods && (e == nil || e.owners == nil))
 	}
+	if before == nil && e != nil {
+		before = e.owners
+	}
 	w.noteSpeakers(out.Owners, before)
 	w.remember(e, a, in, &out, item)
 	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == nil
