@@ -1,6 +1,7 @@
 package aggregator
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -51,14 +53,28 @@ const streamType = "application/x-ndjson"
 func (m *jsonLines) Marshal(v any) ([]byte, error) {
 	switch v := v.(type) {
 	case proto.Message:
-		return apijson.Append(nil, v)
+		return encoded("", v, "")
 	case map[string]any:
 		if result, ok := v["result"].(proto.Message); ok && len(v) == 1 {
-			out, err := apijson.Append([]byte(`{"result":`), result)
-			return append(out, '}'), err
+			return encoded(`{"result":`, result, "}")
 		}
 	}
 	return m.JSONPb.Marshal(v)
+}
+
+// encodings has buffers in which messages are encoded: their size is not known before.
+var encodings = sync.Pool{New: func() any { return new([]byte) }}
+
+// encoded returns a message as JSON between two texts.
+func encoded(before string, m proto.Message, after string) ([]byte, error) {
+	buffer := encodings.Get().(*[]byte)
+	defer encodings.Put(buffer)
+	out, err := apijson.Append(append((*buffer)[:0], before...), m)
+	if err != nil {
+		return nil, err
+	}
+	*buffer = append(out, after...)
+	return bytes.Clone(*buffer), nil
 }
 
 // StreamContentType is for runtime.StreamContentType.
