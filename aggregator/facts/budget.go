@@ -279,7 +279,7 @@ func (f *ledger) kernelHas(a index.Address) bool {
 }
 
 // macAt returns the MAC that a claim is of.
-func (n *Node) macAt(c uint32) verdict.MAC {
+func (n *tables) macAt(c uint32) verdict.MAC {
 	one := n.claims.at(c)
 	if one.wire == 0 {
 		return n.texts.macOf(n.interfaces.at(one.port).mac)

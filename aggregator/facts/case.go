@@ -390,7 +390,7 @@ func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
 }
 
 // weak reports what Claim.Weak does.
-func (n *Node) weak(c uint32) bool {
+func (n *tables) weak(c uint32) bool {
 	w := n.wires.at(n.claims.at(c).wire)
 	return w.source.form != noMAC || w.noOverride || n.texts.macOf(n.hardware.at(w.hardware).mac).Group()
 }
