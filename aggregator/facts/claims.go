@@ -18,17 +18,17 @@ type claimKey struct {
 }
 
 // find returns the claim with a key on a port, among those of an address on the node; 0 for none.
-func (n *tables) find(first, port uint32, key claimKey) uint32 {
-	for c := range n.same(first) {
-		one := n.claims.at(c)
+func (t *tables) find(first, port uint32, key claimKey) uint32 {
+	for c := range t.same(first) {
+		one := t.claims.at(c)
 		if one.port != port || one.kind != key.kind || (one.wire == 0) != (key.mac.form == noMAC) {
 			continue
 		}
 		if one.wire == 0 {
 			return c
 		}
-		w := n.wires.at(one.wire)
-		if n.hardware.at(w.hardware).mac == key.mac && w.vlan == key.vlan && w.inner == key.innerVLAN && w.noOverride == key.noOverride && w.source == key.source {
+		w := t.wires.at(one.wire)
+		if t.hardware.at(w.hardware).mac == key.mac && w.vlan == key.vlan && w.inner == key.innerVLAN && w.noOverride == key.noOverride && w.source == key.source {
 			return c
 		}
 	}
