@@ -399,9 +399,9 @@ func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
 }
 
 // weak reports what Claim.Weak does.
-func (n *Node) weak(c uint32) bool {
-	w := n.wires.at(n.claims.at(c).wire)
-	return w.source.form != noMAC || w.noOverride || n.texts.macOf(n.hardware.at(w.hardware).mac).Group()
+func (t *tables) weak(c uint32) bool {
+	w := t.wires.at(t.claims.at(c).wire)
+	return w.source.form != noMAC || w.noOverride || t.texts.macOf(t.hardware.at(w.hardware).mac).Group()
 }
 
 // onlyAnswered reports whether a claim is an answer, and its sender never claimed the address
