@@ -42,14 +42,15 @@ func (d *deaf) Refused(string)                     {}
 // quiet is a Peer that is told things in vain.
 type quiet struct {
 	ended error
-	asked int // for a snapshot
+	asked int           // for a snapshot
+	lag   time.Duration // 0 if it is not known
 }
 
 func (q *quiet) End(err error)                                  { q.ended = err }
 func (q *quiet) Contest(netip.Addr, bool)                       {}
 func (q *quiet) Check(netip.Addr)                               {}
 func (q *quiet) AskResync()                                     { q.asked++ }
-func (q *quiet) Lag(verdict.Stamp) (lag time.Duration, ok bool) { return 0, false }
+func (q *quiet) Lag(verdict.Stamp) (lag time.Duration, ok bool) { return q.lag, q.lag != 0 }
 
 var policyForTests = verdict.Policy{Cluster: "c", Settle: 3 * time.Second, StaleAfter: time.Minute, NodeTimeout: time.Minute}
 
