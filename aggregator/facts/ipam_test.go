@@ -83,6 +83,7 @@ func TestPoolsOfANode(t *testing.T) {
 	if got := s.poolsOf("10.0.0.50"); !slices.Equal(got, []string{"net0"}) || a.n.Given() != 2 || s.Allocations() != 2 || a.n.Pools[0].Allocated.Of(audit.Both) != 2 {
 		t.Errorf("got pools %q, %d given", got, a.n.Given())
 	}
+	s.after(time.Second)
 	a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{al}})
 	s.wantJudged("the same once more")
 	s.told.heard = nil
@@ -199,6 +200,12 @@ func TestSandboxesOfAllocations(t *testing.T) {
 	}
 	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}})
 	s.wantJudged("it ends", "10.0.0.3")
+	a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{given("a", "10.0.0.3", "c4")}})
+	s.judgeAll()
+	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "2", Workload: &pb.Workload{Kind: pb.Workload_POD, ContainerId: "c3"}}}})
+	s.wantJudged("a sandbox comes that the address was given to before")
+	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "2", Workload: &pb.Workload{Kind: pb.Workload_POD, ContainerId: "c4"}}}})
+	s.wantJudged("a sandbox comes that the address was given to", "10.0.0.3")
 }
 
 func TestPoolsOfTheCluster(t *testing.T) {
