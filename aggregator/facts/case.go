@@ -177,18 +177,20 @@ func (b *Builder) claim(n *Node, i uint32) *verdict.Claim {
 	one := n.claims.at(i)
 	out := b.claims.next()
 	*out = verdict.Claim{
-		Interface: b.iface(n, one.port), Kind: one.kind, Routed: one.routed, PrefixLength: one.prefix, Flags: one.flags, Count: one.count,
-		Network: n.texts.get(one.network), First: one.first, Last: one.last, AssignedAt: one.assigned, Begun: one.begun, Seen: one.seen,
+		Interface: b.iface(n, one.port), Kind: one.kind, PrefixLength: one.prefix, Flags: one.flags, Count: one.count,
+		Network: n.texts.get(one.network),
+		Times:   verdict.Times{First: one.first, Last: one.last, AssignedAt: one.assigned, Begun: one.begun, Seen: one.seen},
 	}
 	if one.wire == 0 {
 		out.Read = one.mark
 		return out
 	}
 	w := n.wires.at(one.wire)
-	out.Before = one.mark
-	out.Read = one.begun
-	out.MAC, out.Source = n.texts.macOf(n.hardware.at(w.hardware).mac), n.texts.macOf(w.source)
-	out.VLAN, out.InnerVLAN, out.NoOverride = w.vlan, w.inner, w.noOverride
+	out.Before, out.Read = one.mark, one.begun
+	out.Frame = verdict.Frame{
+		MAC: n.texts.macOf(n.hardware.at(w.hardware).mac), Source: n.texts.macOf(w.source),
+		VLAN: w.vlan, InnerVLAN: w.inner, NoOverride: w.noOverride, Routed: one.routed,
+	}
 	if w.link != 0 {
 		out.Link = b.link(n, w.link)
 	}

@@ -75,7 +75,6 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	}
 	if e == nil {
 		if len(out.Owners) <= 1 && len(out.Conflicts) == 0 && !out.Contested && again == 0 && len(found.Findings) == 0 && len(found.Past) == 0 && len(out.Clones) == 0 {
-			w.check(in, out)
 			return
 		}
 		e = &entry{addr: a}
@@ -112,10 +111,6 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	} else if len(in.Claims) == 0 && len(in.Allocations) == 0 && !e.active() {
 		w.disarm(e)
 	}
-	if len(e.owners) == 1 && !e.disputed() {
-		e.owners = nil
-	}
-	w.shards.Conflicts.keep(a, e.owners)
 	w.settle(e)
 }
 
@@ -130,12 +125,15 @@ func (e *entry) active() bool {
 	return slices.ContainsFunc(e.conflicts, func(c *verdict.Conflict) bool { return c.Active() })
 }
 
-// settle forgets an entry of which nothing is to be remembered.
+// settle forgets what is not to be remembered of an address.
 func (w *worker) settle(e *entry) {
-	if !e.idle() {
-		return
+	if len(e.owners) == 1 && !e.disputed() {
+		e.owners = nil
 	}
-	delete(w.entries, e.addr)
+	w.shards.Conflicts.keep(e.addr, e.owners)
+	if e.idle() {
+		delete(w.entries, e.addr)
+	}
 }
 
 // count enters an address into the index, and counts its owners by scope. A new one is not there yet.
