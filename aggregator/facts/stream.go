@@ -17,9 +17,6 @@ import (
 // ForgetNodeAfter is how long a node that timed out is still listed.
 const ForgetNodeAfter = 24 * time.Hour
 
-// ErrTakenOver is the end of a stream when another one of the node came.
-var ErrTakenOver = status.Error(codes.Aborted, "another connection of this node's agent took over")
-
 // Connect makes a stream the one that reports for its node. An older one that
 // is half open is ended; an older agent is refused.
 func (f *streams) Connect(p Peer, hello *pb.Hello, vouched string) (n *Node, b *Batch, err error) {
@@ -141,57 +138,6 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 	})
 	f.close(b)
 	return []*Batch{b}, rebooted
-}
-
-// touchPieces is touchNode in pieces.
-func (f *streams) touchPieces(b *Batch, n *Node) {
-	for from, more := uint32(1), true; more; {
-		f.piece(b, func() {
-			from, more = n.claims.some(from, func(c uint32) { f.touch(n.claims.at(c).addr) })
-		})
-	}
-	f.piece(b, func() { f.touchAllocations(n) })
-}
-
-// touchAllocations touches what the node's own pools have given.
-func (f *streams) touchAllocations(n *Node) {
-	for _, p := range n.Pools {
-		for a := range p.entries {
-			f.touch(a)
-		}
-	}
-}
-
-// touchDisputes has the disputed addresses judged again that a node has claims of, after something
-// changed that only tells the cause of a conflict: the node's pools, or its own addresses.
-func (f *streams) touchDisputes(n *Node) { f.disputes[n] = struct{}{} }
-
-// touchDisputed touches them once for all changes of a piece.
-func (f *streams) touchDisputed() {
-	if len(f.disputes) == 0 {
-		return
-	}
-	for a := range f.Listener.Contested {
-		for r := range f.addresses.all(a) {
-			if _, changed := f.disputes[f.nodes[r.node()]]; changed {
-				f.touch(a)
-				break
-			}
-		}
-	}
-	clear(f.disputes)
-}
-
-// some calls do for a piece of the records from an index on, and returns the index after them and
-// whether there may be more.
-func (s *slab[T]) some(from uint32, do func(uint32)) (next uint32, more bool) {
-	end := min(from+piece, uint32(len(s.items))) //nolint:gosec // limits keep it below 2^32
-	for i := from; i < end; i++ {
-		if s.has(i) {
-			do(i)
-		}
-	}
-	return end, int(end) < len(s.items)
 }
 
 // Ring does what is due about nodes and links, and returns when to call it again; 0 for never.
