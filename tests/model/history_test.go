@@ -295,6 +295,9 @@ func (r *run) mute(a *agent, mute bool) {
 		a.stream.mu.Unlock()
 	case s.asked == 0:
 		s.asked = s.nextPing(r.now + 1)
+		if last := s.asked.Add(-pingEvery); last > s.start {
+			s.heard = max(s.heard, last) // it has answered that one
+		}
 	}
 }
 
