@@ -76,7 +76,7 @@ var classes = map[string]class{
 
 	"Past.Owner": (*pseudonyms).owner, "Past.Kind": same,
 	"Finding.ID": nothing, "Finding.Kind": same, "Finding.Source": word("source"),
-	"Owner.ID": (*pseudonyms).owner, "Member.ID": (*pseudonyms).owner,
+	"Owner.ID": (*pseudonyms).owner, "Member.ID": (*pseudonyms).owner, "Member.Node": (*pseudonyms).node,
 	"Exclusion.Rule": same, "Exclusion.Port": (*pseudonyms).device, "Exclusion.Victims": (*pseudonyms).owner, "Exclusion.Reason": noText,
 	"Scope.Node": (*pseudonyms).node, "Scope.Name": nothing,
 	"Identity.ID": nothing, "Identity.Scope": nothing, "Course.Rule": same,
