@@ -25,11 +25,12 @@ func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainRe
 	if err != nil {
 		return nil, err
 	}
-	out, file, err := w.store.explain(addr, q.GetCase(), w.version)
-	if err != nil {
-		return nil, status.Error(codes.ResourceExhausted, err.Error())
-	}
-	if file != nil {
+	out, c := w.store.explain(addr, q.GetCase())
+	if c != nil {
+		file, err := casefile.Encode(&casefile.File{Version: w.version, Policy: &w.store.policy, Case: c})
+		if err != nil {
+			return nil, status.Error(codes.ResourceExhausted, err.Error())
+		}
 		out.Case = &structpb.Struct{}
 		if err := out.Case.UnmarshalJSON(file); err != nil {
 			return nil, status.Error(codes.Internal, err.Error())
@@ -38,9 +39,9 @@ func (w witness) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainRe
 	return out, nil
 }
 
-// explain says why an address is, or is not, in conflict. If it is asked to, it also returns
-// the case as a file.
-func (s *store) explain(addr netip.Addr, asFile bool, version string) (out *pb.ExplainResponse, file []byte, err error) {
+// explain says why an address is, or is not, in conflict. If withCase is set, it also returns a copy
+// of the case: encoding it takes too long to hold the facts.
+func (s *store) explain(addr netip.Addr, withCase bool) (out *pb.ExplainResponse, copied *verdict.Case) {
 	s.facts.RLock()
 	defer s.facts.RUnlock()
 	a := index.AddressOf(addr)
@@ -52,17 +53,15 @@ func (s *store) explain(addr netip.Addr, asFile bool, version string) (out *pb.E
 		c.Conflicts = append(c.Conflicts, conflicts[i].Memory())
 	}
 	c.Past, c.Before = s.shards.Conflicts.Remembered(a)
-	if asFile {
-		if file, err = casefile.Encode(&casefile.File{Version: version, Policy: &s.policy, Case: c}); err != nil {
-			return nil, nil, err
-		}
+	if withCase {
+		copied = casefile.Copy(c)
 	}
 	out = explanationProto(&s.policy, s.policy.Explain(c), s.ownerProto)
 	for _, one := range latestFirst(conflicts) {
 		out.Conflicts = append(out.Conflicts, s.conflictProto(&one))
 	}
 	out.Coverage = coverage
-	return out, file, nil
+	return out, copied
 }
 
 // Judge judges a case from a file and explains the judgement as Explain does. It leaves out what

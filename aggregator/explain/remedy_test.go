@@ -247,7 +247,7 @@ func TestProblemsOfNodes(t *testing.T) {
 		explain.Unparsed(1, 2, 3),
 		explain.NoMemory(1, 2, 3<<20, 4<<20),
 		explain.TooManyClaims(1, 250_000),
-		explain.Corrected("1 name"),
+		explain.Corrected(map[string]int{"Workload.name": 1}),
 		explain.Unparsed(0, 0, 0),
 	}}
 	golden(t, "problems of nodes", told)

@@ -51,13 +51,15 @@ func (f *touching) touchInterface(n *Node, i uint32) {
 	}
 }
 
-// touchNamed touches all that frames with a MAC claimed, or that a MAC sent.
+// touchNamed touches all that frames with a MAC claimed, or that a MAC sent. They may be of other
+// namespaces with the MAC from now on.
 func (f *touching) touchNamed(n *Node, m mac) {
 	for _, c := range n.sources[n.texts.macOf(m)] {
 		f.touch(n.claims.at(c).addr)
 	}
 	if hw := n.hardwareOf(m); hw != 0 {
 		f.touchBy(n, hw)
+		f.spoke(n, 0, m)
 	}
 }
 

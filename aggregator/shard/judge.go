@@ -33,6 +33,9 @@ func (w *worker) judge(item *facts.Item) {
 		w.builder.Keep() // before others see its records
 		w.tellOwners(a, out.Owners, before, item.Pods && (e == nil || e.owners == nil))
 	}
+	if before == nil && e != nil {
+		before = e.owners
+	}
 	w.noteSpeakers(out.Owners, before)
 	w.remember(e, a, in, &out, item)
 	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == nil
@@ -193,13 +196,21 @@ func (w *worker) tellOwners(a index.Address, now, before []verdict.Owner, pods b
 // noteSpeakers tells of the owners that only the wire shows, or showed: what their pods were meant
 // to have may be that.
 func (w *worker) noteSpeakers(now, before []verdict.Owner) {
-	for _, owners := range [][]verdict.Owner{now, before} {
-		for i := range owners {
-			if o := &owners[i]; o.Namespace != nil && (!o.Assigned || o.Namespace.Intended != "") {
-				w.shards.Listener.Spoke(o)
-			}
+	for i := range now {
+		if speaks(&now[i]) {
+			w.shards.Listener.Spoke(&now[i])
 		}
 	}
+	for i := range before {
+		if o := findOwner(now, i, before[i].ID); speaks(&before[i]) && (o == nil || !speaks(o)) {
+			w.shards.Listener.Spoke(&before[i])
+		}
+	}
+}
+
+// speaks reports whether only the wire shows an owner, or its pod was meant to have addresses.
+func speaks(o *verdict.Owner) bool {
+	return o.Namespace != nil && (!o.Assigned || o.Namespace.Intended != "")
 }
 
 // findOwner looks for an owner, first where it is likely to be.

@@ -362,7 +362,7 @@ func TestSpoofsAreAuditedAndClonesTold(t *testing.T) {
 		w.after(time.Second)
 		w.wantHeard("after the settle time", `audited 10.0.0.1 of 2: ["address-spoofed"] was ["address-spoofed?"] contested false`, "spoke p3 live")
 		n.tell(gone(behind(3, "10.0.0.1", mac(3), pb.Evidence_ANSWERED)))
-		w.wantHeard("it ends", `audited 10.0.0.1 of 1: [] was ["address-spoofed"] contested false`)
+		w.wantHeard("it ends", `audited 10.0.0.1 of 1: [] was ["address-spoofed"] contested false`, "spoke p3 live")
 
 		n.tell(bridged(4), behind(4, "10.0.0.4", mac(2), pb.Evidence_ANNOUNCED))
 		w.wantHeard("a pod claims an address with the MAC of another one", "spoke p4 live")
