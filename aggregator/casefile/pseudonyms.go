@@ -42,9 +42,6 @@ func pseudonymise(f *File, p *pseudonyms) (*File, error) {
 	return out, nil
 }
 
-// A class says how the strings of one field are replaced.
-type class func(p *pseudonyms, s string) string
-
 // classes are those of all fields with strings.
 var classes = map[string]class{
 	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": noText, "Router.Who": nothing, "Router.Reason": noText,
