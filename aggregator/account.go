@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"context"
+	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/bus"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -29,11 +30,13 @@ func (s *store) accountFindings(ctx context.Context) {
 func (s *store) accountOf(ctx context.Context, where string, from *events, enter func(*event)) {
 	next := from.Revision()
 	var some []event
+	var said time.Time
 	for {
 		var lost uint64
 		var changed <-chan struct{}
 		some, next, lost, changed = from.Since(next, bus.Latest, some[:0])
-		if lost > 0 && s.complaints.first(where, "fell behind", s.clock()) {
+		if now := s.clock().Time(); lost > 0 && now.Sub(said) >= complainEvery {
+			said = now
 			s.log.Warn("what tells of events fell behind", "where", where, "events_left_out", lost)
 		}
 		for i := range some {

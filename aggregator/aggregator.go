@@ -90,14 +90,12 @@ type Config struct {
 
 // Aggregator joins what all agents witness. Use New.
 type Aggregator struct {
-	store *store
-	guard *access.Guard
-	// arrivals limits the memory of messages that are being read.
-	arrivals *arrivals
-	version  string
-	health   *health.Server
-	started  chan struct{}
-	stopped  chan struct{}
+	store   *store
+	guard   *access.Guard
+	version string
+	health  *health.Server
+	started chan struct{}
+	stopped chan struct{}
 }
 
 // New makes an aggregator, which does nothing before Run but that it has taken its
@@ -168,10 +166,12 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		log.Error("the data directory cannot be used as it is: starting nevertheless", "problem", problem)
 	}
 	m := newMetrics()
+	s, err := newStore(storeConfig{policy, log, m, reg, cluster, cfg.Memory, cfg.Alone, newArchive(dir, recalled)})
+	if err != nil {
+		return nil, errors.Join(err, dir.close())
+	}
 	a := &Aggregator{
-		store: newStore(storeConfig{policy, log, m, cluster, cfg.Memory, cfg.Alone, newArchive(dir, recalled)}),
-		guard: guard, arrivals: newArrivals(cfg.Memory), version: cfg.Version, health: health.NewServer(),
-		started: make(chan struct{}), stopped: make(chan struct{}),
+		store: s, guard: guard, version: cfg.Version, health: health.NewServer(), started: make(chan struct{}), stopped: s.work.ended,
 	}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
 	cluster.Notify(a.store.kubernetesChanged)
@@ -184,7 +184,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 // Guarded are the options of a gRPC server that anybody can reach: its calls pass who
 // may do what. A server in process has access.Inside instead.
 func (a *Aggregator) Guarded() []grpc.ServerOption {
-	return a.guard.Outside(newBounded(a.arrivals))
+	return a.guard.Outside(a.store.reports.Codec())
 }
 
 // HungUp counts a connection that was closed because its client exceeded a limit on it.
@@ -196,7 +196,7 @@ func (a *Aggregator) Open() bool { return a.guard.Open() }
 // Register enters the services of an aggregator, with health and reflection. The server need not
 // be one of gRPC: a test can call the services that it is given.
 func (a *Aggregator) Register(s reflection.GRPCServer) {
-	pb.RegisterReportServiceServer(s, reports{Aggregator: a})
+	pb.RegisterReportServiceServer(s, a.store.reports)
 	pb.RegisterWitnessServiceServer(s, witness{Aggregator: a})
 	healthpb.RegisterHealthServer(s, a.health)
 	reflection.Register(s)
@@ -218,7 +218,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { a.store.keep(ctx); return nil })
 	group.Go(func() error { a.store.tidy(ctx); return nil })
-	group.Go(func() error { a.store.refillNodes(ctx); return nil })
+	group.Go(func() error { a.store.reports.Run(ctx); return nil })
 	err := group.Wait()
 	a.health.Shutdown()
 	close(a.stopped)

@@ -28,20 +28,16 @@ import (
 
 // filledStore has as many owners as asked, 110 on a node, as pods on ptp veths.
 // The last node is the one that a benchmark changes.
-func filledStore(tb testing.TB, owners int) (*store, *session) {
+func filledStore(tb testing.TB, owners int) (*store, *source) {
 	tb.Helper()
 	s := newTestStore(tb)
 	return s, fillStore(tb, s, owners)
 }
 
 // fillStore fills a store as filledStore does and returns the session of its last node.
-func fillStore(tb testing.TB, s *store, owners int) (r *session) {
+func fillStore(tb testing.TB, s *store, owners int) (r *source) {
 	tb.Helper()
 	for n := 0; n*perNode < owners; n++ {
-		r = newSession(s)
-		if err := s.connect(r, hello(fmt.Sprintf("node-%d", n), 1)); err != nil {
-			tb.Fatal(err)
-		}
 		parts := make([]*pb.ReportRequest, 0, perNode)
 		for i := range min(perNode, owners-n*perNode) {
 			var a [4]byte
@@ -50,9 +46,7 @@ func fillStore(tb testing.TB, s *store, owners int) (r *session) {
 			p.Claims[0].Address = a[:]
 			parts = append(parts, p)
 		}
-		if err := s.snapshot(r, []*pb.ReportRequest{snapshot(nil, parts...)}); err != nil {
-			tb.Fatal(err)
-		}
+		r = s.filled(tb, hello(fmt.Sprintf("node-%d", n), 1), parts...)
 	}
 	return r
 }
@@ -66,17 +60,17 @@ var sizes = []struct {
 func BenchmarkChange(b *testing.B) {
 	for _, size := range sizes {
 		b.Run(size.name, func(b *testing.B) {
-			s, r := filledStore(b, size.owners)
+			_, r := filledStore(b, size.owners)
 			come, end := assigned(2, "10.200.0.1"), assigned(2, "10.200.0.1")
 			end.Gone = true
 			coming, ending := &pb.ReportRequest{Claims: []*pb.ClaimRecord{come}}, &pb.ReportRequest{Claims: []*pb.ClaimRecord{end}}
 			runtime.GC()
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := s.delta(r, coming, 0); err != nil {
+				if err := r.send(coming); err != nil {
 					b.Fatal(err)
 				}
-				if err := s.delta(r, ending, 0); err != nil {
+				if err := r.send(ending); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -88,12 +82,12 @@ func BenchmarkChange(b *testing.B) {
 func BenchmarkRefresh(b *testing.B) {
 	for _, size := range sizes {
 		b.Run(size.name, func(b *testing.B) {
-			s, r := filledStore(b, size.owners)
+			_, r := filledStore(b, size.owners)
 			m := &pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(2, "10.200.0.1", podMAC(2))}}
 			runtime.GC()
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := s.delta(r, m, 0); err != nil {
+				if err := r.send(m); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -104,9 +98,9 @@ func BenchmarkRefresh(b *testing.B) {
 // BenchmarkDuplicate is a duplicate that comes and goes: a conflict suspected
 // and resolved.
 func BenchmarkDuplicate(b *testing.B) {
-	s, r := filledStore(b, 10_000)
+	_, r := filledStore(b, 10_000)
 	m := snapshot(nil, podVeth(2, "a", addr), podVeth(3, "b", "10.244.0.6"))
-	if err := s.snapshot(r, []*pb.ReportRequest{m}); err != nil {
+	if err := r.send(m); err != nil {
 		b.Fatal(err)
 	}
 	come, end := assigned(3, addr), assigned(3, addr)
@@ -114,7 +108,7 @@ func BenchmarkDuplicate(b *testing.B) {
 	coming, ending := &pb.ReportRequest{Claims: []*pb.ClaimRecord{come}}, &pb.ReportRequest{Claims: []*pb.ClaimRecord{end}}
 	b.ReportAllocs()
 	for b.Loop() {
-		if s.delta(r, coming, 0) != nil || s.delta(r, ending, 0) != nil {
+		if r.send(coming) != nil || r.send(ending) != nil {
 			b.Fatal("delta failed")
 		}
 	}
@@ -200,7 +194,7 @@ func (s *store) report(tb testing.TB, raw []byte) {
 	if err := proto.Unmarshal(raw, m); err != nil {
 		tb.Fatal(err)
 	}
-	if err := newSession(s).accept(m, s.clock()); err != nil {
+	if err := s.source().send(m); err != nil {
 		tb.Fatal(err)
 	}
 }

@@ -64,26 +64,19 @@ func (s *store) noteClones(a index.Address, found []verdict.Spoof) {
 	}
 }
 
-// ringClones ends findings though no message came.
-func (s *store) ringClones() verdict.Stamp {
-	s.clones.mu.Lock()
-	at, wait := s.clones.since.Add(collectFor), len(s.clones.hidden) > 0
-	s.clones.mu.Unlock()
-	if wait && s.clock() < at && s.shards.Waiting() > 0 {
-		return at
-	}
-	s.endClones()
-	return 0
-}
-
 // endClones ends the findings about hardware addresses that no claim shows any more. That is known
-// once all addresses are judged that something changed about.
-func (s *store) endClones() {
+// once all addresses are judged that something changed about: before, another address may be about
+// to show them. Where there is always something to judge, it waits for a moment only. It returns
+// when that is over; 0 if it does not wait.
+func (s *store) endClones() verdict.Stamp {
 	s.clones.mu.Lock()
-	idle := len(s.clones.hidden) == 0
+	at, idle := s.clones.since.Add(collectFor), len(s.clones.hidden) == 0
 	s.clones.mu.Unlock()
-	if idle {
-		return
+	switch {
+	case idle:
+		return 0
+	case s.clock() < at && s.shards.Waiting() > 0:
+		return at
 	}
 	s.facts.RLock()
 	defer s.facts.RUnlock()
@@ -92,6 +85,7 @@ func (s *store) endClones() {
 	for _, c := range s.clones.over() {
 		s.endFinding(c.told, false)
 	}
+	return 0
 }
 
 type newClone struct {

@@ -197,22 +197,17 @@ func BenchmarkLAN(b *testing.B) {
 	for _, n := range []int{500, 1000, 2000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			s := newTestStore(b)
-			var last *session
+			var last *source
 			began := time.Now()
 			for i := range n {
-				last = newSession(s)
-				if err := s.connect(last, hello(fmt.Sprintf("n%d", i), 1)); err != nil {
-					b.Fatal(err)
-				}
-				m := snapshot(nil, uplink(nodeMAC(i+1)), ownAddress(fmt.Sprintf("10.9.%d.%d", i/250, i%250+1)),
+				last = s.source()
+				m := snapshot(hello(fmt.Sprintf("n%d", i), 1), uplink(nodeMAC(i+1)), ownAddress(fmt.Sprintf("10.9.%d.%d", i/250, i%250+1)),
 					claims(entered(pb.Evidence_ANSWERED, "10.9.200.1", []byte{6, 6, 6, 6, 6, 6})),
 					claims(entered(pb.Evidence_USED, "10.9.0.1", nodeMAC(1))))
 				if i == 0 {
 					m.Claims = m.Claims[:len(m.Claims)-1]
 				}
-				if err := s.snapshot(last, []*pb.ReportRequest{m}); err != nil {
-					b.Fatal(err)
-				}
+				last.must(b, m)
 			}
 			b.ReportMetric(time.Since(began).Seconds(), "s/fill")
 			c := entered(pb.Evidence_ANSWERED, "10.9.200.1", []byte{6, 6, 6, 6, 6, 6})
@@ -220,7 +215,7 @@ func BenchmarkLAN(b *testing.B) {
 			b.ResetTimer()
 			for b.Loop() {
 				c.Count++
-				if err := s.delta(last, m, 0); err != nil {
+				if err := last.send(m); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -13,7 +13,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// The other way, from the contract to the verdict, is in ingest.go.
+// The other way, from the contract to the verdict, is in package facts.
 
 func timestamp(s verdict.Stamp) *timestamppb.Timestamp {
 	if s <= 0 {
@@ -168,7 +168,7 @@ func (s *store) nodeProto(n *facts.Node) *pb.Node {
 		problems = append(problems, explain.TooManyClaims(n.Excess(), facts.MaxClaims))
 	}
 	if len(n.Corrections) > 0 {
-		problems = append(problems, explain.Corrected(corrections(n.Corrections).text()))
+		problems = append(problems, explain.Corrected(n.Corrections))
 	}
 	out := &pb.Node{
 		Name: n.Rec.Name, State: state, Version: n.Version, Kernel: n.Kernel, BootId: n.ID.Boot, Netns: n.ID.Netns,

@@ -14,10 +14,9 @@ import (
 // twice, late, or after the next one. Snapshots come twice at most.
 type disorder struct {
 	testing.TB
-	*session
-	rand     *rand.Rand
-	model    *model
-	sequence uint64
+	*source
+	rand  *rand.Rand
+	model *model
 	// late are messages that are still under way.
 	late []*pb.ReportRequest
 }
@@ -53,10 +52,10 @@ func (d *disorder) send(m *pb.ReportRequest) {
 // deliver has a message taken, and gives a snapshot if that is asked for.
 func (d *disorder) deliver(m *pb.ReportRequest) {
 	d.Helper()
-	if err := d.accept(proto.CloneOf(m), d.store.clock()); err != nil {
+	if err := d.Accept(proto.CloneOf(m), d.store.clock()); err != nil {
 		d.Fatal(err)
 	}
-	for answer := d.take(); answer != nil; answer = d.take() {
+	for answer := d.Take(); answer != nil; answer = d.Take() {
 		if answer.GetResync() {
 			d.snapshot(nil)
 		}
@@ -76,7 +75,7 @@ func TestDisorderLeadsWhereASnapshotLeads(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		s := newTestStore(t)
-		d := &disorder{TB: t, session: newSession(s), rand: r, model: newModel()}
+		d := &disorder{TB: t, source: s.source(), rand: r, model: newModel()}
 		d.snapshot(hello("n1", 1))
 		for range 150 {
 			if c := d.model.change(r); c != nil {
@@ -95,13 +94,7 @@ func TestDisorderLeadsWhereASnapshotLeads(t *testing.T) {
 		}
 
 		fresh := newTestStore(t)
-		begun := newSession(fresh)
-		if err := fresh.connect(begun, hello("n1", 1)); err != nil {
-			t.Fatal(err)
-		}
-		if err := fresh.snapshot(begun, []*pb.ReportRequest{d.model.message()}); err != nil {
-			t.Fatal(err)
-		}
+		fresh.begin(t, hello("n1", 1)).must(t, d.model.last())
 		if got, want := s.summary(), fresh.summary(); !reflect.DeepEqual(got, want) {
 			t.Fatalf("seed %d: got\n%v\nwant\n%v", seed, got, want)
 		}

@@ -204,7 +204,7 @@ func TestFindingsArePagedInOrder(t *testing.T) {
 func TestFindingsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		s := newStore(storeConfig{policy: policyForTests, log: slog.New(slog.NewTextHandler(&out, nil)), metrics: newMetrics()})
+		s := newIdleStore(t, slog.New(slog.NewTextHandler(&out, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		go s.accountFindings(ctx)
 		synctest.Wait()

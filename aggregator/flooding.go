@@ -7,9 +7,6 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// maxFlooding limits the flooding ports that are accepted of one node.
-const maxFlooding = 256
-
 // flooding lists the ports of a node that flood its agent, with the namespace behind each.
 func flooding(n *facts.Node) (out []*pb.Node_Flooding) {
 	for _, f := range n.Status.GetFlooding() {

@@ -262,14 +262,7 @@ func TestListsArePagedInOrder(t *testing.T) {
 // A page is full although owners leave while it is made.
 func TestAPageEndsOnlyWhereTheListEnds(t *testing.T) {
 	s := newTestStore(t)
-	r := newSession(s)
-	if err := s.connect(r, hello("n1", 1)); err != nil {
-		t.Fatal(err)
-	}
-	err := s.snapshot(r, []*pb.ReportRequest{snapshot(nil, podVeth(2, "a", "10.9.0.1"), podVeth(3, "b", "10.0.0.1"))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := s.filled(t, hello("n1", 1), podVeth(2, "a", "10.9.0.1"), podVeth(3, "b", "10.0.0.1"))
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -285,7 +278,7 @@ func TestAPageEndsOnlyWhereTheListEnds(t *testing.T) {
 				c.Gone = !is
 				m.Claims = append(m.Claims, c)
 			}
-			if err := s.delta(r, m, 0); err != nil {
+			if err := r.send(m); err != nil {
 				t.Error(err)
 				return
 			}

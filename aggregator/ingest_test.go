@@ -221,7 +221,7 @@ func TestJunkEndsTheStreamWithASentence(t *testing.T) {
 		"a netns":       {[]*pb.ReportRequest{snapshot(&pb.Hello{Node: "n1", BootId: "b", Netns: "x", Epoch: 1})}, codes.InvalidArgument, "Hello.netns"},
 		"no link":       {[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Links: []*pb.LinkRecord{{}}}}, codes.InvalidArgument, "the name of a link is empty"},
 		"too many floods": {
-			[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Status: &pb.StatusRecord{Flooding: make([]*pb.FloodingRecord, maxFlooding+1)}}},
+			[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Status: &pb.StatusRecord{Flooding: make([]*pb.FloodingRecord, 257)}}},
 			codes.InvalidArgument, "too many ports",
 		},
 		"a VLAN of 5000": {

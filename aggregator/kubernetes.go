@@ -44,10 +44,7 @@ func (s *store) kubernetesChanged(c kube.Changes) {
 		s.judgeInside(ranges)
 	}
 	if len(c.Pods) >= manyPods {
-		select {
-		case s.work.untidy <- struct{}{}:
-		default:
-		}
+		s.untidy()
 	}
 	if len(c.IPAM) > 0 {
 		b, reach := s.facts.IPAMChanged(c.IPAM)

@@ -25,6 +25,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/report"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -84,15 +85,66 @@ func newLoggingLab(t testing.TB, cfg Config, log *slog.Logger) *lab {
 	return l
 }
 
+// newIdleStore is a store that judges nothing yet.
+func newIdleStore(t testing.TB, log *slog.Logger) *store {
+	t.Helper()
+	s, err := newStore(storeConfig{policy: policyForTests, log: log, metrics: newMetrics(), registry: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // newTestStore is a store that judges, without an aggregator around it.
 func newTestStore(t testing.TB) *store {
 	t.Helper()
-	s := newStore(storeConfig{policy: policyForTests, log: slog.New(slog.DiscardHandler), metrics: newMetrics()})
+	s := newIdleStore(t, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { s.run(ctx); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return s
+}
+
+// source is the stream of a node that no connection carries. What it sends is taken and judged when
+// send returns.
+type source struct {
+	*report.Session
+	store    *store
+	sequence uint64
+}
+
+func (s *store) source() *source { return &source{s.reports.Session(nil), s, 0} }
+
+// begin has the source of a node begin a snapshot.
+func (s *store) begin(t testing.TB, h *pb.Hello) *source {
+	t.Helper()
+	r := s.source()
+	r.must(t, &pb.ReportRequest{Hello: h, SnapshotBegin: true})
+	return r
+}
+
+// filled is the source of a node that has sent a snapshot.
+func (s *store) filled(t testing.TB, h *pb.Hello, parts ...*pb.ReportRequest) *source {
+	t.Helper()
+	r := s.source()
+	r.must(t, snapshot(h, parts...))
+	return r
+}
+
+// send numbers a message and has it taken.
+func (r *source) send(m *pb.ReportRequest) error {
+	r.sequence++
+	m.Sequence = r.sequence
+	return r.Accept(m, r.store.clock())
+}
+
+// must is send of a message that is not to be refused.
+func (r *source) must(t testing.TB, m *pb.ReportRequest) {
+	t.Helper()
+	if err := r.send(m); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // theNode returns the tables of a node, whose boot id is that of hello.

@@ -15,6 +15,8 @@ const (
 	linesPerSecond, linesAtOnce = 10, 1000
 	// quotasKept limits the nodes whose quotas are remembered.
 	quotasKept = 20_000
+	// complainEvery is how often the log says that lines or events are left out.
+	complainEvery = time.Minute
 )
 
 // logQuota prevents one node from filling the log.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -30,8 +31,6 @@ type metrics struct {
 	store     *store
 	detection prometheus.Histogram
 	records   *prometheus.CounterVec
-	received  *prometheus.CounterVec
-	corrected prometheus.Counter
 	refused   *prometheus.CounterVec
 	failed    prometheus.Counter
 
@@ -39,9 +38,6 @@ type metrics struct {
 
 	ipam ipamMetrics
 }
-
-// recordKinds are the labels of records: each has its series from the start.
-var recordKinds = [...]string{"namespace", "link", "interface", "claim", "pool", "allocation"}
 
 func newMetrics() *metrics {
 	m := &metrics{
@@ -56,14 +52,6 @@ func newMetrics() *metrics {
 			Name: "ipwitness_aggregator_dropped_records_total",
 			Help: "Records of agents that do not fit: of an unknown kind, or on an interface or namespace that was not reported.",
 		}, []string{"record"}),
-		received: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "ipwitness_aggregator_records_total",
-			Help: "Records that agents sent: new ones, changes and ends.",
-		}, []string{"record"}),
-		corrected: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "ipwitness_aggregator_corrected_texts_total",
-			Help: "Texts reported by agents that did not have the form of their field: characters that do not belong there were replaced, or the text was left out.",
-		}),
 		watches: prometheus.NewDesc("ipwitness_aggregator_watches", "Clients that watch: their streams that are open.", []string{"of"}, nil),
 		problems: prometheus.NewDesc("ipwitness_aggregator_problems",
 			"Things that do not work in the aggregator itself, like its data directory. `ipwitness nodes` names them.", nil, nil),
@@ -105,33 +93,18 @@ func newMetrics() *metrics {
 			[]string{"node"}, nil),
 		ipam: newIPAMMetrics(),
 	}
-	for _, record := range recordKinds {
+	for _, record := range facts.RecordKinds {
 		m.records.WithLabelValues(record)
-		m.received.WithLabelValues(record)
 		m.refused.WithLabelValues(record)
 	}
 	m.refused.WithLabelValues("status")
 	return m
 }
 
-// took counts the records of a message.
-func (m *metrics) took(r *pb.ReportRequest) {
-	counts := [...]int{
-		len(r.GetNamespaces()), len(r.GetLinks()), len(r.GetInterfaces()), len(r.GetClaims()), len(r.GetPools()), len(r.GetAllocations()),
-	}
-	for i, n := range counts {
-		if n > 0 {
-			m.received.WithLabelValues(recordKinds[i]).Add(float64(n))
-		}
-	}
-}
-
 // Describe is for prometheus.Collector.
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	m.detection.Describe(out)
 	m.records.Describe(out)
-	m.received.Describe(out)
-	m.corrected.Describe(out)
 	m.refused.Describe(out)
 	m.failed.Describe(out)
 	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches, m.problems, m.leftOut, m.charged, m.budget} {
@@ -144,8 +117,6 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.detection.Collect(out)
 	m.records.Collect(out)
-	m.received.Collect(out)
-	m.corrected.Collect(out)
 	m.refused.Collect(out)
 	m.failed.Collect(out)
 	gauge := func(d *prometheus.Desc, value int, labels ...string) {

@@ -138,38 +138,26 @@ func TestChangesLeadWhereASnapshotLeads(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		m := newModel()
-		begin := func() (*store, *session) {
+		begin := func() (*store, *source) {
 			s := newTestStore(t)
-			session := newSession(s)
-			if err := s.connect(session, hello("n1", 1)); err != nil {
-				t.Fatal(err)
-			}
+			session := s.begin(t, hello("n1", 1))
+			session.must(t, m.last())
 			return s, session
 		}
 		changed, session := begin()
-		if err := changed.snapshot(session, []*pb.ReportRequest{m.message()}); err != nil {
-			t.Fatal(err)
-		}
 		for range 150 {
 			if c := m.change(r); c != nil {
-				if err := changed.delta(session, c, 0); err != nil {
-					t.Fatal(err)
-				}
+				session.must(t, proto.CloneOf(c))
 			}
 		}
 		// Sightings end with their owner at home; an agent has them still.
 		for _, c := range m.claims {
 			if !changed.hasClaim(c) {
-				if err := changed.delta(session, &pb.ReportRequest{Claims: []*pb.ClaimRecord{c}}, 0); err != nil {
-					t.Fatal(err)
-				}
+				session.must(t, &pb.ReportRequest{Claims: []*pb.ClaimRecord{proto.CloneOf(c)}})
 			}
 		}
 
-		fresh, session := begin()
-		if err := fresh.snapshot(session, []*pb.ReportRequest{m.message()}); err != nil {
-			t.Fatal(err)
-		}
+		fresh, _ := begin()
 		if got, want := changed.summary(), fresh.summary(); !reflect.DeepEqual(got, want) {
 			t.Fatalf("seed %d: got\n%v\nwant\n%v", seed, got, want)
 		}
@@ -198,4 +186,11 @@ func (s *store) summary() (lines []string) {
 		lines = append(lines, line)
 	}
 	return append(lines, fmt.Sprint(s.shards.Counts()))
+}
+
+// last returns the message that ends a snapshot, and has all of it.
+func (m *model) last() *pb.ReportRequest {
+	out := m.message()
+	out.SnapshotEnd = true
+	return out
 }

@@ -2,7 +2,6 @@ package aggregator
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
@@ -74,7 +73,7 @@ func (s *store) checkName(name string) {
 			sure = append(sure, n)
 		} else {
 			names.found[n] = false
-			n.Peer.(*session).ping(s.clock())
+			n.Peer.Ping(s.clock())
 		}
 	}
 	id := audit.NamesID(&s.policy, name)
@@ -119,33 +118,11 @@ func (s *store) nameProblem(n *facts.Node) []string {
 	return []string{explain.SharedName(n.Name, others, id)}
 }
 
-// inOnePlace are the names of the other nodes that say that they are where a node says that it
-// is.
-func (s *store) inOnePlace(n *facts.Node) (others []string) {
-	for _, other := range s.facts.At(n.ID.Place()) {
-		if other != n && !other.Rec.Unheard && !n.Rec.Unheard {
-			others = append(others, other.Rec.Name)
-		}
-	}
-	slices.Sort(others)
-	return others
-}
-
 // placeProblem is what is said of a node that is not alone where it says that it is;
 // empty for others.
 func (s *store) placeProblem(n *facts.Node) []string {
-	if others := s.inOnePlace(n); others != nil {
+	if others := s.facts.InOnePlace(n); others != nil {
 		return []string{explain.SharedPlace(others)}
 	}
 	return nil
-}
-
-// warnOfPlace tells the log of a node that came and is not alone where it says that it is.
-func (s *store) warnOfPlace(n *facts.Node) {
-	s.facts.RLock()
-	name, others, now := n.Rec.Name, s.inOnePlace(n), s.clock()
-	s.facts.RUnlock()
-	if others != nil && s.complaints.first(name, "place "+strings.Join(others, " "), now) {
-		s.log.Warn("two nodes say that they are in one place", "node", name, "problem", explain.SharedPlace(others))
-	}
 }

@@ -9,12 +9,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/report"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // store is the live state: what is known, what was judged of it, and what is wrong and no conflict.
@@ -22,13 +24,12 @@ import (
 // is told of them; no other lock is held while another one is taken.
 type store struct {
 	storeConfig
-	base time.Time
-	// complaints are what the log says of streams.
-	complaints complaints
-	told       told
-	facts      *facts.Facts
-	shards     *shard.Shards
-	builders   sync.Pool
+	base     time.Time
+	told     told
+	facts    *facts.Facts
+	shards   *shard.Shards
+	reports  *report.Service
+	builders sync.Pool
 
 	acknowledgements acknowledgements
 	findings         findings
@@ -46,6 +47,8 @@ type storeConfig struct {
 	policy  verdict.Policy
 	log     *slog.Logger
 	metrics *metrics
+	// registry is where the metrics of its parts are registered.
+	registry prometheus.Registerer
 	// kube is the Kubernetes API; nil where there is none to ask.
 	kube *kube.Cluster
 	// memory is the number of bytes that the process may use; 0 means no limit.
@@ -63,20 +66,17 @@ type told struct{ owners, conflicts *events }
 type work struct {
 	// untidy holds one token after a snapshot.
 	untidy chan struct{}
-	// snapshots holds a token for each snapshot that may be applied at a time: the others wait, so
-	// that changes need not wait for all of them.
-	snapshots chan struct{}
-	// stopped is closed when nothing is judged any more.
-	stopped chan struct{}
+	// stopped is closed when nothing is judged any more, ended when all streams are to end.
+	stopped, ended chan struct{}
 }
 
-func newStore(cfg storeConfig) *store {
+func newStore(cfg storeConfig) (*store, error) {
 	base := time.Now()
 	workers := runtime.GOMAXPROCS(0)
 	s := &store{
 		storeConfig: cfg, base: base,
 		told: told{newEvents(base.UnixNano()), newEvents(base.UnixNano())},
-		work: work{make(chan struct{}, 1), make(chan struct{}, workers), make(chan struct{})},
+		work: work{make(chan struct{}, 1), make(chan struct{}), make(chan struct{})},
 	}
 	if s.archive.dir == nil {
 		s.archive = newArchive(&dataDir{}, nil)
@@ -91,7 +91,11 @@ func newStore(cfg storeConfig) *store {
 	s.shards = shard.New(shard.Config{Policy: &s.policy, Log: cfg.log, Clock: s.clock, Facts: s.facts, Listener: judged{s}, Workers: workers})
 	s.builders.New = func() any { return s.facts.Builder() }
 	s.metrics.store = s
-	return s
+	var err error
+	s.reports, err = report.New(report.Config{
+		Facts: s.facts, Log: cfg.log, Listener: taken{s}, Metrics: cfg.registry, Memory: cfg.memory, Stopped: s.work.ended,
+	})
+	return s, err
 }
 
 // clock is the wall clock of the start, carried on by the monotonic clock: it
@@ -113,7 +117,7 @@ func (s *store) run(ctx context.Context) {
 	}{
 		{s.facts.Woken(), s.ring},
 		{s.pools.wake, s.ringPools},
-		{s.clones.wake, s.ringClones},
+		{s.clones.wake, s.endClones},
 		{s.overlaps.wake, s.compareRanges},
 		{s.intended.wake, s.intendAll},
 	} {
@@ -179,91 +183,16 @@ func (s *store) ownersOf(b *facts.Builder, a index.Address) []verdict.Owner {
 	return s.policy.Judge(b.Case(a, false)).Owners
 }
 
-// connect makes a session the one that reports for its node. An older one that
-// is half open is ended; an older agent is refused.
-func (s *store) connect(r *session, hello *pb.Hello) error {
-	n, b, err := s.facts.Connect(r, hello, r.caller.Vouched(hello.GetNode()))
-	s.judgedBy(b)
-	r.node = n
-	return err
-}
+// tidyAfter is how long no snapshot came when what they left behind is given back.
+const tidyAfter = 5 * time.Second
 
-// disconnect tells that a session is over: its node is not heard from any more.
-func (s *store) disconnect(r *session) {
-	s.forgetPending(r)
-	if r.node == nil {
-		return
-	}
-	for _, b := range s.facts.Disconnect(r, r.node, func(n *facts.Node) bool { return s.names.found[n] }) {
-		s.judgedBy(b)
-	}
-}
-
-// snapshot replaces all records of a node in one step by the messages that the session has kept
-// and the last ones.
-func (s *store) snapshot(r *session, last []*pb.ReportRequest) error {
-	select {
-	case s.work.snapshots <- struct{}{}:
-		defer func() { <-s.work.snapshots }()
-	case <-s.work.stopped:
-		return errReportStopping
-	}
-	n := r.node
-	in := &facts.Snapshot{
-		Messages: func(yield func(*pb.ReportRequest) bool) {
-			for m := range r.pending.all(last) {
-				s.metrics.took(m)
-				if !yield(m) {
-					return
-				}
-			}
-		},
-		Excess: r.excess, LeftOut: r.pending.leftOut, Corrections: r.corrected, Checked: r.checked,
-	}
-	batches, err := s.facts.Snapshot(r, n, in, func() { s.letGo(r) })
-	s.intended.resume(n)
-	for _, b := range batches {
-		s.judgedBy(b)
-	}
-	if err != nil {
-		s.forgetPending(r)
-		return err
-	}
-	s.tellCorrected(n, r.corrected)
+// untidy has the memory given back that a large change has left behind.
+func (s *store) untidy() {
 	select {
 	case s.work.untidy <- struct{}{}:
 	default:
 	}
-	if s.peerOf(n) != r {
-		return facts.ErrTakenOver
-	}
-	return nil
 }
-
-func (s *store) peerOf(n *facts.Node) facts.Peer {
-	s.facts.RLock()
-	defer s.facts.RUnlock()
-	return n.Peer
-}
-
-// delta applies one message of changes.
-func (s *store) delta(r *session, m *pb.ReportRequest, at verdict.Stamp) error {
-	if len(r.corrected) > 0 {
-		s.facts.Update(func() {
-			all := corrections(r.node.Corrections)
-			all.add(r.corrected)
-			r.node.Corrections = all
-		})
-		s.tellCorrected(r.node, r.corrected)
-	}
-	s.metrics.took(m)
-	b, err := s.facts.Delta(r, r.node, m, at, r.checked)
-	s.judgedBy(b)
-	return err
-}
-
-// tidyAfter is how long no snapshot came when what they left behind is given back.
-const tidyAfter = 5 * time.Second
 
 // tidy gives the memory back that snapshots took while they were under way, until
 // ctx ends: the runtime would keep it for minutes, and a restart of many agents
@@ -282,6 +211,21 @@ func (s *store) tidy(ctx context.Context) {
 		}
 	}
 }
+
+// taken hears how far a report is brought into the facts.
+type taken struct{ *store }
+
+// Applied has it looked at what waited for the snapshot of a node.
+func (s taken) Applied(n *facts.Node) { s.intended.resume(n) }
+
+// Judge waits until all that a change touched is judged.
+func (s taken) Judge(b *facts.Batch) { s.judgedBy(b) }
+
+// Untidy has memory given back.
+func (s taken) Untidy() { s.untidy() }
+
+// Shared reports whether a node shares its name.
+func (s taken) Shared(n *facts.Node) bool { return s.names.found[n] }
 
 // heard hears what changed of the facts, beside addresses.
 type heard struct{ *store }

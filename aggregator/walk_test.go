@@ -46,7 +46,7 @@ func (s *store) namesOf(t *testing.T, f filter, size int) (names []string) {
 
 // randomNode is a node and the addresses that its pods have, by the numbers of their namespaces.
 type randomNode struct {
-	*session
+	*source
 	held map[uint32][]netip.Addr
 }
 
@@ -56,11 +56,8 @@ func randomStore(t *testing.T, random *rand.Rand) (*store, []randomNode) {
 	s := newTestStore(t)
 	var nodes []randomNode
 	for n := range 3 {
-		r := randomNode{newSession(s), make(map[uint32][]netip.Addr)}
-		if err := s.connect(r.session, hello(fmt.Sprintf("n%d", n), 1)); err != nil {
-			t.Fatal(err)
-		}
-		m := snapshot(nil)
+		r := randomNode{s.source(), make(map[uint32][]netip.Addr)}
+		m := snapshot(hello(fmt.Sprintf("n%d", n), 1))
 		for record := uint32(2); record < 40; record++ {
 			m = merge(m, podVeth(record, fmt.Sprintf("p%d", record), "172.17.0.1"))
 			for range 30 {
@@ -69,9 +66,7 @@ func randomStore(t *testing.T, random *rand.Rand) (*store, []randomNode) {
 				m.Claims = append(m.Claims, assigned(record, a.String()))
 			}
 		}
-		if err := s.snapshot(r.session, []*pb.ReportRequest{m}); err != nil {
-			t.Fatal(err)
-		}
+		r.must(t, m)
 		nodes = append(nodes, r)
 	}
 	return s, nodes
@@ -186,7 +181,7 @@ func TestAWatchTellsWhatChangesMeanwhile(t *testing.T) {
 			default:
 				r.held[record] = append(r.held[record], a)
 			}
-			if err := s.delta(r.session, m, 0); err != nil {
+			if err := r.send(m); err != nil {
 				t.Fatal(err)
 			}
 		}

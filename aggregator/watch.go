@@ -186,9 +186,6 @@ func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
 
 var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping: connect again, with the last resume token")
 
-// errReportStopping is the same for an agent, which has no token.
-var errReportStopping = status.Error(codes.Unavailable, "the aggregator is stopping")
-
 var errResumeToken = status.Error(codes.InvalidArgument, "resume_token is not one that was given out: leave it out to begin anew")
 
 // mark sends a bookmark: the subscriber has all before a revision.

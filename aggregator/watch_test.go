@@ -122,7 +122,7 @@ func TestWatchResumes(t *testing.T) {
 
 func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStore(storeConfig{policy: policyForTests, log: slog.New(slog.DiscardHandler), metrics: newMetrics()})
+		s := newIdleStore(t, slog.New(slog.DiscardHandler))
 		h := s.told.conflicts
 		gate, sent := make(chan struct{}), 0
 		var got []string
@@ -178,7 +178,7 @@ func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 // A node that comes is told to who watches, and kept for nobody else: of thousands, each
 // would have a ring made that the next owner drops.
 func TestNodesAreKeptForWhoWatches(t *testing.T) {
-	s := newStore(storeConfig{policy: policyForTests, log: slog.New(slog.DiscardHandler), metrics: newMetrics()})
+	s := newIdleStore(t, slog.New(slog.DiscardHandler))
 	come := func(name string) {
 		m := snapshot(hello(name, 1))
 		m.Sequence = 1

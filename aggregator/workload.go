@@ -7,17 +7,9 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
-	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
-)
-
-// What one namespace may have at most: more than any that is real.
-const (
-	maxSources  = 32
-	maxIntended = 256
-	maxWord     = facts.MaxWord // bytes of a field, source or interface in them
 )
 
 // sourcesProto unpacks what sources packed.

@@ -66,8 +66,8 @@ var classes = map[string]class{
 	"PodObject.Node": (*pseudonyms).node, "PodObject.Phase": word("phase"), "PodObject.ControllerKind": word("kind"),
 	"PodObject.Controller": (*pseudonyms).name, "PodObject.VirtualMachine": (*pseudonyms).name,
 
-	"Pool.IPAM": word("ipam"), "Pool.Name": (*pseudonyms).place, "Pool.Network": (*pseudonyms).network, "Pool.Networks": (*pseudonyms).network,
-	"Pool.Realm": (*pseudonyms).network, "Pool.Problem": noText, "Pool.Plugin": word("plugin"), "Pool.Device": (*pseudonyms).device,
+	"Pool.IPAM": word("ipam"), "Pool.Name": (*pseudonyms).place, "Served.Network": (*pseudonyms).network, "Served.Networks": (*pseudonyms).network,
+	"Served.Realm": (*pseudonyms).network, "Pool.Problem": noText, "Wiring.Plugin": word("plugin"), "Wiring.Device": (*pseudonyms).device,
 	"Pool.Config": (*pseudonyms).place,
 
 	"Allocation.Node": (*pseudonyms).node, "Allocation.Namespace": (*pseudonyms).namespace, "Allocation.Pod": (*pseudonyms).name,

@@ -2,6 +2,8 @@ package explain
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -111,8 +113,17 @@ func TooManyClaims(leftOut, limit int) string {
 		leftOut, limit)
 }
 
-// Corrected describes that texts of a node, of these kinds, were not what they were said to be.
-func Corrected(kinds string) string {
-	return "some texts that it reported cannot be what they were said to be: " + kinds +
+// Fields lists the fields of records with how often a text in them was corrected.
+func Fields(corrected map[string]int) string {
+	var fields []string
+	for _, field := range slices.Sorted(maps.Keys(corrected)) {
+		fields = append(fields, fmt.Sprintf("%s (%d)", field, corrected[field]))
+	}
+	return strings.Join(fields, ", ")
+}
+
+// Corrected describes that texts of a node were not what they were said to be, by their fields.
+func Corrected(fields map[string]int) string {
+	return "some texts that it reported cannot be what they were said to be: " + Fields(fields) +
 		"; what does not belong in them is shown as \uFFFD, or left out: see whether something on the node has such a name, or whether the agent's credentials were stolen"
 }

@@ -47,6 +47,7 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 		f.touchPorts(n, record)
 		for i := range n.inside(ns) {
 			f.touchInterface(n, i)
+			f.touchNeighbours(n, i)
 			f.interfaceChanged(n, i)
 			if f.meets(n, i) {
 				f.lookAgain(n.interfaces.at(i).mac.bytes)
@@ -85,13 +86,15 @@ func (f *editor) touchInterface(n *Node, i uint32) {
 	}
 }
 
-// touchNamed touches all that frames with a MAC claimed, or that a MAC sent.
+// touchNamed touches all that frames with a MAC claimed, or that a MAC sent. They may be of other
+// namespaces with the MAC from now on.
 func (f *editor) touchNamed(n *Node, m mac) {
 	for _, c := range n.sources[n.texts.macOf(m)] {
 		f.touch(n.claims.at(c).addr)
 	}
 	if hw := n.hardwareOf(m); hw != 0 {
 		f.touchBy(n, hw)
+		f.spoke(n, 0, m)
 	}
 }
 

@@ -118,14 +118,20 @@ func (f *editor) unlist(n *Node, c uint32) {
 		f.addresses.remove(one.addr, n.number)
 	}
 
+	var l uint32
 	if one.wire != 0 {
-		f.unlistWire(n, c)
+		l = f.unlistWire(n, c)
 	}
 	n.claims.remove(c)
+	if l != 0 { // once the claim is gone, as what is on other links is looked at
+		n.links.at(l).users--
+		f.dropLink(n, l)
+	}
 }
 
-// unlistWire takes a claim of the wire out of what is found by its MAC and by its link.
-func (f *editor) unlistWire(n *Node, c uint32) {
+// unlistWire takes a claim of the wire out of what is found by its MAC. It returns the link of the
+// claim, which still counts the claim; 0 for none.
+func (f *editor) unlistWire(n *Node, c uint32) (link uint32) {
 	f.unlistSighting(n, c)
 	at := n.claims.at(c).wire
 	w := *n.wires.at(at)
@@ -147,10 +153,7 @@ func (f *editor) unlistWire(n *Node, c uint32) {
 	n.dropHardware(w.hardware)
 	n.wireClaims--
 	n.wires.remove(at)
-	if w.link != 0 {
-		n.links.at(w.link).users--
-		f.dropLink(n, w.link)
-	}
+	return w.link
 }
 
 // addressed tells of a node that it, or a pod, has an address more or less.

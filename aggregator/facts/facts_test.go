@@ -46,6 +46,7 @@ func (q *quiet) End(err error)                                  { q.ended = err 
 func (q *quiet) Contest(netip.Addr, bool)                       {}
 func (q *quiet) Check(netip.Addr)                               {}
 func (q *quiet) AskResync()                                     {}
+func (q *quiet) Ping(verdict.Stamp)                             {}
 func (q *quiet) Lag(verdict.Stamp) (lag time.Duration, ok bool) { return 0, false }
 
 var policyForTests = verdict.Policy{Cluster: "c", Settle: 3 * time.Second, StaleAfter: time.Minute, NodeTimeout: time.Minute}

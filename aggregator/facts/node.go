@@ -39,6 +39,8 @@ type Peer interface {
 	Check(a netip.Addr)
 	// AskResync asks for a snapshot.
 	AskResync()
+	// Ping asks the agent whether it is there, unless it is asked already.
+	Ping(now verdict.Stamp)
 	// Lag returns how far we are behind the agent, if that is known.
 	Lag(now verdict.Stamp) (lag time.Duration, known bool)
 }

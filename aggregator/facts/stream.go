@@ -3,7 +3,6 @@ package facts
 import (
 	"iter"
 	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -238,112 +237,6 @@ func (f *streams) Overdue(now verdict.Stamp) bool {
 	return f.ringing || f.next != 0 && f.next <= now || at != 0 && at <= now
 }
 
-// timeOut ends the owners of nodes that were not heard from for too long, and
-// forgets the nodes themselves a day later.
-func (f *streams) timeOut(nodes []*Node) {
-	var over []*Node
-	f.Update(func() {
-		for _, n := range nodes {
-			switch {
-			case !n.Rec.Unheard:
-			case !n.Rec.TimedOut:
-				over = append(over, n)
-			case n.Peer == nil:
-				f.settleUp(n)
-				f.drop(n)
-				f.Listener.NamesChanged(n)
-			}
-		}
-	})
-	f.giveUp(over, false)
-}
-
-// giveUp ends all that nodes were known to have: once with the reason, then without the claims.
-// What all of them have ends before anything of it is forgotten, so that it does not matter in which
-// order the nodes come. No network namespace outlives a reboot.
-func (f *streams) giveUp(nodes []*Node, rebooted bool) *Batch {
-	b := newBatch()
-	slices.SortFunc(nodes, func(a, b *Node) int { return a.ID.Compare(b.ID) })
-	for _, n := range nodes {
-		n.writer.Lock()
-		defer n.writer.Unlock()
-		f.touchPieces(b, n)
-	}
-	f.piece(b, func() {
-		nodes = slices.DeleteFunc(nodes, func(n *Node) bool { return n.Rec.TimedOut || !n.Rec.Unheard })
-		for _, n := range nodes {
-			n.Rec.TimedOut, n.Rec.Rebooted = true, rebooted
-		}
-	})
-	f.close(b)
-	if len(nodes) == 0 {
-		return b
-	}
-	select {
-	case <-b.Done():
-	case <-f.Stopped:
-	}
-	b = newBatch()
-	for _, n := range nodes {
-		for more := true; more; {
-			f.piece(b, func() { more = f.dropClaims(n) })
-		}
-	}
-	for _, n := range nodes {
-		f.empty(b, n)
-	}
-	f.close(b)
-	return b
-}
-
-// empty forgets all records of a node but its claims, which have ended.
-func (f *streams) empty(b *Batch, n *Node) {
-	f.piece(b, func() {
-		for l := range n.links.all { // first, as what is left of a domain may be the node's own
-			f.leaveDomains(n, l)
-		}
-		for _, j := range n.joints {
-			j.Ended = true
-		}
-		n.joints = nil
-	})
-	for from, more := uint32(1), true; more; {
-		f.piece(b, func() { from, more = n.interfaces.some(from, func(i uint32) { f.unlistHardware(n, i) }) })
-	}
-	f.piece(b, func() {
-		for ns := range n.namespaces.all {
-			f.Listener.MayLack(n, n.namespaces.at(ns).record)
-			f.unlistPod(n, ns)
-		}
-		f.endPools(n)
-		n.reset()
-		f.settleUp(n)
-		f.unlabel(n)
-		n.due = 0
-		f.arm(n, f.now().Add(ForgetNodeAfter))
-		f.Listener.NodeChanged(n)
-	})
-}
-
-// dropClaims ends a piece of the claims of a node that is given up, and reports whether there are
-// more.
-func (f *streams) dropClaims(n *Node) (more bool) {
-	left := piece
-	for c := range n.claims.all {
-		if left--; left < 0 {
-			return true
-		}
-		one := n.claims.at(c)
-		if n.Rec.Rebooted && n.namespaces.at(n.interfaces.at(one.port).namespace).record != verdict.OwnRecord {
-			f.end(n, c, ending{}) // with what others saw of it, which the machine still is for its own
-			continue
-		}
-		f.touch(one.addr)
-		f.unlist(n, c)
-	}
-	return false
-}
-
 // heard marks a node whose snapshot is complete. What it has is touched before.
 func (f *streams) heard(n *Node) {
 	n.due = 0
@@ -386,15 +279,12 @@ type Snapshot struct {
 // Snapshot replaces all records of a node in one step by those of the snapshot. Done is called
 // with the lock held as soon as the messages are applied.
 func (f *streams) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch, error) {
-	b, err := f.snapshot(p, n, in, done)
+	b, old, err := f.snapshot(p, n, in, done)
 	batches := []*Batch{b}
-	if err != nil {
-		return batches, err
+	if len(old) > 0 {
+		batches = append(batches, f.forgetRebooted(b, old))
 	}
-	if old := f.rebooted(n); len(old) > 0 {
-		batches = append(batches, f.giveUp(old, true))
-	}
-	return batches, nil
+	return batches, err
 }
 
 // rebooted returns the silent nodes that are what a node was before a reboot.
@@ -409,10 +299,12 @@ func (f *streams) rebooted(n *Node) (old []*Node) {
 	return old
 }
 
-func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, error) {
+// snapshot also returns the nodes that the node was before a reboot. What they had is over in the same
+// step: otherwise it would look like duplicates of what the node has now.
+func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, old []*Node, err error) {
 	n.writer.Lock()
 	defer n.writer.Unlock()
-	b := newBatch()
+	b = newBatch()
 	defer f.close(b)
 	defer f.piece(b, func() { n.applying = false })
 	a := applying{facts: f.Facts, node: n, peer: p, batch: b, snapshot: true}
@@ -444,7 +336,10 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, 
 		f.touchDisputes(n) // it is to look at them
 		n.trim()
 	})
-	return b, a.err
+	if a.err == nil {
+		old = f.markOver(b, f.rebooted(n), true)
+	}
+	return b, old, a.err
 }
 
 // Delta applies one message of changes, which was received at a time.

@@ -84,6 +84,9 @@ func TestEpisodesHaveOneID(t *testing.T) {
 	if other := verdict.ID("other", verdict.NodeScope, "n1", w.Addr); other == first.ID {
 		t.Error("got one id in two clusters")
 	}
+	if verdict.ID("a", verdict.NodeScope, "NODEb", w.Addr) == verdict.ID("aNODE", verdict.NodeScope, "b", w.Addr) {
+		t.Error("got one id for two scopes whose names are one after another")
+	}
 }
 
 func TestOwnersComeAndGoInsideAConflict(t *testing.T) {
@@ -208,7 +211,7 @@ func TestBelievedIsNeverAnOwner(t *testing.T) {
 	w := newWorld("192.168.1.10")
 	eth0 := w.Uplink("n1")
 	w.Assigned(eth0)
-	w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: eth0, Link: eth0.Link, MAC: "bbbbbb"})
+	w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: eth0, Frame: verdict.Frame{Link: eth0.Link, MAC: "bbbbbb"}})
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleBelieved)
 }

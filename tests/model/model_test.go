@@ -39,7 +39,7 @@ func TestRandomHistories(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(4000))
 	began, done := time.Now(), 0
 	for number := first; *steps > 0 && done < *steps || *steps == 0 && time.Since(began) < *duration; number++ {
-		setting := int(6 + number%6)
+		setting := int(18 + number%6)
 		s := settingOf(setting)
 		g := &generator{Rand: rand.New(rand.NewPCG(number, 2)), left: stepsOfOne}
 		history, difference := play(t, s, g.next)

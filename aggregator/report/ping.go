@@ -1,4 +1,4 @@
-package aggregator
+package report
 
 import (
 	"time"
@@ -22,8 +22,8 @@ type pings struct {
 	known bool
 }
 
-// ping asks the agent whether it is there, if it is not asked already.
-func (r *session) ping(now verdict.Stamp) {
+// Ping asks the agent whether it is there, if it is not asked already.
+func (r *Session) Ping(now verdict.Stamp) {
 	r.mu.Lock()
 	asked := r.sent != 0
 	r.mu.Unlock()
@@ -36,7 +36,7 @@ func (r *session) ping(now verdict.Stamp) {
 }
 
 // pong takes an answer.
-func (r *session) pong(p *pb.Pong, now verdict.Stamp) {
+func (r *Session) pong(p *pb.Pong, now verdict.Stamp) {
 	r.mu.Lock()
 	if p.GetId() != r.last || r.sent == 0 {
 		r.mu.Unlock()
@@ -48,11 +48,13 @@ func (r *session) pong(p *pb.Pong, now verdict.Stamp) {
 	}
 	skew, known := r.skew, r.known
 	r.mu.Unlock()
-	r.store.skewed(r, skew, known)
+	if r.node != nil {
+		r.service.Facts.Skewed(r, r.node, skew, known)
+	}
 }
 
 // waiting notes since when the next message is waited for.
-func (r *session) waiting(since verdict.Stamp) {
+func (r *Session) waiting(since verdict.Stamp) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.idle = since
@@ -60,14 +62,14 @@ func (r *session) waiting(since verdict.Stamp) {
 
 // silent tells whether nothing was heard for long, though we asked. While a
 // message is being taken, it is we who are slow.
-func (r *session) silent(now verdict.Stamp) bool {
+func (r *Session) silent(now verdict.Stamp) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.idle != 0 && r.idle.Add(silentAfter) <= now && r.sent != 0 && r.sent.Add(silentAfter) <= now
 }
 
 // Lag is how far we are behind the agent.
-func (r *session) Lag(now verdict.Stamp) (lag time.Duration, known bool) {
+func (r *Session) Lag(now verdict.Stamp) (lag time.Duration, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	lag = r.took / 2
@@ -75,17 +77,4 @@ func (r *session) Lag(now verdict.Stamp) (lag time.Duration, known bool) {
 		lag = max(lag, now.Sub(r.sent))
 	}
 	return lag, r.took != 0 || lag > pingEvery
-}
-
-// skewed takes over how much the clock of a session's node is ahead.
-func (s *store) skewed(r *session, skew time.Duration, known bool) {
-	if r.node == nil {
-		return
-	}
-	s.facts.Update(func() {
-		if r.node.Peer == r {
-			r.node.Rec.Skew, r.node.Rec.SkewKnown = skew, known
-			s.answered(r.node)
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package aggregator
+package report
 
 import (
 	"iter"
@@ -22,13 +22,13 @@ type pending struct {
 }
 
 // add keeps a message of the snapshot.
-func (p *pending) add(r *session, m *pb.ReportRequest) error {
+func (p *pending) add(r *Session, m *pb.ReportRequest) error {
 	wire := takeWire(m)
 	rest, err := proto.Marshal(m)
 	if err != nil {
 		return err
 	}
-	if r.store.hold(r, len(rest)) {
+	if r.service.hold(r, len(rest)) {
 		p.first = append(p.first, rest)
 	} else {
 		p.leftOut.Records += max(1, len(m.GetNamespaces())+len(m.GetLinks())+len(m.GetInterfaces())+len(m.GetClaims())+len(m.GetPools())+len(m.GetAllocations()))
@@ -40,7 +40,7 @@ func (p *pending) add(r *session, m *pb.ReportRequest) error {
 	if err != nil {
 		return err
 	}
-	if r.store.hold(r, len(claims)) {
+	if r.service.hold(r, len(claims)) {
 		p.wire = append(p.wire, claims)
 	} else {
 		p.leftOut.Wire += len(wire.GetClaims())
@@ -87,8 +87,8 @@ func takeWire(m *pb.ReportRequest) *pb.ReportRequest {
 }
 
 // hold charges the node of a session for a message that is kept for later.
-func (s *store) hold(r *session, bytes int) bool {
-	if !s.facts.Hold(r.node, bytes) {
+func (s *Service) hold(r *Session, bytes int) bool {
+	if !s.Facts.Hold(r.node, bytes) {
 		return false
 	}
 	r.pending.held += int64(bytes)
@@ -96,13 +96,13 @@ func (s *store) hold(r *session, bytes int) bool {
 }
 
 // forgetPending drops the incomplete snapshot of a session that begins another one.
-func (s *store) forgetPending(r *session) { s.facts.Update(func() { s.letGo(r) }) }
+func (s *Service) forgetPending(r *Session) { s.Facts.Update(func() { s.letGo(r) }) }
 
 // letGo drops the snapshot of a session, whether incomplete or applied. The facts are held for
 // writing.
-func (s *store) letGo(r *session) {
+func (s *Service) letGo(r *Session) {
 	if r.node != nil {
-		s.facts.Release(r.node, r.pending.held)
+		s.Facts.Release(r.node, r.pending.held)
 	}
 	r.pending = pending{}
 }

@@ -1,4 +1,4 @@
-package aggregator
+package report
 
 import (
 	"errors"
@@ -32,15 +32,9 @@ const (
 	silentAfter = 10 * time.Second
 )
 
-// reports is the ReportService.
-type reports struct {
-	pb.UnimplementedReportServiceServer
-	*Aggregator
-}
-
-// session is one Report stream.
-type session struct {
-	store *store
+// Session is one Report stream, without what carries it. A Session is a facts.Peer.
+type Session struct {
+	service *Service
 	// Of the goroutine that receives: the place in the stream, and a snapshot
 	// that is not complete.
 	sequence uint64
@@ -76,9 +70,9 @@ type session struct {
 	err   error
 }
 
-func newSession(s *store) *session {
-	return &session{
-		store: s, synced: make(chan struct{}), wake: make(chan struct{}, 1), ended: make(chan struct{}),
+func newSession(s *Service) *Session {
+	return &Session{
+		service: s, synced: make(chan struct{}), wake: make(chan struct{}, 1), ended: make(chan struct{}),
 		contests: make(map[netip.Addr]bool), reread: make(map[netip.Addr]struct{}), checks: make(map[uint64][]index.Address),
 	}
 }
@@ -86,14 +80,13 @@ func newSession(s *store) *session {
 // Report takes an agent's table and the changes of it. One goroutine receives
 // and judges, one sends, and this one sees that the agent is there: one that does
 // not read delays nobody.
-func (a reports) Report(stream pb.ReportService_ReportServer) error {
-	r := newSession(a.store)
-	r.caller = access.Of(stream.Context())
+func (s *Service) Report(stream pb.ReportService_ReportServer) error {
+	r := s.Session(access.Of(stream.Context()))
 	revoked := access.Revoked(stream.Context())
 	done := make(chan error, 2)
 	go func() {
 		err := r.receive(stream)
-		a.store.disconnect(r)
+		s.disconnect(r)
 		done <- err
 	}()
 	go func() {
@@ -106,13 +99,13 @@ func (a reports) Report(stream pb.ReportService_ReportServer) error {
 	synced := r.synced
 	ping := time.NewTicker(pingEvery)
 	defer ping.Stop()
-	r.ping(a.store.clock())
+	r.Ping(s.Facts.Clock())
 	for {
 		select {
 		case err := <-done:
 			return err
-		case <-a.stopped:
-			return errReportStopping
+		case <-s.Stopped:
+			return errStopping
 		case <-r.ended:
 			return r.err
 		case <-revoked:
@@ -123,24 +116,24 @@ func (a reports) Report(stream pb.ReportService_ReportServer) error {
 		case <-late.C:
 			return status.Errorf(codes.DeadlineExceeded, "no complete snapshot within %s: connect again", snapshotWithin)
 		case <-ping.C:
-			now := a.store.clock()
+			now := s.Facts.Clock()
 			if r.silent(now) {
 				return status.Errorf(codes.DeadlineExceeded, "nothing was heard of the agent for %s: connect again", silentAfter)
 			}
-			r.ping(now)
+			r.Ping(now)
 		}
 	}
 }
 
 // send sends what there is to say until the stream ends.
-func (r *session) send(stream pb.ReportService_ReportServer) error {
+func (r *Session) send(stream pb.ReportService_ReportServer) error {
 	for {
 		select {
 		case <-stream.Context().Done():
 			return nil
 		case <-r.wake:
 		}
-		for m := r.take(); m != nil; m = r.take() {
+		for m := r.Take(); m != nil; m = r.Take() {
 			if err := stream.Send(m); err != nil {
 				return err
 			}
@@ -149,9 +142,9 @@ func (r *session) send(stream pb.ReportService_ReportServer) error {
 }
 
 // receive takes messages until the stream ends.
-func (r *session) receive(stream pb.ReportService_ReportServer) error {
+func (r *Session) receive(stream pb.ReportService_ReportServer) error {
 	for {
-		r.waiting(r.store.clock())
+		r.waiting(r.service.Facts.Clock())
 		var in arrival
 		err := stream.RecvMsg(&in)
 		r.waiting(0)
@@ -161,13 +154,13 @@ func (r *session) receive(stream pb.ReportService_ReportServer) error {
 		case err != nil:
 			return err
 		}
-		now := r.store.clock()
+		now := r.service.Facts.Clock()
 		m := &in.ReportRequest
-		err = r.accept(m, now)
+		err = r.Accept(m, now)
 		in.leave()
 		if err != nil {
-			if r.store.complaints.first(from(stream), status.Convert(err).Message(), now) {
-				r.store.log.Warn("report stream ended", "node", r.name(), "from", from(stream), "reason", err)
+			if r.service.complaints.first(from(stream), status.Convert(err).Message(), now) {
+				r.service.Log.Warn("report stream ended", "node", r.name(), "from", from(stream), "reason", err)
 			}
 			return err
 		}
@@ -185,19 +178,21 @@ func from(stream pb.ReportService_ReportServer) string {
 	return ""
 }
 
-func (r *session) name() string {
+func (r *Session) name() string {
 	if r.node == nil {
 		return ""
 	}
 	return r.node.Name
 }
 
-// accept takes the next message of the stream.
-func (r *session) accept(m *pb.ReportRequest, at verdict.Stamp) error {
+// Accept takes the next message of the stream.
+func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	if m.GetSnapshotBegin() || !r.inside {
 		r.corrected = nil
 	}
-	if err := checkReport.check(m.ProtoReflect(), &r.corrected); err != nil {
+	corrected, err := Check(m)
+	r.corrected.add(corrected)
+	if err != nil {
 		return err
 	}
 	if r.node == nil {
@@ -219,7 +214,7 @@ func (r *session) accept(m *pb.ReportRequest, at verdict.Stamp) error {
 		r.sequence = sequence
 	}
 	if m.GetSnapshotBegin() {
-		r.store.forgetPending(r)
+		r.service.forgetPending(r)
 		r.lost, r.inside, r.parts = false, true, 0
 		r.records, r.kernelClaims, r.wireClaims, r.excess, r.bytes = 0, 0, 0, 0, 0
 	}
@@ -249,7 +244,7 @@ func onlyPong(m *pb.ReportRequest) bool {
 }
 
 // begin takes the first message.
-func (r *session) begin(m *pb.ReportRequest) error {
+func (r *Session) begin(m *pb.ReportRequest) error {
 	hello := m.GetHello()
 	switch {
 	case hello == nil || !m.GetSnapshotBegin() || m.GetSequence() != 1:
@@ -261,14 +256,14 @@ func (r *session) begin(m *pb.ReportRequest) error {
 	if err := r.caller.Reports(hello.GetNode()); err != nil {
 		return err
 	}
-	return r.store.connect(r, hello)
+	return r.service.connect(r, hello)
 }
 
 // bring brings a message into the table; those of a snapshot are kept until it
 // is complete.
-func (r *session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
+func (r *Session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	if !r.inside {
-		return r.store.delta(r, m, at)
+		return r.service.delta(r, m, at)
 	}
 	r.count(m)
 	if r.kernelClaims > facts.MaxClaims {
@@ -286,7 +281,7 @@ func (r *session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	if !m.GetSnapshotEnd() {
 		return r.pending.add(r, m)
 	}
-	if err := r.store.snapshot(r, []*pb.ReportRequest{m}); err != nil {
+	if err := r.service.snapshot(r, []*pb.ReportRequest{m}); err != nil {
 		return err
 	}
 	r.inside = false
@@ -294,14 +289,14 @@ func (r *session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	case <-r.synced:
 	default:
 		close(r.synced)
-		r.store.warnOfPlace(r.node)
+		r.service.warnOfPlace(r.node)
 	}
 	return nil
 }
 
 // count counts the claims of a snapshot's message, and takes out those of the
 // wire that there is no room for.
-func (r *session) count(m *pb.ReportRequest) {
+func (r *Session) count(m *pb.ReportRequest) {
 	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool {
 		switch {
 		case facts.FromKernel(c):
@@ -317,7 +312,7 @@ func (r *session) count(m *pb.ReportRequest) {
 }
 
 // End has the stream end with an error; the first one counts.
-func (r *session) End(err error) {
+func (r *Session) End(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err == nil {
@@ -327,7 +322,7 @@ func (r *session) End(err error) {
 }
 
 // say notes what is to be sent, and has it sent.
-func (r *session) say(note func()) {
+func (r *Session) say(note func()) {
 	r.mu.Lock()
 	note()
 	r.news = true
@@ -338,27 +333,27 @@ func (r *session) say(note func()) {
 	}
 }
 
-func (r *session) acknowledge() {
+func (r *Session) acknowledge() {
 	r.say(func() { r.acknowledged = r.sequence })
 }
 
 // AskResync asks for a snapshot.
-func (r *session) AskResync() {
+func (r *Session) AskResync() {
 	r.say(func() { r.resync = true })
 }
 
 // Contest tells the agent to look closely at an address, or no longer.
-func (r *session) Contest(a netip.Addr, contested bool) {
+func (r *Session) Contest(a netip.Addr, contested bool) {
 	r.say(func() { r.contests[a] = contested })
 }
 
 // Check has the agent read an address again.
-func (r *session) Check(a netip.Addr) {
+func (r *Session) Check(a netip.Addr) {
 	r.say(func() { r.reread[a] = struct{}{} })
 }
 
 // checked gives the addresses of a check that was answered.
-func (r *session) checked(id uint64) []index.Address {
+func (r *Session) checked(id uint64) []index.Address {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	addrs := r.checks[id]
@@ -366,8 +361,8 @@ func (r *session) checked(id uint64) []index.Address {
 	return addrs
 }
 
-// take gives the next message to send; nil for none. None has more than fits.
-func (r *session) take() *pb.ReportResponse {
+// Take gives the next message to send; nil for none. None has more than fits.
+func (r *Session) Take() *pb.ReportResponse {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.news {

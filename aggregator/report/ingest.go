@@ -1,4 +1,4 @@
-package aggregator
+package report
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -13,6 +14,14 @@ const (
 	maxSnapshot = 256 << 20 // bytes: several times what the largest node has to say
 	maxText     = 1024      // bytes of a problem
 	maxRanges   = 1024      // of a pool
+	maxFlooding = 256       // ports of a node
+)
+
+// What one namespace may have at most: more than any that is real.
+const (
+	maxSources  = 32
+	maxIntended = 256
+	maxWord     = facts.MaxWord // bytes of a field, source or interface in them
 )
 
 // validate refuses a report that no agent of any version sends. Single fields have been

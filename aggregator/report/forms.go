@@ -1,16 +1,12 @@
-package aggregator
+package report
 
 import (
-	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -134,6 +130,14 @@ type checkedField struct {
 // checkReport checks ReportRequest messages.
 var checkReport = newChecker((*pb.ReportRequest)(nil).ProtoReflect().Descriptor())
 
+// Check corrects the strings of a message that do not have their form, and returns how many it
+// corrected by field; nil if there are none. It refuses values that no agent sends.
+func Check(m *pb.ReportRequest) (corrected map[string]int, err error) {
+	var done corrections
+	err = checkReport.check(m.ProtoReflect(), &done)
+	return done, err
+}
+
 // newChecker returns the checker of a message type. Types of other packages have no strings.
 func newChecker(of protoreflect.MessageDescriptor) *checker {
 	c := &checker{}
@@ -162,28 +166,6 @@ func (c *corrections) add(others corrections) {
 	}
 	for field, n := range others {
 		(*c)[field] += n
-	}
-}
-
-// text lists the corrected fields in words.
-func (c corrections) text() string {
-	var fields []string
-	for _, field := range slices.Sorted(maps.Keys(c)) {
-		fields = append(fields, fmt.Sprintf("%s (%d)", field, c[field]))
-	}
-	return strings.Join(fields, ", ")
-}
-
-// tellCorrected counts corrected strings of a node and logs them.
-func (s *store) tellCorrected(n *facts.Node, some corrections) {
-	if len(some) == 0 {
-		return
-	}
-	for _, times := range some {
-		s.metrics.corrected.Add(float64(times))
-	}
-	if s.complaints.first(n.Name, "corrected", s.clock()) {
-		s.log.Warn("an agent reported texts that cannot be what they are said to be", "node", n.Name, "fields", some.text())
 	}
 }
 

@@ -1,0 +1,43 @@
+package report
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// counters count what agents send.
+type counters struct {
+	received  *prometheus.CounterVec
+	corrected prometheus.Counter
+}
+
+func newCounters() counters {
+	c := counters{
+		received: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ipwitness_aggregator_records_total",
+			Help: "Records that agents sent: new ones, changes and ends.",
+		}, []string{"record"}),
+		corrected: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "ipwitness_aggregator_corrected_texts_total",
+			Help: "Texts reported by agents that did not have the form of their field: characters that do not belong there were replaced, or the text was left out.",
+		}),
+	}
+	for _, record := range facts.RecordKinds {
+		c.received.WithLabelValues(record)
+	}
+	return c
+}
+
+// took counts the records of a message.
+func (c *counters) took(r *pb.ReportRequest) {
+	counts := [len(facts.RecordKinds)]int{
+		len(r.GetNamespaces()), len(r.GetLinks()), len(r.GetInterfaces()), len(r.GetClaims()), len(r.GetPools()), len(r.GetAllocations()),
+	}
+	for i, n := range counts {
+		if n > 0 {
+			c.received.WithLabelValues(facts.RecordKinds[i]).Add(float64(n))
+		}
+	}
+}

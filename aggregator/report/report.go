@@ -1,0 +1,209 @@
+// Package report takes what agents report. It serves the ReportService: it checks the messages of
+// each agent's stream, keeps an incomplete snapshot until it is complete, and brings changes into
+// the facts. It knows facts, and nothing of owners.
+package report
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// A Listener hears how far a report is brought into the facts.
+type Listener interface {
+	// Applied tells that the snapshot of a node is in the facts.
+	Applied(n *facts.Node)
+	// Judge waits until all that a change touched is judged.
+	Judge(b *facts.Batch)
+	// Untidy tells that a snapshot is applied and judged, and has left behind unused memory.
+	Untidy()
+	// Shared reports whether a node shares its name with another one. It is called with the facts
+	// held for writing.
+	Shared(n *facts.Node) bool
+}
+
+// Config is what reports need. No field may be left out.
+type Config struct {
+	Facts    *facts.Facts
+	Log      *slog.Logger
+	Listener Listener
+	// Metrics is where the counters of what agents report are registered.
+	Metrics prometheus.Registerer
+	// Memory is the number of bytes that the process may use; 0 means no limit.
+	Memory int64
+	// Stopped is closed when streams are to end.
+	Stopped <-chan struct{}
+}
+
+// Service is the ReportService. Use New.
+type Service struct {
+	pb.UnimplementedReportServiceServer
+	Config
+	// arrivals limits the memory of messages that are being read.
+	arrivals *arrivals
+	// complaints are what the log says of streams.
+	complaints complaints
+	counters   counters
+	// snapshots holds a token for each snapshot that may be applied at a time: the others wait, so
+	// that changes need not wait for all of them.
+	snapshots chan struct{}
+}
+
+// New returns a service that no stream has reached.
+func New(cfg Config) (*Service, error) {
+	s := &Service{Config: cfg, arrivals: newArrivals(cfg.Memory), counters: newCounters(), snapshots: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	for _, c := range []prometheus.Collector{s.counters.received, s.counters.corrected} {
+		if err := cfg.Metrics.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics of reports: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// Codec returns the codec that a gRPC server reads messages of agents with. It limits their size
+// in memory.
+func (s *Service) Codec() encoding.CodecV2 { return newBounded(s.arrivals) }
+
+// errStopping ends the stream of an agent.
+var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping")
+
+// refillEvery is the interval at which an incomplete node may be asked for a snapshot.
+const refillEvery = 5 * time.Second
+
+// Run asks incomplete nodes for a snapshot once there is room, until ctx is done.
+func (s *Service) Run(ctx context.Context) {
+	ticker := time.NewTicker(refillEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			s.Facts.Refill()
+		}
+	}
+}
+
+// connect makes a session the one that reports for its node. An older one that
+// is half open is ended; an older agent is refused.
+func (s *Service) connect(r *Session, hello *pb.Hello) error {
+	n, b, err := s.Facts.Connect(r, hello, r.caller.Vouched(hello.GetNode()))
+	s.Listener.Judge(b)
+	r.node = n
+	return err
+}
+
+// disconnect tells that a session is over: its node is not heard from any more.
+func (s *Service) disconnect(r *Session) {
+	s.forgetPending(r)
+	if r.node == nil {
+		return
+	}
+	for _, b := range s.Facts.Disconnect(r, r.node, s.Listener.Shared) {
+		s.Listener.Judge(b)
+	}
+}
+
+// snapshot replaces all records of a node in one step by the messages that the session has kept
+// and the last ones.
+func (s *Service) snapshot(r *Session, last []*pb.ReportRequest) error {
+	select {
+	case s.snapshots <- struct{}{}:
+		defer func() { <-s.snapshots }()
+	case <-s.Facts.Stopped:
+		return errStopping
+	}
+	n := r.node
+	in := &facts.Snapshot{
+		Messages: func(yield func(*pb.ReportRequest) bool) {
+			for m := range r.pending.all(last) {
+				s.counters.took(m)
+				if !yield(m) {
+					return
+				}
+			}
+		},
+		Excess: r.excess, LeftOut: r.pending.leftOut, Corrections: r.corrected, Checked: r.checked,
+	}
+	batches, err := s.Facts.Snapshot(r, n, in, func() { s.letGo(r) })
+	s.Listener.Applied(n)
+	for _, b := range batches {
+		s.Listener.Judge(b)
+	}
+	if err != nil {
+		s.forgetPending(r)
+		return err
+	}
+	s.tellCorrected(n, r.corrected)
+	s.Listener.Untidy()
+	if s.peerOf(n) != r {
+		return facts.ErrTakenOver
+	}
+	return nil
+}
+
+func (s *Service) peerOf(n *facts.Node) facts.Peer {
+	s.Facts.RLock()
+	defer s.Facts.RUnlock()
+	return n.Peer
+}
+
+// delta applies one message of changes.
+func (s *Service) delta(r *Session, m *pb.ReportRequest, at verdict.Stamp) error {
+	if len(r.corrected) > 0 {
+		s.Facts.Update(func() {
+			all := corrections(r.node.Corrections)
+			all.add(r.corrected)
+			r.node.Corrections = all
+		})
+		s.tellCorrected(r.node, r.corrected)
+	}
+	s.counters.took(m)
+	b, err := s.Facts.Delta(r, r.node, m, at, r.checked)
+	s.Listener.Judge(b)
+	return err
+}
+
+// tellCorrected counts corrected strings of a node and logs them.
+func (s *Service) tellCorrected(n *facts.Node, some corrections) {
+	if len(some) == 0 {
+		return
+	}
+	for _, times := range some {
+		s.counters.corrected.Add(float64(times))
+	}
+	if s.complaints.first(n.Name, "corrected", s.Facts.Clock()) {
+		s.Log.Warn("an agent reported texts that cannot be what they are said to be", "node", n.Name, "fields", explain.Fields(some))
+	}
+}
+
+// warnOfPlace tells the log of a node that came and is not alone where it says that it is.
+func (s *Service) warnOfPlace(n *facts.Node) {
+	s.Facts.RLock()
+	name, others, now := n.Rec.Name, s.Facts.InOnePlace(n), s.Facts.Clock()
+	s.Facts.RUnlock()
+	if others != nil && s.complaints.first(name, "place "+strings.Join(others, " "), now) {
+		s.Log.Warn("two nodes say that they are in one place", "node", name, "problem", explain.SharedPlace(others))
+	}
+}
+
+// Session opens a session of a caller that has sent nothing yet. Report carries one over a stream.
+func (s *Service) Session(caller *access.Caller) *Session {
+	r := newSession(s)
+	r.caller = caller
+	return r
+}
