@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
@@ -68,6 +69,8 @@ type work struct {
 	snapshots chan struct{}
 	// stopped is closed when nothing is judged any more.
 	stopped chan struct{}
+	// sessions is the number of agents that report.
+	sessions atomic.Int64
 }
 
 func newStore(cfg storeConfig) *store {
@@ -76,7 +79,7 @@ func newStore(cfg storeConfig) *store {
 	s := &store{
 		storeConfig: cfg, base: base,
 		told: told{newEvents(base.UnixNano()), newEvents(base.UnixNano())},
-		work: work{make(chan struct{}, 1), make(chan struct{}, workers), make(chan struct{})},
+		work: work{untidy: make(chan struct{}, 1), snapshots: make(chan struct{}, workers), stopped: make(chan struct{})},
 	}
 	if s.archive.dir == nil {
 		s.archive = newArchive(&dataDir{}, nil)
@@ -278,6 +281,10 @@ func (s *store) tidy(ctx context.Context) {
 		case <-s.work.untidy:
 			quiet.Reset(tidyAfter)
 		case <-quiet.C:
+			// Each collection halves stacks that are not used, and pools give up what they hold
+			// with the second one.
+			runtime.GC()
+			runtime.GC()
 			debug.FreeOSMemory()
 		}
 	}
