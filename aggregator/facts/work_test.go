@@ -283,6 +283,7 @@ func TestAnEpochMakesNamespacesOthers(t *testing.T) {
 		t.Errorf("got id %s and %d claims in another epoch", id, a.n.Claims())
 	}
 }
+
 // An address counts until it is judged, also while it is under way, and twice if something changes
 // about it meanwhile.
 func TestAnAddressCountsUntilItIsJudged(t *testing.T) {
