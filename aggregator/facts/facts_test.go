@@ -40,14 +40,18 @@ func (d *deaf) Dropped(record string, n int)       { d.dropped[record] += n }
 func (d *deaf) Refused(string)                     {}
 
 // quiet is a Peer that is told things in vain.
-type quiet struct{ ended error }
+type quiet struct {
+	ended error
+	asked int           // for a snapshot
+	lag   time.Duration // 0 if it is not known
+}
 
 func (q *quiet) End(err error)                                  { q.ended = err }
 func (q *quiet) Contest(netip.Addr, bool)                       {}
 func (q *quiet) Check(netip.Addr)                               {}
-func (q *quiet) AskResync()                                     {}
 func (q *quiet) Ping(verdict.Stamp)                             {}
-func (q *quiet) Lag(verdict.Stamp) (lag time.Duration, ok bool) { return 0, false }
+func (q *quiet) AskResync()                                     { q.asked++ }
+func (q *quiet) Lag(verdict.Stamp) (lag time.Duration, ok bool) { return q.lag, q.lag != 0 }
 
 var policyForTests = verdict.Policy{Cluster: "c", Settle: 3 * time.Second, StaleAfter: time.Minute, NodeTimeout: time.Minute}
 
@@ -312,7 +316,7 @@ func TestOwnersAreDerivedBeforeTheyChange(t *testing.T) {
 // check walks all tables and compares what finds records with the records.
 func (f *Facts) check(t *testing.T, when string) {
 	t.Helper()
-	claims := 0
+	addresses := map[index.Address]bool{}
 	for n := range f.Nodes {
 		users := map[uint32]int32{}
 		wires, byMAC, byInterface, byAddress := 0, 0, 0, 0
@@ -358,6 +362,7 @@ func (f *Facts) check(t *testing.T, when string) {
 		}
 		for c := range n.claims.all {
 			claim := n.claims.at(c)
+			addresses[claim.addr] = true
 			found := false
 			for k := range n.same(f.addresses.of(claim.addr, n.number)) {
 				found = found || k == c
@@ -392,10 +397,42 @@ func (f *Facts) check(t *testing.T, when string) {
 		if byInterface != n.claims.count || byAddress != n.claims.count || wires != n.wireClaims || byMAC != wires || n.wires.count != wires {
 			t.Fatalf("%s: got %d claims on interfaces, %d by address, %d by MAC of %d, %d of the wire", when, byInterface, byAddress, byMAC, n.claims.count, wires)
 		}
-		claims += n.claims.count
+		f.checkCharges(t, n, when)
 	}
-	if got := f.addresses.len(); got > claims {
-		t.Fatalf("%s: got %d addresses of %d claims", when, got, claims)
+	if got := f.addresses.len(); got != len(addresses) {
+		t.Fatalf("%s: got %d addresses, want %d", when, got, len(addresses))
+	}
+}
+
+// checkCharges checks that a node is charged what its records are charged.
+func (f *Facts) checkCharges(t *testing.T, n *Node, when string) {
+	t.Helper()
+	given := int64(0)
+	for _, all := range f.ipam.allocations {
+		for _, al := range all {
+			if al.Pool.Node == n.Rec {
+				given += int64(al.cost)
+			}
+		}
+	}
+	sum := int64(n.cost) + int64(n.statusCost)
+	for i := range n.namespaces.all {
+		sum += int64(n.namespaces.at(i).cost)
+	}
+	for i := range n.links.all {
+		sum += int64(n.links.at(i).cost)
+	}
+	for i := range n.interfaces.all {
+		sum += int64(n.interfaces.at(i).cost)
+	}
+	for i := range n.claims.all {
+		sum += int64(n.claims.at(i).cost)
+	}
+	for _, p := range n.Pools {
+		sum += int64(p.cost)
+	}
+	if left := n.used - sum - given; left != 0 {
+		t.Fatalf("%s: node %s is charged %d bytes more than its records", when, n.Rec.Name, left)
 	}
 }
 

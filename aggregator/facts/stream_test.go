@@ -276,6 +276,102 @@ func TestOneStreamReportsForANode(t *testing.T) {
 	}
 }
 
+// A stream that takes the node over in the middle of a snapshot ends it.
+func TestASnapshotIsTakenOver(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	_, err := s.Snapshot(a.p, a.n, &Snapshot{Messages: func(yield func(*pb.ReportRequest) bool) {
+		if yield(pod(3, "10.0.0.3")) {
+			if _, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, ""); err != nil {
+				t.Error(err)
+			}
+			yield(pod(4, "10.0.0.4"))
+		}
+	}}, func() { t.Error("got it done") })
+	if err != ErrTakenOver || a.n.Claims() != 2 || a.n.Applying() || s.Claimed(key("10.0.0.4")) {
+		t.Errorf("got %v and %d claims, want what came before", err, a.n.Claims())
+	}
+}
+
+func TestASnapshotSaysWhatIsLeftOut(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1)
+	in := &Snapshot{
+		Messages: once(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}, Checked: []uint64{3}}), Excess: 4, LeftOut: LeftOut{Records: 2},
+		Corrections: map[string]int{"name": 1}, Checked: func(uint64) []index.Address { return nil },
+	}
+	if _, err := s.Snapshot(a.p, a.n, in, func() {
+		if !a.n.Applying() {
+			t.Error("got not applied")
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if a.n.Excess() != 4 || a.n.LeftOut() != in.LeftOut || a.n.Corrections["name"] != 1 || !a.n.Incomplete() || !a.n.Blind() || a.n.Covers() {
+		t.Errorf("got %d excess, %+v left out, %v corrected", a.n.Excess(), a.n.LeftOut(), a.n.Corrections)
+	}
+	if a.snapshot(); a.n.Incomplete() || a.n.Blind() || !a.n.Covers() {
+		t.Error("got it incomplete, want it whole again")
+	}
+	in.LeftOut, in.Excess = LeftOut{}, 1
+	if _, err := s.Snapshot(a.p, a.n, in, func() {}); err != nil || !a.n.Incomplete() || a.n.Blind() {
+		t.Errorf("got %v, incomplete %t, want frames alone left out", err, a.n.Incomplete())
+	}
+}
+
+func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	mapped := assignedMessage(2, "::ffff:10.0.0.7")
+	mapped.Claims[0].Address = make([]byte, 16)
+	copy(mapped.Claims[0].Address, []byte{10: 0xff, 11: 0xff, 12: 10, 15: 7})
+	a.tell(mapped)
+	s.wantJudged("a mapped address", "10.0.0.1", "10.0.0.7")
+	mapped.Claims[0].Gone = true
+	if a.tell(mapped); s.Claimed(key("10.0.0.7")) {
+		t.Error("got a claim that is gone")
+	}
+}
+
+// What the wire showed of an owner before a snapshot ends with it; what the snapshot has stays.
+func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), seen("10.0.0.1", podMAC(2), 1))
+	s.judgeAll()
+	s.Settle(key("10.0.0.1"), true)
+	without := onLAN(2, "10.0.0.1")
+	without.Claims = nil
+	a.snapshot(lan(1), without, seen("10.0.0.1", podMAC(2), 1))
+	if a.n.Claims() != 1 || !s.Wired(key("10.0.0.1")) {
+		t.Errorf("got %d claims, want the frame that the snapshot has", a.n.Claims())
+	}
+	a.tell(onLAN(2, "10.0.0.1"))
+	s.judgeAll()
+	s.Settle(key("10.0.0.1"), true)
+	if a.tell(back2(2, "10.0.0.1")); a.n.Claims() != 0 {
+		t.Errorf("got %d claims, want none: the frame was of the owner that ended", a.n.Claims())
+	}
+}
+
+// A claim that was not judged yet is nobody's: it may be of the next owner.
+func TestNewFramesOutliveAnOwner(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
+	s.judgeAll()
+	s.Settle(key("10.0.0.1"), true)
+	a.tell(seen("10.0.0.1", podMAC(2), 1), back2(2, "10.0.0.1"))
+	if a.n.Claims() != 1 {
+		t.Errorf("got %d claims, want the frame", a.n.Claims())
+	}
+	b := s.joins("n2", "b2", 1, lan(2))
+	b.tell(onLAN(3, "10.0.0.3"), seen("10.0.0.3", podMAC(9), 1))
+	s.judgeAll()
+	s.Settle(key("10.0.0.3"), false)
+	if b.tell(back2(3, "10.0.0.3")); b.n.Claims() != 1 {
+		t.Errorf("got %d claims, want the frame of another sender", b.n.Claims())
+	}
+}
+
 func second[T any](_ T, err error) error { return err }
 
 func assignedMessage(record uint32, addr string) *pb.ReportRequest {
