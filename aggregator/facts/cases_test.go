@@ -372,6 +372,7 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 		now := verdict.Stamp(time.Hour)
 		l := &disputing{deaf: deaf{dropped: map[string]int{}}, lack: map[string]bool{}, ranges: map[string]bool{}}
 		f := timed(t, &now, l)
+		f.Kubernetes, f.Followed = &api{}, seed%2 == 0
 		sides := []*reported{newReported("n1"), newReported("n2")}
 		for _, s := range sides {
 			s.peer, s.node = connectNode(t, f, s.name)
@@ -427,9 +428,41 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 				wantAsFresh(t, fmt.Sprintf("seed %d step %d", seed, step), f, sides, now)
 			}
 			f.check(t, fmt.Sprintf("seed %d step %d", seed, step))
+			if step%10 == 0 && f.Followed {
+				wantPods(t, fmt.Sprintf("seed %d step %d", seed, step), f, sides)
+			}
 		}
 		if len(l.dropped) > 0 && l.dropped["claim"] > 0 {
 			t.Fatalf("seed %d: got %v dropped, want nothing", seed, l.dropped)
+		}
+	}
+}
+
+// wantPods checks that what a pod has is judged again when the Kubernetes API says something of it.
+func wantPods(t *testing.T, when string, f *Facts, sides []*reported) {
+	t.Helper()
+	for _, key := range []string{"u1", "default/a", "default/b", "other/a", "other/b"} {
+		has := map[netip.Addr]bool{}
+		for _, s := range sides {
+			for record, ns := range s.namespaces {
+				w := ns.GetWorkload()
+				if record == verdict.OwnRecord || w.GetKind() != pb.Workload_POD || cmp.Or(w.GetUid(), w.GetNamespace()+"/"+w.GetName()) != key {
+					continue
+				}
+				for _, c := range s.claims {
+					port := s.interfaces[[2]uint32{c.GetNamespace(), c.GetIndex()}]
+					if c.GetNamespace() == record || c.GetNamespace() == verdict.OwnRecord && port.GetPeerNamespace() == record {
+						a, _ := netip.AddrFromSlice(c.GetAddress())
+						has[a] = true
+					}
+				}
+			}
+		}
+		f.PodsChanged([]string{key})
+		got := f.judgeAll()
+		slices.SortFunc(got, netip.Addr.Compare)
+		if want := slices.SortedFunc(maps.Keys(has), netip.Addr.Compare); !slices.Equal(got, want) {
+			t.Fatalf("%s: %s: got %v to be judged, want %v", when, key, got, want)
 		}
 	}
 }
@@ -438,6 +471,7 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 func wantAsFresh(t *testing.T, when string, f *Facts, sides []*reported, now verdict.Stamp) {
 	t.Helper()
 	fresh := timed(t, &now, &deaf{dropped: map[string]int{}})
+	fresh.Kubernetes, fresh.Followed = f.Kubernetes, f.Followed
 	for _, s := range sides {
 		p, n := connectNode(t, fresh, s.name)
 		snapshotOf(t, fresh, p, n, s.all())

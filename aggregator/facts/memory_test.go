@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -231,6 +234,50 @@ func TestMessagesThatAreKeptAreCharged(t *testing.T) {
 	s.Release(b.n, 1000)
 	if b.n.account.used != b.n.used {
 		t.Errorf("got %d bytes held", b.n.account.used-b.n.used)
+	}
+}
+
+// Each text of a record is charged with its length.
+func TestTextsAreCharged(t *testing.T) {
+	text := strings.Repeat("x", 100)
+	check := func(m proto.Message, cost func() int, except ...protoreflect.Name) {
+		t.Helper()
+		empty := cost()
+		fields := m.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			field := fields.Get(i)
+			if field.Kind() != protoreflect.StringKind || field.IsList() || field.IsMap() || slices.Contains(except, field.Name()) {
+				continue
+			}
+			m.ProtoReflect().Set(field, protoreflect.ValueOfString(text))
+			if got := cost() - empty; got != textCost(text) || got < len(text) || got > 2*len(text) {
+				t.Errorf("%s: got %d bytes for %d", field.FullName(), got, len(text))
+			}
+			m.ProtoReflect().Clear(field)
+		}
+	}
+	ns, who := &pb.NamespaceRecord{}, &pb.Workload{}
+	ns.Workload = who
+	check(ns, func() int { return namespaceCostOf(ns) })
+	check(who, func() int { return namespaceCostOf(ns) }, "phase") // agents do not tell it
+	i := &pb.InterfaceRecord{}
+	check(i, func() int { return interfaceCostOf(i) })
+	p := &pb.PoolRecord{}
+	check(p, func() int { return poolCostOf(p) })
+
+	ns.Intended, who.Sources = make([]*pb.Intended, 3), map[string]string{text: "cri"}
+	if got := namespaceCostOf(ns); got != namespaceCost+3*intendedCost+textCost(text, "cri") {
+		t.Errorf("namespace: got %d bytes", got)
+	}
+	p.Ranges, p.Gateways = make([]*pb.AddressRange, 2), make([][]byte, 1)
+	if got := poolCostOf(p); got != poolCost+3*rangeCost {
+		t.Errorf("pool: got %d bytes", got)
+	}
+	if got := allocationCostOf(&verdict.Allocation{ContainerID: text, Interface: text, Pod: text, Namespace: text, Location: text}); got != allocationCost+5*textCost(text) {
+		t.Errorf("allocation: got %d bytes", got)
+	}
+	if textCost("") != 0 || interfaceCostOf(i) != interfaceCost {
+		t.Error("got a cost of no text")
 	}
 }
 
