@@ -1,0 +1,109 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"net/netip"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/ipwitness/ipwitness/aggregator/casefile"
+	"github.com/ipwitness/ipwitness/aggregator/convert"
+	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Explain says why an address is, or is not, in conflict.
+func (s *Service) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainResponse, error) {
+	addr, err := parseAddress(q.GetAddress())
+	if err != nil {
+		return nil, err
+	}
+	out, file, err := s.explain(addr, q.GetCase())
+	if err != nil {
+		return nil, status.Error(codes.ResourceExhausted, err.Error())
+	}
+	if file != nil {
+		out.Case = &structpb.Struct{}
+		if err := out.Case.UnmarshalJSON(file); err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+	}
+	return out, nil
+}
+
+// explain says why an address is, or is not, in conflict. If it is asked to, it also returns
+// the case as a file.
+func (s *Service) explain(addr netip.Addr, asFile bool) (out *pb.ExplainResponse, file []byte, err error) {
+	s.Facts.RLock()
+	defer s.Facts.RUnlock()
+	a := index.AddressOf(addr)
+	c := s.Facts.Builder().Explained(a)
+	coverage := s.Coverage.Now()
+	c.Incomplete = coverage.GetIncomplete()
+	conflicts := s.Shards.Conflicts.Of(a)
+	for i := range conflicts {
+		c.Conflicts = append(c.Conflicts, conflicts[i].Memory())
+	}
+	c.Past, c.Before = s.Shards.Conflicts.Remembered(a)
+	if asFile {
+		if file, err = casefile.Encode(&casefile.File{Version: s.Version, Policy: s.Facts.Policy, Case: c}); err != nil {
+			return nil, nil, err
+		}
+	}
+	out = convert.Explanation(s.Facts.Policy, s.Facts.Policy.Explain(c), s.Convert.Owner)
+	for _, one := range latestFirst(conflicts) {
+		out.Conflicts = append(out.Conflicts, s.Convert.Conflict(&one))
+	}
+	out.Coverage = coverage
+	return out, file, nil
+}
+
+// Judge judges a case from a file and explains the judgement as Explain does. It leaves out what
+// only an aggregator knows: acknowledgements, what Kubernetes says besides the case, and all but
+// the course of conflicts that were over before.
+func Judge(f *casefile.File) *pb.ExplainResponse {
+	owner := func(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
+		return convert.Owner(f.Policy, a, o, all)
+	}
+	out := convert.Explanation(f.Policy, f.Policy.Explain(f.Case), owner)
+	judged := f.Policy.Judge(f.Case)
+	for _, c := range latestFirst(judged.Conflicts) {
+		told := explain.Conflict(f.Policy, &c)
+		out.Conflicts = append(out.Conflicts, convert.Conflict(&c, &told, convert.Owners(c.Address, c.Owners, owner)))
+	}
+	for _, m := range f.Case.Conflicts {
+		if slices.ContainsFunc(judged.Conflicts, func(c verdict.Conflict) bool { return c.ID == m.ID }) {
+			continue
+		}
+		for _, over := range judged.Ended {
+			if over.ID == m.ID {
+				m.Phase, m.ResolvedAt = verdict.Resolved, over.At
+			}
+		}
+		c := convert.Course(f.Case.Address, &m.Identity, &m.Course)
+		c.Summary = explain.Remembered(f.Case.Address, &m)
+		out.Conflicts = append(out.Conflicts, c)
+	}
+	out.Coverage = &pb.Coverage{Incomplete: f.Case.Incomplete}
+	return out
+}
+
+// latestFirst returns the active conflicts, then the others by when they were resolved.
+func latestFirst(conflicts []verdict.Conflict) []verdict.Conflict {
+	latest := func(c *verdict.Conflict) verdict.Stamp {
+		if c.Active() {
+			return math.MaxInt64
+		}
+		return c.ResolvedAt
+	}
+	return slices.SortedFunc(slices.Values(conflicts), func(a, b verdict.Conflict) int {
+		return cmp.Or(cmp.Compare(latest(&b), latest(&a)), cmp.Compare(a.ID, b.ID))
+	})
+}
