@@ -31,9 +31,7 @@ func (l *lab) acknowledge(id string, d time.Duration) *pb.Conflict {
 
 // remembered is how many acknowledgements are kept.
 func (l *lab) remembered() int {
-	l.store.acknowledgements.mu.Lock()
-	defer l.store.acknowledgements.mu.Unlock()
-	return len(l.store.acknowledgements.byID)
+	return l.core.acknowledgements.Len()
 }
 
 // wantAcknowledged checks what is said of the only conflict, wherever it is said.
@@ -249,7 +247,7 @@ func TestAnAcknowledgementCoversOnlyTheOwnersThatWereThere(t *testing.T) {
 		if c := w.next(updated); len(c.GetOwners()) != 4 || c.GetAcknowledgement() == nil {
 			t.Errorf("got %v, want it acknowledged with an owner more that has just come", c)
 		}
-		time.Sleep(l.store.policy.Settle)
+		time.Sleep(l.core.facts.Policy.Settle)
 		if c := w.next(updated); len(c.GetOwners()) != 4 || c.GetAcknowledgement() != nil {
 			t.Errorf("got %v, want no acknowledgement after the settle time", c)
 		}
@@ -295,9 +293,9 @@ func TestAcknowledgementsThatAreRefused(t *testing.T) {
 			t.Errorf("got %d acknowledgements in memory, want none", got)
 		}
 		out, err := l.client.AcknowledgeConflict(l.ctx, &pb.AcknowledgeConflictRequest{
-			Id: id, Reason: " " + strings.Repeat("x", maxReason) + "\n", ExpiresAt: in(365 * 24 * time.Hour),
+			Id: id, Reason: " " + strings.Repeat("x", 1024) + "\n", ExpiresAt: in(365 * 24 * time.Hour),
 		})
-		if got := out.GetConflict().GetAcknowledgement().GetReason(); err != nil || len(got) != maxReason {
+		if got := out.GetConflict().GetAcknowledgement().GetReason(); err != nil || len(got) != 1024 {
 			t.Errorf("got %q, %v, want the longest reason taken, without the spaces around it", got, err)
 		}
 	})

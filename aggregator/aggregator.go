@@ -1,15 +1,13 @@
-// Package aggregator joins what all agents witness into one truth. It receives their reports,
-// serves the API over gRPC and HTTP, and exports metrics. It wires the rooms that do the work:
-// facts holds the tables, topology says which links of different nodes are one, shard has every
-// address judged that changes, verdict and audit decide, explain makes the words, and bus passes
-// the changes on to subscribers. Nothing here touches a kernel; agents are met in proto/ only.
+// Package aggregator joins what all agents witness into one truth. It wires the rooms that do the work,
+// and nothing else. Agents are met in proto/ only, and nothing here touches a kernel.
 //
 // The way of a change:
 //
-//	session (one Report stream) -> facts -> shard -> verdict.Judge -> bus -> watch
+//	report (one Report stream) -> facts -> shard -> verdict.Judge -> events -> api, notify
 //
 // The goroutine that received a message changes the facts. The goroutine that owns the partition
-// of a changed address judges it and publishes the outcome.
+// of a changed address judges it and publishes the outcome. Package findings finds what is wrong and no
+// conflict, convert makes messages of the API, explain the words in them.
 package aggregator
 
 import (
@@ -18,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"time"
@@ -30,6 +29,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -90,12 +90,10 @@ type Config struct {
 
 // Aggregator joins what all agents witness. Use New.
 type Aggregator struct {
-	store   *store
+	core    *core
 	guard   *access.Guard
-	version string
 	health  *health.Server
 	started chan struct{}
-	stopped chan struct{}
 }
 
 // New makes an aggregator, which does nothing before Run but that it has taken its
@@ -131,7 +129,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		if !s.Prefix.IsValid() || s.Reason == "" {
 			return nil, errors.New("use shared: it needs a prefix and a reason, as in 192.0.2.0/24=anycast")
 		}
-		policy.Shared = append(policy.Shared, verdict.Shared{Prefix: unmap(s.Prefix).Masked(), Reason: s.Reason})
+		policy.Shared = append(policy.Shared, verdict.Shared{Prefix: api.Unmap(s.Prefix).Masked(), Reason: s.Reason})
 	}
 
 	for _, n := range cfg.Networks {
@@ -140,7 +138,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		}
 		declared := verdict.Network{Name: n.Name}
 		for _, p := range n.Prefixes {
-			declared.Prefixes = append(declared.Prefixes, unmap(p).Masked())
+			declared.Prefixes = append(declared.Prefixes, api.Unmap(p).Masked())
 		}
 		policy.Networks = append(policy.Networks, declared)
 	}
@@ -157,34 +155,20 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	if err != nil {
 		return nil, err
 	}
-	dir, err := openDataDir(cfg.DataDir)
+	c, err := newCore(coreConfig{policy, log, reg, cluster, cfg.Memory, cfg.Alone, cfg.DataDir, cfg.Version})
 	if err != nil {
 		return nil, err
 	}
-	recalled := dir.load()
-	for _, problem := range dir.problems() {
-		log.Error("the data directory cannot be used as it is: starting nevertheless", "problem", problem)
-	}
-	m := newMetrics()
-	s, err := newStore(storeConfig{policy, log, m, reg, cluster, cfg.Memory, cfg.Alone, newArchive(dir, recalled)})
-	if err != nil {
-		return nil, errors.Join(err, dir.close())
-	}
-	a := &Aggregator{
-		store: s, guard: guard, version: cfg.Version, health: health.NewServer(), started: make(chan struct{}), stopped: s.work.ended,
-	}
+	a := &Aggregator{core: c, guard: guard, health: health.NewServer(), started: make(chan struct{})}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
-	cluster.Notify(a.store.kubernetesChanged)
-	if err := reg.Register(m); err != nil {
-		return nil, errors.Join(fmt.Errorf("register metrics: %w", err), dir.close())
-	}
+	cluster.Notify(c.kubernetesChanged)
 	return a, nil
 }
 
 // Guarded are the options of a gRPC server that anybody can reach: its calls pass who
 // may do what. A server in process has none.
 func (a *Aggregator) Guarded() []grpc.ServerOption {
-	return a.guard.Outside(a.store.reports.Codec())
+	return a.guard.Outside(a.core.reports.Codec())
 }
 
 // HungUp counts a connection that was closed because its client exceeded a limit on it.
@@ -196,8 +180,8 @@ func (a *Aggregator) Open() bool { return a.guard.Open() }
 // Register enters the services of an aggregator, with health and reflection. The server need not
 // be one of gRPC: a test can call the services that it is given.
 func (a *Aggregator) Register(s reflection.GRPCServer) {
-	pb.RegisterReportServiceServer(s, a.store.reports)
-	pb.RegisterWitnessServiceServer(s, witness{Aggregator: a})
+	pb.RegisterReportServiceServer(s, a.core.reports)
+	pb.RegisterWitnessServiceServer(s, a.core.witness)
 	healthpb.RegisterHealthServer(s, a.health)
 	reflection.Register(s)
 }
@@ -208,20 +192,17 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	close(a.started)
 	a.healthy(healthpb.HealthCheckResponse_SERVING)
 	var group errgroup.Group
-	group.Go(func() error { a.store.run(ctx); return nil })
-	group.Go(func() error { a.store.account(ctx); return nil })
-	group.Go(func() error { a.store.accountFindings(ctx); return nil })
-	if a.store.kube != nil {
-		group.Go(func() error { return a.store.kube.Run(ctx) })
-		group.Go(func() error { a.store.announce(ctx); return nil })
-		group.Go(func() error { a.store.announceFindings(ctx); return nil })
+	for _, run := range []func(context.Context){
+		a.core.run, a.core.notifier.Run, a.core.acknowledgements.Run, a.core.reports.Run, a.core.tidier.run,
+	} {
+		group.Go(func() error { run(ctx); return nil })
 	}
-	group.Go(func() error { a.store.keep(ctx); return nil })
-	group.Go(func() error { a.store.tidy(ctx); return nil })
-	group.Go(func() error { a.store.reports.Run(ctx); return nil })
+	if a.core.kubernetes != nil {
+		group.Go(func() error { return a.core.kubernetes.Run(ctx) })
+	}
 	err := group.Wait()
 	a.health.Shutdown()
-	close(a.stopped)
+	close(a.core.ended)
 	return err
 }
 
@@ -235,7 +216,7 @@ func (a *Aggregator) healthy(status healthpb.HealthCheckResponse_ServingStatus) 
 // ready tells whether the aggregator runs.
 func (a *Aggregator) ready() bool {
 	select {
-	case <-a.stopped:
+	case <-a.core.ended:
 		return false
 	default:
 	}
@@ -245,4 +226,10 @@ func (a *Aggregator) ready() bool {
 	default:
 		return false
 	}
+}
+
+// Handlers returns the HTTP handlers. rest serves the whole API. probes serves only health,
+// readiness and the metrics of gatherer, for a separate listener.
+func (a *Aggregator) Handlers(gatherer prometheus.Gatherer) (rest, probes http.Handler, err error) {
+	return api.Handlers(a.core.witness, gatherer, a.guard, a.ready)
 }

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -144,38 +143,18 @@ func BenchmarkListFindings(b *testing.B) {
 		}
 		l.dial().send(snapshot(hello("n"+strconv.Itoa(i), 1), poolOf(hostLocal("10.240.0.0/12", pb.Pool_KNOWN)), given(all...))).sync()
 	}
-	for l.store.findings.inOrder.Len() < 100_000 {
+	for l.core.findings.InOrder().Len() < 100_000 {
 		time.Sleep(10 * time.Millisecond)
 	}
-	for name, of := range map[string]findingFilter{"page": {}, "node": {filter: filter{node: "n9"}}} {
+	for name, of := range map[string]*pb.ListFindingsRequest{"page": {PageSize: 100}, "node": {PageSize: 100, Node: "n9"}} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				fill(newPage[*pb.Finding](100), l.store.walkFindings(&of, findingPlace{}))
+				if _, err := l.core.witness.ListFindings(b.Context(), of); err != nil {
+					b.Fatal(err)
+				}
 			}
 		})
 	}
-}
-
-func TestAnAddressThatCameLateIsLackedNoMore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, Config{})
-		a := l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.9"))).sync()
-		n := l.theNode("n1")
-		l.store.facts.RLock() // what the Kubernetes API says, in its place
-		b := l.store.facts.Builder()
-		lacks := []verdict.Finding{{
-			ID: "x", Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Address: netip.MustParseAddr("10.244.0.2"), Source: "kubernetes",
-			Owners: l.store.ownersOf(b, index.AddressOf(netip.MustParseAddr("10.244.0.9"))),
-		}}
-		b.Keep()
-		l.store.intended.swap(intent{n, n.NamespaceOf(2).ID}, lacks)
-		l.store.tellFinding(&lacks[0])
-		l.store.facts.RUnlock()
-		l.wantFindings("it lacks one", "intended-not-observed 10.244.0.2")
-		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(2, "10.244.0.2")}}).sync()
-		time.Sleep(time.Second)
-		l.wantFindings("it has it now")
-	})
 }
 
 func TestFindingsOfAPoolEndWithItsNodeWhateverItIsCalled(t *testing.T) {
@@ -235,39 +214,17 @@ func TestTheSamePoolsHaveSeries(t *testing.T) {
 	})
 }
 
-// Ranges are compared while pods come and go on each of 5,000 nodes.
-func BenchmarkCompareRanges(b *testing.B) {
-	l := newLab(b, Config{})
-	for i := range 5000 {
-		var parts []*pb.ReportRequest
-		third, second := i%256, 64+i/256
-		for k := range 20 {
-			parts = append(parts, kindPod(uint32(k+2), "a"+strconv.Itoa(k), netip.AddrFrom4([4]byte{10, byte(second), byte(third), byte(k + 2)}).String()))
-		}
-		cidr := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(second), byte(third), 0}), 24).String()
-		l.dial().send(snapshot(hello("n"+strconv.Itoa(i), 1), append(parts, poolOf(hostLocal(cidr, pb.Pool_KNOWN)))...)).sync()
-	}
-	s := l.store
-	for b.Loop() {
-		for _, n := range s.nodesInOrder() {
-			s.overlapped(n)
-		}
-		s.overlaps.at = 1
-		s.compareRanges()
-	}
-}
-
 func TestANodeIsCoveredByWhateverNameItGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1))).sync()
 		check := func(why string, want map[string]bool) {
 			t.Helper()
-			l.store.facts.RLock()
-			defer l.store.facts.RUnlock()
-			reporting := l.store.facts.Reporting()
+			l.core.facts.RLock()
+			defer l.core.facts.RUnlock()
+			reporting := l.core.facts.Reporting()
 			for name, covered := range want {
-				if l.store.facts.Covered(name) != covered || reporting(name) != covered {
+				if l.core.facts.Covered(name) != covered || reporting(name) != covered {
 					t.Errorf("%s: got %s covered %v, want %v", why, name, !covered, covered)
 				}
 			}

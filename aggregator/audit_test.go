@@ -392,7 +392,7 @@ func TestAnAddressThatTheWireShowsIsThere(t *testing.T) {
 
 // ofCluster are changes of an IPAM of the whole cluster.
 func (l *lab) ofCluster(changes ...kube.IPAMChange) {
-	l.store.kubernetesChanged(kube.Changes{IPAM: changes})
+	l.core.kubernetesChanged(kube.Changes{IPAM: changes})
 }
 
 func TestBookedUnderTheWrongNodeThenFreedThenGivenAgain(t *testing.T) {

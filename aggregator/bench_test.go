@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -20,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/kube"
@@ -28,14 +31,14 @@ import (
 
 // filledStore has as many owners as asked, 110 on a node, as pods on ptp veths.
 // The last node is the one that a benchmark changes.
-func filledStore(tb testing.TB, owners int) (*store, *source) {
+func filledStore(tb testing.TB, owners int) (*core, *source) {
 	tb.Helper()
-	s := newTestStore(tb)
+	s := newTestCore(tb)
 	return s, fillStore(tb, s, owners)
 }
 
 // fillStore fills a store as filledStore does and returns the session of its last node.
-func fillStore(tb testing.TB, s *store, owners int) (r *source) {
+func fillStore(tb testing.TB, s *core, owners int) (r *source) {
 	tb.Helper()
 	for n := 0; n*perNode < owners; n++ {
 		parts := make([]*pb.ReportRequest, 0, perNode)
@@ -188,13 +191,13 @@ func realSnapshot(tb testing.TB, node int, wire bool) []byte {
 }
 
 // report takes the snapshot of a node as if it were received.
-func (s *store) report(tb testing.TB, raw []byte) {
+func (c *core) report(tb testing.TB, raw []byte) {
 	tb.Helper()
 	m := new(pb.ReportRequest)
 	if err := proto.Unmarshal(raw, m); err != nil {
 		tb.Fatal(err)
 	}
-	if err := s.source().send(m); err != nil {
+	if err := c.source().send(m); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -213,7 +216,7 @@ func BenchmarkMemory(b *testing.B) {
 				var before, after runtime.MemStats
 				runtime.GC()
 				runtime.ReadMemStats(&before)
-				s := newTestStore(b)
+				s := newTestCore(b)
 				for _, name := range []string{"first", "again"} {
 					start := time.Now()
 					for _, raw := range snapshots {
@@ -255,7 +258,7 @@ func BenchmarkBudget(b *testing.B) {
 	for b.Loop() {
 		debug.FreeOSMemory()
 		before, most := held(), 0.0
-		s := newTestStore(b)
+		s := newTestCore(b)
 		for _, name := range []string{"first", "again"} {
 			var took, cpu time.Duration
 			for n := range nodes {
@@ -277,7 +280,7 @@ func BenchmarkBudget(b *testing.B) {
 // ranges of pods, that its state changed, and that one node is new.
 func BenchmarkKubernetes(b *testing.B) {
 	const nodes = 1000
-	s := newTestStore(b)
+	s := newTestCore(b)
 	networks := make([]netip.Prefix, nodes)
 	for n := range nodes {
 		s.report(b, realSnapshot(b, n, true))
@@ -301,22 +304,22 @@ const many = 1_100_000
 // of REST reads it, with filters that match few owners, too.
 func BenchmarkPage(b *testing.B) {
 	l := newLab(b, Config{})
-	fillStore(b, l.store, many)
+	fillStore(b, l.core, many)
 	base := l.serve() + "/v1/owners?page_size=500"
 	runtime.GC()
 	after := func(i int) string {
 		var a [4]byte
 		binary.BigEndian.PutUint32(a[:], 10<<24|uint32(i*7919%(many-500)))
-		return place{addr: netip.AddrFrom4(a)}.token()
+		return base64.RawURLEncoding.EncodeToString([]byte(netip.AddrFrom4(a).String() + " "))
 	}
 	b.Run("made", func(b *testing.B) {
 		b.ReportAllocs()
 		idle := worked()
 		defer func() { b.ReportMetric((worked()-idle).Seconds()*1000/float64(b.N), "cpu-ms/page") }()
 		for i := 0; b.Loop(); i++ {
-			from, _ := parsePlace(after(i))
-			if page := newPage[*pb.Owner](500); fill(page, l.store.walkOwners(&filter{}, from)) == "" || len(page.items) != 500 {
-				b.Fatalf("got %d owners", len(page.items))
+			page := l.core.page(b, &pb.ListOwnersRequest{PageSize: 500, PageToken: after(i)})
+			if len(page.GetOwners()) != 500 || page.GetNextPageToken() == "" {
+				b.Fatalf("got %d owners", len(page.GetOwners()))
 			}
 		}
 	})
@@ -348,7 +351,7 @@ func BenchmarkPage(b *testing.B) {
 // all are, and how much the heap grows until then.
 func BenchmarkWatch(b *testing.B) {
 	l := newLab(b, Config{})
-	fillStore(b, l.store, many)
+	fillStore(b, l.core, many)
 	url := l.serve() + "/v1/owners:watch"
 	live := func() float64 {
 		var m runtime.MemStats
@@ -374,18 +377,16 @@ func BenchmarkWatch(b *testing.B) {
 	}
 	b.Run("made", func(b *testing.B) {
 		for b.Loop() {
-			walk := l.store.walkOwners(&filter{}, place{})
-			var rest []item[*pb.Owner]
-			report(b, func() (last bool) {
-				for len(rest) == 0 && !last {
-					part := walk.step(watchStep)
-					rest, last = part.items, part.done
-				}
-				if !last {
-					rest = rest[1:]
-				}
-				return last
-			})
+			ctx, cancel := context.WithCancel(b.Context())
+			messages := make(chan *pb.WatchOwnersResponse, 64)
+			stream := &streamOf[pb.WatchOwnersResponse]{ctx: ctx, send: func(m *pb.WatchOwnersResponse) error { messages <- m; return nil }}
+			done := make(chan error, 1)
+			go func() { done <- l.core.witness.WatchOwners(&pb.WatchOwnersRequest{}, stream) }()
+			report(b, func() (last bool) { return (<-messages).GetType() == pb.Watch_BOOKMARK })
+			cancel()
+			if err := <-done; status.Code(err) != codes.Canceled {
+				b.Fatal(err)
+			}
 		}
 	})
 	b.Run("gRPC", func(b *testing.B) {

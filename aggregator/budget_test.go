@@ -52,14 +52,14 @@ func (l *lab) node(name string) *pb.Node {
 }
 
 func (l *lab) used() int64 {
-	return l.store.used()
+	return l.core.used()
 }
 
 // used is what is charged.
-func (s *store) used() int64 {
-	s.facts.RLock()
-	defer s.facts.RUnlock()
-	used, _ := s.facts.Budget()
+func (c *core) used() int64 {
+	c.facts.RLock()
+	defer c.facts.RUnlock()
+	used, _ := c.facts.Budget()
 	return used
 }
 
@@ -417,7 +417,7 @@ func TestRecordsCostWhatIsCharged(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Test(t, func(t *testing.T) {
-				s := newTestStore(t)
+				s := newTestCore(t)
 				r := s.begin(t, hello("n1", 1))
 				synctest.Wait()
 				before, charged := liveHeap(), s.used()

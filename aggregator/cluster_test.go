@@ -33,9 +33,9 @@ func TestANodeWithTwoUplinksOnOneLANTimesOut(t *testing.T) {
 		second.Index, second.Link = 3, "eth1"
 		agents[0].send(claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)), second)).sync()
 		known := func() (macs, domains int) {
-			l.store.facts.RLock()
-			defer l.store.facts.RUnlock()
-			macs, links := l.store.facts.Abroad()
+			l.core.facts.RLock()
+			defer l.core.facts.RUnlock()
+			macs, links := l.core.facts.Abroad()
 			return macs, links.Domains(topology.BySight)
 		}
 		if macs, domains := known(); macs < 3 || domains != 1 {
@@ -196,7 +196,7 @@ func TestAnAddressOfAVLANThatLeaksMakesNoLinksOne(t *testing.T) {
 func BenchmarkLAN(b *testing.B) {
 	for _, n := range []int{500, 1000, 2000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			s := newTestStore(b)
+			s := newTestCore(b)
 			var last *source
 			began := time.Now()
 			for i := range n {

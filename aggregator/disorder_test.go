@@ -52,7 +52,7 @@ func (d *disorder) send(m *pb.ReportRequest) {
 // deliver has a message taken, and gives a snapshot if that is asked for.
 func (d *disorder) deliver(m *pb.ReportRequest) {
 	d.Helper()
-	if err := d.Accept(proto.CloneOf(m), d.store.clock()); err != nil {
+	if err := d.Accept(proto.CloneOf(m), d.core.facts.Clock()); err != nil {
 		d.Fatal(err)
 	}
 	for answer := d.Take(); answer != nil; answer = d.Take() {
@@ -74,7 +74,7 @@ func (d *disorder) snapshot(h *pb.Hello) {
 func TestDisorderLeadsWhereASnapshotLeads(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 5))
-		s := newTestStore(t)
+		s := newTestCore(t)
 		d := &disorder{TB: t, source: s.source(), rand: r, model: newModel()}
 		d.snapshot(hello("n1", 1))
 		for range 150 {
@@ -93,9 +93,9 @@ func TestDisorderLeadsWhereASnapshotLeads(t *testing.T) {
 			}
 		}
 
-		fresh := newTestStore(t)
+		fresh := newTestCore(t)
 		fresh.begin(t, hello("n1", 1)).must(t, d.model.last())
-		if got, want := s.summary(), fresh.summary(); !reflect.DeepEqual(got, want) {
+		if got, want := s.summary(t), fresh.summary(t); !reflect.DeepEqual(got, want) {
 			t.Fatalf("seed %d: got\n%v\nwant\n%v", seed, got, want)
 		}
 	}

@@ -653,8 +653,8 @@ func TestLagAndSkewAreMeasured(t *testing.T) {
 
 // joined reports whether links are one, or a frame may show that.
 func (l *lab) joined() bool {
-	l.store.facts.RLock()
-	defer l.store.facts.RUnlock()
-	_, links := l.store.facts.Abroad()
+	l.core.facts.RLock()
+	defer l.core.facts.RUnlock()
+	_, links := l.core.facts.Abroad()
 	return !links.Empty()
 }

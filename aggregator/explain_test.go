@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/casefile"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -30,10 +31,10 @@ func TestACaseIsExplainedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.Version != "v1.2.3" || f.Pseudonymous || !reflect.DeepEqual(f.Policy.Settle, l.store.policy.Settle) {
+	if f.Version != "v1.2.3" || f.Pseudonymous || !reflect.DeepEqual(f.Policy.Settle, l.core.facts.Policy.Settle) {
 		t.Errorf("got version %q, pseudonymous %t, policy %+v, want those of the aggregator", f.Version, f.Pseudonymous, f.Policy)
 	}
-	got := Judge(f)
+	got := api.Judge(f)
 	if got.GetCoverage().GetIncomplete() != want.GetCoverage().GetIncomplete() {
 		t.Errorf("got coverage %v, want %v", got.GetCoverage(), want.GetCoverage())
 	}
@@ -86,7 +87,7 @@ func TestACaseTellsWhoWasInAConflictThatIsOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := Judge(f)
+	got := api.Judge(f)
 	if len(got.GetConflicts()) != 1 || len(got.GetConflicts()[0].GetOwners()) != 2 {
 		t.Fatalf("got %v, want a conflict of two owners", got.GetConflicts())
 	}

@@ -204,9 +204,9 @@ func TestFindingsArePagedInOrder(t *testing.T) {
 func TestFindingsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		s := newIdleStore(t, slog.New(slog.NewTextHandler(&out, nil)))
+		s := newIdleCore(t, slog.New(slog.NewTextHandler(&out, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
-		go s.accountFindings(ctx)
+		go s.notifier.Run(ctx)
 		synctest.Wait()
 		name := func(machines ...string) {
 			f := verdict.Finding{ID: "abc", Kind: verdict.FindingDuplicateNodeName, Namesakes: &verdict.Namesakes{Name: "n1"}}
@@ -215,13 +215,13 @@ func TestFindingsAreLogged(t *testing.T) {
 			}
 			s.facts.RLock()
 			defer s.facts.RUnlock()
-			s.tellFinding(&f)
+			s.findings.Tell(&f)
 		}
 		name("n1", "n1@b")
 		name("n1", "n1@b", "n1@c")
 		s.facts.RLock()
-		s.endFinding("abc", false)
-		s.endFinding("abc", false)
+		s.findings.End("abc", false)
+		s.findings.End("abc", false)
 		s.facts.RUnlock()
 		synctest.Wait()
 		cancel()

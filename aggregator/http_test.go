@@ -261,7 +261,7 @@ func TestListsArePagedInOrder(t *testing.T) {
 
 // A page is full although owners leave while it is made.
 func TestAPageEndsOnlyWhereTheListEnds(t *testing.T) {
-	s := newTestStore(t)
+	s := newTestCore(t)
 	r := s.filled(t, hello("n1", 1), podVeth(2, "a", "10.9.0.1"), podVeth(3, "b", "10.0.0.1"))
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -287,14 +287,12 @@ func TestAPageEndsOnlyWhereTheListEnds(t *testing.T) {
 	defer func() { close(stop); <-done }()
 	for began := time.Now(); time.Since(began) < 500*time.Millisecond; {
 		seen := false
-		for from := (place{}); !seen; {
-			page := newPage[*pb.Owner](1)
-			next := fill(page, s.walkOwners(&filter{}, from))
-			seen = len(page.items) > 0 && page.items[0].GetAddress() == "10.9.0.1"
-			if next == "" {
+		for q := (&pb.ListOwnersRequest{PageSize: 1}); !seen; {
+			page := s.page(t, q)
+			seen = len(page.GetOwners()) > 0 && page.GetOwners()[0].GetAddress() == "10.9.0.1"
+			if q.PageToken = page.GetNextPageToken(); q.PageToken == "" {
 				break
 			}
-			from, _ = parsePlace(next)
 		}
 		if !seen {
 			t.Fatal("got a list without 10.9.0.1, which never left")

@@ -1,16 +1,13 @@
 package aggregator
 
 import (
-	"context"
 	"iter"
 	"slices"
 
-	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // manyPods are so many at once as only a listing gives, which leaves behind much
@@ -18,58 +15,58 @@ import (
 const manyPods = 1000
 
 // kubernetesChanged brings what the Kubernetes API says to those that it is about.
-func (s *store) kubernetesChanged(c kube.Changes) {
-	if c.State || len(c.Nodes) > 0 {
-		s.coverageChanged()
+func (c *core) kubernetesChanged(what kube.Changes) {
+	if what.State || len(what.Nodes) > 0 {
+		c.coverage.Changed()
 	}
-	if len(c.Pods) > 0 {
-		keys := make([]string, 0, 2*len(c.Pods))
-		for _, p := range c.Pods {
+	if len(what.Pods) > 0 {
+		keys := make([]string, 0, 2*len(what.Pods))
+		for _, p := range what.Pods {
 			keys = append(keys, p.UID, p.Namespace+"/"+p.Name)
 		}
-		s.judgedBy(s.facts.PodsChanged(keys))
+		c.judge(c.facts.PodsChanged(keys))
 	}
-	if c.State || len(c.Nodes) > 0 {
-		slices.Sort(c.Nodes)
-		s.judgedBy(s.facts.PodsOnChanged(func(node string) bool {
-			_, moved := slices.BinarySearch(c.Nodes, node)
-			return c.State || moved
+	if what.State || len(what.Nodes) > 0 {
+		slices.Sort(what.Nodes)
+		c.judge(c.facts.PodsOnChanged(func(node string) bool {
+			_, moved := slices.BinarySearch(what.Nodes, node)
+			return what.State || moved
 		}))
 	}
-	if len(c.Networks) > 0 {
+	if len(what.Networks) > 0 {
 		var ranges []verdict.Range
-		for _, p := range c.Networks {
+		for _, p := range what.Networks {
 			ranges = append(ranges, verdict.RangeOf(p))
 		}
-		s.judgeInside(ranges)
+		c.judgeInside(ranges)
 	}
-	if len(c.Pods) >= manyPods {
-		s.untidy()
+	if len(what.Pods) >= manyPods {
+		c.tidier.later()
 	}
-	if len(c.IPAM) > 0 {
-		b, reach := s.facts.IPAMChanged(c.IPAM)
-		s.judgedBy(b)
-		s.judgeInside(reach)
+	if len(what.IPAM) > 0 {
+		b, reach := c.facts.IPAMChanged(what.IPAM)
+		c.judge(b)
+		c.judgeInside(reach)
 	}
-	if len(c.Networks) > 0 || len(c.Nodes) > 0 {
-		s.overlapped(nil)
+	if len(what.Networks) > 0 || len(what.Nodes) > 0 {
+		c.findings.Overlaps.Changed(nil)
 	}
-	if len(c.Related) > 0 {
-		s.retell(c.Related)
+	if len(what.Related) > 0 {
+		c.retell(what.Related)
 	}
 }
 
 // judgeInside has the owners of the addresses of ranges judged again.
-func (s *store) judgeInside(ranges []verdict.Range) {
+func (c *core) judgeInside(ranges []verdict.Range) {
 	for _, r := range merged(ranges) {
 		var some []index.Address
-		for p := range s.within(r) {
+		for p := range c.within(r) {
 			if some = append(some, p.Address()); len(some) == judgedTogether {
-				s.judgedBy(s.facts.Touch(some))
+				c.judge(c.facts.Touch(some))
 				some = some[:0]
 			}
 		}
-		s.judgedBy(s.facts.Touch(some))
+		c.judge(c.facts.Touch(some))
 	}
 }
 
@@ -77,58 +74,42 @@ func (s *store) judgeInside(ranges []verdict.Range) {
 const judgedTogether = 4096
 
 // within yields the places of a range in order, as they were when it was called.
-func (s *store) within(r verdict.Range) iter.Seq[shard.Place] {
+func (c *core) within(r verdict.Range) iter.Seq[shard.Place] {
 	last := index.AddressOf(r.Last)
-	return until(s.shards.Places().From(shard.From(index.AddressOf(r.First))), func(p shard.Place) bool { return last.Less(p.Address()) })
+	return index.Until(c.shards.Places().From(shard.From(index.AddressOf(r.First))), func(p shard.Place) bool { return last.Less(p.Address()) })
 }
 
 // retell makes the conflicts known again that have an owner on one of the nodes.
-func (s *store) retell(nodes []string) {
+func (c *core) retell(nodes []string) {
 	told := make(map[string]bool, len(nodes))
 	for _, n := range nodes {
 		told[n] = true
 	}
 	var addrs []index.Address
-	s.facts.RLock()
-	for _, c := range s.shards.Conflicts.All() {
-		if c.Active() && slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return told[o.Node.Name] }) {
-			addrs = append(addrs, index.AddressOf(c.Address))
+	c.facts.RLock()
+	for _, one := range c.shards.Conflicts.All() {
+		if one.Active() && slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool { return told[o.Node.Name] }) {
+			addrs = append(addrs, index.AddressOf(one.Address))
 		}
 	}
-	s.facts.RUnlock()
-	s.judgedBy(s.facts.Retell(addrs))
+	c.facts.RUnlock()
+	c.judge(c.facts.Retell(addrs))
 }
 
-// announce has conflicts told as Kubernetes Events until ctx ends.
-func (s *store) announce(ctx context.Context) {
-	s.accountOf(ctx, "Kubernetes Events", s.told.conflicts, func(e *event) {
-		if e.conflict != nil {
-			s.kube.Announce(e.conflict)
+// merged returns the addresses of ranges, which may overlap, as ranges that neither overlap nor
+// adjoin, in order. It changes the order of its argument.
+func merged(ranges []verdict.Range) (all []verdict.Range) {
+	slices.SortFunc(ranges, func(a, b verdict.Range) int { return a.First.Compare(b.First) })
+	for _, r := range ranges {
+		if n := len(all); n > 0 {
+			if end := all[n-1].Last; r.First.Compare(end) <= 0 || r.First == end.Next() {
+				if end.Less(r.Last) {
+					all[n-1].Last = r.Last
+				}
+				continue
+			}
 		}
-	})
-}
-
-// related is what the Kubernetes API has to say beside a conflict.
-func (s *store) related(c *pb.Conflict) []*pb.Related {
-	if c.GetState() == pb.Conflict_RESOLVED {
-		return nil
+		all = append(all, r)
 	}
-	return s.kube.Related(c)
-}
-
-// kubernetesOf returns what the Kubernetes API says beside a conflict; nothing about one that is
-// over.
-func (s *store) kubernetesOf(c *verdict.Conflict, related []*pb.Related) explain.Kubernetes {
-	if !c.Active() {
-		return explain.Kubernetes{}
-	}
-	says := explain.Kubernetes{
-		Live: s.kube.Status().GetState() == pb.Kubernetes_LIVE, Events: s.kube.EventsHeard(), Whole: len(related) < kube.MostRelated,
-	}
-	for _, r := range related {
-		says.Related = append(says.Related, explain.Related{
-			Kind: r.GetKind(), Namespace: r.GetNamespace(), Name: r.GetName(), Reason: r.GetReason(), Message: r.GetMessage(), Count: r.GetCount(),
-		})
-	}
-	return says
+	return all
 }

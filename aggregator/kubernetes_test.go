@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -21,14 +22,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	uid "k8s.io/apimachinery/pkg/types"
 
-	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// api is as much of an API server as lists, follows and takes Events: what a real
+// fakeAPI is as much of an API server as lists, follows and takes Events: what a real
 // one does is tested in tests/kubernetes.
-type api struct {
+type fakeAPI struct {
 	testing.TB
 	*httptest.Server
 	mu      sync.Mutex
@@ -46,21 +46,21 @@ type apiEvent struct {
 	object        any
 }
 
-func newAPI(t testing.TB) *api {
-	a := &api{TB: t, objects: map[string]map[string]any{}, changed: make(chan struct{}), over: make(chan struct{})}
+func newAPI(t testing.TB) *fakeAPI {
+	a := &fakeAPI{TB: t, objects: map[string]map[string]any{}, changed: make(chan struct{}), over: make(chan struct{})}
 	a.Server = httptest.NewServer(a)
 	t.Cleanup(a.down)
 	return a
 }
 
 // down ends the server, and all that follow it.
-func (a *api) down() {
+func (a *fakeAPI) down() {
 	a.once.Do(func() { close(a.over) })
 	a.Close()
 }
 
 // kubeconfig is a file by which the server is found.
-func (a *api) kubeconfig() string {
+func (a *fakeAPI) kubeconfig() string {
 	a.Helper()
 	file := filepath.Join(a.TempDir(), "config")
 	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}],
@@ -72,7 +72,7 @@ clusters: [{name: c, cluster: {server: %q}}], users: [{name: u, user: {}}]}`, a.
 }
 
 // set has an object; typ is ADDED, MODIFIED or DELETED.
-func (a *api) set(typ string, object metav1.Object) {
+func (a *fakeAPI) set(typ string, object metav1.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	resource := "pods"
@@ -94,7 +94,7 @@ func (a *api) set(typ string, object metav1.Object) {
 	a.changed = make(chan struct{})
 }
 
-func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	switch {
 	case r.URL.Path == "/readyz":
@@ -141,7 +141,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // take takes an Event.
-func (a *api) take(w http.ResponseWriter, r *http.Request) {
+func (a *fakeAPI) take(w http.ResponseWriter, r *http.Request) {
 	var e corev1.Event
 	if err := decodeEvent(r, &e); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -302,34 +302,6 @@ func TestPodOfARuntimeClassIsNotJudgedByTheKernel(t *testing.T) {
 	}
 }
 
-// After a node was booted, the API has the addresses of before for a while.
-func TestWhatTheAPISaysOfAPodMayBeOfBefore(t *testing.T) {
-	a := newAPI(t)
-	a.set("ADDED", apiNode("n1"))
-	a.set("ADDED", apiPod("web", "n1", "10.0.0.6"))
-	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
-	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "web", "10.0.0.5"))).sync()
-	eventually(t, func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetPhase() != "" })
-	n := l.theNode("n1")
-	s := l.store
-	s.facts.RLock()
-	defer s.facts.RUnlock()
-	ns := n.NamespaceOf(2)
-	p := s.facts.PodObject(ns)
-	const long = verdict.Stamp(audit.IntendedAfter)
-	for _, test := range []struct {
-		sandbox, pod verdict.Stamp // how much older each is
-		found        int
-	}{{0, long, 0}, {long, 0, 0}, {long, long, 1}} {
-		heard := p.Heard
-		p.Heard = heard - test.pod
-		if got := s.lacks(intent{n, ns.ID}, ns, n.SinceOf(2)-test.sandbox); len(got) != test.found {
-			t.Errorf("the sandbox is %s older, and the pod %s: got %d findings, want %d", time.Duration(test.sandbox), time.Duration(test.pod), len(got), test.found)
-		}
-		p.Heard = heard
-	}
-}
-
 // The node knows a static pod by another uid than the API does.
 func TestStaticPodThatTheAPIHearsOfLate(t *testing.T) {
 	a := newAPI(t)
@@ -425,7 +397,7 @@ func TestOrphanAndItsEvents(t *testing.T) {
 }
 
 // written names what events of a reason are about.
-func (a *api) written(reason string) (about []string) {
+func (a *fakeAPI) written(reason string) (about []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, e := range a.events {
@@ -455,7 +427,7 @@ func TestWithoutKubernetes(t *testing.T) {
 	if got := l.kubernetes().GetState(); got != pb.Kubernetes_OFF {
 		t.Errorf("got %s, want OFF", got)
 	}
-	if _, err := New(Config{Kubeconfig: "/no/such/file"}, l.store.log, nil); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
+	if _, err := New(Config{Kubeconfig: "/no/such/file"}, slog.New(slog.DiscardHandler), nil); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
 		t.Errorf("got %v, want an error that names the file", err)
 	}
 }

@@ -19,10 +19,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/report"
@@ -85,20 +85,20 @@ func newLoggingLab(t testing.TB, cfg Config, log *slog.Logger) *lab {
 	return l
 }
 
-// newIdleStore is a store that judges nothing yet.
-func newIdleStore(t testing.TB, log *slog.Logger) *store {
+// newIdleCore is a core that judges nothing yet.
+func newIdleCore(t testing.TB, log *slog.Logger) *core {
 	t.Helper()
-	s, err := newStore(storeConfig{policy: policyForTests, log: log, metrics: newMetrics(), registry: prometheus.NewRegistry()})
+	s, err := newCore(coreConfig{policy: policyForTests, log: log, registry: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// newTestStore is a store that judges, without an aggregator around it.
-func newTestStore(t testing.TB) *store {
+// newTestCore is a core that judges, without an aggregator around it.
+func newTestCore(t testing.TB) *core {
 	t.Helper()
-	s := newIdleStore(t, slog.New(slog.DiscardHandler))
+	s := newIdleCore(t, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { s.run(ctx); close(done) }()
@@ -110,24 +110,24 @@ func newTestStore(t testing.TB) *store {
 // send returns.
 type source struct {
 	*report.Session
-	store    *store
+	core     *core
 	sequence uint64
 }
 
-func (s *store) source() *source { return &source{s.reports.Session(nil), s, 0} }
+func (c *core) source() *source { return &source{c.reports.Session(nil), c, 0} }
 
 // begin has the source of a node begin a snapshot.
-func (s *store) begin(t testing.TB, h *pb.Hello) *source {
+func (c *core) begin(t testing.TB, h *pb.Hello) *source {
 	t.Helper()
-	r := s.source()
+	r := c.source()
 	r.must(t, &pb.ReportRequest{Hello: h, SnapshotBegin: true})
 	return r
 }
 
 // filled is the source of a node that has sent a snapshot.
-func (s *store) filled(t testing.TB, h *pb.Hello, parts ...*pb.ReportRequest) *source {
+func (c *core) filled(t testing.TB, h *pb.Hello, parts ...*pb.ReportRequest) *source {
 	t.Helper()
-	r := s.source()
+	r := c.source()
 	r.must(t, snapshot(h, parts...))
 	return r
 }
@@ -136,7 +136,7 @@ func (s *store) filled(t testing.TB, h *pb.Hello, parts ...*pb.ReportRequest) *s
 func (r *source) send(m *pb.ReportRequest) error {
 	r.sequence++
 	m.Sequence = r.sequence
-	return r.Accept(m, r.store.clock())
+	return r.Accept(m, r.core.facts.Clock())
 }
 
 // must is send of a message that is not to be refused.
@@ -147,29 +147,16 @@ func (r *source) must(t testing.TB, m *pb.ReportRequest) {
 	}
 }
 
-// theNode returns the tables of a node, whose boot id is that of hello.
-func (l *lab) theNode(name string) (found *facts.Node) {
-	l.Helper()
-	l.store.facts.RLock()
-	defer l.store.facts.RUnlock()
-	for n := range l.store.facts.Nodes {
-		if n.Name == name {
-			found = n
-		}
-	}
-	return found
-}
-
 // allocations returns the number of allocations that are known.
 func (l *lab) allocations() int {
-	l.store.facts.RLock()
-	defer l.store.facts.RUnlock()
-	return l.store.facts.Allocations()
+	l.core.facts.RLock()
+	defer l.core.facts.RUnlock()
+	return l.core.facts.Allocations()
 }
 
 // past returns what is remembered of the allocations of an address.
 func (l *lab) past(addr string) []verdict.Past {
-	past, _ := l.store.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr(addr)))
+	past, _ := l.core.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr(addr)))
 	return past
 }
 
@@ -435,3 +422,63 @@ func (l *lab) metric(name, label string) float64 {
 	}
 	return 0
 }
+
+const (
+	added       = pb.Watch_ADDED
+	updated     = pb.Watch_UPDATED
+	removed     = pb.Watch_REMOVED
+	nodeChanged = pb.Watch_NODE
+)
+
+// streamOf is the stream of a watch that no connection carries.
+type streamOf[M any] struct {
+	grpc.ServerStream
+	ctx  context.Context //nolint:containedctx // a stream has one
+	send func(*M) error
+}
+
+func (s *streamOf[M]) Context() context.Context { return s.ctx }
+func (s *streamOf[M]) Send(m *M) error          { return s.send(m) }
+
+// page returns a page of owners.
+func (c *core) page(t testing.TB, q *pb.ListOwnersRequest) *pb.ListOwnersResponse {
+	t.Helper()
+	out, err := c.witness.ListOwners(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// pages returns all owners that match, in pages of a size, which must be full.
+func (c *core) pages(t testing.TB, q *pb.ListOwnersRequest, size int) (owners []*pb.Owner) {
+	t.Helper()
+	q = proto.CloneOf(q)
+	q.PageSize = uint32(size)
+	for {
+		page := c.page(t, q)
+		q.PageToken = page.GetNextPageToken()
+		if n := len(page.GetOwners()); n > size || q.PageToken != "" && n != size {
+			t.Fatalf("got a page of %d with the token %q, want %d", n, q.PageToken, size)
+		}
+		if owners = append(owners, page.GetOwners()...); q.PageToken == "" {
+			return owners
+		}
+	}
+}
+
+// Limits and times of the rooms, as somebody outside sees them.
+const (
+	maxBody          = 64 << 10
+	maxPage          = 10_000
+	maxPageBytes     = 1 << 20
+	answerPart       = 64 << 10
+	readWithin       = time.Minute
+	bookmarkEvery    = 15 * time.Second
+	coverageFor      = time.Second
+	poolPause        = 200 * time.Millisecond
+	overlapPause     = 300 * time.Millisecond
+	maxPoolSeries    = 1000
+	maxConflictInfo  = 1000
+	maxFindingSeries = 1000
+)

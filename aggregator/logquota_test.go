@@ -2,15 +2,16 @@ package aggregator
 
 import (
 	"bytes"
-	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
+
+// linesAtOnce is the largest burst of log lines about one node.
+const linesAtOnce = 1000
 
 // One node with many conflicts, some of them for addresses of other nodes, does not fill the
 // log. Lines about other nodes are still logged.
@@ -41,34 +42,4 @@ func TestOneNodeDoesNotFillTheLog(t *testing.T) {
 			t.Error("the log has not the conflict of another node")
 		}
 	})
-}
-
-// A node that others attack keeps lines of its own.
-func TestAnAttackedNodeKeepsItsLines(t *testing.T) {
-	q := newLogQuota(slog.New(slog.DiscardHandler))
-	now := time.Now()
-	lines := 0
-	for range 10 * linesAtOnce {
-		if q.allows(now, "attacked", "bad") {
-			lines++
-		}
-	}
-	if lines != linesAtOnce/2 {
-		t.Errorf("got %d lines of two nodes, want %d", lines, linesAtOnce/2)
-	}
-	for i := range linesAtOnce / 4 {
-		if !q.allows(now, "attacked") || !q.allows(now, "attacked", "other") {
-			t.Fatalf("a line of another conflict is left out after %d", i)
-		}
-	}
-	for n := range 10 { // a node in conflict with many others uses up only its own lines
-		for range linesAtOnce {
-			q.allows(now, fmt.Sprint("good", n), "worse")
-		}
-	}
-	for n := range 10 {
-		if !q.allows(now, fmt.Sprint("good", n)) {
-			t.Errorf("node %d has no lines left", n)
-		}
-	}
 }

@@ -138,8 +138,8 @@ func TestChangesLeadWhereASnapshotLeads(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		m := newModel()
-		begin := func() (*store, *source) {
-			s := newTestStore(t)
+		begin := func() (*core, *source) {
+			s := newTestCore(t)
 			session := s.begin(t, hello("n1", 1))
 			session.must(t, m.last())
 			return s, session
@@ -158,34 +158,33 @@ func TestChangesLeadWhereASnapshotLeads(t *testing.T) {
 		}
 
 		fresh, _ := begin()
-		if got, want := changed.summary(), fresh.summary(); !reflect.DeepEqual(got, want) {
+		if got, want := changed.summary(t), fresh.summary(t); !reflect.DeepEqual(got, want) {
 			t.Fatalf("seed %d: got\n%v\nwant\n%v", seed, got, want)
 		}
 	}
 }
 
 // hasClaim tells whether a claim is in the table.
-func (s *store) hasClaim(c *pb.ClaimRecord) bool {
-	s.facts.RLock()
-	defer s.facts.RUnlock()
-	a, _ := netip.AddrFromSlice(c.GetAddress())
-	return slices.ContainsFunc(s.facts.Builder().Case(index.AddressOf(a), false).Claims, func(h *verdict.Claim) bool {
-		return claimName(c) == fmt.Sprintf("%x %d %d %d %x", a.AsSlice(), h.Kind, h.Interface.Namespace.Record, h.Interface.Index, string(h.MAC))
+func (c *core) hasClaim(rec *pb.ClaimRecord) bool {
+	c.facts.RLock()
+	defer c.facts.RUnlock()
+	a, _ := netip.AddrFromSlice(rec.GetAddress())
+	return slices.ContainsFunc(c.facts.Builder().Case(index.AddressOf(a), false).Claims, func(h *verdict.Claim) bool {
+		return claimName(rec) == fmt.Sprintf("%x %d %d %d %x", a.AsSlice(), h.Kind, h.Interface.Namespace.Record, h.Interface.Index, string(h.MAC))
 	})
 }
 
 // summary is what the owners are, without times.
-func (s *store) summary() (lines []string) {
-	page := &page[*pb.Owner]{size: maxPage}
-	fill(page, s.walkOwners(&filter{}, place{}))
-	for _, o := range page.items {
+func (c *core) summary(t *testing.T) (lines []string) {
+	t.Helper()
+	for _, o := range c.pages(t, &pb.ListOwnersRequest{}, 1000) {
 		line := fmt.Sprint(o.GetAddress(), o.GetNode(), o.GetInterface(), o.GetMac(), o.GetNetns(), o.GetWorkload(), o.GetScope(), o.GetState(), o.GetExcluded())
 		for _, e := range o.GetEvidence() {
 			line += fmt.Sprint(" ", e.GetKind(), e.GetMac(), e.GetWitness())
 		}
 		lines = append(lines, line)
 	}
-	return append(lines, fmt.Sprint(s.shards.Counts()))
+	return append(lines, fmt.Sprint(c.shards.Counts()))
 }
 
 // last returns the message that ends a snapshot, and has all of it.

@@ -19,8 +19,12 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/ipwitness/ipwitness/aggregator/api"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
+
+// sendWithin is how long a watcher may let one Send wait before it is cut off.
+const sendWithin = 30 * time.Second
 
 // enough events of chatty owners fill what is between a watcher and the
 // aggregator, and are not too many for the ring.
@@ -67,7 +71,7 @@ func wantOnce(t *testing.T, want []string, got map[string]int) {
 // watchers checks how many watch the owners.
 func (l *lab) watchers(want int) {
 	l.Helper()
-	if got := l.store.told.owners.Subscribers(); got != want {
+	if got := l.core.events.Owners.Subscribers(); got != want {
 		l.Fatalf("got %d watchers, want %d", got, want)
 	}
 }
@@ -102,7 +106,7 @@ func TestAWatcherThatDoesNotReadIsCutOffAndResumes(t *testing.T) {
 				got[m.GetOwner().GetAddress()]++
 			}
 		}
-		token := ResumeToken(err)
+		token := api.ResumeToken(err)
 		if status.Code(err) != codes.ResourceExhausted || token == "" || !strings.Contains(err.Error(), "resume_token="+token+":") {
 			t.Fatalf("got %v, want RESOURCE_EXHAUSTED with a resume token", err)
 		}
@@ -131,7 +135,7 @@ func TestAWatcherThatNeverReadThePresentStateBeginsAnew(t *testing.T) {
 		for err == nil {
 			_, err = slow.stream.Recv()
 		}
-		slow = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: ResumeToken(err)})
+		slow = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: api.ResumeToken(err)})
 		events := slow.until(pb.Watch_BOOKMARK)
 		if events[0].GetType() != pb.Watch_LOST || events[0].GetLost() != 0 || len(events) != len(want)+2 {
 			t.Errorf("got %s first of %d after %v, want LOST with 0 and the present state", events[0].GetType(), len(events), err)

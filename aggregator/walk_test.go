@@ -13,36 +13,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/ipwitness/ipwitness/aggregator/bus"
-	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // ownerName tells owners apart.
 func ownerName(o *pb.Owner) string { return o.GetAddress() + " " + o.GetNode() + " " + o.GetNetns() }
-
-// namesOf are those of owners in a list that is read in pages of a size.
-func (s *store) namesOf(t *testing.T, f filter, size int) (names []string) {
-	t.Helper()
-	for from := (place{}); ; {
-		page := newPage[*pb.Owner](uint32(size))
-		next := fill(page, s.walkOwners(&f, from))
-		if len(page.items) > size || next != "" && len(page.items) != size {
-			t.Fatalf("got a page of %d with the token %q, want %d", len(page.items), next, size)
-		}
-		for _, o := range page.items {
-			names = append(names, ownerName(o))
-		}
-		if next == "" {
-			return names
-		}
-		var err error
-		if from, err = parsePlace(next); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
 
 // randomNode is a node and the addresses that its pods have, by the numbers of their namespaces.
 type randomNode struct {
@@ -51,9 +31,9 @@ type randomNode struct {
 }
 
 // randomStore has owners of IPv4 and IPv6 addresses on three nodes, some addresses with many.
-func randomStore(t *testing.T, random *rand.Rand) (*store, []randomNode) {
+func randomStore(t *testing.T, random *rand.Rand) (*core, []randomNode) {
 	t.Helper()
-	s := newTestStore(t)
+	s := newTestCore(t)
 	var nodes []randomNode
 	for n := range 3 {
 		r := randomNode{s.source(), make(map[uint32][]netip.Addr)}
@@ -82,54 +62,55 @@ func randomAddress(random *rand.Rand) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
+// names are the names of owners.
+func names(owners []*pb.Owner) (all []string) {
+	for _, o := range owners {
+		all = append(all, ownerName(o))
+	}
+	return all
+}
+
 func TestPagesHaveAllOwnersOnceInOrder(t *testing.T) {
 	s, _ := randomStore(t, rand.New(rand.NewPCG(1, 1)))
-	all := s.namesOf(t, filter{}, maxPage)
+	owners := s.pages(t, &pb.ListOwnersRequest{}, 10_000)
+	all := names(owners)
 	if len(all) < 3000 {
 		t.Fatalf("got %d owners: nothing is tested", len(all))
 	}
-	address := func(name string) netip.Addr {
-		var text string
-		_, _ = fmt.Sscan(name, &text)
-		return netip.MustParseAddr(text)
-	}
-	if !slices.IsSortedFunc(all, func(a, b string) int { return address(a).Compare(address(b)) }) {
+	address := func(o *pb.Owner) netip.Addr { return netip.MustParseAddr(o.GetAddress()) }
+	if !slices.IsSortedFunc(owners, func(a, b *pb.Owner) int { return address(a).Compare(address(b)) }) {
 		t.Error("the owners are not in the order of their addresses")
 	}
 	if unique := slices.Compact(slices.Sorted(slices.Values(all))); len(unique) != len(all) {
 		t.Errorf("got %d owners, %d of them different", len(all), len(unique))
 	}
 	for _, size := range []int{7, 64, 65, 999} {
-		if got := s.namesOf(t, filter{}, size); !slices.Equal(got, all) {
+		if got := names(s.pages(t, &pb.ListOwnersRequest{}, size)); !slices.Equal(got, all) {
 			t.Errorf("got %d owners in pages of %d, want the %d", len(got), size, len(all))
 		}
 	}
-	for _, f := range []filter{
-		{prefix: netip.MustParsePrefix("10.0.4.0/22")},
-		{prefix: netip.MustParsePrefix("fd00::/112")},
-		{prefix: netip.MustParsePrefix("10.0.0.3/24")}, // not masked
-		{prefix: netip.MustParsePrefix("0.0.0.0/0"), node: "n1"},
-		{addr: netip.MustParseAddr("172.17.0.1")},
-		{addr: netip.MustParseAddr("172.17.0.1"), prefix: netip.MustParsePrefix("10.0.0.0/8")},
-		{node: "n2", pod: "p7"},
-		{state: verdict.Live},
-		{state: verdict.Stale},
-		{node: "none"},
+	in := func(prefix string) func(*pb.Owner) bool {
+		return func(o *pb.Owner) bool { return netip.MustParsePrefix(prefix).Contains(address(o)) }
+	}
+	for _, test := range []struct {
+		q       *pb.ListOwnersRequest
+		matches func(o *pb.Owner) bool
+		none    bool
+	}{
+		{&pb.ListOwnersRequest{Cidr: "10.0.4.0/22"}, in("10.0.4.0/22"), false},
+		{&pb.ListOwnersRequest{Cidr: "fd00::/112"}, in("fd00::/112"), false},
+		{&pb.ListOwnersRequest{Cidr: "10.0.0.3/24"}, in("10.0.0.0/24"), false}, // not masked
+		{&pb.ListOwnersRequest{Cidr: "0.0.0.0/0", Node: "n1"}, func(o *pb.Owner) bool { return address(o).Is4() && o.GetNode() == "n1" }, false},
+		{&pb.ListOwnersRequest{Address: "172.17.0.1"}, func(o *pb.Owner) bool { return o.GetAddress() == "172.17.0.1" }, false},
+		{&pb.ListOwnersRequest{Address: "172.17.0.1", Cidr: "10.0.0.0/8"}, func(*pb.Owner) bool { return false }, true},
+		{&pb.ListOwnersRequest{Node: "n2", Pod: "p7"}, func(o *pb.Owner) bool { return o.GetNode() == "n2" && o.GetWorkload().GetName() == "p7" }, false},
+		{&pb.ListOwnersRequest{State: pb.Owner_LIVE}, func(o *pb.Owner) bool { return o.GetState() == pb.Owner_LIVE }, false},
+		{&pb.ListOwnersRequest{State: pb.Owner_STALE}, func(o *pb.Owner) bool { return o.GetState() == pb.Owner_STALE }, true},
+		{&pb.ListOwnersRequest{Node: "none"}, func(*pb.Owner) bool { return false }, true},
 	} {
-		var want []string
-		b := s.facts.Builder()
-		s.facts.RLock()
-		for at := range s.within(allAddresses) {
-			addr, owners := at.Address().Addr(), s.ownersOf(b, at.Address())
-			for i := range owners {
-				if o := &owners[i]; f.address(addr) && f.owner(o, o.Node.Name) {
-					want = append(want, ownerName(s.ownerProto(addr, o, owners)))
-				}
-			}
-		}
-		s.facts.RUnlock()
-		if got := s.namesOf(t, f, 13); !slices.Equal(got, want) {
-			t.Errorf("got %d owners of %+v, want %d", len(got), f, len(want))
+		want := slices.DeleteFunc(slices.Clone(owners), func(o *pb.Owner) bool { return !test.matches(o) })
+		if got := s.pages(t, test.q, 13); !slices.Equal(names(got), names(want)) || (len(want) == 0) != test.none {
+			t.Errorf("got %d owners of %v, want %d", len(got), test.q, len(want))
 		}
 	}
 }
@@ -157,7 +138,8 @@ func TestOwnersOfANodeAreFoundWhoeverSawThem(t *testing.T) {
 // its client knows in the end is what there is: more changes than the ring has are made while the
 // present state is sent, before and behind what was sent.
 func TestAWatchTellsWhatChangesMeanwhile(t *testing.T) {
-	for seed := range uint64(1) {
+	synctest.Test(t, func(t *testing.T) {
+		const seed = 0
 		random := rand.New(rand.NewPCG(seed, 2))
 		s, nodes := randomStore(t, random)
 		known := map[string]*pb.Owner{}
@@ -185,50 +167,39 @@ func TestAWatchTellsWhatChangesMeanwhile(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		err := (&watch[index.Address, *pb.Owner, pb.WatchOwnersResponse]{
-			events: s.told.owners, coverage: s.currentCoverage,
-			walk: func() *walk[index.Address, *pb.Owner] { return s.walkOwners(&filter{}, place{}) },
-			add: func(o *pb.Owner) *pb.WatchOwnersResponse {
+		complete, failed := false, errors.New("LOST")
+		stream := &streamOf[pb.WatchOwnersResponse]{send: func(m *pb.WatchOwnersResponse) error {
+			sent++
+			switch m.GetType() {
+			case added, updated:
+				known[ownerName(m.GetOwner())] = m.GetOwner()
+			case removed:
+				delete(known, ownerName(m.GetOwner()))
+			case pb.Watch_LOST:
+				return failed
+			case pb.Watch_BOOKMARK:
+				complete = true
+			default:
+			}
+			if m.GetType() == added && !complete { // mostly for an owner of the present state
 				change()
-				return &pb.WatchOwnersResponse{Type: added, Owner: o}
-			},
-			key:   ownerKey,
-			event: func(e *event) *pb.WatchOwnersResponse { return &pb.WatchOwnersResponse{Type: e.typ, Owner: e.owner} },
-			bookmark: func(string, *pb.Coverage) *pb.WatchOwnersResponse {
-				return &pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK}
-			},
-			lost: func(uint32) *pb.WatchOwnersResponse { return &pb.WatchOwnersResponse{Type: pb.Watch_LOST} },
-			send: func(m *pb.WatchOwnersResponse) error {
-				sent++
-				switch m.GetType() {
-				case added, updated:
-					known[ownerName(m.GetOwner())] = m.GetOwner()
-				case removed:
-					delete(known, ownerName(m.GetOwner()))
-				case pb.Watch_LOST:
-					return errors.New("LOST")
-				default:
-				}
-				return nil
-			},
-		}).followUntil(t, s)
-		if err != nil {
+			}
+			return nil
+		}}
+		var cancel func()
+		stream.ctx, cancel = context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.witness.WatchOwners(&pb.WatchOwnersRequest{}, stream) }()
+		synctest.Wait() // all events are sent
+		cancel()
+		if err := <-done; status.Code(err) != codes.Canceled || !complete {
 			t.Fatalf("seed %d: after %d messages: %v", seed, sent, err)
 		}
 		if changes < 2*bus.Size {
 			t.Fatalf("seed %d: only %d changes were made: nothing is tested", seed, changes)
 		}
 		want := map[string]*pb.Owner{}
-		page := &page[*pb.Owner]{size: 1 << 20}
-		for next := "-"; next != ""; {
-			from := place{}
-			if len(page.items) > 0 {
-				from, _ = parsePlace(next)
-			}
-			page.bytes = 0
-			next = fill(page, s.walkOwners(&filter{}, from))
-		}
-		for _, o := range page.items {
+		for _, o := range s.pages(t, &pb.ListOwnersRequest{}, 1000) {
 			want[ownerName(o)] = o
 		}
 		same := func(a, b *pb.Owner) bool {
@@ -243,22 +214,7 @@ func TestAWatchTellsWhatChangesMeanwhile(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// followUntil follows until all events are sent.
-func (w *watch[K, T, M]) followUntil(t *testing.T, s *store) error {
-	t.Helper()
-	w.events.Join()
-	defer w.events.Leave()
-	w.patience = newPatience()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	next, err := w.present(ctx)
-	for err == nil && next < s.told.owners.Revision() {
-		next, _, _, err = w.pass(next, bus.Latest, nil)
-	}
-	return err
+	})
 }
 
 func TestConflictsAreFiltered(t *testing.T) {

@@ -3,6 +3,7 @@ package aggregator
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/bus"
+	"github.com/ipwitness/ipwitness/aggregator/events"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -122,48 +124,43 @@ func TestWatchResumes(t *testing.T) {
 
 func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newIdleStore(t, slog.New(slog.DiscardHandler))
-		h := s.told.conflicts
+		s := newIdleCore(t, slog.New(slog.DiscardHandler))
+		h := s.events.Conflicts
+		one := events.Event{Type: updated, Node: &pb.Node{}}
 		gate, sent := make(chan struct{}), 0
 		var got []string
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
-			done <- (&watch[place, *pb.Conflict, string]{
-				events: h, coverage: func() *pb.Coverage { return nil },
-				walk: func() *walk[place, *pb.Conflict] {
-					got = append(got, "present")
-					return s.walkConflicts(&conflictFilter{}, place{})
-				},
-				event:    func(*event) *string { <-gate; sent++; return nil },
-				bookmark: func(string, *pb.Coverage) *string { return new("bookmark") },
-				lost: func(n uint32) *string {
-					if n == 0 {
+			done <- s.witness.WatchConflicts(&pb.WatchConflictsRequest{}, &streamOf[pb.WatchConflictsResponse]{ctx: ctx, send: func(m *pb.WatchConflictsResponse) error {
+				switch m.GetType() {
+				case pb.Watch_LOST:
+					if m.GetLost() == 0 {
 						t.Error("got 0 lost")
 					}
-					return new("lost")
-				},
-				send: func(m *string) error {
-					if *m == "lost" {
-						got = append(got, *m)
-					}
-					return nil
-				},
-			}).serve(ctx, make(chan struct{}), "")
+					got = append(got, "lost")
+				case pb.Watch_BOOKMARK:
+					got = append(got, "present")
+				default:
+					<-gate
+					sent++
+				}
+				return nil
+			}})
 		}()
 		synctest.Wait()
-		h.Publish(event{})
+		h.Publish(one)
 		synctest.Wait()
 		for range 3 * bus.Size {
-			h.Publish(event{}) // never waits for the watcher
+			h.Publish(one) // never waits for the watcher
 		}
 		close(gate)
 		synctest.Wait()
-		if want := []string{"present", "lost", "present"}; len(got) != 3 || got[1] != want[1] || got[2] != want[2] {
+		if want := []string{"present", "lost", "present"}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 		before := sent
-		h.Publish(event{})
+		h.Publish(one)
 		synctest.Wait()
 		if sent != before+1 {
 			t.Errorf("got %d events after that, want 1", sent-before)
@@ -178,7 +175,7 @@ func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 // A node that comes is told to who watches, and kept for nobody else: of thousands, each
 // would have a ring made that the next owner drops.
 func TestNodesAreKeptForWhoWatches(t *testing.T) {
-	s := newIdleStore(t, slog.New(slog.DiscardHandler))
+	s := newIdleCore(t, slog.New(slog.DiscardHandler))
 	come := func(name string) {
 		m := snapshot(hello(name, 1))
 		m.Sequence = 1
@@ -188,17 +185,17 @@ func TestNodesAreKeptForWhoWatches(t *testing.T) {
 		}
 		s.report(t, raw)
 	}
-	before := s.told.owners.Revision()
+	before := s.events.Owners.Revision()
 	come("n1")
-	if _, _, lost, _ := s.told.owners.Since(before, bus.Latest, nil); lost == 0 {
+	if _, _, lost, _ := s.events.Owners.Since(before, bus.Latest, nil); lost == 0 {
 		t.Error("nobody watches, and it is kept")
 	}
-	before = s.told.owners.Revision()
-	s.told.owners.Join()
+	before = s.events.Owners.Revision()
+	s.events.Owners.Join()
 	come("n2")
-	events, _, _, _ := s.told.owners.Since(before, bus.Latest, nil)
-	if len(events) != 1 || events[0].typ != nodeChanged || events[0].node.GetName() != "n2" {
-		t.Errorf("who watches got %v, want node n2", events)
+	told, _, _, _ := s.events.Owners.Since(before, bus.Latest, nil)
+	if len(told) != 1 || told[0].Type != nodeChanged || told[0].Node.GetName() != "n2" {
+		t.Errorf("who watches got %v, want node n2", told)
 	}
 }
 

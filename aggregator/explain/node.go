@@ -127,3 +127,8 @@ func Corrected(fields map[string]int) string {
 	return "some texts that it reported cannot be what they were said to be: " + Fields(fields) +
 		"; what does not belong in them is shown as \uFFFD, or left out: see whether something on the node has such a name, or whether the agent's credentials were stolen"
 }
+
+// Unjudged describes that addresses could not be judged.
+func Unjudged(addresses int) string {
+	return fmt.Sprintf("%d addresses could not be judged because of a defect: conflicts of them are not found; please report what the log says", addresses)
+}

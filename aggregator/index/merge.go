@@ -1,6 +1,10 @@
 package index
 
-import "github.com/tidwall/btree"
+import (
+	"iter"
+
+	"github.com/tidwall/btree"
+)
 
 // cursor is a position in one tree and the item there.
 type cursor[T any] struct {
@@ -77,5 +81,16 @@ func (m *merge[T]) down(at int) {
 		}
 		m.heap[at], m.heap[least] = m.heap[least], m.heap[at]
 		at = least
+	}
+}
+
+// Until yields what comes before the first element that is beyond.
+func Until[T any](all iter.Seq[T], beyond func(T) bool) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for one := range all {
+			if beyond(one) || !yield(one) {
+				return
+			}
+		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/casefile"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -73,7 +73,7 @@ func readCase(name string, stdin io.Reader) (*casefile.File, error) {
 
 // judge judges a case and shows the answer.
 func (c *judgeCommand) judge(f *casefile.File) error {
-	explained := aggregator.Judge(f)
+	explained := api.Judge(f)
 	incomplete := explained.GetCoverage().GetIncomplete()
 	var err error
 	if c.format.ForPrograms() {

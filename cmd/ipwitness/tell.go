@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -130,7 +130,7 @@ func passOn[T any](ctx context.Context, to chan<- *T, watch func(token string) (
 		if err == nil {
 			e, err = events.Recv()
 		}
-		if token := aggregator.ResumeToken(err); token != "" {
+		if token := api.ResumeToken(err); token != "" {
 			events, err = watch(token)
 			continue
 		}

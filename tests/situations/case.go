@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/casefile"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/tests/situations/row"
@@ -37,7 +37,7 @@ func writeCase(t testing.TB, file, want string, ask func() Said) {
 		if f, err = stableCase(f); err != nil {
 			t.Fatal(err)
 		}
-		judged, err := row.OfCase(rowOf(aggregator.Judge(f)).Text())
+		judged, err := row.OfCase(rowOf(api.Judge(f)).Text())
 		if err != nil {
 			t.Fatal(err)
 		}

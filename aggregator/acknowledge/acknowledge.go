@@ -1,0 +1,273 @@
+// Package acknowledge keeps the acknowledgements of conflicts, in memory and in the data directory.
+// An acknowledgement silences a conflict; no verdict knows of it.
+package acknowledge
+
+import (
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/shard"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// maxReason is how many bytes a reason has at most.
+	maxReason = 1024
+	// longestAcknowledgement is a year, also a leap year.
+	longestAcknowledgement = 366 * 24 * time.Hour
+)
+
+// acknowledgement says that a person knows of a conflict and lives with it: with
+// the owners that it has, in this episode, for a time. It silences alerts and
+// changes no verdict, which knows nothing of it. It never changes.
+type acknowledgement struct {
+	proto   *pb.Acknowledgement
+	address netip.Addr
+	until   verdict.Stamp
+	owners  []string
+}
+
+// covers tells until when the acknowledgement holds: the settle time after an
+// owner came that was not there when it was given, as one that goes again at once
+// is none to speak of. One that left and came back was there.
+func (a *acknowledgement) covers(c *verdict.Conflict, settle time.Duration) verdict.Stamp {
+	until := a.until
+	for i := range c.Owners {
+		if o := &c.Owners[i]; !slices.Contains(a.owners, acknowledgedAs(o)) {
+			until = min(until, o.Begun().Add(settle))
+		}
+	}
+	return until
+}
+
+// acknowledgedAs is how an acknowledgement knows an owner again. A device outside
+// is known by its hardware address: the links that it is seen on may become one.
+func acknowledgedAs(o *verdict.Owner) string {
+	if o.Namespace == nil && o.MAC != "" {
+		return o.MAC.String()
+	}
+	return o.ID
+}
+
+// Config is what acknowledgements need. No field may be left out.
+type Config struct {
+	Facts     *facts.Facts
+	Conflicts *shard.Conflicts
+	Log       *slog.Logger
+	// Judge waits until all that a change touched is judged.
+	Judge func(*facts.Batch)
+	// DataDir is where acknowledgements are kept; empty to keep them in memory only.
+	DataDir string
+}
+
+// Acknowledgements are those of active conflicts. Use New.
+type Acknowledgements struct {
+	Config
+	dir *dataDir
+	// unsaved asks to write what is in memory.
+	unsaved chan struct{}
+
+	mu   sync.Mutex
+	byID map[string]*acknowledgement
+	// recalled are those of before the start whose conflict did not come back yet.
+	recalled map[string]*acknowledgement
+}
+
+// New takes the data directory, and returns the acknowledgements that are kept there.
+func New(cfg Config) (*Acknowledgements, error) {
+	dir, err := openDataDir(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	a := &Acknowledgements{
+		Config: cfg, dir: dir, unsaved: make(chan struct{}, 1), byID: make(map[string]*acknowledgement), recalled: dir.load(),
+	}
+	for _, problem := range a.Problems() {
+		cfg.Log.Error("the data directory cannot be used as it is: starting nevertheless", "problem", problem)
+	}
+	return a, nil
+}
+
+// Close gives the data directory up without a Run.
+func (a *Acknowledgements) Close() error { return a.dir.close() }
+
+// Problems describes what does not work in the data directory.
+func (a *Acknowledgements) Problems() []string { return a.dir.problems() }
+
+// Of returns the acknowledgement of a conflict; nil for none.
+func (a *Acknowledgements) Of(id string) *pb.Acknowledgement {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if ack := a.byID[id]; ack != nil {
+		return ack.proto
+	}
+	return nil
+}
+
+// Len returns the number of acknowledged conflicts.
+func (a *Acknowledgements) Len() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.byID)
+}
+
+// all are those of conflicts that are there, and of those that may come back.
+func (a *Acknowledgements) all() map[string]*acknowledgement {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := make(map[string]*acknowledgement, len(a.recalled)+len(a.byID))
+	maps.Copy(all, a.recalled)
+	maps.Copy(all, a.byID)
+	return all
+}
+
+// Acknowledge silences one conflict until it expires, or takes that back, for a person. It returns the
+// conflict as it was before that.
+func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by string) (*verdict.Conflict, error) {
+	// What is answered is on the disk, and nobody is kept waiting by the disk but
+	// those who acknowledge.
+	a.dir.mu.Lock()
+	defer a.dir.mu.Unlock()
+	c, ack, err := a.acknowledging(q, by)
+	for err == nil && (ack != nil || a.Of(c.ID) != nil) {
+		episode := c.Episode
+		all := a.all()
+		if delete(all, c.ID); ack != nil {
+			all[c.ID] = ack
+		}
+		if err = a.dir.save(all); err != nil {
+			return nil, status.Errorf(codes.Unavailable,
+				"the acknowledgement cannot be kept: %s: nothing was changed; see to the data directory of the aggregator, and try again", err)
+		}
+		var next *acknowledgement
+		if c, next, err = a.acknowledging(q, by); err != nil {
+			a.changed() // what was written is not so
+			break
+		}
+		if c.Episode != episode || !a.acknowledge(c.ID, episode, ack) { // it ended and came back meanwhile
+			ack = next
+			continue
+		}
+		a.Judge(a.Facts.Retell([]index.Address{index.AddressOf(c.Address)}))
+		break
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// acknowledge enters an acknowledgement of an episode of a conflict, or takes it back with nil. It
+// reports whether the episode is still there: whoever ends it looks at the acknowledgement after
+// that.
+func (a *Acknowledgements) acknowledge(id string, episode uint32, ack *acknowledgement) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c := a.Conflicts.Get(id); c == nil || !c.Active() || c.Episode != episode {
+		return false
+	}
+	if delete(a.byID, id); ack != nil {
+		a.byID[id] = ack
+	}
+	return true
+}
+
+// acknowledging is the conflict that a request is for, and the acknowledgement
+// that it asks for; nil for one that takes back.
+func (a *Acknowledgements) acknowledging(q *pb.AcknowledgeConflictRequest, by string) (*verdict.Conflict, *acknowledgement, error) {
+	ack, err := newAcknowledgement(q, a.Facts.Clock())
+	if err != nil {
+		return nil, nil, err
+	}
+	c := a.Conflicts.Get(q.GetId())
+	if c == nil {
+		return nil, nil, NoConflict(q.GetId())
+	}
+	if !c.Active() {
+		return nil, nil, status.Errorf(codes.FailedPrecondition,
+			"the conflict %s of %s is over since %s: wait whether it comes back, and acknowledge that",
+			c.ID, c.Address, c.ResolvedAt.Time().Format(time.RFC3339))
+	}
+	if ack != nil {
+		ack.address, ack.proto.AcknowledgedBy = c.Address, by
+		for i := range c.Owners {
+			ack.owners = append(ack.owners, acknowledgedAs(&c.Owners[i]))
+		}
+	}
+	return c, ack, nil
+}
+
+// NoConflict is the error of a request for a conflict that is not known.
+func NoConflict(id string) error {
+	return status.Errorf(codes.NotFound,
+		"no conflict has the id %q: `ipwitness conflicts --all` lists them; those that are over are kept for a day", id)
+}
+
+// newAcknowledgement is what a request asks for; nil for one that takes back.
+func newAcknowledgement(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) (*acknowledgement, error) {
+	bad := func(format string, args ...any) (*acknowledgement, error) {
+		return nil, status.Errorf(codes.InvalidArgument, format, args...)
+	}
+	if q.GetWithdraw() {
+		if q.GetReason() != "" || q.GetExpiresAt() != nil {
+			return bad("withdraw ends the acknowledgement now: leave out reason and expires_at, or withdraw")
+		}
+		return nil, nil
+	}
+	reason := strings.TrimSpace(q.GetReason())
+	expires := q.GetExpiresAt().AsTime()
+	switch {
+	case reason == "":
+		return bad("reason is missing: say why the conflict is to be silent, for whoever finds it")
+	case len(reason) > maxReason:
+		return bad("reason has %d bytes: %d are the most", len(reason), maxReason)
+	case q.GetExpiresAt() == nil:
+		return bad("expires_at is missing: say until when, like %s", now.Add(24*time.Hour).Time().Format(time.RFC3339))
+	case !q.GetExpiresAt().IsValid():
+		return bad("expires_at is no time: give one like %s", now.Add(24*time.Hour).Time().Format(time.RFC3339))
+	case !expires.After(now.Time()):
+		return bad("expires_at is %s, and here it is %s: give a time that is to come, or withdraw the acknowledgement",
+			expires.Format(time.RFC3339), now.Time().Format(time.RFC3339))
+	case expires.After(now.Add(longestAcknowledgement).Time()):
+		return bad("expires_at is %s: an acknowledgement lasts a year at most; it can be renewed", expires.Format(time.RFC3339))
+	}
+	return &acknowledgement{
+		proto: &pb.Acknowledgement{Reason: reason, AcknowledgedAt: timestamppb.New(now.Time()), ExpiresAt: q.GetExpiresAt()},
+		until: verdict.At(expires),
+	}, nil
+}
+
+// Lapse ends the acknowledgement of a conflict that is over or has an owner
+// more for the settle time, or when its time is up, and reports whether it did. Otherwise it returns
+// until when it holds; 0 if there is none. A conflict that came back has the acknowledgement that it
+// had before the start.
+func (a *Acknowledgements) Lapse(c *verdict.Conflict) (until verdict.Stamp, lapsed bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if ack := a.recalled[c.ID]; ack != nil && c.Active() {
+		delete(a.recalled, c.ID)
+		a.byID[c.ID] = ack
+	}
+	ack := a.byID[c.ID]
+	if ack == nil {
+		return 0, false
+	}
+	if until := ack.covers(c, a.Facts.Policy.Settle); c.Active() && a.Facts.Clock() < until {
+		return until, false
+	}
+	delete(a.byID, c.ID)
+	a.changed()
+	return 0, true
+}

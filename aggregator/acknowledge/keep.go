@@ -1,0 +1,94 @@
+package acknowledge
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+)
+
+// saveAgainAfter is how long after a failure it is tried again to write.
+const saveAgainAfter = 10 * time.Second
+
+// changed asks to write what is in memory, some time soon.
+func (a *Acknowledgements) changed() {
+	select {
+	case a.unsaved <- struct{}{}:
+	default:
+	}
+}
+
+// Run writes acknowledgements that ended, and drops those whose conflict did not
+// come back, until ctx ends. Then it gives the data directory up.
+func (a *Acknowledgements) Run(ctx context.Context) {
+	over := time.NewTimer(a.Facts.Policy.NodeTimeout)
+	defer over.Stop()
+	again := time.NewTimer(saveAgainAfter)
+	again.Stop()
+	// A directory that could not be used at the start may become usable.
+	failed, said := len(a.dir.problems()) > 0, ""
+	if failed {
+		again.Reset(saveAgainAfter)
+	}
+	save := func() {
+		err := a.save()
+		failed = err != nil
+		switch {
+		case err == nil:
+			said = ""
+		case err.Error() != said: // logged once although saving is retried
+			said = err.Error()
+			a.Log.Error("cannot keep acknowledgements: those that ended come back after a restart; make room in the data directory",
+				"error", err, "again_every", saveAgainAfter)
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			select {
+			case <-a.unsaved:
+				failed = true
+			default:
+			}
+			if failed {
+				save()
+			}
+			if err := a.dir.close(); err != nil {
+				a.Log.Warn("close data directory", "error", err)
+			}
+			return
+		case <-over.C:
+			if !a.dropRecalled() {
+				continue
+			}
+		case <-again.C:
+		case <-a.unsaved:
+		}
+		again.Stop()
+		if save(); failed {
+			again.Reset(saveAgainAfter)
+		}
+	}
+}
+
+// save writes the current acknowledgements to the data directory.
+func (a *Acknowledgements) save() error {
+	d := a.dir
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.save(a.all())
+}
+
+// dropRecalled forgets the acknowledgements whose conflict did not come back, and
+// reports whether there were any.
+func (a *Acknowledgements) dropRecalled() bool {
+	a.mu.Lock()
+	gone := a.recalled
+	a.recalled = nil
+	a.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(gone)) {
+		a.Log.Info("acknowledgement dropped: its conflict did not come back", "id", id, "address", gone[id].address,
+			"reason", gone[id].proto.GetReason())
+	}
+	return len(gone) > 0
+}

@@ -1,0 +1,22 @@
+package api
+
+import (
+	"context"
+
+	"github.com/ipwitness/ipwitness/aggregator/access"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// AcknowledgeConflict silences one conflict until it expires, or takes that back.
+func (s *Service) AcknowledgeConflict(ctx context.Context, q *pb.AcknowledgeConflictRequest) (*pb.AcknowledgeConflictResponse, error) {
+	c, err := s.Acknowledgements.Acknowledge(q, access.Of(ctx).Name())
+	if err != nil {
+		return nil, err
+	}
+	s.Facts.RLock()
+	defer s.Facts.RUnlock()
+	if now := s.Shards.Conflicts.Get(c.ID); now != nil {
+		c = now
+	}
+	return &pb.AcknowledgeConflictResponse{Conflict: s.Convert.Conflict(c)}, nil
+}

@@ -1,0 +1,130 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"net/netip"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/casefile"
+	"github.com/ipwitness/ipwitness/aggregator/convert"
+	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Explain says why an address is, or is not, in conflict.
+func (s *Service) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainResponse, error) {
+	addr, err := parseAddress(q.GetAddress())
+	if err != nil {
+		return nil, err
+	}
+	out, c := s.explain(addr, q.GetCase())
+	if c != nil {
+		file, err := casefile.Encode(&casefile.File{Version: s.Version, Policy: s.Facts.Policy, Case: c})
+		if err != nil {
+			return nil, status.Error(codes.ResourceExhausted, err.Error())
+		}
+		out.Case = &structpb.Struct{}
+		if err := out.Case.UnmarshalJSON(file); err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+	}
+	return out, nil
+}
+
+// explain says why an address is, or is not, in conflict. If withCase is set, it also returns a copy
+// of the case: encoding it takes too long to hold the facts.
+func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainResponse, copied *verdict.Case) {
+	s.Facts.RLock()
+	defer s.Facts.RUnlock()
+	a := index.AddressOf(addr)
+	c := s.Facts.Builder().Explained(a)
+	coverage := s.Coverage.Now()
+	c.Incomplete = coverage.GetIncomplete()
+	conflicts := s.Shards.Conflicts.Of(a)
+	for i := range conflicts {
+		c.Conflicts = append(c.Conflicts, conflicts[i].Memory())
+	}
+	c.Past, c.Before = s.Shards.Conflicts.Remembered(a)
+	if withCase {
+		copied = casefile.Copy(c)
+	}
+	out = convert.Explanation(s.Facts.Policy, s.Facts.Policy.Explain(c), s.Convert.Owner)
+	for _, one := range latestFirst(conflicts) {
+		out.Conflicts = append(out.Conflicts, s.Convert.Conflict(&one))
+	}
+	out.Coverage = coverage
+	return out, copied
+}
+
+// Judge judges a case from a file and explains the judgement as Explain does. It leaves out what
+// only an aggregator knows: acknowledgements, what Kubernetes says besides the case, and all but
+// the course and the owners of conflicts that were over before.
+func Judge(f *casefile.File) *pb.ExplainResponse {
+	owner := func(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
+		out := convert.Owner(f.Policy, a, o, all)
+		out.Intended = convert.Intended(missing(a, o))
+		return out
+	}
+	out := convert.Explanation(f.Policy, f.Policy.Explain(f.Case), owner)
+	judged := f.Policy.Judge(f.Case)
+	for _, c := range latestFirst(judged.Conflicts) {
+		told := explain.Conflict(f.Policy, &c)
+		out.Conflicts = append(out.Conflicts, convert.Conflict(&c, &told, convert.Owners(c.Address, c.Owners, owner)))
+	}
+	for _, m := range f.Case.Conflicts {
+		if slices.ContainsFunc(judged.Conflicts, func(c verdict.Conflict) bool { return c.ID == m.ID }) {
+			continue
+		}
+		for _, over := range judged.Ended {
+			if over.ID == m.ID {
+				m.Phase, m.ResolvedAt = verdict.Resolved, over.At
+			}
+		}
+		c := convert.Course(f.Case.Address, &m.Identity, &m.Course)
+		for _, member := range m.Owners {
+			if i := slices.IndexFunc(judged.Owners, func(o verdict.Owner) bool { return o.ID == member.ID }); i >= 0 {
+				c.Owners = append(c.Owners, owner(f.Case.Address, &judged.Owners[i], judged.Owners))
+			} else {
+				c.Owners = append(c.Owners, convert.Gone(f.Case.Address, &member))
+			}
+		}
+		c.Summary = explain.Remembered(f.Case.Address, &m)
+		out.Conflicts = append(out.Conflicts, c)
+	}
+	out.Coverage = &pb.Coverage{Incomplete: f.Case.Incomplete}
+	return out
+}
+
+// missing returns the addresses that an owner of an address was meant to have and has not, as far
+// as a case tells: whether it has other addresses of its pod is not known.
+func missing(a netip.Addr, o *verdict.Owner) []audit.Meant {
+	speaks := slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
+	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
+		if m.Address == a {
+			return speaks || o.Assigned && m.Source == audit.SourceKubernetes
+		}
+		return m.Source == audit.SourceKubernetes
+	})
+}
+
+// latestFirst returns the active conflicts, then the others by when they were resolved.
+func latestFirst(conflicts []verdict.Conflict) []verdict.Conflict {
+	latest := func(c *verdict.Conflict) verdict.Stamp {
+		if c.Active() {
+			return math.MaxInt64
+		}
+		return c.ResolvedAt
+	}
+	return slices.SortedFunc(slices.Values(conflicts), func(a, b verdict.Conflict) int {
+		return cmp.Or(cmp.Compare(latest(&b), latest(&a)), cmp.Compare(a.ID, b.ID))
+	})
+}

@@ -1,0 +1,281 @@
+package api
+
+import (
+	"encoding/hex"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// filter chooses owners. What is not set matches all.
+type filter struct {
+	addr                 netip.Addr
+	prefix               netip.Prefix
+	node, namespace, pod string
+	mac                  verdict.MAC
+	state                verdict.State
+}
+
+// filtering is a request that has the fields of a filter.
+type filtering interface {
+	GetAddress() string
+	GetCidr() string
+	GetNode() string
+	GetNamespace() string
+	GetPod() string
+	GetMac() string
+}
+
+func newFilter(q filtering) (f filter, err error) {
+	f.node, f.namespace, f.pod = q.GetNode(), q.GetNamespace(), q.GetPod()
+	if f.addr, err = optionalAddress(q.GetAddress()); err != nil {
+		return f, err
+	}
+	if text := q.GetCidr(); text != "" {
+		if f.prefix, err = netip.ParsePrefix(text); err != nil {
+			return f, status.Errorf(codes.InvalidArgument, "%q is not a prefix: give one like 10.244.0.0/16 or fd00::/64", text)
+		}
+		f.prefix = Unmap(f.prefix)
+	}
+	if text := q.GetMac(); text != "" {
+		var ok bool
+		if f.mac, ok = parseMAC(text); !ok {
+			return f, status.Errorf(codes.InvalidArgument, "%q is not a hardware address: give one like 02:42:ac:11:00:02", text)
+		}
+	}
+	return f, nil
+}
+
+// newOwnerFilter returns the filter of a request for owners.
+func newOwnerFilter(q interface {
+	filtering
+	GetState() pb.Owner_State
+},
+) (f filter, err error) {
+	if f, err = newFilter(q); err != nil {
+		return f, err
+	}
+	if f.state = facts.Known(q.GetState(), verdict.Unheard); f.state == 0 && q.GetState() != 0 {
+		return f, errOwnerState
+	}
+	return f, nil
+}
+
+var errOwnerState = status.Error(codes.InvalidArgument, "state must be LIVE, STALE or UNHEARD: leave it out for all")
+
+// conflictFilter chooses conflicts: by their address, and by one owner that has all of the rest.
+type conflictFilter struct {
+	filter
+	phase verdict.Phase
+	cause string
+	// active leaves out resolved conflicts.
+	active bool
+}
+
+// newConflictFilter returns the filter of a request for conflicts.
+func newConflictFilter(q interface {
+	filtering
+	GetState() pb.Conflict_State
+	GetCause() string
+},
+) (f conflictFilter, err error) {
+	if f.filter, err = newFilter(q); err != nil {
+		return f, err
+	}
+	if f.phase = facts.Known(q.GetState(), verdict.Resolved); f.phase == 0 && q.GetState() != 0 {
+		return f, errState
+	}
+	f.cause = q.GetCause()
+	return f, nil
+}
+
+var errState = status.Error(codes.InvalidArgument, "state must be SUSPECTED, CONFIRMED or RESOLVED: leave it out for those that are active")
+
+// anyOwner reports whether the filter has a condition for owners.
+func (f *filter) anyOwner() bool { return f.node+f.namespace+f.pod+string(f.mac) != "" }
+
+// conflict reports whether a conflict with an address in span matches.
+func (f *conflictFilter) conflict(c *verdict.Conflict) bool {
+	return f.kind(c.Phase, c.Cause) && (!f.active || c.Active()) &&
+		(!f.anyOwner() || slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return f.owner(&o, o.Node.Name) }))
+}
+
+func (f *conflictFilter) kind(phase verdict.Phase, cause string) bool {
+	return (f.phase == 0 || f.phase == phase) && (f.cause == "" || f.cause == cause)
+}
+
+func (f *conflictFilter) contest(c *events.Contest) bool {
+	return f.kind(c.Phase, c.Cause) &&
+		(!f.anyOwner() || slices.ContainsFunc(c.Holders, func(h events.Holder) bool { return f.owner(&h.Owner, h.Node) }))
+}
+
+// event returns what an event is for a subscriber with this filter, and whether it is one.
+func (f *conflictFilter) event(e *events.Event) (typ pb.Watch_Type, ok bool) {
+	if e.Conflict == nil {
+		return e.Type, true
+	}
+	if !f.address(e.Address) {
+		return e.Type, false
+	}
+	return change(e.Type, f.contest(&e.Contested), f.contest(&e.Contest))
+}
+
+// change returns what an event is for a subscriber whose filter the item matched before, or
+// matches now, and whether it is one: an item that no longer matches is gone for it, and one that
+// begins to match is new.
+func change(typ pb.Watch_Type, was, is bool) (pb.Watch_Type, bool) {
+	switch {
+	case typ == pb.Watch_UPDATED && is && !was:
+		return pb.Watch_ADDED, true
+	case typ == pb.Watch_UPDATED && was && !is:
+		return pb.Watch_REMOVED, true
+	case typ == pb.Watch_REMOVED:
+		return typ, was
+	}
+	return typ, is
+}
+
+// span returns the range of the addresses that can match. It is empty if its end is before its
+// start.
+func (f *filter) span() verdict.Range {
+	r := allAddresses
+	if f.prefix.IsValid() {
+		r = verdict.RangeOf(f.prefix)
+	}
+	if f.addr.IsValid() {
+		if !f.address(f.addr) {
+			return verdict.Range{First: allAddresses.Last, Last: allAddresses.First}
+		}
+		r = verdict.Range{First: f.addr, Last: f.addr}
+	}
+	return r
+}
+
+// parseAddress reads one IP address in any notation; zones are left out.
+func parseAddress(text string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return a, status.Errorf(codes.InvalidArgument, "%q is not an address: give one like 10.244.1.5 or fd00::5", text)
+	}
+	return a.Unmap().WithZone(""), nil
+}
+
+func optionalAddress(text string) (netip.Addr, error) {
+	if text == "" {
+		return netip.Addr{}, nil
+	}
+	return parseAddress(text)
+}
+
+// Unmap returns what a prefix of IPv4 addresses in IPv6 notation means.
+func Unmap(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p
+}
+
+// parseMAC reads a hardware address in any usual notation:
+// 02:42:ac:11:00:02, 02-42-AC-11-00-02, 0242.ac11.0002, 0242ac110002.
+func parseMAC(text string) (verdict.MAC, bool) {
+	raw, err := hex.DecodeString(strings.NewReplacer(":", "", "-", "", ".", "").Replace(text))
+	return verdict.MAC(raw), err == nil && len(raw) >= 6 && len(raw) <= 32
+}
+
+// address tells whether an address can match.
+func (f *filter) address(a netip.Addr) bool {
+	return (!f.addr.IsValid() || f.addr == a) && (!f.prefix.IsValid() || f.prefix.Contains(a))
+}
+
+// owner tells whether an owner of a matching address matches. Its node's name is
+// told apart, as that may change.
+func (f *filter) owner(o *verdict.Owner, node string) bool {
+	if f.node != "" && f.node != node || f.state != 0 && f.state != o.State {
+		return false
+	}
+	if f.namespace+f.pod != "" && !f.named(o.Named()) {
+		return false
+	}
+	if f.mac == "" || f.mac == o.MAC {
+		return true
+	}
+	for _, c := range o.Claims {
+		if f.mac == c.MAC {
+			return true
+		}
+	}
+	return false
+}
+
+// event returns what an event is for a subscriber with this filter, and whether it is one.
+func (f *filter) event(e *events.Event) (typ pb.Watch_Type, ok bool) {
+	if e.Owner == nil {
+		return e.Type, true
+	}
+	if !f.address(e.Address) {
+		return e.Type, false
+	}
+	was := e.Type != pb.Watch_ADDED && f.owner(&e.Before.Owner, e.Before.Node)
+	return change(e.Type, was, f.owner(&e.Holder.Owner, e.Holder.Node))
+}
+
+// findingFilter chooses findings. A finding is about an address if it names it among others, too.
+type findingFilter struct {
+	filter
+	kind string
+}
+
+// newFindingFilter returns the filter of a request for findings.
+func newFindingFilter(q interface {
+	filtering
+	GetKind() string
+},
+) (f findingFilter, err error) {
+	if f.filter, err = newFilter(q); err != nil {
+		return f, err
+	}
+	f.kind = q.GetKind()
+	if kinds := verdict.FindingKinds(); f.kind != "" && !slices.Contains(kinds, f.kind) {
+		return f, status.Errorf(codes.InvalidArgument, "unknown kind of finding %q: use one of %s", f.kind, strings.Join(kinds, ", "))
+	}
+	return f, nil
+}
+
+// finding reports whether a finding matches.
+func (f *findingFilter) finding(one events.Matter) bool {
+	owned := func(by *filter) bool {
+		return slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool { return by.owner(&o, "") })
+	}
+	switch {
+	case f.kind != "" && f.kind != one.Kind,
+		f.somewhere() && !f.address(one.Address) && !slices.ContainsFunc(audit.Addresses(one.Finding), f.address),
+		f.node != "" && !slices.Contains(one.Nodes, f.node),
+		f.mac != "" && (one.Spoof == nil || !slices.Contains(one.Spoof.MACs, f.mac)) && !owned(&filter{mac: f.mac}):
+		return false
+	}
+	workload := filter{namespace: f.namespace, pod: f.pod}
+	return !workload.anyOwner() || owned(&workload) ||
+		slices.ContainsFunc(one.Allocations, func(al *verdict.Allocation) bool { return workload.named(al.Namespace, al.Pod) })
+}
+
+// event returns what an event is for a subscriber with this filter, and whether it is one.
+func (f *findingFilter) event(e *events.Event) (typ pb.Watch_Type, ok bool) {
+	return change(e.Type, e.Found.Finding != nil && f.finding(e.Found), f.finding(e.Matter))
+}
+
+// somewhere reports whether the filter has a condition for addresses.
+func (f *filter) somewhere() bool { return f.addr.IsValid() || f.prefix.IsValid() }
+
+// named reports whether a workload with these names matches.
+func (f *filter) named(namespace, name string) bool {
+	return (f.namespace == "" || f.namespace == namespace) && (f.pod == "" || f.pod == name)
+}

@@ -1,0 +1,98 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"iter"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// findingPlace is where a page of findings ends.
+type findingPlace findings.Place
+
+func (p findingPlace) token() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(p.Kind + " " + p.Address + " " + p.ID))
+}
+
+func parseFindingPlace(token string) (p findings.Place, err error) {
+	if token == "" {
+		return p, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	parts := strings.Split(string(raw), " ")
+	if err != nil || len(parts) != 3 {
+		return p, errPageToken
+	}
+	return findings.Place{Kind: parts[0], Address: parts[1], ID: parts[2]}, nil
+}
+
+// walkFindings returns a walk of the findings that match and come after a place.
+func (s *Service) walkFindings(f *findingFilter, from findings.Place) *walk[*findings.Found, *pb.Finding] {
+	if start := (findings.Place{Kind: f.kind}); from.Compare(start) < 0 {
+		from = start
+	}
+	return &walk[*findings.Found, *pb.Finding]{
+		facts: s.Facts, events: s.Events.Findings, less: (*findings.Found).Less, last: new(&findings.Found{Place: from}),
+		keys: func(last **findings.Found) iter.Seq[*findings.Found] {
+			return index.Until(s.Findings.InOrder().Snapshot().From(*last), func(one *findings.Found) bool { return f.kind != "" && one.Place.Kind != f.kind })
+		},
+		read: func(one *findings.Found, _ int, into []item[*pb.Finding]) ([]item[*pb.Finding], bool) {
+			if now := s.Findings.Get(one.Place.ID); now != nil && now.Place == one.Place && f.finding(events.MatterOf(now.Finding)) {
+				into = append(into, item[*pb.Finding]{findingPlace(now.Place), s.Convert.Finding(now, false)})
+			}
+			return into, false
+		},
+	}
+}
+
+// ListFindings lists what is wrong and not yet a conflict.
+func (s *Service) ListFindings(_ context.Context, q *pb.ListFindingsRequest) (*pb.ListFindingsResponse, error) {
+	from, err := parseFindingPlace(q.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	f, err := newFindingFilter(q)
+	if err != nil {
+		return nil, err
+	}
+	coverage := s.Coverage.Current()
+	page := newPage[*pb.Finding](q.GetPageSize())
+	next := fill(page, s.walkFindings(&f, from))
+	return &pb.ListFindingsResponse{Findings: page.items, NextPageToken: next, Coverage: coverage}, nil
+}
+
+// WatchFindings sends the findings there are, then every change.
+func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessService_WatchFindingsServer) error {
+	f, err := newFindingFilter(q)
+	if err != nil {
+		return err
+	}
+	return serveWatch(stream.Context(), s, &watch[*findings.Found, *pb.Finding, pb.WatchFindingsResponse]{
+		events: s.Events.Findings, send: stream.Send,
+		walk: func() *walk[*findings.Found, *pb.Finding] { return s.walkFindings(&f, findings.Place{}) },
+		add: func(one *pb.Finding) *pb.WatchFindingsResponse {
+			return &pb.WatchFindingsResponse{Type: pb.Watch_ADDED, Finding: one}
+		},
+		key: func(e *events.Event) *findings.Found {
+			return &findings.Found{Place: findings.PlaceOf(e.Matter.Finding)}
+		},
+		event: func(e *events.Event) *pb.WatchFindingsResponse {
+			typ, ok := f.event(e)
+			if !ok {
+				return nil
+			}
+			return &pb.WatchFindingsResponse{Type: typ, Finding: e.Finding}
+		},
+		bookmark: func(token string, coverage *pb.Coverage) *pb.WatchFindingsResponse {
+			return &pb.WatchFindingsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage}
+		},
+		lost: func(n uint32) *pb.WatchFindingsResponse {
+			return &pb.WatchFindingsResponse{Type: pb.Watch_LOST, Lost: n}
+		},
+	}, q.GetResumeToken())
+}

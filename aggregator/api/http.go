@@ -1,0 +1,264 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/aggregator/apijson"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const indexPage = `ipwitness: who really holds this address, right now, and does anybody else?
+
+/v1/owners           ?address= &cidr= &node= &namespace= &pod= &mac= &state=
+/v1/conflicts        ?state= &cause= &address= &cidr= &node= &namespace= &pod= &mac= &all=true
+/v1/conflicts/{id}
+/v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
+/v1/explain          ?address= &case=true
+/v1/findings         ?kind= &address= &cidr= &node= &namespace= &pod= &mac=
+/v1/nodes
+/v1/owners:watch     a stream, one JSON object a line; the same filters
+/v1/conflicts:watch  a stream, one JSON object a line; the same filters
+/v1/findings:watch   a stream, one JSON object a line; the same filters
+/openapi.json        what these take and give
+/metrics             for Prometheus
+/healthz /readyz
+`
+
+// jsonLines is the JSON of the contract: lists and zeros are there, and a stream
+// has one object a line.
+type jsonLines struct{ runtime.JSONPb }
+
+// streamType is the media type of streams.
+const streamType = "application/x-ndjson"
+
+// Marshal is for runtime.Marshaler. A message of a stream is in a map (runtime.ForwardResponseStream).
+func (m *jsonLines) Marshal(v any) ([]byte, error) {
+	switch v := v.(type) {
+	case proto.Message:
+		return encoded("", v, "")
+	case map[string]any:
+		if result, ok := v["result"].(proto.Message); ok && len(v) == 1 {
+			return encoded(`{"result":`, result, "}")
+		}
+	}
+	return m.JSONPb.Marshal(v)
+}
+
+// encodings has buffers in which messages are encoded: their size is not known before.
+var encodings = sync.Pool{New: func() any { return new([]byte) }}
+
+// encoded returns a message as JSON between two texts. The bytes are not used again: HTTP/2 may
+// still read them after a Write has returned because the stream was reset.
+func encoded(before string, m proto.Message, after string) ([]byte, error) {
+	buffer := encodings.Get().(*[]byte)
+	defer encodings.Put(buffer)
+	out, err := apijson.Append(append((*buffer)[:0], before...), m)
+	if err != nil {
+		return nil, err
+	}
+	*buffer = append(out, after...)
+	return bytes.Clone(*buffer), nil
+}
+
+// StreamContentType is for runtime.StreamContentType.
+func (*jsonLines) StreamContentType(any) string { return streamType }
+
+// Delimiter is for runtime.Delimited.
+func (*jsonLines) Delimiter() []byte { return []byte("\n") }
+
+// NewDecoder is for runtime.Marshaler: of the body of a request, in words that
+// tell what it should be.
+func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
+	decoder := m.JSONPb.NewDecoder(r)
+	return runtime.DecoderFunc(func(v any) error {
+		err := decoder.Decode(v)
+		if err == nil || errors.Is(err, io.EOF) { // no body has no fields
+			return err
+		}
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+			return fmt.Errorf("the body is too large: %d bytes are the most", tooLarge.Limit)
+		}
+		return fmt.Errorf("read the body: want JSON as /openapi.json describes it: %w", err)
+	})
+}
+
+// maxBody is how many bytes the body of a request has at most.
+const maxBody = 64 << 10
+
+// Handlers returns the HTTP handlers for callers that guard lets in. rest serves the whole API by
+// calls of service. probes serves only health, readiness and the metrics of gatherer, for a separate
+// listener. ready reports whether the aggregator runs.
+func Handlers(service pb.WitnessServiceServer, gatherer prometheus.Gatherer, guard *access.Guard, ready func() bool) (rest, probes http.Handler, err error) {
+	gateway := runtime.NewServeMux(
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, &jsonLines{runtime.JSONPb{
+			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
+		}}),
+		runtime.WithOutgoingHeaderMatcher(none),
+		runtime.WithIncomingHeaderMatcher(none), // a header must not become what only we say
+		runtime.WithRoutingErrorHandler(noRoute),
+	)
+	err = pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, direct{service, guard})
+	if err != nil {
+		return nil, nil, fmt.Errorf("register REST routes: %w", err)
+	}
+
+	refuse := func(w http.ResponseWriter, r *http.Request, err error) {
+		_, marshaler := runtime.MarshalerForRequest(gateway, r)
+		runtime.HTTPError(r.Context(), gateway, marshaler, w, r, err)
+	}
+	probeMux := http.NewServeMux()
+	probeMux.HandleFunc("GET /healthz", text("ok\n"))
+	probeMux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if !ready() {
+			http.Error(w, "not running", http.StatusServiceUnavailable)
+			return
+		}
+		text("ok\n")(w, r)
+	})
+	probeMux.Handle("GET /metrics", guard.Metrics(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}), refuse))
+
+	// A page of another site must not change anything through the browser of a user who can
+	// reach this server.
+	foreign := http.NewCrossOriginProtection()
+	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, errForeign) }))
+	mux := http.NewServeMux()
+	mux.Handle("/", foreign.Handler(guard.REST(plainQuery(gateway), refuse)))
+	for _, pattern := range []string{"GET /healthz", "GET /readyz", "GET /metrics"} {
+		mux.Handle(pattern, probeMux)
+	}
+	mux.HandleFunc("GET /{$}", text(indexPage))
+	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(pb.OpenAPI)
+	})
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		lines := &linesWriter{ResponseWriter: &impatient{w, time.Now().Add(answerWithin)}}
+		mux.ServeHTTP(lines, r.WithContext(context.WithValue(r.Context(), linesKey{}, lines)))
+		_ = lines.send() // fails only if the client is gone
+	})
+	// First: it tells the server's own writer that the rest of a body is not read, or who
+	// still sends that is cut off before it has read the answer.
+	return http.MaxBytesHandler(handler, maxBody), probeMux, nil
+}
+
+func none(string) (string, bool) { return "", false }
+
+const (
+	// readWithin is how long a client may take to read a part of an answer. It is
+	// longer than a watch waits: who reads again in time reads why it was cut off.
+	readWithin = 2 * sendWithin
+	// answerPart is how many bytes have that time.
+	answerPart = 64 << 10
+	// answerWithin is the time in which a client must read an answer that is not a stream:
+	// until then it takes memory and counts as a call of its caller.
+	answerWithin = 5 * time.Minute
+)
+
+// impatient gives up a client that does not read.
+type impatient struct {
+	http.ResponseWriter
+	until time.Time // deadline for reading an answer that is not a stream
+}
+
+// Unwrap is for http.ResponseController.
+func (w *impatient) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Write is for io.Writer. What is flushed later has the time of the last Write.
+func (w *impatient) Write(p []byte) (written int, err error) {
+	control := http.NewResponseController(w.ResponseWriter)
+	stream := w.Header().Get("Content-Type") == streamType
+	for {
+		deadline := time.Now().Add(readWithin)
+		if !stream && w.until.Before(deadline) {
+			deadline = w.until
+		}
+		// A writer that takes no deadline is none of a network.
+		_ = control.SetWriteDeadline(deadline)
+		n, err := w.ResponseWriter.Write(p[:min(len(p), answerPart)])
+		written, p = written+n, p[n:]
+		if err != nil || len(p) == 0 {
+			return written, err
+		}
+	}
+}
+
+var errForeign = status.Error(codes.PermissionDenied,
+	"a browser sent this for a page of another site: changes are taken from programs, and from pages of this address")
+
+func text(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// plainQuery reads the parameters that are no texts before the gateway does,
+// which would answer with its parser's words. States may be in lower case.
+func plainQuery(gateway *runtime.ServeMux) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		if err := readQuery(r.URL.Path, q); err != nil {
+			_, marshaler := runtime.MarshalerForRequest(gateway, r)
+			runtime.HTTPError(r.Context(), gateway, marshaler, w, r, err)
+			return
+		}
+		r.URL.RawQuery = q.Encode()
+		gateway.ServeHTTP(w, r)
+	}
+}
+
+func readQuery(path string, q url.Values) error {
+	if state := strings.ToUpper(q.Get("state")); q.Has("state") {
+		states, err := pb.Conflict_State_value, errState
+		if strings.HasPrefix(path, "/v1/owners") {
+			states, err = pb.Owner_State_value, errOwnerState
+		}
+		if _, ok := states[state]; !ok && state != "" {
+			return err
+		}
+		q.Set("state", state)
+	}
+	for _, name := range []string{"page_size", "pageSize"} {
+		if _, err := strconv.ParseUint(q.Get(name), 10, 32); q.Has(name) && err != nil {
+			return status.Errorf(codes.InvalidArgument,
+				"%s must be a number: 0 is %d, and there are at most %d on a page", name, defaultPage, maxPage)
+		}
+	}
+	for _, name := range []string{"all", "case"} {
+		if _, err := strconv.ParseBool(q.Get(name)); q.Has(name) && err != nil {
+			return status.Errorf(codes.InvalidArgument, "%s must be true or false", name)
+		}
+	}
+	return nil
+}
+
+// noRoute answers a request that no call of the API is for.
+func noRoute(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
+	err := error(&runtime.HTTPStatusError{
+		HTTPStatus: code,
+		Err:        status.Errorf(codes.InvalidArgument, "%s is not possible with %s", r.Method, r.URL.Path),
+	})
+	if code == http.StatusNotFound {
+		err = status.Errorf(codes.NotFound, "there is no %s here: / lists what there is", r.URL.Path)
+	}
+	runtime.HTTPError(ctx, mux, m, w, r, err)
+}

@@ -1,0 +1,220 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"iter"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ipwitness/ipwitness/aggregator/acknowledge"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/shard"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	defaultPage = 1000
+	maxPage     = 10_000
+)
+
+// A page holds the items of one page of a list: at most size items, and fewer if they reach
+// maxPageBytes. The client then gets the rest with the next page.
+type page[T proto.Message] struct {
+	items []T
+	size  int
+	bytes int
+}
+
+// maxPageBytes limits the encoded size of the items of a page. The last item may exceed it.
+const maxPageBytes = 1 << 20
+
+func newPage[T proto.Message](asked uint32) *page[T] {
+	p := &page[T]{items: []T{}, size: defaultPage}
+	if asked != 0 {
+		p.size = int(min(asked, maxPage))
+	}
+	return p
+}
+
+func (p *page[T]) full() bool { return len(p.items) >= p.size || p.bytes >= maxPageBytes }
+
+func (p *page[T]) add(item T) {
+	p.items = append(p.items, item)
+	p.bytes += proto.Size(item)
+}
+
+// place is where a page ends: after one item of one address.
+type place struct {
+	addr netip.Addr
+	id   string
+}
+
+func (p place) token() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(p.addr.String() + " " + p.id))
+}
+
+func parsePlace(token string) (p place, err error) {
+	if token == "" {
+		return p, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	addr, id, ok := strings.Cut(string(raw), " ")
+	if err == nil && ok {
+		p.addr, err = netip.ParseAddr(addr)
+		p.id = id
+	}
+	if err != nil || !ok {
+		return p, errPageToken
+	}
+	return p, nil
+}
+
+var errPageToken = status.Error(codes.InvalidArgument, "page_token is not one that was given out: leave it out to begin anew")
+
+// ListOwners lists who holds which address now.
+func (s *Service) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
+	f, err := newOwnerFilter(q)
+	if err != nil {
+		return nil, err
+	}
+	from, err := parsePlace(q.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	coverage := s.Coverage.Current()
+	owners := newPage[*pb.Owner](q.GetPageSize())
+	next := fill(owners, s.walkOwners(&f, from))
+	return &pb.ListOwnersResponse{Owners: owners.items, NextPageToken: next, Coverage: coverage}, nil
+}
+
+// walkOwners returns a walk of the owners that match, from a place on. Its keys are addresses, as
+// one address may have many owners.
+func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Owner] {
+	span := f.span()
+	if from.addr.IsValid() && span.First.Less(from.addr) {
+		span.First = from.addr
+	}
+	first, last := index.AddressOf(span.First), index.AddressOf(span.Last)
+	addresses := s.addressesFrom
+	if f.node != "" && span.First != span.Last {
+		addresses = func(first index.Address) iter.Seq[index.Address] {
+			all := s.Facts.AddressesOn(f.node)
+			from, _ := slices.BinarySearchFunc(all, first, index.Address.Compare)
+			return slices.Values(all[from:])
+		}
+	}
+	builder := s.Facts.Builder()
+	return &walk[index.Address, *pb.Owner]{
+		facts: s.Facts, events: s.Events.Owners, less: index.Address.Less,
+		keys: func(at *index.Address) iter.Seq[index.Address] {
+			if at != nil {
+				first = *at
+			}
+			return index.Until(addresses(first), last.Less)
+		},
+		read: func(a index.Address, room int, into []item[*pb.Owner]) (_ []item[*pb.Owner], more bool) {
+			addr := a.Addr()
+			if addr != from.addr {
+				from = place{addr: addr}
+			}
+			owners := s.Shards.OwnersOf(builder, a)
+			skip := 1 + slices.IndexFunc(owners, func(o verdict.Owner) bool { return o.ID == from.id })
+			for i := skip; i < len(owners); i++ {
+				o := &owners[i]
+				if !f.owner(o, o.Node.Name) {
+					continue
+				}
+				if room == 0 {
+					return into, true
+				}
+				from.id = o.ID
+				into = append(into, item[*pb.Owner]{from, s.Convert.Owner(from.addr, o, owners)})
+				room--
+			}
+			return into, false
+		},
+	}
+}
+
+// addressesFrom yields the addresses that have owners, from one on.
+func (s *Service) addressesFrom(first index.Address) iter.Seq[index.Address] {
+	return func(yield func(index.Address) bool) {
+		for p := range s.Shards.Places().From(shard.From(first)) {
+			if !yield(p.Address()) {
+				return
+			}
+		}
+	}
+}
+
+// ListConflicts lists the conflicts, active ones unless all is set.
+func (s *Service) ListConflicts(_ context.Context, q *pb.ListConflictsRequest) (*pb.ListConflictsResponse, error) {
+	f, err := newConflictFilter(q)
+	if err != nil {
+		return nil, err
+	}
+	f.active = f.phase == 0 && !q.GetAll()
+	from, err := parsePlace(q.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	coverage := s.Coverage.Current()
+	conflicts := newPage[*pb.Conflict](q.GetPageSize())
+	next := fill(conflicts, s.walkConflicts(&f, from))
+	return &pb.ListConflictsResponse{Conflicts: conflicts.items, NextPageToken: next, Coverage: coverage}, nil
+}
+
+// walkConflicts returns a walk of the conflicts that match and come after a place.
+func (s *Service) walkConflicts(f *conflictFilter, from place) *walk[place, *pb.Conflict] {
+	span := f.span()
+	start := place{addr: span.First}
+	if start.less(from) {
+		start = from
+	}
+	return &walk[place, *pb.Conflict]{
+		facts: s.Facts, events: s.Events.Conflicts, less: place.less, last: &start,
+		keys: func(last *place) iter.Seq[place] {
+			return func(yield func(place) bool) {
+				for c := range s.Shards.Conflicts.After(index.AddressOf(last.addr), last.id) {
+					if span.Last.Less(c.Address) || !yield(place{c.Address, c.ID}) {
+						return
+					}
+				}
+			}
+		},
+		read: func(at place, _ int, into []item[*pb.Conflict]) ([]item[*pb.Conflict], bool) {
+			if c := s.Shards.Conflicts.Get(at.id); c != nil && f.conflict(c) {
+				into = append(into, item[*pb.Conflict]{at, s.Convert.Conflict(c)})
+			}
+			return into, false
+		},
+	}
+}
+
+func (p place) less(other place) bool { return comparePlaces(p, other) < 0 }
+
+func comparePlaces(a, b place) int {
+	return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.id, b.id))
+}
+
+// GetConflict gives one conflict by its id.
+func (s *Service) GetConflict(_ context.Context, q *pb.GetConflictRequest) (*pb.GetConflictResponse, error) {
+	s.Facts.RLock()
+	defer s.Facts.RUnlock()
+	c := s.Shards.Conflicts.Get(q.GetId())
+	if c == nil {
+		return nil, acknowledge.NoConflict(q.GetId())
+	}
+	return &pb.GetConflictResponse{Conflict: s.Convert.Conflict(c)}, nil
+}
+
+// allAddresses is the range of all addresses.
+var allAddresses = verdict.Range{First: netip.IPv4Unspecified(), Last: netip.AddrFrom16([16]byte(slices.Repeat([]byte{0xff}, 16)))}

@@ -1,0 +1,59 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"iter"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/convert"
+	"github.com/ipwitness/ipwitness/aggregator/findings"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// poolPlace is where a page of pools ends.
+type poolPlace findings.PoolPlace
+
+func (p poolPlace) token() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(p.IPAM + "\n" + p.Node + "\n" + p.Name))
+}
+
+func parsePoolPlace(token string) (p findings.PoolPlace, err error) {
+	if token == "" {
+		return p, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	parts := strings.Split(string(raw), "\n")
+	if err != nil || len(parts) != 3 {
+		return p, errPageToken
+	}
+	return findings.PoolPlace{IPAM: parts[0], Node: parts[1], Name: parts[2]}, nil
+}
+
+// walkPools returns a walk of the pools that come after a place.
+func (s *Service) walkPools(from findings.PoolPlace) *walk[findings.PoolPlace, *pb.Pool] {
+	return &walk[findings.PoolPlace, *pb.Pool]{
+		facts: s.Facts, less: findings.PoolPlace.Less, last: &from,
+		keys: func(last *findings.PoolPlace) iter.Seq[findings.PoolPlace] {
+			return s.Findings.Pools.InOrder().Snapshot().From(*last)
+		},
+		read: func(at findings.PoolPlace, _ int, into []item[*pb.Pool]) ([]item[*pb.Pool], bool) {
+			if !at.Pool.Ended {
+				into = append(into, item[*pb.Pool]{poolPlace(at), convert.Pool(&at.Pool.Rec, s.Findings.Pools.Use(at.Pool))})
+			}
+			return into, false
+		},
+	}
+}
+
+// ListPools lists what IPAM gives addresses from, and how full it is.
+func (s *Service) ListPools(_ context.Context, q *pb.ListPoolsRequest) (*pb.ListPoolsResponse, error) {
+	from, err := parsePoolPlace(q.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	coverage := s.Coverage.Current()
+	pools := newPage[*pb.Pool](q.GetPageSize())
+	next := fill(pools, s.walkPools(from))
+	return &pb.ListPoolsResponse{Pools: pools.items, NextPageToken: next, Coverage: coverage}, nil
+}

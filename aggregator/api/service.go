@@ -1,0 +1,35 @@
+// Package api serves the WitnessService over gRPC and REST: lists, watches, explanations and
+// acknowledgements. It holds no state: it reads what the other rooms know, a few items at a time.
+package api
+
+import (
+	"github.com/ipwitness/ipwitness/aggregator/acknowledge"
+	"github.com/ipwitness/ipwitness/aggregator/convert"
+	"github.com/ipwitness/ipwitness/aggregator/coverage"
+	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/shard"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Service is the WitnessService. All fields are needed, but Kubernetes is nil where there is none to
+// ask.
+type Service struct {
+	pb.UnimplementedWitnessServiceServer
+	Facts            *facts.Facts
+	Shards           *shard.Shards
+	Kubernetes       *kube.Cluster
+	Findings         *findings.Findings
+	Acknowledgements *acknowledge.Acknowledgements
+	Coverage         *coverage.Coverage
+	Convert          *convert.Converter
+	Events           *events.Events
+	// Problems describes what does not work in the aggregator itself.
+	Problems func() []string
+	// Version is that of this program, for cases.
+	Version string
+	// Stopped is closed when watches are to end.
+	Stopped <-chan struct{}
+}

@@ -1,0 +1,141 @@
+package api
+
+import (
+	"iter"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+)
+
+const (
+	// listedKeys is the number of keys that a walk takes from an index at a time, and thus keeps.
+	listedKeys = 1024
+	// lookedAt is the number of keys that a walk looks at while it holds the lock.
+	lookedAt = 256
+	// pageStep is the number of items of a page that are made while the lock is held.
+	pageStep = 64
+	// watchStep is the same for a watch: a subscriber that does not read keeps them in memory.
+	watchStep = 16
+)
+
+// A walk reads items of the store a few at a time in the order of their keys. It takes keys from a
+// snapshot of an index without the lock, and holds the lock for a few items only. Each time it
+// takes keys it goes on behind the last one in a new snapshot, so that it takes little memory
+// however many items there are and however long it lasts.
+type walk[K, T any] struct {
+	facts *facts.Facts
+	// events are those that change the items; nil if there are none.
+	events *events.Bus
+	// keys yields the keys from one on; nil stands for the first one. It may yield that one again.
+	keys func(from *K) iter.Seq[K]
+	less func(a, b K) bool
+	// read appends the items of a key, at most room of them. It reports whether there are more:
+	// the next call continues with them. It is called with the facts held.
+	read func(key K, room int, into []item[T]) (items []item[T], more bool)
+
+	// most limits the keys that are taken at a time to less than listedKeys; 0 does not.
+	most int
+	// rest are the keys of listed that are not read yet, last is the last one listed.
+	listed, rest []K
+	last         *K
+	// bound is the last key such that all changes up to it must be told; nil if there is none.
+	bound *K
+	items []item[T]
+}
+
+// item is an item and its place in a list.
+type item[T any] struct {
+	at interface{ token() string }
+	it T
+}
+
+// part is what a walk reads in one step.
+type part[T any] struct {
+	// items are valid until the next step.
+	items []item[T]
+	// revision is that of the events when the items were read: they have all events before.
+	revision uint64
+	done     bool
+}
+
+// step reads at most room items. It may read none although there are more.
+func (w *walk[K, T]) step(room int) (p part[T]) {
+	w.bound = w.last
+	if len(w.rest) == 0 {
+		p.revision = w.revision() // before the snapshot
+		p.done = !w.list()
+		return p
+	}
+	clear(w.items)
+	w.items = w.items[:0]
+	w.facts.RLock()
+	defer w.facts.RUnlock()
+	p.revision = w.revision()
+	for range min(lookedAt, len(w.rest)) {
+		if len(w.items) == room {
+			break
+		}
+		var more bool
+		if w.items, more = w.read(w.rest[0], room-len(w.items), w.items); more {
+			break
+		}
+		w.rest = w.rest[1:]
+	}
+	p.items = w.items
+	return p
+}
+
+func (w *walk[K, T]) revision() uint64 {
+	if w.events == nil {
+		return 0
+	}
+	return w.events.Revision()
+}
+
+// list takes the next keys and reports whether there are any.
+func (w *walk[K, T]) list() bool {
+	w.listed = w.listed[:0]
+	most := listedKeys
+	if w.most > 0 {
+		most = min(most, w.most)
+	}
+	for key := range w.keys(w.last) {
+		if w.last != nil && !w.less(*w.last, key) {
+			continue
+		}
+		if w.listed = append(w.listed, key); len(w.listed) == most {
+			break
+		}
+	}
+	if w.rest = w.listed; len(w.rest) == 0 {
+		return false
+	}
+	last := w.rest[len(w.rest)-1]
+	w.last = &last
+	return true
+}
+
+// passed reports whether a change of the item with a key must be told: the walk has read it, or
+// has listed the keys around it.
+func (w *walk[K, T]) passed(key K) bool { return w.bound != nil && !w.less(*w.bound, key) }
+
+// fill fills a page with the items of a walk and returns the token of the next page.
+func fill[K any, T proto.Message](p *page[T], w *walk[K, T]) (next string) {
+	var last interface{ token() string }
+	w.most = p.size + 1 // nearly every address has one owner
+	for {
+		part := w.step(min(pageStep, p.size-len(p.items)+1))
+		for _, one := range part.items {
+			if p.full() {
+				return last.token()
+			}
+			p.add(one.it)
+			last = one.at
+		}
+		if part.done {
+			return ""
+		}
+	}
+}

@@ -1,0 +1,282 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/aggregator/bus"
+	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// bookmarkEvery is how often a watcher hears from us though nothing happens.
+const bookmarkEvery = 15 * time.Second
+
+// watch is one subscriber: what it is sent, and how. K and T are the keys and items of its walk, M
+// its messages.
+type watch[K, T, M any] struct {
+	events *events.Bus
+	send   func(*M) error
+	// walk returns a walk of the present state, add the message that tells one of its items.
+	walk func() *walk[K, T]
+	add  func(T) *M
+	// key returns the key of what an event is about, event its message; nil leaves it out.
+	key   func(*events.Event) K
+	event func(*events.Event) *M
+	// bookmark returns a message with the token to resume with and the coverage of the state that
+	// was sent, lost one that says how many events are left out.
+	bookmark func(token string, coverage *pb.Coverage) *M
+	lost     func(n uint32) *M
+	// coverage returns the coverage of the current state.
+	coverage func() *pb.Coverage
+	patience *patience
+
+	// covered is the coverage that was sent; doubtful is set when a node changed since.
+	covered  *pb.Coverage
+	doubtful bool
+	some     []events.Event
+}
+
+// WatchOwners sends the owners there are, then every change.
+func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_WatchOwnersServer) error {
+	f, err := newOwnerFilter(q)
+	if err != nil {
+		return err
+	}
+	return serveWatch(stream.Context(), s, &watch[index.Address, *pb.Owner, pb.WatchOwnersResponse]{
+		events: s.Events.Owners, send: stream.Send,
+		walk: func() *walk[index.Address, *pb.Owner] { return s.walkOwners(&f, place{}) },
+		add: func(o *pb.Owner) *pb.WatchOwnersResponse {
+			return &pb.WatchOwnersResponse{Type: pb.Watch_ADDED, Owner: o}
+		},
+		key: ownerKey,
+		event: func(e *events.Event) *pb.WatchOwnersResponse {
+			typ, ok := f.event(e)
+			if !ok {
+				return nil
+			}
+			return &pb.WatchOwnersResponse{Type: typ, Owner: e.Owner, Node: e.Node}
+		},
+		bookmark: func(token string, coverage *pb.Coverage) *pb.WatchOwnersResponse {
+			return &pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage}
+		},
+		lost: func(n uint32) *pb.WatchOwnersResponse {
+			return &pb.WatchOwnersResponse{Type: pb.Watch_LOST, Lost: n}
+		},
+	}, q.GetResumeToken())
+}
+
+// ownerKey returns the key of the owner that an event is about.
+func ownerKey(e *events.Event) index.Address { return index.AddressOf(e.Address) }
+
+// WatchConflicts sends the active conflicts, then every change.
+func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessService_WatchConflictsServer) error {
+	f, err := newConflictFilter(q)
+	if err != nil {
+		return err
+	}
+	present := f
+	present.active = f.phase == 0
+	return serveWatch(stream.Context(), s, &watch[place, *pb.Conflict, pb.WatchConflictsResponse]{
+		events: s.Events.Conflicts, send: stream.Send,
+		walk: func() *walk[place, *pb.Conflict] { return s.walkConflicts(&present, place{}) },
+		add: func(c *pb.Conflict) *pb.WatchConflictsResponse {
+			return &pb.WatchConflictsResponse{Type: pb.Watch_ADDED, Conflict: c}
+		},
+		key: func(e *events.Event) place { return place{e.Address, e.Conflict.GetId()} },
+		event: func(e *events.Event) *pb.WatchConflictsResponse {
+			typ, ok := f.event(e)
+			if !ok {
+				return nil
+			}
+			return &pb.WatchConflictsResponse{Type: typ, Conflict: e.Conflict, Node: e.Node}
+		},
+		bookmark: func(token string, coverage *pb.Coverage) *pb.WatchConflictsResponse {
+			return &pb.WatchConflictsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage}
+		},
+		lost: func(n uint32) *pb.WatchConflictsResponse {
+			return &pb.WatchConflictsResponse{Type: pb.Watch_LOST, Lost: n}
+		},
+	}, q.GetResumeToken())
+}
+
+// serveWatch serves a subscriber until it leaves, lets a Send wait for too long, or the
+// aggregator stops.
+func serveWatch[K, T, M any](ctx context.Context, s *Service, x *watch[K, T, M], token string) error {
+	x.coverage = s.Coverage.Current
+	return x.serve(ctx, s.Stopped, token)
+}
+
+func (w *watch[K, T, M]) serve(ctx context.Context, stopped <-chan struct{}, token string) error {
+	w.events.Join()
+	defer w.events.Leave()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w.patience = newPatience()
+	w.send = patient(w.patience, w.send)
+
+	done := make(chan error, 1)
+	go func() { done <- w.follow(ctx, token) }()
+	select {
+	case err := <-done:
+		return err
+	case <-w.patience.late.C:
+		return errCutOff(w.events.Token(w.patience.from.Load()))
+	case <-access.Revoked(ctx):
+		return access.ErrRevoked
+	case <-stopped:
+		return errStopping
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// follow sends the present state, then changes. A Send of it can take for ever.
+func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
+	next, resumed, err := w.events.Resume(token)
+	if err != nil {
+		return errResumeToken
+	}
+	switch {
+	case resumed:
+		err = w.mark(next)
+	case token != "": // what follows replaces all that the watcher has
+		if err = w.send(w.lost(0)); err != nil {
+			return err
+		}
+		fallthrough
+	default:
+		next, err = w.present(ctx)
+	}
+	quiet := time.NewTicker(bookmarkEvery)
+	defer quiet.Stop()
+	for err == nil {
+		var lost uint64
+		var changed <-chan struct{}
+		if next, lost, changed, err = w.pass(next, bus.Latest, nil); err != nil {
+			break
+		}
+		if lost > 0 {
+			next, err = w.again(ctx, lost)
+			continue
+		}
+		if err = w.reassure(next); err != nil || changed == nil {
+			err = cmp.Or(err, ctx.Err())
+			continue
+		}
+		select {
+		case <-changed:
+		case <-quiet.C:
+			err = w.mark(next)
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	return err
+}
+
+var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping: connect again, with the last resume token")
+
+var errResumeToken = status.Error(codes.InvalidArgument, "resume_token is not one that was given out: leave it out to begin anew")
+
+// mark sends a bookmark: the subscriber has all before a revision.
+func (w *watch[K, T, M]) mark(next uint64) error {
+	return w.markWith(next, w.coverage())
+}
+
+func (w *watch[K, T, M]) markWith(next uint64, coverage *pb.Coverage) error {
+	w.covered, w.doubtful = coverage, false
+	w.patience.from.Store(next)
+	return w.send(w.bookmark(w.events.Token(next), coverage))
+}
+
+// reassure sends a bookmark if the coverage changed with a node.
+func (w *watch[K, T, M]) reassure(next uint64) error {
+	if !w.doubtful {
+		return nil
+	}
+	w.doubtful = false
+	if now := w.coverage(); now != w.covered && !proto.Equal(now, w.covered) {
+		return w.markWith(next, now)
+	}
+	return nil
+}
+
+// again sends the present state to a subscriber that was too slow for some events.
+func (w *watch[K, T, M]) again(ctx context.Context, lost uint64) (next uint64, err error) {
+	w.patience.from.Store(anew)
+	if err := w.send(w.lost(uint32(min(lost, math.MaxUint32)))); err != nil {
+		return 0, err
+	}
+	return w.present(ctx)
+}
+
+// present sends the present state and a bookmark, and returns the revision that it has. The state
+// is read in parts; before each part, the changes are sent of what was read before.
+func (w *watch[K, T, M]) present(ctx context.Context) (next uint64, err error) {
+	coverage := w.coverage()
+	next = w.events.Revision()
+	for walk := w.walk(); ; {
+		part := walk.step(watchStep)
+		for next < part.revision {
+			var lost uint64
+			if next, lost, _, err = w.pass(next, part.revision, walk); err != nil {
+				return next, err
+			}
+			if lost > 0 {
+				return w.again(ctx, lost)
+			}
+		}
+		for _, one := range part.items {
+			if err := w.send(w.add(one.it)); err != nil {
+				return next, err
+			}
+		}
+		if part.done {
+			break
+		}
+		if ctx.Err() != nil {
+			return next, ctx.Err()
+		}
+	}
+	doubtful := w.doubtful
+	if err := w.markWith(next, coverage); err != nil {
+		return next, err
+	}
+	w.doubtful = doubtful
+	return next, nil
+}
+
+// pass sends some of the events from a revision on and before another one, and returns the
+// revision after them; with a walk, of those alone that it has passed. Otherwise it is as
+// bus.Since.
+func (w *watch[K, T, M]) pass(from, before uint64, walk *walk[K, T]) (next, lost uint64, changed <-chan struct{}, err error) {
+	w.some, next, lost, changed = w.events.Since(from, before, w.some[:0])
+	for i := range w.some {
+		e := &w.some[i]
+		w.doubtful = w.doubtful || e.Node != nil
+		if walk == nil || e.Node != nil || walk.passed(w.key(e)) {
+			if m := w.event(e); m != nil {
+				if err := w.send(m); err != nil {
+					return next, 0, nil, err
+				}
+			}
+		}
+		if walk == nil {
+			w.patience.from.Store(from + uint64(i) + 1)
+		}
+	}
+	clear(w.some)
+	return next, lost, changed, nil
+}

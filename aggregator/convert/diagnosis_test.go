@@ -1,0 +1,22 @@
+package convert
+
+import (
+	"net/netip"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func TestAllocationInTheContract(t *testing.T) {
+	p := &verdict.Pool{IPAM: verdict.HostLocal, Name: "/var/lib/cni/networks/cbr0", Node: &verdict.Node{Name: "n1"}}
+	al := &verdict.Allocation{Pool: p, Address: netip.MustParseAddr("10.0.0.5"), ContainerID: "c1", Interface: "eth0", Location: "/var/lib/cni/networks/cbr0/10.0.0.5", AllocatedAt: 1e9}
+	want := &pb.Allocation{
+		Ipam: "host-local", Pool: p.Name, Node: "n1", ContainerId: "c1", Interface: "eth0", Location: al.Location, AllocatedAt: timestamp(1e9),
+	}
+	if got := allocationProto(al); !proto.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

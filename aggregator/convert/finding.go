@@ -1,0 +1,83 @@
+package convert
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// maxTold is how many nodes are named in one finding.
+const maxTold = 1000
+
+// Finding returns a finding in the format of the API, and whether it has become a conflict.
+func (s *Converter) Finding(f *findings.Found, superseded bool) *pb.Finding {
+	a := s.Findings.Clones.Whole(f.Finding)
+	out := &pb.Finding{
+		Kind: a.Kind, Address: f.Place.Address, Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
+		DetectedAt: timestamp(f.Since), Runbook: explain.Runbook(a.Kind), Owners: Owners(a.Address, a.Owners, s.Owner),
+	}
+	var use verdict.PoolUse
+	if p := s.Facts.Pool(a.Pool); p != nil {
+		use = s.Findings.Pools.Use(p)
+		out.Pool = Pool(&p.Rec, use)
+	} else if a.Stock != nil {
+		out.Pool = Pool(a.Pool, a.Stock.Use)
+	}
+	told := explain.Finding(a, use)
+	if superseded {
+		told = told.Superseded()
+	}
+	out.Summary, out.Evidence, out.Remedy = told.Summary, told.Evidence, adviceProto(told.Remedy)
+	for _, fix := range told.Fixes {
+		out.Fixes = append(out.Fixes, &pb.Fix{Node: fix.Node, What: fix.What, Command: fix.Command, Manual: fix.Manual})
+	}
+	for _, addr := range audit.Addresses(a) {
+		out.Addresses = append(out.Addresses, addr.String())
+	}
+	for _, al := range a.Allocations {
+		out.Allocations = append(out.Allocations, allocationProto(al))
+	}
+	nodes := audit.Nodes(a)
+	out.Nodes = nodes[:min(len(nodes), maxTold)]
+	return out
+}
+
+// adviceProto converts the actions for a finding to the format of the API.
+func adviceProto(actions []explain.Action) []*pb.Action {
+	out := make([]*pb.Action, 0, len(actions))
+	for _, a := range actions {
+		do := &pb.Action{Text: a.Text, Command: a.Command, Node: a.Node}
+		for _, alt := range a.Choice {
+			do.Choice = append(do.Choice, &pb.Alternative{When: alt.When, Actions: adviceProto(alt.Actions)})
+		}
+		out = append(out, do)
+	}
+	return out
+}
+
+// Pool returns a pool in the format of the API, with how full it is.
+func Pool(p *verdict.Pool, use verdict.PoolUse) *pb.Pool {
+	out := &pb.Pool{
+		Ipam: p.IPAM, Name: p.Name, Network: p.Network, State: pb.Pool_State(p.State),
+		Size: use.Size, Allocated: use.Allocated, Leaked: use.Leaked,
+	}
+	if p.Node != nil {
+		out.Node = p.Node.Name
+	}
+	for _, r := range p.Ranges {
+		out.Ranges = append(out.Ranges, r.String())
+	}
+	if use.ExhaustedIn > 0 {
+		out.ExhaustedIn = durationpb.New(time.Duration(min(use.ExhaustedIn, maxExhaustion.Seconds()) * float64(time.Second)))
+	}
+	return out
+}
+
+// maxExhaustion is as far as is looked ahead.
+const maxExhaustion = 365 * 24 * time.Hour

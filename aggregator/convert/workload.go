@@ -1,0 +1,76 @@
+package convert
+
+import (
+	"maps"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// sourcesProto unpacks what sources packed.
+func sourcesProto(packed string) map[string]string {
+	if packed == "" {
+		return nil
+	}
+	fields := map[string]string{}
+	for word := range strings.SplitSeq(packed, ",") {
+		field, source, _ := strings.Cut(word, "=")
+		fields[field] = source
+	}
+	return fields
+}
+
+// Intended converts intended addresses to the format of the API.
+func Intended(all []audit.Meant) (list []*pb.Intended) {
+	for _, m := range all {
+		list = append(list, &pb.Intended{Address: m.Address.String(), Source: m.Source, Interface: m.Interface})
+	}
+	return list
+}
+
+// workloadProto is who an owner is, with what the Kubernetes API says of it.
+func workloadProto(o *verdict.Owner) *pb.Workload {
+	w := verdict.Workload{Kind: verdict.External}
+	if o.Namespace != nil {
+		w = o.Namespace.Who.Workload()
+	}
+	out := &pb.Workload{
+		Kind: pb.Workload_Kind(w.Kind), Namespace: w.Namespace, Name: w.Name, Uid: w.UID,
+		ContainerId: w.ContainerID, Source: w.Source, Process: w.Process, ProcessId: w.PID, ProcessEnded: w.Ended,
+		VirtualMachine: w.VirtualMachine, Sources: sourcesProto(w.Sources),
+	}
+	p := o.Pod
+	if p == nil {
+		return out
+	}
+	says := map[string]string{}
+	fill := func(field string, at *string, value string) {
+		if *at == "" && value != "" {
+			*at, says[field] = value, audit.SourceKubernetes
+		}
+	}
+	fill("namespace", &out.Namespace, p.Namespace)
+	fill("name", &out.Name, p.Name)
+	fill("uid", &out.Uid, p.UID)
+	fill("virtualMachine", &out.VirtualMachine, p.VirtualMachine)
+	fill("phase", &out.Phase, p.Phase)
+	if p.Controller != "" {
+		out.Controller = &pb.Controller{Kind: p.ControllerKind, Name: p.Controller}
+		says["controller"] = audit.SourceKubernetes
+	}
+	if p.DeletionTimestamp != 0 {
+		out.DeletionTimestamp = timestamp(p.DeletionTimestamp)
+		says["deletionTimestamp"] = audit.SourceKubernetes
+	}
+	if out.Orphaned = o.Orphaned; out.Orphaned {
+		says["orphaned"] = audit.SourceKubernetes
+	}
+	if out.Sources == nil {
+		out.Sources = says
+	} else {
+		maps.Copy(out.Sources, says)
+	}
+	return out
+}

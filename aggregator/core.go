@@ -1,0 +1,105 @@
+package aggregator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ipwitness/ipwitness/aggregator/acknowledge"
+	"github.com/ipwitness/ipwitness/aggregator/api"
+	"github.com/ipwitness/ipwitness/aggregator/convert"
+	"github.com/ipwitness/ipwitness/aggregator/coverage"
+	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/metrics"
+	"github.com/ipwitness/ipwitness/aggregator/notify"
+	"github.com/ipwitness/ipwitness/aggregator/report"
+	"github.com/ipwitness/ipwitness/aggregator/shard"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// coreConfig is what a core needs.
+type coreConfig struct {
+	policy verdict.Policy
+	log    *slog.Logger
+	// registry is where metrics are registered.
+	registry prometheus.Registerer
+	// kubernetes is the Kubernetes API; nil where there is none to ask.
+	kubernetes *kube.Cluster
+	// memory is the number of bytes that the process may use; 0 means no limit.
+	memory int64
+	// alone is set if no agent is expected but the one in this process.
+	alone bool
+	// dataDir is where acknowledgements are kept; empty to keep them in memory only.
+	dataDir string
+	// version is that of this program.
+	version string
+}
+
+// newCore makes the rooms, which do nothing before run but that the data directory is taken.
+func newCore(cfg coreConfig) (*core, error) {
+	base := time.Now()
+	// The wall clock of the start, carried on by the monotonic clock: it never jumps, whatever is done
+	// to the wall clock.
+	clock := func() verdict.Stamp { return verdict.At(base).Add(time.Since(base)) }
+	workers := runtime.GOMAXPROCS(0)
+	c := &core{kubernetes: cfg.kubernetes, tidier: newTidier(), stopped: make(chan struct{}), ended: make(chan struct{})}
+	c.facts = facts.New(facts.Config{
+		Policy: &cfg.policy, Log: cfg.log, Clock: clock, Listener: heard{c}, Kubernetes: cfg.kubernetes, Followed: cfg.kubernetes != nil,
+		Queues: workers, Memory: cfg.memory, Stopped: c.stopped,
+	})
+	c.shards = shard.New(shard.Config{Policy: &cfg.policy, Log: cfg.log, Clock: clock, Facts: c.facts, Listener: judged{c}, Workers: workers})
+	c.findings = findings.New(findings.Config{Facts: c.facts, Kubernetes: cfg.kubernetes, Waiting: c.shards.Waiting, Listener: found{c}})
+	c.coverage = coverage.New(coverage.Config{Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Alone: cfg.alone})
+	var err error
+	if c.acknowledgements, err = acknowledge.New(acknowledge.Config{
+		Facts: c.facts, Conflicts: c.shards.Conflicts, Log: cfg.log, Judge: c.judge, DataDir: cfg.dataDir,
+	}); err != nil {
+		return nil, err
+	}
+	converter := &convert.Converter{
+		Facts: c.facts, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements,
+	}
+	c.events = events.New(base.UnixNano(), converter)
+	c.witness = &api.Service{
+		Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements,
+		Coverage: c.coverage, Convert: converter, Events: c.events, Problems: c.problems, Version: cfg.version, Stopped: c.ended,
+	}
+	c.notifier = &notify.Notifier{
+		Log: cfg.log, Clock: clock, Events: c.events, Kubernetes: cfg.kubernetes, NodeTimeout: cfg.policy.NodeTimeout,
+	}
+	c.metrics = metrics.New(metrics.Config{
+		Facts: c.facts, Shards: c.shards, Findings: c.findings, Acknowledgements: c.acknowledgements, Coverage: c.coverage,
+		Watches: c.watches, Problems: c.problems,
+	})
+	c.reports, err = report.New(report.Config{
+		Facts: c.facts, Log: cfg.log, Listener: taken{c}, Metrics: cfg.registry, Memory: cfg.memory, Stopped: c.ended,
+	})
+	if err != nil {
+		return nil, errors.Join(err, c.acknowledgements.Close())
+	}
+	if err := cfg.registry.Register(c.metrics); err != nil {
+		return nil, errors.Join(fmt.Errorf("register metrics: %w", err), c.acknowledgements.Close())
+	}
+	return c, nil
+}
+
+// run judges, and does what is due, until ctx ends.
+func (c *core) run(ctx context.Context) {
+	var group sync.WaitGroup
+	group.Go(func() {
+		c.shards.Run(ctx)
+		close(c.stopped)
+	})
+	group.Go(func() { findings.Repeat(ctx, c.facts.Clock, c.facts.Woken(), c.ring) })
+	group.Go(func() { c.findings.Run(ctx) })
+	group.Wait()
+}

@@ -1,0 +1,168 @@
+// Package coverage says which nodes are seen, and how well: an answer that finds nothing is worth as
+// much as the coverage that comes with it.
+package coverage
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/shard"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// startGrace is the time after the start in which agents may still be reconnecting: they
+	// try every few seconds (agent.LastBackoff).
+	startGrace = 10 * time.Second
+	// coverageFor is the time for which a cached coverage is used if no change is known.
+	coverageFor = time.Second
+	// maxCoverageNames limits the nodes that a Coverage names.
+	maxCoverageNames = 100
+)
+
+// Config is what coverage is made of.
+type Config struct {
+	Facts  *facts.Facts
+	Shards *shard.Shards
+	// Kubernetes is the Kubernetes API; nil where there is none to ask.
+	Kubernetes *kube.Cluster
+	// Alone is set if no agent is expected but the one in this process.
+	Alone bool
+}
+
+// Coverage says what is seen now. Use New.
+type Coverage struct {
+	Config
+	start verdict.Stamp
+
+	// What is cached.
+	mu       sync.Mutex
+	at       verdict.Stamp
+	coverage *pb.Coverage
+}
+
+// New returns the coverage of an aggregator that starts now.
+func New(cfg Config) *Coverage { return &Coverage{Config: cfg, start: cfg.Facts.Clock()} }
+
+// Attendance lists the nodes that should report and those that do.
+type Attendance struct {
+	// Heard and Silent are the nodes that an agent has reported for. Silent nodes that were
+	// replaced or removed are left out.
+	Heard, Silent []*facts.Node
+	// Absent are the Kubernetes nodes that should have an agent but that no agent has reported
+	// for.
+	Absent []string
+	// Asked is set if Kubernetes says which nodes should have an agent.
+	Asked bool
+}
+
+// Attend compares the nodes that agents report for with those that Kubernetes expects. The
+// facts are held.
+func (s *Coverage) Attend() Attendance {
+	var a Attendance
+	var members []string
+	members, a.Asked = s.Kubernetes.AgentNodes()
+	member := make(map[string]bool, len(members))
+	for _, name := range members {
+		member[facts.Label(name)] = true
+	}
+	known := make(map[string][]*facts.Node) // by label
+	for n := range s.Facts.Nodes {
+		at := facts.Label(n.Name)
+		known[at] = append(known[at], n)
+		switch {
+		case !n.Rec.Unheard:
+			a.Heard = append(a.Heard, n)
+		case !s.replaced(n) && (!a.Asked || member[at]):
+			a.Silent = append(a.Silent, n)
+		}
+	}
+	for _, name := range members {
+		if !slices.ContainsFunc(known[facts.Label(name)], func(n *facts.Node) bool { return n.Rec.Called(name) }) {
+			a.Absent = append(a.Absent, name)
+		}
+	}
+	return a
+}
+
+// replaced reports whether another node has taken the place of a silent one: its machine was
+// rebooted, or it timed out and another node reports under its name.
+func (s *Coverage) replaced(n *facts.Node) bool {
+	if n.Rec.Rebooted {
+		return true
+	}
+	return n.Rec.TimedOut && slices.ContainsFunc(s.Facts.Called(n.Name), func(other *facts.Node) bool { return !other.Rec.Unheard })
+}
+
+// Changed discards the cached coverage.
+func (s *Coverage) Changed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.coverage = nil
+}
+
+// Current returns the coverage for an answer. Callers take it before they make the
+// answer, because a node that returns meanwhile may be missing from the answer.
+func (s *Coverage) Current() *pb.Coverage {
+	s.Facts.RLock()
+	defer s.Facts.RUnlock()
+	return s.Now()
+}
+
+// Now is Current for callers that hold the facts. The message is shared and
+// must not be changed.
+func (s *Coverage) Now() *pb.Coverage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.Facts.Clock()
+	if s.coverage == nil || now.Sub(s.at) >= coverageFor {
+		s.at, s.coverage = now, s.make(now)
+	}
+	return s.coverage
+}
+
+func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
+	a := s.Attend()
+	out := &pb.Coverage{
+		Expected: uint32(len(a.Heard) + len(a.Silent) + len(a.Absent)), Heard: uint32(len(a.Heard)),
+		SilentNodes: slices.Clone(a.Absent),
+	}
+	for _, n := range a.Silent {
+		out.SilentNodes = append(out.SilentNodes, n.Rec.Name)
+	}
+	for _, n := range a.Heard {
+		if n.Status.GetBlind() {
+			out.NodesWithoutAddresses = append(out.NodesWithoutAddresses, n.Rec.Name)
+		}
+		if wire := n.Status.GetWire(); wire == "" || wire == wireOff || n.Status.GetUnwatchedPorts() > 0 {
+			out.NodesWithoutFrames = append(out.NodesWithoutFrames, n.Rec.Name)
+		}
+	}
+	for n := range s.Facts.Nodes { // including silent nodes
+		if n.Incomplete() {
+			out.NodesLeftOut = append(out.NodesLeftOut, n.Rec.Name)
+		}
+	}
+	out.WithoutFrames, out.WithoutAddresses = uint32(len(out.NodesWithoutFrames)), uint32(len(out.NodesWithoutAddresses))
+	out.LeftOut = uint32(len(out.NodesLeftOut))
+	for _, names := range []*[]string{&out.SilentNodes, &out.NodesWithoutFrames, &out.NodesWithoutAddresses, &out.NodesLeftOut} {
+		slices.Sort(*names)
+		*names = (*names)[:min(len(*names), maxCoverageNames)]
+	}
+	switch {
+	case a.Asked:
+	case s.Kubernetes != nil:
+		out.Unknown = pb.Coverage_KUBERNETES
+	case !s.Alone && now.Sub(s.start) < startGrace:
+		out.Unknown = pb.Coverage_STARTING
+	}
+	out.Incomplete = out.Heard == 0 || out.Heard < out.Expected || s.Shards.Unjudged() > 0 || out.WithoutAddresses > 0 || out.LeftOut > 0 || out.Unknown != pb.Coverage_UNSPECIFIED
+	return out
+}
+
+// wireOff is the value by which an agent says that it does not observe frames.
+const wireOff = "off"

@@ -1,0 +1,74 @@
+package events
+
+import (
+	"github.com/ipwitness/ipwitness/aggregator/bus"
+	"github.com/ipwitness/ipwitness/aggregator/convert"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/shard"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Events are the buses, and what publishes on them. Its methods are called with the facts held.
+type Events struct {
+	Owners, Conflicts, Findings *Bus
+	convert                     *convert.Converter
+}
+
+// New returns events that nobody subscribes to yet. Resume tokens of another instance are not taken.
+func New(instance int64, c *convert.Converter) *Events {
+	of := func() *Bus { return bus.New(instance, (*Event).weight) }
+	return &Events{of(), of(), of(), c}
+}
+
+// NodeChanged makes the state of a node known in all watches.
+func (s *Events) NodeChanged(n *facts.Node) {
+	e := Event{Type: pb.Watch_NODE, Node: s.convert.Node(n)}
+	s.Owners.Offer(func() Event { return e })
+	s.Conflicts.Publish(e)
+}
+
+var watchTypes = [...]pb.Watch_Type{shard.Added: pb.Watch_ADDED, shard.Updated: pb.Watch_UPDATED, shard.Removed: pb.Watch_REMOVED}
+
+// OwnerChanged makes one of all owners of an address known, and what it was before; nil for an added
+// one.
+func (s *Events) OwnerChanged(what shard.OwnerChange, a index.Address, o, before *verdict.Owner, all []verdict.Owner) {
+	s.Owners.Offer(func() Event {
+		addr := a.Addr()
+		out := Event{Type: watchTypes[what], Address: addr, Holder: holderOf(o), Owner: s.convert.Owner(addr, o, all)}
+		if before != nil {
+			out.Before = holderOf(before)
+		}
+		return out
+	})
+}
+
+// ConflictChanged makes a conflict known, and what it was before: opened if it was not active.
+func (s *Events) ConflictChanged(c, before *verdict.Conflict, opened bool) {
+	typ := pb.Watch_UPDATED
+	if opened {
+		typ = pb.Watch_ADDED
+	}
+	s.Conflicts.Publish(Event{Type: typ, Address: c.Address, Conflict: s.convert.Conflict(c), Contest: contestOf(c), Contested: contestOf(before)})
+}
+
+// FindingChanged makes a finding known that says something new, and what it was before; nil for none.
+func (s *Events) FindingChanged(now, was *findings.Found) {
+	out := Event{Type: pb.Watch_ADDED, Matter: s.matterOf(now), Finding: s.convert.Finding(now, false)}
+	if was != nil {
+		out.Type, out.Found = pb.Watch_UPDATED, s.matterOf(was)
+	}
+	s.Findings.Publish(out)
+}
+
+// FindingEnded makes known that a finding is over: it may have become a conflict.
+func (s *Events) FindingEnded(over *findings.Found, superseded bool) {
+	last := s.matterOf(over)
+	s.Findings.Publish(Event{Type: pb.Watch_REMOVED, Finding: s.convert.Finding(over, superseded), Matter: last, Found: last})
+}
+
+func (s *Events) matterOf(f *findings.Found) Matter {
+	return MatterOf(s.convert.Findings.Clones.Whole(f.Finding))
+}

@@ -1,0 +1,188 @@
+package findings
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// cloneKey is a hardware address that enters by the port of a namespace that does not have it.
+type cloneKey struct {
+	node          facts.NodeID
+	record, index uint32 // of the port
+	mac           verdict.MAC
+}
+
+// clone collects the claims that show one cloned hardware address. All of them make one
+// finding.
+type clone struct {
+	shown map[index.Address]verdict.Spoof
+	// told is the id of the finding.
+	told string
+}
+
+// Clones are all cloned hardware addresses.
+type Clones struct {
+	facts *facts.Facts
+	tell  *Teller
+	// waiting returns the number of addresses that wait to be judged.
+	waiting func() int
+	wake    chan struct{}
+	// telling is held while their findings are told.
+	telling sync.Mutex
+
+	mu    sync.Mutex
+	byKey map[cloneKey]*clone
+	// of has those that the claims of an address show.
+	of map[index.Address][]cloneKey
+	// hidden are those that no claim may show any more, since is when there was the first.
+	hidden []cloneKey
+	since  verdict.Stamp
+}
+
+func newClones(f *facts.Facts, tell *Teller, waiting func() int) *Clones {
+	return &Clones{facts: f, tell: tell, waiting: waiting, wake: make(chan struct{}, 1), byKey: make(map[cloneKey]*clone), of: make(map[index.Address][]cloneKey)}
+}
+
+func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
+	port := spoof.Port
+	return cloneKey{facts.IDOf(port.Namespace.Node), port.Namespace.Record, port.Index, spoof.MACs[0]}
+}
+
+// Note records the cloned hardware addresses in claims to an address. The facts are held.
+func (all *Clones) Note(a index.Address, found []verdict.Spoof) {
+	all.telling.Lock()
+	defer all.telling.Unlock()
+	tell := all.note(a, found, all.facts.Clock())
+	for _, one := range tell {
+		f := audit.Clone(all.facts.Policy, &one.spoof) // the newest claim only: whole adds up all claims
+		if told := one.clone.told; told != "" && told != f.ID {
+			all.tell.End(told, false) // its node or port has another name now
+		}
+		one.clone.told = f.ID
+		all.tell.Tell(&f)
+	}
+}
+
+// end ends the findings about hardware addresses that no claim shows any more. That is known
+// once all addresses are judged that something changed about: before, another address may be about
+// to show them. Where there is always something to judge, it waits for a moment only. It returns
+// when that is over; 0 if it does not wait.
+func (all *Clones) end() verdict.Stamp {
+	all.mu.Lock()
+	at, idle := all.since.Add(collectFor), len(all.hidden) == 0
+	all.mu.Unlock()
+	switch {
+	case idle:
+		return 0
+	case all.facts.Clock() < at && all.waiting() > 0:
+		return at
+	}
+	all.facts.RLock()
+	defer all.facts.RUnlock()
+	all.telling.Lock()
+	defer all.telling.Unlock()
+	for _, c := range all.over() {
+		all.tell.End(c.told, false)
+	}
+	return 0
+}
+
+type newClone struct {
+	clone *clone
+	spoof verdict.Spoof
+}
+
+// note enters what is found in the claims to an address, and returns what is to be told.
+func (all *Clones) note(a index.Address, found []verdict.Spoof, now verdict.Stamp) (tell []newClone) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	before := all.of[a]
+	delete(all.of, a)
+	for _, spoof := range found {
+		key := cloneKeyOf(&spoof)
+		c := all.byKey[key]
+		if c == nil {
+			c = &clone{shown: make(map[index.Address]verdict.Spoof)}
+			all.byKey[key] = c
+		}
+		c.shown[a] = spoof
+		all.of[a] = append(all.of[a], key)
+		tell = append(tell, newClone{c, spoof})
+	}
+	for _, key := range before {
+		if slices.Contains(all.of[a], key) {
+			continue
+		}
+		c := all.byKey[key]
+		if delete(c.shown, a); len(c.shown) == 0 {
+			if len(all.hidden) == 0 {
+				all.since = now
+			}
+			all.hidden = append(all.hidden, key)
+			select {
+			case all.wake <- struct{}{}:
+			default:
+			}
+		}
+	}
+	return tell
+}
+
+// Rested has those looked at that no claim may show any more.
+func (all *Clones) Rested() {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if len(all.hidden) > 0 {
+		select {
+		case all.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// over takes out those that no claim shows any more.
+func (all *Clones) over() (over []*clone) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for _, key := range all.hidden {
+		if c := all.byKey[key]; c != nil && len(c.shown) == 0 {
+			delete(all.byKey, key)
+			over = append(over, c)
+		}
+	}
+	all.hidden = nil
+	return over
+}
+
+// Whole returns a finding with all claims that show a cloned hardware address, and with the
+// namespaces that false claims may have deceived. The facts are held.
+func (all *Clones) Whole(f *verdict.Finding) *verdict.Finding {
+	if f.Spoof == nil {
+		return f
+	}
+	spoof := *f.Spoof
+	spoof.Exposed = all.facts.OnLink(spoof.Link, spoof.Sender)
+	if f.Kind == verdict.FindingMACCloned {
+		all.sum(&spoof)
+	}
+	whole := *f
+	whole.Spoof = &spoof
+	return &whole
+}
+
+// sum adds up all claims that show a cloned hardware address.
+func (all *Clones) sum(spoof *verdict.Spoof) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if c := all.byKey[cloneKeyOf(spoof)]; c != nil {
+		spoof.Count, spoof.Addresses = 0, nil
+		for _, one := range c.shown {
+			spoof.Merge(&one)
+		}
+	}
+}

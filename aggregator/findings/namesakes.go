@@ -1,0 +1,118 @@
+package findings
+
+import (
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Names are the nodes that are heard from, by what they call themselves. They are behind the lock of
+// the facts.
+type Names struct {
+	facts  *facts.Facts
+	tell   *Teller
+	byName map[string][]*facts.Node
+	// called is by which name a node is there.
+	called map[*facts.Node]string
+	// found has the nodes that share their name and, as false, those that are asked
+	// whether they are there: when a machine was booted, the stream of before may be
+	// open for a while, and is none of a second node.
+	found map[*facts.Node]bool
+}
+
+func newNames(f *facts.Facts, tell *Teller) *Names {
+	return &Names{facts: f, tell: tell, byName: make(map[string][]*facts.Node), called: make(map[*facts.Node]string), found: make(map[*facts.Node]bool)}
+}
+
+// Check looks whether a node has its name for itself: after it came, left, or
+// was called otherwise.
+func (names *Names) Check(n *facts.Node) {
+	live := n.Peer != nil && !n.Rec.Unheard
+	before, was := names.called[n]
+	if was && (!live || before != n.Name) {
+		delete(names.called, n)
+		delete(names.found, n)
+		names.byName[before] = slices.DeleteFunc(names.byName[before], func(other *facts.Node) bool { return other == n })
+		names.check(before)
+		was = false
+	}
+	if !live {
+		return
+	}
+	if !was {
+		names.called[n] = n.Name
+		names.byName[n.Name] = append(names.byName[n.Name], n)
+	}
+	names.check(n.Name)
+}
+
+// Answered tells that a node is there, just now.
+func (names *Names) Answered(n *facts.Node) {
+	n.LastHeard = names.facts.Clock()
+	if found, ok := names.found[n]; ok && !found {
+		names.Check(n)
+	}
+}
+
+// check looks which nodes are there that have a name.
+func (names *Names) check(name string) {
+	nodes := names.byName[name]
+	if len(nodes) == 0 {
+		delete(names.byName, name)
+	}
+	var newest verdict.Stamp
+	for _, n := range nodes {
+		newest = max(newest, n.ConnectedAt)
+	}
+	var sure []*facts.Node
+	for _, n := range nodes {
+		if names.found[n] || n.LastHeard >= newest {
+			sure = append(sure, n)
+		} else {
+			names.found[n] = false
+			n.Peer.Ping(names.facts.Clock())
+		}
+	}
+	id := audit.NamesID(names.facts.Policy, name)
+	if len(sure) < 2 {
+		for _, n := range sure {
+			delete(names.found, n)
+		}
+		names.tell.End(id, false)
+		return
+	}
+	for _, n := range sure {
+		names.found[n] = true
+	}
+	f := audit.Names(names.facts.Policy, name, machines(sure))
+	names.tell.Tell(&f)
+}
+
+// machines are the nodes as a finding tells of them.
+func machines(nodes []*facts.Node) (list []verdict.Machine) {
+	for _, n := range nodes {
+		list = append(list, verdict.Machine{
+			Name: n.Rec.Name, Boot: n.ID.Boot, Netns: n.ID.Netns, Kernel: n.Kernel, Version: n.Version, Since: n.ConnectedAt,
+		})
+	}
+	return list
+}
+
+// Shared reports whether a node shares its name. The facts are held.
+func (names *Names) Shared(n *facts.Node) bool { return names.found[n] }
+
+// Others returns the names of the other nodes that share the name of a node, and the id of the finding
+// about them. The facts are held.
+func (names *Names) Others(n *facts.Node) (others []string, id string) {
+	id = audit.NamesID(names.facts.Policy, n.Name)
+	if f := names.tell.said(id); f != nil {
+		for _, m := range f.Namesakes.Machines {
+			if m.Name != n.Rec.Name {
+				others = append(others, m.Name)
+			}
+		}
+	}
+	return others, id
+}

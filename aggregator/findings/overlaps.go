@@ -1,0 +1,185 @@
+package findings
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Overlaps finds ranges of addresses that overlap, of nodes and in the cluster.
+type Overlaps struct {
+	facts *facts.Facts
+	kube  *kube.Cluster // nil where there is none to ask
+	tell  *Teller
+	wake  chan struct{}
+
+	mu sync.Mutex
+	// at is when it is looked for again, 0 for never.
+	at verdict.Stamp
+	// dirty are the nodes of which something changed; moved tells that what Kubernetes
+	// says of all did.
+	dirty map[*facts.Node]struct{}
+	moved bool
+
+	// Of the goroutine that compares: the ranges of the pods of nodes, and the ids of what was
+	// found.
+	ranges map[*facts.Node][]verdict.Side
+	found  map[string]struct{}
+}
+
+func newOverlaps(f *facts.Facts, cluster *kube.Cluster, tell *Teller) *Overlaps {
+	return &Overlaps{facts: f, kube: cluster, tell: tell, wake: make(chan struct{}, 1), dirty: make(map[*facts.Node]struct{}), ranges: make(map[*facts.Node][]verdict.Side), found: make(map[string]struct{})}
+}
+
+// overlapPause is how long changes are collected.
+const overlapPause = 300 * time.Millisecond
+
+// Changed has ranges compared again: of a node, if it is one that changed.
+func (o *Overlaps) Changed(n *facts.Node) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n != nil {
+		o.dirty[n] = struct{}{}
+	} else {
+		o.moved = true
+	}
+	if o.at == 0 {
+		o.at = o.facts.Clock().Add(overlapPause)
+		select {
+		case o.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take returns of what something changed, if it is time to look; else when it is.
+func (o *Overlaps) take(now verdict.Stamp) (dirty map[*facts.Node]struct{}, moved bool, at verdict.Stamp) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.at == 0 || o.at > now {
+		return nil, false, o.at
+	}
+	dirty, moved = o.dirty, o.moved
+	o.dirty, o.moved, o.at = make(map[*facts.Node]struct{}), false, 0
+	return dirty, moved, 0
+}
+
+// sides are the ranges that a node gives its pods addresses of. The facts are held.
+func (o *Overlaps) sides(n *facts.Node) []verdict.Side {
+	var pools []*verdict.Pool
+	for _, p := range n.Pools {
+		pools = append(pools, &p.Rec)
+	}
+	var subnets []audit.Subnet
+	for _, sub := range n.Subnets() {
+		subnets = append(subnets, audit.Subnet{Subnet: sub, Pods: n.Ranges().PodsBehind(sub.Interface)})
+	}
+	return audit.Sides(n.Rec, pools, n.Ranges().PodNetworks(), subnets)
+}
+
+// ring makes the findings about ranges that overlap, if it is time, and returns when to
+// look again. Pods come and go, and seldom change the ranges of their node: those of all are
+// compared only if one did.
+func (o *Overlaps) ring() verdict.Stamp {
+	dirty, moved, at := o.take(o.facts.Clock())
+	if dirty == nil {
+		return at
+	}
+	for n := range dirty {
+		o.facts.RLock()
+		if ranges := o.sides(n); !slices.EqualFunc(o.ranges[n], ranges, audit.SameSide) {
+			o.ranges[n], moved = ranges, true
+		}
+		o.facts.RUnlock()
+	}
+	o.facts.RLock()
+	nodes := slices.Collect(o.facts.Nodes)
+	maps.DeleteFunc(o.ranges, func(n *facts.Node, _ []verdict.Side) bool { return !slices.Contains(o.facts.At(n.ID.Place()), n) })
+	var all, cilium []verdict.Side
+	if moved {
+		all, cilium = o.rangesOfNodes(nodes)
+	}
+	o.facts.RUnlock()
+	before := o.found
+	o.found = make(map[string]struct{})
+	if moved {
+		o.tellAll(audit.Ranges(o.facts.Policy, all))
+		o.tellAll(audit.Ranges(o.facts.Policy, cilium))
+	} else {
+		for id := range before {
+			if f := o.tell.said(id); f != nil && f.Kind == verdict.FindingPodCIDROverlap {
+				o.found[id] = struct{}{}
+			}
+		}
+	}
+	for _, n := range nodes {
+		o.tellAll(o.compareNetworks(n))
+	}
+	o.facts.RLock()
+	defer o.facts.RUnlock()
+	for id := range before {
+		if _, still := o.found[id]; !still {
+			o.tell.End(id, false)
+		}
+	}
+	return 0
+}
+
+// tellAll makes findings about overlaps known.
+func (o *Overlaps) tellAll(found []verdict.Finding) {
+	if len(found) == 0 {
+		return
+	}
+	o.facts.RLock()
+	defer o.facts.RUnlock()
+	for i := range found {
+		o.found[found[i].ID] = struct{}{}
+		o.tell.Tell(&found[i])
+	}
+}
+
+// rangesOfNodes are the ranges that nodes have, by which they are compared. One that is silent, and
+// that Kubernetes has no more, gives nothing: its range may be another one's now. Cilium need not go
+// by Node.spec.podCIDRs: its nodes are compared with each other. The facts are held.
+func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, cilium []verdict.Side) {
+	names, known := o.kube.NodeNames()
+	members := make(map[string][]string, len(names))
+	for _, name := range names {
+		members[facts.Label(name)] = append(members[facts.Label(name)], name)
+	}
+	for _, n := range nodes {
+		removed := known && n.Rec.Unheard && !slices.ContainsFunc(members[facts.Label(n.Name)], n.Rec.Called)
+		if !n.Rec.TimedOut && !removed {
+			all = append(all, o.ranges[n]...)
+		}
+	}
+	for _, r := range o.kube.NodeRanges() {
+		all = append(all, audit.NodeSpecSide(r.Node, r.Prefix))
+	}
+	for p := range o.facts.Pools {
+		if p.Node == nil && p.Rec.IPAM == verdict.Cilium && !p.Rec.Grows && (!known || slices.Contains(members[facts.Label(p.Rec.Name)], p.Rec.Name)) {
+			cilium = append(cilium, audit.CiliumSides(&p.Rec)...)
+		}
+	}
+	return all, cilium
+}
+
+// compareNetworks looks for networks of one node that have addresses in common.
+func (o *Overlaps) compareNetworks(n *facts.Node) []verdict.Finding {
+	o.facts.RLock()
+	defer o.facts.RUnlock()
+	if len(n.Pools) < 2 {
+		return nil
+	}
+	var pools []audit.NodePool
+	for _, p := range n.Pools {
+		pools = append(pools, audit.NodePool{Pool: &p.Rec, VRF: n.Ranges().VRF(p.Rec.Device), Used: p.Allocated.Of(audit.Both) > 0})
+	}
+	return audit.Networks(o.facts.Policy, n.Rec, pools)
+}

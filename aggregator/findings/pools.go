@@ -1,0 +1,158 @@
+package findings
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Pools finds what is wrong of pools as a whole.
+type Pools struct {
+	*tally
+	facts *facts.Facts
+	tell  *Teller
+	// waiting returns the number of addresses that wait to be judged.
+	waiting func() int
+	// looking is held while the findings of pools are made.
+	looking sync.Mutex
+}
+
+// InOrder returns the places of all pools in the order of lists.
+func (a *Pools) InOrder() *index.Set[PoolPlace] { return a.inOrder }
+
+// Ended drops the findings of a pool that is no more, or is going to have another name.
+func (a *Pools) Ended(p *facts.Pool) {
+	a.ended(p)
+	for _, kind := range audit.PoolKinds() {
+		a.tell.End(audit.PoolID(a.facts.Policy, kind, &p.Rec), false)
+	}
+}
+
+const (
+	// poolPause is how often the findings of one pool are made at most.
+	poolPause = 200 * time.Millisecond
+	// poolEvery is when those of a pool that grows are made again.
+	poolEvery = time.Minute
+)
+
+// collectFor is how long it is waited for more changes while addresses are judged.
+const collectFor = 20 * time.Millisecond
+
+// ring makes the findings of pools that are due, and of those of which something changed
+// though no message came.
+func (a *Pools) ring() verdict.Stamp {
+	a.mu.Lock()
+	at := a.since.Add(collectFor)
+	wait := len(a.looked) > 0 && a.clock() < at
+	a.mu.Unlock()
+	if wait && a.waiting() > 0 {
+		return at
+	}
+	return a.look()
+}
+
+// look makes the findings of pools of which something changed, and of those that are due.
+// It returns when the next one is; 0 for never.
+func (a *Pools) look() (next verdict.Stamp) {
+	a.mu.Lock()
+	idle := len(a.looked)+len(a.due) == 0
+	a.mu.Unlock()
+	if idle {
+		return 0
+	}
+	a.looking.Lock()
+	defer a.looking.Unlock()
+	now := a.clock()
+	a.mu.Lock()
+	some := a.looked
+	a.looked = nil
+	for p, at := range a.due {
+		if at <= now {
+			delete(a.due, p)
+			if one := a.of[p]; one != nil && !one.looked {
+				some = append(some, p)
+			}
+		}
+	}
+	for _, p := range some {
+		a.of[p].looked = false
+	}
+	a.mu.Unlock()
+	for _, p := range some {
+		a.lookAtPool(p, now)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, at := range a.due {
+		if next == 0 || at < next {
+			next = at
+		}
+	}
+	return next
+}
+
+// lookAtPool makes a pool's own findings, but not too often.
+func (a *Pools) lookAtPool(p *facts.Pool, now verdict.Stamp) {
+	a.facts.RLock()
+	defer a.facts.RUnlock()
+	a.mu.Lock()
+	one := a.of[p]
+	if p.Ended {
+		delete(a.of, p)
+		delete(a.due, p)
+		a.mu.Unlock()
+		return
+	}
+	one.growth.See(now, p.Allocated)
+	told := one.told
+	a.mu.Unlock()
+	if next := told.Add(poolPause); told != 0 && now < next && !a.newlyLost(p) {
+		a.arm(p, next)
+		return
+	}
+	a.mu.Lock()
+	one.told = now
+	a.mu.Unlock()
+	a.checkPool(p, now)
+}
+
+// checkPool makes a pool's own findings. The facts are held.
+func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
+	given := a.given(p)
+	found := audit.Pool(a.facts.Policy, given)
+	for i := range found {
+		a.tell.Tell(&found[i])
+	}
+	for _, kind := range audit.PoolKinds() {
+		if !slices.ContainsFunc(found, func(f verdict.Finding) bool { return f.Kind == kind }) {
+			a.tell.End(audit.PoolID(a.facts.Policy, kind, &p.Rec), false)
+		}
+	}
+	if given.Use.ExhaustedIn > 0 {
+		a.arm(p, now.Add(poolEvery))
+	}
+}
+
+// given is what a pool has given. The facts are held.
+func (a *Pools) given(p *facts.Pool) audit.Given {
+	rec := p.Rec
+	g := audit.Given{Pool: &rec, Use: a.Use(p), Allocated: p.Allocated.Of(audit.Both)}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if one := a.of[p]; one != nil {
+		for addr, owners := range one.atRisk {
+			g.AtRisk = append(g.AtRisk, audit.Risk{Address: addr, Owners: owners})
+		}
+	}
+	return g
+}
+
+// newlyLost reports whether it is not told yet that all that a pool has given was lost.
+func (a *Pools) newlyLost(p *facts.Pool) bool {
+	return a.tell.said(audit.PoolID(a.facts.Policy, verdict.FindingIPAMStateLost, &p.Rec)) == nil && audit.Lost(a.given(p))
+}

@@ -1,0 +1,136 @@
+package findings
+
+import (
+	"cmp"
+	"sync"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Set are the findings that there are.
+type Set struct {
+	clock func() verdict.Stamp
+	// inOrder has those of byID.
+	inOrder *index.Set[*Found]
+
+	mu    sync.Mutex
+	byID  map[string]*Found
+	kinds map[string]int
+}
+
+// Found is one finding, and since when it is known. Of an address there may be a hundred
+// thousand. It is put into words when it is told. It never changes.
+type Found struct {
+	*verdict.Finding
+	Place Place
+	Since verdict.Stamp
+}
+
+// Less reports whether a finding is before another one in lists.
+func (f *Found) Less(o *Found) bool { return f.Place.Compare(o.Place) < 0 }
+
+func newSet(clock func() verdict.Stamp) *Set {
+	return &Set{
+		clock: clock, byID: make(map[string]*Found), kinds: make(map[string]int), inOrder: index.NewSet((*Found).Less),
+	}
+}
+
+// InOrder returns the findings in the order of lists, as of now.
+func (f *Set) InOrder() *index.Set[*Found] { return f.inOrder }
+
+// put enters a finding. It returns what is there now and what was there before, nil for none, and
+// reports whether the new one says something else. The facts are held.
+func (f *Set) put(one *verdict.Finding) (now, was *Found, news bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now = &Found{Finding: one, Place: PlaceOf(one), Since: f.clock()}
+	news = true
+	if was = f.byID[one.ID]; was != nil {
+		now.Since = was.Since
+		news = !audit.Same(was.Finding, one) // else it is the same, with the newest of its owners
+	}
+	f.enter(now)
+	return now, was, news
+}
+
+// enter puts a finding in the place of any other one of its id.
+func (f *Set) enter(one *Found) {
+	if before := f.byID[one.ID]; before == nil {
+		f.kinds[one.Kind]++
+	} else if before.Place != one.Place {
+		f.inOrder.Delete(before)
+	}
+	f.byID[one.ID] = one
+	f.inOrder.Put(one)
+}
+
+// leave takes a finding out; nil where there is none.
+func (f *Set) leave(id string) *Found {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	over := f.byID[id]
+	if over != nil {
+		delete(f.byID, id)
+		f.inOrder.Delete(over)
+		f.kinds[over.Kind]--
+	}
+	return over
+}
+
+// Get returns a finding; nil for none.
+func (f *Set) Get(id string) *Found {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.byID[id]
+}
+
+// said is a finding; nil for none.
+func (f *Set) said(id string) *verdict.Finding {
+	if one := f.Get(id); one != nil {
+		return one.Finding
+	}
+	return nil
+}
+
+// All returns all findings, in no order.
+func (f *Set) All() (all []*Found) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, one := range f.byID {
+		all = append(all, one)
+	}
+	return all
+}
+
+// Count returns how many there are of each kind, also of those of which there is none.
+func (f *Set) Count() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	count := make(map[string]int)
+	for _, kind := range verdict.FindingKinds() {
+		count[kind] = f.kinds[kind]
+	}
+	return count
+}
+
+// Place is where a finding is in the order of lists.
+type Place struct{ Kind, Address, ID string }
+
+// PlaceOf returns the place of a finding.
+func PlaceOf(f *verdict.Finding) Place {
+	at := Place{Kind: f.Kind, ID: f.ID}
+	switch {
+	case f.Overlap != nil:
+		at.Address = f.Overlap.Range.String()
+	case f.Address.IsValid():
+		at.Address = f.Address.String()
+	}
+	return at
+}
+
+// Compare orders places by kind, address and id.
+func (p Place) Compare(other Place) int {
+	return cmp.Or(cmp.Compare(p.Kind, other.Kind), cmp.Compare(p.Address, other.Address), cmp.Compare(p.ID, other.ID))
+}

@@ -1,0 +1,173 @@
+package findings
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// tally counts what is found of the addresses of pools, and says which pools are to be looked at.
+type tally struct {
+	clock func() verdict.Stamp
+	wake  chan struct{}
+	// inOrder has the places of all pools in the list.
+	inOrder *index.Set[PoolPlace]
+
+	mu sync.Mutex
+	of map[*facts.Pool]*poolAudit
+	// looked are the pools of which something changed, since when there are any, due those that
+	// are looked at again at a time.
+	looked []*facts.Pool
+	since  verdict.Stamp
+	due    map[*facts.Pool]verdict.Stamp
+}
+
+// poolAudit is what is found of one pool.
+type poolAudit struct {
+	// leaked counts the allocations that are found to be held by nobody.
+	leaked audit.Tally
+	// atRisk are the addresses in use that it takes for free, with their owners.
+	atRisk map[netip.Addr][]verdict.Owner
+	growth audit.Growth
+	// told is when its own findings were made.
+	told   verdict.Stamp
+	looked bool
+}
+
+func newTally(clock func() verdict.Stamp) *tally {
+	return &tally{clock: clock, wake: make(chan struct{}, 1), inOrder: index.NewSet(PoolPlace.Less), of: make(map[*facts.Pool]*poolAudit), due: make(map[*facts.Pool]verdict.Stamp)}
+}
+
+// Changed has the pool's own findings made when what is being done is judged.
+func (a *tally) Changed(p *facts.Pool) {
+	if p.Ended {
+		return
+	}
+	a.inOrder.Put(PoolPlaceOf(p))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lookAt(p)
+}
+
+// lookAt is Changed; a.mu is held.
+func (a *tally) lookAt(p *facts.Pool) *poolAudit {
+	one := a.of[p]
+	if one == nil {
+		one = &poolAudit{atRisk: make(map[netip.Addr][]verdict.Owner)}
+		a.of[p] = one
+	}
+	if !one.looked {
+		one.looked = true
+		if len(a.looked) == 0 {
+			a.since = a.clock()
+		}
+		a.looked = append(a.looked, p)
+	}
+	return one
+}
+
+// ended forgets the place of a pool that is no more or is going to have another name.
+func (a *tally) ended(p *facts.Pool) { a.inOrder.Delete(PoolPlaceOf(p)) }
+
+// AtRisk returns the addresses in use that a pool takes for free.
+func (a *tally) AtRisk(p *facts.Pool) []netip.Addr {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var addrs []netip.Addr
+	if one := a.of[p]; one != nil {
+		for addr := range one.atRisk {
+			addrs = append(addrs, addr)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs
+}
+
+// count keeps what a pool's own findings say of its addresses: there is set while f is, first
+// if it was not before.
+func (a *tally) count(p *facts.Pool, f *verdict.Finding, there, first bool) {
+	if p == nil || f.Kind != verdict.FindingInUseUnallocated && f.Kind != verdict.FindingLeaked {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	one := a.lookAt(p)
+	switch {
+	case f.Kind == verdict.FindingInUseUnallocated && there:
+		one.atRisk[f.Address] = f.Owners
+	case f.Kind == verdict.FindingInUseUnallocated:
+		delete(one.atRisk, f.Address)
+	case first:
+		one.leaked[audit.FamilyOf(f.Address)]++
+	case !there:
+		one.leaked[audit.FamilyOf(f.Address)]--
+	}
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// atStake keeps the owners of an address that a pool takes for free: also others than its finding
+// is about.
+func (a *tally) atStake(p *facts.Pool, f *verdict.Finding, owners []verdict.Owner) {
+	if p == nil || f.Kind != verdict.FindingInUseUnallocated {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	one := a.of[p]
+	if one == nil {
+		return
+	}
+	if !slices.EqualFunc(one.atRisk[f.Address], owners, sameRisk) {
+		a.lookAt(p)
+	}
+	one.atRisk[f.Address] = owners
+}
+
+// sameRisk reports whether two owners say the same of an address at risk.
+func sameRisk(a, b verdict.Owner) bool {
+	return a.ID == b.ID && a.Assigned == b.Assigned && a.AssignedAt() == b.AssignedAt() && a.Workload() == b.Workload()
+}
+
+// Use returns how full a pool is. The facts are held.
+func (a *tally) Use(p *facts.Pool) verdict.PoolUse {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	one := a.of[p]
+	if one == nil {
+		one = &poolAudit{}
+	}
+	return audit.Use(&p.Rec, p.Allocated, one.leaked, &one.growth, a.clock())
+}
+
+// Rested has the pools looked at of which something changed: all addresses are judged.
+func (a *tally) Rested() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.looked) > 0 {
+		select {
+		case a.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// arm has a pool looked at again.
+func (a *tally) arm(p *facts.Pool, at verdict.Stamp) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if was, set := a.due[p]; !set || at < was {
+		a.due[p] = at
+	}
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,100 @@
+package metrics
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// maxPoolSeries is how many pools have series of their own.
+const maxPoolSeries = 1000
+
+// ipamMetrics are what Prometheus is told of IPAM.
+type ipamMetrics struct {
+	pools, allocations, size, allocated, leaked *prometheus.Desc
+}
+
+func newIPAMMetrics() ipamMetrics {
+	of := []string{"ipam", "node", "pool", "network"}
+	capped := fmt.Sprintf("One series for each pool, at most %d.", maxPoolSeries)
+	return ipamMetrics{
+		pools:       prometheus.NewDesc("ipwitness_ipam_pools", "Pools of addresses that are audited, by how far they are known.", []string{"ipam", "state"}, nil),
+		allocations: prometheus.NewDesc("ipwitness_ipam_allocations", "Addresses that IPAM has given.", []string{"ipam"}, nil),
+		size:        prometheus.NewDesc("ipwitness_ipam_pool_size", "How many addresses a pool can give. "+capped, of, nil),
+		allocated:   prometheus.NewDesc("ipwitness_ipam_pool_allocated", "How many addresses a pool has given. "+capped, of, nil),
+		leaked:      prometheus.NewDesc("ipwitness_ipam_pool_leaked", "How many addresses that a pool has given nobody holds any more. "+capped, of, nil),
+	}
+}
+
+func (m *ipamMetrics) describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.pools, m.allocations, m.size, m.allocated, m.leaked} {
+		out <- d
+	}
+}
+
+// poolStates are the states of a pool in metrics.
+var poolStates = map[verdict.PoolState]string{
+	verdict.PoolKnown: "known", verdict.PoolReading: "reading", verdict.PoolMissing: "missing",
+	verdict.PoolUnreadable: "unreadable", verdict.PoolStale: "stale",
+}
+
+// filled is how far a pool is given away, in steps that it seldom takes: by less than half,
+// by half, nearly (90 %), and all of it.
+func filled(size, allocated float64) (step int) {
+	for _, part := range []float64{0.5, 0.9, 1} {
+		if size > 0 && allocated >= part*size {
+			step++
+		}
+	}
+	return step
+}
+
+// collect tells what there is.
+func (m *ipamMetrics) collect(known *facts.Facts, found *findings.Pools, out chan<- prometheus.Metric) {
+	type kind struct{ ipam, state string }
+	type one struct {
+		at                      findings.PoolPlace
+		network                 string
+		size, allocated, leaked float64
+	}
+	kinds, allocations := make(map[kind]int), make(map[string]int)
+	var series []one
+	known.RLock()
+	for p := range known.Pools {
+		kinds[kind{p.Rec.IPAM, poolStates[p.Rec.State]}]++
+		allocations[p.Rec.IPAM] += p.Allocated.Of(audit.Both)
+		use := found.Use(p)
+		series = append(series, one{findings.PoolPlaceOf(p), p.Rec.Network, float64(use.Size), float64(use.Allocated), float64(use.Leaked)})
+	}
+	known.RUnlock()
+	// By name, so that there are the same each time; but first those that alerts are about.
+	slices.SortFunc(series, func(a, b one) int {
+		return cmp.Or(cmp.Compare(filled(b.size, b.allocated), filled(a.size, a.allocated)), a.at.Compare(b.at))
+	})
+	series = series[:min(len(series), maxPoolSeries)]
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	for k, n := range kinds {
+		gauge(m.pools, float64(n), k.ipam, k.state)
+	}
+	for _, ipam := range slices.Sorted(maps.Keys(allocations)) {
+		gauge(m.allocations, float64(allocations[ipam]), ipam)
+	}
+	for _, one := range series {
+		labels := []string{one.at.IPAM, one.at.Node, one.at.Name, one.network}
+		if one.size > 0 {
+			gauge(m.size, one.size, labels...)
+		}
+		gauge(m.allocated, one.allocated, labels...)
+		gauge(m.leaked, one.leaked, labels...)
+	}
+}

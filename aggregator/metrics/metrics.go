@@ -1,0 +1,300 @@
+// Package metrics exports what Prometheus is told of the whole aggregator. It reads what the other
+// rooms know when it is asked, and counts what they tell.
+package metrics
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ipwitness/ipwitness/aggregator/acknowledge"
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/coverage"
+	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/shard"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// How many conflicts, findings and nodes have series of their own.
+const (
+	maxConflictInfo  = 1000
+	maxFindingSeries = 1000
+	maxNodeSeries    = 5000
+	// maxNamed is how many owners or nodes one label names.
+	maxNamed = 4
+)
+
+// Config is what metrics are read from. All fields are needed.
+type Config struct {
+	Facts            *facts.Facts
+	Shards           *shard.Shards
+	Findings         *findings.Findings
+	Acknowledgements *acknowledge.Acknowledgements
+	Coverage         *coverage.Coverage
+	// Watches returns the number of watches by what they are of.
+	Watches func() map[string]int
+	// Problems describes what does not work in the aggregator itself.
+	Problems func() []string
+}
+
+// Metrics are what Prometheus is told. What can be counted from the live state is counted when it is
+// asked for. Use New.
+type Metrics struct {
+	Config
+	counters
+	descriptions
+	ipam ipamMetrics
+}
+
+// descriptions are those of the series that are made when they are asked for.
+type descriptions struct {
+	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches, problems, leftOut, charged, budget *prometheus.Desc
+}
+
+// New returns metrics that are not registered yet.
+func New(cfg Config) *Metrics {
+	return &Metrics{Config: cfg, counters: newCounters(), ipam: newIPAMMetrics(), descriptions: descriptions{
+		watches: prometheus.NewDesc("ipwitness_aggregator_watches", "Clients that watch: their streams that are open.", []string{"of"}, nil),
+		problems: prometheus.NewDesc("ipwitness_aggregator_problems",
+			"Things that do not work in the aggregator itself, like its data directory. `ipwitness nodes` names them.", nil, nil),
+		leftOut: prometheus.NewDesc("ipwitness_node_left_out_records",
+			fmt.Sprintf("Records of a node that are left out, as the aggregator has no room for them: duplicates of them are not seen. Only for incomplete nodes, at most %d.", maxNodeSeries),
+			[]string{"node"}, nil),
+		charged:   prometheus.NewDesc("ipwitness_aggregator_budget_used_bytes", "Memory that what agents report is charged with.", nil, nil),
+		budget:    prometheus.NewDesc("ipwitness_aggregator_budget_bytes", "Memory for what agents report; 0 for no limit.", nil, nil),
+		conflicts: prometheus.NewDesc("ipwitness_conflicts", "Active conflicts, with those that are acknowledged.", []string{"state", "cause"}, nil),
+		acknowledged: prometheus.NewDesc("ipwitness_conflicts_acknowledged",
+			"Active conflicts that are acknowledged: with the labels of ipwitness_conflicts, so that one can be taken from the other.",
+			[]string{"state", "cause"}, nil),
+		info: prometheus.NewDesc("ipwitness_conflict_info",
+			fmt.Sprintf("One series for each active conflict that is not acknowledged, at most %d: the confirmed ones first.", maxConflictInfo),
+			[]string{"address", "scope", "cause", "id", "state", "owners"}, nil),
+		since: prometheus.NewDesc("ipwitness_conflict_detected_timestamp_seconds",
+			"When a conflict was detected, for each that ipwitness_conflict_info shows.", []string{"address", "id"}, nil),
+		findings: prometheus.NewDesc("ipwitness_findings", "What is wrong and not yet a conflict.", []string{"kind"}, nil),
+		finding: prometheus.NewDesc("ipwitness_finding_detected_timestamp_seconds",
+			fmt.Sprintf("When a finding was made. One series for each, at most %d: the critical ones first.", maxFindingSeries),
+			[]string{"kind", "severity", "address", "node", "holder", "pool", "id"}, nil),
+		owners: prometheus.NewDesc("ipwitness_owners", "Owners of addresses, by the widest scope in which they are compared.",
+			[]string{"scope_kind"}, nil),
+		nodes: prometheus.NewDesc("ipwitness_nodes",
+			"Nodes, by whether their agent is heard from: live, unheard, or absent, which are those of Kubernetes that are meant to have one and that no agent has told of.", []string{"state"}, nil),
+		nodeUp: prometheus.NewDesc("ipwitness_node_up",
+			fmt.Sprintf("1 for a node whose agent is heard from; 0 for one that is silent, or that is meant to have an agent in Kubernetes and none has told of. A silent one whose machine was rebooted or replaced, that Kubernetes has no more, or where no agent is meant to be, is left out. At most %d, those with 0 first.", maxNodeSeries),
+			[]string{"node"}, nil),
+		skew: prometheus.NewDesc("ipwitness_node_clock_skew_seconds",
+			fmt.Sprintf("How much a node's wall clock is ahead of the aggregator's, negative where it is behind; for %d nodes at most. It decides nothing.", maxNodeSeries),
+			[]string{"node"}, nil),
+	}}
+}
+
+// Describe is for prometheus.Collector.
+func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
+	m.describe(out)
+	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches, m.problems, m.leftOut, m.charged, m.budget} {
+		out <- d
+	}
+	m.ipam.describe(out)
+}
+
+// Collect is for prometheus.Collector.
+func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	m.collect(out)
+	gauge := func(d *prometheus.Desc, value int, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
+	}
+
+	type class struct{ state, cause string }
+	type count struct{ all, acknowledged int }
+	// The two series that alerts look at are there even when all is well.
+	conflicts := map[class]count{
+		{phaseWords[verdict.Suspected], verdict.CauseUnknown}: {},
+		{phaseWords[verdict.Confirmed], verdict.CauseUnknown}: {},
+	}
+	var shown []conflictPlace
+
+	for _, c := range m.Shards.Conflicts.All() {
+		if !c.Active() {
+			continue
+		}
+		of := class{phaseWords[c.Phase], c.Cause}
+		n := conflicts[of]
+		n.all++
+		if m.Acknowledgements.Of(c.ID) != nil {
+			n.acknowledged++
+		} else {
+			shown = append(shown, conflictPlace{c.Phase, c.ID})
+		}
+		conflicts[of] = n
+	}
+	kinds, owners := m.Findings.Count(), m.Shards.Counts()
+	m.Facts.RLock()
+	charged, limit := m.Facts.Budget()
+	m.Facts.RUnlock()
+
+	for c, n := range conflicts {
+		gauge(m.conflicts, n.all, c.state, c.cause)
+		gauge(m.acknowledged, n.acknowledged, c.state, c.cause)
+	}
+	gauge(m.charged, int(charged))
+	gauge(m.budget, int(limit))
+	m.collectConflicts(shown, out)
+	m.collectFindings(out)
+	m.collectNodes(out)
+	for kind, n := range kinds {
+		gauge(m.findings, n, kind)
+	}
+	for kind, name := range []string{"none", "link", "node", "network"} {
+		gauge(m.owners, owners[kind], name)
+	}
+	for of, n := range m.Watches() {
+		gauge(m.watches, n, of)
+	}
+	gauge(m.problems, len(m.Problems()))
+	m.ipam.collect(m.Facts, m.Findings.Pools, out)
+}
+
+// conflictPlace is where a conflict is among those that have series.
+type conflictPlace struct {
+	phase verdict.Phase
+	id    string
+}
+
+// collectConflicts tells of conflicts one by one: the same ones each time, and the
+// confirmed ones before others.
+func (m *Metrics) collectConflicts(shown []conflictPlace, out chan<- prometheus.Metric) {
+	slices.SortFunc(shown, func(a, b conflictPlace) int {
+		return cmp.Or(-cmp.Compare(a.phase, b.phase), cmp.Compare(a.id, b.id))
+	})
+	for _, at := range shown[:min(len(shown), maxConflictInfo)] {
+		c := m.Shards.Conflicts.Get(at.id)
+		if c == nil || !c.Active() {
+			continue
+		}
+		var owners []string
+		for i := range c.Owners {
+			o := &c.Owners[i]
+			owners = append(owners, m.callWithNode(o))
+		}
+		out <- prometheus.MustNewConstMetric(m.info, prometheus.GaugeValue, 1,
+			c.Address.String(), c.Scope, c.Cause, c.ID, phaseWords[c.Phase], several(owners, " | "))
+		out <- prometheus.MustNewConstMetric(m.since, prometheus.GaugeValue, seconds(c.DetectedAt), c.Address.String(), c.ID)
+	}
+}
+
+// callWithNode is what an owner is called, with its node.
+func (m *Metrics) callWithNode(o *verdict.Owner) string {
+	m.Facts.RLock()
+	defer m.Facts.RUnlock()
+	return fmt.Sprintf("%s (%s)", explain.OwnerName(o), o.Node.Name)
+}
+
+// collectFindings tells of findings one by one: the same ones each time, and those that
+// matter more before others.
+func (m *Metrics) collectFindings(out chan<- prometheus.Metric) {
+	type ranked struct {
+		severity verdict.Severity
+		findings.Place
+	}
+	var shown []ranked
+	for _, f := range m.Findings.All() {
+		shown = append(shown, ranked{f.Severity, f.Place})
+	}
+	slices.SortFunc(shown, func(a, b ranked) int {
+		return cmp.Or(-cmp.Compare(a.severity, b.severity), a.Compare(b.Place))
+	})
+	m.Facts.RLock()
+	defer m.Facts.RUnlock()
+	for _, at := range shown[:min(len(shown), maxFindingSeries)] {
+		f := m.Findings.Get(at.ID)
+		if f == nil {
+			continue
+		}
+		nodes, holders, pool := who(f)
+		address := at.Address
+		if f.Stock != nil && len(f.Stock.AtRisk) > 0 {
+			address = f.Stock.AtRisk[0].Address.String()
+			if more := len(f.Stock.AtRisk) - 1; more > 0 {
+				address += fmt.Sprintf(" and %d more", more)
+			}
+		}
+		out <- prometheus.MustNewConstMetric(m.finding, prometheus.GaugeValue, seconds(f.Since), at.Kind,
+			strings.ToLower(pb.Finding_Severity(at.severity).String()), address, several(nodes, ", "), several(holders, " | "), pool, at.ID)
+	}
+}
+
+// who returns the nodes and the holders that a finding is about, and its pool.
+func who(f *findings.Found) (nodes, holders []string, pool string) {
+	for i := range f.Owners {
+		holders = append(holders, explain.OwnerName(&f.Owners[i]))
+	}
+	if f.Pool != nil {
+		pool = f.Pool.Name
+	}
+	return audit.Nodes(f.Finding), holders, pool
+}
+
+// several names the first of many.
+func several(names []string, between string) string {
+	if more := len(names) - maxNamed; more > 0 {
+		return strings.Join(names[:maxNamed], between) + fmt.Sprintf(" and %d more", more)
+	}
+	return strings.Join(names, between)
+}
+
+func seconds(at verdict.Stamp) float64 { return float64(at.Time().UnixMilli()) / 1000 }
+
+// collectNodes tells which nodes are heard from. Where several have one name, one of
+// them is enough.
+func (m *Metrics) collectNodes(out chan<- prometheus.Metric) {
+	m.Facts.RLock()
+	a := m.Coverage.Attend()
+	unheard := m.Facts.NodeCount() - len(a.Heard)
+	up, skew, leftOut := make(map[string]float64), make(map[string]float64), make(map[string]float64)
+	for _, name := range a.Absent {
+		up[name] = 0
+	}
+	for _, n := range a.Silent {
+		up[n.Rec.Name] = 0
+	}
+	for _, n := range a.Heard {
+		up[n.Rec.Name] = 1
+		if n.Rec.SkewKnown {
+			skew[n.Rec.Name] = n.Rec.Skew.Seconds()
+		}
+	}
+	for n := range m.Facts.Nodes {
+		if left := n.LeftOut().Records + n.LeftOut().Wire + n.Excess(); left > 0 {
+			leftOut[n.Rec.Name] = float64(left)
+		}
+	}
+	m.Facts.RUnlock()
+
+	incomplete := slices.SortedFunc(maps.Keys(leftOut), func(a, b string) int { return cmp.Or(-cmp.Compare(leftOut[a], leftOut[b]), cmp.Compare(a, b)) })
+	for _, name := range incomplete[:min(len(incomplete), maxNodeSeries)] {
+		out <- prometheus.MustNewConstMetric(m.leftOut, prometheus.GaugeValue, leftOut[name], name)
+	}
+
+	for state, n := range map[string]int{"live": len(a.Heard), "unheard": unheard, "absent": len(a.Absent)} {
+		out <- prometheus.MustNewConstMetric(m.nodes, prometheus.GaugeValue, float64(n), state)
+	}
+	names := slices.SortedFunc(maps.Keys(up), func(a, b string) int { return cmp.Or(cmp.Compare(up[a], up[b]), cmp.Compare(a, b)) })
+	for _, name := range names[:min(len(names), maxNodeSeries)] {
+		out <- prometheus.MustNewConstMetric(m.nodeUp, prometheus.GaugeValue, up[name], name)
+		if ahead, known := skew[name]; known {
+			out <- prometheus.MustNewConstMetric(m.skew, prometheus.GaugeValue, ahead, name)
+		}
+	}
+}
+
+// phaseWords are the states of a conflict in metrics.
+var phaseWords = map[verdict.Phase]string{
+	verdict.Suspected: "suspected", verdict.Confirmed: "confirmed", verdict.Resolved: "resolved",
+}

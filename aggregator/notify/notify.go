@@ -1,0 +1,159 @@
+// Package notify passes on what changes: to the log, and to Kubernetes as Events. It is a subscriber
+// like any other: a log that is slow, or stuck, delays no verdict.
+package notify
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/bus"
+	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Notifier passes events on. All fields are needed, but Kubernetes is nil where there is none to tell.
+type Notifier struct {
+	Log    *slog.Logger
+	Clock  func() verdict.Stamp
+	Events *events.Events
+	// Kubernetes is where Events are made.
+	Kubernetes *kube.Cluster
+	// NodeTimeout is for the log: it says when a node that is not heard from is given up.
+	NodeTimeout time.Duration
+}
+
+// Run passes events on until ctx ends.
+func (s *Notifier) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	group.Go(func() { s.account(ctx) })
+	group.Go(func() { s.accountFindings(ctx) })
+	if s.Kubernetes != nil {
+		group.Go(func() { s.announce(ctx) })
+		group.Go(func() { s.announceFindings(ctx) })
+	}
+	group.Wait()
+}
+
+// account writes what happens to conflicts and nodes into the log until ctx ends.
+func (s *Notifier) account(ctx context.Context) {
+	said := map[string]toldState{} // of the active conflicts
+	quota := newLogQuota(s.Log)
+	s.accountOf(ctx, "log", s.Events.Conflicts, func(e *events.Event) { s.enter(e, said, quota) })
+}
+
+// accountFindings does the same for findings.
+func (s *Notifier) accountFindings(ctx context.Context) {
+	quota := newLogQuota(s.Log)
+	s.accountOf(ctx, "log", s.Events.Findings, func(e *events.Event) {
+		if quota.allows(s.Clock().Time(), nodesOfEvent(e)...) {
+			s.enterFinding(e)
+		}
+	})
+}
+
+// accountOf enters events until ctx ends, into what where names.
+func (s *Notifier) accountOf(ctx context.Context, where string, from *events.Bus, enter func(*events.Event)) {
+	next := from.Revision()
+	var some []events.Event
+	var said time.Time
+	for {
+		var lost uint64
+		var changed <-chan struct{}
+		some, next, lost, changed = from.Since(next, bus.Latest, some[:0])
+		if now := s.Clock().Time(); lost > 0 && now.Sub(said) >= complainEvery {
+			said = now
+			s.Log.Warn("what tells of events fell behind", "where", where, "events_left_out", lost)
+		}
+		for i := range some {
+			enter(&some[i])
+		}
+		clear(some)
+		if changed == nil {
+			if ctx.Err() != nil {
+				return
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// toldState is what the log says of a conflict.
+type toldState struct {
+	state           pb.Conflict_State
+	acknowledgement *pb.Acknowledgement
+}
+
+// enter writes one event into the log, if it is more than another word about
+// what was told.
+func (s *Notifier) enter(e *events.Event, said map[string]toldState, quota *logQuota) {
+	now, nodes := s.Clock().Time(), nodesOfEvent(e)
+	if n := e.Node; n != nil {
+		if !quota.allows(now, nodes...) {
+			return
+		}
+		if n.GetState() == pb.Node_LIVE {
+			s.Log.Info("node reports", "node", n.GetName(), "claims", n.GetClaims(), "namespaces", n.GetNamespaces())
+		} else {
+			s.Log.Warn("node not heard from", "node", n.GetName(), "last_heard", n.GetLastHeard().AsTime(),
+				"node_timeout", s.NodeTimeout)
+		}
+		return
+	}
+	c := e.Conflict
+	before, is := said[c.GetId()], toldState{c.GetState(), c.GetAcknowledgement()}
+	if said[c.GetId()] = is; is.state == pb.Conflict_RESOLVED {
+		delete(said, c.GetId())
+	}
+	if is.state != before.state && quota.allows(now, nodes...) {
+		s.Log.Info("conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(),
+			"episode", c.GetEpisode(), "scope", c.GetScope().GetName(), "rule", c.GetRule(), "cause", c.GetCause(), "summary", c.GetSummary())
+	}
+	switch ack := is.acknowledgement; {
+	case ack == before.acknowledgement:
+	case ack != nil:
+		s.Log.Info("conflict acknowledged", "address", c.GetAddress(), "id", c.GetId(),
+			"expires_at", ack.GetExpiresAt().AsTime(), "reason", ack.GetReason())
+	default:
+		s.Log.Info("acknowledgement ended", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(), "summary", c.GetSummary())
+	}
+}
+
+// enterFinding writes that a finding came or is over. What more is known of it is
+// in the API.
+func (s *Notifier) enterFinding(e *events.Event) {
+	f := e.Finding
+	switch e.Type {
+	case pb.Watch_ADDED:
+		s.Log.Warn("finding", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress(), "summary", f.GetSummary())
+	case pb.Watch_REMOVED:
+		s.Log.Info("finding is over", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress())
+	default:
+	}
+}
+
+// announce has conflicts told as Kubernetes Events until ctx ends.
+func (s *Notifier) announce(ctx context.Context) {
+	s.accountOf(ctx, "Kubernetes Events", s.Events.Conflicts, func(e *events.Event) {
+		if e.Conflict != nil {
+			s.Kubernetes.Announce(e.Conflict)
+		}
+	})
+}
+
+// announceFindings has findings told as Kubernetes Events until ctx ends.
+func (s *Notifier) announceFindings(ctx context.Context) {
+	s.accountOf(ctx, "Kubernetes Events", s.Events.Findings, func(e *events.Event) {
+		if e.Finding != nil {
+			s.Kubernetes.AnnounceFinding(e.Finding, e.Type == pb.Watch_REMOVED)
+		}
+	})
+}

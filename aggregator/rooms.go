@@ -1,0 +1,72 @@
+package aggregator
+
+import (
+	"github.com/ipwitness/ipwitness/aggregator/acknowledge"
+	"github.com/ipwitness/ipwitness/aggregator/api"
+	"github.com/ipwitness/ipwitness/aggregator/coverage"
+	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/metrics"
+	"github.com/ipwitness/ipwitness/aggregator/notify"
+	"github.com/ipwitness/ipwitness/aggregator/report"
+	"github.com/ipwitness/ipwitness/aggregator/shard"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// core joins the rooms. Each of them has a lock of its own. The facts are taken first, for reading
+// while something is told of them; no other lock is held while another one is taken.
+type core struct {
+	kubernetes       *kube.Cluster
+	facts            *facts.Facts
+	shards           *shard.Shards
+	findings         *findings.Findings
+	acknowledgements *acknowledge.Acknowledgements
+	coverage         *coverage.Coverage
+	events           *events.Events
+	reports          *report.Service
+	witness          *api.Service
+	metrics          *metrics.Metrics
+	notifier         *notify.Notifier
+	tidier           *tidier
+	// stopped is closed when nothing is judged any more, ended when all streams are to end.
+	stopped, ended chan struct{}
+}
+
+// ring does what is due about nodes, links and conflicts that are over, and returns when more is due; 0
+// for never.
+func (c *core) ring() verdict.Stamp {
+	next := c.facts.Ring()
+	if at := c.shards.Forget(); at != 0 && (next == 0 || at < next) {
+		next = at
+	}
+	return next
+}
+
+// judge waits until all that a change touched is judged, and what follows of pools and of what
+// namespaces lack is told.
+func (c *core) judge(b *facts.Batch) {
+	select {
+	case <-b.Done():
+		c.findings.Judged()
+	case <-c.stopped:
+	}
+}
+
+// problems describes what does not work in the aggregator itself.
+func (c *core) problems() []string {
+	problems := c.acknowledgements.Problems()
+	if n := c.shards.Unjudged(); n > 0 {
+		problems = append(problems, explain.Unjudged(n))
+	}
+	return problems
+}
+
+// watches returns the number of watches by what they are of.
+func (c *core) watches() map[string]int {
+	return map[string]int{
+		"owners": c.events.Owners.Subscribers(), "conflicts": c.events.Conflicts.Subscribers(), "findings": c.events.Findings.Subscribers(),
+	}
+}
