@@ -182,7 +182,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 }
 
 // Guarded are the options of a gRPC server that anybody can reach: its calls pass who
-// may do what. A server in process has access.Inside instead.
+// may do what. A server in process has none.
 func (a *Aggregator) Guarded() []grpc.ServerOption {
 	return a.guard.Outside(a.store.reports.Codec())
 }

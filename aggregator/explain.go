@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/casefile"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/index"
@@ -65,10 +66,12 @@ func (s *store) explain(addr netip.Addr, withCase bool) (out *pb.ExplainResponse
 
 // Judge judges a case from a file and explains the judgement as Explain does. It leaves out what
 // only an aggregator knows: acknowledgements, what Kubernetes says besides the case, and all but
-// the course of conflicts that were over before.
+// the course and the owners of conflicts that were over before.
 func Judge(f *casefile.File) *pb.ExplainResponse {
 	owner := func(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
-		return ownerProto(f.Policy, a, o, all)
+		out := ownerProto(f.Policy, a, o, all)
+		out.Intended = intendedProto(missing(a, o))
+		return out
 	}
 	out := explanationProto(f.Policy, f.Policy.Explain(f.Case), owner)
 	judged := f.Policy.Judge(f.Case)
@@ -86,11 +89,39 @@ func Judge(f *casefile.File) *pb.ExplainResponse {
 			}
 		}
 		c := courseProto(f.Case.Address, &m.Identity, &m.Course)
+		for _, member := range m.Owners {
+			if i := slices.IndexFunc(judged.Owners, func(o verdict.Owner) bool { return o.ID == member.ID }); i >= 0 {
+				c.Owners = append(c.Owners, owner(f.Case.Address, &judged.Owners[i], judged.Owners))
+			} else {
+				c.Owners = append(c.Owners, goneProto(f.Case.Address, &member))
+			}
+		}
 		c.Summary = explain.Remembered(f.Case.Address, &m)
 		out.Conflicts = append(out.Conflicts, c)
 	}
 	out.Coverage = &pb.Coverage{Incomplete: f.Case.Incomplete}
 	return out
+}
+
+// missing returns the addresses that an owner of an address was meant to have and has not, as far
+// as a case tells: whether it has other addresses of its pod is not known.
+func missing(a netip.Addr, o *verdict.Owner) []audit.Meant {
+	speaks := slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
+	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
+		if m.Address == a {
+			return speaks || o.Assigned && m.Source == audit.SourceKubernetes
+		}
+		return m.Source == audit.SourceKubernetes
+	})
+}
+
+// goneProto returns an owner that was in a conflict and does not hold the address any more.
+func goneProto(a netip.Addr, m *verdict.Member) *pb.Owner {
+	o := verdict.Owner{Pod: m.Orphaned}
+	if !m.External {
+		o.Namespace = &verdict.Namespace{Who: m.Who}
+	}
+	return &pb.Owner{Address: addressText(a), Node: m.Node, Mac: m.MAC.String(), Workload: workloadProto(&o), State: pb.Owner_GONE}
 }
 
 // explanationProto returns an explanation in the format of the API.

@@ -65,7 +65,8 @@ func (m *jsonLines) Marshal(v any) ([]byte, error) {
 // encodings has buffers in which messages are encoded: their size is not known before.
 var encodings = sync.Pool{New: func() any { return new([]byte) }}
 
-// encoded returns a message as JSON between two texts.
+// encoded returns a message as JSON between two texts. The bytes are not used again: HTTP/2 may
+// still read them after a Write has returned because the stream was reset.
 func encoded(before string, m proto.Message, after string) ([]byte, error) {
 	buffer := encodings.Get().(*[]byte)
 	defer encodings.Put(buffer)

@@ -110,6 +110,14 @@ func (s *store) walkOwners(f *filter, from place) *walk[index.Address, *pb.Owner
 		span.First = from.addr
 	}
 	first, last := index.AddressOf(span.First), index.AddressOf(span.Last)
+	addresses := s.addressesFrom
+	if f.node != "" && span.First != span.Last {
+		addresses = func(first index.Address) iter.Seq[index.Address] {
+			all := s.facts.AddressesOn(f.node)
+			from, _ := slices.BinarySearchFunc(all, first, index.Address.Compare)
+			return slices.Values(all[from:])
+		}
+	}
 	builder := s.facts.Builder()
 	return &walk[index.Address, *pb.Owner]{
 		store: s, events: s.told.owners, less: index.Address.Less,
@@ -117,13 +125,7 @@ func (s *store) walkOwners(f *filter, from place) *walk[index.Address, *pb.Owner
 			if at != nil {
 				first = *at
 			}
-			return func(yield func(index.Address) bool) {
-				for p := range until(s.shards.Places().From(shard.From(first)), func(p shard.Place) bool { return last.Less(p.Address()) }) {
-					if !yield(p.Address()) {
-						return
-					}
-				}
-			}
+			return until(addresses(first), last.Less)
 		},
 		read: func(a index.Address, room int, into []item[*pb.Owner]) (_ []item[*pb.Owner], more bool) {
 			addr := a.Addr()
@@ -146,6 +148,17 @@ func (s *store) walkOwners(f *filter, from place) *walk[index.Address, *pb.Owner
 			}
 			return into, false
 		},
+	}
+}
+
+// addressesFrom yields the addresses that have owners, from one on.
+func (s *store) addressesFrom(first index.Address) iter.Seq[index.Address] {
+	return func(yield func(index.Address) bool) {
+		for p := range s.shards.Places().From(shard.From(first)) {
+			if !yield(p.Address()) {
+				return
+			}
+		}
 	}
 }
 

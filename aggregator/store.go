@@ -207,6 +207,10 @@ func (s *store) tidy(ctx context.Context) {
 		case <-s.work.untidy:
 			quiet.Reset(tidyAfter)
 		case <-quiet.C:
+			// Each collection halves stacks that are not used, and pools give up what they hold
+			// with the second one.
+			runtime.GC()
+			runtime.GC()
 			debug.FreeOSMemory()
 		}
 	}

@@ -25,7 +25,15 @@ var options = protojson.MarshalOptions{EmitDefaultValues: true}
 // Append appends m as JSON. m must not be nil.
 func Append(out []byte, m proto.Message) ([]byte, error) {
 	r := m.ProtoReflect()
-	return planOf(r.Descriptor()).append(out, r)
+	return new(encoder).message(out, r, planOf(r.Descriptor()))
+}
+
+// encoder encodes one message.
+type encoder struct {
+	// minute is the minute of the last time that was encoded, prefix its text up to the seconds. The
+	// times of one message are often close.
+	minute int64
+	prefix [17]byte
 }
 
 // plan says how messages of one type are encoded.
@@ -133,10 +141,10 @@ func words(of protoreflect.EnumDescriptor) (all []string) {
 	return all
 }
 
-func (p *plan) append(out []byte, m protoreflect.Message) (_ []byte, err error) {
+func (e *encoder) message(out []byte, m protoreflect.Message, p *plan) (_ []byte, err error) {
 	switch p.form {
 	case timestamp:
-		return appendTimestamp(out, m)
+		return e.timestamp(out, m)
 	case delegated:
 		return options.MarshalAppend(out, m.Interface())
 	case object:
@@ -145,20 +153,23 @@ func (p *plan) append(out []byte, m protoreflect.Message) (_ []byte, err error) 
 	first := len(out)
 	for i := range p.fields {
 		f := &p.fields[i]
-		if f.presence && !m.Has(f.FieldDescriptor) {
-			continue
+		v := m.Get(f.FieldDescriptor)
+		if f.presence {
+			if f.plan == nil && !m.Has(f.FieldDescriptor) || f.plan != nil && !v.Message().IsValid() {
+				continue
+			}
 		}
 		if len(out) > first {
 			out = append(out, ',')
 		}
-		if out, err = f.append(append(out, f.name...), m.Get(f.FieldDescriptor)); err != nil {
+		if out, err = e.field(append(out, f.name...), v, f); err != nil {
 			return out, err
 		}
 	}
 	return append(out, '}'), nil
 }
 
-func (f *field) append(out []byte, v protoreflect.Value) (_ []byte, err error) {
+func (e *encoder) field(out []byte, v protoreflect.Value, f *field) (_ []byte, err error) {
 	switch {
 	case f.list:
 		out = append(out, '[')
@@ -167,19 +178,19 @@ func (f *field) append(out []byte, v protoreflect.Value) (_ []byte, err error) {
 			if i > 0 {
 				out = append(out, ',')
 			}
-			if out, err = f.one(out, list.Get(i)); err != nil {
+			if out, err = e.value(out, list.Get(i), f); err != nil {
 				return out, err
 			}
 		}
 		return append(out, ']'), nil
 	case f.dict:
-		return f.entries(out, v.Map())
+		return entries(out, v.Map())
 	}
-	return f.one(out, v)
+	return e.value(out, v, f)
 }
 
 // entries appends a map of strings in the order of its keys.
-func (f *field) entries(out []byte, all protoreflect.Map) (_ []byte, err error) {
+func entries(out []byte, all protoreflect.Map) (_ []byte, err error) {
 	type entry struct{ key, value string }
 	var some [8]entry
 	sorted := some[:0]
@@ -208,8 +219,8 @@ func (f *field) entries(out []byte, all protoreflect.Map) (_ []byte, err error) 
 	return append(out, '}'), nil
 }
 
-// one appends a value that is neither a list nor a map.
-func (f *field) one(out []byte, v protoreflect.Value) ([]byte, error) {
+// value appends a value that is neither a list nor a map.
+func (e *encoder) value(out []byte, v protoreflect.Value, f *field) ([]byte, error) {
 	switch f.kind {
 	case protoreflect.StringKind:
 		return appendString(out, v.String())
@@ -230,7 +241,7 @@ func (f *field) one(out []byte, v protoreflect.Value) ([]byte, error) {
 	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
 		return append(strconv.AppendUint(append(out, '"'), v.Uint(), 10), '"'), nil
 	case protoreflect.MessageKind:
-		return f.plan.append(out, v.Message())
+		return e.message(out, v.Message(), f.plan)
 	default:
 		return out, fmt.Errorf("encode %s: kind %s has no encoding", f.FullName(), f.kind)
 	}
@@ -252,14 +263,23 @@ const (
 	lastSecond  = 253402300799
 )
 
-// appendTimestamp appends a time in RFC 3339 with no, 3, 6 or 9 digits after the second.
-func appendTimestamp(out []byte, m protoreflect.Message) ([]byte, error) {
+// timestamp appends a time in RFC 3339 with no, 3, 6 or 9 digits after the second.
+func (e *encoder) timestamp(out []byte, m protoreflect.Message) ([]byte, error) {
 	t, ok := m.Interface().(*timestamppb.Timestamp)
 	s, n := t.GetSeconds(), t.GetNanos()
 	if !ok || s < firstSecond || s > lastSecond || n < 0 || n > 999_999_999 {
 		return options.MarshalAppend(out, m.Interface())
 	}
-	out = time.Unix(s, 0).UTC().AppendFormat(append(out, '"'), "2006-01-02T15:04:05")
+	minute, second := s/60, s%60
+	if second < 0 {
+		minute, second = minute-1, second+60
+	}
+	if minute != e.minute || e.prefix[0] == 0 {
+		e.minute = minute
+		time.Unix(60*minute, 0).UTC().AppendFormat(e.prefix[:0], "2006-01-02T15:04:")
+	}
+	out = append(append(out, '"'), e.prefix[:]...)
+	out = append(out, byte('0'+second/10), byte('0'+second%10))
 	if n != 0 {
 		digits := 9
 		for n%1000 == 0 {

@@ -42,9 +42,6 @@ func pseudonymise(f *File, p *pseudonyms) (*File, error) {
 	return out, nil
 }
 
-// A class says how the strings of one field are replaced.
-type class func(p *pseudonyms, s string) string
-
 // classes are those of all fields with strings.
 var classes = map[string]class{
 	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": noText, "Router.Who": nothing, "Router.Reason": noText,
@@ -76,7 +73,7 @@ var classes = map[string]class{
 
 	"Past.Owner": (*pseudonyms).owner, "Past.Kind": same,
 	"Finding.ID": nothing, "Finding.Kind": same, "Finding.Source": word("source"),
-	"Owner.ID": (*pseudonyms).owner, "Member.ID": (*pseudonyms).owner,
+	"Owner.ID": (*pseudonyms).owner, "Member.ID": (*pseudonyms).owner, "Member.Node": (*pseudonyms).node,
 	"Exclusion.Rule": same, "Exclusion.Port": (*pseudonyms).device, "Exclusion.Victims": (*pseudonyms).owner, "Exclusion.Reason": noText,
 	"Scope.Node": (*pseudonyms).node, "Scope.Name": nothing,
 	"Identity.ID": nothing, "Identity.Scope": nothing, "Course.Rule": same,

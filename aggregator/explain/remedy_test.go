@@ -4,9 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -288,20 +286,5 @@ func golden(t *testing.T, name string, told explain.Told) {
 			t.Errorf("the shell cannot read the command: %v: %s\n%s", err, out, f.Command)
 		}
 	}
-	file := filepath.Join("testdata/told", strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt")
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, b, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("%v: make it with go test -update", err)
-	}
-	if string(b) != string(want) {
-		t.Errorf("got\n%s\nwant (%s)\n%s", b, file, want)
-	}
+	compare(t, "told/"+strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt", b)
 }

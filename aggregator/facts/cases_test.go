@@ -198,8 +198,64 @@ func (r *reported) ending(record, index uint32) *pb.ReportRequest {
 	return m
 }
 
-// disputing is a Listener for which all addresses are disputed.
-type disputing struct{ deaf }
+// disputing is a Listener for which all addresses are disputed. It notes the namespaces that may lack
+// an address, and the nodes that may give others.
+type disputing struct {
+	deaf
+	lack, ranges map[string]bool
+}
+
+func (d *disputing) MayLack(n *Node, record uint32) { d.lack[fmt.Sprint(n.Rec.Name, record)] = true }
+func (d *disputing) RangesChanged(n *Node)          { d.ranges[n.Rec.Name] = true }
+
+// speech returns by which frames and addresses each namespace is known.
+func (r *reported) speech() map[string]string {
+	all := map[string]string{}
+	say := func(record uint32, what string, m fmt.Stringer) {
+		if record != verdict.OwnRecord && r.namespaces[record] != nil {
+			all[fmt.Sprint(r.name, record)] += what + " " + m.String() + "\n"
+		}
+	}
+	for _, ns := range sorted(r.namespaces) {
+		say(ns.GetId(), "", ns)
+	}
+	for _, i := range sorted(r.interfaces) {
+		say(i.GetNamespace(), "interface", i)
+	}
+	for _, c := range sorted(r.claims) {
+		known := &pb.ClaimRecord{Address: c.GetAddress(), Kind: c.GetKind(), Mac: c.GetMac()}
+		if FromKernel(c) {
+			if c.GetKind() == pb.Evidence_ASSIGNED {
+				say(c.GetNamespace(), "has", known)
+			}
+			continue
+		}
+		say(r.interfaces[[2]uint32{c.GetNamespace(), c.GetIndex()}].GetPeerNamespace(), "sent", known)
+		for _, i := range sorted(r.interfaces) {
+			if string(i.GetMac()) == string(c.GetMac()) {
+				say(i.GetNamespace(), "spoke", known)
+			}
+		}
+	}
+	return all
+}
+
+// giving returns what tells the addresses that the node gives.
+func (r *reported) giving() string {
+	var all strings.Builder
+	for _, p := range sorted(r.pools) {
+		fmt.Fprintln(&all, p)
+	}
+	for _, i := range sorted(r.interfaces) {
+		fmt.Fprintln(&all, i)
+	}
+	for _, c := range sorted(r.claims) {
+		if own := r.interfaces[[2]uint32{c.GetNamespace(), c.GetIndex()}].GetAttachment() == pb.InterfaceRecord_OWN; c.GetKind() == pb.Evidence_ASSIGNED && (own || c.GetNetwork() != "") {
+			fmt.Fprintln(&all, c.GetAddress(), c.GetNamespace(), c.GetIndex(), c.GetNetwork())
+		}
+	}
+	return all.String()
+}
 
 func (*disputing) Contested(yield func(index.Address) bool) {
 	for _, a := range historyAddresses {
@@ -314,8 +370,9 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 		lan := seed%3 == 0 // nodes see frames of each other, which tells what links are one: that is not all in a snapshot
 		random := rand.New(rand.NewPCG(seed, 77))
 		now := verdict.Stamp(time.Hour)
-		l := &disputing{deaf{dropped: map[string]int{}}}
+		l := &disputing{deaf: deaf{dropped: map[string]int{}}, lack: map[string]bool{}, ranges: map[string]bool{}}
 		f := timed(t, &now, l)
+		f.Kubernetes, f.Followed = &api{}, seed%2 == 0
 		sides := []*reported{newReported("n1"), newReported("n2")}
 		for _, s := range sides {
 			s.peer, s.node = connectNode(t, f, s.name)
@@ -333,6 +390,9 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 			for _, a := range historyAddresses {
 				texts[a] = f.text(a)
 			}
+			speech, giving := s.speech(), s.giving()
+			clear(l.lack)
+			clear(l.ranges)
 			if random.IntN(20) == 0 {
 				snapshotOf(t, f, s.peer, s.node, s.all())
 			} else {
@@ -342,6 +402,15 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 				}
 			}
 			judged := f.judgeAll()
+			spoken := s.speech()
+			for _, id := range slices.Sorted(maps.Keys(spoken)) {
+				if speech[id] != spoken[id] && !l.lack[id] {
+					t.Fatalf("seed %d step %d: nobody is told that namespace %s may lack an address: it was known by\n%s\nand is by\n%s", seed, step, id, speech[id], spoken[id])
+				}
+			}
+			if after := s.giving(); giving != after && !l.ranges[s.name] {
+				t.Fatalf("seed %d step %d: nobody is told that the ranges of %s changed from\n%s\nto\n%s", seed, step, s.name, giving, after)
+			}
 			for _, a := range historyAddresses {
 				if before, after := texts[a], f.text(a); before != after && !slices.Contains(judged, netip.MustParseAddr(a)) {
 					t.Fatalf("seed %d step %d: %s is not judged again, but its case has changed from\n%s\nto\n%s", seed, step, a, before, after)
@@ -359,9 +428,41 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 				wantAsFresh(t, fmt.Sprintf("seed %d step %d", seed, step), f, sides, now)
 			}
 			f.check(t, fmt.Sprintf("seed %d step %d", seed, step))
+			if step%10 == 0 && f.Followed {
+				wantPods(t, fmt.Sprintf("seed %d step %d", seed, step), f, sides)
+			}
 		}
 		if len(l.dropped) > 0 && l.dropped["claim"] > 0 {
 			t.Fatalf("seed %d: got %v dropped, want nothing", seed, l.dropped)
+		}
+	}
+}
+
+// wantPods checks that what a pod has is judged again when the Kubernetes API says something of it.
+func wantPods(t *testing.T, when string, f *Facts, sides []*reported) {
+	t.Helper()
+	for _, key := range []string{"u1", "default/a", "default/b", "other/a", "other/b"} {
+		has := map[netip.Addr]bool{}
+		for _, s := range sides {
+			for record, ns := range s.namespaces {
+				w := ns.GetWorkload()
+				if record == verdict.OwnRecord || w.GetKind() != pb.Workload_POD || cmp.Or(w.GetUid(), w.GetNamespace()+"/"+w.GetName()) != key {
+					continue
+				}
+				for _, c := range s.claims {
+					port := s.interfaces[[2]uint32{c.GetNamespace(), c.GetIndex()}]
+					if c.GetNamespace() == record || c.GetNamespace() == verdict.OwnRecord && port.GetPeerNamespace() == record {
+						a, _ := netip.AddrFromSlice(c.GetAddress())
+						has[a] = true
+					}
+				}
+			}
+		}
+		f.PodsChanged([]string{key})
+		got := f.judgeAll()
+		slices.SortFunc(got, netip.Addr.Compare)
+		if want := slices.SortedFunc(maps.Keys(has), netip.Addr.Compare); !slices.Equal(got, want) {
+			t.Fatalf("%s: %s: got %v to be judged, want %v", when, key, got, want)
 		}
 	}
 }
@@ -370,6 +471,7 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 func wantAsFresh(t *testing.T, when string, f *Facts, sides []*reported, now verdict.Stamp) {
 	t.Helper()
 	fresh := timed(t, &now, &deaf{dropped: map[string]int{}})
+	fresh.Kubernetes, fresh.Followed = f.Kubernetes, f.Followed
 	for _, s := range sides {
 		p, n := connectNode(t, fresh, s.name)
 		snapshotOf(t, fresh, p, n, s.all())

@@ -47,6 +47,7 @@ func (a *applying) apply(m *pb.ReportRequest) {
 	claims := m.GetClaims()
 	if a.snapshot {
 		claims = kernelFirst(claims)
+		a.do(func() { a.node.reserve(m) })
 	}
 	if records <= piece {
 		a.do(func() {

@@ -67,6 +67,13 @@ func (s *slab[T]) all(yield func(uint32) bool) {
 	}
 }
 
+// reserve makes room for so many records in all.
+func (s *slab[T]) reserve(records int) {
+	if more := records - s.count; more > len(s.free)+cap(s.items)-len(s.items) {
+		s.items = slices.Grow(s.items, 1+more) // and for index 0
+	}
+}
+
 // trim gives back capacity that is not used.
 func (s *slab[T]) trim() {
 	if spare := cap(s.items) - len(s.items); spare > 2 && spare > len(s.items)/16 {

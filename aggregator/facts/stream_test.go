@@ -1,9 +1,7 @@
 package facts
 
 import (
-	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
@@ -15,145 +13,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
-
-// chronicle is a Listener that writes down what it hears of nodes, pools and namespaces.
-type chronicle struct {
-	deaf
-	heard []string
-	risky map[string][]netip.Addr
-}
-
-func (c *chronicle) hear(format string, args ...any) {
-	c.heard = append(c.heard, fmt.Sprintf(format, args...))
-}
-
-func (c *chronicle) NodeChanged(n *Node)            { c.hear("changed %s", n.Rec.Name) }
-func (c *chronicle) NamesChanged(n *Node)           { c.hear("names %s", n.Rec.Name) }
-func (c *chronicle) RangesChanged(n *Node)          { c.hear("ranges %s", nameOfNode(n)) }
-func (c *chronicle) MayLack(n *Node, record uint32) { c.hear("lack %s#%d", n.Rec.Name, record) }
-func (c *chronicle) PoolChanged(p *Pool)            { c.hear("pool %s", p.Rec.Name) }
-func (c *chronicle) PoolEnded(p *Pool)              { c.hear("pool-ended %s of %s", p.Rec.Name, nameOfNode(p.Node)) }
-func (c *chronicle) CoverageChanged()               { c.hear("coverage") }
-func (c *chronicle) Refused(record string)          { c.hear("refused %s", record) }
-func (c *chronicle) AtRisk(p *Pool) []netip.Addr    { return c.risky[p.Rec.Name] }
-
-func nameOfNode(n *Node) string {
-	if n == nil {
-		return "-"
-	}
-	return n.Rec.Name
-}
-
-// scene is facts whose clock the test sets, and which nobody judges but the test.
-type scene struct {
-	*testing.T
-	*Facts
-	told *chronicle
-	now  verdict.Stamp
-}
-
-func newScene(t *testing.T) *scene {
-	s := &scene{T: t, told: &chronicle{deaf: deaf{dropped: map[string]int{}}, risky: map[string][]netip.Addr{}}, now: verdict.Stamp(time.Hour)}
-	s.Facts = timed(t, &s.now, s.told)
-	return s
-}
-
-func (s *scene) after(d time.Duration) { s.now = s.now.Add(d) }
-
-// agent is an agent that reports for a node.
-type agent struct {
-	s *scene
-	p *quiet
-	n *Node
-}
-
-// hello connects an agent.
-func (s *scene) hello(h *pb.Hello, vouched string) (*agent, error) {
-	p := &quiet{}
-	n, _, err := s.Connect(p, h, vouched)
-	return &agent{s, p, n}, err
-}
-
-// joins connects an agent that reports what messages say.
-func (s *scene) joins(name, boot string, epoch uint64, messages ...*pb.ReportRequest) *agent {
-	s.Helper()
-	a, err := s.hello(&pb.Hello{Node: name, BootId: boot, Netns: "1", Epoch: epoch}, "")
-	if err != nil {
-		s.Fatal(err)
-	}
-	a.snapshot(messages...)
-	return a
-}
-
-func (a *agent) snapshot(messages ...*pb.ReportRequest) {
-	a.s.Helper()
-	messages = append([]*pb.ReportRequest{{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}}, messages...)
-	if _, err := a.s.Snapshot(a.p, a.n, &Snapshot{Messages: slices.Values(messages)}, func() {}); err != nil {
-		a.s.Fatal(err)
-	}
-}
-
-func (a *agent) tell(messages ...*pb.ReportRequest) {
-	a.s.Helper()
-	for _, m := range messages {
-		if _, err := a.s.Delta(a.p, a.n, m, a.s.now, nil); err != nil {
-			a.s.Fatal(err)
-		}
-	}
-}
-
-func (a *agent) leave() { a.s.Disconnect(a.p, a.n, func(*Node) bool { return false }) }
-
-// states returns the nodes with what is known of them.
-func (s *scene) states() (all []string) {
-	for n := range s.Nodes {
-		text := n.Rec.Name
-		for _, is := range []struct {
-			set  bool
-			name string
-		}{{n.Peer != nil, "connected"}, {n.Rec.Unheard, "unheard"}, {n.Rec.TimedOut, "timed-out"}, {n.Rec.Rebooted, "rebooted"}, {n.Covers(), "covers"}} {
-			if is.set {
-				text += " " + is.name
-			}
-		}
-		all = append(all, fmt.Sprintf("%s claims=%d", text, n.Claims()))
-	}
-	return all
-}
-
-func (s *scene) wantNodes(why string, want ...string) {
-	s.Helper()
-	if got := s.states(); !slices.Equal(got, want) {
-		s.Errorf("%s: got\n\t%q, want\n\t%q", why, got, want)
-	}
-}
-
-// wantHeard checks what was told since the last time, in any order and once for each.
-func (s *scene) wantHeard(why string, want ...string) {
-	s.Helper()
-	got := s.told.heard
-	s.told.heard = nil
-	slices.Sort(got)
-	got = slices.Compact(got)
-	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		s.Errorf("%s: got\n\t%q, want\n\t%q", why, got, want)
-	}
-}
-
-// wantJudged checks which addresses are to be judged.
-func (s *scene) wantJudged(why string, want ...string) {
-	s.Helper()
-	var got []string
-	for _, a := range s.judgeAll() {
-		got = append(got, a.String())
-	}
-	slices.Sort(got)
-	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		s.Errorf("%s: got %q to be judged, want %q", why, got, want)
-	}
-}
 
 func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	s := newScene(t)
@@ -273,6 +132,102 @@ func TestOneStreamReportsForANode(t *testing.T) {
 	s.wantNodes("the old stream ends", "n1 connected covers claims=1")
 	if s.Claimed(index.AddressOf(netip.MustParseAddr("10.0.0.9"))) {
 		t.Error("got what the old stream said")
+	}
+}
+
+// A stream that takes the node over in the middle of a snapshot ends it.
+func TestASnapshotIsTakenOver(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	_, err := s.Snapshot(a.p, a.n, &Snapshot{Messages: func(yield func(*pb.ReportRequest) bool) {
+		if yield(pod(3, "10.0.0.3")) {
+			if _, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, ""); err != nil {
+				t.Error(err)
+			}
+			yield(pod(4, "10.0.0.4"))
+		}
+	}}, func() { t.Error("got it done") })
+	if err != ErrTakenOver || a.n.Claims() != 2 || a.n.Applying() || s.Claimed(key("10.0.0.4")) {
+		t.Errorf("got %v and %d claims, want what came before", err, a.n.Claims())
+	}
+}
+
+func TestASnapshotSaysWhatIsLeftOut(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1)
+	in := &Snapshot{
+		Messages: once(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}, Checked: []uint64{3}}), Excess: 4, LeftOut: LeftOut{Records: 2},
+		Corrections: map[string]int{"name": 1}, Checked: func(uint64) []index.Address { return nil },
+	}
+	if _, err := s.Snapshot(a.p, a.n, in, func() {
+		if !a.n.Applying() {
+			t.Error("got not applied")
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if a.n.Excess() != 4 || a.n.LeftOut() != in.LeftOut || a.n.Corrections["name"] != 1 || !a.n.Incomplete() || !a.n.Blind() || a.n.Covers() {
+		t.Errorf("got %d excess, %+v left out, %v corrected", a.n.Excess(), a.n.LeftOut(), a.n.Corrections)
+	}
+	if a.snapshot(); a.n.Incomplete() || a.n.Blind() || !a.n.Covers() {
+		t.Error("got it incomplete, want it whole again")
+	}
+	in.LeftOut, in.Excess = LeftOut{}, 1
+	if _, err := s.Snapshot(a.p, a.n, in, func() {}); err != nil || !a.n.Incomplete() || a.n.Blind() {
+		t.Errorf("got %v, incomplete %t, want frames alone left out", err, a.n.Incomplete())
+	}
+}
+
+func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	mapped := assignedMessage(2, "::ffff:10.0.0.7")
+	mapped.Claims[0].Address = make([]byte, 16)
+	copy(mapped.Claims[0].Address, []byte{10: 0xff, 11: 0xff, 12: 10, 15: 7})
+	a.tell(mapped)
+	s.wantJudged("a mapped address", "10.0.0.1", "10.0.0.7")
+	mapped.Claims[0].Gone = true
+	if a.tell(mapped); s.Claimed(key("10.0.0.7")) {
+		t.Error("got a claim that is gone")
+	}
+}
+
+// What the wire showed of an owner before a snapshot ends with it; what the snapshot has stays.
+func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), seen("10.0.0.1", podMAC(2), 1))
+	s.judgeAll()
+	s.Settle(key("10.0.0.1"), true)
+	without := onLAN(2, "10.0.0.1")
+	without.Claims = nil
+	a.snapshot(lan(1), without, seen("10.0.0.1", podMAC(2), 1))
+	if a.n.Claims() != 1 || !s.Wired(key("10.0.0.1")) {
+		t.Errorf("got %d claims, want the frame that the snapshot has", a.n.Claims())
+	}
+	a.tell(onLAN(2, "10.0.0.1"))
+	s.judgeAll()
+	s.Settle(key("10.0.0.1"), true)
+	if a.tell(back2(2, "10.0.0.1")); a.n.Claims() != 0 {
+		t.Errorf("got %d claims, want none: the frame was of the owner that ended", a.n.Claims())
+	}
+}
+
+// A claim that was not judged yet is nobody's: it may be of the next owner.
+func TestNewFramesOutliveAnOwner(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
+	s.judgeAll()
+	s.Settle(key("10.0.0.1"), true)
+	a.tell(seen("10.0.0.1", podMAC(2), 1), back2(2, "10.0.0.1"))
+	if a.n.Claims() != 1 {
+		t.Errorf("got %d claims, want the frame", a.n.Claims())
+	}
+	b := s.joins("n2", "b2", 1, lan(2))
+	b.tell(onLAN(3, "10.0.0.3"), seen("10.0.0.3", podMAC(9), 1))
+	s.judgeAll()
+	s.Settle(key("10.0.0.3"), false)
+	if b.tell(back2(3, "10.0.0.3")); b.n.Claims() != 1 {
+		t.Errorf("got %d claims, want the frame of another sender", b.n.Claims())
 	}
 }
 

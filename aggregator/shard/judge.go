@@ -125,17 +125,6 @@ func (e *entry) active() bool {
 	return slices.ContainsFunc(e.conflicts, func(c *verdict.Conflict) bool { return c.Active() })
 }
 
-// settle forgets what is not to be remembered of an address.
-func (w *worker) settle(e *entry) {
-	if len(e.owners) == 1 && !e.disputed() {
-		e.owners = nil
-	}
-	w.shards.Conflicts.keep(e.addr, e.owners)
-	if e.idle() {
-		delete(w.entries, e.addr)
-	}
-}
-
 // count enters an address into the index, and counts its owners by scope. A new one is not there yet.
 func (w *worker) count(e *entry, a index.Address, now []verdict.Owner, isNew bool) {
 	p := w.shards.index.Partition(a.Partition())

@@ -338,3 +338,103 @@ func TestCausesAreSummedUp(t *testing.T) {
 		}
 	}
 }
+
+// A cause names the owners that are wrong, the pools that it is about, and the networks or nodes whose
+// ranges overlap.
+func TestWhatCausesAreAbout(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		build    func(w *world)
+		wrong    []string
+		from     []string
+		networks []string
+	}{
+		{"a tunnel, and a pod that a pool gave it", func(w *world) {
+			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
+			w.Device("n1", "vxlan0", "vxlan")
+			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
+			w.Pool(verdict.HostLocal, "n9", "kindnet")
+		}, []string{"web"}, []string{"host-local kindnet n1"}, nil},
+		{"a tunnel, and a pod for which Calico has it", func(w *world) {
+			w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
+			w.Device("n1", "vxlan.calico", "vxlan")
+			w.Calico(w.Pool(verdict.Calico, "", ""), "web", "n1")
+		}, []string{"n1"}, []string{"calico "}, nil},
+		{"a tunnel that Calico has it for, and a pod", func(w *world) {
+			w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
+			w.Device("n1", "vxlan.calico", "vxlan")
+			al := w.Calico(w.Pool(verdict.Calico, "", ""), "", "n1")
+			al.Purpose, al.ContainerID, al.Namespace = "VXLAN tunnel", "", ""
+		}, []string{"web"}, []string{"calico "}, nil},
+		{"bridges of two nodes", func(w *world) {
+			for _, n := range []string{"n1", "n2"} {
+				w.Within(n, "cni0", "pods", verdicttest.Who(n)).PrefixLength = 32
+				w.Bridge(n, "cni0", "10.244.0.1/16")
+			}
+		}, nil, nil, []string{"n1 n1  cni0 10.244.0.0/16", "n2 n2  cni0 10.244.0.0/16"}},
+		{"ranges of pods, of which one node has a pool", func(w *world) {
+			w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
+			w.Within("n1", "", "pods", verdicttest.Who("a"))
+			w.Within("n2", "", "pods", verdicttest.Who("b"))
+			w.Books(w.Pool(verdict.HostLocal, "n2", "pods"), "b")
+		}, nil, []string{"host-local pods n2"}, []string{"a n1  ", "b n2   10.244.0.1-10.244.255.254 host-local pods n2"}},
+		{"pools of two nodes", func(w *world) {
+			for _, n := range []string{"n1", "n2"} {
+				w.Within(n, "", "pods", verdicttest.Who("web"+n))
+				w.Books(w.Pool(verdict.HostLocal, n, "pods"), "web"+n)
+			}
+		}, nil, []string{"host-local pods n1", "host-local pods n2"}, []string{"webn1 n1   10.244.0.1-10.244.255.254 host-local pods n1", "webn2 n2   10.244.0.1-10.244.255.254 host-local pods n2"}},
+		{"two networks with pools", func(w *world) {
+			w.Within("n1", "cni0", "net0", verdicttest.Who("a"))
+			w.Within("n1", "cni1", "net1", verdicttest.Who("b"))
+			w.Books(w.Pool(verdict.HostLocal, "n1", "net0", "10.244.1.1-10.244.1.9"), "a")
+			w.Books(w.Pool(verdict.HostLocal, "n1", "net1", "10.244.1.2-10.244.1.8"), "b")
+		}, nil, []string{"host-local net0 n1", "host-local net1 n1"}, []string{"a n1 net0 cni0 10.244.1.1-10.244.1.9 host-local net0 n1", "b n1 net1 cni1 10.244.1.2-10.244.1.8 host-local net1 n1"}},
+		{"a network with a pool, and a bridge", func(w *world) {
+			w.Bridge("n1", "br0", "10.244.0.1/16")
+			w.Within("n1", "br0", "", verdict.Workload{Kind: verdict.Container, ContainerID: "c", Source: "cgroup"})
+			w.Within("n1", "cni1", "net1", verdicttest.Who("b"))
+			w.Pool(verdict.HostLocal, "n1", "net1", "10.244.1.2-10.244.1.8")
+		}, nil, []string{"host-local net1 n1"}, []string{"c n1  br0 10.244.0.0/16", "b n1 net1 cni1 10.244.1.2-10.244.1.8 host-local net1 n1"}},
+		{"a record that is lost", func(w *world) {
+			verdicttest.Twins(w.World)
+			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+			w.Pool(verdict.HostLocal, "n1", "other", "10.9.0.1-10.9.0.9")
+		}, nil, []string{"host-local kindnet n1"}, nil},
+		{"in a pod, and in a range of IPAM", func(w *world) {
+			w.Within("n1", "", "", verdicttest.Who("mad"))
+			w.Within("n1", "", "", blue("blue"))
+			w.Pool(verdict.HostLocal, "n1", "lab")
+			w.Pool(verdict.HostLocal, "n1", "far", "10.9.0.1-10.9.0.9")
+		}, []string{"mad"}, []string{"host-local lab n1"}, nil},
+	} {
+		w := newWorld("10.244.1.5")
+		test.build(w)
+		c := w.judge().Conflicts[0]
+		var wrong, from, networks []string
+		for _, id := range c.Wrong {
+			wrong = append(wrong, verdicttest.Name(&c, id))
+		}
+		for _, p := range c.From {
+			from = append(from, p.Subject())
+		}
+		for _, n := range c.Networks {
+			text := strings.Join([]string{verdicttest.Name(&c, n.Owner), n.Node.Name, n.Network, n.Device}, " ")
+			for _, r := range n.Ranges.List {
+				text += " " + r.String()
+			}
+			if n.Pool != nil {
+				text += " " + n.Pool.Subject()
+			}
+			networks = append(networks, text)
+		}
+		for _, all := range [][]string{from, networks} {
+			for i := range all {
+				all[i] = strings.ReplaceAll(all[i], "/var/lib/cni/networks/", "")
+			}
+		}
+		if !slices.Equal(wrong, test.wrong) || !slices.Equal(from, test.from) || !slices.Equal(networks, test.networks) {
+			t.Errorf("%s: got wrong %q, from %q, networks %q, want %q, %q, %q", test.name, wrong, from, networks, test.wrong, test.from, test.networks)
+		}
+	}
+}

@@ -188,6 +188,19 @@ func TestCausesOfPods(t *testing.T) {
 			w.Within("n1", "", "pods", verdicttest.Who("a"))
 			w.Within("n2", "", "pods", verdicttest.Who("b"))
 		}, unknown, []string{overlap, lost, static}},
+		{"one pod on two nodes, in the ranges of pods of both", func(w *world) {
+			w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
+			w.Within("n1", "", "pods", verdicttest.Who("a"))
+			second := verdicttest.Who("a")
+			second.ContainerID = "container-b"
+			w.Within("n2", "", "pods", second)
+		}, unknown, nil},
+		{"one pod on two networks", func(w *world) {
+			w.Within("n1", "cni0", "net0", verdicttest.Who("a"))
+			second := verdicttest.Who("a")
+			second.ContainerID = "container-b"
+			w.Within("n1", "cni1", "net1", second)
+		}, unknown, nil},
 		{"the range of pods of the second node", func(w *world) {
 			w.PodCIDR, w.PodCIDROf = netip.MustParsePrefix("10.244.1.0/24"), "n2"
 			w.Within("n1", "", "pods", verdicttest.Who("a"))

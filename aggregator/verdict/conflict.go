@@ -173,9 +173,11 @@ type Memory struct {
 	Owners []Member
 }
 
-// Member is what the next judgement needs to know about an owner of a conflict.
+// Member is what the next judgement needs to know about an owner of a conflict. Node, the name of
+// its node, and Who are only needed for explanations.
 type Member struct {
-	ID string
+	ID, Node string
+	Who      Who
 	// External is set for a device outside of all nodes, which is known by its MAC.
 	External bool
 	MAC      MAC
@@ -189,7 +191,10 @@ func (c *Conflict) Memory() Memory {
 	m := Memory{Identity: c.Identity, Course: c.Course, Owners: make([]Member, len(c.Owners))}
 	for i := range c.Owners {
 		o := &c.Owners[i]
-		m.Owners[i] = Member{ID: o.ID, External: o.Namespace == nil, MAC: o.MAC}
+		m.Owners[i] = Member{ID: o.ID, Node: o.Node.Name, External: o.Namespace == nil, MAC: o.MAC}
+		if o.Namespace != nil {
+			m.Owners[i].Who = o.Namespace.Who
+		}
 		if o.Orphaned {
 			m.Owners[i].Orphaned = o.Pod
 		}

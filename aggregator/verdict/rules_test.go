@@ -228,6 +228,10 @@ func TestDeclaredShared(t *testing.T) {
 	if c.Ending.Kind != verdict.EndExcluded || c.Ending.Excluded.Reason != "anycast DNS" {
 		t.Errorf("got ending %+v, want the reason of the longest prefix", c.Ending)
 	}
+	w.Policy.Shared = append(w.Policy.Shared, verdict.Shared{Prefix: netip.MustParsePrefix("10.99.0.0/28"), Reason: "another one"})
+	if o := w.judge().Owners[0]; o.Excluded.Reason != "anycast DNS" {
+		t.Errorf("got reason %q, want that of a prefix with the address", o.Excluded.Reason)
+	}
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleDeclaredShared)
 }

@@ -57,6 +57,11 @@ const (
 	idleConnection = 2 * time.Minute
 )
 
+// connWindow is the number of bytes that a client may send before the aggregator has read them. A
+// fixed window needs no frames to measure the connection with. readBuffer is the size of the buffer
+// that each connection keeps: long frames are read without it.
+const connWindow, readBuffer = 256 << 10, 2 << 10
+
 // pipeBuffer is how many bytes may be under way in process.
 const pipeBuffer = 1 << 20
 
@@ -93,6 +98,8 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 		grpc.ConnectionTimeout(connectionWithin),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeader),
+		grpc.StaticStreamWindowSize(connWindow), grpc.StaticConnWindowSize(connWindow),
+		grpc.ReadBufferSize(readBuffer),
 	)
 	options = append(options, authenticated()...)
 	creds := insecure.NewCredentials()
