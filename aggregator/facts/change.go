@@ -344,7 +344,7 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 			continue
 		}
 		seen := by.claims.at(r.index())
-		if seen.addr != one.addr || seen.wire == 0 {
+		if seen.addr != one.addr || seen.wire == 0 || by.wires.at(seen.wire).isNew() {
 			continue // another one is in its place
 		}
 		if by == n && how.sweeping && seen.sweep == n.sweep {

@@ -16,6 +16,16 @@ func (f *streams) Skewed(p Peer, n *Node, skew time.Duration, known bool) {
 	}
 }
 
+// Heard notes that the agent of a node has sent something, also if nothing of it is applied, or only
+// later.
+func (f *streams) Heard(p Peer, n *Node) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n.Peer == p {
+		f.Listener.Answered(n)
+	}
+}
+
 // InOnePlace returns the names of the other nodes that report the place of a node, as its boot id and
 // network namespace: sorted, and nil for a node that is alone there. The facts are held.
 func (f *reader) InOnePlace(n *Node) (others []string) {

@@ -215,6 +215,7 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	}
 	switch sequence := m.GetSequence(); {
 	case sequence <= r.sequence:
+		r.service.Facts.Heard(r, r.node)
 		r.acknowledge() // taken before
 		return nil
 	case sequence != r.sequence+1 && !m.GetSnapshotBegin() && !r.lost:
@@ -230,6 +231,7 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 		r.records, r.kernelClaims, r.wireClaims, r.excess, r.bytes = 0, 0, 0, 0, 0
 	}
 	if r.lost {
+		r.service.Facts.Heard(r, r.node)
 		return nil // until the snapshot that was asked for
 	}
 	if err := validate(m); err != nil {
@@ -290,6 +292,7 @@ func (r *Session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 		return facts.TooMany("records", strconv.Itoa(maxRecords))
 	}
 	if !m.GetSnapshotEnd() {
+		r.service.Facts.Heard(r, r.node)
 		return r.pending.add(r, m)
 	}
 	if err := r.service.snapshot(r, []*pb.ReportRequest{m}); err != nil {

@@ -258,13 +258,17 @@ func (j *attributing) state(o *Owner, e *evidence) State {
 }
 
 // expire ends an owner that the wire alone shows, after twice the time that
-// makes it stale.
+// makes it stale. What a node that timed out saw later ends with the node.
 func (j *attributing) expire(o *Owner, stale Stamp) {
 	if end := stale.Add(j.policy.StaleAfter); j.in.Now < end {
 		j.again(end)
 		return
 	}
-	j.out.Expired = append(j.out.Expired, o.Claims...)
+	for _, c := range o.Claims {
+		if c.Seen.Add(2*j.policy.StaleAfter) <= j.in.Now {
+			j.out.Expired = append(j.out.Expired, c)
+		}
+	}
 }
 
 // exclusion returns why an owner is not compared; nil if it is.

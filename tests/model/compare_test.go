@@ -24,6 +24,7 @@ func (r *run) compare(end bool) string {
 			return fmt.Sprintf("n%d: got a stream that ended: %t, want %t", a.number, s.ended(), s.session.over)
 		}
 	}
+	r.tell() // also what follows from messages that are left out
 	ctx := context.Background()
 	var owners []*pb.Owner
 	for token := ""; ; {

@@ -286,8 +286,13 @@ func (r *run) mute(a *agent, mute bool) {
 	s := a.stream.session
 	switch {
 	case !mute:
-		if s.asked != 0 && s.asked <= r.now {
+		switch {
+		case s.asked == 0:
+		case s.asked <= r.now:
 			s.heard = r.now
+			s.took, s.tookUntil = r.now.Sub(s.asked), s.nextPing(r.now+1)
+		default:
+			s.tookUntil = s.asked
 		}
 		s.asked = 0
 		a.stream.mu.Lock()
@@ -298,6 +303,10 @@ func (r *run) mute(a *agent, mute bool) {
 		if last := s.asked.Add(-pingEvery); last > s.start {
 			s.heard = max(s.heard, last) // it has answered that one
 		}
+		if s.tookUntil != 0 && s.tookUntil <= r.now {
+			s.took = 0
+		}
+		s.tookUntil = 0
 	}
 }
 

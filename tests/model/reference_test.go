@@ -76,6 +76,9 @@ type session struct {
 	start, heard verdict.Stamp
 	// asked is when a ping is sent that a mute agent does not answer; 0 for none.
 	asked verdict.Stamp
+	// took is how long the last answer took, until a ping is answered at once again.
+	took      time.Duration
+	tookUntil verdict.Stamp
 }
 
 // A node is what one agent reported.
@@ -792,13 +795,27 @@ func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
 	}
 }
 
-// buried reports whether what a node saw was before its sender gave the address up. A stream whose
-// agent does not answer may be behind.
-func (r *reference) buried(by *node, addr netip.Addr, mac verdict.MAC, seen verdict.Stamp) bool {
-	late := lateWithin
-	if asked := by.session.asked; asked != 0 && r.now.Sub(asked) > pingEvery {
-		late += r.now.Sub(asked)
+// lag is how far a session may be behind its agent: by half of the time that the last ping took, or
+// for as long as a ping is not answered.
+func (s *session) lag(now verdict.Stamp) time.Duration {
+	took := s.took
+	if s.tookUntil != 0 && s.tookUntil <= now {
+		took = 0
 	}
+	unanswered := time.Duration(0)
+	if s.asked != 0 {
+		unanswered = now.Sub(s.asked)
+	}
+	if took == 0 && unanswered <= pingEvery {
+		return 0
+	}
+	return max(took/2, unanswered)
+}
+
+// buried reports whether what a node saw was before its sender gave the address up. A stream may be
+// behind its agent.
+func (r *reference) buried(by *node, addr netip.Addr, mac verdict.MAC, seen verdict.Stamp) bool {
+	late := lateWithin + by.session.lag(r.now)
 	d, ok := r.tombs[tomb{addr, mac}]
 	return ok && d.node != by && r.now < d.at.Add(r.policy.StaleAfter) && seen <= d.at.Add(late)
 }
