@@ -378,7 +378,7 @@ func (f *Facts) check(t *testing.T, when string) {
 				count++
 			}
 			one := n.hardware.at(hw)
-			if one.mac.apart() && f.sharing.seen.of(one.mac.bytes, n.number) != hw || one.count != count || count == 0 || n.hardwareOf(one.mac) != hw {
+			if one.mac.apart() && f.seen.of(one.mac.bytes, n.number) != hw || one.count != count || count == 0 || n.hardwareOf(one.mac) != hw {
 				t.Fatalf("%s: %v is kept for nothing, or not found", when, one.mac)
 			}
 		}
