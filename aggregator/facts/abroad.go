@@ -17,7 +17,7 @@ type sharing struct {
 	*Facts
 	// holders has, for each node, an interface with the MAC whose frames may enter another node.
 	holders *refs[[6]byte]
-	// seen has the hardware of claims that entered by an uplink.
+	// seen has the hardware that claims name, of MACs of one interface only.
 	seen *refs[[6]byte]
 	// sightings are claims that may show that links are one, and are not looked at yet.
 	sightings []ref
@@ -104,12 +104,26 @@ func (f *sharing) touchNeighbours(n *Node, i uint32) {
 	if one.mac.form == noMAC || one.link == 0 || n.joints[one.link] == nil {
 		return
 	}
-	f.touchOn(n.joints[one.link].Links, n.texts.macOf(one.mac))
+	f.touchOn(n.joints[one.link].Links, n, one.mac)
 }
 
-// touchOn touches the addresses that are claimed for a hardware address on the nodes of links.
-func (f *sharing) touchOn(links iter.Seq[*topology.Link], m verdict.MAC) {
-	if m == "" {
+// touchOn touches the addresses that are claimed for a hardware address of a node on the nodes of
+// links.
+func (f *sharing) touchOn(links iter.Seq[*topology.Link], n *Node, m mac) {
+	if m.apart() { // there may be thousands of links, but few nodes have claims that name it
+		for r := range f.sharing.seen.all(m.bytes) {
+			other := f.nodes[r.node()]
+			for _, j := range other.joints {
+				if contains(links, j) {
+					f.touchBy(other, r.index())
+					break
+				}
+			}
+		}
+		return
+	}
+	name := n.texts.macOf(m)
+	if name == "" {
 		return
 	}
 	for l := range links {
@@ -117,11 +131,20 @@ func (f *sharing) touchOn(links iter.Seq[*topology.Link], m verdict.MAC) {
 		if other == nil {
 			continue
 		}
-		if hw := other.hardwareNamed(m); hw != 0 {
+		if hw := other.hardwareNamed(name); hw != 0 {
 			f.touchBy(other, hw)
 			f.spoke(other, 0, other.hardware.at(hw).mac)
 		}
 	}
+}
+
+func contains(links iter.Seq[*topology.Link], one *topology.Link) bool {
+	for l := range links {
+		if l == one {
+			return true
+		}
+	}
+	return false
 }
 
 // touchAbroad touches what other nodes saw of an interface.
@@ -144,26 +167,17 @@ func (f *sharing) lookAgain(m [6]byte) {
 // sighted has a claim looked at that may show that links are one.
 func (f *sharing) sighted(r ref) { f.sharing.sightings = append(f.sharing.sightings, r) }
 
-// listSighting and unlistSighting count a claim that entered by an uplink.
-func (f *sharing) listSighting(n *Node, c uint32) {
-	one := n.claims.at(c)
-	if one.wire == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
-		return
-	}
-	at := n.wires.at(one.wire).hardware
+// listNamed and unlistNamed count a claim that names hardware of a node.
+func (f *sharing) listNamed(n *Node, at uint32) {
 	hw := n.hardware.at(at)
-	if hw.uplinks++; hw.uplinks == 1 && hw.mac.apart() {
+	if hw.count++; hw.count == 1 && hw.mac.apart() {
 		f.sharing.seen.set(hw.mac.bytes, refOf(n.number, at))
 	}
 }
 
-func (f *sharing) unlistSighting(n *Node, c uint32) {
-	one := n.claims.at(c)
-	if one.wire == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
-		return
-	}
-	hw := n.hardware.at(n.wires.at(one.wire).hardware)
-	if hw.uplinks--; hw.uplinks == 0 && hw.mac.apart() {
+func (f *sharing) unlistNamed(n *Node, at uint32) {
+	hw := n.hardware.at(at)
+	if hw.count--; hw.count == 0 && hw.mac.apart() {
 		f.sharing.seen.remove(hw.mac.bytes, n.number)
 	}
 }
@@ -220,7 +234,7 @@ func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
 			continue
 		}
 		f.touchNeighbours(n, i)
-		f.touchOn(slices.Values(with), n.texts.macOf(n.interfaces.at(i).mac))
+		f.touchOn(slices.Values(with), n, n.interfaces.at(i).mac)
 		if f.meets(n, i) {
 			f.lookAgain(n.interfaces.at(i).mac.bytes)
 		}

@@ -226,11 +226,6 @@ func (f *editor) replaceInterface(n *Node, i uint32, next *iface) {
 	f.unlistHardware(n, i)
 	one := n.interfaces.at(i)
 	uplinkChanged := one.flags.has(uplink) != next.flags.has(uplink)
-	if uplinkChanged {
-		for c := range n.on(i) {
-			f.unlistSighting(n, c)
-		}
-	}
 	oldLink := one.link
 	if oldLink != next.link && next.link != 0 {
 		n.links.at(next.link).users++
@@ -248,7 +243,6 @@ func (f *editor) replaceInterface(n *Node, i uint32, next *iface) {
 	}
 	if uplinkChanged {
 		for c := range n.on(i) {
-			f.listSighting(n, c)
 			f.sighted(refOf(n.number, c))
 		}
 	}

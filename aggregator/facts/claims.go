@@ -74,14 +74,13 @@ func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkN
 			n.wires.at(n.claims.at(w.after).wire).before = c
 		}
 		hw.claims = c
-		hw.count++
+		f.listNamed(n, w.hardware)
 		if source := n.texts.macOf(w.source); source != "" {
 			if n.sources == nil {
 				n.sources = make(map[verdict.MAC][]uint32)
 			}
 			n.sources[source] = append(n.sources[source], c)
 		}
-		f.listSighting(n, c)
 	}
 	f.addressed(n, c)
 	f.touchAnswers(n, c, 0)
@@ -132,7 +131,6 @@ func (f *editor) unlist(n *Node, c uint32) {
 // unlistWire takes a claim of the wire out of what is found by its MAC. It returns the link of the
 // claim, which still counts the claim; 0 for none.
 func (f *editor) unlistWire(n *Node, c uint32) (link uint32) {
-	f.unlistSighting(n, c)
 	at := n.claims.at(c).wire
 	w := *n.wires.at(at)
 	hw := n.hardware.at(w.hardware)
@@ -144,7 +142,7 @@ func (f *editor) unlistWire(n *Node, c uint32) (link uint32) {
 	if w.after != 0 {
 		n.wires.at(n.claims.at(w.after).wire).before = w.before
 	}
-	hw.count--
+	f.unlistNamed(n, w.hardware)
 	if source := n.texts.macOf(w.source); source != "" {
 		if n.sources[source] = slices.DeleteFunc(n.sources[source], func(other uint32) bool { return other == c }); len(n.sources[source]) == 0 {
 			delete(n.sources, source)

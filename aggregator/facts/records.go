@@ -124,8 +124,6 @@ type hardware struct {
 	mac    mac
 	claims uint32 // the first one
 	count  uint32
-	// uplinks is the number of claims that entered by an uplink.
-	uplinks uint32
 }
 
 // tables are the records of one node, and what finds them.
@@ -361,10 +359,10 @@ func (t *tables) reserve(m *pb.ReportRequest) {
 	}
 	bytes := 0
 	for _, rec := range m.GetLinks() {
-		bytes += lengthBytes + len(rec.GetName())
+		bytes += stored(len(rec.GetName()))
 	}
 	for _, rec := range m.GetNamespaces() {
-		bytes += lengthBytes + packedLength(rec.GetWorkload())
+		bytes += stored(packedLength(rec.GetWorkload()))
 	}
 	const others = 8 // kinds and names of interfaces, and the like
 	t.texts.restart(namespaces+links+others, bytes+8*others)
@@ -404,7 +402,7 @@ func (t *tables) compact() {
 	mark := func(id text) {
 		if _, marked := now[id]; id != 0 && !marked {
 			now[id] = 0
-			bytes += lengthBytes + len(textAt(old, id))
+			bytes += stored(len(textAt(old, id)))
 		}
 	}
 	t.eachText(mark, func(m *mac) {
@@ -422,9 +420,6 @@ func (t *tables) compact() {
 		}
 	}, func(id *text) { *id = now[*id] })
 }
-
-// lengthBytes is the number of bytes that the length of a text takes, but for long ones.
-const lengthBytes = 1
 
 // restart forgets all texts and makes room for others.
 func (t *texts) restart(count, bytes int) {

@@ -74,14 +74,13 @@ func (f *Facts) check(t *testing.T, when string) {
 			}
 		}
 		for hw := range n.hardware.all {
-			uplinks := uint32(0)
-			for c := range n.by(hw) {
+			count := uint32(0)
+			for range n.by(hw) {
 				byMAC++
-				if n.interfaces.at(n.claims.at(c).port).flags.has(uplink) {
-					uplinks++
-				}
+				count++
 			}
-			if one := n.hardware.at(hw); one.count == 0 || n.hardwareOf(one.mac) != hw || one.uplinks != uplinks {
+			one := n.hardware.at(hw)
+			if one.mac.apart() && f.seen.of(one.mac.bytes, n.number) != hw || one.count != count || count == 0 || n.hardwareOf(one.mac) != hw {
 				t.Fatalf("%s: %v is kept for nothing, or not found", when, one.mac)
 			}
 		}

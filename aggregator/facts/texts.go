@@ -39,6 +39,15 @@ func textAt(arena string, id text) string {
 	}
 }
 
+// stored returns the number of bytes that a string of a length takes in an arena.
+func stored(length int) int {
+	bytes := length + 1
+	for ; length >= 0x80; length >>= 7 {
+		bytes++
+	}
+	return bytes
+}
+
 // find returns the number of a string and whether it is there.
 func (t *texts) find(s string) (text, bool) {
 	if s == "" {

@@ -308,8 +308,11 @@ func (t *Topology) setDomain(l *Link, y Layer, d *domain) {
 		t.changing(l, nil)
 	}
 	l.joints[y].domain = d
-	if d != nil {
-		d.links = append(d.links, l)
+	if d == nil {
+		return
+	}
+	d.links = append(d.links, l)
+	if compare(l, &Link{Node: d.rec.Node, Name: d.rec.Name}) < 0 {
 		t.name(d)
 	}
 }
