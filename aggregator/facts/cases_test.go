@@ -128,7 +128,7 @@ func newReported(name string) *reported {
 }
 
 func claimName(c *pb.ClaimRecord) string {
-	return fmt.Sprint(c.GetAddress(), c.GetNamespace(), c.GetIndex(), c.GetKind(), c.GetMac(), c.GetVlan(), c.GetInnerVlan(), c.GetNoOverride(), c.GetSource())
+	return fmt.Sprint(string(c.GetAddress()), c.GetNamespace(), c.GetIndex(), c.GetKind(), c.GetMac(), c.GetVlan(), c.GetInnerVlan(), c.GetNoOverride(), c.GetSource())
 }
 
 // sorted returns the values of a map in the order of the keys, as text.
@@ -251,7 +251,7 @@ func (r *reported) giving() string {
 	}
 	for _, c := range sorted(r.claims) {
 		if own := r.interfaces[[2]uint32{c.GetNamespace(), c.GetIndex()}].GetAttachment() == pb.InterfaceRecord_OWN; c.GetKind() == pb.Evidence_ASSIGNED && (own || c.GetNetwork() != "") {
-			fmt.Fprintln(&all, c.GetAddress(), c.GetNamespace(), c.GetIndex(), c.GetNetwork())
+			fmt.Fprintln(&all, string(c.GetAddress()), c.GetNamespace(), c.GetIndex(), c.GetNetwork())
 		}
 	}
 	return all.String()

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -124,7 +125,7 @@ func TestOneStreamReportsForANode(t *testing.T) {
 		"a delta":    second(s.Delta(old.p, old.n, assignedMessage(2, "10.0.0.9"), s.now, nil)),
 		"a snapshot": second(s.Snapshot(old.p, old.n, &Snapshot{Messages: once(pod(2, "10.0.0.9"))}, func() { t.Error("got it applied") })),
 	} {
-		if err != ErrTakenOver {
+		if !errors.Is(err, ErrTakenOver) {
 			t.Errorf("%s of the old stream: got %v", name, err)
 		}
 	}
@@ -147,7 +148,7 @@ func TestASnapshotIsTakenOver(t *testing.T) {
 			yield(pod(4, "10.0.0.4"))
 		}
 	}}, func() { t.Error("got it done") })
-	if err != ErrTakenOver || a.n.Claims() != 2 || a.n.Applying() || s.Claimed(key("10.0.0.4")) {
+	if !errors.Is(err, ErrTakenOver) || a.n.Claims() != 2 || a.n.Applying() || s.Claimed(key("10.0.0.4")) {
 		t.Errorf("got %v and %d claims, want what came before", err, a.n.Claims())
 	}
 }

@@ -138,8 +138,12 @@ func TestSandboxes(t *testing.T) {
 
 func TestNetworksOfAnOwner(t *testing.T) {
 	o := &verdict.Owner{Claims: []*verdict.Claim{
-		{Kind: verdict.Assigned, Network: "b"}, {Kind: verdict.Assigned}, {Kind: verdict.Assigned, Network: verdict.NetworkOfRuntime},
-		{Kind: verdict.Announced, Network: "c"}, {Kind: verdict.Assigned, Network: "a"}, {Kind: verdict.Assigned, Network: "b"},
+		{Kind: verdict.Assigned, Network: "b"},
+		{Kind: verdict.Assigned},
+		{Kind: verdict.Assigned, Network: verdict.NetworkOfRuntime},
+		{Kind: verdict.Announced, Network: "c"},
+		{Kind: verdict.Assigned, Network: "a"},
+		{Kind: verdict.Assigned, Network: "b"},
 	}}
 	if got, want := o.Networks(), []string{"b", "a"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

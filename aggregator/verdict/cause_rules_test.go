@@ -989,7 +989,7 @@ func TestWhatCausesAreAbout(t *testing.T) {
 		for _, p := range c.From {
 			from = append(from, p.Subject())
 		}
-		for _, n := range c.Why.Networks {
+		for _, n := range c.Networks {
 			text := strings.Join([]string{verdicttest.Name(&c, n.Owner), n.Node.Name, n.Network, n.Device}, " ")
 			for _, r := range n.Ranges.List {
 				text += " " + r.String()
