@@ -3,6 +3,7 @@ package facts
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -96,6 +97,40 @@ func TestANodeThatComesBackHasWhatItReports(t *testing.T) {
 	s.after(2 * ForgetNodeAfter)
 	s.Ring()
 	s.wantNodes("it stays", "n1 connected covers claims=1")
+}
+
+func TestAChangeIsDoneWhenItIsJudged(t *testing.T) {
+	s := newScene(t)
+	done := func(b *Batch) bool {
+		select {
+		case <-b.Done():
+			return true
+		default:
+			return false
+		}
+	}
+	p := &quiet{}
+	n, b, err := s.Connect(p, &pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, "")
+	if err != nil || !done(b) {
+		t.Fatalf("got %v, done %t, want a node of which nothing is to be judged", err, done(b))
+	}
+	batches := snapshotOf(t, s.Facts, p, n, merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}, pod(2, "10.0.0.1")))
+	delta := deltaOf(t, s.Facts, p, n, assignedMessage(2, "10.0.0.2"))
+	left := s.Disconnect(p, n, func(*Node) bool { return true })
+	all := slices.Concat(batches, []*Batch{delta}, left)
+	if slices.ContainsFunc(all, done) || len(left) != 1 || !n.Shared {
+		t.Errorf("got some of %d changes done before they are judged", len(all))
+	}
+	s.judgeAll()
+	for i, b := range all {
+		if !done(b) {
+			t.Errorf("change %d is not done", i)
+		}
+	}
+	b, _ = s.IPAMChanged(nil)
+	if !done(b) || !done(s.PodsChanged(nil)) || !done(s.PodsOnChanged(func(string) bool { return false })) {
+		t.Error("got changes of nothing not done")
+	}
 }
 
 func TestANodeThatNeverReportsIsGivenUp(t *testing.T) {
@@ -431,7 +466,7 @@ func TestTheWordsOfKernelsAreKeptByTheirTime(t *testing.T) {
 	frame.Claims[0].Age = durationpb.New(3 * time.Second)
 	a.tell(frame)
 	first := s.now
-	if c := claim("10.0.0.2"); c.Begun != first.Add(-3*time.Second) || c.Seen != c.Begun || c.Before != 0 {
+	if c := claim("10.0.0.2"); c.Begun != first.Add(-3*time.Second) || c.Seen != c.Begun || c.Before != 0 || c.Read != c.Begun {
 		t.Errorf("got begun %d, seen %d, before %d, want three seconds ago", c.Begun, c.Seen, c.Before)
 	}
 	s.judgeAll()
