@@ -354,12 +354,15 @@ func (r *reported) change(random *rand.Rand, count uint32, own byte) []*pb.Repor
 	return one(&pb.ReportRequest{Claims: []*pb.ClaimRecord{c}})
 }
 
-// frames returns the claims of the wire of an address, as they are seen once more.
-func (r *reported) frames(addr []byte, count uint32) *pb.ReportRequest {
+// frames returns the claims of the wire of an address, as they are seen once more, some on another link.
+func (r *reported) frames(random *rand.Rand, addr []byte, count uint32) *pb.ReportRequest {
 	m := &pb.ReportRequest{}
 	for _, c := range sorted(r.claims) {
 		if !FromKernel(c) && string(c.GetAddress()) == string(addr) {
 			c.Count = count
+			if random.IntN(8) == 0 {
+				c.Link = pick(random, "l1", "l2", "l3")
+			}
 			m.Claims = append(m.Claims, c)
 		}
 	}
@@ -425,7 +428,7 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 			now = now.Add(time.Second)
 			for _, s := range sides {
 				for _, a := range historyAddresses {
-					deltaOf(t, f, s.peer, s.node, s.frames(netip.MustParseAddr(a).AsSlice(), uint32(step)+1))
+					deltaOf(t, f, s.peer, s.node, s.frames(random, netip.MustParseAddr(a).AsSlice(), uint32(step)+1))
 				}
 			}
 			f.judgeAll()

@@ -482,3 +482,68 @@ func TestTheWordsOfKernelsAreKeptByTheirTime(t *testing.T) {
 	a.tell(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 3))
 	s.wantJudged("a frame of a plain owner is seen again")
 }
+
+// Large messages are applied in pieces.
+func TestAllOfALargeMessageIsApplied(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1)
+	m := bridgeAndPods()
+	for i := range 2 * piece {
+		m.Claims = append(m.Claims, assigned(2, netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}).String()))
+	}
+	m.Pools, m.Status = []*pb.PoolRecord{hostLocal("a", "10.9.0.1", "10.9.0.99")}, &pb.StatusRecord{Ports: make([]*pb.Node_Port, 2)}
+	m.Allocations = []*pb.AllocationRecord{given("a", "10.9.0.1", "c")}
+	a.tell(m)
+	if a.n.Claims() != 7+2*piece || a.n.Namespaces() != 5 || a.n.links.count != 3 || a.n.interfaces.count != 13 || a.n.Ports != 2 || s.Allocations() != 1 {
+		t.Errorf("got %d claims, %d namespaces, %d links, %d interfaces, %d ports, %d allocations", a.n.Claims(), a.n.Namespaces(), a.n.links.count, a.n.interfaces.count, a.n.Ports, s.Allocations())
+	}
+}
+
+func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
+	s := newScene(t)
+	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	s.wantDomains("both are there", "10.0.0.3", "n2 n1/eth0 -")
+	a.leave()
+	s.after(time.Minute)
+	s.Ring()
+	s.wantDomains("one is given up", "10.0.0.3", "n2 - -")
+	s.check(t, "one is given up")
+}
+
+// Two agents that say that they are in one place are two nodes; each is told when the other one comes
+// and goes.
+func TestNodesInOnePlaceAreToldOfEachOther(t *testing.T) {
+	s := newScene(t)
+	join := func(name, vouched string) *agent {
+		a, err := s.hello(&pb.Hello{Node: name, BootId: "b1", Netns: "1", Epoch: 1}, vouched)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.snapshot()
+		return a
+	}
+	join("n1", "x")
+	s.told.heard = nil
+	b := join("n2", "y")
+	if len(s.At(NodeID{Boot: "b1", Netns: "1"})) != 2 {
+		t.Errorf("got %d nodes in one place, want 2", len(s.At(NodeID{Boot: "b1", Netns: "1"})))
+	}
+	s.wantHeard("another one comes", "changed n1", "changed n2", "lack n2#1", "names n2", "ranges ")
+	b.leave()
+	s.wantHeard("it goes", "changed n1", "changed n2", "names n2")
+}
+
+func TestOwnersBeforeAChange(t *testing.T) {
+	s := newScene(t)
+	s.told.watched = true
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	s.judgeAll()
+	if owners, derived := s.Before(key("10.0.0.1")); derived || owners != nil {
+		t.Errorf("got %v before no change", owners)
+	}
+	a.tell(back2(2, "10.0.0.1"))
+	if owners, derived := s.Before(key("10.0.0.1")); !derived || len(owners) != 1 {
+		t.Errorf("got %v before a change", owners)
+	}
+}
