@@ -131,7 +131,7 @@ func newReported(name string) *reported {
 }
 
 func claimName(c *pb.ClaimRecord) string {
-	return fmt.Sprint(string(c.GetAddress()), c.GetNamespace(), c.GetIndex(), c.GetKind(), c.GetMac(), c.GetVlan(), c.GetInnerVlan(), c.GetNoOverride(), c.GetSource())
+	return fmt.Sprint(string(c.GetAddress()), c.GetNamespace(), c.GetIndex(), c.GetKind(), string(c.GetMac()), c.GetVlan(), c.GetInnerVlan(), c.GetNoOverride(), string(c.GetSource()))
 }
 
 // sorted returns the values of a map in the order of the keys, as text.
