@@ -278,6 +278,11 @@ func TestWhatASenderAnswersFor(t *testing.T) {
 	weak.Claims[0].Kind, weak.Claims[0].Source = pb.Evidence_ANSWERED, podMAC(98)
 	a.tell(weak)
 	want("one for which another one speaks", 2, 1)
+	group := seen("10.0.0.6", []byte{1, 0, 0x5e, 0, 0, 1}, 1)
+	group.Claims[0].Kind = pb.Evidence_ANSWERED
+	if a.tell(group); len(s.Builder().Case(key("10.0.0.6"), false).Answers) != 0 {
+		t.Error("got an answer of a group")
+	}
 	answers("10.0.0.3")
 	want("those of two pods", 2, 2)
 	s.judgeAll()

@@ -147,6 +147,55 @@ func TestANodeBeyondItsShareLosesWhatKernelsHaveLast(t *testing.T) {
 	}
 }
 
+// Whatever a node has beyond its share is dropped for others.
+func TestAllSortsOfRecordsAreDroppedForOthers(t *testing.T) {
+	long := strings.Repeat("x", 1000)
+	for name, large := range map[string]func(m *pb.ReportRequest){
+		"namespace": func(m *pb.ReportRequest) {
+			for i := range 9_000 {
+				m.Namespaces = append(m.Namespaces, &pb.NamespaceRecord{Id: uint32(i + 10), Workload: &pb.Workload{Name: fmt.Sprint(long, i)}})
+			}
+		},
+		"interface": func(m *pb.ReportRequest) {
+			for i := range 9_000 {
+				m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{Namespace: 1, Index: uint32(i + 10), Name: fmt.Sprint(long, i), Attachment: pb.InterfaceRecord_OWN})
+			}
+		},
+		"link": func(m *pb.ReportRequest) {
+			for i := range 9_000 {
+				m.Links = append(m.Links, &pb.LinkRecord{Name: fmt.Sprint(long, i), Kind: pb.LinkRecord_BRIDGE})
+			}
+		},
+		"pool": func(m *pb.ReportRequest) {
+			for i := range 4 {
+				p := hostLocal(fmt.Sprint("p", i), "", "")
+				m.Pools = append(m.Pools, p)
+				for k := range 1000 {
+					m.Allocations = append(m.Allocations, given(p.Name, netip.AddrFrom4([4]byte{10, byte(i), byte(k >> 8), byte(k)}).String(), "c"))
+				}
+			}
+		},
+	} {
+		s := newScene(t)
+		s.small()
+		m := &pb.ReportRequest{}
+		large(m)
+		a := s.joins("n1", "b1", 1, m)
+		before := a.n.Charged()
+		s.told.heard = nil
+		for i := range 3 {
+			n := s.joins(fmt.Sprint("m", i), fmt.Sprint("c", i), 1, many(uint32(20+i), 4000))
+			if n.n.Incomplete() || n.n.Claims() != 4000 {
+				t.Errorf("%s: got %+v of another node left out", name, n.n.LeftOut())
+			}
+		}
+		s.checkBudget(name)
+		if a.n.Charged() >= before || a.n.LeftOut().Records == 0 || !slices.Contains(s.told.heard, "refused "+name) {
+			t.Errorf("%s: got %d bytes of %d, %+v left out", name, a.n.Charged(), before, a.n.LeftOut())
+		}
+	}
+}
+
 func TestThereIsNoMemoryForManyNodes(t *testing.T) {
 	s := newScene(t)
 	s.small()

@@ -1,7 +1,9 @@
 package facts
 
 import (
+	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -97,6 +99,40 @@ func TestANodeThatComesBackHasWhatItReports(t *testing.T) {
 	s.wantNodes("it stays", "n1 connected covers claims=1")
 }
 
+func TestAChangeIsDoneWhenItIsJudged(t *testing.T) {
+	s := newScene(t)
+	done := func(b *Batch) bool {
+		select {
+		case <-b.Done():
+			return true
+		default:
+			return false
+		}
+	}
+	p := &quiet{}
+	n, b, err := s.Connect(p, &pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, "")
+	if err != nil || !done(b) {
+		t.Fatalf("got %v, done %t, want a node of which nothing is to be judged", err, done(b))
+	}
+	batches := snapshotOf(t, s.Facts, p, n, merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}, pod(2, "10.0.0.1")))
+	delta := deltaOf(t, s.Facts, p, n, assignedMessage(2, "10.0.0.2"))
+	left := s.Disconnect(p, n, func(*Node) bool { return true })
+	all := slices.Concat(batches, []*Batch{delta}, left)
+	if slices.ContainsFunc(all, done) || len(left) != 1 || !n.Shared {
+		t.Errorf("got some of %d changes done before they are judged", len(all))
+	}
+	s.judgeAll()
+	for i, b := range all {
+		if !done(b) {
+			t.Errorf("change %d is not done", i)
+		}
+	}
+	b, _ = s.IPAMChanged(nil)
+	if !done(b) || !done(s.PodsChanged(nil)) || !done(s.PodsOnChanged(func(string) bool { return false })) {
+		t.Error("got changes of nothing not done")
+	}
+}
+
 func TestANodeThatNeverReportsIsGivenUp(t *testing.T) {
 	s := newScene(t)
 	a, _ := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1"}, "")
@@ -124,7 +160,7 @@ func TestOneStreamReportsForANode(t *testing.T) {
 		"a delta":    second(s.Delta(old.p, old.n, assignedMessage(2, "10.0.0.9"), s.now, nil)),
 		"a snapshot": second(s.Snapshot(old.p, old.n, &Snapshot{Messages: once(pod(2, "10.0.0.9"))}, func() { t.Error("got it applied") })),
 	} {
-		if err != ErrTakenOver {
+		if !errors.Is(err, ErrTakenOver) {
 			t.Errorf("%s of the old stream: got %v", name, err)
 		}
 	}
@@ -147,7 +183,7 @@ func TestASnapshotIsTakenOver(t *testing.T) {
 			yield(pod(4, "10.0.0.4"))
 		}
 	}}, func() { t.Error("got it done") })
-	if err != ErrTakenOver || a.n.Claims() != 2 || a.n.Applying() || s.Claimed(key("10.0.0.4")) {
+	if !errors.Is(err, ErrTakenOver) || a.n.Claims() != 2 || a.n.Applying() || s.Claimed(key("10.0.0.4")) {
 		t.Errorf("got %v and %d claims, want what came before", err, a.n.Claims())
 	}
 }
@@ -430,7 +466,7 @@ func TestTheWordsOfKernelsAreKeptByTheirTime(t *testing.T) {
 	frame.Claims[0].Age = durationpb.New(3 * time.Second)
 	a.tell(frame)
 	first := s.now
-	if c := claim("10.0.0.2"); c.Begun != first.Add(-3*time.Second) || c.Seen != c.Begun || c.Before != 0 {
+	if c := claim("10.0.0.2"); c.Begun != first.Add(-3*time.Second) || c.Seen != c.Begun || c.Before != 0 || c.Read != c.Begun {
 		t.Errorf("got begun %d, seen %d, before %d, want three seconds ago", c.Begun, c.Seen, c.Before)
 	}
 	s.judgeAll()
@@ -445,4 +481,69 @@ func TestTheWordsOfKernelsAreKeptByTheirTime(t *testing.T) {
 	s.RUnlock()
 	a.tell(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 3))
 	s.wantJudged("a frame of a plain owner is seen again")
+}
+
+// Large messages are applied in pieces.
+func TestAllOfALargeMessageIsApplied(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1)
+	m := bridgeAndPods()
+	for i := range 2 * piece {
+		m.Claims = append(m.Claims, assigned(2, netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}).String()))
+	}
+	m.Pools, m.Status = []*pb.PoolRecord{hostLocal("a", "10.9.0.1", "10.9.0.99")}, &pb.StatusRecord{Ports: make([]*pb.Node_Port, 2)}
+	m.Allocations = []*pb.AllocationRecord{given("a", "10.9.0.1", "c")}
+	a.tell(m)
+	if a.n.Claims() != 7+2*piece || a.n.Namespaces() != 5 || a.n.links.count != 3 || a.n.interfaces.count != 13 || a.n.Ports != 2 || s.Allocations() != 1 {
+		t.Errorf("got %d claims, %d namespaces, %d links, %d interfaces, %d ports, %d allocations", a.n.Claims(), a.n.Namespaces(), a.n.links.count, a.n.interfaces.count, a.n.Ports, s.Allocations())
+	}
+}
+
+func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
+	s := newScene(t)
+	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	s.wantDomains("both are there", "10.0.0.3", "n2 n1/eth0 -")
+	a.leave()
+	s.after(time.Minute)
+	s.Ring()
+	s.wantDomains("one is given up", "10.0.0.3", "n2 - -")
+	s.check(t, "one is given up")
+}
+
+// Two agents that say that they are in one place are two nodes; each is told when the other one comes
+// and goes.
+func TestNodesInOnePlaceAreToldOfEachOther(t *testing.T) {
+	s := newScene(t)
+	join := func(name, vouched string) *agent {
+		a, err := s.hello(&pb.Hello{Node: name, BootId: "b1", Netns: "1", Epoch: 1}, vouched)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.snapshot()
+		return a
+	}
+	join("n1", "x")
+	s.told.heard = nil
+	b := join("n2", "y")
+	if len(s.At(NodeID{Boot: "b1", Netns: "1"})) != 2 {
+		t.Errorf("got %d nodes in one place, want 2", len(s.At(NodeID{Boot: "b1", Netns: "1"})))
+	}
+	s.wantHeard("another one comes", "changed n1", "changed n2", "lack n2#1", "names n2", "ranges ")
+	b.leave()
+	s.wantHeard("it goes", "changed n1", "changed n2", "names n2")
+}
+
+func TestOwnersBeforeAChange(t *testing.T) {
+	s := newScene(t)
+	s.told.watched = true
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	s.judgeAll()
+	if owners, derived := s.Before(key("10.0.0.1")); derived || owners != nil {
+		t.Errorf("got %v before no change", owners)
+	}
+	a.tell(back2(2, "10.0.0.1"))
+	if owners, derived := s.Before(key("10.0.0.1")); !derived || len(owners) != 1 {
+		t.Errorf("got %v before a change", owners)
+	}
 }

@@ -103,7 +103,7 @@ func (f *Facts) check(t *testing.T, when string) {
 func (f *Facts) checkCharges(t *testing.T, n *Node, when string) {
 	t.Helper()
 	given := int64(0)
-	for _, all := range f.ipam.allocations {
+	for _, all := range f.allocations {
 		for _, al := range all {
 			if al.Pool.Node == n.Rec {
 				given += int64(al.cost)

@@ -1,7 +1,6 @@
 package facts
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -279,7 +278,7 @@ func TestAnEpochMakesNamespacesOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.snapshot(m("", "a"), &pb.ReportRequest{Interfaces: pod(2, "10.0.0.1").Interfaces})
-	if id := a.n.NamespaceOf(2).ID; id != fmt.Sprint("b1/1/2/2") || a.n.Claims() != 0 {
+	if id := a.n.NamespaceOf(2).ID; id != "b1/1/2/2" || a.n.Claims() != 0 {
 		t.Errorf("got id %s and %d claims in another epoch", id, a.n.Claims())
 	}
 }

@@ -37,7 +37,7 @@ func given(record uint32, addrs ...string) *pb.ReportRequest {
 func TestAddressesAreComparedWithIPAM(t *testing.T) {
 	const unallocated = `"in-use-unallocated"`
 	inWorld(t, 1, func(w *world) {
-		w.watched = false
+		w.set(func() { w.watched = false })
 		n := w.connect("n1")
 		a := index.AddressOf(netip.MustParseAddr("10.0.0.1"))
 		wantRemembered := func(why string, past, found int) {
@@ -85,7 +85,7 @@ func bridged(record uint32, addrs ...string) *pb.ReportRequest {
 
 func TestSpoofsAreAuditedAndClonesTold(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
-		w.watched = false
+		w.set(func() { w.watched = false })
 		n := w.connect("n1")
 		n.tell(bridged(2, "10.0.0.1"), bridged(3), behind(3, "10.0.0.1", mac(3), pb.Evidence_ANSWERED))
 		w.wantHeard("a pod answers for another one", `audited 10.0.0.1 of 2: ["address-spoofed?"] was [] contested false`, "spoke p3 live")
@@ -111,7 +111,7 @@ func TestSpoofsAreAuditedAndClonesTold(t *testing.T) {
 
 func TestAddressesOfLoopbacksAreAudited(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
-		w.watched = false
+		w.set(func() { w.watched = false })
 		n := w.connect("n1")
 		for record := uint32(2); record < 4; record++ {
 			m := bridged(record, "10.0.0.1")
@@ -128,7 +128,7 @@ func TestAddressesOfLoopbacksAreAudited(t *testing.T) {
 
 func TestAllocationsWithoutAnOwnerAreAudited(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
-		w.watched = false
+		w.set(func() { w.watched = false })
 		n := w.connect("n1")
 		n.tell(pool("10.0.0.9"))
 		w.wantHeard("an allocation", `audited 10.0.0.9 of 0: ["leaked?"] was [] contested false`)
@@ -145,7 +145,7 @@ func TestAllocationsWithoutAnOwnerAreAudited(t *testing.T) {
 // The record of an owner that vanished with its pool tells the cause of a conflict that comes later.
 func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
-		w.watched = false
+		w.set(func() { w.watched = false })
 		n := w.connect("n1")
 		known := pool("10.0.0.1")
 		n.tell(given(2, "10.0.0.1"), known)
@@ -156,7 +156,7 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 		gonePool.Allocations[0].Gone = true
 		gonePool.Pools = nil
 		n.tell(gonePool)
-		w.heard = nil
+		w.set(func() { w.heard = nil })
 		past, _ := w.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr("10.0.0.1")))
 		if len(past) != 1 || past[0].Kind != verdict.FindingInUseUnallocated {
 			t.Errorf("got %+v, want the record that vanished", past)
@@ -166,7 +166,7 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 			t.Errorf("got cause %s, want %s", c.Cause, verdict.CauseIPAMStateLost)
 		}
 		n.tell(gone(given(2, "10.0.0.1")), gone(given(3, "10.0.0.1")))
-		w.heard = nil
+		w.set(func() { w.heard = nil })
 		if past, found := w.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr("10.0.0.1"))); len(past)+len(found) != 0 {
 			t.Errorf("got %+v and %+v, want nothing of owners that are gone", past, found)
 		}
@@ -176,7 +176,7 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 // What is remembered in the course of a conflict may tell its cause, which is then judged again.
 func TestACauseFollowsFromARecordThatVanishes(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
-		w.watched = false
+		w.set(func() { w.watched = false })
 		n := w.connect("n1")
 		n.tell(given(2, "10.0.0.1"), given(3, "10.0.0.1"), pool("10.0.0.1"))
 		vanished := func() bool {

@@ -4,8 +4,10 @@ package shard
 // the list of conflicts.
 func (s *Shards) Kept() (entries, timers, conflicts int) {
 	for _, w := range s.workers {
+		w.forgetMu.Lock() // which the goroutine takes before it looks at either
 		entries += len(w.entries)
 		timers += len(w.timers)
+		w.forgetMu.Unlock()
 	}
 	return entries, timers, s.Conflicts.order.Len()
 }

@@ -19,7 +19,7 @@ import (
 // address can be judged.
 func TestAPanicHarmsOneAddressOnly(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
-		w.broken = index.AddressOf(netip.MustParseAddr("10.0.0.66"))
+		w.set(func() { w.broken = index.AddressOf(netip.MustParseAddr("10.0.0.66")) })
 		n := w.connect("n1")
 		n.tell(pod(2, "10.0.0.66"), pod(3, "10.0.0.1"))
 		if w.shards.Unjudged() != 1 || w.logged != 1 {
@@ -31,7 +31,7 @@ func TestAPanicHarmsOneAddressOnly(t *testing.T) {
 		}
 		delete(w.addrs, w.broken.Addr())
 		w.wantHeard("an address cannot be judged", "panicked", "panicked", "added 10.0.0.1 p3 live of 1")
-		w.broken = index.Address{}
+		w.set(func() { w.broken = index.Address{} })
 		n.tell(gone(assigned(3, "10.0.0.66")))
 		if w.shards.Unjudged() != 0 {
 			t.Errorf("got %d addresses that are not judged, want none", w.shards.Unjudged())
@@ -56,10 +56,10 @@ func TestOwnersThatChangeAreTold(t *testing.T) {
 		w.wantHeard("its name changes", "updated 10.0.0.1 new live was live of 1", "updated 10.0.0.2 new live was live of 1")
 		n.tell(gone(assigned(2, "10.0.0.2")))
 		w.wantHeard("one address goes", "removed 10.0.0.2 new gone was live of 1")
-		w.watched = false
+		w.set(func() { w.watched = false })
 		n.tell(pod(3, "10.0.0.3"), gone(assigned(2, "10.0.0.1")))
 		w.wantHeard("nobody wants to know")
-		w.watched = true
+		w.set(func() { w.watched = true })
 		n.tell(gone(assigned(3, "10.0.0.3")))
 		w.wantHeard("somebody wants to know again", "removed 10.0.0.3 p3 gone was live of 1")
 	})
@@ -80,7 +80,7 @@ func TestOwnersThatOnlyFramesShowGoStale(t *testing.T) {
 		w.wantHeard("five more", "removed 10.0.0.1 02:00:00:00:00:07 gone was stale of 1")
 		n.tell(announced("10.0.0.1", mac(7), 1))
 		w.wantHeard("it comes back", "added 10.0.0.1 02:00:00:00:00:07 live of 1")
-		w.watched = false
+		w.set(func() { w.watched = false })
 		w.after(10 * time.Minute)
 		w.wantHeard("nobody wants to know")
 	})
@@ -179,7 +179,7 @@ func TestConflictsAreForgotten(t *testing.T) {
 		w.after(time.Hour)
 		dispute("10.0.0.2")
 		dispute("10.0.0.3")
-		w.heard = nil
+		w.set(func() { w.heard = nil })
 		if at := w.shards.Forget(); at != first.Add(24*time.Hour) {
 			t.Errorf("got the first to forget at %d, want a day after %d", at, first)
 		}
@@ -202,7 +202,7 @@ func TestConflictsAreForgotten(t *testing.T) {
 		n.tell(assigned(3, "10.0.0.2"), assigned(3, "10.0.0.3"))
 		n.tell(gone(assigned(3, "10.0.0.3")))
 		w.after(time.Hour)
-		w.heard = nil
+		w.set(func() { w.heard = nil })
 		w.shards.Forget()
 		w.wantHeard("one of the others is active again")
 		if c := w.of("10.0.0.2"); w.shards.Conflicts.Len() != 3 || c.Episode != 2 || !c.Active() {
@@ -222,7 +222,7 @@ func (w *world) pods() {
 
 func TestNodesAreToldWhatToLookAt(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
-		w.watched = false
+		w.set(func() { w.watched = false })
 		w.pods()
 		one, two, three := w.connect("n1"), w.connect("n2"), w.connect("n3")
 		one.tell(pod(2, "10.0.0.1"))
@@ -244,7 +244,7 @@ func TestNodesAreToldWhatToLookAt(t *testing.T) {
 		three.reconnect(pod(4, "10.0.0.1"))
 		w.wantHeard("the third one is back", "conflict 10.0.0.1 confirmed episode 1 was confirmed of 3", "n3: contest 10.0.0.1 true")
 		two.tell(gone(assigned(3, "10.0.0.1")))
-		w.heard = nil
+		w.set(func() { w.heard = nil })
 		three.tell(gone(assigned(4, "10.0.0.1")))
 		w.wantHeard("one is left", "conflict 10.0.0.1 resolved episode 1 was confirmed of 2",
 			"n1: contest 10.0.0.1 false", "n2: contest 10.0.0.1 false", "n3: contest 10.0.0.1 false", "n3: contest 10.0.0.1 false")
@@ -255,26 +255,28 @@ func TestNodesAreToldWhatToLookAt(t *testing.T) {
 
 func TestAnAcknowledgementLapses(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
-		w.watched = false
+		w.set(func() { w.watched = false })
 		n := w.connect("n1")
 		n.tell(pod(2, "10.0.0.1"), pod(3, "10.0.0.1"))
 		w.after(time.Second)
 		n.answer()
-		w.heard = nil
+		w.set(func() { w.heard = nil })
 		a, id := index.AddressOf(netip.MustParseAddr("10.0.0.1")), w.of("10.0.0.1").ID
 		w.facts.Touch([]index.Address{a})
 		w.wantHeard("it is judged again")
-		w.acknowledged[id] = clock().Add(time.Hour)
+		w.set(func() { w.acknowledged[id] = clock().Add(time.Hour) })
 		w.facts.Retell([]index.Address{a})
 		w.wantHeard("it is acknowledged", "conflict 10.0.0.1 confirmed episode 1 was confirmed of 2")
 		w.after(time.Hour - 1)
-		delete(w.acknowledged, id)
-		w.lapsed[id] = true
+		w.set(func() {
+			delete(w.acknowledged, id)
+			w.lapsed[id] = true
+		})
 		w.wantHeard("it still holds")
 		w.after(1)
 		w.wantHeard("it lapses", "conflict 10.0.0.1 confirmed episode 1 was confirmed of 2")
 		n.tell(gone(assigned(3, "10.0.0.1")))
-		w.heard = nil
+		w.set(func() { w.heard = nil })
 		w.facts.Retell([]index.Address{a})
 		w.wantHeard("nothing is told again of a conflict that is over")
 	})
@@ -286,7 +288,7 @@ func TestPodsAreToldOfWhenTheKubernetesAPISpeaks(t *testing.T) {
 		host := uplink()
 		host.Claims = append(host.Claims, &pb.ClaimRecord{Address: []byte{10, 0, 0, 1}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24})
 		n.tell(pod(2, "10.0.0.1"), pod(3, "10.0.0.3"), host)
-		w.heard = nil
+		w.set(func() { w.heard = nil })
 		w.facts.Touch([]index.Address{index.AddressOf(netip.MustParseAddr("10.0.0.3"))})
 		w.wantHeard("an address is judged again")
 		w.facts.PodsOnChanged(func(string) bool { return true })
@@ -301,8 +303,8 @@ func TestFramesOfDisputedAddressesAreJudgedEachTime(t *testing.T) {
 		n.tell(uplink(), announced("10.0.0.1", mac(7), 1))
 		wantJudged := func(why string, want bool, m *pb.ReportRequest) {
 			t.Helper()
-			before := w.rested
-			if n.tell(m); w.rested > before != want {
+			before := w.rests()
+			if n.tell(m); w.rests() > before != want {
 				t.Errorf("%s: got judged %t, want %t", why, !want, want)
 			}
 		}
@@ -326,26 +328,26 @@ func TestWhatWaitsIsJudgedOnceSomebodyJudges(t *testing.T) {
 		w := newWorld(t, 3)
 		n := w.connect("n1")
 		stop := w.run()
-		if synctest.Wait(); w.rested != 0 || !w.running {
-			t.Errorf("got %d rests, running %t, want none, as nothing was judged, and true", w.rested, w.running)
+		if synctest.Wait(); w.rests() != 0 || !w.running {
+			t.Errorf("got %d rests, running %t, want none, as nothing was judged, and true", w.rests(), w.running)
 		}
 		stop()
 		for i := range 40 {
 			n.tell(pod(2, netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}).String()))
 		}
-		if got := w.shards.Waiting(); got != 40 || w.rested != 0 {
-			t.Errorf("got %d addresses that wait, and %d rests, want 40 and none", got, w.rested)
+		if got := w.shards.Waiting(); got != 40 || w.rests() != 0 {
+			t.Errorf("got %d addresses that wait, and %d rests, want 40 and none", got, w.rests())
 		}
 		stop = w.run()
 		synctest.Wait()
-		if got := w.shards.Waiting(); got != 0 || w.rested != 3 {
-			t.Errorf("got %d addresses that wait, and %d rests, want none and one of each goroutine", got, w.rested)
+		if got := w.shards.Waiting(); got != 0 || w.rests() != 3 {
+			t.Errorf("got %d addresses that wait, and %d rests, want none and one of each goroutine", got, w.rests())
 		}
-		w.heard = nil
+		w.set(func() { w.heard = nil })
 		w.wantHeard("all are judged")
 		n.tell(pod(3, "10.0.0.50"))
-		if w.rested != 4 {
-			t.Errorf("got %d rests, want one more", w.rested)
+		if w.rests() != 4 {
+			t.Errorf("got %d rests, want one more", w.rests())
 		}
 		stop()
 		n.tell(pod(3, "10.0.0.51"))
@@ -358,7 +360,7 @@ func TestWhatWaitsIsJudgedOnceSomebodyJudges(t *testing.T) {
 // A node that is due is given up before its addresses are judged again at the same time.
 func TestNodesTimeOutBeforeWhatIsDueIsJudged(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
-		w.watched = false
+		w.set(func() { w.watched = false })
 		w.policy.NodeTimeout = time.Second
 		w.pods()
 		one, two := w.connect("n1"), w.connect("n2")
@@ -381,7 +383,7 @@ func TestShardsAgreeWithTheFactsAfterEachChange(t *testing.T) {
 				w.pods()
 			}
 			r := rand.New(rand.NewPCG(seed, 1))
-			w.watched = seed%4 < 2
+			w.set(func() { w.watched = seed%4 < 2 })
 			nodes := []*node{w.connect("n1"), w.connect("n2")}
 			for _, n := range nodes {
 				n.tell(uplink())

@@ -98,6 +98,20 @@ func (w *world) ring(ctx context.Context) {
 
 func clock() verdict.Stamp { return verdict.At(time.Now()) }
 
+// set changes what the listener goes by.
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+// rests returns how often all was judged.
+func (w *world) rests() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.rested
+}
+
 func (w *world) hear(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -390,7 +404,10 @@ func nameOf(o *verdict.Owner) string {
 var states = map[verdict.State]string{verdict.Live: "live", verdict.Stale: "stale", verdict.Unheard: "unheard", verdict.Gone: "gone"}
 
 func (w *world) OwnerChanged(what shard.OwnerChange, a index.Address, o, before *verdict.Owner, all []verdict.Owner) {
-	if a == w.broken {
+	w.mu.Lock()
+	broken := a == w.broken
+	w.mu.Unlock()
+	if broken {
 		panic("a defect")
 	}
 	was := ""
