@@ -52,12 +52,13 @@ func newService(t *testing.T) *Service {
 // deaf is told things in vain.
 type deaf struct{ facts.Listener }
 
-func (deaf) NodeChanged(*facts.Node)  {}
-func (deaf) NamesChanged(*facts.Node) {}
-func (deaf) Answered(*facts.Node)     {}
-func (deaf) CoverageChanged()         {}
-func (deaf) OwnersWatched() bool      { return false }
-func (deaf) Applied(*facts.Node)      {}
-func (deaf) Judge(*facts.Batch)       {}
-func (deaf) Untidy()                  {}
-func (deaf) Shared(*facts.Node) bool  { return false }
+func (deaf) NodeChanged(*facts.Node)   {}
+func (deaf) NamesChanged(*facts.Node)  {}
+func (deaf) Answered(*facts.Node)      {}
+func (deaf) CoverageChanged()          {}
+func (deaf) RangesChanged(*facts.Node) {}
+func (deaf) OwnersWatched() bool       { return false }
+func (deaf) Applied(*facts.Node)       {}
+func (deaf) Judge(*facts.Batch)        {}
+func (deaf) Untidy()                   {}
+func (deaf) Shared(*facts.Node) bool   { return false }
