@@ -166,7 +166,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 }
 
 // Guarded are the options of a gRPC server that anybody can reach: its calls pass who
-// may do what. A server in process has access.Inside instead.
+// may do what. A server in process has none.
 func (a *Aggregator) Guarded() []grpc.ServerOption {
 	return a.guard.Outside(a.core.reports.Codec())
 }
@@ -228,9 +228,8 @@ func (a *Aggregator) ready() bool {
 	}
 }
 
-// Handlers returns the HTTP handlers. rest serves the whole API by calls over conn, which leads to a
-// server that this aggregator is registered with. probes serves only health, readiness and the metrics
-// of gatherer, for a separate listener.
-func (a *Aggregator) Handlers(conn grpc.ClientConnInterface, gatherer prometheus.Gatherer) (rest, probes http.Handler, err error) {
-	return api.Handlers(conn, gatherer, a.guard, a.ready)
+// Handlers returns the HTTP handlers. rest serves the whole API. probes serves only health, readiness
+// and the metrics of gatherer, for a separate listener.
+func (a *Aggregator) Handlers(gatherer prometheus.Gatherer) (rest, probes http.Handler, err error) {
+	return api.Handlers(a.core.witness, gatherer, a.guard, a.ready)
 }

@@ -390,7 +390,7 @@ func TestTwoCiliumNodesWithOneRangeAreFound(t *testing.T) {
 		l := newLab(t, Config{})
 		pool := func(name, cidr string, grows bool) {
 			l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
-				IPAM: verdict.Cilium, Name: name, State: verdict.PoolKnown, Routed: true, Grows: grows,
+				IPAM: verdict.Cilium, Name: name, State: verdict.PoolKnown, Wiring: verdict.Wiring{Routed: true}, Grows: grows,
 				Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix(cidr))},
 			}})
 			time.Sleep(time.Second)

@@ -146,6 +146,7 @@ func TestAnAddressInUseThatIPAMTakesForFreeIsFound(t *testing.T) {
 		l.wantFindings("it is put right")
 		a.send(freed(allocated("10.244.0.2", "sandbox-a"))).sync()
 		time.Sleep(DefaultSettle)
+		l.wantFindings("it is wrong again", "in-use-unallocated 10.244.0.2")
 		a.cancel()
 		_ = a.ended()
 		time.Sleep(time.Minute)

@@ -64,3 +64,40 @@ func TestRESTOfACase(t *testing.T) {
 		t.Errorf("got %d %s, want 400", code, body)
 	}
 }
+
+// TestACaseTellsWhoWasInAConflictThatIsOver also has an owner that lacks an address.
+func TestACaseTellsWhoWasInAConflictThatIsOver(t *testing.T) {
+	l := newLab(t, Config{})
+	one := podVeth(2, "a", addr)
+	one.Namespaces[0].Intended = []*pb.Intended{{Address: "10.0.0.77", Source: "cri", Interface: "net1"}}
+	n := l.dial().send(snapshot(hello("n1", 1), one, podVeth(3, "b", addr))).sync()
+	l.conflict(pb.Conflict_SUSPECTED)
+	n.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Gone: true}}}).sync()
+	l.conflict(pb.Conflict_RESOLVED)
+
+	want, err := l.client.Explain(context.Background(), &pb.ExplainRequest{Address: addr, Case: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := want.GetCase().MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := casefile.Decode(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := api.Judge(f)
+	if len(got.GetConflicts()) != 1 || len(got.GetConflicts()[0].GetOwners()) != 2 {
+		t.Fatalf("got %v, want a conflict of two owners", got.GetConflicts())
+	}
+	for i, o := range got.GetConflicts()[0].GetOwners() {
+		live := want.GetConflicts()[0].GetOwners()[i]
+		if o.GetState() != live.GetState() || o.GetNode() != live.GetNode() || !proto.Equal(o.GetWorkload(), live.GetWorkload()) {
+			t.Errorf("got %v, want as much of %v", o, live)
+		}
+	}
+	if lacks := got.GetOwners()[0].GetIntended(); len(lacks) != 1 || !proto.Equal(lacks[0], want.GetOwners()[0].GetIntended()[0]) {
+		t.Errorf("got %v intended, want those of %v", lacks, want.GetOwners())
+	}
+}

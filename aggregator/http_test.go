@@ -25,7 +25,7 @@ var policyForTests = verdict.Policy{
 
 func (l *lab) serve() string {
 	l.Helper()
-	h, _, err := l.Handlers(l.conn, l.registry)
+	h, _, err := l.Handlers(l.registry)
 	if err != nil {
 		l.Fatal(err)
 	}

@@ -168,7 +168,7 @@ func TestAWatcherThatDoesNotReadDelaysNoStop(t *testing.T) {
 // is under way to a client is small.
 func (l *lab) serveInMemory() *http.Client {
 	l.Helper()
-	h, _, err := l.Handlers(l.conn, l.registry)
+	h, _, err := l.Handlers(l.registry)
 	if err != nil {
 		l.Fatal(err)
 	}

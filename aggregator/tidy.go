@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"context"
+	"runtime"
 	"runtime/debug"
 	"time"
 )
@@ -37,6 +38,10 @@ func (t *tidier) run(ctx context.Context) {
 		case <-t.untidy:
 			quiet.Reset(tidyAfter)
 		case <-quiet.C:
+			// Each collection halves stacks that are not used, and pools give up what they hold
+			// with the second one.
+			runtime.GC()
+			runtime.GC()
 			debug.FreeOSMemory()
 		}
 	}

@@ -115,6 +115,25 @@ func TestPagesHaveAllOwnersOnceInOrder(t *testing.T) {
 	}
 }
 
+// What only another node saw of an owner is found by the owner's node.
+func TestOwnersOfANodeAreFoundWhoeverSawThem(t *testing.T) {
+	l := newLab(t, Config{})
+	agents := l.onLAN(2, samePods)
+	const seen = "192.0.2.7"
+	agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, seen, []byte{2, 3, 0, 0, 0, 2}))).sync()
+	for node, want := range map[string][]string{"n1": {addr}, "n2": {addr, seen}, "n3": nil} {
+		var got []string
+		for _, o := range l.owners(&pb.ListOwnersRequest{Node: node}) {
+			got = append(got, o.GetAddress())
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", node, got, want)
+		}
+	}
+}
+
 // A watch of a state that changes all the time tells the present state and each change, and what
 // its client knows in the end is what there is: more changes than the ring has are made while the
 // present state is sent, before and behind what was sent.

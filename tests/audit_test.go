@@ -225,6 +225,12 @@ func TestPodsThatComeAndGoAreNoFindings(t *testing.T) {
 			if got := found.all(); len(got) != 0 {
 				t.Errorf("findings: got %q, want none ever", got)
 			}
+			for _, dir := range []string{"/run/cni-ipam-state/*", "/var/lib/cni/networks/*"} {
+				if err := emptied(l, dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			until(t, "a finding, which shows that they are followed", func() bool { return len(found.all()) > 0 })
 		})
 	}
 }

@@ -45,7 +45,7 @@ func newPlanned(t *testing.T) *planned {
 	p.node.Boot = strings.TrimSpace(p.run("cat /proc/sys/kernel/random/boot_id"))
 	p.node.Netns = strings.Trim(strings.TrimSpace(p.run("readlink /proc/self/ns/net")), "net:[]")
 	p.pool = &verdict.Pool{
-		IPAM: verdict.HostLocal, Name: dir, Node: p.node, Network: "cbr0", State: verdict.PoolKnown,
+		IPAM: verdict.HostLocal, Name: dir, Node: p.node, Served: verdict.Served{Network: "cbr0"}, State: verdict.PoolKnown,
 		Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("198.18.77.0/24"))},
 	}
 	return p

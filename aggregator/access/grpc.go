@@ -48,16 +48,6 @@ func (g *Guard) Outside(codec encoding.CodecV2) []grpc.ServerOption {
 	}
 }
 
-// Inside are those of a server in process: calls of it come from an agent in this
-// process, or from REST, where they have passed the guard (Behind).
-func Inside() []grpc.ServerOption {
-	return []grpc.ServerOption{
-		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-			return next(ofProcess(ctx), req)
-		}),
-	}
-}
-
 // tap refuses who shows no token and may not call, before anything of the call is read.
 // gRPC reads the whole message of a call before it asks unary, and those of calls that
 // are open to anybody: few of one address may be under way, and not for long. It is
@@ -209,17 +199,4 @@ func bearer(header string) string {
 func address(hostport string) netip.Addr {
 	a, _ := netip.ParseAddrPort(hostport)
 	return a.Addr().Unmap().WithZone("")
-}
-
-// onBehalf is the metadata by which a call in process says for whom it is; binary, as
-// a name may be of any letters.
-const onBehalf = "ipwitness-caller-bin"
-
-// ofProcess is the context of a call that this process itself makes, with the name of
-// who had it made.
-func ofProcess(ctx context.Context) context.Context {
-	if values := metadata.ValueFromIncomingContext(ctx, onBehalf); len(values) > 0 {
-		return context.WithValue(ctx, callerKey{}, &Caller{name: values[0]})
-	}
-	return ctx
 }

@@ -25,11 +25,12 @@ func (s *Service) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainR
 	if err != nil {
 		return nil, err
 	}
-	out, file, err := s.explain(addr, q.GetCase())
-	if err != nil {
-		return nil, status.Error(codes.ResourceExhausted, err.Error())
-	}
-	if file != nil {
+	out, c := s.explain(addr, q.GetCase())
+	if c != nil {
+		file, err := casefile.Encode(&casefile.File{Version: s.Version, Policy: s.Facts.Policy, Case: c})
+		if err != nil {
+			return nil, status.Error(codes.ResourceExhausted, err.Error())
+		}
 		out.Case = &structpb.Struct{}
 		if err := out.Case.UnmarshalJSON(file); err != nil {
 			return nil, status.Error(codes.Internal, err.Error())
@@ -38,9 +39,9 @@ func (s *Service) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainR
 	return out, nil
 }
 
-// explain says why an address is, or is not, in conflict. If it is asked to, it also returns
-// the case as a file.
-func (s *Service) explain(addr netip.Addr, asFile bool) (out *pb.ExplainResponse, file []byte, err error) {
+// explain says why an address is, or is not, in conflict. If withCase is set, it also returns a copy
+// of the case: encoding it takes too long to hold the facts.
+func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainResponse, copied *verdict.Case) {
 	s.Facts.RLock()
 	defer s.Facts.RUnlock()
 	a := index.AddressOf(addr)
@@ -52,25 +53,23 @@ func (s *Service) explain(addr netip.Addr, asFile bool) (out *pb.ExplainResponse
 		c.Conflicts = append(c.Conflicts, conflicts[i].Memory())
 	}
 	c.Past, c.Before = s.Shards.Conflicts.Remembered(a)
-	if asFile {
-		if file, err = casefile.Encode(&casefile.File{Version: s.Version, Policy: s.Facts.Policy, Case: c}); err != nil {
-			return nil, nil, err
-		}
+	if withCase {
+		copied = casefile.Copy(c)
 	}
 	out = convert.Explanation(s.Facts.Policy, s.Facts.Policy.Explain(c), s.Convert.Owner)
 	for _, one := range latestFirst(conflicts) {
 		out.Conflicts = append(out.Conflicts, s.Convert.Conflict(&one))
 	}
 	out.Coverage = coverage
-	return out, file, nil
+	return out, copied
 }
 
 // Judge judges a case from a file and explains the judgement as Explain does. It leaves out what
 // only an aggregator knows: acknowledgements, what Kubernetes says besides the case, and all but
-// the course of conflicts that were over before.
+// the course and the owners of conflicts that were over before.
 func Judge(f *casefile.File) *pb.ExplainResponse {
 	owner := func(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
-		return convert.Owner(f.Policy, a, o, all)
+		return convert.CaseOwner(f.Policy, a, o, all)
 	}
 	out := convert.Explanation(f.Policy, f.Policy.Explain(f.Case), owner)
 	judged := f.Policy.Judge(f.Case)
@@ -88,6 +87,13 @@ func Judge(f *casefile.File) *pb.ExplainResponse {
 			}
 		}
 		c := convert.Course(f.Case.Address, &m.Identity, &m.Course)
+		for _, member := range m.Owners {
+			if i := slices.IndexFunc(judged.Owners, func(o verdict.Owner) bool { return o.ID == member.ID }); i >= 0 {
+				c.Owners = append(c.Owners, owner(f.Case.Address, &judged.Owners[i], judged.Owners))
+			} else {
+				c.Owners = append(c.Owners, convert.Gone(f.Case.Address, &member))
+			}
+		}
 		c.Summary = explain.Remembered(f.Case.Address, &m)
 		out.Conflicts = append(out.Conflicts, c)
 	}

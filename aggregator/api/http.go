@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,17 +10,19 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/aggregator/apijson"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -47,6 +50,35 @@ type jsonLines struct{ runtime.JSONPb }
 // streamType is the media type of streams.
 const streamType = "application/x-ndjson"
 
+// Marshal is for runtime.Marshaler. A message of a stream is in a map (runtime.ForwardResponseStream).
+func (m *jsonLines) Marshal(v any) ([]byte, error) {
+	switch v := v.(type) {
+	case proto.Message:
+		return encoded("", v, "")
+	case map[string]any:
+		if result, ok := v["result"].(proto.Message); ok && len(v) == 1 {
+			return encoded(`{"result":`, result, "}")
+		}
+	}
+	return m.JSONPb.Marshal(v)
+}
+
+// encodings has buffers in which messages are encoded: their size is not known before.
+var encodings = sync.Pool{New: func() any { return new([]byte) }}
+
+// encoded returns a message as JSON between two texts. The bytes are not used again: HTTP/2 may
+// still read them after a Write has returned because the stream was reset.
+func encoded(before string, m proto.Message, after string) ([]byte, error) {
+	buffer := encodings.Get().(*[]byte)
+	defer encodings.Put(buffer)
+	out, err := apijson.Append(append((*buffer)[:0], before...), m)
+	if err != nil {
+		return nil, err
+	}
+	*buffer = append(out, after...)
+	return bytes.Clone(*buffer), nil
+}
+
 // StreamContentType is for runtime.StreamContentType.
 func (*jsonLines) StreamContentType(any) string { return streamType }
 
@@ -72,10 +104,10 @@ func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
 // maxBody is how many bytes the body of a request has at most.
 const maxBody = 64 << 10
 
-// Handlers returns the HTTP handlers for callers that guard lets in. rest serves the whole API by calls over conn, which leads
-// to a server that the Service is registered with. probes serves only health, readiness and
-// the metrics of gatherer, for a separate listener. ready reports whether the aggregator runs.
-func Handlers(conn grpc.ClientConnInterface, gatherer prometheus.Gatherer, guard *access.Guard, ready func() bool) (rest, probes http.Handler, err error) {
+// Handlers returns the HTTP handlers for callers that guard lets in. rest serves the whole API of
+// service. probes serves only health, readiness and the metrics of gatherer, for a separate listener.
+// ready reports whether the aggregator runs.
+func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guard, ready func() bool) (rest, probes http.Handler, err error) {
 	gateway := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &jsonLines{runtime.JSONPb{
 			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
@@ -84,7 +116,7 @@ func Handlers(conn grpc.ClientConnInterface, gatherer prometheus.Gatherer, guard
 		runtime.WithIncomingHeaderMatcher(none), // a header must not become what only we say
 		runtime.WithRoutingErrorHandler(noRoute),
 	)
-	err = pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, pb.NewWitnessServiceClient(guard.Behind(conn)))
+	err = pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, direct{service, guard})
 	if err != nil {
 		return nil, nil, fmt.Errorf("register REST routes: %w", err)
 	}
@@ -119,7 +151,9 @@ func Handlers(conn grpc.ClientConnInterface, gatherer prometheus.Gatherer, guard
 		_, _ = w.Write(pb.OpenAPI)
 	})
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mux.ServeHTTP(&impatient{w, time.Now().Add(answerWithin)}, r)
+		lines := &linesWriter{ResponseWriter: &impatient{w, time.Now().Add(answerWithin)}}
+		mux.ServeHTTP(lines, r.WithContext(context.WithValue(r.Context(), linesKey{}, lines)))
+		_ = lines.send() // fails only if the client is gone
 	})
 	// First: it tells the server's own writer that the rest of a body is not read, or who
 	// still sends that is cut off before it has read the answer.

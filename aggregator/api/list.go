@@ -103,6 +103,14 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 		span.First = from.addr
 	}
 	first, last := index.AddressOf(span.First), index.AddressOf(span.Last)
+	addresses := s.addressesFrom
+	if f.node != "" && span.First != span.Last {
+		addresses = func(first index.Address) iter.Seq[index.Address] {
+			all := s.Facts.AddressesOn(f.node)
+			from, _ := slices.BinarySearchFunc(all, first, index.Address.Compare)
+			return slices.Values(all[from:])
+		}
+	}
 	builder := s.Facts.Builder()
 	return &walk[index.Address, *pb.Owner]{
 		facts: s.Facts, events: s.Events.Owners, less: index.Address.Less,
@@ -110,13 +118,7 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 			if at != nil {
 				first = *at
 			}
-			return func(yield func(index.Address) bool) {
-				for p := range index.Until(s.Shards.Places().From(shard.From(first)), func(p shard.Place) bool { return last.Less(p.Address()) }) {
-					if !yield(p.Address()) {
-						return
-					}
-				}
-			}
+			return index.Until(addresses(first), last.Less)
 		},
 		read: func(a index.Address, room int, into []item[*pb.Owner]) (_ []item[*pb.Owner], more bool) {
 			addr := a.Addr()
@@ -139,6 +141,17 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 			}
 			return into, false
 		},
+	}
+}
+
+// addressesFrom yields the addresses that have owners, from one on.
+func (s *Service) addressesFrom(first index.Address) iter.Seq[index.Address] {
+	return func(yield func(index.Address) bool) {
+		for p := range s.Shards.Places().From(shard.From(first)) {
+			if !yield(p.Address()) {
+				return
+			}
+		}
 	}
 }
 

@@ -35,6 +35,8 @@ type walk[K, T any] struct {
 	// the next call continues with them. It is called with the facts held.
 	read func(key K, room int, into []item[T]) (items []item[T], more bool)
 
+	// most limits the keys that are taken at a time to less than listedKeys; 0 does not.
+	most int
 	// rest are the keys of listed that are not read yet, last is the last one listed.
 	listed, rest []K
 	last         *K
@@ -95,11 +97,15 @@ func (w *walk[K, T]) revision() uint64 {
 // list takes the next keys and reports whether there are any.
 func (w *walk[K, T]) list() bool {
 	w.listed = w.listed[:0]
+	most := listedKeys
+	if w.most > 0 {
+		most = min(most, w.most)
+	}
 	for key := range w.keys(w.last) {
 		if w.last != nil && !w.less(*w.last, key) {
 			continue
 		}
-		if w.listed = append(w.listed, key); len(w.listed) == listedKeys {
+		if w.listed = append(w.listed, key); len(w.listed) == most {
 			break
 		}
 	}
@@ -118,6 +124,7 @@ func (w *walk[K, T]) passed(key K) bool { return w.bound != nil && !w.less(*w.bo
 // fill fills a page with the items of a walk and returns the token of the next page.
 func fill[K any, T proto.Message](p *page[T], w *walk[K, T]) (next string) {
 	var last interface{ token() string }
+	w.most = p.size + 1 // nearly every address has one owner
 	for {
 		part := w.step(min(pageStep, p.size-len(p.items)+1))
 		for _, one := range part.items {

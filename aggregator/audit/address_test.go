@@ -8,62 +8,63 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
 // hostLocal is what host-local of a node gives addresses of a network from.
 func (w *world) hostLocal(node, network, cidr string) *verdict.Pool {
 	r := verdict.RangeOf(netip.MustParsePrefix(cidr))
 	p := &verdict.Pool{
-		IPAM: verdict.HostLocal, Name: "/var/lib/cni/networks/" + network, Node: w.node(node), Network: network, State: verdict.PoolKnown,
+		IPAM: verdict.HostLocal, Name: "/var/lib/cni/networks/" + network, Node: w.Node(node), Served: verdict.Served{Network: network}, State: verdict.PoolKnown,
 		Ranges:   []verdict.Range{{First: r.First.Next(), Last: r.Last.Prev()}},
-		Gateways: []netip.Addr{r.First.Next()}, Plugin: "ptp", Routed: true, Config: "/etc/cni/net.d/10-" + network + ".conflist",
+		Gateways: []netip.Addr{r.First.Next()}, Wiring: verdict.Wiring{Plugin: "ptp", Routed: true}, Config: "/etc/cni/net.d/10-" + network + ".conflist",
 	}
-	w.pools = append(w.pools, p)
+	w.Pools = append(w.Pools, p)
 	return p
 }
 
 // ofCluster is a pool of the whole cluster.
 func (w *world) ofCluster(ipam, cidr string) *verdict.Pool {
 	p := &verdict.Pool{IPAM: ipam, Name: "pool", State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix(cidr))}}
-	w.pools = append(w.pools, p)
+	w.Pools = append(w.Pools, p)
 	return p
 }
 
 // allocate has a pool give the address.
 func (w *world) allocate(p *verdict.Pool, al verdict.Allocation) *verdict.Allocation {
-	al.Pool, al.Address, al.Heard = p, w.addr, w.now
-	w.allocations = append(w.allocations, &al)
+	al.Pool, al.Address, al.Heard = p, w.Addr, w.Now
+	w.Allocations = append(w.Allocations, &al)
 	return &al
 }
 
 // kindPod is a pod with a sandbox that a CNI network gave the address.
 func (w *world) kindPod(node, name, network string, record uint32) *verdict.Claim {
-	who := pod(name)
+	who := verdicttest.Pod(name)
 	who.ContainerID = "sandbox-" + name
-	ns := w.namespace(node, record, node+name, who)
-	inside, _ := w.veth(ns, "mac"+name, w.link(node, "veth"+name, verdict.PointToPoint, false))
-	c := w.assigned(inside)
+	ns := w.Namespace(node, record, node+name, who)
+	inside, _ := w.Veth(ns, "mac"+name, w.Link(node, "veth"+name, verdict.PointToPoint, false))
+	c := w.Assigned(inside)
 	c.Network = network
 	return c
 }
 
 // audit judges and audits.
 func (w *world) audit(before ...verdict.Finding) audit.Result {
-	out := w.judge()
-	in := w.input()
+	out := w.Judge()
+	in := w.Case()
 	in.Pools, in.Before = nil, before
-	for _, p := range w.pools {
-		if p.Contains(w.addr) || slices.ContainsFunc(w.allocations, func(al *verdict.Allocation) bool { return al.Pool == p }) {
+	for _, p := range w.Pools {
+		if p.Contains(w.Addr) || slices.ContainsFunc(w.Allocations, func(al *verdict.Allocation) bool { return al.Pool == p }) {
 			in.Pools = append(in.Pools, p)
 		}
 	}
-	return audit.Address(&w.policy, in, &out)
+	return audit.Address(&w.Policy, in, &out)
 }
 
 // wantFound audits, waits as long as nothing may be told, and checks what is found then.
 func (w *world) wantFound(t *testing.T, why string, want ...string) {
 	t.Helper()
-	w.policy.LeakedAfter = 5 * time.Minute
+	w.Policy.LeakedAfter = 5 * time.Minute
 	waiting := w.audit()
 	w.after(10 * time.Minute)
 	var got []string
@@ -103,14 +104,14 @@ func TestAuditOfOneAddress(t *testing.T) {
 		}, nil},
 		{"somebody set it by hand inside the range", func(w *world) {
 			w.hostLocal("n1", "kind", "10.244.0.0/24")
-			ns := w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown, Name: "lab", Source: "netns"})
-			inside, _ := w.veth(ns, "m", w.link("n1", "vethlab", verdict.PointToPoint, false))
-			w.assigned(inside)
+			ns := w.Namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown, Name: "lab", Source: "netns"})
+			inside, _ := w.Veth(ns, "m", w.Link("n1", "vethlab", verdict.PointToPoint, false))
+			w.Assigned(inside)
 		}, []string{verdict.FindingInUseUnallocated}},
 		{"it is the gateway of the range, and the node's own", func(w *world) {
-			w.addr = netip.MustParseAddr("10.244.0.1")
+			w.Addr = netip.MustParseAddr("10.244.0.1")
 			w.hostLocal("n1", "kind", "10.244.0.0/24")
-			w.assigned(w.iface(w.host("n1"), verdict.Interface{Name: "cni0", Kind: "bridge", Attachment: verdict.Own, Link: w.link("n1", "cni0", verdict.Bridge, true)}))
+			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "cni0", Kind: "bridge", Attachment: verdict.Own, Link: w.Link("n1", "cni0", verdict.Bridge, true)}))
 		}, nil},
 		{"the record names another sandbox", func(w *world) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-of-old"})
@@ -118,23 +119,23 @@ func TestAuditOfOneAddress(t *testing.T) {
 		}, []string{verdict.FindingBookedElsewhere}},
 		{"only a cgroup tells the container, which may be another one of the pod", func(w *world) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
-			who := pod("a")
+			who := verdicttest.Pod("a")
 			who.ContainerID, who.Source = "app-a", "cgroup"
-			inside, _ := w.veth(w.namespace("n1", 2, "77", who), "m", w.link("n1", "vetha", verdict.PointToPoint, false))
-			w.assigned(inside).Network = "kind"
+			inside, _ := w.Veth(w.Namespace("n1", 2, "77", who), "m", w.Link("n1", "vetha", verdict.PointToPoint, false))
+			w.Assigned(inside).Network = "kind"
 		}, nil},
 		{"nobody has it", func(w *world) {
-			w.node("n1")
+			w.Node("n1")
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
 		}, []string{verdict.FindingLeaked}},
 		{"nobody has it, on a node that no agent reports for", func(w *world) {
-			w.uncovered = []string{"n1"}
+			w.Uncovered = []string{"n1"}
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
 		}, nil},
 		{"nobody has it, but its sandbox is there", func(w *world) {
-			who := pod("a")
+			who := verdicttest.Pod("a")
 			who.ContainerID = "sandbox-a"
-			w.namespace("n1", 2, "77", who)
+			w.Namespace("n1", 2, "77", who)
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
 		}, nil},
 		{"Calico and the kernel agree", func(w *world) {
@@ -151,7 +152,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 		}, nil},
 		{"Calico has the tunnel's address for the node", func(w *world) {
 			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Purpose: "VXLAN tunnel"})
-			w.assigned(w.iface(w.host("n1"), verdict.Interface{Name: "vxlan.calico", Kind: "vxlan", Attachment: verdict.Own, Link: w.link("n1", "vxlan.calico", verdict.Uplink, false)}))
+			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "vxlan.calico", Kind: "vxlan", Attachment: verdict.Own, Link: w.Link("n1", "vxlan.calico", verdict.Uplink, false)}))
 		}, nil},
 		{"Calico has a pod's address for a tunnel", func(w *world) {
 			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Purpose: "VXLAN tunnel"})
@@ -162,8 +163,8 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, nil},
 		{"an agent is missing somewhere, and the address may be there", func(w *world) {
-			w.uncovered = []string{"n5"}
-			w.node("n1")
+			w.Uncovered = []string{"n5"}
+			w.Node("n1")
 			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "a"})
 		}, nil},
 		{"whereabouts has forgotten a pod of its network", func(w *world) {
@@ -226,11 +227,11 @@ func TestPastIsKeptWhileItsOwnerLives(t *testing.T) {
 	if len(second.Past) != 1 || second.Past[0].Kind != verdict.FindingBookedElsewhere || second.Past[0].Allocation != al {
 		t.Fatalf("got past %+v, want that it was booked for n9", second.Past)
 	}
-	w.past, w.allocations = second.Past, nil
+	w.Past, w.Allocations = second.Past, nil
 	if out := w.audit(second.Findings...); len(out.Past) == 0 || out.Past[0].Allocation != al {
 		t.Errorf("got past %+v after it was freed, want it kept", out.Past)
 	}
-	w.drop(c)
+	w.Drop(c)
 	if out := w.audit(); len(out.Past) != 0 {
 		t.Errorf("got past %+v of an owner that is gone, want none", out.Past)
 	}

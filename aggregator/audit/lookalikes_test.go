@@ -18,31 +18,31 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 		{"a tenant with the range of pods, in a VRF", func(w *world) {
 			w.hostLocal("n1", "kind", "10.244.0.0/24")
 			w.ofCluster(verdict.Calico, "10.244.0.0/16")
-			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown}), "m", w.link("n1", "vethlab", verdict.PointToPoint, false))
+			inside, _ := w.Veth(w.Namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown}), "m", w.Link("n1", "vethlab", verdict.PointToPoint, false))
 			inside.VRF = "tenant"
-			w.assigned(inside)
+			w.Assigned(inside)
 		}, nil},
 		{"libvirt's bridge in Calico's usual range", func(w *world) {
 			w.ofCluster(verdict.Calico, "10.244.0.0/16")
-			w.assigned(w.iface(w.host("n1"), verdict.Interface{Name: "virbr0", Kind: "bridge", Attachment: verdict.Own, Link: w.link("n1", "virbr0", verdict.Bridge, true)}))
+			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "virbr0", Kind: "bridge", Attachment: verdict.Own, Link: w.Link("n1", "virbr0", verdict.Bridge, true)}))
 		}, nil},
 		{"a container on a bridge of docker's, in Calico's usual range", func(w *world) {
 			w.ofCluster(verdict.Calico, "10.244.0.0/16")
-			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Container, Name: "db", ContainerID: "c"}), "m", w.link("n1", "docker0", verdict.Bridge, true))
-			w.assigned(inside)
+			inside, _ := w.Veth(w.Namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Container, Name: "db", ContainerID: "c"}), "m", w.Link("n1", "docker0", verdict.Bridge, true))
+			w.Assigned(inside)
 		}, nil},
 		{"the endpoint by which Cilium looks after itself", func(w *world) {
 			w.allocate(w.ofCluster(verdict.Cilium, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Purpose: "Cilium's health"})
-			inside, _ := w.veth(w.namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown, Name: "cilium-health", Source: "netns"}), "m", w.link("n1", "lxc_health", verdict.PointToPoint, false))
-			w.assigned(inside)
+			inside, _ := w.Veth(w.Namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown, Name: "cilium-health", Source: "netns"}), "m", w.Link("n1", "lxc_health", verdict.PointToPoint, false))
+			w.Assigned(inside)
 		}, nil},
 		{"a node in a range that Calico gives only to pods that ask for it", func(w *world) {
 			w.ofCluster(verdict.Calico, "10.244.0.0/16").Asked = true
-			w.device("n1", "eth0", "")
+			w.Device("n1", "eth0", "")
 		}, nil},
 		{"an address that somebody made a file of, for a device of the node", func(w *world) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{})
-			w.device("n1", "eth0", "")
+			w.Device("n1", "eth0", "")
 		}, nil},
 		{"the range of another network_name of whereabouts, for networks of one name", func(w *world) {
 			red, blue := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24"), w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
@@ -63,17 +63,17 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 			w.kindPod("n1", "a", "cilium", 2)
 		}, nil},
 		{"a record for a pod that is no more, beside that of the one that has the address", func(w *world) {
-			w.listed = true
+			w.Listed = true
 			p := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
 			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "1"})
 			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "old", Location: "2"})
 			w.kindPod("n1", "a", "lan", 2)
-			w.pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Running"}}
+			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Running"}}
 		}, nil},
 		{"the address of a virtual machine that says nothing, which Calico has by no sandbox", func(w *world) {
-			w.node("n1")
+			w.Node("n1")
 			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "virt-launcher-a"})
-			w.pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "virt-launcher-a", Node: "n1", Phase: "Running", IPs: []netip.Addr{w.addr}}}
+			w.Pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "virt-launcher-a", Node: "n1", Phase: "Running", IPs: []netip.Addr{w.Addr}}}
 		}, nil},
 		// And what is nearly that.
 		{"a pod in a range that Calico gives only to those that ask for it", func(w *world) {
@@ -93,9 +93,9 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 			w.kindPod("n1", "a", "lan", 2)
 		}, []string{verdict.FindingDoubleAllocated}},
 		{"the address of a pod that has ended", func(w *world) {
-			w.node("n1")
+			w.Node("n1")
 			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "a"})
-			w.pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Succeeded", IPs: []netip.Addr{w.addr}}}
+			w.Pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Succeeded", IPs: []netip.Addr{w.Addr}}}
 		}, []string{verdict.FindingLeaked}},
 	} {
 		w := newWorld("10.244.0.7")
@@ -122,7 +122,7 @@ func TestWhatCiliumDoesNotTellIsNoMoreThanAWarning(t *testing.T) {
 func TestAddressesOfPodsInTheAPICatchUp(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := &verdict.Pool{IPAM: verdict.KubernetesAPI, Name: "pods", State: verdict.PoolKnown}
-	w.pools = append(w.pools, p)
+	w.Pools = append(w.Pools, p)
 	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "1"})
 	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "2"})
 	found := func(before ...verdict.Finding) (told []string, all []verdict.Finding) {
@@ -156,7 +156,7 @@ func TestPodsThatEndFreeTheirAddressesFirst(t *testing.T) {
 		w.ofCluster(verdict.Calico, "10.244.0.0/16")
 		w.kindPod("n1", "a", "k8s-pod-network", 2)
 		p.Namespace, p.Name, p.Node = "default", "a", "n1"
-		w.pods = map[string]*verdict.PodObject{"uid-a": &p}
+		w.Pods = map[string]*verdict.PodObject{"uid-a": &p}
 		first := w.audit()
 		w.after(5 * time.Second)
 		if out := w.audit(first.Findings...); len(out.Findings) != 1 || out.Findings[0].Waiting != (why != "it runs") {
@@ -174,13 +174,13 @@ func TestAuditWaitsForTheAPI(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.ofCluster(verdict.Calico, "10.244.0.0/16")
 	w.kindPod("n1", "a", "k8s-pod-network", 2)
-	w.known = w.now.Add(-time.Minute)
+	w.Known = w.Now.Add(-time.Minute)
 	first := w.audit()
 	w.after(5 * time.Second)
 	if out := w.audit(first.Findings...); len(out.Findings) > 0 && !out.Findings[0].Waiting || out.Again == 0 {
 		t.Errorf("got %+v, want to wait until the API is heard", out)
 	}
-	w.known = w.now
+	w.Known = w.Now
 	if out := w.audit(first.Findings...); len(out.Findings) != 1 || out.Findings[0].Waiting {
 		t.Errorf("got %+v, want a finding", out.Findings)
 	}

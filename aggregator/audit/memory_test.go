@@ -32,7 +32,7 @@ func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 		leaked []string // of an allocation without a holder
 	}{
 		{"nothing changes", func(*world, *verdict.Pool) {}, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
-		{"its node is not heard from", func(w *world, _ *verdict.Pool) { w.node("n1").Unheard = true }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
+		{"its node is not heard from", func(w *world, _ *verdict.Pool) { w.Node("n1").Unheard = true }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
 		{"its records are being read", func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
 		{"it is another pool", func(_ *world, p *verdict.Pool) { p.State, p.Name = verdict.PoolReading, "/another" }, nil, nil},
 	} {
@@ -41,7 +41,7 @@ func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 			p := w.hostLocal("n1", "kind", "10.244.0.0/24")
 			want := test.want
 			if leaked {
-				w.node("n1")
+				w.Node("n1")
 				w.allocate(p, verdict.Allocation{ContainerID: "sandbox-a"})
 				want = test.leaked
 			} else {
@@ -59,8 +59,8 @@ func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 			if !slices.Equal(kinds(out.Findings), want) {
 				t.Errorf("%s, leaked %t: got %v, want %v", test.why, leaked, kinds(out.Findings), want)
 			}
-			if leaked && p.State == verdict.PoolReading && out.Again != w.now.Add(w.policy.LeakedAfter) {
-				t.Errorf("%s: got audited again after %s", test.why, out.Again.Sub(w.now))
+			if leaked && p.State == verdict.PoolReading && out.Again != w.Now.Add(w.Policy.LeakedAfter) {
+				t.Errorf("%s: got audited again after %s", test.why, out.Again.Sub(w.Now))
 			}
 			waiting := slices.Clone(before)
 			if len(waiting) > 0 && p.State == verdict.PoolReading {
@@ -101,7 +101,7 @@ func TestACriticalFindingBecomesAnotherAtOnce(t *testing.T) {
 		}
 		test.change(&before[0])
 		w.allocate(p, verdict.Allocation{ContainerID: "sandbox-b"})
-		if got := w.audit(before...).Findings; !slices.Equal(kinds(got), []string{test.want}) || got[0].Since != w.now {
+		if got := w.audit(before...).Findings; !slices.Equal(kinds(got), []string{test.want}) || got[0].Since != w.Now {
 			t.Errorf("%s: got %v, want %s", test.why, kinds(got), test.want)
 		}
 	}
@@ -124,8 +124,8 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 		{"another one's, at once", "sandbox-b", 0, func(*world, *verdict.Pool) {}, ""},
 		{"the owner's own, of a pool that is being read", "sandbox-a", 0, func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading }, ""},
 		{"the owner's own, which is written elsewhere", "sandbox-a", 0, func(w *world, p *verdict.Pool) { w.allocate(p, verdict.Allocation{ContainerID: "sandbox-a"}) }, ""},
-		{"of another node's pool", "sandbox-a", 0, func(w *world, p *verdict.Pool) { p.Node = w.node("n2") }, ""},
-		{"the owner is only seen on the wire", "sandbox-a", 0, func(w *world, _ *verdict.Pool) { w.claims[0].Kind = verdict.Believed }, ""},
+		{"of another node's pool", "sandbox-a", 0, func(w *world, p *verdict.Pool) { p.Node = w.Node("n2") }, ""},
+		{"the owner is only seen on the wire", "sandbox-a", 0, func(w *world, _ *verdict.Pool) { w.Claims[0].Kind = verdict.Believed }, ""},
 	} {
 		w := newWorld("10.244.0.7")
 		p := w.hostLocal("n1", "kind", "10.244.0.0/24")
@@ -133,10 +133,10 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 		test.change(w, p)
 		w.after(test.after)
 		gone := record(p, test.id)
-		out := w.judge()
-		in := w.input()
+		out := w.Judge()
+		in := w.Case()
 		in.Vanished = []*verdict.Allocation{gone}
-		past := audit.Address(&w.policy, in, &out).Past
+		past := audit.Address(&w.Policy, in, &out).Past
 		past = slices.DeleteFunc(past, func(p verdict.Past) bool { return p.Allocation != gone })
 		if got := len(past) == 1 && past[0].Kind == test.want; got != (test.want != "") {
 			t.Errorf("%s: got past %+v, want %q", test.why, past, test.want)
@@ -146,16 +146,16 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 			continue
 		}
 		in.Past, in.Vanished = past, []*verdict.Allocation{record(p, test.id)}
-		again := audit.Address(&w.policy, in, &out).Past
+		again := audit.Address(&w.Policy, in, &out).Past
 		if again[0].Allocation != gone || again[0].Since != past[0].Since || slices.ContainsFunc(again[1:], func(p verdict.Past) bool { return p.Kind == test.want }) {
 			t.Errorf("%s: got past %+v, want one of the kind", test.why, again)
 		}
 		in.Past[0].Allocation = nil
-		if again := audit.Address(&w.policy, in, &out).Past; again[0].Allocation == nil {
+		if again := audit.Address(&w.Policy, in, &out).Past; again[0].Allocation == nil {
 			t.Errorf("%s: got no allocation, want that it is learnt", test.why)
 		}
 		in.Past[0].Owner = "other"
-		if again := audit.Address(&w.policy, in, &out).Past; slices.ContainsFunc(again, func(p verdict.Past) bool { return p.Owner == "other" }) {
+		if again := audit.Address(&w.Policy, in, &out).Past; slices.ContainsFunc(again, func(p verdict.Past) bool { return p.Owner == "other" }) {
 			t.Errorf("%s: got past %+v of an owner that is gone", test.why, again)
 		}
 	}
@@ -167,12 +167,12 @@ func TestNotAllIsRemembered(t *testing.T) {
 	for n := range 9 {
 		w.kindPod("n1", fmt.Sprint(n), "kind", uint32(n+2))
 	}
-	out := w.judge()
-	in := w.input()
+	out := w.Judge()
+	in := w.Case()
 	for n := range 9 {
-		in.Vanished = append(in.Vanished, &verdict.Allocation{Pool: p, Address: w.addr, ContainerID: fmt.Sprint("sandbox-", n)})
+		in.Vanished = append(in.Vanished, &verdict.Allocation{Pool: p, Address: w.Addr, ContainerID: fmt.Sprint("sandbox-", n)})
 	}
-	if past := audit.Address(&w.policy, in, &out).Past; len(past) != 8 {
+	if past := audit.Address(&w.Policy, in, &out).Past; len(past) != 8 {
 		t.Errorf("got %d remembered, want 8", len(past))
 	}
 }
@@ -200,19 +200,19 @@ func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
 		{"networks of two names", verdict.Whereabouts, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, func(_ *world, one, two *verdict.Pool) { one.Network, two.Network = "lan", "dmz" }, 0, 0},
 		{"a network that is not known", verdict.Whereabouts, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, func(_ *world, one, _ *verdict.Pool) { one.Network = "lan" }, 0, 0},
 		{"networks that are not known", verdict.Whereabouts, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, nil, time.Second, verdict.Critical},
-		{"pools of two nodes", verdict.HostLocal, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, func(w *world, one, two *verdict.Pool) { one.Node, two.Node = w.node("n1"), w.node("n2") }, 0, 0},
+		{"pools of two nodes", verdict.HostLocal, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, func(w *world, one, two *verdict.Pool) { one.Node, two.Node = w.Node("n1"), w.Node("n2") }, 0, 0},
 		{"networks of a node that routes both", verdict.HostLocal, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, func(w *world, one, two *verdict.Pool) {
-			one.Node, two.Node, one.Network, two.Network, one.Routed, two.Routed = w.node("n1"), w.node("n1"), "a", "b", true, true
+			one.Node, two.Node, one.Network, two.Network, one.Routed, two.Routed = w.Node("n1"), w.Node("n1"), "a", "b", true, true
 		}, time.Second, verdict.Critical},
 		{"networks of a node that routes one", verdict.HostLocal, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, func(w *world, one, two *verdict.Pool) {
-			one.Node, two.Node, one.Network, two.Network, one.Routed = w.node("n1"), w.node("n1"), "a", "b", true
+			one.Node, two.Node, one.Network, two.Network, one.Routed = w.Node("n1"), w.Node("n1"), "a", "b", true
 		}, 0, 0},
 		{"networks of a node that routes the other", verdict.HostLocal, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, func(w *world, one, two *verdict.Pool) {
-			one.Node, two.Node, one.Network, two.Network, two.Routed = w.node("n1"), w.node("n1"), "a", "b", true
+			one.Node, two.Node, one.Network, two.Network, two.Routed = w.Node("n1"), w.Node("n1"), "a", "b", true
 		}, 0, 0},
 	} {
 		w := newWorld("10.244.0.7")
-		w.policy.LeakedAfter = time.Hour
+		w.Policy.LeakedAfter = time.Hour
 		one, two := w.ofCluster(test.ipam, "10.244.0.0/24"), w.ofCluster(test.ipam, "10.244.0.0/24")
 		two.Name = "other"
 		if test.change != nil {
@@ -230,7 +230,7 @@ func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
 			}
 			continue
 		}
-		if out := w.audit(); len(before) != 1 || !before[0].Waiting || out.Again > w.now.Add(30*time.Second) || before[0].Severity != test.severity {
+		if out := w.audit(); len(before) != 1 || !before[0].Waiting || out.Again > w.Now.Add(30*time.Second) || before[0].Severity != test.severity {
 			t.Errorf("%s: got %+v, again at %d, want one that waits", test.why, before, out.Again)
 			continue
 		}
@@ -238,7 +238,7 @@ func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
 			t.Errorf("%s: got it a moment too early", test.why)
 		}
 		if got := w.after(1); !slices.Equal(kinds(twice(before...)), []string{verdict.FindingDoubleAllocated}) {
-			t.Errorf("%s: got %v after %s, want it", test.why, kinds(twice(before...)), got.now.Sub(start))
+			t.Errorf("%s: got %v after %s, want it", test.why, kinds(twice(before...)), got.Now.Sub(start))
 		}
 	}
 }
@@ -250,12 +250,12 @@ func TestAnAllocationThatIsLeftBehindIsNoSecondOne(t *testing.T) {
 		want   bool
 	}{
 		"its pod is gone":                  {func(*world) {}, false},
-		"its pod is there":                 {func(w *world) { w.pods = map[string]*verdict.PodObject{"x": {Namespace: "default", Name: "old"}} }, true},
-		"the API was not heard since":      {func(w *world) { w.known = start.Add(time.Second) }, true},
-		"the API was heard right after it": {func(w *world) { w.known = start.Add(time.Second + 1) }, false},
+		"its pod is there":                 {func(w *world) { w.Pods = map[string]*verdict.PodObject{"x": {Namespace: "default", Name: "old"}} }, true},
+		"the API was not heard since":      {func(w *world) { w.Known = start.Add(time.Second) }, true},
+		"the API was heard right after it": {func(w *world) { w.Known = start.Add(time.Second + 1) }, false},
 	} {
 		w := newWorld("10.244.0.7")
-		w.listed = true
+		w.Listed = true
 		p := w.ofCluster(verdict.Calico, "10.244.0.0/16")
 		w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "old", Location: "1"})
 		w.allocate(p, verdict.Allocation{ContainerID: "sandbox-b", Node: "n1", Location: "2"})
@@ -277,7 +277,7 @@ func TestSharedAddressesThatAreAnsweredFor(t *testing.T) {
 			port := &verdict.Interface{Name: "eth0", Namespace: &verdict.Namespace{Node: n}}
 			out.Owners = append(out.Owners, verdict.Owner{
 				ID: name, Node: n, Excluded: &verdict.Exclusion{Rule: verdict.RuleLoopbackOrDummy}, State: verdict.Live, Assigned: true,
-				Claims: []*verdict.Claim{{Kind: verdict.Assigned, Interface: port}, {Kind: verdict.Answered, Interface: port, MAC: "lacmac"}},
+				Claims: []*verdict.Claim{{Kind: verdict.Assigned, Interface: port}, {Kind: verdict.Answered, Interface: port, Frame: verdict.Frame{MAC: "lacmac"}}},
 			})
 		}
 		change(out.Owners)
@@ -331,13 +331,13 @@ func TestLeakedAddressesOfOneNode(t *testing.T) {
 	}{
 		"another node has the address":    {func(w *world) { w.kindPod("n2", "b", "lan", 3) }, []string{"(" + verdict.FindingLeaked + ")"}},
 		"the node has the address":        {func(w *world) { w.kindPod("n1", "a", "lan", 3) }, nil},
-		"another node is not covered":     {func(w *world) { w.node("n2"); w.uncovered = []string{"n2"} }, []string{"(" + verdict.FindingLeaked + ")"}},
-		"the node itself is not covered":  {func(w *world) { w.uncovered = []string{"n1"} }, nil},
-		"the node itself is not heard of": {func(w *world) { w.node("n1").Unheard = true }, nil},
+		"another node is not covered":     {func(w *world) { w.Node("n2"); w.Uncovered = []string{"n2"} }, []string{"(" + verdict.FindingLeaked + ")"}},
+		"the node itself is not covered":  {func(w *world) { w.Uncovered = []string{"n1"} }, nil},
+		"the node itself is not heard of": {func(w *world) { w.Node("n1").Unheard = true }, nil},
 	} {
 		w := newWorld("10.244.0.7")
-		w.policy.LeakedAfter = time.Minute
-		w.node("n1")
+		w.Policy.LeakedAfter = time.Minute
+		w.Node("n1")
 		w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
 		test.change(w)
 		out := slices.DeleteFunc(w.audit().Findings, func(f verdict.Finding) bool { return f.Kind != verdict.FindingLeaked })

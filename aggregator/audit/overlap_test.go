@@ -112,7 +112,7 @@ func TestNetworksOfOneNode(t *testing.T) {
 	} {
 		pool := func(network string) audit.NodePool {
 			return audit.NodePool{Used: true, Pool: &verdict.Pool{
-				IPAM: verdict.HostLocal, Network: network, Config: network + ".conflist", Routed: true, Ranges: []verdict.Range{prefix("10.88.0.0/16")},
+				IPAM: verdict.HostLocal, Served: verdict.Served{Network: network}, Config: network + ".conflist", Wiring: verdict.Wiring{Routed: true}, Ranges: []verdict.Range{prefix("10.88.0.0/16")},
 			}}
 		}
 		b, a := pool("b"), pool("a")
@@ -137,7 +137,7 @@ func TestNetworksOfOneNode(t *testing.T) {
 func TestSidesOfANode(t *testing.T) {
 	n := agent("n1", "1")
 	pool := func(network, text string) *verdict.Pool {
-		return &verdict.Pool{IPAM: verdict.HostLocal, Network: network, Routed: true, Ranges: []verdict.Range{prefix(text)}, Gateways: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}
+		return &verdict.Pool{IPAM: verdict.HostLocal, Served: verdict.Served{Network: network}, Wiring: verdict.Wiring{Routed: true}, Ranges: []verdict.Range{prefix(text)}, Gateways: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}
 	}
 	subnet := func(text string) audit.Subnet {
 		return audit.Subnet{Subnet: verdict.Subnet{Prefix: netip.MustParsePrefix(text), Interface: &verdict.Interface{Name: "br"}}, Pods: true}

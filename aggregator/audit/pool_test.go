@@ -15,14 +15,14 @@ func risk(address string, n *verdict.Node, since verdict.Stamp) audit.Risk {
 	ns := &verdict.Namespace{Node: n, ID: "id-" + address, Who: verdict.Workload{Kind: verdict.Pod, Namespace: "default", Name: address}.Who()}
 	return audit.Risk{Address: netip.MustParseAddr(address), Owners: []verdict.Owner{{
 		ID: ns.ID, Node: n, Namespace: ns, Assigned: true,
-		Claims: []*verdict.Claim{{Kind: verdict.Assigned, AssignedAt: since, Interface: &verdict.Interface{Namespace: ns}}},
+		Claims: []*verdict.Claim{{Kind: verdict.Assigned, Times: verdict.Times{AssignedAt: since}, Interface: &verdict.Interface{Namespace: ns}}},
 	}}}
 }
 
 func TestLostRecords(t *testing.T) {
 	n1, n2 := agent("n1", "1"), agent("n2", "1")
 	ofNode := func(state verdict.PoolState, lost verdict.Stamp) *verdict.Pool {
-		return &verdict.Pool{IPAM: verdict.HostLocal, Name: "/var/lib/cni/networks/kind", Node: n1, State: state, LostAt: lost}
+		return &verdict.Pool{IPAM: verdict.HostLocal, Name: "/var/lib/cni/networks/kind", Node: n1, State: state, Loss: verdict.Loss{LostAt: lost}}
 	}
 	ofCluster := &verdict.Pool{IPAM: verdict.Calico, Name: "pool", State: verdict.PoolKnown}
 	cilium := &verdict.Pool{IPAM: verdict.Cilium, Name: "n1", State: verdict.PoolKnown}

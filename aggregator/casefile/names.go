@@ -347,3 +347,6 @@ func (p *pseudonyms) address(a netip.Addr) netip.Addr {
 	b[8], b[9], b[10], b[13], b[14], b[15] = m[0]^2, m[1], m[2], m[3], m[4], m[5]
 	return netip.AddrFrom16(b).WithZone(a.Zone())
 }
+
+// A class says how the strings of one field are replaced.
+type class func(p *pseudonyms, s string) string

@@ -42,9 +42,6 @@ func pseudonymise(f *File, p *pseudonyms) (*File, error) {
 	return out, nil
 }
 
-// A class says how the strings of one field are replaced.
-type class func(p *pseudonyms, s string) string
-
 // classes are those of all fields with strings.
 var classes = map[string]class{
 	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": noText, "Router.Who": nothing, "Router.Reason": noText,
@@ -66,8 +63,8 @@ var classes = map[string]class{
 	"PodObject.Node": (*pseudonyms).node, "PodObject.Phase": word("phase"), "PodObject.ControllerKind": word("kind"),
 	"PodObject.Controller": (*pseudonyms).name, "PodObject.VirtualMachine": (*pseudonyms).name,
 
-	"Pool.IPAM": word("ipam"), "Pool.Name": (*pseudonyms).place, "Pool.Network": (*pseudonyms).network, "Pool.Networks": (*pseudonyms).network,
-	"Pool.Realm": (*pseudonyms).network, "Pool.Problem": noText, "Pool.Plugin": word("plugin"), "Pool.Device": (*pseudonyms).device,
+	"Pool.IPAM": word("ipam"), "Pool.Name": (*pseudonyms).place, "Served.Network": (*pseudonyms).network, "Served.Networks": (*pseudonyms).network,
+	"Served.Realm": (*pseudonyms).network, "Pool.Problem": noText, "Wiring.Plugin": word("plugin"), "Wiring.Device": (*pseudonyms).device,
 	"Pool.Config": (*pseudonyms).place,
 
 	"Allocation.Node": (*pseudonyms).node, "Allocation.Namespace": (*pseudonyms).namespace, "Allocation.Pod": (*pseudonyms).name,
@@ -76,7 +73,7 @@ var classes = map[string]class{
 
 	"Past.Owner": (*pseudonyms).owner, "Past.Kind": same,
 	"Finding.ID": nothing, "Finding.Kind": same, "Finding.Source": word("source"),
-	"Owner.ID": (*pseudonyms).owner, "Member.ID": (*pseudonyms).owner,
+	"Owner.ID": (*pseudonyms).owner, "Member.ID": (*pseudonyms).owner, "Member.Node": (*pseudonyms).node,
 	"Exclusion.Rule": same, "Exclusion.Port": (*pseudonyms).device, "Exclusion.Victims": (*pseudonyms).owner, "Exclusion.Reason": noText,
 	"Scope.Node": (*pseudonyms).node, "Scope.Name": nothing,
 	"Identity.ID": nothing, "Identity.Scope": nothing, "Course.Rule": same,

@@ -36,6 +36,26 @@ func timestamp(s verdict.Stamp) *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: int64(s) / 1e9, Nanos: int32(int64(s) % 1e9)}
 }
 
+// timestamps has the times of one message that repeat, which then share a record.
+type timestamps struct {
+	at    [4]verdict.Stamp
+	proto [4]*timestamppb.Timestamp
+	count int
+}
+
+// of returns a time in the format of the API.
+func (t *timestamps) of(s verdict.Stamp) *timestamppb.Timestamp {
+	if i := slices.Index(t.at[:t.count], s); i >= 0 {
+		return t.proto[i]
+	}
+	made := timestamp(s)
+	if t.count < len(t.at) {
+		t.at[t.count], t.proto[t.count] = s, made
+		t.count++
+	}
+	return made
+}
+
 // Scope returns a scope in the format of the API; nil for none.
 func Scope(kind verdict.ScopeKind, name string) *pb.Scope {
 	if kind == 0 {
@@ -54,12 +74,13 @@ func (s *Converter) Owner(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *
 // Owner returns one of all owners of an address in the format of the API, without its intended
 // addresses.
 func Owner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
+	var times timestamps
 	out := &pb.Owner{
 		Address: addressText(a), Scope: Scope(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
 		Mac: o.MAC.String(), Netns: netns(o),
 		Workload: workloadProto(o),
 		State:    pb.Owner_State(o.State), Excluded: explain.Exclusion(p, o, all),
-		AssignedAt: timestamp(o.AssignedAt()),
+		AssignedAt: times.of(o.AssignedAt()),
 		Evidence:   make([]*pb.Evidence, 0, len(o.Claims)),
 	}
 	if i := o.Interface; o.Namespace != nil && i.Namespace.ID == o.ID {
@@ -73,17 +94,20 @@ func Owner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.Owne
 			first = c.First
 		}
 		last = max(last, c.Last)
-		mac := c.MAC
+		mac, macText := c.MAC, out.Mac
 		if mac == "" {
 			mac = c.Interface.MAC
 		}
+		if mac != o.MAC {
+			macText = mac.String()
+		}
 		out.Evidence = append(out.Evidence, &pb.Evidence{
-			Kind: pb.Evidence_Kind(c.Kind), FirstSeen: timestamp(c.First), LastSeen: timestamp(c.Last),
-			Count: c.Count, Witness: c.Node().Name + "/" + c.Interface.Name, Mac: mac.String(),
+			Kind: pb.Evidence_Kind(c.Kind), FirstSeen: times.of(c.First), LastSeen: times.of(c.Last),
+			Count: c.Count, Witness: c.Node().Name + "/" + c.Interface.Name, Mac: macText,
 			NoOverride: c.NoOverride,
 		})
 	}
-	out.FirstSeen, out.LastSeen = timestamp(first), timestamp(last)
+	out.FirstSeen, out.LastSeen = times.of(first), times.of(last)
 	return out
 }
 

@@ -107,18 +107,3 @@ func (w *wording) reason() string {
 	}
 	return reasons[0]
 }
-
-// scopesText lists the scopes in which an owner is compared.
-func scopesText(scopes []verdict.Scope) string {
-	if len(scopes) == 0 {
-		return "on a link that is not known yet"
-	}
-	return list(each(scopes, scopeText))
-}
-
-func scopeText(s *verdict.Scope) string { return phrase(s.Kind, s.Text()) }
-
-// placesText lists the places of owners.
-func (w *wording) placesText(owners []verdict.Compared) string {
-	return list(each(owners, func(c *verdict.Compared) string { return w.placed(c.Owner) }))
-}

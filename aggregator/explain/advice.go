@@ -9,29 +9,6 @@ import (
 
 // The remedies in this file leave a conflict with one owner: the rightful one.
 
-// advising is a conflict whose remedy is being put together.
-type advising struct {
-	wording
-	c       *verdict.Conflict
-	parties []*verdict.Owner
-}
-
-// wrong returns the owners that are to give the address up, as the cause tells.
-func (a *advising) wrong() []*verdict.Owner {
-	var found []*verdict.Owner
-	for _, id := range a.c.Wrong {
-		if o := a.c.Owner(id); o != nil {
-			found = append(found, o)
-		}
-	}
-	return found
-}
-
-// ofCalico reports whether the address is Calico's to give.
-func (a *advising) ofCalico() bool {
-	return slices.ContainsFunc(a.c.Pools, func(p *verdict.Pool) bool { return p.IPAM == verdict.Calico })
-}
-
 // remedy returns the steps to resolve the conflict, given its cause.
 func (a *advising) remedy() []Action {
 	c := a.c
@@ -100,60 +77,6 @@ func closing(c *verdict.Conflict) Action {
 	return say("The conflict resolves by itself when one owner is left. See that it has, and how it was judged.").by("", "ipwitness explain "+c.Address.String())
 }
 
-// decide returns the steps by which the rightful owner keeps the address and the other owners
-// give it up. If the rightful owner is undecided, it returns a choice.
-func (a *advising) decide(owners []*verdict.Owner) []Action {
-	if keep, right := a.c.Rightful(owners); keep != nil {
-		return a.keep(keep, right, owners)
-	}
-	return []Action{a.choice(owners)}
-}
-
-// choice returns an action that asks a person which owner keeps the address.
-func (a *advising) choice(owners []*verdict.Owner) Action {
-	s := say("Decide which one of them keeps the address. Nothing that is known decides it: no IPAM has it for one of them alone, and it is not known who had it first. Whoever runs them knows which of them clients mean by this address.")
-	if len(owners) > mostKept {
-		s.Text += fmt.Sprintf(" (The other %d may keep it in the same way.)", len(owners)-mostKept)
-	}
-	for _, o := range owners[:min(len(owners), mostKept)] {
-		s.Choice = append(s.Choice, either(placed(o)+" keeps the address", a.giveUpAll(o, owners)...))
-	}
-	return s
-}
-
-// keep returns the steps by which one owner keeps the address and the others give it up.
-func (a *advising) keep(keep *verdict.Owner, right verdict.Right, owners []*verdict.Owner) []Action {
-	leave := say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))
-	return append([]Action{leave}, a.giveUpAll(keep, owners)...)
-}
-
-// giveUpAll returns the steps by which all owners but one give the address up. If that owner
-// has no allocation, the first step writes it, because restarted workloads ask IPAM for an
-// address.
-func (a *advising) giveUpAll(keep *verdict.Owner, owners []*verdict.Owner) []Action {
-	steps := a.reserve(keep)
-	for _, o := range except(owners, keep) {
-		steps = append(steps, a.giveUp(o)...)
-	}
-	return steps
-}
-
-// reserve returns the steps that write the missing allocation of the owner that keeps the
-// address.
-func (a *advising) reserve(keep *verdict.Owner) (steps []Action) {
-	for _, p := range a.c.Title(keep).Missing {
-		told := Finding(&verdict.Finding{
-			Kind: verdict.FindingInUseUnallocated, Severity: verdict.Critical, Address: a.c.Address, Owners: []verdict.Owner{*keep}, Pool: p,
-		}, verdict.PoolUse{})
-		for _, f := range told.Fixes {
-			if !f.Manual {
-				steps = append(steps, say("%s", f.What).by(f.Node, f.Command))
-			}
-		}
-	}
-	return steps
-}
-
 // oneSandbox returns the steps that leave one of several sandboxes of a pod. kubelet knows
 // which one is current.
 func (a *advising) oneSandbox(owners []*verdict.Owner) []Action {
@@ -193,7 +116,7 @@ func (a *advising) oneMachine(owners []*verdict.Owner) []Action {
 	for _, o := range owners[:min(len(owners), mostKept)] {
 		kept := either("it runs on node " + kubernetesName(o) + ", in " + OwnerName(o))
 		for _, other := range except(owners, o) {
-			kept.Actions = append(kept.Actions, a.giveUp(other)...)
+			kept.Actions = append(kept.Actions, giveUp(other, a.address)...)
 		}
 		s.Choice = append(s.Choice, kept)
 	}
@@ -217,7 +140,7 @@ func (a *advising) somebodyElse(o *verdict.Owner) []Action {
 	return []Action{
 		say("Find out who else has the address: on the link of %s, ask for it, and look whose MAC answers (`ip -6 neigh`, the switch's table of MAC addresses).", placed(o)),
 		say("Decide which of the two keeps the address: by who was given it, in the records of IPAM, DHCP or the plan of addresses.").or(
-			either("the other one keeps it", a.giveUp(o)...),
+			either("the other one keeps it", giveUp(o, a.address)...),
 			either(placed(o)+" keeps it",
 				say("Give the other one another address."),
 				say("Restart %s, or set its address again: the kernel does not use it until then.", OwnerName(o))),
@@ -231,47 +154,4 @@ func pooled(owners []verdict.Owner) bool {
 		w := o.Workload()
 		return w.Kind == verdict.Pod || w.Kind == verdict.Container && !w.OnlyNetns()
 	})
-}
-
-// because says why an owner keeps the address.
-func (a *advising) because(keep *verdict.Owner, right verdict.Right) string {
-	switch right {
-	case verdict.RightAllocation:
-		if p := a.c.Title(keep).Pool; p != nil {
-			return poolTitle(p.Label()) + " has it for that one"
-		}
-		return "it is the gateway address of the network on that bridge"
-	case verdict.RightOlderAssignment:
-		return fmt.Sprintf("it had the address first (since %s, by the clock of node %s)", stampExact(keep.AssignedAt()), keep.Node.Name)
-	case verdict.RightIntent:
-		if slices.ContainsFunc(a.parties, func(o *verdict.Owner) bool { return o.Orphaned }) {
-			return "the pods of the others are gone"
-		}
-		return "it alone was meant to have it"
-	}
-	return ""
-}
-
-// those returns the owners for which holds is true.
-func those(owners []*verdict.Owner, holds func(*verdict.Owner) bool) (found []*verdict.Owner) {
-	for _, o := range owners {
-		if holds(o) {
-			found = append(found, o)
-		}
-	}
-	return found
-}
-
-// except returns the owners without one.
-func except(owners []*verdict.Owner, one *verdict.Owner) []*verdict.Owner {
-	return those(owners, func(o *verdict.Owner) bool { return o != one })
-}
-
-// ownerNames names owners.
-func ownerNames(owners []*verdict.Owner) []string {
-	names := make([]string, 0, len(owners))
-	for _, o := range owners {
-		names = append(names, OwnerName(o))
-	}
-	return names
 }

@@ -126,7 +126,7 @@ func (a *advising) renumber(owners []*verdict.Owner) []Action {
 // network. Its workloads then get new addresses, beginning with an owner of the conflict.
 func (a *advising) another(change, keep verdict.Origin, first *verdict.Owner) []Action {
 	steps := []Action{say("Give %s another range than %s: %s.", sideText(change), sideText(keep), configuration(change))}
-	steps = append(steps, a.giveUp(first)...)
+	steps = append(steps, giveUp(first, a.address)...)
 	rest := say("Restart what else is on %s, so that it asks for a new address.", sideName(change))
 	if change.Network == "" || change.Device == "" {
 		return append(steps, rest)
@@ -167,7 +167,7 @@ func (a *advising) setByHand(owners []*verdict.Owner) []Action {
 		if o.Kind() == verdict.Pod && !shown(o) {
 			gone = append(gone, say("Find what sets the address by hand in %s (a script, an init container), and have it stop: it would set it again.", OwnerName(o)))
 		}
-		gone = append(gone, a.giveUp(o)...)
+		gone = append(gone, giveUp(o, a.address)...)
 	}
 	if len(given) > 1 {
 		gone = append(gone, a.decide(given)...)
@@ -194,7 +194,7 @@ func (a *advising) setByHand(owners []*verdict.Owner) []Action {
 func (a *advising) insteadOf(owners []*verdict.Owner) []Action {
 	steps := outOfRange(a.c.From, a.c.Address)
 	for _, o := range owners {
-		steps = append(steps, a.giveUp(o)...)
+		steps = append(steps, giveUp(o, a.address)...)
 	}
 	return steps
 }
@@ -215,7 +215,7 @@ func (a *advising) leaveDevice(owners []*verdict.Owner) []Action {
 			continue
 		}
 		another = append(another, say("Give %s of node %s another address where that is configured.", o.Interface.Name, o.Node.Name))
-		another = append(another, a.giveUp(o)...)
+		another = append(another, giveUp(o, a.address)...)
 	}
 	if len(pods) > 1 {
 		another = append(another, a.decide(pods)...)
@@ -238,7 +238,7 @@ func (a *advising) goOutside(owners []*verdict.Owner) (steps []Action) {
 		if a.c.Uncovered {
 			find = append(find, say("First see whether the MAC is that of a node without an agent, or of what runs there: `ipwitness nodes` lists the nodes that have an agent; run this on the others.").by("", "ip -br link | grep -i "+quote(o.MAC.String())))
 		}
-		find = append(find, a.giveUp(o)...)
+		find = append(find, giveUp(o, a.address)...)
 		find[len(find)-1].Text += " To restart a pod or a node of yours changes nothing while the device has the address."
 	}
 	if len(ours) > 1 {
@@ -249,7 +249,7 @@ func (a *advising) goOutside(owners []*verdict.Owner) (steps []Action) {
 	}
 	outside := either(list(ownerNames(wrong)) + " keeps the address")
 	for _, o := range ours {
-		outside.Actions = append(outside.Actions, a.giveUp(o)...)
+		outside.Actions = append(outside.Actions, giveUp(o, a.address)...)
 	}
 	return []Action{say("Decide which one keeps the address: whoever manages the addresses of that LAN (its plan, its DHCP server) knows whose it is. ipwitness does not see who had it first.").or(
 		either(list(ownerNames(ours))+" keeps the address", find...), outside,

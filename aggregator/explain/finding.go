@@ -2,31 +2,6 @@ package explain
 
 import "github.com/ipwitness/ipwitness/aggregator/verdict"
 
-// Told is a finding in words. Nothing here runs anything.
-type Told struct {
-	// Summary is one or two sentences for a person.
-	Summary string
-	// Evidence lists the facts that the finding follows from.
-	Evidence []string
-	// Remedy is the steps to take, in order.
-	Remedy []Action
-	// Fixes are commands that would put it right, in order.
-	Fixes []Fix
-}
-
-// Fix is one step that would put IPAM right.
-type Fix struct {
-	// Node is where to run it; empty for anywhere with kubectl.
-	Node string
-	// What it does and why.
-	What string
-	// Command is of POSIX shell, can run twice, and does nothing where the state is
-	// not as it was found.
-	Command string
-	// Manual tells that it is not to be run as it is.
-	Manual bool
-}
-
 // Finding puts a finding into words. For a finding about one address, use is how full its pool is
 // now, the zero value if that is not known.
 func Finding(f *verdict.Finding, use verdict.PoolUse) Told {
@@ -41,8 +16,26 @@ func Finding(f *verdict.Finding, use verdict.PoolUse) Told {
 	return tellAddress(f, use).readable()
 }
 
-// Superseded returns the words for a finding that ended because it has become a conflict.
-func (t Told) Superseded() Told {
-	t.Summary = "It has become a conflict. Before: " + t.Summary
-	return t
+// tellAddress puts a finding about one address into words.
+func tellAddress(f *verdict.Finding, use verdict.PoolUse) Told {
+	t := newTelling(f, use)
+	switch f.Kind {
+	case verdict.FindingInUseUnallocated:
+		mismatch{t}.unallocated()
+	case verdict.FindingBookedElsewhere:
+		mismatch{t}.elsewhere()
+	case verdict.FindingLeaked:
+		mismatch{t}.leaked()
+	case verdict.FindingDoubleAllocated:
+		double{t}.tell()
+	case verdict.FindingIntendedNotObserved:
+		tellIntended(t)
+	case verdict.FindingAddressSpoofed:
+		spoof{t}.address()
+	case verdict.FindingMACCloned:
+		spoof{t}.mac()
+	case verdict.FindingSharedAddressAnswered:
+		tellShared(t)
+	}
+	return t.told
 }

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -13,8 +14,8 @@ import (
 // configuration.
 const listPods = `kubectl get pods -A -o 'custom-columns=NAMESPACE:.metadata.namespace,NAME:.metadata.name,UID:.metadata.uid,HASH:.metadata.annotations.kubernetes\.io/config\.hash'`
 
-// giveUp returns the steps by which an owner gives the address up.
-func (a *advising) giveUp(o *verdict.Owner) []Action {
+// giveUp returns the steps by which an owner gives an address up.
+func giveUp(o *verdict.Owner, a netip.Addr) []Action {
 	w := o.Workload()
 	if o.Orphaned {
 		return removal(o)
@@ -49,7 +50,7 @@ func (a *advising) giveUp(o *verdict.Owner) []Action {
 	var steps []Action
 	for _, c := range o.Claims {
 		if c.Counts() || c.Kind == verdict.DADFailed {
-			steps = append(steps, a.unassign(o, c))
+			steps = append(steps, unassign(o, c, a))
 		}
 	}
 	return steps
@@ -61,9 +62,9 @@ func shown(o *verdict.Owner) bool {
 }
 
 // unassign returns the action that removes an address from one interface of an owner.
-func (a *advising) unassign(o *verdict.Owner, c *verdict.Claim) Action {
+func unassign(o *verdict.Owner, c *verdict.Claim, a netip.Addr) Action {
 	w, i := o.Workload(), c.Interface
-	del := fmt.Sprintf("addr del %s/%d dev %s", a.address, c.PrefixLength, quote(i.Name))
+	del := fmt.Sprintf("addr del %s/%d dev %s", a, c.PrefixLength, quote(i.Name))
 	switch {
 	case w.Kind == verdict.Host:
 		return say("Take the address away from %s of node %s itself, and out of the configuration that sets it there.", i.Name, o.Node.Name).by(o.Node.Name, "ip "+del)

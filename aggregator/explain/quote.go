@@ -33,14 +33,3 @@ func readable(actions []Action) []Action {
 	}
 	return actions
 }
-
-// readable returns t without commands that cannot be read.
-func (t Told) readable() Told {
-	readable(t.Remedy)
-	for i, f := range t.Fixes {
-		if form.Withheld(f.Command) {
-			t.Fixes[i] = Fix{Node: f.Node, What: f.What + " " + withheld, Manual: true}
-		}
-	}
-	return t
-}

@@ -12,16 +12,19 @@ import (
 // calicoNodename is where Calico keeps the name of a node on it.
 const calicoNodename = "/var/lib/calico/nodename"
 
-// reserveCalico has the holder restarted: Calico has no command that books an address.
-func (t *telling) reserveCalico() {
+// calico words the remedies for addresses of Calico.
+type calico struct{ *telling }
+
+// reserve has the holder restarted: Calico has no command that books an address.
+func (t calico) reserve() {
 	t.act(say("See what Calico says.").by("", "calicoctl ipam show --ip="+t.f.Address.String()))
 	t.advise("Restart the holder before Calico gives the address to another pod. calicoctl has no command that books an address for a pod that runs.")
 	t.restartNow("its successor gets an address that Calico has booked for it")
 	t.advise("Find out who freed it: the log of calico-kube-controllers has a line with the address (\"Garbage collecting leaked IP\"), if it was the garbage collector.")
 }
 
-// rebookCalico has the node's name put right, and then the holder restarted.
-func (t *telling) rebookCalico() {
+// rebook has the node's name put right, and then the holder restarted.
+func (t calico) rebook() {
 	al := t.booked
 	if al.Node == "" || t.owner == nil || t.owner.OnNode(al.Node) || al.Pod != "" && !al.Names(t.owner) {
 		if al.Pod != "" {
@@ -38,7 +41,7 @@ func (t *telling) rebookCalico() {
 }
 
 // rightNode is what Calico should call the holder's node.
-func (t *telling) rightNode() string {
+func (t calico) rightNode() string {
 	switch {
 	case t.owner == nil:
 		return "?"
@@ -49,14 +52,14 @@ func (t *telling) rightNode() string {
 }
 
 // collector advises to stop the garbage collector, while it would free addresses in use.
-func (t *telling) collector() {
+func (t calico) collector() {
 	const stop = `kubectl patch kubecontrollersconfigurations.crd.projectcalico.org default --type=merge -p '{"spec":{"controllers":{"node":{"leakGracePeriod":"0s"}}}}'`
 	t.act(say("Stop the garbage collector until the pods are restarted: it would free addresses in use. 0 is off; put back what was there afterwards (15m by default).").by("", stop))
 	t.byHand("", stop, "Stop Calico's garbage collector until the pods are restarted: it would free addresses in use. Put leakGracePeriod back afterwards (15m by default).")
 }
 
 // nodename has the name that the node goes by put right.
-func (t *telling) nodename(right string) {
+func (t calico) nodename(right string) {
 	n := t.owner.Node
 	const conflist = "grep -H '\"nodename\"' /etc/cni/net.d/*calico*"
 	t.act(say("On node %s, see what Calico's CNI plugin takes the node for. It must be %s; what the network configuration says comes first.", n.Name, right).by(n.Name, conflist+"; cat "+calicoNodename))
@@ -92,13 +95,8 @@ func (t *telling) nodename(right string) {
 	t.byHand("", restartCalicoNode(right), "Restart calico-node on node %s: its init container writes the CNI configuration anew, which may have the wrong name, too.", right)
 }
 
-// restartCalicoNode is the command that restarts calico-node on one node.
-func restartCalicoNode(node string) string {
-	return "kubectl delete pods -A -l k8s-app=calico-node --field-selector " + quote("spec.nodeName="+node)
-}
-
-// releaseCalico has the address freed.
-func (t *telling) releaseCalico() {
+// release has the address freed.
+func (t calico) release() {
 	a := t.f.Address.String()
 	t.advise("Calico's garbage collector frees it by itself, 15 minutes after it finds it (leakGracePeriod): if it does not, see whether calico-kube-controllers runs and what it logs.")
 	t.act(

@@ -14,13 +14,16 @@ func ciliumAgent(node string) string {
 	return "kubectl -n kube-system exec -c cilium-agent \"$(kubectl -n kube-system get pods -l k8s-app=cilium --field-selector " + quote("spec.nodeName="+node) + " -o name)\" -- cilium-dbg endpoint list"
 }
 
-// reserveCilium has the holder restarted.
-func (t *telling) reserveCilium() {
+// cilium words the remedies for addresses of Cilium.
+type cilium struct{ *telling }
+
+// reserve has the holder restarted.
+func (t cilium) reserve() {
 	t.eitherEndpoint("the holder's", say("Leave the holder as it is: only the CiliumEndpoint is missing, and the address is safe."))
 }
 
-// rebookCilium has the holder restarted, if its own endpoint is missing.
-func (t *telling) rebookCilium() {
+// rebook has the holder restarted, if its own endpoint is missing.
+func (t cilium) rebook() {
 	leave := []Action{say("Leave the holder as it is.")}
 	if al := t.booked; al.Pod != "" {
 		leave = append(leave, say("The CiliumEndpoint of pod %s/%s is left over, if there is no such pod.", al.Namespace, al.Pod))
@@ -30,8 +33,8 @@ func (t *telling) rebookCilium() {
 	t.eitherEndpoint("the holder's", leave...)
 }
 
-// releaseCilium has a left-over CiliumEndpoint deleted.
-func (t *telling) releaseCilium() {
+// release has a left-over CiliumEndpoint deleted.
+func (t cilium) release() {
 	t.advise("Cilium's operator deletes a CiliumEndpoint without a pod by itself, within minutes (--cilium-endpoint-gc-interval, 5m): if it does not, see whether it runs and what it logs.")
 	node := cmp.Or(t.node(), t.bookedNode())
 	t.act(say("See whether the agent of node %s still has an endpoint with %s: restarting the agent makes it forget endpoints without a container.", node, t.f.Address).by("", ciliumAgent(node)))
@@ -42,7 +45,7 @@ func (t *telling) releaseCilium() {
 
 // eitherEndpoint adds a choice: leave the holder if Cilium's agent knows the endpoint of the
 // address, otherwise restart the holder so that it gets another address.
-func (t *telling) eitherEndpoint(whose string, leave ...Action) {
+func (t cilium) eitherEndpoint(whose string, leave ...Action) {
 	restart, fix := t.restarting("its successor gets an address that Cilium's agent knows of")
 	t.act(
 		say("See which endpoint Cilium's agent on node %s has with %s.", t.ownerNode(), t.f.Address).by("", ciliumAgent(t.ownerNode())),
@@ -56,7 +59,7 @@ func (t *telling) eitherEndpoint(whose string, leave ...Action) {
 }
 
 // endpoint has the CiliumEndpoint of a pod that is gone deleted.
-func (t *telling) endpoint() {
+func (t cilium) endpoint() {
 	al := t.booked
 	if al.Pod == "" {
 		return
@@ -74,7 +77,7 @@ func (t *telling) endpoint() {
 }
 
 // ownerNode is the holder's node.
-func (t *telling) ownerNode() string {
+func (t cilium) ownerNode() string {
 	if t.owner == nil {
 		return cmp.Or(t.node(), "?")
 	}
@@ -82,6 +85,6 @@ func (t *telling) ownerNode() string {
 }
 
 // bookedNode is the node that the address is booked for.
-func (t *telling) bookedNode() string {
+func (t cilium) bookedNode() string {
 	return cmp.Or(t.booked.Node, "?")
 }

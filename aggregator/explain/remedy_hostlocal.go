@@ -5,18 +5,17 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// host-local (plugins/ipam/host-local/backend/disk) keeps one file for each address in
-// its directory, named after the address. In it are the id of the container, CR LF, and
-// the interface: what is there is not given to anybody, and DEL removes the files that
-// have exactly that. It locks DIR/lock (flock) meanwhile. last_reserved_ip.N only says
-// where the search for a free address begins: it need not be there.
+// hostLocal words the remedies for addresses of host-local.
+type hostLocal struct {
+	*telling
+	file hostLocalFile
+}
 
-// reserveHostLocal has the address written down.
-func (t *telling) reserveHostLocal() {
+// reserve has the address written down.
+func (t hostLocal) reserve() {
 	node := t.node()
 	t.cordon(node)
 	if why := t.unwritable(); why != "" {
@@ -35,9 +34,9 @@ func (t *telling) reserveHostLocal() {
 		What: fmt.Sprintf("Reserve %s for %s, which holds it: then host-local gives it to nobody else, and frees it when that one ends.", t.f.Address, OwnerName(t.owner)),
 		Command: script(
 			"if "+t.holds()+"; then",
-			"  mkdir -p "+t.dir(),
-			t.locked("  ",
-				"if [ -e "+t.file()+" ]; then",
+			"  mkdir -p "+t.file.dir(),
+			t.file.locked("  ",
+				"if [ -e "+t.file.path()+" ]; then",
 				"  echo "+quote(t.f.Address.String()+": its file is there: nothing to do"),
 				"else",
 				"  umask 077; set -C",
@@ -49,12 +48,12 @@ func (t *telling) reserveHostLocal() {
 	})
 }
 
-// rebookHostLocal has the reservation put into the name of the holder.
-func (t *telling) rebookHostLocal() {
+// rebook has the reservation put into the name of the holder.
+func (t hostLocal) rebook() {
 	node := t.node()
 	if why := t.unwritable(); why != "" || t.booked.ContainerID == "" {
 		why = cmp.Or(why, "it is not known whose it is now")
-		t.act(say("On node %s, see whose reservation it is.", node).by(node, "cat "+t.file()))
+		t.act(say("On node %s, see whose reservation it is.", node).by(node, "cat "+t.file.path()))
 		t.byHand(node, "", "Put the reservation of %s in %s into the name of its holder. By hand, because %s.", t.f.Address, t.pool.Name, why)
 		t.restart("it asks for an address that is free, and host-local does not free one in use")
 		return
@@ -70,8 +69,8 @@ func (t *telling) rebookHostLocal() {
 	t.fix(Fix{
 		Node: node,
 		What: fmt.Sprintf("Put the reservation of %s into the name of %s, which holds it, unless container %s, whose name is in it, still runs.", t.f.Address, OwnerName(t.owner), shortID(other)),
-		Command: t.lockedIfThere(
-			"if [ \"$(head -n 1 "+t.file()+" 2>/dev/null | tr -d '\\r')\" != "+quote(other)+" ]; then",
+		Command: t.file.lockedIfThere(
+			"if [ \"$(head -n 1 "+t.file.path()+" 2>/dev/null | tr -d '\\r')\" != "+quote(other)+" ]; then",
 			"  echo "+quote(t.f.Address.String()+": its file says something else now: nothing to do"),
 			"elif "+runs(other)+"; then",
 			"  echo "+quote(fmt.Sprintf("%s: container %s runs, or crictl cannot tell: look at it first", t.f.Address, shortID(other))),
@@ -83,13 +82,13 @@ func (t *telling) rebookHostLocal() {
 	})
 }
 
-// releaseHostLocal has the reservation of a container that is no more taken away.
-func (t *telling) releaseHostLocal() {
+// release has the reservation of a container that is no more taken away.
+func (t hostLocal) release() {
 	node := t.node()
 	if t.booked.ContainerID == "" {
-		t.act(say("On node %s, see whose reservation it is, and whether that lives.", node).by(node, "cat "+t.file()),
+		t.act(say("On node %s, see whose reservation it is, and whether that lives.", node).by(node, "cat "+t.file.path()),
 			say("What comes next depends on that.").or(
-				either("nobody of that name is left", say("On node %s, remove the file.", node).by(node, "rm "+t.file())),
+				either("nobody of that name is left", say("On node %s, remove the file.", node).by(node, "rm "+t.file.path())),
 				either("it lives", say("Leave the file."))))
 		t.byHand(node, "", "Remove %s/%s, if nobody has the address. By hand, because it is not known whose it is.", t.pool.Name, t.f.Address)
 		return
@@ -106,8 +105,8 @@ func (t *telling) releaseHostLocal() {
 	t.fix(Fix{
 		Node: node,
 		What: fmt.Sprintf("Free %s: container %s, for which host-local reserves it, is gone, and nobody has the address.", t.f.Address, shortID(id)),
-		Command: t.lockedIfThere(
-			"if [ \"$(head -n 1 "+t.file()+" 2>/dev/null | tr -d '\\r')\" != "+quote(id)+" ]; then",
+		Command: t.file.lockedIfThere(
+			"if [ \"$(head -n 1 "+t.file.path()+" 2>/dev/null | tr -d '\\r')\" != "+quote(id)+" ]; then",
 			"  echo "+quote(t.f.Address.String()+": its file is gone, or says something else now: nothing to do"),
 			"elif "+runs(id)+"; then",
 			"  echo "+quote(fmt.Sprintf("%s: container %s runs, or crictl cannot tell: look at it first", t.f.Address, shortID(id))),
@@ -116,13 +115,13 @@ func (t *telling) releaseHostLocal() {
 			"elif "+inUse(t.f.Address.String())+"; then",
 			"  echo "+quote(t.f.Address.String()+": somebody has it: left as it is"),
 			"else",
-			"  rm -f "+t.file(),
+			"  rm -f "+t.file.path(),
 			"fi"),
 	})
 }
 
 // unwritable says why no reservation can be written for the holder; empty if it can.
-func (t *telling) unwritable() string {
+func (t hostLocal) unwritable() string {
 	switch {
 	case t.owner == nil || t.owner.Namespace == nil:
 		return "its holder is not known"
@@ -138,39 +137,9 @@ func (t *telling) unwritable() string {
 	return ""
 }
 
-// file is the path of the address's file, quoted.
-func (t *telling) file() string {
-	return form.File(strings.TrimSuffix(t.pool.Name, "/") + "/" + t.f.Address.String())
-}
-
 // reservation is the command that writes the address's file.
-func (t *telling) reservation() string {
-	return `printf '%s\r\n%s' ` + quote(t.owner.Workload().Sandbox()) + " " + quote(t.owner.Interface.Name) + " > " + t.file()
-}
-
-// dir is host-local's directory, quoted.
-func (t *telling) dir() string { return form.File(strings.TrimSuffix(t.pool.Name, "/")) }
-
-// locked is a command that runs under host-local's lock, in a shell of its own.
-func (t *telling) locked(indent string, command ...string) string {
-	text := []string{
-		indent + "(",
-		indent + "  if command -v flock >/dev/null 2>&1; then exec 9>>" + t.dir() + "/lock; flock 9; fi",
-	}
-	for _, c := range command {
-		text = append(text, indent+"  "+c)
-	}
-	return script(append(text, indent+")")...)
-}
-
-// lockedIfThere is locked where there is host-local's directory, and nothing elsewhere.
-func (t *telling) lockedIfThere(command ...string) string {
-	return script(
-		"if [ -d "+t.dir()+" ]; then",
-		t.locked("  ", command...),
-		"else",
-		"  echo "+quote(t.pool.Name+" is not there: nothing to do"),
-		"fi")
+func (t hostLocal) reservation() string {
+	return `printf '%s\r\n%s' ` + quote(t.owner.Workload().Sandbox()) + " " + quote(t.owner.Interface.Name) + " > " + t.file.path()
 }
 
 // namespaces lists all network namespaces of a node that something runs in or that
@@ -178,7 +147,7 @@ func (t *telling) lockedIfThere(command ...string) string {
 const namespaces = "ls -diL /proc/[0-9]*/ns/net /run/netns/* /run/docker/netns/* 2>/dev/null"
 
 // holds is a condition: the network namespace that had the address is still there.
-func (t *telling) holds() string {
+func (t hostLocal) holds() string {
 	if ns := t.owner.Namespace.Netns; ns != "" {
 		return namespaces + " | grep -q " + quote("^ *"+ns+" ")
 	}
@@ -198,7 +167,7 @@ func inUse(address string) string {
 }
 
 // cordon advises to have no pods started on a node for now.
-func (t *telling) cordon(node string) {
+func (t hostLocal) cordon(node string) {
 	if t.owner == nil || t.owner.Kind() != verdict.Pod || node == "" {
 		return
 	}
@@ -216,7 +185,7 @@ func uncordoning(node string) Action {
 }
 
 // uncordon adds the action that reverts cordon.
-func (t *telling) uncordon(node string) {
+func (t hostLocal) uncordon(node string) {
 	if t.owner == nil || t.owner.Kind() != verdict.Pod || node == "" {
 		return
 	}

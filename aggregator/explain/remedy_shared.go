@@ -4,9 +4,9 @@ import (
 	"slices"
 )
 
-// sharedAnswered: several have the address on a loopback or dummy device, and answer
+// tellShared words the finding that several have the address on a loopback or dummy device, and answer
 // for it on a wire.
-func (t *telling) sharedAnswered() {
+func tellShared(t *telling) {
 	owners := t.f.Owners
 	addr := t.f.Address
 	t.told.Summary = addr.String() + " stands on a loopback or dummy device of several, and they answer for it on a wire: " +

@@ -4,15 +4,14 @@ import (
 	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
 var update = flag.Bool("update", false, "write the texts in testdata anew")
@@ -23,11 +22,11 @@ const (
 )
 
 // holder is a pod with an address, as the audit has it.
-func holder(w *world, node, name string, claimed string) verdict.Owner {
-	ns := w.namespace(node, 2, "4026532397", verdict.Workload{
+func holder(w *verdicttest.Network, node, name string, claimed string) verdict.Owner {
+	ns := w.Namespace(node, 2, "4026532397", verdict.Workload{
 		Kind: verdict.Pod, Namespace: "shop", Name: name, UID: "4203561e-1821-45b6-a68a-d4619be90320", ContainerID: sandboxID, Source: "cri",
 	})
-	inside, _ := w.veth(ns, "\x0a\x58\x0a\xf4\x00\x05", w.link(node, "cni0", verdict.Bridge, true))
+	inside, _ := w.Veth(ns, "\x0a\x58\x0a\xf4\x00\x05", w.Link(node, "cni0", verdict.Bridge, true))
 	inside.Name = claimed
 	c := assigned(inside)
 	return verdict.Owner{
@@ -37,9 +36,9 @@ func holder(w *world, node, name string, claimed string) verdict.Owner {
 }
 
 // hostLocal is a pool of host-local.
-func hostLocal(w *world, node, dir string) *verdict.Pool {
+func hostLocal(w *verdicttest.Network, node, dir string) *verdict.Pool {
 	return &verdict.Pool{
-		IPAM: verdict.HostLocal, Name: dir, Node: w.node(node), Network: "cbr0", State: verdict.PoolKnown, Config: "/etc/cni/net.d/10-flannel.conflist",
+		IPAM: verdict.HostLocal, Name: dir, Node: w.Node(node), Served: verdict.Served{Network: "cbr0"}, State: verdict.PoolKnown, Config: "/etc/cni/net.d/10-flannel.conflist",
 		Ranges: []verdict.Range{{First: netip.MustParseAddr("10.244.0.2"), Last: netip.MustParseAddr("10.244.0.254")}},
 	}
 }
@@ -47,14 +46,14 @@ func hostLocal(w *world, node, dir string) *verdict.Pool {
 // whereabouts is a pool of whereabouts.
 func whereabouts(name, base string) *verdict.Pool {
 	return &verdict.Pool{
-		IPAM: verdict.Whereabouts, Name: name, Network: "lan", State: verdict.PoolKnown, Base: netip.MustParseAddr(base), Config: "NetworkAttachmentDefinition shop/lan",
+		IPAM: verdict.Whereabouts, Name: name, Served: verdict.Served{Network: "lan"}, State: verdict.PoolKnown, Base: netip.MustParseAddr(base), Config: "NetworkAttachmentDefinition shop/lan",
 		Ranges: []verdict.Range{{First: netip.MustParseAddr("192.0.2.1"), Last: netip.MustParseAddr("192.0.2.5")}},
 	}
 }
 
 // findings are one of each kind and IPAM, by a name.
 func findings() map[string]verdict.Finding {
-	w := newWorld()
+	w := verdicttest.NewNetwork()
 	owner := holder(w, "node-a", "web-5d", "eth0")
 	lan := holder(w, "node-b", "cam-0", "net1")
 	lan.ID, lan.Namespace.ID = "b/1", "b/1"
@@ -69,7 +68,7 @@ func findings() map[string]verdict.Finding {
 	lans6.Realm = "blue"
 	slice := whereabouts("kube-system/node-b-192.0.2.0-29", "192.0.2.0")
 	calico := &verdict.Pool{IPAM: verdict.Calico, Name: "default-ipv4-ippool", State: verdict.PoolKnown}
-	cilium := &verdict.Pool{IPAM: verdict.Cilium, Name: "node-a", Node: w.node("node-a"), State: verdict.PoolKnown}
+	cilium := &verdict.Pool{IPAM: verdict.Cilium, Name: "node-a", Node: w.Node("node-a"), State: verdict.PoolKnown}
 	api := &verdict.Pool{IPAM: verdict.KubernetesAPI, State: verdict.PoolKnown}
 	stale := holder(w, "node-d", "web-5d", "eth0")
 	stale.Node.CalicoNodename = "template-0"
@@ -89,13 +88,13 @@ func findings() map[string]verdict.Finding {
 	intended.Source = "cri"
 	host := []verdict.Owner{owner}
 	local := func(node string) verdict.Owner {
-		ns := w.host(node)
-		i := w.iface(ns, verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local})
+		ns := w.Host(node)
+		i := w.Interface(ns, verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local})
 		return verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Claims: []*verdict.Claim{assigned(i)}}
 	}
 	self := func(device, kind string) []verdict.Owner {
-		ns := w.host("node-a")
-		i := w.iface(ns, verdict.Interface{Name: device, Kind: kind, Attachment: verdict.Own})
+		ns := w.Host("node-a")
+		i := w.Interface(ns, verdict.Interface{Name: device, Kind: kind, Attachment: verdict.Own})
 		return []verdict.Owner{{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Assigned: true, Claims: []*verdict.Claim{assigned(i)}}}
 	}
 	static := holder(w, "node-e", "proxy-node-e", "eth0")
@@ -143,14 +142,14 @@ func findings() map[string]verdict.Finding {
 }
 
 // spoofed is a finding about frames that a pod sends in the name of another one.
-func spoofed(w *world, kind string) verdict.Finding {
+func spoofed(w *verdicttest.Network, kind string) verdict.Finding {
 	victim, sender := holder(w, "node-a", "web-5d", "eth0"), holder(w, "node-a", "evil", "eth0")
 	sender.Namespace.ID, sender.ID = "evil", "evil"
-	port := w.iface(w.host("node-a"), verdict.Interface{Name: "veth7", Attachment: verdict.Own, Link: w.link("node-a", "cni0", verdict.Bridge, true), Peer: 3})
+	port := w.Interface(w.Host("node-a"), verdict.Interface{Name: "veth7", Attachment: verdict.Own, Link: w.Link("node-a", "cni0", verdict.Bridge, true), Peer: 3})
 	port.Index = 7
 	s := &verdict.Spoof{
 		Port: port, Link: port.Link, Sender: sender.Namespace, Owner: sender, Victims: []verdict.Owner{victim}, MACs: []verdict.MAC{victim.MAC},
-		First: start, Last: start.Add(time.Minute), Count: 7, Exposed: []*verdict.Namespace{w.namespace("node-a", 4, "4026532400", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})},
+		First: start, Last: start.Add(time.Minute), Count: 7, Exposed: []*verdict.Namespace{w.Namespace("node-a", 4, "4026532400", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})},
 	}
 	f := verdict.Finding{ID: "x", Kind: kind, Severity: verdict.Critical, Owners: append([]verdict.Owner{s.Owner}, s.Victims...), Spoof: s, Since: start}
 	if kind == verdict.FindingMACCloned {
@@ -180,7 +179,7 @@ func ofPool(kind string, p *verdict.Pool, use verdict.PoolUse, atRisk []verdict.
 }
 
 func TestToldOfPools(t *testing.T) {
-	w := newWorld()
+	w := verdicttest.NewNetwork()
 	pool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
 	pool.State, pool.LostAt, pool.Lost = verdict.PoolMissing, start, 12
 	var atRisk []verdict.Held
@@ -208,12 +207,12 @@ func overlap(kind string, a, b verdict.Side, nodes ...string) explain.Told {
 
 func TestToldOfOverlaps(t *testing.T) {
 	golden(t, "pod-cidr-overlap", overlap(verdict.FindingPodCIDROverlap,
-		verdict.Side{Node: "node-a", Prefixes: prefixes("10.244.1.0/24"), Source: verdict.SideNodeSpec},
-		verdict.Side{Node: "node-b", Prefixes: prefixes("10.244.0.0/16"), Source: verdict.SideAddress, Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"},
+		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.244.1.0/24"), Source: verdict.SideNodeSpec},
+		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.244.0.0/16"), Source: verdict.SideAddress, Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"},
 		"node-a", "node-b"))
 	golden(t, "pod-cidr-overlap cilium", overlap(verdict.FindingPodCIDROverlap,
-		verdict.Side{Node: "node-a", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideCiliumNode},
-		verdict.Side{Node: "node-b", Prefixes: prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideCiliumNode},
+		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideCiliumNode},
+		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideCiliumNode},
 		"node-a", "node-b", "node-c"))
 	r := func(first, last string) verdict.Range {
 		return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
@@ -237,7 +236,7 @@ func TestToldOfNamesakes(t *testing.T) {
 
 // The problems of nodes have a sentence each.
 func TestProblemsOfNodes(t *testing.T) {
-	ns := newWorld().namespace("node-a", 2, "4026532397", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})
+	ns := verdicttest.NewNetwork().Namespace("node-a", 2, "4026532397", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})
 	told := explain.Told{Summary: "The problems of nodes.", Evidence: []string{
 		explain.SharedName("node-a", []string{"node-a@b2", "node-a@b3"}, "abc"),
 		explain.SharedPlace([]string{"node-b"}),
@@ -287,20 +286,5 @@ func golden(t *testing.T, name string, told explain.Told) {
 			t.Errorf("the shell cannot read the command: %v: %s\n%s", err, out, f.Command)
 		}
 	}
-	file := filepath.Join("testdata/told", strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt")
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, b, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("%v: make it with go test -update", err)
-	}
-	if string(b) != string(want) {
-		t.Errorf("got\n%s\nwant (%s)\n%s", b, file, want)
-	}
+	compare(t, "told/"+strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt", b)
 }

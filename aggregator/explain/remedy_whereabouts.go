@@ -20,8 +20,11 @@ const (
 	reservations = "overlappingrangeipreservations.whereabouts.cni.cncf.io"
 )
 
-// reserveWhereabouts has the allocation written down.
-func (t *telling) reserveWhereabouts() {
+// whereabouts words the remedies for addresses of whereabouts.
+type whereabouts struct{ *telling }
+
+// reserve has the allocation written down.
+func (t whereabouts) reserve() {
 	t.advise("Start no pods of that network until this is put right: scale what makes them to what is there now, or cordon the nodes that run them.")
 	entry, why := t.entry()
 	if why != "" {
@@ -45,8 +48,8 @@ func (t *telling) reserveWhereabouts() {
 	})
 }
 
-// rebookWhereabouts has the allocation put into the name of the holder.
-func (t *telling) rebookWhereabouts() {
+// rebook has the allocation put into the name of the holder.
+func (t whereabouts) rebook() {
 	entry, why := t.entry()
 	if why == "" && t.booked.Pod == "" {
 		why = "it is not known whose it is now"
@@ -86,8 +89,8 @@ func (t *telling) rebookWhereabouts() {
 	})
 }
 
-// releaseWhereabouts has the allocation of a pod that is no more taken away.
-func (t *telling) releaseWhereabouts() {
+// release has the allocation of a pod that is no more taken away.
+func (t whereabouts) release() {
 	al := t.booked
 	var entry entry
 	why := "it is not known which pod it is for"
@@ -138,7 +141,7 @@ func (t *telling) releaseWhereabouts() {
 }
 
 // reconciled advises to look at whereabouts' own reconciler.
-func (t *telling) reconciled() {
+func (t whereabouts) reconciled() {
 	t.advise("See how whereabouts' own reconciler does: it frees what pods that are gone left behind, and a wrong one frees what pods have (the log of the whereabouts pods or of the CronJob ip-reconciler; reconciler_cron_expression).")
 }
 
@@ -165,7 +168,7 @@ func entryOf(p *verdict.Pool, a netip.Addr) (e entry, why string) {
 }
 
 // entry is the one that the holder should have.
-func (t *telling) entry() (e entry, why string) {
+func (t whereabouts) entry() (e entry, why string) {
 	if t.owner == nil || t.owner.Kind() != verdict.Pod || t.ownerName() == "" {
 		return e, "it is not known which pod holds it"
 	}

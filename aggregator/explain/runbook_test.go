@@ -2,14 +2,11 @@ package explain_test
 
 import (
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -20,41 +17,9 @@ import (
 const runbooks = "../../docs/runbooks"
 
 // named are the values of the constants of package verdict whose names begin so.
-func named(t *testing.T, prefix string) (values []string) {
+func named(t *testing.T, prefix string) []string {
 	t.Helper()
-	files, err := filepath.Glob("../verdict/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(parsed, func(n ast.Node) bool {
-			spec, ok := n.(*ast.ValueSpec)
-			if !ok {
-				return true
-			}
-			for i, name := range spec.Names {
-				if !strings.HasPrefix(name.Name, prefix) || i >= len(spec.Values) {
-					continue
-				}
-				if text, ok := spec.Values[i].(*ast.BasicLit); ok && text.Kind == token.STRING {
-					value, err := strconv.Unquote(text.Value)
-					if err != nil {
-						t.Fatal(err)
-					}
-					values = append(values, value)
-				}
-			}
-			return true
-		})
-	}
-	if len(values) < 5 {
-		t.Fatalf("got constants %q of %s…, want more", values, prefix)
-	}
-	return values
+	return valuesOf(t, func(_ *ast.ValueSpec, name string) bool { return strings.HasPrefix(name, prefix) })
 }
 
 // alerted are the pages that alerts name, but for those that go by the cause.

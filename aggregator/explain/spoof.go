@@ -6,8 +6,11 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// addressSpoofed: frames from the port of one namespace claim the address of another one.
-func (t *telling) addressSpoofed() {
+// spoof words the findings about frames with the addresses of others.
+type spoof struct{ *telling }
+
+// address: frames from the port of one namespace claim the address of another one.
+func (t spoof) address() {
 	s := t.f.Spoof
 	victims := list(each(s.Victims, placed))
 	t.told.Summary = fmt.Sprintf("%s claims %s on the wire, through port %s of node %s, but the address belongs to %s. Its neighbours may send the traffic for it to %s instead.",
@@ -28,8 +31,8 @@ func (t *telling) addressSpoofed() {
 	)
 }
 
-// macCloned: frames from the port of one namespace carry the hardware address of another one.
-func (t *telling) macCloned() {
+// mac: frames from the port of one namespace carry the hardware address of another one.
+func (t spoof) mac() {
 	s := t.f.Spoof
 	v := &s.Victims[0]
 	t.told.Summary = fmt.Sprintf("%s sends frames with MAC %s through port %s of node %s, but that is the MAC of %s. A bridge then delivers the owner's traffic to this port.",
@@ -65,7 +68,7 @@ func macs(all []verdict.MAC) string {
 }
 
 // exposed adds the names of the namespaces whose neighbour tables may be poisoned.
-func (t *telling) exposed() {
+func (t spoof) exposed() {
 	s := t.f.Spoof
 	if len(s.Exposed) == 0 {
 		return
@@ -76,7 +79,7 @@ func (t *telling) exposed() {
 
 // cutOff returns the steps that disconnect the sender. They do not affect the owner of the
 // address.
-func (t *telling) cutOff(why string) []Action {
+func (t spoof) cutOff(why string) []Action {
 	s := t.f.Spoof
 	node, port := s.Port.Namespace.Node.Name, quote(s.Port.Name)
 	command := fmt.Sprintf(`[ "$(cat /sys/class/net/%s/ifindex)" = %d ] && ip link set dev %s down`, port, s.Port.Index, port)

@@ -160,3 +160,18 @@ func stampExact(s verdict.Stamp) string {
 
 // addrText returns an address.
 func addrText(a *netip.Addr) string { return a.String() }
+
+// scopesText lists the scopes in which an owner is compared.
+func scopesText(scopes []verdict.Scope) string {
+	if len(scopes) == 0 {
+		return "on a link that is not known yet"
+	}
+	return list(each(scopes, scopeText))
+}
+
+func scopeText(s *verdict.Scope) string { return phrase(s.Kind, s.Text()) }
+
+// placesText lists the places of owners.
+func (w *wording) placesText(owners []verdict.Compared) string {
+	return list(each(owners, func(c *verdict.Compared) string { return w.placed(c.Owner) }))
+}

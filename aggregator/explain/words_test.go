@@ -43,7 +43,16 @@ func compare(t *testing.T, file string, text []byte) {
 }
 
 // constants are the values of the constants of a type in verdict.
-func constants(t *testing.T, typ string) (values []string) {
+func constants(t *testing.T, typ string) []string {
+	t.Helper()
+	return valuesOf(t, func(spec *ast.ValueSpec, _ string) bool {
+		id, ok := spec.Type.(*ast.Ident)
+		return ok && id.Name == typ
+	})
+}
+
+// valuesOf returns the values of the constants of package verdict that are wanted.
+func valuesOf(t *testing.T, wanted func(spec *ast.ValueSpec, name string) bool) (values []string) {
 	t.Helper()
 	files, err := filepath.Glob("../verdict/*.go")
 	if err != nil {
@@ -59,21 +68,23 @@ func constants(t *testing.T, typ string) (values []string) {
 			if !ok {
 				return true
 			}
-			if id, ok := spec.Type.(*ast.Ident); !ok || id.Name != typ {
-				return true
-			}
-			for _, v := range spec.Values {
-				value, err := strconv.Unquote(v.(*ast.BasicLit).Value)
-				if err != nil {
-					t.Fatal(err)
+			for i, name := range spec.Names {
+				if i >= len(spec.Values) || !wanted(spec, name.Name) {
+					continue
 				}
-				values = append(values, value)
+				if text, ok := spec.Values[i].(*ast.BasicLit); ok && text.Kind == token.STRING {
+					value, err := strconv.Unquote(text.Value)
+					if err != nil {
+						t.Fatal(err)
+					}
+					values = append(values, value)
+				}
 			}
 			return true
 		})
 	}
 	if len(values) < 5 {
-		t.Fatalf("got constants %q of type %s, want more", values, typ)
+		t.Fatalf("got constants %q, want more", values)
 	}
 	return values
 }

@@ -119,6 +119,7 @@ func (f *sharing) touchOn(links iter.Seq[*topology.Link], m verdict.MAC) {
 		}
 		if hw := other.hardwareNamed(m); hw != 0 {
 			f.touchBy(other, hw)
+			f.spoke(other, 0, other.hardware.at(hw).mac)
 		}
 	}
 }

@@ -279,12 +279,12 @@ func (f *ledger) kernelHas(a index.Address) bool {
 }
 
 // macAt returns the MAC that a claim is of.
-func (n *Node) macAt(c uint32) verdict.MAC {
-	one := n.claims.at(c)
+func (t *tables) macAt(c uint32) verdict.MAC {
+	one := t.claims.at(c)
 	if one.wire == 0 {
-		return n.texts.macOf(n.interfaces.at(one.port).mac)
+		return t.texts.macOf(t.interfaces.at(one.port).mac)
 	}
-	return n.texts.macOf(n.hardware.at(n.wires.at(one.wire).hardware).mac)
+	return t.texts.macOf(t.hardware.at(t.wires.at(one.wire).hardware).mac)
 }
 
 // accountOfName returns the account of all nodes that one credential vouches for; nil if there

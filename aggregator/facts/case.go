@@ -9,18 +9,25 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A lender hands out records that it takes back all at once.
+// A lender hands out records that it takes back all at once. Each is allocated alone, so that one
+// that is kept keeps no other one in memory.
 type lender[T any] struct {
-	chunk []T
-	used  int
+	records []*T
+	used    int
 }
 
 func (l *lender[T]) next() *T {
-	if l.used == len(l.chunk) {
-		l.chunk, l.used = make([]T, min(64, max(1, 2*len(l.chunk)))), 0
+	if l.used == len(l.records) {
+		l.records = append(l.records, new(T))
 	}
 	l.used++
-	return &l.chunk[l.used-1]
+	return l.records[l.used-1]
+}
+
+// keep leaves the records that are handed out to their holders.
+func (l *lender[T]) keep() {
+	l.records = slices.Delete(l.records, 0, l.used)
+	l.used = 0
 }
 
 // A Builder makes cases, one at a time: what it gave is only lent until the next one, unless it is
@@ -87,8 +94,10 @@ func (b *Builder) Keep() {
 		c.Network = strings.Clone(c.Network)
 		c.MAC, c.Source = verdict.MAC(strings.Clone(string(c.MAC))), verdict.MAC(strings.Clone(string(c.Source)))
 	}
-	b.claims, b.interfaces = lender[verdict.Claim]{}, lender[verdict.Interface]{}
-	b.namespaces, b.links = lender[verdict.Namespace]{}, lender[verdict.Link]{}
+	b.claims.keep()
+	b.interfaces.keep()
+	b.namespaces.keep()
+	b.links.keep()
 }
 
 // Case returns what is known of an address; what is remembered of it is to be added. The caller
@@ -177,18 +186,20 @@ func (b *Builder) claim(n *Node, i uint32) *verdict.Claim {
 	one := n.claims.at(i)
 	out := b.claims.next()
 	*out = verdict.Claim{
-		Interface: b.iface(n, one.port), Kind: one.kind, Routed: one.routed, PrefixLength: one.prefix, Flags: one.flags, Count: one.count,
-		Network: n.texts.get(one.network), First: one.first, Last: one.last, AssignedAt: one.assigned, Begun: one.begun, Seen: one.seen,
+		Interface: b.iface(n, one.port), Kind: one.kind, PrefixLength: one.prefix, Flags: one.flags, Count: one.count,
+		Network: n.texts.get(one.network),
+		Times:   verdict.Times{First: one.first, Last: one.last, AssignedAt: one.assigned, Begun: one.begun, Seen: one.seen},
 	}
 	if one.wire == 0 {
 		out.Read = one.mark
 		return out
 	}
 	w := n.wires.at(one.wire)
-	out.Before = one.mark
-	out.Read = one.begun
-	out.MAC, out.Source = n.texts.macOf(n.hardware.at(w.hardware).mac), n.texts.macOf(w.source)
-	out.VLAN, out.InnerVLAN, out.NoOverride = w.vlan, w.inner, w.noOverride
+	out.Before, out.Read = one.mark, one.begun
+	out.Frame = verdict.Frame{
+		MAC: n.texts.macOf(n.hardware.at(w.hardware).mac), Source: n.texts.macOf(w.source),
+		VLAN: w.vlan, InnerVLAN: w.inner, NoOverride: w.noOverride, Routed: one.routed,
+	}
 	if w.link != 0 {
 		out.Link = b.link(n, w.link)
 	}
@@ -388,9 +399,9 @@ func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
 }
 
 // weak reports what Claim.Weak does.
-func (n *Node) weak(c uint32) bool {
-	w := n.wires.at(n.claims.at(c).wire)
-	return w.source.form != noMAC || w.noOverride || n.texts.macOf(n.hardware.at(w.hardware).mac).Group()
+func (t *tables) weak(c uint32) bool {
+	w := t.wires.at(t.claims.at(c).wire)
+	return w.source.form != noMAC || w.noOverride || t.texts.macOf(t.hardware.at(w.hardware).mac).Group()
 }
 
 // onlyAnswered reports whether a claim is an answer, and its sender never claimed the address

@@ -47,6 +47,7 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 		f.touchPorts(n, record)
 		for i := range n.inside(ns) {
 			f.touchInterface(n, i)
+			f.touchNeighbours(n, i)
 			f.interfaceChanged(n, i)
 			if f.meets(n, i) {
 				f.lookAgain(n.interfaces.at(i).mac.bytes)
@@ -60,39 +61,6 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 	}
 	n.namespaces.at(ns).sweep = n.sweep
 	return ns
-}
-
-// touchPorts touches all that entered by a namespace's own port.
-func (f *editor) touchPorts(n *Node, record uint32) {
-	for _, i := range n.ports(record) {
-		f.touchClaims(n, i)
-	}
-}
-
-// touchClaims touches the claims on an interface.
-func (f *editor) touchClaims(n *Node, i uint32) {
-	for c := range n.on(i) {
-		f.touch(n.claims.at(c).addr)
-	}
-}
-
-// touchInterface touches all that is judged by an interface.
-func (f *editor) touchInterface(n *Node, i uint32) {
-	f.touchClaims(n, i)
-	if one := n.interfaces.at(i); one.mac.form != noMAC {
-		f.touchNamed(n, one.mac)
-		f.touchAbroad(n, i)
-	}
-}
-
-// touchNamed touches all that frames with a MAC claimed, or that a MAC sent.
-func (f *editor) touchNamed(n *Node, m mac) {
-	for _, c := range n.sources[n.texts.macOf(m)] {
-		f.touch(n.claims.at(c).addr)
-	}
-	if hw := n.hardwareOf(m); hw != 0 {
-		f.touchBy(n, hw)
-	}
 }
 
 func (f *editor) endNamespace(n *Node, ns uint32) { f.endNamespaceOf(n, ns, ending{}) }
@@ -195,23 +163,6 @@ func (f *editor) changeLink(n *Node, l uint32, change func()) {
 	change()
 	for _, i := range on {
 		f.enterAbroad(n, i)
-	}
-}
-
-// touchLink touches all that is on a link.
-func (f *editor) touchLink(n *Node, l uint32) {
-	if n.links.at(l).users == 0 {
-		return
-	}
-	for i := range n.interfaces.all {
-		if n.interfaces.at(i).link == l {
-			f.touchInterface(n, i)
-		}
-	}
-	for c := range n.claims.all {
-		if one := n.claims.at(c); one.wire != 0 && n.wires.at(one.wire).link == l {
-			f.touch(one.addr)
-		}
 	}
 }
 

@@ -18,17 +18,17 @@ type claimKey struct {
 }
 
 // find returns the claim with a key on a port, among those of an address on the node; 0 for none.
-func (n *Node) find(first, port uint32, key claimKey) uint32 {
-	for c := range n.same(first) {
-		one := n.claims.at(c)
+func (t *tables) find(first, port uint32, key claimKey) uint32 {
+	for c := range t.same(first) {
+		one := t.claims.at(c)
 		if one.port != port || one.kind != key.kind || (one.wire == 0) != (key.mac.form == noMAC) {
 			continue
 		}
 		if one.wire == 0 {
 			return c
 		}
-		w := n.wires.at(one.wire)
-		if n.hardware.at(w.hardware).mac == key.mac && w.vlan == key.vlan && w.inner == key.innerVLAN && w.noOverride == key.noOverride && w.source == key.source {
+		w := t.wires.at(one.wire)
+		if t.hardware.at(w.hardware).mac == key.mac && w.vlan == key.vlan && w.inner == key.innerVLAN && w.noOverride == key.noOverride && w.source == key.source {
 			return c
 		}
 	}
@@ -118,14 +118,20 @@ func (f *editor) unlist(n *Node, c uint32) {
 		f.addresses.remove(one.addr, n.number)
 	}
 
+	var l uint32
 	if one.wire != 0 {
-		f.unlistWire(n, c)
+		l = f.unlistWire(n, c)
 	}
 	n.claims.remove(c)
+	if l != 0 { // once the claim is gone, as what is on other links is looked at
+		n.links.at(l).users--
+		f.dropLink(n, l)
+	}
 }
 
-// unlistWire takes a claim of the wire out of what is found by its MAC and by its link.
-func (f *editor) unlistWire(n *Node, c uint32) {
+// unlistWire takes a claim of the wire out of what is found by its MAC. It returns the link of the
+// claim, which still counts the claim; 0 for none.
+func (f *editor) unlistWire(n *Node, c uint32) (link uint32) {
 	f.unlistSighting(n, c)
 	at := n.claims.at(c).wire
 	w := *n.wires.at(at)
@@ -147,10 +153,7 @@ func (f *editor) unlistWire(n *Node, c uint32) {
 	n.dropHardware(w.hardware)
 	n.wireClaims--
 	n.wires.remove(at)
-	if w.link != 0 {
-		n.links.at(w.link).users--
-		f.dropLink(n, w.link)
-	}
+	return w.link
 }
 
 // addressed tells of a node that it, or a pod, has an address more or less.
@@ -186,50 +189,6 @@ func (f *editor) spoke(n *Node, behind uint32, m mac) {
 	if m.form == sixBytes {
 		for by, i := range f.abroadOf(m.bytes) {
 			f.Listener.MayLack(by, by.namespaces.at(by.interfaces.at(i).namespace).record)
-		}
-	}
-}
-
-// fewAnswers is up to how many claims of one MAC are looked at again after
-// another one: whether a sender with more is a proxy is known.
-const fewAnswers = 4 * verdict.ManyAnswers
-
-// touchAnswers touches the other addresses that a host answers for, when it answers for one more
-// or less, or a kernel says that it has that one: both tell a proxy. leaving is 1 for a claim that
-// ends.
-func (f *editor) touchAnswers(n *Node, c, leaving uint32) {
-	one := n.claims.at(c)
-	if one.wire == 0 {
-		for r := range f.addresses.all(one.addr) {
-			other := f.nodes[r.node()]
-			for k := range other.same(r.index()) {
-				claim := other.claims.at(k)
-				if claim.wire == 0 {
-					continue
-				}
-				hw := other.wires.at(claim.wire).hardware
-				f.spoke(other, other.interfaces.at(claim.port).peer, other.hardware.at(hw).mac)
-				if claim.kind == verdict.Answered && other.hardware.at(hw).count <= fewAnswers {
-					f.touchBy(other, hw)
-				}
-			}
-		}
-		return
-	}
-	hw := n.wires.at(one.wire).hardware
-	if count := n.hardware.at(hw).count - leaving; count <= fewAnswers { // one that is left may be no proxy's any more
-		f.touchBy(n, hw)
-	}
-}
-
-// touchBy touches the addresses that claims with a MAC name. They may be of others than the
-// namespaces behind their ports from now on.
-func (f *editor) touchBy(n *Node, hw uint32) {
-	for c := range n.by(hw) {
-		one := n.claims.at(c)
-		f.touch(one.addr)
-		if peer := n.interfaces.at(one.port).peer; peer != 0 {
-			f.Listener.MayLack(n, peer)
 		}
 	}
 }

@@ -16,7 +16,7 @@ const (
 	linkCost       = 60
 	KernelCost     = 280
 	WireCost       = 560
-	rivalCost      = 16000 // extra for a claim that may conflict with another claim
+	rivalCost      = 9000 // extra for a claim that may conflict with another claim
 	poolCost       = 1400
 	rangeCost      = 80
 	allocationCost = 1800 // including a finding

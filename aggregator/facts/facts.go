@@ -17,9 +17,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// piece is the number of records that a writer takes at a time.
-const piece = 256
-
 // A Listener hears what changed beside addresses. All of its methods are called with the lock
 // held for writing: they return at once and change no facts.
 type Listener interface {
@@ -97,11 +94,12 @@ type Facts struct {
 
 // parts are what the facts consist of. Each of them has its own words, and uses the others.
 type parts struct {
-	*streams // nodes come, report, and go
-	*editor  // records come, change, and go
-	*reader  // what is known, for others
-	*ledger  // memory
-	*sharing // MACs that several nodes may meet
+	*streams  // nodes come, report, and go
+	*editor   // records come, change, and go
+	*touching // what may be judged otherwise after a change
+	*reader   // what is known, for others
+	*ledger   // memory
+	*sharing  // MACs that several nodes may meet
 	*podIndex
 	*tombstones
 	*ipam
@@ -109,9 +107,10 @@ type parts struct {
 }
 
 type (
-	streams struct{ *Facts }
-	editor  struct{ *Facts }
-	reader  struct{ *Facts }
+	streams  struct{ *Facts }
+	editor   struct{ *Facts }
+	touching struct{ *Facts }
+	reader   struct{ *Facts }
 )
 
 // New returns facts about nothing.
@@ -119,7 +118,7 @@ func New(cfg Config) *Facts {
 	f := &Facts{Config: cfg, registry: newRegistry(), disputes: make(map[*Node]struct{})}
 	f.addresses = newRefs(hashAddress, func(r ref) index.Address { return f.nodes[r.node()].claims.at(r.index()).addr })
 	f.parts = parts{
-		&streams{f}, &editor{f}, &reader{f}, &ledger{f, newBudget(cfg.Memory)}, newSharing(f), newPodIndex(f), newTombstones(f), newIPAM(f), &cover{Facts: f},
+		&streams{f}, &editor{f}, &touching{f}, &reader{f}, &ledger{f, newBudget(cfg.Memory)}, newSharing(f), newPodIndex(f), newTombstones(f), newIPAM(f), &cover{Facts: f},
 	}
 	f.topology = topology.New(cfg.Policy.StaleAfter, f.linkChanging, f.linkRenaming)
 	f.scratch = f.Builder()
@@ -183,29 +182,6 @@ func (f *Facts) close(b *Batch) {
 	}
 	b.addrs = nil
 	b.less()
-}
-
-// touch has an address judged when the change is complete. It is called before anything changes
-// that the owners of the address follow from.
-func (f *Facts) touch(a index.Address) *Item {
-	item := f.queue(a).touch(a, f.batch, f.ownersBefore)
-	if !item.looked {
-		item.looked = true
-		if item.New = !f.Claimed(a); !item.New {
-			item.sightings = f.attributed(a)
-		}
-	}
-	return item
-}
-
-// ownersBefore derives the owners of an address before it changes, if anybody wants to know them.
-func (f *Facts) ownersBefore(a index.Address) (owners []verdict.Owner, derived bool) {
-	if !f.Listener.OwnersWatched() {
-		return nil, false
-	}
-	judged := f.Policy.Judge(f.scratch.of(a, false))
-	f.scratch.Keep()
-	return judged.Owners, true
 }
 
 // received returns a batch for a message that was received at a time.

@@ -1,80 +1,15 @@
 package facts
 
 import (
-	"math"
 	"net/netip"
 	"slices"
-	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
-
-// What one node may report at most: an agent that counts wrongly must not take
-// the memory of all.
-const (
-	MaxClaims     = 250_000 // kernel claims, and as many wire claims
-	MaxInterfaces = 100_000
-	MaxNamespaces = 50_000
-	MaxLinks      = 100_000
-	MaxProblems   = 256
-	maxNodes      = 20_000
-	maxOfOneName  = 16                            // nodes that one agent says it is: it may be booted often
-	maxSeconds    = math.MaxInt64 / 1_000_000_000 // of a stamp: in the year 2262
-)
-
-// TooMany is the error for an agent that reports more than a node may.
-func TooMany(what, limit string) error {
-	return status.Errorf(codes.ResourceExhausted,
-		"the agent reports too many %s: the limit is %s for one node; exclude interfaces that are not to be watched", what, limit)
-}
-
-// Known is a number of the contract; 0 for one that a newer agent may send.
-func Known[E ~int32, T ~uint8](number E, last T) T {
-	if number < 0 || number > E(last) {
-		return 0
-	}
-	return T(number)
-}
-
-// Stamp is a time of an agent; 0 where it is none, or one that no clock shows.
-func Stamp(t *timestamppb.Timestamp) verdict.Stamp {
-	if t.GetSeconds() < 0 || t.GetSeconds() >= maxSeconds || t.GetNanos() < 0 || t.GetNanos() >= 1e9 {
-		return 0
-	}
-	return verdict.Stamp(t.GetSeconds()*1e9 + int64(t.GetNanos()))
-}
-
-// FromKernel reports whether a record says what a kernel has, not what the wire shows.
-func FromKernel(rec *pb.ClaimRecord) bool {
-	return rec.GetKind() == pb.Evidence_ASSIGNED || rec.GetKind() == pb.Evidence_DAD_FAILED
-}
-
-// kernelClaims is how many claims more a message may make its kernels have.
-func kernelClaims(m *pb.ReportRequest) (n int) {
-	for _, c := range m.GetClaims() {
-		if FromKernel(c) && !c.GetGone() {
-			n++
-		}
-	}
-	return n
-}
-
-// residence is how long the slowest claim of a message was in the agent.
-func residence(m *pb.ReportRequest) (longest time.Duration) {
-	for _, c := range m.GetClaims() {
-		if !c.GetGone() {
-			longest = max(longest, c.GetResidence().AsDuration())
-		}
-	}
-	return longest
-}
 
 // applying brings messages of a node into its tables, piece by piece. Once another stream has
 // taken the node over, it does nothing more and err is set.
@@ -112,6 +47,7 @@ func (a *applying) apply(m *pb.ReportRequest) {
 	claims := m.GetClaims()
 	if a.snapshot {
 		claims = kernelFirst(claims)
+		a.do(func() { a.node.reserve(m) })
 	}
 	if records <= piece {
 		a.do(func() {
@@ -168,19 +104,6 @@ func (a *applying) ipam(pools []*pb.PoolRecord, allocations []*pb.AllocationReco
 	for _, rec := range allocations {
 		a.facts.applyAllocation(a.node, rec, a.now)
 	}
-}
-
-// kernelFirst reorders claims so that wire claims come last.
-func kernelFirst(claims []*pb.ClaimRecord) []*pb.ClaimRecord {
-	ordered := make([]*pb.ClaimRecord, 0, len(claims))
-	for _, kernel := range []bool{true, false} {
-		for _, c := range claims {
-			if FromKernel(c) == kernel {
-				ordered = append(ordered, c)
-			}
-		}
-	}
-	return ordered
 }
 
 // status stores the status of an agent. Of its ports it keeps only the number.

@@ -276,14 +276,6 @@ func (f *streams) rename(n *Node, name string) {
 	}
 }
 
-// touchNode touches all that a node has.
-func (f *streams) touchNode(n *Node) {
-	for c := range n.claims.all {
-		f.touch(n.claims.at(c).addr)
-	}
-	f.touchAllocations(n)
-}
-
 // unlabel gives the name of a node that is given up to one that is heard from and
 // had to have a longer one.
 func (f *streams) unlabel(n *Node) {

@@ -202,10 +202,10 @@ func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 		return
 	}
 	next := verdict.Pool{
-		IPAM: rec.GetIpam(), Name: rec.GetName(), Node: n.Rec, Network: rec.GetNetwork(),
+		IPAM: rec.GetIpam(), Name: rec.GetName(), Node: n.Rec, Served: verdict.Served{Network: rec.GetNetwork()},
 		State: Known(rec.GetState(), verdict.PoolStale), Problem: rec.GetProblem(),
-		LostAt: Stamp(rec.GetLostAt()), Lost: rec.GetLost(),
-		Plugin: rec.GetPlugin(), Device: rec.GetDevice(), Routed: rec.GetRouted(), Config: rec.GetConfig(),
+		Loss:   verdict.Loss{LostAt: Stamp(rec.GetLostAt()), Lost: rec.GetLost()},
+		Wiring: verdict.Wiring{Plugin: rec.GetPlugin(), Device: rec.GetDevice(), Routed: rec.GetRouted()}, Config: rec.GetConfig(),
 	}
 	for _, r := range rec.GetRanges() {
 		first, _ := netip.AddrFromSlice(r.GetFirst())

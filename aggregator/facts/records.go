@@ -5,6 +5,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // Records have no pointers, so that the garbage collector does not look at them. They lead to each
@@ -336,6 +337,47 @@ func (t *tables) netnsOf(ns *namespace) string {
 	return ""
 }
 
+// reserve makes room for what a message of a snapshot has, so that the tables need not grow step by
+// step and leave garbage behind.
+func (t *tables) reserve(m *pb.ReportRequest) {
+	wires := 0
+	for _, c := range m.GetClaims() {
+		if !FromKernel(c) {
+			wires++
+		}
+	}
+	namespaces, links, interfaces := len(m.GetNamespaces()), len(m.GetLinks()), len(m.GetInterfaces())
+	t.namespaces.reserve(namespaces)
+	t.links.reserve(links)
+	t.interfaces.reserve(interfaces)
+	t.claims.reserve(len(m.GetClaims()))
+	t.wires.reserve(wires)
+	t.byRecord.reserve(namespaces, t.hashOfNamespace)
+	t.byName.reserve(links, t.hashOfLink)
+	t.byIndex.reserve(interfaces, t.hashOfInterface)
+	t.holders.reserve(interfaces, t.hashOfHolder)
+	if t.texts.count > 0 {
+		return
+	}
+	bytes := 0
+	for _, rec := range m.GetLinks() {
+		bytes += lengthBytes + len(rec.GetName())
+	}
+	for _, rec := range m.GetNamespaces() {
+		bytes += lengthBytes + packedLength(rec.GetWorkload())
+	}
+	const others = 8 // kinds and names of interfaces, and the like
+	t.texts.restart(namespaces+links+others, bytes+8*others)
+}
+
+// packedLength returns about how long a workload is in the texts of its node: the ids in it, which
+// are hexadecimal, take half as much there.
+func packedLength(w *pb.Workload) int {
+	const lengths = 10
+	return lengths + len(w.GetNamespace()) + len(w.GetName()) + (len(w.GetUid())+len(w.GetContainerId()))/2 +
+		len(w.GetSource()) + len(w.GetProcess()) + len(w.GetVirtualMachine())
+}
+
 // trim gives memory back that a snapshot has left over, and drops texts that are not used.
 func (t *tables) trim() {
 	if t.texts.wasteful() || t.texts.spare() {
@@ -357,14 +399,12 @@ func (t *tables) trim() {
 // compact drops the texts that no record has.
 func (t *tables) compact() {
 	old := t.texts.arena.String()
-	places := t.texts.places
-	now := make([]text, len(places))
-	used, bytes := 1, 0
+	now := make(map[text]text, t.texts.count)
+	bytes := 0
 	mark := func(id text) {
-		if id != 0 && now[id] == 0 {
-			now[id] = 1
-			used++
-			bytes += int(places[id].length)
+		if _, marked := now[id]; id != 0 && !marked {
+			now[id] = 0
+			bytes += lengthBytes + len(textAt(old, id))
 		}
 	}
 	t.eachText(mark, func(m *mac) {
@@ -372,28 +412,27 @@ func (t *tables) compact() {
 			mark(m.text())
 		}
 	}, nil)
-	t.texts.restart(used, bytes)
+	t.texts.restart(len(now), bytes)
 	for id := range now {
-		if now[id] != 0 {
-			p := places[id]
-			now[id] = t.texts.put(old[p.from : p.from+p.length])
-		}
+		now[id] = t.texts.put(textAt(old, id))
 	}
 	t.eachText(nil, func(m *mac) {
 		if m.form == oddMAC {
 			m.setText(now[m.text()])
 		}
 	}, func(id *text) { *id = now[*id] })
-	t.texts.kept = used
 }
+
+// lengthBytes is the number of bytes that the length of a text takes, but for long ones.
+const lengthBytes = 1
 
 // restart forgets all texts and makes room for others.
 func (t *texts) restart(count, bytes int) {
 	t.arena.Reset()
 	t.arena.Grow(bytes)
-	t.places = make([]place, 1, count)
-	t.byText = table{}
+	t.byText, t.count = table{}, 0
 	t.byText.resize(count, nil)
+	t.kept = count
 }
 
 // eachText shows all texts and hardware addresses that records have, to look at or to change.

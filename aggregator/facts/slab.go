@@ -67,9 +67,31 @@ func (s *slab[T]) all(yield func(uint32) bool) {
 	}
 }
 
+// reserve makes room for so many records in all.
+func (s *slab[T]) reserve(records int) {
+	if more := records - s.count; more > len(s.free)+cap(s.items)-len(s.items) {
+		s.items = slices.Grow(s.items, 1+more) // and for index 0
+	}
+}
+
 // trim gives back capacity that is not used.
 func (s *slab[T]) trim() {
 	if spare := cap(s.items) - len(s.items); spare > 2 && spare > len(s.items)/16 {
 		s.items = append(make([]T, 0, len(s.items)), s.items...)
 	}
 }
+
+// some calls do for a piece of the records from an index on, and returns the index after them and
+// whether there may be more.
+func (s *slab[T]) some(from uint32, do func(uint32)) (next uint32, more bool) {
+	end := min(from+piece, uint32(len(s.items))) //nolint:gosec // limits keep it below 2^32
+	for i := from; i < end; i++ {
+		if s.has(i) {
+			do(i)
+		}
+	}
+	return end, int(end) < len(s.items)
+}
+
+// piece is the number of records that a writer takes at a time.
+const piece = 256

@@ -3,7 +3,6 @@ package facts
 import (
 	"iter"
 	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -17,9 +16,6 @@ import (
 
 // ForgetNodeAfter is how long a node that timed out is still listed.
 const ForgetNodeAfter = 24 * time.Hour
-
-// ErrTakenOver is the end of a stream when another one of the node came.
-var ErrTakenOver = status.Error(codes.Aborted, "another connection of this node's agent took over")
 
 // Connect makes a stream the one that reports for its node. An older one that
 // is half open is ended; an older agent is refused.
@@ -144,57 +140,6 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 	return []*Batch{b}, rebooted
 }
 
-// touchPieces is touchNode in pieces.
-func (f *streams) touchPieces(b *Batch, n *Node) {
-	for from, more := uint32(1), true; more; {
-		f.piece(b, func() {
-			from, more = n.claims.some(from, func(c uint32) { f.touch(n.claims.at(c).addr) })
-		})
-	}
-	f.piece(b, func() { f.touchAllocations(n) })
-}
-
-// touchAllocations touches what the node's own pools have given.
-func (f *streams) touchAllocations(n *Node) {
-	for _, p := range n.Pools {
-		for a := range p.entries {
-			f.touch(a)
-		}
-	}
-}
-
-// touchDisputes has the disputed addresses judged again that a node has claims of, after something
-// changed that only tells the cause of a conflict: the node's pools, or its own addresses.
-func (f *streams) touchDisputes(n *Node) { f.disputes[n] = struct{}{} }
-
-// touchDisputed touches them once for all changes of a piece.
-func (f *streams) touchDisputed() {
-	if len(f.disputes) == 0 {
-		return
-	}
-	for a := range f.Listener.Contested {
-		for r := range f.addresses.all(a) {
-			if _, changed := f.disputes[f.nodes[r.node()]]; changed {
-				f.touch(a)
-				break
-			}
-		}
-	}
-	clear(f.disputes)
-}
-
-// some calls do for a piece of the records from an index on, and returns the index after them and
-// whether there may be more.
-func (s *slab[T]) some(from uint32, do func(uint32)) (next uint32, more bool) {
-	end := min(from+piece, uint32(len(s.items))) //nolint:gosec // limits keep it below 2^32
-	for i := from; i < end; i++ {
-		if s.has(i) {
-			do(i)
-		}
-	}
-	return end, int(end) < len(s.items)
-}
-
 // Ring does what is due about nodes and links, and returns when to call it again; 0 for never.
 func (f *streams) Ring() verdict.Stamp {
 	var due []*Node
@@ -236,112 +181,6 @@ func (f *streams) Ring() verdict.Stamp {
 func (f *streams) Overdue(now verdict.Stamp) bool {
 	at := f.topology.Due()
 	return f.ringing || f.next != 0 && f.next <= now || at != 0 && at <= now
-}
-
-// timeOut ends the owners of nodes that were not heard from for too long, and
-// forgets the nodes themselves a day later.
-func (f *streams) timeOut(nodes []*Node) {
-	var over []*Node
-	f.Update(func() {
-		for _, n := range nodes {
-			switch {
-			case !n.Rec.Unheard:
-			case !n.Rec.TimedOut:
-				over = append(over, n)
-			case n.Peer == nil:
-				f.settleUp(n)
-				f.drop(n)
-				f.Listener.NamesChanged(n)
-			}
-		}
-	})
-	f.giveUp(over, false)
-}
-
-// giveUp ends all that nodes were known to have: once with the reason, then without the claims.
-// What all of them have ends before anything of it is forgotten, so that it does not matter in which
-// order the nodes come. No network namespace outlives a reboot.
-func (f *streams) giveUp(nodes []*Node, rebooted bool) *Batch {
-	b := newBatch()
-	slices.SortFunc(nodes, func(a, b *Node) int { return a.ID.Compare(b.ID) })
-	for _, n := range nodes {
-		n.writer.Lock()
-		defer n.writer.Unlock()
-		f.touchPieces(b, n)
-	}
-	f.piece(b, func() {
-		nodes = slices.DeleteFunc(nodes, func(n *Node) bool { return n.Rec.TimedOut || !n.Rec.Unheard })
-		for _, n := range nodes {
-			n.Rec.TimedOut, n.Rec.Rebooted = true, rebooted
-		}
-	})
-	f.close(b)
-	if len(nodes) == 0 {
-		return b
-	}
-	select {
-	case <-b.Done():
-	case <-f.Stopped:
-	}
-	b = newBatch()
-	for _, n := range nodes {
-		for more := true; more; {
-			f.piece(b, func() { more = f.dropClaims(n) })
-		}
-	}
-	for _, n := range nodes {
-		f.empty(b, n)
-	}
-	f.close(b)
-	return b
-}
-
-// empty forgets all records of a node but its claims, which have ended.
-func (f *streams) empty(b *Batch, n *Node) {
-	f.piece(b, func() {
-		for l := range n.links.all { // first, as what is left of a domain may be the node's own
-			f.leaveDomains(n, l)
-		}
-		for _, j := range n.joints {
-			j.Ended = true
-		}
-		n.joints = nil
-	})
-	for from, more := uint32(1), true; more; {
-		f.piece(b, func() { from, more = n.interfaces.some(from, func(i uint32) { f.unlistHardware(n, i) }) })
-	}
-	f.piece(b, func() {
-		for ns := range n.namespaces.all {
-			f.Listener.MayLack(n, n.namespaces.at(ns).record)
-			f.unlistPod(n, ns)
-		}
-		f.endPools(n)
-		n.reset()
-		f.settleUp(n)
-		f.unlabel(n)
-		n.due = 0
-		f.arm(n, f.now().Add(ForgetNodeAfter))
-		f.Listener.NodeChanged(n)
-	})
-}
-
-// dropClaims ends a piece of the claims of a node that is given up, and reports whether there are
-// more.
-func (f *streams) dropClaims(n *Node) (more bool) {
-	left := piece
-	for c := range n.claims.all {
-		if left--; left < 0 {
-			return true
-		}
-		one := n.claims.at(c)
-		if n.Rec.Rebooted && n.namespaces.at(n.interfaces.at(one.port).namespace).record != verdict.OwnRecord {
-			f.end(n, c, ending{}) // with what others saw of it, which the machine still is for its own
-			continue
-		}
-		f.touch(one.addr)
-		f.unlist(n, c)
-	}
-	return false
 }
 
 // heard marks a node whose snapshot is complete. What it has is touched before.
@@ -386,15 +225,12 @@ type Snapshot struct {
 // Snapshot replaces all records of a node in one step by those of the snapshot. Done is called
 // with the lock held as soon as the messages are applied.
 func (f *streams) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch, error) {
-	b, err := f.snapshot(p, n, in, done)
+	b, old, err := f.snapshot(p, n, in, done)
 	batches := []*Batch{b}
-	if err != nil {
-		return batches, err
+	if len(old) > 0 {
+		batches = append(batches, f.forgetRebooted(b, old))
 	}
-	if old := f.rebooted(n); len(old) > 0 {
-		batches = append(batches, f.giveUp(old, true))
-	}
-	return batches, nil
+	return batches, err
 }
 
 // rebooted returns the silent nodes that are what a node was before a reboot.
@@ -409,10 +245,12 @@ func (f *streams) rebooted(n *Node) (old []*Node) {
 	return old
 }
 
-func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, error) {
+// snapshot also returns the nodes that the node was before a reboot. What they had is over in the same
+// step: otherwise it would look like duplicates of what the node has now.
+func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, old []*Node, err error) {
 	n.writer.Lock()
 	defer n.writer.Unlock()
-	b := newBatch()
+	b = newBatch()
 	defer f.close(b)
 	defer f.piece(b, func() { n.applying = false })
 	a := applying{facts: f.Facts, node: n, peer: p, batch: b, snapshot: true}
@@ -444,7 +282,10 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (*Batch, 
 		f.touchDisputes(n) // it is to look at them
 		n.trim()
 	})
-	return b, a.err
+	if a.err == nil {
+		old = f.markOver(b, f.rebooted(n), true)
+	}
+	return b, old, a.err
 }
 
 // Delta applies one message of changes, which was received at a time.

@@ -50,6 +50,13 @@ func (t *table) resize(records int, hashOf func(uint32) uint64) {
 	}
 }
 
+// reserve makes room for so many records in all.
+func (t *table) reserve(records int, hashOf func(uint32) uint64) {
+	if 5*records > 4*len(t.slots) {
+		t.resize(records, hashOf)
+	}
+}
+
 // trim gives back room that is not used.
 func (t *table) trim(hashOf func(uint32) uint64) {
 	if len(t.slots) > 8 && 4*len(t.slots) > 6*t.used {

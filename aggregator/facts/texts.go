@@ -6,26 +6,37 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// texts are the strings of one node: each once, one after the other in an arena.
+// texts are the strings of one node: each once, one after the other in an arena, with its length
+// before it.
 type texts struct {
 	arena  strings.Builder
-	places []place // places[0] is the empty string
 	byText table
+	count  int
 	// kept is the number of texts that the last compaction left.
 	kept int
 }
 
-// A text is the number of a string of a node; 0 is the empty one.
+// A text is where in the arena of a node a string begins, counted from 1; 0 is the empty string.
 type text uint32
-
-type place struct{ from, length uint32 }
 
 func (t *texts) get(id text) string {
 	if id == 0 {
 		return ""
 	}
-	p := t.places[id]
-	return t.arena.String()[p.from : p.from+p.length]
+	return textAt(t.arena.String(), id)
+}
+
+// textAt returns a string of an arena. The length before it is a varint.
+func textAt(arena string, id text) string {
+	at, length := int(id)-1, 0
+	for shift := 0; ; shift += 7 {
+		b := arena[at]
+		at++
+		length |= int(b&0x7f) << shift
+		if b < 0x80 {
+			return arena[at : at+length]
+		}
+	}
 }
 
 // find returns the number of a string and whether it is there.
@@ -42,18 +53,20 @@ func (t *texts) put(s string) text {
 	if id, there := t.find(s); there {
 		return id
 	}
-	if len(t.places) == 0 {
-		t.places = append(t.places, place{})
+	id := text(t.arena.Len() + 1) //nolint:gosec // limits keep it below 2^32
+	length := len(s)
+	for ; length >= 0x80; length >>= 7 {
+		t.arena.WriteByte(byte(length) | 0x80)
 	}
-	id := text(len(t.places))                                                 //nolint:gosec // limits keep it below 2^32
-	t.places = append(t.places, place{uint32(t.arena.Len()), uint32(len(s))}) //nolint:gosec // likewise
+	t.arena.WriteByte(byte(length))
 	t.arena.WriteString(s)
+	t.count++
 	t.byText.put(hashText(s), uint32(id), func(i uint32) uint64 { return hashText(t.get(text(i))) })
 	return id
 }
 
 // wasteful reports whether many texts may not be used any more.
-func (t *texts) wasteful() bool { return len(t.places) > 2*t.kept+64 }
+func (t *texts) wasteful() bool { return t.count > 2*t.kept+64 }
 
 // spare reports whether much of the arena is not used.
 func (t *texts) spare() bool { return t.arena.Cap()-t.arena.Len() > 256+t.arena.Len()/8 }

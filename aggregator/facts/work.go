@@ -61,7 +61,8 @@ type Item struct {
 	At        verdict.Stamp
 	Residence time.Duration
 
-	held    int // open batches that touched it
+	queue   *Queue // that it was taken from
+	held    int    // open batches that touched it
 	batches []*Batch
 	listed  urgency
 	// sightings are the claims of the wire that the owners were known by when the address was
@@ -89,8 +90,9 @@ const (
 // again.
 func (i *Item) Touched() bool { return len(i.batches) > 0 }
 
-// Finish tells that an item is judged.
+// Finish tells that an item that was taken from its queue is judged.
 func (i *Item) Finish() {
+	i.queue.finished()
 	for _, b := range i.batches {
 		b.less()
 	}
@@ -103,6 +105,8 @@ type Queue struct {
 	items       map[index.Address]*Item
 	soon, later list
 	wake        chan struct{}
+	// taken is the number of items that were taken and are not judged yet.
+	taken int
 }
 
 // list is a queue of addresses.
@@ -133,11 +137,26 @@ func newQueue() *Queue {
 // Wake has a token when there may be something to judge.
 func (q *Queue) Wake() <-chan struct{} { return q.wake }
 
-// Len returns the number of addresses that wait.
+// Len returns the number of addresses that are not judged yet. An address that something changed
+// about while it was judged counts twice.
 func (q *Queue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.items)
+	return len(q.items) + q.taken
+}
+
+func (q *Queue) finished() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.taken--
+}
+
+// take hands an item out. The caller holds the lock.
+func (q *Queue) take(item *Item) *Item {
+	delete(q.items, item.Address)
+	item.queue = q
+	q.taken++
+	return item
 }
 
 // touch enters an address for a batch. derive gives the owners before the change, if that is wanted;
@@ -211,8 +230,7 @@ func (q *Queue) Next() *Item {
 			if item.held > 0 {
 				continue // it is listed again when the batch is closed
 			}
-			delete(q.items, a)
-			return item
+			return q.take(item)
 		}
 	}
 	return nil
@@ -226,12 +244,11 @@ func (q *Queue) Take(a index.Address) *Item {
 	item := q.items[a]
 	switch {
 	case item == nil:
-		return &Item{Address: a}
+		item = &Item{Address: a}
 	case item.held > 0:
 		return nil
 	}
-	delete(q.items, a)
-	return item
+	return q.take(item)
 }
 
 // before returns the owners that an address had before changes that are not judged yet, if they

@@ -68,26 +68,19 @@ func (all *Clones) Note(a index.Address, found []verdict.Spoof) {
 	}
 }
 
-// ring ends findings though no message came.
-func (all *Clones) ring() verdict.Stamp {
-	all.mu.Lock()
-	at, wait := all.since.Add(collectFor), len(all.hidden) > 0
-	all.mu.Unlock()
-	if wait && all.facts.Clock() < at && all.waiting() > 0 {
-		return at
-	}
-	all.end()
-	return 0
-}
-
 // end ends the findings about hardware addresses that no claim shows any more. That is known
-// once all addresses are judged that something changed about.
-func (all *Clones) end() {
+// once all addresses are judged that something changed about: before, another address may be about
+// to show them. Where there is always something to judge, it waits for a moment only. It returns
+// when that is over; 0 if it does not wait.
+func (all *Clones) end() verdict.Stamp {
 	all.mu.Lock()
-	idle := len(all.hidden) == 0
+	at, idle := all.since.Add(collectFor), len(all.hidden) == 0
 	all.mu.Unlock()
-	if idle {
-		return
+	switch {
+	case idle:
+		return 0
+	case all.facts.Clock() < at && all.waiting() > 0:
+		return at
 	}
 	all.facts.RLock()
 	defer all.facts.RUnlock()
@@ -96,6 +89,7 @@ func (all *Clones) end() {
 	for _, c := range all.over() {
 		all.tell.End(c.told, false)
 	}
+	return 0
 }
 
 type newClone struct {

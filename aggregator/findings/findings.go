@@ -52,7 +52,7 @@ func (f *Findings) Run(ctx context.Context) {
 		do   func() verdict.Stamp
 	}{
 		{f.Pools.wake, f.Pools.ring},
-		{f.Clones.wake, f.Clones.ring},
+		{f.Clones.wake, f.Clones.end},
 		{f.Overlaps.wake, f.Overlaps.ring},
 		{f.Intended.wake, f.Intended.ring},
 	} {

@@ -123,7 +123,7 @@ func (x *Index[T]) Len() (n int) {
 // Snapshot returns the items of now. Each partition is one moment; what changes in several
 // partitions while the snapshot is taken may be in it in one and not in another.
 func (x *Index[T]) Snapshot() *Snapshot[T] {
-	s := &Snapshot[T]{trees: make([]*btree.BTreeG[T], Partitions)}
+	s := &Snapshot[T]{address: x.address, trees: make([]*btree.BTreeG[T], Partitions)}
 	for i, p := range x.partitions {
 		s.trees[i] = p.share()
 	}
@@ -131,7 +131,10 @@ func (x *Index[T]) Snapshot() *Snapshot[T] {
 }
 
 // A Snapshot has the items of a Set or an Index at one time. Any goroutine may read it.
-type Snapshot[T any] struct{ trees []*btree.BTreeG[T] }
+type Snapshot[T any] struct {
+	trees   []*btree.BTreeG[T]
+	address func(T) Address // nil for one tree
+}
 
 // Len returns the number of items.
 func (s *Snapshot[T]) Len() (n int) {
@@ -155,11 +158,11 @@ func (s *Snapshot[T]) From(pivot T) iter.Seq[T] {
 // walk yields the items from where start moves each cursor to.
 func (s *Snapshot[T]) walk(start func(*btree.IterG[T]) bool) iter.Seq[T] {
 	return func(yield func(T) bool) {
-		m := merge[T]{less: s.trees[0].Less, cursors: make([]cursor[T], len(s.trees))}
+		m := merge[T]{less: s.trees[0].Less, address: s.address, cursors: make([]cursor[T], len(s.trees))}
 		for i, t := range s.trees {
 			c := &m.cursors[i]
 			if c.Init(t, false); start(&c.IterG) {
-				c.item = c.Item()
+				m.enter(c)
 				m.heap = append(m.heap, c)
 			}
 		}

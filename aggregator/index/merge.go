@@ -10,14 +10,32 @@ import (
 type cursor[T any] struct {
 	btree.IterG[T]
 	item T
+	addr Address // of the item
 }
 
 // merge reads the items of several trees in one order.
 type merge[T any] struct {
-	less    func(a, b T) bool
+	less func(a, b T) bool
+	// address returns the address of an item, by which less compares first; nil for one tree.
+	address func(T) Address
 	cursors []cursor[T]
 	// heap has the cursors that are not at the end, the first item on top.
 	heap []*cursor[T]
+}
+
+// enter notes the item that a cursor is at.
+func (m *merge[T]) enter(c *cursor[T]) {
+	if c.item = c.Item(); m.address != nil {
+		c.addr = m.address(c.item)
+	}
+}
+
+// before reports whether the item of a cursor comes before that of another one.
+func (m *merge[T]) before(a, b *cursor[T]) bool {
+	if a.addr != b.addr {
+		return a.addr.Less(b.addr)
+	}
+	return m.less(a.item, b.item)
 }
 
 // order makes a heap of the cursors.
@@ -39,7 +57,7 @@ func (m *merge[T]) first() (item T, ok bool) {
 func (m *merge[T]) next() (item T, ok bool) {
 	top := m.heap[0]
 	if top.Next() {
-		top.item = top.Item()
+		m.enter(top)
 	} else {
 		last := len(m.heap) - 1
 		m.heap[0], m.heap[last] = m.heap[last], nil
@@ -54,7 +72,7 @@ func (m *merge[T]) down(at int) {
 	for {
 		least := at
 		for child := 2*at + 1; child <= 2*at+2 && child < len(m.heap); child++ {
-			if m.less(m.heap[child].item, m.heap[least].item) {
+			if m.before(m.heap[child], m.heap[least]) {
 				least = child
 			}
 		}

@@ -411,7 +411,7 @@ func (k *calico) note(pool string, at key, block *calicoBlock) {
 
 // tellPool tells what is new of a pool.
 func (k *calico) tellPool(name string) {
-	next := verdict.Pool{Name: name, Plugin: "calico", Routed: true, Config: "ippools " + name}
+	next := verdict.Pool{Name: name, Wiring: verdict.Wiring{Plugin: "calico", Routed: true}, Config: "ippools " + name}
 	odd, bad := k.lasting[name], false
 	switch r := k.pools.records[key{name: name}]; {
 	case r == nil:

@@ -309,7 +309,7 @@ func (k *cilium) settle() {
 
 // tellNode tells what is new of a node.
 func (k *cilium) tellNode(name string, was, is *ciliumNode) {
-	next := verdict.Pool{Name: name, Plugin: "cilium-cni", Routed: true, Grows: is.grows, Config: "ciliumnodes " + name}
+	next := verdict.Pool{Name: name, Wiring: verdict.Wiring{Plugin: "cilium-cni", Routed: true}, Grows: is.grows, Config: "ciliumnodes " + name}
 	if is.odd != "" {
 		if p := k.pools[name]; p != nil {
 			next = *p.told

@@ -43,7 +43,7 @@ func texts(at string, v reflect.Value, each func(at string, text reflect.Value))
 func TestTextsOfObjectsHaveForms(t *testing.T) {
 	for _, text := range hostile {
 		fill := func(_ string, s reflect.Value) { s.SetString(text) }
-		pool := &verdict.Pool{Networks: make([]string, 1)}
+		pool := &verdict.Pool{Served: verdict.Served{Networks: make([]string, 1)}}
 		al := &verdict.Allocation{}
 		object := &verdict.PodObject{}
 		related := &pb.Related{}
@@ -86,7 +86,7 @@ func TestHostileObjects(t *testing.T) {
 		}
 
 		m := newIPAM(c, verdict.Whereabouts)
-		m.put(verdict.Pool{Name: text, Network: text, Config: text, Problem: text}, text, false)
+		m.put(verdict.Pool{Name: text, Served: verdict.Served{Network: text}, Config: text, Problem: text}, text, false)
 		m.allocate(text, verdict.Allocation{Node: text, Namespace: text, Pod: text, ContainerID: text, Interface: text, Location: text}, false)
 		changes, _ := c.take()
 		if len(changes.IPAM) != 2 {

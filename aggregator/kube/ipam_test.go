@@ -140,7 +140,7 @@ func TestWhatIPAMsSayIsBounded(t *testing.T) {
 	p := newPending()
 	l, all := newLedger(t), newLedger(t)
 	pool := func(i int, gone bool) {
-		change := IPAMChange{Pool: &verdict.Pool{IPAM: "test", Name: fmt.Sprint(i % 7), Lost: uint32(i)}, Gone: gone} //nolint:gosec // small
+		change := IPAMChange{Pool: &verdict.Pool{IPAM: "test", Name: fmt.Sprint(i % 7), Loss: verdict.Loss{Lost: uint32(i)}}, Gone: gone} //nolint:gosec // small
 		p.ipam(change)
 		all.take([]IPAMChange{change})
 	}

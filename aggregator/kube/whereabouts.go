@@ -473,7 +473,7 @@ func (b *whereBook) allocation(e *whereEntry) verdict.Allocation {
 // pool is what its records say of a pool.
 func (w *whereabouts) pool(at key, r *wherePool) verdict.Pool {
 	name := at.namespace + "/" + at.name
-	next := verdict.Pool{Name: name, Base: r.base, Config: "ippools " + name, Realm: w.networkOf(at, r)}
+	next := verdict.Pool{Name: name, Base: r.base, Config: "ippools " + name, Served: verdict.Served{Realm: w.networkOf(at, r)}}
 	var serving []attachmentOf
 	for network, a := range w.networks.records {
 		for i := range a.ranges {

@@ -24,12 +24,16 @@ const (
 )
 
 // messageShare is the divisor of the aggregator's memory that gives the limit for messages that
-// are being read and applied. leastMessages is the smallest limit in bytes. partCost is the
-// memory in bytes that one part of a message takes once it is decoded.
+// are being read and applied. leastMessages and mostMessages are the smallest and the largest limit
+// in bytes: few snapshots are applied at a time, and decoded ones that wait leave a fragmented heap.
+// partCost is the memory in bytes that one part of a message takes once it is decoded. A message
+// that takes up to smallMessage bytes needs no reservation: a change does not wait for snapshots.
 const (
 	messageShare  = 16
 	leastMessages = 16 << 20
+	mostMessages  = 32 << 20
 	partCost      = 300
+	smallMessage  = 16 << 10
 )
 
 // arrivals limits the memory of all messages together from when they are read until they are
@@ -40,7 +44,7 @@ type arrivals struct {
 }
 
 func newArrivals(memory int64) *arrivals {
-	size := max(leastMessages, memory/messageShare)
+	size := min(max(leastMessages, memory/messageShare), mostMessages)
 	return &arrivals{semaphore.NewWeighted(size), size}
 }
 
@@ -76,17 +80,18 @@ func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 		return b.CodecV2.Unmarshal(data, v)
 	}
 	raw := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer raw.Free()
 	found := parts(m.ProtoReflect().Descriptor(), raw.ReadOnlyData(), maxParts)
+	raw.Free() // a message that waits for room keeps only what was received
 	if found > maxParts {
 		return fmt.Errorf("the message has more than %d parts: this is not what an ipwitness agent sends", maxParts)
 	}
-	if !arrives {
+	size := int64(data.Len() + found*partCost)
+	if !arrives || size <= smallMessage {
 		return b.CodecV2.Unmarshal(data, v)
 	}
 	// This cannot block for long: reservations are released once the message is applied, and
 	// applying a message waits for no client.
-	in.room, in.size = b.arrivals, min(b.arrivals.size, int64(data.Len()+found*partCost))
+	in.room, in.size = b.arrivals, min(b.arrivals.size, size)
 	if err := in.room.room.Acquire(context.Background(), in.size); err != nil {
 		return err
 	}

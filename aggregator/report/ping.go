@@ -22,12 +22,21 @@ type pings struct {
 	known bool
 }
 
+// pingInterval returns how often each of so many agents is asked whether it is there.
+func pingInterval(sessions int64) time.Duration {
+	return max(pingEvery, time.Duration(sessions)*time.Second/pingsASecond)
+}
+
+// waits reports whether the agent has not answered yet.
+func (r *Session) waits() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sent != 0
+}
+
 // Ping asks the agent whether it is there, if it is not asked already.
 func (r *Session) Ping(now verdict.Stamp) {
-	r.mu.Lock()
-	asked := r.sent != 0
-	r.mu.Unlock()
-	if !asked {
+	if !r.waits() {
 		r.say(func() {
 			r.last++
 			r.due, r.sent = r.last, now

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -61,6 +62,8 @@ type Service struct {
 	// snapshots holds a token for each snapshot that may be applied at a time: the others wait, so
 	// that changes need not wait for all of them.
 	snapshots chan struct{}
+	// sessions is the number of agents that report.
+	sessions atomic.Int64
 }
 
 // New returns a service that no stream has reached.

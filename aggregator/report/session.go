@@ -26,8 +26,10 @@ const (
 	snapshotWithin = time.Minute
 	// maxChecks is how many checks of one agent may be unanswered.
 	maxChecks = 64
-	// pingEvery is how often an agent is asked whether it is there.
-	pingEvery = 3 * time.Second
+	// pingEvery is how often an agent is asked whether it is there, unless that is more than
+	// pingsASecond for all agents together.
+	pingEvery    = 3 * time.Second
+	pingsASecond = 250
 	// silentAfter is after what silence it is not.
 	silentAfter = 10 * time.Second
 )
@@ -105,9 +107,12 @@ func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 	late := time.NewTimer(snapshotWithin)
 	defer late.Stop()
 	synced := r.synced
-	ping := time.NewTicker(pingEvery)
+	s.sessions.Add(1)
+	defer s.sessions.Add(-1)
+	ping := time.NewTimer(pingEvery)
 	defer ping.Stop()
-	r.Ping(s.Facts.Clock())
+	asked := s.Facts.Clock()
+	r.Ping(asked)
 	for {
 		select {
 		case err := <-done:
@@ -128,7 +133,13 @@ func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 			if r.silent(now) {
 				return status.Errorf(codes.DeadlineExceeded, "nothing was heard of the agent for %s: connect again", silentAfter)
 			}
+			if rest := asked.Add(pingInterval(s.sessions.Load())).Sub(now); rest > 0 && !r.waits() {
+				ping.Reset(rest)
+				continue
+			}
+			asked = now
 			r.Ping(now)
+			ping.Reset(pingEvery) // to see whether it was answered
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -52,13 +53,14 @@ func newService(t *testing.T) *Service {
 // deaf is told things in vain.
 type deaf struct{ facts.Listener }
 
-func (deaf) NodeChanged(*facts.Node)   {}
-func (deaf) NamesChanged(*facts.Node)  {}
-func (deaf) Answered(*facts.Node)      {}
-func (deaf) CoverageChanged()          {}
-func (deaf) RangesChanged(*facts.Node) {}
-func (deaf) OwnersWatched() bool       { return false }
-func (deaf) Applied(*facts.Node)       {}
-func (deaf) Judge(*facts.Batch)        {}
-func (deaf) Untidy()                   {}
-func (deaf) Shared(*facts.Node) bool   { return false }
+func (deaf) NodeChanged(*facts.Node)            {}
+func (deaf) NamesChanged(*facts.Node)           {}
+func (deaf) Answered(*facts.Node)               {}
+func (deaf) CoverageChanged()                   {}
+func (deaf) RangesChanged(*facts.Node)          {}
+func (deaf) Contested(func(index.Address) bool) {}
+func (deaf) OwnersWatched() bool                { return false }
+func (deaf) Applied(*facts.Node)                {}
+func (deaf) Judge(*facts.Batch)                 {}
+func (deaf) Untidy()                            {}
+func (deaf) Shared(*facts.Node) bool            { return false }

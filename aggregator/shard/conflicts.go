@@ -2,7 +2,6 @@ package shard
 
 import (
 	"cmp"
-	"slices"
 	"sync"
 	"time"
 
@@ -202,46 +201,4 @@ func (c *Conflicts) old(now verdict.Stamp) (old []conflictPlace) {
 		c.resolved = c.resolved[1:]
 	}
 	return old
-}
-
-// Forget drops the conflicts that were over for long enough, and returns when to do it again; 0 for
-// never.
-func (s *Shards) Forget() verdict.Stamp {
-	for _, p := range s.Conflicts.old(s.Clock()) {
-		w := s.workers[p.addr.Partition()%len(s.workers)]
-		w.forgetMu.Lock()
-		w.forget = append(w.forget, p)
-		w.forgetMu.Unlock()
-		select {
-		case w.forgotten <- struct{}{}:
-		default:
-		}
-	}
-	s.Conflicts.mu.RLock()
-	defer s.Conflicts.mu.RUnlock()
-	if len(s.Conflicts.resolved) == 0 {
-		return 0
-	}
-	return s.Conflicts.resolved[0].at.Add(keepResolvedFor)
-}
-
-// forgetOld drops the conflicts that are to be forgotten.
-func (w *worker) forgetOld() {
-	w.forgetMu.Lock()
-	all := w.forget
-	w.forget = nil
-	w.forgetMu.Unlock()
-	for _, p := range all {
-		e := w.entries[p.addr]
-		if e == nil {
-			continue
-		}
-		at := e.conflict(p.id)
-		if at < 0 || e.conflicts[at].Active() || e.conflicts[at].ResolvedAt != p.at {
-			continue // it came back
-		}
-		e.conflicts = slices.Delete(e.conflicts, at, at+1)
-		w.shards.Conflicts.drop(p)
-		w.settle(e)
-	}
 }

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"container/heap"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
@@ -78,24 +77,4 @@ func (t *timers) Pop() any {
 	(*t)[last] = nil
 	*t = (*t)[:last]
 	return e
-}
-
-// arm has an entry judged again at a time. One that is judged sooner stays as it is: it is judged
-// once for nothing, and then set anew. So a claim that is seen again and again costs nothing here.
-func (w *worker) arm(e *entry, at verdict.Stamp) {
-	switch {
-	case e.again == 0:
-		e.again = at
-		heap.Push(&w.timers, e)
-	case at < e.again:
-		e.again = at
-		heap.Fix(&w.timers, e.place)
-	}
-}
-
-func (w *worker) disarm(e *entry) {
-	if e.again != 0 {
-		heap.Remove(&w.timers, e.place)
-		e.again = 0
-	}
 }

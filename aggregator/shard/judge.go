@@ -33,6 +33,9 @@ func (w *worker) judge(item *facts.Item) {
 		w.builder.Keep() // before others see its records
 		w.tellOwners(a, out.Owners, before, item.Pods && (e == nil || e.owners == nil))
 	}
+	if before == nil && e != nil {
+		before = e.owners
+	}
 	w.noteSpeakers(out.Owners, before)
 	w.remember(e, a, in, &out, item)
 	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == nil
@@ -72,7 +75,6 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	}
 	if e == nil {
 		if len(out.Owners) <= 1 && len(out.Conflicts) == 0 && !out.Contested && again == 0 && len(found.Findings) == 0 && len(found.Past) == 0 && len(out.Clones) == 0 {
-			w.check(in, out)
 			return
 		}
 		e = &entry{addr: a}
@@ -109,10 +111,6 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	} else if len(in.Claims) == 0 && len(in.Allocations) == 0 && !e.active() {
 		w.disarm(e)
 	}
-	if len(e.owners) == 1 && !e.disputed() {
-		e.owners = nil
-	}
-	w.shards.Conflicts.keep(a, e.owners)
 	w.settle(e)
 }
 
@@ -125,14 +123,6 @@ func (w *worker) audits(e *entry, in *verdict.Case, out *verdict.Judgement) bool
 // active reports whether a conflict of the address is not over.
 func (e *entry) active() bool {
 	return slices.ContainsFunc(e.conflicts, func(c *verdict.Conflict) bool { return c.Active() })
-}
-
-// settle forgets an entry of which nothing is to be remembered.
-func (w *worker) settle(e *entry) {
-	if !e.idle() {
-		return
-	}
-	delete(w.entries, e.addr)
 }
 
 // count enters an address into the index, and counts its owners by scope. A new one is not there yet.
@@ -195,13 +185,21 @@ func (w *worker) tellOwners(a index.Address, now, before []verdict.Owner, pods b
 // noteSpeakers tells of the owners that only the wire shows, or showed: what their pods were meant
 // to have may be that.
 func (w *worker) noteSpeakers(now, before []verdict.Owner) {
-	for _, owners := range [][]verdict.Owner{now, before} {
-		for i := range owners {
-			if o := &owners[i]; o.Namespace != nil && (!o.Assigned || o.Namespace.Intended != "") {
-				w.shards.Listener.Spoke(o)
-			}
+	for i := range now {
+		if speaks(&now[i]) {
+			w.shards.Listener.Spoke(&now[i])
 		}
 	}
+	for i := range before {
+		if o := findOwner(now, i, before[i].ID); speaks(&before[i]) && (o == nil || !speaks(o)) {
+			w.shards.Listener.Spoke(&before[i])
+		}
+	}
+}
+
+// speaks reports whether only the wire shows an owner, or its pod was meant to have addresses.
+func speaks(o *verdict.Owner) bool {
+	return o.Namespace != nil && (!o.Assigned || o.Namespace.Intended != "")
 }
 
 // findOwner looks for an owner, first where it is likely to be.

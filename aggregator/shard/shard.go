@@ -5,8 +5,6 @@
 package shard
 
 import (
-	"container/heap"
-	"context"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -109,15 +107,6 @@ func New(cfg Config) *Shards {
 	return s
 }
 
-// Run judges until ctx ends.
-func (s *Shards) Run(ctx context.Context) {
-	var group sync.WaitGroup
-	for _, w := range s.workers {
-		group.Go(func() { w.run(ctx) })
-	}
-	group.Wait()
-}
-
 // Places returns the addresses that have owners, as of now.
 func (s *Shards) Places() *index.Snapshot[Place] { return s.index.Snapshot() }
 
@@ -163,103 +152,6 @@ type worker struct {
 type expired struct {
 	item   *facts.Item
 	claims []facts.Ref
-}
-
-func (w *worker) run(ctx context.Context) {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for judged := false; ; {
-		if w.some() {
-			judged = true
-			select {
-			case <-ctx.Done():
-				return
-			default:
-			}
-			continue
-		}
-		if judged {
-			judged = false
-			w.shards.Listener.Rested()
-		}
-		timer.Reset(w.rest())
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.queue.Wake():
-		case <-w.forgotten:
-		case <-timer.C:
-		}
-	}
-}
-
-// rest returns how long nothing is due.
-func (w *worker) rest() time.Duration {
-	if len(w.timers) == 0 || w.waits {
-		return time.Hour
-	}
-	return max(0, w.timers[0].again.Sub(w.shards.Clock()))
-}
-
-// some judges some addresses and reports whether there may be more to do.
-func (w *worker) some() (more bool) {
-	f := w.shards.Facts
-	w.forgetOld()
-	f.RLock()
-	for range judgedAtOnce {
-		item := w.queue.Next()
-		if item == nil {
-			item = w.due()
-		}
-		if item == nil {
-			break
-		}
-		more = true
-		w.contain(item)
-	}
-	f.RUnlock()
-	for _, e := range w.expired {
-		f.Expire(e.item, e.claims)
-	}
-	clear(w.expired)
-	w.expired = w.expired[:0]
-	for _, item := range w.done {
-		item.Finish()
-	}
-	clear(w.done)
-	w.done = w.done[:0]
-	return more
-}
-
-// due returns an address whose time has come; nil if there is none.
-func (w *worker) due() *facts.Item {
-	now := w.shards.Clock()
-	w.waits = false
-	for len(w.timers) > 0 && w.timers[0].again <= now {
-		if w.waits = w.shards.Facts.Overdue(now); w.waits {
-			return nil
-		}
-		e := heap.Pop(&w.timers).(*entry)
-		e.again = 0
-		if item := w.queue.Take(e.addr); item != nil {
-			return item
-		}
-	}
-	return nil
-}
-
-// contain judges one address. If that fails, the address is remembered as one that is not judged,
-// and all others are judged as if nothing had happened.
-func (w *worker) contain(item *facts.Item) {
-	w.done = append(w.done, item)
-	defer func() {
-		if r := recover(); r != nil {
-			w.builder = w.shards.Facts.Builder()
-			w.shards.failed(item.Address, r)
-		}
-	}()
-	w.judge(item)
-	w.shards.judged(item.Address)
 }
 
 // unjudged are the addresses that could not be judged.

@@ -1,150 +1,420 @@
-package shard
+package shard_test
 
 import (
-	"context"
-	"log/slog"
+	"fmt"
+	"math/rand/v2"
 	"net/netip"
-	"slices"
-	"strconv"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// ear hears what the facts and the shards tell, and panics when it hears of one address.
-type ear struct {
-	broken index.Address
-
-	mu        sync.Mutex
-	panics    int
-	conflicts []*verdict.Conflict
-}
-
-func (e *ear) NodeChanged(*facts.Node)            {}
-func (e *ear) NamesChanged(*facts.Node)           {}
-func (e *ear) Answered(*facts.Node)               {}
-func (e *ear) RangesChanged(*facts.Node)          {}
-func (e *ear) MayLack(*facts.Node, uint32)        {}
-func (e *ear) PoolChanged(*facts.Pool)            {}
-func (e *ear) PoolEnded(*facts.Pool)              {}
-func (e *ear) CoverageChanged()                   {}
-func (e *ear) OwnersWatched() bool                { return true }
-func (e *ear) Contested(func(index.Address) bool) {}
-func (e *ear) AtRisk(*facts.Pool) []netip.Addr    { return nil }
-func (e *ear) Dropped(string, int)                {}
-func (e *ear) Refused(string)                     {}
-
-func (e *ear) OwnerChanged(_ OwnerChange, a index.Address, _, _ *verdict.Owner, _ []verdict.Owner) {
-	if a == e.broken {
-		panic("a defect")
-	}
-}
-
-func (e *ear) ConflictChanged(c, _ *verdict.Conflict, _ bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.conflicts = append(e.conflicts, c)
-}
-
-func (e *ear) Panicked() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.panics++
-}
-
-func (e *ear) Detected(time.Duration)                                                             {}
-func (e *ear) Acknowledged(*verdict.Conflict) (verdict.Stamp, bool)                               { return 0, false }
-func (e *ear) Audited(index.Address, []verdict.Owner, []verdict.Finding, []verdict.Finding, bool) {}
-func (e *ear) Cloned(index.Address, []verdict.Spoof)                                              {}
-func (e *ear) Rested()                                                                            {}
-func (e *ear) Spoke(*verdict.Owner)                                                               {}
-
-type peer struct{}
-
-func (*peer) End(error)                               {}
-func (*peer) Contest(netip.Addr, bool)                {}
-func (*peer) Check(netip.Addr)                        {}
-func (*peer) AskResync()                              {}
-func (*peer) Ping(verdict.Stamp)                      {}
-func (*peer) Lag(verdict.Stamp) (time.Duration, bool) { return 0, false }
-
-func pod(record uint32, addr string) *pb.ReportRequest {
-	port := "veth" + strconv.Itoa(int(record))
-	return &pb.ReportRequest{
-		Namespaces: []*pb.NamespaceRecord{{Id: record, Netns: strconv.Itoa(4000 + int(record)), Workload: &pb.Workload{Kind: pb.Workload_POD, Name: port}}},
-		Links:      []*pb.LinkRecord{{Name: port, Kind: pb.LinkRecord_POINT_TO_POINT}},
-		Interfaces: []*pb.InterfaceRecord{{Namespace: record, Index: 2, Name: "eth0", Mac: []byte{2, 0, 0, 0, 0, byte(record)}, Attachment: pb.InterfaceRecord_PEER, Link: port}},
-		Claims:     []*pb.ClaimRecord{{Address: netip.MustParseAddr(addr).AsSlice(), Kind: pb.Evidence_ASSIGNED, Namespace: record, Index: 2, Count: 1, PrefixLength: 24}},
-	}
-}
-
 // A defect that makes one address impossible to judge harms no other one, and is known until the
 // address can be judged.
 func TestAPanicHarmsOneAddressOnly(t *testing.T) {
-	bad, good := netip.MustParseAddr("10.0.0.66"), netip.MustParseAddr("10.0.0.1")
-	e := &ear{broken: index.AddressOf(bad)}
-	policy := &verdict.Policy{Cluster: "c", Settle: time.Hour, StaleAfter: time.Minute, NodeTimeout: time.Minute}
-	began := time.Now()
-	clock := func() verdict.Stamp { return verdict.At(began).Add(time.Since(began)) }
-	log := slog.New(slog.DiscardHandler)
-	f := facts.New(facts.Config{Policy: policy, Log: log, Clock: clock, Listener: e, Queues: 1})
-	s := New(Config{Policy: policy, Log: log, Clock: clock, Facts: f, Listener: e, Workers: 1})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { s.Run(ctx); close(done) }()
-	defer func() { cancel(); <-done }()
-
-	p := &peer{}
-	n, b, err := f.Connect(p, &pb.Hello{Node: "n1", BootId: "b", Netns: "1", Epoch: 1}, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-b.Done()
-	send := func(messages ...*pb.ReportRequest) {
-		t.Helper()
-		batches, err := f.Snapshot(p, n, &facts.Snapshot{Messages: slices.Values(messages)}, func() {})
-		if err != nil {
-			t.Fatal(err)
+	inWorld(t, 1, func(w *world) {
+		w.broken = index.AddressOf(netip.MustParseAddr("10.0.0.66"))
+		n := w.connect("n1")
+		n.tell(pod(2, "10.0.0.66"), pod(3, "10.0.0.1"))
+		if w.shards.Unjudged() != 1 || w.logged != 1 {
+			t.Errorf("got %d addresses that are not judged, %d lines of log, want 1 of each", w.shards.Unjudged(), w.logged)
 		}
-		for _, b := range batches {
-			<-b.Done()
+		n.tell(pod(3, "10.0.0.66"))
+		if w.shards.Unjudged() != 1 || w.logged != 1 {
+			t.Errorf("once more: got %d addresses that are not judged, %d lines of log, want 1 of each", w.shards.Unjudged(), w.logged)
 		}
-	}
-	send(pod(2, bad.String()), pod(3, good.String()), pod(4, good.String()))
-	if e.panics == 0 || s.Unjudged() != 1 || len(e.conflicts) != 1 || s.Conflicts.Len() != 1 {
-		t.Errorf("got %d panics, %d addresses that are not judged and conflicts %v", e.panics, s.Unjudged(), e.conflicts)
-	}
-	e.broken = index.Address{}
-	again := pod(2, bad.String())
-	again.Claims[0].Count++
-	send(again, pod(3, good.String()))
-	if s.Unjudged() != 0 || s.Conflicts.All()[0].Active() {
-		t.Errorf("got %d addresses that are not judged and conflict %v, want none", s.Unjudged(), s.Conflicts.All()[0])
-	}
-	var places []netip.Addr
-	for p := range s.Places().All() {
-		places = append(places, p.Address().Addr())
-	}
-	if !slices.Equal(places, []netip.Addr{good, bad}) {
-		t.Errorf("got places %v, want those that have an owner", places)
-	}
+		delete(w.addrs, w.broken.Addr())
+		w.wantHeard("an address cannot be judged", "panicked", "panicked", "added 10.0.0.1 p3 live of 1")
+		w.broken = index.Address{}
+		n.tell(gone(assigned(3, "10.0.0.66")))
+		if w.shards.Unjudged() != 0 {
+			t.Errorf("got %d addresses that are not judged, want none", w.shards.Unjudged())
+		}
+		w.addrs[netip.MustParseAddr("10.0.0.66")] = true
+		w.wantHeard("it can be judged", "removed 10.0.0.66 p3 gone was live of 2")
+	})
 }
 
-func TestTimersRingInOrderAndSoonerOnesReplaceLater(t *testing.T) {
-	w := &worker{entries: map[index.Address]*entry{}}
-	a, b, c := &entry{}, &entry{}, &entry{}
-	w.arm(a, 30)
-	w.arm(b, 10)
-	w.arm(c, 20)
-	w.arm(a, 40) // stays
-	w.arm(c, 5)
-	w.disarm(b)
-	if len(w.timers) != 2 || w.timers[0] != c || c.again != 5 || a.again != 30 || b.again != 0 {
-		t.Errorf("got %d timers, first %d; a %d, b %d", len(w.timers), w.timers[0].again, a.again, b.again)
+func TestOwnersThatChangeAreTold(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		n.tell(pod(2, "10.0.0.1", "10.0.0.2"))
+		w.wantHeard("a pod comes", "added 10.0.0.1 p2 live of 1", "added 10.0.0.2 p2 live of 1")
+		again := assigned(2, "10.0.0.1")
+		again.Claims[0].Count++
+		n.tell(again)
+		w.wantHeard("nothing changes")
+		renamed := pod(2)
+		renamed.Namespaces[0].Workload.Name = "new"
+		n.tell(renamed)
+		w.wantHeard("its name changes", "updated 10.0.0.1 new live was live of 1", "updated 10.0.0.2 new live was live of 1")
+		n.tell(gone(assigned(2, "10.0.0.2")))
+		w.wantHeard("one address goes", "removed 10.0.0.2 new gone was live of 1")
+		w.watched = false
+		n.tell(pod(3, "10.0.0.3"), gone(assigned(2, "10.0.0.1")))
+		w.wantHeard("nobody wants to know")
+		w.watched = true
+		n.tell(gone(assigned(3, "10.0.0.3")))
+		w.wantHeard("somebody wants to know again", "removed 10.0.0.3 p3 gone was live of 1")
+	})
+}
+
+func TestOwnersThatOnlyFramesShowGoStale(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		n.tell(uplink(), announced("10.0.0.1", mac(7), 1))
+		w.wantHeard("a frame", "added 10.0.0.1 02:00:00:00:00:07 live of 1")
+		w.after(3 * time.Minute)
+		n.tell(announced("10.0.0.1", mac(7), 2))
+		w.after(4 * time.Minute)
+		w.wantHeard("another frame keeps it")
+		w.after(time.Minute)
+		w.wantHeard("five minutes of silence", "updated 10.0.0.1 02:00:00:00:00:07 stale was live of 1")
+		w.after(5 * time.Minute)
+		w.wantHeard("five more", "removed 10.0.0.1 02:00:00:00:00:07 gone was stale of 1")
+		n.tell(announced("10.0.0.1", mac(7), 1))
+		w.wantHeard("it comes back", "added 10.0.0.1 02:00:00:00:00:07 live of 1")
+		w.watched = false
+		w.after(10 * time.Minute)
+		w.wantHeard("nobody wants to know")
+	})
+}
+
+func TestPodsThatOnlyFramesShowSpeak(t *testing.T) {
+	frame := func(count uint32) *pb.ReportRequest {
+		m := announced("10.0.0.1", mac(2), count)
+		m.Claims[0].Index, m.Claims[0].Link = 102, port(2)
+		return m
+	}
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		n.tell(pod(2), frame(1))
+		w.wantHeard("a frame of a pod", "added 10.0.0.1 p2 live of 1", "spoke p2 live")
+		n.tell(assigned(2, "10.0.0.1"))
+		w.wantHeard("its kernel has the address", "updated 10.0.0.1 p2 live was live of 1", "spoke p2 live")
+		n.tell(assigned(2, "10.0.0.2"))
+		w.wantHeard("a kernel has an address", "added 10.0.0.2 p2 live of 1")
+		meant := pod(2)
+		meant.Namespaces[0].Intended = []*pb.Intended{{Address: "10.0.0.3", Source: "cni-result"}}
+		n.tell(meant)
+		w.wantHeard("it is meant to have another address", "updated 10.0.0.1 p2 live was live of 1", "updated 10.0.0.2 p2 live was live of 1",
+			"spoke p2 live", "spoke p2 live")
+	})
+}
+
+func TestAConflictFromItsDetectionToItsEnd(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		n.tell(pod(2, "10.0.0.1"))
+		second := pod(3, "10.0.0.1")
+		n.tell(second)
+		w.wantHeard("two pods", "added 10.0.0.1 p2 live of 1", "added 10.0.0.1 p3 live of 2", "detected in 5ms",
+			"opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true")
+		id := w.of("10.0.0.1").ID
+		w.after(time.Second - 1)
+		w.wantHeard("before the settle time is over")
+		w.after(1)
+		w.wantHeard("the settle time is over", "n1: check 10.0.0.1")
+		w.after(time.Second)
+		w.wantHeard("no answer", "n1: check 10.0.0.1")
+		n.answer()
+		w.wantHeard("the answer", "conflict 10.0.0.1 confirmed episode 1 was suspected of 2")
+		w.after(time.Minute)
+		w.wantHeard("time passes")
+		n.tell(pod(4, "10.0.0.1"))
+		w.wantHeard("a third pod", "added 10.0.0.1 p4 live of 3", "conflict 10.0.0.1 confirmed episode 1 was confirmed of 3")
+		n.tell(gone(assigned(4, "10.0.0.1")))
+		w.wantHeard("the third pod goes", "removed 10.0.0.1 p4 gone was live of 3", "conflict 10.0.0.1 confirmed episode 1 was confirmed of 2")
+		n.tell(gone(assigned(3, "10.0.0.1")))
+		w.wantHeard("the second pod goes", "removed 10.0.0.1 p3 gone was live of 2", "n1: contest 10.0.0.1 false",
+			"conflict 10.0.0.1 resolved episode 1 was confirmed of 2")
+		if c := w.of("10.0.0.1"); c.ID != id || c.ResolvedAt != clock() {
+			t.Errorf("got conflict %s, resolved at %d, want %s, now", c.ID, c.ResolvedAt, id)
+		}
+		w.after(time.Hour)
+		n.tell(assigned(3, "10.0.0.1"))
+		w.wantHeard("the second pod is back", "added 10.0.0.1 p3 live of 2", "detected in 5ms", "n1: contest 10.0.0.1 true",
+			"opened 10.0.0.1 suspected episode 2 was resolved of 2")
+		n.tell(gone(assigned(2, "10.0.0.1")), gone(assigned(3, "10.0.0.1")))
+		w.wantHeard("both go", "removed 10.0.0.1 p2 gone was live of 2", "removed 10.0.0.1 p3 gone was live of 2", "n1: contest 10.0.0.1 false",
+			"conflict 10.0.0.1 resolved episode 2 was suspected of 2")
+	})
+}
+
+func TestDetectionTakesAsLongAsAnAgentHadTheChange(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		n.tell(pod(2, "10.0.0.1"))
+		second := pod(3, "10.0.0.1")
+		second.Claims[0].Residence = durationpb.New(30 * time.Millisecond)
+		n.tell(second)
+		w.wantHeard("two pods", "added 10.0.0.1 p2 live of 1", "added 10.0.0.1 p3 live of 2", "detected in 35ms",
+			"opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true")
+		n.tell(gone(assigned(3, "10.0.0.1")))
+		n.snapshot(pod(2, "10.0.0.1"), pod(3, "10.0.0.1"))
+		w.wantHeard("two pods in a snapshot", "removed 10.0.0.1 p3 gone was live of 2", "n1: contest 10.0.0.1 false",
+			"conflict 10.0.0.1 resolved episode 1 was suspected of 2",
+			"added 10.0.0.1 p3 live of 2", "opened 10.0.0.1 suspected episode 2 was resolved of 2", "n1: contest 10.0.0.1 true")
+	})
+}
+
+func TestConflictsAreForgotten(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		if at := w.shards.Forget(); at != 0 {
+			t.Errorf("got something to forget at %d, want never", at)
+		}
+		dispute := func(addr string) {
+			n.tell(pod(2, addr), pod(3, addr))
+			n.tell(gone(assigned(3, addr)))
+		}
+		dispute("10.0.0.1")
+		first := clock()
+		w.after(time.Hour)
+		dispute("10.0.0.2")
+		dispute("10.0.0.3")
+		w.heard = nil
+		if at := w.shards.Forget(); at != first.Add(24*time.Hour) {
+			t.Errorf("got the first to forget at %d, want a day after %d", at, first)
+		}
+		w.after(23*time.Hour - 1)
+		w.shards.Forget()
+		if w.wantHeard("a day is not over"); w.shards.Conflicts.Len() != 3 {
+			t.Fatalf("got %d conflicts, want 3", w.shards.Conflicts.Len())
+		}
+		w.after(1)
+		if at := w.shards.Forget(); at != clock().Add(time.Hour) {
+			t.Errorf("got the next to forget at %d, want in an hour", at)
+		}
+		if w.wantHeard("a day is over"); w.shards.Conflicts.Len() != 2 {
+			t.Fatalf("got %d conflicts, want 2", w.shards.Conflicts.Len())
+		}
+		n.tell(assigned(3, "10.0.0.1"))
+		if c := w.of("10.0.0.1"); c.Episode != 1 {
+			t.Errorf("got episode %d of a conflict that was forgotten, want 1", c.Episode)
+		}
+		n.tell(assigned(3, "10.0.0.2"), assigned(3, "10.0.0.3"))
+		n.tell(gone(assigned(3, "10.0.0.3")))
+		w.after(time.Hour)
+		w.heard = nil
+		w.shards.Forget()
+		w.wantHeard("one of the others is active again")
+		if c := w.of("10.0.0.2"); w.shards.Conflicts.Len() != 3 || c.Episode != 2 || !c.Active() {
+			t.Errorf("got %d conflicts, and episode %d, want the two that are active, and one that came back meanwhile", w.shards.Conflicts.Len(), c.Episode)
+		}
+		n.tell(gone(pod(2, "10.0.0.1", "10.0.0.2", "10.0.0.3")), gone(pod(3, "10.0.0.1", "10.0.0.2")))
+		w.after(25 * time.Hour)
+		w.shards.Forget()
+		w.wantKept("all are forgotten", 0, 0)
+	})
+}
+
+// pods has the addresses of pods compared in the whole cluster.
+func (w *world) pods() {
+	w.policy.Networks = []verdict.Network{{Name: "pods", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
+}
+
+func TestNodesAreToldWhatToLookAt(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		w.watched = false
+		w.pods()
+		one, two, three := w.connect("n1"), w.connect("n2"), w.connect("n3")
+		one.tell(pod(2, "10.0.0.1"))
+		two.tell(pod(3, "10.0.0.1"))
+		w.wantHeard("two nodes", "detected in 5ms", "opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true", "n2: contest 10.0.0.1 true")
+		three.tell(pod(4, "10.0.0.1"))
+		w.wantHeard("a third one", "conflict 10.0.0.1 suspected episode 1 was suspected of 3", "n3: contest 10.0.0.1 true")
+		two.tell(gone(assigned(3, "10.0.0.1")))
+		w.wantHeard("the second has it no more", "conflict 10.0.0.1 suspected episode 1 was suspected of 2")
+		two.tell(assigned(3, "10.0.0.1"))
+		w.wantHeard("the second has it again", "conflict 10.0.0.1 suspected episode 1 was suspected of 3")
+		three.silence()
+		w.wantHeard("the third one is silent", "conflict 10.0.0.1 suspected episode 1 was suspected of 3")
+		w.after(time.Second)
+		w.wantHeard("the settle time is over", "n1: check 10.0.0.1", "n2: check 10.0.0.1")
+		one.answer()
+		two.answer()
+		w.wantHeard("two answer", "conflict 10.0.0.1 confirmed episode 1 was suspected of 3")
+		three.reconnect(pod(4, "10.0.0.1"))
+		w.wantHeard("the third one is back", "conflict 10.0.0.1 confirmed episode 1 was confirmed of 3", "n3: contest 10.0.0.1 true")
+		two.tell(gone(assigned(3, "10.0.0.1")))
+		w.heard = nil
+		three.tell(gone(assigned(4, "10.0.0.1")))
+		w.wantHeard("one is left", "conflict 10.0.0.1 resolved episode 1 was confirmed of 2",
+			"n1: contest 10.0.0.1 false", "n2: contest 10.0.0.1 false", "n3: contest 10.0.0.1 false", "n3: contest 10.0.0.1 false")
+		two.tell(assigned(3, "10.0.0.1"))
+		w.wantHeard("two have it again", "detected in 5ms", "opened 10.0.0.1 suspected episode 2 was resolved of 2", "n1: contest 10.0.0.1 true", "n2: contest 10.0.0.1 true")
+	})
+}
+
+func TestAnAcknowledgementLapses(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		w.watched = false
+		n := w.connect("n1")
+		n.tell(pod(2, "10.0.0.1"), pod(3, "10.0.0.1"))
+		w.after(time.Second)
+		n.answer()
+		w.heard = nil
+		a, id := index.AddressOf(netip.MustParseAddr("10.0.0.1")), w.of("10.0.0.1").ID
+		w.facts.Touch([]index.Address{a})
+		w.wantHeard("it is judged again")
+		w.acknowledged[id] = clock().Add(time.Hour)
+		w.facts.Retell([]index.Address{a})
+		w.wantHeard("it is acknowledged", "conflict 10.0.0.1 confirmed episode 1 was confirmed of 2")
+		w.after(time.Hour - 1)
+		delete(w.acknowledged, id)
+		w.lapsed[id] = true
+		w.wantHeard("it still holds")
+		w.after(1)
+		w.wantHeard("it lapses", "conflict 10.0.0.1 confirmed episode 1 was confirmed of 2")
+		n.tell(gone(assigned(3, "10.0.0.1")))
+		w.heard = nil
+		w.facts.Retell([]index.Address{a})
+		w.wantHeard("nothing is told again of a conflict that is over")
+	})
+}
+
+func TestPodsAreToldOfWhenTheKubernetesAPISpeaks(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		host := uplink()
+		host.Claims = append(host.Claims, &pb.ClaimRecord{Address: []byte{10, 0, 0, 1}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24})
+		n.tell(pod(2, "10.0.0.1"), pod(3, "10.0.0.3"), host)
+		w.heard = nil
+		w.facts.Touch([]index.Address{index.AddressOf(netip.MustParseAddr("10.0.0.3"))})
+		w.wantHeard("an address is judged again")
+		w.facts.PodsOnChanged(func(string) bool { return true })
+		w.wantHeard("the API says something of a pod", "updated 10.0.0.3 p3 live was live of 1")
+	})
+}
+
+// A frame that shows a plain owner once more is not judged.
+func TestFramesOfDisputedAddressesAreJudgedEachTime(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		n.tell(uplink(), announced("10.0.0.1", mac(7), 1))
+		wantJudged := func(why string, want bool, m *pb.ReportRequest) {
+			t.Helper()
+			before := w.rested
+			if n.tell(m); w.rested > before != want {
+				t.Errorf("%s: got judged %t, want %t", why, !want, want)
+			}
+		}
+		wantJudged("a plain owner", false, announced("10.0.0.1", mac(7), 2))
+		wantJudged("another one", true, announced("10.0.0.1", mac(8), 1))
+		wantJudged("one of two", true, announced("10.0.0.1", mac(7), 3))
+		n.tell(gone(announced("10.0.0.1", mac(8), 1)))
+		wantJudged("a plain owner again", false, announced("10.0.0.1", mac(7), 4))
+		n.tell(announced("10.0.0.2", []byte{1, 0, 0, 0, 0, 1}, 1))
+		wantJudged("an owner that is excluded", true, announced("10.0.0.2", []byte{1, 0, 0, 0, 0, 1}, 2))
+		n.tell(bridged(2), bridged(3), behind(3, "10.0.0.3", mac(2), pb.Evidence_ANNOUNCED))
+		w.after(time.Second)
+		again := behind(3, "10.0.0.3", mac(2), pb.Evidence_ANNOUNCED)
+		again.Claims[0].Count = 2
+		wantJudged("an address that is claimed with a cloned MAC", true, again)
+	})
+}
+
+func TestWhatWaitsIsJudgedOnceSomebodyJudges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		n := w.connect("n1")
+		stop := w.run()
+		if synctest.Wait(); w.rested != 0 || !w.running {
+			t.Errorf("got %d rests, running %t, want none, as nothing was judged, and true", w.rested, w.running)
+		}
+		stop()
+		for i := range 40 {
+			n.tell(pod(2, netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}).String()))
+		}
+		if got := w.shards.Waiting(); got != 40 || w.rested != 0 {
+			t.Errorf("got %d addresses that wait, and %d rests, want 40 and none", got, w.rested)
+		}
+		stop = w.run()
+		synctest.Wait()
+		if got := w.shards.Waiting(); got != 0 || w.rested != 3 {
+			t.Errorf("got %d addresses that wait, and %d rests, want none and one of each goroutine", got, w.rested)
+		}
+		w.heard = nil
+		w.wantHeard("all are judged")
+		n.tell(pod(3, "10.0.0.50"))
+		if w.rested != 4 {
+			t.Errorf("got %d rests, want one more", w.rested)
+		}
+		stop()
+		n.tell(pod(3, "10.0.0.51"))
+		if got := w.shards.Waiting(); got != 1 {
+			t.Errorf("got %d addresses that wait, want one: nobody judges any more", got)
+		}
+	})
+}
+
+// A node that is due is given up before its addresses are judged again at the same time.
+func TestNodesTimeOutBeforeWhatIsDueIsJudged(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		w.watched = false
+		w.policy.NodeTimeout = time.Second
+		w.pods()
+		one, two := w.connect("n1"), w.connect("n2")
+		two.tell(pod(3, "10.0.0.1"))
+		two.silence()
+		one.tell(pod(2, "10.0.0.1"))
+		w.wantHeard("a pod of a node that is silent", "detected in 5ms", "opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true")
+		w.after(time.Second) // the settle time is over, and the node is given up
+		w.wantHeard("the node is given up", "conflict 10.0.0.1 resolved episode 1 was suspected of 2", "n1: contest 10.0.0.1 false")
+		w.after(time.Hour)
+		w.wantHeard("later")
+	})
+}
+
+// Whatever comes and goes, what is remembered agrees with what is known.
+func TestShardsAgreeWithTheFactsAfterEachChange(t *testing.T) {
+	for seed := range uint64(8) {
+		inWorld(t, 1+int(seed%3), func(w *world) {
+			if seed%2 == 1 {
+				w.pods()
+			}
+			r := rand.New(rand.NewPCG(seed, 1))
+			w.watched = seed%4 < 2
+			nodes := []*node{w.connect("n1"), w.connect("n2")}
+			for _, n := range nodes {
+				n.tell(uplink())
+			}
+			for step := range 200 {
+				n := nodes[r.IntN(2)]
+				record := 2 + r.Uint32N(3)
+				addr := []string{"10.0.0.1", "10.0.0.2", "fd00::1"}[r.IntN(3)]
+				switch r.IntN(12) {
+				case 0:
+					n.silence()
+					n.reconnect(uplink(), pod(record, addr))
+				case 1:
+					n.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: record, Gone: true}}})
+				case 2, 3:
+					n.tell(pod(record, addr))
+				case 4, 5:
+					n.tell(pod(record), gone(assigned(record, addr)))
+				case 6, 7:
+					n.tell(announced(addr, mac(record), 1+r.Uint32N(3)))
+				case 8:
+					n.tell(gone(announced(addr, mac(record), 1)))
+				case 9:
+					n.answer()
+				case 10:
+					w.after(time.Duration(r.IntN(2000)) * time.Millisecond)
+				case 11:
+					w.after(time.Duration(r.IntN(400)) * time.Second)
+				}
+				if w.check(fmt.Sprint("seed ", seed, " step ", step)); w.Failed() {
+					return
+				}
+			}
+		})
 	}
 }

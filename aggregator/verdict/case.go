@@ -129,9 +129,6 @@ func (c *Case) nested(ns *Namespace) bool {
 
 // behind returns the namespace at the other end of an interface; nil if it is not known.
 func (c *Case) behind(port *Interface) *Namespace {
-	if port.Peer == 0 {
-		return nil
-	}
 	n := port.Namespace.Node
 	for i := range c.Namespaces {
 		if ns := c.Namespaces[i].Namespace; ns.Record == port.Peer && ns.Node.Is(n) {
@@ -196,90 +193,4 @@ func (c *Case) stitches(d LinkKey) (found []Stitch) {
 		}
 	}
 	return found
-}
-
-// The keys that tell records apart.
-type (
-	// NodeKey is the identity of a node, with its name.
-	NodeKey struct{ Name, Boot, Netns, Vouched string }
-	// LinkKey is the identity of a link.
-	LinkKey struct {
-		Node NodeKey
-		Name string
-	}
-	// PoolKey is the identity of a pool; Node is empty for a pool of the whole cluster.
-	PoolKey struct {
-		Node       NodeKey
-		IPAM, Name string
-	}
-)
-
-// Key returns the identity of the node; the zero key for nil.
-func (n *Node) Key() NodeKey {
-	if n == nil {
-		return NodeKey{}
-	}
-	return NodeKey{n.Name, n.Boot, n.Netns, n.Vouched}
-}
-
-// Is reports whether two records are of one node, or both are nil.
-func (n *Node) Is(other *Node) bool {
-	return n == other || n != nil && other != nil &&
-		n.Boot == other.Boot && n.Netns == other.Netns && n.Vouched == other.Vouched
-}
-
-// Is reports whether two records are of one namespace as one node sees it.
-func (ns *Namespace) Is(other *Namespace) bool {
-	return ns == other || ns != nil && other != nil && ns.Record == other.Record && ns.Node.Is(other.Node)
-}
-
-// Is reports whether two records are of one interface.
-func (i *Interface) Is(other *Interface) bool {
-	return i == other || i != nil && other != nil && i.Index == other.Index && i.Namespace.Is(other.Namespace)
-}
-
-// Key returns the identity of the link; the zero key for nil.
-func (l *Link) Key() LinkKey {
-	if l == nil {
-		return LinkKey{}
-	}
-	return LinkKey{l.Node.Key(), l.Name}
-}
-
-// Is reports whether two records are of one link, or both are nil.
-func (l *Link) Is(other *Link) bool {
-	return l == other || l != nil && other != nil && l.Name == other.Name && l.Node.Is(other.Node)
-}
-
-// Key returns the identity of the domain: its first link. It is the zero key for nil.
-func (d *Domain) Key() LinkKey {
-	if d == nil {
-		return LinkKey{}
-	}
-	return LinkKey{d.Node.Key(), d.Name}
-}
-
-// Is reports whether two records are of one domain. No domain is none of another link's.
-func (d *Domain) Is(other *Domain) bool {
-	return d != nil && other != nil && (d == other || d.Name == other.Name && d.Node.Is(other.Node))
-}
-
-// Key returns the identity of the pool; the zero key for nil.
-func (p *Pool) Key() PoolKey {
-	if p == nil {
-		return PoolKey{}
-	}
-	return PoolKey{p.Node.Key(), p.IPAM, p.Name}
-}
-
-// Is reports whether two records say the same of one allocation.
-func (al *Allocation) Is(other *Allocation) bool {
-	return al.Pool.Is(other.Pool) && al.Address == other.Address && al.Node == other.Node && al.Namespace == other.Namespace && al.Pod == other.Pod &&
-		al.ContainerID == other.ContainerID && al.Interface == other.Interface && al.Purpose == other.Purpose && al.Location == other.Location &&
-		al.AllocatedAt == other.AllocatedAt && al.Heard == other.Heard
-}
-
-// Is reports whether two records are of one pool, or both are nil.
-func (p *Pool) Is(other *Pool) bool {
-	return p == other || p != nil && other != nil && p.IPAM == other.IPAM && p.Name == other.Name && p.Node.Is(other.Node)
 }

@@ -1,7 +1,6 @@
 package verdict
 
 import (
-	"cmp"
 	"slices"
 )
 
@@ -24,36 +23,6 @@ var causes = []struct {
 	{CauseStaticAddress, func(q *inquiry) reason { return devices{q}.staticAddress() }},
 }
 
-// reason is why something is the cause of a conflict, or is not; neither, where it
-// cannot be.
-type reason struct {
-	Why
-	// not is why it is not the cause, where that was looked at; open tells that it may
-	// be, but that what would tell is missing.
-	not  Fact
-	open bool
-}
-
-func (r *reason) fits() bool { return len(r.Facts) > 0 }
-
-func (r *reason) fact(facts ...Fact) { r.Facts = append(r.Facts, facts...) }
-
-func not(f Fact) reason { return reason{not: f} }
-
-func open(f Fact) reason { return reason{not: f, open: true} }
-
-// inquiry looks for the cause of one conflict.
-type inquiry struct {
-	*judging
-	c      *Conflict
-	owners []*Owner
-	// pools and allocations are those of IPAMs.
-	pools       []*Pool
-	allocations []*Allocation
-	// outside are the allocations for nodes without an agent.
-	outside []*Allocation
-}
-
 // inquire finds out why a conflict came about, and what is known of that.
 func (j *judging) inquire(c *Conflict) {
 	q := inquiry{judging: j, c: c, owners: c.Parties()}
@@ -66,32 +35,6 @@ func (j *judging) inquire(c *Conflict) {
 	if keep, right := c.Rightful(q.owners); keep != nil {
 		c.Keeper, c.Right = keep.ID, right
 	}
-}
-
-// gather lists the pools and allocations of IPAMs, always in one order.
-func (q *inquiry) gather() {
-	all := slices.SortedFunc(slices.Values(q.in.Allocations), func(a, b AllocationFacts) int { return compareAllocations(a.Allocation, b.Allocation) })
-	for _, al := range all {
-		q.c.Allocations = append(q.c.Allocations, al.Allocation)
-		if al.Pool.IPAM == KubernetesAPI {
-			continue
-		}
-		q.allocations = append(q.allocations, al.Allocation)
-		if al.Node != "" && !al.Covered {
-			q.outside = append(q.outside, al.Allocation)
-		}
-	}
-	for _, p := range q.in.Pools {
-		if p.IPAM != KubernetesAPI {
-			q.pools = append(q.pools, p)
-		}
-	}
-	for _, al := range q.allocations {
-		if !slices.ContainsFunc(q.pools, al.Pool.Is) {
-			q.pools = append(q.pools, al.Pool)
-		}
-	}
-	slices.SortFunc(q.pools, comparePools)
 }
 
 // why returns the first cause that fits, and why the others do not.
@@ -110,20 +53,6 @@ func (q *inquiry) why() Why {
 	}
 	found.RuledOut = slices.DeleteFunc(others, func(r RuledOut) bool { return r.Open && found.Cause != CauseUnknown })
 	return found
-}
-
-// plain tells whether a conflict is of owners that have nothing to do with each other.
-func (q *inquiry) plain() bool { return q.c.Rule != RuleSamePod && q.c.Rule != RuleSameVM }
-
-// pairs gives each two owners, both ways round, until told to stop.
-func (q *inquiry) pairs(yield func(a, b *Owner) bool) {
-	for _, a := range q.owners {
-		for _, b := range q.owners {
-			if a != b && !yield(a, b) {
-				return
-			}
-		}
-	}
 }
 
 // orphanedSandbox: the Kubernetes API has the pod of an owner no more.
@@ -172,37 +101,4 @@ func (q *inquiry) splitBrain() (r reason) {
 		return not(Fact{Kind: NotOneLink})
 	}
 	return r
-}
-
-// ids returns the ids of owners.
-func ids(owners ...*Owner) []string {
-	all := make([]string, len(owners))
-	for i, o := range owners {
-		all[i] = o.ID
-	}
-	return all
-}
-
-// comparePools orders pools, those of the whole cluster first.
-func comparePools(a, b *Pool) int {
-	switch {
-	case a.Node == nil && b.Node != nil:
-		return -1
-	case a.Node != nil && b.Node == nil:
-		return 1
-	case a.Node != nil:
-		if c := compareNodes(a.Node, b.Node); c != 0 {
-			return c
-		}
-	}
-	return cmp.Or(cmp.Compare(a.IPAM, b.IPAM), cmp.Compare(a.Name, b.Name))
-}
-
-// compareAllocations orders allocations by their pools.
-func compareAllocations(a, b *Allocation) int {
-	return cmp.Or(
-		comparePools(a.Pool, b.Pool), cmp.Compare(a.Location, b.Location), cmp.Compare(a.Node, b.Node),
-		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod),
-		cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.Interface, b.Interface),
-	)
 }

@@ -2,7 +2,6 @@ package verdict
 
 import (
 	"slices"
-	"strings"
 )
 
 // devices finds the causes that are told by the device that has the address.
@@ -96,33 +95,6 @@ func (q devices) bookedOutside() *Allocation {
 	return nil
 }
 
-// tunnels are the kinds of devices that carry frames to other nodes, as rtnetlink names
-// them.
-var tunnels = []string{
-	"ipip", "sit", "ip6tnl", "vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "erspan", "ip6erspan", "wireguard", "bareudp", "vti", "vti6", "xfrm",
-}
-
-// CiliumHost is the device by which Cilium reaches pods. It is known by its name: it is a veth
-// pair with both ends in the node.
-const CiliumHost = "cilium_host"
-
-// Tunnel returns the kind of tunnel that a device is, as rtnetlink names it, or CiliumHost; empty
-// for none.
-func (i *Interface) Tunnel() string {
-	switch {
-	case slices.Contains(tunnels, i.Kind):
-		return i.Kind
-	case i.Name == CiliumHost:
-		return CiliumHost
-	}
-	return ""
-}
-
-// bridge tells whether an interface is a bridge.
-func (i *Interface) bridge() bool {
-	return i.Kind == "bridge" || i.Kind == "" && i.Link != nil && i.Link.Kind == Bridge && i.Link.Name == i.Name && !i.Uplink
-}
-
 // on tells whether an owner's interface is on a bridge.
 func (o *Owner) on(bridge *Interface) bool {
 	l := o.Interface.Link
@@ -132,14 +104,6 @@ func (o *Owner) on(bridge *Interface) bool {
 // podsBridge tells whether an interface of a node is the bridge of a CNI network.
 func (q *inquiry) podsBridge(i *Interface) bool {
 	return i.bridge() && slices.ContainsFunc(q.in.node(i.Namespace.Node).Pools, func(p *Pool) bool { return p.Device == i.Name })
-}
-
-// MadeByEngine reports whether a bridge has the name of one that docker, podman or
-// libvirt made: they have one range on every node.
-func MadeByEngine(name string) bool {
-	id, own := strings.CutPrefix(name, "br-")
-	return name == "docker0" || own && len(id) == 12 && strings.Trim(id, "0123456789abcdef") == "" ||
-		strings.HasPrefix(name, "podman") || strings.HasPrefix(name, "cni-podman") || strings.HasPrefix(name, "virbr")
 }
 
 // tunnelAddress finds a tunnel of a node that has the same address as a pod.
@@ -248,17 +212,6 @@ func (q devices) gateway(host, o *Owner) *Interface {
 	return nil
 }
 
-// pods tells whether one of the owners is a pod, or is known to have been given the
-// address.
-func (q *inquiry) pods() bool {
-	return slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Kind() == Pod || q.given(o) })
-}
-
-// inPodRange tells whether the address is one that pods may be given.
-func (q *inquiry) inPodRange() bool {
-	return q.in.InPodCIDR || slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.Contains(q.c.Address) })
-}
-
 // tellRange says whose range the address is in.
 func (q devices) tellRange(r *reason) {
 	for _, p := range q.pools {
@@ -332,7 +285,3 @@ func (o *Owner) listed() bool { return o.Pod != nil && len(o.Pod.IPs) > 0 }
 
 // listedIn tells whether the Kubernetes API has the address for the owner's pod.
 func (q devices) listedIn(o *Owner) bool { return slices.Contains(o.Pod.IPs, q.c.Address) }
-
-// portOfPod tells whether the other end of an interface is in another namespace: a
-// plugin gives such a port the address of a gateway.
-func (i *Interface) portOfPod() bool { return i.Peer != 0 && !i.Uplink }

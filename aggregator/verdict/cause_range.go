@@ -59,28 +59,27 @@ func (q ranges) prefixOf(o *Owner) netip.Prefix {
 }
 
 // podCIDROverlap: two nodes give pods addresses of one range.
-func (q ranges) podCIDROverlap() (r reason) {
+func (q ranges) podCIDROverlap() reason {
+	return q.ofPairs(q.rangesOfNodes, func(a, b *Owner) bool {
+		return !a.Node.Is(b.Node) && a.Namespace != nil && b.Namespace != nil
+	})
+}
+
+// ofPairs compares the owners that meet by pairs, and returns the first reason that fits. If none
+// does, it returns why not.
+func (q ranges) ofPairs(compare func(a, b *Owner) reason, meet func(a, b *Owner) bool) (r reason) {
 	if !q.plain() {
 		return reason{}
 	}
-	var excluded reason
 	q.pairs(func(a, b *Owner) bool {
-		if a.Node.Is(b.Node) || a.Namespace == nil || b.Namespace == nil || compareOwners(*a, *b) > 0 {
+		if compareOwners(*a, *b) > 0 || !meet(a, b) {
 			return true
 		}
-		one := q.rangesOfNodes(a, b)
-		switch {
-		case one.fits():
+		if one := compare(a, b); one.fits() || one.not.Kind != "" {
 			r = one
-			return false
-		case one.not.Kind != "":
-			excluded = one
 		}
-		return true
+		return !r.fits()
 	})
-	if !r.fits() {
-		return excluded
-	}
 	return r
 }
 
@@ -196,29 +195,8 @@ func (q ranges) origin(o *Owner) (s Origin, ok bool) {
 }
 
 // overlappingNetworks: two networks that meet give addresses of one range.
-func (q ranges) overlappingNetworks() (r reason) {
-	if !q.plain() {
-		return reason{}
-	}
-	var excluded reason
-	q.pairs(func(a, b *Owner) bool {
-		if compareOwners(*a, *b) > 0 || !a.Node.Is(b.Node) && q.c.Kind != LinkScope {
-			return true
-		}
-		one := q.rangesOfNetworks(a, b)
-		switch {
-		case one.fits():
-			r = one
-			return false
-		case one.not.Kind != "":
-			excluded = one
-		}
-		return true
-	})
-	if !r.fits() {
-		return excluded
-	}
-	return r
+func (q ranges) overlappingNetworks() reason {
+	return q.ofPairs(q.rangesOfNetworks, func(a, b *Owner) bool { return a.Node.Is(b.Node) || q.c.Kind == LinkScope })
 }
 
 // rangesOfNetworks compares the ranges of the networks of two owners.

@@ -5,12 +5,6 @@ import (
 	"time"
 )
 
-// comparing finds the conflicts of an address, whose owners are known.
-type comparing struct {
-	*judging
-	grouped []group
-}
-
 // conflicts compares the owners in every scope, and carries the conflicts that
 // there were on.
 func (j *comparing) conflicts() {
@@ -252,13 +246,6 @@ func hostsOnly(owners []Owner) bool {
 	return !slices.ContainsFunc(owners, func(o Owner) bool { return o.Kind() != Host })
 }
 
-// virtual tells whether one of the owners is a virtual router.
-func virtual(owners []Owner) bool {
-	return slices.ContainsFunc(owners, func(o Owner) bool {
-		return o.MAC.Virtual() || slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.MAC.Virtual() })
-	})
-}
-
 // rule is the rule by which a group is a conflict; empty for none.
 func (j *comparing) rule(owners []Owner) string {
 	assigned := 0
@@ -337,12 +324,4 @@ func (j *comparing) ended(prev *Memory, over coverage) Ended {
 		e.Excluded = nil
 	}
 	return e
-}
-
-// owner returns the owner with an id; nil if there is none.
-func (j *judging) owner(id string) *Owner {
-	if i := slices.IndexFunc(j.out.Owners, func(o Owner) bool { return o.ID == id }); i >= 0 {
-		return &j.out.Owners[i]
-	}
-	return nil
 }

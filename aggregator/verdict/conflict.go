@@ -173,9 +173,11 @@ type Memory struct {
 	Owners []Member
 }
 
-// Member is what the next judgement needs to know about an owner of a conflict.
+// Member is what the next judgement needs to know about an owner of a conflict. Node, the name of
+// its node, and Who are only needed for explanations.
 type Member struct {
-	ID string
+	ID, Node string
+	Who      Who
 	// External is set for a device outside of all nodes, which is known by its MAC.
 	External bool
 	MAC      MAC
@@ -189,7 +191,10 @@ func (c *Conflict) Memory() Memory {
 	m := Memory{Identity: c.Identity, Course: c.Course, Owners: make([]Member, len(c.Owners))}
 	for i := range c.Owners {
 		o := &c.Owners[i]
-		m.Owners[i] = Member{ID: o.ID, External: o.Namespace == nil, MAC: o.MAC}
+		m.Owners[i] = Member{ID: o.ID, Node: o.Node.Name, External: o.Namespace == nil, MAC: o.MAC}
+		if o.Namespace != nil {
+			m.Owners[i].Who = o.Namespace.Who
+		}
 		if o.Orphaned {
 			m.Owners[i].Orphaned = o.Pod
 		}
@@ -248,3 +253,41 @@ func (c *Conflict) Parties() []*Owner {
 	}
 	return parties
 }
+
+// Right is the reason why one of several owners is to keep the address.
+type Right uint8
+
+// The reasons, the strongest first.
+const (
+	// RightUndecided: the known facts do not decide which owner is to keep the address.
+	RightUndecided Right = iota
+	// RightAllocation: an IPAM has the address for this owner and for no other one.
+	RightAllocation
+	// RightOlderAssignment: this owner's kernel was given the address first.
+	RightOlderAssignment
+	// RightIntent: a CNI plugin, the container runtime or the Kubernetes API meant this owner
+	// and no other one to have the address.
+	RightIntent
+)
+
+// A Title is what is known about an owner's right to the address.
+type Title struct {
+	// Owner is its id.
+	Owner string
+	// Pool has the address for the owner; nil for none.
+	Pool *Pool
+	// Gateway is set if the owner is a node that has the gateway address of its own pool on the
+	// bridge that the pool serves.
+	Gateway bool
+	// Unclear is set if an IPAM may have the address for the owner, because an allocation does not
+	// identify an owner clearly.
+	Unclear bool
+	// Given is set if it is known that somebody whose task it is gave the owner the address.
+	Given bool
+	// Missing are the pools that gave the owner the address and have no record of it.
+	Missing []*Pool
+}
+
+// Allocated reports whether an IPAM has the address for the owner, either as an allocation or as
+// the gateway of a pool.
+func (t Title) Allocated() bool { return t.Pool != nil || t.Gateway }

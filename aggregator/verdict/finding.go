@@ -1,6 +1,9 @@
 package verdict
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // The kinds of findings.
 const (
@@ -171,4 +174,68 @@ type PoolUse struct {
 // and whenever it is computed.
 func FindingID(cluster, kind, subject string) string {
 	return hashed(cluster, kind, subject)
+}
+
+// A Spoof is a set of claims in frames that enter by the port of one namespace, and
+// that are for the address of another owner (address-spoofed), or carry the hardware
+// address of another one (mac-cloned).
+type Spoof struct {
+	// Port is the interface that the frames enter by; Sender is the namespace behind it.
+	Port   *Interface
+	Sender *Namespace
+	// Link is the broadcast domain that the frames are seen on.
+	Link *Link
+	// MACs are the hardware addresses that the frames claim the address for, or the one
+	// hardware address that is cloned.
+	MACs []MAC
+	// Victims are the owners of the address, or the owner of the hardware address.
+	Victims []Owner
+	// Owner is the sender as an owner.
+	Owner Owner
+	// Addresses are some of the addresses that are claimed with a cloned hardware address.
+	Addresses []netip.Addr
+	// First and Last are by the agent's clock, for display only; Count is the number of frames.
+	First, Last Stamp
+	Count       uint32
+	// Exposed are the other namespaces on the link: their neighbour tables may be poisoned.
+	// Judge leaves them out, because only people need to know them.
+	Exposed []*Namespace
+}
+
+// see adds a claim.
+func (s *Spoof) see(c *Claim, mac MAC) {
+	if !slices.Contains(s.MACs, mac) {
+		s.MACs = append(s.MACs, mac)
+		slices.Sort(s.MACs)
+	}
+	s.seen(c.First, c.Last, c.Count)
+}
+
+func (s *Spoof) seen(first, last Stamp, count uint32) {
+	if s.First == 0 || first != 0 && first < s.First {
+		s.First = first
+	}
+	s.Last = max(s.Last, last)
+	s.Count += count
+}
+
+// Merge adds the claims to another address with the same cloned hardware address.
+func (s *Spoof) Merge(other *Spoof) {
+	const mostAddresses = 16
+	s.seen(other.First, other.Last, other.Count)
+	for _, a := range other.Addresses {
+		if at, found := slices.BinarySearchFunc(s.Addresses, a, netip.Addr.Compare); !found {
+			s.Addresses = slices.Insert(s.Addresses, at, a)
+		}
+	}
+	s.Addresses = s.Addresses[:min(len(s.Addresses), mostAddresses)]
+}
+
+// FindingKinds are all kinds of findings, those that matter most first.
+func FindingKinds() []string {
+	return []string{
+		FindingAddressSpoofed, FindingMACCloned, FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingPodCIDROverlap,
+		FindingRangesOverlap, FindingIPAMUnreadable, FindingIntendedNotObserved, FindingPoolExhaustion, FindingLeaked,
+		FindingSharedAddressAnswered, FindingDuplicateNodeName,
+	}
 }

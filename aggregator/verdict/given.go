@@ -199,3 +199,9 @@ func (q *inquiry) record(p *Pool) Fact {
 	}
 	return f
 }
+
+// pods tells whether one of the owners is a pod, or is known to have been given the
+// address.
+func (q *inquiry) pods() bool {
+	return slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Kind() == Pod || q.given(o) })
+}

@@ -87,13 +87,7 @@ type Pool struct {
 	IPAM, Name string
 	// Node is the one that it is of; nil where it is the whole cluster's.
 	Node *Node
-	// Network is the CNI network that it is for; empty where that is not known.
-	Network string
-	// Networks are all of them, where several are served by one pool.
-	Networks []string
-	// Realm is whereabouts' network_name: it may give an address of each to somebody
-	// else, for networks that never meet.
-	Realm string
+	Served
 	// Ranges are what it gives, without what it never gives to anybody.
 	Ranges []Range
 	// Gateways are in its ranges, and the node's own or a router's.
@@ -101,18 +95,8 @@ type Pool struct {
 	State    PoolState
 	// Problem says why it is not known, in words.
 	Problem string
-	// LostAt is when all of its allocations were lost at once, by the clock of its
-	// node, Lost how many; 0 for never, as far as we know.
-	LostAt Stamp
-	Lost   uint32
-	// LostHeard is when we heard of that, by our clock.
-	LostHeard Stamp
-	// Plugin is the CNI plugin that it serves, Device the bridge that its ports are
-	// on or the master of its devices.
-	Plugin, Device string
-	// Routed tells that the node routes for what has its addresses, so that they
-	// meet all else that the node has.
-	Routed bool
+	Loss
+	Wiring
 	// Asked tells that it gives addresses only to pods that ask for it by its name:
 	// nodes, whose addresses it may have in its range, meet nobody.
 	Asked bool
@@ -122,6 +106,50 @@ type Pool struct {
 	Config string
 	// Base is what offsets in its records count from (whereabouts).
 	Base netip.Addr
+}
+
+// Served are the CNI networks that a pool gives addresses for.
+type Served struct {
+	// Network is the one that it is for; empty where that is not known, or Networks
+	// has several.
+	Network  string
+	Networks []string
+	// Realm is whereabouts' network_name: it may give an address of each to somebody
+	// else, for networks that never meet.
+	Realm string
+}
+
+// Serves tells whether the pool is for a CNI network; unknown says that nobody knows
+// which networks it is for.
+func (s *Served) Serves(network string) (serves, unknown bool) {
+	if slices.Contains(s.Networks, network) {
+		return true, false
+	}
+	return s.Network == network && network != "", s.Network == "" && len(s.Networks) == 0
+}
+
+// Loss is when a pool lost all of its allocations at once, as far as we know.
+type Loss struct {
+	// LostAt is the time by the clock of its node, 0 for never; Lost is how many.
+	LostAt Stamp
+	Lost   uint32
+	// LostHeard is when we heard of that, by our clock.
+	LostHeard Stamp
+}
+
+// Wiring is how the interfaces with a pool's addresses are connected.
+type Wiring struct {
+	// Plugin is the CNI plugin that it serves, Device the bridge that its ports are
+	// on or the master of its devices.
+	Plugin, Device string
+	// Routed tells that the node routes for what has its addresses, so that they
+	// meet all else that the node has.
+	Routed bool
+}
+
+// meets reports whether addresses of two pools of one node meet.
+func (w Wiring) meets(other Wiring) bool {
+	return w.Routed && other.Routed || w.Device != "" && w.Device == other.Device
 }
 
 // Contains tells whether the pool may give an address to somebody.
@@ -167,15 +195,6 @@ func (p *Pool) size(counts func(netip.Addr) bool) (size uint64) {
 		}
 	}
 	return size
-}
-
-// Serves tells whether the pool is for a CNI network; unknown says that nobody knows
-// which networks it is for.
-func (p *Pool) Serves(network string) (serves, unknown bool) {
-	if slices.Contains(p.Networks, network) {
-		return true, false
-	}
-	return p.Network == network && network != "", p.Network == "" && len(p.Networks) == 0
 }
 
 // Allocation is what an IPAM says of one address. It never changes.
@@ -261,9 +280,8 @@ func (p *Pool) Competes(other *Pool) bool {
 	if p.Network == other.Network || p.Config == "" || other.Config == "" {
 		return false
 	}
-	meet := p.Routed && other.Routed || p.Device != "" && p.Device == other.Device
 	a, _ := p.Overlap(other)
-	return meet && a.First.IsValid()
+	return p.meets(other.Wiring) && a.First.IsValid()
 }
 
 // Overlap gives the first two ranges of two pools that have addresses in common; no

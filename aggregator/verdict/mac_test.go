@@ -2,6 +2,7 @@ package verdict_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
@@ -23,5 +24,15 @@ func TestMACsThatSayNothingOfAPlace(t *testing.T) {
 		if mac.Shared() != want.shared || mac.Virtual() != want.virtual {
 			t.Errorf("%s: got shared %v, virtual %v, want %+v", mac, mac.Shared(), mac.Virtual(), want)
 		}
+	}
+}
+
+func TestStampsAreTimes(t *testing.T) {
+	now := time.Unix(1_700_000_000, 5).UTC()
+	if got := verdict.At(now).Time(); !got.Equal(now) || got.Location() != time.UTC {
+		t.Errorf("got %s, want %s", got, now)
+	}
+	if at, zero := verdict.At(time.Time{}), verdict.Stamp(0).Time(); at != 0 || !zero.IsZero() {
+		t.Errorf("got %d and %s for no time, want none", at, zero)
 	}
 }

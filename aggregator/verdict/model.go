@@ -3,7 +3,6 @@ package verdict
 import (
 	"net/netip"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -31,41 +30,6 @@ func (s Stamp) Add(d time.Duration) Stamp { return s + Stamp(d) }
 
 // Sub is how long after other the stamp is.
 func (s Stamp) Sub(other Stamp) time.Duration { return time.Duration(s - other) }
-
-// MAC is a hardware address: its bytes as a string, so that it can be compared.
-type MAC string
-
-// String is the usual notation: lower-case hexadecimal with colons.
-func (m MAC) String() string {
-	if m == "" {
-		return ""
-	}
-	const digits = "0123456789abcdef"
-	text := make([]byte, 0, 3*len(m))
-	for i := range len(m) {
-		if i > 0 {
-			text = append(text, ':')
-		}
-		text = append(text, digits[m[i]>>4], digits[m[i]&15])
-	}
-	return string(text)
-}
-
-// Virtual tells whether the hardware address is a virtual router's (RFC 5798,
-// section 7.3; CARP has those of VRRP): whoever is the master at the time has it.
-func (m MAC) Virtual() bool {
-	return strings.HasPrefix(string(m), "\x00\x00\x5e\x00\x01") || strings.HasPrefix(string(m), "\x00\x00\x5e\x00\x02")
-}
-
-// Shared tells whether a hardware address is such that several interfaces have it
-// by design, so that it says nothing of where its sender is: a virtual router's,
-// one that is made from an address (docker: 02:42, OVN-Kubernetes and others:
-// 0a:58), one with which a network plugin answers for others, and the fe:ff:… of
-// Xen's back ends.
-func (m MAC) Shared() bool {
-	return len(m) != 6 || m.Virtual() || strings.HasPrefix(string(m), "\x02\x42") || strings.HasPrefix(string(m), "\x0a\x58") ||
-		strings.HasPrefix(string(m), "\x00\x00\x0c\x07\xac") || responders[m] != "" || m == "\xfe\xff\xff\xff\xff\xff"
-}
 
 // Evidence is one way in which a holding is witnessed. The numbers are the contract's.
 type Evidence uint8
@@ -102,40 +66,6 @@ const (
 	Uplink
 	OVSPort
 )
-
-// WorkloadKind is what sort of thing an owner is. The numbers are the contract's.
-type WorkloadKind uint8
-
-// The kinds of workloads.
-const (
-	Pod WorkloadKind = iota + 1
-	Container
-	VM
-	Host
-	External
-	Unknown
-)
-
-// Workload says who an owner is.
-type Workload struct {
-	Kind                                      WorkloadKind
-	Namespace, Name, UID, ContainerID, Source string
-	// Process is the oldest in the namespace, as NAME (PID), or NAME (PID, ended) where
-	// it was the last one.
-	Process string
-	// PID is the id of that process; 0 if it is not known. Ended is set if the process has
-	// ended and no other process runs in the namespace.
-	PID   uint32
-	Ended bool
-	// VirtualMachine is the one that the pod runs, in the pod's namespace.
-	VirtualMachine string
-	// Sources are where fields are from that another source than Source gave, as
-	// FIELD=SOURCE with commas between, in order.
-	Sources string
-}
-
-// OnlyNetns tells whether all that is known is a name that `ip netns` gave.
-func (w Workload) OnlyNetns() bool { return w.Source == "netns" && w.Name != "" && w.Kind != Host }
 
 // PodObject is what the Kubernetes API says of a pod. It never changes: when the object
 // does, there is a new one.
@@ -284,28 +214,13 @@ type Interface struct {
 	Kind string
 }
 
-// Claim is one way in which an address is held, joined with the tables of its
-// node. First, Last and AssignedAt are by the agent's clock and only shown; the
-// other stamps are the receiver's, and the verdict goes by them alone.
+// Claim is one way in which an address is held, joined with the tables of its node.
 type Claim struct {
 	// Interface has the address (Assigned, DADFailed), or is the port that the
 	// frame entered by.
 	Interface *Interface
-
-	// Of the wire only: the sender's hardware address, the link and VLAN, and
-	// the Ethernet source where it was another: then the claim is weak.
-	MAC             MAC
-	Link            *Link
-	Source          MAC
-	VLAN, InnerVLAN uint16
-
-	Kind Evidence
-	// NoOverride tells that it is a neighbour advertisement without the Override
-	// flag (RFC 4861, section 4.4).
-	NoOverride bool
-	// Routed is set if the node itself routes the address to the namespace behind the port that
-	// the frame entered by.
-	Routed bool
+	Frame     // of the wire only
+	Kind      Evidence
 
 	PrefixLength uint8
 	Flags        uint32
@@ -313,7 +228,32 @@ type Claim struct {
 	// Network is the network that a container runtime or CNI result gave the
 	// interface the address for; empty where none is known to have.
 	Network string
+	Times
+}
 
+// Frame is what a frame on the wire said of its sender.
+type Frame struct {
+	// MAC is the sender's hardware address.
+	MAC  MAC
+	Link *Link
+	// Source is the Ethernet source where it is not MAC.
+	Source          MAC
+	VLAN, InnerVLAN uint16
+	// NoOverride tells that it is a neighbour advertisement without the Override
+	// flag (RFC 4861, section 4.4).
+	NoOverride bool
+	// Routed is set if the node itself routes the address to the namespace behind the port that
+	// the frame entered by.
+	Routed bool
+}
+
+// Weak reports whether the frame does not make its sender an owner. The sender may speak for
+// another host, or no host can have that hardware address.
+func (f *Frame) Weak() bool { return f.Source != "" || f.NoOverride || f.MAC.Group() }
+
+// Times are when a claim was seen. First, Last and AssignedAt are by the agent's clock and only
+// shown; the other stamps are the receiver's, and the verdict goes by them alone.
+type Times struct {
 	First, Last, AssignedAt Stamp
 
 	Begun  Stamp // first received
@@ -329,10 +269,6 @@ func (c *Claim) Node() *Node { return c.Interface.Namespace.Node }
 func (c *Claim) Wire() bool {
 	return c.Kind == Announced || c.Kind == Answered || c.Kind == Used
 }
-
-// Weak reports whether the claim does not make its sender an owner. The sender may speak for
-// another host, or no host can have that hardware address.
-func (c *Claim) Weak() bool { return c.Source != "" || c.NoOverride || c.MAC.Group() }
 
 // ScopeKind is how wide a scope is. The numbers are the contract's; wider is more.
 type ScopeKind uint8
@@ -362,4 +298,17 @@ func (s Scope) Text() string {
 		return s.Node
 	}
 	return s.Node + "/" + s.Name
+}
+
+// String is the kind's name in the contract.
+func (k ScopeKind) String() string {
+	switch k {
+	case LinkScope:
+		return "LINK"
+	case NodeScope:
+		return "NODE"
+	case NetworkScope:
+		return "NETWORK"
+	}
+	return "UNSPECIFIED"
 }

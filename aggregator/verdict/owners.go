@@ -1,88 +1,8 @@
 package verdict
 
 import (
-	"cmp"
 	"slices"
 )
-
-// manyClaims is from when on owners are found by a map.
-const manyClaims = 16
-
-// evidence is what speaks for one owner, gathered while claims are attributed.
-type evidence struct {
-	assigned, failed, local, private bool  // by the kernel
-	strong, old, weak                bool  // by the wire; old is what was strong
-	until                            Stamp // when strong becomes old, if nothing is heard until then; 0 for never
-	proxied                          Proxy // why what it says on the wire does not make it the holder
-	plugin, cloned                   MAC   // that a plugin answers with, that is another owner's
-	claims                           int
-}
-
-// configured tells whether a kernel has the address for the owner, wherever.
-func (e *evidence) configured() bool { return e.assigned || e.failed || e.local || e.private }
-
-// ledger collects claims by owner.
-type ledger struct {
-	owners   []Owner
-	evidence []evidence
-	byID     map[string]int // only where there are many claims
-}
-
-// at is the position of the owner with an id; -1 where it is new.
-func (l *ledger) at(id string) int {
-	if l.byID != nil {
-		if i, ok := l.byID[id]; ok {
-			return i
-		}
-		return -1
-	}
-	return slices.IndexFunc(l.owners, func(o Owner) bool { return o.ID == id })
-}
-
-func (l *ledger) enter(o Owner) int {
-	if l.byID != nil {
-		l.byID[o.ID] = len(l.owners)
-	}
-	l.owners = append(l.owners, o)
-	l.evidence = append(l.evidence, evidence{})
-	return len(l.owners) - 1
-}
-
-// namespace is the position of the owner that a namespace is. Of two agents
-// that see one namespace, the first by name is shown.
-func (l *ledger) namespace(ns *Namespace) int {
-	i := l.at(ns.ID)
-	if i < 0 {
-		return l.enter(Owner{ID: ns.ID, Node: ns.Node, Namespace: ns})
-	}
-	if o := &l.owners[i]; !o.Node.Is(ns.Node) && compareNodes(ns.Node, o.Node) < 0 {
-		o.Node, o.Namespace = ns.Node, ns
-	}
-	return i
-}
-
-// external is the position of the owner that a foreign MAC on a link is.
-func (l *ledger) external(c *Claim) int {
-	n, name := c.Node(), linkName(c.Link)
-	if c.Link != nil && c.Link.Domain != nil {
-		n, name = c.Link.Domain.Node, c.Link.Domain.Name
-	}
-	id := n.Boot + "/" + n.Netns + "/" + name + "/" + c.MAC.String()
-	if i := l.at(id); i >= 0 {
-		return i
-	}
-	return l.enter(Owner{ID: id, Node: c.Node(), MAC: c.MAC})
-}
-
-// attributing finds the owners of an address.
-type attributing struct {
-	*judging
-	// assigned are the claims by which kernels have the address, listed once the
-	// wire shows somebody: of many claims on a LAN they are few.
-	assigned []*Claim
-	// spoken is who claimed it unasked, listed when that is asked for.
-	spoken map[speaker]struct{}
-}
 
 // owners attributes every claim to an owner, and says of each owner whether it
 // is there and whether it is compared.
@@ -222,16 +142,6 @@ const (
 	SeveralOwned = 2
 )
 
-// responders are hardware addresses that network plugins answer with for others.
-var responders = map[MAC]string{
-	"\xaa\xbb\xcc\xdd\xee\xff": "Antrea",
-	"\xee\xee\xee\xee\xee\xee": "Calico",
-}
-
-// Responder returns the network plugin that answers for others with a hardware address; empty
-// for none.
-func (m MAC) Responder() string { return responders[m] }
-
 // proxied returns why a claim to an address that its sender's kernel does not have does not make
 // the sender an owner; 0 if it does.
 func (j *attributing) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
@@ -268,12 +178,6 @@ func (j *attributing) spoke(c *Claim) bool {
 	}
 	_, ok := j.spoken[speaker{c.MAC, linkScope(c).whole()}]
 	return ok
-}
-
-// speaker is a MAC on a link, whichever node's.
-type speaker struct {
-	mac  MAC
-	link extent
 }
 
 // fresh tells whether the wire's word still counts. What was heard from a node
@@ -407,64 +311,4 @@ func (j *attributing) shared() (best Shared, ok bool) {
 		}
 	}
 	return best, ok
-}
-
-// compareClaims orders the claims of one owner: the kernel's before the wire's,
-// interfaces that count before those that do not.
-func compareClaims(a, b *Claim) int {
-	return cmp.Or(
-		cmp.Compare(a.Kind, b.Kind),
-		cmp.Compare(a.Interface.Attachment, b.Interface.Attachment),
-		compareNodes(a.Node(), b.Node()),
-		cmp.Compare(a.Interface.Name, b.Interface.Name),
-		cmp.Compare(a.Interface.Index, b.Interface.Index),
-		cmp.Compare(a.MAC, b.MAC),
-		cmp.Compare(a.VLAN, b.VLAN),
-		cmp.Compare(a.InnerVLAN, b.InnerVLAN),
-		compareBools(a.NoOverride, b.NoOverride),
-		cmp.Compare(a.Source, b.Source),
-	)
-}
-
-// compareOwners is the order of the contract: node, namespace, interface.
-func compareOwners(a, b Owner) int {
-	return cmp.Or(
-		cmp.Compare(a.Node.Name, b.Node.Name),
-		compareNumbers(a.netns(), b.netns()),
-		cmp.Compare(a.Interface.Name, b.Interface.Name),
-		cmp.Compare(a.ID, b.ID),
-	)
-}
-
-// compareNodes orders nodes by name, then by identity.
-func compareNodes(a, b *Node) int {
-	return a.Key().compare(b.Key())
-}
-
-// compare orders keys as compareNodes does.
-func (k NodeKey) compare(other NodeKey) int {
-	return cmp.Or(cmp.Compare(k.Name, other.Name), cmp.Compare(k.Boot, other.Boot), cmp.Compare(k.Netns, other.Netns), cmp.Compare(k.Vouched, other.Vouched))
-}
-
-// compareBools orders false before true.
-func compareBools(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
-}
-
-// compareNumbers orders decimal numbers without leading zeros.
-func compareNumbers(a, b string) int {
-	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
-}
-
-func (o *Owner) netns() string {
-	if o.Namespace == nil {
-		return ""
-	}
-	return o.Namespace.Netns
 }

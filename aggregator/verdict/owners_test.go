@@ -178,7 +178,7 @@ func TestOwners(t *testing.T) {
 
 		// Whose frames they are.
 		{"a neighbour table entry alone", func(w *world) {
-			w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: w.Uplink("n1"), Link: w.Link("n1", "eth0", verdict.Uplink, false), MAC: stranger})
+			w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: w.Uplink("n1"), Frame: verdict.Frame{Link: w.Link("n1", "eth0", verdict.Uplink, false), MAC: stranger}})
 		}, []string{stranger + " n1/eth0 live believed 1"}},
 		{"a stranger on a LAN is one, whoever saw it", func(w *world) {
 			for _, i := range verdicttest.OnLAN(w.World, "n1", "n2") {
@@ -465,63 +465,5 @@ func TestOwners(t *testing.T) {
 		w := newWorld("10.0.0.5")
 		test.build(w)
 		w.wantOwners(t, test.name, test.want...)
-	}
-}
-
-func TestWireOnlyOwnersEnd(t *testing.T) {
-	w := newWorld("10.0.0.5")
-	c := w.Wire(w.Uplink("n1"), stranger)
-	stale, gone := verdicttest.Start.Add(w.Policy.StaleAfter), verdicttest.Start.Add(2*w.Policy.StaleAfter)
-	for _, test := range []struct {
-		after   time.Duration
-		state   verdict.State
-		again   verdict.Stamp
-		expired bool
-	}{
-		{0, verdict.Live, stale, false},
-		{w.Policy.StaleAfter - 1, verdict.Live, stale, false},
-		{1, verdict.Stale, gone, false},
-		{w.Policy.StaleAfter - 1, verdict.Stale, gone, false},
-		{1, verdict.Stale, 0, true},
-	} {
-		out := w.after(test.after).judge()
-		if o := out.Owners[0]; o.State != test.state || out.Again != test.again || slices.Contains(out.Expired, c) != test.expired {
-			t.Errorf("%s later: got state %d, again %d, expired %v, want %+v", w.Now.Sub(verdicttest.Start), o.State, out.Again, out.Expired, test)
-		}
-	}
-}
-
-func TestClaimsAreOrdered(t *testing.T) {
-	w := newWorld("fd00::5")
-	l := w.Link("n1", "br0", verdict.Bridge, false)
-	ns := w.Namespace("n1", 2, "2", verdicttest.Pod("a"))
-	first, port := w.Veth(ns, "baaaaa", l)
-	second, _ := w.Veth(ns, "bbbbbb", l)
-	second.Name = "net1"
-	want := []*verdict.Claim{
-		w.Assigned(first), w.Assigned(second), w.Assigned(w.Interface(ns, verdict.Interface{Name: "lo", Attachment: verdict.Local})),
-		w.Wire(port, "baaaaa"), w.Wire(port, "bbbbbb"), w.Wire(port, "bbbbbb"), w.Wire(port, "bbbbbb"), w.Wire(port, "bbbbbb"),
-		w.Wire(port, "baaaaa"),
-	}
-	want[5].NoOverride = true
-	want[6].InnerVLAN = 3
-	want[7].VLAN = 2
-	want[8].Kind = verdict.Answered
-	for range 2 {
-		slices.Reverse(w.Claims)
-		if got := w.Policy.Judge(w.Case()).Owners[0].Claims; !slices.Equal(got, want) {
-			t.Errorf("got claims %+v, want %+v", got, want)
-		}
-	}
-}
-
-func TestARangeIsDeclaredShared(t *testing.T) {
-	p := verdict.Policy{Shared: []verdict.Shared{{Prefix: netip.MustParsePrefix("10.1.0.0/24")}, {Prefix: netip.MustParsePrefix("10.0.0.0/24")}}}
-	for text, want := range map[string]bool{
-		"10.0.0.0/24": true, "10.0.0.7-10.0.0.9": true, "10.0.0.0-10.0.1.0": false, "9.255.255.255-10.0.0.7": false, "10.9.0.0/24": false,
-	} {
-		if got := p.DeclaresShared(span(text)); got != want {
-			t.Errorf("%s: got %t, want %t", text, got, want)
-		}
 	}
 }

@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"net/netip"
+	"path"
 	"time"
 )
 
@@ -39,4 +40,24 @@ type Policy struct {
 	Shared      []Shared
 	// Routers are declared to answer for addresses of others.
 	Routers []Router
+}
+
+// A Router declares that a workload, given by name or hardware address, answers for addresses
+// of others on purpose.
+type Router struct {
+	// Who is a pattern (path.Match) for NAMESPACE/POD, or for the name of a workload without a
+	// namespace; empty if MAC is set.
+	Who    string
+	MAC    MAC
+	Reason string
+}
+
+// names reports whether a declaration applies to the workload in a namespace.
+func (r Router) names(ns *Namespace) bool {
+	name := ns.Who.Name()
+	if in := ns.Who.Namespace(); in != "" {
+		name = in + "/" + name
+	}
+	matches, _ := path.Match(r.Who, name)
+	return name != "" && matches
 }

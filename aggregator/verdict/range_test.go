@@ -131,11 +131,11 @@ func TestAPoolServesNetworks(t *testing.T) {
 		network         string
 		serves, unknown bool
 	}{
-		{verdict.Pool{Network: "a"}, "a", true, false},
-		{verdict.Pool{Network: "a"}, "b", false, false},
-		{verdict.Pool{Networks: []string{"a", "b"}}, "b", true, false},
-		{verdict.Pool{Networks: []string{"a", "b"}}, "c", false, false},
-		{verdict.Pool{Network: "a", Networks: []string{"b"}}, "a", true, false},
+		{verdict.Pool{Served: verdict.Served{Network: "a"}}, "a", true, false},
+		{verdict.Pool{Served: verdict.Served{Network: "a"}}, "b", false, false},
+		{verdict.Pool{Served: verdict.Served{Networks: []string{"a", "b"}}}, "b", true, false},
+		{verdict.Pool{Served: verdict.Served{Networks: []string{"a", "b"}}}, "c", false, false},
+		{verdict.Pool{Served: verdict.Served{Network: "a", Networks: []string{"b"}}}, "a", true, false},
 		{verdict.Pool{}, "a", false, true},
 		{verdict.Pool{}, "", false, true},
 	} {
@@ -165,8 +165,8 @@ func TestPoolsCompete(t *testing.T) {
 		}},
 		"no address in common": {change: func(_, b *verdict.Pool) { b.Ranges = []verdict.Range{span("10.0.9.0/24")} }},
 	} {
-		a := verdict.Pool{Network: "a", Config: "a.conf", Routed: true, Ranges: []verdict.Range{span("10.0.7.0/24"), span("10.0.0.0/24")}}
-		b := verdict.Pool{Network: "b", Config: "b.conf", Routed: true, Ranges: []verdict.Range{span("10.0.8.0/24"), span("10.0.0.128/25")}}
+		a := verdict.Pool{Served: verdict.Served{Network: "a"}, Config: "a.conf", Wiring: verdict.Wiring{Routed: true}, Ranges: []verdict.Range{span("10.0.7.0/24"), span("10.0.0.0/24")}}
+		b := verdict.Pool{Served: verdict.Served{Network: "b"}, Config: "b.conf", Wiring: verdict.Wiring{Routed: true}, Ranges: []verdict.Range{span("10.0.8.0/24"), span("10.0.0.128/25")}}
 		if test.change != nil {
 			test.change(&a, &b)
 		}

@@ -5,47 +5,9 @@ import (
 	"time"
 )
 
-// Right is the reason why one of several owners is to keep the address.
-type Right uint8
-
-// The reasons, the strongest first.
-const (
-	// RightUndecided: the known facts do not decide which owner is to keep the address.
-	RightUndecided Right = iota
-	// RightAllocation: an IPAM has the address for this owner and for no other one.
-	RightAllocation
-	// RightOlderAssignment: this owner's kernel was given the address first.
-	RightOlderAssignment
-	// RightIntent: a CNI plugin, the container runtime or the Kubernetes API meant this owner
-	// and no other one to have the address.
-	RightIntent
-)
-
 // clocksDiffer is the smallest difference between times of two nodes that decides which is
 // earlier. Skew is measured to within milliseconds, and kernels stamp addresses by the tick.
 const clocksDiffer = 200 * time.Millisecond
-
-// A Title is what is known about an owner's right to the address.
-type Title struct {
-	// Owner is its id.
-	Owner string
-	// Pool has the address for the owner; nil for none.
-	Pool *Pool
-	// Gateway is set if the owner is a node that has the gateway address of its own pool on the
-	// bridge that the pool serves.
-	Gateway bool
-	// Unclear is set if an IPAM may have the address for the owner, because an allocation does not
-	// identify an owner clearly.
-	Unclear bool
-	// Given is set if it is known that somebody whose task it is gave the owner the address.
-	Given bool
-	// Missing are the pools that gave the owner the address and have no record of it.
-	Missing []*Pool
-}
-
-// Allocated reports whether an IPAM has the address for the owner, either as an allocation or as
-// the gateway of a pool.
-func (t Title) Allocated() bool { return t.Pool != nil || t.Gateway }
 
 // title returns what is known about the right of an owner.
 func (q *inquiry) title(o *Owner) Title {

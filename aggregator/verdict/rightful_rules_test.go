@@ -70,14 +70,16 @@ func TestWhatTheKubernetesAPISaidOfOneOwnerIsNotSaidOfAnother(t *testing.T) {
 
 // What the API says of a uid is said of pods only.
 func TestOnlyPodsAreLookedUp(t *testing.T) {
-	w := newWorld("10.244.1.5")
-	w.Says("uid-a", verdict.PodObject{Absent: true})
-	of := verdicttest.Who("a")
-	of.Kind = verdict.Container
-	w.Within("n1", "", "", of)
-	w.after(time.Minute)
-	if o := w.judge().Owners[0]; o.Pod != nil || o.Orphaned {
-		t.Errorf("got pod %+v, orphaned %t, want none of a container", o.Pod, o.Orphaned)
+	for kind, want := range map[verdict.WorkloadKind]bool{verdict.Pod: true, verdict.Container: false} {
+		w := newWorld("10.244.1.5")
+		w.Says("uid-a", verdict.PodObject{Absent: true})
+		of := verdicttest.Who("a")
+		of.Kind = kind
+		w.Within("n1", "", "", of)
+		w.after(time.Minute)
+		if o := w.judge().Owners[0]; (o.Pod != nil) != want || o.Orphaned != want {
+			t.Errorf("kind %d: got pod %+v, orphaned %t, want %t", kind, o.Pod, o.Orphaned, want)
+		}
 	}
 }
 

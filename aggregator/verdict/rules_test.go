@@ -84,6 +84,9 @@ func TestEpisodesHaveOneID(t *testing.T) {
 	if other := verdict.ID("other", verdict.NodeScope, "n1", w.Addr); other == first.ID {
 		t.Error("got one id in two clusters")
 	}
+	if verdict.ID("a", verdict.NodeScope, "NODEb", w.Addr) == verdict.ID("aNODE", verdict.NodeScope, "b", w.Addr) {
+		t.Error("got one id for two scopes whose names are one after another")
+	}
 }
 
 func TestOwnersComeAndGoInsideAConflict(t *testing.T) {
@@ -208,7 +211,7 @@ func TestBelievedIsNeverAnOwner(t *testing.T) {
 	w := newWorld("192.168.1.10")
 	eth0 := w.Uplink("n1")
 	w.Assigned(eth0)
-	w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: eth0, Link: eth0.Link, MAC: "bbbbbb"})
+	w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: eth0, Frame: verdict.Frame{Link: eth0.Link, MAC: "bbbbbb"}})
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleBelieved)
 }
@@ -224,6 +227,10 @@ func TestDeclaredShared(t *testing.T) {
 	c := w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 	if c.Ending.Kind != verdict.EndExcluded || c.Ending.Excluded.Reason != "anycast DNS" {
 		t.Errorf("got ending %+v, want the reason of the longest prefix", c.Ending)
+	}
+	w.Policy.Shared = append(w.Policy.Shared, verdict.Shared{Prefix: netip.MustParsePrefix("10.99.0.0/28"), Reason: "another one"})
+	if o := w.judge().Owners[0]; o.Excluded.Reason != "anycast DNS" {
+		t.Errorf("got reason %q, want that of a prefix with the address", o.Excluded.Reason)
 	}
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleDeclaredShared)

@@ -121,11 +121,6 @@ func (j *attributing) assignedTo(ns *Namespace) bool {
 	return slices.ContainsFunc(j.assigned, func(c *Claim) bool { return c.Interface.Namespace.Is(ns) })
 }
 
-// compareInterfaces orders the interfaces of one node, the agent's own first.
-func compareInterfaces(a, b *Interface) int {
-	return cmp.Or(cmp.Compare(a.Namespace.Record, b.Namespace.Record), cmp.Compare(a.Index, b.Index))
-}
-
 // compareFrom orders interfaces of several nodes, those of one node first.
 func compareFrom(n *Node, a, b *Interface) int {
 	na, nb := a.Namespace.Node, b.Namespace.Node
@@ -159,9 +154,29 @@ func oneLink(a, b *Link) bool {
 	return a.Is(b) || a != nil && b != nil && a.Domain.Is(b.Domain)
 }
 
-func linkName(l *Link) string {
-	if l == nil {
-		return ""
+// cloned returns the interface of another namespace that has a hardware address on the link of
+// a claim; nil if there is none or the sender itself has the address. Hardware addresses that
+// several interfaces share by design are ignored.
+func (j *judging) cloned(c *Claim, mac MAC) (victim *Interface) {
+	port := c.Interface
+	if mac == "" || port.Peer == 0 || port.Uplink || c.Link == nil || mac.Group() || mac.routers() {
+		return nil
 	}
-	return l.Name
+	sender := j.in.behind(port)
+	if sender == nil || j.in.nested(sender) {
+		return nil
+	}
+	two := []Owner{{ID: sender.ID, Node: sender.Node, Namespace: sender}, {}}
+	for _, h := range j.in.holders(c.Node(), mac) {
+		if h.Namespace.ID == sender.ID {
+			return nil
+		}
+		if h.Is(port) || !h.Link.Is(c.Link) || victim != nil && compareInterfaces(victim, h) <= 0 {
+			continue
+		}
+		if two[1] = (Owner{ID: h.Namespace.ID, Node: h.Namespace.Node, Namespace: h.Namespace}); !samePod(two) && !sameVM(two) {
+			victim = h
+		}
+	}
+	return victim
 }

@@ -178,7 +178,9 @@ func TestL11CalicoHardwareAddressOnEveryPort(t *testing.T) {
 		port.MAC = "\xee\xee\xee\xee\xee\xee"
 		w.Wire(port, "\xee\xee\xee\xee\xee\xee")
 	}
-	w.wantNone(t)
+	if out := w.wantNone(t); len(out.Owners) != 1 || len(out.Owners[0].Claims) != 2 {
+		t.Errorf("got owners %+v, want one with both claims", out.Owners)
+	}
 }
 
 func TestL17EqualRangesThatDoNotMeet(t *testing.T) {

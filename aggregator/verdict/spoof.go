@@ -2,74 +2,8 @@ package verdict
 
 import (
 	"net/netip"
-	"path"
 	"slices"
 )
-
-// A Spoof is a set of claims in frames that enter by the port of one namespace, and
-// that are for the address of another owner (address-spoofed), or carry the hardware
-// address of another one (mac-cloned).
-type Spoof struct {
-	// Port is the interface that the frames enter by; Sender is the namespace behind it.
-	Port   *Interface
-	Sender *Namespace
-	// Link is the broadcast domain that the frames are seen on.
-	Link *Link
-	// MACs are the hardware addresses that the frames claim the address for, or the one
-	// hardware address that is cloned.
-	MACs []MAC
-	// Victims are the owners of the address, or the owner of the hardware address.
-	Victims []Owner
-	// Owner is the sender as an owner.
-	Owner Owner
-	// Addresses are some of the addresses that are claimed with a cloned hardware address.
-	Addresses []netip.Addr
-	// First and Last are by the agent's clock, for display only; Count is the number of frames.
-	First, Last Stamp
-	Count       uint32
-	// Exposed are the other namespaces on the link: their neighbour tables may be poisoned.
-	// Judge leaves them out, because only people need to know them.
-	Exposed []*Namespace
-}
-
-// see adds a claim.
-func (s *Spoof) see(c *Claim, mac MAC) {
-	if !slices.Contains(s.MACs, mac) {
-		s.MACs = append(s.MACs, mac)
-		slices.Sort(s.MACs)
-	}
-	s.seen(c.First, c.Last, c.Count)
-}
-
-func (s *Spoof) seen(first, last Stamp, count uint32) {
-	if s.First == 0 || first != 0 && first < s.First {
-		s.First = first
-	}
-	s.Last = max(s.Last, last)
-	s.Count += count
-}
-
-// Merge adds the claims to another address with the same cloned hardware address.
-func (s *Spoof) Merge(other *Spoof) {
-	const mostAddresses = 16
-	s.seen(other.First, other.Last, other.Count)
-	for _, a := range other.Addresses {
-		if at, found := slices.BinarySearchFunc(s.Addresses, a, netip.Addr.Compare); !found {
-			s.Addresses = slices.Insert(s.Addresses, at, a)
-		}
-	}
-	s.Addresses = s.Addresses[:min(len(s.Addresses), mostAddresses)]
-}
-
-// A Router declares that a workload, given by name or hardware address, answers for addresses
-// of others on purpose.
-type Router struct {
-	// Who is a pattern (path.Match) for NAMESPACE/POD, or for the name of a workload without a
-	// namespace; empty if MAC is set.
-	Who    string
-	MAC    MAC
-	Reason string
-}
 
 // spoofing finds the false claims to an address, whose owners are known.
 type spoofing struct{ *judging }
@@ -104,23 +38,6 @@ func (j spoofing) spoofs() {
 	for i := range j.out.Clones {
 		j.out.Clones[i].Owner = j.senderOwner(&j.out.Clones[i])
 	}
-}
-
-// behind returns the namespace whose port a frame entered by; nil for an uplink, a port of the
-// node itself, or a kernel claim.
-func (j *judging) behind(c *Claim) *Namespace {
-	if port := c.Interface; c.Wire() && port.Peer != 0 && !port.Uplink {
-		return j.in.behind(port)
-	}
-	return nil
-}
-
-// ownerOf returns the owner that has a namespace; nil if there is none.
-func (j *judging) ownerOf(ns *Namespace) *Owner {
-	if i := slices.IndexFunc(j.out.Owners, func(o Owner) bool { return o.ID == ns.ID }); i >= 0 {
-		return &j.out.Owners[i]
-	}
-	return nil
 }
 
 // senderOwner returns the sender of a spoof as an owner.
@@ -221,16 +138,6 @@ func (j spoofing) router(c *Claim, sender *Namespace) (Router, bool) {
 	return Router{}, false
 }
 
-// names reports whether a declaration applies to the workload in a namespace.
-func (r Router) names(ns *Namespace) bool {
-	name := ns.Who.Name()
-	if in := ns.Who.Namespace(); in != "" {
-		name = in + "/" + name
-	}
-	matches, _ := path.Match(r.Who, name)
-	return name != "" && matches
-}
-
 // clones records the hardware addresses of others in a frame. It waits for the settle time,
 // because a frame may be reported before the hardware address of the sender's interface.
 func (j spoofing) clones(c *Claim, sender *Namespace) {
@@ -254,41 +161,4 @@ func (j spoofing) clones(c *Claim, sender *Namespace) {
 		}
 		j.out.Clones[i].see(c, mac)
 	}
-}
-
-// cloned returns the interface of another namespace that has a hardware address on the link of
-// a claim; nil if there is none or the sender itself has the address. Hardware addresses that
-// several interfaces share by design are ignored.
-func (j *judging) cloned(c *Claim, mac MAC) (victim *Interface) {
-	port := c.Interface
-	if mac == "" || port.Peer == 0 || port.Uplink || c.Link == nil || mac.Group() || mac.routers() {
-		return nil
-	}
-	sender := j.in.behind(port)
-	if sender == nil || j.in.nested(sender) {
-		return nil
-	}
-	two := []Owner{{ID: sender.ID, Node: sender.Node, Namespace: sender}, {}}
-	for _, h := range j.in.holders(c.Node(), mac) {
-		if h.Namespace.ID == sender.ID {
-			return nil
-		}
-		if h.Is(port) || !h.Link.Is(c.Link) || victim != nil && compareInterfaces(victim, h) <= 0 {
-			continue
-		}
-		if two[1] = (Owner{ID: h.Namespace.ID, Node: h.Namespace.Node, Namespace: h.Namespace}); !samePod(two) && !sameVM(two) {
-			victim = h
-		}
-	}
-	return victim
-}
-
-// routers reports whether several routers share the hardware address by design.
-func (m MAC) routers() bool {
-	return m.Shared() && m[:2] != "\x02\x42" && m[:2] != "\x0a\x58"
-}
-
-// Group reports whether no host can have the address: it is a group address or all zeros.
-func (m MAC) Group() bool {
-	return len(m) == 6 && (m[0]&1 != 0 || m == "\x00\x00\x00\x00\x00\x00")
 }

@@ -96,56 +96,6 @@ const (
 	askEvery = time.Second
 )
 
-// Judgement is what follows from a Case.
-type Judgement struct {
-	// Owners are all who hold the address or are seen with it, ordered by node,
-	// namespace and interface.
-	Owners []Owner
-	// Conflicts are those that are active, Ended are those that ended just now.
-	Conflicts []Conflict
-	Ended     []Ended
-	// Check are the nodes that must read the address again, now.
-	Check []*Node
-	// Again is when to judge again though nothing is received; 0 for never.
-	Again Stamp
-	// Contested tells that the address is worth a closer look on the wire.
-	Contested bool
-	// Expired are wire claims that are too old to be kept.
-	Expired []*Claim
-	// Spoofs are claims to the address by senders other than its owner. Clones are claims in
-	// frames with the hardware address of another namespace.
-	Spoofs, Clones []Spoof
-}
-
-// Judge judges one address.
-func (p *Policy) Judge(in *Case) Judgement {
-	j := judging{policy: p, in: in}
-	return j.judge()
-}
-
-// judging is one judgement under way.
-type judging struct {
-	policy  *Policy
-	in      *Case
-	explain bool
-	steps   []Step
-	out     Judgement
-}
-
-func (j *judging) judge() Judgement {
-	(&attributing{judging: j}).owners()
-	spoofing{j}.spoofs()
-	(&comparing{judging: j}).conflicts()
-	return j.out
-}
-
-// again asks for another judgement at a time, or sooner.
-func (j *judging) again(at Stamp) {
-	if j.out.Again == 0 || at < j.out.Again {
-		j.out.Again = at
-	}
-}
-
 // ID is the id of a conflict: the same wherever and whenever it is computed.
 func ID(cluster string, kind ScopeKind, scope string, address netip.Addr) string {
 	return hashed(cluster, kind.String(), scope, address.Unmap().String())
@@ -159,17 +109,4 @@ func hashed(parts ...string) string {
 		h.Write([]byte{0})
 	}
 	return strings.ToLower(base32.StdEncoding.EncodeToString(h.Sum(nil))[:16])
-}
-
-// String is the kind's name in the contract.
-func (k ScopeKind) String() string {
-	switch k {
-	case LinkScope:
-		return "LINK"
-	case NodeScope:
-		return "NODE"
-	case NetworkScope:
-		return "NETWORK"
-	}
-	return "UNSPECIFIED"
 }

@@ -15,7 +15,7 @@ type Who string
 const (
 	plain = iota
 	hexadecimal
-	uuid // with hyphens, as Kubernetes writes it
+	uuid // with hyphens where Kubernetes writes them
 )
 
 // shortestHex is from when on a text is looked at for being hexadecimal. The names
@@ -62,7 +62,7 @@ func shorten(text string) (form int, raw string) {
 		return plain, text
 	}
 	form, digits := hexadecimal, text
-	if len(text) == 36 && text[8] == '-' && text[13] == '-' && text[18] == '-' && text[23] == '-' {
+	if text[8] == '-' && text[13] == '-' && text[18] == '-' && text[23] == '-' {
 		form, digits = uuid, text[:8]+text[9:13]+text[14:18]+text[19:23]+text[24:]
 	}
 	if b, err := hex.DecodeString(digits); err == nil && !strings.ContainsAny(digits, "ABCDEF") {
@@ -171,3 +171,37 @@ func (w Who) Workload() (out Workload) {
 	}
 	return out
 }
+
+// WorkloadKind is what sort of thing an owner is. The numbers are the contract's.
+type WorkloadKind uint8
+
+// The kinds of workloads.
+const (
+	Pod WorkloadKind = iota + 1
+	Container
+	VM
+	Host
+	External
+	Unknown
+)
+
+// Workload says who an owner is.
+type Workload struct {
+	Kind                                      WorkloadKind
+	Namespace, Name, UID, ContainerID, Source string
+	// Process is the oldest in the namespace, as NAME (PID), or NAME (PID, ended) where
+	// it was the last one.
+	Process string
+	// PID is the id of that process; 0 if it is not known. Ended is set if the process has
+	// ended and no other process runs in the namespace.
+	PID   uint32
+	Ended bool
+	// VirtualMachine is the one that the pod runs, in the pod's namespace.
+	VirtualMachine string
+	// Sources are where fields are from that another source than Source gave, as
+	// FIELD=SOURCE with commas between, in order.
+	Sources string
+}
+
+// OnlyNetns tells whether all that is known is a name that `ip netns` gave.
+func (w Workload) OnlyNetns() bool { return w.Source == "netns" && w.Name != "" && w.Kind != Host }

@@ -52,9 +52,9 @@ cluster, whatever node and wire it is on: declare it with --network.
 }
 
 // garbage is how much the heap may grow, in percent of what lives, before it is
-// collected: half as much as is usual, as most of what an aggregator has is tables
-// that live long. GOGC has the last word.
-const garbage = 50
+// collected: a quarter of what is usual, as most of what an aggregator has is tables that live
+// long and have no pointers to follow. GOGC has the last word.
+const garbage = 25
 
 // run runs until ctx ends.
 func (c *aggregatorCommand) run(ctx context.Context) error {

@@ -15,9 +15,6 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/agent"
 	"github.com/ipwitness/ipwitness/aggregator"
@@ -59,19 +56,6 @@ func (p *pipes) Close() error { p.close(); return nil }
 // Addr implements net.Listener.
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// refusing is a gRPC client connection on which every call fails.
-type refusing struct{}
-
-var errRefusing = status.Error(codes.Unavailable, "refused")
-
-func (refusing) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
-	return errRefusing
-}
-
-func (refusing) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-	return nil, errRefusing
-}
-
 // servers are all HTTP servers of the aggregator, with TLS if a configuration is given.
 var servers = map[string]func(*testing.T, *tls.Config) *http.Server{
 	"rest": func(t *testing.T, tls *tls.Config) *http.Server {
@@ -98,7 +82,7 @@ func handlers(t *testing.T) (rest, probes http.Handler) {
 	registry := newRegistry(build{})
 	agg, err := aggregator.New(aggregator.Config{Kubeconfig: "off"}, slog.New(slog.DiscardHandler), registry)
 	if err == nil {
-		rest, probes, err = agg.Handlers(refusing{}, registry)
+		rest, probes, err = agg.Handlers(registry)
 	}
 	if err != nil {
 		t.Fatal(err)

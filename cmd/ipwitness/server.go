@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"net/http"
 	"time"
@@ -21,7 +20,6 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ipwitness/ipwitness/aggregator"
-	"github.com/ipwitness/ipwitness/aggregator/access"
 )
 
 // stopGrace is how long open calls may take to end when the server stops.
@@ -59,8 +57,10 @@ const (
 	idleConnection = 2 * time.Minute
 )
 
-// streamWindow is how many unread bytes of one in-process call may be under way.
-const streamWindow = 64 << 10
+// connWindow is the number of bytes that a client may send before the aggregator has read them. A
+// fixed window needs no frames to measure the connection with. readBuffer is the size of the buffer
+// that each connection keeps: long frames are read without it.
+const connWindow, readBuffer = 256 << 10, 2 << 10
 
 // pipeBuffer is how many bytes may be under way in process.
 const pipeBuffer = 1 << 20
@@ -83,14 +83,11 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 	pipe := bufconn.Listen(pipeBuffer)
 	conn, err := grpc.NewClient("passthrough:///in-process",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// A dynamic window would buffer megabytes for each REST watch whose client does not read.
-		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(pipeBuffer),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32))) // a page has up to 10000 owners
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("connect in process: %w", err)
 	}
-	rest, probes, err := agg.Handlers(conn, gatherer)
+	rest, probes, err := agg.Handlers(gatherer)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make the REST API: %w", err), conn.Close())
 	}
@@ -101,6 +98,8 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 		grpc.ConnectionTimeout(connectionWithin),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeader),
+		grpc.StaticStreamWindowSize(connWindow), grpc.StaticConnWindowSize(connWindow),
+		grpc.ReadBufferSize(readBuffer),
 	)
 	options = append(options, authenticated()...)
 	creds := insecure.NewCredentials()
@@ -114,7 +113,7 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 		pipe:      pipe,
 		conn:      conn,
 		grpc:      grpc.NewServer(options...),
-		inside:    grpc.NewServer(access.Inside()...),
+		inside:    grpc.NewServer(),
 		http:      newHTTPServer(rest, tls, log),
 	}
 	if l.metrics != nil {
@@ -155,7 +154,7 @@ func (s *server) stop() {
 	defer cancel()
 	force := context.AfterFunc(ctx, func() { s.grpc.Stop(); s.inside.Stop() })
 	defer force()
-	stopHTTP(ctx, s.http) // REST first: it asks gRPC
+	stopHTTP(ctx, s.http)
 	s.inside.GracefulStop()
 	s.grpc.GracefulStop()
 	if s.probes != nil {

@@ -177,8 +177,8 @@ func (c *crowd) perOwner(ctx context.Context, what string, empty float64, budget
 		return nil, err
 	}
 	each := func(mib float64) float64 { return mib * (1 << 20) / float64(c.owners) }
-	// The next collection begins when the heap has grown by half (GOGC=50).
-	heap := float64(sum(text, "go_memstats_next_gc_bytes ")) / 1.5 / (1 << 20)
+	// The next collection begins when the heap has grown by a quarter (GOGC=25).
+	heap := float64(sum(text, "go_memstats_next_gc_bytes ")) / 1.25 / (1 << 20)
 	stacks := float64(sum(text, "go_memstats_stack_inuse_bytes ")) / (1 << 20)
 	return []row{
 		{

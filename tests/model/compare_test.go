@@ -13,8 +13,12 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// compare returns how what the aggregator says differs from what the reference does.
-func (r *run) compare() string {
+// resolvedEvery is how often resolved conflicts are compared that have not changed in the reference.
+const resolvedEvery = 10
+
+// compare returns how what the aggregator says differs from what the reference does. Resolved
+// conflicts become many: they are compared when one of the reference's has changed, and at the end.
+func (r *run) compare(end bool) string {
 	for _, a := range r.agents {
 		if s := a.stream; s != nil && s.ended() != s.session.over {
 			return fmt.Sprintf("n%d: got a stream that ended: %t, want %t", a.number, s.ended(), s.session.over)
@@ -35,9 +39,13 @@ func (r *run) compare() string {
 	if d := differ("owner", owners, r.listOwners(), scrubOwner); d != "" {
 		return d
 	}
+	resolved := r.resolved()
+	r.compared++
+	all := end || r.compared%resolvedEvery == 0 || !slices.Equal(resolved, r.lastResolved)
+	r.lastResolved = resolved
 	var conflicts []*pb.Conflict
 	for token := ""; ; {
-		page, err := r.witness.ListConflicts(ctx, &pb.ListConflictsRequest{All: true, PageSize: 10_000, PageToken: token})
+		page, err := r.witness.ListConflicts(ctx, &pb.ListConflictsRequest{All: all, PageSize: 10_000, PageToken: token})
 		if err != nil {
 			return err.Error()
 		}
@@ -46,7 +54,7 @@ func (r *run) compare() string {
 			break
 		}
 	}
-	if d := differ("conflict", conflicts, r.listConflicts(), scrubConflict); d != "" {
+	if d := differ("conflict", conflicts, r.listConflicts(all), scrubConflict); d != "" {
 		return d
 	}
 	var findings []*pb.Finding

@@ -78,9 +78,12 @@ type setting struct {
 	agents int
 }
 
-// settingOf returns the setting of a number below 12. Those from 6 on have shorter times, as pings
-// make long jumps slow.
+// settingOf returns the setting of a number below 24. Those from 6 to 11 have shorter times, as pings
+// make long jumps slow. Those from 12 on are like 12 below, with odd times: no timer is due at the
+// moment of a ping, as either may come first.
 func settingOf(number int) setting {
+	odd := number >= 12
+	number %= 12
 	s := setting{agents: 2 + number%3, config: aggregator.Config{
 		Kubeconfig: kube.Off, Settle: time.Second, StaleAfter: time.Minute, NodeTimeout: 90 * time.Second, HandoverGrace: 5 * time.Second,
 		LeakedAfter: 30 * time.Second,
@@ -88,6 +91,13 @@ func settingOf(number int) setting {
 	if number >= 6 {
 		c := &s.config
 		c.StaleAfter, c.NodeTimeout, c.HandoverGrace, c.LeakedAfter = 20*time.Second, 30*time.Second, 2*time.Second, 10*time.Second
+	}
+	if odd {
+		c := &s.config
+		c.StaleAfter += 3 * time.Millisecond
+		c.NodeTimeout += 7 * time.Millisecond
+		c.HandoverGrace += 2 * time.Millisecond
+		c.LeakedAfter += time.Millisecond
 	}
 	if number/3%2 == 1 {
 		s.config.Networks = []verdict.Network{{Name: "flat", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}}
@@ -131,6 +141,9 @@ type run struct {
 	*reference
 	agents []*agent
 	start  time.Time
+	// compared counts comparisons, lastResolved are the conflicts that were over at the last one.
+	compared     int
+	lastResolved []ended
 }
 
 // play runs a history that next makes, until next has no more steps or the two differ. It returns
@@ -161,6 +174,7 @@ func play(t *testing.T, s setting, next func(*run) (step, bool)) (steps []step, 
 		for difference == "" {
 			one, ok := next(r)
 			if !ok {
+				difference = r.compare(true)
 				break
 			}
 			steps = append(steps, one)
@@ -248,7 +262,7 @@ func (r *run) do(s step) string {
 		return "no such verb: " + s.verb
 	}
 	synctest.Wait()
-	return r.compare()
+	return r.compare(false)
 }
 
 // connect opens a stream of an agent.
@@ -281,6 +295,9 @@ func (r *run) mute(a *agent, mute bool) {
 		a.stream.mu.Unlock()
 	case s.asked == 0:
 		s.asked = s.nextPing(r.now + 1)
+		if last := s.asked.Add(-pingEvery); last > s.start {
+			s.heard = max(s.heard, last) // it has answered that one
+		}
 	}
 }
 
@@ -357,7 +374,7 @@ func (r *run) sleep(d time.Duration) string {
 		if r.now = verdict.At(time.Now()); r.next() != 0 && r.next() <= r.now {
 			r.tick()
 		}
-		if difference := r.compare(); difference != "" {
+		if difference := r.compare(false); difference != "" {
 			return fmt.Sprintf("at %s: %s", time.Since(r.start), difference)
 		}
 	}

@@ -231,6 +231,7 @@ func (r *reference) judge() {
 // judgeThose judges the addresses of some claims. What is not found any more is not told any more,
 // even if it is found again later in the same step.
 func (r *reference) judgeThose(claims []*claim) {
+	r.merge()
 	w := r.world()
 	done := map[netip.Addr]bool{}
 	for _, c := range claims {

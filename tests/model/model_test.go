@@ -20,11 +20,16 @@ import (
 var (
 	steps    = flag.Int("steps", 2000, "number of steps to run; 0 runs for -for")
 	duration = flag.Duration("for", time.Minute, "how long to run random histories if -steps is 0")
+	procs    = flag.Int("procs", 1, "number of processors: with several, histories take longer, and fail now and then only")
 	seed     = flag.Uint64("seed", 1000, "seed of the first history; 0 takes one from the clock")
 )
 
-// stepsOfOne is the number of steps of one history.
-const stepsOfOne = 200
+// stepsOfOne is the number of steps of one history; saidEvery is how often it is said how many were
+// run.
+const (
+	stepsOfOne = 200
+	saidEvery  = 10_000
+)
 
 // A random history leads to the same owners, conflicts and findings in the aggregator and in the
 // reference, after every step. The history that does not is printed, as short as it can be made.
@@ -34,19 +39,23 @@ func TestRandomHistories(t *testing.T) {
 		first = uint64(time.Now().UnixNano())
 	}
 	// Each step wakes many goroutines, one after the other: several processors only get in each
-	// other's way. Most of the heap is garbage.
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	// other's way, but show what depends on the order. Most of the heap is garbage.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(*procs))
 	defer debug.SetGCPercent(debug.SetGCPercent(4000))
 	began, done := time.Now(), 0
 	for number := first; *steps > 0 && done < *steps || *steps == 0 && time.Since(began) < *duration; number++ {
-		setting := int(6 + number%6)
+		setting := int(18 + number%6)
 		s := settingOf(setting)
 		g := &generator{Rand: rand.New(rand.NewPCG(number, 2)), left: stepsOfOne}
 		history, difference := play(t, s, g.next)
 		done += len(history)
 		if difference != "" {
+			t.Logf("seed %d fails, and is made shorter: go test ./tests/model -run Random -args -seed %d -steps %d", number, number, stepsOfOne)
 			history, difference = shrink(t, s, history, difference)
 			t.Fatalf("seed %d, a file of testdata/histories that fails:\n\tsetting %d\n%s\n%s", number, setting, lines(history), difference)
+		}
+		if done/saidEvery > (done-len(history))/saidEvery { // should the aggregator panic, it is known where
+			t.Logf("%d steps to seed %d", done, number)
 		}
 	}
 	t.Logf("%d steps from seed %d in %s: %.0f a second", done, first, time.Since(began).Round(time.Millisecond), float64(done)/time.Since(began).Seconds())

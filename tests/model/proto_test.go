@@ -8,7 +8,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -125,20 +124,43 @@ func (r *reference) speaks(id string, a netip.Addr) bool {
 	return false
 }
 
-// listConflicts lists the conflicts of all addresses as the API does, resolved ones, too.
-func (r *reference) listConflicts() (list []*pb.Conflict) {
+// An ended is a conflict that is over.
+type ended struct {
+	id      string
+	episode uint32
+	at      verdict.Stamp
+}
+
+// resolved are the conflicts that are over.
+func (r *reference) resolved() (list []ended) {
+	for _, a := range r.addresses() {
+		for i := range r.of(a).conflicts {
+			if c := &r.of(a).conflicts[i]; !c.Active() {
+				list = append(list, ended{c.ID, c.Episode, c.ResolvedAt})
+			}
+		}
+	}
+	return list
+}
+
+// listConflicts lists the conflicts of all addresses as the API does, resolved ones, too, if all is
+// set.
+func (r *reference) listConflicts(all bool) (list []*pb.Conflict) {
 	for _, a := range r.addresses() {
 		conflicts := slices.Clone(r.of(a).conflicts)
 		slices.SortFunc(conflicts, func(a, b verdict.Conflict) int { return strings.Compare(a.ID, b.ID) })
 		for i := range conflicts {
 			c := &conflicts[i]
+			if !all && !c.Active() {
+				continue
+			}
 			out := &pb.Conflict{
 				Id: c.ID, Episode: c.Episode, Address: c.Address.String(), Scope: scopeProto(c.Kind, c.Scope), State: pb.Conflict_State(c.Phase),
 				Cause: c.Cause, Rule: c.Rule, Owners: r.ownersProto(a, c.Owners), Order: c.Order, LinkProof: pb.LinkProof_Kind(c.LinkProof),
 				DetectedAt: timestamp(c.DetectedAt), ConfirmedAt: timestamp(c.ConfirmedAt), ResolvedAt: timestamp(c.ResolvedAt),
 				Allocations: allocationsProto(c.Allocations),
 			}
-			for _, e := range explain.Conflict(&r.policy, c).Excluded {
+			for _, e := range c.RuledOut {
 				out.Excluded = append(out.Excluded, &pb.Exclusion{Cause: e.Cause})
 			}
 			list = append(list, out)

@@ -834,9 +834,9 @@ func (r *reference) applyPool(n *node, rec *pb.PoolRecord) {
 		return
 	}
 	next := verdict.Pool{
-		IPAM: rec.GetIpam(), Name: rec.GetName(), Node: n.rec, Network: rec.GetNetwork(), State: verdict.PoolState(rec.GetState()),
-		Problem: rec.GetProblem(), LostAt: stamp(rec.GetLostAt()), Lost: rec.GetLost(), Plugin: rec.GetPlugin(), Device: rec.GetDevice(),
-		Routed: rec.GetRouted(), Config: rec.GetConfig(),
+		IPAM: rec.GetIpam(), Name: rec.GetName(), Node: n.rec, Served: verdict.Served{Network: rec.GetNetwork()}, State: verdict.PoolState(rec.GetState()),
+		Problem: rec.GetProblem(), Loss: verdict.Loss{LostAt: stamp(rec.GetLostAt()), Lost: rec.GetLost()}, Wiring: verdict.Wiring{Plugin: rec.GetPlugin(), Device: rec.GetDevice(), Routed: rec.GetRouted()},
+		Config: rec.GetConfig(),
 	}
 	for _, g := range rec.GetRanges() {
 		first, _ := netip.AddrFromSlice(g.GetFirst())

@@ -99,6 +99,14 @@ func TestEachKindOfChange(t *testing.T) {
 		"f := func() bool { return g() }":    {"negated g()"},
 		"f := func() int { return g() }":     nil,
 		"for { if a || b.c { continue } }":   {"negated a", "negated b.c", "removed continue", "|| became &&"},
+		// What only says how memory is used, and lines of logs, cannot be noticed.
+		"x := make([]int, n+1, n+2)":                {"+ became -"},
+		"x := make(map[int]bool, n+2)":              nil,
+		"x = slices.Grow(x, n+1)":                   nil,
+		"x, y = strings.Clone(x), strings.Clone(y)": nil,
+		"x = strings.Clone(y)":                      {"removed x = strings.Clone(y)"},
+		"s.Log.Warn(a, n+1)":                        nil,
+		"s.Warn(a)":                                 {"removed s.Warn(a)"},
 	} {
 		found, err := mutantsOf("p.go", []byte("package p\n\nfunc f() {\n\t"+body+"\n}\n"))
 		if err != nil {

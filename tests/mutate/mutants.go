@@ -80,9 +80,18 @@ func mutantsOf(path string, source []byte) ([]mutant, error) {
 	if err != nil || ast.IsGenerated(file) {
 		return nil, err
 	}
+	skip := map[ast.Node]bool{}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if d, ok := n.(*ast.GenDecl); ok && d.Tok != token.VAR {
 			return false // constants stay constants
+		}
+		if n == nil || skip[n] || f.equivalent(n) {
+			return false
+		}
+		if call, ok := n.(*ast.CallExpr); ok {
+			if hint := capacity(call); hint != nil {
+				skip[hint] = true
+			}
 		}
 		f.visit(n)
 		return true
@@ -121,6 +130,55 @@ type finder struct {
 	path   string
 	source string
 	found  []mutant
+}
+
+// equivalent reports whether no change of a node can be noticed, because it only says how memory is
+// used, or is for people:
+//   - the capacity that make is given, and what slices.Grow and slices.Clip do;
+//   - the assignment of its own copy to a string (strings.Clone);
+//   - a line of a log.
+func (f *finder) equivalent(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.ExprStmt:
+		call, ok := n.X.(*ast.CallExpr)
+		if !ok {
+			return false
+		}
+		logs, _ := call.Fun.(*ast.SelectorExpr)
+		return logs != nil && slices.Contains([]string{"Debug", "Info", "Warn", "Error"}, logs.Sel.Name) && strings.HasSuffix(strings.ToLower(f.text(logs.X)), "log")
+	case *ast.AssignStmt:
+		if n.Tok != token.ASSIGN {
+			return false
+		}
+		for i, right := range n.Rhs {
+			call, ok := right.(*ast.CallExpr)
+			if !ok || len(call.Args) == 0 || len(n.Lhs) != len(n.Rhs) {
+				return false
+			}
+			name := f.text(call.Fun)
+			if !slices.Contains([]string{"strings.Clone", "slices.Grow", "slices.Clip"}, name) || f.text(call.Args[0]) != f.text(n.Lhs[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// capacity returns the argument of a call that only says how much memory is got; nil if there is none.
+func capacity(call *ast.CallExpr) ast.Expr {
+	name, _ := call.Fun.(*ast.Ident)
+	if name == nil || name.Name != "make" {
+		return nil
+	}
+	_, isMap := call.Args[0].(*ast.MapType)
+	switch {
+	case len(call.Args) == 3:
+		return call.Args[2]
+	case len(call.Args) == 2 && isMap:
+		return call.Args[1]
+	}
+	return nil
 }
 
 func (f *finder) visit(n ast.Node) {
@@ -233,7 +291,7 @@ func (f *finder) answers(signature *ast.FuncType, body *ast.BlockStmt) {
 func (f *finder) statements(list []ast.Stmt, returns bool) {
 	for _, s := range list {
 		_, isReturn := s.(*ast.ReturnStmt)
-		if isReturn != returns {
+		if isReturn != returns || f.equivalent(s) {
 			continue
 		}
 		switch s := s.(type) {

@@ -37,7 +37,11 @@ func writeCase(t testing.TB, file, want string, ask func() Said) {
 		if f, err = stableCase(f); err != nil {
 			t.Fatal(err)
 		}
-		if row.Stable(rowOf(api.Judge(f)).Text()) != want {
+		judged, err := row.OfCase(rowOf(api.Judge(f)).Text())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if judged != want {
 			continue // it changed meanwhile
 		}
 		data, err := casefile.Encode(f)

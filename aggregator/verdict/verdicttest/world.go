@@ -18,27 +18,20 @@ const Start = verdict.Stamp(1_700_000_000_000_000_000)
 
 // A World is a handful of nodes with their tables: what an aggregator would know.
 type World struct {
-	Policy     verdict.Policy
-	Addr       netip.Addr
-	Now        verdict.Stamp
-	Namespaces []*verdict.Namespace
-	Interfaces []*verdict.Interface
-	Links      map[string]*verdict.Link
-	Claims     []*verdict.Claim
-	Conflicts  []verdict.Conflict
-	Nodes      map[string]*verdict.Node
-	Answers    map[verdict.MAC][2]int
-	Pods       map[string]*verdict.PodObject
-	PodCIDR    netip.Prefix
-	PodCIDROf  string        // the one node that has it; empty for all
-	Known      verdict.Stamp // until when pods are; 0 for now
-	Listed     bool          // pods that are not there are absent
+	Policy verdict.Policy
+	Addr   netip.Addr
+	Now    verdict.Stamp
+	*Network
+	Claims    []*verdict.Claim
+	Conflicts []verdict.Conflict
+	Answers   map[verdict.MAC][2]int
+	Subnets   []verdict.Subnet
+	Uncovered []string // nodes that no agent reports for
+	Kubernetes
 
 	Allocations []*verdict.Allocation
 	Pools       []*verdict.Pool
 	Past        []verdict.Past
-	Subnets     []verdict.Subnet
-	Uncovered   []string // nodes that no agent reports for
 }
 
 // New returns a world without nodes.
@@ -48,8 +41,7 @@ func New(addr string) *World {
 			Cluster: "test", Settle: time.Second, StaleAfter: 5 * time.Minute,
 			NodeTimeout: 5 * time.Minute, HandoverGrace: 10 * time.Second, MigrationGrace: time.Minute,
 		},
-		Addr: netip.MustParseAddr(addr), Now: Start,
-		Links: map[string]*verdict.Link{}, Nodes: map[string]*verdict.Node{},
+		Addr: netip.MustParseAddr(addr), Now: Start, Network: NewNetwork(),
 	}
 }
 
@@ -96,19 +88,6 @@ func (w *World) Case() *verdict.Case {
 	return c
 }
 
-// podNamed is what was entered by hand, and Absent where pods are listed.
-func (w *World) podNamed(namespace, name string) *verdict.PodObject {
-	for _, p := range w.Pods {
-		if p.Namespace == namespace && p.Name == name {
-			return p
-		}
-	}
-	if w.Listed && name != "" {
-		return &verdict.PodObject{Absent: true}
-	}
-	return nil
-}
-
 // memories returns what the next judgement needs to know about the conflicts.
 func (w *World) memories() (all []verdict.Memory) {
 	for i := range w.Conflicts {
@@ -119,71 +98,6 @@ func (w *World) memories() (all []verdict.Memory) {
 
 func (w *World) covered(node string) bool {
 	return len(w.Uncovered) == 0 || !slices.Contains(w.Uncovered, node)
-}
-
-// Node returns a node, which is made if there is none.
-func (w *World) Node(name string) *verdict.Node {
-	if w.Nodes[name] == nil {
-		w.Nodes[name] = &verdict.Node{Name: name, Boot: "boot-" + name, Netns: "1", Epoch: 1}
-	}
-	return w.Nodes[name]
-}
-
-// Host is the node's own namespace.
-func (w *World) Host(node string) *verdict.Namespace {
-	n := w.Node(node)
-	for _, ns := range w.Namespaces {
-		if ns.Node == n && ns.Record == verdict.OwnRecord {
-			return ns
-		}
-	}
-	return w.Namespace(node, verdict.OwnRecord, "1", verdict.Workload{Kind: verdict.Host, Name: node})
-}
-
-// Namespace makes a network namespace.
-func (w *World) Namespace(node string, record uint32, netns string, who verdict.Workload) *verdict.Namespace {
-	ns := &verdict.Namespace{Node: w.Node(node), Record: record, Netns: netns, Who: who.Who()}
-	ns.ID = verdict.OwnerID(ns.Node, record, netns)
-	w.Namespaces = append(w.Namespaces, ns)
-	return ns
-}
-
-// Pod returns a pod.
-func Pod(name string) verdict.Workload {
-	return verdict.Workload{Kind: verdict.Pod, Namespace: "default", Name: name, UID: "uid-" + name, Source: "cni-result"}
-}
-
-// Link returns a link, which is made if there is none.
-func (w *World) Link(node, name string, kind verdict.LinkKind, routed bool) *verdict.Link {
-	key := node + "/" + name
-	if w.Links[key] == nil {
-		w.Links[key] = &verdict.Link{Node: w.Node(node), Name: name, Kind: kind, Routed: routed}
-	}
-	return w.Links[key]
-}
-
-// Interface enters an interface with what differs from a pod's veth.
-func (w *World) Interface(ns *verdict.Namespace, i verdict.Interface) *verdict.Interface {
-	i.Namespace = ns
-	if i.Name == "" {
-		i.Name = "eth0"
-	}
-	if i.Index == 0 {
-		i.Index = uint32(len(w.Interfaces) + 2)
-	}
-	w.Interfaces = append(w.Interfaces, &i)
-	return &i
-}
-
-// Veth is a pod's interface on a link, and the node's end of it.
-func (w *World) Veth(ns *verdict.Namespace, mac string, l *verdict.Link) (inside, port *verdict.Interface) {
-	host := w.Host(ns.Node.Name)
-	name := "veth" + ns.Netns
-	inside = w.Interface(ns, verdict.Interface{MAC: verdict.MAC(mac), Attachment: verdict.Peer, Link: l, HostInterface: name})
-	port = w.Interface(host, verdict.Interface{
-		Name: name, MAC: verdict.MAC("H" + mac), Attachment: verdict.Own, Link: l, Peer: ns.Record,
-	})
-	return inside, port
 }
 
 // Claim enters a claim that is made now.
@@ -204,7 +118,7 @@ func (w *World) Assigned(i *verdict.Interface) *verdict.Claim {
 
 // Wire has a frame enter by a port.
 func (w *World) Wire(port *verdict.Interface, mac string) *verdict.Claim {
-	return w.Claim(verdict.Claim{Kind: verdict.Announced, Interface: port, Link: port.Link, MAC: verdict.MAC(mac)})
+	return w.Claim(verdict.Claim{Kind: verdict.Announced, Interface: port, Frame: verdict.Frame{Link: port.Link, MAC: verdict.MAC(mac)}})
 }
 
 // Seen is the claim's next frame.
@@ -307,7 +221,7 @@ func (w *World) Device(node, name, kind string) *verdict.Interface {
 
 // Pool is one that a node has for itself, or the whole cluster where none is named.
 func (w *World) Pool(ipam, node, network string, ranges ...string) *verdict.Pool {
-	p := &verdict.Pool{IPAM: ipam, Name: "/var/lib/cni/networks/" + network, Network: network, State: verdict.PoolKnown, Routed: true}
+	p := &verdict.Pool{IPAM: ipam, Name: "/var/lib/cni/networks/" + network, Served: verdict.Served{Network: network}, State: verdict.PoolKnown, Wiring: verdict.Wiring{Routed: true}}
 	if node != "" {
 		p.Node = w.Node(node)
 	}
@@ -367,33 +281,10 @@ func OnLAN(w *World, nodes ...string) (uplinks []*verdict.Interface) {
 	return uplinks
 }
 
-// Uplink is the uplink of a node.
-func (w *World) Uplink(node string) *verdict.Interface {
-	return w.Interface(w.Host(node), verdict.Interface{
-		Name: "eth0", MAC: verdict.MAC("vplk" + node), Attachment: verdict.Own,
-		Link: w.Link(node, "eth0", verdict.Uplink, false), Uplink: true,
-	})
-}
-
-// Child is a pod's macvlan or ipvlan device over an uplink.
-func (w *World) Child(name, mac string, parent *verdict.Link) *verdict.Interface {
-	ns := w.Namespace("n1", uint32(len(w.Namespaces)+2), "10"+name, Pod(name))
-	return w.Interface(ns, verdict.Interface{MAC: verdict.MAC(mac), Attachment: verdict.Lower, Link: parent, HostInterface: "eth0"})
-}
-
 // Given has an address of the network of pods on a point-to-point veth.
 func Given(w *World, ns *verdict.Namespace) *verdict.Claim {
 	inside, _ := w.Veth(ns, "\x02\x00\x00\x00\x00"+ns.Netns[:1], w.Link(ns.Node.Name, "veth"+ns.Netns, verdict.PointToPoint, false))
 	c := w.Assigned(inside)
 	c.Network = "cni0"
 	return c
-}
-
-// Says has the Kubernetes API say something of a pod.
-func (w *World) Says(uid string, p verdict.PodObject) {
-	if w.Pods == nil {
-		w.Pods = map[string]*verdict.PodObject{}
-	}
-	p.UID = uid
-	w.Pods[uid] = &p
 }

@@ -60,8 +60,8 @@ func (r Row) Text() string {
 	return Stable(string(data)) + "\n"
 }
 
-// OfCase returns the text of a row with what its case has: of conflicts that were over, a case has
-// only what is remembered of them.
+// OfCase returns the text of a row with what a judgement of its case has: of conflicts that were
+// over, only what decides about the next ones.
 func OfCase(text string) (string, error) {
 	var r Row
 	if err := json.Unmarshal([]byte(text), &r); err != nil {

@@ -1,0 +1,158 @@
+package api
+
+import (
+	"context"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/access"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// direct is the client of the API that serves REST. It calls the service without a connection, so
+// that messages are neither encoded nor copied between the two. The guard checks each call.
+type direct struct {
+	service pb.WitnessServiceServer
+	guard   *access.Guard
+}
+
+// call makes a unary call of d.
+func call[Q, R any](ctx context.Context, d direct, method string, q *Q, do func(context.Context, *Q) (*R, error)) (*R, error) {
+	ctx, end, err := d.guard.EnterREST(ctx, method, false)
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, end) // when the request ends: the answer stays in memory until then
+	return do(ctx, q)
+}
+
+// follow opens a stream of d.
+func follow[Q, M any](ctx context.Context, d direct, method string, q *Q, do func(*Q, grpc.ServerStreamingServer[M]) error) (grpc.ServerStreamingClient[M], error) {
+	ctx, end, err := d.guard.EnterREST(ctx, method, true)
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, end)
+	ctx, cancel := context.WithCancel(ctx)
+	f := &feed[M]{ctx: ctx, messages: make(chan *M, feedRoom), ended: make(chan struct{})}
+	go func() {
+		defer close(f.ended)
+		defer cancel()
+		f.err = do(q, feedServer[M]{feed: f})
+	}()
+	return feedClient[M]{feed: f}, nil
+}
+
+// feedRoom is the number of messages of a stream that the client has not received yet.
+const feedRoom = watchStep
+
+// A feed passes the messages of a stream from the service to the gateway.
+type feed[M any] struct {
+	ctx      context.Context // of the call
+	messages chan *M
+	ended    chan struct{} // closed when the service has returned err
+	err      error
+}
+
+// feedServer is the end of the service. It has no other methods than those that a watch calls.
+type feedServer[M any] struct {
+	grpc.ServerStream
+	feed *feed[M]
+}
+
+// Context is for grpc.ServerStream.
+func (s feedServer[M]) Context() context.Context { return s.feed.ctx }
+
+// Send is for grpc.ServerStreamingServer. The message must not change any more.
+func (s feedServer[M]) Send(m *M) error {
+	select {
+	case s.feed.messages <- m:
+		return nil
+	case <-s.feed.ctx.Done():
+		return status.FromContextError(s.feed.ctx.Err()).Err()
+	}
+}
+
+// feedClient is the end of the gateway. It has no other methods than those that the gateway calls.
+type feedClient[M any] struct {
+	grpc.ClientStream
+	feed *feed[M]
+}
+
+// Header is for grpc.ClientStream.
+func (feedClient[M]) Header() (metadata.MD, error) { return nil, nil }
+
+// Recv is for grpc.ServerStreamingClient. Before it waits, it has the client read what was written.
+func (c feedClient[M]) Recv() (*M, error) {
+	select {
+	case m := <-c.feed.messages:
+		return m, nil
+	default:
+	}
+	if err := sendLines(c.feed.ctx); err != nil {
+		return nil, err
+	}
+	select {
+	case m := <-c.feed.messages:
+		return m, nil
+	case <-c.feed.ended:
+	}
+	select {
+	case m := <-c.feed.messages: // sent before the end
+		return m, nil
+	default:
+	}
+	if c.feed.err == nil {
+		return nil, io.EOF
+	}
+	return nil, c.feed.err
+}
+
+// The methods of pb.WitnessServiceClient follow.
+
+func (d direct) ListOwners(ctx context.Context, q *pb.ListOwnersRequest, _ ...grpc.CallOption) (*pb.ListOwnersResponse, error) {
+	return call(ctx, d, pb.WitnessService_ListOwners_FullMethodName, q, d.service.ListOwners)
+}
+
+func (d direct) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest, _ ...grpc.CallOption) (*pb.ListConflictsResponse, error) {
+	return call(ctx, d, pb.WitnessService_ListConflicts_FullMethodName, q, d.service.ListConflicts)
+}
+
+func (d direct) GetConflict(ctx context.Context, q *pb.GetConflictRequest, _ ...grpc.CallOption) (*pb.GetConflictResponse, error) {
+	return call(ctx, d, pb.WitnessService_GetConflict_FullMethodName, q, d.service.GetConflict)
+}
+
+func (d direct) AcknowledgeConflict(ctx context.Context, q *pb.AcknowledgeConflictRequest, _ ...grpc.CallOption) (*pb.AcknowledgeConflictResponse, error) {
+	return call(ctx, d, pb.WitnessService_AcknowledgeConflict_FullMethodName, q, d.service.AcknowledgeConflict)
+}
+
+func (d direct) Explain(ctx context.Context, q *pb.ExplainRequest, _ ...grpc.CallOption) (*pb.ExplainResponse, error) {
+	return call(ctx, d, pb.WitnessService_Explain_FullMethodName, q, d.service.Explain)
+}
+
+func (d direct) ListFindings(ctx context.Context, q *pb.ListFindingsRequest, _ ...grpc.CallOption) (*pb.ListFindingsResponse, error) {
+	return call(ctx, d, pb.WitnessService_ListFindings_FullMethodName, q, d.service.ListFindings)
+}
+
+func (d direct) ListPools(ctx context.Context, q *pb.ListPoolsRequest, _ ...grpc.CallOption) (*pb.ListPoolsResponse, error) {
+	return call(ctx, d, pb.WitnessService_ListPools_FullMethodName, q, d.service.ListPools)
+}
+
+func (d direct) ListNodes(ctx context.Context, q *pb.ListNodesRequest, _ ...grpc.CallOption) (*pb.ListNodesResponse, error) {
+	return call(ctx, d, pb.WitnessService_ListNodes_FullMethodName, q, d.service.ListNodes)
+}
+
+func (d direct) WatchOwners(ctx context.Context, q *pb.WatchOwnersRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[pb.WatchOwnersResponse], error) {
+	return follow(ctx, d, pb.WitnessService_WatchOwners_FullMethodName, q, d.service.WatchOwners)
+}
+
+func (d direct) WatchConflicts(ctx context.Context, q *pb.WatchConflictsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[pb.WatchConflictsResponse], error) {
+	return follow(ctx, d, pb.WitnessService_WatchConflicts_FullMethodName, q, d.service.WatchConflicts)
+}
+
+func (d direct) WatchFindings(ctx context.Context, q *pb.WatchFindingsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[pb.WatchFindingsResponse], error) {
+	return follow(ctx, d, pb.WitnessService_WatchFindings_FullMethodName, q, d.service.WatchFindings)
+}

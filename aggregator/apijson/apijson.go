@@ -1,0 +1,296 @@
+// Package apijson encodes protocol buffer messages as JSON. It writes what protojson writes with
+// EmitDefaultValues, without the spaces that protojson adds at random, in a fraction of the time:
+// protojson works out the names, the order and the kinds of the fields anew for each message, while
+// this package does so once for each type. It hands types that are rare in the API to protojson:
+// those with a oneof, bytes or floating-point numbers, and the well-known types but Timestamp.
+package apijson
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// options are what the encoding is equivalent to.
+var options = protojson.MarshalOptions{EmitDefaultValues: true}
+
+// Append appends m as JSON. m must not be nil.
+func Append(out []byte, m proto.Message) ([]byte, error) {
+	r := m.ProtoReflect()
+	return new(encoder).message(out, r, planOf(r.Descriptor()))
+}
+
+// encoder encodes one message.
+type encoder struct {
+	// minute is the minute of the last time that was encoded, prefix its text up to the seconds. The
+	// times of one message are often close.
+	minute int64
+	prefix [17]byte
+}
+
+// plan says how messages of one type are encoded.
+type plan struct {
+	form   form
+	fields []field
+}
+
+// form is how a message is encoded.
+type form uint8
+
+const (
+	object form = iota
+	timestamp
+	delegated // to protojson
+)
+
+// field says how one field is encoded.
+type field struct {
+	protoreflect.FieldDescriptor
+	kind     protoreflect.Kind
+	list     bool
+	dict     bool // a map
+	presence bool
+	name     string   // with quotes and a colon
+	words    []string // of an enumeration, with quotes
+	plan     *plan    // of a message
+}
+
+// plans has the plans of all types that were encoded so far, by their descriptors.
+var plans sync.Map
+
+func planOf(of protoreflect.MessageDescriptor) *plan {
+	if known, ok := plans.Load(of); ok {
+		return known.(*plan)
+	}
+	p := newPlan(of, map[protoreflect.FullName]*plan{})
+	plans.Store(of, p)
+	return p
+}
+
+// newPlan returns the plan of a type. made has those that are being made, as types may be recursive.
+func newPlan(of protoreflect.MessageDescriptor, made map[protoreflect.FullName]*plan) *plan {
+	if p := made[of.FullName()]; p != nil {
+		return p
+	}
+	p := &plan{}
+	made[of.FullName()] = p
+	switch {
+	case of.FullName() == "google.protobuf.Timestamp":
+		p.form = timestamp
+		return p
+	case of.ParentFile().Package() == "google.protobuf", of.RequiredNumbers().Len() > 0, of.ExtensionRanges().Len() > 0:
+		p.form = delegated
+		return p
+	}
+	for i := range of.Fields().Len() {
+		fd := of.Fields().Get(i)
+		f := field{
+			FieldDescriptor: fd, kind: fd.Kind(), list: fd.IsList(), dict: fd.IsMap(), presence: fd.HasPresence(),
+			name: strconv.Quote(fd.JSONName()) + ":",
+		}
+		value := fd
+		if f.dict {
+			value, f.kind = fd.MapValue(), fd.MapValue().Kind()
+		}
+		if oneof := fd.ContainingOneof(); oneof != nil && !oneof.IsSynthetic() || !encodes(f.kind) ||
+			f.dict && (fd.MapKey().Kind() != protoreflect.StringKind || f.kind != protoreflect.StringKind) {
+			p.form, p.fields = delegated, nil
+			return p
+		}
+		if f.kind == protoreflect.MessageKind {
+			f.plan = newPlan(value.Message(), made)
+		}
+		if f.kind == protoreflect.EnumKind {
+			if f.words = words(value.Enum()); f.words == nil {
+				p.form, p.fields = delegated, nil
+				return p
+			}
+		}
+		p.fields = append(p.fields, f)
+	}
+	return p
+}
+
+// encodes reports whether this package encodes values of a kind.
+func encodes(k protoreflect.Kind) bool {
+	switch k {
+	case protoreflect.BytesKind, protoreflect.FloatKind, protoreflect.DoubleKind, protoreflect.GroupKind:
+		return false
+	default:
+		return true
+	}
+}
+
+// words returns the names of an enumeration whose numbers are 0, 1, 2 and so on; nil for another one.
+func words(of protoreflect.EnumDescriptor) (all []string) {
+	for i := range of.Values().Len() {
+		v := of.Values().Get(i)
+		if int(v.Number()) != i || of.FullName() == "google.protobuf.NullValue" {
+			return nil
+		}
+		all = append(all, strconv.Quote(string(v.Name())))
+	}
+	return all
+}
+
+func (e *encoder) message(out []byte, m protoreflect.Message, p *plan) (_ []byte, err error) {
+	switch p.form {
+	case timestamp:
+		return e.timestamp(out, m)
+	case delegated:
+		return options.MarshalAppend(out, m.Interface())
+	case object:
+	}
+	out = append(out, '{')
+	first := len(out)
+	for i := range p.fields {
+		f := &p.fields[i]
+		v := m.Get(f.FieldDescriptor)
+		if f.presence {
+			if f.plan == nil && !m.Has(f.FieldDescriptor) || f.plan != nil && !v.Message().IsValid() {
+				continue
+			}
+		}
+		if len(out) > first {
+			out = append(out, ',')
+		}
+		if out, err = e.field(append(out, f.name...), v, f); err != nil {
+			return out, err
+		}
+	}
+	return append(out, '}'), nil
+}
+
+func (e *encoder) field(out []byte, v protoreflect.Value, f *field) (_ []byte, err error) {
+	switch {
+	case f.list:
+		out = append(out, '[')
+		list := v.List()
+		for i := range list.Len() {
+			if i > 0 {
+				out = append(out, ',')
+			}
+			if out, err = e.value(out, list.Get(i), f); err != nil {
+				return out, err
+			}
+		}
+		return append(out, ']'), nil
+	case f.dict:
+		return entries(out, v.Map())
+	}
+	return e.value(out, v, f)
+}
+
+// entries appends a map of strings in the order of its keys.
+func entries(out []byte, all protoreflect.Map) (_ []byte, err error) {
+	type entry struct{ key, value string }
+	var some [8]entry
+	sorted := some[:0]
+	all.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+		sorted = append(sorted, entry{k.String(), v.String()})
+		return true
+	})
+	slices.SortFunc(sorted, func(a, b entry) int {
+		if a.key < b.key {
+			return -1
+		}
+		return 1
+	})
+	out = append(out, '{')
+	for i, e := range sorted {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		if out, err = appendString(out, e.key); err != nil {
+			return out, err
+		}
+		if out, err = appendString(append(out, ':'), e.value); err != nil {
+			return out, err
+		}
+	}
+	return append(out, '}'), nil
+}
+
+// value appends a value that is neither a list nor a map.
+func (e *encoder) value(out []byte, v protoreflect.Value, f *field) ([]byte, error) {
+	switch f.kind {
+	case protoreflect.StringKind:
+		return appendString(out, v.String())
+	case protoreflect.BoolKind:
+		return strconv.AppendBool(out, v.Bool()), nil
+	case protoreflect.EnumKind:
+		n := v.Enum()
+		if n < 0 || int(n) >= len(f.words) {
+			return strconv.AppendInt(out, int64(n), 10), nil
+		}
+		return append(out, f.words[n]...), nil
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
+		return strconv.AppendInt(out, v.Int(), 10), nil
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		return strconv.AppendUint(out, v.Uint(), 10), nil
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
+		return append(strconv.AppendInt(append(out, '"'), v.Int(), 10), '"'), nil
+	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		return append(strconv.AppendUint(append(out, '"'), v.Uint(), 10), '"'), nil
+	case protoreflect.MessageKind:
+		return e.message(out, v.Message(), f.plan)
+	default:
+		return out, fmt.Errorf("encode %s: kind %s has no encoding", f.FullName(), f.kind)
+	}
+}
+
+// appendString appends a text. protojson encodes it if it needs to be escaped, or is no UTF-8.
+func appendString(out []byte, s string) ([]byte, error) {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return options.MarshalAppend(out, wrapperspb.String(s))
+		}
+	}
+	return append(append(append(out, '"'), s...), '"'), nil
+}
+
+// The first and the last second that a Timestamp can be: those of the years 1 and 9999.
+const (
+	firstSecond = -62135596800
+	lastSecond  = 253402300799
+)
+
+// timestamp appends a time in RFC 3339 with no, 3, 6 or 9 digits after the second.
+func (e *encoder) timestamp(out []byte, m protoreflect.Message) ([]byte, error) {
+	t, ok := m.Interface().(*timestamppb.Timestamp)
+	s, n := t.GetSeconds(), t.GetNanos()
+	if !ok || s < firstSecond || s > lastSecond || n < 0 || n > 999_999_999 {
+		return options.MarshalAppend(out, m.Interface())
+	}
+	minute, second := s/60, s%60
+	if second < 0 {
+		minute, second = minute-1, second+60
+	}
+	if minute != e.minute || e.prefix[0] == 0 {
+		e.minute = minute
+		time.Unix(60*minute, 0).UTC().AppendFormat(e.prefix[:0], "2006-01-02T15:04:")
+	}
+	out = append(append(out, '"'), e.prefix[:]...)
+	out = append(out, byte('0'+second/10), byte('0'+second%10))
+	if n != 0 {
+		digits := 9
+		for n%1000 == 0 {
+			n, digits = n/1000, digits-3
+		}
+		end := len(out) + 1 + digits
+		out = append(out, ".000000000"[:1+digits]...)
+		for i := end - 1; n > 0; i-- {
+			out[i] = byte('0' + n%10)
+			n /= 10
+		}
+	}
+	return append(out, 'Z', '"'), nil
+}

@@ -1,0 +1,334 @@
+package audit_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// An allocation is the owner's own, or it is somebody else's.
+func TestForWhomAnAllocationIs(t *testing.T) {
+	podObject := func(node string) *verdict.PodObject {
+		return &verdict.PodObject{Namespace: "default", Name: "a", Node: node, Phase: "Running"}
+	}
+	for _, test := range []struct {
+		name  string
+		al    verdict.Allocation
+		build func(w *world, c *verdict.Claim)
+		mine  bool
+	}{
+		{"for its container", verdict.Allocation{ContainerID: "sandbox-a"}, nil, true},
+		{"for another container", verdict.Allocation{ContainerID: "sandbox-b"}, nil, false},
+		{"for its container, in the name of another pod", verdict.Allocation{ContainerID: "sandbox-a", Namespace: "default", Pod: "b"}, nil, true},
+		{"for its name, and another container", verdict.Allocation{ContainerID: "sandbox-b", Namespace: "default", Pod: "a"}, nil, true},
+		{"for its name in another namespace", verdict.Allocation{Namespace: "kube-system", Pod: "a"}, nil, false},
+		{"for another name", verdict.Allocation{Namespace: "default", Pod: "b"}, nil, false},
+		{"for another container than the one that a cgroup tells", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+			sourced(c.Interface.Namespace, "cgroup", "")
+		}, true},
+		{"for another container than the one that a process tells", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+			sourced(c.Interface.Namespace, "process", "")
+		}, true},
+		{"for another container than the one that only a cgroup tells", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+			sourced(c.Interface.Namespace, "cri", "name=kubernetes,containerId=cgroup")
+		}, true},
+		{"for another container than the one that the runtime tells", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+			sourced(c.Interface.Namespace, "cgroup", "name=kubernetes,containerId=cri")
+		}, false},
+		{"for its node", verdict.Allocation{Node: "n1", ContainerID: "sandbox-a"}, nil, true},
+		{"for another node", verdict.Allocation{Node: "n2", ContainerID: "sandbox-a"}, nil, false},
+		{"for its node by a longer name", verdict.Allocation{Node: "N1.example.org", ContainerID: "sandbox-a"}, nil, true},
+		{"for a node whose name begins as its node's", verdict.Allocation{Node: "n10", ContainerID: "sandbox-a"}, nil, false},
+		{"for what Kubernetes calls its node", verdict.Allocation{Node: "ip-10-0-0-1", ContainerID: "sandbox-a"}, func(w *world, _ *verdict.Claim) {
+			w.Pods = map[string]*verdict.PodObject{"uid-a": podObject("ip-10-0-0-1")}
+		}, true},
+		{"for another node than Kubernetes has the pod on", verdict.Allocation{Node: "ip-10-0-0-2", ContainerID: "sandbox-a"}, func(w *world, _ *verdict.Claim) {
+			w.Pods = map[string]*verdict.PodObject{"uid-a": podObject("ip-10-0-0-1")}
+		}, false},
+		{"for a pod that Kubernetes has on no node yet", verdict.Allocation{Node: "n1", ContainerID: "sandbox-a"}, func(w *world, _ *verdict.Claim) {
+			w.Pods = map[string]*verdict.PodObject{"uid-a": podObject("")}
+		}, true},
+		{"for nobody in particular", verdict.Allocation{}, nil, true},
+		{"for a tunnel", verdict.Allocation{Purpose: "VXLAN tunnel"}, nil, false},
+		{"for a container, and the owner is a namespace without one", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+			c.Interface.Namespace.Who = blue("lab").Who()
+		}, true},
+		{"for a pod, and the owner is a namespace that nobody knows", verdict.Allocation{Namespace: "default", Pod: "b"}, func(_ *world, c *verdict.Claim) {
+			c.Interface.Namespace.Who = blue("b").Who()
+		}, true},
+		{"for Calico's own purpose, and the owner is a namespace that nobody knows", verdict.Allocation{Purpose: "health"}, func(_ *world, c *verdict.Claim) {
+			c.Interface.Namespace.Who = blue("health").Who()
+		}, false},
+	} {
+		w := newWorld("10.244.0.7")
+		c := w.kindPod("n1", "a", "kind", 2)
+		if test.build != nil {
+			test.build(w, c)
+		}
+		w.allocate(w.pooled("p", verdict.Calico, ""), test.al)
+		want := []string{bookedElse + " p"}
+		if test.mine {
+			want = nil
+		}
+		w.wantTold(t, test.name, want...)
+	}
+}
+
+// sourced sets what tells of the container in a namespace.
+func sourced(ns *verdict.Namespace, source, sources string) {
+	who := ns.Who.Workload()
+	who.Source, who.Sources = source, sources
+	ns.Who = who.Who()
+}
+
+func TestANodeIsCalledByOtherNames(t *testing.T) {
+	for _, test := range []struct {
+		node, name string
+		want       bool
+	}{
+		{"n1", "n1", true},
+		{"n1", "N1", true},
+		{"n1.example.org", "n1", true},
+		{"n1", "n1.example.org", true},
+		{"n1", "n10", false},
+		{"n10", "n1", false},
+		{"n1", "", false},
+		{"", "n1", false},
+		{"n1@boot", "n1.example.org", true},
+		{"n1", "n2", false},
+		{"n1.example.org", "n1.example.com", false},
+		{"n2", "n1", false},
+	} {
+		n := verdict.Node{Name: test.node}
+		if got := n.Called(test.name); got != test.want {
+			t.Errorf("%q for %q: got %t, want %t", test.name, test.node, got, test.want)
+		}
+	}
+}
+
+func TestWhatIsGivenTwice(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		one, two verdict.Allocation
+		change   func(w *world, p, q *verdict.Pool)
+		want     bool
+	}{
+		{name: "two pods", one: verdict.Allocation{Namespace: "default", Pod: "a"}, two: verdict.Allocation{Namespace: "default", Pod: "b"}, want: true},
+		{name: "two pods of one name", one: verdict.Allocation{Namespace: "default", Pod: "a"}, two: verdict.Allocation{Namespace: "other", Pod: "a"}, want: true},
+		{name: "one pod", one: verdict.Allocation{Namespace: "default", Pod: "a", ContainerID: "1"}, two: verdict.Allocation{Namespace: "default", Pod: "a", ContainerID: "2"}},
+		{name: "one container", one: verdict.Allocation{ContainerID: "1", Pod: "a"}, two: verdict.Allocation{ContainerID: "1", Pod: "b"}},
+		{name: "two containers", one: verdict.Allocation{ContainerID: "1"}, two: verdict.Allocation{ContainerID: "2"}, want: true},
+		{name: "two containers of one node", one: verdict.Allocation{ContainerID: "1", Node: "n1"}, two: verdict.Allocation{ContainerID: "2", Node: "n1"}, want: true},
+		{name: "a container and a pod of one node", one: verdict.Allocation{ContainerID: "1", Node: "n1"}, two: verdict.Allocation{Pod: "a", Node: "n1"}},
+		{name: "a container and a pod of two nodes", one: verdict.Allocation{ContainerID: "1", Node: "n1"}, two: verdict.Allocation{Pod: "a", Node: "n2"}, want: true},
+		{name: "a pod and nobody in particular", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{}},
+
+		{name: "two pools of one IPAM", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, _, q *verdict.Pool) { q.Name = "q" }, want: true},
+		{name: "pools of two IPAMs", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, _, q *verdict.Pool) { q.IPAM = verdict.Cilium }},
+		{name: "pools of two realms", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, _, q *verdict.Pool) { q.Realm = "red" }},
+		{name: "pools of two nodes", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(w *world, p, q *verdict.Pool) {
+			p.IPAM, q.IPAM, p.Node, q.Node = verdict.HostLocal, verdict.HostLocal, w.Node("n1"), w.Node("n2")
+		}},
+		{name: "two pools of one node and network", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(w *world, p, q *verdict.Pool) {
+			ofOneNode(w, p, q)
+			p.Network, q.Network = "lan", "lan"
+		}, want: true},
+		{name: "two pools of one node of no known network", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: ofOneNode},
+		{name: "two pools of one node and two networks", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(w *world, p, q *verdict.Pool) {
+			ofOneNode(w, p, q)
+			p.Network, q.Network = "lan", "wan"
+		}},
+		{name: "two pools of one node and two networks, both routed", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(w *world, p, q *verdict.Pool) {
+			ofOneNode(w, p, q)
+			p.Network, q.Network, p.Routed, q.Routed = "lan", "wan", true, true
+		}, want: true},
+		{name: "two pools of one node and two networks, the first routed", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(w *world, p, q *verdict.Pool) {
+			ofOneNode(w, p, q)
+			p.Network, q.Network, p.Routed = "lan", "wan", true
+		}},
+		{name: "two pools of one node and two networks, the second routed", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(w *world, p, q *verdict.Pool) {
+			ofOneNode(w, p, q)
+			p.Network, q.Network, q.Routed = "lan", "wan", true
+		}},
+		{name: "two pools of whereabouts of no known network", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, p, q *verdict.Pool) {
+			p.IPAM, q.IPAM, q.Name = verdict.Whereabouts, verdict.Whereabouts, "q"
+		}, want: true},
+		{name: "two pools of whereabouts, of which one's network is known", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, p, q *verdict.Pool) {
+			p.IPAM, q.IPAM, q.Name, p.Network = verdict.Whereabouts, verdict.Whereabouts, "q", "lan"
+		}},
+		{name: "two pools of whereabouts, of which the other one's network is known", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, p, q *verdict.Pool) {
+			p.IPAM, q.IPAM, q.Name, q.Network = verdict.Whereabouts, verdict.Whereabouts, "q", "lan"
+		}},
+		{name: "two pools of whereabouts of one network", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, p, q *verdict.Pool) {
+			p.IPAM, q.IPAM, q.Name, p.Network, q.Network = verdict.Whereabouts, verdict.Whereabouts, "q", "lan", "lan"
+		}, want: true},
+		{name: "one pool of whereabouts", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, p, q *verdict.Pool) {
+			p.IPAM, q.IPAM, p.Network, q.Network = verdict.Whereabouts, verdict.Whereabouts, "lan", "wan"
+		}, want: true},
+
+		{name: "the API has had one of the pods no more for long enough", one: verdict.Allocation{Namespace: "default", Pod: "a"}, two: verdict.Allocation{Namespace: "default", Pod: "b"}, change: func(w *world, _, _ *verdict.Pool) {
+			w.Listed = true
+			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Phase: "Running"}}
+			w.Known = start.Add(w.Policy.Settle) + 1
+		}},
+		{name: "the API may not have had one of the pods yet", one: verdict.Allocation{Namespace: "default", Pod: "a"}, two: verdict.Allocation{Namespace: "default", Pod: "b"}, change: func(w *world, _, _ *verdict.Pool) {
+			w.Listed = true
+			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Phase: "Running"}}
+			w.Known = start.Add(w.Policy.Settle)
+		}, want: true},
+	} {
+		for range 2 {
+			w := newWorld("10.244.0.7")
+			p, q := w.pooled("p", verdict.Calico, ""), w.pooled("p", verdict.Calico, "")
+			if test.change != nil {
+				test.change(w, p, q)
+			}
+			w.allocate(p, test.one)
+			w.allocate(q, test.two)
+			before := w.auditAll()
+			waiting := slices.ContainsFunc(before.Findings, func(f verdict.Finding) bool { return f.Kind == double && f.Waiting })
+			out := w.after(time.Minute).auditAll(before.Findings...)
+			if got := slices.ContainsFunc(out.Findings, func(f verdict.Finding) bool { return f.Kind == double && !f.Waiting }); got != test.want || waiting != got {
+				t.Errorf("%s: got %+v, want it given twice: %t", test.name, out.Findings, test.want)
+			}
+			if test.want && (out.Again == 0 || out.Again > w.Now.Add(30*time.Second)) {
+				t.Errorf("%s: got again %d, want it in half a minute: nothing changes when one of the pods ends", test.name, out.Again)
+			}
+			if test.name == "the API has had one of the pods no more for long enough" || test.name == "the API may not have had one of the pods yet" {
+				break // the objects are of one order
+			}
+			test.one, test.two = test.two, test.one
+		}
+	}
+}
+
+// ofOneNode makes two pools of host-local on n1.
+func ofOneNode(w *world, p, q *verdict.Pool) {
+	p.IPAM, q.IPAM, p.Node, q.Node, q.Name = verdict.HostLocal, verdict.HostLocal, w.Node("n1"), w.Node("n1"), "q"
+}
+
+func TestOfSeveralAllocationsTwoAreToldAndTheOwner(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	p := w.pooled("p", verdict.Calico, "")
+	w.kindPod("n1", "c", "kind", 2)
+	w.kindPod("n2", "gone", "kind", 3).Node().TimedOut = true
+	for _, pod := range []string{"a", "a", "c", "d"} {
+		w.allocate(p, verdict.Allocation{Namespace: "default", Pod: pod, Location: fmt.Sprint(len(w.Allocations))})
+	}
+	var found []verdict.Finding
+	for _, f := range w.auditAll().Findings {
+		if f.Kind == double {
+			found = append(found, f)
+		}
+	}
+	if len(found) != 1 || !slices.Equal(found[0].Allocations, []*verdict.Allocation{w.Allocations[0], w.Allocations[2]}) {
+		t.Fatalf("got %+v, want one about the first two that differ", found)
+	}
+	if o := found[0].Owners; len(o) != 1 || o[0].Workload().Name != "c" || found[0].Severity != verdict.Critical {
+		t.Errorf("got owners %+v, severity %d, want c, which has it", o, found[0].Severity)
+	}
+}
+
+func TestWhatVanishedIsRemembered(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		al     verdict.Allocation
+		change func(w *world, p *verdict.Pool, al *verdict.Allocation)
+		want   string
+	}{
+		{"it was the owner's", verdict.Allocation{ContainerID: "sandbox-a"}, nil, unallocated},
+		{"it was the owner's, and all records are gone", verdict.Allocation{ContainerID: "sandbox-a"}, func(_ *world, p *verdict.Pool, _ *verdict.Allocation) {
+			p.State = verdict.PoolMissing
+		}, unallocated},
+		{"it was somebody else's", verdict.Allocation{ContainerID: "sandbox-x"}, nil, bookedElse},
+		{"it was somebody else's, of whom had it before", verdict.Allocation{ContainerID: "sandbox-x"}, func(w *world, _ *verdict.Pool, _ *verdict.Allocation) {
+			w.Now--
+		}, ""},
+		{"it was somebody else's, and was heard of late", verdict.Allocation{ContainerID: "sandbox-x", Heard: start.Add(1)}, nil, ""},
+		{"its pool is being read", verdict.Allocation{ContainerID: "sandbox-a"}, func(_ *world, p *verdict.Pool, _ *verdict.Allocation) {
+			p.State = verdict.PoolReading
+		}, ""},
+		{"it is written elsewhere", verdict.Allocation{ContainerID: "sandbox-a"}, func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
+			w.allocate(p, verdict.Allocation{ContainerID: "sandbox-a", Location: "elsewhere"})
+		}, ""},
+		{"another one is there", verdict.Allocation{ContainerID: "sandbox-a"}, func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
+			w.allocate(p, verdict.Allocation{ContainerID: "sandbox-x"})
+		}, unallocated},
+		{"it was another node's", verdict.Allocation{ContainerID: "sandbox-a"}, func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
+			p.Node = w.Node("n2")
+		}, ""},
+		{"it was the cluster's", verdict.Allocation{ContainerID: "sandbox-a"}, func(_ *world, p *verdict.Pool, _ *verdict.Allocation) {
+			p.Node = nil
+		}, unallocated},
+		{"the owner is gone", verdict.Allocation{ContainerID: "sandbox-a"}, func(w *world, _ *verdict.Pool, _ *verdict.Allocation) {
+			w.Node("n1").TimedOut = true
+		}, ""},
+	} {
+		w := newWorld("10.244.0.7")
+		w.kindPod("n1", "a", "kind", 2)
+		p := &verdict.Pool{IPAM: verdict.HostLocal, Name: "p", Node: w.Node("n1"), State: verdict.PoolKnown}
+		al := test.al
+		al.Pool, al.Address = p, w.Addr
+		w.after(w.Policy.Settle)
+		if test.change != nil {
+			test.change(w, p, &al)
+		}
+		out := w.Judge()
+		in := w.Case()
+		in.Vanished = []*verdict.Allocation{&al}
+		past := audit.Address(&w.Policy, in, &out).Past
+		if test.want == "" {
+			if len(past) != 0 {
+				t.Errorf("%s: got %+v, want nothing", test.name, past)
+			}
+			continue
+		}
+		if len(past) != 1 || past[0].Kind != test.want || past[0].Allocation != &al || past[0].Since != w.Now || past[0].Owner != "boot-n1/n1a" {
+			t.Errorf("%s: got %+v, want %s", test.name, past, test.want)
+		}
+	}
+}
+
+func TestHowMuchIsRemembered(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	w.kindPod("n1", "a", "kind", 2)
+	w.kindPod("n2", "b", "kind", 2).Node().TimedOut = true
+	remember := func(owner, kind string, al *verdict.Allocation) {
+		w.Past = append(w.Past, verdict.Past{Owner: owner, Kind: kind, Allocation: al})
+	}
+	remember("boot-n1/n1a", bookedElse, nil)
+	remember("boot-n2/n2b", bookedElse, nil) // gone
+	remember("boot-n3/n3c", bookedElse, nil) // never there
+	p := &verdict.Pool{IPAM: verdict.HostLocal, Name: "p", Node: w.Node("n1"), State: verdict.PoolKnown}
+	first := &verdict.Allocation{Pool: p, Address: w.Addr, ContainerID: "sandbox-x"}
+	second := &verdict.Allocation{Pool: p, Address: w.Addr, ContainerID: "sandbox-y"}
+	mine := &verdict.Allocation{Pool: p, Address: w.Addr, ContainerID: "sandbox-a"}
+	w.after(w.Policy.Settle)
+	audit := func(vanished ...*verdict.Allocation) []verdict.Past {
+		out := w.Judge()
+		in := w.Case()
+		in.Vanished = vanished
+		return audit.Address(&w.Policy, in, &out).Past
+	}
+	past := audit(first, second, mine)
+	if len(past) != 2 || past[0].Kind != bookedElse || past[0].Allocation != first || past[1].Kind != unallocated || past[1].Allocation != mine {
+		t.Errorf("got %+v, want the first of each kind", past)
+	}
+
+	w.Past = nil
+	for i := range 7 {
+		remember("boot-n1/n1a", fmt.Sprint(i), nil)
+	}
+	if past := audit(first, mine); len(past) != 8 || past[7].Kind != bookedElse {
+		t.Errorf("got %d remembered, want 8 at most, the first ones", len(past))
+	}
+}
+
+// blue returns a network namespace that was made by hand.
+func blue(name string) verdict.Workload {
+	return verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns"}
+}

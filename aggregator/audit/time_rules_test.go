@@ -1,0 +1,183 @@
+package audit_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+)
+
+func TestHowLongAnOwnerMayHoldWhatIsFree(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		build func(w *world, p *verdict.Pool, c *verdict.Claim)
+		want  time.Duration
+	}{
+		{"a pool of its node", nil, time.Second},
+		{"its pod is deleted", func(w *world, _ *verdict.Pool, _ *verdict.Claim) {
+			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Phase: "Running", DeletionTimestamp: start}}
+		}, 30 * time.Second},
+		{"Cilium", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.IPAM = verdict.Cilium }, 5 * time.Minute},
+		{"the records of the pool are gone", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.State = verdict.PoolMissing }, 0},
+		{"the records were lost after it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start + 1 }, 0},
+		{"the records were lost when it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start }, time.Second},
+		{"the records were lost before it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start - 1 }, time.Second},
+		{"a pool of the cluster", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.Node = nil }, 5 * time.Second},
+		{"a pool of the cluster, and an owner of five seconds", func(_ *world, p *verdict.Pool, c *verdict.Claim) {
+			p.Node = nil
+			c.Begun = start.Add(-5 * time.Second)
+		}, time.Second},
+		{"a pool of its node, while the API is not heard from", func(w *world, _ *verdict.Pool, _ *verdict.Claim) { w.Known = start - 1 }, time.Second},
+		{"a pool of the cluster, while the API has not been heard from since the owner settled", func(w *world, p *verdict.Pool, c *verdict.Claim) {
+			p.Node = nil
+			c.Begun = start.Add(-5 * time.Second)
+			w.Known = c.Begun.Add(time.Second) - 1
+		}, -1},
+		{"a pool of the cluster, while the API has not been heard from since long after", func(w *world, p *verdict.Pool, c *verdict.Claim) {
+			p.Node = nil
+			c.Begun = start.Add(-5 * time.Second)
+			w.Known = c.Begun.Add(time.Second)
+		}, time.Second},
+	} {
+		w := newWorld("10.244.0.7")
+		c := w.kindPod("n1", "a", "kind", 2)
+		p := w.pooled("p", verdict.HostLocal, "n1")
+		p.Network = "kind"
+		if test.build != nil {
+			test.build(w, p, c)
+		}
+		first := w.auditAll()
+		if test.want == 0 {
+			if got := told(first.Findings); len(got) != 1 {
+				t.Errorf("%s: got %+v, want it told at once", test.name, first.Findings)
+			}
+			continue
+		}
+		if test.want < 0 { // as long as the API is not heard from
+			out := w.after(time.Hour).auditAll(first.Findings...)
+			if len(told(out.Findings)) != 0 || out.Again != w.Now.Add(time.Second) {
+				t.Errorf("%s: got %+v, again %d, want to wait for a second each time", test.name, out.Findings, out.Again)
+			}
+			continue
+		}
+		if len(told(first.Findings)) != 0 || first.Again != start.Add(test.want) {
+			t.Errorf("%s: got %+v, again after %s, want after %s", test.name, first.Findings, first.Again.Sub(start), test.want)
+		}
+		if out := w.after(test.want - 1).auditAll(first.Findings...); len(told(out.Findings)) != 0 {
+			t.Errorf("%s: got %+v after less than %s", test.name, out.Findings, test.want)
+		}
+		out := w.after(1).auditAll(first.Findings...)
+		if len(told(out.Findings)) != 1 || out.Findings[0].Since != start {
+			t.Errorf("%s: got %+v after %s, want it told, since then", test.name, out.Findings, test.want)
+		}
+	}
+}
+
+// What is written for an owner may be on its way for five seconds from when the owner began.
+func TestAnOwnerOfNearlyFiveSecondsIsWaitedFor(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	w.kindPod("n1", "a", "kind", 2).Begun = start.Add(1 - 5*time.Second)
+	w.pooled("p", verdict.Calico, "")
+	if out := w.auditAll(); len(out.Findings) != 1 || out.Again != start.Add(5*time.Second) {
+		t.Errorf("got %+v, again after %s, want after 5s", out.Findings, out.Again.Sub(start))
+	}
+}
+
+func TestAnAuditRunsAgainAsSoonAsItMust(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	w.Policy.LeakedAfter = 5 * time.Minute
+	c := w.kindPod("n1", "a", "kind", 2)
+	w.pooled("p", verdict.HostLocal, "n1").Network = "kind"
+	w.allocate(w.pooled("q", verdict.HostLocal, "n2"), verdict.Allocation{ContainerID: "x"})
+	if out := w.auditAll(); out.Again != start.Add(w.Policy.Settle) || len(out.Findings) != 2 {
+		t.Errorf("got again %d for %+v, want after the settle time", out.Again, out.Findings)
+	}
+	w.Drop(c)
+	w.allocate(w.Pools[0], verdict.Allocation{ContainerID: "y"})
+	w.Uncovered = []string{"n1"}
+	if out := w.auditAll(); out.Again != start.Add(5*time.Minute) {
+		t.Errorf("got again %d, want after five minutes", out.Again)
+	}
+}
+
+func TestWhatIsFoundIsKeptWhileNothingCanBeKnown(t *testing.T) {
+	type step struct {
+		name   string
+		change func(w *world, p *verdict.Pool)
+		want   []string
+	}
+	const inUse = unallocated + " p"
+	for _, test := range []step{
+		{"its node is silent", func(w *world, _ *verdict.Pool) { w.Node("n1").Unheard = true }, []string{inUse}},
+		{"the pool is being read", func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading }, []string{inUse}},
+		{"the pool cannot be read", func(_ *world, p *verdict.Pool) { p.State = verdict.PoolUnreadable }, []string{inUse}},
+		{"its records are gone", func(_ *world, p *verdict.Pool) { p.State = verdict.PoolMissing }, []string{inUse}},
+		{"it is another pool that is being read", func(w *world, p *verdict.Pool) {
+			other := *p
+			other.Name, other.State = "other", verdict.PoolReading
+			w.Pools = []*verdict.Pool{&other}
+		}, nil},
+		{"there is a conflict, and the pool is being read", func(w *world, p *verdict.Pool) {
+			p.State = verdict.PoolReading
+			inside, _ := w.Veth(w.Namespace("n1", 9, "n19", verdicttest.Pod("b")), "bbbbbb", w.Link("n1", "v9", verdict.PointToPoint, false))
+			w.Assigned(inside)
+		}, nil},
+	} {
+		w := newWorld("10.244.0.7")
+		w.kindPod("n1", "a", "kind", 2)
+		p := w.pooled("p", verdict.HostLocal, "n1")
+		p.Network = "kind"
+		waiting := w.auditAll().Findings
+		if len(waiting) != 1 || !waiting[0].Waiting {
+			t.Fatalf("got %+v at once, want one that waits", waiting)
+		}
+		before := w.after(time.Second).auditAll(waiting...).Findings
+		test.change(w, p)
+		if got := told(w.auditAll(before...).Findings); !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+		// What was not told before is not kept.
+		if p.State != verdict.PoolMissing {
+			if got := w.auditAll(waiting...).Findings; len(got) != 0 && test.want != nil {
+				t.Errorf("%s: got %+v kept that was never told", test.name, got)
+			}
+		}
+		// Nor is what another rule found.
+		other := before[0]
+		other.Kind, other.ID = leaked, "other"
+		if got := told(w.auditAll(other).Findings); slices.Contains(got, leaked+" p") {
+			t.Errorf("%s: got %q, which is nothing about an owner", test.name, got)
+		}
+	}
+
+	// A leak, too: its pool, and the node of the pool.
+	for name, change := range map[string]func(w *world, p *verdict.Pool){
+		"its node is silent": func(w *world, _ *verdict.Pool) { w.Node("n1").Unheard = true },
+		"it is being read":   func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading },
+	} {
+		w := newWorld("10.244.0.7")
+		p := w.pooled("p", verdict.HostLocal, "n1")
+		w.allocate(p, verdict.Allocation{ContainerID: "x"})
+		first := w.auditAll().Findings
+		before := w.after(5 * time.Minute).auditAll(first...).Findings
+		change(w, p)
+		out := w.auditAll(before...)
+		if got := told(out.Findings); !slices.Equal(got, []string{leaked + " p"}) || out.Again != w.Now.Add(5*time.Minute) {
+			t.Errorf("%s: got %q, again %d, want it kept, and looked at again", name, got, out.Again)
+		}
+	}
+
+	// One finding is kept once, though two allocations keep it.
+	w := newWorld("10.244.0.7")
+	p := w.pooled("p", verdict.HostLocal, "n1")
+	w.allocate(p, verdict.Allocation{ContainerID: "x", Location: "1"})
+	w.allocate(p, verdict.Allocation{ContainerID: "x", Location: "2"})
+	first := w.auditAll().Findings
+	before := w.after(5 * time.Minute).auditAll(first...).Findings
+	p.State = verdict.PoolReading
+	if got := told(w.auditAll(before...).Findings); !slices.Equal(got, []string{leaked + " p"}) {
+		t.Errorf("got %q, want it once", got)
+	}
+}

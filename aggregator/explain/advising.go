@@ -1,0 +1,128 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// advising is a conflict whose remedy is being put together.
+type advising struct {
+	wording
+	c       *verdict.Conflict
+	parties []*verdict.Owner
+}
+
+// wrong returns the owners that are to give the address up, as the cause tells.
+func (a *advising) wrong() []*verdict.Owner {
+	var found []*verdict.Owner
+	for _, id := range a.c.Wrong {
+		if o := a.c.Owner(id); o != nil {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// ofCalico reports whether the address is Calico's to give.
+func (a *advising) ofCalico() bool {
+	return slices.ContainsFunc(a.c.Pools, func(p *verdict.Pool) bool { return p.IPAM == verdict.Calico })
+}
+
+// decide returns the steps by which the rightful owner keeps the address and the other owners
+// give it up. If the rightful owner is undecided, it returns a choice.
+func (a *advising) decide(owners []*verdict.Owner) []Action {
+	if keep, right := a.c.Rightful(owners); keep != nil {
+		return a.keep(keep, right, owners)
+	}
+	return []Action{a.choice(owners)}
+}
+
+// choice returns an action that asks a person which owner keeps the address.
+func (a *advising) choice(owners []*verdict.Owner) Action {
+	s := say("Decide which one of them keeps the address. Nothing that is known decides it: no IPAM has it for one of them alone, and it is not known who had it first. Whoever runs them knows which of them clients mean by this address.")
+	if len(owners) > mostKept {
+		s.Text += fmt.Sprintf(" (The other %d may keep it in the same way.)", len(owners)-mostKept)
+	}
+	for _, o := range owners[:min(len(owners), mostKept)] {
+		s.Choice = append(s.Choice, either(placed(o)+" keeps the address", a.giveUpAll(o, owners)...))
+	}
+	return s
+}
+
+// keep returns the steps by which one owner keeps the address and the others give it up.
+func (a *advising) keep(keep *verdict.Owner, right verdict.Right, owners []*verdict.Owner) []Action {
+	leave := say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))
+	return append([]Action{leave}, a.giveUpAll(keep, owners)...)
+}
+
+// giveUpAll returns the steps by which all owners but one give the address up. If that owner
+// has no allocation, the first step writes it, because restarted workloads ask IPAM for an
+// address.
+func (a *advising) giveUpAll(keep *verdict.Owner, owners []*verdict.Owner) []Action {
+	steps := a.reserve(keep)
+	for _, o := range except(owners, keep) {
+		steps = append(steps, giveUp(o, a.address)...)
+	}
+	return steps
+}
+
+// reserve returns the steps that write the missing allocation of the owner that keeps the
+// address.
+func (a *advising) reserve(keep *verdict.Owner) (steps []Action) {
+	for _, p := range a.c.Title(keep).Missing {
+		told := Finding(&verdict.Finding{
+			Kind: verdict.FindingInUseUnallocated, Severity: verdict.Critical, Address: a.c.Address, Owners: []verdict.Owner{*keep}, Pool: p,
+		}, verdict.PoolUse{})
+		for _, f := range told.Fixes {
+			if !f.Manual {
+				steps = append(steps, say("%s", f.What).by(f.Node, f.Command))
+			}
+		}
+	}
+	return steps
+}
+
+// because says why an owner keeps the address.
+func (a *advising) because(keep *verdict.Owner, right verdict.Right) string {
+	switch right {
+	case verdict.RightAllocation:
+		if p := a.c.Title(keep).Pool; p != nil {
+			return poolTitle(p.Label()) + " has it for that one"
+		}
+		return "it is the gateway address of the network on that bridge"
+	case verdict.RightOlderAssignment:
+		return fmt.Sprintf("it had the address first (since %s, by the clock of node %s)", stampExact(keep.AssignedAt()), keep.Node.Name)
+	case verdict.RightIntent:
+		if slices.ContainsFunc(a.parties, func(o *verdict.Owner) bool { return o.Orphaned }) {
+			return "the pods of the others are gone"
+		}
+		return "it alone was meant to have it"
+	}
+	return ""
+}
+
+// those returns the owners for which holds is true.
+func those(owners []*verdict.Owner, holds func(*verdict.Owner) bool) (found []*verdict.Owner) {
+	for _, o := range owners {
+		if holds(o) {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// except returns the owners without one.
+func except(owners []*verdict.Owner, one *verdict.Owner) []*verdict.Owner {
+	return those(owners, func(o *verdict.Owner) bool { return o != one })
+}
+
+// ownerNames names owners.
+func ownerNames(owners []*verdict.Owner) []string {
+	names := make([]string, 0, len(owners))
+	for _, o := range owners {
+		names = append(names, OwnerName(o))
+	}
+	return names
+}

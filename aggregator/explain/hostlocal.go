@@ -1,0 +1,50 @@
+package explain
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/form"
+)
+
+// host-local (plugins/ipam/host-local/backend/disk) keeps one file for each address in
+// its directory, named after the address. In it are the id of the container, CR LF, and
+// the interface: what is there is not given to anybody, and DEL removes the files that
+// have exactly that. It locks DIR/lock (flock) meanwhile. last_reserved_ip.N only says
+// where the search for a free address begins: it need not be there.
+
+// hostLocalFile is the file of an address in the directory of host-local, in shell commands.
+type hostLocalFile struct {
+	directory string
+	address   netip.Addr
+}
+
+// path returns the path of the file, quoted.
+func (f hostLocalFile) path() string {
+	return form.File(strings.TrimSuffix(f.directory, "/") + "/" + f.address.String())
+}
+
+// dir returns the directory, quoted.
+func (f hostLocalFile) dir() string { return form.File(strings.TrimSuffix(f.directory, "/")) }
+
+// locked is a command that runs under host-local's lock, in a shell of its own.
+func (f hostLocalFile) locked(indent string, command ...string) string {
+	text := []string{
+		indent + "(",
+		indent + "  if command -v flock >/dev/null 2>&1; then exec 9>>" + f.dir() + "/lock; flock 9; fi",
+	}
+	for _, c := range command {
+		text = append(text, indent+"  "+c)
+	}
+	return script(append(text, indent+")")...)
+}
+
+// lockedIfThere is locked where there is host-local's directory, and nothing elsewhere.
+func (f hostLocalFile) lockedIfThere(command ...string) string {
+	return script(
+		"if [ -d "+f.dir()+" ]; then",
+		f.locked("  ", command...),
+		"else",
+		"  echo "+quote(f.directory+" is not there: nothing to do"),
+		"fi")
+}

@@ -1,0 +1,295 @@
+package facts
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/topology"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// onLAN is a pod with a macvlan device over the uplink of a node.
+func onLAN(record uint32, addr string) *pb.ReportRequest {
+	m := pod(record, addr)
+	m.Links, m.Interfaces = nil, m.Interfaces[:1]
+	m.Interfaces[0].Attachment, m.Interfaces[0].Link = pb.InterfaceRecord_LOWER, "eth0"
+	return m
+}
+
+func podMAC(record byte) []byte { return []byte{2, 0, 0, 0, 0, record} }
+
+// domains returns the domains of the links of the claims of an address, by sight and by proof.
+func (s *scene) domains(addr string) (all []string) {
+	name := func(d *verdict.Domain) string {
+		if d == nil {
+			return "-"
+		}
+		return d.Node.Name + "/" + d.Name
+	}
+	for _, c := range s.Builder().Case(key(addr), false).Claims {
+		for _, l := range []*verdict.Link{c.Link, c.Interface.Link} {
+			if l != nil {
+				all = append(all, l.Node.Name+" "+name(l.Domain)+" "+name(l.Proven))
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func (s *scene) wantDomains(why, addr string, want ...string) {
+	s.Helper()
+	if got := s.domains(addr); !slices.Equal(got, want) {
+		s.Errorf("%s: got %q, want %q", why, got, want)
+	}
+}
+
+func TestFramesShowThatLinksAreOne(t *testing.T) {
+	s := newScene(t)
+	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
+	b.tell(seen("10.0.0.9", []byte{2, 0, 0, 0, 0, 99}, 1))
+	s.wantDomains("a stranger", "10.0.0.9", "n2 - -")
+	s.judgeAll()
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	s.wantDomains("a frame of a pod entered another node", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
+	s.wantDomains("all that is on the links", "10.0.0.9", "n2 n1/eth0 -")
+	s.wantJudged("the links are one", "10.0.0.1", "10.0.0.3", "10.0.0.9")
+	if c := s.Builder().Case(key("10.0.0.1"), false); len(c.Stations) != 1 || c.Stations[0].Namespace.Record != 2 {
+		t.Errorf("got stations %+v, want the pod's interface", c.Stations)
+	}
+	a.tell(seen("10.0.0.3", podMAC(3), 1))
+	s.wantDomains("a frame went the other way", "10.0.0.1", "n1 n1/eth0 n1/eth0", "n2 n1/eth0 n1/eth0")
+	s.wantJudged("that is a proof", "10.0.0.1", "10.0.0.3", "10.0.0.9")
+	if c := s.Builder().Explained(key("10.0.0.1")); len(c.Stitches) != 1 || c.Stitches[0].Proof != verdict.Proven || len(c.Stitches[0].Back) == 0 {
+		t.Errorf("got stitches %+v, want one with a proof", c.Stitches)
+	}
+	macs, topology := s.Abroad()
+	if macs != 7 || topology.Empty() {
+		t.Errorf("got %d MACs that nodes share", macs)
+	}
+	s.judgeAll()
+	a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 9, Gone: true}, {Namespace: 2, Index: 2, Gone: true}}, Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}})
+	s.wantDomains("one link is gone", "10.0.0.9", "n2 - -")
+}
+
+func TestFramesThatShowNothing(t *testing.T) {
+	clone := func(record uint32, mac []byte) *pb.ReportRequest {
+		m := onLAN(record, "10.7.0.1")
+		m.Interfaces[0].Mac = mac
+		return m
+	}
+	for _, test := range []struct {
+		name   string
+		change func(s *scene, home, by *agent, frame *pb.ClaimRecord)
+		joins  bool
+	}{
+		{"a plain frame", func(*scene, *agent, *agent, *pb.ClaimRecord) {}, true},
+		{"without the Override flag", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.NoOverride = true }, false},
+		{"sent by another one", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.Source = podMAC(77) }, false},
+		{"with the MAC of a router", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
+			c.Mac = []byte{0, 0, 0x5e, 0, 1, 7}
+			home.tell(clone(4, c.Mac))
+		}, false},
+		{"with a MAC of its own node, too", func(_ *scene, _, by *agent, c *pb.ClaimRecord) { by.tell(clone(4, c.Mac)) }, false},
+		{"with a MAC of a third node, too", func(s *scene, _, _ *agent, c *pb.ClaimRecord) { s.joins("n3", "b3", 1, lan(3), clone(4, c.Mac)) }, false},
+		{"with a MAC of a second pod on its link, too", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) { home.tell(clone(4, c.Mac)) }, true},
+		{"by a port that is no uplink", func(_ *scene, _, by *agent, c *pb.ClaimRecord) {
+			m := lan(2)
+			m.Interfaces[0].Uplink = false
+			by.tell(m)
+		}, false},
+		{"of a pod that is on no link", func(_ *scene, home, _ *agent, _ *pb.ClaimRecord) {
+			m := onLAN(2, "10.0.0.1")
+			m.Interfaces[0].Link = ""
+			home.tell(m)
+		}, false},
+		{"of a pod behind a veth", func(_ *scene, home, _ *agent, _ *pb.ClaimRecord) {
+			m := onLAN(2, "10.0.0.1")
+			m.Interfaces[0].Link, m.Links = "v", []*pb.LinkRecord{{Name: "v", Kind: pb.LinkRecord_POINT_TO_POINT}}
+			home.tell(m)
+		}, false},
+		{"of an address that it has on one of two links", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
+			m := clone(2, c.Mac)
+			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
+			home.tell(m)
+		}, true},
+		{"of an address that it has on none of two links", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
+			m := clone(2, c.Mac)
+			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
+			home.tell(m, back2(2, "10.0.0.1"))
+		}, false},
+		{"of another address, which it has on none, of one link", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.Address = []byte{10, 0, 0, 55} }, true},
+		{"an answer for an address that it has on one of two links", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
+			c.Kind = pb.Evidence_ANSWERED
+			m := clone(2, c.Mac)
+			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
+			home.tell(m)
+		}, false},
+		{"an answer for an address of the subnet that the other node has there", func(_ *scene, home, by *agent, c *pb.ClaimRecord) {
+			c.Kind = pb.Evidence_ANSWERED
+			m := clone(2, c.Mac)
+			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
+			home.tell(m)
+			by.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 200}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24}}})
+		}, true},
+		{"an answer for an address of another subnet", func(_ *scene, home, by *agent, c *pb.ClaimRecord) {
+			c.Kind = pb.Evidence_ANSWERED
+			m := clone(2, c.Mac)
+			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
+			home.tell(m)
+			by.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 9, 0, 200}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24}}})
+		}, false},
+	} {
+		s := newScene(t)
+		home, by := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2))
+		frame := seen("10.0.0.1", podMAC(2), 1)
+		test.change(s, home, by, frame.Claims[0])
+		by.tell(frame)
+		_, t1 := s.Abroad()
+		if joins := t1.Domains(topology.BySight) > 0; joins != test.joins {
+			t.Errorf("%s: got joined %t, want %t", test.name, joins, test.joins)
+		}
+		s.check(t, test.name)
+	}
+}
+
+// What a frame shows may be known only when its sender is.
+func TestFramesAreLookedAtAgain(t *testing.T) {
+	for name, last := range map[string]func(home, by *agent){
+		"its sender comes": func(home, _ *agent) { home.tell(onLAN(2, "10.0.0.1")) },
+		"its sender gets its MAC": func(home, _ *agent) {
+			m := onLAN(2, "10.0.0.1")
+			m.Interfaces[0].Mac = podMAC(5)
+			home.tell(m, onLAN(2, "10.0.0.1"))
+		},
+		"its sender comes to a link": func(home, _ *agent) {
+			m := onLAN(2, "10.0.0.1")
+			m.Interfaces[0].Link = ""
+			home.tell(m, onLAN(2, "10.0.0.1"))
+		},
+		"the link of its sender is no veth": func(home, _ *agent) {
+			m := onLAN(2, "10.0.0.1")
+			m.Links = []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_POINT_TO_POINT}}
+			home.tell(m, lan(1))
+		},
+		"its port is an uplink": func(home, by *agent) {
+			m := lan(2)
+			m.Interfaces[0].Uplink = false
+			by.tell(m)
+			home.tell(onLAN(2, "10.0.0.1"))
+			by.tell(lan(2))
+		},
+		"another one with its MAC is gone": func(home, by *agent) {
+			m := onLAN(4, "10.7.0.1")
+			m.Interfaces[0].Mac = podMAC(2)
+			by.tell(m)
+			home.tell(onLAN(2, "10.0.0.1"))
+			by.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 4, Index: 2, Gone: true}}})
+		},
+	} {
+		s := newScene(t)
+		home, by := s.joins("n1", "b1", 1, lan(1)), s.joins("n2", "b2", 1, lan(2))
+		by.tell(seen("10.0.0.1", podMAC(2), 1))
+		s.wantDomains(name+": before", "10.0.0.1", "n2 - -")
+		s.judgeAll()
+		last(home, by)
+		s.wantDomains(name, "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
+		if judged := s.judgeAll(); !slices.Contains(judged, netip.MustParseAddr("10.0.0.1")) {
+			t.Errorf("%s: got %v to be judged", name, judged)
+		}
+		s.check(t, name)
+	}
+}
+
+// back2 ends what the kernel has on the interface of a pod.
+func back2(record uint32, addr string) *pb.ReportRequest {
+	m := assignedMessage(record, addr)
+	m.Claims[0].Gone = true
+	return m
+}
+
+func TestLinksSeparateAfterAWhile(t *testing.T) {
+	s := newScene(t)
+	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
+	b := s.joins("n2", "b2", 1, lan(2))
+	for range 3 { // generations
+		select {
+		case <-s.Woken():
+		default:
+		}
+	}
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	select {
+	case <-s.Woken():
+	default:
+		t.Error("got nobody woken to look after the links")
+	}
+	for range 3 {
+		at := s.Ring()
+		if at == 0 {
+			break
+		}
+		s.now = at
+		s.judgeAll()
+	}
+	s.Ring()
+	s.wantJudged("the links are apart", "10.0.0.1")
+	s.wantDomains("the links are apart", "10.0.0.1", "n1 - -", "n2 - -")
+	s.after(time.Second)
+	b.tell(seen("10.0.0.1", podMAC(2), 2))
+	s.wantDomains("another frame", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
+}
+
+// A sender that only answers, for many addresses or for those of several owners, is a proxy.
+func TestWhatASenderAnswersFor(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
+	answers := func(addrs ...string) {
+		for _, addr := range addrs {
+			m := seen(addr, podMAC(99), 1)
+			m.Claims[0].Kind = pb.Evidence_ANSWERED
+			a.tell(m)
+		}
+	}
+	want := func(why string, addresses, owners int) {
+		t.Helper()
+		c := s.Builder().Case(key("10.0.0.1"), false)
+		if len(c.Answers) != 1 || c.Answers[0].Addresses != addresses || c.Answers[0].Owners != owners || c.Answers[0].Link.Name != "eth0" || string(c.Answers[0].MAC) != string(podMAC(99)) {
+			t.Errorf("%s: got answers %+v, want %d addresses of %d owners", why, c.Answers, addresses, owners)
+		}
+	}
+	answers("10.0.0.1")
+	want("one", 1, 0)
+	s.judgeAll()
+	answers("10.0.0.2")
+	want("that of a pod, too", 2, 1)
+	s.wantJudged("it answers for one more", "10.0.0.1", "10.0.0.2")
+	m := seen("10.0.0.4", podMAC(99), 1)
+	a.tell(m)
+	want("one that it claims unasked", 2, 1)
+	m.Claims[0].Kind, m.Claims[0].Gone = pb.Evidence_ANSWERED, false
+	a.tell(m)
+	want("one that it claims unasked and answers for", 2, 1)
+	weak := seen("10.0.0.5", podMAC(99), 1)
+	weak.Claims[0].Kind, weak.Claims[0].Source = pb.Evidence_ANSWERED, podMAC(98)
+	a.tell(weak)
+	want("one for which another one speaks", 2, 1)
+	answers("10.0.0.3")
+	want("those of two pods", 2, 2)
+	s.judgeAll()
+	a.tell(back2(3, "10.0.0.3"))
+	want("one pod's is gone", 3, 1)
+	s.wantJudged("one pod's is gone", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
+	a.tell(back2(2, "10.0.0.2"))
+	for i := range 20 {
+		answers(fmt.Sprint("10.1.0.", i))
+	}
+	want("very many", verdict.ManyAnswers, 0)
+	if c := s.Builder().Case(key("10.0.0.4"), false); len(c.Answers) != 0 {
+		t.Errorf("got answers %+v of a claim that is not only an answer", c.Answers)
+	}
+}

@@ -1,0 +1,149 @@
+package facts
+
+import (
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Here is how what nodes had ends without their agents.
+
+// timeOut ends the owners of nodes that were not heard from for too long, and
+// forgets the nodes themselves a day later.
+func (f *streams) timeOut(nodes []*Node) {
+	var over []*Node
+	f.Update(func() {
+		for _, n := range nodes {
+			switch {
+			case !n.Rec.Unheard:
+			case !n.Rec.TimedOut:
+				over = append(over, n)
+			case n.Peer == nil:
+				f.settleUp(n)
+				f.drop(n)
+				f.Listener.NamesChanged(n)
+			}
+		}
+	})
+	f.giveUp(over, false)
+}
+
+// giveUp ends all that nodes were known to have: once with the reason, then without the claims.
+func (f *streams) giveUp(nodes []*Node, rebooted bool) *Batch {
+	b := newBatch()
+	defer lockWriters(nodes)()
+	nodes = f.markOver(b, nodes, rebooted)
+	f.close(b)
+	return f.forget(b, nodes)
+}
+
+// lockWriters has nobody else change nodes. It returns what ends that.
+func lockWriters(nodes []*Node) (unlock func()) {
+	slices.SortFunc(nodes, func(a, b *Node) int { return a.ID.Compare(b.ID) })
+	locked := slices.Clone(nodes)
+	for _, n := range locked {
+		n.writer.Lock()
+	}
+	return func() {
+		for _, n := range locked {
+			n.writer.Unlock()
+		}
+	}
+}
+
+// markOver has all judged that silent nodes had, with the reason why it is over. It returns the nodes
+// that were marked: some may be heard from again.
+func (f *streams) markOver(b *Batch, nodes []*Node, rebooted bool) []*Node {
+	for _, n := range nodes {
+		f.touchPieces(b, n)
+	}
+	f.piece(b, func() {
+		nodes = slices.DeleteFunc(nodes, func(n *Node) bool { return n.Rec.TimedOut || !n.Rec.Unheard || rebooted && n.Peer != nil })
+		for _, n := range nodes {
+			n.Rec.TimedOut, n.Rec.Rebooted = true, rebooted
+		}
+	})
+	return nodes
+}
+
+// forget forgets what nodes had once all of it is judged to be over. What all of them have ends before
+// anything of it is forgotten, so that it does not matter in which order the nodes come. No network
+// namespace outlives a reboot.
+func (f *streams) forget(b *Batch, nodes []*Node) *Batch {
+	if len(nodes) == 0 {
+		return b
+	}
+	select {
+	case <-b.Done():
+	case <-f.Stopped:
+	}
+	b = newBatch()
+	for _, n := range nodes {
+		for more := true; more; {
+			f.piece(b, func() { more = f.dropClaims(n) })
+		}
+	}
+	for _, n := range nodes {
+		f.empty(b, n)
+	}
+	f.close(b)
+	return b
+}
+
+// forgetRebooted forgets what nodes had before a reboot. One that reports again in the meantime is left
+// as it is.
+func (f *streams) forgetRebooted(b *Batch, nodes []*Node) *Batch {
+	defer lockWriters(nodes)()
+	f.RLock()
+	nodes = slices.DeleteFunc(nodes, func(n *Node) bool { return !n.Rec.Rebooted })
+	f.RUnlock()
+	return f.forget(b, nodes)
+}
+
+// empty forgets all records of a node but its claims, which have ended.
+func (f *streams) empty(b *Batch, n *Node) {
+	f.piece(b, func() {
+		for l := range n.links.all { // first, as what is left of a domain may be the node's own
+			f.leaveDomains(n, l)
+		}
+		for _, j := range n.joints {
+			j.Ended = true
+		}
+		n.joints = nil
+	})
+	for from, more := uint32(1), true; more; {
+		f.piece(b, func() { from, more = n.interfaces.some(from, func(i uint32) { f.unlistHardware(n, i) }) })
+	}
+	f.piece(b, func() {
+		for ns := range n.namespaces.all {
+			f.Listener.MayLack(n, n.namespaces.at(ns).record)
+			f.unlistPod(n, ns)
+		}
+		f.endPools(n)
+		n.reset()
+		f.settleUp(n)
+		f.unlabel(n)
+		n.due = 0
+		f.arm(n, f.now().Add(ForgetNodeAfter))
+		f.Listener.NodeChanged(n)
+	})
+}
+
+// dropClaims ends a piece of the claims of a node that is given up, and reports whether there are
+// more.
+func (f *streams) dropClaims(n *Node) (more bool) {
+	left := piece
+	for c := range n.claims.all {
+		if left--; left < 0 {
+			return true
+		}
+		one := n.claims.at(c)
+		if n.Rec.Rebooted && n.namespaces.at(n.interfaces.at(one.port).namespace).record != verdict.OwnRecord {
+			f.end(n, c, ending{}) // with what others saw of it, which the machine still is for its own
+			continue
+		}
+		f.touch(one.addr)
+		f.unlist(n, c)
+	}
+	return false
+}

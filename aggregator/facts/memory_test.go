@@ -1,0 +1,303 @@
+package facts
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func TestHalfOfTheMemoryIsForRecords(t *testing.T) {
+	for memory, want := range map[int64]int64{
+		0: 0, -1: 0, 1: LeastBudget, BudgetOverhead: LeastBudget, BudgetOverhead + 2*LeastBudget: LeastBudget, BudgetOverhead + 3*LeastBudget: LeastBudget * 3 / 2, 1 << 30: (1<<30 - 32<<20) / 2,
+	} {
+		if got := newBudget(memory).limit; got != want {
+			t.Errorf("%d bytes: got %d, want %d", memory, got, want)
+		}
+	}
+}
+
+// small gives the records of all nodes the smallest budget.
+func (s *scene) small() { s.budget = newBudget(1) }
+
+// checkBudget checks that each record is charged once.
+func (s *scene) checkBudget(why string) {
+	s.Helper()
+	s.check(s.T, why)
+	var used, accounts int64
+	seen := map[*account]bool{}
+	for n := range s.Nodes {
+		if !seen[n.account] {
+			seen[n.account] = true
+			used += n.account.used
+			if n.account.used > 0 {
+				accounts++
+			}
+		}
+	}
+	if s.budget.used != used+s.common || s.accounts != accounts {
+		s.Errorf("%s: got %d bytes in %d accounts, want %d in %d", why, s.budget.used, s.accounts, used+s.common, accounts)
+	}
+	if s.limit > 0 && s.budget.used > s.limit {
+		s.Errorf("%s: got %d bytes, which is more than the limit", why, s.budget.used)
+	}
+}
+
+// flood returns a message with frames of many strangers.
+func flood(from, count int) *pb.ReportRequest {
+	m := &pb.ReportRequest{}
+	for i := from; i < from+count; i++ {
+		mac := []byte{2, 9, 0, 0, byte(i >> 8), byte(i)}
+		m.Claims = append(m.Claims, seen(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}).String(), mac, 1).GetClaims()...)
+	}
+	return m
+}
+
+// many returns the addresses of a pod.
+func many(record uint32, count int) *pb.ReportRequest {
+	m := pod(record, netip.AddrFrom4([4]byte{10, byte(record), 0, 0}).String())
+	for i := 1; i < count; i++ {
+		m.Claims = append(m.Claims, assigned(record, netip.AddrFrom4([4]byte{10, byte(record), byte(i >> 8), byte(i)}).String()))
+	}
+	return m
+}
+
+func TestNodesShareTheMemory(t *testing.T) {
+	s := newScene(t)
+	s.small()
+	quiet := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	loud := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))
+	loud.tell(seen("10.0.0.1", []byte{2, 0, 0, 0, 0, 7}, 1))
+	s.told.heard = nil
+	loud.tell(flood(0, 16_000))
+	s.checkBudget("a flood")
+	used, limit := s.Budget()
+	if limit != LeastBudget || used > limit-limit/16 || used < limit/2 {
+		t.Errorf("got %d of %d bytes used, want most of them", used, limit)
+	}
+	if left := loud.n.LeftOut(); left.Records != 0 || left.Wire == 0 || left.Wire+loud.n.Claims() != 16_002 || !loud.n.Incomplete() || loud.n.Blind() {
+		t.Errorf("got %+v left out of %d", left, loud.n.Claims())
+	}
+	if quiet.n.Incomplete() || quiet.n.Charged() < nodeCost || quiet.n.Charged() > 2*nodeCost {
+		t.Errorf("got %d bytes for a quiet node", quiet.n.Charged())
+	}
+	s.wantHeard("a flood", "changed n2", "refused claim")
+
+	before := loud.n.Claims()
+	loud.tell(many(3, 500))
+	s.checkBudget("what kernels have")
+	if left := loud.n.LeftOut(); left.Records != 0 || loud.n.wireClaims >= before-1 || loud.n.Claims()-loud.n.wireClaims != 501 {
+		t.Errorf("got %+v left out, %d claims, want those of kernels in the place of frames", left, loud.n.Claims())
+	}
+
+	third := s.joins("n3", "b3", 1, many(4, 2000))
+	s.checkBudget("another node")
+	if third.n.Claims() != 2000 || third.n.Incomplete() {
+		t.Errorf("got %d claims of a node within its share, want 2000", third.n.Claims())
+	}
+	if !s.Wired(index.AddressOf(netip.MustParseAddr("10.0.0.1"))) {
+		t.Error("got the sighting of a disputed address left out, want strangers first")
+	}
+
+	for range 2 { // the first one comes before what it replaces is gone
+		loud.snapshot(lan(2), flood(0, 10))
+	}
+	s.checkBudget("a small snapshot")
+	if loud.n.Incomplete() || loud.n.Claims() != 10 {
+		t.Errorf("got %+v left out of %d claims, want all", loud.n.LeftOut(), loud.n.Claims())
+	}
+}
+
+func TestANodeBeyondItsShareLosesWhatKernelsHaveLast(t *testing.T) {
+	s := newScene(t)
+	s.small()
+	large := s.joins("n1", "b1", 1, pod(2, "10.4.0.1"))
+	for i := range 20 {
+		m := &pb.ReportRequest{}
+		for k := range 1000 {
+			m.Claims = append(m.Claims, assigned(2, netip.AddrFrom4([4]byte{10, 5, byte(i*4 + k/250), byte(k % 250)}).String()))
+		}
+		large.tell(m)
+	}
+	s.checkBudget("one node takes all")
+	if left := large.n.LeftOut(); left.Wire != 0 {
+		t.Errorf("got %+v left out", left)
+	}
+	alone := large.n.Charged()
+	for i := range 10 {
+		n := s.joins(fmt.Sprint("m", i), fmt.Sprint("c", i), 1, lan(byte(10+i)), flood(1000*i, 1000))
+		s.checkBudget("another node")
+		if n.n.Incomplete() {
+			t.Fatalf("node %d: got %+v left out, want its share", i, n.n.LeftOut())
+		}
+	}
+	if left := large.n.LeftOut(); left.Records == 0 || large.n.Charged() >= alone || !large.n.Blind() {
+		t.Errorf("got %+v left out of %d bytes", left, large.n.Charged())
+	}
+}
+
+func TestThereIsNoMemoryForManyNodes(t *testing.T) {
+	s := newScene(t)
+	s.small()
+	refused := 0
+	for i := range 200 {
+		if _, err := s.hello(&pb.Hello{Node: fmt.Sprint("n", i), BootId: fmt.Sprint("b", i), Netns: "1"}, ""); status.Code(err) == codes.ResourceExhausted {
+			refused++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.checkBudget("many nodes")
+	if room := int(LeastBudget / nodeCost); s.NodeCount() < room*9/10 || s.NodeCount() > room || refused != 200-s.NodeCount() {
+		t.Errorf("got %d nodes and %d refused, want up to %d", s.NodeCount(), refused, room)
+	}
+}
+
+func TestOneCredentialHasOneAccount(t *testing.T) {
+	s := newScene(t)
+	s.small()
+	one, _ := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1"}, "n1")
+	two, _ := s.hello(&pb.Hello{Node: "n1", BootId: "b2", Netns: "1"}, "n1")
+	other, _ := s.hello(&pb.Hello{Node: "n2", BootId: "b3", Netns: "1"}, "n2")
+	if one.n.account != two.n.account || one.n.account == other.n.account || s.accounts != 2 {
+		t.Errorf("got %d accounts, want one for each credential", s.accounts)
+	}
+	two.snapshot(lan(1), pod(2, "10.4.0.1"))
+	two.tell(flood(0, 16_000))
+	one.snapshot(many(4, 3000))
+	s.checkBudget("one credential")
+	if one.n.Claims() != 3000 || two.n.wireClaims == 0 {
+		t.Errorf("got %d and %d claims, want frames of the one node in favour of the other one's kernels", one.n.Claims(), two.n.Claims())
+	}
+}
+
+func TestIncompleteNodesAreAskedAgainWhenThereIsRoom(t *testing.T) {
+	s := newScene(t)
+	s.small()
+	a := s.joins("n1", "b1", 1, lan(1), flood(0, 16_000))
+	s.after(firstRefill)
+	if s.Refill(); a.p.asked != 0 {
+		t.Error("got asked, but there is no room")
+	}
+	s.limit *= 4
+	if s.Refill(); a.p.asked != 1 {
+		t.Errorf("got asked %d times, want once", a.p.asked)
+	}
+	if s.Refill(); a.p.asked != 1 {
+		t.Errorf("got asked %d times, want once for a while", a.p.asked)
+	}
+	s.after(2*firstRefill - 1)
+	if s.Refill(); a.p.asked != 1 {
+		t.Errorf("got asked %d times, want once for a while", a.p.asked)
+	}
+	s.after(1)
+	if s.Refill(); a.p.asked != 2 {
+		t.Errorf("got asked %d times, want twice", a.p.asked)
+	}
+	s.told.heard = nil
+	a.snapshot(lan(1), flood(0, 16_000))
+	if a.n.Incomplete() || !slices.Contains(s.told.heard, "changed n1") {
+		t.Errorf("got %+v left out, want nothing, and that told", a.n.LeftOut())
+	}
+	s.after(time.Hour)
+	if s.Refill(); a.p.asked != 2 {
+		t.Errorf("got asked %d times, want no more", a.p.asked)
+	}
+}
+
+func TestMessagesThatAreKeptAreCharged(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1)
+	if !s.Hold(a.n, 1<<30) {
+		t.Error("got no room without a limit")
+	}
+	s.Release(a.n, 1<<30)
+	s.small()
+	b := s.joins("n2", "b2", 1)
+	if !s.Hold(b.n, 1000) || b.n.account.used != b.n.used+1000 {
+		t.Errorf("got %d bytes held", b.n.account.used-b.n.used)
+	}
+	if s.Hold(b.n, LeastBudget) || b.n.account.used != b.n.used+1000 {
+		t.Error("got more held than there is")
+	}
+	s.Release(b.n, 1000)
+	if b.n.account.used != b.n.used {
+		t.Errorf("got %d bytes held", b.n.account.used-b.n.used)
+	}
+}
+
+// Each text of a record is charged with its length.
+func TestTextsAreCharged(t *testing.T) {
+	text := strings.Repeat("x", 100)
+	check := func(m proto.Message, cost func() int, except ...protoreflect.Name) {
+		t.Helper()
+		empty := cost()
+		fields := m.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			field := fields.Get(i)
+			if field.Kind() != protoreflect.StringKind || field.IsList() || field.IsMap() || slices.Contains(except, field.Name()) {
+				continue
+			}
+			m.ProtoReflect().Set(field, protoreflect.ValueOfString(text))
+			if got := cost() - empty; got != textCost(text) || got < len(text) || got > 2*len(text) {
+				t.Errorf("%s: got %d bytes for %d", field.FullName(), got, len(text))
+			}
+			m.ProtoReflect().Clear(field)
+		}
+	}
+	ns, who := &pb.NamespaceRecord{}, &pb.Workload{}
+	ns.Workload = who
+	check(ns, func() int { return namespaceCostOf(ns) })
+	check(who, func() int { return namespaceCostOf(ns) }, "phase") // agents do not tell it
+	i := &pb.InterfaceRecord{}
+	check(i, func() int { return interfaceCostOf(i) })
+	p := &pb.PoolRecord{}
+	check(p, func() int { return poolCostOf(p) })
+
+	ns.Intended, who.Sources = make([]*pb.Intended, 3), map[string]string{text: "cri"}
+	if got := namespaceCostOf(ns); got != namespaceCost+3*intendedCost+textCost(text, "cri") {
+		t.Errorf("namespace: got %d bytes", got)
+	}
+	p.Ranges, p.Gateways = make([]*pb.AddressRange, 2), make([][]byte, 1)
+	if got := poolCostOf(p); got != poolCost+3*rangeCost {
+		t.Errorf("pool: got %d bytes", got)
+	}
+	if got := allocationCostOf(&verdict.Allocation{ContainerID: text, Interface: text, Pod: text, Namespace: text, Location: text}); got != allocationCost+5*textCost(text) {
+		t.Errorf("allocation: got %d bytes", got)
+	}
+	if textCost("") != 0 || interfaceCostOf(i) != interfaceCost {
+		t.Error("got a cost of no text")
+	}
+}
+
+// All that a node is charged is released with its records.
+func TestRecordsAreReleased(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1)
+	empty := a.n.Charged()
+	a.tell(bridgeAndPods(), &pb.ReportRequest{
+		Pools:       []*pb.PoolRecord{{Ipam: verdict.HostLocal, Name: "p", State: pb.Pool_KNOWN}},
+		Allocations: []*pb.AllocationRecord{{Ipam: verdict.HostLocal, Pool: "p", Address: []byte{10, 0, 0, 2}, ContainerId: "c"}},
+		Claims:      []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 2}, Kind: pb.Evidence_USED, Namespace: 1, Index: 12, Mac: []byte{2, 0, 0, 0, 9, 9}, Count: 1, Link: "far"}},
+	})
+	s.checkBudget("full")
+	if full := a.n.Charged(); full < empty+5000 {
+		t.Errorf("got %d bytes for all, %d for nothing", full, empty)
+	}
+	a.snapshot()
+	s.checkBudget("empty")
+	if a.n.Charged() != empty || a.n.links.count != 0 || a.n.interfaces.count != 0 {
+		t.Errorf("got %d bytes, want %d as before", a.n.Charged(), empty)
+	}
+}

@@ -1,0 +1,151 @@
+package facts
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// chronicle is a Listener that writes down what it hears of nodes, pools and namespaces.
+type chronicle struct {
+	deaf
+	heard []string
+	risky map[string][]netip.Addr
+}
+
+func (c *chronicle) hear(format string, args ...any) {
+	c.heard = append(c.heard, fmt.Sprintf(format, args...))
+}
+
+func (c *chronicle) NodeChanged(n *Node)            { c.hear("changed %s", n.Rec.Name) }
+func (c *chronicle) NamesChanged(n *Node)           { c.hear("names %s", n.Rec.Name) }
+func (c *chronicle) RangesChanged(n *Node)          { c.hear("ranges %s", nameOfNode(n)) }
+func (c *chronicle) MayLack(n *Node, record uint32) { c.hear("lack %s#%d", n.Rec.Name, record) }
+func (c *chronicle) PoolChanged(p *Pool)            { c.hear("pool %s", p.Rec.Name) }
+func (c *chronicle) PoolEnded(p *Pool)              { c.hear("pool-ended %s of %s", p.Rec.Name, nameOfNode(p.Node)) }
+func (c *chronicle) CoverageChanged()               { c.hear("coverage") }
+func (c *chronicle) Refused(record string)          { c.hear("refused %s", record) }
+func (c *chronicle) AtRisk(p *Pool) []netip.Addr    { return c.risky[p.Rec.Name] }
+
+func nameOfNode(n *Node) string {
+	if n == nil {
+		return "-"
+	}
+	return n.Rec.Name
+}
+
+// scene is facts whose clock the test sets, and which nobody judges but the test.
+type scene struct {
+	*testing.T
+	*Facts
+	told *chronicle
+	now  verdict.Stamp
+}
+
+func newScene(t *testing.T) *scene {
+	s := &scene{T: t, told: &chronicle{deaf: deaf{dropped: map[string]int{}}, risky: map[string][]netip.Addr{}}, now: verdict.Stamp(time.Hour)}
+	s.Facts = timed(t, &s.now, s.told)
+	return s
+}
+
+func (s *scene) after(d time.Duration) { s.now = s.now.Add(d) }
+
+// agent is an agent that reports for a node.
+type agent struct {
+	s *scene
+	p *quiet
+	n *Node
+}
+
+// hello connects an agent.
+func (s *scene) hello(h *pb.Hello, vouched string) (*agent, error) {
+	p := &quiet{}
+	n, _, err := s.Connect(p, h, vouched)
+	return &agent{s, p, n}, err
+}
+
+// joins connects an agent that reports what messages say.
+func (s *scene) joins(name, boot string, epoch uint64, messages ...*pb.ReportRequest) *agent {
+	s.Helper()
+	a, err := s.hello(&pb.Hello{Node: name, BootId: boot, Netns: "1", Epoch: epoch}, "")
+	if err != nil {
+		s.Fatal(err)
+	}
+	a.snapshot(messages...)
+	return a
+}
+
+func (a *agent) snapshot(messages ...*pb.ReportRequest) {
+	a.s.Helper()
+	messages = append([]*pb.ReportRequest{{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}}, messages...)
+	if _, err := a.s.Snapshot(a.p, a.n, &Snapshot{Messages: slices.Values(messages)}, func() {}); err != nil {
+		a.s.Fatal(err)
+	}
+}
+
+func (a *agent) tell(messages ...*pb.ReportRequest) {
+	a.s.Helper()
+	for _, m := range messages {
+		if _, err := a.s.Delta(a.p, a.n, m, a.s.now, nil); err != nil {
+			a.s.Fatal(err)
+		}
+	}
+}
+
+func (a *agent) leave() { a.s.Disconnect(a.p, a.n, func(*Node) bool { return false }) }
+
+// states returns the nodes with what is known of them.
+func (s *scene) states() (all []string) {
+	for n := range s.Nodes {
+		text := n.Rec.Name
+		for _, is := range []struct {
+			set  bool
+			name string
+		}{{n.Peer != nil, "connected"}, {n.Rec.Unheard, "unheard"}, {n.Rec.TimedOut, "timed-out"}, {n.Rec.Rebooted, "rebooted"}, {n.Covers(), "covers"}} {
+			if is.set {
+				text += " " + is.name
+			}
+		}
+		all = append(all, fmt.Sprintf("%s claims=%d", text, n.Claims()))
+	}
+	return all
+}
+
+func (s *scene) wantNodes(why string, want ...string) {
+	s.Helper()
+	if got := s.states(); !slices.Equal(got, want) {
+		s.Errorf("%s: got\n\t%q, want\n\t%q", why, got, want)
+	}
+}
+
+// wantHeard checks what was told since the last time, in any order and once for each.
+func (s *scene) wantHeard(why string, want ...string) {
+	s.Helper()
+	got := s.told.heard
+	s.told.heard = nil
+	slices.Sort(got)
+	got = slices.Compact(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		s.Errorf("%s: got\n\t%q, want\n\t%q", why, got, want)
+	}
+}
+
+// wantJudged checks which addresses are to be judged.
+func (s *scene) wantJudged(why string, want ...string) {
+	s.Helper()
+	var got []string
+	for _, a := range s.judgeAll() {
+		got = append(got, a.String())
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		s.Errorf("%s: got %q to be judged, want %q", why, got, want)
+	}
+}

@@ -1,0 +1,172 @@
+package facts
+
+import (
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// touch has an address judged when the change is complete. It is called before anything changes
+// that the owners of the address follow from.
+func (f *Facts) touch(a index.Address) *Item {
+	item := f.queue(a).touch(a, f.batch, f.ownersBefore)
+	if !item.looked {
+		item.looked = true
+		if item.New = !f.Claimed(a); !item.New {
+			item.sightings = f.attributed(a)
+		}
+	}
+	return item
+}
+
+// ownersBefore derives the owners of an address before it changes, if anybody wants to know them.
+func (f *Facts) ownersBefore(a index.Address) (owners []verdict.Owner, derived bool) {
+	if !f.Listener.OwnersWatched() {
+		return nil, false
+	}
+	judged := f.Policy.Judge(f.scratch.of(a, false))
+	f.scratch.Keep()
+	return judged.Owners, true
+}
+
+// touchPorts touches all that entered by a namespace's own port.
+func (f *touching) touchPorts(n *Node, record uint32) {
+	for _, i := range n.ports(record) {
+		f.touchClaims(n, i)
+	}
+}
+
+// touchClaims touches the claims on an interface.
+func (f *touching) touchClaims(n *Node, i uint32) {
+	for c := range n.on(i) {
+		f.touch(n.claims.at(c).addr)
+	}
+}
+
+// touchInterface touches all that is judged by an interface.
+func (f *touching) touchInterface(n *Node, i uint32) {
+	f.touchClaims(n, i)
+	if one := n.interfaces.at(i); one.mac.form != noMAC {
+		f.touchNamed(n, one.mac)
+		f.touchAbroad(n, i)
+	}
+}
+
+// touchNamed touches all that frames with a MAC claimed, or that a MAC sent. They may be of other
+// namespaces with the MAC from now on.
+func (f *touching) touchNamed(n *Node, m mac) {
+	for _, c := range n.sources[n.texts.macOf(m)] {
+		f.touch(n.claims.at(c).addr)
+	}
+	if hw := n.hardwareOf(m); hw != 0 {
+		f.touchBy(n, hw)
+		f.spoke(n, 0, m)
+	}
+}
+
+// touchLink touches all that is on a link.
+func (f *touching) touchLink(n *Node, l uint32) {
+	if n.links.at(l).users == 0 {
+		return
+	}
+	for i := range n.interfaces.all {
+		if n.interfaces.at(i).link == l {
+			f.touchInterface(n, i)
+		}
+	}
+	for c := range n.claims.all {
+		if one := n.claims.at(c); one.wire != 0 && n.wires.at(one.wire).link == l {
+			f.touch(one.addr)
+		}
+	}
+}
+
+// touchAnswers touches the other addresses that a host answers for, when it answers for one more
+// or less, or a kernel says that it has that one: both tell a proxy. leaving is 1 for a claim that
+// ends.
+func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
+	one := n.claims.at(c)
+	if one.wire == 0 {
+		for r := range f.addresses.all(one.addr) {
+			other := f.nodes[r.node()]
+			for k := range other.same(r.index()) {
+				claim := other.claims.at(k)
+				if claim.wire == 0 {
+					continue
+				}
+				hw := other.wires.at(claim.wire).hardware
+				f.spoke(other, other.interfaces.at(claim.port).peer, other.hardware.at(hw).mac)
+				if claim.kind == verdict.Answered && other.hardware.at(hw).count <= fewAnswers {
+					f.touchBy(other, hw)
+				}
+			}
+		}
+		return
+	}
+	hw := n.wires.at(one.wire).hardware
+	if count := n.hardware.at(hw).count - leaving; count <= fewAnswers { // one that is left may be no proxy's any more
+		f.touchBy(n, hw)
+	}
+}
+
+// touchBy touches the addresses that claims with a MAC name. They may be of others than the
+// namespaces behind their ports from now on.
+func (f *touching) touchBy(n *Node, hw uint32) {
+	for c := range n.by(hw) {
+		one := n.claims.at(c)
+		f.touch(one.addr)
+		if peer := n.interfaces.at(one.port).peer; peer != 0 {
+			f.Listener.MayLack(n, peer)
+		}
+	}
+}
+
+// fewAnswers is up to how many claims of one MAC are looked at again after
+// another one: whether a sender with more is a proxy is known.
+const fewAnswers = 4 * verdict.ManyAnswers
+
+// touchNode touches all that a node has.
+func (f *touching) touchNode(n *Node) {
+	for c := range n.claims.all {
+		f.touch(n.claims.at(c).addr)
+	}
+	f.touchAllocations(n)
+}
+
+// touchPieces is touchNode in pieces.
+func (f *touching) touchPieces(b *Batch, n *Node) {
+	for from, more := uint32(1), true; more; {
+		f.piece(b, func() {
+			from, more = n.claims.some(from, func(c uint32) { f.touch(n.claims.at(c).addr) })
+		})
+	}
+	f.piece(b, func() { f.touchAllocations(n) })
+}
+
+// touchAllocations touches what the node's own pools have given.
+func (f *touching) touchAllocations(n *Node) {
+	for _, p := range n.Pools {
+		for a := range p.entries {
+			f.touch(a)
+		}
+	}
+}
+
+// touchDisputes has the disputed addresses judged again that a node has claims of, after something
+// changed that only tells the cause of a conflict: the node's pools, or its own addresses.
+func (f *touching) touchDisputes(n *Node) { f.disputes[n] = struct{}{} }
+
+// touchDisputed touches them once for all changes of a piece.
+func (f *touching) touchDisputed() {
+	if len(f.disputes) == 0 {
+		return
+	}
+	for a := range f.Listener.Contested {
+		for r := range f.addresses.all(a) {
+			if _, changed := f.disputes[f.nodes[r.node()]]; changed {
+				f.touch(a)
+				break
+			}
+		}
+	}
+	clear(f.disputes)
+}

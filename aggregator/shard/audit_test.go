@@ -1,0 +1,194 @@
+package shard_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// pool is a pool of host-local on the node of an agent, with what it has given.
+func pool(given ...string) *pb.ReportRequest {
+	m := &pb.ReportRequest{Pools: []*pb.PoolRecord{{
+		Ipam: verdict.HostLocal, Name: "net0", Network: "net0", State: pb.Pool_KNOWN, Routed: true,
+		Ranges: []*pb.AddressRange{{First: netip.MustParseAddr("10.0.0.1").AsSlice(), Last: netip.MustParseAddr("10.0.0.99").AsSlice()}},
+	}}}
+	for _, addr := range given {
+		m.Allocations = append(m.Allocations, &pb.AllocationRecord{Ipam: verdict.HostLocal, Pool: "net0", Address: netip.MustParseAddr(addr).AsSlice(), ContainerId: "c2"})
+	}
+	return m
+}
+
+// given is a pod with a sandbox that the pool gave addresses.
+func given(record uint32, addrs ...string) *pb.ReportRequest {
+	m := pod(record, addrs...)
+	w := m.Namespaces[0].Workload
+	w.ContainerId, w.Source = "c"+w.Name[1:], "cni-result"
+	for _, c := range m.Claims {
+		c.Network = "net0"
+	}
+	return m
+}
+
+func TestAddressesAreComparedWithIPAM(t *testing.T) {
+	const unallocated = `"in-use-unallocated"`
+	inWorld(t, 1, func(w *world) {
+		w.watched = false
+		n := w.connect("n1")
+		a := index.AddressOf(netip.MustParseAddr("10.0.0.1"))
+		wantRemembered := func(why string, past, found int) {
+			t.Helper()
+			if p, f := w.shards.Conflicts.Remembered(a); len(p) != past || len(f) != found {
+				t.Errorf("%s: got %d past and %d findings, want %d and %d", why, len(p), len(f), past, found)
+			}
+		}
+		n.tell(given(2, "10.0.0.1"))
+		w.wantHeard("a pod without a pool")
+		n.tell(pool("10.0.0.1"))
+		w.wantHeard("a pool that has it: there is nothing to tell")
+		wantRemembered("a pool that has it", 0, 0)
+		lost := pool("10.0.0.1")
+		lost.Pools, lost.Allocations[0].Gone = nil, true
+		n.tell(lost)
+		w.wantHeard("its record is gone", `audited 10.0.0.1 of 1: ["in-use-unallocated?"] was [] contested false`)
+		wantRemembered("its record is gone", 1, 1)
+		w.after(time.Second - 1)
+		w.wantHeard("before the settle time")
+		w.after(1)
+		w.wantHeard("after the settle time", `audited 10.0.0.1 of 1: [`+unallocated+`] was ["in-use-unallocated?"] contested false`)
+		n.tell(given(3, "10.0.0.1"))
+		w.wantHeard("another pod has it", "detected in 5ms", "opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true",
+			`audited 10.0.0.1 of 2: [] was [`+unallocated+`] contested true`)
+		wantRemembered("another pod has it", 1, 0)
+	})
+}
+
+// behind is a frame that entered by the port of a pod.
+func behind(record uint32, addr string, by []byte, kind pb.Evidence_Kind) *pb.ReportRequest {
+	m := announced(addr, by, 1)
+	c := m.Claims[0]
+	c.Index, c.Link, c.Kind = 100+record, "cni0", kind
+	return m
+}
+
+// bridged is a pod on a bridge.
+func bridged(record uint32, addrs ...string) *pb.ReportRequest {
+	m := pod(record, addrs...)
+	m.Links[0].Name, m.Links[0].Kind = "cni0", pb.LinkRecord_BRIDGE
+	m.Interfaces[0].Link, m.Interfaces[1].Link = "cni0", "cni0"
+	return m
+}
+
+func TestSpoofsAreAuditedAndClonesTold(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		w.watched = false
+		n := w.connect("n1")
+		n.tell(bridged(2, "10.0.0.1"), bridged(3), behind(3, "10.0.0.1", mac(3), pb.Evidence_ANSWERED))
+		w.wantHeard("a pod answers for another one", `audited 10.0.0.1 of 2: ["address-spoofed?"] was [] contested false`, "spoke p3 live")
+		w.after(time.Second)
+		w.wantHeard("after the settle time", `audited 10.0.0.1 of 2: ["address-spoofed"] was ["address-spoofed?"] contested false`, "spoke p3 live")
+		n.tell(gone(behind(3, "10.0.0.1", mac(3), pb.Evidence_ANSWERED)))
+		w.wantHeard("it ends", `audited 10.0.0.1 of 1: [] was ["address-spoofed"] contested false`, "spoke p3 live")
+
+		n.tell(bridged(4), behind(4, "10.0.0.4", mac(2), pb.Evidence_ANNOUNCED))
+		w.wantHeard("a pod claims an address with the MAC of another one", "spoke p4 live")
+		w.after(time.Second)
+		w.wantHeard("after the settle time", "cloned 10.0.0.4 1", "spoke p4 live")
+		w.facts.Touch([]index.Address{index.AddressOf(netip.MustParseAddr("10.0.0.4"))})
+		w.wantHeard("it is judged again", "cloned 10.0.0.4 1", "spoke p4 live")
+		n.tell(gone(behind(4, "10.0.0.4", mac(2), pb.Evidence_ANNOUNCED)))
+		w.wantHeard("it ends", "cloned 10.0.0.4 0")
+		n.tell(assigned(4, "10.0.0.4"))
+		w.wantHeard("the address is plain")
+		w.after(time.Hour)
+		w.wantKept("nothing is remembered", 0, 0)
+	})
+}
+
+func TestAddressesOfLoopbacksAreAudited(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		w.watched = false
+		n := w.connect("n1")
+		for record := uint32(2); record < 4; record++ {
+			m := bridged(record, "10.0.0.1")
+			m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{Namespace: record, Index: 1, Name: "lo", Attachment: pb.InterfaceRecord_LOCAL})
+			m.Claims[0].Index = 1
+			n.tell(m, behind(record, "10.0.0.1", mac(record), pb.Evidence_ANSWERED))
+		}
+		w.wantHeard("two answer for an address of their loopbacks", `audited 10.0.0.1 of 2: ["shared-address-answered?"] was [] contested false`,
+			"spoke p2 live", "spoke p2 live", "spoke p3 live")
+		w.after(time.Second)
+		w.wantHeard("after the settle time", `audited 10.0.0.1 of 2: ["shared-address-answered"] was ["shared-address-answered?"] contested false`, "spoke p2 live", "spoke p3 live")
+	})
+}
+
+func TestAllocationsWithoutAnOwnerAreAudited(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		w.watched = false
+		n := w.connect("n1")
+		n.tell(pool("10.0.0.9"))
+		w.wantHeard("an allocation", `audited 10.0.0.9 of 0: ["leaked?"] was [] contested false`)
+		w.after(time.Minute)
+		w.wantHeard("after a minute", `audited 10.0.0.9 of 0: ["leaked"] was ["leaked?"] contested false`)
+		end := pool("10.0.0.9")
+		end.Pools, end.Allocations[0].Gone = nil, true
+		n.tell(end)
+		w.wantHeard("it ends", `audited 10.0.0.9 of 0: [] was ["leaked"] contested false`)
+		w.wantKept("nothing is remembered", 0, 0)
+	})
+}
+
+// The record of an owner that vanished with its pool tells the cause of a conflict that comes later.
+func TestAllocationsThatVanishAreRemembered(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		w.watched = false
+		n := w.connect("n1")
+		known := pool("10.0.0.1")
+		n.tell(given(2, "10.0.0.1"), known)
+		end := pool()
+		end.Pools[0].State = pb.Pool_MISSING
+		n.tell(end)
+		gonePool := pool("10.0.0.1")
+		gonePool.Allocations[0].Gone = true
+		gonePool.Pools = nil
+		n.tell(gonePool)
+		w.heard = nil
+		past, _ := w.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr("10.0.0.1")))
+		if len(past) != 1 || past[0].Kind != verdict.FindingInUseUnallocated {
+			t.Errorf("got %+v, want the record that vanished", past)
+		}
+		n.tell(given(3, "10.0.0.1"))
+		if c := w.of("10.0.0.1"); c.Cause != verdict.CauseIPAMStateLost {
+			t.Errorf("got cause %s, want %s", c.Cause, verdict.CauseIPAMStateLost)
+		}
+		n.tell(gone(given(2, "10.0.0.1")), gone(given(3, "10.0.0.1")))
+		w.heard = nil
+		if past, found := w.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr("10.0.0.1"))); len(past)+len(found) != 0 {
+			t.Errorf("got %+v and %+v, want nothing of owners that are gone", past, found)
+		}
+	})
+}
+
+// What is remembered in the course of a conflict may tell its cause, which is then judged again.
+func TestACauseFollowsFromARecordThatVanishes(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		w.watched = false
+		n := w.connect("n1")
+		n.tell(given(2, "10.0.0.1"), given(3, "10.0.0.1"), pool("10.0.0.1"))
+		vanished := func() bool {
+			return slices.ContainsFunc(w.of("10.0.0.1").Facts, func(f verdict.Fact) bool { return f.Kind == verdict.FactRecordVanished })
+		}
+		if vanished() {
+			t.Error("got a record that vanished, want none")
+		}
+		end := pool("10.0.0.1")
+		end.Pools, end.Allocations[0].Gone = nil, true
+		if n.tell(end); !vanished() {
+			t.Errorf("got %+v, want the record that vanished", w.of("10.0.0.1").Facts)
+		}
+	})
+}

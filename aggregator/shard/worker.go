@@ -1,0 +1,81 @@
+package shard
+
+import (
+	"container/heap"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// arm has an entry judged again at a time. One that is judged sooner stays as it is: it is judged
+// once for nothing, and then set anew. So a claim that is seen again and again costs nothing here.
+func (w *worker) arm(e *entry, at verdict.Stamp) {
+	switch {
+	case e.again == 0:
+		e.again = at
+		heap.Push(&w.timers, e)
+	case at < e.again:
+		e.again = at
+		heap.Fix(&w.timers, e.place)
+	}
+}
+
+func (w *worker) disarm(e *entry) {
+	if e.again != 0 {
+		heap.Remove(&w.timers, e.place)
+		e.again = 0
+	}
+}
+
+// settle forgets what is not to be remembered of an address.
+func (w *worker) settle(e *entry) {
+	if len(e.owners) == 1 && !e.disputed() {
+		e.owners = nil
+	}
+	w.shards.Conflicts.keep(e.addr, e.owners)
+	if e.idle() {
+		delete(w.entries, e.addr)
+	}
+}
+
+// forgetOld drops the conflicts that are to be forgotten.
+func (w *worker) forgetOld() {
+	w.forgetMu.Lock()
+	all := w.forget
+	w.forget = nil
+	w.forgetMu.Unlock()
+	for _, p := range all {
+		e := w.entries[p.addr]
+		if e == nil {
+			continue
+		}
+		at := e.conflict(p.id)
+		if at < 0 || e.conflicts[at].Active() || e.conflicts[at].ResolvedAt != p.at {
+			continue // it came back
+		}
+		e.conflicts = slices.Delete(e.conflicts, at, at+1)
+		w.shards.Conflicts.drop(p)
+		w.settle(e)
+	}
+}
+
+// Forget drops the conflicts that were over for long enough, and returns when to do it again; 0 for
+// never.
+func (s *Shards) Forget() verdict.Stamp {
+	for _, p := range s.Conflicts.old(s.Clock()) {
+		w := s.workers[p.addr.Partition()%len(s.workers)]
+		w.forgetMu.Lock()
+		w.forget = append(w.forget, p)
+		w.forgetMu.Unlock()
+		select {
+		case w.forgotten <- struct{}{}:
+		default:
+		}
+	}
+	s.Conflicts.mu.RLock()
+	defer s.Conflicts.mu.RUnlock()
+	if len(s.Conflicts.resolved) == 0 {
+		return 0
+	}
+	return s.Conflicts.resolved[0].at.Add(keepResolvedFor)
+}
