@@ -228,8 +228,8 @@ func (a *Aggregator) ready() bool {
 	}
 }
 
-// Handlers returns the HTTP handlers. rest serves the whole API. probes serves only health,
-// readiness and the metrics of gatherer, for a separate listener.
+// Handlers returns the HTTP handlers. rest serves the whole API. probes serves only health, readiness
+// and the metrics of gatherer, for a separate listener.
 func (a *Aggregator) Handlers(gatherer prometheus.Gatherer) (rest, probes http.Handler, err error) {
 	return api.Handlers(a.core.witness, gatherer, a.guard, a.ready)
 }

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/casefile"
 	"github.com/ipwitness/ipwitness/aggregator/convert"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
@@ -70,9 +69,7 @@ func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainRespon
 // the course and the owners of conflicts that were over before.
 func Judge(f *casefile.File) *pb.ExplainResponse {
 	owner := func(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
-		out := convert.Owner(f.Policy, a, o, all)
-		out.Intended = convert.Intended(missing(a, o))
-		return out
+		return convert.CaseOwner(f.Policy, a, o, all)
 	}
 	out := convert.Explanation(f.Policy, f.Policy.Explain(f.Case), owner)
 	judged := f.Policy.Judge(f.Case)
@@ -102,18 +99,6 @@ func Judge(f *casefile.File) *pb.ExplainResponse {
 	}
 	out.Coverage = &pb.Coverage{Incomplete: f.Case.Incomplete}
 	return out
-}
-
-// missing returns the addresses that an owner of an address was meant to have and has not, as far
-// as a case tells: whether it has other addresses of its pod is not known.
-func missing(a netip.Addr, o *verdict.Owner) []audit.Meant {
-	speaks := slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
-	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
-		if m.Address == a {
-			return speaks || o.Assigned && m.Source == audit.SourceKubernetes
-		}
-		return m.Source == audit.SourceKubernetes
-	})
 }
 
 // latestFirst returns the active conflicts, then the others by when they were resolved.

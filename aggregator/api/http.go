@@ -104,10 +104,10 @@ func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
 // maxBody is how many bytes the body of a request has at most.
 const maxBody = 64 << 10
 
-// Handlers returns the HTTP handlers for callers that guard lets in. rest serves the whole API by
-// calls of service. probes serves only health, readiness and the metrics of gatherer, for a separate
-// listener. ready reports whether the aggregator runs.
-func Handlers(service pb.WitnessServiceServer, gatherer prometheus.Gatherer, guard *access.Guard, ready func() bool) (rest, probes http.Handler, err error) {
+// Handlers returns the HTTP handlers for callers that guard lets in. rest serves the whole API of
+// service. probes serves only health, readiness and the metrics of gatherer, for a separate listener.
+// ready reports whether the aggregator runs.
+func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guard, ready func() bool) (rest, probes http.Handler, err error) {
 	gateway := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &jsonLines{runtime.JSONPb{
 			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},

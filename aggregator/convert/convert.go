@@ -67,7 +67,7 @@ func Scope(kind verdict.ScopeKind, name string) *pb.Scope {
 // Owner returns one of all owners of an address in the format of the API.
 func (s *Converter) Owner(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
 	out := Owner(s.Facts.Policy, a, o, all)
-	out.Intended = Intended(s.Findings.Intended.Lacking(o))
+	out.Intended = intendedProto(s.Findings.Intended.Lacking(o))
 	return out
 }
 
@@ -202,15 +202,6 @@ func (s *Converter) Node(n *facts.Node) *pb.Node {
 		}
 	}
 	return out
-}
-
-// Gone returns an owner that was in a conflict and does not hold the address any more.
-func Gone(a netip.Addr, m *verdict.Member) *pb.Owner {
-	o := verdict.Owner{Pod: m.Orphaned}
-	if !m.External {
-		o.Namespace = &verdict.Namespace{Who: m.Who}
-	}
-	return &pb.Owner{Address: addressText(a), Node: m.Node, Mac: m.MAC.String(), Workload: workloadProto(&o), State: pb.Owner_GONE}
 }
 
 // addressText returns an address in the format of the API; empty for an invalid address.

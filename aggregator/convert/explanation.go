@@ -2,7 +2,9 @@ package convert
 
 import (
 	"net/netip"
+	"slices"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -21,4 +23,33 @@ func Explanation(p *verdict.Policy, why verdict.Explanation, owner func(netip.Ad
 		})
 	}
 	return out
+}
+
+// CaseOwner returns one of all owners of an address in a case, with its intended addresses as far as a
+// case tells.
+func CaseOwner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
+	out := Owner(p, a, o, all)
+	out.Intended = intendedProto(missing(a, o))
+	return out
+}
+
+// missing returns the addresses that an owner of an address was meant to have and has not, as far
+// as a case tells: whether it has other addresses of its pod is not known.
+func missing(a netip.Addr, o *verdict.Owner) []audit.Meant {
+	speaks := slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
+	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
+		if m.Address == a {
+			return speaks || o.Assigned && m.Source == audit.SourceKubernetes
+		}
+		return m.Source == audit.SourceKubernetes
+	})
+}
+
+// Gone returns an owner that was in a conflict and does not hold the address any more.
+func Gone(a netip.Addr, m *verdict.Member) *pb.Owner {
+	o := verdict.Owner{Pod: m.Orphaned}
+	if !m.External {
+		o.Namespace = &verdict.Namespace{Who: m.Who}
+	}
+	return &pb.Owner{Address: addressText(a), Node: m.Node, Mac: m.MAC.String(), Workload: workloadProto(&o), State: pb.Owner_GONE}
 }

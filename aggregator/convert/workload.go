@@ -22,8 +22,8 @@ func sourcesProto(packed string) map[string]string {
 	return fields
 }
 
-// Intended converts intended addresses to the format of the API.
-func Intended(all []audit.Meant) (list []*pb.Intended) {
+// intendedProto converts intended addresses to the format of the API.
+func intendedProto(all []audit.Meant) (list []*pb.Intended) {
 	for _, m := range all {
 		list = append(list, &pb.Intended{Address: m.Address.String(), Source: m.Source, Interface: m.Interface})
 	}

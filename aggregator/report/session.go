@@ -37,8 +37,27 @@ const (
 // Session is one Report stream, without what carries it. A Session is a facts.Peer.
 type Session struct {
 	service *Service
-	// Of the goroutine that receives: the place in the stream, and a snapshot
-	// that is not complete.
+	intake
+	// node is set with the first message.
+	node   *facts.Node
+	caller *access.Caller
+
+	synced chan struct{} // closed with the first snapshot
+	wake   chan struct{}
+
+	mu sync.Mutex
+	outbox
+	pings
+	// idle is since when the next message is waited for; 0 while one is taken.
+	idle verdict.Stamp
+
+	ended chan struct{}
+	err   error
+}
+
+// intake is of the goroutine that receives: the place in the stream, and a snapshot that is not
+// complete.
+type intake struct {
 	sequence uint64
 	lost     bool
 	inside   bool
@@ -49,33 +68,22 @@ type Session struct {
 	// corrected counts strings that were corrected in the incomplete snapshot or in the last
 	// message.
 	corrected corrections
-	// node is set with the first message.
-	node   *facts.Node
-	caller *access.Caller
+}
 
-	synced chan struct{} // closed with the first snapshot
-	wake   chan struct{}
-
-	mu sync.Mutex
-	// What is to be sent, by key: it cannot grow beyond the agent's own table.
+// outbox is what is to be sent, by key: it cannot grow beyond the agent's own table.
+type outbox struct {
 	acknowledged uint64
 	news, resync bool
 	contests     map[netip.Addr]bool
 	reread       map[netip.Addr]struct{}
 	checkID      uint64
 	checks       map[uint64][]index.Address
-	pings
-	// idle is since when the next message is waited for; 0 while one is taken.
-	idle verdict.Stamp
-
-	ended chan struct{}
-	err   error
 }
 
 func newSession(s *Service) *Session {
 	return &Session{
 		service: s, synced: make(chan struct{}), wake: make(chan struct{}, 1), ended: make(chan struct{}),
-		contests: make(map[netip.Addr]bool), reread: make(map[netip.Addr]struct{}), checks: make(map[uint64][]index.Address),
+		outbox: outbox{contests: make(map[netip.Addr]bool), reread: make(map[netip.Addr]struct{}), checks: make(map[uint64][]index.Address)},
 	}
 }
 
