@@ -151,8 +151,9 @@ func (f *touching) touchAllocations(n *Node) {
 	}
 }
 
-// touchDisputes has the disputed addresses judged again that a node has claims of, after something
-// changed that only tells the cause of a conflict: the node's pools, or its own addresses.
+// touchDisputes has the disputed addresses judged again that a node has claims of, or sent frames
+// about, after something changed that only tells the cause of a conflict: the node's pools, or its
+// own addresses.
 func (f *touching) touchDisputes(n *Node) { f.disputes[n] = struct{}{} }
 
 // touchDisputed touches them once for all changes of a piece.
@@ -161,12 +162,36 @@ func (f *touching) touchDisputed() {
 		return
 	}
 	for a := range f.Listener.Contested {
-		for r := range f.addresses.all(a) {
-			if _, changed := f.disputes[f.nodes[r.node()]]; changed {
-				f.touch(a)
-				break
-			}
+		if f.concerned(a) {
+			f.touch(a)
 		}
 	}
 	clear(f.disputes)
+}
+
+// concerned reports whether a node with changed pools or addresses has claims of an address, or may
+// have sent frames that others saw.
+func (f *touching) concerned(a index.Address) bool {
+	for r := range f.addresses.all(a) {
+		n := f.nodes[r.node()]
+		if _, changed := f.disputes[n]; changed {
+			return true
+		}
+		for c := range n.same(r.index()) {
+			at := n.claims.at(c).wire
+			if at == 0 {
+				continue
+			}
+			m := n.hardware.at(n.wires.at(at).hardware).mac
+			if !m.apart() {
+				continue
+			}
+			for by := range f.abroadOf(m.bytes) {
+				if _, changed := f.disputes[by]; changed {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
