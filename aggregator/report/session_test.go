@@ -1,13 +1,20 @@
 package report
 
 import (
+	"context"
+	"errors"
 	"log/slog"
+	"strconv"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -36,6 +43,80 @@ func TestASnapshotHasSoManyBytesAndNoMore(t *testing.T) {
 	}
 }
 
+// An agent among thousands is asked less often whether it is there, and noticed as soon as it does
+// not answer.
+func TestPingsOfManyAgentsAreBounded(t *testing.T) {
+	for _, test := range []struct {
+		agents int64
+		pings  uint64
+	}{{1, 20}, {750, 20}, {5000, 3}} {
+		t.Run(strconv.FormatInt(test.agents, 10), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t)
+				s.sessions.Add(test.agents - 1)
+				ctx, end := context.WithCancel(t.Context())
+				a := &agent{ctx: ctx, says: make(chan *pb.ReportRequest, 1)}
+				a.says <- &pb.ReportRequest{Sequence: 1, Hello: &pb.Hello{Node: "n1", BootId: "boot", Netns: "4026531840", Epoch: 1}, SnapshotBegin: true, SnapshotEnd: true}
+				ended := make(chan error, 1)
+				go func() {
+					ended <- s.Report(a)
+					end()
+				}()
+				time.Sleep(59 * time.Second)
+				synctest.Wait()
+				if got := a.pings.Load(); got != test.pings {
+					t.Errorf("got %d pings in a minute, want %d", got, test.pings)
+				}
+				a.mute.Store(true)
+				for before := a.pings.Load(); a.pings.Load() == before; {
+					time.Sleep(100 * time.Millisecond)
+				}
+				asked := time.Now()
+				if err := <-ended; status.Code(err) != codes.DeadlineExceeded {
+					t.Errorf("got %v, want DeadlineExceeded", err)
+				}
+				if took := time.Since(asked); took > silentAfter+pingEvery {
+					t.Errorf("it took %s to notice that the agent is silent", took)
+				}
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// agent is the stream of an agent that answers pings, or does not.
+type agent struct {
+	grpc.ServerStream
+	ctx   context.Context
+	says  chan *pb.ReportRequest
+	mute  atomic.Bool
+	pings atomic.Uint64
+}
+
+func (a *agent) Context() context.Context { return a.ctx }
+
+func (a *agent) Recv() (*pb.ReportRequest, error) { return nil, errors.New("use RecvMsg") }
+
+func (a *agent) RecvMsg(m any) error {
+	select {
+	case said := <-a.says:
+		proto.Merge(&m.(*arrival).ReportRequest, said)
+		return nil
+	case <-a.ctx.Done():
+		return a.ctx.Err()
+	}
+}
+
+func (a *agent) Send(m *pb.ReportResponse) error {
+	if m.GetPing() != 0 {
+		a.pings.Add(1)
+		if !a.mute.Load() {
+			a.says <- &pb.ReportRequest{Sequence: 1, Pong: &pb.Pong{Id: m.GetPing()}}
+		}
+	}
+	return nil
+}
+
 // newService returns a service whose facts nothing is judged of.
 func newService(t *testing.T) *Service {
 	t.Helper()
@@ -60,6 +141,7 @@ func (deaf) CoverageChanged()                   {}
 func (deaf) RangesChanged(*facts.Node)          {}
 func (deaf) Contested(func(index.Address) bool) {}
 func (deaf) OwnersWatched() bool                { return false }
+func (deaf) Dropped(string, int)                {}
 func (deaf) Applied(*facts.Node)                {}
 func (deaf) Judge(*facts.Batch)                 {}
 func (deaf) Untidy()                            {}
