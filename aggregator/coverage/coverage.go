@@ -72,12 +72,16 @@ func (s *Coverage) Attend() Attendance {
 	}
 	known := make(map[string][]*facts.Node) // by label
 	for n := range s.Facts.Nodes {
-		at := facts.Label(n.Name)
-		known[at] = append(known[at], n)
+		expected := true
+		if a.Asked {
+			at := facts.Label(n.Name)
+			known[at] = append(known[at], n)
+			expected = member[at]
+		}
 		switch {
 		case !n.Rec.Unheard:
 			a.Heard = append(a.Heard, n)
-		case !s.replaced(n) && (!a.Asked || member[at]):
+		case expected && !s.replaced(n):
 			a.Silent = append(a.Silent, n)
 		}
 	}

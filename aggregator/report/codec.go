@@ -51,8 +51,10 @@ func newArrivals(memory int64) *arrivals {
 // An arrival is a message of an agent and its reservation among the arrivals.
 type arrival struct {
 	pb.ReportRequest
-	room *arrivals
-	size int64
+	// received is called once the message has come, before it waits for room.
+	received func()
+	room     *arrivals
+	size     int64
 }
 
 // leave releases the reservation of a message that was applied.
@@ -89,8 +91,9 @@ func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 	if !arrives || size <= smallMessage {
 		return b.CodecV2.Unmarshal(data, v)
 	}
-	// This cannot block for long: reservations are released once the message is applied, and
-	// applying a message waits for no client.
+	// This blocks for as long as other snapshots take: reservations are released once the message is
+	// applied, and applying a message waits for no client.
+	in.received()
 	in.room, in.size = b.arrivals, min(b.arrivals.size, size)
 	if err := in.room.room.Acquire(context.Background(), in.size); err != nil {
 		return err

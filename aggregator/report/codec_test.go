@@ -57,7 +57,8 @@ func TestMessagesBeingReadShareTheirMemory(t *testing.T) {
 		}
 		codec := newBounded(newArrivals(0))
 		read := func(in *arrival) error { return codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(raw)}, in) }
-		var first, second arrival
+		received := 0
+		first, second := arrival{received: func() { received++ }}, arrival{received: func() { received++ }}
 		if err := read(&first); err != nil {
 			t.Fatal(err)
 		}
@@ -69,6 +70,9 @@ func TestMessagesBeingReadShareTheirMemory(t *testing.T) {
 			t.Errorf("the second message was read beside the first: %v", err)
 			return
 		default:
+		}
+		if received != 2 {
+			t.Errorf("got %d messages that are received, want 2: one of them waits", received)
 		}
 		first.leave()
 		if err := <-done; err != nil {

@@ -69,6 +69,13 @@ func (r *Session) waiting(since verdict.Stamp) {
 	r.idle = since
 }
 
+// busy reports whether a message is being taken.
+func (r *Session) busy() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.idle == 0
+}
+
 // silent tells whether nothing was heard for long, though we asked. While a
 // message is being taken, it is we who are slow.
 func (r *Session) silent(now verdict.Stamp) bool {

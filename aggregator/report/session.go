@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	// snapshotWithin is how long an agent may take for its snapshot.
+	// snapshotWithin is how long an agent may take for its snapshot. While one of its messages is
+	// taken, or waits for room, it is not the agent that takes long.
 	snapshotWithin = time.Minute
 	// maxChecks is how many checks of one agent may be unanswered.
 	maxChecks = 64
@@ -127,6 +128,15 @@ func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 			late.Stop()
 			synced = nil
 		case <-late.C:
+			if r.busy() {
+				late.Reset(snapshotWithin)
+				continue
+			}
+			select {
+			case <-synced:
+				continue
+			default:
+			}
 			return status.Errorf(codes.DeadlineExceeded, "no complete snapshot within %s: connect again", snapshotWithin)
 		case <-ping.C:
 			now := s.Facts.Clock()
@@ -164,7 +174,7 @@ func (r *Session) send(stream pb.ReportService_ReportServer) error {
 func (r *Session) receive(stream pb.ReportService_ReportServer) error {
 	for {
 		r.waiting(r.service.Facts.Clock())
-		var in arrival
+		in := arrival{received: func() { r.waiting(0) }}
 		err := stream.RecvMsg(&in)
 		r.waiting(0)
 		switch {

@@ -84,6 +84,35 @@ func TestPingsOfManyAgentsAreBounded(t *testing.T) {
 	}
 }
 
+// An agent whose snapshot waits for room among those of others is not silent, however long that
+// takes: it would begin anew, and take the time of others again.
+func TestASnapshotThatWaitsIsNotLate(t *testing.T) {
+	for _, received := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, end := context.WithCancel(t.Context())
+			a := &agent{ctx: ctx, says: make(chan *pb.ReportRequest, 1), waits: 10 * snapshotWithin, unread: !received}
+			a.says <- &pb.ReportRequest{Sequence: 1, Hello: &pb.Hello{Node: "n1", BootId: "boot", Netns: "4026531840", Epoch: 1}, SnapshotBegin: true, SnapshotEnd: true}
+			s := newService(t)
+			ended := make(chan error, 1)
+			go func() { ended <- s.Report(a) }()
+			time.Sleep(11 * snapshotWithin)
+			synctest.Wait()
+			select {
+			case err := <-ended:
+				if received || status.Code(err) != codes.DeadlineExceeded {
+					t.Errorf("the message is received %t: the stream ended with %v", received, err)
+				}
+			default:
+				if !received {
+					t.Error("nothing is received: the stream goes on")
+				}
+			}
+			end()
+			synctest.Wait()
+		})
+	}
+}
+
 // agent is the stream of an agent that answers pings, or does not.
 type agent struct {
 	grpc.ServerStream
@@ -91,6 +120,10 @@ type agent struct {
 	says  chan *pb.ReportRequest
 	mute  atomic.Bool
 	pings atomic.Uint64
+	// waits is how long the first message waits for room, and unread says that it has not come whole
+	// until then.
+	waits  time.Duration
+	unread bool
 }
 
 func (a *agent) Context() context.Context { return a.ctx }
@@ -100,6 +133,11 @@ func (a *agent) Recv() (*pb.ReportRequest, error) { return nil, errors.New("use 
 func (a *agent) RecvMsg(m any) error {
 	select {
 	case said := <-a.says:
+		if !a.unread {
+			m.(*arrival).received()
+		}
+		time.Sleep(a.waits)
+		a.waits = 0
 		proto.Merge(&m.(*arrival).ReportRequest, said)
 		return nil
 	case <-a.ctx.Done():
