@@ -230,7 +230,10 @@ func (x *Intended) speaks(id string, addr netip.Addr) bool {
 	}
 	b := x.builders.Get().(*facts.Builder)
 	defer x.builders.Put(b)
-	return slices.ContainsFunc(x.facts.Policy.Judge(b.Case(a, false)).Owners, func(o verdict.Owner) bool {
-		return o.ID == id && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
+	judged := x.facts.Policy.Judge(b.Case(a, false))
+	return slices.ContainsFunc(judged.Owners, func(o verdict.Owner) bool {
+		return o.ID == id && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool {
+			return c.Wire() && !c.Weak() && !slices.Contains(judged.Expired, c) // else it is about to go
+		})
 	})
 }

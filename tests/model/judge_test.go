@@ -283,10 +283,6 @@ func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, learned 
 			m.conflicts[at] = c
 		}
 	}
-	for i := range out.Ended {
-		at := slices.IndexFunc(m.conflicts, func(c verdict.Conflict) bool { return c.ID == out.Ended[i].ID })
-		m.conflicts[at] = m.conflicts[at].End(&out.Ended[i], out.Owners)
-	}
 	for c := range r.claims(a) {
 		if c.Kind == verdict.Assigned && slices.Contains(out.Check, c.node.rec) {
 			r.checks = append(r.checks, c)
