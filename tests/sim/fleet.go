@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -95,6 +96,10 @@ func (f *Fleet) Deliver(ctx context.Context) error {
 	return g.Wait()
 }
 
+// dials limits the connections that are being made: each needs a thread of its own in the host's
+// namespace, and thousands of threads would take the processors from what is measured.
+var dials = semaphore.NewWeighted(8)
+
 // Dial makes a connection from inside the host, as the real agent does.
 func Dial(host *netlab.Host, at string) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+at,
@@ -107,6 +112,10 @@ func Dial(host *netlab.Host, at string) (*grpc.ClientConn, error) {
 			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithContextDialer(func(ctx context.Context, at string) (conn net.Conn, err error) {
+			if err := dials.Acquire(ctx, 1); err != nil {
+				return nil, err
+			}
+			defer dials.Release(1)
 			err = host.Do(func() error {
 				conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", at)
 				return err
