@@ -389,5 +389,5 @@ func (f *ledger) Hold(n *Node, bytes int) (held bool) {
 	return held
 }
 
-// Release releases such a charge. The caller holds the lock for writing.
+// Release releases a charge of Hold. The caller holds the lock for writing.
 func (f *ledger) Release(n *Node, bytes int64) { f.add(n.account, -bytes) }

@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Here records become those of the verdict. Their callers hold the lock.
+// This file makes the records of package verdict. Its callers hold the lock.
 
 // idOf returns the identity of the owner that a namespace is.
 func (n *Node) idOf(ns uint32) string {
@@ -142,7 +142,7 @@ func (f *reader) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*ve
 	return found
 }
 
-// Holds reports whether an owner has an address by its kernel.
+// Holds reports whether the kernel of an owner has an address.
 func (f *reader) Holds(id string, a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
@@ -155,7 +155,7 @@ func (f *reader) Holds(id string, a index.Address) bool {
 	return false
 }
 
-// Wired reports whether the wire shows an address.
+// Wired reports whether there is a wire claim to an address.
 func (f *reader) Wired(a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
