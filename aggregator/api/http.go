@@ -212,8 +212,8 @@ func text(body string) http.HandlerFunc {
 	}
 }
 
-// plainQuery parses the parameters that are not strings before the gateway does, whose errors would
-// be those of its parser. States may be in lower case.
+// plainQuery parses the parameters that are not strings, before the gateway would report errors in
+// the words of its parser. States may be in lower case.
 func plainQuery(gateway *runtime.ServeMux) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()

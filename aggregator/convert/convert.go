@@ -158,7 +158,7 @@ func Conflict(c *verdict.Conflict, told *explain.ToldConflict, owners []*pb.Owne
 	return out
 }
 
-// Course returns what is remembered of a conflict about an address in the format of the API.
+// Course returns the remembered course of a conflict about an address in the format of the API.
 func Course(a netip.Addr, id *verdict.Identity, c *verdict.Course) *pb.Conflict {
 	return &pb.Conflict{
 		Id: id.ID, Episode: id.Episode, Address: a.String(), Scope: Scope(id.Kind, id.Scope),

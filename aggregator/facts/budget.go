@@ -62,7 +62,7 @@ type charges struct {
 }
 
 // LeftOut counts the records of a node that did not fit into memory since its last snapshot:
-// Records is for those of the kernel and IPAM, Wire for those of observed frames.
+// Records counts those of kernels and IPAM, Wire the wire claims.
 type LeftOut struct{ Records, Wire int }
 
 // refill is the time at which an incomplete node is asked for a snapshot again.

@@ -24,7 +24,7 @@ func (l *lender[T]) next() *T {
 	return l.records[l.used-1]
 }
 
-// keep leaves the records that were handed out to those who hold them.
+// keep leaves the records that were handed out to their holders, and does not reuse them.
 func (l *lender[T]) keep() {
 	l.records = slices.Delete(l.records, 0, l.used)
 	l.used = 0

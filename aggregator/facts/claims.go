@@ -122,7 +122,7 @@ func (f *editor) unlist(n *Node, c uint32) {
 		l = f.unlistWire(n, c)
 	}
 	n.claims.remove(c)
-	if l != 0 { // once the claim is gone, as what is on other links is looked at
+	if l != 0 { // only now: dropLink may touch the claims on other links
 		n.links.at(l).users--
 		f.dropLink(n, l)
 	}

@@ -310,8 +310,9 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 	n.claims.at(c).sweep = n.sweep
 }
 
-// seenAgain notes when a claim was known before it is seen again: for a kernel's claim, that the
-// kernel said something just now.
+// seenAgain sets the mark of a claim that is seen again. For a wire claim, it is the time of the
+// previous sighting. For a kernel claim in a message of changes, it is the current time, because
+// the kernel has just reported the claim.
 func (a *applying) seenAgain(c uint32) {
 	one := a.node.claims.at(c)
 	switch {

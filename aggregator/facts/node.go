@@ -215,7 +215,7 @@ func (f *streams) arm(n *Node, at verdict.Stamp) {
 	}
 }
 
-// Wake has Ring called anew.
+// Wake has Ring called again.
 func (f *streams) Wake() {
 	select {
 	case f.wake <- struct{}{}:

@@ -53,7 +53,8 @@ type iface struct {
 	name, host       text
 	vrf, kind        text
 	mac              mac
-	// alike is the next one with the same MAC; before and after are those of its namespace.
+	// alike is the next interface with the same MAC; before and after are neighbours in the
+	// namespace.
 	lists
 	claims     uint32 // the first one
 	cost       int32
@@ -93,7 +94,7 @@ type claim struct {
 	stamps
 	count, flags uint32
 	port, wire   uint32
-	// before and after are those of the port, alike is the next one of the address.
+	// before and after are the neighbours on the port; alike is the next claim to the address.
 	lists
 	network text
 	cost    int32

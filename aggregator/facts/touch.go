@@ -152,11 +152,11 @@ func (f *touching) touchAllocations(n *Node) {
 }
 
 // touchDisputes has the disputed addresses judged again that a node has claims of, or sent frames
-// about, after something changed that only tells the cause of a conflict: the node's pools, or its
-// own addresses.
+// about. It is called after a change that only affects the cause of a conflict: of the node's
+// pools, or of its own addresses.
 func (f *touching) touchDisputes(n *Node) { f.disputes[n] = struct{}{} }
 
-// touchDisputed touches these addresses once for all changes of a piece.
+// touchDisputed touches the addresses of touchDisputes, once for all changes of a piece.
 func (f *touching) touchDisputed() {
 	if len(f.disputes) == 0 {
 		return

@@ -21,7 +21,7 @@ func (n *Node) idOf(ns uint32) string {
 	return n.ID.Boot + "/" + n.ID.Netns + "/" + strconv.FormatUint(one.number, 10) + "/" + strconv.FormatUint(uint64(one.record), 10)
 }
 
-// whoOf returns who lives in a namespace. It is a view of the node's texts.
+// whoOf returns the workload of a namespace. It is a view of the node's texts.
 func (n *Node) whoOf(ns uint32) verdict.Who {
 	return verdict.Who(n.texts.get(n.namespaces.at(ns).who))
 }
@@ -47,7 +47,7 @@ func (n *Node) fillLink(l uint32, out *verdict.Link) *verdict.Link {
 	return out
 }
 
-// fillInterface makes the record of an interface, with those of its namespace and link.
+// fillInterface makes the record of an interface, with the given records of its namespace and link.
 func (n *Node) fillInterface(i uint32, ns *verdict.Namespace, l *verdict.Link, out *verdict.Interface) *verdict.Interface {
 	one, t := n.interfaces.at(i), &n.texts
 	*out = verdict.Interface{

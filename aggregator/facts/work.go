@@ -49,11 +49,11 @@ type Item struct {
 	// Before are the owners before the first change, if Derived is set.
 	Before  []verdict.Owner
 	Derived bool
-	// Vanished are allocations that are gone since the last judgement.
+	// Vanished has the allocations that ended since the last judgement.
 	Vanished []*verdict.Allocation
 	// Pods is set if the Kubernetes API said something of the pods behind the address.
 	Pods bool
-	// Retell has the conflicts of the address told again.
+	// Retell has the conflicts of the address published again.
 	Retell bool
 	// New is set if nothing was known of the address before.
 	New bool

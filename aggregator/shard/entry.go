@@ -8,7 +8,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// entry is what is remembered of an address that has no owner, several, or something to remember.
+// entry is what is remembered of an address that has no owner, several owners, or something else to
+// remember.
 type entry struct {
 	addr index.Address
 	// owners are the owners when the address was last judged, in order; none if there is a single
@@ -18,10 +19,11 @@ type entry struct {
 	judgedAt verdict.Stamp
 	// conflicts are the latest of each id: active, or resolved and kept. They never change.
 	conflicts []*verdict.Conflict
-	// told are the streams of the nodes that watch the address more closely; nil for none.
+	// told has the streams of the nodes that were asked to look at the address more closely; nil
+	// for none.
 	told map[facts.Peer]struct{}
-	// past is what is remembered of allocations, found what the last audit found, also what
-	// waits.
+	// past is what is remembered of allocations. found is what the last audit found, including
+	// findings that are not reported yet.
 	past  []verdict.Past
 	found []verdict.Finding
 	// cloned is set if cloned hardware addresses were found.

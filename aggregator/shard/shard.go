@@ -1,7 +1,7 @@
 // Package shard judges addresses. Each address belongs to one of 256 partitions, and each partition
-// to one of a few goroutines, which alone judges its addresses and remembers what was judged of
-// them. An address with one undisputed owner is an entry of the index and nothing else: its owner
-// is derived from the facts when somebody asks.
+// to one of a few goroutines. Only that goroutine judges the addresses of the partition and
+// remembers the outcome. An address with one undisputed owner is only an entry of the index: its
+// owner is derived from the facts when it is needed.
 package shard
 
 import (
