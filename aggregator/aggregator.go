@@ -1,13 +1,13 @@
-// Package aggregator joins what all agents witness into one truth. It wires the rooms that do the work,
-// and nothing else. Agents are met in proto/ only, and nothing here touches a kernel.
+// Package aggregator combines what all agents witness. It wires the rooms that do the work, and
+// does nothing else. It shares only proto/ with the agents, and touches no kernel.
 //
 // The way of a change:
 //
 //	report (one Report stream) -> facts -> shard -> verdict.Judge -> events -> api, notify
 //
-// The goroutine that received a message changes the facts. The goroutine that owns the partition
-// of a changed address judges it and publishes the outcome. Package findings finds what is wrong and no
-// conflict, convert makes messages of the API, explain the words in them.
+// The goroutine that received a message changes the facts. The goroutine that owns the partition of
+// a changed address judges it and publishes the outcome. Package findings finds problems that are
+// not conflicts, convert makes messages of the API, and explain provides their words.
 package aggregator
 
 import (
@@ -46,8 +46,8 @@ const (
 	DefaultKubeconfig    = kube.Auto
 )
 
-// migrationGrace is what settle is between two pods that run one virtual machine:
-// live migration ends within it, or is stuck.
+// migrationGrace is the settle time between two pods that run one virtual machine: by then, a live
+// migration has ended or is stuck.
 const migrationGrace = time.Minute
 
 // Config is what an operator decides. Zero fields have the defaults.
@@ -57,13 +57,13 @@ type Config struct {
 	// Settle is how long two owners must live side by side before the conflict
 	// is confirmed.
 	Settle time.Duration
-	// StaleAfter is how long an owner counts as alive that only the wire shows.
+	// StaleAfter is how long an owner that only wire claims show counts as alive.
 	StaleAfter time.Duration
-	// NodeTimeout is how long a silent node's owners count as alive.
+	// NodeTimeout is how long the owners of a disconnected node count as alive.
 	NodeTimeout time.Duration
 	// HandoverGrace is what Settle is for two sandboxes of one pod.
 	HandoverGrace time.Duration
-	// LeakedAfter is how long what IPAM has given may be held by nobody.
+	// LeakedAfter is how long an allocation may be unused before it is reported as leaked.
 	LeakedAfter time.Duration
 	// Shared are addresses that several owners hold on purpose.
 	Shared []verdict.Shared
@@ -71,12 +71,12 @@ type Config struct {
 	Routers []verdict.Router
 	// DataDir is where acknowledgements are kept; empty to keep them in memory only.
 	DataDir string
-	// Networks are declared. Several of one name add up.
+	// Networks are the declared networks. Several with one name add up.
 	Networks []verdict.Network
-	// Kubeconfig says which Kubernetes cluster is asked who the owners are: auto for
-	// the one that we are a pod of, if we are, off for none, or a file.
+	// Kubeconfig says which Kubernetes cluster is asked about owners: auto for the one that runs
+	// this process as a pod, if any, off for none, or the name of a kubeconfig file.
 	Kubeconfig string
-	// Access says by what callers are known.
+	// Access says how callers are identified and what they may do.
 	Access access.Config
 	// Memory is the number of bytes that the process may use; 0 means no limit. The nodes share
 	// a part of it.
@@ -88,7 +88,7 @@ type Config struct {
 	Alone bool
 }
 
-// Aggregator joins what all agents witness. Use New.
+// Aggregator combines what all agents witness. Use New.
 type Aggregator struct {
 	core    *core
 	guard   *access.Guard
@@ -96,8 +96,8 @@ type Aggregator struct {
 	started chan struct{}
 }
 
-// New makes an aggregator, which does nothing before Run but that it has taken its
-// data directory. Its metrics are registered with reg.
+// New makes an aggregator. It locks the data directory, and does nothing else before Run. Its
+// metrics are registered with reg.
 func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, error) {
 	policy := verdict.Policy{
 		Cluster: cfg.Cluster, Settle: cfg.Settle, StaleAfter: cfg.StaleAfter, MigrationGrace: migrationGrace,
@@ -165,8 +165,8 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	return a, nil
 }
 
-// Guarded are the options of a gRPC server that anybody can reach: its calls pass who
-// may do what. A server in process has none.
+// Guarded returns the options of a gRPC server that others can reach: they check what each caller
+// may do. An in-process server has none.
 func (a *Aggregator) Guarded() []grpc.ServerOption {
 	return a.guard.Outside(a.core.reports.Codec())
 }
@@ -174,11 +174,11 @@ func (a *Aggregator) Guarded() []grpc.ServerOption {
 // HungUp counts a connection that was closed because its client exceeded a limit on it.
 func (a *Aggregator) HungUp(from net.Addr, err error) { a.guard.HungUp(from, err) }
 
-// Open tells that nothing says who callers are.
+// Open reports whether callers need not say who they are.
 func (a *Aggregator) Open() bool { return a.guard.Open() }
 
-// Register enters the services of an aggregator, with health and reflection. The server need not
-// be one of gRPC: a test can call the services that it is given.
+// Register registers the services of an aggregator, with health and reflection. s need not be a
+// gRPC server: a test can call the services that it is given.
 func (a *Aggregator) Register(s reflection.GRPCServer) {
 	pb.RegisterReportServiceServer(s, a.core.reports)
 	pb.RegisterWitnessServiceServer(s, a.core.witness)
@@ -186,8 +186,7 @@ func (a *Aggregator) Register(s reflection.GRPCServer) {
 	reflection.Register(s)
 }
 
-// Run judges again what is due until ctx ends, and then ends all streams. It is
-// called once.
+// Run judges what is due until ctx ends, and then ends all streams. It is called once.
 func (a *Aggregator) Run(ctx context.Context) error {
 	close(a.started)
 	a.healthy(healthpb.HealthCheckResponse_SERVING)
@@ -206,14 +205,14 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	return err
 }
 
-// healthy says of the server and of each service how it is.
+// healthy sets the health status of the server and of each service.
 func (a *Aggregator) healthy(status healthpb.HealthCheckResponse_ServingStatus) {
 	for _, name := range []string{"", pb.WitnessService_ServiceDesc.ServiceName, pb.ReportService_ServiceDesc.ServiceName} {
 		a.health.SetServingStatus(name, status)
 	}
 }
 
-// ready tells whether the aggregator runs.
+// ready reports whether the aggregator runs.
 func (a *Aggregator) ready() bool {
 	select {
 	case <-a.core.ended:

@@ -40,11 +40,11 @@ type coreConfig struct {
 	alone bool
 	// dataDir is where acknowledgements are kept; empty to keep them in memory only.
 	dataDir string
-	// version is that of this program.
+	// version is the version of this program.
 	version string
 }
 
-// newCore makes the rooms, which do nothing before run but that the data directory is taken.
+// newCore makes the rooms. It locks the data directory, and does nothing else before run.
 func newCore(cfg coreConfig) (*core, error) {
 	base := time.Now()
 	// The wall clock of the start, carried on by the monotonic clock: it never jumps, whatever is done

@@ -10,11 +10,11 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// manyPods are so many at once as only a listing gives, which leaves behind much
-// more memory than what is kept of it.
+// manyPods is a number of pods in one change that only a listing reaches. A listing leaves behind
+// much more memory than what is kept of it.
 const manyPods = 1000
 
-// kubernetesChanged brings what the Kubernetes API says to those that it is about.
+// kubernetesChanged passes changes of the Kubernetes API to the rooms that they concern.
 func (c *core) kubernetesChanged(what kube.Changes) {
 	if what.State || len(what.Nodes) > 0 {
 		c.coverage.Changed()
@@ -56,7 +56,7 @@ func (c *core) kubernetesChanged(what kube.Changes) {
 	}
 }
 
-// judgeInside has the owners of the addresses of ranges judged again.
+// judgeInside has the owners of the addresses in some ranges judged again.
 func (c *core) judgeInside(ranges []verdict.Range) {
 	for _, r := range merged(ranges) {
 		var some []index.Address
@@ -79,7 +79,7 @@ func (c *core) within(r verdict.Range) iter.Seq[shard.Place] {
 	return index.Until(c.shards.Places().From(shard.From(index.AddressOf(r.First))), func(p shard.Place) bool { return last.Less(p.Address()) })
 }
 
-// retell makes the conflicts known again that have an owner on one of the nodes.
+// retell publishes again the conflicts that have an owner on one of the nodes.
 func (c *core) retell(nodes []string) {
 	told := make(map[string]bool, len(nodes))
 	for _, n := range nodes {

@@ -16,8 +16,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// core joins the rooms. Each of them has a lock of its own. The facts are taken first, for reading
-// while something is told of them; no other lock is held while another one is taken.
+// core joins the rooms. Each has a lock of its own. The facts are locked first, for reading, while
+// something about them is published; otherwise, no lock is taken while another one is held.
 type core struct {
 	kubernetes       *kube.Cluster
 	facts            *facts.Facts
@@ -35,7 +35,7 @@ type core struct {
 	stopped, ended chan struct{}
 }
 
-// ring does what is due about nodes, links and conflicts that are over, and returns when more is due; 0
+// ring does what is due about nodes, links and resolved conflicts, and returns when more is due; 0
 // for never.
 func (c *core) ring() verdict.Stamp {
 	next := c.facts.Ring()
@@ -45,8 +45,8 @@ func (c *core) ring() verdict.Stamp {
 	return next
 }
 
-// judge waits until all that a change touched is judged, and what follows of pools and of what
-// namespaces lack is told.
+// judge waits until everything that a change touched is judged, and until the resulting findings
+// about pools and missing addresses are published.
 func (c *core) judge(b *facts.Batch) {
 	select {
 	case <-b.Done():
@@ -55,7 +55,7 @@ func (c *core) judge(b *facts.Batch) {
 	}
 }
 
-// problems describes what does not work in the aggregator itself.
+// problems describes what is wrong with the aggregator itself.
 func (c *core) problems() []string {
 	problems := c.acknowledgements.Problems()
 	if n := c.shards.Unjudged(); n > 0 {
@@ -64,7 +64,7 @@ func (c *core) problems() []string {
 	return problems
 }
 
-// watches returns the number of watches by what they are of.
+// watches returns the number of watches, by what they watch.
 func (c *core) watches() map[string]int {
 	return map[string]int{
 		"owners": c.events.Owners.Subscribers(), "conflicts": c.events.Conflicts.Subscribers(), "findings": c.events.Findings.Subscribers(),

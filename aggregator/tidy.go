@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// tidyAfter is how long no large change came when what they left behind is given back.
+// tidyAfter is how long after the last large change unused memory is released.
 const tidyAfter = 5 * time.Second
 
-// tidier gives the memory back that snapshots took while they were under way: the runtime would keep
-// it for minutes, and a restart of many agents leaves more of it than what is known of them.
+// tidier releases the memory that snapshots took while they were being applied. The runtime would
+// keep it for minutes, and after a restart of many agents it is more than the facts take.
 type tidier struct {
 	// untidy holds one token after a large change.
 	untidy chan struct{}
@@ -19,7 +19,7 @@ type tidier struct {
 
 func newTidier() *tidier { return &tidier{make(chan struct{}, 1)} }
 
-// later has memory given back when no large change has come for a while.
+// later schedules a release of memory for when no large change has come for a while.
 func (t *tidier) later() {
 	select {
 	case t.untidy <- struct{}{}:
@@ -27,7 +27,7 @@ func (t *tidier) later() {
 	}
 }
 
-// run gives memory back until ctx ends.
+// run releases memory until ctx ends.
 func (t *tidier) run(ctx context.Context) {
 	quiet := time.NewTimer(tidyAfter)
 	quiet.Stop()

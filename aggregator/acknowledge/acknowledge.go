@@ -1,5 +1,5 @@
 // Package acknowledge keeps the acknowledgements of conflicts, in memory and in the data directory.
-// An acknowledgement silences a conflict; no verdict knows of it.
+// An acknowledgement silences a conflict and has no effect on verdicts.
 package acknowledge
 
 import (
@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	// maxReason is how many bytes a reason has at most.
+	// maxReason is the maximum length of a reason in bytes.
 	maxReason = 1024
 	// longestAcknowledgement is a year, also a leap year.
 	longestAcknowledgement = 366 * 24 * time.Hour
 )
 
-// acknowledgement says that a person knows of a conflict and lives with it: with
-// the owners that it has, in this episode, for a time. It silences alerts and
-// changes no verdict, which knows nothing of it. It never changes.
+// acknowledgement records that a person knows of a conflict and accepts it: with its current
+// owners, in this episode, for a limited time. It silences alerts and has no effect on verdicts. It
+// never changes.
 type acknowledgement struct {
 	proto   *pb.Acknowledgement
 	address netip.Addr
@@ -39,9 +39,9 @@ type acknowledgement struct {
 	owners  []string
 }
 
-// covers tells until when the acknowledgement holds: the settle time after an
-// owner came that was not there when it was given, as one that goes again at once
-// is none to speak of. One that left and came back was there.
+// covers returns the time until which the acknowledgement holds. An owner that was not there when
+// it was given ends it after the settle time, so that an owner that leaves again at once does not.
+// An owner that left and came back does not end it.
 func (a *acknowledgement) covers(c *verdict.Conflict, settle time.Duration) verdict.Stamp {
 	until := a.until
 	for i := range c.Owners {
@@ -52,8 +52,9 @@ func (a *acknowledgement) covers(c *verdict.Conflict, settle time.Duration) verd
 	return until
 }
 
-// acknowledgedAs is how an acknowledgement knows an owner again. A device outside
-// is known by its hardware address: the links that it is seen on may become one.
+// acknowledgedAs returns the string by which an acknowledgement recognises an owner. A device
+// outside all namespaces is recognised by its hardware address, because the links on which it is
+// seen may be merged.
 func acknowledgedAs(o *verdict.Owner) string {
 	if o.Namespace == nil && o.MAC != "" {
 		return o.MAC.String()
@@ -66,26 +67,27 @@ type Config struct {
 	Facts     *facts.Facts
 	Conflicts *shard.Conflicts
 	Log       *slog.Logger
-	// Judge waits until all that a change touched is judged.
+	// Judge waits until everything that a change touched is judged.
 	Judge func(*facts.Batch)
 	// DataDir is where acknowledgements are kept; empty to keep them in memory only.
 	DataDir string
 }
 
-// Acknowledgements are those of active conflicts. Use New.
+// Acknowledgements holds the acknowledgements of active conflicts. Use New.
 type Acknowledgements struct {
 	Config
 	dir *dataDir
-	// unsaved asks to write what is in memory.
+	// unsaved has a token when there are changes to write.
 	unsaved chan struct{}
 
 	mu   sync.Mutex
 	byID map[string]*acknowledgement
-	// recalled are those of before the start whose conflict did not come back yet.
+	// recalled has the acknowledgements from before the start whose conflicts have not come back
+	// yet.
 	recalled map[string]*acknowledgement
 }
 
-// New takes the data directory, and returns the acknowledgements that are kept there.
+// New locks the data directory, and loads the acknowledgements that are kept there.
 func New(cfg Config) (*Acknowledgements, error) {
 	dir, err := openDataDir(cfg.DataDir)
 	if err != nil {
@@ -100,10 +102,10 @@ func New(cfg Config) (*Acknowledgements, error) {
 	return a, nil
 }
 
-// Close gives the data directory up without a Run.
+// Close releases the data directory if Run is never called.
 func (a *Acknowledgements) Close() error { return a.dir.close() }
 
-// Problems describes what does not work in the data directory.
+// Problems describes what is wrong with the data directory.
 func (a *Acknowledgements) Problems() []string { return a.dir.problems() }
 
 // Of returns the acknowledgement of a conflict; nil for none.
@@ -123,7 +125,7 @@ func (a *Acknowledgements) Len() int {
 	return len(a.byID)
 }
 
-// all are those of conflicts that are there, and of those that may come back.
+// all returns the acknowledgements of current conflicts and of those that may come back.
 func (a *Acknowledgements) all() map[string]*acknowledgement {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -133,11 +135,10 @@ func (a *Acknowledgements) all() map[string]*acknowledgement {
 	return all
 }
 
-// Acknowledge silences one conflict until it expires, or takes that back, for a person. It returns the
-// conflict as it was before that.
+// Acknowledge silences a conflict until the acknowledgement expires, or withdraws the
+// acknowledgement, on behalf of a person. It returns the conflict as it was before.
 func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by string) (*verdict.Conflict, error) {
-	// What is answered is on the disk, and nobody is kept waiting by the disk but
-	// those who acknowledge.
+	// A change is on disk before it is answered. Only requests to acknowledge wait for the disk.
 	a.dir.mu.Lock()
 	defer a.dir.mu.Unlock()
 	c, ack, err := a.acknowledging(q, by)
@@ -153,7 +154,7 @@ func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by stri
 		}
 		var next *acknowledgement
 		if c, next, err = a.acknowledging(q, by); err != nil {
-			a.changed() // what was written is not so
+			a.changed() // the file no longer matches
 			break
 		}
 		if c.Episode != episode || !a.acknowledge(c.ID, episode, ack) { // it ended and came back meanwhile
@@ -169,9 +170,9 @@ func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by stri
 	return c, nil
 }
 
-// acknowledge enters an acknowledgement of an episode of a conflict, or takes it back with nil. It
-// reports whether the episode is still there: whoever ends it looks at the acknowledgement after
-// that.
+// acknowledge sets the acknowledgement of an episode of a conflict, or removes it if ack is nil. It
+// reports whether the episode is still active: code that ends an episode looks for its
+// acknowledgement afterwards.
 func (a *Acknowledgements) acknowledge(id string, episode uint32, ack *acknowledgement) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -184,8 +185,8 @@ func (a *Acknowledgements) acknowledge(id string, episode uint32, ack *acknowled
 	return true
 }
 
-// acknowledging is the conflict that a request is for, and the acknowledgement
-// that it asks for; nil for one that takes back.
+// acknowledging returns the conflict that a request is about, and the acknowledgement that it asks
+// for; nil if it withdraws one.
 func (a *Acknowledgements) acknowledging(q *pb.AcknowledgeConflictRequest, by string) (*verdict.Conflict, *acknowledgement, error) {
 	ack, err := newAcknowledgement(q, a.Facts.Clock())
 	if err != nil {
@@ -215,7 +216,7 @@ func NoConflict(id string) error {
 		"no conflict has the id %q: `ipwitness conflicts --all` lists them; those that are over are kept for a day", id)
 }
 
-// newAcknowledgement is what a request asks for; nil for one that takes back.
+// newAcknowledgement returns the acknowledgement that a request asks for; nil if it withdraws one.
 func newAcknowledgement(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) (*acknowledgement, error) {
 	bad := func(format string, args ...any) (*acknowledgement, error) {
 		return nil, status.Errorf(codes.InvalidArgument, format, args...)
@@ -249,10 +250,10 @@ func newAcknowledgement(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) (*a
 	}, nil
 }
 
-// Lapse ends the acknowledgement of a conflict that is over or has an owner
-// more for the settle time, or when its time is up, and reports whether it did. Otherwise it returns
-// until when it holds; 0 if there is none. A conflict that came back has the acknowledgement that it
-// had before the start.
+// Lapse removes the acknowledgement of a conflict if the conflict is over, has had an additional
+// owner for the settle time, or the acknowledgement has expired, and reports whether it did.
+// Otherwise it returns the time until which the acknowledgement holds; 0 if there is none. A
+// conflict that comes back gets the acknowledgement that it had before the start.
 func (a *Acknowledgements) Lapse(c *verdict.Conflict) (until verdict.Stamp, lapsed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -42,7 +42,7 @@ type dataDir struct {
 	path string
 	// lock is held for as long as this process may write to the directory; nil until then.
 	lock *os.File
-	// mu is held while something is written, and taken before that of the acknowledgements.
+	// mu is held while something is written. It is locked before the mutex of the acknowledgements.
 	mu     sync.Mutex
 	closed bool
 
@@ -109,7 +109,7 @@ func (d *dataDir) take() error {
 	return nil
 }
 
-// writable tries whether a file can be written and renamed.
+// writable checks that a file can be written and renamed.
 func (d *dataDir) writable() error {
 	probe := filepath.Join(d.path, lockFile+".tmp")
 	if err := writeFile(probe, []byte("ipwitness\n")); err != nil {
@@ -133,7 +133,7 @@ func (d *dataDir) problems() []string {
 	return slices.DeleteFunc([]string{said.lost, said.unkept}, func(s string) bool { return s == "" })
 }
 
-// close gives the directory up; nothing is written any more.
+// close releases the directory; nothing is written afterwards.
 func (d *dataDir) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -161,7 +161,7 @@ type kept struct {
 	AcknowledgedAt time.Time  `json:"acknowledgedAt"`
 	AcknowledgedBy string     `json:"acknowledgedBy,omitempty"`
 	ExpiresAt      time.Time  `json:"expiresAt"`
-	// Owners are those that it was given for.
+	// Owners are the owners at the time when it was given.
 	Owners []string `json:"owners"`
 }
 
@@ -259,8 +259,8 @@ func (d *dataDir) read() (map[string]*acknowledgement, *unusableFile) {
 	return found, nil
 }
 
-// save replaces what is kept. It is called with mu held. When it gives nil, a
-// power failure changes nothing any more.
+// save replaces the stored acknowledgements. It is called with mu held. Once it returns nil, they
+// survive a power failure.
 func (d *dataDir) save(acknowledged map[string]*acknowledgement) error {
 	if d.path == "" {
 		return nil

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// saveAgainAfter is how long after a failure it is tried again to write.
+// saveAgainAfter is the time after which a failed write is retried.
 const saveAgainAfter = 10 * time.Second
 
-// changed asks to write what is in memory, some time soon.
+// changed requests that the acknowledgements are written soon.
 func (a *Acknowledgements) changed() {
 	select {
 	case a.unsaved <- struct{}{}:
@@ -18,8 +18,8 @@ func (a *Acknowledgements) changed() {
 	}
 }
 
-// Run writes acknowledgements that ended, and drops those whose conflict did not
-// come back, until ctx ends. Then it gives the data directory up.
+// Run saves the acknowledgements when some have ended, and drops those whose conflict did not come
+// back, until ctx ends. Then it releases the data directory.
 func (a *Acknowledgements) Run(ctx context.Context) {
 	over := time.NewTimer(a.Facts.Policy.NodeTimeout)
 	defer over.Stop()

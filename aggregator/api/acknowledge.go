@@ -7,7 +7,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// AcknowledgeConflict silences one conflict until it expires, or takes that back.
+// AcknowledgeConflict silences a conflict until the acknowledgement expires, or withdraws it.
 func (s *Service) AcknowledgeConflict(ctx context.Context, q *pb.AcknowledgeConflictRequest) (*pb.AcknowledgeConflictResponse, error) {
 	c, err := s.Acknowledgements.Acknowledge(q, access.Of(ctx).Name())
 	if err != nil {

@@ -85,7 +85,8 @@ type feedClient[M any] struct {
 // Header is for grpc.ClientStream.
 func (feedClient[M]) Header() (metadata.MD, error) { return nil, nil }
 
-// Recv is for grpc.ServerStreamingClient. Before it waits, it has the client read what was written.
+// Recv is for grpc.ServerStreamingClient. Before it waits, it sends the lines collected so far to
+// the client.
 func (c feedClient[M]) Recv() (*M, error) {
 	select {
 	case m := <-c.feed.messages:

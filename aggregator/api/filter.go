@@ -16,7 +16,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// filter chooses owners. What is not set matches all.
+// filter selects owners. A field that is not set matches everything.
 type filter struct {
 	addr                 netip.Addr
 	prefix               netip.Prefix
@@ -72,7 +72,8 @@ func newOwnerFilter(q interface {
 
 var errOwnerState = status.Error(codes.InvalidArgument, "state must be LIVE, STALE or UNHEARD: leave it out for all")
 
-// conflictFilter chooses conflicts: by their address, and by one owner that has all of the rest.
+// conflictFilter selects conflicts by their address, and by a single owner that meets all other
+// conditions.
 type conflictFilter struct {
 	filter
 	phase verdict.Phase
@@ -118,7 +119,8 @@ func (f *conflictFilter) contest(c *events.Contest) bool {
 		(!f.anyOwner() || slices.ContainsFunc(c.Holders, func(h events.Holder) bool { return f.owner(&h.Owner, h.Node) }))
 }
 
-// event returns what an event is for a subscriber with this filter, and whether it is one.
+// event returns the type of an event as a subscriber with this filter sees it, and whether the
+// subscriber gets it.
 func (f *conflictFilter) event(e *events.Event) (typ pb.Watch_Type, ok bool) {
 	if e.Conflict == nil {
 		return e.Type, true
@@ -129,9 +131,9 @@ func (f *conflictFilter) event(e *events.Event) (typ pb.Watch_Type, ok bool) {
 	return change(e.Type, f.contest(&e.Contested), f.contest(&e.Contest))
 }
 
-// change returns what an event is for a subscriber whose filter the item matched before, or
-// matches now, and whether it is one: an item that no longer matches is gone for it, and one that
-// begins to match is new.
+// change returns the type of an event as a subscriber sees it, and whether the subscriber gets it.
+// was and is say whether the item matched before and matches now: an item that no longer matches is
+// gone for the subscriber, and one that begins to match is new.
 func change(typ pb.Watch_Type, was, is bool) (pb.Watch_Type, bool) {
 	switch {
 	case typ == pb.Watch_UPDATED && is && !was:
@@ -176,7 +178,7 @@ func optionalAddress(text string) (netip.Addr, error) {
 	return parseAddress(text)
 }
 
-// Unmap returns what a prefix of IPv4 addresses in IPv6 notation means.
+// Unmap returns the IPv4 prefix of an IPv4-mapped IPv6 prefix, and any other prefix unchanged.
 func Unmap(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -191,13 +193,13 @@ func parseMAC(text string) (verdict.MAC, bool) {
 	return verdict.MAC(raw), err == nil && len(raw) >= 6 && len(raw) <= 32
 }
 
-// address tells whether an address can match.
+// address reports whether an address matches.
 func (f *filter) address(a netip.Addr) bool {
 	return (!f.addr.IsValid() || f.addr == a) && (!f.prefix.IsValid() || f.prefix.Contains(a))
 }
 
-// owner tells whether an owner of a matching address matches. Its node's name is
-// told apart, as that may change.
+// owner reports whether an owner of a matching address matches. The name of its node is passed
+// separately, because it may change.
 func (f *filter) owner(o *verdict.Owner, node string) bool {
 	if f.node != "" && f.node != node || f.state != 0 && f.state != o.State {
 		return false
@@ -216,7 +218,8 @@ func (f *filter) owner(o *verdict.Owner, node string) bool {
 	return false
 }
 
-// event returns what an event is for a subscriber with this filter, and whether it is one.
+// event returns the type of an event as a subscriber with this filter sees it, and whether the
+// subscriber gets it.
 func (f *filter) event(e *events.Event) (typ pb.Watch_Type, ok bool) {
 	if e.Owner == nil {
 		return e.Type, true
@@ -228,7 +231,7 @@ func (f *filter) event(e *events.Event) (typ pb.Watch_Type, ok bool) {
 	return change(e.Type, was, f.owner(&e.Holder.Owner, e.Holder.Node))
 }
 
-// findingFilter chooses findings. A finding is about an address if it names it among others, too.
+// findingFilter selects findings. A finding that names several addresses is about each of them.
 type findingFilter struct {
 	filter
 	kind string
@@ -267,7 +270,8 @@ func (f *findingFilter) finding(one events.Matter) bool {
 		slices.ContainsFunc(one.Allocations, func(al *verdict.Allocation) bool { return workload.named(al.Namespace, al.Pod) })
 }
 
-// event returns what an event is for a subscriber with this filter, and whether it is one.
+// event returns the type of an event as a subscriber with this filter sees it, and whether the
+// subscriber gets it.
 func (f *findingFilter) event(e *events.Event) (typ pb.Watch_Type, ok bool) {
 	return change(e.Type, e.Found.Finding != nil && f.finding(e.Found), f.finding(e.Matter))
 }

@@ -50,7 +50,7 @@ func (s *Service) walkFindings(f *findingFilter, from findings.Place) *walk[*fin
 	}
 }
 
-// ListFindings lists what is wrong and not yet a conflict.
+// ListFindings lists problems that are not, or not yet, conflicts.
 func (s *Service) ListFindings(_ context.Context, q *pb.ListFindingsRequest) (*pb.ListFindingsResponse, error) {
 	from, err := parseFindingPlace(q.GetPageToken())
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Service) ListFindings(_ context.Context, q *pb.ListFindingsRequest) (*p
 	return &pb.ListFindingsResponse{Findings: page.items, NextPageToken: next, Coverage: coverage}, nil
 }
 
-// WatchFindings sends the findings there are, then every change.
+// WatchFindings sends the current findings, then every change.
 func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessService_WatchFindingsServer) error {
 	f, err := newFindingFilter(q)
 	if err != nil {

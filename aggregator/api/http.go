@@ -43,8 +43,8 @@ const indexPage = `ipwitness: who really holds this address, right now, and does
 /healthz /readyz
 `
 
-// jsonLines is the JSON of the contract: lists and zeros are there, and a stream
-// has one object a line.
+// jsonLines encodes JSON as the API promises: empty lists and zero values are present, and a stream
+// has one object per line.
 type jsonLines struct{ runtime.JSONPb }
 
 // streamType is the media type of streams.
@@ -63,7 +63,8 @@ func (m *jsonLines) Marshal(v any) ([]byte, error) {
 	return m.JSONPb.Marshal(v)
 }
 
-// encodings has buffers in which messages are encoded: their size is not known before.
+// encodings pools the buffers in which messages are encoded, because their size is not known in
+// advance.
 var encodings = sync.Pool{New: func() any { return new([]byte) }}
 
 // encoded returns a message as JSON between two texts. The bytes are not used again: HTTP/2 may
@@ -85,13 +86,12 @@ func (*jsonLines) StreamContentType(any) string { return streamType }
 // Delimiter is for runtime.Delimited.
 func (*jsonLines) Delimiter() []byte { return []byte("\n") }
 
-// NewDecoder is for runtime.Marshaler: of the body of a request, in words that
-// tell what it should be.
+// NewDecoder is for runtime.Marshaler. Its errors say what the body of a request should be.
 func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
 	decoder := m.JSONPb.NewDecoder(r)
 	return runtime.DecoderFunc(func(v any) error {
 		err := decoder.Decode(v)
-		if err == nil || errors.Is(err, io.EOF) { // no body has no fields
+		if err == nil || errors.Is(err, io.EOF) { // an empty body sets no fields
 			return err
 		}
 		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
@@ -101,7 +101,7 @@ func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
 	})
 }
 
-// maxBody is how many bytes the body of a request has at most.
+// maxBody is the maximum size of the body of a request in bytes.
 const maxBody = 64 << 10
 
 // Handlers returns the HTTP handlers for callers that guard lets in. rest serves the whole API of
@@ -113,7 +113,7 @@ func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guar
 			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
 		}}),
 		runtime.WithOutgoingHeaderMatcher(none),
-		runtime.WithIncomingHeaderMatcher(none), // a header must not become what only we say
+		runtime.WithIncomingHeaderMatcher(none), // no header of a client may become metadata, which only we set
 		runtime.WithRoutingErrorHandler(noRoute),
 	)
 	err = pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, direct{service, guard})
@@ -155,25 +155,26 @@ func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guar
 		mux.ServeHTTP(lines, r.WithContext(context.WithValue(r.Context(), linesKey{}, lines)))
 		_ = lines.send() // fails only if the client is gone
 	})
-	// First: it tells the server's own writer that the rest of a body is not read, or who
-	// still sends that is cut off before it has read the answer.
+	// This handler is the outermost: it tells the server's own writer that the rest of a body is
+	// not read. Otherwise a client that is still sending would be disconnected before it has read
+	// the answer.
 	return http.MaxBytesHandler(handler, maxBody), probeMux, nil
 }
 
 func none(string) (string, bool) { return "", false }
 
 const (
-	// readWithin is how long a client may take to read a part of an answer. It is
-	// longer than a watch waits: who reads again in time reads why it was cut off.
+	// readWithin is how long a client may take to read a part of an answer. It is longer than a
+	// watch waits, so that a client that reads again in time learns why it was disconnected.
 	readWithin = 2 * sendWithin
-	// answerPart is how many bytes have that time.
+	// answerPart is the size of such a part in bytes.
 	answerPart = 64 << 10
 	// answerWithin is the time in which a client must read an answer that is not a stream:
 	// until then it takes memory and counts as a call of its caller.
 	answerWithin = 5 * time.Minute
 )
 
-// impatient gives up a client that does not read.
+// impatient disconnects a client that does not read.
 type impatient struct {
 	http.ResponseWriter
 	until time.Time // deadline for reading an answer that is not a stream
@@ -182,7 +183,7 @@ type impatient struct {
 // Unwrap is for http.ResponseController.
 func (w *impatient) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Write is for io.Writer. What is flushed later has the time of the last Write.
+// Write is for io.Writer. Data that is flushed later has the deadline of the last Write.
 func (w *impatient) Write(p []byte) (written int, err error) {
 	control := http.NewResponseController(w.ResponseWriter)
 	stream := w.Header().Get("Content-Type") == streamType
@@ -191,7 +192,7 @@ func (w *impatient) Write(p []byte) (written int, err error) {
 		if !stream && w.until.Before(deadline) {
 			deadline = w.until
 		}
-		// A writer that takes no deadline is none of a network.
+		// A writer that does not support deadlines is not a network connection.
 		_ = control.SetWriteDeadline(deadline)
 		n, err := w.ResponseWriter.Write(p[:min(len(p), answerPart)])
 		written, p = written+n, p[n:]
@@ -211,8 +212,8 @@ func text(body string) http.HandlerFunc {
 	}
 }
 
-// plainQuery reads the parameters that are no texts before the gateway does,
-// which would answer with its parser's words. States may be in lower case.
+// plainQuery parses the parameters that are not strings, before the gateway would report errors in
+// the words of its parser. States may be in lower case.
 func plainQuery(gateway *runtime.ServeMux) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
@@ -251,7 +252,7 @@ func readQuery(path string, q url.Values) error {
 	return nil
 }
 
-// noRoute answers a request that no call of the API is for.
+// noRoute answers a request that matches no method of the API.
 func noRoute(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
 	err := error(&runtime.HTTPStatusError{
 		HTTPStatus: code,

@@ -79,7 +79,7 @@ func parsePlace(token string) (p place, err error) {
 
 var errPageToken = status.Error(codes.InvalidArgument, "page_token is not one that was given out: leave it out to begin anew")
 
-// ListOwners lists who holds which address now.
+// ListOwners lists the current owners of addresses.
 func (s *Service) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
 	f, err := newOwnerFilter(q)
 	if err != nil {
@@ -205,7 +205,7 @@ func comparePlaces(a, b place) int {
 	return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.id, b.id))
 }
 
-// GetConflict gives one conflict by its id.
+// GetConflict returns a conflict by its id.
 func (s *Service) GetConflict(_ context.Context, q *pb.GetConflictRequest) (*pb.GetConflictResponse, error) {
 	s.Facts.RLock()
 	defer s.Facts.RUnlock()

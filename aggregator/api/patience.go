@@ -9,20 +9,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// sendWithin is how long a watcher may let one Send wait before it is cut off.
+// sendWithin is how long one Send may block before the watcher is disconnected.
 const sendWithin = 30 * time.Second
 
-// patience is how long a watch waits for its watcher to read. A Send cannot be
-// given up, so that whoever ends the watch is another goroutine.
+// patience limits how long a watch waits for its watcher to read. A Send cannot be cancelled, so
+// another goroutine ends the watch.
 type patience struct {
-	// late rings while one Send takes too long.
+	// late fires if one Send takes too long.
 	late *time.Timer
-	// from is the revision that the watcher is to resume from: it has all before.
+	// from is the revision to resume from: the watcher has all events before it.
 	from atomic.Uint64
 }
 
-// anew is a revision before the first: who resumes from it reads LOST with 0 and
-// the present state.
+// anew is a revision before the first: a watcher that resumes from it gets LOST with 0, and the
+// current state.
 const anew = 0
 
 func newPatience() *patience {
@@ -31,7 +31,7 @@ func newPatience() *patience {
 	return p
 }
 
-// patient is a send that p looks at.
+// patient returns a send whose duration p limits.
 func patient[T any](p *patience, send func(*T) error) func(*T) error {
 	return func(m *T) error {
 		p.late.Reset(sendWithin)
@@ -44,7 +44,7 @@ const (
 	// cutOffReason and errorDomain name the error for programs (google.rpc.ErrorInfo).
 	cutOffReason = "WATCH_CUT_OFF"
 	errorDomain  = "ipwitness"
-	// resumeTokenKey is what the ErrorInfo has the token by.
+	// resumeTokenKey is the key of the token in the metadata of the ErrorInfo.
 	resumeTokenKey = "resume_token"
 )
 
@@ -55,14 +55,14 @@ func errCutOff(token string) error {
 			"and the event that was under way may come twice", sendWithin, token)
 	if detailed, err := s.WithDetails(&errdetails.ErrorInfo{
 		Reason: cutOffReason, Domain: errorDomain, Metadata: map[string]string{resumeTokenKey: token},
-	}); err == nil { // it has no other error than that s is no error
+	}); err == nil { // it fails only if the status is OK
 		s = detailed
 	}
 	return s.Err()
 }
 
-// ResumeToken is what a watch goes on with that ended with err because its
-// watcher did not read; empty where it ended otherwise.
+// ResumeToken returns the token to resume with if err ended a watch because its watcher did not
+// read, and an empty string otherwise.
 func ResumeToken(err error) string {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetReason() == cutOffReason {

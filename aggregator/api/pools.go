@@ -46,7 +46,7 @@ func (s *Service) walkPools(from findings.PoolPlace) *walk[findings.PoolPlace, *
 	}
 }
 
-// ListPools lists what IPAM gives addresses from, and how full it is.
+// ListPools lists the pools from which IPAM allocates addresses, and how full they are.
 func (s *Service) ListPools(_ context.Context, q *pb.ListPoolsRequest) (*pb.ListPoolsResponse, error) {
 	from, err := parsePoolPlace(q.GetPageToken())
 	if err != nil {

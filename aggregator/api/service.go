@@ -14,7 +14,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Service is the WitnessService. All fields are needed, but Kubernetes is nil where there is none to
+// Service is the WitnessService. All fields are needed, but Kubernetes is nil if there is none to
 // ask.
 type Service struct {
 	pb.UnimplementedWitnessServiceServer
@@ -26,9 +26,9 @@ type Service struct {
 	Coverage         *coverage.Coverage
 	Convert          *convert.Converter
 	Events           *events.Events
-	// Problems describes what does not work in the aggregator itself.
+	// Problems describes what is wrong with the aggregator itself.
 	Problems func() []string
-	// Version is that of this program, for cases.
+	// Version is the version of this program, for cases.
 	Version string
 	// Stopped is closed when watches are to end.
 	Stopped <-chan struct{}

@@ -22,25 +22,25 @@ const (
 
 // A walk reads items of the store a few at a time in the order of their keys. It takes keys from a
 // snapshot of an index without the lock, and holds the lock for a few items only. Each time it
-// takes keys it goes on behind the last one in a new snapshot, so that it takes little memory
+// takes keys, it continues after the last one in a new snapshot, so that it takes little memory
 // however many items there are and however long it lasts.
 type walk[K, T any] struct {
 	facts *facts.Facts
-	// events are those that change the items; nil if there are none.
+	// events is the bus of the events that change the items; nil if there is none.
 	events *events.Bus
-	// keys yields the keys from one on; nil stands for the first one. It may yield that one again.
+	// keys yields the keys from a key on, or all keys if from is nil. It may yield from again.
 	keys func(from *K) iter.Seq[K]
 	less func(a, b K) bool
 	// read appends the items of a key, at most room of them. It reports whether there are more:
 	// the next call continues with them. It is called with the facts held.
 	read func(key K, room int, into []item[T]) (items []item[T], more bool)
 
-	// most limits the keys that are taken at a time to less than listedKeys; 0 does not.
+	// most, unless it is 0, limits the keys that are taken at a time to less than listedKeys.
 	most int
 	// rest are the keys of listed that are not read yet, last is the last one listed.
 	listed, rest []K
 	last         *K
-	// bound is the last key such that all changes up to it must be told; nil if there is none.
+	// bound is the last key up to which all changes must be sent; nil if there is none.
 	bound *K
 	items []item[T]
 }
@@ -55,7 +55,7 @@ type item[T any] struct {
 type part[T any] struct {
 	// items are valid until the next step.
 	items []item[T]
-	// revision is that of the events when the items were read: they have all events before.
+	// revision is the revision at which the items were read: they reflect all events before it.
 	revision uint64
 	done     bool
 }
@@ -117,8 +117,8 @@ func (w *walk[K, T]) list() bool {
 	return true
 }
 
-// passed reports whether a change of the item with a key must be told: the walk has read it, or
-// has listed the keys around it.
+// passed reports whether a change of the item with a key must be sent, because the walk has read
+// the item or has listed the keys around it.
 func (w *walk[K, T]) passed(key K) bool { return w.bound != nil && !w.less(*w.bound, key) }
 
 // fill fills a page with the items of a walk and returns the token of the next page.

@@ -17,7 +17,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// bookmarkEvery is how often a watcher hears from us though nothing happens.
+// bookmarkEvery is the interval at which a watcher gets bookmarks while nothing happens.
 const bookmarkEvery = 15 * time.Second
 
 // watch is one subscriber: what it is sent, and how. K and T are the keys and items of its walk, M
@@ -25,27 +25,28 @@ const bookmarkEvery = 15 * time.Second
 type watch[K, T, M any] struct {
 	events *events.Bus
 	send   func(*M) error
-	// walk returns a walk of the present state, add the message that tells one of its items.
+	// walk returns a walk of the current state, add the message for one of its items.
 	walk func() *walk[K, T]
 	add  func(T) *M
-	// key returns the key of what an event is about, event its message; nil leaves it out.
+	// key returns the key of the item that an event is about, event its message; a nil message
+	// leaves the event out.
 	key   func(*events.Event) K
 	event func(*events.Event) *M
-	// bookmark returns a message with the token to resume with and the coverage of the state that
-	// was sent, lost one that says how many events are left out.
+	// bookmark returns a message with the resume token and the coverage of the state that was sent.
+	// lost returns a message that says how many events were left out.
 	bookmark func(token string, coverage *pb.Coverage) *M
 	lost     func(n uint32) *M
 	// coverage returns the coverage of the current state.
 	coverage func() *pb.Coverage
 	patience *patience
 
-	// covered is the coverage that was sent; doubtful is set when a node changed since.
+	// covered is the coverage that was sent; doubtful is set if a node has changed since.
 	covered  *pb.Coverage
 	doubtful bool
 	some     []events.Event
 }
 
-// WatchOwners sends the owners there are, then every change.
+// WatchOwners sends the current owners, then every change.
 func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_WatchOwnersServer) error {
 	f, err := newOwnerFilter(q)
 	if err != nil {
@@ -74,7 +75,7 @@ func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService
 	}, q.GetResumeToken())
 }
 
-// ownerKey returns the key of the owner that an event is about.
+// ownerKey returns the address of the owner that an event is about.
 func ownerKey(e *events.Event) index.Address { return index.AddressOf(e.Address) }
 
 // WatchConflicts sends the active conflicts, then every change.
@@ -108,8 +109,8 @@ func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessS
 	}, q.GetResumeToken())
 }
 
-// serveWatch serves a subscriber until it leaves, lets a Send wait for too long, or the
-// aggregator stops.
+// serveWatch serves a subscriber until it leaves, one Send blocks for too long, or the aggregator
+// stops.
 func serveWatch[K, T, M any](ctx context.Context, s *Service, x *watch[K, T, M], token string) error {
 	x.coverage = s.Coverage.Current
 	return x.serve(ctx, s.Stopped, token)
@@ -139,7 +140,7 @@ func (w *watch[K, T, M]) serve(ctx context.Context, stopped <-chan struct{}, tok
 	}
 }
 
-// follow sends the present state, then changes. A Send of it can take for ever.
+// follow sends the current state, then changes. One of its Sends may block forever.
 func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
 	next, resumed, err := w.events.Resume(token)
 	if err != nil {
@@ -148,7 +149,7 @@ func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
 	switch {
 	case resumed:
 		err = w.mark(next)
-	case token != "": // what follows replaces all that the watcher has
+	case token != "": // the state that follows replaces everything that the watcher has
 		if err = w.send(w.lost(0)); err != nil {
 			return err
 		}
@@ -190,7 +191,7 @@ var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping: c
 
 var errResumeToken = status.Error(codes.InvalidArgument, "resume_token is not one that was given out: leave it out to begin anew")
 
-// mark sends a bookmark: the subscriber has all before a revision.
+// mark sends a bookmark: the subscriber has all events before a revision.
 func (w *watch[K, T, M]) mark(next uint64) error {
 	return w.markWith(next, w.coverage())
 }
@@ -201,7 +202,7 @@ func (w *watch[K, T, M]) markWith(next uint64, coverage *pb.Coverage) error {
 	return w.send(w.bookmark(w.events.Token(next), coverage))
 }
 
-// reassure sends a bookmark if the coverage changed with a node.
+// reassure sends a bookmark if the change of a node has changed the coverage.
 func (w *watch[K, T, M]) reassure(next uint64) error {
 	if !w.doubtful {
 		return nil
@@ -213,7 +214,7 @@ func (w *watch[K, T, M]) reassure(next uint64) error {
 	return nil
 }
 
-// again sends the present state to a subscriber that was too slow for some events.
+// again sends the current state to a subscriber that has lost events because it was too slow.
 func (w *watch[K, T, M]) again(ctx context.Context, lost uint64) (next uint64, err error) {
 	w.patience.from.Store(anew)
 	if err := w.send(w.lost(uint32(min(lost, math.MaxUint32)))); err != nil {
@@ -222,8 +223,8 @@ func (w *watch[K, T, M]) again(ctx context.Context, lost uint64) (next uint64, e
 	return w.present(ctx)
 }
 
-// present sends the present state and a bookmark, and returns the revision that it has. The state
-// is read in parts; before each part, the changes are sent of what was read before.
+// present sends the current state and a bookmark, and returns the revision of that state. It reads
+// the state in parts, and sends the changes of the parts that it has sent before each further part.
 func (w *watch[K, T, M]) present(ctx context.Context) (next uint64, err error) {
 	coverage := w.coverage()
 	next = w.events.Revision()
@@ -258,9 +259,9 @@ func (w *watch[K, T, M]) present(ctx context.Context) (next uint64, err error) {
 	return next, nil
 }
 
-// pass sends some of the events from a revision on and before another one, and returns the
-// revision after them; with a walk, of those alone that it has passed. Otherwise it is as
-// bus.Since.
+// pass sends some of the events from a revision on and before another one, and returns the revision
+// after them. If walk is not nil, it sends only events about nodes and about items that the walk
+// has passed. The other results are those of bus.Since.
 func (w *watch[K, T, M]) pass(from, before uint64, walk *walk[K, T]) (next, lost uint64, changed <-chan struct{}, err error) {
 	w.some, next, lost, changed = w.events.Since(from, before, w.some[:0])
 	for i := range w.some {

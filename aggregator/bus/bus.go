@@ -30,7 +30,7 @@ const (
 	atOnce = 16
 )
 
-// Latest is behind all revisions.
+// Latest is greater than every revision.
 const Latest = math.MaxUint64
 
 // A Bus keeps the latest events of one kind. Use New.
@@ -131,8 +131,8 @@ func (b *Bus[E]) Revision() uint64 {
 }
 
 // Since appends some of the events from a revision on and before another one, and returns the
-// revision after them. If some of them are not known any more, it returns none, and how many are
-// lost. If there are no events yet, changed is closed when there is one.
+// revision after them. If some of them have expired, it appends none and returns how many are lost.
+// If there are no such events yet, changed is closed at the next event.
 func (b *Bus[E]) Since(from, before uint64, into []E) (events []E, next, lost uint64, changed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// consistent checks what a judgement relies on and the presence of fields does not show.
+// consistent checks what a judgement relies on beyond the presence of fields.
 func consistent(c *verdict.Case) *fault {
 	for i := range c.Before {
 		f := &c.Before[i]

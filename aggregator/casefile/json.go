@@ -106,7 +106,7 @@ type member struct {
 	value json.RawMessage
 }
 
-// members are those of one object that are not taken yet.
+// members has the members of one object that were not taken yet.
 type members struct{ all []member }
 
 // take returns the value of a key and removes it.

@@ -175,7 +175,7 @@ func (p *pseudonyms) network(s string) string {
 }
 
 var (
-	// usualDevices have these names wherever the software is that made them.
+	// usualDevices match names that are the same wherever the software that made them runs.
 	usualDevices = regexp.MustCompile(`^(lo|eth\d+|en[ops]\d+(s\d+)?(f\d+)?(np\d+)?|bond\d+|br\d+|cni\d+|cbr0|kube-bridge|docker0|podman\d+|cni-podman\d+|virbr\d+|` +
 		`cilium_(host|net|vxlan)|vxlan\.calico|wireguard\.cali|flannel(-v6)?\.\d+|tunl0|ip6tnl0|sit0|kube-ipvs0|nodelocaldns|dummy\d+|` +
 		`br-(ex|int|tun)|ovn-k8s-mp\d+|ovs-system|k6t-eth\d+|net\d+|wg\d+)$`)
@@ -201,7 +201,7 @@ func (p *pseudonyms) device(s string) string {
 	return p.numbered("if", s)
 }
 
-// words are what software, and nobody's choice, puts into fields.
+// words are the values that software, and not a person, puts into fields.
 var words = func() map[string]bool {
 	known := map[string]bool{}
 	for w := range strings.FieldsSeq(`

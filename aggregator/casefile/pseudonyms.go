@@ -42,7 +42,7 @@ func pseudonymise(f *File, p *pseudonyms) (*File, error) {
 	return out, nil
 }
 
-// classes are those of all fields with strings.
+// classes has the classes of all fields with strings.
 var classes = map[string]class{
 	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": noText, "Router.Who": nothing, "Router.Reason": noText,
 
@@ -85,10 +85,10 @@ const removed = "removed"
 // noText removes a text. That there was one may matter.
 func noText(*pseudonyms, string) string { return removed }
 
-// same keeps a word of ours.
+// same keeps a word that ipwitness itself made.
 func same(_ *pseudonyms, s string) string { return s }
 
-// nothing leaves a field to finish, which replaces it by what other fields say.
+// nothing leaves a field to finish, which derives it from other fields.
 func nothing(*pseudonyms, string) string { return "" }
 
 // copyOf returns a copy of a value with pseudonyms. No two references in it share a record.
@@ -193,7 +193,7 @@ func (p *pseudonyms) policy(from *verdict.Policy) *verdict.Policy {
 	return to
 }
 
-// meet remembers what routers may be declared by.
+// meet remembers the names by which routers may be declared.
 func (p *pseudonyms) meet(w verdict.Workload) {
 	name := w.Name
 	if w.Namespace != "" {
@@ -204,7 +204,7 @@ func (p *pseudonyms) meet(w verdict.Workload) {
 	}
 }
 
-// id returns a new id, which is made like the old one: from what it is about.
+// id returns a new id, which is made in the same way as the old one.
 func (p *pseudonyms) id(old, computed, anew string) string {
 	if old == computed {
 		return anew

@@ -99,8 +99,8 @@ func fieldsOf(t reflect.Type, outer []int) (all []field) {
 	return all
 }
 
-// nameOf returns the name that a field has in a file: that of Go in lower camel case, in which
-// an abbreviation is a word like any other one.
+// nameOf returns the name of a field in a file: the Go name in lower camel case, with abbreviations
+// treated as ordinary words.
 func nameOf(field string) string {
 	runes := []rune(strings.NewReplacer("MACs", "Macs", "IPs", "Ips").Replace(field))
 	var name []rune

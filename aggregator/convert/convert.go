@@ -1,6 +1,6 @@
-// Package convert makes the messages of the API from what is known and judged: owners, conflicts,
-// findings, nodes, pools. Package explain gives the words. The other way, from the messages of agents
-// to what is known, is in package facts.
+// Package convert makes the messages of the API from facts and judgements: owners, conflicts,
+// findings, nodes, pools. Package explain provides the words. The opposite direction, from the
+// messages of agents to facts, is in package facts.
 package convert
 
 import (
@@ -19,8 +19,9 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Converter makes messages that need more than the value that they are about. All fields are needed,
-// but Kubernetes is nil where there is none to ask. Its methods are called with the facts held.
+// Converter makes messages that need more than the value that they describe. All fields are
+// required, but Kubernetes is nil if there is none to ask. Its methods are called with the facts
+// held.
 type Converter struct {
 	Facts            *facts.Facts
 	Kubernetes       *kube.Cluster
@@ -36,7 +37,7 @@ func timestamp(s verdict.Stamp) *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: int64(s) / 1e9, Nanos: int32(int64(s) % 1e9)}
 }
 
-// timestamps has the times of one message that repeat, which then share a record.
+// timestamps caches the times that repeat within one message, so that they share a record.
 type timestamps struct {
 	at    [4]verdict.Stamp
 	proto [4]*timestamppb.Timestamp
@@ -64,15 +65,15 @@ func Scope(kind verdict.ScopeKind, name string) *pb.Scope {
 	return &pb.Scope{Kind: pb.Scope_Kind(kind), Name: name}
 }
 
-// Owner returns one of all owners of an address in the format of the API.
+// Owner returns an owner in the format of the API. all are the owners of the address.
 func (s *Converter) Owner(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
 	out := Owner(s.Facts.Policy, a, o, all)
 	out.Intended = intendedProto(s.Findings.Intended.Lacking(o))
 	return out
 }
 
-// Owner returns one of all owners of an address in the format of the API, without its intended
-// addresses.
+// Owner returns an owner in the format of the API, without its intended addresses. all are the
+// owners of the address.
 func Owner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
 	var times timestamps
 	out := &pb.Owner{
@@ -111,7 +112,7 @@ func Owner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.Owne
 	return out
 }
 
-// netns is the inode of an owner's namespace, or its number with the agent.
+// netns returns the inode of an owner's namespace, or the number that its agent gave it.
 func netns(o *verdict.Owner) string {
 	switch {
 	case o.Namespace == nil:
@@ -157,7 +158,7 @@ func Conflict(c *verdict.Conflict, told *explain.ToldConflict, owners []*pb.Owne
 	return out
 }
 
-// Course returns what is remembered of a conflict about an address in the format of the API.
+// Course returns the remembered course of a conflict about an address in the format of the API.
 func Course(a netip.Addr, id *verdict.Identity, c *verdict.Course) *pb.Conflict {
 	return &pb.Conflict{
 		Id: id.ID, Episode: id.Episode, Address: a.String(), Scope: Scope(id.Kind, id.Scope),

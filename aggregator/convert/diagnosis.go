@@ -6,7 +6,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// diagnosisProto is a diagnosis in the contract's form, with what Kubernetes says.
+// diagnosisProto returns a diagnosis in the format of the API, with what Kubernetes says.
 func diagnosisProto(steps []explain.DiagnosisStep, says explain.Kubernetes) (out []*pb.DiagnosisStep) {
 	for _, s := range explain.Diagnose(steps, says) {
 		out = append(out, &pb.DiagnosisStep{Step: s.Step, Answer: s.Answer})
@@ -30,7 +30,7 @@ func allocationsProto(all []*verdict.Allocation) []*pb.Allocation {
 	return out
 }
 
-// allocationProto is an allocation in the contract's form.
+// allocationProto returns an allocation in the format of the API.
 func allocationProto(al *verdict.Allocation) *pb.Allocation {
 	out := &pb.Allocation{
 		Ipam: al.Pool.IPAM, Pool: al.Pool.Name, Node: al.Node, Namespace: al.Namespace, Pod: al.Pod,

@@ -25,16 +25,16 @@ func Explanation(p *verdict.Policy, why verdict.Explanation, owner func(netip.Ad
 	return out
 }
 
-// CaseOwner returns one of all owners of an address in a case, with its intended addresses as far as a
-// case tells.
+// CaseOwner returns an owner of a case in the format of the API, with its intended addresses as far
+// as the case has them. all are the owners of the address.
 func CaseOwner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
 	out := Owner(p, a, o, all)
 	out.Intended = intendedProto(missing(a, o))
 	return out
 }
 
-// missing returns the addresses that an owner of an address was meant to have and has not, as far
-// as a case tells: whether it has other addresses of its pod is not known.
+// missing returns the addresses that an owner was meant to have and lacks, as far as a case shows:
+// whether it has the other addresses of its pod is not known.
 func missing(a netip.Addr, o *verdict.Owner) []audit.Meant {
 	speaks := slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
 	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {

@@ -12,7 +12,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// maxTold is how many nodes are named in one finding.
+// maxTold is the maximum number of nodes named in one finding.
 const maxTold = 1000
 
 // Finding returns a finding in the format of the API, and whether it has become a conflict.
@@ -79,5 +79,5 @@ func Pool(p *verdict.Pool, use verdict.PoolUse) *pb.Pool {
 	return out
 }
 
-// maxExhaustion is as far as is looked ahead.
+// maxExhaustion limits how far ahead the exhaustion of a pool is predicted.
 const maxExhaustion = 365 * 24 * time.Hour

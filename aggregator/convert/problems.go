@@ -5,7 +5,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 )
 
-// nameProblem is what is said of a node that shares its name; empty for others.
+// nameProblem describes that a node shares its name; empty for other nodes.
 func (s *Converter) nameProblem(n *facts.Node) []string {
 	if !s.Findings.Names.Shared(n) {
 		return nil
@@ -14,8 +14,8 @@ func (s *Converter) nameProblem(n *facts.Node) []string {
 	return []string{explain.SharedName(n.Name, others, id)}
 }
 
-// placeProblem is what is said of a node that is not alone where it says that it is;
-// empty for others.
+// placeProblem describes that another node reports the same boot id and network namespace as a
+// node; empty for other nodes.
 func (s *Converter) placeProblem(n *facts.Node) []string {
 	if others := s.Facts.InOnePlace(n); others != nil {
 		return []string{explain.SharedPlace(others)}
@@ -23,7 +23,7 @@ func (s *Converter) placeProblem(n *facts.Node) []string {
 	return nil
 }
 
-// memoryProblem describes in words that records of a node are left out for want of memory.
+// memoryProblem describes that records of a node were left out for lack of memory.
 func (s *Converter) memoryProblem(n *facts.Node) []string {
 	left := n.LeftOut()
 	if left == (facts.LeftOut{}) {

@@ -7,7 +7,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// related is what the Kubernetes API has to say beside a conflict.
+// related returns what else the Kubernetes API says about a conflict.
 func (s *Converter) related(c *pb.Conflict) []*pb.Related {
 	if c.GetState() == pb.Conflict_RESOLVED {
 		return nil
@@ -15,7 +15,7 @@ func (s *Converter) related(c *pb.Conflict) []*pb.Related {
 	return s.Kubernetes.Related(c)
 }
 
-// kubernetesOf returns what the Kubernetes API says beside a conflict; nothing about one that is
+// kubernetesOf returns what the Kubernetes API says about a conflict; nothing if the conflict is
 // over.
 func (s *Converter) kubernetesOf(c *verdict.Conflict, related []*pb.Related) explain.Kubernetes {
 	if !c.Active() {

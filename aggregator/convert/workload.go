@@ -30,7 +30,7 @@ func intendedProto(all []audit.Meant) (list []*pb.Intended) {
 	return list
 }
 
-// workloadProto is who an owner is, with what the Kubernetes API says of it.
+// workloadProto returns the workload of an owner, with what the Kubernetes API says about it.
 func workloadProto(o *verdict.Owner) *pb.Workload {
 	w := verdict.Workload{Kind: verdict.External}
 	if o.Namespace != nil {

@@ -1,5 +1,5 @@
-// Package coverage says which nodes are seen, and how well: an answer that finds nothing is worth as
-// much as the coverage that comes with it.
+// Package coverage says which nodes are observed, and how well. An answer that finds nothing means
+// only as much as the coverage that comes with it.
 package coverage
 
 import (
@@ -30,16 +30,16 @@ type Config struct {
 	Shards *shard.Shards
 	// Kubernetes is the Kubernetes API; nil where there is none to ask.
 	Kubernetes *kube.Cluster
-	// Alone is set if no agent is expected but the one in this process.
+	// Alone is set if the only agent that is expected is the one in this process.
 	Alone bool
 }
 
-// Coverage says what is seen now. Use New.
+// Coverage reports what is observed now. Use New.
 type Coverage struct {
 	Config
 	start verdict.Stamp
 
-	// What is cached.
+	// The cached coverage.
 	mu       sync.Mutex
 	at       verdict.Stamp
 	coverage *pb.Coverage

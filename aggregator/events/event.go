@@ -1,5 +1,5 @@
-// Package events tells subscribers what changes: of owners, conflicts, findings and nodes. An event has
-// the message of the API, and the values that filters look at.
+// Package events publishes changes of owners, conflicts, findings and nodes to subscribers. An
+// event has the message of the API, and the values that filters look at.
 package events
 
 import (
@@ -11,12 +11,12 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Event is one change. All that it points to is never changed again.
+// Event is one change. Nothing that it points to ever changes.
 type Event struct {
 	Type    pb.Watch_Type
 	Address netip.Addr
-	// What filters look at: of an owner that changed or is gone, Before is what it was, and
-	// Contested what a conflict was; Matter is a finding, and Found what it was.
+	// Values for filters. Before is the previous state of an owner that changed or is gone,
+	// Contested that of a conflict, and Found that of a finding. Matter is the finding.
 	Holder, Before     Holder
 	Contest, Contested Contest
 	Owner              *pb.Owner
@@ -26,7 +26,7 @@ type Event struct {
 	Finding            *pb.Finding
 }
 
-// Holder is an owner with the name that its node had then.
+// Holder is an owner with the name that its node had at that time.
 type Holder struct {
 	Owner verdict.Owner
 	Node  string
@@ -34,7 +34,8 @@ type Holder struct {
 
 func holderOf(o *verdict.Owner) Holder { return Holder{*o, o.Node.Name} }
 
-// Matter is a finding with the names that its nodes had then; the zero one stands for none.
+// Matter is a finding with the names that its nodes had at that time; the zero value stands for
+// none.
 type Matter struct {
 	*verdict.Finding
 	Nodes []string
@@ -58,7 +59,7 @@ func contestOf(c *verdict.Conflict) Contest {
 	return out
 }
 
-// weight is how much an event takes of the ring.
+// weight returns how much of the bus's Weight an event takes.
 func (e *Event) weight() int { return 1 + len(e.Conflict.GetOwners()) }
 
 // Bus passes on the events of one kind.

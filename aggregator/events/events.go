@@ -11,19 +11,19 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Events are the buses, and what publishes on them. Its methods are called with the facts held.
+// Events holds the buses and publishes on them. Its methods are called with the facts held.
 type Events struct {
 	Owners, Conflicts, Findings *Bus
 	convert                     *convert.Converter
 }
 
-// New returns events that nobody subscribes to yet. Resume tokens of another instance are not taken.
+// New returns an Events without subscribers. Resume tokens of another instance do not resume.
 func New(instance int64, c *convert.Converter) *Events {
 	of := func() *Bus { return bus.New(instance, (*Event).weight) }
 	return &Events{of(), of(), of(), c}
 }
 
-// NodeChanged makes the state of a node known in all watches.
+// NodeChanged publishes the state of a node to all watches.
 func (s *Events) NodeChanged(n *facts.Node) {
 	e := Event{Type: pb.Watch_NODE, Node: s.convert.Node(n)}
 	s.Owners.Offer(func() Event { return e })
@@ -32,8 +32,8 @@ func (s *Events) NodeChanged(n *facts.Node) {
 
 var watchTypes = [...]pb.Watch_Type{shard.Added: pb.Watch_ADDED, shard.Updated: pb.Watch_UPDATED, shard.Removed: pb.Watch_REMOVED}
 
-// OwnerChanged makes one of all owners of an address known, and what it was before; nil for an added
-// one.
+// OwnerChanged publishes a change of one owner of an address. before is its previous state, nil if
+// it was added; all are the owners of the address.
 func (s *Events) OwnerChanged(what shard.OwnerChange, a index.Address, o, before *verdict.Owner, all []verdict.Owner) {
 	s.Owners.Offer(func() Event {
 		addr := a.Addr()
@@ -45,7 +45,8 @@ func (s *Events) OwnerChanged(what shard.OwnerChange, a index.Address, o, before
 	})
 }
 
-// ConflictChanged makes a conflict known, and what it was before: opened if it was not active.
+// ConflictChanged publishes a conflict. before is its previous state; opened is set if it was not
+// active then.
 func (s *Events) ConflictChanged(c, before *verdict.Conflict, opened bool) {
 	typ := pb.Watch_UPDATED
 	if opened {
@@ -54,7 +55,8 @@ func (s *Events) ConflictChanged(c, before *verdict.Conflict, opened bool) {
 	s.Conflicts.Publish(Event{Type: typ, Address: c.Address, Conflict: s.convert.Conflict(c), Contest: contestOf(c), Contested: contestOf(before)})
 }
 
-// FindingChanged makes a finding known that says something new, and what it was before; nil for none.
+// FindingChanged publishes a finding that says something new. was is its previous version; nil if
+// it is new.
 func (s *Events) FindingChanged(now, was *findings.Found) {
 	out := Event{Type: pb.Watch_ADDED, Matter: s.matterOf(now), Finding: s.convert.Finding(now, false)}
 	if was != nil {
@@ -63,7 +65,7 @@ func (s *Events) FindingChanged(now, was *findings.Found) {
 	s.Findings.Publish(out)
 }
 
-// FindingEnded makes known that a finding is over: it may have become a conflict.
+// FindingEnded publishes that a finding is over. superseded is set if it became a conflict.
 func (s *Events) FindingEnded(over *findings.Found, superseded bool) {
 	last := s.matterOf(over)
 	s.Findings.Publish(Event{Type: pb.Watch_REMOVED, Finding: s.convert.Finding(over, superseded), Matter: last, Found: last})

@@ -9,17 +9,18 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A frame of one node may enter another one: here is what finds the node that has the MAC of a
-// frame, and what tells the topology of it.
+// A frame from one node may enter another one. This file finds the node that has the MAC of such a
+// frame, and reports the sighting to the topology.
 
 // sharing has the MACs that several nodes may meet.
 type sharing struct {
 	*Facts
-	// holders has, for each node, an interface with the MAC whose frames may enter another node.
+	// holders has, for each MAC and node, an interface with the MAC whose frames may enter another
+	// node.
 	holders *refs[[6]byte]
-	// seen has the hardware that claims name, of MACs of one interface only.
+	// seen has the hardware that claims name, for MACs that identify one interface.
 	seen *refs[[6]byte]
-	// sightings are claims that may show that links are one, and are not looked at yet.
+	// sightings are claims that were not looked at yet and may show that links are one.
 	sightings []ref
 }
 
@@ -32,7 +33,7 @@ func newSharing(f *Facts) *sharing {
 	}
 }
 
-// apart reports whether a MAC is of one interface only.
+// apart reports whether a MAC can identify one interface.
 func (m mac) apart() bool {
 	return m.form == sixBytes && !verdict.MAC(m.bytes[:]).Shared()
 }
@@ -71,7 +72,7 @@ func (f *sharing) seenOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	}
 }
 
-// enterAbroad enters an interface, and has looked at what other nodes saw of it.
+// enterAbroad adds an interface, and re-examines what other nodes saw of it.
 func (f *sharing) enterAbroad(n *Node, i uint32) {
 	if !f.meets(n, i) {
 		return
@@ -81,13 +82,13 @@ func (f *sharing) enterAbroad(n *Node, i uint32) {
 	f.sharing.holders.set(m, refOf(n.number, i))
 }
 
-// leaveAbroad takes an interface out, before its record changes.
+// leaveAbroad removes an interface, before its record changes.
 func (f *sharing) leaveAbroad(n *Node, i uint32) {
 	if !f.meets(n, i) {
 		return
 	}
 	one := n.interfaces.at(i)
-	f.lookAgain(one.mac.bytes) // what was of several may be plain now
+	f.lookAgain(one.mac.bytes) // the MAC may have been ambiguous, and now identify one interface
 	for k := n.holder(one.mac); k != 0; k = n.interfaces.at(k).alike {
 		if k != i && f.meets(n, k) {
 			f.sharing.holders.set(one.mac.bytes, refOf(n.number, k))
@@ -156,7 +157,7 @@ func (f *sharing) touchAbroad(n *Node, i uint32) {
 	}
 }
 
-// lookAgain has looked at what was seen of a MAC.
+// lookAgain re-examines the claims with a MAC that entered by an uplink.
 func (f *sharing) lookAgain(m [6]byte) {
 	for by, c := range f.seenOf(m) {
 		f.touch(by.claims.at(c).addr)
@@ -164,7 +165,7 @@ func (f *sharing) lookAgain(m [6]byte) {
 	}
 }
 
-// sighted has a claim looked at that may show that links are one.
+// sighted queues a claim that may show that links are one.
 func (f *sharing) sighted(r ref) { f.sharing.sightings = append(f.sharing.sightings, r) }
 
 // listNamed and unlistNamed count a claim that names hardware of a node.
@@ -182,7 +183,7 @@ func (f *sharing) unlistNamed(n *Node, at uint32) {
 	}
 }
 
-// joint returns the link of a node in the topology, which is made where there is none.
+// joint returns the link of a node in the topology, which it makes if there is none.
 func (n *Node) joint(l uint32) *topology.Link {
 	if j := n.joints[l]; j != nil {
 		return j
@@ -202,14 +203,14 @@ func (f *sharing) leaveDomains(n *Node, l uint32) {
 	}
 }
 
-// linkRenaming touches all that is on a link before its domain gets another name.
+// linkRenaming touches everything on a link before its domain is renamed.
 func (f *sharing) linkRenaming(j *topology.Link) {
 	if n, l := f.linkOf(j); l != 0 {
 		f.touchLink(n, l)
 	}
 }
 
-// linkOf returns the link of a node that the topology knows; 0 if it is no more.
+// linkOf returns the link of a node that the topology knows; 0 if it no longer exists.
 func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 	n := f.byID[IDOf(j.Node)]
 	if n == nil || j.Ended {
@@ -221,8 +222,8 @@ func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 	return nil, 0
 }
 
-// linkChanging touches all that is on a link before its domain changes, and what is claimed for the
-// hardware addresses on it on the links that it will be one with.
+// linkChanging touches everything on a link before its domain changes, and the addresses that are
+// claimed for its hardware addresses on the links that it will be one with.
 func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
 	n, l := f.linkOf(j)
 	if l == 0 || n.links.at(l).users == 0 {
@@ -291,7 +292,7 @@ func (f *sharing) look(n *Node, c uint32) {
 			first, firstID = by, id
 		}
 		if by == n || by != first && id != firstID {
-			return // our own, or that of several
+			return // our own frame, or an ambiguous MAC
 		}
 		if !slices.Contains(nodes, by) {
 			nodes = append(nodes, by)
@@ -304,8 +305,8 @@ func (f *sharing) look(n *Node, c uint32) {
 	}
 }
 
-// homeOf is the link of a node that the MAC of a sighting is on: the only one, or
-// else the one where it has the address too; 0 where that is not plain.
+// homeOf returns the link of a node that the MAC of a sighting is on: the only such link, or else
+// the only one where the MAC has the address too; 0 if that is ambiguous.
 func (f *sharing) homeOf(by, n *Node, c uint32) uint32 {
 	seen := n.claims.at(c)
 	m := n.hardware.at(n.wires.at(seen.wire).hardware).mac
@@ -336,11 +337,11 @@ func (f *sharing) homeOf(by, n *Node, c uint32) uint32 {
 	return 0
 }
 
-// belongs reports whether an address belongs on the link that it was seen on. Linux
-// answers and asks on every link with the addresses of all (arp_ignore and
-// arp_announce are 0), and VLANs have the MAC of their device: so that what was seen
-// may be of another VLAN. It is not where it was announced, or where the node that
-// saw it has an address of that subnet on the link.
+// belongs reports whether an address belongs on the link that it was seen on. Linux asks and
+// answers on every link with the addresses of all its links (arp_ignore and arp_announce are 0),
+// and VLANs have the MAC of their device, so the address may be that of another VLAN. This is ruled
+// out if it was announced there, or if the node that saw it has an address of that subnet on the
+// link.
 func (f *sharing) belongs(n *Node, c uint32) bool {
 	seen := n.claims.at(c)
 	if seen.kind == verdict.Announced {

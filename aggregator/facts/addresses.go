@@ -10,7 +10,7 @@ import (
 // claimsAtOnce is the number of claims that a reader looks at before writers get a turn.
 const claimsAtOnce = 4096
 
-// AddressesOn returns the addresses that may have an owner on a node which is shown by a name, in
+// AddressesOn returns the addresses that may have an owner on a node that is shown under a name, in
 // order: those that the node itself claims, and those that frames from its interfaces claim on
 // other nodes of the same domain. It is called without the lock.
 func (f *Facts) AddressesOn(name string) (all []index.Address) {

@@ -11,21 +11,21 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// allocation is one in the table. It never changes but for the snapshot that had it last.
+// allocation is an entry of the table. It never changes, except for the snapshot that had it last.
 type allocation struct {
 	verdict.Allocation
 	cost  int32
 	sweep uint8
 }
 
-// applyAllocation brings what a node's IPAM has given into the tables.
+// applyAllocation applies an allocation that a node's IPAM made or ended.
 func (f *ipam) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.Stamp) {
 	p := f.ipam.byKey[poolKey{n, rec.GetIpam(), rec.GetPool()}]
 	addr, _ := netip.AddrFromSlice(rec.GetAddress())
 	addr = addr.Unmap()
 	switch {
 	case p == nil:
-		if !rec.GetGone() { // it went with its pool
+		if !rec.GetGone() { // one that is gone ended with its pool
 			f.Listener.Dropped("allocation", 1)
 		}
 		return
@@ -44,7 +44,7 @@ func (f *ipam) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.St
 	}
 }
 
-// book enters an allocation, or what is said of it anew.
+// book adds or updates an allocation.
 func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocation {
 	if f.booked >= maxAllocations {
 		f.Listener.Dropped("allocation", 1)
@@ -99,7 +99,7 @@ func (al *allocation) sameAs(other verdict.Allocation) bool {
 	return was == other
 }
 
-// takeBack ends the allocation of an address in a pool.
+// takeBack removes the allocation of an address from a pool.
 func (f *ipam) takeBack(p *Pool, addr netip.Addr, location string) {
 	a := index.AddressOf(addr)
 	for _, al := range f.ipam.allocations[a] {
@@ -118,7 +118,7 @@ func (f *ipam) count(p *Pool, n int) {
 	}
 }
 
-// unbook ends an allocation.
+// unbook removes an allocation.
 func (f *ipam) unbook(p *Pool, a index.Address, al *allocation) {
 	item := f.touch(a)
 	item.Vanished = append(item.Vanished, &al.Allocation)
@@ -137,9 +137,8 @@ func (f *ipam) unbook(p *Pool, a index.Address, al *allocation) {
 	f.Listener.PoolChanged(p)
 }
 
-// IPAMChanged brings what the cluster's IPAMs say to the addresses that it is about. It returns
-// also the ranges of pools of which they say something new: all owners in them are to be judged
-// again.
+// IPAMChanged applies changes of the cluster's IPAMs. It also returns the ranges of the pools that
+// changed: all owners in them are to be judged again.
 func (f *ipam) IPAMChanged(changes []kube.IPAMChange) (*Batch, []verdict.Range) {
 	b := newBatch()
 	var reach []verdict.Range

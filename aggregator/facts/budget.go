@@ -62,7 +62,7 @@ type charges struct {
 }
 
 // LeftOut counts the records of a node that did not fit into memory since its last snapshot:
-// Records is for those of the kernel and IPAM, Wire for those of observed frames.
+// Records counts those of kernels and IPAM, Wire the wire claims.
 type LeftOut struct{ Records, Wire int }
 
 // refill is the time at which an incomplete node is asked for a snapshot again.
@@ -389,5 +389,5 @@ func (f *ledger) Hold(n *Node, bytes int) (held bool) {
 	return held
 }
 
-// Release releases such a charge. The caller holds the lock for writing.
+// Release releases a charge of Hold. The caller holds the lock for writing.
 func (f *ledger) Release(n *Node, bytes int64) { f.add(n.account, -bytes) }

@@ -9,8 +9,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A lender hands out records that it takes back all at once. Each is allocated alone, so that one
-// that is kept keeps no other one in memory.
+// A lender hands out records and takes them all back at once. Each record is allocated separately,
+// so that keeping one does not keep others in memory.
 type lender[T any] struct {
 	records []*T
 	used    int
@@ -24,14 +24,14 @@ func (l *lender[T]) next() *T {
 	return l.records[l.used-1]
 }
 
-// keep leaves the records that are handed out to their holders.
+// keep leaves the records that were handed out to their holders, and does not reuse them.
 func (l *lender[T]) keep() {
 	l.records = slices.Delete(l.records, 0, l.used)
 	l.used = 0
 }
 
-// A Builder makes cases, one at a time: what it gave is only lent until the next one, unless it is
-// kept. Use Facts.Builder. It is for one goroutine.
+// A Builder makes cases, one at a time. A case is valid until the next one is made, unless Keep is
+// called. Use Facts.Builder. A Builder is not safe for concurrent use.
 type Builder struct {
 	facts *Facts
 	c     verdict.Case
@@ -43,20 +43,20 @@ type Builder struct {
 	namespaces lender[verdict.Namespace]
 	links      lender[verdict.Link]
 
-	// What was made for the node that is looked at.
+	// Records that were already made for this case.
 	madeNamespaces []made[*verdict.Namespace]
 	madeInterfaces []made[*verdict.Interface]
 	madeLinks      []made[*verdict.Link]
 }
 
-// made is a record that there is already, and the index that it is of.
+// made is a record that was made, and the node and the index that it was made from.
 type made[T any] struct {
 	node  *Node
 	index uint32
 	rec   T
 }
 
-// few is how many made records are looked through for one.
+// few is the number of records, the latest ones, that findMade searches.
 const few = 16
 
 func findMade[T any](list []made[T], n *Node, i uint32) (none T) {
@@ -71,8 +71,8 @@ func findMade[T any](list []made[T], n *Node, i uint32) (none T) {
 // Builder returns a new builder of cases.
 func (f *reader) Builder() *Builder { return &Builder{facts: f.Facts} }
 
-// Keep leaves the records of the last case to their holders. Their texts are copied, as they would
-// keep all texts of their nodes in memory: that is done once, before anybody else sees the records.
+// Keep lets others keep the records of the last case. It copies their texts, which would otherwise
+// keep all texts of their nodes in memory. It is called before others see the records.
 func (b *Builder) Keep() {
 	if b.kept {
 		return
@@ -100,11 +100,11 @@ func (b *Builder) Keep() {
 	b.links.keep()
 }
 
-// Case returns what is known of an address; what is remembered of it is to be added. The caller
+// Case returns the case of an address, to which the caller adds what is remembered. The caller
 // holds the lock for as long as it uses the case. disputed says that a conflict is remembered.
 func (b *Builder) Case(a index.Address, disputed bool) *verdict.Case { return b.of(a, disputed) }
 
-// Explained returns a case that has also what only people need to know.
+// Explained returns a case that also has what only an explanation needs.
 func (b *Builder) Explained(a index.Address) *verdict.Case {
 	c := b.of(a, true)
 	c.Stitches = b.stitches()
@@ -167,10 +167,10 @@ func (f *reader) podNamed(namespace, name string) *verdict.PodObject {
 	return f.Kubernetes.PodNamed(namespace, name)
 }
 
-// refOf returns which record a claim of the case is of.
+// refOf returns the record that a claim of the case was made from.
 func (b *Builder) refOf(c *verdict.Claim) ref { return b.refs[slices.Index(b.c.Claims, c)] }
 
-// Refs returns which records some claims of the last case are of.
+// Refs returns the records that some claims of the last case were made from.
 func (b *Builder) Refs(claims []*verdict.Claim) []Ref {
 	refs := make([]Ref, 0, len(claims))
 	for i, c := range b.c.Claims {
@@ -238,11 +238,11 @@ func (b *Builder) link(n *Node, l uint32) *verdict.Link {
 	return rec
 }
 
-// wired reports whether a claim was not made by a kernel.
+// wired reports whether a claim is a wire claim: a kernel did not make it.
 func wired(c *verdict.Claim) bool { return c.Kind != verdict.Assigned && c.Kind != verdict.DADFailed }
 
-// several reports whether claims of the address may be of several owners. Owners may have one
-// hardware address, too, where it is made from the address.
+// several reports whether the claims to the address may have several owners. Different owners may
+// have the same hardware address, if it is made from the IP address.
 func (b *Builder) several() bool {
 	claims := b.c.Claims
 	if len(claims) == 0 {
@@ -359,8 +359,8 @@ func (b *Builder) addNamespaces() {
 	}
 }
 
-// addAnswers adds what senders answer for. That an interface has the hardware address need not tell
-// who the sender is: several may have it by design.
+// addAnswers adds how many addresses the senders of answers answer for. An interface with the
+// hardware address does not identify the sender, because several may have it by design.
 func (b *Builder) addAnswers() {
 	f, c := b.facts, &b.c
 	for k, claim := range c.Claims {
@@ -377,8 +377,8 @@ func (b *Builder) addAnswers() {
 	}
 }
 
-// answers counts the addresses that a hardware address only ever answered for on a link, and
-// the owners that have one of them by their kernels. It stops where that tells a proxy.
+// answers counts the addresses that a hardware address only ever answered for on a link, and the
+// owners whose kernels have one of them. It stops once the numbers show a proxy.
 func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
 	var answered []index.Address
 	var owned []string
@@ -398,7 +398,7 @@ func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
 	return len(answered), len(owned)
 }
 
-// weak reports what Claim.Weak does.
+// weak is Claim.Weak for a record.
 func (t *tables) weak(c uint32) bool {
 	w := t.wires.at(t.claims.at(c).wire)
 	return w.source.form != noMAC || w.noOverride || t.texts.macOf(t.hardware.at(w.hardware).mac).Group()
@@ -424,8 +424,8 @@ func (f *reader) onlyAnswered(n *Node, c uint32) bool {
 	return true
 }
 
-// assignee is an owner that has an address by its kernel: the first by id;
-// empty for none.
+// assignee returns the id of the owner whose kernel has an address, the smallest one if there are
+// several; empty if there is none.
 func (f *reader) assignee(a index.Address) (id string) {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
@@ -452,7 +452,7 @@ func (b *Builder) addNodes(several bool) {
 		}
 		facts := verdict.NodeFacts{Node: rec.Key(), InPodCIDR: c.InPodCIDR && f.Kubernetes.InPodCIDROf(rec.Name, c.Address)}
 		if pool && len(c.Allocations) > 0 {
-			n := f.Node(rec) // and not another one of its name
+			n := f.Node(rec) // not another node with the same name
 			facts.Covered = n != nil && n.Covers()
 		}
 		if several {

@@ -8,24 +8,24 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Here is how records change. Addresses are touched before anything changes that they depend on.
+// This file changes records. Addresses are touched before anything that they depend on changes.
 
 // ending says how claims end.
 type ending struct {
-	// late is how long ago the agent heard of it.
+	// late is how long ago the agent learned of it.
 	late time.Duration
-	// sweeping is set if a snapshot did not have them.
+	// sweeping is set if they end because a snapshot did not have them.
 	sweeping bool
 }
 
-// setNamespace enters a namespace, or what is said of it now, and returns it.
+// setNamespace adds or updates a namespace, and returns its index.
 func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.Who, intended string) uint32 {
 	next := namespace{record: record}
 	n.setNetns(&next, netns, n.Rec.Epoch)
 	next.who, next.intended = n.texts.put(string(who)), n.texts.put(intended)
 	ns := n.namespace(record)
-	// A namespace whose inode became known is the same one by a better id. Any
-	// other id says that the number now means another one: a new epoch.
+	// If only its inode became known, it is the same namespace with a better id. Any other id means
+	// that the number was reused for another namespace: a new epoch.
 	if ns != 0 {
 		old := n.namespaces.at(ns)
 		same := old.flags == next.flags && old.number == next.number && old.netns == next.netns
@@ -53,7 +53,7 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 				f.lookAgain(n.interfaces.at(i).mac.bytes)
 			}
 		}
-		f.Listener.MayLack(n, record) // by the identity of before
+		f.Listener.MayLack(n, record) // under its previous identity
 		f.unlistPod(n, ns)
 		old.number, old.netns, old.flags, old.who, old.intended = next.number, next.netns, next.flags, next.who, next.intended
 		f.listPod(n, ns)
@@ -65,11 +65,11 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 
 func (f *editor) endNamespace(n *Node, ns uint32) { f.endNamespaceOf(n, ns, ending{}) }
 
-// endNamespaceOf ends a namespace with its interfaces and claims, and with what
-// entered by its port: otherwise that would look like a stranger's for a moment.
+// endNamespaceOf ends a namespace with its interfaces and claims, and with the claims that entered
+// by its port: those would look like a stranger's for a moment.
 func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
 	record := n.namespaces.at(ns).record
-	for i := range n.inside(ns) { // while it is known whose the frames with their MACs are
+	for i := range n.inside(ns) { // while the owners of its MACs are known
 		f.endClaims(n, i, how)
 	}
 	for i := range n.inside(ns) {
@@ -91,7 +91,7 @@ func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
 	n.namespaces.remove(ns)
 }
 
-// named is the node's link of a name, made where it is not known yet.
+// namedLink returns the node's link with a name, which it makes if there is none.
 func (n *Node) namedLink(name string) uint32 {
 	if l := n.link(name); l != 0 {
 		return l
@@ -101,7 +101,7 @@ func (n *Node) namedLink(name string) uint32 {
 	return l
 }
 
-// dropLink forgets a link that nothing uses and that no record is of.
+// dropLink removes a link that nothing uses and that the agent has not reported.
 func (f *editor) dropLink(n *Node, l uint32) {
 	one := n.links.at(l)
 	if one.flags.has(known) || one.users > 0 {
@@ -116,7 +116,7 @@ func (f *editor) dropLink(n *Node, l uint32) {
 	n.links.remove(l)
 }
 
-// setLink enters a link, or what is said of it now.
+// setLink adds or updates a link, and returns its index.
 func (f *editor) setLink(n *Node, name string, kind verdict.LinkKind, isRouted bool) uint32 {
 	l := n.namedLink(name)
 	one := n.links.at(l)
@@ -145,8 +145,8 @@ func (f *editor) endLink(n *Node, l uint32) {
 	f.dropLink(n, l)
 }
 
-// changeLink changes what is said of a link. That walks the node's tables: links seldom change
-// once something is on them.
+// changeLink changes the record of a link. It walks the node's tables: links seldom change once
+// they are in use.
 func (f *editor) changeLink(n *Node, l uint32, change func()) {
 	if n.links.at(l).users == 0 {
 		change()
@@ -166,7 +166,7 @@ func (f *editor) changeLink(n *Node, l uint32, change func()) {
 	}
 }
 
-// setInterface enters an interface, or what is said of it now: old is 0 for a new one.
+// setInterface adds or updates an interface; old is 0 for a new one.
 func (f *editor) setInterface(n *Node, old uint32, next iface, linkName string) uint32 {
 	if linkName != "" {
 		next.link = n.namedLink(linkName)
@@ -210,13 +210,13 @@ func (n *Node) leaveInside(i uint32) {
 	}
 }
 
-// leadsOut reports whether what is on a bridge with a port meets what is outside of the node.
+// leadsOut reports whether a bridge with this port reaches beyond the node.
 func (n *Node) leadsOut(i uint32) bool {
 	one := n.interfaces.at(i)
 	return one.flags.has(uplink) || n.texts.get(one.kind) == "vlan"
 }
 
-// replaceInterface puts what is said now of an interface in the place of what was.
+// replaceInterface replaces the record of an interface.
 func (f *editor) replaceInterface(n *Node, i uint32, next *iface) {
 	f.touchInterface(n, i)
 	f.interfaceChanged(n, i)
@@ -248,7 +248,7 @@ func (f *editor) replaceInterface(n *Node, i uint32, next *iface) {
 	}
 }
 
-// interfaceChanged tells what else depends on an interface, before it changes.
+// interfaceChanged notifies everything else that depends on an interface, before it changes.
 func (f *editor) interfaceChanged(n *Node, i uint32) {
 	f.Listener.RangesChanged(n)
 	record := n.namespaces.at(n.interfaces.at(i).namespace).record
@@ -259,7 +259,7 @@ func (f *editor) interfaceChanged(n *Node, i uint32) {
 	}
 }
 
-// unlistHardware takes an interface out of what is found by its MAC.
+// unlistHardware removes an interface from the indexes by MAC.
 func (f *editor) unlistHardware(n *Node, i uint32) {
 	one := n.interfaces.at(i)
 	if one.mac.form == noMAC {
@@ -298,8 +298,8 @@ func (f *editor) endClaims(n *Node, i uint32, how ending) {
 	}
 }
 
-// end ends one claim. When a kernel's word on a holding ends, so do the wire's
-// sightings of that owner: nobody will take them back.
+// end ends one claim. When the last kernel claim of an owner to an address ends, end also removes
+// the wire claims of that owner, because no agent would withdraw them.
 func (f *editor) end(n *Node, c uint32, how ending) {
 	one := *n.claims.at(c)
 	item := f.touch(one.addr)
@@ -309,7 +309,7 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 	}
 	id := n.idOf(n.interfaces.at(one.port).namespace)
 	mac := n.texts.macOf(n.interfaces.at(one.port).mac)
-	last, there := true, false // there: the holder has it by the same hardware address
+	last, there := true, false // there: the owner still has it with the same hardware address
 	for r := range f.addresses.all(one.addr) {
 		other := f.nodes[r.node()]
 		for k := range other.same(r.index()) {
@@ -339,7 +339,7 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 		}
 		seen := by.claims.at(r.index())
 		if seen.addr != one.addr || seen.wire == 0 || by.wires.at(seen.wire).isNew() {
-			continue // another one is in its place
+			continue // the record was reused for another claim
 		}
 		if by == n && how.sweeping && seen.sweep == n.sweep {
 			continue
@@ -352,8 +352,8 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 	}
 }
 
-// attributed returns the claims of the wire that the owners of an address are known by, if a kernel
-// has the address, too. It leaves out those that the address was not judged with yet.
+// attributed returns the wire claims by which the owners of an address are known, if a kernel has
+// the address too. It leaves out claims that were not there when the address was last judged.
 func (f *editor) attributed(a index.Address) (sightings []sighting) {
 	kernel, seen := false, false
 	for r := range f.addresses.all(a) {

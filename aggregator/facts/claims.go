@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// claimKey is what makes a claim on one interface the same claim.
+// claimKey identifies a claim on an interface.
 type claimKey struct {
 	kind            verdict.Evidence
 	mac             mac
@@ -35,7 +35,7 @@ func (t *tables) find(first, port uint32, key claimKey) uint32 {
 	return 0
 }
 
-// list enters a new claim wherever it is looked for.
+// list adds a new claim to all indexes.
 func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkName string, now verdict.Stamp) uint32 {
 	f.touch(a)
 	next := claim{addr: a, port: port, kind: key.kind}
@@ -87,7 +87,7 @@ func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkN
 	return c
 }
 
-// unlist takes a claim out. Its address is touched before.
+// unlist removes a claim. Its address is touched before.
 func (f *editor) unlist(n *Node, c uint32) {
 	one := n.claims.at(c)
 	f.touch(one.addr)
@@ -122,14 +122,14 @@ func (f *editor) unlist(n *Node, c uint32) {
 		l = f.unlistWire(n, c)
 	}
 	n.claims.remove(c)
-	if l != 0 { // once the claim is gone, as what is on other links is looked at
+	if l != 0 { // only now: dropLink may touch the claims on other links
 		n.links.at(l).users--
 		f.dropLink(n, l)
 	}
 }
 
-// unlistWire takes a claim of the wire out of what is found by its MAC. It returns the link of the
-// claim, which still counts the claim; 0 for none.
+// unlistWire removes a wire claim from the indexes by MAC. It returns the link of the claim, which
+// still counts the claim; 0 for none.
 func (f *editor) unlistWire(n *Node, c uint32) (link uint32) {
 	at := n.claims.at(c).wire
 	w := *n.wires.at(at)
@@ -154,7 +154,7 @@ func (f *editor) unlistWire(n *Node, c uint32) (link uint32) {
 	return w.link
 }
 
-// addressed tells of a node that it, or a pod, has an address more or less.
+// addressed notifies that a node, or one of its pods, has gained or lost an address.
 func (f *editor) addressed(n *Node, c uint32) {
 	one := n.claims.at(c)
 	at := n.interfaces.at(one.port)
@@ -174,9 +174,9 @@ func (f *editor) addressed(n *Node, c uint32) {
 	}
 }
 
-// spoke tells that the namespaces that may have sent a frame may have, or lack, an address that was
-// meant for them: the one behind the port that it entered by, and those that have its MAC, on
-// whatever node.
+// spoke notifies that the namespaces that may have sent a frame may now have, or lack, an address
+// that was meant for them: the one behind the port that the frame entered by, and those that have
+// its MAC, on any node.
 func (f *editor) spoke(n *Node, behind uint32, m mac) {
 	if behind != 0 {
 		f.Listener.MayLack(n, behind)
@@ -191,7 +191,7 @@ func (f *editor) spoke(n *Node, behind uint32, m mac) {
 	}
 }
 
-// moveClaimLink follows a port to another link.
+// moveClaimLink moves a wire claim to another link, because its port has moved there.
 func (f *editor) moveClaimLink(n *Node, c uint32, linkName string) {
 	one := n.claims.at(c)
 	if one.wire == 0 || linkName == "" {
@@ -211,7 +211,7 @@ func (f *editor) moveClaimLink(n *Node, c uint32, linkName string) {
 	}
 }
 
-// How far a claim of the wire was judged.
+// Values of wire.judged.
 const (
 	never uint32 = iota
 	plainly
@@ -221,9 +221,9 @@ const (
 func (w *wire) isSettled() bool { return atomic.LoadUint32(&w.judged) == plainly }
 func (w *wire) isNew() bool     { return atomic.LoadUint32(&w.judged) == never }
 
-// Settle notes that an address was judged, and whether it has one plain owner: nothing is judged then when the wire shows
-// it once more. The caller holds the lock for reading, and is the only one that judges the
-// address.
+// Settle records that an address was judged, and whether it has one plain owner. If it has, it is
+// not judged again when the wire shows it once more. The caller holds the lock for reading, and is
+// the only one that judges the address.
 func (f *editor) Settle(a index.Address, plain bool) {
 	is := otherwise
 	if plain {
@@ -239,7 +239,7 @@ func (f *editor) Settle(a index.Address, plain bool) {
 	}
 }
 
-// Expire ends claims of the wire that are too old to be kept, after an address was judged.
+// Expire ends wire claims that are too old to be kept, after an address was judged.
 func (f *editor) Expire(item *Item, claims []Ref) {
 	b := newBatch()
 	f.piece(b, func() {

@@ -9,7 +9,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Known is a number of the contract; 0 for one that a newer agent may send.
+// Known returns an enumeration value of the API; 0 for an unknown one, which a newer agent may
+// send.
 func Known[E ~int32, T ~uint8](number E, last T) T {
 	if number < 0 || number > E(last) {
 		return 0
@@ -17,7 +18,7 @@ func Known[E ~int32, T ~uint8](number E, last T) T {
 	return T(number)
 }
 
-// Stamp is a time of an agent; 0 where it is none, or one that no clock shows.
+// Stamp returns a time that an agent sent; 0 if it is missing or out of range.
 func Stamp(t *timestamppb.Timestamp) verdict.Stamp {
 	if t.GetSeconds() < 0 || t.GetSeconds() >= maxSeconds || t.GetNanos() < 0 || t.GetNanos() >= 1e9 {
 		return 0
@@ -25,12 +26,12 @@ func Stamp(t *timestamppb.Timestamp) verdict.Stamp {
 	return verdict.Stamp(t.GetSeconds()*1e9 + int64(t.GetNanos()))
 }
 
-// FromKernel reports whether a record says what a kernel has, not what the wire shows.
+// FromKernel reports whether a record is a kernel claim, not a wire claim.
 func FromKernel(rec *pb.ClaimRecord) bool {
 	return rec.GetKind() == pb.Evidence_ASSIGNED || rec.GetKind() == pb.Evidence_DAD_FAILED
 }
 
-// kernelClaims is how many claims more a message may make its kernels have.
+// kernelClaims returns the number of kernel claims that a message may add.
 func kernelClaims(m *pb.ReportRequest) (n int) {
 	for _, c := range m.GetClaims() {
 		if FromKernel(c) && !c.GetGone() {
@@ -40,7 +41,7 @@ func kernelClaims(m *pb.ReportRequest) (n int) {
 	return n
 }
 
-// residence is how long the slowest claim of a message was in the agent.
+// residence returns the longest time that a claim of a message was in the agent.
 func residence(m *pb.ReportRequest) (longest time.Duration) {
 	for _, c := range m.GetClaims() {
 		if !c.GetGone() {

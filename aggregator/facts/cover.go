@@ -9,11 +9,11 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// coverFor is how long it is not counted anew which nodes are covered, if no change is known.
+// coverFor is how long a cached result is used if no change is known.
 const coverFor = time.Second
 
-// cover remembers for a moment whether all nodes are covered. Readers of the facts
-// write it, too.
+// cover caches briefly whether all nodes are covered. It has a lock of its own, because readers of
+// the facts write it too.
 type cover struct {
 	*Facts
 
@@ -22,14 +22,14 @@ type cover struct {
 	all bool
 }
 
-// Label is what names of one node have in common: in capitals or not, with a domain or
-// without.
+// Label returns what all spellings of a node's name have in common: it is in lower case and without
+// a domain.
 func Label(name string) string {
 	first, _, _ := strings.Cut(strings.ToLower(name), ".")
 	return first
 }
 
-// coverageChanged has it counted anew.
+// coverageChanged discards the cached result.
 func (f *cover) coverageChanged() {
 	f.mu.Lock()
 	f.at = 0
@@ -37,8 +37,7 @@ func (f *cover) coverageChanged() {
 	f.Listener.CoverageChanged()
 }
 
-// reports reports whether an agent reports for the node of a name, and sees what is in
-// its pods.
+// reports reports whether an agent reports for the node with a name, and sees into its pods.
 func (f *cover) reports(name string) bool {
 	return slices.ContainsFunc(f.called[name], func(n *Node) bool { return n.Covers() })
 }
@@ -61,15 +60,14 @@ func (f *cover) Reporting() func(name string) bool {
 	}
 }
 
-// Covered reports whether everything is known that is on the node of a name. The caller holds the
-// lock.
+// Covered reports whether everything on the node with a name is known. The caller holds the lock.
 func (f *cover) Covered(name string) bool { return f.covered(name) }
 
 func (f *cover) covered(name string) bool {
 	if f.reports(name) {
 		return true
 	}
-	if shown := f.shown[name]; len(shown) > 0 { // with a longer name, where two have one
+	if shown := f.shown[name]; len(shown) > 0 { // under a longer name, if two nodes share one
 		return shown[len(shown)-1].Covers()
 	}
 	for n := range f.Nodes {
@@ -80,7 +78,7 @@ func (f *cover) covered(name string) bool {
 	return false
 }
 
-// coveredAll reports whether everything is known that is on all nodes.
+// coveredAll reports whether everything on all nodes is known.
 func (f *cover) coveredAll() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

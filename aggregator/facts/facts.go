@@ -1,6 +1,6 @@
-// Package facts is what agents, and the Kubernetes API, have said: a table for each node, which
-// links of different nodes are one, and what IPAMs say. It judges nothing: it hands the addresses
-// that something changed about to queues, and makes the cases from which they are judged.
+// Package facts holds what agents and the Kubernetes API have said: a table for each node, the
+// links of different nodes that are one, and the data of IPAMs. It judges nothing: it queues the
+// addresses that a change affects, and makes the cases from which they are judged.
 //
 // Everything is behind one lock. A writer holds it for one bounded piece of its work, so that
 // readers wait for a moment at most; a reader holds it for one case, or for one page.
@@ -17,32 +17,33 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A Listener hears what changed beside addresses. All of its methods are called with the lock
-// held for writing: they return at once and change no facts.
+// A Listener is notified of changes other than those of addresses. All of its methods are called
+// with the lock held for writing: they return at once and change no facts.
 type Listener interface {
-	// NodeChanged tells that the state of a node changed.
+	// NodeChanged is called when the state of a node has changed.
 	NodeChanged(n *Node)
-	// NamesChanged tells that a node came, left or is called otherwise.
+	// NamesChanged is called when a node has connected, disconnected or changed its name.
 	NamesChanged(n *Node)
-	// Answered tells that a node reports, so that it is there.
+	// Answered is called when a message shows that the agent of a node is alive.
 	Answered(n *Node)
-	// RangesChanged tells that a node, or with nil the cluster, may give other addresses.
+	// RangesChanged is called when a node, or with nil the cluster, may give out other addresses.
 	RangesChanged(n *Node)
-	// MayLack tells that a namespace may lack an address that it was meant to have.
+	// MayLack is called when a namespace may lack an address that it was meant to have.
 	MayLack(n *Node, record uint32)
-	// PoolChanged tells that a pool or its allocations changed, PoolEnded that it is no more, or
-	// is of another name from now on.
+	// PoolChanged is called when a pool or its allocations have changed, PoolEnded when it was
+	// removed or is about to be renamed.
 	PoolChanged(p *Pool)
 	PoolEnded(p *Pool)
-	// CoverageChanged tells that an agent may see more or less of its node.
+	// CoverageChanged is called when an agent may see more or less of its node.
 	CoverageChanged()
-	// OwnersWatched reports whether owners are to be known as they were before they change.
+	// OwnersWatched reports whether the owners of an address are to be derived before they change.
 	OwnersWatched() bool
 	// Contested yields the addresses that nodes look at more closely.
 	Contested(yield func(index.Address) bool)
-	// AtRisk returns the addresses in use that a pool takes for free.
+	// AtRisk returns the addresses in use that a pool considers free.
 	AtRisk(p *Pool) []netip.Addr
-	// Dropped and Refused count records that do not fit, and those that there is no memory for.
+	// Dropped counts records that are invalid or exceed a limit, Refused those that did not fit
+	// into memory.
 	Dropped(record string, n int)
 	Refused(record string)
 }
@@ -63,7 +64,8 @@ type Config struct {
 	Log      *slog.Logger
 	Clock    func() verdict.Stamp
 	Listener Listener
-	// Kubernetes may be nothing but says nothing then; Followed is set if it says something.
+	// Kubernetes must not be nil, but may be a nil *kube.Cluster, which says nothing. Followed is
+	// set if it says something.
 	Kubernetes Kubernetes
 	Followed   bool
 	// Queues is the number of goroutines that judge.
@@ -83,8 +85,8 @@ type Facts struct {
 	addresses *refs[index.Address] // the first claim of each node
 	topology  *topology.Topology
 	queues    []*Queue
-	// batch is the one of the piece under way, disputes are the nodes whose disputed addresses are
-	// to be judged again after it.
+	// batch is the batch of the piece under way. disputes has the nodes whose disputed addresses
+	// are to be judged again after the piece.
 	batch    *Batch
 	disputes map[*Node]struct{}
 	// scratch makes cases while something changes.
@@ -139,14 +141,14 @@ func (f *Facts) Queue(i int) *Queue { return f.queues[i] }
 
 func (f *Facts) queue(a index.Address) *Queue { return f.queues[a.Partition()%len(f.queues)] }
 
-// RLock holds the facts as they are, for one case or for one page. What is documented to need that is
-// called before RUnlock.
+// RLock keeps the facts from changing, for one case or one page. Functions that need the facts held
+// are called before RUnlock.
 func (f *Facts) RLock() { f.mu.RLock() }
 
 // RUnlock lets the facts change again.
 func (f *Facts) RUnlock() { f.mu.RUnlock() }
 
-// Update changes something small of a node that no judgement goes by.
+// Update makes a small change to a node that no judgement depends on.
 func (f *Facts) Update(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -163,8 +165,8 @@ func (f *Facts) piece(b *Batch, do func()) {
 	f.batch = nil
 }
 
-// close ends a change: what its frames say of links is looked at, and all that it touched is to
-// be judged.
+// close ends a change: it looks for links that the change shows to be one, and releases the touched
+// addresses to be judged.
 func (f *Facts) close(b *Batch) {
 	for more := true; more; {
 		f.piece(b, func() { more = f.mergeLinks(piece) })

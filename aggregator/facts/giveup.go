@@ -6,10 +6,10 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Here is how what nodes had ends without their agents.
+// This file ends the records of nodes whose agents no longer report.
 
-// timeOut ends the owners of nodes that were not heard from for too long, and
-// forgets the nodes themselves a day later.
+// timeOut ends the owners of nodes that were disconnected for too long, and forgets the nodes
+// themselves a day later.
 func (f *streams) timeOut(nodes []*Node) {
 	var over []*Node
 	f.Update(func() {
@@ -28,7 +28,8 @@ func (f *streams) timeOut(nodes []*Node) {
 	f.giveUp(over, false)
 }
 
-// giveUp ends all that nodes were known to have: once with the reason, then without the claims.
+// giveUp ends everything that nodes have. It is judged twice: with the reason, and then without the
+// claims.
 func (f *streams) giveUp(nodes []*Node, rebooted bool) *Batch {
 	b := newBatch()
 	defer lockWriters(nodes)()
@@ -37,7 +38,7 @@ func (f *streams) giveUp(nodes []*Node, rebooted bool) *Batch {
 	return f.forget(b, nodes)
 }
 
-// lockWriters has nobody else change nodes. It returns what ends that.
+// lockWriters locks nodes against other changes, and returns a function that unlocks them.
 func lockWriters(nodes []*Node) (unlock func()) {
 	slices.SortFunc(nodes, func(a, b *Node) int { return a.ID.Compare(b.ID) })
 	locked := slices.Clone(nodes)
@@ -51,8 +52,8 @@ func lockWriters(nodes []*Node) (unlock func()) {
 	}
 }
 
-// markOver has all judged that silent nodes had, with the reason why it is over. It returns the nodes
-// that were marked: some may be heard from again.
+// markOver marks disconnected nodes as timed out or rebooted, and has everything that they have
+// judged with that reason. It returns the nodes that it marked: others may have reconnected.
 func (f *streams) markOver(b *Batch, nodes []*Node, rebooted bool) []*Node {
 	for _, n := range nodes {
 		f.touchPieces(b, n)
@@ -66,8 +67,8 @@ func (f *streams) markOver(b *Batch, nodes []*Node, rebooted bool) []*Node {
 	return nodes
 }
 
-// forget forgets what nodes had once all of it is judged to be over. What all of them have ends before
-// anything of it is forgotten, so that it does not matter in which order the nodes come. No network
+// forget removes what nodes had, once all of it is judged to be over. It ends the claims of all
+// nodes before it removes other records, so that the order of the nodes does not matter. No network
 // namespace outlives a reboot.
 func (f *streams) forget(b *Batch, nodes []*Node) *Batch {
 	if len(nodes) == 0 {
@@ -90,8 +91,8 @@ func (f *streams) forget(b *Batch, nodes []*Node) *Batch {
 	return b
 }
 
-// forgetRebooted forgets what nodes had before a reboot. One that reports again in the meantime is left
-// as it is.
+// forgetRebooted removes what nodes had before a reboot. It leaves out nodes that have reported
+// again in the meantime.
 func (f *streams) forgetRebooted(b *Batch, nodes []*Node) *Batch {
 	defer lockWriters(nodes)()
 	f.RLock()
@@ -100,7 +101,7 @@ func (f *streams) forgetRebooted(b *Batch, nodes []*Node) *Batch {
 	return f.forget(b, nodes)
 }
 
-// empty forgets all records of a node but its claims, which have ended.
+// empty removes all records of a node except its claims, which have ended.
 func (f *streams) empty(b *Batch, n *Node) {
 	f.piece(b, func() {
 		for l := range n.links.all { // first, as what is left of a domain may be the node's own
@@ -139,7 +140,7 @@ func (f *streams) dropClaims(n *Node) (more bool) {
 		}
 		one := n.claims.at(c)
 		if n.Rec.Rebooted && n.namespaces.at(n.interfaces.at(one.port).namespace).record != verdict.OwnRecord {
-			f.end(n, c, ending{}) // with what others saw of it, which the machine still is for its own
+			f.end(n, c, ending{}) // also ends what others saw of it; the machine itself still has its own addresses
 			continue
 		}
 		f.touch(one.addr)

@@ -238,7 +238,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 	port := n.iface(rec.GetNamespace(), rec.GetIndex())
 	kind := Known(rec.GetKind(), verdict.Believed)
 	if port == 0 {
-		if !rec.GetGone() { // it went with its interface
+		if !rec.GetGone() { // one that is gone ended with its interface
 			f.Listener.Dropped("claim", 1)
 		}
 		return
@@ -249,7 +249,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		return
 	}
 	if addr.IsLoopback() {
-		return // one in every namespace, compared by nobody
+		return // every namespace has one: it is compared with nothing
 	}
 	key := claimKey{kind: kind}
 	if !kernel {
@@ -275,7 +275,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 	case c == 0 && !kernel && f.isBuried(n, key128, n.texts.macOf(key.mac), at):
 		return // it was seen before its sender gave the address up
 	case c == 0 && !kernel && at.Add(2*f.Policy.StaleAfter) <= a.now:
-		return // it would be too old to be kept
+		return // too old to be kept
 	case c == 0 && !kernel && !a.snapshot && n.wireClaims >= MaxClaims:
 		f.dropExcess(n, 1)
 		return
@@ -298,7 +298,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 			f.refuse(n, "claim", !kernel)
 			return
 		case !n.claims.has(c):
-			return // it made room
+			return // it was evicted to make room
 		default:
 			f.moveClaimLink(n, c, rec.GetLink())
 			if one.count != rec.GetCount() {
@@ -310,8 +310,9 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 	n.claims.at(c).sweep = n.sweep
 }
 
-// seenAgain notes when a claim was known before it is seen again: for a kernel's claim, that the
-// kernel said something just now.
+// seenAgain sets the mark of a claim that is seen again. For a wire claim, it is the time of the
+// previous sighting. For a kernel claim in a message of changes, it is the current time, because
+// the kernel has just reported the claim.
 func (a *applying) seenAgain(c uint32) {
 	one := a.node.claims.at(c)
 	switch {
@@ -323,8 +324,8 @@ func (a *applying) seenAgain(c uint32) {
 	}
 }
 
-// saw takes over what a record says of a claim. When it was seen is reckoned from
-// how long ago that was by the agent's monotonic clock, and never by a wall clock.
+// saw copies what a record says of a claim. The time at which it was seen follows from its age by
+// the agent's monotonic clock, never from a wall clock.
 func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 	f, n := a.facts, a.node
 	one := n.claims.at(c)
@@ -348,7 +349,7 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 	}
 }
 
-// sweepOut ends all that the snapshot did not have.
+// sweepOut ends all records that the snapshot did not have.
 func (a *applying) sweepOut() {
 	f, n := a.facts, a.node
 	ends := ending{sweeping: true}
@@ -388,7 +389,7 @@ func (a *applying) sweepOut() {
 	a.do(func() { f.sweepPools(n) })
 }
 
-// dropExcess counts claims of the wire that a node has no room for.
+// dropExcess counts wire claims of a node that exceed the limit.
 func (f *editor) dropExcess(n *Node, claims int) {
 	n.excess += claims
 	f.Listener.Dropped("claim", claims)

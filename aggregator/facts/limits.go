@@ -7,8 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// What one node may report at most: an agent that counts wrongly must not take
-// the memory of all.
+// Limits for what one node may report: an agent that misbehaves must not take the memory of all.
 const (
 	MaxClaims     = 250_000 // kernel claims, and as many wire claims
 	MaxInterfaces = 100_000
@@ -16,7 +15,7 @@ const (
 	MaxLinks      = 100_000
 	MaxProblems   = 256
 	maxNodes      = 20_000
-	maxOfOneName  = 16                            // nodes that one agent says it is: it may be booted often
+	maxOfOneName  = 16                            // nodes that one agent says it is: it may be rebooted often
 	maxSeconds    = math.MaxInt64 / 1_000_000_000 // of a stamp: in the year 2262
 )
 
@@ -26,5 +25,5 @@ func TooMany(what, limit string) error {
 		"the agent reports too many %s: the limit is %s for one node; exclude interfaces that are not to be watched", what, limit)
 }
 
-// ErrTakenOver is the end of a stream when another one of the node came.
+// ErrTakenOver ends a stream when another stream of the same node connects.
 var ErrTakenOver = status.Error(codes.Aborted, "another connection of this node's agent took over")

@@ -13,15 +13,15 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// NodeID is the identity of a node; its name is a label. What its agent is vouched for
-// is part of it: an agent that says that it is on another one's machine is one more node, and
-// keeps nobody out.
+// NodeID is the identity of a node; its name is only a label. It includes the name that the agent's
+// credential vouches for, so an agent that claims to run on another agent's machine is a separate
+// node and locks nobody out.
 type NodeID struct{ Boot, Netns, Vouched string }
 
 // IDOf returns the identity of a node's record.
 func IDOf(rec *verdict.Node) NodeID { return NodeID{rec.Boot, rec.Netns, rec.Vouched} }
 
-// Place is where a node says that it is; it is to be alone there.
+// Place returns the boot id and network namespace of a node. No other node should report the same.
 func (id NodeID) Place() NodeID { return NodeID{Boot: id.Boot, Netns: id.Netns} }
 
 // Compare orders identities.
@@ -33,20 +33,20 @@ func (id NodeID) Compare(other NodeID) int {
 type Peer interface {
 	// End ends the stream with an error.
 	End(err error)
-	// Contest tells the agent to look closely at an address, or no longer.
+	// Contest tells the agent to look closely at an address, or to stop doing so.
 	Contest(a netip.Addr, contested bool)
 	// Check has the agent read an address again.
 	Check(a netip.Addr)
 	// AskResync asks for a snapshot.
 	AskResync()
-	// Ping asks the agent whether it is there, unless it is asked already.
+	// Ping pings the agent, unless a ping is unanswered.
 	Ping(now verdict.Stamp)
-	// Lag returns how far we are behind the agent, if that is known.
+	// Lag returns how far the aggregator is behind the agent, if known.
 	Lag(now verdict.Stamp) (lag time.Duration, known bool)
 }
 
-// Node is one agent's tables, as far as it has reported them. Its fields are behind the lock of
-// the facts.
+// Node holds the tables that one agent has reported. Its fields are guarded by the lock of the
+// facts.
 type Node struct {
 	ID NodeID
 	// Rec is its record in cases. What it says may change.
@@ -54,8 +54,8 @@ type Node struct {
 	Agent
 	// Peer is the open stream; nil while there is none.
 	Peer Peer
-	// Shared tells of a silent node that another one had its name while both were
-	// there: that one is not what it became.
+	// Shared is set if a disconnected node shared its name with another one while both were
+	// connected: that one is not its successor after a reboot.
 	Shared bool
 	Pools  []*Pool
 	// Corrections counts strings that were corrected since the last snapshot, by field.
@@ -75,7 +75,7 @@ type Node struct {
 
 // Agent is what an agent says of itself.
 type Agent struct {
-	// Name is what the agent calls itself; Rec.Name may have more to it.
+	// Name is what the agent calls itself; Rec.Name may be longer.
 	Name            string
 	Version, Kernel string
 	Status          *pb.StatusRecord
@@ -84,16 +84,16 @@ type Agent struct {
 	ConnectedAt, LastHeard verdict.Stamp
 }
 
-// counts are of a node's records.
+// counts are counts of the records of a node.
 type counts struct {
-	// wireClaims are the claims that no kernel told of.
+	// wireClaims is the number of wire claims.
 	wireClaims int
-	// excess is the number of these that had no room since the last snapshot.
+	// excess is the number of wire claims since the last snapshot that exceeded the limit.
 	excess int
 	// allocated is the number of addresses that its pools have given.
 	allocated int
-	// sweep counts snapshots: what the last one did not have is swept out. applying is set while
-	// one is applied.
+	// sweep numbers the snapshots: records that the last one did not have are swept out. applying
+	// is set while a snapshot is being applied.
 	sweep    uint8
 	applying bool
 }
@@ -104,7 +104,7 @@ func (n *Node) Claims() int { return n.claims.count }
 // Namespaces returns the number of namespaces of the node.
 func (n *Node) Namespaces() int { return n.namespaces.count }
 
-// Excess returns the number of claims of the wire that had no room since the last snapshot.
+// Excess returns the number of wire claims since the last snapshot that exceeded the limit.
 func (n *counts) Excess() int { return n.excess }
 
 // Applying reports whether a snapshot of the node is being applied: some of it is not known yet.
@@ -113,7 +113,7 @@ func (n *counts) Applying() bool { return n.applying }
 // Given returns the number of addresses that the node's own pools have given.
 func (n *counts) Given() int { return n.allocated }
 
-// Covers reports whether an agent reports for a node, and sees what is in its pods.
+// Covers reports whether an agent reports for a node, and sees into its pods.
 func (n *Node) Covers() bool { return n.Peer != nil && !n.Rec.Unheard && !n.Blind() }
 
 // Blind reports whether a node may have addresses that are not known. The absence of an owner
@@ -124,14 +124,14 @@ func (n *Node) Blind() bool { return n.Status.GetBlind() || n.leftOut.Records > 
 type registry struct {
 	nodes []*Node // by number; nodes[0] is never used
 	byID  map[NodeID]*Node
-	// places has all nodes that say that they are in one place, called those that call
-	// themselves the same, and shown those that are shown by one name.
+	// places has the nodes by the place that they report, called by the name that they call
+	// themselves, and shown by the name that they are shown under.
 	places        map[NodeID][]*Node
 	called, shown map[string][]*Node
 	// next is when the first node is due; 0 for never.
 	next verdict.Stamp
 	wake chan struct{}
-	// ringing is set while something that was due is under way.
+	// ringing is set while work that was due is under way.
 	ringing bool
 }
 
@@ -173,7 +173,7 @@ func (r *registry) drop(n *Node) {
 	unlist1(r.shown, n.Rec.Name, n)
 }
 
-// Node returns the node of a record; nil if it is no more. Its caller holds the lock.
+// Node returns the node of a record; nil if it no longer exists. Its caller holds the lock.
 func (r *registry) Node(rec *verdict.Node) *Node { return r.byID[IDOf(rec)] }
 
 // Nodes yields all nodes. Its caller holds the lock.
@@ -188,7 +188,7 @@ func (r *registry) Nodes(yield func(*Node) bool) {
 // NodeCount returns the number of nodes. Its caller holds the lock.
 func (r *registry) NodeCount() int { return len(r.byID) }
 
-// At returns the nodes that say that they are in one place. The caller holds the lock.
+// At returns the nodes that report a place. The caller holds the lock.
 func (r *registry) At(place NodeID) []*Node { return r.places[place] }
 
 // Called returns the nodes that call themselves the same. The caller holds the lock.
@@ -204,7 +204,7 @@ func newNode(id NodeID) *Node {
 // reset forgets all records.
 func (n *Node) reset() { n.tables = tables{} }
 
-// arm has something done about a node at a time, or sooner where that is set already.
+// arm makes a node due at a time, unless it is due sooner.
 func (f *streams) arm(n *Node, at verdict.Stamp) {
 	if n.due == 0 || at < n.due {
 		n.due = at
@@ -215,7 +215,7 @@ func (f *streams) arm(n *Node, at verdict.Stamp) {
 	}
 }
 
-// Wake has Ring called anew.
+// Wake has Ring called again.
 func (f *streams) Wake() {
 	select {
 	case f.wake <- struct{}{}:
@@ -226,13 +226,12 @@ func (f *streams) Wake() {
 // Woken has a token when Ring may have something to do sooner than it said.
 func (f *streams) Woken() <-chan struct{} { return f.wake }
 
-// label gives a node the name that its agent calls itself. Of two with one name
-// one has more to it: the one that is silent (a node whose machine was rebooted is
-// another node, with the same name), or else the one with the later identity, so
-// that each has the same name after every restart.
+// label names a node as its agent calls itself. If two nodes share that name, one of them gets a
+// longer one: the disconnected one (after a reboot, a machine is a new node with the same name), or
+// else the one with the later identity, so that the names are the same after every restart.
 func (f *streams) label(n *Node) {
 	before, name := n.Rec.Name, n.Name
-	// No two have one name for a moment: findings are known by it.
+	// No two nodes may have the same name at any moment: findings are identified by it.
 	for _, other := range slices.Clone(f.shown[n.Name]) {
 		switch {
 		case other == n:
@@ -250,14 +249,14 @@ func (f *streams) label(n *Node) {
 	f.Listener.NamesChanged(n)
 }
 
-// rename gives a node another name, and has all looked at that it has, and that is on the links that
-// are in order of the names of their nodes.
+// rename renames a node. It touches everything that the node has, and everything on the links that
+// are ordered by the names of their nodes.
 func (f *streams) rename(n *Node, name string) {
 	if n.Rec.Name == name {
 		return
 	}
 	for _, p := range n.Pools {
-		f.Listener.PoolEnded(p) // by the name of before
+		f.Listener.PoolEnded(p) // under its previous name
 	}
 	f.Listener.RangesChanged(n)
 	f.touchNode(n)
@@ -276,8 +275,8 @@ func (f *streams) rename(n *Node, name string) {
 	}
 }
 
-// unlabel gives the name of a node that is given up to one that is heard from and
-// had to have a longer one.
+// unlabel gives the name of a node that is given up to a connected node that had to take a longer
+// one.
 func (f *streams) unlabel(n *Node) {
 	if n.Rec.Name != n.Name {
 		return
@@ -293,7 +292,7 @@ func (f *streams) unlabel(n *Node) {
 	}
 }
 
-// longName is a node's name with as much of its identity as it takes.
+// longName returns a node's name with as much of its identity as makes it unique.
 func (f *streams) longName(n *Node) string {
 	name := n.Name + "@" + n.ID.Boot[:min(len(n.ID.Boot), 8)]
 	if slices.ContainsFunc(f.shown[name], func(other *Node) bool { return other != n }) {
@@ -302,18 +301,18 @@ func (f *streams) longName(n *Node) string {
 	return name
 }
 
-// rebootedAs reports whether a node is what a silent one of its name became when its
-// machine was rebooted: it has a hardware address of an uplink, and another boot id.
+// rebootedAs reports whether now is what a disconnected node with the same name became after a
+// reboot: it has a hardware address of one of its uplinks, and another boot id.
 func (n *Node) rebootedAs(now *Node) bool {
 	if n == now || n.Shared || n.ID.Boot == now.ID.Boot {
 		return false
 	}
-	old := n.uplinks() // of a clone, they are the same, too
+	old := n.uplinks() // a cloned machine has the same ones
 	return slices.ContainsFunc(now.uplinks(), func(mac verdict.MAC) bool { return slices.Contains(old, mac) })
 }
 
-// uplinks are the hardware addresses of a node's uplinks, but for those that
-// several may have by design.
+// uplinks returns the hardware addresses of a node's uplinks, except those that several devices may
+// have by design.
 func (n *Node) uplinks() (macs []verdict.MAC) {
 	own := n.own()
 	if own == 0 {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Skewed notes how much the wall clock of a node is ahead, once that is known. A stream says it that
-// its agent has just answered on; one that another stream has taken over from says nothing.
+// Skewed records how far the wall clock of a node is ahead, if known. The stream on which the agent
+// has answered calls it; a call by a stream that was replaced has no effect.
 func (f *streams) Skewed(p Peer, n *Node, skew time.Duration, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -16,7 +16,7 @@ func (f *streams) Skewed(p Peer, n *Node, skew time.Duration, known bool) {
 	}
 }
 
-// Heard notes that the agent of a node has sent something, also if nothing of it is applied, or only
+// Heard records that the agent of a node has sent something, even if it is never applied, or only
 // later.
 func (f *streams) Heard(p Peer, n *Node) {
 	f.mu.Lock()
@@ -26,8 +26,8 @@ func (f *streams) Heard(p Peer, n *Node) {
 	}
 }
 
-// InOnePlace returns the names of the other nodes that report the place of a node, as its boot id and
-// network namespace: sorted, and nil for a node that is alone there. The facts are held.
+// InOnePlace returns the names of the other nodes that report the same boot id and network
+// namespace as a node, sorted; nil if there are none. The facts are held.
 func (f *reader) InOnePlace(n *Node) (others []string) {
 	for _, other := range f.At(n.ID.Place()) {
 		if other != n && !other.Rec.Unheard && !n.Rec.Unheard {

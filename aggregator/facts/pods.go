@@ -7,12 +7,12 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// What the Kubernetes API says is kept elsewhere, and joined to owners when their
-// addresses are judged. Here the owners of a pod are looked for, to be judged again when the API
-// says something else of it.
+// What the Kubernetes API says is kept elsewhere, and joined to owners when their addresses are
+// judged. This file finds the owners of a pod, so that they are judged again when the API says
+// something else about it.
 
-// podKey is by what a namespace of a pod is found: the pod's uid or, where that is
-// not known, its namespace and name; empty for one that has no pod.
+// podKey returns the key by which a namespace of a pod is found: the pod's uid or, if that is not
+// known, its namespace and name; empty if the namespace is not a pod's.
 func podKey(who verdict.Who) verdict.Packed {
 	if who.Kind() != verdict.Pod {
 		return ""
@@ -41,7 +41,8 @@ func newPodIndex(f *Facts) *podIndex {
 	}
 }
 
-// chain is a list of the namespaces of a node that have one key, through one of their fields.
+// chain is a list of the namespaces of a node that have the same key. One of their fields links
+// them.
 type chain struct {
 	refs *refs[verdict.Packed]
 	key  func(verdict.Who) verdict.Packed
@@ -85,8 +86,8 @@ func (x chain) leave(n *Node, ns uint32) {
 	*after = 0
 }
 
-// listPod enters a namespace by its sandbox, and by its pod if there is a cluster to
-// ask for it; unlistPod takes it out before its record changes.
+// listPod indexes a namespace by its sandbox and, if there is a cluster to ask, by its pod.
+// unlistPod removes it from these indexes before its record changes.
 func (f *podIndex) listPod(n *Node, ns uint32) {
 	f.touchSandbox(n.whoOf(ns))
 	f.sandboxChain().enter(n, ns)
@@ -103,7 +104,7 @@ func (f *podIndex) unlistPod(n *Node, ns uint32) {
 	}
 }
 
-// sandbox reports whether there is a namespace of the sandbox with an id.
+// sandbox reports whether there is a namespace with a container id.
 func (f *podIndex) sandbox(containerID string) bool {
 	r, _ := f.sandboxes.first(verdict.Pack(containerID))
 	return r != 0
@@ -138,8 +139,8 @@ func (f *podIndex) touchNamespace(n *Node, ns uint32) {
 	f.touchPorts(n, record)
 }
 
-// PodsChanged has all judged again that pods have, by what the pods are found by: their uids, and
-// their namespaces and names.
+// PodsChanged has everything judged again that some pods have. A key is the uid of a pod, or its
+// namespace and name.
 func (f *podIndex) PodsChanged(keys []string) *Batch {
 	b := newBatch()
 	b.pods = true
@@ -154,7 +155,7 @@ func (f *podIndex) PodsChanged(keys []string) *Batch {
 	return b
 }
 
-// PodsOnChanged has all judged again that the pods of some nodes have.
+// PodsOnChanged has everything judged again that the pods of some nodes have.
 func (f *podIndex) PodsOnChanged(on func(name string) bool) *Batch {
 	b := newBatch()
 	b.pods = true
@@ -186,7 +187,8 @@ func (f *podIndex) allNodes() []*Node {
 // Touch has addresses judged again.
 func (f *podIndex) Touch(addrs []index.Address) *Batch { return f.touchList(newBatch(), addrs) }
 
-// Retell has addresses judged again, and their active conflicts told though nothing of them changed.
+// Retell has addresses judged again, and their active conflicts published even if they did not
+// change.
 func (f *podIndex) Retell(addrs []index.Address) *Batch {
 	b := newBatch()
 	b.retell = true

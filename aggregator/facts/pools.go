@@ -10,8 +10,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// What IPAM says comes from the nodes (host-local) and from the Kubernetes API (the
-// others). Here is what it gives addresses from; what it has given is in allocations.go.
+// The data of IPAMs comes from the nodes (host-local) and from the Kubernetes API (all others).
+// This file has their pools; allocations.go has the allocations.
 
 // What one node, and the whole cluster, may have of pools and allocations.
 const (
@@ -21,22 +21,22 @@ const (
 	maxAllocations     = 5_000_000
 )
 
-// poolKey is what a pool is known by; node is nil for one of the whole cluster.
+// poolKey identifies a pool; node is nil for a pool of the whole cluster.
 type poolKey struct {
 	node       *Node
 	ipam, name string
 }
 
-// Pool is what one IPAM gives addresses from, and what hangs on it. It is behind the lock of the
-// facts.
+// Pool is what one IPAM allocates addresses from, with its allocations. It is guarded by the lock
+// of the facts.
 type Pool struct {
 	Rec  verdict.Pool // never moves: allocations point at it, and it may change
 	Node *Node
-	// Allocated counts addresses that it has given, however often that is written.
+	// Allocated counts the allocated addresses: each once, however many allocations it has.
 	Allocated audit.Tally
-	// Ended is set when the pool is no more.
+	// Ended is set when the pool is removed.
 	Ended bool
-	// entries are the addresses that it has given, with the number of allocations of each.
+	// entries has the allocated addresses, with the number of allocations of each.
 	entries map[index.Address]int
 	sweep   uint8
 	cost    int32
@@ -48,11 +48,11 @@ func (p *Pool) key() poolKey { return poolKey{p.Node, p.Rec.IPAM, p.Rec.Name} }
 type ipam struct {
 	*Facts
 	byKey map[poolKey]*Pool
-	// byRec finds the pool that a verdict names.
+	// byRec finds the Pool of the record that a verdict names.
 	byRec map[*verdict.Pool]*Pool
-	// cluster finds those of the whole cluster that may give an address.
+	// cluster finds the pools of the whole cluster that may have an address.
 	cluster prefixes
-	// allocations are by address, booked counts them.
+	// allocations are by address; booked is their number.
 	allocations map[index.Address][]*allocation
 	booked      int
 	// bySandbox finds the addresses that a sandbox was given, once for each allocation.
@@ -83,7 +83,7 @@ func (f *ipam) leaveSandbox(id string, a index.Address) {
 	}
 }
 
-// touchSandbox touches the addresses that IPAM gave to a sandbox, before it comes or ends.
+// touchSandbox touches the addresses that IPAM gave to a sandbox, before the sandbox comes or ends.
 func (f *ipam) touchSandbox(who verdict.Who) {
 	if len(f.bySandbox) == 0 {
 		return
@@ -93,8 +93,8 @@ func (f *ipam) touchSandbox(who verdict.Who) {
 	}
 }
 
-// used has the networks of a node compared again if a pool may be used from now on, or no more:
-// that tells how much it matters that two have addresses in common.
+// used has the networks of a node compared again if a pool may have come into use or gone out of
+// use: an overlap matters more between pools in use.
 func (f *ipam) used(p *Pool) {
 	if p.Node != nil && p.Allocated.Of(audit.Both) < 2 {
 		f.Listener.RangesChanged(p.Node)
@@ -110,14 +110,15 @@ func (f *ipam) Pools(yield func(*Pool) bool) {
 	}
 }
 
-// Pool returns the pool that a verdict names; nil if it is no more. The caller holds the lock.
+// Pool returns the pool that a verdict names; nil if it no longer exists. The caller holds the
+// lock.
 func (f *ipam) Pool(rec *verdict.Pool) *Pool { return f.ipam.byRec[rec] }
 
 // Allocations returns the number of allocations. The caller holds the lock.
 func (f *ipam) Allocations() int { return f.booked }
 
-// prefixes find pools by addresses. Each range is entered by the smallest prefix that
-// has all of it, so that what is found may not contain the address.
+// prefixes finds pools by address. Each range is listed under the smallest prefix that contains it,
+// so a pool that is found need not contain the address.
 type prefixes struct {
 	pools map[netip.Prefix][]*Pool
 	// lengths count the prefixes of each length, of IPv4 and IPv6.
@@ -149,7 +150,7 @@ func (x *prefixes) leave(p *Pool) {
 	}
 }
 
-// covering are the pools that may give the address of the case to somebody, or have.
+// covering returns the pools that may allocate the address of the case, or have allocated it.
 func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.Pool) {
 	f := b.facts
 	if len(f.byKey) == 0 {
@@ -192,7 +193,7 @@ func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.
 	return list
 }
 
-// applyPool brings what a node says of a pool into the tables.
+// applyPool applies what a node says of a pool.
 func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 	p := f.byKey[poolKey{n, rec.GetIpam(), rec.GetName()}]
 	if rec.GetGone() {
@@ -238,8 +239,8 @@ func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 	p.sweep, p.cost = n.sweep, cost
 }
 
-// setPool enters a pool, or what is said of it anew. It returns the ranges of a pool of the cluster
-// of which it says something new.
+// setPool adds or updates a pool. If it changes a pool of the cluster, it returns the ranges that
+// are affected.
 func (f *ipam) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach []verdict.Range) {
 	if p == nil {
 		p = &Pool{Node: n, entries: make(map[index.Address]int)}
@@ -284,7 +285,7 @@ func (f *ipam) endPool(p *Pool) {
 	if p.Node != nil {
 		f.touchNode(p.Node) // another pool may give what it gave
 	}
-	p.Rec.State = verdict.PoolStale // what it had is not known to be gone
+	p.Rec.State = verdict.PoolStale // its allocations are not known to be gone
 	for a := range p.entries {
 		for _, al := range slices.Clone(f.ipam.allocations[a]) {
 			if al.Pool == &p.Rec {
@@ -325,7 +326,7 @@ func (f *ipam) endPools(n *Node) {
 	}
 }
 
-// sweepPools ends what the snapshot of a node did not have.
+// sweepPools ends the pools and allocations that the snapshot of a node did not have.
 func (f *ipam) sweepPools(n *Node) {
 	for _, p := range slices.Clone(n.Pools) {
 		if p.sweep != n.sweep {

@@ -4,14 +4,14 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Ranges tell what addresses a node gives. Their callers hold the lock.
+// Ranges describes which addresses a node gives out. Its callers hold the lock.
 type Ranges struct{ *Node }
 
-// Ranges returns what tells what addresses the node gives.
+// Ranges returns a description of which addresses the node gives out.
 func (n *Node) Ranges() Ranges { return Ranges{n} }
 
-// PodNetworks returns the CNI networks that gave pods of a node their addresses. What more a
-// pod has (Multus) is often the same on each node.
+// PodNetworks returns the CNI networks of the first interfaces of a node's pods. Networks of
+// further interfaces (Multus) are often the same on each node.
 func (n Ranges) PodNetworks() map[string]bool {
 	networks := make(map[string]bool)
 	for ns := range n.namespaces.all {
@@ -82,8 +82,8 @@ func (n Ranges) VRF(name string) string {
 	return ""
 }
 
-// Intends reports whether a namespace was meant to have addresses that it has not, as its node
-// says.
+// Intends reports whether, according to its agent, a namespace lacks addresses that it was meant to
+// have.
 func (n *Node) Intends(record uint32) bool {
 	ns := n.namespace(record)
 	return ns != 0 && n.namespaces.at(ns).intended != 0

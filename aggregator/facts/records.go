@@ -8,10 +8,10 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Records have no pointers, so that the garbage collector does not look at them. They lead to each
+// Records have no pointers, so that the garbage collector does not scan them. They refer to each
 // other by index.
 
-// flags are what is true of a record.
+// flags are the boolean properties of a record.
 type flags uint8
 
 func (f flags) has(one flags) bool { return f&one != 0 }
@@ -26,7 +26,8 @@ func (f *flags) set(one flags, is bool) {
 
 // namespace is one network namespace.
 type namespace struct {
-	// number is the inode; without one it is the epoch of the agent that told of it.
+	// number is the inode or, if that is not known, the epoch of the agent that reported the
+	// namespace.
 	number uint64
 	since  verdict.Stamp // when it was first heard of
 	// netns is the inode if it is no plain number.
@@ -52,7 +53,8 @@ type iface struct {
 	name, host       text
 	vrf, kind        text
 	mac              mac
-	// alike is the next one with the same MAC; before and after are those of its namespace.
+	// alike is the next interface with the same MAC; before and after are neighbours in the
+	// namespace.
 	lists
 	claims     uint32 // the first one
 	cost       int32
@@ -61,8 +63,8 @@ type iface struct {
 	flags      flags
 }
 
-// lists are the places of a record in lists of a node: alike is the next one that is found by the
-// same key, before and after are those that belong to the same record.
+// lists are the links of a record in lists of its node: alike is the next record with the same key,
+// before and after are the neighbours that belong to the same record.
 type lists struct{ alike, before, after uint32 }
 
 const (
@@ -86,13 +88,13 @@ const (
 	joined       // the topology knows it
 )
 
-// claim is one way in which an address is held. What only claims of the wire have is in wire.
+// claim is one way in which an address is held. wire leads to what only wire claims have.
 type claim struct {
 	addr index.Address
 	stamps
 	count, flags uint32
 	port, wire   uint32
-	// before and after are those of the port, alike is the next one of the address.
+	// before and after are the neighbours on the port; alike is the next claim to the address.
 	lists
 	network text
 	cost    int32
@@ -102,20 +104,20 @@ type claim struct {
 	routed  bool
 }
 
-// stamps are when a claim was seen: first, last and assigned by the agent's clock. mark is Read of a
-// kernel's claim, and Before of one of the wire.
+// stamps are when a claim was seen. first, last and assigned are by the agent's clock. mark is Read
+// of a kernel claim, and Before of a wire claim.
 type stamps struct{ first, last, assigned, begun, seen, mark verdict.Stamp }
 
-// wire is what more is known of a claim that no kernel told of.
+// wire is the additional part of a wire claim.
 type wire struct {
 	hardware, before, after uint32 // those of the hardware address
 	link                    uint32
 	source                  mac
 	vlan, inner             uint16
 	noOverride              bool
-	// judged says whether the address was judged with the claim, and whether it has one plain owner,
-	// so that it changes nothing if the claim is seen again. Who judges sets it, while others read:
-	// it is only used atomically.
+	// judged says whether the address was judged with the claim, and whether it has one plain
+	// owner, so that seeing the claim again changes nothing. It is only accessed atomically,
+	// because it is set while others read it.
 	judged uint32 //nolint:modernize // records are copied when a slab grows
 }
 
@@ -126,7 +128,7 @@ type hardware struct {
 	count  uint32
 }
 
-// tables are the records of one node, and what finds them.
+// tables are the records of one node, and their indexes.
 type tables struct {
 	texts texts
 
@@ -140,7 +142,7 @@ type tables struct {
 	byRecord, byIndex, byName table // namespaces, interfaces and links
 	holders                   table // the first of all interfaces with one MAC
 	byMAC                     table // hardware
-	// sources are the claims in frames that another hardware address sent, by that.
+	// sources has the claims in frames that another hardware address sent, by that address.
 	sources map[verdict.MAC][]uint32
 }
 
@@ -200,7 +202,7 @@ func (t *tables) hardwareNamed(m verdict.MAC) uint32 {
 	return t.hardwareOf(odd)
 }
 
-// named is hardwareOf that makes an entry where there is none.
+// named is hardwareOf, but makes an entry if there is none.
 func (t *tables) named(m mac) uint32 {
 	if hw := t.hardwareOf(m); hw != 0 {
 		return hw
@@ -376,7 +378,7 @@ func packedLength(w *pb.Workload) int {
 		len(w.GetSource()) + len(w.GetProcess()) + len(w.GetVirtualMachine())
 }
 
-// trim gives memory back that a snapshot has left over, and drops texts that are not used.
+// trim releases memory that a snapshot left unused, and drops unused texts.
 func (t *tables) trim() {
 	if t.texts.wasteful() || t.texts.spare() {
 		t.compact()

@@ -16,7 +16,7 @@ func hashNumbers(a, b uint64) uint64 {
 	return (h ^ h>>32) * odd
 }
 
-// A Ref is a claim, as a Builder tells it.
+// A Ref is a claim, as Builder.Refs returns it.
 type Ref = ref
 
 // A ref is a record of a node: the number of the node and the index of the record.
@@ -32,9 +32,9 @@ func refOf(node, i uint32) ref { return ref(node)<<indexBits | ref(i) }
 func (r ref) node() uint32  { return uint32(r >> indexBits) }         //nolint:gosec // nodeBits
 func (r ref) index() uint32 { return uint32(r) & (1<<indexBits - 1) } //nolint:gosec // indexBits
 
-// refs find the records of all nodes that have a key: at most one of each node, which leads to
-// the others on that node. Most keys have one, in a hash table of 8 bytes for a place. The others
-// of a key that records of several nodes have are in a list.
+// refs finds the records that have a key: at most one of each node, which leads to the others on
+// that node. Most keys have a single record, in a hash table that takes 8 bytes per place. If
+// several nodes have records with a key, the others are in a list.
 type refs[K comparable] struct {
 	parts [refParts]refPart
 	more  map[K][]ref
@@ -50,8 +50,9 @@ type refPart struct {
 	used  int
 }
 
-// A slot is a ref and some bits of the hash of its key, by which most others are passed by and
-// moved without a look at their keys. 0 is a free one: there is no node 0.
+// A slot is a ref and some bits of the hash of its key. With these bits, most other slots are
+// skipped, and slots are moved, without looking at their keys. 0 is a free slot: there is no node
+// 0.
 type slot uint64
 
 const refBits = indexBits + nodeBits
@@ -203,7 +204,7 @@ func (x *refs[K]) remove(k K, node uint32) {
 	}
 }
 
-// clear frees a place and moves up those that it was in the way of.
+// clear frees a place and moves up the slots that it had displaced.
 func (p *refPart) clear(free int) {
 	size := len(p.slots)
 	distance := func(from, to int) int {

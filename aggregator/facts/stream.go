@@ -17,8 +17,8 @@ import (
 // ForgetNodeAfter is how long a node that timed out is still listed.
 const ForgetNodeAfter = 24 * time.Hour
 
-// Connect makes a stream the one that reports for its node. An older one that
-// is half open is ended; an older agent is refused.
+// Connect makes a stream the one that reports for its node. It ends an older stream that is half
+// open, and refuses an agent that is older than the current one.
 func (f *streams) Connect(p Peer, hello *pb.Hello, vouched string) (n *Node, b *Batch, err error) {
 	b = newBatch()
 	f.piece(b, func() { n, err = f.connect(p, hello, NodeID{hello.GetBootId(), hello.GetNetns(), vouched}) })
@@ -69,8 +69,8 @@ func (f *streams) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 	return n, nil
 }
 
-// mayBeOneMore refuses an agent that says it is on very many nodes: it would take the
-// memory of all.
+// mayBeOneMore refuses an agent that claims to be very many nodes, which would take the memory of
+// all.
 func (f *streams) mayBeOneMore(id NodeID) error {
 	if len(f.byID) >= maxNodes {
 		return status.Errorf(codes.ResourceExhausted, "there are %d nodes already: no more are taken", maxNodes)
@@ -90,8 +90,8 @@ func (f *streams) mayBeOneMore(id NodeID) error {
 	return nil
 }
 
-// Disconnect tells that a stream is over: its node is not heard from any more. shared says that
-// another node had its name while both were there.
+// Disconnect ends a stream: its node is disconnected. shared reports whether another node had its
+// name while both were connected.
 func (f *streams) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch {
 	batches, rebooted := f.disconnect(p, n, shared)
 	if rebooted {
@@ -110,7 +110,7 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 			return
 		}
 		n.Peer = nil
-		if n.Rec.TimedOut { // it came without a snapshot
+		if n.Rec.TimedOut { // it connected, but sent no snapshot
 			f.settleUp(n)
 			f.arm(n, f.now().Add(ForgetNodeAfter))
 			over = true
@@ -123,14 +123,14 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 	f.touchPieces(b, n)
 	f.piece(b, func() {
 		if n.Peer != nil {
-			return // another one came meanwhile
+			return // another stream has connected in the meantime
 		}
 		if !n.Rec.Unheard {
 			n.Rec.Unheard, n.Shared = true, shared(n)
 			f.publishPlace(n)
 			f.Listener.NamesChanged(n)
 		}
-		// One that came without a snapshot has no more time than it had.
+		// A node that connected without sending a snapshot gets no additional time.
 		f.arm(n, f.now().Add(f.Policy.NodeTimeout))
 		for _, other := range f.called[n.Name] {
 			rebooted = rebooted || other.Peer != nil && !other.Rec.Unheard && n.rebootedAs(other)
@@ -176,14 +176,15 @@ func (f *streams) Ring() verdict.Stamp {
 	return next
 }
 
-// Overdue reports whether something is due about nodes or links, or under way: addresses that are to
-// be judged again at the same time wait for that. The caller holds the lock.
+// Overdue reports whether work on nodes or links is due or under way. Addresses that are due to be
+// judged again wait for it. The caller holds the lock.
 func (f *streams) Overdue(now verdict.Stamp) bool {
 	at := f.topology.Due()
 	return f.ringing || f.next != 0 && f.next <= now || at != 0 && at <= now
 }
 
-// heard marks a node whose snapshot is complete. What it has is touched before.
+// heard marks a node as connected once its snapshot is complete. Its caller has touched everything
+// that it has.
 func (f *streams) heard(n *Node) {
 	n.due = 0
 	if !n.Rec.Unheard {
@@ -197,8 +198,8 @@ func (f *streams) heard(n *Node) {
 	f.publishPlace(n)
 }
 
-// publishPlace makes it known of a node whether it is heard from, with what that says of
-// those that say that they are in its place.
+// publishPlace publishes whether a node is connected, and the disconnected nodes that report the
+// same place, because their state depends on it.
 func (f *streams) publishPlace(n *Node) {
 	for _, other := range f.places[n.ID.Place()] {
 		if other == n || !other.Rec.Unheard {
@@ -209,11 +210,11 @@ func (f *streams) publishPlace(n *Node) {
 
 // A Snapshot is all that a node has.
 type Snapshot struct {
-	// Messages are those of the snapshot, the ones with namespaces, links and interfaces before
-	// those of the wire.
+	// Messages are the messages of the snapshot. Those with namespaces, links and interfaces come
+	// before those with wire claims.
 	Messages iter.Seq[*pb.ReportRequest]
-	// Excess is the number of claims of the wire that had no room, LeftOut the records that there
-	// was no memory for.
+	// Excess is the number of wire claims that exceeded the limit. LeftOut counts the records that
+	// did not fit into memory.
 	Excess  int
 	LeftOut LeftOut
 	// Corrections counts strings that were corrected, by field.
@@ -245,7 +246,7 @@ func (f *streams) rebooted(n *Node) (old []*Node) {
 	return old
 }
 
-// snapshot also returns the nodes that the node was before a reboot. What they had is over in the same
+// snapshot also returns the nodes that the node was before a reboot. What they had ends in the same
 // step: otherwise it would look like duplicates of what the node has now.
 func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, old []*Node, err error) {
 	n.writer.Lock()
@@ -320,7 +321,7 @@ func (f *streams) answer(n *Node, ids []uint64, checked func(id uint64) []index.
 	}
 }
 
-// readAgain tells that a node has read an address again from its kernel.
+// readAgain records that a node has read an address again from its kernel.
 func (f *streams) readAgain(n *Node, a index.Address, now verdict.Stamp) {
 	for c := range n.same(f.addresses.of(a, n.number)) {
 		if one := n.claims.at(c); one.kind == verdict.Assigned {

@@ -7,17 +7,17 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// When an owner ends at home, what other nodes saw of it ends, too. But a frame of
-// it may still be under way, in another agent or in the snapshot of one that comes
-// back: it must not bring the dead to life. So it is remembered when a holder gave
-// an address up, for as long as a sighting counts.
+// When an owner loses an address on its own node, the sightings of other nodes end too. But a frame
+// of that owner may still be under way, in another agent or in the snapshot of one that reconnects,
+// and must not bring the owner back. Therefore a tombstone records that a holder gave an address
+// up, for as long as a sighting counts.
 
 const (
-	// maxTombstones is how many are remembered.
+	// maxTombstones is the maximum number of tombstones.
 	maxTombstones = 65536
-	// lateWithin is how much later than the end a frame may seem to be that was
-	// before it: messages of two agents take different times. What is known of how far
-	// behind its agent a stream is comes on top.
+	// lateWithin is how much later than the end a frame may seem to be that was sent before it,
+	// because the messages of two agents take different times. The known lag of the observing
+	// agent's stream is added.
 	lateWithin time.Duration = 100 * time.Millisecond
 )
 
@@ -27,17 +27,18 @@ type tombstone struct {
 	mac  verdict.MAC
 }
 
-// death is when a holder ended, and on which node: that one tells things in order.
+// death is when a holder gave up its address, and the node that reported it: the reports of one
+// node are in order.
 type death struct {
 	at   verdict.Stamp
 	node *Node
 }
 
-// tombstones are the latest holders that ended, and when.
+// tombstones has the holders that gave up addresses lately, and when they did.
 type tombstones struct {
 	*Facts
 	by map[tombstone]death
-	// burials are the tombstones in order; one that was used again is in them twice.
+	// burials are the tombstones in order of time; one that was renewed is in it twice.
 	burials []burial
 }
 
@@ -48,7 +49,7 @@ type burial struct {
 
 func newTombstones(f *Facts) *tombstones { return &tombstones{Facts: f, by: make(map[tombstone]death)} }
 
-// bury remembers that the holder of an address by a MAC ended. late is how long ago its agent heard
+// bury records that a holder with a MAC gave up an address. late is how long ago its agent learned
 // of that.
 func (f *tombstones) bury(n *Node, addr index.Address, mac verdict.MAC, late time.Duration) {
 	now, t := f.now(), f
@@ -67,7 +68,7 @@ func (f *tombstones) bury(n *Node, addr index.Address, mac verdict.MAC, late tim
 	}
 }
 
-// isBuried reports whether what a node saw was before its sender gave the address up.
+// isBuried reports whether a node saw a claim before its sender gave the address up.
 func (f *tombstones) isBuried(by *Node, addr index.Address, mac verdict.MAC, seen verdict.Stamp) bool {
 	if len(f.by) == 0 {
 		return false

@@ -5,8 +5,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// touch has an address judged when the change is complete. It is called before anything changes
-// that the owners of the address follow from.
+// touch queues an address to be judged when the change is complete. It is called before anything
+// changes that the owners of the address follow from.
 func (f *Facts) touch(a index.Address) *Item {
 	item := f.queue(a).touch(a, f.batch, f.ownersBefore)
 	if !item.looked {
@@ -18,7 +18,7 @@ func (f *Facts) touch(a index.Address) *Item {
 	return item
 }
 
-// ownersBefore derives the owners of an address before it changes, if anybody wants to know them.
+// ownersBefore derives the owners of an address before it changes, if a subscriber needs them.
 func (f *Facts) ownersBefore(a index.Address) (owners []verdict.Owner, derived bool) {
 	if !f.Listener.OwnersWatched() {
 		return nil, false
@@ -28,7 +28,7 @@ func (f *Facts) ownersBefore(a index.Address) (owners []verdict.Owner, derived b
 	return judged.Owners, true
 }
 
-// touchPorts touches all that entered by a namespace's own port.
+// touchPorts touches the addresses of all claims that entered by a namespace's own ports.
 func (f *touching) touchPorts(n *Node, record uint32) {
 	for _, i := range n.ports(record) {
 		f.touchClaims(n, i)
@@ -42,7 +42,7 @@ func (f *touching) touchClaims(n *Node, i uint32) {
 	}
 }
 
-// touchInterface touches all that is judged by an interface.
+// touchInterface touches the addresses whose judgement depends on an interface.
 func (f *touching) touchInterface(n *Node, i uint32) {
 	f.touchClaims(n, i)
 	if one := n.interfaces.at(i); one.mac.form != noMAC {
@@ -51,8 +51,8 @@ func (f *touching) touchInterface(n *Node, i uint32) {
 	}
 }
 
-// touchNamed touches all that frames with a MAC claimed, or that a MAC sent. They may be of other
-// namespaces with the MAC from now on.
+// touchNamed touches the addresses of all claims that name a MAC, or whose frames it sent. They may
+// now belong to other namespaces with the MAC.
 func (f *touching) touchNamed(n *Node, m mac) {
 	for _, c := range n.sources[n.texts.macOf(m)] {
 		f.touch(n.claims.at(c).addr)
@@ -80,9 +80,9 @@ func (f *touching) touchLink(n *Node, l uint32) {
 	}
 }
 
-// touchAnswers touches the other addresses that a host answers for, when it answers for one more
-// or less, or a kernel says that it has that one: both tell a proxy. leaving is 1 for a claim that
-// ends.
+// touchAnswers touches the other addresses that a host answers for when it answers for one more or
+// one less, or when a kernel has or loses one of them: both may show, or rule out, a proxy. leaving
+// is 1 for a claim that ends, and 0 otherwise.
 func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 	one := n.claims.at(c)
 	if one.wire == 0 {
@@ -103,13 +103,13 @@ func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 		return
 	}
 	hw := n.wires.at(one.wire).hardware
-	if count := n.hardware.at(hw).count - leaving; count <= fewAnswers { // one that is left may be no proxy's any more
+	if count := n.hardware.at(hw).count - leaving; count <= fewAnswers { // the addresses that are left may no longer be a proxy's
 		f.touchBy(n, hw)
 	}
 }
 
-// touchBy touches the addresses that claims with a MAC name. They may be of others than the
-// namespaces behind their ports from now on.
+// touchBy touches the addresses of the claims that name a MAC. They may now belong to others than
+// the namespaces behind their ports.
 func (f *touching) touchBy(n *Node, hw uint32) {
 	for c := range n.by(hw) {
 		one := n.claims.at(c)
@@ -120,8 +120,8 @@ func (f *touching) touchBy(n *Node, hw uint32) {
 	}
 }
 
-// fewAnswers is up to how many claims of one MAC are looked at again after
-// another one: whether a sender with more is a proxy is known.
+// fewAnswers is the number of claims of one MAC up to which another claim has them judged again: a
+// sender with more claims is already known to be a proxy or not.
 const fewAnswers = 4 * verdict.ManyAnswers
 
 // touchNode touches all that a node has.
@@ -152,11 +152,11 @@ func (f *touching) touchAllocations(n *Node) {
 }
 
 // touchDisputes has the disputed addresses judged again that a node has claims of, or sent frames
-// about, after something changed that only tells the cause of a conflict: the node's pools, or its
-// own addresses.
+// about. It is called after a change that only affects the cause of a conflict: of the node's
+// pools, or of its own addresses.
 func (f *touching) touchDisputes(n *Node) { f.disputes[n] = struct{}{} }
 
-// touchDisputed touches them once for all changes of a piece.
+// touchDisputed touches the addresses of touchDisputes, once for all changes of a piece.
 func (f *touching) touchDisputed() {
 	if len(f.disputes) == 0 {
 		return

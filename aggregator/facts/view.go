@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Here records become those of the verdict. Their callers hold the lock.
+// This file makes the records of package verdict. Its callers hold the lock.
 
 // idOf returns the identity of the owner that a namespace is.
 func (n *Node) idOf(ns uint32) string {
@@ -21,7 +21,7 @@ func (n *Node) idOf(ns uint32) string {
 	return n.ID.Boot + "/" + n.ID.Netns + "/" + strconv.FormatUint(one.number, 10) + "/" + strconv.FormatUint(uint64(one.record), 10)
 }
 
-// whoOf returns who lives in a namespace. It is a view of the node's texts.
+// whoOf returns the workload of a namespace. It is a view of the node's texts.
 func (n *Node) whoOf(ns uint32) verdict.Who {
 	return verdict.Who(n.texts.get(n.namespaces.at(ns).who))
 }
@@ -47,7 +47,7 @@ func (n *Node) fillLink(l uint32, out *verdict.Link) *verdict.Link {
 	return out
 }
 
-// fillInterface makes the record of an interface, with those of its namespace and link.
+// fillInterface makes the record of an interface, with the given records of its namespace and link.
 func (n *Node) fillInterface(i uint32, ns *verdict.Namespace, l *verdict.Link, out *verdict.Interface) *verdict.Interface {
 	one, t := n.interfaces.at(i), &n.texts
 	*out = verdict.Interface{
@@ -142,7 +142,7 @@ func (f *reader) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*ve
 	return found
 }
 
-// Holds reports whether an owner has an address by its kernel.
+// Holds reports whether the kernel of an owner has an address.
 func (f *reader) Holds(id string, a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
@@ -155,7 +155,7 @@ func (f *reader) Holds(id string, a index.Address) bool {
 	return false
 }
 
-// Wired reports whether the wire shows an address.
+// Wired reports whether there is a wire claim to an address.
 func (f *reader) Wired(a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]

@@ -9,19 +9,19 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A Batch is what one message, or one other change, has judged: the addresses that it touched.
-// While it is open, none of them is judged, so that nobody sees half of a change.
+// A Batch has the addresses that one message, or one other change, touched. None of them is judged
+// while the batch is open, so that nobody sees half of a change.
 type Batch struct {
 	addrs []index.Address
 	// left counts the addresses that are not judged yet, and the open batch itself.
 	left atomic.Int64
 	done chan struct{}
-	// at is when the message was received, 0 where there is none to measure; residence is how
-	// long its change was in the agent.
+	// at is when the message was received; 0 if that is not measured. residence is how long its
+	// change was in the agent.
 	at        verdict.Stamp
 	residence time.Duration
 	// pods is set if the Kubernetes API said something of the pods behind the addresses, retell if
-	// their conflicts are to be told though nothing of them changed.
+	// their conflicts are to be published even if they did not change.
 	pods, retell bool
 }
 
@@ -40,7 +40,7 @@ func (b *Batch) less() {
 	}
 }
 
-// fewAddresses is up to how many addresses a batch comes before larger ones.
+// fewAddresses is the number of addresses up to which a batch is judged before larger ones.
 const fewAddresses = 64
 
 // An Item is an address that is to be judged.
@@ -49,15 +49,15 @@ type Item struct {
 	// Before are the owners before the first change, if Derived is set.
 	Before  []verdict.Owner
 	Derived bool
-	// Vanished are allocations that are gone since the last judgement.
+	// Vanished has the allocations that ended since the last judgement.
 	Vanished []*verdict.Allocation
 	// Pods is set if the Kubernetes API said something of the pods behind the address.
 	Pods bool
-	// Retell has the conflicts of the address told again.
+	// Retell has the conflicts of the address published again.
 	Retell bool
 	// New is set if nothing was known of the address before.
 	New bool
-	// At and Residence are those of the message that changed something first.
+	// At and Residence are those of the message that first changed something.
 	At        verdict.Stamp
 	Residence time.Duration
 
@@ -65,13 +65,13 @@ type Item struct {
 	held    int    // open batches that touched it
 	batches []*Batch
 	listed  urgency
-	// sightings are the claims of the wire that the owners were known by when the address was
-	// judged last, once they are looked up.
+	// sightings are the wire claims by which the owners were known when the address was last
+	// judged. They are valid if looked is set.
 	sightings []sighting
 	looked    bool
 }
 
-// sighting is a claim of the wire by which an owner is known.
+// sighting is a wire claim by which an owner is known.
 type sighting struct {
 	owner string
 	claim ref
@@ -86,11 +86,11 @@ const (
 	soon
 )
 
-// Touched reports whether something changed about the address; otherwise it is only time to judge it
-// again.
+// Touched reports whether something about the address changed. Otherwise it is judged because it is
+// due.
 func (i *Item) Touched() bool { return len(i.batches) > 0 }
 
-// Finish tells that an item that was taken from its queue is judged.
+// Finish marks an item that was taken from its queue as judged.
 func (i *Item) Finish() {
 	i.queue.finished()
 	for _, b := range i.batches {
@@ -99,7 +99,7 @@ func (i *Item) Finish() {
 }
 
 // A Queue has the addresses that one goroutine is to judge: each once, however often it was
-// touched. Those of small batches come first.
+// touched. Addresses of small batches come first.
 type Queue struct {
 	mu          sync.Mutex
 	items       map[index.Address]*Item
@@ -159,8 +159,8 @@ func (q *Queue) take(item *Item) *Item {
 	return item
 }
 
-// touch enters an address for a batch. derive gives the owners before the change, if that is wanted;
-// it is only asked if they are not known already.
+// touch adds an address to a batch. derive returns the owners before the change, if a subscriber
+// needs them; it is called only if they are not known already.
 func (q *Queue) touch(a index.Address, b *Batch, derive func(index.Address) ([]verdict.Owner, bool)) *Item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -199,7 +199,7 @@ func (q *Queue) release(a index.Address, how urgency) {
 	q.stir()
 }
 
-// stir has the queue's goroutine look what there is to do.
+// stir wakes the queue's goroutine.
 func (q *Queue) stir() {
 	select {
 	case q.wake <- struct{}{}:
@@ -236,8 +236,8 @@ func (q *Queue) Next() *Item {
 	return nil
 }
 
-// Take takes one address, whether it waits or not; nil if an open batch holds it, which has it
-// judged later. Its caller holds the lock as for Next.
+// Take takes one address, whether or not it is queued. It returns nil if an open batch has the
+// address, which is then judged later. Its caller holds the lock as for Next.
 func (q *Queue) Take(a index.Address) *Item {
 	q.mu.Lock()
 	defer q.mu.Unlock()

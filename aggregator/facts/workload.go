@@ -9,7 +9,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// MaxWord is how many bytes a field, source or interface of a workload has at most.
+// MaxWord is the maximum length in bytes of a field, source or interface of a workload.
 const MaxWord = 64
 
 func who(w *pb.Workload) verdict.Who {

@@ -10,7 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// cloneKey is a hardware address that enters by the port of a namespace that does not have it.
+// cloneKey identifies a hardware address that enters by the port of a namespace that does not have
+// it.
 type cloneKey struct {
 	node          facts.NodeID
 	record, index uint32 // of the port
@@ -21,7 +22,7 @@ type cloneKey struct {
 // finding.
 type clone struct {
 	shown map[index.Address]verdict.Spoof
-	// told is the id of the finding.
+	// told is the id of the published finding.
 	told string
 }
 
@@ -32,14 +33,15 @@ type Clones struct {
 	// waiting returns the number of addresses that wait to be judged.
 	waiting func() int
 	wake    chan struct{}
-	// telling is held while their findings are told.
+	// telling is held while findings about clones are published.
 	telling sync.Mutex
 
 	mu    sync.Mutex
 	byKey map[cloneKey]*clone
-	// of has those that the claims of an address show.
+	// of lists the clones that the claims to each address show.
 	of map[index.Address][]cloneKey
-	// hidden are those that no claim may show any more, since is when there was the first.
+	// hidden lists the clones that may no longer be shown by any claim. since is when the first of
+	// them was listed.
 	hidden []cloneKey
 	since  verdict.Stamp
 }
@@ -61,17 +63,16 @@ func (all *Clones) Note(a index.Address, found []verdict.Spoof) {
 	for _, one := range tell {
 		f := audit.Clone(all.facts.Policy, &one.spoof) // the newest claim only: whole adds up all claims
 		if told := one.clone.told; told != "" && told != f.ID {
-			all.tell.End(told, false) // its node or port has another name now
+			all.tell.End(told, false) // its node or port was renamed
 		}
 		one.clone.told = f.ID
 		all.tell.Tell(&f)
 	}
 }
 
-// end ends the findings about hardware addresses that no claim shows any more. That is known
-// once all addresses are judged that something changed about: before, another address may be about
-// to show them. Where there is always something to judge, it waits for a moment only. It returns
-// when that is over; 0 if it does not wait.
+// end ends the findings about hardware addresses that no claim shows any more. It waits until all
+// queued addresses are judged, because another address may be about to show them, but for
+// collectFor at most. It returns when to call it again; 0 if it does not wait.
 func (all *Clones) end() verdict.Stamp {
 	all.mu.Lock()
 	at, idle := all.since.Add(collectFor), len(all.hidden) == 0
@@ -97,7 +98,7 @@ type newClone struct {
 	spoof verdict.Spoof
 }
 
-// note enters what is found in the claims to an address, and returns what is to be told.
+// note records the clones found in the claims to an address, and returns what to publish.
 func (all *Clones) note(a index.Address, found []verdict.Spoof, now verdict.Stamp) (tell []newClone) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -133,7 +134,7 @@ func (all *Clones) note(a index.Address, found []verdict.Spoof, now verdict.Stam
 	return tell
 }
 
-// Rested has those looked at that no claim may show any more.
+// Rested wakes the check of the clones that no claim may show any more.
 func (all *Clones) Rested() {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -145,7 +146,7 @@ func (all *Clones) Rested() {
 	}
 }
 
-// over takes out those that no claim shows any more.
+// over removes and returns the clones that no claim shows any more.
 func (all *Clones) over() (over []*clone) {
 	all.mu.Lock()
 	defer all.mu.Unlock()

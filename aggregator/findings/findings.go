@@ -1,7 +1,7 @@
-// Package findings keeps what is wrong and not a conflict, and finds what is wrong of more than one
-// address: of pools, of ranges, of names, of cloned hardware addresses, and of namespaces that lack an
-// address. Each of those has a type of its own, which knows the facts and tells what package audit
-// makes of them. Nothing here makes text.
+// Package findings keeps findings: problems that are not conflicts. It also looks for problems that
+// concern more than one address: of pools, ranges, node names, cloned hardware addresses, and
+// namespaces that lack an address. Each of these has a type of its own, which gathers the facts and
+// publishes what package audit finds in them. Nothing here makes text.
 package findings
 
 import (
@@ -24,7 +24,8 @@ type Config struct {
 	Listener Listener
 }
 
-// Findings are all findings, and those that make them of more than one address. Use New.
+// Findings holds all findings, and the types that look for problems of more than one address. Use
+// New.
 type Findings struct {
 	*Teller
 	Pools    *Pools
@@ -34,7 +35,7 @@ type Findings struct {
 	Names    *Names
 }
 
-// New returns findings that nothing is known of yet.
+// New returns a Findings without any finding.
 func New(cfg Config) *Findings {
 	counts := newTally(cfg.Facts.Clock)
 	tell := &Teller{newSet(cfg.Facts.Clock), cfg.Facts, counts, cfg.Listener}
@@ -61,20 +62,20 @@ func (f *Findings) Run(ctx context.Context) {
 	group.Wait()
 }
 
-// Judged makes the findings that follow when all that a change touched is judged.
+// Judged makes the findings that wait until everything that a change touched is judged.
 func (f *Findings) Judged() {
 	f.Clones.end()
 	f.Pools.look()
 	f.Intended.ring()
 }
 
-// Rested has findings made that waited until all is judged.
+// Rested wakes the checks that wait until all queued addresses are judged.
 func (f *Findings) Rested() {
 	f.Clones.Rested()
 	f.Pools.Rested()
 }
 
-// Repeat does something when it is woken, and when it says that it is due again, until ctx ends.
+// Repeat calls do when wake is signalled, and at the time that do returned, until ctx ends.
 func Repeat(ctx context.Context, clock func() verdict.Stamp, wake <-chan struct{}, do func() verdict.Stamp) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -16,15 +16,15 @@ import (
 type Intended struct {
 	facts *facts.Facts
 	tell  *Teller
-	// builders lends makers of cases.
+	// builders has case builders for reuse.
 	builders sync.Pool
 	wake     chan struct{}
 
 	mu sync.Mutex
-	// due is when a namespace is looked at, next when the first one is.
+	// due is when each namespace is checked, next the earliest of these times.
 	due  map[intent]verdict.Stamp
 	next verdict.Stamp
-	// waiting are those that were due while a snapshot of their node was applied.
+	// waiting has the namespaces that were due while a snapshot of their node was being applied.
 	waiting map[*facts.Node][]intent
 	// lacks are the findings about namespaces.
 	lacks map[intent][]verdict.Finding
@@ -33,7 +33,8 @@ type Intended struct {
 	looking sync.Mutex
 }
 
-// intent is a namespace by its node and its identity: its number may become another one's.
+// intent identifies a namespace by its node and id, because its number may be reused for another
+// one.
 type intent struct {
 	node *facts.Node
 	id   string
@@ -47,7 +48,7 @@ func newIntended(f *facts.Facts, tell *Teller) *Intended {
 	}
 }
 
-// arm has a namespace looked at at a time. One that is looked at sooner stays as it is.
+// arm schedules a check of a namespace, unless an earlier one is scheduled.
 func (x *Intended) arm(of intent, at verdict.Stamp) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -64,14 +65,14 @@ func (x *Intended) arm(of intent, at verdict.Stamp) {
 	}
 }
 
-// wait has a namespace looked at when Resume is called for its node.
+// wait defers the check of a namespace until Resume is called for its node.
 func (x *Intended) wait(of intent) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.waiting[of.node] = append(x.waiting[of.node], of)
 }
 
-// Resume has the namespaces of a node looked at that waited for its snapshot.
+// Resume schedules the checks that waited for the snapshot of a node.
 func (x *Intended) Resume(n *facts.Node) {
 	x.mu.Lock()
 	all := x.waiting[n]
@@ -82,7 +83,7 @@ func (x *Intended) Resume(n *facts.Node) {
 	}
 }
 
-// state reports whether a namespace is looked at some time, and has findings.
+// state reports whether a check of a namespace is scheduled, and whether it has findings.
 func (x *Intended) state(of intent) (pending, lacks bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -110,7 +111,7 @@ func (x *Intended) take(now verdict.Stamp) (due []intent, next verdict.Stamp) {
 	return due, x.next
 }
 
-// swap puts findings in the place of those of before.
+// swap replaces the findings about a namespace and returns the previous ones.
 func (x *Intended) swap(of intent, now []verdict.Finding) (before []verdict.Finding) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -123,8 +124,9 @@ func (x *Intended) swap(of intent, now []verdict.Finding) (before []verdict.Find
 	return before
 }
 
-// MayLack has it looked at whether a namespace has all addresses that it was meant to
-// have: soon for what its agent says, later for what the Kubernetes API does. The facts are held.
+// MayLack schedules a check whether a namespace has all addresses that it was meant to have: at
+// once if its agent reports or a finding says that it lacks some, after audit.IntendedAfter if only
+// the Kubernetes API lists any. The facts are held.
 func (x *Intended) MayLack(n *facts.Node, record uint32) {
 	if record == verdict.OwnRecord {
 		return
@@ -147,7 +149,7 @@ func (x *Intended) MayLack(n *facts.Node, record uint32) {
 	}
 }
 
-// ring makes the findings about namespaces that are due, and returns when the next one is.
+// ring checks the namespaces that are due, and returns when the next one is due; 0 for never.
 func (x *Intended) ring() verdict.Stamp {
 	x.looking.Lock()
 	defer x.looking.Unlock()
@@ -161,7 +163,7 @@ func (x *Intended) ring() verdict.Stamp {
 	return next
 }
 
-// intend makes the findings about addresses that a namespace lacks.
+// intend updates the findings about the addresses that a namespace lacks.
 func (x *Intended) intend(of intent) {
 	x.facts.RLock()
 	defer x.facts.RUnlock()
@@ -174,7 +176,7 @@ func (x *Intended) intend(of intent) {
 	switch ns := of.node.NamespaceOf(record); {
 	case ns == nil:
 	case of.node.Rec.Unheard && of.node.HasInterfaces(record):
-		return // what was found stays found
+		return // keep the findings while the node is disconnected
 	default:
 		now = x.lacking(of, ns, of.node.SinceOf(record))
 	}
@@ -189,7 +191,7 @@ func (x *Intended) intend(of intent) {
 	}
 }
 
-// lacking are the findings about a namespace, which is there since a time.
+// lacking returns the findings about a namespace that has existed since a time.
 func (x *Intended) lacking(of intent, ns *verdict.Namespace, since verdict.Stamp) []verdict.Finding {
 	interfaces := of.node.InterfacesOf(ns.Record)
 	if len(interfaces) == 0 {
@@ -221,8 +223,8 @@ func (x *Intended) Lacking(o *verdict.Owner) []audit.Meant {
 	})
 }
 
-// speaks reports whether the wire shows an address with an owner: a guest in it, or a
-// network stack that is no kernel's (gVisor), may have it.
+// speaks reports whether an owner uses an address on the wire: a guest inside it, or a network
+// stack outside the kernel (gVisor), may have the address.
 func (x *Intended) speaks(id string, addr netip.Addr) bool {
 	a := index.AddressOf(addr)
 	if !x.facts.Wired(a) {

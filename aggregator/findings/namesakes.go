@@ -8,17 +8,17 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Names are the nodes that are heard from, by what they call themselves. They are behind the lock of
-// the facts.
+// Names tracks the connected nodes by the names that they call themselves. It is guarded by the
+// lock of the facts.
 type Names struct {
 	facts  *facts.Facts
 	tell   *Teller
 	byName map[string][]*facts.Node
-	// called is by which name a node is there.
+	// called is the name under which each node is listed in byName.
 	called map[*facts.Node]string
-	// found has the nodes that share their name and, as false, those that are asked
-	// whether they are there: when a machine was booted, the stream of before may be
-	// open for a while, and is none of a second node.
+	// found is true for the nodes that share their name, and false for nodes that were pinged to
+	// find out. After a reboot, the previous stream may stay open for a while; it is not a second
+	// node.
 	found map[*facts.Node]bool
 }
 
@@ -26,8 +26,8 @@ func newNames(f *facts.Facts, tell *Teller) *Names {
 	return &Names{facts: f, tell: tell, byName: make(map[string][]*facts.Node), called: make(map[*facts.Node]string), found: make(map[*facts.Node]bool)}
 }
 
-// Check looks whether a node has its name for itself: after it came, left, or
-// was called otherwise.
+// Check checks whether a node shares its name with another one. It is called after the node
+// connected, disconnected or changed its name.
 func (names *Names) Check(n *facts.Node) {
 	live := n.Peer != nil && !n.Rec.Unheard
 	before, was := names.called[n]
@@ -48,7 +48,7 @@ func (names *Names) Check(n *facts.Node) {
 	names.check(n.Name)
 }
 
-// Answered tells that a node is there, just now.
+// Answered notes that the agent of a node has just answered.
 func (names *Names) Answered(n *facts.Node) {
 	n.LastHeard = names.facts.Clock()
 	if found, ok := names.found[n]; ok && !found {
@@ -56,7 +56,7 @@ func (names *Names) Answered(n *facts.Node) {
 	}
 }
 
-// check looks which nodes are there that have a name.
+// check looks for connected nodes that share a name.
 func (names *Names) check(name string) {
 	nodes := names.byName[name]
 	if len(nodes) == 0 {
@@ -90,7 +90,7 @@ func (names *Names) check(name string) {
 	names.tell.Tell(&f)
 }
 
-// machines are the nodes as a finding tells of them.
+// machines returns the nodes as a finding lists them.
 func machines(nodes []*facts.Node) (list []verdict.Machine) {
 	for _, n := range nodes {
 		list = append(list, verdict.Machine{

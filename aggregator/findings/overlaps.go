@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Overlaps finds ranges of addresses that overlap, of nodes and in the cluster.
+// Overlaps finds address ranges that overlap, on one node or across the cluster.
 type Overlaps struct {
 	facts *facts.Facts
 	kube  *kube.Cluster // nil where there is none to ask
@@ -20,15 +20,15 @@ type Overlaps struct {
 	wake  chan struct{}
 
 	mu sync.Mutex
-	// at is when it is looked for again, 0 for never.
+	// at is when ranges are compared next; 0 for never.
 	at verdict.Stamp
-	// dirty are the nodes of which something changed; moved tells that what Kubernetes
-	// says of all did.
+	// dirty has the nodes that changed. moved is set if the Kubernetes API reported a change that
+	// concerns all nodes.
 	dirty map[*facts.Node]struct{}
 	moved bool
 
-	// Of the goroutine that compares: the ranges of the pods of nodes, and the ids of what was
-	// found.
+	// ranges are the pod ranges of each node, and found the ids of the current findings. Only the
+	// goroutine that compares uses them.
 	ranges map[*facts.Node][]verdict.Side
 	found  map[string]struct{}
 }
@@ -37,10 +37,10 @@ func newOverlaps(f *facts.Facts, cluster *kube.Cluster, tell *Teller) *Overlaps 
 	return &Overlaps{facts: f, kube: cluster, tell: tell, wake: make(chan struct{}, 1), dirty: make(map[*facts.Node]struct{}), ranges: make(map[*facts.Node][]verdict.Side), found: make(map[string]struct{})}
 }
 
-// overlapPause is how long changes are collected.
+// overlapPause is how long changes are collected before ranges are compared.
 const overlapPause = 300 * time.Millisecond
 
-// Changed has ranges compared again: of a node, if it is one that changed.
+// Changed schedules a comparison of the ranges of a node or, if n is nil, of all nodes.
 func (o *Overlaps) Changed(n *facts.Node) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -58,7 +58,7 @@ func (o *Overlaps) Changed(n *facts.Node) {
 	}
 }
 
-// take returns of what something changed, if it is time to look; else when it is.
+// take returns what changed if it is time to compare ranges; otherwise it returns when it will be.
 func (o *Overlaps) take(now verdict.Stamp) (dirty map[*facts.Node]struct{}, moved bool, at verdict.Stamp) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -70,7 +70,7 @@ func (o *Overlaps) take(now verdict.Stamp) (dirty map[*facts.Node]struct{}, move
 	return dirty, moved, 0
 }
 
-// sides are the ranges that a node gives its pods addresses of. The facts are held.
+// sides returns the ranges from which a node gives addresses to its pods. The facts are held.
 func (o *Overlaps) sides(n *facts.Node) []verdict.Side {
 	var pools []*verdict.Pool
 	for _, p := range n.Pools {
@@ -83,9 +83,9 @@ func (o *Overlaps) sides(n *facts.Node) []verdict.Side {
 	return audit.Sides(n.Rec, pools, n.Ranges().PodNetworks(), subnets)
 }
 
-// ring makes the findings about ranges that overlap, if it is time, and returns when to
-// look again. Pods come and go, and seldom change the ranges of their node: those of all are
-// compared only if one did.
+// ring updates the findings about overlapping ranges if it is time, and returns when to look again;
+// 0 for never. Pods come and go, but seldom change the ranges of their node, so the ranges of all
+// nodes are compared only if one of them changed.
 func (o *Overlaps) ring() verdict.Stamp {
 	dirty, moved, at := o.take(o.facts.Clock())
 	if dirty == nil {
@@ -131,7 +131,7 @@ func (o *Overlaps) ring() verdict.Stamp {
 	return 0
 }
 
-// tellAll makes findings about overlaps known.
+// tellAll publishes findings about overlaps.
 func (o *Overlaps) tellAll(found []verdict.Finding) {
 	if len(found) == 0 {
 		return
@@ -144,9 +144,10 @@ func (o *Overlaps) tellAll(found []verdict.Finding) {
 	}
 }
 
-// rangesOfNodes are the ranges that nodes have, by which they are compared. One that is silent, and
-// that Kubernetes has no more, gives nothing: its range may be another one's now. Cilium need not go
-// by Node.spec.podCIDRs: its nodes are compared with each other. The facts are held.
+// rangesOfNodes returns the ranges that are compared across nodes. It leaves out a disconnected
+// node that Kubernetes no longer lists, because its range may have been given to another node.
+// Ranges that Cilium allocates are compared only with each other, because Cilium need not use
+// Node.spec.podCIDRs. The facts are held.
 func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, cilium []verdict.Side) {
 	names, known := o.kube.NodeNames()
 	members := make(map[string][]string, len(names))
@@ -170,7 +171,7 @@ func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, cilium []verdict.Sid
 	return all, cilium
 }
 
-// compareNetworks looks for networks of one node that have addresses in common.
+// compareNetworks returns findings about networks of one node that have addresses in common.
 func (o *Overlaps) compareNetworks(n *facts.Node) []verdict.Finding {
 	o.facts.RLock()
 	defer o.facts.RUnlock()

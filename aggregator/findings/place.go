@@ -24,8 +24,8 @@ func PoolPlaceOf(p *facts.Pool) PoolPlace {
 // Less reports whether a pool is before another one in lists.
 func (p PoolPlace) Less(other PoolPlace) bool { return p.Compare(other) < 0 }
 
-// Compare orders places by IPAM, node and name. Two nodes may have one name for a moment: their
-// pools are in the order of the nodes' identities, and a place without a pool is behind them.
+// Compare orders places by IPAM, node and name. Two nodes may briefly share a name: their pools are
+// then ordered by the identities of the nodes. A place without a pool comes after them.
 func (p PoolPlace) Compare(other PoolPlace) int {
 	order := cmp.Or(cmp.Compare(p.IPAM, other.IPAM), cmp.Compare(p.Node, other.Node), cmp.Compare(p.Name, other.Name))
 	switch {

@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Pools finds what is wrong of pools as a whole.
+// Pools finds problems of pools as a whole.
 type Pools struct {
 	*tally
 	facts *facts.Facts
@@ -25,7 +25,7 @@ type Pools struct {
 // InOrder returns the places of all pools in the order of lists.
 func (a *Pools) InOrder() *index.Set[PoolPlace] { return a.inOrder }
 
-// Ended drops the findings of a pool that is no more, or is going to have another name.
+// Ended drops the findings of a pool that was removed or is about to be renamed.
 func (a *Pools) Ended(p *facts.Pool) {
 	a.ended(p)
 	for _, kind := range audit.PoolKinds() {
@@ -34,17 +34,17 @@ func (a *Pools) Ended(p *facts.Pool) {
 }
 
 const (
-	// poolPause is how often the findings of one pool are made at most.
+	// poolPause is the minimum time between two checks of one pool.
 	poolPause = 200 * time.Millisecond
-	// poolEvery is when those of a pool that grows are made again.
+	// poolEvery is the interval at which a growing pool is checked again.
 	poolEvery = time.Minute
 )
 
-// collectFor is how long it is waited for more changes while addresses are judged.
+// collectFor is how long a check waits for more changes while addresses are being judged.
 const collectFor = 20 * time.Millisecond
 
-// ring makes the findings of pools that are due, and of those of which something changed
-// though no message came.
+// ring checks the pools that are due, and those that changed without a message from an agent. It
+// returns when to call it again; 0 for never.
 func (a *Pools) ring() verdict.Stamp {
 	a.mu.Lock()
 	at := a.since.Add(collectFor)
@@ -56,8 +56,8 @@ func (a *Pools) ring() verdict.Stamp {
 	return a.look()
 }
 
-// look makes the findings of pools of which something changed, and of those that are due.
-// It returns when the next one is; 0 for never.
+// look checks the pools that changed and those that are due. It returns when the next one is due; 0
+// for never.
 func (a *Pools) look() (next verdict.Stamp) {
 	a.mu.Lock()
 	idle := len(a.looked)+len(a.due) == 0
@@ -96,7 +96,7 @@ func (a *Pools) look() (next verdict.Stamp) {
 	return next
 }
 
-// lookAtPool makes a pool's own findings, but not too often.
+// lookAtPool checks a pool, or schedules the check if the last one was less than poolPause ago.
 func (a *Pools) lookAtPool(p *facts.Pool, now verdict.Stamp) {
 	a.facts.RLock()
 	defer a.facts.RUnlock()
@@ -121,7 +121,7 @@ func (a *Pools) lookAtPool(p *facts.Pool, now verdict.Stamp) {
 	a.checkPool(p, now)
 }
 
-// checkPool makes a pool's own findings. The facts are held.
+// checkPool updates the findings about a pool itself. The facts are held.
 func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
 	given := a.given(p)
 	found := audit.Pool(a.facts.Policy, given)
@@ -138,7 +138,7 @@ func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
 	}
 }
 
-// given is what a pool has given. The facts are held.
+// given returns what a pool has allocated. The facts are held.
 func (a *Pools) given(p *facts.Pool) audit.Given {
 	rec := p.Rec
 	g := audit.Given{Pool: &rec, Use: a.Use(p), Allocated: p.Allocated.Of(audit.Both)}
@@ -152,7 +152,7 @@ func (a *Pools) given(p *facts.Pool) audit.Given {
 	return g
 }
 
-// newlyLost reports whether it is not told yet that all that a pool has given was lost.
+// newlyLost reports whether all allocations of a pool were lost and no finding says so yet.
 func (a *Pools) newlyLost(p *facts.Pool) bool {
 	return a.tell.said(audit.PoolID(a.facts.Policy, verdict.FindingIPAMStateLost, &p.Rec)) == nil && audit.Lost(a.given(p))
 }

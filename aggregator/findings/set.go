@@ -9,10 +9,10 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Set are the findings that there are.
+// Set holds the current findings.
 type Set struct {
 	clock func() verdict.Stamp
-	// inOrder has those of byID.
+	// inOrder has the findings of byID in the order of lists.
 	inOrder *index.Set[*Found]
 
 	mu    sync.Mutex
@@ -20,8 +20,8 @@ type Set struct {
 	kinds map[string]int
 }
 
-// Found is one finding, and since when it is known. Of an address there may be a hundred
-// thousand. It is put into words when it is told. It never changes.
+// Found is a finding and the time since when it is known. There may be a hundred thousand findings
+// about addresses, so a finding is put into words only when it is published. It never changes.
 type Found struct {
 	*verdict.Finding
 	Place Place
@@ -40,8 +40,8 @@ func newSet(clock func() verdict.Stamp) *Set {
 // InOrder returns the findings in the order of lists, as of now.
 func (f *Set) InOrder() *index.Set[*Found] { return f.inOrder }
 
-// put enters a finding. It returns what is there now and what was there before, nil for none, and
-// reports whether the new one says something else. The facts are held.
+// put adds or replaces a finding. It returns the new one and the one that it replaced, nil for
+// none, and reports whether the new one says something else. The facts are held.
 func (f *Set) put(one *verdict.Finding) (now, was *Found, news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -49,13 +49,13 @@ func (f *Set) put(one *verdict.Finding) (now, was *Found, news bool) {
 	news = true
 	if was = f.byID[one.ID]; was != nil {
 		now.Since = was.Since
-		news = !audit.Same(was.Finding, one) // else it is the same, with the newest of its owners
+		news = !audit.Same(was.Finding, one) // otherwise only its owners are updated
 	}
 	f.enter(now)
 	return now, was, news
 }
 
-// enter puts a finding in the place of any other one of its id.
+// enter stores a finding and replaces the one with the same id, if any.
 func (f *Set) enter(one *Found) {
 	if before := f.byID[one.ID]; before == nil {
 		f.kinds[one.Kind]++
@@ -66,7 +66,7 @@ func (f *Set) enter(one *Found) {
 	f.inOrder.Put(one)
 }
 
-// leave takes a finding out; nil where there is none.
+// leave removes a finding and returns it; nil if there is none.
 func (f *Set) leave(id string) *Found {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -86,7 +86,7 @@ func (f *Set) Get(id string) *Found {
 	return f.byID[id]
 }
 
-// said is a finding; nil for none.
+// said returns the finding with an id; nil if there is none.
 func (f *Set) said(id string) *verdict.Finding {
 	if one := f.Get(id); one != nil {
 		return one.Finding
@@ -104,7 +104,7 @@ func (f *Set) All() (all []*Found) {
 	return all
 }
 
-// Count returns how many there are of each kind, also of those of which there is none.
+// Count returns the number of findings of each kind, including the kinds that have none.
 func (f *Set) Count() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// tally counts what is found of the addresses of pools, and says which pools are to be looked at.
+// tally counts the findings about the addresses of pools, and collects the pools to check.
 type tally struct {
 	clock func() verdict.Stamp
 	wake  chan struct{}
@@ -20,21 +20,21 @@ type tally struct {
 
 	mu sync.Mutex
 	of map[*facts.Pool]*poolAudit
-	// looked are the pools of which something changed, since when there are any, due those that
-	// are looked at again at a time.
+	// looked has the pools that changed, since is when the first of them did, and due is when pools
+	// are checked again.
 	looked []*facts.Pool
 	since  verdict.Stamp
 	due    map[*facts.Pool]verdict.Stamp
 }
 
-// poolAudit is what is found of one pool.
+// poolAudit is what was found about one pool.
 type poolAudit struct {
-	// leaked counts the allocations that are found to be held by nobody.
+	// leaked counts the allocations that were found to be leaked.
 	leaked audit.Tally
-	// atRisk are the addresses in use that it takes for free, with their owners.
+	// atRisk has the addresses in use that the pool considers free, with their owners.
 	atRisk map[netip.Addr][]verdict.Owner
 	growth audit.Growth
-	// told is when its own findings were made.
+	// told is when the pool was last checked.
 	told   verdict.Stamp
 	looked bool
 }
@@ -43,7 +43,7 @@ func newTally(clock func() verdict.Stamp) *tally {
 	return &tally{clock: clock, wake: make(chan struct{}, 1), inOrder: index.NewSet(PoolPlace.Less), of: make(map[*facts.Pool]*poolAudit), due: make(map[*facts.Pool]verdict.Stamp)}
 }
 
-// Changed has the pool's own findings made when what is being done is judged.
+// Changed schedules a check of a pool for when the current change is judged.
 func (a *tally) Changed(p *facts.Pool) {
 	if p.Ended {
 		return
@@ -54,7 +54,7 @@ func (a *tally) Changed(p *facts.Pool) {
 	a.lookAt(p)
 }
 
-// lookAt is Changed; a.mu is held.
+// lookAt adds a pool to looked. a.mu is held.
 func (a *tally) lookAt(p *facts.Pool) *poolAudit {
 	one := a.of[p]
 	if one == nil {
@@ -71,10 +71,10 @@ func (a *tally) lookAt(p *facts.Pool) *poolAudit {
 	return one
 }
 
-// ended forgets the place of a pool that is no more or is going to have another name.
+// ended removes the place of a pool that was removed or is about to be renamed.
 func (a *tally) ended(p *facts.Pool) { a.inOrder.Delete(PoolPlaceOf(p)) }
 
-// AtRisk returns the addresses in use that a pool takes for free.
+// AtRisk returns the addresses in use that a pool considers free.
 func (a *tally) AtRisk(p *facts.Pool) []netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,8 +88,8 @@ func (a *tally) AtRisk(p *facts.Pool) []netip.Addr {
 	return addrs
 }
 
-// count keeps what a pool's own findings say of its addresses: there is set while f is, first
-// if it was not before.
+// count records a finding about an address of a pool. there is set while the finding exists, first
+// if it is new.
 func (a *tally) count(p *facts.Pool, f *verdict.Finding, there, first bool) {
 	if p == nil || f.Kind != verdict.FindingInUseUnallocated && f.Kind != verdict.FindingLeaked {
 		return
@@ -113,8 +113,8 @@ func (a *tally) count(p *facts.Pool, f *verdict.Finding, there, first bool) {
 	}
 }
 
-// atStake keeps the owners of an address that a pool takes for free: also others than its finding
-// is about.
+// atStake records all owners of an address that a pool considers free, including those that its
+// finding does not name.
 func (a *tally) atStake(p *facts.Pool, f *verdict.Finding, owners []verdict.Owner) {
 	if p == nil || f.Kind != verdict.FindingInUseUnallocated {
 		return
@@ -131,7 +131,7 @@ func (a *tally) atStake(p *facts.Pool, f *verdict.Finding, owners []verdict.Owne
 	one.atRisk[f.Address] = owners
 }
 
-// sameRisk reports whether two owners say the same of an address at risk.
+// sameRisk reports whether two versions of an owner say the same about an address at risk.
 func sameRisk(a, b verdict.Owner) bool {
 	return a.ID == b.ID && a.Assigned == b.Assigned && a.AssignedAt() == b.AssignedAt() && a.Workload() == b.Workload()
 }
@@ -147,7 +147,7 @@ func (a *tally) Use(p *facts.Pool) verdict.PoolUse {
 	return audit.Use(&p.Rec, p.Allocated, one.leaked, &one.growth, a.clock())
 }
 
-// Rested has the pools looked at of which something changed: all addresses are judged.
+// Rested wakes the check of the pools that changed. All queued addresses are judged.
 func (a *tally) Rested() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -159,7 +159,7 @@ func (a *tally) Rested() {
 	}
 }
 
-// arm has a pool looked at again.
+// arm schedules another check of a pool, unless an earlier one is scheduled.
 func (a *tally) arm(p *facts.Pool, at verdict.Stamp) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

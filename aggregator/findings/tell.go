@@ -7,16 +7,16 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A Listener hears of findings. Its methods are called with the facts held.
+// A Listener is notified of findings. Its methods are called with the facts held.
 type Listener interface {
-	// FindingChanged tells of a finding that says something new, and what it was before; nil for one
-	// that was not there.
+	// FindingChanged is called with a finding that says something new, and with its previous
+	// version; nil for a new finding.
 	FindingChanged(now, was *Found)
-	// FindingEnded tells that a finding is over: it may have become a conflict.
+	// FindingEnded is called when a finding is over. superseded is set if it became a conflict.
 	FindingEnded(over *Found, superseded bool)
 }
 
-// A Teller makes findings known.
+// A Teller publishes findings.
 type Teller struct {
 	*Set
 	facts    *facts.Facts
@@ -24,9 +24,10 @@ type Teller struct {
 	listener Listener
 }
 
-// Audited makes known what the audit of an address found and what is over. The facts are held.
+// Audited publishes what the audit of an address found, and ends what it no longer finds. The facts
+// are held.
 func (t *Teller) Audited(owners []verdict.Owner, found, before []verdict.Finding, contested bool) {
-	// First what is over: with the name of its node, a finding gets another id.
+	// First end old findings: when its node is renamed, a finding gets another id.
 	for i := range before {
 		f := &before[i]
 		if !f.Waiting && !slices.ContainsFunc(found, func(now verdict.Finding) bool { return now.ID == f.ID && !now.Waiting }) {
@@ -41,7 +42,7 @@ func (t *Teller) Audited(owners []verdict.Owner, found, before []verdict.Finding
 	}
 }
 
-// Tell makes a finding known, if it says something new. The facts are held.
+// Tell publishes a finding if it says something new. The facts are held.
 func (t *Teller) Tell(f *verdict.Finding) {
 	one := *f
 	now, was, news := t.put(&one)
@@ -52,7 +53,8 @@ func (t *Teller) Tell(f *verdict.Finding) {
 	t.listener.FindingChanged(now, was)
 }
 
-// End tells that a finding is over: it may have become a conflict. The facts are held.
+// End removes a finding and publishes that. superseded is set if it became a conflict. The facts
+// are held.
 func (t *Teller) End(id string, superseded bool) {
 	over := t.leave(id)
 	if over == nil {

@@ -84,7 +84,7 @@ func (x Address) Bytes() (b [16]byte) {
 	return b
 }
 
-// AddressFrom returns the address of which Bytes returned the bytes.
+// AddressFrom returns the address whose Bytes are b.
 func AddressFrom(b [16]byte) Address {
 	return Address{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
 }

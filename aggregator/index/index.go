@@ -1,12 +1,11 @@
 // Package index keeps items in order and reads them by seek: a Set keeps one order, an Index
 // keeps items by IP address in 256 partitions and merges them when it is read.
 //
-// Each Set, and thus each partition of an Index, has one writer at a time; the writers of
-// different partitions do not wait for each other. Readers take a Snapshot, which never changes,
-// costs a few nanoseconds for each partition and blocks a writer for no longer than that. The
-// writer then copies what it changes: a Snapshot that is kept for long keeps what was replaced
-// meanwhile in memory. To walk many items, take a new Snapshot now and then and go on behind the
-// last item.
+// Each Set, and thus each partition of an Index, has one writer at a time; the writers of different
+// partitions do not wait for each other. Readers take a Snapshot, which never changes, costs a few
+// nanoseconds for each partition and blocks a writer for no longer than that. The writer then
+// copies what it changes, so a Snapshot that is kept for long keeps replaced items in memory. To
+// walk many items, take a new Snapshot from time to time and continue after the last item.
 //
 // Nothing here knows what the items are.
 package index

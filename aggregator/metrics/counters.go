@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 )
 
-// counters count what the facts and the shards tell.
+// counters count what the facts and the shards report.
 type counters struct {
 	detection prometheus.Histogram
 	records   *prometheus.CounterVec
@@ -49,10 +49,10 @@ func newCounters() counters {
 // Detected observes how long it took to suspect a conflict.
 func (m *counters) Detected(took time.Duration) { m.detection.Observe(took.Seconds()) }
 
-// Dropped counts records that do not fit.
+// Dropped counts records that are invalid or exceed a limit.
 func (m *counters) Dropped(record string, n int) { m.records.WithLabelValues(record).Add(float64(n)) }
 
-// Refused counts a record that there is no memory for.
+// Refused counts a record that did not fit into memory.
 func (m *counters) Refused(record string) { m.refused.WithLabelValues(record).Inc() }
 
 // Panicked counts an address that could not be judged.

@@ -14,10 +14,10 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// maxPoolSeries is how many pools have series of their own.
+// maxPoolSeries is the maximum number of pools that have series of their own.
 const maxPoolSeries = 1000
 
-// ipamMetrics are what Prometheus is told of IPAM.
+// ipamMetrics are the metrics about IPAM.
 type ipamMetrics struct {
 	pools, allocations, size, allocated, leaked *prometheus.Desc
 }
@@ -46,8 +46,8 @@ var poolStates = map[verdict.PoolState]string{
 	verdict.PoolUnreadable: "unreadable", verdict.PoolStale: "stale",
 }
 
-// filled is how far a pool is given away, in steps that it seldom takes: by less than half,
-// by half, nearly (90 %), and all of it.
+// filled returns how full a pool is in a few steps, which seldom change: less than half, half,
+// nearly full (90 %), and full.
 func filled(size, allocated float64) (step int) {
 	for _, part := range []float64{0.5, 0.9, 1} {
 		if size > 0 && allocated >= part*size {
@@ -57,7 +57,7 @@ func filled(size, allocated float64) (step int) {
 	return step
 }
 
-// collect tells what there is.
+// collect sends the current metrics.
 func (m *ipamMetrics) collect(known *facts.Facts, found *findings.Pools, out chan<- prometheus.Metric) {
 	type kind struct{ ipam, state string }
 	type one struct {
@@ -75,7 +75,8 @@ func (m *ipamMetrics) collect(known *facts.Facts, found *findings.Pools, out cha
 		series = append(series, one{findings.PoolPlaceOf(p), p.Rec.Network, float64(use.Size), float64(use.Allocated), float64(use.Leaked)})
 	}
 	known.RUnlock()
-	// By name, so that there are the same each time; but first those that alerts are about.
+	// Sorted, so that each scrape has the same pools; the fullest first, because alerts are about
+	// them.
 	slices.SortFunc(series, func(a, b one) int {
 		return cmp.Or(cmp.Compare(filled(b.size, b.allocated), filled(a.size, a.allocated)), a.at.Compare(b.at))
 	})

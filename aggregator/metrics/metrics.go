@@ -1,5 +1,5 @@
-// Package metrics exports what Prometheus is told of the whole aggregator. It reads what the other
-// rooms know when it is asked, and counts what they tell.
+// Package metrics exports the Prometheus metrics of the aggregator. It reads the state of the other
+// rooms when it is scraped, and counts what they report.
 package metrics
 
 import (
@@ -22,12 +22,12 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// How many conflicts, findings and nodes have series of their own.
+// The numbers of conflicts, findings and nodes that have series of their own.
 const (
 	maxConflictInfo  = 1000
 	maxFindingSeries = 1000
 	maxNodeSeries    = 5000
-	// maxNamed is how many owners or nodes one label names.
+	// maxNamed is the maximum number of owners or nodes in one label.
 	maxNamed = 4
 )
 
@@ -38,14 +38,14 @@ type Config struct {
 	Findings         *findings.Findings
 	Acknowledgements *acknowledge.Acknowledgements
 	Coverage         *coverage.Coverage
-	// Watches returns the number of watches by what they are of.
+	// Watches returns the number of watches, by what they watch.
 	Watches func() map[string]int
-	// Problems describes what does not work in the aggregator itself.
+	// Problems describes what is wrong with the aggregator itself.
 	Problems func() []string
 }
 
-// Metrics are what Prometheus is told. What can be counted from the live state is counted when it is
-// asked for. Use New.
+// Metrics are the Prometheus metrics of the aggregator. Values that follow from the current state
+// are computed when they are scraped. Use New.
 type Metrics struct {
 	Config
 	counters
@@ -53,7 +53,7 @@ type Metrics struct {
 	ipam ipamMetrics
 }
 
-// descriptions are those of the series that are made when they are asked for.
+// descriptions are those of the series that are made when they are scraped.
 type descriptions struct {
 	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches, problems, leftOut, charged, budget *prometheus.Desc
 }
@@ -167,8 +167,8 @@ type conflictPlace struct {
 	id    string
 }
 
-// collectConflicts tells of conflicts one by one: the same ones each time, and the
-// confirmed ones before others.
+// collectConflicts sends the series of single conflicts: the same ones at each scrape, and
+// confirmed conflicts first.
 func (m *Metrics) collectConflicts(shown []conflictPlace, out chan<- prometheus.Metric) {
 	slices.SortFunc(shown, func(a, b conflictPlace) int {
 		return cmp.Or(-cmp.Compare(a.phase, b.phase), cmp.Compare(a.id, b.id))
@@ -189,15 +189,15 @@ func (m *Metrics) collectConflicts(shown []conflictPlace, out chan<- prometheus.
 	}
 }
 
-// callWithNode is what an owner is called, with its node.
+// callWithNode returns what an owner is called, with its node.
 func (m *Metrics) callWithNode(o *verdict.Owner) string {
 	m.Facts.RLock()
 	defer m.Facts.RUnlock()
 	return fmt.Sprintf("%s (%s)", explain.OwnerName(o), o.Node.Name)
 }
 
-// collectFindings tells of findings one by one: the same ones each time, and those that
-// matter more before others.
+// collectFindings sends the series of single findings: the same ones at each scrape, and the more
+// important ones first.
 func (m *Metrics) collectFindings(out chan<- prometheus.Metric) {
 	type ranked struct {
 		severity verdict.Severity
@@ -241,7 +241,7 @@ func who(f *findings.Found) (nodes, holders []string, pool string) {
 	return audit.Nodes(f.Finding), holders, pool
 }
 
-// several names the first of many.
+// several joins the first maxNamed names, and says how many more there are.
 func several(names []string, between string) string {
 	if more := len(names) - maxNamed; more > 0 {
 		return strings.Join(names[:maxNamed], between) + fmt.Sprintf(" and %d more", more)
@@ -251,8 +251,8 @@ func several(names []string, between string) string {
 
 func seconds(at verdict.Stamp) float64 { return float64(at.Time().UnixMilli()) / 1000 }
 
-// collectNodes tells which nodes are heard from. Where several have one name, one of
-// them is enough.
+// collectNodes sends which nodes are connected. If several share a name, one that is connected is
+// enough.
 func (m *Metrics) collectNodes(out chan<- prometheus.Metric) {
 	m.Facts.RLock()
 	a := m.Coverage.Attend()

@@ -1,5 +1,5 @@
-// Package notify passes on what changes: to the log, and to Kubernetes as Events. It is a subscriber
-// like any other: a log that is slow, or stuck, delays no verdict.
+// Package notify writes changes to the log, and to Kubernetes as Events. It is a subscriber like
+// any other: a log that is slow or stuck delays no verdict.
 package notify
 
 import (
@@ -15,14 +15,16 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Notifier passes events on. All fields are needed, but Kubernetes is nil where there is none to tell.
+// Notifier passes events on. All fields are needed, but Kubernetes is nil if no Events are to be
+// made.
 type Notifier struct {
 	Log    *slog.Logger
 	Clock  func() verdict.Stamp
 	Events *events.Events
 	// Kubernetes is where Events are made.
 	Kubernetes *kube.Cluster
-	// NodeTimeout is for the log: it says when a node that is not heard from is given up.
+	// NodeTimeout is logged when a node disconnects, as the time after which its owners are given
+	// up.
 	NodeTimeout time.Duration
 }
 
@@ -38,7 +40,7 @@ func (s *Notifier) Run(ctx context.Context) {
 	group.Wait()
 }
 
-// account writes what happens to conflicts and nodes into the log until ctx ends.
+// account logs what happens to conflicts and nodes until ctx ends.
 func (s *Notifier) account(ctx context.Context) {
 	said := map[string]toldState{} // of the active conflicts
 	quota := newLogQuota(s.Log)
@@ -55,7 +57,7 @@ func (s *Notifier) accountFindings(ctx context.Context) {
 	})
 }
 
-// accountOf enters events until ctx ends, into what where names.
+// accountOf passes events to enter until ctx ends. where names the destination in the log.
 func (s *Notifier) accountOf(ctx context.Context, where string, from *events.Bus, enter func(*events.Event)) {
 	next := from.Revision()
 	var some []events.Event
@@ -86,14 +88,13 @@ func (s *Notifier) accountOf(ctx context.Context, where string, from *events.Bus
 	}
 }
 
-// toldState is what the log says of a conflict.
+// toldState is what was last logged about a conflict.
 type toldState struct {
 	state           pb.Conflict_State
 	acknowledgement *pb.Acknowledgement
 }
 
-// enter writes one event into the log, if it is more than another word about
-// what was told.
+// enter logs an event, unless it repeats what was logged.
 func (s *Notifier) enter(e *events.Event, said map[string]toldState, quota *logQuota) {
 	now, nodes := s.Clock().Time(), nodesOfEvent(e)
 	if n := e.Node; n != nil {
@@ -127,8 +128,7 @@ func (s *Notifier) enter(e *events.Event, said map[string]toldState, quota *logQ
 	}
 }
 
-// enterFinding writes that a finding came or is over. What more is known of it is
-// in the API.
+// enterFinding logs that a finding began or is over. The API has the details.
 func (s *Notifier) enterFinding(e *events.Event) {
 	f := e.Finding
 	switch e.Type {
@@ -140,7 +140,7 @@ func (s *Notifier) enterFinding(e *events.Event) {
 	}
 }
 
-// announce has conflicts told as Kubernetes Events until ctx ends.
+// announce makes Kubernetes Events of conflicts until ctx ends.
 func (s *Notifier) announce(ctx context.Context) {
 	s.accountOf(ctx, "Kubernetes Events", s.Events.Conflicts, func(e *events.Event) {
 		if e.Conflict != nil {
@@ -149,7 +149,7 @@ func (s *Notifier) announce(ctx context.Context) {
 	})
 }
 
-// announceFindings has findings told as Kubernetes Events until ctx ends.
+// announceFindings makes Kubernetes Events of findings until ctx ends.
 func (s *Notifier) announceFindings(ctx context.Context) {
 	s.accountOf(ctx, "Kubernetes Events", s.Events.Findings, func(e *events.Event) {
 		if e.Finding != nil {

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// maxParts is how many messages one message has in it at most. An agent sends 4096
-	// records at a time.
+	// maxParts is the largest number of nested messages and list items in one message. An agent
+	// sends 4096 records at a time.
 	maxParts = 200_000
-	// harmless is how many bytes cannot have so many that it matters.
+	// harmless is the size in bytes up to which a message cannot have enough parts to matter.
 	harmless = 64 << 10
 )
 
@@ -65,8 +65,8 @@ func (a *arrival) leave() {
 	}
 }
 
-// bounded refuses, before it is read, what would take a hundred times its size in
-// memory: two bytes are an empty record.
+// bounded refuses, before it is decoded, a message that would take a hundred times its size in
+// memory: an empty record is two bytes.
 type bounded struct {
 	encoding.CodecV2
 	arrivals *arrivals
@@ -91,8 +91,8 @@ func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 	if !arrives || size <= smallMessage {
 		return b.CodecV2.Unmarshal(data, v)
 	}
-	// This blocks for as long as other snapshots take: reservations are released once the message is
-	// applied, and applying a message waits for no client.
+	// This blocks while other snapshots hold the reservations. They are released once the messages
+	// are applied, and applying a message waits for no client.
 	in.received()
 	in.room, in.size = b.arrivals, min(b.arrivals.size, size)
 	if err := in.room.room.Acquire(context.Background(), in.size); err != nil {
@@ -105,13 +105,12 @@ func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// parts counts the messages and the items of lists in a message, or until there are
-// more than most.
+// parts counts the nested messages and list items in a message. It stops counting above most.
 func parts(of protoreflect.MessageDescriptor, raw []byte, most int) (n int) {
 	for len(raw) > 0 && n <= most {
 		number, typ, size := protowire.ConsumeTag(raw)
 		if size < 0 {
-			return n // whoever reads it says what is wrong
+			return n // the decoder reports what is wrong
 		}
 		raw = raw[size:]
 		if size = protowire.ConsumeFieldValue(number, typ, raw); size < 0 {

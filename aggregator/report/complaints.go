@@ -9,17 +9,16 @@ import (
 )
 
 const (
-	// complainEvery is how often the log says the same of one host.
+	// complainEvery is the interval at which the log repeats a complaint about one host.
 	complainEvery = time.Minute
-	// complaintsOfOne limits the different lines about one host in that time, because the text
-	// may contain words of the peer.
+	// complaintsOfOne limits the different complaints about one host in that time, because their
+	// text may contain strings that the peer chose.
 	complaintsOfOne = 10
-	// maxComplaints is how many are remembered.
+	// maxComplaints is the number of complaints that are remembered.
 	maxComplaints = 1000
 )
 
-// complaints keep an agent that is refused, and tries again every few seconds, from
-// filling the log.
+// complaints keep a refused agent that reconnects every few seconds from filling the log.
 type complaints struct {
 	mu   sync.Mutex
 	said map[complaint]verdict.Stamp

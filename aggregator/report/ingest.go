@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	maxSnapshot = 256 << 20 // bytes: several times what the largest node has to say
+	maxSnapshot = 256 << 20 // bytes: several times the snapshot of the largest node
 	maxText     = 1024      // bytes of a problem
 	maxRanges   = 1024      // of a pool
 	maxFlooding = 256       // ports of a node
 )
 
-// What one namespace may have at most: more than any that is real.
+// Limits for one namespace, above what any real namespace has.
 const (
 	maxSources  = 32
 	maxIntended = 256

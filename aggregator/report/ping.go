@@ -8,33 +8,33 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// pings are how a session asks whether its agent is there. The answer comes after
-// all that the agent knew, so that it also tells how far behind we are.
+// pings is the state of a session's liveness checks. The answer to a ping follows everything that
+// the agent had to send, so it also shows how far the aggregator is behind.
 type pings struct {
 	// due is the ping to send, 0 for none.
 	due, last uint64
-	// sent is when the last one was asked for; 0 when it was answered.
+	// sent is when the last ping was requested; 0 once it is answered.
 	sent verdict.Stamp
-	// took is how long the last answered one took.
+	// took is how long the last answer took.
 	took time.Duration
-	// skew is how much the agent's wall clock is ahead, once that is known.
+	// skew is how far the agent's wall clock is ahead of ours, if known.
 	skew  time.Duration
 	known bool
 }
 
-// pingInterval returns how often each of so many agents is asked whether it is there.
+// pingInterval returns the interval at which each agent is pinged if there are that many sessions.
 func pingInterval(sessions int64) time.Duration {
 	return max(pingEvery, time.Duration(sessions)*time.Second/pingsASecond)
 }
 
-// waits reports whether the agent has not answered yet.
+// waits reports whether a ping is unanswered.
 func (r *Session) waits() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.sent != 0
 }
 
-// Ping asks the agent whether it is there, if it is not asked already.
+// Ping pings the agent, unless a ping is unanswered.
 func (r *Session) Ping(now verdict.Stamp) {
 	if !r.waits() {
 		r.say(func() {
@@ -44,7 +44,7 @@ func (r *Session) Ping(now verdict.Stamp) {
 	}
 }
 
-// pong takes an answer.
+// pong handles the answer to a ping.
 func (r *Session) pong(p *pb.Pong, now verdict.Stamp) {
 	r.mu.Lock()
 	if p.GetId() != r.last || r.sent == 0 {
@@ -62,29 +62,29 @@ func (r *Session) pong(p *pb.Pong, now verdict.Stamp) {
 	}
 }
 
-// waiting notes since when the next message is waited for.
+// waiting notes since when the next message is awaited.
 func (r *Session) waiting(since verdict.Stamp) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.idle = since
 }
 
-// busy reports whether a message is being taken.
+// busy reports whether a message is being processed.
 func (r *Session) busy() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.idle == 0
 }
 
-// silent tells whether nothing was heard for long, though we asked. While a
-// message is being taken, it is we who are slow.
+// silent reports whether nothing was heard for silentAfter although a ping is unanswered. While a
+// message is being processed, the delay is ours.
 func (r *Session) silent(now verdict.Stamp) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.idle != 0 && r.idle.Add(silentAfter) <= now && r.sent != 0 && r.sent.Add(silentAfter) <= now
 }
 
-// Lag is how far we are behind the agent.
+// Lag returns how far the aggregator is behind the agent, if known.
 func (r *Session) Lag(now verdict.Stamp) (lag time.Duration, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

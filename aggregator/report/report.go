@@ -1,6 +1,6 @@
-// Package report takes what agents report. It serves the ReportService: it checks the messages of
-// each agent's stream, keeps an incomplete snapshot until it is complete, and brings changes into
-// the facts. It knows facts, and nothing of owners.
+// Package report receives what agents report. It serves the ReportService: it checks the messages
+// of each agent's stream, keeps an incomplete snapshot until it is complete, and applies changes to
+// the facts. It knows the facts, but not owners.
 package report
 
 import (
@@ -24,13 +24,14 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A Listener hears how far a report is brought into the facts.
+// A Listener is told how far a report has been applied to the facts.
 type Listener interface {
-	// Applied tells that the snapshot of a node is in the facts.
+	// Applied is called when the snapshot of a node is in the facts.
 	Applied(n *facts.Node)
-	// Judge waits until all that a change touched is judged.
+	// Judge waits until everything that a change touched is judged.
 	Judge(b *facts.Batch)
-	// Untidy tells that a snapshot is applied and judged, and has left behind unused memory.
+	// Untidy is called when a snapshot has been applied and judged, and has left unused memory
+	// behind.
 	Untidy()
 	// Shared reports whether a node shares its name with another one. It is called with the facts
 	// held for writing.
@@ -101,8 +102,8 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// connect makes a session the one that reports for its node. An older one that
-// is half open is ended; an older agent is refused.
+// connect makes a session the one that reports for its node. It ends an older session that is half
+// open, and refuses an agent that is older than the current one.
 func (s *Service) connect(r *Session, hello *pb.Hello) error {
 	n, b, err := s.Facts.Connect(r, hello, r.caller.Vouched(hello.GetNode()))
 	s.Listener.Judge(b)
@@ -110,7 +111,7 @@ func (s *Service) connect(r *Session, hello *pb.Hello) error {
 	return err
 }
 
-// disconnect tells that a session is over: its node is not heard from any more.
+// disconnect ends a session: its node is no longer connected.
 func (s *Service) disconnect(r *Session) {
 	s.forgetPending(r)
 	if r.node == nil {
@@ -194,7 +195,8 @@ func (s *Service) tellCorrected(n *facts.Node, some corrections) {
 	}
 }
 
-// warnOfPlace tells the log of a node that came and is not alone where it says that it is.
+// warnOfPlace logs a warning if another node reports the same boot id and network namespace as a
+// node that has connected.
 func (s *Service) warnOfPlace(n *facts.Node) {
 	s.Facts.RLock()
 	name, others, now := n.Rec.Name, s.Facts.InOnePlace(n), s.Facts.Clock()
@@ -204,7 +206,7 @@ func (s *Service) warnOfPlace(n *facts.Node) {
 	}
 }
 
-// Session opens a session of a caller that has sent nothing yet. Report carries one over a stream.
+// Session opens a session for a caller that has sent nothing yet. Report runs one over a stream.
 func (s *Service) Session(caller *access.Caller) *Session {
 	r := newSession(s)
 	r.caller = caller

@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	// snapshotWithin is how long an agent may take for its snapshot. While one of its messages is
-	// taken, or waits for room, it is not the agent that takes long.
+	// snapshotWithin is the time in which an agent must complete its snapshot. A message that is
+	// being processed, or waits for memory, extends it: that delay is not the agent's.
 	snapshotWithin = time.Minute
-	// maxChecks is how many checks of one agent may be unanswered.
+	// maxChecks is the number of unanswered checks of one agent that are remembered.
 	maxChecks = 64
-	// pingEvery is how often an agent is asked whether it is there, unless that is more than
-	// pingsASecond for all agents together.
+	// pingEvery is the interval between pings of one agent. It is longer if all agents together
+	// would exceed pingsASecond.
 	pingEvery    = 3 * time.Second
 	pingsASecond = 250
-	// silentAfter is after what silence it is not.
+	// silentAfter is the time without an answer after which an agent counts as gone.
 	silentAfter = 10 * time.Second
 )
 
-// Session is one Report stream, without what carries it. A Session is a facts.Peer.
+// Session is one Report stream, independent of its transport. A Session is a facts.Peer.
 type Session struct {
 	service *Service
 	intake
@@ -49,29 +49,30 @@ type Session struct {
 	mu sync.Mutex
 	outbox
 	pings
-	// idle is since when the next message is waited for; 0 while one is taken.
+	// idle is the time since which the next message is awaited; 0 while one is processed.
 	idle verdict.Stamp
 
 	ended chan struct{}
 	err   error
 }
 
-// intake is of the goroutine that receives: the place in the stream, and a snapshot that is not
-// complete.
+// intake is the state of the goroutine that receives: the position in the stream, and a snapshot
+// that is not complete.
 type intake struct {
 	sequence uint64
 	lost     bool
 	inside   bool
 	pending  pending
 	parts    int
-	// What of it is there, and how many claims of the wire had no room.
+	// Counts of the incomplete snapshot so far. excess counts the wire claims that exceed the
+	// limit.
 	records, kernelClaims, wireClaims, excess, bytes int
 	// corrected counts strings that were corrected in the incomplete snapshot or in the last
 	// message.
 	corrected corrections
 }
 
-// outbox is what is to be sent, by key: it cannot grow beyond the agent's own table.
+// outbox holds what is to be sent, by key, so that it cannot outgrow the agent's own table.
 type outbox struct {
 	acknowledged uint64
 	news, resync bool
@@ -88,9 +89,9 @@ func newSession(s *Service) *Session {
 	}
 }
 
-// Report takes an agent's table and the changes of it. One goroutine receives
-// and judges, one sends, and this one sees that the agent is there: one that does
-// not read delays nobody.
+// Report receives an agent's table and the changes to it. One goroutine receives and judges, one
+// sends, and this one checks that the agent is alive. An agent that does not read delays no other
+// agent.
 func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 	r := s.Session(access.Of(stream.Context()))
 	revoked := access.Revoked(stream.Context())
@@ -154,7 +155,7 @@ func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 	}
 }
 
-// send sends what there is to say until the stream ends.
+// send sends responses until the stream ends.
 func (r *Session) send(stream pb.ReportService_ReportServer) error {
 	for {
 		select {
@@ -199,7 +200,7 @@ func (r *Session) receive(stream pb.ReportService_ReportServer) error {
 	}
 }
 
-// from is the address of who is at the other end of a stream.
+// from returns the address of the peer of a stream.
 func from(stream pb.ReportService_ReportServer) string {
 	if p, ok := peer.FromContext(stream.Context()); ok {
 		return p.Addr.String()
@@ -234,7 +235,7 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	switch sequence := m.GetSequence(); {
 	case sequence <= r.sequence:
 		r.service.Facts.Heard(r, r.node)
-		r.acknowledge() // taken before
+		r.acknowledge() // received before
 		return nil
 	case sequence != r.sequence+1 && !m.GetSnapshotBegin() && !r.lost:
 		r.lost = true
@@ -250,7 +251,7 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	}
 	if r.lost {
 		r.service.Facts.Heard(r, r.node)
-		return nil // until the snapshot that was asked for
+		return nil // ignored until the requested snapshot begins
 	}
 	if err := validate(m); err != nil {
 		return err
@@ -258,7 +259,7 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	if err := r.bring(m, at); err != nil {
 		return err
 	}
-	if onlyPong(m) { // the next response will do
+	if onlyPong(m) { // the next response acknowledges it
 		r.mu.Lock()
 		r.acknowledged = r.sequence
 		r.mu.Unlock()
@@ -268,13 +269,13 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	return nil
 }
 
-// onlyPong tells whether a message does nothing but answer a ping.
+// onlyPong reports whether a message does nothing but answer a ping.
 func onlyPong(m *pb.ReportRequest) bool {
 	return m.GetPong() != nil && m.GetHello() == nil && !m.GetSnapshotBegin() && !m.GetSnapshotEnd() && m.GetStatus() == nil &&
 		len(m.GetNamespaces())+len(m.GetLinks())+len(m.GetInterfaces())+len(m.GetClaims())+len(m.GetChecked()) == 0
 }
 
-// begin takes the first message.
+// begin handles the first message.
 func (r *Session) begin(m *pb.ReportRequest) error {
 	hello := m.GetHello()
 	switch {
@@ -290,8 +291,7 @@ func (r *Session) begin(m *pb.ReportRequest) error {
 	return r.service.connect(r, hello)
 }
 
-// bring brings a message into the table; those of a snapshot are kept until it
-// is complete.
+// bring applies a message to the facts. Messages of a snapshot are kept until it is complete.
 func (r *Session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	if !r.inside {
 		return r.service.delta(r, m, at)
@@ -302,7 +302,7 @@ func (r *Session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	}
 	r.parts++
 	r.records += len(m.GetClaims()) + len(m.GetInterfaces()) + len(m.GetNamespaces()) + len(m.GetLinks())
-	if r.bytes += proto.Size(m); r.bytes > maxSnapshot { // also of what we do not know
+	if r.bytes += proto.Size(m); r.bytes > maxSnapshot { // including unknown fields
 		return facts.TooMany("bytes", strconv.Itoa(maxSnapshot))
 	}
 	const maxRecords = 2*facts.MaxClaims + facts.MaxInterfaces + facts.MaxNamespaces + facts.MaxLinks
@@ -326,8 +326,8 @@ func (r *Session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	return nil
 }
 
-// count counts the claims of a snapshot's message, and takes out those of the
-// wire that there is no room for.
+// count counts the claims of a snapshot's message, and removes the wire claims that exceed the
+// limit.
 func (r *Session) count(m *pb.ReportRequest) {
 	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool {
 		switch {
@@ -343,7 +343,7 @@ func (r *Session) count(m *pb.ReportRequest) {
 	})
 }
 
-// End has the stream end with an error; the first one counts.
+// End ends the stream with an error; only the first error counts.
 func (r *Session) End(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -353,7 +353,7 @@ func (r *Session) End(err error) {
 	}
 }
 
-// say notes what is to be sent, and has it sent.
+// say changes the outbox and wakes the sender.
 func (r *Session) say(note func()) {
 	r.mu.Lock()
 	note()
@@ -374,7 +374,7 @@ func (r *Session) AskResync() {
 	r.say(func() { r.resync = true })
 }
 
-// Contest tells the agent to look closely at an address, or no longer.
+// Contest tells the agent to look closely at an address, or to stop doing so.
 func (r *Session) Contest(a netip.Addr, contested bool) {
 	r.say(func() { r.contests[a] = contested })
 }
@@ -384,7 +384,7 @@ func (r *Session) Check(a netip.Addr) {
 	r.say(func() { r.reread[a] = struct{}{} })
 }
 
-// checked gives the addresses of a check that was answered.
+// checked returns, and forgets, the addresses of a check that was answered.
 func (r *Session) checked(id uint64) []index.Address {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -393,7 +393,8 @@ func (r *Session) checked(id uint64) []index.Address {
 	return addrs
 }
 
-// Take gives the next message to send; nil for none. None has more than fits.
+// Take returns the next message to send; nil if there is none. A message has a limited size: the
+// rest follows in the next one.
 func (r *Session) Take() *pb.ReportResponse {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// KeepResolved is the number of conflicts that are kept after they are over, and
-	// keepResolvedFor the time.
+	// KeepResolved is the number of resolved conflicts that are kept, and keepResolvedFor is for
+	// how long.
 	KeepResolved    = 10_000
 	keepResolvedFor = 24 * time.Hour
 )
@@ -20,7 +20,7 @@ const (
 type conflictPlace struct {
 	addr index.Address
 	id   string
-	// at is when it was over, of those that are.
+	// at is when the conflict was resolved, in the list of resolved conflicts.
 	at verdict.Stamp
 }
 
@@ -28,8 +28,8 @@ func (p conflictPlace) less(other conflictPlace) bool {
 	return cmp.Or(p.addr.Compare(other.addr), cmp.Compare(p.id, other.id)) < 0
 }
 
-// Conflicts are those that are there, and those that were lately, for everybody to read. What is
-// in it never changes: a conflict that does is replaced.
+// Conflicts has the conflicts that are active or were resolved lately, for concurrent readers. A
+// conflict in it never changes: it is replaced.
 type Conflicts struct {
 	order *index.Set[conflictPlace]
 
@@ -39,7 +39,7 @@ type Conflicts struct {
 	contested map[index.Address]struct{}
 	// audited is what the next audit of an address needs to know.
 	audited map[index.Address]audited
-	// owners are those of the last judgement of addresses that have several, or are disputed.
+	// owners are the owners, when last judged, of addresses that have several or are disputed.
 	owners   map[index.Address][]verdict.Owner
 	resolved []conflictPlace
 }
@@ -51,7 +51,7 @@ func newConflicts() *Conflicts {
 	}
 }
 
-// put enters a conflict, or what is known of it now.
+// put adds or replaces a conflict.
 func (c *Conflicts) put(a index.Address, now *verdict.Conflict) {
 	c.mu.Lock()
 	_, known := c.byID[now.ID]
@@ -133,8 +133,8 @@ func (c *Conflicts) keep(a index.Address, owners []verdict.Owner) {
 	}
 }
 
-// Owners returns the owners of the last judgement of an address that has several, or is disputed;
-// the owners of others are derived from the facts.
+// Owners returns the owners, when last judged, of an address that has several or is disputed. The
+// owners of other addresses are derived from the facts.
 func (c *Conflicts) Owners(a index.Address) (owners []verdict.Owner, kept bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -184,14 +184,14 @@ func (c *Conflicts) contest(a index.Address, contested bool) {
 	}
 }
 
-// over remembers when a conflict was over.
+// over records when a conflict was resolved.
 func (c *Conflicts) over(p conflictPlace) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.resolved = append(c.resolved, p)
 }
 
-// old takes out the places of conflicts that are over for so long that they are not kept.
+// old removes and returns the places of conflicts that were resolved too long ago to be kept.
 func (c *Conflicts) old(now verdict.Stamp) (old []conflictPlace) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

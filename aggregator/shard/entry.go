@@ -8,25 +8,28 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// entry is what is remembered of an address that has no owner, several, or something to remember.
+// entry is what is remembered of an address that has no owner, several owners, or something else to
+// remember.
 type entry struct {
 	addr index.Address
-	// owners are those of the last judgement, in order, unless it is one that is not disputed.
+	// owners are the owners when the address was last judged, in order; none if there is a single
+	// undisputed one.
 	owners []verdict.Owner
 	// judgedAt is the time of the last judgement: an owner that is not kept is derived as of then.
 	judgedAt verdict.Stamp
 	// conflicts are the latest of each id: active, or resolved and kept. They never change.
 	conflicts []*verdict.Conflict
-	// told are the streams of the nodes that watch the address more closely; nil for none.
+	// told has the streams of the nodes that were asked to look at the address more closely; nil
+	// for none.
 	told map[facts.Peer]struct{}
-	// past is what is remembered of allocations, found what the last audit found, also what
-	// waits.
+	// past is what is remembered of allocations. found is what the last audit found, including
+	// findings that are not reported yet.
 	past  []verdict.Past
 	found []verdict.Finding
 	// cloned is set if cloned hardware addresses were found.
 	cloned bool
-	// again is when it is judged again though nothing changes, 0 for never; place is where it is
-	// among the timers.
+	// again is when the address is judged again even if nothing changes, 0 for never; place is the
+	// position of the entry among the timers.
 	again verdict.Stamp
 	place int
 }
@@ -34,12 +37,12 @@ type entry struct {
 // disputed reports whether there is, or was, a conflict.
 func (e *entry) disputed() bool { return len(e.conflicts) > 0 || e.told != nil }
 
-// idle reports whether nothing is to be remembered but one owner, or none.
+// idle reports whether nothing needs to be remembered except that there is one owner, or none.
 func (e *entry) idle() bool {
 	return len(e.owners) == 0 && !e.disputed() && len(e.past) == 0 && len(e.found) == 0 && !e.cloned && e.again == 0
 }
 
-// conflict returns where the entry's conflict with an id is; -1 for none.
+// conflict returns the position of the entry's conflict with an id; -1 for none.
 func (e *entry) conflict(id string) int {
 	return slices.IndexFunc(e.conflicts, func(c *verdict.Conflict) bool { return c.ID == id })
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// judge judges one address and makes the outcome known. The facts are held for reading.
+// judge judges one address and publishes the outcome. The facts are held for reading.
 func (w *worker) judge(item *facts.Item) {
 	s, a := w.shards, item.Address
 	e := w.entries[a]
@@ -61,7 +61,7 @@ func (w *worker) before(e *entry, item *facts.Item) (owners []verdict.Owner, kno
 	return judged.Owners, true
 }
 
-// remember takes the outcome of a judgement over.
+// remember stores the outcome of a judgement, and publishes what changed.
 func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verdict.Judgement, item *facts.Item) {
 	w.count(e, a, out.Owners, item.New && len(in.Allocations) == 0)
 	var found audit.Result
@@ -125,7 +125,8 @@ func (e *entry) active() bool {
 	return slices.ContainsFunc(e.conflicts, func(c *verdict.Conflict) bool { return c.Active() })
 }
 
-// count enters an address into the index, and counts its owners by scope. A new one is not there yet.
+// count adds an address to the index, and counts its owners by scope. isNew is set if it is not in
+// the index yet.
 func (w *worker) count(e *entry, a index.Address, now []verdict.Owner, isNew bool) {
 	p := w.shards.index.Partition(a.Partition())
 	var place Place
@@ -159,8 +160,8 @@ func (w *worker) count(e *entry, a index.Address, now []verdict.Owner, isNew boo
 	}
 }
 
-// tellOwners makes known how the owners of an address changed. pods is set if the Kubernetes API
-// said something of the pods among them, which the owners of before know already.
+// tellOwners publishes how the owners of an address changed. pods is set if the Kubernetes API said
+// something of the pods among them, which the previous owners already include.
 func (w *worker) tellOwners(a index.Address, now, before []verdict.Owner, pods bool) {
 	l := w.shards.Listener
 	for i := range now {
@@ -182,8 +183,8 @@ func (w *worker) tellOwners(a index.Address, now, before []verdict.Owner, pods b
 	}
 }
 
-// noteSpeakers tells of the owners that only the wire shows, or showed: what their pods were meant
-// to have may be that.
+// noteSpeakers reports the owners that only wire claims show, or showed: the address may be one
+// that their pods were meant to have.
 func (w *worker) noteSpeakers(now, before []verdict.Owner) {
 	for i := range now {
 		if speaks(&now[i]) {
@@ -215,7 +216,7 @@ func findOwner(owners []verdict.Owner, hint int, id string) *verdict.Owner {
 	return nil
 }
 
-// takeConflict makes known how a conflict changed.
+// takeConflict stores a conflict and publishes how it changed.
 func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 	s := w.shards
 	kept := new(*c)
@@ -245,8 +246,8 @@ func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 	}
 }
 
-// contest tells the nodes that have claims of an address to look at it more
-// closely, or no longer.
+// contest tells the nodes that have claims of an address to look at it more closely, or to stop
+// doing so.
 func (w *worker) contest(e *entry, contested bool) {
 	w.shards.Conflicts.contest(e.addr, contested)
 	if !contested {
@@ -269,7 +270,7 @@ func (w *worker) contest(e *entry, contested bool) {
 	}
 	for p := range before {
 		if _, still := e.told[p]; !still {
-			e.told[p] = struct{}{} // it is told when it is over
+			e.told[p] = struct{}{} // so that it is told when the dispute is over
 		}
 	}
 }

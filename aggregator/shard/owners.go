@@ -6,8 +6,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// OwnersOf returns the owners of an address as they were last told. The facts are held, and what is
-// returned is valid for as long as the case that the builder has.
+// OwnersOf returns the owners of an address as they were last published. The facts are held, and
+// the result is valid for as long as the case that the builder has.
 func (s *Shards) OwnersOf(b *facts.Builder, a index.Address) []verdict.Owner {
 	if owners, kept := s.Conflicts.Owners(a); kept {
 		return owners

@@ -46,7 +46,7 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// rest returns how long nothing is due.
+// rest returns the time until something is due.
 func (w *worker) rest() time.Duration {
 	if len(w.timers) == 0 || w.waits {
 		return time.Hour
@@ -84,7 +84,7 @@ func (w *worker) some() (more bool) {
 	return more
 }
 
-// due returns an address whose time has come; nil if there is none.
+// due returns an address that is due; nil if there is none.
 func (w *worker) due() *facts.Item {
 	now := w.shards.Clock()
 	w.waits = false
@@ -101,8 +101,8 @@ func (w *worker) due() *facts.Item {
 	return nil
 }
 
-// contain judges one address. If that fails, the address is remembered as one that is not judged,
-// and all others are judged as if nothing had happened.
+// contain judges one address. If that panics, the address is recorded as one that could not be
+// judged, and all others are judged as usual.
 func (w *worker) contain(item *facts.Item) {
 	w.done = append(w.done, item)
 	defer func() {

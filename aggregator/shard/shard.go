@@ -1,7 +1,7 @@
 // Package shard judges addresses. Each address belongs to one of 256 partitions, and each partition
-// to one of a few goroutines, which alone judges its addresses and remembers what was judged of
-// them. An address with one undisputed owner is an entry of the index and nothing else: its owner
-// is derived from the facts when somebody asks.
+// to one of a few goroutines. Only that goroutine judges the addresses of the partition and
+// remembers the outcome. An address with one undisputed owner is only an entry of the index: its
+// owner is derived from the facts when it is needed.
 package shard
 
 import (
@@ -30,28 +30,29 @@ const (
 	Removed
 )
 
-// A Listener hears what was judged. Its methods are called with the facts held for reading, by
-// several goroutines, but for one address by one at a time.
+// A Listener is notified of judgements. Its methods are called with the facts held for reading, and
+// by several goroutines, but never concurrently for one address.
 type Listener interface {
-	// OwnerChanged tells of one of all owners of an address, and what it was before; nil for an
-	// added one.
+	// OwnerChanged is called with an owner of an address and its previous state, nil if it was
+	// added; all are the owners of the address.
 	OwnerChanged(what OwnerChange, a index.Address, o, before *verdict.Owner, all []verdict.Owner)
-	// OwnersWatched reports whether anybody wants to know.
+	// OwnersWatched reports whether OwnerChanged needs to be called.
 	OwnersWatched() bool
-	// ConflictChanged tells of a conflict and what it was before: opened if it was not active.
+	// ConflictChanged is called with a conflict and its previous state. opened is set if it was not
+	// active then.
 	ConflictChanged(c, before *verdict.Conflict, opened bool)
-	// Detected tells how long it took to suspect a conflict.
+	// Detected is called with the time that it took to suspect a conflict.
 	Detected(took time.Duration)
-	// Acknowledged looks at the acknowledgement of a conflict, which may come back, or lapse. It
-	// returns until when it holds, 0 if there is none, and whether it lapsed just now.
+	// Acknowledged looks up the acknowledgement of a conflict, which may come back or lapse. It
+	// returns the time until which it holds, 0 if there is none, and whether it lapsed just now.
 	Acknowledged(c *verdict.Conflict) (until verdict.Stamp, lapsed bool)
-	// Audited tells what the audit of an address and its owners found, and what it had found before.
+	// Audited is called with what the audit of an address found, and what it had found before.
 	Audited(a index.Address, owners []verdict.Owner, found, before []verdict.Finding, contested bool)
-	// Cloned tells of the cloned hardware addresses in the claims of an address.
+	// Cloned is called with the cloned hardware addresses in the claims of an address.
 	Cloned(a index.Address, clones []verdict.Spoof)
-	// Spoke tells of an owner that only the wire shows, or shows no more.
+	// Spoke is called with an owner that only wire claims show, or showed.
 	Spoke(o *verdict.Owner)
-	// Rested tells that a goroutine has judged all that there was. It is called without the facts
+	// Rested is called when a goroutine has judged all addresses in its queue, without the facts
 	// held.
 	Rested()
 	// Panicked counts an address that could not be judged.
@@ -78,7 +79,7 @@ type Place struct {
 // several is the kind of a place with several owners.
 const several = 255
 
-// From is the place of an address: where those of the addresses from it on begin.
+// From returns the place from which a walk begins with an address and continues with those after it.
 func From(a index.Address) Place { return Place{addr: a.Bytes()} }
 
 // Address returns the address.
@@ -137,7 +138,7 @@ type worker struct {
 	second  *facts.Builder
 	entries map[index.Address]*entry
 	timers  timers
-	// waits is set while what is due waits for nodes that are due.
+	// waits is set while due addresses wait for nodes that are due.
 	waits  bool
 	counts [verdict.NetworkScope + 1]atomic.Int64
 	// expired are claims to be ended, done the items that are finished when the lock is given up.

@@ -7,8 +7,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// arm has an entry judged again at a time. One that is judged sooner stays as it is: it is judged
-// once for nothing, and then set anew. So a claim that is seen again and again costs nothing here.
+// arm schedules a judgement of an entry, unless an earlier one is scheduled. That one then changes
+// nothing and schedules the next one. So a claim that is seen again and again costs nothing here.
 func (w *worker) arm(e *entry, at verdict.Stamp) {
 	switch {
 	case e.again == 0:
@@ -27,7 +27,7 @@ func (w *worker) disarm(e *entry) {
 	}
 }
 
-// settle forgets what is not to be remembered of an address.
+// settle drops what need not be remembered of an address.
 func (w *worker) settle(e *entry) {
 	if len(e.owners) == 1 && !e.disputed() {
 		e.owners = nil
@@ -59,8 +59,8 @@ func (w *worker) forgetOld() {
 	}
 }
 
-// Forget drops the conflicts that were over for long enough, and returns when to do it again; 0 for
-// never.
+// Forget drops the conflicts that were resolved long enough ago, and returns when to call it again;
+// 0 for never.
 func (s *Shards) Forget() verdict.Stamp {
 	for _, p := range s.Conflicts.old(s.Clock()) {
 		w := s.workers[p.addr.Partition()%len(s.workers)]

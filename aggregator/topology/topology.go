@@ -208,7 +208,7 @@ func (t *Topology) stitch(y Layer, st stitch, now verdict.Stamp) {
 	t.join(y, st.entered, st.home)
 }
 
-// age has the generation end if none is under way.
+// age schedules the end of the generation, if none is scheduled.
 func (t *Topology) age(now verdict.Stamp) {
 	if t.due == 0 {
 		t.due = now.Add(t.Generation())
@@ -249,7 +249,8 @@ func (t *Topology) newDomain(y Layer, links []*Link) {
 	}
 }
 
-// name names a domain by the first of its links. If that is another one, all of its links change.
+// name names a domain after the first of its links. If that is a different link, all links of the
+// domain change.
 func (t *Topology) name(d *domain) {
 	first := slices.MinFunc(d.links, compare)
 	if d.rec.Node == first.Node && d.rec.Name == first.Name {
@@ -261,8 +262,8 @@ func (t *Topology) name(d *domain) {
 	d.rec.Node, d.rec.Name = first.Node, first.Name
 }
 
-// Renaming tells that the node of a link is going to have another name, Renamed that it has: links
-// are in order of the names of their nodes.
+// Renaming is called before the node of a link gets another name, and Renamed afterwards: links are
+// ordered by the names of their nodes.
 func (t *Topology) Renaming(l *Link) {
 	for y := range layers {
 		if d := l.domain(y); d != nil {
@@ -273,7 +274,7 @@ func (t *Topology) Renaming(l *Link) {
 	}
 }
 
-// Renamed names the domains of a link anew, whose node has another name.
+// Renamed renames the domains of a link whose node has got another name.
 func (t *Topology) Renamed(l *Link) {
 	for y := range layers {
 		if d := l.domain(y); d != nil {
