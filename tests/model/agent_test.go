@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -29,7 +30,7 @@ type agent struct {
 	// stream is the open stream; nil if there is none.
 	stream *stream
 	// deaf agents do not answer checks, mute agents do not answer pings.
-	deaf, mute bool
+	deaf, mute atomic.Bool
 	// lost is the last message that did not arrive, with its sequence number.
 	lost *pb.ReportRequest
 	// last is the last message of changes that did.
@@ -117,7 +118,7 @@ func (s *stream) Send(m *pb.ReportResponse) error {
 		s.ping, s.asked = m.GetPing(), time.Now()
 		s.pong()
 	}
-	if m.GetCheck() != nil && !s.agent.deaf && !s.inside {
+	if m.GetCheck() != nil && !s.agent.deaf.Load() && !s.inside {
 		s.put(&pb.ReportRequest{Checked: []uint64{m.GetCheck().GetId()}})
 	}
 	s.resync = s.resync || m.GetResync()
@@ -126,7 +127,7 @@ func (s *stream) Send(m *pb.ReportResponse) error {
 
 // pong answers the last ping, but not before the first message. The caller holds s.mu.
 func (s *stream) pong() {
-	if s.ping != 0 && s.sequence > 0 && !s.agent.mute {
+	if s.ping != 0 && s.sequence > 0 && !s.agent.mute.Load() {
 		// A late answer looks as if the clock were ahead by half of the time: it is not to.
 		sent := time.Now().Add(-time.Since(s.asked) / 2)
 		s.put(&pb.ReportRequest{Pong: &pb.Pong{Id: s.ping, SentAt: timestamppb.New(sent)}})

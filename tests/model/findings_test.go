@@ -42,7 +42,7 @@ func (r *reference) namesakes(name string) (found []*node) {
 	for _, n := range live {
 		s := n.session
 		switch {
-		case n.sure, !s.agent.mute, s.heard >= newest:
+		case n.sure, !s.agent.mute.Load(), s.heard >= newest:
 			found = append(found, n)
 		default:
 			s.asked = min(s.asked, r.now)

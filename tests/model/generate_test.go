@@ -71,7 +71,7 @@ func (g *generator) next(r *run) (step, bool) {
 	if a.stream.session.lost && g.IntN(2) == 0 {
 		return step{verb: "connect", agent: number, number: order}, true // a snapshot was asked for
 	}
-	if a.deaf && g.IntN(3) == 0 {
+	if a.deaf.Load() && g.IntN(3) == 0 {
 		return step{verb: "deaf", agent: number}, true
 	}
 	return g.choose(

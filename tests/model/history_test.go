@@ -255,7 +255,7 @@ func (r *run) do(s step) string {
 	case "rename":
 		a.name = fmt.Sprintf("n%d", s.number)
 	case "deaf":
-		a.deaf = s.number != 0
+		a.deaf.Store(s.number != 0)
 	case "mute":
 		r.mute(a, s.number != 0)
 	default:
@@ -270,7 +270,7 @@ func (r *run) connect(a *agent, epoch uint64) {
 	a.stream = a.open(r.report)
 	a.stream.epoch = epoch
 	a.stream.session = &session{agent: a, start: verdict.At(time.Now())}
-	if a.mute {
+	if a.mute.Load() {
 		a.stream.session.asked = a.stream.session.start
 	}
 	r.sessions[a.stream.session] = true
@@ -279,7 +279,7 @@ func (r *run) connect(a *agent, epoch uint64) {
 
 // mute has an agent answer no pings, or answer the one that is open.
 func (r *run) mute(a *agent, mute bool) {
-	a.mute = mute
+	a.mute.Store(mute)
 	if a.stream == nil {
 		return
 	}

@@ -214,7 +214,7 @@ func (r *reference) judge() {
 		}
 		for _, c := range r.checks {
 			s := c.node.session
-			if s == nil || s.agent.deaf || s.inside {
+			if s == nil || s.agent.deaf.Load() || s.inside {
 				continue // it does not answer
 			}
 			s.heard = r.now
