@@ -10,7 +10,12 @@ import (
 )
 
 // Subnets returns the addresses of a node itself, with their prefixes.
-func (n *Node) Subnets() (list []verdict.Subnet) {
+func (n *Node) Subnets() []verdict.Subnet {
+	return n.subnets(func(netip.Prefix) bool { return true })
+}
+
+// subnets returns the addresses of a node itself whose prefixes are wanted.
+func (n *Node) subnets(wanted func(netip.Prefix) bool) (list []verdict.Subnet) {
 	own := n.own()
 	if own == 0 {
 		return nil
@@ -29,13 +34,14 @@ func (n *Node) Subnets() (list []verdict.Subnet) {
 		var rec *verdict.Interface
 		for c := range n.on(i) {
 			claim := n.claims.at(c)
-			if claim.kind != verdict.Assigned {
+			subnet := netip.PrefixFrom(claim.addr.Addr(), int(claim.prefix))
+			if claim.kind != verdict.Assigned || !wanted(subnet) {
 				continue
 			}
 			if rec == nil {
 				rec = n.record(i)
 			}
-			list = append(list, verdict.Subnet{Prefix: netip.PrefixFrom(claim.addr.Addr(), int(claim.prefix)), Interface: rec, LAN: lan})
+			list = append(list, verdict.Subnet{Prefix: subnet, Interface: rec, LAN: lan})
 		}
 	}
 	return list

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -460,7 +461,7 @@ func (b *Builder) addNodes(several bool) {
 				for _, p := range n.Pools {
 					facts.Pools = append(facts.Pools, &p.Rec)
 				}
-				facts.Subnets = n.Subnets()
+				facts.Subnets = n.subnets(func(p netip.Prefix) bool { return p.Contains(c.Address) })
 			}
 		}
 		if facts.InPodCIDR || facts.Covered || len(facts.Pools)+len(facts.Subnets) > 0 {

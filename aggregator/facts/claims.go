@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"net/netip"
 	"slices"
 	"sync/atomic"
 
@@ -170,7 +171,8 @@ func (f *editor) addressed(n *Node, c uint32) {
 	if ns := n.namespaces.at(at.namespace); ns.record != verdict.OwnRecord {
 		f.Listener.MayLack(n, ns.record)
 	} else {
-		f.touchDisputes(n)
+		subnet := netip.PrefixFrom(one.addr.Addr(), int(one.prefix))
+		f.touchDisputesWithin(n, []netip.Prefix{subnet}) // causes go by the subnets that have the address
 	}
 }
 

@@ -88,7 +88,7 @@ type Facts struct {
 	// batch is the batch of the piece under way. disputes has the nodes whose disputed addresses
 	// are to be judged again after the piece.
 	batch    *Batch
-	disputes map[*Node]struct{}
+	disputes map[*Node][]netip.Prefix
 	// scratch makes cases while something changes.
 	scratch *Builder
 	parts
@@ -117,7 +117,7 @@ type (
 
 // New returns facts about nothing.
 func New(cfg Config) *Facts {
-	f := &Facts{Config: cfg, registry: newRegistry(), disputes: make(map[*Node]struct{})}
+	f := &Facts{Config: cfg, registry: newRegistry(), disputes: make(map[*Node][]netip.Prefix)}
 	f.addresses = newRefs(hashAddress, func(r ref) index.Address { return f.nodes[r.node()].claims.at(r.index()).addr })
 	f.parts = parts{
 		&streams{f}, &editor{f}, &touching{f}, &reader{f}, &ledger{f, newBudget(cfg.Memory)}, newSharing(f), newPodIndex(f), newTombstones(f), newIPAM(f), &cover{Facts: f},

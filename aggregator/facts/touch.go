@@ -3,6 +3,8 @@ package facts
 import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"net/netip"
+	"slices"
 )
 
 // touch queues an address to be judged when the change is complete. It is called before anything
@@ -154,7 +156,20 @@ func (f *touching) touchAllocations(n *Node) {
 // touchDisputes has the disputed addresses judged again that a node has claims of, or sent frames
 // about. It is called after a change that only affects the cause of a conflict: of the node's
 // pools, or of its own addresses.
-func (f *touching) touchDisputes(n *Node) { f.disputes[n] = struct{}{} }
+func (f *touching) touchDisputes(n *Node) { f.touchDisputesWithin(n, everywhere) }
+
+// everywhere has the prefixes that all addresses are in.
+var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+
+// touchDisputesWithin is touchDisputes for a change that only affects addresses in some prefixes.
+func (f *touching) touchDisputesWithin(n *Node, within []netip.Prefix) {
+	f.disputes[n] = append(f.disputes[n], within...)
+}
+
+// disputed reports whether a change of a node affects the cause of a conflict about an address.
+func (f *touching) disputed(n *Node, a netip.Addr) bool {
+	return slices.ContainsFunc(f.disputes[n], func(p netip.Prefix) bool { return p.Contains(a) })
+}
 
 // touchDisputed touches the addresses of touchDisputes, once for all changes of a piece.
 func (f *touching) touchDisputed() {
@@ -174,7 +189,7 @@ func (f *touching) touchDisputed() {
 func (f *touching) concerned(a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
-		if _, changed := f.disputes[n]; changed {
+		if f.disputed(n, a.Addr()) {
 			return true
 		}
 		for c := range n.same(r.index()) {
@@ -187,7 +202,7 @@ func (f *touching) concerned(a index.Address) bool {
 				continue
 			}
 			for by := range f.abroadOf(m.bytes) {
-				if _, changed := f.disputes[by]; changed {
+				if f.disputed(by, a.Addr()) {
 					return true
 				}
 			}

@@ -85,8 +85,8 @@ type NodeFacts struct {
 	// Pools are what the node's own IPAM gives addresses from. They are known if several claim
 	// the address.
 	Pools []*Pool
-	// Subnets are the addresses of the node itself with their prefixes. They are known if
-	// several claim the address.
+	// Subnets are the addresses of the node itself whose subnets have the address, with their
+	// prefixes. They are known if several claim the address.
 	Subnets []Subnet
 }
 
