@@ -1,10 +1,11 @@
 package facts
 
 import (
-	"github.com/ipwitness/ipwitness/aggregator/index"
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"net/netip"
 	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // touch queues an address to be judged when the change is complete. It is called before anything
