@@ -56,6 +56,7 @@ func newLoggingLab(t testing.TB, cfg Config, log *slog.Logger) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
+	keepDetectorAlive(t)
 	listener := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
 	if cfg.Access.Tokens != "" {
