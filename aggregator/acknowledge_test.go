@@ -345,8 +345,8 @@ func TestAcknowledgeOverREST(t *testing.T) {
 		"no JSON":        {path, `reason=x`, nil, 400, "want JSON as"},
 		"too much":       {path, `{"reason":"` + strings.Repeat("x", maxBody) + `"}`, nil, 400, "the body is too large"},
 		"unknown id":     {"/v1/conflicts/nope:acknowledge", given, nil, 404, `no conflict has the id`},
-		"another site":   {path, given, []string{"Origin", "http://evil.example"}, 403, "a page of another site"},
-		"another site's": {path, given, []string{"Sec-Fetch-Site", "cross-site"}, 403, "a page of another site"},
+		"another site":   {path, given, []string{"Origin", "http://evil.example"}, 403, "cross-origin browser request"},
+		"another site's": {path, given, []string{"Sec-Fetch-Site", "cross-site"}, 403, "cross-origin browser request"},
 		"another call":   {"/v1/conflicts/" + id + ":forget", given, nil, 405, "POST is not possible with"},
 	} {
 		code, body := post(t, url+test.path, test.body, test.header...)

@@ -227,8 +227,8 @@ func TestFindingsAreLogged(t *testing.T) {
 		cancel()
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(lines) != 2 || !strings.Contains(lines[0], `level=WARN msg=finding kind=duplicate-node-name id=abc nodes="[n1 n1@b]"`) ||
-			!strings.Contains(lines[1], `level=INFO msg="finding is over"`) {
-			t.Errorf("got %q, want that it came, and that it is over", lines)
+			!strings.Contains(lines[1], `level=INFO msg="finding ended"`) {
+			t.Errorf("got %q, want that it came, and that it ended", lines)
 		}
 	})
 }

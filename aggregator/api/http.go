@@ -203,7 +203,7 @@ func (w *impatient) Write(p []byte) (written int, err error) {
 }
 
 var errForeign = status.Error(codes.PermissionDenied,
-	"a browser sent this for a page of another site: changes are taken from programs, and from pages of this address")
+	"cross-origin browser request refused: changes are accepted only from other programs and from pages served by this aggregator")
 
 func text(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {

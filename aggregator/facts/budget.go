@@ -330,7 +330,7 @@ func (f *ledger) refuse(n *Node, record string, wire bool) {
 	}
 	if !n.saidIncomplete {
 		n.saidIncomplete = true
-		f.Log.Warn("there is no memory for all that a node reports: some of it is left out", "node", n.Rec.Name,
+		f.Log.Warn("memory budget exhausted: part of what the node reports is dropped", "node", n.Rec.Name,
 			"charged_bytes", n.used, "share_bytes", f.share(n.account), "budget_bytes", f.limit)
 		if !n.Rec.Unheard { // otherwise it is published with the node's return
 			f.Listener.NodeChanged(n)
@@ -348,7 +348,7 @@ func (f *ledger) completed(n *Node) {
 	n.refill = refill{}
 	if n.saidIncomplete {
 		n.saidIncomplete = false
-		f.Log.Info("there is memory again for all that a node reports", "node", n.Rec.Name)
+		f.Log.Info("memory budget suffices again: everything that the node reports is kept", "node", n.Rec.Name)
 		f.Listener.NodeChanged(n)
 	}
 }

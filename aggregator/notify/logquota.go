@@ -64,7 +64,7 @@ func (q *logQuota) allows(now time.Time, nodes ...string) bool {
 	}
 	of.leftOut++
 	if now.Sub(of.said) >= complainEvery {
-		q.log.Warn("lines are left out of the log: there are too many of one node; ask the API", "node", name, "lines", of.leftOut)
+		q.log.Warn("log lines about one node suppressed: there are too many; list its owners and conflicts by the API", "node", name, "lines", of.leftOut)
 		of.said, of.leftOut = now, 0
 	}
 	return false

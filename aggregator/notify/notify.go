@@ -68,7 +68,7 @@ func (s *Notifier) accountOf(ctx context.Context, where string, from *events.Bus
 		some, next, lost, changed = from.Since(next, bus.Latest, some[:0])
 		if now := s.Clock().Time(); lost > 0 && now.Sub(said) >= complainEvery {
 			said = now
-			s.Log.Warn("what tells of events fell behind", "where", where, "events_left_out", lost)
+			s.Log.Warn("event subscriber is lagging: some events have expired", "subscriber", where, "lost_events", lost)
 		}
 		for i := range some {
 			enter(&some[i])
@@ -135,7 +135,7 @@ func (s *Notifier) enterFinding(e *events.Event) {
 	case pb.Watch_ADDED:
 		s.Log.Warn("finding", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress(), "summary", f.GetSummary())
 	case pb.Watch_REMOVED:
-		s.Log.Info("finding is over", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress())
+		s.Log.Info("finding ended", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress())
 	default:
 	}
 }
