@@ -176,6 +176,10 @@ func TestFramesAreLookedAtAgain(t *testing.T) {
 			m.Links = []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_POINT_TO_POINT}}
 			home.tell(m, lan(1))
 		},
+		"the link of its sender ends, and is still used": func(home, _ *agent) {
+			gone := &pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}}
+			home.tell(onLAN(2, "10.0.0.1"), gone, gone)
+		},
 		"its port is an uplink": func(home, by *agent) {
 			m := lan(2)
 			m.Interfaces[0].Uplink = false
