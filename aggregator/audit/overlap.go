@@ -19,7 +19,7 @@ type Subnet struct {
 
 // Sides returns the ranges that a node gives its pods addresses of: those of the pools of the
 // networks that gave pods their addresses, and the prefixes of the node's own addresses with pods
-// behind them.
+// behind them. Of addresses with prefixes that overlap, it returns the widest prefix.
 func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string]bool, subnets []Subnet) (list []verdict.Side) {
 	for _, p := range pools {
 		if !p.Routed || !networks[p.Network] {
@@ -31,7 +31,7 @@ func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string]bool, sub
 			list = append(list, s)
 		}
 	}
-	for _, sub := range subnets {
+	for _, sub := range slices.SortedFunc(slices.Values(subnets), wider) {
 		a, r := sub.Prefix.Addr(), verdict.RangeOf(sub.Prefix)
 		if sub.LAN || a.IsLinkLocalUnicast() || !sub.Pods ||
 			slices.ContainsFunc(pools, func(p *verdict.Pool) bool { return slices.Contains(p.Gateways, a) }) ||
@@ -43,6 +43,11 @@ func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string]bool, sub
 		})
 	}
 	return list
+}
+
+// wider orders subnets by their prefixes, the widest first.
+func wider(a, b Subnet) int {
+	return cmp.Or(cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Interface.Name, b.Interface.Name))
 }
 
 // NodeSpecSide returns a range of pods that Kubernetes has for a node.

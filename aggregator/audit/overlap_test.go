@@ -134,6 +134,25 @@ func TestNetworksOfOneNode(t *testing.T) {
 	}
 }
 
+// Which of a node's addresses was reported first does not matter.
+func TestSidesOfANodeAreTheWidest(t *testing.T) {
+	n := agent("n1", "1")
+	var subnets []audit.Subnet
+	for _, text := range []string{"10.0.1.1/24", "10.0.0.9/16", "10.9.0.1/24", "10.0.1.2/32"} {
+		subnets = append(subnets, audit.Subnet{Subnet: verdict.Subnet{Prefix: netip.MustParsePrefix(text), Interface: &verdict.Interface{Name: "br"}}, Pods: true})
+	}
+	for range 2 {
+		var got []string
+		for _, s := range audit.Sides(n, nil, nil, subnets) {
+			got = append(got, s.Range.String())
+		}
+		if want := []string{"10.0.0.0/16", "10.9.0.0/24"}; !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		slices.Reverse(subnets)
+	}
+}
+
 func TestSidesOfANode(t *testing.T) {
 	n := agent("n1", "1")
 	pool := func(network, text string) *verdict.Pool {

@@ -223,7 +223,8 @@ func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 }
 
 // linkChanging touches everything on a link before its domain changes, and the addresses that are
-// claimed for its hardware addresses on the links that it will be one with.
+// claimed for its hardware addresses on the links that it will be one with. It does not re-examine
+// old frames: no domain changes what they show, and the links would stay one for longer.
 func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
 	n, l := f.linkOf(j)
 	if l == 0 || n.links.at(l).users == 0 {
@@ -236,9 +237,6 @@ func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
 		}
 		f.touchNeighbours(n, i)
 		f.touchOn(slices.Values(with), n, n.interfaces.at(i).mac)
-		if f.meets(n, i) {
-			f.lookAgain(n.interfaces.at(i).mac.bytes)
-		}
 	}
 }
 

@@ -176,6 +176,10 @@ func TestFramesAreLookedAtAgain(t *testing.T) {
 			m.Links = []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_POINT_TO_POINT}}
 			home.tell(m, lan(1))
 		},
+		"the link of its sender ends, and is still used": func(home, _ *agent) {
+			gone := &pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}}
+			home.tell(onLAN(2, "10.0.0.1"), gone, gone)
+		},
 		"its port is an uplink": func(home, by *agent) {
 			m := lan(2)
 			m.Interfaces[0].Uplink = false
@@ -242,6 +246,27 @@ func TestLinksSeparateAfterAWhile(t *testing.T) {
 	s.after(time.Second)
 	b.tell(seen("10.0.0.1", podMAC(2), 2))
 	s.wantDomains("another frame", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
+}
+
+// A frame keeps links one for as long as it was seen, whatever other links become one with them.
+func TestOtherLinksDoNotKeepLinksTogether(t *testing.T) {
+	s := newScene(t)
+	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
+	b := s.joins("n2", "b2", 1, lan(2))
+	s.joins("n3", "b3", 1, lan(3), onLAN(4, "10.0.0.3"))
+	c := s.joins("n4", "b4", 1, lan(4))
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	c.tell(seen("10.0.0.3", podMAC(4), 1))
+	s.now = s.Ring().Add(-time.Second)
+	b.tell(seen("10.0.0.1", podMAC(2), 2))
+	s.after(time.Second)
+	s.Ring()
+	s.after(time.Second / 2)
+	c.tell(seen("10.0.0.1", podMAC(2), 1))
+	s.wantDomains("a frame joins both LANs", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -", "n4 n1/eth0 -")
+	s.now = s.Ring()
+	s.Ring()
+	s.wantDomains("only that frame was seen lately", "10.0.0.1", "n1 n1/eth0 -", "n2 - -", "n4 n1/eth0 -")
 }
 
 // A sender that only answers, for many addresses or for those of several owners, is a proxy.

@@ -136,12 +136,10 @@ func (f *editor) endLink(n *Node, l uint32) {
 	one.flags.set(known, false)
 	f.charge(n, &one.cost, 0, true)
 	f.leaveDomains(n, l)
-	if one.users > 0 && (one.kind != 0 || one.flags.has(routed)) {
-		f.changeLink(n, l, func() {
-			one.kind = 0
-			one.flags.set(routed, false)
-		})
-	}
+	f.changeLink(n, l, func() {
+		one.kind = 0
+		one.flags.set(routed, false)
+	})
 	f.dropLink(n, l)
 }
 

@@ -36,10 +36,10 @@ func (t *tables) find(first, port uint32, key claimKey) uint32 {
 	return 0
 }
 
-// list adds a new claim to all indexes.
-func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkName string, now verdict.Stamp) uint32 {
+// list adds a new claim to all indexes. linkName and prefix are those of its record.
+func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkName string, prefix uint8, now verdict.Stamp) uint32 {
 	f.touch(a)
-	next := claim{addr: a, port: port, kind: key.kind}
+	next := claim{addr: a, port: port, kind: key.kind, prefix: prefix}
 	next.begun = now
 	if key.mac.form == noMAC {
 		next.mark = now
@@ -153,6 +153,17 @@ func (f *editor) unlistWire(n *Node, c uint32) (link uint32) {
 	n.wireClaims--
 	n.wires.remove(at)
 	return w.link
+}
+
+// setPrefix sets the prefix length of a claim.
+func (f *editor) setPrefix(n *Node, c uint32, prefix uint8) {
+	one := n.claims.at(c)
+	if one.prefix == prefix {
+		return
+	}
+	f.addressed(n, c) // its subnet until now
+	one.prefix = prefix
+	f.addressed(n, c)
 }
 
 // addressed notifies that a node, or one of its pods, has gained or lost an address.

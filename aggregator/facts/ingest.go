@@ -285,7 +285,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 			f.refuse(n, "claim", !kernel)
 			return
 		}
-		c = f.list(n, key128, port, key, rec.GetLink(), a.now)
+		c = f.list(n, key128, port, key, rec.GetLink(), prefixOf(rec), a.now)
 		n.claims.at(c).cost = cost
 		a.saw(c, rec, at)
 	default:
@@ -310,6 +310,8 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 	n.claims.at(c).sweep = n.sweep
 }
 
+func prefixOf(rec *pb.ClaimRecord) uint8 { return uint8(rec.GetPrefixLength()) } //nolint:gosec // 128 at most
+
 // seenAgain sets the mark of a claim that is seen again. For a wire claim, it is the time of the
 // previous sighting. For a kernel claim in a message of changes, it is the current time, because
 // the kernel has just reported the claim.
@@ -333,7 +335,8 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 		f.touch(one.addr)
 	}
 	one.routed = rec.GetRouted()
-	one.prefix, one.flags, one.count = uint8(rec.GetPrefixLength()), rec.GetFlags(), rec.GetCount() //nolint:gosec // 128 at most
+	one.flags, one.count = rec.GetFlags(), rec.GetCount()
+	f.setPrefix(n, c, prefixOf(rec))
 	one.first, one.last = Stamp(rec.GetFirstSeen()), Stamp(rec.GetLastSeen())
 	one.assigned = Stamp(rec.GetAssignedAt())
 	if n.texts.get(one.network) != rec.GetNetwork() {

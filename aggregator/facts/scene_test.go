@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -14,8 +15,17 @@ import (
 // chronicle is a Listener that writes down what it hears of nodes, pools and namespaces.
 type chronicle struct {
 	deaf
-	heard []string
-	risky map[string][]netip.Addr
+	heard     []string
+	risky     map[string][]netip.Addr
+	contested []string
+}
+
+func (c *chronicle) Contested(yield func(index.Address) bool) {
+	for _, a := range c.contested {
+		if !yield(key(a)) {
+			return
+		}
+	}
 }
 
 func (c *chronicle) hear(format string, args ...any) {

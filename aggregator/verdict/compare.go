@@ -149,18 +149,20 @@ func (j *comparing) members(g group) []Owner {
 
 // previous is the conflict that a group continues: the one of its scope, active
 // or not; else an active one with two of its owners, whose scope was widened
-// since and has nobody else; nil for none.
+// since and has nobody else, and of several the one whose owners differ least;
+// nil for none.
 func (j *comparing) previous(g group, owners []Owner) *Memory {
 	text := g.scope.Text()
-	var same *Memory
+	var found *Memory
 	for i := range j.in.Conflicts {
 		if c := &j.in.Conflicts[i]; c.Kind == g.scope.Kind && c.Scope == text {
 			if c.Active() {
 				return c
 			}
-			same = c
+			found = c
 		}
 	}
+	least := -1
 	for i := range j.in.Conflicts {
 		c := &j.in.Conflicts[i]
 		if !c.Active() || c.Kind > g.scope.Kind || j.continues(c.ID) || j.outgrows(c, g) {
@@ -172,11 +174,11 @@ func (j *comparing) previous(g group, owners []Owner) *Memory {
 				both++
 			}
 		}
-		if both >= 2 {
-			return c
+		if differ := len(owners) + len(c.Owners) - 2*both; both >= 2 && (least < 0 || differ < least) {
+			found, least = c, differ
 		}
 	}
-	return same
+	return found
 }
 
 // outgrows tells whether the scope of a conflict has an owner that a group

@@ -1,6 +1,7 @@
 package verdict_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -319,6 +320,31 @@ func TestAConflictMovesWithItsOwners(t *testing.T) {
 	out := w.judge().Conflicts
 	if len(out) != 2 || out[0].ID == wide.ID || out[0].Kind != verdict.LinkScope || out[1].ID != wide.ID || out[1].Active() {
 		t.Errorf("got %+v, want a new one on the link, and the wider one over", out)
+	}
+}
+
+// Two conflicts whose owners come to overlap do not take each other's place, even if their scopes
+// have other names by then.
+func TestConflictsOfARenamedNodeStayApart(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	one, _ := w.on("n1", "br0", true, "a")
+	two, _ := w.on("n1", "br1", true, "b")
+	w.Assigned(one)
+	w.Wire(w.Interface(w.Host("n1"), verdict.Interface{Name: "eth0", MAC: "uplink", Attachment: verdict.Own, Link: one.Link, Uplink: true}), stranger)
+	w.judge()
+	w.Assigned(two)
+	w.judge()
+	w.Node("n1").Name = "n1@boot"
+	w.judge()
+	two.Link = one.Link // where there are three of them now
+	for _, when := range []string{"at once", "later"} {
+		var got []string
+		for _, c := range w.judge().Conflicts {
+			got = append(got, fmt.Sprint(c.Kind, " ", c.Scope, " ", len(c.Owners)))
+		}
+		if want := []string{"NODE n1 2", "LINK n1/br0 3"}; !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", when, got, want)
+		}
 	}
 }
 

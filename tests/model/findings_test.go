@@ -265,7 +265,8 @@ func (n *node) sides(w *world) (list []side) {
 			return byCNI(c) && c.port.namespace.rec.Record == record && c.port.rec.Attachment == verdict.Peer
 		})
 	}
-	for _, sub := range n.subnets(w) {
+	widestFirst := func(a, b verdict.Subnet) int { return a.Prefix.Bits() - b.Prefix.Bits() }
+	for _, sub := range slices.SortedFunc(slices.Values(n.subnets(w)), widestFirst) {
 		i, covered := sub.Interface, verdict.RangeOf(sub.Prefix)
 		behind := i.Peer != 0 && podsBehind(i.Peer)
 		if i.Peer == 0 && i.Kind == "bridge" && i.Link != nil {

@@ -128,6 +128,8 @@ func (g *generator) address() []byte { return netip.MustParseAddr(pick(g, addres
 // uplinkMAC is the hardware address of the uplink of a node.
 func uplinkMAC(number int) []byte { return []byte{2, 0xff, 0, 0, 0, byte(number)} }
 
+func (g *generator) prefix() uint32 { return pick[uint32](g, 24, 24, 32, 8) }
+
 func (g *generator) mac() []byte { return []byte(pick(g, macs...)) }
 
 // change makes a change of the table of an agent.
@@ -184,6 +186,9 @@ func (g *generator) one(a *agent, m *pb.ReportRequest) {
 		}
 	case 17, 18, 19, 20, 21, 22:
 		if c := g.anyClaim(a); c != nil { // it is seen again
+			if fromKernel(c) && g.IntN(4) == 0 {
+				c.PrefixLength = g.prefix()
+			}
 			m.Claims = append(m.Claims, &pb.ClaimRecord{
 				Address: c.GetAddress(), Kind: c.GetKind(), Namespace: c.GetNamespace(), Index: c.GetIndex(), Mac: c.GetMac(), Vlan: c.GetVlan(),
 				InnerVlan: c.GetInnerVlan(), NoOverride: c.GetNoOverride(), Source: c.GetSource(), Link: c.GetLink(), Routed: c.GetRouted(),
@@ -348,7 +353,7 @@ func (g *generator) assigned(a *agent, m *pb.ReportRequest) {
 		return
 	}
 	c := &pb.ClaimRecord{
-		Address: g.address(), Kind: pb.Evidence_ASSIGNED, Namespace: i.GetNamespace(), Index: i.GetIndex(), PrefixLength: 24,
+		Address: g.address(), Kind: pb.Evidence_ASSIGNED, Namespace: i.GetNamespace(), Index: i.GetIndex(), PrefixLength: g.prefix(),
 		Network: pick(g, "", "", "net1", "net2", "cri"),
 	}
 	if g.IntN(12) == 0 {

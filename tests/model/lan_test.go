@@ -263,7 +263,7 @@ func (r *reference) stitch(layer int, st stitch) {
 // setDomain moves links to a domain; nil for none.
 func (r *reference) setDomain(layer int, d *domain, links ...*link) {
 	for _, l := range links {
-		r.changeLink(l, func() { l.domain[layer] = d })
+		l.domain[layer] = d
 		if d != nil {
 			d.links = append(d.links, l)
 		}
