@@ -222,6 +222,11 @@ func TestTombstonesAreForgotten(t *testing.T) {
 	if len(s.by) != 2 || len(s.burials) != 2 {
 		t.Errorf("got %d tombstones in %d burials, want those of the last minute", len(s.by), len(s.burials))
 	}
+	s.after(time.Hour)
+	s.bury(a.n, addr(1), mac, time.Minute)
+	if len(s.by) != 0 || len(s.burials) != 0 {
+		t.Errorf("got %d tombstones in %d burials, want none of what was given up a minute ago", len(s.by), len(s.burials))
+	}
 }
 
 // A node whose agent is behind tells late what it saw before.
