@@ -126,3 +126,86 @@ func TestAnAllocationThatIsTakenBackIsForgotten(t *testing.T) {
 		t.Errorf("got %d bytes, %d allocations of %d addresses and %d sandboxes, want nothing", a.n.Charged()-before, s.Allocations(), len(s.allocations), len(s.bySandbox))
 	}
 }
+
+// A pool is given to a node until it has too many; those that it has may change.
+func TestPoolsOfANodeAreLimited(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1)
+	for i := range MaxNodePools {
+		a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal(fmt.Sprint("p", i), "", "")}})
+	}
+	changed := hostLocal("p7", "", "")
+	changed.Plugin = "bridge"
+	a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("more", "", ""), changed}})
+	if len(a.n.Pools) != MaxNodePools || s.told.dropped["pool"] != 1 || a.n.Pools[7].Rec.Plugin != "bridge" {
+		t.Errorf("got %d pools and %v dropped, want %d", len(a.n.Pools), s.told.dropped, MaxNodePools)
+	}
+}
+
+// How many addresses a pool has given matters up to the second one.
+func TestWhenAPoolComesIntoUse(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}})
+	for _, step := range []struct {
+		name string
+		al   *pb.AllocationRecord
+		used bool
+	}{
+		{"the first", given("p", "10.0.0.1", "c1"), true},
+		{"the second", given("p", "10.0.0.2", "c2"), false},
+		{"the third", given("p", "10.0.0.3", "c3"), false},
+		{"without the third", back(given("p", "10.0.0.3", "")).Allocations[0], false},
+		{"without the second", back(given("p", "10.0.0.2", "")).Allocations[0], true},
+		{"without the first", back(given("p", "10.0.0.1", "")).Allocations[0], true},
+	} {
+		s.told.heard = nil
+		a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{step.al}})
+		want := []string{"pool p"}
+		if step.used {
+			want = append(want, "ranges n1")
+		}
+		s.wantHeard(step.name, want...)
+	}
+}
+
+// Pools of the cluster that end are not found any more, and what they gave is judged when they change.
+func TestPoolsOfTheClusterThatChange(t *testing.T) {
+	s := newScene(t)
+	s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	pool := func(name, first, last, plugin string) *verdict.Pool {
+		return &verdict.Pool{
+			IPAM: verdict.Calico, Name: name, State: verdict.PoolKnown, Wiring: verdict.Wiring{Plugin: plugin},
+			Ranges: []verdict.Range{{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}},
+		}
+	}
+	one, two := pool("one", "10.0.0.0", "10.0.255.255", ""), pool("two", "10.0.0.0", "10.0.255.255", "")
+	other := pool("other", "10.5.0.0", "10.5.255.255", "")
+	s.IPAMChanged([]kube.IPAMChange{{Pool: one}, {Pool: two}, {Pool: other}, {Allocation: &verdict.Allocation{Pool: one, Address: netip.MustParseAddr("10.9.0.1")}}})
+	s.judgeAll()
+	s.IPAMChanged([]kube.IPAMChange{{Pool: pool("one", "10.0.0.0", "10.0.255.255", "calico")}})
+	s.wantJudged("a pool changes", "10.9.0.1")
+	found := func(want ...string) {
+		t.Helper()
+		if got := s.poolsOf("10.0.0.1"); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("got pools %q, want %q", got, want)
+		}
+	}
+	found("one", "two")
+	p := s.Pool(s.Builder().Case(key("10.9.0.1"), false).Pools[0])
+	s.told.heard = nil
+	s.IPAMChanged([]kube.IPAMChange{{Pool: one, Gone: true}})
+	if !p.Ended {
+		t.Error("got a pool not ended")
+	}
+	s.piece(newBatch(), func() { s.endPool(p) })
+	s.wantHeard("it ends", "pool one", "pool-ended one of -", "ranges -")
+	found("two")
+	s.IPAMChanged([]kube.IPAMChange{{Pool: pool("two", "10.7.0.0", "10.7.255.255", "")}})
+	found()
+	s.IPAMChanged([]kube.IPAMChange{{Pool: two, Gone: true}})
+	found()
+	s.IPAMChanged([]kube.IPAMChange{{Pool: other, Gone: true}})
+	if len(s.cluster.pools) != 0 {
+		t.Errorf("got %d prefixes of pools that ended", len(s.cluster.pools))
+	}
+}

@@ -350,3 +350,162 @@ func TestRecordsAreReleased(t *testing.T) {
 		t.Errorf("got %d bytes, want %d as before", a.n.Charged(), empty)
 	}
 }
+
+// A record for which there is no memory is left out and what was known of it stays, unless frames of
+// the node can make room.
+func TestRecordsOfEachKindNeedMemory(t *testing.T) {
+	long := strings.Repeat("x", 400)
+	pool := hostLocal("p", "", "")
+	pool.Problem = long
+	longer := assignedMessage(2, "10.0.0.2")
+	longer.Claims[0].Network = long
+	moved := claims(announced(2, "10.0.0.9", podMAC(9)))
+	moved.Claims[0].Link, moved.Claims[0].Count = long, 2
+	for _, test := range []struct {
+		name  string
+		m     *pb.ReportRequest
+		want  LeftOut
+		kind  string
+		frame bool // frames make no room for it
+	}{
+		{"a status", &pb.ReportRequest{Status: &pb.StatusRecord{CalicoNodename: long}}, LeftOut{Records: 1}, "status", false},
+		{"a namespace", &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 9, Workload: &pb.Workload{Name: long}}}}, LeftOut{Records: 1}, "namespace", false},
+		{"a namespace that takes more", &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "4002", Workload: &pb.Workload{Name: long}}}}, LeftOut{Records: 1}, "namespace", false},
+		{"a link", &pb.ReportRequest{Links: []*pb.LinkRecord{{Name: long, Kind: pb.LinkRecord_BRIDGE}}}, LeftOut{Records: 1}, "link", false},
+		{"an interface", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 9, Name: long, Attachment: pb.InterfaceRecord_PEER}}}, LeftOut{Records: 1}, "interface", false},
+		{"an interface that takes more", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: long, Attachment: pb.InterfaceRecord_PEER}}}, LeftOut{Records: 1}, "interface", false},
+		{"a pool", &pb.ReportRequest{Pools: []*pb.PoolRecord{pool}}, LeftOut{Records: 1}, "pool", false},
+		{"a claim", assignedMessage(2, "10.0.0.8"), LeftOut{Records: 1}, "claim", false},
+		{"a claim that takes more", longer, LeftOut{Records: 1}, "claim", false},
+		{"a frame", seen("10.0.0.8", podMAC(9), 1), LeftOut{Wire: 1}, "claim", true},
+		{"a frame that takes more", moved, LeftOut{Wire: 1}, "claim", true},
+	} {
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"))
+		if test.frame {
+			a.tell(claims(announced(2, "10.0.0.9", podMAC(9))))
+		}
+		s.fill(a.n)
+		before, known := a.n.Charged(), s.text("10.0.0.2")+s.text("10.0.0.9")
+		s.told.heard = nil
+		a.tell(proto.CloneOf(test.m))
+		if a.n.LeftOut() != test.want || a.n.Charged() != before {
+			t.Errorf("%s: got %+v left out and %d bytes more, want %+v", test.name, a.n.LeftOut(), a.n.Charged()-before, test.want)
+		}
+		if got := s.text("10.0.0.2") + s.text("10.0.0.9"); got != known || a.n.Status != nil || s.Claimed(key("10.0.0.8")) || len(a.n.Pools) > 0 || a.n.Namespaces() != 2 || a.n.HasInterfaces(9) {
+			t.Errorf("%s: got\n%s\nwant\n%s", test.name, got, known)
+		}
+		s.wantHeard(test.name, "changed n1", "refused "+test.kind)
+		s.checkBudget(test.name)
+		if test.frame {
+			continue
+		}
+
+		s = newScene(t)
+		a = s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), flood(0, 5))
+		s.fill(a.n)
+		a.tell(proto.CloneOf(test.m))
+		if got, want := a.n.LeftOut(), (LeftOut{Wire: 5}); got != want {
+			t.Errorf("%s: got %+v left out, want frames in its place", test.name, got)
+		}
+		s.checkBudget(test.name + ", in the place of frames")
+	}
+}
+
+// An incomplete node is asked less and less often, until it is complete.
+func TestHowOftenAnIncompleteNodeIsAsked(t *testing.T) {
+	s := newScene(t)
+	s.limit = LeastBudget
+	a := s.joins("n1", "b1", 1)
+	incomplete := func() {
+		t.Helper()
+		if _, err := s.Snapshot(a.p, a.n, &Snapshot{Messages: once(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}), LeftOut: LeftOut{Records: 1}}, func() {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(why string, backoff time.Duration) {
+		t.Helper()
+		asked := a.p.asked
+		if s.Refill(); a.p.asked != asked {
+			t.Errorf("%s: got asked at once", why)
+		}
+		s.after(backoff - 1)
+		if s.Refill(); a.p.asked != asked {
+			t.Errorf("%s: got asked before %s", why, backoff)
+		}
+		s.after(1)
+		if s.Refill(); a.p.asked != asked+1 {
+			t.Errorf("%s: got not asked after %s", why, backoff)
+		}
+	}
+	incomplete()
+	want("the first time", firstRefill)
+	incomplete()
+	want("the second time", 4*firstRefill)
+	for range 10 {
+		incomplete()
+	}
+	want("much later", lastRefill)
+	a.snapshot()
+	incomplete()
+	want("after it was complete", firstRefill)
+}
+
+// The node that needs the least is asked first, if there is room.
+func TestWhichIncompleteNodeIsAsked(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		held int // in quarters of the limit, held by another node
+		more int
+		want []int
+	}{
+		{"there is room", 0, 0, []int{1, 0}},
+		{"three quarters are used", 3, 0, []int{1, 0}},
+		{"more is used, but they are within their shares", 3, 1, []int{1, 0}},
+	} {
+		s := newScene(t)
+		s.limit = LeastBudget
+		agents := []*agent{s.joins("n1", "b1", 1, pod(2, "10.0.0.2")), s.joins("n2", "b2", 1)}
+		for _, a := range agents {
+			a.n.leftOut.Records = 1
+		}
+		other := s.joins("n3", "b3", 1)
+		if test.held > 0 && !s.Hold(other.n, s.room(LeastBudget*int64(test.held)/4)+test.more) {
+			t.Fatalf("%s: got no room", test.name)
+		}
+		for _, want := range test.want {
+			before := []int{agents[0].p.asked, agents[1].p.asked}
+			s.Refill()
+			for i, a := range agents {
+				if asked := a.p.asked > before[i]; asked != (i == want) {
+					t.Errorf("%s: got node %d asked %t", test.name, i, asked)
+				}
+			}
+		}
+		if s.Refill(); agents[0].p.asked+agents[1].p.asked != 2 {
+			t.Errorf("%s: got asked too often", test.name)
+		}
+	}
+	// A node that has more than most of its share is asked only if there is room for all.
+	for _, test := range []struct {
+		more  int
+		share bool
+		want  int
+	}{{0, false, 1}, {1, false, 0}, {0, true, 1}, {1, true, 0}} {
+		s := newScene(t)
+		s.limit = LeastBudget
+		a, other := s.joins("n1", "b1", 1), s.joins("n2", "b2", 1)
+		a.n.leftOut.Records = 1
+		total := LeastBudget * 3 / 4
+		if test.share { // all of it is used, but not by the node
+			if !s.Hold(a.n, int(s.share(a.n.account)*3/4-a.n.account.used)+test.more) || !s.Hold(other.n, int(s.share(other.n.account)-other.n.account.used)) {
+				t.Fatal("got no room")
+			}
+		} else if !s.Hold(a.n, s.room(int64(total))+test.more) {
+			t.Fatal("got no room")
+		}
+		if s.Refill(); a.p.asked != test.want {
+			t.Errorf("%+v: got asked %d times", test, a.p.asked)
+		}
+	}
+}

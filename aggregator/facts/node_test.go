@@ -93,3 +93,129 @@ func TestNodesInOnePlaceAreToldOfEachOther(t *testing.T) {
 	b.leave()
 	s.wantHeard("it goes", "changed n1", "changed n2", "names n2")
 }
+
+// A node that is forgotten leaves nothing behind, and its place is used again.
+func TestANodeThatIsForgottenMakesRoom(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"), &pb.ReportRequest{
+		Pools: []*pb.PoolRecord{hostLocal("p", "10.0.0.1", "10.0.0.9")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.1", "c")},
+	})
+	b := s.joins("n2", "b2", 1, pod(2, "10.0.0.2"))
+	a.leave()
+	s.after(time.Minute)
+	s.told.heard = nil
+	s.Ring()
+	s.wantHeard("it is given up", "changed n1", "lack n1#1", "lack n1#2", "pool p", "pool-ended p of n1", "ranges n1")
+	if s.Allocations() != 0 || a.n.Given() != 0 || len(a.n.Pools) != 0 || a.n.Charged() != 0 {
+		t.Errorf("got %d allocations, %d pools and %d bytes of a node that is given up", s.Allocations(), len(a.n.Pools), a.n.Charged())
+	}
+	s.after(ForgetNodeAfter)
+	s.Ring()
+	s.checkBudget("it is forgotten")
+	if len(s.shown["n1"])+len(s.called["n1"])+len(s.places[a.n.ID.Place()]) != 0 || s.AddressesOn("n1") != nil {
+		t.Error("got a node that is forgotten")
+	}
+	c := s.joins("n3", "b3", 1, pod(2, "10.0.0.3"))
+	s.wantNodes("another node comes", "n3 connected covers claims=1", "n2 connected covers claims=1")
+	if len(s.nodes) != 3 {
+		t.Errorf("got room for %d nodes, want the place used again", len(s.nodes)-1)
+	}
+	for addr, n := range map[string]*Node{"10.0.0.2": b.n, "10.0.0.3": c.n} {
+		if got := s.NodesOf(key(addr)); len(got) != 1 || got[0] != n {
+			t.Errorf("%s: got %d nodes", addr, len(got))
+		}
+	}
+	s.check(t, "another node comes")
+	for n := range s.Nodes {
+		if n == b.n {
+			t.Error("got more nodes than wanted")
+		}
+		break
+	}
+}
+
+func TestWhatIsToldOfNames(t *testing.T) {
+	s := newScene(t)
+	connect := func(node, boot string) *agent {
+		a, err := s.hello(&pb.Hello{Node: node, BootId: boot, Netns: "1", Epoch: 1}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	one := connect("n1", "b1")
+	s.wantHeard("a node connects", "names n1", "ranges ")
+	one = connect("n1", "b1")
+	s.wantHeard("it connects once more")
+	two := connect("n1", "b2")
+	s.wantHeard("another one with its name connects", "names n1@b2", "ranges ")
+	one.snapshot()
+	two.snapshot()
+	s.wantNodes("both report", "n1 connected covers claims=0", "n1@b2 connected covers claims=0")
+}
+
+// The name of a node that is given up goes to a connected node only.
+func TestWhoGetsTheNameOfANode(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		leave []int
+		want  []string
+	}{
+		{"the first one leaves", []int{0}, []string{"n1@b1 unheard timed-out claims=0", "n1 connected covers claims=0"}},
+		{"the second one leaves", []int{1}, []string{"n1 connected covers claims=0", "n1@b2 unheard timed-out claims=0"}},
+		{"both leave", []int{0, 1}, []string{"n1 unheard timed-out claims=0", "n1@b2 unheard timed-out claims=0"}},
+	} {
+		s := newScene(t)
+		agents := []*agent{s.joins("n1", "b1", 1), s.joins("n1", "b2", 1)}
+		for _, i := range test.leave {
+			agents[i].leave()
+		}
+		s.after(time.Minute)
+		s.told.heard = nil
+		s.Ring()
+		s.wantNodes(test.name, test.want...)
+		heard := map[int][]string{0: {"changed n1", "changed n1@b1", "lack n1#1", "names n1", "names n1@b1", "ranges n1", "ranges n1@b2"}, 1: {"changed n1@b2", "lack n1@b2#1"}}[test.leave[0]]
+		if len(test.leave) == 2 {
+			heard = []string{"changed n1", "changed n1@b2", "lack n1#1", "lack n1@b2#1"}
+		}
+		s.wantHeard(test.name, heard...)
+	}
+}
+
+// Only the hardware addresses of uplinks identify a machine, and only those that no other machine may
+// have by design.
+func TestWhatIdentifiesAMachine(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		mac    []byte
+		uplink bool
+		want   string
+	}{
+		{"its MAC", []byte{2, 2, 0, 0, 0, 1}, true, "n1@b1 unheard timed-out rebooted claims=0"},
+		{"the MAC of a port", []byte{2, 2, 0, 0, 0, 1}, false, "n1@b1 unheard claims=0"},
+		{"no MAC", nil, true, "n1@b1 unheard claims=0"},
+		{"the MAC of a router", []byte{0, 0, 0x5e, 0, 1, 7}, true, "n1@b1 unheard claims=0"},
+	} {
+		s := newScene(t)
+		m := lan(1)
+		m.Interfaces[0].Mac, m.Interfaces[0].Uplink = test.mac, test.uplink
+		s.joins("n1", "b1", 1, m).leave()
+		s.joins("n1", "b2", 1, m)
+		s.wantNodes(test.name, test.want, "n1 connected covers claims=0")
+	}
+}
+
+// A domain has the name of its first node, also when nodes are renamed.
+func TestDomainsFollowTheNamesOfNodes(t *testing.T) {
+	s := newScene(t)
+	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
+	b := s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	s.wantDomains("before", "10.0.0.3", "n2 n1/eth0 -")
+	s.judgeAll()
+	if _, err := s.hello(&pb.Hello{Node: "n9", BootId: "b1", Netns: "1", Epoch: 1}, ""); err != nil {
+		t.Fatal(err)
+	}
+	s.wantDomains("the first node is renamed", "10.0.0.3", "n2 n2/eth0 -")
+	s.wantJudged("the first node is renamed", "10.0.0.1", "10.0.0.3")
+}

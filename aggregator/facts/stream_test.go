@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -225,5 +226,188 @@ func TestAllOfALargeMessageIsApplied(t *testing.T) {
 	a.tell(m)
 	if a.n.Claims() != 7+2*piece || a.n.Namespaces() != 5 || a.n.links.count != 3 || a.n.interfaces.count != 13 || a.n.Ports != 2 || s.Allocations() != 1 {
 		t.Errorf("got %d claims, %d namespaces, %d links, %d interfaces, %d ports, %d allocations", a.n.Claims(), a.n.Namespaces(), a.n.links.count, a.n.interfaces.count, a.n.Ports, s.Allocations())
+	}
+}
+
+// judgeBatches judges everything and reports whether some changes are done then.
+func (s *scene) judgeBatches(batches []*Batch) bool {
+	s.judgeAll()
+	return !slices.ContainsFunc(batches, func(b *Batch) bool {
+		select {
+		case <-b.Done():
+			return false
+		default:
+			return true
+		}
+	})
+}
+
+// A node that was given up and connects without a word is forgotten a day after it disconnects.
+func TestANodeThatConnectsWithoutAWordIsForgotten(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1)
+	a.leave()
+	s.after(time.Minute)
+	s.Ring()
+	s.after(time.Hour)
+	if a, _ = s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 2}, ""); a.n.Charged() != nodeCost {
+		t.Errorf("got %d bytes of a node that connects, want %d", a.n.Charged(), nodeCost)
+	}
+	if !s.judgeBatches(s.Disconnect(a.p, a.n, func(*Node) bool { return false })) {
+		t.Error("got a change that is never done")
+	}
+	if a.n.Charged() != 0 {
+		t.Errorf("got %d bytes of a node that disconnected", a.n.Charged())
+	}
+	s.checkBudget("it disconnects")
+	if at := s.Ring(); at != s.now.Add(ForgetNodeAfter-time.Hour) {
+		t.Errorf("got due in %s, want a day after it was given up", at.Sub(s.now))
+	}
+	if !s.judgeBatches(s.Disconnect(a.p, a.n, func(*Node) bool { return false })) {
+		t.Error("got the end of a stream that is over never done")
+	}
+}
+
+// A connection that replaces another one of a node that reports makes nothing due.
+func TestAReplacedConnectionMakesNothingDue(t *testing.T) {
+	s := newScene(t)
+	s.joins("n1", "b1", 1)
+	if _, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if at := s.Ring(); at != 0 {
+		t.Errorf("got due in %s, want nothing", at.Sub(s.now))
+	}
+}
+
+// ringer notes whether work is under way when a node changes.
+type ringer struct {
+	deaf
+	overdue func() bool
+	heard   []bool
+}
+
+func (r *ringer) NodeChanged(*Node) { r.heard = append(r.heard, r.overdue()) }
+
+func TestTheNextTimeIsTheSoonest(t *testing.T) {
+	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}} {
+		s := newScene(t)
+		agents := []*agent{s.joins("n0", "b0", 1), s.joins("n1", "b1", 1), s.joins("n2", "b2", 1)}
+		begin := s.now
+		for _, i := range order {
+			agents[i].leave()
+			s.after(time.Second)
+		}
+		if at := s.Ring(); at != begin.Add(time.Minute) {
+			t.Errorf("%v: got due after %s, want after a minute", order, at.Sub(begin))
+		}
+		if s.Overdue(begin.Add(time.Minute-1)) || !s.Overdue(begin.Add(time.Minute)) {
+			t.Errorf("%v: got it overdue at another time", order)
+		}
+		r := &ringer{overdue: func() bool { return s.Overdue(s.now) }}
+		s.Listener = r
+		s.now = begin.Add(time.Minute)
+		for _, q := range s.queues {
+			select {
+			case <-q.Wake():
+			default:
+			}
+		}
+		if at := s.Ring(); at != s.now.Add(time.Second) || s.Overdue(s.now) {
+			t.Errorf("%v: got due in %s, want in a second", order, at.Sub(s.now))
+		}
+		if len(r.heard) != 1 || !r.heard[0] {
+			t.Errorf("%v: got overdue %v while a node is given up", order, r.heard)
+		}
+		for i, q := range s.queues {
+			select {
+			case <-q.Wake():
+			default:
+				t.Errorf("%v: queue %d was not woken for what waited", order, i)
+			}
+		}
+	}
+}
+
+// An old stream changes nothing, not even when the node was heard of.
+func TestAnOldStreamIsNotHeard(t *testing.T) {
+	s := newScene(t)
+	old := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	now := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	heard := now.n.LastHeard
+	s.after(time.Second)
+	if _, err := s.Delta(old.p, old.n, assignedMessage(2, "10.0.0.2"), s.now, nil); !errors.Is(err, ErrTakenOver) || now.n.LastHeard != heard {
+		t.Errorf("a change: got %v, heard at %d, want %d", err, now.n.LastHeard, heard)
+	}
+	if _, err := s.Snapshot(old.p, old.n, &Snapshot{Messages: once(), LeftOut: LeftOut{Wire: 1}}, func() {}); !errors.Is(err, ErrTakenOver) || now.n.LastHeard != heard || now.n.Incomplete() || now.n.Claims() != 1 {
+		t.Errorf("a snapshot: got %v, heard at %d, want %d and nothing left out", err, now.n.LastHeard, heard)
+	}
+	if now.tell(assignedMessage(2, "10.0.0.3")); now.n.Claims() != 2 || now.n.LastHeard != s.now {
+		t.Errorf("got %d claims of the stream of now, want 2", now.n.Claims())
+	}
+}
+
+// A snapshot with what is known changes nothing, except for what it moved.
+func TestASnapshotOfWhatIsKnown(t *testing.T) {
+	s := newScene(t)
+	frame := seen("10.0.0.9", podMAC(9), 1)
+	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"), frame)
+	s.judgeAll()
+	s.told.heard = nil
+	a.snapshot(lan(1), pod(2, "10.0.0.1"), seen("10.0.0.9", podMAC(9), 1))
+	s.wantJudged("it is the same")
+	s.wantHeard("it is the same")
+	frame.Claims[0].Link = "eth1"
+	a.snapshot(lan(1), pod(2, "10.0.0.1"), frame)
+	s.wantJudged("a frame is on another link", "10.0.0.9")
+	if c := s.Builder().Case(key("10.0.0.9"), false); len(c.Claims) != 1 || c.Claims[0].Link.Name != "eth1" {
+		t.Errorf("got claims %+v, want one on the other link", c.Claims)
+	}
+	read := func() verdict.Stamp { return s.Builder().Case(key("10.0.0.1"), false).Claims[0].Read }
+	before := read()
+	s.after(time.Second)
+	a.snapshot(lan(1), pod(2, "10.0.0.1"), frame)
+	if read() != before {
+		t.Error("got read again, but only a snapshot came")
+	}
+	if _, err := s.Snapshot(a.p, a.n, &Snapshot{
+		Messages: once(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}, Checked: []uint64{5}}, lan(1), pod(2, "10.0.0.1"), frame),
+		Checked:  func(uint64) []index.Address { return []index.Address{key("10.0.0.1")} },
+	}, func() {}); err != nil || read() != s.now {
+		t.Errorf("got %v, read at %d, want now: the agent answered a check", err, read())
+	}
+}
+
+// What is said of the node's own namespace, and of no other one, is completed.
+func TestTheNodesOwnNamespace(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1}, {Id: 3}}})
+	if got := a.n.NamespaceOf(1).Netns; got != "1" {
+		t.Errorf("got %q, want the network namespace of the agent", got)
+	}
+	if got := a.n.NamespaceOf(3).Netns; got != "" {
+		t.Errorf("got %q of another namespace that is not known", got)
+	}
+}
+
+// A message may add kernel claims up to the limit.
+func TestHowManyKernelClaimsAMessageMayAdd(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	a.n.wireClaims = a.n.claims.count + 2 - MaxClaims
+	two := claims(assigned(2, "10.0.0.2"), assigned(2, "10.0.0.3"))
+	three := claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.6"))
+	if _, err := s.Delta(a.p, a.n, three, s.now, nil); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("three: got %v, want RESOURCE_EXHAUSTED", err)
+	}
+	three.Claims[2].Gone = true
+	three.Claims[1].Kind, three.Claims[1].Mac = pb.Evidence_USED, podMAC(9)
+	if _, err := s.Delta(a.p, a.n, three, s.now, nil); err != nil {
+		t.Errorf("one, a frame and the end of one: got %v", err)
+	}
+	a.n.wireClaims = a.n.claims.count + 2 - MaxClaims
+	if _, err := s.Delta(a.p, a.n, two, s.now, nil); err != nil || !s.Claimed(key("10.0.0.3")) {
+		t.Errorf("two: got %v, want them taken", err)
 	}
 }
