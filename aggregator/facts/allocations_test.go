@@ -3,6 +3,7 @@ package facts
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -94,7 +95,7 @@ func TestPoolsOfTheClusterAreLimited(t *testing.T) {
 	}
 	s.IPAMChanged([]kube.IPAMChange{pool("p", "")})
 	for i := range maxPools - 1 {
-		s.byKey[poolKey{nil, "other", fmt.Sprint(i)}] = &Pool{}
+		s.byKey[poolKey{name: strconv.Itoa(i)}] = nil
 	}
 	s.IPAMChanged([]kube.IPAMChange{pool("q", ""), pool("p", "calico")})
 	if s.told.dropped["pool"] != 1 || s.byKey[poolKey{nil, verdict.Calico, "q"}] != nil {
