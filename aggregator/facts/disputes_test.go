@@ -138,3 +138,25 @@ func TestOwnersBeforeSeveralChanges(t *testing.T) {
 		t.Errorf("got %v, but nobody watches", owners)
 	}
 }
+
+// All that may have an address that was meant for it is told, not only what changes.
+func TestAllHoldersOfAMACAreTold(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), secondInterface(3, 2, "10.0.0.33"), seen("10.0.0.9", podMAC(2), 1), claims(announced(3, "10.0.0.8", podMAC(9))))
+	s.told.heard = nil
+	renamed := pod(2, "10.0.0.2").Interfaces[:1]
+	renamed[0].Name = "other"
+	a.tell(&pb.ReportRequest{Interfaces: renamed})
+	s.wantHeard("an interface with the MAC changes", "lack n1#2", "lack n1#3", "ranges n1")
+	a.tell(assignedMessage(2, "10.0.0.8"))
+	s.wantHeard("a kernel has an address that entered by another pod's port", "lack n1#2", "lack n1#3")
+}
+
+// What the pools of a node gave is judged when the node leaves, also if nobody has it.
+func TestAllocationsOfANodeThatLeavesAreJudged(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.7", "c")}})
+	s.judgeAll()
+	a.leave()
+	s.wantJudged("it leaves", "10.0.0.7")
+}

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -218,4 +219,141 @@ func TestDomainsFollowTheNamesOfNodes(t *testing.T) {
 	}
 	s.wantDomains("the first node is renamed", "10.0.0.3", "n2 n2/eth0 -")
 	s.wantJudged("the first node is renamed", "10.0.0.1", "10.0.0.3")
+}
+
+// What other nodes saw of the pods of a machine ends with a reboot; what they saw of the machine itself
+// does not, nor anything when it is only silent.
+func TestWhatOthersSawOfAMachine(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		over      func(s *scene)
+		pod, host bool
+	}{
+		{"it is rebooted", func(s *scene) { s.joins("n1", "b9", 1, lan(1)) }, false, true},
+		{"it is given up", func(s *scene) { s.after(time.Minute); s.Ring() }, true, true},
+	} {
+		s := newScene(t)
+		home := s.joins("n1", "b1", 1, lan(1), onHost("10.0.0.200"), onLAN(2, "10.0.0.1"))
+		s.joins("n2", "b2", 1, lan(2)).tell(seen("10.0.0.1", podMAC(2), 1), seen("10.0.0.200", []byte{2, 2, 0, 0, 0, 1}, 1))
+		s.judgeAll()
+		s.Settle(key("10.0.0.1"), false)
+		s.Settle(key("10.0.0.200"), false)
+		home.leave()
+		s.judgeAll()
+		test.over(s)
+		if home.n.Claims() != 0 || s.Wired(key("10.0.0.1")) != test.pod || s.Wired(key("10.0.0.200")) != test.host {
+			t.Errorf("%s: got %d claims, a frame of the pod %t, want %t, and of the machine %t, want %t",
+				test.name, home.n.Claims(), s.Wired(key("10.0.0.1")), test.pod, s.Wired(key("10.0.0.200")), test.host)
+		}
+		s.wantJudged(test.name, "10.0.0.1", "10.0.0.200")
+		s.check(t, test.name)
+	}
+}
+
+// Whether all is covered is asked once in a while.
+func TestCoverageIsAskedOnceInAWhile(t *testing.T) {
+	s := newScene(t)
+	asked := 0
+	s.follow(&api{covered: func(func(string) bool) bool { asked++; return true }})
+	a := s.joins("n1", "b1", 1)
+	covered := func() bool { return s.Builder().Case(key("10.0.0.2"), true).Covered }
+	for range 3 {
+		if !covered() {
+			t.Error("got not all covered")
+		}
+	}
+	s.after(coverFor - 1)
+	if covered(); asked != 1 {
+		t.Errorf("got asked %d times, want once", asked)
+	}
+	s.after(1)
+	if covered(); asked != 2 {
+		t.Errorf("got asked %d times, want twice", asked)
+	}
+	a.tell(&pb.ReportRequest{Status: &pb.StatusRecord{Blind: true}})
+	if covered() || asked != 3 {
+		t.Errorf("got all covered %t, asked %d times, want a blind node known at once", covered(), asked)
+	}
+	a.tell(&pb.ReportRequest{Status: &pb.StatusRecord{}})
+	b := s.joins("n2", "b2", 1)
+	b.leave()
+	s.after(coverFor)
+	if covered() {
+		t.Error("got all covered, but a node is silent")
+	}
+	s.after(time.Minute)
+	s.Ring()
+	if !covered() {
+		t.Error("got not all covered, but the silent node is given up")
+	}
+}
+
+// The addresses on a node are all that it claims, however many.
+func TestAddressesOnALargeNode(t *testing.T) {
+	s := newScene(t)
+	const count = claimsAtOnce + 100
+	a := s.joins("n1", "b1", 1, many(2, count))
+	s.joins("n2", "b2", 1, pod(3, "10.0.0.3"))
+	if got := len(s.AddressesOn("n1")); got != count {
+		t.Errorf("got %d addresses, want %d", got, count)
+	}
+	gone := many(2, 10)
+	for _, c := range gone.Claims {
+		c.Gone = true
+	}
+	a.tell(claims(gone.Claims...))
+	if got := len(s.AddressesOn("n1")); got != count-10 {
+		t.Errorf("got %d addresses, want %d", got, count-10)
+	}
+	if got := s.AddressesOn("n9"); len(got) != 0 {
+		t.Errorf("got %v on a node that is not there", got)
+	}
+}
+
+// An answering agent is noted for the stream that reports, not for one that was replaced.
+func TestAgentsThatAnswer(t *testing.T) {
+	s := newScene(t)
+	old := s.joins("n1", "b1", 1)
+	now := s.joins("n1", "b1", 1)
+	answers := &answering{chronicle: s.told}
+	s.Listener = answers
+	s.Skewed(old.p, old.n, time.Second, true)
+	s.Heard(old.p, old.n)
+	if answers.count != 0 || now.n.Rec.SkewKnown {
+		t.Errorf("got %d answers of an old stream", answers.count)
+	}
+	s.Skewed(now.p, now.n, time.Second, true)
+	s.Heard(now.p, now.n)
+	if answers.count != 2 || !now.n.Rec.SkewKnown || now.n.Rec.Skew != time.Second {
+		t.Errorf("got %d answers, skew %s", answers.count, now.n.Rec.Skew)
+	}
+}
+
+// answering is a chronicle that counts answers.
+type answering struct {
+	*chronicle
+	count int
+}
+
+func (a *answering) Answered(*Node) { a.count++ }
+
+func TestOtherNodesInOnePlace(t *testing.T) {
+	s := newScene(t)
+	join := func(name, vouched string) *agent {
+		a, err := s.hello(&pb.Hello{Node: name, BootId: "b1", Netns: "1", Epoch: 1}, vouched)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.snapshot()
+		return a
+	}
+	one, two, three := join("n1", "x"), join("n3", "y"), join("n2", "z")
+	s.joins("n4", "b4", 1)
+	if got := s.InOnePlace(one.n); !slices.Equal(got, []string{"n2", "n3"}) {
+		t.Errorf("got %q, want both others in order", got)
+	}
+	two.leave()
+	if got := s.InOnePlace(one.n); !slices.Equal(got, []string{"n2"}) || s.InOnePlace(two.n) != nil || len(s.InOnePlace(three.n)) != 1 {
+		t.Errorf("got %q, want the connected one", got)
+	}
 }
