@@ -152,6 +152,8 @@ func TestFramesThatShowNothing(t *testing.T) {
 		_, t1 := s.Abroad()
 		if joins := t1.Domains(topology.BySight) > 0; joins != test.joins {
 			t.Errorf("%s: got joined %t, want %t", test.name, joins, test.joins)
+		} else if got := s.domains("10.0.0.1"); joins && !slices.Contains(got, "n1 n1/eth0 -") {
+			t.Errorf("%s: got domains %q, want the link of the address joined", test.name, got)
 		}
 		s.check(t, test.name)
 	}

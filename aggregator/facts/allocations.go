@@ -32,9 +32,6 @@ func (f *ipam) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.St
 	case rec.GetGone():
 		f.takeBack(p, addr, "")
 		return
-	case n.allocated >= MaxNodeAllocations:
-		f.Listener.Dropped("allocation", 1)
-		return
 	}
 	al := verdict.Allocation{
 		Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), AllocatedAt: Stamp(rec.GetAllocatedAt()),
@@ -46,10 +43,6 @@ func (f *ipam) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.St
 
 // book adds or updates an allocation.
 func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocation {
-	if f.booked >= maxAllocations {
-		f.Listener.Dropped("allocation", 1)
-		return nil
-	}
 	al.Pool, al.Heard = &p.Rec, now
 	cost := allocationCostOf(&al)
 	a := index.AddressOf(al.Address)
@@ -74,6 +67,10 @@ func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocati
 		f.enterSandbox(al.ContainerID, a)
 		all[i] = next
 		return next
+	}
+	if f.booked >= maxAllocations || p.Node != nil && p.Node.allocated >= MaxNodeAllocations {
+		f.Listener.Dropped("allocation", 1)
+		return nil
 	}
 	next := &allocation{Allocation: al}
 	if !f.charge(p.Node, &next.cost, cost, true) {
@@ -165,9 +162,7 @@ func (f *ipam) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict
 		case p == nil && len(f.ipam.byKey) >= maxPools:
 			f.Listener.Dropped("pool", 1)
 		default:
-			next := *rec
-			next.Node = nil
-			_, reach = f.setPool(nil, p, &next)
+			_, reach = f.setPool(nil, p, rec)
 		}
 		return reach
 	}

@@ -152,18 +152,17 @@ func (f *ledger) charge(n *Node, has *int32, cost int, first bool) bool {
 func (f *ledger) makeRoom(n *Node, bytes int64, first bool) bool {
 	b := &f.budget
 	within := func() bool { return n.account.used+bytes <= b.share(n.account) }
-	if b.used+bytes <= b.high() || b.used+bytes <= b.limit && within() {
+	if b.used+bytes <= b.high() {
 		return true
 	}
+	if from := f.mostWire(n); !within() && first && from.wireClaims > 0 {
+		f.evict(from, max(bytes, b.evictAtOnce()), true)
+	}
 	if !within() {
-		from := f.mostWire(n)
-		if !first || from.wireClaims == 0 || !f.evict(from, max(bytes, b.evictAtOnce()), true) {
-			return false
-		}
-		return b.used+bytes <= b.high() || within() && b.used+bytes <= b.limit
+		return b.used+bytes <= b.high()
 	}
 	for b.used+bytes > b.limit {
-		over := f.mostOverShare(n)
+		over := f.mostOverShare(f.share(n.account))
 		if over == nil || !f.evict(over, max(bytes, b.evictAtOnce()), false) {
 			return false
 		}
@@ -171,12 +170,11 @@ func (f *ledger) makeRoom(n *Node, bytes int64, first bool) bool {
 	return true
 }
 
-// mostOverShare returns the node whose account exceeds its share the most; nil if no account
+// mostOverShare returns the node whose account exceeds the share the most; nil if no account
 // does.
-func (f *ledger) mostOverShare(but *Node) (most *Node) {
-	share := f.share(but.account)
+func (f *ledger) mostOverShare(share int64) (most *Node) {
 	for n := range f.Nodes {
-		if n.account == but.account || n.account.used <= share || n.used == 0 {
+		if n.account.used <= share {
 			continue
 		}
 		if most == nil || n.account.used > most.account.used || n.account == most.account && n.used > most.used {
@@ -290,9 +288,6 @@ func (t *tables) macAt(c uint32) verdict.MAC {
 // accountOfName returns the account of all nodes that one credential vouches for; nil if there
 // is none yet.
 func (f *ledger) accountOfName(vouched string) *account {
-	if vouched == "" {
-		return nil
-	}
 	if i := slices.IndexFunc(f.called[vouched], func(n *Node) bool { return n.ID.Vouched == vouched }); i >= 0 {
 		return f.called[vouched][i].account
 	}

@@ -115,9 +115,6 @@ func (b *Builder) Explained(a index.Address) *verdict.Case {
 func (b *Builder) reset() {
 	b.claims.used, b.interfaces.used, b.namespaces.used, b.links.used = 0, 0, 0, 0
 	b.refs, b.kept = b.refs[:0], false
-	clear(b.madeNamespaces)
-	clear(b.madeInterfaces)
-	clear(b.madeLinks)
 	b.madeNamespaces, b.madeInterfaces, b.madeLinks = b.madeNamespaces[:0], b.madeInterfaces[:0], b.madeLinks[:0]
 }
 

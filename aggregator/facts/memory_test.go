@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -231,40 +230,6 @@ func TestOneCredentialHasOneAccount(t *testing.T) {
 	}
 }
 
-func TestIncompleteNodesAreAskedAgainWhenThereIsRoom(t *testing.T) {
-	s := newScene(t)
-	s.small()
-	a := s.joins("n1", "b1", 1, lan(1), flood(0, 16_000))
-	s.after(firstRefill)
-	if s.Refill(); a.p.asked != 0 {
-		t.Error("got asked, but there is no room")
-	}
-	s.limit *= 4
-	if s.Refill(); a.p.asked != 1 {
-		t.Errorf("got asked %d times, want once", a.p.asked)
-	}
-	if s.Refill(); a.p.asked != 1 {
-		t.Errorf("got asked %d times, want once for a while", a.p.asked)
-	}
-	s.after(2*firstRefill - 1)
-	if s.Refill(); a.p.asked != 1 {
-		t.Errorf("got asked %d times, want once for a while", a.p.asked)
-	}
-	s.after(1)
-	if s.Refill(); a.p.asked != 2 {
-		t.Errorf("got asked %d times, want twice", a.p.asked)
-	}
-	s.told.heard = nil
-	a.snapshot(lan(1), flood(0, 16_000))
-	if a.n.Incomplete() || !slices.Contains(s.told.heard, "changed n1") {
-		t.Errorf("got %+v left out, want nothing, and that told", a.n.LeftOut())
-	}
-	s.after(time.Hour)
-	if s.Refill(); a.p.asked != 2 {
-		t.Errorf("got asked %d times, want no more", a.p.asked)
-	}
-}
-
 func TestMessagesThatAreKeptAreCharged(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1)
@@ -348,5 +313,66 @@ func TestRecordsAreReleased(t *testing.T) {
 	s.checkBudget("empty")
 	if a.n.Charged() != empty || a.n.links.count != 0 || a.n.interfaces.count != 0 {
 		t.Errorf("got %d bytes, want %d as before", a.n.Charged(), empty)
+	}
+}
+
+// A record for which there is no memory is left out and what was known of it stays, unless frames of
+// the node can make room.
+func TestRecordsOfEachKindNeedMemory(t *testing.T) {
+	long := strings.Repeat("x", 400)
+	pool := hostLocal("p", "", "")
+	pool.Problem = long
+	longer := assignedMessage(2, "10.0.0.2")
+	longer.Claims[0].Network = long
+	moved := claims(announced(2, "10.0.0.9", podMAC(9)))
+	moved.Claims[0].Link, moved.Claims[0].Count = long, 2
+	for _, test := range []struct {
+		name  string
+		m     *pb.ReportRequest
+		want  LeftOut
+		kind  string
+		frame bool // frames make no room for it
+	}{
+		{"a status", &pb.ReportRequest{Status: &pb.StatusRecord{CalicoNodename: long}}, LeftOut{Records: 1}, "status", false},
+		{"a namespace", &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 9, Workload: &pb.Workload{Name: long}}}}, LeftOut{Records: 1}, "namespace", false},
+		{"a namespace that takes more", &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "4002", Workload: &pb.Workload{Name: long}}}}, LeftOut{Records: 1}, "namespace", false},
+		{"a link", &pb.ReportRequest{Links: []*pb.LinkRecord{{Name: long, Kind: pb.LinkRecord_BRIDGE}}}, LeftOut{Records: 1}, "link", false},
+		{"an interface", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 9, Name: long, Attachment: pb.InterfaceRecord_PEER}}}, LeftOut{Records: 1}, "interface", false},
+		{"an interface that takes more", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: long, Attachment: pb.InterfaceRecord_PEER}}}, LeftOut{Records: 1}, "interface", false},
+		{"a pool", &pb.ReportRequest{Pools: []*pb.PoolRecord{pool}}, LeftOut{Records: 1}, "pool", false},
+		{"a claim", assignedMessage(2, "10.0.0.8"), LeftOut{Records: 1}, "claim", false},
+		{"a claim that takes more", longer, LeftOut{Records: 1}, "claim", false},
+		{"a frame", seen("10.0.0.8", podMAC(9), 1), LeftOut{Wire: 1}, "claim", true},
+		{"a frame that takes more", moved, LeftOut{Wire: 1}, "claim", true},
+	} {
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"))
+		if test.frame {
+			a.tell(claims(announced(2, "10.0.0.9", podMAC(9))))
+		}
+		s.fill(a.n)
+		before, known := a.n.Charged(), s.text("10.0.0.2")+s.text("10.0.0.9")
+		s.told.heard = nil
+		a.tell(proto.CloneOf(test.m))
+		if a.n.LeftOut() != test.want || a.n.Charged() != before {
+			t.Errorf("%s: got %+v left out and %d bytes more, want %+v", test.name, a.n.LeftOut(), a.n.Charged()-before, test.want)
+		}
+		if got := s.text("10.0.0.2") + s.text("10.0.0.9"); got != known || a.n.Status != nil || s.Claimed(key("10.0.0.8")) || len(a.n.Pools) > 0 || a.n.Namespaces() != 2 || a.n.HasInterfaces(9) {
+			t.Errorf("%s: got\n%s\nwant\n%s", test.name, got, known)
+		}
+		s.wantHeard(test.name, "changed n1", "refused "+test.kind)
+		s.checkBudget(test.name)
+		if test.frame {
+			continue
+		}
+
+		s = newScene(t)
+		a = s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), flood(0, 5))
+		s.fill(a.n)
+		a.tell(proto.CloneOf(test.m))
+		if got, want := a.n.LeftOut(), (LeftOut{Wire: 5}); got != want {
+			t.Errorf("%s: got %+v left out, want frames in its place", test.name, got)
+		}
+		s.checkBudget(test.name + ", in the place of frames")
 	}
 }

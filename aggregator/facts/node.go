@@ -152,7 +152,7 @@ func unlist1[K comparable](m map[K][]*Node, k K, n *Node) {
 }
 
 func (r *registry) add(n *Node) {
-	if free := slices.Index(r.nodes[1:], nil); free >= 0 && len(r.nodes) > 1 {
+	if free := slices.Index(r.nodes[1:], nil); free >= 0 {
 		n.number = uint32(free + 1) //nolint:gosec // there are few nodes
 		r.nodes[n.number] = n
 	} else {

@@ -159,3 +159,24 @@ func (s *scene) wantJudged(why string, want ...string) {
 		s.Errorf("%s: got %q to be judged, want %q", why, got, want)
 	}
 }
+
+func second[T any](_ T, err error) error { return err }
+
+func assignedMessage(record uint32, addr string) *pb.ReportRequest {
+	return &pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(record, addr)}}
+}
+
+// lan is an uplink of a node with a MAC.
+func lan(mac byte) *pb.ReportRequest {
+	return &pb.ReportRequest{
+		Links:      []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_UPLINK}},
+		Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 9, Name: "eth0", Mac: []byte{2, 2, 0, 0, 0, mac}, Attachment: pb.InterfaceRecord_OWN, Link: "eth0", Uplink: true}},
+	}
+}
+
+// seen is a frame that entered by the uplink of a node.
+func seen(addr string, mac []byte, count uint32) *pb.ReportRequest {
+	return &pb.ReportRequest{Claims: []*pb.ClaimRecord{{
+		Address: netip.MustParseAddr(addr).AsSlice(), Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 9, Mac: mac, Link: "eth0", Count: count,
+	}}}
+}

@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -214,275 +213,6 @@ func TestASnapshotSaysWhatIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
-	s := newScene(t)
-	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
-	mapped := assignedMessage(2, "::ffff:10.0.0.7")
-	mapped.Claims[0].Address = make([]byte, 16)
-	copy(mapped.Claims[0].Address, []byte{10: 0xff, 11: 0xff, 12: 10, 15: 7})
-	a.tell(mapped)
-	s.wantJudged("a mapped address", "10.0.0.1", "10.0.0.7")
-	mapped.Claims[0].Gone = true
-	if a.tell(mapped); s.Claimed(key("10.0.0.7")) {
-		t.Error("got a claim that is gone")
-	}
-}
-
-// What the wire showed of an owner before a snapshot ends with it; what the snapshot has stays.
-func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
-	s := newScene(t)
-	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), seen("10.0.0.1", podMAC(2), 1))
-	s.judgeAll()
-	s.Settle(key("10.0.0.1"), true)
-	without := onLAN(2, "10.0.0.1")
-	without.Claims = nil
-	a.snapshot(lan(1), without, seen("10.0.0.1", podMAC(2), 1))
-	if a.n.Claims() != 1 || !s.Wired(key("10.0.0.1")) {
-		t.Errorf("got %d claims, want the frame that the snapshot has", a.n.Claims())
-	}
-	a.tell(onLAN(2, "10.0.0.1"))
-	s.judgeAll()
-	s.Settle(key("10.0.0.1"), true)
-	if a.tell(back2(2, "10.0.0.1")); a.n.Claims() != 0 {
-		t.Errorf("got %d claims, want none: the frame was of the owner that ended", a.n.Claims())
-	}
-}
-
-// A claim that was not judged yet is nobody's: it may be of the next owner.
-func TestNewFramesOutliveAnOwner(t *testing.T) {
-	s := newScene(t)
-	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
-	s.judgeAll()
-	s.Settle(key("10.0.0.1"), true)
-	a.tell(seen("10.0.0.1", podMAC(2), 1), back2(2, "10.0.0.1"))
-	if a.n.Claims() != 1 {
-		t.Errorf("got %d claims, want the frame", a.n.Claims())
-	}
-	b := s.joins("n2", "b2", 1, lan(2))
-	b.tell(onLAN(3, "10.0.0.3"), seen("10.0.0.3", podMAC(9), 1))
-	s.judgeAll()
-	s.Settle(key("10.0.0.3"), false)
-	if b.tell(back2(3, "10.0.0.3")); b.n.Claims() != 1 {
-		t.Errorf("got %d claims, want the frame of another sender", b.n.Claims())
-	}
-}
-
-func second[T any](_ T, err error) error { return err }
-
-func assignedMessage(record uint32, addr string) *pb.ReportRequest {
-	return &pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(record, addr)}}
-}
-
-// lan is an uplink of a node with a MAC.
-func lan(mac byte) *pb.ReportRequest {
-	return &pb.ReportRequest{
-		Links:      []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_UPLINK}},
-		Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 9, Name: "eth0", Mac: []byte{2, 2, 0, 0, 0, mac}, Attachment: pb.InterfaceRecord_OWN, Link: "eth0", Uplink: true}},
-	}
-}
-
-// seen is a frame that entered by the uplink of a node.
-func seen(addr string, mac []byte, count uint32) *pb.ReportRequest {
-	return &pb.ReportRequest{Claims: []*pb.ClaimRecord{{
-		Address: netip.MustParseAddr(addr).AsSlice(), Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 9, Mac: mac, Link: "eth0", Count: count,
-	}}}
-}
-
-func TestAMachineThatIsRebootedIsAnotherNode(t *testing.T) {
-	for _, test := range []struct {
-		name   string
-		change func(s *scene, old *agent)
-		mac    byte
-		node   string
-		want   []string
-	}{
-		{"with the MAC of its uplink", nil, 1, "n1", []string{"n1@b1 unheard timed-out rebooted claims=0", "n1 connected covers claims=0"}},
-		{"with another MAC", nil, 2, "n1", []string{"n1@b1 unheard claims=1", "n1 connected covers claims=0"}},
-		{"by another name", nil, 1, "n2", []string{"n1 unheard claims=1", "n2 connected covers claims=0"}},
-		{"and both were there at once", func(_ *scene, old *agent) { old.n.Shared = true }, 1, "n1", []string{"n1@b1 unheard claims=1", "n1 connected covers claims=0"}},
-		{"long after", func(s *scene, _ *agent) { s.after(time.Minute); s.Ring() }, 1, "n1", []string{"n1@b1 unheard timed-out claims=0", "n1 connected covers claims=0"}},
-	} {
-		s := newScene(t)
-		old := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"))
-		old.leave()
-		if test.change != nil {
-			test.change(s, old)
-		}
-		s.joins(test.node, "b2", 1, lan(test.mac))
-		s.wantNodes(test.name, test.want...)
-	}
-	// The stream of before may end later.
-	s := newScene(t)
-	old := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"))
-	s.joins("n1", "b2", 1, lan(1))
-	s.wantNodes("both streams are there", "n1 connected covers claims=1", "n1@b2 connected covers claims=0")
-	old.leave()
-	s.wantNodes("the old stream ends", "n1@b1 unheard timed-out rebooted claims=0", "n1 connected covers claims=0")
-}
-
-func TestNodesOfOneNameHaveLongerOnes(t *testing.T) {
-	s := newScene(t)
-	s.joins("n1", "boot-id-of-b", 1)
-	s.joins("n1", "boot-id-of-c", 1)
-	s.wantNodes("two", "n1 connected covers claims=0", "n1@boot-id- connected covers claims=0")
-	third, _ := s.hello(&pb.Hello{Node: "n1", BootId: "boot-id-of-a", Netns: "7"}, "")
-	s.wantNodes("three", "n1@boot-id-.1 connected covers claims=0", "n1@boot-id- connected covers claims=0", "n1 connected unheard claims=0")
-	s.told.heard = nil
-	other, _ := s.hello(&pb.Hello{Node: "n9", BootId: "boot-id-of-c", Netns: "1", Epoch: 1}, "")
-	s.wantNodes("one is renamed", "n1@boot-id-.1 connected covers claims=0", "n9 connected covers claims=0", "n1 connected unheard claims=0")
-	s.wantHeard("one is renamed", "changed n9", "names n9", "ranges n1@boot-id-")
-	if got := s.Called("n1"); len(got) != 2 || len(s.Called("n9")) != 1 || s.Called("n9")[0] != other.n {
-		t.Errorf("got %d nodes that call themselves n1", len(got))
-	}
-	third.leave()
-	s.after(time.Minute)
-	s.Ring()
-	s.wantNodes("the first one is given up", "n1 connected covers claims=0", "n9 connected covers claims=0", "n1@boot-id- unheard timed-out claims=0")
-}
-
-// What was seen of an owner ends with it, and frames that were under way do not bring it back.
-func TestAHolderThatEndedIsNotBroughtBack(t *testing.T) {
-	mac := []byte{2, 0, 0, 0, 0, 7}
-	holder := func(gone bool) *pb.ReportRequest {
-		return &pb.ReportRequest{
-			Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "4002", Workload: &pb.Workload{Kind: pb.Workload_POD, Name: "a"}}},
-			Links:      []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_UPLINK}},
-			Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "eth0", Mac: mac, Attachment: pb.InterfaceRecord_LOWER, Link: "eth0"}},
-			Claims:     []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 1}, Kind: pb.Evidence_ASSIGNED, Namespace: 2, Index: 2, Count: 1, Gone: gone}},
-		}
-	}
-	for _, test := range []struct {
-		name string
-		age  time.Duration // of the frame when it is reported, 10 s after the end
-		mac  []byte
-		want int
-	}{
-		{"a frame of before", 10*time.Second + time.Millisecond, mac, 0},
-		{"a frame of just after", 10*time.Second - 50*time.Millisecond, mac, 0},
-		{"a frame of later", 9 * time.Second, mac, 1},
-		{"a frame of another sender", 10*time.Second + time.Millisecond, []byte{2, 0, 0, 0, 0, 8}, 1},
-	} {
-		s := newScene(t)
-		home, by := s.joins("n1", "b1", 1, lan(1), holder(false)), s.joins("n2", "b2", 1, lan(2))
-		by.tell(seen("10.0.0.1", mac, 1))
-		s.judgeAll()
-		for n := range s.Nodes {
-			if n == by.n {
-				s.Settle(index.AddressOf(netip.MustParseAddr("10.0.0.1")), false)
-			}
-		}
-		home.tell(&pb.ReportRequest{Claims: holder(true).GetClaims()})
-		if by.n.Claims() != 0 {
-			t.Errorf("%s: got %d claims of the holder, want none", test.name, by.n.Claims())
-		}
-		s.after(10 * time.Second)
-		late := seen("10.0.0.1", test.mac, 2)
-		late.Claims[0].Age = durationpb.New(test.age)
-		by.tell(late)
-		if by.n.Claims() != test.want {
-			t.Errorf("%s: got %d claims, want %d", test.name, by.n.Claims(), test.want)
-		}
-		s.after(time.Minute)
-		late.Claims[0].Age = durationpb.New(test.age + time.Minute - 10*time.Second)
-		if by.tell(late); by.n.Claims() != 1 {
-			t.Errorf("%s: got %d claims a minute later, want one", test.name, by.n.Claims())
-		}
-	}
-}
-
-func TestClaimsThatAreTooOldEnd(t *testing.T) {
-	s := newScene(t)
-	a := s.joins("n1", "b1", 1, lan(1))
-	a.tell(seen("10.0.0.1", []byte{2, 0, 0, 0, 0, 7}, 1), seen("10.0.0.1", []byte{2, 0, 0, 0, 0, 8}, 1))
-	s.judgeAll()
-	s.after(time.Minute)
-	a.tell(seen("10.0.0.1", []byte{2, 0, 0, 0, 0, 8}, 2))
-	old := seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 1)
-	old.Claims[0].Age = durationpb.New(2 * time.Minute)
-	young := seen("10.0.0.3", []byte{2, 0, 0, 0, 0, 7}, 1)
-	young.Claims[0].Age = durationpb.New(2*time.Minute - 1)
-	a.tell(old, young)
-	s.judgeAll()
-	if a.n.Claims() != 3 {
-		t.Fatalf("got %d claims, want 3: one was too old at once", a.n.Claims())
-	}
-	addr := index.AddressOf(netip.MustParseAddr("10.0.0.1"))
-	expire := func() {
-		s.RLock()
-		b := s.Builder()
-		refs := b.Refs(b.Case(addr, false).Claims)
-		s.RUnlock()
-		s.Expire(&Item{Address: addr}, refs)
-	}
-	s.after(time.Minute - 1)
-	if expire(); a.n.Claims() != 3 {
-		t.Errorf("got %d claims, want none to end yet", a.n.Claims())
-	}
-	s.after(1)
-	if expire(); a.n.Claims() != 2 {
-		t.Errorf("got %d claims, want the old one ended", a.n.Claims())
-	}
-	s.wantJudged("a claim has ended, of a MAC that claims another address", "10.0.0.1", "10.0.0.3")
-}
-
-func TestTheWordsOfKernelsAreKeptByTheirTime(t *testing.T) {
-	s := newScene(t)
-	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"))
-	claim := func(addr string) verdict.Claim {
-		s.RLock()
-		defer s.RUnlock()
-		return *s.Builder().Case(index.AddressOf(netip.MustParseAddr(addr)), false).Claims[0]
-	}
-	begun := s.now
-	s.after(time.Second)
-	again := assignedMessage(2, "10.0.0.1")
-	again.Claims[0].Count = 2
-	a.tell(again)
-	if c := claim("10.0.0.1"); c.Begun != begun || c.Read != s.now || c.Seen != s.now || c.Count != 2 {
-		t.Errorf("got begun %d, read %d, seen %d, want read now", c.Begun, c.Read, c.Seen)
-	}
-	read := s.now
-	s.after(time.Second)
-	a.tell(assignedMessage(2, "10.0.0.1"))
-	if c := claim("10.0.0.1"); c.Read != s.now {
-		t.Errorf("got read at %d, want now: the kernel said another thing", c.Read)
-	}
-	s.judgeAll()
-	s.after(time.Second)
-	if _, err := s.Delta(a.p, a.n, &pb.ReportRequest{Checked: []uint64{7}}, s.now, func(id uint64) []index.Address {
-		if id != 7 {
-			t.Errorf("got check %d, want 7", id)
-		}
-		return []index.Address{index.AddressOf(netip.MustParseAddr("10.0.0.1"))}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if c := claim("10.0.0.1"); c.Read != s.now || c.Read == read {
-		t.Errorf("got read at %d, want now: the agent answered a check", c.Read)
-	}
-	s.wantJudged("a check is answered", "10.0.0.1")
-
-	frame := seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 1)
-	frame.Claims[0].Age = durationpb.New(3 * time.Second)
-	a.tell(frame)
-	first := s.now
-	if c := claim("10.0.0.2"); c.Begun != first.Add(-3*time.Second) || c.Seen != c.Begun || c.Before != 0 || c.Read != c.Begun {
-		t.Errorf("got begun %d, seen %d, before %d, want three seconds ago", c.Begun, c.Seen, c.Before)
-	}
-	s.judgeAll()
-	s.after(10 * time.Second)
-	a.tell(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 2))
-	if c := claim("10.0.0.2"); c.Seen != s.now || c.Before != first.Add(-3*time.Second) || c.Begun != c.Before {
-		t.Errorf("got begun %d, seen %d, before %d, want now and before that", c.Begun, c.Seen, c.Before)
-	}
-	s.wantJudged("a frame is seen again", "10.0.0.2")
-	s.RLock()
-	s.Settle(index.AddressOf(netip.MustParseAddr("10.0.0.2")), true)
-	s.RUnlock()
-	a.tell(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 3))
-	s.wantJudged("a frame of a plain owner is seen again")
-}
-
 // Large messages are applied in pieces.
 func TestAllOfALargeMessageIsApplied(t *testing.T) {
 	s := newScene(t)
@@ -499,51 +229,185 @@ func TestAllOfALargeMessageIsApplied(t *testing.T) {
 	}
 }
 
-func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
+// judgeBatches judges everything and reports whether some changes are done then.
+func (s *scene) judgeBatches(batches []*Batch) bool {
+	s.judgeAll()
+	return !slices.ContainsFunc(batches, func(b *Batch) bool {
+		select {
+		case <-b.Done():
+			return false
+		default:
+			return true
+		}
+	})
+}
+
+// A node that was given up and connects without a word is forgotten a day after it disconnects.
+func TestANodeThatConnectsWithoutAWordIsForgotten(t *testing.T) {
 	s := newScene(t)
-	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
-	s.wantDomains("both are there", "10.0.0.3", "n2 n1/eth0 -")
+	a := s.joins("n1", "b1", 1)
 	a.leave()
 	s.after(time.Minute)
 	s.Ring()
-	s.wantDomains("one is given up", "10.0.0.3", "n2 - -")
-	s.check(t, "one is given up")
+	s.after(time.Hour)
+	if a, _ = s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 2}, ""); a.n.Charged() != nodeCost {
+		t.Errorf("got %d bytes of a node that connects, want %d", a.n.Charged(), nodeCost)
+	}
+	if !s.judgeBatches(s.Disconnect(a.p, a.n, func(*Node) bool { return false })) {
+		t.Error("got a change that is never done")
+	}
+	if a.n.Charged() != 0 {
+		t.Errorf("got %d bytes of a node that disconnected", a.n.Charged())
+	}
+	s.checkBudget("it disconnects")
+	if at := s.Ring(); at != s.now.Add(ForgetNodeAfter-time.Hour) {
+		t.Errorf("got due in %s, want a day after it was given up", at.Sub(s.now))
+	}
+	if !s.judgeBatches(s.Disconnect(a.p, a.n, func(*Node) bool { return false })) {
+		t.Error("got the end of a stream that is over never done")
+	}
 }
 
-// Two agents that say that they are in one place are two nodes; each is told when the other one comes
-// and goes.
-func TestNodesInOnePlaceAreToldOfEachOther(t *testing.T) {
+// A connection that replaces another one of a node that reports makes nothing due.
+func TestAReplacedConnectionMakesNothingDue(t *testing.T) {
 	s := newScene(t)
-	join := func(name, vouched string) *agent {
-		a, err := s.hello(&pb.Hello{Node: name, BootId: "b1", Netns: "1", Epoch: 1}, vouched)
-		if err != nil {
-			t.Fatal(err)
+	s.joins("n1", "b1", 1)
+	if _, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if at := s.Ring(); at != 0 {
+		t.Errorf("got due in %s, want nothing", at.Sub(s.now))
+	}
+}
+
+// ringer notes whether work is under way when a node changes.
+type ringer struct {
+	deaf
+	overdue func() bool
+	heard   []bool
+}
+
+func (r *ringer) NodeChanged(*Node) { r.heard = append(r.heard, r.overdue()) }
+
+func TestTheNextTimeIsTheSoonest(t *testing.T) {
+	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}} {
+		s := newScene(t)
+		agents := []*agent{s.joins("n0", "b0", 1), s.joins("n1", "b1", 1), s.joins("n2", "b2", 1)}
+		begin := s.now
+		for _, i := range order {
+			agents[i].leave()
+			s.after(time.Second)
 		}
-		a.snapshot()
-		return a
+		if at := s.Ring(); at != begin.Add(time.Minute) {
+			t.Errorf("%v: got due after %s, want after a minute", order, at.Sub(begin))
+		}
+		if s.Overdue(begin.Add(time.Minute-1)) || !s.Overdue(begin.Add(time.Minute)) {
+			t.Errorf("%v: got it overdue at another time", order)
+		}
+		r := &ringer{overdue: func() bool { return s.Overdue(s.now) }}
+		s.Listener = r
+		s.now = begin.Add(time.Minute)
+		for _, q := range s.queues {
+			select {
+			case <-q.Wake():
+			default:
+			}
+		}
+		if at := s.Ring(); at != s.now.Add(time.Second) || s.Overdue(s.now) {
+			t.Errorf("%v: got due in %s, want in a second", order, at.Sub(s.now))
+		}
+		if len(r.heard) != 1 || !r.heard[0] {
+			t.Errorf("%v: got overdue %v while a node is given up", order, r.heard)
+		}
+		for i, q := range s.queues {
+			select {
+			case <-q.Wake():
+			default:
+				t.Errorf("%v: queue %d was not woken for what waited", order, i)
+			}
+		}
 	}
-	join("n1", "x")
-	s.told.heard = nil
-	b := join("n2", "y")
-	if len(s.At(NodeID{Boot: "b1", Netns: "1"})) != 2 {
-		t.Errorf("got %d nodes in one place, want 2", len(s.At(NodeID{Boot: "b1", Netns: "1"})))
-	}
-	s.wantHeard("another one comes", "changed n1", "changed n2", "lack n2#1", "names n2", "ranges ")
-	b.leave()
-	s.wantHeard("it goes", "changed n1", "changed n2", "names n2")
 }
 
-func TestOwnersBeforeAChange(t *testing.T) {
+// An old stream changes nothing, not even when the node was heard of.
+func TestAnOldStreamIsNotHeard(t *testing.T) {
 	s := newScene(t)
-	s.told.watched = true
-	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
-	s.judgeAll()
-	if owners, derived := s.Before(key("10.0.0.1")); derived || owners != nil {
-		t.Errorf("got %v before no change", owners)
+	old := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	now := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	heard := now.n.LastHeard
+	s.after(time.Second)
+	if _, err := s.Delta(old.p, old.n, assignedMessage(2, "10.0.0.2"), s.now, nil); !errors.Is(err, ErrTakenOver) || now.n.LastHeard != heard {
+		t.Errorf("a change: got %v, heard at %d, want %d", err, now.n.LastHeard, heard)
 	}
-	a.tell(back2(2, "10.0.0.1"))
-	if owners, derived := s.Before(key("10.0.0.1")); !derived || len(owners) != 1 {
-		t.Errorf("got %v before a change", owners)
+	if _, err := s.Snapshot(old.p, old.n, &Snapshot{Messages: once(), LeftOut: LeftOut{Wire: 1}}, func() {}); !errors.Is(err, ErrTakenOver) || now.n.LastHeard != heard || now.n.Incomplete() || now.n.Claims() != 1 {
+		t.Errorf("a snapshot: got %v, heard at %d, want %d and nothing left out", err, now.n.LastHeard, heard)
+	}
+	if now.tell(assignedMessage(2, "10.0.0.3")); now.n.Claims() != 2 || now.n.LastHeard != s.now {
+		t.Errorf("got %d claims of the stream of now, want 2", now.n.Claims())
+	}
+}
+
+// A snapshot with what is known changes nothing, except for what it moved.
+func TestASnapshotOfWhatIsKnown(t *testing.T) {
+	s := newScene(t)
+	frame := seen("10.0.0.9", podMAC(9), 1)
+	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"), frame)
+	s.judgeAll()
+	s.told.heard = nil
+	a.snapshot(lan(1), pod(2, "10.0.0.1"), seen("10.0.0.9", podMAC(9), 1))
+	s.wantJudged("it is the same")
+	s.wantHeard("it is the same")
+	frame.Claims[0].Link = "eth1"
+	a.snapshot(lan(1), pod(2, "10.0.0.1"), frame)
+	s.wantJudged("a frame is on another link", "10.0.0.9")
+	if c := s.Builder().Case(key("10.0.0.9"), false); len(c.Claims) != 1 || c.Claims[0].Link.Name != "eth1" {
+		t.Errorf("got claims %+v, want one on the other link", c.Claims)
+	}
+	read := func() verdict.Stamp { return s.Builder().Case(key("10.0.0.1"), false).Claims[0].Read }
+	before := read()
+	s.after(time.Second)
+	a.snapshot(lan(1), pod(2, "10.0.0.1"), frame)
+	if read() != before {
+		t.Error("got read again, but only a snapshot came")
+	}
+	if _, err := s.Snapshot(a.p, a.n, &Snapshot{
+		Messages: once(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}, Checked: []uint64{5}}, lan(1), pod(2, "10.0.0.1"), frame),
+		Checked:  func(uint64) []index.Address { return []index.Address{key("10.0.0.1")} },
+	}, func() {}); err != nil || read() != s.now {
+		t.Errorf("got %v, read at %d, want now: the agent answered a check", err, read())
+	}
+}
+
+// What is said of the node's own namespace, and of no other one, is completed.
+func TestTheNodesOwnNamespace(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1}, {Id: 3}}})
+	if got := a.n.NamespaceOf(1).Netns; got != "1" {
+		t.Errorf("got %q, want the network namespace of the agent", got)
+	}
+	if got := a.n.NamespaceOf(3).Netns; got != "" {
+		t.Errorf("got %q of another namespace that is not known", got)
+	}
+}
+
+// A message may add kernel claims up to the limit.
+func TestHowManyKernelClaimsAMessageMayAdd(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	a.n.wireClaims = a.n.claims.count + 2 - MaxClaims
+	two := claims(assigned(2, "10.0.0.2"), assigned(2, "10.0.0.3"))
+	three := claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.6"))
+	if _, err := s.Delta(a.p, a.n, three, s.now, nil); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("three: got %v, want RESOURCE_EXHAUSTED", err)
+	}
+	three.Claims[2].Gone = true
+	three.Claims[1].Kind, three.Claims[1].Mac = pb.Evidence_USED, podMAC(9)
+	if _, err := s.Delta(a.p, a.n, three, s.now, nil); err != nil {
+		t.Errorf("one, a frame and the end of one: got %v", err)
+	}
+	a.n.wireClaims = a.n.claims.count + 2 - MaxClaims
+	if _, err := s.Delta(a.p, a.n, two, s.now, nil); err != nil || !s.Claimed(key("10.0.0.3")) {
+		t.Errorf("two: got %v, want them taken", err)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -222,6 +224,11 @@ func TestTombstonesAreForgotten(t *testing.T) {
 	if len(s.by) != 2 || len(s.burials) != 2 {
 		t.Errorf("got %d tombstones in %d burials, want those of the last minute", len(s.by), len(s.burials))
 	}
+	s.after(time.Hour)
+	s.bury(a.n, addr(1), mac, time.Minute)
+	if len(s.by) != 0 || len(s.burials) != 0 {
+		t.Errorf("got %d tombstones in %d burials, want none of what was given up a minute ago", len(s.by), len(s.burials))
+	}
 }
 
 // A node whose agent is behind tells late what it saw before.
@@ -327,4 +334,20 @@ func TestAnAddressCountsUntilItIsJudged(t *testing.T) {
 	waiting("its time has come", 1)
 	item.Finish()
 	waiting("it is judged", 0)
+}
+
+// The time that a change was in the agent is that of the claim that was there the longest.
+func TestHowLongAChangeWasInTheAgent(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))
+	s.judgeAll()
+	m := claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.3"))
+	for i, d := range []time.Duration{2 * time.Second, time.Second, 3 * time.Second} {
+		m.Claims[i].Residence = durationpb.New(d)
+	}
+	m.Claims[2].Gone = true
+	a.tell(m)
+	if i := s.items()["10.0.0.5"]; i.Residence != 2*time.Second || i.At != s.now {
+		t.Errorf("got %s in the agent, received at %d", i.Residence, i.At)
+	}
 }

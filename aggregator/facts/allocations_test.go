@@ -1,0 +1,212 @@
+package facts
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// fill leaves no memory, neither for a node nor for others.
+func (s *scene) fill(n *Node) {
+	s.Helper()
+	s.limit = LeastBudget
+	if used, limit := s.Budget(); !s.Hold(n, int(limit-used)) {
+		s.Fatalf("got no room for %d bytes", limit-used)
+	}
+}
+
+// sandboxOf returns the container id of the only allocation of an address; empty if there is none.
+func (s *scene) sandboxOf(addr string) string {
+	s.Helper()
+	all := s.Builder().Case(key(addr), false).Allocations
+	if len(all) > 1 {
+		s.Fatalf("%s: got %d allocations", addr, len(all))
+	}
+	for _, al := range all {
+		return al.ContainerID
+	}
+	return ""
+}
+
+func TestAllocationsNeedMemory(t *testing.T) {
+	long := strings.Repeat("x", 1000)
+	for _, test := range []struct {
+		name string
+		al   *pb.AllocationRecord
+		want string
+	}{
+		{"a new one", given("p", "10.0.0.2", "c2"), ""},
+		{"one that takes more", given("p", "10.0.0.1", long), "c1"},
+		{"one that takes as much", given("p", "10.0.0.1", "c9"), "c9"},
+		{"one that is known", given("p", "10.0.0.1", "c1"), "c1"},
+	} {
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1, &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.1", "c1")}})
+		s.fill(a.n)
+		s.told.heard = nil
+		a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{test.al}})
+		addr, _ := netip.AddrFromSlice(test.al.Address)
+		var want LeftOut
+		if test.want != test.al.ContainerId {
+			want.Records = 1
+		}
+		if got := s.sandboxOf(addr.String()); got != test.want || a.n.LeftOut() != want || s.Allocations() != 1 {
+			t.Errorf("%s: got %.5q and %+v left out, want %q and %+v", test.name, got, a.n.LeftOut(), test.want, want)
+		}
+		if want.Records > 0 {
+			s.wantHeard(test.name, "changed n1", "refused allocation")
+			s.wantJudged(test.name, "10.0.0.1")
+		}
+	}
+}
+
+// Allocations beyond the limits are dropped; those that are known stay, also after a snapshot.
+func TestAllocationsAreLimited(t *testing.T) {
+	for name, limit := range map[string]func(s *scene, n *Node){
+		"of a node": func(_ *scene, n *Node) { n.allocated = MaxNodeAllocations },
+		"of all":    func(s *scene, _ *Node) { s.booked = maxAllocations },
+	} {
+		s := newScene(t)
+		all := &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.1", "c1")}}
+		a := s.joins("n1", "b1", 1, all)
+		limit(s, a.n)
+		a.snapshot(all)
+		if got := s.sandboxOf("10.0.0.1"); got != "c1" || s.told.dropped["allocation"] != 0 {
+			t.Errorf("%s: got %q and %v dropped, want what was known", name, got, s.told.dropped)
+		}
+		a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{given("p", "10.0.0.2", "c2")}})
+		if got := s.sandboxOf("10.0.0.2"); got != "" || s.told.dropped["allocation"] != 1 {
+			t.Errorf("%s: got %q and %v dropped, want nothing more", name, got, s.told.dropped)
+		}
+	}
+}
+
+func TestPoolsOfTheClusterAreLimited(t *testing.T) {
+	s := newScene(t)
+	pool := func(name, plugin string) kube.IPAMChange {
+		return kube.IPAMChange{Pool: &verdict.Pool{IPAM: verdict.Calico, Name: name, State: verdict.PoolKnown, Wiring: verdict.Wiring{Plugin: plugin}}}
+	}
+	s.IPAMChanged([]kube.IPAMChange{pool("p", "")})
+	for i := range maxPools - 1 {
+		s.byKey[poolKey{name: strconv.Itoa(i)}] = nil
+	}
+	s.IPAMChanged([]kube.IPAMChange{pool("q", ""), pool("p", "calico")})
+	if s.told.dropped["pool"] != 1 || s.byKey[poolKey{nil, verdict.Calico, "q"}] != nil {
+		t.Errorf("got %v dropped, want the pool that is too many", s.told.dropped)
+	}
+	if got := s.byKey[poolKey{nil, verdict.Calico, "p"}].Rec.Plugin; got != "calico" {
+		t.Errorf("got plugin %q of a pool that is known", got)
+	}
+}
+
+// An allocation that was taken back leaves nothing behind.
+func TestAnAllocationThatIsTakenBackIsForgotten(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}})
+	before := a.n.Charged()
+	mapped := given("p", "10.0.0.1", "c1")
+	mapped.Address = append([]byte{10: 0xff, 11: 0xff}, mapped.Address...)
+	a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{mapped, given("p", "fd00::1", "c2")}})
+	if p := a.n.Pools[0]; p.Allocated.Of(audit.IPv4) != 1 || p.Allocated.Of(audit.IPv6) != 1 {
+		t.Errorf("got %v allocated, want one of each family", p.Allocated)
+	}
+	a.tell(back(given("p", "10.0.0.1", "")))
+	s.judgeAll()
+	changed := hostLocal("p", "10.9.0.1", "10.9.0.9")
+	a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{changed}})
+	s.wantJudged("the pool changes", "fd00::1")
+	a.tell(back(given("p", "fd00::1", "")), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}})
+	if a.n.Charged() != before || s.Allocations() != 0 || len(s.allocations) != 0 || len(s.bySandbox) != 0 {
+		t.Errorf("got %d bytes, %d allocations of %d addresses and %d sandboxes, want nothing", a.n.Charged()-before, s.Allocations(), len(s.allocations), len(s.bySandbox))
+	}
+}
+
+// A pool is given to a node until it has too many; those that it has may change.
+func TestPoolsOfANodeAreLimited(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1)
+	for i := range MaxNodePools {
+		a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal(fmt.Sprint("p", i), "", "")}})
+	}
+	changed := hostLocal("p7", "", "")
+	changed.Plugin = "bridge"
+	a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("more", "", ""), changed}})
+	if len(a.n.Pools) != MaxNodePools || s.told.dropped["pool"] != 1 || a.n.Pools[7].Rec.Plugin != "bridge" {
+		t.Errorf("got %d pools and %v dropped, want %d", len(a.n.Pools), s.told.dropped, MaxNodePools)
+	}
+}
+
+// How many addresses a pool has given matters up to the second one.
+func TestWhenAPoolComesIntoUse(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}})
+	for _, step := range []struct {
+		name string
+		al   *pb.AllocationRecord
+		used bool
+	}{
+		{"the first", given("p", "10.0.0.1", "c1"), true},
+		{"the second", given("p", "10.0.0.2", "c2"), false},
+		{"the third", given("p", "10.0.0.3", "c3"), false},
+		{"without the third", back(given("p", "10.0.0.3", "")).Allocations[0], false},
+		{"without the second", back(given("p", "10.0.0.2", "")).Allocations[0], true},
+		{"without the first", back(given("p", "10.0.0.1", "")).Allocations[0], true},
+	} {
+		s.told.heard = nil
+		a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{step.al}})
+		want := []string{"pool p"}
+		if step.used {
+			want = append(want, "ranges n1")
+		}
+		s.wantHeard(step.name, want...)
+	}
+}
+
+// Pools of the cluster that end are not found any more, and what they gave is judged when they change.
+func TestPoolsOfTheClusterThatChange(t *testing.T) {
+	s := newScene(t)
+	s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	pool := func(name, first, last, plugin string) *verdict.Pool {
+		return &verdict.Pool{
+			IPAM: verdict.Calico, Name: name, State: verdict.PoolKnown, Wiring: verdict.Wiring{Plugin: plugin},
+			Ranges: []verdict.Range{{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}},
+		}
+	}
+	one, two := pool("one", "10.0.0.0", "10.0.255.255", ""), pool("two", "10.0.0.0", "10.0.255.255", "")
+	other := pool("other", "10.5.0.0", "10.5.255.255", "")
+	s.IPAMChanged([]kube.IPAMChange{{Pool: one}, {Pool: two}, {Pool: other}, {Allocation: &verdict.Allocation{Pool: one, Address: netip.MustParseAddr("10.9.0.1")}}})
+	s.judgeAll()
+	s.IPAMChanged([]kube.IPAMChange{{Pool: pool("one", "10.0.0.0", "10.0.255.255", "calico")}})
+	s.wantJudged("a pool changes", "10.9.0.1")
+	found := func(want ...string) {
+		t.Helper()
+		if got := s.poolsOf("10.0.0.1"); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("got pools %q, want %q", got, want)
+		}
+	}
+	found("one", "two")
+	p := s.Pool(s.Builder().Case(key("10.9.0.1"), false).Pools[0])
+	s.told.heard = nil
+	s.IPAMChanged([]kube.IPAMChange{{Pool: one, Gone: true}})
+	if !p.Ended {
+		t.Error("got a pool not ended")
+	}
+	s.piece(newBatch(), func() { s.endPool(p) })
+	s.wantHeard("it ends", "pool one", "pool-ended one of -", "ranges -")
+	found("two")
+	s.IPAMChanged([]kube.IPAMChange{{Pool: pool("two", "10.7.0.0", "10.7.255.255", "")}})
+	found()
+	s.IPAMChanged([]kube.IPAMChange{{Pool: two, Gone: true}})
+	found()
+	s.IPAMChanged([]kube.IPAMChange{{Pool: other, Gone: true}})
+	if len(s.cluster.pools) != 0 {
+		t.Errorf("got %d prefixes of pools that ended", len(s.cluster.pools))
+	}
+}

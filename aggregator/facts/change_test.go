@@ -1,0 +1,346 @@
+package facts
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Each change of an interface has its addresses judged again; the same once more changes nothing.
+func TestEachChangeOfAnInterfaceCounts(t *testing.T) {
+	for name, change := range map[string]func(i *pb.InterfaceRecord){
+		"nothing":        func(*pb.InterfaceRecord) {},
+		"link":           func(i *pb.InterfaceRecord) { i.Link = "other" },
+		"no link":        func(i *pb.InterfaceRecord) { i.Link = "" },
+		"name":           func(i *pb.InterfaceRecord) { i.Name = "other" },
+		"host interface": func(i *pb.InterfaceRecord) { i.HostInterface = "other" },
+		"VRF":            func(i *pb.InterfaceRecord) { i.Vrf = "other" },
+		"kind":           func(i *pb.InterfaceRecord) { i.Kind = "other" },
+		"MAC":            func(i *pb.InterfaceRecord) { i.Mac = podMAC(9) },
+		"no MAC":         func(i *pb.InterfaceRecord) { i.Mac = nil },
+		"peer":           func(i *pb.InterfaceRecord) { i.PeerNamespace = 9 },
+		"attachment":     func(i *pb.InterfaceRecord) { i.Attachment = pb.InterfaceRecord_LOWER },
+		"uplink":         func(i *pb.InterfaceRecord) { i.Uplink = true },
+		"tap":            func(i *pb.InterfaceRecord) { i.Kind = "tun" },
+	} {
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
+		s.judgeAll()
+		before := s.text("10.0.0.2")
+		i := pod(2, "10.0.0.2").Interfaces[0]
+		change(i)
+		same := name == "nothing"
+		s.told.heard = nil
+		a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{proto.CloneOf(i)}})
+		if got := s.text("10.0.0.2") == before; got != same {
+			t.Errorf("%s: got the same case %t, want %t", name, got, same)
+		}
+		if same {
+			s.wantJudged(name)
+			s.wantHeard(name)
+		} else {
+			s.wantJudged(name, "10.0.0.2")
+			s.wantHeard(name, "lack n1#2", "ranges n1")
+		}
+		after := s.text("10.0.0.2")
+		a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{i}})
+		s.wantJudged(name + " once more")
+		s.wantHeard(name + " once more")
+		a.tell(&pb.ReportRequest{Interfaces: pod(2, "10.0.0.2").Interfaces[:1]})
+		if got := s.text("10.0.0.2"); got != before || after == before != same {
+			t.Errorf("%s: got\n%s\nwhen it is as before, want\n%s", name, got, before)
+		}
+		s.check(t, name)
+	}
+}
+
+// Each change of a namespace counts, too. A listener hears of it under both identities.
+func TestEachChangeOfANamespaceCounts(t *testing.T) {
+	first := func() *pb.NamespaceRecord {
+		return &pb.NamespaceRecord{Id: 2, Workload: &pb.Workload{Kind: pb.Workload_POD, Name: "a"}, Intended: []*pb.Intended{{Address: "10.0.0.7", Source: "cri"}}}
+	}
+	for name, change := range map[string]func(ns *pb.NamespaceRecord){
+		"nothing":     func(*pb.NamespaceRecord) {},
+		"number":      func(ns *pb.NamespaceRecord) { ns.Netns = "4002" },
+		"same number": func(ns *pb.NamespaceRecord) { ns.Netns = "1" }, // as the epoch
+		"odd number":  func(ns *pb.NamespaceRecord) { ns.Netns = "odd" },
+		"name":        func(ns *pb.NamespaceRecord) { ns.Workload.Name = "b" },
+		"intended":    func(ns *pb.NamespaceRecord) { ns.Intended[0].Address = "10.0.0.8" },
+		"no intended": func(ns *pb.NamespaceRecord) { ns.Intended = nil },
+	} {
+		s := newScene(t)
+		ids := &identities{chronicle: s.told}
+		s.Listener = ids
+		a := s.joins("n1", "b1", 1, &pb.ReportRequest{
+			Namespaces: []*pb.NamespaceRecord{first()},
+			Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "eth0", Mac: podMAC(2), Attachment: pb.InterfaceRecord_PEER}, {Namespace: 1, Index: 7, Name: "p", PeerNamespace: 2, Attachment: pb.InterfaceRecord_OWN}},
+			Claims:     []*pb.ClaimRecord{assigned(2, "10.0.0.2"), {Address: []byte{10, 0, 0, 5}, Kind: pb.Evidence_USED, Namespace: 1, Index: 7, Mac: podMAC(9), Count: 1}},
+		})
+		s.judgeAll()
+		before := s.text("10.0.0.2")
+		id := a.n.NamespaceOf(2).ID
+		next := first()
+		change(next)
+		same := name == "nothing"
+		ids.ids = nil
+		a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{proto.CloneOf(next)}})
+		if got := s.text("10.0.0.2") == before; got != same {
+			t.Errorf("%s: got the same case %t, want %t", name, got, same)
+		}
+		if same {
+			s.wantJudged(name)
+		} else {
+			s.wantJudged(name, "10.0.0.2", "10.0.0.5")
+		}
+		want := []string{id, a.n.NamespaceOf(2).ID}
+		if same {
+			want = nil
+		}
+		if got := slices.Compact(ids.ids); !slices.Equal(got, slices.Compact(want)) || len(ids.ids) < len(want) {
+			t.Errorf("%s: got told of %q, want %q", name, ids.ids, want)
+		}
+		ids.ids = nil
+		a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{next}})
+		s.wantJudged(name + " once more")
+		if len(ids.ids) > 0 {
+			t.Errorf("%s once more: got told of %q", name, ids.ids)
+		}
+	}
+}
+
+// identities is a chronicle that writes down the identities of the namespaces that it hears of.
+type identities struct {
+	*chronicle
+	ids []string
+}
+
+func (i *identities) MayLack(n *Node, record uint32) {
+	if record == 2 {
+		i.ids = append(i.ids, n.NamespaceOf(record).ID)
+	}
+}
+
+// What entered by the port of a namespace ends with it, but not what the port itself has.
+func TestFramesOfANamespaceEndWithIt(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
+	host := assignedMessage(1, "10.0.0.20")
+	host.Claims[0].Index = 102
+	a.tell(host, claims(announced(2, "10.0.0.21", podMAC(9)), announced(3, "10.0.0.22", podMAC(9))), seen("10.0.0.23", podMAC(9), 1))
+	s.judgeAll()
+	s.told.heard = nil
+	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}})
+	for addr, want := range map[string]bool{"10.0.0.2": false, "10.0.0.3": true, "10.0.0.20": true, "10.0.0.21": false, "10.0.0.22": true, "10.0.0.23": true} {
+		if got := s.Claimed(key(addr)); got != want {
+			t.Errorf("%s: got claimed %t, want %t", addr, got, want)
+		}
+	}
+	if a.n.NamespaceOf(2) != nil || a.n.Namespaces() != 2 {
+		t.Errorf("got %d namespaces, want 2", a.n.Namespaces())
+	}
+	s.check(t, "a namespace ends")
+	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 7, Netns: "7"}}})
+	s.told.heard = nil
+	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 7, Gone: true}}})
+	s.wantHeard("a namespace without an interface ends", "lack n1#7")
+	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 7, Gone: true}}})
+	s.wantHeard("it ends once more")
+	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Gone: true}}})
+	if a.n.Claims() != 1 || !s.Claimed(key("10.0.0.3")) {
+		t.Errorf("got %d claims when the node's own namespace is gone, want that of the pod", a.n.Claims())
+	}
+	s.check(t, "the node's own namespace ends")
+}
+
+// A link that nothing uses and nobody reports leaves its domain.
+func TestALinkThatEndsLeavesItsDomain(t *testing.T) {
+	s := newScene(t)
+	home := lan(1)
+	home.Links = nil
+	a, b := s.joins("n1", "b1", 1, home, onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2))
+	b.tell(seen("10.0.0.9", podMAC(2), 1))
+	s.wantDomains("before", "10.0.0.9", "n2 n1/eth0 -")
+	s.judgeAll()
+	a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}, {Namespace: 1, Index: 9, Gone: true}}})
+	s.wantDomains("nothing uses it", "10.0.0.9", "n2 - -")
+	s.wantJudged("nothing uses it", "10.0.0.1", "10.0.0.9")
+	s.check(t, "nothing uses it")
+	a.tell(home, onLAN(2, "10.0.0.1"))
+	b.tell(seen("10.0.0.9", podMAC(2), 2))
+	s.wantDomains("it is there again", "10.0.0.9", "n2 n1/eth0 -")
+}
+
+// A link that is in use but no longer reported has no kind.
+func TestALinkThatIsNotReported(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, bridgeAndPods())
+	s.judgeAll()
+	link := func() *verdict.Link { return s.Builder().Case(key("10.0.0.2"), false).Claims[0].Interface.Link }
+	if l := link(); l.Kind != verdict.Bridge || !l.Routed {
+		t.Errorf("got %+v, want a bridge", l)
+	}
+	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "cni0", Kind: pb.LinkRecord_BRIDGE, Routed: true}}})
+	s.wantJudged("it is reported once more")
+	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "cni0", Kind: pb.LinkRecord_BRIDGE}}})
+	if s.wantJudged("it is not routed any more", "10.0.0.1", "10.0.0.2", "10.0.0.3"); link().Routed {
+		t.Error("got it routed")
+	}
+	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "cni0", Gone: true}}})
+	if s.wantJudged("it is not reported any more", "10.0.0.1", "10.0.0.2", "10.0.0.3"); link().Kind != 0 || link().Name != "cni0" {
+		t.Errorf("got %+v, want a link of no kind", link())
+	}
+	s.check(t, "it is not reported")
+}
+
+// A frame that was under way does not bring back an owner that gave its address up, unless the owner
+// still has it with the same hardware address.
+func TestWhenAnAddressIsGivenUp(t *testing.T) {
+	const addr = "10.0.0.1"
+	lower := func(record, index uint32, mac byte, link string) *pb.ReportRequest {
+		m := onLAN(record, addr)
+		m.Interfaces[0].Index, m.Interfaces[0].Mac, m.Interfaces[0].Link, m.Claims[0].Index = index, podMAC(mac), link, index
+		return m
+	}
+	apart := lower(2, 3, 2, "v")
+	apart.Links = []*pb.LinkRecord{{Name: "v", Kind: pb.LinkRecord_POINT_TO_POINT}}
+	for _, test := range []struct {
+		name string
+		m    []*pb.ReportRequest
+		want bool // the address of the first message is buried with its MAC
+	}{
+		{"the only one", []*pb.ReportRequest{lower(2, 2, 2, "eth0")}, true},
+		{"one that has it on another interface with the MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(2, 3, 2, "eth0")}, false},
+		{"one that has it on another interface with another MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(2, 3, 4, "eth0")}, true},
+		{"one that has it on another interface behind a veth", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), apart}, true},
+		{"one of two with the MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(3, 2, 2, "eth0")}, true},
+		{"one whose frames do not leave the node", []*pb.ReportRequest{pod(2, addr)}, false},
+		{"one on no link", []*pb.ReportRequest{lower(2, 2, 2, "")}, false},
+	} {
+		s := newScene(t)
+		home, by := s.joins("n1", "b1", 1, lan(1)), s.joins("n2", "b2", 1, lan(2))
+		home.tell(test.m...)
+		s.judgeAll()
+		end := proto.CloneOf(test.m[0].Claims[0])
+		end.Gone = true
+		home.tell(claims(end))
+		s.after(time.Second)
+		late := seen(addr, podMAC(2), 1)
+		late.Claims[0].Age = durationpb.New(2 * time.Second)
+		if by.tell(late); (by.n.Claims() == 0) != test.want {
+			t.Errorf("%s: got %d claims of a late frame, want it left out %t", test.name, by.n.Claims(), test.want)
+		}
+	}
+}
+
+// What the wire showed of an owner ends with its last address, not with the address of another owner
+// or on another interface.
+func TestFramesEndWithTheLastInterface(t *testing.T) {
+	const addr = "10.0.0.1"
+	for _, test := range []struct {
+		name  string
+		other *pb.ReportRequest
+		want  bool // the frame stays when the first interface loses the address
+	}{
+		{"it has the address once", nil, false},
+		{"it has the address on another interface", secondInterface(2, 7, addr), true},
+		{"another pod has the address", secondInterface(3, 7, addr), false},
+	} {
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1, lan(1), onLAN(2, addr), onLAN(3, "10.0.0.3"))
+		if test.other != nil {
+			a.tell(test.other)
+		}
+		a.tell(seen(addr, podMAC(2), 1))
+		s.judgeAll()
+		s.Settle(key(addr), false)
+		a.tell(back2(2, addr))
+		if got := s.Wired(key(addr)); got != test.want {
+			t.Errorf("%s: got a frame %t, want %t", test.name, got, test.want)
+		}
+		s.check(t, test.name)
+	}
+}
+
+// What is claimed on other nodes of a domain for a hardware address is judged again when its holder
+// changes, and the holder may then lack an address.
+func TestNeighboursAreJudgedAgain(t *testing.T) {
+	for _, mac := range [][]byte{podMAC(2), {0, 0, 0x5e, 0, 1, 7}, []byte("twenty bytes of a MAC")} {
+		holder := func() *pb.ReportRequest {
+			m := onLAN(2, "10.0.0.1")
+			m.Interfaces[0].Mac = mac
+			return m
+		}
+		iface := func(change func(i *pb.InterfaceRecord)) *pb.ReportRequest {
+			i := holder().Interfaces[0]
+			change(i)
+			return &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{i}}
+		}
+		for name, change := range map[string]*pb.ReportRequest{
+			"its namespace is another pod's": {Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "4002", Workload: &pb.Workload{Kind: pb.Workload_POD, Name: "other"}}}},
+			"its interface is renamed":       iface(func(i *pb.InterfaceRecord) { i.Name = "other" }),
+			"its interface has another MAC":  iface(func(i *pb.InterfaceRecord) { i.Mac = podMAC(8) }),
+			"its interface has no MAC":       iface(func(i *pb.InterfaceRecord) { i.Mac = nil }),
+			"its interface is gone":          {Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}}},
+			"it is gone":                     {Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}},
+		} {
+			name = fmt.Sprintf("%x: %s", mac, name)
+			s := newScene(t)
+			inside := pod(3, "10.0.0.3") // a pod of a bridge that the uplink is a port of
+			inside.Links, inside.Interfaces[0].Link, inside.Interfaces[1].Link = nil, "eth0", "eth0"
+			a, b := s.joins("n1", "b1", 1, lan(1), holder(), onLAN(4, "10.0.0.4")), s.joins("n2", "b2", 1, lan(2), inside)
+			b.tell(seen("10.0.0.4", podMAC(4), 1))
+			frame := announced(3, "10.0.0.9", mac)
+			frame.Link = "eth0"
+			b.tell(claims(frame))
+			s.wantDomains(name+": before", "10.0.0.9", "n2 n1/eth0 -")
+			s.judgeAll()
+			a.tell(change)
+			if judged := s.judgeAll(); !slices.Contains(judged, netip.MustParseAddr("10.0.0.9")) {
+				t.Errorf("%s: got %v to be judged", name, judged)
+			}
+		}
+	}
+}
+
+// The sender of a frame that another node saw may then have, or lack, an address.
+func TestSendersOnOtherNodesAreTold(t *testing.T) {
+	s := newScene(t)
+	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
+	b := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))
+	s.told.heard = nil
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	s.wantHeard("a frame by the uplink", "lack n1#2")
+	b.tell(claims(announced(3, "10.0.0.8", podMAC(3))))
+	s.wantHeard("a frame by the port of a pod", "lack n2#3")
+}
+
+// Claims that name one hardware address end in any order.
+func TestClaimsOfOneMACEndInAnyOrder(t *testing.T) {
+	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1, lan(1))
+		frame := func(i int) *pb.ClaimRecord {
+			c := seen(fmt.Sprint("10.0.0.", i), podMAC(9), 1).Claims[0]
+			c.Source = podMAC(8)
+			return c
+		}
+		a.tell(claims(frame(0), frame(1), frame(2)))
+		for _, i := range order {
+			gone := frame(i)
+			gone.Gone = true
+			a.tell(claims(gone))
+			s.check(t, fmt.Sprint(order))
+		}
+		if a.n.Claims() != 0 {
+			t.Errorf("%v: got %d claims", order, a.n.Claims())
+		}
+	}
+}

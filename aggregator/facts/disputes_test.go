@@ -1,0 +1,162 @@
+package facts
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// contesting is a chronicle with disputed addresses.
+type contesting struct {
+	*chronicle
+	addrs []string
+}
+
+func (c *contesting) Contested(yield func(index.Address) bool) {
+	for _, a := range c.addrs {
+		if !yield(key(a)) {
+			return
+		}
+	}
+}
+
+// A change of the pools or addresses of a node may change the causes of conflicts about addresses that
+// the node claims, or that it sent frames about.
+func TestDisputesAreJudgedWhenTheirNodesChange(t *testing.T) {
+	address := onHost("10.0.0.200")
+	for _, test := range []struct {
+		name string
+		m    *pb.ReportRequest
+		want []string
+	}{
+		{"a pool", &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("q", "", "")}}, []string{"10.0.0.1", "10.0.0.2", "10.0.0.9"}},
+		{"the end of a pool", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: "host-local", Name: "p", Gone: true}}}, []string{"10.0.0.1", "10.0.0.2", "10.0.0.9"}},
+		{"an interface of the node", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 20, Name: "x", Attachment: pb.InterfaceRecord_OWN}}}, []string{"10.0.0.1", "10.0.0.2", "10.0.0.9"}},
+		{"an interface of a pod", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 20, Name: "x", Attachment: pb.InterfaceRecord_PEER}}}, nil},
+		{"an address of the node", address, []string{"10.0.0.1", "10.0.0.2", "10.0.0.200", "10.0.0.9"}},
+		{"an address of a pod", assignedMessage(2, "10.0.0.201"), []string{"10.0.0.201"}},
+	} {
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), pod(4, "10.0.0.2"), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}})
+		b := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))
+		b.tell(seen("10.0.0.9", podMAC(2), 1), seen("10.0.0.8", podMAC(77), 1), seen("10.0.0.7", []byte{0, 0, 0x5e, 0, 1, 7}, 1))
+		s.judgeAll()
+		s.Listener = &contesting{s.told, []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.7", "10.0.0.8", "10.0.0.9"}}
+		a.tell(test.m)
+		s.wantJudged(test.name, test.want...)
+		a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "unused", Kind: pb.LinkRecord_BRIDGE}}})
+		s.wantJudged(test.name + ": a change of something else")
+	}
+}
+
+// A sender that answers for one address more or less is judged for all of them, unless there are many.
+func TestSendersOfManyAnswersAreNotJudgedAgain(t *testing.T) {
+	answer := func(i int) *pb.ClaimRecord {
+		c := seen(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String(), podMAC(99), 1).Claims[0]
+		c.Kind = pb.Evidence_ANSWERED
+		return c
+	}
+	judged := func(s *scene) bool { return len(s.judgeAll()) > 1 }
+	for _, test := range []struct {
+		count      int // of answers before
+		more, less bool
+		kernel     bool
+	}{
+		{1, true, true, true}, {fewAnswers - 1, true, true, true}, {fewAnswers, false, true, true}, {fewAnswers + 1, false, true, false}, {fewAnswers + 2, false, false, false},
+	} {
+		scene := func() (*scene, *agent) {
+			s := newScene(t)
+			a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"))
+			for i := range test.count {
+				a.tell(claims(answer(i)))
+			}
+			s.judgeAll()
+			return s, a
+		}
+		s, a := scene()
+		a.tell(claims(answer(1000)))
+		if got := judged(s); got != test.more {
+			t.Errorf("one more than %d: got all judged %t, want %t", test.count, got, test.more)
+		}
+		s, a = scene()
+		gone := answer(0)
+		gone.Gone = true
+		a.tell(claims(gone))
+		if got := judged(s); got != test.less && test.count > 1 {
+			t.Errorf("one less than %d: got all judged %t, want %t", test.count, got, test.less)
+		}
+		s, a = scene()
+		a.tell(assignedMessage(2, "10.1.0.0"))
+		if got := judged(s); got != test.kernel && test.count > 1 {
+			t.Errorf("a kernel has one of %d: got all judged %t, want %t", test.count, got, test.kernel)
+		}
+	}
+}
+
+// Frames that one hardware address sent for another one are judged when the sender changes.
+func TestSendersForOthersAreJudgedAgain(t *testing.T) {
+	s := newScene(t)
+	frame := seen("10.0.0.9", podMAC(9), 1)
+	frame.Claims[0].Source = podMAC(2)
+	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), frame)
+	s.judgeAll()
+	for _, step := range []struct {
+		name string
+		m    *pb.ReportRequest
+		want []string
+	}{
+		{"another pod changes", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 2, Name: "other", Mac: podMAC(3), Attachment: pb.InterfaceRecord_PEER, Link: "veth3"}}}, []string{"10.0.0.3"}},
+		{"the sender changes", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "other", Mac: podMAC(2), Attachment: pb.InterfaceRecord_PEER, Link: "veth2"}}}, []string{"10.0.0.2", "10.0.0.9"}},
+		{"another pod has its MAC", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 5, Name: "net1", Mac: podMAC(2), Attachment: pb.InterfaceRecord_PEER}}}, []string{"10.0.0.9"}},
+		{"the frame is gone", func() *pb.ReportRequest { frame.Claims[0].Gone = true; return frame }(), []string{"10.0.0.9"}},
+		{"the sender is gone", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}}}, []string{"10.0.0.2"}},
+	} {
+		a.tell(step.m)
+		s.wantJudged(step.name, step.want...)
+	}
+}
+
+// The owners before a change stay as they were, whatever is derived later.
+func TestOwnersBeforeSeveralChanges(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
+	s.judgeAll()
+	s.told.watched = true
+	a.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{back2(2, "10.0.0.2").Claims[0], back2(3, "10.0.0.3").Claims[0]}})
+	for addr, want := range map[string]string{"10.0.0.2": "veth2", "10.0.0.3": "veth3"} {
+		owners, derived := s.Before(key(addr))
+		if !derived || len(owners) != 1 || owners[0].Namespace.Who.Name() != want || len(owners[0].Claims) != 1 {
+			t.Errorf("%s: got %+v, want %s", addr, owners, want)
+		}
+	}
+	s.judgeAll()
+	s.told.watched = false
+	a.tell(assignedMessage(2, "10.0.0.2"))
+	if owners, derived := s.Before(key("10.0.0.2")); derived || owners != nil {
+		t.Errorf("got %v, but nobody watches", owners)
+	}
+}
+
+// All that may have an address that was meant for it is told, not only what changes.
+func TestAllHoldersOfAMACAreTold(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), secondInterface(3, 2, "10.0.0.33"), seen("10.0.0.9", podMAC(2), 1), claims(announced(3, "10.0.0.8", podMAC(9))))
+	s.told.heard = nil
+	renamed := pod(2, "10.0.0.2").Interfaces[:1]
+	renamed[0].Name = "other"
+	a.tell(&pb.ReportRequest{Interfaces: renamed})
+	s.wantHeard("an interface with the MAC changes", "lack n1#2", "lack n1#3", "ranges n1")
+	a.tell(assignedMessage(2, "10.0.0.8"))
+	s.wantHeard("a kernel has an address that entered by another pod's port", "lack n1#2", "lack n1#3")
+}
+
+// What the pools of a node gave is judged when the node leaves, also if nobody has it.
+func TestAllocationsOfANodeThatLeavesAreJudged(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.7", "c")}})
+	s.judgeAll()
+	a.leave()
+	s.wantJudged("it leaves", "10.0.0.7")
+}

@@ -1,0 +1,359 @@
+package facts
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func TestAMachineThatIsRebootedIsAnotherNode(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(s *scene, old *agent)
+		mac    byte
+		node   string
+		want   []string
+	}{
+		{"with the MAC of its uplink", nil, 1, "n1", []string{"n1@b1 unheard timed-out rebooted claims=0", "n1 connected covers claims=0"}},
+		{"with another MAC", nil, 2, "n1", []string{"n1@b1 unheard claims=1", "n1 connected covers claims=0"}},
+		{"by another name", nil, 1, "n2", []string{"n1 unheard claims=1", "n2 connected covers claims=0"}},
+		{"and both were there at once", func(_ *scene, old *agent) { old.n.Shared = true }, 1, "n1", []string{"n1@b1 unheard claims=1", "n1 connected covers claims=0"}},
+		{"long after", func(s *scene, _ *agent) { s.after(time.Minute); s.Ring() }, 1, "n1", []string{"n1@b1 unheard timed-out claims=0", "n1 connected covers claims=0"}},
+	} {
+		s := newScene(t)
+		old := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"))
+		old.leave()
+		if test.change != nil {
+			test.change(s, old)
+		}
+		s.joins(test.node, "b2", 1, lan(test.mac))
+		s.wantNodes(test.name, test.want...)
+	}
+	// The stream of before may end later.
+	s := newScene(t)
+	old := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"))
+	s.joins("n1", "b2", 1, lan(1))
+	s.wantNodes("both streams are there", "n1 connected covers claims=1", "n1@b2 connected covers claims=0")
+	old.leave()
+	s.wantNodes("the old stream ends", "n1@b1 unheard timed-out rebooted claims=0", "n1 connected covers claims=0")
+}
+
+func TestNodesOfOneNameHaveLongerOnes(t *testing.T) {
+	s := newScene(t)
+	s.joins("n1", "boot-id-of-b", 1)
+	s.joins("n1", "boot-id-of-c", 1)
+	s.wantNodes("two", "n1 connected covers claims=0", "n1@boot-id- connected covers claims=0")
+	third, _ := s.hello(&pb.Hello{Node: "n1", BootId: "boot-id-of-a", Netns: "7"}, "")
+	s.wantNodes("three", "n1@boot-id-.1 connected covers claims=0", "n1@boot-id- connected covers claims=0", "n1 connected unheard claims=0")
+	s.told.heard = nil
+	other, _ := s.hello(&pb.Hello{Node: "n9", BootId: "boot-id-of-c", Netns: "1", Epoch: 1}, "")
+	s.wantNodes("one is renamed", "n1@boot-id-.1 connected covers claims=0", "n9 connected covers claims=0", "n1 connected unheard claims=0")
+	s.wantHeard("one is renamed", "changed n9", "names n9", "ranges n1@boot-id-")
+	if got := s.Called("n1"); len(got) != 2 || len(s.Called("n9")) != 1 || s.Called("n9")[0] != other.n {
+		t.Errorf("got %d nodes that call themselves n1", len(got))
+	}
+	third.leave()
+	s.after(time.Minute)
+	s.Ring()
+	s.wantNodes("the first one is given up", "n1 connected covers claims=0", "n9 connected covers claims=0", "n1@boot-id- unheard timed-out claims=0")
+}
+
+func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
+	s := newScene(t)
+	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	s.wantDomains("both are there", "10.0.0.3", "n2 n1/eth0 -")
+	a.leave()
+	s.after(time.Minute)
+	s.Ring()
+	s.wantDomains("one is given up", "10.0.0.3", "n2 - -")
+	s.check(t, "one is given up")
+}
+
+// Two agents that say that they are in one place are two nodes; each is told when the other one comes
+// and goes.
+func TestNodesInOnePlaceAreToldOfEachOther(t *testing.T) {
+	s := newScene(t)
+	join := func(name, vouched string) *agent {
+		a, err := s.hello(&pb.Hello{Node: name, BootId: "b1", Netns: "1", Epoch: 1}, vouched)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.snapshot()
+		return a
+	}
+	join("n1", "x")
+	s.told.heard = nil
+	b := join("n2", "y")
+	if len(s.At(NodeID{Boot: "b1", Netns: "1"})) != 2 {
+		t.Errorf("got %d nodes in one place, want 2", len(s.At(NodeID{Boot: "b1", Netns: "1"})))
+	}
+	s.wantHeard("another one comes", "changed n1", "changed n2", "lack n2#1", "names n2", "ranges ")
+	b.leave()
+	s.wantHeard("it goes", "changed n1", "changed n2", "names n2")
+}
+
+// A node that is forgotten leaves nothing behind, and its place is used again.
+func TestANodeThatIsForgottenMakesRoom(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"), &pb.ReportRequest{
+		Pools: []*pb.PoolRecord{hostLocal("p", "10.0.0.1", "10.0.0.9")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.1", "c")},
+	})
+	b := s.joins("n2", "b2", 1, pod(2, "10.0.0.2"))
+	a.leave()
+	s.after(time.Minute)
+	s.told.heard = nil
+	s.Ring()
+	s.wantHeard("it is given up", "changed n1", "lack n1#1", "lack n1#2", "pool p", "pool-ended p of n1", "ranges n1")
+	if s.Allocations() != 0 || a.n.Given() != 0 || len(a.n.Pools) != 0 || a.n.Charged() != 0 {
+		t.Errorf("got %d allocations, %d pools and %d bytes of a node that is given up", s.Allocations(), len(a.n.Pools), a.n.Charged())
+	}
+	s.after(ForgetNodeAfter)
+	s.Ring()
+	s.checkBudget("it is forgotten")
+	if len(s.shown["n1"])+len(s.called["n1"])+len(s.places[a.n.ID.Place()]) != 0 || s.AddressesOn("n1") != nil {
+		t.Error("got a node that is forgotten")
+	}
+	c := s.joins("n3", "b3", 1, pod(2, "10.0.0.3"))
+	s.wantNodes("another node comes", "n3 connected covers claims=1", "n2 connected covers claims=1")
+	if len(s.nodes) != 3 {
+		t.Errorf("got room for %d nodes, want the place used again", len(s.nodes)-1)
+	}
+	for addr, n := range map[string]*Node{"10.0.0.2": b.n, "10.0.0.3": c.n} {
+		if got := s.NodesOf(key(addr)); len(got) != 1 || got[0] != n {
+			t.Errorf("%s: got %d nodes", addr, len(got))
+		}
+	}
+	s.check(t, "another node comes")
+	for n := range s.Nodes {
+		if n == b.n {
+			t.Error("got more nodes than wanted")
+		}
+		break
+	}
+}
+
+func TestWhatIsToldOfNames(t *testing.T) {
+	s := newScene(t)
+	connect := func(node, boot string) *agent {
+		a, err := s.hello(&pb.Hello{Node: node, BootId: boot, Netns: "1", Epoch: 1}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	one := connect("n1", "b1")
+	s.wantHeard("a node connects", "names n1", "ranges ")
+	one = connect("n1", "b1")
+	s.wantHeard("it connects once more")
+	two := connect("n1", "b2")
+	s.wantHeard("another one with its name connects", "names n1@b2", "ranges ")
+	one.snapshot()
+	two.snapshot()
+	s.wantNodes("both report", "n1 connected covers claims=0", "n1@b2 connected covers claims=0")
+}
+
+// The name of a node that is given up goes to a connected node only.
+func TestWhoGetsTheNameOfANode(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		leave []int
+		want  []string
+	}{
+		{"the first one leaves", []int{0}, []string{"n1@b1 unheard timed-out claims=0", "n1 connected covers claims=0"}},
+		{"the second one leaves", []int{1}, []string{"n1 connected covers claims=0", "n1@b2 unheard timed-out claims=0"}},
+		{"both leave", []int{0, 1}, []string{"n1 unheard timed-out claims=0", "n1@b2 unheard timed-out claims=0"}},
+	} {
+		s := newScene(t)
+		agents := []*agent{s.joins("n1", "b1", 1), s.joins("n1", "b2", 1)}
+		for _, i := range test.leave {
+			agents[i].leave()
+		}
+		s.after(time.Minute)
+		s.told.heard = nil
+		s.Ring()
+		s.wantNodes(test.name, test.want...)
+		heard := map[int][]string{0: {"changed n1", "changed n1@b1", "lack n1#1", "names n1", "names n1@b1", "ranges n1", "ranges n1@b2"}, 1: {"changed n1@b2", "lack n1@b2#1"}}[test.leave[0]]
+		if len(test.leave) == 2 {
+			heard = []string{"changed n1", "changed n1@b2", "lack n1#1", "lack n1@b2#1"}
+		}
+		s.wantHeard(test.name, heard...)
+	}
+}
+
+// Only the hardware addresses of uplinks identify a machine, and only those that no other machine may
+// have by design.
+func TestWhatIdentifiesAMachine(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		mac    []byte
+		uplink bool
+		want   string
+	}{
+		{"its MAC", []byte{2, 2, 0, 0, 0, 1}, true, "n1@b1 unheard timed-out rebooted claims=0"},
+		{"the MAC of a port", []byte{2, 2, 0, 0, 0, 1}, false, "n1@b1 unheard claims=0"},
+		{"no MAC", nil, true, "n1@b1 unheard claims=0"},
+		{"the MAC of a router", []byte{0, 0, 0x5e, 0, 1, 7}, true, "n1@b1 unheard claims=0"},
+	} {
+		s := newScene(t)
+		m := lan(1)
+		m.Interfaces[0].Mac, m.Interfaces[0].Uplink = test.mac, test.uplink
+		s.joins("n1", "b1", 1, m).leave()
+		s.joins("n1", "b2", 1, m)
+		s.wantNodes(test.name, test.want, "n1 connected covers claims=0")
+	}
+}
+
+// A domain has the name of its first node, also when nodes are renamed.
+func TestDomainsFollowTheNamesOfNodes(t *testing.T) {
+	s := newScene(t)
+	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
+	b := s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	s.wantDomains("before", "10.0.0.3", "n2 n1/eth0 -")
+	s.judgeAll()
+	if _, err := s.hello(&pb.Hello{Node: "n9", BootId: "b1", Netns: "1", Epoch: 1}, ""); err != nil {
+		t.Fatal(err)
+	}
+	s.wantDomains("the first node is renamed", "10.0.0.3", "n2 n2/eth0 -")
+	s.wantJudged("the first node is renamed", "10.0.0.1", "10.0.0.3")
+}
+
+// What other nodes saw of the pods of a machine ends with a reboot; what they saw of the machine itself
+// does not, nor anything when it is only silent.
+func TestWhatOthersSawOfAMachine(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		over      func(s *scene)
+		pod, host bool
+	}{
+		{"it is rebooted", func(s *scene) { s.joins("n1", "b9", 1, lan(1)) }, false, true},
+		{"it is given up", func(s *scene) { s.after(time.Minute); s.Ring() }, true, true},
+	} {
+		s := newScene(t)
+		home := s.joins("n1", "b1", 1, lan(1), onHost("10.0.0.200"), onLAN(2, "10.0.0.1"))
+		s.joins("n2", "b2", 1, lan(2)).tell(seen("10.0.0.1", podMAC(2), 1), seen("10.0.0.200", []byte{2, 2, 0, 0, 0, 1}, 1))
+		s.judgeAll()
+		s.Settle(key("10.0.0.1"), false)
+		s.Settle(key("10.0.0.200"), false)
+		home.leave()
+		s.judgeAll()
+		test.over(s)
+		if home.n.Claims() != 0 || s.Wired(key("10.0.0.1")) != test.pod || s.Wired(key("10.0.0.200")) != test.host {
+			t.Errorf("%s: got %d claims, a frame of the pod %t, want %t, and of the machine %t, want %t",
+				test.name, home.n.Claims(), s.Wired(key("10.0.0.1")), test.pod, s.Wired(key("10.0.0.200")), test.host)
+		}
+		s.wantJudged(test.name, "10.0.0.1", "10.0.0.200")
+		s.check(t, test.name)
+	}
+}
+
+// Whether all is covered is asked once in a while.
+func TestCoverageIsAskedOnceInAWhile(t *testing.T) {
+	s := newScene(t)
+	asked := 0
+	s.follow(&api{covered: func(func(string) bool) bool { asked++; return true }})
+	a := s.joins("n1", "b1", 1)
+	covered := func() bool { return s.Builder().Case(key("10.0.0.2"), true).Covered }
+	for range 3 {
+		if !covered() {
+			t.Error("got not all covered")
+		}
+	}
+	s.after(coverFor - 1)
+	if covered(); asked != 1 {
+		t.Errorf("got asked %d times, want once", asked)
+	}
+	s.after(1)
+	if covered(); asked != 2 {
+		t.Errorf("got asked %d times, want twice", asked)
+	}
+	a.tell(&pb.ReportRequest{Status: &pb.StatusRecord{Blind: true}})
+	if covered() || asked != 3 {
+		t.Errorf("got all covered %t, asked %d times, want a blind node known at once", covered(), asked)
+	}
+	a.tell(&pb.ReportRequest{Status: &pb.StatusRecord{}})
+	b := s.joins("n2", "b2", 1)
+	b.leave()
+	s.after(coverFor)
+	if covered() {
+		t.Error("got all covered, but a node is silent")
+	}
+	s.after(time.Minute)
+	s.Ring()
+	if !covered() {
+		t.Error("got not all covered, but the silent node is given up")
+	}
+}
+
+// The addresses on a node are all that it claims, however many.
+func TestAddressesOnALargeNode(t *testing.T) {
+	s := newScene(t)
+	const count = claimsAtOnce + 100
+	a := s.joins("n1", "b1", 1, many(2, count))
+	s.joins("n2", "b2", 1, pod(3, "10.0.0.3"))
+	if got := len(s.AddressesOn("n1")); got != count {
+		t.Errorf("got %d addresses, want %d", got, count)
+	}
+	gone := many(2, 10)
+	for _, c := range gone.Claims {
+		c.Gone = true
+	}
+	a.tell(claims(gone.Claims...))
+	if got := len(s.AddressesOn("n1")); got != count-10 {
+		t.Errorf("got %d addresses, want %d", got, count-10)
+	}
+	if got := s.AddressesOn("n9"); len(got) != 0 {
+		t.Errorf("got %v on a node that is not there", got)
+	}
+}
+
+// An answering agent is noted for the stream that reports, not for one that was replaced.
+func TestAgentsThatAnswer(t *testing.T) {
+	s := newScene(t)
+	old := s.joins("n1", "b1", 1)
+	now := s.joins("n1", "b1", 1)
+	answers := &answering{chronicle: s.told}
+	s.Listener = answers
+	s.Skewed(old.p, old.n, time.Second, true)
+	s.Heard(old.p, old.n)
+	if answers.count != 0 || now.n.Rec.SkewKnown {
+		t.Errorf("got %d answers of an old stream", answers.count)
+	}
+	s.Skewed(now.p, now.n, time.Second, true)
+	s.Heard(now.p, now.n)
+	if answers.count != 2 || !now.n.Rec.SkewKnown || now.n.Rec.Skew != time.Second {
+		t.Errorf("got %d answers, skew %s", answers.count, now.n.Rec.Skew)
+	}
+}
+
+// answering is a chronicle that counts answers.
+type answering struct {
+	*chronicle
+	count int
+}
+
+func (a *answering) Answered(*Node) { a.count++ }
+
+func TestOtherNodesInOnePlace(t *testing.T) {
+	s := newScene(t)
+	join := func(name, vouched string) *agent {
+		a, err := s.hello(&pb.Hello{Node: name, BootId: "b1", Netns: "1", Epoch: 1}, vouched)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.snapshot()
+		return a
+	}
+	one, two, three := join("n1", "x"), join("n3", "y"), join("n2", "z")
+	s.joins("n4", "b4", 1)
+	if got := s.InOnePlace(one.n); !slices.Equal(got, []string{"n2", "n3"}) {
+		t.Errorf("got %q, want both others in order", got)
+	}
+	two.leave()
+	if got := s.InOnePlace(one.n); !slices.Equal(got, []string{"n2"}) || s.InOnePlace(two.n) != nil || len(s.InOnePlace(three.n)) != 1 {
+		t.Errorf("got %q, want the connected one", got)
+	}
+}

@@ -1,0 +1,141 @@
+package facts
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func TestIncompleteNodesAreAskedAgainWhenThereIsRoom(t *testing.T) {
+	s := newScene(t)
+	s.small()
+	a := s.joins("n1", "b1", 1, lan(1), flood(0, 16_000))
+	s.after(firstRefill)
+	if s.Refill(); a.p.asked != 0 {
+		t.Error("got asked, but there is no room")
+	}
+	s.limit *= 4
+	if s.Refill(); a.p.asked != 1 {
+		t.Errorf("got asked %d times, want once", a.p.asked)
+	}
+	if s.Refill(); a.p.asked != 1 {
+		t.Errorf("got asked %d times, want once for a while", a.p.asked)
+	}
+	s.after(2*firstRefill - 1)
+	if s.Refill(); a.p.asked != 1 {
+		t.Errorf("got asked %d times, want once for a while", a.p.asked)
+	}
+	s.after(1)
+	if s.Refill(); a.p.asked != 2 {
+		t.Errorf("got asked %d times, want twice", a.p.asked)
+	}
+	s.told.heard = nil
+	a.snapshot(lan(1), flood(0, 16_000))
+	if a.n.Incomplete() || !slices.Contains(s.told.heard, "changed n1") {
+		t.Errorf("got %+v left out, want nothing, and that told", a.n.LeftOut())
+	}
+	s.after(time.Hour)
+	if s.Refill(); a.p.asked != 2 {
+		t.Errorf("got asked %d times, want no more", a.p.asked)
+	}
+}
+
+// An incomplete node is asked less and less often, until it is complete.
+func TestHowOftenAnIncompleteNodeIsAsked(t *testing.T) {
+	s := newScene(t)
+	s.limit = LeastBudget
+	a := s.joins("n1", "b1", 1)
+	incomplete := func() {
+		t.Helper()
+		if _, err := s.Snapshot(a.p, a.n, &Snapshot{Messages: once(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}), LeftOut: LeftOut{Records: 1}}, func() {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(why string, backoff time.Duration) {
+		t.Helper()
+		asked := a.p.asked
+		if s.Refill(); a.p.asked != asked {
+			t.Errorf("%s: got asked at once", why)
+		}
+		s.after(backoff - 1)
+		if s.Refill(); a.p.asked != asked {
+			t.Errorf("%s: got asked before %s", why, backoff)
+		}
+		s.after(1)
+		if s.Refill(); a.p.asked != asked+1 {
+			t.Errorf("%s: got not asked after %s", why, backoff)
+		}
+	}
+	incomplete()
+	want("the first time", firstRefill)
+	incomplete()
+	want("the second time", 4*firstRefill)
+	for range 10 {
+		incomplete()
+	}
+	want("much later", lastRefill)
+	a.snapshot()
+	incomplete()
+	want("after it was complete", firstRefill)
+}
+
+// The node that needs the least is asked first, if there is room.
+func TestWhichIncompleteNodeIsAsked(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		held int // in quarters of the limit, held by another node
+		more int
+		want []int
+	}{
+		{"there is room", 0, 0, []int{1, 0}},
+		{"three quarters are used", 3, 0, []int{1, 0}},
+		{"more is used, but they are within their shares", 3, 1, []int{1, 0}},
+	} {
+		s := newScene(t)
+		s.limit = LeastBudget
+		agents := []*agent{s.joins("n1", "b1", 1, pod(2, "10.0.0.2")), s.joins("n2", "b2", 1)}
+		for _, a := range agents {
+			a.n.leftOut.Records = 1
+		}
+		other := s.joins("n3", "b3", 1)
+		if test.held > 0 && !s.Hold(other.n, s.room(LeastBudget*int64(test.held)/4)+test.more) {
+			t.Fatalf("%s: got no room", test.name)
+		}
+		for _, want := range test.want {
+			before := []int{agents[0].p.asked, agents[1].p.asked}
+			s.Refill()
+			for i, a := range agents {
+				if asked := a.p.asked > before[i]; asked != (i == want) {
+					t.Errorf("%s: got node %d asked %t", test.name, i, asked)
+				}
+			}
+		}
+		if s.Refill(); agents[0].p.asked+agents[1].p.asked != 2 {
+			t.Errorf("%s: got asked too often", test.name)
+		}
+	}
+	// A node that has more than most of its share is asked only if there is room for all.
+	for _, test := range []struct {
+		more  int
+		share bool
+		want  int
+	}{{0, false, 1}, {1, false, 0}, {0, true, 1}, {1, true, 0}} {
+		s := newScene(t)
+		s.limit = LeastBudget
+		a, other := s.joins("n1", "b1", 1), s.joins("n2", "b2", 1)
+		a.n.leftOut.Records = 1
+		total := LeastBudget * 3 / 4
+		if test.share { // all of it is used, but not by the node
+			if !s.Hold(a.n, int(s.share(a.n.account)*3/4-a.n.account.used)+test.more) || !s.Hold(other.n, int(s.share(other.n.account)-other.n.account.used)) {
+				t.Fatal("got no room")
+			}
+		} else if !s.Hold(a.n, s.room(int64(total))+test.more) {
+			t.Fatal("got no room")
+		}
+		if s.Refill(); a.p.asked != test.want {
+			t.Errorf("%+v: got asked %d times", test, a.p.asked)
+		}
+	}
+}
