@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"math"
 	"strconv"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
@@ -225,7 +226,7 @@ func (t *tables) enterHolder(i uint32) {
 	first := t.holder(f.mac)
 	f.alike = first
 	if hash := t.texts.hashMAC(f.mac); first != 0 {
-		t.holders.replace(hash, first, i)
+		t.holders.replace(hash, first, i, t.hashOfHolder)
 	} else {
 		t.holders.put(hash, i, t.hashOfHolder)
 	}
@@ -241,7 +242,7 @@ func (t *tables) leaveHolder(i uint32) {
 		}
 		t.interfaces.at(at).alike = f.alike
 	case f.alike != 0:
-		t.holders.replace(hash, i, f.alike)
+		t.holders.replace(hash, i, f.alike, t.hashOfHolder)
 	default:
 		t.holders.remove(hash, i, t.hashOfHolder)
 	}
@@ -428,7 +429,7 @@ func (t *texts) restart(count, bytes int) {
 	t.arena.Reset()
 	t.arena.Grow(bytes)
 	t.byText, t.count = table{}, 0
-	t.byText.resize(count, nil)
+	t.byText.resize(count, bytes > math.MaxUint16, nil)
 	t.kept = count
 }
 
