@@ -78,7 +78,7 @@ func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
 	if record != verdict.OwnRecord {
 		for _, port := range n.ports(record) {
 			for _, c := range slices.Collect(n.on(port)) {
-				if n.claims.has(c) && n.claims.at(c).wire != 0 { // others end with it
+				if n.claims.has(c) && n.claims.at(c).wire() != 0 { // others end with it
 					f.end(n, c, how)
 				}
 			}
@@ -303,7 +303,7 @@ func (f *editor) endClaims(n *Node, i uint32, how ending) {
 func (f *editor) end(n *Node, c uint32, how ending) {
 	one := *n.claims.at(c)
 	item := f.touch(one.addr)
-	if one.wire != 0 {
+	if one.wire() != 0 {
 		f.unlist(n, c)
 		return
 	}
@@ -314,7 +314,7 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 		other := f.nodes[r.node()]
 		for k := range other.same(r.index()) {
 			claim := other.claims.at(k)
-			if claim.wire == 0 && (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id {
+			if claim.wire() == 0 && (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id {
 				last = false
 				there = there || f.meets(other, claim.port) && other.texts.macOf(other.interfaces.at(claim.port).mac) == mac
 			}
@@ -338,13 +338,13 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 			continue
 		}
 		seen := by.claims.at(r.index())
-		if seen.addr != one.addr || seen.wire == 0 || by.wires.at(seen.wire).isNew() {
+		if seen.addr != one.addr || seen.wire() == 0 || by.wires.at(seen.wire()).isNew() {
 			continue // the record was reused for another claim
 		}
 		if by == n && how.sweeping && seen.sweep == n.sweep {
 			continue
 		}
-		mac := by.texts.macOf(by.hardware.at(by.wires.at(seen.wire).hardware).mac)
+		mac := by.texts.macOf(by.hardware.at(by.wires.at(seen.wire()).hardware).mac)
 		f.unlist(by, r.index())
 		if by != n {
 			f.bury(n, one.addr, mac, how.late)
@@ -359,7 +359,7 @@ func (f *editor) attributed(a index.Address) (sightings []sighting) {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
-			if at := n.claims.at(c).wire; at == 0 {
+			if at := n.claims.at(c).wire(); at == 0 {
 				kernel = true
 			} else {
 				seen = seen || !n.wires.at(at).isNew()
@@ -375,7 +375,7 @@ func (f *editor) attributed(a index.Address) (sightings []sighting) {
 		for _, claim := range judged.Owners[i].Claims {
 			r := b.refOf(claim)
 			n := f.nodes[r.node()]
-			if at := n.claims.at(r.index()).wire; at != 0 && !n.wires.at(at).isNew() {
+			if at := n.claims.at(r.index()).wire(); at != 0 && !n.wires.at(at).isNew() {
 				sightings = append(sightings, sighting{judged.Owners[i].ID, r})
 			}
 		}

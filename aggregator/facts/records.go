@@ -89,38 +89,60 @@ const (
 	joined       // the topology knows it
 )
 
-// claim is one way in which an address is held. wire leads to what only wire claims have.
+// claim is one way in which an address is held. There are more claims than other records, so rare
+// fields are elsewhere.
 type claim struct {
 	addr index.Address
-	stamps
-	count, flags uint32
-	port, wire   uint32
+	// first and assigned are by the agent's clock.
+	first, assigned, begun verdict.Stamp
+	port                   uint32
+	// more is the additional part: a wire of a wire claim, a history of a kernel claim.
+	more uint32
 	// before and after are the neighbours on the port; alike is the next claim to the address.
 	lists
 	network text
-	cost    int32
+	cost    uint16
+	flags   uint16 // the kernel uses 12 bits
 	kind    verdict.Evidence
 	prefix  uint8
 	sweep   uint8
-	routed  bool
 }
 
-// stamps are when a claim was seen. first, last and assigned are by the agent's clock. mark is Read
-// of a kernel claim, and Before of a wire claim.
-type stamps struct{ first, last, assigned, begun, seen, mark verdict.Stamp }
+// wire returns the additional part of a wire claim; 0 for a kernel claim.
+func (c *claim) wire() uint32 {
+	if c.kind == verdict.Assigned || c.kind == verdict.DADFailed {
+		return 0
+	}
+	return c.more
+}
+
+// history is what changes of a claim when it is seen again. A kernel claim has one only if it was:
+// the kernel reports most addresses once.
+type history struct {
+	last  verdict.Stamp // by the agent's clock
+	mark  verdict.Stamp // Read of a kernel claim, Before of a wire claim
+	count uint32
+}
 
 // wire is the additional part of a wire claim.
 type wire struct {
+	history
+	seen                    verdict.Stamp
 	hardware, before, after uint32 // those of the hardware address
 	link                    uint32
-	source                  mac
 	vlan, inner             uint16
-	noOverride              bool
+	source                  mac
+	flags                   flags
 	// judged says whether the address was judged with the claim, and whether it has one plain
 	// owner, so that seeing the claim again changes nothing. It is only accessed atomically,
 	// because it is set while others read it.
 	judged uint32 //nolint:modernize // records are copied when a slab grows
 }
+
+const (
+	noOverride flags = 1 << iota
+	byNode           // the node itself routes the address to the port
+)
 
 // hardware is one MAC that claims of a node name.
 type hardware struct {
@@ -138,6 +160,7 @@ type tables struct {
 	links      slab[link]
 	claims     slab[claim]
 	wires      slab[wire]
+	histories  slab[history] // of kernel claims
 	hardware   slab[hardware]
 
 	byRecord, byIndex, byName table // namespaces, interfaces and links
@@ -278,7 +301,7 @@ func (t *tables) on(i uint32) func(yield func(uint32) bool) {
 // by yields the claims that name a MAC.
 func (t *tables) by(hw uint32) func(yield func(uint32) bool) {
 	return func(yield func(uint32) bool) {
-		for c := t.hardware.at(hw).claims; c != 0; c = t.wires.at(t.claims.at(c).wire).after {
+		for c := t.hardware.at(hw).claims; c != 0; c = t.wires.at(t.claims.at(c).wire()).after {
 			if !yield(c) {
 				return
 			}
@@ -394,6 +417,7 @@ func (t *tables) trim() {
 	t.links.trim()
 	t.claims.trim()
 	t.wires.trim()
+	t.histories.trim()
 	t.hardware.trim()
 }
 

@@ -160,7 +160,7 @@ func (f *reader) Wired(a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
-			if n.claims.at(c).wire != 0 {
+			if n.claims.at(c).wire() != 0 {
 				return true
 			}
 		}
