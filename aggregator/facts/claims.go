@@ -190,7 +190,7 @@ func (f *editor) addressed(n *Node, c uint32) {
 	one := n.claims.at(c)
 	at := n.interfaces.at(one.port)
 	if one.wire() != 0 {
-		f.spoke(n, at.peer, n.hardware.at(n.wires.at(one.wire()).hardware).mac)
+		f.spoke(n, at.peer(), n.hardware.at(n.wires.at(one.wire()).hardware).mac)
 	}
 	if one.kind != verdict.Assigned {
 		return

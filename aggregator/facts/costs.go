@@ -117,7 +117,7 @@ func namespaceCostOf(rec *pb.NamespaceRecord) int {
 }
 
 func interfaceCostOf(rec *pb.InterfaceRecord) int {
-	return interfaceCost + textCost(rec.GetName(), rec.GetKind(), rec.GetLink(), rec.GetHostInterface(), rec.GetVrf())
+	return min(interfaceCost+textCost(rec.GetName(), rec.GetKind(), rec.GetLink(), rec.GetHostInterface(), rec.GetVrf()), math.MaxUint16)
 }
 
 func allocationCostOf(al *verdict.Allocation) int {

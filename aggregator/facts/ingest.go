@@ -213,7 +213,7 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 	}
 	var cost int32
 	if old != 0 {
-		cost = n.interfaces.at(old).cost
+		cost = int32(n.interfaces.at(old).cost)
 	}
 	if !f.charge(n, &cost, interfaceCostOf(rec), true) {
 		f.refuse(n, "interface", false)
@@ -221,14 +221,14 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 	}
 	t := &n.texts
 	next := iface{
-		namespace: ns, index: rec.GetIndex(), peer: rec.GetPeerNamespace(), attachment: attachment,
-		name: t.put(rec.GetName()), host: t.put(rec.GetHostInterface()), vrf: t.put(rec.GetVrf()), kind: t.put(rec.GetKind()),
+		namespace: ns, index: rec.GetIndex(), attachment: attachment, name: t.put(rec.GetName()), kind: t.put(rec.GetKind()),
 		mac: t.mac(verdict.MAC(rec.GetMac())),
 	}
+	others := rare{host: next.setFar(rec.GetPeerNamespace(), t.put(rec.GetHostInterface())), vrf: t.put(rec.GetVrf())}
 	next.flags.set(uplink, rec.GetUplink())
 	next.flags.set(tapped, rec.GetKind() == tap)
-	i := f.setInterface(n, old, next, rec.GetLink())
-	n.interfaces.at(i).cost = cost
+	i := f.setInterface(n, old, next, others, rec.GetLink())
+	n.interfaces.at(i).cost = uint16(cost) //nolint:gosec // see interfaceCostOf
 }
 
 func (a *applying) claim(rec *pb.ClaimRecord) {

@@ -97,7 +97,7 @@ func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 					continue
 				}
 				hw := other.wires.at(claim.wire()).hardware
-				f.spoke(other, other.interfaces.at(claim.port).peer, other.hardware.at(hw).mac)
+				f.spoke(other, other.interfaces.at(claim.port).peer(), other.hardware.at(hw).mac)
 				if claim.kind == verdict.Answered && other.hardware.at(hw).count <= fewAnswers {
 					f.touchBy(other, hw)
 				}
@@ -117,7 +117,7 @@ func (f *touching) touchBy(n *Node, hw uint32) {
 	for c := range n.by(hw) {
 		one := n.claims.at(c)
 		f.touch(one.addr)
-		if peer := n.interfaces.at(one.port).peer; peer != 0 {
+		if peer := n.interfaces.at(one.port).peer(); peer != 0 {
 			f.Listener.MayLack(n, peer)
 		}
 	}
