@@ -269,16 +269,16 @@ func (f *sharing) mergeLinks(some int) (more bool) {
 // address identifies the sender.
 func (f *sharing) look(n *Node, c uint32) {
 	one := n.claims.at(c)
-	if one.wire == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
+	if one.wire() == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
 		return
 	}
-	w := n.wires.at(one.wire)
+	w := n.wires.at(one.wire())
 	hw := n.hardware.at(w.hardware)
-	if w.link == 0 || w.source.form != noMAC || w.noOverride || !hw.mac.apart() || verdict.MAC(hw.mac.bytes[:]).Group() {
+	if w.link == 0 || w.source.form != noMAC || w.flags.has(noOverride) || !hw.mac.apart() || verdict.MAC(hw.mac.bytes[:]).Group() {
 		return
 	}
 	now := f.now()
-	if one.seen.Add(f.topology.Generation()) <= now {
+	if w.seen.Add(f.topology.Generation()) <= now {
 		return
 	}
 	var first *Node
@@ -298,7 +298,7 @@ func (f *sharing) look(n *Node, c uint32) {
 	}
 	for _, by := range nodes {
 		if home := f.homeOf(by, n, c); home != 0 {
-			f.topology.Sighted(n.joint(w.link), by.joint(home), verdict.MAC(hw.mac.bytes[:]), one.seen, now)
+			f.topology.Sighted(n.joint(w.link), by.joint(home), verdict.MAC(hw.mac.bytes[:]), w.seen, now)
 		}
 	}
 }
@@ -307,7 +307,7 @@ func (f *sharing) look(n *Node, c uint32) {
 // the only one where the MAC has the address too; 0 if that is ambiguous.
 func (f *sharing) homeOf(by, n *Node, c uint32) uint32 {
 	seen := n.claims.at(c)
-	m := n.hardware.at(n.wires.at(seen.wire).hardware).mac
+	m := n.hardware.at(n.wires.at(seen.wire()).hardware).mac
 	var all, exact []uint32
 	for i := by.holder(m); i != 0; i = by.interfaces.at(i).alike {
 		if !f.meets(by, i) {
@@ -345,7 +345,7 @@ func (f *sharing) belongs(n *Node, c uint32) bool {
 	if seen.kind == verdict.Announced {
 		return true
 	}
-	l, a := n.wires.at(seen.wire).link, seen.addr.Addr()
+	l, a := n.wires.at(seen.wire()).link, seen.addr.Addr()
 	for i := range n.interfaces.all {
 		if n.interfaces.at(i).link != l {
 			continue

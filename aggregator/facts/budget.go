@@ -147,6 +147,21 @@ func (f *ledger) charge(n *Node, has *int32, cost int, first bool) bool {
 	return true
 }
 
+// chargeClaim is charge for a known claim, which may be evicted to make room.
+func (f *ledger) chargeClaim(n *Node, c uint32, cost int, first bool) bool {
+	was := int32(n.claims.at(c).cost)
+	has := was
+	if !f.charge(n, &has, cost, first) {
+		return false
+	}
+	if !n.claims.has(c) { // then what it was charged before is released
+		has -= was
+		return f.charge(n, &has, 0, true)
+	}
+	n.claims.at(c).cost = uint16(has) //nolint:gosec // see claimCost
+	return true
+}
+
 // makeRoom reports whether a node may use that many more bytes. For a node within its share it
 // makes room at the expense of nodes that exceed theirs.
 func (f *ledger) makeRoom(n *Node, bytes int64, first bool) bool {
@@ -211,14 +226,14 @@ func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
 				return
 			}
 			if which(c) {
-				wire := n.claims.at(c).wire != 0
+				wire := n.claims.at(c).wire() != 0
 				f.unlist(n, c)
 				f.refuse(n, "claim", wire)
 			}
 		}
 	}
 	claims(func(c uint32) bool { return f.stranger(n, c) })
-	claims(func(c uint32) bool { return n.claims.at(c).wire != 0 })
+	claims(func(c uint32) bool { return n.claims.at(c).wire() != 0 })
 	if wireOnly {
 		return n.used < before
 	}
@@ -258,7 +273,7 @@ func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
 // sender show.
 func (f *ledger) stranger(n *Node, c uint32) bool {
 	one := n.claims.at(c)
-	if one.wire == 0 || len(f.allocations[one.addr]) > 0 || f.rivals(one.addr) {
+	if one.wire() == 0 || len(f.allocations[one.addr]) > 0 || f.rivals(one.addr) {
 		return false
 	}
 	return !f.kernelHas(one.addr)
@@ -268,7 +283,7 @@ func (f *ledger) kernelHas(a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
-			if n.claims.at(c).wire == 0 {
+			if n.claims.at(c).wire() == 0 {
 				return true
 			}
 		}
@@ -279,10 +294,10 @@ func (f *ledger) kernelHas(a index.Address) bool {
 // macAt returns the MAC that a claim is of.
 func (t *tables) macAt(c uint32) verdict.MAC {
 	one := t.claims.at(c)
-	if one.wire == 0 {
+	if one.wire() == 0 {
 		return t.texts.macOf(t.interfaces.at(one.port).mac)
 	}
-	return t.texts.macOf(t.hardware.at(t.wires.at(one.wire).hardware).mac)
+	return t.texts.macOf(t.hardware.at(t.wires.at(one.wire()).hardware).mac)
 }
 
 // accountOfName returns the account of all nodes that one credential vouches for; nil if there

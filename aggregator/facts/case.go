@@ -182,21 +182,22 @@ func (b *Builder) Refs(claims []*verdict.Claim) []Ref {
 // claim makes the record of a claim.
 func (b *Builder) claim(n *Node, i uint32) *verdict.Claim {
 	one := n.claims.at(i)
+	h := n.history(one)
 	out := b.claims.next()
 	*out = verdict.Claim{
-		Interface: b.iface(n, one.port), Kind: one.kind, PrefixLength: one.prefix, Flags: one.flags, Count: one.count,
+		Interface: b.iface(n, one.port), Kind: one.kind, PrefixLength: one.prefix, Flags: uint32(one.flags), Count: h.count,
 		Network: n.texts.get(one.network),
-		Times:   verdict.Times{First: one.first, Last: one.last, AssignedAt: one.assigned, Begun: one.begun, Seen: one.seen},
+		Times:   verdict.Times{First: one.first, Last: h.last, AssignedAt: one.assigned, Begun: one.begun},
 	}
-	if one.wire == 0 {
-		out.Read = one.mark
+	if one.wire() == 0 {
+		out.Seen, out.Read = h.mark, h.mark
 		return out
 	}
-	w := n.wires.at(one.wire)
-	out.Before, out.Read = one.mark, one.begun
+	w := n.wires.at(one.wire())
+	out.Seen, out.Before, out.Read = w.seen, h.mark, one.begun
 	out.Frame = verdict.Frame{
 		MAC: n.texts.macOf(n.hardware.at(w.hardware).mac), Source: n.texts.macOf(w.source),
-		VLAN: w.vlan, InnerVLAN: w.inner, NoOverride: w.noOverride, Routed: one.routed,
+		VLAN: w.vlan, InnerVLAN: w.inner, NoOverride: w.flags.has(noOverride), Routed: w.flags.has(byNode),
 	}
 	if w.link != 0 {
 		out.Link = b.link(n, w.link)
@@ -266,7 +267,7 @@ func (b *Builder) several() bool {
 			return true
 		default:
 			n := b.facts.nodes[b.refs[k].node()]
-			w := n.wires.at(n.claims.at(b.refs[k].index()).wire)
+			w := n.wires.at(n.claims.at(b.refs[k].index()).wire())
 			if i := n.holder(n.hardware.at(w.hardware).mac); i != 0 && n.interfaces.at(i).alike != 0 {
 				return true
 			}
@@ -300,7 +301,7 @@ func (b *Builder) addStations() {
 	for k, claim := range c.Claims {
 		if wired(claim) {
 			n := f.nodes[b.refs[k].node()]
-			w := n.wires.at(n.claims.at(b.refs[k].index()).wire)
+			w := n.wires.at(n.claims.at(b.refs[k].index()).wire())
 			add(n, n.hardware.at(w.hardware).mac)
 			add(n, w.source)
 		}
@@ -368,7 +369,7 @@ func (b *Builder) addAnswers() {
 		}
 		a := verdict.Answer{Link: claim.Link.Key(), MAC: claim.MAC}
 		if !slices.ContainsFunc(c.Answers, func(other verdict.Answer) bool { return other.Link == a.Link && other.MAC == a.MAC }) {
-			w := n.wires.at(n.claims.at(b.refs[k].index()).wire)
+			w := n.wires.at(n.claims.at(b.refs[k].index()).wire())
 			a.Addresses, a.Owners = f.answers(n, w.link, w.hardware)
 			c.Answers = append(c.Answers, a)
 		}
@@ -382,7 +383,7 @@ func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
 	var owned []string
 	for c := range n.by(hw) {
 		one := n.claims.at(c)
-		if n.wires.at(one.wire).link != l || slices.Contains(answered, one.addr) || !f.onlyAnswered(n, c) {
+		if n.wires.at(one.wire()).link != l || slices.Contains(answered, one.addr) || !f.onlyAnswered(n, c) {
 			continue
 		}
 		answered = append(answered, one.addr)
@@ -398,8 +399,8 @@ func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
 
 // weak is Claim.Weak for a record.
 func (t *tables) weak(c uint32) bool {
-	w := t.wires.at(t.claims.at(c).wire)
-	return w.source.form != noMAC || w.noOverride || t.texts.macOf(t.hardware.at(w.hardware).mac).Group()
+	w := t.wires.at(t.claims.at(c).wire())
+	return w.source.form != noMAC || w.flags.has(noOverride) || t.texts.macOf(t.hardware.at(w.hardware).mac).Group()
 }
 
 // onlyAnswered reports whether a claim is an answer, and its sender never claimed the address
@@ -409,13 +410,13 @@ func (f *reader) onlyAnswered(n *Node, c uint32) bool {
 	if one.kind != verdict.Answered || n.weak(c) {
 		return false
 	}
-	w := n.wires.at(one.wire)
+	w := n.wires.at(one.wire())
 	for k := range n.same(f.addresses.of(one.addr, n.number)) {
 		other := n.claims.at(k)
 		if other.kind != verdict.Announced && other.kind != verdict.Used {
 			continue
 		}
-		if o := n.wires.at(other.wire); o.hardware == w.hardware && o.link == w.link && !n.weak(k) {
+		if o := n.wires.at(other.wire()); o.hardware == w.hardware && o.link == w.link && !n.weak(k) {
 			return false
 		}
 	}

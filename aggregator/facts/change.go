@@ -28,8 +28,8 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 	// that the number was reused for another namespace: a new epoch.
 	if ns != 0 {
 		old := n.namespaces.at(ns)
-		same := old.flags == next.flags && old.number == next.number && old.netns == next.netns
-		nameless := !old.flags.has(inode) && old.netns == 0 && old.number == n.Rec.Epoch
+		same := old.flags == next.flags && old.number == next.number
+		nameless := old.flags == 0 && old.number == n.Rec.Epoch
 		if !same && !nameless {
 			f.endNamespace(n, ns)
 			ns = 0
@@ -42,7 +42,7 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 		n.byRecord.put(hashRecord(record), ns, n.hashOfNamespace)
 		f.listPod(n, ns)
 		f.Listener.MayLack(n, record)
-	} else if old := n.namespaces.at(ns); old.number != next.number || old.netns != next.netns || old.flags != next.flags ||
+	} else if old := n.namespaces.at(ns); old.number != next.number || old.flags != next.flags ||
 		old.who != next.who || old.intended != next.intended {
 		f.touchPorts(n, record)
 		for i := range n.inside(ns) {
@@ -55,7 +55,7 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 		}
 		f.Listener.MayLack(n, record) // under its previous identity
 		f.unlistPod(n, ns)
-		old.number, old.netns, old.flags, old.who, old.intended = next.number, next.netns, next.flags, next.who, next.intended
+		old.number, old.flags, old.who, old.intended = next.number, next.flags, next.who, next.intended
 		f.listPod(n, ns)
 		f.Listener.MayLack(n, record)
 	}
@@ -78,7 +78,7 @@ func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
 	if record != verdict.OwnRecord {
 		for _, port := range n.ports(record) {
 			for _, c := range slices.Collect(n.on(port)) {
-				if n.claims.has(c) && n.claims.at(c).wire != 0 { // others end with it
+				if n.claims.has(c) && n.claims.at(c).wire() != 0 { // others end with it
 					f.end(n, c, how)
 				}
 			}
@@ -165,7 +165,7 @@ func (f *editor) changeLink(n *Node, l uint32, change func()) {
 }
 
 // setInterface adds or updates an interface; old is 0 for a new one.
-func (f *editor) setInterface(n *Node, old uint32, next iface, linkName string) uint32 {
+func (f *editor) setInterface(n *Node, old uint32, next iface, others rare, linkName string) uint32 {
 	if linkName != "" {
 		next.link = n.namedLink(linkName)
 	}
@@ -178,9 +178,9 @@ func (f *editor) setInterface(n *Node, old uint32, next iface, linkName string) 
 	}
 	one := n.interfaces.at(i)
 	before := *one
-	if before.link != next.link || before.name != next.name || before.host != next.host || before.vrf != next.vrf || before.kind != next.kind ||
-		before.mac != next.mac || before.peer != next.peer || before.attachment != next.attachment || before.flags != next.flags {
-		f.replaceInterface(n, i, &next)
+	if before.link != next.link || before.name != next.name || before.kind != next.kind || n.rare[i] != others ||
+		before.mac != next.mac || before.far != next.far || before.attachment != next.attachment || before.flags != next.flags {
+		f.replaceInterface(n, i, &next, others)
 	}
 	n.interfaces.at(i).sweep = n.sweep
 	return i
@@ -215,7 +215,7 @@ func (n *Node) leadsOut(i uint32) bool {
 }
 
 // replaceInterface replaces the record of an interface.
-func (f *editor) replaceInterface(n *Node, i uint32, next *iface) {
+func (f *editor) replaceInterface(n *Node, i uint32, next *iface, others rare) {
 	f.touchInterface(n, i)
 	f.interfaceChanged(n, i)
 	if next.mac.form != noMAC {
@@ -228,8 +228,9 @@ func (f *editor) replaceInterface(n *Node, i uint32, next *iface) {
 	if oldLink != next.link && next.link != 0 {
 		n.links.at(next.link).users++
 	}
-	one.link, one.peer, one.name, one.host, one.vrf, one.kind = next.link, next.peer, next.name, next.host, next.vrf, next.kind
+	one.link, one.far, one.name, one.kind = next.link, next.far, next.name, next.kind
 	one.mac, one.attachment, one.flags = next.mac, next.attachment, next.flags
+	n.setRare(i, others)
 	if oldLink != next.link && oldLink != 0 {
 		n.links.at(oldLink).users--
 		f.dropLink(n, oldLink)
@@ -283,8 +284,10 @@ func (f *editor) endInterfaceOf(n *Node, i uint32, how ending) {
 		one.link = 0
 		f.dropLink(n, l)
 	}
-	f.charge(n, &one.cost, 0, true)
+	cost := int32(one.cost)
+	f.charge(n, &cost, 0, true)
 	n.leaveInside(i)
+	n.setRare(i, rare{})
 	n.byIndex.remove(n.hashOfInterface(i), i, n.hashOfInterface)
 	n.interfaces.remove(i)
 }
@@ -301,7 +304,7 @@ func (f *editor) endClaims(n *Node, i uint32, how ending) {
 func (f *editor) end(n *Node, c uint32, how ending) {
 	one := *n.claims.at(c)
 	item := f.touch(one.addr)
-	if one.wire != 0 {
+	if one.wire() != 0 {
 		f.unlist(n, c)
 		return
 	}
@@ -312,7 +315,7 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 		other := f.nodes[r.node()]
 		for k := range other.same(r.index()) {
 			claim := other.claims.at(k)
-			if claim.wire == 0 && (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id {
+			if claim.wire() == 0 && (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id {
 				last = false
 				there = there || f.meets(other, claim.port) && other.texts.macOf(other.interfaces.at(claim.port).mac) == mac
 			}
@@ -336,13 +339,13 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 			continue
 		}
 		seen := by.claims.at(r.index())
-		if seen.addr != one.addr || seen.wire == 0 || by.wires.at(seen.wire).isNew() {
+		if seen.addr != one.addr || seen.wire() == 0 || by.wires.at(seen.wire()).isNew() {
 			continue // the record was reused for another claim
 		}
 		if by == n && how.sweeping && seen.sweep == n.sweep {
 			continue
 		}
-		mac := by.texts.macOf(by.hardware.at(by.wires.at(seen.wire).hardware).mac)
+		mac := by.texts.macOf(by.hardware.at(by.wires.at(seen.wire()).hardware).mac)
 		f.unlist(by, r.index())
 		if by != n {
 			f.bury(n, one.addr, mac, how.late)
@@ -357,7 +360,7 @@ func (f *editor) attributed(a index.Address) (sightings []sighting) {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
-			if at := n.claims.at(c).wire; at == 0 {
+			if at := n.claims.at(c).wire(); at == 0 {
 				kernel = true
 			} else {
 				seen = seen || !n.wires.at(at).isNew()
@@ -373,7 +376,7 @@ func (f *editor) attributed(a index.Address) (sightings []sighting) {
 		for _, claim := range judged.Owners[i].Claims {
 			r := b.refOf(claim)
 			n := f.nodes[r.node()]
-			if at := n.claims.at(r.index()).wire; at != 0 && !n.wires.at(at).isNew() {
+			if at := n.claims.at(r.index()).wire(); at != 0 && !n.wires.at(at).isNew() {
 				sightings = append(sightings, sighting{judged.Owners[i].ID, r})
 			}
 		}

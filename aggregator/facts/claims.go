@@ -22,29 +22,57 @@ type claimKey struct {
 func (t *tables) find(first, port uint32, key claimKey) uint32 {
 	for c := range t.same(first) {
 		one := t.claims.at(c)
-		if one.port != port || one.kind != key.kind || (one.wire == 0) != (key.mac.form == noMAC) {
+		if one.port != port || one.kind != key.kind || (one.wire() == 0) != (key.mac.form == noMAC) {
 			continue
 		}
-		if one.wire == 0 {
+		if one.wire() == 0 {
 			return c
 		}
-		w := t.wires.at(one.wire)
-		if t.hardware.at(w.hardware).mac == key.mac && w.vlan == key.vlan && w.inner == key.innerVLAN && w.noOverride == key.noOverride && w.source == key.source {
+		w := t.wires.at(one.wire())
+		if t.hardware.at(w.hardware).mac == key.mac && w.vlan == key.vlan && w.inner == key.innerVLAN && w.flags.has(noOverride) == key.noOverride && w.source == key.source {
 			return c
 		}
 	}
 	return 0
 }
 
+// history returns when and how often a claim was seen.
+func (t *tables) history(c *claim) history {
+	switch {
+	case c.wire() != 0:
+		return t.wires.at(c.wire()).history
+	case c.more != 0:
+		return *t.histories.at(c.more)
+	}
+	return c.once()
+}
+
+// once returns the history of a kernel claim that was reported once.
+func (c *claim) once() history { return history{last: c.first, mark: c.begun, count: 1} }
+
+func (t *tables) setHistory(c *claim, h history) {
+	switch {
+	case c.wire() != 0:
+		t.wires.at(c.wire()).history = h
+	case h == c.once():
+		if c.more != 0 {
+			t.histories.remove(c.more)
+			c.more = 0
+		}
+	case c.more != 0:
+		*t.histories.at(c.more) = h
+	default:
+		c.more = t.histories.add(h)
+	}
+}
+
 // list adds a new claim to all indexes. linkName and prefix are those of its record.
 func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkName string, prefix uint8, now verdict.Stamp) uint32 {
 	f.touch(a)
-	next := claim{addr: a, port: port, kind: key.kind, prefix: prefix}
-	next.begun = now
-	if key.mac.form == noMAC {
-		next.mark = now
-	} else {
-		w := wire{source: key.source, vlan: key.vlan, inner: key.innerVLAN, noOverride: key.noOverride, hardware: n.named(key.mac)}
+	next := claim{addr: a, port: port, kind: key.kind, prefix: prefix, begun: now}
+	if key.mac.form != noMAC {
+		w := wire{source: key.source, vlan: key.vlan, inner: key.innerVLAN, hardware: n.named(key.mac)}
+		w.flags.set(noOverride, key.noOverride)
 		w.link = n.interfaces.at(port).link
 		if linkName != "" {
 			w.link = n.namedLink(linkName)
@@ -52,7 +80,7 @@ func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkN
 		if w.link != 0 {
 			n.links.at(w.link).users++
 		}
-		next.wire = n.wires.add(w)
+		next.more = n.wires.add(w)
 		n.wireClaims++
 	}
 	c := n.claims.add(next)
@@ -68,11 +96,11 @@ func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkN
 	one.alike = f.addresses.of(a, n.number)
 	f.addresses.set(a, refOf(n.number, c))
 	// By its MAC.
-	if one.wire != 0 {
-		w := n.wires.at(one.wire)
+	if one.wire() != 0 {
+		w := n.wires.at(one.wire())
 		hw := n.hardware.at(w.hardware)
 		if w.after = hw.claims; w.after != 0 {
-			n.wires.at(n.claims.at(w.after).wire).before = c
+			n.wires.at(n.claims.at(w.after).wire()).before = c
 		}
 		hw.claims = c
 		f.listNamed(n, w.hardware)
@@ -94,7 +122,7 @@ func (f *editor) unlist(n *Node, c uint32) {
 	f.touch(one.addr)
 	f.addressed(n, c)
 	f.touchAnswers(n, c, 1)
-	f.charge(n, &one.cost, 0, true)
+	f.chargeClaim(n, c, 0, true)
 
 	at := n.interfaces.at(one.port)
 	if one.before != 0 {
@@ -119,8 +147,10 @@ func (f *editor) unlist(n *Node, c uint32) {
 	}
 
 	var l uint32
-	if one.wire != 0 {
+	if one.wire() != 0 {
 		l = f.unlistWire(n, c)
+	} else if one.more != 0 {
+		n.histories.remove(one.more)
 	}
 	n.claims.remove(c)
 	if l != 0 { // only now: dropLink may touch the claims on other links
@@ -132,16 +162,16 @@ func (f *editor) unlist(n *Node, c uint32) {
 // unlistWire removes a wire claim from the indexes by MAC. It returns the link of the claim, which
 // still counts the claim; 0 for none.
 func (f *editor) unlistWire(n *Node, c uint32) (link uint32) {
-	at := n.claims.at(c).wire
+	at := n.claims.at(c).wire()
 	w := *n.wires.at(at)
 	hw := n.hardware.at(w.hardware)
 	if w.before != 0 {
-		n.wires.at(n.claims.at(w.before).wire).after = w.after
+		n.wires.at(n.claims.at(w.before).wire()).after = w.after
 	} else {
 		hw.claims = w.after
 	}
 	if w.after != 0 {
-		n.wires.at(n.claims.at(w.after).wire).before = w.before
+		n.wires.at(n.claims.at(w.after).wire()).before = w.before
 	}
 	f.unlistNamed(n, w.hardware)
 	if source := n.texts.macOf(w.source); source != "" {
@@ -170,8 +200,8 @@ func (f *editor) setPrefix(n *Node, c uint32, prefix uint8) {
 func (f *editor) addressed(n *Node, c uint32) {
 	one := n.claims.at(c)
 	at := n.interfaces.at(one.port)
-	if one.wire != 0 {
-		f.spoke(n, at.peer, n.hardware.at(n.wires.at(one.wire).hardware).mac)
+	if one.wire() != 0 {
+		f.spoke(n, at.peer(), n.hardware.at(n.wires.at(one.wire()).hardware).mac)
 	}
 	if one.kind != verdict.Assigned {
 		return
@@ -207,10 +237,10 @@ func (f *editor) spoke(n *Node, behind uint32, m mac) {
 // moveClaimLink moves a wire claim to another link, because its port has moved there.
 func (f *editor) moveClaimLink(n *Node, c uint32, linkName string) {
 	one := n.claims.at(c)
-	if one.wire == 0 || linkName == "" {
+	if one.wire() == 0 || linkName == "" {
 		return
 	}
-	w := n.wires.at(one.wire)
+	w := n.wires.at(one.wire())
 	old := w.link
 	if old != 0 && n.texts.get(n.links.at(old).name) == linkName {
 		return
@@ -245,7 +275,7 @@ func (f *editor) Settle(a index.Address, plain bool) {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
-			if at := n.claims.at(c).wire; at != 0 {
+			if at := n.claims.at(c).wire(); at != 0 {
 				atomic.StoreUint32(&n.wires.at(at).judged, is)
 			}
 		}
@@ -267,7 +297,7 @@ func (f *editor) Expire(item *Item, claims []Ref) {
 				continue
 			}
 			one := n.claims.at(r.index())
-			if one.addr == item.Address && one.wire != 0 && one.seen.Add(2*f.Policy.StaleAfter) <= now {
+			if one.addr == item.Address && one.wire() != 0 && n.wires.at(one.wire()).seen.Add(2*f.Policy.StaleAfter) <= now {
 				f.unlist(n, r.index())
 			}
 		}

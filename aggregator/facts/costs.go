@@ -1,6 +1,8 @@
 package facts
 
 import (
+	"math"
+
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -38,7 +40,7 @@ func (f *ledger) rivals(a index.Address) bool {
 			} else if mac != first {
 				return true
 			}
-			if one.wire == 0 {
+			if one.wire() == 0 {
 				at := refOf(n.number, n.interfaces.at(one.port).namespace)
 				if home != 0 && home != at {
 					return true
@@ -61,7 +63,7 @@ func (f *ledger) rival(n *Node, a index.Address, port uint32, key claimKey) bool
 		other := f.nodes[r.node()]
 		for c := range other.same(r.index()) {
 			one := other.claims.at(c)
-			if other.macAt(c) != m || key.mac.form == noMAC && one.wire == 0 && (other != n || other.interfaces.at(one.port).namespace != n.interfaces.at(port).namespace) {
+			if other.macAt(c) != m || key.mac.form == noMAC && one.wire() == 0 && (other != n || other.interfaces.at(one.port).namespace != n.interfaces.at(port).namespace) {
 				return true
 			}
 		}
@@ -81,7 +83,7 @@ func (f *ledger) claimCost(n *Node, a index.Address, port uint32, key claimKey, 
 	if f.rival(n, a, port, key) {
 		cost += rivalCost
 	}
-	return cost + textCost(rec.GetNetwork())
+	return min(cost+textCost(rec.GetNetwork()), math.MaxUint16) // a record has room for no more
 }
 
 // changedCost returns the charge of a known claim after its network or link changed. It
@@ -89,10 +91,10 @@ func (f *ledger) claimCost(n *Node, a index.Address, port uint32, key claimKey, 
 func changedCost(n *Node, c uint32, rec *pb.ClaimRecord) int {
 	one := n.claims.at(c)
 	cost := int(one.cost) + textCost(rec.GetNetwork()) - textCost(n.texts.get(one.network))
-	if name := rec.GetLink(); one.wire != 0 && name != "" && n.link(name) == 0 {
+	if name := rec.GetLink(); one.wire() != 0 && name != "" && n.link(name) == 0 {
 		cost += linkCost + textCost(name)
 	}
-	return cost
+	return min(cost, math.MaxUint16)
 }
 
 // textCost returns the charge of strings: their size in blocks of the allocator.
@@ -115,7 +117,7 @@ func namespaceCostOf(rec *pb.NamespaceRecord) int {
 }
 
 func interfaceCostOf(rec *pb.InterfaceRecord) int {
-	return interfaceCost + textCost(rec.GetName(), rec.GetKind(), rec.GetLink(), rec.GetHostInterface(), rec.GetVrf())
+	return min(interfaceCost+textCost(rec.GetName(), rec.GetKind(), rec.GetLink(), rec.GetHostInterface(), rec.GetVrf()), math.MaxUint16)
 }
 
 func allocationCostOf(al *verdict.Allocation) int {

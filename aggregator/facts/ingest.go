@@ -213,7 +213,7 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 	}
 	var cost int32
 	if old != 0 {
-		cost = n.interfaces.at(old).cost
+		cost = int32(n.interfaces.at(old).cost)
 	}
 	if !f.charge(n, &cost, interfaceCostOf(rec), true) {
 		f.refuse(n, "interface", false)
@@ -221,14 +221,14 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 	}
 	t := &n.texts
 	next := iface{
-		namespace: ns, index: rec.GetIndex(), peer: rec.GetPeerNamespace(), attachment: attachment,
-		name: t.put(rec.GetName()), host: t.put(rec.GetHostInterface()), vrf: t.put(rec.GetVrf()), kind: t.put(rec.GetKind()),
+		namespace: ns, index: rec.GetIndex(), attachment: attachment, name: t.put(rec.GetName()), kind: t.put(rec.GetKind()),
 		mac: t.mac(verdict.MAC(rec.GetMac())),
 	}
+	others := rare{host: next.setFar(rec.GetPeerNamespace(), t.put(rec.GetHostInterface())), vrf: t.put(rec.GetVrf())}
 	next.flags.set(uplink, rec.GetUplink())
 	next.flags.set(tapped, rec.GetKind() == tap)
-	i := f.setInterface(n, old, next, rec.GetLink())
-	n.interfaces.at(i).cost = cost
+	i := f.setInterface(n, old, next, others, rec.GetLink())
+	n.interfaces.at(i).cost = uint16(cost) //nolint:gosec // see interfaceCostOf
 }
 
 func (a *applying) claim(rec *pb.ClaimRecord) {
@@ -286,22 +286,23 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 			return
 		}
 		c = f.list(n, key128, port, key, rec.GetLink(), prefixOf(rec), a.now)
-		n.claims.at(c).cost = cost
+		n.claims.at(c).cost = uint16(cost) //nolint:gosec // see claimCost
 		a.saw(c, rec, at)
 	default:
 		one := n.claims.at(c)
+		h := n.history(one)
 		switch {
-		case a.snapshot && one.last == Stamp(rec.GetLastSeen()) && one.count == rec.GetCount() && n.texts.get(one.network) == rec.GetNetwork():
+		case a.snapshot && h.last == Stamp(rec.GetLastSeen()) && h.count == rec.GetCount() && n.texts.get(one.network) == rec.GetNetwork():
 			// Known, and not seen since.
 			f.moveClaimLink(n, c, rec.GetLink())
-		case !f.charge(n, &one.cost, changedCost(n, c, rec), kernel):
+		case !f.chargeClaim(n, c, changedCost(n, c, rec), kernel):
 			f.refuse(n, "claim", !kernel)
 			return
 		case !n.claims.has(c):
 			return // it was evicted to make room
 		default:
 			f.moveClaimLink(n, c, rec.GetLink())
-			if one.count != rec.GetCount() {
+			if h.count != rec.GetCount() {
 				a.seenAgain(c)
 			}
 			a.saw(c, rec, at)
@@ -316,14 +317,17 @@ func prefixOf(rec *pb.ClaimRecord) uint8 { return uint8(rec.GetPrefixLength()) }
 // previous sighting. For a kernel claim in a message of changes, it is the current time, because
 // the kernel has just reported the claim.
 func (a *applying) seenAgain(c uint32) {
-	one := a.node.claims.at(c)
+	n := a.node
+	one := n.claims.at(c)
+	h := n.history(one)
 	switch {
-	case one.wire != 0:
-		one.mark = one.seen
+	case one.wire() != 0:
+		h.mark = n.wires.at(one.wire()).seen
 	case !a.snapshot:
 		a.facts.touch(one.addr)
-		one.mark = a.now
+		h.mark = a.now
 	}
+	n.setHistory(one, h)
 }
 
 // saw copies what a record says of a claim. The time at which it was seen follows from its age by
@@ -331,24 +335,29 @@ func (a *applying) seenAgain(c uint32) {
 func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 	f, n := a.facts, a.node
 	one := n.claims.at(c)
-	if same := one.wire != 0 && one.count != 0 && one.routed == rec.GetRouted() && n.wires.at(one.wire).isSettled(); !same {
+	h := n.history(one)
+	if one.wire() == 0 {
 		f.touch(one.addr)
+	} else {
+		w := n.wires.at(one.wire())
+		if h.count == 0 || w.flags.has(byNode) != rec.GetRouted() || !w.isSettled() {
+			f.touch(one.addr)
+		}
+		w.flags.set(byNode, rec.GetRouted())
+		w.seen = max(w.seen, at)
+		one.begun = min(one.begun, w.seen)
 	}
-	one.routed = rec.GetRouted()
-	one.flags, one.count = rec.GetFlags(), rec.GetCount()
+	one.flags = uint16(rec.GetFlags()) //nolint:gosec // 12 bits
 	f.setPrefix(n, c, prefixOf(rec))
-	one.first, one.last = Stamp(rec.GetFirstSeen()), Stamp(rec.GetLastSeen())
-	one.assigned = Stamp(rec.GetAssignedAt())
+	one.first, one.assigned = Stamp(rec.GetFirstSeen()), Stamp(rec.GetAssignedAt())
+	h.last, h.count = Stamp(rec.GetLastSeen()), rec.GetCount()
+	n.setHistory(one, h)
 	if n.texts.get(one.network) != rec.GetNetwork() {
 		one.network = n.texts.put(rec.GetNetwork())
 		f.Listener.RangesChanged(n)
 	}
-	one.seen = max(one.seen, at)
-	if one.wire != 0 {
-		one.begun = min(one.begun, one.seen)
-		if n.interfaces.at(one.port).flags.has(uplink) {
-			f.sighted(refOf(n.number, c))
-		}
+	if one.wire() != 0 && n.interfaces.at(one.port).flags.has(uplink) {
+		f.sighted(refOf(n.number, c))
 	}
 }
 

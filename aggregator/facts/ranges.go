@@ -43,7 +43,7 @@ func (n Ranges) PodsBehind(i *verdict.Interface) bool {
 	}
 	l := n.link(i.Link.Name)
 	for port := range n.inside(n.own()) {
-		if one := n.interfaces.at(port); l != 0 && one.link == l && one.peer != 0 && n.isPod(one.peer) {
+		if one := n.interfaces.at(port); l != 0 && one.link == l && one.peer() != 0 && n.isPod(one.peer()) {
 			return true
 		}
 	}
@@ -75,7 +75,7 @@ func (n Ranges) VRF(name string) string {
 	if own := n.own(); own != 0 && name != "" {
 		for i := range n.inside(own) {
 			if n.texts.get(n.interfaces.at(i).name) == name {
-				return n.texts.get(n.interfaces.at(i).vrf)
+				return n.vrf(i)
 			}
 		}
 	}

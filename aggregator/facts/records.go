@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"math"
 	"strconv"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
@@ -26,14 +27,13 @@ func (f *flags) set(one flags, is bool) {
 
 // namespace is one network namespace.
 type namespace struct {
-	// number is the inode or, if that is not known, the epoch of the agent that reported the
-	// namespace.
-	number uint64
-	since  verdict.Stamp // when it was first heard of
-	// netns is the inode if it is no plain number.
-	netns, who, intended text
-	record               uint32
-	ifaces               uint32 // the first of its interfaces
+	// number is the inode, the text that names it or, if it is not known, the epoch of the agent
+	// that reported the namespace.
+	number        uint64
+	since         verdict.Stamp // when it was first heard of
+	who, intended text
+	record        uint32
+	ifaces        uint32 // the first of its interfaces
 	// alike and together are the next ones on this node with the same pod, and with the same
 	// container id.
 	alike, together uint32
@@ -42,26 +42,33 @@ type namespace struct {
 	flags           flags
 }
 
-// inode is set if number is the inode.
-const inode flags = 1
+const (
+	inode flags = 1 << iota // number is the inode
+	named                   // number is the text that names the inode
+)
 
 // iface is one interface of a namespace.
 type iface struct {
 	namespace, index uint32
 	link             uint32
-	peer             uint32 // record of the namespace with the veth peer
-	name, host       text
-	vrf, kind        text
-	mac              mac
+	// far is the other end of a veth: the record of the namespace with the peer or, if hosted is
+	// set, the text with the name of the peer on the host.
+	far        uint32
+	name, kind text
+	mac        mac
+	sweep      uint8
 	// alike is the next interface with the same MAC; before and after are neighbours in the
 	// namespace.
 	lists
 	claims     uint32 // the first one
-	cost       int32
-	sweep      uint8
+	cost       uint16
 	attachment verdict.Attachment
 	flags      flags
 }
+
+// rare are the fields that few interfaces have. host is only here if the interface has a peer in
+// another namespace, too.
+type rare struct{ host, vrf text }
 
 // lists are the links of a record in lists of its node: alike is the next record with the same key,
 // before and after are the neighbours that belong to the same record.
@@ -70,6 +77,7 @@ type lists struct{ alike, before, after uint32 }
 const (
 	uplink flags = 1 << iota
 	tapped
+	hosted
 )
 
 // link is one broadcast domain as a node sees it.
@@ -88,38 +96,60 @@ const (
 	joined       // the topology knows it
 )
 
-// claim is one way in which an address is held. wire leads to what only wire claims have.
+// claim is one way in which an address is held. There are more claims than other records, so rare
+// fields are elsewhere.
 type claim struct {
 	addr index.Address
-	stamps
-	count, flags uint32
-	port, wire   uint32
+	// first and assigned are by the agent's clock.
+	first, assigned, begun verdict.Stamp
+	port                   uint32
+	// more is the additional part: a wire of a wire claim, a history of a kernel claim.
+	more uint32
 	// before and after are the neighbours on the port; alike is the next claim to the address.
 	lists
 	network text
-	cost    int32
+	cost    uint16
+	flags   uint16 // the kernel uses 12 bits
 	kind    verdict.Evidence
 	prefix  uint8
 	sweep   uint8
-	routed  bool
 }
 
-// stamps are when a claim was seen. first, last and assigned are by the agent's clock. mark is Read
-// of a kernel claim, and Before of a wire claim.
-type stamps struct{ first, last, assigned, begun, seen, mark verdict.Stamp }
+// wire returns the additional part of a wire claim; 0 for a kernel claim.
+func (c *claim) wire() uint32 {
+	if c.kind == verdict.Assigned || c.kind == verdict.DADFailed {
+		return 0
+	}
+	return c.more
+}
+
+// history is what changes of a claim when it is seen again. A kernel claim has one only if it was:
+// the kernel reports most addresses once.
+type history struct {
+	last  verdict.Stamp // by the agent's clock
+	mark  verdict.Stamp // Read of a kernel claim, Before of a wire claim
+	count uint32
+}
 
 // wire is the additional part of a wire claim.
 type wire struct {
+	history
+	seen                    verdict.Stamp
 	hardware, before, after uint32 // those of the hardware address
 	link                    uint32
-	source                  mac
 	vlan, inner             uint16
-	noOverride              bool
+	source                  mac
+	flags                   flags
 	// judged says whether the address was judged with the claim, and whether it has one plain
 	// owner, so that seeing the claim again changes nothing. It is only accessed atomically,
 	// because it is set while others read it.
 	judged uint32 //nolint:modernize // records are copied when a slab grows
 }
+
+const (
+	noOverride flags = 1 << iota
+	byNode           // the node itself routes the address to the port
+)
 
 // hardware is one MAC that claims of a node name.
 type hardware struct {
@@ -137,11 +167,13 @@ type tables struct {
 	links      slab[link]
 	claims     slab[claim]
 	wires      slab[wire]
+	histories  slab[history] // of kernel claims
 	hardware   slab[hardware]
 
 	byRecord, byIndex, byName table // namespaces, interfaces and links
 	holders                   table // the first of all interfaces with one MAC
 	byMAC                     table // hardware
+	rare                      map[uint32]rare
 	// sources has the claims in frames that another hardware address sent, by that address.
 	sources map[verdict.MAC][]uint32
 }
@@ -225,7 +257,7 @@ func (t *tables) enterHolder(i uint32) {
 	first := t.holder(f.mac)
 	f.alike = first
 	if hash := t.texts.hashMAC(f.mac); first != 0 {
-		t.holders.replace(hash, first, i)
+		t.holders.replace(hash, first, i, t.hashOfHolder)
 	} else {
 		t.holders.put(hash, i, t.hashOfHolder)
 	}
@@ -241,7 +273,7 @@ func (t *tables) leaveHolder(i uint32) {
 		}
 		t.interfaces.at(at).alike = f.alike
 	case f.alike != 0:
-		t.holders.replace(hash, i, f.alike)
+		t.holders.replace(hash, i, f.alike, t.hashOfHolder)
 	default:
 		t.holders.remove(hash, i, t.hashOfHolder)
 	}
@@ -277,7 +309,7 @@ func (t *tables) on(i uint32) func(yield func(uint32) bool) {
 // by yields the claims that name a MAC.
 func (t *tables) by(hw uint32) func(yield func(uint32) bool) {
 	return func(yield func(uint32) bool) {
-		for c := t.hardware.at(hw).claims; c != 0; c = t.wires.at(t.claims.at(c).wire).after {
+		for c := t.hardware.at(hw).claims; c != 0; c = t.wires.at(t.claims.at(c).wire()).after {
 			if !yield(c) {
 				return
 			}
@@ -299,11 +331,51 @@ func (t *tables) same(first uint32) func(yield func(uint32) bool) {
 // own returns the agent's own namespace; 0 if it is not known.
 func (t *tables) own() uint32 { return t.namespace(verdict.OwnRecord) }
 
+// peer returns the record of the namespace with the veth peer; 0 for none.
+func (f *iface) peer() uint32 {
+	if f.flags.has(hosted) {
+		return 0
+	}
+	return f.far
+}
+
+// setFar sets the other end of a veth, and returns the name on the host if that finds no room.
+func (f *iface) setFar(peer uint32, host text) (left text) {
+	if host == 0 || peer != 0 {
+		f.far = peer
+		return host
+	}
+	f.far = uint32(host)
+	f.flags.set(hosted, true)
+	return 0
+}
+
+// host returns the name on the host of the peer of a veth.
+func (t *tables) host(i uint32) string {
+	if f := t.interfaces.at(i); f.flags.has(hosted) {
+		return t.texts.get(text(f.far))
+	}
+	return t.texts.get(t.rare[i].host)
+}
+
+func (t *tables) vrf(i uint32) string { return t.texts.get(t.rare[i].vrf) }
+
+func (t *tables) setRare(i uint32, r rare) {
+	if r == (rare{}) {
+		delete(t.rare, i)
+		return
+	}
+	if t.rare == nil {
+		t.rare = make(map[uint32]rare)
+	}
+	t.rare[i] = r
+}
+
 // ports yields the node's ends of a namespace's interfaces.
 func (t *tables) ports(record uint32) (ports []uint32) {
 	if own := t.own(); own != 0 {
 		for i := range t.inside(own) {
-			if t.interfaces.at(i).peer == record {
+			if t.interfaces.at(i).peer() == record {
 				ports = append(ports, i)
 			}
 		}
@@ -313,8 +385,8 @@ func (t *tables) ports(record uint32) (ports []uint32) {
 
 // setNetns keeps the inode of a namespace, as compactly as possible.
 func (t *tables) setNetns(ns *namespace, netns string, epoch uint64) {
-	ns.number, ns.netns = epoch, 0
-	ns.flags.set(inode, false)
+	ns.number = epoch
+	ns.flags.set(inode|named, false)
 	if netns == "" {
 		return
 	}
@@ -324,15 +396,16 @@ func (t *tables) setNetns(ns *namespace, netns string, epoch uint64) {
 		ns.flags.set(inode, true)
 		return
 	}
-	ns.netns = t.texts.put(netns)
+	ns.number = uint64(t.texts.put(netns))
+	ns.flags.set(named, true)
 }
 
 func (t *tables) netnsOf(ns *namespace) string {
 	switch {
 	case ns.flags.has(inode):
 		return strconv.FormatUint(ns.number, 10)
-	case ns.netns != 0:
-		return t.texts.get(ns.netns)
+	case ns.flags.has(named):
+		return t.texts.get(text(ns.number)) //nolint:gosec // it was a text
 	}
 	return ""
 }
@@ -393,6 +466,7 @@ func (t *tables) trim() {
 	t.links.trim()
 	t.claims.trim()
 	t.wires.trim()
+	t.histories.trim()
 	t.hardware.trim()
 }
 
@@ -428,7 +502,7 @@ func (t *texts) restart(count, bytes int) {
 	t.arena.Reset()
 	t.arena.Grow(bytes)
 	t.byText, t.count = table{}, 0
-	t.byText.resize(count, nil)
+	t.byText.resize(count, bytes > math.MaxUint16, nil)
 	t.kept = count
 }
 
@@ -444,17 +518,29 @@ func (t *tables) eachText(see func(text), macs func(*mac), change func(*text)) {
 	}
 	for i := range t.namespaces.all {
 		ns := t.namespaces.at(i)
-		one(&ns.netns)
+		if ns.flags.has(named) {
+			id := text(ns.number) //nolint:gosec // it was a text
+			one(&id)
+			ns.number = uint64(id)
+		}
 		one(&ns.who)
 		one(&ns.intended)
 	}
 	for i := range t.interfaces.all {
 		f := t.interfaces.at(i)
 		one(&f.name)
-		one(&f.host)
-		one(&f.vrf)
 		one(&f.kind)
+		if f.flags.has(hosted) {
+			id := text(f.far)
+			one(&id)
+			f.far = uint32(id)
+		}
 		macs(&f.mac)
+	}
+	for i, r := range t.rare {
+		one(&r.host)
+		one(&r.vrf)
+		t.rare[i] = r
 	}
 	for i := range t.links.all {
 		one(&t.links.at(i).name)

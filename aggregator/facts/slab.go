@@ -76,7 +76,8 @@ func (s *slab[T]) reserve(records int) {
 
 // trim gives back capacity that is not used.
 func (s *slab[T]) trim() {
-	if spare := cap(s.items) - len(s.items); spare > 2 && spare > len(s.items)/16 {
+	// Up to an eighth may be what the allocator rounded the size up by: a copy would have it too.
+	if spare := cap(s.items) - len(s.items); spare > 2 && spare > len(s.items)/8 {
 		s.items = append(make([]T, 0, len(s.items)), s.items...)
 	}
 }

@@ -326,7 +326,9 @@ func (f *streams) readAgain(n *Node, a index.Address, now verdict.Stamp) {
 	for c := range n.same(f.addresses.of(a, n.number)) {
 		if one := n.claims.at(c); one.kind == verdict.Assigned {
 			f.touch(a)
-			one.mark = now
+			h := n.history(one)
+			h.mark = now
+			n.setHistory(one, h)
 		}
 	}
 }

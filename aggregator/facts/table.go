@@ -1,13 +1,51 @@
 package facts
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
-// A table finds records of a slab by a key that each of them has in itself, at 4 bytes for a
-// place. It is a hash table with linear probing; its callers know the keys.
+// A table finds records of a slab by a key that each of them has in itself, at 2 bytes for a
+// place, or 4 once an index is large. It is a hash table with linear probing; its callers know the
+// keys.
 type table struct {
-	slots []uint32 // indexes; 0 is a free place
+	slots slots
 	used  int
 }
+
+// slots are places for indexes; 0 is a free place. They are narrow until an index needs more.
+type slots struct {
+	narrow []uint16
+	wide   []uint32
+}
+
+func newSlots(size int, wide bool) slots {
+	if wide {
+		return slots{wide: make([]uint32, size)}
+	}
+	return slots{narrow: make([]uint16, size)}
+}
+
+// size returns the number of places.
+func (s *slots) size() int { return len(s.narrow) + len(s.wide) }
+
+func (s *slots) at(place int) uint32 {
+	if s.wide != nil {
+		return s.wide[place]
+	}
+	return uint32(s.narrow[place])
+}
+
+func (s *slots) set(place int, i uint32) {
+	if s.wide != nil {
+		s.wide[place] = i
+	} else {
+		s.narrow[place] = uint16(i) //nolint:gosec // otherwise they are wide
+	}
+}
+
+// fits reports whether an index can be set.
+func (s *slots) fits(i uint32) bool { return s.wide != nil || i <= math.MaxUint16 }
 
 func home(hash uint64, size int) int {
 	high, _ := bits.Mul64(hash, uint64(size)) //nolint:gosec // not negative
@@ -19,12 +57,13 @@ func (t *table) find(hash uint64, is func(uint32) bool) uint32 {
 	if t.used == 0 {
 		return 0
 	}
-	for at := home(hash, len(t.slots)); ; {
-		i := t.slots[at]
+	size := t.slots.size()
+	for at := home(hash, size); ; {
+		i := t.slots.at(at)
 		if i == 0 || is(i) {
 			return i
 		}
-		if at++; at == len(t.slots) {
+		if at++; at == size {
 			at = 0
 		}
 	}
@@ -32,19 +71,20 @@ func (t *table) find(hash uint64, is func(uint32) bool) uint32 {
 
 // put adds a record that is not there.
 func (t *table) put(hash uint64, i uint32, hashOf func(uint32) uint64) {
-	if 5*(t.used+1) > 4*len(t.slots) {
-		t.resize(t.used+1+t.used/4, hashOf)
+	full := 5*(t.used+1) > 4*t.slots.size()
+	if fits := t.slots.fits(i); full || !fits {
+		t.resize(t.used+1+t.used/4, !fits, hashOf)
 	}
 	t.place(hash, i)
 	t.used++
 }
 
-// resize makes room for so many records.
-func (t *table) resize(records int, hashOf func(uint32) uint64) {
+// resize makes room for so many records, and for large indexes if wide is set.
+func (t *table) resize(records int, wide bool, hashOf func(uint32) uint64) {
 	old := t.slots
-	t.slots = make([]uint32, max(4, records+records/4+1))
-	for _, one := range old {
-		if one != 0 {
+	t.slots = newSlots(max(4, records+records/4+1), wide || old.wide != nil)
+	for at := range old.size() {
+		if one := old.at(at); one != 0 {
 			t.place(hashOf(one), one)
 		}
 	}
@@ -52,62 +92,59 @@ func (t *table) resize(records int, hashOf func(uint32) uint64) {
 
 // reserve makes room for so many records in all.
 func (t *table) reserve(records int, hashOf func(uint32) uint64) {
-	if 5*records > 4*len(t.slots) {
-		t.resize(records, hashOf)
+	if 5*records > 4*t.slots.size() {
+		t.resize(records, false, hashOf)
 	}
 }
 
 // trim gives back room that is not used.
 func (t *table) trim(hashOf func(uint32) uint64) {
-	if len(t.slots) > 8 && 4*len(t.slots) > 6*t.used {
-		t.resize(t.used, hashOf)
+	if size := t.slots.size(); size > 8 && 4*size > 6*t.used {
+		t.resize(t.used, false, hashOf)
 	}
 }
 
-func (t *table) place(hash uint64, i uint32) {
-	at := home(hash, len(t.slots))
-	for t.slots[at] != 0 {
-		if at++; at == len(t.slots) {
+// placeOf returns the place of an index, or with 0 the first free place for the hash.
+func (t *table) placeOf(hash uint64, i uint32) int {
+	size := t.slots.size()
+	at := home(hash, size)
+	for t.slots.at(at) != i {
+		if at++; at == size {
 			at = 0
 		}
 	}
-	t.slots[at] = i
+	return at
 }
+
+func (t *table) place(hash uint64, i uint32) { t.slots.set(t.placeOf(hash, 0), i) }
 
 // replace puts one record in the place of another one with the same key.
-func (t *table) replace(hash uint64, old, now uint32) {
-	at := home(hash, len(t.slots))
-	for t.slots[at] != old {
-		if at++; at == len(t.slots) {
-			at = 0
-		}
+func (t *table) replace(hash uint64, old, now uint32, hashOf func(uint32) uint64) {
+	if !t.slots.fits(now) {
+		t.resize(t.used, true, hashOf)
 	}
-	t.slots[at] = now
+	t.slots.set(t.placeOf(hash, old), now)
 }
 
 // remove removes a record that is there, and moves up those that it was in the way of.
 func (t *table) remove(hash uint64, i uint32, hashOf func(uint32) uint64) {
-	size := len(t.slots)
-	free := home(hash, size)
-	for t.slots[free] != i {
-		if free++; free == size {
-			free = 0
-		}
-	}
+	size := t.slots.size()
+	free := t.placeOf(hash, i)
 	distance := func(from, to int) int {
 		if to < from {
 			to += size
 		}
 		return to - from
 	}
-	for at := (free + 1) % size; t.slots[at] != 0; at = (at + 1) % size {
-		if distance(home(hashOf(t.slots[at]), size), at) >= distance(free, at) {
-			t.slots[free] = t.slots[at]
+	for at := (free + 1) % size; t.slots.at(at) != 0; at = (at + 1) % size {
+		one := t.slots.at(at)
+		if distance(home(hashOf(one), size), at) >= distance(free, at) {
+			t.slots.set(free, one)
 			free = at
 		}
 	}
-	t.slots[free] = 0
+	t.slots.set(free, 0)
 	if t.used--; t.used == 0 {
-		t.slots = nil
+		t.slots = slots{}
 	}
 }

@@ -66,9 +66,9 @@ func (f *Facts) check(t *testing.T, when string) {
 			if found {
 				byAddress++
 			}
-			if claim.wire != 0 {
+			if claim.wire() != 0 {
 				wires++
-				if l := n.wires.at(claim.wire).link; l != 0 {
+				if l := n.wires.at(claim.wire()).link; l != 0 {
 					users[l]++
 				}
 			}

@@ -77,7 +77,7 @@ func (f *touching) touchLink(n *Node, l uint32) {
 		}
 	}
 	for c := range n.claims.all {
-		if one := n.claims.at(c); one.wire != 0 && n.wires.at(one.wire).link == l {
+		if one := n.claims.at(c); one.wire() != 0 && n.wires.at(one.wire()).link == l {
 			f.touch(one.addr)
 		}
 	}
@@ -88,16 +88,16 @@ func (f *touching) touchLink(n *Node, l uint32) {
 // is 1 for a claim that ends, and 0 otherwise.
 func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 	one := n.claims.at(c)
-	if one.wire == 0 {
+	if one.wire() == 0 {
 		for r := range f.addresses.all(one.addr) {
 			other := f.nodes[r.node()]
 			for k := range other.same(r.index()) {
 				claim := other.claims.at(k)
-				if claim.wire == 0 {
+				if claim.wire() == 0 {
 					continue
 				}
-				hw := other.wires.at(claim.wire).hardware
-				f.spoke(other, other.interfaces.at(claim.port).peer, other.hardware.at(hw).mac)
+				hw := other.wires.at(claim.wire()).hardware
+				f.spoke(other, other.interfaces.at(claim.port).peer(), other.hardware.at(hw).mac)
 				if claim.kind == verdict.Answered && other.hardware.at(hw).count <= fewAnswers {
 					f.touchBy(other, hw)
 				}
@@ -105,7 +105,7 @@ func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 		}
 		return
 	}
-	hw := n.wires.at(one.wire).hardware
+	hw := n.wires.at(one.wire()).hardware
 	if count := n.hardware.at(hw).count - leaving; count <= fewAnswers { // the addresses that are left may no longer be a proxy's
 		f.touchBy(n, hw)
 	}
@@ -117,7 +117,7 @@ func (f *touching) touchBy(n *Node, hw uint32) {
 	for c := range n.by(hw) {
 		one := n.claims.at(c)
 		f.touch(one.addr)
-		if peer := n.interfaces.at(one.port).peer; peer != 0 {
+		if peer := n.interfaces.at(one.port).peer(); peer != 0 {
 			f.Listener.MayLack(n, peer)
 		}
 	}
@@ -194,7 +194,7 @@ func (f *touching) concerned(a index.Address) bool {
 			return true
 		}
 		for c := range n.same(r.index()) {
-			at := n.claims.at(c).wire
+			at := n.claims.at(c).wire()
 			if at == 0 {
 				continue
 			}

@@ -30,7 +30,7 @@ func (n *Node) whoOf(ns uint32) verdict.Who {
 func (n *Node) fillNamespace(ns uint32, out *verdict.Namespace) *verdict.Namespace {
 	one := n.namespaces.at(ns)
 	*out = verdict.Namespace{Node: n.Rec, Who: n.whoOf(ns), Intended: n.texts.get(one.intended), Record: one.record, ID: n.idOf(ns)}
-	if one.flags.has(inode) || one.netns != 0 {
+	if one.flags.has(inode | named) {
 		out.Netns = out.ID[len(n.ID.Boot)+1:] // one copy of both
 	}
 	return out
@@ -51,8 +51,8 @@ func (n *Node) fillLink(l uint32, out *verdict.Link) *verdict.Link {
 func (n *Node) fillInterface(i uint32, ns *verdict.Namespace, l *verdict.Link, out *verdict.Interface) *verdict.Interface {
 	one, t := n.interfaces.at(i), &n.texts
 	*out = verdict.Interface{
-		Namespace: ns, Link: l, Name: t.get(one.name), MAC: t.macOf(one.mac), HostInterface: t.get(one.host), VRF: t.get(one.vrf),
-		Index: one.index, Peer: one.peer, Attachment: one.attachment, Uplink: one.flags.has(uplink), Tap: one.flags.has(tapped), Kind: t.get(one.kind),
+		Namespace: ns, Link: l, Name: t.get(one.name), MAC: t.macOf(one.mac), HostInterface: n.host(i), VRF: n.vrf(i),
+		Index: one.index, Peer: one.peer(), Attachment: one.attachment, Uplink: one.flags.has(uplink), Tap: one.flags.has(tapped), Kind: t.get(one.kind),
 	}
 	return out
 }
@@ -113,8 +113,8 @@ func (n *Node) RecordOf(id string) uint32 {
 // Behind returns the record of the namespace at the other end of an interface of the node itself;
 // nil if there is none or it is not known.
 func (n *Node) Behind(index uint32) *verdict.Namespace {
-	if port := n.iface(verdict.OwnRecord, index); port != 0 && n.interfaces.at(port).peer != 0 {
-		return n.NamespaceOf(n.interfaces.at(port).peer)
+	if port := n.iface(verdict.OwnRecord, index); port != 0 && n.interfaces.at(port).peer() != 0 {
+		return n.NamespaceOf(n.interfaces.at(port).peer())
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func (f *reader) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*ve
 	at := n.link(l.Name)
 	for i := range n.interfaces.all {
 		one := n.interfaces.at(i)
-		port := one.peer != 0 && l.Kind != verdict.PointToPoint // the namespace behind it is on the link, not the port
+		port := one.peer() != 0 && l.Kind != verdict.PointToPoint // the namespace behind it is on the link, not the port
 		if at == 0 || one.link != at || port {
 			continue
 		}
@@ -160,7 +160,7 @@ func (f *reader) Wired(a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
-			if n.claims.at(c).wire != 0 {
+			if n.claims.at(c).wire() != 0 {
 				return true
 			}
 		}
