@@ -3,6 +3,7 @@ package report
 import (
 	"context"
 	"fmt"
+	"runtime"
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/encoding"
@@ -37,15 +38,18 @@ const (
 )
 
 // arrivals limits the memory of all messages together from when they are read until they are
-// applied.
+// applied, and their number: everything else waits behind the goroutines that work on them.
 type arrivals struct {
 	room *semaphore.Weighted
 	size int64
+	// turns is how many large messages are worked on at a time. While one half of them changes the
+	// facts, the other half is decoded.
+	turns *semaphore.Weighted
 }
 
 func newArrivals(memory int64) *arrivals {
 	size := min(max(leastMessages, memory/messageShare), mostMessages)
-	return &arrivals{semaphore.NewWeighted(size), size}
+	return &arrivals{semaphore.NewWeighted(size), size, semaphore.NewWeighted(2 * int64(runtime.GOMAXPROCS(0)))}
 }
 
 // An arrival is a message of an agent and its reservation among the arrivals.
@@ -61,6 +65,7 @@ type arrival struct {
 func (a *arrival) leave() {
 	if a.room != nil {
 		a.room.room.Release(a.size)
+		a.room.turns.Release(1)
 		a.room = nil
 	}
 }
@@ -95,8 +100,13 @@ func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 	// are applied, and applying a message waits for no client.
 	in.received()
 	in.room, in.size = b.arrivals, min(b.arrivals.size, size)
-	if err := in.room.room.Acquire(context.Background(), in.size); err != nil {
-		return err
+	for _, of := range []struct {
+		limit *semaphore.Weighted
+		n     int64
+	}{{in.room.turns, 1}, {in.room.room, in.size}} {
+		if err := of.limit.Acquire(context.Background(), of.n); err != nil {
+			return err
+		}
 	}
 	if err := b.CodecV2.Unmarshal(data, v); err != nil {
 		in.leave()
