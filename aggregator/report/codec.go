@@ -52,22 +52,35 @@ func newArrivals(memory int64) *arrivals {
 	return &arrivals{semaphore.NewWeighted(size), size, semaphore.NewWeighted(2 * int64(runtime.GOMAXPROCS(0)))}
 }
 
-// An arrival is a message of an agent and its reservation among the arrivals.
+// An arrival is a message of an agent, with its turn and its reservation among the arrivals.
 type arrival struct {
 	pb.ReportRequest
-	// received is called once the message has come, before it waits for room.
+	// received is called when the message has come, before it waits for anything.
 	received func()
-	room     *arrivals
-	size     int64
+	// leaving gives back what the message holds.
+	leaving []func()
 }
 
-// leave releases the reservation of a message that was applied.
-func (a *arrival) leave() {
-	if a.room != nil {
-		a.room.room.Release(a.size)
-		a.room.turns.Release(1)
-		a.room = nil
+// turn waits until few enough large messages are worked on.
+func (a *arrival) turn(of *arrivals) error { return a.acquire(of.turns, 1) }
+
+// reserve waits until there is room for the message.
+func (a *arrival) reserve(of *arrivals, size int64) error { return a.acquire(of.room, size) }
+
+func (a *arrival) acquire(of *semaphore.Weighted, n int64) error {
+	if err := of.Acquire(context.Background(), n); err != nil {
+		return err
 	}
+	a.leaving = append(a.leaving, func() { of.Release(n) })
+	return nil
+}
+
+// leave gives back what a message holds that was applied.
+func (a *arrival) leave() {
+	for _, giveBack := range a.leaving {
+		giveBack()
+	}
+	a.leaving = nil
 }
 
 // bounded refuses, before it is decoded, a message that would take a hundred times its size in
@@ -79,40 +92,45 @@ type bounded struct {
 
 func newBounded(a *arrivals) encoding.CodecV2 { return bounded{encoding.GetCodecV2("proto"), a} }
 
-// Unmarshal is for encoding.CodecV2.
+// Unmarshal is for encoding.CodecV2. It blocks while other large messages have all turns, or hold
+// the reservations. Both are given back once the messages are applied, and applying a message
+// waits for no client.
 func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	in, arrives := v.(*arrival)
 	if !ok || !arrives && data.Len() <= harmless {
 		return b.CodecV2.Unmarshal(data, v)
 	}
-	raw := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	found := parts(m.ProtoReflect().Descriptor(), raw.ReadOnlyData(), maxParts)
-	raw.Free() // a message that waits for room keeps only what was received
-	if found > maxParts {
-		return fmt.Errorf("the message has more than %d parts: this is not what an ipwitness agent sends", maxParts)
-	}
-	size := int64(data.Len() + found*partCost)
-	if !arrives || size <= smallMessage {
-		return b.CodecV2.Unmarshal(data, v)
-	}
-	// This blocks while other snapshots hold the reservations. They are released once the messages
-	// are applied, and applying a message waits for no client.
-	in.received()
-	in.room, in.size = b.arrivals, min(b.arrivals.size, size)
-	for _, of := range []struct {
-		limit *semaphore.Weighted
-		n     int64
-	}{{in.room.turns, 1}, {in.room.room, in.size}} {
-		if err := of.limit.Acquire(context.Background(), of.n); err != nil {
+	if arrives && data.Len() > smallMessage {
+		in.received()
+		if err := in.turn(b.arrivals); err != nil {
 			return err
 		}
 	}
-	if err := b.CodecV2.Unmarshal(data, v); err != nil {
-		in.leave()
-		return err
+	raw := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	found := parts(m.ProtoReflect().Descriptor(), raw.ReadOnlyData(), maxParts)
+	raw.Free() // a message that waits for room keeps only what was received
+	err := b.reserve(in, data.Len(), found)
+	if err == nil {
+		err = b.CodecV2.Unmarshal(data, v)
 	}
-	return nil
+	if err != nil && arrives {
+		in.leave()
+	}
+	return err
+}
+
+// reserve refuses a message of too many parts, and reserves memory for one of an agent.
+func (b bounded) reserve(in *arrival, length, found int) error {
+	if found > maxParts {
+		return fmt.Errorf("the message has more than %d parts: this is not what an ipwitness agent sends", maxParts)
+	}
+	size := int64(length + found*partCost)
+	if in == nil || size <= smallMessage {
+		return nil
+	}
+	in.received()
+	return in.reserve(b.arrivals, min(b.arrivals.size, size))
 }
 
 // parts counts the nested messages and list items in a message. It stops counting above most.
