@@ -108,11 +108,14 @@ func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 		}
 	}
 	raw := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	found := parts(m.ProtoReflect().Descriptor(), raw.ReadOnlyData(), maxParts)
-	raw.Free() // a message that waits for room keeps only what was received
-	err := b.reserve(in, data.Len(), found)
+	defer raw.Free()
+	of := reportShape
+	if !arrives {
+		of = newShape(m.ProtoReflect().Descriptor())
+	}
+	err := b.reserve(in, raw.Len(), of.parts(raw.ReadOnlyData(), maxParts))
 	if err == nil {
-		err = b.CodecV2.Unmarshal(data, v)
+		err = proto.Unmarshal(raw.ReadOnlyData(), m)
 	}
 	if err != nil && arrives {
 		in.leave()
@@ -133,8 +136,43 @@ func (b bounded) reserve(in *arrival, length, found int) error {
 	return in.reserve(b.arrivals, min(b.arrivals.size, size))
 }
 
+// A shape says which fields of a message type hold parts, by number: looking them up in the
+// descriptor takes longer than everything else.
+type shape struct {
+	fields []shapedField
+}
+
+type shapedField struct {
+	// counted is set if each occurrence is a nested message or a list item; inside is the shape of
+	// a nested message.
+	counted bool
+	inside  *shape
+}
+
+// reportShape is the shape of ReportRequest messages.
+var reportShape = newShape((*pb.ReportRequest)(nil).ProtoReflect().Descriptor())
+
+// newShape returns the shape of a message type that does not contain itself.
+func newShape(of protoreflect.MessageDescriptor) *shape {
+	s := new(shape)
+	for i := range of.Fields().Len() {
+		field := of.Fields().Get(i)
+		if field.Message() == nil && !field.IsList() {
+			continue
+		}
+		for len(s.fields) <= int(field.Number()) {
+			s.fields = append(s.fields, shapedField{})
+		}
+		at := &s.fields[field.Number()]
+		if at.counted = true; field.Message() != nil {
+			at.inside = newShape(field.Message())
+		}
+	}
+	return s
+}
+
 // parts counts the nested messages and list items in a message. It stops counting above most.
-func parts(of protoreflect.MessageDescriptor, raw []byte, most int) (n int) {
+func (s *shape) parts(raw []byte, most int) (n int) {
 	for len(raw) > 0 && n <= most {
 		number, typ, size := protowire.ConsumeTag(raw)
 		if size < 0 {
@@ -144,12 +182,11 @@ func parts(of protoreflect.MessageDescriptor, raw []byte, most int) (n int) {
 		if size = protowire.ConsumeFieldValue(number, typ, raw); size < 0 {
 			return n
 		}
-		field := of.Fields().ByNumber(number)
-		if field != nil && typ == protowire.BytesType && (field.Message() != nil || field.IsList()) {
+		if typ == protowire.BytesType && int(number) < len(s.fields) && s.fields[number].counted {
 			n++
-			if field.Message() != nil {
-				inside, _ := protowire.ConsumeBytes(raw)
-				n += parts(field.Message(), inside, most-n)
+			if inside := s.fields[number].inside; inside != nil {
+				nested, _ := protowire.ConsumeBytes(raw)
+				n += inside.parts(nested, most-n)
 			}
 		}
 		raw = raw[size:]
