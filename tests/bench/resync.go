@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"runtime/debug"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -61,6 +63,7 @@ func resyncRows(ctx context.Context, bin string) ([]row, error) {
 			return err
 		})
 	})
+	defer debug.SetGCPercent(debug.SetGCPercent(1000)) // collections of the agents' garbage would delay what is measured
 	before, err := c.spent()
 	if err != nil {
 		return nil, err
@@ -90,6 +93,7 @@ func resyncRows(ctx context.Context, bin string) ([]row, error) {
 			fmt.Sprintf("%s (p50 %s, worst %s)", millis(p99), millis(quantile(suspected, 0.5)), millis(quantile(suspected, 1))), "≤ 50 ms", p99 <= 50*time.Millisecond,
 		},
 		explain.row("explain"), conflicts.row("conflicts"),
+		{"  delay of a goroutine of this program, which the latencies include, p99", millis(quantile(slices.Concat(explain.late, conflicts.late), 0.99)), "", true},
 	}, incomplete
 }
 
@@ -151,8 +155,8 @@ func (p *planter) latencies(ctx context.Context) (all []time.Duration) {
 	return all
 }
 
-// asked holds the latencies of one kind of request.
-type asked struct{ took []time.Duration }
+// asked holds the latencies of one kind of request, and how late the requests were made.
+type asked struct{ took, late []time.Duration }
 
 // run makes a request at each interval until ctx ends. A slow answer also counts for the
 // requests that were due while it was outstanding; otherwise one long stall would be a
@@ -161,12 +165,14 @@ func (a *asked) run(ctx context.Context, ask func(i int) error) error {
 	tick := time.NewTicker(plantedEvery)
 	defer tick.Stop()
 	for i := 0; ; i++ {
+		var due time.Time
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case due = <-tick.C:
 		}
 		begin := time.Now()
+		a.late = append(a.late, begin.Sub(due))
 		err := ask(i)
 		took := time.Since(begin)
 		if err != nil && ctx.Err() == nil {
