@@ -81,6 +81,9 @@ type Config struct {
 	// Memory is the number of bytes that the process may use; 0 means no limit. The nodes share
 	// a part of it.
 	Memory int64
+	// CollectEagerly has the Go runtime of this process collect garbage earlier than usual, except
+	// while agents send snapshots.
+	CollectEagerly bool
 	// Version is the version of this program, for the Kubernetes API and for cases.
 	Version string
 	// Alone says that the only agent is the one in this process: the aggregator does not wait
@@ -155,7 +158,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	if err != nil {
 		return nil, err
 	}
-	c, err := newCore(coreConfig{policy, log, reg, cluster, cfg.Memory, cfg.Alone, cfg.DataDir, cfg.Version})
+	c, err := newCore(coreConfig{policy, log, reg, cluster, cfg.Memory, cfg.CollectEagerly, cfg.Alone, cfg.DataDir, cfg.Version})
 	if err != nil {
 		return nil, err
 	}

@@ -36,6 +36,8 @@ type coreConfig struct {
 	kubernetes *kube.Cluster
 	// memory is the number of bytes that the process may use; 0 means no limit.
 	memory int64
+	// eager is set if the tidier sets GOGC.
+	eager bool
 	// alone is set if no agent is expected but the one in this process.
 	alone bool
 	// dataDir is where acknowledgements are kept; empty to keep them in memory only.
@@ -51,7 +53,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	// to the wall clock.
 	clock := func() verdict.Stamp { return verdict.At(base).Add(time.Since(base)) }
 	workers := runtime.GOMAXPROCS(0)
-	c := &core{kubernetes: cfg.kubernetes, tidier: newTidier(), stopped: make(chan struct{}), ended: make(chan struct{})}
+	c := &core{kubernetes: cfg.kubernetes, tidier: newTidier(cfg.eager), stopped: make(chan struct{}), ended: make(chan struct{})}
 	c.facts = facts.New(facts.Config{
 		Policy: &cfg.policy, Log: cfg.log, Clock: clock, Listener: heard{c}, Kubernetes: cfg.kubernetes, Followed: cfg.kubernetes != nil,
 		Queues: workers, Memory: cfg.memory, Stopped: c.stopped,

@@ -10,14 +10,32 @@ import (
 // tidyAfter is how long after the last large change unused memory is released.
 const tidyAfter = 5 * time.Second
 
+// How much the heap may grow before it is collected, in percent of what lives (GOGC). At rest it is
+// a quarter of what is usual: most of the heap are tables that live long and have no pointers to
+// follow, so a collection costs little and seldom comes. While snapshots arrive, it would come so
+// often that it takes a quarter of the processor time.
+const (
+	garbageAtRest = 25
+	garbageBusy   = 100
+)
+
 // tidier releases the memory that snapshots took while they were being applied. The runtime would
 // keep it for minutes, and after a restart of many agents it is more than the facts take.
 type tidier struct {
 	// untidy holds one token after a large change.
 	untidy chan struct{}
+	// collect sets how much the heap may grow before it is collected.
+	collect func(percent int)
 }
 
-func newTidier() *tidier { return &tidier{make(chan struct{}, 1)} }
+// newTidier returns a tidier, which sets GOGC if eager is set.
+func newTidier(eager bool) *tidier {
+	t := &tidier{make(chan struct{}, 1), func(int) {}}
+	if eager {
+		t.collect = func(percent int) { debug.SetGCPercent(percent) }
+	}
+	return t
+}
 
 // later schedules a release of memory for when no large change has come for a while.
 func (t *tidier) later() {
@@ -31,13 +49,20 @@ func (t *tidier) later() {
 func (t *tidier) run(ctx context.Context) {
 	quiet := time.NewTimer(tidyAfter)
 	quiet.Stop()
-	for {
+	t.collect(garbageAtRest)
+	for busy := false; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.untidy:
+			if !busy { // each setting stops the world
+				busy = true
+				t.collect(garbageBusy)
+			}
 			quiet.Reset(tidyAfter)
 		case <-quiet.C:
+			busy = false
+			t.collect(garbageAtRest)
 			// Each collection halves stacks that are not used, and pools give up what they hold
 			// with the second one.
 			runtime.GC()

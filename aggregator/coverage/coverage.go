@@ -71,6 +71,7 @@ func (s *Coverage) Attend() Attendance {
 		member[facts.Label(name)] = true
 	}
 	known := make(map[string][]*facts.Node) // by label
+	a.Heard = make([]*facts.Node, 0, s.Facts.NodeCount())
 	for n := range s.Facts.Nodes {
 		expected := true
 		if a.Asked {

@@ -164,7 +164,11 @@ var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), ne
 
 // touchDisputesWithin is touchDisputes for a change that only affects addresses in some prefixes.
 func (f *touching) touchDisputesWithin(n *Node, within []netip.Prefix) {
-	f.disputes[n] = append(f.disputes[n], within...)
+	for _, p := range within {
+		if !slices.Contains(f.disputes[n], p) {
+			f.disputes[n] = append(f.disputes[n], p)
+		}
+	}
 }
 
 // disputed reports whether a change of a node affects the cause of a conflict about an address.

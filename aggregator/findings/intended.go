@@ -91,6 +91,13 @@ func (x *Intended) state(of intent) (pending, lacks bool) {
 	return pending, len(x.lacks[of]) > 0
 }
 
+// some reports whether there are findings about any namespace.
+func (x *Intended) some() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.lacks) > 0
+}
+
 // take returns the namespaces that are due, and when the next one is; 0 for never.
 func (x *Intended) take(now verdict.Stamp) (due []intent, next verdict.Stamp) {
 	x.mu.Lock()
@@ -128,8 +135,9 @@ func (x *Intended) swap(of intent, now []verdict.Finding) (before []verdict.Find
 // once if its agent reports or a finding says that it lacks some, after audit.IntendedAfter if only
 // the Kubernetes API lists any. The facts are held.
 func (x *Intended) MayLack(n *facts.Node, record uint32) {
-	if record == verdict.OwnRecord {
-		return
+	intends := n.Intends(record)
+	if record == verdict.OwnRecord || !intends && !x.facts.Followed && !x.some() {
+		return // this is called several times for each namespace of a snapshot
 	}
 	ns := n.NamespaceOf(record)
 	if ns == nil {
@@ -137,7 +145,7 @@ func (x *Intended) MayLack(n *facts.Node, record uint32) {
 	}
 	of := intent{n, ns.ID}
 	pending, lacks := x.state(of)
-	if lacks || n.Intends(record) {
+	if lacks || intends {
 		x.arm(of, x.facts.Clock()) // once its interfaces are known, too
 		return
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -51,20 +50,13 @@ cluster, whatever node and wire it is on: declare it with --network.
 	return cmd
 }
 
-// garbage is how much the heap may grow, in percent of what lives, before it is
-// collected: a quarter of what is usual, as most of what an aggregator has is tables that live
-// long and have no pointers to follow. GOGC has the last word.
-const garbage = 25
-
 // run runs until ctx ends.
 func (c *aggregatorCommand) run(ctx context.Context) error {
 	p, err := newProcess(c.sys, c.logging)
 	if err != nil {
 		return err
 	}
-	if c.sys.getenv("GOGC") == "" {
-		debug.SetGCPercent(garbage)
-	}
+	c.aggregator.CollectEagerly = c.sys.getenv("GOGC") == ""
 	c.aggregator.Memory = useMemory()
 	agg, s, err := openAggregator(ctx, c.aggregator, c.listen, c.files, p)
 	if err != nil {

@@ -127,29 +127,25 @@ const resyncs = 3
 // resync kills the aggregator, starts it at once and measures the time until it knows all
 // owners again.
 func (c *crowd) resync(ctx context.Context) ([]row, error) {
-	var whole, used, agents []time.Duration
+	var whole, aggregator, agents []time.Duration
 	for range resyncs {
-		before, err := processors()
-		if err != nil {
-			return nil, err
-		}
 		c.kill()
 		if err := c.start(ctx); err != nil {
+			return nil, err
+		}
+		before, err := c.spent()
+		if err != nil {
 			return nil, err
 		}
 		if err := c.complete(ctx); err != nil {
 			return nil, err
 		}
 		whole = append(whole, time.Since(c.began))
-		cpu, err := c.cpu()
+		after, err := c.spent()
 		if err != nil {
 			return nil, err
 		}
-		after, err := processors()
-		if err != nil {
-			return nil, err
-		}
-		used, agents = append(used, cpu), append(agents, after.self-before.self)
+		aggregator, agents = append(aggregator, after.aggregator), append(agents, after.agents-before.agents)
 	}
 	median := quantile(whole, 0.5)
 	return []row{
@@ -157,8 +153,29 @@ func (c *crowd) resync(ctx context.Context) ([]row, error) {
 			fmt.Sprintf("aggregator killed and started at once, %d agents, %d owners: until all are known, median of %d", c.nodes, c.owners, resyncs),
 			fmt.Sprintf("%.2f s (%.2f … %.2f)", median.Seconds(), quantile(whole, 0).Seconds(), quantile(whole, 1).Seconds()), "≤ 5 s", median <= 5*time.Second,
 		},
-		{"  CPU of the aggregator until then, and of the agents on the same processors", fmt.Sprintf("%.2f s, %.2f s", quantile(used, 0.5).Seconds(), quantile(agents, 0.5).Seconds()), "", true},
+		spent{quantile(aggregator, 0.5), quantile(agents, 0.5)}.row(),
 	}, nil
+}
+
+// spent is the processor time of the aggregator, and of this process, which has the agents.
+type spent struct{ aggregator, agents time.Duration }
+
+func (c *crowd) spent() (s spent, err error) {
+	all, err := processors()
+	if err != nil {
+		return s, err
+	}
+	s.agents = all.self
+	s.aggregator, err = c.cpu()
+	return s, err
+}
+
+func (s spent) since(before spent) spent {
+	return spent{s.aggregator - before.aggregator, s.agents - before.agents}
+}
+
+func (s spent) row() row {
+	return row{"  CPU of the aggregator until then, and of the agents on the same processors", fmt.Sprintf("%.2f s, %.2f s", s.aggregator.Seconds(), s.agents.Seconds()), "", true}
 }
 
 // perOwner measures the memory for each owner, after the aggregator has returned to the

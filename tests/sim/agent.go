@@ -110,7 +110,11 @@ func (a *agent) stream(ctx context.Context, client pb.ReportServiceClient) error
 
 // report opens a stream and sends the snapshot.
 func (a *agent) report(ctx context.Context, client pb.ReportServiceClient) (pb.ReportService_ReportClient, error) {
+	if err := opens.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
 	stream, err := client.Report(ctx, grpc.WaitForReady(true), encoded)
+	opens.Release(1)
 	if err != nil {
 		return nil, err
 	}

@@ -100,6 +100,10 @@ func (f *Fleet) Deliver(ctx context.Context) error {
 // namespace, and thousands of threads would take the processors from what is measured.
 var dials = semaphore.NewWeighted(8)
 
+// opens limits the streams that are being opened. Thousands of goroutines that do so at once would
+// delay everything else in this process, so that its own delays would be measured.
+var opens = semaphore.NewWeighted(16)
+
 // Dial makes a connection from inside the host, as the real agent does.
 func Dial(host *netlab.Host, at string) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+at,
