@@ -60,10 +60,14 @@ func (r *Session) check() {
 		r.end(status.Errorf(codes.DeadlineExceeded, "nothing was heard of the agent for %s: connect again", silentAfter))
 		return
 	}
-	next := r.pinged.Add(pingInterval(r.service.sessions.Load())).Sub(now)
-	if next <= 0 || r.sent != 0 {
+	interval := pingInterval(r.service.sessions.Load())
+	next := r.pinged.Add(interval).Sub(now)
+	switch {
+	case r.sent != 0: // not answered yet
+		r.pinged, next = now, pingEvery
+	case next <= 0:
 		r.ping(now)
-		r.pinged, next = now, pingEvery // to see whether it was answered
+		r.pinged, next = now, min(interval, silentAfter)
 	}
 	if !r.synced {
 		next = min(next, r.late.Sub(now))
