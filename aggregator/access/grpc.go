@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -52,7 +53,13 @@ func (g *Guard) Outside(codec encoding.CodecV2) []grpc.ServerOption {
 // gRPC reads the whole message of a call before it asks unary, and those of calls that
 // are open to anybody: few of one address may be under way, and not for long. It is
 // called with a lock of the connection held: it asks nobody.
-func (g *Guard) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+func (g *Guard) tap(ctx context.Context, info *tap.Info) (tapped context.Context, err error) {
+	aside(func() { tapped, err = g.receiveCall(ctx, info) })
+	return tapped, err
+}
+
+// receiveCall is tap.
+func (g *Guard) receiveCall(ctx context.Context, info *tap.Info) (context.Context, error) {
 	by := shownBy(ctx, info.Header)
 	what, err := action(info.FullMethodName)
 	if err != nil {
@@ -65,6 +72,18 @@ func (g *Guard) tap(ctx context.Context, info *tap.Info) (context.Context, error
 		ctx, err = g.limits.come(ctx, by.remote)
 	}
 	return ctx, g.refuse(ctx, err, by, what.String())
+}
+
+// aside calls a function in a goroutine of its own and waits until it returns. A connection keeps the
+// goroutines of its transport and of its streams, and their stacks hardly ever shrink: checking a
+// caller there would double both.
+func aside(call func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		call()
+	}()
+	<-done
 }
 
 // unary has a server's calls pass the guard.
@@ -83,12 +102,15 @@ func (g *Guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 
 // stream has a server's streams pass the guard.
 func (g *Guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	ctx, end, err := g.enter(stream.Context(), info.FullMethod, true)
+	var entered context.Context
+	var end func()
+	var err error
+	aside(func() { entered, end, err = g.enter(stream.Context(), info.FullMethod, true) })
 	if err != nil {
 		return err
 	}
 	defer end()
-	return next(srv, guarded{stream, ctx})
+	return next(srv, guarded{stream, entered})
 }
 
 // guarded is a stream whose context knows the caller.
@@ -159,30 +181,39 @@ func (g *Guard) begin(ctx context.Context, c *Caller, what Action, stream bool) 
 	}
 	end := left
 	if !g.Open() {
-		watched, stop := context.WithCancel(ctx)
-		go g.recheck(watched, c, what)
+		stop := g.recheck(ctx, c, what)
 		end = func() { stop(); left() }
 	}
 	return context.WithValue(ctx, callerKey{}, c), end, nil
 }
 
-// recheck closes revoked once the caller may not do any more what it does. While
-// nobody can say so, it may.
-func (g *Guard) recheck(ctx context.Context, c *Caller, what Action) {
-	ticker := time.NewTicker(recheckEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+// recheck closes revoked once the caller may not do any more what it does, until stop is called.
+// While nobody can say so, it may. A timer runs the checks: a stream needs no goroutine for them.
+func (g *Guard) recheck(ctx context.Context, c *Caller, what Action) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var mu sync.Mutex // guards timer
+	var timer *time.Timer
+	check := func() {
 		again, err := g.admit(ctx, c.from, what)
 		code := status.Code(err)
-		if code == codes.Unauthenticated || code == codes.PermissionDenied || err == nil && again.node != c.node {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case ctx.Err() != nil:
+		case code == codes.Unauthenticated, code == codes.PermissionDenied, err == nil && again.node != c.node:
 			close(c.revoked)
-			return
+		default:
+			timer.Reset(recheckEvery)
 		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	timer = time.AfterFunc(recheckEvery, check)
+	return func() {
+		cancel()
+		mu.Lock()
+		defer mu.Unlock()
+		timer.Stop()
 	}
 }
 

@@ -8,6 +8,15 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+const (
+	// pingEvery is the interval between pings of one agent. It is longer if all agents together
+	// would exceed pingsASecond.
+	pingEvery    = 3 * time.Second
+	pingsASecond = 250
+	// silentAfter is the time without an answer after which an agent counts as gone.
+	silentAfter = 10 * time.Second
+)
+
 // pings is the state of a session's liveness checks. The answer to a ping follows everything that
 // the agent had to send, so it also shows how far the aggregator is behind.
 type pings struct {
@@ -27,20 +36,19 @@ func pingInterval(sessions int64) time.Duration {
 	return max(pingEvery, time.Duration(sessions)*time.Second/pingsASecond)
 }
 
-// waits reports whether a ping is unanswered.
-func (r *Session) waits() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.sent != 0
-}
-
 // Ping pings the agent, unless a ping is unanswered.
 func (r *Session) Ping(now verdict.Stamp) {
-	if !r.waits() {
-		r.say(func() {
-			r.last++
-			r.due, r.sent = r.last, now
-		})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ping(now)
+}
+
+// ping is Ping with the lock held.
+func (r *Session) ping(now verdict.Stamp) {
+	if r.sent == 0 {
+		r.last++
+		r.due, r.sent = r.last, now
+		r.announce()
 	}
 }
 
@@ -60,28 +68,6 @@ func (r *Session) pong(p *pb.Pong, now verdict.Stamp) {
 	if r.node != nil {
 		r.service.Facts.Skewed(r, r.node, skew, known)
 	}
-}
-
-// waiting notes since when the next message is awaited.
-func (r *Session) waiting(since verdict.Stamp) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.idle = since
-}
-
-// busy reports whether a message is being processed.
-func (r *Session) busy() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.idle == 0
-}
-
-// silent reports whether nothing was heard for silentAfter although a ping is unanswered. While a
-// message is being processed, the delay is ours.
-func (r *Session) silent(now verdict.Stamp) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.idle != 0 && r.idle.Add(silentAfter) <= now && r.sent != 0 && r.sent.Add(silentAfter) <= now
 }
 
 // Lag returns how far the aggregator is behind the agent, if known.

@@ -191,7 +191,7 @@ func (s *Service) tellCorrected(n *facts.Node, some corrections) {
 		s.counters.corrected.Add(float64(times))
 	}
 	if s.complaints.first(n.Name, "corrected", s.Facts.Clock()) {
-		s.Log.Warn("an agent reported texts that cannot be what they are said to be", "node", n.Name, "fields", explain.Fields(some))
+		s.Log.Warn("an agent reported malformed strings", "node", n.Name, "fields", explain.Fields(some))
 	}
 }
 
@@ -202,13 +202,11 @@ func (s *Service) warnOfPlace(n *facts.Node) {
 	name, others, now := n.Rec.Name, s.Facts.InOnePlace(n), s.Facts.Clock()
 	s.Facts.RUnlock()
 	if others != nil && s.complaints.first(name, "place "+strings.Join(others, " "), now) {
-		s.Log.Warn("two nodes say that they are in one place", "node", name, "problem", explain.SharedPlace(others))
+		s.Log.Warn("several nodes report the same boot ID and network namespace", "node", name, "problem", explain.SharedPlace(others))
 	}
 }
 
 // Session opens a session for a caller that has sent nothing yet. Report runs one over a stream.
 func (s *Service) Session(caller *access.Caller) *Session {
-	r := newSession(s)
-	r.caller = caller
-	return r
+	return &Session{service: s, caller: caller, ended: make(chan struct{})}
 }

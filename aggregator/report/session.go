@@ -27,30 +27,22 @@ const (
 	snapshotWithin = time.Minute
 	// maxChecks is the number of unanswered checks of one agent that are remembered.
 	maxChecks = 64
-	// pingEvery is the interval between pings of one agent. It is longer if all agents together
-	// would exceed pingsASecond.
-	pingEvery    = 3 * time.Second
-	pingsASecond = 250
-	// silentAfter is the time without an answer after which an agent counts as gone.
-	silentAfter = 10 * time.Second
 )
 
 // Session is one Report stream, independent of its transport. A Session is a facts.Peer.
 type Session struct {
 	service *Service
+	// stream is the transport; nil if the session is not run by Report.
+	stream pb.ReportService_ReportServer
 	intake
 	// node is set with the first message.
 	node   *facts.Node
 	caller *access.Caller
 
-	synced chan struct{} // closed with the first snapshot
-	wake   chan struct{}
-
 	mu sync.Mutex
 	outbox
+	watchdog
 	pings
-	// idle is the time since which the next message is awaited; 0 while one is processed.
-	idle verdict.Stamp
 
 	ended chan struct{}
 	err   error
@@ -72,147 +64,108 @@ type intake struct {
 	corrected corrections
 }
 
-// outbox holds what is to be sent, by key, so that it cannot outgrow the agent's own table.
+// outbox holds what is to be sent, by key, so that it cannot outgrow the agent's own table. Its
+// maps are nil while they are empty.
 type outbox struct {
 	acknowledged uint64
 	news, resync bool
-	contests     map[netip.Addr]bool
-	reread       map[netip.Addr]struct{}
-	checkID      uint64
-	checks       map[uint64][]index.Address
+	// sending is set while a goroutine sends.
+	sending  bool
+	contests map[netip.Addr]bool
+	reread   map[netip.Addr]struct{}
+	checkID  uint64
+	checks   map[uint64][]index.Address
 }
 
-func newSession(s *Service) *Session {
-	return &Session{
-		service: s, synced: make(chan struct{}), wake: make(chan struct{}, 1), ended: make(chan struct{}),
-		outbox: outbox{contests: make(map[netip.Addr]bool), reread: make(map[netip.Addr]struct{}), checks: make(map[uint64][]index.Address)},
-	}
-}
-
-// Report receives an agent's table and the changes to it. One goroutine receives and judges, one
-// sends, and this one checks that the agent is alive. An agent that does not read delays no other
-// agent.
+// Report receives an agent's table and the changes to it. Thousands of agents are idle at a time, so
+// a session keeps only two goroutines with small stacks: this one waits for the end of the session,
+// and another one for the next message. A goroutine that sends exists only while there is something
+// to send, so an agent that does not read delays no other agent.
 func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 	r := s.Session(access.Of(stream.Context()))
-	revoked := access.Revoked(stream.Context())
-	done := make(chan error, 2)
-	go func() {
-		err := r.receive(stream)
-		s.disconnect(r)
-		done <- err
-	}()
-	go func() {
-		if err := r.send(stream); err != nil {
-			done <- err
-		}
-	}()
-	late := time.NewTimer(snapshotWithin)
-	defer late.Stop()
-	synced := r.synced
+	r.stream = stream
 	s.sessions.Add(1)
 	defer s.sessions.Add(-1)
-	ping := time.NewTimer(pingEvery)
-	defer ping.Stop()
-	asked := s.Facts.Clock()
-	r.Ping(asked)
-	for {
-		select {
-		case err := <-done:
-			return err
-		case <-s.Stopped:
-			return errStopping
-		case <-r.ended:
-			return r.err
-		case <-revoked:
-			return access.ErrRevoked
-		case <-synced:
-			late.Stop()
-			synced = nil
-		case <-late.C:
-			if r.busy() {
-				late.Reset(snapshotWithin)
-				continue
-			}
-			select {
-			case <-synced:
-				continue
-			default:
-			}
-			return status.Errorf(codes.DeadlineExceeded, "no complete snapshot within %s: connect again", snapshotWithin)
-		case <-ping.C:
-			now := s.Facts.Clock()
-			if r.silent(now) {
-				return status.Errorf(codes.DeadlineExceeded, "nothing was heard of the agent for %s: connect again", silentAfter)
-			}
-			if rest := asked.Add(pingInterval(s.sessions.Load())).Sub(now); rest > 0 && !r.waits() {
-				ping.Reset(rest)
-				continue
-			}
-			asked = now
-			r.Ping(now)
-			ping.Reset(pingEvery) // to see whether it was answered
+	r.watch()
+	go r.receive()
+	select {
+	case <-r.ended:
+	case <-s.Stopped:
+		r.End(errStopping)
+	case <-access.Revoked(stream.Context()):
+		r.End(access.ErrRevoked)
+	}
+	return r.err
+}
+
+// send sends responses until there are no more.
+func (r *Session) send() {
+	for m := r.next(); m != nil; m = r.next() {
+		if err := r.stream.Send(m); err != nil {
+			r.End(err) // nothing more is sent
+			return
 		}
 	}
 }
 
-// send sends responses until the stream ends.
-func (r *Session) send(stream pb.ReportService_ReportServer) error {
-	for {
-		select {
-		case <-stream.Context().Done():
-			return nil
-		case <-r.wake:
-		}
-		for m := r.Take(); m != nil; m = r.Take() {
-			if err := stream.Send(m); err != nil {
-				return err
-			}
-		}
-	}
+// next returns the next message to send; nil if there is none and the sender ends.
+func (r *Session) next() *pb.ReportResponse {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.take()
+	r.sending = m != nil
+	return m
 }
 
-// receive takes messages until the stream ends.
-func (r *Session) receive(stream pb.ReportService_ReportServer) error {
-	for {
-		r.waiting(r.service.Facts.Clock())
-		in := arrival{received: func() { r.waiting(0) }}
-		err := stream.RecvMsg(&in)
-		r.waiting(0)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
-		}
-		now := r.service.Facts.Clock()
-		m := &in.ReportRequest
-		err = r.Accept(m, now)
-		in.leave()
-		if err != nil {
-			if r.service.complaints.first(from(stream), status.Convert(err).Message(), now) {
-				r.service.Log.Warn("report stream ended", "node", r.name(), "from", from(stream), "reason", err)
-			}
-			return err
-		}
-		if p := m.GetPong(); p != nil {
-			r.pong(p, now)
-		}
+// receive takes one message. A new goroutine takes the next one: it waits with a small stack,
+// however large the stack was that this message needed.
+func (r *Session) receive() {
+	err := r.receiveOne()
+	if err == nil {
+		go r.receive()
+		return
 	}
+	r.service.disconnect(r)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	r.End(err)
 }
 
-// from returns the address of the peer of a stream.
-func from(stream pb.ReportService_ReportServer) string {
-	if p, ok := peer.FromContext(stream.Context()); ok {
-		return p.Addr.String()
+// receiveOne waits for the next message and handles it.
+func (r *Session) receiveOne() error {
+	r.waiting(r.service.Facts.Clock())
+	in := arrival{received: r.processing}
+	err := r.stream.RecvMsg(&in)
+	r.processing()
+	if err != nil {
+		return err
 	}
-	return ""
+	defer in.leave()
+	now := r.service.Facts.Clock()
+	if err := r.Accept(&in.ReportRequest, now); err != nil {
+		r.complain(err, now)
+		return err
+	}
+	if p := in.GetPong(); p != nil {
+		r.pong(p, now)
+	}
+	return nil
 }
 
-func (r *Session) name() string {
-	if r.node == nil {
-		return ""
+// complain logs why the aggregator ends the stream.
+func (r *Session) complain(err error, now verdict.Stamp) {
+	from := ""
+	if p, ok := peer.FromContext(r.stream.Context()); ok {
+		from = p.Addr.String()
 	}
-	return r.node.Name
+	if r.service.complaints.first(from, status.Convert(err).Message(), now) {
+		name := ""
+		if r.node != nil {
+			name = r.node.Name
+		}
+		r.service.Log.Warn("report stream ended", "node", name, "from", from, "reason", err)
+	}
 }
 
 // Accept takes the next message of the stream.
@@ -317,10 +270,7 @@ func (r *Session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 		return err
 	}
 	r.inside = false
-	select {
-	case <-r.synced:
-	default:
-		close(r.synced)
+	if r.complete() {
 		r.service.warnOfPlace(r.node)
 	}
 	return nil
@@ -343,25 +293,38 @@ func (r *Session) count(m *pb.ReportRequest) {
 	})
 }
 
-// End ends the stream with an error; only the first error counts.
+// End ends the stream with an error, or without one; only the first call counts.
 func (r *Session) End(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.err == nil {
+	r.end(err)
+}
+
+// end is End with the lock held.
+func (r *Session) end(err error) {
+	select {
+	case <-r.ended:
+	default:
 		r.err = err
 		close(r.ended)
+		r.unwatch()
 	}
 }
 
-// say changes the outbox and wakes the sender.
+// say changes the outbox and has it sent.
 func (r *Session) say(note func()) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	note()
+	r.announce()
+}
+
+// announce has the outbox sent. The lock is held.
+func (r *Session) announce() {
 	r.news = true
-	r.mu.Unlock()
-	select {
-	case r.wake <- struct{}{}:
-	default:
+	if r.stream != nil && !r.sending {
+		r.sending = true
+		go r.send()
 	}
 }
 
@@ -376,12 +339,22 @@ func (r *Session) AskResync() {
 
 // Contest tells the agent to look closely at an address, or to stop doing so.
 func (r *Session) Contest(a netip.Addr, contested bool) {
-	r.say(func() { r.contests[a] = contested })
+	r.say(func() {
+		if r.contests == nil {
+			r.contests = make(map[netip.Addr]bool)
+		}
+		r.contests[a] = contested
+	})
 }
 
 // Check has the agent read an address again.
 func (r *Session) Check(a netip.Addr) {
-	r.say(func() { r.reread[a] = struct{}{} })
+	r.say(func() {
+		if r.reread == nil {
+			r.reread = make(map[netip.Addr]struct{})
+		}
+		r.reread[a] = struct{}{}
+	})
 }
 
 // checked returns, and forgets, the addresses of a check that was answered.
@@ -389,7 +362,9 @@ func (r *Session) checked(id uint64) []index.Address {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	addrs := r.checks[id]
-	delete(r.checks, id)
+	if delete(r.checks, id); len(r.checks) == 0 {
+		r.checks = nil
+	}
 	return addrs
 }
 
@@ -398,6 +373,11 @@ func (r *Session) checked(id uint64) []index.Address {
 func (r *Session) Take() *pb.ReportResponse {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.take()
+}
+
+// take is Take with the lock held.
+func (r *Session) take() *pb.ReportResponse {
 	if !r.news {
 		return nil
 	}
@@ -423,6 +403,9 @@ func (r *Session) Take() *pb.ReportResponse {
 			m.Check.Addresses = append(m.Check.Addresses, a.AsSlice())
 			delete(r.reread, a)
 		}
+		if r.checks == nil {
+			r.checks = make(map[uint64][]index.Address)
+		}
 		r.checks[r.checkID] = addrs
 		for id := range r.checks {
 			if id+maxChecks <= r.checkID {
@@ -430,6 +413,12 @@ func (r *Session) Take() *pb.ReportResponse {
 			}
 		}
 	}
-	r.news = len(r.contests) > 0 || len(r.reread) > 0
+	if len(r.contests) == 0 {
+		r.contests = nil
+	}
+	if len(r.reread) == 0 {
+		r.reread = nil
+	}
+	r.news = r.contests != nil || r.reread != nil
 	return m
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -82,6 +83,44 @@ func TestPingsOfManyAgentsAreBounded(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Several goroutines may ping an agent at once: it is pinged once.
+func TestAnUnansweredPingIsNotRepeated(t *testing.T) {
+	r := newService(t).Session(nil)
+	var group sync.WaitGroup
+	for range 50 {
+		group.Go(func() { r.Ping(1) })
+	}
+	group.Wait()
+	if got := r.Take().GetPing(); got != 1 {
+		t.Errorf("got ping %d, want 1", got)
+	}
+	r.pong(&pb.Pong{Id: 1}, 2)
+	r.Ping(3)
+	if got := r.Take().GetPing(); got != 2 {
+		t.Errorf("got ping %d after the answer, want 2", got)
+	}
+}
+
+// A session that has told its agent everything keeps no goroutine for sending, and tells it more
+// when there is more.
+func TestASenderEndsWhenThereIsNothingToSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		a := &agent{ctx: ctx, says: make(chan *pb.ReportRequest, 1)}
+		r := newService(t).Session(nil)
+		r.stream = a
+		for want := range uint64(3) {
+			r.Ping(verdict.At(time.Now()))
+			synctest.Wait()
+			if got := a.pings.Load(); got != want+1 || r.sending {
+				t.Errorf("got %d pings, sending %t, want %d and false", got, r.sending, want+1)
+			}
+			r.pong((<-a.says).GetPong(), verdict.At(time.Now()))
+		}
+		end()
+	})
 }
 
 // An agent whose snapshot waits for room among those of others is not silent, however long that

@@ -59,8 +59,9 @@ const (
 
 // connWindow is the number of bytes that a client may send before the aggregator has read them. A
 // fixed window needs no frames to measure the connection with. readBuffer is the size of the buffer
-// that each connection keeps: long frames are read without it.
-const connWindow, readBuffer = 256 << 10, 2 << 10
+// that each connection keeps: the rest of a longer frame is read without it. A client opens few
+// calls, so no connection keeps a table of their headers (RFC 7541, section 4.2).
+const connWindow, readBuffer, headerTable = 256 << 10, 512, 0
 
 // pipeBuffer is how many bytes may be under way in process.
 const pipeBuffer = 1 << 20
@@ -100,6 +101,7 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 		grpc.MaxHeaderListSize(maxHeader),
 		grpc.StaticStreamWindowSize(connWindow), grpc.StaticConnWindowSize(connWindow),
 		grpc.ReadBufferSize(readBuffer),
+		grpc.HeaderTableSize(headerTable),
 	)
 	options = append(options, authenticated()...)
 	creds := insecure.NewCredentials()
