@@ -111,7 +111,7 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 			return slices.Values(all[from:])
 		}
 	}
-	reader := s.Shards.Reader()
+	reader, lister := s.Shards.Reader(), s.Convert.Lister()
 	return &walk[index.Address, *pb.Owner]{
 		facts: s.Facts, events: s.Events.Owners, less: index.Address.Less,
 		keys: func(at *index.Address) iter.Seq[index.Address] {
@@ -136,7 +136,7 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 					return into, true
 				}
 				from.id = o.ID
-				into = append(into, item[*pb.Owner]{from, s.Convert.Owner(from.addr, o, owners)})
+				into = append(into, item[*pb.Owner]{from, lister.Owner(from.addr, o, owners)})
 				room--
 			}
 			return into, false
