@@ -2,10 +2,9 @@ package api
 
 import (
 	"context"
-	"io"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
@@ -36,80 +35,14 @@ func follow[Q, M any](ctx context.Context, d direct, method string, q *Q, do fun
 		return nil, err
 	}
 	context.AfterFunc(ctx, end)
-	ctx, cancel := context.WithCancel(ctx)
-	f := &feed[M]{ctx: ctx, messages: make(chan *M, feedRoom), ended: make(chan struct{})}
-	go func() {
-		defer close(f.ended)
-		defer cancel()
-		f.err = do(q, feedServer[M]{feed: f})
-	}()
-	return feedClient[M]{feed: f}, nil
-}
-
-// feedRoom is the number of messages of a stream that the client has not received yet.
-const feedRoom = watchStep
-
-// A feed passes the messages of a stream from the service to the gateway.
-type feed[M any] struct {
-	ctx      context.Context // of the call
-	messages chan *M
-	ended    chan struct{} // closed when the service has returned err
-	err      error
-}
-
-// feedServer is the end of the service. It has no other methods than those that a watch calls.
-type feedServer[M any] struct {
-	grpc.ServerStream
-	feed *feed[M]
-}
-
-// Context is for grpc.ServerStream.
-func (s feedServer[M]) Context() context.Context { return s.feed.ctx }
-
-// Send is for grpc.ServerStreamingServer. The message must not change any more.
-func (s feedServer[M]) Send(m *M) error {
-	select {
-	case s.feed.messages <- m:
-		return nil
-	case <-s.feed.ctx.Done():
-		return status.FromContextError(s.feed.ctx.Err()).Err()
+	lines, ok := ctx.Value(linesKey{}).(*linesWriter)
+	if !ok {
+		return nil, status.Errorf(codes.Internal, "%s is not called by a request", method)
 	}
-}
-
-// feedClient is the end of the gateway. It has no other methods than those that the gateway calls.
-type feedClient[M any] struct {
-	grpc.ClientStream
-	feed *feed[M]
-}
-
-// Header is for grpc.ClientStream.
-func (feedClient[M]) Header() (metadata.MD, error) { return nil, nil }
-
-// Recv is for grpc.ServerStreamingClient. Before it waits, it sends the lines collected so far to
-// the client.
-func (c feedClient[M]) Recv() (*M, error) {
-	select {
-	case m := <-c.feed.messages:
-		return m, nil
-	default:
-	}
-	if err := sendLines(c.feed.ctx); err != nil {
-		return nil, err
-	}
-	select {
-	case m := <-c.feed.messages:
-		return m, nil
-	case <-c.feed.ended:
-	}
-	select {
-	case m := <-c.feed.messages: // sent before the end
-		return m, nil
-	default:
-	}
-	if c.feed.err == nil {
-		return nil, io.EOF
-	}
-	return nil, c.feed.err
+	return lineClient[M]{
+		serve:  func(stream grpc.ServerStreamingServer[M]) error { return do(q, stream) },
+		server: lineServer[M]{ctx: ctx, lines: lines},
+	}, nil
 }
 
 // The methods of pb.WitnessServiceClient follow.

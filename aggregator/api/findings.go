@@ -72,7 +72,7 @@ func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessSer
 	if err != nil {
 		return err
 	}
-	return serveWatch(stream.Context(), s, &watch[*findings.Found, *pb.Finding, pb.WatchFindingsResponse]{
+	return serveWatch(stream, s, &watch[*findings.Found, *pb.Finding, pb.WatchFindingsResponse]{
 		events: s.Events.Findings, send: stream.Send,
 		walk: func() *walk[*findings.Found, *pb.Finding] { return s.walkFindings(&f, findings.Place{}) },
 		add: func(one *pb.Finding) *pb.WatchFindingsResponse {

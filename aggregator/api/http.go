@@ -50,15 +50,10 @@ type jsonLines struct{ runtime.JSONPb }
 // streamType is the media type of streams.
 const streamType = "application/x-ndjson"
 
-// Marshal is for runtime.Marshaler. A message of a stream is in a map (runtime.ForwardResponseStream).
+// Marshal is for runtime.Marshaler. Streams do not use it for their messages.
 func (m *jsonLines) Marshal(v any) ([]byte, error) {
-	switch v := v.(type) {
-	case proto.Message:
-		return encoded("", v, "")
-	case map[string]any:
-		if result, ok := v["result"].(proto.Message); ok && len(v) == 1 {
-			return encoded(`{"result":`, result, "}")
-		}
+	if message, ok := v.(proto.Message); ok {
+		return encoded(message)
 	}
 	return m.JSONPb.Marshal(v)
 }
@@ -67,21 +62,18 @@ func (m *jsonLines) Marshal(v any) ([]byte, error) {
 // advance.
 var encodings = sync.Pool{New: func() any { return new([]byte) }}
 
-// encoded returns a message as JSON between two texts. The bytes are not used again: HTTP/2 may
-// still read them after a Write has returned because the stream was reset.
-func encoded(before string, m proto.Message, after string) ([]byte, error) {
+// encoded returns a message as JSON. The bytes are not used again: HTTP/2 may still read them after a
+// Write has returned because the stream was reset.
+func encoded(m proto.Message) ([]byte, error) {
 	buffer := encodings.Get().(*[]byte)
 	defer encodings.Put(buffer)
-	out, err := apijson.Append(append((*buffer)[:0], before...), m)
+	out, err := apijson.Append((*buffer)[:0], m)
 	if err != nil {
 		return nil, err
 	}
-	*buffer = append(out, after...)
-	return bytes.Clone(*buffer), nil
+	*buffer = out
+	return bytes.Clone(out), nil
 }
-
-// StreamContentType is for runtime.StreamContentType.
-func (*jsonLines) StreamContentType(any) string { return streamType }
 
 // Delimiter is for runtime.Delimited.
 func (*jsonLines) Delimiter() []byte { return []byte("\n") }
@@ -151,9 +143,9 @@ func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guar
 		_, _ = w.Write(pb.OpenAPI)
 	})
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		lines := &linesWriter{ResponseWriter: &impatient{w, time.Now().Add(answerWithin)}}
+		lines := newLinesWriter(&impatient{ResponseWriter: w, until: time.Now().Add(answerWithin)})
 		mux.ServeHTTP(lines, r.WithContext(context.WithValue(r.Context(), linesKey{}, lines)))
-		_ = lines.send() // fails only if the client is gone
+		lines.finish()
 	})
 	// This handler is the outermost: it tells the server's own writer that the rest of a body is
 	// not read. Otherwise a client that is still sending would be disconnected before it has read
@@ -177,7 +169,8 @@ const (
 // impatient disconnects a client that does not read.
 type impatient struct {
 	http.ResponseWriter
-	until time.Time // deadline for reading an answer that is not a stream
+	until  time.Time // deadline for reading an answer that is not a stream
+	stream bool
 }
 
 // Unwrap is for http.ResponseController.
@@ -186,10 +179,9 @@ func (w *impatient) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // Write is for io.Writer. Data that is flushed later has the deadline of the last Write.
 func (w *impatient) Write(p []byte) (written int, err error) {
 	control := http.NewResponseController(w.ResponseWriter)
-	stream := w.Header().Get("Content-Type") == streamType
 	for {
 		deadline := time.Now().Add(readWithin)
-		if !stream && w.until.Before(deadline) {
+		if !w.stream && w.until.Before(deadline) {
 			deadline = w.until
 		}
 		// A writer that does not support deadlines is not a network connection.

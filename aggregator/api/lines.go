@@ -1,58 +1,160 @@
 package api
 
 import (
-	"bufio"
 	"context"
+	"io"
 	"net/http"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ipwitness/ipwitness/aggregator/apijson"
 )
 
-// A linesWriter collects the lines of a stream, which the gateway flushes one at a time, until the
-// stream has none for the moment. Everything else passes through.
+// A linesWriter is the answer to a request. If the answer is a stream, it collects lines until they
+// are flushed or fill a part. Anything else passes through.
 type linesWriter struct {
-	http.ResponseWriter
-	collected *bufio.Writer // nil before the first line
+	*impatient
+
+	// turn is filled while a goroutine uses what follows. A write may block for as long as impatient
+	// allows; a channel lets tests see that as waiting.
+	turn  chan struct{}
+	lines []byte
+	// ended is set when the service sends no more messages, or a write has failed. After a failed
+	// write the connection may still read lines.
+	ended error
 }
+
+func newLinesWriter(w *impatient) *linesWriter {
+	return &linesWriter{impatient: w, turn: make(chan struct{}, 1)}
+}
+
+func (w *linesWriter) lock()   { w.turn <- struct{}{} }
+func (w *linesWriter) unlock() { <-w.turn }
 
 // linesKey is the key of the *linesWriter in the context of a request.
 type linesKey struct{}
 
-// Unwrap is for http.ResponseController.
-func (w *linesWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+// WriteHeader is for http.ResponseWriter. The header of a stream is written with its first line.
+func (w *linesWriter) WriteHeader(code int) {
+	if !w.stream {
+		w.impatient.WriteHeader(code)
+	}
+}
 
-// Write is for io.Writer.
+// Write is for io.Writer. In a stream, only the error that ends it is written by this method.
 func (w *linesWriter) Write(p []byte) (int, error) {
-	if w.Header().Get("Content-Type") != streamType {
-		return w.ResponseWriter.Write(p)
+	if !w.stream {
+		return w.impatient.Write(p)
 	}
-	if w.collected == nil {
-		w.collected = bufio.NewWriterSize(w.ResponseWriter, answerPart)
-	}
-	return w.collected.Write(p)
+	w.lock()
+	defer w.unlock()
+	w.lines = append(w.lines, p...)
+	return len(p), nil
 }
 
-// FlushError is for http.ResponseController.
-func (w *linesWriter) FlushError() error {
-	if w.collected != nil {
-		return nil // send does it
+// send adds a message to the stream.
+func (w *linesWriter) send(m proto.Message) (err error) {
+	w.lock()
+	defer w.unlock()
+	if w.ended != nil {
+		return w.ended
 	}
-	return http.NewResponseController(w.ResponseWriter).Flush()
-}
-
-// send sends the lines that are collected.
-func (w *linesWriter) send() error {
-	if w.collected == nil || w.collected.Buffered() == 0 {
-		return nil
+	if !w.stream {
+		w.Header().Set("Content-Type", streamType)
+		w.impatient.WriteHeader(http.StatusOK)
+		w.stream = true
 	}
-	if err := w.collected.Flush(); err != nil {
+	before := len(w.lines)
+	if w.lines, err = apijson.Append(append(w.lines, `{"result":`...), m); err != nil {
+		w.lines = w.lines[:before]
 		return err
 	}
-	return http.NewResponseController(w.ResponseWriter).Flush()
+	if w.lines = append(w.lines, "}\n"...); len(w.lines) < answerPart {
+		return nil
+	}
+	return w.write()
 }
 
-// sendLines sends the lines that are collected for the request of ctx.
-func sendLines(ctx context.Context) error {
-	if w, ok := ctx.Value(linesKey{}).(*linesWriter); ok {
-		return w.send()
+// write writes the lines that are collected. The caller holds the lock.
+func (w *linesWriter) write() error {
+	if len(w.lines) == 0 {
+		return nil
 	}
-	return nil
+	_, err := w.impatient.Write(w.lines)
+	if err == nil {
+		err = http.NewResponseController(w.impatient).Flush()
+	}
+	w.lines = w.lines[:0]
+	if err != nil {
+		w.lines, w.ended = nil, err
+	}
+	return err
+}
+
+// flush writes the lines that are collected.
+func (w *linesWriter) flush() error {
+	w.lock()
+	defer w.unlock()
+	if w.ended != nil {
+		return w.ended
+	}
+	return w.write()
+}
+
+// end ends the stream: nothing but an error follows. It waits for a write that is under way.
+func (w *linesWriter) end() {
+	w.lock()
+	defer w.unlock()
+	if w.ended == nil {
+		w.ended = io.ErrClosedPipe
+	}
+}
+
+// finish writes what is left after the end. It fails only if the client is gone.
+func (w *linesWriter) finish() {
+	w.lock()
+	defer w.unlock()
+	_ = w.write()
+}
+
+// lineServer is the service's end of a stream. It has no other methods than those that a watch
+// calls.
+type lineServer[M any] struct {
+	grpc.ServerStream
+	ctx   context.Context // of the call
+	lines *linesWriter
+}
+
+// Context is for grpc.ServerStream.
+func (s lineServer[M]) Context() context.Context { return s.ctx }
+
+// Send is for grpc.ServerStreamingServer. The line is written with later ones, or by Flush.
+func (s lineServer[M]) Send(m *M) error { return s.lines.send(any(m).(proto.Message)) }
+
+// Flush is for flusher.
+func (s lineServer[M]) Flush() error { return s.lines.flush() }
+
+// lineClient is the gateway's end of a stream. It has no other methods than those that the gateway
+// calls.
+type lineClient[M any] struct {
+	grpc.ClientStream
+	serve  func(grpc.ServerStreamingServer[M]) error
+	server lineServer[M]
+}
+
+// Header is for grpc.ClientStream.
+func (lineClient[M]) Header() (metadata.MD, error) { return nil, nil }
+
+// Recv is for grpc.ServerStreamingClient. It serves the whole stream and returns how it ended: the
+// gateway gets no messages, because the service writes them itself. So no other goroutine has to
+// wake up for a message.
+func (c lineClient[M]) Recv() (*M, error) {
+	err := c.serve(c.server)
+	c.server.lines.end()
+	if err == nil {
+		err = io.EOF
+	}
+	return nil, err
 }

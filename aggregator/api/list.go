@@ -111,7 +111,7 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 			return slices.Values(all[from:])
 		}
 	}
-	builder := s.Facts.Builder()
+	reader, lister := s.Shards.Reader(), s.Convert.Lister()
 	return &walk[index.Address, *pb.Owner]{
 		facts: s.Facts, events: s.Events.Owners, less: index.Address.Less,
 		keys: func(at *index.Address) iter.Seq[index.Address] {
@@ -125,7 +125,7 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 			if addr != from.addr {
 				from = place{addr: addr}
 			}
-			owners := s.Shards.OwnersOf(builder, a)
+			owners := reader.OwnersOf(a)
 			skip := 1 + slices.IndexFunc(owners, func(o verdict.Owner) bool { return o.ID == from.id })
 			for i := skip; i < len(owners); i++ {
 				o := &owners[i]
@@ -136,7 +136,7 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 					return into, true
 				}
 				from.id = o.ID
-				into = append(into, item[*pb.Owner]{from, s.Convert.Owner(from.addr, o, owners)})
+				into = append(into, item[*pb.Owner]{from, lister.Owner(from.addr, o, owners)})
 				room--
 			}
 			return into, false

@@ -31,13 +31,11 @@ func newPatience() *patience {
 	return p
 }
 
-// patient returns a send whose duration p limits.
-func patient[T any](p *patience, send func(*T) error) func(*T) error {
-	return func(m *T) error {
-		p.late.Reset(sendWithin)
-		defer p.late.Stop()
-		return send(m)
-	}
+// limit does something that p limits the duration of.
+func (p *patience) limit(do func() error) error {
+	p.late.Reset(sendWithin)
+	defer p.late.Stop()
+	return do()
 }
 
 const (

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -25,6 +26,8 @@ const bookmarkEvery = 15 * time.Second
 type watch[K, T, M any] struct {
 	events *events.Bus
 	send   func(*M) error
+	// flush is called when there is nothing to send for the moment.
+	flush func() error
 	// walk returns a walk of the current state, add the message for one of its items.
 	walk func() *walk[K, T]
 	add  func(T) *M
@@ -52,7 +55,7 @@ func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService
 	if err != nil {
 		return err
 	}
-	return serveWatch(stream.Context(), s, &watch[index.Address, *pb.Owner, pb.WatchOwnersResponse]{
+	return serveWatch(stream, s, &watch[index.Address, *pb.Owner, pb.WatchOwnersResponse]{
 		events: s.Events.Owners, send: stream.Send,
 		walk: func() *walk[index.Address, *pb.Owner] { return s.walkOwners(&f, place{}) },
 		add: func(o *pb.Owner) *pb.WatchOwnersResponse {
@@ -86,7 +89,7 @@ func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessS
 	}
 	present := f
 	present.active = f.phase == 0
-	return serveWatch(stream.Context(), s, &watch[place, *pb.Conflict, pb.WatchConflictsResponse]{
+	return serveWatch(stream, s, &watch[place, *pb.Conflict, pb.WatchConflictsResponse]{
 		events: s.Events.Conflicts, send: stream.Send,
 		walk: func() *walk[place, *pb.Conflict] { return s.walkConflicts(&present, place{}) },
 		add: func(c *pb.Conflict) *pb.WatchConflictsResponse {
@@ -111,10 +114,16 @@ func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessS
 
 // serveWatch serves a subscriber until it leaves, one Send blocks for too long, or the aggregator
 // stops.
-func serveWatch[K, T, M any](ctx context.Context, s *Service, x *watch[K, T, M], token string) error {
-	x.coverage = s.Coverage.Current
-	return x.serve(ctx, s.Stopped, token)
+func serveWatch[K, T, M any](stream grpc.ServerStream, s *Service, x *watch[K, T, M], token string) error {
+	x.coverage, x.flush = s.Coverage.Current, func() error { return nil }
+	if f, ok := stream.(flusher); ok {
+		x.flush = f.Flush
+	}
+	return x.serve(stream.Context(), s.Stopped, token)
 }
+
+// A flusher is a stream that may collect messages until Flush is called.
+type flusher interface{ Flush() error }
 
 func (w *watch[K, T, M]) serve(ctx context.Context, stopped <-chan struct{}, token string) error {
 	w.events.Join()
@@ -122,7 +131,9 @@ func (w *watch[K, T, M]) serve(ctx context.Context, stopped <-chan struct{}, tok
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	w.patience = newPatience()
-	w.send = patient(w.patience, w.send)
+	send, flush := w.send, w.flush
+	w.send = func(m *M) error { return w.patience.limit(func() error { return send(m) }) }
+	w.flush = func() error { return w.patience.limit(flush) }
 
 	done := make(chan error, 1)
 	go func() { done <- w.follow(ctx, token) }()
@@ -172,6 +183,9 @@ func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
 		if err = w.reassure(next); err != nil || changed == nil {
 			err = cmp.Or(err, ctx.Err())
 			continue
+		}
+		if err = w.flush(); err != nil {
+			break
 		}
 		select {
 		case <-changed:
@@ -246,6 +260,11 @@ func (w *watch[K, T, M]) present(ctx context.Context) (next uint64, err error) {
 		}
 		if part.done {
 			break
+		}
+		if len(part.items) == 0 { // the next item may be far away
+			if err := w.flush(); err != nil {
+				return next, err
+			}
 		}
 		if ctx.Err() != nil {
 			return next, ctx.Err()

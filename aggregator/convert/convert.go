@@ -37,99 +37,12 @@ func timestamp(s verdict.Stamp) *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: int64(s) / 1e9, Nanos: int32(int64(s) % 1e9)}
 }
 
-// timestamps caches the times that repeat within one message, so that they share a record.
-type timestamps struct {
-	at    [4]verdict.Stamp
-	proto [4]*timestamppb.Timestamp
-	count int
-}
-
-// of returns a time in the format of the API.
-func (t *timestamps) of(s verdict.Stamp) *timestamppb.Timestamp {
-	if i := slices.Index(t.at[:t.count], s); i >= 0 {
-		return t.proto[i]
-	}
-	made := timestamp(s)
-	if t.count < len(t.at) {
-		t.at[t.count], t.proto[t.count] = s, made
-		t.count++
-	}
-	return made
-}
-
 // Scope returns a scope in the format of the API; nil for none.
 func Scope(kind verdict.ScopeKind, name string) *pb.Scope {
 	if kind == 0 {
 		return nil
 	}
 	return &pb.Scope{Kind: pb.Scope_Kind(kind), Name: name}
-}
-
-// Owner returns an owner in the format of the API. all are the owners of the address.
-func (s *Converter) Owner(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
-	out := Owner(s.Facts.Policy, a, o, all)
-	out.Intended = intendedProto(s.Findings.Intended.Lacking(o))
-	return out
-}
-
-// Owner returns an owner in the format of the API, without its intended addresses. all are the
-// owners of the address.
-func Owner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
-	var times timestamps
-	out := &pb.Owner{
-		Address: addressText(a), Scope: Scope(o.Scope.Kind, o.Scope.Text()), Node: o.Node.Name,
-		Mac: o.MAC.String(), Netns: netns(o),
-		Workload: workloadProto(o),
-		State:    pb.Owner_State(o.State), Excluded: explain.Exclusion(p, o, all),
-		AssignedAt: times.of(o.AssignedAt()),
-		Evidence:   make([]*pb.Evidence, 0, len(o.Claims)),
-	}
-	if i := o.Interface; o.Namespace != nil && i.Namespace.ID == o.ID {
-		out.Interface, out.HostInterface = i.Name, i.HostInterface
-	} else {
-		out.HostInterface = i.Name // the port its frames enter by
-	}
-	var first, last verdict.Stamp
-	for _, c := range o.Claims {
-		if c.First != 0 && (first == 0 || c.First < first) {
-			first = c.First
-		}
-		last = max(last, c.Last)
-		mac, macText := c.MAC, out.Mac
-		if mac == "" {
-			mac = c.Interface.MAC
-		}
-		if mac != o.MAC {
-			macText = mac.String()
-		}
-		out.Evidence = append(out.Evidence, &pb.Evidence{
-			Kind: pb.Evidence_Kind(c.Kind), FirstSeen: times.of(c.First), LastSeen: times.of(c.Last),
-			Count: c.Count, Witness: c.Node().Name + "/" + c.Interface.Name, Mac: macText,
-			NoOverride: c.NoOverride,
-		})
-	}
-	out.FirstSeen, out.LastSeen = times.of(first), times.of(last)
-	return out
-}
-
-// netns returns the inode of an owner's namespace, or the number that its agent gave it.
-func netns(o *verdict.Owner) string {
-	switch {
-	case o.Namespace == nil:
-		return ""
-	case o.Namespace.Netns != "":
-		return o.Namespace.Netns
-	}
-	return "#" + o.Namespace.ID[len(o.Namespace.Node.Boot)+1:]
-}
-
-// Owners returns the owners of an address in the format of the API.
-func Owners(a netip.Addr, owners []verdict.Owner, proto func(netip.Addr, *verdict.Owner, []verdict.Owner) *pb.Owner) []*pb.Owner {
-	out := make([]*pb.Owner, 0, len(owners))
-	for i := range owners {
-		out = append(out, proto(a, &owners[i], owners))
-	}
-	return out
 }
 
 // Conflict returns a conflict in the format of the API.
@@ -203,12 +116,4 @@ func (s *Converter) Node(n *facts.Node) *pb.Node {
 		}
 	}
 	return out
-}
-
-// addressText returns an address in the format of the API; empty for an invalid address.
-func addressText(a netip.Addr) string {
-	if !a.IsValid() {
-		return ""
-	}
-	return a.String()
 }

@@ -32,20 +32,26 @@ func intendedProto(all []audit.Meant) (list []*pb.Intended) {
 
 // workloadProto returns the workload of an owner, with what the Kubernetes API says about it.
 func workloadProto(o *verdict.Owner) *pb.Workload {
+	return new(maker).workload(new(pb.Workload), o)
+}
+
+// workload fills in the workload of an owner, with what the Kubernetes API says about it.
+func (m *maker) workload(out *pb.Workload, o *verdict.Owner) *pb.Workload {
 	w := verdict.Workload{Kind: verdict.External}
 	if o.Namespace != nil {
 		w = o.Namespace.Who.Workload()
 	}
-	out := &pb.Workload{
-		Kind: pb.Workload_Kind(w.Kind), Namespace: w.Namespace, Name: w.Name, Uid: w.UID,
-		ContainerId: w.ContainerID, Source: w.Source, Process: w.Process, ProcessId: w.PID, ProcessEnded: w.Ended,
-		VirtualMachine: w.VirtualMachine, Sources: sourcesProto(w.Sources),
-	}
+	out.Kind, out.Namespace, out.Name, out.Uid = pb.Workload_Kind(w.Kind), w.Namespace, w.Name, w.UID
+	out.ContainerId, out.Source, out.Sources, out.VirtualMachine = w.ContainerID, w.Source, m.sourcesOf(w.Sources), w.VirtualMachine
+	out.Process, out.ProcessId, out.ProcessEnded = w.Process, w.PID, w.Ended
 	p := o.Pod
 	if p == nil {
 		return out
 	}
-	says := map[string]string{}
+	says := maps.Clone(out.Sources) // others may have it
+	if says == nil {
+		says = map[string]string{}
+	}
 	fill := func(field string, at *string, value string) {
 		if *at == "" && value != "" {
 			*at, says[field] = value, audit.SourceKubernetes
@@ -67,10 +73,6 @@ func workloadProto(o *verdict.Owner) *pb.Workload {
 	if out.Orphaned = o.Orphaned; out.Orphaned {
 		says["orphaned"] = audit.SourceKubernetes
 	}
-	if out.Sources == nil {
-		out.Sources = says
-	} else {
-		maps.Copy(out.Sources, says)
-	}
+	out.Sources = says
 	return out
 }

@@ -18,7 +18,7 @@ func (w *worker) judge(item *facts.Item) {
 	if e != nil {
 		in.Conflicts, in.Past, in.Before = e.remembered(), e.past, e.found
 	}
-	out := s.Policy.Judge(in)
+	out := w.verdicts.Judge(in)
 	if len(out.Expired) > 0 {
 		w.expired = append(w.expired, expired{item, w.builder.Refs(out.Expired)})
 		return // it is judged without them
@@ -30,7 +30,7 @@ func (w *worker) judge(item *facts.Item) {
 		before, told = w.before(e, item)
 	}
 	if told {
-		w.builder.Keep() // before others see its records
+		w.keep() // before others see it
 		w.tellOwners(a, out.Owners, before, item.Pods && (e == nil || e.owners == nil))
 	}
 	if before == nil && e != nil {
@@ -43,6 +43,12 @@ func (w *worker) judge(item *facts.Item) {
 		plain = plain && !e.disputed() && len(e.found) == 0 && !e.cloned
 	}
 	s.Facts.Settle(a, plain)
+}
+
+// keep lets others keep the case and the judgement.
+func (w *worker) keep() {
+	w.builder.Keep()
+	w.verdicts.Keep()
 }
 
 // before returns the owners of the last judgement, if they are known.
@@ -80,7 +86,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 		e = &entry{addr: a}
 		w.entries[a] = e
 	}
-	w.builder.Keep()
+	w.keep()
 	e.owners, e.judgedAt = out.Owners, in.Now
 	for i := range out.Conflicts {
 		w.takeConflict(e, &out.Conflicts[i], item)

@@ -6,14 +6,28 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
+// A Reader reads the owners of addresses, one address at a time. Use Shards.Reader. A Reader is not
+// safe for concurrent use.
+type Reader struct {
+	shards  *Shards
+	builder *facts.Builder
+	judge   *verdict.Judge
+}
+
+// Reader returns a new Reader.
+func (s *Shards) Reader() *Reader {
+	return &Reader{s, s.Facts.Builder(), verdict.NewJudge(s.Policy)}
+}
+
 // OwnersOf returns the owners of an address as they were last published. The facts are held, and
-// the result is valid for as long as the case that the builder has.
-func (s *Shards) OwnersOf(b *facts.Builder, a index.Address) []verdict.Owner {
+// the result is valid until the next call.
+func (r *Reader) OwnersOf(a index.Address) []verdict.Owner {
+	s := r.shards
 	if owners, kept := s.Conflicts.Owners(a); kept {
 		return owners
 	}
 	if owners, derived := s.Facts.Before(a); derived {
 		return owners
 	}
-	return s.Policy.Judge(b.Case(a, false)).Owners
+	return r.judge.Judge(r.builder.Case(a, false)).Owners
 }

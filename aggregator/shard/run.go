@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // Run judges until ctx ends.
@@ -107,7 +108,7 @@ func (w *worker) contain(item *facts.Item) {
 	w.done = append(w.done, item)
 	defer func() {
 		if r := recover(); r != nil {
-			w.builder = w.shards.Facts.Builder()
+			w.builder, w.verdicts = w.shards.Facts.Builder(), verdict.NewJudge(w.shards.Policy)
 			w.shards.failed(item.Address, r)
 		}
 	}()

@@ -101,8 +101,8 @@ func New(cfg Config) *Shards {
 	s := &Shards{Config: cfg, index: index.New(Place.Address, lessPlace), Conflicts: newConflicts()}
 	for i := range cfg.Workers {
 		s.workers = append(s.workers, &worker{
-			shards: s, queue: cfg.Facts.Queue(i), builder: cfg.Facts.Builder(), second: cfg.Facts.Builder(), entries: make(map[index.Address]*entry),
-			forgotten: make(chan struct{}, 1),
+			shards: s, queue: cfg.Facts.Queue(i), builder: cfg.Facts.Builder(), second: cfg.Facts.Builder(), verdicts: verdict.NewJudge(cfg.Policy),
+			entries: make(map[index.Address]*entry), forgotten: make(chan struct{}, 1),
 		})
 	}
 	return s
@@ -135,9 +135,10 @@ type worker struct {
 	queue   *facts.Queue
 	builder *facts.Builder
 	// second makes a case while builder has another one.
-	second  *facts.Builder
-	entries map[index.Address]*entry
-	timers  timers
+	second   *facts.Builder
+	verdicts *verdict.Judge
+	entries  map[index.Address]*entry
+	timers   timers
 	// waits is set while due addresses wait for nodes that are due.
 	waits  bool
 	counts [verdict.NetworkScope + 1]atomic.Int64

@@ -75,7 +75,10 @@ func newGroup(members []member) group {
 // or link: that is known at once, and it is not known at once who is a pod. So what
 // is found there has one id, whatever came first.
 func (j *comparing) leaveOut(groups []group) []group {
-	if len(groups) == 0 || groups[0].scope.Kind != NetworkScope || j.declared().Name != "" {
+	if len(groups) == 0 || groups[0].scope.Kind != NetworkScope {
+		return groups
+	}
+	if name, _ := j.declared(); name != "" {
 		return groups
 	}
 	pods := groups[0]

@@ -1,14 +1,63 @@
 package verdict
 
+import "slices"
+
 // Judge judges one address.
-func (p *Policy) Judge(in *Case) Judgement {
-	j := judging{policy: p, in: in}
-	return j.judge()
+func (p *Policy) Judge(in *Case) Judgement { return NewJudge(p).Judge(in) }
+
+// A Judge judges one address after the other and reuses its memory: a judgement is valid until the
+// next one, unless Keep is called. A Judge is not safe for concurrent use. Use NewJudge.
+type Judge struct {
+	judging judging
+	memory  memory
 }
+
+// memory is what a Judge reuses.
+type memory struct {
+	owners           []Owner
+	claims, assigned []*Claim
+	evidence         []evidence
+}
+
+// NewJudge returns a Judge by a policy.
+func NewJudge(p *Policy) *Judge { return &Judge{judging: judging{policy: p}} }
+
+// Judge judges one address.
+func (g *Judge) Judge(in *Case) Judgement {
+	g.judging = judging{policy: g.judging.policy, in: in, memory: &g.memory}
+	return g.judging.judge()
+}
+
+// Keep lets others keep the last judgement. It is called before others see the judgement.
+func (g *Judge) Keep() { g.memory.owners, g.memory.claims = nil, nil }
 
 func (j *judging) judge() Judgement {
 	(&attributing{judging: j}).owners()
 	spoofing{j}.spoofs()
 	(&comparing{judging: j}).conflicts()
 	return j.out
+}
+
+// ledger returns an empty ledger for some claims.
+func (m *memory) ledger(claims []*Claim) ledger {
+	if m.owners == nil {
+		kernels := 0
+		for _, c := range claims {
+			if c.Kind == Assigned {
+				kernels++
+			}
+		}
+		m.owners = make([]Owner, 0, max(1, kernels)) // most owners are known from kernels
+	}
+	l := ledger{owners: m.owners[:0], evidence: m.evidence[:0]}
+	if len(claims) > manyClaims {
+		l.byID = make(map[string]int, len(claims))
+	}
+	return l
+}
+
+// room returns memory for some claims.
+func (m *memory) room(n int) []*Claim {
+	m.claims = slices.Grow(m.claims[:0], n)[:n]
+	return m.claims
 }

@@ -8,6 +8,7 @@ import (
 type judging struct {
 	policy  *Policy
 	in      *Case
+	memory  *memory
 	explain bool
 	steps   []Step
 	out     Judgement

@@ -97,8 +97,8 @@ func (j *judging) noteScope(s extent, o *Owner, c *Claim) {
 	switch s.Kind {
 	case NetworkScope:
 		step.Rule = RuleInNetwork
-		if n := j.declared(); n.Name != "" {
-			step.Network, step.Prefix = n.Name, n.Prefixes[0]
+		if name, prefix := j.declared(); name != "" {
+			step.Network, step.Prefix = name, prefix
 		} else if c.Network != "" && c.Interface.Attachment != Own {
 			step.Network, step.Owners = c.Network, about(o)
 		}

@@ -11,11 +11,7 @@ func (j *attributing) owners() {
 	if len(claims) == 0 {
 		return
 	}
-	var fewEvidence [4]evidence
-	l := ledger{owners: make([]Owner, 0, 1), evidence: fewEvidence[:0]} // most addresses have one
-	if len(claims) > manyClaims {
-		l.byID = make(map[string]int, len(claims))
-	}
+	l := j.memory.ledger(claims)
 	var few [manyClaims]int32
 	belongs := few[:0]
 	for _, c := range claims {
@@ -32,7 +28,7 @@ func (j *attributing) owners() {
 	}
 
 	// One array holds the claims of all owners, one after the other.
-	all := make([]*Claim, len(claims))
+	all := j.memory.room(len(claims))
 	from := 0
 	for o := range l.owners {
 		n := l.evidence[o].claims
@@ -49,17 +45,19 @@ func (j *attributing) owners() {
 		j.join(&l.owners[o])
 	}
 	slices.SortFunc(l.owners, compareOwners)
+	j.memory.owners, j.memory.evidence = l.owners, l.evidence
 	j.out.Owners = l.owners
 }
 
 // list lists the claims of kernels.
 func (j *attributing) list() {
-	j.assigned = make([]*Claim, 0, 1)
+	j.assigned = slices.Grow(j.memory.assigned[:0], 1)
 	for _, c := range j.in.Claims {
 		if c.Kind == Assigned {
 			j.assigned = append(j.assigned, c)
 		}
 	}
+	j.memory.assigned = j.assigned
 }
 
 // kernelClaim enters what a kernel says; -1 for a claim of the wire.

@@ -91,12 +91,13 @@ func (j *judging) network(o *Owner, c *Claim, link *Link) string {
 		if i.Uplink || !inside(o, i) {
 			return ""
 		}
-		return j.declared().Name
+		name, _ := j.declared()
+		return name
 	case i.Attachment != Own && i.Attachment != Peer && i.Attachment != Lower:
 		return ""
 	}
-	if n := j.declared(); n.Name != "" {
-		return n.Name
+	if name, _ := j.declared(); name != "" {
+		return name
 	}
 	if j.ofPods(c, link) {
 		return podNetwork
@@ -121,18 +122,19 @@ func (j *judging) ofPods(c *Claim, link *Link) bool {
 	return c.Network != "" && i.Name == FirstInterface || j.in.InPodCIDR
 }
 
-// declared is the declared network that the address is in, by its longest
+// declared returns the declared network that the address is in, by its longest prefix, and that
 // prefix; none has no name.
-func (j *judging) declared() (best Network) {
+func (j *judging) declared() (name string, prefix netip.Prefix) {
 	bits := -1
-	for _, n := range j.policy.Networks {
+	for i := range j.policy.Networks {
+		n := &j.policy.Networks[i]
 		for _, p := range n.Prefixes {
 			if p.Bits() > bits && p.Contains(j.in.Address) {
-				best, bits = Network{n.Name, []netip.Prefix{p}}, p.Bits()
+				name, prefix, bits = n.Name, p, p.Bits()
 			}
 		}
 	}
-	return best
+	return name, prefix
 }
 
 // routed tells whether the node itself routes to the interface that has the

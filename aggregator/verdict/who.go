@@ -76,11 +76,16 @@ func lengthen(form int, raw string) string {
 	if form == plain {
 		return raw
 	}
-	text := hex.EncodeToString([]byte(raw))
-	if form == uuid {
-		return text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
+	const digits = "0123456789abcdef"
+	var few [72]byte
+	text := few[:0]
+	for i := range len(raw) {
+		if form == uuid && (i == 4 || i == 6 || i == 8 || i == 10) {
+			text = append(text, '-')
+		}
+		text = append(text, digits[raw[i]>>4], digits[raw[i]&15])
 	}
-	return text
+	return string(text)
 }
 
 // next is the first text, and what comes after it.
