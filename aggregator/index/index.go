@@ -10,74 +10,7 @@
 // Nothing here knows what the items are.
 package index
 
-import (
-	"iter"
-	"sync"
-
-	"github.com/tidwall/btree"
-)
-
-// degree is the degree of the trees: a node has at most 2*degree-1 items.
-const degree = 32
-
-// A Set is an ordered set of items. Use NewSet.
-type Set[T any] struct {
-	// mu is held for one operation on the tree.
-	mu   sync.Mutex
-	tree *btree.BTreeG[T]
-	// shared is the last snapshot; nil if the tree has changed since.
-	shared *btree.BTreeG[T]
-}
-
-// NewSet returns an empty set in the order of less. Two items are the same if neither is less
-// than the other.
-func NewSet[T any](less func(a, b T) bool) *Set[T] {
-	return &Set[T]{tree: btree.NewBTreeGOptions(less, btree.Options{Degree: degree, NoLocks: true})}
-}
-
-// Put adds an item in the place of the same item, if there is one.
-func (s *Set[T]) Put(item T) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.shared = nil
-	s.tree.Set(item)
-}
-
-// Delete removes an item and reports whether it was there.
-func (s *Set[T]) Delete(item T) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.shared = nil
-	_, there := s.tree.Delete(item)
-	return there
-}
-
-// Get returns the item that is the same as item.
-func (s *Set[T]) Get(item T) (T, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tree.Get(item)
-}
-
-// Len returns the number of items.
-func (s *Set[T]) Len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tree.Len()
-}
-
-// Snapshot returns the items of now.
-func (s *Set[T]) Snapshot() *Snapshot[T] { return &Snapshot[T]{trees: []*btree.BTreeG[T]{s.share()}} }
-
-// share returns a copy of the tree that never changes.
-func (s *Set[T]) share() *btree.BTreeG[T] {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.shared == nil {
-		s.shared = s.tree.IsoCopy()
-	}
-	return s.shared
-}
+import "iter"
 
 // An Index is a set of items that each belong to an address, in one order, which must begin with
 // the address. Use New.
@@ -122,45 +55,44 @@ func (x *Index[T]) Len() (n int) {
 // Snapshot returns the items of now. Each partition is one moment; what changes in several
 // partitions while the snapshot is taken may be in it in one and not in another.
 func (x *Index[T]) Snapshot() *Snapshot[T] {
-	s := &Snapshot[T]{address: x.address, trees: make([]*btree.BTreeG[T], Partitions)}
+	s := &Snapshot[T]{less: x.partitions[0].less, address: x.address, parts: make([][]chunk[T], Partitions)}
 	for i, p := range x.partitions {
-		s.trees[i] = p.share()
+		chunks, count := p.share()
+		s.parts[i] = chunks
+		s.count += count
 	}
 	return s
 }
 
 // A Snapshot has the items of a Set or an Index at one time. Any goroutine may read it.
 type Snapshot[T any] struct {
-	trees   []*btree.BTreeG[T]
-	address func(T) Address // nil for one tree
+	less    func(a, b T) bool
+	parts   [][]chunk[T]
+	count   int
+	address func(T) Address // nil for one part
 }
 
 // Len returns the number of items.
-func (s *Snapshot[T]) Len() (n int) {
-	for _, t := range s.trees {
-		n += t.Len()
-	}
-	return n
-}
+func (s *Snapshot[T]) Len() int { return s.count }
 
 // All yields all items in order.
 func (s *Snapshot[T]) All() iter.Seq[T] {
-	return s.walk(func(c *btree.IterG[T]) bool { return c.First() })
+	return s.walk(func(p *position[T]) bool { return p.settle() })
 }
 
 // From yields the items that are not before pivot in order. It finds the first one by a seek in
 // each partition.
 func (s *Snapshot[T]) From(pivot T) iter.Seq[T] {
-	return s.walk(func(c *btree.IterG[T]) bool { return c.Seek(pivot) })
+	return s.walk(func(p *position[T]) bool { return p.seek(pivot, s.less) })
 }
 
 // walk yields the items from where start moves each cursor to.
-func (s *Snapshot[T]) walk(start func(*btree.IterG[T]) bool) iter.Seq[T] {
+func (s *Snapshot[T]) walk(start func(*position[T]) bool) iter.Seq[T] {
 	return func(yield func(T) bool) {
-		m := merge[T]{less: s.trees[0].Less, address: s.address, cursors: make([]cursor[T], len(s.trees))}
-		for i, t := range s.trees {
+		m := merge[T]{less: s.less, address: s.address, cursors: make([]cursor[T], len(s.parts))}
+		for i, chunks := range s.parts {
 			c := &m.cursors[i]
-			if c.Init(t, false); start(&c.IterG) {
+			if c.chunks = chunks; start(&c.position) {
 				m.enter(c)
 				m.heap = append(m.heap, c)
 			}

@@ -1,22 +1,18 @@
 package index
 
-import (
-	"iter"
+import "iter"
 
-	"github.com/tidwall/btree"
-)
-
-// cursor is a position in one tree and the item there.
+// cursor is a position in one partition and the item there.
 type cursor[T any] struct {
-	btree.IterG[T]
+	position[T]
 	item T
 	addr Address // of the item
 }
 
-// merge reads the items of several trees in one order.
+// merge reads the items of several partitions in one order.
 type merge[T any] struct {
 	less func(a, b T) bool
-	// address returns the address of an item, by which less compares first; nil for one tree.
+	// address returns the address of an item, by which less compares first; nil for one partition.
 	address func(T) Address
 	cursors []cursor[T]
 	// heap has the cursors that are not at the end, the first item on top.
@@ -25,7 +21,7 @@ type merge[T any] struct {
 
 // enter notes the item that a cursor is at.
 func (m *merge[T]) enter(c *cursor[T]) {
-	if c.item = c.Item(); m.address != nil {
+	if c.item = c.here(); m.address != nil {
 		c.addr = m.address(c.item)
 	}
 }
@@ -56,7 +52,7 @@ func (m *merge[T]) first() (item T, ok bool) {
 // next leaves the first item behind and returns the one after it, if there is one.
 func (m *merge[T]) next() (item T, ok bool) {
 	top := m.heap[0]
-	if top.Next() {
+	if top.next() {
 		m.enter(top)
 	} else {
 		last := len(m.heap) - 1

@@ -1,0 +1,198 @@
+package index
+
+import (
+	"slices"
+	"sort"
+	"sync"
+)
+
+const (
+	// most is the number of items of a full chunk.
+	most = 64
+	// spare is the room for items that a chunk gets when it is full. It is small, because an index
+	// has so many chunks that unused room is most of what can be saved.
+	spare = 8
+)
+
+// A chunk is a run of items of a Set, in order and never empty.
+type chunk[T any] struct {
+	items []T
+	// age is that of the set when the items were copied last.
+	age uint64
+}
+
+// A Set is an ordered set of items. Use NewSet.
+//
+// It is a list of chunks, which takes little more than the items themselves. The B-trees of
+// libraries double the room of their nodes, so that they take twice as much.
+type Set[T any] struct {
+	less func(a, b T) bool
+	// mu is held for one operation.
+	mu     sync.Mutex
+	chunks []chunk[T]
+	count  int
+	// age is the number of snapshots. Snapshots may have all chunks that are not of this age, and
+	// the list of chunks if its age is another one.
+	age, listAge uint64
+}
+
+// NewSet returns an empty set in the order of less. Two items are the same if neither is less
+// than the other.
+func NewSet[T any](less func(a, b T) bool) *Set[T] { return &Set[T]{less: less} }
+
+// Put adds an item in the place of the same item, if there is one.
+func (s *Set[T]) Put(item T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ownList()
+	if len(s.chunks) == 0 {
+		s.chunks = append(s.chunks, chunk[T]{age: s.age})
+	}
+	c, at, there := seek(s.chunks, item, s.less)
+	if there {
+		s.own(c)
+		s.chunks[c].items[at] = item
+		return
+	}
+	s.count++
+	if len(s.chunks[c].items) == most {
+		all := s.chunks[c].items
+		s.chunks[c] = chunk[T]{slices.Clone(all[:most/2]), s.age}
+		s.chunks = slices.Insert(s.chunks, c+1, chunk[T]{slices.Clone(all[most/2:]), s.age})
+		if at > most/2 {
+			c, at = c+1, at-most/2
+		}
+	}
+	s.own(c)
+	into := &s.chunks[c]
+	if len(into.items) == cap(into.items) {
+		into.items = withRoom(into.items)
+	}
+	into.items = slices.Insert(into.items, at, item)
+}
+
+// Delete removes an item and reports whether it was there.
+func (s *Set[T]) Delete(item T) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, at, there := seek(s.chunks, item, s.less)
+	if !there {
+		return false
+	}
+	s.count--
+	s.ownList()
+	s.own(c)
+	from := &s.chunks[c]
+	from.items = slices.Delete(from.items, at, at+1)
+	switch left := len(from.items); {
+	case left == 0:
+		s.chunks = slices.Delete(s.chunks, c, c+1)
+	case c > 0 && len(s.chunks[c-1].items)+left <= most/2:
+		s.join(c - 1)
+	case c+1 < len(s.chunks) && left+len(s.chunks[c+1].items) <= most/2:
+		s.join(c)
+	case cap(from.items)-left > 2*spare:
+		from.items = withRoom(from.items)
+	}
+	return true
+}
+
+// Get returns the item that is the same as item.
+func (s *Set[T]) Get(item T) (found T, there bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, at, there := seek(s.chunks, item, s.less)
+	if there {
+		found = s.chunks[c].items[at]
+	}
+	return found, there
+}
+
+// Len returns the number of items.
+func (s *Set[T]) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.count
+}
+
+// Snapshot returns the items of now.
+func (s *Set[T]) Snapshot() *Snapshot[T] {
+	chunks, count := s.share()
+	return &Snapshot[T]{less: s.less, parts: [][]chunk[T]{chunks}, count: count}
+}
+
+// share returns the chunks, which are not changed any more.
+func (s *Set[T]) share() (chunks []chunk[T], count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.age++
+	return s.chunks, s.count
+}
+
+// ownList copies the list of chunks if a snapshot has it.
+func (s *Set[T]) ownList() {
+	if s.listAge != s.age {
+		s.chunks, s.listAge = slices.Clone(s.chunks), s.age
+	}
+}
+
+// own copies the items of a chunk if a snapshot has them.
+func (s *Set[T]) own(c int) {
+	if one := &s.chunks[c]; one.age != s.age {
+		one.items, one.age = withRoom(one.items), s.age
+	}
+}
+
+// join appends a chunk to the one before it.
+func (s *Set[T]) join(c int) {
+	s.chunks[c] = chunk[T]{slices.Concat(s.chunks[c].items, s.chunks[c+1].items), s.age}
+	s.chunks = slices.Delete(s.chunks, c+1, c+2)
+}
+
+// withRoom returns a copy of items with room for some more.
+func withRoom[T any](items []T) []T {
+	return append(slices.Grow([]T(nil), len(items)+spare), items...)
+}
+
+// seek returns where an item is, or belongs, and whether it is there. Without any chunk, that is in
+// a chunk that there is not.
+func seek[T any](chunks []chunk[T], item T, less func(a, b T) bool) (c, at int, there bool) {
+	if len(chunks) == 0 {
+		return 0, 0, false
+	}
+	c = sort.Search(len(chunks)-1, func(i int) bool { return less(item, chunks[i+1].items[0]) })
+	items := chunks[c].items
+	at = sort.Search(len(items), func(i int) bool { return !less(items[i], item) })
+	return c, at, at < len(items) && !less(item, items[at])
+}
+
+// position is a place in chunks.
+type position[T any] struct {
+	chunks []chunk[T]
+	at     int // in the first one
+}
+
+// seek moves to the first item that is not before an item, and reports whether there is one.
+func (p *position[T]) seek(item T, less func(a, b T) bool) bool {
+	c, at, _ := seek(p.chunks, item, less)
+	p.chunks = p.chunks[c:]
+	p.at = at
+	return p.settle()
+}
+
+// next moves to the next item, and reports whether there is one.
+func (p *position[T]) next() bool {
+	p.at++
+	return p.settle()
+}
+
+// settle moves from the end of a chunk to the next chunk, and reports whether there is an item.
+func (p *position[T]) settle() bool {
+	if len(p.chunks) > 0 && p.at == len(p.chunks[0].items) {
+		p.chunks, p.at = p.chunks[1:], 0
+	}
+	return len(p.chunks) > 0
+}
+
+// here returns the item at a place.
+func (p *position[T]) here() T { return p.chunks[0].items[p.at] }
