@@ -28,10 +28,10 @@ func TestGarbageIsCollectedLessOftenDuringLargeChanges(t *testing.T) {
 		for range 3 {
 			tidy.later()
 			want("during large changes", garbageAtRest, garbageBusy)
-			time.Sleep(tidyAfter - 1)
+			time.Sleep(tidyAfter - time.Nanosecond)
 		}
 		want("before it was quiet for long enough", garbageAtRest, garbageBusy)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		want("after it was quiet", garbageAtRest, garbageBusy, garbageAtRest)
 		tidy.later()
 		want("at the next large change", garbageAtRest, garbageBusy, garbageAtRest, garbageBusy)

@@ -139,17 +139,18 @@ func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
 	for _, n := range a.Silent {
 		out.SilentNodes = append(out.SilentNodes, n.Rec.Name)
 	}
-	for _, n := range a.Heard {
+	for n := range s.Facts.Nodes { // including silent nodes
+		if n.Incomplete() {
+			out.NodesLeftOut = append(out.NodesLeftOut, n.Rec.Name)
+		}
+		if n.Rec.Unheard {
+			continue
+		}
 		if n.Status.GetBlind() {
 			out.NodesWithoutAddresses = append(out.NodesWithoutAddresses, n.Rec.Name)
 		}
 		if wire := n.Status.GetWire(); wire == "" || wire == wireOff || n.Status.GetUnwatchedPorts() > 0 {
 			out.NodesWithoutFrames = append(out.NodesWithoutFrames, n.Rec.Name)
-		}
-	}
-	for n := range s.Facts.Nodes { // including silent nodes
-		if n.Incomplete() {
-			out.NodesLeftOut = append(out.NodesLeftOut, n.Rec.Name)
 		}
 	}
 	out.WithoutFrames, out.WithoutAddresses = uint32(len(out.NodesWithoutFrames)), uint32(len(out.NodesWithoutAddresses))

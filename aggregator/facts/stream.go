@@ -262,7 +262,7 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch
 		n.sweep++
 		n.applying = true
 		n.excess, n.leftOut = 0, in.LeftOut
-		returned = n.Rec.Unheard
+		returned = n.Rec.Unheard && (n.claims.count > 0 || len(n.Pools) > 0) // what is new is touched anyway
 	})
 	var checked []uint64
 	for m := range in.Messages {

@@ -116,7 +116,10 @@ func nameOf(w *pb.Workload) form.Form {
 
 // A checker checks messages of one type. It looks up the fields of the type once.
 type checker struct {
-	fields []checkedField
+	// fields has the fields of the type by their index, nil for one that needs no check.
+	fields []*checkedField
+	// must are the fields that a message may not leave out.
+	must []*checkedField
 }
 
 type checkedField struct {
@@ -140,9 +143,9 @@ func Check(m *pb.ReportRequest) (corrected map[string]int, err error) {
 
 // newChecker returns the checker of a message type. Types of other packages have no strings.
 func newChecker(of protoreflect.MessageDescriptor) *checker {
-	c := &checker{}
+	c := &checker{fields: make([]*checkedField, of.Fields().Len())}
 	for i := range of.Fields().Len() {
-		f := checkedField{FieldDescriptor: of.Fields().Get(i), key: string(of.Name()) + "." + string(of.Fields().Get(i).Name())}
+		f := &checkedField{FieldDescriptor: of.Fields().Get(i), key: string(of.Name()) + "." + string(of.Fields().Get(i).Name())}
 		switch {
 		case f.IsMap(), f.Kind() == protoreflect.StringKind, f.Kind() == protoreflect.BytesKind:
 			f.rule = rules[f.key]
@@ -151,7 +154,10 @@ func newChecker(of protoreflect.MessageDescriptor) *checker {
 		default:
 			f.inside = newChecker(f.Message())
 		}
-		c.fields = append(c.fields, f)
+		c.fields[i] = f
+		if f.sizes != nil && !f.IsList() && !slices.Contains(f.sizes, 0) {
+			c.must = append(c.must, f)
+		}
 	}
 	return c
 }
@@ -171,34 +177,39 @@ func (c *corrections) add(others corrections) {
 
 // check corrects and counts strings of a message that do not have their form. It refuses values
 // that no agent sends.
-func (c *checker) check(m protoreflect.Message, done *corrections) error {
-	for i := range c.fields {
-		f := &c.fields[i]
-		if !m.Has(f.FieldDescriptor) && (f.sizes == nil || f.IsList()) {
-			continue
-		}
-		var err error
-		switch v := m.Get(f.FieldDescriptor); {
-		case f.IsMap():
-			f.checkMap(v.Map(), done)
-		case f.IsList():
-			err = f.checkList(v.List(), done)
-		case f.inside != nil:
-			if f.key == "NamespaceRecord.workload" {
-				f.checkName(v.Message(), done)
-			}
-			err = f.inside.check(v.Message(), done)
-		default:
-			v, err = f.checkValue(v, done)
-			if v.IsValid() {
-				m.Set(f.FieldDescriptor, v)
-			}
-		}
-		if err != nil {
+func (c *checker) check(m protoreflect.Message, done *corrections) (err error) {
+	for _, f := range c.must {
+		if _, err := f.checkValue(m.Get(f.FieldDescriptor), done); err != nil {
 			return err
 		}
 	}
-	return nil
+	m.Range(func(of protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if f := c.fields[of.Index()]; f != nil {
+			err = f.check(m, v, done)
+		}
+		return err == nil
+	})
+	return err
+}
+
+// check checks the value of a field in a message.
+func (f *checkedField) check(m protoreflect.Message, v protoreflect.Value, done *corrections) (err error) {
+	switch {
+	case f.IsMap():
+		f.checkMap(v.Map(), done)
+	case f.IsList():
+		err = f.checkList(v.List(), done)
+	case f.inside != nil:
+		if f.key == "NamespaceRecord.workload" {
+			f.checkName(v.Message(), done)
+		}
+		err = f.inside.check(v.Message(), done)
+	default:
+		if v, err = f.checkValue(v, done); v.IsValid() {
+			m.Set(f.FieldDescriptor, v)
+		}
+	}
+	return err
 }
 
 // checkName corrects the name of a workload, whose form depends on its kind.

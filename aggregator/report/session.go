@@ -255,8 +255,10 @@ func (r *Session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	}
 	r.parts++
 	r.records += len(m.GetClaims()) + len(m.GetInterfaces()) + len(m.GetNamespaces()) + len(m.GetLinks())
-	if r.bytes += proto.Size(m); r.bytes > maxSnapshot { // including unknown fields
-		return facts.TooMany("bytes", strconv.Itoa(maxSnapshot))
+	if whole := r.parts == 1 && m.GetSnapshotEnd(); !whole { // the size of a single message is limited by gRPC
+		if r.bytes += proto.Size(m); r.bytes > maxSnapshot { // including unknown fields
+			return facts.TooMany("bytes", strconv.Itoa(maxSnapshot))
+		}
 	}
 	const maxRecords = 2*facts.MaxClaims + facts.MaxInterfaces + facts.MaxNamespaces + facts.MaxLinks
 	if r.records > maxRecords || r.parts > facts.MaxClaims {
