@@ -327,16 +327,6 @@ func (t *tables) setNetns(ns *namespace, netns string, epoch uint64) {
 	ns.netns = t.texts.put(netns)
 }
 
-func (t *tables) netnsOf(ns *namespace) string {
-	switch {
-	case ns.flags.has(inode):
-		return strconv.FormatUint(ns.number, 10)
-	case ns.netns != 0:
-		return t.texts.get(ns.netns)
-	}
-	return ""
-}
-
 // reserve makes room for what a message of a snapshot has, so that the tables need not grow step by
 // step and leave garbage behind.
 func (t *tables) reserve(m *pb.ReportRequest) {
