@@ -403,7 +403,7 @@ func TestAStitchAgesOutUnderAConflict(t *testing.T) {
 		// One node stops sending, and frames of the other one are too rare to prove anything.
 		l.read(agents, 2*time.Minute)
 		agents[0].send(seenAgain(ofTwo)).sync()
-		l.read(agents, 4*time.Minute+30*time.Second)
+		l.read(agents, 2*time.Minute+30*time.Second)
 		l.wantJoined(pb.Conflict_SUSPECTED, pb.LinkProof_ONE_WAY)
 
 		l.read(agents, 8*time.Minute) // more than two generations without a frame

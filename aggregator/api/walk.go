@@ -11,7 +11,8 @@ import (
 
 const (
 	// listedKeys is the number of keys that a walk takes from an index at a time, and thus keeps.
-	listedKeys = 1024
+	// Each time it seeks its place in all partitions.
+	listedKeys = 4096
 	// lookedAt is the number of keys that a walk looks at while it holds the lock.
 	lookedAt = 256
 	// pageStep is the number of items of a page that are made while the lock is held.
@@ -35,7 +36,7 @@ type walk[K, T any] struct {
 	// the next call continues with them. It is called with the facts held.
 	read func(key K, room int, into []item[T]) (items []item[T], more bool)
 
-	// most, unless it is 0, limits the keys that are taken at a time to less than listedKeys.
+	// most, unless it is 0, limits the keys that are taken the next time to less than listedKeys.
 	most int
 	// rest are the keys of listed that are not read yet, last is the last one listed.
 	listed, rest []K
@@ -100,6 +101,7 @@ func (w *walk[K, T]) list() bool {
 	most := listedKeys
 	if w.most > 0 {
 		most = min(most, w.most)
+		w.most *= 2 // a filter may leave out nearly all
 	}
 	for key := range w.keys(w.last) {
 		if w.last != nil && !w.less(*w.last, key) {

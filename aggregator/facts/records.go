@@ -400,16 +400,6 @@ func (t *tables) setNetns(ns *namespace, netns string, epoch uint64) {
 	ns.flags.set(named, true)
 }
 
-func (t *tables) netnsOf(ns *namespace) string {
-	switch {
-	case ns.flags.has(inode):
-		return strconv.FormatUint(ns.number, 10)
-	case ns.flags.has(named):
-		return t.texts.get(text(ns.number)) //nolint:gosec // it was a text
-	}
-	return ""
-}
-
 // reserve makes room for what a message of a snapshot has, so that the tables need not grow step by
 // step and leave garbage behind.
 func (t *tables) reserve(m *pb.ReportRequest) {

@@ -15,10 +15,19 @@ import (
 // idOf returns the identity of the owner that a namespace is.
 func (n *Node) idOf(ns uint32) string {
 	one := n.namespaces.at(ns)
-	if netns := n.netnsOf(one); netns != "" {
-		return n.ID.Boot + "/" + netns
+	var few [128]byte
+	id := append(append(few[:0], n.ID.Boot...), '/')
+	switch {
+	case one.flags.has(inode):
+		id = strconv.AppendUint(id, one.number, 10)
+	case one.flags.has(named):
+		id = append(id, n.texts.get(text(one.number))...) //nolint:gosec // it was a text
+	default:
+		id = append(append(id, n.ID.Netns...), '/')
+		id = append(strconv.AppendUint(id, one.number, 10), '/')
+		id = strconv.AppendUint(id, uint64(one.record), 10)
 	}
-	return n.ID.Boot + "/" + n.ID.Netns + "/" + strconv.FormatUint(one.number, 10) + "/" + strconv.FormatUint(uint64(one.record), 10)
+	return string(id)
 }
 
 // whoOf returns the workload of a namespace. It is a view of the node's texts.
