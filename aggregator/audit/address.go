@@ -53,7 +53,36 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 	a.twice()
 	a.shared()
 	a.spoofed()
+	for a.together() {
+	}
 	return a.out
+}
+
+// together tells a finding that waits, if another one that is told is as bad and of the same pool
+// and owner. It reports whether there was one. The next audit of the same facts would tell it, too.
+func (a *auditing) together() bool {
+	for i := range a.out.Findings {
+		f := &a.out.Findings[i]
+		if f.Waiting && slices.ContainsFunc(a.out.Findings, func(b verdict.Finding) bool { return !b.Waiting && about(&b, f) && asBad(&b, f) }) {
+			f.Waiting = false
+			a.told(f)
+			return true
+		}
+	}
+	return false
+}
+
+// asBad tells whether two findings are critical ones of one pool.
+func asBad(f, other *verdict.Finding) bool {
+	return f.Pool.Is(other.Pool) && f.Severity == verdict.Critical && other.Severity == verdict.Critical
+}
+
+// told remembers a finding that does not wait.
+func (a *auditing) told(f *verdict.Finding) {
+	if len(f.Owners) == 1 && f.Kind != verdict.FindingDoubleAllocated {
+		a.remember(f)
+	}
+	f.Past = a.out.Past
 }
 
 // auditing is one audit under way.
@@ -323,7 +352,7 @@ func (a *auditing) tell(f verdict.Finding, subject string, patience time.Duratio
 		if b.ID == f.ID && about(b, &f) {
 			f.Since = b.Since
 		}
-		if about(b, &f) && !b.Waiting && (b.ID == f.ID || b.Pool.Is(f.Pool) && b.Severity == verdict.Critical && f.Severity == verdict.Critical) {
+		if about(b, &f) && !b.Waiting && (b.ID == f.ID || asBad(b, &f)) {
 			patience = 0 // what was told stays told, or becomes the next worse thing
 		}
 	}
@@ -337,10 +366,10 @@ func (a *auditing) tell(f verdict.Finding, subject string, patience time.Duratio
 	if a.in.Now < due {
 		f.Waiting = true
 		a.again(due)
-	} else if len(f.Owners) == 1 && f.Kind != verdict.FindingDoubleAllocated {
-		a.remember(&f)
+		f.Past = a.out.Past
+	} else {
+		a.told(&f)
 	}
-	f.Past = a.out.Past
 	a.out.Findings = append(a.out.Findings, f)
 }
 

@@ -199,6 +199,27 @@ func TestAuditOfOneAddress(t *testing.T) {
 	}
 }
 
+// What is found of a pool and an owner is told together, and not only by the next audit.
+func TestFindingsOfOnePoolAreToldTogether(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	p := w.Pool(verdict.HostLocal, "n1", "lan")
+	w.allocate(p, verdict.Allocation{ContainerID: "container-b"})
+	w.kindPod("n1", "a", "lan", 2)
+	before := w.audit().Findings
+	w.allocate(p, verdict.Allocation{ContainerID: "container-c"})
+	before = w.after(w.Policy.Settle / 2).audit(before...).Findings
+	if got, want := kinds(before), []string{"(" + verdict.FindingBookedElsewhere + ")", "(" + verdict.FindingDoubleAllocated + ")"}; !slices.Equal(got, want) {
+		t.Fatalf("got %v, want %v", got, want)
+	}
+	want := []string{verdict.FindingBookedElsewhere, verdict.FindingDoubleAllocated}
+	w.after(w.Policy.Settle / 2)
+	for range 2 {
+		if before = w.audit(before...).Findings; !slices.Equal(kinds(before), want) {
+			t.Errorf("got %v told of %+v, want %v", kinds(before), before, want)
+		}
+	}
+}
+
 // Of two that IPAM gave one address, the one that has it is to keep it.
 func TestWhoHasAnAddressThatWasGivenTwiceIsTold(t *testing.T) {
 	w := newWorld("10.244.0.7")
