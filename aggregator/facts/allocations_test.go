@@ -210,3 +210,17 @@ func TestPoolsOfTheClusterThatChange(t *testing.T) {
 		t.Errorf("got %d prefixes of pools that ended", len(s.cluster.pools))
 	}
 }
+
+// Frames make room for allocations.
+func TestAllocationsInThePlaceOfFrames(t *testing.T) {
+	for name, al := range map[string]*pb.AllocationRecord{"a new one": given("p", "10.0.0.2", "c2"), "one that takes more": given("p", "10.0.0.1", strings.Repeat("x", 1000))} {
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1, lan(1), flood(0, 5), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.1", "c1")}})
+		s.fill(a.n)
+		a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{al}})
+		addr, _ := netip.AddrFromSlice(al.Address)
+		if got := s.sandboxOf(addr.String()); got != al.ContainerId || a.n.LeftOut() != (LeftOut{Wire: 5}) {
+			t.Errorf("%s: got %.5q and %+v left out, want frames in its place", name, got, a.n.LeftOut())
+		}
+	}
+}

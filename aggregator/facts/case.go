@@ -289,12 +289,8 @@ func (b *Builder) addStations() {
 		if m.form == noMAC || slices.Contains(looked, station{n, m}) {
 			return
 		}
-		first := n.holder(m)
-		if first == 0 {
-			return
-		}
 		looked = append(looked, station{n, m})
-		for i := first; i != 0; i = n.interfaces.at(i).alike {
+		for i := n.holder(m); i != 0; i = n.interfaces.at(i).alike {
 			c.Stations = append(c.Stations, b.iface(n, i))
 		}
 	}

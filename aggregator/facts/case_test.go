@@ -285,3 +285,26 @@ func TestNodesOfACase(t *testing.T) {
 		t.Errorf("got addresses %v on n1", got)
 	}
 }
+
+func TestInterfacesOfOneNamespaceShareIt(t *testing.T) {
+	s := newScene(t)
+	s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), secondInterface(2, 7, "10.0.0.2"))
+	c := s.Builder().Case(key("10.0.0.2"), false)
+	if len(c.Claims) != 2 || c.Claims[0].Interface == c.Claims[1].Interface || c.Claims[0].Interface.Namespace != c.Claims[1].Interface.Namespace {
+		t.Errorf("got %d claims, want two on interfaces of one record of a namespace", len(c.Claims))
+	}
+}
+
+// Interfaces without a hardware address do not hide what others see of the next ones.
+func TestAddressesThatOthersSee(t *testing.T) {
+	s := newScene(t)
+	none := &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 30, Name: "x", Attachment: pb.InterfaceRecord_OWN}, {Namespace: 1, Index: 31, Name: "y", Attachment: pb.InterfaceRecord_OWN}}}
+	a := s.joins("n1", "b1", 1, none, lan(1), onLAN(2, "10.0.0.1"))
+	s.joins("n2", "b2", 1, lan(2), seen("10.0.0.9", podMAC(2), 1))
+	for range 2 {
+		if got := s.AddressesOn("n1"); !slices.Equal(got, []index.Address{key("10.0.0.1"), key("10.0.0.9")}) {
+			t.Errorf("got %v", got)
+		}
+		a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 30, Gone: true}}})
+	}
+}

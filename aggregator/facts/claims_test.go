@@ -2,6 +2,7 @@ package facts
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -219,5 +220,24 @@ func TestOwnersBeforeAChange(t *testing.T) {
 	a.tell(back2(2, "10.0.0.1"))
 	if owners, derived := s.Before(key("10.0.0.1")); !derived || len(owners) != 1 {
 		t.Errorf("got %v before a change", owners)
+	}
+}
+
+func TestClaimsOfKernelsComeFirst(t *testing.T) {
+	one, two := assigned(2, "10.0.0.1"), assigned(2, "10.0.0.2")
+	frame, other := announced(2, "10.0.0.1", podMAC(9)), announced(2, "10.0.0.2", podMAC(9))
+	if got := kernelFirst([]*pb.ClaimRecord{frame, one, other, two}); !slices.Equal(got, []*pb.ClaimRecord{one, two, frame, other}) {
+		t.Errorf("got %v, want those of kernels first", got)
+	}
+}
+
+// What a kernel has is kept however long ago it was said.
+func TestOldClaimsOfKernelsAreKept(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	old := assignedMessage(2, "10.0.0.2")
+	old.Claims[0].Age = durationpb.New(30 * time.Minute)
+	if a.tell(old); !s.Claimed(key("10.0.0.2")) {
+		t.Error("got an old claim of a kernel left out")
 	}
 }

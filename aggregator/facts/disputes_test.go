@@ -160,3 +160,13 @@ func TestAllocationsOfANodeThatLeavesAreJudged(t *testing.T) {
 	a.leave()
 	s.wantJudged("it leaves", "10.0.0.7")
 }
+
+// A node that has reported everything looks at its disputed addresses again.
+func TestDisputesAreJudgedAfterASnapshot(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))
+	s.judgeAll()
+	s.Listener = &contesting{s.told, []string{"10.0.0.2", "10.0.0.9"}}
+	a.snapshot(pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))
+	s.wantJudged("a snapshot of what is known", "10.0.0.2")
+}

@@ -144,9 +144,9 @@ func TestWhatIsToldOfNames(t *testing.T) {
 		}
 		return a
 	}
-	one := connect("n1", "b1")
+	connect("n1", "b1")
 	s.wantHeard("a node connects", "names n1", "ranges ")
-	one = connect("n1", "b1")
+	one := connect("n1", "b1")
 	s.wantHeard("it connects once more")
 	two := connect("n1", "b2")
 	s.wantHeard("another one with its name connects", "names n1@b2", "ranges ")

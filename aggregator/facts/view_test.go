@@ -458,3 +458,21 @@ func TestRecordsThatMeanNothingAreDropped(t *testing.T) {
 		s.wantJudged(test.name)
 	}
 }
+
+// Only the first interface of a pod that CNI made shows that pods are behind a port.
+func TestWhichPodsAreBehindAPort(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		iface      string
+		attachment pb.InterfaceRecord_Attachment
+		want       bool
+	}{{"the first interface", "eth0", pb.InterfaceRecord_PEER, true}, {"another interface", "net1", pb.InterfaceRecord_PEER, false}, {"a device over another one", "eth0", pb.InterfaceRecord_LOWER, false}} {
+		s := newScene(t)
+		m := pod(2, "10.0.0.2")
+		m.Interfaces[0].Name, m.Interfaces[0].Attachment, m.Claims[0].Network = test.iface, test.attachment, "net0"
+		a := s.joins("n1", "b1", 1, m)
+		if got := a.n.Ranges().PodsBehind(&verdict.Interface{Peer: 2}); got != test.want {
+			t.Errorf("%s: got pods behind it %t, want %t", test.name, got, test.want)
+		}
+	}
+}
