@@ -113,7 +113,7 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 	}
 	reader, lister := s.Shards.Reader(), s.Convert.Lister()
 	return &walk[index.Address, *pb.Owner]{
-		facts: s.Facts, events: s.Events.Owners, less: index.Address.Less,
+		facts: s.Facts, events: s.Events.Owners, less: index.Address.Less, atOnce: listedAddresses,
 		keys: func(at *index.Address) iter.Seq[index.Address] {
 			if at != nil {
 				first = *at

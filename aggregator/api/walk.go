@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"iter"
 
 	"google.golang.org/protobuf/proto"
@@ -11,8 +12,10 @@ import (
 
 const (
 	// listedKeys is the number of keys that a walk takes from an index at a time, and thus keeps.
-	// Each time it seeks its place in all partitions.
-	listedKeys = 4096
+	// listedAddresses is the same for addresses: they are small, and each time their place is sought
+	// in all partitions.
+	listedKeys      = 1024
+	listedAddresses = 4 * listedKeys
 	// lookedAt is the number of keys that a walk looks at while it holds the lock.
 	lookedAt = 256
 	// pageStep is the number of items of a page that are made while the lock is held.
@@ -36,8 +39,9 @@ type walk[K, T any] struct {
 	// the next call continues with them. It is called with the facts held.
 	read func(key K, room int, into []item[T]) (items []item[T], more bool)
 
-	// most, unless it is 0, limits the keys that are taken the next time to less than listedKeys.
-	most int
+	// atOnce is the number of keys that are taken at a time; 0 for listedKeys. first, unless it is 0,
+	// is less than that for the next time.
+	atOnce, first int
 	// rest are the keys of listed that are not read yet, last is the last one listed.
 	listed, rest []K
 	last         *K
@@ -98,10 +102,10 @@ func (w *walk[K, T]) revision() uint64 {
 // list takes the next keys and reports whether there are any.
 func (w *walk[K, T]) list() bool {
 	w.listed = w.listed[:0]
-	most := listedKeys
-	if w.most > 0 {
-		most = min(most, w.most)
-		w.most *= 2 // a filter may leave out nearly all
+	most := cmp.Or(w.atOnce, listedKeys)
+	if w.first > 0 {
+		most = min(most, w.first)
+		w.first *= 2 // a filter may leave out nearly all
 	}
 	for key := range w.keys(w.last) {
 		if w.last != nil && !w.less(*w.last, key) {
@@ -126,7 +130,7 @@ func (w *walk[K, T]) passed(key K) bool { return w.bound != nil && !w.less(*w.bo
 // fill fills a page with the items of a walk and returns the token of the next page.
 func fill[K any, T proto.Message](p *page[T], w *walk[K, T]) (next string) {
 	var last interface{ token() string }
-	w.most = p.size + 1 // nearly every address has one owner
+	w.first = p.size + 1 // nearly every address has one owner
 	for {
 		part := w.step(min(pageStep, p.size-len(p.items)+1))
 		for _, one := range part.items {
