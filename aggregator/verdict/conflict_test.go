@@ -348,55 +348,6 @@ func TestConflictsOfARenamedNodeStayApart(t *testing.T) {
 	}
 }
 
-func TestHandedOverAddresses(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		build func(w *world, lan []*verdict.Interface)
-		over  bool
-	}{
-		{"its kernel has not got it, and it is silent", func(*world, []*verdict.Interface) {}, true},
-		{"it is silent, but not for long enough", func(w *world, _ []*verdict.Interface) { w.Now-- }, false},
-		{"it spoke for another one meanwhile", func(w *world, lan []*verdict.Interface) {
-			w.Wire(lan[1], string(lan[1].MAC)).NoOverride = true
-		}, true},
-		{"it spoke meanwhile", func(w *world, lan []*verdict.Interface) { w.Wire(lan[1], string(lan[1].MAC)).VLAN = 1 }, false},
-		{"its kernel has it", func(w *world, lan []*verdict.Interface) { w.Assigned(lan[1]) }, false},
-	} {
-		w := newWorld("10.0.0.5")
-		lan := verdicttest.OnLAN(w.World, "n1", "n2")
-		w.Wire(lan[1], string(lan[1].MAC))
-		w.Assigned(lan[0])
-		w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
-		w.after(3 * w.Policy.HandoverGrace)
-		test.build(w, lan)
-		out := w.judge()
-		if active := out.Conflicts[0].Active(); active == test.over {
-			t.Errorf("%s: got active %t, want %t", test.name, active, !test.over)
-		}
-		if handed := out.Owners[1].ExcludedBy(verdict.RuleHandedOver); handed != test.over {
-			t.Errorf("%s: got exclusion %+v", test.name, out.Owners[1].Excluded)
-		}
-	}
-}
-
-func TestAVirtualRouterHasTheGraceOfAHandOver(t *testing.T) {
-	for mac, want := range map[string]verdict.Phase{vrrpMAC: verdict.Suspected, "bother": verdict.Confirmed} {
-		w := newWorld("10.0.0.5")
-		port := w.Uplink("n1")
-		w.Assigned(w.Child("a", "baaaaa", port.Link))
-		// The node has the address on a device with its own MAC, and announces it with another one.
-		w.Assigned(port)
-		w.Interface(w.Host("n1"), verdict.Interface{Name: "vrrp", MAC: verdict.MAC(mac), Attachment: verdict.Own, Link: port.Link})
-		w.Assigned(w.Interfaces[len(w.Interfaces)-1])
-		w.Wire(port, mac)
-		w.judge()
-		w.after(w.Policy.Settle).Read(w.Claims...)
-		if c := w.judge().Conflicts[0]; c.Phase != want {
-			t.Errorf("%x: got phase %d, want %d", mac, c.Phase, want)
-		}
-	}
-}
-
 func TestExternalDevicesAlternate(t *testing.T) {
 	for _, test := range []struct {
 		name   string

@@ -1,0 +1,230 @@
+package facts
+
+import (
+	"strconv"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// tables are the records of one node, and their indexes.
+type tables struct {
+	texts texts
+
+	namespaces slab[namespace]
+	interfaces slab[iface]
+	links      slab[link]
+	claims     slab[claim]
+	wires      slab[wire]
+	histories  slab[history] // of kernel claims
+	hardware   slab[hardware]
+
+	byRecord, byIndex, byName table // namespaces, interfaces and links
+	holders                   table // the first of all interfaces with one MAC
+	byMAC                     table // hardware
+	rare                      map[uint32]rare
+	// sources has the claims in frames that another hardware address sent, by that address.
+	sources map[verdict.MAC][]uint32
+}
+
+func hashRecord(record uint32) uint64 { return hashNumbers(uint64(record), 1) }
+
+func hashIndex(record, index uint32) uint64 { return hashNumbers(uint64(record), uint64(index)) }
+
+func (t *tables) hashOfNamespace(i uint32) uint64 { return hashRecord(t.namespaces.at(i).record) }
+func (t *tables) hashOfLink(i uint32) uint64      { return hashText(t.texts.get(t.links.at(i).name)) }
+func (t *tables) hashOfHolder(i uint32) uint64    { return t.texts.hashMAC(t.interfaces.at(i).mac) }
+func (t *tables) hashOfHardware(i uint32) uint64  { return t.texts.hashMAC(t.hardware.at(i).mac) }
+
+func (t *tables) hashOfInterface(i uint32) uint64 {
+	f := t.interfaces.at(i)
+	return hashIndex(t.namespaces.at(f.namespace).record, f.index)
+}
+
+// namespace returns the namespace with the agent's number; 0 for none.
+func (t *tables) namespace(record uint32) uint32 {
+	return t.byRecord.find(hashRecord(record), func(i uint32) bool { return t.namespaces.at(i).record == record })
+}
+
+// iface returns the interface with an index of the namespace with the agent's number; 0 for none.
+func (t *tables) iface(record, index uint32) uint32 {
+	return t.byIndex.find(hashIndex(record, index), func(i uint32) bool {
+		f := t.interfaces.at(i)
+		return f.index == index && t.namespaces.at(f.namespace).record == record
+	})
+}
+
+// link returns the link with a name; 0 for none.
+func (t *tables) link(name string) uint32 {
+	return t.byName.find(hashText(name), func(i uint32) bool { return t.texts.get(t.links.at(i).name) == name })
+}
+
+// holder returns the first interface with a MAC; the others are alike. 0 for none.
+func (t *tables) holder(m mac) uint32 {
+	return t.holders.find(t.texts.hashMAC(m), func(i uint32) bool { return t.interfaces.at(i).mac == m })
+}
+
+// hardwareOf returns the entry of a MAC that claims name; 0 for none.
+func (t *tables) hardwareOf(m mac) uint32 {
+	return t.byMAC.find(t.texts.hashMAC(m), func(i uint32) bool { return t.hardware.at(i).mac == m })
+}
+
+// hardwareNamed is hardwareOf for a MAC of another node.
+func (t *tables) hardwareNamed(m verdict.MAC) uint32 {
+	if len(m) == 6 {
+		return t.hardwareOf(mac{[6]byte([]byte(m)), sixBytes})
+	}
+	id, there := t.texts.find(string(m))
+	if !there {
+		return 0
+	}
+	var odd mac
+	odd.setText(id)
+	return t.hardwareOf(odd)
+}
+
+// named is hardwareOf, but makes an entry if there is none.
+func (t *tables) named(m mac) uint32 {
+	if hw := t.hardwareOf(m); hw != 0 {
+		return hw
+	}
+	hw := t.hardware.add(hardware{mac: m})
+	t.byMAC.put(t.texts.hashMAC(m), hw, t.hashOfHardware)
+	return hw
+}
+
+func (t *tables) dropHardware(hw uint32) {
+	if t.hardware.at(hw).count == 0 {
+		t.byMAC.remove(t.hashOfHardware(hw), hw, t.hashOfHardware)
+		t.hardware.remove(hw)
+	}
+}
+
+// enterHolder and leaveHolder list an interface by its MAC.
+func (t *tables) enterHolder(i uint32) {
+	f := t.interfaces.at(i)
+	first := t.holder(f.mac)
+	f.alike = first
+	if hash := t.texts.hashMAC(f.mac); first != 0 {
+		t.holders.replace(hash, first, i, t.hashOfHolder)
+	} else {
+		t.holders.put(hash, i, t.hashOfHolder)
+	}
+}
+
+func (t *tables) leaveHolder(i uint32) {
+	f := t.interfaces.at(i)
+	hash := t.texts.hashMAC(f.mac)
+	switch at := t.holder(f.mac); {
+	case at != i:
+		for t.interfaces.at(at).alike != i {
+			at = t.interfaces.at(at).alike
+		}
+		t.interfaces.at(at).alike = f.alike
+	case f.alike != 0:
+		t.holders.replace(hash, i, f.alike, t.hashOfHolder)
+	default:
+		t.holders.remove(hash, i, t.hashOfHolder)
+	}
+	f.alike = 0
+}
+
+// inside yields the interfaces of a namespace. Interfaces may be removed meanwhile.
+func (t *tables) inside(ns uint32) func(yield func(uint32) bool) {
+	return func(yield func(uint32) bool) {
+		for i := t.namespaces.at(ns).ifaces; i != 0; {
+			next := t.interfaces.at(i).after
+			if !yield(i) {
+				return
+			}
+			i = next
+		}
+	}
+}
+
+// on yields the claims on an interface. The one that is yielded may be removed.
+func (t *tables) on(i uint32) func(yield func(uint32) bool) {
+	return func(yield func(uint32) bool) {
+		for c := t.interfaces.at(i).claims; c != 0; {
+			next := t.claims.at(c).after
+			if !yield(c) {
+				return
+			}
+			c = next
+		}
+	}
+}
+
+// by yields the claims that name a MAC.
+func (t *tables) by(hw uint32) func(yield func(uint32) bool) {
+	return func(yield func(uint32) bool) {
+		for c := t.hardware.at(hw).claims; c != 0; c = t.wires.at(t.claims.at(c).wire()).after {
+			if !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+// same yields the claims of this node to the address of one of them, which must be the first.
+func (t *tables) same(first uint32) func(yield func(uint32) bool) {
+	return func(yield func(uint32) bool) {
+		for c := first; c != 0; c = t.claims.at(c).alike {
+			if !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+// own returns the agent's own namespace; 0 if it is not known.
+func (t *tables) own() uint32 { return t.namespace(verdict.OwnRecord) }
+
+// host returns the name on the host of the peer of a veth.
+func (t *tables) host(i uint32) string {
+	if f := t.interfaces.at(i); f.flags.has(hosted) {
+		return t.texts.get(text(f.far))
+	}
+	return t.texts.get(t.rare[i].host)
+}
+
+func (t *tables) vrf(i uint32) string { return t.texts.get(t.rare[i].vrf) }
+
+func (t *tables) setRare(i uint32, r rare) {
+	if r == (rare{}) {
+		delete(t.rare, i)
+		return
+	}
+	if t.rare == nil {
+		t.rare = make(map[uint32]rare)
+	}
+	t.rare[i] = r
+}
+
+// ports yields the node's ends of a namespace's interfaces.
+func (t *tables) ports(record uint32) (ports []uint32) {
+	if own := t.own(); own != 0 {
+		for i := range t.inside(own) {
+			if t.interfaces.at(i).peer() == record {
+				ports = append(ports, i)
+			}
+		}
+	}
+	return ports
+}
+
+// setNetns keeps the inode of a namespace, as compactly as possible.
+func (t *tables) setNetns(ns *namespace, netns string, epoch uint64) {
+	ns.number = epoch
+	ns.flags.set(inode|named, false)
+	if netns == "" {
+		return
+	}
+	n, err := strconv.ParseUint(netns, 10, 64)
+	if err == nil && strconv.FormatUint(n, 10) == netns {
+		ns.number = n
+		ns.flags.set(inode, true)
+		return
+	}
+	ns.number = uint64(t.texts.put(netns))
+	ns.flags.set(named, true)
+}
