@@ -11,30 +11,35 @@ import (
 // Garbage is collected less often from the first large change until none has come for a while.
 func TestGarbageIsCollectedLessOftenDuringLargeChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var set []int
+		set := make(chan int, 8)
 		tidy := newTidier(false)
-		tidy.collect = func(percent int) { set = append(set, percent) }
+		tidy.collect = func(percent int) { set <- percent }
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { tidy.run(ctx); close(done) }()
-		want := func(when string, all ...int) {
+		want := func(when string, settings ...int) {
 			t.Helper()
 			synctest.Wait()
-			if !slices.Equal(set, all) {
-				t.Errorf("%s: got settings %v, want %v", when, set, all)
+			var got []int
+			for len(set) > 0 {
+				got = append(got, <-set)
+			}
+			if !slices.Equal(got, settings) {
+				t.Errorf("%s: got settings %v, want %v", when, got, settings)
 			}
 		}
 		want("at the start", garbageAtRest)
-		for range 3 {
-			tidy.later()
-			want("during large changes", garbageAtRest, garbageBusy)
-			time.Sleep(tidyAfter - time.Nanosecond)
-		}
-		want("before it was quiet for long enough", garbageAtRest, garbageBusy)
-		time.Sleep(time.Nanosecond)
-		want("after it was quiet", garbageAtRest, garbageBusy, garbageAtRest)
 		tidy.later()
-		want("at the next large change", garbageAtRest, garbageBusy, garbageAtRest, garbageBusy)
+		want("at a large change", garbageBusy)
+		for range 3 {
+			time.Sleep(tidyAfter - time.Nanosecond)
+			tidy.later()
+			want("before it was quiet for long enough")
+		}
+		time.Sleep(tidyAfter)
+		want("after it was quiet", garbageAtRest)
+		tidy.later()
+		want("at the next large change", garbageBusy)
 		cancel()
 		<-done
 	})
