@@ -216,7 +216,7 @@ func TestJunkEndsTheStreamWithASentence(t *testing.T) {
 		"empty hello":   {[]*pb.ReportRequest{{Hello: &pb.Hello{}, SnapshotBegin: true}}, codes.InvalidArgument, "boot_id"},
 		"two hellos":    {[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Hello: hello("n1", 1)}}, codes.InvalidArgument, "only the first"},
 		"short address": {[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Claims: []*pb.ClaimRecord{{Address: []byte{1}}}}}, codes.InvalidArgument, "ClaimRecord.address has 1 bytes"},
-		"a node's name": {[]*pb.ReportRequest{snapshot(hello("$(reboot)", 1))}, codes.InvalidArgument, "Hello.node"},
+		"a node's name": {[]*pb.ReportRequest{snapshot(&pb.Hello{Node: "$(reboot)", BootId: "b", Netns: "4026531840", Epoch: 1})}, codes.InvalidArgument, "Hello.node"},
 		"a netns":       {[]*pb.ReportRequest{snapshot(&pb.Hello{Node: "n1", BootId: "b", Netns: "x", Epoch: 1})}, codes.InvalidArgument, "Hello.netns"},
 		"no link":       {[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Links: []*pb.LinkRecord{{}}}}, codes.InvalidArgument, "the name of a link is empty"},
 		"too many floods": {

@@ -176,7 +176,7 @@ func (c *corrections) add(others corrections) {
 }
 
 // check corrects and counts strings of a message that do not have their form. It refuses values
-// that no agent sends.
+// that no agent sends; which one of several such values the error names depends on the build.
 func (c *checker) check(m protoreflect.Message, done *corrections) (err error) {
 	for _, f := range c.must {
 		if _, err := f.checkValue(m.Get(f.FieldDescriptor), done); err != nil {
