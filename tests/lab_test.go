@@ -561,11 +561,18 @@ func (l *lab) resolve(pod, dev, addr string) {
 // named) has a MAC for an address: the kernel's question was answered.
 func (l *lab) knows(pod, addr, mac string) {
 	l.t.Helper()
+	l.knowsAfter(func() {}, pod, addr, mac)
+}
+
+// knowsAfter is knows, and repeats something that makes it so.
+func (l *lab) knowsAfter(do func(), pod, addr, mac string) {
+	l.t.Helper()
 	in := ""
 	if pod != "" {
 		in = " -n " + pod
 	}
 	until(l.t, fmt.Sprintf("%q to know %s at %s", pod, addr, mac), func() bool {
+		do()
 		out, err := l.Run("ip%s neigh show %s", in, addr)
 		return err == nil && strings.Contains(out, "lladdr "+mac)
 	})
