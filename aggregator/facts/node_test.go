@@ -219,6 +219,12 @@ func TestDomainsFollowTheNamesOfNodes(t *testing.T) {
 	}
 	s.wantDomains("the first node is renamed", "10.0.0.3", "n2 n2/eth0 -")
 	s.wantJudged("the first node is renamed", "10.0.0.1", "10.0.0.3")
+	s.judgeAll()
+	if _, err := s.hello(&pb.Hello{Node: "n8", BootId: "b1", Netns: "1", Epoch: 1}, ""); err != nil {
+		t.Fatal(err)
+	}
+	s.wantDomains("the last node is renamed", "10.0.0.3", "n2 n2/eth0 -")
+	s.wantJudged("the last node is renamed", "10.0.0.1", "10.0.0.3")
 }
 
 // What other nodes saw of the pods of a machine ends with a reboot; what they saw of the machine itself
