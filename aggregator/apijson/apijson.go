@@ -1,8 +1,9 @@
 // Package apijson encodes protocol buffer messages as JSON. It writes what protojson writes with
 // EmitDefaultValues, without the spaces that protojson adds at random, in a fraction of the time:
 // protojson works out the names, the order and the kinds of the fields anew for each message, while
-// this package does so once for each type, and reads the fields of the generated structs. It hands types that are rare in the API to protojson:
-// those with a oneof, bytes or floating-point numbers, and the well-known types but Timestamp.
+// this package does so once for each type, and reads the fields of the generated structs. It hands
+// types that are rare in the API to protojson: those with a oneof, bytes or floating-point numbers,
+// and the well-known types but Timestamp.
 package apijson
 
 import (

@@ -58,8 +58,8 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 	return a.out
 }
 
-// together tells a finding that waits, if another one that is told is as bad and of the same pool
-// and owner. It reports whether there was one. The next audit of the same facts would tell it, too.
+// together reports a waiting finding at once if another critical finding of the same pool and owner
+// is already reported, as the next audit of the same facts would do. It reports whether it found one.
 func (a *auditing) together() bool {
 	for i := range a.out.Findings {
 		f := &a.out.Findings[i]
@@ -72,7 +72,7 @@ func (a *auditing) together() bool {
 	return false
 }
 
-// asBad tells whether two findings are critical ones of one pool.
+// asBad reports whether two findings are critical and of the same pool.
 func asBad(f, other *verdict.Finding) bool {
 	return f.Pool.Is(other.Pool) && f.Severity == verdict.Critical && other.Severity == verdict.Critical
 }

@@ -72,21 +72,25 @@ func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
 	s.check(t, "one is given up")
 }
 
+// joinsPlace connects an agent with a credential. All such agents report one boot ID and network
+// namespace.
+func (s *scene) joinsPlace(name, vouched string) *agent {
+	s.Helper()
+	a, err := s.hello(&pb.Hello{Node: name, BootId: "b1", Netns: "1", Epoch: 1}, vouched)
+	if err != nil {
+		s.Fatal(err)
+	}
+	a.snapshot()
+	return a
+}
+
 // Two agents that say that they are in one place are two nodes; each is told when the other one comes
 // and goes.
 func TestNodesInOnePlaceAreToldOfEachOther(t *testing.T) {
 	s := newScene(t)
-	join := func(name, vouched string) *agent {
-		a, err := s.hello(&pb.Hello{Node: name, BootId: "b1", Netns: "1", Epoch: 1}, vouched)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.snapshot()
-		return a
-	}
-	join("n1", "x")
+	s.joinsPlace("n1", "x")
 	s.told.heard = nil
-	b := join("n2", "y")
+	b := s.joinsPlace("n2", "y")
 	if len(s.At(NodeID{Boot: "b1", Netns: "1"})) != 2 {
 		t.Errorf("got %d nodes in one place, want 2", len(s.At(NodeID{Boot: "b1", Netns: "1"})))
 	}
@@ -345,15 +349,7 @@ func (a *answering) Answered(*Node) { a.count++ }
 
 func TestOtherNodesInOnePlace(t *testing.T) {
 	s := newScene(t)
-	join := func(name, vouched string) *agent {
-		a, err := s.hello(&pb.Hello{Node: name, BootId: "b1", Netns: "1", Epoch: 1}, vouched)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.snapshot()
-		return a
-	}
-	one, two, three := join("n1", "x"), join("n3", "y"), join("n2", "z")
+	one, two, three := s.joinsPlace("n1", "x"), s.joinsPlace("n3", "y"), s.joinsPlace("n2", "z")
 	s.joins("n4", "b4", 1)
 	if got := s.InOnePlace(one.n); !slices.Equal(got, []string{"n2", "n3"}) {
 		t.Errorf("got %q, want both others in order", got)
