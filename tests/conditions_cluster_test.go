@@ -36,9 +36,9 @@ func dialTCP(t *testing.T, h *netlab.Host, address string) net.Conn {
 }
 
 // dialGRPC makes a client inside a host, which ends with the test.
-func dialGRPC(t *testing.T, h *netlab.Host, address string) *grpc.ClientConn {
+func dialGRPC(t *testing.T, h *netlab.Host, address string, more ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	conn, err := sim.Dial(h, address)
+	conn, err := sim.Dial(h, address, more...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,8 +105,8 @@ var dials = semaphore.NewWeighted(8)
 var opens = semaphore.NewWeighted(16)
 
 // Dial makes a connection from inside the host, as the real agent does.
-func Dial(host *netlab.Host, at string) (*grpc.ClientConn, error) {
-	conn, err := grpc.NewClient("passthrough:///"+at,
+func Dial(host *netlab.Host, at string, more ...grpc.DialOption) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("passthrough:///"+at, append(more,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
@@ -125,7 +125,7 @@ func Dial(host *netlab.Host, at string) (*grpc.ClientConn, error) {
 				return err
 			})
 			return conn, err
-		}))
+		}))...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the aggregator %s: %w", at, err)
 	}
