@@ -31,14 +31,14 @@ func TestWithoutAgentsNothingIsWell(t *testing.T) {
 	for _, args := range [][]string{{"owners"}, {"conflicts"}, {"audit"}, {"nodes"}, {"explain", "10.244.0.7"}} {
 		wantSaid(t, c.says(args...), "Warning: No agent is heard from: nothing is seen.")
 	}
-	wantSaid(t, c.says("explain", "10.244.0.7"), "Cannot tell: nobody is known to hold 10.244.0.7")
+	wantSaid(t, c.says("explain", "10.244.0.7"), "Cannot tell: no owner of 10.244.0.7 is known")
 }
 
 func TestANodeThatFallsSilentIsNotWell(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
 	until(t, "all nodes to be seen", func() bool { return c.exits("conflicts", "--exit-code") == 0 })
-	wantSaid(t, c.says("explain", "10.244.0.7"), "No conflict: nobody is known to hold 10.244.0.7")
+	wantSaid(t, c.says("explain", "10.244.0.7"), "No conflict: no owner of 10.244.0.7 is known")
 	refused(t, c.Host, 1, "audit", "nodee2")
 
 	c.nodes[1].pause()
@@ -47,7 +47,7 @@ func TestANodeThatFallsSilentIsNotWell(t *testing.T) {
 	wantSaid(t, refused(t, c.Host, 3, "conflicts", "--exit-code"), silent)
 	wantSaid(t, refused(t, c.Host, 3, "audit", "node2", "--exit-code"), silent, "node node2 is not heard from")
 	wantSaid(t, refused(t, c.Host, 3, "audit", "--fix-plan"), "# NOT SEEN: "+silent)
-	wantSaid(t, c.says("explain", "10.244.0.7"), "Cannot tell: nobody is known to hold 10.244.0.7", silent)
+	wantSaid(t, c.says("explain", "10.244.0.7"), "Cannot tell: no owner of 10.244.0.7 is known", silent)
 
 	// A finding counts even if coverage is incomplete.
 	c.nodes[0].pod("a", "10.244.0.7/32")

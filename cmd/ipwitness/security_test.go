@@ -231,7 +231,7 @@ func TestAgentsAreKnownByTokens(t *testing.T) {
 			t.Errorf("the agent of %s, whose boot id another one has: %v", name, err)
 		}
 	}
-	if code, nodes := g.ask("GET", "/v1/nodes", readerToken, ""); code != http.StatusOK || strings.Count(nodes, "one of them is not what it says") != 4 {
+	if code, nodes := g.ask("GET", "/v1/nodes", readerToken, ""); code != http.StatusOK || strings.Count(nodes, "which cannot both be true") != 4 {
 		t.Errorf("got %d %s, want it told of all four", code, nodes)
 	}
 
