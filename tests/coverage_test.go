@@ -26,10 +26,10 @@ func TestWithoutAgentsNothingIsWell(t *testing.T) {
 	for _, args := range [][]string{
 		{"conflicts", "--exit-code"}, {"conflicts", "10.244.0.7", "--exit-code"}, {"audit", "--exit-code"}, {"audit", "--fix-plan"},
 	} {
-		wantSaid(t, refused(t, c.Host, 3, args...), "No agent is heard from: nothing is seen.")
+		wantSaid(t, refused(t, c.Host, 3, args...), "No agent is connected, so nothing is seen.")
 	}
 	for _, args := range [][]string{{"owners"}, {"conflicts"}, {"audit"}, {"nodes"}, {"explain", "10.244.0.7"}} {
-		wantSaid(t, c.says(args...), "Warning: No agent is heard from: nothing is seen.")
+		wantSaid(t, c.says(args...), "Warning: No agent is connected, so nothing is seen.")
 	}
 	wantSaid(t, c.says("explain", "10.244.0.7"), "Cannot tell: no owner of 10.244.0.7 is known")
 }
@@ -43,9 +43,9 @@ func TestANodeThatFallsSilentIsNotWell(t *testing.T) {
 
 	c.nodes[1].pause()
 	until(t, "node2 to be missed", func() bool { return c.exits("conflicts", "--exit-code") == 3 })
-	const silent = "1 of 2 nodes is not heard from (node2): what happens there is not seen."
+	const silent = "1 of 2 nodes is disconnected (node2), so ipwitness does not see what happens there."
 	wantSaid(t, refused(t, c.Host, 3, "conflicts", "--exit-code"), silent)
-	wantSaid(t, refused(t, c.Host, 3, "audit", "node2", "--exit-code"), silent, "node node2 is not heard from")
+	wantSaid(t, refused(t, c.Host, 3, "audit", "node2", "--exit-code"), silent, "node node2 is disconnected")
 	wantSaid(t, refused(t, c.Host, 3, "audit", "--fix-plan"), "# NOT SEEN: "+silent)
 	wantSaid(t, c.says("explain", "10.244.0.7"), "Cannot tell: no owner of 10.244.0.7 is known", silent)
 

@@ -631,8 +631,8 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"aggregator", "--tokens", tokens}, "in the clear"},
-		{[]string{"aggregator", "--tokens", tokens, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--metrics-listen", ":0"}, "in the clear"},
+		{[]string{"aggregator", "--tokens", tokens}, "unencrypted"},
+		{[]string{"aggregator", "--tokens", tokens, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--metrics-listen", ":0"}, "unencrypted"},
 		{[]string{"aggregator", "--require-auth", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "no authentication is configured"},
 		{[]string{"run", "--require-auth", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "no authentication is configured"},
 		{[]string{"aggregator", "--tokens", open, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "can be read by all"},
