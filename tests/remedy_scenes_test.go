@@ -366,7 +366,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 				t.Fatal(err)
 			}
 		}
-		s.keeper, s.unreal = "-", []string{"it is there, and Ready"}
+		s.keeper, s.unreal = "-", []string{"it exists and is Ready"}
 		return s.found("leaked", remedied)
 	},
 	"ipam-state-lost": func(t *testing.T) *scene {
