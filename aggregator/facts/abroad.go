@@ -148,15 +148,6 @@ func contains(links iter.Seq[*topology.Link], one *topology.Link) bool {
 	return false
 }
 
-// touchAbroad touches what other nodes saw of an interface.
-func (f *sharing) touchAbroad(n *Node, i uint32) {
-	if f.meets(n, i) {
-		for by, c := range f.seenOf(n.interfaces.at(i).mac.bytes) {
-			f.touch(by.claims.at(c).addr)
-		}
-	}
-}
-
 // lookAgain re-examines the claims with a MAC that entered by an uplink.
 func (f *sharing) lookAgain(m [6]byte) {
 	for by, c := range f.seenOf(m) {
@@ -216,10 +207,7 @@ func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 	if n == nil || j.Ended {
 		return nil, 0
 	}
-	if l := n.link(j.Name); l != 0 && n.joints[l] == j {
-		return n, l
-	}
-	return nil, 0
+	return n, n.link(j.Name)
 }
 
 // linkChanging touches everything on a link before its domain changes, and the addresses that are
@@ -227,7 +215,7 @@ func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 // old frames: no domain changes what they show, and the links would stay one for longer.
 func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
 	n, l := f.linkOf(j)
-	if l == 0 || n.links.at(l).users == 0 {
+	if l == 0 {
 		return
 	}
 	f.touchLink(n, l)
