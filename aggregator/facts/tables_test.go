@@ -202,3 +202,50 @@ func randomChange(r *rand.Rand) *pb.ReportRequest {
 	}
 	return &pb.ReportRequest{Claims: []*pb.ClaimRecord{c}}
 }
+
+// What the records of a node say stays when the texts are dropped that no record has any more.
+func TestTextsInUseStayWhenOthersAreDropped(t *testing.T) {
+	odd := []byte("twenty bytes of a MAC")
+	m := bridgeAndPods()
+	for _, i := range m.Interfaces {
+		switch i.Namespace {
+		case 2:
+			i.Mac, i.HostInterface, i.Vrf = odd, "host", "red"
+		case 3:
+			i.PeerNamespace, i.HostInterface = 2, "other"
+		}
+	}
+	m.Namespaces[3].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cri", Interface: "eth0"}}
+	frame := &pb.ClaimRecord{
+		Address: []byte{10, 0, 0, 2}, Kind: pb.Evidence_USED, Namespace: 1, Index: 12, Mac: odd, Source: []byte("twenty bytes of them"), Link: "far", Network: "net9", Count: 1,
+	}
+	m.Claims = append(m.Claims, frame)
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, m)
+	what := func() (text string) {
+		for _, addr := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.1.0.1", "10.1.0.4", "10.2.0.1"} {
+			text += s.text(addr) + "\n"
+		}
+		for _, i := range a.n.InterfacesOf(1) {
+			text += fmt.Sprintf("%s %s %s\n", i.Name, i.Kind, i.VRF)
+		}
+		return text + a.n.NamespaceOf(5).ID + a.n.NamespaceOf(5).Intended
+	}
+	want := what()
+	for i := range 500 {
+		a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 9, Netns: "9", Workload: &pb.Workload{Kind: pb.Workload_CONTAINER, Name: fmt.Sprint("container", i)}}}})
+	}
+	full := a.n.texts.arena.Len()
+	a.snapshot(m)
+	if got := a.n.texts.arena.Len(); got > full/4 {
+		t.Errorf("got %d bytes of texts after a snapshot, %d before", got, full)
+	}
+	if got := what(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	frame.Gone = true
+	if a.tell(claims(frame)); s.Wired(key("10.0.0.2")) {
+		t.Error("got a frame that is gone")
+	}
+	s.check(t, "the frame is gone")
+}

@@ -476,3 +476,25 @@ func TestWhichPodsAreBehindAPort(t *testing.T) {
 		}
 	}
 }
+
+// A node gives out the networks of its pods, not those of other containers, nor those of the agent's
+// own pod.
+func TestNetworksOfPodsOnly(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		record uint32
+		kind   pb.Workload_Kind
+		want   bool
+	}{{"a pod", 3, pb.Workload_POD, true}, {"another container", 3, pb.Workload_CONTAINER, false}, {"the agent's own pod", 1, pb.Workload_POD, false}} {
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1)
+		m := pod(3, "10.0.0.3")
+		m.Namespaces = []*pb.NamespaceRecord{{Id: test.record, Netns: "4003", Workload: &pb.Workload{Kind: test.kind, Name: "x"}}}
+		m.Interfaces, m.Links = []*pb.InterfaceRecord{{Namespace: test.record, Index: 2, Name: "eth0", Attachment: pb.InterfaceRecord_PEER}}, nil
+		m.Claims[0].Namespace, m.Claims[0].Network = test.record, "net0"
+		a.tell(m)
+		if got := a.n.Ranges().PodNetworks()["net0"]; got != test.want {
+			t.Errorf("%s: got its network given out %t, want %t", test.name, got, test.want)
+		}
+	}
+}
