@@ -89,13 +89,19 @@ func (f *sharing) leaveAbroad(n *Node, i uint32) {
 	}
 	one := n.interfaces.at(i)
 	f.lookAgain(one.mac.bytes) // the MAC may have been ambiguous, and now identify one interface
-	for k := n.holder(one.mac); k != 0; k = n.interfaces.at(k).alike {
+	f.replaceHolder(n, i)
+}
+
+// replaceHolder lists another interface with the MAC of an interface in its place, or none.
+func (f *sharing) replaceHolder(n *Node, i uint32) {
+	m := n.interfaces.at(i).mac
+	for k := n.holder(m); k != 0; k = n.interfaces.at(k).alike {
 		if k != i && f.meets(n, k) {
-			f.sharing.holders.set(one.mac.bytes, refOf(n.number, k))
+			f.sharing.holders.set(m.bytes, refOf(n.number, k))
 			return
 		}
 	}
-	f.sharing.holders.remove(one.mac.bytes, n.number)
+	f.sharing.holders.remove(m.bytes, n.number)
 }
 
 // touchNeighbours touches the addresses that are claimed on the interface's domain for its hardware

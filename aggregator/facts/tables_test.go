@@ -37,6 +37,9 @@ func (f *Facts) check(t *testing.T, when string) {
 				for k := n.holder(one.mac); k != 0; k = n.interfaces.at(k).alike {
 					found = found || k == i
 				}
+				if at := f.holders.of(one.mac.bytes, n.number); at != 0 && !f.meets(n, at) {
+					t.Fatalf("%s: an interface that meets no other node is found by %v", when, one.mac)
+				}
 				meets := false
 				for by, k := range f.abroadOf(one.mac.bytes) {
 					meets = meets || by == n && k == i
@@ -71,6 +74,21 @@ func (f *Facts) check(t *testing.T, when string) {
 				if l := n.wires.at(claim.wire()).link; l != 0 {
 					users[l]++
 				}
+			}
+		}
+		for i, r := range n.rare {
+			if !n.interfaces.has(i) || r == (rare{}) {
+				t.Fatalf("%s: rare fields are kept for no interface", when)
+			}
+		}
+		for source, list := range n.sources {
+			for _, c := range list {
+				if !n.claims.has(c) || n.texts.macOf(n.wires.at(n.claims.at(c).wire()).source) != source {
+					t.Fatalf("%s: a claim is listed wrongly by its sender", when)
+				}
+			}
+			if len(list) == 0 {
+				t.Fatalf("%s: a sender is kept for nothing", when)
 			}
 		}
 		for hw := range n.hardware.all {
@@ -189,7 +207,7 @@ func randomChange(r *rand.Rand) *pb.ReportRequest {
 	case 2, 3:
 		return &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{
 			Namespace: record, Index: pick[uint32](r, 2, 3), Name: "eth0", Mac: mac, Link: link, Kind: pick(r, "veth", "vlan"),
-			Attachment: pb.InterfaceRecord_Attachment(1 + r.IntN(5)), Uplink: record == 1 && r.IntN(2) == 0, PeerNamespace: pick[uint32](r, 0, 2, 3), Gone: r.IntN(5) == 0,
+			Attachment: pb.InterfaceRecord_Attachment(1 + r.IntN(5)), Uplink: record == 1 && r.IntN(2) == 0, PeerNamespace: pick[uint32](r, 0, 2, 3), Gone: r.IntN(5) == 0, Vrf: pick(r, "", "red"),
 		}}}
 	}
 	c := assigned(record, pick(r, "10.0.0.1", "10.0.0.2", "fe80::1"))
