@@ -99,6 +99,9 @@ func TestABuilderMakesOneCaseAfterTheOther(t *testing.T) {
 				}
 			}
 		}
+		if len(c.Stations) != 1 {
+			t.Errorf("got %d stations for two frames of one sender, want one", len(c.Stations))
+		}
 		for _, i := range c.Stations {
 			if at := slices.IndexFunc(c.Claims, func(c *verdict.Claim) bool { return !wired(c) }); i != c.Claims[at].Interface {
 				t.Errorf("got a station %s that is another record than the claim's", i.Name)

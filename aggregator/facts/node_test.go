@@ -70,6 +70,9 @@ func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
 	s.Ring()
 	s.wantDomains("one is given up", "10.0.0.3", "n2 - -")
 	s.check(t, "one is given up")
+	s.joins("n1", "b1", 2, lan(1), onLAN(2, "10.0.0.1"))
+	b.tell(seen("10.0.0.1", podMAC(2), 2))
+	s.wantDomains("it is there again", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 }
 
 // joinsPlace connects an agent with a credential. All such agents report one boot ID and network

@@ -101,3 +101,20 @@ func TestHoldersOfASharedMACAreTold(t *testing.T) {
 		}
 	}
 }
+
+// Frames of an interface that does not reach other nodes are not those that other nodes see.
+func TestFramesOnOtherNodesAreNotOfAPodBehindAVeth(t *testing.T) {
+	for name, test := range map[string]struct {
+		m    *pb.ReportRequest
+		want []string
+	}{"a pod behind a veth": {pod(2, "10.0.0.2"), []string{"10.0.0.2"}}, "a pod on the LAN": {onLAN(2, "10.0.0.2"), []string{"10.0.0.2", "10.0.0.9"}}} {
+		s := newScene(t)
+		a, b := s.joins("n1", "b1", 1, lan(1), test.m), s.joins("n2", "b2", 1, lan(2))
+		b.tell(seen("10.0.0.9", podMAC(2), 1))
+		s.judgeAll()
+		test.m.Interfaces[0].Name = "other"
+		a.tell(&pb.ReportRequest{Interfaces: test.m.Interfaces[:1]})
+		s.wantJudged(name, test.want...)
+		s.check(t, name)
+	}
+}
