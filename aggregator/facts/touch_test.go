@@ -118,3 +118,22 @@ func TestFramesOnOtherNodesAreNotOfAPodBehindAVeth(t *testing.T) {
 		s.check(t, name)
 	}
 }
+
+// A pod may lack an address when an interface of another pod gets the hardware address that frames by
+// the first one's port name.
+func TestAPodIsToldWhenFramesByItsPortAreOfAnother(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), claims(announced(3, "10.0.0.9", podMAC(9))))
+	for _, test := range []struct {
+		mac  byte
+		want bool
+	}{{8, false}, {9, true}} {
+		s.told.heard = nil
+		next := pod(2, "10.0.0.2").Interfaces[:1]
+		next[0].Mac = podMAC(test.mac)
+		a.tell(&pb.ReportRequest{Interfaces: next})
+		if got := slices.Contains(s.told.heard, "lack n1#3"); got != test.want {
+			t.Errorf("pod 2 gets MAC %d: got told of pod 3 %t, want %t", test.mac, got, test.want)
+		}
+	}
+}
