@@ -89,13 +89,19 @@ func (f *sharing) leaveAbroad(n *Node, i uint32) {
 	}
 	one := n.interfaces.at(i)
 	f.lookAgain(one.mac.bytes) // the MAC may have been ambiguous, and now identify one interface
-	for k := n.holder(one.mac); k != 0; k = n.interfaces.at(k).alike {
+	f.replaceHolder(n, i)
+}
+
+// replaceHolder lists another interface with the MAC of an interface in its place, or none.
+func (f *sharing) replaceHolder(n *Node, i uint32) {
+	m := n.interfaces.at(i).mac
+	for k := n.holder(m); k != 0; k = n.interfaces.at(k).alike {
 		if k != i && f.meets(n, k) {
-			f.sharing.holders.set(one.mac.bytes, refOf(n.number, k))
+			f.sharing.holders.set(m.bytes, refOf(n.number, k))
 			return
 		}
 	}
-	f.sharing.holders.remove(one.mac.bytes, n.number)
+	f.sharing.holders.remove(m.bytes, n.number)
 }
 
 // touchNeighbours touches the addresses that are claimed on the interface's domain for its hardware
@@ -146,15 +152,6 @@ func contains(links iter.Seq[*topology.Link], one *topology.Link) bool {
 		}
 	}
 	return false
-}
-
-// touchAbroad touches what other nodes saw of an interface.
-func (f *sharing) touchAbroad(n *Node, i uint32) {
-	if f.meets(n, i) {
-		for by, c := range f.seenOf(n.interfaces.at(i).mac.bytes) {
-			f.touch(by.claims.at(c).addr)
-		}
-	}
 }
 
 // lookAgain re-examines the claims with a MAC that entered by an uplink.
@@ -216,10 +213,7 @@ func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 	if n == nil || j.Ended {
 		return nil, 0
 	}
-	if l := n.link(j.Name); l != 0 && n.joints[l] == j {
-		return n, l
-	}
-	return nil, 0
+	return n, n.link(j.Name)
 }
 
 // linkChanging touches everything on a link before its domain changes, and the addresses that are
@@ -227,7 +221,7 @@ func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 // old frames: no domain changes what they show, and the links would stay one for longer.
 func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
 	n, l := f.linkOf(j)
-	if l == 0 || n.links.at(l).users == 0 {
+	if l == 0 {
 		return
 	}
 	f.touchLink(n, l)

@@ -136,6 +136,12 @@ func TestFramesThatShowNothing(t *testing.T) {
 			home.tell(m)
 			by.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 200}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24}}})
 		}, true},
+		{"an answer of a pod that has its MAC behind a veth, too", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
+			c.Kind = pb.Evidence_ANSWERED
+			m := clone(2, c.Mac)
+			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Links, m.Claims = 3, "v", []*pb.LinkRecord{{Name: "v", Kind: pb.LinkRecord_POINT_TO_POINT}}, nil
+			home.tell(m)
+		}, true},
 		{"an answer for an address of another subnet", func(_ *scene, home, by *agent, c *pb.ClaimRecord) {
 			c.Kind = pb.Evidence_ANSWERED
 			m := clone(2, c.Mac)
@@ -325,3 +331,69 @@ func TestWhatASenderAnswersFor(t *testing.T) {
 		t.Errorf("got answers %+v of a claim that is not only an answer", c.Answers)
 	}
 }
+
+// A frame that joins no links is judged again when the link of its sender joins the domain.
+func TestFramesAreJudgedWhenTheLinkOfTheirSenderJoins(t *testing.T) {
+	for name, mac := range map[string][]byte{"a MAC of one interface": podMAC(2), "a virtual MAC": {0, 0, 0x5e, 0, 1, 7}} {
+		weak := seen("10.0.0.9", mac, 1)
+		weak.Claims[0].NoOverride = true
+		silent := onLAN(2, "10.0.0.2")
+		silent.Interfaces[0].Mac, silent.Claims = mac, nil
+		s := newScene(t)
+		s.joins("n1", "b1", 1, lan(1), weak)
+		s.joins("n2", "b2", 1, lan(2), silent, onLAN(4, "10.0.0.4"))
+		a, c := s.joins("n1", "b1", 1, lan(1), weak, onLAN(6, "10.0.0.6")), s.joins("n3", "b3", 1, lan(3), onLAN(5, "10.0.0.5"))
+		a.tell(seen("10.0.0.5", podMAC(5), 1))
+		s.wantDomains(name+": the first two", "10.0.0.9", "n1 n1/eth0 -")
+		if got := s.Builder().Case(key("10.0.0.9"), false).Stations; len(got) != 0 {
+			t.Errorf("%s: got %d stations before the link of the sender joins, want none", name, len(got))
+		}
+		s.judgeAll()
+		c.tell(seen("10.0.0.4", podMAC(4), 1))
+		s.wantDomains(name+": the third", "10.0.0.4", "n2 n1/eth0 -", "n3 n1/eth0 -")
+		if judged := s.judgeAll(); !slices.Contains(judged, netip.MustParseAddr("10.0.0.9")) {
+			t.Errorf("%s: got %v to be judged", name, judged)
+		}
+		s.check(t, name)
+	}
+}
+
+// A link that its node no longer reports leaves its domain, even while interfaces are on it.
+func TestALinkThatIsNoLongerReportedLeavesItsDomain(t *testing.T) {
+	s := newScene(t)
+	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2))
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	_, domains := s.Abroad()
+	s.after(domains.Generation()) // the frame joins links no longer, but they are still one
+	s.wantDomains("before", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
+	s.judgeAll()
+	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}})
+	s.wantDomains("it is gone", "10.0.0.1", "n1 - -", "n2 - -")
+	s.wantJudged("it is gone", "10.0.0.1")
+}
+
+// Interfaces with one MAC on one link stop reaching other nodes together, and leave nothing behind.
+func TestInterfacesOfOneMACLeaveOtherNodesTogether(t *testing.T) {
+	s := newScene(t)
+	clone := onLAN(3, "10.0.0.3")
+	clone.Interfaces[0].Mac = podMAC(2)
+	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), clone), s.joins("n2", "b2", 1, lan(2))
+	stations := func() int { return len(s.Builder().Case(key("10.0.0.1"), false).Stations) }
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	if got := stations(); got != 2 {
+		t.Errorf("got %d stations on the LAN, want both", got)
+	}
+	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_POINT_TO_POINT}}})
+	if got := stations(); got != 0 {
+		t.Errorf("got %d stations behind a veth, want none", got)
+	}
+	s.check(t, "their link is point-to-point")
+	a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}, {Namespace: 3, Index: 2, Gone: true}}})
+	b.tell(onLAN(4, "10.0.0.4"), onLAN(2, "10.0.0.2"))
+	s.check(t, "another node has the MAC")
+	if macs := s.holders.all(podMACKey(2)); len(slices.Collect(macs)) != 1 {
+		t.Errorf("got %d nodes with the MAC, want one", len(slices.Collect(macs)))
+	}
+}
+
+func podMACKey(record byte) [6]byte { return [6]byte(podMAC(record)) }

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // claimsAtOnce is the number of claims that a reader looks at before writers get a turn.
@@ -59,13 +58,11 @@ func (f *Facts) claimedAbroad(n *Node, i uint32, into []index.Address) (all []in
 		return into, true
 	}
 	mac := n.texts.macOf(one.mac)
-	var asked *verdict.Node
 	for l := range n.joints[one.link].Links {
 		other := f.byID[IDOf(l.Node)]
-		if other == nil || other == n || l.Node == asked {
+		if other == nil {
 			continue
 		}
-		asked = l.Node
 		if hw := other.hardwareNamed(mac); hw != 0 {
 			for c := range other.by(hw) {
 				into = append(into, other.claims.at(c).addr)

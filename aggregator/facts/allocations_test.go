@@ -198,7 +198,6 @@ func TestPoolsOfTheClusterThatChange(t *testing.T) {
 	if !p.Ended {
 		t.Error("got a pool not ended")
 	}
-	s.piece(newBatch(), func() { s.endPool(p) })
 	s.wantHeard("it ends", "pool one", "pool-ended one of -", "ranges -")
 	found("two")
 	s.IPAMChanged([]kube.IPAMChange{{Pool: pool("two", "10.7.0.0", "10.7.255.255", "")}})

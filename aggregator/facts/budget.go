@@ -147,16 +147,12 @@ func (f *ledger) charge(n *Node, has *int32, cost int, first bool) bool {
 	return true
 }
 
-// chargeClaim is charge for a known claim, which may be evicted to make room.
+// chargeClaim is charge for a known claim. The claim itself is never evicted to make room: a kernel
+// claim replaces wire claims only, and a wire claim replaces records of other accounts only.
 func (f *ledger) chargeClaim(n *Node, c uint32, cost int, first bool) bool {
-	was := int32(n.claims.at(c).cost)
-	has := was
+	has := int32(n.claims.at(c).cost)
 	if !f.charge(n, &has, cost, first) {
 		return false
-	}
-	if !n.claims.has(c) { // then what it was charged before is released
-		has -= was
-		return f.charge(n, &has, 0, true)
 	}
 	n.claims.at(c).cost = uint16(has) //nolint:gosec // see claimCost
 	return true

@@ -2,9 +2,11 @@ package facts
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -96,6 +98,9 @@ func TestABuilderMakesOneCaseAfterTheOther(t *testing.T) {
 					t.Errorf("got two records of an interface or a link")
 				}
 			}
+		}
+		if len(c.Stations) != 1 {
+			t.Errorf("got %d stations for two frames of one sender, want one", len(c.Stations))
 		}
 		for _, i := range c.Stations {
 			if at := slices.IndexFunc(c.Claims, func(c *verdict.Claim) bool { return !wired(c) }); i != c.Claims[at].Interface {
@@ -306,5 +311,57 @@ func TestAddressesThatOthersSee(t *testing.T) {
 			t.Errorf("got %v", got)
 		}
 		a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 30, Gone: true}}})
+	}
+}
+
+// A kept case does not keep the texts of its nodes in memory, not even those of odd hardware addresses.
+func TestAKeptCaseHasTextsOfItsOwn(t *testing.T) {
+	odd, other := []byte("twenty bytes of a MAC"), []byte("twenty bytes of them")
+	s := newScene(t)
+	m := pod(2, "10.0.0.2")
+	inside := m.Interfaces[0]
+	inside.Mac, inside.PeerNamespace, inside.HostInterface, inside.Vrf, inside.Kind = odd, 3, "veth-host", "red", "veth"
+	m.Namespaces[1].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cri", Interface: "eth0"}}
+	m.Claims[0].Network = "net0"
+	frame := announced(2, "10.0.0.2", odd)
+	frame.Source, frame.Network = other, "net1"
+	a := s.joins("n1", "b1", 1, m, claims(frame))
+	texts := func(c *verdict.Case) map[string]string {
+		all := map[string]string{}
+		for _, c := range c.Claims {
+			for name, text := range map[string]string{
+				"network": c.Network, "MAC": string(c.MAC), "source": string(c.Source), "link": c.Interface.Link.Name, "name": c.Interface.Name, "kind": c.Interface.Kind,
+				"VRF": c.Interface.VRF, "host interface": c.Interface.HostInterface, "hardware address": string(c.Interface.MAC),
+				"workload": string(c.Interface.Namespace.Who), "intended": c.Interface.Namespace.Intended,
+			} {
+				all[fmt.Sprint(c.Kind, name)] = text
+			}
+		}
+		return all
+	}
+	// shared counts the texts that are in the arena of the node.
+	shared := func(all map[string]string) (names []string) {
+		arena := a.n.texts.arena.String()
+		begin := uintptr(unsafe.Pointer(unsafe.StringData(arena)))
+		for name, text := range all {
+			if at := uintptr(unsafe.Pointer(unsafe.StringData(text))); text != "" && at >= begin && at < begin+uintptr(len(arena)) {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	b := s.Builder()
+	c := b.Case(key("10.0.0.2"), false)
+	before := texts(c)
+	if got := shared(before); len(got) < 10 {
+		t.Fatalf("got only %q in the arena", got)
+	}
+	b.Keep()
+	after := texts(c)
+	if got := shared(after); len(got) > 0 {
+		t.Errorf("got %q in the arena after Keep", got)
+	}
+	if !maps.Equal(before, after) {
+		t.Errorf("got %q after Keep, want %q", after, before)
 	}
 }

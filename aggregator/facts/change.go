@@ -153,7 +153,7 @@ func (f *editor) changeLink(n *Node, l uint32, change func()) {
 	f.touchLink(n, l)
 	var on []uint32
 	for i := range n.interfaces.all {
-		if n.interfaces.at(i).link == l {
+		if n.interfaces.at(i).link == l && n.interfaces.at(i).mac.apart() {
 			on = append(on, i)
 			f.leaveAbroad(n, i)
 		}
@@ -161,6 +161,9 @@ func (f *editor) changeLink(n *Node, l uint32, change func()) {
 	change()
 	for _, i := range on {
 		f.enterAbroad(n, i)
+		if !f.meets(n, i) { // another interface on the link may have taken its place
+			f.replaceHolder(n, i)
+		}
 	}
 }
 

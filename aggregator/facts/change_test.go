@@ -176,6 +176,7 @@ func TestALinkThatEndsLeavesItsDomain(t *testing.T) {
 	a.tell(home, onLAN(2, "10.0.0.1"))
 	b.tell(seen("10.0.0.9", podMAC(2), 2))
 	s.wantDomains("it is there again", "10.0.0.9", "n2 n1/eth0 -")
+	s.wantDomains("it is there again", "10.0.0.1", "n1 n1/eth0 -")
 }
 
 // A link that is in use but no longer reported has no kind.

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -251,6 +252,16 @@ func TestLongWordsAreNotKept(t *testing.T) {
 	}
 	if got := sources(map[string]string{long: "cri", "uid": long, "name": "cri"}); got != "name=cri" {
 		t.Errorf("got %d bytes of sources", len(got))
+	}
+	if got := intended([]*pb.Intended{{Address: "10.0.0.2", Source: "cri"}, {Address: "10.0.0.1", Source: "cri"}}); got != "10.0.0.1 cri \n10.0.0.2 cri " {
+		t.Errorf("got intended addresses %q, want them in order", got)
+	}
+	word := strings.Repeat("w", MaxWord)
+	if got, want := intended([]*pb.Intended{{Address: "10.0.0.1", Source: word, Interface: word}}), "10.0.0.1 "+word+" "+word; got != want {
+		t.Errorf("got %q of the longest words, want %q", got, want)
+	}
+	if got, want := sources(map[string]string{word: word}), word+"="+word; got != want {
+		t.Errorf("got %q of the longest words, want %q", got, want)
 	}
 }
 

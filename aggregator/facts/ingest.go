@@ -298,8 +298,6 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		case !f.chargeClaim(n, c, changedCost(n, c, rec), kernel):
 			f.refuse(n, "claim", !kernel)
 			return
-		case !n.claims.has(c):
-			return // it was evicted to make room
 		default:
 			f.moveClaimLink(n, c, rec.GetLink())
 			if h.count != rec.GetCount() {

@@ -201,6 +201,9 @@ func newNode(id NodeID) *Node {
 	}
 }
 
+// hasRecords reports whether anything is known of the node.
+func (n *Node) hasRecords() bool { return n.namespaces.count+n.links.count+len(n.Pools) > 0 }
+
 // reset forgets all records.
 func (n *Node) reset() { n.tables = tables{} }
 

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -70,6 +71,9 @@ func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
 	s.Ring()
 	s.wantDomains("one is given up", "10.0.0.3", "n2 - -")
 	s.check(t, "one is given up")
+	s.joins("n1", "b1", 2, lan(1), onLAN(2, "10.0.0.1"))
+	b.tell(seen("10.0.0.1", podMAC(2), 2))
+	s.wantDomains("it is there again", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 }
 
 // joinsPlace connects an agent with a credential. All such agents report one boot ID and network
@@ -358,4 +362,23 @@ func TestOtherNodesInOnePlace(t *testing.T) {
 	if got := s.InOnePlace(one.n); !slices.Equal(got, []string{"n2"}) || s.InOnePlace(two.n) != nil || len(s.InOnePlace(three.n)) != 1 {
 		t.Errorf("got %q, want the connected one", got)
 	}
+}
+
+// The places of several forgotten nodes are used again, each by one node.
+func TestForgottenNodesMakeRoomForAsMany(t *testing.T) {
+	s := newScene(t)
+	gone := []*agent{s.joins("n1", "b1", 1, pod(2, "10.0.0.1")), s.joins("n2", "b2", 1, pod(2, "10.0.0.2"))}
+	for _, a := range gone {
+		a.leave()
+	}
+	s.after(time.Minute)
+	s.Ring()
+	s.after(ForgetNodeAfter)
+	s.Ring()
+	s.wantNodes("both are forgotten")
+	for i := range 3 {
+		s.joins(fmt.Sprint("m", i), fmt.Sprint("c", i), 1, pod(2, fmt.Sprint("10.1.0.", i)))
+	}
+	s.wantNodes("three others come", "m0 connected covers claims=1", "m1 connected covers claims=1", "m2 connected covers claims=1")
+	s.check(t, "three others come")
 }

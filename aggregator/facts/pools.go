@@ -277,14 +277,8 @@ func (f *ipam) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach [
 
 // endPool ends a pool with all that it has given.
 func (f *ipam) endPool(p *Pool) {
-	if p.Ended {
-		return
-	}
 	p.Ended = true
 	f.touchPool(p)
-	if p.Node != nil {
-		f.touchNode(p.Node) // another pool may give what it gave
-	}
 	p.Rec.State = verdict.PoolStale // its allocations are not known to be gone
 	for a := range p.entries {
 		for _, al := range slices.Clone(f.ipam.allocations[a]) {
@@ -314,7 +308,7 @@ func (f *ipam) touchPool(p *Pool) {
 		f.touch(index.AddressOf(a))
 	}
 	if p.Node != nil {
-		f.touchNode(p.Node)
+		f.touchNode(p.Node) // another pool may give what it gave
 		f.touchDisputes(p.Node)
 	}
 }

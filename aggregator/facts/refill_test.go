@@ -139,3 +139,21 @@ func TestWhichIncompleteNodeIsAsked(t *testing.T) {
 		}
 	}
 }
+
+// A node is published whenever its records begin to exceed the memory, and when all are kept again.
+func TestANodeIsPublishedWheneverItBecomesIncomplete(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"))
+	for range 2 {
+		used, _ := s.Budget()
+		s.fill(a.n)
+		s.told.heard = nil
+		a.tell(assignedMessage(2, "10.0.0.3"), assignedMessage(2, "10.0.0.4"))
+		s.wantHeard("no memory", "changed n1", "refused claim")
+		full, _ := s.Budget()
+		s.Update(func() { s.Release(a.n, full-used) })
+		s.limit = 0
+		a.snapshot(pod(2, "10.0.0.2"))
+		s.wantHeard("memory again", "changed n1")
+	}
+}

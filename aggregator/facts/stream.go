@@ -105,20 +105,25 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 	n.writer.Lock()
 	defer n.writer.Unlock()
 	b, over := newBatch(), false
+	var left []*Node // the node, if it has records
 	f.piece(b, func() {
 		if over = n.Peer != p; over {
 			return
 		}
 		n.Peer = nil
-		if n.Rec.TimedOut { // it connected, but sent no snapshot
-			f.settleUp(n)
-			f.arm(n, f.now().Add(ForgetNodeAfter))
-			over = true
+		if over = n.Rec.TimedOut; !over {
+			return
 		}
+		if n.hasRecords() { // of a snapshot that was not completed
+			left = []*Node{n}
+			return
+		}
+		f.settleUp(n)
+		f.arm(n, f.now().Add(ForgetNodeAfter))
 	})
 	if over {
 		f.close(b)
-		return []*Batch{b}, false
+		return []*Batch{f.forget(b, left)}, false
 	}
 	f.touchPieces(b, n)
 	f.piece(b, func() {

@@ -411,3 +411,56 @@ func TestHowManyKernelClaimsAMessageMayAdd(t *testing.T) {
 		t.Errorf("two: got %v, want them taken", err)
 	}
 }
+
+// Addresses wait for links that are due to separate.
+func TestLinksAreOverdue(t *testing.T) {
+	s := newScene(t)
+	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
+	b := s.joins("n2", "b2", 1, lan(2))
+	if s.Ring() != 0 || s.Overdue(s.now) {
+		t.Error("got something overdue before links are one")
+	}
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	_, domains := s.Abroad()
+	due := domains.Due()
+	for at, want := range map[verdict.Stamp]bool{s.now: false, due - 1: false, due: true, due + 1: true} {
+		if got := s.Overdue(at); got != want {
+			t.Errorf("%d: got overdue %t, want %t: links are due at %d", at, got, want, due)
+		}
+	}
+}
+
+// A node that was given up, and whose next snapshot was not completed, leaves nothing behind.
+func TestANodeThatIsForgottenAfterHalfASnapshot(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	a.leave()
+	s.after(time.Minute)
+	s.Ring()
+	one, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var two *agent
+	_, err = s.Snapshot(one.p, one.n, &Snapshot{Messages: func(yield func(*pb.ReportRequest) bool) {
+		if yield(pod(2, "10.0.0.1")) {
+			two, _ = s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, "")
+			yield(pod(3, "10.0.0.3"))
+		}
+	}}, func() {})
+	if err == nil || two == nil {
+		t.Fatalf("got %v, want the snapshot taken over", err)
+	}
+	two.leave()
+	s.check(t, "it left")
+	s.after(ForgetNodeAfter)
+	s.Ring()
+	s.after(ForgetNodeAfter)
+	s.Ring()
+	s.wantNodes("it is forgotten")
+	if s.Claimed(key("10.0.0.1")) {
+		t.Error("got a claim of a node that is forgotten")
+	}
+	s.joins("n2", "b2", 1, pod(2, "10.0.0.1"))
+	s.checkBudget("another node has the address")
+}

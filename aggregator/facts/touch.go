@@ -45,12 +45,11 @@ func (f *touching) touchClaims(n *Node, i uint32) {
 	}
 }
 
-// touchInterface touches the addresses whose judgement depends on an interface.
+// touchInterface touches the addresses on a node whose judgement depends on an interface of the node.
 func (f *touching) touchInterface(n *Node, i uint32) {
 	f.touchClaims(n, i)
 	if one := n.interfaces.at(i); one.mac.form != noMAC {
 		f.touchNamed(n, one.mac)
-		f.touchAbroad(n, i)
 	}
 }
 

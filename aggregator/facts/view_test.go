@@ -476,3 +476,71 @@ func TestWhichPodsAreBehindAPort(t *testing.T) {
 		}
 	}
 }
+
+// A node gives out the networks of its pods, not those of other containers, nor those of the agent's
+// own pod.
+func TestNetworksOfPodsOnly(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		record uint32
+		kind   pb.Workload_Kind
+		want   bool
+	}{{"a pod", 3, pb.Workload_POD, true}, {"another container", 3, pb.Workload_CONTAINER, false}, {"the agent's own pod", 1, pb.Workload_POD, false}} {
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1)
+		m := pod(3, "10.0.0.3")
+		m.Namespaces = []*pb.NamespaceRecord{{Id: test.record, Netns: "4003", Workload: &pb.Workload{Kind: test.kind, Name: "x"}}}
+		m.Interfaces, m.Links = []*pb.InterfaceRecord{{Namespace: test.record, Index: 2, Name: "eth0", Attachment: pb.InterfaceRecord_PEER}}, nil
+		m.Claims[0].Namespace, m.Claims[0].Network = test.record, "net0"
+		a.tell(m)
+		if got := a.n.Ranges().PodNetworks()["net0"]; got != test.want {
+			t.Errorf("%s: got its network given out %t, want %t", test.name, got, test.want)
+		}
+	}
+}
+
+func TestNamespacesOnALinkAreInOrder(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1))
+	for _, record := range []uint32{7, 3, 5, 4, 6} {
+		a.tell(onLAN(record, "10.0.0.1"))
+	}
+	var got []uint32
+	for _, ns := range s.OnLink(&verdict.Link{Node: a.n.Rec, Name: "eth0", Kind: verdict.Uplink}, a.n.NamespaceOf(5)) {
+		got = append(got, ns.Record)
+	}
+	if want := []uint32{1, 3, 4, 6, 7}; !slices.Equal(got, want) {
+		t.Errorf("got namespaces %d, want %d", got, want)
+	}
+}
+
+// Nothing is known of a node that has only connected.
+func TestANodeThatHasNotReported(t *testing.T) {
+	s := newScene(t)
+	a, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := a.n; n.Subnets() != nil || n.InterfacesOf(1) != nil || n.HasInterfaces(1) || n.Behind(2) != nil || n.NamespaceOf(1) != nil || n.Ranges().VRF("eth0") != "" ||
+		n.Ranges().PodsBehind(&verdict.Interface{Kind: "bridge", Link: &verdict.Link{Name: "cni0"}}) || len(s.AddressesOn("n1")) != 0 {
+		t.Error("got something known of a node that has not reported")
+	}
+}
+
+// The pods of a node that was given up are not found any more.
+func TestPodsOfANodeThatIsGivenUp(t *testing.T) {
+	s := newScene(t)
+	s.follow(&api{})
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"))
+	s.judgeAll()
+	s.PodsChanged([]string{"uidveth2"})
+	s.wantJudged("the pod changes", "10.0.0.2")
+	a.leave()
+	s.after(time.Minute)
+	s.Ring()
+	s.judgeAll()
+	s.told.heard = nil
+	s.PodsChanged([]string{"uidveth2"})
+	s.wantJudged("it changes when its node is given up")
+	s.wantHeard("it changes when its node is given up")
+}
