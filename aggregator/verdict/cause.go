@@ -4,10 +4,10 @@ import (
 	"slices"
 )
 
-// A cause follows from facts, or it stays unknown. What a cause needs is looked for in
-// the order of causes; of what does not fit it is told why.
+// A cause follows from facts; without them it is unknown. Causes are tried in a fixed order. For
+// each cause that does not fit, the fact that rules it out is recorded.
 
-// causes are all of them, those that explain the most first.
+// causes are all causes, in the order in which they are preferred.
 var causes = []struct {
 	name string
 	ask  func(*inquiry) reason
@@ -23,7 +23,7 @@ var causes = []struct {
 	{CauseStaticAddress, func(q *inquiry) reason { return devices{q}.staticAddress() }},
 }
 
-// inquire finds out why a conflict came about, and what is known of that.
+// inquire determines the cause of a conflict and records the facts that it follows from.
 func (j *judging) inquire(c *Conflict) {
 	q := inquiry{judging: j, c: c, owners: c.Parties()}
 	q.gather()
@@ -37,7 +37,7 @@ func (j *judging) inquire(c *Conflict) {
 	}
 }
 
-// why returns the first cause that fits, and why the others do not.
+// why returns the first cause that fits, and the reasons why others do not.
 func (q *inquiry) why() Why {
 	found := Why{Cause: CauseUnknown}
 	var others []RuledOut
@@ -55,9 +55,9 @@ func (q *inquiry) why() Why {
 	return found
 }
 
-// orphanedSandbox: the Kubernetes API has the pod of an owner no more.
+// orphanedSandbox: the pod of an owner no longer exists in the Kubernetes API.
 func (q *inquiry) orphanedSandbox() (r reason) {
-	if gone := orphans(q.c.Owners); len(gone) > 0 { // also of a launcher that has ended after a migration
+	if gone := orphans(q.c.Owners); len(gone) > 0 { // includes a virt-launcher pod that ended after a migration
 		for _, o := range gone {
 			r.Wrong = append(r.Wrong, o.ID)
 			left := Fact{Kind: FactSandboxLeft, Owners: ids(o)}
@@ -76,7 +76,7 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 	for _, o := range q.owners {
 		if o.Kind() == Pod && o.Assigned {
 			if o.Pod == nil || o.Pod.Absent || o.Pod.Ended() {
-				return reason{} // it is not asked, or may not know yet
+				return reason{} // the API is not followed, or may lag behind
 			}
 			there = append(there, o)
 		}
@@ -87,7 +87,7 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 	return not(Fact{Kind: NotPodsThere, Owners: ids(there...)})
 }
 
-// splitBrain: an address that may move is at both ends.
+// splitBrain: two nodes have an address that may move between them.
 func (q *inquiry) splitBrain() (r reason) {
 	switch c := q.c; {
 	case c.Rule == RuleSameVM && c.Phase == Confirmed:

@@ -4,10 +4,10 @@ import (
 	"slices"
 )
 
-// devices finds the causes that are told by the device that has the address.
+// devices finds the causes that depend on the device that has the address.
 type devices struct{ *inquiry }
 
-// externalDevice: a device outside has taken an address of ours.
+// externalDevice: a device outside of the cluster uses an address of the cluster.
 func (q devices) externalDevice() (r reason) {
 	var excluded reason
 	for _, o := range q.owners {
@@ -47,10 +47,11 @@ func (q devices) externalDevice() (r reason) {
 	return r
 }
 
-// mostUplinks is the number of uplinks that are named.
+// mostUplinks is the largest number of uplinks that a fact lists.
 const mostUplinks = 6
 
-// uplinks returns the first uplinks by which frames of an owner enter nodes, as NODE/INTERFACE.
+// uplinks returns the first uplinks through which frames of an owner enter nodes, as
+// NODE/INTERFACE.
 func (o *Owner) uplinks() (names []string) {
 	for _, c := range o.Claims {
 		if name := c.Node().Name + "/" + c.Interface.Name; c.Interface.Uplink && len(names) < mostUplinks && !slices.Contains(names, name) {
@@ -60,20 +61,21 @@ func (o *Owner) uplinks() (names []string) {
 	return names
 }
 
-// Guest tells what claims the address from behind a port of a node.
+// Guest is the kind of sender that claims the address from behind a port of a node.
 type Guest uint8
 
-// The guests.
+// The kinds of guests.
 const (
-	// NoGuest: the owner is behind no port.
+	// NoGuest: the sender is not behind a port.
 	NoGuest Guest = iota
-	// TapGuest: the owner is a virtual machine behind a tap of a node.
+	// TapGuest: the sender is a virtual machine behind a tap of a node.
 	TapGuest
-	// PortGuest: something behind the port of the owner's namespace claims the address.
+	// PortGuest: the sender is behind the port of a namespace that does not have the address
+	// itself.
 	PortGuest
 )
 
-// Guest returns what claims the address from behind a port of a node.
+// Guest returns the kind of sender that claims the address from behind a port of a node.
 func (o *Owner) Guest() Guest {
 	switch i := o.Interface; {
 	case o.Namespace == nil && o.Claims[0].Interface.Tap:
@@ -84,7 +86,8 @@ func (o *Owner) Guest() Guest {
 	return NoGuest
 }
 
-// bookedOutside is an allocation for a node without an agent; nil for none.
+// bookedOutside returns an allocation for a node without an agent that matches no owner inside of
+// the cluster; nil if there is none.
 func (q devices) bookedOutside() *Allocation {
 	for _, al := range q.outside {
 		ours := slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil && al.books(o) != notBooked })
@@ -95,18 +98,18 @@ func (q devices) bookedOutside() *Allocation {
 	return nil
 }
 
-// on tells whether an owner's interface is on a bridge.
+// on reports whether an owner's interface is attached to a bridge.
 func (o *Owner) on(bridge *Interface) bool {
 	l := o.Interface.Link
 	return o.Node.Is(bridge.Namespace.Node) && l != nil && l.Kind == Bridge && l.Name == bridge.Name && !o.Interface.Is(bridge)
 }
 
-// podsBridge tells whether an interface of a node is the bridge of a CNI network.
+// podsBridge reports whether an interface of a node is the bridge of a CNI network.
 func (q *inquiry) podsBridge(i *Interface) bool {
 	return i.bridge() && slices.ContainsFunc(q.in.node(i.Namespace.Node).Pools, func(p *Pool) bool { return p.Device == i.Name })
 }
 
-// tunnelAddress finds a tunnel of a node that has the same address as a pod.
+// tunnelAddress: a tunnel device of a node has the same address as a pod.
 func (q devices) tunnelAddress() (r reason) {
 	var excluded reason
 	q.pairs(func(host, pod *Owner) bool {
@@ -159,7 +162,7 @@ func (q devices) tunnelOf(i *Interface, host, pod *Owner) (r reason) {
 	return r
 }
 
-// staticAddress: somebody set the address by hand, inside a range of pods.
+// staticAddress: the address is in a range of pods and was configured by hand.
 func (q devices) staticAddress() (r reason) {
 	if !q.plain() {
 		return reason{}
@@ -212,7 +215,7 @@ func (q devices) gateway(host, o *Owner) *Interface {
 	return nil
 }
 
-// tellRange says whose range the address is in.
+// tellRange adds the facts about the ranges that contain the address.
 func (q devices) tellRange(r *reason) {
 	for _, p := range q.pools {
 		if p.Contains(q.c.Address) {
@@ -225,15 +228,15 @@ func (q devices) tellRange(r *reason) {
 	}
 }
 
-// byHand returns the fact by which nobody whose task it is gave an owner the address; none if it
-// is not known.
+// byHand returns the fact that shows that neither an IPAM nor a runtime gave an owner the address;
+// nil if that is not known.
 func (q devices) byHand(o *Owner) []Fact {
 	if q.given(o) {
 		return nil
 	}
 	w, i, guest := o.Workload(), o.Interface, o.Guest() != NoGuest
 	if l := i.Link; o.Assigned && o.Kind() != Host && (l != nil && MadeByEngine(l.Name) || w.Kind == Container && !w.OnlyNetns() && w.ContainerID != "") {
-		return nil // its runtime has an IPAM of its own: podman has results of CNI, too
+		return nil // its container engine has its own IPAM; podman writes CNI results as well
 	}
 	switch {
 	case o.Namespace == nil && guest:
@@ -258,8 +261,8 @@ func (q devices) byHand(o *Owner) []Fact {
 	return q.bookedForOther(o)
 }
 
-// bookedForOther returns the fact that IPAM has the address for another owner than one that is no
-// pod; none if it is not known.
+// bookedForOther returns the fact that IPAM has the address for another owner and not for this one,
+// which is not a pod; nil if that is not known.
 func (q devices) bookedForOther(o *Owner) []Fact {
 	if o.Kind() == Pod || slices.ContainsFunc(q.allocations, func(al *Allocation) bool { return q.books(al, o) != notBooked }) {
 		return nil
@@ -272,16 +275,16 @@ func (q devices) bookedForOther(o *Owner) []Fact {
 	return nil
 }
 
-// sourceOfResult is what an agent names workloads by that a CNI result names.
+// sourceOfResult is the source that an agent reports for a workload that a CNI result identifies.
 const sourceOfResult = "cni-result"
 
-// told tells whether it is known what an owner was given.
+// told reports whether it is known which addresses the owner was given.
 func (o *Owner) told() bool {
 	return o.Namespace.Intended != "" || o.Workload().Source == sourceOfResult
 }
 
-// listed tells whether the Kubernetes API has addresses of the owner's pod.
+// listed reports whether the Kubernetes API lists addresses of the owner's pod.
 func (o *Owner) listed() bool { return o.Pod != nil && len(o.Pod.IPs) > 0 }
 
-// listedIn tells whether the Kubernetes API has the address for the owner's pod.
+// listedIn reports whether the Kubernetes API lists the address for the owner's pod.
 func (q devices) listedIn(o *Owner) bool { return slices.Contains(o.Pod.IPs, q.c.Address) }

@@ -2,11 +2,11 @@ package verdict
 
 import "slices"
 
-// records finds the causes that the records of an IPAM tell.
+// records finds the causes that follow from the records of an IPAM.
 type records struct{ *inquiry }
 
-// bookedElsewhere: IPAM had the address for another node or pod than the one that held
-// it, and freed it with that.
+// bookedElsewhere: IPAM had recorded the address for a node or pod other than the owner, and freed
+// it together with that node or pod.
 func (q records) bookedElsewhere() (r reason) {
 	if !q.plain() {
 		return reason{}
@@ -43,7 +43,8 @@ func (q records) bookedElsewhere() (r reason) {
 	return q.neverElsewhere()
 }
 
-// neverElsewhere returns why IPAM did not have the address for another node or pod.
+// neverElsewhere returns the fact that IPAM did not have the address for another node or pod; an
+// empty reason if that is not known.
 func (q records) neverElsewhere() reason {
 	var nodes []string
 	for _, o := range q.owners {
@@ -64,8 +65,8 @@ func (q records) neverElsewhere() reason {
 	return reason{}
 }
 
-// about returns those of some pools that have records of the address, or all that have if there
-// are none.
+// about returns those of the given pools that have records of the address; all pools with records
+// of it if none are given.
 func (q *inquiry) about(some []*Pool) (pools []*Pool) {
 	for _, al := range q.allocations {
 		if !slices.ContainsFunc(pools, al.Pool.Is) && (len(some) == 0 || slices.ContainsFunc(some, al.Pool.Is)) {
@@ -75,13 +76,14 @@ func (q *inquiry) about(some []*Pool) (pools []*Pool) {
 	return pools
 }
 
-// rivalGiven tells whether somebody else than an owner was given the address.
+// rivalGiven reports whether another owner was given the address.
 func (q records) rivalGiven(o *Owner) bool {
 	return slices.ContainsFunc(q.owners, func(other *Owner) bool { return other != o && q.given(other) })
 }
 
-// elsewhere is what is remembered of an owner that IPAM had for somebody else: for
-// nobody who has the address now, as IPAM has it for those rightly.
+// elsewhere returns the past state in which IPAM had the address of an owner for another holder;
+// nil if there is none. An allocation that is for one of the current owners does not count, because
+// it is right.
 func (q records) elsewhere(o *Owner) *Past {
 	past := q.remembered(o, FindingBookedElsewhere)
 	if past == nil || past.Allocation == nil || q.vanished(o) != nil {
@@ -98,14 +100,14 @@ func (q records) elsewhere(o *Owner) *Past {
 	}
 	for _, rival := range q.owners {
 		if rival != o && rival.Begun() <= past.Since {
-			return nil // both came first: who had the record is not known
+			return nil // both came first: it is not known who had the record
 		}
 	}
 	return past
 }
 
-// wrongNodename is the node that Calico's plugin books for on an owner's node, where
-// that is another one; empty where it is right, or nothing of Calico's is concerned.
+// wrongNodename returns the node name that the Calico plugin uses on the node of an owner if it is
+// the name of another node; empty if it is right or Calico is not involved.
 func (q records) wrongNodename(o *Owner) string {
 	name := o.Node.CalicoNodename
 	if name == "" || o.OnNode(name) || !q.ofCalico() || q.bookedFor(nil, o) == booked || q.vanished(o) != nil {
@@ -114,12 +116,12 @@ func (q records) wrongNodename(o *Owner) string {
 	return name
 }
 
-// ofCalico tells whether the address is Calico's to give.
+// ofCalico reports whether the address is in a Calico pool.
 func (q *inquiry) ofCalico() bool {
 	return slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.IPAM == Calico })
 }
 
-// stateLost: an IPAM gave the address twice, as it forgot that it had.
+// stateLost: an IPAM lost the record of an allocation and allocated the address again.
 func (q records) stateLost() reason {
 	if !q.plain() {
 		return reason{}
@@ -145,7 +147,8 @@ func (q records) stateLost() reason {
 	return q.noRecords()
 }
 
-// forgotten says of whom a pool has no record that it gave the address to.
+// forgotten returns the reason why a pool allocated the address twice: the owners for which it has
+// no record.
 func (q records) forgotten(p *Pool, mine []*Owner) (r reason) {
 	if p.State == PoolReading {
 		return open(Fact{Kind: NotRead, Pool: p.Label()})
@@ -163,7 +166,7 @@ func (q records) forgotten(p *Pool, mine []*Owner) (r reason) {
 		}
 	}
 	if len(free) == 0 {
-		lost, unsure = append(lost, unsure...), nil // all records are somebody else's
+		lost, unsure = append(lost, unsure...), nil // all records are for other owners
 	}
 	readable := p.State == PoolKnown || p.State == PoolMissing
 	switch {
@@ -201,15 +204,16 @@ func (q records) forgotten(p *Pool, mine []*Owner) (r reason) {
 	return r
 }
 
-// oneNetwork tells whether a pool of one node gave the address to all of some owners
-// for one network: with whole records it cannot.
+// oneNetwork reports whether a pool of one node gave the address to all of the owners for one
+// network. It cannot do so with complete records.
 func (q records) oneNetwork(p *Pool, mine []*Owner) bool {
 	network := mine[0].network()
 	return p.IPAM == HostLocal && network != "" &&
 		!slices.ContainsFunc(mine, func(o *Owner) bool { return o.network() != network })
 }
 
-// noRecords says that IPAM would have to be asked, and is not known.
+// noRecords returns an open reason if the owners were given the address but the records of their
+// IPAM are not known.
 func (q records) noRecords() reason {
 	given := those(q.owners, q.given)
 	if len(given) < 2 || len(q.pools) > 0 && q.allKnown() {
@@ -224,7 +228,7 @@ func (q records) noRecords() reason {
 	return open(Fact{Kind: NotRecorded, Network: network, Nodes: nodesOf(given)})
 }
 
-// allKnown tells whether all pools that may have the address are known.
+// allKnown reports whether all pools that may have the address are known.
 func (q records) allKnown() bool {
 	return !slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.State != PoolKnown })
 }

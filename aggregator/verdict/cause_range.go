@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// ranges finds the causes that lie in the ranges that addresses are given from.
+// ranges finds the causes that follow from the ranges of pools and networks.
 type ranges struct{ *inquiry }
 
-// ownRange is the range of the node that an owner has the address from: by a pool of
-// its own, the range of pods that Kubernetes gave it, or the prefix of a bridge whose
-// ports a CNI network gave addresses.
+// ownRange returns the range of its node from which an owner has the address: a pool of the node,
+// or the prefix of a bridge to whose ports a CNI network gives addresses.
 func (q ranges) ownRange(o *Owner) (s Origin, ok bool) {
 	s = Origin{Owner: o.ID, Node: o.Node.Key()}
 	for _, p := range q.pools {
@@ -19,7 +18,7 @@ func (q ranges) ownRange(o *Owner) (s Origin, ok bool) {
 			return s, true
 		}
 	}
-	if o.Kind() == Host { // the gateway of its pods
+	if o.Kind() == Host { // it may be the gateway of its pods
 		for _, p := range q.in.node(o.Node).Pools {
 			if i := o.Interface; p.Device == i.Name && i.bridge() && (p.Contains(q.c.Address) || slices.Contains(p.Gateways, q.c.Address)) {
 				s.Pool, s.Ranges = p, rangesOf(p)
@@ -34,9 +33,9 @@ func (q ranges) ownRange(o *Owner) (s Origin, ok bool) {
 	return s, false
 }
 
-// prefixOf is the prefix of the bridge that an owner's interface is on: what the node
-// has on it, or what a CNI network gave with the address. It is invalid where it is not
-// known, or is that of a LAN.
+// prefixOf returns the prefix of the bridge that an owner's interface is on: the one that the node
+// has on the bridge, or the one that a CNI network gave with the address. It is invalid if it is
+// not known or if the bridge is connected to a LAN.
 func (q ranges) prefixOf(o *Owner) netip.Prefix {
 	l := o.Interface.Link
 	if o.Namespace == nil || l == nil || l.Kind != Bridge || l.Domain != nil {
@@ -58,15 +57,15 @@ func (q ranges) prefixOf(o *Owner) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// podCIDROverlap: two nodes give pods addresses of one range.
+// podCIDROverlap: two nodes give pods addresses from one range.
 func (q ranges) podCIDROverlap() reason {
 	return q.ofPairs(q.rangesOfNodes, func(a, b *Owner) bool {
 		return !a.Node.Is(b.Node) && a.Namespace != nil && b.Namespace != nil
 	})
 }
 
-// ofPairs compares the owners that meet by pairs, and returns the first reason that fits. If none
-// does, it returns why not.
+// ofPairs compares each pair of owners that meet, and returns the first reason that fits. If none
+// fits, it returns a reason why not.
 func (q ranges) ofPairs(compare func(a, b *Owner) reason, meet func(a, b *Owner) bool) (r reason) {
 	if !q.plain() {
 		return reason{}
@@ -133,8 +132,8 @@ func (q ranges) rangesOfNodes(a, b *Owner) (r reason) {
 	return r
 }
 
-// rangeHolders returns which of two nodes has the address in its range of pods, and the other
-// one; none if neither has.
+// rangeHolders returns the names of two nodes if one of them has the address in its pod CIDR, that
+// node first; nil if neither has.
 func (q ranges) rangeHolders(a, b *Node) []string {
 	switch {
 	case q.in.node(a).InPodCIDR:
@@ -145,8 +144,8 @@ func (q ranges) rangeHolders(a, b *Node) []string {
 	return nil
 }
 
-// widePool is a pool of the whole cluster that gave the address to one of two owners;
-// nil for none.
+// widePool returns a cluster-wide pool that gave the address to one of two owners; nil if there is
+// none.
 func (q ranges) widePool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
 		if p.Node == nil && (q.gave(p, a) || q.gave(p, b)) {
@@ -156,8 +155,8 @@ func (q ranges) widePool(a, b *Owner) *Pool {
 	return nil
 }
 
-// podLike tells whether an owner has the address as a pod has, or is where a node has
-// it for its pods.
+// podLike reports whether an owner is a pod that was given the address, or a node that has the
+// address on a device that serves pods.
 func (q ranges) podLike(o *Owner) bool {
 	if o.Kind() == Host {
 		return o.Assigned && o.Interface.bridge() && !MadeByEngine(o.Interface.Name) || o.Interface.portOfPod()
@@ -165,8 +164,7 @@ func (q ranges) podLike(o *Owner) bool {
 	return o.Kind() == Pod && q.given(o)
 }
 
-// origin is what an owner has the address from, on one node: a CNI network, or a bridge
-// in whose prefix it is.
+// origin returns the CNI network or the bridge from which an owner has the address.
 func (q ranges) origin(o *Owner) (s Origin, ok bool) {
 	if o.Namespace == nil {
 		return s, false
@@ -189,12 +187,12 @@ func (q ranges) origin(o *Owner) (s Origin, ok bool) {
 		return s, true
 	}
 	if o.Kind() == Host && (!i.bridge() || !MadeByEngine(i.Name)) {
-		return s, false // it is an address of its own, and no network's
+		return s, false // it is an address of the node itself and not of a network
 	}
 	return s, s.Device != "" && s.Ranges.Bridge
 }
 
-// overlappingNetworks: two networks that meet give addresses of one range.
+// overlappingNetworks: two networks that meet allocate addresses from one range.
 func (q ranges) overlappingNetworks() reason {
 	return q.ofPairs(q.rangesOfNetworks, func(a, b *Owner) bool { return a.Node.Is(b.Node) || q.c.Kind == LinkScope })
 }
@@ -210,7 +208,7 @@ func (q ranges) rangesOfNetworks(a, b *Owner) (r reason) {
 	case one && x.Network != "":
 		return not(Fact{Kind: NotTwoNetworks, Network: x.Network})
 	case one && bridges:
-		return reason{} // of neither is known who gave it
+		return reason{} // it is not known who gave either address
 	case x.Device != "" && x.Device == y.Device && (x.Network == "" || y.Network == ""):
 		return not(Fact{Kind: NotTwoBridges, Device: x.Device})
 	}
@@ -242,7 +240,8 @@ func (q ranges) rangesOfNetworks(a, b *Owner) (r reason) {
 	return r
 }
 
-// onePool is a pool that gave the address to both of two owners.
+// onePool returns a pool that gave the address to both owners for a network that it serves; nil if
+// there is none.
 func (q ranges) onePool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
 		if q.gave(p, a) && q.gave(p, b) {

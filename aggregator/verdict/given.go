@@ -6,10 +6,9 @@ import (
 	"strings"
 )
 
-// Who gave an owner its address, as CNI results, container runtimes and IPAMs say.
+// How an owner got its address, according to CNI results, container runtimes and IPAMs.
 
-// network is the CNI network that gave an owner the address; empty where none is known
-// to have.
+// network returns the CNI network that gave an owner the address; empty if none is known.
 func (o *Owner) network() string {
 	if names := o.Networks(); len(names) > 0 {
 		return names[0]
@@ -17,14 +16,14 @@ func (o *Owner) network() string {
 	return ""
 }
 
-// byRuntime tells whether the container runtime says that it gave the address, and
-// nobody says more.
+// byRuntime reports whether the container runtime gave the owner the address and no CNI network is
+// known.
 func (o *Owner) byRuntime() bool {
 	return o.network() == "" && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == Assigned && c.Network == NetworkOfRuntime })
 }
 
-// meantBy is who meant an owner to have an address that its kernel does not have: what
-// is behind its port may have it.
+// meantBy returns the source that meant an owner to have an address that its kernel does not have;
+// empty if there is none. A guest behind the owner's port may have the address.
 func (o *Owner) meantBy(a netip.Addr) string {
 	if o.Namespace == nil {
 		return ""
@@ -37,7 +36,7 @@ func (o *Owner) meantBy(a netip.Addr) string {
 	return ""
 }
 
-// booking is how far an allocation is an owner's.
+// booking is how well an allocation matches an owner.
 type booking uint8
 
 const (
@@ -46,8 +45,8 @@ const (
 	booked
 )
 
-// books tells whether an allocation is for an owner. It is maybe, where they do not
-// say enough of whom they are about.
+// books returns whether an allocation is for an owner. It returns maybeBooked if one of them is not
+// identified well enough.
 func (al *Allocation) books(o *Owner) booking {
 	w := o.Workload()
 	switch p := al.Pool; {
@@ -74,8 +73,8 @@ func (al *Allocation) books(o *Owner) booking {
 	return maybeBooked
 }
 
-// books tells whether an allocation is for one of the owners: for nobody else, where
-// it is sure for whom it is.
+// books returns whether an allocation is for an owner of the conflict. An allocation that certainly
+// is for one owner is for no other one.
 func (q *inquiry) books(al *Allocation, o *Owner) booking {
 	b := al.books(o)
 	if b == maybeBooked && slices.ContainsFunc(q.owners, func(other *Owner) bool { return other != o && al.books(other) == booked }) {
@@ -84,7 +83,7 @@ func (q *inquiry) books(al *Allocation, o *Owner) booking {
 	return b
 }
 
-// allocationsOf are what a pool has of the address.
+// allocationsOf returns the allocations of the address in a pool.
 func (q *inquiry) allocationsOf(p *Pool) (all []*Allocation) {
 	for _, al := range q.allocations {
 		if al.Pool.Is(p) {
@@ -94,8 +93,8 @@ func (q *inquiry) allocationsOf(p *Pool) (all []*Allocation) {
 	return all
 }
 
-// bookedFor is how far an owner has the address by a pool, or by any where none is
-// named.
+// bookedFor returns how well the best allocation of the address in a pool, or in any pool if p is
+// nil, matches an owner.
 func (q *inquiry) bookedFor(p *Pool, o *Owner) (most booking) {
 	for _, al := range q.allocations {
 		if p == nil || al.Pool.Is(p) {
@@ -105,7 +104,7 @@ func (q *inquiry) bookedFor(p *Pool, o *Owner) (most booking) {
 	return most
 }
 
-// remembered is what is remembered of an owner: an allocation of a kind, or none.
+// remembered returns the past of an owner with a kind; nil if there is none.
 func (q *inquiry) remembered(o *Owner, kind string) *Past {
 	for i := range q.in.Past {
 		if p := &q.in.Past[i]; p.Owner == o.ID && p.Kind == kind {
@@ -115,7 +114,7 @@ func (q *inquiry) remembered(o *Owner, kind string) *Past {
 	return nil
 }
 
-// vanished is the owner's own allocation that is gone; nil for none that is known.
+// vanished returns the owner's own allocation that has vanished; nil if none is known.
 func (q *inquiry) vanished(o *Owner) *Past {
 	if p := q.remembered(o, FindingInUseUnallocated); p != nil && p.Allocation != nil && p.Allocation.books(o) == booked {
 		return p
@@ -123,15 +122,15 @@ func (q *inquiry) vanished(o *Owner) *Past {
 	return nil
 }
 
-// given tells whether it is known that somebody whose task it is gave an owner the
+// given reports whether an IPAM, a runtime or Kubernetes is known to have given the owner the
 // address.
 func (q *inquiry) given(o *Owner) bool {
 	return o.network() != "" || o.byRuntime() || o.meantBy(q.c.Address) != "" ||
 		q.bookedFor(nil, o) == booked || q.vanished(o) != nil
 }
 
-// gave tells whether a pool gave an owner the address, as far as CNI results, the
-// container runtime and its own records say.
+// gave reports whether a pool gave an owner the address, according to CNI results, the container
+// runtime and the pool's own records.
 func (q *inquiry) gave(p *Pool, o *Owner) bool {
 	if o.Namespace == nil || p.Node != nil && !p.Node.Is(o.Node) {
 		return false
@@ -145,7 +144,7 @@ func (q *inquiry) gave(p *Pool, o *Owner) bool {
 	if slices.ContainsFunc(q.allocations, func(al *Allocation) bool {
 		return (al.Pool.IPAM != p.IPAM || al.Pool.Realm != p.Realm) && q.books(al, o) == booked
 	}) {
-		return false // another one did
+		return false // another pool gave it
 	}
 	if !p.Contains(q.c.Address) && len(q.allocationsOf(p)) == 0 {
 		return false
@@ -159,7 +158,7 @@ func (q *inquiry) gave(p *Pool, o *Owner) bool {
 	return len(networks) == 0 && o.byRuntime() && p.Meets(o)
 }
 
-// gift returns the fact by which an owner was given the address; none if that is not known.
+// gift returns the fact that tells how an owner got the address; nil if that is not known.
 func (q *inquiry) gift(o *Owner) []Fact {
 	source := o.meantBy(q.c.Address)
 	switch {
@@ -181,7 +180,7 @@ func (q *inquiry) gift(o *Owner) []Fact {
 	return nil
 }
 
-// record returns what a pool has of the address.
+// record returns the fact with a pool's records of the address.
 func (q *inquiry) record(p *Pool) Fact {
 	f := Fact{Kind: FactRecord, Pool: p.Label(), State: p.State}
 	if p.State == PoolUnreadable {
@@ -200,8 +199,7 @@ func (q *inquiry) record(p *Pool) Fact {
 	return f
 }
 
-// pods tells whether one of the owners is a pod, or is known to have been given the
-// address.
+// pods reports whether one of the owners is a pod or is known to have been given the address.
 func (q *inquiry) pods() bool {
 	return slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Kind() == Pod || q.given(o) })
 }

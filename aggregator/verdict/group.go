@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// comparing finds the conflicts of an address, whose owners are known.
+// comparing finds the conflicts of an address. The owners must be known.
 type comparing struct {
 	*judging
 	grouped []group
 }
 
-// group is the owners alive in one scope, by their position.
+// A group is the set of live owners in one scope. Owners are indexes.
 type group struct {
 	scope  extent
 	owners []int
@@ -19,14 +19,14 @@ type group struct {
 	everywhere bool
 }
 
-// member is one owner in one scope, as one of its claims has it there.
+// A member is an owner in a scope, according to one of its claims.
 type member struct {
 	scope    extent
 	owner    int
 	assigned bool
 }
 
-// groups are the scopes in which somebody is alive and compared, widest first.
+// groups returns the scopes with live owners that are compared, widest first.
 func (j *comparing) groups() []group {
 	var members []member
 	for i := range j.out.Owners {
@@ -53,10 +53,9 @@ func (j *comparing) groups() []group {
 	return j.leaveOut(groups)
 }
 
-// newGroup makes a group of the members of one scope, in order of owners. Of the
-// links of a domain it has the name of the first on which a kernel has the
-// address: so it has one name wherever and whenever it is found, and whoever else
-// is on the domain.
+// newGroup returns the group of the members of one scope; members must be sorted by owner. For a
+// domain, the group is named after the first link on which a kernel has the address. This name does
+// not depend on the time and on the other owners in the domain.
 func newGroup(members []member) group {
 	g := group{scope: members[0].scope.whole()}
 	named := false
@@ -71,9 +70,9 @@ func newGroup(members []member) group {
 	return g
 }
 
-// leaveOut leaves out the network of pods where the same owners meet on one node
-// or link: that is known at once, and it is not known at once who is a pod. So what
-// is found there has one id, whatever came first.
+// leaveOut drops the pod network if the same owners also meet on one node or link. The node or link
+// is known at once, while it may take a moment until both owners are known to be pods. The conflict
+// thus has the same ID in either order of events.
 func (j *comparing) leaveOut(groups []group) []group {
 	if len(groups) == 0 || groups[0].scope.Kind != NetworkScope {
 		return groups
@@ -94,7 +93,7 @@ func (j *comparing) leaveOut(groups []group) []group {
 	return groups
 }
 
-// virtual tells whether one of the owners is a virtual router.
+// virtual reports whether one of the owners is a virtual router.
 func virtual(owners []Owner) bool {
 	return slices.ContainsFunc(owners, func(o Owner) bool {
 		return o.MAC.Virtual() || slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.MAC.Virtual() })

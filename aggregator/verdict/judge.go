@@ -5,21 +5,21 @@ import "slices"
 // Judge judges one address.
 func (p *Policy) Judge(in *Case) Judgement { return NewJudge(p).Judge(in) }
 
-// A Judge judges one address after the other and reuses its memory: a judgement is valid until the
-// next one, unless Keep is called. A Judge is not safe for concurrent use. Use NewJudge.
+// A Judge judges one address after another and reuses its memory: a judgement is valid until the
+// next one unless Keep is called. A Judge is not safe for concurrent use. Use NewJudge.
 type Judge struct {
 	judging judging
 	memory  memory
 }
 
-// memory is what a Judge reuses.
+// memory is the memory that a Judge reuses.
 type memory struct {
 	owners           []Owner
 	claims, assigned []*Claim
 	evidence         []evidence
 }
 
-// NewJudge returns a Judge by a policy.
+// NewJudge returns a Judge with a policy.
 func NewJudge(p *Policy) *Judge { return &Judge{judging: judging{policy: p}} }
 
 // Judge judges one address.
@@ -28,7 +28,8 @@ func (g *Judge) Judge(in *Case) Judgement {
 	return g.judging.judge()
 }
 
-// Keep lets others keep the last judgement. It is called before others see the judgement.
+// Keep makes the last judgement valid beyond the next one. It must be called before the judgement
+// is shared.
 func (g *Judge) Keep() { g.memory.owners, g.memory.claims = nil, nil }
 
 func (j *judging) judge() Judgement {
@@ -38,7 +39,7 @@ func (j *judging) judge() Judgement {
 	return j.out
 }
 
-// ledger returns an empty ledger for some claims.
+// ledger returns an empty ledger with capacity for some claims.
 func (m *memory) ledger(claims []*Claim) ledger {
 	if m.owners == nil {
 		kernels := 0
@@ -56,7 +57,7 @@ func (m *memory) ledger(claims []*Claim) ledger {
 	return l
 }
 
-// room returns memory for some claims.
+// room returns a slice for n claims.
 func (m *memory) room(n int) []*Claim {
 	m.claims = slices.Grow(m.claims[:0], n)[:n]
 	return m.claims

@@ -24,7 +24,7 @@ func about(owners ...*Owner) []Compared {
 	return all
 }
 
-// noteOwner tells what is particular about one owner.
+// noteOwner records what is particular about one owner.
 func (j *judging) noteOwner(o *Owner) {
 	if o.Excluded != nil {
 		j.note(Step{Rule: o.Excluded.Rule, Applied: true, Owners: about(o), Excludes: true})
@@ -55,7 +55,7 @@ func (c *Claim) place() Place {
 // seen returns the interface on which the frame of a claim was seen.
 func (c *Claim) seen() Place { return Place{c.Node().Name, c.Interface.Name} }
 
-// noteScopes tells in which scopes the address is compared, and why.
+// noteScopes records in which scopes the address is compared, and why.
 func (j *judging) noteScopes(compared []*Owner) {
 	if len(compared) == 0 {
 		return
@@ -91,7 +91,7 @@ func (j *judging) noteScopes(compared []*Owner) {
 	}
 }
 
-// noteScope tells why a claim of an owner is compared in a scope.
+// noteScope records why a claim of an owner is compared in a scope.
 func (j *judging) noteScope(s extent, o *Owner, c *Claim) {
 	step := Step{Scope: s.Scope(), Applied: true}
 	switch s.Kind {
@@ -116,10 +116,10 @@ func (j *judging) noteScope(s extent, o *Owner, c *Claim) {
 	j.note(step)
 }
 
-// mostApart is the number of owners whose meetings with others are explained.
+// mostApart is the number of owners that are compared with the others in an explanation.
 const mostApart = 9
 
-// noteApart tells why owners that do not meet do not meet.
+// noteApart records which owners never meet.
 func (j *judging) noteApart(compared []*Owner) {
 	if len(compared) == 1 {
 		j.note(Step{Rule: RuleOneOwner, Scope: compared[0].Scope, Applied: true, Owners: about(compared[0])})
@@ -137,7 +137,7 @@ func (j *judging) noteApart(compared []*Owner) {
 	}
 }
 
-// meet tells whether two owners are compared in some scope.
+// meet reports whether two owners are compared in a common scope.
 func (j *judging) meet(a, b *Owner) bool {
 	found := false
 	for _, c := range a.Claims {
@@ -150,19 +150,19 @@ func (j *judging) meet(a, b *Owner) bool {
 	return found
 }
 
-// noteConflict tells by which rule a scope is a conflict.
+// noteConflict records the rule by which a scope has a conflict.
 func (j *judging) noteConflict(s extent, c *Conflict) {
 	j.note(Step{Rule: c.Rule, Scope: s.Scope(), Applied: true, Conflict: c.ID})
 }
 
-// noteCovered tells that a narrower scope is part of a conflict.
+// noteCovered records that a narrower scope is part of a conflict.
 func (j *judging) noteCovered(g group) {
 	if len(g.owners) >= 2 {
 		j.note(Step{Rule: RuleWiderScope, Scope: g.scope.Scope()})
 	}
 }
 
-// noteHint tells that senders changed, which alone proves nothing.
+// noteHint records that senders alternate, which alone proves nothing.
 func (j *judging) noteHint(s extent, owners []Owner) {
 	if !j.explain {
 		return
@@ -174,7 +174,7 @@ func (j *judging) noteHint(s extent, owners []Owner) {
 	j.note(step)
 }
 
-// noteSender tells how a wire claim was attributed to an owner, where that is not plain.
+// noteSender records how a wire claim was attributed to an owner if that is not obvious.
 func (j *judging) noteSender(rule string, c *Claim, ns *Namespace, owner *Owner) {
 	step := Step{Scope: linkScope(c).Scope(), Applied: true, MAC: c.MAC, Source: c.Source, Seen: []Place{c.seen()}}
 	if c.MAC.Group() || c.Source != "" {

@@ -37,23 +37,23 @@ func (c *Conflict) Title(o *Owner) Title {
 	return Title{Owner: o.ID}
 }
 
-// Rightful returns the one of some owners that is to keep the address, and the reason. The
-// allocation decides first, then the older assignment, then intent; each decides only between the
-// owners that the previous one leaves. It returns nil if that is undecided. All remedies follow it.
+// Rightful returns the owner that should keep the address, and the reason; nil if that is
+// undecided. The allocation decides first, then the older assignment, then intent; each only
+// decides between the owners that remain. All remedies follow this decision.
 func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	left := those(owners, func(o *Owner) bool { return !o.Orphaned })
 	switch len(left) {
 	case 0:
 		return nil, RightUndecided
 	case 1:
-		return left[0], RightIntent // the other owners belong to pods that have ended
+		return left[0], RightIntent // the pods of the other owners have ended
 	}
 	if allocated := those(left, func(o *Owner) bool { return c.Title(o).Allocated() }); len(allocated) == 1 {
 		return allocated[0], RightAllocation
 	} else if len(allocated) > 1 {
 		left = allocated
 	} else if maybe := those(left, func(o *Owner) bool { return c.Title(o).Unclear }); len(maybe) > 0 && len(maybe) < len(left) {
-		return nil, RightUndecided // IPAM has it for an owner that cannot be identified with certainty
+		return nil, RightUndecided // IPAM has the address for an owner that cannot be identified with certainty
 	}
 	if c.Rule == RuleSamePod {
 		return nil, RightUndecided // kubelet removes the older sandbox once it knows about the newer one
@@ -67,7 +67,7 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	return nil, RightUndecided
 }
 
-// those returns the owners for which holds is true.
+// those returns the owners for which holds returns true.
 func those(owners []*Owner, holds func(*Owner) bool) (found []*Owner) {
 	for _, o := range owners {
 		if holds(o) {
@@ -86,13 +86,12 @@ func (q *inquiry) poolGateway(o *Owner) bool {
 	})
 }
 
-// oldest returns the owner whose kernel was given the address first; nil if that is not known
-// or two got it at the same time. Clocks of several nodes are compared by their skew.
-//
-// An owner that only frames show, behind a port of a namespace, has no known assignment. It
-// counts as younger than an assignment from before its first frame. If the assignment is later
-// than the first frame, the order is not known: an attacker could send a frame early to appear
-// older. The age of an external device is never known.
+// oldest returns the owner whose kernel got the address first; nil if that is not known or two got
+// it at the same time. Times of different nodes are corrected by clock skew. |!The assignment time
+// of an owner that is only seen on the wire, behind a port of a namespace, is not known. It counts
+// as younger than an assignment from before its first frame. If the assignment is later than the
+// first frame, the order is not known: an attacker could send a frame early to appear older. The
+// age of an external device is never known.
 func oldest(owners []*Owner) *Owner {
 	var first *Owner
 	for _, o := range owners {

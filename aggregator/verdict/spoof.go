@@ -5,11 +5,10 @@ import (
 	"slices"
 )
 
-// spoofing finds the false claims to an address, whose owners are known.
+// spoofing finds false claims to an address. The owners must be known.
 type spoofing struct{ *judging }
 
-// spoofs finds claims that use the address or the hardware address of another owner. The owners
-// must be known.
+// spoofs finds claims that use the address or the hardware address of another owner.
 func (j spoofing) spoofs() {
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
@@ -52,7 +51,7 @@ func (j spoofing) senderOwner(s *Spoof) Owner {
 // unless the sender is known to answer for it on purpose.
 func (j spoofing) spoof(c *Claim, sender *Namespace) {
 	if o := j.ownerOf(sender); o != nil && (o.Excluded == nil || o.Excluded.Rule == RuleStale || o.Excluded.Rule == RuleDeclaredShared) {
-		return // an owner itself: two owners are a conflict
+		return // two owners are a conflict, not a spoof
 	}
 	if c.Routed || j.holds(sender) {
 		return
@@ -103,7 +102,7 @@ func (j spoofing) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 		return false
 	}
 	if o.Node.Is(c.Node()) && !c.MAC.routers() && slices.ContainsFunc(j.in.holders(o.Node, c.MAC), func(h *Interface) bool { return h.Namespace.Record == OwnRecord }) {
-		return false // true as well: the hosting node delivers packets to the owner
+		return false // legitimate: the hosting node delivers packets to the owner
 	}
 	for _, has := range o.Claims {
 		if i := has.Interface; has.Counts() && i.MAC == c.MAC && oneLink(i.Link, c.Link) {

@@ -10,8 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// wantSpoofs judges the claims in their order and in the opposite one, and checks the spoofs: each
-// is SENDER for VICTIM….
+// wantSpoofs judges the claims in their order and in reverse, and checks the spoofs. Each is SENDER
+// for VICTIM….
 func (s *spoofing) wantSpoofs(t *testing.T, why string, want ...string) {
 	t.Helper()
 	for range 2 {
@@ -104,7 +104,7 @@ func TestSpoofs(t *testing.T) {
 	}
 }
 
-// A sender whose frames are all in the name of others is no owner.
+// A sender that only sends frames with addresses of others is not an owner.
 func TestASpoofInTheNameOfAnotherNamespace(t *testing.T) {
 	s := newSpoofing("dthird")
 	s.claim.NoOverride = true
@@ -118,7 +118,7 @@ func TestASpoofInTheNameOfAnotherNamespace(t *testing.T) {
 	}
 }
 
-// kernel enters a claim of a kernel.
+// kernel adds a claim of a kernel.
 func (s *spoofing) kernel(kind verdict.Evidence, i *verdict.Interface) {
 	s.Claim(verdict.Claim{Kind: kind, Interface: i})
 }
@@ -171,7 +171,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// wantClones judges once the settle time is over, and checks the clones: each is SENDER MAC VICTIM.
+// wantClones judges after the settle time and checks the clones. Each is SENDER MAC VICTIM.
 func (s *spoofing) wantClones(t *testing.T, why string, want ...string) {
 	t.Helper()
 	s.after(s.Policy.Settle)

@@ -15,12 +15,12 @@ const (
 	group  = "\x01\x00\x5e\x00\x00\x01"
 )
 
-// spoofing is a pod that has 10.0.0.5 on a bridge, and a second pod whose port a claim to that
-// address enters by.
+// spoofing is a world with a pod that has 10.0.0.5 on a bridge, and a second pod through whose port
+// a claim to that address enters.
 type spoofing struct {
 	*world
 	bridge              *verdict.Link
-	owner, inside, port *verdict.Interface // port is the second pod's port, inside its eth0
+	owner, inside, port *verdict.Interface // port is the second pod's port, inside is its eth0
 	own, claim          *verdict.Claim
 	victim, other       *verdict.Namespace
 }
@@ -36,7 +36,7 @@ func newSpoofing(mac string) *spoofing {
 	return s
 }
 
-// nest lets an agent report from inside the second pod.
+// nest makes an agent report from inside the second pod.
 func (s *spoofing) nest() {
 	n := s.Node("n2")
 	n.Boot, n.Netns = s.Node("n1").Boot, s.other.Netns
@@ -111,7 +111,7 @@ func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
 	}
 }
 
-// wantAudited checks that the finding exists after the settle time, and always with one id.
+// wantAudited checks that the finding exists after the settle time, always with the same ID.
 func (s *spoofing) wantAudited(t *testing.T, out verdict.Judgement) {
 	t.Helper()
 	in := s.Case()
@@ -120,7 +120,7 @@ func (s *spoofing) wantAudited(t *testing.T, out verdict.Judgement) {
 		t.Fatalf("got %+v at once, want one that waits", first.Findings)
 	}
 	in.Before, in.Now = first.Findings, first.Again
-	out.Conflicts = append(out.Conflicts, verdict.Conflict{Course: verdict.Course{Phase: verdict.Confirmed}}) // it does not hide the finding
+	out.Conflicts = append(out.Conflicts, verdict.Conflict{Course: verdict.Course{Phase: verdict.Confirmed}}) // a conflict does not hide the finding
 	after := audit.Address(&s.Policy, in, &out)
 	if len(after.Findings) != 1 || after.Findings[0].Waiting || after.Findings[0].ID != first.Findings[0].ID ||
 		after.Findings[0].Kind != verdict.FindingAddressSpoofed || after.Findings[0].Severity != verdict.Critical {
