@@ -8,37 +8,38 @@ import (
 )
 
 const (
-	// endsWithin is how long a pod that has ended, or that somebody deleted, may hold an
-	// address that its IPAM has freed: plugins free it first.
+	// endsWithin is how long a pod that has ended or is being deleted may have an address that its
+	// IPAM has freed. Plugins free an address before they remove it from the pod.
 	endsWithin = 30 * time.Second
-	// ciliumWithin is how long Cilium may take to tell of the end of an endpoint,
-	// ciliumTells how long of a new one: it makes only so many objects in a second.
+	// ciliumWithin is how long Cilium may take to publish the end of an endpoint, and ciliumTells a
+	// new endpoint. Cilium limits the rate at which it writes objects.
 	ciliumWithin = 30 * time.Second
 	ciliumTells  = 5 * time.Minute
-	// toldWithin is how long what an IPAM has written into the Kubernetes API may be on
-	// its way to us.
+	// toldWithin is how long it may take until the aggregator receives what an IPAM has written to
+	// the Kubernetes API.
 	toldWithin = 5 * time.Second
-	// statusWithin is how long the Kubernetes API may have an address for a pod that
-	// had it before its node was booted.
+	// statusWithin is how long the Kubernetes API may list an address for a pod that had it before
+	// its node rebooted.
 	statusWithin = 30 * time.Second
-	// lookEvery is how often an address is audited again while the Kubernetes API is behind.
+	// lookEvery is the interval at which an address is audited again while the Kubernetes API lags
+	// behind.
 	lookEvery = time.Second
 )
 
-// A Result is what the audit of one address finds.
+// A Result is the result of the audit of one address.
 type Result struct {
-	// Findings are what is wrong. Those that wait are not reported yet, because they may be over
-	// in a moment.
+	// Findings are the problems. Those that are waiting are not reported yet, because they may
+	// disappear by themselves.
 	Findings []verdict.Finding
-	// Past is what is to be remembered of the owners' allocations.
+	// Past has the states to remember of the owners' allocations.
 	Past []verdict.Past
-	// Again is when to audit again though nothing changes; 0 for never.
+	// Again is when to audit again even if nothing changes; 0 for never.
 	Again verdict.Stamp
 }
 
-// Address compares the owners of an address with what IPAM says, both ways. It finds the next
-// duplicate: an address in use that IPAM considers free, or has allocated to another owner and
-// frees when that one ends.
+// Address compares the owners of an address with the records of IPAMs, and the records with the
+// owners. It finds duplicates in advance: an address in use that IPAM considers free, or that IPAM
+// has allocated to another holder and will free together with that holder.
 func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Result {
 	a := auditing{policy: p, in: in, judged: judged, contested: slices.ContainsFunc(judged.Conflicts, func(c verdict.Conflict) bool { return c.Active() })}
 	a.past()
@@ -59,7 +60,8 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 }
 
 // together reports a waiting finding at once if another critical finding of the same pool and owner
-// is already reported, as the next audit of the same facts would do. It reports whether it found one.
+// is already reported. Otherwise only the next audit of the same facts would report it. It returns
+// whether it found one.
 func (a *auditing) together() bool {
 	for i := range a.out.Findings {
 		f := &a.out.Findings[i]
@@ -77,7 +79,7 @@ func asBad(f, other *verdict.Finding) bool {
 	return f.Pool.Is(other.Pool) && f.Severity == verdict.Critical && other.Severity == verdict.Critical
 }
 
-// told remembers a finding that does not wait.
+// told remembers the past of a finding that is reported.
 func (a *auditing) told(f *verdict.Finding) {
 	if len(f.Owners) == 1 && f.Kind != verdict.FindingDoubleAllocated {
 		a.remember(f)
@@ -85,22 +87,22 @@ func (a *auditing) told(f *verdict.Finding) {
 	f.Past = a.out.Past
 }
 
-// auditing is one audit under way.
+// auditing is the state of one audit.
 type auditing struct {
 	policy *verdict.Policy
 	in     *verdict.Case
 	judged *verdict.Judgement
-	// contested is set if there is an active conflict, which says more than a finding.
+	// contested is set if there is an active conflict, which replaces findings.
 	contested bool
 	out       Result
 }
 
-// holds tells whether an owner has the address by its kernel, and is compared.
+// holds reports whether the owner's kernel has the address and the owner is compared.
 func holds(o *verdict.Owner) bool {
 	return o.Namespace != nil && o.Assigned && o.Alive() && o.Excluded == nil && o.Scope.Kind != 0
 }
 
-// holder compares who has the address with what IPAM says.
+// holder compares an owner of the address with the records of IPAMs.
 func (a *auditing) holder(o *verdict.Owner) {
 	for _, p := range a.poolsOf(o) {
 		if o.State == verdict.Unheard || p.Node != nil && p.Node.Unheard {
@@ -113,14 +115,14 @@ func (a *auditing) holder(o *verdict.Owner) {
 		}
 		severity := verdict.Critical
 		if p.IPAM == verdict.Cilium {
-			severity = verdict.Warning // its objects tell what it has given, and it goes by what it knows itself
+			severity = verdict.Warning // Cilium's objects only mirror what it has allocated, and Cilium does not read them to allocate
 		}
 		switch booked, others := a.booked(p, o); {
 		case booked:
 		case len(others) > 0:
 			patience := a.patience(p, o)
 			if patience <= toldWithin && slices.ContainsFunc(others, func(al *verdict.Allocation) bool { return al.Names(o) }) {
-				patience = 0 // it is what is written for it
+				patience = 0 // the record is already the one for this owner
 			}
 			a.find(verdict.FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, patience))
 		case p.IPAM == verdict.Cilium:
@@ -131,8 +133,8 @@ func (a *auditing) holder(o *verdict.Owner) {
 	}
 }
 
-// booked tells whether the pool has the address for an owner, and gives what it has
-// for others.
+// booked reports whether the pool has the address for an owner, and returns its allocations for
+// others.
 func (a *auditing) booked(p *verdict.Pool, o *verdict.Owner) (booked bool, others []*verdict.Allocation) {
 	for _, al := range a.in.Allocations {
 		if !al.Pool.Is(p) {
@@ -147,16 +149,15 @@ func (a *auditing) booked(p *verdict.Pool, o *verdict.Owner) (booked bool, other
 	return booked, others
 }
 
-// behind tells whether the Kubernetes API, which has the pool, was not heard since an
-// owner has settled: what it says may be of before.
+// behind reports whether the Kubernetes API, which stores the pool, was last synchronised before
+// the settle time of an owner was over. Its records may then be outdated.
 func (a *auditing) behind(p *verdict.Pool, o *verdict.Owner) bool {
 	until := a.in.PodsKnownUntil
 	return p.Node == nil && until != 0 && until < o.Begun().Add(a.policy.Settle)
 }
 
-// patience is how long an owner may hold an address that its pool takes for free:
-// plugins free an address before they take it away, and what they write may be read
-// later than what they do.
+// patience returns how long an owner may have an address that its pool considers free. Plugins free
+// an address before they remove it, and records may arrive later than claims.
 func (a *auditing) patience(p *verdict.Pool, o *verdict.Owner) time.Duration {
 	switch {
 	case o.Pod != nil && (o.Pod.DeletionTimestamp != 0 || o.Pod.Ended()):
@@ -164,15 +165,15 @@ func (a *auditing) patience(p *verdict.Pool, o *verdict.Owner) time.Duration {
 	case p.IPAM == verdict.Cilium:
 		return ciliumWithin
 	case p.State == verdict.PoolMissing, p.LostHeard != 0 && o.Begun() < p.LostHeard:
-		return 0 // no pod's end does that
+		return 0 // the end of a pod does not cause that
 	case p.Node == nil && o.Begun().Add(toldWithin) > a.in.Now:
-		return max(a.policy.Settle, toldWithin) // what is written for it may be on its way
+		return max(a.policy.Settle, toldWithin) // the record for the owner may not have arrived yet
 	}
 	return a.policy.Settle
 }
 
-// poolsOf are the pools that will give the address of an owner to somebody else, if
-// they take it for free.
+// poolsOf returns the pools that may allocate the address of an owner again if they consider it
+// free.
 func (a *auditing) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 	var sure []*verdict.Pool
 	networks := o.Networks()
@@ -189,7 +190,7 @@ func (a *auditing) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 		case named:
 			sure = append(sure, p)
 		case len(networks) > 0 && !unknown && p.Node == nil && p.IPAM != verdict.Calico:
-			// Another network's pool of the cluster: whether they meet is not known.
+			// A cluster-wide pool of another network: it is not known whether their addresses meet.
 		case len(p.Ranges) > 0 && p.Meets(o):
 			pools = append(pools, p)
 		}
@@ -201,18 +202,18 @@ func (a *auditing) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 	if i < 0 {
 		return pools
 	}
-	// It is known which pool gave it. One of another IPAM of the cluster, or of another
-	// realm, that has the address in its range is none that does: it is left over, say.
+	// The pool that allocated the address is known. Cluster-wide pools of another IPAM or realm
+	// whose ranges contain the address are not concerned; they may be left over.
 	by := pools[i]
 	return slices.DeleteFunc(pools, func(p *verdict.Pool) bool { return p.Node == nil && (p.IPAM != by.IPAM || p.Realm != by.Realm) })
 }
 
-// has tells whether a pool has given the address: a range may be unknown.
+// has reports whether a pool has allocated the address, which matters if its range is not known.
 func (a *auditing) has(p *verdict.Pool) bool {
 	return slices.ContainsFunc(a.in.Allocations, func(al verdict.AllocationFacts) bool { return al.Pool.Is(p) })
 }
 
-// allocation looks whether somebody holds what IPAM has given.
+// allocation checks whether an allocation is in use.
 func (a *auditing) allocation(al *verdict.AllocationFacts) {
 	p := al.Pool
 	if p.IPAM == verdict.KubernetesAPI || al.Purpose != "" || al.Nameless() {
@@ -222,10 +223,10 @@ func (a *auditing) allocation(al *verdict.AllocationFacts) {
 		return o.Alive() && (p.Node == nil || o.Node.Is(p.Node))
 	})
 	if held || al.Sandbox {
-		return // or its sandbox is there, with an interface that is down, or a guest that has the address
+		return // the sandbox exists; its interface may be down, or a guest has the address
 	}
 	if pod := al.Object; pod != nil && !pod.Ended() && slices.Contains(pod.IPs, a.in.Address) {
-		return // or its pod has it, as the API says: a guest that no id of a sandbox leads to
+		return // the API lists the address; the sandbox may have an unknown ID
 	}
 	seen := a.in.Covered
 	if p.Node != nil {
@@ -233,18 +234,18 @@ func (a *auditing) allocation(al *verdict.AllocationFacts) {
 	}
 	if p.State != verdict.PoolKnown || !seen {
 		a.keep(p, verdict.FindingLeaked)
-		a.again(a.in.Now.Add(a.policy.LeakedAfter)) // nothing of the address changes when all nodes are heard
+		a.again(a.in.Now.Add(a.policy.LeakedAfter)) // the next audit is due even if no fact changes, because agents may be connected again
 		return
 	}
 	a.find(verdict.FindingLeaked, verdict.Warning, p, nil, []*verdict.Allocation{al.Allocation}, a.policy.LeakedAfter)
 }
 
-// covered reports whether an agent reports for a node and sees what is in its pods.
+// covered reports whether an agent reports for a node and can see into its pods.
 func covered(in *verdict.Case, n *verdict.Node) bool {
 	return slices.ContainsFunc(in.Nodes, func(f verdict.NodeFacts) bool { return f.Node == n.Key() && f.Covered })
 }
 
-// twice looks whether IPAM has given the address twice.
+// twice checks whether IPAM has allocated the address twice.
 func (a *auditing) twice() {
 	all := a.in.Allocations
 	for i := range all {
@@ -259,14 +260,14 @@ func (a *auditing) twice() {
 					patience, severity = ciliumWithin, verdict.Warning
 				}
 				a.find(verdict.FindingDoubleAllocated, severity, al.Pool, a.holderOf(al.Allocation, other.Allocation), []*verdict.Allocation{al.Allocation, other.Allocation}, patience)
-				a.again(a.in.Now.Add(statusWithin)) // nothing of the address changes when one of the pods ends
+				a.again(a.in.Now.Add(statusWithin)) // the end of one of the pods does not trigger an audit
 				return
 			}
 		}
 	}
 }
 
-// holderOf is who has the address of those that it was given to; nil for nobody.
+// holderOf returns the owner that one of the allocations is for; nil if there is none.
 func (a *auditing) holderOf(allocations ...*verdict.Allocation) *verdict.Owner {
 	for i := range a.judged.Owners {
 		if o := &a.judged.Owners[i]; holds(o) && slices.ContainsFunc(allocations, func(al *verdict.Allocation) bool { return al.For(o) }) {
@@ -276,13 +277,13 @@ func (a *auditing) holderOf(allocations ...*verdict.Allocation) *verdict.Owner {
 	return nil
 }
 
-// leftBehind tells whether an allocation is for a pod that the Kubernetes API has no
-// more: nobody will have the address by that.
+// leftBehind reports whether an allocation is for a pod that no longer exists in the Kubernetes
+// API, so that no other owner will use it.
 func (a *auditing) leftBehind(al *verdict.AllocationFacts) bool {
 	return al.Object != nil && al.Object.Absent && a.in.PodsKnownUntil > al.Heard.Add(a.policy.Settle)
 }
 
-// shares tells whether who has an address of one pool meets who has it of the other.
+// shares reports whether addresses of two pools are in the same scope.
 func shares(p, other *verdict.Pool) bool {
 	switch {
 	case p.IPAM != other.IPAM || !p.Node.Is(other.Node) || p.Realm != other.Realm:
@@ -295,8 +296,8 @@ func shares(p, other *verdict.Pool) bool {
 	return p.Routed && other.Routed
 }
 
-// shared looks whether several nodes answer on a wire for an address that they have on
-// a loopback or dummy device: whoever asks gets one of them by chance.
+// shared checks whether several nodes answer on the wire for an address that they have on a
+// loopback or dummy device. A client then reaches one of them by chance.
 func (a *auditing) shared() {
 	var answering []verdict.Owner
 	for _, o := range a.judged.Owners {
@@ -309,7 +310,7 @@ func (a *auditing) shared() {
 	}
 }
 
-// spoofed adds the findings about addresses that others claim.
+// spoofed adds the findings about claims of other senders to the address.
 func (a *auditing) spoofed() {
 	for i := range a.judged.Spoofs {
 		s := a.judged.Spoofs[i]
@@ -318,7 +319,7 @@ func (a *auditing) spoofed() {
 	}
 }
 
-// same tells whether two allocations are for the same, as far as both say who it is.
+// same reports whether two allocations are for the same holder, as far as both name it.
 func same(al, other *verdict.Allocation) bool {
 	switch {
 	case al.ContainerID != "" && al.ContainerID == other.ContainerID:
@@ -331,7 +332,7 @@ func same(al, other *verdict.Allocation) bool {
 	return al.Node == other.Node
 }
 
-// find notes what is wrong with a pool's address.
+// find records a problem with an address of a pool.
 func (a *auditing) find(kind string, severity verdict.Severity, p *verdict.Pool, o *verdict.Owner, allocations []*verdict.Allocation, patience time.Duration) {
 	f := verdict.Finding{Kind: kind, Severity: severity, Pool: p, Allocations: allocations}
 	if o != nil {
@@ -340,7 +341,7 @@ func (a *auditing) find(kind string, severity verdict.Severity, p *verdict.Pool,
 	a.tell(f, p.Subject()+" ", patience)
 }
 
-// tell notes what is wrong: told once it has been so for long enough.
+// tell records a problem. It is reported once it has lasted for longer than patience.
 func (a *auditing) tell(f verdict.Finding, subject string, patience time.Duration) {
 	f.Address, f.Since = a.in.Address, a.in.Now
 	f.ID = a.id(f.Kind, subject)
@@ -353,7 +354,7 @@ func (a *auditing) tell(f verdict.Finding, subject string, patience time.Duratio
 			f.Since = b.Since
 		}
 		if about(b, &f) && !b.Waiting && (b.ID == f.ID || asBad(b, &f)) {
-			patience = 0 // what was told stays told, or becomes the next worse thing
+			patience = 0 // a reported problem stays reported, even if it turns into another critical one
 		}
 	}
 	if a.contested && f.Kind != verdict.FindingAddressSpoofed {
@@ -373,26 +374,25 @@ func (a *auditing) tell(f verdict.Finding, subject string, patience time.Duratio
 	a.out.Findings = append(a.out.Findings, f)
 }
 
-// about tells whether two findings of one id are about the same owner, where they are
-// about one.
+// about reports whether two findings concern the same owner, or at least one of them concerns none.
 func about(f, other *verdict.Finding) bool {
 	return len(f.Owners) == 0 || len(other.Owners) == 0 || f.Owners[0].ID == other.Owners[0].ID
 }
 
-// keep carries on what was found while nothing new can be known.
+// keep keeps the earlier findings of a pool while its state is not known.
 func (a *auditing) keep(p *verdict.Pool, kinds ...string) {
 	for _, b := range a.in.Before {
 		if !b.Pool.Is(p) || b.Waiting || !slices.Contains(kinds, b.Kind) || a.contested {
 			continue
 		}
-		b.Pool, b.ID = p, a.id(b.Kind, p.Subject()+" ") // as it is now, and its node is called
+		b.Pool, b.ID = p, a.id(b.Kind, p.Subject()+" ") // use the current record of the pool, whose node may have been renamed
 		if !slices.ContainsFunc(a.out.Findings, func(f verdict.Finding) bool { return f.ID == b.ID }) {
 			a.out.Findings = append(a.out.Findings, b)
 		}
 	}
 }
 
-// id returns the id of a finding about the address.
+// id returns the ID of a finding about the address.
 func (a *auditing) id(kind, subject string) string {
 	return verdict.FindingID(a.policy.Cluster, kind, subject+a.in.Address.String())
 }
@@ -403,8 +403,8 @@ func (a *auditing) again(at verdict.Stamp) {
 	}
 }
 
-// past carries on what is remembered of owners that are alive, and remembers which of
-// their allocations vanished.
+// past keeps what is remembered of live owners, and remembers which of their allocations have
+// vanished.
 func (a *auditing) past() {
 	for _, p := range a.in.Past {
 		if slices.ContainsFunc(a.judged.Owners, func(o verdict.Owner) bool { return o.ID == p.Owner && o.Alive() }) {
@@ -413,7 +413,7 @@ func (a *auditing) past() {
 	}
 	for _, al := range a.in.Vanished {
 		if al.Pool.State != verdict.PoolKnown && al.Pool.State != verdict.PoolMissing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return same(al, other.Allocation) }) {
-			continue // it is not known to be gone, or written elsewhere
+			continue // it may still exist, or has moved to another record
 		}
 		for i := range a.judged.Owners {
 			o := &a.judged.Owners[i]
@@ -423,14 +423,14 @@ func (a *auditing) past() {
 			switch {
 			case al.For(o):
 				a.note(verdict.Past{Owner: o.ID, Kind: verdict.FindingInUseUnallocated, Allocation: al, Since: a.in.Now})
-			case a.in.Now >= max(o.Begun(), al.Heard).Add(a.policy.Settle): // before that, it is of whom had the address before
+			case a.in.Now >= max(o.Begun(), al.Heard).Add(a.policy.Settle): // an earlier allocation may have been for a previous owner
 				a.note(verdict.Past{Owner: o.ID, Kind: verdict.FindingBookedElsewhere, Allocation: al, Since: a.in.Now})
 			}
 		}
 	}
 }
 
-// remember keeps what is wrong with an owner's address beside it.
+// remember adds the problem with an owner's address to its past.
 func (a *auditing) remember(f *verdict.Finding) {
 	past := verdict.Past{Owner: f.Owners[0].ID, Kind: f.Kind, Since: a.in.Now}
 	if len(f.Allocations) > 0 {
@@ -439,7 +439,7 @@ func (a *auditing) remember(f *verdict.Finding) {
 	a.note(past)
 }
 
-// mostPast is how much is remembered of one address.
+// mostPast is the largest number of past states that are remembered of one address.
 const mostPast = 8
 
 func (a *auditing) note(p verdict.Past) {
