@@ -11,21 +11,21 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Pools finds problems of pools as a whole.
+// Pools finds problems of whole pools.
 type Pools struct {
 	*tally
 	facts *facts.Facts
 	tell  *Teller
-	// waiting returns the number of addresses that wait to be judged.
+	// waiting returns the number of addresses that are queued for judgement.
 	waiting func() int
-	// looking is held while the findings of pools are made.
+	// looking is held while pools are checked.
 	looking sync.Mutex
 }
 
 // InOrder returns the places of all pools in the order of lists.
 func (a *Pools) InOrder() *index.Set[PoolPlace] { return a.inOrder }
 
-// Ended drops the findings of a pool that was removed or is about to be renamed.
+// Ended ends the findings about a pool that was removed or is about to be renamed.
 func (a *Pools) Ended(p *facts.Pool) {
 	a.ended(p)
 	for _, kind := range audit.PoolKinds() {
@@ -40,11 +40,12 @@ const (
 	poolEvery = time.Minute
 )
 
-// collectFor is how long a check waits for more changes while addresses are being judged.
+// collectFor is how long a check waits for further changes while addresses are queued for
+// judgement.
 const collectFor = 20 * time.Millisecond
 
-// ring checks the pools that are due, and those that changed without a message from an agent. It
-// returns when to call it again; 0 for never.
+// ring checks the pools that changed or are due, and returns when to call it again; 0 for never.
+// Changes from agents are checked by Judged; this covers the others.
 func (a *Pools) ring() verdict.Stamp {
 	a.mu.Lock()
 	at := a.since.Add(collectFor)
@@ -56,8 +57,7 @@ func (a *Pools) ring() verdict.Stamp {
 	return a.look()
 }
 
-// look checks the pools that changed and those that are due. It returns when the next one is due; 0
-// for never.
+// look checks the pools that changed or are due, and returns when the next one is due; 0 for never.
 func (a *Pools) look() (next verdict.Stamp) {
 	a.mu.Lock()
 	idle := len(a.looked)+len(a.due) == 0
@@ -121,7 +121,7 @@ func (a *Pools) lookAtPool(p *facts.Pool, now verdict.Stamp) {
 	a.checkPool(p, now)
 }
 
-// checkPool updates the findings about a pool itself. The facts are held.
+// checkPool updates the findings about a pool itself. The caller holds the facts.
 func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
 	given := a.given(p)
 	found := audit.Pool(a.facts.Policy, given)
@@ -138,7 +138,7 @@ func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
 	}
 }
 
-// given returns what a pool has allocated. The facts are held.
+// given returns the use of a pool. The caller holds the facts.
 func (a *Pools) given(p *facts.Pool) audit.Given {
 	rec := p.Rec
 	g := audit.Given{Pool: &rec, Use: a.Use(p), Allocated: p.Allocated.Of(audit.Both)}
@@ -152,7 +152,7 @@ func (a *Pools) given(p *facts.Pool) audit.Given {
 	return g
 }
 
-// newlyLost reports whether all allocations of a pool were lost and no finding says so yet.
+// newlyLost reports whether all records of a pool were lost and no finding reports it yet.
 func (a *Pools) newlyLost(p *facts.Pool) bool {
 	return a.tell.said(audit.PoolID(a.facts.Policy, verdict.FindingIPAMStateLost, &p.Rec)) == nil && audit.Lost(a.given(p))
 }

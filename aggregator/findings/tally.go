@@ -11,25 +11,25 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// tally counts the findings about the addresses of pools, and collects the pools to check.
+// tally counts the findings about addresses of pools, and collects the pools to check.
 type tally struct {
 	clock func() verdict.Stamp
 	wake  chan struct{}
-	// inOrder has the places of all pools in the list.
+	// inOrder has the places of all pools in the order of lists.
 	inOrder *index.Set[PoolPlace]
 
 	mu sync.Mutex
 	of map[*facts.Pool]*poolAudit
-	// looked has the pools that changed, since is when the first of them did, and due is when pools
+	// looked has the pools that changed; since is when the first of them changed. due is when pools
 	// are checked again.
 	looked []*facts.Pool
 	since  verdict.Stamp
 	due    map[*facts.Pool]verdict.Stamp
 }
 
-// poolAudit is what was found about one pool.
+// poolAudit is the result of audits for one pool.
 type poolAudit struct {
-	// leaked counts the allocations that were found to be leaked.
+	// leaked is the number of leaked allocations.
 	leaked audit.Tally
 	// atRisk has the addresses in use that the pool considers free, with their owners.
 	atRisk map[netip.Addr][]verdict.Owner
@@ -43,7 +43,7 @@ func newTally(clock func() verdict.Stamp) *tally {
 	return &tally{clock: clock, wake: make(chan struct{}, 1), inOrder: index.NewSet(PoolPlace.Less), of: make(map[*facts.Pool]*poolAudit), due: make(map[*facts.Pool]verdict.Stamp)}
 }
 
-// Changed schedules a check of a pool for when the current change is judged.
+// Changed schedules a check of a pool for when the current change has been judged.
 func (a *tally) Changed(p *facts.Pool) {
 	if p.Ended {
 		return
@@ -54,7 +54,7 @@ func (a *tally) Changed(p *facts.Pool) {
 	a.lookAt(p)
 }
 
-// lookAt adds a pool to looked. a.mu is held.
+// lookAt adds a pool to looked. The caller holds a.mu.
 func (a *tally) lookAt(p *facts.Pool) *poolAudit {
 	one := a.of[p]
 	if one == nil {
@@ -88,8 +88,8 @@ func (a *tally) AtRisk(p *facts.Pool) []netip.Addr {
 	return addrs
 }
 
-// count records a finding about an address of a pool. there is set while the finding exists, first
-// if it is new.
+// count records a finding about an address of a pool. there is false if the finding ended; first is
+// set if it is new.
 func (a *tally) count(p *facts.Pool, f *verdict.Finding, there, first bool) {
 	if p == nil || f.Kind != verdict.FindingInUseUnallocated && f.Kind != verdict.FindingLeaked {
 		return
@@ -113,7 +113,7 @@ func (a *tally) count(p *facts.Pool, f *verdict.Finding, there, first bool) {
 	}
 }
 
-// atStake records all owners of an address that a pool considers free, including those that its
+// atStake records all owners of an address that a pool considers free, including owners that the
 // finding does not name.
 func (a *tally) atStake(p *facts.Pool, f *verdict.Finding, owners []verdict.Owner) {
 	if p == nil || f.Kind != verdict.FindingInUseUnallocated {
@@ -131,12 +131,13 @@ func (a *tally) atStake(p *facts.Pool, f *verdict.Finding, owners []verdict.Owne
 	one.atRisk[f.Address] = owners
 }
 
-// sameRisk reports whether two versions of an owner say the same about an address at risk.
+// sameRisk reports whether two versions of an owner are equal in everything that matters for an
+// address at risk.
 func sameRisk(a, b verdict.Owner) bool {
 	return a.ID == b.ID && a.Assigned == b.Assigned && a.AssignedAt() == b.AssignedAt() && a.Workload() == b.Workload()
 }
 
-// Use returns how full a pool is. The facts are held.
+// Use returns how full a pool is. The caller holds the facts.
 func (a *tally) Use(p *facts.Pool) verdict.PoolUse {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -147,7 +148,8 @@ func (a *tally) Use(p *facts.Pool) verdict.PoolUse {
 	return audit.Use(&p.Rec, p.Allocated, one.leaked, &one.growth, a.clock())
 }
 
-// Rested wakes the check of the pools that changed. All queued addresses are judged.
+// Rested wakes the check of the pools that changed. It must be called when the queue of addresses
+// is empty.
 func (a *tally) Rested() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
