@@ -44,7 +44,7 @@ func TestMessagesOfVeryManyPartsAreNotRead(t *testing.T) {
 	}
 }
 
-// Messages that together exceed the memory for messages are read one after the other.
+// Messages that together exceed the memory limit are read one after another.
 func TestMessagesBeingReadShareTheirMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		full := &pb.ReportRequest{}

@@ -9,26 +9,27 @@ import (
 )
 
 const (
-	// complainEvery is the interval at which the log repeats a complaint about one host.
+	// complainEvery is the interval at which a complaint about one host is logged again.
 	complainEvery = time.Minute
-	// complaintsOfOne limits the different complaints about one host in that time, because their
-	// text may contain strings that the peer chose.
+	// complaintsOfOne is the largest number of different complaints about one host in that
+	// interval, because their text may contain strings that the peer chose.
 	complaintsOfOne = 10
-	// maxComplaints is the number of complaints that are remembered.
+	// maxComplaints is the largest number of complaints that are remembered.
 	maxComplaints = 1000
 )
 
-// complaints keep a refused agent that reconnects every few seconds from filling the log.
+// complaints limits log messages, so that a refused agent that reconnects every few seconds does
+// not fill the log.
 type complaints struct {
 	mu   sync.Mutex
 	said map[complaint]verdict.Stamp
-	of   map[string]int // complaints in said, by host
+	of   map[string]int // number of complaints in said, by host
 }
 
 type complaint struct{ host, reason string }
 
-// first reports whether a complaint about a peer is to be logged: it was not logged within
-// complainEvery, and the limits are not reached.
+// first reports whether a complaint about a peer must be logged: it was not logged within
+// complainEvery, and no limit is reached.
 func (c *complaints) first(peer, reason string, now verdict.Stamp) bool {
 	host, _, err := net.SplitHostPort(peer)
 	if err != nil {

@@ -34,7 +34,7 @@ func TestTheSameIsSaidOfOneHostOnceAMinute(t *testing.T) {
 	}
 }
 
-// A peer with a different complaint each time does not fill the log either.
+// A peer with a different complaint each time must not fill the log either.
 func TestOneHostHasFewComplaints(t *testing.T) {
 	var c complaints
 	said := func(host string, at time.Duration) (n int) {

@@ -11,21 +11,21 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// The fields of reports are checked here before they are used. An agent may lie, or it may have
-// read names that an attacker chose to do harm where they are printed.
+// All fields of reports are checked here before they are used. An agent may be malicious, or it may
+// have read names that an attacker chose to cause harm where they are printed.
 
-// A rule describes the values that a field of a report may have.
+// A rule defines the valid values of a field of a report.
 type rule struct {
-	// text is the form of a string. A string without the form is corrected and counted.
+	// text is the form of a string. Invalid strings are corrected and counted.
 	text form.Form
-	// sizes are the allowed lengths of a bytes field. A message with another length is refused,
-	// as is a message with a string that must have its form and does not.
+	// sizes are the valid lengths of a bytes field. A message with another length is refused. If
+	// must is set, a message with an invalid string is refused, too.
 	sizes []int
 	must  bool
 }
 
-// rules has a rule for each field of a report that has strings or bytes. The rule of a map
-// field applies to both its keys and its values.
+// rules has a rule for each string and bytes field of a report. For a map field, it applies to keys
+// and values.
 var rules = map[string]rule{
 	"Hello.node":    {text: form.Node, must: true},
 	"Hello.boot_id": {text: form.ID, must: true},
@@ -92,8 +92,8 @@ var rules = map[string]rule{
 	"AllocationRecord.interface":    {text: form.Interface},
 }
 
-// Allowed lengths of IP addresses and of hardware addresses. Hardware addresses may be empty,
-// an EUI-64 (FireWire), 20 bytes (InfiniBand), or any other length up to MAX_ADDR_LEN.
+// The valid lengths of IP addresses and of hardware addresses. A hardware address may be empty, an
+// EUI-64 (FireWire), 20 bytes long (InfiniBand), or have any other length up to MAX_ADDR_LEN.
 var (
 	addressSizes  = []int{4, 16}
 	hardwareSizes = upTo(32)
@@ -106,7 +106,7 @@ func upTo(most int) (all []int) {
 	return all
 }
 
-// nameOf returns the form of a workload's name: only Kubernetes has rules for names.
+// nameOf returns the form of a workload's name. Only Kubernetes restricts names.
 func nameOf(w *pb.Workload) form.Form {
 	if w.GetKind() == pb.Workload_POD {
 		return form.Subdomain
@@ -114,18 +114,18 @@ func nameOf(w *pb.Workload) form.Form {
 	return rules["Workload.name"].text
 }
 
-// A checker checks messages of one type. It looks up the fields of the type once.
+// A checker checks messages of one type. It is built once for each type.
 type checker struct {
-	// fields has the fields of the type by their index, nil for one that needs no check.
+	// fields are the fields of the type by index; nil for fields without a check.
 	fields []*checkedField
-	// must are the fields that a message may not leave out.
+	// must are the fields that must not be missing.
 	must []*checkedField
 }
 
 type checkedField struct {
 	protoreflect.FieldDescriptor
 	rule
-	// key is the key of the rule; inside checks the messages of a field that holds messages.
+	// key is the key of the rule; inside checks nested messages.
 	key    string
 	inside *checker
 }
@@ -133,15 +133,16 @@ type checkedField struct {
 // checkReport checks ReportRequest messages.
 var checkReport = newChecker((*pb.ReportRequest)(nil).ProtoReflect().Descriptor())
 
-// Check corrects the strings of a message that do not have their form, and returns how many it
-// corrected by field; nil if there are none. It refuses values that no agent sends.
+// Check corrects invalid strings in a message, and returns the number of corrections by field; nil
+// if there are none. It returns an error for values that no agent sends.
 func Check(m *pb.ReportRequest) (corrected map[string]int, err error) {
 	var done corrections
 	err = checkReport.check(m.ProtoReflect(), &done)
 	return done, err
 }
 
-// newChecker returns the checker of a message type. Types of other packages have no strings.
+// newChecker returns the checker of a message type. Messages of other packages have no strings and
+// are not checked.
 func newChecker(of protoreflect.MessageDescriptor) *checker {
 	c := &checker{fields: make([]*checkedField, of.Fields().Len())}
 	for i := range of.Fields().Len() {
@@ -175,8 +176,8 @@ func (c *corrections) add(others corrections) {
 	}
 }
 
-// check corrects and counts strings of a message that do not have their form. It refuses values
-// that no agent sends; which one of several such values the error names depends on the build.
+// check corrects and counts invalid strings in a message. It returns an error for a value that no
+// agent sends. If there are several, it is not defined which one the error names.
 func (c *checker) check(m protoreflect.Message, done *corrections) (err error) {
 	for _, f := range c.must {
 		if _, err := f.checkValue(m.Get(f.FieldDescriptor), done); err != nil {
@@ -236,7 +237,7 @@ func (f *checkedField) checkList(list protoreflect.List, done *corrections) erro
 	return nil
 }
 
-// checkMap removes entries that do not have their form.
+// checkMap removes invalid entries.
 func (f *checkedField) checkMap(m protoreflect.Map, done *corrections) {
 	m.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
 		if !f.text.Has(k.String()) || !f.text.Has(v.String()) {
@@ -247,7 +248,8 @@ func (f *checkedField) checkMap(m protoreflect.Map, done *corrections) {
 	})
 }
 
-// checkValue returns the value to set in place of a string or bytes, if it needs a correction.
+// checkValue returns the corrected value of a string or bytes field; an invalid protoreflect.Value
+// if no correction is needed.
 func (f *checkedField) checkValue(v protoreflect.Value, done *corrections) (protoreflect.Value, error) {
 	none := protoreflect.Value{}
 	if f.Kind() == protoreflect.BytesKind {

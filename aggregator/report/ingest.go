@@ -11,22 +11,21 @@ import (
 )
 
 const (
-	maxSnapshot = 256 << 20 // bytes: several times the snapshot of the largest node
+	maxSnapshot = 256 << 20 // bytes; several times the snapshot of the largest node
 	maxText     = 1024      // bytes of a problem
-	maxRanges   = 1024      // of a pool
+	maxRanges   = 1024      // ranges of a pool
 	maxFlooding = 256       // ports of a node
 )
 
-// Limits for one namespace, above what any real namespace has.
+// Limits for one namespace. They exceed what any real namespace has.
 const (
 	maxSources  = 32
 	maxIntended = 256
-	maxWord     = facts.MaxWord // bytes of a field, source or interface in them
+	maxWord     = facts.MaxWord // bytes of a field, source or interface
 )
 
-// validate refuses a report that no agent of any version sends. Single fields have been
-// checked before by rules. Records that only a newer agent sends are dropped and counted
-// later, one by one.
+// validate returns an error for a report that no version of the agent sends. Single fields have
+// been checked by rules. Records of a newer agent that are not known are dropped and counted later.
 func validate(m *pb.ReportRequest) error {
 	bad := func(what string) error {
 		return status.Error(codes.InvalidArgument, what+": this is not what an ipwitness agent sends")
