@@ -12,7 +12,7 @@ import (
 // encoder encodes values. Records with equal content become one record of the file.
 type encoder struct {
 	tables [len(tables)]struct {
-		ids   map[string]text // IDs by content
+		ids   map[string]text         // IDs by content
 		known map[unsafe.Pointer]text // IDs of records that were encoded before
 		rows  []entry
 	}

@@ -349,5 +349,5 @@ func (p *pseudonyms) address(a netip.Addr) netip.Addr {
 	return netip.AddrFrom16(b).WithZone(a.Zone())
 }
 
-// A class says how the strings of one field are replaced.
+// A class is how the strings of one field are replaced.
 type class func(p *pseudonyms, s string) string

@@ -75,7 +75,7 @@ func structsOf(all map[reflect.Type][]field, t reflect.Type) map[reflect.Type][]
 	return all
 }
 
-// A field is one of a struct, or of a struct that is embedded in it.
+// A field is a field of a struct, or of a struct embedded in it.
 type field struct {
 	name     string
 	index    []int

@@ -47,7 +47,7 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// rest returns the time until something is due.
+// rest returns the time until the next timer is due.
 func (w *worker) rest() time.Duration {
 	if len(w.timers) == 0 || w.waits {
 		return time.Hour
@@ -55,7 +55,7 @@ func (w *worker) rest() time.Duration {
 	return max(0, w.timers[0].again.Sub(w.shards.Clock()))
 }
 
-// some judges some addresses and reports whether there may be more to do.
+// some judges a few addresses and reports whether there may be more.
 func (w *worker) some() (more bool) {
 	f := w.shards.Facts
 	w.forgetOld()
@@ -85,7 +85,7 @@ func (w *worker) some() (more bool) {
 	return more
 }
 
-// due returns an address that is due; nil if there is none.
+// due returns an item whose timer has expired; nil if there is none.
 func (w *worker) due() *facts.Item {
 	now := w.shards.Clock()
 	w.waits = false
