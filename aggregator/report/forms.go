@@ -263,7 +263,7 @@ func (f *checkedField) checkValue(v protoreflect.Value, done *corrections) (prot
 	case f.text.Has(text):
 		return none, nil
 	case f.must:
-		return none, status.Errorf(codes.InvalidArgument, "%s is %q, which cannot be: use letters, digits, -, _ and . only", f.key, form.Text(64).Correct(text))
+		return none, status.Errorf(codes.InvalidArgument, "invalid %s %q: only letters, digits, -, _ and . are allowed", f.key, form.Text(64).Correct(text))
 	}
 	done.add(corrections{f.key: 1})
 	return protoreflect.ValueOfString(f.text.Correct(text)), nil

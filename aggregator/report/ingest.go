@@ -35,7 +35,7 @@ func validate(m *pb.ReportRequest) error {
 		case c.GetVlan() > 4095 || c.GetInnerVlan() > 4095:
 			return bad("a VLAN id must be below 4096")
 		case c.GetPrefixLength() > uint32(8*len(c.GetAddress())): //nolint:gosec // 16 bytes at most
-			return bad("a prefix has at most as many bits as its address")
+			return bad("a prefix is longer than its address")
 		}
 	}
 	for _, ns := range m.GetNamespaces() {
@@ -44,11 +44,11 @@ func validate(m *pb.ReportRequest) error {
 		}
 	}
 	if len(m.GetStatus().GetFlooding()) > maxFlooding {
-		return bad("there are too many ports that flood")
+		return bad("there are too many flooding ports")
 	}
 	for _, p := range m.GetPools() {
 		if len(p.GetRanges()) > maxRanges || len(p.GetGateways()) > maxRanges {
-			return bad("the ranges of a pool are too many")
+			return bad("a pool has too many ranges or gateways")
 		}
 		for _, r := range p.GetRanges() {
 			if len(r.GetLast()) != len(r.GetFirst()) || bytes.Compare(r.GetFirst(), r.GetLast()) > 0 {

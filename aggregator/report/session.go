@@ -183,7 +183,7 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 			return err
 		}
 	} else if m.GetHello() != nil {
-		return status.Error(codes.InvalidArgument, "only the first message of a stream says hello")
+		return status.Error(codes.InvalidArgument, "only the first message of a stream may contain hello")
 	}
 	switch sequence := m.GetSequence(); {
 	case sequence <= r.sequence:
@@ -234,7 +234,7 @@ func (r *Session) begin(m *pb.ReportRequest) error {
 	switch {
 	case hello == nil || !m.GetSnapshotBegin() || m.GetSequence() != 1:
 		return status.Error(codes.InvalidArgument,
-			"the first message of a stream must have sequence 1, say hello and begin a snapshot: this is not an ipwitness agent of this version")
+			"the first message of a stream must have sequence 1, contain hello and begin a snapshot: this is not an ipwitness agent of this version")
 	case hello.GetNode() == "" || hello.GetBootId() == "" || hello.GetNetns() == "" || hello.GetEpoch() == 0:
 		return status.Error(codes.InvalidArgument, "hello must have node, boot_id, netns and epoch")
 	}

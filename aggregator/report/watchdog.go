@@ -58,7 +58,7 @@ func (r *Session) check() {
 		r.late = now.Add(snapshotWithin)
 	}
 	if r.silent(now) {
-		r.end(status.Errorf(codes.DeadlineExceeded, "nothing was heard of the agent for %s: connect again", silentAfter))
+		r.end(status.Errorf(codes.DeadlineExceeded, "the agent has not responded for %s: connect again", silentAfter))
 		return
 	}
 	interval := pingInterval(r.service.sessions.Load())

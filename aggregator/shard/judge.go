@@ -254,8 +254,7 @@ func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 	}
 }
 
-// contest tells the nodes that have claims of an address to look at it more closely, or to stop
-// doing so.
+// contest asks the nodes with claims to an address to watch it more closely, or to stop doing so.
 func (w *worker) contest(e *entry, contested bool) {
 	w.shards.Conflicts.contest(e.addr, contested)
 	if !contested {

@@ -6,8 +6,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A Reader reads the owners of addresses, one address at a time. Use Shards.Reader. A Reader is not
-// safe for concurrent use.
+// A Reader returns the owners of addresses. Use Shards.Reader. A Reader is not safe for concurrent
+// use.
 type Reader struct {
 	shards  *Shards
 	builder *facts.Builder

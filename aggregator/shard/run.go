@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Run judges until ctx ends.
+// Run judges addresses until ctx ends.
 func (s *Shards) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, w := range s.workers {
@@ -102,8 +102,8 @@ func (w *worker) due() *facts.Item {
 	return nil
 }
 
-// contain judges one address. If that panics, the address is recorded as one that could not be
-// judged, and all others are judged as usual.
+// contain judges one address. If the judgement panics, the address is recorded as unjudged, and
+// others are judged as usual.
 func (w *worker) contain(item *facts.Item) {
 	w.done = append(w.done, item)
 	defer func() {

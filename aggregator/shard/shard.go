@@ -176,7 +176,7 @@ func (s *Shards) failed(a index.Address, r any) {
 	u.mu.Unlock()
 	s.Listener.Panicked()
 	if !known {
-		s.Log.Error("judge address: this is a defect, please report it; the address is not judged until something changes about it",
+		s.Log.Error("judging an address panicked; please report this bug. The address is judged again when something changes about it",
 			"address", a.Addr(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 	}
 }
