@@ -8,22 +8,22 @@ import (
 )
 
 const (
-	// endsWithin is how long a pod that has ended or is being deleted may have an address that its
+	// endGrace is how long a pod that has ended or is being deleted may have an address that its
 	// IPAM has freed. Plugins free an address before they remove it from the pod.
-	endsWithin = 30 * time.Second
-	// ciliumWithin is how long Cilium may take to publish the end of an endpoint, and ciliumTells a
-	// new endpoint. Cilium limits the rate at which it writes objects.
-	ciliumWithin = 30 * time.Second
-	ciliumTells  = 5 * time.Minute
-	// toldWithin is how long it may take until the aggregator receives what an IPAM has written to
+	endGrace = 30 * time.Second
+	// ciliumEndGrace is how long Cilium may take to publish the end of an endpoint, and
+	// ciliumStartGrace a new endpoint. Cilium limits the rate at which it writes objects.
+	ciliumEndGrace   = 30 * time.Second
+	ciliumStartGrace = 5 * time.Minute
+	// apiDelay is how long it may take until the aggregator receives what an IPAM has written to
 	// the Kubernetes API.
-	toldWithin = 5 * time.Second
-	// statusWithin is how long the Kubernetes API may list an address for a pod that had it before
+	apiDelay = 5 * time.Second
+	// statusDelay is how long the Kubernetes API may list an address for a pod that had it before
 	// its node rebooted.
-	statusWithin = 30 * time.Second
-	// lookEvery is the interval at which an address is audited again while the Kubernetes API lags
-	// behind.
-	lookEvery = time.Second
+	statusDelay = 30 * time.Second
+	// recheckInterval is the interval at which an address is audited again while the Kubernetes API
+	// lags behind.
+	recheckInterval = time.Second
 )
 
 // A Result is the result of the audit of one address.
@@ -41,54 +41,54 @@ type Result struct {
 // owners. It finds duplicates in advance: an address in use that IPAM considers free, or that IPAM
 // has allocated to another holder and will free together with that holder.
 func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Result {
-	a := auditing{policy: p, in: in, judged: judged, contested: slices.ContainsFunc(judged.Conflicts, func(c verdict.Conflict) bool { return c.Active() })}
+	a := addressAudit{policy: p, in: in, judged: judged, contested: slices.ContainsFunc(judged.Conflicts, func(c verdict.Conflict) bool { return c.Active() })}
 	a.past()
 	for i := range judged.Owners {
 		if o := &judged.Owners[i]; holds(o) {
-			a.holder(o)
+			a.auditOwner(o)
 		}
 	}
 	for i := range in.Allocations {
-		a.allocation(&in.Allocations[i])
+		a.auditAllocation(&in.Allocations[i])
 	}
-	a.twice()
-	a.shared()
-	a.spoofed()
-	for a.together() {
+	a.auditDoubleAllocation()
+	a.auditShared()
+	a.auditSpoofs()
+	for a.reportOneWithOthers() {
 	}
 	return a.out
 }
 
-// together reports a waiting finding at once if another critical finding of the same pool and owner
-// is already reported. Otherwise only the next audit of the same facts would report it. It returns
-// whether it found one.
-func (a *auditing) together() bool {
+// reportOneWithOthers reports a waiting finding at once if another critical finding of the same
+// pool and owner is already reported. Otherwise only the next audit of the same facts would report
+// it. It returns whether it found one.
+func (a *addressAudit) reportOneWithOthers() bool {
 	for i := range a.out.Findings {
 		f := &a.out.Findings[i]
-		if f.Waiting && slices.ContainsFunc(a.out.Findings, func(b verdict.Finding) bool { return !b.Waiting && about(&b, f) && asBad(&b, f) }) {
+		if f.Waiting && slices.ContainsFunc(a.out.Findings, func(b verdict.Finding) bool { return !b.Waiting && about(&b, f) && bothCritical(&b, f) }) {
 			f.Waiting = false
-			a.told(f)
+			a.rememberReported(f)
 			return true
 		}
 	}
 	return false
 }
 
-// asBad reports whether two findings are critical and of the same pool.
-func asBad(f, other *verdict.Finding) bool {
+// bothCritical reports whether two findings are critical and of the same pool.
+func bothCritical(f, other *verdict.Finding) bool {
 	return f.Pool.Is(other.Pool) && f.Severity == verdict.Critical && other.Severity == verdict.Critical
 }
 
-// told remembers the past of a finding that is reported.
-func (a *auditing) told(f *verdict.Finding) {
+// rememberReported remembers a finding that is reported.
+func (a *addressAudit) rememberReported(f *verdict.Finding) {
 	if len(f.Owners) == 1 && f.Kind != verdict.FindingDoubleAllocated {
 		a.remember(f)
 	}
 	f.Past = a.out.Past
 }
 
-// auditing is the state of one audit.
-type auditing struct {
+// addressAudit is the state of one audit.
+type addressAudit struct {
 	policy *verdict.Policy
 	in     *verdict.Case
 	judged *verdict.Judgement
@@ -102,8 +102,8 @@ func holds(o *verdict.Owner) bool {
 	return o.Namespace != nil && o.Assigned && o.Alive() && o.Excluded == nil && o.Scope.Kind != 0
 }
 
-// holder compares an owner of the address with the records of IPAMs.
-func (a *auditing) holder(o *verdict.Owner) {
+// auditOwner compares an owner of the address with the records of IPAMs.
+func (a *addressAudit) auditOwner(o *verdict.Owner) {
 	for _, p := range a.poolsOf(o) {
 		if o.State == verdict.Unheard || p.Node != nil && p.Node.Unheard {
 			a.keep(p, verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere)
@@ -117,25 +117,25 @@ func (a *auditing) holder(o *verdict.Owner) {
 		if p.IPAM == verdict.Cilium {
 			severity = verdict.Warning // Cilium's objects only mirror what it has allocated, and Cilium does not read them to allocate
 		}
-		switch booked, others := a.booked(p, o); {
+		switch booked, others := a.allocated(p, o); {
 		case booked:
 		case len(others) > 0:
 			patience := a.patience(p, o)
-			if patience <= toldWithin && slices.ContainsFunc(others, func(al *verdict.Allocation) bool { return al.Names(o) }) {
+			if patience <= apiDelay && slices.ContainsFunc(others, func(al *verdict.Allocation) bool { return al.Names(o) }) {
 				patience = 0 // the record is already the one for this owner
 			}
-			a.find(verdict.FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, patience))
+			a.recordOf(verdict.FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, patience))
 		case p.IPAM == verdict.Cilium:
-			a.find(verdict.FindingInUseUnallocated, severity, p, o, nil, ciliumTells)
+			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, ciliumStartGrace)
 		default:
-			a.find(verdict.FindingInUseUnallocated, severity, p, o, nil, a.patience(p, o))
+			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, a.patience(p, o))
 		}
 	}
 }
 
-// booked reports whether the pool has the address for an owner, and returns its allocations for
+// allocated reports whether the pool has the address for an owner, and returns its allocations for
 // others.
-func (a *auditing) booked(p *verdict.Pool, o *verdict.Owner) (booked bool, others []*verdict.Allocation) {
+func (a *addressAudit) allocated(p *verdict.Pool, o *verdict.Owner) (booked bool, others []*verdict.Allocation) {
 	for _, al := range a.in.Allocations {
 		if !al.Pool.Is(p) {
 			continue
@@ -151,30 +151,30 @@ func (a *auditing) booked(p *verdict.Pool, o *verdict.Owner) (booked bool, other
 
 // behind reports whether the Kubernetes API, which stores the pool, was last synchronised before
 // the settle time of an owner was over. Its records may then be outdated.
-func (a *auditing) behind(p *verdict.Pool, o *verdict.Owner) bool {
+func (a *addressAudit) behind(p *verdict.Pool, o *verdict.Owner) bool {
 	until := a.in.PodsKnownUntil
 	return p.Node == nil && until != 0 && until < o.Begun().Add(a.policy.Settle)
 }
 
 // patience returns how long an owner may have an address that its pool considers free. Plugins free
 // an address before they remove it, and records may arrive later than claims.
-func (a *auditing) patience(p *verdict.Pool, o *verdict.Owner) time.Duration {
+func (a *addressAudit) patience(p *verdict.Pool, o *verdict.Owner) time.Duration {
 	switch {
 	case o.Pod != nil && (o.Pod.DeletionTimestamp != 0 || o.Pod.Ended()):
-		return endsWithin
+		return endGrace
 	case p.IPAM == verdict.Cilium:
-		return ciliumWithin
+		return ciliumEndGrace
 	case p.State == verdict.PoolMissing, p.LostHeard != 0 && o.Begun() < p.LostHeard:
 		return 0 // the end of a pod does not cause that
-	case p.Node == nil && o.Begun().Add(toldWithin) > a.in.Now:
-		return max(a.policy.Settle, toldWithin) // the record for the owner may not have arrived yet
+	case p.Node == nil && o.Begun().Add(apiDelay) > a.in.Now:
+		return max(a.policy.Settle, apiDelay) // the record for the owner may not have arrived yet
 	}
 	return a.policy.Settle
 }
 
 // poolsOf returns the pools that may allocate the address of an owner again if they consider it
 // free.
-func (a *auditing) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
+func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 	var sure []*verdict.Pool
 	networks := o.Networks()
 	for _, p := range a.in.Pools {
@@ -198,7 +198,7 @@ func (a *auditing) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 	if len(sure) > 0 {
 		pools = sure
 	}
-	i := slices.IndexFunc(pools, func(p *verdict.Pool) bool { booked, _ := a.booked(p, o); return booked })
+	i := slices.IndexFunc(pools, func(p *verdict.Pool) bool { booked, _ := a.allocated(p, o); return booked })
 	if i < 0 {
 		return pools
 	}
@@ -209,12 +209,12 @@ func (a *auditing) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 }
 
 // has reports whether a pool has allocated the address, which matters if its range is not known.
-func (a *auditing) has(p *verdict.Pool) bool {
+func (a *addressAudit) has(p *verdict.Pool) bool {
 	return slices.ContainsFunc(a.in.Allocations, func(al verdict.AllocationFacts) bool { return al.Pool.Is(p) })
 }
 
-// allocation checks whether an allocation is in use.
-func (a *auditing) allocation(al *verdict.AllocationFacts) {
+// auditAllocation checks whether an allocation is in use.
+func (a *addressAudit) auditAllocation(al *verdict.AllocationFacts) {
 	p := al.Pool
 	if p.IPAM == verdict.KubernetesAPI || al.Purpose != "" || al.Nameless() {
 		return
@@ -237,7 +237,7 @@ func (a *auditing) allocation(al *verdict.AllocationFacts) {
 		a.again(a.in.Now.Add(a.policy.LeakedAfter)) // the next audit is due even if no fact changes, because agents may be connected again
 		return
 	}
-	a.find(verdict.FindingLeaked, verdict.Warning, p, nil, []*verdict.Allocation{al.Allocation}, a.policy.LeakedAfter)
+	a.recordOf(verdict.FindingLeaked, verdict.Warning, p, nil, []*verdict.Allocation{al.Allocation}, a.policy.LeakedAfter)
 }
 
 // covered reports whether an agent reports for a node and can see into its pods.
@@ -245,22 +245,22 @@ func covered(in *verdict.Case, n *verdict.Node) bool {
 	return slices.ContainsFunc(in.Nodes, func(f verdict.NodeFacts) bool { return f.Node == n.Key() && f.Covered })
 }
 
-// twice checks whether IPAM has allocated the address twice.
-func (a *auditing) twice() {
+// auditDoubleAllocation checks whether IPAM has allocated the address twice.
+func (a *addressAudit) auditDoubleAllocation() {
 	all := a.in.Allocations
 	for i := range all {
 		for k := range all[i+1:] {
 			al, other := &all[i], &all[i+1+k]
-			if shares(al.Pool, other.Pool) && !same(al.Allocation, other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) {
+			if sameScope(al.Pool, other.Pool) && !sameHolder(al.Allocation, other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) {
 				patience, severity := a.policy.Settle, verdict.Critical
 				switch al.Pool.IPAM {
 				case verdict.KubernetesAPI:
-					patience = statusWithin
+					patience = statusDelay
 				case verdict.Cilium:
-					patience, severity = ciliumWithin, verdict.Warning
+					patience, severity = ciliumEndGrace, verdict.Warning
 				}
-				a.find(verdict.FindingDoubleAllocated, severity, al.Pool, a.holderOf(al.Allocation, other.Allocation), []*verdict.Allocation{al.Allocation, other.Allocation}, patience)
-				a.again(a.in.Now.Add(statusWithin)) // the end of one of the pods does not trigger an audit
+				a.recordOf(verdict.FindingDoubleAllocated, severity, al.Pool, a.holderOf(al.Allocation, other.Allocation), []*verdict.Allocation{al.Allocation, other.Allocation}, patience)
+				a.again(a.in.Now.Add(statusDelay)) // the end of one of the pods does not trigger an audit
 				return
 			}
 		}
@@ -268,7 +268,7 @@ func (a *auditing) twice() {
 }
 
 // holderOf returns the owner that one of the allocations is for; nil if there is none.
-func (a *auditing) holderOf(allocations ...*verdict.Allocation) *verdict.Owner {
+func (a *addressAudit) holderOf(allocations ...*verdict.Allocation) *verdict.Owner {
 	for i := range a.judged.Owners {
 		if o := &a.judged.Owners[i]; holds(o) && slices.ContainsFunc(allocations, func(al *verdict.Allocation) bool { return al.For(o) }) {
 			return o
@@ -279,12 +279,12 @@ func (a *auditing) holderOf(allocations ...*verdict.Allocation) *verdict.Owner {
 
 // leftBehind reports whether an allocation is for a pod that no longer exists in the Kubernetes
 // API, so that no other owner will use it.
-func (a *auditing) leftBehind(al *verdict.AllocationFacts) bool {
+func (a *addressAudit) leftBehind(al *verdict.AllocationFacts) bool {
 	return al.Object != nil && al.Object.Absent && a.in.PodsKnownUntil > al.Heard.Add(a.policy.Settle)
 }
 
-// shares reports whether addresses of two pools are in the same scope.
-func shares(p, other *verdict.Pool) bool {
+// sameScope reports whether addresses of two pools are in the same scope.
+func sameScope(p, other *verdict.Pool) bool {
 	switch {
 	case p.IPAM != other.IPAM || !p.Node.Is(other.Node) || p.Realm != other.Realm:
 		return false
@@ -296,9 +296,9 @@ func shares(p, other *verdict.Pool) bool {
 	return p.Routed && other.Routed
 }
 
-// shared checks whether several nodes answer on the wire for an address that they have on a
+// auditShared checks whether several nodes answer on the wire for an address that they have on a
 // loopback or dummy device. A client then reaches one of them by chance.
-func (a *auditing) shared() {
+func (a *addressAudit) auditShared() {
 	var answering []verdict.Owner
 	for _, o := range a.judged.Owners {
 		if o.ExcludedBy(verdict.RuleLoopbackOrDummy) && o.Alive() && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() }) {
@@ -306,21 +306,21 @@ func (a *auditing) shared() {
 		}
 	}
 	if len(answering) >= 2 {
-		a.tell(verdict.Finding{Kind: verdict.FindingSharedAddressAnswered, Severity: verdict.Warning, Owners: answering}, "", a.policy.Settle)
+		a.record(verdict.Finding{Kind: verdict.FindingSharedAddressAnswered, Severity: verdict.Warning, Owners: answering}, "", a.policy.Settle)
 	}
 }
 
-// spoofed adds the findings about claims of other senders to the address.
-func (a *auditing) spoofed() {
+// auditSpoofs adds the findings about claims of other senders to the address.
+func (a *addressAudit) auditSpoofs() {
 	for i := range a.judged.Spoofs {
 		s := a.judged.Spoofs[i]
 		f := verdict.Finding{Kind: verdict.FindingAddressSpoofed, Severity: verdict.Critical, Owners: append([]verdict.Owner{s.Owner}, s.Victims...), Spoof: &s}
-		a.tell(f, s.Port.Namespace.Node.Name+" "+s.Port.Name+" ", a.policy.Settle)
+		a.record(f, s.Port.Namespace.Node.Name+" "+s.Port.Name+" ", a.policy.Settle)
 	}
 }
 
-// same reports whether two allocations are for the same holder, as far as both name it.
-func same(al, other *verdict.Allocation) bool {
+// sameHolder reports whether two allocations are for the same holder, as far as both name it.
+func sameHolder(al, other *verdict.Allocation) bool {
 	switch {
 	case al.ContainerID != "" && al.ContainerID == other.ContainerID:
 		return true
@@ -332,17 +332,17 @@ func same(al, other *verdict.Allocation) bool {
 	return al.Node == other.Node
 }
 
-// find records a problem with an address of a pool.
-func (a *auditing) find(kind string, severity verdict.Severity, p *verdict.Pool, o *verdict.Owner, allocations []*verdict.Allocation, patience time.Duration) {
+// recordOf records a problem with an address of a pool.
+func (a *addressAudit) recordOf(kind string, severity verdict.Severity, p *verdict.Pool, o *verdict.Owner, allocations []*verdict.Allocation, patience time.Duration) {
 	f := verdict.Finding{Kind: kind, Severity: severity, Pool: p, Allocations: allocations}
 	if o != nil {
 		f.Owners = []verdict.Owner{*o}
 	}
-	a.tell(f, p.Subject()+" ", patience)
+	a.record(f, p.Subject()+" ", patience)
 }
 
-// tell records a problem. It is reported once it has lasted for longer than patience.
-func (a *auditing) tell(f verdict.Finding, subject string, patience time.Duration) {
+// record records a problem. It is reported once it has lasted for longer than patience.
+func (a *addressAudit) record(f verdict.Finding, subject string, patience time.Duration) {
 	f.Address, f.Since = a.in.Address, a.in.Now
 	f.ID = a.id(f.Kind, subject)
 	if slices.ContainsFunc(a.out.Findings, func(other verdict.Finding) bool { return other.ID == f.ID }) {
@@ -353,7 +353,7 @@ func (a *auditing) tell(f verdict.Finding, subject string, patience time.Duratio
 		if b.ID == f.ID && about(b, &f) {
 			f.Since = b.Since
 		}
-		if about(b, &f) && !b.Waiting && (b.ID == f.ID || asBad(b, &f)) {
+		if about(b, &f) && !b.Waiting && (b.ID == f.ID || bothCritical(b, &f)) {
 			patience = 0 // a reported problem stays reported, even if it turns into another critical one
 		}
 	}
@@ -362,14 +362,14 @@ func (a *auditing) tell(f verdict.Finding, subject string, patience time.Duratio
 	}
 	due := f.Since.Add(patience)
 	if patience > 0 && len(f.Owners) == 1 && a.behind(f.Pool, &f.Owners[0]) {
-		due = max(due, a.in.Now.Add(lookEvery))
+		due = max(due, a.in.Now.Add(recheckInterval))
 	}
 	if a.in.Now < due {
 		f.Waiting = true
 		a.again(due)
 		f.Past = a.out.Past
 	} else {
-		a.told(&f)
+		a.rememberReported(&f)
 	}
 	a.out.Findings = append(a.out.Findings, f)
 }
@@ -380,7 +380,7 @@ func about(f, other *verdict.Finding) bool {
 }
 
 // keep keeps the earlier findings of a pool while its state is not known.
-func (a *auditing) keep(p *verdict.Pool, kinds ...string) {
+func (a *addressAudit) keep(p *verdict.Pool, kinds ...string) {
 	for _, b := range a.in.Before {
 		if !b.Pool.Is(p) || b.Waiting || !slices.Contains(kinds, b.Kind) || a.contested {
 			continue
@@ -393,11 +393,11 @@ func (a *auditing) keep(p *verdict.Pool, kinds ...string) {
 }
 
 // id returns the ID of a finding about the address.
-func (a *auditing) id(kind, subject string) string {
+func (a *addressAudit) id(kind, subject string) string {
 	return verdict.FindingID(a.policy.Cluster, kind, subject+a.in.Address.String())
 }
 
-func (a *auditing) again(at verdict.Stamp) {
+func (a *addressAudit) again(at verdict.Stamp) {
 	if a.out.Again == 0 || at < a.out.Again {
 		a.out.Again = at
 	}
@@ -405,14 +405,14 @@ func (a *auditing) again(at verdict.Stamp) {
 
 // past keeps what is remembered of live owners, and remembers which of their allocations have
 // vanished.
-func (a *auditing) past() {
+func (a *addressAudit) past() {
 	for _, p := range a.in.Past {
 		if slices.ContainsFunc(a.judged.Owners, func(o verdict.Owner) bool { return o.ID == p.Owner && o.Alive() }) {
 			a.out.Past = append(a.out.Past, p)
 		}
 	}
 	for _, al := range a.in.Vanished {
-		if al.Pool.State != verdict.PoolKnown && al.Pool.State != verdict.PoolMissing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return same(al, other.Allocation) }) {
+		if al.Pool.State != verdict.PoolKnown && al.Pool.State != verdict.PoolMissing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return sameHolder(al, other.Allocation) }) {
 			continue // it may still exist, or has moved to another record
 		}
 		for i := range a.judged.Owners {
@@ -431,7 +431,7 @@ func (a *auditing) past() {
 }
 
 // remember adds the problem with an owner's address to its past.
-func (a *auditing) remember(f *verdict.Finding) {
+func (a *addressAudit) remember(f *verdict.Finding) {
 	past := verdict.Past{Owner: f.Owners[0].ID, Kind: f.Kind, Since: a.in.Now}
 	if len(f.Allocations) > 0 {
 		past.Allocation = f.Allocations[0]
@@ -439,10 +439,10 @@ func (a *auditing) remember(f *verdict.Finding) {
 	a.note(past)
 }
 
-// mostPast is the largest number of past states that are remembered of one address.
-const mostPast = 8
+// maxPast is the largest number of past states that are remembered of one address.
+const maxPast = 8
 
-func (a *auditing) note(p verdict.Past) {
+func (a *addressAudit) note(p verdict.Past) {
 	for i := range a.out.Past {
 		b := &a.out.Past[i]
 		if b.Owner == p.Owner && b.Kind == p.Kind {
@@ -452,7 +452,7 @@ func (a *auditing) note(p verdict.Past) {
 			return
 		}
 	}
-	if len(a.out.Past) < mostPast {
+	if len(a.out.Past) < maxPast {
 		a.out.Past = append(a.out.Past, p)
 	}
 }

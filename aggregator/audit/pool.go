@@ -14,8 +14,8 @@ const (
 	nearlyFull = 0.9
 	halfFull   = 0.5
 	soon       = time.Hour
-	// lostWithin is how long after the loss of a record its address may still be assigned.
-	lostWithin = time.Minute
+	// lossGrace is how long after the loss of a record its address may still be assigned.
+	lossGrace = time.Minute
 	// maxAtRisk is the largest number of addresses that a finding lists.
 	maxAtRisk = 1000
 )
@@ -102,7 +102,7 @@ func (g *Given) severalOfPods() bool {
 func (g *Given) outlived() bool {
 	for _, r := range g.AtRisk {
 		for i := range r.Owners {
-			if o := &r.Owners[i]; o.Assigned && o.Node.Is(g.Pool.Node) && o.AssignedAt() <= g.Pool.LostAt.Add(lostWithin) {
+			if o := &r.Owners[i]; o.Assigned && o.Node.Is(g.Pool.Node) && o.AssignedAt() <= g.Pool.LostAt.Add(lossGrace) {
 				return true
 			}
 		}

@@ -1,7 +1,8 @@
 // Package casefile writes cases to files and reads them. A file contains everything that the
-// judgement of one address needs, so that the case can be judged again anywhere. |!The package
-// defines the format of the file and the pseudonyms in it. It makes no verdicts and no text for
-// people, apart from errors.
+// judgement of one address needs, so that the case can be judged again anywhere.
+//
+// The package defines the format of the file and the pseudonyms in it. It makes no verdicts and no
+// text for people, apart from errors.
 package casefile
 
 import (
@@ -40,7 +41,7 @@ func Encode(f *File) ([]byte, error) {
 		}
 	}
 	var out bytes.Buffer
-	layOut(&out, object(entries), "")
+	format(&out, object(entries), "")
 	out.WriteByte('\n')
 	if out.Len() > MaxSize {
 		return nil, fmt.Errorf("write case of %s: %d bytes exceed the limit of %d", f.Case.Address, out.Len(), MaxSize)
@@ -83,7 +84,7 @@ func (d *decoder) file(data []byte) (*File, error) {
 		into any
 	}{{keyFormat, &format}, {keyVersion, &f.Version}, {keyPseudonymous, &f.Pseudonymous}} {
 		if raw, ok := members.take(part.key); ok && json.Unmarshal(raw, part.into) != nil {
-			return nil, wrong("invalid value %s", short(raw)).in(part.key)
+			return nil, faultf("invalid value %s", short(raw)).in(part.key)
 		}
 	}
 	switch format {
@@ -107,15 +108,15 @@ func (d *decoder) contents(f *File, members *members) *fault {
 	policy, hasPolicy := members.take(keyPolicy)
 	c, hasCase := members.take(keyCase)
 	for _, m := range members.left() {
-		if err := d.enter(m); err != nil {
+		if err := d.addTable(m); err != nil {
 			return err
 		}
 	}
 	switch {
 	case !hasPolicy:
-		return wrong("missing").in(keyPolicy)
+		return faultf("missing").in(keyPolicy)
 	case !hasCase:
-		return wrong("missing").in(keyCase)
+		return faultf("missing").in(keyCase)
 	}
 	if err := d.object(policy, f.Policy); err != nil {
 		return err.in(keyPolicy)

@@ -11,7 +11,7 @@ func consistent(c *verdict.Case) *fault {
 	for i := range c.Before {
 		f := &c.Before[i]
 		if (f.Kind == verdict.FindingAddressSpoofed || f.Kind == verdict.FindingMACCloned) && f.Spoof == nil {
-			return wrong("required for a finding of kind %s", f.Kind).in("spoof").in(fmt.Sprintf("before[%d]", i))
+			return faultf("required for a finding of kind %s", f.Kind).in("spoof").in(fmt.Sprintf("before[%d]", i))
 		}
 	}
 	return nil

@@ -23,8 +23,8 @@ type row struct {
 	record reflect.Value
 }
 
-// enter adds the records of a table.
-func (d *decoder) enter(m member) *fault {
+// addTable adds the records of a table.
+func (d *decoder) addTable(m member) *fault {
 	i := slices.IndexFunc(tables[:], func(t table) bool { return t.name == m.key })
 	if i < 0 {
 		return unknown().in(m.key)
@@ -61,13 +61,13 @@ func (d *decoder) reference(i int, id string) (reflect.Value, *fault) {
 	r := d.tables[i][id]
 	switch {
 	case r == nil:
-		return reflect.Value{}, wrong("%s has no %q: the file may have been edited or truncated", tables[i].name, id)
+		return reflect.Value{}, faultf("%s has no %q: the file may have been edited or truncated", tables[i].name, id)
 	case r.record.IsValid():
 		return r.record, nil
 	}
 	record := reflect.New(tables[i].of)
 	if err := d.structure(r.raw, record.Elem()); err != nil {
-		return record, err.in(id).in(tables[i].name).whole()
+		return record, err.in(id).in(tables[i].name).asAbsolute()
 	}
 	r.record = record
 	return record, nil
@@ -95,7 +95,7 @@ func (d *decoder) structure(raw json.RawMessage, into reflect.Value) *fault {
 	}
 	for _, f := range fields {
 		if f.required && absent(into.FieldByIndex(f.index)) {
-			return wrong("missing").in(f.name)
+			return faultf("missing").in(f.name)
 		}
 	}
 	return nil
@@ -127,13 +127,13 @@ func (d *decoder) value(raw json.RawMessage, into reflect.Value) *fault {
 			n, err = strconv.ParseUint(digits, 10, 64)
 		}
 		if err != nil {
-			return wrong("got %s, want a number in quotes", short(raw))
+			return faultf("got %s, want a number in quotes", short(raw))
 		}
 		into.SetUint(n)
 		return nil
 	}
 	if string(raw) == "null" || json.Unmarshal(raw, into.Addr().Interface()) != nil {
-		return wrong("got %s, want a value like %#v", short(raw), into.Interface())
+		return faultf("got %s, want a value like %#v", short(raw), into.Interface())
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (d *decoder) pointer(raw json.RawMessage, into reflect.Value) *fault {
 	}
 	var id string
 	if json.Unmarshal(raw, &id) != nil || id == "" {
-		return wrong("got %s, want the ID of a record in %s", short(raw), tables[i].name)
+		return faultf("got %s, want the ID of a record in %s", short(raw), tables[i].name)
 	}
 	record, err := d.reference(i, id)
 	if err == nil {

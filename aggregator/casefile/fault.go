@@ -18,7 +18,7 @@ func (f *fault) Error() string {
 	return f.path + ": " + f.what
 }
 
-func wrong(format string, args ...any) *fault { return &fault{what: fmt.Sprintf(format, args...)} }
+func faultf(format string, args ...any) *fault { return &fault{what: fmt.Sprintf(format, args...)} }
 
 // in prepends a step to the path, unless the path is absolute.
 func (f *fault) in(step string) *fault {
@@ -32,8 +32,8 @@ func (f *fault) in(step string) *fault {
 	return f
 }
 
-// whole makes the path absolute.
-func (f *fault) whole() *fault {
+// asAbsolute makes the path absolute.
+func (f *fault) asAbsolute() *fault {
 	f.absolute = true
 	return f
 }

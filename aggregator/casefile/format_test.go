@@ -46,7 +46,7 @@ func TestFormat(t *testing.T) {
 }
 
 func TestEachFieldHasItsFormAndItsPseudonyms(t *testing.T) {
-	unused := maps.Clone(classes)
+	unused := maps.Clone(fieldClasses)
 	missing := maps.Clone(required)
 	for of := range structs {
 		if of == reflect.TypeFor[File]() {
@@ -67,7 +67,7 @@ func TestEachFieldHasItsFormAndItsPseudonyms(t *testing.T) {
 				kind = kind.Elem()
 			}
 			switch text := kind.Kind() == reflect.String && leaves[kind].text == nil && kind != reflect.TypeFor[verdict.Who](); {
-			case text && classes[key] == nil:
+			case text && fieldClasses[key] == nil:
 				t.Errorf("%s has no class: add one to classes, so that pseudonyms leave no name in it", key)
 			case text:
 				delete(unused, key)

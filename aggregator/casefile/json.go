@@ -67,12 +67,12 @@ func appendQuoted(to []byte, s string) []byte {
 	return append(append(append(to, '"'), s...), '"')
 }
 
-// widest is the largest width in characters of a value on one line.
-const widest = 160
+// maxWidth is the largest width in characters of a value on one line.
+const maxWidth = 160
 
-// layOut writes a value in readable form: if it is too wide for a line, each of its members or
+// format writes a value in readable form: if it is too wide for a line, each of its members or
 // elements is on a line of its own.
-func layOut(out *bytes.Buffer, v text, indent string) {
+func format(out *bytes.Buffer, v text, indent string) {
 	within := indent + "  "
 	separate := func(i int) {
 		if i > 0 {
@@ -81,21 +81,21 @@ func layOut(out *bytes.Buffer, v text, indent string) {
 		out.WriteString("\n" + within)
 	}
 	switch {
-	case len(v.line) <= widest && indent != "" || v.members == nil && v.elements == nil:
+	case len(v.line) <= maxWidth && indent != "" || v.members == nil && v.elements == nil:
 		out.Write(v.line)
 	case v.members != nil:
 		out.WriteByte('{')
 		for i, e := range v.members {
 			separate(i)
 			out.Write(append(appendQuoted(nil, e.key), ": "...))
-			layOut(out, e.value, within)
+			format(out, e.value, within)
 		}
 		out.WriteString("\n" + indent + "}")
 	default:
 		out.WriteByte('[')
 		for i, e := range v.elements {
 			separate(i)
-			layOut(out, e, within)
+			format(out, e, within)
 		}
 		out.WriteString("\n" + indent + "]")
 	}
@@ -145,7 +145,7 @@ func parse(data []byte) (*members, error) {
 func membersOf(raw json.RawMessage) ([]member, *fault) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return nil, wrong("got %s, want an object", short(raw))
+		return nil, faultf("got %s, want an object", short(raw))
 	}
 	var all []member
 	seen := map[string]bool{}
@@ -157,9 +157,9 @@ func membersOf(raw json.RawMessage) ([]member, *fault) {
 		}
 		switch {
 		case err != nil:
-			return nil, wrong("%v", err)
+			return nil, faultf("%v", err)
 		case seen[m.key]:
-			return nil, wrong("duplicate key").in(m.key)
+			return nil, faultf("duplicate key").in(m.key)
 		}
 		seen[m.key] = true
 		all = append(all, m)
@@ -171,7 +171,7 @@ func membersOf(raw json.RawMessage) ([]member, *fault) {
 func elementsOf(raw json.RawMessage) ([]json.RawMessage, *fault) {
 	var all []json.RawMessage
 	if raw[0] != '[' || json.Unmarshal(raw, &all) != nil {
-		return nil, wrong("got %s, want a list", short(raw))
+		return nil, faultf("got %s, want a list", short(raw))
 	}
 	return all, nil
 }

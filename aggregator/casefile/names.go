@@ -53,8 +53,8 @@ func (p *pseudonyms) numbered(class, name string) string {
 	return p.given[class][name]
 }
 
-// once returns a list without duplicates.
-func once(list []string) (out []string) {
+// distinct returns a list without duplicates.
+func distinct(list []string) (out []string) {
 	seen := map[string]bool{}
 	for _, s := range list {
 		if !seen[s] {
@@ -77,7 +77,7 @@ func (p *pseudonyms) settle() {
 		if p.replace == nil {
 			slices.Sort(names)
 		}
-		names = once(names)
+		names = distinct(names)
 		format := formats[class]
 		if format == "" {
 			format = class + "-%0" + fmt.Sprint(max(3, len(fmt.Sprint(len(names))))) + "d"

@@ -42,9 +42,9 @@ func pseudonymise(f *File, p *pseudonyms) (*File, error) {
 	return out, nil
 }
 
-// classes maps all string fields to their classes.
-var classes = map[string]class{
-	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": noText, "Router.Who": nothing, "Router.Reason": noText,
+// fieldClasses maps all string fields to their classes.
+var fieldClasses = map[string]class{
+	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": noText, "Router.Who": derived, "Router.Reason": noText,
 
 	"Node.Name": (*pseudonyms).node, "Node.Boot": (*pseudonyms).boot, "Node.Netns": (*pseudonyms).inode,
 	"Node.Vouched": (*pseudonyms).agent, "Node.CalicoNodename": (*pseudonyms).node,
@@ -55,7 +55,7 @@ var classes = map[string]class{
 	"Interface.Kind": word("kind"),
 	"Claim.Network":  (*pseudonyms).network,
 
-	"Workload.Namespace": (*pseudonyms).namespace, "Workload.Name": nothing, "Workload.UID": (*pseudonyms).uid,
+	"Workload.Namespace": (*pseudonyms).namespace, "Workload.Name": derived, "Workload.UID": (*pseudonyms).uid,
 	"Workload.ContainerID": (*pseudonyms).container, "Workload.Process": (*pseudonyms).process, "Workload.VirtualMachine": (*pseudonyms).name,
 	"Workload.Source": word("source"), "Workload.Sources": (*pseudonyms).sources,
 
@@ -72,11 +72,11 @@ var classes = map[string]class{
 	"Allocation.Location": (*pseudonyms).place,
 
 	"Past.Owner": (*pseudonyms).owner, "Past.Kind": same,
-	"Finding.ID": nothing, "Finding.Kind": same, "Finding.Source": word("source"),
+	"Finding.ID": derived, "Finding.Kind": same, "Finding.Source": word("source"),
 	"Owner.ID": (*pseudonyms).owner, "Member.ID": (*pseudonyms).owner, "Member.Node": (*pseudonyms).node,
 	"Exclusion.Rule": same, "Exclusion.Port": (*pseudonyms).device, "Exclusion.Victims": (*pseudonyms).owner, "Exclusion.Reason": noText,
-	"Scope.Node": (*pseudonyms).node, "Scope.Name": nothing,
-	"Identity.ID": nothing, "Identity.Scope": nothing, "Course.Rule": same,
+	"Scope.Node": (*pseudonyms).node, "Scope.Name": derived,
+	"Identity.ID": derived, "Identity.Scope": derived, "Course.Rule": same,
 }
 
 // removed replaces a text that was removed.
@@ -88,8 +88,8 @@ func noText(*pseudonyms, string) string { return removed }
 // same keeps a word that ipwitness defines.
 func same(_ *pseudonyms, s string) string { return s }
 
-// nothing clears a field that finish derives from other fields.
-func nothing(*pseudonyms, string) string { return "" }
+// derived clears a field that finish derives from other fields.
+func derived(*pseudonyms, string) string { return "" }
 
 // copyOf returns a deep copy of a value with pseudonyms. No two references in it point to the same
 // record.
@@ -131,7 +131,7 @@ func (p *pseudonyms) copyOf(v reflect.Value) reflect.Value {
 
 // field returns the copy of a field of a struct with pseudonyms.
 func (p *pseudonyms) field(of reflect.Type, i int, v reflect.Value) reflect.Value {
-	replace := classes[of.Name()+"."+of.Field(i).Name]
+	replace := fieldClasses[of.Name()+"."+of.Field(i).Name]
 	if replace == nil {
 		return p.copyOf(v)
 	}
@@ -158,7 +158,7 @@ func (p *pseudonyms) finish(v, out reflect.Value) {
 		} else {
 			to.Name = p.name(from.Name)
 		}
-		p.meet(from)
+		p.noteWorkload(from)
 	case *verdict.PodObject:
 		if from := v.Interface().(verdict.PodObject); from.ControllerKind == "Node" {
 			to.Controller = p.node(from.Controller)
@@ -194,8 +194,8 @@ func (p *pseudonyms) policy(from *verdict.Policy) *verdict.Policy {
 	return to
 }
 
-// meet records the name of a workload, which the policy may declare as a router.
-func (p *pseudonyms) meet(w verdict.Workload) {
+// noteWorkload records the name of a workload, which the policy may declare as a router.
+func (p *pseudonyms) noteWorkload(w verdict.Workload) {
 	name := w.Name
 	if w.Namespace != "" {
 		name = w.Namespace + "/" + name

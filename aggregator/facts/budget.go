@@ -362,8 +362,8 @@ func (f *ledger) completed(n *Node) {
 	}
 }
 
-// Refill asks one incomplete node for a snapshot: of the nodes for which there is enough memory, the
-// one that uses the least.
+// Refill asks one incomplete node for a snapshot: of the nodes for which there is enough memory,
+// the one that uses the least.
 func (f *ledger) Refill() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

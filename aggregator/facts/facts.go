@@ -1,8 +1,9 @@
 // Package facts stores what agents and the Kubernetes API report: a table for each node, the links
 // of different nodes that are one, and the data of IPAMs. It makes no judgements. It queues the
-// addresses that a change affects, and makes the cases from which they are judged. |!Everything is
-// guarded by one lock. A writer holds it for a bounded part of its work, so that readers wait only
-// briefly. A reader holds it for one case or one page.
+// addresses that a change affects, and makes the cases from which they are judged.
+//
+// Everything is guarded by one lock. A writer holds it for a bounded part of its work, so that
+// readers wait only briefly. A reader holds it for one case or one page.
 package facts
 
 import (

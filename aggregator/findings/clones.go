@@ -21,8 +21,8 @@ type cloneKey struct {
 // clone collects the claims with one cloned hardware address. Together they make one finding.
 type clone struct {
 	shown map[index.Address]verdict.Spoof
-	// told is the ID of the published finding.
-	told string
+	// published is the ID of the published finding.
+	published string
 }
 
 // Clones tracks cloned hardware addresses.
@@ -32,8 +32,8 @@ type Clones struct {
 	// waiting returns the number of addresses that are queued for judgement.
 	waiting func() int
 	wake    chan struct{}
-	// telling is held while findings about clones are published.
-	telling sync.Mutex
+	// publishing is held while findings about clones are published.
+	publishing sync.Mutex
 
 	mu    sync.Mutex
 	byKey map[cloneKey]*clone
@@ -56,15 +56,15 @@ func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
 
 // Note records the cloned hardware addresses in claims to an address. The caller holds the facts.
 func (all *Clones) Note(a index.Address, found []verdict.Spoof) {
-	all.telling.Lock()
-	defer all.telling.Unlock()
+	all.publishing.Lock()
+	defer all.publishing.Unlock()
 	tell := all.note(a, found, all.facts.Clock())
 	for _, one := range tell {
 		f := audit.Clone(all.facts.Policy, &one.spoof) // only the newest claim; Whole adds the others
-		if told := one.clone.told; told != "" && told != f.ID {
+		if told := one.clone.published; told != "" && told != f.ID {
 			all.tell.End(told, false) // its node or port was renamed
 		}
-		one.clone.told = f.ID
+		one.clone.published = f.ID
 		all.tell.Tell(&f)
 	}
 }
@@ -84,10 +84,10 @@ func (all *Clones) end() verdict.Stamp {
 	}
 	all.facts.RLock()
 	defer all.facts.RUnlock()
-	all.telling.Lock()
-	defer all.telling.Unlock()
-	for _, c := range all.over() {
-		all.tell.End(c.told, false)
+	all.publishing.Lock()
+	defer all.publishing.Unlock()
+	for _, c := range all.takeHidden() {
+		all.tell.End(c.published, false)
 	}
 	return 0
 }
@@ -145,8 +145,8 @@ func (all *Clones) Rested() {
 	}
 }
 
-// over removes and returns the clones that are in no claim any longer.
-func (all *Clones) over() (over []*clone) {
+// takeHidden removes and returns the clones that are in no claim any longer.
+func (all *Clones) takeHidden() (over []*clone) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	for _, key := range all.hidden {

@@ -52,10 +52,10 @@ func (f *Findings) Run(ctx context.Context) {
 		wake <-chan struct{}
 		do   func() verdict.Stamp
 	}{
-		{f.Pools.wake, f.Pools.ring},
+		{f.Pools.wake, f.Pools.run},
 		{f.Clones.wake, f.Clones.end},
-		{f.Overlaps.wake, f.Overlaps.ring},
-		{f.Intended.wake, f.Intended.ring},
+		{f.Overlaps.wake, f.Overlaps.run},
+		{f.Intended.wake, f.Intended.run},
 	} {
 		group.Go(func() { Repeat(ctx, f.facts.Clock, one.wake, one.do) })
 	}
@@ -65,8 +65,8 @@ func (f *Findings) Run(ctx context.Context) {
 // Judged runs the checks that wait until every address affected by a change is judged.
 func (f *Findings) Judged() {
 	f.Clones.end()
-	f.Pools.look()
-	f.Intended.ring()
+	f.Pools.check()
+	f.Intended.run()
 }
 
 // Rested wakes the checks that wait until the queue of addresses is empty.

@@ -29,8 +29,8 @@ type Intended struct {
 	// lacks has the findings about each namespace.
 	lacks map[intent][]verdict.Finding
 
-	// looking is held while namespaces are checked.
-	looking sync.Mutex
+	// checking is held while namespaces are checked.
+	checking sync.Mutex
 }
 
 // intent identifies a namespace by its node and ID, because its record number may be reused.
@@ -158,13 +158,13 @@ func (x *Intended) MayLack(n *facts.Node, record uint32) {
 	}
 }
 
-// ring checks the namespaces that are due, and returns when the next one is due; 0 for never.
-func (x *Intended) ring() verdict.Stamp {
-	x.looking.Lock()
-	defer x.looking.Unlock()
+// run checks the namespaces that are due, and returns when the next one is due; 0 for never.
+func (x *Intended) run() verdict.Stamp {
+	x.checking.Lock()
+	defer x.checking.Unlock()
 	due, next := x.take(x.facts.Clock())
 	for _, of := range due {
-		x.intend(of)
+		x.check(of)
 	}
 	if len(due) > 0 { // the checks may have taken a while
 		_, next = x.take(0)
@@ -172,8 +172,8 @@ func (x *Intended) ring() verdict.Stamp {
 	return next
 }
 
-// intend updates the findings about the addresses that a namespace lacks.
-func (x *Intended) intend(of intent) {
+// check updates the findings about the addresses that a namespace lacks.
+func (x *Intended) check(of intent) {
 	x.facts.RLock()
 	defer x.facts.RUnlock()
 	if of.node.Applying() {
@@ -229,13 +229,13 @@ func (x *Intended) lacking(of intent, ns *verdict.Namespace, since verdict.Stamp
 // the facts.
 func (x *Intended) Lacking(o *verdict.Owner) []audit.Meant {
 	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
-		return m.Source == audit.SourceKubernetes && x.facts.Holds(o.ID, index.AddressOf(m.Address)) || x.speaks(o.ID, m.Address)
+		return m.Source == audit.SourceKubernetes && x.facts.Holds(o.ID, index.AddressOf(m.Address)) || x.usesOnWire(o.ID, m.Address)
 	})
 }
 
-// speaks reports whether an owner uses an address on the wire. A guest in its namespace, or a
+// usesOnWire reports whether an owner uses an address on the wire. A guest in its namespace, or a
 // network stack outside of the kernel (gVisor), may have the address.
-func (x *Intended) speaks(id string, addr netip.Addr) bool {
+func (x *Intended) usesOnWire(id string, addr netip.Addr) bool {
 	a := index.AddressOf(addr)
 	if !x.facts.Wired(a) {
 		return false

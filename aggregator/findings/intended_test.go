@@ -27,14 +27,14 @@ func TestAnAddressThatCameLateIsLackedNoMore(t *testing.T) {
 		w.Intended.swap(intent{n, n.NamespaceOf(2).ID}, lacks)
 		w.Tell(&lacks[0])
 		w.facts.RUnlock()
-		if w.Intended.ring(); w.Get("x") == nil || len(w.ended) != 0 {
+		if w.Intended.run(); w.Get("x") == nil || len(w.ended) != 0 {
 			t.Fatalf("got %v ended, want that it lacks one", w.ended)
 		}
 		if _, err := w.facts.Delta(s, n, &pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(2, "10.244.0.2")}}, 0, nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		if w.Intended.ring(); w.Get("x") != nil || !slices.Equal(w.ended, []string{"x"}) {
+		if w.Intended.run(); w.Get("x") != nil || !slices.Equal(w.ended, []string{"x"}) {
 			t.Errorf("got %v ended, want that it has it now", w.ended)
 		}
 	})

@@ -106,7 +106,7 @@ func (names *Names) Shared(n *facts.Node) bool { return names.found[n] }
 // finding about them. The caller holds the facts.
 func (names *Names) Others(n *facts.Node) (others []string, id string) {
 	id = audit.NamesID(names.facts.Policy, n.Name)
-	if f := names.tell.said(id); f != nil {
+	if f := names.tell.finding(id); f != nil {
 		for _, m := range f.Namesakes.Machines {
 			if m.Name != n.Rec.Name {
 				others = append(others, m.Name)

@@ -28,7 +28,7 @@ type Overlaps struct {
 	moved bool
 
 	// ranges are the pod ranges of each node; found has the IDs of the current findings. Only the
-	// goroutine that runs ring uses them.
+	// goroutine that calls run uses them.
 	ranges map[*facts.Node][]verdict.Side
 	found  map[string]struct{}
 }
@@ -84,10 +84,10 @@ func (o *Overlaps) sides(n *facts.Node) []verdict.Side {
 	return audit.Sides(n.Rec, pools, n.Ranges().PodNetworks(), subnets)
 }
 
-// ring updates the findings about overlapping ranges if it is time, and returns when to call it
+// run updates the findings about overlapping ranges if it is time, and returns when to call it
 // again; 0 for never. The ranges of all nodes are compared only if one of them changed, because
 // pods come and go often but rarely change the ranges of their node.
-func (o *Overlaps) ring() verdict.Stamp {
+func (o *Overlaps) run() verdict.Stamp {
 	dirty, moved, at := o.take(o.facts.Clock())
 	if dirty == nil {
 		return at
@@ -114,7 +114,7 @@ func (o *Overlaps) ring() verdict.Stamp {
 		o.tellAll(audit.Ranges(o.facts.Policy, cilium))
 	} else {
 		for id := range before {
-			if f := o.tell.said(id); f != nil && f.Kind == verdict.FindingPodCIDROverlap {
+			if f := o.tell.finding(id); f != nil && f.Kind == verdict.FindingPodCIDROverlap {
 				o.found[id] = struct{}{}
 			}
 		}

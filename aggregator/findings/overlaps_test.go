@@ -33,6 +33,6 @@ func BenchmarkCompareRanges(b *testing.B) {
 			w.Overlaps.Changed(n)
 		}
 		w.Overlaps.at = 1
-		w.Overlaps.ring()
+		w.Overlaps.run()
 	}
 }

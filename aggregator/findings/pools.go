@@ -18,8 +18,8 @@ type Pools struct {
 	tell  *Teller
 	// waiting returns the number of addresses that are queued for judgement.
 	waiting func() int
-	// looking is held while pools are checked.
-	looking sync.Mutex
+	// checking is held while pools are checked.
+	checking sync.Mutex
 }
 
 // InOrder returns the places of all pools in the order of lists.
@@ -44,47 +44,48 @@ const (
 // judgement.
 const collectFor = 20 * time.Millisecond
 
-// ring checks the pools that changed or are due, and returns when to call it again; 0 for never.
+// run checks the pools that changed or are due, and returns when to call it again; 0 for never.
 // Changes from agents are checked by Judged; this covers the others.
-func (a *Pools) ring() verdict.Stamp {
+func (a *Pools) run() verdict.Stamp {
 	a.mu.Lock()
 	at := a.since.Add(collectFor)
-	wait := len(a.looked) > 0 && a.clock() < at
+	wait := len(a.changed) > 0 && a.clock() < at
 	a.mu.Unlock()
 	if wait && a.waiting() > 0 {
 		return at
 	}
-	return a.look()
+	return a.check()
 }
 
-// look checks the pools that changed or are due, and returns when the next one is due; 0 for never.
-func (a *Pools) look() (next verdict.Stamp) {
+// check checks the pools that changed or are due, and returns when the next one is due; 0 for
+// never.
+func (a *Pools) check() (next verdict.Stamp) {
 	a.mu.Lock()
-	idle := len(a.looked)+len(a.due) == 0
+	idle := len(a.changed)+len(a.due) == 0
 	a.mu.Unlock()
 	if idle {
 		return 0
 	}
-	a.looking.Lock()
-	defer a.looking.Unlock()
+	a.checking.Lock()
+	defer a.checking.Unlock()
 	now := a.clock()
 	a.mu.Lock()
-	some := a.looked
-	a.looked = nil
+	some := a.changed
+	a.changed = nil
 	for p, at := range a.due {
 		if at <= now {
 			delete(a.due, p)
-			if one := a.of[p]; one != nil && !one.looked {
+			if one := a.of[p]; one != nil && !one.changed {
 				some = append(some, p)
 			}
 		}
 	}
 	for _, p := range some {
-		a.of[p].looked = false
+		a.of[p].changed = false
 	}
 	a.mu.Unlock()
 	for _, p := range some {
-		a.lookAtPool(p, now)
+		a.checkIfDue(p, now)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -96,8 +97,8 @@ func (a *Pools) look() (next verdict.Stamp) {
 	return next
 }
 
-// lookAtPool checks a pool, or schedules the check if the last one was less than poolPause ago.
-func (a *Pools) lookAtPool(p *facts.Pool, now verdict.Stamp) {
+// checkIfDue checks a pool, or schedules the check if the last one was less than poolPause ago.
+func (a *Pools) checkIfDue(p *facts.Pool, now verdict.Stamp) {
 	a.facts.RLock()
 	defer a.facts.RUnlock()
 	a.mu.Lock()
@@ -109,14 +110,14 @@ func (a *Pools) lookAtPool(p *facts.Pool, now verdict.Stamp) {
 		return
 	}
 	one.growth.See(now, p.Allocated)
-	told := one.told
+	told := one.checkedAt
 	a.mu.Unlock()
 	if next := told.Add(poolPause); told != 0 && now < next && !a.newlyLost(p) {
 		a.arm(p, next)
 		return
 	}
 	a.mu.Lock()
-	one.told = now
+	one.checkedAt = now
 	a.mu.Unlock()
 	a.checkPool(p, now)
 }
@@ -154,5 +155,5 @@ func (a *Pools) given(p *facts.Pool) audit.Given {
 
 // newlyLost reports whether all records of a pool were lost and no finding reports it yet.
 func (a *Pools) newlyLost(p *facts.Pool) bool {
-	return a.tell.said(audit.PoolID(a.facts.Policy, verdict.FindingIPAMStateLost, &p.Rec)) == nil && audit.Lost(a.given(p))
+	return a.tell.finding(audit.PoolID(a.facts.Policy, verdict.FindingIPAMStateLost, &p.Rec)) == nil && audit.Lost(a.given(p))
 }

@@ -51,12 +51,12 @@ func (f *Set) put(one *verdict.Finding) (now, was *Found, news bool) {
 		now.Since = was.Since
 		news = !audit.Same(was.Finding, one) // if not, only the stored owners are updated
 	}
-	f.enter(now)
+	f.store(now)
 	return now, was, news
 }
 
-// enter stores a finding and replaces the one with the same ID, if any.
-func (f *Set) enter(one *Found) {
+// store adds a finding and replaces the one with the same ID, if any.
+func (f *Set) store(one *Found) {
 	if before := f.byID[one.ID]; before == nil {
 		f.kinds[one.Kind]++
 	} else if before.Place != one.Place {
@@ -66,8 +66,8 @@ func (f *Set) enter(one *Found) {
 	f.inOrder.Put(one)
 }
 
-// leave removes a finding and returns it; nil if there is none.
-func (f *Set) leave(id string) *Found {
+// remove removes a finding and returns it; nil if there is none.
+func (f *Set) remove(id string) *Found {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	over := f.byID[id]
@@ -86,8 +86,8 @@ func (f *Set) Get(id string) *Found {
 	return f.byID[id]
 }
 
-// said returns the finding with an ID; nil if there is none.
-func (f *Set) said(id string) *verdict.Finding {
+// finding returns the finding with an ID; nil if there is none.
+func (f *Set) finding(id string) *verdict.Finding {
 	if one := f.Get(id); one != nil {
 		return one.Finding
 	}

@@ -20,11 +20,11 @@ type tally struct {
 
 	mu sync.Mutex
 	of map[*facts.Pool]*poolAudit
-	// looked has the pools that changed; since is when the first of them changed. due is when pools
-	// are checked again.
-	looked []*facts.Pool
-	since  verdict.Stamp
-	due    map[*facts.Pool]verdict.Stamp
+	// changed has the pools that changed; since is when the first of them changed. due is when
+	// pools are checked again.
+	changed []*facts.Pool
+	since   verdict.Stamp
+	due     map[*facts.Pool]verdict.Stamp
 }
 
 // poolAudit is the result of audits for one pool.
@@ -34,9 +34,9 @@ type poolAudit struct {
 	// atRisk has the addresses in use that the pool considers free, with their owners.
 	atRisk map[netip.Addr][]verdict.Owner
 	growth audit.Growth
-	// told is when the pool was last checked.
-	told   verdict.Stamp
-	looked bool
+	// checkedAt is when the pool was last checked.
+	checkedAt verdict.Stamp
+	changed   bool
 }
 
 func newTally(clock func() verdict.Stamp) *tally {
@@ -51,22 +51,22 @@ func (a *tally) Changed(p *facts.Pool) {
 	a.inOrder.Put(PoolPlaceOf(p))
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.lookAt(p)
+	a.markChanged(p)
 }
 
-// lookAt adds a pool to looked. The caller holds a.mu.
-func (a *tally) lookAt(p *facts.Pool) *poolAudit {
+// markChanged adds a pool to looked. The caller holds a.mu.
+func (a *tally) markChanged(p *facts.Pool) *poolAudit {
 	one := a.of[p]
 	if one == nil {
 		one = &poolAudit{atRisk: make(map[netip.Addr][]verdict.Owner)}
 		a.of[p] = one
 	}
-	if !one.looked {
-		one.looked = true
-		if len(a.looked) == 0 {
+	if !one.changed {
+		one.changed = true
+		if len(a.changed) == 0 {
 			a.since = a.clock()
 		}
-		a.looked = append(a.looked, p)
+		a.changed = append(a.changed, p)
 	}
 	return one
 }
@@ -96,7 +96,7 @@ func (a *tally) count(p *facts.Pool, f *verdict.Finding, there, first bool) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	one := a.lookAt(p)
+	one := a.markChanged(p)
 	switch {
 	case f.Kind == verdict.FindingInUseUnallocated && there:
 		one.atRisk[f.Address] = f.Owners
@@ -113,9 +113,9 @@ func (a *tally) count(p *facts.Pool, f *verdict.Finding, there, first bool) {
 	}
 }
 
-// atStake records all owners of an address that a pool considers free, including owners that the
-// finding does not name.
-func (a *tally) atStake(p *facts.Pool, f *verdict.Finding, owners []verdict.Owner) {
+// updateOwners records all owners of an address that a pool considers free, including owners that
+// the finding does not name.
+func (a *tally) updateOwners(p *facts.Pool, f *verdict.Finding, owners []verdict.Owner) {
 	if p == nil || f.Kind != verdict.FindingInUseUnallocated {
 		return
 	}
@@ -125,15 +125,15 @@ func (a *tally) atStake(p *facts.Pool, f *verdict.Finding, owners []verdict.Owne
 	if one == nil {
 		return
 	}
-	if !slices.EqualFunc(one.atRisk[f.Address], owners, sameRisk) {
-		a.lookAt(p)
+	if !slices.EqualFunc(one.atRisk[f.Address], owners, sameAtRisk) {
+		a.markChanged(p)
 	}
 	one.atRisk[f.Address] = owners
 }
 
-// sameRisk reports whether two versions of an owner are equal in everything that matters for an
+// sameAtRisk reports whether two versions of an owner are equal in everything that matters for an
 // address at risk.
-func sameRisk(a, b verdict.Owner) bool {
+func sameAtRisk(a, b verdict.Owner) bool {
 	return a.ID == b.ID && a.Assigned == b.Assigned && a.AssignedAt() == b.AssignedAt() && a.Workload() == b.Workload()
 }
 
@@ -153,7 +153,7 @@ func (a *tally) Use(p *facts.Pool) verdict.PoolUse {
 func (a *tally) Rested() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.looked) > 0 {
+	if len(a.changed) > 0 {
 		select {
 		case a.wake <- struct{}{}:
 		default:

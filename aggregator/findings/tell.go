@@ -37,7 +37,7 @@ func (t *Teller) Audited(owners []verdict.Owner, found, before []verdict.Finding
 	for i := range found {
 		if f := &found[i]; !f.Waiting {
 			t.Tell(f)
-			t.tally.atStake(t.facts.Pool(f.Pool), f, owners)
+			t.tally.updateOwners(t.facts.Pool(f.Pool), f, owners)
 		}
 	}
 }
@@ -56,7 +56,7 @@ func (t *Teller) Tell(f *verdict.Finding) {
 // End removes a finding and publishes its end. superseded is set if a conflict replaced it. The
 // caller holds the facts.
 func (t *Teller) End(id string, superseded bool) {
-	over := t.leave(id)
+	over := t.remove(id)
 	if over == nil {
 		return
 	}

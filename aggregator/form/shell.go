@@ -5,9 +5,9 @@ import (
 	"unicode"
 )
 
-// plainest are the characters that have no special meaning to a POSIX shell in any position of a
-// word.
-const plainest = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"
+// plainCharacters are the characters that have no special meaning to a POSIX shell in any position
+// of a word.
+const plainCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"
 
 // unsafe replaces an invisible character in a command, and precedes a word that a program would
 // parse as an option. Unicode reserves it as a noncharacter, so no string from outside contains it.
@@ -26,7 +26,7 @@ func word(s string) string {
 	if s == "" {
 		return `""`
 	}
-	if s[0] != '=' && strings.Trim(s, plainest) == "" { // zsh expands =NAME to the path of a command
+	if s[0] != '=' && strings.Trim(s, plainCharacters) == "" { // zsh expands =NAME to the path of a command
 		return s
 	}
 	if !Printable(s) || strings.ContainsRune(s, Replaced) {

@@ -20,8 +20,9 @@ const (
 	// maxParts is the largest number of nested messages and list items in one message. Agents send
 	// up to 4096 records at a time.
 	maxParts = 200_000
-	// harmless is the size in bytes up to which the number of parts of a message does not matter.
-	harmless = 64 << 10
+	// maxUnchecked is the size in bytes up to which the number of parts of a message does not
+	// matter.
+	maxUnchecked = 64 << 10
 )
 
 // messageShare determines the limit for messages that are being read and applied: the memory of the
@@ -41,8 +42,8 @@ const (
 // arrivals limits the total memory of messages from when they are read until they are applied, and
 // the number of large messages, because all other goroutines compete with those that work on them.
 type arrivals struct {
-	room *semaphore.Weighted
-	size int64
+	memory *semaphore.Weighted
+	size   int64
 	// turns limits the number of large messages that are processed at a time. While one half of
 	// them changes the facts, the other half is decoded.
 	turns *semaphore.Weighted
@@ -58,30 +59,30 @@ type arrival struct {
 	pb.ReportRequest
 	// received is called when the message has arrived, before it waits.
 	received func()
-	// leaving has the functions that release what the message holds.
-	leaving []func()
+	// releases has the functions that release what the message holds.
+	releases []func()
 }
 
 // turn waits until the number of large messages is below the limit.
 func (a *arrival) turn(of *arrivals) error { return a.acquire(of.turns, 1) }
 
 // reserve waits until there is memory for the message.
-func (a *arrival) reserve(of *arrivals, size int64) error { return a.acquire(of.room, size) }
+func (a *arrival) reserve(of *arrivals, size int64) error { return a.acquire(of.memory, size) }
 
 func (a *arrival) acquire(of *semaphore.Weighted, n int64) error {
 	if err := of.Acquire(context.Background(), n); err != nil {
 		return err
 	}
-	a.leaving = append(a.leaving, func() { of.Release(n) })
+	a.releases = append(a.releases, func() { of.Release(n) })
 	return nil
 }
 
-// leave releases what the message holds after it was applied.
-func (a *arrival) leave() {
-	for _, giveBack := range a.leaving {
+// release releases what the message holds after it was applied.
+func (a *arrival) release() {
+	for _, giveBack := range a.releases {
 		giveBack()
 	}
-	a.leaving = nil
+	a.releases = nil
 }
 
 // bounded is a codec that refuses messages whose decoded size would be about a hundred times their
@@ -98,7 +99,7 @@ func newBounded(a *arrivals) encoding.CodecV2 { return bounded{encoding.GetCodec
 func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	in, arrives := v.(*arrival)
-	if !ok || !arrives && data.Len() <= harmless {
+	if !ok || !arrives && data.Len() <= maxUnchecked {
 		return b.CodecV2.Unmarshal(data, v)
 	}
 	if arrives && data.Len() > smallMessage {
@@ -118,7 +119,7 @@ func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 		err = proto.Unmarshal(raw.ReadOnlyData(), m)
 	}
 	if err != nil && arrives {
-		in.leave()
+		in.release()
 	}
 	return err
 }

@@ -74,10 +74,10 @@ func TestMessagesBeingReadShareTheirMemory(t *testing.T) {
 		if !one || !other {
 			t.Errorf("got messages that are received: %t, %t, want both: one of them waits", one, other)
 		}
-		first.leave()
+		first.release()
 		if err := <-done; err != nil {
 			t.Errorf("after the first was taken: %v", err)
 		}
-		second.leave()
+		second.release()
 	})
 }

@@ -21,16 +21,16 @@ const (
 // complaints limits log messages, so that a refused agent that reconnects every few seconds does
 // not fill the log.
 type complaints struct {
-	mu   sync.Mutex
-	said map[complaint]verdict.Stamp
-	of   map[string]int // number of complaints in said, by host
+	mu     sync.Mutex
+	logged map[complaint]verdict.Stamp
+	byHost map[string]int // number of complaints in said, by host
 }
 
 type complaint struct{ host, reason string }
 
-// first reports whether a complaint about a peer must be logged: it was not logged within
+// shouldLog reports whether a complaint about a peer must be logged: it was not logged within
 // complainEvery, and no limit is reached.
-func (c *complaints) first(peer, reason string, now verdict.Stamp) bool {
+func (c *complaints) shouldLog(peer, reason string, now verdict.Stamp) bool {
 	host, _, err := net.SplitHostPort(peer)
 	if err != nil {
 		host = peer
@@ -38,34 +38,34 @@ func (c *complaints) first(peer, reason string, now verdict.Stamp) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	one := complaint{host, reason}
-	if at, ok := c.said[one]; ok && now.Sub(at) < complainEvery {
+	if at, ok := c.logged[one]; ok && now.Sub(at) < complainEvery {
 		return false
 	}
-	if c.said == nil {
-		c.said, c.of = make(map[complaint]verdict.Stamp), make(map[string]int)
+	if c.logged == nil {
+		c.logged, c.byHost = make(map[complaint]verdict.Stamp), make(map[string]int)
 	}
-	if len(c.said) >= maxComplaints || c.of[host] >= complaintsOfOne {
+	if len(c.logged) >= maxComplaints || c.byHost[host] >= complaintsOfOne {
 		c.forget(now)
 	}
-	if len(c.said) >= maxComplaints || c.of[host] >= complaintsOfOne {
+	if len(c.logged) >= maxComplaints || c.byHost[host] >= complaintsOfOne {
 		return false
 	}
-	if _, again := c.said[one]; !again {
-		c.of[host]++
+	if _, again := c.logged[one]; !again {
+		c.byHost[host]++
 	}
-	c.said[one] = now
+	c.logged[one] = now
 	return true
 }
 
 // forget drops complaints that are older than complainEvery.
 func (c *complaints) forget(now verdict.Stamp) {
-	for one, at := range c.said {
+	for one, at := range c.logged {
 		if now.Sub(at) < complainEvery {
 			continue
 		}
-		delete(c.said, one)
-		if c.of[one.host]--; c.of[one.host] == 0 {
-			delete(c.of, one.host)
+		delete(c.logged, one)
+		if c.byHost[one.host]--; c.byHost[one.host] == 0 {
+			delete(c.byHost, one.host)
 		}
 	}
 }

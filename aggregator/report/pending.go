@@ -96,11 +96,11 @@ func (s *Service) hold(r *Session, bytes int) bool {
 }
 
 // forgetPending drops the incomplete snapshot of a session.
-func (s *Service) forgetPending(r *Session) { s.Facts.Update(func() { s.letGo(r) }) }
+func (s *Service) forgetPending(r *Session) { s.Facts.Update(func() { s.releasePending(r) }) }
 
-// letGo drops the snapshot of a session after it was applied or interrupted. The caller holds the
-// facts for writing.
-func (s *Service) letGo(r *Session) {
+// releasePending drops the snapshot of a session after it was applied or interrupted. The caller
+// holds the facts for writing.
+func (s *Service) releasePending(r *Session) {
 	if r.node != nil {
 		s.Facts.Release(r.node, r.pending.held)
 	}

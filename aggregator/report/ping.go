@@ -48,7 +48,7 @@ func (r *Session) ping(now verdict.Stamp) {
 	if r.sent == 0 {
 		r.last++
 		r.due, r.sent = r.last, now
-		r.announce()
+		r.startSending()
 	}
 }
 

@@ -134,7 +134,7 @@ func (s *Service) snapshot(r *Session, last []*pb.ReportRequest) error {
 	in := &facts.Snapshot{
 		Messages: func(yield func(*pb.ReportRequest) bool) {
 			for m := range r.pending.all(last) {
-				s.counters.took(m)
+				s.counters.countRecords(m)
 				if !yield(m) {
 					return
 				}
@@ -142,7 +142,7 @@ func (s *Service) snapshot(r *Session, last []*pb.ReportRequest) error {
 		},
 		Excess: r.excess, LeftOut: r.pending.leftOut, Corrections: r.corrected, Checked: r.checked,
 	}
-	batches, err := s.Facts.Snapshot(r, n, in, func() { s.letGo(r) })
+	batches, err := s.Facts.Snapshot(r, n, in, func() { s.releasePending(r) })
 	s.Listener.Applied(n)
 	for _, b := range batches {
 		s.Listener.Judge(b)
@@ -175,7 +175,7 @@ func (s *Service) delta(r *Session, m *pb.ReportRequest, at verdict.Stamp) error
 		})
 		s.tellCorrected(r.node, r.corrected)
 	}
-	s.counters.took(m)
+	s.counters.countRecords(m)
 	b, err := s.Facts.Delta(r, r.node, m, at, r.checked)
 	s.Listener.Judge(b)
 	return err
@@ -189,18 +189,18 @@ func (s *Service) tellCorrected(n *facts.Node, some corrections) {
 	for _, times := range some {
 		s.counters.corrected.Add(float64(times))
 	}
-	if s.complaints.first(n.Name, "corrected", s.Facts.Clock()) {
+	if s.complaints.shouldLog(n.Name, "corrected", s.Facts.Clock()) {
 		s.Log.Warn("an agent reported malformed strings", "node", n.Name, "fields", explain.Fields(some))
 	}
 }
 
-// warnOfPlace logs a warning if other nodes report the same boot ID and network namespace as a
-// newly connected node.
-func (s *Service) warnOfPlace(n *facts.Node) {
+// warnOfSharedPlace logs a warning if other nodes report the same boot ID and network namespace as
+// a newly connected node.
+func (s *Service) warnOfSharedPlace(n *facts.Node) {
 	s.Facts.RLock()
 	name, others, now := n.Rec.Name, s.Facts.InOnePlace(n), s.Facts.Clock()
 	s.Facts.RUnlock()
-	if others != nil && s.complaints.first(name, "place "+strings.Join(others, " "), now) {
+	if others != nil && s.complaints.shouldLog(name, "place "+strings.Join(others, " "), now) {
 		s.Log.Warn("several nodes report the same boot ID and network namespace", "node", name, "problem", explain.SharedPlace(others))
 	}
 }

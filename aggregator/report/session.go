@@ -141,7 +141,7 @@ func (r *Session) receiveOne() error {
 	if err != nil {
 		return err
 	}
-	defer in.leave()
+	defer in.release()
 	now := r.service.Facts.Clock()
 	if err := r.Accept(&in.ReportRequest, now); err != nil {
 		r.complain(err, now)
@@ -159,7 +159,7 @@ func (r *Session) complain(err error, now verdict.Stamp) {
 	if p, ok := peer.FromContext(r.stream.Context()); ok {
 		from = p.Addr.String()
 	}
-	if r.service.complaints.first(from, status.Convert(err).Message(), now) {
+	if r.service.complaints.shouldLog(from, status.Convert(err).Message(), now) {
 		name := ""
 		if r.node != nil {
 			name = r.node.Name
@@ -209,7 +209,7 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	if err := validate(m); err != nil {
 		return err
 	}
-	if err := r.bring(m, at); err != nil {
+	if err := r.apply(m, at); err != nil {
 		return err
 	}
 	if onlyPong(m) { // acknowledged by the next response
@@ -244,8 +244,8 @@ func (r *Session) begin(m *pb.ReportRequest) error {
 	return r.service.connect(r, hello)
 }
 
-// bring applies a message to the facts. Messages of a snapshot are kept until it is complete.
-func (r *Session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
+// apply applies a message to the facts. Messages of a snapshot are kept until it is complete.
+func (r *Session) apply(m *pb.ReportRequest, at verdict.Stamp) error {
 	if !r.inside {
 		return r.service.delta(r, m, at)
 	}
@@ -273,7 +273,7 @@ func (r *Session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	}
 	r.inside = false
 	if r.complete() {
-		r.service.warnOfPlace(r.node)
+		r.service.warnOfSharedPlace(r.node)
 	}
 	return nil
 }
@@ -312,16 +312,16 @@ func (r *Session) end(err error) {
 	}
 }
 
-// say changes the outbox and starts sending it.
-func (r *Session) say(note func()) {
+// update changes the outbox and starts sending it.
+func (r *Session) update(note func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	note()
-	r.announce()
+	r.startSending()
 }
 
-// announce starts sending the outbox. The caller holds the lock.
-func (r *Session) announce() {
+// startSending starts sending the outbox. The caller holds the lock.
+func (r *Session) startSending() {
 	r.news = true
 	if r.stream != nil && !r.sending {
 		r.sending = true
@@ -330,17 +330,17 @@ func (r *Session) announce() {
 }
 
 func (r *Session) acknowledge() {
-	r.say(func() { r.acknowledged = r.sequence })
+	r.update(func() { r.acknowledged = r.sequence })
 }
 
 // AskResync asks the agent for a snapshot.
 func (r *Session) AskResync() {
-	r.say(func() { r.resync = true })
+	r.update(func() { r.resync = true })
 }
 
 // Contest asks the agent to watch an address more closely, or to stop doing so.
 func (r *Session) Contest(a netip.Addr, contested bool) {
-	r.say(func() {
+	r.update(func() {
 		if r.contests == nil {
 			r.contests = make(map[netip.Addr]bool)
 		}
@@ -350,7 +350,7 @@ func (r *Session) Contest(a netip.Addr, contested bool) {
 
 // Check asks the agent to read an address again.
 func (r *Session) Check(a netip.Addr) {
-	r.say(func() {
+	r.update(func() {
 		if r.reread == nil {
 			r.reread = make(map[netip.Addr]struct{})
 		}

@@ -38,7 +38,7 @@ func TestASnapshotHasSoManyBytesAndNoMore(t *testing.T) {
 	var err error
 	taken := 0
 	for ; err == nil && taken < 200; taken++ {
-		err = r.bring(m, 0)
+		err = r.apply(m, 0)
 	}
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("got %v after %d messages of 3 MiB, want ResourceExhausted", err, taken)

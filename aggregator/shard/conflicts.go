@@ -184,15 +184,15 @@ func (c *Conflicts) contest(a index.Address, contested bool) {
 	}
 }
 
-// over records a resolved conflict.
-func (c *Conflicts) over(p conflictPlace) {
+// addResolved records a resolved conflict.
+func (c *Conflicts) addResolved(p conflictPlace) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.resolved = append(c.resolved, p)
 }
 
-// old removes and returns the conflicts that need not be kept any longer.
-func (c *Conflicts) old(now verdict.Stamp) (old []conflictPlace) {
+// takeOld removes and returns the conflicts that need not be kept any longer.
+func (c *Conflicts) takeOld(now verdict.Stamp) (old []conflictPlace) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.resolved) > 0 && (len(c.resolved) > KeepResolved || c.resolved[0].at.Add(keepResolvedFor) <= now) {

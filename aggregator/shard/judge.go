@@ -36,7 +36,7 @@ func (w *worker) judge(item *facts.Item) {
 	if before == nil && e != nil {
 		before = e.owners
 	}
-	w.noteSpeakers(out.Owners, before)
+	w.reportWireOwners(out.Owners, before)
 	w.remember(e, a, in, &out, item)
 	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == nil
 	if e := w.entries[a]; e != nil {
@@ -189,24 +189,24 @@ func (w *worker) tellOwners(a index.Address, now, before []verdict.Owner, pods b
 	}
 }
 
-// noteSpeakers reports the owners that are, or were, only seen on the wire, because their pods may
-// have been meant to have the address.
-func (w *worker) noteSpeakers(now, before []verdict.Owner) {
+// reportWireOwners reports the owners that are, or were, only seen on the wire, because their pods
+// may have been meant to have the address.
+func (w *worker) reportWireOwners(now, before []verdict.Owner) {
 	for i := range now {
-		if speaks(&now[i]) {
+		if onlyOnWire(&now[i]) {
 			w.shards.Listener.Spoke(&now[i])
 		}
 	}
 	for i := range before {
-		if o := findOwner(now, i, before[i].ID); speaks(&before[i]) && (o == nil || !speaks(o)) {
+		if o := findOwner(now, i, before[i].ID); onlyOnWire(&before[i]) && (o == nil || !onlyOnWire(o)) {
 			w.shards.Listener.Spoke(&before[i])
 		}
 	}
 }
 
-// speaks reports whether an owner is only seen on the wire, or its namespace lacks intended
+// onlyOnWire reports whether an owner is only seen on the wire, or its namespace lacks intended
 // addresses.
-func speaks(o *verdict.Owner) bool {
+func onlyOnWire(o *verdict.Owner) bool {
 	return o.Namespace != nil && (!o.Assigned || o.Namespace.Intended != "")
 }
 
@@ -249,7 +249,7 @@ func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 	}
 	s.Listener.ConflictChanged(kept, before, opened)
 	if !c.Active() {
-		s.Conflicts.over(conflictPlace{e.addr, c.ID, c.ResolvedAt})
+		s.Conflicts.addResolved(conflictPlace{e.addr, c.ID, c.ResolvedAt})
 		s.Forget()
 	}
 }

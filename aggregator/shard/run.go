@@ -23,7 +23,7 @@ func (w *worker) run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for judged := false; ; {
-		if w.some() {
+		if w.judgeSome() {
 			judged = true
 			select {
 			case <-ctx.Done():
@@ -55,10 +55,10 @@ func (w *worker) rest() time.Duration {
 	return max(0, w.timers[0].again.Sub(w.shards.Clock()))
 }
 
-// some judges a few addresses and reports whether there may be more.
-func (w *worker) some() (more bool) {
+// judgeSome judges a few addresses and reports whether there may be more.
+func (w *worker) judgeSome() (more bool) {
 	f := w.shards.Facts
-	w.forgetOld()
+	w.dropForgotten()
 	f.RLock()
 	for range judgedAtOnce {
 		item := w.queue.Next()
@@ -69,7 +69,7 @@ func (w *worker) some() (more bool) {
 			break
 		}
 		more = true
-		w.contain(item)
+		w.judgeSafely(item)
 	}
 	f.RUnlock()
 	for _, e := range w.expired {
@@ -102,9 +102,9 @@ func (w *worker) due() *facts.Item {
 	return nil
 }
 
-// contain judges one address. If the judgement panics, the address is recorded as unjudged, and
+// judgeSafely judges one address. If the judgement panics, the address is recorded as unjudged, and
 // others are judged as usual.
-func (w *worker) contain(item *facts.Item) {
+func (w *worker) judgeSafely(item *facts.Item) {
 	w.done = append(w.done, item)
 	defer func() {
 		if r := recover(); r != nil {

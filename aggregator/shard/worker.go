@@ -38,8 +38,8 @@ func (w *worker) settle(e *entry) {
 	}
 }
 
-// forgetOld drops the conflicts that need not be kept any longer.
-func (w *worker) forgetOld() {
+// dropForgotten drops the conflicts that need not be kept any longer.
+func (w *worker) dropForgotten() {
 	w.forgetMu.Lock()
 	all := w.forget
 	w.forget = nil
@@ -62,7 +62,7 @@ func (w *worker) forgetOld() {
 // Forget drops conflicts that were resolved long ago, and returns when to call it again; 0 for
 // never.
 func (s *Shards) Forget() verdict.Stamp {
-	for _, p := range s.Conflicts.old(s.Clock()) {
+	for _, p := range s.Conflicts.takeOld(s.Clock()) {
 		w := s.workers[p.addr.Partition()%len(s.workers)]
 		w.forgetMu.Lock()
 		w.forget = append(w.forget, p)

@@ -1,16 +1,19 @@
-// Package topology records which links of different nodes are one broadcast domain. |!Links of
-// several nodes become one domain when a frame that entered one of them through an uplink carried a
-// hardware address that exactly one other node has. Such a frame is easy to forge, so links are
-// joined in two layers. In the layer BySight, one frame is enough: conflicts across such a domain
-// are only suspected. In the layer ByProof, frames must have entered in both directions, or
-// repeatedly in one direction (provenAfter). A host that is on only one of two LANs cannot forge
-// frames in both directions. |!Each layer is a forest of stitches, so that a LAN of n nodes needs n
-// stitches instead of one for each pair of nodes. Stitches age in generations. Each generation
-// builds its own forest, and the domains are the links that the forests of the current and the
-// previous generation connect. Links therefore separate when no frame has joined them for a whole
-// generation. This also applies while a conflict depends on them: if the conflict still exists, its
-// own frames join them again. |!A Topology is not safe for concurrent use. Its owner provides the
-// lock.
+// Package topology records which links of different nodes are one broadcast domain.
+//
+// Links of several nodes become one domain when a frame that entered one of them through an uplink
+// carried a hardware address that exactly one other node has. Such a frame is easy to forge, so
+// links are joined in two layers. In the layer BySight, one frame is enough: conflicts across such
+// a domain are only suspected. In the layer ByProof, frames must have entered in both directions,
+// or repeatedly in one direction (provenAfter). A host that is on only one of two LANs cannot forge
+// frames in both directions.
+//
+// Each layer is a forest of stitches, so that a LAN of n nodes needs n stitches instead of one for
+// each pair of nodes. Stitches age in generations. Each generation builds its own forest, and the
+// domains are the links that the forests of the current and the previous generation connect. Links
+// therefore separate when no frame has joined them for a whole generation. This also applies while
+// a conflict depends on them: if the conflict still exists, its own frames join them again.
+//
+// A Topology is not safe for concurrent use. Its owner provides the lock.
 package topology
 
 import (

@@ -2,14 +2,14 @@ package verdict
 
 import "slices"
 
-// attributing finds the owners of an address.
-type attributing struct {
-	*judging
+// attribution finds the owners of an address.
+type attribution struct {
+	*evaluation
 	// assigned has the Assigned claims. They are listed only when the first wire claim is
 	// attributed: on a LAN, few of many claims are assigned.
 	assigned []*Claim
-	// spoken has the senders that sent an unsolicited claim. It is filled on first use.
-	spoken map[speaker]struct{}
+	// unsolicited has the senders that sent an unsolicited claim. It is filled on first use.
+	unsolicited map[unsolicitedSender]struct{}
 }
 
 // evidence is the evidence for one owner. It is gathered while claims are attributed.
@@ -25,15 +25,15 @@ type evidence struct {
 // configured reports whether any kernel has the address for the owner.
 func (e *evidence) configured() bool { return e.assigned || e.failed || e.local || e.private }
 
-// ledger collects the owners and their evidence.
-type ledger struct {
+// ownerTable collects the owners and their evidence.
+type ownerTable struct {
 	owners   []Owner
 	evidence []evidence
 	byID     map[string]int // nil if there are few claims
 }
 
-// at returns the index of the owner with an ID; -1 if there is none.
-func (l *ledger) at(id string) int {
+// indexOf returns the index of the owner with an ID; -1 if there is none.
+func (l *ownerTable) indexOf(id string) int {
 	if l.byID != nil {
 		if i, ok := l.byID[id]; ok {
 			return i
@@ -43,7 +43,7 @@ func (l *ledger) at(id string) int {
 	return slices.IndexFunc(l.owners, func(o Owner) bool { return o.ID == id })
 }
 
-func (l *ledger) enter(o Owner) int {
+func (l *ownerTable) add(o Owner) int {
 	if l.byID != nil {
 		l.byID[o.ID] = len(l.owners)
 	}
@@ -54,10 +54,10 @@ func (l *ledger) enter(o Owner) int {
 
 // namespace returns the index of the owner for a namespace and adds it if it is new. If two agents
 // see one namespace, the node that sorts first is shown.
-func (l *ledger) namespace(ns *Namespace) int {
-	i := l.at(ns.ID)
+func (l *ownerTable) namespace(ns *Namespace) int {
+	i := l.indexOf(ns.ID)
 	if i < 0 {
-		return l.enter(Owner{ID: ns.ID, Node: ns.Node, Namespace: ns})
+		return l.add(Owner{ID: ns.ID, Node: ns.Node, Namespace: ns})
 	}
 	if o := &l.owners[i]; !o.Node.Is(ns.Node) && compareNodes(ns.Node, o.Node) < 0 {
 		o.Node, o.Namespace = ns.Node, ns
@@ -67,20 +67,20 @@ func (l *ledger) namespace(ns *Namespace) int {
 
 // external returns the index of the owner for a hardware address outside of all nodes, and adds it
 // if it is new.
-func (l *ledger) external(c *Claim) int {
+func (l *ownerTable) external(c *Claim) int {
 	n, name := c.Node(), linkName(c.Link)
 	if c.Link != nil && c.Link.Domain != nil {
 		n, name = c.Link.Domain.Node, c.Link.Domain.Name
 	}
 	id := n.Boot + "/" + n.Netns + "/" + name + "/" + c.MAC.String()
-	if i := l.at(id); i >= 0 {
+	if i := l.indexOf(id); i >= 0 {
 		return i
 	}
-	return l.enter(Owner{ID: id, Node: c.Node(), MAC: c.MAC})
+	return l.add(Owner{ID: id, Node: c.Node(), MAC: c.MAC})
 }
 
 // A speaker is a hardware address on a broadcast domain.
-type speaker struct {
+type unsolicitedSender struct {
 	mac  MAC
 	link extent
 }

@@ -14,18 +14,18 @@ var causes = []struct {
 }{
 	{CauseOrphanedSandbox, (*inquiry).orphanedSandbox},
 	{CauseSplitBrain, (*inquiry).splitBrain},
-	{CauseExternalDevice, func(q *inquiry) reason { return devices{q}.externalDevice() }},
-	{CauseTunnelAddress, func(q *inquiry) reason { return devices{q}.tunnelAddress() }},
-	{CauseIPAMBookedElsewhere, func(q *inquiry) reason { return records{q}.bookedElsewhere() }},
-	{CausePodCIDROverlap, func(q *inquiry) reason { return ranges{q}.podCIDROverlap() }},
-	{CauseOverlappingNetworks, func(q *inquiry) reason { return ranges{q}.overlappingNetworks() }},
-	{CauseIPAMStateLost, func(q *inquiry) reason { return records{q}.stateLost() }},
-	{CauseStaticAddress, func(q *inquiry) reason { return devices{q}.staticAddress() }},
+	{CauseExternalDevice, func(q *inquiry) reason { return deviceCauses{q}.externalDevice() }},
+	{CauseTunnelAddress, func(q *inquiry) reason { return deviceCauses{q}.tunnelAddress() }},
+	{CauseIPAMBookedElsewhere, func(q *inquiry) reason { return recordCauses{q}.bookedElsewhere() }},
+	{CausePodCIDROverlap, func(q *inquiry) reason { return rangeCauses{q}.podCIDROverlap() }},
+	{CauseOverlappingNetworks, func(q *inquiry) reason { return rangeCauses{q}.overlappingNetworks() }},
+	{CauseIPAMStateLost, func(q *inquiry) reason { return recordCauses{q}.stateLost() }},
+	{CauseStaticAddress, func(q *inquiry) reason { return deviceCauses{q}.staticAddress() }},
 }
 
 // inquire determines the cause of a conflict and records the facts that it follows from.
-func (j *judging) inquire(c *Conflict) {
-	q := inquiry{judging: j, c: c, owners: c.Parties()}
+func (j *evaluation) inquire(c *Conflict) {
+	q := inquiry{evaluation: j, c: c, owners: c.Parties()}
 	q.gather()
 	c.Pools, c.Why = q.pools, q.why()
 	c.Checks = q.checks()
@@ -47,8 +47,8 @@ func (q *inquiry) why() Why {
 		case r.fits() && found.Cause == CauseUnknown:
 			found = r.Why
 			found.Cause = cause.name
-		case !r.fits() && r.not.Kind != "":
-			others = append(others, RuledOut{Cause: cause.name, Fact: r.not, Open: r.open})
+		case !r.fits() && r.contrary.Kind != "":
+			others = append(others, RuledOut{Cause: cause.name, Fact: r.contrary, Open: r.open})
 		}
 	}
 	found.RuledOut = slices.DeleteFunc(others, func(r RuledOut) bool { return r.Open && found.Cause != CauseUnknown })
@@ -84,7 +84,7 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 	if len(there) == 0 {
 		return reason{}
 	}
-	return not(Fact{Kind: NotPodsThere, Owners: ids(there...)})
+	return ruledOut(Fact{Kind: NotPodsThere, Owners: ids(there...)})
 }
 
 // splitBrain: two nodes have an address that may move between them.
@@ -98,7 +98,7 @@ func (q *inquiry) splitBrain() (r reason) {
 			r.fact(Fact{Kind: FactBeyondGrace})
 		}
 	case c.Rule == RuleSplitBrain:
-		return not(Fact{Kind: NotOneLink})
+		return ruledOut(Fact{Kind: NotOneLink})
 	}
 	return r
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // conflicts compares the owners in every scope and continues the conflicts that were active.
-func (j *comparing) conflicts() {
+func (j *comparison) conflicts() {
 	compared, failed := 0, false
 	for i := range j.out.Owners {
 		if o := &j.out.Owners[i]; o.Excluded == nil && o.Alive() {
@@ -22,7 +22,7 @@ func (j *comparing) conflicts() {
 				j.noteCovered(g)
 				continue
 			}
-			if len(g.owners) == 1 && j.rivaled(g.owners[0]) {
+			if len(g.owners) == 1 && j.hasRival(g.owners[0]) {
 				continue // reported together with its rival
 			}
 			if j.conflict(g) {
@@ -55,18 +55,18 @@ func (c coverage) covers(g group) bool {
 	})
 }
 
-// rivaled reports whether an owner meets another one in some scope.
-func (j *comparing) rivaled(owner int) bool {
+// hasRival reports whether an owner meets another one in some scope.
+func (j *comparison) hasRival(owner int) bool {
 	return slices.ContainsFunc(j.grouped, func(g group) bool { return len(g.owners) >= 2 && slices.Contains(g.owners, owner) })
 }
 
-func (j *comparing) continues(id string) bool {
+func (j *comparison) continues(id string) bool {
 	return slices.ContainsFunc(j.out.Conflicts, func(c Conflict) bool { return c.ID == id })
 }
 
 // conflict judges one scope and reports whether it has a conflict.
-func (j *comparing) conflict(g group) bool {
-	owners := j.takingPart(g)
+func (j *comparison) conflict(g group) bool {
+	owners := j.participants(g)
 	prev := j.previous(g, owners)
 	active := prev != nil && prev.Active()
 	rule := j.rule(owners)
@@ -98,7 +98,7 @@ func (j *comparing) conflict(g group) bool {
 		c.Phase, c.ConfirmedAt, c.Asked = Suspected, 0, 0 // all owners that were witnessed have left
 	}
 	if active {
-		recall(owners, prev.Owners)
+		restoreOrphaned(owners, prev.Owners)
 	}
 	c.Rule, c.Owners, c.Order = rule, owners, arrivals(owners)
 	c.LinkProof = c.linkProof(g.across())
@@ -129,7 +129,7 @@ func (m *Memory) has(owners []Owner) bool {
 
 // bystanders returns the owners that only answer for the address: one of them may be the reason
 // why duplicate address detection failed.
-func (j *comparing) bystanders() (found []Owner) {
+func (j *comparison) bystanders() (found []Owner) {
 	for i := range j.out.Owners {
 		if o := &j.out.Owners[i]; o.ExcludedBy(RuleReachableVia) {
 			found = append(found, *o)
@@ -138,7 +138,7 @@ func (j *comparing) bystanders() (found []Owner) {
 	return found
 }
 
-func (j *comparing) members(g group) []Owner {
+func (j *comparison) members(g group) []Owner {
 	owners := make([]Owner, len(g.owners))
 	for i, o := range g.owners {
 		owners[i] = j.out.Owners[o]
@@ -150,7 +150,7 @@ func (j *comparing) members(g group) []Owner {
 // the same scope, active or resolved. Otherwise it is an active conflict that shares two owners
 // with the group and whose scope has been widened since. Of several such conflicts, the one whose
 // owners differ least is chosen.
-func (j *comparing) previous(g group, owners []Owner) *Memory {
+func (j *comparison) previous(g group, owners []Owner) *Memory {
 	text := g.scope.Text()
 	var found *Memory
 	for i := range j.in.Conflicts {
@@ -164,7 +164,7 @@ func (j *comparing) previous(g group, owners []Owner) *Memory {
 	least := -1
 	for i := range j.in.Conflicts {
 		c := &j.in.Conflicts[i]
-		if !c.Active() || c.Kind > g.scope.Kind || j.continues(c.ID) || j.outgrows(c, g) {
+		if !c.Active() || c.Kind > g.scope.Kind || j.continues(c.ID) || j.hasOtherOwners(c, g) {
 			continue
 		}
 		both := 0
@@ -180,9 +180,9 @@ func (j *comparing) previous(g group, owners []Owner) *Memory {
 	return found
 }
 
-// outgrows reports whether the scope of a conflict has an owner that a group lacks. That scope is
-// judged on its own and continues the conflict.
-func (j *comparing) outgrows(c *Memory, g group) bool {
+// hasOtherOwners reports whether the scope of a conflict has an owner that a group lacks. That
+// scope is judged on its own and continues the conflict.
+func (j *comparison) hasOtherOwners(c *Memory, g group) bool {
 	return slices.ContainsFunc(j.grouped, func(own group) bool {
 		return own.scope.Kind == c.Kind && own.scope.Text() == c.Scope && !coverage{g}.covers(own)
 	})
@@ -192,9 +192,9 @@ func (j *comparing) outgrows(c *Memory, g group) bool {
 // handed over an address that its kernel does not have.
 const quietGraces = 3
 
-// takingPart returns the owners of a group without the nodes that handed the address over: the
+// participants returns the owners of a group without the nodes that handed the address over: the
 // node's kernel does not have it, the node fell silent, and another node claimed it later.
-func (j *comparing) takingPart(g group) []Owner {
+func (j *comparison) participants(g group) []Owner {
 	owners := j.members(g)
 	if len(owners) < 2 || !hostsOnly(owners) {
 		return owners
@@ -203,12 +203,12 @@ func (j *comparing) takingPart(g group) []Owner {
 	assigned := false
 	for i := range owners {
 		assigned = assigned || owners[i].Assigned
-		newest = max(newest, owners[i].claimed())
+		newest = max(newest, owners[i].lastOnWire())
 	}
 	owners = owners[:0]
 	for _, i := range g.owners {
 		o := &j.out.Owners[i]
-		if !o.Assigned && (assigned || o.claimed() != newest) && j.quiet(o) {
+		if !o.Assigned && (assigned || o.lastOnWire() != newest) && j.quiet(o) {
 			o.Excluded = &Exclusion{Rule: RuleHandedOver, Quiet: j.quietAfter()}
 			continue
 		}
@@ -217,12 +217,12 @@ func (j *comparing) takingPart(g group) []Owner {
 	return owners
 }
 
-func (j *comparing) quietAfter() time.Duration { return quietGraces * j.policy.HandoverGrace }
+func (j *comparison) quietAfter() time.Duration { return quietGraces * j.policy.HandoverGrace }
 
 // quiet reports whether an owner has been silent for so long that it counts as having handed the
 // address over. Otherwise it requests another judgement at that time.
-func (j *comparing) quiet(o *Owner) bool {
-	quiet := o.claimed().Add(j.quietAfter())
+func (j *comparison) quiet(o *Owner) bool {
+	quiet := o.lastOnWire().Add(j.quietAfter())
 	if j.in.Now < quiet {
 		j.again(quiet)
 		return false
@@ -230,8 +230,8 @@ func (j *comparing) quiet(o *Owner) bool {
 	return true
 }
 
-// claimed returns when the owner was last seen on the wire; 0 for never.
-func (o *Owner) claimed() (newest Stamp) {
+// lastOnWire returns when the owner was last seen on the wire; 0 for never.
+func (o *Owner) lastOnWire() (newest Stamp) {
 	for _, c := range o.Claims {
 		if c.Wire() && !c.Weak() {
 			newest = max(newest, c.Seen)
@@ -246,7 +246,7 @@ func hostsOnly(owners []Owner) bool {
 }
 
 // rule returns the rule by which a group is a conflict; empty if it is not one.
-func (j *comparing) rule(owners []Owner) string {
+func (j *comparison) rule(owners []Owner) string {
 	assigned := 0
 	for i := range owners {
 		switch {
@@ -281,7 +281,7 @@ func (j *comparing) rule(owners []Owner) string {
 }
 
 // ended returns how a conflict ended. Fewer than two of its owners are left in its scope.
-func (j *comparing) ended(prev *Memory, over coverage) Ended {
+func (j *comparison) ended(prev *Memory, over coverage) Ended {
 	e := Ended{ID: prev.ID, At: j.in.Now}
 	var left []*Owner
 	for _, was := range prev.Owners {

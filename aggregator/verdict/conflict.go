@@ -244,14 +244,14 @@ func (c *Conflict) Owner(id string) *Owner {
 	return nil
 }
 
-// mostParties is the largest number of owners for which a cause is sought, because every pair is
+// maxParties is the largest number of owners for which a cause is sought, because every pair is
 // compared.
-const mostParties = 32
+const maxParties = 32
 
 // Parties returns the owners for which a cause and a keeper are sought: the first ones if there are
 // very many.
 func (c *Conflict) Parties() []*Owner {
-	parties := make([]*Owner, min(len(c.Owners), mostParties))
+	parties := make([]*Owner, min(len(c.Owners), maxParties))
 	for i := range parties {
 		parties[i] = &c.Owners[i]
 	}

@@ -26,8 +26,8 @@ func (i *Interface) Tunnel() string {
 	return ""
 }
 
-// bridge reports whether an interface is a bridge.
-func (i *Interface) bridge() bool {
+// isBridge reports whether an interface is a bridge.
+func (i *Interface) isBridge() bool {
 	return i.Kind == "bridge" || i.Kind == "" && i.Link != nil && i.Link.Kind == Bridge && i.Link.Name == i.Name && !i.Uplink
 }
 
@@ -39,6 +39,6 @@ func MadeByEngine(name string) bool {
 		strings.HasPrefix(name, "podman") || strings.HasPrefix(name, "cni-podman") || strings.HasPrefix(name, "virbr")
 }
 
-// portOfPod reports whether the other end of an interface is in another namespace. Some plugins
+// isPodPort reports whether the other end of an interface is in another namespace. Some plugins
 // give such a port the address of a gateway.
-func (i *Interface) portOfPod() bool { return i.Peer != 0 && !i.Uplink }
+func (i *Interface) isPodPort() bool { return i.Peer != 0 && !i.Uplink }

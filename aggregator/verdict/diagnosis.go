@@ -40,7 +40,7 @@ func (q *inquiry) seenRecords() (facts []Fact) {
 	if len(facts) > 0 {
 		return facts
 	}
-	if nodes := nodesOf(those(q.owners, func(o *Owner) bool { return o.Namespace != nil })); len(nodes) > 0 {
+	if nodes := nodesOf(filterOwners(q.owners, func(o *Owner) bool { return o.Namespace != nil })); len(nodes) > 0 {
 		return []Fact{{Kind: SeenNoRecords, Nodes: nodes}}
 	}
 	return nil

@@ -27,7 +27,7 @@ type Explanation struct {
 
 // Explain judges one address and returns the judgement with its reasons.
 func (p *Policy) Explain(in *Case) Explanation {
-	j := judging{policy: p, in: in, memory: new(memory), explain: true}
+	j := evaluation{policy: p, in: in, memory: new(memory), explain: true}
 	out := j.judge()
 	e := Explanation{Address: in.Address, Owners: out.Owners, Conflicts: out.Conflicts, Contested: out.Contested, Incomplete: in.Incomplete}
 	var compared []*Owner

@@ -33,7 +33,8 @@ const (
 	FactTunnel FactKind = "tunnel-has-address"
 	// FactPurpose: Pool has the address in Records[0], which is not for a pod.
 	FactPurpose FactKind = "allocated-for-purpose"
-	// FactBridgeOfPods: the node Owners[0] has the address on the bridge Device, which connects pods.
+	// FactBridgeOfPods: the node Owners[0] has the address on the bridge Device, which connects
+	// pods.
 	FactBridgeOfPods FactKind = "on-bridge-of-pods"
 
 	// FactGivenByNetwork: according to a CNI result, Network gave the address to Owners[0].

@@ -172,7 +172,7 @@ type PoolUse struct {
 // FindingID returns the ID of a finding of a kind about a subject. Equal arguments always give the
 // same ID.
 func FindingID(cluster, kind, subject string) string {
-	return hashed(cluster, kind, subject)
+	return hashID(cluster, kind, subject)
 }
 
 // A Spoof is a set of claims in frames that enter through the port of one namespace. They claim the

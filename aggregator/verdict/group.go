@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// comparing finds the conflicts of an address. The owners must be known.
-type comparing struct {
-	*judging
+// comparison finds the conflicts of an address. The owners must be known.
+type comparison struct {
+	*evaluation
 	grouped []group
 }
 
@@ -27,7 +27,7 @@ type member struct {
 }
 
 // groups returns the scopes with live owners that are compared, widest first.
-func (j *comparing) groups() []group {
+func (j *comparison) groups() []group {
 	var members []member
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
@@ -39,25 +39,25 @@ func (j *comparing) groups() []group {
 		}
 	}
 	slices.SortFunc(members, func(a, b member) int {
-		return cmp.Or(compareScopes(a.scope.whole(), b.scope.whole()), a.owner-b.owner)
+		return cmp.Or(compareScopes(a.scope.canonical(), b.scope.canonical()), a.owner-b.owner)
 	})
 	var groups []group
 	for len(members) > 0 {
 		n := 1
-		for n < len(members) && members[n].scope.whole() == members[0].scope.whole() {
+		for n < len(members) && members[n].scope.canonical() == members[0].scope.canonical() {
 			n++
 		}
 		groups = append(groups, newGroup(members[:n]))
 		members = members[n:]
 	}
-	return j.leaveOut(groups)
+	return j.dropPodNetwork(groups)
 }
 
 // newGroup returns the group of the members of one scope; members must be sorted by owner. For a
 // domain, the group is named after the first link on which a kernel has the address. This name does
 // not depend on the time and on the other owners in the domain.
 func newGroup(members []member) group {
-	g := group{scope: members[0].scope.whole()}
+	g := group{scope: members[0].scope.canonical()}
 	named := false
 	for i, m := range members {
 		if i == 0 || members[i-1].owner != m.owner {
@@ -70,10 +70,10 @@ func newGroup(members []member) group {
 	return g
 }
 
-// leaveOut drops the pod network if the same owners also meet on one node or link. The node or link
-// is known at once, while it may take a moment until both owners are known to be pods. The conflict
-// thus has the same ID in either order of events.
-func (j *comparing) leaveOut(groups []group) []group {
+// dropPodNetwork drops the pod network if the same owners also meet on one node or link. The node
+// or link is known at once, while it may take a moment until both owners are known to be pods. The
+// conflict thus has the same ID in either order of events.
+func (j *comparison) dropPodNetwork(groups []group) []group {
 	if len(groups) == 0 || groups[0].scope.Kind != NetworkScope {
 		return groups
 	}

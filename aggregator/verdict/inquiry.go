@@ -5,23 +5,23 @@ import "slices"
 // A reason is the outcome of testing one cause. It is empty if the cause cannot apply.
 type reason struct {
 	Why
-	// not is the fact that rules the cause out. open is set if the cause is not ruled out, and not
-	// is then the fact that is missing.
-	not  Fact
-	open bool
+	// contrary is the fact that rules the cause out. open is set if the cause is not ruled out, and
+	// not is then the fact that is missing.
+	contrary Fact
+	open     bool
 }
 
 func (r *reason) fits() bool { return len(r.Facts) > 0 }
 
 func (r *reason) fact(facts ...Fact) { r.Facts = append(r.Facts, facts...) }
 
-func not(f Fact) reason { return reason{not: f} }
+func ruledOut(f Fact) reason { return reason{contrary: f} }
 
-func open(f Fact) reason { return reason{not: f, open: true} }
+func undecided(f Fact) reason { return reason{contrary: f, open: true} }
 
 // inquiry looks for the cause of one conflict.
 type inquiry struct {
-	*judging
+	*evaluation
 	c      *Conflict
 	owners []*Owner
 	// pools and allocations exclude those of the Kubernetes API.
@@ -57,8 +57,8 @@ func (q *inquiry) gather() {
 	slices.SortFunc(q.pools, comparePools)
 }
 
-// plain reports whether the owners of the conflict are unrelated.
-func (q *inquiry) plain() bool { return q.c.Rule != RuleSamePod && q.c.Rule != RuleSameVM }
+// unrelated reports whether the owners of the conflict are unrelated.
+func (q *inquiry) unrelated() bool { return q.c.Rule != RuleSamePod && q.c.Rule != RuleSameVM }
 
 // pairs yields every ordered pair of owners.
 func (q *inquiry) pairs(yield func(a, b *Owner) bool) {

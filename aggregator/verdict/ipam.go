@@ -62,15 +62,15 @@ func (r Range) Common(other Range) Range {
 func (r Range) Size() uint64 {
 	first, last := r.First.As16(), r.Last.As16()
 	var low, high, borrow uint64
-	low, borrow = bits.Sub64(number(last[8:]), number(first[8:]), 0)
-	high, _ = bits.Sub64(number(last[:8]), number(first[:8]), borrow)
+	low, borrow = bits.Sub64(bigEndian(last[8:]), bigEndian(first[8:]), 0)
+	high, _ = bits.Sub64(bigEndian(last[:8]), bigEndian(first[:8]), borrow)
 	if high != 0 || low == ^uint64(0) {
 		return ^uint64(0)
 	}
 	return low + 1
 }
 
-func number(bytes []byte) (n uint64) {
+func bigEndian(bytes []byte) (n uint64) {
 	for _, b := range bytes {
 		n = n<<8 | uint64(b)
 	}
@@ -304,8 +304,8 @@ func OffsetOf(base, a netip.Addr) (offset string, ok bool) {
 		return "", false
 	}
 	from, to := base.As16(), a.As16()
-	low, borrow := bits.Sub64(number(to[8:]), number(from[8:]), 0)
-	high, _ := bits.Sub64(number(to[:8]), number(from[:8]), borrow)
+	low, borrow := bits.Sub64(bigEndian(to[8:]), bigEndian(from[8:]), 0)
+	high, _ := bits.Sub64(bigEndian(to[:8]), bigEndian(from[:8]), borrow)
 	return decimal(high, low), true
 }
 

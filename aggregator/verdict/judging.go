@@ -4,8 +4,8 @@ import (
 	"slices"
 )
 
-// judging is the state of one judgement.
-type judging struct {
+// evaluation is the state of one judgement.
+type evaluation struct {
 	policy  *Policy
 	in      *Case
 	memory  *memory
@@ -15,14 +15,14 @@ type judging struct {
 }
 
 // again requests another judgement no later than at.
-func (j *judging) again(at Stamp) {
+func (j *evaluation) again(at Stamp) {
 	if j.out.Again == 0 || at < j.out.Again {
 		j.out.Again = at
 	}
 }
 
 // note records a step if an explanation is wanted.
-func (j *judging) note(s Step) {
+func (j *evaluation) note(s Step) {
 	if j.explain {
 		j.steps = append(j.steps, s)
 	}
@@ -30,7 +30,7 @@ func (j *judging) note(s Step) {
 
 // behind returns the namespace behind the port that a frame entered through; nil for an uplink, a
 // port of the node itself, or a kernel claim.
-func (j *judging) behind(c *Claim) *Namespace {
+func (j *evaluation) behind(c *Claim) *Namespace {
 	if port := c.Interface; c.Wire() && port.Peer != 0 && !port.Uplink {
 		return j.in.behind(port)
 	}
@@ -38,7 +38,7 @@ func (j *judging) behind(c *Claim) *Namespace {
 }
 
 // ownerOf returns the owner that is a namespace; nil if there is none.
-func (j *judging) ownerOf(ns *Namespace) *Owner {
+func (j *evaluation) ownerOf(ns *Namespace) *Owner {
 	if i := slices.IndexFunc(j.out.Owners, func(o Owner) bool { return o.ID == ns.ID }); i >= 0 {
 		return &j.out.Owners[i]
 	}
@@ -46,7 +46,7 @@ func (j *judging) ownerOf(ns *Namespace) *Owner {
 }
 
 // owner returns the owner with an ID; nil if there is none.
-func (j *judging) owner(id string) *Owner {
+func (j *evaluation) owner(id string) *Owner {
 	if i := slices.IndexFunc(j.out.Owners, func(o Owner) bool { return o.ID == id }); i >= 0 {
 		return &j.out.Owners[i]
 	}

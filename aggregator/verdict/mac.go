@@ -36,8 +36,8 @@ func (m MAC) Shared() bool {
 		strings.HasPrefix(string(m), "\x00\x00\x0c\x07\xac") || responders[m] != "" || m == "\xfe\xff\xff\xff\xff\xff"
 }
 
-// routers reports whether several routers share the hardware address by design.
-func (m MAC) routers() bool {
+// sharedByRouters reports whether several routers share the hardware address by design.
+func (m MAC) sharedByRouters() bool {
 	return m.Shared() && m[:2] != "\x02\x42" && m[:2] != "\x0a\x58"
 }
 

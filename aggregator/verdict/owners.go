@@ -6,12 +6,12 @@ import (
 
 // owners attributes every claim to an owner, and determines the state of each owner and whether it
 // is compared.
-func (j *attributing) owners() {
+func (j *attribution) owners() {
 	claims := j.in.Claims
 	if len(claims) == 0 {
 		return
 	}
-	l := j.memory.ledger(claims)
+	l := j.memory.ownerTable(claims)
 	var few [manyClaims]int32
 	belongs := few[:0]
 	for _, c := range claims {
@@ -20,7 +20,7 @@ func (j *attributing) owners() {
 	for i, c := range claims {
 		if belongs[i] < 0 {
 			if j.assigned == nil {
-				j.list()
+				j.listAssigned()
 			}
 			belongs[i] = j.wireClaim(&l, c)
 		}
@@ -28,7 +28,7 @@ func (j *attributing) owners() {
 	}
 
 	// The claims of all owners share one array.
-	all := j.memory.room(len(claims))
+	all := j.memory.claimSlice(len(claims))
 	from := 0
 	for o := range l.owners {
 		n := l.evidence[o].claims
@@ -41,16 +41,16 @@ func (j *attributing) owners() {
 	}
 	for o := range l.owners {
 		slices.SortFunc(l.owners[o].Claims, compareClaims)
-		j.weigh(&l.owners[o], &l.evidence[o])
-		j.join(&l.owners[o])
+		j.evaluate(&l.owners[o], &l.evidence[o])
+		j.joinPod(&l.owners[o])
 	}
 	slices.SortFunc(l.owners, compareOwners)
 	j.memory.owners, j.memory.evidence = l.owners, l.evidence
 	j.out.Owners = l.owners
 }
 
-// list lists the Assigned claims.
-func (j *attributing) list() {
+// listAssigned lists the Assigned claims.
+func (j *attribution) listAssigned() {
 	j.assigned = slices.Grow(j.memory.assigned[:0], 1)
 	for _, c := range j.in.Claims {
 		if c.Kind == Assigned {
@@ -62,7 +62,7 @@ func (j *attributing) list() {
 
 // kernelClaim attributes a claim of a kernel and returns the index of the owner; -1 for a claim on
 // the wire.
-func (j *attributing) kernelClaim(l *ledger, c *Claim) int32 {
+func (j *attribution) kernelClaim(l *ownerTable, c *Claim) int32 {
 	if c.Kind != Assigned && c.Kind != DADFailed {
 		return -1
 	}
@@ -82,7 +82,7 @@ func (j *attributing) kernelClaim(l *ledger, c *Claim) int32 {
 }
 
 // wireClaim attributes a claim on the wire and returns the index of the owner that sent it.
-func (j *attributing) wireClaim(l *ledger, c *Claim) int32 {
+func (j *attribution) wireClaim(l *ownerTable, c *Claim) int32 {
 	ns, via, rule := j.sender(c)
 	var o int
 	if ns != nil {
@@ -143,17 +143,17 @@ const (
 
 // proxied returns why a claim to an address that its sender's kernel does not have does not make
 // the sender an owner; 0 if it does.
-func (j *attributing) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
+func (j *attribution) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
 	switch {
 	case c.NoOverride:
 		return ByNoOverride
 	case c.Kind != Answered:
 		return 0
-	case via != nil && (&Owner{Namespace: ns}).meantBy(j.in.Address) == "": // otherwise a guest behind the interface has the address
+	case via != nil && (&Owner{Namespace: ns}).intentSource(j.in.Address) == "": // otherwise a guest behind the interface has the address
 		return ByOwnMAC
 	case responders[c.MAC] != "":
 		return ByPlugin
-	case ns != nil, j.spoke(c):
+	case ns != nil, j.sentUnsolicited(c):
 		return 0
 	}
 	switch addresses, owners := j.in.answers(c.Link, c.MAC); {
@@ -165,31 +165,31 @@ func (j *attributing) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
 	return 0
 }
 
-// spoke reports whether the sender of an answer ever claimed the address unsolicited.
-func (j *attributing) spoke(c *Claim) bool {
-	if j.spoken == nil { // computed once, because many nodes may have seen the answers of one router
-		j.spoken = map[speaker]struct{}{}
+// sentUnsolicited reports whether the sender of an answer ever claimed the address unsolicited.
+func (j *attribution) sentUnsolicited(c *Claim) bool {
+	if j.unsolicited == nil { // computed once, because many nodes may have seen the answers of one router
+		j.unsolicited = map[unsolicitedSender]struct{}{}
 		for _, o := range j.in.Claims {
 			if (o.Kind == Announced || o.Kind == Used) && !o.Weak() {
-				j.spoken[speaker{o.MAC, linkScope(o).whole()}] = struct{}{}
+				j.unsolicited[unsolicitedSender{o.MAC, linkScope(o).canonical()}] = struct{}{}
 			}
 		}
 	}
-	_, ok := j.spoken[speaker{c.MAC, linkScope(c).whole()}]
+	_, ok := j.unsolicited[unsolicitedSender{c.MAC, linkScope(c).canonical()}]
 	return ok
 }
 
 // fresh reports whether a claim on the wire still counts. Claims seen by a disconnected node do not
 // expire, because nothing can refresh them.
-func (j *attributing) fresh(c *Claim) bool {
+func (j *attribution) fresh(c *Claim) bool {
 	n := c.Node()
 	return !n.TimedOut && (n.Unheard || c.Seen.Add(j.policy.StaleAfter) > j.in.Now)
 }
 
-// weigh determines whether an owner exists and whether it is compared.
-func (j *attributing) weigh(o *Owner, e *evidence) {
+// evaluate determines whether an owner exists and whether it is compared.
+func (j *attribution) evaluate(o *Owner, e *evidence) {
 	o.Assigned = e.assigned
-	j.face(o)
+	j.setDisplayed(o)
 	o.State = j.state(o, e)
 	if o.Excluded = j.exclusion(e); o.Excluded != nil {
 		return
@@ -205,9 +205,9 @@ func (j *attributing) weigh(o *Owner, e *evidence) {
 	o.Scope = widest.Scope()
 }
 
-// face chooses the interface and the hardware address to display from the first claim. Claims of
-// kernels come before claims on the wire.
-func (j *attributing) face(o *Owner) {
+// setDisplayed chooses the interface and the hardware address to display from the first claim.
+// Claims of kernels come before claims on the wire.
+func (j *attribution) setDisplayed(o *Owner) {
 	first := o.Claims[0]
 	if first.Wire() || first.Kind == Believed {
 		o.MAC = first.MAC
@@ -225,7 +225,7 @@ func (j *attributing) face(o *Owner) {
 
 // state returns the state of an owner. A claim of a kernel lasts until it is withdrawn. A claim on
 // the wire expires unless its node is disconnected.
-func (j *attributing) state(o *Owner, e *evidence) State {
+func (j *attribution) state(o *Owner, e *evidence) State {
 	var kernel, unheard, heard bool
 	var newest Stamp
 	for _, c := range o.Claims {
@@ -258,7 +258,7 @@ func (j *attributing) state(o *Owner, e *evidence) State {
 
 // expire deletes the claims of an owner that is only seen on the wire after twice the stale time.
 // Later claims of a node that timed out are deleted with the node.
-func (j *attributing) expire(o *Owner, stale Stamp) {
+func (j *attribution) expire(o *Owner, stale Stamp) {
 	if end := stale.Add(j.policy.StaleAfter); j.in.Now < end {
 		j.again(end)
 		return
@@ -271,7 +271,7 @@ func (j *attributing) expire(o *Owner, stale Stamp) {
 }
 
 // exclusion returns why an owner is not compared; nil if it is.
-func (j *attributing) exclusion(e *evidence) *Exclusion {
+func (j *attribution) exclusion(e *evidence) *Exclusion {
 	if s, ok := j.shared(); ok {
 		return &Exclusion{Rule: RuleDeclaredShared, Reason: s.Reason}
 	}
@@ -307,7 +307,7 @@ func (p *Policy) DeclaresShared(r Range) bool {
 }
 
 // shared returns the declaration that covers the address; the longest prefix wins.
-func (j *attributing) shared() (best Shared, ok bool) {
+func (j *attribution) shared() (best Shared, ok bool) {
 	for _, s := range j.policy.Shared {
 		if s.Prefix.Contains(j.in.Address) && (!ok || s.Prefix.Bits() > best.Prefix.Bits()) {
 			best, ok = s, true

@@ -56,8 +56,8 @@ const absentAfter = 5 * time.Second
 // before it removes the sandbox.
 const endedAfter = 5 * time.Second
 
-// join sets what the Kubernetes API says about an owner.
-func (j *attributing) join(o *Owner) {
+// joinPod sets what the Kubernetes API says about an owner.
+func (j *attribution) joinPod(o *Owner) {
 	if o.Kind() != Pod {
 		return
 	}
@@ -75,7 +75,7 @@ func (j *attributing) join(o *Owner) {
 		case j.in.Now < at:
 			j.again(at)
 		case j.in.PodsKnownUntil < at: // the API is not followed, or is being listed again
-			j.again(j.in.Now.Add(askEvery))
+			j.again(j.in.Now.Add(checkInterval))
 		default:
 			o.Orphaned = true
 		}
@@ -95,9 +95,9 @@ func orphans(owners []Owner) (left []*Owner) {
 	return left
 }
 
-// recall restores what the Kubernetes API said about orphaned owners while the API is disconnected
-// and cannot contradict it.
-func recall(owners []Owner, before []Member) {
+// restoreOrphaned restores what the Kubernetes API said about orphaned owners while the API is
+// disconnected and cannot contradict it.
+func restoreOrphaned(owners []Owner, before []Member) {
 	for i := range owners {
 		o := &owners[i]
 		k := slices.IndexFunc(before, func(was Member) bool { return was.ID == o.ID })

@@ -21,8 +21,9 @@ func (s extent) Scope() Scope { return Scope{s.Kind, s.Node.Name, s.Name} }
 // Text returns the name of the scope as the API shows it.
 func (s extent) Text() string { return s.Scope().Text() }
 
-// whole returns the scope by which owners are compared. It is the same for all links of a domain.
-func (s extent) whole() extent {
+// canonical returns the scope by which owners are compared. It is the same for all links of a
+// domain.
+func (s extent) canonical() extent {
 	if s.Domain != (LinkKey{}) {
 		return extent{s.Kind, s.Domain.Node, s.Domain.Name, s.Domain}
 	}
@@ -30,7 +31,7 @@ func (s extent) whole() extent {
 }
 
 // scopes yields the scopes in which one claim of an owner is compared.
-func (j *judging) scopes(o *Owner, c *Claim, yield func(extent)) {
+func (j *evaluation) scopes(o *Owner, c *Claim, yield func(extent)) {
 	if !c.Weak() {
 		j.reaches(o, c, yield)
 	}
@@ -38,7 +39,7 @@ func (j *judging) scopes(o *Owner, c *Claim, yield func(extent)) {
 
 // reaches yields the scopes in which others receive a claim of an owner, even if the claim does not
 // make the owner a rival.
-func (j *judging) reaches(o *Owner, c *Claim, yield func(extent)) {
+func (j *evaluation) reaches(o *Owner, c *Claim, yield func(extent)) {
 	a := c.Interface.Attachment
 	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed {
 		return
@@ -80,7 +81,7 @@ const FirstInterface = "eth0"
 // network returns the network in which a claim is compared: the declared network that contains the
 // address, or the pod network if it is an address of pods; empty if there is none. External devices
 // are compared on their links only, and addresses in a VRF on their node.
-func (j *judging) network(o *Owner, c *Claim, link *Link) string {
+func (j *evaluation) network(o *Owner, c *Claim, link *Link) string {
 	i := c.Interface
 	switch {
 	case i.VRF != "":
@@ -106,7 +107,7 @@ func (j *judging) network(o *Owner, c *Claim, link *Link) string {
 // ofPods reports whether the address of a kernel belongs to the pod network: a CNI network or
 // runtime gave it to a pod, or it is in a pod CIDR. The node's own addresses belong to it only in
 // the node's own pod CIDR, and never on an uplink.
-func (j *judging) ofPods(c *Claim, link *Link) bool {
+func (j *evaluation) ofPods(c *Claim, link *Link) bool {
 	i := c.Interface
 	switch {
 	case link != nil && link.Kind == OVSPort:
@@ -122,7 +123,7 @@ func (j *judging) ofPods(c *Claim, link *Link) bool {
 
 // declared returns the declared network with the longest prefix that contains the address, and that
 // prefix. The name is empty if there is none.
-func (j *judging) declared() (name string, prefix netip.Prefix) {
+func (j *evaluation) declared() (name string, prefix netip.Prefix) {
 	bits := -1
 	for i := range j.policy.Networks {
 		n := &j.policy.Networks[i]

@@ -8,7 +8,7 @@ import (
 // settle confirms a suspected conflict when the settle time has passed and both sides were
 // witnessed again after it. Otherwise it asks nodes to read the address again. On a domain, both
 // sides must have been witnessed on one link or on links that are proven to be one.
-func (j *comparing) settle(c *Conflict, across LinkKey) {
+func (j *comparison) settle(c *Conflict, across LinkKey) {
 	if c.Rule == RuleDADFailed {
 		c.confirm(j.in.Now)
 		return
@@ -16,7 +16,7 @@ func (j *comparing) settle(c *Conflict, across LinkKey) {
 	if c.Rule == RuleExternalsAlternate {
 		return // no agent can read the address of an external device
 	}
-	due := max(c.DetectedAt, together(c.Owners)).Add(j.policy.Wait(c))
+	due := max(c.DetectedAt, secondBegun(c.Owners)).Add(j.policy.Wait(c))
 	if j.in.Now < due {
 		j.again(due)
 		return
@@ -27,12 +27,12 @@ func (j *comparing) settle(c *Conflict, across LinkKey) {
 		o := &c.Owners[i]
 		switch {
 		case o.readSince(due):
-			met.enter(o, across, byProof, due)
+			met.addOwner(o, across, byProof, due)
 		case o.State != Live:
 		case o.Assigned:
 			silent = o.readers(silent)
 		case o.claimedSince(due):
-			met.enter(o, across, byProof, due)
+			met.addOwner(o, across, byProof, due)
 		}
 	}
 	for _, m := range met {
@@ -44,7 +44,7 @@ func (j *comparing) settle(c *Conflict, across LinkKey) {
 	if len(silent) == 0 {
 		return
 	}
-	if c.Asked == 0 || c.Asked.Add(askEvery) <= j.in.Now {
+	if c.Asked == 0 || c.Asked.Add(checkInterval) <= j.in.Now {
 		c.Asked = j.in.Now
 		for _, n := range silent {
 			if !slices.ContainsFunc(j.out.Check, n.Is) {
@@ -52,7 +52,7 @@ func (j *comparing) settle(c *Conflict, across LinkKey) {
 			}
 		}
 	}
-	j.again(c.Asked.Add(askEvery))
+	j.again(c.Asked.Add(checkInterval))
 }
 
 // across returns the domain on which the owners of a group meet. It is zero if they meet on
@@ -86,10 +86,10 @@ type meeting struct {
 	configured bool     // whether the kernel of an owner has the address
 }
 
-// enter adds an owner to the sites of a domain where it was witnessed at since or later. An owner
-// whose kernel has the address in the domain is added only there. Sightings by other nodes do not
-// prove that they saw this owner. Outside of a domain there is one site.
-func (m meetings) enter(o *Owner, across LinkKey, siteOf func(*Link) site, since Stamp) {
+// addOwner adds an owner to the sites of a domain where it was witnessed at since or later. An
+// owner whose kernel has the address in the domain is added only there. Sightings by other nodes do
+// not prove that they saw this owner. Outside of a domain there is one site.
+func (m meetings) addOwner(o *Owner, across LinkKey, siteOf func(*Link) site, since Stamp) {
 	if across == (LinkKey{}) {
 		m.add(site{}, o)
 		return
@@ -141,7 +141,7 @@ func (c *Conflict) linkProof(across LinkKey) LinkProof {
 	}{{byLink, 0}, {byProof, Proven}} {
 		met := meetings{}
 		for i := range c.Owners {
-			met.enter(&c.Owners[i], across, kind.siteOf, 0)
+			met.addOwner(&c.Owners[i], across, kind.siteOf, 0)
 		}
 		for _, m := range met {
 			if len(m.owners) >= 2 {
@@ -176,9 +176,9 @@ func (c *Conflict) confirm(now Stamp) {
 	c.Phase, c.ConfirmedAt = Confirmed, now
 }
 
-// together returns the time since which at least two of the owners have existed; 0 if there are
+// secondBegun returns the time since which at least two of the owners have existed; 0 if there are
 // fewer.
-func together(owners []Owner) Stamp {
+func secondBegun(owners []Owner) Stamp {
 	begun := make([]Stamp, 0, 8)
 	for i := range owners {
 		begun = append(begun, owners[i].Begun())

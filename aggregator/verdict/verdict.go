@@ -1,10 +1,14 @@
 // Package verdict decides who holds an address, in which scope an address must be unique, and when
-// two owners are a conflict. |!It is pure. Its input is a Case, which contains all that is known
-// about one address. Its output is a Judgement: owners, conflicts, reasons and the time to judge
-// again. The package does no I/O, keeps no state and starts no goroutine. The order of claims never
-// matters. The cost of a judgement depends on the number of claims to the address and not on the
-// number of other addresses. |!Reasons are typed: a rule or the kind of a fact, and values. This
-// package makes no text for people; package explain does.
+// two owners are a conflict.
+//
+// It is pure. Its input is a Case, which contains all that is known about one address. Its output
+// is a Judgement: owners, conflicts, reasons and the time to judge again. The package does no I/O,
+// keeps no state and starts no goroutine. The order of claims never matters. The cost of a
+// judgement depends on the number of claims to the address and not on the number of other
+// addresses.
+//
+// Reasons are typed: a rule or the kind of a fact, and values. This package makes no text for
+// people; package explain does.
 package verdict
 
 import (
@@ -87,17 +91,17 @@ const (
 	// AlternateWithin is the longest time between two frames of one owner for which a frame of
 	// another owner between them counts as alternation.
 	AlternateWithin = 10 * time.Second
-	// askEvery is the interval at which a node is asked again to read an address.
-	askEvery = time.Second
+	// checkInterval is the interval at which a node is asked again to read an address.
+	checkInterval = time.Second
 )
 
 // ID returns the ID of a conflict. Equal arguments always give the same ID.
 func ID(cluster string, kind ScopeKind, scope string, address netip.Addr) string {
-	return hashed(cluster, kind.String(), scope, address.Unmap().String())
+	return hashID(cluster, kind.String(), scope, address.Unmap().String())
 }
 
-// hashed returns an ID: a hash of its parts.
-func hashed(parts ...string) string {
+// hashID returns an ID: a hash of its parts.
+func hashID(parts ...string) string {
 	h := sha256.New()
 	for _, part := range parts {
 		h.Write([]byte(part))

@@ -40,7 +40,7 @@ func (w Workload) Who() Who {
 }
 
 func pack(packed []byte, text string) []byte {
-	form, raw := shorten(text)
+	form, raw := encodeText(text)
 	packed = binary.AppendUvarint(packed, uint64(len(raw)<<2|form))
 	return append(packed, raw...)
 }
@@ -57,8 +57,8 @@ func Pack(text string) Packed {
 	return Packed(pack(nil, text))
 }
 
-// shorten returns the shortest encoding of a text.
-func shorten(text string) (form int, raw string) {
+// encodeText returns the shortest encoding of a text.
+func encodeText(text string) (form int, raw string) {
 	if len(text) < shortestHex {
 		return plain, text
 	}
@@ -72,8 +72,8 @@ func shorten(text string) (form int, raw string) {
 	return plain, text
 }
 
-// lengthen decodes a text.
-func lengthen(form int, raw string) string {
+// decodeText decodes a text.
+func decodeText(form int, raw string) string {
 	if form == plain {
 		return raw
 	}
@@ -89,14 +89,14 @@ func lengthen(form int, raw string) string {
 	return string(text)
 }
 
-// next returns the first text and the remainder.
-func (w Who) next() (text string, rest Who) {
+// nextText returns the first text and the remainder.
+func (w Who) nextText() (text string, rest Who) {
 	if w == "" {
 		return "", ""
 	}
 	length, n := uvarint(w)
 	end := n + length>>2
-	return lengthen(length&3, string(w[n:end])), w[end:]
+	return decodeText(length&3, string(w[n:end])), w[end:]
 }
 
 // packed returns the text with an index without unpacking it.
@@ -147,14 +147,14 @@ func (w Who) Kind() WorkloadKind {
 
 // Namespace returns the namespace of the workload.
 func (w Who) Namespace() string {
-	namespace, _ := w.texts().next()
+	namespace, _ := w.texts().nextText()
 	return namespace
 }
 
 // Name returns the name of the workload.
 func (w Who) Name() string {
-	_, rest := w.texts().next()
-	name, _ := rest.next()
+	_, rest := w.texts().nextText()
+	name, _ := rest.nextText()
 	return name
 }
 
@@ -169,7 +169,7 @@ func (w Who) Workload() (out Workload) {
 	out.Kind = w.Kind()
 	rest := w.texts()
 	for _, text := range []*string{&out.Namespace, &out.Name, &out.UID, &out.ContainerID, &out.Source, &out.Process, &out.VirtualMachine, &out.Sources} {
-		*text, rest = rest.next()
+		*text, rest = rest.nextText()
 	}
 	if rest != "" {
 		process, _ := uvarint(rest)
