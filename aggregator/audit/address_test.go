@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// hostLocal is what host-local of a node gives addresses of a network from.
+// hostLocal adds a host-local pool of a network on a node.
 func (w *world) hostLocal(node, network, cidr string) *verdict.Pool {
 	r := verdict.RangeOf(netip.MustParsePrefix(cidr))
 	p := &verdict.Pool{
@@ -23,21 +23,21 @@ func (w *world) hostLocal(node, network, cidr string) *verdict.Pool {
 	return p
 }
 
-// ofCluster is a pool of the whole cluster.
+// ofCluster adds a cluster-wide pool.
 func (w *world) ofCluster(ipam, cidr string) *verdict.Pool {
 	p := &verdict.Pool{IPAM: ipam, Name: "pool", State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix(cidr))}}
 	w.Pools = append(w.Pools, p)
 	return p
 }
 
-// allocate has a pool give the address.
+// allocate adds an allocation of the address.
 func (w *world) allocate(p *verdict.Pool, al verdict.Allocation) *verdict.Allocation {
 	al.Pool, al.Address, al.Heard = p, w.Addr, w.Now
 	w.Allocations = append(w.Allocations, &al)
 	return &al
 }
 
-// kindPod is a pod with a sandbox that a CNI network gave the address.
+// kindPod adds a pod with a sandbox that a CNI network gave the address.
 func (w *world) kindPod(node, name, network string, record uint32) *verdict.Claim {
 	who := verdicttest.Pod(name)
 	who.ContainerID = "sandbox-" + name
@@ -48,7 +48,7 @@ func (w *world) kindPod(node, name, network string, record uint32) *verdict.Clai
 	return c
 }
 
-// audit judges and audits.
+// audit judges and audits the address.
 func (w *world) audit(before ...verdict.Finding) audit.Result {
 	out := w.Judge()
 	in := w.Case()
@@ -61,7 +61,7 @@ func (w *world) audit(before ...verdict.Finding) audit.Result {
 	return audit.Address(&w.Policy, in, &out)
 }
 
-// wantFound audits, waits as long as nothing may be told, and checks what is found then.
+// wantFound audits the address, waits until no finding is waiting, and checks the findings.
 func (w *world) wantFound(t *testing.T, why string, want ...string) {
 	t.Helper()
 	w.Policy.LeakedAfter = 5 * time.Minute
@@ -199,7 +199,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 	}
 }
 
-// What is found of a pool and an owner is told together, and not only by the next audit.
+// Findings about one pool and owner are reported together and not one audit later.
 func TestFindingsOfOnePoolAreToldTogether(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := w.Pool(verdict.HostLocal, "n1", "lan")
@@ -220,7 +220,7 @@ func TestFindingsOfOnePoolAreToldTogether(t *testing.T) {
 	}
 }
 
-// Of two that IPAM gave one address, the one that has it is to keep it.
+// If IPAM allocated an address to two pods, the one that has it should keep it.
 func TestWhoHasAnAddressThatWasGivenTwiceIsTold(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")

@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// An allocation is the owner's own, or it is somebody else's.
+// An allocation is the owner's own or another owner's.
 func TestForWhomAnAllocationIs(t *testing.T) {
 	podObject := func(node string) *verdict.PodObject {
 		return &verdict.PodObject{Namespace: "default", Name: "a", Node: node, Phase: "Running"}
@@ -78,7 +78,7 @@ func TestForWhomAnAllocationIs(t *testing.T) {
 	}
 }
 
-// sourced sets what tells of the container in a namespace.
+// sourced sets the source of the container ID of a namespace.
 func sourced(ns *verdict.Namespace, source, sources string) {
 	who := ns.Who.Workload()
 	who.Source, who.Sources = source, sources
@@ -199,14 +199,14 @@ func TestWhatIsGivenTwice(t *testing.T) {
 				t.Errorf("%s: got again %d, want it in half a minute: nothing changes when one of the pods ends", test.name, out.Again)
 			}
 			if test.name == "the API has had one of the pods no more for long enough" || test.name == "the API may not have had one of the pods yet" {
-				break // the objects are of one order
+				break // this case is not symmetric
 			}
 			test.one, test.two = test.two, test.one
 		}
 	}
 }
 
-// ofOneNode makes two pools of host-local on n1.
+// ofOneNode turns two pools into host-local pools on n1.
 func ofOneNode(w *world, p, q *verdict.Pool) {
 	p.IPAM, q.IPAM, p.Node, q.Node, q.Name = verdict.HostLocal, verdict.HostLocal, w.Node("n1"), w.Node("n1"), "q"
 }
@@ -328,7 +328,7 @@ func TestHowMuchIsRemembered(t *testing.T) {
 	}
 }
 
-// blue returns a network namespace that was made by hand.
+// blue returns a network namespace that was created by hand.
 func blue(name string) verdict.Workload {
 	return verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns"}
 }

@@ -80,7 +80,7 @@ func TestMissingAddresses(t *testing.T) {
 	}
 }
 
-// A subscriber hears of what is told of a finding, and of nothing else.
+// A subscriber is sent a finding if its contents change, and not otherwise.
 func TestWhatIsNewInAFinding(t *testing.T) {
 	base := func() verdict.Finding {
 		n := agent("n1", "1")

@@ -75,7 +75,7 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "virt-launcher-a"})
 			w.Pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "virt-launcher-a", Node: "n1", Phase: "Running", IPs: []netip.Addr{w.Addr}}}
 		}, nil},
-		// And what is nearly that.
+		// Situations that resemble these.
 		{"a pod in a range that Calico gives only to those that ask for it", func(w *world) {
 			w.ofCluster(verdict.Calico, "10.244.0.0/16").Asked = true
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
@@ -104,7 +104,7 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 	}
 }
 
-// A CiliumEndpoint tells of an address, and gives none: Cilium's agent may know better.
+// A CiliumEndpoint mirrors an address and does not allocate it: the Cilium agent may know better.
 func TestWhatCiliumDoesNotTellIsNoMoreThanAWarning(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.ofCluster(verdict.Cilium, "10.244.0.0/24")
@@ -118,7 +118,7 @@ func TestWhatCiliumDoesNotTellIsNoMoreThanAWarning(t *testing.T) {
 	}
 }
 
-// After a node was booted, kubelet tells of one pod after the other where it is now.
+// After a node has rebooted, the kubelet updates the status of its pods one by one.
 func TestAddressesOfPodsInTheAPICatchUp(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := &verdict.Pool{IPAM: verdict.KubernetesAPI, Name: "pods", State: verdict.PoolKnown}
@@ -146,8 +146,8 @@ func TestAddressesOfPodsInTheAPICatchUp(t *testing.T) {
 	}
 }
 
-// Plugins free an address before they take it away, which may take a while where the
-// API server is slow: also of a pod that nobody deleted, as of a Job.
+// Plugins free an address before they remove it, which may take a while if the API server is slow.
+// This includes pods that end by themselves, such as those of a Job.
 func TestPodsThatEndFreeTheirAddressesFirst(t *testing.T) {
 	for why, p := range map[string]verdict.PodObject{
 		"it is deleted": {Phase: "Running", DeletionTimestamp: start}, "it is completed": {Phase: "Succeeded"}, "it has failed": {Phase: "Failed"}, "it runs": {Phase: "Running"},
@@ -169,7 +169,7 @@ func TestPodsThatEndFreeTheirAddressesFirst(t *testing.T) {
 	}
 }
 
-// What the API server says may be behind what the kernels do.
+// The API server may lag behind the kernels.
 func TestAuditWaitsForTheAPI(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.ofCluster(verdict.Calico, "10.244.0.0/16")
@@ -186,7 +186,7 @@ func TestAuditWaitsForTheAPI(t *testing.T) {
 	}
 }
 
-// The object of a pod that has ended may outlive it, and that of the next one come late.
+// The object of a pod that has ended may outlive it, and the object of the next pod may be late.
 func TestCiliumsObjectsCatchUp(t *testing.T) {
 	for _, test := range []struct {
 		why   string
@@ -219,12 +219,12 @@ func TestCiliumsObjectsCatchUp(t *testing.T) {
 	}
 }
 
-// A pod that starts may be seen before what its IPAM has written into the API: also where
-// the address was another one's just before.
+// A pod may be seen before the record of its IPAM arrives through the API, even if the address was
+// another pod's just before.
 func TestWhatAnIPAMWritesIntoTheAPIComesLater(t *testing.T) {
 	for _, test := range []struct {
-		before string // whom the address is still booked for
-		soon   bool   // it is told after the settle time
+		before string // the holder in the outdated record
+		soon   bool   // whether the finding is reported after the settle time
 		want   string
 	}{
 		{"", false, verdict.FindingInUseUnallocated},

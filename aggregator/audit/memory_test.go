@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// kinds returns the kinds of findings; those that wait are in parentheses.
+// kinds returns the kinds of findings. Those of waiting findings are in parentheses.
 func kinds(findings []verdict.Finding) (list []string) {
 	for _, f := range findings {
 		if f.Waiting {
@@ -23,13 +23,13 @@ func kinds(findings []verdict.Finding) (list []string) {
 	return list
 }
 
-// What was found stays found while nothing new can be known.
+// Findings are kept while their state is not known.
 func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 	for _, test := range []struct {
 		why    string
 		change func(w *world, p *verdict.Pool)
-		want   []string // of an address in use that is not allocated
-		leaked []string // of an allocation without a holder
+		want   []string // findings about an address in use that is not allocated
+		leaked []string // findings about an allocation without an owner
 	}{
 		{"nothing changes", func(*world, *verdict.Pool) {}, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
 		{"its node is not heard from", func(w *world, _ *verdict.Pool) { w.Node("n1").Unheard = true }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
@@ -77,7 +77,7 @@ func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 	}
 }
 
-// A finding that becomes the next worse thing is told at once.
+// A critical finding that replaces another one is reported at once.
 func TestACriticalFindingBecomesAnotherAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		why    string
@@ -141,7 +141,7 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 		if got := len(past) == 1 && past[0].Kind == test.want; got != (test.want != "") {
 			t.Errorf("%s: got past %+v, want %q", test.why, past, test.want)
 		}
-		// It is remembered once, with the first allocation, and while its owner is there.
+		// The past has one state, with the first allocation, while the owner is live.
 		if test.want == "" {
 			continue
 		}
@@ -243,7 +243,8 @@ func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
 	}
 }
 
-// A pod that the API has no more will not have the address, once the API is heard.
+// An allocation for a pod that no longer exists in the API is not a second one, once the API is up
+// to date.
 func TestAnAllocationThatIsLeftBehindIsNoSecondOne(t *testing.T) {
 	for why, test := range map[string]struct {
 		change func(w *world)
@@ -267,8 +268,7 @@ func TestAnAllocationThatIsLeftBehindIsNoSecondOne(t *testing.T) {
 	}
 }
 
-// Whoever asks for an address that stands on a dummy device of several nodes gets one of
-// them by chance, if they answer.
+// An address on a dummy device of several nodes reaches one of them by chance if they answer.
 func TestSharedAddressesThatAreAnsweredFor(t *testing.T) {
 	judged := func(change func(owners []verdict.Owner)) *verdict.Judgement {
 		out := &verdict.Judgement{}
@@ -307,7 +307,7 @@ func TestSharedAddressesThatAreAnsweredFor(t *testing.T) {
 	}
 }
 
-// Two spoofs of an address by two ports are two findings; a conflict does not hide them.
+// Spoofs through two ports are two findings, and a conflict does not hide them.
 func TestSpoofsOfAnAddress(t *testing.T) {
 	n := agent("n1", "1")
 	spoof := func(port string) verdict.Spoof {
@@ -323,7 +323,7 @@ func TestSpoofsOfAnAddress(t *testing.T) {
 	}
 }
 
-// The sandbox that IPAM names is looked for on the pool's node only, if it is a node's.
+// The sandbox of an allocation is looked up on the node of its pool only, if the pool has one.
 func TestLeakedAddressesOfOneNode(t *testing.T) {
 	for why, test := range map[string]struct {
 		change func(w *world)

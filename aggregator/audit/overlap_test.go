@@ -21,7 +21,7 @@ func agent(name, netns string) *verdict.Node {
 	return &verdict.Node{Name: name, Boot: "boot-" + name, Netns: netns}
 }
 
-// ofKubernetes is a range that Kubernetes has for a node, ofAgent one that a node's own pool has.
+// ofKubernetes returns a pod CIDR of a node; ofAgent returns the range of a node's own pool.
 func ofKubernetes(node, text string) verdict.Side {
 	return audit.NodeSpecSide(node, netip.MustParsePrefix(text))
 }
@@ -36,7 +36,7 @@ func TestRangesOfNodes(t *testing.T) {
 	for _, test := range []struct {
 		why   string
 		sides []verdict.Side
-		want  string // the first range in common
+		want  string // the first common range
 		nodes []string
 	}{
 		{"one node", []verdict.Side{ofKubernetes("n1", "10.244.0.0/24"), ofKubernetes("n1", "10.244.0.0/24")}, "", nil},
@@ -134,7 +134,7 @@ func TestNetworksOfOneNode(t *testing.T) {
 	}
 }
 
-// Which of a node's addresses was reported first does not matter.
+// The order in which a node's addresses were reported does not matter.
 func TestSidesOfANodeAreTheWidest(t *testing.T) {
 	n := agent("n1", "1")
 	var subnets []audit.Subnet

@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// risk is an address that a pod of a node has since a time.
+// risk returns an address that a pod on a node has had since a time.
 func risk(address string, n *verdict.Node, since verdict.Stamp) audit.Risk {
 	ns := &verdict.Namespace{Node: n, ID: "id-" + address, Who: verdict.Workload{Kind: verdict.Pod, Namespace: "default", Name: address}.Who()}
 	return audit.Risk{Address: netip.MustParseAddr(address), Owners: []verdict.Owner{{
@@ -159,7 +159,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// The holder of an address at risk is the one on the pool's node.
+// The owner that is shown for an address at risk is the one on the node of the pool.
 func TestHoldersOnThePoolsNode(t *testing.T) {
 	n1, n2 := agent("n1", "1"), agent("n2", "1")
 	r := risk("10.0.0.5", n2, start)

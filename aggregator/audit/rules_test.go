@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// auditAll judges and audits with all pools.
+// auditAll judges and audits the address with all pools.
 func (w *world) auditAll(before ...verdict.Finding) audit.Result {
 	w.Policy.LeakedAfter = 5 * time.Minute
 	out := w.Judge()
@@ -20,7 +20,7 @@ func (w *world) auditAll(before ...verdict.Finding) audit.Result {
 	return audit.Address(&w.Policy, in, &out)
 }
 
-// told returns the findings that do not wait, each as KIND POOL.
+// told returns the findings that are not waiting, each as KIND POOL.
 func told(findings []verdict.Finding) (kinds []string) {
 	for _, f := range findings {
 		if f.Waiting {
@@ -35,7 +35,7 @@ func told(findings []verdict.Finding) (kinds []string) {
 	return kinds
 }
 
-// wantTold waits as long as nothing may be told, and checks what is told then.
+// wantTold waits until no finding is waiting, and checks the reported findings.
 func (w *world) wantTold(t *testing.T, why string, want ...string) {
 	t.Helper()
 	before := w.auditAll().Findings
@@ -52,8 +52,8 @@ const (
 	double      = verdict.FindingDoubleAllocated
 )
 
-// pooled is a pool of one node, or of the cluster if node is empty, that has the address in its
-// range.
+// pooled adds a pool of one node, or of the cluster if node is empty, whose range contains the
+// address.
 func (w *world) pooled(name, ipam, node string) *verdict.Pool {
 	p := &verdict.Pool{IPAM: ipam, Name: name, State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))}}
 	if node != "" {
@@ -63,14 +63,14 @@ func (w *world) pooled(name, ipam, node string) *verdict.Pool {
 	return p
 }
 
-// byHand is a namespace that somebody made, on a point-to-point veth of n1.
+// byHand adds a namespace created by hand, on a point-to-point veth of n1.
 func (w *world) byHand() *verdict.Interface {
 	inside, _ := w.Veth(w.Namespace("n1", 2, "77", blue("lab")), "baaaaa", w.Link("n1", "vlab", verdict.PointToPoint, false))
 	w.Assigned(inside)
 	return inside
 }
 
-// A pool is only concerned if what gets an address of it meets the owner.
+// A pool matters only if its addresses and the owner share a scope.
 func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -270,7 +270,7 @@ func TestWhatIsLeaked(t *testing.T) {
 	}
 }
 
-// Several nodes answer for a service's address.
+// Several nodes answer for the address of a service.
 func TestASharedAddressIsAnswered(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -313,7 +313,7 @@ func TestASharedAddressIsAnswered(t *testing.T) {
 	}
 }
 
-// What was told becomes the next worse thing at once.
+// A reported finding that turns into another critical one is reported at once.
 func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -341,7 +341,7 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 		}
 	}
 
-	// The same finding goes on since it began, of the same owner.
+	// A finding about the same owner keeps its start time.
 	w := newWorld("10.244.0.7")
 	c := w.kindPod("n1", "a", "kind", 2)
 	w.pooled("p", verdict.HostLocal, "n1").Network = "kind"
@@ -356,7 +356,7 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 		t.Errorf("got %+v of another pod, want it to wait", out)
 	}
 
-	// A warning of Cilium's goes on as such.
+	// A finding about Cilium stays a warning.
 	w = newWorld("10.244.0.7")
 	w.kindPod("n1", "a", "kind", 2)
 	w.pooled("p", verdict.Cilium, "")

@@ -55,7 +55,7 @@ func TestHowLongAnOwnerMayHoldWhatIsFree(t *testing.T) {
 			}
 			continue
 		}
-		if test.want < 0 { // as long as the API is not heard from
+		if test.want < 0 { // while the API is not followed
 			out := w.after(time.Hour).auditAll(first.Findings...)
 			if len(told(out.Findings)) != 0 || out.Again != w.Now.Add(time.Second) {
 				t.Errorf("%s: got %+v, again %d, want to wait for a second each time", test.name, out.Findings, out.Again)
@@ -75,7 +75,8 @@ func TestHowLongAnOwnerMayHoldWhatIsFree(t *testing.T) {
 	}
 }
 
-// What is written for an owner may be on its way for five seconds from when the owner began.
+// A record for an owner may take five seconds to arrive, counted from when the owner was first
+// reported.
 func TestAnOwnerOfNearlyFiveSecondsIsWaitedFor(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.kindPod("n1", "a", "kind", 2).Begun = start.Add(1 - 5*time.Second)
@@ -138,13 +139,13 @@ func TestWhatIsFoundIsKeptWhileNothingCanBeKnown(t *testing.T) {
 		if got := told(w.auditAll(before...).Findings); !slices.Equal(got, test.want) {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
 		}
-		// What was not told before is not kept.
+		// Findings that were waiting are not kept.
 		if p.State != verdict.PoolMissing {
 			if got := w.auditAll(waiting...).Findings; len(got) != 0 && test.want != nil {
 				t.Errorf("%s: got %+v kept that was never told", test.name, got)
 			}
 		}
-		// Nor is what another rule found.
+		// Findings of another kind are not kept.
 		other := before[0]
 		other.Kind, other.ID = leaked, "other"
 		if got := told(w.auditAll(other).Findings); slices.Contains(got, leaked+" p") {
@@ -152,7 +153,7 @@ func TestWhatIsFoundIsKeptWhileNothingCanBeKnown(t *testing.T) {
 		}
 	}
 
-	// A leak, too: its pool, and the node of the pool.
+	// Leaks are kept as well, if their pool or its node is not known.
 	for name, change := range map[string]func(w *world, p *verdict.Pool){
 		"its node is silent": func(w *world, _ *verdict.Pool) { w.Node("n1").Unheard = true },
 		"it is being read":   func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading },
@@ -169,7 +170,7 @@ func TestWhatIsFoundIsKeptWhileNothingCanBeKnown(t *testing.T) {
 		}
 	}
 
-	// One finding is kept once, though two allocations keep it.
+	// A finding is kept once, even if two allocations keep it.
 	w := newWorld("10.244.0.7")
 	p := w.pooled("p", verdict.HostLocal, "n1")
 	w.allocate(p, verdict.Allocation{ContainerID: "x", Location: "1"})

@@ -12,15 +12,15 @@ import (
 // A frame from one node may enter another one. This file finds the node that has the MAC of such a
 // frame, and reports the sighting to the topology.
 
-// sharing has the MACs that several nodes may meet.
+// sharing has the MACs whose frames may be seen by several nodes.
 type sharing struct {
 	*Facts
 	// holders has, for each MAC and node, an interface with the MAC whose frames may enter another
 	// node.
 	holders *refs[[6]byte]
-	// seen has the hardware that claims name, for MACs that identify one interface.
+	// seen has the hardware addresses named by claims, for MACs that identify one interface.
 	seen *refs[[6]byte]
-	// sightings are claims that were not looked at yet and may show that links are one.
+	// sightings are claims that may show that links are one and have not been looked at yet.
 	sightings []ref
 }
 
@@ -58,7 +58,7 @@ func (f *sharing) abroadOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	}
 }
 
-// seenOf yields the claims with a MAC that entered by an uplink.
+// seenOf yields the claims with a MAC that entered through an uplink.
 func (f *sharing) seenOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	return func(yield func(*Node, uint32) bool) {
 		for r := range f.sharing.seen.all(m) {
@@ -72,7 +72,7 @@ func (f *sharing) seenOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	}
 }
 
-// enterAbroad adds an interface, and re-examines what other nodes saw of it.
+// enterAbroad adds an interface, and re-examines the claims of other nodes with its MAC.
 func (f *sharing) enterAbroad(n *Node, i uint32) {
 	if !f.meets(n, i) {
 		return
@@ -104,8 +104,8 @@ func (f *sharing) replaceHolder(n *Node, i uint32) {
 	f.sharing.holders.remove(m.bytes, n.number)
 }
 
-// touchNeighbours touches the addresses that are claimed on the interface's domain for its hardware
-// address.
+// touchNeighbours touches the addresses that are claimed on the interface's domain with its
+// hardware address.
 func (f *sharing) touchNeighbours(n *Node, i uint32) {
 	one := n.interfaces.at(i)
 	if one.mac.form == noMAC || one.link == 0 || n.joints[one.link] == nil {
@@ -114,10 +114,10 @@ func (f *sharing) touchNeighbours(n *Node, i uint32) {
 	f.touchOn(n.joints[one.link].Links, n, one.mac)
 }
 
-// touchOn touches the addresses that are claimed for a hardware address of a node on the nodes of
+// touchOn touches the addresses that are claimed with a hardware address of a node by the nodes of
 // links.
 func (f *sharing) touchOn(links iter.Seq[*topology.Link], n *Node, m mac) {
-	if m.apart() { // there may be thousands of links, but few nodes have claims that name it
+	if m.apart() { // there may be thousands of links, but few nodes have claims with this MAC
 		for r := range f.sharing.seen.all(m.bytes) {
 			other := f.nodes[r.node()]
 			for _, j := range other.joints {
@@ -154,7 +154,7 @@ func contains(links iter.Seq[*topology.Link], one *topology.Link) bool {
 	return false
 }
 
-// lookAgain re-examines the claims with a MAC that entered by an uplink.
+// lookAgain re-examines the claims with a MAC that entered through an uplink.
 func (f *sharing) lookAgain(m [6]byte) {
 	for by, c := range f.seenOf(m) {
 		f.touch(by.claims.at(c).addr)
@@ -165,7 +165,7 @@ func (f *sharing) lookAgain(m [6]byte) {
 // sighted queues a claim that may show that links are one.
 func (f *sharing) sighted(r ref) { f.sharing.sightings = append(f.sharing.sightings, r) }
 
-// listNamed and unlistNamed count a claim that names hardware of a node.
+// listNamed and unlistNamed add and remove a claim with a MAC from the index of seen MACs.
 func (f *sharing) listNamed(n *Node, at uint32) {
 	hw := n.hardware.at(at)
 	if hw.count++; hw.count == 1 && hw.mac.apart() {
@@ -180,7 +180,7 @@ func (f *sharing) unlistNamed(n *Node, at uint32) {
 	}
 }
 
-// joint returns the link of a node in the topology, which it makes if there is none.
+// joint returns the link of a node in the topology, and adds it if necessary.
 func (n *Node) joint(l uint32) *topology.Link {
 	if j := n.joints[l]; j != nil {
 		return j
@@ -207,7 +207,7 @@ func (f *sharing) linkRenaming(j *topology.Link) {
 	}
 }
 
-// linkOf returns the link of a node that the topology knows; 0 if it no longer exists.
+// linkOf returns the node and link of a link in the topology; 0 if the link no longer exists.
 func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 	n := f.byID[IDOf(j.Node)]
 	if n == nil || j.Ended {
@@ -217,8 +217,9 @@ func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 }
 
 // linkChanging touches everything on a link before its domain changes, and the addresses that are
-// claimed for its hardware addresses on the links that it will be one with. It does not re-examine
-// old frames: no domain changes what they show, and the links would stay one for longer.
+// claimed with its hardware addresses on the links that will be in the same domain. It does not
+// re-examine old frames: a domain does not change what they show, and they would only keep the
+// links joined for longer.
 func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
 	n, l := f.linkOf(j)
 	if l == 0 {
@@ -234,8 +235,8 @@ func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
 	}
 }
 
-// mergeLinks looks at some claims that may show that links are one, and reports whether there are
-// more.
+// mergeLinks looks at up to some claims that may show that links are one, and reports whether there
+// are more.
 func (f *sharing) mergeLinks(some int) (more bool) {
 	if f.topology.Due() == 0 {
 		defer func() {
@@ -259,8 +260,8 @@ func (f *sharing) mergeLinks(some int) (more bool) {
 	return false
 }
 
-// look joins the link that a claim was seen on with the link of its sender, if the hardware
-// address identifies the sender.
+// look joins the link that a claim was seen on with the link of its sender, if the MAC identifies
+// the sender.
 func (f *sharing) look(n *Node, c uint32) {
 	one := n.claims.at(c)
 	if one.wire() == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
@@ -284,7 +285,7 @@ func (f *sharing) look(n *Node, c uint32) {
 			first, firstID = by, id
 		}
 		if by == n || by != first && id != firstID {
-			return // our own frame, or an ambiguous MAC
+			return // a frame of this node itself, or an ambiguous MAC
 		}
 		if !slices.Contains(nodes, by) {
 			nodes = append(nodes, by)
@@ -297,8 +298,8 @@ func (f *sharing) look(n *Node, c uint32) {
 	}
 }
 
-// homeOf returns the link of a node that the MAC of a sighting is on: the only such link, or else
-// the only one where the MAC has the address too; 0 if that is ambiguous.
+// homeOf returns the link of a node with the MAC of a sighting. If there are several, it returns
+// the only one where the interface with the MAC has the address, too; 0 if that is ambiguous.
 func (f *sharing) homeOf(by, n *Node, c uint32) uint32 {
 	seen := n.claims.at(c)
 	m := n.hardware.at(n.wires.at(seen.wire()).hardware).mac
@@ -329,11 +330,11 @@ func (f *sharing) homeOf(by, n *Node, c uint32) uint32 {
 	return 0
 }
 
-// belongs reports whether an address belongs on the link that it was seen on. Linux asks and
-// answers on every link with the addresses of all its links (arp_ignore and arp_announce are 0),
-// and VLANs have the MAC of their device, so the address may be that of another VLAN. This is ruled
-// out if it was announced there, or if the node that saw it has an address of that subnet on the
-// link.
+// belongs reports whether an address may belong to the link on which it was seen. Linux sends and
+// answers ARP requests on every link with the addresses of all its links (arp_ignore and
+// arp_announce are 0), and VLANs have the MAC of their device, so the address may be that of
+// another VLAN. This is ruled out if the address was announced there, or if the node that saw it
+// has an address of that subnet on the link.
 func (f *sharing) belongs(n *Node, c uint32) bool {
 	seen := n.claims.at(c)
 	if seen.kind == verdict.Announced {
@@ -354,8 +355,8 @@ func (f *sharing) belongs(n *Node, c uint32) bool {
 	return false
 }
 
-// Abroad returns the number of MACs that several nodes may meet and the topology. The caller holds
-// the lock.
+// Abroad returns the number of MACs whose frames may be seen by several nodes, and the topology.
+// The caller holds the lock.
 func (f *sharing) Abroad() (macs int, t *topology.Topology) {
 	return f.sharing.holders.len() + f.sharing.seen.len(), f.topology
 }

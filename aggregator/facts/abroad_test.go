@@ -12,7 +12,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// onLAN is a pod with a macvlan device over the uplink of a node.
+// onLAN returns a report of a pod with a macvlan device over the uplink of a node.
 func onLAN(record uint32, addr string) *pb.ReportRequest {
 	m := pod(record, addr)
 	m.Links, m.Interfaces = nil, m.Interfaces[:1]
@@ -165,7 +165,7 @@ func TestFramesThatShowNothing(t *testing.T) {
 	}
 }
 
-// What a frame shows may be known only when its sender is.
+// A frame may become evidence only once its sender is known.
 func TestFramesAreLookedAtAgain(t *testing.T) {
 	for name, last := range map[string]func(home, by *agent){
 		"its sender comes": func(home, _ *agent) { home.tell(onLAN(2, "10.0.0.1")) },
@@ -217,7 +217,7 @@ func TestFramesAreLookedAtAgain(t *testing.T) {
 	}
 }
 
-// back2 ends what the kernel has on the interface of a pod.
+// back2 returns a report that the interface of a pod no longer has an address.
 func back2(record uint32, addr string) *pb.ReportRequest {
 	m := assignedMessage(record, addr)
 	m.Claims[0].Gone = true
@@ -256,7 +256,8 @@ func TestLinksSeparateAfterAWhile(t *testing.T) {
 	s.wantDomains("another frame", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 }
 
-// A frame keeps links one for as long as it was seen, whatever other links become one with them.
+// A frame keeps links joined only for as long as it counts, regardless of other links in their
+// domain.
 func TestOtherLinksDoNotKeepLinksTogether(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
@@ -277,7 +278,7 @@ func TestOtherLinksDoNotKeepLinksTogether(t *testing.T) {
 	s.wantDomains("only that frame was seen lately", "10.0.0.1", "n1 n1/eth0 -", "n2 - -", "n4 n1/eth0 -")
 }
 
-// A sender that only answers, for many addresses or for those of several owners, is a proxy.
+// A sender that only answers, for many addresses or for addresses of several owners, is a proxy.
 func TestWhatASenderAnswersFor(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))

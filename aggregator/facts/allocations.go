@@ -11,21 +11,22 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// allocation is an entry of the table. It never changes, except for the snapshot that had it last.
+// allocation is an entry of the table. It is immutable, except for the number of the last snapshot
+// that contained it.
 type allocation struct {
 	verdict.Allocation
 	cost  int32
 	sweep uint8
 }
 
-// applyAllocation applies an allocation that a node's IPAM made or ended.
+// applyAllocation applies an allocation that an IPAM on a node added or removed.
 func (f *ipam) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.Stamp) {
 	p := f.ipam.byKey[poolKey{n, rec.GetIpam(), rec.GetPool()}]
 	addr, _ := netip.AddrFromSlice(rec.GetAddress())
 	addr = addr.Unmap()
 	switch {
 	case p == nil:
-		if !rec.GetGone() { // one that is gone ended with its pool
+		if !rec.GetGone() { // a removed one ended together with its pool
 			f.Listener.Dropped("allocation", 1)
 		}
 		return
@@ -89,7 +90,7 @@ func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocati
 	return next
 }
 
-// sameAs reports whether two allocations of one place say the same.
+// sameAs reports whether two allocations from one location are equal.
 func (al *allocation) sameAs(other verdict.Allocation) bool {
 	was := al.Allocation
 	was.Heard = other.Heard
@@ -107,7 +108,7 @@ func (f *ipam) takeBack(p *Pool, addr netip.Addr, location string) {
 	}
 }
 
-// count counts allocations of a pool.
+// count changes the number of allocations of a pool.
 func (f *ipam) count(p *Pool, n int) {
 	f.booked += n
 	if p.Node != nil {
@@ -134,8 +135,8 @@ func (f *ipam) unbook(p *Pool, a index.Address, al *allocation) {
 	f.Listener.PoolChanged(p)
 }
 
-// IPAMChanged applies changes of the cluster's IPAMs. It also returns the ranges of the pools that
-// changed: all owners in them are to be judged again.
+// IPAMChanged applies changes of cluster-wide IPAMs. It also returns the ranges of the pools that
+// changed: all owners in them must be judged again.
 func (f *ipam) IPAMChanged(changes []kube.IPAMChange) (*Batch, []verdict.Range) {
 	b := newBatch()
 	var reach []verdict.Range
@@ -156,7 +157,7 @@ func (f *ipam) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict
 		p := f.ipam.byKey[poolKey{nil, rec.IPAM, rec.Name}]
 		switch {
 		case c.Gone && p != nil:
-			reach = slices.Clone(p.Rec.Ranges) // another pool may give what it gave
+			reach = slices.Clone(p.Rec.Ranges) // other pools may have allocated the same addresses
 			f.endPool(p)
 		case c.Gone:
 		case p == nil && len(f.ipam.byKey) >= maxPools:

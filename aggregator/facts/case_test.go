@@ -13,14 +13,14 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// onHost is an address of a node itself on its uplink.
+// onHost returns a report of an address of a node itself on its uplink.
 func onHost(addr string) *pb.ReportRequest {
 	m := assignedMessage(1, addr)
 	m.Claims[0].Index = 9
 	return m
 }
 
-// of returns a message of one claim of another kind.
+// of changes the only claim of a message to another kind.
 func of(kind pb.Evidence_Kind, m *pb.ReportRequest) *pb.ReportRequest {
 	m.Claims[0].Kind = kind
 	return m
@@ -28,7 +28,7 @@ func of(kind pb.Evidence_Kind, m *pb.ReportRequest) *pb.ReportRequest {
 
 func claims(list ...*pb.ClaimRecord) *pb.ReportRequest { return &pb.ReportRequest{Claims: list} }
 
-// A case has what only a dispute needs if the claims may have several owners.
+// A case has the facts that only a dispute needs if the claims may have several owners.
 func TestWhenAnAddressMayHaveSeveralOwners(t *testing.T) {
 	const addr = "10.0.0.9"
 	kernel := func(record uint32) *pb.ReportRequest { return assignedMessage(record, addr) }
@@ -80,7 +80,7 @@ func TestWhenAnAddressMayHaveSeveralOwners(t *testing.T) {
 	}
 }
 
-// A builder makes each record of a case once, and does not mix up one case with the next one.
+// A builder makes each record of a case only once, and does not reuse it for the next case.
 func TestABuilderMakesOneCaseAfterTheOther(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
@@ -136,7 +136,7 @@ func TestABuilderMakesOneCaseAfterTheOther(t *testing.T) {
 	}
 }
 
-// A case that was kept stays as it was while its builder makes others.
+// A kept case does not change while its builder makes others.
 func TestAKeptCaseStays(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), claims(announced(2, "10.0.0.2", podMAC(3)), announced(3, "10.0.0.3", podMAC(2))))
@@ -165,7 +165,7 @@ func TestAKeptCaseStays(t *testing.T) {
 	}
 }
 
-// A pod may have an agent of its own inside.
+// An agent may report from inside a pod.
 func TestANamespaceMayHaveAnAgentInside(t *testing.T) {
 	s := newScene(t)
 	frames := claims(announced(2, "10.0.0.9", podMAC(9)), announced(3, "10.0.0.9", podMAC(8)))
@@ -189,7 +189,7 @@ func TestANamespaceMayHaveAnAgentInside(t *testing.T) {
 	want("an agent in one of them", "2 nested=true", "3 nested=false")
 	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Gone: true}}})
 	want("one is gone", "2 nested=true")
-	// What the Kubernetes API says of the pod that has the sender's hardware address is in the case.
+	// The case has the Kubernetes object of the pod with the sender's hardware address.
 	s = newScene(t)
 	k := &api{pods: map[string]*verdict.PodObject{"uidveth3": {Name: "three"}}}
 	s.follow(k)
@@ -199,7 +199,7 @@ func TestANamespaceMayHaveAnAgentInside(t *testing.T) {
 	want("another sender is a pod of which the API says nothing", "3 nested=false")
 }
 
-// Who answers for an address without claiming it is listed once for each link.
+// A sender that answers for an address without claiming it is listed once for each link.
 func TestWhoAnswers(t *testing.T) {
 	answer := func(c *pb.ClaimRecord) *pb.ClaimRecord {
 		c.Kind = pb.Evidence_ANSWERED
@@ -246,7 +246,7 @@ func TestWhoAnswers(t *testing.T) {
 	}
 }
 
-// A case has the facts of the nodes that matter.
+// A case has the facts about all nodes that matter.
 func TestNodesOfACase(t *testing.T) {
 	pool := &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "10.0.0.1", "10.0.0.99")}}
 	allocated := &pb.ReportRequest{Allocations: []*pb.AllocationRecord{given("p", "10.0.0.2", "c")}}
@@ -271,7 +271,7 @@ func TestNodesOfACase(t *testing.T) {
 			t.Errorf("%s: got nodes %q, want %q", test.name, got, test.want)
 		}
 	}
-	// A sender on another node of the same domain is a station, once, and its node is known.
+	// A sender on another node of the same domain is a station, only once, and its node is known.
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onHost("10.0.0.200"), onLAN(2, "10.0.0.1"))
 	by := s.joins("n2", "b2", 1, lan(2))
@@ -300,7 +300,7 @@ func TestInterfacesOfOneNamespaceShareIt(t *testing.T) {
 	}
 }
 
-// Interfaces without a hardware address do not hide what others see of the next ones.
+// Interfaces without a hardware address do not end the list.
 func TestAddressesThatOthersSee(t *testing.T) {
 	s := newScene(t)
 	none := &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 30, Name: "x", Attachment: pb.InterfaceRecord_OWN}, {Namespace: 1, Index: 31, Name: "y", Attachment: pb.InterfaceRecord_OWN}}}

@@ -27,7 +27,7 @@ func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
 	}
 }
 
-// What the wire showed of an owner before a snapshot ends with it; what the snapshot has stays.
+// Wire claims from before a snapshot end with their owner. Those in the snapshot are kept.
 func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), seen("10.0.0.1", podMAC(2), 1))
@@ -47,7 +47,7 @@ func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
 	}
 }
 
-// A claim that was not judged yet is nobody's: it may be of the next owner.
+// A claim that has not been judged yet has no owner: it may be from the next one.
 func TestNewFramesOutliveAnOwner(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
@@ -66,7 +66,7 @@ func TestNewFramesOutliveAnOwner(t *testing.T) {
 	}
 }
 
-// What was seen of an owner ends with it, and frames that were under way do not bring it back.
+// Sightings of an owner end with it, and frames that were on their way do not bring it back.
 func TestAHolderThatEndedIsNotBroughtBack(t *testing.T) {
 	mac := []byte{2, 0, 0, 0, 0, 7}
 	holder := func(gone bool) *pb.ReportRequest {
@@ -231,7 +231,7 @@ func TestClaimsOfKernelsComeFirst(t *testing.T) {
 	}
 }
 
-// What a kernel has is kept however long ago it was said.
+// Kernel claims are kept, however long ago they were reported.
 func TestOldClaimsOfKernelsAreKept(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))

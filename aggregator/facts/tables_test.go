@@ -9,7 +9,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// check walks all tables and compares what finds records with the records.
+// check walks all tables, and compares the indexes with the records.
 func (f *Facts) check(t *testing.T, when string) {
 	t.Helper()
 	addresses := map[index.Address]bool{}
@@ -117,7 +117,7 @@ func (f *Facts) check(t *testing.T, when string) {
 	}
 }
 
-// checkCharges checks that a node is charged what its records are charged.
+// checkCharges checks that the charge of a node is the sum of its records' charges.
 func (f *Facts) checkCharges(t *testing.T, n *Node, when string) {
 	t.Helper()
 	given := int64(0)
@@ -149,7 +149,7 @@ func (f *Facts) checkCharges(t *testing.T, n *Node, when string) {
 	}
 }
 
-// Whatever comes and goes, all that finds records agrees with them.
+// After any sequence of changes, all indexes agree with the records.
 func TestTablesAgreeAfterEachChange(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 9))

@@ -7,8 +7,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// The cause of a conflict follows from the subnets of a node that have the address: those that it
-// gets, loses, or changes.
+// The cause of a conflict depends on the subnets of a node that contain the address: those that the
+// node gains, loses or changes.
 func TestDisputesAreJudgedAgainBySubnets(t *testing.T) {
 	s := newScene(t)
 	s.told.contested = []string{"10.0.0.9", "10.0.1.9", "10.1.0.9", "fe80::9"}

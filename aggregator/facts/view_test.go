@@ -16,8 +16,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// bridgeAndPods is a node with a bridge that two pods are on, and one pod on a veth of its own. A VLAN
-// device makes the bridge a part of a LAN.
+// bridgeAndPods returns a report of a node with two pods on a bridge, and one pod on a veth of its
+// own. A VLAN device connects the bridge to a LAN.
 func bridgeAndPods() *pb.ReportRequest {
 	pod := func(record uint32, name string) *pb.NamespaceRecord {
 		return &pb.NamespaceRecord{Id: record, Netns: "400" + string('0'+rune(record)), Workload: &pb.Workload{
@@ -198,7 +198,7 @@ func TestWhoHasAnAddress(t *testing.T) {
 	}
 }
 
-// The whole of a case is as it was reported.
+// A case contains everything that was reported.
 func TestACaseHasAllThatIsKnown(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, bridgeAndPods())
@@ -238,7 +238,7 @@ func TestACaseHasAllThatIsKnown(t *testing.T) {
 	if got := s.text("10.0.0.2"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	// A case that is kept stays as it is when another one is made.
+	// A kept case does not change when another one is made.
 	b := s.Builder()
 	kept := b.Case(index.AddressOf(netip.MustParseAddr("10.0.0.2")), false)
 	b.Keep()
@@ -252,7 +252,7 @@ func TestACaseHasAllThatIsKnown(t *testing.T) {
 
 // api is a Kubernetes API with a few pods, nodes and ranges.
 type api struct {
-	pods    map[string]*verdict.PodObject // by uid, and by namespace/name
+	pods    map[string]*verdict.PodObject // by UID, and by NAMESPACE/NAME
 	cidrs   map[string]netip.Prefix       // by node
 	covered func(reports func(string) bool) bool
 	until   verdict.Stamp
@@ -281,7 +281,7 @@ func (k *api) NodesCovered(reports func(name string) bool) (all, asked bool) {
 	return k.covered(reports), true
 }
 
-// follow has a Kubernetes API followed from now on.
+// follow starts to use a Kubernetes API.
 func (s *scene) follow(k *api) { s.Kubernetes, s.Followed = k, true }
 
 func TestWhatTheKubernetesAPISaysIsInTheCase(t *testing.T) {
@@ -459,7 +459,7 @@ func TestRecordsThatMeanNothingAreDropped(t *testing.T) {
 	}
 }
 
-// Only the first interface of a pod that CNI made shows that pods are behind a port.
+// Only a first interface with an address from CNI shows that there are pods behind a port.
 func TestWhichPodsAreBehindAPort(t *testing.T) {
 	for _, test := range []struct {
 		name       string

@@ -13,11 +13,11 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// The fields of reports are checked here before they are used. An agent may lie, or it may have
-// read names that an attacker chose to do harm where they are printed.
+// All fields of reports are checked here before they are used. An agent may be malicious, or it may
+// have read names that an attacker chose to cause harm where they are printed.
 
-// Check corrects the strings of a message that do not have their form, and returns the number of
-// corrections by field; nil if there are none. It refuses values that no agent sends.
+// Check corrects invalid strings in a message, and returns the number of corrections by field; nil
+// if there are none. It returns an error for values that no agent sends.
 func Check(m *pb.ReportRequest) (corrected map[string]int, err error) {
 	var done corrections
 	err = checkReport.check(reflect.ValueOf(m).Elem(), &done)
@@ -96,8 +96,8 @@ func newChecker(pointer reflect.Type) (c checker) {
 	return c
 }
 
-// check corrects and counts strings of a message that do not have their form. It refuses values
-// that no agent sends.
+// check corrects and counts invalid strings in a message. It returns an error for a value that no
+// agent sends.
 func (c checker) check(message reflect.Value, done *corrections) error {
 	for i := range c {
 		f := &c[i]
@@ -123,7 +123,7 @@ func (f *checkedField) checkString(v reflect.Value, done *corrections) error {
 	case text == "" && !f.list, f.text.Has(text):
 		return nil
 	case f.must:
-		return status.Errorf(codes.InvalidArgument, "%s is %q, which cannot be: use letters, digits, -, _ and . only", f.key, form.Text(64).Correct(text))
+		return status.Errorf(codes.InvalidArgument, "invalid %s %q: only letters, digits, -, _ and . are allowed", f.key, form.Text(64).Correct(text))
 	}
 	v.SetString(f.text.Correct(text))
 	done.count(f.key)
@@ -137,7 +137,7 @@ func (f *checkedField) checkBytes(v reflect.Value, _ *corrections) error {
 	return nil
 }
 
-// checkMap removes the entries that do not have their form.
+// checkMap removes invalid entries.
 func (f *checkedField) checkMap(v reflect.Value, done *corrections) error {
 	if v.Len() == 0 {
 		return nil

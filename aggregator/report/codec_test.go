@@ -44,7 +44,7 @@ func TestMessagesOfVeryManyPartsAreNotRead(t *testing.T) {
 	}
 }
 
-// Messages that together exceed the memory for messages are read one after the other.
+// Messages that together exceed the memory limit are read one after another.
 func TestMessagesBeingReadShareTheirMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		full := &pb.ReportRequest{}
@@ -74,10 +74,10 @@ func TestMessagesBeingReadShareTheirMemory(t *testing.T) {
 		if !one || !other {
 			t.Errorf("got messages that are received: %t, %t, want both: one of them waits", one, other)
 		}
-		first.leave()
+		first.release()
 		if err := <-done; err != nil {
 			t.Errorf("after the first was taken: %v", err)
 		}
-		second.leave()
+		second.release()
 	})
 }

@@ -30,8 +30,8 @@ func newCounters() counters {
 	return c
 }
 
-// took counts the records of a message.
-func (c *counters) took(r *pb.ReportRequest) {
+// countRecords counts the records of a message.
+func (c *counters) countRecords(r *pb.ReportRequest) {
 	counts := [len(facts.RecordKinds)]int{
 		len(r.GetNamespaces()), len(r.GetLinks()), len(r.GetInterfaces()), len(r.GetClaims()), len(r.GetPools()), len(r.GetAllocations()),
 	}

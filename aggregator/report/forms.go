@@ -5,18 +5,18 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A rule describes the values that a field of a report may have.
+// A rule defines the valid values of a field of a report.
 type rule struct {
-	// text is the form of a string. A string without the form is corrected and counted.
+	// text is the form of a string. Invalid strings are corrected and counted.
 	text form.Form
-	// sizes are the allowed lengths of a bytes field. A message with another length is refused,
-	// as is a message with a string that must have its form and does not.
+	// sizes are the valid lengths of a bytes field. A message with another length is refused. If
+	// must is set, a message with an invalid string is refused, too.
 	sizes []int
 	must  bool
 }
 
-// rules has a rule for each field of a report that has strings or bytes. The rule of a map
-// field applies to both its keys and its values.
+// rules has a rule for each string and bytes field of a report. For a map field, it applies to keys
+// and values.
 var rules = map[string]rule{
 	"Hello.node":    {text: form.Node, must: true},
 	"Hello.boot_id": {text: form.ID, must: true},
@@ -83,8 +83,8 @@ var rules = map[string]rule{
 	"AllocationRecord.interface":    {text: form.Interface},
 }
 
-// Allowed lengths of IP addresses and of hardware addresses. Hardware addresses may be empty,
-// an EUI-64 (FireWire), 20 bytes (InfiniBand), or any other length up to MAX_ADDR_LEN.
+// The valid lengths of IP addresses and of hardware addresses. A hardware address may be empty, an
+// EUI-64 (FireWire), 20 bytes long (InfiniBand), or have any other length up to MAX_ADDR_LEN.
 var (
 	addressSizes  = []int{4, 16}
 	hardwareSizes = upTo(32)
@@ -97,7 +97,7 @@ func upTo(most int) (all []int) {
 	return all
 }
 
-// nameOf returns the form of a workload's name: only Kubernetes has rules for names.
+// nameOf returns the form of a workload's name. Only Kubernetes restricts names.
 func nameOf(w *pb.Workload) form.Form {
 	if w.GetKind() == pb.Workload_POD {
 		return form.Subdomain

@@ -15,7 +15,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A defect that makes one address impossible to judge harms no other one, and is known until the
+// A panic in the judgement of one address affects no other address. It is recorded until the
 // address can be judged.
 func TestAPanicHarmsOneAddressOnly(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
@@ -215,7 +215,7 @@ func TestConflictsAreForgotten(t *testing.T) {
 	})
 }
 
-// pods has the addresses of pods compared in the whole cluster.
+// pods declares a network, so that the addresses of pods are compared in the whole cluster.
 func (w *world) pods() {
 	w.policy.Networks = []verdict.Network{{Name: "pods", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
 }
@@ -296,7 +296,7 @@ func TestPodsAreToldOfWhenTheKubernetesAPISpeaks(t *testing.T) {
 	})
 }
 
-// A frame that shows a plain owner once more is not judged.
+// A further frame of an undisputed owner does not trigger a judgement.
 func TestFramesOfDisputedAddressesAreJudgedEachTime(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
@@ -357,7 +357,7 @@ func TestWhatWaitsIsJudgedOnceSomebodyJudges(t *testing.T) {
 	})
 }
 
-// A node that is due is given up before its addresses are judged again at the same time.
+// An overdue node is timed out before its addresses are judged at the same time.
 func TestNodesTimeOutBeforeWhatIsDueIsJudged(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
 		w.set(func() { w.watched = false })
@@ -368,14 +368,14 @@ func TestNodesTimeOutBeforeWhatIsDueIsJudged(t *testing.T) {
 		two.silence()
 		one.tell(pod(2, "10.0.0.1"))
 		w.wantHeard("a pod of a node that is silent", "detected in 5ms", "opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true")
-		w.after(time.Second) // the settle time is over, and the node is given up
+		w.after(time.Second) // the settle time is over, and the node times out
 		w.wantHeard("the node is given up", "conflict 10.0.0.1 resolved episode 1 was suspected of 2", "n1: contest 10.0.0.1 false")
 		w.after(time.Hour)
 		w.wantHeard("later")
 	})
 }
 
-// Whatever comes and goes, what is remembered agrees with what is known.
+// After any sequence of changes, the stored state agrees with the facts.
 func TestShardsAgreeWithTheFactsAfterEachChange(t *testing.T) {
 	for seed := range uint64(8) {
 		inWorld(t, 1+int(seed%3), func(w *world) {

@@ -33,7 +33,7 @@ func TestForWhomAnAllocationIs(t *testing.T) {
 		name     string
 		al       verdict.Allocation
 		who      verdict.Workload
-		is, says bool // For and Names
+		is, says bool // results of For and Names
 	}{
 		{"nobody, on no node", verdict.Allocation{}, pod, yes, no},
 		{"nobody, on the node", verdict.Allocation{Node: "n1"}, pod, yes, no},

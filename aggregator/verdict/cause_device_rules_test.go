@@ -10,9 +10,9 @@ import (
 )
 
 func TestCausesOfDevices(t *testing.T) {
-	// web is a pod that a CNI network gave the address.
+	// web adds a pod that a CNI network gave the address.
 	web := func(w *world) { w.Within("n1", "", "kindnet", verdicttest.Who("web")) }
-	// gateway is a bridge of the node with the address, and a pod on it.
+	// gateway adds a bridge of the node with the address, and a pod on it.
 	gateway := func(w *world, change func(i *verdict.Interface)) {
 		w.Addr = netip.MustParseAddr("10.244.0.1")
 		w.Within("n1", "cni0", "", verdicttest.Who("web"))
@@ -27,7 +27,7 @@ func TestCausesOfDevices(t *testing.T) {
 		cause    string
 		excluded []string
 	}{
-		// Devices outside.
+		// External devices.
 		{"two devices outside", func(w *world) {
 			port := w.Uplink("n1")
 			a := w.Wire(port, stranger)
@@ -105,7 +105,7 @@ func TestCausesOfDevices(t *testing.T) {
 			w.Wire(i, stranger)
 		}, outside, nil},
 
-		// By hand.
+		// Addresses configured by hand.
 		{"on a device of the node", func(w *world) { web(w); w.Device("n1", "eth0", "") }, static, []string{tunnel}},
 		{"on a port of a pod", func(w *world) {
 			web(w)

@@ -40,7 +40,7 @@ func TestAllocationsAreInOneOrder(t *testing.T) {
 		al(of("n2", "a", verdict.Calico), verdict.Allocation{}),
 	}
 	w.Allocations = slices.Clone(want)
-	for range 3 { // also after what was remembered
+	for range 3 { // repeated, so that remembered state is used as well
 		slices.Reverse(w.Allocations)
 		if got := w.judge().Conflicts[0].Allocations; !slices.Equal(got, want) {
 			t.Errorf("got allocations %+v, want %+v", got, want)
@@ -62,9 +62,9 @@ func TestAKeeperIsForgottenThatIsNotKnownAnyMore(t *testing.T) {
 	}
 }
 
-// A cause is looked for between each two of several owners.
+// The cause is sought between every pair of owners.
 func TestCausesOfSeveralOwners(t *testing.T) {
-	// pool gives the address on a node, and has it for a pod there.
+	// pool adds a pool of a node that has an allocation for a pod there.
 	pool := func(w *world, node string) {
 		w.Within(node, "", "pods", verdicttest.Who("web"+node))
 		w.Books(w.Pool(verdict.HostLocal, node, "pods"), "web"+node)
@@ -295,14 +295,14 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 	}
 }
 
-// sourced has a namespace known from a source.
+// sourced sets the source of a namespace's workload.
 func sourced(ns *verdict.Namespace, source, sources string) {
 	who := ns.Who.Workload()
 	who.Source, who.Sources = source, sources
 	ns.Who = who.Who()
 }
 
-// A cause is summed up, and names the owners that are to give the address up, if it tells.
+// A cause has a headline and, if it is certain, the owners that should give the address up.
 func TestCausesAreSummedUp(t *testing.T) {
 	for name, want := range map[string]struct{ headline, wrong string }{
 		"T1 the record of the first pod is gone":                      {"record-lost-given-again owners=old pool=host-local|n1|kindnet", ""},
@@ -339,8 +339,8 @@ func TestCausesAreSummedUp(t *testing.T) {
 	}
 }
 
-// A cause names the owners that are wrong, the pools that it is about, and the networks or nodes whose
-// ranges overlap.
+// A cause names the wrong owners, the pools involved, and the networks or nodes whose ranges
+// overlap.
 func TestWhatCausesAreAbout(t *testing.T) {
 	for _, test := range []struct {
 		name     string

@@ -10,8 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// wantCause judges the only conflict of the address, and checks its cause and the causes that it
-// is said not to be.
+// wantCause judges the only conflict of the address, and checks its cause and the causes that are
+// ruled out.
 func (w *world) wantCause(t *testing.T, why, cause string, excluded ...string) {
 	t.Helper()
 	out := w.judge()
@@ -29,7 +29,7 @@ func (w *world) wantCause(t *testing.T, why, cause string, excluded ...string) {
 	}
 }
 
-// running has the Kubernetes API say that pods run.
+// running adds running pods to the Kubernetes API.
 func (w *world) running(names ...string) {
 	for _, name := range names {
 		w.Says("uid-"+name, verdict.PodObject{Namespace: "default", Name: name, Phase: "Running"})
@@ -43,7 +43,7 @@ func TestCausesOfPods(t *testing.T) {
 		cause    string
 		excluded []string
 	}{
-		// Sandboxes that were left behind.
+		// Orphaned sandboxes.
 		{"both pods run", func(w *world) { verdicttest.Twins(w.World); w.running("old", "new") }, unknown, []string{orphan, networks, lost, static}},
 		{"one pod runs, and of the other one the API says nothing", func(w *world) { verdicttest.Twins(w.World); w.running("old") }, unknown, []string{networks, lost, static}},
 		{"one pod runs, and the API has the other one not yet", func(w *world) {
@@ -75,7 +75,7 @@ func TestCausesOfPods(t *testing.T) {
 			w.Says("uid-l1", verdict.PodObject{Namespace: "default", Name: "l1", Phase: "Succeeded", Heard: w.Now.Add(-time.Minute)})
 		}, orphan, nil},
 
-		// Records of IPAM.
+		// IPAM records.
 		{"one sandbox of a pod after the other", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("a"))
 			second := verdicttest.Who("a")
@@ -172,7 +172,7 @@ func TestCausesOfPods(t *testing.T) {
 			verdicttest.Twins(w.World)
 		}, unknown, []string{networks, lost, static}},
 
-		// Ranges.
+		// Ranges of nodes.
 		{"ranges of pods of both nodes", func(w *world) {
 			w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
 			w.Within("n1", "", "pods", verdicttest.Who("a"))
@@ -278,7 +278,7 @@ func TestCausesOfPods(t *testing.T) {
 			}
 		}, overlap, []string{static}},
 
-		// Networks.
+		// Ranges of networks.
 		{"two networks on one bridge", func(w *world) {
 			w.Within("n1", "cni0", "net0", verdicttest.Who("a"))
 			w.Within("n1", "cni0", "net1", verdicttest.Who("b"))

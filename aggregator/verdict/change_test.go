@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// A subscriber hears of each change of what is said of a conflict, and of no other.
+// A subscriber is sent a conflict if its contents change, and not otherwise.
 func TestWhatIsAChangeOfAConflict(t *testing.T) {
 	_, c := verdicttest.Situations[0].Judge()
 	_, same := verdicttest.Situations[0].Judge()
@@ -70,7 +70,7 @@ func TestWhatIsAChangeOfAConflict(t *testing.T) {
 	}
 }
 
-// setOther sets a value that is zero to another one.
+// setOther changes a value.
 func setOther(v reflect.Value) {
 	switch v.Interface().(type) {
 	case netip.Addr:
@@ -94,7 +94,7 @@ func setOther(v reflect.Value) {
 	}
 }
 
-// eachField checks that a change of any field is one, except for some.
+// eachField checks that changing any field makes two records differ, apart from the given fields.
 func eachField[T any](t *testing.T, same func(a, b *T) bool, except ...string) {
 	t.Helper()
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {

@@ -10,8 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// lanOfPods gives each node an uplink of one LAN and a pod with the address on it. If proven is
-// set, it is proven that their links are one.
+// lanOfPods adds nodes with uplinks on one LAN, and a pod with the address on each. If proven is
+// set, their links are proven to be one.
 func lanOfPods(w *world, proven bool, nodes ...string) (uplinks []*verdict.Interface, claims []*verdict.Claim) {
 	uplinks = verdicttest.OnLAN(w.World, nodes...)
 	for i, n := range nodes {
@@ -24,7 +24,7 @@ func lanOfPods(w *world, proven bool, nodes ...string) (uplinks []*verdict.Inter
 	return uplinks, claims
 }
 
-// settled lets the settle time pass and has all be witnessed again.
+// settled lets the settle time pass and all claims be witnessed again.
 func (w *world) settled() verdict.Judgement {
 	w.judge()
 	w.after(w.Policy.HandoverGrace)
@@ -125,8 +125,8 @@ func TestAConflictIsSuspectedAgainWithoutItsProof(t *testing.T) {
 	}
 }
 
-// Both sides must have been witnessed on one link, or on links that are one, since they are
-// both there.
+// After the settle time, both sides must be witnessed on one link or on links that are proven to be
+// one.
 func TestBothSidesAreWitnessedWhereTheyMeet(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -176,7 +176,7 @@ func TestBothSidesAreWitnessedWhereTheyMeet(t *testing.T) {
 	}
 }
 
-// Nobody is asked to read again what only frames show.
+// A node is asked to read an address again only if its kernel has the address.
 func TestWhoIsAskedToReadAgain(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	uplinks, pods := lanOfPods(w, true, "n1", "n2")
@@ -226,7 +226,7 @@ func TestAConflictOfOtherOwnersIsSuspectedAnew(t *testing.T) {
 	}
 }
 
-// The identity of a device outside changes with what its link is known to be one with.
+// The ID of an external device changes when its link is merged with others.
 func TestADeviceOutsideIsTheSameOnAWiderLink(t *testing.T) {
 	for _, test := range []struct {
 		name, then string
@@ -244,7 +244,7 @@ func TestADeviceOutsideIsTheSameOnAWiderLink(t *testing.T) {
 		w.want(t, test.phase, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
 	}
 
-	// Pods are told apart by their namespaces, and not by their MACs.
+	// Pods are identified by their namespaces and not by their hardware addresses.
 	w := newWorld("10.0.0.5")
 	port := w.Uplink("n1")
 	old := []*verdict.Claim{w.Assigned(w.Child("a", "baaaaa", port.Link)), w.Assigned(w.Child("b", "bbbbbb", port.Link))}
@@ -309,7 +309,7 @@ func TestAConflictMovesWithItsOwners(t *testing.T) {
 		}
 	}
 
-	// A wider conflict is not continued in a narrower scope.
+	// A conflict is not continued in a narrower scope.
 	w := newWorld("10.0.0.5")
 	one, _ := w.on("n1", "br0", true, "a")
 	two, _ := w.on("n1", "br0", true, "b")
@@ -323,8 +323,7 @@ func TestAConflictMovesWithItsOwners(t *testing.T) {
 	}
 }
 
-// Two conflicts whose owners come to overlap do not take each other's place, even if their scopes
-// have other names by then.
+// Two conflicts whose owners come to overlap remain separate, even if their scopes are renamed.
 func TestConflictsOfARenamedNodeStayApart(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	one, _ := w.on("n1", "br0", true, "a")
@@ -336,7 +335,7 @@ func TestConflictsOfARenamedNodeStayApart(t *testing.T) {
 	w.judge()
 	w.Node("n1").Name = "n1@boot"
 	w.judge()
-	two.Link = one.Link // where there are three of them now
+	two.Link = one.Link // now three owners are on it
 	for _, when := range []string{"at once", "later"} {
 		var got []string
 		for _, c := range w.judge().Conflicts {
@@ -387,7 +386,7 @@ func TestTheSettleTimeBeginsWithTheSecondOwner(t *testing.T) {
 	port := w.Uplink("n1")
 	first := []*verdict.Claim{w.Assigned(w.Child("c", "bccccc", port.Link)), w.Assigned(w.Child("d", "bddddd", port.Link))}
 	w.judge()
-	// Two others take their places one after the other. The later one comes first in order.
+	// Two other owners replace the first ones one by one. The later one sorts first.
 	w.after(time.Minute)
 	w.Drop(first[1])
 	later := w.Interface(w.Namespace("n1", 9, "1", verdicttest.Pod("b")), verdict.Interface{MAC: "bbbbbb", Attachment: verdict.Lower, Link: port.Link})
@@ -401,7 +400,7 @@ func TestTheSettleTimeBeginsWithTheSecondOwner(t *testing.T) {
 func TestOwnersThatOnlyFramesShowAreOrderedByTheirFirstOne(t *testing.T) {
 	for _, test := range []struct {
 		name     string
-		firsts   []verdict.Stamp // of the stranger's claims
+		firsts   []verdict.Stamp // times of the external device's claims
 		assigned verdict.Stamp
 		order    []uint32
 	}{
@@ -414,7 +413,7 @@ func TestOwnersThatOnlyFramesShowAreOrderedByTheirFirstOne(t *testing.T) {
 		w := newWorld("10.0.0.5")
 		port := w.Uplink("n1")
 		w.Assigned(w.Child("a", "baaaaa", port.Link)).AssignedAt = test.assigned
-		w.Claims[0].First = verdicttest.Start - 100 // it may be known only since then
+		w.Claims[0].First = verdicttest.Start - 100 // the assignment may have been discovered only then
 		for i, first := range test.firsts {
 			c := w.Wire(port, stranger)
 			c.VLAN, c.First = uint16(i), first
@@ -435,7 +434,7 @@ func TestAnOwnerBeginsWithItsFirstClaim(t *testing.T) {
 	}
 }
 
-// What was judged before belongs to the caller.
+// The records of an earlier judgement belong to the caller and must not change.
 func TestAJudgementChangesNoCase(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	a, _ := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})

@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// Causes are asked again whenever something is known that was not.
+// The cause is determined again whenever new facts become known.
 func TestCauseFollowsWhatIsKnown(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	a, b := verdicttest.Twins(w.World)
@@ -51,7 +51,7 @@ func TestRangesOfPodsInTheDiagnosis(t *testing.T) {
 	}
 }
 
-// Pools and allocations come in any order: what is said must not change with it.
+// Pools and allocations come in any order, and the outcome must not depend on it.
 func TestCauseIsSaidInOneOrder(t *testing.T) {
 	said := func(turned bool) verdict.Conflict {
 		w := newWorld("10.244.1.5")
@@ -126,7 +126,7 @@ func TestWhatIsToBeSeenByHand(t *testing.T) {
 	}
 }
 
-// checked returns what is to be seen in a step of a diagnosis.
+// checked returns the facts of one step of the diagnosis.
 func checked(c *verdict.Conflict, step string) []string {
 	for _, check := range c.Checks {
 		if check.Step == step {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// identical reports whether two records are of one thing, both ways, and that each is of itself.
+// identical reports whether is holds for two records. It checks that is is symmetric and reflexive.
 func identical[T any](t *testing.T, name string, is func(a, b *T) bool, a, b *T) bool {
 	t.Helper()
 	if !is(a, a) || !is(b, b) || is(a, b) != is(b, a) {
@@ -14,8 +14,8 @@ func identical[T any](t *testing.T, name string, is func(a, b *T) bool, a, b *T)
 	return is(a, b)
 }
 
-// checkIdentity checks that two records made alike are of one thing, unless a change says
-// something else.
+// checkIdentity checks that two equal records are identical, and that they differ after each of the
+// changes.
 func checkIdentity[T any](t *testing.T, name string, is func(a, b *T) bool, record func() *T, changes map[string]func(*T)) {
 	t.Helper()
 	if !identical(t, name, is, record(), record()) {
@@ -33,7 +33,7 @@ func checkIdentity[T any](t *testing.T, name string, is func(a, b *T) bool, reco
 	}
 }
 
-// Records are told apart by their keys, and never by where they are in memory.
+// Records are identified by their keys and never by their pointers.
 func TestIdentity(t *testing.T) {
 	node := func() *Node { return &Node{Name: "n1", Boot: "b1", Netns: "1", Vouched: "v1"} }
 	namespace := func() *Namespace { return &Namespace{Node: node(), Record: 2} }
@@ -80,7 +80,7 @@ func TestIdentity(t *testing.T) {
 		t.Error("allocation: got two records of one told apart")
 	}
 
-	// What none is.
+	// Nil records.
 	if !(*Node)(nil).Is(nil) || !(*Link)(nil).Is(nil) || !(*Pool)(nil).Is(nil) || (*Domain)(nil).Is(nil) {
 		t.Error("want no node, link and pool to be the same as none, and no domain to be no other link's")
 	}

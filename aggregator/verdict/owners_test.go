@@ -31,8 +31,7 @@ func described(o *verdict.Owner) string {
 	return fmt.Sprintf("%s %d", text, len(o.Claims))
 }
 
-// wantOwners judges claims and interfaces in their order and in the opposite one, and checks the
-// owners.
+// wantOwners judges the claims and interfaces in their order and in reverse, and checks the owners.
 func (w *world) wantOwners(t *testing.T, why string, want ...string) {
 	t.Helper()
 	for range 2 {
@@ -49,17 +48,17 @@ func (w *world) wantOwners(t *testing.T, why string, want ...string) {
 	}
 }
 
-// ptp is a pod with a point-to-point veth.
+// ptp adds a pod with a point-to-point veth.
 func (w *world) ptp(node string, record uint32, name, mac string) (inside, port *verdict.Interface) {
 	return w.Veth(w.Namespace(node, record, fmt.Sprint(node, record), verdicttest.Pod(name)), mac, w.Link(node, fmt.Sprint("v", record), verdict.PointToPoint, false))
 }
 
-// tap is a port of a virtual machine on a bridge of n1.
+// tap adds the port of a virtual machine on a bridge of n1.
 func (w *world) tap() *verdict.Interface {
 	return w.Interface(w.Host("n1"), verdict.Interface{Name: "vnet0", MAC: "btapta", Attachment: verdict.Own, Link: w.Link("n1", "br0", verdict.Bridge, true), Tap: true})
 }
 
-// machine is a virtual machine that is a node with the address.
+// machine adds a virtual machine that is a node with the address.
 func (w *world) machine(node, mac string, attachment verdict.Attachment) {
 	i := w.Uplink(node)
 	i.MAC, i.Attachment = verdict.MAC(mac), attachment
@@ -79,7 +78,7 @@ func TestOwners(t *testing.T) {
 		build func(w *world)
 		want  []string
 	}{
-		// What kernels say.
+		// Claims of kernels.
 		{"a pod and its frame", func(w *world) {
 			inside, port := w.ptp("n1", 2, "a", "baaaaa")
 			w.Assigned(inside)
@@ -125,7 +124,7 @@ func TestOwners(t *testing.T) {
 			w.Claim(verdict.Claim{Kind: verdict.DADFailed, Interface: inside})
 		}, []string{"a n1/eth0 live NODE=n1 1"}},
 
-		// Whether they are there.
+		// States of owners.
 		{"a node that is not heard from", func(w *world) {
 			inside, _ := w.ptp("n1", 2, "a", "baaaaa")
 			w.Assigned(inside)
@@ -176,7 +175,7 @@ func TestOwners(t *testing.T) {
 			w.Node("n1").TimedOut = true
 		}, []string{"a n1/eth0 live assigned LINK=n1/eth0 2"}},
 
-		// Whose frames they are.
+		// Senders of frames.
 		{"a neighbour table entry alone", func(w *world) {
 			w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: w.Uplink("n1"), Frame: verdict.Frame{Link: w.Link("n1", "eth0", verdict.Uplink, false), MAC: stranger}})
 		}, []string{stranger + " n1/eth0 live believed 1"}},
@@ -278,8 +277,8 @@ func TestOwners(t *testing.T) {
 				i.MAC = vrrpMAC
 				w.Assigned(i)
 			}
-			w.Wire(lan[1], vrrpMAC) // seen by the second one, it is its own
-			w.Wire(lan[2], vrrpMAC) // seen by a third node, it is the first one's
+			w.Wire(lan[1], vrrpMAC) // the second node sees its own frame
+			w.Wire(lan[2], vrrpMAC) // the third node sees a frame of the first one
 			w.Wire(lan[2], vrrpMAC).VLAN = 7
 		}, []string{"n1 n1/eth0 live assigned NODE=n1 3", "n2 n2/eth0 live assigned NODE=n2 2"}},
 		{"a virtual router's MAC that a node has without the address", func(w *world) {
@@ -334,7 +333,7 @@ func TestOwners(t *testing.T) {
 			w.Wire(w.Uplink("n1"), "bdummy")
 		}, []string{"n1 n1/dummy0 live loopback-or-dummy 2"}},
 
-		// A virtual machine that is a node.
+		// A virtual machine that runs an agent.
 		{"its frame by a tap", func(w *world) {
 			w.machine("vm", "bvmvmv", verdict.Own)
 			w.Wire(w.tap(), "bvmvmv")
@@ -367,7 +366,7 @@ func TestOwners(t *testing.T) {
 			w.Wire(w.tap(), "bvmvmv")
 		}, []string{"a n1/eth0 live assigned LINK=n1/br0 2"}},
 
-		// Answers for others.
+		// Proxies.
 		{"an advertisement without the Override flag", func(w *world) {
 			w.Wire(w.Uplink("n1"), stranger).NoOverride = true
 		}, []string{stranger + " n1/eth0 live reachable-via 1"}},

@@ -44,7 +44,7 @@ func TestT10SandboxWhosePodIsNoMore(t *testing.T) {
 				t.Errorf("got orphaned %v and %v, want the old one only", c.Owners[0].Orphaned, c.Owners[1].Orphaned)
 			}
 
-			// The API server is away: what it said last is all that there is.
+			// While the API server is down, the last known state counts.
 			w.Pods = nil
 			if c = w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods"); c.Cause != verdict.CauseOrphanedSandbox {
 				t.Errorf("got cause %s with the API server away, want it as it was", c.Cause)
@@ -76,7 +76,7 @@ func TestANewPodIsNotOrphanedBeforeTheAPICanHaveToldOfIt(t *testing.T) {
 	}
 }
 
-// The kubelet tells that a pod has ended, and removes its sandbox then.
+// The kubelet reports the end of a pod before it removes the sandbox.
 func TestAPodThatHasJustEndedIsNotOrphaned(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	verdicttest.Given(w.World, w.Namespace("n1", 2, "100", verdicttest.Pod("job")))
@@ -94,7 +94,7 @@ func TestAPodThatHasJustEndedIsNotOrphaned(t *testing.T) {
 }
 
 func TestL4CompletedPodHoldsNothing(t *testing.T) {
-	// That its object lists the address makes no owner: its namespace is gone.
+	// The address in the pod's status does not make it an owner, because its namespace is gone.
 	w := newWorld("10.244.1.5")
 	w.Says("uid-done", verdict.PodObject{Namespace: "default", Name: "done", Phase: "Succeeded", IPs: []netip.Addr{w.Addr}})
 	w.Says("uid-new", verdict.PodObject{Namespace: "default", Name: "new", Phase: "Running", IPs: []netip.Addr{w.Addr}})
@@ -142,7 +142,7 @@ func TestL16TwinsOfOneVirtualMachine(t *testing.T) {
 	}
 }
 
-// A launcher that has ended, and whose sandbox stays, is no migration that is stuck.
+// A virt-launcher pod that has ended while its sandbox remains is not a stuck migration.
 func TestLauncherThatWasLeftBehind(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	from, to := verdicttest.Pod("from"), verdicttest.Pod("to")

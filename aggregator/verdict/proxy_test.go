@@ -8,17 +8,17 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// antrea is the hardware address that Antrea answers with for others.
+// antrea is the hardware address with which Antrea answers for others.
 const antrea = "\xaa\xbb\xcc\xdd\xee\xff"
 
 func TestAProxyIsNoRival(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind       verdict.Evidence
 		mac        string
-		uplink     bool // it is seen there, not by a pod's port
+		uplink     bool // whether the frame enters through the uplink or a pod's port
 		noOverride bool
-		answers    int // how many addresses it answers for
-		owned      int // how many owners have some of them
+		answers    int // number of addresses for which it answers
+		owned      int // number of owners of these addresses
 		announced  bool
 		rivals     bool
 	}{
@@ -56,7 +56,7 @@ func TestAProxyIsNoRival(t *testing.T) {
 			}
 			own, other := w.Assigned(owner), w.Wire(port, test.mac)
 			other.Kind, other.NoOverride = test.kind, test.noOverride
-			if !test.uplink { // not trusted on a pod's port: an attacker in the pod can send the same
+			if !test.uplink { // not trusted on a pod's port, because an attacker in the pod can send the same frame
 				w.Policy.Routers = []verdict.Router{{Who: "default/prox*", Reason: "it routes"}}
 			}
 			if test.rivals {
@@ -83,7 +83,7 @@ func TestHolderWhoseAnswersMayBeOverriddenIsAnOwner(t *testing.T) {
 	two, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("b")), "bbbbbb", l)
 	w.Assigned(one)
 	c := w.Wire(port, "baaaaa")
-	c.Kind, c.NoOverride = verdict.Answered, true // its address is still optimistic (RFC 4429)
+	c.Kind, c.NoOverride = verdict.Answered, true // the address is still optimistic (RFC 4429)
 	w.Assigned(two)
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
 }
@@ -97,19 +97,19 @@ func TestVirtualMachineOnABridgeOfTheNodeIsComparedOnTheNode(t *testing.T) {
 	w.Wire(tap, "vmvmvm")
 	w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.NodeScope, "n1")
 
-	// The same by an uplink in the bridge is a device on that link alone.
+	// The same answer through an uplink in the bridge is from a device on that link only.
 	w = newWorld("10.244.0.5")
 	inside, _ = w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))
 	w.Assigned(inside)
 	virbr0 = w.Link("n1", "virbr0", verdict.Bridge, true)
 	w.Wire(w.Interface(w.Host("n1"), verdict.Interface{MAC: "vplink", Attachment: verdict.Own, Link: virbr0, Uplink: true}), "vmvmvm")
-	// And it is, where a veth inside the host shows it once more.
+	// A veth pair inside of the host shows the frame once more.
 	w.Wire(w.Interface(w.Host("n1"), verdict.Interface{Name: "p1", MAC: "patchp", Attachment: verdict.Own, Link: virbr0}), "vmvmvm")
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleDifferentLinks)
 }
 
-// A sandbox of gVisor has a network that no kernel knows: it answers for what it was given
+// A gVisor sandbox has a network stack of its own that no kernel knows. It answers for its address
 // with the hardware address of its interface.
 func TestWhoAnswersForWhatItWasGivenIsNoProxy(t *testing.T) {
 	for intended, rivals := range map[string]bool{"10.0.0.5 cri eth0": true, "10.0.0.6 cri eth0": false} {

@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// span returns the range from one address to another one, as "10.0.0.1-10.0.0.9".
+// span parses a range such as "10.0.0.1-10.0.0.9".
 func span(text string) verdict.Range {
 	for i, c := range text {
 		if c == '-' {

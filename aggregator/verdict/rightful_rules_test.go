@@ -68,7 +68,7 @@ func TestWhatTheKubernetesAPISaidOfOneOwnerIsNotSaidOfAnother(t *testing.T) {
 	}
 }
 
-// What the API says of a uid is said of pods only.
+// The Kubernetes API is consulted for pods only, even if another workload has the UID.
 func TestOnlyPodsAreLookedUp(t *testing.T) {
 	for kind, want := range map[verdict.WorkloadKind]bool{verdict.Pod: true, verdict.Container: false} {
 		w := newWorld("10.244.1.5")
@@ -222,7 +222,7 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 	}
 }
 
-// guestOf is a pod on br0 and its port, behind which there may be a guest.
+// guestOf adds a pod on br0 with its port, behind which there may be a guest.
 func (w *world) guestOf(node, name string) (inside, port *verdict.Interface) {
 	return w.Veth(w.Namespace(node, 50, "150", verdicttest.Pod(name)), "blaunc", w.Link(node, "br0", verdict.Bridge, true))
 }

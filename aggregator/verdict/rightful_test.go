@@ -9,7 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// blue returns a network namespace that was made by hand.
+// blue returns a network namespace that was created by hand.
 func blue(name string) verdict.Workload {
 	return verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns"}
 }

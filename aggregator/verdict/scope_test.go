@@ -12,8 +12,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// wantConflicts judges the claims in their order and in the opposite one, and checks the
-// conflicts: each is SCOPE RULE OWNER…, and RESOLVED where it is over.
+// wantConflicts judges the claims in their order and in reverse, and checks the conflicts. Each is
+// SCOPE RULE OWNER…, with RESOLVED if it has ended.
 func (w *world) wantConflicts(t *testing.T, why string, want ...string) {
 	t.Helper()
 	for range 2 {
@@ -45,7 +45,7 @@ func (w *world) wantConflicts(t *testing.T, why string, want ...string) {
 	}
 }
 
-// declare declares networks as NAME PREFIX….
+// declare declares networks, each given as NAME PREFIX….
 func (w *world) declare(networks ...string) {
 	for _, n := range networks {
 		words := strings.Fields(n)
@@ -53,7 +53,7 @@ func (w *world) declare(networks ...string) {
 	}
 }
 
-// on is a pod on a bridge of a node.
+// on adds a pod on a bridge of a node.
 func (w *world) on(node, bridge string, routed bool, name string) (inside, port *verdict.Interface) {
 	record := uint32(len(w.Namespaces) + 2)
 	return w.Veth(w.Namespace(node, record, fmt.Sprint(100+record), verdicttest.Pod(name)), "bmac"+fmt.Sprintf("%02d", record), w.Link(node, bridge, verdict.Bridge, routed))
@@ -143,7 +143,7 @@ func TestScopes(t *testing.T) {
 			w.Wire(w.Interface(w.Host("n2"), verdict.Interface{Name: "eth1", Attachment: verdict.Own, Link: w.Link("n2", "br0", verdict.Bridge, false)}), stranger)
 		}, nil},
 
-		// The network of pods.
+		// The pod network.
 		{"pods of two nodes that a CNI network gave it", func(w *world) {
 			w.Within("n1", "", "cni", verdicttest.Pod("a"))
 			w.Within("n2", "", "cni", verdicttest.Pod("b"))
@@ -183,7 +183,7 @@ func TestScopes(t *testing.T) {
 			w.Within("n2", "", "cni", verdicttest.Pod("c"))
 		}, []string{"NETWORK=pods assigned-twice a b c"}},
 
-		// Nodes and links.
+		// Scopes of nodes and links.
 		{"a guest on a routed bridge", func(w *world) {
 			inside, _ := w.on("n1", "br0", true, "a")
 			w.Assigned(inside)
@@ -264,7 +264,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// met has it that another pod was in a conflict of the network of pods before, and is gone.
+// met adds an earlier conflict in the pod network with another pod that is gone.
 func (w *world) met(c *verdict.Claim) {
 	w.judge()
 	w.Drop(c)
