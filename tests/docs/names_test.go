@@ -77,7 +77,7 @@ func missingNames(t *testing.T, text string) (checked int, missing []string) {
 			all := identifiers(t, path)
 			has = func(name string) bool { return all[name] }
 		}
-		for _, name := range regexp.MustCompile("[\\w.]+").FindAllString(m[2], -1) {
+		for _, name := range regexp.MustCompile(`[\w.]+`).FindAllString(m[2], -1) {
 			checked++
 			if !has(name) {
 				missing = append(missing, m[1]+": "+name)
