@@ -73,6 +73,7 @@ func (l *lab) churn(from, to int) {
 }
 
 func TestFiveHundredPodsComeAndGoWithImmediateReuse(t *testing.T) {
+	slow(t)
 	t.Setenv("GOGC", "25") // what is kept is measured, not what waits to be collected
 	l := newLab(t)
 	l.churn(0, 100) // caches and heaps are warm after it
@@ -103,6 +104,7 @@ func TestFiveHundredPodsComeAndGoWithImmediateReuse(t *testing.T) {
 }
 
 func TestAThousandLinksComeAndGo(t *testing.T) {
+	slow(t)
 	for _, wire := range []string{"tcx", "clsact"} {
 		t.Run("wire "+wire, func(t *testing.T) {
 			l := newLab(t, "--wire", wire)

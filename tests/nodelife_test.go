@@ -259,6 +259,7 @@ func (w *watch) leaves(name string) (n int) {
 }
 
 func TestAggregatorKilledInTurmoil(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newCluster(t, 3, "--network", pods)
 	id := c.duplicate()
@@ -274,6 +275,7 @@ func TestAggregatorKilledInTurmoil(t *testing.T) {
 }
 
 func TestNodeCutOffInTurmoil(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newCluster(t, 3, "--network", pods)
 	id := c.duplicate()
@@ -290,6 +292,7 @@ func TestNodeCutOffInTurmoil(t *testing.T) {
 }
 
 func TestNodeCutOffUntilItsAgentGivesUpTheConnection(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
 	id := c.duplicate()
@@ -311,6 +314,7 @@ func TestNodeCutOffUntilItsAgentGivesUpTheConnection(t *testing.T) {
 }
 
 func TestAgentPausedInTurmoil(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
 	id := c.duplicate()
@@ -332,6 +336,7 @@ func TestAgentPausedInTurmoil(t *testing.T) {
 }
 
 func TestAgentStartedAnewInTurmoil(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
 	id := c.duplicate()

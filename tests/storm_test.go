@@ -156,6 +156,7 @@ func (l *lab) wantProblem(words string) {
 }
 
 func TestTwoMACsAlternateAtLineRate(t *testing.T) {
+	slow(t)
 	const atLeast = 200_000
 	addr := netip.MustParseAddr("192.0.2.7")
 	first, second := net.HardwareAddr{2, 0, 0, 0, 0, 0xa}, net.HardwareAddr{2, 0, 0, 0, 0, 0xb}
@@ -226,6 +227,7 @@ func TestTwoMACsAlternateAtLineRate(t *testing.T) {
 }
 
 func TestFiftyThousandBindingsOnOnePortAreAllKnown(t *testing.T) {
+	slow(t)
 	l := newLab(t)
 	l.pod("a")
 	l.ports(1)
@@ -302,6 +304,7 @@ func (l *lab) switched(pod, addr string) {
 }
 
 func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
+	slow(t)
 	for _, wire := range []string{"tcx", "clsact"} {
 		t.Run("wire "+wire, func(t *testing.T) {
 			l := newLab(t, "--wire", wire)
@@ -395,6 +398,7 @@ func TestManyMACsOnOneAddressAreBounded(t *testing.T) {
 }
 
 func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
+	slow(t)
 	l := newLab(t)
 	// Each port may report 768 new bindings at once. All ports together may fill half of the
 	// ring, which has room for 16,384 events (bpf/observe.c).
