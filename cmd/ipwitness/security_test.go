@@ -239,7 +239,7 @@ func TestAgentsAreKnownByTokens(t *testing.T) {
 	for n := 0; err == nil && n < 100; n++ {
 		err = say(g.agent(with("other-token-0123456789")), hello("node2", fmt.Sprint("boot", 10+n), 1))
 	}
-	wantRefused(t, err, codes.ResourceExhausted, "16 boot ids")
+	wantRefused(t, err, codes.ResourceExhausted, "16 different boot IDs")
 }
 
 func TestAgentsAreKnownByCertificates(t *testing.T) {
