@@ -235,6 +235,27 @@ func TestUntilWhenPodsAreKnown(t *testing.T) {
 	until(t, "they are known again", func() bool { return c.KnownUntil() > known })
 }
 
+// A listing in pages does not make the pods known for longer than until it: that takes a
+// watch, too.
+func TestPodsThatAreListedAndNotWatched(t *testing.T) {
+	f := newFakeAPI(t)
+	f.paged, f.unwatched = true, true
+	c := f.open()
+	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: time.Second, silence: time.Minute}
+	begun := time.Now()
+	start(t, c)
+	until(t, "the watch is refused", func() bool { return len(c.Status().GetProblems()) == 1 })
+	if c.following.Load() != 0 {
+		t.Error("the pods are followed without a watch")
+	}
+	until(t, "the server is heard long after the listing", func() bool { return time.Unix(0, c.heard.Load()).Sub(begun) > 2*catchUp })
+	if known := c.KnownUntil(); known != 0 {
+		t.Errorf("the pods are known until %d, want never", known)
+	}
+	f.set(func() { f.unwatched = false })
+	until(t, "they are known", func() bool { return c.KnownUntil() != 0 })
+}
+
 // A watch that says nothing is opened again, though the server answers.
 func TestAWatchThatSaysNothing(t *testing.T) {
 	f := newFakeAPI(t)
