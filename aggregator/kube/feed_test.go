@@ -91,8 +91,12 @@ func TestListings(t *testing.T) {
 				t.Errorf("they are told in %d parts", n)
 			}
 
-			// A watch that ends goes on from where it was.
+			// A watch that ends goes on from where it was. A reflector lists again after
+			// one that ends within a second and without an event.
 			p := testPod("p7", "n1", "10.0.0.8")
+			p.Status.Phase = corev1.PodPending
+			f.put(p)
+			until(t, "the watch tells something", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Pending" })
 			first := c.Pod("", "", "uid-p7", "n1")
 			f.cut()
 			p.Status.Phase = corev1.PodSucceeded
