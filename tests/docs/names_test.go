@@ -104,7 +104,7 @@ func TestTheArchitectureNamesWhatIsInTheSources(t *testing.T) {
 // file matches a file of the repository, and not one with a placeholder such as NAME.go.
 var file = regexp.MustCompile("`((?:[a-z][\\w.-]*/)+[a-z][\\w.-]*\\.[a-z]+)`")
 
-func TestContributingNamesFilesThatExist(t *testing.T) {
+func TestContributingNamesWhatIsInTheSources(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -114,6 +114,10 @@ func TestContributingNamesFilesThatExist(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
 			t.Errorf("CONTRIBUTING.md names %s, which does not exist", m[1])
 		}
+	}
+	_, missing := missingNames(t, string(page))
+	for _, name := range missing {
+		t.Errorf("CONTRIBUTING.md names %s, which does not exist", name)
 	}
 	if len(files) < 20 {
 		t.Errorf("got %d files, want those of the recipes: are they read?", len(files))
