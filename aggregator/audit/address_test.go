@@ -200,7 +200,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 }
 
 // Findings about one pool and owner are reported together and not one audit later.
-func TestFindingsOfOnePoolAreToldTogether(t *testing.T) {
+func TestFindingsOfOnePoolAreReportedTogether(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := w.Pool(verdict.HostLocal, "n1", "lan")
 	w.allocate(p, verdict.Allocation{ContainerID: "container-b"})
@@ -221,7 +221,7 @@ func TestFindingsOfOnePoolAreToldTogether(t *testing.T) {
 }
 
 // If IPAM allocated an address to two pods, the one that has it should keep it.
-func TestWhoHasAnAddressThatWasGivenTwiceIsTold(t *testing.T) {
+func TestTheOwnerOfADoubleAllocationIsNamed(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
 	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "1"})

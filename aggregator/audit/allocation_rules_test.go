@@ -11,7 +11,7 @@ import (
 )
 
 // An allocation is the owner's own or another owner's.
-func TestForWhomAnAllocationIs(t *testing.T) {
+func TestAllocationsMatchOwners(t *testing.T) {
 	podObject := func(node string) *verdict.PodObject {
 		return &verdict.PodObject{Namespace: "default", Name: "a", Node: node, Phase: "Running"}
 	}
@@ -110,7 +110,7 @@ func TestANodeIsCalledByOtherNames(t *testing.T) {
 	}
 }
 
-func TestWhatIsGivenTwice(t *testing.T) {
+func TestDoubleAllocations(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		one, two verdict.Allocation
@@ -211,7 +211,7 @@ func ofOneNode(w *world, p, q *verdict.Pool) {
 	p.IPAM, q.IPAM, p.Node, q.Node, q.Name = verdict.HostLocal, verdict.HostLocal, w.Node("n1"), w.Node("n1"), "q"
 }
 
-func TestOfSeveralAllocationsTwoAreToldAndTheOwner(t *testing.T) {
+func TestADoubleAllocationNamesTwoAllocationsAndTheOwner(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := w.pooled("p", verdict.Calico, "")
 	w.kindPod("n1", "c", "kind", 2)
@@ -233,7 +233,7 @@ func TestOfSeveralAllocationsTwoAreToldAndTheOwner(t *testing.T) {
 	}
 }
 
-func TestWhatVanishedIsRemembered(t *testing.T) {
+func TestVanishedAllocationsAreRemembered(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		al     verdict.Allocation
@@ -293,7 +293,7 @@ func TestWhatVanishedIsRemembered(t *testing.T) {
 	}
 }
 
-func TestHowMuchIsRemembered(t *testing.T) {
+func TestThePastIsLimited(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.kindPod("n1", "a", "kind", 2)
 	w.kindPod("n2", "b", "kind", 2).Node().TimedOut = true

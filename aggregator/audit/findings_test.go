@@ -81,7 +81,7 @@ func TestMissingAddresses(t *testing.T) {
 }
 
 // A subscriber is sent a finding if its contents change, and not otherwise.
-func TestWhatIsNewInAFinding(t *testing.T) {
+func TestFindingsAreComparedForSubscribers(t *testing.T) {
 	base := func() verdict.Finding {
 		n := agent("n1", "1")
 		r := risk("10.0.0.5", n, start)

@@ -9,7 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
+func TestTheAuditHasNoFalsePositives(t *testing.T) {
 	for _, test := range []struct {
 		why   string
 		world func(w *world)
@@ -105,7 +105,7 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 }
 
 // A CiliumEndpoint mirrors an address and does not allocate it: the Cilium agent may know better.
-func TestWhatCiliumDoesNotTellIsNoMoreThanAWarning(t *testing.T) {
+func TestFindingsAboutCiliumAreWarnings(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.ofCluster(verdict.Cilium, "10.244.0.0/24")
 	w.kindPod("n1", "a", "cilium", 2)
@@ -221,7 +221,7 @@ func TestCiliumsObjectsCatchUp(t *testing.T) {
 
 // A pod may be seen before the record of its IPAM arrives through the API, even if the address was
 // another pod's just before.
-func TestWhatAnIPAMWritesIntoTheAPIComesLater(t *testing.T) {
+func TestRecordsInTheAPIMayBeLate(t *testing.T) {
 	for _, test := range []struct {
 		before string // the holder in the outdated record
 		soon   bool   // whether the finding is reported after the settle time

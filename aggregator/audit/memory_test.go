@@ -23,7 +23,7 @@ func kinds(findings []verdict.Finding) (list []string) {
 	return list
 }
 
-// Findings are kept while their state is not known.
+// Findings are kept while the state of the pool or node is not known.
 func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 	for _, test := range []struct {
 		why    string
@@ -245,7 +245,7 @@ func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
 
 // An allocation for a pod that no longer exists in the API is not a second one, once the API is up
 // to date.
-func TestAnAllocationThatIsLeftBehindIsNoSecondOne(t *testing.T) {
+func TestAnAllocationOfADeletedPodIsNoDoubleAllocation(t *testing.T) {
 	for why, test := range map[string]struct {
 		change func(w *world)
 		want   bool

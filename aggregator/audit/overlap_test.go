@@ -187,7 +187,7 @@ func TestSidesOfACiliumNode(t *testing.T) {
 	}
 }
 
-func TestSidesThatSayTheSame(t *testing.T) {
+func TestEqualSides(t *testing.T) {
 	side := func() verdict.Side {
 		return verdict.Side{
 			Node: "n1", Agent: agent("n1", "1"), Range: prefix("10.0.0.0/24"), Network: "a", Config: "c", Device: "d",

@@ -225,7 +225,7 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeaked(t *testing.T) {
+func TestLeakedAllocations(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		build func(w *world, p *verdict.Pool, al *verdict.Allocation)

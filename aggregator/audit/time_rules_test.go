@@ -9,7 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-func TestHowLongAnOwnerMayHoldWhatIsFree(t *testing.T) {
+func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		build func(w *world, p *verdict.Pool, c *verdict.Claim)
@@ -103,7 +103,7 @@ func TestAnAuditRunsAgainAsSoonAsItMust(t *testing.T) {
 	}
 }
 
-func TestWhatIsFoundIsKeptWhileNothingCanBeKnown(t *testing.T) {
+func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 	type step struct {
 		name   string
 		change func(w *world, p *verdict.Pool)

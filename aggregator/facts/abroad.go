@@ -92,7 +92,7 @@ func (f *sharing) leaveAbroad(n *Node, i uint32) {
 	f.replaceHolder(n, i)
 }
 
-// replaceHolder lists another interface with the MAC of an interface in its place, or none.
+// replaceHolder replaces an interface in the index by another one with its MAC, or removes it.
 func (f *sharing) replaceHolder(n *Node, i uint32) {
 	m := n.interfaces.at(i).mac
 	for k := n.holder(m); k != 0; k = n.interfaces.at(k).alike {

@@ -359,13 +359,13 @@ func TestFramesAreJudgedWhenTheLinkOfTheirSenderJoins(t *testing.T) {
 	}
 }
 
-// A link that its node no longer reports leaves its domain, even while interfaces are on it.
+// A link that is no longer reported leaves its domain, even if there are interfaces on it.
 func TestALinkThatIsNoLongerReportedLeavesItsDomain(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2))
 	b.tell(seen("10.0.0.1", podMAC(2), 1))
 	_, domains := s.Abroad()
-	s.after(domains.Generation()) // the frame joins links no longer, but they are still one
+	s.after(domains.Generation()) // the frame no longer joins the links, but they have not separated yet
 	s.wantDomains("before", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 	s.judgeAll()
 	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}})
@@ -373,7 +373,7 @@ func TestALinkThatIsNoLongerReportedLeavesItsDomain(t *testing.T) {
 	s.wantJudged("it is gone", "10.0.0.1")
 }
 
-// Interfaces with one MAC on one link stop reaching other nodes together, and leave nothing behind.
+// When interfaces with the same MAC on one link stop reaching other nodes, no index entries remain.
 func TestInterfacesOfOneMACLeaveOtherNodesTogether(t *testing.T) {
 	s := newScene(t)
 	clone := onLAN(3, "10.0.0.3")

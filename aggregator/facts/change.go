@@ -252,7 +252,7 @@ func (f *editor) replaceInterface(n *Node, i uint32, next *iface, others rare) {
 	}
 }
 
-// interfaceChanged notifies what else depends on an interface, before the interface changes.
+// interfaceChanged notifies the listener and touches disputes, before an interface changes.
 func (f *editor) interfaceChanged(n *Node, i uint32) {
 	f.Listener.RangesChanged(n)
 	record := n.namespaces.at(n.interfaces.at(i).namespace).record

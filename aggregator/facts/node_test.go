@@ -364,7 +364,7 @@ func TestOtherNodesInOnePlace(t *testing.T) {
 	}
 }
 
-// The places of several forgotten nodes are used again, each by one node.
+// The numbers of several forgotten nodes are reused, each by one node.
 func TestForgottenNodesMakeRoomForAsMany(t *testing.T) {
 	s := newScene(t)
 	gone := []*agent{s.joins("n1", "b1", 1, pod(2, "10.0.0.1")), s.joins("n2", "b2", 1, pod(2, "10.0.0.2"))}

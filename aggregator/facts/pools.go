@@ -308,7 +308,7 @@ func (f *ipam) touchPool(p *Pool) {
 		f.touch(index.AddressOf(a))
 	}
 	if p.Node != nil {
-		f.touchNode(p.Node) // another pool may give what it gave
+		f.touchNode(p.Node) // other pools may have allocated the same addresses
 		f.touchDisputes(p.Node)
 	}
 }

@@ -114,7 +114,7 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 		if over = n.Rec.TimedOut; !over {
 			return
 		}
-		if n.hasRecords() { // of a snapshot that was not completed
+		if n.hasRecords() { // an incomplete snapshot was applied
 			left = []*Node{n}
 			return
 		}

@@ -413,7 +413,7 @@ func TestHowManyKernelClaimsAMessageMayAdd(t *testing.T) {
 	}
 }
 
-// Addresses wait for links that are due to separate.
+// Judgements wait for links that are due to separate.
 func TestLinksAreOverdue(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
@@ -431,7 +431,7 @@ func TestLinksAreOverdue(t *testing.T) {
 	}
 }
 
-// A node that was given up, and whose next snapshot was not completed, leaves nothing behind.
+// A removed node whose next snapshot was not completed leaves nothing behind.
 func TestANodeThatIsForgottenAfterHalfASnapshot(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))

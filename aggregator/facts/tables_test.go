@@ -221,7 +221,7 @@ func randomChange(r *rand.Rand) *pb.ReportRequest {
 	return &pb.ReportRequest{Claims: []*pb.ClaimRecord{c}}
 }
 
-// What the records of a node say stays when the texts are dropped that no record has any more.
+// Compacting the texts of a node does not change its records.
 func TestTextsInUseStayWhenOthersAreDropped(t *testing.T) {
 	odd := []byte("twenty bytes of a MAC")
 	m := bridgeAndPods()

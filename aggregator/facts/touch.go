@@ -45,7 +45,8 @@ func (f *touching) touchClaims(n *Node, i uint32) {
 	}
 }
 
-// touchInterface touches the addresses on a node whose judgement depends on an interface of the node.
+// touchInterface touches the addresses on a node whose judgement depends on an interface of the
+// node.
 func (f *touching) touchInterface(n *Node, i uint32) {
 	f.touchClaims(n, i)
 	if one := n.interfaces.at(i); one.mac.form != noMAC {

@@ -459,7 +459,7 @@ func TestRecordsThatMeanNothingAreDropped(t *testing.T) {
 	}
 }
 
-// Only a first interface with an address from CNI shows that there are pods behind a port.
+// Pods are behind a port only if their first interface has an address from CNI.
 func TestWhichPodsAreBehindAPort(t *testing.T) {
 	for _, test := range []struct {
 		name       string
@@ -477,8 +477,8 @@ func TestWhichPodsAreBehindAPort(t *testing.T) {
 	}
 }
 
-// A node gives out the networks of its pods, not those of other containers, nor those of the agent's
-// own pod.
+// The networks of a node are those of its pods, without those of other containers and of the
+// agent's own pod.
 func TestNetworksOfPodsOnly(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -514,7 +514,7 @@ func TestNamespacesOnALinkAreInOrder(t *testing.T) {
 	}
 }
 
-// Nothing is known of a node that has only connected.
+// A node that has only connected has no records.
 func TestANodeThatHasNotReported(t *testing.T) {
 	s := newScene(t)
 	a, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, "")
@@ -527,7 +527,7 @@ func TestANodeThatHasNotReported(t *testing.T) {
 	}
 }
 
-// The pods of a node that was given up are not found any more.
+// The pods of a removed node are no longer found.
 func TestPodsOfANodeThatIsGivenUp(t *testing.T) {
 	s := newScene(t)
 	s.follow(&api{})

@@ -7,7 +7,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// counters count what agents send.
+// counters count the records that agents send.
 type counters struct {
 	received  *prometheus.CounterVec
 	corrected prometheus.Counter

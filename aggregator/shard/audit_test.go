@@ -83,7 +83,7 @@ func bridged(record uint32, addrs ...string) *pb.ReportRequest {
 	return m
 }
 
-func TestSpoofsAreAuditedAndClonesTold(t *testing.T) {
+func TestSpoofsAreAuditedAndClonesPublished(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
 		n := w.connect("n1")

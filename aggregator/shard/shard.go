@@ -21,7 +21,7 @@ import (
 // of the facts.
 const judgedAtOnce = 8
 
-// An OwnerChange is what happened to an owner.
+// An OwnerChange is the kind of a change of an owner.
 type OwnerChange uint8
 
 // The kinds of changes.

@@ -41,7 +41,7 @@ func TestAPanicHarmsOneAddressOnly(t *testing.T) {
 	})
 }
 
-func TestOwnersThatChangeAreTold(t *testing.T) {
+func TestChangesOfOwnersArePublished(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
 		n.tell(pod(2, "10.0.0.1", "10.0.0.2"))
@@ -86,7 +86,7 @@ func TestOwnersThatOnlyFramesShowGoStale(t *testing.T) {
 	})
 }
 
-func TestPodsThatOnlyFramesShowSpeak(t *testing.T) {
+func TestPodsOnlySeenOnTheWireAreReported(t *testing.T) {
 	frame := func(count uint32) *pb.ReportRequest {
 		m := announced("10.0.0.1", mac(2), count)
 		m.Claims[0].Index, m.Claims[0].Link = 102, port(2)
@@ -220,7 +220,7 @@ func (w *world) pods() {
 	w.policy.Networks = []verdict.Network{{Name: "pods", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
 }
 
-func TestNodesAreToldWhatToLookAt(t *testing.T) {
+func TestNodesAreAskedToWatchContestedAddresses(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
 		w.pods()
@@ -282,7 +282,7 @@ func TestAnAcknowledgementLapses(t *testing.T) {
 	})
 }
 
-func TestPodsAreToldOfWhenTheKubernetesAPISpeaks(t *testing.T) {
+func TestPodsArePublishedWhenTheKubernetesAPIChangesThem(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
 		host := uplink()
@@ -323,7 +323,7 @@ func TestFramesOfDisputedAddressesAreJudgedEachTime(t *testing.T) {
 	})
 }
 
-func TestWhatWaitsIsJudgedOnceSomebodyJudges(t *testing.T) {
+func TestQueuedAddressesAreJudgedOnceRunStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3)
 		n := w.connect("n1")
@@ -358,7 +358,7 @@ func TestWhatWaitsIsJudgedOnceSomebodyJudges(t *testing.T) {
 }
 
 // An overdue node is timed out before its addresses are judged at the same time.
-func TestNodesTimeOutBeforeWhatIsDueIsJudged(t *testing.T) {
+func TestNodesTimeOutBeforeDueJudgements(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
 		w.set(func() { w.watched = false })
 		w.policy.NodeTimeout = time.Second

@@ -17,7 +17,7 @@ func named(who verdict.Workload) *verdict.Owner {
 	return &verdict.Owner{Node: n, Namespace: &verdict.Namespace{Node: n, Who: who.Who()}, Interface: i}
 }
 
-func TestForWhomAnAllocationIs(t *testing.T) {
+func TestAllocationsMatchOwners(t *testing.T) {
 	const (
 		no, yes = false, true
 		tunnels = "VXLAN tunnel"
@@ -150,7 +150,7 @@ func TestNetworksOfAnOwner(t *testing.T) {
 	}
 }
 
-func TestWhatAPoolGivesMeets(t *testing.T) {
+func TestPoolsMeetOwners(t *testing.T) {
 	n1 := &verdict.Node{Name: "n1"}
 	onNode, inNetwork := verdict.Scope{Kind: verdict.NodeScope, Node: "n1"}, verdict.Scope{Kind: verdict.NetworkScope, Name: "pods"}
 	onLink, inVRF := verdict.Scope{Kind: verdict.LinkScope, Node: "n1", Name: "br0"}, verdict.Scope{Kind: verdict.NodeScope, Node: "n1", Name: "red"}

@@ -35,7 +35,7 @@ type Case struct {
 	Sight
 }
 
-// IPAM is what IPAMs say about the address of a case.
+// IPAM has the records of IPAMs that concern the address of a case.
 type IPAM struct {
 	// Pools are the pools that have allocated the address or may allocate it.
 	Pools []*Pool
@@ -74,7 +74,7 @@ type NamespaceFacts struct {
 	Pod *PodObject
 }
 
-// NodeFacts are what is known about a node with respect to the address of a case.
+// NodeFacts are the facts about a node that concern the address of a case.
 type NodeFacts struct {
 	Node NodeKey
 	// InPodCIDR is set if the address is in the pod CIDR of the node (Node.spec.podCIDRs).

@@ -48,7 +48,7 @@ func TestAllocationsAreInOneOrder(t *testing.T) {
 	}
 }
 
-func TestAKeeperIsForgottenThatIsNotKnownAnyMore(t *testing.T) {
+func TestAKeeperThatIsNoLongerKnownIsForgotten(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	w.Within("n1", "", "kindnet", verdicttest.Who("a"))
 	w.Within("n1", "", "kindnet", verdicttest.Who("b"))
@@ -62,7 +62,7 @@ func TestAKeeperIsForgottenThatIsNotKnownAnyMore(t *testing.T) {
 	}
 }
 
-// The cause is sought between every pair of owners.
+// A cause is sought for every pair of owners.
 func TestCausesOfSeveralOwners(t *testing.T) {
 	// pool adds a pool of a node that has an allocation for a pod there.
 	pool := func(w *world, node string) {
@@ -303,7 +303,7 @@ func sourced(ns *verdict.Namespace, source, sources string) {
 }
 
 // A cause has a headline and, if it is certain, the owners that should give the address up.
-func TestCausesAreSummedUp(t *testing.T) {
+func TestHeadlinesOfCauses(t *testing.T) {
 	for name, want := range map[string]struct{ headline, wrong string }{
 		"T1 the record of the first pod is gone":                      {"record-lost-given-again owners=old pool=host-local|n1|kindnet", ""},
 		"T1 all records are gone":                                     {"record-lost-given-again pool=host-local|n1|kindnet", ""},
@@ -341,7 +341,7 @@ func TestCausesAreSummedUp(t *testing.T) {
 
 // A cause names the wrong owners, the pools involved, and the networks or nodes whose ranges
 // overlap.
-func TestWhatCausesAreAbout(t *testing.T) {
+func TestOperandsOfCauses(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		build    func(w *world)

@@ -208,7 +208,7 @@ func (q rangeCauses) rangesOfNetworks(a, b *Owner) (r reason) {
 	case one && x.Network != "":
 		return ruledOut(Fact{Kind: NotTwoNetworks, Network: x.Network})
 	case one && bridges:
-		return reason{} // it is not known who gave either address
+		return reason{} // it is not known how either owner got the address
 	case x.Device != "" && x.Device == y.Device && (x.Network == "" || y.Network == ""):
 		return ruledOut(Fact{Kind: NotTwoBridges, Device: x.Device})
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // A subscriber is sent a conflict if its contents change, and not otherwise.
-func TestWhatIsAChangeOfAConflict(t *testing.T) {
+func TestConflictsAreComparedForSubscribers(t *testing.T) {
 	_, c := verdicttest.Situations[0].Judge()
 	_, same := verdicttest.Situations[0].Judge()
 	if !c.Same(same) || len(c.Facts) == 0 || len(c.RuledOut) == 0 || len(c.Checks) == 0 || len(c.Allocations) == 0 {

@@ -177,7 +177,7 @@ func TestBothSidesAreWitnessedWhereTheyMeet(t *testing.T) {
 }
 
 // A node is asked to read an address again only if its kernel has the address.
-func TestWhoIsAskedToReadAgain(t *testing.T) {
+func TestOnlyNodesWithTheAddressAreAskedToReadAgain(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	uplinks, pods := lanOfPods(w, true, "n1", "n2")
 	w.Wire(uplinks[0], string(pods[1].Interface.MAC))
@@ -227,7 +227,7 @@ func TestAConflictOfOtherOwnersIsSuspectedAnew(t *testing.T) {
 }
 
 // The ID of an external device changes when its link is merged with others.
-func TestADeviceOutsideIsTheSameOnAWiderLink(t *testing.T) {
+func TestAnExternalDeviceIsTheSameOnAWiderLink(t *testing.T) {
 	for _, test := range []struct {
 		name, then string
 		phase      verdict.Phase

@@ -11,7 +11,7 @@ import (
 )
 
 // The cause is determined again whenever new facts become known.
-func TestCauseFollowsWhatIsKnown(t *testing.T) {
+func TestTheCauseFollowsTheKnownFacts(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	a, b := verdicttest.Twins(w.World)
 	c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
@@ -52,7 +52,7 @@ func TestRangesOfPodsInTheDiagnosis(t *testing.T) {
 }
 
 // Pools and allocations come in any order, and the outcome must not depend on it.
-func TestCauseIsSaidInOneOrder(t *testing.T) {
+func TestTheOperandsOfACauseHaveAFixedOrder(t *testing.T) {
 	said := func(turned bool) verdict.Conflict {
 		w := newWorld("10.244.1.5")
 		for _, n := range []string{"n1", "n2"} {
@@ -71,7 +71,7 @@ func TestCauseIsSaidInOneOrder(t *testing.T) {
 	}
 }
 
-func TestWhatIsToBeSeenByHand(t *testing.T) {
+func TestChecksOfADiagnosis(t *testing.T) {
 	pods := netip.MustParsePrefix("10.244.1.0/24")
 	for _, test := range []struct {
 		name  string

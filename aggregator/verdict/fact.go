@@ -87,7 +87,8 @@ const (
 	FactMeetOnNode FactKind = "networks-meet-on-node"
 	// FactMeetOnLink: both networks are on the link Device, as NODE/LINK.
 	FactMeetOnLink FactKind = "networks-meet-on-link"
-	// FactNeverTwice: Pool with complete records never allocates an address of a network twice.
+	// FactNeverTwice: Pool never allocates an address of a network twice while its records are
+	// complete.
 	FactNeverTwice FactKind = "pool-never-gives-twice"
 	// FactRecordsLost: all records of Pool were lost at At; Count is their number if it is known.
 	FactRecordsLost FactKind = "records-lost"

@@ -143,7 +143,7 @@ func TestL16TwinsOfOneVirtualMachine(t *testing.T) {
 }
 
 // A virt-launcher pod that has ended while its sandbox remains is not a stuck migration.
-func TestLauncherThatWasLeftBehind(t *testing.T) {
+func TestOrphanedLauncher(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	from, to := verdicttest.Pod("from"), verdicttest.Pod("to")
 	from.VirtualMachine, to.VirtualMachine = "vm1", "vm1"
@@ -226,7 +226,7 @@ func TestRangesOfPodsAreOneNetwork(t *testing.T) {
 	}
 }
 
-func TestTheAPINamesWhomTheNodeCannot(t *testing.T) {
+func TestTheAPINamesPodsThatTheNodeCannot(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	w.Says("uid-a", verdict.PodObject{Namespace: "shop", Name: "cart", Phase: "Running"})
 	c := verdicttest.Given(w.World, w.Namespace("n1", 2, "100", verdict.Workload{Kind: verdict.Pod, UID: "uid-a", Source: "cgroup"}))

@@ -111,7 +111,7 @@ func TestVirtualMachineOnABridgeOfTheNodeIsComparedOnTheNode(t *testing.T) {
 
 // A gVisor sandbox has a network stack of its own that no kernel knows. It answers for its address
 // with the hardware address of its interface.
-func TestWhoAnswersForWhatItWasGivenIsNoProxy(t *testing.T) {
+func TestASandboxThatAnswersForItsAddressIsNoProxy(t *testing.T) {
 	for intended, rivals := range map[string]bool{"10.0.0.5 cri eth0": true, "10.0.0.6 cri eth0": false} {
 		w := newWorld("10.0.0.5")
 		l := w.Link("n1", "cni0", verdict.Bridge, false)

@@ -53,7 +53,7 @@ func TestWhichOwnersAreOneWorkload(t *testing.T) {
 	}
 }
 
-func TestWhatTheKubernetesAPISaidOfOneOwnerIsNotSaidOfAnother(t *testing.T) {
+func TestPodStateIsRestoredForItsOwnerOnly(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	w.Says("uid-old", verdict.PodObject{Absent: true})
 	w.Within("n1", "", "kind", verdicttest.Who("old"))

@@ -244,7 +244,7 @@ func TestClones(t *testing.T) {
 	}
 }
 
-func TestACloneIsToldAfterTheSettleTime(t *testing.T) {
+func TestACloneIsReportedAfterTheSettleTime(t *testing.T) {
 	s := newSpoofing("baaaaa")
 	s.Drop(s.own)
 	out := s.judge()
