@@ -119,8 +119,8 @@ func TestFramesOnOtherNodesAreNotOfAPodBehindAVeth(t *testing.T) {
 	}
 }
 
-// A pod may lack an address when an interface of another pod gets the hardware address that frames
-// by the first one's port name.
+// If an interface of another pod gets the hardware address in the frames from a pod's port, the pod
+// may then lack the address that they claimed.
 func TestAPodIsToldWhenFramesByItsPortAreOfAnother(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), claims(announced(3, "10.0.0.9", podMAC(9))))
