@@ -183,7 +183,7 @@ func TestACauseFollowsFromARecordThatVanishes(t *testing.T) {
 			return slices.ContainsFunc(w.of("10.0.0.1").Facts, func(f verdict.Fact) bool { return f.Kind == verdict.FactRecordVanished })
 		}
 		if vanished() {
-			t.Error("got a record that vanished, want none")
+			t.Error("got a vanished record, want none")
 		}
 		end := pool("10.0.0.1")
 		end.Pools, end.Allocations[0].Gone = nil, true

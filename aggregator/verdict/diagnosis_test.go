@@ -34,7 +34,7 @@ func TestTheCauseFollowsTheKnownFacts(t *testing.T) {
 	}
 	w.Drop(a)
 	if c = w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.NodeScope, "n1"); c.Cause != lost || len(c.Facts) == 0 {
-		t.Errorf("got cause %s, %+v of what is over, want what it was", c.Cause, c.Facts)
+		t.Errorf("got cause %s, %+v of a resolved conflict, want the previous one", c.Cause, c.Facts)
 	}
 }
 
@@ -93,11 +93,11 @@ func TestChecksOfADiagnosis(t *testing.T) {
 			second.ContainerID = "container-b"
 			w.Within("n1", "", "kindnet", second)
 		}, nil},
-		{"two namespaces that nobody knows", func(w *world) {
+		{"two unidentified namespaces", func(w *world) {
 			w.Within("n1", "", "", blue("red"))
 			w.Within("n1", "", "", blue("blue"))
 		}, nil},
-		{"two namespaces that nobody knows, in a range of pods", func(w *world) {
+		{"two unidentified namespaces, in a range of pods", func(w *world) {
 			w.PodCIDR = pods
 			w.Within("n1", "", "", blue("red"))
 			w.Within("n1", "", "", blue("blue"))

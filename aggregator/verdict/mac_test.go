@@ -33,6 +33,6 @@ func TestStampsAreTimes(t *testing.T) {
 		t.Errorf("got %s, want %s", got, now)
 	}
 	if at, zero := verdict.At(time.Time{}), verdict.Stamp(0).Time(); at != 0 || !zero.IsZero() {
-		t.Errorf("got %d and %s for no time, want none", at, zero)
+		t.Errorf("got %d and %s for no time, want 0 and the zero time", at, zero)
 	}
 }
