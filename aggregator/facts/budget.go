@@ -334,7 +334,7 @@ func (f *ledger) refuse(n *Node, record string, wire bool) {
 	}
 	if !n.saidIncomplete {
 		n.saidIncomplete = true
-		f.Log.Warn("memory budget exhausted: part of what the node reports is dropped", "node", n.Rec.Name,
+		f.Log.Warn("memory budget exhausted: some records of the node are dropped", "node", n.Rec.Name,
 			"charged_bytes", n.used, "share_bytes", f.share(n.account), "budget_bytes", f.limit)
 		if !n.Rec.Unheard { // otherwise, it is published when the node reconnects
 			f.Listener.NodeChanged(n)
@@ -353,7 +353,7 @@ func (f *ledger) completed(n *Node) {
 	n.refill = refill{}
 	if n.saidIncomplete {
 		n.saidIncomplete = false
-		f.Log.Info("memory budget suffices again: everything that the node reports is kept", "node", n.Rec.Name)
+		f.Log.Info("memory budget is sufficient again: all records of the node are kept", "node", n.Rec.Name)
 		f.Listener.NodeChanged(n)
 	}
 }

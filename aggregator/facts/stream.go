@@ -48,9 +48,9 @@ func (f *streams) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 	if old := n.Peer; old != nil {
 		if hello.GetEpoch() < n.Rec.Epoch {
 			return nil, status.Errorf(codes.FailedPrecondition,
-				"a newer agent already reports for node %s: stop one of the two, there must be one agent in a network namespace", n.Rec.Name)
+				"a newer agent already reports for node %s: run only one agent per network namespace", n.Rec.Name)
 		}
-		old.End(status.Errorf(codes.Aborted, "another connection of the agent of node %s took over", n.Rec.Name))
+		old.End(status.Errorf(codes.Aborted, "replaced by another connection of the agent of node %s", n.Rec.Name))
 	}
 	now := f.now()
 	n.Peer = p
