@@ -21,7 +21,7 @@ func agent(name, netns string) *verdict.Node {
 	return &verdict.Node{Name: name, Boot: "boot-" + name, Netns: netns}
 }
 
-// ofKubernetes returns a pod CIDR of a node; ofAgent returns the range of a node's own pool.
+// ofKubernetes returns a pod range of a node; ofAgent returns the range of a node's own pool.
 func ofKubernetes(node, text string) verdict.Side {
 	return audit.NodeSpecSide(node, netip.MustParsePrefix(text))
 }

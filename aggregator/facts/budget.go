@@ -146,8 +146,8 @@ func (f *ledger) charge(n *Node, has *int32, cost int, first bool) bool {
 	return true
 }
 
-// chargeClaim is like charge for a known claim. The claim itself is never evicted to make room: a kernel
-// claim replaces wire claims only, and a wire claim replaces records of other accounts only.
+// chargeClaim is like charge for a known claim. The claim itself is never evicted to make room: a
+// kernel claim replaces wire claims only, and a wire claim replaces records of other accounts only.
 func (f *ledger) chargeClaim(n *Node, c uint32, cost int, first bool) bool {
 	has := int32(n.claims.at(c).cost)
 	if !f.charge(n, &has, cost, first) {

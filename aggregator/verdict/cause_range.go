@@ -132,7 +132,7 @@ func (q rangeCauses) rangesOfNodes(a, b *Owner) (r reason) {
 	return r
 }
 
-// rangeHolders returns the names of two nodes if one of them has the address in its pod CIDR, that
+// rangeHolders returns the names of two nodes if one of them has the address in its pod range, that
 // node first; nil if neither has.
 func (q rangeCauses) rangeHolders(a, b *Node) []string {
 	switch {

@@ -157,7 +157,7 @@ type Link struct {
 	Node   *Node
 	Name   string
 	Kind   LinkKind
-	Routed bool // a bridge with an address of the node, which routes its traffic
+	Routed bool // a bridge whose traffic the node routes
 	// Domain is the broadcast domain that the link shares with links of other nodes; nil if no such
 	// link is known.
 	Domain *Domain
