@@ -200,7 +200,7 @@ func TestANamespaceMayHaveAnAgentInside(t *testing.T) {
 }
 
 // A sender that answers for an address without claiming it is listed once for each link.
-func TestWhoAnswers(t *testing.T) {
+func TestSendersOfAnswersInACase(t *testing.T) {
 	answer := func(c *pb.ClaimRecord) *pb.ClaimRecord {
 		c.Kind = pb.Evidence_ANSWERED
 		return c

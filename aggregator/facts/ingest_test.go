@@ -88,7 +88,7 @@ func TestClaimsInThePlaceOfFramesOutliveTheOwner(t *testing.T) {
 			s.queue(key(test.addr)).Take(key(test.addr)).Finish()
 			s.Settle(key(test.addr), true)
 		}
-		home.tell(back2(2, addr))
+		home.tell(withdrawn(2, addr))
 		if got := s.Claimed(key(test.addr)); got != test.want {
 			t.Errorf("%s: got it claimed %t, want %t", test.name, got, test.want)
 		}
@@ -108,7 +108,7 @@ func TestAllHardwareAddressesOfAnOwnerThatEndedAreLate(t *testing.T) {
 		by.tell(seen(addr, podMAC(7), 1))
 		s.judgeAll()
 		s.Settle(key(addr), true)
-		home.tell(back2(2, addr))
+		home.tell(withdrawn(2, addr))
 		if s.Claimed(key(addr)) {
 			t.Fatalf("%s: got the address claimed, want the frame ended with its owner", name)
 		}

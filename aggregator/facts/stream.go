@@ -38,7 +38,7 @@ func (f *streams) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 		}
 	}
 	if n.cost == 0 {
-		if err := f.open(n); err != nil {
+		if err := f.chargeConnection(n); err != nil {
 			return nil, err
 		}
 	}
@@ -118,7 +118,7 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 			left = []*Node{n}
 			return
 		}
-		f.settleUp(n)
+		f.releaseAll(n)
 		f.arm(n, f.now().Add(ForgetNodeAfter))
 	})
 	if over {

@@ -77,7 +77,7 @@ func TestFramesAreJudgedWhenTheirSenderChanges(t *testing.T) {
 
 // Several nodes may have the same virtual hardware address. When an interface with it changes,
 // other interfaces with it in the same domain may lack an address that was attributed to them.
-func TestHoldersOfASharedMACAreTold(t *testing.T) {
+func TestHoldersOfASharedMACAreNotified(t *testing.T) {
 	for name, test := range map[string]struct {
 		seen []byte // the hardware address in a frame that entered the other node
 		want bool
@@ -121,7 +121,7 @@ func TestFramesOnOtherNodesAreNotOfAPodBehindAVeth(t *testing.T) {
 
 // If an interface of another pod gets the hardware address in the frames from a pod's port, the pod
 // may then lack the address that they claimed.
-func TestAPodIsToldWhenFramesByItsPortAreOfAnother(t *testing.T) {
+func TestAPodIsNotifiedWhenItsFramesBelongToAnother(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), claims(announced(3, "10.0.0.9", podMAC(9))))
 	for _, test := range []struct {

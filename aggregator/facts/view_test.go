@@ -117,7 +117,7 @@ func TestWhatIsKnownOfANode(t *testing.T) {
 	}
 }
 
-func TestWhatAddressesANodeGives(t *testing.T) {
+func TestRangesOfANode(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, bridgeAndPods())
 	r := a.n.Ranges()
@@ -175,7 +175,7 @@ func TestNamespacesOnALink(t *testing.T) {
 	}
 }
 
-func TestWhoHasAnAddress(t *testing.T) {
+func TestHoldersOfAnAddress(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), bridgeAndPods()), s.joins("n2", "b2", 1, lan(2))
 	b.tell(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 1), seen("10.0.0.8", []byte{2, 0, 0, 0, 0, 7}, 1))
@@ -284,7 +284,7 @@ func (k *api) NodesCovered(reports func(name string) bool) (all, asked bool) {
 // follow starts to use a Kubernetes API.
 func (s *scene) follow(k *api) { s.Kubernetes, s.Followed = k, true }
 
-func TestWhatTheKubernetesAPISaysIsInTheCase(t *testing.T) {
+func TestKubernetesObjectsAreInTheCase(t *testing.T) {
 	s := newScene(t)
 	byUID, byName := &verdict.PodObject{Name: "by uid"}, &verdict.PodObject{Name: "by name"}
 	s.follow(&api{
